@@ -1,0 +1,75 @@
+package balancer
+
+import (
+	"net/netip"
+	"time"
+
+	"vipd/balancer/snap"
+)
+
+// Env is what compiling depends on besides the services: facts about this node and the mode.
+type Env struct {
+	// Node and Zone are this node's names, for locality.
+	Node, Zone string
+	// Local are the node's own addresses that node ports open on, sorted; VIPs that vipd holds are not among them.
+	Local []netip.Addr
+	// Capabilities are those of the mode in use.
+	Capabilities Capabilities
+}
+
+// Inputs is everything that has a say in what is compiled. Each has one writer. The maps share their values with
+// their publishers, who keep the pointer of a value that has not changed.
+type Inputs struct {
+	// Services are the valid definitions.
+	Services snap.Map[Name, *Service]
+	// Endpoints are those published apart from their services; they join the service's own.
+	Endpoints snap.Map[EndpointID, *Endpoint]
+	// Overrides are what operators said by hand.
+	Overrides snap.Map[Target, *Override]
+	// Health holds the verdicts of checks, each for an address with its port.
+	Health snap.Map[Target, Verdict]
+	// Drains are removed endpoints whose connections may live on; see Memory.
+	Drains snap.Map[DrainKey, Drain]
+	// Holders say which service had a contested key last; see Memory.
+	Holders snap.Map[Key, Name]
+}
+
+// DrainKey names a removed endpoint at one frontend.
+type DrainKey struct {
+	Frontend Key
+	Backend  netip.AddrPort
+}
+
+// Compare orders by frontend, then backend.
+func (d DrainKey) Compare(other DrainKey) int {
+	if c := d.Frontend.Compare(other.Frontend); c != 0 {
+		return c
+	}
+	return d.Backend.Compare(other.Backend)
+}
+
+// Drain is what is remembered of a removed endpoint: until when its connections may live, in whole seconds UTC so
+// that it can be kept on disk and compared.
+type Drain struct {
+	Until time.Time
+}
+
+// Desired is what is to be carried out: the result of compiling.
+type Desired struct {
+	// Frontends are complete: what is not here must not be served.
+	Frontends snap.Map[Key, *Frontend]
+	// Addresses counts the frontends (node ports aside) on each VIP.
+	Addresses snap.Map[netip.Addr, int]
+	// Problems are those of services that can't be served as written, by service.
+	Problems snap.Map[Name, *[]Problem]
+	// Services and Endpoints are the numbers that this was compiled from, for status.
+	Revision Revision
+}
+
+// Revision says which state of the store something was made from, and since when that state is known.
+type Revision struct {
+	// Store is the store's own revision: counts up from 1 for files, etcd's revision for etcd.
+	Store int64 `json:"store"`
+	// Seen is when the oldest change that is not carried out yet was seen.
+	Seen time.Time `json:"seen,omitzero"`
+}

@@ -1,0 +1,84 @@
+package balancer
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Frontend is one compiled address, port and protocol with its final backends. A dataplane carries it out as it is.
+type Frontend struct {
+	Key
+	// NodePort marks a frontend on one of the node's own addresses.
+	NodePort bool
+	// Service and Port are the names of what this was compiled from, for people and counters.
+	Service Name
+	Port    string
+	// Backends are sorted by address; each appears once. Those that get no new connections are among them, so that
+	// established ones live on: see Backend.State.
+	Backends []Backend
+	// Scheduler is what the service asks for; a mode that lacks it does the nearest.
+	Scheduler Scheduler
+	// Affinity keeps a client on its backend for AffinityTimeout after its last new connection; 0: no affinity.
+	AffinityTimeout time.Duration
+	// Sources are the networks that may connect besides the node itself; empty: all.
+	Sources []netip.Prefix
+	SNAT    SNAT
+	Forward Forward
+	// NoBackends is what clients see while no backend is active.
+	NoBackends NoEndpoints
+	// DrainTimeout bounds what is left of connections when the whole frontend goes.
+	DrainTimeout time.Duration
+	// ConnectTimeout bounds one attempt to reach a backend.
+	ConnectTimeout time.Duration
+	// IdleTimeout ends a connection or flow without traffic; 0: never.
+	IdleTimeout time.Duration
+	// ProxyProtocol is the header that backends get.
+	ProxyProtocol ProxyProtocol
+}
+
+// Backend is one endpoint of a frontend.
+type Backend struct {
+	// Addr is where connections go.
+	Addr netip.AddrPort
+	// State says whether it gets new connections, and why not.
+	State BackendState
+	// Weight is the effective weight: at least 1 where State is Active, else 0.
+	Weight int
+	// Until is when connections that are left are ended; zero: not by time.
+	Until time.Time
+	// MaxConnections bounds the connections of this node; 0: no bound.
+	MaxConnections int
+}
+
+// BackendState says whether a backend gets new connections and, where not, why.
+type BackendState string
+
+// The states. Only Active ones get new connections; established ones live on in all but the removed, whose time is
+// bounded by Until, and those that failed their checks with on_failure = "cut", which Compile leaves out.
+const (
+	// Active gets new connections.
+	Active BackendState = "active"
+	// Standby is a backup endpoint while others are up.
+	Standby BackendState = "standby"
+	// Remote is left aside by locality.
+	Remote BackendState = "remote"
+	// ZeroWeight has weight 0.
+	ZeroWeight BackendState = "zero-weight"
+	// Draining was told to drain, by its definition or by an override.
+	Draining BackendState = "draining"
+	// Down fails its health checks.
+	Down BackendState = "down"
+	// Removed is no longer among the service's endpoints; connections have until Until.
+	Removed BackendState = "removed"
+)
+
+// Active returns the backends that get new connections.
+func (f *Frontend) Active() []Backend {
+	var active []Backend
+	for _, b := range f.Backends {
+		if b.State == Active {
+			active = append(active, b)
+		}
+	}
+	return active
+}

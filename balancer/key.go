@@ -1,0 +1,136 @@
+package balancer
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Name is the name of a service: a DNS label.
+type Name string
+
+// Compare orders names.
+func (n Name) Compare(other Name) int { return cmp.Compare(n, other) }
+
+// Protocol is a transport protocol. The zero value means TCP where users leave it out, and is never compiled.
+type Protocol string
+
+// The protocols that services can be made of.
+const (
+	TCP  Protocol = "tcp"
+	UDP  Protocol = "udp"
+	SCTP Protocol = "sctp"
+)
+
+// Values lists what users may write.
+func (Protocol) Values() []string { return []string{"tcp", "udp", "sctp"} }
+
+// Key identifies a frontend: one address, port and protocol, always concrete.
+type Key struct {
+	Addr  netip.Addr
+	Port  uint16
+	Proto Protocol
+}
+
+// Compare orders keys by address, port and protocol.
+func (k Key) Compare(other Key) int {
+	if c := k.Addr.Compare(other.Addr); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(k.Port, other.Port); c != 0 {
+		return c
+	}
+	return cmp.Compare(k.Proto, other.Proto)
+}
+
+// AddrPort returns the address and port of the key.
+func (k Key) AddrPort() netip.AddrPort { return netip.AddrPortFrom(k.Addr, k.Port) }
+
+// String writes the key as 10.96.0.10:80/tcp or [fd00::1]:80/tcp.
+func (k Key) String() string { return k.AddrPort().String() + "/" + string(k.Proto) }
+
+// MarshalText writes the key as String does.
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText reads what ParseKey takes.
+func (k *Key) UnmarshalText(text []byte) (err error) {
+	*k, err = ParseKey(string(text))
+	return err
+}
+
+// ParseKey reads ADDRESS:PORT[/PROTOCOL]; the protocol is TCP where it is left out.
+func ParseKey(text string) (Key, error) {
+	where, proto, ok := strings.Cut(text, "/")
+	if !ok {
+		proto = string(TCP)
+	}
+	at, err := netip.ParseAddrPort(where)
+	if err != nil || at.Port() == 0 {
+		return Key{}, fmt.Errorf("%q is not ADDRESS:PORT[/tcp|udp|sctp], such as 10.96.0.10:80 or [fd00::1]:53/udp", text)
+	}
+	switch Protocol(proto) {
+	case TCP, UDP, SCTP:
+		return Key{at.Addr().Unmap(), at.Port(), Protocol(proto)}, nil
+	}
+	return Key{}, fmt.Errorf("%q has the protocol %q; tcp, udp and sctp are possible", text, proto)
+}
+
+// Target names endpoints of one service by their address: the one at Addr with Port, or, where Port is 0, every one
+// at Addr. Overrides and health results carry it.
+type Target struct {
+	Service Name
+	Addr    netip.Addr
+	Port    uint16
+}
+
+// Compare orders targets by service, address and port.
+func (t Target) Compare(other Target) int {
+	if c := t.Service.Compare(other.Service); c != 0 {
+		return c
+	}
+	if c := t.Addr.Compare(other.Addr); c != 0 {
+		return c
+	}
+	return cmp.Compare(t.Port, other.Port)
+}
+
+// Address writes the target without its service: 192.168.1.11 or 192.168.1.11:8080.
+func (t Target) Address() string {
+	if t.Port == 0 {
+		return t.Addr.String()
+	}
+	return netip.AddrPortFrom(t.Addr, t.Port).String()
+}
+
+// String writes the target as SERVICE/ADDRESS[:PORT].
+func (t Target) String() string { return string(t.Service) + "/" + t.Address() }
+
+// ParseTarget reads ADDRESS or ADDRESS:PORT ([ADDRESS]:PORT for IPv6) of an endpoint of service.
+func ParseTarget(service Name, address string) (Target, error) {
+	if a, err := netip.ParseAddr(address); err == nil {
+		return Target{service, a.Unmap(), 0}, nil
+	}
+	if ap, err := netip.ParseAddrPort(address); err == nil && ap.Port() != 0 {
+		return Target{service, ap.Addr().Unmap(), ap.Port()}, nil
+	}
+	return Target{}, fmt.Errorf("%q is not an endpoint's ADDRESS or ADDRESS:PORT, such as 192.168.1.11, 192.168.1.11:8080 or [fd00::1]:8080", address)
+}
+
+// EndpointID names an endpoint that is published apart from its service (in etcd: endpoints/SERVICE/ID).
+type EndpointID struct {
+	Service Name
+	ID      string
+}
+
+// Compare orders by service, then ID.
+func (e EndpointID) Compare(other EndpointID) int {
+	if c := e.Service.Compare(other.Service); c != 0 {
+		return c
+	}
+	return cmp.Compare(e.ID, other.ID)
+}
+
+// portString writes a port for messages.
+func portString(p uint16) string { return strconv.Itoa(int(p)) }

@@ -1,0 +1,54 @@
+package balancer
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Severity says whether a problem keeps what it is about from being served as written.
+type Severity string
+
+// The severities. The zero value is an error.
+const (
+	// SeverityError: the field, service or file can't be used as it stands.
+	SeverityError Severity = "error"
+	// SeverityNearest: the service runs, but the mode in use serves the field in the nearest way that it can.
+	SeverityNearest Severity = "nearest"
+	// SeverityWarning: nothing is lost; somebody should look.
+	SeverityWarning Severity = "warning"
+)
+
+// Problem is one thing that is wrong with what users wrote, or that can't be done here. Problems are collected and
+// shown (check, status, log, metric), they never stop what is right beside them.
+type Problem struct {
+	Severity Severity `json:"severity"`
+	// Origin is the place: file and line, or key and revision.
+	Origin Origin `json:"origin,omitzero"`
+	// Service is "" where the problem belongs to no single service.
+	Service Name `json:"service,omitempty"`
+	// Field is the path of the field inside its table, such as endpoints[2].weight; "" for the whole.
+	Field string `json:"field,omitempty"`
+	// Text says what is wrong and what is allowed or helps.
+	Text string `json:"text"`
+}
+
+// String writes the problem in one line: place, service, field and text.
+func (p Problem) String() string {
+	var b strings.Builder
+	switch {
+	case p.Origin.Key != "":
+		fmt.Fprintf(&b, "%s: ", p.Origin.Key)
+	case p.Origin.File != "" && p.Origin.Line > 0:
+		fmt.Fprintf(&b, "%s:%d: ", p.Origin.File, p.Origin.Line)
+	case p.Origin.File != "":
+		fmt.Fprintf(&b, "%s: ", p.Origin.File)
+	}
+	if p.Service != "" {
+		fmt.Fprintf(&b, "service %s: ", p.Service)
+	}
+	if p.Field != "" {
+		fmt.Fprintf(&b, "%s: ", p.Field)
+	}
+	b.WriteString(p.Text)
+	return b.String()
+}

@@ -1,0 +1,165 @@
+package balancer
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Service is what users write: virtual addresses and ports, and the endpoints behind them. Its fields are those of the
+// [services.NAME] tables; the tags carry their names, and every default is filled in by DecodeService.
+type Service struct {
+	// Name is the table's name, a DNS label.
+	Name Name `toml:"-"`
+	// Origin is where the definition was read.
+	Origin Origin `toml:"-"`
+	// VIPs are the virtual addresses, IPv4 and IPv6 mixed, without those still to be allocated.
+	VIPs []netip.Addr `toml:"-"`
+	// Pools are the pools of which a VIP each is asked ("auto" and "auto:POOL" among vips; "" is the default pool).
+	Pools []string `toml:"-"`
+	// Ports has at least one entry.
+	Ports []Port `toml:"ports"`
+	// Endpoints may be empty.
+	Endpoints []Endpoint `toml:"endpoints"`
+	// Scheduler chooses among the endpoints. Default wrr.
+	Scheduler Scheduler `toml:"scheduler"`
+	// Affinity keeps a client on its endpoint. Default none.
+	Affinity Affinity `toml:"affinity"`
+	// AffinityTimeout counts from the client's last new connection. Default 3h.
+	AffinityTimeout time.Duration `toml:"affinity_timeout"`
+	// SourceRanges are the networks that may connect; the node itself always may. Empty: all.
+	SourceRanges []netip.Prefix `toml:"source_ranges"`
+	// SNAT says when the client's address is replaced by the node's. Default auto.
+	SNAT SNAT `toml:"snat"`
+	// Forward is how packets reach the endpoints. Default nat.
+	Forward Forward `toml:"forward"`
+	// Locality prefers or demands endpoints nearby. Default any.
+	Locality Locality `toml:"locality"`
+	// NoEndpoints says what clients see when no endpoint is up. Default reject.
+	NoEndpoints NoEndpoints `toml:"no_endpoints"`
+	// DrainTimeout bounds the life of TCP and SCTP connections to an endpoint that was removed. Default 30s.
+	DrainTimeout time.Duration `toml:"drain_timeout"`
+	// ConnectTimeout bounds one attempt to reach an endpoint (userspace). Default 1s.
+	ConnectTimeout time.Duration `toml:"connect_timeout"`
+	// IdleTimeout ends a connection or flow without traffic (userspace); 0 is never. Nil where users left it out:
+	// never for TCP, 60s for UDP.
+	IdleTimeout *time.Duration `toml:"idle_timeout"`
+	// ProxyProtocol sends a PROXY header to the endpoints (userspace). Default none.
+	ProxyProtocol ProxyProtocol `toml:"proxy_protocol"`
+	// SlowStart ramps up the weight of an endpoint that joins or recovers. Default 0.
+	SlowStart time.Duration `toml:"slow_start"`
+	// Health is how endpoints are checked; nil: they are not.
+	Health *Health `toml:"health"`
+}
+
+// Port is one port of a service, open on each of its VIPs.
+type Port struct {
+	// Name tells the ports of a service apart; needed where there are several.
+	Name string `toml:"name"`
+	// Port is open on the VIPs, 1 to 65535.
+	Port uint16 `toml:"port"`
+	// Protocol defaults to TCP.
+	Protocol Protocol `toml:"protocol"`
+	// TargetPort is the endpoints' port. Default: Port.
+	TargetPort uint16 `toml:"target_port"`
+	// NodePort, unless 0, is open on the node's own addresses too.
+	NodePort uint16 `toml:"node_port"`
+}
+
+// Endpoint is one server of a service, as users write it.
+type Endpoint struct {
+	// Address is used by VIPs of the same family.
+	Address netip.Addr `toml:"address"`
+	// Port overrides the target port of every port of the service; 0 leaves it.
+	Port uint16 `toml:"port"`
+	// Ports overrides the target port per port name, and Port too.
+	Ports map[string]uint16 `toml:"ports"`
+	// Weight is its share among the endpoints, 0 (no new connections) to MaxWeight. Default 1.
+	Weight int `toml:"weight"`
+	// Node and Zone say where it runs, for locality.
+	Node string `toml:"node"`
+	Zone string `toml:"zone"`
+	// Draining: no new connections, established ones live on.
+	Draining bool `toml:"draining"`
+	// Backup endpoints are used only when no other is up.
+	Backup bool `toml:"backup"`
+	// MaxConnections bounds the connections of this node to it; 0 is no bound.
+	MaxConnections int `toml:"max_connections"`
+}
+
+// MaxWeight is the greatest weight: IPVS reads weights back as 16 bits.
+const MaxWeight = 65535
+
+// TargetPort returns the port of e that serves p.
+func (e *Endpoint) TargetPort(p *Port) uint16 {
+	if port, ok := e.Ports[p.Name]; ok {
+		return port
+	}
+	if e.Port != 0 {
+		return e.Port
+	}
+	return p.TargetPort
+}
+
+// Health is how the endpoints of a service are checked.
+type Health struct {
+	Type           HealthType        `toml:"type"`
+	Port           uint16            `toml:"port"`
+	Path           string            `toml:"path"`
+	Host           string            `toml:"host"`
+	Status         string            `toml:"status"`
+	Method         string            `toml:"method"`
+	Headers        map[string]string `toml:"headers"`
+	Expect         string            `toml:"expect"`
+	Send           string            `toml:"send"`
+	Command        []string          `toml:"command"`
+	User           string            `toml:"user"`
+	Query          string            `toml:"query"`
+	CAFile         string            `toml:"ca_file"`
+	CertFile       string            `toml:"cert_file"`
+	KeyFile        string            `toml:"key_file"`
+	Verify         bool              `toml:"verify"`
+	Interval       time.Duration     `toml:"interval"`
+	FastInterval   time.Duration     `toml:"fast_interval"`
+	Timeout        time.Duration     `toml:"timeout"`
+	Rise           int               `toml:"rise"`
+	Fall           int               `toml:"fall"`
+	PanicThreshold int               `toml:"panic_threshold"`
+	OnFailure      OnFailure         `toml:"on_failure"`
+	From           HealthFrom        `toml:"from"`
+	Source         netip.Addr        `toml:"source"`
+	Mark           uint32            `toml:"mark"`
+}
+
+// Override is what an operator said of endpoints by hand; it wins over what their definition says.
+type Override struct {
+	// Weight replaces the weight, unless nil.
+	Weight *int `json:"weight,omitempty"`
+	// Draining replaces the draining flag, unless nil.
+	Draining *bool `json:"draining,omitempty"`
+	// Until ends the connections that are left of a drain at that time; zero is never.
+	Until time.Time `json:"until,omitzero"`
+	// By and Reason say who did it and why.
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	// Expires is when the override itself lapses; zero is never. Who publishes overrides removes it then.
+	Expires time.Time `json:"expires,omitzero"`
+}
+
+// Verdict is what is known of a target's health. The zero value means unknown: used while nothing better is known.
+type Verdict string
+
+// The verdicts of health checks.
+const (
+	HealthUnknown Verdict = ""
+	HealthUp      Verdict = "up"
+	HealthDown    Verdict = "down"
+)
+
+// Origin is where a definition was read: a file and line, or a key and its revisions in etcd.
+type Origin struct {
+	File     string `json:"file,omitempty"`
+	Line     int    `json:"line,omitempty"`
+	Key      string `json:"key,omitempty"`
+	Revision int64  `json:"revision,omitempty"`
+	Created  int64  `json:"created,omitempty"`
+}

@@ -1,0 +1,200 @@
+package snap
+
+import (
+	"hash/maphash"
+	"iter"
+)
+
+// Ordered is what a key must be: comparable with ==, and ordered by Compare, which returns a negative number, zero or
+// a positive number as the receiver sorts before, with or after other. Compare returns zero exactly when the keys are ==.
+type Ordered[K any] interface {
+	comparable
+	Compare(other K) int
+}
+
+// Map is a persistent map from K to V in key order.
+//
+// It is a treap whose priorities are hashes of the keys, so that the shape of the tree follows from the set of keys
+// alone, whatever the order of the changes that led there. That is what makes Diff cheap: equal parts of two versions
+// are the same nodes at the same places, and are skipped by comparing one pointer.
+type Map[K Ordered[K], V comparable] struct {
+	root *node[K, V]
+}
+
+type node[K Ordered[K], V comparable] struct {
+	key         K
+	value       V
+	priority    uint64
+	size        int
+	left, right *node[K, V]
+}
+
+// seed makes the priorities unpredictable to whoever chooses the keys. It is set once and never changes, for all
+// versions of all maps must agree on it.
+var seed = maphash.MakeSeed()
+
+// Len returns the number of entries.
+func (m Map[K, V]) Len() int { return m.root.len() }
+
+// Get returns the value of key, and whether there is one.
+func (m Map[K, V]) Get(key K) (V, bool) {
+	for n := m.root; n != nil; {
+		switch c := key.Compare(n.key); {
+		case c == 0:
+			return n.value, true
+		case c < 0:
+			n = n.left
+		default:
+			n = n.right
+		}
+	}
+	var none V
+	return none, false
+}
+
+// At returns the value of key, or the zero value.
+func (m Map[K, V]) At(key K) V {
+	v, _ := m.Get(key)
+	return v
+}
+
+// Has reports whether key has an entry.
+func (m Map[K, V]) Has(key K) bool {
+	_, ok := m.Get(key)
+	return ok
+}
+
+// Set returns a map in which key has value. It returns m itself where that was so already.
+func (m Map[K, V]) Set(key K, value V) Map[K, V] {
+	if old, ok := m.Get(key); ok && old == value {
+		return m
+	}
+	return Map[K, V]{m.root.set(key, value, maphash.Comparable(seed, key))}
+}
+
+// Delete returns a map without key. It returns m itself where there was none.
+func (m Map[K, V]) Delete(key K) Map[K, V] {
+	if !m.Has(key) {
+		return m
+	}
+	return Map[K, V]{m.root.delete(key)}
+}
+
+// All yields the entries in key order.
+func (m Map[K, V]) All() iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) { m.root.walk(yield) }
+}
+
+// From yields the entries whose key is start or sorts after it, in key order.
+func (m Map[K, V]) From(start K) iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) { m.root.walkFrom(start, yield) }
+}
+
+// Keys yields the keys in order.
+func (m Map[K, V]) Keys() iter.Seq[K] {
+	return func(yield func(K) bool) {
+		m.root.walk(func(k K, _ V) bool { return yield(k) })
+	}
+}
+
+func (n *node[K, V]) len() int {
+	if n == nil {
+		return 0
+	}
+	return n.size
+}
+
+// with returns a copy of n that has other children.
+func (n *node[K, V]) with(left, right *node[K, V]) *node[K, V] {
+	if left == n.left && right == n.right {
+		return n
+	}
+	c := *n
+	c.left, c.right = left, right
+	c.size = left.len() + right.len() + 1
+	return &c
+}
+
+// above reports whether a belongs above b. Keys break ties of priority, so that the shape stays unique.
+func (n *node[K, V]) above(key K, priority uint64) bool {
+	if n.priority != priority {
+		return n.priority > priority
+	}
+	return n.key.Compare(key) < 0
+}
+
+func (n *node[K, V]) set(key K, value V, priority uint64) *node[K, V] {
+	if n == nil {
+		return &node[K, V]{key: key, value: value, priority: priority, size: 1}
+	}
+	c := key.Compare(n.key)
+	if c == 0 {
+		fresh := *n
+		fresh.value = value
+		return &fresh
+	}
+	if !n.above(key, priority) {
+		left, _, right := n.split(key)
+		return &node[K, V]{key: key, value: value, priority: priority, size: n.size + 1, left: left, right: right}
+	}
+	if c < 0 {
+		return n.with(n.left.set(key, value, priority), n.right)
+	}
+	return n.with(n.left, n.right.set(key, value, priority))
+}
+
+func (n *node[K, V]) delete(key K) *node[K, V] {
+	switch c := key.Compare(n.key); {
+	case c == 0:
+		return join(n.left, n.right)
+	case c < 0:
+		return n.with(n.left.delete(key), n.right)
+	default:
+		return n.with(n.left, n.right.delete(key))
+	}
+}
+
+// split returns what sorts before key, the node of key or nil, and what sorts after it.
+func (n *node[K, V]) split(key K) (before, at, after *node[K, V]) {
+	if n == nil {
+		return nil, nil, nil
+	}
+	switch c := key.Compare(n.key); {
+	case c == 0:
+		return n.left, n, n.right
+	case c < 0:
+		before, at, after = n.left.split(key)
+		return before, at, n.with(after, n.right)
+	default:
+		before, at, after = n.right.split(key)
+		return n.with(n.left, before), at, after
+	}
+}
+
+// join merges two trees of which every key of left sorts before every key of right.
+func join[K Ordered[K], V comparable](left, right *node[K, V]) *node[K, V] {
+	switch {
+	case left == nil:
+		return right
+	case right == nil:
+		return left
+	case left.above(right.key, right.priority):
+		return left.with(left.left, join(left.right, right))
+	default:
+		return right.with(join(left, right.left), right.right)
+	}
+}
+
+func (n *node[K, V]) walk(yield func(K, V) bool) bool {
+	return n == nil || n.left.walk(yield) && yield(n.key, n.value) && n.right.walk(yield)
+}
+
+func (n *node[K, V]) walkFrom(start K, yield func(K, V) bool) bool {
+	if n == nil {
+		return true
+	}
+	if n.key.Compare(start) < 0 {
+		return n.right.walkFrom(start, yield)
+	}
+	return n.left.walkFrom(start, yield) && yield(n.key, n.value) && n.right.walk(yield)
+}

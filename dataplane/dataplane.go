@@ -1,0 +1,131 @@
+package dataplane
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// Dataplane carries out frontends, and nothing else. All methods are called by one goroutine at a time, but for those
+// of the optional interfaces.
+type Dataplane interface {
+	// Capabilities says what this dataplane can honour here. It does not change during its life.
+	Capabilities() balancer.Capabilities
+	// Digest is a hash of what f comes to in this dataplane: frontends with equal digests need no Apply between them.
+	Digest(f *balancer.Frontend) Digest
+	// Observe reads what of ours is there, whoever put it there. It is the full comparison: its cost may grow with the
+	// number of frontends.
+	Observe(ctx context.Context) (Observation, error)
+	// Intact is a cheap look whether all of ours is still there; the reason says what is missing. Asked every second.
+	Intact(ctx context.Context) (reason string, err error)
+	// Apply makes each key what its change says. It is idempotent: making a key what it is already, and removing an
+	// absent one, succeed. An error of type KeyErrors names the keys that failed, and says that all others are done;
+	// after any other error nothing is known, and the engine tries smaller batches.
+	Apply(ctx context.Context, batch []Change) error
+	// Close ends the dataplane. With keep, what forwards traffic without this process stays in the kernel; otherwise
+	// everything goes. It drains what it has to until ctx ends.
+	Close(ctx context.Context, keep bool) error
+}
+
+// Digest is a hash of the form that a frontend takes in a dataplane. 0 is no frontend's digest.
+type Digest uint64
+
+// Change asks for one key to become what New says.
+type Change struct {
+	Key balancer.Key
+	// Old is what the engine believes to be there. It is a hint only; nil: nothing or unknown.
+	Old *balancer.Frontend
+	// New is what is wanted; nil: the key shall be gone.
+	New *balancer.Frontend
+}
+
+// Observation is what Observe found.
+type Observation struct {
+	// Digests of the frontends that are there as some Apply left them. A frontend that is there but damaged has
+	// digest 0.
+	Digests map[balancer.Key]Digest
+	// Damage lists, in words, what is missing or broken of what all frontends share; Observe leaves the mending to the
+	// next Apply, which the engine makes for every frontend when there is damage.
+	Damage []string
+}
+
+// KeyErrors is Apply's error when each key's own outcome is known.
+type KeyErrors map[balancer.Key]error
+
+// Error lists the keys that failed.
+func (e KeyErrors) Error() string {
+	var b strings.Builder
+	for k, err := range e {
+		if b.Len() > 0 {
+			b.WriteString("; ")
+		}
+		fmt.Fprintf(&b, "%s: %v", k, err)
+	}
+	return b.String()
+}
+
+// Host is what the engine keeps in order around a dataplane: addresses, the guard and sysctls. They belong to the
+// engine because they outlive the mode.
+type Host interface {
+	// Prepare makes what frontends need before they are applied: addresses, and the guard's shared parts. It takes the
+	// whole wanted state, may be called with the same one again, and does work for what changed.
+	Prepare(ctx context.Context, want balancer.Desired) error
+	// Finish opens what was applied (the guard's entries), and removes what no applied frontend needs any more.
+	Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error
+	// Intact is the cheap look of Dataplane.Intact, for the host's parts.
+	Intact(ctx context.Context) (reason string, err error)
+	// Resync forgets what is believed to be there, so that the next Prepare and Finish compare in full.
+	Resync()
+	// Problems are what this host can't do of what is wanted.
+	Problems() []balancer.Problem
+}
+
+// Connection is one live connection or flow.
+type Connection struct {
+	Frontend balancer.Key   `json:"frontend"`
+	Service  balancer.Name  `json:"service"`
+	Client   netip.AddrPort `json:"client"`
+	Backend  netip.AddrPort `json:"backend"`
+	// State is the mode's own word: connecting, established, half-closed, flow, ...
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+	// In and Out are bytes from and to the client.
+	In  uint64 `json:"bytes_in"`
+	Out uint64 `json:"bytes_out"`
+}
+
+// Connections is implemented by dataplanes that can list live connections. It is safe to call at any time.
+type Connections interface {
+	Connections(ctx context.Context) ([]Connection, error)
+}
+
+// Counters is implemented by dataplanes that count. It is safe to call at any time. Counts never go back while the
+// dataplane lives, not even when a frontend is removed and comes back.
+type Counters interface {
+	Counters() []FrontendCount
+}
+
+// FrontendCount is what was counted at one frontend.
+type FrontendCount struct {
+	Service balancer.Name
+	Port    string
+	// Connections were accepted and given to a backend or refused; In and Out are bytes from and to clients.
+	Connections, In, Out uint64
+	Backends             []BackendCount
+}
+
+// BackendCount is what was counted at one backend of a frontend.
+type BackendCount struct {
+	Backend             netip.AddrPort
+	Connections, Active uint64
+}
+
+// Renderer is implemented by dataplanes whose form can be printed in the kernel's native syntax without privilege.
+type Renderer interface {
+	Render(frontends []*balancer.Frontend) (string, error)
+}

@@ -1,0 +1,75 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"hash/fnv"
+	"net/netip"
+
+	"vipd/balancer"
+)
+
+// DigestOf hashes every field of f, for dataplanes that use them all. The result is the same in every process.
+func DigestOf(f *balancer.Frontend) Digest {
+	w := digester{buf: make([]byte, 0, 512)}
+	w.addrPort(f.AddrPort())
+	w.text(string(f.Proto))
+	w.flag(f.NodePort)
+	w.text(string(f.Service))
+	w.text(f.Port)
+	w.text(string(f.Scheduler))
+	w.number(int64(f.AffinityTimeout))
+	w.number(int64(len(f.Sources)))
+	for _, p := range f.Sources {
+		w.text(p.String())
+	}
+	w.text(string(f.SNAT))
+	w.text(string(f.Forward))
+	w.text(string(f.NoBackends))
+	w.number(int64(f.DrainTimeout))
+	w.number(int64(f.ConnectTimeout))
+	w.number(int64(f.IdleTimeout))
+	w.text(string(f.ProxyProtocol))
+	for _, b := range f.Backends {
+		w.addrPort(b.Addr)
+		w.text(string(b.State))
+		w.number(int64(b.Weight))
+		if !b.Until.IsZero() {
+			w.number(b.Until.Unix())
+		}
+		w.number(int64(b.MaxConnections))
+	}
+	return w.sum()
+}
+
+// digester collects fields in a form that no two different sequences share.
+type digester struct{ buf []byte }
+
+func (w *digester) number(n int64) { w.buf = binary.AppendVarint(w.buf, n) }
+
+func (w *digester) flag(b bool) {
+	if b {
+		w.number(1)
+	} else {
+		w.number(0)
+	}
+}
+
+func (w *digester) text(s string) {
+	w.number(int64(len(s)))
+	w.buf = append(w.buf, s...)
+}
+
+func (w *digester) addrPort(ap netip.AddrPort) {
+	w.text(string(ap.Addr().AsSlice()))
+	w.text(ap.Addr().Zone())
+	w.number(int64(ap.Port()))
+}
+
+func (w *digester) sum() Digest {
+	h := fnv.New64a()
+	_, _ = h.Write(w.buf) // a hash never fails
+	if s := h.Sum64(); s != 0 {
+		return Digest(s)
+	}
+	return 1
+}

@@ -1,0 +1,38 @@
+package store
+
+import (
+	"context"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// Source publishes the state of one place.
+type Source interface {
+	// Watch publishes the state whenever it has changed, until ctx ends, and returns nil then. The first snapshot is
+	// complete; so is each later one. Changes that come close together are published as one. publish is never called
+	// by two goroutines at once, and must not block. An error means that this source can't go on at all; whatever can
+	// pass (a missing file, a lost connection, a syntax error) is a problem in the snapshot instead.
+	Watch(ctx context.Context, publish func(Snapshot)) error
+}
+
+// Reloader is implemented by sources that can be told to look again at once.
+type Reloader interface {
+	// Reload reads everything anew and returns when the result has been published, with what it found wrong.
+	Reload(ctx context.Context) ([]balancer.Problem, error)
+}
+
+// Snapshot is the complete state of a source. Equal values keep their old pointer from one snapshot to the next.
+type Snapshot struct {
+	Services  snap.Map[balancer.Name, *balancer.Service]
+	Endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
+	Overrides snap.Map[balancer.Target, *balancer.Override]
+	// Problems are what was found wrong in what users wrote. What they are about is absent from the maps, or there in
+	// its last good state.
+	Problems []balancer.Problem
+	// Revision counts up with each state that differs from the one before; a store with revisions of its own uses them.
+	Revision int64
+	// Connected is false while the place can't be read and the last good state is served; Err says why.
+	Connected bool
+	Err       error
+}
