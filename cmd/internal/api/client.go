@@ -1,0 +1,156 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"syscall"
+)
+
+// Client talks to a daemon over its Unix socket.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// NewClient returns a client of the daemon at socket. Nothing is connected yet.
+func NewClient(socket string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}
+	return &Client{socket, &http.Client{Transport: &http.Transport{DialContext: dial}}}
+}
+
+// Close lets go of idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Status asks for the node's status.
+func (c *Client) Status(ctx context.Context) (s Status, err error) {
+	return s, c.call(ctx, http.MethodGet, "/v1/status", nil, &s)
+}
+
+// Services asks for all services, in order of their names.
+func (c *Client) Services(ctx context.Context) (s []Service, err error) {
+	return s, c.call(ctx, http.MethodGet, "/v1/services", nil, &s)
+}
+
+// Endpoints asks for all endpoints, in order of service and address.
+func (c *Client) Endpoints(ctx context.Context) (e []Endpoint, err error) {
+	return e, c.call(ctx, http.MethodGet, "/v1/endpoints", nil, &e)
+}
+
+// Frontends asks for all frontends, in order of their keys.
+func (c *Client) Frontends(ctx context.Context) (f []Frontend, err error) {
+	return f, c.call(ctx, http.MethodGet, "/v1/frontends", nil, &f)
+}
+
+// Connections asks for live connections; service "" means all.
+func (c *Client) Connections(ctx context.Context, service string) (l []Connection, err error) {
+	return l, c.call(ctx, http.MethodGet, "/v1/connections?service="+url.QueryEscape(service), nil, &l)
+}
+
+// Diff asks what does not run as wanted.
+func (c *Client) Diff(ctx context.Context) (d []Difference, err error) {
+	return d, c.call(ctx, http.MethodGet, "/v1/diff", nil, &d)
+}
+
+// Reload makes the daemon read its configuration again.
+func (c *Client) Reload(ctx context.Context) (r Reload, err error) {
+	return r, c.call(ctx, http.MethodPost, "/v1/reload", nil, &r)
+}
+
+// Overrides asks for what operators said by hand.
+func (c *Client) Overrides(ctx context.Context) (r OverrideResult, err error) {
+	return r, c.call(ctx, http.MethodGet, "/v1/overrides", nil, &r)
+}
+
+// Override changes the overrides of endpoints.
+func (c *Client) Override(ctx context.Context, q OverrideRequest) (r OverrideResult, err error) {
+	return r, c.call(ctx, http.MethodPost, "/v1/overrides", q, &r)
+}
+
+// Watch asks for one of services, endpoints and frontends (or status), again with each change, and hands each whole
+// answer to each until it returns an error or ctx ends.
+func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessage) error) error {
+	response, err := c.send(ctx, http.MethodGet, "/v1/"+what+"?watch=1", nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	d := json.NewDecoder(response.Body)
+	for {
+		var answer json.RawMessage
+		if err := d.Decode(&answer); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("following %s: vipd at %s ended the answer: %w", what, c.socket, err)
+		}
+		if err := each(answer); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	response, err := c.send(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if err := json.NewDecoder(response.Body).Decode(out); err != nil {
+		return fmt.Errorf("reading the answer of vipd at %s: %w", c.socket, err)
+	}
+	return nil
+}
+
+// send returns an answer with status 200, whose body the caller closes, or an error.
+func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("writing the question: %w", err)
+		}
+		body = bytes.NewReader(text)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://vipd"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, c.explain(ctx, err)
+	}
+	if response.StatusCode == http.StatusOK {
+		return response, nil
+	}
+	defer func() { _ = response.Body.Close() }()
+	var refusal Error
+	if err := json.NewDecoder(response.Body).Decode(&refusal); err != nil || refusal.Message == "" {
+		return nil, fmt.Errorf("vipd at %s answered %s", c.socket, response.Status)
+	}
+	return nil, errors.New(refusal.Message)
+}
+
+// explain says what to do about a daemon that can't be reached.
+func (c *Client) explain(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("no vipd answers at %s: there is no such socket; start vipd, or name its socket with --socket", c.socket)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("no vipd answers at %s: the socket is there, but nobody listens; start vipd", c.socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("vipd's socket %s is not open to you: use sudo, or join the group that owns it", c.socket)
+	}
+	return fmt.Errorf("asking vipd at %s: %w", c.socket, err)
+}

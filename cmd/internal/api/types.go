@@ -1,0 +1,205 @@
+package api
+
+import (
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// Error is the body of every answer that is not 200.
+type Error struct {
+	// Message is a sentence that says what is wrong and what to do.
+	Message string `json:"error"`
+}
+
+// Status is the node as a whole.
+type Status struct {
+	Version string    `json:"version"`
+	Node    string    `json:"node"`
+	Zone    string    `json:"zone,omitempty"`
+	Started time.Time `json:"started"`
+	Mode    Mode      `json:"mode"`
+	Store   Store     `json:"store"`
+	Sync    Sync      `json:"sync"`
+	// Ready: the first complete state is carried out.
+	Ready     bool `json:"ready"`
+	Services  int  `json:"services"`
+	Frontends int  `json:"frontends"`
+	Endpoints int  `json:"endpoints"`
+	// Addresses are the VIPs and who holds them.
+	Addresses []Address          `json:"addresses"`
+	Problems  []balancer.Problem `json:"problems"`
+}
+
+// Mode is which dataplane is in use, and why.
+type Mode struct {
+	InUse string `json:"in_use"`
+	// Wanted is what the configuration says.
+	Wanted string `json:"wanted"`
+	// Reason says why this one is in use, with the reason of each no.
+	Reason string `json:"reason"`
+	// Fallback: the one in use is not the one that was wanted.
+	Fallback bool `json:"fallback"`
+	// Detail is the mode's own: for userspace, how traffic is intercepted and why.
+	Detail string `json:"detail,omitempty"`
+}
+
+// Store is where services come from, and how it is.
+type Store struct {
+	Kind string `json:"kind"`
+	// Place is the file, folder or endpoints.
+	Place     string `json:"place"`
+	Connected bool   `json:"connected"`
+	Error     string `json:"error,omitempty"`
+	Revision  int64  `json:"revision"`
+}
+
+// Sync is how far the dataplane is.
+type Sync struct {
+	// Wanted and Applied are store revisions.
+	Wanted  int64 `json:"wanted"`
+	Applied int64 `json:"applied"`
+	// Pending counts the frontends that are not yet as wanted; Failing those of them in backoff.
+	Pending int `json:"pending"`
+	Failing int `json:"failing"`
+	// Last is the last sync that had work to do.
+	Last         time.Time     `json:"last,omitzero"`
+	LastDuration time.Duration `json:"last_duration_ns"`
+	LastChanges  int           `json:"last_changes"`
+	LastError    string        `json:"last_error,omitempty"`
+	// Repairs counts drift that was mended.
+	Repairs int `json:"drift_repairs"`
+}
+
+// Address is one VIP on this node.
+type Address struct {
+	Address string `json:"address"`
+	// Held says who makes it local: the interface where vipd put it, "host" (it is the host's own anyway), or "none".
+	Held string `json:"held"`
+	// Note says what follows or what is wrong.
+	Note string `json:"note,omitempty"`
+}
+
+// Service is one service with all that is known of it here.
+type Service struct {
+	Name   balancer.Name   `json:"name"`
+	Origin balancer.Origin `json:"origin"`
+	// Definition has the fields that are not at their default, by their names in TOML.
+	Definition map[string]any `json:"definition"`
+	VIPs       []string       `json:"vips"`
+	Ports      []Port         `json:"ports"`
+	Endpoints  []Endpoint     `json:"endpoints"`
+	// Frontends are the keys that this service has, and their state.
+	Frontends []Frontend         `json:"frontends"`
+	Problems  []balancer.Problem `json:"problems"`
+}
+
+// Port is one port of a service.
+type Port struct {
+	Name       string            `json:"name,omitempty"`
+	Port       uint16            `json:"port"`
+	Protocol   balancer.Protocol `json:"protocol"`
+	TargetPort uint16            `json:"target_port"`
+	NodePort   uint16            `json:"node_port,omitempty"`
+	// Connections, In and Out count since the daemon started.
+	Connections uint64 `json:"connections"`
+	In          uint64 `json:"bytes_in"`
+	Out         uint64 `json:"bytes_out"`
+}
+
+// Endpoint is one endpoint of a service, at one of its ports, as written and as it works.
+type Endpoint struct {
+	Service balancer.Name `json:"service"`
+	// Address is ADDRESS:PORT where connections go.
+	Address string `json:"address"`
+	Port    string `json:"port,omitempty"`
+	Node    string `json:"node,omitempty"`
+	Zone    string `json:"zone,omitempty"`
+	// Configured is the weight as written; Weight the effective one.
+	Configured int `json:"configured_weight"`
+	Weight     int `json:"weight"`
+	// State says whether it gets new connections, and why not.
+	State  balancer.BackendState `json:"state"`
+	Backup bool                  `json:"backup,omitempty"`
+	// Override is what an operator said by hand.
+	Override *balancer.Override `json:"override,omitempty"`
+	Health   balancer.Verdict   `json:"health,omitempty"`
+	// Until is when what is left of its connections is ended.
+	Until time.Time `json:"until,omitzero"`
+	// Active connections and all since the daemon started.
+	Active      uint64 `json:"active"`
+	Connections uint64 `json:"connections"`
+}
+
+// Frontend is one compiled key and how far the dataplane is with it.
+type Frontend struct {
+	Key      balancer.Key  `json:"key"`
+	NodePort bool          `json:"node_port,omitempty"`
+	Service  balancer.Name `json:"service"`
+	Port     string        `json:"port,omitempty"`
+	// Scheduler and Backends are as compiled.
+	Scheduler balancer.Scheduler `json:"scheduler"`
+	Backends  []Backend          `json:"backends"`
+	// State is applied, pending or failing; Error the last failure.
+	State string `json:"state"`
+	Error string `json:"error,omitempty"`
+}
+
+// Backend is one backend of a frontend.
+type Backend struct {
+	Address string                `json:"address"`
+	State   balancer.BackendState `json:"state"`
+	Weight  int                   `json:"weight"`
+	Until   time.Time             `json:"until,omitzero"`
+}
+
+// Reload is the result of a reload.
+type Reload struct {
+	Revision int64              `json:"revision"`
+	Services int                `json:"services"`
+	Problems []balancer.Problem `json:"problems"`
+}
+
+// Difference is one key that does not run as wanted.
+type Difference struct {
+	Key     balancer.Key  `json:"key"`
+	Service balancer.Name `json:"service,omitempty"`
+	// What is missing, extra or differs.
+	What string `json:"what"`
+	// Why says since when or what failed.
+	Why string `json:"why,omitempty"`
+}
+
+// OverrideRequest asks for overrides of one endpoint or of a whole node's.
+type OverrideRequest struct {
+	// Service and Address name endpoints of one service: ADDRESS or ADDRESS:PORT. Or Node, all endpoints on that node.
+	Service balancer.Name `json:"service,omitempty"`
+	Address string        `json:"address,omitempty"`
+	Node    string        `json:"node,omitempty"`
+	// Weight sets the weight; Draining true drains, false ends the drain. What is nil stays as it is.
+	Weight   *int  `json:"weight,omitempty"`
+	Draining *bool `json:"draining,omitempty"`
+	// Timeout bounds what is left of a drain's connections; 0: no bound.
+	Timeout time.Duration `json:"timeout_ns,omitempty"`
+	// Expires is how long the override holds; 0: until it is undone.
+	Expires time.Duration `json:"expires_ns,omitempty"`
+	By      string        `json:"by,omitempty"`
+	Reason  string        `json:"reason,omitempty"`
+}
+
+// OverrideResult says what an override came to.
+type OverrideResult struct {
+	// Targets are the endpoints that it is about, as SERVICE/ADDRESS.
+	Targets []OverrideTarget `json:"targets"`
+}
+
+// OverrideTarget is one endpoint under an override, or that was.
+type OverrideTarget struct {
+	Service  balancer.Name      `json:"service"`
+	Address  string             `json:"address"`
+	Override *balancer.Override `json:"override,omitempty"`
+}
+
+// Connection is one live connection.
+type Connection = dataplane.Connection
