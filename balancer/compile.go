@@ -11,8 +11,13 @@ import (
 type Env struct {
 	// Node and Zone are this node's names, for locality.
 	Node, Zone string
-	// Local are the node's own addresses that node ports open on, sorted; VIPs that vipd holds are not among them.
+	// Local are the node's own addresses, sorted; VIPs that vipd holds and loopback addresses are not among them.
 	Local []netip.Addr
+	// NodePorts narrows the local addresses that node ports open on; empty: all of them.
+	NodePorts []netip.Prefix
+	// Allowed are the networks that services may claim VIPs in. Empty: any for services from files; all but loopback,
+	// link-local and multicast ones and the node's own for services from etcd.
+	Allowed []netip.Prefix
 	// Capabilities are those of the mode in use.
 	Capabilities Capabilities
 }
@@ -48,8 +53,8 @@ func (d DrainKey) Compare(other DrainKey) int {
 	return d.Backend.Compare(other.Backend)
 }
 
-// Drain is what is remembered of a removed endpoint: until when its connections may live, in whole seconds UTC so
-// that it can be kept on disk and compared.
+// Drain is what is remembered of a removed endpoint: until when its connections may live, in UTC and without a
+// monotonic reading, so that it can be kept on disk and compared with ==.
 type Drain struct {
 	Until time.Time
 }
@@ -62,7 +67,7 @@ type Desired struct {
 	Addresses snap.Map[netip.Addr, int]
 	// Problems are those of services that can't be served as written, by service.
 	Problems snap.Map[Name, *[]Problem]
-	// Services and Endpoints are the numbers that this was compiled from, for status.
+	// Revision is that of the store's state that this was made from. Who publishes a Desired fills it in.
 	Revision Revision
 }
 

@@ -2,6 +2,7 @@ package balancer
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -53,8 +54,8 @@ type Backend struct {
 // BackendState says whether a backend gets new connections and, where not, why.
 type BackendState string
 
-// The states. Only Active ones get new connections; established ones live on in all but the removed, whose time is
-// bounded by Until, and those that failed their checks with on_failure = "cut", which Compile leaves out.
+// The states. Only Active ones get new connections; established ones live on in all of them, until Until where that is
+// set.
 const (
 	// Active gets new connections.
 	Active BackendState = "active"
@@ -72,13 +73,43 @@ const (
 	Removed BackendState = "removed"
 )
 
-// Active returns the backends that get new connections.
-func (f *Frontend) Active() []Backend {
-	var active []Backend
-	for _, b := range f.Backends {
-		if b.State == Active {
-			active = append(active, b)
-		}
+// Serves reports whether any backend gets new connections.
+func (f *Frontend) Serves() bool {
+	return slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.State == Active })
+}
+
+// Equal reports whether two frontends say the same in every field.
+func (f *Frontend) Equal(g *Frontend) bool {
+	if f == g || f == nil || g == nil {
+		return f == g
 	}
-	return active
+	return f.scalars() == g.scalars() && slices.Equal(f.Sources, g.Sources) &&
+		slices.EqualFunc(f.Backends, g.Backends, Backend.Equal)
+}
+
+// scalars are the fields that == compares; a test holds them complete.
+type scalars struct {
+	key                            Key
+	nodePort                       bool
+	service                        Name
+	port                           string
+	scheduler                      Scheduler
+	affinity, drain, connect, idle time.Duration
+	snat                           SNAT
+	forward                        Forward
+	noBackends                     NoEndpoints
+	proxy                          ProxyProtocol
+}
+
+func (f *Frontend) scalars() scalars {
+	return scalars{
+		f.Key, f.NodePort, f.Service, f.Port, f.Scheduler, f.AffinityTimeout, f.DrainTimeout, f.ConnectTimeout,
+		f.IdleTimeout, f.SNAT, f.Forward, f.NoBackends, f.ProxyProtocol,
+	}
+}
+
+// Equal reports whether two backends say the same in every field.
+func (b Backend) Equal(c Backend) bool {
+	return b.Addr == c.Addr && b.State == c.State && b.Weight == c.Weight && b.Until.Equal(c.Until) &&
+		b.MaxConnections == c.MaxConnections
 }

@@ -35,13 +35,8 @@ type Problem struct {
 // String writes the problem in one line: place, service, field and text.
 func (p Problem) String() string {
 	var b strings.Builder
-	switch {
-	case p.Origin.Key != "":
-		fmt.Fprintf(&b, "%s: ", p.Origin.Key)
-	case p.Origin.File != "" && p.Origin.Line > 0:
-		fmt.Fprintf(&b, "%s:%d: ", p.Origin.File, p.Origin.Line)
-	case p.Origin.File != "":
-		fmt.Fprintf(&b, "%s: ", p.Origin.File)
+	if at := p.place(); at != "" {
+		fmt.Fprintf(&b, "%s: ", at)
 	}
 	if p.Service != "" {
 		fmt.Fprintf(&b, "service %s: ", p.Service)
@@ -51,4 +46,15 @@ func (p Problem) String() string {
 	}
 	b.WriteString(p.Text)
 	return b.String()
+}
+
+// place writes the origin: a key, FILE:LINE, or FILE.
+func (p Problem) place() string {
+	switch {
+	case p.Origin.Key != "":
+		return p.Origin.Key
+	case p.Origin.File != "" && p.Origin.Line > 0:
+		return fmt.Sprintf("%s:%d", p.Origin.File, p.Origin.Line)
+	}
+	return p.Origin.File
 }

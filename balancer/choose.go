@@ -1,0 +1,173 @@
+package balancer
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// candidate is an endpoint at one port with what was said of it.
+type candidate struct {
+	Backend
+	node, zone string
+	backup     bool
+}
+
+// eligible reports whether nothing about the candidate itself keeps it from new connections.
+func (c *candidate) eligible() bool { return c.State == Active }
+
+// backends returns the backends of port p of s for VIPs of the family of vip, sorted by address: every endpoint of that
+// family, each with its state.
+func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) []Backend {
+	var candidates []candidate
+	for _, e := range c.endpoints {
+		if e.Address.Is4() == vip.Is4() {
+			candidates = append(candidates, c.candidate(e, p))
+		}
+	}
+	slices.SortStableFunc(candidates, func(a, b candidate) int { return a.Addr.Compare(b.Addr) })
+	candidates = slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Addr == b.Addr })
+	choose(env, c.service.Locality, candidates)
+	backends := make([]Backend, len(candidates))
+	for i := range candidates {
+		b := candidates[i].Backend
+		if b.State != Active {
+			b.Weight = 0
+		}
+		backends[i] = b
+	}
+	return backends
+}
+
+// candidate applies overrides and health to e at port p.
+func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
+	at := netip.AddrPortFrom(e.Address, e.TargetPort(p))
+	out := candidate{
+		Backend: Backend{Addr: at, State: Active, Weight: e.Weight, MaxConnections: e.MaxConnections},
+		node:    e.Node, zone: e.Zone, backup: e.Backup,
+	}
+	draining := e.Draining
+	if o := c.override(at); o != nil {
+		if o.Weight != nil {
+			out.Weight = *o.Weight
+		}
+		if o.Draining != nil {
+			draining = *o.Draining
+			if draining && !o.Until.IsZero() {
+				out.Until = o.Until.UTC()
+			}
+		}
+	}
+	switch {
+	case draining:
+		out.State = Draining
+	case out.Weight == 0:
+		out.State = ZeroWeight
+	case c.in.Health.At(Target{c.service.Name, at.Addr(), at.Port()}) == HealthDown:
+		out.State = Down
+	}
+	return out
+}
+
+// override finds what was said of the endpoint at exactly this port, or else of all at its address.
+func (c *serviceInputs) override(at netip.AddrPort) *Override {
+	if o := c.in.Overrides.At(Target{c.service.Name, at.Addr(), at.Port()}); o != nil {
+		return o
+	}
+	return c.in.Overrides.At(Target{c.service.Name, at.Addr(), 0})
+}
+
+// choose marks the eligible candidates that others keep from new connections: those elsewhere, where locality demands
+// or prefers nearer ones, and backups while others are up. A demand comes before the backup rule, a preference after:
+// a backup nearby is still only a backup.
+func choose(env *Env, locality Locality, candidates []candidate) {
+	if locality == NodeOnly {
+		setAside(candidates, Remote, func(c *candidate) bool { return c.node != env.Node })
+	}
+	if has(candidates, func(c *candidate) bool { return !c.backup }) {
+		setAside(candidates, Standby, func(c *candidate) bool { return c.backup })
+	}
+	if locality == PreferNode {
+		prefer(candidates, func(c *candidate) bool { return c.node == env.Node })
+	}
+	if (locality == PreferNode || locality == PreferZone) && env.Zone != "" {
+		prefer(candidates, func(c *candidate) bool { return c.zone == env.Zone })
+	}
+}
+
+// prefer sets the eligible candidates aside that are not near, if there are any near ones.
+func prefer(candidates []candidate, near func(*candidate) bool) {
+	if has(candidates, near) {
+		setAside(candidates, Remote, func(c *candidate) bool { return !near(c) })
+	}
+}
+
+func has(candidates []candidate, is func(*candidate) bool) bool {
+	for i := range candidates {
+		if candidates[i].eligible() && is(&candidates[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+func setAside(candidates []candidate, state BackendState, is func(*candidate) bool) {
+	for i := range candidates {
+		if candidates[i].eligible() && is(&candidates[i]) {
+			candidates[i].State = state
+		}
+	}
+}
+
+// withDrains returns f with the removed backends whose connections may live on, in a new frontend unless there are none.
+func withDrains(f *Frontend, in *Inputs) *Frontend {
+	var removed []Backend
+	for k, d := range in.Drains.From(DrainKey{Frontend: f.Key}) {
+		if k.Frontend != f.Key {
+			break
+		}
+		is := func(b Backend, at netip.AddrPort) int { return b.Addr.Compare(at) }
+		if _, there := slices.BinarySearchFunc(f.Backends, k.Backend, is); !there {
+			removed = append(removed, Backend{Addr: k.Backend, State: Removed, Until: d.Until})
+		}
+	}
+	if removed == nil {
+		return f
+	}
+	g := *f
+	g.Backends = slices.Concat(f.Backends, removed)
+	slices.SortFunc(g.Backends, func(a, b Backend) int { return a.Addr.Compare(b.Addr) })
+	return &g
+}
+
+// endpointsOf joins the service's own endpoints with those published apart. One that was published apart replaces the
+// service's own of the same address and ports.
+func endpointsOf(s *Service, in *Inputs) []*Endpoint {
+	endpoints := make([]*Endpoint, 0, len(s.Endpoints))
+	for id, e := range in.Endpoints.From(EndpointID{Service: s.Name}) {
+		if id.Service != s.Name {
+			break
+		}
+		endpoints = append(endpoints, e)
+	}
+	for i := range s.Endpoints {
+		endpoints = append(endpoints, &s.Endpoints[i])
+	}
+	return endpoints
+}
+
+// compareClaims orders two services that claim one key: files before etcd, then the older in etcd, then by name.
+func compareClaims(a, b *Service) int {
+	return cmp.Or(
+		cmp.Compare(fromEtcd(a), fromEtcd(b)),
+		cmp.Compare(a.Origin.Created, b.Origin.Created),
+		a.Name.Compare(b.Name),
+	)
+}
+
+func fromEtcd(s *Service) int {
+	if s.Origin.Key != "" {
+		return 1
+	}
+	return 0
+}

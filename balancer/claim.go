@@ -1,0 +1,163 @@
+package balancer
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// unit is what one service comes to on its own: the frontends that it claims, and its problems.
+type unit struct {
+	service  *Service
+	claims   []*Frontend // each key once
+	problems []Problem
+}
+
+// serviceInputs is what compiling one service looks at.
+type serviceInputs struct {
+	service   *Service
+	endpoints []*Endpoint
+	in        *Inputs
+}
+
+// defaultUDPIdle ends a UDP flow without traffic where users leave idle_timeout out.
+const defaultUDPIdle = 60 * time.Second
+
+// compileService compiles one service on its own: everything but the question who gets a contested key.
+func compileService(env *Env, s *Service, in *Inputs) *unit {
+	u := &unit{service: s}
+	c := &serviceInputs{service: s, endpoints: endpointsOf(s, in), in: in}
+	u.unbuilt()
+	u.capabilities(&env.Capabilities)
+	vips := u.allowedVIPs(env)
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if !slices.Contains(env.Capabilities.Protocols, p.Protocol) {
+			u.problem(SeverityError, fmt.Sprintf("ports[%d].protocol", i), "%s mode does not carry %s: port %d is not served; it carries %s",
+				env.Capabilities.Mode, p.Protocol, p.Port, joinProtocols(env.Capabilities.Protocols))
+			continue
+		}
+		for _, vip := range vips {
+			u.claim(env, c, p, Key{vip, p.Port, p.Protocol}, false)
+		}
+		if p.NodePort != 0 {
+			for _, a := range nodePortAddresses(env) {
+				u.claim(env, c, p, Key{a, p.NodePort, p.Protocol}, true)
+			}
+		}
+	}
+	return u
+}
+
+// claim adds the frontend of port p at key, unless the service has that key already.
+func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool) {
+	if slices.ContainsFunc(u.claims, func(f *Frontend) bool { return f.Key == key }) {
+		return
+	}
+	s := u.service
+	f := &Frontend{
+		Key: key, NodePort: nodePort, Service: s.Name, Port: p.Name,
+		Backends:       c.backends(env, p, key.Addr),
+		Scheduler:      s.Scheduler,
+		Sources:        s.SourceRanges,
+		SNAT:           s.SNAT,
+		Forward:        s.Forward,
+		NoBackends:     s.NoEndpoints,
+		DrainTimeout:   s.DrainTimeout,
+		ConnectTimeout: s.ConnectTimeout,
+		ProxyProtocol:  s.ProxyProtocol,
+	}
+	if s.Affinity == ClientIPAffinity {
+		f.AffinityTimeout = s.AffinityTimeout
+	}
+	if key.Proto == UDP {
+		f.IdleTimeout = defaultUDPIdle
+	}
+	if s.IdleTimeout != nil {
+		f.IdleTimeout = *s.IdleTimeout
+	}
+	env.Capabilities.fit(f)
+	u.claims = append(u.claims, f)
+}
+
+// nodePortAddresses are the local addresses that node ports open on.
+func nodePortAddresses(env *Env) []netip.Addr {
+	if len(env.NodePorts) == 0 {
+		return env.Local
+	}
+	var narrowed []netip.Addr
+	for _, a := range env.Local {
+		if containsAddr(env.NodePorts, a) {
+			narrowed = append(narrowed, a)
+		}
+	}
+	return narrowed
+}
+
+// allowedVIPs returns the VIPs that the service may claim, and reports the others.
+func (u *unit) allowedVIPs(env *Env) []netip.Addr {
+	var allowed []netip.Addr
+	for i, vip := range u.service.VIPs {
+		if why := u.refusal(env, vip); why != "" {
+			u.problem(SeverityError, fmt.Sprintf("vips[%d]", i), "%s is not served: %s", vip, why)
+			continue
+		}
+		allowed = append(allowed, vip)
+	}
+	return allowed
+}
+
+// refusal says why vip may not be claimed; "": it may.
+func (u *unit) refusal(env *Env, vip netip.Addr) string {
+	if len(env.Allowed) > 0 {
+		if containsAddr(env.Allowed, vip) {
+			return ""
+		}
+		return "addresses.allowed of this node's configuration does not contain it"
+	}
+	if fromEtcd(u.service) == 0 {
+		return ""
+	}
+	switch {
+	case vip.IsLoopback(), vip.IsLinkLocalUnicast(), vip.IsMulticast():
+		return "services from etcd may not claim loopback, link-local or multicast addresses unless addresses.allowed contains them"
+	case slices.Contains(env.Local, vip):
+		return "it is this node's own address, which services from etcd may not claim unless addresses.allowed contains it"
+	}
+	return ""
+}
+
+func containsAddr(networks []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func (u *unit) problem(severity Severity, field, format string, args ...any) {
+	u.problems = append(u.problems, Problem{
+		Severity: severity, Origin: u.service.Origin, Service: u.service.Name, Field: field,
+		Text: fmt.Sprintf(format, args...),
+	})
+}
+
+// unbuilt reports the settings that this version of the program does not carry out in any mode.
+func (u *unit) unbuilt() {
+	s := u.service
+	if s.Health != nil {
+		u.problem(SeverityNearest, "health", "health checks are not part of this version: every endpoint counts as up")
+	}
+	if s.SlowStart > 0 {
+		u.problem(SeverityNearest, "slow_start", "slow start is not part of this version: endpoints have their whole weight at once")
+	}
+	if len(s.Pools) > 0 {
+		u.problem(SeverityError, "vips", `"auto" is not part of this version, which has no address pools: write an address`)
+	}
+}
+
+func joinProtocols(protocols []Protocol) string {
+	words := make([]string, len(protocols))
+	for i, p := range protocols {
+		words[i] = string(p)
+	}
+	return strings.Join(words, ", ")
+}

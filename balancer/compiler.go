@@ -1,0 +1,175 @@
+package balancer
+
+import (
+	"reflect"
+	"slices"
+
+	"vipd/balancer/snap"
+)
+
+// Compiler compiles one state after the other, with work only for what changed between them. The zero value is ready;
+// its first Next is a full Compile. It is used by one goroutine.
+//
+// Goals, and how each is met:
+//  1. The same answer as Compile: both share compileService, winner and withDrains; a law test holds them equal.
+//  2. Work for a change grows with the change: Diff of each input names the dirty services, their old and new claims
+//     name the dirty keys, and only the claimants of those keys have their problems made again.
+//  3. What comes out equal keeps its pointer, so that whoever compares later finds no difference.
+type Compiler struct {
+	env       Env
+	in        Inputs
+	out       Desired
+	units     map[Name]*unit
+	claimants map[Key][]*Service // of each claimed key, in no order
+}
+
+// work is what one Next has to do.
+type work struct {
+	services map[Name]bool // to be compiled again
+	keys     map[Key]bool  // to be resolved again
+	problems map[Name]bool // whose problems are to be made again
+}
+
+// Next returns what Compile(env, in) returns. Values that are equal to those of the call before keep their pointers.
+func (c *Compiler) Next(env Env, in Inputs) Desired {
+	w := work{map[Name]bool{}, map[Key]bool{}, map[Name]bool{}}
+	if c.units == nil {
+		c.units, c.claimants = map[Name]*unit{}, map[Key][]*Service{}
+	}
+	if !reflect.DeepEqual(c.env, env) {
+		for name := range in.Services.Keys() {
+			w.services[name] = true
+		}
+	}
+	c.dirty(&w, &in)
+	c.env, c.in = env, in
+	for name := range w.services {
+		c.recompile(name, &w)
+	}
+	for key := range w.keys {
+		c.resolve(key, &w)
+	}
+	for name := range w.problems {
+		c.report(name)
+	}
+	return c.out
+}
+
+// dirty finds what has to be done because the inputs differ from those of the last time.
+func (c *Compiler) dirty(w *work, in *Inputs) {
+	mark(w.services, c.in.Services, in.Services, func(n Name) Name { return n })
+	mark(w.services, c.in.Endpoints, in.Endpoints, func(e EndpointID) Name { return e.Service })
+	mark(w.services, c.in.Overrides, in.Overrides, func(t Target) Name { return t.Service })
+	mark(w.services, c.in.Health, in.Health, func(t Target) Name { return t.Service })
+	mark(w.keys, c.in.Drains, in.Drains, func(d DrainKey) Key { return d.Frontend })
+	mark(w.keys, c.in.Holders, in.Holders, func(k Key) Key { return k })
+}
+
+func mark[K snap.Ordered[K], V comparable, M comparable](marks map[M]bool, before, after snap.Map[K, V], of func(K) M) {
+	for k := range snap.Diff(before, after) {
+		marks[of(k)] = true
+	}
+}
+
+// recompile makes the unit of one service again, and marks the keys that it claims or claimed.
+func (c *Compiler) recompile(name Name, w *work) {
+	old := c.units[name]
+	if old != nil {
+		for _, f := range old.claims {
+			w.keys[f.Key] = true
+			c.unclaim(f.Key, old.service)
+		}
+		delete(c.units, name)
+	}
+	w.problems[name] = true
+	s, ok := c.in.Services.Get(name)
+	if !ok {
+		return
+	}
+	u := compileService(&c.env, s, &c.in)
+	c.units[name] = u
+	for _, f := range u.claims {
+		w.keys[f.Key] = true
+		c.claimants[f.Key] = append(c.claimants[f.Key], s)
+	}
+}
+
+func (c *Compiler) unclaim(key Key, s *Service) {
+	rest := slices.DeleteFunc(c.claimants[key], func(t *Service) bool { return t == s })
+	if len(rest) == 0 {
+		delete(c.claimants, key)
+		return
+	}
+	c.claimants[key] = rest
+}
+
+// resolve decides who has key, and puts its frontend in place.
+func (c *Compiler) resolve(key Key, w *work) {
+	claimants := c.claimants[key]
+	for _, s := range claimants {
+		w.problems[s.Name] = true
+	}
+	old := c.out.Frontends.At(key)
+	if old != nil {
+		w.problems[old.Service] = true
+	}
+	if len(claimants) == 0 {
+		c.out.Frontends = c.out.Frontends.Delete(key)
+		c.count(old, nil)
+		return
+	}
+	s := winner(key, claimants, &c.in)
+	f := withDrains(c.units[s.Name].claimOf(key), &c.in)
+	if f.Equal(old) {
+		return
+	}
+	c.out.Frontends = c.out.Frontends.Set(key, f)
+	c.count(old, f)
+}
+
+// count keeps the numbers of frontends on each VIP.
+func (c *Compiler) count(old, now *Frontend) {
+	change := func(f *Frontend, by int) {
+		if f == nil || f.NodePort {
+			return
+		}
+		if n := c.out.Addresses.At(f.Addr) + by; n > 0 {
+			c.out.Addresses = c.out.Addresses.Set(f.Addr, n)
+		} else {
+			c.out.Addresses = c.out.Addresses.Delete(f.Addr)
+		}
+	}
+	if old != nil && now != nil && old.NodePort == now.NodePort {
+		return
+	}
+	change(old, -1)
+	change(now, 1)
+}
+
+// report makes the problems of one service again.
+func (c *Compiler) report(name Name) {
+	u := c.units[name]
+	if u == nil {
+		c.out.Problems = c.out.Problems.Delete(name)
+		return
+	}
+	problems := slices.Clone(u.problems)
+	for _, f := range u.claims {
+		if w := winner(f.Key, c.claimants[f.Key], &c.in); w != u.service {
+			problems = append(problems, u.lost(f, w))
+		}
+	}
+	old := c.out.Problems.At(name)
+	switch {
+	case len(problems) == 0:
+		c.out.Problems = c.out.Problems.Delete(name)
+	case old == nil || !slices.Equal(*old, problems):
+		c.out.Problems = c.out.Problems.Set(name, &problems)
+	}
+}
+
+// claimOf returns the frontend that the unit claims at key.
+func (u *unit) claimOf(key Key) *Frontend {
+	i := slices.IndexFunc(u.claims, func(f *Frontend) bool { return f.Key == key })
+	return u.claims[i]
+}

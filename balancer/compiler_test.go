@@ -1,0 +1,141 @@
+package balancer_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// TestNextEqualsCompile is the law of the incremental compiler: whatever the history, its answer is that of a compile
+// from scratch, and what did not change keeps its pointer.
+func TestNextEqualsCompile(t *testing.T) {
+	for seed := range uint64(1000) {
+		h := newHistory(seed)
+		var c balancer.Compiler
+		var before balancer.Desired
+		for i := range 25 {
+			for range 1 + h.IntN(3) {
+				h.step()
+			}
+			got := c.Next(h.env, h.in)
+			if d := sameDesired(got, balancer.Compile(h.env, h.in)); d != "" {
+				t.Fatalf("seed %d, step %d: %s", seed, i, d)
+			}
+			for k, change := range snap.Diff(before.Frontends, got.Frontends) {
+				if change.HadOld && change.HasNew && change.Old.Equal(change.New) {
+					t.Fatalf("seed %d, step %d: %s got a new pointer without a change", seed, i, k)
+				}
+			}
+			h.remember(before, got)
+			before = got
+		}
+	}
+}
+
+// TestOrderDoesNotMatter compiles the same inputs reached by different ways.
+func TestOrderDoesNotMatter(t *testing.T) {
+	for seed := range uint64(1000) {
+		h := newHistory(seed)
+		for range 60 {
+			h.step()
+		}
+		want := balancer.Compile(h.env, h.in)
+
+		// Another compiler gets there service by service, in random order, past detours.
+		var c balancer.Compiler
+		var in balancer.Inputs
+		names := []balancer.Name{}
+		for n := range h.in.Services.Keys() {
+			names = append(names, n)
+		}
+		h.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+		for _, n := range names {
+			in.Services = in.Services.Set(n, h.service(n))
+			c.Next(h.env, in)
+			in.Services = in.Services.Set(n, h.in.Services.At(n))
+			c.Next(h.randomEnv(), in)
+		}
+		if d := sameDesired(c.Next(h.env, h.in), want); d != "" {
+			t.Fatalf("seed %d: %s", seed, d)
+		}
+	}
+}
+
+// manyServices makes n services with one VIP, one port and e endpoints each.
+func manyServices(n, e int) balancer.Inputs {
+	var in balancer.Inputs
+	for i := range n {
+		s := oneService(balancer.Name(fmt.Sprintf("s%06d", i)), i, e)
+		in.Services = in.Services.Set(s.Name, s)
+	}
+	return in
+}
+
+func oneService(name balancer.Name, i, e int) *balancer.Service {
+	s := &balancer.Service{
+		Name: name, VIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(96 + i>>16), byte(i >> 8), byte(i)})},
+		Ports:     []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 8080}},
+		Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward,
+	}
+	for j := range e {
+		s.Endpoints = append(s.Endpoints, balancer.Endpoint{
+			Address: netip.AddrFrom4([4]byte{192, 168, byte(j >> 8), byte(j)}), Weight: 1,
+		})
+	}
+	return s
+}
+
+func plainEnv() balancer.Env {
+	return balancer.Env{Capabilities: balancer.Capabilities{
+		Mode: "test", Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP}, Forwards: []balancer.Forward{balancer.NATForward},
+		KeepsSource: true, ProxyProtocol: true, Timeouts: true, MaxConnections: true, DropsClients: true, LoopbackVIPs: true,
+	}}
+}
+
+// TestOneServiceOneKey is the budget of a change: however many services there are, one changed service touches its own
+// frontend's key and no other.
+func TestOneServiceOneKey(t *testing.T) {
+	for _, n := range []int{10, 1000, 10000} {
+		in := manyServices(n, 3)
+		var c balancer.Compiler
+		before := c.Next(plainEnv(), in)
+		changed := oneService("s000005", 5, 4)
+		in.Services = in.Services.Set(changed.Name, changed)
+		after := c.Next(plainEnv(), in)
+		var keys []balancer.Key
+		for k := range snap.Diff(before.Frontends, after.Frontends) {
+			keys = append(keys, k)
+		}
+		if len(keys) != 1 || keys[0].String() != "10.96.0.5:80/tcp" {
+			t.Errorf("%d services: one changed service touched %v", n, keys)
+		}
+		if before.Addresses != after.Addresses || before.Problems != after.Problems {
+			t.Errorf("%d services: addresses or problems changed too", n)
+		}
+	}
+}
+
+func BenchmarkNext(b *testing.B) {
+	for _, n := range []int{1_000, 10_000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			in := manyServices(n, 10)
+			var c balancer.Compiler
+			before := c.Next(plainEnv(), in)
+			keys := 0
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				s := oneService("s000005", 5, 9+i%2)
+				in.Services = in.Services.Set(s.Name, s)
+				after := c.Next(plainEnv(), in)
+				for range snap.Diff(before.Frontends, after.Frontends) {
+					keys++
+				}
+				before = after
+			}
+			b.ReportMetric(float64(keys)/float64(b.N), "keys/op")
+		})
+	}
+}

@@ -1,0 +1,183 @@
+package balancer_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// history makes random worlds: few names, addresses and ports, so that everything collides with everything.
+type history struct {
+	*rand.Rand
+	now time.Time
+	env balancer.Env
+	in  balancer.Inputs
+}
+
+func newHistory(seed uint64) *history {
+	h := &history{Rand: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(1_700_000_000, 0).UTC()}
+	h.env = h.randomEnv()
+	return h
+}
+
+func pickOne[T any](h *history, of ...T) T { return of[h.IntN(len(of))] }
+
+func (h *history) name() balancer.Name {
+	return balancer.Name(pickOne(h, "web", "dns", "db", "api", "mail", "old"))
+}
+
+func (h *history) vip() netip.Addr {
+	return pickOne(h, addr("10.96.0.1"), addr("10.96.0.2"), addr("fd00:96::1"), addr("127.10.0.1"), addr("192.168.1.1"))
+}
+
+func (h *history) backendAddr() netip.Addr {
+	if h.IntN(3) == 0 {
+		return addr(fmt.Sprintf("fd00::%d", 1+h.IntN(4)))
+	}
+	return addr(fmt.Sprintf("192.168.1.%d", 10+h.IntN(5)))
+}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func (h *history) randomEnv() balancer.Env {
+	env := balancer.Env{
+		Node: pickOne(h, "n1", "n2"), Zone: pickOne(h, "", "z1", "z2"),
+		Capabilities: balancer.Capabilities{
+			Mode: "test", Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP},
+			Forwards: []balancer.Forward{balancer.NATForward},
+			Nearest:  map[balancer.Scheduler]balancer.Scheduler{balancer.LeastConn: balancer.Random},
+		},
+	}
+	if h.IntN(2) == 0 {
+		env.Local = []netip.Addr{addr("192.168.1.1"), addr("192.168.2.1"), addr("fd00:1::1")}
+	}
+	if h.IntN(4) == 0 {
+		env.NodePorts = []netip.Prefix{netip.MustParsePrefix("192.168.2.0/24")}
+	}
+	if h.IntN(4) == 0 {
+		env.Allowed = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24"), netip.MustParsePrefix("fd00:96::/64")}
+	}
+	env.Capabilities.KeepsSource = h.IntN(2) == 0
+	return env
+}
+
+func (h *history) endpoint() balancer.Endpoint {
+	e := balancer.Endpoint{
+		Address: h.backendAddr(), Weight: h.IntN(4), Node: pickOne(h, "", "n1", "n2"), Zone: pickOne(h, "", "z1", "z2"),
+		Draining: h.IntN(6) == 0, Backup: h.IntN(4) == 0, MaxConnections: h.IntN(2) * 10,
+	}
+	if h.IntN(3) == 0 {
+		e.Port = uint16(8000 + h.IntN(3))
+	}
+	return e
+}
+
+func (h *history) service(name balancer.Name) *balancer.Service {
+	s := &balancer.Service{
+		Name:      name,
+		Scheduler: pickOne(h, balancer.WeightedRoundRobin, balancer.LeastConn, balancer.Maglev),
+		Affinity:  pickOne(h, balancer.NoAffinity, balancer.ClientIPAffinity), AffinityTimeout: time.Hour,
+		SNAT: pickOne(h, balancer.AutoSNAT, balancer.NeverSNAT), Forward: pickOne(h, balancer.NATForward, balancer.DRForward),
+		Locality:    pickOne(h, balancer.AnyLocality, balancer.PreferZone, balancer.PreferNode, balancer.NodeOnly),
+		NoEndpoints: balancer.RejectClients, DrainTimeout: time.Duration(h.IntN(3)) * 30 * time.Second, ConnectTimeout: time.Second,
+		ProxyProtocol: balancer.NoProxyProtocol,
+	}
+	s.Origin = balancer.Origin{File: "services.toml", Line: 1 + h.IntN(100)}
+	if h.IntN(3) == 0 {
+		s.Origin = balancer.Origin{Key: "/vipd/services/" + string(name), Created: int64(h.IntN(5))}
+	}
+	for range 1 + h.IntN(2) {
+		s.VIPs = append(s.VIPs, h.vip())
+	}
+	for i := range 1 + h.IntN(2) {
+		p := balancer.Port{
+			Name: fmt.Sprintf("p%d", i), Port: uint16(80 + h.IntN(3)), TargetPort: uint16(8000 + h.IntN(3)),
+			Protocol: pickOne(h, balancer.TCP, balancer.TCP, balancer.UDP, balancer.SCTP),
+		}
+		if h.IntN(3) == 0 {
+			p.NodePort = uint16(80 + h.IntN(3))
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	for range h.IntN(6) {
+		s.Endpoints = append(s.Endpoints, h.endpoint())
+	}
+	return s
+}
+
+func (h *history) target() balancer.Target {
+	t := balancer.Target{Service: h.name(), Addr: h.backendAddr()}
+	if h.IntN(2) == 0 {
+		t.Port = uint16(8000 + h.IntN(3))
+	}
+	return t
+}
+
+// step changes one thing somewhere.
+func (h *history) step() {
+	h.now = h.now.Add(time.Duration(h.IntN(20)) * time.Second)
+	switch h.IntN(12) {
+	case 0, 1, 2, 3:
+		name := h.name()
+		h.in.Services = h.in.Services.Set(name, h.service(name))
+	case 4:
+		h.in.Services = h.in.Services.Delete(h.name())
+	case 5, 6:
+		e := h.endpoint()
+		h.in.Endpoints = h.in.Endpoints.Set(balancer.EndpointID{Service: h.name(), ID: pickOne(h, "a", "b", "c")}, &e)
+	case 7:
+		h.in.Endpoints = h.in.Endpoints.Delete(balancer.EndpointID{Service: h.name(), ID: pickOne(h, "a", "b", "c")})
+	case 8:
+		weight, draining := h.IntN(3), h.IntN(2) == 0
+		o := &balancer.Override{Weight: pickOne(h, nil, &weight), Draining: pickOne(h, nil, &draining)}
+		if h.IntN(3) == 0 {
+			o.Until = h.now.Add(time.Minute)
+		}
+		h.in.Overrides = h.in.Overrides.Set(h.target(), o)
+	case 9:
+		for t := range h.in.Overrides.Keys() {
+			h.in.Overrides = h.in.Overrides.Delete(t)
+			break
+		}
+	case 10:
+		h.in.Health = h.in.Health.Set(h.target(), pickOne(h, balancer.HealthUp, balancer.HealthDown))
+	case 11:
+		h.env = h.randomEnv()
+	}
+}
+
+// remember folds the step from before to after into the inputs.
+func (h *history) remember(before, after balancer.Desired) {
+	m := balancer.Memory{Drains: h.in.Drains, Holders: h.in.Holders}.After(before, after, h.now)
+	h.in.Drains, h.in.Holders = m.Drains, m.Holders
+}
+
+// sameDesired says in words what differs; "": nothing.
+func sameDesired(got, want balancer.Desired) string {
+	for k, c := range snap.Diff(got.Frontends, want.Frontends) {
+		if !c.HadOld || !c.HasNew || !c.Old.Equal(c.New) {
+			return fmt.Sprintf("frontend %s:\n got %+v\nwant %+v", k, c.Old, c.New)
+		}
+	}
+	for a, c := range snap.Diff(got.Addresses, want.Addresses) {
+		return fmt.Sprintf("address %s: got %d frontends, want %d", a, c.Old, c.New)
+	}
+	for n, c := range snap.Diff(got.Problems, want.Problems) {
+		g, w := problemsOf(c.Old), problemsOf(c.New)
+		if g != w {
+			return fmt.Sprintf("problems of %s:\n got %s\nwant %s", n, g, w)
+		}
+	}
+	return ""
+}
+
+func problemsOf(p *[]balancer.Problem) string {
+	if p == nil {
+		return "none"
+	}
+	return fmt.Sprint(*p)
+}

@@ -1,0 +1,95 @@
+package balancer
+
+import (
+	"slices"
+	"time"
+
+	"vipd/balancer/snap"
+)
+
+// Memory is what has to be remembered from one compiled state to the next: removed endpoints whose connections may live
+// on, and who holds which key. It is a fold over compiled states, feeds the next Compile through Inputs, and is kept on
+// disk so that a restart loses none of it.
+type Memory struct {
+	// Drains holds the removed endpoints, until their time is over.
+	Drains snap.Map[DrainKey, Drain]
+	// Holders says which service has each key.
+	Holders snap.Map[Key, Name]
+}
+
+// After returns the memory after the compiled state went from before to after at the time now. Its cost grows with the
+// difference and the number of drains.
+//
+// An endpoint that left a frontend begins a drain of the frontend's DrainTimeout, one that is back ends it. UDP has no
+// connections to drain: its flows move at once. When a whole frontend goes, what is left of its connections is up to
+// the dataplane, which has the frontend's DrainTimeout.
+func (m Memory) After(before, after Desired, now time.Time) Memory {
+	for key, change := range snap.Diff(before.Frontends, after.Frontends) {
+		if !change.HasNew {
+			m.Holders = m.Holders.Delete(key)
+			m = m.forget(key)
+			continue
+		}
+		m.Holders = m.Holders.Set(key, change.New.Service)
+		if change.HadOld && key.Proto != UDP {
+			m = m.drainLeft(change.Old, change.New, now)
+		}
+		for _, b := range change.New.Backends {
+			if b.State != Removed {
+				m.Drains = m.Drains.Delete(DrainKey{key, b.Addr})
+			}
+		}
+	}
+	return m.Expire(now)
+}
+
+// drainLeft begins the drain of each backend that is in old and not in next.
+func (m Memory) drainLeft(old, next *Frontend, now time.Time) Memory {
+	if next.DrainTimeout <= 0 {
+		return m
+	}
+	for _, b := range old.Backends {
+		if b.State == Removed || slices.ContainsFunc(next.Backends, func(c Backend) bool { return c.Addr == b.Addr }) {
+			continue
+		}
+		// A drain that was told to end earlier keeps its end.
+		until := now.Add(next.DrainTimeout).UTC().Round(0)
+		if !b.Until.IsZero() && b.Until.Before(until) {
+			until = b.Until
+		}
+		m.Drains = m.Drains.Set(DrainKey{next.Key, b.Addr}, Drain{until})
+	}
+	return m
+}
+
+// forget drops the drains of one frontend.
+func (m Memory) forget(key Key) Memory {
+	for k := range m.Drains.From(DrainKey{Frontend: key}) {
+		if k.Frontend != key {
+			break
+		}
+		m.Drains = m.Drains.Delete(k)
+	}
+	return m
+}
+
+// Expire drops the drains whose time is over at now.
+func (m Memory) Expire(now time.Time) Memory {
+	for k, d := range m.Drains.All() {
+		if !d.Until.After(now) {
+			m.Drains = m.Drains.Delete(k)
+		}
+	}
+	return m
+}
+
+// NextExpiry returns when the next drain ends; zero: none is under way.
+func (m Memory) NextExpiry() time.Time {
+	var next time.Time
+	for _, d := range m.Drains.All() {
+		if next.IsZero() || d.Until.Before(next) {
+			next = d.Until
+		}
+	}
+	return next
+}
