@@ -1,0 +1,58 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"os/exec"
+)
+
+// Cmd is a command that runs in a namespace. Of exec.Cmd's methods, use Start, Wait, Run, Output and CombinedOutput.
+type Cmd struct {
+	*exec.Cmd
+	ns *NS
+}
+
+// Command prepares a command that runs in the namespace. It is killed when ctx or the test ends.
+func (n *NS) Command(ctx context.Context, name string, args ...string) *Cmd {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(n.lab.ctx, cancel)
+	n.lab.t.Cleanup(func() { stop(); cancel() })
+	return &Cmd{exec.CommandContext(ctx, name, args...), n}
+}
+
+// Start is exec.Cmd's, in the namespace: a process starts in that of the thread which forks.
+func (c *Cmd) Start() error { return c.ns.Do(c.Cmd.Start) }
+
+// Run is exec.Cmd's, in the namespace.
+func (c *Cmd) Run() error {
+	if err := c.Start(); err != nil {
+		return err
+	}
+	return c.Wait()
+}
+
+// Output is exec.Cmd's, in the namespace, with standard error left as it is.
+func (c *Cmd) Output() ([]byte, error) {
+	var b bytes.Buffer
+	c.Stdout = &b
+	err := c.Run()
+	return b.Bytes(), err
+}
+
+// CombinedOutput is exec.Cmd's, in the namespace.
+func (c *Cmd) CombinedOutput() ([]byte, error) {
+	var b bytes.Buffer
+	c.Stdout, c.Stderr = &b, &b
+	err := c.Run()
+	return b.Bytes(), err
+}
+
+// Exec runs a command in the namespace, fails the test if it fails, and returns what it wrote.
+func (n *NS) Exec(name string, args ...string) string {
+	n.lab.t.Helper()
+	out, err := n.Command(n.lab.ctx, name, args...).CombinedOutput()
+	if err != nil {
+		n.lab.t.Fatalf("%s %q in %s: %v\n%s", name, args, n.Name, err, out)
+	}
+	return string(out)
+}

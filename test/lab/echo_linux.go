@@ -1,0 +1,223 @@
+package lab
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Hello is the question that echo servers answer by saying who they are.
+const Hello = "who\n"
+
+// Answer is what an echo server says of itself and of what it sees.
+type Answer struct {
+	// Server is the name of the server.
+	Server string
+	// Client is where the connection or datagram came from, as the server sees it.
+	Client netip.AddrPort
+	// Local is the address that it was sent to, as the server sees it.
+	Local netip.AddrPort
+}
+
+// Server is an echo server. Over TCP it answers the first line of a connection with an Answer, and echoes what
+// follows; half-closing is answered in kind. Over UDP it answers Hello with an Answer and echoes every other datagram.
+type Server struct {
+	// Name is how it presents itself; Addr is where it listens.
+	Name string
+	Addr netip.AddrPort
+
+	close   func()
+	running sync.WaitGroup
+	mu      sync.Mutex
+	clients map[netip.AddrPort]int
+	open    map[net.Conn]bool // nil once closed
+	count   int
+}
+
+// Echo starts an echo server on network tcp or udp. It ends with the test.
+func (n *NS) Echo(network, name string, at netip.AddrPort) *Server {
+	n.lab.t.Helper()
+	s := &Server{Name: name, Addr: at, clients: map[netip.AddrPort]int{}, open: map[net.Conn]bool{}}
+	var serve func()
+	var err error
+	switch network {
+	case "tcp":
+		var ln net.Listener
+		if ln, err = n.Listen("tcp", at.String()); err == nil {
+			s.close, serve = func() { _ = ln.Close() }, func() { s.accept(ln) }
+		}
+	case "udp":
+		var pc net.PacketConn
+		if pc, err = n.ListenPacket("udp", at.String()); err == nil {
+			s.close, serve = func() { _ = pc.Close() }, func() { s.serveUDP(pc.(*net.UDPConn)) }
+		}
+	default:
+		err = fmt.Errorf("network %q is neither tcp nor udp", network)
+	}
+	if err != nil {
+		n.lab.t.Fatalf("starting echo server %s in %s: %v", name, n.Name, err)
+	}
+	s.running.Go(serve)
+	n.lab.t.Cleanup(s.Close)
+	return s
+}
+
+// Close ends the server and its connections, which are reset. It may be called again.
+func (s *Server) Close() {
+	s.close()
+	s.mu.Lock()
+	for c := range s.open {
+		_ = c.(*net.TCPConn).SetLinger(0)
+		_ = c.Close()
+	}
+	s.open = nil
+	s.mu.Unlock()
+	s.running.Wait()
+}
+
+// Accepted counts the TCP connections that were accepted, or, over UDP, the datagrams that asked who it is.
+func (s *Server) Accepted() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count
+}
+
+// Clients counts the different client addresses and ports that were seen.
+func (s *Server) Clients() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.clients)
+}
+
+// Open counts the TCP connections that are open.
+func (s *Server) Open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}
+
+func (s *Server) accept(ln net.Listener) {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return // closed
+		}
+		if !s.saw(c, addrPort(c.RemoteAddr())) {
+			_ = c.Close()
+			return
+		}
+		s.running.Go(func() {
+			s.serveTCP(c.(*net.TCPConn))
+			s.mu.Lock()
+			delete(s.open, c)
+			s.mu.Unlock()
+			_ = c.Close()
+		})
+	}
+}
+
+// saw counts a client, and reports whether the server is still open.
+func (s *Server) saw(c net.Conn, client netip.AddrPort) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count++
+	s.clients[client]++
+	if s.open == nil {
+		return false
+	}
+	if c != nil {
+		s.open[c] = true
+	}
+	return true
+}
+
+func (s *Server) serveTCP(c *net.TCPConn) {
+	r := bufio.NewReader(c)
+	if _, err := r.ReadString('\n'); err != nil {
+		return
+	}
+	if _, err := io.WriteString(c, s.answer(addrPort(c.RemoteAddr()), addrPort(c.LocalAddr()))); err != nil {
+		return
+	}
+	if _, err := io.Copy(c, r); err == nil {
+		_ = c.CloseWrite()
+	}
+}
+
+func (s *Server) serveUDP(pc *net.UDPConn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := pc.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return // closed
+		}
+		reply := buf[:n]
+		if string(reply) == Hello {
+			from := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+			s.saw(nil, from)
+			reply = []byte(s.answer(from, s.Addr))
+		}
+		_, _ = pc.WriteToUDPAddrPort(reply, from) // a client that is gone asks no more
+	}
+}
+
+func (s *Server) answer(client, local netip.AddrPort) string {
+	return fmt.Sprintf("%s %s %s\n", s.Name, client, local)
+}
+
+// Ask says Hello on a connection to an echo server, TCP or UDP, and returns what it answers. It waits for two seconds.
+func Ask(c net.Conn) (Answer, error) { return AskWithin(c, 2*time.Second) }
+
+// AskWithin is Ask with another bound.
+func AskWithin(c net.Conn, within time.Duration) (Answer, error) {
+	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
+		return Answer{}, err
+	}
+	if _, err := io.WriteString(c, Hello); err != nil {
+		return Answer{}, err
+	}
+	var line []byte
+	for buf := make([]byte, 512); !strings.HasSuffix(string(line), "\n"); {
+		n, err := c.Read(buf)
+		if line = append(line, buf[:n]...); err != nil {
+			return Answer{}, err
+		}
+	}
+	if err := c.SetDeadline(time.Time{}); err != nil {
+		return Answer{}, err
+	}
+	return parseAnswer(string(line))
+}
+
+func parseAnswer(line string) (Answer, error) {
+	parts := strings.Fields(line)
+	if len(parts) != 3 {
+		return Answer{}, fmt.Errorf("%q is no answer of an echo server", line)
+	}
+	client, err := netip.ParseAddrPort(parts[1])
+	if err != nil {
+		return Answer{}, fmt.Errorf("reading answer %q: %w", line, err)
+	}
+	local, err := netip.ParseAddrPort(parts[2])
+	if err != nil {
+		return Answer{}, fmt.Errorf("reading answer %q: %w", line, err)
+	}
+	return Answer{parts[0], client, local}, nil
+}
+
+// addrPort returns the address of a TCP or UDP connection's end, IPv4 in its own form.
+func addrPort(a net.Addr) netip.AddrPort {
+	var ap netip.AddrPort
+	switch a := a.(type) {
+	case *net.TCPAddr:
+		ap = a.AddrPort()
+	case *net.UDPAddr:
+		ap = a.AddrPort()
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}

@@ -1,0 +1,173 @@
+package lab
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Link joins two namespaces by a cable. Each end is named for the namespace at the other end. The addresses are those
+// of a and b in turn: "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64"; "" leaves an end without one.
+func (l *Lab) Link(a, b *NS, addrs ...string) {
+	l.t.Helper()
+	l.cable(a, b.Name, b, a.Name)
+	for i, cidr := range addrs {
+		switch {
+		case cidr == "":
+		case i%2 == 0:
+			a.AddAddr(b.Name, cidr)
+		default:
+			b.AddAddr(a.Name, cidr)
+		}
+	}
+}
+
+// cable makes a veth pair whose ends are called nameA in a and nameB in b, both up.
+func (l *Lab) cable(a *NS, nameA string, b *NS, nameB string) {
+	l.t.Helper()
+	veth := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: nameA, Namespace: netlink.NsFd(a.fd)},
+		PeerName:  nameB, PeerNamespace: netlink.NsFd(b.fd),
+	}
+	if err := l.host.netlink.LinkAdd(veth); err != nil {
+		l.t.Fatalf("linking %s and %s: %v", a.Name, b.Name, err)
+	}
+	// A namespace goes some time after its last user; the host's end has to be gone before the next test.
+	l.t.Cleanup(func() {
+		for _, end := range []struct {
+			ns   *NS
+			name string
+		}{{a, nameA}, {b, nameB}} {
+			if link, err := end.ns.netlink.LinkByName(end.name); err == nil {
+				_ = end.ns.netlink.LinkDel(link) // the first of the two deletes takes the other end along
+			}
+		}
+	})
+	a.linkUp(nameA)
+	b.linkUp(nameB)
+}
+
+// Bridge is a switch: a namespace of its own that holds a bridge and nothing else.
+type Bridge struct {
+	ns *NS
+}
+
+// Bridge makes a switch of that name.
+func (l *Lab) Bridge(name string) *Bridge {
+	l.t.Helper()
+	n := l.Add(name)
+	dev := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br"}}
+	if err := n.netlink.LinkAdd(dev); err != nil {
+		l.t.Fatalf("making bridge %s: %v", name, err)
+	}
+	n.linkUp("br")
+	return &Bridge{n}
+}
+
+// Join plugs a namespace into the switch. Its end is named for the switch, and gets the addresses.
+func (b *Bridge) Join(n *NS, addrs ...string) {
+	l := b.ns.lab
+	l.t.Helper()
+	l.cable(b.ns, n.Name, n, b.ns.Name)
+	port, bridge := b.ns.link(n.Name), b.ns.link("br")
+	if err := b.ns.netlink.LinkSetMaster(port, bridge); err != nil {
+		l.t.Fatalf("plugging %s into %s: %v", n.Name, b.ns.Name, err)
+	}
+	for _, cidr := range addrs {
+		n.AddAddr(b.ns.Name, cidr)
+	}
+}
+
+func (n *NS) link(name string) netlink.Link {
+	n.lab.t.Helper()
+	link, err := n.netlink.LinkByName(name)
+	if err != nil {
+		n.lab.t.Fatalf("finding link %s in %s: %v", name, n.Name, err)
+	}
+	return link
+}
+
+func (n *NS) linkUp(name string) {
+	n.lab.t.Helper()
+	if err := n.netlink.LinkSetUp(n.link(name)); err != nil {
+		n.lab.t.Fatalf("setting link %s up in %s: %v", name, n.Name, err)
+	}
+}
+
+// AddAddr gives the device an address such as 10.1.0.1/24 or fd01::1/64, usable at once.
+func (n *NS) AddAddr(dev, cidr string) {
+	n.lab.t.Helper()
+	link := n.link(dev)
+	addr := &netlink.Addr{IPNet: n.ipNet(cidr)}
+	if addr.IP.To4() == nil {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	if err := n.netlink.AddrReplace(link, addr); err != nil {
+		n.lab.t.Fatalf("adding address %s to %s in %s: %v", cidr, dev, n.Name, err)
+	}
+	if n != n.lab.host {
+		return
+	}
+	n.lab.t.Cleanup(func() { // lo outlives the test
+		if link, err := n.netlink.LinkByName(dev); err == nil {
+			_ = n.netlink.AddrDel(link, addr)
+		}
+	})
+}
+
+// DelAddr takes an address from the device.
+func (n *NS) DelAddr(dev, cidr string) {
+	n.lab.t.Helper()
+	if err := n.netlink.AddrDel(n.link(dev), &netlink.Addr{IPNet: n.ipNet(cidr)}); err != nil {
+		n.lab.t.Fatalf("removing address %s from %s in %s: %v", cidr, dev, n.Name, err)
+	}
+}
+
+func (n *NS) ipNet(cidr string) *net.IPNet {
+	n.lab.t.Helper()
+	p, err := netip.ParsePrefix(cidr)
+	if err != nil {
+		n.lab.t.Fatal(err)
+	}
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// Route sends what is for dst, such as 10.96.0.0/16, to the gateway via.
+func (n *NS) Route(dst, via string) {
+	n.lab.t.Helper()
+	gateway, err := netip.ParseAddr(via)
+	if err != nil {
+		n.lab.t.Fatal(err)
+	}
+	route := &netlink.Route{Dst: n.ipNet(dst), Gw: gateway.AsSlice()}
+	if err := n.netlink.RouteReplace(route); err != nil {
+		n.lab.t.Fatalf("routing %s via %s in %s: %v", dst, via, n.Name, err)
+	}
+	if n != n.lab.host {
+		return
+	}
+	n.lab.t.Cleanup(func() {
+		if err := n.netlink.RouteDel(route); err != nil && !errors.Is(err, unix.ESRCH) {
+			n.lab.t.Errorf("removing the route to %s in %s: %v", dst, n.Name, err)
+		}
+	})
+}
+
+// Default makes each gateway the default one of its address family.
+func (n *NS) Default(gateways ...string) {
+	n.lab.t.Helper()
+	for _, via := range gateways {
+		a, err := netip.ParseAddr(via)
+		if err != nil {
+			n.lab.t.Fatal(err)
+		}
+		all := "0.0.0.0/0"
+		if a.Is6() {
+			all = "::/0"
+		}
+		n.Route(all, via)
+	}
+}

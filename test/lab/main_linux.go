@@ -1,0 +1,148 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// insideVar tells a test process how it was started: absent by go test, "yes" inside its namespaces, otherwise the
+// reason why it has none.
+const insideVar = "VIPD_LAB"
+
+const inside = "yes"
+
+// Main runs the tests of a package inside the host namespace, see the package's documentation, and ends the process
+// with their exit code. TestMain calls it, after anything else that it does, which is done twice.
+func Main(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		code = 1
+	}
+	os.Exit(code) // TestMain has no other way to hand on the code of another process
+}
+
+func run(m *testing.M) (int, error) {
+	state := os.Getenv(insideVar)
+	// A fuzz worker speaks with its coordinator through inherited descriptors, and has inherited its namespaces too.
+	if state != "" || slices.ContainsFunc(os.Args[1:], isWorkerFlag) {
+		return runHere(m, state)
+	}
+	if os.Geteuid() != 0 {
+		return m.Run(), nil
+	}
+	return runAgain(m)
+}
+
+func isWorkerFlag(arg string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(arg, "-"), "-test.fuzzworker")
+}
+
+// runHere runs the tests in this process, which a run outside has put into fresh namespaces when state says so.
+func runHere(m *testing.M, state string) (int, error) {
+	if state == inside && os.Getpid() == 1 {
+		if err := furnish(); err != nil {
+			if err := os.Setenv(insideVar, err.Error()); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return m.Run(), nil
+}
+
+// furnish makes the fresh namespaces usable.
+func furnish() error {
+	mounts := []struct {
+		kind, at string
+		flags    uintptr
+		options  string
+	}{
+		{"", "/", unix.MS_REC | unix.MS_PRIVATE, ""}, // first: nothing below may be seen outside
+		{"proc", "/proc", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+		{"sysfs", "/sys", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, ""},
+		{"tmpfs", "/run", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
+	}
+	for _, m := range mounts {
+		if err := unix.Mount(m.kind, m.at, m.kind, m.flags, m.options); err != nil {
+			return fmt.Errorf("mounting %s in a fresh mount namespace: %w", m.at, err)
+		}
+	}
+	if err := settle(); err != nil {
+		return err
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("finding lo in a fresh network namespace: %w", err)
+	}
+	return netlink.LinkSetUp(lo)
+}
+
+// runAgain starts this test binary again in fresh namespaces, with the same arguments, and returns its exit code.
+func runAgain(m *testing.M) (int, error) {
+	runtime.LockOSThread() // Pdeathsig is sent when the thread that forked ends, so it has to last as long as this
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	cmd := &exec.Cmd{
+		Path: self, Args: os.Args, // go test and the fuzzing engine find files by the name they started
+		Env:   append(os.Environ(), insideVar+"="+inside),
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		SysProcAttr: &unix.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID,
+			Pdeathsig:  unix.SIGKILL,
+		},
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT)
+	if err := cmd.Start(); err != nil {
+		signal.Stop(signals)
+		runtime.UnlockOSThread()
+		if err := os.Setenv(insideVar, fmt.Sprintf("starting a process in fresh namespaces: %v", err)); err != nil {
+			return 0, err
+		}
+		return m.Run(), nil
+	}
+	go passOn(signals, cmd.Process)
+	err = cmd.Wait()
+	signal.Stop(signals)
+	close(signals)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		if code := exit.ExitCode(); code >= 0 {
+			return code, nil
+		}
+		return 0, fmt.Errorf("tests ended: %w", err)
+	}
+	return 0, err
+}
+
+// passOn hands signals to the tests: go test asks for stacks by SIGQUIT when a test takes too long.
+func passOn(signals <-chan os.Signal, to *os.Process) {
+	for s := range signals {
+		_ = to.Signal(s) // it may have just ended
+	}
+}
+
+// Require skips the test unless it runs in a host namespace of its own.
+func Require(t testing.TB) {
+	t.Helper()
+	switch state := os.Getenv(insideVar); {
+	case state == inside:
+	case state != "":
+		t.Skip("needs network namespaces: ", state)
+	case os.Geteuid() != 0:
+		t.Skip("needs root: builds network namespaces")
+	default:
+		t.Fatal("lab.Main was not called by this package's TestMain")
+	}
+}

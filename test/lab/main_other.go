@@ -1,0 +1,14 @@
+//go:build !linux
+
+package lab
+
+import "testing"
+
+// Main runs the tests where they are: there are no network namespaces here.
+func Main(m *testing.M) { m.Run() }
+
+// Require skips the test.
+func Require(t testing.TB) {
+	t.Helper()
+	t.Skip("needs Linux: builds network namespaces")
+}

@@ -1,0 +1,60 @@
+package lab
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// packageOf names the Debian package that brings a tool.
+func packageOf(tool string) string {
+	switch tool {
+	case "iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "iptables-save", "ip6tables-save",
+		"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy":
+		return "iptables"
+	case "ip", "bridge", "ss", "tc":
+		return "iproute2"
+	case "nft":
+		return "nftables"
+	case "ping":
+		return "iputils-ping"
+	case "etcd":
+		return "etcd-server"
+	case "etcdctl":
+		return "etcd-client"
+	}
+	return tool
+}
+
+// Need skips the test unless every tool is installed.
+func Need(t testing.TB, tools ...string) {
+	t.Helper()
+	var missing, packages []string
+	for _, tool := range tools {
+		if _, err := exec.LookPath(tool); err != nil {
+			missing = append(missing, tool)
+			packages = append(packages, packageOf(tool))
+		}
+	}
+	if len(missing) > 0 {
+		t.Skipf("needs %s: apt-get install %s", strings.Join(missing, ", "), strings.Join(packages, " "))
+	}
+}
+
+// Eventually waits until check returns nil, and fails the test with check's last error when that takes longer than
+// within. It asks again every few milliseconds.
+func Eventually(t testing.TB, within time.Duration, what string, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v: %v", what, within, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
