@@ -1,0 +1,71 @@
+# Everything that one does with this tree. "make" alone lists it.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# No VCS stamps: they fail in a tree that belongs to another user, and the version says the same.
+BUILD   := CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-X main.version=$(VERSION)"
+# Pinned here and not in go.mod, so that a linter's dependencies are never the program's.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+PREFIX     ?= /usr/local
+BINDIR     ?= $(PREFIX)/bin
+SYSCONFDIR ?= /etc
+UNITDIR    ?= $(PREFIX)/lib/systemd/system
+DATADIR    ?= $(PREFIX)/share
+DESTDIR    ?=
+
+.PHONY: help build run demo test test-kernel needs bench lint cover install clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## bin/vipd, bin/vipctl and the servers of the examples
+	@mkdir -p bin
+	$(BUILD) -o bin/ ./cmd/vipd ./cmd/vipctl ./examples/echo ./examples/demo
+
+run: build ## three servers behind a VIP on this machine, without root; Ctrl-C ends it
+	@bin/demo run
+
+demo: build ## a tour that ends by itself: load, a dying server, a drain, a reload, a broken file
+	@bin/demo tour
+
+test: needs lint ## lint, and every test under the race detector; skips are listed with their reasons
+	@$(GO) run -buildvcs=false ./test/report -race -timeout 10m ./...
+
+test-kernel: needs ## only the packages whose tests need root and make real kernel objects
+	@$(GO) run -buildvcs=false ./test/report -kernel -race -count 1 -timeout 10m
+
+needs:
+	@test/needs
+
+bench: ## every benchmark, with allocations
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+lint: ## gofmt, go vet, staticcheck, and the builds for other systems
+	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+	GOOS=windows GOARCH=amd64 CGO_ENABLED=0 $(GO) build ./cmd/vipctl ./dataplane/userspace
+	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) build ./cmd/vipctl ./dataplane/userspace
+
+cover: ## statement coverage of each package by all tests together
+	@mkdir -p build
+	@$(GO) test -coverpkg ./... -coverprofile build/cover.out ./... >build/cover.log || { cat build/cover.log; exit 1; }
+	@awk -f test/cover.awk build/cover.out
+
+install: build ## to DESTDIR: programs, unit, completions, and a default config unless there is one
+	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/vipd
+	install -m 0755 bin/vipd bin/vipctl $(DESTDIR)$(BINDIR)/
+	sed 's,/usr/local/bin/,$(BINDIR)/,' systemd/vipd.service >bin/vipd.service
+	install -m 0644 bin/vipd.service $(DESTDIR)$(UNITDIR)/vipd.service
+	if [ ! -e $(DESTDIR)$(SYSCONFDIR)/vipd/vipd.toml ]; then install -m 0644 systemd/vipd.toml $(DESTDIR)$(SYSCONFDIR)/vipd/vipd.toml; fi
+	bin/vipctl completion bash | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/bash-completion/completions/vipctl
+	bin/vipctl completion zsh  | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/zsh/site-functions/_vipctl
+	bin/vipctl completion fish | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/vipctl.fish
+
+clean: ## remove what the targets above have built
+	rm -rf bin build

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// load is a number of clients that ask the same URL again and again, each time on a new connection and without any
+// retry of their own: what fails in here has failed for a user.
+type load struct {
+	url     string
+	cancel  context.CancelFunc
+	clients sync.WaitGroup
+
+	mu       sync.Mutex
+	answers  map[string]int // by server
+	failures []string
+}
+
+// tally is what a load saw.
+type tally struct {
+	answers  map[string]int
+	failures []string
+}
+
+// total counts the answers of all servers.
+func (t tally) total() (n int) {
+	for _, count := range t.answers {
+		n += count
+	}
+	return n
+}
+
+// startLoad starts clients that ask until stop.
+func startLoad(ctx context.Context, clients int, url string) *load {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &load{url: url, cancel: cancel, answers: map[string]int{}}
+	for range clients {
+		l.clients.Go(func() {
+			for ctx.Err() == nil {
+				l.count(fetch(url))
+			}
+		})
+	}
+	return l
+}
+
+func (l *load) count(server string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.failures = append(l.failures, err.Error())
+	} else {
+		l.answers[server]++
+	}
+}
+
+// sofar is what the clients have seen until now.
+func (l *load) sofar() tally {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return tally{maps.Clone(l.answers), append([]string(nil), l.failures...)}
+}
+
+// stop lets every client finish its request, and returns what all saw.
+func (l *load) stop() tally {
+	l.cancel()
+	l.clients.Wait()
+	return l.sofar()
+}
+
+// fetch asks once, on a connection of its own, and returns the name of the server that answered.
+func fetch(url string) (string, error) {
+	transport := &http.Transport{DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	response, err := (&http.Client{Transport: transport, Timeout: patience}).Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return "", err
+	}
+	name, _, ok := strings.Cut(string(body), " ")
+	if response.StatusCode != http.StatusOK || !ok {
+		return "", fmt.Errorf("%s: %s: %q", url, response.Status, body)
+	}
+	return name, nil
+}
+
+// await polls until check is true.
+func await(ctx context.Context, what string, check func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, err := check()
+		if ok {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if err != nil {
+				return fmt.Errorf("waiting until %s: %w", what, err)
+			}
+			return fmt.Errorf("waited in vain until %s", what)
+		case <-tick.C:
+		}
+	}
+}

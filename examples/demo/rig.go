@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"vipd/examples/process"
+)
+
+// patience is how long anything that should happen at once may take on a slow machine.
+const patience = 20 * time.Second
+
+// rig is the programs of one demonstration.
+type rig struct {
+	bin     string // the folder of the programs
+	socket  string // vipd's
+	started []*process.Process
+}
+
+// newRig finds the programs beside this one.
+func newRig(socket string) (*rig, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("finding the programs: %w", err)
+	}
+	r := &rig{bin: filepath.Dir(self), socket: socket}
+	for _, name := range []string{"vipd", "vipctl", "echo"} {
+		if _, err := os.Stat(r.program(name)); err != nil {
+			return nil, fmt.Errorf("%s is missing: run make build first", r.program(name))
+		}
+	}
+	return r, nil
+}
+
+func (r *rig) program(name string) string { return filepath.Join(r.bin, name) }
+
+// start runs one of the programs in the background, until end.
+func (r *rig) start(tee io.Writer, name string, args ...string) (*process.Process, error) {
+	p, err := process.Start(tee, exec.Command(r.program(name), args...))
+	if err == nil {
+		r.started = append(r.started, p)
+	}
+	return p, err
+}
+
+// echo starts a server and waits until it serves.
+func (r *rig) echo(ctx context.Context, name string, args ...string) (*process.Process, error) {
+	p, err := r.start(nil, "echo", append([]string{"--name", name}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return p, p.AwaitOutput(ctx, "serving")
+}
+
+// vipd starts the daemon and waits until it is ready.
+func (r *rig) vipd(ctx context.Context, tee io.Writer, config string) (*process.Process, error) {
+	p, err := r.start(tee, "vipd", "--config", config)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return p, p.Await(ctx, func() error {
+		var status struct{ Ready bool }
+		if err := r.ask(ctx, &status, "status"); err != nil {
+			return err
+		}
+		if !status.Ready {
+			return errors.New("it is not ready")
+		}
+		return nil
+	})
+}
+
+// vipctl runs a command of vipctl and returns all that it printed.
+func (r *rig) vipctl(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, r.program("vipctl"), append([]string{"--socket", r.socket}, args...)...).CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("vipctl %v: %w\n%s", args, err, out)
+	}
+	return string(out), nil
+}
+
+// ask runs a command of vipctl that reads, and decodes its answer.
+func (r *rig) ask(ctx context.Context, answer any, args ...string) error {
+	args = append(append([]string{"--socket", r.socket}, args...), "-o", "json")
+	cmd := exec.CommandContext(ctx, r.program("vipctl"), args...)
+	out, err := cmd.Output()
+	if err != nil {
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+			return fmt.Errorf("vipctl %v: %w: %s", args, err, exit.Stderr)
+		}
+		return err
+	}
+	if err := json.Unmarshal(out, answer); err != nil {
+		return fmt.Errorf("reading the answer of vipctl %v: %w\n%s", args, err, out)
+	}
+	return nil
+}
+
+// end ends everything, the last one started first.
+func (r *rig) end() error {
+	var failures []error
+	for i := len(r.started) - 1; i >= 0; i-- {
+		p := r.started[i]
+		select {
+		case <-p.Done(): // it ended before; whoever wanted it to run has said so
+		default:
+			failures = append(failures, p.Stop(patience))
+		}
+	}
+	return errors.Join(failures...)
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// run serves examples/quickstart.toml until ctx ends.
+func run(ctx context.Context) (err error) {
+	r, err := newRig("")
+	if err != nil {
+		return err
+	}
+	top := filepath.Dir(r.bin)
+	config := filepath.Join(top, "examples", "quickstart.toml")
+	r.socket = filepath.Join(top, "build", "quickstart", "run", "vipd.sock")
+	if err := quickstartPortsFree(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.end()) }()
+	for i, name := range []string{"a", "b", "c"} {
+		http, raw := fmt.Sprintf("127.0.0.1:%d", 18081+i), fmt.Sprintf("127.0.0.1:%d", 17001+i)
+		if _, err := r.echo(ctx, name, "--http", http, "--tcp", raw, "--udp", raw); err != nil {
+			return err
+		}
+	}
+	daemon, err := r.vipd(ctx, os.Stderr, config)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	socket := r.socket
+	if here, err := os.Getwd(); err == nil {
+		if short, err := filepath.Rel(here, socket); err == nil && !strings.HasPrefix(short, "..") {
+			socket = short
+		}
+	}
+	fmt.Printf(lines, socket)
+	select {
+	case <-ctx.Done():
+		fmt.Println("\nending vipd and the servers")
+		return nil
+	case <-daemon.Done():
+		return fmt.Errorf("vipd ended by itself: %w", daemon.Err())
+	}
+}
+
+const lines = `
+vipd serves examples/quickstart.toml. In another terminal:
+
+  curl 127.10.0.1:8080                                which server answers? Ask again.
+  nc 127.10.0.1 7000                                  TCP: says the server's name, then echoes; Ctrl-C leaves
+  echo hello | nc -u -w 1 127.10.0.1 7000             UDP
+  bin/vipctl --socket %[1]s status
+  bin/vipctl --socket %[1]s get endpoints
+  bin/vipctl --socket %[1]s drain web 127.0.0.1:18082
+
+Edit examples/quickstart.toml while it runs: vipd takes the change by itself. Ctrl-C here ends everything.
+`
+
+// quickstartPortsFree says which of the ports that the quickstart needs somebody else has.
+func quickstartPortsFree() error {
+	needed := []struct{ network, address string }{
+		{"tcp", "127.10.0.1:8080"}, {"tcp", "127.10.0.1:7000"}, {"udp", "127.10.0.1:7000"}, {"tcp", "127.0.0.1:9890"},
+	}
+	for i := range 3 {
+		for _, at := range []struct {
+			network string
+			port    int
+		}{{"tcp", 18081 + i}, {"tcp", 17001 + i}, {"udp", 17001 + i}} {
+			needed = append(needed, struct{ network, address string }{at.network, fmt.Sprintf("127.0.0.1:%d", at.port)})
+		}
+	}
+	var taken []string
+	for _, n := range needed {
+		if err := tryBind(n.network, n.address); errors.Is(err, syscall.EADDRINUSE) {
+			taken = append(taken, n.network+" "+n.address)
+		} else if err != nil {
+			return fmt.Errorf("trying %s %s: %w", n.network, n.address, err)
+		}
+	}
+	if len(taken) > 0 {
+		return fmt.Errorf("another program (perhaps a second make run) has %s: end it first; ss -lntup shows who it is",
+			strings.Join(taken, ", "))
+	}
+	return nil
+}
+
+func tryBind(network, address string) error {
+	if network == "udp" {
+		conn, err := net.ListenPacket(network, address)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// server answers with its name on up to three sockets.
+type server struct {
+	name           string
+	http, tcp, udp string
+	// grace bounds how long serve waits for open connections at its end.
+	grace  time.Duration
+	counts counts
+
+	httpListener, tcpListener net.Listener
+	udpConn                   net.PacketConn
+}
+
+// listen opens all sockets, or none.
+func (s *server) listen() (err error) {
+	defer func() {
+		if err != nil {
+			s.closeListeners()
+		}
+	}()
+	if s.http != "" {
+		if s.httpListener, err = net.Listen("tcp", s.http); err != nil {
+			return explain("http", s.http, err)
+		}
+		s.http = s.httpListener.Addr().String()
+	}
+	if s.tcp != "" {
+		if s.tcpListener, err = net.Listen("tcp", s.tcp); err != nil {
+			return explain("tcp", s.tcp, err)
+		}
+		s.tcp = s.tcpListener.Addr().String()
+	}
+	if s.udp != "" {
+		if s.udpConn, err = net.ListenPacket("udp", s.udp); err != nil {
+			return explain("udp", s.udp, err)
+		}
+		s.udp = s.udpConn.LocalAddr().String()
+	}
+	return nil
+}
+
+// explain says what to do about an address that can't be had.
+func explain(flag, address string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("--%s %s: another program has that port; end it or take another one", flag, address)
+	}
+	return fmt.Errorf("--%s %s: %w", flag, address, err)
+}
+
+func (s *server) closeListeners() {
+	if s.httpListener != nil {
+		_ = s.httpListener.Close()
+	}
+	if s.tcpListener != nil {
+		_ = s.tcpListener.Close()
+	}
+	if s.udpConn != nil {
+		_ = s.udpConn.Close()
+	}
+}
+
+// serve answers until ctx ends, then finishes what it has, for grace at most.
+func (s *server) serve(ctx context.Context) error {
+	var all sync.WaitGroup
+	failed := make(chan error, 3)
+	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second}
+	var conns open
+	if s.httpListener != nil {
+		all.Go(func() {
+			if err := web.Serve(s.httpListener); !errors.Is(err, http.ErrServerClosed) {
+				failed <- err
+			}
+		})
+	}
+	if s.tcpListener != nil {
+		all.Go(func() { failed <- s.serveTCP(&conns) })
+	}
+	if s.udpConn != nil {
+		all.Go(func() { failed <- s.serveUDP() })
+	}
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	last, cancel := context.WithTimeout(context.Background(), s.grace)
+	defer cancel()
+	if shutdown := web.Shutdown(last); shutdown != nil {
+		_ = web.Close()
+	}
+	s.closeListeners()
+	all.Wait() // the accept loops have ended: nothing joins conns any more
+	conns.end(last)
+	return err
+}
+
+func (s *server) handler() http.Handler {
+	mux := http.NewServeMux()
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "%s %s\n", s.name, r.RemoteAddr)
+	}
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		s.counts.add(&s.counts.http)
+		answer(w, r)
+	})
+	mux.HandleFunc("GET /slow", func(w http.ResponseWriter, r *http.Request) {
+		ms, err := strconv.ParseUint(r.FormValue("ms"), 10, 32)
+		if err != nil {
+			http.Error(w, "say how slow: /slow?ms=500", http.StatusBadRequest)
+			return
+		}
+		s.counts.add(&s.counts.http)
+		select {
+		case <-time.After(time.Duration(ms) * time.Millisecond):
+			answer(w, r)
+		case <-r.Context().Done():
+		}
+	})
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /count", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, s.counts.text()) })
+	return mux
+}
+
+// serveTCP accepts until its listener is closed.
+func (s *server) serveTCP(conns *open) error {
+	for {
+		conn, err := s.tcpListener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("accepting on %s: %w", s.tcp, err)
+		}
+		s.counts.add(&s.counts.tcp)
+		conns.serve(conn, func() {
+			if _, err := fmt.Fprintf(conn, "%s %s\n", s.name, conn.RemoteAddr()); err == nil {
+				_, _ = io.Copy(conn, conn)
+			}
+		})
+	}
+}
+
+// serveUDP answers until its socket is closed.
+func (s *server) serveUDP() error {
+	buffer := make([]byte, 65535)
+	for {
+		n, client, err := s.udpConn.ReadFrom(buffer)
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("receiving on %s: %w", s.udp, err)
+		}
+		s.counts.add(&s.counts.udp)
+		answer := append([]byte(s.name+" "), buffer[:n]...)
+		_, _ = s.udpConn.WriteTo(answer[:min(len(answer), 65507)], client) // a client that is gone is not our concern
+	}
+}

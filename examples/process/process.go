@@ -1,0 +1,144 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is a running program.
+type Process struct {
+	name string
+	cmd  *exec.Cmd
+	out  *output
+	done chan struct{}
+	err  error
+}
+
+// Start runs a command. What it prints is kept, and copied to tee unless that is nil.
+func Start(tee io.Writer, cmd *exec.Cmd) (*Process, error) {
+	p := &Process{name: cmd.Args[0], cmd: cmd, out: &output{tee: tee}, done: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = p.out, p.out
+	detach(cmd)
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", p.name, err)
+	}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Done is closed when the program has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err says how the program ended, once Done is closed; nil: with exit code 0.
+func (p *Process) Err() error {
+	if p.err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w\n%s", p.name, p.err, p.Output())
+}
+
+// Output is what it has printed until now.
+func (p *Process) Output() string { return p.out.text() }
+
+// Pid is its process id.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Signal sends one; a program that has ended is no error.
+func (p *Process) Signal(s os.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("sending %v to %s: %w", s, p.name, err)
+	}
+	return nil
+}
+
+// Kill ends it as kill -9 does, and waits until it is gone.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
+// Stop asks it to end and waits for that; after patience it is killed, which is an error.
+func (p *Process) Stop(patience time.Duration) error {
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case <-p.done:
+		return p.Err()
+	case <-time.After(patience):
+		p.Kill()
+		return fmt.Errorf("%s did not end within %v of SIGTERM\n%s", p.name, patience, p.Output())
+	}
+}
+
+// Await polls ready until it returns nil, ctx ends, or the program ends.
+func (p *Process) Await(ctx context.Context, ready func() error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s ended: %w\n%s", p.name, cmpErr(p.err), p.Output())
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for %s: %w\n%s", p.name, err, p.Output())
+		case <-tick.C:
+		}
+	}
+}
+
+// AwaitOutput polls until the program has printed text.
+func (p *Process) AwaitOutput(ctx context.Context, text string) error {
+	return p.Await(ctx, func() error {
+		if strings.Contains(p.Output(), text) {
+			return nil
+		}
+		return fmt.Errorf("it has not printed %q", text)
+	})
+}
+
+// cmpErr makes an end with exit code 0 an error too, for who did not expect an end.
+func cmpErr(err error) error {
+	if err == nil {
+		return errors.New("with exit code 0")
+	}
+	return err
+}
+
+// output keeps what is written to it.
+type output struct {
+	mu   sync.Mutex
+	kept bytes.Buffer
+	tee  io.Writer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.kept.Write(b)
+	if o.tee != nil {
+		_, _ = o.tee.Write(b) // a terminal that is gone must not block the program
+	}
+	return len(b), nil
+}
+
+func (o *output) text() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.kept.String()
+}
