@@ -1,0 +1,189 @@
+package balancer_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// states compiles one service and writes the states of its backends as LAST-BYTE:STATE/WEIGHT.
+func states(env balancer.Env, in balancer.Inputs, key string) string {
+	k, err := balancer.ParseKey(key)
+	if err != nil {
+		panic(err)
+	}
+	f := balancer.Compile(env, in).Frontends.At(k)
+	if f == nil {
+		return "no frontend"
+	}
+	var words []string
+	for _, b := range f.Backends {
+		a := b.Addr.Addr().As16()
+		words = append(words, fmt.Sprintf("%d:%s/%d", a[15], b.State, b.Weight))
+	}
+	return strings.Join(words, " ")
+}
+
+func TestChoice(t *testing.T) {
+	e := func(last int, change func(*balancer.Endpoint)) balancer.Endpoint {
+		out := balancer.Endpoint{Address: addr(fmt.Sprintf("192.168.1.%d", last)), Weight: 1}
+		if change != nil {
+			change(&out)
+		}
+		return out
+	}
+	backup := func(e *balancer.Endpoint) { e.Backup = true }
+	draining := func(e *balancer.Endpoint) { e.Draining = true }
+	weight := func(w int) func(*balancer.Endpoint) { return func(e *balancer.Endpoint) { e.Weight = w } }
+	at := func(node, zone string) func(*balancer.Endpoint) {
+		return func(e *balancer.Endpoint) { e.Node, e.Zone = node, zone }
+	}
+	for _, c := range []struct {
+		name      string
+		locality  balancer.Locality
+		endpoints []balancer.Endpoint
+		down      []int
+		want      string
+	}{
+		{"weights", "", []balancer.Endpoint{e(1, weight(3)), e(2, nil)}, nil, "1:active/3 2:active/1"},
+		{"weight 0", "", []balancer.Endpoint{e(1, weight(0)), e(2, nil)}, nil, "1:zero-weight/0 2:active/1"},
+		{"draining", "", []balancer.Endpoint{e(1, draining), e(2, nil)}, nil, "1:draining/0 2:active/1"},
+		{"backup stands by", "", []balancer.Endpoint{e(1, nil), e(2, backup)}, nil, "1:active/1 2:standby/0"},
+		{"backup serves when the other drains", "", []balancer.Endpoint{e(1, draining), e(2, backup)}, nil, "1:draining/0 2:active/1"},
+		{"backup serves when the other is down", "", []balancer.Endpoint{e(1, nil), e(2, backup)}, []int{1}, "1:down/0 2:active/1"},
+		{"all down", "", []balancer.Endpoint{e(1, nil), e(2, nil)}, []int{1, 2}, "1:down/0 2:down/0"},
+		{"prefer zone", balancer.PreferZone, []balancer.Endpoint{e(1, at("n1", "z1")), e(2, at("n2", "z2"))}, nil, "1:active/1 2:remote/0"},
+		{"prefer zone, none there", balancer.PreferZone, []balancer.Endpoint{e(1, at("n1", "z3")), e(2, at("n2", "z2"))}, nil, "1:active/1 2:active/1"},
+		{"prefer zone, the one there is down", balancer.PreferZone, []balancer.Endpoint{e(1, at("n1", "z1")), e(2, at("n2", "z2"))}, []int{1}, "1:down/0 2:active/1"},
+		{"prefer node", balancer.PreferNode, []balancer.Endpoint{e(1, at("n1", "z1")), e(2, at("n2", "z1"))}, nil, "1:active/1 2:remote/0"},
+		{"prefer node, else the zone", balancer.PreferNode, []balancer.Endpoint{e(1, at("n3", "z1")), e(2, at("n2", "z2"))}, nil, "1:active/1 2:remote/0"},
+		{"node only", balancer.NodeOnly, []balancer.Endpoint{e(1, at("n1", "")), e(2, at("n2", ""))}, nil, "1:active/1 2:remote/0"},
+		{"node only, none there", balancer.NodeOnly, []balancer.Endpoint{e(2, at("n2", ""))}, nil, "2:remote/0"},
+		{"node only, a backup there", balancer.NodeOnly, []balancer.Endpoint{e(1, func(e *balancer.Endpoint) { e.Node, e.Backup = "n1", true }), e(2, at("n2", ""))}, nil, "1:active/1 2:remote/0"},
+		{"a backup nearby is only a backup", balancer.PreferNode, []balancer.Endpoint{e(1, func(e *balancer.Endpoint) { e.Node, e.Backup = "n1", true }), e(2, at("n2", ""))}, nil, "1:standby/0 2:active/1"},
+		{"the other family is left out", "", []balancer.Endpoint{e(1, nil), {Address: addr("fd00::9"), Weight: 1}}, nil, "1:active/1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := oneService("web", 1, 0)
+			s.Locality, s.Endpoints = c.locality, c.endpoints
+			var in balancer.Inputs
+			in.Services = in.Services.Set("web", s)
+			for _, d := range c.down {
+				target := balancer.Target{Service: "web", Addr: addr(fmt.Sprintf("192.168.1.%d", d)), Port: 8080}
+				in.Health = in.Health.Set(target, balancer.HealthDown)
+			}
+			env := plainEnv()
+			env.Node, env.Zone = "n1", "z1"
+			if got := states(env, in, "10.96.0.1:80"); got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestHolderKeeps checks who gets a contested address: the one that has it, else the first by origin and name.
+func TestHolderKeeps(t *testing.T) {
+	var in balancer.Inputs
+	var c balancer.Compiler
+	var before balancer.Desired
+	var m balancer.Memory
+	step := func() string {
+		in.Drains, in.Holders = m.Drains, m.Holders
+		d := c.Next(plainEnv(), in)
+		m = m.After(before, d, time.Unix(1, 0))
+		before = d
+		k, _ := balancer.ParseKey("10.96.0.1:80")
+		return string(d.Frontends.At(k).Service)
+	}
+	set := func(name balancer.Name, o balancer.Origin) {
+		s := oneService(name, 1, 1)
+		s.Origin = o
+		in.Services = in.Services.Set(name, s)
+	}
+	set("web", balancer.Origin{File: "a.toml", Line: 3})
+	if got := step(); got != "web" {
+		t.Fatal("alone:", got)
+	}
+	set("app", balancer.Origin{File: "a.toml", Line: 9})
+	if got := step(); got != "web" {
+		t.Error("a newcomer whose name sorts first took the address from its holder:", got)
+	}
+	want := "a.toml:9: service app: ports: 10.96.0.1:80/tcp is held by service web (a.toml:3): choose another address or port"
+	if got := problemsOf(before.Problems.At("app")); got != "["+want+"]" {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	in.Services = in.Services.Delete("web")
+	if got := step(); got != "app" || before.Problems.Len() != 0 {
+		t.Error("the address did not pass on:", got, before.Problems.Len())
+	}
+	// From scratch, without a holder: files before etcd, the older in etcd, then the name.
+	m = balancer.Memory{}
+	set("a", balancer.Origin{Key: "/vipd/services/a", Created: 5})
+	set("b", balancer.Origin{Key: "/vipd/services/b", Created: 4})
+	in.Services = in.Services.Delete("app")
+	c, before = balancer.Compiler{}, balancer.Desired{}
+	if got := step(); got != "b" {
+		t.Error("the younger in etcd got it:", got)
+	}
+	m = balancer.Memory{}
+	set("z", balancer.Origin{File: "a.toml"})
+	c, before = balancer.Compiler{}, balancer.Desired{}
+	if got := step(); got != "z" {
+		t.Error("etcd came before a file:", got)
+	}
+}
+
+// TestDrainsEnd follows an endpoint that is removed, comes back, is removed again and is gone after its time.
+func TestDrainsEnd(t *testing.T) {
+	var in balancer.Inputs
+	var c balancer.Compiler
+	var before balancer.Desired
+	var m balancer.Memory
+	now := time.Unix(1000, 0)
+	step := func(endpoints int) string {
+		s := oneService("web", 1, endpoints)
+		s.DrainTimeout = 30 * time.Second
+		in.Services = in.Services.Set("web", s)
+		for range 2 { // the fold makes drains, which the next compile sees
+			in.Drains, in.Holders = m.Drains, m.Holders
+			d := c.Next(plainEnv(), in)
+			m = m.After(before, d, now)
+			before = d
+		}
+		return states(plainEnv(), in, "10.96.0.1:80")
+	}
+	for _, s := range []struct {
+		after     time.Duration
+		endpoints int
+		want      string
+		drains    int
+	}{
+		{0, 2, "0:active/1 1:active/1", 0},
+		{0, 1, "0:active/1 1:removed/0", 1},
+		{10 * time.Second, 2, "0:active/1 1:active/1", 0},
+		{0, 1, "0:active/1 1:removed/0", 1},
+		{29 * time.Second, 1, "0:active/1 1:removed/0", 1},
+		{time.Second, 1, "0:active/1", 0},
+	} {
+		now = now.Add(s.after)
+		m = m.Expire(now)
+		if got := step(s.endpoints); got != s.want || m.Drains.Len() != s.drains {
+			t.Errorf("at %d s with %d endpoints: got %s, %d drains; want %s, %d", now.Unix()-1000, s.endpoints, got, m.Drains.Len(), s.want, s.drains)
+		}
+	}
+	if !m.NextExpiry().IsZero() {
+		t.Error("a drain is left:", m.NextExpiry())
+	}
+	// A service that goes takes its drains along.
+	step(2)
+	step(1)
+	in.Services = snap.Map[balancer.Name, *balancer.Service]{}
+	d := c.Next(plainEnv(), in)
+	if m = m.After(before, d, now); m.Drains.Len() != 0 || m.Holders.Len() != 0 {
+		t.Error("the memory of a service outlived it")
+	}
+}

@@ -1,0 +1,204 @@
+package dataplane
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// Options are what an Engine is made of. Dataplane, Host and Log are needed; the rest has defaults.
+type Options struct {
+	Dataplane Dataplane
+	Host      Host
+	Log       *slog.Logger
+	// Metrics hears of every sync; nil: nobody does.
+	Metrics Metrics
+	// MinInterval spaces syncs; the first change after quiet is carried out at once. Default 100ms.
+	MinInterval time.Duration
+	// ProbeInterval is the time between cheap looks whether everything is still there. Default 1s.
+	ProbeInterval time.Duration
+	// ResyncInterval is the time between full comparisons. Default 10m.
+	ResyncInterval time.Duration
+	// RetryMin and RetryMax bound the growing, jittered wait before what failed is tried again. Defaults 500ms and 1m.
+	RetryMin, RetryMax time.Duration
+}
+
+// Metrics is what an engine reports to. Its methods are called by one goroutine and must not block.
+type Metrics interface {
+	// Synced tells of a sync that had work: full after an Observe, else partial; changes is how many keys were applied.
+	Synced(full bool, took time.Duration, changes int, failed bool)
+	// Programmed tells how long after it was seen a change was carried out.
+	Programmed(latency time.Duration)
+	// Repaired tells of n things of ours that someone else had broken or removed.
+	Repaired(n int)
+}
+
+// Engine makes a dataplane and its host what was last Set. It is the only loop that writes to them.
+//
+// Goals, and how each is met:
+//  1. Nothing is written before the first Set, which is the first complete state.
+//  2. One path for start, change, retry, drift and comparison: a sync compares what is done with what is wanted, and
+//     applies the difference. What is done is rebuilt from Observe at start, after damage and at every resync.
+//  3. Work grows with the difference: both sides are snap.Maps.
+//  4. One bad frontend never blocks the others: a failing batch is halved until the bad ones are alone, and those wait
+//     out a backoff of their own, while everything else goes on.
+//  5. A burst costs few syncs: they are at least MinInterval apart. A change after quiet does not wait.
+type Engine struct {
+	Options
+	wake chan struct{} // holds one token: look again
+
+	mu     sync.Mutex // guards wanted and isSet
+	wanted balancer.Desired
+	isSet  bool
+
+	status   atomic.Pointer[Status]
+	changed  atomic.Pointer[chan struct{}] // closed at the next change of status
+	asked    atomic.Bool                   // a full comparison was asked for
+	progress atomic.Int64                  // when the loop last came round, in Unix nanoseconds
+
+	// The rest belongs to the goroutine of Run.
+	done       snap.Map[balancer.Key, *balancer.Frontend]
+	retries    map[balancer.Key]*retry
+	wholeDue   time.Time // when what is not about single keys is to be tried again; zero: it is in order
+	wholeTries int
+	resync     bool // the next sync observes first
+	repair     bool // what the next Observe finds missing was broken by someone
+	report     Status
+}
+
+// NewEngine returns an engine that does nothing until Run.
+func NewEngine(o Options) *Engine {
+	o.MinInterval = orDefault(o.MinInterval, 100*time.Millisecond)
+	o.ProbeInterval = orDefault(o.ProbeInterval, time.Second)
+	o.ResyncInterval = orDefault(o.ResyncInterval, 10*time.Minute)
+	o.RetryMin = orDefault(o.RetryMin, 500*time.Millisecond)
+	o.RetryMax = orDefault(o.RetryMax, time.Minute)
+	if o.Metrics == nil {
+		o.Metrics = noMetrics{}
+	}
+	e := &Engine{Options: o, wake: make(chan struct{}, 1), retries: map[balancer.Key]*retry{}, resync: true}
+	e.status.Store(&Status{})
+	changed := make(chan struct{})
+	e.changed.Store(&changed)
+	e.progress.Store(time.Now().UnixNano())
+	return e
+}
+
+func orDefault(d, fallback time.Duration) time.Duration {
+	if d == 0 {
+		return fallback
+	}
+	return d
+}
+
+// Set makes d the state that is wanted. It never blocks; the engine gets round to it.
+func (e *Engine) Set(d balancer.Desired) {
+	e.mu.Lock()
+	if e.isSet && !e.wanted.Revision.Seen.IsZero() && e.status.Load().Applied.Seen != e.wanted.Revision.Seen {
+		d.Revision.Seen = e.wanted.Revision.Seen // still waiting: the oldest change that is not carried out
+	}
+	e.wanted, e.isSet = d, true
+	e.mu.Unlock()
+	e.kick()
+}
+
+// Resync asks for a full comparison soon.
+func (e *Engine) Resync() {
+	e.asked.Store(true)
+	e.kick()
+}
+
+func (e *Engine) kick() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Wanted returns what was last Set.
+func (e *Engine) Wanted() (balancer.Desired, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.wanted, e.isSet
+}
+
+// Progress returns when the loop last came round. It does so at least every ProbeInterval, unless a call into the
+// dataplane or the host hangs.
+func (e *Engine) Progress() time.Time { return time.Unix(0, e.progress.Load()) }
+
+// Run carries out what is Set until ctx ends, and returns nil then. It leaves the dataplane as it is: closing that is
+// up to whoever made it.
+func (e *Engine) Run(ctx context.Context) error {
+	probe := time.NewTicker(e.ProbeInterval)
+	defer probe.Stop()
+	resync := time.NewTicker(e.ResyncInterval)
+	defer resync.Stop()
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	for {
+		e.progress.Store(time.Now().UnixNano())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-e.wake:
+			e.resync = e.asked.Swap(false) || e.resync
+		case <-retry.C:
+		case <-resync.C:
+			e.resync = true
+		case <-probe.C:
+			if !e.damaged(ctx) {
+				continue
+			}
+		}
+		want, isSet := e.Wanted()
+		if !isSet {
+			continue
+		}
+		started := time.Now()
+		e.sync(ctx, want)
+		if !e.rest(ctx, started) {
+			return nil
+		}
+		if next := e.nextRetry(); !next.IsZero() {
+			retry.Reset(time.Until(next))
+		}
+	}
+}
+
+// rest waits until MinInterval after started; false: ctx has ended.
+func (e *Engine) rest(ctx context.Context, started time.Time) bool {
+	t := time.NewTimer(time.Until(started.Add(e.MinInterval)))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// damaged looks whether anything of ours is missing, and arranges for the next sync to mend it.
+func (e *Engine) damaged(ctx context.Context) bool {
+	if !e.report.Ready {
+		return false
+	}
+	reason, err := e.Dataplane.Intact(ctx)
+	if reason == "" && err == nil {
+		reason, err = e.Host.Intact(ctx)
+	}
+	if err != nil {
+		e.Log.Warn("looking whether everything is still there", "err", err)
+		return false
+	}
+	if reason == "" {
+		return false
+	}
+	e.Log.Warn("someone has changed what is ours; mending it", "what", reason)
+	e.resync, e.repair = true, true
+	return true
+}

@@ -1,0 +1,278 @@
+package dataplane_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/fake"
+)
+
+// world is an engine over a fake kernel, with a random history.
+type world struct {
+	*rand.Rand
+	t       *testing.T
+	kernel  *fake.Kernel
+	engine  *dataplane.Engine
+	stop    func()
+	desired balancer.Desired
+	counts
+}
+
+// counts is what the engine reported.
+type counts struct{ syncs, full, changes, failed, programmed, repaired int }
+
+func (c *counts) Synced(full bool, _ time.Duration, changes int, failed bool) {
+	c.syncs++
+	c.changes += changes
+	if full {
+		c.full++
+	}
+	if failed {
+		c.failed++
+	}
+}
+func (c *counts) Programmed(time.Duration) { c.programmed++ }
+func (c *counts) Repaired(n int)           { c.repaired += n }
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 11)), t: t, kernel: fake.NewKernel()}
+	w.start()
+	return w
+}
+
+// start starts an engine over what the kernel holds.
+func (w *world) start() {
+	w.engine = dataplane.NewEngine(dataplane.Options{
+		Dataplane: fake.New(w.kernel), Host: fake.NewHost(w.kernel), Log: slog.New(slog.DiscardHandler), Metrics: &w.counts,
+	})
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan error)
+	engine := w.engine
+	go func() { ended <- engine.Run(ctx) }()
+	w.stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Error("Run returned", err)
+		}
+	}
+}
+
+func (w *world) frontend(key balancer.Key) *balancer.Frontend {
+	f := &balancer.Frontend{Key: key, Service: "s", Scheduler: balancer.RoundRobin}
+	for i := range w.IntN(4) {
+		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 168, 1, byte(i)}), 8080)
+		f.Backends = append(f.Backends, balancer.Backend{Addr: at, State: balancer.Active, Weight: 1 + w.IntN(3)})
+	}
+	return f
+}
+
+func (w *world) key() balancer.Key {
+	return balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(w.IntN(12))}), Port: 80, Proto: balancer.TCP}
+}
+
+// change makes some random changes to what is wanted, and sets it.
+func (w *world) change() {
+	for range 1 + w.IntN(6) {
+		k := w.key()
+		if w.IntN(3) == 0 {
+			w.desired.Frontends = w.desired.Frontends.Delete(k)
+			w.desired.Addresses = w.desired.Addresses.Delete(k.Addr)
+			continue
+		}
+		w.desired.Frontends = w.desired.Frontends.Set(k, w.frontend(k))
+		w.desired.Addresses = w.desired.Addresses.Set(k.Addr, 1)
+	}
+	w.set()
+}
+
+func (w *world) set() {
+	w.desired.Revision.Store++
+	w.desired.Revision.Seen = time.Now()
+	w.engine.Set(w.desired)
+}
+
+// tamper breaks something behind the engine's back.
+func (w *world) tamper() {
+	w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) {
+		k := w.key()
+		if w.IntN(2) == 0 {
+			delete(f, k)
+		} else {
+			f[k] = 42
+		}
+	})
+}
+
+// difference says how the kernel differs from what is wanted; "": not at all.
+func (w *world) difference() string {
+	there := w.kernel.Frontends()
+	for k, f := range w.desired.Frontends.All() {
+		if there[k] != dataplane.DigestOf(f) {
+			return fmt.Sprintf("%s is not as wanted", k)
+		}
+	}
+	if len(there) != w.desired.Frontends.Len() {
+		return fmt.Sprintf("%d frontends are there, %d are wanted", len(there), w.desired.Frontends.Len())
+	}
+	if a := w.kernel.Addresses(); len(a) != w.desired.Addresses.Len() {
+		return fmt.Sprintf("%d addresses are there, %d are wanted", len(a), w.desired.Addresses.Len())
+	}
+	return ""
+}
+
+// TestConverges is the law of the engine: after any history of changes, failures, drift and restarts, the kernel is what
+// is wanted once the failures end.
+func TestConverges(t *testing.T) {
+	for seed := range uint64(1000) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, seed)
+			for range 25 {
+				switch w.IntN(7) {
+				case 0, 1, 2:
+					w.change()
+				case 3:
+					keys := map[balancer.Key]bool{w.key(): w.IntN(2) == 0}
+					w.kernel.Fail(fake.Faults{Share: w.Float64() / 2, Keys: keys, ByKey: w.IntN(2) == 0}, seed)
+				case 4:
+					w.tamper()
+				case 5:
+					w.stop()
+					w.start()
+					w.set()
+				case 6:
+					w.kernel.Fail(fake.Faults{}, seed)
+				}
+				time.Sleep(time.Duration(w.IntN(3000)) * time.Millisecond) // virtual: the bubble's clock
+			}
+			w.kernel.Fail(fake.Faults{}, seed)
+			w.change()
+			// The longest backoff, a probe, and the full comparison that alone finds what was changed but not removed.
+			time.Sleep(12 * time.Minute)
+			if d := w.difference(); d != "" {
+				t.Errorf("seed %d: %s", seed, d)
+			}
+			s := w.engine.Status()
+			if !s.Ready || len(s.Failing) > 0 || s.Applied.Store != w.desired.Revision.Store || s.LastError != "" {
+				t.Errorf("seed %d: status %+v", seed, s)
+			}
+			w.stop()
+		})
+	}
+}
+
+func TestNothingBeforeFirstSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { f[w.key()] = 42 })
+		time.Sleep(time.Hour)
+		if w.kernel.Writes() != 0 || len(w.kernel.Frontends()) != 1 || w.engine.Status().Ready {
+			t.Error("the engine wrote before it knew what is wanted")
+		}
+		w.set()
+		time.Sleep(time.Second)
+		if len(w.kernel.Frontends()) != 0 || !w.engine.Status().Ready {
+			t.Error("an orphan was left")
+		}
+		w.stop()
+	})
+}
+
+// TestPoison checks that one frontend that can't be applied keeps none of 199 others waiting, whether the dataplane
+// names the culprit or not.
+func TestPoison(t *testing.T) {
+	for _, byKey := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 1)
+			for i := range 200 {
+				k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), Port: 80, Proto: balancer.TCP}
+				w.desired.Frontends = w.desired.Frontends.Set(k, w.frontend(k))
+				w.desired.Addresses = w.desired.Addresses.Set(k.Addr, 1)
+			}
+			poison := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, 0, 77}), Port: 80, Proto: balancer.TCP}
+			w.kernel.Fail(fake.Faults{Keys: map[balancer.Key]bool{poison: true}, ByKey: byKey}, 1)
+			w.set()
+			time.Sleep(50 * time.Millisecond)
+			if n := len(w.kernel.Frontends()); n != 199 {
+				t.Errorf("byKey %v: %d frontends are there, want 199", byKey, n)
+			}
+			s := w.engine.Status()
+			if len(s.Failing) != 1 || s.Failing[poison].Err == nil || !s.Ready {
+				t.Errorf("byKey %v: failing %v, ready %v", byKey, s.Failing, s.Ready)
+			}
+			w.kernel.Fail(fake.Faults{}, 1)
+			time.Sleep(2 * time.Minute)
+			if d := w.difference(); d != "" {
+				t.Errorf("byKey %v: %s", byKey, d)
+			}
+			w.stop()
+		})
+	}
+}
+
+// TestSpacing checks that the first change after quiet does not wait, and that a burst costs few syncs.
+func TestSpacing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.set()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		w.counts = counts{}
+		w.change()
+		synctest.Wait()
+		if d := w.difference(); d != "" {
+			t.Error("the first change after quiet waited:", d)
+		}
+		for range 1000 {
+			w.change()
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if w.syncs > 13 || w.syncs < 8 {
+			t.Errorf("1000 changes in a second made %d syncs, want about 10", w.syncs)
+		}
+		w.stop()
+	})
+}
+
+// TestDriftIsMended removes all frontends behind the engine's back.
+func TestDriftIsMended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		w.change()
+		time.Sleep(time.Minute)
+		w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { clear(f) })
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		if d := w.difference(); d != "" || w.repaired == 0 || w.engine.Status().Repairs == 0 {
+			t.Errorf("after 1.5 s: %q, %d repairs", d, w.repaired)
+		}
+		w.stop()
+	})
+}
+
+// TestRestartWritesNothing checks that an engine that finds everything as wanted changes nothing.
+func TestRestartWritesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4)
+		w.change()
+		time.Sleep(time.Minute)
+		w.stop()
+		writes := w.kernel.Writes()
+		w.start()
+		w.set()
+		time.Sleep(time.Minute)
+		if n := w.kernel.Writes() - writes; n != 0 || !w.engine.Status().Ready {
+			t.Errorf("the restart made %d writes", n)
+		}
+		w.stop()
+	})
+}

@@ -1,0 +1,102 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// Dataplane carries frontends out in a Kernel.
+type Dataplane struct {
+	kernel *Kernel
+	known  map[balancer.Key]bool // what Intact looks for
+}
+
+var _ dataplane.Dataplane = (*Dataplane)(nil)
+
+// New returns a dataplane over k.
+func New(k *Kernel) *Dataplane { return &Dataplane{kernel: k, known: map[balancer.Key]bool{}} }
+
+// Capabilities says that everything can be done.
+func (d *Dataplane) Capabilities() balancer.Capabilities {
+	return balancer.Capabilities{
+		Mode:      "fake",
+		Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP},
+		Forwards:  []balancer.Forward{balancer.NATForward, balancer.DRForward, balancer.TunnelForward}, KeepsSource: true,
+		ProxyProtocol: true, Timeouts: true, MaxConnections: true, DropsClients: true, LoopbackVIPs: true,
+	}
+}
+
+// Digest covers every field.
+func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dataplane.DigestOf(f) }
+
+// Observe returns what is in the kernel.
+func (d *Dataplane) Observe(context.Context) (dataplane.Observation, error) {
+	d.kernel.mu.Lock()
+	defer d.kernel.mu.Unlock()
+	if d.kernel.faultLocked() {
+		return dataplane.Observation{}, fmt.Errorf("observing: %w", ErrInjected)
+	}
+	clear(d.known)
+	for k := range d.kernel.frontends {
+		d.known[k] = true
+	}
+	return dataplane.Observation{Digests: maps.Clone(d.kernel.frontends)}, nil
+}
+
+// Intact counts the frontends, as the cheap looks of kernel dataplanes do.
+func (d *Dataplane) Intact(context.Context) (string, error) {
+	d.kernel.mu.Lock()
+	defer d.kernel.mu.Unlock()
+	if d.kernel.faultLocked() {
+		return "", fmt.Errorf("looking: %w", ErrInjected)
+	}
+	if have := len(d.kernel.frontends); have != len(d.known) {
+		return fmt.Sprintf("%d frontends are there instead of %d", have, len(d.known)), nil
+	}
+	return "", nil
+}
+
+// Apply makes the changes, but for faults.
+func (d *Dataplane) Apply(_ context.Context, batch []dataplane.Change) error {
+	d.kernel.mu.Lock()
+	defer d.kernel.mu.Unlock()
+	stop := len(batch)
+	if d.kernel.faultLocked() {
+		stop = d.kernel.random.IntN(len(batch))
+	}
+	failed := dataplane.KeyErrors{}
+	for i, c := range batch {
+		err := fmt.Errorf("changing %s: %w", c.Key, ErrInjected)
+		if i < stop || d.kernel.faults.ByKey {
+			err = d.kernel.writeLocked(c)
+		}
+		switch {
+		case err == nil && c.New == nil:
+			delete(d.known, c.Key)
+		case err == nil:
+			d.known[c.Key] = true
+		case d.kernel.faults.ByKey:
+			failed[c.Key] = err
+		default:
+			return err
+		}
+	}
+	if len(failed) > 0 {
+		return failed
+	}
+	return nil
+}
+
+// Close removes everything unless it is to be kept.
+func (d *Dataplane) Close(_ context.Context, keep bool) error {
+	d.kernel.mu.Lock()
+	defer d.kernel.mu.Unlock()
+	if !keep {
+		clear(d.kernel.frontends)
+	}
+	return nil
+}

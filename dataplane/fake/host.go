@@ -1,0 +1,75 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/dataplane"
+)
+
+// Host holds addresses in a Kernel. It is strict about its order: an address must outlive the frontends on it.
+type Host struct {
+	kernel *Kernel
+	want   map[netip.Addr]bool
+}
+
+var _ dataplane.Host = (*Host)(nil)
+
+// NewHost returns a host over k.
+func NewHost(k *Kernel) *Host { return &Host{kernel: k, want: map[netip.Addr]bool{}} }
+
+// Prepare adds the addresses that are wanted.
+func (h *Host) Prepare(_ context.Context, want balancer.Desired) error {
+	h.kernel.mu.Lock()
+	defer h.kernel.mu.Unlock()
+	if h.kernel.faultLocked() {
+		return fmt.Errorf("adding addresses: %w", ErrInjected)
+	}
+	clear(h.want)
+	for a := range want.Addresses.Keys() {
+		h.want[a] = true
+		h.kernel.addresses[a] = true
+	}
+	return nil
+}
+
+// Finish removes the addresses that nothing needs.
+func (h *Host) Finish(_ context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
+	h.kernel.mu.Lock()
+	defer h.kernel.mu.Unlock()
+	if h.kernel.faultLocked() {
+		return fmt.Errorf("removing addresses: %w", ErrInjected)
+	}
+	used := maps.Clone(h.want)
+	for k := range applied.Keys() {
+		used[k.Addr] = true
+	}
+	for a := range h.kernel.addresses {
+		if !used[a] {
+			delete(h.kernel.addresses, a)
+		}
+	}
+	return nil
+}
+
+// Intact compares the number of addresses.
+func (h *Host) Intact(context.Context) (string, error) {
+	h.kernel.mu.Lock()
+	defer h.kernel.mu.Unlock()
+	for a := range h.want {
+		if !h.kernel.addresses[a] {
+			return fmt.Sprintf("address %s is gone", a), nil
+		}
+	}
+	return "", nil
+}
+
+// Resync has nothing to forget: every call looks at the kernel.
+func (h *Host) Resync() {}
+
+// Problems are none.
+func (h *Host) Problems() []balancer.Problem { return nil }

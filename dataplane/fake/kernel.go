@@ -1,0 +1,121 @@
+package fake
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// ErrInjected is the failure that a Kernel was told to give.
+var ErrInjected = errors.New("injected fault")
+
+// Kernel is the state that a dataplane and a host leave behind. Its methods are safe for concurrent use.
+type Kernel struct {
+	mu        sync.Mutex
+	frontends map[balancer.Key]dataplane.Digest
+	addresses map[netip.Addr]bool
+	writes    int
+	faults    Faults
+	random    *rand.Rand
+}
+
+// Faults say what fails.
+type Faults struct {
+	// Share of all calls that fail, 0 to 1. A failing Apply has done a random part of its batch.
+	Share float64
+	// Keys whose changes always fail.
+	Keys map[balancer.Key]bool
+	// ByKey makes Apply report each key's own outcome, instead of failing as a whole.
+	ByKey bool
+}
+
+// NewKernel returns a kernel in which nothing fails and nothing is there.
+func NewKernel() *Kernel {
+	return &Kernel{
+		frontends: map[balancer.Key]dataplane.Digest{}, addresses: map[netip.Addr]bool{}, random: rand.New(rand.NewPCG(1, 2)),
+	}
+}
+
+// Fail sets the faults from now on, drawn from seed.
+func (k *Kernel) Fail(f Faults, seed uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.faults, k.random = f, rand.New(rand.NewPCG(seed, 3))
+}
+
+// Frontends returns a copy of what is there.
+func (k *Kernel) Frontends() map[balancer.Key]dataplane.Digest {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return maps.Clone(k.frontends)
+}
+
+// Addresses returns a copy of the addresses that are there.
+func (k *Kernel) Addresses() map[netip.Addr]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return maps.Clone(k.addresses)
+}
+
+// Writes returns how many changes to a frontend were made so far.
+func (k *Kernel) Writes() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.writes
+}
+
+// Tamper changes the frontends behind everyone's back.
+func (k *Kernel) Tamper(change func(map[balancer.Key]dataplane.Digest)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(k.frontends)
+}
+
+// faultLocked draws whether this call fails.
+func (k *Kernel) faultLocked() bool { return k.random.Float64() < k.faults.Share }
+
+// writeLocked makes one change, or refuses it.
+func (k *Kernel) writeLocked(c dataplane.Change) error {
+	if k.faults.Keys[c.Key] {
+		return fmt.Errorf("changing %s: %w", c.Key, ErrInjected)
+	}
+	if c.New == nil {
+		delete(k.frontends, c.Key)
+		k.writes++
+		return nil
+	}
+	if err := refuse(c); err != nil {
+		return err
+	}
+	if !c.New.NodePort && !k.addresses[c.Key.Addr] {
+		return fmt.Errorf("changing %s: its address is not there", c.Key)
+	}
+	k.frontends[c.Key] = dataplane.DigestOf(c.New)
+	k.writes++
+	return nil
+}
+
+// refuse says what no kernel would take.
+func refuse(c dataplane.Change) error {
+	f := c.New
+	if f.Key != c.Key || !c.Key.Addr.IsValid() || c.Key.Port == 0 || c.Key.Proto == "" {
+		return fmt.Errorf("changing %s: the frontend is for %s", c.Key, f.Key)
+	}
+	for i, b := range f.Backends {
+		switch {
+		case b.Addr.Addr().Is4() != c.Key.Addr.Is4():
+			return fmt.Errorf("changing %s: backend %s is of another family", c.Key, b.Addr)
+		case (b.State == balancer.Active) != (b.Weight > 0) || b.Weight > balancer.MaxWeight:
+			return fmt.Errorf("changing %s: backend %s is %s with weight %d", c.Key, b.Addr, b.State, b.Weight)
+		case i > 0 && f.Backends[i-1].Addr.Compare(b.Addr) >= 0:
+			return fmt.Errorf("changing %s: backend %s is not in order", c.Key, b.Addr)
+		}
+	}
+	return nil
+}

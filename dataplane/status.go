@@ -1,0 +1,58 @@
+package dataplane
+
+import (
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// Status is how far an engine is. It is a snapshot: it does not change after it was given out.
+type Status struct {
+	// Ready: the first complete state was carried out, frontends in backoff aside.
+	Ready bool
+	// Applied is the revision of the state that was last carried out, frontends in backoff aside.
+	Applied balancer.Revision
+	// Done is what is carried out. A frontend is as wanted when it has the pointer that is wanted.
+	Done snap.Map[balancer.Key, *balancer.Frontend]
+	// Failing are the keys in backoff.
+	Failing map[balancer.Key]Failure
+	// Last is when the last sync that had work ended, with its length, whether it compared in full, the number of keys
+	// that it changed, and its first failure.
+	Last         time.Time
+	LastDuration time.Duration
+	LastFull     bool
+	LastChanges  int
+	LastError    string
+	// Repairs counts what others broke and the engine mended.
+	Repairs int
+}
+
+// Failure is a key that could not be made what is wanted.
+type Failure struct {
+	Err   error
+	Since time.Time
+	Tries int
+	// Next is when it is tried again.
+	Next time.Time
+}
+
+// Status returns the newest status.
+func (e *Engine) Status() *Status { return e.status.Load() }
+
+// Changed returns a channel that is closed when the status is replaced. Take it before looking at Status.
+func (e *Engine) Changed() <-chan struct{} { return *e.changed.Load() }
+
+// publish gives out the report.
+func (e *Engine) publish() {
+	s := e.report
+	e.status.Store(&s)
+	next := make(chan struct{})
+	close(*e.changed.Swap(&next))
+}
+
+type noMetrics struct{}
+
+func (noMetrics) Synced(bool, time.Duration, int, bool) {}
+func (noMetrics) Programmed(time.Duration)              {}
+func (noMetrics) Repaired(int)                          {}

@@ -1,0 +1,225 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/bits"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// sync makes one round: observe if that is due, prepare the host, apply what differs, finish the host, report.
+func (e *Engine) sync(ctx context.Context, want balancer.Desired) {
+	started := time.Now()
+	full := e.resync
+	if full {
+		if err := e.observe(ctx, want); err != nil { // never apply on top of what could not be observed
+			e.wholeTry(err)
+			e.finish(ctx, want, full, started, 0, err)
+			return
+		}
+	}
+	prepared := e.Host.Prepare(ctx, want)
+	changes, applied := e.apply(ctx, want)
+	finished := e.Host.Finish(ctx, e.done)
+	e.wholeTry(errors.Join(prepared, finished))
+	e.finish(ctx, want, full, started, changes, errors.Join(prepared, applied, finished))
+}
+
+// wholeTry notes the outcome of what is not about single keys, for the next try.
+func (e *Engine) wholeTry(err error) {
+	if err == nil {
+		e.wholeDue, e.wholeTries = time.Time{}, 0
+		return
+	}
+	e.wholeTries++
+	e.wholeDue = time.Now().Add(e.backoff(e.wholeTries))
+}
+
+// finish writes the report of one round.
+func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, started time.Time, changes int, failed error) {
+	if ctx.Err() != nil {
+		return
+	}
+	now := time.Now()
+	r := &e.report
+	if full || changes > 0 || failed != nil {
+		r.LastFull, r.Last, r.LastDuration, r.LastChanges = full, now, now.Sub(started), changes
+		r.LastError = ""
+		if failed != nil {
+			r.LastError = failed.Error()
+			e.Log.Error("carrying out the wanted state", "err", failed, "failing", len(e.retries))
+		}
+		e.Metrics.Synced(full, r.LastDuration, changes, failed != nil)
+	}
+	if !e.resync {
+		if r.Applied != want.Revision && !want.Revision.Seen.IsZero() && r.Applied.Seen != want.Revision.Seen {
+			e.Metrics.Programmed(now.Sub(want.Revision.Seen))
+		}
+		r.Applied, r.Ready = want.Revision, true
+	}
+	r.Failing = make(map[balancer.Key]Failure, len(e.retries))
+	for k, t := range e.retries {
+		r.Failing[k] = Failure{Err: t.err, Since: t.since, Tries: t.tries, Next: t.due}
+	}
+	r.Done = e.done
+	e.publish()
+}
+
+// observe rebuilds what is done from what is there.
+func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
+	seen, err := e.Dataplane.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	e.Host.Resync()
+	var done snap.Map[balancer.Key, *balancer.Frontend]
+	for key, digest := range seen.Digests {
+		f := want.Frontends.At(key)
+		if f == nil || len(seen.Damage) > 0 || e.Dataplane.Digest(f) != digest {
+			f = &balancer.Frontend{Key: key} // something is there: nothing that is wanted has this pointer
+		}
+		done = done.Set(key, f)
+	}
+	repairs := len(seen.Damage)
+	for key, change := range snap.Diff(e.done, done) {
+		if change.HadOld && want.Frontends.At(key) == change.Old {
+			repairs++
+		}
+	}
+	if e.repair && repairs == 0 {
+		repairs = 1 // what was missing belongs to the host
+	}
+	if repairs > 0 && e.report.Ready {
+		e.report.Repairs += repairs
+		e.Metrics.Repaired(repairs)
+	}
+	e.done, e.resync, e.repair = done, false, false
+	return nil
+}
+
+// apply carries out what differs and is not waiting out a backoff. It returns how many keys it made what is wanted, and
+// the first failure.
+func (e *Engine) apply(ctx context.Context, want balancer.Desired) (int, error) {
+	var batch []Change
+	now := time.Now()
+	for key, d := range snap.Diff(e.done, want.Frontends) {
+		if t := e.retries[key]; t != nil && t.wanted == d.New && now.Before(t.due) {
+			continue
+		}
+		if d.HadOld && d.HasNew && e.known(d.Old) && e.Dataplane.Digest(d.Old) == e.Dataplane.Digest(d.New) {
+			e.settled(key, d.New)
+			continue
+		}
+		c := Change{Key: key, New: d.New}
+		if d.HadOld && e.known(d.Old) {
+			c.Old = d.Old
+		}
+		batch = append(batch, c)
+	}
+	maps.DeleteFunc(e.retries, func(k balancer.Key, _ *retry) bool { // what is as wanted after all
+		return want.Frontends.At(k) == e.done.At(k)
+	})
+	if len(batch) == 0 {
+		return 0, nil
+	}
+	a := applying{Engine: e, ctx: ctx, patience: 2*bits.Len(uint(len(batch))) + 4}
+	a.run(batch)
+	return a.changes, a.failed
+}
+
+// known reports whether f is a frontend that was applied, not the mark of something found.
+func (e *Engine) known(f *balancer.Frontend) bool { return f.Service != "" }
+
+// settled notes that key is as wanted.
+func (e *Engine) settled(key balancer.Key, f *balancer.Frontend) {
+	delete(e.retries, key)
+	if f == nil {
+		e.done = e.done.Delete(key)
+		return
+	}
+	e.done = e.done.Set(key, f)
+}
+
+// applying is one walk through a batch, halving what fails.
+type applying struct {
+	*Engine
+	ctx      context.Context
+	patience int // how many failures in a row, without any success, mean that it is not about single keys
+	inARow   int
+	changes  int
+	failed   error
+}
+
+func (a *applying) run(batch []Change) {
+	if a.ctx.Err() != nil {
+		return
+	}
+	if a.inARow >= a.patience {
+		a.giveUp(batch)
+		return
+	}
+	err := a.Dataplane.Apply(a.ctx, batch)
+	a.progress.Store(time.Now().UnixNano())
+	var each KeyErrors
+	switch {
+	case err == nil:
+		a.inARow = 0
+		for _, c := range batch {
+			a.settled(c.Key, c.New)
+		}
+		a.changes += len(batch)
+	case errors.As(err, &each):
+		a.inARow = 0
+		for _, c := range batch {
+			if err := each[c.Key]; err != nil {
+				a.fail(c, err)
+			} else {
+				a.settled(c.Key, c.New)
+				a.changes++
+			}
+		}
+	case len(batch) == 1:
+		a.inARow++
+		a.fail(batch[0], err)
+	default:
+		a.inARow++
+		half := len(batch) / 2
+		a.run(batch[:half])
+		a.run(batch[half:])
+	}
+}
+
+// fail puts one key into backoff.
+func (a *applying) fail(c Change, err error) {
+	if a.ctx.Err() != nil {
+		return
+	}
+	if a.failed == nil {
+		a.failed = err
+	}
+	t := a.retries[c.Key]
+	if t == nil || t.wanted != c.New {
+		t = &retry{wanted: c.New, since: time.Now()}
+		a.retries[c.Key] = t
+	}
+	t.err = err
+	t.tries++
+	t.due = time.Now().Add(a.backoff(t.tries))
+	// What is there now is unknown, unless Apply never got to it.
+	if a.done.Has(c.Key) {
+		a.done = a.done.Set(c.Key, &balancer.Frontend{Key: c.Key})
+	}
+}
+
+// giveUp lets the rest of a batch wait a little, without counting it as tried: the failure is not about single keys.
+func (a *applying) giveUp(batch []Change) {
+	for _, c := range batch {
+		if t := a.retries[c.Key]; t == nil || t.wanted != c.New {
+			a.retries[c.Key] = &retry{wanted: c.New, since: time.Now(), err: a.failed, due: time.Now().Add(a.backoff(1))}
+		}
+	}
+}
