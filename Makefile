@@ -6,8 +6,9 @@ SHELL       := bash
 
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-# No VCS stamps: they fail in a tree that belongs to another user, and the version says the same.
-BUILD   := CGO_ENABLED=0 $(GO) build -buildvcs=false -trimpath -ldflags "-X main.version=$(VERSION)"
+# The commit is stamped where git can tell it; in a tree without .git, or of another user, the build must not fail.
+STAMP   := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
+BUILD   := CGO_ENABLED=0 $(GO) build -buildvcs=$(STAMP) -trimpath -ldflags "-X vipd/cmd/internal/version.Version=$(VERSION)"
 # Pinned here and not in go.mod, so that a linter's dependencies are never the program's.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 

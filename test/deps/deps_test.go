@@ -1,0 +1,191 @@
+package deps
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ban forbids imports. What is forbidden and by whom are folders of the tree or module paths; so are the exceptions.
+type ban struct {
+	// from is who must not import; "" is everybody.
+	from string
+	// but are parts of from that may.
+	but []string
+	// what must not be imported.
+	what string
+	// tests: the ban holds for _test.go files too.
+	tests bool
+	why   string
+}
+
+// bans are the import directions of the tree: balancer at the bottom, store and dataplane beside each other above it,
+// cmd at the top.
+func bans() []ban {
+	return []ban{
+		{from: "balancer", what: "vipd/store", tests: true, why: "the model is below its sources"},
+		{from: "balancer", what: "vipd/dataplane", tests: true, why: "the model is below what carries it out"},
+		{from: "balancer", what: "vipd/cmd", tests: true, why: "nothing imports the programs"},
+		{from: "store", what: "vipd/dataplane", tests: true,
+			why: "a source publishes what users wrote; what becomes of it is none of its business"},
+		{from: "store", what: "vipd/cmd", tests: true, why: "nothing imports the programs"},
+		{from: "dataplane", what: "vipd/store", tests: true,
+			why: "a dataplane sees compiled frontends only; with a store in reach it would look at raw endpoints"},
+		{from: "dataplane", what: "vipd/cmd", tests: true, why: "nothing imports the programs"},
+		{from: "dataplane/userspace", what: "vipd/dataplane/iptables", why: "modes share dataplane/internal, never each other"},
+		{from: "dataplane/userspace", what: "vipd/dataplane/ipvs", why: "modes share dataplane/internal, never each other"},
+		{from: "dataplane/iptables", what: "vipd/dataplane/ipvs", why: "modes share dataplane/internal, never each other"},
+		{from: "dataplane/iptables", what: "vipd/dataplane/userspace", why: "modes share dataplane/internal, never each other"},
+		{from: "dataplane/ipvs", what: "vipd/dataplane/iptables", why: "modes share dataplane/internal, never each other"},
+		{from: "dataplane/ipvs", what: "vipd/dataplane/userspace", why: "modes share dataplane/internal, never each other"},
+		{from: "", but: []string{"cmd", "balancer/health"}, what: "vipd/balancer/health/probe",
+			why: "health is a pure state machine; only the daemon does the I/O of checks"},
+		{from: "cmd/vipctl", what: "vipd/cmd/vipd/daemon",
+			why: "vipctl asks a running daemon through cmd/internal/api; linked in, it would drag the kernel parts to every system"},
+		{from: "cmd/vipd", what: "vipd/cmd/vipctl", why: "the daemon does not know its clients"},
+		{from: "examples", what: "vipd", but: nil, why: "the examples use the programs as a user does, from outside"},
+
+		{from: "", but: []string{"cmd"}, what: "github.com/urfave/cli", tests: true, why: "command lines belong to the programs"},
+		{from: "", but: []string{"cmd"}, what: "github.com/prometheus", tests: true,
+			why: "packages declare small metrics interfaces; the exposition is the daemon's"},
+		{from: "", but: []string{"cmd"}, what: "github.com/coreos/go-systemd", tests: true, why: "talking to the service manager is the daemon's"},
+		{from: "", but: []string{"store/etcd", "cmd"}, what: "go.etcd.io", why: "etcd is known to its source alone"},
+		{from: "", but: []string{"store/tomlfile", "balancer", "cmd"}, what: "github.com/BurntSushi/toml", tests: true,
+			why: "files are read in one place, which finds line numbers that the library does not"},
+		{from: "", what: "github.com/sirupsen/logrus", tests: true, why: "logging is log/slog, injected"},
+		{from: "", what: "log", tests: true, why: "logging is log/slog, injected"},
+		{from: "", what: "io/ioutil", tests: true, why: "os and io have it all"},
+		{from: "", but: []string{"examples", "test", "dataplane/fake", "dataplane/dataplanetest", "store/storetest"}, what: "testing",
+			why: "test kits are packages of their own"},
+		{from: "", but: kits(), what: "vipd/dataplane/fake", why: "a program must not carry out its traffic in memory"},
+		{from: "", but: kits(), what: "vipd/dataplane/dataplanetest", why: "test kits stay out of the programs"},
+		{from: "", but: kits(), what: "vipd/store/storetest", why: "test kits stay out of the programs"},
+		{from: "", but: kits(), what: "vipd/test", why: "test kits stay out of the programs"},
+	}
+}
+
+// kits are the packages that exist for tests; they may use each other.
+func kits() []string {
+	return []string{"test", "dataplane/fake", "dataplane/dataplanetest", "store/storetest"}
+}
+
+// names says whether an import is what the ban is about: a folder or module with all below it, or one package of the
+// standard library (log is not log/slog).
+func (b ban) names(imported string) bool {
+	if b.standard() {
+		return imported == b.what
+	}
+	return within(b.what, imported)
+}
+
+func (b ban) standard() bool {
+	first, _, _ := strings.Cut(b.what, "/")
+	return first != "vipd" && !strings.Contains(first, ".")
+}
+
+func (b ban) covers(f file, imported string) bool {
+	if f.test && !b.tests || !within(b.from, f.folder()) || !b.names(imported) {
+		return false
+	}
+	if b.from == "examples" && within("vipd/examples", imported) {
+		return false
+	}
+	return !slices.ContainsFunc(b.but, func(part string) bool { return within(part, f.folder()) })
+}
+
+// TestImportDirections checks every import of the tree against the bans.
+func TestImportDirections(t *testing.T) {
+	_, files := readTree(t)
+	for _, f := range files {
+		for _, imported := range f.imports {
+			for _, b := range bans() {
+				if b.covers(f, imported) {
+					t.Errorf("%s imports %s: %s", f.path, imported, b.why)
+				}
+			}
+		}
+	}
+}
+
+// TestModelImportsStandardLibraryOnly: whoever embeds the balancer gets no dependency with it, and what it computes
+// depends on nothing but its arguments. Health checks' I/O is the exception, and only the daemon imports that.
+func TestModelImportsStandardLibraryOnly(t *testing.T) {
+	_, files := readTree(t)
+	for _, f := range files {
+		if !within("balancer", f.folder()) || within("balancer/health/probe", f.folder()) || f.test {
+			continue
+		}
+		for _, imported := range f.imports {
+			first, _, _ := strings.Cut(imported, "/")
+			if strings.Contains(first, ".") || first == "vipd" && !within("vipd/balancer", imported) {
+				t.Errorf("%s imports %s: the model imports the standard library and itself", f.path, imported)
+			}
+			if slices.Contains([]string{"os", "net", "net/http", "os/exec", "syscall"}, imported) {
+				t.Errorf("%s imports %s: the model does no I/O", f.path, imported)
+			}
+		}
+	}
+}
+
+// TestBansBite shows that the table catches what it is for: each ban covers an import made up for it, and does not
+// cover the same import by an exception.
+func TestBansBite(t *testing.T) {
+	for _, b := range bans() {
+		from := b.from
+		if from == "" {
+			from = "dataplane/example"
+		}
+		if f := (file{path: from + "/x.go"}); !b.covers(f, b.what) || !b.covers(file{path: from + "/below/x.go"}, b.what) ||
+			b.covers(f, b.what+"/below") == b.standard() {
+			t.Errorf("a file in %s may import %s, in spite of: %s", from, b.what, b.why)
+		}
+		for _, part := range b.but {
+			if f := (file{path: part + "/x.go"}); b.covers(f, b.what) {
+				t.Errorf("%s may not import %s, though it is an exception of: %s", part, b.what, b.why)
+			}
+		}
+		if f := (file{path: from + "/x.go"}); b.covers(f, b.what+"other") {
+			t.Errorf("%s is taken for %s", b.what+"other", b.what)
+		}
+		if b.why == "" {
+			t.Errorf("the ban of %s has no reason", b.what)
+		}
+	}
+}
+
+// TestNames: a folder says what it is about.
+func TestNames(t *testing.T) {
+	_, files := readTree(t)
+	for _, f := range files {
+		for _, part := range strings.Split(f.folder(), "/") {
+			if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "types", "misc", "shared"}, part) {
+				t.Errorf("%s: a folder named %s says nothing of what is in it, and attracts everything", f.path, part)
+			}
+		}
+	}
+}
+
+// TestEveryPackageSaysWhatItIs: a doc.go with the package's comment in each folder.
+func TestEveryPackageSaysWhatItIs(t *testing.T) {
+	_, files := readTree(t)
+	documented := map[string]string{}
+	for _, f := range files {
+		if _, ok := documented[f.folder()]; !ok {
+			documented[f.folder()] = fmt.Sprintf("has no doc.go (there is %s)", f.path)
+		}
+	}
+	for _, f := range files {
+		if strings.HasSuffix(f.path, "/doc.go") {
+			documented[f.folder()] = ""
+			if f.syntax.Doc == nil {
+				documented[f.folder()] = "has a doc.go without a package comment"
+			}
+		}
+	}
+	for folder, wrong := range documented {
+		if wrong != "" {
+			t.Errorf("%s %s", folder, wrong)
+		}
+	}
+}

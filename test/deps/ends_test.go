@@ -1,0 +1,82 @@
+package deps
+
+import (
+	"go/ast"
+	"path"
+	"strings"
+	"testing"
+)
+
+// TestOnlyMainEnds: a program ends in its main.go and nowhere else, so that deferred work is done and the daemon can
+// be started in a test.
+func TestOnlyMainEnds(t *testing.T) {
+	set, files := readTree(t)
+	for _, f := range files {
+		if f.test || within("test", f.folder()) || path.Base(f.path) == "main.go" && f.syntax.Name.Name == "main" {
+			continue // test kits end test programs, in place of a TestMain
+		}
+		for _, call := range endings(f.syntax) {
+			t.Errorf("%s calls %s: return an error instead; only main.go picks an exit code", set.Position(call.Pos()), call.Sel.Name)
+		}
+	}
+}
+
+// endings finds os.Exit, log.Fatal and their like.
+func endings(syntax *ast.File) []*ast.SelectorExpr {
+	var found []*ast.SelectorExpr
+	ast.Inspect(syntax, func(n ast.Node) bool {
+		s, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		pkg, ok := s.X.(*ast.Ident)
+		if ok && (pkg.Name == "os" && s.Sel.Name == "Exit" || pkg.Name == "log" && strings.HasPrefix(s.Sel.Name, "Fatal") ||
+			pkg.Name == "cli" && s.Sel.Name == "Exit" || pkg.Name == "runtime" && s.Sel.Name == "Goexit") {
+			found = append(found, s)
+		}
+		return true
+	})
+	return found
+}
+
+// TestNoHiddenStart: nothing happens at import time, and no package keeps state that two daemons in one test would
+// share. What the linker fills in (version) and what the compiler embeds are no state.
+func TestNoHiddenStart(t *testing.T) {
+	set, files := readTree(t)
+	for _, f := range files {
+		for _, d := range f.syntax.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				t.Errorf("%s: init runs at import, where nobody can say no: call it from where it is needed", set.Position(fn.Pos()))
+			}
+			if vars, ok := d.(*ast.GenDecl); ok && vars.Tok.String() == "var" && !f.test && vars.Doc.Text() == "" {
+				reportVariables(t, vars, func(n ast.Node) string { return set.Position(n.Pos()).String() })
+			}
+		}
+	}
+}
+
+// reportVariables complains about package variables that are neither errors nor assertions (var _ T = ...) nor
+// explained: an uncommented one is most likely state by accident.
+func reportVariables(t *testing.T, vars *ast.GenDecl, at func(ast.Node) string) {
+	t.Helper()
+	for _, s := range vars.Specs {
+		spec := s.(*ast.ValueSpec)
+		for i, name := range spec.Names {
+			if name.Name == "_" || spec.Doc.Text() != "" || i < len(spec.Values) && isError(spec.Values[i]) {
+				continue
+			}
+			t.Errorf("%s: the package variable %s has no comment that says why it is not state that two daemons would share",
+				at(name), name.Name)
+		}
+	}
+}
+
+// isError says whether the value is errors.New(...) or fmt.Errorf(...).
+func isError(value ast.Expr) bool {
+	call, ok := value.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	f, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && (f.Sel.Name == "New" || f.Sel.Name == "Errorf")
+}
