@@ -1,0 +1,113 @@
+package xtables
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// UnsupportedError says that something can't be used on this host, and what would change that.
+type UnsupportedError struct {
+	// Feature is what was asked for, such as "ip6tables".
+	Feature string
+	// Need is the way out, such as "install iptables: apt-get install iptables".
+	Need string
+	// Err is what was seen; nil where nothing more is known.
+	Err error
+}
+
+// Error names the feature, what was seen, and the way out.
+func (e *UnsupportedError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("%s does not work here: %s", e.Feature, e.Need)
+	}
+	return fmt.Sprintf("%s does not work here: %v: %s", e.Feature, e.Err, e.Need)
+}
+
+// Unwrap returns what was seen.
+func (e *UnsupportedError) Unwrap() error { return e.Err }
+
+// OpError is a program of iptables that ended with an error.
+type OpError struct {
+	// Op is what was done, such as "iptables-nft-restore".
+	Op string
+	// Line is the line of the input that was refused, counted from 1; 0: the program named none.
+	Line int
+	// Input is the text of that line.
+	Input string
+	// Text is what the program said, in one line.
+	Text string
+	// Err is how the program ended.
+	Err error
+}
+
+// Error names the program, the line that it refused, and its reason.
+func (e *OpError) Error() string {
+	text := e.Text
+	if text == "" {
+		text = e.Err.Error()
+	}
+	if e.Line == 0 {
+		return fmt.Sprintf("running %s: %s", e.Op, text)
+	}
+	return fmt.Sprintf("running %s: line %d, %q: %s", e.Op, e.Line, e.Input, text)
+}
+
+// Unwrap returns how the program ended.
+func (e *OpError) Unwrap() error { return e.Err }
+
+// failure makes the error of a program from what it wrote to stderr. input is what it was given, "" if nothing.
+func failure(op, input, stderr string, err error) *OpError {
+	e := &OpError{Op: op, Text: firstReason(stderr), Err: err}
+	n := refusedLine(stderr)
+	lines := strings.Split(input, "\n")
+	if n < 1 || n > len(lines) {
+		return e
+	}
+	// iptables-nft counts one too far where a jump's target is missing; the name that it quotes gives the line away.
+	if name := quotedName(stderr); name != "" && n > 1 && !strings.Contains(lines[n-1], name) && strings.Contains(lines[n-2], name) {
+		n--
+	}
+	e.Line, e.Input = n, lines[n-1]
+	return e
+}
+
+// refusedLine finds the number of the refused line in the shapes that the programs write:
+//
+//	iptables-restore: line 3 failed                             legacy, at the commit
+//	line 7: CHAIN_DEL failed (Device or resource busy): ...     nft, at the commit
+//	Error occurred at line: 3                                   both, while reading
+//	iptables-restore: COMMIT expected at line 3                 both, at the end
+func refusedLine(stderr string) int {
+	m := regexp.MustCompile(`(?:\bline (\d+) failed|\bline (\d+): |\bat line:? (\d+))`).FindStringSubmatch(stderr)
+	if m == nil {
+		return 0
+	}
+	n, err := strconv.Atoi(m[1] + m[2] + m[3]) // exactly one of them matched
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// quotedName returns the first name in quotes, of a chain, a set or a target.
+func quotedName(stderr string) string {
+	if m := regexp.MustCompile("[`']([^`']+)'").FindStringSubmatch(stderr); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// firstReason puts into one line what the program said, without its advice and the line number that OpError has apart.
+func firstReason(stderr string) string {
+	var parts []string
+	for line := range strings.Lines(stderr) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "Try `") || strings.HasPrefix(line, "Error occurred at line") || strings.HasPrefix(line, "# Warning") {
+			continue
+		}
+		parts = append(parts, line)
+	}
+	return strings.Join(parts, " ")
+}

@@ -1,0 +1,175 @@
+package xtables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/coreos/go-iptables/iptables"
+	"golang.org/x/sys/unix"
+)
+
+// trialChain is created and deleted to prove that rules can be written.
+const trialChain = "VIPD-TRIAL"
+
+// Find returns the tool of a family. Auto takes the backend that the host's other rules use: that of plain "iptables"
+// if it has any, else the other one if that has any, else that of plain "iptables". A trial chain, created and deleted,
+// proves that the tool works; where it does not, the error is an *UnsupportedError with the way out.
+func Find(ctx context.Context, family Family, backend Backend, log *slog.Logger) (*Tool, error) {
+	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
+	tool, err := f.find(ctx, backend)
+	if err != nil {
+		return nil, err
+	}
+	editor, err := iptables.New(iptables.Path(tool.program), iptables.IPFamily(protocol(family)), iptables.Timeout(waitSeconds))
+	if err != nil {
+		return nil, f.unsupported(tool.program, err)
+	}
+	tool.jumps = editor
+	log.Debug("found iptables", "family", family, "program", tool.program, "backend", tool.backend)
+	return tool, nil
+}
+
+func protocol(f Family) iptables.Protocol {
+	if f == IPv6 {
+		return iptables.ProtocolIPv6
+	}
+	return iptables.ProtocolIPv4
+}
+
+// finder is Find with its outside in fields.
+type finder struct {
+	family Family
+	run    command
+	look   func(program string) (path string, err error)
+	// loaded returns the legacy tables that this network namespace has had any use of.
+	loaded     func(Family) []string
+	privileged func() bool
+}
+
+func (f *finder) find(ctx context.Context, backend Backend) (*Tool, error) {
+	tool := &Tool{family: f.family, backend: backend, run: f.run}
+	switch backend {
+	case NFT, Legacy:
+		tool.program = f.program(backend)
+		if _, err := f.look(tool.program); err != nil {
+			// Some systems have the plain names only.
+			if of, plainErr := f.plainBackend(ctx); plainErr != nil || of != backend {
+				return nil, f.unsupported(tool.program, err)
+			}
+			tool.program = f.family.program()
+		}
+	case Auto:
+		plain, err := f.plainBackend(ctx)
+		if err != nil {
+			return nil, f.unsupported(f.family.program(), err)
+		}
+		tool.program, tool.backend = f.family.program(), plain
+		if other := plain.other(); !f.inUse(ctx, tool.program, plain) && f.inUse(ctx, f.program(other), other) {
+			tool.program, tool.backend = f.program(other), other
+		}
+	default:
+		return nil, fmt.Errorf("%q is no backend of iptables; auto, nft and legacy are", backend)
+	}
+	if err := f.try(ctx, tool); err != nil {
+		return nil, f.unsupported(tool.program, err)
+	}
+	return tool, nil
+}
+
+// plainBackend asks the program without a suffix which backend it is.
+func (f *finder) plainBackend(ctx context.Context) (Backend, error) {
+	program := f.family.program()
+	if _, err := f.look(program); err != nil {
+		return "", err
+	}
+	stdout, stderr, err := f.run(ctx, "", program, "--version")
+	if err != nil {
+		return "", failure(program, "", stderr, err)
+	}
+	if strings.Contains(stdout, "nf_tables") {
+		return NFT, nil
+	}
+	return Legacy, nil // versions before 1.8 know no other, and do not say so
+}
+
+// inUse reports whether anybody but us has rules there. It asks of legacy only the tables that are loaded, because
+// asking for a table loads it.
+func (f *finder) inUse(ctx context.Context, program string, backend Backend) bool {
+	if _, err := f.look(program + "-save"); err != nil {
+		return false
+	}
+	if backend == NFT {
+		stdout, _, err := f.run(ctx, "", program+"-save")
+		return err == nil && hasForeignRules(stdout)
+	}
+	for _, table := range f.loaded(f.family) {
+		stdout, _, err := f.run(ctx, "", program+"-save", "-t", table)
+		if err == nil && hasForeignRules(stdout) {
+			return true
+		}
+	}
+	return false
+}
+
+func hasForeignRules(saved string) bool {
+	for line := range strings.Lines(saved) {
+		if strings.HasPrefix(line, "-A ") && !strings.Contains(line, "VIPD-") {
+			return true
+		}
+	}
+	return false
+}
+
+// try creates and deletes a chain.
+func (f *finder) try(ctx context.Context, t *Tool) error {
+	if err := t.Restore(ctx, "*filter\n:"+trialChain+" - [0:0]\nCOMMIT\n"); err != nil {
+		return err
+	}
+	return t.DeleteChains(ctx, "filter", trialChain)
+}
+
+// program returns the name of the family's program of one backend.
+func (f *finder) program(b Backend) string { return f.family.program() + "-" + string(b) }
+
+// unsupported finds the way out for err.
+func (f *finder) unsupported(feature string, err error) error {
+	need := "this kernel lacks netfilter's tables: modprobe ip_tables ip6_tables nf_tables, or choose another mode"
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+		need = "install iptables: apt-get install iptables"
+	case !f.privileged():
+		need = "needs the capabilities CAP_NET_ADMIN and CAP_NET_RAW, and write access to /run/xtables.lock: run as root"
+	}
+	return &UnsupportedError{Feature: feature, Need: need, Err: err}
+}
+
+// legacyTables reads the loaded tables from the kernel, as the calling thread sees it.
+func legacyTables(family Family) []string {
+	file := "/proc/thread-self/net/ip_tables_names"
+	if family == IPv6 {
+		file = "/proc/thread-self/net/ip6_tables_names"
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil // not loaded, or not for us to read: then the trial says so
+	}
+	return strings.Fields(string(text))
+}
+
+// privileged reports whether this process may write netfilter's tables.
+func privileged() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return os.Geteuid() == 0
+	}
+	const both = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW
+	return data[0].Effective&both == both
+}

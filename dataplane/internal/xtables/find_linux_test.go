@@ -1,0 +1,116 @@
+package xtables
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// script is a host that answers as written there: by program and arguments, a program that is not there is not installed.
+type script map[string]string
+
+func (s script) look(program string) (string, error) {
+	for k := range s {
+		if strings.HasPrefix(k+" ", program+" ") {
+			return "/usr/sbin/" + program, nil
+		}
+	}
+	return "", &exec.Error{Name: program, Err: exec.ErrNotFound}
+}
+
+func (s script) run(_ context.Context, input, program string, args ...string) (string, string, error) {
+	if input != "" {
+		if refusal, ok := s[program]; ok && refusal != "" {
+			return "", refusal, errors.New("exit status 4")
+		}
+		return "", "", nil
+	}
+	out, ok := s[program+" "+strings.Join(args, " ")]
+	if !ok {
+		out = s[program]
+	}
+	return out, "", nil
+}
+
+func TestFindBackend(t *testing.T) {
+	const foreign = "*filter\n-A INPUT -j ACCEPT\nCOMMIT\n"
+	const ours = "*nat\n-A PREROUTING -j VIPD-SERVICES\nCOMMIT\n"
+	nftPlain := script{
+		"iptables --version": "iptables v1.8.9 (nf_tables)\n", "iptables-save": "",
+		"iptables-restore": "", "iptables-legacy": "", "iptables-legacy-restore": "", "iptables-nft": "", "iptables-nft-restore": "",
+		"iptables-legacy-save -t filter": "", "iptables-nft-save": "",
+	}
+	with := func(base script, program, output string) script {
+		s := script{}
+		for k, v := range base {
+			s[k] = v
+		}
+		s[program] = output
+		return s
+	}
+	legacyPlain := with(nftPlain, "iptables --version", "iptables v1.8.9 (legacy)\n")
+	for _, c := range []struct {
+		name    string
+		host    script
+		loaded  []string
+		ask     Backend
+		program string
+		backend Backend
+	}{
+		{"an empty host has its default", nftPlain, nil, Auto, "iptables", NFT},
+		{"the default has the host's rules", with(with(nftPlain, "iptables-save", foreign), "iptables-legacy-save -t filter", foreign), []string{"filter"}, Auto, "iptables", NFT},
+		{"the host's rules are in legacy", with(nftPlain, "iptables-legacy-save -t filter", foreign), []string{"filter"}, Auto, "iptables-legacy", Legacy},
+		{"legacy tables that are not loaded are not asked", with(nftPlain, "iptables-legacy-save -t filter", foreign), nil, Auto, "iptables", NFT},
+		{"our own rules do not count", with(nftPlain, "iptables-legacy-save -t filter", ours), []string{"filter"}, Auto, "iptables", NFT},
+		{"the host's rules are in nft", with(legacyPlain, "iptables-nft-save", foreign), nil, Auto, "iptables-nft", NFT},
+		{"an old version says nothing", script{"iptables --version": "iptables v1.6.1\n", "iptables-restore": ""}, nil, Auto, "iptables", Legacy},
+		{"asked for", nftPlain, nil, Legacy, "iptables-legacy", Legacy},
+		{"asked for, under the plain name only", script{"iptables --version": "iptables v1.8.9 (legacy)\n", "iptables-restore": ""}, nil, Legacy, "iptables", Legacy},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := finder{
+				family: IPv4, run: c.host.run, look: c.host.look, privileged: func() bool { return true },
+				loaded: func(Family) []string { return c.loaded },
+			}
+			got, err := f.find(t.Context(), c.ask)
+			if err != nil || got.program != c.program || got.backend != c.backend {
+				t.Fatalf("got %+v, %v; want %s (%s)", got, err, c.program, c.backend)
+			}
+		})
+	}
+}
+
+func TestFindSaysWhatIsNeeded(t *testing.T) {
+	works := script{"iptables --version": "iptables v1.8.9 (nf_tables)\n", "iptables-restore": ""}
+	refuses := script{"iptables --version": "iptables v1.8.9 (nf_tables)\n", "iptables-restore": "Permission denied (you must be root)"}
+	for _, c := range []struct {
+		name       string
+		host       script
+		ask        Backend
+		privileged bool
+		want       string // "" for success
+	}{
+		{"works", works, Auto, true, ""},
+		{"not installed", script{}, Auto, true, "apt-get install iptables"},
+		{"not this backend", works, Legacy, true, "apt-get install iptables"},
+		{"no privilege", refuses, Auto, false, "CAP_NET_ADMIN"},
+		{"no kernel support", refuses, Auto, true, "modprobe"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := finder{
+				family: IPv4, run: c.host.run, look: c.host.look, loaded: func(Family) []string { return nil },
+				privileged: func() bool { return c.privileged },
+			}
+			_, err := f.find(t.Context(), c.ask)
+			var unsupported *UnsupportedError
+			switch {
+			case c.want == "" && err != nil:
+				t.Fatalf("got %v, want success", err)
+			case c.want != "" && (!errors.As(err, &unsupported) || !strings.Contains(unsupported.Need, c.want)):
+				t.Fatalf("got %v, want an UnsupportedError with %q", err, c.want)
+			}
+		})
+	}
+}

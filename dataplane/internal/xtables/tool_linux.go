@@ -1,0 +1,190 @@
+package xtables
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-iptables/iptables"
+)
+
+// waitSeconds is how long a program waits for others that hold the lock of the tables.
+const waitSeconds = 5
+
+// Tool is one family's iptables with one backend. Its methods may be called by several goroutines; each runs the
+// program in the network namespace of its caller's thread.
+type Tool struct {
+	family  Family
+	backend Backend
+	program string // such as iptables-nft; -restore and -save are appended
+	jumps   jumpEditor
+	run     command
+}
+
+// jumpEditor is what is used of *iptables.IPTables.
+type jumpEditor interface {
+	Exists(table, chain string, rule ...string) (bool, error)
+	Insert(table, chain string, position int, rule ...string) error
+	Append(table, chain string, rule ...string) error
+	Delete(table, chain string, rule ...string) error
+	ChainExists(table, chain string) (bool, error)
+	ListChains(table string) ([]string, error)
+	HasRandomFully() bool
+}
+
+var _ jumpEditor = (*iptables.IPTables)(nil)
+
+// command runs a program with input, and returns what it wrote. err is an *exec.ExitError where the program ran.
+type command func(ctx context.Context, input, program string, args ...string) (stdout, stderr string, err error)
+
+// Family returns the family that the tool writes rules of.
+func (t *Tool) Family() Family { return t.family }
+
+// Backend returns NFT or Legacy.
+func (t *Tool) Backend() Backend { return t.backend }
+
+// HasRandomFully reports whether MASQUERADE takes --random-fully.
+func (t *Tool) HasRandomFully() bool { return t.jumps.HasRandomFully() }
+
+// Restore carries out input, in the syntax of iptables-restore, and leaves alone what input does not name. Each COMMIT
+// is a transaction of its own: an error, an *OpError that quotes the line refused, leaves the blocks before it done.
+func (t *Tool) Restore(ctx context.Context, input string) error {
+	op := t.program + "-restore"
+	_, stderr, err := t.run(ctx, input, op, "--noflush", "--wait", fmt.Sprint(waitSeconds))
+	if err != nil {
+		return failure(op, input, stderr, err)
+	}
+	return nil
+}
+
+// EnsureJump makes sure that chain has the rule, wherever in it. Where it is missing it becomes the chain's first rule
+// or its last. It is not moved when others put theirs before it: they might do the same.
+func (t *Tool) EnsureJump(ctx context.Context, table, chain string, first bool, rule ...string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	exists, err := t.jumps.Exists(table, chain, rule...)
+	if err != nil {
+		return fmt.Errorf("looking for the jump from %s %s: %w", table, chain, err)
+	}
+	switch {
+	case exists:
+		return nil
+	case first:
+		err = t.jumps.Insert(table, chain, 1, rule...)
+	default:
+		err = t.jumps.Append(table, chain, rule...)
+	}
+	if err != nil {
+		return fmt.Errorf("adding the jump from %s %s: %w", table, chain, err)
+	}
+	return nil
+}
+
+// HasJump reports whether chain has the rule.
+func (t *Tool) HasJump(ctx context.Context, table, chain string, rule ...string) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	exists, err := t.jumps.Exists(table, chain, rule...)
+	if err != nil {
+		return false, fmt.Errorf("looking for the jump from %s %s: %w", table, chain, err)
+	}
+	return exists, nil
+}
+
+// RemoveJump removes the rule from chain, however often it is there.
+func (t *Tool) RemoveJump(ctx context.Context, table, chain string, rule ...string) error {
+	for {
+		exists, err := t.HasJump(ctx, table, chain, rule...)
+		if err != nil || !exists {
+			return err
+		}
+		if err := t.jumps.Delete(table, chain, rule...); err != nil {
+			return fmt.Errorf("removing the jump from %s %s: %w", table, chain, err)
+		}
+	}
+}
+
+// RemoveJumpsTo removes every rule of chain that jumps or goes to one of targets, whatever else the rule says: for rules
+// that an older version wrote, or whose sets are gone. It returns the rules it removed, without the chain's name.
+func (t *Tool) RemoveJumpsTo(ctx context.Context, table, chain string, targets ...string) ([]string, error) {
+	stdout, stderr, err := t.run(ctx, "", t.program, "--wait", fmt.Sprint(waitSeconds), "-t", table, "-S", chain)
+	if err != nil {
+		return nil, failure(t.program, "", stderr, err)
+	}
+	var removed []string
+	input := strings.Builder{}
+	for line := range strings.Lines(stdout) {
+		words := strings.Fields(line)
+		i := max(slices.Index(words, "-j"), slices.Index(words, "-g"))
+		if len(words) < 4 || words[0] != "-A" || i < 0 || i+1 >= len(words) || !slices.Contains(targets, words[i+1]) {
+			continue
+		}
+		rule := strings.Join(words[2:], " ")
+		fmt.Fprintf(&input, "-D %s %s\n", chain, rule)
+		removed = append(removed, rule)
+	}
+	if removed == nil {
+		return nil, nil
+	}
+	return removed, t.Restore(ctx, "*"+table+"\n"+input.String()+"COMMIT\n")
+}
+
+// ChainExists reports whether table has the chain.
+func (t *Tool) ChainExists(ctx context.Context, table, chain string) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	return t.jumps.ChainExists(table, chain)
+}
+
+// Chains returns the table's chains whose names begin with prefix. Its cost grows with all rules of the table.
+func (t *Tool) Chains(ctx context.Context, table, prefix string) ([]string, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	chains, err := t.jumps.ListChains(table)
+	if err != nil {
+		return nil, fmt.Errorf("listing the chains of %s: %w", table, err)
+	}
+	return slices.DeleteFunc(chains, func(c string) bool { return !strings.HasPrefix(c, prefix) }), nil
+}
+
+// DeleteChains empties and deletes the chains, all or none. Those that are absent are no error. Rules of other chains
+// must not lead to them any more.
+func (t *Tool) DeleteChains(ctx context.Context, table string, chains ...string) error {
+	if len(chains) == 0 {
+		return nil
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "*%s\n", table)
+	for _, c := range chains {
+		fmt.Fprintf(&b, ":%s - [0:0]\n", c)
+	}
+	for _, c := range chains {
+		fmt.Fprintf(&b, "-X %s\n", c)
+	}
+	b.WriteString("COMMIT\n")
+	return t.Restore(ctx, b.String())
+}
+
+// execute is the command that starts programs. When ctx ends the program is killed; its transaction is done or it is
+// not.
+func execute(ctx context.Context, input, program string, args ...string) (string, string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdin = strings.NewReader(input)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		err = errors.Join(ctx.Err(), err)
+	}
+	return stdout.String(), stderr.String(), err
+}

@@ -1,0 +1,164 @@
+package xtables
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// everyTool runs test with each backend and family that this host has.
+func everyTool(t *testing.T, test func(t *testing.T, tool *Tool)) {
+	for _, backend := range []Backend{NFT, Legacy} {
+		for _, family := range Families() {
+			t.Run(fmt.Sprintf("%s %s", backend, family), func(t *testing.T) {
+				tool, err := Find(t.Context(), family, backend, slog.New(slog.DiscardHandler))
+				if u := (*UnsupportedError)(nil); errors.As(err, &u) {
+					t.Skip(err)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				test(t, tool)
+			})
+		}
+	}
+}
+
+// saved is the table as the tool's own save program writes it, without counters and comments.
+func saved(t *testing.T, tool *Tool, table string) string {
+	t.Helper()
+	out, err := exec.Command(tool.program+"-save", "-t", table).Output()
+	if err != nil {
+		t.Fatalf("%s-save: %v", tool.program, err)
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(out)) {
+		if line[0] == ':' || line[0] == '-' {
+			line, _, _ = strings.Cut(line, " [")
+			b.WriteString(strings.TrimSpace(line) + "\n")
+		}
+	}
+	return b.String()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTool(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	everyTool(t, func(t *testing.T, tool *Tool) {
+		ctx := t.Context()
+		must(t, tool.Restore(ctx, "*filter\n:FOREIGN - [0:0]\n-A FOREIGN -p tcp -m comment --comment \"-j VIPD-A of another\" -j ACCEPT\n-A INPUT -j FOREIGN\nCOMMIT\n"))
+		before := saved(t, tool, "filter")
+
+		must(t, tool.Restore(ctx, "*filter\n:VIPD-A - [0:0]\n:VIPD-B - [0:0]\n-A VIPD-A -j VIPD-B\n-A VIPD-B -p udp -j DROP\nCOMMIT\n"))
+		for range 2 {
+			must(t, tool.EnsureJump(ctx, "filter", "INPUT", true, "-p", "tcp", "-j", "VIPD-A"))
+			must(t, tool.EnsureJump(ctx, "filter", "INPUT", false, "-p", "udp", "-j", "VIPD-A"))
+		}
+		got := saved(t, tool, "filter")
+		want := []string{"-A INPUT -p tcp -j VIPD-A", "-A INPUT -j FOREIGN", "-A INPUT -p udp -j VIPD-A"}
+		if input := rulesOf(got, "INPUT"); !slices.Equal(input, want) {
+			t.Fatalf("INPUT got %q, want %q", input, want)
+		}
+
+		// A rewritten chain loses its old rules; those that are not declared keep theirs.
+		must(t, tool.Restore(ctx, "*filter\n:VIPD-B - [0:0]\n-A VIPD-B -p tcp -j DROP\nCOMMIT\n"))
+		got = saved(t, tool, "filter")
+		if b, a := rulesOf(got, "VIPD-B"), rulesOf(got, "VIPD-A"); !slices.Equal(b, []string{"-A VIPD-B -p tcp -j DROP"}) || len(a) != 1 {
+			t.Fatalf("after rewriting VIPD-B: it has %q, VIPD-A has %q", b, a)
+		}
+		chains, err := tool.Chains(ctx, "filter", "VIPD-")
+		must(t, err)
+		slices.Sort(chains)
+		if !slices.Equal(chains, []string{"VIPD-A", "VIPD-B"}) {
+			t.Fatalf("chains: got %q", chains)
+		}
+		checkExists(t, tool, "VIPD-A", true)
+
+		must(t, tool.EnsureJump(ctx, "filter", "FORWARD", true, "-j", "VIPD-A"))
+		must(t, tool.RemoveJump(ctx, "filter", "FORWARD", "-j", "VIPD-A"))
+		must(t, tool.RemoveJump(ctx, "filter", "FORWARD", "-j", "VIPD-A"))
+		removed, err := tool.RemoveJumpsTo(ctx, "filter", "INPUT", "VIPD-A", "VIPD-B")
+		must(t, err)
+		if len(removed) != 2 {
+			t.Fatalf("removed %q, want the two jumps", removed)
+		}
+		must(t, tool.DeleteChains(ctx, "filter", append(chains, "VIPD-NEVER")...))
+		checkExists(t, tool, "VIPD-A", false)
+		if after := saved(t, tool, "filter"); after != before {
+			t.Fatalf("the rest changed:\n%s\nbefore:\n%s", after, before)
+		}
+	})
+}
+
+func checkExists(t *testing.T, tool *Tool, chain string, want bool) {
+	t.Helper()
+	if got, err := tool.ChainExists(t.Context(), "filter", chain); err != nil || got != want {
+		t.Fatalf("ChainExists(%s) = %t, %v; want %t", chain, got, err, want)
+	}
+}
+
+func rulesOf(saved, chain string) []string {
+	var rules []string
+	for line := range strings.Lines(saved) {
+		if strings.HasPrefix(line, "-A "+chain+" ") {
+			rules = append(rules, strings.TrimSpace(line))
+		}
+	}
+	return rules
+}
+
+// TestRefusals holds Restore to naming the line, and to undoing the whole block that it is in.
+func TestRefusals(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	everyTool(t, func(t *testing.T, tool *Tool) {
+		for _, c := range []struct{ input, line string }{
+			{"*filter\n:VIPD-A - [0:0]\n-A VIPD-A -j VIPD-NOPE\nCOMMIT\n", "-A VIPD-A -j VIPD-NOPE"},
+			{"*filter\n:VIPD-A - [0:0]\n-A VIPD-A --bogus\nCOMMIT\n", "-A VIPD-A --bogus"},
+			{"*filter\n:VIPD-A - [0:0]\n-X VIPD-NOPE\nCOMMIT\n", "-X VIPD-NOPE"},
+			{"*filter\n:VIPD-A - [0:0]\n-A VIPD-A -m set --match-set vipd-nope dst -j DROP\nCOMMIT\n", "-A VIPD-A -m set --match-set vipd-nope dst -j DROP"},
+		} {
+			err := tool.Restore(t.Context(), c.input)
+			var op *OpError
+			if !errors.As(err, &op) || op.Input != c.line {
+				t.Errorf("%q: got %v, want an error that quotes %q", c.input, err, c.line)
+			}
+			checkExists(t, tool, "VIPD-A", false)
+		}
+	})
+}
+
+// TestFollowsTheHost lets real rules of the host decide which backend Auto takes.
+func TestFollowsTheHost(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	log := slog.New(slog.DiscardHandler)
+	for _, backend := range []Backend{Legacy, NFT} {
+		host, err := Find(t.Context(), IPv4, backend, log)
+		if u := (*UnsupportedError)(nil); errors.As(err, &u) {
+			t.Skip(err)
+		}
+		must(t, err)
+		must(t, host.Restore(t.Context(), "*filter\n-A INPUT -p sctp -j ACCEPT\nCOMMIT\n"))
+		got, err := Find(t.Context(), IPv4, Auto, log)
+		must(t, err)
+		if got.Backend() != backend {
+			t.Errorf("the host uses %s, auto took %s (%s)", backend, got.Backend(), got.program)
+		}
+		must(t, host.Restore(t.Context(), "*filter\n-D INPUT -p sctp -j ACCEPT\nCOMMIT\n"))
+	}
+}
