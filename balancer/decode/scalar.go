@@ -1,0 +1,278 @@
+package decode
+
+import (
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// str reads text into v, which may be limited to some values.
+func (d *decoder) str(v reflect.Value, raw any) {
+	s, ok := d.asText(raw)
+	if !ok {
+		return
+	}
+	if e, ok := v.Interface().(Values); ok {
+		if values := e.Values(); !slices.Contains(values, s) {
+			d.problem("%q is not one of %s%s", shorten(s), strings.Join(values, ", "), didYouMean(s, values))
+			return
+		}
+	}
+	v.SetString(s)
+}
+
+func (d *decoder) asText(raw any) (string, bool) {
+	s, ok := raw.(string)
+	if !ok {
+		d.wrong("text in quotes", raw)
+	}
+	return s, ok
+}
+
+// text reads raw into target by means of parse, whose error is the problem.
+func text[T any](d *decoder, target *T, raw any, parse func(string) (T, error)) {
+	s, ok := d.asText(raw)
+	if !ok {
+		return
+	}
+	if v, err := parse(s); err != nil {
+		d.problem("%s", err)
+	} else {
+		*target = v
+	}
+}
+
+// unmarshal reads raw into target, whose error is the problem.
+func (d *decoder) unmarshal(target encoding.TextUnmarshaler, raw any) {
+	s, ok := d.asText(raw)
+	if !ok {
+		return
+	}
+	if err := target.UnmarshalText([]byte(s)); err != nil {
+		d.problem("%s", err)
+	}
+}
+
+func (d *decoder) boolean(v reflect.Value, raw any) {
+	switch b := raw.(type) {
+	case bool:
+		v.SetBool(b)
+	case string:
+		if b == "true" || b == "false" {
+			d.problem("needs %s without quotes", b)
+			return
+		}
+		d.wrong("true or false", raw)
+	default:
+		d.wrong("true or false", raw)
+	}
+}
+
+// texts reads a table of texts.
+func (d *decoder) texts(target *map[string]string, raw any) {
+	readMap(d, target, raw, "")
+}
+
+// numbers reads a table of 16-bit numbers.
+func (d *decoder) numbers(target *map[string]uint16, raw any, allowed string) {
+	readMap(d, target, raw, allowed)
+}
+
+// readMap reads a table whose keys are free. An empty one is nil, so that there is one way to say it; an entry with a
+// problem is left out.
+func readMap[T any](d *decoder, target *map[string]T, raw any, allowed string) {
+	table, ok := d.asTable(raw)
+	if !ok {
+		return
+	}
+	var out map[string]T
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		if table[key] == nil {
+			continue
+		}
+		back := d.enter(key)
+		before := len(d.problems)
+		var v T
+		d.value(reflect.ValueOf(&v).Elem(), table[key], allowed)
+		if len(d.problems) == before {
+			if out == nil {
+				out = make(map[string]T, len(table))
+			}
+			out[key] = v
+		}
+		d.leave(back)
+	}
+	*target = out
+}
+
+func (d *decoder) signed(v reflect.Value, raw any, allowed string) {
+	shift := 64 - v.Type().Bits()
+	if n, ok := d.whole(raw, math.MinInt64>>shift, math.MaxInt64>>shift, allowed); ok {
+		v.SetInt(n)
+	}
+}
+
+// unsigned reads up to 63 bits: TOML has no greater numbers.
+func (d *decoder) unsigned(v reflect.Value, raw any, allowed string) {
+	most := uint64(math.MaxUint64) >> (64 - v.Type().Bits())
+	if n, ok := d.whole(raw, 0, int64(min(most, math.MaxInt64)), allowed); ok {
+		v.SetUint(uint64(n))
+	}
+}
+
+// whole returns the whole number that raw is, if it is one from least to most, which the range tag narrows.
+func (d *decoder) whole(raw any, least, most int64, allowed string) (int64, bool) {
+	var n int64
+	var err error
+	switch r := raw.(type) {
+	case int64:
+		n = r
+	case json.Number:
+		n, err = strconv.ParseInt(string(r), 10, 64)
+	default:
+		err = strconv.ErrSyntax
+	}
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		d.notWhole(raw)
+		return 0, false
+	}
+	low, high, _ := strings.Cut(allowed, ",")
+	least, most = mustWhole(low, least), mustWhole(high, most)
+	switch {
+	case err == nil && n >= least && n <= most:
+		return n, true
+	case most == math.MaxInt64 && n < least:
+		d.problem("%v is too small; %d or more is possible", raw, least)
+	case most == math.MaxInt64:
+		d.problem("%v is out of range", raw)
+	default:
+		d.problem("%v is out of range; %d to %d are possible", raw, least, most)
+	}
+	return 0, false
+}
+
+// mustWhole reads an end of a range tag, which the program wrote; an empty one leaves the limit of the type.
+func mustWhole(tag string, limit int64) int64 {
+	if tag == "" {
+		return limit
+	}
+	n, err := strconv.ParseInt(tag, 10, 64)
+	if err != nil {
+		panic(fmt.Sprintf("decode: the range tag %q is not a number", tag))
+	}
+	return n
+}
+
+func (d *decoder) notWhole(raw any) {
+	if s, ok := raw.(string); ok {
+		if _, err := strconv.ParseInt(s, 10, 64); err == nil {
+			d.problem("needs a number without quotes: write %s", s)
+			return
+		}
+	}
+	d.wrong("a whole number", raw)
+}
+
+// duration reads text such as "2s" into target.
+func (d *decoder) duration(target *time.Duration, raw any, allowed string) {
+	s, ok := raw.(string)
+	if !ok {
+		if n, is := asNumber(raw); is {
+			d.problem("%s needs a unit: write \"%ss\" for seconds", n, n)
+		} else {
+			d.wrong(`a duration in quotes, such as "30s"`, raw)
+		}
+		return
+	}
+	v, err := time.ParseDuration(strings.TrimSpace(s))
+	if err != nil {
+		if s != "" && strings.Trim(s, "0123456789.") == "" {
+			d.problem("%q needs a unit: write \"%ss\" for seconds", s, s)
+			return
+		}
+		d.problem("%q is not a duration, such as \"500ms\", \"30s\", \"5m\" or \"3h\"", shorten(s))
+		return
+	}
+	least, most, _ := strings.Cut(allowed, ",")
+	if least == "" {
+		least = "0s"
+	}
+	switch {
+	case v < mustDuration(least) && v < 0 && most == "":
+		d.problem("%s is negative; %s or more is possible", s, least)
+	case v < mustDuration(least), most != "" && v > mustDuration(most):
+		if most == "" {
+			d.problem("%s is too short; %s or more is possible", s, least)
+			return
+		}
+		d.problem("%s is out of range; %s to %s are possible", s, least, most)
+	default:
+		*target = v
+	}
+}
+
+// mustDuration reads an end of a range tag, which the program wrote.
+func mustDuration(tag string) time.Duration {
+	d, err := time.ParseDuration(tag)
+	if err != nil {
+		panic(fmt.Sprintf("decode: the range tag %q is not a duration", tag))
+	}
+	return d
+}
+
+// asNumber returns a number as people would write it.
+func asNumber(raw any) (string, bool) {
+	switch n := raw.(type) {
+	case int64:
+		return strconv.FormatInt(n, 10), true
+	case float64:
+		return strconv.FormatFloat(n, 'g', -1, 64), true
+	case json.Number:
+		return n.String(), true
+	}
+	return "", false
+}
+
+// describe names what is there in the words of people who write TOML or JSON.
+func describe(raw any) string {
+	if n, ok := asNumber(raw); ok {
+		return "the number " + n
+	}
+	switch r := raw.(type) {
+	case nil:
+		return "null"
+	case string:
+		return fmt.Sprintf("the text %q", shorten(r))
+	case bool:
+		return strconv.FormatBool(r)
+	case time.Time:
+		return "a date"
+	case []any, []map[string]any:
+		return "a list"
+	case map[string]any:
+		return "a table"
+	}
+	return fmt.Sprintf("%v", raw)
+}
+
+// shorten keeps messages readable where somebody pasted a book.
+func shorten(s string) string {
+	const most = 60
+	if len(s) <= most {
+		return s
+	}
+	cut := most
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "..."
+}

@@ -1,0 +1,86 @@
+package decode
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// Tree is the inverse of Into: the fields of the struct that value points to, as a tree, without those that are as in
+// defaults, which is of the same type. Elements of lists leave out what SetDefaults gives them.
+func Tree(value, defaults any) map[string]any {
+	e := encoder{decoder{plans: map[reflect.Type][]field{}}}
+	return e.table(reflect.ValueOf(value).Elem(), reflect.ValueOf(defaults).Elem())
+}
+
+type encoder struct{ decoder }
+
+func (e *encoder) table(v, defaults reflect.Value) map[string]any {
+	tree := map[string]any{}
+	for _, f := range e.fields(v.Type()) {
+		a, b := v.FieldByIndex(f.index), defaults.FieldByIndex(f.index)
+		if !reflect.DeepEqual(a.Interface(), b.Interface()) {
+			tree[f.name] = e.value(a)
+		}
+	}
+	return tree
+}
+
+func (e *encoder) value(v reflect.Value) any {
+	switch t := v.Interface().(type) {
+	case time.Duration:
+		return FormatDuration(t)
+	case encoding.TextMarshaler:
+		text, err := t.MarshalText()
+		if err != nil {
+			panic(fmt.Sprintf("decode: %T does not write itself: %v", t, err))
+		}
+		return string(text)
+	}
+	switch v.Kind() {
+	case reflect.String:
+		return v.String()
+	case reflect.Bool:
+		return v.Bool()
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return v.Int()
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return int64(v.Uint())
+	case reflect.Pointer:
+		if v.IsNil() {
+			return nil
+		}
+		return e.value(v.Elem())
+	case reflect.Struct:
+		return e.table(v, fresh(v.Type()).Elem())
+	case reflect.Slice:
+		list := make([]any, v.Len())
+		for i := range list {
+			list[i] = e.value(v.Index(i))
+		}
+		return list
+	case reflect.Map:
+		table := map[string]any{}
+		for it := v.MapRange(); it.Next(); {
+			table[it.Key().String()] = e.value(it.Value())
+		}
+		return table
+	case reflect.Interface:
+		return v.Interface()
+	}
+	panic(fmt.Sprintf("decode: a %s can't be written", v.Type()))
+}
+
+// FormatDuration writes d as people do: 3h rather than 3h0m0s.
+func FormatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}

@@ -1,0 +1,141 @@
+package balancer
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"vipd/balancer/decode"
+)
+
+// checkEndpoints checks the endpoints of s, each for itself and then together with its ports and VIPs.
+func (r *reading) checkEndpoints(s *Service) {
+	names := make([]string, 0, len(s.Ports))
+	for i := range s.Ports {
+		if name := s.Ports[i].Name; name != "" {
+			names = append(names, name)
+		}
+	}
+	portsRead, vipsRead := !r.isBroken("ports"), !r.isBroken("vips")
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		r.checkEndpoint(e, func(field string) string { return element("endpoints", i, field) })
+		if portsRead && len(e.Ports) > 0 {
+			r.checkPortNames(e, names, i)
+		}
+		if vipsRead && e.Address.IsValid() {
+			r.checkReach(s, e, i)
+		}
+	}
+	if portsRead {
+		r.checkDuplicates(s)
+	}
+}
+
+// checkEndpoint checks one endpoint alone; at writes the path of its fields.
+func (r *reading) checkEndpoint(e *Endpoint, at func(field string) string) {
+	if !e.Address.IsValid() {
+		r.errorf(at("address"), "needs an address, such as 192.168.1.11")
+	} else if why := notUnicast(e.Address); why != "" {
+		r.errorf(at("address"), "%s is %s: an endpoint has an address of one host", e.Address, why)
+	}
+	if e.Weight < 0 || e.Weight > MaxWeight {
+		r.errorf(at("weight"), "%d is out of range; 0 (no new connections) to %d are possible", e.Weight, MaxWeight)
+	}
+	if e.MaxConnections < 0 {
+		r.errorf(at("max_connections"), "%d is negative; 0 (no bound) or more is possible", e.MaxConnections)
+	}
+	if len(e.Ports) == 0 {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
+		if e.Ports[name] == 0 {
+			r.errorf(decode.Join(at("ports"), name), "0 is not a port; 1 to 65535 are possible")
+		}
+	}
+}
+
+// checkPortNames checks that the ports of endpoint i are among those of the service.
+func (r *reading) checkPortNames(e *Endpoint, names []string, i int) {
+	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
+		if slices.Contains(names, name) {
+			continue
+		}
+		path := decode.Join(element("endpoints", i, "ports"), name)
+		switch near := decode.Nearest(name, names); {
+		case len(names) == 0:
+			r.errorf(path, "the service's port has no name: use port, or give ports[0] the name %q", name)
+		case near != "":
+			r.errorf(path, "the service has no port named %q; did you mean %q?", name, near)
+		default:
+			r.errorf(path, "the service has no port named %q; there is %s", name, strings.Join(names, ", "))
+		}
+	}
+}
+
+// checkReach notes where endpoint i is never used, or leads back to the service.
+func (r *reading) checkReach(s *Service, e *Endpoint, i int) {
+	own := slices.Contains(s.VIPs, e.Address)
+	if own && r.leadsBack(s, e) {
+		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service with the same port: connections to it may come back for ever", e.Address)
+	}
+	if own || len(s.VIPs) == 0 || len(s.Pools) > 0 {
+		return
+	}
+	serves := func(vip netip.Addr) bool { return vip.Is4() == e.Address.Is4() }
+	nodePort := slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 })
+	if !slices.ContainsFunc(s.VIPs, serves) && !nodePort {
+		family := "IPv6"
+		if e.Address.Is4() {
+			family = "IPv4"
+		}
+		r.warnf(element("endpoints", i, "address"), "%s is never used: the service has no %s VIP", e.Address, family)
+	}
+}
+
+// leadsBack reports whether a port of e, which has a VIP's address, is a port of the service.
+func (r *reading) leadsBack(s *Service, e *Endpoint) bool {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		target := e.TargetPort(p)
+		open := func(q Port) bool { return q.Port == target && q.Protocol == p.Protocol }
+		if target != 0 && slices.ContainsFunc(s.Ports, open) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkDuplicates notes endpoints that are there twice: an error where nothing tells them apart, a warning where only
+// some of their ports do.
+func (r *reading) checkDuplicates(s *Service) {
+	type target struct {
+		port int // index of the service's port
+		at   netip.AddrPort
+	}
+	first := make(map[target]int, len(s.Endpoints)*len(s.Ports))
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		if !e.Address.IsValid() {
+			continue
+		}
+		shared, other, name := 0, 0, ""
+		for j := range s.Ports {
+			p := &s.Ports[j]
+			t := target{j, netip.AddrPortFrom(e.Address, e.TargetPort(p))}
+			if k, again := first[t]; again {
+				shared, other, name = shared+1, k, p.Name
+			} else {
+				first[t] = i
+			}
+		}
+		switch {
+		case shared == 0:
+		case shared == len(s.Ports):
+			r.errorf(element("endpoints", i, ""), "%s is there already with the same ports, as endpoints[%d]", e.Address, other)
+		default:
+			r.warnf(element("endpoints", i, ""), "%s has the same port as endpoints[%d] for %s: it counts once there", e.Address, other, name)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package balancer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/balancer/decode"
+)
+
+// The bounds of a check's interval: below, the checks themselves would be the load.
+const (
+	minHealthInterval = 10 * time.Millisecond
+	maxHealthInterval = 24 * time.Hour
+)
+
+// formatted writes a duration for messages.
+func formatted(d time.Duration) string { return decode.FormatDuration(d) }
+
+// checkHealth checks the health table alone.
+func (r *reading) checkHealth(h *Health) {
+	if h.Type == "" {
+		r.errorf("health.type", "needs a type: %s", strings.Join(h.Type.Values(), ", "))
+	} else {
+		r.checkBelongs(h)
+		r.checkType(h)
+	}
+	r.checkTimes(h)
+	if h.Rise < 1 {
+		r.errorf("health.rise", "%d is too small; 1 or more checks in a row must pass", h.Rise)
+	}
+	if h.Fall < 1 {
+		r.errorf("health.fall", "%d is too small; 1 or more checks in a row must fail", h.Fall)
+	}
+	if h.PanicThreshold < 0 || h.PanicThreshold > 100 {
+		r.errorf("health.panic_threshold", "%d is out of range; 0 to 100 (percent) are possible", h.PanicThreshold)
+	}
+	if (h.CertFile == "") != (h.KeyFile == "") {
+		set, missing := "cert_file", "key_file"
+		if h.CertFile == "" {
+			set, missing = missing, set
+		}
+		r.errorf("health."+set, "needs %s too: a certificate is used together with its key", missing)
+	}
+	if h.Source.IsValid() {
+		if why := notUnicast(h.Source); why != "" {
+			r.errorf("health.source", "%s is %s: checks come from an address of this host", h.Source, why)
+		}
+	}
+}
+
+// checkTimes checks the times against their bounds and each other. A clash with a default is told where the other
+// one is set.
+func (r *reading) checkTimes(h *Health) {
+	if h.Interval < minHealthInterval || h.Interval > maxHealthInterval {
+		r.errorf("health.interval", "%s is out of range; 10ms to 24h are possible", formatted(h.Interval))
+		return
+	}
+	if h.FastInterval > h.Interval {
+		r.errorf("health.fast_interval", "%s is above interval, which is %s: it is for looking more often", formatted(h.FastInterval), formatted(h.Interval))
+	}
+	switch {
+	case h.Timeout <= 0:
+		r.errorf("health.timeout", "leaves no time to answer; more than 0s is needed, such as 1s")
+	case h.Timeout < h.Interval || r.isBroken("health.interval") || r.isBroken("health.timeout"):
+	case r.setsInHealth("timeout"):
+		r.errorf("health.timeout", "%s must be below interval, which is %s", formatted(h.Timeout), formatted(h.Interval))
+	default:
+		r.errorf("health.interval", "%s must be above timeout, which is %s by default: set timeout too", formatted(h.Interval), formatted(h.Timeout))
+	}
+}
+
+// healthField is a field of health that only some types have.
+type healthField struct {
+	name  string
+	types []HealthType
+}
+
+func healthFields() []healthField {
+	web := []HealthType{HTTPHealth, HTTPSHealth}
+	named := []HealthType{HTTPHealth, HTTPSHealth, GRPCHealth}
+	secure := []HealthType{HTTPSHealth, GRPCHealth}
+	sent := []HealthType{TCPHealth, UDPHealth}
+	network := []HealthType{TCPHealth, HTTPHealth, HTTPSHealth, GRPCHealth, DNSHealth, UDPHealth}
+	return []healthField{
+		{"path", web},
+		{"host", named},
+		{"status", web},
+		{"method", web},
+		{"headers", web},
+		{"expect", []HealthType{TCPHealth, HTTPHealth, HTTPSHealth, DNSHealth, UDPHealth}},
+		{"send", sent},
+		{"command", []HealthType{ExecHealth}},
+		{"user", []HealthType{ExecHealth}},
+		{"query", []HealthType{DNSHealth}},
+		{"ca_file", secure},
+		{"cert_file", secure},
+		{"key_file", secure},
+		{"verify", secure},
+		{"source", network},
+		{"mark", network},
+	}
+}
+
+// checkBelongs notes fields that the type of check does not have.
+func (r *reading) checkBelongs(h *Health) {
+	for _, f := range healthFields() {
+		if r.setsInHealth(f.name) && !slices.Contains(f.types, h.Type) {
+			words := make([]string, len(f.types))
+			for i, t := range f.types {
+				words[i] = string(t)
+			}
+			r.errorf("health."+f.name, "is for checks of type %s, this one is of type %s", strings.Join(words, ", "), h.Type)
+		}
+	}
+}
+
+// checkType checks what the type of check asks for.
+func (r *reading) checkType(h *Health) {
+	switch h.Type {
+	case HTTPHealth, HTTPSHealth:
+		r.checkRequest(h)
+	case UDPHealth:
+		if h.Send == "" && h.Expect == "" {
+			r.errorf("health.send", "needs something to send, or expect: without either a UDP check proves nothing")
+		}
+	case DNSHealth:
+		if h.Query == "" {
+			r.errorf("health.query", "needs a name to ask for, such as example.com")
+		}
+	case ExecHealth:
+		if len(h.Command) == 0 || h.Command[0] == "" {
+			r.errorf("health.command", `needs a program and its arguments, such as ["/usr/local/bin/check", "-q"]`)
+		}
+	}
+	if strings.ContainsFunc(h.Host, notInURL) || strings.Contains(h.Host, "/") {
+		r.errorf("health.host", "%q is not a host name, such as example.com", h.Host)
+	}
+}
+
+// checkRequest checks what makes up an HTTP request and its answer.
+func (r *reading) checkRequest(h *Health) {
+	if !strings.HasPrefix(h.Path, "/") || strings.ContainsFunc(h.Path, notInURL) {
+		r.errorf("health.path", "%q is not a path: it starts with / and has no spaces", h.Path)
+	}
+	if !validStatus(h.Status) {
+		r.errorf("health.status", `%q is not possible; write codes from 100 to 599 and ranges, such as "200-399" or "200,204"`, h.Status)
+	}
+	if strings.Trim(h.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+		r.errorf("health.method", "%q is not a method, such as GET or HEAD", h.Method)
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
+		path := decode.Join("health.headers", name)
+		switch {
+		case !isToken(name):
+			r.errorf("health.headers", "%q is not the name of a header", name)
+		case strings.EqualFold(name, "Host"):
+			r.errorf(path, "use host for it")
+		case strings.ContainsFunc(h.Headers[name], isControl):
+			r.errorf(path, "holds a line break or another control character")
+		}
+	}
+}
+
+// checkProbed notes checks by TCP of a service that has no TCP port, and by UDP of one without a UDP port: they would
+// take every endpoint down.
+func (r *reading) checkProbed(s *Service) {
+	if s.Health == nil || s.Health.Port != 0 || len(s.Ports) == 0 || r.isBroken("ports") {
+		return
+	}
+	proto := TCP
+	switch s.Health.Type {
+	case "", ExecHealth, DNSHealth:
+		return
+	case UDPHealth:
+		proto = UDP
+	}
+	if !slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto }) {
+		r.warnf("health.type", "%s, but the service has no %s port to check: set health.port",
+			fmt.Sprintf("%s checks by %s", s.Health.Type, strings.ToUpper(string(proto))), strings.ToUpper(string(proto)))
+	}
+}
+
+// validStatus reports whether text is a list of status codes and ranges of them.
+func validStatus(text string) bool {
+	for part := range strings.SplitSeq(text, ",") {
+		low, high, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			high = low
+		}
+		l, errLow := strconv.ParseUint(low, 10, 16)
+		h, errHigh := strconv.ParseUint(high, 10, 16)
+		if errLow != nil || errHigh != nil || l < 100 || h > 599 || l > h {
+			return false
+		}
+	}
+	return true
+}
+
+// isToken reports whether HTTP takes name as the name of a header.
+func isToken(name string) bool {
+	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~") == ""
+}
+
+func isControl(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
+
+func notInURL(c rune) bool { return c <= ' ' || c == 0x7f }

@@ -1,0 +1,203 @@
+package balancer
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer/decode"
+)
+
+// The bounds of affinity_timeout. The kernel counts it in seconds; the longest that ipset's entries live is a bit
+// under 25 days.
+const (
+	minAffinityTimeout = time.Second
+	maxAffinityTimeout = 24 * 24 * time.Hour
+)
+
+// checkService notes everything that is wrong with a service.
+func (r *reading) checkService(d *definition) {
+	if !isLabel(string(r.service)) {
+		r.errorf("", "the name %q is not possible: names are DNS labels, %s", r.service, labelRule)
+	}
+	r.checkVIPs(d.VIPs)
+	r.checkPorts(d.Ports)
+	r.checkEndpoints(&d.Service)
+	r.checkSettings(&d.Service)
+	r.checkForward(&d.Service)
+	r.checkProtocols(&d.Service)
+	r.checkLocality(&d.Service)
+	r.checkProbed(&d.Service)
+}
+
+func (r *reading) checkVIPs(vips []vip) {
+	if len(vips) == 0 {
+		r.errorf("vips", `needs at least one address, such as "10.96.0.10"`)
+	}
+	first := make(map[netip.Addr]int, len(vips))
+	for i, v := range vips {
+		if !v.addr.IsValid() {
+			continue
+		}
+		path := element("vips", i, "")
+		if why := notUnicast(v.addr); why != "" {
+			r.errorf(path, "%s is %s: a VIP is an address of one host", v.addr, why)
+			continue
+		}
+		if j, again := first[v.addr]; again {
+			r.errorf(path, "%s is there already, as vips[%d]", v.addr, j)
+			continue
+		}
+		first[v.addr] = i
+	}
+}
+
+// notUnicast says why addr is no address of one host; "": it is.
+func notUnicast(addr netip.Addr) string {
+	switch {
+	case addr.IsUnspecified():
+		return "the unspecified address"
+	case addr.IsMulticast():
+		return "a multicast address"
+	case addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "the broadcast address"
+	}
+	return ""
+}
+
+func (r *reading) checkPorts(ports []Port) {
+	if len(ports) == 0 {
+		r.errorf("ports", "needs at least one table with a port, such as port = 80")
+	}
+	type portKey struct {
+		port  uint16
+		proto Protocol
+	}
+	names, open, node := map[string]int{}, map[portKey]int{}, map[portKey]int{}
+	for i := range ports {
+		p := &ports[i]
+		r.checkPortName(ports, i, names)
+		if p.Port == 0 {
+			r.errorf(element("ports", i, "port"), "needs a port, 1 to 65535")
+		} else if j, again := open[portKey{p.Port, p.Protocol}]; again {
+			r.errorf(element("ports", i, "port"), "port %d/%s is there already, as ports[%d]", p.Port, p.Protocol, j)
+		} else {
+			open[portKey{p.Port, p.Protocol}] = i
+		}
+		if p.NodePort == 0 {
+			continue
+		}
+		if j, again := node[portKey{p.NodePort, p.Protocol}]; again {
+			r.errorf(element("ports", i, "node_port"), "node port %d/%s is there already, at ports[%d]", p.NodePort, p.Protocol, j)
+		} else {
+			node[portKey{p.NodePort, p.Protocol}] = i
+		}
+	}
+}
+
+// checkPortName checks the name of port i; names holds those before it.
+func (r *reading) checkPortName(ports []Port, i int, names map[string]int) {
+	name, path := ports[i].Name, element("ports", i, "name")
+	switch j, again := names[name]; {
+	case name == "" && len(ports) == 1:
+	case name == "":
+		r.errorf(path, "needs a name, because the service has several ports")
+	case !isLabel(name):
+		r.errorf(path, "%q is not possible: names of ports are %s", name, labelRule)
+	case again:
+		r.errorf(path, "the name %q is taken by ports[%d]", name, j)
+	default:
+		names[name] = i
+	}
+}
+
+// checkSettings checks what can be said of settings without the ports and endpoints: what [defaults] can hold.
+func (r *reading) checkSettings(s *Service) {
+	if s.AffinityTimeout < minAffinityTimeout || s.AffinityTimeout > maxAffinityTimeout {
+		r.errorf("affinity_timeout", "%s is out of range; 1s to 576h (24 days) are possible", formatted(s.AffinityTimeout))
+	}
+	if s.ConnectTimeout <= 0 {
+		r.errorf("connect_timeout", "leaves no time to connect; more than 0s is needed, such as 1s")
+	}
+	if s.Forward != NATForward {
+		if s.ProxyProtocol != NoProxyProtocol {
+			r.errorf("proxy_protocol", "%s is not possible with forward = %q, which passes packets on as they are: choose one", s.ProxyProtocol, s.Forward)
+		}
+		if s.SNAT == AlwaysSNAT {
+			r.warnf("snat", "always has no effect with forward = %q, which leaves the client's address as it is", s.Forward)
+		}
+	}
+	if s.Health != nil {
+		r.checkHealth(s.Health)
+	}
+}
+
+// checkForward checks that nothing asks for another port where forwarding leaves ports alone.
+func (r *reading) checkForward(s *Service) {
+	if s.Forward == NATForward {
+		return
+	}
+	const text = "%d differs from port %d: forward = %q passes packets on as they are, so endpoints must listen on the VIP's port"
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.TargetPort != p.Port {
+			r.errorf(element("ports", i, "target_port"), text, p.TargetPort, p.Port, s.Forward)
+		}
+	}
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		for j := range s.Ports {
+			p := &s.Ports[j]
+			if port, named := e.Ports[p.Name]; named && port != p.Port {
+				r.errorf(decode.Join(element("endpoints", i, "ports"), p.Name), text, port, p.Port, s.Forward)
+			} else if !named && e.Port != 0 && e.Port != p.Port {
+				r.errorf(element("endpoints", i, "port"), text, e.Port, p.Port, s.Forward)
+				break
+			}
+		}
+	}
+}
+
+// checkProtocols notes settings that mean nothing to any port of the service. What comes from [defaults] is meant for
+// those services that can use it.
+func (r *reading) checkProtocols(s *Service) {
+	if r.sets("affinity_timeout") && s.Affinity == NoAffinity {
+		r.warnf("affinity_timeout", `has no effect without affinity = "client_ip"`)
+	}
+	if r.isBroken("ports") || len(s.Ports) == 0 {
+		return
+	}
+	has := func(proto Protocol) bool {
+		return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto })
+	}
+	if r.sets("proxy_protocol") && s.ProxyProtocol != NoProxyProtocol && !has(TCP) {
+		r.errorf("proxy_protocol", "only TCP connections can carry the header, and the service has no TCP port: leave it out")
+	}
+	if r.sets("connect_timeout") && !has(TCP) {
+		r.warnf("connect_timeout", "has no effect: the service has no TCP port")
+	}
+	if r.sets("drain_timeout") && !has(TCP) && !has(SCTP) {
+		r.warnf("drain_timeout", "has no effect: flows of UDP leave a removed endpoint at once")
+	}
+	if r.sets("idle_timeout") && !has(TCP) && !has(UDP) {
+		r.warnf("idle_timeout", "has no effect: the service has neither a TCP nor a UDP port")
+	}
+}
+
+// checkLocality notes a locality that no endpoint can match. Endpoints published apart from the service are not seen
+// here, so a service without any of its own is left alone.
+func (r *reading) checkLocality(s *Service) {
+	if len(s.Endpoints) == 0 || r.isBroken("endpoints") {
+		return
+	}
+	node := slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Node != "" })
+	zone := slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Zone != "" })
+	switch {
+	case s.Locality == PreferNode && !node && !zone:
+		r.warnf("locality", "prefer_node has no effect: no endpoint says its node")
+	case s.Locality == PreferZone && !zone:
+		r.warnf("locality", "prefer_zone has no effect: no endpoint says its zone")
+	case s.Locality == NodeOnly && !node:
+		r.warnf("locality", "node_only leaves no endpoint to use: none says its node")
+	}
+}
