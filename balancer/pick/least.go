@@ -1,0 +1,72 @@
+package pick
+
+import "vipd/balancer"
+
+// least takes the member with the lowest cost for its scheduler, by its load c and weight w:
+//
+//	lc   c
+//	wlc  c / w
+//	sed  (c + 1) / w
+//	nq   0 where c is 0, else (c + 1) / w
+//
+// Equals take turns: the search begins after the one that was taken last.
+type least struct {
+	cursor
+	load func(i int) int64
+	// more is added to each load, unweighted has every weight taken for 1, idle has the first idle member taken.
+	more             int64
+	unweighted, idle bool
+}
+
+func newLeast(s balancer.Scheduler, members []member, load func(i int) int64, old Picker) *least {
+	l := &least{load: load}
+	switch s {
+	case balancer.LeastConn:
+		l.unweighted = true
+	case balancer.ShortestDelay:
+		l.more = 1
+	case balancer.NeverQueue:
+		l.more, l.idle = 1, true
+	}
+	var from *cursor
+	if o, ok := old.(*least); ok {
+		from = &o.cursor
+	}
+	l.init(members, from)
+	return l
+}
+
+// Pick implements Picker.
+func (l *least) Pick(_ Flow, skip func(i int) bool) int {
+	best, bestCost, bestWeight := -1, int64(0), int64(1)
+	start := l.from(l.taken.Load())
+	for n := range l.members {
+		at := start + n
+		if at >= len(l.members) {
+			at -= len(l.members)
+		}
+		m := &l.members[at]
+		c, weight := max(l.load(m.index), 0), m.weight
+		if l.unweighted {
+			weight = 1
+		}
+		idle := l.idle && c == 0
+		c += l.more
+		// Fractions are compared crosswise, in whole numbers.
+		if best >= 0 && !idle && c*bestWeight >= bestCost*weight {
+			continue
+		}
+		if skip != nil && skip(m.index) {
+			continue
+		}
+		best, bestCost, bestWeight = at, c, weight
+		if idle {
+			break
+		}
+	}
+	if best < 0 {
+		return -1
+	}
+	l.taken.Store(int64(best) + 1)
+	return l.members[best].index
+}

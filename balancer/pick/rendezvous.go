@@ -1,0 +1,75 @@
+package pick
+
+import "math"
+
+// rendezvous chooses by highest random weight: each member draws a number from the hash of the key and its own
+// address, and the best one wins. Whoever goes or is skipped changes nothing between the others, so only its own keys
+// move, and a member whose weight grows only gains keys.
+//
+// The numbers are exponentially distributed with the weight as rate, of which the least belongs to a member with the
+// probability of its weight among all.
+type rendezvous struct {
+	members []member
+	seeds   []uint64
+	inverse []float64 // 1 / weight
+}
+
+func newRendezvous(members []member) rendezvous {
+	r := rendezvous{members, make([]uint64, len(members)), make([]float64, len(members))}
+	for i, m := range members {
+		r.seeds[i], r.inverse[i] = hashAddrPort(m.addr), 1/float64(m.weight)
+	}
+	return r
+}
+
+// pick returns the index of the member for key, or -1.
+func (r *rendezvous) pick(key uint64, skip func(i int) bool) int {
+	best, least := -1, math.Inf(1)
+	for i, seed := range r.seeds {
+		// u, a fraction in (0, 1], is (2^53 - gap) / 2^53.
+		gap := float64(1<<53 - 1 - mix(key^seed)>>11)
+		// -ln(u) is at least 1-u: most members are out before their logarithm is needed.
+		if gap/(1<<53)*r.inverse[i] >= least {
+			continue
+		}
+		score := -logarithm(1-gap/(1<<53)) * r.inverse[i]
+		if score >= least || skip != nil && skip(r.members[i].index) {
+			continue
+		}
+		best, least = r.members[i].index, score
+	}
+	return best
+}
+
+// logarithm is the natural logarithm of u in (0, 1]. That of package math may differ in its last bit between
+// architectures; here each product is rounded by an explicit conversion, which keeps it from being fused into a sum.
+func logarithm(u float64) float64 {
+	m, exp := math.Frexp(u)
+	if m < math.Sqrt2/2 {
+		m, exp = 2*m, exp-1
+	}
+	// ln m = 2 artanh s, as a series in s*s, which is at most 0.03.
+	s := (m - 1) / (m + 1)
+	q := float64(s * s)
+	sum := 0.0
+	for k := 21; k >= 1; k -= 2 {
+		sum = float64(sum*q) + 1/float64(k)
+	}
+	return float64(float64(exp)*math.Ln2) + float64(2*s*sum)
+}
+
+// sourceHash keeps each client on one backend.
+type sourceHash struct{ rendezvous }
+
+// Pick implements Picker.
+func (s *sourceHash) Pick(f Flow, skip func(i int) bool) int {
+	return s.pick(hashAddr(f.Client.Addr()), skip)
+}
+
+// destinationHash keeps each virtual address on one backend.
+type destinationHash struct{ rendezvous }
+
+// Pick implements Picker.
+func (d *destinationHash) Pick(f Flow, skip func(i int) bool) int {
+	return d.pick(hashAddr(f.VIP.Addr()), skip)
+}

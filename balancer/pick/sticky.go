@@ -1,0 +1,184 @@
+package pick
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// DefaultStickyLimit is the number of clients that a Sticky remembers unless told otherwise: about 80 MiB when full.
+const DefaultStickyLimit = 1 << 20
+
+// Sticky remembers the backend of each client of one frontend, for a time after the client's last new connection. It is
+// safe for concurrent use.
+//
+// It knows backends by their address and outlives changes of them. A client whose backend is not usable now is for the
+// caller to see, who picks another and stores that: the client has moved, and stays there when the first one comes
+// back. A client that did not connect meanwhile finds its backend again, if that is back within the timeout. Forget
+// ends even that.
+//
+// Times that are passed in may be slightly out of order, as they are among goroutines. Clients of the same address on
+// different links (IPv6 zones) count as one, and so do an IPv4 address and its IPv6 form.
+type Sticky struct {
+	mu      sync.Mutex
+	timeout time.Duration
+	limit   int
+	// epoch is what times are counted from: the first one seen.
+	epoch time.Time
+	// clients is where each client is in entries. Neither holds pointers: the garbage collector has no work with them.
+	clients map[[16]byte]int32
+	// entries[0] ties the ring: its next is the oldest, its prev the latest. The others are in the ring, or free.
+	entries  []stickyEntry
+	free     []int32
+	backends stickyBackends
+}
+
+// stickyEntry is what is known of one client.
+type stickyEntry struct {
+	client     [16]byte
+	last       time.Duration // of the last new connection, since epoch
+	backend    int32
+	prev, next int32
+}
+
+// NewSticky returns an empty table that keeps at most limit clients, each for timeout. A full table forgets the client
+// that has been without a new connection for longest. A timeout of 0 or less is no affinity: nothing is kept. A limit
+// of 0 or less is DefaultStickyLimit.
+func NewSticky(timeout time.Duration, limit int) *Sticky {
+	if limit <= 0 || limit > 1<<30 {
+		limit = DefaultStickyLimit
+	}
+	s := &Sticky{timeout: timeout, limit: limit}
+	s.clearLocked()
+	return s
+}
+
+// Lookup returns the backend of client, unless its timeout has passed at now. It is a look only: the time counts on
+// until the next Store.
+func (s *Sticky) Lookup(client netip.Addr, now time.Time) (netip.AddrPort, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expireLocked(now)
+	at, ok := s.clients[client.As16()]
+	if !ok || s.overLocked(&s.entries[at], now) {
+		return netip.AddrPort{}, false
+	}
+	return s.backends.address(s.entries[at].backend)
+}
+
+// Store notes that client makes a new connection to backend at now. Call it for every new connection, found by Lookup
+// or picked: the timeout counts from the last one.
+func (s *Sticky) Store(client netip.Addr, backend netip.AddrPort, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timeout <= 0 {
+		return
+	}
+	if s.epoch.IsZero() {
+		s.epoch = now
+	}
+	s.expireLocked(now)
+	key, last := client.As16(), now.Sub(s.epoch)
+	at, known := s.clients[key]
+	if known {
+		// Taken before the release: the backend must not lose its number between.
+		to := s.backends.take(backend)
+		s.backends.release(s.entries[at].backend)
+		s.entries[at].backend = to
+		s.entries[at].last = max(s.entries[at].last, last)
+		s.unlinkLocked(at)
+	} else {
+		if len(s.clients) >= s.limit {
+			s.removeLocked(s.entries[0].next)
+		}
+		at = s.newLocked()
+		s.entries[at] = stickyEntry{client: key, last: last, backend: s.backends.take(backend)}
+		s.clients[key] = at
+	}
+	s.linkLocked(at)
+}
+
+// Forget drops what leads to backend. It costs the same for any number of clients.
+func (s *Sticky) Forget(backend netip.AddrPort) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.backends.forget(backend)
+}
+
+// SetTimeout replaces the timeout, for what is remembered too. 0 or less forgets everything.
+func (s *Sticky) SetTimeout(timeout time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timeout = timeout
+	if timeout <= 0 {
+		s.clearLocked()
+	}
+}
+
+// Len returns the number of clients that take up room, some of whom may be past their timeout: they are dropped two at
+// a time as the table is used.
+func (s *Sticky) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.clients)
+}
+
+// expireLocked drops up to two of the oldest clients if their time is over. Each call adds one at most, so that the
+// table follows its use at a bounded price per call.
+func (s *Sticky) expireLocked(now time.Time) {
+	for range 2 {
+		at := s.entries[0].next
+		if at == 0 || !s.overLocked(&s.entries[at], now) {
+			return
+		}
+		s.removeLocked(at)
+	}
+}
+
+func (s *Sticky) overLocked(e *stickyEntry, now time.Time) bool {
+	return now.Sub(s.epoch)-e.last >= s.timeout
+}
+
+// removeLocked drops a client. The last one takes the memory with it.
+func (s *Sticky) removeLocked(at int32) {
+	s.unlinkLocked(at)
+	delete(s.clients, s.entries[at].client)
+	s.backends.release(s.entries[at].backend)
+	s.free = append(s.free, at)
+	if len(s.clients) == 0 {
+		s.clearLocked()
+	}
+}
+
+// clearLocked starts over with nothing.
+func (s *Sticky) clearLocked() {
+	s.clients = make(map[[16]byte]int32)
+	s.entries = make([]stickyEntry, 1)
+	s.free = nil
+	s.backends = newStickyBackends()
+}
+
+// newLocked returns an entry that is not in use.
+func (s *Sticky) newLocked() int32 {
+	if n := len(s.free); n > 0 {
+		at := s.free[n-1]
+		s.free = s.free[:n-1]
+		return at
+	}
+	s.entries = append(s.entries, stickyEntry{})
+	return int32(len(s.entries) - 1)
+}
+
+// unlinkLocked takes an entry out of the ring.
+func (s *Sticky) unlinkLocked(at int32) {
+	e := &s.entries[at]
+	s.entries[e.prev].next, s.entries[e.next].prev = e.next, e.prev
+}
+
+// linkLocked puts an entry into the ring as the latest.
+func (s *Sticky) linkLocked(at int32) {
+	e := &s.entries[at]
+	prev := s.entries[0].prev
+	e.prev, e.next = prev, 0
+	s.entries[prev].next, s.entries[0].prev = at, at
+}
