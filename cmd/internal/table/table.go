@@ -1,0 +1,118 @@
+package table
+
+import (
+	"strings"
+	"unicode"
+)
+
+// Column is one column of a table.
+type Column struct {
+	Title string
+	// Wide columns are left out unless the form is wide.
+	Wide bool
+	// Right pads on the left: for numbers.
+	Right bool
+	// Style chooses the style of a cell by its text; nil: all are plain.
+	Style func(text string) Style
+}
+
+// Form is how a table is printed.
+type Form struct {
+	// Wide shows the wide columns too.
+	Wide bool
+	// Color writes styles as terminal colours.
+	Color bool
+}
+
+// Table collects rows. The zero value has no columns; New makes one that has.
+type Table struct {
+	columns []Column
+	rows    [][]string
+}
+
+// New returns an empty table with these columns.
+func New(columns ...Column) *Table { return &Table{columns: columns} }
+
+// Row adds a row: a cell for each column, wide ones included. An empty cell shows as "-". It panics on any other
+// number of cells.
+func (t *Table) Row(cells ...string) {
+	if len(cells) != len(t.columns) {
+		panic("table: a row needs a cell for each column")
+	}
+	row := make([]string, len(cells))
+	for i, text := range cells {
+		if row[i] = Line(text); row[i] == "" {
+			row[i] = "-"
+		}
+	}
+	t.rows = append(t.rows, row)
+}
+
+// Len returns the number of rows.
+func (t *Table) Len() int { return len(t.rows) }
+
+// gap is what stands between columns.
+const gap = "  "
+
+// Text returns the table with its titles, a line for each row.
+func (t *Table) Text(form Form) string {
+	widths := t.widths()
+	var b strings.Builder
+	titles := make([]string, len(t.columns))
+	for i, c := range t.columns {
+		titles[i] = c.Title
+	}
+	t.line(&b, titles, widths, Form{Wide: form.Wide})
+	for _, row := range t.rows {
+		t.line(&b, row, widths, form)
+	}
+	return b.String()
+}
+
+func (t *Table) widths() []int {
+	widths := make([]int, len(t.columns))
+	for i, c := range t.columns {
+		widths[i] = Width(c.Title)
+		for _, row := range t.rows {
+			widths[i] = max(widths[i], Width(row[i]))
+		}
+	}
+	return widths
+}
+
+// line writes one row. Spaces are held back until text follows, so that no line ends in them.
+func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) {
+	pending, first := 0, true
+	for i, c := range t.columns {
+		if c.Wide && !form.Wide {
+			continue
+		}
+		if !first {
+			pending += len(gap)
+		}
+		first = false
+		pad := widths[i] - Width(row[i])
+		if c.Right {
+			pending += pad
+			pad = 0
+		}
+		b.WriteString(strings.Repeat(" ", pending))
+		text := row[i]
+		if form.Color && c.Style != nil {
+			text = Paint(text, c.Style(text))
+		}
+		b.WriteString(text)
+		pending = pad
+	}
+	b.WriteByte('\n')
+}
+
+// Line makes text fit for one line: control characters, which others may have put into it, become spaces.
+func Line(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}

@@ -1,0 +1,64 @@
+package table
+
+import (
+	"strings"
+	"unicode"
+)
+
+// Style is how a text stands out on a terminal.
+type Style string
+
+// The styles. The zero value is plain text.
+const (
+	Plain  Style = ""
+	Good   Style = "32"
+	Notice Style = "33"
+	Bad    Style = "31"
+	Faint  Style = "2"
+)
+
+// Paint writes text in a style, for terminals.
+func Paint(text string, s Style) string {
+	if s == Plain {
+		return text
+	}
+	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
+}
+
+// Width is the number of columns that text takes on a terminal: none for combining marks, two for the wide letters of
+// East Asia and pictures, one for all else.
+func Width(text string) int {
+	n := 0
+	for _, r := range text {
+		switch {
+		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+		case unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana),
+			r >= 0xff01 && r <= 0xff60, r >= 0x1f300 && r <= 0x1faff:
+			n += 2
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// Wrap breaks text at spaces into lines of at most width columns. A word that is longer has a line of its own.
+func Wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		switch {
+		case line == "":
+			line = word
+		case Width(line)+1+Width(word) <= width:
+			line += " " + word
+		default:
+			lines = append(lines, line)
+			line = word
+		}
+	}
+	if line != "" {
+		lines = append(lines, line)
+	}
+	return lines
+}
