@@ -1,0 +1,165 @@
+package ipset
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// maxEntries bounds a set. The kernel takes memory for what is in it, not for what could be.
+const maxEntries = 1 << 22
+
+// Conn talks to the ipsets of the network namespace that it was opened in. It is safe for several goroutines.
+type Conn struct {
+	sockets map[int]*nl.SocketHandle
+}
+
+// Open opens a connection.
+func Open() (*Conn, error) {
+	s, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("opening a netfilter socket: %w", err)
+	}
+	return &Conn{map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: s}}}, nil
+}
+
+// Close closes the connection.
+func (c *Conn) Close() {
+	for _, s := range c.sockets {
+		s.Close()
+	}
+}
+
+// Create makes an empty set, or leaves one of that name, kind and family as it is. Where there is another of that name,
+// it returns ErrDifferent.
+func (c *Conn) Create(set string, kind Kind, family Family) error {
+	req := c.message(nl.IPSET_CMD_CREATE, set)
+	req.Flags |= unix.NLM_F_EXCL // without it the kernel takes another family for the same
+	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(kind))))
+	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_REVISION, nl.Uint8Attr(revision(kind))))
+	af := uint8(unix.AF_INET)
+	if family == IPv6 {
+		af = unix.AF_INET6
+	}
+	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_FAMILY, nl.Uint8Attr(af)))
+	data := nested(nl.IPSET_ATTR_DATA)
+	data.AddChild(number(nl.IPSET_ATTR_MAXELEM, maxEntries))
+	req.AddData(data)
+	_, err := execute(req)
+	if errors.Is(err, syscall.EEXIST) {
+		if h, headerErr := c.Header(set); headerErr == nil && h.Kind == kind && h.Family == family {
+			return nil
+		}
+	}
+	return wrap("creating", set, err)
+}
+
+// revision returns the oldest revision of the kind that every kernel since 3.x has and that does what is needed here.
+func revision(kind Kind) uint8 {
+	if kind == HashIPPortNet {
+		return 2
+	}
+	return 1
+}
+
+// Destroy removes a set. One that is absent is no error; one that rules refer to is ErrInUse.
+func (c *Conn) Destroy(set string) error {
+	_, err := execute(c.message(nl.IPSET_CMD_DESTROY, set))
+	if errors.Is(err, syscall.ENOENT) {
+		return nil
+	}
+	return wrap("destroying", set, err)
+}
+
+// Add puts entries into a set. Those that are there already are no error.
+func (c *Conn) Add(set string, entries []Entry) error {
+	return wrap("adding to", set, c.change(nl.IPSET_CMD_ADD, set, entries))
+}
+
+// Delete takes entries out of a set. Those that are not there are no error.
+func (c *Conn) Delete(set string, entries []Entry) error {
+	return wrap("deleting from", set, c.change(nl.IPSET_CMD_DEL, set, entries))
+}
+
+func (c *Conn) change(command int, set string, entries []Entry) error {
+	for part := range slices.Chunk(entries, batch) {
+		req := c.message(command, set)
+		req.AddData(number(nl.IPSET_ATTR_LINENO, 0))
+		all := nested(nl.IPSET_ATTR_ADT)
+		for i := range part {
+			d := part[i].data()
+			d.AddChild(number(nl.IPSET_ATTR_LINENO, uint32(i)))
+			all.AddChild(d)
+		}
+		req.AddData(all)
+		if _, err := execute(req); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// List returns the entries of a set, in no order; ErrNotFound where there is none.
+func (c *Conn) List(set string) ([]Entry, error) {
+	var l listing
+	messages, err := execute(c.message(nl.IPSET_CMD_LIST, set))
+	if err != nil {
+		return nil, wrap("listing", set, err)
+	}
+	for _, m := range messages {
+		l.read(m)
+	}
+	return l.entries, nil
+}
+
+// Header returns what the set says of itself, at a cost that does not depend on its size; ErrNotFound where there is
+// none.
+func (c *Conn) Header(set string) (Header, error) {
+	req := c.message(nl.IPSET_CMD_LIST, set)
+	req.AddData(number(nl.IPSET_ATTR_FLAGS, listHeader))
+	messages, err := execute(req)
+	if err != nil {
+		return Header{}, wrap("asking for", set, err)
+	}
+	var l listing
+	for _, m := range messages {
+		l.read(m)
+	}
+	return l.header, nil
+}
+
+func execute(req *nl.NetlinkRequest) ([][]byte, error) {
+	messages, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	var errno syscall.Errno
+	if errors.As(err, &errno) && errno >= nl.IPSET_ERR_PRIVATE {
+		return nil, nl.IPSetError(errno)
+	}
+	return messages, err
+}
+
+// wrap names the operation, and gives the errors that callers ask for their names.
+func wrap(doing, set string, err error) error {
+	var own error
+	var errno syscall.Errno
+	errors.As(err, &errno)
+	switch {
+	case err == nil:
+		return nil
+	case errno == syscall.ENOENT:
+		own = ErrNotFound
+	case errors.Is(err, nl.IPSetError(nl.IPSET_ERR_TYPE_MISMATCH)), errno == syscall.EEXIST:
+		own = ErrDifferent
+	case errors.Is(err, nl.IPSetError(nl.IPSET_ERR_REFERENCED)), errors.Is(err, nl.IPSetError(nl.IPSET_ERR_BUSY)):
+		own = ErrInUse
+	case errors.Is(err, nl.IPSetError(nl.IPSET_ERR_FIND_TYPE)), errno == syscall.EINVAL, errno == syscall.EOPNOTSUPP, errno == syscall.EPROTONOSUPPORT:
+		own = ErrUnsupported
+	default:
+		return fmt.Errorf("%s ipset %s: %w", doing, set, err)
+	}
+	return fmt.Errorf("%s ipset %s: %w", doing, set, own)
+}

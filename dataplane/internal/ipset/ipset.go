@@ -1,0 +1,80 @@
+package ipset
+
+import (
+	"cmp"
+	"errors"
+	"net/netip"
+)
+
+// Kind is a kind of set, by the kernel's name for it.
+type Kind string
+
+// The kinds in use.
+const (
+	// HashIP holds addresses.
+	HashIP Kind = "hash:ip"
+	// HashIPPort holds addresses with protocol and port.
+	HashIPPort Kind = "hash:ip,port"
+	// HashIPPortIP holds addresses with protocol, port and a second address.
+	HashIPPortIP Kind = "hash:ip,port,ip"
+	// HashIPPortNet holds addresses with protocol, port and a network.
+	HashIPPortNet Kind = "hash:ip,port,net"
+)
+
+// Family is the family of a set's addresses.
+type Family string
+
+// The families.
+const (
+	IPv4 Family = "ipv4"
+	IPv6 Family = "ipv6"
+)
+
+// Protocol is an IP protocol by its number.
+type Protocol uint8
+
+// The protocols with ports.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// Entry is a member of a set. Fields that the set's kind does not have are zero.
+type Entry struct {
+	Addr  netip.Addr
+	Proto Protocol
+	Port  uint16
+	// Net is the network, or the second address as a network of one. Its length is at least 1: ipsets can't hold /0.
+	Net netip.Prefix
+}
+
+// Compare orders entries by address, protocol, port and network.
+func (e Entry) Compare(o Entry) int {
+	return cmp.Or(
+		e.Addr.Compare(o.Addr), cmp.Compare(e.Proto, o.Proto), cmp.Compare(e.Port, o.Port),
+		e.Net.Addr().Compare(o.Net.Addr()), cmp.Compare(e.Net.Bits(), o.Net.Bits()),
+	)
+}
+
+// Header is what a set says of itself.
+type Header struct {
+	Kind   Kind
+	Family Family
+	// Elements is the number of entries.
+	Elements int
+	// References is the number of rules and other sets that use it.
+	References int
+}
+
+// The errors that callers ask for, with errors.Is.
+var (
+	// ErrNotFound: there is no such set.
+	ErrNotFound = errors.New("no such set")
+	// ErrDifferent: there is a set of that name and another kind or family.
+	ErrDifferent = errors.New("a set of this name and another kind exists")
+	// ErrInUse: rules refer to the set.
+	ErrInUse = errors.New("the set is in use by a rule")
+	// ErrUnsupported: the kernel has no ipsets, or not of this kind.
+	ErrUnsupported = errors.New("the kernel lacks ipsets of this kind: modprobe ip_set ip_set_hash_ip ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet xt_set")
+)

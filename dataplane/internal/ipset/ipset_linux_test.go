@@ -1,0 +1,157 @@
+package ipset
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"testing"
+)
+
+func open(t *testing.T) *Conn {
+	t.Helper()
+	c, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func randomAddr(r *rand.Rand, family Family) netip.Addr {
+	if family == IPv4 {
+		return netip.AddrFrom4([4]byte{10, 96, 0, byte(1 + r.IntN(30))})
+	}
+	return netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(1 + r.IntN(30))})
+}
+
+func randomEntry(r *rand.Rand, kind Kind, family Family) Entry {
+	e := Entry{Addr: randomAddr(r, family)}
+	if kind == HashIP {
+		return e
+	}
+	e.Proto, e.Port = []Protocol{TCP, UDP, SCTP}[r.IntN(3)], uint16(1+r.IntN(4))
+	bits := e.Addr.BitLen()
+	switch kind {
+	case HashIPPortIP:
+		e.Net = netip.PrefixFrom(randomAddr(r, family), bits)
+	case HashIPPortNet:
+		e.Net, _ = randomAddr(r, family).Prefix(bits - r.IntN(6)*r.IntN(5))
+	}
+	return e
+}
+
+// TestHistories compares sets of every kind and both families with a map, over random adds and deletes.
+func TestHistories(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	c := open(t)
+	for _, kind := range []Kind{HashIP, HashIPPort, HashIPPortIP, HashIPPortNet} {
+		for _, family := range []Family{IPv4, IPv6} {
+			t.Run(fmt.Sprintf("%s %s", kind, family), func(t *testing.T) {
+				if err := c.Create("vipd-test", kind, family); errors.Is(err, ErrUnsupported) {
+					t.Skip(err)
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				r := rand.New(rand.NewPCG(7, uint64(len(kind))))
+				model := map[Entry]bool{}
+				for range 40 {
+					add, del := map[Entry]bool{}, map[Entry]bool{}
+					for range r.IntN(30) {
+						add[randomEntry(r, kind, family)] = true
+					}
+					for range r.IntN(20) {
+						del[randomEntry(r, kind, family)] = true
+					}
+					maps.Copy(model, add)
+					for e := range del {
+						delete(model, e)
+					}
+					if err := errors.Join(c.Add("vipd-test", slices.Collect(maps.Keys(add))), c.Delete("vipd-test", slices.Collect(maps.Keys(del)))); err != nil {
+						t.Fatal(err)
+					}
+					check(t, c, "vipd-test", kind, family, model)
+				}
+				if err := errors.Join(c.Destroy("vipd-test"), c.Destroy("vipd-test")); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+}
+
+func check(t *testing.T, c *Conn, set string, kind Kind, family Family, want map[Entry]bool) {
+	t.Helper()
+	got, err := c.List(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, err := c.Header(set)
+	if err != nil || header != (Header{Kind: kind, Family: family, Elements: len(want)}) {
+		t.Fatalf("header %+v, %v; want %s with %d entries", header, err, kind, len(want))
+	}
+	slices.SortFunc(got, Entry.Compare)
+	wanted := slices.SortedFunc(maps.Keys(want), Entry.Compare)
+	if !slices.Equal(got, wanted) {
+		t.Fatalf("got %v\nwant %v", got, wanted)
+	}
+}
+
+// TestManyEntries passes every bound of one message, and the default bound of a set.
+func TestManyEntries(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	c := open(t)
+	if err := c.Create("vipd-test", HashIPPort, IPv6); err != nil {
+		t.Fatal(err)
+	}
+	want := map[Entry]bool{}
+	for i := range 70_000 {
+		want[Entry{Addr: netip.AddrFrom16([16]byte{0: 0xfd, 14: byte(i >> 8), 15: byte(i)}), Proto: TCP, Port: uint16(1 + i>>16)}] = true
+	}
+	if err := c.Add("vipd-test", slices.Collect(maps.Keys(want))); err != nil {
+		t.Fatal(err)
+	}
+	check(t, c, "vipd-test", HashIPPort, IPv6, want)
+}
+
+func TestErrors(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	c := open(t)
+	if err := c.Create("vipd-test", HashIP, IPv4); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("iptables", "-A", "INPUT", "-m", "set", "--match-set", "vipd-test", "dst", "-j", "DROP").CombinedOutput(); err != nil {
+		t.Skipf("iptables does not work here: %v: %s", err, out)
+	}
+	_, listErr := c.List("vipd-none")
+	_, headerErr := c.Header("vipd-none")
+	for _, e := range []struct {
+		name      string
+		got, want error
+	}{
+		{"again", c.Create("vipd-test", HashIP, IPv4), nil},
+		{"another kind", c.Create("vipd-test", HashIPPort, IPv4), ErrDifferent},
+		{"another family", c.Create("vipd-test", HashIP, IPv6), ErrDifferent},
+		{"in use", c.Destroy("vipd-test"), ErrInUse},
+		{"list absent", listErr, ErrNotFound},
+		{"header absent", headerErr, ErrNotFound},
+		{"add to absent", c.Add("vipd-none", []Entry{{Addr: netip.MustParseAddr("10.0.0.1")}}), ErrNotFound},
+		{"no such kind", c.Create("vipd-other", "hash:nonsense", IPv4), ErrUnsupported},
+	} {
+		if !errors.Is(e.got, e.want) {
+			t.Errorf("%s: got %v, want %v", e.name, e.got, e.want)
+		}
+	}
+	if h, err := c.Header("vipd-test"); err != nil || h.References != 1 {
+		t.Errorf("header %+v, %v; want one reference", h, err)
+	}
+}

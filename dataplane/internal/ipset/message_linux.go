@@ -1,0 +1,143 @@
+package ipset
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// listHeader asks for a set without its entries (IPSET_FLAG_LIST_HEADER).
+const listHeader = 1 << 2
+
+// batch is how many entries go into one message: an attribute holds 64 KiB, and an IPv6 entry takes about 100 bytes.
+const batch = 500
+
+// message begins a request about a set.
+func (c *Conn) message(command int, set string) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(command|unix.NFNL_SUBSYS_IPSET<<8, nl.GetIpsetFlags(command))
+	req.Sockets = c.sockets
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_INET, Version: nl.NFNETLINK_V0})
+	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_PROTOCOL, nl.Uint8Attr(nl.IPSET_PROTOCOL)))
+	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_SETNAME, nl.ZeroTerminated(set)))
+	return req
+}
+
+func nested(kind int) *nl.RtAttr { return nl.NewRtAttr(kind|int(nl.NLA_F_NESTED), nil) }
+
+func number(kind int, n uint32) *nl.RtAttr {
+	return nl.NewRtAttr(kind|int(nl.NLA_F_NET_BYTEORDER), binary.BigEndian.AppendUint32(nil, n))
+}
+
+// address adds an address, which the kernel wants in a nest of its own.
+func address(to *nl.RtAttr, kind int, a netip.Addr) {
+	inner := nl.IPSET_ATTR_IPADDR_IPV4
+	if a.Is6() {
+		inner = nl.IPSET_ATTR_IPADDR_IPV6
+	}
+	n := nested(kind)
+	n.AddRtAttr(inner|int(nl.NLA_F_NET_BYTEORDER), a.AsSlice())
+	to.AddChild(n)
+}
+
+// data writes the entry.
+func (e *Entry) data() *nl.RtAttr {
+	d := nested(nl.IPSET_ATTR_DATA)
+	address(d, nl.IPSET_ATTR_IP, e.Addr)
+	if e.Port != 0 {
+		d.AddRtAttr(nl.IPSET_ATTR_PROTO, []byte{byte(e.Proto)})
+		d.AddRtAttr(nl.IPSET_ATTR_PORT|int(nl.NLA_F_NET_BYTEORDER), binary.BigEndian.AppendUint16(nil, e.Port))
+	}
+	if e.Net.IsValid() {
+		address(d, nl.IPSET_ATTR_IP2, e.Net.Addr())
+		if !e.Net.IsSingleIP() {
+			d.AddRtAttr(nl.IPSET_ATTR_CIDR2, []byte{byte(e.Net.Bits())})
+		}
+	}
+	return d
+}
+
+// attributes yields the kinds, without flags, and values.
+func attributes(b []byte, yield func(kind int, value []byte)) {
+	for a := range nl.ParseAttributes(b) {
+		yield(int(a.Type&nl.NLA_TYPE_MASK), a.Value)
+	}
+}
+
+// listing is what the kernel said of one set.
+type listing struct {
+	header  Header
+	entries []Entry
+}
+
+// read takes in one message of a listing; a large set comes in several.
+func (l *listing) read(message []byte) {
+	if len(message) < 4 {
+		return
+	}
+	attributes(message[4:], func(kind int, value []byte) {
+		switch kind {
+		case nl.IPSET_ATTR_TYPENAME:
+			l.header.Kind = Kind(nl.BytesToString(value))
+		case nl.IPSET_ATTR_FAMILY:
+			l.header.Family = IPv4
+			if value[0] == unix.AF_INET6 {
+				l.header.Family = IPv6
+			}
+		case nl.IPSET_ATTR_DATA:
+			attributes(value, l.readHeader)
+		case nl.IPSET_ATTR_ADT:
+			attributes(value, func(kind int, value []byte) {
+				if kind == nl.IPSET_ATTR_DATA {
+					l.entries = append(l.entries, l.readEntry(value))
+				}
+			})
+		}
+	})
+}
+
+func (l *listing) readHeader(kind int, value []byte) {
+	if len(value) != 4 {
+		return
+	}
+	switch kind {
+	case nl.IPSET_ATTR_ELEMENTS:
+		l.header.Elements = int(binary.BigEndian.Uint32(value))
+	case nl.IPSET_ATTR_REFERENCES:
+		l.header.References = int(binary.BigEndian.Uint32(value))
+	}
+}
+
+func (l *listing) readEntry(data []byte) Entry {
+	var e Entry
+	var second netip.Addr
+	bits := -1
+	attributes(data, func(kind int, value []byte) {
+		switch kind {
+		case nl.IPSET_ATTR_IP:
+			e.Addr = readAddress(value)
+		case nl.IPSET_ATTR_IP2:
+			second = readAddress(value)
+		case nl.IPSET_ATTR_CIDR2:
+			bits = int(value[0])
+		case nl.IPSET_ATTR_PROTO:
+			e.Proto = Protocol(value[0])
+		case nl.IPSET_ATTR_PORT:
+			e.Port = binary.BigEndian.Uint16(value)
+		}
+	})
+	if second.IsValid() {
+		if bits < 0 {
+			bits = second.BitLen()
+		}
+		e.Net = netip.PrefixFrom(second, bits)
+	}
+	return e
+}
+
+func readAddress(value []byte) netip.Addr {
+	var out netip.Addr
+	attributes(value, func(_ int, value []byte) { out, _ = netip.AddrFromSlice(value) })
+	return out
+}
