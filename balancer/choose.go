@@ -140,9 +140,9 @@ func withDrains(f *Frontend, in *Inputs) *Frontend {
 	return &g
 }
 
-// endpointsOf joins the service's own endpoints with those published apart. One that was published apart replaces the
+// EndpointsOf joins the service's own endpoints with those published apart. One that was published apart replaces the
 // service's own of the same address and ports.
-func endpointsOf(s *Service, in *Inputs) []*Endpoint {
+func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 	endpoints := make([]*Endpoint, 0, len(s.Endpoints))
 	for id, e := range in.Endpoints.From(EndpointID{Service: s.Name}) {
 		if id.Service != s.Name {

@@ -28,7 +28,7 @@ const defaultUDPIdle = 60 * time.Second
 // compileService compiles one service on its own: everything but the question who gets a contested key.
 func compileService(env *Env, s *Service, in *Inputs) *unit {
 	u := &unit{service: s}
-	c := &serviceInputs{service: s, endpoints: endpointsOf(s, in), in: in}
+	c := &serviceInputs{service: s, endpoints: EndpointsOf(s, in), in: in}
 	u.unbuilt()
 	u.capabilities(&env.Capabilities)
 	vips := u.allowedVIPs(env)

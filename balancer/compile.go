@@ -65,6 +65,8 @@ type Desired struct {
 	Frontends snap.Map[Key, *Frontend]
 	// Addresses counts the frontends (node ports aside) on each VIP.
 	Addresses snap.Map[netip.Addr, int]
+	// Contested says who has each key that more than one service claims.
+	Contested snap.Map[Key, Name]
 	// Problems are those of services that can't be served as written, by service.
 	Problems snap.Map[Name, *[]Problem]
 	// Revision is that of the store's state that this was made from. Who publishes a Desired fills it in.

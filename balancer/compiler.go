@@ -109,6 +109,7 @@ func (c *Compiler) resolve(key Key, w *work) {
 	for _, s := range claimants {
 		w.problems[s.Name] = true
 	}
+	c.out.Contested = c.out.Contested.Delete(key)
 	old := c.out.Frontends.At(key)
 	if old != nil {
 		w.problems[old.Service] = true
@@ -119,6 +120,9 @@ func (c *Compiler) resolve(key Key, w *work) {
 		return
 	}
 	s := winner(key, claimants, &c.in)
+	if len(claimants) > 1 {
+		c.out.Contested = c.out.Contested.Set(key, s.Name)
+	}
 	f := withDrains(c.units[s.Name].claimOf(key), &c.in)
 	if f.Equal(old) {
 		return

@@ -166,6 +166,9 @@ func sameDesired(got, want balancer.Desired) string {
 	for a, c := range snap.Diff(got.Addresses, want.Addresses) {
 		return fmt.Sprintf("address %s: got %d frontends, want %d", a, c.Old, c.New)
 	}
+	for k, c := range snap.Diff(got.Contested, want.Contested) {
+		return fmt.Sprintf("contested %s: got %q, want %q", k, c.Old, c.New)
+	}
 	for n, c := range snap.Diff(got.Problems, want.Problems) {
 		g, w := problemsOf(c.Old), problemsOf(c.New)
 		if g != w {

@@ -42,6 +42,11 @@ func Compile(env Env, in Inputs) Desired {
 			claimants[f.Key] = append(claimants[f.Key], s)
 		}
 	}
+	for key, all := range claimants {
+		if len(all) > 1 {
+			out.Contested = out.Contested.Set(key, winner(key, all, &in).Name)
+		}
+	}
 	for name := range in.Services.Keys() {
 		u := units[name]
 		problems := slices.Clone(u.problems)
