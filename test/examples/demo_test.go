@@ -1,0 +1,48 @@
+package examples
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/examples/process"
+	"vipd/test/program"
+)
+
+// TestTour runs make demo's tour; its own claims are the test.
+func TestTour(t *testing.T) {
+	tree := program.New(t)
+	out, err := tree.Shell(t, "bin/demo tour", 3*time.Minute)
+	if err != nil || !strings.Contains(out, "claims held") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Log(out)
+}
+
+// TestRunTwice starts and ends make run's program twice in a row, with one more start while it runs.
+func TestRunTwice(t *testing.T) {
+	tree := program.New(t)
+	for range 2 {
+		p := tree.Start(t, "demo", "run")
+		ctx, cancel := context.WithTimeout(t.Context(), program.Patience)
+		defer cancel()
+		if err := p.AwaitOutput(ctx, "Ctrl-C here ends everything"); err != nil {
+			t.Fatal(err)
+		}
+		second := tree.Start(t, "demo", "run")
+		<-second.Done()
+		if want := "tcp 127.10.0.1:8080"; second.Err() == nil || !strings.Contains(second.Output(), want) {
+			t.Errorf("a second run: got %v\n%s\nwant a failure that names %q", second.Err(), second.Output(), want)
+		}
+		end(t, p)
+	}
+}
+
+// end sends what Ctrl-C sends.
+func end(t *testing.T, p *process.Process) {
+	t.Helper()
+	if err := p.Stop(program.Patience); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,217 @@
+package examples
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/test/lab"
+	"vipd/test/program"
+)
+
+// TestMain takes a network of its own where that is possible, so that the examples' ports are free.
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// example is one file under test.
+type example struct {
+	*program.Tree
+	name string
+}
+
+// TestExamples runs each example with servers at its endpoints.
+func TestExamples(t *testing.T) {
+	cases := map[string]func(t *testing.T, e example){
+		"quickstart": quickstart, "web-tier": webTier, "dns": dns, "database": database, "sticky": sticky, "ipv6": ipv6,
+	}
+	tree := program.New(t)
+	files, err := filepath.Glob(filepath.Join(tree.Top, "examples", "*.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".toml")
+		t.Run(name, func(t *testing.T) {
+			run, ok := cases[name]
+			if !ok {
+				t.Fatalf("nothing tests %s: add it to TestExamples", file)
+			}
+			e := example{tree, name}
+			if out, err := e.Shell(t, "bin/vipctl check --mode userspace examples/"+name+".toml", program.Patience); err != nil {
+				t.Fatalf("vipctl check: %v\n%s", err, out)
+			}
+			run(t, e)
+			if out, err := e.Shell(t, "bin/vipctl --socket "+program.Socket(name)+" status -o json", program.Patience); err != nil ||
+				!strings.Contains(out, `"problems": []`) {
+				t.Errorf("vipctl status: got %v and %s, want no problems", err, out)
+			}
+		})
+	}
+}
+
+// commands are the command lines of the file's comments: indented by three spaces, with what they do behind two or more.
+func (e example) commands(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(e.Top, "examples", e.name+".toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if command, ok := strings.CutPrefix(line, "#   "); ok {
+			command, _, _ = strings.Cut(command, "  ")
+			lines = append(lines, strings.TrimSpace(command))
+		}
+	}
+	return lines
+}
+
+// say runs the documented command that starts with the given words, and returns what it printed.
+func (e example) say(t *testing.T, start string) string {
+	t.Helper()
+	i := slices.IndexFunc(e.commands(t), func(c string) bool { return strings.HasPrefix(c, start) })
+	if i < 0 {
+		t.Fatalf("%s.toml no longer documents %q; it has %q", e.name, start, e.commands(t))
+	}
+	command := e.commands(t)[i]
+	limit := program.Patience
+	switch tool, _, _ := strings.Cut(command, " "); tool {
+	case "curl":
+		command = strings.Replace(command, "curl ", "curl -sS -m 10 ", 1)
+	case "nc":
+		limit = 2 * time.Second // it stays in conversation until it is ended
+	case "psql": // the servers here are no databases, but a connection is a connection
+		command = strings.NewReplacer("psql -h ", "nc -N -w 2 ", " -p ", " ").Replace(command) + " </dev/null"
+	}
+	words := strings.Fields(command)
+	if _, err := exec.LookPath(words[0]); err != nil && !strings.HasPrefix(words[0], "bin/") {
+		t.Skipf("needs %s, which the example uses", words[0])
+	}
+	out, err := e.Shell(t, command, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// sayUntil repeats a command until every server has answered it, and fails on an answer that comes from none.
+func (e example) sayUntil(t *testing.T, start string, servers ...string) {
+	t.Helper()
+	seen := map[string]bool{}
+	for range 4 * len(servers) {
+		out := e.say(t, start)
+		name := strings.Trim(strings.SplitN(strings.TrimSpace(out), " ", 2)[0], `"`)
+		if !slices.Contains(servers, name) {
+			t.Fatalf("%s: got %q, want an answer of one of %v", start, out, servers)
+		}
+		seen[name] = true
+		if len(seen) == len(servers) {
+			return
+		}
+	}
+	t.Errorf("%s: got answers of %v only, want all of %v", start, seen, servers)
+}
+
+func quickstart(t *testing.T, e example) {
+	for i, name := range []string{"a", "b", "c"} {
+		raw := fmt.Sprintf("127.0.0.1:%d", 17001+i)
+		e.Echo(t, name, "--http", fmt.Sprintf("127.0.0.1:%d", 18081+i), "--tcp", raw, "--udp", raw)
+	}
+	e.Daemon(t, e.name)
+	e.sayUntil(t, "curl 127.10.0.1:8080", "a", "b", "c")
+	e.sayUntil(t, "echo hello | nc -u", "a", "b", "c")
+	if out := e.say(t, "nc 127.10.0.1 7000"); !strings.HasSuffix(out, "\nhello\n") {
+		t.Errorf("nc: got %q, want the server's line and then hello", out)
+	}
+	if out := e.say(t, "bin/vipctl"); !strings.Contains(out, "userspace") {
+		t.Errorf("vipctl status: got %q, want the mode in it", out)
+	}
+}
+
+func webTier(t *testing.T, e example) {
+	for i, name := range []string{"a", "b", "draining"} {
+		e.Echo(t, name, "--http", fmt.Sprintf("127.10.1.%d:8080", 11+i))
+	}
+	e.Daemon(t, e.name)
+	// Slow answers keep connections open, so that fewest connections means something.
+	out, err := e.Shell(t, "for i in $(seq 12); do curl -sS -m 10 127.10.1.1:8080/slow?ms=500 & done; wait", program.Patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := strings.Count(out, "a "), strings.Count(out, "b ")
+	if a != 8 || b != 4 {
+		t.Errorf("12 connections at once: got %d on a (weight 2) and %d on b (weight 1), want 8 and 4\n%s", a, b, out)
+	}
+	e.sayUntil(t, "curl 127.10.1.1:9000", "a")
+}
+
+func database(t *testing.T, e example) {
+	e.Echo(t, "primary", "--tcp", "127.10.3.11:5432")
+	e.Echo(t, "standby", "--tcp", "127.10.3.12:5432")
+	e.Daemon(t, e.name)
+	ask := func(want string) {
+		t.Helper()
+		for range 3 {
+			if out := e.say(t, "psql"); !strings.HasPrefix(out, want+" ") {
+				t.Errorf("got %q, want an answer of the %s", out, want)
+			}
+		}
+	}
+	ask("primary")
+	e.say(t, "bin/vipctl --socket build/database/run/vipd.sock drain")
+	ask("standby")
+	e.say(t, "bin/vipctl --socket build/database/run/vipd.sock undrain")
+	ask("primary")
+}
+
+func sticky(t *testing.T, e example) {
+	for i, name := range []string{"a", "b", "c"} {
+		e.Echo(t, name, "--http", fmt.Sprintf("127.10.4.%d:8080", 11+i))
+	}
+	e.Daemon(t, e.name)
+	servers := map[string]bool{}
+	for client := 2; client < 12; client++ {
+		line := fmt.Sprintf("curl -sS -m 10 --interface 127.0.0.%d 127.10.4.1:8080", client)
+		first := ""
+		for range 3 {
+			out, err := e.Shell(t, line, program.Patience)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, _, _ := strings.Cut(out, " ")
+			if first != "" && name != first {
+				t.Errorf("client 127.0.0.%d: got %s after %s, want the same server each time", client, name, first)
+			}
+			first = name
+		}
+		servers[first] = true
+	}
+	if len(servers) != 3 {
+		t.Errorf("ten clients: got the servers %v, want all three in use", servers)
+	}
+	first := e.say(t, "curl 127.10.4.1:8080")
+	if again := e.say(t, "curl 127.10.4.1:8080"); again[:1] != first[:1] {
+		t.Errorf("got %q after %q, want the same server", again, first)
+	}
+	e.say(t, "curl --interface 127.0.0.2")
+}
+
+func ipv6(t *testing.T, e example) {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skipf("needs IPv6 on this machine: %v", err)
+	}
+	_ = l.Close()
+	e.Echo(t, "six-a", "--http", "[::1]:18086")
+	e.Echo(t, "six-b", "--http", "[::1]:18087")
+	e.Echo(t, "four-a", "--http", "127.10.5.11:8080")
+	e.Echo(t, "four-b", "--http", "127.10.5.12:8080")
+	e.Daemon(t, e.name)
+	e.sayUntil(t, "curl 'http://[::1]:8086'", "six-a", "six-b")
+	e.sayUntil(t, "curl http://127.10.5.1:8086", "four-a", "four-b")
+}

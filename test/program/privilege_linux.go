@@ -1,0 +1,26 @@
+package program
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// nobody is the user and group that has no rights at all, on every Linux.
+const nobody = 65534
+
+func dropPrivilege(cmd *exec.Cmd) {
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Credential: &syscall.Credential{Uid: nobody, Gid: nobody},
+			Pdeathsig:  syscall.SIGKILL,
+		}
+	}
+}
+
+func unprivilegedOwner(path string) error {
+	if os.Geteuid() == 0 {
+		return os.Chown(path, nobody, nobody)
+	}
+	return nil
+}

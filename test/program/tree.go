@@ -1,0 +1,176 @@
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/examples/process"
+)
+
+// Patience is how long anything that should happen at once may take on a slow machine.
+const Patience = 30 * time.Second
+
+// Tree is a copy of the parts of this tree that users touch, with the programs in bin, as after make build.
+type Tree struct {
+	// Top is its folder. Everybody may read it, and nobody owns it: see the package's comment.
+	Top string
+}
+
+// New builds the programs into a fresh tree that lives as long as the test.
+func New(t *testing.T) *Tree {
+	t.Helper()
+	top, err := os.MkdirTemp("", "vipd-tree-") // not t.TempDir, which other users can't enter
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(top) })
+	tree := &Tree{top}
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(top, "bin")+"/",
+		"./cmd/vipd", "./cmd/vipctl", "./examples/echo", "./examples/demo")
+	build.Dir = source(t)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the programs: %v\n%s", err, out)
+	}
+	tree.copyExamples(t)
+	err = filepath.WalkDir(top, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			err = unprivilegedOwner(path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(top, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// source is the top of the tree under test.
+func source(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(out)))
+}
+
+func (tree *Tree) copyExamples(t *testing.T) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(source(t), "examples", "*.toml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("finding the examples: %v, %v", files, err)
+	}
+	if err := os.Mkdir(filepath.Join(tree.Top, "examples"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(tree.Top, "examples", filepath.Base(file)), text, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// command is a program of the tree, started in its top folder without privilege.
+func (tree *Tree) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(tree.Top, "bin", name), args...)
+	cmd.Dir = tree.Top
+	dropPrivilege(cmd)
+	return cmd
+}
+
+// Start starts a program of the tree, and ends it with the test: gracefully, which has to work.
+func (tree *Tree) Start(t *testing.T, name string, args ...string) *process.Process {
+	t.Helper()
+	p, err := process.Start(nil, tree.command(name, args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		select {
+		case <-p.Done():
+		default:
+			if err := p.Stop(Patience); err != nil {
+				t.Errorf("ending: %v", err)
+			}
+		}
+		if t.Failed() {
+			t.Logf("%s printed:\n%s", name, p.Output())
+		}
+	})
+	return p
+}
+
+// Echo starts a server and waits until it serves.
+func (tree *Tree) Echo(t *testing.T, name string, args ...string) *process.Process {
+	t.Helper()
+	p := tree.Start(t, "echo", append([]string{"--name", name}, args...)...)
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	if err := p.AwaitOutput(ctx, "serving"); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Daemon starts vipd with examples/NAME.toml and waits until it is ready.
+func (tree *Tree) Daemon(t *testing.T, name string) *process.Process {
+	t.Helper()
+	p := tree.Start(t, "vipd", "--config", filepath.Join("examples", name+".toml"))
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	err := p.Await(ctx, func() error {
+		out, err := tree.command("vipctl", "--socket", Socket(name), "status", "-o", "json").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("vipctl status: %w: %s", err, out)
+		}
+		var status struct{ Ready bool }
+		if err := json.Unmarshal(out, &status); err != nil || !status.Ready {
+			return fmt.Errorf("it is not ready: %w: %s", err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Socket is where vipd serves vipctl with examples/NAME.toml, from the top of a tree.
+func Socket(name string) string { return filepath.Join("build", name, "run", "vipd.sock") }
+
+// Shell runs a command line in the top folder, with a line on its standard input, for a limited time, and returns
+// what it printed. A command that has to be ended (nc in conversation) is no error; the answer is what counts.
+func (tree *Tree) Shell(t *testing.T, line string, limit time.Duration) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-c", line)
+	cmd.Dir = tree.Top
+	cmd.Stdin = strings.NewReader("hello\n")
+	cmd.WaitDelay = time.Second
+	dropPrivilege(cmd)
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil && t.Context().Err() == nil {
+		err = nil
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w\n%s", line, err, out)
+	}
+	return string(out), err
+}

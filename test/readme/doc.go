@@ -1,0 +1,7 @@
+// Package readme runs the shell blocks of README.md in a copy of the tree, in their order, and checks its TOML.
+//
+// The word behind "sh" in a block's opening line says what it needs: nothing (runs anywhere), foreground (it goes on
+// until Ctrl-C; what follows runs beside it), root (installs; DESTDIR is set, so that nothing of this machine
+// changes), service (root, and a network of its own with vipd in it), systemd (never run here: it would start
+// services on this machine).
+package readme

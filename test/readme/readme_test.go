@@ -1,0 +1,272 @@
+package readme
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/examples/process"
+	"vipd/test/lab"
+)
+
+// patience is how long one block may take; the first one builds everything.
+const patience = 5 * time.Minute
+
+// TestMain takes a network of its own where that is possible, so that the quickstart's ports are free.
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// block is one fenced block of README.md.
+type block struct {
+	line int
+	// language and needs are the words of the opening line.
+	language, needs string
+	text            string
+}
+
+func (b block) name() string { return strings.TrimSpace(fmt.Sprintf("line %d %s", b.line, b.needs)) }
+
+// blocks reads the fenced blocks of a Markdown file.
+func blocks(t *testing.T, file string) []block {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []block
+	var open *block
+	for i, line := range strings.Split(string(text), "\n") {
+		info, fence := strings.CutPrefix(line, "```")
+		switch {
+		case fence && open == nil:
+			language, needs, _ := strings.Cut(info, " ")
+			open = &block{line: i + 1, language: language, needs: needs}
+		case fence:
+			found = append(found, *open)
+			open = nil
+		case open != nil:
+			open.text += line + "\n"
+		}
+	}
+	if open != nil {
+		t.Fatalf("%s: the block of line %d does not end", file, open.line)
+	}
+	return found
+}
+
+// reader is somebody who follows README.md in a fresh copy of the tree.
+type reader struct {
+	top, destination string
+	env              []string
+}
+
+// TestREADME does what README.md says.
+func TestREADME(t *testing.T) {
+	r := newReader(t)
+	all := blocks(t, filepath.Join(r.top, "README.md"))
+	for _, b := range all {
+		switch {
+		case b.language == "toml":
+			t.Run(b.name(), func(t *testing.T) { r.checkTOML(t, b) })
+		case b.language != "sh":
+		case b.needs == "":
+			t.Run(b.name(), func(t *testing.T) { r.run(t, b.text) })
+		case b.needs == "foreground":
+			r.runBeside(t, b)
+		case b.needs == "root":
+			t.Run(b.name(), func(t *testing.T) { r.install(t, b) })
+		case b.needs == "service":
+			t.Run(b.name(), func(t *testing.T) { r.service(t, b, all) })
+		case b.needs == "systemd":
+			t.Run(b.name(), func(t *testing.T) { t.Skip("needs systemd, and would start services on this machine") })
+		default:
+			t.Errorf("README.md:%d: what is %q?", b.line, b.needs)
+		}
+	}
+}
+
+// newReader copies the files of the tree, as a clone would have them.
+func newReader(t *testing.T) *reader {
+	t.Helper()
+	lab.Need(t, "make", "curl", "nc")
+	gomod, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := filepath.Dir(strings.TrimSpace(string(gomod)))
+	r := &reader{top: t.TempDir(), destination: t.TempDir()}
+	copied, err := exec.Command("bash", "-euo", "pipefail", "-c",
+		`cd "$1"; tar --exclude=./.git --exclude=./bin --exclude=./build -cf - . | tar -C "$2" --no-same-owner -xf -`, "copy", source, r.top).CombinedOutput()
+	if err != nil {
+		t.Fatalf("copying the tree: %v\n%s", err, copied)
+	}
+	r.env = append(os.Environ(),
+		"DESTDIR="+r.destination,
+		"PATH="+filepath.Join(r.destination, "usr/local/bin")+":"+os.Getenv("PATH"),
+		"VIPCTL_CONFIG="+r.config())
+	return r
+}
+
+// config is where this reader's /etc/vipd/vipd.toml is.
+func (r *reader) config() string { return filepath.Join(r.destination, "etc/vipd/vipd.toml") }
+
+// command is a script of README.md: it stops at the first command that fails; sudo is taken as done.
+func (r *reader) command(script string) *exec.Cmd {
+	script = strings.ReplaceAll(script, "/etc/vipd/vipd.toml", r.config())
+	cmd := exec.Command("bash", "-euo", "pipefail", "-c", "sudo() { \"$@\"; }\n"+script)
+	cmd.Dir, cmd.Env = r.top, r.env
+	return cmd
+}
+
+// run runs a script and returns what it printed.
+func (r *reader) run(t *testing.T, script string) string {
+	t.Helper()
+	var out bytes.Buffer
+	p, err := process.Start(&out, r.command(script))
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+	case <-time.After(patience):
+		p.Kill()
+		t.Fatalf("this does not end:\n%s\nit printed:\n%s", script, p.Output())
+	}
+	if err := p.Err(); err != nil {
+		t.Fatalf("%s\n%v", script, err)
+	}
+	return p.Output()
+}
+
+// runBeside starts a script that goes on, waits until it has said what to do next, and ends it with the test as
+// Ctrl-C does.
+func (r *reader) runBeside(t *testing.T, b block) {
+	t.Helper()
+	p, err := process.Start(nil, r.command("exec "+strings.TrimSpace(b.text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		interrupt(p)
+		select {
+		case <-p.Done():
+		case <-time.After(time.Minute):
+			t.Errorf("README.md:%d: Ctrl-C does not end it; it printed:\n%s", b.line, p.Output())
+			p.Kill()
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := p.AwaitOutput(ctx, "Ctrl-C here ends everything"); err != nil {
+		t.Fatalf("README.md:%d: %v", b.line, err)
+	}
+}
+
+// install runs an installation into DESTDIR, twice: the second time it must leave a changed configuration alone.
+func (r *reader) install(t *testing.T, b block) {
+	r.run(t, b.text)
+	for _, file := range []string{
+		"usr/local/bin/vipd", "usr/local/bin/vipctl", "usr/local/lib/systemd/system/vipd.service", "etc/vipd/vipd.toml",
+		"usr/local/share/bash-completion/completions/vipctl", "usr/local/share/zsh/site-functions/_vipctl",
+		"usr/local/share/fish/vendor_completions.d/vipctl.fish",
+	} {
+		if info, err := os.Stat(filepath.Join(r.destination, file)); err != nil || info.Size() == 0 {
+			t.Errorf("installed: got %v, want %s with something in it", err, file)
+		}
+	}
+	mine := "# mine\n" + read(t, r.config())
+	if err := os.WriteFile(r.config(), []byte(mine), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.run(t, b.text)
+	if got := read(t, r.config()); got != mine {
+		t.Errorf("a second make install changed %s", r.config())
+	}
+}
+
+// checkTOML lets vipctl check a configuration of README.md.
+func (r *reader) checkTOML(t *testing.T, b block) {
+	file := filepath.Join(t.TempDir(), "vipd.toml")
+	if err := os.WriteFile(file, []byte(b.text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.run(t, "bin/vipctl check "+file)
+}
+
+// service follows "The first service on a real host": vipd runs with the installed configuration, the service of
+// README.md is added to it, and the servers answer.
+func (r *reader) service(t *testing.T, b block, all []block) {
+	lab.Require(t)
+	i := slices.IndexFunc(all, func(b block) bool { return b.language == "toml" })
+	if i < 0 {
+		t.Fatal("README.md has no TOML any more")
+	}
+	state := t.TempDir()
+	text := strings.Replace(read(t, r.config()), `#state_dir = "/var/lib/vipd"`, fmt.Sprintf("state_dir = %q", state), 1)
+	if !strings.Contains(text, state) {
+		t.Fatal("the default configuration has no state_dir to change")
+	}
+	// The quickstart, which still runs, has the default port of /metrics.
+	text = strings.Replace(text, `#http = "127.0.0.1:9890"`, `http = ""`, 1)
+	if err := os.WriteFile(r.config(), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for i, address := range []string{"192.168.1.11", "192.168.1.12"} {
+		r.run(t, "ip address add "+address+"/32 dev lo")
+		p := r.background(t, fmt.Sprintf("exec bin/echo --name s%d --http %s:8080", i+1, address))
+		r.await(t, p, "serving")
+	}
+	r.background(t, "exec vipd --config "+r.config())
+	r.run(t, "until vipctl status -o json 2>/dev/null | grep -Eq '\"ready\": *true'; do sleep 0.05; done")
+
+	if err := os.WriteFile(r.config(), []byte(text+all[i].text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out := r.run(t, strings.Replace(b.text, "curl ", "curl -sS -m 10 ", 1))
+	if !strings.Contains(out, "\ns1 ") && !strings.Contains(out, "\ns2 ") {
+		t.Errorf("curl printed no answer of a server:\n%s", out)
+	}
+	r.run(t, "vipctl cleanup --help >/dev/null") // the verb that README promises
+}
+
+// background runs a script until the test ends.
+func (r *reader) background(t *testing.T, script string) *process.Process {
+	t.Helper()
+	p, err := process.Start(nil, r.command(script))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(time.Minute); err != nil {
+			t.Errorf("ending: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("%s\n%s", script, p.Output())
+		}
+	})
+	return p
+}
+
+func (r *reader) await(t *testing.T, p *process.Process, text string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := p.AwaitOutput(ctx, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
