@@ -28,7 +28,7 @@ func main() {
 func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	var s server
 	flags := flag.NewFlagSet("echo", flag.ContinueOnError)
-	flags.SetOutput(errs)
+	flags.SetOutput(io.Discard) // mistakes are printed once, by main
 	flags.StringVar(&s.name, "name", "echo", "the `NAME` that answers carry")
 	flags.StringVar(&s.http, "http", "", "serve HTTP on `ADDRESS:PORT`")
 	flags.StringVar(&s.tcp, "tcp", "", "serve raw TCP on `ADDRESS:PORT`")
@@ -36,6 +36,10 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	flags.DurationVar(&s.grace, "grace", 5*time.Second, "how long a graceful end waits for open connections")
 	countFile := flags.String("count-file", "", "keep the counts in `FILE`, which survives even a kill -9")
 	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			flags.SetOutput(errs)
+			flags.PrintDefaults()
+		}
 		return err
 	}
 	if flags.NArg() > 0 {

@@ -141,7 +141,7 @@ func (tree *Tree) Daemon(t *testing.T, name string) *process.Process {
 		}
 		var status struct{ Ready bool }
 		if err := json.Unmarshal(out, &status); err != nil || !status.Ready {
-			return fmt.Errorf("it is not ready: %w: %s", err, out)
+			return fmt.Errorf("it is not ready (%v): %s", err, out)
 		}
 		return nil
 	})
