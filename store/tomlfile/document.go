@@ -1,0 +1,131 @@
+package tomlfile
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/BurntSushi/toml"
+
+	"vipd/balancer"
+)
+
+// Document is a TOML text that has been parsed: what it holds, and the line of every key and array element. It may be
+// used by several goroutines at once.
+type Document struct {
+	file string
+	text string
+	tree map[string]any
+	// The lines are found by an own scanner, when they are first asked for: top has paths of up to topDepth parts,
+	// all has every path.
+	top, all func() map[string]mark
+}
+
+// topDepth is the number of parts of services.NAME.
+const topDepth = 2
+
+// mark is the line of a path, and whether it is defined there or only passed through ([a] by [a.b]).
+type mark struct {
+	line    int32
+	defined bool
+}
+
+// Parse reads TOML. The file's name is used in origins only. Text that is no valid TOML gives one problem and no
+// document.
+func Parse(file string, text []byte) (*Document, []balancer.Problem) {
+	d := &Document{file: file, text: string(text)}
+	if _, err := toml.Decode(d.text, &d.tree); err != nil {
+		return nil, []balancer.Problem{syntaxProblem(file, err)}
+	}
+	d.top = sync.OnceValue(func() map[string]mark { return lines(d.text, topDepth) })
+	d.all = sync.OnceValue(func() map[string]mark { return lines(d.text, 0) })
+	return d, nil
+}
+
+func syntaxProblem(file string, err error) balancer.Problem {
+	p := balancer.Problem{Severity: balancer.SeverityError, Origin: balancer.Origin{File: file}}
+	text := err.Error()
+	var parse toml.ParseError
+	if errors.As(err, &parse) {
+		p.Origin.Line = parse.Position.Line
+		text = parse.Message
+	}
+	p.Text = "not valid TOML: " + strings.ReplaceAll(strings.TrimSuffix(text, "."), "Key '", "key '")
+	return p
+}
+
+// File is the name that the document was parsed under.
+func (d *Document) File() string { return d.file }
+
+// Tree is what the document holds, as decode.Into takes it. It is shared: don't change it.
+func (d *Document) Tree() map[string]any { return d.tree }
+
+// Where returns the place of a path such as services.web.endpoints[2].weight, with names that are no plain words in
+// quotes, as decode writes them. What is not in the text is at the nearest thing around it that is; "" has no line.
+func (d *Document) Where(path string) balancer.Origin {
+	origin := balancer.Origin{File: d.file}
+	marks := d.top
+	if strings.Count(path, ".")+strings.Count(path, "[") >= topDepth {
+		marks = d.all
+	}
+	for ; path != ""; path = path[:max(0, strings.LastIndexAny(path, ".["))] {
+		if m, ok := marks()[path]; ok {
+			origin.Line = int(m.line)
+			break
+		}
+	}
+	return origin
+}
+
+// Under returns a locator for paths inside the table at base.
+func (d *Document) Under(base string) balancer.Locator {
+	return func(path string) balancer.Origin {
+		switch {
+		case path == "":
+			return d.Where(base)
+		case base == "":
+			return d.Where(path)
+		}
+		return d.Where(base + "." + path)
+	}
+}
+
+// lines scans text for the lines of all paths of at most depth parts; 0 is any depth.
+func lines(text string, depth int) map[string]mark {
+	marks := map[string]mark{}
+	s := scanner{text: text, depth: depth, counts: map[string]int{}}
+	s.visit = func(path []byte, line int, defined bool) {
+		// An array of tables is where its first element is, a table where its own header is.
+		if m, known := marks[string(path)]; !known || defined && !m.defined {
+			marks[string(path)] = mark{int32(line), defined}
+		}
+	}
+	s.scan()
+	return marks
+}
+
+// appendKey writes a key as it stands in paths: as it is, or in quotes.
+func appendKey(path []byte, key string) []byte {
+	if len(path) > 0 {
+		path = append(path, '.')
+	}
+	if isBare(key) {
+		return append(path, key...)
+	}
+	return strconv.AppendQuote(path, key)
+}
+
+// isBare reports whether TOML takes key without quotes.
+func isBare(key string) bool {
+	for i := range len(key) {
+		if !isBareByte(key[i]) {
+			return false
+		}
+	}
+	return key != ""
+}
+
+func isBareByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+}

@@ -1,0 +1,243 @@
+package tomlfile
+
+import (
+	"cmp"
+	"fmt"
+	"hash/maphash"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"vipd/balancer"
+	"vipd/store"
+)
+
+// loader reads files into a snapshot, and knows what it read of which file. It belongs to one goroutine.
+type loader struct {
+	// follow is told of each place before it is read, so that no change after the reading is missed. Nil: nobody is.
+	follow *follower
+	seed   maphash.Seed
+
+	// path of the main file; "" where there is only a place.
+	path string
+	main mainFile
+	// place is the file or folder of [store].path; "": there is none. placeErr is why it can't be read.
+	place    string
+	placeErr error
+	// defaults are the last good [defaults], and round counts them.
+	defaults map[string]any
+	round    int
+	// unsettled: some file is to be looked at again soon.
+	unsettled bool
+
+	merge merge
+	// pass is what the load at hand has changed.
+	pass  pass
+	state store.Snapshot
+}
+
+// look says what to look at.
+type look struct {
+	// all: the main file, the place, and which files are there. Else only files.
+	all bool
+	// forced: read also what seems unchanged.
+	forced bool
+	// files are names in the place's folder.
+	files map[string]bool
+}
+
+func newLoader(main, place string) *loader {
+	return &loader{path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main)}
+}
+
+// load looks, and reports whether the snapshot says something else now.
+func (l *loader) load(what look) bool {
+	l.unsettled, l.pass = false, pass{}
+	if what.all {
+		l.follow.begin()
+		l.loadMain(what.forced)
+		l.loadPlace(what.forced)
+		l.follow.end()
+	} else {
+		l.loadFiles(what)
+	}
+	l.merge.settle(l.pass)
+	return l.renew()
+}
+
+// renew makes the snapshot what was merged, and reports whether it says something else now.
+func (l *loader) renew() bool {
+	next := store.Snapshot{Services: l.merge.services, Revision: l.state.Revision}
+	next.Err = cmp.Or(l.main.err, l.placeErr)
+	next.Connected = next.Err == nil
+	next.Problems = l.problems()
+	if l.state.Revision > 0 && next.Same(l.state) {
+		return false
+	}
+	next.Revision++
+	l.state = next
+	return true
+}
+
+// problems collects what is wrong anywhere, the main file first, then by file and line.
+func (l *loader) problems() []balancer.Problem {
+	problems := l.merge.problems()
+	if l.placeErr != nil {
+		problems = append(problems, l.placeProblem())
+	}
+	slices.SortStableFunc(problems, func(a, b balancer.Problem) int {
+		return cmp.Or(l.merge.compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line),
+			a.Service.Compare(b.Service))
+	})
+	return problems
+}
+
+func (l *loader) placeProblem() balancer.Problem {
+	p := unreadable(l.place, l.placeErr)
+	if at := l.main.placeOrigin; at.Line > 0 {
+		p.Origin, p.Field = at, "store.path"
+		p.Text = fmt.Sprintf("%s can't be read: %s", l.place, reason(l.placeErr))
+	}
+	return p
+}
+
+// loadPlace looks which files there are, and reads those that have changed.
+func (l *loader) loadPlace(forced bool) {
+	l.placeErr = nil
+	found := map[string]os.FileInfo{}
+	if l.place != "" {
+		l.follow.place(l.place)
+		if found, l.placeErr = l.list(); l.placeErr != nil {
+			return // what was there stays
+		}
+	}
+	for path := range l.merge.files {
+		if _, there := found[path]; !there && path != l.path {
+			l.merge.put(l.pass, path, nil)
+		}
+	}
+	l.readAll(found, forced)
+}
+
+// loadFiles looks at some names in the folder.
+func (l *loader) loadFiles(what look) {
+	found := map[string]os.FileInfo{}
+	for name := range what.files {
+		path := filepath.Join(l.place, name)
+		info, err := l.stat(path)
+		switch {
+		case err == nil && info == nil || os.IsNotExist(err):
+			l.merge.put(l.pass, path, nil)
+		default:
+			found[path] = info
+		}
+	}
+	l.readAll(found, what.forced)
+}
+
+// list returns the files at place; nil for one that is there but can't be looked at.
+func (l *loader) list() (map[string]os.FileInfo, error) {
+	info, err := os.Stat(l.place)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return map[string]os.FileInfo{l.place: info}, nil
+	}
+	l.follow.list(l.place)
+	entries, err := os.ReadDir(l.place)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]os.FileInfo{}
+	for _, entry := range entries {
+		if !counts(entry.Name()) {
+			continue
+		}
+		path := filepath.Join(l.place, entry.Name())
+		info, err := l.stat(path)
+		if err == nil && info == nil || os.IsNotExist(err) {
+			continue
+		}
+		found[path] = info
+	}
+	return found, nil
+}
+
+// counts reports whether a file of this name in the folder is read: editors' droppings are not.
+func counts(name string) bool {
+	return strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".")
+}
+
+// stat looks at a file of the folder. It returns nil for what is no file and for the main file, which may lie in the
+// same folder. A link that leads nowhere is there, but can't be looked at.
+func (l *loader) stat(path string) (os.FileInfo, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode()&os.ModeSymlink != 0 {
+		l.follow.place(path)
+		if info, err = os.Stat(path); err != nil {
+			return nil, fmt.Errorf("following the link %s: %s", path, reason(err))
+		}
+	}
+	if !info.Mode().IsRegular() || l.main.info != nil && os.SameFile(info, l.main.info) {
+		return nil, nil
+	}
+	return info, nil
+}
+
+// readers bounds how many files are read at once: parsing takes a processor and several times the file's size.
+const readers = 4
+
+// readAll reads the files that have changed, and merges them.
+func (l *loader) readAll(found map[string]os.FileInfo, forced bool) {
+	var paths []string
+	for path, info := range found {
+		old := l.merge.files[path]
+		if forced || info == nil || !old.current(identityOf(info)) || old.round != l.round {
+			paths = append(paths, path)
+		}
+	}
+	slices.Sort(paths)
+	fresh := make([]*contents, len(paths))
+	var next atomic.Int64
+	var running sync.WaitGroup
+	for range min(readers, runtime.GOMAXPROCS(0), len(paths)) {
+		running.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(paths)); i = next.Add(1) - 1 {
+				fresh[i] = l.read(paths[i], l.merge.files[paths[i]], forced)
+			}
+		})
+	}
+	running.Wait()
+	for i, path := range paths {
+		l.unsettled = l.unsettled || fresh[i].unsettled
+		l.merge.put(l.pass, path, fresh[i])
+	}
+}
+
+// read reads one file of the place. It changes nothing of the loader: several run at once.
+func (l *loader) read(path string, old *contents, forced bool) *contents {
+	t, err := l.readText(path)
+	if err != nil {
+		return old.broken(path, err, []balancer.Problem{unreadable(path, err)})
+	}
+	if kept := old.reread(&t, l.round, forced); kept != nil {
+		return kept
+	}
+	doc, problems := Parse(path, t.bytes)
+	if doc == nil {
+		return old.seen(&t, l.round).broken(path, nil, problems)
+	}
+	c := (*contents)(nil).seen(&t, l.round)
+	c.path = path
+	c.services, c.problems = decodeServices(doc, l.defaults, old)
+	c.problems = append(c.problems, strangers(doc, l.path)...)
+	return c
+}

@@ -1,0 +1,220 @@
+package tomlfile
+
+import (
+	"strconv"
+	"strings"
+)
+
+// scanner walks once over TOML that is known to be valid, and tells the line of every key and array element. It
+// neither checks nor converts values. On other text it ends too, with lines that mean nothing.
+type scanner struct {
+	text string
+	// depth is the greatest number of parts of the paths that visit hears of; 0: all.
+	depth int
+	// visit hears of path at line, in the order of the text; defined: it is defined there, else it only lies on the
+	// way to something else. The path is valid during the call only.
+	visit func(path []byte, line int, defined bool)
+	// counts holds the number of elements so far of each array of tables, by path.
+	counts map[string]int
+
+	pos    int
+	line   int
+	path   []byte
+	parts  int // number of parts in path
+	nested int // depth of nested values
+}
+
+// maxNested bounds how deep values may be nested; below it nothing is told. The parser takes deeper ones.
+const maxNested = 1000
+
+func (s *scanner) scan() {
+	s.line = 1
+	s.skipBOM()
+	base, parts := 0, 0
+	for {
+		s.blank()
+		switch {
+		case s.pos >= len(s.text):
+			return
+		case s.text[s.pos] == '[':
+			s.path, s.parts = s.path[:0], 0
+			s.header()
+			base, parts = len(s.path), s.parts
+		default:
+			s.keyValue()
+			s.path, s.parts = s.path[:base], parts
+		}
+	}
+}
+
+// skipBOM skips what the parser skips: the byte order marks of UTF-8 and UTF-16.
+func (s *scanner) skipBOM() {
+	for _, bom := range []string{"\xff\xfe", "\xfe\xff", "\xef\xbb\xbf"} {
+		if strings.HasPrefix(s.text, bom) {
+			s.pos = len(bom)
+			return
+		}
+	}
+}
+
+// tell reports the path, unless it is too deep.
+func (s *scanner) tell(defined bool) {
+	if s.depth == 0 || s.parts <= s.depth {
+		s.visit(s.path, s.line, defined)
+	}
+}
+
+func (s *scanner) enterKey(key string) {
+	s.path = appendKey(s.path, key)
+	s.parts++
+}
+
+func (s *scanner) enterIndex(i int) {
+	s.path = append(s.path, '[')
+	s.path = strconv.AppendInt(s.path, int64(i), 10)
+	s.path = append(s.path, ']')
+	s.parts++
+}
+
+// header reads [a.b] or [[a.b]], and leaves the path at that table. Arrays of tables on the way stand for their last
+// element.
+func (s *scanner) header() {
+	s.pos++
+	array := s.peek() == '['
+	if array {
+		s.pos++
+	}
+	for {
+		s.space()
+		s.enterKey(s.key())
+		s.space()
+		last := s.peek() != '.'
+		if !last {
+			s.pos++
+			s.tell(false)
+			if n := s.counts[string(s.path)]; n > 0 {
+				s.enterIndex(n - 1)
+			}
+			continue
+		}
+		s.tell(true)
+		if array {
+			n := s.counts[string(s.path)]
+			s.counts[string(s.path)] = n + 1
+			s.enterIndex(n)
+			s.tell(true)
+		}
+		break
+	}
+	for s.peek() == ']' {
+		s.pos++
+	}
+}
+
+// keyValue reads a.b = VALUE. The caller resets the path.
+func (s *scanner) keyValue() {
+	start := s.pos
+	for {
+		s.space()
+		s.enterKey(s.key())
+		s.space()
+		if s.peek() != '.' {
+			break
+		}
+		s.pos++
+		s.tell(false)
+	}
+	s.tell(true)
+	if s.peek() == '=' {
+		s.pos++
+	}
+	s.space()
+	s.value()
+	if s.pos == start {
+		s.pos++ // no key at all: only in text that is not valid
+	}
+}
+
+// value skips a value and tells of what is inside.
+func (s *scanner) value() {
+	switch s.peek() {
+	case '"', '\'':
+		s.skipString()
+	case '[':
+		s.inside(']', func(i int) {
+			s.enterIndex(i)
+			s.tell(true)
+			s.value()
+		})
+	case '{':
+		s.inside('}', func(int) { s.keyValue() })
+	default:
+		for s.pos < len(s.text) && strings.IndexByte(",]}#\n", s.text[s.pos]) < 0 {
+			s.pos++
+		}
+	}
+}
+
+// inside reads an array or inline table up to its end; element reads one element.
+func (s *scanner) inside(end byte, element func(i int)) {
+	base, parts := len(s.path), s.parts
+	s.pos++
+	if s.nested++; s.nested > maxNested {
+		s.pos = len(s.text)
+	}
+	for i := 0; s.pos < len(s.text); {
+		s.blank()
+		switch s.peek() {
+		case end:
+			s.pos++
+			s.nested--
+			return
+		case ',':
+			s.pos++
+			continue
+		}
+		before := s.pos
+		element(i)
+		s.path, s.parts = s.path[:base], parts
+		i++
+		if s.pos == before {
+			s.pos++ // only in text that is not valid
+		}
+	}
+}
+
+// peek returns the next byte; 0 at the end.
+func (s *scanner) peek() byte {
+	if s.pos < len(s.text) {
+		return s.text[s.pos]
+	}
+	return 0
+}
+
+// space skips spaces and tabs.
+func (s *scanner) space() {
+	for c := s.peek(); c == ' ' || c == '\t'; c = s.peek() {
+		s.pos++
+	}
+}
+
+// blank skips space, ends of lines and comments.
+func (s *scanner) blank() {
+	for {
+		switch s.peek() {
+		case '\n':
+			s.line++
+			s.pos++
+		case ' ', '\t', '\r':
+			s.pos++
+		case '#':
+			if i := strings.IndexByte(s.text[s.pos:], '\n'); i >= 0 {
+				s.pos += i
+			} else {
+				s.pos = len(s.text)
+			}
+		default:
+			return
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package tomlfile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"vipd/balancer"
+	"vipd/store"
+)
+
+// Options say what a Source reads. Main or Path is needed.
+type Options struct {
+	// Main is the daemon's configuration file. Its [services.*], [defaults] and [store].path are read; its other
+	// sections are left to others.
+	Main string
+	// Path is a file or folder with services, for use without a main file: as [store].path, but relative to the working
+	// folder. It is not read where Main is set.
+	Path string
+	// Log hears of each look that changed something (debug), and when changes can't be followed as they should
+	// (warning). Default: nobody hears.
+	Log *slog.Logger
+	// Debounce is how long files must be quiet before they are read, at most ten times as long in all. Default 20ms.
+	Debounce time.Duration
+	// Poll is the time between looks at all files, for changes that nothing was heard of. Where the system gives no
+	// notifications it is a second, if that is less. Default 30s.
+	Poll time.Duration
+}
+
+const (
+	defaultDebounce = 20 * time.Millisecond
+	defaultPoll     = 30 * time.Second
+	deafPoll        = time.Second
+	// patience is how many times Debounce files may go on changing before they are read anyway.
+	patience = 10
+	// pollShare bounds the part of the time that goes into polling: one in that many.
+	pollShare = 20
+)
+
+// Source follows services in files. It implements store.Source and store.Reloader.
+type Source struct {
+	options Options
+	// open starts notifications; tests make it fail.
+	open    func() (*fsnotify.Watcher, error)
+	reloads chan reload
+
+	mu     sync.Mutex // held while Watch runs, which owns loader
+	loader *loader
+}
+
+// reload is a request to read everything anew. It is answered, with the problems, once the result is published.
+type reload struct{ answer chan<- []balancer.Problem }
+
+var (
+	_ store.Source   = (*Source)(nil)
+	_ store.Reloader = (*Source)(nil)
+)
+
+// New returns a source that reads nothing before Watch.
+func New(o Options) *Source {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Debounce == 0 {
+		o.Debounce = defaultDebounce
+	}
+	if o.Poll == 0 {
+		o.Poll = defaultPoll
+	}
+	if o.Main != "" {
+		o.Path = ""
+	}
+	return &Source{options: o, open: fsnotify.NewWatcher, reloads: make(chan reload), loader: newLoader(o.Main, o.Path)}
+}
+
+// Watch publishes what the files hold, now and after each change, until ctx ends, and returns nil then. The one error
+// is that it runs already.
+func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
+	if !s.mu.TryLock() {
+		return errors.New("watching files: Watch runs already")
+	}
+	defer s.mu.Unlock()
+	f := newFollower(s.options.Log, s.open)
+	defer f.close()
+	s.loader.follow = f
+	w := &watching{Source: s, follower: f}
+	w.load(look{all: true})
+	publish(s.loader.state)
+	for {
+		what, answer, ok := w.next(ctx)
+		if !ok {
+			return nil
+		}
+		if w.load(what) {
+			publish(s.loader.state)
+		}
+		if answer != nil {
+			answer <- s.loader.state.Problems
+		}
+	}
+}
+
+// Reload reads everything anew, also what seems unchanged, and returns when the result has been published, with all
+// problems that there are. It waits for Watch to run, and fails only when ctx ends before.
+func (s *Source) Reload(ctx context.Context) ([]balancer.Problem, error) {
+	answer := make(chan []balancer.Problem, 1)
+	select {
+	case s.reloads <- reload{answer}:
+		return <-answer, nil // Watch answers every request that it has taken
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// watching is one run of Watch.
+type watching struct {
+	*Source
+	follower *follower
+	// took is how long the last look at everything took.
+	took time.Duration
+}
+
+// load looks, and reports whether the snapshot says something else now.
+func (w *watching) load(what look) bool {
+	began := time.Now()
+	changed := w.loader.load(what)
+	took := time.Since(began)
+	if what.all {
+		w.took = took
+	}
+	if changed {
+		w.options.Log.Debug("read files", "all", what.all, "rev", w.loader.state.Revision,
+			"services", w.loader.state.Services.Len(), "problems", len(w.loader.state.Problems), "took", took)
+	}
+	return changed
+}
+
+// next waits for something to look at. The answer is that of a reload, else nil; false: ctx has ended.
+func (w *watching) next(ctx context.Context) (look, chan<- []balancer.Problem, bool) {
+	what := look{files: map[string]bool{}}
+	var quiet <-chan time.Time
+	var first time.Time
+	heard := func() {
+		now := time.Now()
+		if first.IsZero() {
+			first = now
+		}
+		quiet = time.After(min(w.options.Debounce, first.Add(patience*w.options.Debounce).Sub(now)))
+	}
+	poll := time.NewTimer(w.pause())
+	defer poll.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return what, nil, false
+		case r := <-w.reloads:
+			return look{all: true, forced: true}, r.answer, true
+		case e, ok := <-w.follower.events():
+			if !ok {
+				w.follower.lost()
+				return look{all: true}, nil, true
+			}
+			if w.follower.note(&what, e) {
+				heard()
+			}
+		case err := <-w.follower.errors():
+			// Most likely there were more notifications than the system keeps.
+			w.options.Log.Debug("notifications of changed files were lost", "err", err)
+			what.all = true
+			heard()
+		case <-quiet:
+			return what, nil, true
+		case <-poll.C:
+			return look{all: true}, nil, true
+		}
+	}
+}
+
+// pause is the time to the next look at everything that nobody asked for.
+func (w *watching) pause() time.Duration {
+	pause := w.options.Poll
+	if w.follower.deaf {
+		pause = min(pause, max(deafPoll, pollShare*w.took))
+	}
+	if w.loader.unsettled {
+		pause = min(pause, emptyGrace+emptyGrace/10)
+	}
+	return pause
+}
