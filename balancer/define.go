@@ -76,15 +76,14 @@ func DecodeEndpoint(service Name, fields map[string]any, where Locator, unknown 
 func ownFields() []string { return []string{"vips", "ports", "endpoints"} }
 
 // inherited returns what a service with these fields takes from defaults. A field that is null in JSON is set: to the
-// default of the program. What is wrong with the names in defaults is left to CheckDefaults.
+// default of the program.
 func inherited(fields, defaults map[string]any) map[string]any {
 	if len(defaults) == 0 {
 		return nil
 	}
-	known := decode.Fields(&definition{})
 	out := map[string]any{}
 	for field, value := range defaults {
-		if _, set := fields[field]; !set && !slices.Contains(ownFields(), field) && slices.Contains(known, field) {
+		if _, set := fields[field]; !set && !slices.Contains(ownFields(), field) {
 			out[field] = value
 		}
 	}

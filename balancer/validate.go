@@ -41,17 +41,26 @@ func (r *reading) result() ([]Problem, bool) {
 	return r.problems, !slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Severity == SeverityError })
 }
 
-// decode reads tree into target.
+// decode reads tree into target. Unknown fields that come from [defaults] are left to CheckDefaults, instead of being
+// told for each service.
 func (r *reading) decode(target any, tree map[string]any) {
 	for _, p := range decode.Into(target, tree) {
-		severity := SeverityError
-		if p.Unknown {
-			severity = cmp.Or(r.unknown, SeverityError)
-		} else {
+		if !p.Unknown {
 			r.breaks(p.Path)
+			r.add(SeverityError, p.Path, p.Text)
+		} else if !r.inherits(p.Path) {
+			r.add(cmp.Or(r.unknown, SeverityError), p.Path, p.Text)
 		}
-		r.add(severity, p.Path, p.Text)
 	}
+}
+
+// inherits reports whether the field at path comes from [defaults].
+func (r *reading) inherits(path string) bool {
+	if len(r.defaulted) == 0 {
+		return false
+	}
+	_, ok := r.defaulted[fieldOf(path)]
+	return ok
 }
 
 // at asks the locator.
@@ -63,7 +72,7 @@ func (r *reading) at(path string) Origin {
 }
 
 func (r *reading) add(severity Severity, path, text string) {
-	if _, ok := r.defaulted[fieldOf(path)]; ok {
+	if r.inherits(path) {
 		text = "from [defaults]: " + text
 	}
 	r.problems = append(r.problems, Problem{Severity: severity, Origin: r.at(path), Service: r.service, Field: path, Text: text})

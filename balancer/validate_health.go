@@ -1,7 +1,6 @@
 package balancer
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -156,7 +155,7 @@ func (r *reading) checkRequest(h *Health) {
 		path := decode.Join("health.headers", name)
 		switch {
 		case !isToken(name):
-			r.errorf("health.headers", "%q is not the name of a header", name)
+			r.errorf(path, "%q is not the name of a header", name)
 		case strings.EqualFold(name, "Host"):
 			r.errorf(path, "use host for it")
 		case strings.ContainsFunc(h.Headers[name], isControl):
@@ -179,8 +178,8 @@ func (r *reading) checkProbed(s *Service) {
 		proto = UDP
 	}
 	if !slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto }) {
-		r.warnf("health.type", "%s, but the service has no %s port to check: set health.port",
-			fmt.Sprintf("%s checks by %s", s.Health.Type, strings.ToUpper(string(proto))), strings.ToUpper(string(proto)))
+		r.warnf("health.type", "%s checks by %s, but the service has no such port to check: set health.port",
+			s.Health.Type, strings.ToUpper(string(proto)))
 	}
 }
 

@@ -42,16 +42,9 @@ func Into(target any, tree map[string]any) []Problem {
 	return d.problems
 }
 
-// Fields lists the names of the fields that Into reads into the struct that target points to, in order.
-func Fields(target any) []string {
-	var names []string
-	for _, f := range appendFields(nil, reflect.TypeOf(target).Elem(), nil) {
-		names = append(names, f.name)
-	}
-	return names
-}
-
 type decoder struct {
+	// plans are those of the structs met so far. They are made anew by each Into, which costs some microseconds and
+	// spares the program a cache for all.
 	plans    map[reflect.Type][]field
 	path     []byte // of the value at hand; kept as one buffer, so that paths cost nothing until there is a problem
 	problems []Problem
@@ -75,9 +68,13 @@ func (d *decoder) fields(t reflect.Type) []field {
 }
 
 func appendFields(plan []field, t reflect.Type, outer []int) []field {
-	for i := range t.NumField() {
+	n, depth := t.NumField(), len(outer)+1
+	plan = slices.Grow(plan, n)
+	indexes := make([]int, 0, n*depth) // one array for all
+	for i := range n {
 		f := t.Field(i)
-		index := append(slices.Clone(outer), i)
+		indexes = append(append(indexes, outer...), i)
+		index := indexes[len(indexes)-depth:]
 		name, tagged := f.Tag.Lookup("toml")
 		if f.Anonymous && !tagged && f.Type.Kind() == reflect.Struct {
 			plan = appendFields(plan, f.Type, index)

@@ -186,7 +186,7 @@ func (d *decoder) notWhole(raw any) {
 func (d *decoder) duration(target *time.Duration, raw any, allowed string) {
 	s, ok := raw.(string)
 	if !ok {
-		if n, is := asNumber(raw); is {
+		if n, is := asNumber(raw); is && isDecimal(n) {
 			d.problem("%s needs a unit: write \"%ss\" for seconds", n, n)
 		} else {
 			d.wrong(`a duration in quotes, such as "30s"`, raw)
@@ -195,7 +195,7 @@ func (d *decoder) duration(target *time.Duration, raw any, allowed string) {
 	}
 	v, err := time.ParseDuration(strings.TrimSpace(s))
 	if err != nil {
-		if s != "" && strings.Trim(s, "0123456789.") == "" {
+		if isDecimal(s) {
 			d.problem("%q needs a unit: write \"%ss\" for seconds", s, s)
 			return
 		}
@@ -219,6 +219,9 @@ func (d *decoder) duration(target *time.Duration, raw any, allowed string) {
 		*target = v
 	}
 }
+
+// isDecimal reports whether s is a number that only lacks a unit to be a duration.
+func isDecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789.") == "" }
 
 // mustDuration reads an end of a range tag, which the program wrote.
 func mustDuration(tag string) time.Duration {

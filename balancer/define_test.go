@@ -1,0 +1,208 @@
+package balancer_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"vipd/balancer"
+)
+
+// fromJSON reads a table the way that sources do.
+func fromJSON(t testing.TB, text string) map[string]any {
+	t.Helper()
+	if text == "" {
+		return nil
+	}
+	var tree map[string]any
+	if err := unmarshal([]byte(text), &tree); err != nil {
+		t.Fatalf("reading %s: %v", text, err)
+	}
+	return tree
+}
+
+func unmarshal(text []byte, tree *map[string]any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	return d.Decode(tree)
+}
+
+func lines(problems []balancer.Problem) []string {
+	var out []string
+	for _, p := range problems {
+		line := p.String()
+		if p.Severity != balancer.SeverityError {
+			line = string(p.Severity) + ": " + line
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+const (
+	vip   = `"vips": ["10.96.0.10"]`
+	web   = `"vips": ["10.96.0.10"], "ports": [{"port": 80}]`
+	two   = `"vips": ["10.96.0.10"], "ports": [{"name": "http", "port": 80}, {"name": "https", "port": 443}]`
+	check = web + `, "health": `
+)
+
+type wrong struct {
+	name     string // of the service; "" is web
+	fields   string // inside the braces
+	defaults string
+	want     []string
+}
+
+// checkWrong decodes each case and compares all its problems.
+func checkWrong(t *testing.T, cases []wrong) {
+	t.Helper()
+	for _, c := range cases {
+		name := c.name
+		if name == "" {
+			name = "web"
+		}
+		s, problems := balancer.DecodeService(balancer.Name(name), fromJSON(t, "{"+c.fields+"}"), fromJSON(t, c.defaults), nil, balancer.SeverityError)
+		got := lines(problems)
+		want := make([]string, len(c.want))
+		bad := false
+		for i, w := range c.want {
+			severity := ""
+			if rest, ok := strings.CutPrefix(w, "warning: "); ok {
+				severity, w = "warning: ", rest
+			} else {
+				bad = true
+			}
+			want[i] = severity + "service " + name + ": " + w
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("{%s} defaults %s:\n%s", c.fields, c.defaults, cmp.Diff(want, got))
+		}
+		if (s == nil) != bad {
+			t.Errorf("{%s}: got service %v with problems %q", c.fields, s, got)
+		}
+	}
+}
+
+// TestDefaults compares a service that says only what it must, and one with checks, with all their defaults.
+func TestDefaults(t *testing.T) {
+	origin := balancer.Origin{File: "a.toml", Line: 1}
+	where := func(string) balancer.Origin { return origin }
+	want := balancer.Service{
+		Name: "web", Origin: origin,
+		VIPs:      []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00::1")},
+		Pools:     []string{"", "blue"},
+		Ports:     []balancer.Port{{Port: 80, Protocol: "tcp", TargetPort: 80}},
+		Endpoints: []balancer.Endpoint{{Address: netip.MustParseAddr("10.0.0.1"), Weight: 1}},
+		Scheduler: "wrr", Affinity: "none", AffinityTimeout: 3 * time.Hour, SNAT: "auto", Forward: "nat", Locality: "any",
+		NoEndpoints: "reject", DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: "none",
+	}
+	const fields = `"vips": ["auto", "10.96.0.10", "auto:blue", "fd00::1"], "ports": [{"port": 80}], "endpoints": [{"address": "10.0.0.1"}]`
+	got, problems := balancer.DecodeService("web", fromJSON(t, "{"+fields+"}"), nil, where, "")
+	if len(problems) > 0 {
+		t.Fatalf("got problems %q", problems)
+	}
+	if diff := cmp.Diff(&want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
+		t.Error(diff)
+	}
+	checks := balancer.Health{
+		Type: "http", Path: "/", Status: "200-399", Method: "GET", Verify: true, Interval: 2 * time.Second,
+		FastInterval: 500 * time.Millisecond, Timeout: time.Second, Rise: 2, Fall: 3, From: "node",
+	}
+	got, problems = balancer.DecodeService("web", fromJSON(t, "{"+fields+`, "health": {"type": "http"}}`), nil, where, "")
+	if len(problems) > 0 {
+		t.Fatalf("got problems %q", problems)
+	}
+	if diff := cmp.Diff(&checks, got.Health, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestRight: what users may well write brings no problems.
+func TestRight(t *testing.T) {
+	checkWrong(t, []wrong{
+		{fields: web},
+		{fields: `"vips": ["10.96.0.10", "fd00:96::10"], "ports": [{"name": "http", "port": 80, "target_port": 8080}],
+			"endpoints": [{"address": "192.168.1.11", "weight": 2}, {"address": "192.168.1.12"}],
+			"health": {"type": "http", "path": "/healthz", "interval": "2s"}`},
+		{fields: `"vips": ["127.0.0.1"], "ports": [{"port": 8080}], "endpoints": [{"address": "127.0.0.1", "port": 8081}, {"address": "127.0.0.1", "port": 8082}]`},
+		{fields: two + `, "endpoints": [{"address": "10.0.0.1", "ports": {"http": 8080}, "weight": 0, "node": "a"}], "locality": "prefer_node"`},
+		{fields: web + `, "forward": "dr", "endpoints": [{"address": "10.0.0.1", "port": 80}]`},
+		{fields: web + `, "drain_timeout": "0s", "idle_timeout": "0", "slow_start": "1m", "affinity": "client_ip", "affinity_timeout": "576h"`},
+	})
+}
+
+// TestInherits: what [defaults] says holds where the service says nothing, and not where it says something, were it
+// null.
+func TestInherits(t *testing.T) {
+	defaults := fromJSON(t, `{"scheduler": "lc", "source_ranges": ["10.0.0.0/8"], "idle_timeout": "5m", "health": {"type": "tcp", "rise": 5}}`)
+	s, problems := balancer.DecodeService("web", fromJSON(t, "{"+web+`, "idle_timeout": "0s", "source_ranges": null, "health": {"type": "http"}}`), defaults, nil, "")
+	if len(problems) > 0 {
+		t.Fatalf("got problems %q", problems)
+	}
+	if s.Scheduler != "lc" || s.IdleTimeout == nil || *s.IdleTimeout != 0 || s.SourceRanges != nil || s.Health.Type != "http" || s.Health.Rise != 2 {
+		t.Errorf("got scheduler %s, idle timeout %v, source ranges %v, health %+v", s.Scheduler, s.IdleTimeout, s.SourceRanges, s.Health)
+	}
+}
+
+func TestCheckDefaults(t *testing.T) {
+	where := func(path string) balancer.Origin { return balancer.Origin{File: "vipd.toml", Line: len(path)} }
+	problems := balancer.CheckDefaults(fromJSON(t, `{"vips": 1, "ports": [{}], "endpoints": [], "sheduler": "rr", "snat": "no",
+		"affinity_timeout": "1ms", "health": {"type": "dns"}}`), where)
+	want := []string{
+		`vipd.toml:4: vips: each service has its own vips: they can't be a default`,
+		`vipd.toml:4: snat: "no" is not one of auto, always, never`,
+		`vipd.toml:5: ports: each service has its own ports: they can't be a default`,
+		`vipd.toml:8: sheduler: unknown field; did you mean "scheduler"?`,
+		`vipd.toml:9: endpoints: each service has its own endpoints: they can't be a default`,
+		`vipd.toml:12: health.query: needs a name to ask for, such as example.com`,
+		`vipd.toml:16: affinity_timeout: 1ms is out of range; 1s to 576h (24 days) are possible`,
+	}
+	if got := lines(problems); !slices.Equal(got, want) {
+		t.Error(cmp.Diff(want, got))
+	}
+	if problems := balancer.CheckDefaults(fromJSON(t, `{"proxy_protocol": "v2", "affinity_timeout": "1h"}`), nil); len(problems) > 0 {
+		t.Errorf("got %q", lines(problems))
+	}
+}
+
+// TestUnknownFields: in etcd a field of a newer version costs nothing but a warning.
+func TestUnknownFields(t *testing.T) {
+	where := func(string) balancer.Origin { return balancer.Origin{Key: "/vipd/services/web", Revision: 7} }
+	s, problems := balancer.DecodeService("web", fromJSON(t, "{"+web+`, "quic": true, "endpoints": [{"address": "10.0.0.1", "rack": 4}]}`), nil, where, balancer.SeverityWarning)
+	want := []string{
+		`warning: /vipd/services/web: service web: endpoints[0].rack: unknown field`,
+		`warning: /vipd/services/web: service web: quic: unknown field`,
+	}
+	if got := lines(problems); !slices.Equal(got, want) || s == nil || len(s.Endpoints) != 1 {
+		t.Errorf("got service %v\n%s", s, cmp.Diff(want, got))
+	}
+}
+
+func TestDecodeEndpoint(t *testing.T) {
+	where := func(string) balancer.Origin { return balancer.Origin{Key: "/vipd/endpoints/web/a"} }
+	e, problems := balancer.DecodeEndpoint("web", fromJSON(t, `{"address": "::ffff:10.0.0.1", "ports": {"http": 81}, "zone": "b"}`), where, balancer.SeverityWarning)
+	want := &balancer.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Ports: map[string]uint16{"http": 81}, Weight: 1, Zone: "b"}
+	if len(problems) > 0 || !reflect.DeepEqual(e, want) {
+		t.Errorf("got %+v, %q; want %+v", e, lines(problems), want)
+	}
+	if back, problems := balancer.DecodeEndpoint("web", balancer.EncodeEndpoint(e), nil, ""); !reflect.DeepEqual(back, e) {
+		t.Errorf("got %+v back, %q; want %+v", back, lines(problems), e)
+	}
+	e, problems = balancer.DecodeEndpoint("web", fromJSON(t, `{"weight": 70000, "adress": "10.0.0.1"}`), where, balancer.SeverityWarning)
+	lost := []string{
+		`warning: /vipd/endpoints/web/a: service web: adress: unknown field; did you mean "address"?`,
+		`/vipd/endpoints/web/a: service web: address: needs an address, such as 192.168.1.11`,
+		`/vipd/endpoints/web/a: service web: weight: 70000 is out of range; 0 (no new connections) to 65535 are possible`,
+	}
+	if got := lines(problems); e != nil || !slices.Equal(got, lost) {
+		t.Errorf("got %+v\n%s", e, cmp.Diff(lost, got))
+	}
+}

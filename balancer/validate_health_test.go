@@ -1,0 +1,74 @@
+package balancer_test
+
+import "testing"
+
+func TestWrongHealth(t *testing.T) {
+	checkWrong(t, []wrong{
+		{fields: web + `, "health": "tcp"`, want: []string{`health: needs a table, not the text "tcp"`}},
+		{fields: check + `{}`, want: []string{`health.type: needs a type: tcp, http, https, grpc, dns, udp, exec`}},
+		{fields: check + `{"type": "htp", "path": 1}`, want: []string{
+			`health.type: "htp" is not one of tcp, http, https, grpc, dns, udp, exec; did you mean "http"?`,
+			`health.path: needs text in quotes, not the number 1`,
+		}},
+		{fields: check + `{"type": "tcp", "interval": "2s", "timeout": "2s"}`, want: []string{`health.timeout: 2s must be below interval, which is 2s`}},
+		{fields: check + `{"type": "tcp", "interval": "1s"}`, want: []string{`health.interval: 1s must be above timeout, which is 1s by default: set timeout too`}},
+		{fields: check + `{"type": "tcp", "interval": "1ms"}`, want: []string{`health.interval: 1ms is out of range; 10ms to 24h are possible`}},
+		{fields: check + `{"type": "tcp", "fast_interval": "3s", "timeout": "0s"}`, want: []string{
+			`health.fast_interval: 3s is above interval, which is 2s: it is for looking more often`,
+			`health.timeout: leaves no time to answer; more than 0s is needed, such as 1s`,
+		}},
+		{fields: check + `{"type": "tcp", "rise": 0, "fall": -1, "panic_threshold": 101, "mark": -1, "port": 70000}`, want: []string{
+			`health.port: 70000 is out of range; 0 to 65535 are possible`,
+			`health.mark: -1 is out of range; 0 to 4294967295 are possible`,
+			`health.rise: 0 is too small; 1 or more checks in a row must pass`,
+			`health.fall: -1 is too small; 1 or more checks in a row must fail`,
+			`health.panic_threshold: 101 is out of range; 0 to 100 (percent) are possible`,
+		}},
+		{fields: check + `{"type": "tcp", "path": "/", "verify": true, "command": [], "query": "x"}`, want: []string{
+			`health.path: is for checks of type http, https, this one is of type tcp`,
+			`health.command: is for checks of type exec, this one is of type tcp`,
+			`health.query: is for checks of type dns, this one is of type tcp`,
+			`health.verify: is for checks of type https, grpc, this one is of type tcp`,
+		}},
+		{fields: check + `{"type": "exec", "source": "10.0.0.1", "timeout": "1s"}`, want: []string{
+			`health.source: is for checks of type tcp, http, https, grpc, dns, udp, this one is of type exec`,
+			`health.command: needs a program and its arguments, such as ["/usr/local/bin/check", "-q"]`,
+		}},
+		{fields: check + `{"type": "exec", "command": "check -q"}`, want: []string{`health.command: needs a list: write ["check -q"]`}},
+		{fields: check + `{"type": "dns"}`, want: []string{`health.query: needs a name to ask for, such as example.com`}},
+		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "health": {"type": "udp"}`, want: []string{
+			`health.send: needs something to send, or expect: without either a UDP check proves nothing`,
+		}},
+		{fields: check + `{"type": "https", "cert_file": "/c"}`, want: []string{`health.cert_file: needs key_file too: a certificate is used together with its key`}},
+		{fields: check + `{"type": "grpc", "key_file": "/k"}`, want: []string{`health.key_file: needs cert_file too: a certificate is used together with its key`}},
+		{fields: check + `{"type": "http", "path": "healthz", "host": "a/b", "method": "get", "status": "200-"}`, want: []string{
+			`health.path: "healthz" is not a path: it starts with / and has no spaces`,
+			`health.status: "200-" is not possible; write codes from 100 to 599 and ranges, such as "200-399" or "200,204"`,
+			`health.method: "get" is not a method, such as GET or HEAD`,
+			`health.host: "a/b" is not a host name, such as example.com`,
+		}},
+		{fields: check + `{"type": "http", "status": "399-200"}`, want: []string{
+			`health.status: "399-200" is not possible; write codes from 100 to 599 and ranges, such as "200-399" or "200,204"`,
+		}},
+		{fields: check + `{"type": "http", "status": "200, 204,300-301"}`},
+		{fields: check + `{"type": "http", "headers": {"X A": "1", "Host": "b", "X-B": "a\nb", "X-C": 1, "X-D": "ok"}}`, want: []string{
+			`health.headers.X-C: needs text in quotes, not the number 1`,
+			`health.headers.Host: use host for it`,
+			`health.headers."X A": "X A" is not the name of a header`,
+			`health.headers.X-B: holds a line break or another control character`,
+		}},
+		{fields: check + `{"type": "http", "source": "224.0.0.1", "on_failure": "kill", "from": "cloud"}`, want: []string{
+			`health.on_failure: "kill" is not one of keep, cut`,
+			`health.from: "cloud" is not one of node, fleet`,
+			`health.source: 224.0.0.1 is a multicast address: checks come from an address of this host`,
+		}},
+		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "health": {"type": "tcp"}`, want: []string{
+			`warning: health.type: tcp checks by TCP, but the service has no such port to check: set health.port`,
+		}},
+		{fields: check + `{"type": "udp", "send": "x"}`, want: []string{
+			`warning: health.type: udp checks by UDP, but the service has no such port to check: set health.port`,
+		}},
+		{fields: check + `{"type": "udp", "send": "x", "port": 53}`},
+		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "health": {"type": "dns", "query": "example.com"}`},
+	})
+}

@@ -1,0 +1,183 @@
+package balancer_test
+
+import "testing"
+
+func TestWrongService(t *testing.T) {
+	const label = `1 to 63 of a-z, 0-9 and "-", the first and last not "-"`
+	checkWrong(t, []wrong{
+		{fields: ``, want: []string{
+			`vips: needs at least one address, such as "10.96.0.10"`,
+			`ports: needs at least one table with a port, such as port = 80`,
+		}},
+		{name: "Web_1", fields: web, want: []string{`the name "Web_1" is not possible: names are DNS labels, ` + label}},
+		{name: "-web", fields: web, want: []string{`the name "-web" is not possible: names are DNS labels, ` + label}},
+		{fields: web + `, "endpoint": [], "zzz": 1`, want: []string{
+			`endpoint: unknown field; did you mean "endpoints"?`,
+			`zzz: unknown field`,
+		}},
+		{fields: `"vips": "10.0.0.1", "ports": {"port": 80}`, want: []string{
+			`vips: needs a list: write ["10.0.0.1"]`,
+			`ports: needs a list of tables, not one table: write [[...]] for its heading, or [{ ... }]`,
+		}},
+		{fields: `"ports": [{"port": 80}], "vips": ["10.0.0.300", "atuo", "10.0.0.0/24", "10.0.0.1:80", "fe80::1%eth0", "auto:", 7]`, want: []string{
+			`vips[0]: "10.0.0.300" is not an IP address, such as 192.168.1.11 or fd00::11`,
+			`vips[1]: "atuo" is not an IP address, such as 192.168.1.11 or fd00::11, nor "auto" or "auto:POOL"`,
+			`vips[2]: "10.0.0.0/24" is a network; one address is needed, such as 10.0.0.0`,
+			`vips[3]: "10.0.0.1:80" has a port; only the address belongs here: 10.0.0.1`,
+			`vips[4]: "fe80::1%eth0" has a zone; write fe80::1, zones are not possible here`,
+			`vips[5]: "auto:" names no pool: write "auto:POOL" with a pool of a-z, 0-9 and -, or "auto" for the default one`,
+			`vips[6]: needs text in quotes, not the number 7`,
+		}},
+		{fields: `"ports": [{"port": 80}], "vips": ["::", "0.0.0.0", "224.0.0.1", "ff02::1", "255.255.255.255", "10.0.0.1", "::ffff:10.0.0.1"]`, want: []string{
+			`vips[0]: :: is the unspecified address: a VIP is an address of one host`,
+			`vips[1]: 0.0.0.0 is the unspecified address: a VIP is an address of one host`,
+			`vips[2]: 224.0.0.1 is a multicast address: a VIP is an address of one host`,
+			`vips[3]: ff02::1 is a multicast address: a VIP is an address of one host`,
+			`vips[4]: 255.255.255.255 is the broadcast address: a VIP is an address of one host`,
+			`vips[6]: 10.0.0.1 is there already, as vips[5]`,
+		}},
+		{fields: web + `, "scheduler": "wr", "affinity": "clientip", "snat": "sometimes", "locality": true`, want: []string{
+			`scheduler: "wr" is not one of rr, wrr, random, lc, wlc, sh, dh, mh, sed, nq; did you mean "rr"?`,
+			`affinity: "clientip" is not one of none, client_ip; did you mean "client_ip"?`,
+			`snat: "sometimes" is not one of auto, always, never`,
+			`locality: needs text in quotes, not true`,
+		}},
+		{fields: web + `, "affinity_timeout": 30, "drain_timeout": "30", "connect_timeout": "-1s", "idle_timeout": "1 minute", "slow_start": {}`, want: []string{
+			`affinity_timeout: 30 needs a unit: write "30s" for seconds`,
+			`drain_timeout: "30" needs a unit: write "30s" for seconds`,
+			`connect_timeout: -1s is negative; 0s or more is possible`,
+			`idle_timeout: "1 minute" is not a duration, such as "500ms", "30s", "5m" or "3h"`,
+			`slow_start: needs a duration in quotes, such as "30s", not a table`,
+		}},
+		{fields: web + `, "affinity": "client_ip", "affinity_timeout": "500ms", "connect_timeout": "0s"`, want: []string{
+			`affinity_timeout: 500ms is out of range; 1s to 576h (24 days) are possible`,
+			`connect_timeout: leaves no time to connect; more than 0s is needed, such as 1s`,
+		}},
+		{fields: web + `, "affinity": "client_ip", "affinity_timeout": "577h"`, want: []string{
+			`affinity_timeout: 577h is out of range; 1s to 576h (24 days) are possible`,
+		}},
+		{fields: web + `, "affinity_timeout": "1h"`, want: []string{`warning: affinity_timeout: has no effect without affinity = "client_ip"`}},
+		{fields: web + `, "source_ranges": ["10.0.0.1/8", "10.0.0.1", "ten", " 10.0.0.0/8 ", "::ffff:10.1.0.0/112"]`, want: []string{
+			`source_ranges[0]: "10.0.0.1/8" has bits set behind its length: did you mean 10.0.0.0/8?`,
+			`source_ranges[1]: "10.0.0.1" lacks a length: write 10.0.0.1/32 for this one address`,
+			`source_ranges[2]: "ten" is not a network, such as 10.0.0.0/8 or fd00::/64`,
+		}},
+	})
+}
+
+func TestWrongPorts(t *testing.T) {
+	checkWrong(t, []wrong{
+		{fields: vip + `, "ports": [{"port": 0}]`, want: []string{`ports[0].port: needs a port, 1 to 65535`}},
+		{fields: vip + `, "ports": [{"port": 65536}]`, want: []string{`ports[0].port: 65536 is out of range; 0 to 65535 are possible`}},
+		{fields: vip + `, "ports": [{"port": "80"}]`, want: []string{`ports[0].port: needs a number without quotes: write 80`}},
+		{fields: vip + `, "ports": [{"port": 80.5}]`, want: []string{`ports[0].port: needs a whole number, not the number 80.5`}},
+		{fields: vip + `, "ports": [80]`, want: []string{`ports[0]: needs a table, not the number 80`}},
+		{fields: vip + `, "ports": [{"prot": 80}]`, want: []string{
+			`ports[0].prot: unknown field; did you mean "port"?`,
+			`ports[0].port: needs a port, 1 to 65535`,
+		}},
+		{fields: vip + `, "ports": [{"port": 80, "protocol": "TCP"}]`, want: []string{
+			`ports[0].protocol: "TCP" is not one of tcp, udp, sctp; did you mean "tcp"?`,
+		}},
+		{fields: vip + `, "ports": [{"port": 80}, {"port": 443, "name": "HTTPS"}]`, want: []string{
+			`ports[0].name: needs a name, because the service has several ports`,
+			`ports[1].name: "HTTPS" is not possible: names of ports are 1 to 63 of a-z, 0-9 and "-", the first and last not "-"`,
+		}},
+		{fields: vip + `, "ports": [{"port": 80, "name": "a", "node_port": 30080}, {"port": 80, "name": "a", "node_port": 30080}]`, want: []string{
+			`ports[1].name: the name "a" is taken by ports[0]`,
+			`ports[1].port: port 80/tcp is there already, as ports[0]`,
+			`ports[1].node_port: node port 30080/tcp is there already, at ports[0]`,
+		}},
+		{fields: vip + `, "ports": [{"port": 53, "name": "dns", "node_port": 53}, {"port": 53, "name": "dns-tcp", "protocol": "udp", "node_port": 53}]`},
+		{fields: web + `, "proxy_protocol": "v2", "forward": "dr"`, want: []string{
+			`proxy_protocol: v2 is not possible with forward = "dr", which passes packets on as they are: choose one`,
+		}},
+		{fields: web + `, "snat": "always", "forward": "tunnel"`, want: []string{
+			`warning: snat: always has no effect with forward = "tunnel", which leaves the client's address as it is`,
+		}},
+		{fields: vip + `, "ports": [{"port": 80, "target_port": 8080}], "forward": "dr", "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.2", "port": 81}]`, want: []string{
+			`ports[0].target_port: 8080 differs from port 80: forward = "dr" passes packets on as they are, so endpoints must listen on the VIP's port`,
+			`endpoints[1].port: 81 differs from port 80: forward = "dr" passes packets on as they are, so endpoints must listen on the VIP's port`,
+		}},
+		{fields: two + `, "forward": "dr", "endpoints": [{"address": "10.0.0.1", "ports": {"https": 8443}}]`, want: []string{
+			`endpoints[0].ports.https: 8443 differs from port 443: forward = "dr" passes packets on as they are, so endpoints must listen on the VIP's port`,
+		}},
+		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "proxy_protocol": "v1", "connect_timeout": "1s", "drain_timeout": "1s", "idle_timeout": "1s"`, want: []string{
+			`proxy_protocol: only TCP connections can carry the header, and the service has no TCP port: leave it out`,
+			`warning: connect_timeout: has no effect: the service has no TCP port`,
+			`warning: drain_timeout: has no effect: flows of UDP leave a removed endpoint at once`,
+		}},
+		{fields: vip + `, "ports": [{"port": 53, "protocol": "sctp"}], "idle_timeout": "1s", "drain_timeout": "1s"`, want: []string{
+			`warning: idle_timeout: has no effect: the service has neither a TCP nor a UDP port`,
+		}},
+	})
+}
+
+func TestWrongEndpoints(t *testing.T) {
+	checkWrong(t, []wrong{
+		{fields: web + `, "endpoints": ["10.0.0.1"]`, want: []string{`endpoints[0]: needs a table, not the text "10.0.0.1"`}},
+		{fields: web + `, "endpoints": [{}]`, want: []string{`endpoints[0].address: needs an address, such as 192.168.1.11`}},
+		{fields: web + `, "endpoints": [{"address": "web1.example.com"}, {"address": "10.0.0.1:80"}, {"address": "0.0.0.0"}, {"address": "239.1.1.1"}]`, want: []string{
+			`endpoints[0].address: "web1.example.com" is not an IP address, such as 192.168.1.11 or fd00::11`,
+			`endpoints[1].address: "10.0.0.1:80" has a port; only the address belongs here: 10.0.0.1`,
+			`endpoints[2].address: 0.0.0.0 is the unspecified address: an endpoint has an address of one host`,
+			`endpoints[3].address: 239.1.1.1 is a multicast address: an endpoint has an address of one host`,
+		}},
+		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "weight": 65536}, {"address": "10.0.0.2", "weight": -1}, {"address": "10.0.0.3", "max_connections": -1}]`, want: []string{
+			`endpoints[0].weight: 65536 is out of range; 0 (no new connections) to 65535 are possible`,
+			`endpoints[1].weight: -1 is out of range; 0 (no new connections) to 65535 are possible`,
+			`endpoints[2].max_connections: -1 is negative; 0 (no bound) or more is possible`,
+		}},
+		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "weight": 99999999999999999999, "draining": "true", "backup": 1, "node": 7}]`, want: []string{
+			`endpoints[0].weight: 99999999999999999999 is out of range`,
+			`endpoints[0].node: needs text in quotes, not the number 7`,
+			`endpoints[0].draining: needs true without quotes`,
+			`endpoints[0].backup: needs true or false, not the number 1`,
+		}},
+		{fields: two + `, "endpoints": [{"address": "10.0.0.1", "ports": {"htp": 1, "https": 0, "a b": 3, "http": 70000}}]`, want: []string{
+			`endpoints[0].ports.http: 70000 is out of range; 0 to 65535 are possible`,
+			`endpoints[0].ports.https: 0 is not a port; 1 to 65535 are possible`,
+			`endpoints[0].ports."a b": the service has no port named "a b"; there is http, https`,
+			`endpoints[0].ports.htp: the service has no port named "htp"; did you mean "http"?`,
+		}},
+		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "ports": {"http": 8080}}]`, want: []string{
+			`endpoints[0].ports.http: the service's port has no name: use port, or give ports[0] the name "http"`,
+		}},
+		{fields: web + `, "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.2"}, {"address": "::ffff:10.0.0.1", "port": 80}]`, want: []string{
+			`endpoints[2]: 10.0.0.1 is there already with the same ports, as endpoints[0]`,
+		}},
+		{fields: web + `, "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.1", "port": 8080}]`},
+		{fields: two + `, "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.1", "ports": {"https": 8443}}]`, want: []string{
+			`warning: endpoints[1]: 10.0.0.1 has the same port as endpoints[0] for http: it counts once there`,
+		}},
+		{fields: web + `, "endpoints": [{"address": "fd00::1"}, {"address": "10.96.0.10"}, {"address": "10.96.0.10", "port": 81}]`, want: []string{
+			`warning: endpoints[0].address: fd00::1 is never used: the service has no IPv6 VIP`,
+			`warning: endpoints[1].address: 10.96.0.10 is a VIP of this service with the same port: connections to it may come back for ever`,
+		}},
+		{fields: vip + `, "ports": [{"port": 80, "node_port": 80}], "endpoints": [{"address": "fd00::1"}]`},
+		{fields: `"vips": ["auto"], "ports": [{"port": 80}], "endpoints": [{"address": "fd00::1"}]`},
+		{fields: web + `, "locality": "prefer_node", "endpoints": [{"address": "10.0.0.1"}]`, want: []string{`warning: locality: prefer_node has no effect: no endpoint says its node`}},
+		{fields: web + `, "locality": "prefer_zone", "endpoints": [{"address": "10.0.0.1", "node": "a"}]`, want: []string{`warning: locality: prefer_zone has no effect: no endpoint says its zone`}},
+		{fields: web + `, "locality": "node_only", "endpoints": [{"address": "10.0.0.1"}]`, want: []string{`warning: locality: node_only leaves no endpoint to use: none says its node`}},
+		{fields: web + `, "locality": "node_only"`},
+		// What follows from a mistake is not told again.
+		{fields: vip + `, "ports": [{"port": "http"}], "endpoints": [{"address": "10.0.0.1", "ports": {"x": 1}}, {"address": "10.0.0.1"}]`, want: []string{
+			`ports[0].port: needs a whole number, not the text "http"`,
+		}},
+	})
+}
+
+func TestWrongDefaults(t *testing.T) {
+	checkWrong(t, []wrong{
+		{fields: web, defaults: `{"scheduler": "x", "nonsense": 1, "vips": []}`, want: []string{
+			`scheduler: from [defaults]: "x" is not one of rr, wrr, random, lc, wlc, sh, dh, mh, sed, nq`,
+		}},
+		{fields: web + `, "scheduler": "rr"`, defaults: `{"scheduler": "x"}`},
+		{fields: web + `, "scheduler": null`, defaults: `{"scheduler": "x"}`},
+		{fields: web, defaults: `{"affinity_timeout": "1h"}`},
+		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}]`, defaults: `{"proxy_protocol": "v2", "drain_timeout": "1s"}`},
+		{fields: web, defaults: `{"health": {"type": "tcp", "interval": "1s"}}`, want: []string{
+			`health.interval: from [defaults]: 1s must be above timeout, which is 1s by default: set timeout too`,
+		}},
+	})
+}
