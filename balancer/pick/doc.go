@@ -6,7 +6,7 @@
 //	p = pick.Next(p, g.Scheduler, g.Backends, load)          the next generation goes on where this one was
 //
 // Affinity comes first: a caller looks the client up in Sticky, picks only where it finds nothing usable, and stores
-// what it used. The package has no clock, starts no goroutines and knows nothing of health: it takes what Compile
+// what it used either way. The package has no clock, starts no goroutines and knows nothing of health: it takes what Compile
 // says of State and Weight.
 //
 // # Schedulers
@@ -21,7 +21,7 @@
 //   - lc takes the fewest connections; weights do not count. ip_vs_lc.c counts 256 for an active connection and 1 for
 //     one that is ending, and takes the first of equals: here all of load counts alike, and equals take turns, in wlc,
 //     sed and nq too.
-//   - wlc takes the least connections per weight, as in ip_vs_wlc.c.
+//   - wlc takes the least connections per weight, as ip_vs_wlc.c does with what it counts for lc.
 //   - sed takes the shortest expected delay, (connections + 1) / weight, as in ip_vs_sed.c.
 //   - nq takes an idle one if there is one, else does as sed, as in ip_vs_nq.c.
 //   - sh keeps each client address on one backend by weighted rendezvous hashing (Thaler and Ravishankar, "Using

@@ -19,13 +19,16 @@ const (
 	fnvPrime  = 1099511628211
 )
 
-// hashAddr hashes the bytes of a. IPv4 addresses are the same in their IPv6 form, and zones, which are names that each
-// node gives its own links, do not count.
+// hashAddr hashes the bytes of a. IPv4 addresses are the same in their IPv6 form. Zones, which are names that each node
+// gives its own links, do not count.
 func hashAddr(a netip.Addr) uint64 { return mix(fnvAddr(a)) }
 
-// hashAddrPort hashes the address of a backend.
+// hashAddrPort hashes the address of a backend, with its zone: that tells backends apart.
 func hashAddrPort(ap netip.AddrPort) uint64 {
 	h := fnvAddr(ap.Addr())
+	for _, b := range []byte(ap.Addr().Zone()) {
+		h = (h ^ uint64(b)) * fnvPrime
+	}
 	h = (h ^ uint64(ap.Port()>>8)) * fnvPrime
 	h = (h ^ uint64(ap.Port()&0xff)) * fnvPrime
 	return mix(h)

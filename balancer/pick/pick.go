@@ -35,7 +35,7 @@ func New(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int
 
 // Next is New for backends that take over from those of old, which may be nil: a service that changes often spreads as
 // evenly as one that never does. Where s has the scheduler of old, rr and the ties of the least connection schedulers
-// go on after the address that was picked last, wrr keeps the credit of each address that stays, and mh shares its
+// go on after the address that was picked last, wrr keeps the credit of each address that is still among backends, in whatever state, and mh shares its
 // table where addresses and weights are the same. What old picks after Next has looked at it is not carried over.
 func Next(old Picker, s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
 	members := membersOf(backends)
@@ -56,7 +56,7 @@ func Next(old Picker, s balancer.Scheduler, backends []balancer.Backend, load fu
 	case balancer.Maglev:
 		return newMaglev(members, old)
 	}
-	return newWeighted(members, old)
+	return newWeighted(members, backends, old)
 }
 
 // member is a backend that may be picked.
@@ -67,12 +67,15 @@ type member struct {
 	index int
 }
 
+// usable reports whether b gets new connections.
+func usable(b balancer.Backend) bool { return b.State == balancer.Active && b.Weight > 0 }
+
 // membersOf returns the backends that may be picked, sorted by address: the order of the frontend does not matter, and
 // two generations of it can be walked side by side.
 func membersOf(backends []balancer.Backend) []member {
 	members := make([]member, 0, len(backends))
 	for i, b := range backends {
-		if b.State == balancer.Active && b.Weight > 0 {
+		if usable(b) {
 			members = append(members, member{b.Addr, int64(b.Weight), i})
 		}
 	}

@@ -1,6 +1,7 @@
 package pick
 
 import (
+	"math"
 	"net/netip"
 	"sync"
 	"time"
@@ -45,10 +46,10 @@ type stickyEntry struct {
 // that has been without a new connection for longest. A timeout of 0 or less is no affinity: nothing is kept. A limit
 // of 0 or less is DefaultStickyLimit.
 func NewSticky(timeout time.Duration, limit int) *Sticky {
-	if limit <= 0 || limit > 1<<30 {
+	if limit <= 0 {
 		limit = DefaultStickyLimit
 	}
-	s := &Sticky{timeout: timeout, limit: limit}
+	s := &Sticky{timeout: timeout, limit: min(limit, math.MaxInt32-1)} // entries are numbered by 32 bits
 	s.clearLocked()
 	return s
 }
@@ -105,7 +106,8 @@ func (s *Sticky) Forget(backend netip.AddrPort) {
 	s.backends.forget(backend)
 }
 
-// SetTimeout replaces the timeout, for what is remembered too. 0 or less forgets everything.
+// SetTimeout replaces the timeout, for what is remembered too: a longer one may bring back clients that were past the
+// old one. 0 or less forgets everything.
 func (s *Sticky) SetTimeout(timeout time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,8 +117,8 @@ func (s *Sticky) SetTimeout(timeout time.Duration) {
 	}
 }
 
-// Len returns the number of clients that take up room, some of whom may be past their timeout: they are dropped two at
-// a time as the table is used.
+// Len returns the number of clients that take up room. Some may be past their timeout: they are dropped two at a time
+// as the table is used. So are those of forgotten backends, when their time is over.
 func (s *Sticky) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,8 +2,11 @@ package pick
 
 import (
 	"math"
+	"net/netip"
 	"slices"
 	"sync"
+
+	"vipd/balancer"
 )
 
 // weighted is smooth weighted round robin. By definition each pick gives every member its weight in credit, takes the
@@ -27,8 +30,8 @@ type weighted struct {
 	own    []int64
 	// out is room for a pick that has to ask about all members.
 	out []bool
-	// past is the credit of the members before these, kept only while there are none.
-	past []share
+	// away is the credit of backends that may not be picked now, for when they may again.
+	away []share
 }
 
 // group is the members of one weight.
@@ -42,11 +45,11 @@ type group struct {
 
 // share is the credit of an address in turns: credit divided by the sum of weights.
 type share struct {
-	member
+	addr  netip.AddrPort
 	turns float64
 }
 
-func newWeighted(members []member, old Picker) *weighted {
+func newWeighted(members []member, backends []balancer.Backend, old Picker) *weighted {
 	w := &weighted{
 		members: members,
 		places:  make([]int32, len(members)),
@@ -65,7 +68,7 @@ func newWeighted(members []member, old Picker) *weighted {
 		w.places[i] = g
 	}
 	if o, ok := old.(*weighted); ok {
-		w.inherit(o.shares())
+		w.inherit(o.shares(), backends)
 	}
 	return w
 }
@@ -165,41 +168,55 @@ func (w *weighted) ahead(a, b int32) bool {
 	return w.own[a] > w.own[b] || w.own[a] == w.own[b] && a < b
 }
 
-// shares returns the credit of each member, sorted by address.
+// shares returns the credit of each member and of those that are away, sorted by address.
 func (w *weighted) shares() []share {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.members) == 0 {
-		return w.past
-	}
-	shares := make([]share, len(w.members))
+	shares := make([]share, len(w.members), len(w.members)+len(w.away))
 	for i, m := range w.members {
 		credit := w.groups[w.places[i]].gain + w.own[i]
-		shares[i] = share{m, float64(credit) / float64(w.total)}
+		shares[i] = share{m.addr, float64(credit) / float64(w.total)}
+	}
+	if len(w.away) > 0 {
+		shares = append(shares, w.away...)
+		slices.SortFunc(shares, func(a, b share) int { return a.addr.Compare(b.addr) })
 	}
 	return shares
 }
 
-// inherit gives members the credit that their addresses had. Credit is carried in turns, since a change of weights
-// changes what a turn costs; and around its mean, so that an address that is new is neither ahead nor behind.
-func (w *weighted) inherit(past []share) {
+// inherit gives addresses the credit they had. It is carried in turns, since a change of weights changes what a turn
+// costs, and around the mean of all that are known, so that an address that is new is neither ahead nor behind. Those
+// of backends that may not be picked now are put aside: one that fails and recovers all the time would never have
+// credit enough if each time it began anew. While there are no members at all, everything is.
+func (w *weighted) inherit(past []share, backends []balancer.Backend) {
 	if len(w.members) == 0 {
-		w.past = past
+		w.away = past
 		return
 	}
-	turns, known := make([]float64, len(w.members)), make([]bool, len(w.members))
+	known := make([]share, len(backends))
 	sum, count := 0.0, 0
-	for i, m := range w.members {
-		at, ok := slices.BinarySearchFunc(past, m, func(s share, m member) int { return s.addr.Compare(m.addr) })
+	at, ok := 0, false
+	for i, b := range backends {
+		// Backends mostly come in order, and each is the next of those before.
+		if ok = at < len(past) && past[at].addr == b.Addr; !ok {
+			at, ok = slices.BinarySearchFunc(past, b.Addr, func(s share, a netip.AddrPort) int { return s.addr.Compare(a) })
+		}
 		if ok {
-			turns[i], known[i] = past[at].turns, true
-			sum += turns[i]
+			known[i] = past[at]
+			sum += past[at].turns
 			count++
+			at++
 		}
 	}
-	for i := range turns {
-		if known[i] {
-			w.own[i] = int64(math.Round((turns[i] - sum/float64(count)) * float64(w.total)))
+	mean := sum / float64(max(count, 1))
+	for i, m := range w.members {
+		if k := known[m.index]; k.addr.IsValid() {
+			w.own[i] = int64(math.Round((k.turns - mean) * float64(w.total)))
+		}
+	}
+	for i, b := range backends {
+		if known[i].addr.IsValid() && !usable(b) {
+			w.away = append(w.away, share{b.Addr, known[i].turns - mean})
 		}
 	}
 	w.heapifyLocked()

@@ -1,0 +1,124 @@
+package pick
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"vipd/balancer"
+)
+
+// TestMaglevSlotsFollowWeights: for few and many members, of weights alike and of one that dwarfs the others.
+func TestMaglevSlotsFollowWeights(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 15))
+	tables := [][]int{{1}, {1, 1}, {1, 65535}, {65535, 65534, 65533}, append(slices.Repeat([]int{1}, 999), 65535)}
+	for range 12 {
+		tables = append(tables, someWeights(r, 1+r.IntN(1000)))
+	}
+	for _, weights := range tables {
+		counts, sum := make([]int, len(weights)), 0
+		for _, i := range maglevSlots(membersOf(active(weights...))) {
+			counts[i]++
+		}
+		for _, w := range weights {
+			sum += w
+		}
+		for i, w := range weights {
+			want := maglevSize * float64(w) / float64(sum)
+			if counts[i] < 1 || math.Abs(float64(counts[i])-want) > 2+want/50 {
+				t.Errorf("%d of %d backends, of weight %d of %d: got %d slots, want %.1f", i, len(weights), w, sum, counts[i], want)
+				break
+			}
+		}
+	}
+}
+
+// TestMaglevFollowsThePaper: with equal weights the table is the one of the paper's algorithm.
+func TestMaglevFollowsThePaper(t *testing.T) {
+	for _, n := range []int{1, 2, 7, 100} {
+		members := membersOf(active(slices.Repeat([]int{3}, n)...))
+		entry, next := slices.Repeat([]int{-1}, maglevSize), make([]int, n)
+		permutation := func(i, j int) int {
+			h := hashAddrPort(members[i].addr)
+			offset, skip := h%maglevSize, mix(h+fnvOffset)%(maglevSize-1)+1
+			return int((offset + uint64(j)*skip) % maglevSize)
+		}
+		for filled := 0; filled < maglevSize; {
+			for i := 0; i < n && filled < maglevSize; i++ {
+				for entry[permutation(i, next[i])] >= 0 {
+					next[i]++
+				}
+				entry[permutation(i, next[i])] = i
+				filled++
+			}
+		}
+		for slot, got := range maglevSlots(members) {
+			if int(got) != entry[slot] {
+				t.Fatalf("%d backends: slot %d: got %d, want %d", n, slot, got, entry[slot])
+			}
+		}
+	}
+}
+
+// TestMaglevSharesTables: generations of the same members have one table, whatever else is among the backends.
+func TestMaglevSharesTables(t *testing.T) {
+	p := New(balancer.Maglev, active(2, 3), nil).(*maglev)
+	drained := append(active(2, 3), balancer.Backend{Addr: addressOf(9), State: balancer.Draining})
+	slices.Reverse(drained)
+	q := Next(p, balancer.Maglev, drained, nil).(*maglev)
+	if p.table != q.table {
+		t.Error("got a new table for the same members")
+	}
+	if got := Next(q, balancer.Maglev, active(2, 4), nil).(*maglev); got.table == q.table {
+		t.Error("got the old table for new weights")
+	}
+	for n := range 1000 {
+		if got, want := q.Pick(flowOf(n), nil), p.Pick(flowOf(n), nil); drained[got].Addr != addressOf(want) {
+			t.Fatalf("client %d: got %s, want %s", n, drained[got].Addr, addressOf(want))
+		}
+	}
+}
+
+// TestMaglevWalksOn: the clients of skipped backends go to the others by weight, the same way each time; with almost
+// all skipped too.
+func TestMaglevWalksOn(t *testing.T) {
+	for _, left := range []int{1, 2, 50, 99} {
+		p, weights := New(balancer.Maglev, even(100), nil), make([]int, 100)
+		counts := make([]int, 100)
+		for i := range left {
+			weights[i*100/left] = 1
+		}
+		skip := func(i int) bool { return weights[i] == 0 }
+		for n := range 20000 {
+			i := p.Pick(flowOf(n), skip)
+			if again := p.Pick(flowOf(n), skip); again != i {
+				t.Fatalf("client %d: got %d and %d", n, i, again)
+			}
+			counts[i]++
+		}
+		for i, w := range weights {
+			if want := 20000 / left * w; math.Abs(float64(counts[i]-want)) > 0.3*float64(want) {
+				t.Errorf("%d left: %d got %d clients, want about %d", left, i, counts[i], want)
+			}
+		}
+	}
+}
+
+// TestMaglevOfTooMany: more backends than slots still have an answer each time, and the table takes no turn for ever.
+func TestMaglevOfTooMany(t *testing.T) {
+	members := make([]balancer.Backend, maglevSize+10)
+	r := rand.New(rand.NewPCG(16, 16))
+	for i := range members {
+		members[i] = balancer.Backend{Addr: addressOf(i), State: balancer.Active, Weight: 1 + r.IntN(balancer.MaxWeight)}
+	}
+	p := New(balancer.Maglev, members, nil)
+	for n := range 100 {
+		if i := p.Pick(flowOf(n), nil); i < 0 {
+			t.Fatalf("client %d: got %d, want a backend", n, i)
+		}
+	}
+	if i := p.Pick(flowOf(0), func(i int) bool { return i != maglevSize+5 }); i != maglevSize+5 {
+		t.Errorf("got %d, want %d, the only one that is not skipped", i, maglevSize+5)
+	}
+}

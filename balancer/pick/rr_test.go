@@ -1,0 +1,81 @@
+package pick
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"vipd/balancer"
+)
+
+// TestRoundRobinTakesEachInTurn: whatever their weights.
+func TestRoundRobinTakesEachInTurn(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	for range 50 {
+		backends := active(someWeights(r, 1+r.IntN(40))...)
+		p := New(balancer.RoundRobin, backends, nil)
+		for n := range 3 * len(backends) {
+			if got, want := p.Pick(Flow{}, nil), n%len(backends); got != want {
+				t.Fatalf("pick %d of %d backends: got %d, want %d", n, len(backends), got, want)
+			}
+		}
+	}
+}
+
+// TestRoundRobinSharesTheTurnsOfSkippedOnes: the others get the same number each, not the neighbour all of them.
+func TestRoundRobinSharesTheTurnsOfSkippedOnes(t *testing.T) {
+	p := New(balancer.RoundRobin, even(5), nil)
+	counts := make([]int, 5)
+	for range 400 {
+		counts[p.Pick(Flow{}, func(i int) bool { return i == 2 })]++
+	}
+	if want := []int{100, 100, 0, 100, 100}; !slices.Equal(counts, want) {
+		t.Errorf("got %v picks, want %v", counts, want)
+	}
+}
+
+// TestRoundRobinGoesOnAfterChanges: with a new generation at every pick, in which others come and go, those that stay
+// get the same number of picks to within one.
+func TestRoundRobinGoesOnAfterChanges(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 4))
+	const stay, all, picks = 7, 12, 5000
+	var p Picker
+	counts := make(map[string]int)
+	for range picks {
+		var backends []balancer.Backend
+		for i, n := range r.Perm(all) {
+			b := balancer.Backend{Addr: addressOf(n), State: balancer.Active, Weight: 1}
+			if n >= stay && r.IntN(2) == 0 {
+				b.State = balancer.Down
+			}
+			backends = slices.Insert(backends, r.IntN(i+1), b)
+		}
+		p = Next(p, balancer.RoundRobin, backends, nil)
+		counts[backends[p.Pick(Flow{}, nil)].Addr.String()]++
+	}
+	var got []int
+	for n := range stay {
+		got = append(got, counts[addressOf(n).String()])
+	}
+	if low, high := slices.Min(got), slices.Max(got); high-low > 1 || low < picks/all {
+		t.Errorf("got %v picks of those that stay, want the same number each, at least %d", got, picks/all)
+	}
+}
+
+// TestRoundRobinOutlivesNothing: generations without members, or without picks, keep the position.
+func TestRoundRobinOutlivesNothing(t *testing.T) {
+	for _, s := range []balancer.Scheduler{balancer.RoundRobin, balancer.WeightedRoundRobin, balancer.LeastConn} {
+		p := New(s, even(3), nil)
+		for want := range 7 {
+			if got := p.Pick(Flow{}, nil); got != want%3 {
+				t.Fatalf("%s: pick %d: got %d, want %d", s, want, got, want%3)
+			}
+			p = Next(p, s, nil, nil)
+			if got := p.Pick(Flow{}, nil); got != -1 {
+				t.Fatalf("%s: got %d of no backends, want -1", s, got)
+			}
+			p = Next(Next(p, s, nil, nil), s, even(3), nil)
+			p = Next(p, s, even(3), nil)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package pick
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// stickyModel is the table as a list, the oldest first.
+type stickyModel struct {
+	timeout time.Duration
+	limit   int
+	list    []stickyBinding
+}
+
+type stickyBinding struct {
+	client  netip.Addr
+	backend netip.AddrPort // not valid: forgotten
+	last    time.Time
+}
+
+// expire drops what is over, no more than two of them; the others are not to be seen either way.
+func (m *stickyModel) expire(now time.Time) {
+	for n := 0; n < 2 && len(m.list) > 0 && now.Sub(m.list[0].last) >= m.timeout; n++ {
+		m.list = m.list[1:]
+	}
+}
+
+func (m *stickyModel) find(client netip.Addr) int {
+	return slices.IndexFunc(m.list, func(b stickyBinding) bool { return b.client == client })
+}
+
+func (m *stickyModel) lookup(client netip.Addr, now time.Time) (netip.AddrPort, bool) {
+	m.expire(now)
+	i := m.find(client)
+	if i < 0 || now.Sub(m.list[i].last) >= m.timeout || !m.list[i].backend.IsValid() {
+		return netip.AddrPort{}, false
+	}
+	return m.list[i].backend, true
+}
+
+func (m *stickyModel) store(client netip.Addr, backend netip.AddrPort, now time.Time) {
+	if m.timeout <= 0 {
+		return
+	}
+	m.expire(now)
+	if i := m.find(client); i >= 0 {
+		m.list = slices.Delete(m.list, i, i+1)
+	} else if len(m.list) == m.limit {
+		m.list = m.list[1:]
+	}
+	m.list = append(m.list, stickyBinding{client, backend, now})
+}
+
+func (m *stickyModel) forget(backend netip.AddrPort) {
+	for i := range m.list {
+		if m.list[i].backend == backend {
+			m.list[i].backend = netip.AddrPort{}
+		}
+	}
+}
+
+func (m *stickyModel) setTimeout(timeout time.Duration) {
+	if m.timeout = timeout; timeout <= 0 {
+		m.list = nil
+	}
+}
+
+// TestStickyIsItsModel: over random histories each answer is the one of the list.
+func TestStickyIsItsModel(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(17, seed))
+		timeout, limit := time.Duration(1+r.IntN(60))*time.Second, 1+r.IntN(12)
+		clients, backends := 1+r.IntN(20), 1+r.IntN(6)
+		s, m := NewSticky(timeout, limit), &stickyModel{timeout: timeout, limit: limit}
+		now := time.Unix(1700000000, 0)
+		for step := range 600 {
+			now = now.Add(time.Duration(r.IntN(4000)) * time.Millisecond)
+			if r.IntN(50) == 0 {
+				now = now.Add(timeout)
+			}
+			client, backend := clientOf(r.IntN(clients)).Addr(), addressOf(r.IntN(backends))
+			switch r.IntN(40) {
+			case 0:
+				s.Forget(backend)
+				m.forget(backend)
+			case 1:
+				timeout = time.Duration(r.IntN(60)) * time.Second
+				s.SetTimeout(timeout)
+				m.setTimeout(timeout)
+			case 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20:
+				s.Store(client, backend, now)
+				m.store(client, backend, now)
+			default:
+				got, ok := s.Lookup(client, now)
+				if want, known := m.lookup(client, now); got != want || ok != known {
+					t.Fatalf("seed %d, step %d: looking %s up: got %v %v, want %v %v", seed, step, client, got, ok, want, known)
+				}
+			}
+			if s.Len() != len(m.list) {
+				t.Fatalf("seed %d, step %d: got %d clients, want %d", seed, step, s.Len(), len(m.list))
+			}
+			checkSticky(t, s)
+		}
+	}
+}
+
+// checkSticky holds what the parts of a table say of each other.
+func checkSticky(t *testing.T, s *Sticky) {
+	t.Helper()
+	ring, held := 0, make(map[int32]int)
+	for at := s.entries[0].next; at != 0; at = s.entries[at].next {
+		if s.clients[s.entries[at].client] != at {
+			t.Fatalf("entry %d is in the ring, but its client's is %d", at, s.clients[s.entries[at].client])
+		}
+		ring++
+		held[s.entries[at].backend]++
+	}
+	if ring != len(s.clients) || ring+len(s.free)+1 != len(s.entries) {
+		t.Fatalf("got %d entries in the ring and %d free of %d, with %d clients", ring, len(s.free), len(s.entries), len(s.clients))
+	}
+	for n, b := range s.backends.list {
+		if b.clients != held[int32(n)] {
+			t.Fatalf("backend %s counts %d clients, want %d", b.addr, b.clients, held[int32(n)])
+		}
+	}
+	if len(held)+len(s.backends.free) != len(s.backends.list) || len(s.backends.numbers) > len(held) {
+		t.Fatalf("got %d numbers held, %d free and %d addresses, of %d", len(held), len(s.backends.free), len(s.backends.numbers), len(s.backends.list))
+	}
+}
+
+// TestStickyCountsFromTheLastConnection: looks do not prolong, connections do.
+func TestStickyCountsFromTheLastConnection(t *testing.T) {
+	s, start := NewSticky(10*time.Second, 0), time.Unix(1700000000, 0)
+	client, backend := clientOf(1).Addr(), addressOf(1)
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	s.Store(client, backend, at(0))
+	for _, step := range []struct {
+		seconds int
+		want    bool
+	}{{0, true}, {9, true}, {10, false}} {
+		if _, ok := s.Lookup(client, at(step.seconds)); ok != step.want {
+			t.Errorf("after %ds: got %v, want %v", step.seconds, ok, step.want)
+		}
+	}
+	s.Store(client, backend, at(20))
+	s.Store(client, backend, at(29))
+	s.Store(client, backend, at(28)) // of a goroutine that read the clock earlier
+	if got, ok := s.Lookup(client, at(38)); !ok || got != backend {
+		t.Errorf("9s after the last connection: got %v %v, want %v", got, ok, backend)
+	}
+	if got, ok := s.Lookup(client, at(39)); ok {
+		t.Errorf("10s after the last connection: got %v, want nothing", got)
+	}
+}
+
+// TestStickyIsBounded: a flood of clients keeps to the limit, and its memory goes when its time is over.
+func TestStickyIsBounded(t *testing.T) {
+	s, now := NewSticky(time.Minute, 1000), time.Unix(1700000000, 0)
+	for n := range 5000 {
+		s.Store(clientOf(n).Addr(), addressOf(n%3), now)
+	}
+	if got := s.Len(); got != 1000 {
+		t.Errorf("got %d clients, want 1000", got)
+	}
+	if _, ok := s.Lookup(clientOf(3999).Addr(), now); ok {
+		t.Error("got an old client, want the latest 1000 only")
+	}
+	if _, ok := s.Lookup(clientOf(4000).Addr(), now); !ok {
+		t.Error("got nothing for one of the latest 1000 clients")
+	}
+	now = now.Add(time.Minute)
+	for range 500 {
+		s.Lookup(clientOf(0).Addr(), now)
+	}
+	if got := s.Len(); got != 0 || cap(s.entries) > 8 {
+		t.Errorf("got %d clients and room for %d after 500 looks, want none", got, cap(s.entries))
+	}
+}
+
+// TestStickyMovesClients: who connects while its backend is away has moved; who does not finds it again.
+func TestStickyMovesClients(t *testing.T) {
+	s, now := NewSticky(time.Minute, 0), time.Unix(1700000000, 0)
+	moved, waited, old, other := clientOf(1).Addr(), clientOf(2).Addr(), addressOf(1), addressOf(2)
+	s.Store(moved, old, now)
+	s.Store(waited, old, now)
+	s.Store(moved, other, now.Add(time.Second))
+	for client, want := range map[netip.Addr]netip.AddrPort{moved: other, waited: old} {
+		if got, ok := s.Lookup(client, now.Add(2*time.Second)); !ok || got != want {
+			t.Errorf("%s: got %v %v, want %v", client, got, ok, want)
+		}
+	}
+	s.Forget(old)
+	if got, ok := s.Lookup(waited, now.Add(3*time.Second)); ok {
+		t.Errorf("got %v for a client of a forgotten backend", got)
+	}
+	s.Store(waited, old, now.Add(4*time.Second))
+	if got, ok := s.Lookup(waited, now.Add(5*time.Second)); !ok || got != old {
+		t.Errorf("got %v %v after a new connection to a forgotten backend, want %v", got, ok, old)
+	}
+}
+
+// TestStickyConcurrently: clients of different goroutines do not meddle with each other.
+func TestStickyConcurrently(t *testing.T) {
+	s := NewSticky(time.Hour, 0)
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			now := time.Unix(1700000000, 0)
+			for n := range 2000 {
+				client, backend := clientOf(w<<16|n%100).Addr(), addressOf(n%7)
+				s.Store(client, backend, now)
+				if got, ok := s.Lookup(client, now); !ok || got != backend {
+					t.Errorf("got %v %v, want %v", got, ok, backend)
+					return
+				}
+				s.Forget(addressOf(100 + n%7))
+				s.SetTimeout(time.Hour + time.Duration(n))
+				now = now.Add(time.Millisecond)
+			}
+		})
+	}
+	wg.Wait()
+	if got := s.Len(); got != 800 {
+		t.Errorf("got %d clients, want 800", got)
+	}
+}
+
+// ExampleSticky shows what a caller does for a new connection.
+func ExampleSticky() {
+	backends := even(3)
+	sticky, picker := NewSticky(3*time.Hour, 0), New(balancer.RoundRobin, backends, nil)
+	connect := func(f Flow, now time.Time) netip.AddrPort {
+		addr, ok := sticky.Lookup(f.Client.Addr(), now)
+		if !ok || !slices.ContainsFunc(backends, func(b balancer.Backend) bool { return b.Addr == addr && b.State == balancer.Active }) {
+			addr = backends[picker.Pick(f, nil)].Addr
+		}
+		sticky.Store(f.Client.Addr(), addr, now)
+		return addr
+	}
+	for _, client := range []int{1, 2, 1} {
+		fmt.Println(connect(flowOf(client), time.Now()))
+	}
+	// Output:
+	// 10.1.0.0:8080
+	// 10.1.0.1:8080
+	// 10.1.0.0:8080
+}

@@ -1,0 +1,202 @@
+package pick
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"vipd/balancer"
+)
+
+// literal is smooth weighted round robin word by word.
+type literal struct{ weight, credit []int }
+
+// pick takes the one with the most credit; where that is skipped, the one with the most among those that are not.
+func (l *literal) pick(out []bool) int {
+	best := l.best(make([]bool, len(out)))
+	if best >= 0 && !out[best] {
+		out = make([]bool, len(out))
+	}
+	best = l.best(out)
+	if best < 0 {
+		return -1
+	}
+	for i, w := range l.weight {
+		if !out[i] {
+			l.credit[i] += w
+			l.credit[best] -= w
+		}
+	}
+	return best
+}
+
+func (l *literal) best(out []bool) int {
+	best := -1
+	for i, w := range l.weight {
+		if !out[i] && (best < 0 || l.credit[i]+w > l.credit[best]+l.weight[best]) {
+			best = i
+		}
+	}
+	return best
+}
+
+// TestWeightedIsSmoothRoundRobin: pick by pick what the definition gives, with skips or without.
+func TestWeightedIsSmoothRoundRobin(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 5))
+	for range 60 {
+		weights := someWeights(r, 1+r.IntN(30))
+		p := New(balancer.WeightedRoundRobin, active(weights...), nil)
+		model := &literal{weights, make([]int, len(weights))}
+		skips := r.Float64() * float64(r.IntN(2))
+		for n := range 400 {
+			out := make([]bool, len(weights))
+			for i := range out {
+				out[i] = r.Float64() < skips
+			}
+			skip := skipping(out)
+			if skips == 0 && n%2 == 0 {
+				skip = nil
+			}
+			if got, want := p.Pick(Flow{}, skip), model.pick(out); got != want {
+				t.Fatalf("pick %d of weights %v, skipping %v: got %d, want %d", n, weights, out, got, want)
+			}
+		}
+	}
+}
+
+// TestWeightedIsExactAndSmooth: over a cycle each gets its weight exactly, and at any time within it nobody is ahead
+// of its share by a whole pick or behind by more than the sum 1 + 1/2 + ... + 1/n.
+func TestWeightedIsExactAndSmooth(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 6))
+	for range 40 {
+		weights := make([]int, 1+r.IntN(40))
+		factor := 1 + r.IntN(1000)
+		for i := range weights {
+			weights[i] = factor * (1 + r.IntN(60))
+		}
+		sum, common, behind := 0, 0, 0.0
+		for i, w := range weights {
+			sum, common, behind = sum+w, gcd(w, common), behind+1/float64(i+1)
+		}
+		p := New(balancer.WeightedRoundRobin, active(weights...), nil)
+		counts := make([]int, len(weights))
+		for n := 1; n <= 2*sum/common; n++ {
+			counts[p.Pick(Flow{}, nil)]++
+			for i, w := range weights {
+				ahead := float64(counts[i]) - float64(n)*float64(w)/float64(sum)
+				if ahead > 1-1e-9 && len(weights) > 1 || -ahead > behind {
+					t.Fatalf("weights %v after %d picks: %d is ahead by %.3f, want -%.3f to 1", weights, n, i, ahead, behind)
+				}
+			}
+			if n%(sum/common) == 0 {
+				for i, w := range weights {
+					if want := n * w / sum; counts[i] != want {
+						t.Fatalf("weights %v after %d picks: %d got %d, want %d", weights, n, i, counts[i], want)
+					}
+				}
+			}
+		}
+	}
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// TestWeightedPaysBackNothing: while one is full the others share its picks by weight, and when it is free again it
+// gets its share and not what it missed.
+func TestWeightedPaysBackNothing(t *testing.T) {
+	p := New(balancer.WeightedRoundRobin, active(5, 3, 2, 10), nil)
+	counts := make([]int, 4)
+	for range 1000 {
+		counts[p.Pick(Flow{}, func(i int) bool { return i == 3 })]++
+	}
+	for i, want := range []int{500, 300, 200, 0} {
+		if math.Abs(float64(counts[i]-want)) > 3 {
+			t.Errorf("backend %d got %d picks while 3 was full, want %d to within 3", i, counts[i], want)
+		}
+	}
+	counts = make([]int, 4)
+	for range 200 {
+		counts[p.Pick(Flow{}, nil)]++
+	}
+	for i, want := range []int{50, 30, 20, 100} {
+		if math.Abs(float64(counts[i]-want)) > 2 {
+			t.Errorf("backend %d got %d picks afterwards, want %d to within 2", i, counts[i], want)
+		}
+	}
+}
+
+// TestWeightedGoesOn: generations of the same weights make no difference at all.
+func TestWeightedGoesOn(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	for range 30 {
+		weights := someWeights(r, 1+r.IntN(50))
+		once := New(balancer.WeightedRoundRobin, active(weights...), nil)
+		again := New(balancer.WeightedRoundRobin, active(weights...), nil)
+		for n := range 500 {
+			if r.IntN(3) == 0 {
+				again = Next(again, balancer.WeightedRoundRobin, active(weights...), nil)
+			}
+			if got, want := again.Pick(Flow{}, nil), once.Pick(Flow{}, nil); got != want {
+				t.Fatalf("pick %d of weights %v: got %d over generations, want %d", n, weights, got, want)
+			}
+		}
+	}
+}
+
+// TestWeightedSpreadsOverChanges: with a new generation at every pick, in which members come and go and weights change
+// a thousandfold, each gets what its weights came to while it was there.
+func TestWeightedSpreadsOverChanges(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	const stay, all, picks = 6, 10, 20000
+	var p Picker
+	got, want := make([]float64, all), make([]float64, all)
+	for range picks {
+		weights, factor, sum := make([]int, all), []int{1, 10, 1000}[r.IntN(3)], 0
+		for i := range weights {
+			weights[i] = factor * (1 + i%3)
+			if i >= stay && r.IntN(2) == 0 {
+				weights[i] = 0
+			}
+			sum += weights[i]
+		}
+		for i := range want {
+			want[i] += float64(weights[i]) / float64(sum)
+		}
+		p = Next(p, balancer.WeightedRoundRobin, active(weights...), nil)
+		got[p.Pick(Flow{}, nil)]++
+	}
+	for i := range got {
+		if math.Abs(got[i]/want[i]-1) > 0.05 {
+			t.Errorf("got %.0f picks, want %.0f to within 5 %%", got, want)
+			break
+		}
+	}
+}
+
+// TestWeightedIsFairToNewcomers: who joins gets its share from then on, neither a burst nor a pause.
+func TestWeightedIsFairToNewcomers(t *testing.T) {
+	p := New(balancer.WeightedRoundRobin, even(9), nil)
+	for range 1000 {
+		p.Pick(Flow{}, nil)
+	}
+	p = Next(p, balancer.WeightedRoundRobin, even(10), nil)
+	var picks []int
+	for range 30 {
+		picks = append(picks, p.Pick(Flow{}, nil))
+	}
+	joined := 0
+	for _, i := range picks {
+		if i == 9 {
+			joined++
+		}
+	}
+	if joined < 2 || joined > 4 || !slices.Contains(picks[:15], 9) {
+		t.Errorf("the newcomer got %d of 30 picks, want 3 to within one, the first of them soon: %v", joined, picks)
+	}
+}
