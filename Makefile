@@ -9,8 +9,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # The commit is stamped where git can tell it; in a tree without .git, or of another user, the build must not fail.
 STAMP   := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 BUILD   := CGO_ENABLED=0 $(GO) build -buildvcs=$(STAMP) -trimpath -ldflags "-X vipd/cmd/internal/version.Version=$(VERSION)"
-# Pinned here and not in go.mod, so that a linter's dependencies are never the program's.
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# Pinned in a file of its own and not in go.mod, so that a linter's dependencies are never the program's.
+STATICCHECK := $(GO) tool -modfile=test/lint.mod staticcheck
 
 PREFIX     ?= /usr/local
 BINDIR     ?= $(PREFIX)/bin
@@ -49,7 +49,7 @@ bench: ## every benchmark, with allocations
 lint: ## gofmt, go vet, staticcheck, and the builds for other systems
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
-	$(GO) run $(STATICCHECK) ./...
+	$(STATICCHECK) ./...
 	GOOS=windows GOARCH=amd64 CGO_ENABLED=0 $(GO) build ./cmd/vipctl ./dataplane/userspace
 	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) build ./cmd/vipctl ./dataplane/userspace
 
