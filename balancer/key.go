@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 )
 
@@ -131,6 +130,3 @@ func (e EndpointID) Compare(other EndpointID) int {
 	}
 	return cmp.Compare(e.ID, other.ID)
 }
-
-// portString writes a port for messages.
-func portString(p uint16) string { return strconv.Itoa(int(p)) }

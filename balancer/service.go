@@ -56,7 +56,7 @@ type Port struct {
 	// Name tells the ports of a service apart; needed where there are several.
 	Name string `toml:"name"`
 	// Port is open on the VIPs, 1 to 65535.
-	Port uint16 `toml:"port"`
+	Port uint16 `toml:"port" range:"1,65535"`
 	// Protocol defaults to TCP.
 	Protocol Protocol `toml:"protocol"`
 	// TargetPort is the endpoints' port. Default: Port.

@@ -67,8 +67,8 @@ func TestWrongService(t *testing.T) {
 
 func TestWrongPorts(t *testing.T) {
 	checkWrong(t, []wrong{
-		{fields: vip + `, "ports": [{"port": 0}]`, want: []string{`ports[0].port: needs a port, 1 to 65535`}},
-		{fields: vip + `, "ports": [{"port": 65536}]`, want: []string{`ports[0].port: 65536 is out of range; 0 to 65535 are possible`}},
+		{fields: vip + `, "ports": [{"port": 0}]`, want: []string{`ports[0].port: 0 is out of range; 1 to 65535 are possible`}},
+		{fields: vip + `, "ports": [{"port": 65536}]`, want: []string{`ports[0].port: 65536 is out of range; 1 to 65535 are possible`}},
 		{fields: vip + `, "ports": [{"port": "80"}]`, want: []string{`ports[0].port: needs a number without quotes: write 80`}},
 		{fields: vip + `, "ports": [{"port": 80.5}]`, want: []string{`ports[0].port: needs a whole number, not the number 80.5`}},
 		{fields: vip + `, "ports": [80]`, want: []string{`ports[0]: needs a table, not the number 80`}},
