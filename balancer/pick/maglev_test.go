@@ -13,6 +13,8 @@ import (
 func TestMaglevSlotsFollowWeights(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 15))
 	tables := [][]int{{1}, {1, 1}, {1, 65535}, {65535, 65534, 65533}, append(slices.Repeat([]int{1}, 999), 65535)}
+	// 990 of 1.9 slots each: cut to 1 they would leave too much to the ten others.
+	tables = append(tables, append(slices.Repeat([]int{63640}, 10), slices.Repeat([]int{19}, 990)...))
 	for range 12 {
 		tables = append(tables, someWeights(r, 1+r.IntN(1000)))
 	}
@@ -26,10 +28,33 @@ func TestMaglevSlotsFollowWeights(t *testing.T) {
 		}
 		for i, w := range weights {
 			want := maglevSize * float64(w) / float64(sum)
-			if counts[i] < 1 || math.Abs(float64(counts[i])-want) > 2+want/50 {
+			if counts[i] < 1 || math.Abs(float64(counts[i])-want) > 1+want/100 {
 				t.Errorf("%d of %d backends, of weight %d of %d: got %d slots, want %.1f", i, len(weights), w, sum, counts[i], want)
 				break
 			}
+		}
+	}
+}
+
+// TestMaglevPriceBoundsTheWork: it is the greatest weight, halved only as often as the bound on visits needs.
+func TestMaglevPriceBoundsTheWork(t *testing.T) {
+	r := rand.New(rand.NewPCG(18, 18))
+	for range 200 {
+		weights := someWeights(r, 1+r.IntN(1000))
+		if r.IntN(2) == 0 {
+			weights[0] = balancer.MaxWeight
+		}
+		sum := 0
+		for _, w := range weights {
+			sum += w
+		}
+		visits := func(price int) int { return maglevSize * price / sum * len(weights) }
+		want := slices.Max(weights)
+		for want > 1 && visits(want) > maglevWork {
+			want /= 2
+		}
+		if got := int(maglevPrice(membersOf(active(weights...)))); got != want {
+			t.Fatalf("got price %d for %d backends up to %d, want %d", got, len(weights), slices.Max(weights), want)
 		}
 	}
 }

@@ -179,6 +179,24 @@ func TestWeightedSpreadsOverChanges(t *testing.T) {
 	}
 }
 
+// TestWeightedTakesTheRestForTheMean: when those that had waited for their turn are replaced, the ones that had theirs
+// are no further from the next than the newcomers.
+func TestWeightedTakesTheRestForTheMean(t *testing.T) {
+	backends := even(15)
+	p := New(balancer.WeightedRoundRobin, backends[:10], nil)
+	for range 5 {
+		p.Pick(Flow{}, nil)
+	}
+	p = Next(p, balancer.WeightedRoundRobin, slices.Delete(backends, 5, 10), nil)
+	var got []int
+	for range 10 {
+		got = append(got, p.Pick(Flow{}, nil))
+	}
+	if want := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // TestWeightedIsFairToNewcomers: who joins gets its share from then on, neither a burst nor a pause.
 func TestWeightedIsFairToNewcomers(t *testing.T) {
 	p := New(balancer.WeightedRoundRobin, even(9), nil)
