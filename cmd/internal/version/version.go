@@ -39,3 +39,12 @@ func Current() Info {
 	}
 	return info
 }
+
+// String writes the build in one line.
+func (i Info) String() string {
+	commit := i.Commit
+	if commit == "" {
+		commit = "unknown"
+	}
+	return i.Version + ", commit " + commit + ", " + i.Go + ", " + i.Platform
+}

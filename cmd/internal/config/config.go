@@ -1,0 +1,220 @@
+package config
+
+import (
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/decode"
+	"vipd/store/tomlfile"
+)
+
+// DefaultFile is where the daemon and vipctl look for the configuration.
+const DefaultFile = "/etc/vipd/vipd.toml"
+
+// Config is what vipd.toml says of the daemon itself. Paths are absolute, or relative to where the program runs when
+// the file was named so.
+type Config struct {
+	// Mode is which dataplane to use. Default auto: the best that works here.
+	Mode ModeName `toml:"mode"`
+	// StrictMode: refuse to start rather than fall back from Mode.
+	StrictMode bool `toml:"strict_mode"`
+	// Node is this host's name in the fleet. Default: the host name.
+	Node string `toml:"node"`
+	// Zone is free text, for locality.
+	Zone string `toml:"zone"`
+	// StateDir keeps what must outlive a reboot; RunDir what must not.
+	StateDir   string         `toml:"state_dir"`
+	RunDir     string         `toml:"run_dir"`
+	Store      Store          `toml:"store"`
+	Etcd       Etcd           `toml:"etcd"`
+	Defaults   map[string]any `toml:"defaults"`
+	Sync       Sync           `toml:"sync"`
+	Addresses  Addresses      `toml:"addresses"`
+	NodePorts  NodePorts      `toml:"node_ports"`
+	Host       Host           `toml:"host"`
+	Health     Health         `toml:"health"`
+	Userspace  Userspace      `toml:"userspace"`
+	IPVS       IPVS           `toml:"ipvs"`
+	IPTables   IPTables       `toml:"iptables"`
+	API        API            `toml:"api"`
+	Tracing    Tracing        `toml:"tracing"`
+	Definition map[string]any `toml:"services"`
+}
+
+// ModeName is a mode, or auto.
+type ModeName string
+
+// The modes that users may write.
+const (
+	AutoMode      ModeName = "auto"
+	IPVSMode      ModeName = "ipvs"
+	IPTablesMode  ModeName = "iptables"
+	UserspaceMode ModeName = "userspace"
+)
+
+// Values lists what users may write.
+func (ModeName) Values() []string { return []string{"auto", "ipvs", "iptables", "userspace"} }
+
+// StoreKind is where services come from.
+type StoreKind string
+
+// The kinds of stores.
+const (
+	FileStore StoreKind = "file"
+	EtcdStore StoreKind = "etcd"
+)
+
+// Values lists what users may write.
+func (StoreKind) Values() []string { return []string{"file", "etcd"} }
+
+// Intercept is how userspace mode gets at traffic.
+type Intercept string
+
+// The ways to intercept.
+const (
+	AutoIntercept     Intercept = "auto"
+	RedirectIntercept Intercept = "redirect"
+	BindIntercept     Intercept = "bind"
+)
+
+// Values lists what users may write.
+func (Intercept) Values() []string { return []string{"auto", "redirect", "bind"} }
+
+// Backend is a variant of iptables.
+type Backend string
+
+// The variants.
+const (
+	AutoBackend   Backend = "auto"
+	NFTBackend    Backend = "nft"
+	LegacyBackend Backend = "legacy"
+)
+
+// Values lists what users may write.
+func (Backend) Values() []string { return []string{"auto", "nft", "legacy"} }
+
+// Store says where services come from.
+type Store struct {
+	Kind StoreKind `toml:"kind"`
+	// Path is a TOML file or a folder of them, besides the configuration itself; "": none.
+	Path string `toml:"path"`
+}
+
+// Etcd is how the etcd store is reached.
+type Etcd struct {
+	Endpoints    []string `toml:"endpoints"`
+	Prefix       string   `toml:"prefix"`
+	Username     string   `toml:"username"`
+	PasswordFile string   `toml:"password_file"`
+	CAFile       string   `toml:"ca_file"`
+	CertFile     string   `toml:"cert_file"`
+	KeyFile      string   `toml:"key_file"`
+}
+
+// Sync spaces the work on the kernel.
+type Sync struct {
+	MinInterval    time.Duration `toml:"min_interval"`
+	ProbeInterval  time.Duration `toml:"probe_interval" range:"10ms,"`
+	ResyncInterval time.Duration `toml:"resync_interval" range:"1s,"`
+}
+
+// Addresses says how VIPs become this host's.
+type Addresses struct {
+	// Interface holds the VIPs: a dummy device that vipd makes, or a real one.
+	Interface string `toml:"interface"`
+	// Bind false leaves the addresses to someone else.
+	Bind      bool `toml:"bind"`
+	StrictARP bool `toml:"strict_arp"`
+	// Allowed are the networks that services may claim.
+	Allowed []netip.Prefix `toml:"allowed"`
+}
+
+// NodePorts says where node ports open.
+type NodePorts struct {
+	Addresses []netip.Prefix `toml:"addresses"`
+}
+
+// Host says what vipd may change of the host.
+type Host struct {
+	ManageSysctls bool `toml:"manage_sysctls"`
+}
+
+// Health bounds what checks may do.
+type Health struct {
+	AllowExec bool `toml:"allow_exec"`
+}
+
+// Userspace is for userspace mode.
+type Userspace struct {
+	Intercept Intercept `toml:"intercept"`
+}
+
+// IPVS is for ipvs mode; 0 leaves the kernel's timeouts.
+type IPVS struct {
+	TCPTimeout    time.Duration `toml:"tcp_timeout"`
+	TCPFinTimeout time.Duration `toml:"tcpfin_timeout"`
+	UDPTimeout    time.Duration `toml:"udp_timeout"`
+}
+
+// IPTables is for iptables mode.
+type IPTables struct {
+	Backend       Backend `toml:"backend"`
+	MasqueradeBit int     `toml:"masquerade_bit" range:"0,31"`
+}
+
+// API is how the daemon is asked.
+type API struct {
+	// Socket answers vipctl.
+	Socket string `toml:"socket"`
+	// HTTP serves metrics and health; "" turns it off.
+	HTTP string `toml:"http"`
+}
+
+// Tracing sends spans somewhere; "" turns it off.
+type Tracing struct {
+	OTLPEndpoint string `toml:"otlp_endpoint"`
+}
+
+// Default returns the configuration of an empty file.
+func Default() Config {
+	return Config{
+		Mode: AutoMode, StateDir: "/var/lib/vipd", RunDir: "/run/vipd",
+		Store:     Store{Kind: FileStore},
+		Etcd:      Etcd{Endpoints: []string{"http://127.0.0.1:2379"}, Prefix: "/vipd"},
+		Sync:      Sync{MinInterval: 100 * time.Millisecond, ProbeInterval: time.Second, ResyncInterval: 10 * time.Minute},
+		Addresses: Addresses{Interface: "vipd0", Bind: true, StrictARP: true},
+		Host:      Host{ManageSysctls: true},
+		Userspace: Userspace{Intercept: AutoIntercept},
+		IPTables:  IPTables{Backend: AutoBackend, MasqueradeBit: 14},
+		API:       API{Socket: "/run/vipd/vipd.sock", HTTP: "127.0.0.1:9890"},
+	}
+}
+
+// Decode reads the daemon's part of a document. Every problem is collected; the fields that have one keep their
+// default.
+func Decode(d *tomlfile.Document) (Config, []balancer.Problem) {
+	c := Default()
+	var problems []balancer.Problem
+	for _, p := range decode.Into(&c, d.Tree()) {
+		problems = append(problems, balancer.Problem{
+			Severity: balancer.SeverityError, Origin: d.Where(p.Path), Field: p.Path, Text: p.Text,
+		})
+	}
+	for _, p := range c.validate() {
+		p.Origin = d.Where(p.Field)
+		problems = append(problems, p)
+	}
+	// Relative paths mean the same whichever folder the program was started in.
+	base := filepath.Dir(d.File())
+	for _, path := range []*string{
+		&c.StateDir, &c.RunDir, &c.API.Socket, &c.Store.Path,
+		&c.Etcd.PasswordFile, &c.Etcd.CAFile, &c.Etcd.CertFile, &c.Etcd.KeyFile,
+	} {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = filepath.Join(base, *path)
+		}
+	}
+	return c, problems
+}

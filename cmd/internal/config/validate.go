@@ -1,0 +1,58 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+
+	"vipd/balancer"
+)
+
+// validate returns what the fields' types alone can't refuse, and what this version of the program does not do.
+func (c *Config) validate() []balancer.Problem {
+	var problems []balancer.Problem
+	add := func(severity balancer.Severity, field, format string, args ...any) {
+		problems = append(problems, balancer.Problem{Severity: severity, Field: field, Text: fmt.Sprintf(format, args...)})
+	}
+	wrong := func(field, format string, args ...any) { add(balancer.SeverityError, field, format, args...) }
+	for field, path := range map[string]string{"state_dir": c.StateDir, "run_dir": c.RunDir, "api.socket": c.API.Socket} {
+		if path == "" {
+			wrong(field, "is empty; write a path, or leave the field out for the default")
+		}
+	}
+	// The kernel takes 15 bytes for an interface and 107 for the path of a Unix socket (IFNAMSIZ, sockaddr_un).
+	if n := len(c.Addresses.Interface); n == 0 || n > 15 {
+		wrong("addresses.interface", "%q is not an interface's name: it has 1 to 15 characters", c.Addresses.Interface)
+	}
+	if n := len(c.API.Socket); n > 107 {
+		wrong("api.socket", "is %d bytes long; a Unix socket's path has at most 107", n)
+	}
+	if c.API.HTTP != "" && !isListen(c.API.HTTP) {
+		wrong("api.http", `%q is not ADDRESS:PORT, such as "127.0.0.1:9890"; "" turns it off`, c.API.HTTP)
+	}
+	later := func(field, what string) {
+		add(balancer.SeverityNearest, field, "%s is not part of this version", what)
+	}
+	if c.Store.Kind == EtcdStore {
+		later("store.kind", "the etcd store")
+	}
+	if c.Tracing.OTLPEndpoint != "" {
+		later("tracing.otlp_endpoint", "tracing")
+	}
+	if c.Health.AllowExec {
+		later("health.allow_exec", "health checking")
+	}
+	if c.IPVS != (IPVS{}) {
+		later("ipvs", "ipvs mode")
+	}
+	return problems
+}
+
+func isListen(text string) bool {
+	_, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n <= 65535
+}
