@@ -1,6 +1,7 @@
 package store
 
 import (
+	"reflect"
 	"slices"
 
 	"vipd/balancer/snap"
@@ -26,4 +27,23 @@ func message(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// Keeping returns s with the pointers of old wherever the values are equal, as snapshots in a row must have it. Its cost
+// is that of comparing what differs.
+func (s Snapshot) Keeping(old Snapshot) Snapshot {
+	s.Services = keeping(s.Services, old.Services)
+	s.Endpoints = keeping(s.Endpoints, old.Endpoints)
+	s.Overrides = keeping(s.Overrides, old.Overrides)
+	return s
+}
+
+func keeping[K snap.Ordered[K], V any](m, old snap.Map[K, *V]) snap.Map[K, *V] {
+	out := m
+	for key, c := range snap.Diff(old, m) {
+		if c.HadOld && c.HasNew && reflect.DeepEqual(c.Old, c.New) {
+			out = out.Set(key, c.Old)
+		}
+	}
+	return out
 }

@@ -27,4 +27,3 @@ func Load(path string) Result {
 	l.load(look{all: true})
 	return Result{Snapshot: l.state, Main: l.main.doc}
 }
-

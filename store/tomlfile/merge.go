@@ -3,6 +3,7 @@ package tomlfile
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"vipd/balancer"
@@ -115,7 +116,8 @@ func (m *merge) settle(p pass) {
 		if !slices.Contains(claims, m.holders[name]) {
 			m.holders[name] = claims[0]
 		}
-		if service := m.files[m.holders[name]].services[name].service; service != nil {
+		service := m.files[m.holders[name]].services[name].service
+		if former := m.services.At(name); service != nil && !reflect.DeepEqual(former, service) {
 			m.services = m.services.Set(name, service)
 		}
 	}

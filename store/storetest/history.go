@@ -1,0 +1,137 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/test/wait"
+)
+
+// testEnd holds Watch to returning nil when ctx ends, whatever it is doing then. That no goroutine is left is checked
+// with every record.
+func testEnd(t *testing.T, p Place) {
+	p.Write("web", definition(1))
+	source := p.Source()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- source.Watch(ctx, func(store.Snapshot) { cancel() }) // at once, with changes on the way
+	}()
+	p.Write("dns", definition(2))
+	wait.For(t, within, "Watch to return", func() bool { return len(done) == 1 })
+	if err := <-done; err != nil {
+		t.Errorf("Watch returned %v after ctx had ended, want nil", err)
+	}
+}
+
+// model is what users wrote, and what may have become of it.
+type model struct {
+	// now is the last definition, nil: there is none; bad: it has an error.
+	now map[string]any
+	bad bool
+	// seen are the good states (nil: absent) that a source may have seen last, since it was last known to be up to date.
+	seen []map[string]any
+}
+
+// testHistories writes at random. A source may or may not see what is overwritten at once; what it comes to in the end
+// is known all the same.
+func testHistories(t *testing.T, f Factory) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			h := history{Rand: rand.New(rand.NewPCG(seed, 42)), t: t, place: f(t), services: map[balancer.Name]*model{}}
+			for range h.IntN(4) {
+				h.step()
+			}
+			r := watch(t, h.place.Source())
+			for range 12 {
+				for range h.IntN(8) {
+					h.step()
+				}
+				h.settle(r)
+			}
+		})
+	}
+}
+
+type history struct {
+	*rand.Rand
+	t        *testing.T
+	place    Place
+	services map[balancer.Name]*model
+}
+
+func (h *history) step() {
+	name := name(h.IntN(6))
+	m := h.services[name]
+	if m == nil {
+		m = &model{seen: []map[string]any{nil}}
+		h.services[name] = m
+	}
+	n := h.IntN(5)
+	switch h.IntN(4) {
+	case 0:
+		if m.now == nil {
+			return
+		}
+		h.place.Delete(name)
+		m.now, m.bad = nil, false
+	case 1:
+		m.now, _ = wrong(n)
+		m.bad = true
+		h.place.Write(name, m.now)
+		return // it is never seen as a good state
+	default:
+		m.now, m.bad = definition(n), false
+		h.place.Write(name, m.now)
+	}
+	m.seen = append(m.seen, m.now)
+}
+
+// settle waits until the source has what the model says.
+func (h *history) settle(r *record) {
+	h.t.Helper()
+	last := r.wait("what was written", func(s store.Snapshot) bool {
+		bad := map[balancer.Name]bool{}
+		for _, p := range s.Problems {
+			bad[p.Service] = true
+		}
+		for name := range s.Services.Keys() {
+			if h.services[name] == nil {
+				return false
+			}
+		}
+		for name, m := range h.services {
+			if bad[name] != m.bad || !slices.ContainsFunc(m.possible(), func(fields map[string]any) bool {
+				return h.is(s.Services.At(name), name, fields)
+			}) {
+				return false
+			}
+		}
+		return true
+	})
+	for _, name := range slices.Sorted(maps.Keys(h.services)) {
+		m := h.services[name]
+		m.seen = slices.DeleteFunc(m.seen, func(fields map[string]any) bool { return !h.is(last.Services.At(name), name, fields) })
+	}
+}
+
+// possible are the states that the service may be in.
+func (m *model) possible() []map[string]any {
+	if m.bad {
+		return m.seen
+	}
+	return []map[string]any{m.now}
+}
+
+func (h *history) is(got *balancer.Service, name balancer.Name, fields map[string]any) bool {
+	if fields == nil {
+		return got == nil
+	}
+	return got != nil && like(got, service(h.t, name, fields))
+}

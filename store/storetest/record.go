@@ -1,0 +1,191 @@
+package storetest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"vipd/balancer/snap"
+	"vipd/store"
+	"vipd/test/wait"
+)
+
+// record is what a source has published, held to the laws of snapshots.
+type record struct {
+	t  testing.TB
+	mu sync.Mutex // guards the rest
+	// snapshots are all, and prints what each said when it was published.
+	snapshots []store.Snapshot
+	prints    []string
+	broken    string // the first law that was broken
+	gate      chan struct{}
+	waiting   bool
+	inside    bool
+}
+
+// watch records what the source publishes until the test ends, and then holds it to ending cleanly.
+func watch(t testing.TB, source store.Source) *record {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	r := &record{t: t}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- source.Watch(ctx, r.publish) }()
+	t.Cleanup(func() {
+		cancel()
+		var err error
+		wait.For(t, within, "Watch to return after ctx has ended", func() bool {
+			select {
+			case err = <-done:
+				return true
+			default:
+				return false
+			}
+		})
+		if err != nil {
+			t.Errorf("Watch returned %v after ctx had ended, want nil", err)
+		}
+		if err := goleak.Find(before); err != nil {
+			t.Errorf("goroutines are left after Watch: %v", err)
+		}
+		r.check()
+	})
+	return r
+}
+
+func (r *record) publish(s store.Snapshot) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.inside {
+		r.breaks("publish was called while it ran")
+	}
+	r.inside = true
+	for gate := r.gate; gate != nil; gate = r.gate {
+		r.waiting = true
+		r.mu.Unlock()
+		<-gate
+		r.mu.Lock()
+	}
+	if n := len(r.snapshots); n > 0 {
+		r.compare(r.snapshots[n-1], s)
+	}
+	r.snapshots = append(r.snapshots, s)
+	r.prints = append(r.prints, print(s))
+	r.inside = false
+}
+
+func (r *record) breaks(format string, args ...any) {
+	if r.broken == "" {
+		r.broken = fmt.Sprintf(format, args...)
+	}
+}
+
+// compare holds two snapshots in a row to the laws.
+func (r *record) compare(before, after store.Snapshot) {
+	if after.Revision <= before.Revision {
+		r.breaks("revision %d came after %d", after.Revision, before.Revision)
+	}
+	if after.Same(before) {
+		r.breaks("revision %d says the same as %d", after.Revision, before.Revision)
+	}
+	identity(r, before.Services, after.Services)
+	identity(r, before.Endpoints, after.Endpoints)
+	identity(r, before.Overrides, after.Overrides)
+}
+
+func identity[K snap.Ordered[K], V any](r *record, before, after snap.Map[K, *V]) {
+	for key, change := range snap.Diff(before, after) {
+		if change.HadOld && change.HasNew && reflect.DeepEqual(change.Old, change.New) {
+			r.breaks("%v has a new pointer to an equal value", key)
+		}
+	}
+}
+
+// print writes down all that a snapshot says.
+func print(s store.Snapshot) string {
+	all := map[string]any{"problems": s.Problems, "connected": s.Connected, "error": fmt.Sprint(s.Err), "revision": s.Revision}
+	for name, service := range s.Services.All() {
+		all["service "+string(name)] = service
+	}
+	for id, endpoint := range s.Endpoints.All() {
+		all[fmt.Sprint("endpoint ", id)] = endpoint
+	}
+	for target, override := range s.Overrides.All() {
+		all["override "+target.String()] = override
+	}
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic(err) // all of it is plain data
+	}
+	return string(text)
+}
+
+// check fails the test if a law was broken.
+func (r *record) check() {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.broken != "" {
+		r.t.Error(r.broken)
+	}
+	for i, s := range r.snapshots {
+		if now := print(s); now != r.prints[i] {
+			r.t.Errorf("the snapshot of revision %d was changed after it had been published:\n then %s\n  now %s", s.Revision, r.prints[i], now)
+		}
+	}
+}
+
+// all returns what was published so far.
+func (r *record) all() []store.Snapshot {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.snapshots[:len(r.snapshots):len(r.snapshots)]
+}
+
+// wait waits until the last snapshot is as it should be, and returns it.
+func (r *record) wait(what string, is func(store.Snapshot) bool) store.Snapshot {
+	r.t.Helper()
+	var last store.Snapshot
+	defer func() {
+		if r.t.Failed() {
+			r.t.Logf("the last snapshot is %s", print(last))
+		}
+	}()
+	wait.For(r.t, within, what, func() bool {
+		all := r.all()
+		if len(all) == 0 {
+			return false
+		}
+		last = all[len(all)-1]
+		return is(last)
+	})
+	return last
+}
+
+// hold makes the next publish wait until release is called.
+func (r *record) hold() (release func()) {
+	gate := make(chan struct{})
+	r.mu.Lock()
+	r.gate = gate
+	r.mu.Unlock()
+	release = sync.OnceFunc(func() {
+		r.mu.Lock()
+		r.gate = nil
+		r.mu.Unlock()
+		close(gate)
+	})
+	r.t.Cleanup(release)
+	return release
+}
+
+// held reports whether a publish waits.
+func (r *record) held() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waiting
+}

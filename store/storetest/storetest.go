@@ -1,0 +1,232 @@
+package storetest
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/test/wait"
+)
+
+// Factory makes an empty place, for the length of one test.
+type Factory func(t *testing.T) Place
+
+// Place is the medium that a source reads, and what users do there. Its methods fail the test where they can't do what
+// they are asked.
+type Place interface {
+	// Source returns a source that reads the place. It is called once.
+	Source() store.Source
+	// Write defines a service, in place of any former definition. The fields are those of [services.NAME]; their values
+	// may be wrong, but are such as TOML and JSON can both hold: string, bool, int64, []any and map[string]any.
+	Write(name balancer.Name, fields map[string]any)
+	// Delete removes a definition.
+	Delete(name balancer.Name)
+}
+
+// Run holds the sources of the factory to the contract of store.Source.
+func Run(t *testing.T, f Factory) {
+	t.Run("empty", func(t *testing.T) { testEmpty(t, f(t)) })
+	t.Run("first", func(t *testing.T) { testFirst(t, f(t)) })
+	t.Run("changes", func(t *testing.T) { testChanges(t, f(t)) })
+	t.Run("burst", func(t *testing.T) { testBurst(t, f(t)) })
+	t.Run("identity", func(t *testing.T) { testIdentity(t, f(t)) })
+	t.Run("bad definition", func(t *testing.T) { testBad(t, f(t)) })
+	t.Run("reload", func(t *testing.T) { testReload(t, f(t)) })
+	t.Run("end", func(t *testing.T) { testEnd(t, f(t)) })
+	t.Run("histories", func(t *testing.T) { testHistories(t, f) })
+}
+
+// within is how long a change may take to arrive, on a busy machine.
+const within = 20 * time.Second
+
+// definition returns the fields of a service that differs by n.
+func definition(n int) map[string]any {
+	return map[string]any{
+		"vips":      []any{fmt.Sprintf("10.%d.%d.%d", 96+n>>16, n>>8&255, n&255), fmt.Sprintf("fd00:96::%x", n+1)},
+		"ports":     []any{map[string]any{"port": int64(80), "target_port": int64(1000 + n)}},
+		"endpoints": []any{map[string]any{"address": "192.168.1.11", "weight": int64(2)}, map[string]any{"address": "fd00::11", "zone": "z1"}},
+		"scheduler": "lc",
+		"health":    map[string]any{"type": "http", "path": "/healthz", "headers": map[string]any{"X-From.Where": "vipd"}},
+	}
+}
+
+// wrong returns the fields of a service with an error in one field.
+func wrong(n int) (fields map[string]any, field string) {
+	fields = definition(n)
+	fields["scheduler"] = "fastest"
+	return fields, "scheduler"
+}
+
+// service is what fields come to, without where they were read.
+func service(t testing.TB, name balancer.Name, fields map[string]any) *balancer.Service {
+	t.Helper()
+	s, problems := balancer.DecodeService(name, fields, nil, nil, balancer.SeverityError)
+	if s == nil {
+		t.Fatalf("the suite's own service has problems: %v", problems)
+	}
+	return s
+}
+
+// like reports whether got is want, wherever it was read.
+func like(got, want *balancer.Service) bool {
+	if got == nil || want == nil {
+		return got == want
+	}
+	moved := *got
+	moved.Origin = want.Origin
+	return reflect.DeepEqual(&moved, want)
+}
+
+func testEmpty(t *testing.T, p Place) {
+	r := watch(t, p.Source())
+	first := r.wait("the first snapshot", func(store.Snapshot) bool { return true })
+	if first.Services.Len() != 0 || !first.Connected || first.Err != nil || len(first.Problems) != 0 {
+		t.Errorf("the first snapshot of an empty place has %d services, connected %t, error %v, problems %v",
+			first.Services.Len(), first.Connected, first.Err, first.Problems)
+	}
+}
+
+func testFirst(t *testing.T, p Place) {
+	const n = 50
+	for i := range n {
+		p.Write(name(i), definition(i))
+	}
+	r := watch(t, p.Source())
+	r.wait("the first snapshot", func(store.Snapshot) bool { return true })
+	first := r.all()[0]
+	if first.Services.Len() != n || !first.Connected || first.Err != nil || len(first.Problems) != 0 || first.Revision < 1 {
+		t.Fatalf("the first snapshot has %d services, connected %t, error %v, problems %v, revision %d; want all %d services",
+			first.Services.Len(), first.Connected, first.Err, first.Problems, first.Revision, n)
+	}
+	for i := range n {
+		if got, want := first.Services.At(name(i)), service(t, name(i), definition(i)); !like(got, want) {
+			t.Errorf("service %s:\n got %+v\nwant %+v", name(i), got, want)
+		} else if got.Origin.File == "" && got.Origin.Key == "" {
+			t.Errorf("service %s does not say where it was read", name(i))
+		}
+	}
+}
+
+func name(i int) balancer.Name { return balancer.Name(fmt.Sprintf("s%d", i)) }
+
+func testChanges(t *testing.T, p Place) {
+	r := watch(t, p.Source())
+	r.wait("the first snapshot", func(store.Snapshot) bool { return true })
+	has := func(n int) func(store.Snapshot) bool {
+		want := service(t, "web", definition(n))
+		return func(s store.Snapshot) bool { return like(s.Services.At("web"), want) }
+	}
+	p.Write("web", definition(1))
+	r.wait("a new service", has(1))
+	p.Write("web", definition(2))
+	r.wait("its change", has(2))
+	p.Write("dns", definition(3))
+	r.wait("another service", func(s store.Snapshot) bool { return s.Services.Has("dns") && has(2)(s) })
+	p.Delete("web")
+	r.wait("its removal", func(s store.Snapshot) bool { return !s.Services.Has("web") && s.Services.Has("dns") })
+	p.Write("web", definition(1))
+	r.wait("its return", has(1))
+	p.Delete("dns")
+	p.Delete("web")
+	r.wait("the removal of all", func(s store.Snapshot) bool { return s.Services.Len() == 0 })
+}
+
+// testBurst holds publish up, which one must not do, while many changes are made: they come together afterwards.
+func testBurst(t *testing.T, p Place) {
+	const n = 200
+	r := watch(t, p.Source())
+	r.wait("the first snapshot", func(store.Snapshot) bool { return true })
+	release := r.hold()
+	p.Write(name(0), definition(0))
+	wait.For(t, within, "the first change to be published", r.held)
+	for i := range n {
+		p.Write(name(i), definition(i))
+	}
+	release()
+	r.wait("all of the burst", func(s store.Snapshot) bool { return s.Services.Len() == n })
+	if got := len(r.all()); got > n/10 {
+		t.Errorf("a burst of %d changes was published in %d snapshots", n, got)
+	}
+}
+
+func testIdentity(t *testing.T, p Place) {
+	for i := range 10 {
+		p.Write(name(i), definition(i))
+	}
+	r := watch(t, p.Source())
+	before := r.wait("the first snapshot", func(store.Snapshot) bool { return true })
+	p.Write(name(3), definition(30))
+	want := service(t, name(3), definition(30))
+	after := r.wait("the change", func(s store.Snapshot) bool { return like(s.Services.At(name(3)), want) })
+	for i := range 10 {
+		same := before.Services.At(name(i)) == after.Services.At(name(i))
+		if same == (i == 3) {
+			t.Errorf("service %d has the same pointer after %d changed: %t", i, 3, same)
+		}
+	}
+}
+
+func testBad(t *testing.T, p Place) {
+	p.Write("web", definition(1))
+	r := watch(t, p.Source())
+	before := r.wait("the first snapshot", func(store.Snapshot) bool { return true })
+	bad, field := wrong(2)
+	problems := func(s store.Snapshot) map[balancer.Name]string {
+		found := map[balancer.Name]string{}
+		for _, p := range s.Problems {
+			if p.Severity == balancer.SeverityError && (p.Origin.File != "" || p.Origin.Key != "") && p.Text != "" {
+				found[p.Service] = p.Field
+			}
+		}
+		return found
+	}
+	p.Write("web", bad)
+	p.Write("new", bad)
+	p.Write("dns", definition(3))
+	after := r.wait("problems of web and new, and the service dns", func(s store.Snapshot) bool {
+		return maps.Equal(problems(s), map[balancer.Name]string{"web": field, "new": field}) && s.Services.Has("dns")
+	})
+	if after.Services.At("web") != before.Services.At("web") {
+		t.Errorf("web is not what it was before its definition broke: %+v", after.Services.At("web"))
+	}
+	if after.Services.Has("new") {
+		t.Errorf("new was never right and is there: %+v", after.Services.At("new"))
+	}
+	p.Write("web", definition(4))
+	p.Delete("new")
+	want := service(t, "web", definition(4))
+	r.wait("the mended definition, without problems", func(s store.Snapshot) bool {
+		return len(s.Problems) == 0 && like(s.Services.At("web"), want)
+	})
+}
+
+func testReload(t *testing.T, p Place) {
+	source := p.Source()
+	reloader, ok := source.(store.Reloader)
+	if !ok {
+		t.Skipf("%T has nothing to reload", source)
+	}
+	r := watch(t, source)
+	bad, field := wrong(2)
+	p.Write("web", definition(1))
+	p.Write("dns", bad)
+	problems, err := reloader.Reload(t.Context())
+	if err != nil || len(problems) != 1 || problems[0].Service != "dns" || problems[0].Field != field {
+		t.Errorf("Reload: %v, %v; want the problem of dns", problems, err)
+	}
+	all := r.all()
+	if len(all) == 0 || !all[len(all)-1].Services.Has("web") {
+		t.Error("Reload returned before its result was published")
+	}
+	again, err := reloader.Reload(t.Context())
+	if err != nil || !reflect.DeepEqual(problems, again) {
+		t.Errorf("Reload again: %v, %v; want the same problems", again, err)
+	}
+	if now := r.all(); len(now) != len(all) {
+		t.Errorf("Reload without a change published %d snapshots", len(now)-len(all))
+	}
+}

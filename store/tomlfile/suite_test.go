@@ -1,0 +1,117 @@
+package tomlfile_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/storetest"
+	"vipd/store/tomlfile"
+)
+
+// TestSource runs the suite of all sources with each way to lay services out in files, and to write those.
+func TestSource(t *testing.T) {
+	for layout, file := range map[string]string{"folder": "", "main file": "vipd.toml", "one file": "services.toml"} {
+		for way, write := range map[string]func(testing.TB, string, []byte){"rename": replaceFile, "truncate": rewriteFile} {
+			t.Run(layout+", "+way, func(t *testing.T) {
+				storetest.Run(t, func(t *testing.T) storetest.Place {
+					p := &place{t: t, dir: t.TempDir(), file: file, write: write, all: map[balancer.Name]map[string]any{}}
+					p.prepare()
+					return p
+				})
+			})
+		}
+	}
+}
+
+// place is services in files: all in one, or each in its own of the folder services.d.
+type place struct {
+	t         testing.TB
+	dir, file string
+	write     func(testing.TB, string, []byte)
+	all       map[balancer.Name]map[string]any
+}
+
+func (p *place) prepare() {
+	switch p.file {
+	case "":
+		if err := os.Mkdir(filepath.Join(p.dir, "services.d"), 0o755); err != nil {
+			p.t.Fatal(err)
+		}
+		writeFile(p.t, filepath.Join(p.dir, "vipd.toml"), "store.path = \"services.d\"\n")
+	case "services.toml":
+		writeFile(p.t, filepath.Join(p.dir, "vipd.toml"), "store.path = \"services.toml\"\n")
+		p.writeAll()
+	default:
+		p.writeAll()
+	}
+}
+
+func (p *place) Source() store.Source {
+	return tomlfile.New(tomlfile.Options{Main: filepath.Join(p.dir, "vipd.toml")})
+}
+
+func (p *place) Write(name balancer.Name, fields map[string]any) {
+	p.all[name] = fields
+	if p.file != "" {
+		p.writeAll()
+		return
+	}
+	one := map[string]any{"services": map[string]any{string(name): fields}}
+	p.write(p.t, filepath.Join(p.dir, "services.d", string(name)+".toml"), encode(p.t, one))
+}
+
+func (p *place) Delete(name balancer.Name) {
+	delete(p.all, name)
+	if p.file != "" {
+		p.writeAll()
+		return
+	}
+	if err := os.Remove(filepath.Join(p.dir, "services.d", string(name)+".toml")); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *place) writeAll() {
+	services := map[string]any{}
+	for name, fields := range p.all {
+		services[string(name)] = fields
+	}
+	p.write(p.t, filepath.Join(p.dir, p.file), encode(p.t, map[string]any{"services": services}))
+}
+
+func encode(t testing.TB, tree map[string]any) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := toml.NewEncoder(&b).Encode(tree); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func writeFile(t testing.TB, path, text string) {
+	t.Helper()
+	rewriteFile(t, path, []byte(text))
+}
+
+// rewriteFile empties the file and writes it anew, as cp and > do.
+func rewriteFile(t testing.TB, path string, text []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// replaceFile writes another file and renames it, as editors do.
+func replaceFile(t testing.TB, path string, text []byte) {
+	t.Helper()
+	rewriteFile(t, path+".tmp", text)
+	if err := os.Rename(path+".tmp", path); err != nil {
+		t.Fatal(err)
+	}
+}
