@@ -68,7 +68,7 @@ func (l *Lab) adopt(name string, fd netns.NsHandle) *NS {
 }
 
 // settle gives the calling thread's namespace the same starting point whatever the machine's own settings are:
-// addresses are usable at once, nothing is configured by itself, no path is filtered.
+// addresses are usable at once, nothing is configured by itself, no path is filtered, no ICMP error is held back.
 func settle() error {
 	settings := map[string]string{
 		"net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.default.rp_filter": "0",
@@ -80,6 +80,7 @@ func settle() error {
 		"net.ipv6.conf.all.disable_ipv6": "0", "net.ipv6.conf.default.disable_ipv6": "0",
 		"net.ipv6.conf.default.accept_dad": "0", "net.ipv6.conf.default.accept_ra": "0",
 		"net.ipv6.conf.all.forwarding": "0",
+		"net.ipv4.icmp_ratelimit":      "0", "net.ipv6.icmp.ratelimit": "0",
 	}
 	for name, value := range settings {
 		if err := os.WriteFile(sysctlPath(name), []byte(value), 0); err != nil {

@@ -2,8 +2,12 @@ package lab
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -48,6 +52,26 @@ func (l *Lab) cable(a *NS, nameA string, b *NS, nameB string) {
 	})
 	a.linkUp(nameA)
 	b.linkUp(nameB)
+	a.awaitReady(nameA)
+	b.awaitReady(nameB)
+}
+
+// awaitReady waits until the kernel, which learns of a cable some time after it is plugged in, uses a link: until then
+// it drops neighbour discovery, and the first connection would cost a second. It shows by the link-local address.
+func (n *NS) awaitReady(name string) {
+	n.lab.t.Helper()
+	Eventually(n.lab.t, 5*time.Second, "bringing up link "+name+" in "+n.Name, func() error {
+		all, err := n.netlink.AddrList(n.link(name), netlink.FAMILY_V6)
+		if err != nil {
+			return err
+		}
+		for _, a := range all {
+			if a.IP.IsLinkLocalUnicast() && a.Flags&unix.IFA_F_TENTATIVE == 0 {
+				return nil
+			}
+		}
+		return errors.New("it has no link-local address yet")
+	})
 }
 
 // Bridge is a switch: a namespace of its own that holds a bridge and nothing else.
@@ -108,6 +132,9 @@ func (n *NS) AddAddr(dev, cidr string) {
 	if err := n.netlink.AddrReplace(link, addr); err != nil {
 		n.lab.t.Fatalf("adding address %s to %s in %s: %v", cidr, dev, n.Name, err)
 	}
+	if addr.IP.To4() == nil && dev != "lo" {
+		n.awaitJoined(dev, addr.IP)
+	}
 	if n != n.lab.host {
 		return
 	}
@@ -115,6 +142,29 @@ func (n *NS) AddAddr(dev, cidr string) {
 		if link, err := n.netlink.LinkByName(dev); err == nil {
 			_ = n.netlink.AddrDel(link, addr)
 		}
+	})
+}
+
+// awaitJoined waits until the device listens for those who look for an IPv6 address, which the kernel arranges some time
+// after it was added; a neighbour that is not heard asks again only after a second.
+func (n *NS) awaitJoined(dev string, ip net.IP) {
+	n.lab.t.Helper()
+	group := fmt.Sprintf("ff0200000000000000000001ff%x", []byte(ip[13:]))
+	Eventually(n.lab.t, 5*time.Second, "listening for neighbours of "+ip.String()+" in "+n.Name, func() error {
+		var text []byte
+		err := n.Do(func() (err error) {
+			text, err = os.ReadFile("/proc/thread-self/net/igmp6")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 2 && f[1] == dev && f[2] == group {
+				return nil
+			}
+		}
+		return errors.New("it has not joined the solicited-node group yet")
 	})
 }
 

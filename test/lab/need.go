@@ -55,6 +55,6 @@ func Eventually(t testing.TB, within time.Duration, what string, check func() er
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not within %v: %v", what, within, err)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(2 * time.Millisecond)
 	}
 }
