@@ -1,0 +1,74 @@
+package userspace
+
+import (
+	"context"
+	"time"
+
+	"vipd/dataplane"
+)
+
+// Apply makes each key what its change says. Keys fail on their own: the errors are KeyErrors.
+func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return errClosed
+	}
+	if !d.running {
+		d.running = true
+		d.tasks.Add(1)
+		go d.janitor()
+	}
+	failed := dataplane.KeyErrors{}
+	for _, c := range batch {
+		if c.New == nil {
+			d.removeLocked(c)
+			continue
+		}
+		f := d.frontends[c.Key]
+		if f == nil {
+			f = newFrontend(d, c.Key)
+			d.frontends[c.Key] = f
+		}
+		f.configure(c.New, d.tallyLocked(c.New))
+		if err := d.tables.open(f); err != nil {
+			failed[c.Key] = err
+		}
+		d.watchLocked(f)
+	}
+	if err := d.tables.commit(ctx); err != nil {
+		return err
+	}
+	if len(failed) > 0 {
+		return failed
+	}
+	return nil
+}
+
+func (d *Dataplane) removeLocked(c dataplane.Change) {
+	f := d.frontends[c.Key]
+	if f == nil {
+		return
+	}
+	d.tables.forget(f)
+	if f.remove(time.Now()) {
+		d.dropLocked(f)
+		return
+	}
+	d.watchLocked(f)
+}
+
+// watchLocked tells the janitor whether f needs it.
+func (d *Dataplane) watchLocked(f *frontend) {
+	if f.timed() {
+		d.timed[f] = struct{}{}
+	} else {
+		delete(d.timed, f)
+	}
+}
+
+// dropLocked forgets a frontend of which nothing is left.
+func (d *Dataplane) dropLocked(f *frontend) {
+	delete(d.frontends, f.key)
+	delete(d.timed, f)
+}

@@ -1,0 +1,290 @@
+package userspace
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// remove one of the backends of f.
+func without(f *balancer.Frontend, addr netip.AddrPort) *balancer.Frontend {
+	return with(f, func(f *balancer.Frontend) {
+		for i, b := range f.Backends {
+			if b.Addr == addr {
+				f.Backends = append(f.Backends[:i:i], f.Backends[i+1:]...)
+				return
+			}
+		}
+	})
+}
+
+func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
+	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
+	flaky := serveAt(t, "127.0.0.1:0", named("flaky"))
+	d := start(t, Options{})
+	f := frontendAt("127.77.1.1:9000", a.addr, b.addr, flaky.addr)
+	d.apply(f)
+	const clients, each = 20, 100
+	var failed, answered atomic.Int64
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			for range each {
+				name, err := askOnce(f.AddrPort(), "")
+				if err != nil {
+					failed.Add(1)
+				} else if name == "flaky" {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	var meddling sync.WaitGroup
+	meddling.Go(func() {
+		draining := with(f, func(f *balancer.Frontend) {
+			for i := range f.Backends {
+				if f.Backends[i].Addr == flaky.addr {
+					f.Backends[i].State, f.Backends[i].Weight = balancer.Draining, 0
+				}
+			}
+		})
+		s := flaky
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+			s.stop()
+			_ = d.tryApply(draining)
+			time.Sleep(10 * time.Millisecond)
+			_ = d.tryApply(f)
+			s = serveAt(t, flaky.addr.String(), named("flaky"))
+		}
+	})
+	wg.Wait()
+	close(done)
+	meddling.Wait()
+	// What fails was taken by the flaky one before it was killed.
+	for _, b := range d.Counters()[0].Backends {
+		if b.Backend == flaky.addr && failed.Load() > int64(b.Connections)-answered.Load() {
+			t.Errorf("%d requests failed; the dead backend had taken %d and answered %d", failed.Load(), b.Connections, answered.Load())
+		}
+	}
+	t.Logf("%d of %d failed, the flaky one answered %d", failed.Load(), clients*each, answered.Load())
+}
+
+func TestTransferOutlivesChanges(t *testing.T) {
+	const size = 256 << 20
+	sum := func(r io.Reader) [32]byte {
+		h := sha256.New()
+		_, _ = io.Copy(h, r)
+		return [32]byte(h.Sum(nil))
+	}
+	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // reads all, then answers with the sum and as much again
+		got := sum(c)
+		_, _ = c.Write(got[:])
+		_, _ = io.Copy(c, io.LimitReader(rand.NewChaCha8([32]byte{2}), size))
+	})
+	other := serveAt(t, "127.0.0.1:0", named("other"))
+	d := start(t, Options{})
+	f := frontendAt("127.77.1.2:9000", s.addr)
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() { // edits everything that can change while the backend stays
+		defer wg.Done()
+		random := rand.New(rand.NewPCG(1, 2))
+		for ctx.Err() == nil {
+			g := frontendAt("127.77.1.2:9000", s.addr, other.addr)
+			g.Scheduler = []balancer.Scheduler{balancer.RoundRobin, balancer.LeastConn, balancer.Maglev}[random.IntN(3)]
+			g.AffinityTimeout = time.Duration(random.IntN(2)) * time.Hour
+			g.Sources = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}[:random.IntN(2)]
+			for i := range g.Backends {
+				if g.Backends[i].Addr == s.addr && random.IntN(2) == 0 {
+					g.Backends[i].State, g.Backends[i].Weight = balancer.Draining, 0
+				}
+			}
+			if err := d.tryApply(g); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	if _, err := io.Copy(c, io.LimitReader(rand.NewChaCha8([32]byte{1}), size)); err != nil {
+		t.Fatal(err)
+	}
+	c.CloseWrite()
+	var got [32]byte
+	if _, err := io.ReadFull(c, got[:]); err != nil {
+		t.Fatal(err)
+	}
+	if want := sum(io.LimitReader(rand.NewChaCha8([32]byte{1}), size)); got != want {
+		t.Errorf("the backend got other bytes than were sent")
+	}
+	if got, want := sum(c), sum(io.LimitReader(rand.NewChaCha8([32]byte{2}), size)); got != want {
+		t.Errorf("the client got other bytes than were sent")
+	}
+	stop()
+	wg.Wait()
+	eventually(t, "the counts", func() error {
+		if n := d.Counters()[0]; n.In != size || n.Out != size+32 {
+			return fmt.Errorf("got %d in and %d out, want %d and %d", n.In, n.Out, size, size+32)
+		}
+		return nil
+	})
+}
+
+func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
+	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
+	d := start(t, Options{})
+	f := frontendAt("127.77.1.3:9000", a.addr, b.addr)
+	d.apply(f)
+	held := map[string]*client{}
+	for range 2 {
+		c := mustConnect(t, f.AddrPort())
+		held[c.mustAsk(t)] = c
+	}
+	// What only stops new connections keeps the established.
+	for _, state := range []balancer.BackendState{balancer.Standby, balancer.Remote, balancer.ZeroWeight, balancer.Draining, balancer.Down, balancer.Removed} {
+		d.apply(with(f, func(f *balancer.Frontend) {
+			for i := range f.Backends {
+				if f.Backends[i].Addr == a.addr {
+					f.Backends[i].State, f.Backends[i].Weight = state, 0
+				}
+			}
+		}))
+		if name := held["a"].mustAsk(t); name != "a" {
+			t.Errorf("in state %s got %s, want a", state, name)
+		}
+		for range 4 {
+			if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "b" {
+				t.Errorf("with a in state %s a new connection got %q, %v; want b", state, name, err)
+			}
+		}
+	}
+	d.apply(with(f, func(f *balancer.Frontend) { // a's time is over soon
+		for i := range f.Backends {
+			if f.Backends[i].Addr == a.addr {
+				f.Backends[i].State, f.Backends[i].Weight, f.Backends[i].Until = balancer.Removed, 0, time.Now().Add(300*time.Millisecond)
+			}
+		}
+	}))
+	held["a"].mustAsk(t)
+	wantReset(t, held["a"])
+	held["b"].mustAsk(t)
+	d.apply(without(f, b.addr))
+	wantReset(t, held["b"])
+	if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "a" {
+		t.Errorf("got %q, %v; want a", name, err)
+	}
+}
+
+func TestRemovedFrontendDrains(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{})
+	f := frontendAt("127.77.1.4:9000", s.addr)
+	f.DrainTimeout = 400 * time.Millisecond
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	c.mustAsk(t)
+	d.remove(f.Key)
+	if _, err := connect(f.AddrPort(), ""); err == nil {
+		t.Error("connected to a removed frontend")
+	}
+	c.mustAsk(t)
+	if list, _ := d.Connections(t.Context()); len(list) != 1 || list[0].State != "draining" {
+		t.Errorf("got the connections %v, want one that is draining", list)
+	}
+	d.apply(f) // back in time: it lives on
+	time.Sleep(600 * time.Millisecond)
+	c.mustAsk(t)
+	d.remove(f.Key)
+	wantReset(t, c)
+	eventually(t, "the end of the frontend", func() error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if len(d.frontends) > 0 || len(d.timed) > 0 {
+			return fmt.Errorf("it is still there")
+		}
+		return nil
+	})
+}
+
+func TestCloseDrains(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{})
+	f := frontendAt("127.77.1.5:9000", s.addr)
+	d.apply(f)
+	ends, stays := mustConnect(t, f.AddrPort()), mustConnect(t, f.AddrPort())
+	ends.mustAsk(t)
+	stays.mustAsk(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	closed := make(chan error)
+	go func() { closed <- d.Close(ctx, false) }()
+	eventually(t, "the closed port", func() error {
+		c, err := connect(f.AddrPort(), "")
+		if err == nil {
+			c.Close()
+			return fmt.Errorf("still connects")
+		}
+		return nil
+	})
+	ends.mustAsk(t)
+	ends.Close()
+	stays.mustAsk(t)
+	cancel()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	wantReset(t, stays)
+}
+
+func TestIdleTimeout(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	slow := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // fills the relay's buffer at once, and then sends drops
+		_, _ = c.Write(make([]byte, 200<<10))
+		for range 10 {
+			time.Sleep(200 * time.Millisecond)
+			if _, err := c.Write([]byte("x")); err != nil {
+				return
+			}
+		}
+	})
+	d := start(t, Options{})
+	f := frontendAt("127.77.1.6:9000", s.addr)
+	f.IdleTimeout = 600 * time.Millisecond
+	g := frontendAt("127.77.1.7:9000", slow.addr)
+	g.IdleTimeout = f.IdleTimeout
+	d.apply(f, g)
+	busy, idle, drops := mustConnect(t, f.AddrPort()), mustConnect(t, f.AddrPort()), mustConnect(t, g.AddrPort())
+	idle.mustAsk(t)
+	all := make(chan int64)
+	go func() {
+		n, _ := io.Copy(io.Discard, drops)
+		all <- n
+	}()
+	for range 15 {
+		busy.mustAsk(t)
+		time.Sleep(100 * time.Millisecond)
+	}
+	wantReset(t, idle)
+	busy.mustAsk(t)
+	if n := <-all; n != 200<<10+10 {
+		t.Errorf("a slow transfer got %d bytes, want %d: it was not idle", n, 200<<10+10)
+	}
+}

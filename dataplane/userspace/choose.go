@@ -1,0 +1,80 @@
+package userspace
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/pick"
+)
+
+// errNoBackend: every backend was tried, is at its bound, or none is active.
+var errNoBackend = errors.New("no backend is left")
+
+// chooseLocked picks the backend of a new connection or flow, none of those in tried, and counts it there: whoever gets
+// one releases it. The affinity comes first, then the scheduler among backends that do not rest, then among all.
+func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backend, *config, error) {
+	c := f.conf.Load()
+	if f.sticky == nil {
+		b, err := c.choose(f.d, f.flow(client), tried)
+		return b, c, err
+	}
+	now := time.Now()
+	if at, ok := f.sticky.Lookup(client.Addr(), now); ok {
+		if b := c.known(f.d, at, tried); b != nil {
+			f.sticky.Store(client.Addr(), at, now)
+			return b, c, nil
+		}
+	}
+	b, err := c.choose(f.d, f.flow(client), tried)
+	if err == nil {
+		f.sticky.Store(client.Addr(), b.addr, now)
+	}
+	return b, c, err
+}
+
+func (f *frontend) flow(client netip.AddrPort) pick.Flow {
+	return pick.Flow{Client: client, VIP: f.vip}
+}
+
+// known takes the backend at an address, if it can have a new connection now.
+func (c *config) known(d *Dataplane, at netip.AddrPort, tried []*backend) *backend {
+	i := slices.IndexFunc(c.backends, func(b *backend) bool { return b.addr == at })
+	if i < 0 || c.Backends[i].State != balancer.Active || slices.Contains(tried, c.backends[i]) {
+		return nil
+	}
+	b := c.backends[i]
+	if !b.awake(d.now(), c.ConnectTimeout) || !b.take(c.Backends[i].MaxConnections) {
+		return nil
+	}
+	return b
+}
+
+// choose asks the scheduler. It goes round again when the backend was taken by others meanwhile.
+func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backend, error) {
+	now := d.now()
+	rest := true
+	skip := func(i int) bool {
+		b := c.backends[i]
+		return b.full(c.Backends[i].MaxConnections) || rest && b.resting(now) || len(tried) > 0 && slices.Contains(tried, b)
+	}
+	for {
+		i := c.picker.Pick(flow, skip)
+		if i < 0 && rest {
+			rest = false // better one that may answer again than none
+			continue
+		}
+		if i < 0 {
+			return nil, errNoBackend
+		}
+		b := c.backends[i]
+		if rest && !b.awake(now, c.ConnectTimeout) {
+			continue // someone else has just begun to try it: it rests again
+		}
+		if b.take(c.Backends[i].MaxConnections) {
+			return b, nil
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package userspace
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+)
+
+// conn is one connection of a client, from the accept to the end.
+type conn struct {
+	f      *frontend
+	client *net.TCPConn
+	from   netip.AddrPort
+	since  time.Time
+	// traffic is what the relay counts.
+	traffic traffic
+	// attempt is the dial under way.
+	attempt attempt
+
+	// The rest is guarded by f.mu.
+	prev, next *conn
+	backend    *backend     // chosen; nil: not yet
+	server     *net.TCPConn // established; nil: not yet
+	cut        bool         // to be reset
+	// seen is the traffic at the instant seenAt, for the idle timeout.
+	seen   uint64
+	seenAt int64
+}
+
+// forever is longer than any timeout.
+const forever = time.Duration(1<<63 - 1)
+
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
+// serve carries one accepted connection to its end.
+func (f *frontend) serve(client *net.TCPConn, from netip.AddrPort) {
+	d := f.d
+	c := &conn{f: f, client: client, from: from, since: time.Now()}
+	if !f.enter(c) {
+		reset(client)
+		return
+	}
+	err := c.connect()
+	if err == nil {
+		c.traffic.tally = f.conf.Load().tally
+		err = relay(client, c.server, &c.traffic)
+	}
+	f.leave(c)
+	if c.server != nil {
+		closing(c.server, err)
+		c.backend.release()
+	}
+	closing(client, err)
+	if errors.Is(err, errNoBackend) {
+		d.log.Debug("resetting a client: no backend took it", "frontend", f.key, "client", from)
+	}
+}
+
+// closing ends a connection in the way that the whole ended: in order, or with a reset.
+func closing(c *net.TCPConn, err error) {
+	if err != nil {
+		reset(c)
+		return
+	}
+	_ = c.Close() // nothing is left to be told
+}
+
+// reset closes with an RST.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0) // fails only where it is closed already
+	_ = c.Close()
+}
+
+// enter puts c among the connections, unless the frontend is gone.
+func (f *frontend) enter(c *conn) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.removed {
+		return false
+	}
+	last := f.conns.prev
+	c.prev, c.next = last, &f.conns
+	last.next, f.conns.prev = c, c
+	f.count++
+	f.conf.Load().tally.connections.Add(1)
+	return true
+}
+
+// leave takes c out again. Nobody else touches it after that.
+func (f *frontend) leave(c *conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c.prev.next, c.next.prev = c.next, c.prev
+	f.count--
+}
+
+// connect finds a backend that takes the connection. Each is tried at most once.
+func (c *conn) connect() error {
+	var tried []*backend
+	for {
+		b, conf, err := c.choose(tried)
+		if err != nil {
+			return err
+		}
+		if len(tried) > 0 {
+			c.f.d.retries.Add(1)
+		}
+		server, err := c.reach(b, conf)
+		if err == nil {
+			if c.settle(b, server) {
+				return nil
+			}
+			reset(server)
+		}
+		b.release()
+		tried = append(tried, b)
+		c.f.judge(b, err)
+	}
+}
+
+// choose notes the choice, so that it is seen when the backend goes.
+func (c *conn) choose(tried []*backend) (*backend, *config, error) {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	if c.cut {
+		return nil, nil, errCut
+	}
+	b, conf, err := c.f.chooseLocked(c.from, tried)
+	if err == nil {
+		c.backend = b
+		c.attempt.begin(conf.ConnectTimeout)
+	} else {
+		c.backend = nil
+	}
+	return b, conf, err
+}
+
+// reach connects and sends the header.
+func (c *conn) reach(b *backend, conf *config) (*net.TCPConn, error) {
+	server, err := c.dial(b)
+	if err != nil || conf.ProxyProtocol == balancer.NoProxyProtocol || conf.ProxyProtocol == "" {
+		return server, err
+	}
+	if err := writeHeader(server, conf.ProxyProtocol, c.from, c.f.vip, conf.ConnectTimeout); err != nil {
+		reset(server)
+		return nil, err
+	}
+	return server, nil
+}
+
+// settle makes server the other side, unless things have changed while it was dialled.
+func (c *conn) settle(b *backend, server *net.TCPConn) bool {
+	if b.answered() {
+		c.f.d.log.Info("a backend takes connections again", "frontend", c.f.key, "backend", b.addr)
+	}
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	if c.cut || !c.f.removed && !c.f.conf.Load().keeps(b, time.Now()) {
+		return false
+	}
+	c.server = server
+	c.seenAt = c.f.d.now()
+	b.total.Add(1)
+	return true
+}
+
+// cutLocked has the connection reset, by its own goroutine.
+func (c *conn) cutLocked() {
+	c.cut = true
+	c.attempt.abandon()
+	_ = c.client.SetDeadline(longAgo) // both fail only where it is closed already
+	if c.server != nil {
+		_ = c.server.SetDeadline(longAgo)
+	}
+}
+
+// traffic is what a relay counts, and where it stands.
+type traffic struct {
+	in, out atomic.Uint64
+	// half: one direction has ended.
+	half  atomic.Bool
+	tally *tally
+}

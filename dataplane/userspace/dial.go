@@ -1,0 +1,138 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// errCut: the connection was ended from our side.
+var errCut = errors.New("the connection was cut")
+
+// attempt is the context of one dial, reused for each of a connection: it has a deadline and can be abandoned, without
+// a timer, channel or goroutine of its own, which a context of package context would take.
+type attempt struct {
+	deadline  time.Time
+	abandoned atomic.Bool
+
+	mu   sync.Mutex // guards stop
+	stop func()     // how whoever waits wants to be told
+}
+
+// never is what Done returns: the end is told by AfterFunc, for which package context looks first.
+var never = make(chan struct{})
+
+func (a *attempt) begin(patience time.Duration) {
+	a.deadline = time.Now().Add(patience)
+	a.abandoned.Store(false)
+}
+
+// abandon ends the dial under way.
+func (a *attempt) abandon() {
+	a.abandoned.Store(true)
+	a.mu.Lock()
+	stop := a.stop
+	a.stop = nil
+	a.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+// AfterFunc has f called when the attempt is abandoned.
+func (a *attempt) AfterFunc(f func()) func() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.abandoned.Load() {
+		go f() // whoever registers holds a lock that f takes
+		return func() bool { return false }
+	}
+	a.stop = f
+	return a.forget
+}
+
+func (a *attempt) forget() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	was := a.stop != nil
+	a.stop = nil
+	return was
+}
+
+func (a *attempt) Deadline() (time.Time, bool) { return a.deadline, true }
+func (a *attempt) Done() <-chan struct{}       { return never }
+func (a *attempt) Value(any) any               { return nil }
+
+func (a *attempt) Err() error {
+	if a.abandoned.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// dial opens a connection to b within the connect timeout. While the process is out of descriptors it waits: that is
+// not the backend's fault, and the client can't tell it from a slow one.
+func (c *conn) dial(b *backend) (*net.TCPConn, error) {
+	dialer := net.Dialer{KeepAliveConfig: keepAlive, FallbackDelay: -1}
+	dialer.SetMultipathTCP(false)
+	wait := backoff{}
+	for {
+		server, err := dialer.DialContext(&c.attempt, "tcp", b.text)
+		if err == nil {
+			return server.(*net.TCPConn), nil
+		}
+		if c.attempt.abandoned.Load() {
+			return nil, context.Canceled
+		}
+		if !exhausted(err) || !wait.sleep(c.f.d.ctx.Done()) || time.Now().After(c.attempt.deadline) {
+			return nil, err
+		}
+	}
+}
+
+// judge draws the conclusions from a failed attempt; nil: it failed for no fault of anyone.
+func (f *frontend) judge(b *backend, err error) {
+	switch {
+	case err == nil, errors.Is(err, context.Canceled):
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		f.d.log.Warn("no local port is left for connections to a backend: too many connections to it, open or closed a moment ago "+
+			"(net.ipv4.ip_local_port_range bounds them)", "frontend", f.key, "backend", b.addr)
+	case exhausted(err):
+		f.d.log.Warn("no descriptor is left for a connection to a backend", "frontend", f.key, "backend", b.addr)
+	default:
+		if b.failed(f.d.now()) {
+			f.d.log.Warn("a backend does not take connections; others take its share", "frontend", f.key, "backend", b.addr, "err", err)
+		}
+	}
+}
+
+// exhausted reports whether err says that the process or the system is out of descriptors or memory for sockets.
+func exhausted(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// explainListen says what a failure to listen means and what to do.
+func explainListen(f *frontend, err error) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("listening on %s: the port is in use by another program there, or on the wildcard address: find it with `ss -lnp sport = :%d` "+
+			"and stop it, or have it listen on another address: %w", f.key, f.key.Port, err)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("listening on %s: %s is not an address of this host: let vipd hold it (addresses.bind) or add it to an interface: %w",
+			f.key, f.key.Addr, err)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("listening on %s: ports below net.ipv4.ip_unprivileged_port_start (1024) need CAP_NET_BIND_SERVICE: run vipd as root, "+
+			"give it that capability, or use a higher port: %w", f.key, err)
+	}
+	return fmt.Errorf("listening on %s: %w", f.key, err)
+}

@@ -1,0 +1,101 @@
+package userspace
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+)
+
+// dropsClients: a socket filter leaves clients without an answer.
+const dropsClients = true
+
+// What classic BPF loads at these offsets comes from the network header, or from the packet's metadata.
+const (
+	networkHeader = ^uint32(0x100000) + 1   // SKF_NET_OFF
+	interfaceAt   = ^uint32(0x1000) + 1 + 8 // SKF_AD_OFF + SKF_AD_IFINDEX
+	loopback      = 1                       // the index of lo, in every network namespace
+	// mostInstructions is what the kernel takes of a classic filter.
+	mostInstructions = 4096
+)
+
+// filter has the socket see only what its frontend lets in. Established connections keep the filter that they came
+// through.
+func filter(fd uintptr, c *config) error {
+	program := filterProgram(c)
+	if program == nil {
+		err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+		if errors.Is(err, unix.ENOENT) { // there was none
+			err = nil
+		}
+		return err
+	}
+	raw, err := bpf.Assemble(program)
+	if err != nil {
+		return err
+	}
+	code := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		code[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]})
+	if errors.Is(err, unix.ENOMEM) && c.serves { // net.core.optmem_max; clients are checked after the accept
+		return nil
+	}
+	return err
+}
+
+// filterProgram returns the filter for c; nil: everything may pass.
+func filterProgram(c *config) []bpf.Instruction {
+	var keep, drop bpf.Instruction = bpf.RetConstant{Val: 1 << 31}, bpf.RetConstant{Val: 0}
+	if !c.serves && c.NoBackends == balancer.DropClients && c.Proto == balancer.TCP {
+		return []bpf.Instruction{drop}
+	}
+	if len(c.Sources) == 0 {
+		return nil
+	}
+	// The node itself comes through lo, whatever address it has.
+	program := []bpf.Instruction{
+		bpf.LoadAbsolute{Off: interfaceAt, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: loopback, SkipTrue: 1},
+		keep,
+	}
+	for _, p := range c.Sources {
+		if p.Addr().Is4() == c.Addr.Is4() {
+			program = append(program, matchSource(p, keep)...)
+		}
+	}
+	if len(program) >= mostInstructions {
+		return nil // clients are checked after the accept
+	}
+	return append(program, drop)
+}
+
+// matchSource does then for packets whose source is in p, word by word.
+func matchSource(p netip.Prefix, then bpf.Instruction) []bpf.Instruction {
+	addr, at := p.Masked().Addr().AsSlice(), networkHeader+12
+	if p.Addr().Is6() {
+		at = networkHeader + 8
+	}
+	var code []bpf.Instruction
+	words := (p.Bits() + 31) / 32
+	for i := range words {
+		code = append(code, bpf.LoadAbsolute{Off: at + uint32(4*i), Size: 4})
+		if bits := p.Bits() - 32*i; bits < 32 {
+			code = append(code, bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: ^uint32(0) << (32 - bits)})
+		}
+		code = append(code, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(addr[4*i:])})
+	}
+	code = append(code, then)
+	for i, instruction := range code { // a mismatch goes behind the last
+		if jump, ok := instruction.(bpf.JumpIf); ok {
+			jump.SkipTrue = uint8(len(code) - i - 1)
+			code[i] = jump
+		}
+	}
+	return code
+}

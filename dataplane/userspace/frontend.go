@@ -1,0 +1,164 @@
+package userspace
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/pick"
+)
+
+// frontend is one key for as long as it has a definition or connections.
+type frontend struct {
+	d    *Dataplane
+	key  balancer.Key
+	vip  netip.AddrPort
+	conf atomic.Pointer[config] // written under mu
+
+	mu sync.Mutex // guards what follows
+	// listener and packets are the sockets at VIP:port, in the bind interception; nil: not listening.
+	listener *net.TCPListener
+	packets  *net.UDPConn
+	// conns are the connections, a ring through its own head.
+	conns conn
+	count int
+	// flows are those of UDP.
+	flows flowTable
+	// sticky is there once affinity was asked for.
+	sticky *pick.Sticky
+	// removed: no definition any more; what is left ends at drainUntil.
+	removed    bool
+	drainUntil time.Time
+	// idleChecked is when the janitor last looked for idle connections.
+	idleChecked int64
+}
+
+// config is one generation of a frontend: immutable, but for what its parts count.
+type config struct {
+	*balancer.Frontend
+	serves   bool
+	backends []*backend // parallel to Frontend.Backends
+	picker   pick.Picker
+	tally    *tally
+}
+
+func newFrontend(d *Dataplane, key balancer.Key) *frontend {
+	f := &frontend{d: d, key: key, vip: key.AddrPort()}
+	f.conns.next, f.conns.prev = &f.conns, &f.conns
+	f.flows.init()
+	return f
+}
+
+// configure makes g the definition. Connections of backends that it does not have any more are cut, and so are UDP
+// flows of removed ones.
+func (f *frontend) configure(g *balancer.Frontend, t *tally) {
+	next := &config{Frontend: g, serves: g.Serves(), tally: t, backends: make([]*backend, len(g.Backends))}
+	for i, b := range g.Backends {
+		next.backends[i] = t.backend(b.Addr)
+	}
+	load := func(i int) int64 { return next.backends[i].active.Load() }
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.conf.Load()
+	if old == nil {
+		next.picker = pick.New(g.Scheduler, g.Backends, load)
+	} else {
+		next.picker = pick.Next(old.picker, g.Scheduler, g.Backends, load)
+	}
+	switch {
+	case g.AffinityTimeout <= 0:
+		f.sticky = nil
+	case f.sticky == nil:
+		f.sticky = pick.NewSticky(g.AffinityTimeout, 0)
+	case old.AffinityTimeout != g.AffinityTimeout:
+		f.sticky.SetTimeout(g.AffinityTimeout)
+	}
+	f.removed = false
+	f.conf.Store(next)
+	f.cutLostLocked(time.Now())
+}
+
+// timed reports whether time alone can change something here.
+func (f *frontend) timed() bool {
+	c := f.conf.Load()
+	return f.removed || f.key.Proto == balancer.UDP || c.IdleTimeout > 0 ||
+		slices.ContainsFunc(c.Backends, func(b balancer.Backend) bool { return !b.Until.IsZero() })
+}
+
+// find returns the definition of the backend, or nil when the frontend does not have it any more.
+func (c *config) find(b *backend) *balancer.Backend {
+	i, ok := slices.BinarySearchFunc(c.Backends, b.addr, func(x balancer.Backend, a netip.AddrPort) int { return x.Addr.Compare(a) })
+	if !ok || c.backends[i] != b {
+		return nil
+	}
+	return &c.Backends[i]
+}
+
+// keeps reports whether connections to b may live on.
+func (c *config) keeps(b *backend, now time.Time) bool {
+	is := c.find(b)
+	return is != nil && (is.Until.IsZero() || now.Before(is.Until))
+}
+
+// cutLostLocked ends the connections and flows whose backends don't have them any more.
+func (f *frontend) cutLostLocked(now time.Time) {
+	c := f.conf.Load()
+	for x := f.conns.next; x != &f.conns; x = x.next {
+		if x.backend != nil && !c.keeps(x.backend, now) {
+			if x.server == nil {
+				x.attempt.abandon() // it goes on to another backend
+			} else {
+				x.cutLocked()
+			}
+		}
+	}
+	f.flows.each(func(x *flow) {
+		if is := c.find(x.backend); is == nil || is.State == balancer.Removed || !c.keeps(x.backend, now) {
+			f.endFlowLocked(x)
+		}
+	})
+}
+
+// cut resets the connections for which it says yes, and returns their number.
+func (f *frontend) cut(yes func(*conn) bool) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for x := f.conns.next; x != &f.conns; x = x.next {
+		if yes(x) {
+			x.cutLocked()
+			n++
+		}
+	}
+	return n
+}
+
+// remove takes the definition away: nothing is accepted any more, flows end, and connections have until the drain's
+// end. It reports whether nothing is left.
+func (f *frontend) remove(now time.Time) bool {
+	f.shut()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.removed {
+		f.removed = true
+		f.drainUntil = now.Add(f.conf.Load().DrainTimeout)
+	}
+	return f.count == 0
+}
+
+// allows reports whether a client may connect: all may where there are no source ranges; the node itself always may.
+func (c *config) allows(d *Dataplane, client netip.Addr) bool {
+	if len(c.Sources) == 0 || client.IsLoopback() || client == c.Addr {
+		return true
+	}
+	for _, p := range c.Sources {
+		if p.Contains(client) {
+			return true
+		}
+	}
+	return d.own.has(client)
+}

@@ -1,0 +1,88 @@
+package userspace
+
+import (
+	"time"
+
+	"vipd/balancer"
+)
+
+// tick is how often the janitor looks: no timeout is kept more exactly than that.
+const tick = 100 * time.Millisecond
+
+// janitor carries out what time alone brings about: idle timeouts, the ends of drains, and of UDP flows. It costs
+// nothing where no frontend has any of these.
+func (d *Dataplane) janitor() {
+	defer d.tasks.Done()
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-d.ctx.Done():
+			return
+		case <-t.C:
+			d.tidy(time.Now())
+		}
+	}
+}
+
+func (d *Dataplane) tidy(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for f := range d.timed {
+		if f.tidy(now) {
+			d.dropLocked(f)
+		}
+	}
+}
+
+// tidy looks at one frontend, and reports whether nothing is left of it.
+func (f *frontend) tidy(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.conf.Load()
+	if f.removed {
+		if !now.Before(f.drainUntil) {
+			for x := f.conns.next; x != &f.conns; x = x.next {
+				x.cutLocked()
+			}
+		}
+		if f.count == 0 {
+			return true
+		}
+	} else {
+		f.cutLostLocked(now)
+	}
+	if f.key.Proto == balancer.UDP {
+		f.endIdleFlowsLocked(c)
+	} else if c.IdleTimeout > 0 && f.count > 0 {
+		f.cutIdleLocked(int64(c.IdleTimeout))
+	}
+	return false
+}
+
+// cutIdleLocked ends connections that had no traffic for the timeout. Looking at all of them has its price, so that it
+// is done ten times per timeout only.
+func (f *frontend) cutIdleLocked(timeout int64) {
+	now := f.d.now()
+	if now-f.idleChecked < timeout/10 {
+		return
+	}
+	f.idleChecked = now
+	for x := f.conns.next; x != &f.conns; x = x.next {
+		if x.server == nil || x.cut {
+			continue
+		}
+		if sum := x.traffic.in.Load() + x.traffic.out.Load(); sum != x.seen {
+			x.seen, x.seenAt = sum, now
+			continue
+		}
+		if now-x.seenAt < timeout {
+			continue
+		}
+		if quiet := min(quietFor(x.client), quietFor(x.server)); quiet < time.Duration(timeout) {
+			x.seenAt = now - int64(quiet) // a large transfer is counted in steps: the socket knows better
+			continue
+		}
+		x.cutLocked()
+	}
+}

@@ -1,0 +1,322 @@
+package userspace
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// rig is a dataplane under test.
+type rig struct {
+	*Dataplane
+	t testing.TB
+}
+
+// start returns a dataplane that is closed with the test, which fails if it leaves a goroutine or descriptor.
+func start(t testing.TB, o Options) *rig {
+	t.Helper()
+	if o.Intercept == "" {
+		o.Intercept = Bind
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(&testLog{t: t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	before, goroutines := descriptors(), goleak.IgnoreCurrent()
+	d, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		defer cancel()
+		if err := d.Close(ctx, false); err != nil {
+			t.Errorf("closing: %v", err)
+		}
+		if n := d.budget.used.Load(); n != 0 {
+			t.Errorf("%d descriptors are still counted", n)
+		}
+		if n := d.flows.used.Load(); n != 0 {
+			t.Errorf("%d flows are still counted", n)
+		}
+		for _, c := range d.Counters() {
+			for _, b := range c.Backends {
+				if b.Active != 0 {
+					t.Errorf("%d connections are still counted at %s", b.Active, b.Backend)
+				}
+			}
+		}
+		if err := goleak.Find(goroutines); err != nil {
+			t.Errorf("goroutines are left: %v", err)
+		}
+		eventually(t, "the descriptors of before", func() error {
+			if after := descriptors(); len(after) > len(before) {
+				return fmt.Errorf("got %d descriptors, want %d: %v", len(after), len(before), after)
+			}
+			return nil
+		})
+	})
+	return &rig{d, t}
+}
+
+// descriptors lists the sockets that the process has open.
+func descriptors() []string {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return nil
+	}
+	var sockets []string
+	for _, e := range entries {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && len(to) > 6 && to[:6] == "socket" {
+			sockets = append(sockets, to)
+		}
+	}
+	return sockets
+}
+
+// testLog writes to the test's log as long as that lasts.
+type testLog struct {
+	t testing.TB
+}
+
+func (l *testLog) Write(b []byte) (int, error) {
+	l.t.Logf("%s", b)
+	return len(b), nil
+}
+
+// apply makes frontends what is served, beside what is.
+func (r *rig) apply(frontends ...*balancer.Frontend) {
+	r.t.Helper()
+	if err := r.tryApply(frontends...); err != nil {
+		r.t.Fatalf("applying: %v", err)
+	}
+}
+
+func (r *rig) tryApply(frontends ...*balancer.Frontend) error {
+	var batch []dataplane.Change
+	for _, f := range frontends {
+		batch = append(batch, dataplane.Change{Key: f.Key, New: f})
+	}
+	return r.Apply(context.Background(), batch)
+}
+
+func (r *rig) remove(keys ...balancer.Key) {
+	r.t.Helper()
+	var batch []dataplane.Change
+	for _, k := range keys {
+		batch = append(batch, dataplane.Change{Key: k})
+	}
+	if err := r.Apply(context.Background(), batch); err != nil {
+		r.t.Fatalf("removing: %v", err)
+	}
+}
+
+// frontendAt returns a frontend with all backends active.
+func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
+	k, err := balancer.ParseKey(key)
+	if err != nil {
+		panic(err)
+	}
+	f := &balancer.Frontend{
+		Key: k, Service: "web", Port: "p", Scheduler: balancer.WeightedRoundRobin, NoBackends: balancer.RejectClients,
+		DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: balancer.NoProxyProtocol,
+	}
+	if k.Proto == balancer.UDP {
+		f.IdleTimeout = time.Minute
+	}
+	slices.SortFunc(backends, netip.AddrPort.Compare)
+	for _, b := range backends {
+		f.Backends = append(f.Backends, balancer.Backend{Addr: b, State: balancer.Active, Weight: 1})
+	}
+	return f
+}
+
+// with returns a copy of f that was edited.
+func with(f *balancer.Frontend, edit func(*balancer.Frontend)) *balancer.Frontend {
+	g := *f
+	g.Backends = slices.Clone(f.Backends)
+	edit(&g)
+	return &g
+}
+
+// server is a TCP backend that serves each connection with handle.
+type server struct {
+	addr     netip.AddrPort
+	ln       net.Listener
+	accepted atomic.Int64
+	mu       sync.Mutex
+	conns    map[net.Conn]bool
+	wg       sync.WaitGroup
+}
+
+// serveAt starts a server; port 0 takes a free one.
+func serveAt(t testing.TB, addr string, handle func(net.Conn)) *server {
+	t.Helper()
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{ln: ln, addr: ln.Addr().(*net.TCPAddr).AddrPort(), conns: map[net.Conn]bool{}}
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			s.accepted.Add(1)
+			s.mu.Lock()
+			s.conns[c] = true
+			s.mu.Unlock()
+			s.wg.Add(1)
+			go func() {
+				defer s.wg.Done()
+				handle(c)
+				_ = c.Close()
+				s.mu.Lock()
+				delete(s.conns, c)
+				s.mu.Unlock()
+			}()
+		}
+	}()
+	t.Cleanup(s.stop)
+	return s
+}
+
+// stop kills it with all its connections.
+func (s *server) stop() {
+	_ = s.ln.Close()
+	s.mu.Lock()
+	for c := range s.conns {
+		reset(c.(*net.TCPConn))
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// named answers each line with a name and the line.
+func named(name string) func(net.Conn) {
+	return func(c net.Conn) {
+		in := bufio.NewReader(c)
+		for {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return
+			}
+			if _, err := fmt.Fprintf(c, "%s %s", name, line); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// client is a connection with lines.
+type client struct {
+	*net.TCPConn
+	in *bufio.Reader
+}
+
+func connect(vip netip.AddrPort, from string) (*client, error) {
+	d := net.Dialer{Timeout: 10 * time.Second}
+	if from != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
+	}
+	c, err := d.Dial("tcp", vip.String())
+	if err != nil {
+		return nil, err
+	}
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	return &client{c.(*net.TCPConn), bufio.NewReader(c)}, nil
+}
+
+// ask sends a line and returns the name of who answered.
+func (c *client) ask(line string) (string, error) {
+	if _, err := fmt.Fprintf(c, "%s\n", line); err != nil {
+		return "", err
+	}
+	var name, back string
+	if _, err := fmt.Fscanf(c.in, "%s %s\n", &name, &back); err != nil {
+		return "", err
+	}
+	if back != line {
+		return "", fmt.Errorf("got the line %q back, want %q", back, line)
+	}
+	return name, nil
+}
+
+// askOnce makes one connection with one request.
+func askOnce(vip netip.AddrPort, from string) (string, error) {
+	c, err := connect(vip, from)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	return c.ask("hello")
+}
+
+func mustConnect(t testing.TB, vip netip.AddrPort) *client {
+	t.Helper()
+	c, err := connect(vip, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func (c *client) mustAsk(t testing.TB) string {
+	t.Helper()
+	name, err := c.ask("hello")
+	if err != nil {
+		t.Fatalf("asking: %v", err)
+	}
+	return name
+}
+
+// eventually waits until ok returns nil.
+func eventually(t testing.TB, what string, ok func() error) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		err := ok()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// wantReset checks that the connection ends with a reset, whatever comes before.
+func wantReset(t testing.TB, c net.Conn) {
+	t.Helper()
+	_, err := io.Copy(io.Discard, c)
+	if !isReset(err) {
+		t.Errorf("got %v at the end of the connection, want a reset", err)
+	}
+}
+
+func isReset(err error) bool {
+	return err != nil && errors.Is(err, errReset)
+}

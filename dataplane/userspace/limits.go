@@ -1,0 +1,57 @@
+package userspace
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// reserve is what is left for everything that is not a connection, flow or listener: files, netlink, the API, pipes
+// of splice, of which there are few at a time.
+func reserve(limit int) int { return min(max(limit/8, 32), 1024) }
+
+// budget counts descriptors in use.
+type budget struct {
+	limit int64
+	used  atomic.Int64
+}
+
+func newBudget(limit int) *budget {
+	most := maxDescriptors()
+	if limit <= 0 {
+		limit = most - reserve(most)
+	}
+	return &budget{limit: int64(max(limit, 2))}
+}
+
+func (b *budget) take(n int64) { b.used.Add(n) }
+func (b *budget) give(n int64) { b.used.Add(-n) }
+
+// room reports whether n more are within the budget.
+func (b *budget) room(n int64) bool { return b.used.Load()+n <= b.limit }
+
+// wait returns when there is room for a connection; false: stop was closed first.
+func (b *budget) wait(stop <-chan struct{}) bool {
+	slower := backoff{}
+	for !b.room(2) {
+		if !slower.sleep(stop) {
+			return false
+		}
+	}
+	return true
+}
+
+// backoff is a growing wait: from 1 ms, doubling to 100 ms.
+type backoff struct{ next time.Duration }
+
+// sleep waits the next time; false: stop was closed first.
+func (b *backoff) sleep(stop <-chan struct{}) bool {
+	b.next = min(max(2*b.next, time.Millisecond), 100*time.Millisecond)
+	t := time.NewTimer(b.next)
+	defer t.Stop()
+	select {
+	case <-stop:
+		return false
+	case <-t.C:
+		return true
+	}
+}

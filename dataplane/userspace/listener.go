@@ -1,0 +1,111 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"vipd/balancer"
+)
+
+// keepAlive finds clients and backends that are gone without a word.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9}
+
+// network is the form of "tcp" or "udp" that takes one family only.
+func network(k balancer.Key) string {
+	if k.Addr.Is4() {
+		return string(k.Proto) + "4"
+	}
+	return string(k.Proto) + "6"
+}
+
+// listenConfig is that of all listeners: plain TCP (MPTCP ones are slower, and lose the original destination), and
+// whatever prepare does to the socket before it is bound.
+func listenConfig(prepare func(fd uintptr) error) *net.ListenConfig {
+	lc := &net.ListenConfig{KeepAliveConfig: acceptedKeepAlive}
+	lc.SetMultipathTCP(false)
+	lc.Control = func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		if err := raw.Control(func(fd uintptr) { failed = prepare(fd) }); err != nil {
+			return err
+		}
+		return failed
+	}
+	return lc
+}
+
+// listen opens the TCP socket at the VIP, already with its filter, and starts its accept loop.
+func (f *frontend) listen() error {
+	conf := f.conf.Load()
+	lc := listenConfig(func(fd uintptr) error {
+		if err := inheritKeepAlive(fd); err != nil {
+			return err
+		}
+		return filter(fd, conf)
+	})
+	ln, err := lc.Listen(context.Background(), network(f.key), f.vip.String())
+	if err != nil {
+		return explainListen(f, err)
+	}
+	f.listener = ln.(*net.TCPListener)
+	f.d.budget.take(1)
+	f.d.tasks.Add(1)
+	go f.accept(f.listener)
+	return nil
+}
+
+// accept takes connections until the listener is closed. It does nothing that could wait for anyone but the kernel.
+func (f *frontend) accept(ln *net.TCPListener) {
+	defer f.d.tasks.Done()
+	defer f.d.budget.give(1)
+	f.d.acceptLoop(ln, func(c *net.TCPConn, from netip.AddrPort) {
+		if !f.conf.Load().allows(f.d, from.Addr()) {
+			f.d.budget.give(2)
+			reset(c)
+			return
+		}
+		f.d.goServe(f, c, from)
+	})
+}
+
+// acceptLoop hands each connection with the two descriptors that it takes to use, until the listener is closed. While
+// the descriptors are in use, connections wait in the kernel's queue.
+func (d *Dataplane) acceptLoop(ln *net.TCPListener, use func(*net.TCPConn, netip.AddrPort)) {
+	slower := backoff{}
+	for {
+		if !d.budget.wait(d.ctx.Done()) {
+			return
+		}
+		c, err := ln.AcceptTCP()
+		switch {
+		case err == nil:
+			slower = backoff{}
+			d.budget.take(2)
+			from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
+			use(c, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()))
+		case errors.Is(err, net.ErrClosed):
+			return
+		case errors.Is(err, syscall.ECONNABORTED):
+		default:
+			if slower == (backoff{}) {
+				d.log.Warn("accepting is slowed down", "listener", ln.Addr(), "err", err)
+			}
+			if !slower.sleep(d.ctx.Done()) {
+				return
+			}
+		}
+	}
+}
+
+// goServe starts the goroutine of a connection.
+func (d *Dataplane) goServe(f *frontend, c *net.TCPConn, from netip.AddrPort) {
+	d.conns.Add(1)
+	go func() {
+		defer d.conns.Done()
+		defer d.budget.give(2)
+		f.serve(c, from)
+	}()
+}

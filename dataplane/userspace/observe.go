@@ -1,0 +1,88 @@
+package userspace
+
+import (
+	"context"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// Observe returns the frontends that this process serves: what an earlier one served ended with it. In the redirect
+// interception it looks at the rules too, and what an earlier process left of them is damage.
+func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	seen := dataplane.Observation{Digests: make(map[balancer.Key]dataplane.Digest, len(d.frontends))}
+	for k, f := range d.frontends {
+		switch {
+		case f.isRemoved():
+		case d.tables.served(f):
+			seen.Digests[k] = d.Digest(f.conf.Load().Frontend)
+		default:
+			seen.Digests[k] = 0
+		}
+	}
+	damage, err := d.tables.inspect(ctx)
+	seen.Damage = damage
+	return seen, err
+}
+
+// Intact reports what is missing. Sockets don't go away by themselves: it is about the rules of the redirect
+// interception.
+func (d *Dataplane) Intact(ctx context.Context) (string, error) { return d.tables.intact(ctx) }
+
+// Connections lists all connections and flows.
+func (d *Dataplane) Connections(context.Context) ([]dataplane.Connection, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var list []dataplane.Connection
+	for _, f := range d.frontends {
+		list = f.list(list)
+	}
+	return list, nil
+}
+
+// list appends what goes through f.
+func (f *frontend) list(list []dataplane.Connection) []dataplane.Connection {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.conf.Load()
+	for x := f.conns.next; x != &f.conns; x = x.next {
+		entry := dataplane.Connection{
+			Frontend: f.key, Service: c.Service, Client: x.from, Since: x.since, State: x.stateLocked(c),
+			In: x.traffic.in.Load(), Out: x.traffic.out.Load(),
+		}
+		if x.backend != nil {
+			entry.Backend = x.backend.addr
+		}
+		list = append(list, entry)
+	}
+	f.flows.each(func(x *flow) {
+		list = append(list, dataplane.Connection{
+			Frontend: f.key, Service: c.Service, Client: x.client, Backend: x.backend.addr, Since: x.since, State: "flow",
+			In: x.in.Load(), Out: x.out.Load(),
+		})
+	})
+	return list
+}
+
+// stateLocked is the word for where a connection stands.
+func (c *conn) stateLocked(conf *config) string {
+	if c.server == nil {
+		return "connecting"
+	}
+	if c.traffic.half.Load() {
+		return "half-closed"
+	}
+	is := conf.find(c.backend)
+	if c.f.removed || is == nil || is.State == balancer.Draining || is.State == balancer.Removed {
+		return "draining"
+	}
+	return "established"
+}
+
+func (f *frontend) isRemoved() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.removed
+}

@@ -1,0 +1,69 @@
+package userspace
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+// relay carries bytes both ways until both directions have ended, and counts them in t. It is the one place that moves
+// bytes: an event loop could take its place.
+//
+// The end of one direction is passed on, and the other goes on. It returns nil when both ended in order. Otherwise (a
+// reset, a deadline that someone set in the past to cut the connection) both stop and it returns the first cause; what
+// to do with the connections is up to the caller, who closes them in any case.
+func relay(client, server *net.TCPConn, t *traffic) error {
+	r := relaying{traffic: t}
+	r.in = pump{src: client, dst: server, count: &t.in, sum: &t.tally.in}
+	r.out = pump{src: server, dst: client, count: &t.out, sum: &t.tally.out}
+	r.other.Add(1)
+	go r.backend()
+	r.run(&r.in)
+	r.other.Wait()
+	return r.err
+}
+
+// relaying is one connection in a relay.
+type relaying struct {
+	*traffic
+	in, out pump
+	other   sync.WaitGroup
+	once    sync.Once
+	err     error // the first cause
+}
+
+// backend runs the direction from the backend in a goroutine of its own; the caller's has the other one.
+func (r *relaying) backend() {
+	defer r.other.Done()
+	r.run(&r.out)
+}
+
+// run moves one direction to its end, and passes that on.
+func (r *relaying) run(p *pump) {
+	err := p.run()
+	if err == nil {
+		r.half.Store(true)
+		err = p.dst.CloseWrite()
+	}
+	if err == nil || errors.Is(err, syscall.ENOTCONN) { // the latter: dst is gone, and its own direction tells how
+		return
+	}
+	r.once.Do(func() { r.err = err })
+	_ = p.src.SetDeadline(longAgo) // wakes the other direction; fails only where it is closed already
+	_ = p.dst.SetDeadline(longAgo)
+}
+
+// pump is one direction.
+type pump struct {
+	src, dst   *net.TCPConn
+	count, sum *atomic.Uint64
+	mover      mover
+}
+
+// counted notes n bytes.
+func (p *pump) counted(n int) {
+	p.count.Add(uint64(n))
+	p.sum.Add(uint64(n))
+}

@@ -1,0 +1,67 @@
+package userspace
+
+import (
+	"fmt"
+	"strings"
+
+	"vipd/balancer"
+)
+
+// Render writes, for each frontend, where the proxy listens and where it sends connections, one line each.
+func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) { return Render(frontends) }
+
+// Render is what Dataplane.Render does, for those that have no Dataplane.
+func Render(frontends []*balancer.Frontend) (string, error) {
+	var b strings.Builder
+	for _, f := range frontends {
+		fmt.Fprintf(&b, "# service %s", f.Service)
+		if f.Port != "" {
+			fmt.Fprintf(&b, ", port %s", f.Port)
+		}
+		b.WriteByte('\n')
+		fmt.Fprintf(&b, "listen %s scheduler %s", f.Key, f.Scheduler)
+		for _, o := range options(f) {
+			b.WriteString(" " + o)
+		}
+		b.WriteByte('\n')
+		for _, x := range f.Backends {
+			fmt.Fprintf(&b, "  backend %s weight %d", x.Addr, x.Weight)
+			if x.State != balancer.Active {
+				fmt.Fprintf(&b, " %s", x.State)
+			}
+			if x.MaxConnections > 0 {
+				fmt.Fprintf(&b, " max_connections %d", x.MaxConnections)
+			}
+			b.WriteByte('\n')
+		}
+		if !f.Serves() {
+			fmt.Fprintf(&b, "  none: %s\n", f.NoBackends)
+		}
+	}
+	return b.String(), nil
+}
+
+// options are the settings that f does not leave at "none".
+func options(f *balancer.Frontend) []string {
+	var o []string
+	if f.AffinityTimeout > 0 {
+		o = append(o, "affinity "+f.AffinityTimeout.String())
+	}
+	if len(f.Sources) > 0 {
+		texts := make([]string, len(f.Sources))
+		for i, p := range f.Sources {
+			texts[i] = p.String()
+		}
+		o = append(o, "from "+strings.Join(texts, ","))
+	}
+	if f.Proto == balancer.TCP {
+		o = append(o, "connect_timeout "+f.ConnectTimeout.String())
+	}
+	if f.IdleTimeout > 0 {
+		o = append(o, "idle_timeout "+f.IdleTimeout.String())
+	}
+	if f.ProxyProtocol != "" && f.ProxyProtocol != balancer.NoProxyProtocol {
+		o = append(o, "proxy_protocol "+string(f.ProxyProtocol))
+	}
+	return o
+}

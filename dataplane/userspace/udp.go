@@ -1,0 +1,220 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"vipd/balancer"
+)
+
+// datagram is the largest that there is.
+const datagram = 64 << 10
+
+// datagrams are buffers for one; a flow has one only between a read and the write of what it got.
+var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
+
+// openPacketsLocked makes the UDP socket at the VIP what the definition says. While no backend is active the socket
+// stays for the flows that are there: see endIdleFlowsLocked.
+func (f *frontend) openPacketsLocked() error {
+	c := f.conf.Load()
+	switch {
+	case f.packets != nil:
+		if !c.serves && c.NoBackends != balancer.DropClients && len(f.flows.by) == 0 {
+			f.shutPacketsLocked()
+			return nil
+		}
+		return refilter(f.packets, c)
+	case !c.serves && c.NoBackends != balancer.DropClients:
+		return nil
+	}
+	lc := listenConfig(func(fd uintptr) error { return filter(fd, c) })
+	pc, err := lc.ListenPacket(context.Background(), network(f.key), f.vip.String())
+	if err != nil {
+		return explainListen(f, err)
+	}
+	f.packets = pc.(*net.UDPConn)
+	f.d.budget.take(1)
+	f.d.tasks.Add(1)
+	go f.receive(f.packets)
+	return nil
+}
+
+// shutPacketsLocked closes the socket and ends all flows.
+func (f *frontend) shutPacketsLocked() {
+	f.flows.each(f.endFlowLocked)
+	if f.packets != nil {
+		_ = f.packets.Close() // its loop ends
+		f.packets = nil
+	}
+}
+
+// receive hands the clients' datagrams to their flows, until the socket is closed.
+func (f *frontend) receive(pc *net.UDPConn) {
+	defer f.d.tasks.Done()
+	defer f.d.budget.give(1)
+	buf := make([]byte, datagram)
+	slower := backoff{}
+	for {
+		n, from, err := pc.ReadFromUDPAddrPort(buf)
+		switch {
+		case err == nil:
+			slower = backoff{}
+			client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+			f.forward(pc, client, buf[:n])
+		case errors.Is(err, net.ErrClosed):
+			return
+		default: // what an earlier reply met, or no memory
+			if !slower.sleep(f.d.ctx.Done()) {
+				return
+			}
+		}
+	}
+}
+
+// replier is how a flow's answers go back.
+type replier interface {
+	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
+}
+
+// forward sends one datagram on, to the next backend where one turns out to refuse.
+func (f *frontend) forward(back replier, client netip.AddrPort, b []byte) {
+	var tried []*backend
+	for {
+		x := f.flowOf(back, client, tried)
+		if x == nil {
+			return // as networks do: dropped
+		}
+		x.last.Store(f.d.now())
+		_, err := x.socket.Write(b)
+		if err == nil {
+			x.in.Add(uint64(len(b)))
+			x.tally.in.Add(uint64(len(b)))
+			return
+		}
+		if !f.failFlow(x, err) {
+			return
+		}
+		if !errors.Is(err, net.ErrClosed) { // else it was ended meanwhile, for no fault of its backend
+			tried = append(tried, x.backend)
+		}
+	}
+}
+
+// flowOf returns the client's flow, a new one if need be; nil: there is no backend for it, or it may not have one.
+func (f *frontend) flowOf(back replier, client netip.AddrPort, tried []*backend) *flow {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if x := f.flows.by[client]; x != nil {
+		return x
+	}
+	c := f.conf.Load()
+	if f.removed || !c.serves || f.packetsShutLocked() || !c.allows(f.d, client.Addr()) {
+		return nil
+	}
+	if !f.roomForFlowLocked() {
+		return nil
+	}
+	b, c, err := f.chooseLocked(client, tried)
+	if err != nil {
+		f.d.flows.give()
+		return nil
+	}
+	socket, err := net.DialUDP(network(f.key), nil, net.UDPAddrFromAddrPort(b.addr))
+	if err != nil {
+		b.release()
+		f.d.flows.give()
+		f.judge(b, err)
+		return nil
+	}
+	f.d.budget.take(1)
+	b.total.Add(1)
+	c.tally.connections.Add(1)
+	x := &flow{client: client, backend: b, socket: socket, since: time.Now(), tally: c.tally}
+	x.last.Store(f.d.now())
+	x.placed = x.last.Load()
+	f.flows.add(x)
+	f.d.tasks.Add(1)
+	go f.reply(x, back)
+	return x
+}
+
+// packetsShutLocked reports whether the socket that the datagram came through was closed meanwhile.
+func (f *frontend) packetsShutLocked() bool { return f.packets == nil }
+
+// roomForFlowLocked takes a place for one more flow. Where there is none, the oldest one of this frontend makes room.
+func (f *frontend) roomForFlowLocked() bool {
+	if f.d.budget.room(1) && f.d.flows.take() {
+		return true
+	}
+	x := f.flows.oldest()
+	if x == nil {
+		return false
+	}
+	f.endFlowLocked(x)
+	return f.d.flows.take()
+}
+
+// reply carries the backend's datagrams back until the flow ends.
+func (f *frontend) reply(x *flow, back replier) {
+	defer f.d.tasks.Done()
+	defer x.backend.release()
+	err := x.receive(func(b []byte) {
+		x.last.Store(f.d.now())
+		if _, err := back.WriteToUDPAddrPort(b, x.client); err == nil { // else dropped, as networks do
+			x.out.Add(uint64(len(b)))
+			x.tally.out.Add(uint64(len(b)))
+		}
+	})
+	if !errors.Is(err, net.ErrClosed) {
+		f.failFlow(x, err)
+	}
+}
+
+// failFlow ends a flow whose backend does not take its datagrams, and reports whether another may.
+func (f *frontend) failFlow(x *flow, err error) bool {
+	refused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+	closed := errors.Is(err, net.ErrClosed)
+	if !refused && !closed {
+		return false // too large, no memory: the datagram's own fate
+	}
+	if refused {
+		f.judge(x.backend, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.endFlowLocked(x)
+	return true
+}
+
+// endFlowLocked takes a flow out and closes its socket, which ends its goroutine.
+func (f *frontend) endFlowLocked(x *flow) {
+	if x.ended {
+		return
+	}
+	x.ended = true
+	f.flows.remove(x)
+	_ = x.socket.Close()
+	f.d.flows.give()
+	f.d.budget.give(1)
+}
+
+// endIdleFlowsLocked ends flows without traffic, and closes a socket that was open for its flows only.
+func (f *frontend) endIdleFlowsLocked(c *config) {
+	now := f.d.now()
+	if c.IdleTimeout > 0 && now-f.idleChecked >= int64(c.IdleTimeout)/10 {
+		f.idleChecked = now
+		f.flows.each(func(x *flow) {
+			if now-x.last.Load() >= int64(c.IdleTimeout) {
+				f.endFlowLocked(x)
+			}
+		})
+	}
+	if f.packets != nil && len(f.flows.by) == 0 && !c.serves && c.NoBackends != balancer.DropClients {
+		f.shutPacketsLocked()
+	}
+}

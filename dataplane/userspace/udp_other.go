@@ -1,0 +1,15 @@
+//go:build !unix
+
+package userspace
+
+// receive hands each datagram of the backend to use until the socket fails or is closed.
+func (x *flow) receive(use func([]byte)) error {
+	buf := make([]byte, datagram)
+	for {
+		n, err := x.socket.Read(buf)
+		if err != nil {
+			return err
+		}
+		use(buf[:n])
+	}
+}

@@ -1,0 +1,259 @@
+package userspace
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// udpServer answers each datagram with its name, a space, and the datagram; an empty one with an empty one.
+func udpServer(t testing.TB, addr, name string) netip.AddrPort {
+	t.Helper()
+	at, stop := startUDPServer(t, addr, name)
+	t.Cleanup(stop)
+	return at
+}
+
+func startUDPServer(t testing.TB, addr, name string) (netip.AddrPort, func()) {
+	t.Helper()
+	pc, err := net.ListenPacket("udp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := pc.(*net.UDPConn)
+	_ = u.SetReadBuffer(4 << 20)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, datagram)
+		for {
+			n, from, err := u.ReadFromUDPAddrPort(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if n == 0 {
+				_, _ = u.WriteToUDPAddrPort(nil, from)
+				continue
+			}
+			_, _ = u.WriteToUDPAddrPort(append([]byte(name+" "), buf[:n]...), from)
+		}
+	}()
+	return u.LocalAddr().(*net.UDPAddr).AddrPort(), func() { u.Close(); <-done }
+}
+
+func udpClient(t testing.TB, vip netip.AddrPort) *net.UDPConn {
+	t.Helper()
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(vip))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// askUDP sends one datagram and returns the name of who answered.
+func askUDP(c *net.UDPConn, text string) (string, error) {
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	if _, err := c.Write([]byte(text)); err != nil {
+		return "", err
+	}
+	buf := make([]byte, datagram)
+	n, err := c.Read(buf)
+	if err != nil {
+		return "", err
+	}
+	name, back, _ := strings.Cut(string(buf[:n]), " ")
+	if back != text {
+		return name, fmt.Errorf("got %d bytes back, want %d", len(back), len(text))
+	}
+	return name, nil
+}
+
+func TestUDP(t *testing.T) {
+	for _, vip := range []string{"127.77.2.1:9000/udp", "[::1]:9000/udp"} {
+		t.Run(vip, func(t *testing.T) {
+			host := "127.0.0.1:0"
+			if vip[0] == '[' {
+				host = "[::1]:0"
+			}
+			d := start(t, Options{})
+			f := frontendAt(vip, udpServer(t, host, "a"), udpServer(t, host, "b"))
+			d.apply(f)
+			got := map[string]int{}
+			for range 10 {
+				c := udpClient(t, f.AddrPort())
+				first, err := askUDP(c, "hello")
+				if err != nil {
+					t.Fatal(err)
+				}
+				got[first]++
+				for range 3 {
+					if again, err := askUDP(c, "again"); again != first || err != nil {
+						t.Errorf("a client moved from %s to %s, %v", first, again, err)
+					}
+				}
+			}
+			if got["a"] != 5 || got["b"] != 5 {
+				t.Errorf("got %v, want 5 each", got)
+			}
+			if list, _ := d.Connections(t.Context()); len(list) != 10 || list[0].State != "flow" {
+				t.Errorf("got %d flows (%v), want 10", len(list), list)
+			}
+		})
+	}
+}
+
+func TestDatagramsStayWhole(t *testing.T) {
+	d := start(t, Options{})
+	f := frontendAt("127.77.2.2:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
+	d.apply(f)
+	c := udpClient(t, f.AddrPort())
+	random := rand.New(rand.NewPCG(3, 4))
+	for _, size := range []int{1, 2, 1472, 1473, 9000, 32 << 10, 65507 - 2} {
+		text := string(bytes.Repeat([]byte{byte('a' + random.IntN(26))}, size))
+		if _, err := askUDP(c, text); err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	if _, err := c.Write(nil); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(make([]byte, 10)); n != 0 || err != nil {
+		t.Errorf("an empty datagram came back as %d bytes, %v", n, err)
+	}
+}
+
+func TestFlowsMoveFromDeadBackends(t *testing.T) {
+	a, stopA := startUDPServer(t, "127.0.0.1:0", "a")
+	d := start(t, Options{})
+	f := frontendAt("127.77.2.3:9000/udp", a, udpServer(t, "127.0.0.1:0", "b"))
+	d.apply(f)
+	var c *net.UDPConn
+	for range 2 { // one of them is on a
+		c = udpClient(t, f.AddrPort())
+		if name, err := askUDP(c, "x"); err != nil {
+			t.Fatal(err)
+		} else if name == "a" {
+			break
+		}
+	}
+	stopA()
+	eventually(t, "the other backend", func() error { // the first datagram brings the ICMP error
+		name, err := askUDP(c, "y")
+		if name != "b" {
+			return fmt.Errorf("got %q, %v; want b", name, err)
+		}
+		return nil
+	})
+}
+
+func TestFlowsOfRemovedBackendsMoveAtOnce(t *testing.T) {
+	a, b := udpServer(t, "127.0.0.1:0", "a"), udpServer(t, "127.0.0.1:0", "b")
+	d := start(t, Options{})
+	f := frontendAt("127.77.2.4:9000/udp", a, b)
+	d.apply(f)
+	c1, c2 := udpClient(t, f.AddrPort()), udpClient(t, f.AddrPort())
+	onA := c1
+	if name, err := askUDP(c1, "x"); err != nil {
+		t.Fatal(err)
+	} else if name == "b" {
+		onA = c2
+	}
+	if _, err := askUDP(c2, "x"); err != nil {
+		t.Fatal(err)
+	}
+	set := func(state balancer.BackendState) {
+		d.apply(with(f, func(f *balancer.Frontend) {
+			for i := range f.Backends {
+				if f.Backends[i].Addr == a {
+					f.Backends[i].State, f.Backends[i].Weight = state, 0
+				}
+			}
+		}))
+	}
+	set(balancer.Draining)
+	if name, err := askUDP(onA, "draining"); name != "a" {
+		t.Errorf("while draining got %q, %v; want a", name, err)
+	}
+	set(balancer.Removed)
+	if name, err := askUDP(onA, "removed"); name != "b" {
+		t.Errorf("after the removal got %q, %v; want b", name, err)
+	}
+	d.apply(without(f, b))
+	if name, err := askUDP(onA, "gone"); name != "a" {
+		t.Errorf("with b gone got %q, %v; want a", name, err)
+	}
+}
+
+func TestUDPWithoutBackends(t *testing.T) {
+	a := udpServer(t, "127.0.0.1:0", "a")
+	d := start(t, Options{})
+	f := frontendAt("127.77.2.5:9000/udp", a)
+	f.IdleTimeout = 300 * time.Millisecond
+	d.apply(f)
+	c := udpClient(t, f.AddrPort())
+	if _, err := askUDP(c, "x"); err != nil {
+		t.Fatal(err)
+	}
+	down := with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 })
+	d.apply(down)
+	if name, err := askUDP(c, "established"); name != "a" {
+		t.Errorf("an established flow got %q, %v", name, err)
+	}
+	eventually(t, "the closed port", func() error {
+		if _, err := askUDP(udpClient(t, f.AddrPort()), "new"); !errors.Is(err, syscall.ECONNREFUSED) {
+			return fmt.Errorf("got %v, want that it is refused", err)
+		}
+		return nil
+	})
+	d.apply(f)
+	if name, err := askUDP(c, "back"); name != "a" {
+		t.Errorf("with the backend back got %q, %v", name, err)
+	}
+	d.apply(with(down, func(f *balancer.Frontend) { f.NoBackends = balancer.DropClients }))
+	if _, err := askUDP(udpClient(t, f.AddrPort()), "new"); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("with drop got %v, want silence", err)
+	}
+}
+
+func TestFlowsEnd(t *testing.T) {
+	a := udpServer(t, "127.0.0.1:0", "a")
+	d := start(t, Options{MaxFlows: 10})
+	f := frontendAt("127.77.2.6:9000/udp", a)
+	f.IdleTimeout = 500 * time.Millisecond
+	d.apply(f)
+	first := udpClient(t, f.AddrPort())
+	for range 30 { // far more than may be; the one that is in use stays
+		if _, err := askUDP(udpClient(t, f.AddrPort()), "x"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := askUDP(first, "y"); err != nil {
+			t.Fatal(err)
+		}
+		list, _ := d.Connections(context.Background())
+		if len(list) > 10 {
+			t.Fatalf("got %d flows, want at most 10", len(list))
+		}
+	}
+	if got, want := d.Counters()[0].Connections, uint64(31); got != want {
+		t.Errorf("got %d flows in all, want %d: the oldest makes room, not the one in use", got, want)
+	}
+	eventually(t, "the end of idle flows", func() error {
+		if list, _ := d.Connections(context.Background()); len(list) > 0 {
+			return fmt.Errorf("there are %d", len(list))
+		}
+		return nil
+	})
+}

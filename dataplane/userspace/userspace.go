@@ -1,0 +1,181 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// Interception is how connections to a VIP reach the proxy.
+type Interception string
+
+// The interceptions.
+const (
+	// Auto is Redirect where iptables works, else Bind.
+	Auto Interception = "auto"
+	// Redirect has iptables send traffic for VIPs to ports of the proxy. Linux only.
+	Redirect Interception = "redirect"
+	// Bind listens on VIP:port itself. The addresses must be local.
+	Bind Interception = "bind"
+)
+
+// Rest is how long a backend that failed to take a connection is no one's first choice. After it, one new connection
+// tries it, and the others only once that one got through: a backend that swallows packets costs one client a second
+// one connect timeout, not every n-th client. Those that no other backend can take try it all the same.
+const Rest = time.Second
+
+// Options are what New needs.
+type Options struct {
+	Log *slog.Logger
+	// Intercept is how connections reach the proxy. Default Auto.
+	Intercept Interception
+	// MaxDescriptors bounds the file descriptors of connections, flows and listeners. Default: what the process may
+	// open, less a reserve for everything else.
+	MaxDescriptors int
+	// MaxFlows bounds the UDP flows of all frontends together; at the bound, the oldest makes room. Default 65536, and
+	// never more than half of MaxDescriptors.
+	MaxFlows int
+}
+
+// Dataplane carries frontends out by proxying. See the package's documentation.
+type Dataplane struct {
+	log    *slog.Logger
+	own    *ownAddresses
+	budget *budget
+	flows  *flowBudget
+	tables interception
+	detail string
+	// epoch is what instants are counted from.
+	epoch   time.Time
+	retries atomic.Uint64
+
+	ctx    context.Context // ends when Close gives up waiting
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup // accept loops, connections, flows, the janitor
+	conns  sync.WaitGroup // connections only: what Close drains
+
+	mu        sync.Mutex // guards what follows; taken before a frontend's
+	frontends map[balancer.Key]*frontend
+	timed     map[*frontend]struct{} // those that the janitor looks at
+	tallies   map[tallyKey]*tally
+	running   bool // the janitor runs
+	closed    bool
+}
+
+var (
+	_ dataplane.Dataplane   = (*Dataplane)(nil)
+	_ dataplane.Connections = (*Dataplane)(nil)
+	_ dataplane.Counters    = (*Dataplane)(nil)
+	_ dataplane.Renderer    = (*Dataplane)(nil)
+)
+
+// New returns a dataplane that serves nothing yet. Goroutines start with the first Apply and end with Close.
+func New(o Options) (*Dataplane, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	d := &Dataplane{
+		log:       o.Log,
+		own:       &ownAddresses{},
+		epoch:     time.Now(),
+		frontends: map[balancer.Key]*frontend{},
+		timed:     map[*frontend]struct{}{},
+		tallies:   map[tallyKey]*tally{},
+	}
+	d.budget = newBudget(o.MaxDescriptors)
+	d.flows = newFlowBudget(o.MaxFlows, d.budget.limit)
+	tables, detail, err := newInterception(o.Intercept, d)
+	if err != nil {
+		return nil, err
+	}
+	d.tables, d.detail = tables, detail
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	return d, nil
+}
+
+// Detail says how connections are intercepted and, where that was chosen, why.
+func (d *Dataplane) Detail() string { return d.detail }
+
+// DialRetries counts attempts on a further backend after one had failed.
+func (d *Dataplane) DialRetries() uint64 { return d.retries.Load() }
+
+// Capabilities says what userspace mode can honour; the same on every host.
+func (d *Dataplane) Capabilities() balancer.Capabilities { return Capabilities() }
+
+// Capabilities says what userspace mode can honour on any host, for those that have no Dataplane.
+func Capabilities() balancer.Capabilities {
+	return balancer.Capabilities{
+		Mode:           "userspace",
+		Protocols:      []balancer.Protocol{balancer.TCP, balancer.UDP},
+		Forwards:       []balancer.Forward{balancer.NATForward},
+		ProxyProtocol:  true,
+		Timeouts:       true,
+		MaxConnections: true,
+		DropsClients:   dropsClients,
+		LoopbackVIPs:   true,
+	}
+}
+
+// Digest covers every field.
+func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dataplane.DigestOf(f) }
+
+// now is the instant of the dataplane's monotonic clock that times of rest and idleness are told in.
+func (d *Dataplane) now() int64 { return int64(time.Since(d.epoch)) }
+
+var errClosed = errors.New("the userspace dataplane is closed")
+
+// Close stops accepting, waits for established connections until ctx ends, and resets those that are left. UDP flows
+// end at once. Nothing forwards without this process, so that keep makes no difference. It returns when no goroutine
+// and no descriptor is left.
+func (d *Dataplane) Close(ctx context.Context, _ bool) error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	err := d.tables.close(ctx)
+	for _, f := range d.frontends {
+		f.shut()
+	}
+	d.mu.Unlock()
+
+	drained := make(chan struct{})
+	go func() { // ends below: the connections that are left are reset
+		d.conns.Wait()
+		close(drained)
+	}()
+	select {
+	case <-drained:
+	case <-ctx.Done():
+		left := d.cutAll()
+		if left > 0 {
+			d.log.Info("resetting the connections that are left", "connections", left)
+		}
+	}
+	d.cancel()
+	<-drained
+	d.tasks.Wait()
+	if err != nil {
+		return fmt.Errorf("closing the userspace dataplane: %w", err)
+	}
+	return nil
+}
+
+// cutAll resets all connections, and returns how many there were.
+func (d *Dataplane) cutAll() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for _, f := range d.frontends {
+		n += f.cut(func(*conn) bool { return true })
+	}
+	return n
+}
