@@ -1,0 +1,200 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+// arranged is a command line in the order that urfave/cli understands: it would take flags behind an argument for
+// further arguments, without a word.
+type arranged struct {
+	verb *verb // nil: none was given
+	// flags are in the forms --name or --name=value, in the order given.
+	flags []string
+	// rest are the arguments without the verb.
+	rest []string
+	help bool
+}
+
+// line is what urfave/cli gets.
+func (a *arranged) line() []string {
+	line := []string{"vipctl"}
+	if a.verb != nil {
+		line = append(line, a.verb.name)
+	}
+	if a.help {
+		return append(line, "--help")
+	}
+	return append(append(append(line, a.flags...), "--"), a.rest...)
+}
+
+// arrange finds verb, flags and arguments, in whatever order they stand. Which flags take a value is the same for all
+// verbs, so that a flag can be read before the verb is known.
+func arrange(verbs []*verb, args []string) (*arranged, error) {
+	var a arranged
+	var used []usedFlag
+	takesValue := valueFlags(verbs)
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" {
+			a.rest = append(a.rest, args[i+1:]...)
+			break
+		}
+		if !isFlag(arg) {
+			a.rest = append(a.rest, arg)
+			continue
+		}
+		f := readFlag(arg, takesValue)
+		if takesValue[f.name] && !f.hasValue {
+			if i+1 == len(args) {
+				return nil, wrongUse("flag %s needs a value", f.text)
+			}
+			i++
+			f.value, f.hasValue = args[i], true
+		}
+		if f.name == "help" || f.name == "h" {
+			a.help = true
+			continue
+		}
+		used = append(used, f)
+	}
+	if err := a.findVerb(verbs, used); err != nil || a.verb == nil {
+		return &a, err
+	}
+	return &a, a.takeFlags(used)
+}
+
+// isFlag tells flags from arguments: "-" alone and negative numbers are arguments.
+func isFlag(arg string) bool {
+	return len(arg) > 1 && arg[0] == '-' && (arg[1] < '0' || arg[1] > '9')
+}
+
+// usedFlag is a flag as it stands on the command line.
+type usedFlag struct {
+	text, name, value string // text is what was typed, for messages
+	hasValue          bool
+}
+
+// readFlag reads --name, --name=value, -n, -n=value and -nvalue.
+func readFlag(arg string, takesValue map[string]bool) usedFlag {
+	text, value, has := strings.Cut(arg, "=")
+	name := strings.TrimLeft(text, "-")
+	if short := name != "" && !strings.HasPrefix(text, "--"); short && len(name) > 1 && takesValue[name[:1]] {
+		return usedFlag{text[:2], name[:1], strings.TrimPrefix(arg[2:], "="), true}
+	}
+	return usedFlag{text, name, value, has}
+}
+
+// valueFlags lists all names of flags of all verbs; true: it takes a value.
+func valueFlags(verbs []*verb) map[string]bool {
+	takes := map[string]bool{"version": false}
+	for _, v := range verbs {
+		for _, f := range v.allFlags() {
+			for _, name := range f.Names() {
+				takes[name] = takesValue(f)
+			}
+		}
+	}
+	return takes
+}
+
+// later are the verbs of later versions: typing one is answered by a sentence of its own.
+func later() []string {
+	return []string{
+		"doctor", "apply", "delete", "export", "history", "rollback", "wait", "register", "top", "explain", "events",
+		"check-now", "node", "pool", "convert",
+	}
+}
+
+// findVerb takes the verb from the front of the arguments.
+func (a *arranged) findVerb(verbs []*verb, used []usedFlag) error {
+	if len(a.rest) > 0 && a.rest[0] == "help" {
+		a.rest, a.help = a.rest[1:], true
+	}
+	if len(a.rest) == 0 {
+		switch {
+		case a.help:
+			return nil
+		case slices.ContainsFunc(used, func(f usedFlag) bool { return f.name == "version" }):
+			a.rest = []string{"version"}
+		case len(used) > 0 && !known(verbs, used[0].name):
+			return wrongUse("vipctl has no flag %s", used[0].text)
+		default:
+			return wrongUse("no command is given; \"vipctl --help\" lists them")
+		}
+	}
+	name := a.rest[0]
+	for _, v := range verbs {
+		if v.name == name {
+			a.verb, a.rest = v, a.rest[1:]
+			return nil
+		}
+	}
+	if slices.Contains(later(), name) {
+		return wrongUse("this version does not have the command %q yet", name)
+	}
+	var names []string
+	for _, v := range verbs {
+		if !v.hidden {
+			names = append(names, v.name)
+		}
+	}
+	help := hint(name, names)
+	if help == "" {
+		help = "; \"vipctl --help\" lists them"
+	}
+	return wrongUse("there is no command %q%s", name, help)
+}
+
+func known(verbs []*verb, flag string) bool {
+	_, ok := valueFlags(verbs)[flag]
+	return ok
+}
+
+// takeFlags hands the flags to the verb, if it has them.
+func (a *arranged) takeFlags(used []usedFlag) error {
+	if a.verb.raw {
+		return nil
+	}
+	var long []string
+	flags := map[string]cli.Flag{}
+	for _, f := range a.verb.allFlags() {
+		for _, name := range f.Names() {
+			flags[name] = f
+		}
+		long = append(long, "--"+f.Names()[0])
+	}
+	for _, f := range used {
+		flag := flags[f.name]
+		switch {
+		case f.name == "version" && a.verb.name == "version":
+			continue
+		case flag == nil && (f.name == "o" || f.name == "output"):
+			return wrongUse("\"vipctl %s\" has one form of output and takes no -o", a.verb.name)
+		case flag == nil:
+			return wrongUse("\"vipctl %s\" has no flag %s%s", a.verb.name, f.text, hint("--"+f.name, long))
+		case f.hasValue && !takesValue(flag) && f.value != "true" && f.value != "false":
+			return wrongUse("flag %s takes no value", f.text)
+		case isTime(flag) && !aTime(f.value):
+			return wrongUse("%s %q is not a time, such as 90s or 10m", f.text, f.value)
+		case f.hasValue:
+			a.flags = append(a.flags, "--"+f.name+"="+f.value)
+		default:
+			a.flags = append(a.flags, "--"+f.name)
+		}
+	}
+	return nil
+}
+
+func isTime(f cli.Flag) bool {
+	_, is := f.(*cli.DurationFlag)
+	return is
+}
+
+func aTime(text string) bool {
+	_, err := time.ParseDuration(text)
+	return err == nil
+}

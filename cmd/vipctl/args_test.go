@@ -1,0 +1,113 @@
+package main
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestArrange(t *testing.T) {
+	for _, test := range []struct{ typed, want string }{
+		{"status", "vipctl status --"},
+		{"status -w", "vipctl status --w --"},
+		{"-w status", "vipctl status --w --"},
+		{"get services web -o json", "vipctl get --o=json -- services web"},
+		{"-o json get services web", "vipctl get --o=json -- services web"},
+		{"get -ojson services", "vipctl get --o=json -- services"},
+		{"get -o=json services", "vipctl get --o=json -- services"},
+		{"get --output json services", "vipctl get --output=json -- services"},
+		{"--socket s drain --wait web 10.0.0.1 --timeout=3s", "vipctl drain --socket=s --wait --timeout=3s -- web 10.0.0.1"},
+		{"drain web -- -x --node", "vipctl drain -- web -x --node"},
+		{"drain --reason -- web a", "vipctl drain --reason=-- -- web a"},
+		{"drain --reason --wait web a", "vipctl drain --reason=--wait -- web a"},
+		{"drain --reason a=b web c", "vipctl drain --reason=a=b -- web c"},
+		{"weight web 10.0.0.1 -1", "vipctl weight -- web 10.0.0.1 -1"},
+		{"check - -w", `"vipctl check" has no flag -w`},
+		{"check -", "vipctl check -- -"},
+		{"drain web --help", "vipctl drain --help"},
+		{"-h", "vipctl --help"},
+		{"help drain", "vipctl drain --help"},
+		{"--version", "vipctl version --"},
+		{"drain --node", "flag --node needs a value"},
+		{"drain --nod gw1", `"vipctl drain" has no flag --nod; did you mean --node?`},
+		{"drain --wait=1 web a", "flag --wait takes no value"},
+		{"drain --timeout soon web a", `--timeout "soon" is not a time, such as 90s or 10m`},
+		{"wait --revision 3", `this version does not have the command "wait" yet`},
+		{"drian", `there is no command "drian"; did you mean drain?`},
+		{"", `no command is given; "vipctl --help" lists them`},
+	} {
+		t.Run(test.typed, func(t *testing.T) {
+			a, err := arrange(verbs(), strings.Fields(test.typed))
+			var usage *usageError
+			switch {
+			case errors.As(err, &usage):
+				if err.Error() != test.want {
+					t.Errorf("got the error %q, want %q", err, test.want)
+				}
+			case err != nil:
+				t.Errorf("got %v, which is no wrong use", err)
+			case strings.Join(a.line(), " ") != test.want:
+				t.Errorf("got %q, want %q", strings.Join(a.line(), " "), test.want)
+			}
+		})
+	}
+}
+
+// Wherever flags stand among the words, they come out the same, in front of the same arguments.
+func TestArrangeInAnyOrder(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	flags := [][]string{{"--wait"}, {"--timeout", "3s"}, {"--reason=x y"}, {"--socket", "s"}, {"-ojson"}, {"--config", "-"}}
+	words := []string{"drain", "web", "10.0.0.1"}
+	want := []string{"--config=-", "--o=json", "--reason=x y", "--socket=s", "--timeout=3s", "--wait"}
+	for range 300 {
+		line := [][]string{{words[0]}, {words[1]}, {words[2]}}
+		for _, i := range r.Perm(len(flags)) {
+			line = slices.Insert(line, r.IntN(len(line)+1), flags[i])
+		}
+		typed := slices.Concat(line...)
+		a, err := arrange(verbs(), typed)
+		if err != nil {
+			t.Fatalf("%q: %v", typed, err)
+		}
+		if got := slices.Sorted(slices.Values(a.flags)); !slices.Equal(got, want) {
+			t.Fatalf("%q has the flags %q, want %q", typed, got, want)
+		}
+		if !slices.Equal(a.rest, words[1:]) || a.verb.name != "drain" {
+			t.Fatalf("%q is %s %q, want %q", typed, a.verb.name, a.rest, words)
+		}
+	}
+}
+
+// Whatever is typed, it is understood or refused as wrong use, never a crash and never anything else.
+func FuzzArrange(f *testing.F) {
+	for _, line := range []string{"", "-", "--", "---", "-o", "-=", "--=", "get\x00-o\x00", "drain\x00--wait\x00--", "-\x00-x=\x00help", "__complete\x00--"} {
+		f.Add(line)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		_, err := arrange(verbs(), strings.Split(line, "\x00"))
+		var usage *usageError
+		if err != nil && !errors.As(err, &usage) {
+			t.Errorf("%q: got %v, want a usage error", line, err)
+		}
+		if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
+			t.Errorf("%q: the error has several lines: %q", line, err)
+		}
+	})
+}
+
+// A flag means the same for all verbs: arrange reads it before it knows the verb.
+func TestFlagsAgreeAmongVerbs(t *testing.T) {
+	takes := map[string]bool{}
+	for _, v := range verbs() {
+		for _, f := range v.allFlags() {
+			for _, name := range f.Names() {
+				if before, known := takes[name]; known && before != takesValue(f) {
+					t.Errorf("flag %s takes a value with %s only", dashed(name), v.name)
+				}
+				takes[name] = takesValue(f)
+			}
+		}
+	}
+}

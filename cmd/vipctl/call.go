@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/BurntSushi/toml"
+	"github.com/urfave/cli/v2"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/table"
+)
+
+// world is what this process was given.
+type world struct {
+	stdout, stderr io.Writer
+	getenv         func(string) string
+	now            func() time.Time
+	// outTerminal and errTerminal: somebody watches; color: stdout may have colours.
+	outTerminal, errTerminal, color bool
+}
+
+// call is one run of one verb.
+type call struct {
+	context.Context
+	world
+	flags *cli.Context
+	// args are the arguments behind the verb.
+	args []string
+	verb *verb
+	// format is the form of the output, one of the verb's.
+	format string
+	client *api.Client // see daemon
+}
+
+// prepare checks what all verbs share: the form of the output and the number of arguments.
+func (c *call) prepare() (err error) {
+	if len(c.verb.formats) > 0 {
+		if c.format, err = choice("-o", c.flags.String("output"), c.verb.formats); err != nil {
+			return err
+		}
+	}
+	return c.verb.counted(c.args)
+}
+
+func (c *call) close() {
+	if c.client != nil {
+		c.client.Close()
+	}
+}
+
+// daemon returns the client of the daemon that the flags name.
+func (c *call) daemon() (*api.Client, error) {
+	if c.client == nil {
+		socket, err := c.socket()
+		if err != nil {
+			return nil, err
+		}
+		c.client = api.NewClient(socket)
+	}
+	return c.client, nil
+}
+
+const defaultSocket = "/run/vipd/vipd.sock"
+
+// socket finds the daemon's socket: the flag, the environment, the config, or the default. Of the config it reads
+// nothing else, so that a mistake elsewhere in there leaves the daemon within reach.
+func (c *call) socket() (string, error) {
+	if s := c.flags.String("socket"); s != "" {
+		return s, nil
+	}
+	file := c.flags.String("config")
+	var config struct {
+		API struct {
+			Socket string `toml:"socket"`
+		} `toml:"api"`
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && file == defaultConfig {
+		return defaultSocket, nil
+	}
+	if err == nil {
+		err = toml.Unmarshal(text, &config)
+	}
+	if err != nil {
+		return "", fmt.Errorf("looking for the daemon's socket in its config: %w (--socket names it)", err)
+	}
+	switch s := config.API.Socket; {
+	case s == "":
+		return defaultSocket, nil
+	case filepath.IsAbs(s):
+		return s, nil
+	default:
+		return filepath.Join(filepath.Dir(file), s), nil // as the daemon reads it
+	}
+}
+
+// print writes text to stdout.
+func (c *call) print(text string) error {
+	if _, err := io.WriteString(c.stdout, text); err != nil {
+		return fmt.Errorf("writing the output: %w", err)
+	}
+	return nil
+}
+
+// printTable writes a table in the form asked for, or, where it has no rows, the sentence to stderr.
+func (c *call) printTable(t *table.Table, empty string) error {
+	if t.Len() == 0 {
+		fmt.Fprintf(c.stderr, "%s\n", empty)
+		return nil
+	}
+	return c.print(t.Text(table.Form{Wide: c.format == formWide, Color: c.color}))
+}
+
+// printJSON writes v as the API gives it, indented.
+func (c *call) printJSON(v any) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("writing JSON: %w", err)
+	}
+	return c.print(b.String())
+}
+
+// paint colours text where colours are wanted.
+func (c *call) paint(text string, s table.Style) string {
+	if !c.color {
+		return text
+	}
+	return table.Paint(text, s)
+}
+
+// The forms of output.
+const (
+	formTable = "table"
+	formWide  = "wide"
+	formJSON  = "json"
+	formTOML  = "toml"
+	formName  = "name"
+)
+
+// follow shows one state after the other. On a terminal, tables are drawn over the one before; elsewhere they follow
+// one another with an empty line between. The end of ctx is the normal end.
+func (c *call) follow(what string, show func(json.RawMessage) error) error {
+	client, err := c.daemon()
+	if err != nil {
+		return err
+	}
+	first := true
+	tables := c.format == formTable || c.format == formWide
+	err = client.Watch(c, what, func(answer json.RawMessage) error {
+		switch {
+		case tables && c.outTerminal:
+			if err := c.print("\x1b[H\x1b[2J"); err != nil {
+				return err
+			}
+		case tables && !first:
+			if err := c.print("\n"); err != nil {
+				return err
+			}
+		}
+		first = false
+		return show(answer)
+	})
+	if c.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// readAnswer reads an answer that was followed.
+func readAnswer[T any](answer json.RawMessage) (v T, err error) {
+	if err = json.Unmarshal(answer, &v); err != nil {
+		err = fmt.Errorf("reading the daemon's answer: %w", err)
+	}
+	return v, err
+}
+
+// list returns s, or an empty list where it is nil: JSON shows [] then, not null.
+func list[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}

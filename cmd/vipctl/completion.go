@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+func completionVerb() *verb {
+	shells := []string{"bash", "zsh", "fish"}
+	return &verb{
+		name: "completion", args: "bash|zsh|fish", brief: "a script that completes vipctl's command lines in a shell",
+		about: "Prints a script for the shell. Once it is loaded, Tab completes commands, flags, and the names of services " +
+			"and endpoints, for which the daemon is asked; without a daemon those are left out.\n\n" +
+			"bash: source <(vipctl completion bash), in ~/.bashrc. zsh: source <(vipctl completion zsh), in ~/.zshrc " +
+			"after compinit. fish: vipctl completion fish > ~/.config/fish/completions/vipctl.fish.",
+		example: "source <(vipctl completion bash)",
+		least:   1, most: 1,
+		complete: func(_ *call, before []string) []string {
+			if len(before) == 0 {
+				return shells
+			}
+			return nil
+		},
+		run: func(c *call) error {
+			shell, err := choice("the shell", c.args[0], shells)
+			if err != nil {
+				return err
+			}
+			return c.print(completionScript(shell))
+		},
+	}
+}
+
+// completeName is the verb that the scripts call, with the words up to the cursor, the last one unfinished.
+const completeName = "__complete"
+
+func completionScript(shell string) string {
+	switch shell {
+	case "bash":
+		return bashCompletion
+	case "zsh":
+		return zshCompletion
+	}
+	return fishCompletion
+}
+
+// Where nothing is offered, the shells fall back to file names.
+const bashCompletion = `# bash completion of vipctl
+_vipctl() {
+    local line cur="${COMP_WORDS[COMP_CWORD]}" words=("${COMP_WORDS[@]:1:COMP_CWORD}")
+    # Words are broken at ":" and "=", which addresses and flags contain; read them from the line instead.
+    line="${COMP_LINE:0:COMP_POINT}"
+    read -r -a words <<<"$line"
+    words=("${words[@]:1}")
+    [[ "$line" == *[[:space:]] ]] && words+=("")
+    COMPREPLY=()
+    local offered word="${words[${#words[@]}-1]}" cut="" each
+    [[ "$word" != "$cur" ]] && cut="${word%"$cur"}"
+    mapfile -t offered < <("${COMP_WORDS[0]}" __complete "${words[@]}" 2>/dev/null)
+    for each in "${offered[@]}"; do
+        [[ "$each" == "$cut"* ]] && COMPREPLY+=("${each#"$cut"}")
+    done
+}
+complete -o default -F _vipctl vipctl
+`
+
+const zshCompletion = `#compdef vipctl
+# zsh completion of vipctl
+_vipctl() {
+    local -a offered
+    offered=("${(@f)$("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    offered=("${(@)offered:#}")
+    if (( ${#offered} )); then
+        compadd -- "${offered[@]}"
+    else
+        _files
+    fi
+}
+if [[ "${funcstack[1]}" == _vipctl ]]; then
+    _vipctl "$@"
+else
+    compdef _vipctl vipctl
+fi
+`
+
+const fishCompletion = `# fish completion of vipctl
+function __vipctl_offered
+    set -l words (commandline -opc)
+    $words[1] __complete $words[2..-1] (commandline -ct) 2>/dev/null
+end
+function __vipctl_has_offers
+    test -n "$(__vipctl_offered)"
+end
+complete -c vipctl -n __vipctl_has_offers -f
+complete -c vipctl -a '(__vipctl_offered)'
+`
+
+func completeVerb() *verb {
+	return &verb{
+		name: completeName, brief: "list what may stand at the end of a command line", hidden: true, raw: true, most: -1,
+		about: "Prints what may stand where the last word is, a line each; the scripts of completion call it.", example: "vipctl __complete get \"\"",
+		run: runComplete,
+	}
+}
+
+// completionWait bounds the questions to the daemon: somebody has pressed Tab.
+const completionWait = time.Second
+
+// runComplete never fails: a Tab that finds nothing is no error.
+func runComplete(c *call) error {
+	ctx, cancel := context.WithTimeout(c.Context, completionWait)
+	defer cancel()
+	words := slices.Clone(c.args)
+	if len(words) == 0 {
+		words = []string{""}
+	}
+	asking := *c
+	asking.Context = ctx
+	last := words[len(words)-1]
+	var b strings.Builder
+	for _, offer := range offers(&asking, words[:len(words)-1], last) {
+		if strings.HasPrefix(offer, last) {
+			fmt.Fprintln(&b, offer)
+		}
+	}
+	return c.print(b.String())
+}
+
+// offers lists what may stand behind before.
+func offers(c *call, before []string, last string) []string {
+	all := verbs()
+	takes := valueFlags(all)
+	var v *verb
+	var args []string
+	for i := 0; i < len(before); i++ {
+		word := before[i]
+		if isFlag(word) {
+			f := readFlag(word, takes)
+			if !takes[f.name] || f.hasValue {
+				continue
+			}
+			if i+1 == len(before) {
+				return c.offerValue(v, f.name)
+			}
+			if i++; f.name == "socket" || f.name == "config" {
+				_ = c.flags.Set(f.name, before[i]) // an unknown flag is none of a Tab's business
+			}
+			continue
+		}
+		if v == nil {
+			if at := slices.IndexFunc(all, func(v *verb) bool { return v.name == word }); at >= 0 {
+				v = all[at]
+				continue
+			}
+			return nil
+		}
+		args = append(args, word)
+	}
+	switch {
+	case strings.HasPrefix(last, "-"):
+		return offerFlags(v)
+	case v == nil:
+		var names []string
+		for _, v := range all {
+			if !v.hidden {
+				names = append(names, v.name)
+			}
+		}
+		return names
+	case v.complete != nil:
+		c.verb = v
+		return unique(v.complete(c, args))
+	}
+	return nil
+}
+
+func offerFlags(v *verb) []string {
+	if v == nil {
+		v = &verb{}
+	}
+	out := []string{"--help"}
+	for _, f := range v.allFlags() {
+		for _, name := range f.Names() {
+			out = append(out, dashed(name))
+		}
+	}
+	return out
+}
+
+// offerValue lists the values of a flag.
+func (c *call) offerValue(v *verb, flag string) []string {
+	switch {
+	case (flag == "o" || flag == "output") && v != nil:
+		return v.formats
+	case flag == "mode":
+		return modes()
+	}
+	return nil
+}
+
+func unique(words []string) []string {
+	slices.Sort(words)
+	return slices.Compact(words)
+}

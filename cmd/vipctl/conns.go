@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+
+	"vipd/cmd/internal/table"
+)
+
+func connsVerb() *verb {
+	return &verb{
+		name: "conns", args: "[SERVICE]", brief: "live connections",
+		about: "Lists the connections that are open now: client, frontend, endpoint, state and age. -o wide adds the " +
+			"service and the bytes from and to the client.",
+		example: "vipctl conns web",
+		formats: []string{formTable, formWide, formJSON},
+		most:    1,
+		complete: func(c *call, before []string) []string {
+			if len(before) == 0 {
+				return c.serviceNames()
+			}
+			return nil
+		},
+		run: runConns,
+	}
+}
+
+func runConns(c *call) error {
+	service := ""
+	if len(c.args) > 0 {
+		service = c.args[0]
+	}
+	client, err := c.daemon()
+	if err != nil {
+		return err
+	}
+	conns, err := client.Connections(c, service)
+	if err != nil {
+		return err
+	}
+	if len(conns) == 0 && service != "" {
+		if err := c.isService(client, service); err != nil {
+			return err
+		}
+	}
+	if c.format == formJSON {
+		return c.printJSON(list(conns))
+	}
+	t := table.New(
+		table.Column{Title: "CLIENT"}, table.Column{Title: "FRONTEND"}, table.Column{Title: "ENDPOINT"},
+		table.Column{Title: "STATE"}, table.Column{Title: "AGE", Right: true}, table.Column{Title: "SERVICE", Wide: true},
+		table.Column{Title: "IN", Wide: true, Right: true}, table.Column{Title: "OUT", Wide: true, Right: true},
+	)
+	for _, n := range conns {
+		backend := ""
+		if n.Backend.IsValid() {
+			backend = n.Backend.String()
+		}
+		t.Row(n.Client.String(), n.Frontend.String(), backend, n.State, roughly(c.now().Sub(n.Since)), string(n.Service),
+			bytesText(n.In), bytesText(n.Out))
+	}
+	empty := "there are no connections"
+	if service != "" {
+		empty = fmt.Sprintf("%s has no connections", service)
+	}
+	return c.printTable(t, empty)
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/config"
+	"vipd/store/tomlfile"
+)
+
+// definitions is what a file or folder holds.
+type definitions struct {
+	// place is the file or folder.
+	place    string
+	services snap.Map[balancer.Name, *balancer.Service]
+	// config is the daemon's part of the file; the defaults for a folder or a file without one.
+	config config.Config
+	// problems are everything that was found wrong, by file and line.
+	problems []balancer.Problem
+	// modeAt is where the file says which mode it wants.
+	modeAt balancer.Origin
+}
+
+// readDefinitions reads a daemon's config with the services in it and where its [store].path leads, a services file, or
+// a folder of those. An error means that there is nothing to read.
+func readDefinitions(place string) (*definitions, error) {
+	switch _, err := os.Stat(place); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("there is no file or folder %s", place)
+	case err != nil:
+		return nil, fmt.Errorf("reading definitions: %w", err)
+	}
+	read := tomlfile.Load(place)
+	d := &definitions{place: place, services: read.Snapshot.Services, config: config.Default(), problems: read.Snapshot.Problems}
+	if read.Main != nil {
+		var more []balancer.Problem
+		d.config, more = config.Decode(read.Main)
+		d.problems = append(d.problems, more...)
+		d.modeAt = read.Main.Where("mode")
+	}
+	d.sortProblems()
+	return d, nil
+}
+
+// sortProblems orders them by place, and leaves each standing once: two readers may have found the same.
+func (d *definitions) sortProblems() {
+	slices.SortStableFunc(d.problems, func(a, b balancer.Problem) int {
+		return cmp.Or(
+			cmp.Compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line),
+			cmp.Compare(a.Service, b.Service), cmp.Compare(a.Field, b.Field), cmp.Compare(a.Text, b.Text),
+		)
+	})
+	d.problems = slices.Compact(d.problems)
+}
+
+// compile compiles the definitions for a node as this one, adds what that finds wrong, and returns the frontends.
+func (d *definitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
+	env := balancer.Env{
+		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(),
+		NodePorts: d.config.NodePorts.Addresses, Allowed: d.config.Addresses.Allowed, Capabilities: can,
+	}
+	if env.Node == "" {
+		env.Node, _ = os.Hostname() // without a name, no endpoint is on this node
+	}
+	desired := balancer.Compile(env, balancer.Inputs{Services: d.services})
+	at := locator{}
+	for _, problems := range desired.Problems.All() {
+		for _, p := range *problems {
+			p.Origin = at.locate(p)
+			d.problems = append(d.problems, p)
+		}
+	}
+	d.sortProblems()
+	var frontends []*balancer.Frontend
+	for _, f := range desired.Frontends.All() {
+		frontends = append(frontends, f)
+	}
+	return frontends
+}
+
+// locator finds the lines of fields: what compiling finds wrong knows its service's line only.
+type locator map[string]*tomlfile.Document
+
+func (l locator) locate(p balancer.Problem) balancer.Origin {
+	file := p.Origin.File
+	if file == "" || p.Field == "" {
+		return p.Origin
+	}
+	doc, known := l[file]
+	if !known {
+		if text, err := os.ReadFile(file); err == nil {
+			doc, _ = tomlfile.Parse(file, text)
+		}
+		l[file] = doc
+	}
+	if doc == nil {
+		return p.Origin
+	}
+	return doc.Where("services." + string(p.Service) + "." + p.Field)
+}
+
+// localAddresses are the addresses of this host, on which node ports open. VIPs that a vipd here holds are not among
+// them.
+func (d *definitions) localAddresses() []netip.Addr {
+	vips := map[netip.Addr]bool{}
+	for _, s := range d.services.All() {
+		for _, v := range s.VIPs {
+			vips[v] = true
+		}
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil // a host that does not tell has no node ports here
+	}
+	var local []netip.Addr
+	for _, i := range interfaces {
+		addresses, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addresses {
+			p, err := netip.ParsePrefix(a.String())
+			if err != nil {
+				continue
+			}
+			addr := p.Addr().Unmap().WithZone("")
+			held := i.Name == d.config.Addresses.Interface && vips[addr]
+			if !addr.IsLoopback() && !addr.IsLinkLocalUnicast() && !held {
+				local = append(local, addr)
+			}
+		}
+	}
+	slices.SortFunc(local, netip.Addr.Compare)
+	return slices.Compact(local)
+}
+
+// covers reports whether the definitions of file belong to what was read: a service from there that is missing now was
+// removed.
+func (d *definitions) covers(file string) bool {
+	places := []string{d.place}
+	if d.config.Store.Path != "" {
+		places = append(places, d.config.Store.Path)
+	}
+	return slices.ContainsFunc(places, func(place string) bool {
+		return samePlace(place, file) || samePlace(place, filepath.Dir(file))
+	})
+}
+
+// samePlace compares paths by what they lead to, or, where that is not there any more, by their text.
+func samePlace(a, b string) bool {
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	if errX == nil && errY == nil {
+		return os.SameFile(x, y)
+	}
+	absolute := func(path string) string {
+		if p, err := filepath.Abs(path); err == nil {
+			return p
+		}
+		return filepath.Clean(path)
+	}
+	return absolute(a) == absolute(b)
+}

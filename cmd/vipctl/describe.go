@@ -1,0 +1,164 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/table"
+)
+
+func describeVerb() *verb {
+	return &verb{
+		name: "describe", args: "service NAME", brief: "everything about one service",
+		about: "Shows one service: where it was read, the fields that are not at their default, its ports with what they " +
+			"counted since the daemon started, its endpoints with configured and effective weight, health and override, " +
+			"its drains, frontends and problems.",
+		example: "vipctl describe service web",
+		formats: []string{formTable, formJSON, formTOML},
+		least:   2, most: 2,
+		complete: func(c *call, before []string) []string {
+			switch len(before) {
+			case 0:
+				return []string{"service"}
+			case 1:
+				return c.serviceNames()
+			}
+			return nil
+		},
+		run: runDescribe,
+	}
+}
+
+func runDescribe(c *call) error {
+	if c.args[0] != "service" && c.args[0] != "services" {
+		return wrongUse("describe describes a service, not %q; for example: %s", c.args[0], c.verb.example)
+	}
+	client, err := c.daemon()
+	if err != nil {
+		return err
+	}
+	services, err := client.Services(c)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for i := range services {
+		s := &services[i]
+		if string(s.Name) == c.args[1] {
+			return c.describe(s)
+		}
+		names = append(names, string(s.Name))
+	}
+	return fmt.Errorf("there is no service %q%s", c.args[1], hint(c.args[1], names))
+}
+
+func (c *call) describe(s *api.Service) error {
+	switch c.format {
+	case formJSON:
+		return c.printJSON(s)
+	case formTOML:
+		return c.print(servicesTOML([]api.Service{*s}))
+	}
+	out := &sheet{label: 11}
+	out.line("service", string(s.Name))
+	out.line("origin", origin(s.Origin))
+	out.text("vips", strings.Join(s.VIPs, ", "))
+	label := "fields"
+	for _, field := range definedFields(s.Definition) {
+		if field == "vips" || field == "ports" || field == "endpoints" {
+			continue
+		}
+		out.text(label, field+" = "+tomlValue(s.Definition[field], ""))
+		label = ""
+	}
+	c.problemText(out, s.Problems)
+	c.section(out, "ports", describedPorts(s))
+	c.section(out, "endpoints", c.describedEndpoints(s))
+	c.section(out, "overrides", c.describedOverrides(s))
+	c.section(out, "drains", c.describedDrains(s))
+	c.section(out, "frontends", c.describedFrontends(s))
+	return c.print(out.b.String())
+}
+
+// section writes a table under its title; nothing where it has no rows.
+func (c *call) section(out *sheet, title string, t *table.Table) {
+	if t.Len() > 0 {
+		fmt.Fprintf(&out.b, "\n%s\n%s", title, indented(t.Text(table.Form{Color: c.color})))
+	}
+}
+
+func indented(text string) string {
+	return "  " + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  ") + "\n"
+}
+
+func describedPorts(s *api.Service) *table.Table {
+	t := table.New(
+		table.Column{Title: "NAME"}, table.Column{Title: "PORT"}, table.Column{Title: "TARGET"}, table.Column{Title: "NODEPORT"},
+		table.Column{Title: "CONNECTIONS", Right: true}, table.Column{Title: "IN", Right: true}, table.Column{Title: "OUT", Right: true},
+	)
+	for _, p := range s.Ports {
+		nodePort := ""
+		if p.NodePort != 0 {
+			nodePort = strconv.Itoa(int(p.NodePort))
+		}
+		t.Row(p.Name, fmt.Sprintf("%d/%s", p.Port, p.Protocol), strconv.Itoa(int(p.TargetPort)), nodePort,
+			strconv.FormatUint(p.Connections, 10), bytesText(p.In), bytesText(p.Out))
+	}
+	return t
+}
+
+func (c *call) describedEndpoints(s *api.Service) *table.Table {
+	t := table.New(
+		table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT"}, table.Column{Title: "SET", Right: true},
+		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
+		table.Column{Title: "HEALTH", Style: stateStyle}, table.Column{Title: "ACTIVE", Right: true},
+		table.Column{Title: "TOTAL", Right: true}, table.Column{Title: "AT"},
+	)
+	for _, e := range s.Endpoints {
+		at := strings.Trim(e.Node+"/"+e.Zone, "/")
+		if e.Backup {
+			at = strings.TrimSpace(at + " backup")
+		}
+		t.Row(e.Address, e.Port, strconv.Itoa(e.Configured), strconv.Itoa(e.Weight), string(e.State), string(e.Health),
+			strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Connections, 10), at)
+	}
+	return t
+}
+
+func (c *call) describedOverrides(s *api.Service) *table.Table {
+	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "OVERRIDE"})
+	for _, e := range s.Endpoints {
+		if e.Override != nil {
+			t.Row(e.Address, c.override(e.Override))
+		}
+	}
+	return t
+}
+
+func (c *call) describedDrains(s *api.Service) *table.Table {
+	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "STATE", Style: stateStyle},
+		table.Column{Title: "LEFT", Right: true}, table.Column{Title: "CUT"})
+	for _, e := range s.Endpoints {
+		if e.State != balancer.Draining && e.State != balancer.Removed {
+			continue
+		}
+		cut := "never"
+		if !e.Until.IsZero() {
+			cut = c.ahead(e.Until)
+		}
+		t.Row(e.Address, string(e.State), strconv.FormatUint(e.Active, 10), cut)
+	}
+	return t
+}
+
+func (c *call) describedFrontends(s *api.Service) *table.Table {
+	t := table.New(table.Column{Title: "FRONTEND"}, table.Column{Title: "SCHEDULER"}, table.Column{Title: "UP", Style: upStyle},
+		table.Column{Title: "STATE", Style: stateStyle}, table.Column{Title: "ERROR"})
+	for _, f := range s.Frontends {
+		t.Row(f.Key.String(), string(f.Scheduler), upBackends(f.Backends), f.State, f.Error)
+	}
+	return t
+}

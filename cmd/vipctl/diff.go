@@ -1,0 +1,192 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/table"
+)
+
+func diffVerb() *verb {
+	return &verb{
+		name: "diff", brief: "what is wanted against what runs",
+		about: "Without -f: what of the daemon's services does not run as wanted, and why.\n\n" +
+			"With -f FILE: what would change if the daemon read FILE now. FILE is a daemon's config, a services file, or a " +
+			"folder of those. Services are compared field by field; one that runs and is not in FILE counts as removed only " +
+			"if it was read from there (FILE, a file in that folder, or where the [store].path of FILE leads). A services file " +
+			"or folder is read without the [defaults] of a config.\n\n" +
+			"The exit code is 3 if there are differences, 0 if there are none.",
+		example: "vipctl diff -f /etc/vipd/vipd.toml",
+		flags:   []cli.Flag{&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "compare this `FILE` or folder with what runs"}},
+		formats: []string{formTable, formJSON},
+		run:     runDiff,
+	}
+}
+
+func runDiff(c *call) error {
+	if file := c.flags.String("file"); file != "" {
+		return c.diffFile(file)
+	}
+	client, err := c.daemon()
+	if err != nil {
+		return err
+	}
+	differences, err := client.Diff(c)
+	if err != nil {
+		return err
+	}
+	if c.format == formJSON {
+		err = c.printJSON(list(differences))
+	} else {
+		t := table.New(table.Column{Title: "FRONTEND"}, table.Column{Title: "SERVICE"},
+			table.Column{Title: "WHAT", Style: stateStyle}, table.Column{Title: "WHY"})
+		for _, d := range differences {
+			t.Row(d.Key.String(), string(d.Service), d.What, d.Why)
+		}
+		err = c.printTable(t, "no differences: everything runs as wanted")
+	}
+	if err == nil && len(differences) > 0 {
+		err = errDifferences
+	}
+	return err
+}
+
+// serviceDiff is how one service differs.
+type serviceDiff struct {
+	Service balancer.Name `json:"service"`
+	// What is added, removed or changed.
+	What string `json:"what"`
+	// Fields are those that differ.
+	Fields []fieldDiff `json:"fields,omitempty"`
+}
+
+// fieldDiff is one field; nil: it is not set there.
+type fieldDiff struct {
+	Field string `json:"field"`
+	Runs  any    `json:"runs"`
+	Wants any    `json:"wants"`
+}
+
+func (c *call) diffFile(file string) error {
+	d, err := readDefinitions(file)
+	if err != nil {
+		return err
+	}
+	for _, p := range d.problems {
+		if p.Severity == balancer.SeverityError {
+			return fmt.Errorf("%s can't be compared: %s; \"vipctl check %s\" lists all problems", file, p, file)
+		}
+	}
+	client, err := c.daemon()
+	if err != nil {
+		return err
+	}
+	running, err := client.Services(c)
+	if err != nil {
+		return err
+	}
+	differences, err := compare(running, d)
+	if err != nil {
+		return err
+	}
+	if c.format == formJSON {
+		err = c.printJSON(differences)
+	} else {
+		err = c.printDifferences(differences, file)
+	}
+	if err == nil && len(differences) > 0 {
+		err = errDifferences
+	}
+	return err
+}
+
+// compare lists what would change if d was read, in order of the services' names.
+func compare(running []api.Service, d *definitions) ([]serviceDiff, error) {
+	differences := []serviceDiff{}
+	runs := map[balancer.Name]bool{}
+	for _, r := range running {
+		runs[r.Name] = true
+		s, ok := d.services.Get(r.Name)
+		switch {
+		case !ok && d.covers(r.Origin.File):
+			differences = append(differences, serviceDiff{Service: r.Name, What: "removed"})
+		case ok:
+			wants, err := asJSON(balancer.EncodeService(s))
+			if err != nil {
+				return nil, err
+			}
+			if fields := compareFields(r.Definition, wants); len(fields) > 0 {
+				differences = append(differences, serviceDiff{r.Name, "changed", fields})
+			}
+		}
+	}
+	for name := range d.services.Keys() {
+		if !runs[name] {
+			differences = append(differences, serviceDiff{Service: name, What: "added"})
+		}
+	}
+	slices.SortFunc(differences, func(a, b serviceDiff) int { return a.Service.Compare(b.Service) })
+	return differences, nil
+}
+
+// asJSON turns a definition into what it is after it went over the wire.
+func asJSON(definition map[string]any) (out map[string]any, err error) {
+	text, err := json.Marshal(definition)
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("comparing definitions: %w", err)
+	}
+	return out, nil
+}
+
+func compareFields(runs, wants map[string]any) []fieldDiff {
+	all := maps.Clone(runs)
+	if all == nil {
+		all = map[string]any{}
+	}
+	maps.Copy(all, wants)
+	var fields []fieldDiff
+	for _, field := range definedFields(all) {
+		if a, b := runs[field], wants[field]; !reflect.DeepEqual(a, b) {
+			fields = append(fields, fieldDiff{field, a, b})
+		}
+	}
+	return fields
+}
+
+func (c *call) printDifferences(differences []serviceDiff, file string) error {
+	if len(differences) == 0 {
+		fmt.Fprintf(c.stderr, "no differences: what runs is what %s says\n", file)
+		return nil
+	}
+	var b strings.Builder
+	for _, d := range differences {
+		switch d.What {
+		case "added":
+			fmt.Fprintln(&b, c.paint("+ service "+string(d.Service), table.Good))
+		case "removed":
+			fmt.Fprintln(&b, c.paint("- service "+string(d.Service), table.Bad))
+		default:
+			fmt.Fprintln(&b, c.paint("~ service "+string(d.Service), table.Notice))
+		}
+		for _, f := range d.Fields {
+			if f.Runs != nil {
+				fmt.Fprintln(&b, c.paint("  - "+f.Field+" = "+tomlValue(f.Runs, ""), table.Bad))
+			}
+			if f.Wants != nil {
+				fmt.Fprintln(&b, c.paint("  + "+f.Field+" = "+tomlValue(f.Wants, ""), table.Good))
+			}
+		}
+	}
+	return c.print(b.String())
+}

@@ -1,0 +1,13 @@
+// Command vipctl is the command line of vipd: it asks and tells the daemon of this host through its Unix socket, and
+// checks, renders and cleans up without one.
+//
+// A command line passes through three steps. arrange (args.go) finds the verb and its flags wherever they stand, and
+// refuses what is wrong in a sentence. urfave/cli parses the flags and prints help. The verb's run function does the
+// work with a call, which has the streams, the client and the output form.
+//
+//	vipctl -o json get services      ->  get -o json -- services
+//	vipctl drain web 10.0.0.1 --wait ->  drain --wait -- web 10.0.0.1
+//
+// Errors are values until main maps them to exit codes: 0 done, 1 it failed, 2 wrong use, 3 differences. A new verb is
+// one file with its verb value and run function, and one line in verbs (verbs.go).
+package main

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+)
+
+func nodeFlag() cli.Flag {
+	return &cli.StringFlag{Name: "node", Usage: "every endpoint on this `NODE`, of all services"}
+}
+
+func reasonFlag() cli.Flag {
+	return &cli.StringFlag{Name: "reason", Usage: "a `TEXT` that is shown beside the override"}
+}
+
+func drainVerb() *verb {
+	return &verb{
+		name: "drain", args: "SERVICE ADDRESS | --node NODE", brief: "no new connections to an endpoint; established ones live on",
+		about: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names, or to all endpoints on a node. " +
+			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +
+			"\"vipctl undrain\", also across restarts and reloads.\n\n" +
+			"With --wait it returns when the last connection has ended. Ctrl-C then ends the waiting, not the drain.",
+		example: "vipctl drain web 192.168.1.11 --wait --reason \"kernel update\"",
+		flags: []cli.Flag{
+			nodeFlag(),
+			&cli.BoolFlag{Name: "wait", Usage: "return when the last connection has ended"},
+			&cli.DurationFlag{Name: "timeout", Usage: "the daemon cuts what is left after `TIME`, such as 90s or 10m; 0: never"},
+			reasonFlag(),
+		},
+		formats: []string{formTable, formJSON}, most: 2,
+		complete: completeTarget, run: runDrain,
+	}
+}
+
+func undrainVerb() *verb {
+	return &verb{
+		name: "undrain", args: "SERVICE ADDRESS | --node NODE", brief: "take a drain back",
+		about: "Takes a drain back: the endpoint, or all endpoints on a node, get new connections again as far as health, " +
+			"weight and locality allow. It takes the same names as drain.",
+		example: "vipctl undrain web 192.168.1.11",
+		flags:   []cli.Flag{nodeFlag()},
+		formats: []string{formTable, formJSON}, most: 2,
+		complete: completeTarget, run: runUndrain,
+	}
+}
+
+func weightVerb() *verb {
+	return &verb{
+		name: "weight", args: "SERVICE ADDRESS N | --node NODE N", brief: "set the weight of an endpoint",
+		about: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0: no new "+
+			"connections. It wins over what is written, also across restarts and reloads.", balancer.MaxWeight),
+		example: "vipctl weight web 192.168.1.11 5",
+		flags:   []cli.Flag{nodeFlag(), reasonFlag()},
+		formats: []string{formTable, formJSON}, most: 3,
+		complete: completeTarget, run: runWeight,
+	}
+}
+
+// request reads what is meant, out of the first arguments or --node; more are the arguments behind it.
+func (c *call) request(more int) (q api.OverrideRequest, err error) {
+	q = api.OverrideRequest{Node: c.flags.String("node"), By: c.operator(), Reason: c.flags.String("reason")}
+	args := len(c.args) - more
+	switch {
+	case q.Node != "" && args > 0:
+		return q, wrongUse("\"vipctl %s\" takes either SERVICE ADDRESS or --node NODE, not both; it goes: %s", c.verb.name, c.verb.usage())
+	case q.Node != "" && args == 0:
+		return q, nil
+	case q.Node != "" || args != 2:
+		return q, wrongUse("\"vipctl %s\" needs %s; for example: %s", c.verb.name, c.verb.args, c.verb.example)
+	}
+	q.Service, q.Address = balancer.Name(c.args[0]), c.args[1]
+	if _, err := balancer.ParseTarget(q.Service, q.Address); err != nil {
+		return q, wrongUse("%v", err)
+	}
+	return q, nil
+}
+
+// operator is who does it, for the record; "" where that is not known.
+func (c *call) operator() string {
+	name := c.getenv("SUDO_USER")
+	if name == "" {
+		if u, err := user.Current(); err == nil {
+			name = u.Username
+		}
+	}
+	return name
+}
+
+// overrideAll sends the request and prints a line for each endpoint that it met.
+func (c *call) overrideAll(q api.OverrideRequest, done string) (api.OverrideResult, error) {
+	client, err := c.daemon()
+	if err != nil {
+		return api.OverrideResult{}, err
+	}
+	r, err := client.Override(c, q)
+	switch {
+	case err != nil:
+		return r, err
+	case len(r.Targets) == 0 && q.Node != "":
+		return r, fmt.Errorf("no endpoint is on node %q", q.Node)
+	case len(r.Targets) == 0:
+		return r, fmt.Errorf("service %s has no endpoint %s", q.Service, q.Address)
+	case c.format == formJSON:
+		return r, c.printJSON(r)
+	}
+	var b strings.Builder
+	for _, t := range r.Targets {
+		fmt.Fprintf(&b, "%s/%s: %s\n", t.Service, t.Address, done)
+	}
+	return r, c.print(b.String())
+}
+
+func runWeight(c *call) error {
+	q, err := c.request(1)
+	if err != nil {
+		return err
+	}
+	text := c.args[len(c.args)-1]
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 || n > balancer.MaxWeight {
+		return wrongUse("%q is not a weight: a whole number, 0 to %d", text, balancer.MaxWeight)
+	}
+	q.Weight = &n
+	_, err = c.overrideAll(q, fmt.Sprintf("weight %d", n))
+	return err
+}
+
+func runUndrain(c *call) error {
+	q, err := c.request(0)
+	if err != nil {
+		return err
+	}
+	draining := false
+	q.Draining = &draining
+	_, err = c.overrideAll(q, "no longer drained")
+	return err
+}
+
+func runDrain(c *call) error {
+	q, err := c.request(0)
+	if err != nil {
+		return err
+	}
+	if q.Timeout = c.flags.Duration("timeout"); q.Timeout < 0 {
+		return wrongUse("--timeout %s is below zero", q.Timeout)
+	}
+	draining := true
+	q.Draining = &draining
+	done := "draining"
+	if q.Timeout > 0 {
+		done += fmt.Sprintf("; what is left is cut in %s", q.Timeout)
+	}
+	r, err := c.overrideAll(q, done)
+	if err != nil || !c.flags.Bool("wait") {
+		return err
+	}
+	return c.await(&r)
+}
+
+// The pace of waiting for a drain, and how long a daemon may be away meanwhile.
+const (
+	drainInterval = 250 * time.Millisecond
+	drainPatience = 15 * time.Second
+)
+
+// await returns when the targets have no connections and get no new ones. It asks again and again, and does not follow
+// changes: the end of a connection is none. A daemon that is away for a while is waited for.
+func (c *call) await(r *api.OverrideResult) error {
+	client, err := c.daemon()
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(drainInterval)
+	defer tick.Stop()
+	progress := &progress{call: c}
+	answered := c.now()
+	left := uint64(0)
+	for {
+		endpoints, err := client.Endpoints(c)
+		switch {
+		case err == nil:
+			answered = c.now()
+			var closed bool
+			if left, closed = remaining(endpoints, r.Targets); closed && left == 0 {
+				progress.end()
+				return c.drained(r)
+			}
+			progress.show(left)
+		case c.Err() == nil && c.now().Sub(answered) > drainPatience:
+			progress.end()
+			return fmt.Errorf("waiting for the drain, which stays in place: %w", err)
+		}
+		select {
+		case <-c.Done():
+			progress.end()
+			return c.abandoned(left)
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *call) drained(r *api.OverrideResult) error {
+	if c.format == formJSON {
+		return nil
+	}
+	return c.print(fmt.Sprintf("drained: %s, no connections left\n", count(len(r.Targets), "endpoint")))
+}
+
+// abandoned says what stays when the waiting ends before the drain.
+func (c *call) abandoned(left uint64) error {
+	what := strings.Join(c.args, " ")
+	if node := c.flags.String("node"); node != "" {
+		what = "--node " + node
+	}
+	why := "interrupted"
+	if !errors.Is(c.Err(), context.Canceled) {
+		why = c.Err().Error()
+	}
+	return fmt.Errorf("%s with %s left; the drain stays in place, \"vipctl undrain %s\" takes it back", why, count(left, "connection"), what)
+}
+
+// remaining counts the connections of the targets, and reports whether all of them are closed to new ones.
+func remaining(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint64, closed bool) {
+	closed = true
+	for i := range endpoints {
+		e := &endpoints[i]
+		for _, t := range targets {
+			if t.Service == e.Service && isAt(e.Address, t.Address) {
+				left += e.Active
+				closed = closed && (e.State == balancer.Draining || e.State == balancer.Removed)
+				break
+			}
+		}
+	}
+	return left, closed
+}
+
+// isAt reports whether an endpoint's ADDRESS:PORT is at target: ADDRESS, or exactly that ADDRESS:PORT.
+func isAt(endpoint, target string) bool {
+	at, err := netip.ParseAddrPort(endpoint)
+	if err != nil {
+		return endpoint == target
+	}
+	t, err := balancer.ParseTarget("", target)
+	return err == nil && t.Addr == at.Addr().Unmap() && (t.Port == at.Port() || t.Port == 0)
+}
+
+// progress shows how many connections are left, on a terminal.
+type progress struct {
+	*call
+	width int
+}
+
+func (p *progress) show(left uint64) {
+	if !p.errTerminal {
+		return
+	}
+	text := count(left, "connection") + " left"
+	fmt.Fprintf(p.stderr, "\r%-*s", p.width, text)
+	p.width = max(p.width, len(text))
+}
+
+// end wipes the line.
+func (p *progress) end() {
+	if p.width > 0 {
+		_, _ = io.WriteString(p.stderr, "\r"+strings.Repeat(" ", p.width)+"\r")
+	}
+}
+
+// completeTarget lists services, then the addresses of the service's endpoints.
+func completeTarget(c *call, before []string) []string {
+	switch len(before) {
+	case 0:
+		return c.serviceNames()
+	case 1:
+		client, err := c.daemon()
+		if err != nil {
+			return nil
+		}
+		endpoints, err := client.Endpoints(c)
+		if err != nil {
+			return nil
+		}
+		var out []string
+		for _, e := range endpoints {
+			if string(e.Service) == before[0] {
+				at, err := netip.ParseAddrPort(e.Address)
+				if err == nil {
+					out = append(out, at.Addr().String())
+				}
+			}
+		}
+		return out
+	}
+	return nil
+}
+
+// serviceNames asks the daemon for the names of all services; none if it does not answer.
+func (c *call) serviceNames() []string {
+	client, err := c.daemon()
+	if err != nil {
+		return nil
+	}
+	services, err := client.Services(c)
+	if err != nil {
+		return nil
+	}
+	out := make([]string, len(services))
+	for i, s := range services {
+		out[i] = string(s.Name)
+	}
+	return out
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"vipd/balancer/decode"
+)
+
+// errDifferences ends a diff that found some; they are printed already.
+var errDifferences = errors.New("there are differences")
+
+// errReported ends a verb that failed and has said so on its output already.
+var errReported = errors.New("reported")
+
+// usageError is wrong use: the command line, not the world, is at fault.
+type usageError struct{ text string }
+
+// Error returns the sentence.
+func (e *usageError) Error() string { return oneLine(e.text) }
+
+func wrongUse(format string, args ...any) error {
+	return &usageError{fmt.Sprintf(format, args...)}
+}
+
+// oneLine puts the lines of an error behind one another: errors are one line each, for scripts and logs.
+func oneLine(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}
+
+// hint names what was probably meant, as "; did you mean X?", or is "" where nothing is near.
+func hint(name string, known []string) string {
+	near := decode.Nearest(name, known)
+	if near == "" && len(name) > 1 {
+		if i := slices.IndexFunc(known, func(k string) bool { return strings.HasPrefix(k, name) }); i >= 0 {
+			near = known[i]
+		}
+	}
+	if near == "" {
+		return ""
+	}
+	return "; did you mean " + near + "?"
+}
+
+// choices writes a list as "a, b or c".
+func choices(list []string) string {
+	if len(list) < 2 {
+		return strings.Join(list, "")
+	}
+	last := len(list) - 1
+	return strings.Join(slices.Clone(list[:last]), ", ") + " or " + list[last]
+}

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+)
+
+// fakeDaemon answers the API with values that a script can change. It keeps overrides, and ends nothing by itself.
+type fakeDaemon struct {
+	server *http.Server
+
+	mu        sync.Mutex
+	status    api.Status
+	services  []api.Service
+	frontends []api.Frontend
+	conns     []api.Connection
+	diff      []api.Difference
+	reload    api.Reload
+	asked     []api.OverrideRequest
+	changed   chan struct{} // closed with each change
+}
+
+// serveFake listens at socket until stop is called.
+func serveFake(socket string) (d *fakeDaemon, stop func(), err error) {
+	d = &fakeDaemon{changed: make(chan struct{})}
+	d.fill()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, nil, err
+	}
+	mux := http.NewServeMux()
+	answer := func(path string, value func() any) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { d.answer(w, r, value) })
+	}
+	answer("/v1/status", func() any { return d.status })
+	answer("/v1/services", func() any { return d.services })
+	answer("/v1/endpoints", func() any { return d.endpoints() })
+	answer("/v1/frontends", func() any { return d.frontends })
+	answer("/v1/diff", func() any { return d.diff })
+	mux.HandleFunc("GET /v1/connections", d.connections)
+	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) { d.answer(w, r, func() any { return d.reload }) })
+	mux.HandleFunc("POST /v1/overrides", d.override)
+	d.server = &http.Server{Handler: mux}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = d.server.Serve(l) })
+	return d, func() { _ = d.server.Close(); serving.Wait() }, nil
+}
+
+func (d *fakeDaemon) answer(w http.ResponseWriter, r *http.Request, value func() any) {
+	for {
+		d.mu.Lock()
+		text, err := json.Marshal(value())
+		changed := d.changed
+		d.mu.Unlock()
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		_, _ = w.Write(append(text, '\n'))
+		if r.URL.Query().Get("watch") == "" {
+			return
+		}
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// change edits the state; followers see the result.
+func (d *fakeDaemon) change(edit func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	edit()
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+func (d *fakeDaemon) endpoints() []api.Endpoint {
+	out := []api.Endpoint{}
+	for _, s := range d.services {
+		out = append(out, s.Endpoints...)
+	}
+	return out
+}
+
+func (d *fakeDaemon) connections(w http.ResponseWriter, r *http.Request) {
+	service := r.URL.Query().Get("service")
+	d.answer(w, r, func() any {
+		return slices.DeleteFunc(slices.Clone(d.conns), func(c api.Connection) bool {
+			return service != "" && string(c.Service) != service
+		})
+	})
+}
+
+// override does to the endpoints what the daemon does, or refuses with a sentence.
+func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
+	var q api.OverrideRequest
+	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	var result api.OverrideResult
+	d.change(func() {
+		d.asked = append(d.asked, q)
+		for i := range d.services {
+			for j := range d.services[i].Endpoints {
+				e := &d.services[i].Endpoints[j]
+				if q.Node != "" && e.Node != q.Node || q.Node == "" && (e.Service != q.Service || !isAt(e.Address, q.Address)) {
+					continue
+				}
+				e.Override = &balancer.Override{Weight: q.Weight, Draining: q.Draining, By: q.By, Reason: q.Reason}
+				switch {
+				case q.Draining != nil && *q.Draining:
+					e.State, e.Weight = balancer.Draining, 0
+				case q.Draining != nil:
+					e.State, e.Weight, e.Override = balancer.Active, e.Configured, nil
+				}
+				at := netip.MustParseAddrPort(e.Address).Addr().String()
+				result.Targets = append(result.Targets, api.OverrideTarget{Service: e.Service, Address: at, Override: e.Override})
+			}
+		}
+	})
+	if len(result.Targets) == 0 && q.Node == "" {
+		w.WriteHeader(http.StatusNotFound)
+		_ = json.NewEncoder(w).Encode(api.Error{Message: "service " + string(q.Service) + " has no endpoint " + q.Address})
+		return
+	}
+	_ = json.NewEncoder(w).Encode(result)
+}
+
+// fill makes a node with two services, one of them with every trouble there is.
+func (d *fakeDaemon) fill() {
+	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
+	key := func(text string) balancer.Key {
+		k, err := balancer.ParseKey(text)
+		if err != nil {
+			panic(err)
+		}
+		return k
+	}
+	weight := 3
+	problem := balancer.Problem{
+		Severity: balancer.SeverityNearest, Origin: balancer.Origin{File: "/etc/vipd/services/web.toml", Line: 9}, Service: "web",
+		Field: "scheduler", Text: "iptables mode can't do lc; it uses random instead",
+	}
+	d.services = []api.Service{
+		{
+			Name: "dns", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 20},
+			Definition: map[string]any{
+				"vips":      []any{"10.96.0.53"},
+				"ports":     []any{map[string]any{"port": 53, "protocol": "udp"}},
+				"endpoints": []any{map[string]any{"address": "192.168.1.21"}},
+			},
+			VIPs:      []string{"10.96.0.53"},
+			Ports:     []api.Port{{Port: 53, Protocol: balancer.UDP, TargetPort: 53, Connections: 4}},
+			Endpoints: []api.Endpoint{{Service: "dns", Address: "192.168.1.21:53", Configured: 1, Weight: 1, State: balancer.Active, Connections: 4}},
+			Frontends: []api.Frontend{{
+				Key: key("10.96.0.53:53/udp"), Service: "dns", Scheduler: balancer.WeightedRoundRobin, State: "applied",
+				Backends: []api.Backend{{Address: "192.168.1.21:53", State: balancer.Active, Weight: 1}},
+			}},
+		},
+		{
+			Name: "web", Origin: balancer.Origin{File: "/etc/vipd/services/web.toml", Line: 2},
+			Definition: map[string]any{
+				"vips":      []any{"10.96.0.10", "fd00:96::10"},
+				"ports":     []any{map[string]any{"name": "http", "port": 80, "target_port": 8080}, map[string]any{"name": "https", "port": 443}},
+				"endpoints": []any{map[string]any{"address": "192.168.1.11", "weight": 2, "node": "rack1"}, map[string]any{"address": "192.168.1.12"}},
+				"scheduler": "lc", "affinity": "client_ip", "affinity_timeout": "1h",
+				"health": map[string]any{"type": "http", "path": "/healthz", "expect": "a \"b\" \\ c"},
+			},
+			VIPs: []string{"10.96.0.10", "fd00:96::10"},
+			Ports: []api.Port{
+				{Name: "http", Port: 80, Protocol: balancer.TCP, TargetPort: 8080, NodePort: 30080, Connections: 120, In: 2048, Out: 5 << 20},
+				{Name: "https", Port: 443, Protocol: balancer.TCP, TargetPort: 443},
+			},
+			Endpoints: []api.Endpoint{
+				{Service: "web", Address: "192.168.1.11:443", Port: "https", Node: "rack1", Configured: 2, Weight: 3, State: balancer.Active, Override: &balancer.Override{Weight: &weight, By: "ana", Reason: "new machine"}},
+				{Service: "web", Address: "192.168.1.11:8080", Port: "http", Node: "rack1", Configured: 2, Weight: 3, State: balancer.Active, Health: balancer.HealthUp, Active: 7, Connections: 100, Override: &balancer.Override{Weight: &weight, By: "ana", Reason: "new machine"}},
+				{Service: "web", Address: "192.168.1.12:443", Port: "https", Configured: 1, Weight: 1, State: balancer.Active},
+				{Service: "web", Address: "192.168.1.12:8080", Port: "http", Configured: 1, State: balancer.Down, Health: balancer.HealthDown, Connections: 20},
+				{Service: "web", Address: "192.168.1.13:8080", Port: "http", State: balancer.Removed, Active: 1, Connections: 5},
+			},
+			Frontends: []api.Frontend{
+				{
+					Key: key("10.96.0.10:80/tcp"), Service: "web", Port: "http", Scheduler: balancer.Random, State: "applied",
+					Backends: []api.Backend{{Address: "192.168.1.11:8080", State: balancer.Active, Weight: 3}, {Address: "192.168.1.12:8080", State: balancer.Down}},
+				},
+				{Key: key("[fd00:96::10]:80/tcp"), Service: "web", Port: "http", Scheduler: balancer.Random, State: "failing", Error: "adding the address: no such device"},
+			},
+			Problems: []balancer.Problem{problem},
+		},
+	}
+	for _, s := range d.services {
+		d.frontends = append(d.frontends, s.Frontends...)
+	}
+	d.status = api.Status{
+		Version: "v1.0.0", Node: "gw1", Zone: "a", Started: ago(2*time.Hour + 30*time.Second),
+		Mode: api.Mode{
+			InUse: "userspace", Wanted: "auto", Reason: "not ipvs: the kernel has no ip_vs; not iptables: this version does not have it",
+			Detail: "traffic is intercepted by redirect",
+		},
+		Store: api.Store{Kind: "file", Place: "/etc/vipd/vipd.toml", Connected: true, Revision: 12},
+		Sync:  api.Sync{Wanted: 12, Applied: 12, Last: ago(3*time.Minute + 500*time.Millisecond), LastDuration: 1234 * time.Microsecond, LastChanges: 4, Repairs: 1},
+		Ready: true, Services: 2, Frontends: 3, Endpoints: 6,
+		Addresses: []api.Address{{Address: "10.96.0.10", Held: "vipd0"}, {Address: "10.96.0.53", Held: "host", Note: "it stays when vipd goes"}, {Address: "fd00:96::10", Held: "none", Note: "no such device"}},
+		Problems:  []balancer.Problem{problem, {Severity: balancer.SeverityWarning, Field: "state_dir", Text: "keeping state in state_dir: no space left on device"}},
+	}
+	d.conns = []api.Connection{
+		{Frontend: key("10.96.0.10:80/tcp"), Service: "web", Client: netip.MustParseAddrPort("10.0.0.7:51234"), Backend: netip.MustParseAddrPort("192.168.1.11:8080"), State: "established", Since: ago(65*time.Second + 500*time.Millisecond), In: 300, Out: 1 << 20},
+		{Frontend: key("10.96.0.53:53/udp"), Service: "dns", Client: netip.MustParseAddrPort("10.0.0.8:40000"), State: "connecting", Since: ago(500 * time.Millisecond)},
+	}
+	d.reload = api.Reload{Revision: 13, Services: 2}
+}

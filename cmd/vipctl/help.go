@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/cmd/internal/table"
+)
+
+const appHelp = `vipctl - {{.Usage}}
+
+Usage:
+  vipctl COMMAND [ARGUMENTS] [FLAGS]
+
+Commands:
+{{range .VisibleCommands}}  {{printf "%-12s" .Name}}{{.Usage}}
+{{end}}
+Flags may stand anywhere; "--" ends them. All commands have:
+  --socket PATH   the daemon's socket; default: api.socket of the config
+                  (environment VIPCTL_SOCKET)
+  --config FILE   the daemon's config; default: ` + defaultConfig + `
+                  (environment VIPCTL_CONFIG)
+  -o FORM         on reads: table, wide, json, toml or name, where they fit
+  -h, --help      help of a command, with an example
+
+Exit codes: 0 done; 1 it failed; 2 wrong use; 3 there are differences (diff).
+`
+
+const helpWidth = 78
+
+// help is what "vipctl VERB --help" prints.
+func (v *verb) help() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n", v.usage())
+	for _, paragraph := range strings.Split(v.about, "\n\n") {
+		b.WriteString("\n")
+		for _, line := range table.Wrap(paragraph, helpWidth) {
+			fmt.Fprintf(&b, "%s\n", line)
+		}
+	}
+	fmt.Fprintf(&b, "\nExample:\n  %s\n\nFlags:\n", v.example)
+	for _, f := range v.allFlags() {
+		writeFlag(&b, f)
+	}
+	return b.String()
+}
+
+// writeFlag writes a flag as its names, what it is for, and its default.
+func writeFlag(b *strings.Builder, f cli.Flag) {
+	const indent = 22
+	doc, ok := f.(cli.DocGenerationFlag)
+	if !ok {
+		return
+	}
+	var names []string
+	for _, n := range f.Names() {
+		names = append(names, dashed(n))
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return len(a) - len(b) })
+	left, usage := strings.Join(names, ", "), doc.GetUsage()
+	if before, rest, ok := strings.Cut(usage, "`"); ok {
+		value, after, _ := strings.Cut(rest, "`")
+		left, usage = left+" "+value, before+value+after
+	}
+	if value := doc.GetValue(); takesValue(f) && value != "" && value != "0s" {
+		usage += "; default: " + strings.Trim(value, `"`)
+	}
+	lines := table.Wrap(usage, helpWidth-indent-2)
+	if len(left) >= indent {
+		fmt.Fprintf(b, "  %s\n", left)
+		left = ""
+	}
+	for _, line := range lines {
+		fmt.Fprintf(b, "  %-*s%s\n", indent, left, line)
+		left = ""
+	}
+}
+
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, host(), os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// host is the world as this process has it.
+func host() world {
+	outTerminal, errTerminal := terminal(os.Stdout), terminal(os.Stderr)
+	color := outTerminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	if runtime.GOOS == "windows" && os.Getenv("TERM") == "" {
+		color = false // its old consoles print the codes as they are
+	}
+	return world{
+		stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, now: time.Now,
+		outTerminal: outTerminal, errTerminal: errTerminal, color: color,
+	}
+}
+
+func terminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// The exit codes.
+const (
+	exitDone        = 0
+	exitFailed      = 1
+	exitWrongUse    = 2
+	exitDifferences = 3
+)
+
+// run carries out one command line, says what went wrong in one line, and returns the exit code.
+func run(ctx context.Context, w world, args []string) int {
+	err := execute(ctx, w, args)
+	var usage *usageError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, errDifferences):
+		return exitDifferences
+	case errors.Is(err, errReported):
+		return exitFailed
+	case errors.As(err, &usage):
+		fmt.Fprintf(w.stderr, "vipctl: %v\n", err)
+		return exitWrongUse
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		fmt.Fprintln(w.stderr, "vipctl: interrupted")
+		return exitFailed
+	}
+	fmt.Fprintf(w.stderr, "vipctl: %s\n", oneLine(err.Error()))
+	return exitFailed
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"vipctl": main})
+}
+
+var update = flag.Bool("update", false, "write what the commands print into the scripts")
+
+// TestScript runs testdata/script. Each script has a daemon of its own, with the values of fakeDaemon.fill. Besides
+// the usual commands there are
+//
+//	exits CODE COMMAND...   runs a command, and demands its exit code
+//	fake CHANGE             changes the daemon's state, see changes
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script", UpdateScripts: *update, RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(e *testscript.Env) error {
+			socket := filepath.Join(e.WorkDir, "d.sock")
+			d, stop, err := serveFake(socket)
+			if err != nil {
+				return err
+			}
+			e.Defer(stop)
+			e.Values["daemon"] = d
+			e.Setenv("VIPCTL_SOCKET", socket)
+			e.Setenv("SUDO_USER", "ana")
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // a second for each command otherwise
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "fake": change},
+	})
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE COMMAND...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("running %q: %v", args[1:], err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("%q exits with %d, want %d", args[1:], got, want)
+	}
+}
+
+// change is the command fake.
+func change(ts *testscript.TestScript, _ bool, args []string) {
+	d := ts.Value("daemon").(*fakeDaemon)
+	if len(args) != 1 {
+		ts.Fatalf("usage: fake CHANGE")
+	}
+	edit, ok := changes(d)[args[0]]
+	if !ok {
+		ts.Fatalf("there is no change %q", args[0])
+	}
+	d.change(edit)
+}
+
+func changes(d *fakeDaemon) map[string]func() {
+	return map[string]func(){
+		"empty": func() {
+			d.services, d.frontends, d.conns, d.diff = nil, nil, nil, nil
+			d.status.Services, d.status.Frontends, d.status.Endpoints = 0, 0, 0
+			d.status.Addresses, d.status.Problems = nil, nil
+		},
+		"idle": d.idle,
+		"trouble": func() {
+			d.status.Mode = api.Mode{InUse: "userspace", Wanted: "iptables", Fallback: true, Reason: "not iptables: iptables-restore is not installed"}
+			d.status.Store.Connected, d.status.Store.Error = false, "open /etc/vipd/vipd.toml: permission denied"
+			d.status.Sync = api.Sync{Wanted: 14, Applied: 12, Pending: 3, Failing: 1, Last: time.Now().Add(-2*time.Second - 500*time.Millisecond), LastDuration: 2 * time.Second, LastChanges: 1, LastError: "10.96.0.10:80/tcp: adding the address: no such device"}
+			d.status.Ready = false
+		},
+		"differences": func() {
+			k, _ := balancer.ParseKey("10.96.0.10:80/tcp")
+			d.diff = []api.Difference{
+				{Key: k, Service: "web", What: "missing", Why: "adding the address: no such device"},
+				{Key: balancer.Key{Addr: k.Addr, Port: 81, Proto: balancer.TCP}, What: "extra"},
+			}
+		},
+		"badreload": func() {
+			d.reload.Problems = []balancer.Problem{
+				{Severity: balancer.SeverityError, Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 7}, Service: "web", Field: "ports[0].port", Text: "is missing"},
+			}
+		},
+		"warnedreload": func() {
+			d.reload.Problems = []balancer.Problem{{Severity: balancer.SeverityWarning, Field: "mode", Text: "has changed, which takes a restart of vipd to come into effect"}}
+		},
+	}
+}
+
+// idle ends all connections.
+func (d *fakeDaemon) idle() {
+	for i := range d.services {
+		for j := range d.services[i].Endpoints {
+			d.services[i].Endpoints[j].Active = 0
+		}
+	}
+}

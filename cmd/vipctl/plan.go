@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/table"
+	"vipd/dataplane/userspace"
+)
+
+func planVerb() *verb {
+	return &verb{
+		name: "plan", args: "FILE", brief: "print what a mode would make of a file",
+		about: "Compiles FILE as a daemon on this node, or on the one that --node names, would, and prints what the mode would " +
+			"program, in its native syntax. Nothing is touched, neither a daemon nor root is needed. Node ports are shown on " +
+			"this host's addresses.\n\n" +
+			"Problems go to stderr; the exit code is 1 if any of them keeps a part of FILE from being served at all.",
+		example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
+		flags: []cli.Flag{
+			modeFlag("plan for this `MODE`; default: what FILE says; auto is userspace in this version"),
+			&cli.StringFlag{Name: "node", Usage: "plan for this `NODE`, for locality; default: what FILE says, or this host"},
+		},
+		least: 1, most: 1,
+		run: runPlan,
+	}
+}
+
+func runPlan(c *call) error {
+	mode, err := c.mode()
+	if err != nil {
+		return err
+	}
+	d, err := readDefinitions(c.args[0])
+	if err != nil {
+		return err
+	}
+	if mode == "" {
+		mode = d.config.Mode
+	}
+	if mode != config.AutoMode && !built(mode) {
+		return fmt.Errorf("%s wants %s mode, which this version does not have yet; plan it with --mode userspace", c.args[0], mode)
+	}
+	frontends := d.compile(c.flags.String("node"), capabilities(config.UserspaceMode))
+	incomplete := false
+	for _, p := range d.problems {
+		fmt.Fprintln(c.stderr, table.Line(p.String()))
+		incomplete = incomplete || p.Severity == balancer.SeverityError
+	}
+	text, err := userspace.Render(frontends)
+	if err != nil {
+		return fmt.Errorf("planning %s: %w", c.args[0], err)
+	}
+	if len(frontends) == 0 {
+		fmt.Fprintf(c.stderr, "%s comes to no frontends\n", c.args[0])
+	}
+	if err := c.print(text); err != nil {
+		return err
+	}
+	if incomplete {
+		return errReported
+	}
+	return nil
+}

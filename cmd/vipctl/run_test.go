@@ -1,0 +1,302 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/BurntSushi/toml"
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/table"
+)
+
+// session runs command lines in this process, against a fakeDaemon.
+type session struct {
+	*fakeDaemon
+	world
+	out, err *notice
+}
+
+// notice is a buffer that tells what was written to it.
+type notice struct {
+	mu      sync.Mutex
+	b       bytes.Buffer
+	written func(all string) // called with each write
+}
+
+func (n *notice) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.b.Write(p)
+	if n.written != nil {
+		n.written(n.b.String())
+	}
+	return len(p), nil
+}
+
+func (n *notice) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.b.String()
+}
+
+func newSession(t *testing.T) *session {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	d, stop, err := serveFake(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stop(); goleak.VerifyNone(t) })
+	s := &session{fakeDaemon: d, out: &notice{}, err: &notice{}}
+	getenv := func(name string) string { return map[string]string{"SUDO_USER": "ana"}[name] }
+	s.world = world{stdout: s.out, stderr: s.err, getenv: getenv, now: time.Now}
+	t.Setenv("VIPCTL_SOCKET", socket)
+	return s
+}
+
+func (s *session) run(ctx context.Context, line ...string) int { return run(ctx, s.world, line) }
+
+func TestWatchShowsEachChangeUntilInterrupted(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		terminal bool
+		want     string
+	}{
+		{"appends", false, "NAME  VIPS        PORTS   UP   PROBLEMS\ndns   10.96.0.53  53/udp  1/1  -\n\nNAME  VIPS        PORTS   UP   PROBLEMS\ndns   10.96.0.53  53/udp  0/1  -\n"},
+		{"redraws", true, "\x1b[H\x1b[2JNAME  VIPS        PORTS   UP   PROBLEMS\ndns   10.96.0.53  53/udp  1/1  -\n\x1b[H\x1b[2JNAME  VIPS        PORTS   UP   PROBLEMS\ndns   10.96.0.53  53/udp  0/1  -\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newSession(t)
+			s.outTerminal = test.terminal
+			ctx, interrupt := context.WithTimeout(t.Context(), 10*time.Second)
+			defer interrupt()
+			var once sync.Once
+			s.out.written = func(all string) {
+				if strings.Contains(all, "0/1") {
+					interrupt()
+				} else if strings.Contains(all, "1/1") {
+					once.Do(func() { s.change(func() { s.services[0].Endpoints[0].State = balancer.Down }) })
+				}
+			}
+			if code := s.run(ctx, "get", "services", "dns", "-w"); code != exitDone {
+				t.Errorf("exits with %d, want %d; stderr: %s", code, exitDone, s.err)
+			}
+			if d := cmp.Diff(test.want, s.out.String()); d != "" {
+				t.Errorf("output (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestWatchEndsWithTheDaemon(t *testing.T) {
+	s := newSession(t)
+	s.out.written = func(string) { go func() { _ = s.server.Close() }() }
+	if code := s.run(t.Context(), "status", "-w"); code != exitFailed {
+		t.Errorf("exits with %d, want %d", code, exitFailed)
+	}
+	if got := s.err.String(); !strings.HasPrefix(got, "vipctl: following status: vipd at ") {
+		t.Errorf("stderr is %q", got)
+	}
+}
+
+func TestDrainWaitInterrupted(t *testing.T) {
+	s := newSession(t)
+	s.errTerminal = true
+	ctx, interrupt := context.WithTimeout(t.Context(), 10*time.Second)
+	defer interrupt()
+	s.err.written = func(all string) {
+		if strings.Contains(all, "7 connections left") {
+			interrupt()
+		}
+	}
+	if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--reason", "r", "--timeout", "90s"); code != exitFailed {
+		t.Errorf("exits with %d, want %d", code, exitFailed)
+	}
+	want := "vipctl: interrupted with 7 connections left; the drain stays in place, \"vipctl undrain web 192.168.1.11\" takes it back\n"
+	if got := s.err.String(); !strings.HasSuffix(got, want) {
+		t.Errorf("stderr is %q, want it to end in %q", got, want)
+	}
+	yes := true
+	asked := []api.OverrideRequest{{Service: "web", Address: "192.168.1.11", Draining: &yes, Timeout: 90 * time.Second, By: "ana", Reason: "r"}}
+	if d := cmp.Diff(asked, s.asked); d != "" {
+		t.Errorf("asked of the daemon (-want +got):\n%s", d)
+	}
+}
+
+func TestDrainWaitIsNotDoneBeforeItIsApplied(t *testing.T) {
+	targets := []api.OverrideTarget{{Service: "web", Address: "10.0.0.1"}, {Service: "web", Address: "[fd00::1]:80"}}
+	endpoint := func(address string, state balancer.BackendState, active uint64) api.Endpoint {
+		return api.Endpoint{Service: "web", Address: address, State: state, Active: active}
+	}
+	for _, test := range []struct {
+		name      string
+		endpoints []api.Endpoint
+		left      uint64
+		closed    bool
+	}{
+		{"not applied yet", []api.Endpoint{endpoint("10.0.0.1:80", balancer.Active, 0)}, 0, false},
+		{"busy", []api.Endpoint{endpoint("10.0.0.1:80", balancer.Draining, 2), endpoint("10.0.0.1:81", balancer.Draining, 3)}, 5, true},
+		{"idle", []api.Endpoint{endpoint("10.0.0.1:80", balancer.Draining, 0)}, 0, true},
+		{"others are not waited for", []api.Endpoint{endpoint("10.0.0.2:80", balancer.Active, 9), endpoint("[fd00::1]:81", balancer.Active, 9)}, 0, true},
+		{"one port of it", []api.Endpoint{endpoint("[fd00::1]:80", balancer.Draining, 4)}, 4, true},
+		{"gone", nil, 0, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if left, closed := remaining(test.endpoints, targets); left != test.left || closed != test.closed {
+				t.Errorf("got %d left, closed %v; want %d, %v", left, closed, test.left, test.closed)
+			}
+		})
+	}
+}
+
+func TestColorsOnlyWhereTheyAreWanted(t *testing.T) {
+	s := newSession(t)
+	for _, color := range []bool{false, true} {
+		s.color = color
+		for _, line := range []string{"status", "get services", "get endpoints", "get frontends", "describe service web"} {
+			s.out.b.Reset()
+			s.run(t.Context(), strings.Fields(line)...)
+			if got := strings.Contains(s.out.String(), "\x1b["); got != color {
+				t.Errorf("%s, color %v: output has colours: %v", line, color, got)
+			}
+		}
+		if s.err.String() != "" {
+			t.Errorf("stderr: %s", s.err)
+		}
+	}
+}
+
+// Every verb has a help with its usage, an example that it accepts, and no line over 80 columns.
+func TestHelpOfEachVerb(t *testing.T) {
+	s := newSession(t)
+	for _, v := range append(verbs(), nil) {
+		if v != nil && v.hidden {
+			continue
+		}
+		line, usage := []string{"--help"}, "vipctl - "
+		if v != nil {
+			line, usage = []string{v.name, "--help"}, v.usage()+"\n"
+		}
+		s.out.b.Reset()
+		if code := s.run(t.Context(), line...); code != exitDone {
+			t.Errorf("%q exits with %d: %s", line, code, s.err)
+		}
+		got := s.out.String()
+		if !strings.HasPrefix(got, usage) {
+			t.Errorf("%q begins with %.60q, want %q", line, got, usage)
+		}
+		for _, l := range strings.Split(got, "\n") {
+			if table.Width(l) > 80 || strings.HasSuffix(l, " ") {
+				t.Errorf("%q: a line of %d columns: %q", line, table.Width(l), l)
+			}
+		}
+		if v == nil {
+			continue
+		}
+		for _, part := range []string{v.example, "\nFlags:\n", "--socket PATH"} {
+			if !strings.Contains(got, part) {
+				t.Errorf("%q does not show %q", line, part)
+			}
+		}
+		if v.brief == "" || v.about == "" || len(v.brief) > 65 {
+			t.Errorf("%s: brief is %q", v.name, v.brief)
+		}
+	}
+}
+
+// No line of a table is over 80 columns with names of a common length: services up to 20 letters, IPv4 addresses and
+// short IPv6 ones, port names up to 8.
+func TestTablesFitEightyColumns(t *testing.T) {
+	s := newSession(t)
+	long := balancer.Name("payment-gateway-prod")
+	s.change(func() {
+		service := &s.services[1]
+		service.Name = long
+		service.VIPs = []string{"fd00:10:96::1:23", "10.196.110.110"}
+		for i := range service.Endpoints {
+			e := &service.Endpoints[i]
+			e.Service, e.Active, e.Connections, e.Weight = long, 12345, 1234567, 100
+			e.Address = netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf("192.168.210.%d", 210+i)), 18443).String()
+			if e.Port != "" {
+				e.Port = "metrics"
+			}
+		}
+		for i := range s.frontends {
+			s.frontends[i].Service, s.frontends[i].Port = long, "metrics"
+		}
+		for i := range s.conns {
+			s.conns[i].Client = netip.MustParseAddrPort("192.168.200.200:51234")
+			s.conns[i].Since = time.Now().Add(-26 * time.Hour)
+		}
+	})
+	for _, line := range []string{"get services", "get endpoints", "get frontends", "conns", "diff"} {
+		s.out.b.Reset()
+		s.run(t.Context(), strings.Fields(line)...)
+		for l := range strings.Lines(s.out.String()) {
+			if w := table.Width(strings.TrimSuffix(l, "\n")); w > 80 {
+				t.Errorf("%s: a line of %d columns:\n%s", line, w, l)
+			}
+		}
+	}
+}
+
+// What get -o toml prints is what a TOML reader takes for the same definitions, whatever is in them.
+func FuzzTOMLString(f *testing.F) {
+	for _, text := range []string{"", "a", `"`, `\`, "\n\t\r\x00\x1f\x7f", "é東\u2028", "'''", "\"\"\""} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		text = strings.ToValidUTF8(text, "?")
+		definition := map[string]any{
+			"vips": []any{text}, "list": []any{map[string]any{"a": text, text: 1.0}, map[string]any{}}, "n": 65535.0, "yes": true,
+			"table": map[string]any{"x": []any{}},
+		}
+		got := servicesTOML([]api.Service{{Name: "a", Definition: definition}})
+		var read struct {
+			Services map[string]struct {
+				VIPs []string         `toml:"vips"`
+				List []map[string]any `toml:"list"`
+				N    int              `toml:"n"`
+				Yes  bool             `toml:"yes"`
+			} `toml:"services"`
+		}
+		if err := toml.Unmarshal([]byte(got), &read); err != nil {
+			t.Fatalf("%q: %v\n%s", text, err, got)
+		}
+		a := read.Services["a"]
+		if !slices.Equal(a.VIPs, []string{text}) || a.N != 65535 || !a.Yes || len(a.List) != 2 || a.List[0][text] == nil {
+			t.Errorf("%q is read as %+v from\n%s", text, a, got)
+		}
+	})
+}
+
+func TestRoughly(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", 59 * time.Second: "59s", 65 * time.Second: "1m5s", 25 * time.Minute: "25m", 2*time.Hour + time.Second: "2h",
+		90 * time.Minute: "1h30m", 49 * time.Hour: "2d1h", 400 * 24 * time.Hour: "400d", -3 * time.Second: "3s",
+	} {
+		if got := roughly(d); got != want {
+			t.Errorf("%v is %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestBytesText(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1<<20 - 1: "1.0 MiB", 5 << 30: "5.0 GiB", 1 << 62: "4096.0 PiB"} {
+		if got := bytesText(n); got != want {
+			t.Errorf("%d is %q, want %q", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/table"
+)
+
+func statusVerb() *verb {
+	return &verb{
+		name: "status", brief: "how this node is: mode, store, sync, addresses, problems",
+		about: "Shows the node as a whole: the mode in use and why, the store and its health, how far the node is with " +
+			"it, its addresses, and every problem. With -w it shows each change, until Ctrl-C.",
+		example: "vipctl status -w",
+		flags:   []cli.Flag{watchFlag()},
+		formats: []string{formTable, formJSON},
+		run:     runStatus,
+	}
+}
+
+func watchFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show it again with each change, until Ctrl-C"}
+}
+
+func runStatus(c *call) error {
+	show := func(s api.Status) error {
+		if c.format == formJSON {
+			return c.printJSON(s)
+		}
+		return c.print(c.statusText(&s))
+	}
+	if c.flags.Bool("watch") {
+		return c.follow("status", func(answer json.RawMessage) error {
+			s, err := readAnswer[api.Status](answer)
+			if err != nil {
+				return err
+			}
+			return show(s)
+		})
+	}
+	client, err := c.daemon()
+	if err != nil {
+		return err
+	}
+	s, err := client.Status(c)
+	if err != nil {
+		return err
+	}
+	return show(s)
+}
+
+// sheet collects labelled lines.
+type sheet struct {
+	b strings.Builder
+	// label is the width of the labels.
+	label int
+}
+
+// line writes one line, unbroken. An empty label continues what is above.
+func (s *sheet) line(label, text string) {
+	fmt.Fprintln(&s.b, strings.TrimRight(fmt.Sprintf("%-*s%s", s.label, label, table.Line(text)), " "))
+}
+
+// text writes text in as many lines as it takes; nothing if there is none.
+func (s *sheet) text(label, text string) {
+	for _, l := range table.Wrap(text, 79-s.label) {
+		s.line(label, l)
+		label = ""
+	}
+}
+
+func (c *call) statusText(s *api.Status) string {
+	out := &sheet{label: 11}
+	node := s.Node
+	if s.Zone != "" {
+		node += " in zone " + s.Zone
+	}
+	out.text("node", fmt.Sprintf("%s, vipd %s, started %s", node, s.Version, c.ago(s.Started)))
+	c.modeText(out, &s.Mode)
+	c.storeText(out, &s.Store)
+	c.syncText(out, s)
+	out.text("serving", fmt.Sprintf("%s, %s, %s", count(s.Services, "service"), count(s.Frontends, "frontend"), count(s.Endpoints, "endpoint")))
+	c.addressText(out, s.Addresses)
+	c.problemText(out, s.Problems)
+	return out.b.String()
+}
+
+func (c *call) modeText(out *sheet, m *api.Mode) {
+	mode := m.InUse
+	switch {
+	case m.Fallback:
+		mode = c.paint(mode, table.Bad)
+		out.b.WriteString(fmt.Sprintf("%-11s%s, a fallback: %s is wanted\n", "mode", mode, m.Wanted))
+	case m.Wanted != m.InUse && m.Wanted != "":
+		out.text("mode", mode+", wanted: "+m.Wanted)
+	default:
+		out.text("mode", mode)
+	}
+	out.text("", m.Reason)
+	out.text("", m.Detail)
+}
+
+func (c *call) storeText(out *sheet, s *api.Store) {
+	word := "connected"
+	if s.Kind == "file" {
+		word = "readable"
+	}
+	out.line("store", s.Kind+" "+s.Place)
+	if s.Connected {
+		out.line("", word)
+		return
+	}
+	out.line("", c.paint("not "+word+": the last good state is served", table.Bad))
+	out.text("", s.Error)
+}
+
+func (c *call) syncText(out *sheet, s *api.Status) {
+	y := &s.Sync
+	text := fmt.Sprintf("revision %d, applied", y.Applied)
+	if y.Wanted != y.Applied {
+		text = fmt.Sprintf("revision %d is applied, %d is wanted", y.Applied, y.Wanted)
+	}
+	if !s.Ready {
+		text += "; the first state is not complete yet"
+	}
+	out.text("sync", text)
+	if !y.Last.IsZero() {
+		out.text("", fmt.Sprintf("last %s, took %s, %s", c.ago(y.Last), short(y.LastDuration), count(y.LastChanges, "change")))
+	}
+	if y.Pending > 0 || y.Failing > 0 {
+		out.text("", fmt.Sprintf("%s not as wanted yet, %d failing", count(y.Pending, "frontend"), y.Failing))
+	}
+	if y.Repairs > 0 {
+		out.text("", fmt.Sprintf("drift was mended %s", times(y.Repairs)))
+	}
+	out.text("", y.LastError)
+}
+
+// short writes a duration in three digits or so.
+func short(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return d.Round(time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(100 * time.Microsecond).String()
+	}
+	return d.Round(10 * time.Millisecond).String()
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func (c *call) addressText(out *sheet, addresses []api.Address) {
+	if len(addresses) == 0 {
+		out.line("addresses", "none")
+		return
+	}
+	t := table.New(table.Column{}, table.Column{}, table.Column{})
+	for _, a := range addresses {
+		held := "on " + a.Held
+		switch a.Held {
+		case "host":
+			held = "the host's own"
+		case "none", "":
+			held = "not on this host"
+		}
+		t.Row(a.Address, held, a.Note)
+	}
+	label := "addresses"
+	for _, line := range strings.Split(strings.TrimSuffix(t.Text(table.Form{}), "\n"), "\n")[1:] {
+		out.line(label, strings.TrimSuffix(line, "  -"))
+		label = ""
+	}
+}
+
+// problemText writes problems, a line each.
+func (c *call) problemText(out *sheet, problems []balancer.Problem) {
+	if len(problems) == 0 {
+		out.line("problems", "none")
+		return
+	}
+	label := "problems"
+	for _, p := range problems {
+		fmt.Fprintf(&out.b, "%-*s%s\n", out.label, label, c.paint(table.Line(p.String()), severityStyle(p.Severity)))
+		label = ""
+	}
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// verb is one command: what its help says, what it takes, and what it does.
+type verb struct {
+	name string
+	// args are the arguments, as help writes them; brief is the line in the list of commands.
+	args, brief string
+	// about says more, in whole paragraphs; example is one command line.
+	about, example string
+	flags          []cli.Flag
+	// formats are the values of -o, the default first; none: the verb has no -o.
+	formats []string
+	// least and most bound the number of arguments; most -1: no bound. Verbs whose arguments depend on flags check
+	// those themselves.
+	least, most int
+	// complete lists what may stand at the end of the arguments given so far.
+	complete func(c *call, before []string) []string
+	// hidden verbs are for scripts; raw ones get what follows as it stands.
+	hidden, raw bool
+	run         func(c *call) error
+}
+
+// verbs are all commands, in the order of help.
+func verbs() []*verb {
+	return []*verb{
+		checkVerb(), planVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(),
+		drainVerb(), undrainVerb(), weightVerb(), cleanupVerb(), completionVerb(), versionVerb(), completeVerb(),
+	}
+}
+
+const defaultConfig = "/etc/vipd/vipd.toml"
+
+// allFlags are the verb's own and those that all have.
+func (v *verb) allFlags() []cli.Flag {
+	flags := slices.Clone(v.flags)
+	if len(v.formats) > 0 {
+		flags = append(flags, &cli.StringFlag{
+			Name: "output", Aliases: []string{"o"}, Value: v.formats[0],
+			Usage: "the `FORM` of the output: " + choices(v.formats),
+		})
+	}
+	return append(flags,
+		&cli.StringFlag{Name: "socket", EnvVars: []string{"VIPCTL_SOCKET"}, Usage: "the daemon's socket, a `PATH`; default: what the config says"},
+		&cli.StringFlag{Name: "config", EnvVars: []string{"VIPCTL_CONFIG"}, Value: defaultConfig, Usage: "the daemon's config, a `FILE`"},
+	)
+}
+
+// takesValue reports whether f is followed by a value.
+func takesValue(f cli.Flag) bool {
+	_, isBool := f.(*cli.BoolFlag)
+	return !isBool
+}
+
+// usage is the verb with its arguments.
+func (v *verb) usage() string { return strings.TrimSpace("vipctl " + v.name + " " + v.args) }
+
+// execute carries out one command line.
+func execute(ctx context.Context, w world, args []string) error {
+	if len(args) > 0 && args[0] == completeName {
+		args = append([]string{completeName, "--"}, args[1:]...)
+	}
+	all := verbs()
+	a, err := arrange(all, args)
+	if err != nil {
+		return err
+	}
+	return newApp(w, all).RunContext(ctx, a.line())
+}
+
+// newApp makes the parser. It never exits, and prints nothing but help.
+func newApp(w world, all []*verb) *cli.App {
+	app := &cli.App{
+		Name: "vipctl", HelpName: "vipctl", Usage: "ask and tell vipd, the service load balancer of this host",
+		Writer: w.stdout, ErrWriter: w.stderr,
+		HideHelpCommand: true, HideVersion: true,
+		ExitErrHandler:        func(*cli.Context, error) {},
+		CustomAppHelpTemplate: appHelp,
+	}
+	for _, v := range all {
+		app.Commands = append(app.Commands, v.command(w))
+	}
+	return app
+}
+
+func (v *verb) command(w world) *cli.Command {
+	return &cli.Command{
+		Name: v.name, Usage: v.brief, Description: v.help(), Hidden: v.hidden, HideHelpCommand: true,
+		Flags: v.allFlags(), CustomHelpTemplate: "{{.Description}}",
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return wrongUse("\"vipctl %s\": %v", v.name, err)
+		},
+		Action: func(c *cli.Context) error {
+			call := &call{Context: c.Context, world: w, flags: c, args: c.Args().Slice(), verb: v}
+			if err := call.prepare(); err != nil {
+				return err
+			}
+			defer call.close()
+			return v.run(call)
+		},
+	}
+}
+
+// counted checks the number of arguments.
+func (v *verb) counted(args []string) error {
+	switch {
+	case len(args) < v.least:
+		return wrongUse("\"vipctl %s\" needs %s; for example: %s", v.name, v.args, v.example)
+	case v.most >= 0 && len(args) > v.most:
+		return wrongUse("\"vipctl %s\": argument %q is one too many; it goes: %s", v.name, args[v.most], v.usage())
+	}
+	return nil
+}
+
+// choice returns value if it is one of possible, and else says which are.
+func choice(what, value string, possible []string) (string, error) {
+	if slices.Contains(possible, value) {
+		return value, nil
+	}
+	return "", wrongUse("%s %q is not possible here; it can be %s", what, value, choices(possible))
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/table"
+)
+
+// count writes "1 service", "3 services".
+func count[N int | int64 | uint64](n N, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.FormatInt(int64(n), 10) + " " + what + "s"
+}
+
+// roughly writes a span in its two greatest units that matter, as people say it.
+func roughly(d time.Duration) string {
+	d = d.Abs()
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return pair(d, time.Minute, "m", time.Second, "s")
+	case d < 24*time.Hour:
+		return pair(d, time.Hour, "h", time.Minute, "m")
+	}
+	return pair(d, 24*time.Hour, "d", time.Hour, "h")
+}
+
+func pair(d, big time.Duration, bigName string, small time.Duration, smallName string) string {
+	text := fmt.Sprintf("%d%s", d/big, bigName)
+	if rest := d % big / small; rest > 0 && d/big < 10 {
+		text += fmt.Sprintf("%d%s", rest, smallName)
+	}
+	return text
+}
+
+// ago says how long ago t was.
+func (c *call) ago(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return roughly(c.now().Sub(t)) + " ago"
+}
+
+// ahead says how far ahead t is.
+func (c *call) ahead(t time.Time) string {
+	if d := t.Sub(c.now()); d > 0 {
+		return "in " + roughly(d)
+	}
+	return "now"
+}
+
+// bytesText writes a number of bytes in three digits and a unit.
+func bytesText(n uint64) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, unit := float64(n), ""
+	for _, unit = range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {
+		if value /= 1024; value < 1023.95 {
+			break
+		}
+	}
+	return fmt.Sprintf("%.1f %s", value, unit)
+}
+
+// origin writes where a definition was read.
+func origin(o balancer.Origin) string {
+	switch {
+	case o.Key != "":
+		return fmt.Sprintf("%s, revision %d", o.Key, o.Revision)
+	case o.File != "" && o.Line > 0:
+		return fmt.Sprintf("%s:%d", o.File, o.Line)
+	}
+	return o.File
+}
+
+// stateStyle is the style of a state of an endpoint or frontend, or of a verdict.
+func stateStyle(text string) table.Style {
+	switch text {
+	case string(balancer.Active), "applied", string(balancer.HealthUp):
+		return table.Good
+	case string(balancer.Draining), string(balancer.ZeroWeight), string(balancer.Removed), "pending", "unknown":
+		return table.Notice
+	case string(balancer.Down), "failing", "missing", "extra", "differs":
+		return table.Bad
+	}
+	return table.Plain
+}
+
+// severityStyle is the style of a problem.
+func severityStyle(s balancer.Severity) table.Style {
+	if s == balancer.SeverityWarning || s == balancer.SeverityNearest {
+		return table.Notice
+	}
+	return table.Bad
+}
+
+// override writes what an operator said by hand.
+func (c *call) override(o *balancer.Override) string {
+	if o == nil {
+		return ""
+	}
+	text := ""
+	if o.Weight != nil {
+		text = fmt.Sprintf("weight %d", *o.Weight)
+	}
+	if o.Draining != nil {
+		if text != "" {
+			text += ", "
+		}
+		if *o.Draining {
+			text += "draining"
+		} else {
+			text += "not draining"
+		}
+	}
+	if !o.Until.IsZero() {
+		text += ", cut " + c.ahead(o.Until)
+	}
+	if !o.Expires.IsZero() {
+		text += ", lapses " + c.ahead(o.Expires)
+	}
+	if o.By != "" {
+		text += ", by " + o.By
+	}
+	if o.Reason != "" {
+		text += ": " + o.Reason
+	}
+	return text
+}
