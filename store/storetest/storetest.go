@@ -137,7 +137,7 @@ func testChanges(t *testing.T, p Place) {
 
 // testBurst holds publish up, which one must not do, while many changes are made: they come together afterwards.
 func testBurst(t *testing.T, p Place) {
-	const n = 200
+	const n = 100
 	r := watch(t, p.Source())
 	r.wait("the first snapshot", func(store.Snapshot) bool { return true })
 	release := r.hold()

@@ -36,23 +36,37 @@ type mark struct {
 func Parse(file string, text []byte) (*Document, []balancer.Problem) {
 	d := &Document{file: file, text: string(text)}
 	if _, err := toml.Decode(d.text, &d.tree); err != nil {
-		return nil, []balancer.Problem{syntaxProblem(file, err)}
+		return nil, []balancer.Problem{syntaxProblem(file, d.text, err)}
 	}
 	d.top = sync.OnceValue(func() map[string]mark { return lines(d.text, topDepth) })
 	d.all = sync.OnceValue(func() map[string]mark { return lines(d.text, 0) })
 	return d, nil
 }
 
-func syntaxProblem(file string, err error) balancer.Problem {
+func syntaxProblem(file, text string, err error) balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityError, Origin: balancer.Origin{File: file}}
-	text := err.Error()
+	message := err.Error()
 	var parse toml.ParseError
 	if errors.As(err, &parse) {
-		p.Origin.Line = parse.Position.Line
-		text = parse.Message
+		// The parser's own line is the next one where it stumbles over the end of a line. Its offset is right, but does
+		// not count a byte order mark.
+		start := min(len(bom(text))+max(0, parse.Position.Start), len(text))
+		p.Origin.Line = 1 + strings.Count(text[:start], "\n")
+		message = parse.Message
 	}
-	p.Text = "not valid TOML: " + strings.ReplaceAll(strings.TrimSuffix(text, "."), "Key '", "key '")
+	message = strings.ReplaceAll(strings.TrimSuffix(message, "."), "Key '", "key '")
+	p.Text = "not valid TOML: " + strings.NewReplacer("\n", `\n`, "\r", `\r`).Replace(message)
 	return p
+}
+
+// bom returns the byte order mark that the parser skips at the start of text: of UTF-8, or of UTF-16.
+func bom(text string) string {
+	for _, mark := range []string{"\xef\xbb\xbf", "\xff\xfe", "\xfe\xff"} {
+		if strings.HasPrefix(text, mark) {
+			return mark
+		}
+	}
+	return ""
 }
 
 // File is the name that the document was parsed under.

@@ -86,6 +86,9 @@ func TestSyntaxErrorsNameTheirLine(t *testing.T) {
 		"a = 1\nb = [1,\n2\nc = 3\n":             `f:4: not valid TOML: expected a comma (',') or array terminator (']'), but got 'c'`,
 		"[services.web]\n\n[services.web]\n":     `f:3: not valid TOML: key 'services.web' has already been defined`,
 		"a = 1\n\n\na = 2\n":                     `f:4: not valid TOML: key 'a' has already been defined`,
+		"[a]\n[services.a2\nb = 1\n":             `f:2: not valid TOML: expected '.' or ']' to end table name, but got '\n' instead`,
+		"\xef\xbb\xbf[a]\nb = tru\nc = 1\n":      `f:2: not valid TOML: expected value but found "tru" instead`,
+		"a = 0x\n\n":                             `f:1: not valid TOML: not a hexadecimal number: '0x\n'`,
 		"# fine\nname = 'x\n":                    `f:2: not valid TOML: strings cannot contain newlines`,
 		"a = 1\nb = 99999999999999999999\nc=1\n": `f:2: not valid TOML: 99999999999999999999 is out of range for int64`,
 	} {

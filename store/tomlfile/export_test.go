@@ -1,5 +1,7 @@
 package tomlfile
 
+import "github.com/fsnotify/fsnotify"
+
 // Paths returns every path that the scanner found.
 func (d *Document) Paths() map[string]bool {
 	paths := map[string]bool{}
@@ -8,3 +10,6 @@ func (d *Document) Paths() map[string]bool {
 	}
 	return paths
 }
+
+// SetOpen replaces what starts notifications.
+func (s *Source) SetOpen(open func() (*fsnotify.Watcher, error)) { s.open = open }

@@ -28,8 +28,7 @@ type scanner struct {
 const maxNested = 1000
 
 func (s *scanner) scan() {
-	s.line = 1
-	s.skipBOM()
+	s.line, s.pos = 1, len(bom(s.text))
 	base, parts := 0, 0
 	for {
 		s.blank()
@@ -43,16 +42,6 @@ func (s *scanner) scan() {
 		default:
 			s.keyValue()
 			s.path, s.parts = s.path[:base], parts
-		}
-	}
-}
-
-// skipBOM skips what the parser skips: the byte order marks of UTF-8 and UTF-16.
-func (s *scanner) skipBOM() {
-	for _, bom := range []string{"\xff\xfe", "\xfe\xff", "\xef\xbb\xbf"} {
-		if strings.HasPrefix(s.text, bom) {
-			s.pos = len(bom)
-			return
 		}
 	}
 }

@@ -1,0 +1,193 @@
+package tomlfile_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"vipd/store"
+	"vipd/store/tomlfile"
+)
+
+type snapshot = store.Snapshot
+
+// in fills in the folder of w.
+func (w *world) in(text string) string { return strings.ReplaceAll(text, "DIR", w.dir) }
+
+func TestFilesThatAreWrittenInSteps(t *testing.T) {
+	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1)})
+	w.follow()
+	w.is("the first state", "a=1")
+	file, err := os.Create(w.path("vipd.toml")) // empties it
+	w.do(err)
+	defer func() { _ = file.Close() }()
+	w.stays("an empty file", 300*time.Millisecond)
+	step := func(text string) {
+		_, err := file.WriteString(text)
+		w.do(err)
+	}
+	step("[services.a]\nvips = [")
+	w.until("the problem of half a file", func(s snapshot) bool {
+		return strings.HasPrefix(describe(s), w.in("a=1 | DIR/vipd.toml:2: not valid TOML"))
+	})
+	step("\"10.96.0.2\"]\nports = [{ port = 80 }]\n")
+	w.is("the whole file", "a=2")
+	w.do(file.Truncate(0))
+	w.is("a file that stays empty", "")
+}
+
+func TestReplacedFiles(t *testing.T) {
+	w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"services.d\"\n", "services.d/a.toml": service("a", 1)})
+	w.follow()
+	w.is("the first state", "a=1")
+	for range 3 {
+		replaceFile(t, w.path("services.d/a.toml"), []byte(service("a", 2)))
+		w.is("a renamed file", "a=2")
+		w.do(os.Rename(w.path("services.d/a.toml"), w.path("services.d/a.toml~"))) // vim with backupcopy=no
+		w.write("services.d/a.toml", service("a", 3))
+		w.is("a file that was moved away and written anew", "a=3")
+		replaceFile(t, w.path("vipd.toml"), []byte("store.path = \"services.d\"\n"+service("web", 4)))
+		w.is("the main file, replaced", "a=3 web=4")
+		replaceFile(t, w.path("vipd.toml"), []byte("store.path = \"services.d\"\n"))
+		w.is("the main file, replaced again", "a=3")
+	}
+}
+
+func TestLinksAreSwapped(t *testing.T) {
+	w := newWorld(t, map[string]string{
+		"releases/1/vipd.toml":                  "store.path = \"conf/services\"\n" + service("web", 1),
+		"releases/1/services/a.toml":            service("a", 1),
+		"releases/2/vipd.toml":                  "store.path = \"conf/services\"\n" + service("web", 2),
+		"releases/2/services/a.toml":            service("a", 2),
+		"releases/2/services/b.toml":            service("b", 2),
+		"etc/conf.txt":                          "",
+		"map/..v1/x.toml":                       service("x", 1),
+		"map/..v2/x.toml":                       service("x", 2),
+		"releases/1/services/not-there-in-2.md": "",
+	})
+	w.do(os.Symlink("releases/1", w.path("current")))
+	w.do(os.Symlink("../current", w.path("etc/conf")))
+	w.do(os.Symlink("conf/vipd.toml", w.path("etc/vipd.toml")))
+	w.followWith(tomlfile.Options{Main: w.path("etc/vipd.toml")}, nil)
+	for range 3 {
+		w.is("release 1", "a=1 web=1")
+		w.link("current", w.path("releases/2"))
+		w.is("release 2", "a=2 b=2 web=2")
+		w.write("releases/2/services/b.toml", service("b", 9))
+		w.is("a change behind the links", "a=2 b=9 web=2")
+		w.write("releases/2/services/b.toml", service("b", 2))
+		w.link("current", "releases/1")
+	}
+	w.is("release 1", "a=1 web=1")
+	w.write("releases/2/services/b.toml", service("b", 9))
+	w.stays("a change in the release that is not current", 100*time.Millisecond)
+
+	w.do(os.Symlink("..v1", w.path("map/..data")))
+	w.do(os.Symlink("..data/x.toml", w.path("map/x.toml")))
+	w.do(os.Symlink("/nowhere/y.toml", w.path("map/y.toml")))
+	w.write("releases/1/vipd.toml", "store.path = \""+w.path("map")+"\"\n")
+	dangling := " | DIR/map/y.toml: can't be read: no such file or directory"
+	w.is("a folder of links", "x=1"+dangling)
+	for range 3 {
+		w.link("map/..data", "..v2")
+		w.is("the other version", "x=2"+dangling)
+		w.link("map/..data", "..v1")
+		w.is("the first version", "x=1"+dangling)
+	}
+	w.write("map/..v1/x.toml", service("x", 3))
+	w.is("a change in a linked file", "x=3"+dangling)
+	w.do(os.Remove(w.path("map/y.toml")))
+	w.is("the removal of the link that leads nowhere", "x=3")
+}
+
+func TestAFolderAppearsLater(t *testing.T) {
+	w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"deep/er/services.d\"\n" + service("web", 1)})
+	w.follow()
+	missing := " disconnected | DIR/vipd.toml:1: store.path: DIR/deep/er/services.d can't be read: no such file or directory"
+	w.is("what is there", "web=1"+missing)
+	w.write("deep/other", "")
+	w.write("deep/er/services.d/a.toml", service("a", 2))
+	w.is("the folder", "a=2 web=1")
+	w.do(os.Rename(w.path("deep/er/services.d"), w.path("deep/er/away")))
+	w.is("the last good state of a folder that is gone", "a=2 web=1"+missing)
+	w.write("deep/er/services.d/b.toml", service("b", 3))
+	w.is("another folder of that name", "b=3 web=1")
+	w.write("deep/er/services.d/b.toml", service("b", 4))
+	w.is("a change there", "b=4 web=1")
+	w.write("deep/er/away/a.toml", service("a", 5))
+	w.stays("a change in the folder that was moved away", 100*time.Millisecond)
+	w.do(os.RemoveAll(w.path("deep/er/services.d")))
+	w.until("the removal of the folder", func(s snapshot) bool { return !s.Connected && s.Err != nil })
+	w.do(os.Rename(w.path("deep/er/away"), w.path("deep/er/services.d")))
+	w.is("the first folder again", "a=5 web=1")
+}
+
+func TestTheMainFileAppearsLater(t *testing.T) {
+	w := newWorld(t, nil)
+	w.follow()
+	missing := "disconnected | DIR/vipd.toml: can't be read: no such file or directory"
+	w.is("nothing", missing)
+	w.write("vipd.toml", service("web", 1))
+	w.is("the file", "web=1")
+	w.do(os.Remove(w.path("vipd.toml")))
+	w.is("the last good state", "web=1 "+missing)
+	w.write("vipd.toml", service("web", 1))
+	w.is("the file again", "web=1")
+}
+
+// TestWithoutNotifications holds the source to finding changes by itself, whatever becomes of notifications.
+func TestWithoutNotifications(t *testing.T) {
+	for name, lose := range map[string]func(*world, *fsnotify.Watcher){
+		"there are none":  nil,
+		"they end":        func(w *world, f *fsnotify.Watcher) { w.do(f.Close()) },
+		"they are lost":   func(w *world, f *fsnotify.Watcher) { forget(w, f); f.Errors <- fsnotify.ErrEventOverflow },
+		"nobody tells us": forget,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"services.d\"\n", "services.d/a.toml": service("a", 1)})
+			var watcher *fsnotify.Watcher
+			o := tomlfile.Options{Main: w.path("vipd.toml"), Poll: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
+			if name == "they are lost" {
+				o.Poll = time.Hour
+			}
+			w.followWith(o, func(s *tomlfile.Source) {
+				s.SetOpen(func() (_ *fsnotify.Watcher, err error) {
+					if lose == nil {
+						return nil, errors.New("none left")
+					}
+					watcher, err = fsnotify.NewWatcher()
+					return watcher, err
+				})
+			})
+			w.is("the first state", "a=1")
+			if lose != nil && name != "they are lost" {
+				lose(w, watcher)
+			} else if lose != nil {
+				forget(w, watcher)
+			}
+			w.write("services.d/a.toml", service("a", 2))
+			w.write("services.d/b.toml", service("b", 3))
+			if name == "they are lost" {
+				lose(w, watcher)
+			}
+			w.is("the change", "a=2 b=3")
+			w.do(os.Remove(w.path("services.d/a.toml")))
+			if name == "they are lost" {
+				lose(w, watcher)
+			}
+			w.is("the removal", "b=3")
+		})
+	}
+}
+
+// forget makes the system tell nothing any more.
+func forget(w *world, f *fsnotify.Watcher) {
+	for _, path := range f.WatchList() {
+		w.do(f.Remove(path))
+	}
+}
