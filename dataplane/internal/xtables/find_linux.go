@@ -22,16 +22,43 @@ const trialChain = "VIPD-TRIAL"
 func Find(ctx context.Context, family Family, backend Backend, log *slog.Logger) (*Tool, error) {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	tool, err := f.find(ctx, backend)
+	if err == nil {
+		err = f.try(ctx, tool)
+	}
 	if err != nil {
+		return nil, f.unsupported(f.family.program(), err)
+	}
+	if err := tool.edit(&f); err != nil {
 		return nil, err
 	}
-	editor, err := iptables.New(iptables.Path(tool.program), iptables.IPFamily(protocol(family)), iptables.Timeout(waitSeconds))
-	if err != nil {
-		return nil, f.unsupported(tool.program, err)
-	}
-	tool.jumps = editor
 	log.Debug("found iptables", "family", family, "program", tool.program, "backend", tool.backend)
 	return tool, nil
+}
+
+// Existing returns the tools of every backend of a family that may hold rules, without writing anything: for who has to
+// remove what an earlier process left, whatever backend that used.
+func Existing(ctx context.Context, family Family) []*Tool {
+	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
+	var tools []*Tool
+	for _, backend := range []Backend{NFT, Legacy} {
+		if backend == Legacy && len(f.loaded(family)) == 0 {
+			continue
+		}
+		if tool, err := f.find(ctx, backend); err == nil && tool.edit(&f) == nil {
+			tools = append(tools, tool)
+		}
+	}
+	return tools
+}
+
+// edit gives the tool its editor of jumps.
+func (t *Tool) edit(f *finder) error {
+	editor, err := iptables.New(iptables.Path(t.program), iptables.IPFamily(protocol(f.family)), iptables.Timeout(waitSeconds))
+	if err != nil {
+		return f.unsupported(t.program, err)
+	}
+	t.jumps = editor
+	return nil
 }
 
 func protocol(f Family) iptables.Protocol {
@@ -74,9 +101,6 @@ func (f *finder) find(ctx context.Context, backend Backend) (*Tool, error) {
 		}
 	default:
 		return nil, fmt.Errorf("%q is no backend of iptables; auto, nft and legacy are", backend)
-	}
-	if err := f.try(ctx, tool); err != nil {
-		return nil, f.unsupported(tool.program, err)
 	}
 	return tool, nil
 }
@@ -138,6 +162,9 @@ func (f *finder) program(b Backend) string { return f.family.program() + "-" + s
 
 // unsupported finds the way out for err.
 func (f *finder) unsupported(feature string, err error) error {
+	if u := (*UnsupportedError)(nil); errors.As(err, &u) {
+		return err
+	}
 	need := "this kernel lacks netfilter's tables: modprobe ip_tables ip6_tables nf_tables, or choose another mode"
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

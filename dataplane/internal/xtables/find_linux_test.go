@@ -103,7 +103,13 @@ func TestFindSaysWhatIsNeeded(t *testing.T) {
 				family: IPv4, run: c.host.run, look: c.host.look, loaded: func(Family) []string { return nil },
 				privileged: func() bool { return c.privileged },
 			}
-			_, err := f.find(t.Context(), c.ask)
+			tool, err := f.find(t.Context(), c.ask)
+			if err == nil {
+				err = f.try(t.Context(), tool)
+			}
+			if err != nil {
+				err = f.unsupported("iptables", err)
+			}
 			var unsupported *UnsupportedError
 			switch {
 			case c.want == "" && err != nil:
