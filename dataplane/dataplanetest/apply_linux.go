@@ -1,0 +1,263 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/lab"
+)
+
+// bare drives a dataplane without an engine, in ways that an engine does not.
+type bare struct{ *rig }
+
+func onBare(f func(b *bare)) func(t *testing.T, s *Subject) {
+	return func(t *testing.T, s *Subject) {
+		b := &bare{newStill(t, s, layouts()[0].build(t, lab.New(t)))}
+		t.Cleanup(func() {
+			if err := b.host.Finish(context.Background(), balancer.Desired{}.Frontends); err != nil {
+				t.Errorf("removing what the host holds: %v", err)
+			}
+		})
+		f(b)
+	}
+}
+
+func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
+	var in balancer.Inputs
+	for _, s := range services {
+		in.Services = in.Services.Set(s.Name, s)
+	}
+	return balancer.Compile(balancer.Env{Node: "node", Local: b.w.own, Capabilities: b.caps}, in)
+}
+
+// carry makes want what is there, by one batch for each of the groups of changes.
+func (b *bare) carry(want balancer.Desired, batches ...[]dataplane.Change) {
+	b.Helper()
+	b.host.Resync()
+	if err := b.host.Prepare(b.Context(), want); err != nil {
+		b.Fatalf("preparing the host: %v", err)
+	}
+	for _, batch := range batches {
+		if err := b.dp.Apply(b.Context(), batch); err != nil {
+			b.Fatalf("applying %d changes: %v", len(batch), err)
+		}
+	}
+	if err := b.host.Finish(b.Context(), want.Frontends); err != nil {
+		b.Fatalf("finishing the host: %v", err)
+	}
+}
+
+func adds(want balancer.Desired) []dataplane.Change {
+	var batch []dataplane.Change
+	for k, f := range want.Frontends.All() {
+		batch = append(batch, dataplane.Change{Key: k, New: f})
+	}
+	return batch
+}
+
+// holds checks that exactly want is there, whole.
+func (b *bare) holds(when string, want balancer.Desired) {
+	b.Helper()
+	seen, err := b.dp.Observe(b.Context())
+	if err != nil {
+		b.Fatalf("observing %s: %v", when, err)
+	}
+	digests := map[balancer.Key]dataplane.Digest{}
+	for k, f := range want.Frontends.All() {
+		digests[k] = b.dp.Digest(f)
+	}
+	if !maps.Equal(seen.Digests, digests) {
+		b.Errorf("%s Observe finds %v, want %v", when, seen.Digests, digests)
+	}
+	if len(seen.Damage) > 0 {
+		b.Errorf("%s Observe finds damage %q, want none", when, seen.Damage)
+	}
+	if reason, err := b.dp.Intact(b.Context()); reason != "" || err != nil {
+		b.Errorf("%s Intact finds %q, %v, want nothing", when, reason, err)
+	}
+}
+
+// testIdempotent has changes that change nothing do nothing, and Observe tell what Apply did.
+func testIdempotent(b *bare) {
+	r := b.rig
+	want := b.compile(newService("web", r.w.vip, endpoints(r.w.servers...)...), newService("empty", vipN(40)))
+	b.holds("before anything", balancer.Desired{})
+	b.carry(want, adds(want))
+	b.holds("after Apply", want)
+	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
+	c, _ := r.mustOpen(r.w.client, netip.Addr{}, key)
+	hinted := adds(want)
+	for i := range hinted {
+		hinted[i].Old = hinted[i].New
+	}
+	b.carry(want, adds(want), hinted)
+	b.holds("after the same Apply again", want)
+	if err := alive(c); err != nil {
+		r.Errorf("a connection does not survive the same Apply again: %v", err)
+	}
+	absent := dataplane.Change{Key: keyOf(vipN(41)[0], vipPort, balancer.TCP)}
+	b.carry(want, []dataplane.Change{absent})
+	b.holds("after removing what is absent", want)
+	r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) })
+	removals := adds(want)
+	for i := range removals {
+		removals[i].Old, removals[i].New = removals[i].New, nil
+	}
+	b.carry(balancer.Desired{}, removals, removals)
+	b.holds("after removing everything, twice", balancer.Desired{})
+}
+
+// testOrder has the way by which a state was reached not matter: random histories in random batches, with and without
+// hints, end where one Apply does.
+func testOrder(b *bare) {
+	r := b.rig
+	random := rand.New(rand.NewPCG(1, 2))
+	var services []*balancer.Service
+	for i := range 6 {
+		services = append(services, newService(balancer.Name(fmt.Sprint("svc", i)), vipN(50+i), endpoints(r.w.servers...)...))
+	}
+	want := b.compile(services...)
+	for round := range 5 {
+		done := map[balancer.Key]*balancer.Frontend{}
+		var batches [][]dataplane.Change
+		for range 3 {
+			batches = append(batches, shuffled(random, done, adds(b.compile(someOf(random, services)...)))...)
+		}
+		batches = append(batches, shuffled(random, done, adds(want))...)
+		b.carry(want, batches...)
+		b.holds(fmt.Sprintf("after history %d", round), want)
+		for _, s := range services {
+			for _, vip := range s.VIPs {
+				for _, p := range s.Ports {
+					r.mustAsk(r.w.client, keyOf(vip, p.Port, p.Protocol))
+				}
+			}
+		}
+		if round%2 == 0 { // the next history starts from nothing
+			for _, batch := range batches {
+				for i := range batch {
+					batch[i].Old, batch[i].New = nil, nil
+				}
+			}
+			b.carry(balancer.Desired{}, batches...)
+			b.holds("after removing everything", balancer.Desired{})
+		}
+	}
+}
+
+// someOf returns random versions of random services.
+func someOf(random *rand.Rand, services []*balancer.Service) []*balancer.Service {
+	var some []*balancer.Service
+	for _, s := range services {
+		if random.IntN(3) == 0 {
+			continue
+		}
+		some = append(some, edited(s, func(s *balancer.Service) {
+			random.Shuffle(len(s.Endpoints), func(i, j int) { s.Endpoints[i], s.Endpoints[j] = s.Endpoints[j], s.Endpoints[i] })
+			s.Endpoints = s.Endpoints[:random.IntN(len(s.Endpoints)+1)]
+			for i := range s.Endpoints {
+				s.Endpoints[i].Weight = random.IntN(4)
+			}
+			if random.IntN(2) == 0 {
+				s.Affinity, s.Scheduler = balancer.ClientIPAffinity, balancer.Random
+			}
+		}))
+	}
+	return some
+}
+
+// shuffled cuts the changes that lead from done to adds into random batches, and notes them in done.
+func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds []dataplane.Change) [][]dataplane.Change {
+	wanted := map[balancer.Key]bool{}
+	for _, c := range adds {
+		wanted[c.Key] = true
+	}
+	changes := adds
+	for _, k := range slices.SortedFunc(maps.Keys(done), balancer.Key.Compare) {
+		if !wanted[k] {
+			changes = append(changes, dataplane.Change{Key: k})
+		}
+	}
+	random.Shuffle(len(changes), func(i, j int) { changes[i], changes[j] = changes[j], changes[i] })
+	var batches [][]dataplane.Change
+	for i := range changes {
+		c := &changes[i]
+		if random.IntN(2) == 0 {
+			c.Old = done[c.Key]
+		}
+		if done[c.Key] = c.New; c.New == nil {
+			delete(done, c.Key)
+		}
+		if len(batches) == 0 || random.IntN(3) == 0 {
+			batches = append(batches, nil)
+		}
+		batches[len(batches)-1] = append(batches[len(batches)-1], *c)
+	}
+	return batches
+}
+
+// testClose has a dataplane leave what the next one takes over, or nothing.
+func testClose(b *bare) {
+	r := b.rig
+	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	want := b.compile(web)
+	b.carry(want, adds(want))
+	r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) })
+	if err := b.dp.Close(r.Context(), true); err != nil {
+		r.Errorf("closing and keeping: %v", err)
+	}
+	b.dp = r.s.New(r.T)
+	seen, err := b.dp.Observe(r.Context())
+	if err != nil {
+		r.Fatal(err)
+	}
+	for k, d := range seen.Digests {
+		if f := want.Frontends.At(k); f == nil || d != 0 && d != b.dp.Digest(f) {
+			r.Errorf("the next one finds %s with digest %v, which nobody applied", k, d)
+		}
+	}
+	b.carry(want, adds(want))
+	b.holds("after the next one's Apply", want)
+	r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) })
+	r.close(b.dp)
+	b.dp = r.s.New(r.T)
+	b.holds("after closing and not keeping", balancer.Desired{})
+	r.each(func(r *rig, key balancer.Key) {
+		if a, err := r.askFrom(r.w.client, netip.Addr{}, key, silence); err == nil {
+			r.Errorf("%s: %s answers through a closed dataplane", key, a.Server)
+		}
+	})
+}
+
+// testDamage has each kind of damage noticed and mended, while clients keep coming.
+func testDamage(t *testing.T, s *Subject) {
+	if len(s.Damage) == 0 {
+		t.Skip("the subject names no damage")
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Damage)) {
+		s.sub(t, "damage/"+name, func(t *testing.T) {
+			r := newRig(t, s, layouts()[0])
+			r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...), newService("empty", vipN(40)))
+			r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) })
+			s.Damage[name](t)
+			lab.Eventually(t, 5*time.Second, "mending", func() error {
+				if r.engine.Status().Repairs == 0 {
+					return fmt.Errorf("nothing was noticed")
+				}
+				return nil
+			})
+			r.each(func(r *rig, key balancer.Key) {
+				r.Eventually("serving again", func() error { _, err := r.ask(r.w.client, key); return err })
+				r.refused(r.w.client, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto))
+			})
+		})
+	}
+}

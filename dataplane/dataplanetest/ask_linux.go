@@ -1,0 +1,149 @@
+package dataplanetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+const (
+	// atOnce bounds what has to happen without waiting for any timer, on a busy machine.
+	atOnce = 3 * time.Second
+	// silence is how long a client waits that must get no answer. Whatever answers does so in a fraction of it.
+	silence = 400 * time.Millisecond
+)
+
+// ports deals out source ports for UDP, each once: by a port that was used before, a client would come back to the flow
+// that it had.
+type ports struct{ dealt atomic.Uint32 }
+
+func (p *ports) next() uint16 { return uint16(20000 + p.dealt.Add(1)%40000) }
+
+// open connects from a namespace to a frontend, from an address of the client's own unless that is the zero value.
+func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	if key.Proto == balancer.TCP {
+		var at netip.AddrPort
+		if source.IsValid() {
+			at = netip.AddrPortFrom(source, 0)
+		}
+		return from.DialFrom(ctx, "tcp", at, key.AddrPort().String())
+	}
+	if !source.IsValid() {
+		source = parseAddrs("0.0.0.0", "::").of(key.Addr)
+	}
+	for {
+		c, err := from.DialFrom(ctx, "udp", netip.AddrPortFrom(source, r.s.ports.next()), key.AddrPort().String())
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return c, err
+		}
+	}
+}
+
+// ask makes one connection, or sends one datagram from a new port, and returns who answers.
+func (r *rig) ask(from *lab.NS, key balancer.Key) (lab.Answer, error) {
+	return r.askFrom(from, netip.Addr{}, key, atOnce)
+}
+
+// askFrom is ask from one of the namespace's addresses; the zero value leaves it to the kernel.
+func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (lab.Answer, error) {
+	c, err := r.open(from, source, key, within)
+	if err != nil {
+		return lab.Answer{}, err
+	}
+	defer func() { _ = c.Close() }()
+	return lab.AskWithin(c, within)
+}
+
+// mustAsk is ask where an answer is due.
+func (r *rig) mustAsk(from *lab.NS, key balancer.Key) lab.Answer {
+	r.Helper()
+	a, err := r.ask(from, key)
+	if err != nil {
+		r.Fatalf("%s asks %s: %v", from.Name, key, err)
+	}
+	return a
+}
+
+// mustOpen opens a connection and has it answered; it is closed with the test.
+func (r *rig) mustOpen(from *lab.NS, source netip.Addr, key balancer.Key) (net.Conn, lab.Answer) {
+	r.Helper()
+	c, err := r.open(from, source, key, atOnce)
+	if err != nil {
+		r.Fatalf("%s connects to %s: %v", from.Name, key, err)
+	}
+	r.Cleanup(func() { _ = c.Close() })
+	a, err := lab.AskWithin(c, atOnce)
+	if err != nil {
+		r.Fatalf("%s on its connection to %s: %v", from.Name, key, err)
+	}
+	return c, a
+}
+
+// tally asks n times and counts the answers by server.
+func (r *rig) tally(from *lab.NS, key balancer.Key, n int) map[string]int {
+	r.Helper()
+	counts := map[string]int{}
+	for range n {
+		counts[r.mustAsk(from, key).Server]++
+	}
+	return counts
+}
+
+// alive reports whether an established connection still carries data both ways.
+func alive(c net.Conn) error {
+	if err := c.SetDeadline(time.Now().Add(silence)); err != nil {
+		return err
+	}
+	const text = "still there"
+	if _, err := c.Write([]byte(text)); err != nil {
+		return err
+	}
+	got := make([]byte, len(text))
+	for n := 0; n < len(got); {
+		m, err := c.Read(got[n:])
+		if n += m; err != nil {
+			return err
+		}
+	}
+	if string(got) != text {
+		return fmt.Errorf("echo %q, want %q", got, text)
+	}
+	return nil
+}
+
+// refused checks that a client hears no at once: a TCP reset, or ICMP port unreachable.
+func (r *rig) refused(from *lab.NS, key balancer.Key) {
+	r.Helper()
+	a, err := r.ask(from, key)
+	switch {
+	case err == nil:
+		r.Fatalf("%s asks %s: %s answers, want a refusal", from.Name, key, a.Server)
+	case errors.Is(err, unix.ECONNREFUSED), key.Proto == balancer.TCP && errors.Is(err, unix.ECONNRESET):
+	default:
+		r.Fatalf("%s asks %s: %v, want a refusal", from.Name, key, err)
+	}
+}
+
+// ignored checks that a client hears nothing at all.
+func (r *rig) ignored(from *lab.NS, source netip.Addr, key balancer.Key) {
+	r.Helper()
+	a, err := r.askFrom(from, source, key, silence)
+	switch {
+	case err == nil:
+		r.Errorf("%s %s asks %s: %s answers, want silence", from.Name, source, key, a.Server)
+	case !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
+		r.Errorf("%s %s asks %s: %v, want silence", from.Name, source, key, err)
+	}
+}

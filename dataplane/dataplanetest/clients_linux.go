@@ -1,0 +1,145 @@
+package dataplanetest
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// sticky is a service whose scheduler alone would move a client with every connection.
+func (r *rig) sticky(timeout time.Duration, servers ...*server) *balancer.Service {
+	web := newService("web", r.w.vip, endpoints(servers...)...)
+	web.Scheduler, web.Affinity, web.AffinityTimeout = balancer.RoundRobin, balancer.ClientIPAffinity, timeout
+	return web
+}
+
+// testAffinity has clients stay on their servers, and move only when these go.
+func testAffinity(r *rig) {
+	all := r.w.servers
+	r.each(func(r *rig, key balancer.Key) {
+		r.apply(r.sticky(time.Hour, all...))
+		first := r.askAll(key)
+		if len(distinct(first)) != len(all) {
+			r.Errorf("new clients are answered by %v, want round robin over all servers", first)
+		}
+		for range 3 {
+			if again := r.askAll(key); !slices.Equal(again, first) {
+				r.Fatalf("clients are answered by %v, then by %v", first, again)
+			}
+		}
+		rest := slices.DeleteFunc(slices.Clone(all), func(s *server) bool { return s.name == first[0] })
+		r.apply(r.sticky(time.Hour, rest...))
+		moved := r.askAll(key)
+		for i := range moved {
+			if moved[i] == first[0] || first[i] != first[0] && moved[i] != first[i] {
+				r.Errorf("without %s, client %d is answered by %s, before by %s", first[0], i, moved[i], first[i])
+			}
+		}
+		if again := r.askAll(key); !slices.Equal(again, moved) {
+			r.Errorf("after moving, clients are answered by %v, then by %v", moved, again)
+		}
+	})
+}
+
+// testAffinityEnds has clients that come back after affinity_timeout be scheduled anew, and those that keep coming
+// stay.
+func testAffinityEnds(r *rig) {
+	const timeout = time.Second
+	r.apply(r.sticky(timeout, r.w.servers...))
+	keys := []balancer.Key{
+		keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP),
+		keyOf(r.w.vip[0], vipPort, balancer.UDP), keyOf(r.w.vip[1], vipPort, balancer.UDP),
+	}
+	before := make([][]string, len(keys))
+	host := make([]string, len(keys))
+	for i, k := range keys {
+		before[i] = r.askAll(k)
+		host[i] = r.mustAsk(r.w.host, k).Server
+	}
+	for end := time.Now().Add(timeout + 400*time.Millisecond); time.Now().Before(end); {
+		r.pause(timeout / 4)
+		for i, k := range keys {
+			if again := r.mustAsk(r.w.host, k).Server; again != host[i] {
+				r.Errorf("%s: a client that keeps coming is answered by %s, then by %s", k, host[i], again)
+			}
+		}
+	}
+	for i, k := range keys {
+		if after := r.askAll(k); slices.Equal(after, before[i]) {
+			r.Errorf("%s: %d clients are answered by %v again after affinity_timeout", k, len(after), after)
+		}
+	}
+}
+
+// pause lets time pass that the case is about.
+func (r *rig) pause(d time.Duration) { <-time.After(d) }
+
+// testSourceRanges has only those clients answered that may connect, and the node itself.
+func testSourceRanges(r *rig) {
+	allow := func(n int) *balancer.Service {
+		web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+		for i := range web.Ports {
+			web.Ports[i].NodePort = nodePort
+		}
+		for _, c := range r.w.clients[:n] {
+			for _, a := range c {
+				web.SourceRanges = append(web.SourceRanges, netip.PrefixFrom(a, a.BitLen()))
+			}
+		}
+		return web
+	}
+	r.each(func(r *rig, key balancer.Key) {
+		atNode := keyOf(r.w.node.of(key.Addr), nodePort, key.Proto)
+		in, out := r.w.clients[0].of(key.Addr), r.w.clients[1].of(key.Addr)
+		r.apply(allow(1))
+		for _, k := range []balancer.Key{key, atNode} {
+			if _, err := r.askFrom(r.w.client, in, k, atOnce); err != nil {
+				r.Errorf("client %s within source_ranges asks %s: %v", in, k, err)
+			}
+			r.mustAsk(r.w.host, k)
+			r.shutOut(out, k)
+		}
+		r.apply(allow(2))
+		if _, err := r.askFrom(r.w.client, out, key, atOnce); err != nil {
+			r.Errorf("client %s, now within source_ranges, asks %s: %v", out, key, err)
+		}
+		r.apply(allow(1))
+		r.shutOut(out, key)
+	})
+}
+
+// shutOut checks that a client outside source_ranges gets nothing: no answer at all where the dataplane can leave it
+// without one, else at least none of a server's.
+func (r *rig) shutOut(source netip.Addr, key balancer.Key) {
+	r.Helper()
+	if r.caps.DropsClients {
+		r.ignored(r.w.client, source, key)
+		return
+	}
+	if a, err := r.askFrom(r.w.client, source, key, silence); err == nil {
+		r.Errorf("client %s outside source_ranges asks %s: %s answers", source, key, a.Server)
+	}
+}
+
+// testHeldVIP has a VIP that vipd added answer on its services' ports alone, and to ping.
+func testHeldVIP(r *rig) {
+	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+		for _, any := range []string{"0.0.0.0", "::"} {
+			r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.MustParseAddr(any), 81))
+		}
+	}
+	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
+	r.each(func(r *rig, key balancer.Key) {
+		for _, from := range []*lab.NS{r.w.client, r.w.host} {
+			r.mustAsk(from, key)
+			r.refused(from, keyOf(key.Addr, 81, key.Proto))
+			if got := r.mustAsk(from, keyOf(r.w.node.of(key.Addr), 81, key.Proto)).Server; got != "host" {
+				r.Errorf("the host's own port is answered by %s", got)
+			}
+			from.Exec("ping", "-c", "1", "-W", "2", key.Addr.String())
+		}
+	})
+}

@@ -1,0 +1,149 @@
+package dataplanetest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/dataplane"
+)
+
+// driver is the daemon in small: it compiles services, remembers drains, and has an engine carry out the result.
+type driver struct {
+	engine  *dataplane.Engine
+	env     balancer.Env
+	expire  *time.Timer // fires when the next drain ends
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows: tests and the expiry of drains publish
+	compiler balancer.Compiler
+	memory   balancer.Memory
+	services snap.Map[balancer.Name, *balancer.Service]
+	compiled balancer.Desired
+	revision int64
+}
+
+// settleTime bounds how long the engine may take for any one change.
+const settleTime = 10 * time.Second
+
+// newDriver returns a driver of dp and host that does nothing until start.
+func newDriver(dp dataplane.Dataplane, host dataplane.Host, log *slog.Logger, env balancer.Env) *driver {
+	env.Capabilities = dp.Capabilities()
+	engine := dataplane.NewEngine(dataplane.Options{
+		Dataplane: dp, Host: host, Log: log,
+		MinInterval: 2 * time.Millisecond, ProbeInterval: 100 * time.Millisecond,
+		RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
+	})
+	return &driver{engine: engine, env: env, expire: time.NewTimer(time.Hour)}
+}
+
+// start lets the engine run, until stop. It may be started again.
+func (d *driver) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel = cancel
+	d.running.Go(func() { _ = d.engine.Run(ctx) }) // nil by contract
+	d.running.Go(func() { d.expireDrains(ctx) })
+}
+
+// stop returns when nothing calls the dataplane any more. What it carries out stays as it is.
+func (d *driver) stop() {
+	d.cancel()
+	d.running.Wait()
+}
+
+// expireDrains compiles again whenever a drain ends.
+func (d *driver) expireDrains(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.expire.C:
+			d.mu.Lock()
+			d.memory = d.memory.Expire(time.Now())
+			d.publishLocked()
+			d.mu.Unlock()
+		}
+	}
+}
+
+// set makes exactly these services wanted, without waiting. It returns the revision that carries them.
+func (d *driver) set(services ...*balancer.Service) int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var all snap.Map[balancer.Name, *balancer.Service]
+	for _, s := range services {
+		all = all.Set(s.Name, s)
+	}
+	d.services = all
+	d.publishLocked()
+	return d.revision
+}
+
+func (d *driver) publishLocked() {
+	now := time.Now()
+	next := d.compiler.Next(d.env, d.inputsLocked())
+	d.memory = d.memory.After(d.compiled, next, now)
+	d.compiled = d.compiler.Next(d.env, d.inputsLocked()) // with the drains that this change began
+	d.revision++
+	d.compiled.Revision = balancer.Revision{Store: d.revision, Seen: now}
+	d.engine.Set(d.compiled)
+	if end := d.memory.NextExpiry(); !end.IsZero() {
+		d.expire.Reset(time.Until(end) + time.Millisecond)
+	}
+}
+
+func (d *driver) inputsLocked() balancer.Inputs {
+	return balancer.Inputs{Services: d.services, Drains: d.memory.Drains, Holders: d.memory.Holders}
+}
+
+// wanted returns what was last compiled.
+func (d *driver) wanted() balancer.Desired {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.compiled
+}
+
+// wait returns when the engine has carried out a revision, with nothing failing.
+func (d *driver) wait(revision int64) error {
+	deadline := time.NewTimer(settleTime)
+	defer deadline.Stop()
+	for {
+		changed := d.engine.Changed()
+		s := d.engine.Status()
+		if s.Ready && s.Applied.Store >= revision && len(s.Failing) == 0 && s.LastError == "" {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-deadline.C:
+			return fmt.Errorf("revision %d was not carried out within %v: applied %d, failing %v, last error %q",
+				revision, settleTime, s.Applied.Store, failures(s), s.LastError)
+		}
+	}
+}
+
+func failures(s *dataplane.Status) map[string]string {
+	all := map[string]string{}
+	for k, f := range s.Failing {
+		all[k.String()] = f.Err.Error()
+	}
+	return all
+}
+
+// quiet is a logger that shows in a test's own output what an operator would be told.
+func quiet(t testing.TB) *slog.Logger {
+	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", p)
+	return len(p), nil
+}

@@ -1,0 +1,285 @@
+package dataplanetest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// testNoEndpoints has clients of a service without endpoints told no at once, until it has some.
+func testNoEndpoints(r *rig) {
+	empty := newService("web", r.w.vip)
+	for i := range empty.Ports {
+		empty.Ports[i].NodePort = nodePort
+	}
+	full := edited(empty, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) })
+	idle := edited(full, func(s *balancer.Service) { s.Endpoints = weighted(r.w.servers[:1], []int{0}) })
+	r.each(func(r *rig, key balancer.Key) {
+		atNode := keyOf(r.w.node.of(key.Addr), nodePort, key.Proto)
+		for _, none := range []*balancer.Service{empty, idle} {
+			r.apply(none)
+			for _, k := range []balancer.Key{key, atNode} {
+				r.refused(r.w.client, k)
+				r.refused(r.w.host, k)
+			}
+			r.apply(full)
+			for _, k := range []balancer.Key{key, atNode} {
+				r.mustAsk(r.w.client, k)
+				r.mustAsk(r.w.host, k)
+			}
+		}
+	})
+}
+
+// testNoEndpointsDrop is the same for services that leave clients without any answer.
+func testNoEndpointsDrop(r *rig) {
+	if !r.caps.DropsClients {
+		r.Skipf("%s can't leave clients without an answer", r.caps.Mode)
+	}
+	empty := newService("web", r.w.vip)
+	empty.NoEndpoints = balancer.DropClients
+	full := edited(empty, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) })
+	r.each(func(r *rig, key balancer.Key) {
+		r.apply(empty)
+		r.ignored(r.w.client, netip.Addr{}, key)
+		r.ignored(r.w.host, netip.Addr{}, key)
+		r.apply(full)
+		r.mustAsk(r.w.client, key)
+		r.mustAsk(r.w.host, key)
+	})
+}
+
+// testEndpointRemoved has new connections avoid an endpoint that leaves, in each way that it can, while those that it
+// has live on; and has it take new ones when it is back.
+func testEndpointRemoved(r *rig) {
+	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	all.Scheduler = balancer.RoundRobin
+	first := func(s *balancer.Service, edit func(*balancer.Endpoint)) {
+		for i := range s.Endpoints {
+			if slices.Contains(r.w.servers[0].addr[:], s.Endpoints[i].Address) {
+				edit(&s.Endpoints[i])
+			}
+		}
+	}
+	ways := []struct {
+		name  string
+		leave func(s *balancer.Service)
+	}{
+		{"removed", func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }},
+		{"weight 0", func(s *balancer.Service) { first(s, func(e *balancer.Endpoint) { e.Weight = 0 }) }},
+		{"draining", func(s *balancer.Service) { first(s, func(e *balancer.Endpoint) { e.Draining = true }) }},
+		{"backup", func(s *balancer.Service) { first(s, func(e *balancer.Endpoint) { e.Backup = true }) }},
+	}
+	r.each(func(r *rig, key balancer.Key) {
+		for _, way := range ways {
+			r.apply(all)
+			var established net.Conn
+			if key.Proto == balancer.TCP {
+				established = r.openTo("s1", key)
+			}
+			r.apply(edited(all, way.leave))
+			if got := r.tally(r.w.client, key, 12); got["s1"] > 0 || len(got) != 2 {
+				r.Errorf("%s: answers %v, want none from s1", way.name, got)
+			}
+			if established != nil {
+				if err := alive(established); err != nil {
+					r.Errorf("%s: the connection that s1 has: %v, want it to live on", way.name, err)
+				}
+			}
+			r.apply(all)
+			if got := r.tally(r.w.client, key, 12); len(got) != 3 {
+				r.Errorf("back from %s: answers %v, want s1 among them", way.name, got)
+			}
+		}
+	})
+}
+
+// openTo opens connections until one is answered by that server.
+func (r *rig) openTo(name string, key balancer.Key) net.Conn {
+	r.Helper()
+	for range 20 * len(r.w.servers) {
+		c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
+		if a.Server == name {
+			return c
+		}
+		_ = c.Close()
+	}
+	r.Fatalf("%s never answers %s", name, key)
+	return nil
+}
+
+// testDrainTimeout has the connection of a removed endpoint end when its time is over and not before.
+func testDrainTimeout(r *rig) {
+	const timeout, slack = time.Second, 2 * time.Second
+	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, timeout
+	r.apply(all)
+	keys := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP)}
+	var leaving, staying []net.Conn
+	for _, k := range keys {
+		leaving = append(leaving, r.openTo("s1", k))
+		staying = append(staying, r.openTo("s2", k))
+	}
+	removed := time.Now()
+	r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))
+	ended := make([]time.Duration, len(leaving))
+	for slices.Contains(ended, 0) && time.Since(removed) < timeout+slack {
+		for i, c := range leaving {
+			if asked := time.Since(removed); ended[i] == 0 && alive(c) != nil {
+				ended[i] = asked
+			}
+		}
+		r.pause(20 * time.Millisecond)
+	}
+	for i, k := range keys {
+		switch {
+		case ended[i] == 0:
+			r.Errorf("%s: the connection of a removed endpoint lives %v after its drain_timeout of %v", k, time.Since(removed)-timeout, timeout)
+		case ended[i] < timeout-silence:
+			r.Errorf("%s: the connection of a removed endpoint ends after %v, before its drain_timeout of %v", k, ended[i], timeout)
+		}
+		if err := alive(staying[i]); err != nil {
+			r.Errorf("%s: the connection of another endpoint: %v, want it undisturbed", k, err)
+		}
+	}
+}
+
+// testDraining has connections of a draining endpoint live beyond drain_timeout, which is for removed ones.
+func testDraining(r *rig) {
+	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, 100*time.Millisecond
+	r.apply(all)
+	keys := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP)}
+	var conns []net.Conn
+	for _, k := range keys {
+		conns = append(conns, r.openTo("s1", k))
+	}
+	r.apply(edited(all, func(s *balancer.Service) {
+		for i := range s.Endpoints {
+			s.Endpoints[i].Draining = true
+		}
+	}))
+	r.pause(500 * time.Millisecond)
+	for i, k := range keys {
+		if err := alive(conns[i]); err != nil {
+			r.Errorf("%s: the connection of a draining endpoint: %v, want it to live on", k, err)
+		}
+		r.refused(r.w.client, k) // all of them drain
+	}
+}
+
+// testUndisturbed has connections and flows live through changes that are not about their endpoints.
+func testUndisturbed(r *rig) {
+	web := newService("web", r.w.vip, endpoints(r.w.servers[:2]...)...)
+	other := newService("other", vipN(30), endpoints(r.w.servers...)...)
+	neighbour := newService("neighbour", r.w.vip, endpoints(r.w.servers[2])...) // on the same VIP
+	for i := range neighbour.Ports {
+		neighbour.Ports[i].Port = 82
+	}
+	r.apply(web, other)
+	type flow struct {
+		key    balancer.Key
+		conn   net.Conn
+		server string
+	}
+	var flows []flow
+	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+		for _, vip := range r.w.vip {
+			k := keyOf(vip, vipPort, proto)
+			c, a := r.mustOpen(r.w.client, netip.Addr{}, k)
+			flows = append(flows, flow{k, c, a.Server})
+		}
+	}
+	check := func(change string) {
+		r.Helper()
+		for _, f := range flows {
+			if err := alive(f.conn); err != nil {
+				r.Fatalf("%s: after %s: %v, want it undisturbed", f.key, change, err)
+			}
+			if f.key.Proto == balancer.TCP {
+				continue
+			}
+			if a, err := lab.AskWithin(f.conn, atOnce); err != nil || a.Server != f.server {
+				r.Errorf("%s: after %s the flow is answered by %q, %v, want %s", f.key, change, a.Server, err, f.server)
+			}
+		}
+	}
+	for i := range 5 {
+		fewer := edited(other, func(s *balancer.Service) { s.Endpoints = s.Endpoints[2*(i%2):] })
+		r.apply(web, fewer, neighbour)
+		check("changing another service and adding one on the same VIP")
+		r.apply(web)
+		check("removing other services")
+		r.apply(web, other)
+		check("adding another service")
+	}
+	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers...) }))
+	check("adding an endpoint")
+	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = weighted(r.w.servers[:2], []int{5, 7}) }))
+	check("changing weights")
+}
+
+// testUDPMoves has a UDP client that keeps its port move when its endpoint goes, and find the first one that comes.
+func testUDPMoves(r *rig) {
+	r.eachOf(balancer.UDP, func(r *rig, key balancer.Key) {
+		all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+		r.apply(all)
+		c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
+		for range 2 { // moves, and moves on
+			rest := slices.DeleteFunc(slices.Clone(r.w.servers), func(s *server) bool { return s.name == a.Server })
+			r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = endpoints(rest...) }))
+			a = r.movesFrom(c, key, a.Server)
+			r.apply(all)
+		}
+		r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = nil }))
+		if a, err := lab.AskWithin(c, silence); err == nil {
+			r.Errorf("%s: without endpoints, %s answers", key, a.Server)
+		}
+		r.apply(all)
+		r.movesFrom(c, key, "")
+	})
+}
+
+// movesFrom asks on a UDP flow until another server than name answers, and checks that name does not.
+func (r *rig) movesFrom(c net.Conn, key balancer.Key, name string) (a lab.Answer) {
+	r.Helper()
+	lab.Eventually(r, time.Second, fmt.Sprintf("%s: a flow moves from %q", key, name), func() (err error) {
+		a, err = lab.AskWithin(c, 100*time.Millisecond)
+		if err == nil && a.Server == name {
+			err = errors.New("it still answers")
+		}
+		return err
+	})
+	return a
+}
+
+// testServiceRemoved has a service that goes leave clients without it, and its neighbour on the VIP untouched.
+func testServiceRemoved(r *rig) {
+	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	neighbour := newService("neighbour", r.w.vip, endpoints(r.w.servers[2])...)
+	for i := range neighbour.Ports {
+		neighbour.Ports[i].Port = 82
+	}
+	r.each(func(r *rig, key balancer.Key) {
+		r.apply(web, neighbour)
+		r.mustAsk(r.w.client, key)
+		r.apply(neighbour)
+		r.refused(r.w.client, key)
+		r.mustAsk(r.w.client, keyOf(key.Addr, 82, key.Proto))
+		r.apply()
+		for _, from := range []*lab.NS{r.w.client, r.w.host} {
+			a, err := r.askFrom(from, netip.Addr{}, keyOf(key.Addr, 82, key.Proto), silence)
+			if err == nil {
+				r.Errorf("%s asks a VIP without services: %s answers", from.Name, a.Server)
+			}
+		}
+		r.apply(web)
+		r.mustAsk(r.w.client, key)
+	})
+}

@@ -1,0 +1,122 @@
+package dataplanetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/dataplane"
+)
+
+// plainHost adds VIPs to lo, and does nothing else. It knows its own by their place: whatever is on lo and is no
+// loopback address.
+type plainHost struct {
+	lo netlink.Link
+}
+
+func newPlainHost(t testing.TB) dataplane.Host {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &plainHost{lo}
+}
+
+// Prepare adds the addresses that nobody holds.
+func (h *plainHost) Prepare(ctx context.Context, want balancer.Desired) error {
+	for vip := range want.Addresses.Keys() {
+		held, err := isLocal(vip)
+		if err != nil {
+			return err
+		}
+		if held {
+			continue
+		}
+		if err := netlink.AddrAdd(h.lo, whole(vip)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("adding address %s: %w", vip, err)
+		}
+		if err := awaitRoute(ctx, vip); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitRoute waits until packets to an added address are taken for this host. The kernel inserts the route of an IPv6
+// address some time after the address itself, which can be bound to already.
+func awaitRoute(ctx context.Context, vip netip.Addr) error {
+	for {
+		routes, err := netlink.RouteGet(vip.AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the route of %s: %w", vip, ctx.Err())
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// Finish removes the addresses that no frontend needs.
+func (h *plainHost) Finish(_ context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
+	needed := map[netip.Addr]bool{}
+	for k := range applied.Keys() {
+		needed[k.Addr] = true
+	}
+	held, err := netlink.AddrList(h.lo, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("listing addresses: %w", err)
+	}
+	for _, a := range held {
+		vip, _ := netip.AddrFromSlice(a.IP)
+		if vip = vip.Unmap(); vip.IsLoopback() || needed[vip] {
+			continue
+		}
+		if err := netlink.AddrDel(h.lo, whole(vip)); err != nil {
+			return fmt.Errorf("removing address %s: %w", vip, err)
+		}
+	}
+	return nil
+}
+
+// Intact finds nothing wrong: nobody else is there.
+func (h *plainHost) Intact(context.Context) (string, error) { return "", nil }
+
+// Resync has nothing to forget.
+func (h *plainHost) Resync() {}
+
+// Problems are none.
+func (h *plainHost) Problems() []balancer.Problem { return nil }
+
+func isLocal(a netip.Addr) (bool, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return false, err
+	}
+	for _, held := range all {
+		if p, err := netip.ParsePrefix(held.String()); err == nil && p.Addr() == a {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// whole is the address alone, /32 or /128, usable at once.
+func whole(a netip.Addr) *netlink.Addr {
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+	if a.Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	return addr
+}

@@ -1,0 +1,179 @@
+package dataplanetest
+
+import (
+	"net/netip"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// seen is whose address a server sees.
+type seen string
+
+const (
+	// seenClient: the client's own.
+	seenClient seen = "the client's"
+	// seenHost: one that the host has of its own, never a VIP that vipd added.
+	seenHost seen = "the host's"
+)
+
+// clientKind is a way to reach a service, and what is to be seen of it by a server.
+type clientKind struct {
+	name string
+	// from are the namespaces that ask.
+	from func(w *world) []*lab.NS
+	// port of the service; at the VIP, or, for node ports, at the host's own address.
+	port uint16
+	// shows says whose address the server sees that answers, in dataplanes that keep the client's where they can and
+	// snat = auto. The others always show the host's.
+	shows func(lay layout, from *lab.NS, answer lab.Answer) seen
+}
+
+func clientKinds() []clientKind {
+	client := func(w *world) []*lab.NS { return []*lab.NS{w.client} }
+	host := func(w *world) []*lab.NS { return []*lab.NS{w.host} }
+	always := func(s seen) func(layout, *lab.NS, lab.Answer) seen {
+		return func(layout, *lab.NS, lab.Answer) seen { return s }
+	}
+	unlessSameLink := func(lay layout, _ *lab.NS, _ lab.Answer) seen {
+		if lay.sameLink {
+			return seenHost
+		}
+		return seenClient
+	}
+	return []clientKind{
+		{"forwarded", client, vipPort, unlessSameLink},
+		{"local", host, vipPort, always(seenHost)},
+		{"node-port", client, nodePort, always(seenHost)},
+		{"local-node-port", host, nodePort, always(seenHost)},
+		{"hairpin", servers, vipPort, func(lay layout, from *lab.NS, a lab.Answer) seen {
+			if lay.sameLink || a.Server == from.Name {
+				return seenHost
+			}
+			return seenClient
+		}},
+	}
+}
+
+func servers(w *world) []*lab.NS {
+	var all []*lab.NS
+	for _, s := range w.servers {
+		all = append(all, s.ns)
+	}
+	return all
+}
+
+// testLayouts has every kind of client reach every server in every layout.
+func testLayouts(t *testing.T, s *Subject) {
+	for _, lay := range layouts() {
+		s.sub(t, "layouts/"+lay.name, func(t *testing.T) {
+			r := newRig(t, s, lay)
+			web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+			web.Scheduler, web.SNAT = balancer.RoundRobin, lay.snat
+			for i := range web.Ports {
+				web.Ports[i].NodePort = nodePort
+			}
+			r.apply(web)
+			for _, kind := range clientKinds() {
+				if kind.name == "hairpin" && lay.noHairpin {
+					continue
+				}
+				s.sub(t, "layouts/"+lay.name+"/"+kind.name, func(t *testing.T) {
+					sub := *r
+					sub.T = t
+					sub.each(func(r *rig, key balancer.Key) { r.reachesAll(lay, kind, key) })
+				})
+			}
+		})
+	}
+}
+
+// reachesAll asks through two cycles of round robin from each of the kind's namespaces: every server answers, and sees
+// whom it should.
+func (r *rig) reachesAll(lay layout, kind clientKind, key balancer.Key) {
+	if key.Port = kind.port; key.Port == nodePort {
+		key.Addr = r.w.node.of(key.Addr)
+	}
+	for _, from := range kind.from(r.w) {
+		met := map[string]int{}
+		for range 2 * len(r.w.servers) {
+			a := r.mustAsk(from, key)
+			met[a.Server]++
+			r.showsRightly(lay, kind, from, key, a)
+		}
+		if len(met) != len(r.w.servers) {
+			r.Errorf("%s asks %s: answers from %v, want from all of %d servers", from.Name, key, met, len(r.w.servers))
+		}
+	}
+}
+
+func (r *rig) showsRightly(lay layout, kind clientKind, from *lab.NS, key balancer.Key, a lab.Answer) {
+	r.Helper()
+	want := kind.shows(lay, from, a)
+	if !r.caps.KeepsSource || lay.snat == balancer.AlwaysSNAT {
+		want = seenHost
+	}
+	switch {
+	case want == seenHost && !r.w.isOwn(a.Client.Addr()):
+		r.Errorf("%s asks %s: %s sees %s, want an address of the host's own", from.Name, key, a.Server, a.Client.Addr())
+	case want == seenClient && (r.w.isOwn(a.Client.Addr()) || !r.isOf(from, a.Client.Addr())):
+		r.Errorf("%s asks %s: %s sees %s, want the client's own address", from.Name, key, a.Server, a.Client.Addr())
+	}
+}
+
+// isOf reports whether a client's or server's namespace has the address a.
+func (r *rig) isOf(from *lab.NS, a netip.Addr) bool {
+	if from == r.w.client {
+		for _, c := range r.w.clients {
+			if c.of(a) == a {
+				return true
+			}
+		}
+	}
+	for _, s := range r.w.servers {
+		if s.ns == from && s.addr.of(a) == a {
+			return true
+		}
+	}
+	return false
+}
+
+// testPorts has services with several VIPs and ports, and two services on one VIP, keep apart.
+func testPorts(r *rig) {
+	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
+	one := newService("one", vipN(20), endpoints(s1)...)
+	one.VIPs = append(vipN(20).slice(), vipN(21).slice()...)
+	for _, p := range one.Ports[:2] {
+		p.Name, p.Port = p.Name+"-alt", 8081
+		one.Ports = append(one.Ports, p)
+	}
+	two := newService("two", vipN(20), endpoints(s2)...) // the same VIP on other ports
+	for i := range two.Ports {
+		two.Ports[i].Port = 81
+	}
+	three := newService("three", vipN(22), endpoints(s3)...)
+	three.Ports = three.Ports[:1] // no UDP
+	r.apply(one, two, three)
+	r.each(func(r *rig, key balancer.Key) {
+		expect := func(vip addrs, port uint16, want string) {
+			r.Helper()
+			k := keyOf(vip.of(key.Addr), port, key.Proto)
+			if got := r.mustAsk(r.w.client, k).Server; got != want {
+				r.Errorf("%s is answered by %s, want %s", k, got, want)
+			}
+		}
+		expect(vipN(20), 80, "s1")
+		expect(vipN(20), 8081, "s1")
+		expect(vipN(21), 80, "s1")
+		expect(vipN(21), 8081, "s1")
+		expect(vipN(20), 81, "s2")
+		if key.Proto == balancer.TCP {
+			expect(vipN(22), 80, "s3")
+		} else {
+			r.refused(r.w.client, keyOf(vipN(22).of(key.Addr), 80, key.Proto))
+		}
+	})
+}
+
+func (p addrs) slice() []netip.Addr { return p[:] }

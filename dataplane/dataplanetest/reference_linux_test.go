@@ -1,0 +1,468 @@
+package dataplanetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/pick"
+	"vipd/dataplane"
+)
+
+// reference is the plainest dataplane that conforms: it listens on VIPs and copies bytes, with a lock around
+// everything. With a fault it conforms no more, which the suite has to notice.
+type reference struct {
+	fault fault
+
+	mu      sync.Mutex
+	fronts  map[balancer.Key]*front
+	counted map[balancer.Key]uint64
+	running sync.WaitGroup
+}
+
+// fault is a mistake that a dataplane could make.
+type fault string
+
+// front is one frontend at work. Its fields are guarded by the reference's lock.
+type front struct {
+	f      *balancer.Frontend
+	picker pick.Picker
+	sticky *pick.Sticky
+	closer io.Closer // the listener or packet socket; nil while clients are refused
+	gone   *atomic.Bool
+	conns  map[*pair]bool
+	flows  map[netip.AddrPort]*pair
+	loads  map[netip.AddrPort]*atomic.Int64
+}
+
+// pair is a client's connection or flow and the one to its backend.
+type pair struct {
+	client, backend net.Conn // client is nil for flows
+	from, to        netip.AddrPort
+	end             *time.Timer
+}
+
+func (p *pair) close() {
+	if p.client != nil {
+		_ = p.client.(*net.TCPConn).SetLinger(0)
+		_ = p.client.Close()
+	}
+	_ = p.backend.Close()
+}
+
+func newReference(f fault) *reference {
+	return &reference{fault: f, fronts: map[balancer.Key]*front{}, counted: map[balancer.Key]uint64{}}
+}
+
+func (r *reference) Capabilities() balancer.Capabilities {
+	return balancer.Capabilities{
+		Mode: "reference", Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP},
+		Forwards: []balancer.Forward{balancer.NATForward}, Timeouts: true,
+	}
+}
+
+func (r *reference) Digest(f *balancer.Frontend) dataplane.Digest { return dataplane.DigestOf(f) }
+
+func (r *reference) Observe(context.Context) (dataplane.Observation, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}}
+	for k, f := range r.fronts {
+		if r.fault != "observes too little" || k.Proto != balancer.UDP {
+			seen.Digests[k] = r.Digest(f.f)
+		}
+		if f.gone.Load() {
+			seen.Digests[k] = 0
+		}
+	}
+	return seen, nil
+}
+
+func (r *reference) Intact(context.Context) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for k, f := range r.fronts {
+		if f.gone.Load() && r.fault != "sees no damage" {
+			return "the socket of " + k.String(), nil
+		}
+	}
+	return "", nil
+}
+
+// damage closes a socket that the reference does not know to be closed.
+func (r *reference) damage() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.fronts {
+		if f.closer != nil {
+			_ = f.closer.Close()
+		}
+	}
+}
+
+func (r *reference) Apply(_ context.Context, batch []dataplane.Change) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	failed := dataplane.KeyErrors{}
+	if r.fault == "disturbs others" {
+		for _, f := range r.fronts {
+			f.endLocked(func(netip.AddrPort) bool { return true })
+		}
+	}
+	for _, c := range batch {
+		if c.New == nil {
+			r.removeLocked(c.Key)
+		} else if err := r.setLocked(c.New); err != nil {
+			failed[c.Key] = err
+		}
+	}
+	if len(failed) > 0 {
+		return failed
+	}
+	return nil
+}
+
+func (r *reference) removeLocked(k balancer.Key) {
+	f := r.fronts[k]
+	if f == nil || r.fault == "leaves services" {
+		return
+	}
+	f.shutLocked()
+	f.endLocked(func(netip.AddrPort) bool { return true })
+	delete(r.fronts, k)
+}
+
+func (r *reference) setLocked(f *balancer.Frontend) error {
+	if r.fault == "IPv4 only" && f.Addr.Is6() {
+		return nil
+	}
+	e := r.fronts[f.Key]
+	if e == nil {
+		e = &front{gone: new(atomic.Bool), conns: map[*pair]bool{}, flows: map[netip.AddrPort]*pair{}, loads: map[netip.AddrPort]*atomic.Int64{}}
+		r.fronts[f.Key] = e
+	}
+	if r.fault == "disturbs itself" {
+		e.endLocked(func(netip.AddrPort) bool { return true })
+	}
+	scheduler := f.Scheduler
+	if r.fault == "ignores weights" && scheduler != balancer.RoundRobin {
+		scheduler = balancer.RoundRobin
+	}
+	e.f, e.picker = f, pick.Next(e.picker, scheduler, f.Backends, func(i int) int64 { return e.load(f.Backends[i].Addr).Load() })
+	r.stickLocked(e)
+	r.drainLocked(e)
+	if f.Serves() || r.fault == "never refuses" {
+		return r.serveLocked(e)
+	}
+	e.shutLocked()
+	return nil
+}
+
+func (r *reference) stickLocked(e *front) {
+	timeout := e.f.AffinityTimeout
+	switch {
+	case r.fault == "forgets clients":
+		timeout = 0
+	case r.fault == "never forgets clients" && timeout > 0:
+		timeout = time.Hour
+	}
+	switch {
+	case timeout == 0:
+		e.sticky = nil
+	case e.sticky == nil:
+		e.sticky = pick.NewSticky(timeout, 1000)
+	default:
+		e.sticky.SetTimeout(timeout)
+	}
+}
+
+// load is only called with the lock held: pickers are made and used under it.
+func (e *front) load(to netip.AddrPort) *atomic.Int64 {
+	if e.loads[to] == nil {
+		e.loads[to] = &atomic.Int64{}
+	}
+	return e.loads[to]
+}
+
+// drainLocked ends what must end: connections of backends that are gone at once, of removed ones in time.
+func (r *reference) drainLocked(e *front) {
+	until := map[netip.AddrPort]time.Time{}
+	for _, b := range e.f.Backends {
+		switch {
+		case b.State == balancer.Removed && r.fault == "drains not at all":
+		case r.fault == "drains for ever":
+			until[b.Addr] = time.Time{}
+		default:
+			until[b.Addr] = b.Until
+		}
+	}
+	e.endLocked(func(to netip.AddrPort) bool {
+		_, there := until[to]
+		return !there && r.fault != "keeps flows" && r.fault != "drains for ever"
+	})
+	for c := range e.conns {
+		if end := until[c.to]; !end.IsZero() && c.end == nil {
+			c.end = time.AfterFunc(time.Until(end), c.close)
+		}
+	}
+}
+
+// endLocked closes the connections and flows of backends that are done with.
+func (e *front) endLocked(done func(to netip.AddrPort) bool) {
+	for c := range e.conns {
+		if done(c.to) {
+			c.close()
+		}
+	}
+	for from, c := range e.flows {
+		if done(c.to) {
+			c.close()
+			delete(e.flows, from)
+		}
+	}
+}
+
+func (e *front) shutLocked() {
+	if e.closer != nil {
+		_ = e.closer.Close()
+		e.closer = nil
+	}
+}
+
+// serveLocked listens unless it does so already.
+func (r *reference) serveLocked(e *front) error {
+	if e.closer != nil && !e.gone.Load() {
+		return nil
+	}
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false)
+	gone := new(atomic.Bool)
+	e.gone = gone
+	if e.f.Proto == balancer.UDP {
+		pc, err := lc.ListenPacket(context.Background(), "udp", e.f.AddrPort().String())
+		if err != nil {
+			return err
+		}
+		e.closer = pc
+		r.running.Go(func() { r.datagrams(e, pc.(*net.UDPConn)); r.lost(e, pc, gone) })
+		return nil
+	}
+	ln, err := lc.Listen(context.Background(), "tcp", e.f.AddrPort().String())
+	if err != nil {
+		return err
+	}
+	e.closer = ln
+	r.running.Go(func() { r.accept(e, ln); r.lost(e, ln, gone) })
+	return nil
+}
+
+// lost notes that a socket was closed by someone else.
+func (r *reference) lost(e *front, c io.Closer, gone *atomic.Bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	gone.Store(e.closer == c)
+}
+
+func (r *reference) Close(_ context.Context, keep bool) error {
+	r.mu.Lock()
+	for k := range r.fronts {
+		if r.fault != "leaves services" {
+			r.removeLocked(k)
+		}
+	}
+	r.mu.Unlock()
+	if r.fault != "leaves services" {
+		r.running.Wait()
+	}
+	return nil
+}
+
+// choose picks a backend for a client; the lock is held.
+func (r *reference) chooseLocked(e *front, client netip.AddrPort) (netip.AddrPort, error) {
+	f := e.f
+	inRanges := slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(client.Addr()) })
+	if len(f.Sources) > 0 && !inRanges && !isHosts(client.Addr()) && r.fault != "lets everyone in" {
+		return netip.AddrPort{}, errors.New("not within source_ranges")
+	}
+	if e.sticky != nil {
+		if to, ok := e.sticky.Lookup(client.Addr(), time.Now()); ok && slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.Addr == to && b.State == balancer.Active }) {
+			e.sticky.Store(client.Addr(), to, time.Now())
+			return to, nil
+		}
+	}
+	i := e.picker.Pick(pick.Flow{Client: client, VIP: f.AddrPort()}, nil)
+	if i < 0 {
+		return netip.AddrPort{}, errors.New("no backends")
+	}
+	to := f.Backends[i].Addr
+	if e.sticky != nil {
+		e.sticky.Store(client.Addr(), to, time.Now())
+	}
+	return to, nil
+}
+
+func isHosts(a netip.Addr) bool {
+	local, err := isLocal(a)
+	return local && err == nil
+}
+
+// dial opens the way to a backend.
+func (r *reference) dial(f *balancer.Frontend, to netip.AddrPort) (net.Conn, error) {
+	d := net.Dialer{Timeout: f.ConnectTimeout}
+	if r.fault == "shows the VIP" && f.Proto == balancer.TCP {
+		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.Addr, 0))
+	}
+	if r.fault == "mixes ports up" {
+		to = netip.AddrPortFrom(to.Addr(), f.Key.Port)
+	}
+	return d.Dial(string(f.Proto), to.String())
+}
+
+func (r *reference) accept(e *front, ln net.Listener) {
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		r.running.Go(func() {
+			if err := r.relay(e, c.(*net.TCPConn)); err != nil && r.fault != "never refuses" {
+				_ = c.(*net.TCPConn).SetLinger(0)
+				_ = c.Close()
+			}
+		})
+	}
+}
+
+func (r *reference) relay(e *front, c *net.TCPConn) error {
+	from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
+	r.mu.Lock()
+	f := e.f
+	to, err := r.chooseLocked(e, from)
+	if err != nil {
+		r.mu.Unlock()
+		return err
+	}
+	load := e.load(to)
+	load.Add(1)
+	r.mu.Unlock()
+	defer load.Add(-1)
+	b, err := r.dial(f, to)
+	if err != nil {
+		return err
+	}
+	p := &pair{client: c, backend: b, from: from, to: to}
+	r.mu.Lock()
+	e.conns[p] = true
+	r.counted[f.Key]++
+	r.mu.Unlock()
+	var both sync.WaitGroup
+	both.Go(func() { r.copyHalf(b.(*net.TCPConn), c) })
+	both.Go(func() { r.copyHalf(c, b.(*net.TCPConn)) })
+	both.Wait()
+	r.mu.Lock()
+	delete(e.conns, p)
+	r.mu.Unlock()
+	_ = c.Close() // without a reset: what was sent may still be on its way
+	_ = b.Close()
+	return nil
+}
+
+func (r *reference) copyHalf(dst, src *net.TCPConn) {
+	if _, err := io.Copy(dst, src); err != nil || r.fault == "closes both halves" {
+		_ = dst.Close()
+		_ = src.Close()
+		return
+	}
+	_ = dst.CloseWrite()
+}
+
+func (r *reference) datagrams(e *front, pc *net.UDPConn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := pc.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return
+		}
+		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+		if c, err := r.flow(e, pc, from); err == nil {
+			if r.fault == "cuts datagrams" {
+				n = min(n, 1472)
+			}
+			_, _ = c.backend.Write(buf[:n])
+		}
+	}
+}
+
+// flow returns the client's flow, new if it has none.
+func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := e.flows[from]; c != nil {
+		return c, nil
+	}
+	to, err := r.chooseLocked(e, from)
+	if err != nil {
+		return nil, err
+	}
+	b, err := r.dial(e.f, to)
+	if err != nil {
+		return nil, err
+	}
+	c := &pair{backend: b, from: from, to: to}
+	e.flows[from] = c
+	if r.fault != "miscounts" {
+		r.counted[e.f.Key]++
+	}
+	r.running.Go(func() {
+		buf := make([]byte, 64<<10)
+		for {
+			n, err := b.Read(buf)
+			if err != nil {
+				return
+			}
+			_, _ = pc.WriteToUDPAddrPort(buf[:n], from)
+		}
+	})
+	return c, nil
+}
+
+// Connections lists what is open.
+func (r *reference) Connections(context.Context) ([]dataplane.Connection, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []dataplane.Connection
+	for k, e := range r.fronts {
+		add := func(p *pair) {
+			all = append(all, dataplane.Connection{Frontend: k, Service: e.f.Service, Client: p.from, Backend: p.to})
+		}
+		for p := range e.conns {
+			add(p)
+		}
+		for _, p := range e.flows {
+			add(p)
+		}
+	}
+	return all, nil
+}
+
+// Counters tells how often each frontend was used.
+func (r *reference) Counters() []dataplane.FrontendCount {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []dataplane.FrontendCount
+	for k, n := range r.counted {
+		// Keys of the cases that look here have ports named for their protocols.
+		all = append(all, dataplane.FrontendCount{Service: "web", Port: string(k.Proto), Connections: n})
+	}
+	return all
+}
+
+func (r *reference) String() string { return fmt.Sprintf("reference with fault %q", r.fault) }

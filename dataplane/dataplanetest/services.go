@@ -1,0 +1,64 @@
+package dataplanetest
+
+import (
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+)
+
+// newService returns a service with the defaults that users get, TCP and UDP on vipPort.
+func newService(name balancer.Name, vip addrs, endpoints ...balancer.Endpoint) *balancer.Service {
+	return &balancer.Service{
+		Name: name,
+		VIPs: vip[:],
+		Ports: []balancer.Port{
+			{Name: "tcp", Port: vipPort, Protocol: balancer.TCP, TargetPort: targetPort},
+			{Name: "udp", Port: vipPort, Protocol: balancer.UDP, TargetPort: targetPort},
+		},
+		Endpoints:       endpoints,
+		Scheduler:       balancer.WeightedRoundRobin,
+		Affinity:        balancer.NoAffinity,
+		AffinityTimeout: 3 * time.Hour,
+		SNAT:            balancer.AutoSNAT,
+		Forward:         balancer.NATForward,
+		Locality:        balancer.AnyLocality,
+		NoEndpoints:     balancer.RejectClients,
+		DrainTimeout:    30 * time.Second,
+		ConnectTimeout:  time.Second,
+		ProxyProtocol:   balancer.NoProxyProtocol,
+	}
+}
+
+// edited returns a changed copy of s: published values are never edited.
+func edited(s *balancer.Service, edit func(*balancer.Service)) *balancer.Service {
+	c := *s
+	c.Ports = append([]balancer.Port(nil), s.Ports...)
+	c.Endpoints = append([]balancer.Endpoint(nil), s.Endpoints...)
+	edit(&c)
+	return &c
+}
+
+// endpoints are the servers in both families, weight 1 each.
+func endpoints(servers ...*server) []balancer.Endpoint {
+	var all []balancer.Endpoint
+	for _, s := range servers {
+		for _, a := range s.addr {
+			all = append(all, balancer.Endpoint{Address: a, Weight: 1})
+		}
+	}
+	return all
+}
+
+// weighted are the servers in both families, with these weights.
+func weighted(servers []*server, weights []int) []balancer.Endpoint {
+	all := endpoints(servers...)
+	for i := range all {
+		all[i].Weight = weights[i/2]
+	}
+	return all
+}
+
+func keyOf(a netip.Addr, port uint16, proto balancer.Protocol) balancer.Key {
+	return balancer.Key{Addr: a, Port: port, Proto: proto}
+}

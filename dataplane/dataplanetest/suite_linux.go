@@ -1,0 +1,207 @@
+package dataplanetest
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/lab"
+)
+
+// Subject is a dataplane that has to conform.
+type Subject struct {
+	// Name tells subjects apart in messages.
+	Name string
+	// New returns a dataplane over whatever an earlier one left on the host. The suite closes it.
+	New func(t testing.TB) dataplane.Dataplane
+	// Host returns what keeps addresses and the guard. Nil: one that only adds VIPs to lo, which is enough for
+	// dataplanes that end connections themselves; the cases that ask for the guard are skipped.
+	Host func(t testing.TB) dataplane.Host
+	// ExactWeights: weights are exact over each cycle of connections; otherwise they are judged as random shares. Round
+	// robin is exact in every dataplane.
+	ExactWeights bool
+	// Damage breaks or removes something of the dataplane's on the host, each function in another way. The suite
+	// expects that it is noticed and mended.
+	Damage map[string]func(t testing.TB)
+	// Skip names the cases that the subject can't pass, such as "restart" or "layouts/one-arm", with the reason.
+	Skip map[string]string
+
+	ports *ports
+}
+
+// check is one case of the suite.
+type check struct {
+	name string
+	// guard: it asks for what a Host's guard does.
+	guard bool
+	// needs are tools that the case uses itself.
+	needs []string
+	run   func(t *testing.T, s *Subject)
+}
+
+func checks() []check {
+	return []check{
+		{name: "layouts", run: testLayouts},
+		{name: "ports", run: onRouted(testPorts)},
+		{name: "shares", run: testShares},
+		{name: "sticky-schedulers", run: onRouted(testStickySchedulers)},
+		{name: "affinity", run: onRouted(testAffinity)},
+		{name: "affinity-ends", run: onRouted(testAffinityEnds)},
+		{name: "source-ranges", run: onRouted(testSourceRanges)},
+		{name: "no-endpoints", run: onRouted(testNoEndpoints)},
+		{name: "no-endpoints-drop", run: onRouted(testNoEndpointsDrop)},
+		{name: "endpoint-removed", run: onRouted(testEndpointRemoved)},
+		{name: "drain-timeout", run: onRouted(testDrainTimeout)},
+		{name: "draining", run: onRouted(testDraining)},
+		{name: "undisturbed", run: onRouted(testUndisturbed)},
+		{name: "udp-moves", run: onRouted(testUDPMoves)},
+		{name: "service-removed", run: onRouted(testServiceRemoved)},
+		{name: "streams", run: onRouted(testStreams)},
+		{name: "connections", run: onRouted(testConnections)},
+		{name: "held-vip", guard: true, needs: []string{"ping"}, run: onRouted(testHeldVIP)},
+		{name: "idempotent", run: onBare(testIdempotent)},
+		{name: "order", run: onBare(testOrder)},
+		{name: "damage", run: testDamage},
+		{name: "close", run: onBare(testClose)},
+		{name: "restart", run: testRestart},
+	}
+}
+
+// Run runs the suite. The package's TestMain must call lab.Main.
+func Run(t *testing.T, s Subject) {
+	if os.Getenv(childVar) != "" {
+		runChild(t, &s)
+		return
+	}
+	lab.Require(t)
+	s.ports = &ports{}
+	for _, c := range checks() {
+		s.sub(t, c.name, func(t *testing.T) {
+			if c.guard && s.Host == nil {
+				t.Skip("needs a Host with the guard")
+			}
+			lab.Need(t, c.needs...)
+			c.run(t, &s)
+		})
+	}
+}
+
+// sub runs a subtest of that name unless the subject skips it. The name in Skip is its path below Run.
+func (s *Subject) sub(t *testing.T, path string, f func(t *testing.T)) {
+	t.Run(path[strings.LastIndexByte(path, '/')+1:], func(t *testing.T) {
+		if why, ok := s.Skip[path]; ok {
+			t.Skip(why)
+		}
+		f(t)
+	})
+}
+
+// rig is a subject at work in a world.
+type rig struct {
+	*testing.T
+	s    *Subject
+	w    *world
+	dp   dataplane.Dataplane
+	host dataplane.Host
+	caps balancer.Capabilities
+	*driver
+}
+
+// onRouted makes a case of one that runs in the layout routed.
+func onRouted(f func(r *rig)) func(t *testing.T, s *Subject) {
+	return func(t *testing.T, s *Subject) { f(newRig(t, s, layouts()[0])) }
+}
+
+// newRig builds a layout and starts the subject in it, with no services yet. When the test ends, the subject is
+// closed, and must have left nothing.
+func newRig(t *testing.T, s *Subject, lay layout) *rig {
+	t.Helper()
+	r := newStill(t, s, lay.build(t, lab.New(t)))
+	r.drive()
+	return r
+}
+
+// newStill is a rig whose dataplane nothing drives yet.
+func newStill(t *testing.T, s *Subject, w *world) *rig {
+	t.Helper()
+	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: s.newHost(t)}
+	r.caps = r.dp.Capabilities()
+	t.Cleanup(func() {
+		r.close(r.dp)
+		r.leftNothing()
+	})
+	return r
+}
+
+// drive starts the engine. When the test ends, it removes every service and stops.
+func (r *rig) drive() {
+	r.driver = newDriver(r.dp, r.host, quiet(r.T), balancer.Env{Node: "node", Local: r.w.own})
+	r.start()
+	r.Cleanup(func() {
+		if err := r.wait(r.set()); err != nil {
+			r.Errorf("removing every service: %v", err)
+		}
+		r.stop()
+	})
+}
+
+func (s *Subject) newHost(t testing.TB) dataplane.Host {
+	if s.Host != nil {
+		return s.Host(t)
+	}
+	return newPlainHost(t)
+}
+
+func (r *rig) close(dp dataplane.Dataplane) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := dp.Close(ctx, false); err != nil {
+		r.Errorf("closing the dataplane: %v", err)
+	}
+}
+
+// leftNothing checks that a fresh dataplane finds nothing of those before it.
+func (r *rig) leftNothing() {
+	r.Helper()
+	dp := r.s.New(r.T)
+	defer r.close(dp)
+	seen, err := dp.Observe(context.Background())
+	if err != nil {
+		r.Errorf("observing what was left: %v", err)
+	}
+	if len(seen.Digests) > 0 {
+		r.Errorf("a closed dataplane left %v", seen.Digests)
+	}
+}
+
+// apply makes exactly these services wanted, and waits until they are carried out.
+func (r *rig) apply(services ...*balancer.Service) {
+	r.Helper()
+	if err := r.wait(r.set(services...)); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// each calls f for both families and both protocols, as subtests, with the key of the world's VIP.
+func (r *rig) each(f func(r *rig, key balancer.Key)) {
+	r.Helper()
+	r.eachOf(balancer.TCP, f)
+	r.eachOf(balancer.UDP, f)
+}
+
+// eachOf is each for one protocol.
+func (r *rig) eachOf(proto balancer.Protocol, f func(r *rig, key balancer.Key)) {
+	r.Helper()
+	for i, family := range []string{"4", "6"} {
+		r.T.Run(string(proto)+family, func(t *testing.T) {
+			sub := *r
+			sub.T = t
+			f(&sub, keyOf(r.w.vip[i], vipPort, proto))
+		})
+	}
+}

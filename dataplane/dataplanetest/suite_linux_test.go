@@ -1,0 +1,67 @@
+package dataplanetest
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"vipd/dataplane"
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// faultVar has TestReference run with that fault.
+const faultVar = "VIPD_DATAPLANETEST_FAULT"
+
+func TestReference(t *testing.T) {
+	var newest *reference
+	Run(t, Subject{
+		Name: "reference",
+		New: func(testing.TB) dataplane.Dataplane {
+			newest = newReference(fault(os.Getenv(faultVar)))
+			return newest
+		},
+		ExactWeights: true,
+		Damage:       map[string]func(testing.TB){"sockets": func(testing.TB) { newest.damage() }},
+	})
+}
+
+// TestFaultsAreNoticed has the suite fail for every fault, in the case that is about it.
+func TestFaultsAreNoticed(t *testing.T) {
+	lab.Require(t)
+	noticed := map[fault]string{
+		"IPv4 only":             "layouts/routed/forwarded",
+		"shows the VIP":         "layouts/routed/local",
+		"mixes ports up":        "ports/tcp4",
+		"ignores weights":       "shares",
+		"forgets clients":       "affinity",
+		"never forgets clients": "affinity-ends",
+		"lets everyone in":      "source-ranges",
+		"never refuses":         "no-endpoints/tcp4",
+		"drains not at all":     "endpoint-removed",
+		"drains for ever":       "drain-timeout",
+		"disturbs others":       "undisturbed",
+		"keeps flows":           "udp-moves/udp4",
+		"leaves services":       "service-removed",
+		"closes both halves":    "streams",
+		"cuts datagrams":        "streams",
+		"miscounts":             "connections/udp4",
+		"disturbs itself":       "idempotent",
+		"observes too little":   "order",
+		"sees no damage":        "damage",
+	}
+	for _, f := range slices.Sorted(maps.Keys(noticed)) {
+		t.Run(strings.ReplaceAll(string(f), " ", "-"), func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], "-test.run="+only("TestReference/"+noticed[f]))
+			cmd.Env = append(os.Environ(), faultVar+"="+string(f))
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "--- FAIL: TestReference/"+noticed[f]) {
+				t.Errorf("case %s does not notice a dataplane that %s: %v\n%s", noticed[f], f, err, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,141 @@
+package dataplanetest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/lab"
+)
+
+// testStreams has bytes arrive whole, in order, and ends of streams and of datagrams stay what they are.
+func testStreams(r *rig) {
+	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
+	random := rand.NewChaCha8([32]byte{'s', 't', 'r', 'e', 'a', 'm', 's'})
+	r.each(func(r *rig, key balancer.Key) {
+		if key.Proto == balancer.UDP {
+			for _, size := range []int{0, 1, 1400, 1500, 9000, 60000} {
+				r.echoDatagram(key, random, size)
+			}
+			return
+		}
+		for _, size := range []int{0, 1, 100_000, 4 << 20} {
+			r.echoStream(key, random, size)
+		}
+	})
+}
+
+func (r *rig) echoDatagram(key balancer.Key, random io.Reader, size int) {
+	r.Helper()
+	c, _ := r.mustOpen(r.w.client, netip.Addr{}, key)
+	sent, got := make([]byte, size), make([]byte, 64<<10)
+	_, _ = io.ReadFull(random, sent) // never fails
+	if err := c.SetDeadline(time.Now().Add(atOnce)); err != nil {
+		r.Fatal(err)
+	}
+	if _, err := c.Write(sent); err != nil {
+		r.Fatalf("%s: sending %d bytes: %v", key, size, err)
+	}
+	n, err := c.Read(got)
+	if err != nil || !bytes.Equal(got[:n], sent) {
+		r.Errorf("%s: a datagram of %d bytes comes back with %d, %v", key, size, n, err)
+	}
+}
+
+// echoStream sends size bytes, ends its half of the connection, and reads all of them back, to the other half's end.
+func (r *rig) echoStream(key balancer.Key, random io.Reader, size int) {
+	r.Helper()
+	c, _ := r.mustOpen(r.w.client, netip.Addr{}, key)
+	sent := make([]byte, size)
+	_, _ = io.ReadFull(random, sent) // never fails
+	if err := c.SetDeadline(time.Now().Add(4 * atOnce)); err != nil {
+		r.Fatal(err)
+	}
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := c.Write(sent)
+		wrote <- errors.Join(err, c.(*net.TCPConn).CloseWrite())
+	}()
+	got, err := io.ReadAll(c)
+	if err := errors.Join(err, <-wrote); err != nil || !bytes.Equal(got, sent) {
+		r.Errorf("%s: a stream of %d bytes comes back with %d, %v", key, size, len(got), err)
+	}
+}
+
+// testConnections has dataplanes that list connections and count tell the truth about them.
+func testConnections(r *rig) {
+	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	r.apply(web)
+	lists, isLister := r.dp.(dataplane.Connections)
+	counts, isCounter := r.dp.(dataplane.Counters)
+	if !isLister && !isCounter {
+		r.Skip("it neither lists connections nor counts them")
+	}
+	r.each(func(r *rig, key balancer.Key) {
+		var before uint64
+		if isCounter {
+			before = counted(counts, key.Proto)
+		}
+		c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
+		if isLister {
+			r.lists(lists, key, c.LocalAddr().String(), a)
+		}
+		if !isCounter {
+			return
+		}
+		r.tally(r.w.client, key, 4)
+		r.Eventually("counting 5 connections", func() error { return counts5(counts, key.Proto, before) })
+		r.apply()
+		r.apply(web)
+		if err := counts5(counts, key.Proto, before); err != nil {
+			r.Errorf("after the service was removed and came back: %v", err)
+		}
+	})
+}
+
+// Eventually is lab.Eventually for what happens at once.
+func (r *rig) Eventually(what string, check func() error) {
+	r.Helper()
+	lab.Eventually(r, atOnce, what, check)
+}
+
+// counted sums the connections of the service web's port for proto.
+func counted(c dataplane.Counters, proto balancer.Protocol) (n uint64) {
+	for _, f := range c.Counters() {
+		if f.Service == "web" && f.Port == string(proto) {
+			n += f.Connections
+		}
+	}
+	return n
+}
+
+func counts5(c dataplane.Counters, proto balancer.Protocol, before uint64) error {
+	if got := counted(c, proto) - before; got != 5 {
+		return fmt.Errorf("%d connections counted, want 5", got)
+	}
+	return nil
+}
+
+// lists checks that the connection of client that is answered by a server is listed.
+func (r *rig) lists(l dataplane.Connections, key balancer.Key, client string, a lab.Answer) {
+	r.Helper()
+	r.Eventually("listing a connection", func() error {
+		all, err := l.Connections(r.Context())
+		if err != nil {
+			return err
+		}
+		for _, c := range all {
+			if c.Frontend == key && c.Service == "web" && c.Client.String() == client && c.Backend == a.Local {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s of %s to %s is not among %v", key, client, a.Local, all)
+	})
+}

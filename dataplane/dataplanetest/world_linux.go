@@ -1,0 +1,222 @@
+package dataplanetest
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// The ports of every service here, unless a case says otherwise: they differ, so that a dataplane that mixes them up
+// reaches nothing.
+const (
+	vipPort    = 80
+	targetPort = 8080
+	nodePort   = 30080
+)
+
+const serverCount = 3
+
+// addrs are an IPv4 and an IPv6 address of the same thing.
+type addrs [2]netip.Addr
+
+func parseAddrs(v4, v6 string) addrs { return addrs{netip.MustParseAddr(v4), netip.MustParseAddr(v6)} }
+
+// of returns the address of the same family as a.
+func (p addrs) of(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return p[0]
+	}
+	return p[1]
+}
+
+// heldVIP is the VIP that vipd has to add to the host; others in its networks are free too.
+func heldVIP() addrs { return vipN(10) }
+
+// vipN is another VIP of the range that clients route to the host.
+func vipN(n int) addrs {
+	return parseAddrs(fmt.Sprintf("10.96.0.%d", n), fmt.Sprintf("fd00:96::%d", n))
+}
+
+var vipRanges = [2]string{"10.96.0.0/16", "fd00:96::/64"}
+
+// world is a built layout.
+type world struct {
+	lab     *lab.Lab
+	host    *lab.NS
+	client  *lab.NS
+	clients []addrs // of the client's namespace: it can be many clients
+	servers []*server
+	vip     addrs // of the service
+	node    addrs // the host's own, towards the client
+	own     []netip.Addr
+}
+
+// server is a namespace with echo servers at addr, TCP and UDP.
+type server struct {
+	name string
+	ns   *lab.NS
+	addr addrs
+	echo map[balancer.Key]*lab.Server
+}
+
+// layout is a kind of network around the host.
+type layout struct {
+	name  string
+	build func(t testing.TB, l *lab.Lab) *world
+	snat  balancer.SNAT // of the services
+	// sameLink: clients are on the servers' own link, so that replies would miss the host.
+	sameLink bool
+	// noHairpin: servers that call the VIP reach themselves, whatever the host does.
+	noHairpin bool
+}
+
+func layouts() []layout {
+	return []layout{
+		{name: "routed", build: routed, snat: balancer.AutoSNAT},
+		{name: "one-arm", build: oneArm, snat: balancer.AutoSNAT, sameLink: true},
+		{name: "astray", build: astray, snat: balancer.AlwaysSNAT},
+		{name: "shared-vip", build: sharedVIP, snat: balancer.AutoSNAT, noHairpin: true},
+		{name: "forward-drop", build: forwardDrop, snat: balancer.AutoSNAT},
+		{name: "own-address", build: ownAddress, snat: balancer.AutoSNAT},
+	}
+}
+
+// clientCount is how many addresses the client's namespace has. Neither this nor one more is a multiple of serverCount,
+// so that clients who are scheduled anew by round robin meet other servers.
+const clientCount = 7
+
+// newWorld makes the host and the client's side of it: a link, and a route for VIPs through the host.
+func newWorld(l *lab.Lab) *world {
+	w := &world{lab: l, host: l.Host(), client: l.Add("client"), vip: heldVIP(), node: parseAddrs("10.1.0.1", "fd01::1")}
+	l.Link(w.host, w.client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
+	w.own = append(w.own, w.node[:]...)
+	w.addClients("host", "10.1.0.", "fd01::")
+	w.client.Default("10.1.0.1", "fd01::1")
+	w.forwards()
+	return w
+}
+
+// addClients gives the client's namespace its further addresses on dev, from .2 up.
+func (w *world) addClients(dev, net4, net6 string) {
+	for i := range clientCount {
+		a := parseAddrs(net4+fmt.Sprint(i+2), net6+fmt.Sprint(i+2))
+		if i > 0 {
+			w.client.AddAddr(dev, a[0].String()+"/24")
+			w.client.AddAddr(dev, a[1].String()+"/64")
+		}
+		w.clients = append(w.clients, a)
+	}
+}
+
+// forwards lets the host forward IPv6, which is up to its owner; IPv4 is up to what is tested.
+func (w *world) forwards() { w.host.Sysctl("net.ipv6.conf.all.forwarding", "1") }
+
+// serve adds a server in ns at a, with an echo server for each protocol.
+func (w *world) serve(name string, ns *lab.NS, a addrs) {
+	s := &server{name: name, ns: ns, addr: a, echo: map[balancer.Key]*lab.Server{}}
+	for _, addr := range a {
+		for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+			k := balancer.Key{Addr: addr, Port: targetPort, Proto: proto}
+			s.echo[k] = ns.Echo(string(proto), name, k.AddrPort())
+		}
+	}
+	w.servers = append(w.servers, s)
+}
+
+func routed(_ testing.TB, l *lab.Lab) *world {
+	w := newWorld(l)
+	for i := 1; i <= serverCount; i++ {
+		name := fmt.Sprint("s", i)
+		ns := l.Add(name)
+		gateway := parseAddrs(fmt.Sprintf("10.2.%d.1", i), fmt.Sprintf("fd02:%d::1", i))
+		at := parseAddrs(fmt.Sprintf("10.2.%d.2", i), fmt.Sprintf("fd02:%d::2", i))
+		l.Link(w.host, ns, gateway[0].String()+"/24", at[0].String()+"/24", gateway[1].String()+"/64", at[1].String()+"/64")
+		ns.Default(gateway[0].String(), gateway[1].String())
+		w.own = append(w.own, gateway[:]...)
+		w.serve(name, ns, at)
+	}
+	return w
+}
+
+func oneArm(_ testing.TB, l *lab.Lab) *world {
+	w := &world{lab: l, host: l.Host(), client: l.Add("client"), vip: heldVIP(), node: parseAddrs("10.3.0.1", "fd03::1")}
+	w.own = append(w.own, w.node[:]...)
+	lan := l.Bridge("lan")
+	lan.Join(w.host, "10.3.0.1/24", "fd03::1/64")
+	lan.Join(w.client, "10.3.0.2/24", "fd03::2/64")
+	w.addClients("lan", "10.3.0.", "fd03::")
+	w.routeVIPs(w.client, "10.3.0.1", "fd03::1")
+	for i := 1; i <= serverCount; i++ {
+		name, at := fmt.Sprint("s", i), parseAddrs(fmt.Sprint("10.3.0.", 20+i), fmt.Sprint("fd03::", 20+i))
+		ns := l.Add(name)
+		lan.Join(ns, at[0].String()+"/24", at[1].String()+"/64")
+		w.routeVIPs(ns, "10.3.0.1", "fd03::1")
+		w.serve(name, ns, at)
+	}
+	w.forwards()
+	return w
+}
+
+func (w *world) routeVIPs(n *lab.NS, via ...string) {
+	for i, to := range vipRanges {
+		n.Route(to, via[i])
+	}
+}
+
+func astray(_ testing.TB, l *lab.Lab) *world {
+	w := newWorld(l)
+	lan, router := l.Bridge("lan"), l.Add("router")
+	lan.Join(w.host, "10.4.0.1/24", "fd04::1/64")
+	w.own = append(w.own, netip.MustParseAddr("10.4.0.1"), netip.MustParseAddr("fd04::1"))
+	lan.Join(router, "10.4.0.254/24", "fd04::254/64")
+	for i := 1; i <= serverCount; i++ {
+		name, at := fmt.Sprint("s", i), parseAddrs(fmt.Sprint("10.4.0.", 20+i), fmt.Sprint("fd04::", 20+i))
+		ns := l.Add(name)
+		lan.Join(ns, at[0].String()+"/24", at[1].String()+"/64")
+		ns.Default("10.4.0.254", "fd04::254")
+		w.routeVIPs(ns, "10.4.0.1", "fd04::1")
+		w.serve(name, ns, at)
+	}
+	return w
+}
+
+func sharedVIP(t testing.TB, l *lab.Lab) *world {
+	w := routed(t, l)
+	for _, s := range w.servers {
+		s.ns.AddAddr("lo", w.vip[0].String()+"/32")
+		s.ns.AddAddr("lo", w.vip[1].String()+"/128")
+	}
+	return w
+}
+
+func forwardDrop(t testing.TB, l *lab.Lab) *world {
+	lab.Need(t, "iptables", "ip6tables")
+	w := routed(t, l)
+	policy := func(verdict string) {
+		for _, tool := range []string{"iptables", "ip6tables"} {
+			w.host.Exec(tool, "-w", "-P", "FORWARD", verdict)
+		}
+	}
+	policy("DROP")
+	t.Cleanup(func() { policy("ACCEPT") })
+	return w
+}
+
+func ownAddress(t testing.TB, l *lab.Lab) *world {
+	w := routed(t, l)
+	w.vip = w.node
+	return w
+}
+
+// isOwn reports whether a is one of the host's own addresses, none of which vipd added.
+func (w *world) isOwn(a netip.Addr) bool {
+	for _, own := range w.own {
+		if a == own {
+			return true
+		}
+	}
+	return false
+}
