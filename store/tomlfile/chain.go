@@ -18,9 +18,12 @@ const maxLinks = 40
 // two parts themselves, and, where the way ends early, the first part that is missing. Real is what path leads to,
 // "" if nothing is there.
 func chain(path string) (spots []spot, real string) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return nil, "" // the working folder is gone
+	if !filepath.IsAbs(path) {
+		here, err := os.Getwd()
+		if err != nil {
+			return nil, "" // the working folder is gone
+		}
+		path = here + string(filepath.Separator) + path // not cleaned: after a link, ".." is not what it seems
 	}
 	folder, rest := split(path)
 	for links := 0; len(rest) > 0; {

@@ -27,8 +27,8 @@ func (s *scanner) key() string {
 func (s *scanner) skipString() {
 	quote := s.text[s.pos]
 	fence := s.text[s.pos : s.pos+1]
-	if three := strings.Repeat(fence, 3); strings.HasPrefix(s.text[s.pos:], three) {
-		fence = three
+	if strings.HasPrefix(s.text[s.pos:], `"""`) || strings.HasPrefix(s.text[s.pos:], "'''") {
+		fence = s.text[s.pos : s.pos+3]
 	}
 	s.pos += len(fence)
 	for s.pos < len(s.text) {

@@ -1,0 +1,130 @@
+package tomlfile
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestChangesWithinATickAreSeen changes a file as fast as it can be read, always at the same length: its times may well
+// stay the same.
+func TestChangesWithinATickAreSeen(t *testing.T) {
+	dir := t.TempDir()
+	l := newLoader("", dir)
+	for i := range 300 {
+		weight := 100 + i
+		write(t, filepath.Join(dir, "a.toml"), fmt.Sprintf("[services.a]\nvips = [\"10.0.0.1\"]\nports = [{ port = %d }]\n", weight))
+		l.load(look{all: true})
+		if got := int(l.state.Services.At("a").Ports[0].Port); got != weight {
+			t.Fatalf("round %d: port %d, want %d", i, got, weight)
+		}
+	}
+}
+
+// TestSettledFilesAreNotRead holds the loader to trusting what a file looks like from outside once it is old enough.
+func TestSettledFilesAreNotRead(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.toml")
+	write(t, path, "[services.a]\nvips = [\"10.0.0.1\"]\nports = [{ port = 80 }]\n")
+	l := newLoader("", dir)
+	l.load(look{all: true})
+	old := l.merge.files[path]
+	l.load(look{all: true})
+	if l.merge.files[path] == old {
+		t.Error("a file that was written just now was not read again")
+	}
+	aged := *l.merge.files[path]
+	aged.read = aged.read.Add(settled)
+	l.merge.files[path] = &aged
+	l.load(look{all: true})
+	if l.merge.files[path] != &aged {
+		t.Error("a file that is as it was long ago was read again")
+	}
+	l.load(look{all: true, forced: true})
+	if l.merge.files[path] == &aged {
+		t.Error("a forced look did not read the file")
+	}
+	later := aged
+	later.read = later.read.Add(time.Hour)
+	l.merge.files[path] = &later
+	write(t, path, "[services.a]\nvips = [\"10.0.0.1\"]\nports = [{ port = 81 }]\n")
+	if !l.load(look{all: true}) || l.state.Services.At("a").Ports[0].Port != 81 {
+		t.Error("a changed file was not read again")
+	}
+}
+
+// TestTextsAreNotKept holds services to not keeping the text that they were read from.
+func TestTextsAreNotKept(t *testing.T) {
+	in := interner{}
+	text := "[services.a]\nx = [{ y = \"zzz\" }]\n"
+	doc, problems := Parse("f", []byte(text))
+	if doc == nil {
+		t.Fatal(problems)
+	}
+	own := in.table(doc.Tree())
+	if got, want := fmt.Sprint(own), fmt.Sprint(doc.Tree()); got != want {
+		t.Errorf("copied %s, want %s", got, want)
+	}
+	if len(in) != 5 {
+		t.Errorf("%d strings were copied, want all 5: %v", len(in), in)
+	}
+}
+
+func TestChain(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	do := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(os.MkdirAll(filepath.Join(dir, "a/b/c"), 0o755))
+	do(os.Symlink("b/c", filepath.Join(dir, "a/rel")))
+	do(os.Symlink(dir+"/a/rel/../c", filepath.Join(dir, "abs")))
+	do(os.Symlink("loop", filepath.Join(dir, "loop")))
+	for path, want := range map[string]struct {
+		spots []spot
+		real  string
+	}{
+		"a/b/c":       {[]spot{{"a", "b"}, {"a/b", "c"}}, "a/b/c"},
+		"a/./b/../b":  {[]spot{{"a", "b"}}, "a/b"},
+		"a/rel":       {[]spot{{"", "a"}, {"a", "rel"}, {"a", "b"}, {"a/b", "c"}}, "a/b/c"},
+		"a/rel/no/x":  {[]spot{{"a", "rel"}, {"a/b/c", "no"}}, ""},
+		"a/none/deep": {[]spot{{"a", "none"}}, ""},
+	} {
+		spots, real := chain(dir + "/" + path)
+		var got []spot
+		for _, s := range spots {
+			folder, err := filepath.Rel(dir, s.folder)
+			do(err)
+			if folder == "." {
+				folder = ""
+			}
+			got = append(got, spot{folder, s.name})
+		}
+		wantReal := ""
+		if want.real != "" {
+			wantReal = filepath.Join(dir, want.real)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want.spots) || real != wantReal {
+			t.Errorf("chain of %s:\n got %v to %s\nwant %v to %s", path, got, real, want.spots, wantReal)
+		}
+	}
+	if _, real := chain(filepath.Join(dir, "abs")); real != filepath.Join(dir, "a/b/c") {
+		t.Errorf("abs leads to %s", real)
+	}
+	if spots, real := chain(filepath.Join(dir, "loop")); real != "" || len(spots) == 0 {
+		t.Errorf("a loop leads to %q by %v", real, spots)
+	}
+}
