@@ -1,0 +1,305 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/lab"
+)
+
+// blackhole returns an address that never answers a connection: a listener whose queue is full.
+func blackhole(t testing.TB) netip.AddrPort {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	sa, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(sa.(*unix.SockaddrInet4).Port))
+	for {
+		c, err := net.DialTimeout("tcp", at.String(), 200*time.Millisecond)
+		if err != nil {
+			return at
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+}
+
+func TestBlackholeDelaysFew(t *testing.T) {
+	hole := blackhole(t)
+	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
+	d := start(t, Options{})
+	f := frontendAt("127.77.4.1:9000", a.addr, b.addr, hole)
+	f.ConnectTimeout = 500 * time.Millisecond
+	d.apply(f)
+	var slow, asked atomic.Int64
+	end := time.Now().Add(3 * time.Second)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				started := time.Now()
+				if _, err := askOnce(f.AddrPort(), ""); err != nil {
+					t.Error(err)
+				}
+				asked.Add(1)
+				if time.Since(started) > 300*time.Millisecond {
+					slow.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	// At first all may meet it at once; then one a rest and timeout does.
+	if n := slow.Load(); n > 8+3 || n == 0 {
+		t.Errorf("%d of %d requests were slow, want 1 to 11", n, asked.Load())
+	}
+	t.Logf("%d of %d requests were slow", slow.Load(), asked.Load())
+}
+
+func TestCloseAndRemovalAbandonDials(t *testing.T) {
+	hole := blackhole(t)
+	a := serveAt(t, "127.0.0.1:0", named("a"))
+	d := start(t, Options{})
+	f := frontendAt("127.77.4.2:9000", hole)
+	f.ConnectTimeout = time.Minute
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	connecting := func() error {
+		if list, _ := d.Connections(t.Context()); len(list) != 1 || list[0].State != "connecting" || list[0].Backend != hole {
+			return fmt.Errorf("got %v, want one that is connecting", list)
+		}
+		return nil
+	}
+	eventually(t, "the dial", connecting)
+	d.apply(with(f, func(g *balancer.Frontend) { *g = *frontendAt("127.77.4.2:9000", a.addr) }))
+	if name := c.mustAsk(t); name != "a" {
+		t.Errorf("got %s, want a: the dial of a backend that went is abandoned", name)
+	}
+	c.Close()
+	d.apply(f)
+	eventually(t, "the end of the first", func() error {
+		if list, _ := d.Connections(t.Context()); len(list) > 0 {
+			return fmt.Errorf("there are %v", list)
+		}
+		return nil
+	})
+	c = mustConnect(t, f.AddrPort())
+	eventually(t, "the second dial", connecting)
+	started := time.Now()
+	if err := d.Close(shortly(t), false); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(started); took > 5*time.Second {
+		t.Errorf("closing took %s", took)
+	}
+	wantReset(t, c)
+}
+
+func TestSourceRanges(t *testing.T) {
+	l := lab.New(t)
+	remote := l.Add("remote")
+	l.Link(l.Host(), remote, "10.9.0.1/24", "10.9.0.2/24", "fd00:9::1/64", "fd00:9::2/64")
+	remote.Default("10.9.0.1", "fd00:9::1")
+	l.Host().AddAddr("lo", "10.96.0.1/32")
+	l.Host().AddAddr("lo", "fd00:96::1/128")
+	d := start(t, Options{})
+	cases := []struct {
+		sources string
+		in      bool // the remote client is in them
+	}{
+		{"", true},
+		{"10.9.0.2/32 fd00:9::2/128", true},
+		{"10.9.0.0/24 fd00:9::/64", true},
+		{"0.0.0.0/0 ::/0", true},
+		{"192.0.2.0/24 10.9.0.3/32 fd00:9::3/128 10.8.0.0/15 fd00:8::/31", true},
+		{"192.0.2.0/24 10.9.0.3/32 fd00:9::3/128 fd00:9:0:0:1::/80", false},
+		{"10.9.0.2/32", false}, // for IPv6: none of its family
+	}
+	for _, c := range cases {
+		for _, key := range []string{"10.96.0.1:80/tcp", "10.96.0.1:80/udp", "[fd00:96::1]:80/tcp", "[fd00:96::1]:80/udp"} {
+			k, _ := balancer.ParseKey(key)
+			in := c.in || c.sources == "10.9.0.2/32" && k.Addr.Is4()
+			t.Run(fmt.Sprintf("%s to %s", c.sources, key), func(t *testing.T) {
+				backend := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 7000)
+				if k.Addr.Is6() {
+					backend = netip.MustParseAddrPort("[::1]:7000")
+				}
+				s := l.Host().Echo(string(k.Proto), "s", backend)
+				defer s.Close()
+				f := frontendAt(key, backend)
+				for text := range strings.FieldsSeq(c.sources) {
+					f.Sources = append(f.Sources, netip.MustParsePrefix(text))
+				}
+				d.apply(f)
+				if err := try(t, l.Host(), k); err != nil {
+					t.Errorf("the node itself: %v", err)
+				}
+				if err := try(t, remote, k); in && err != nil {
+					t.Errorf("the client: %v", err)
+				} else if timeout := net.Error(nil); !in && (!errors.As(err, &timeout) || !timeout.Timeout()) {
+					t.Errorf("a client that may not connect got %v, want silence", err)
+				}
+			})
+		}
+	}
+}
+
+// try makes one request from a namespace.
+func try(t *testing.T, from *lab.NS, k balancer.Key) error {
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	c, err := from.Dial(ctx, string(k.Proto), k.AddrPort().String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = lab.AskWithin(c, 300*time.Millisecond)
+	return err
+}
+
+func TestDropWithoutBackends(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{})
+	f := frontendAt("127.77.4.4:9000", s.addr)
+	f.NoBackends = balancer.DropClients
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	c.mustAsk(t)
+	d.apply(with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 }))
+	_, err := net.DialTimeout("tcp", f.AddrPort().String(), 300*time.Millisecond)
+	if timeout := net.Error(nil); !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Errorf("got %v, want silence", err)
+	}
+	c.mustAsk(t)
+	d.apply(f)
+	c.mustAsk(t)
+	if _, err := askOnce(f.AddrPort(), ""); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestExplainsWhyItCannotListen(t *testing.T) {
+	s := serveAt(t, "0.0.0.0:0", named("s"))
+	other := serveAt(t, "127.0.0.1:0", named("other"))
+	d := start(t, Options{})
+	wildcard := frontendAt(fmt.Sprintf("127.77.4.5:%d", s.addr.Port()), other.addr)
+	foreign := frontendAt("203.0.113.9:9000", other.addr)
+	fine := frontendAt("127.77.4.5:9000", other.addr)
+	err := d.tryApply(wildcard, foreign, fine)
+	var each dataplane.KeyErrors
+	if !errors.As(err, &each) || len(each) != 2 {
+		t.Fatalf("got %v, want errors of two keys", err)
+	}
+	if err := each[wildcard.Key]; !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "ss -lnp") {
+		t.Errorf("got %v, want that the port is in use and how to find by whom", err)
+	}
+	if err := each[foreign.Key]; !errors.Is(err, syscall.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "not an address of this host") {
+		t.Errorf("got %v, want that it is not an address of this host", err)
+	}
+	if _, err := askOnce(fine.AddrPort(), ""); err != nil {
+		t.Errorf("the good one: %v", err)
+	}
+	seen, err := d.Observe(t.Context())
+	if err != nil || seen.Digests[fine.Key] != d.Digest(fine) || seen.Digests[foreign.Key] != 0 {
+		t.Errorf("observed %v, %v; want the good one, and the bad ones as damaged", seen, err)
+	}
+	d.remove(wildcard.Key, foreign.Key, fine.Key)
+}
+
+// The environment variable that makes the test binary the child of TestDescriptorExhaustion.
+const exhaustionVar = "VIPD_TEST_EXHAUSTION"
+
+func TestDescriptorExhaustion(t *testing.T) {
+	for _, how := range []string{"budget", "emfile"} {
+		t.Run(how, func(t *testing.T) {
+			s := serveAt(t, "127.0.0.1:0", named("s"))
+			cmd := exec.Command(os.Args[0], "-test.run=^TestExhaustedChild$", "-test.v")
+			cmd.Env = append(os.Environ(), exhaustionVar+"="+how+" "+s.addr.String(), "VIPD_LAB=yes")
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out strings.Builder
+			cmd.Stdout, cmd.Stderr = &out, &out
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			vip := netip.MustParseAddrPort("127.77.4.6:9000")
+			eventually(t, "the child", func() error { _, err := askOnce(vip, ""); return err })
+			var held []*client
+			for range 150 { // far more than 64 descriptors can carry: the rest waits in the queue
+				held = append(held, mustConnect(t, vip))
+			}
+			answered := make([]atomic.Bool, len(held))
+			var wg sync.WaitGroup
+			for i, c := range held {
+				wg.Go(func() {
+					if _, err := c.ask("x"); err != nil {
+						t.Errorf("connection %d: %v", i, err)
+					}
+					answered[i].Store(true)
+					c.Close() // makes room for the next
+				})
+			}
+			wg.Wait()
+			if _, err := askOnce(vip, ""); err != nil {
+				t.Errorf("afterwards: %v", err)
+			}
+			_ = in.Close()
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("the child: %v\n%s", err, out.String())
+			}
+		})
+	}
+}
+
+// TestExhaustedChild serves until its input ends, with few descriptors.
+func TestExhaustedChild(t *testing.T) {
+	how, backend, ok := strings.Cut(os.Getenv(exhaustionVar), " ")
+	if !ok {
+		t.Skip("it is the child of TestDescriptorExhaustion")
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: 64}); err != nil {
+		t.Fatal(err)
+	}
+	o := Options{}
+	if how == "emfile" {
+		o.MaxDescriptors = 1000 // the budget does not help: the system says no
+	}
+	d := start(t, o)
+	d.apply(frontendAt("127.77.4.6:9000", netip.MustParseAddrPort(backend)))
+	_, _ = os.Stdin.Read(make([]byte, 1))
+}
+
+// shortly is a context that ends in a moment.
+func shortly(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}

@@ -1,0 +1,83 @@
+package userspace
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/pires/go-proxyproto"
+
+	"vipd/balancer"
+)
+
+func TestProxyHeader(t *testing.T) {
+	for _, version := range []balancer.ProxyProtocol{balancer.ProxyProtocolV1, balancer.ProxyProtocolV2} {
+		for _, host := range []string{"127.0.0.1", "::1"} {
+			t.Run(fmt.Sprintf("%s from %s", version, host), func(t *testing.T) {
+				s := serveAt(t, net.JoinHostPort(host, "0"), func(c net.Conn) {
+					in := bufio.NewReader(c)
+					h, err := proxyproto.Read(in)
+					if err != nil {
+						t.Errorf("reading the header: %v", err)
+						return
+					}
+					line, _ := in.ReadString('\n')
+					fmt.Fprintf(c, "%s,%s,%d %s", h.SourceAddr, h.DestinationAddr, h.Version, line)
+				})
+				dead := serveAt(t, net.JoinHostPort(host, "0"), nil)
+				dead.stop()
+				d := start(t, Options{})
+				vip := netip.AddrPortFrom(netip.MustParseAddr(map[string]string{"127.0.0.1": "127.77.5.1", "::1": "::1"}[host]), 9000)
+				f := frontendAt(vip.String(), s.addr, dead.addr)
+				f.ProxyProtocol = version
+				d.apply(f)
+				for range 4 {
+					c := mustConnect(t, vip)
+					want := fmt.Sprintf("%s,%s,%s", c.LocalAddr(), vip, string(version[1]))
+					if got := c.mustAsk(t); got != want {
+						t.Errorf("the backend was told %s, want %s", got, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+func FuzzHeader(f *testing.F) {
+	f.Add([]byte{10, 0, 0, 1}, uint16(1), []byte{10, 0, 0, 2}, uint16(80), false)
+	f.Add(bytes.Repeat([]byte{0xfd}, 16), uint16(65535), make([]byte, 16), uint16(0), true)
+	f.Fuzz(func(t *testing.T, client []byte, clientPort uint16, vip []byte, vipPort uint16, v2 bool) {
+		from, ok1 := netip.AddrFromSlice(client)
+		to, ok2 := netip.AddrFromSlice(vip)
+		from, to = from.Unmap(), to.Unmap()
+		if !ok1 || !ok2 || from.Is4() != to.Is4() {
+			return // a frontend has clients of its own family
+		}
+		version := balancer.ProxyProtocolV1
+		if v2 {
+			version = balancer.ProxyProtocolV2
+		}
+		source, destination := netip.AddrPortFrom(from, clientPort), netip.AddrPortFrom(to, vipPort)
+		text, err := header(version, source, destination)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := bufio.NewReader(bytes.NewReader(append(text, "rest"...)))
+		h, err := proxyproto.Read(in)
+		if err != nil {
+			t.Fatalf("reading %q: %v", text, err)
+		}
+		if got := h.SourceAddr.(*net.TCPAddr).AddrPort(); netip.AddrPortFrom(got.Addr().Unmap(), got.Port()) != source {
+			t.Errorf("the client came back as %s, want %s", got, source)
+		}
+		if got := h.DestinationAddr.(*net.TCPAddr).AddrPort(); netip.AddrPortFrom(got.Addr().Unmap(), got.Port()) != destination {
+			t.Errorf("the VIP came back as %s, want %s", got, destination)
+		}
+		if rest, _ := in.ReadString(0); rest != "rest" {
+			t.Errorf("after the header there is %q, want %q", rest, "rest")
+		}
+	})
+}
