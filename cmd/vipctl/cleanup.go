@@ -15,6 +15,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/table"
+	"vipd/dataplane/host"
 )
 
 func cleanupVerb() *verb {
@@ -34,8 +36,8 @@ func cleanupVerb() *verb {
 	}
 }
 
-// cleaner removes one kind of leftovers, or only lists them.
-type cleaner func(ctx context.Context, dry bool) (removed []string, err error)
+// cleaner removes one kind of leftovers, or only looks. It says what it does, such as "remove file /run/vipd/vipd.lock".
+type cleaner func(ctx context.Context, dry bool) (done []string, err error)
 
 func runCleanup(c *call) error {
 	mode, err := c.mode()
@@ -52,18 +54,18 @@ func runCleanup(c *call) error {
 			return err
 		}
 	}
-	word := "removed "
+	prefix := ""
 	if dry {
-		word = "would remove "
+		prefix = "would "
 	}
 	var failed []error
 	n := 0
 	for _, clean := range cleaners(conf, mode) {
-		removed, err := clean(c, dry)
+		done, err := clean(c, dry)
 		failed = append(failed, err)
-		n += len(removed)
-		for _, what := range removed {
-			failed = append(failed, c.print(word+what+"\n"))
+		n += len(done)
+		for _, what := range done {
+			failed = append(failed, c.print(prefix+table.Line(what)+"\n"))
 		}
 	}
 	if err := errors.Join(failed...); err != nil {
@@ -115,7 +117,16 @@ func cleaners(conf config.Config, mode config.ModeName) []cleaner {
 	if mode != "" && mode != config.AutoMode {
 		return nil
 	}
-	return []cleaner{filesCleaner(conf)}
+	return []cleaner{hostCleaner(conf), filesCleaner(conf)}
+}
+
+// hostCleaner removes what all modes share: addresses, the guard, sysctls.
+func hostCleaner(conf config.Config) cleaner {
+	return func(ctx context.Context, dry bool) ([]string, error) {
+		o := host.DefaultOptions() // what to remove does not depend on the others
+		o.Interface, o.RunDir = conf.Addresses.Interface, conf.RunDir
+		return host.Cleanup(ctx, o, dry)
+	}
 }
 
 // filesCleaner removes what the daemon keeps in its folders, and the folders if nothing else is in them.
@@ -142,12 +153,12 @@ func filesCleaner(conf config.Config) cleaner {
 					continue
 				}
 			}
-			removed = append(removed, "file "+file)
+			removed = append(removed, "remove file "+file)
 		}
 		if !dry {
 			for _, dir := range []string{conf.RunDir, conf.StateDir} {
 				if os.Remove(dir) == nil { // it fails while anything is in there
-					removed = append(removed, "folder "+dir)
+					removed = append(removed, "remove folder "+dir)
 				}
 			}
 		}

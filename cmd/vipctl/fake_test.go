@@ -139,7 +139,8 @@ func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(result)
 }
 
-// fill makes a node with two services, one of them with every trouble there is.
+// fill makes a node with two services, one of them with every trouble there is. Times are long ago, and 20 seconds
+// more, so that what is shown of them does not change while a test runs.
 func (d *fakeDaemon) fill() {
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	key := func(text string) balancer.Key {
@@ -205,20 +206,20 @@ func (d *fakeDaemon) fill() {
 		d.frontends = append(d.frontends, s.Frontends...)
 	}
 	d.status = api.Status{
-		Version: "v1.0.0", Node: "gw1", Zone: "a", Started: ago(2*time.Hour + 30*time.Second),
+		Version: "v1.0.0", Node: "gw1", Zone: "a", Started: ago(2*time.Hour + 20*time.Second),
 		Mode: api.Mode{
 			InUse: "userspace", Wanted: "auto", Reason: "not ipvs: the kernel has no ip_vs; not iptables: this version does not have it",
 			Detail: "traffic is intercepted by redirect",
 		},
 		Store: api.Store{Kind: "file", Place: "/etc/vipd/vipd.toml", Connected: true, Revision: 12},
-		Sync:  api.Sync{Wanted: 12, Applied: 12, Last: ago(3*time.Minute + 500*time.Millisecond), LastDuration: 1234 * time.Microsecond, LastChanges: 4, Repairs: 1},
+		Sync:  api.Sync{Wanted: 12, Applied: 12, Last: ago(3*time.Hour + 20*time.Second), LastDuration: 1234 * time.Microsecond, LastChanges: 4, Repairs: 1},
 		Ready: true, Services: 2, Frontends: 3, Endpoints: 6,
 		Addresses: []api.Address{{Address: "10.96.0.10", Held: "vipd0"}, {Address: "10.96.0.53", Held: "host", Note: "it stays when vipd goes"}, {Address: "fd00:96::10", Held: "none", Note: "no such device"}},
 		Problems:  []balancer.Problem{problem, {Severity: balancer.SeverityWarning, Field: "state_dir", Text: "keeping state in state_dir: no space left on device"}},
 	}
 	d.conns = []api.Connection{
-		{Frontend: key("10.96.0.10:80/tcp"), Service: "web", Client: netip.MustParseAddrPort("10.0.0.7:51234"), Backend: netip.MustParseAddrPort("192.168.1.11:8080"), State: "established", Since: ago(65*time.Second + 500*time.Millisecond), In: 300, Out: 1 << 20},
-		{Frontend: key("10.96.0.53:53/udp"), Service: "dns", Client: netip.MustParseAddrPort("10.0.0.8:40000"), State: "connecting", Since: ago(500 * time.Millisecond)},
+		{Frontend: key("10.96.0.10:80/tcp"), Service: "web", Client: netip.MustParseAddrPort("10.0.0.7:51234"), Backend: netip.MustParseAddrPort("192.168.1.11:8080"), State: "established", Since: ago(90*time.Minute + 20*time.Second), In: 300, Out: 1 << 20},
+		{Frontend: key("10.96.0.53:53/udp"), Service: "dns", Client: netip.MustParseAddrPort("10.0.0.8:40000"), State: "connecting", Since: ago(25*time.Hour + 20*time.Second)},
 	}
 	d.reload = api.Reload{Revision: 13, Services: 2}
 }

@@ -13,13 +13,13 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, host(), os.Args[1:])
+	code := run(ctx, thisProcess(), os.Args[1:])
 	stop()
 	os.Exit(code)
 }
 
-// host is the world as this process has it.
-func host() world {
+// thisProcess is the world that this process was given.
+func thisProcess() world {
 	outTerminal, errTerminal := terminal(os.Stdout), terminal(os.Stderr)
 	color := outTerminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	if runtime.GOOS == "windows" && os.Getenv("TERM") == "" {

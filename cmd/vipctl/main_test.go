@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -41,6 +42,12 @@ func TestScript(t *testing.T) {
 			e.Setenv("SUDO_USER", "ana")
 			e.Setenv("GORACE", "atexit_sleep_ms=0") // a second for each command otherwise
 			return nil
+		},
+		Condition: func(name string) (bool, error) {
+			if name != "namespaces" {
+				return false, fmt.Errorf("there is no condition %q", name)
+			}
+			return exec.Command("unshare", "-rn", "true").Run() == nil, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "fake": change},
 	})
@@ -89,7 +96,7 @@ func changes(d *fakeDaemon) map[string]func() {
 		"trouble": func() {
 			d.status.Mode = api.Mode{InUse: "userspace", Wanted: "iptables", Fallback: true, Reason: "not iptables: iptables-restore is not installed"}
 			d.status.Store.Connected, d.status.Store.Error = false, "open /etc/vipd/vipd.toml: permission denied"
-			d.status.Sync = api.Sync{Wanted: 14, Applied: 12, Pending: 3, Failing: 1, Last: time.Now().Add(-2*time.Second - 500*time.Millisecond), LastDuration: 2 * time.Second, LastChanges: 1, LastError: "10.96.0.10:80/tcp: adding the address: no such device"}
+			d.status.Sync = api.Sync{Wanted: 14, Applied: 12, Pending: 3, Failing: 1, Last: time.Now().Add(-2*time.Hour - 20*time.Second), LastDuration: 2 * time.Second, LastChanges: 1, LastError: "10.96.0.10:80/tcp: adding the address: no such device"}
 			d.status.Ready = false
 		},
 		"differences": func() {
