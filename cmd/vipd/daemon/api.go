@@ -1,0 +1,159 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/dataplane"
+)
+
+// api returns the handler of the Unix socket.
+func (d *Daemon) api() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", d.view(func(v *view) any { return v.status() }))
+	mux.HandleFunc("GET /v1/services", d.view(func(v *view) any { return v.services() }))
+	mux.HandleFunc("GET /v1/endpoints", d.view(func(v *view) any { return v.endpoints() }))
+	mux.HandleFunc("GET /v1/frontends", d.view(func(v *view) any { return v.frontends() }))
+	mux.HandleFunc("GET /v1/diff", d.view(func(v *view) any { return v.differences() }))
+	mux.HandleFunc("GET /v1/overrides", d.view(func(v *view) any { return v.overrides() }))
+	mux.HandleFunc("POST /v1/overrides", d.postOverrides)
+	mux.HandleFunc("GET /v1/connections", d.getConnections)
+	mux.HandleFunc("POST /v1/reload", d.postReload)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuseCall(w, http.StatusNotFound, errors.New("vipd does not know "+r.Method+" "+r.URL.Path+": vipctl and vipd may be of different versions"))
+	})
+	return mux
+}
+
+func answer(w http.ResponseWriter, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(body) // the caller has gone: nobody is left to tell
+}
+
+func refuseCall(w http.ResponseWriter, code int, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(api.Error{Message: err.Error()}) // as above
+}
+
+// view answers with what make returns, once or, with ?watch=1, whenever it has changed.
+func (d *Daemon) view(make func(*view) any) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "" {
+			answer(w, make(d.newView()))
+			return
+		}
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		d.follow(r.Context(), w, make)
+	}
+}
+
+// watchInterval is how often an answer that is watched is made again for the sake of its counts.
+const watchInterval = time.Second
+
+// follow writes a line whenever the answer has changed, until the caller goes.
+func (d *Daemon) follow(ctx context.Context, w http.ResponseWriter, make func(*view) any) {
+	last := ""
+	counts := time.NewTicker(watchInterval) // connections come and go without a word
+	defer counts.Stop()
+	for {
+		compiled, synced := *d.model.changed.Load(), d.engine.Changed()
+		text, err := json.Marshal(make(d.newView()))
+		if err != nil {
+			d.Log.Error("writing an answer of the API", "err", err)
+			return
+		}
+		if string(text) != last {
+			last = string(text)
+			if _, err := w.Write(append(text, '\n')); err != nil {
+				return
+			}
+			_ = http.NewResponseController(w).Flush() // a writer that can't flush sends when it is full
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-compiled:
+		case <-synced:
+		case <-counts.C:
+		}
+	}
+}
+
+func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
+	problems, err := d.Reload(r.Context())
+	if err != nil {
+		refuseCall(w, http.StatusInternalServerError, err)
+		return
+	}
+	s := d.model.state()
+	answer(w, api.Reload{Revision: s.snapshot.Revision, Services: s.snapshot.Services.Len(), Problems: emptyIfNil(problems)})
+}
+
+func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
+	lister, ok := d.mode.dataplane.(dataplane.Connections)
+	if !ok {
+		refuseCall(w, http.StatusNotImplemented, errors.New(string(d.mode.name)+" mode can't list connections"))
+		return
+	}
+	all, err := lister.Connections(r.Context())
+	if err != nil {
+		refuseCall(w, http.StatusInternalServerError, err)
+		return
+	}
+	service := r.URL.Query().Get("service")
+	if service != "" && !d.model.state().snapshot.Services.Has(balancer.Name(service)) {
+		refuseCall(w, http.StatusNotFound, noService(balancer.Name(service), d.model.state()))
+		return
+	}
+	of := []dataplane.Connection{}
+	for _, c := range all {
+		if service == "" || string(c.Service) == service {
+			of = append(of, c)
+		}
+	}
+	answer(w, of)
+}
+
+func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
+	var q api.OverrideRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&q); err != nil {
+		refuseCall(w, http.StatusBadRequest, err)
+		return
+	}
+	var result api.OverrideResult
+	err := d.model.update(r.Context(), func(s *state, o overrides) (overrides, error) {
+		targets, err := targetsOf(&q, s)
+		if err != nil {
+			return o, err
+		}
+		change, err := overrideOf(&q)
+		if err != nil {
+			return o, err
+		}
+		for _, t := range targets {
+			o = o.set(t, change)
+			result.Targets = append(result.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o.At(t)})
+		}
+		return o, nil
+	})
+	if err != nil {
+		refuseCall(w, http.StatusBadRequest, err)
+		return
+	}
+	d.settle(r.Context())
+	answer(w, result)
+}
+
+// emptyIfNil makes a list that JSON writes as [].
+func emptyIfNil[T any](l []T) []T {
+	if l == nil {
+		return []T{}
+	}
+	return l
+}

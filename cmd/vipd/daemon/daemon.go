@@ -1,0 +1,266 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/config"
+	"vipd/dataplane"
+	"vipd/dataplane/host"
+	"vipd/store"
+	"vipd/store/tomlfile"
+)
+
+// Options are what a Daemon is made of.
+type Options struct {
+	// ConfigFile is vipd.toml.
+	ConfigFile string
+	// Mode, unless "", wins over the configuration's.
+	Mode config.ModeName
+	Log  *slog.Logger
+	// Version is shown in status and metrics.
+	Version string
+	// Modes are the dataplanes that this program has, the best first.
+	Modes []Mode
+}
+
+// Daemon is one running vipd.
+type Daemon struct {
+	Options
+	config  config.Config
+	lock    *os.File
+	host    *host.Host
+	mode    chosen
+	engine  *dataplane.Engine
+	source  source
+	model   *model
+	metrics *metrics
+	socket  net.Listener
+	web     net.Listener // nil: turned off
+	started time.Time
+	notify  notifier
+}
+
+// source is what the daemon needs of a store.
+type source interface {
+	store.Source
+	store.Reloader
+}
+
+// New reads the configuration, tries the modes and opens the sockets. It starts nothing and changes nothing in the
+// kernel but for the trials. Close what it returns by running it.
+func New(o Options) (*Daemon, error) {
+	c, problems, err := config.Load(o.ConfigFile)
+	if err != nil {
+		return nil, err
+	}
+	if err := refuse(problems); err != nil {
+		return nil, err
+	}
+	if o.Mode != "" {
+		c.Mode = o.Mode
+	}
+	if c.Node == "" {
+		if c.Node, err = os.Hostname(); err != nil {
+			return nil, fmt.Errorf("finding the host's name (or set node in %s): %w", o.ConfigFile, err)
+		}
+	}
+	d := &Daemon{Options: o, config: c, started: time.Now()}
+	opened := false
+	defer func() {
+		if !opened {
+			d.closeFiles()
+		}
+	}()
+	if err := d.openFiles(); err != nil {
+		return nil, err
+	}
+	if err := d.build(); err != nil {
+		return nil, err
+	}
+	opened = true
+	return d, nil
+}
+
+// refuse returns an error that lists what keeps a configuration from being used.
+func refuse(problems []balancer.Problem) error {
+	var all []error
+	for _, p := range problems {
+		if p.Severity == balancer.SeverityError {
+			all = append(all, errors.New(p.String()))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// openFiles takes the lock and opens the sockets.
+func (d *Daemon) openFiles() (err error) {
+	for _, dir := range []string{d.config.RunDir, d.config.StateDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("making vipd's folder (set run_dir and state_dir to folders that this user may write): %w", err)
+		}
+	}
+	if d.lock, err = takeLock(filepath.Join(d.config.RunDir, "vipd.lock")); err != nil {
+		return err
+	}
+	if d.socket, err = listenSocket(d.config.API.Socket, d.Log); err != nil {
+		return err
+	}
+	if d.config.API.HTTP != "" {
+		if d.web, err = net.Listen("tcp", d.config.API.HTTP); err != nil {
+			return fmt.Errorf("opening api.http for metrics and health: %w", err)
+		}
+	}
+	return nil
+}
+
+func (d *Daemon) closeFiles() {
+	if d.web != nil {
+		_ = d.web.Close()
+	}
+	if d.socket != nil {
+		_ = d.socket.Close()
+	}
+	if d.lock != nil {
+		_ = d.lock.Close()
+	}
+}
+
+// build makes the parts and connects them.
+func (d *Daemon) build() (err error) {
+	c := d.config
+	component := func(name string) *slog.Logger { return d.Log.With("component", name) }
+	d.host, err = host.New(host.Options{
+		Interface: c.Addresses.Interface, Bind: c.Addresses.Bind, StrictARP: c.Addresses.StrictARP,
+		ManageSysctls: c.Host.ManageSysctls, Backend: host.Backend(c.IPTables.Backend), RunDir: c.RunDir, Log: component("host"),
+	})
+	if err != nil {
+		return err
+	}
+	if d.mode, err = choose(d.Modes, c, d.Log); err != nil {
+		return err
+	}
+	d.metrics = newMetrics(d)
+	d.engine = dataplane.NewEngine(dataplane.Options{
+		Dataplane: d.mode.dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
+		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
+	})
+	d.source = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, Log: component("store")})
+	d.model, err = newModel(d)
+	return err
+}
+
+// Socket returns the path of the API's socket.
+func (d *Daemon) Socket() string { return d.config.API.Socket }
+
+// Web returns the address of metrics and health; nil: turned off.
+func (d *Daemon) Web() net.Addr {
+	if d.web == nil {
+		return nil
+	}
+	return d.web.Addr()
+}
+
+// Run serves until ctx ends or a part can't go on. Then it hands the traffic over as the mode does that: userspace
+// stops accepting, drains and takes its redirects and addresses back; kernel modes leave theirs. It is called once.
+func (d *Daemon) Run(ctx context.Context) error {
+	defer d.closeFiles()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var parts sync.WaitGroup
+	start := func(name string, run func(context.Context) error) {
+		parts.Go(func() {
+			if err := run(ctx); err != nil {
+				cancel(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node, "mode", d.mode.name, "why", d.mode.reason)
+	start("API", func(ctx context.Context) error { return serve(ctx, d.socket, d.api()) })
+	if d.web != nil {
+		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler()) })
+	}
+	start("model", d.model.run)
+	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.model.publish) })
+	start("engine", d.engine.Run)
+	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.kick) })
+	start("notify", d.notifyLoop)
+	<-ctx.Done()
+	d.notify.stopping()
+	parts.Wait()
+	err := d.handOver()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		err = errors.Join(cause, err)
+	}
+	d.Log.Info("vipd has stopped")
+	return err
+}
+
+// handOver closes the dataplane and, where traffic can't go on without this process, takes the addresses back.
+func (d *Daemon) handOver() error {
+	limit := time.Second
+	want, _ := d.engine.Wanted()
+	for _, f := range want.Frontends.All() {
+		limit = max(limit, f.DrainTimeout)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := d.mode.dataplane.Close(ctx, d.mode.keep); err != nil {
+		return fmt.Errorf("closing %s mode: %w", d.mode.name, err)
+	}
+	if d.mode.keep {
+		return nil
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := d.host.Prepare(ctx, balancer.Desired{}); err != nil {
+		return err
+	}
+	return d.host.Finish(ctx, snap.Map[balancer.Key, *balancer.Frontend]{})
+}
+
+// Reload reads the configuration and all definitions again, and returns what came of it.
+func (d *Daemon) Reload(ctx context.Context) ([]balancer.Problem, error) {
+	d.notify.reloading()
+	defer d.notify.ready()
+	if _, err := d.source.Reload(ctx); err != nil {
+		return nil, err
+	}
+	d.model.reconfigure()
+	if err := d.model.catchUp(ctx); err != nil {
+		return nil, err
+	}
+	d.engine.Resync()
+	d.settle(ctx)
+	return d.problems(), nil
+}
+
+// settleTime bounds how long a caller waits for what it asked to be carried out. What takes longer goes on, and is seen
+// in status.
+const settleTime = 5 * time.Second
+
+// settle waits until what is compiled is carried out, but for frontends in backoff.
+func (d *Daemon) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	for {
+		changed := d.engine.Changed()
+		if d.newView().pending() == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}

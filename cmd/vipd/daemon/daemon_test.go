@@ -1,0 +1,424 @@
+package daemon_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"go.uber.org/goleak"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/vipd/daemon"
+	"vipd/dataplane"
+	"vipd/dataplane/userspace"
+	"vipd/test/wait"
+)
+
+// TestMain fails when a goroutine outlives the tests, all of which end their daemons.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+}
+
+// node is a daemon in this process, on a configuration in a folder of its own.
+type node struct {
+	t      *testing.T
+	dir    string
+	client *api.Client
+	daemon *daemon.Daemon
+	stop   func() // ends it and waits
+}
+
+func modes() []daemon.Mode {
+	return []daemon.Mode{{
+		Name: config.UserspaceMode,
+		New: func(_ context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
+			return userspace.New(userspace.Options{Log: log, Intercept: userspace.Interception(c.Userspace.Intercept)})
+		},
+	}}
+}
+
+// header makes a configuration that needs no privilege.
+const header = `mode = "userspace"
+node = "n1"
+state_dir = "state"
+run_dir = "run"
+[api]
+socket = "run/vipd.sock"
+http = "127.0.0.1:0"
+[userspace]
+intercept = "bind"
+`
+
+func startNode(t *testing.T, services string) *node {
+	n := &node{t: t, dir: t.TempDir()}
+	n.write(services)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	return n
+}
+
+func (n *node) file() string { return filepath.Join(n.dir, "vipd.toml") }
+
+func (n *node) write(services string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.file(), []byte(header+services), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) start() {
+	n.t.Helper()
+	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Version: "test", Modes: modes()})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	n.daemon, n.client = d, api.NewClient(d.Socket())
+	n.stop = func() {
+		n.stop = func() {}
+		n.client.Close()
+		cancel()
+		if err := <-ended; err != nil {
+			n.t.Error("Run returned", err)
+		}
+	}
+	wait.For(n.t, 10*time.Second, "the daemon to be ready", func() bool { return n.status().Ready })
+}
+
+func (n *node) status() api.Status {
+	n.t.Helper()
+	s, err := n.client.Status(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return s
+}
+
+// problems writes the status' problems, a line each.
+func (n *node) problems() string {
+	var lines []string
+	for _, p := range n.status().Problems {
+		lines = append(lines, strings.ReplaceAll(p.String(), n.dir+"/", ""))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (n *node) endpoints() string {
+	n.t.Helper()
+	all, err := n.client.Endpoints(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var words []string
+	for _, e := range all {
+		words = append(words, fmt.Sprintf("%s:%s/%d", e.Address, e.State, e.Weight))
+	}
+	return strings.Join(words, " ")
+}
+
+// server answers each connection with its name until the test ends.
+func server(t *testing.T, address, name string) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, name)
+			_ = c.Close()
+		}
+	}()
+}
+
+// ask returns what the server behind address says.
+func ask(address string) string {
+	c, err := net.DialTimeout("tcp", address, 5*time.Second)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = c.Close() }()
+	text, err := io.ReadAll(c)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// web is a service with two endpoints, named by the addresses where they listen.
+const web = `
+[services.web]
+vips = ["127.40.0.1"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.40.1.1", port = 9001, node = "a" }, { address = "127.40.1.1", port = 9002, node = "b" }]
+`
+
+func TestServesAndFollowsTheFile(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "two")
+	n := startNode(t, web)
+	got := []string{ask("127.40.0.1:8080"), ask("127.40.0.1:8080")}
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"one", "two"}) {
+		t.Errorf("two requests came to %q", got)
+	}
+	if p := n.problems(); p != "" {
+		t.Error("problems:", p)
+	}
+	n.write(strings.Replace(web, `9001, node = "a"`, `9001, draining = true`, 1))
+	wait.For(t, 5*time.Second, "the changed file", func() bool {
+		return n.endpoints() == "127.40.1.1:9001:draining/0 127.40.1.1:9002:active/1"
+	})
+	wait.For(t, 5*time.Second, "the change to be applied", func() bool { s := n.status(); return s.Sync.Wanted == s.Sync.Applied })
+	for range 4 {
+		if got := ask("127.40.0.1:8080"); got != "two" {
+			t.Errorf("a draining endpoint was given a connection: %q", got)
+		}
+	}
+	n.stop()
+}
+
+// TestBrokenFile breaks the file in several ways: traffic goes on, and the status names the place.
+func TestBrokenFile(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	n := startNode(t, web)
+	lines := strings.Count(header, "\n")
+	for _, c := range []struct{ name, services, want string }{
+		{"syntax", "\n[services.web\n", fmt.Sprintf("vipd.toml:%d: ", lines+2)},
+		{"field", strings.Replace(web, "port = 8080", "port = 80800", 1), fmt.Sprintf("vipd.toml:%d: service web: ports[0].port: ", lines+4)},
+		{"unknown", strings.Replace(web, "vips", "vip", 1), fmt.Sprintf("vipd.toml:%d: service web: vip: ", lines+3)},
+		{"daemon's own", "\n[sync]\nmin_intervall = \"1s\"\n" + web, fmt.Sprintf("vipd.toml:%d: sync.min_intervall: ", lines+3)},
+	} {
+		n.write(c.services)
+		wait.For(t, 5*time.Second, c.name+": a problem", func() bool { return strings.Contains(n.problems(), c.want) })
+		if got := ask("127.40.0.1:8080"); got != "one" {
+			t.Errorf("%s: traffic was harmed: %q", c.name, got)
+		}
+		r, err := n.client.Reload(t.Context())
+		if err != nil || len(r.Problems) == 0 {
+			t.Errorf("%s: reload says %v, %v", c.name, r.Problems, err)
+		}
+	}
+	n.write(web)
+	wait.For(t, 5*time.Second, "the mended file", func() bool { return n.problems() == "" })
+}
+
+func TestOverridesSurviveRestart(t *testing.T) {
+	n := startNode(t, web)
+	yes, no, five := true, false, 5
+	drain := func(q api.OverrideRequest) error {
+		_, err := n.client.Override(t.Context(), q)
+		return err
+	}
+	for _, c := range []struct {
+		q    api.OverrideRequest
+		want string
+	}{
+		{api.OverrideRequest{Service: "web", Address: "127.40.1.1:9003", Draining: &yes}, "service web has no endpoint 127.40.1.1:9003; it has 127.40.1.1:9001, 127.40.1.1:9002"},
+		{api.OverrideRequest{Service: "wep", Address: "127.40.1.1", Draining: &yes}, `there is no service "wep"; did you mean "web"?`},
+		{api.OverrideRequest{Service: "web", Address: "127.40.1.1"}, "say what to change: a weight, or whether to drain"},
+		{api.OverrideRequest{Node: "zz", Draining: &yes}, `no endpoint is on node "zz": endpoints say where they run in their field node`},
+	} {
+		if err := drain(c.q); err == nil || err.Error() != c.want {
+			t.Errorf("got %v, want %s", err, c.want)
+		}
+	}
+	for _, q := range []api.OverrideRequest{
+		{Node: "a", Draining: &yes, Reason: "kernel update"},
+		{Service: "web", Address: "127.40.1.1:9002", Weight: &five},
+	} {
+		if err := drain(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := "127.40.1.1:9001:draining/0 127.40.1.1:9002:active/5"
+	if got := n.endpoints(); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	n.stop()
+	n.start()
+	if got := n.endpoints(); got != want {
+		t.Errorf("after a restart: got %s, want %s", got, want)
+	}
+	if err := drain(api.OverrideRequest{Node: "a", Draining: &no}); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/5" {
+		t.Errorf("after undrain: %s", got)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	n := startNode(t, web)
+	answers := make(chan string, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		ended <- n.client.Watch(ctx, "services", func(m json.RawMessage) error { answers <- string(m); return nil })
+	}()
+	if first := <-answers; !strings.Contains(first, `"web"`) {
+		t.Error("the first answer:", first)
+	}
+	n.write(web + strings.NewReplacer("services.web", "services.api", "port = 8080", "port = 8081").Replace(web))
+	for next := range answers {
+		if strings.Contains(next, `"api"`) {
+			break
+		}
+	}
+	cancel()
+	<-ended
+}
+
+func (n *node) get(path string) (int, string) {
+	n.t.Helper()
+	r, err := http.Get("http://" + n.daemon.Web().String() + path)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return r.StatusCode, string(text)
+}
+
+func TestMetricsAndHealth(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "two")
+	n := startNode(t, web)
+	for range 10 {
+		ask("127.40.0.1:8080")
+	}
+	_, text := n.get("/metrics")
+	problems, err := promlint.New(strings.NewReader(text)).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Error("promlint:", problems, err)
+	}
+	for _, line := range []string{
+		`vipd_mode{mode="userspace"} 1`, `vipd_mode_fallback 0`, `vipd_services 1`, `vipd_frontends 1`, `vipd_store_connected 1`,
+		`vipd_endpoints{service="web",state="active"} 2`, `vipd_service_connections_total{port="",service="web"} 10`,
+		`vipd_endpoint_connections_total{endpoint="127.40.1.1:9001",service="web"} 5`, `vipd_sync_pending_changes 0`,
+		`vipd_endpoint_up{endpoint="127.40.1.1:9002",service="web"} 1`, `vipd_userspace_dial_retries_total 0`,
+		`vipd_service_bytes_total{direction="out",port="",service="web"} 30`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %q in\n%s", line, text)
+		}
+	}
+	for _, name := range []string{
+		"vipd_build_info", "vipd_sync_duration_seconds", "vipd_sync_last_success_timestamp_seconds", "vipd_sync_failures_total",
+		"vipd_sync_changes_total", "vipd_programming_duration_seconds", "vipd_drift_repairs_total", "vipd_store_events_total",
+		"vipd_config_reload_failures_total", "vipd_endpoint_active_connections", "go_goroutines", "process_open_fds",
+	} {
+		if !strings.Contains(text, "# TYPE "+name+" ") {
+			t.Errorf("no metric %s", name)
+		}
+	}
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if code, body := n.get(path); code != 200 || !strings.Contains(body, `"ok":true`) {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+}
+
+func TestSecondDaemonIsRefused(t *testing.T) {
+	n := startNode(t, web)
+	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	if err == nil || !strings.Contains(err.Error(), "another vipd runs already") {
+		t.Errorf("a second daemon on the same run_dir: %v", err)
+	}
+}
+
+func TestModeFallsBack(t *testing.T) {
+	n := &node{t: t, dir: t.TempDir()}
+	text := strings.Replace(header, `mode = "userspace"`, `mode = "ipvs"`, 1) + web
+	if err := os.WriteFile(n.file(), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	s := n.status()
+	if s.Mode.InUse != "userspace" || s.Mode.Wanted != "ipvs" || !s.Mode.Fallback || !strings.Contains(n.problems(), "mode: userspace mode serves instead of ipvs") {
+		t.Errorf("mode %+v, problems %s", s.Mode, n.problems())
+	}
+	if _, text := n.get("/metrics"); !strings.Contains(text, "vipd_mode_fallback 1\n") {
+		t.Error("the fallback is not in the metrics")
+	}
+	n.stop()
+	if err := os.WriteFile(n.file(), []byte("strict_mode = true\n"+text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	if err == nil || !strings.Contains(err.Error(), "strict_mode") {
+		t.Errorf("strict_mode: %v", err)
+	}
+}
+
+func TestUnusableConfigurationNamesThePlace(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "vipd.toml")
+	for _, c := range []struct{ text, want string }{
+		{"mode = \"userland\"\n", file + ":1: mode: "},
+		{"[api]\nsocket = \"s\"\nhtp = \"\"\n", file + ":3: api.htp: "},
+		{"[sync]\nmin_interval = 5\n", file + ":2: sync.min_interval: "},
+	} {
+		if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, err := daemon.New(daemon.Options{ConfigFile: file, Log: slog.New(slog.DiscardHandler), Modes: modes()})
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%q: got %v, want %s...", c.text, err, c.want)
+		}
+	}
+	_, err := daemon.New(daemon.Options{ConfigFile: dir + "/none.toml", Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	if err == nil || !strings.Contains(err.Error(), "there is no configuration at") {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+// TestContestedAddress checks that the holder keeps an address, also over a restart.
+func TestContestedAddress(t *testing.T) {
+	n := startNode(t, web)
+	other := strings.Replace(web, "services.web", "services.app", 1)
+	n.write(web + other)
+	holder := func() string {
+		all, err := n.client.Frontends(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Fatal(all, err)
+		}
+		return string(all[0].Service)
+	}
+	wait.For(t, 5*time.Second, "the conflict", func() bool {
+		return strings.Contains(n.problems(), "service app: ports: 127.40.0.1:8080/tcp is held by service web")
+	})
+	if h := holder(); h != "web" {
+		t.Error("the newcomer took the address:", h)
+	}
+	n.stop()
+	n.start()
+	if h := holder(); h != "web" {
+		t.Error("after a restart another has the address:", h)
+	}
+}

@@ -1,0 +1,153 @@
+package daemon
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// files keeps in state_dir what must outlive a restart: local overrides, drains, and who holds contested addresses.
+// What can't be kept is a problem that is shown, and never stops traffic.
+type files struct {
+	dir    string
+	log    *slog.Logger
+	failed error // of the last write or of the first read
+}
+
+// The files' contents. Their version is raised when an old program would misread them.
+type overridesFile struct {
+	Version   int             `json:"version"`
+	Overrides []overrideEntry `json:"overrides"`
+}
+
+type overrideEntry struct {
+	Service balancer.Name `json:"service"`
+	Address string        `json:"address"`
+	balancer.Override
+}
+
+type memoryFile struct {
+	Version int           `json:"version"`
+	Drains  []drainEntry  `json:"drains"`
+	Holders []holderEntry `json:"holders"`
+}
+
+type drainEntry struct {
+	Frontend balancer.Key   `json:"frontend"`
+	Backend  netip.AddrPort `json:"backend"`
+	Until    time.Time      `json:"until"`
+}
+
+type holderEntry struct {
+	Frontend balancer.Key  `json:"frontend"`
+	Service  balancer.Name `json:"service"`
+}
+
+const fileVersion = 1
+
+// load reads what an earlier run kept. A file that can't be read is set aside as FILE.broken and reported.
+func (f *files) load(now time.Time) (balancer.Memory, overrides) {
+	var m balancer.Memory
+	var kept memoryFile
+	f.read("memory.json", &kept)
+	for _, d := range kept.Drains {
+		m.Drains = m.Drains.Set(balancer.DrainKey{Frontend: d.Frontend, Backend: d.Backend}, balancer.Drain{Until: d.Until.UTC()})
+	}
+	for _, h := range kept.Holders {
+		m.Holders = m.Holders.Set(h.Frontend, h.Service)
+	}
+	var o overrides
+	var said overridesFile
+	f.read("overrides.json", &said)
+	for _, e := range said.Overrides {
+		t, err := balancer.ParseTarget(e.Service, e.Address)
+		if err != nil {
+			f.keep(fmt.Errorf("reading overrides.json: %w", err))
+			continue
+		}
+		v := e.Override
+		o.Map = o.Set(t, &v)
+	}
+	return m.Expire(now), o.expire(now)
+}
+
+func (f *files) read(name string, into any) {
+	path := filepath.Join(f.dir, name)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		f.keep(fmt.Errorf("reading what an earlier run kept (the file is now %s.broken): %w", path, errors.Join(err, os.Rename(path, path+".broken"))))
+	}
+}
+
+// saveOverrides writes the local overrides.
+func (f *files) saveOverrides(o overrides) error {
+	kept := overridesFile{Version: fileVersion, Overrides: []overrideEntry{}}
+	for t, v := range o.All() {
+		kept.Overrides = append(kept.Overrides, overrideEntry{t.Service, t.Address(), *v})
+	}
+	return f.write("overrides.json", kept)
+}
+
+// saveMemory writes the drains, and who holds the keys that more than one service claims.
+func (f *files) saveMemory(drains snap.Map[balancer.DrainKey, balancer.Drain], contested snap.Map[balancer.Key, balancer.Name]) {
+	kept := memoryFile{Version: fileVersion, Drains: []drainEntry{}, Holders: []holderEntry{}}
+	for k, d := range drains.All() {
+		kept.Drains = append(kept.Drains, drainEntry{k.Frontend, k.Backend, d.Until})
+	}
+	for k, n := range contested.All() {
+		kept.Holders = append(kept.Holders, holderEntry{k, n})
+	}
+	f.keep(f.write("memory.json", kept))
+}
+
+// write replaces a file as a whole, so that a crash leaves the old one or the new one.
+func (f *files) write(name string, content any) error {
+	text, err := json.MarshalIndent(content, "", "\t")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	temporary, err := os.CreateTemp(f.dir, name+".*")
+	if err != nil {
+		return fmt.Errorf("keeping state in state_dir: %w", err)
+	}
+	_, err = temporary.Write(append(text, '\n'))
+	err = errors.Join(err, temporary.Sync(), temporary.Close())
+	if err == nil {
+		err = os.Rename(temporary.Name(), filepath.Join(f.dir, name))
+	}
+	if err != nil {
+		return fmt.Errorf("keeping state in state_dir: %w", errors.Join(err, os.Remove(temporary.Name())))
+	}
+	return nil
+}
+
+// keep notes the outcome of a read or write for problems.
+func (f *files) keep(err error) {
+	if err != nil && (f.failed == nil || f.failed.Error() != err.Error()) {
+		f.log.Error("what must outlive a restart is not kept", "err", err)
+	}
+	f.failed = err
+}
+
+// problems returns what could not be kept.
+func (f *files) problems() []balancer.Problem {
+	if f.failed == nil {
+		return nil
+	}
+	return []balancer.Problem{{Severity: balancer.SeverityWarning, Field: "state_dir", Text: f.failed.Error()}}
+}

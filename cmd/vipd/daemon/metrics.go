@@ -1,0 +1,194 @@
+package daemon
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// metrics is what /metrics shows. What happens is counted here; what is so is collected from a view when asked.
+type metrics struct {
+	registry       *prometheus.Registry
+	syncDuration   *prometheus.HistogramVec
+	lastSuccess    prometheus.Gauge
+	failures       prometheus.Counter
+	changes        prometheus.Counter
+	programming    prometheus.Histogram
+	repairs        prometheus.Counter
+	events         prometheus.Counter
+	reloadFailures prometheus.Counter
+}
+
+var _ dataplane.Metrics = (*metrics)(nil)
+
+func newMetrics(d *Daemon) *metrics {
+	m := &metrics{registry: prometheus.NewRegistry()}
+	// From half a millisecond to half a minute: a sync of one frontend, and a full load of ten thousand.
+	buckets := prometheus.ExponentialBuckets(0.0005, 2, 17)
+	m.syncDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "vipd_sync_duration_seconds", Help: "Time of syncs that had work; full ones compare everything.", Buckets: buckets,
+	}, []string{"kind"})
+	m.programming = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "vipd_programming_duration_seconds", Help: "Time from seeing a change in the store to having carried it out.", Buckets: buckets,
+	})
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	m.lastSuccess = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "vipd_sync_last_success_timestamp_seconds", Help: "When a sync last ended without a failure, in Unix time.",
+	})
+	m.failures = counter("vipd_sync_failures_total", "Syncs in which something failed.")
+	m.changes = counter("vipd_sync_changes_total", "Frontends changed in the dataplane.")
+	m.repairs = counter("vipd_drift_repairs_total", "Objects of vipd that others had changed or removed, mended.")
+	m.events = counter("vipd_store_events_total", "States that the store has published.")
+	m.reloadFailures = counter("vipd_config_reload_failures_total", "Reloads that found errors and kept the last good state.")
+	m.registry.MustRegister(
+		m.syncDuration, m.lastSuccess, m.failures, m.changes, m.programming, m.repairs, m.events, m.reloadFailures,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(d),
+	)
+	return m
+}
+
+// Synced is called by the engine.
+func (m *metrics) Synced(full bool, took time.Duration, changes int, failed bool) {
+	kind := "partial"
+	if full {
+		kind = "full"
+	}
+	m.syncDuration.WithLabelValues(kind).Observe(took.Seconds())
+	m.changes.Add(float64(changes))
+	if failed {
+		m.failures.Inc()
+		return
+	}
+	m.lastSuccess.SetToCurrentTime()
+}
+
+// Programmed is called by the engine.
+func (m *metrics) Programmed(latency time.Duration) { m.programming.Observe(latency.Seconds()) }
+
+// Repaired is called by the engine.
+func (m *metrics) Repaired(n int) { m.repairs.Add(float64(n)) }
+
+func (m *metrics) storeEvent()   { m.events.Inc() }
+func (m *metrics) reloadFailed() { m.reloadFailures.Inc() }
+
+// collector shows what is so at the moment of the question.
+type collector struct {
+	*Daemon
+	info, mode, fallback, pending, connected, problems, services, frontends, endpoints,
+	serviceConnections, serviceBytes, endpointConnections, endpointActive, endpointUp, retries *prometheus.Desc
+}
+
+func newCollector(d *Daemon) *collector {
+	describe := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("vipd_"+name, help, labels, nil)
+	}
+	return &collector{
+		Daemon:              d,
+		info:                describe("build_info", "Always 1; the labels say which build this is.", "version", "goversion"),
+		mode:                describe("mode", "1 for the mode in use.", "mode"),
+		fallback:            describe("mode_fallback", "1 while another mode serves than the one that is wanted."),
+		pending:             describe("sync_pending_changes", "Frontends that are not yet as wanted, those in backoff included."),
+		connected:           describe("store_connected", "1 while the store can be read."),
+		problems:            describe("problems", "Problems, by service and field.", "service", "field"),
+		services:            describe("services", "Services."),
+		frontends:           describe("frontends", "Frontends: one for each address, port and protocol."),
+		endpoints:           describe("endpoints", "Endpoints, by service and state.", "service", "state"),
+		serviceConnections:  describe("service_connections_total", "Connections and UDP flows of clients.", "service", "port"),
+		serviceBytes:        describe("service_bytes_total", "Bytes from (in) and to (out) clients.", "service", "port", "direction"),
+		endpointConnections: describe("endpoint_connections_total", "Connections and UDP flows given to an endpoint.", "service", "endpoint"),
+		endpointActive:      describe("endpoint_active_connections", "Live connections and UDP flows of an endpoint.", "service", "endpoint"),
+		endpointUp:          describe("endpoint_up", "1 for an endpoint that its health checks find up, or that has none.", "service", "endpoint"),
+		retries:             describe("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another."),
+	}
+}
+
+// Describe is for the registry.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		c.info, c.mode, c.fallback, c.pending, c.connected, c.problems, c.services, c.frontends, c.endpoints,
+		c.serviceConnections, c.serviceBytes, c.endpointConnections, c.endpointActive, c.endpointUp, c.retries,
+	} {
+		out <- d
+	}
+}
+
+// Collect is for the registry.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	v := c.newView()
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	c.collectNode(v, gauge)
+	c.collectServices(v, gauge)
+	count := func(d *prometheus.Desc, value uint64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
+	}
+	if r, ok := c.Daemon.mode.dataplane.(interface{ DialRetries() uint64 }); ok {
+		count(c.retries, r.DialRetries())
+	}
+	type endpoint struct{ service, address string }
+	endpoints := map[endpoint][2]uint64{}
+	for key, f := range v.counts {
+		count(c.serviceConnections, f.Connections, string(key.service), key.port)
+		count(c.serviceBytes, f.In, string(key.service), key.port, "in")
+		count(c.serviceBytes, f.Out, string(key.service), key.port, "out")
+		for _, b := range f.Backends { // an endpoint may serve several ports
+			e := endpoint{string(key.service), b.Backend.String()}
+			n := endpoints[e]
+			endpoints[e] = [2]uint64{n[0] + b.Connections, n[1] + b.Active}
+		}
+	}
+	for e, n := range endpoints {
+		count(c.endpointConnections, n[0], e.service, e.address)
+		gauge(c.endpointActive, float64(n[1]), e.service, e.address)
+	}
+}
+
+func (c *collector) collectNode(v *view, gauge func(*prometheus.Desc, float64, ...string)) {
+	gauge(c.info, 1, v.Version, runtime.Version())
+	gauge(c.mode, 1, string(v.mode.name))
+	gauge(c.fallback, oneIf(v.mode.fallback))
+	gauge(c.pending, float64(v.pending()+len(v.engine.Failing)))
+	gauge(c.connected, oneIf(v.state.snapshot.Connected))
+	gauge(c.services, float64(v.state.snapshot.Services.Len()))
+	gauge(c.frontends, float64(v.state.desired.Frontends.Len()))
+	type place struct{ service, field string }
+	problems := map[place]float64{}
+	for _, p := range v.problems() {
+		problems[place{string(p.Service), p.Field}]++
+	}
+	for at, n := range problems {
+		gauge(c.problems, n, at.service, at.field)
+	}
+}
+
+func (c *collector) collectServices(v *view, gauge func(*prometheus.Desc, float64, ...string)) {
+	for name, s := range v.state.snapshot.Services.All() {
+		states := map[balancer.BackendState]float64{}
+		up := map[string]float64{}
+		for _, e := range v.endpointsOf(s) {
+			states[e.State]++
+			up[e.Address] = oneIf(e.Health != balancer.HealthDown)
+		}
+		for state, n := range states {
+			gauge(c.endpoints, n, string(name), string(state))
+		}
+		for address, n := range up {
+			gauge(c.endpointUp, n, string(name), address)
+		}
+	}
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,320 @@
+package daemon
+
+import (
+	"context"
+	"os"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/config"
+	"vipd/store"
+)
+
+// model owns everything that is compiled. Its loop is the only one that touches the compiler, the memory and the local
+// overrides; what it has made is published as a state, which never changes.
+type model struct {
+	*Daemon
+	wake    chan struct{} // holds one token: look again
+	ask     chan request
+	current atomic.Pointer[state]
+	changed atomic.Pointer[chan struct{}] // closed when current is replaced
+
+	mu         sync.Mutex // guards the rest of this block
+	latest     *store.Snapshot
+	seen       time.Time // when the oldest snapshot that is not compiled yet came
+	fileConfig config.Config
+	fileErrors []balancer.Problem
+	fileInfo   os.FileInfo // of the file that fileConfig was read from
+
+	// The rest belongs to the loop.
+	compiler balancer.Compiler
+	memory   balancer.Memory
+	local    overrides
+	files    files
+	told     map[string]bool // the problems that were logged and still hold
+}
+
+// state is one compiled state with what it was made from.
+type state struct {
+	snapshot store.Snapshot
+	inputs   balancer.Inputs
+	env      balancer.Env
+	desired  balancer.Desired
+	local    snap.Map[balancer.Target, *balancer.Override]
+	config   config.Config
+	problems []balancer.Problem // of the configuration and of what is kept on disk
+	complete bool               // the first snapshot is in it
+}
+
+// request asks the loop to change the local overrides.
+type request struct {
+	change func(*state, overrides) (overrides, error)
+	answer chan error
+}
+
+func newModel(d *Daemon) (*model, error) {
+	m := &model{Daemon: d, wake: make(chan struct{}, 1), ask: make(chan request), fileConfig: d.config}
+	m.files = files{dir: d.config.StateDir, log: d.Log.With("component", "state")}
+	changed := make(chan struct{})
+	m.changed.Store(&changed)
+	m.current.Store(&state{config: d.config})
+	m.memory, m.local = m.files.load(time.Now())
+	return m, nil
+}
+
+// publish takes a snapshot of the store. It does not block.
+func (m *model) publish(s store.Snapshot) {
+	m.mu.Lock()
+	m.latest = &s
+	if m.seen.IsZero() {
+		m.seen = time.Now()
+	}
+	m.mu.Unlock()
+	if m.configChanged() {
+		m.reconfigure()
+	}
+	m.metrics.storeEvent()
+	m.kick()
+}
+
+// configChanged reports whether the configuration file is another than the one that was read.
+func (m *model) configChanged() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	info, err := os.Stat(m.ConfigFile)
+	was := m.fileInfo
+	return err != nil || was == nil || !os.SameFile(was, info) || was.Size() != info.Size() || !was.ModTime().Equal(info.ModTime())
+}
+
+// reconfigure reads the daemon's own part of the configuration again. What can change while running does; a part with
+// errors keeps what was there.
+func (m *model) reconfigure() {
+	info, _ := os.Stat(m.ConfigFile) // before reading: a change in between is seen the next time
+	c, problems, err := config.Load(m.ConfigFile)
+	if err != nil {
+		problems = append(problems, balancer.Problem{Severity: balancer.SeverityError, Origin: balancer.Origin{File: m.ConfigFile}, Text: err.Error()})
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if refuse(problems) == nil {
+		if m.Mode != "" {
+			c.Mode = m.Mode
+		}
+		if c.Node == "" {
+			c.Node = m.Daemon.config.Node
+		}
+		problems = append(problems, m.needRestart(c)...)
+		m.fileConfig = c
+	}
+	m.fileErrors, m.fileInfo = problems, info
+	m.kick()
+}
+
+// needRestart reports what was changed in the configuration but is in use as it was when vipd started.
+func (m *model) needRestart(c config.Config) []balancer.Problem {
+	var problems []balancer.Problem
+	was, is := reflect.ValueOf(m.Daemon.config), reflect.ValueOf(c)
+	for i := range is.NumField() {
+		name := is.Type().Field(i).Tag.Get("toml")
+		switch name {
+		case "node", "zone", "node_ports", "defaults", "services", "store": // followed while running
+			continue
+		}
+		if name == "addresses" {
+			a, b := m.Daemon.config.Addresses, c.Addresses
+			a.Allowed, b.Allowed = nil, nil
+			if reflect.DeepEqual(a, b) {
+				continue
+			}
+		}
+		if !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
+			problems = append(problems, balancer.Problem{
+				Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: m.ConfigFile}, Field: name,
+				Text: "has changed, which takes a restart of vipd to come into effect",
+			})
+		}
+	}
+	return problems
+}
+
+// kick makes the loop look again.
+func (m *model) kick() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run compiles whenever something has changed, until ctx ends.
+func (m *model) run(ctx context.Context) error {
+	expiry := time.NewTimer(time.Hour)
+	defer expiry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.wake:
+		case <-expiry.C:
+		case r := <-m.ask:
+			r.answer <- m.answer(r)
+			expiry.Reset(m.nextExpiry())
+			continue
+		}
+		m.compile()
+		expiry.Reset(m.nextExpiry())
+	}
+}
+
+// answer changes the local overrides as r asks, and compiles.
+func (m *model) answer(r request) error {
+	m.compile() // what was published before the request counts for it
+	local, err := r.change(m.state(), m.local)
+	if err != nil || local.Map == m.local.Map {
+		return err
+	}
+	if err := m.files.saveOverrides(local); err != nil {
+		return err
+	}
+	m.local = local
+	m.compile()
+	return nil
+}
+
+// nextExpiry returns how long nothing lapses by time alone.
+func (m *model) nextExpiry() time.Duration {
+	next := time.Now().Add(time.Hour)
+	for _, t := range []time.Time{m.memory.NextExpiry(), m.local.nextExpiry()} {
+		if !t.IsZero() && t.Before(next) {
+			next = t
+		}
+	}
+	return max(time.Until(next), time.Millisecond)
+}
+
+// compile makes the state anew and hands it to the engine.
+func (m *model) compile() {
+	m.mu.Lock()
+	latest, seen, c, fileErrors := m.latest, m.seen, m.fileConfig, m.fileErrors
+	m.seen = time.Time{}
+	m.mu.Unlock()
+	if latest == nil {
+		return // the first snapshot is still to come
+	}
+	now := time.Now()
+	if local := m.local.expire(now); local.Map != m.local.Map {
+		m.local = local
+		m.files.keep(m.files.saveOverrides(local))
+	}
+	s := &state{snapshot: *latest, config: c, local: m.local.Map, complete: true}
+	s.problems = append(append(s.problems, fileErrors...), m.files.problems()...)
+	s.env = m.env(c)
+	before, memory := m.state().desired, m.memory.Expire(now)
+	s.inputs, s.desired = m.round(s, memory)
+	if after := memory.After(before, s.desired, now); after != memory { // drains have begun or ended
+		memory = after
+		s.inputs, s.desired = m.round(s, memory)
+	}
+	if memory.Drains != m.memory.Drains || s.desired.Contested != before.Contested {
+		m.files.saveMemory(memory.Drains, s.desired.Contested)
+	}
+	m.memory = memory
+	s.desired.Revision = balancer.Revision{Store: latest.Revision, Seen: seen}
+	if seen.IsZero() {
+		s.desired.Revision.Seen = now
+	}
+	m.tell(s)
+	m.current.Store(s)
+	next := make(chan struct{})
+	close(*m.changed.Swap(&next))
+	m.engine.Set(s.desired)
+}
+
+// tell logs the problems that are new, once each, and those that are over.
+func (m *model) tell(s *state) {
+	now := map[string]bool{}
+	failed := false
+	log := func(problems []balancer.Problem, reload bool) {
+		for _, p := range problems {
+			text := p.String()
+			if now[text] = true; m.told[text] {
+				continue
+			}
+			failed = failed || reload && p.Severity == balancer.SeverityError
+			m.Log.Warn("problem", "service", p.Service, "severity", p.Severity, "what", text)
+		}
+	}
+	log(s.problems, true)
+	log(s.snapshot.Problems, true)
+	for _, of := range s.desired.Problems.All() {
+		log(*of, false)
+	}
+	for text := range m.told {
+		if !now[text] {
+			m.Log.Info("problem is over", "what", text)
+		}
+	}
+	if failed {
+		m.metrics.reloadFailed()
+	}
+	m.told = now
+}
+
+// round compiles the snapshot of s with what is remembered.
+func (m *model) round(s *state, memory balancer.Memory) (balancer.Inputs, balancer.Desired) {
+	in := balancer.Inputs{
+		Services: s.snapshot.Services, Endpoints: s.snapshot.Endpoints, Overrides: m.local.over(s.snapshot.Overrides),
+		Drains: memory.Drains, Holders: memory.Holders,
+	}
+	return in, m.compiler.Next(s.env, in)
+}
+
+// env collects the facts about this node.
+func (m *model) env(c config.Config) balancer.Env {
+	local, err := m.host.LocalAddresses(nil)
+	if err != nil {
+		m.Log.Warn("listing this host's addresses; node ports stay where they are", "err", err)
+		local = m.state().env.Local
+	}
+	return balancer.Env{
+		Node: c.Node, Zone: c.Zone, Local: local, NodePorts: c.NodePorts.Addresses,
+		Allowed: c.Addresses.Allowed, Capabilities: m.mode.dataplane.Capabilities(),
+	}
+}
+
+// state returns what was last compiled.
+func (m *model) state() *state { return m.current.Load() }
+
+// catchUp returns when all that was published before is compiled.
+func (m *model) catchUp(ctx context.Context) error {
+	return m.update(ctx, func(_ *state, o overrides) (overrides, error) { return o, nil })
+}
+
+// update changes the local overrides in the loop, and returns when the change is compiled.
+func (m *model) update(ctx context.Context, change func(*state, overrides) (overrides, error)) error {
+	r := request{change, make(chan error, 1)}
+	select {
+	case m.ask <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-r.answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// waiting returns for how long a snapshot has not been compiled.
+func (m *model) waiting() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.seen.IsZero() {
+		return 0
+	}
+	return time.Since(m.seen)
+}

@@ -1,0 +1,44 @@
+package daemon
+
+import (
+	"fmt"
+	"slices"
+
+	"vipd/balancer"
+)
+
+// problems collects everything that somebody should know: of the configuration, the store, the services, the mode, the
+// host, and the frontends that can't be carried out.
+func (d *Daemon) problems() []balancer.Problem { return d.newView().problems() }
+
+func (v *view) problems() []balancer.Problem {
+	s := v.state
+	all := slices.Clone(s.snapshot.Problems)
+	for _, p := range s.problems { // a file that can't be read at all is the store's problem too: once is enough
+		if !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	if v.mode.fallback {
+		all = append(all, balancer.Problem{
+			Severity: balancer.SeverityNearest, Origin: balancer.Origin{File: v.ConfigFile}, Field: "mode",
+			Text: fmt.Sprintf("%s mode serves instead of %s: %s", v.mode.name, v.config.Mode, v.mode.reason),
+		})
+	}
+	for _, of := range s.desired.Problems.All() {
+		all = append(all, *of...)
+	}
+	all = append(all, v.host.Problems()...)
+	for key, f := range s.desired.Frontends.All() {
+		failure, failing := v.engine.Failing[key]
+		if !failing {
+			continue
+		}
+		p := balancer.Problem{Severity: balancer.SeverityError, Service: f.Service, Text: fmt.Sprintf("%s is not carried out: %v", key, failure.Err)}
+		if service := s.snapshot.Services.At(f.Service); service != nil {
+			p.Origin = service.Origin
+		}
+		all = append(all, p)
+	}
+	return all
+}

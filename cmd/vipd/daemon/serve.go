@@ -1,0 +1,67 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// socketGroup may use the API's socket, if the group exists.
+const socketGroup = "vipd"
+
+// listenSocket opens the API's socket. The lock is held, so a socket that is there is left over from a dead vipd.
+func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("making the folder of api.socket: %w", err)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket == 0 {
+		return nil, fmt.Errorf("api.socket %s is in the way: it is no socket; remove it or choose another path", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("removing the socket of an earlier vipd: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("opening api.socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening api.socket to its group: %w", err), l.Close())
+	}
+	if g, err := user.LookupGroup(socketGroup); err == nil {
+		if gid, err := strconv.Atoi(g.Gid); err == nil {
+			if err := os.Chown(path, -1, gid); err != nil {
+				log.Warn("giving the API's socket to its group", "group", socketGroup, "err", err)
+			}
+		}
+	}
+	return l, nil
+}
+
+// serve answers HTTP on l until ctx ends.
+func serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	stopped := context.AfterFunc(ctx, func() {
+		limit, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if server.Shutdown(limit) != nil {
+			_ = server.Close() // answers that don't end by themselves are cut
+		}
+	})
+	defer stopped()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving on %s: %w", l.Addr(), err)
+	}
+	return nil
+}

@@ -1,0 +1,241 @@
+package daemon
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/api"
+	"vipd/dataplane"
+)
+
+// view is what the API says of one moment: the last compiled state, the engine's status and the counters, taken
+// together.
+type view struct {
+	*Daemon
+	state  *state
+	engine *dataplane.Status
+	counts map[portKey]dataplane.FrontendCount
+}
+
+type portKey struct {
+	service balancer.Name
+	port    string
+}
+
+func (d *Daemon) newView() *view {
+	v := &view{Daemon: d, state: d.model.state(), engine: d.engine.Status(), counts: map[portKey]dataplane.FrontendCount{}}
+	if c, ok := d.mode.dataplane.(dataplane.Counters); ok {
+		for _, f := range c.Counters() {
+			v.counts[portKey{f.Service, f.Port}] = f
+		}
+	}
+	return v
+}
+
+func (v *view) status() api.Status {
+	s, e := v.state, v.engine
+	store := api.Store{
+		Kind: string(v.config.Store.Kind), Place: v.place(), Connected: s.snapshot.Connected, Revision: s.snapshot.Revision,
+	}
+	if s.snapshot.Err != nil {
+		store.Error = s.snapshot.Err.Error()
+	}
+	mode := api.Mode{
+		InUse: string(v.mode.name), Wanted: string(v.config.Mode), Reason: v.mode.reason, Fallback: v.mode.fallback,
+	}
+	if d, ok := v.mode.dataplane.(interface{ Detail() string }); ok {
+		mode.Detail = d.Detail()
+	}
+	endpoints := 0
+	for _, service := range s.snapshot.Services.All() {
+		endpoints += len(balancer.EndpointsOf(service, &s.inputs))
+	}
+	return api.Status{
+		Version: v.Version, Node: s.config.Node, Zone: s.config.Zone, Started: v.started, Mode: mode, Store: store,
+		Sync: api.Sync{
+			Wanted: s.desired.Revision.Store, Applied: e.Applied.Store, Pending: v.pending(), Failing: len(e.Failing),
+			Last: e.Last, LastDuration: e.LastDuration, LastChanges: e.LastChanges, LastError: e.LastError, Repairs: e.Repairs,
+		},
+		Ready: e.Ready && s.complete, Services: s.snapshot.Services.Len(), Frontends: s.desired.Frontends.Len(), Endpoints: endpoints,
+		Addresses: v.addresses(), Problems: emptyIfNil(v.problems()),
+	}
+}
+
+func (v *view) place() string {
+	if v.state.config.Store.Path == "" {
+		return v.ConfigFile
+	}
+	return v.ConfigFile + " and " + v.state.config.Store.Path
+}
+
+// pending counts the frontends that are not as wanted, those in backoff aside.
+func (v *view) pending() int {
+	n := 0
+	for key := range snap.Diff(v.engine.Done, v.state.desired.Frontends) {
+		if _, failing := v.engine.Failing[key]; !failing {
+			n++
+		}
+	}
+	return n
+}
+
+func (v *view) addresses() []api.Address {
+	all := []api.Address{}
+	for _, h := range v.host.Addresses() {
+		all = append(all, api.Address{Address: h.Addr.String(), Held: h.Where, Note: h.Note})
+	}
+	return all
+}
+
+func (v *view) services() []api.Service {
+	frontends := map[balancer.Name][]api.Frontend{}
+	for _, f := range v.frontends() {
+		frontends[f.Service] = append(frontends[f.Service], f)
+	}
+	problems := map[balancer.Name][]balancer.Problem{}
+	for _, p := range v.problems() {
+		problems[p.Service] = append(problems[p.Service], p)
+	}
+	all := []api.Service{}
+	for name, s := range v.state.snapshot.Services.All() {
+		out := api.Service{
+			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), VIPs: []string{}, Ports: v.ports(s),
+			Endpoints: v.endpointsOf(s), Frontends: emptyIfNil(frontends[name]), Problems: emptyIfNil(problems[name]),
+		}
+		for _, vip := range s.VIPs {
+			out.VIPs = append(out.VIPs, vip.String())
+		}
+		all = append(all, out)
+	}
+	return all
+}
+
+func (v *view) ports(s *balancer.Service) []api.Port {
+	ports := []api.Port{}
+	for _, p := range s.Ports {
+		c := v.counts[portKey{s.Name, p.Name}]
+		ports = append(ports, api.Port{
+			Name: p.Name, Port: p.Port, Protocol: p.Protocol, TargetPort: p.TargetPort, NodePort: p.NodePort,
+			Connections: c.Connections, In: c.In, Out: c.Out,
+		})
+	}
+	return ports
+}
+
+func (v *view) endpoints() []api.Endpoint {
+	all := []api.Endpoint{}
+	for _, s := range v.state.snapshot.Services.All() {
+		all = append(all, v.endpointsOf(s)...)
+	}
+	return all
+}
+
+// endpointsOf lists the endpoints of a service at each of its ports, those that only drain included.
+func (v *view) endpointsOf(s *balancer.Service) []api.Endpoint {
+	all := []api.Endpoint{}
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		of := map[netip.AddrPort]*api.Endpoint{}
+		for _, e := range balancer.EndpointsOf(s, &v.state.inputs) {
+			at := netip.AddrPortFrom(e.Address, e.TargetPort(p))
+			if of[at] == nil {
+				of[at] = v.endpoint(s, p, e, at)
+			}
+		}
+		for _, f := range v.frontendsOf(s, p) {
+			for _, b := range f.Backends {
+				e := of[b.Addr]
+				if e == nil {
+					e = &api.Endpoint{Service: s.Name, Address: b.Addr.String(), Port: p.Name}
+					of[b.Addr] = e
+				}
+				e.State, e.Weight, e.Until = b.State, b.Weight, b.Until
+			}
+		}
+		for _, b := range v.counts[portKey{s.Name, p.Name}].Backends {
+			if e := of[b.Backend]; e != nil {
+				e.Active, e.Connections = b.Active, b.Connections
+			}
+		}
+		for _, at := range slices.SortedFunc(maps.Keys(of), netip.AddrPort.Compare) {
+			all = append(all, *of[at])
+		}
+	}
+	return all
+}
+
+// endpoint starts the view of one endpoint from its definition.
+func (v *view) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, at netip.AddrPort) *api.Endpoint {
+	overrides := v.state.inputs.Overrides
+	t := balancer.Target{Service: s.Name, Addr: at.Addr(), Port: at.Port()}
+	o := cmp.Or(overrides.At(t), overrides.At(balancer.Target{Service: s.Name, Addr: at.Addr()}))
+	return &api.Endpoint{
+		Service: s.Name, Address: at.String(), Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
+		Backup: e.Backup, Override: o, Health: v.state.inputs.Health.At(t), State: "unused",
+	}
+}
+
+// frontendsOf returns the frontends that a port of a service has; none where another service holds them all.
+func (v *view) frontendsOf(s *balancer.Service, p *balancer.Port) []*balancer.Frontend {
+	var all []*balancer.Frontend
+	for _, vip := range s.VIPs {
+		f := v.state.desired.Frontends.At(balancer.Key{Addr: vip, Port: p.Port, Proto: p.Protocol})
+		if f != nil && f.Service == s.Name {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+func (v *view) frontends() []api.Frontend {
+	all := []api.Frontend{}
+	for key, f := range v.state.desired.Frontends.All() {
+		out := api.Frontend{
+			Key: key, NodePort: f.NodePort, Service: f.Service, Port: f.Port, Scheduler: f.Scheduler, Backends: []api.Backend{},
+			State: "applied",
+		}
+		for _, b := range f.Backends {
+			out.Backends = append(out.Backends, api.Backend{Address: b.Addr.String(), State: b.State, Weight: b.Weight, Until: b.Until})
+		}
+		if failure, failing := v.engine.Failing[key]; failing {
+			out.State, out.Error = "failing", failure.Err.Error()
+		} else if v.engine.Done.At(key) != f {
+			out.State = "pending"
+		}
+		all = append(all, out)
+	}
+	return all
+}
+
+// differences lists the keys that do not run as wanted.
+func (v *view) differences() []api.Difference {
+	all := []api.Difference{}
+	for key, c := range snap.Diff(v.engine.Done, v.state.desired.Frontends) {
+		d := api.Difference{Key: key, What: "differs"}
+		switch {
+		case !c.HadOld:
+			d.What, d.Service = "missing", c.New.Service
+		case !c.HasNew:
+			d.What, d.Service = "extra", c.Old.Service
+		default:
+			d.Service = c.New.Service
+		}
+		if failure, failing := v.engine.Failing[key]; failing {
+			d.Why = failure.Err.Error()
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+func (v *view) overrides() api.OverrideResult {
+	r := api.OverrideResult{Targets: []api.OverrideTarget{}}
+	for t, o := range v.state.inputs.Overrides.All() {
+		r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o})
+	}
+	return r
+}

@@ -1,0 +1,82 @@
+package daemon
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"vipd/balancer/snap"
+)
+
+// webHandler returns the handler of api.http: metrics and health, nothing that changes anything.
+func (d *Daemon) webHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", d.check(d.unhealthy))
+	mux.HandleFunc("GET /readyz", d.check(d.unready))
+	return mux
+}
+
+// verdict is the body of /healthz and /readyz.
+type verdict struct {
+	OK bool `json:"ok"`
+	// Reasons say why not; empty where it is.
+	Reasons []string `json:"reasons"`
+	Mode    string   `json:"mode"`
+	// Revision is the store's that is carried out.
+	Revision int64 `json:"revision_applied"`
+}
+
+func (d *Daemon) check(reasons func() []string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		v := verdict{Reasons: emptyIfNil(reasons()), Mode: string(d.mode.name), Revision: d.engine.Status().Applied.Store}
+		v.OK = len(v.Reasons) == 0
+		w.Header().Set("Content-Type", "application/json")
+		if !v.OK {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		answer(w, v)
+	}
+}
+
+// patience is how long a change may wait to be carried out before the daemon counts as unhealthy.
+const patience = time.Minute
+
+// unhealthy says which loop is stuck, or what has waited too long. Frontends in backoff are problems of their own.
+func (d *Daemon) unhealthy() []string {
+	var reasons []string
+	if stuck := time.Since(d.engine.Progress()); stuck > patience {
+		reasons = append(reasons, fmt.Sprintf("the engine has not come round for %s", stuck.Round(time.Second)))
+	}
+	if stuck := d.model.waiting(); stuck > patience {
+		reasons = append(reasons, fmt.Sprintf("a change of the store has not been compiled for %s", stuck.Round(time.Second)))
+	}
+	want, isSet := d.engine.Wanted()
+	if !isSet || want.Revision.Seen.IsZero() || time.Since(want.Revision.Seen) < patience {
+		return reasons
+	}
+	status := d.engine.Status()
+	for key := range snap.Diff(status.Done, want.Frontends) {
+		if _, failing := status.Failing[key]; !failing {
+			reasons = append(reasons, fmt.Sprintf("%s has waited for more than a minute to be carried out", key))
+			break
+		}
+	}
+	return reasons
+}
+
+// unready says why the first complete state is not carried out yet.
+func (d *Daemon) unready() []string {
+	switch {
+	case !d.model.state().complete:
+		return []string{"the store has not given its first complete state yet"}
+	case !d.engine.Status().Ready:
+		if e := d.engine.Status().LastError; e != "" {
+			return []string{"the first complete state is not carried out yet: " + e}
+		}
+		return []string{"the first complete state is not carried out yet"}
+	}
+	return nil
+}

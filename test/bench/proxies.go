@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// proxy is one that is measured: a process in front of the backend, or none.
+type proxy struct {
+	name    string
+	address string
+	command *exec.Cmd
+}
+
+// startAll starts what is there; missing says what is not.
+func startAll(ctx context.Context, dir, vipd, backend string) (proxies []*proxy, missing []string, err error) {
+	proxies = append(proxies, &proxy{name: "direct", address: backend})
+	for _, one := range []struct {
+		name, tool, address string
+		config              string
+		args                func(file string) []string
+	}{
+		{"vipd", vipd, "127.10.9.1:7001", vipdConfig(dir, backend), func(f string) []string { return []string{"--config", f} }},
+		{"HAProxy", "haproxy", "127.0.0.1:17102", haproxyConfig(backend), func(f string) []string { return []string{"-db", "-f", f} }},
+		{"nginx", "nginx", "127.0.0.1:17103", nginxConfig(dir, backend), func(f string) []string { return []string{"-c", f, "-p", dir} }},
+	} {
+		path, err := exec.LookPath(one.tool)
+		if err != nil {
+			missing = append(missing, one.name+" ("+err.Error()+")")
+			continue
+		}
+		file := filepath.Join(dir, one.name+".conf")
+		if err := os.WriteFile(file, []byte(one.config), 0o644); err != nil {
+			return proxies, missing, err
+		}
+		p := &proxy{name: one.name, address: one.address, command: exec.Command(path, one.args(file)...)}
+		log, err := os.Create(filepath.Join(dir, one.name+".log"))
+		if err != nil {
+			return proxies, missing, err
+		}
+		p.command.Stdout, p.command.Stderr = log, log
+		if err := p.command.Start(); err != nil {
+			return proxies, missing, fmt.Errorf("starting %s: %w", one.name, err)
+		}
+		if err := p.await(ctx); err != nil {
+			text, _ := os.ReadFile(log.Name())
+			p.stop()
+			if one.name == "vipd" {
+				return proxies, missing, fmt.Errorf("starting %s: %w: %s", one.name, err, text)
+			}
+			missing = append(missing, fmt.Sprintf("%s (%s)", one.name, strings.TrimSpace(string(text))))
+			continue
+		}
+		proxies = append(proxies, p)
+	}
+	return proxies, missing, nil
+}
+
+func vipdConfig(dir, backend string) string {
+	host, port, _ := net.SplitHostPort(backend)
+	return fmt.Sprintf(`mode = "userspace"
+state_dir = %[1]q
+run_dir = %[1]q
+[api]
+socket = %[2]q
+http = ""
+[userspace]
+intercept = "bind"
+[services.bench]
+vips = ["127.10.9.1"]
+ports = [{ port = 7001 }]
+endpoints = [{ address = %[3]q, port = %[4]s }]
+`, dir, filepath.Join(dir, "vipd.sock"), host, port)
+}
+
+func haproxyConfig(backend string) string {
+	return fmt.Sprintf(`global
+	maxconn 4000
+defaults
+	mode tcp
+	option splice-auto
+	timeout connect 5s
+	timeout client 1m
+	timeout server 1m
+listen bench
+	bind 127.0.0.1:17102
+	server one %s
+`, backend)
+}
+
+func nginxConfig(dir, backend string) string {
+	return fmt.Sprintf(`load_module /usr/lib/nginx/modules/ngx_stream_module.so;
+daemon off;
+worker_processes 2;
+pid %[1]s/nginx.pid;
+error_log %[1]s/nginx-error.log;
+events { worker_connections 20000; }
+stream {
+	server { listen 127.0.0.1:17103; proxy_pass %[2]s; proxy_half_close on; }
+}
+`, dir, backend)
+}
+
+// await waits until the proxy accepts.
+func (p *proxy) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		c, err := dial(ctx, p.address)
+		if err == nil {
+			return c.Close()
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s does not accept: %w", p.address, err)
+		}
+		time.Sleep(20 * time.Millisecond) // between two looks
+	}
+}
+
+func (p *proxy) stop() {
+	if p.command != nil {
+		_ = p.command.Process.Signal(syscall.SIGTERM)
+		_ = p.command.Wait()
+	}
+}
+
+// during runs work, and returns the CPU time that the proxy used and the time that it took.
+func (p *proxy) during(work func() error) (cpu, took time.Duration, err error) {
+	before, err := p.cpu()
+	if err != nil {
+		return 0, 0, err
+	}
+	began := time.Now()
+	if err := work(); err != nil {
+		return 0, 0, err
+	}
+	took = time.Since(began)
+	after, err := p.cpu()
+	return after - before, took, err
+}
+
+// tick is the unit of CPU times in /proc (USER_HZ), the same on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
+
+// cpu returns the CPU time of the proxy and its children, from proc_pid_stat(5).
+func (p *proxy) cpu() (time.Duration, error) {
+	if p.command == nil {
+		return 0, nil
+	}
+	pids := []string{strconv.Itoa(p.command.Process.Pid)}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%s/task/%s/children", pids[0], pids[0]))
+	if err != nil {
+		return 0, fmt.Errorf("finding the processes of %s: %w", p.name, err)
+	}
+	var sum time.Duration
+	for _, pid := range append(pids, strings.Fields(string(children))...) {
+		text, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil {
+			return 0, fmt.Errorf("reading the CPU time of %s: %w", p.name, err)
+		}
+		_, rest, _ := strings.Cut(string(text), ") ") // the name before it may hold spaces
+		fields := strings.Fields(rest)
+		for _, f := range fields[11:13] { // utime and stime
+			ticks, err := strconv.ParseInt(f, 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("reading the CPU time of %s: %w", p.name, err)
+			}
+			sum += time.Duration(ticks) * tick
+		}
+	}
+	return sum, nil
+}
