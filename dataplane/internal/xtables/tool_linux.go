@@ -121,12 +121,10 @@ func (t *Tool) RemoveJumpsTo(ctx context.Context, table, chain string, targets .
 	var removed []string
 	input := strings.Builder{}
 	for line := range strings.Lines(stdout) {
-		words := strings.Fields(line)
-		i := max(slices.Index(words, "-j"), slices.Index(words, "-g"))
-		if len(words) < 4 || words[0] != "-A" || i < 0 || i+1 >= len(words) || !slices.Contains(targets, words[i+1]) {
+		rule, ok := strings.CutPrefix(strings.TrimSpace(line), "-A "+chain+" ")
+		if !ok || !slices.Contains(targets, targetOf(rule)) {
 			continue
 		}
-		rule := strings.Join(words[2:], " ")
 		fmt.Fprintf(&input, "-D %s %s\n", chain, rule)
 		removed = append(removed, rule)
 	}
@@ -134,6 +132,31 @@ func (t *Tool) RemoveJumpsTo(ctx context.Context, table, chain string, targets .
 		return nil, nil
 	}
 	return removed, t.Restore(ctx, "*"+table+"\n"+input.String()+"COMMIT\n")
+}
+
+// targetOf returns what a rule jumps or goes to, and is not led astray by what a comment says.
+func targetOf(rule string) string {
+	var words []string
+	for len(rule) > 0 {
+		var word string
+		if quoted, ok := strings.CutPrefix(rule, `"`); ok {
+			end := 0
+			for end < len(quoted) && quoted[end] != '"' {
+				if quoted[end] == '\\' {
+					end++
+				}
+				end++
+			}
+			word, rule = `"`, strings.TrimLeft(quoted[min(end+1, len(quoted)):], " ")
+		} else {
+			word, rule, _ = strings.Cut(rule, " ")
+		}
+		words = append(words, word)
+	}
+	if i := max(slices.Index(words, "-j"), slices.Index(words, "-g")); i >= 0 && i+1 < len(words) {
+		return words[i+1]
+	}
+	return ""
 }
 
 // ChainExists reports whether table has the chain.

@@ -58,7 +58,7 @@ func TestTool(t *testing.T) {
 	}
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		ctx := t.Context()
-		must(t, tool.Restore(ctx, "*filter\n:FOREIGN - [0:0]\n-A FOREIGN -p tcp -m comment --comment \"-j VIPD-A of another\" -j ACCEPT\n-A INPUT -j FOREIGN\nCOMMIT\n"))
+		must(t, tool.Restore(ctx, "*filter\n:FOREIGN - [0:0]\n-A FOREIGN -p tcp -m comment --comment \"-j VIPD-A of another\" -j ACCEPT\n-A INPUT -j FOREIGN\n-A INPUT -m comment --comment \"a \\\" -j VIPD-A\" -j FOREIGN\nCOMMIT\n"))
 		before := saved(t, tool, "filter")
 
 		must(t, tool.Restore(ctx, "*filter\n:VIPD-A - [0:0]\n:VIPD-B - [0:0]\n-A VIPD-A -j VIPD-B\n-A VIPD-B -p udp -j DROP\nCOMMIT\n"))
@@ -67,7 +67,7 @@ func TestTool(t *testing.T) {
 			must(t, tool.EnsureJump(ctx, "filter", "INPUT", false, "-p", "udp", "-j", "VIPD-A"))
 		}
 		got := saved(t, tool, "filter")
-		want := []string{"-A INPUT -p tcp -j VIPD-A", "-A INPUT -j FOREIGN", "-A INPUT -p udp -j VIPD-A"}
+		want := []string{"-A INPUT -p tcp -j VIPD-A", "-A INPUT -j FOREIGN", `-A INPUT -m comment --comment "a \" -j VIPD-A" -j FOREIGN`, "-A INPUT -p udp -j VIPD-A"}
 		if input := rulesOf(got, "INPUT"); !slices.Equal(input, want) {
 			t.Fatalf("INPUT got %q, want %q", input, want)
 		}

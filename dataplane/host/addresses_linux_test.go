@@ -1,0 +1,498 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+)
+
+// TestLife takes addresses through their life, and holds the rest of the host to what it was.
+func TestLife(t *testing.T) {
+	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+		l, _ := network(t)
+		l.Host().AddAddr("lo", "10.96.0.99/32") // the host's own
+		warm(t)
+		before := everything(t)
+		o := options(t, backend)
+		o.Interface = "lo"
+		h := newHost(t, o)
+
+		apply(t, h,
+			frontend("10.96.0.10:80"), frontend("10.96.0.10:443"), frontend("[fd00:96::10]:80"), frontend("10.96.0.99:80"),
+			frontend("127.0.0.7:80"), frontend("10.1.0.1:30080", nodePort))
+		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32", "fd00:96::10/128")
+		want := map[string]string{"10.96.0.10": "lo", "fd00:96::10": "lo", "10.96.0.99": "host", "127.0.0.7": "host"}
+		if got := where(h); !maps.Equal(got, want) {
+			t.Fatalf("who holds what: got %v, want %v", got, want)
+		}
+		if p := h.Problems(); len(p) != 0 {
+			t.Fatalf("problems: %v", p)
+		}
+		checkIntact(t, h)
+
+		// One frontend less on an address that has two, and an address less.
+		apply(t, h, frontend("10.96.0.10:443"))
+		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32")
+
+		// Not wanted any more, but still applied: it stays until it is not.
+		must(t, h.Prepare(t.Context(), balancer.Desired{}))
+		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32")
+		finishNothing(t, h)
+		checkLeft(t, before)
+		if ledgerExists(o) {
+			t.Fatal("the ledger outlives what it is about")
+		}
+	})
+}
+
+func checkIntact(t *testing.T, h *Host) {
+	t.Helper()
+	h.guardLooked = time.Time{}
+	if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
+		t.Fatalf("not intact: %q, %v", reason, err)
+	}
+}
+
+// TestMadeDevice has a bridge in the place of the dummy device, which not every kernel has.
+func TestMadeDevice(t *testing.T) {
+	network(t)
+	warm(t)
+	before := everything(t)
+	o := options(t, xtables.NFT)
+	o.StrictARP = false // it needs the ledger, which is lost below
+	bridge := func(name string) netlink.Link {
+		return &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
+	}
+	h := newHost(t, o)
+	h.newLink = bridge
+	apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
+	checkDevice(t, "vipd0", "10.96.0.10/32", "fd00:96::10/128")
+	checkIntact(t, h)
+
+	// The ledger is lost, as is the process: the device tells what is ours.
+	must(t, h.Close())
+	must(t, os.RemoveAll(o.RunDir))
+	h = newHost(t, o)
+	h.newLink = bridge
+	apply(t, h, frontend("10.96.0.10:80"))
+	checkDevice(t, "vipd0", "10.96.0.10/32")
+	checkIntact(t, h)
+
+	// Someone takes it down, or away.
+	for _, do := range [][]string{{"link", "set", "vipd0", "down"}, {"link", "del", "vipd0"}} {
+		if out, err := exec.Command("ip", do...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %q: %v: %s", do, err, out)
+		}
+		reason, err := h.Intact(t.Context())
+		must(t, err)
+		if !strings.Contains(reason, "device") && !strings.Contains(reason, "gone") {
+			t.Fatalf("after %q: reason %q", do, reason)
+		}
+		h.Resync()
+		apply(t, h, frontend("10.96.0.10:80"))
+		checkDevice(t, "vipd0", "10.96.0.10/32")
+		checkSource(t, "10.96.0.10", "10.1.0.1")
+		checkIntact(t, h)
+	}
+	finishNothing(t, h)
+	checkLeft(t, before)
+}
+
+// TestDummy makes the real dummy device, or takes lo where the kernel has none.
+func TestDummy(t *testing.T) {
+	network(t)
+	o := options(t, xtables.Auto)
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"))
+	held := h.Addresses()
+	switch {
+	case len(held) == 1 && held[0].Where == "vipd0":
+		checkDevice(t, "vipd0", "10.96.0.10/32")
+	case len(held) == 1 && held[0].Where == "lo" && strings.Contains(held[0].Note, "no dummy"):
+		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
+	default:
+		t.Fatalf("got %+v", held)
+	}
+	checkIntact(t, h)
+	must(t, h.Release(t.Context()))
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
+	checkDevice(t, "vipd0")
+}
+
+// TestOnlyOurs lets the host get and lose addresses of its own that are VIPs.
+func TestOnlyOurs(t *testing.T) {
+	l, _ := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	web := frontend("10.96.0.10:80")
+	apply(t, h, web)
+	checkWhere(t, h, "10.96.0.10", "lo")
+
+	// The host gets it: ours goes, and the guard with it, for it would lock the owner out.
+	l.Host().AddAddr("client", "10.96.0.10/24")
+	reason, err := h.Intact(t.Context())
+	must(t, err)
+	if !strings.Contains(reason, "also on another device") {
+		t.Fatalf("reason %q", reason)
+	}
+	h.Resync()
+	apply(t, h, web)
+	checkWhere(t, h, "10.96.0.10", "host")
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
+	checkAttempt(t, l.Host(), "10.96.0.10:22", refused) // by nobody listening
+	listen(t, 22)
+	checkAttempt(t, l.Host(), "10.96.0.10:22", open)
+	checkIntact(t, h)
+
+	// The host loses it: ours comes back.
+	l.Host().DelAddr("client", "10.96.0.10/24")
+	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
+		t.Fatalf("reason %q, %v", reason, err)
+	}
+	apply(t, h, web)
+	checkWhere(t, h, "10.96.0.10", "lo")
+	checkAttempt(t, l.Host(), "10.96.0.10:22", refused)
+
+	// Ours is taken away.
+	l.Host().DelAddr("lo", "10.96.0.10/32")
+	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
+		t.Fatalf("reason %q, %v", reason, err)
+	}
+	apply(t, h, web)
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
+	checkSource(t, "10.96.0.10", "10.1.0.1")
+
+	// A service on an address that the host has from the beginning to the end.
+	apply(t, h, frontend("10.1.0.1:80"))
+	finishNothing(t, h)
+	checkDevice(t, "client", "10.1.0.1/24", "fd01::1/64")
+}
+
+func checkWhere(t *testing.T, h *Host, a, want string) {
+	t.Helper()
+	if got := where(h)[a]; got != want {
+		t.Fatalf("%s is held by %q, want %q", a, got, want)
+	}
+}
+
+// checkSource holds connections from the host to a VIP to leaving with an address of the node.
+func checkSource(t *testing.T, vip, want string) {
+	t.Helper()
+	c, err := net.Dial("udp", net.JoinHostPort(vip, "9"))
+	must(t, err)
+	defer func() { _ = c.Close() }()
+	if got := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr(); got != addrOf(want) {
+		t.Fatalf("connections to %s leave with %s, want %s", vip, got, want)
+	}
+}
+
+// TestSource holds the sources of connections to held VIPs, with and without a default route, through changes of the
+// node's addresses.
+func TestSource(t *testing.T) {
+	l, _ := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	both := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80")}
+	apply(t, h, both...)
+	checkSource(t, "10.96.0.10", "10.1.0.1")
+	checkSource(t, "fd00:96::10", "fd01::1")
+
+	// A second link with the default route: the node speaks to the world from there.
+	other := l.Add("other")
+	l.Link(l.Host(), other, "10.2.0.1/24", "10.2.0.2/24", "fd02::1/64", "fd02::2/64")
+	l.Host().Default("10.2.0.2", "fd02::2")
+	h.Resync()
+	apply(t, h, both...)
+	checkSource(t, "10.96.0.10", "10.2.0.1")
+	checkSource(t, "fd00:96::10", "fd02::1")
+
+	// That address goes: the VIP stays local, and gets the other source.
+	l.Host().DelAddr("other", "10.2.0.1/24")
+	l.Host().DelAddr("other", "fd02::1/64")
+	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "node's address") {
+		t.Fatalf("reason %q, %v", reason, err)
+	}
+	apply(t, h, both...)
+	checkSource(t, "10.96.0.10", "10.1.0.1")
+	checkSource(t, "fd00:96::10", "fd01::1")
+	checkIntact(t, h)
+	must(t, h.Release(t.Context()))
+	if routes := h.ourRoutes(); len(routes) != 0 {
+		t.Fatalf("routes are left: %v", routes)
+	}
+}
+
+// TestKilled starts a new Host over what a killed one left, which wants other things.
+func TestKilled(t *testing.T) {
+	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+		l, client := network(t)
+		warm(t)
+		before := everything(t)
+		o := options(t, backend)
+		o.Interface = "lo"
+		first := newHost(t, o)
+		apply(t, first, frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80"))
+		must(t, first.Close()) // all that is left of kill -9: nothing was removed
+
+		// An address of the host comes in between.
+		l.Host().AddAddr("lo", "10.96.0.50/32")
+		second := newHost(t, o)
+		own, err := second.LocalAddresses(nil)
+		must(t, err)
+		if got := fmt.Sprint(own); got != "[10.1.0.1 10.96.0.50 fd01::1]" {
+			t.Fatalf("the node's own addresses: %s", got)
+		}
+		listen(t, 80)
+		want := desired(frontend("10.96.0.10:80"), frontend("10.96.0.50:80"), frontend("10.96.0.12:80"))
+		must(t, second.Prepare(t.Context(), want))
+		checkAttempt(t, client, "10.96.0.10:80", open) // undisturbed between Prepare and Finish
+		must(t, second.Finish(t.Context(), want.Frontends))
+		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.12/32", "10.96.0.50/32")
+		checkWhere(t, second, "10.96.0.50", "host")
+		checkIntact(t, second)
+		finishNothing(t, second)
+		l.Host().DelAddr("lo", "10.96.0.50/32")
+		checkLeft(t, before)
+	})
+}
+
+// TestStaleLedger has a ledger from before a reboot, since which the host has got the address for its own.
+func TestStaleLedger(t *testing.T) {
+	l, _ := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	l.Host().AddAddr("lo", "10.96.0.10/32")
+	stale := &ledger{
+		Boot: "another", Namespace: "net:[1]", Addresses: map[netip.Addr]string{addrOf("10.96.0.10"): "lo"},
+		Sysctls: map[string]sysctlRecord{"net.ipv4.conf.all.arp_ignore": {Old: "1", Set: "0"}},
+	}
+	stale.path = o.RunDir + "/" + ledgerFile
+	must(t, stale.save())
+	done, err := Cleanup(t.Context(), o, false)
+	must(t, err)
+	if len(done) != 0 {
+		t.Fatalf("cleanup did %q", done)
+	}
+	must(t, stale.save())
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"))
+	checkWhere(t, h, "10.96.0.10", "host")
+	finishNothing(t, h)
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
+}
+
+// TestNoBind leaves addresses to another owner.
+func TestNoBind(t *testing.T) {
+	l, _ := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface, o.Bind = "lo", false
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"))
+	checkWhere(t, h, "10.96.0.10", "none")
+	p := h.Problems()
+	if len(p) != 1 || p[0].Service != "web" || !strings.Contains(p[0].Text, "bind = false") {
+		t.Fatalf("problems: %v", p)
+	}
+	checkIntact(t, h)
+	l.Host().AddAddr("client", "10.96.0.10/32")
+	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "can be had now") {
+		t.Fatalf("reason %q, %v", reason, err)
+	}
+	apply(t, h, frontend("10.96.0.10:80"))
+	checkWhere(t, h, "10.96.0.10", "host")
+	if p := h.Problems(); len(p) != 0 {
+		t.Fatalf("problems: %v", p)
+	}
+}
+
+// TestARP asks for a held VIP on the link.
+func TestARP(t *testing.T) {
+	for _, strict := range []bool{true, false} {
+		t.Run(fmt.Sprintf("strict %t", strict), func(t *testing.T) {
+			l, client := network(t)
+			client.Exec("ip", "route", "add", "10.96.0.10/32", "dev", "host")
+			client.Sysctl("net.ipv4.neigh.host.retrans_time_ms", "50")
+			warm(t)
+			before := everything(t)
+			o := options(t, xtables.NFT)
+			o.Interface, o.StrictARP = "lo", strict
+			h := newHost(t, o)
+			apply(t, h, frontend("10.96.0.10:80"))
+			if answered := pings(t, client, "10.96.0.10"); answered != !strict {
+				t.Errorf("the host answers ARP for the VIP: %t, want %t", answered, !strict)
+			}
+			if known := strings.Contains(client.Exec("ip", "neigh", "show", "10.96.0.10"), "lladdr"); known != !strict {
+				t.Errorf("the client learnt where the VIP is: %t, want %t", known, !strict)
+			}
+			if strict {
+				checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "1")
+				checkSysctl(t, l, "net.ipv4.conf.all.arp_announce", "2")
+			}
+			finishNothing(t, h)
+			checkLeft(t, before)
+		})
+	}
+}
+
+func checkSysctl(t *testing.T, l *lab.Lab, name, want string) {
+	t.Helper()
+	if got := l.Host().ReadSysctl(name); got != want {
+		t.Fatalf("%s = %s, want %s", name, got, want)
+	}
+}
+
+// TestSysctlsOfOthers holds restoring to what nobody else has changed since.
+func TestSysctlsOfOthers(t *testing.T) {
+	l, _ := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	l.Host().Sysctl("net.ipv4.conf.all.arp_ignore", "2")
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"))
+	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "2") // stricter than needed
+	checkSysctl(t, l, "net.ipv4.conf.all.arp_announce", "2")
+	l.Host().Sysctl("net.ipv4.conf.all.arp_announce", "1")
+	finishNothing(t, h)
+	checkSysctl(t, l, "net.ipv4.conf.all.arp_announce", "1")
+	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "2")
+
+	// Only reported.
+	o.ManageSysctls = false
+	l.Host().Sysctl("net.ipv4.conf.all.arp_ignore", "0")
+	h = newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"))
+	p := h.Problems()
+	if len(p) != 2 || !strings.Contains(p[0].Text, "sysctl -w net.ipv4.conf.all.arp_ignore=1") {
+		t.Fatalf("problems: %v", p)
+	}
+	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "0")
+}
+
+// TestRealLink holds VIPs on the link to the client: they answer there, and are announced.
+func TestRealLink(t *testing.T) {
+	l, client := network(t)
+	lab.Need(t, "ip")
+	o := options(t, xtables.NFT)
+	o.Interface = "client"
+	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
+	client.Sysctl("net.ipv6.conf.host.accept_untracked_na", "1")
+	client.Sysctl("net.ipv6.conf.host.forwarding", "1") // routers alone learn from advertisements that they did not ask for
+	h := newHost(t, o)
+	apply(t, h, frontend("10.1.0.10:80"), frontend("[fd01::10]:80"))
+	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32", "fd01::1/64", "fd01::10/128")
+	lab.Eventually(t, 2*time.Second, "the client to learn where the VIPs are", func() error {
+		neighbours := client.Exec("ip", "neigh")
+		for _, a := range []string{"10.1.0.10", "fd01::10"} {
+			if !strings.Contains(neighbours, a+" dev host lladdr") {
+				return fmt.Errorf("%s is not among\n%s", a, neighbours)
+			}
+		}
+		return nil
+	})
+	client.Exec("ip", "neigh", "flush", "all")
+	if !pings(t, client, "10.1.0.10") || !pings(t, client, "fd01::10") {
+		t.Fatal("the VIPs do not answer on the link")
+	}
+	checkSource(t, "10.1.0.10", "10.1.0.1")
+	checkSource(t, "fd01::10", "fd01::1")
+	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "0")
+	finishNothing(t, h)
+	checkDevice(t, "client", "10.1.0.1/24", "fd01::1/64")
+
+	o.Interface = "eth7"
+	h = newHost(t, o)
+	apply(t, h, frontend("10.1.0.10:80"))
+	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "there is no device eth7") {
+		t.Fatalf("problems: %v", p)
+	}
+}
+
+// TestMany adds and removes thousands of addresses, and one more beside them.
+func TestMany(t *testing.T) {
+	network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	var frontends []*balancer.Frontend
+	for i := range 1000 {
+		frontends = append(frontends, frontend(fmt.Sprintf("10.97.%d.%d:80", i/250, 1+i%250)), frontend(fmt.Sprintf("[fd00:97::%x]:80", 1+i)))
+	}
+	started := time.Now()
+	apply(t, h, frontends...)
+	took := time.Since(started)
+	if n := len(onDevice(t, "lo")); n != 2002 {
+		t.Fatalf("%d addresses on lo, want 2002", n)
+	}
+	checkIntact(t, h)
+	all := desired(frontends...)
+	one := frontend("10.98.0.1:80")
+	started = time.Now()
+	all.Frontends, all.Addresses = all.Frontends.Set(one.Key, one), all.Addresses.Set(one.Addr, 1)
+	must(t, h.Prepare(t.Context(), all))
+	must(t, h.Finish(t.Context(), all.Frontends))
+	t.Logf("2000 addresses took %v, one more %v", took, time.Since(started))
+	if took > 10*time.Second {
+		t.Errorf("2000 addresses took %v", took)
+	}
+	started = time.Now()
+	const looks = 200
+	for range looks {
+		checkIntact(t, h)
+	}
+	t.Logf("a look whether all is intact takes %v with the guard's", time.Since(started)/looks)
+	finishNothing(t, h)
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
+}
+
+// TestFollow waits for address events.
+func TestFollow(t *testing.T) {
+	l, _ := network(t)
+	h := newHost(t, options(t, xtables.NFT))
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, ended := make(chan bool, 1), make(chan error, 1)
+	go func() {
+		ended <- h.FollowAddresses(ctx, func() {
+			select {
+			case changes <- true:
+			default:
+			}
+		})
+	}()
+	for i := 0; ; i++ { // the first events may come before it listens
+		a := fmt.Sprintf("10.1.0.%d/24", 100+i)
+		l.Host().AddAddr("client", a)
+		select {
+		case <-changes:
+		case <-time.After(300 * time.Millisecond):
+			if i < 20 {
+				continue
+			}
+			t.Fatal("no change was seen")
+		}
+		break
+	}
+	own, err := h.LocalAddresses([]netip.Prefix{netip.MustParsePrefix("10.1.0.0/30"), netip.MustParsePrefix("fd00::/8")})
+	must(t, err)
+	if got := fmt.Sprint(own); got != "[10.1.0.1 fd01::1]" {
+		t.Fatalf("local addresses within the networks: %s", got)
+	}
+	cancel()
+	if err := <-ended; err != context.Canceled {
+		t.Fatalf("it ended with %v", err)
+	}
+}

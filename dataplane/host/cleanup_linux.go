@@ -1,0 +1,156 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
+)
+
+// Cleanup removes everything that a Host ever made here, also after a crash, and nothing else. It returns what it did
+// in words, or, in a dry run, what it would do. It goes on after errors, and returns them together.
+func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
+	h, err := New(o)
+	if err != nil {
+		return nil, err
+	}
+	c := cleaner{host: h, ctx: ctx, dry: dryRun}
+	defer func() { _ = h.Close() }() // nothing depends on it any more
+	if h.view, err = readView(h.nl); err != nil {
+		return nil, err
+	}
+	h.adopt()
+	for _, family := range xtables.Families() {
+		for _, tool := range xtables.Existing(ctx, family) {
+			c.rules(tool, fmt.Sprintf("%s, %s", family, tool.Backend()))
+		}
+	}
+	c.ipsets()
+	c.addresses()
+	c.sysctls()
+	c.devices()
+	if !dryRun {
+		c.note(h.ledger.save())
+	}
+	return c.done, errors.Join(c.errs...)
+}
+
+// cleaner is one Cleanup under way.
+type cleaner struct {
+	host *Host
+	ctx  context.Context
+	dry  bool
+	done []string
+	errs []error
+}
+
+func (c *cleaner) note(err error) {
+	if err != nil {
+		c.errs = append(c.errs, err)
+	}
+}
+
+// do says what is done, and does it unless this is a dry run.
+func (c *cleaner) do(what string, do func() error) {
+	if !c.dry {
+		if err := do(); err != nil {
+			c.errs = append(c.errs, err)
+			return
+		}
+	}
+	c.done = append(c.done, what)
+}
+
+// rules removes our chains, and the jumps to them, from one backend.
+func (c *cleaner) rules(tool ruleKernel, which string) {
+	g := c.host.guards[0] // the rules' names do not depend on the family
+	for _, p := range g.parts {
+		exists, err := tool.ChainExists(c.ctx, p.def.table, p.def.chain)
+		if err != nil {
+			c.note(err)
+			continue
+		}
+		if exists {
+			c.do(fmt.Sprintf("remove chain %s from table %s (%s)", p.def.chain, p.def.table, which), func() error {
+				return g.removeRules(c.ctx, tool, p)
+			})
+		}
+	}
+}
+
+// ipsets destroys our sets.
+func (c *cleaner) ipsets() {
+	if c.host.sets == nil {
+		return
+	}
+	for _, g := range c.host.guards {
+		for _, p := range g.parts {
+			for _, m := range p.sets {
+				_, err := m.kernel.Header(m.name)
+				if err == nil {
+					c.do("destroy ipset "+m.name, func() error { return m.destroy(c.ctx) })
+				} else if !errors.Is(err, ipset.ErrNotFound) && !isUnsupported(err) {
+					c.note(err)
+				}
+			}
+		}
+	}
+}
+
+// addresses removes the ledger's addresses that are there, and every route with our mark.
+func (c *cleaner) addresses() {
+	h := c.host
+	for _, a := range slices.SortedFunc(maps.Keys(h.ledger.Addresses), netip.Addr.Compare) {
+		device := h.ledger.Addresses[a]
+		if !h.view.has(a, h.view.link(device)) {
+			h.unrecord(a)
+			continue
+		}
+		c.do(fmt.Sprintf("remove address %s from %s", a, device), func() error { return h.removeOurs(a) })
+	}
+	for _, r := range h.ourRoutes() {
+		c.do(fmt.Sprintf("remove the local route to %s", r.Dst.IP), func() error { return c.removeRoute(r) })
+	}
+}
+
+func (c *cleaner) removeRoute(r netlink.Route) error {
+	if err := c.host.nl.RouteDel(&r); err != nil {
+		return fmt.Errorf("removing the local route to %s: %w", r.Dst, err)
+	}
+	return nil
+}
+
+// sysctls restores those that vipd set.
+func (c *cleaner) sysctls() {
+	h := c.host
+	for _, name := range slices.Sorted(maps.Keys(h.ledger.Sysctls)) {
+		r := h.ledger.Sysctls[name]
+		if now, err := h.sys.Read(name); err == nil && now == r.Set && now != r.Old {
+			c.done = append(c.done, fmt.Sprintf("set sysctl %s back from %s to %s", name, r.Set, r.Old))
+		}
+	}
+	if !c.dry {
+		_, err := restore(h.sys, h.ledger)
+		c.note(err)
+	}
+}
+
+// devices removes those that vipd made.
+func (c *cleaner) devices() {
+	h := c.host
+	for _, name := range slices.Sorted(maps.Keys(h.ledger.Links)) {
+		if h.view.link(name) != 0 {
+			c.done = append(c.done, "remove device "+name)
+		}
+	}
+	if !c.dry {
+		c.note(h.removeDevices())
+	}
+}

@@ -1,0 +1,26 @@
+// Package host keeps in order what all modes share on a host: the VIPs' addresses, the guard, and sysctls. It
+// implements dataplane.Host. The engine calls Prepare before it applies frontends and Finish after it:
+//
+//	Prepare(want)     guard's shared parts, restrictions of what is to come -> addresses -> routes, announcement, sysctls
+//	  ... the dataplane applies frontends ...
+//	Finish(applied)   what was applied is opened; what no applied frontend needs any more is removed, in reverse
+//
+// Addresses. A VIP that the host has anyway is used as it is, and never touched. Every other one is added to the device
+// that the configuration names: a dummy device that vipd makes, lo where the kernel has no dummies, or a real link, on
+// which arrivals are announced. A local route beside the address names the node's own address as the source of the
+// host's connections to the VIP: an endpoint may hold the same VIP, and would answer to itself otherwise.
+//
+// Guard. A constant handful of rules in chains of our own, over ipsets whose entries follow the frontends:
+//
+//	filter INPUT, new, to vipd-held            -> VIPD-GUARD    ICMP and vipd-served pass, all else is refused
+//	mangle PREROUTING, new, to vipd-restricted -> VIPD-SOURCES  lo and vipd-allowed pass, all else is dropped
+//	mangle PREROUTING, OUTPUT, to vipd-silent  -> VIPD-SILENT   dropped
+//
+// A further concern of all modes is one more entry in parts: its sets, what each frontend puts into them, its rules.
+//
+// Ledger. Before each first change a file in the run folder says what is about to be ours, so that after kill -9 the
+// next process, or Cleanup, knows what to remove and that all else belongs to others. It holds for one boot.
+//
+// The package does not forward traffic, and knows nothing of modes. Where the host lacks privilege or a kernel
+// feature it says so in Problems, and does the rest.
+package host

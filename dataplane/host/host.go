@@ -1,0 +1,71 @@
+package host
+
+import (
+	"log/slog"
+	"net/netip"
+
+	"vipd/dataplane/internal/xtables"
+)
+
+// Options are the parts of the configuration that concern the host.
+type Options struct {
+	// Interface is the device that holds VIPs. One whose name begins with "vipd" is a dummy device that vipd makes; any
+	// other has to exist.
+	Interface string
+	// Bind: add VIPs that are not local. Without it someone else owns the addresses, and they are used as they come.
+	Bind bool
+	// StrictARP: while VIPs are held on vipd0 or lo, answer no ARP request for them.
+	StrictARP bool
+	// ManageSysctls: set the sysctls that are needed; without it their values are only reported.
+	ManageSysctls bool
+	// RunDir is the folder of the ledger.
+	RunDir string
+	// Backend is the backend of iptables for the guard.
+	Backend xtables.Backend
+	// Log gets each change at Debug level; nil: nothing is logged.
+	Log *slog.Logger
+}
+
+// DefaultOptions returns the defaults of the configuration.
+func DefaultOptions() Options {
+	return Options{
+		Interface: "vipd0", Bind: true, StrictARP: true, ManageSysctls: true, RunDir: "/run/vipd", Backend: xtables.Auto,
+	}
+}
+
+func (o Options) withLog() Options {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Held says who holds one VIP.
+type Held struct {
+	Addr netip.Addr `json:"address"`
+	// Where is the device to which vipd added it, "host" where the host has it anyway, or "none".
+	Where string `json:"where"`
+	// Note is what there is to add in words, such as why it is not held; often "".
+	Note string `json:"note,omitempty"`
+}
+
+// The values of Held.Where that are no devices.
+const (
+	onHost  = "host"
+	nowhere = "none"
+)
+
+// usable reports whether a local address can be a node's own for node ports.
+func usable(a netip.Addr) bool {
+	return a.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified()
+}
+
+// within reports whether a is in one of the networks; no networks: all addresses are.
+func within(a netip.Addr, networks []netip.Prefix) bool {
+	for _, n := range networks {
+		if n.Contains(a) {
+			return true
+		}
+	}
+	return len(networks) == 0
+}

@@ -1,0 +1,287 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
+)
+
+// guardInterval is how often Intact looks at the guard's sets, each look being some twelve small messages.
+const guardInterval = 5 * time.Second
+
+// Host implements dataplane.Host. Of its methods, Problems, Addresses, LocalAddresses and FollowAddresses may be called
+// by any goroutine at any time; the others by one at a time.
+type Host struct {
+	opts   Options
+	log    *slog.Logger
+	nl     *netlink.Handle
+	sets   *ipset.Conn // nil without access to ipsets
+	sys    sysctls
+	events *events
+	guards []*guard
+	// newLink describes the device to make.
+	newLink func(name string) netlink.Link
+
+	ledger *ledger
+	view   view
+	// full: nothing is known of the kernel; the next look reads everything.
+	full bool
+	// stale: events were lost, so the view has to be read again.
+	stale bool
+	// downed: the device that holds the VIPs went down since the last look.
+	downed bool
+	device holder
+
+	// want and wanted are of the last Prepare; applied of the last Finish, and appliedAt counts its VIPs.
+	want      snap.Map[netip.Addr, int]
+	wanted    snap.Map[balancer.Key, *balancer.Frontend]
+	applied   snap.Map[balancer.Key, *balancer.Frontend]
+	appliedAt map[netip.Addr]int
+	// added are the ledger's addresses, for readers in other goroutines.
+	added snap.Map[netip.Addr, string]
+	// held says of every address in want or applied who holds it.
+	held snap.Map[netip.Addr, Held]
+	// dirty are addresses that have to be looked at again by the next Prepare, and leaving by the next Finish.
+	dirty, leaving map[netip.Addr]bool
+	// source are the node's own addresses, IPv4 and IPv6, that connections to VIPs leave with; routed says which of
+	// them each VIP's route carries.
+	source [2]netip.Addr
+	routed map[netip.Addr]netip.Addr
+	// rerouting: every route has to be compared with what is right.
+	rerouting bool
+
+	guardLooked time.Time
+	arp         []balancer.Problem
+	public      atomic.Pointer[public]
+}
+
+var _ dataplane.Host = (*Host)(nil)
+
+// public is what other goroutines may see.
+type public struct {
+	held   snap.Map[netip.Addr, Held]
+	added  snap.Map[netip.Addr, string]
+	wanted snap.Map[balancer.Key, *balancer.Frontend]
+	other  []balancer.Problem
+}
+
+// New opens what a Host needs of the kernel; it changes nothing. What an earlier process left according to the ledger
+// is taken over.
+func New(o Options) (*Host, error) {
+	o = o.withLog()
+	h := &Host{
+		opts: o, log: o.Log, sys: procSysctls{}, full: true,
+		appliedAt: map[netip.Addr]int{}, dirty: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}, routed: map[netip.Addr]netip.Addr{},
+		newLink: func(name string) netlink.Link {
+			return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
+		},
+		view: view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}},
+	}
+	if err := h.readLedger(); err != nil {
+		h.log.Warn("going on without the ledger: addresses that an earlier process added to devices of others count as the host's own", "err", err)
+	}
+	var err error
+	if h.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return nil, fmt.Errorf("opening a route socket: %w", err)
+	}
+	if h.events, err = openEvents(); err != nil {
+		h.nl.Close()
+		return nil, err
+	}
+	var noSets error
+	var kernel setKernel
+	if h.sets, noSets = ipset.Open(); noSets == nil {
+		kernel = h.sets
+	}
+	for _, family := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
+		g := &guard{family: family, sets: kernel, err: noSets, tool: h.tool(family), others: otherTools(family), log: h.log}
+		h.guards = append(h.guards, g.compose())
+	}
+	for a := range h.ledger.Addresses {
+		h.added = h.added.Set(a, h.ledger.Addresses[a])
+		h.guard(a).held().want(ipset.Entry{Addr: a}, 1)
+	}
+	h.publish()
+	return h, nil
+}
+
+func (h *Host) readLedger() (err error) {
+	boot, bootErr := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	namespace, nsErr := os.Readlink("/proc/thread-self/ns/net")
+	h.ledger, err = loadLedger(h.opts.RunDir, strings.TrimSpace(string(boot)), namespace)
+	return errors.Join(err, bootErr, nsErr)
+}
+
+// tool finds iptables when the guard needs it, and once more when it is asked after a resync.
+func (h *Host) tool(family ipset.Family) func(context.Context) (ruleKernel, error) {
+	return func(ctx context.Context) (ruleKernel, error) {
+		backend := h.opts.Backend
+		if backend == "" {
+			backend = xtables.Auto
+		}
+		t, err := xtables.Find(ctx, xtables.Family(family), backend, h.log)
+		if err != nil {
+			return nil, err // a nil *Tool in an interface would not be nil
+		}
+		return t, nil
+	}
+}
+
+// otherTools finds the backends that an earlier process may have used.
+func otherTools(family ipset.Family) func(context.Context, ruleKernel) []ruleKernel {
+	return func(ctx context.Context, than ruleKernel) []ruleKernel {
+		var others []ruleKernel
+		for _, t := range xtables.Existing(ctx, xtables.Family(family)) {
+			if used, ok := than.(*xtables.Tool); ok && used.Backend() != t.Backend() {
+				others = append(others, t)
+			}
+		}
+		return others
+	}
+}
+
+// Close closes what New opened; what is held stays.
+func (h *Host) Close() error {
+	if h.sets != nil {
+		h.sets.Close()
+	}
+	h.nl.Close()
+	return h.events.close()
+}
+
+// Release removes all that this Host holds and made, as if nothing were wanted.
+func (h *Host) Release(ctx context.Context) error {
+	h.Resync()
+	none := balancer.Desired{}
+	return errors.Join(h.Prepare(ctx, none), h.Finish(ctx, none.Frontends))
+}
+
+// guard returns the guard of the address's family.
+func (h *Host) guard(a netip.Addr) *guard { return h.guards[familyOf(a)] }
+
+// familyOf returns 0 for IPv4 and 1 for IPv6.
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// Prepare makes restrictions and addresses of what is wanted.
+func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
+	if err := h.look(); err != nil {
+		return err
+	}
+	h.downed = false
+	for _, c := range snap.Diff(h.wanted, want.Frontends) {
+		h.weigh(c, false)
+	}
+	for a := range snap.Diff(h.want, want.Addresses) {
+		h.dirty[a], h.leaving[a] = true, true
+	}
+	h.want, h.wanted = want.Addresses, want.Frontends
+	return errors.Join(h.hold(ctx), ctx.Err())
+}
+
+// weigh counts what a frontend puts into the guard's sets.
+func (h *Host) weigh(c snap.Change[*balancer.Frontend], applied bool) {
+	if c.HadOld {
+		h.guard(c.Old.Addr).want(c.Old, -1, applied)
+	}
+	if c.HasNew {
+		h.guard(c.New.Addr).want(c.New, 1, applied)
+	}
+}
+
+// Finish opens what was applied, and removes the addresses that nothing needs.
+func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
+	for _, c := range snap.Diff(h.applied, applied) {
+		h.weigh(c, true)
+		h.count(c.Old, -1)
+		h.count(c.New, 1)
+	}
+	h.applied = applied
+	all := []error{h.removeUnneeded(ctx)}
+	for _, g := range h.guards {
+		all = append(all, g.finish(ctx))
+	}
+	all = append(all, h.clear(), h.ledger.save())
+	h.publish()
+	return errors.Join(all...)
+}
+
+// count keeps the number of applied frontends on each VIP.
+func (h *Host) count(f *balancer.Frontend, by int) {
+	if f == nil || f.NodePort {
+		return
+	}
+	if h.appliedAt[f.Addr] += by; h.appliedAt[f.Addr] <= 0 {
+		delete(h.appliedAt, f.Addr)
+		h.leaving[f.Addr] = true
+	}
+}
+
+// needed reports whether the address is wanted, or a frontend on it is still there.
+func (h *Host) needed(a netip.Addr) bool { return h.want.Has(a) || h.appliedAt[a] > 0 }
+
+// Resync makes the next Prepare and Finish compare with the kernel in full.
+func (h *Host) Resync() {
+	h.full = true
+	for _, g := range h.guards {
+		g.resync()
+	}
+}
+
+// publish shows the state to other goroutines.
+func (h *Host) publish() {
+	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: h.arp}
+	for _, g := range h.guards {
+		p.other = append(p.other[:len(p.other):len(p.other)], g.problems()...)
+	}
+	h.public.Store(p)
+}
+
+// Problems says which VIPs are not local, and what of the guard and the sysctls can't be had.
+func (h *Host) Problems() []balancer.Problem {
+	p := h.public.Load()
+	out := p.other[:len(p.other):len(p.other)]
+	for a, held := range p.held.All() {
+		if held.Where != nowhere {
+			continue
+		}
+		problem := balancer.Problem{Severity: balancer.SeverityError, Field: "vips", Text: fmt.Sprintf("%s is not local: %s", a, held.Note)}
+		for key, f := range p.wanted.From(balancer.Key{Addr: a}) {
+			if key.Addr == a {
+				problem.Service = f.Service
+			}
+			break
+		}
+		out = append(out, problem)
+	}
+	return out
+}
+
+// Addresses says of every VIP in use who holds it, in the order of addresses.
+func (h *Host) Addresses() []Held {
+	p := h.public.Load()
+	out := make([]Held, 0, p.held.Len())
+	for _, held := range p.held.All() {
+		out = append(out, held)
+	}
+	return out
+}

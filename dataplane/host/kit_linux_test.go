@@ -1,0 +1,317 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func addrOf(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// frontend makes a frontend such as 10.96.0.10:80/tcp with one backend; edits change it.
+func frontend(key string, edits ...func(*balancer.Frontend)) *balancer.Frontend {
+	k, err := balancer.ParseKey(key)
+	if err != nil {
+		panic(err)
+	}
+	f := &balancer.Frontend{
+		Key: k, Service: "web", NoBackends: balancer.RejectClients,
+		Backends: []balancer.Backend{{Addr: netip.MustParseAddrPort("192.0.2.9:8080"), State: balancer.Active, Weight: 1}},
+	}
+	for _, e := range edits {
+		e(f)
+	}
+	return f
+}
+
+func nodePort(f *balancer.Frontend) { f.NodePort = true }
+
+func sources(networks ...string) func(*balancer.Frontend) {
+	return func(f *balancer.Frontend) {
+		for _, n := range networks {
+			f.Sources = append(f.Sources, netip.MustParsePrefix(n))
+		}
+	}
+}
+
+func dropping(f *balancer.Frontend) { f.NoBackends, f.Backends = balancer.DropClients, nil }
+
+// desired is what Compile makes of frontends.
+func desired(frontends ...*balancer.Frontend) balancer.Desired {
+	var d balancer.Desired
+	for _, f := range frontends {
+		d.Frontends = d.Frontends.Set(f.Key, f)
+		if !f.NodePort {
+			d.Addresses = d.Addresses.Set(f.Addr, d.Addresses.At(f.Addr)+1)
+		}
+	}
+	return d
+}
+
+// newHost makes a Host that is closed with the test; its ledger is that of the test's folder.
+func newHost(t *testing.T, o Options) *Host {
+	t.Helper()
+	h, err := New(o)
+	must(t, err)
+	t.Cleanup(func() {
+		_ = h.Close() // a test may have closed it already
+		if _, err := Cleanup(context.WithoutCancel(t.Context()), o, false); err != nil {
+			t.Errorf("cleaning up: %v", err)
+		}
+	})
+	return h
+}
+
+// options are the defaults, with a folder of the test and one backend.
+func options(t *testing.T, backend xtables.Backend) Options {
+	t.Helper()
+	o := DefaultOptions()
+	o.RunDir, o.Backend = t.TempDir(), backend
+	return o
+}
+
+// apply is the engine's round with a dataplane that succeeds.
+func apply(t *testing.T, h *Host, frontends ...*balancer.Frontend) {
+	t.Helper()
+	d := desired(frontends...)
+	must(t, h.Prepare(t.Context(), d))
+	must(t, h.Finish(t.Context(), d.Frontends))
+}
+
+func finishNothing(t *testing.T, h *Host) {
+	t.Helper()
+	must(t, h.Prepare(t.Context(), balancer.Desired{}))
+	must(t, h.Finish(t.Context(), snap.Map[balancer.Key, *balancer.Frontend]{}))
+}
+
+// where maps every VIP in use to who holds it.
+func where(h *Host) map[string]string {
+	m := map[string]string{}
+	for _, a := range h.Addresses() {
+		m[a.Addr.String()] = a.Where
+	}
+	return m
+}
+
+// onDevice lists the addresses of a device, as the kernel has them, without link-local ones.
+func onDevice(t *testing.T, device string) []string {
+	t.Helper()
+	out, err := exec.Command("ip", "-j", "addr", "show", "dev", device).Output()
+	if err != nil {
+		return nil
+	}
+	var links []struct {
+		AddrInfo []struct {
+			Local     string
+			PrefixLen int
+		} `json:"addr_info"`
+	}
+	must(t, json.Unmarshal(out, &links))
+	var addrs []string
+	for _, l := range links {
+		for _, a := range l.AddrInfo {
+			if !strings.HasPrefix(a.Local, "fe80:") {
+				addrs = append(addrs, fmt.Sprintf("%s/%d", a.Local, a.PrefixLen))
+			}
+		}
+	}
+	slices.Sort(addrs)
+	return addrs
+}
+
+func checkDevice(t *testing.T, device string, want ...string) {
+	t.Helper()
+	slices.Sort(want)
+	if got := onDevice(t, device); !slices.Equal(got, want) {
+		t.Fatalf("addresses of %s: got %q, want %q", device, got, want)
+	}
+}
+
+// everything is what the kernel has of addresses, links, routes, rules, sets and the sysctls in question.
+func everything(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	run := func(name string, args ...string) {
+		out, err := exec.Command(name, args...).Output()
+		if err != nil {
+			t.Fatalf("%s %q: %v", name, args, err)
+		}
+		fmt.Fprintf(&b, "== %s %s\n", name, strings.Join(args, " "))
+		for line := range strings.Lines(string(out)) {
+			// The kernel lets go of rules that are gone, and so of their sets, a moment later.
+			if strings.HasPrefix(line, "#") || strings.HasPrefix(line, "Size in memory") || strings.HasPrefix(line, "References") {
+				continue
+			}
+			if line[0] == ':' {
+				line, _, _ = strings.Cut(line, "[") // counters
+			}
+			b.WriteString(strings.TrimSpace(line) + "\n")
+		}
+	}
+	run("ip", "-o", "addr")
+	run("ip", "-o", "link")
+	run("ip", "-4", "route", "show", "table", "all")
+	run("ip", "-6", "route", "show", "table", "all")
+	for _, tool := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
+		for _, table := range []string{"filter", "mangle"} {
+			run(tool, "-t", table)
+		}
+	}
+	run("ipset", "list", "-sorted")
+	for _, name := range []string{"arp_ignore", "arp_announce"} {
+		text, err := os.ReadFile("/proc/sys/net/ipv4/conf/all/" + name)
+		must(t, err)
+		fmt.Fprintf(&b, "%s = %s", name, text)
+	}
+	return b.String()
+}
+
+// checkLeft compares everything with what was there before.
+func checkLeft(t *testing.T, before string) {
+	t.Helper()
+	after := everything(t)
+	if after == before {
+		return
+	}
+	was, is := strings.Split(before, "\n"), strings.Split(after, "\n")
+	for _, line := range was {
+		if !slices.Contains(is, line) {
+			t.Errorf("gone: %s", line)
+		}
+	}
+	for _, line := range is {
+		if !slices.Contains(was, line) {
+			t.Errorf("new: %s", line)
+		}
+	}
+	t.Fatalf("this is not what was there before")
+}
+
+// warm makes what tools make by being asked, so that two looks at everything can be compared.
+func warm(t *testing.T) {
+	t.Helper()
+	everything(t)
+	for _, tool := range []string{"iptables-nft", "ip6tables-nft"} {
+		for _, table := range []string{"filter", "mangle"} {
+			for _, do := range []string{"-N", "-X"} {
+				if out, err := exec.Command(tool, "-w", "-t", table, do, "WARM").CombinedOutput(); err != nil {
+					t.Fatalf("%s: %v: %s", tool, err, out)
+				}
+			}
+		}
+	}
+}
+
+// outcome is what a connection attempt came to.
+type outcome string
+
+const (
+	open    outcome = "open"
+	refused outcome = "refused"
+	silence outcome = "silence"
+)
+
+// attempt connects over TCP from a namespace.
+func attempt(t *testing.T, from *lab.NS, to string) outcome {
+	t.Helper()
+	var got outcome
+	must(t, from.Do(func() error {
+		// The name service and happy eyeballs would dial in goroutines elsewhere; an address is dialed here.
+		c, err := (&net.Dialer{Timeout: 400 * time.Millisecond}).DialContext(context.Background(), "tcp", to)
+		switch {
+		case err == nil:
+			got = open
+			return c.Close()
+		case strings.Contains(err.Error(), "refused"):
+			got = refused
+		case strings.Contains(err.Error(), "timeout"):
+			got = silence
+		default:
+			return err
+		}
+		return nil
+	}))
+	return got
+}
+
+func checkAttempt(t *testing.T, from *lab.NS, to string, want outcome) {
+	t.Helper()
+	if got := attempt(t, from, to); got != want {
+		t.Fatalf("connecting from %s to %s: got %s, want %s", from.Name, to, got, want)
+	}
+}
+
+func pings(t *testing.T, from *lab.NS, to string) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	return from.Command(ctx, "ping", "-c", "1", "-W", "1", to).Run() == nil
+}
+
+// listen accepts connections on every address of the host at a port, until the test ends.
+func listen(t *testing.T, port int) {
+	t.Helper()
+	ln, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
+	must(t, err)
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+}
+
+// bothBackends runs the test with each backend of iptables.
+func bothBackends(t *testing.T, test func(t *testing.T, backend xtables.Backend)) {
+	lab.Need(t, "ip", "iptables-nft", "iptables-legacy", "ipset")
+	for _, b := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
+		t.Run(string(b), func(t *testing.T) { test(t, b) })
+	}
+}
+
+// network is a host with a client on a link of its own: 10.1.0.1 and .2, fd01::1 and ::2. VIPs are routed to the host.
+func network(t *testing.T) (*lab.Lab, *lab.NS) {
+	t.Helper()
+	l := lab.New(t)
+	client := l.Add("client")
+	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
+	client.Default("10.1.0.1", "fd01::1")
+	return l, client
+}
+
+func ledgerExists(o Options) bool {
+	_, err := os.Stat(filepath.Join(o.RunDir, ledgerFile))
+	return err == nil
+}
+
+// deadlineIn bounds what takes a moment.
+const deadlineIn = 3 * time.Second
+
+func deadline() time.Time { return time.Now().Add(deadlineIn) }

@@ -1,0 +1,181 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/ipset"
+)
+
+// look brings the view up to date: by what has happened since the last look, or in full where that is not enough.
+func (h *Host) look() error {
+	complete, err := h.events.drain(h.take)
+	if err != nil {
+		return err
+	}
+	if complete && !h.full && !h.stale {
+		return nil
+	}
+	h.stale = false
+	if h.view, err = readView(h.nl); err != nil {
+		return err
+	}
+	h.device = holder{}
+	if h.full {
+		h.full = false
+		h.adopt()
+		if err := h.readRoutes(); err != nil {
+			return err
+		}
+		clear(h.source[:])
+		h.rerouting = true
+	}
+	for a := range h.want.Keys() {
+		h.dirty[a] = true
+	}
+	for a := range h.appliedAt {
+		h.dirty[a] = true
+	}
+	for a := range h.ledger.Addresses {
+		h.dirty[a], h.leaving[a] = true, true
+	}
+	return nil
+}
+
+// catchUp takes in events in the middle of work.
+func (h *Host) catchUp() {
+	if complete, err := h.events.drain(h.take); err != nil || !complete {
+		h.stale = true
+	}
+}
+
+// take notes one event.
+func (h *Host) take(c change) {
+	if c.addr.IsValid() {
+		if c.gone {
+			h.view.unset(c.addr, c.link, c.at.bits)
+		} else {
+			h.view.set(c.addr, c.at)
+		}
+		h.dirty[c.addr] = true
+		return
+	}
+	if c.link == h.device.index && h.device.index != 0 && (c.gone || !c.device.up) {
+		h.full, h.downed = true, true // its routes are gone with it
+	}
+	if c.gone {
+		delete(h.view.devices, c.link)
+		return
+	}
+	h.view.devices[c.link] = c.device
+}
+
+// adopt takes the addresses on a device that vipd made for its own, also where the ledger was lost.
+func (h *Host) adopt() {
+	link, err := h.nl.LinkByName(h.opts.Interface)
+	if err != nil || !h.madeByUs(link) {
+		return
+	}
+	h.ledger.Links[h.opts.Interface] = true
+	for a := range h.view.addrs {
+		if h.view.has(a, link.Attrs().Index) && !a.IsLinkLocalUnicast() {
+			h.record(a, h.opts.Interface)
+		}
+	}
+}
+
+// record notes that an address is ours.
+func (h *Host) record(a netip.Addr, device string) {
+	if _, ok := h.ledger.Addresses[a]; !ok {
+		h.guard(a).held().want(ipset.Entry{Addr: a}, 1)
+	}
+	h.ledger.Addresses[a] = device
+	h.added = h.added.Set(a, device)
+}
+
+// unrecord notes that an address is not ours any more.
+func (h *Host) unrecord(a netip.Addr) {
+	if _, ok := h.ledger.Addresses[a]; ok {
+		h.guard(a).held().want(ipset.Entry{Addr: a}, -1)
+	}
+	delete(h.ledger.Addresses, a)
+	h.added = h.added.Delete(a)
+}
+
+// Intact looks at what has happened to addresses since the last look, and every few seconds at the guard.
+func (h *Host) Intact(ctx context.Context) (string, error) {
+	if h.full {
+		return "", ctx.Err() // nothing was prepared yet, or Resync was called: Prepare is due anyway
+	}
+	if err := h.look(); err != nil {
+		return "", err
+	}
+	if h.downed {
+		h.full, h.downed = true, false
+		return "the device that holds the VIPs was taken down", nil
+	}
+	for a := range h.dirty {
+		if !h.needed(a) {
+			delete(h.dirty, a)
+			continue
+		}
+		was := h.held.At(a)
+		held, next := h.decide(a)
+		if next != keep && next != wait || held.Where != was.Where {
+			return h.difference(a, was), nil
+		}
+		delete(h.dirty, a)
+	}
+	if reason := h.sourceChanged(); reason != "" {
+		return reason, nil
+	}
+	if time.Since(h.guardLooked) < guardInterval {
+		return "", nil
+	}
+	h.guardLooked = time.Now()
+	for _, g := range h.guards {
+		if reason, err := g.intact(); reason != "" || err != nil {
+			return reason, err
+		}
+	}
+	return "", nil
+}
+
+// difference says what happened to an address.
+func (h *Host) difference(a netip.Addr, was Held) string {
+	switch {
+	case was.Where == nowhere:
+		return fmt.Sprintf("address %s can be had now", a)
+	case len(h.view.addrs[a]) == 0:
+		return fmt.Sprintf("address %s is gone from %s", a, was.Where)
+	}
+	return fmt.Sprintf("address %s is now also on another device than %s", a, was.Where)
+}
+
+// sourceChanged reports whether connections to held VIPs should leave with another address of the node.
+func (h *Host) sourceChanged() string {
+	if h.added.Len() == 0 {
+		return ""
+	}
+	for i, s := range h.source {
+		if s.IsValid() && len(h.view.addrs[s]) == 0 {
+			return fmt.Sprintf("the node's address %s is gone", s)
+		}
+		if !s.IsValid() && h.holds(i) && h.anySource(i).IsValid() {
+			return fmt.Sprintf("the node has an address for connections to its VIPs now: %s", h.anySource(i))
+		}
+	}
+	return ""
+}
+
+// holds reports whether any address of the family is held.
+func (h *Host) holds(family int) bool { return len(h.guards[family].held().count) > 0 }
+
+// deprecated reports whether the kernel avoids the address as a source.
+func (p local) deprecated() bool {
+	return p.flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_TEMPORARY) != 0
+}

@@ -1,0 +1,149 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"vipd/dataplane/internal/ipset"
+)
+
+// setKernel is what changes ipsets; *ipset.Conn does it.
+type setKernel interface {
+	Create(set string, kind ipset.Kind, family ipset.Family) error
+	Destroy(set string) error
+	Add(set string, entries []ipset.Entry) error
+	Delete(set string, entries []ipset.Entry) error
+	List(set string) ([]ipset.Entry, error)
+	Header(set string) (ipset.Header, error)
+}
+
+// members is one set: what shall be in it, and what the kernel is known to have.
+type members struct {
+	def    setDef
+	kernel setKernel
+	family ipset.Family
+	name   string
+	// count says how many want each entry; those that nobody wants are not in it.
+	count map[ipset.Entry]int
+	have  map[ipset.Entry]bool
+	// dirty are the entries of which count and have may differ.
+	dirty map[ipset.Entry]bool
+}
+
+func newMembers(def setDef, kernel setKernel, family ipset.Family) *members {
+	return &members{
+		def: def, kernel: kernel, family: family, name: setName(def.name, family),
+		count: map[ipset.Entry]int{}, have: map[ipset.Entry]bool{}, dirty: map[ipset.Entry]bool{},
+	}
+}
+
+// want changes by how many an entry is wanted.
+func (m *members) want(e ipset.Entry, by int) {
+	m.count[e] += by
+	if m.count[e] <= 0 {
+		delete(m.count, e)
+	}
+	m.dirty[e] = true
+}
+
+// create makes sure that the set is there, and compares it in full with what is wanted.
+func (m *members) create() error {
+	if err := m.kernel.Create(m.name, m.def.kind, m.family); err != nil {
+		return err
+	}
+	entries, err := m.kernel.List(m.name)
+	if err != nil {
+		return err
+	}
+	clear(m.have)
+	for _, e := range entries {
+		m.have[e], m.dirty[e] = true, true
+	}
+	for e := range m.count {
+		m.dirty[e] = true
+	}
+	return nil
+}
+
+// destroy removes the set. The kernel frees rules of the nft backend a moment after they are gone, so a set that is in
+// use may be free soon.
+func (m *members) destroy(ctx context.Context) error {
+	const patience, pause = 2 * time.Second, 5 * time.Millisecond
+	for deadline := time.Now().Add(patience); ; {
+		err := m.kernel.Destroy(m.name)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ipset.ErrInUse) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+	clear(m.have)
+	clear(m.dirty)
+	for e := range m.count {
+		m.dirty[e] = true
+	}
+	return nil
+}
+
+// fill adds what is missing.
+func (m *members) fill() error {
+	return m.flush(m.kernel.Add, true)
+}
+
+// trim deletes what is too much.
+func (m *members) trim() error {
+	return m.flush(m.kernel.Delete, false)
+}
+
+func (m *members) flush(apply func(string, []ipset.Entry) error, present bool) error {
+	var change []ipset.Entry
+	for e := range m.dirty {
+		wanted := m.count[e] > 0
+		switch {
+		case wanted == m.have[e]:
+			delete(m.dirty, e)
+		case wanted == present:
+			change = append(change, e)
+		}
+	}
+	if len(change) == 0 {
+		return nil
+	}
+	slices.SortFunc(change, ipset.Entry.Compare)
+	if err := apply(m.name, change); err != nil {
+		return err
+	}
+	for _, e := range change {
+		delete(m.dirty, e)
+		if present {
+			m.have[e] = true
+		} else {
+			delete(m.have, e)
+		}
+	}
+	return nil
+}
+
+// intact reports what is wrong with the set as far as its header shows: entries gone, or rules that looked at it.
+func (m *members) intact(references int) (string, error) {
+	h, err := m.kernel.Header(m.name)
+	switch {
+	case errors.Is(err, ipset.ErrNotFound):
+		return "ipset " + m.name + " is gone", nil
+	case err != nil:
+		return "", err
+	case h.Elements != len(m.have):
+		return "entries of ipset " + m.name + " were changed", nil
+	case h.References < references: // more is normal for a moment, while the kernel frees old rules
+		return "rules over ipset " + m.name + " are gone", nil
+	}
+	return "", nil
+}

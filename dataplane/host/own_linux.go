@@ -1,0 +1,87 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// settleTime is how long address events are collected before one call says that something has changed.
+const settleTime = 100 * time.Millisecond
+
+// LocalAddresses returns the node's own addresses that node ports can be on, sorted: no loopback, link-local or
+// multicast ones, none that vipd added, and only those in one of the networks where any are given.
+func (h *Host) LocalAddresses(networks []netip.Prefix) ([]netip.Addr, error) {
+	v, err := readView(h.nl)
+	if err != nil {
+		return nil, err
+	}
+	added := h.public.Load().added
+	own := v.own(added.Has)
+	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !within(a, networks) }), nil
+}
+
+// FollowAddresses calls changed when addresses of this host may have changed, and returns ctx's error when that ends.
+// The kernel's losing events is a change like another. Where it can't be subscribed to, addresses are polled.
+func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
+	e, err := openEvents()
+	if err != nil {
+		h.log.Info("polling the host's addresses", "every", pollInterval, "err", err)
+		return poll(ctx, pollInterval, func() ([]netip.Addr, error) { return h.LocalAddresses(nil) }, changed)
+	}
+	defer func() { _ = e.close() }() // only read from
+	for {
+		seen := false
+		complete, err := e.drain(func(c change) { seen = seen || c.addr.IsValid() })
+		if err != nil {
+			return err
+		}
+		if seen || !complete {
+			if !sleep(ctx, settleTime) {
+				return ctx.Err()
+			}
+			if _, err := e.drain(func(change) {}); err != nil {
+				return err
+			}
+			changed()
+		}
+		if err := e.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// wait waits for an event.
+func (e *events) wait(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = e.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	raw, err := e.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	err = raw.Read(func(fd uintptr) bool {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, 0)
+		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// sleep waits; false: ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,182 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// routeProtocol marks our routes, so that they are recognised without any memory. The number is nobody else's in
+// iproute2's list.
+const routeProtocol = 118
+
+// Addresses that nobody has (RFC 5737, RFC 3849): asking the kernel for the way there gives the address with which the
+// node speaks to the world.
+func world() [2]netip.Addr {
+	return [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+}
+
+// anySource finds the node's own address that connections to VIPs of a family should leave with: the one that it speaks
+// to the world with, else, without a default route, the first that it has. It is invalid where the node has none.
+func (h *Host) anySource(family int) netip.Addr {
+	own := h.view.own(func(a netip.Addr) bool { return familyOf(a) != family || h.added.Has(a) || h.needed(a) })
+	if len(own) == 0 {
+		return netip.Addr{}
+	}
+	routes, err := h.nl.RouteGet(net.IP(world()[family].AsSlice()))
+	if err == nil && len(routes) > 0 {
+		if a, ok := netip.AddrFromSlice(routes[0].Src); ok && slices.Contains(own, a.Unmap()) {
+			return a.Unmap()
+		}
+	}
+	return slices.MinFunc(own, func(a, b netip.Addr) int { return h.rank(a) - h.rank(b) })
+}
+
+// rank orders addresses as sources: those that the kernel avoids come last, then by device, oldest first.
+func (h *Host) rank(a netip.Addr) int {
+	const last = 1 << 30
+	best := 2 * last
+	for _, p := range h.view.addrs[a] {
+		rank := min(p.link, last-1)
+		if p.deprecated() {
+			rank += last
+		}
+		best = min(best, rank)
+	}
+	return best
+}
+
+// readRoutes reads which of our routes are there, and removes those of addresses that we do not hold.
+func (h *Host) readRoutes() error {
+	clear(h.routed)
+	for _, r := range h.ourRoutes() {
+		dst, ok := netip.AddrFromSlice(r.Dst.IP)
+		if !ok {
+			continue
+		}
+		dst = dst.Unmap()
+		src, _ := netip.AddrFromSlice(r.Src) // invalid where the kernel has dropped the address
+		device := h.ledger.Addresses[dst]
+		if device != "" && h.view.link(device) == r.LinkIndex && src.IsValid() && !h.routed[dst].IsValid() {
+			h.routed[dst] = src.Unmap()
+			continue
+		}
+		if err := h.nl.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) && !isDenied(err) {
+			return fmt.Errorf("removing the route to %s: %w", dst, err)
+		}
+	}
+	return nil
+}
+
+// ourRoutes lists the local routes that bear our mark.
+func (h *Host) ourRoutes() []netlink.Route {
+	var out []netlink.Route
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Protocol: routeProtocol, Type: unix.RTN_LOCAL}
+		routes, err := again(func() ([]netlink.Route, error) {
+			return h.nl.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TYPE)
+		})
+		if err != nil {
+			continue // a kernel without the family
+		}
+		for _, r := range routes {
+			if r.Dst != nil {
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+// route makes connections from this host to a held address leave with the node's own address.
+//
+// For IPv4 the route comes before the kernel's own, which stays: when the node's address goes, the VIP is still local.
+// For IPv6 the kernel's own has a metric that nobody else can have, so it goes once ours is there; should the node's
+// address go, the kernel keeps our route without it.
+func (h *Host) route(a netip.Addr) error {
+	src := h.source[familyOf(a)]
+	if !src.IsValid() {
+		src = h.anySource(familyOf(a))
+		h.source[familyOf(a)] = src
+	}
+	old := h.routed[a]
+	if !src.IsValid() || old == src {
+		return nil
+	}
+	put := h.nl.RouteAddEcmp // before those with the same destination, whatever their number
+	if a.Is6() {
+		put = h.nl.RouteReplace // IPv6 takes routes that differ in the source alone for the same
+	}
+	if err := put(h.localRoute(a, src)); err != nil && !errors.Is(err, syscall.EEXIST) {
+		return fmt.Errorf("adding the route to %s from %s: %w", a, src, err)
+	}
+	h.routed[a] = src
+	if old.IsValid() && a.Is4() {
+		if err := h.nl.RouteDel(h.localRoute(a, old)); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("removing the route to %s from %s: %w", a, old, err)
+		}
+	}
+	if a.Is6() {
+		kernels := &netlink.Route{LinkIndex: h.device.index, Dst: single(a), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Protocol: unix.RTPROT_KERNEL}
+		if err := h.nl.RouteDel(kernels); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("removing the kernel's route to %s: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// localRoute is our route to a held address.
+func (h *Host) localRoute(a, src netip.Addr) *netlink.Route {
+	r := &netlink.Route{
+		LinkIndex: h.device.index, Dst: single(a), Src: src.AsSlice(), Table: unix.RT_TABLE_LOCAL,
+		Type: unix.RTN_LOCAL, Protocol: routeProtocol,
+	}
+	if a.Is4() {
+		r.Scope = unix.RT_SCOPE_HOST
+	}
+	return r
+}
+
+// unroute removes our route to an address.
+func (h *Host) unroute(a netip.Addr) error {
+	if !h.routed[a].IsValid() {
+		return nil
+	}
+	r := &netlink.Route{Dst: single(a), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Protocol: routeProtocol}
+	if a.Is4() {
+		r.Scope = unix.RT_SCOPE_HOST
+	}
+	if err := h.nl.RouteDel(r); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("removing the route to %s: %w", a, err)
+	}
+	delete(h.routed, a)
+	return nil
+}
+
+// rerouteAll gives every held address a route from the right source, if that has changed.
+func (h *Host) rerouteAll() error {
+	var all []error
+	for family := range h.source {
+		if !h.holds(family) {
+			continue
+		}
+		if s := h.source[family]; s.IsValid() && len(h.view.addrs[s]) > 0 && !h.rerouting {
+			continue
+		}
+		h.source[family] = h.anySource(family)
+		for _, a := range slices.SortedFunc(maps.Keys(h.ledger.Addresses), netip.Addr.Compare) {
+			if familyOf(a) == family && h.held.At(a).Where == h.device.name {
+				all = append(all, h.route(a))
+			}
+		}
+	}
+	h.rerouting = false
+	return errors.Join(all...)
+}

@@ -1,0 +1,110 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"vipd/balancer"
+)
+
+// sysctls reads and writes sysctls by names such as net.ipv4.conf.all.arp_ignore.
+type sysctls interface {
+	Read(name string) (string, error)
+	Write(name, value string) error
+}
+
+// procSysctls are those of the calling thread's network namespace.
+type procSysctls struct{}
+
+func (procSysctls) path(name string) string {
+	return filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/"))
+}
+
+// Read returns the value without the white space around it.
+func (p procSysctls) Read(name string) (string, error) {
+	text, err := os.ReadFile(p.path(name))
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// Write sets the value.
+func (p procSysctls) Write(name, value string) error {
+	return os.WriteFile(p.path(name), []byte(value), 0)
+}
+
+// minimum is the least value of a sysctl, and what is the matter below it.
+type minimum struct {
+	name  string
+	value int
+	loss  string
+}
+
+// strictARP are the sysctls that keep a host from answering for, and speaking as, addresses on lo or a dummy device.
+// The kernel takes the larger of the device's value and that of "all".
+func strictARP() []minimum {
+	return []minimum{
+		{"net.ipv4.conf.all.arp_ignore", 1, "this host answers ARP requests for the VIPs that it holds, so that clients on its link may come to it instead of to their owner"},
+		{"net.ipv4.conf.all.arp_announce", 2, "this host may announce the VIPs that it holds in its own ARP requests"},
+	}
+}
+
+// raise brings the sysctls up to their minima, recording their old values first. What can't be done is a problem.
+func raise(s sysctls, l *ledger, manage bool, wanted []minimum) ([]balancer.Problem, error) {
+	var problems []balancer.Problem
+	for _, m := range wanted {
+		text, err := s.Read(m.name)
+		if err != nil {
+			problems = append(problems, sysctlProblem(m, err.Error()))
+			continue
+		}
+		value, err := strconv.Atoi(text)
+		if err == nil && value >= m.value {
+			continue
+		}
+		if !manage {
+			problems = append(problems, sysctlProblem(m, m.name+" is "+text))
+			continue
+		}
+		// A value that somebody gave it since we did is what is to come back.
+		l.Sysctls[m.name] = sysctlRecord{Old: text, Set: strconv.Itoa(m.value)}
+		if err := l.save(); err != nil {
+			delete(l.Sysctls, m.name)
+			return problems, err
+		}
+		if err := s.Write(m.name, strconv.Itoa(m.value)); err != nil {
+			problems = append(problems, sysctlProblem(m, err.Error()))
+		}
+	}
+	return problems, nil
+}
+
+func sysctlProblem(m minimum, reason string) balancer.Problem {
+	return balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf("%s: %s: sysctl -w %s=%d", m.loss, reason, m.name, m.value)}
+}
+
+// restore gives the sysctls their old values back, but for those that somebody else has changed since. It returns the
+// names of those that it changed.
+func restore(s sysctls, l *ledger) ([]string, error) {
+	var done []string
+	var all []error
+	for name, r := range l.Sysctls {
+		now, err := s.Read(name)
+		if err == nil && now == r.Set && now != r.Old {
+			if err = s.Write(name, r.Old); err == nil {
+				done = append(done, name)
+			}
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			all = append(all, fmt.Errorf("restoring sysctl %s: %w", name, err))
+			continue
+		}
+		delete(l.Sysctls, name)
+	}
+	return done, errors.Join(all...)
+}

@@ -1,0 +1,126 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// local is one place of a local address.
+type local struct {
+	link  int
+	bits  int
+	flags int
+	scope int
+}
+
+// device is a network device.
+type device struct {
+	name     string
+	up       bool
+	loopback bool
+}
+
+// view is what the kernel has: read in full once, and kept by events.
+type view struct {
+	addrs   map[netip.Addr][]local
+	devices map[int]device
+}
+
+// set notes a place of an address.
+func (v *view) set(a netip.Addr, at local) {
+	places := v.addrs[a]
+	for i := range places {
+		if places[i].link == at.link && places[i].bits == at.bits {
+			places[i] = at
+			return
+		}
+	}
+	v.addrs[a] = append(places, at)
+}
+
+// unset forgets a place of an address.
+func (v *view) unset(a netip.Addr, link, bits int) {
+	places := slices.DeleteFunc(v.addrs[a], func(p local) bool { return p.link == link && p.bits == bits })
+	if len(places) == 0 {
+		delete(v.addrs, a)
+		return
+	}
+	v.addrs[a] = places
+}
+
+// has reports whether the address is on the device as vipd adds it.
+func (v *view) has(a netip.Addr, link int) bool {
+	return slices.ContainsFunc(v.addrs[a], func(p local) bool { return p.link == link && p.bits == a.BitLen() })
+}
+
+// elsewhere reports whether the address is anywhere but on the device as vipd adds it.
+func (v *view) elsewhere(a netip.Addr, link int) bool {
+	return slices.ContainsFunc(v.addrs[a], func(p local) bool { return p.link != link || p.bits != a.BitLen() })
+}
+
+// link returns the index of a device, or 0.
+func (v *view) link(name string) int {
+	for i, d := range v.devices {
+		if d.name == name {
+			return i
+		}
+	}
+	return 0
+}
+
+// readView reads everything.
+func readView(nl *netlink.Handle) (view, error) {
+	v := view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}}
+	links, err := again(nl.LinkList)
+	if err != nil {
+		return v, fmt.Errorf("listing links: %w", err)
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		v.devices[a.Index] = device{a.Name, a.Flags&net.FlagUp != 0, a.Flags&net.FlagLoopback != 0}
+	}
+	addrs, err := again(func() ([]netlink.Addr, error) { return nl.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return v, fmt.Errorf("listing addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			bits, _ := a.Mask.Size()
+			v.set(ip.Unmap(), local{link: a.LinkIndex, bits: bits, flags: a.Flags, scope: a.Scope})
+		}
+	}
+	return v, nil
+}
+
+// again repeats a listing that the kernel interrupted because of a change in the middle of it.
+func again[T any](list func() ([]T, error)) (out []T, err error) {
+	for range 10 {
+		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return out, err
+		}
+	}
+	return out, err
+}
+
+// own returns the addresses that are the node's own, sorted: usable ones, without those that are not its own.
+func (v *view) own(foreign func(netip.Addr) bool) []netip.Addr {
+	var out []netip.Addr
+	for a, places := range v.addrs {
+		if !usable(a) || foreign(a) {
+			continue
+		}
+		tentative := func(p local) bool { return p.flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 }
+		if !slices.ContainsFunc(places, func(p local) bool { return !tentative(p) }) {
+			continue
+		}
+		out = append(out, a)
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return out
+}
