@@ -18,6 +18,8 @@ type interception interface {
 	served(f *frontend) bool
 	inspect(ctx context.Context) (damage []string, err error)
 	intact(ctx context.Context) (reason string, err error)
+	// stop takes all ways away, and leaves what established connections need; close takes that too.
+	stop(ctx context.Context) error
 	close(ctx context.Context) error
 }
 
@@ -32,7 +34,7 @@ func (bind) open(f *frontend) error {
 	}
 	c := f.conf.Load()
 	switch {
-	case !c.serves && c.NoBackends != balancer.DropClients:
+	case c.closed():
 		f.shutListenerLocked()
 		return nil
 	case f.listener != nil:
@@ -45,15 +47,13 @@ func (bind) forget(*frontend)                          {}
 func (bind) commit(context.Context) error              { return nil }
 func (bind) inspect(context.Context) ([]string, error) { return nil, nil }
 func (bind) intact(context.Context) (string, error)    { return "", nil }
+func (bind) stop(context.Context) error                { return nil }
 func (bind) close(context.Context) error               { return nil }
 func (bind) served(f *frontend) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.conf.Load()
-	if !c.serves && c.NoBackends != balancer.DropClients {
-		return true
-	}
-	return f.listener != nil || f.packets != nil
+	return c.closed() || f.listener != nil || f.packets != nil
 }
 
 // shut stops accepting, and ends all flows.

@@ -10,6 +10,7 @@ import (
 // flow is one UDP client at one frontend, with a socket of its own to its backend.
 type flow struct {
 	client  netip.AddrPort
+	back    way
 	backend *backend
 	socket  *net.UDPConn
 	since   time.Time

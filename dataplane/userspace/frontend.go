@@ -89,6 +89,9 @@ func (f *frontend) timed() bool {
 		slices.ContainsFunc(c.Backends, func(b balancer.Backend) bool { return !b.Until.IsZero() })
 }
 
+// closed reports whether clients are to find a closed port.
+func (c *config) closed() bool { return !c.serves && c.NoBackends != balancer.DropClients }
+
 // find returns the definition of the backend, or nil when the frontend does not have it any more.
 func (c *config) find(b *backend) *balancer.Backend {
 	i, ok := slices.BinarySearchFunc(c.Backends, b.addr, func(x balancer.Backend, a netip.AddrPort) int { return x.Addr.Compare(a) })

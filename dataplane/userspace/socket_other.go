@@ -4,6 +4,7 @@ package userspace
 
 import (
 	"net"
+	"net/netip"
 	"time"
 )
 
@@ -14,3 +15,6 @@ func inheritKeepAlive(uintptr) error { return nil }
 
 // quietFor can't tell here. Bytes are counted as they pass, but for bulk.
 func quietFor(*net.TCPConn) time.Duration { return forever }
+
+// sourceControl is for the redirect interception, which is not here.
+func sourceControl(netip.Addr) []byte { return nil }

@@ -18,30 +18,38 @@ const datagram = 64 << 10
 // datagrams are buffers for one; a flow has one only between a read and the write of what it got.
 var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 
-// openPacketsLocked makes the UDP socket at the VIP what the definition says. While no backend is active the socket
-// stays for the flows that are there: see endIdleFlowsLocked.
+// wantPacketsLocked reports whether the UDP socket is to be open. While no backend is active it stays for the flows that
+// are there: see endIdleFlowsLocked.
+func (f *frontend) wantPacketsLocked() bool {
+	c := f.conf.Load()
+	return c.serves || c.NoBackends == balancer.DropClients || f.packets != nil && len(f.flows.by) > 0
+}
+
+// openPacketsLocked makes the UDP socket at the VIP what the definition says.
 func (f *frontend) openPacketsLocked() error {
 	c := f.conf.Load()
 	switch {
-	case f.packets != nil:
-		if !c.serves && c.NoBackends != balancer.DropClients && len(f.flows.by) == 0 {
-			f.shutPacketsLocked()
-			return nil
-		}
-		return refilter(f.packets, c)
-	case !c.serves && c.NoBackends != balancer.DropClients:
+	case !f.wantPacketsLocked():
+		f.shutPacketsLocked()
 		return nil
+	case f.packets != nil:
+		return refilter(f.packets, c)
 	}
 	lc := listenConfig(func(fd uintptr) error { return filter(fd, c) })
 	pc, err := lc.ListenPacket(context.Background(), network(f.key), f.vip.String())
 	if err != nil {
 		return explainListen(f, err)
 	}
-	f.packets = pc.(*net.UDPConn)
+	f.receiveFrom(pc.(*net.UDPConn), f.receive)
+	return nil
+}
+
+// receiveFrom starts the read loop of the frontend's socket.
+func (f *frontend) receiveFrom(pc *net.UDPConn, loop func(*net.UDPConn)) {
+	f.packets = pc
 	f.d.budget.take(1)
 	f.d.tasks.Add(1)
-	go f.receive(f.packets)
-	return nil
+	go loop(pc)
 }
 
 // shutPacketsLocked closes the socket and ends all flows.
@@ -65,7 +73,7 @@ func (f *frontend) receive(pc *net.UDPConn) {
 		case err == nil:
 			slower = backoff{}
 			client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-			f.forward(pc, client, buf[:n])
+			f.forward(way{socket: pc}, client, buf[:n])
 		case errors.Is(err, net.ErrClosed):
 			return
 		default: // what an earlier reply met, or no memory
@@ -76,13 +84,24 @@ func (f *frontend) receive(pc *net.UDPConn) {
 	}
 }
 
-// replier is how a flow's answers go back.
-type replier interface {
-	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
+// way is how a flow's answers go back: through the socket that its datagrams came to.
+type way struct {
+	socket *net.UDPConn
+	// local is the address that they came to, where the socket has several; else invalid.
+	local netip.Addr
+}
+
+func (w way) send(b []byte, to netip.AddrPort) error {
+	if !w.local.IsValid() {
+		_, err := w.socket.WriteToUDPAddrPort(b, to)
+		return err
+	}
+	_, _, err := w.socket.WriteMsgUDPAddrPort(b, sourceControl(w.local), to)
+	return err
 }
 
 // forward sends one datagram on, to the next backend where one turns out to refuse.
-func (f *frontend) forward(back replier, client netip.AddrPort, b []byte) {
+func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 	var tried []*backend
 	for {
 		x := f.flowOf(back, client, tried)
@@ -106,14 +125,17 @@ func (f *frontend) forward(back replier, client netip.AddrPort, b []byte) {
 }
 
 // flowOf returns the client's flow, a new one if need be; nil: there is no backend for it, or it may not have one.
-func (f *frontend) flowOf(back replier, client netip.AddrPort, tried []*backend) *flow {
+func (f *frontend) flowOf(back way, client netip.AddrPort, tried []*backend) *flow {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if x := f.flows.by[client]; x != nil {
-		return x
+		if x.back == back {
+			return x
+		}
+		f.endFlowLocked(x) // the client comes another way now
 	}
 	c := f.conf.Load()
-	if f.removed || !c.serves || f.packetsShutLocked() || !c.allows(f.d, client.Addr()) {
+	if f.removed || !c.serves || f.packets != back.socket || !c.allows(f.d, client.Addr()) {
 		return nil
 	}
 	if !f.roomForFlowLocked() {
@@ -134,17 +156,14 @@ func (f *frontend) flowOf(back replier, client netip.AddrPort, tried []*backend)
 	f.d.budget.take(1)
 	b.total.Add(1)
 	c.tally.connections.Add(1)
-	x := &flow{client: client, backend: b, socket: socket, since: time.Now(), tally: c.tally}
+	x := &flow{client: client, back: back, backend: b, socket: socket, since: time.Now(), tally: c.tally}
 	x.last.Store(f.d.now())
 	x.placed = x.last.Load()
 	f.flows.add(x)
 	f.d.tasks.Add(1)
-	go f.reply(x, back)
+	go f.reply(x)
 	return x
 }
-
-// packetsShutLocked reports whether the socket that the datagram came through was closed meanwhile.
-func (f *frontend) packetsShutLocked() bool { return f.packets == nil }
 
 // roomForFlowLocked takes a place for one more flow. Where there is none, the oldest one of this frontend makes room.
 func (f *frontend) roomForFlowLocked() bool {
@@ -160,12 +179,12 @@ func (f *frontend) roomForFlowLocked() bool {
 }
 
 // reply carries the backend's datagrams back until the flow ends.
-func (f *frontend) reply(x *flow, back replier) {
+func (f *frontend) reply(x *flow) {
 	defer f.d.tasks.Done()
 	defer x.backend.release()
 	err := x.receive(func(b []byte) {
 		x.last.Store(f.d.now())
-		if _, err := back.WriteToUDPAddrPort(b, x.client); err == nil { // else dropped, as networks do
+		if err := x.back.send(b, x.client); err == nil { // else dropped, as networks do
 			x.out.Add(uint64(len(b)))
 			x.tally.out.Add(uint64(len(b)))
 		}
@@ -214,7 +233,7 @@ func (f *frontend) endIdleFlowsLocked(c *config) {
 			}
 		})
 	}
-	if f.packets != nil && len(f.flows.by) == 0 && !c.serves && c.NoBackends != balancer.DropClients {
+	if !f.wantPacketsLocked() {
 		f.shutPacketsLocked()
 	}
 }

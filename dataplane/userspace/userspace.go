@@ -141,7 +141,7 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 		return nil
 	}
 	d.closed = true
-	err := d.tables.close(ctx)
+	err := d.tables.stop(ctx)
 	for _, f := range d.frontends {
 		f.shut()
 	}
@@ -163,7 +163,7 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	d.cancel()
 	<-drained
 	d.tasks.Wait()
-	if err != nil {
+	if err := errors.Join(err, d.tables.close(ctx)); err != nil {
 		return fmt.Errorf("closing the userspace dataplane: %w", err)
 	}
 	return nil

@@ -1,0 +1,89 @@
+package userspace
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+// originalDst is SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST.
+const originalDst = 80
+
+// originalOf returns where a redirected connection was made to. For others it is the socket's own address, or an error.
+func originalOf(c *net.TCPConn, is4 bool) (netip.AddrPort, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	var at netip.AddrPort
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		if is4 {
+			at, failed = original4(int(fd))
+		} else {
+			at, failed = original6(int(fd))
+		}
+	})
+	if err != nil {
+		return at, err
+	}
+	return at, failed
+}
+
+// original4 reads a sockaddr_in into the one structure of x/sys that has the room: family, port, address.
+func original4(fd int) (netip.AddrPort, error) {
+	s, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, originalDst)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	b := s.Multiaddr
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:4])), nil
+}
+
+// original6 reads a sockaddr_in6, which is the beginning of the structure.
+func original6(fd int) (netip.AddrPort, error) {
+	s, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, originalDst)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	port := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, s.Addr.Port))
+	return netip.AddrPortFrom(netip.AddrFrom16(s.Addr.Addr).Unmap(), port), nil
+}
+
+// wantDestination has the socket tell the address that each datagram came to.
+func wantDestination(fd uintptr, is4 bool) error {
+	if is4 {
+		return unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+	}
+	return unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+}
+
+// destinationOf returns the address that a datagram came to.
+func destinationOf(control []byte, is4 bool) netip.Addr {
+	var ip net.IP
+	if is4 {
+		var m ipv4.ControlMessage
+		if m.Parse(control) == nil {
+			ip = m.Dst
+		}
+	} else {
+		var m ipv6.ControlMessage
+		if m.Parse(control) == nil {
+			ip = m.Dst
+		}
+	}
+	a, _ := netip.AddrFromSlice(ip) // invalid if there is none
+	return a.Unmap()
+}
+
+// sourceControl has a datagram leave with an address as its source.
+func sourceControl(local netip.Addr) []byte {
+	if local.Is4() {
+		return (&ipv4.ControlMessage{Src: local.AsSlice()}).Marshal()
+	}
+	return (&ipv6.ControlMessage{Src: local.AsSlice()}).Marshal()
+}

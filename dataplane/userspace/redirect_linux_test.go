@@ -1,0 +1,370 @@
+package userspace
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+)
+
+// town is a host with VIPs on lo, a remote client, and servers.
+type town struct {
+	*lab.Lab
+	remote *lab.NS
+}
+
+func newTown(t *testing.T) *town {
+	t.Helper()
+	l := lab.New(t)
+	lab.Need(t, "iptables", "ip6tables")
+	remote := l.Add("remote")
+	l.Link(l.Host(), remote, "10.9.0.1/24", "10.9.0.2/24", "fd00:9::1/64", "fd00:9::2/64")
+	remote.Default("10.9.0.1", "fd00:9::1")
+	l.Host().AddAddr("lo", "10.96.0.1/32")
+	l.Host().AddAddr("lo", "fd00:96::1/128")
+	t.Cleanup(func() {
+		for _, tool := range []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"} {
+			l.Host().Exec("sh", "-c", tool+" -t nat -F; "+tool+" -t nat -X")
+		}
+	})
+	return &town{l, remote}
+}
+
+// four are the keys of both families and protocols at a port, with a backend each.
+func (w *town) four(t *testing.T, port int) []*balancer.Frontend {
+	t.Helper()
+	var all []*balancer.Frontend
+	for _, vip := range []string{"10.96.0.1:%d/tcp", "10.96.0.1:%d/udp", "[fd00:96::1]:%d/tcp", "[fd00:96::1]:%d/udp"} {
+		k, err := balancer.ParseKey(fmt.Sprintf(vip, port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := netip.MustParseAddrPort("10.9.0.2:7000")
+		if k.Addr.Is6() {
+			at = netip.MustParseAddrPort("[fd00:9::2]:7000")
+		}
+		all = append(all, frontendAt(k.String(), at))
+	}
+	return all
+}
+
+// serve starts the backends of four.
+func (w *town) serve() {
+	for _, network := range []string{"tcp", "udp"} {
+		for _, at := range []string{"10.9.0.2:7000", "[fd00:9::2]:7000"} {
+			w.remote.Echo(network, "s", netip.MustParseAddrPort(at))
+		}
+	}
+}
+
+func wantServed(t *testing.T, w *town, all ...*balancer.Frontend) {
+	t.Helper()
+	for _, f := range all {
+		for _, from := range []*lab.NS{w.Host(), w.remote} {
+			if err := try(t, from, f.Key); err != nil {
+				t.Errorf("%s from %s: %v", f.Key, from.Name, err)
+			}
+		}
+	}
+}
+
+func wantRefused(t *testing.T, w *town, all ...*balancer.Frontend) {
+	t.Helper()
+	for _, f := range all {
+		for _, from := range []*lab.NS{w.Host(), w.remote} {
+			if err := try(t, from, f.Key); err == nil || !strings.Contains(err.Error(), "refused") {
+				t.Errorf("%s from %s: got %v, want that it is refused", f.Key, from.Name, err)
+			}
+		}
+	}
+}
+
+// redirecting starts a dataplane as the engine does: observed before it is applied.
+func redirecting(t *testing.T) *rig {
+	t.Helper()
+	d := start(t, Options{Intercept: Redirect})
+	if d.Detail() != "redirect" {
+		t.Fatalf("got %q, want redirect", d.Detail())
+	}
+	if _, err := d.Observe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestRedirect(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	d := redirecting(t)
+	all := w.four(t, 80)
+	for _, f := range all {
+		if f.Proto == balancer.UDP {
+			f.IdleTimeout = 200 * time.Millisecond
+		}
+	}
+	wantRefused(t, w, all...) // conntrack knows the UDP flows of these as not redirected
+	d.apply(all...)
+	wantServed(t, w, all...)
+	if n := d.Counters()[0].Connections; n != 8 {
+		t.Errorf("got %d connections, want 8: none passes us by", n)
+	}
+	closed := make([]*balancer.Frontend, len(all))
+	for i, f := range all {
+		closed[i] = with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Down, 0 })
+	}
+	held, err := w.remote.Dial(t.Context(), "tcp", all[0].AddrPort().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if _, err := lab.Ask(held); err != nil {
+		t.Fatal(err)
+	}
+	d.apply(closed...)
+	wantEcho(t, held)
+	time.Sleep(200*time.Millisecond + 2*tick) // UDP sockets wait for their flows
+	wantRefused(t, w, closed...)
+	d.apply(all...)
+	wantServed(t, w, all...)
+	d.remove(all[0].Key, all[1].Key)
+	wantRefused(t, w, all[:2]...)
+	wantServed(t, w, all[2:]...)
+}
+
+// wantEcho checks that a connection that an echo server has answered already still works.
+func wantEcho(t *testing.T, c net.Conn) {
+	t.Helper()
+	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+	if _, err := c.Write([]byte("x")); err != nil {
+		t.Errorf("an established connection: %v", err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Errorf("an established connection: %v", err)
+	}
+}
+
+func TestRedirectedConnectionsDrain(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	d := redirecting(t)
+	all := w.four(t, 80)
+	d.apply(all...)
+	var held []net.Conn
+	for _, f := range []*balancer.Frontend{all[0], all[2]} {
+		for _, from := range []*lab.NS{w.Host(), w.remote} {
+			c, err := from.Dial(t.Context(), "tcp", f.AddrPort().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := lab.Ask(c); err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, c)
+		}
+	}
+	d.remove(all[0].Key, all[1].Key, all[2].Key, all[3].Key)
+	for _, c := range held {
+		wantEcho(t, c)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	closed := make(chan error)
+	d.apply(all...)
+	go func() { closed <- d.Close(ctx, false) }()
+	eventually(t, "the closed port", func() error {
+		if err := try(t, w.remote, all[0].Key); err == nil {
+			return fmt.Errorf("still connects")
+		}
+		return nil
+	})
+	for _, c := range held {
+		wantEcho(t, c)
+	}
+	cancel()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	wantRefused(t, w, all...)
+	if saved := w.Host().Exec("iptables-save") + w.Host().Exec("ip6tables-save"); strings.Contains(saved, "VIPD") {
+		t.Errorf("something is left:\n%s", saved)
+	}
+}
+
+func TestRedirectDrops(t *testing.T) {
+	w := newTown(t)
+	d := redirecting(t)
+	all := w.four(t, 80)
+	for i := range all {
+		all[i].Backends = nil
+		all[i].NoBackends = balancer.DropClients
+	}
+	d.apply(all...)
+	for _, f := range all {
+		for _, from := range []*lab.NS{w.Host(), w.remote} {
+			err := try(t, from, f.Key)
+			if err == nil || strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "reset") {
+				t.Errorf("%s from %s: got %v, want silence", f.Key, from.Name, err)
+			}
+		}
+	}
+}
+
+func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	d := redirecting(t)
+	d.apply(w.four(t, 80)...)
+	for _, y := range d.tables.(*redirect).families {
+		port := y.shared.Addr().(*net.TCPAddr).Port
+		for _, address := range []string{"10.9.0.1", "10.96.0.1", "fd00:9::1", "fd00:96::1"} {
+			if strings.Contains(address, ":") != (y.name == xtables.IPv6) {
+				continue
+			}
+			c, err := w.remote.Dial(t.Context(), "tcp", net.JoinHostPort(address, fmt.Sprint(port)))
+			if err != nil {
+				continue // reset before we could look
+			}
+			_ = c.SetDeadline(time.Now().Add(time.Second))
+			wantReset(t, c)
+			c.Close()
+		}
+	}
+}
+
+func TestRedirectReplacesWhatAKilledOneLeft(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	for _, tool := range []string{"iptables", "ip6tables"} { // as it would be: rules to ports that nobody listens on
+		vip := map[string]string{"iptables": "10.96.0.1", "ip6tables": "fd00:96::1"}[tool]
+		w.Host().Exec("sh", "-ec", fmt.Sprintf(`%[1]s -t nat -N VIPD-US
+			%[1]s -t nat -A VIPD-US -d %[2]s -p tcp --dport 80 -j REDIRECT --to-ports 9
+			%[1]s -t nat -A VIPD-US -d %[2]s -p udp --dport 80 -j REDIRECT --to-ports 9
+			%[1]s -t nat -A VIPD-US -d %[2]s -p tcp --dport 81 -j REDIRECT --to-ports 9
+			for hook in PREROUTING OUTPUT; do %[1]s -t nat -I $hook -j VIPD-US; %[1]s -t nat -I $hook -j VIPD-US; done`, tool, vip))
+	}
+	all := w.four(t, 80)
+	// These flows go to the old port, says conntrack: without our doing so for ever.
+	sockets := map[balancer.Key]net.Conn{}
+	for _, f := range all {
+		if f.Proto == balancer.UDP {
+			c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_, _ = lab.AskWithin(c, 50*time.Millisecond)
+			sockets[f.Key] = c
+		}
+	}
+	d := redirecting(t)
+	d.apply(all...)
+	wantServed(t, w, all...)
+	for k, c := range sockets {
+		if _, err := lab.Ask(c); err != nil {
+			t.Errorf("a client of %s that goes on: %v", k, err)
+		}
+	}
+	saved := w.Host().Exec("iptables-save", "-t", "nat") + w.Host().Exec("ip6tables-save", "-t", "nat")
+	if n := strings.Count(saved, "-j VIPD-US"); n != 4 || strings.Contains(saved, "--to-ports 9\n") {
+		t.Errorf("got %d jumps, want 4, and nothing that is old:\n%s", n, saved)
+	}
+}
+
+func TestRedirectMendsDamage(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	d := redirecting(t)
+	all := w.four(t, 80)
+	d.apply(all...)
+	damages := []string{
+		"iptables -t nat -F",
+		"iptables -t nat -D OUTPUT -j VIPD-US",
+		"ip6tables -t nat -D PREROUTING -j VIPD-US",
+		"iptables -t nat -F VIPD-US",
+		"ip6tables -t nat -F VIPD-US",
+	}
+	for _, damage := range damages {
+		if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
+			t.Fatalf("before: got %q, %v; want that all is there", reason, err)
+		}
+		w.Host().Exec("sh", "-c", damage)
+		eventually(t, damage+" is seen", func() error { // in one of a few looks
+			reason, err := d.Intact(t.Context())
+			if reason == "" {
+				return fmt.Errorf("got that all is there, %v", err)
+			}
+			return err
+		})
+		// What the engine does then.
+		if _, err := d.Observe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		d.apply(all...)
+		wantServed(t, w, all...)
+	}
+}
+
+func TestCleanupRemovesOursOnly(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	for _, tool := range []string{"iptables", "ip6tables"} {
+		w.Host().Exec("sh", "-ec", fmt.Sprintf(`%[1]s -t nat -N FOREIGN; %[1]s -t nat -A FOREIGN -p tcp --dport 1 -j RETURN; %[1]s -t nat -A PREROUTING -j FOREIGN`, tool))
+	}
+	save := func() string {
+		var kept []string
+		for line := range strings.Lines(w.Host().Exec("iptables-save", "-t", "nat") + w.Host().Exec("ip6tables-save", "-t", "nat")) {
+			if !strings.HasPrefix(line, "#") {
+				kept = append(kept, strings.Split(line, " [")[0])
+			}
+		}
+		return strings.Join(kept, "\n")
+	}
+	before := save()
+	d := redirecting(t)
+	d.apply(w.four(t, 80)...)
+	if during := save(); !strings.Contains(during, chain) {
+		t.Errorf("got no chain of ours:\n%s", during)
+	}
+	if err := Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := save(); after != before {
+		t.Errorf("after Cleanup got\n%s\nwant\n%s", after, before)
+	}
+	d.apply(w.four(t, 81)...)
+	if err := d.Close(shortly(t), true); err != nil {
+		t.Error(err)
+	}
+	if after := save(); after != before {
+		t.Errorf("after Close got\n%s\nwant\n%s", after, before)
+	}
+}
+
+func TestManyRedirectsAtOnce(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	d := redirecting(t)
+	var batch []dataplane.Change
+	for port := 1000; port < 2000; port++ {
+		f := w.four(t, port)[0]
+		batch = append(batch, dataplane.Change{Key: f.Key, New: f})
+	}
+	started := time.Now()
+	if err := d.Apply(context.Background(), batch); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d frontends took %s", len(batch), time.Since(started))
+	wantServed(t, w, batch[0].New, batch[999].New)
+	started = time.Now()
+	d.remove(batch[5].Key)
+	t.Logf("one more change took %s", time.Since(started))
+	wantRefused(t, w, batch[5].New)
+}
