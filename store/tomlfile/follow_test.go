@@ -125,6 +125,10 @@ func TestAFolderAppearsLater(t *testing.T) {
 	w.until("the removal of the folder", func(s snapshot) bool { return !s.Connected && s.Err != nil })
 	w.do(os.Rename(w.path("deep/er/away"), w.path("deep/er/services.d")))
 	w.is("the first folder again", "a=5 web=1")
+	w.write("deep/new/services.d/c.toml", service("c", 6))
+	w.do(os.Rename(w.path("deep/er"), w.path("deep/old")))
+	w.do(os.Rename(w.path("deep/new"), w.path("deep/er")))
+	w.is("another parent", "c=6 web=1")
 }
 
 func TestTheMainFileAppearsLater(t *testing.T) {
@@ -145,15 +149,15 @@ func TestWithoutNotifications(t *testing.T) {
 	for name, lose := range map[string]func(*world, *fsnotify.Watcher){
 		"there are none":  nil,
 		"they end":        func(w *world, f *fsnotify.Watcher) { w.do(f.Close()) },
-		"they are lost":   func(w *world, f *fsnotify.Watcher) { forget(w, f); f.Errors <- fsnotify.ErrEventOverflow },
+		"they are lost":   forget,
 		"nobody tells us": forget,
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"services.d\"\n", "services.d/a.toml": service("a", 1)})
 			var watcher *fsnotify.Watcher
-			o := tomlfile.Options{Main: w.path("vipd.toml"), Poll: 50 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
-			if name == "they are lost" {
-				o.Poll = time.Hour
+			o := tomlfile.Options{Main: w.path("vipd.toml"), Poll: time.Hour, Log: slog.New(slog.DiscardHandler)}
+			if name == "nobody tells us" {
+				o.Poll = 50 * time.Millisecond
 			}
 			w.followWith(o, func(s *tomlfile.Source) {
 				s.SetOpen(func() (_ *fsnotify.Watcher, err error) {
@@ -165,21 +169,24 @@ func TestWithoutNotifications(t *testing.T) {
 				})
 			})
 			w.is("the first state", "a=1")
-			if lose != nil && name != "they are lost" {
+			if lose != nil {
 				lose(w, watcher)
-			} else if lose != nil {
-				forget(w, watcher)
+			}
+			tell := func() {
+				if name == "they are lost" {
+					watcher.Errors <- fsnotify.ErrEventOverflow
+				}
 			}
 			w.write("services.d/a.toml", service("a", 2))
 			w.write("services.d/b.toml", service("b", 3))
-			if name == "they are lost" {
-				lose(w, watcher)
-			}
+			tell()
 			w.is("the change", "a=2 b=3")
-			w.do(os.Remove(w.path("services.d/a.toml")))
 			if name == "they are lost" {
-				lose(w, watcher)
+				w.write("services.d/b.toml", service("b", 4))
+				w.is("that notifications are back", "a=2 b=4")
+				return
 			}
+			w.do(os.Remove(w.path("services.d/a.toml")))
 			w.is("the removal", "b=3")
 		})
 	}

@@ -1,9 +1,9 @@
 package tomlfile
 
 import (
-	"fmt"
+	"errors"
+	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 
 	"github.com/fsnotify/fsnotify"
@@ -29,8 +29,6 @@ type follower struct {
 
 // watched is one folder.
 type watched struct {
-	// info tells the folder from another one of the same name.
-	info os.FileInfo
 	// names are those that matter, with the round in which they last did.
 	names map[string]int
 	round int
@@ -78,7 +76,7 @@ func (f *follower) turnDeaf(doing string, err error) {
 
 // lost gives up on notifications after the watcher has ended by itself.
 func (f *follower) lost() {
-	f.turnDeaf("following files", fmt.Errorf("notifications have ended"))
+	f.turnDeaf("following files", errors.New("notifications have ended"))
 	f.close()
 	f.watcher = nil
 }
@@ -145,22 +143,18 @@ func (f *follower) watch(folder, name string) {
 	w.names[name] = f.round
 }
 
-// add asks for notifications of folder, also where it is watched already: the watch may have been lost.
+// add asks for notifications of folder, also where it is watched already: another folder may have taken its name.
 func (f *follower) add(folder string, w *watched) (*watched, bool) {
-	info, err := os.Stat(folder)
-	if err != nil {
+	err := f.watcher.Add(folder)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false // gone since; its parent tells when it is back
 	}
-	if w != nil && !os.SameFile(info, w.info) {
-		_ = f.watcher.Remove(folder) // the watch of a former folder of that name
-		w = nil
-	}
-	if err := f.watcher.Add(folder); err != nil {
+	if err != nil {
 		f.turnDeaf("watching the folder "+folder, err)
 		return nil, false
 	}
 	if w == nil {
-		w = &watched{info: info, names: map[string]int{}}
+		w = &watched{names: map[string]int{}}
 		f.folders[folder] = w
 	}
 	return w, true
