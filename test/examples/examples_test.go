@@ -13,6 +13,7 @@ import (
 
 	"vipd/test/lab"
 	"vipd/test/program"
+	"vipd/test/wait"
 )
 
 // TestMain takes a network of its own where that is possible, so that the examples' ports are free.
@@ -154,8 +155,12 @@ func database(t *testing.T, e example) {
 	e.Echo(t, "primary", "--tcp", "127.10.3.11:5432")
 	e.Echo(t, "standby", "--tcp", "127.10.3.12:5432")
 	e.Daemon(t, e.name)
+	// A change comes into effect within sync.min_interval; from then on it holds for every connection.
 	ask := func(want string) {
 		t.Helper()
+		wait.For(t, program.Patience, "an answer of the "+want, func() bool {
+			return strings.HasPrefix(e.say(t, "psql"), want+" ")
+		})
 		for range 3 {
 			if out := e.say(t, "psql"); !strings.HasPrefix(out, want+" ") {
 				t.Errorf("got %q, want an answer of the %s", out, want)
