@@ -80,10 +80,12 @@ func (c *call) diffFile(file string) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range d.problems {
-		if p.Severity == balancer.SeverityError {
-			return fmt.Errorf("%s can't be compared: %s; \"vipctl check %s\" lists all problems", file, p, file)
-		}
+	bad, err := d.unusable()
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(bad)) {
+		fmt.Fprintf(c.stderr, "vipctl: not compared: %s\n", table.Line(bad[name].String()))
 	}
 	client, err := c.daemon()
 	if err != nil {
@@ -93,7 +95,7 @@ func (c *call) diffFile(file string) error {
 	if err != nil {
 		return err
 	}
-	differences, err := compare(running, d)
+	differences, err := compare(running, d, bad)
 	if err != nil {
 		return err
 	}
@@ -102,20 +104,46 @@ func (c *call) diffFile(file string) error {
 	} else {
 		err = c.printDifferences(differences, file)
 	}
-	if err == nil && len(differences) > 0 {
-		err = errDifferences
+	switch {
+	case err != nil:
+		return err
+	case len(differences) > 0:
+		return errDifferences
+	case len(bad) > 0:
+		return errReported
 	}
-	return err
+	return nil
 }
 
-// compare lists what would change if d was read, in order of the services' names.
-func compare(running []api.Service, d *definitions) ([]serviceDiff, error) {
+// unusable returns a problem for each service with an error: the daemon would leave it as it runs. An error that is no
+// service's own leaves open which services there are, and nothing can be compared.
+func (d *definitions) unusable() (map[balancer.Name]balancer.Problem, error) {
+	bad := map[balancer.Name]balancer.Problem{}
+	for _, p := range d.problems {
+		switch {
+		case p.Severity != balancer.SeverityError:
+		case p.Service == "":
+			return nil, fmt.Errorf("%s can't be compared: %s; \"vipctl check %s\" lists all problems", d.place, p, d.place)
+		default:
+			bad[p.Service] = p
+		}
+	}
+	return bad, nil
+}
+
+// compare lists what would change if d was read, in order of the services' names; those in bad are left out.
+func compare(running []api.Service, d *definitions, bad map[balancer.Name]balancer.Problem) ([]serviceDiff, error) {
 	differences := []serviceDiff{}
 	runs := map[balancer.Name]bool{}
+	for name := range bad {
+		runs[name] = true
+	}
 	for _, r := range running {
+		_, left := bad[r.Name]
 		runs[r.Name] = true
 		s, ok := d.services.Get(r.Name)
 		switch {
+		case left:
 		case !ok && d.covers(r.Origin.File):
 			differences = append(differences, serviceDiff{Service: r.Name, What: "removed"})
 		case ok:
@@ -166,7 +194,7 @@ func compareFields(runs, wants map[string]any) []fieldDiff {
 
 func (c *call) printDifferences(differences []serviceDiff, file string) error {
 	if len(differences) == 0 {
-		fmt.Fprintf(c.stderr, "no differences: what runs is what %s says\n", file)
+		fmt.Fprintf(c.stderr, "no differences between what runs and %s\n", file)
 		return nil
 	}
 	var b strings.Builder

@@ -209,7 +209,7 @@ func (d *fakeDaemon) fill() {
 		Version: "v1.0.0", Node: "gw1", Zone: "a", Started: ago(2*time.Hour + 20*time.Second),
 		Mode: api.Mode{
 			InUse: "userspace", Wanted: "auto", Reason: "not ipvs: the kernel has no ip_vs; not iptables: this version does not have it",
-			Detail: "traffic is intercepted by redirect",
+			Detail: "redirect",
 		},
 		Store: api.Store{Kind: "file", Place: "/etc/vipd/vipd.toml", Connected: true, Revision: 12},
 		Sync:  api.Sync{Wanted: 12, Applied: 12, Last: ago(3*time.Hour + 20*time.Second), LastDuration: 1234 * time.Microsecond, LastChanges: 4, Repairs: 1},

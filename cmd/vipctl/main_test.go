@@ -1,12 +1,17 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
+	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,10 +19,36 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/vipd/daemon"
+	"vipd/dataplane"
+	"vipd/dataplane/userspace"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"vipctl": main})
+	testscript.Main(m, map[string]func(){"vipctl": main, "vipd": vipd})
+}
+
+// vipd is a daemon like the real one, with the config vipd.toml and without a log.
+func vipd() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	d, err := daemon.New(daemon.Options{
+		ConfigFile: "vipd.toml", Log: slog.New(slog.DiscardHandler), Version: "test",
+		Modes: []daemon.Mode{{
+			Name: config.UserspaceMode,
+			New: func(context.Context, config.Config, *slog.Logger) (dataplane.Dataplane, error) {
+				return userspace.New(userspace.Options{Intercept: userspace.Bind})
+			},
+		}},
+	})
+	if err == nil {
+		err = d.Run(ctx)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "vipd:", err)
+		os.Exit(1)
+	}
 }
 
 var update = flag.Bool("update", false, "write what the commands print into the scripts")

@@ -93,18 +93,23 @@ func (c *call) statusText(s *api.Status) string {
 }
 
 func (c *call) modeText(out *sheet, m *api.Mode) {
-	mode := m.InUse
 	switch {
 	case m.Fallback:
-		mode = c.paint(mode, table.Bad)
-		out.b.WriteString(fmt.Sprintf("%-11s%s, a fallback: %s is wanted\n", "mode", mode, m.Wanted))
+		fmt.Fprintf(&out.b, "%-*s%s, a fallback: %s is wanted\n", out.label, "mode", c.paint(m.InUse, table.Bad), m.Wanted)
 	case m.Wanted != m.InUse && m.Wanted != "":
-		out.text("mode", mode+", wanted: "+m.Wanted)
+		out.text("mode", m.InUse+", wanted: "+m.Wanted)
 	default:
-		out.text("mode", mode)
+		out.text("mode", m.InUse)
 	}
-	out.text("", m.Reason)
-	out.text("", m.Detail)
+	if m.Reason != "" {
+		out.text("", "why: "+m.Reason)
+	}
+	switch {
+	case m.Detail != "" && m.InUse == "userspace":
+		out.text("", "intercept: "+m.Detail)
+	case m.Detail != "":
+		out.text("", "detail: "+m.Detail)
+	}
 }
 
 func (c *call) storeText(out *sheet, s *api.Store) {

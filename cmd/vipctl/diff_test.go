@@ -1,0 +1,82 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+)
+
+// What runs and is no longer in the files counts as removed only if it came from them.
+func TestRemovedIsSaidOfWhatCameFromThere(t *testing.T) {
+	dir := t.TempDir()
+	services := filepath.Join(dir, "services.d")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	main := filepath.Join(dir, "vipd.toml")
+	write(main, "[store]\npath = \"services.d\"\n")
+	write(filepath.Join(services, "a.toml"), "[services.a]\nvips = [\"10.0.0.1\"]\nports = [{ port = 80 }]\n")
+	runs := func(name balancer.Name, file string) api.Service {
+		return api.Service{Name: name, Origin: balancer.Origin{File: file}}
+	}
+	running := []api.Service{
+		runs("in-main", main), runs("in-file", filepath.Join(services, "a.toml")),
+		runs("in-folder", filepath.Join(services, "deleted.toml")), runs("elsewhere", filepath.Join(dir, "other", "x.toml")),
+	}
+	added := serviceDiff{Service: "a", What: "added"}
+	removed := func(names ...balancer.Name) []serviceDiff {
+		all := []serviceDiff{added}
+		for _, n := range names {
+			all = append(all, serviceDiff{Service: n, What: "removed"})
+		}
+		return all
+	}
+	for place, want := range map[string][]serviceDiff{
+		main:                              removed("in-file", "in-folder", "in-main"),
+		services:                          removed("in-file", "in-folder"),
+		filepath.Join(services, "a.toml"): removed("in-file"),
+	} {
+		d, err := readDefinitions(place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := compare(running, d, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", place, diff)
+		}
+	}
+}
+
+// A service that can't be read keeps running as it is: it is neither added, changed nor removed.
+func TestUnusableServicesAreLeftOut(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "s.toml")
+	if err := os.WriteFile(file, []byte("[services.web]\nvips = []\n[services.new]\nvips = [1]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d, err := readDefinitions(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad, err := d.unusable()
+	if err != nil || len(bad) != 2 {
+		t.Fatalf("got %d unusable services and %v, want 2", len(bad), err)
+	}
+	got, err := compare([]api.Service{{Name: "web", Origin: balancer.Origin{File: file}}}, d, bad)
+	if err != nil || len(got) != 0 {
+		t.Errorf("got %v and %v, want no differences", got, err)
+	}
+}
