@@ -89,10 +89,11 @@ fi
 const fishCompletion = `# fish completion of vipctl
 function __vipctl_offered
     set -l words (commandline -opc)
-    $words[1] __complete $words[2..-1] (commandline -ct) 2>/dev/null
+    set -l last (commandline -ct)
+    $words[1] __complete $words[2..-1] "$last" 2>/dev/null
 end
 function __vipctl_has_offers
-    test -n "$(__vipctl_offered)"
+    count (__vipctl_offered) >/dev/null
 end
 complete -c vipctl -n __vipctl_has_offers -f
 complete -c vipctl -a '(__vipctl_offered)'

@@ -144,7 +144,7 @@ func runUndrain(c *call) error {
 	}
 	draining := false
 	q.Draining = &draining
-	_, err = c.overrideAll(q, "no longer drained")
+	_, err = c.overrideAll(q, "drain taken back")
 	return err
 }
 
