@@ -42,7 +42,7 @@ func bans() []ban {
 		{from: "", but: []string{"cmd", "balancer/health"}, what: "vipd/balancer/health/probe",
 			why: "health is a pure state machine; only the daemon does the I/O of checks"},
 		{from: "cmd/vipctl", what: "vipd/cmd/vipd/daemon",
-			why: "vipctl asks a running daemon through cmd/internal/api; linked in, it would drag the kernel parts to every system"},
+			why: "vipctl asks a running daemon through cmd/internal/api; a second way to its state would give other answers"},
 		{from: "cmd/vipd", what: "vipd/cmd/vipctl", why: "the daemon does not know its clients"},
 		{from: "examples", what: "vipd", but: nil, why: "the examples use the programs as a user does, from outside"},
 
