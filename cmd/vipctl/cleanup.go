@@ -17,6 +17,7 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/table"
 	"vipd/dataplane/host"
+	"vipd/dataplane/userspace"
 )
 
 func cleanupVerb() *verb {
@@ -114,10 +115,18 @@ func (c *call) refuseWhileServing() error {
 
 // cleaners are those of a mode, or all; what comes later relies on records that the last one removes.
 func cleaners(conf config.Config, mode config.ModeName) []cleaner {
-	if mode != "" && mode != config.AutoMode {
-		return nil
+	if mode == config.UserspaceMode {
+		return []cleaner{cleanUserspace}
 	}
-	return []cleaner{hostCleaner(conf), filesCleaner(conf)}
+	return []cleaner{cleanUserspace, hostCleaner(conf), filesCleaner(conf)}
+}
+
+// cleanUserspace removes the redirects of userspace mode, which does not tell whether there were any.
+func cleanUserspace(ctx context.Context, dry bool) ([]string, error) {
+	if dry {
+		return nil, nil
+	}
+	return nil, userspace.Cleanup(ctx)
 }
 
 // hostCleaner removes what all modes share: addresses, the guard, sysctls.
