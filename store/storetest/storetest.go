@@ -196,6 +196,8 @@ func testBad(t *testing.T, p Place) {
 	if after.Services.Has("new") {
 		t.Errorf("new was never right and is there: %+v", after.Services.At("new"))
 	}
+	p.Write("web", definition(1))
+	r.wait("web as it was", func(s store.Snapshot) bool { return maps.Equal(problems(s), map[balancer.Name]string{"new": field}) })
 	p.Write("web", definition(4))
 	p.Delete("new")
 	want := service(t, "web", definition(4))

@@ -15,8 +15,8 @@ func (s spot) path() string { return filepath.Join(s.folder, s.name) }
 const maxLinks = 40
 
 // chain returns the spots where a change makes path lead to something else: each symbolic link on the way, the last
-// two parts themselves, and, where the way ends early, the first part that is missing. Real is what path leads to,
-// "" if nothing is there.
+// part itself, and, where the way ends early, the first part that is missing. Real is what path leads to, "" if nothing
+// is there.
 func chain(path string) (spots []spot, real string) {
 	if !filepath.IsAbs(path) {
 		here, err := os.Getwd()
@@ -38,7 +38,7 @@ func chain(path string) (spots []spot, real string) {
 			return append(spots, at), ""
 		}
 		if info.Mode()&os.ModeSymlink == 0 {
-			if len(rest) < 2 {
+			if len(rest) == 0 {
 				spots = append(spots, at)
 			}
 			folder = at.path()

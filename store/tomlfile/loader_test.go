@@ -97,9 +97,9 @@ func TestChain(t *testing.T) {
 		spots []spot
 		real  string
 	}{
-		"a/b/c":       {[]spot{{"a", "b"}, {"a/b", "c"}}, "a/b/c"},
+		"a/b/c":       {[]spot{{"a/b", "c"}}, "a/b/c"},
 		"a/./b/../b":  {[]spot{{"a", "b"}}, "a/b"},
-		"a/rel":       {[]spot{{"", "a"}, {"a", "rel"}, {"a", "b"}, {"a/b", "c"}}, "a/b/c"},
+		"a/rel":       {[]spot{{"a", "rel"}, {"a/b", "c"}}, "a/b/c"},
 		"a/rel/no/x":  {[]spot{{"a", "rel"}, {"a/b/c", "no"}}, ""},
 		"a/none/deep": {[]spot{{"a", "none"}}, ""},
 	} {
