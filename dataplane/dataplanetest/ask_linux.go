@@ -143,6 +143,7 @@ func (r *rig) ignored(from *lab.NS, source netip.Addr, key balancer.Key) {
 	switch {
 	case err == nil:
 		r.Errorf("%s %s asks %s: %s answers, want silence", from.Name, source, key, a.Server)
+	case errors.Is(err, unix.EPERM) && from == r.w.host: // so programs hear that a filter drops what they send
 	case !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
 		r.Errorf("%s %s asks %s: %v, want silence", from.Name, source, key, err)
 	}

@@ -91,24 +91,30 @@ func testSourceRanges(r *rig) {
 		}
 		return web
 	}
-	r.each(func(r *rig, key balancer.Key) {
-		atNode := keyOf(r.w.node.of(key.Addr), nodePort, key.Proto)
-		in, out := r.w.clients[0].of(key.Addr), r.w.clients[1].of(key.Addr)
-		r.apply(allow(1))
-		for _, k := range []balancer.Key{key, atNode} {
-			if _, err := r.askFrom(r.w.client, in, k, atOnce); err != nil {
-				r.Errorf("client %s within source_ranges asks %s: %v", in, k, err)
+	check := func(r *rig, n int) {
+		r.each(func(r *rig, key balancer.Key) {
+			atNode := keyOf(r.w.node.of(key.Addr), nodePort, key.Proto)
+			for _, k := range []balancer.Key{key, atNode} {
+				for i, c := range r.w.clients[:2] {
+					if a := c.of(key.Addr); i >= n {
+						r.shutOut(a, k)
+					} else if _, err := r.askFrom(r.w.client, a, k, atOnce); err != nil {
+						r.Errorf("client %s within source_ranges asks %s: %v", a, k, err)
+					}
+				}
+				r.mustAsk(r.w.host, k)
 			}
-			r.mustAsk(r.w.host, k)
-			r.shutOut(out, k)
-		}
-		r.apply(allow(2))
-		if _, err := r.askFrom(r.w.client, out, key, atOnce); err != nil {
-			r.Errorf("client %s, now within source_ranges, asks %s: %v", out, key, err)
-		}
-		r.apply(allow(1))
-		r.shutOut(out, key)
-	})
+		})
+	}
+	for _, step := range []struct {
+		name string
+		n    int
+	}{{"one", 1}, {"two", 2}, {"one-again", 1}} {
+		r.step(step.name, func(r *rig) {
+			r.apply(allow(step.n))
+			check(r, step.n)
+		})
+	}
 }
 
 // shutOut checks that a client outside source_ranges gets nothing: no answer at all where the dataplane can leave it
@@ -124,12 +130,11 @@ func (r *rig) shutOut(source netip.Addr, key balancer.Key) {
 	}
 }
 
-// testHeldVIP has a VIP that vipd added answer on its services' ports alone, and to ping.
+// testHeldVIP has a VIP that vipd added answer on its services' ports alone, and to ping, and be no source of the
+// host's own connections.
 func testHeldVIP(r *rig) {
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
-		for _, any := range []string{"0.0.0.0", "::"} {
-			r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.MustParseAddr(any), 81))
-		}
+		r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.IPv6Unspecified(), 81)) // IPv4 too
 	}
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
 	r.each(func(r *rig, key balancer.Key) {
@@ -140,6 +145,10 @@ func testHeldVIP(r *rig) {
 				r.Errorf("the host's own port is answered by %s", got)
 			}
 			from.Exec("ping", "-c", "1", "-W", "2", key.Addr.String())
+		}
+		c, _ := r.mustOpen(r.w.host, netip.Addr{}, key)
+		if own := netip.MustParseAddrPort(c.LocalAddr().String()).Addr(); !r.w.isOwn(own) {
+			r.Errorf("the host connects to %s from %s, want an address of its own", key, own)
 		}
 	})
 }

@@ -20,21 +20,30 @@ func testNoEndpoints(r *rig) {
 	}
 	full := edited(empty, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) })
 	idle := edited(full, func(s *balancer.Service) { s.Endpoints = weighted(r.w.servers[:1], []int{0}) })
-	r.each(func(r *rig, key balancer.Key) {
-		atNode := keyOf(r.w.node.of(key.Addr), nodePort, key.Proto)
-		for _, none := range []*balancer.Service{empty, idle} {
+	for i, none := range []*balancer.Service{empty, idle} {
+		r.step([]string{"none", "weight-0"}[i], func(r *rig) {
 			r.apply(none)
-			for _, k := range []balancer.Key{key, atNode} {
-				r.refused(r.w.client, k)
-				r.refused(r.w.host, k)
-			}
+			r.each(func(r *rig, key balancer.Key) { r.atBoth(key, r.refused) })
+		})
+		r.step([]string{"first", "weight-1"}[i], func(r *rig) {
 			r.apply(full)
-			for _, k := range []balancer.Key{key, atNode} {
-				r.mustAsk(r.w.client, k)
-				r.mustAsk(r.w.host, k)
-			}
-		}
+			r.each(func(r *rig, key balancer.Key) {
+				r.atBoth(key, func(from *lab.NS, key balancer.Key) { r.mustAsk(from, key) })
+			})
+		})
+	}
+	r.step("none-again", func(r *rig) {
+		r.apply(empty)
+		r.each(func(r *rig, key balancer.Key) { r.atBoth(key, r.refused) })
 	})
+}
+
+// atBoth calls f for the VIP and the node port of key's address family, from a forwarded client and from the host.
+func (r *rig) atBoth(key balancer.Key, f func(from *lab.NS, key balancer.Key)) {
+	for _, k := range []balancer.Key{key, keyOf(r.w.node.of(key.Addr), nodePort, key.Proto)} {
+		f(r.w.client, k)
+		f(r.w.host, k)
+	}
 }
 
 // testNoEndpointsDrop is the same for services that leave clients without any answer.
@@ -45,13 +54,19 @@ func testNoEndpointsDrop(r *rig) {
 	empty := newService("web", r.w.vip)
 	empty.NoEndpoints = balancer.DropClients
 	full := edited(empty, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) })
-	r.each(func(r *rig, key balancer.Key) {
+	r.step("none", func(r *rig) {
 		r.apply(empty)
-		r.ignored(r.w.client, netip.Addr{}, key)
-		r.ignored(r.w.host, netip.Addr{}, key)
+		r.each(func(r *rig, key balancer.Key) {
+			r.ignored(r.w.client, netip.Addr{}, key)
+			r.ignored(r.w.host, netip.Addr{}, key)
+		})
+	})
+	r.step("first", func(r *rig) {
 		r.apply(full)
-		r.mustAsk(r.w.client, key)
-		r.mustAsk(r.w.host, key)
+		r.each(func(r *rig, key balancer.Key) {
+			r.mustAsk(r.w.client, key)
+			r.mustAsk(r.w.host, key)
+		})
 	})
 }
 
@@ -72,31 +87,38 @@ func testEndpointRemoved(r *rig) {
 		leave func(s *balancer.Service)
 	}{
 		{"removed", func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }},
-		{"weight 0", func(s *balancer.Service) { first(s, func(e *balancer.Endpoint) { e.Weight = 0 }) }},
+		{"weight-0", func(s *balancer.Service) { first(s, func(e *balancer.Endpoint) { e.Weight = 0 }) }},
 		{"draining", func(s *balancer.Service) { first(s, func(e *balancer.Endpoint) { e.Draining = true }) }},
 		{"backup", func(s *balancer.Service) { first(s, func(e *balancer.Endpoint) { e.Backup = true }) }},
 	}
-	r.each(func(r *rig, key balancer.Key) {
-		for _, way := range ways {
+	for _, way := range ways {
+		r.step(way.name, func(r *rig) {
 			r.apply(all)
-			var established net.Conn
-			if key.Proto == balancer.TCP {
-				established = r.openTo("s1", key)
+			established := map[balancer.Key]net.Conn{}
+			for _, vip := range r.w.vip {
+				key := keyOf(vip, vipPort, balancer.TCP)
+				established[key] = r.openTo("s1", key)
 			}
 			r.apply(edited(all, way.leave))
-			if got := r.tally(r.w.client, key, 12); got["s1"] > 0 || len(got) != 2 {
-				r.Errorf("%s: answers %v, want none from s1", way.name, got)
-			}
-			if established != nil {
-				if err := alive(established); err != nil {
-					r.Errorf("%s: the connection that s1 has: %v, want it to live on", way.name, err)
+			r.each(func(r *rig, key balancer.Key) {
+				if got := r.tally(r.w.client, key, 12); got["s1"] > 0 || len(got) != 2 {
+					r.Errorf("%s: answers %v, want none from s1", way.name, got)
 				}
-			}
-			r.apply(all)
+				if c := established[key]; c != nil {
+					if err := alive(c); err != nil {
+						r.Errorf("%s: the connection that s1 has: %v, want it to live on", way.name, err)
+					}
+				}
+			})
+		})
+	}
+	r.step("back", func(r *rig) {
+		r.apply(all)
+		r.each(func(r *rig, key balancer.Key) {
 			if got := r.tally(r.w.client, key, 12); len(got) != 3 {
-				r.Errorf("back from %s: answers %v, want s1 among them", way.name, got)
+				r.Errorf("answers %v, want s1 among them", got)
 			}
-		}
+		})
 	})
 }
 
@@ -266,20 +288,27 @@ func testServiceRemoved(r *rig) {
 	for i := range neighbour.Ports {
 		neighbour.Ports[i].Port = 82
 	}
-	r.each(func(r *rig, key balancer.Key) {
+	at82 := func(key balancer.Key) balancer.Key { return keyOf(key.Addr, 82, key.Proto) }
+	r.step("both", func(r *rig) {
 		r.apply(web, neighbour)
-		r.mustAsk(r.w.client, key)
+		r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key); r.mustAsk(r.w.client, at82(key)) })
+	})
+	r.step("one", func(r *rig) {
 		r.apply(neighbour)
-		r.refused(r.w.client, key)
-		r.mustAsk(r.w.client, keyOf(key.Addr, 82, key.Proto))
+		r.each(func(r *rig, key balancer.Key) { r.refused(r.w.client, key); r.mustAsk(r.w.client, at82(key)) })
+	})
+	r.step("none", func(r *rig) {
 		r.apply()
-		for _, from := range []*lab.NS{r.w.client, r.w.host} {
-			a, err := r.askFrom(from, netip.Addr{}, keyOf(key.Addr, 82, key.Proto), silence)
-			if err == nil {
-				r.Errorf("%s asks a VIP without services: %s answers", from.Name, a.Server)
+		r.each(func(r *rig, key balancer.Key) {
+			for _, from := range []*lab.NS{r.w.client, r.w.host} {
+				if a, err := r.askFrom(from, netip.Addr{}, at82(key), silence); err == nil {
+					r.Errorf("%s asks a VIP without services: %s answers", from.Name, a.Server)
+				}
 			}
-		}
+		})
+	})
+	r.step("back", func(r *rig) {
 		r.apply(web)
-		r.mustAsk(r.w.client, key)
+		r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) })
 	})
 }

@@ -67,7 +67,7 @@ func servers(w *world) []*lab.NS {
 // testLayouts has every kind of client reach every server in every layout.
 func testLayouts(t *testing.T, s *Subject) {
 	for _, lay := range layouts() {
-		s.sub(t, "layouts/"+lay.name, func(t *testing.T) {
+		s.sub(t, lay.name, func(t *testing.T) {
 			r := newRig(t, s, lay)
 			web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 			web.Scheduler, web.SNAT = balancer.RoundRobin, lay.snat
@@ -79,10 +79,8 @@ func testLayouts(t *testing.T, s *Subject) {
 				if kind.name == "hairpin" && lay.noHairpin {
 					continue
 				}
-				s.sub(t, "layouts/"+lay.name+"/"+kind.name, func(t *testing.T) {
-					sub := *r
-					sub.T = t
-					sub.each(func(r *rig, key balancer.Key) { r.reachesAll(lay, kind, key) })
+				r.step(kind.name, func(r *rig) {
+					r.each(func(r *rig, key balancer.Key) { r.reachesAll(lay, kind, key) })
 				})
 			}
 		})

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"testing"
 
 	"vipd/balancer"
 )
@@ -36,29 +35,26 @@ func shares() []share {
 }
 
 // testShares has every scheduler hand out connections in the shares that the weights ask for.
-func testShares(t *testing.T, s *Subject) {
-	r := newRig(t, s, layouts()[0])
+func testShares(r *rig) {
 	for _, sh := range shares() {
-		s.sub(t, fmt.Sprintf("shares/%s-%d-%d-%d", sh.scheduler, sh.weights[0], sh.weights[1], sh.weights[2]), func(t *testing.T) {
+		r.step(fmt.Sprintf("%s-%d-%d-%d", sh.scheduler, sh.weights[0], sh.weights[1], sh.weights[2]), func(r *rig) {
 			if instead, ok := r.caps.Nearest[sh.scheduler]; ok && sh.held {
-				t.Skipf("%s does %s instead of %s", r.caps.Mode, instead, sh.scheduler)
+				r.Skipf("%s does %s instead of %s", r.caps.Mode, instead, sh.scheduler)
 			}
-			sub := *r
-			sub.T = t
+			r.apply() // connections of the step before count no more
+			web := newService("web", r.w.vip, weighted(r.w.servers, sh.weights)...)
+			web.Scheduler = sh.scheduler
+			r.apply(web)
 			hands := func(r *rig, key balancer.Key) { r.hands(sh, key) }
-			sub.eachOf(balancer.TCP, hands)
+			r.eachOf(balancer.TCP, hands)
 			if !sh.held { // what a UDP connection is differs from mode to mode
-				sub.eachOf(balancer.UDP, hands)
+				r.eachOf(balancer.UDP, hands)
 			}
 		})
 	}
 }
 
 func (r *rig) hands(sh share, key balancer.Key) {
-	r.apply() // connections of the case before count no more
-	web := newService("web", r.w.vip, weighted(r.w.servers, sh.weights)...)
-	web.Scheduler = sh.scheduler
-	r.apply(web)
 	got := map[string]int{}
 	for range sh.n {
 		if sh.held {

@@ -27,10 +27,12 @@ type Subject struct {
 	// Damage breaks or removes something of the dataplane's on the host, each function in another way. The suite
 	// expects that it is noticed and mended.
 	Damage map[string]func(t testing.TB)
-	// Skip names the cases that the subject can't pass, such as "restart" or "layouts/one-arm", with the reason.
+	// Skip names the cases that the subject can't pass by the names of their subtests below Run, such as "restart" or
+	// "layouts/one-arm/hairpin/udp6", with the reason.
 	Skip map[string]string
 
 	ports *ports
+	root  string // the name of the test that called Run
 }
 
 // check is one case of the suite.
@@ -47,7 +49,7 @@ func checks() []check {
 	return []check{
 		{name: "layouts", run: testLayouts},
 		{name: "ports", run: onRouted(testPorts)},
-		{name: "shares", run: testShares},
+		{name: "shares", run: onRouted(testShares)},
 		{name: "sticky-schedulers", run: onRouted(testStickySchedulers)},
 		{name: "affinity", run: onRouted(testAffinity)},
 		{name: "affinity-ends", run: onRouted(testAffinityEnds)},
@@ -78,7 +80,7 @@ func Run(t *testing.T, s Subject) {
 		return
 	}
 	lab.Require(t)
-	s.ports = &ports{}
+	s.ports, s.root = &ports{}, t.Name()
 	for _, c := range checks() {
 		s.sub(t, c.name, func(t *testing.T) {
 			if c.guard && s.Host == nil {
@@ -90,10 +92,10 @@ func Run(t *testing.T, s Subject) {
 	}
 }
 
-// sub runs a subtest of that name unless the subject skips it. The name in Skip is its path below Run.
-func (s *Subject) sub(t *testing.T, path string, f func(t *testing.T)) {
-	t.Run(path[strings.LastIndexByte(path, '/')+1:], func(t *testing.T) {
-		if why, ok := s.Skip[path]; ok {
+// sub runs a subtest of that name unless the subject skips it.
+func (s *Subject) sub(t *testing.T, name string, f func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) {
+		if why, ok := s.Skip[strings.TrimPrefix(t.Name(), s.root+"/")]; ok {
 			t.Skip(why)
 		}
 		f(t)
@@ -187,6 +189,16 @@ func (r *rig) apply(services ...*balancer.Service) {
 	}
 }
 
+// step runs a part of a case as a subtest.
+func (r *rig) step(name string, f func(r *rig)) {
+	r.Helper()
+	r.s.sub(r.T, name, func(t *testing.T) {
+		sub := *r
+		sub.T = t
+		f(&sub)
+	})
+}
+
 // each calls f for both families and both protocols, as subtests, with the key of the world's VIP.
 func (r *rig) each(f func(r *rig, key balancer.Key)) {
 	r.Helper()
@@ -198,10 +210,6 @@ func (r *rig) each(f func(r *rig, key balancer.Key)) {
 func (r *rig) eachOf(proto balancer.Protocol, f func(r *rig, key balancer.Key)) {
 	r.Helper()
 	for i, family := range []string{"4", "6"} {
-		r.T.Run(string(proto)+family, func(t *testing.T) {
-			sub := *r
-			sub.T = t
-			f(&sub, keyOf(r.w.vip[i], vipPort, proto))
-		})
+		r.step(string(proto)+family, func(r *rig) { f(r, keyOf(r.w.vip[i], vipPort, proto)) })
 	}
 }

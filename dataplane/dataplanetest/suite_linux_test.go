@@ -41,7 +41,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"forgets clients":       "affinity",
 		"never forgets clients": "affinity-ends",
 		"lets everyone in":      "source-ranges",
-		"never refuses":         "no-endpoints/tcp4",
+		"never refuses":         "no-endpoints/none/tcp4",
 		"drains not at all":     "endpoint-removed",
 		"drains for ever":       "drain-timeout",
 		"disturbs others":       "undisturbed",
