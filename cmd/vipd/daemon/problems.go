@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"vipd/balancer"
@@ -29,12 +30,15 @@ func (v *view) problems() []balancer.Problem {
 		all = append(all, *of...)
 	}
 	all = append(all, v.host.Problems()...)
-	for key, f := range s.desired.Frontends.All() {
-		failure, failing := v.engine.Failing[key]
-		if !failing {
-			continue
+	for _, key := range slices.SortedFunc(maps.Keys(v.engine.Failing), balancer.Key.Compare) {
+		f := s.desired.Frontends.At(key)
+		if f == nil {
+			continue // it is to be gone, and will be tried again
 		}
-		p := balancer.Problem{Severity: balancer.SeverityError, Service: f.Service, Text: fmt.Sprintf("%s is not carried out: %v", key, failure.Err)}
+		p := balancer.Problem{
+			Severity: balancer.SeverityError, Service: f.Service,
+			Text: fmt.Sprintf("%s is not carried out: %v", key, v.engine.Failing[key].Err),
+		}
 		if service := s.snapshot.Services.At(f.Service); service != nil {
 			p.Origin = service.Origin
 		}
