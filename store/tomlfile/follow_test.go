@@ -37,7 +37,13 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 	})
 	step("\"10.96.0.2\"]\nports = [{ port = 80 }]\n")
 	w.is("the whole file", "a=2")
+	w.write("services.d/b.toml", service("b", 1))
+	step("[store]\npath = \"services.d\"\n")
+	w.is("another file", "a=2 b=1")
 	w.do(file.Truncate(0))
+	w.stays("an empty file, again", 300*time.Millisecond)
+	w.write("services.d/b.toml", service("b", 2)) // goes on while the main file is waited for
+	w.is("the other file's change", "a=2 b=2")
 	w.is("a file that stays empty", "")
 }
 

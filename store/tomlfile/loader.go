@@ -31,7 +31,7 @@ type loader struct {
 	// defaults are the last good [defaults], and round counts them.
 	defaults map[string]any
 	round    int
-	// unsettled: some file is to be looked at again soon.
+	// unsettled: some file has been empty suddenly since the last look at everything.
 	unsettled bool
 
 	merge merge
@@ -56,8 +56,9 @@ func newLoader(main, place string) *loader {
 
 // load looks, and reports whether the snapshot says something else now.
 func (l *loader) load(what look) bool {
-	l.unsettled, l.pass = false, pass{}
+	l.pass = pass{}
 	if what.all {
+		l.unsettled = false
 		l.follow.begin()
 		l.loadMain(what.forced)
 		l.loadPlace(what.forced)

@@ -120,8 +120,8 @@ func (s *Source) Reload(ctx context.Context) ([]balancer.Problem, error) {
 type watching struct {
 	*Source
 	follower *follower
-	// took is how long the last look at everything took.
-	took time.Duration
+	// due is when everything is to be looked at again, even if nobody asks for it.
+	due time.Time
 }
 
 // load looks, and reports whether the snapshot says something else now.
@@ -130,7 +130,14 @@ func (w *watching) load(what look) bool {
 	changed := w.loader.load(what)
 	took := time.Since(began)
 	if what.all {
-		w.took = took
+		pause := w.options.Poll
+		if w.follower.deaf {
+			pause = min(pause, max(deafPoll, pollShare*took))
+		}
+		w.due = time.Now().Add(pause)
+	}
+	if soon := time.Now().Add(emptyGrace + emptyGrace/10); w.loader.unsettled && soon.Before(w.due) {
+		w.due = soon
 	}
 	if changed {
 		w.options.Log.Debug("read files", "all", what.all, "rev", w.loader.state.Revision,
@@ -151,7 +158,7 @@ func (w *watching) next(ctx context.Context) (look, chan<- []balancer.Problem, b
 		}
 		quiet = time.After(min(w.options.Debounce, first.Add(patience*w.options.Debounce).Sub(now)))
 	}
-	poll := time.NewTimer(w.pause())
+	poll := time.NewTimer(time.Until(w.due))
 	defer poll.Stop()
 	for {
 		select {
@@ -178,16 +185,4 @@ func (w *watching) next(ctx context.Context) (look, chan<- []balancer.Problem, b
 			return look{all: true}, nil, true
 		}
 	}
-}
-
-// pause is the time to the next look at everything that nobody asked for.
-func (w *watching) pause() time.Duration {
-	pause := w.options.Poll
-	if w.follower.deaf {
-		pause = min(pause, max(deafPoll, pollShare*w.took))
-	}
-	if w.loader.unsettled {
-		pause = min(pause, emptyGrace+emptyGrace/10)
-	}
-	return pause
 }
