@@ -1,4 +1,3 @@
-// Command vipd is the daemon: it gives a host stable virtual IPs that spread connections over healthy endpoints.
 package main
 
 import (
