@@ -147,7 +147,7 @@ func (g *guard) each(do func(*part) error) error {
 		case isUnsupported(err):
 			p.failed = err
 		default:
-			p.ready = false // compare in full next time
+			p.ready, p.looked = false, false // compare in full next time
 			all = append(all, fmt.Errorf("putting up the part %s of the guard: %w", p.def.name, err))
 		}
 	}

@@ -119,7 +119,7 @@ func (h *Host) hold(ctx context.Context) error {
 	for _, a := range todo[1] {
 		all = append(all, h.removeOurs(a))
 	}
-	all = append(all, h.rerouteAll(), h.strictARP(), h.ledger.save())
+	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.ledger.save())
 	h.publish()
 	return errors.Join(all...)
 }
@@ -178,6 +178,9 @@ func (h *Host) add(a netip.Addr) error {
 		return fmt.Errorf("adding address %s to %s: %w", a, h.device.name, err)
 	}
 	h.view.set(a, local{link: h.device.index, bits: a.BitLen()})
+	if a.Is6() && err == nil {
+		h.arriving[a] = true
+	}
 	h.log.Debug("added an address", "address", a, "device", h.device.name)
 	delete(h.routed, a)
 	return h.route(a)
@@ -212,6 +215,7 @@ func (h *Host) removeOurs(a netip.Addr) error {
 
 // remove takes an address and its route from a device. Where it is gone already there is nothing to do.
 func (h *Host) remove(a netip.Addr, device string) error {
+	delete(h.shadowed, a)
 	if err := h.unroute(a); err != nil {
 		return err
 	}

@@ -65,6 +65,10 @@ type Host struct {
 	// rerouting: every route has to be compared with what is right.
 	rerouting bool
 
+	// arriving are IPv6 addresses that the kernel is still adding; shadowed are those whose route from the kernel has to
+	// go.
+	arriving, shadowed map[netip.Addr]bool
+
 	guardLooked time.Time
 	arp         []balancer.Problem
 	public      atomic.Pointer[public]
@@ -86,7 +90,8 @@ func New(o Options) (*Host, error) {
 	o = o.withLog()
 	h := &Host{
 		opts: o, log: o.Log, sys: procSysctls{}, full: true,
-		appliedAt: map[netip.Addr]int{}, dirty: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}, routed: map[netip.Addr]netip.Addr{},
+		appliedAt: map[netip.Addr]int{}, dirty: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{},
+		arriving: map[netip.Addr]bool{}, shadowed: map[netip.Addr]bool{}, routed: map[netip.Addr]netip.Addr{},
 		newLink: func(name string) netlink.Link {
 			return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
 		},

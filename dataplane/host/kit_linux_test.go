@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,48 +26,6 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func addrOf(s string) netip.Addr { return netip.MustParseAddr(s) }
-
-// frontend makes a frontend such as 10.96.0.10:80/tcp with one backend; edits change it.
-func frontend(key string, edits ...func(*balancer.Frontend)) *balancer.Frontend {
-	k, err := balancer.ParseKey(key)
-	if err != nil {
-		panic(err)
-	}
-	f := &balancer.Frontend{
-		Key: k, Service: "web", NoBackends: balancer.RejectClients,
-		Backends: []balancer.Backend{{Addr: netip.MustParseAddrPort("192.0.2.9:8080"), State: balancer.Active, Weight: 1}},
-	}
-	for _, e := range edits {
-		e(f)
-	}
-	return f
-}
-
-func nodePort(f *balancer.Frontend) { f.NodePort = true }
-
-func sources(networks ...string) func(*balancer.Frontend) {
-	return func(f *balancer.Frontend) {
-		for _, n := range networks {
-			f.Sources = append(f.Sources, netip.MustParsePrefix(n))
-		}
-	}
-}
-
-func dropping(f *balancer.Frontend) { f.NoBackends, f.Backends = balancer.DropClients, nil }
-
-// desired is what Compile makes of frontends.
-func desired(frontends ...*balancer.Frontend) balancer.Desired {
-	var d balancer.Desired
-	for _, f := range frontends {
-		d.Frontends = d.Frontends.Set(f.Key, f)
-		if !f.NodePort {
-			d.Addresses = d.Addresses.Set(f.Addr, d.Addresses.At(f.Addr)+1)
-		}
-	}
-	return d
 }
 
 // newHost makes a Host that is closed with the test; its ledger is that of the test's folder.
@@ -303,6 +260,9 @@ func network(t *testing.T) (*lab.Lab, *lab.NS) {
 	client := l.Add("client")
 	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
 	client.Default("10.1.0.1", "fd01::1")
+	// The kernel answers for a new IPv6 address a moment after it is added; whoever asks too early shall ask again soon.
+	client.Sysctl("net.ipv6.neigh.host.retrans_time_ms", "50")
+	l.Host().Sysctl("net.ipv6.neigh.client.retrans_time_ms", "50")
 	return l, client
 }
 

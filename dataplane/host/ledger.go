@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -89,13 +88,6 @@ func (l *ledger) save() error {
 
 func (l *ledger) empty() bool {
 	return len(l.Links) == 0 && len(l.Addresses) == 0 && len(l.Sysctls) == 0
-}
-
-// clone returns a copy that can be changed apart.
-func (l *ledger) clone() *ledger {
-	c := *l
-	c.Links, c.Addresses, c.Sysctls = maps.Clone(l.Links), maps.Clone(l.Addresses), maps.Clone(l.Sysctls)
-	return &c
 }
 
 // replaceFile puts text in the place of path at once: who reads it sees the old text or the new one. It is not synced

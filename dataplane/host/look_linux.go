@@ -60,6 +60,7 @@ func (h *Host) take(c change) {
 			h.view.unset(c.addr, c.link, c.at.bits)
 		} else {
 			h.view.set(c.addr, c.at)
+			delete(h.arriving, c.addr)
 		}
 		h.dirty[c.addr] = true
 		return

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -98,8 +100,8 @@ func (h *Host) ourRoutes() []netlink.Route {
 // route makes connections from this host to a held address leave with the node's own address.
 //
 // For IPv4 the route comes before the kernel's own, which stays: when the node's address goes, the VIP is still local.
-// For IPv6 the kernel's own has a metric that nobody else can have, so it goes once ours is there; should the node's
-// address go, the kernel keeps our route without it.
+// For IPv6 the kernel's own has a metric that nobody else can have, so it goes once ours is there, see unshadow; should
+// the node's address go, the kernel keeps our route without it.
 func (h *Host) route(a netip.Addr) error {
 	src := h.source[familyOf(a)]
 	if !src.IsValid() {
@@ -124,12 +126,37 @@ func (h *Host) route(a netip.Addr) error {
 		}
 	}
 	if a.Is6() {
-		kernels := &netlink.Route{LinkIndex: h.device.index, Dst: single(a), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Protocol: unix.RTPROT_KERNEL}
-		if err := h.nl.RouteDel(kernels); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("removing the kernel's route to %s: %w", a, err)
-		}
+		h.shadowed[a] = true
 	}
 	return nil
+}
+
+// unshadow removes the kernel's own routes to IPv6 addresses that have ours. The kernel ends the adding of an address
+// in a work queue of its own, where it puts its route back if that is gone: so this waits for the event from there.
+func (h *Host) unshadow(ctx context.Context) error {
+	if len(h.shadowed) == 0 {
+		return nil
+	}
+	const patience, pause = time.Second, 2 * time.Millisecond
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && sleep(ctx, pause); {
+		if h.catchUp(); len(h.arriving) == 0 || h.stale {
+			break
+		}
+	}
+	// The event comes first, then the route, both under the lock that this request has to take.
+	if _, err := h.nl.LinkByIndex(h.device.index); err != nil {
+		return fmt.Errorf("looking at device %s: %w", h.device.name, err)
+	}
+	var all []error
+	for a := range h.shadowed {
+		kernels := &netlink.Route{LinkIndex: h.device.index, Dst: single(a), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Protocol: unix.RTPROT_KERNEL}
+		if err := h.nl.RouteDel(kernels); err != nil && !errors.Is(err, syscall.ESRCH) {
+			all = append(all, fmt.Errorf("removing the kernel's route to %s: %w", a, err))
+		}
+	}
+	clear(h.shadowed)
+	clear(h.arriving)
+	return errors.Join(all...)
 }
 
 // localRoute is our route to a held address.

@@ -1,0 +1,49 @@
+package host
+
+import (
+	"net/netip"
+
+	"vipd/balancer"
+)
+
+func addrOf(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// frontend makes a frontend such as 10.96.0.10:80/tcp with one backend; edits change it.
+func frontend(key string, edits ...func(*balancer.Frontend)) *balancer.Frontend {
+	k, err := balancer.ParseKey(key)
+	if err != nil {
+		panic(err)
+	}
+	f := &balancer.Frontend{
+		Key: k, Service: "web", NoBackends: balancer.RejectClients,
+		Backends: []balancer.Backend{{Addr: netip.MustParseAddrPort("192.0.2.9:8080"), State: balancer.Active, Weight: 1}},
+	}
+	for _, e := range edits {
+		e(f)
+	}
+	return f
+}
+
+func nodePort(f *balancer.Frontend) { f.NodePort = true }
+
+func sources(networks ...string) func(*balancer.Frontend) {
+	return func(f *balancer.Frontend) {
+		for _, n := range networks {
+			f.Sources = append(f.Sources, netip.MustParsePrefix(n))
+		}
+	}
+}
+
+func dropping(f *balancer.Frontend) { f.NoBackends, f.Backends = balancer.DropClients, nil }
+
+// desired is what Compile makes of frontends.
+func desired(frontends ...*balancer.Frontend) balancer.Desired {
+	var d balancer.Desired
+	for _, f := range frontends {
+		d.Frontends = d.Frontends.Set(f.Key, f)
+		if !f.NodePort {
+			d.Addresses = d.Addresses.Set(f.Addr, d.Addresses.At(f.Addr)+1)
+		}
+	}
+	return d
+}

@@ -1,0 +1,118 @@
+package host
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestLedger(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run", "vipd")
+	l, err := loadLedger(dir, "boot", "net")
+	if err != nil || !l.empty() {
+		t.Fatalf("without a file: %+v, %v", l, err)
+	}
+	vip := netip.MustParseAddr("10.96.0.10")
+	l.Addresses[vip] = "lo"
+	l.Links["vipd0"] = true
+	l.Sysctls["net.x"] = sysctlRecord{Old: "0", Set: "1"}
+	if err := l.save(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, boot, namespace string
+		want                  bool
+	}{
+		{"the same run", "boot", "net", true},
+		{"after a reboot", "boot2", "net", false},
+		{"another namespace", "boot", "net2", false},
+	} {
+		got, err := loadLedger(dir, c.boot, c.namespace)
+		if err != nil || (got.Addresses[vip] == "lo" && got.Links["vipd0"] && got.Sysctls["net.x"].Old == "0") != c.want || got.empty() == c.want {
+			t.Errorf("%s: got %+v, %v; want its content: %t", c.name, got, err, c.want)
+		}
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 {
+		t.Errorf("files: %v, %v; want the ledger alone", files, err)
+	}
+	clear(l.Addresses)
+	clear(l.Links)
+	clear(l.Sysctls)
+	if err := l.save(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(l.path); !os.IsNotExist(err) {
+		t.Errorf("an empty ledger is a file still: %v", err)
+	}
+	if err := os.WriteFile(l.path, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := loadLedger(dir, "boot", "net"); err == nil || !got.empty() {
+		t.Errorf("a broken file: got %+v, %v; want an empty ledger and an error", got, err)
+	}
+}
+
+// memorySysctls are sysctls in memory; those that are not there can't be read, and locked ones not written.
+type memorySysctls struct {
+	values map[string]string
+	locked bool
+}
+
+func (m memorySysctls) Read(name string) (string, error) {
+	v, ok := m.values[name]
+	if !ok {
+		return "", os.ErrNotExist
+	}
+	return v, nil
+}
+
+func (m memorySysctls) Write(name, value string) error {
+	if m.locked {
+		return os.ErrPermission
+	}
+	m.values[name] = value
+	return nil
+}
+
+func TestSysctls(t *testing.T) {
+	least := []minimum{{"net.x", 1, "x is too small"}}
+	for _, c := range []struct {
+		name, before string
+		manage       bool
+		locked       bool
+		during       string
+		problems     int
+		// meanwhile is what somebody else sets while ours holds; "": nothing.
+		meanwhile, after string
+	}{
+		{"too small", "0", true, false, "1", 0, "", "0"},
+		{"enough", "1", true, false, "1", 0, "", "1"},
+		{"more than enough", "2", true, false, "2", 0, "", "2"},
+		{"not ours to set", "0", false, false, "0", 1, "", "0"},
+		{"read-only", "0", true, true, "0", 1, "", "0"},
+		{"changed since", "0", true, false, "1", 0, "2", "2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, err := loadLedger(t.TempDir(), "boot", "net")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := memorySysctls{map[string]string{"net.x": c.before}, c.locked}
+			problems, err := raise(s, l, c.manage, least)
+			if err != nil || len(problems) != c.problems || s.values["net.x"] != c.during {
+				t.Fatalf("raised to %q with %v, %v; want %q with %d problems", s.values["net.x"], problems, err, c.during, c.problems)
+			}
+			if c.meanwhile != "" {
+				s.values["net.x"] = c.meanwhile
+			}
+			if _, err := restore(s, l); err != nil {
+				t.Fatal(err)
+			}
+			if s.values["net.x"] != c.after || !l.empty() {
+				t.Fatalf("restored to %q, want %q; the ledger: %+v", s.values["net.x"], c.after, l)
+			}
+		})
+	}
+}
