@@ -137,7 +137,7 @@ func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 			return o, err
 		}
 		for _, t := range targets {
-			o = o.set(t, change)
+			o = o.set(t, change, endpointsAt(t, s))
 			result.Targets = append(result.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o.At(t)})
 		}
 		return o, nil

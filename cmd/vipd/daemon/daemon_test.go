@@ -268,6 +268,24 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/5" {
 		t.Errorf("after undrain: %s", got)
 	}
+	one := 1 // what the definition says: nothing is overridden any more
+	if err := drain(api.OverrideRequest{Service: "web", Address: "127.40.1.1", Weight: &one}); err != nil {
+		t.Fatal(err)
+	}
+	if err := drain(api.OverrideRequest{Service: "web", Address: "127.40.1.1:9002", Weight: &one}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := n.client.Overrides(t.Context()); err != nil || len(r.Targets) != 0 {
+		t.Errorf("overrides that say nothing are left: %+v, %v", r, err)
+	}
+	n.write(strings.Replace(web, `node = "a"`, `draining = true`, 1))
+	wait.For(t, 5*time.Second, "the changed file", func() bool { return strings.Contains(n.endpoints(), "9001:draining") })
+	if err := drain(api.OverrideRequest{Service: "web", Address: "127.40.1.1:9001", Draining: &no}); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/1" {
+		t.Errorf("undrain of an endpoint that its definition drains: %s", got)
+	}
 }
 
 func TestWatch(t *testing.T) {

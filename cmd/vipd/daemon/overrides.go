@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -41,8 +42,9 @@ func (o overrides) over(stored snap.Map[balancer.Target, *balancer.Override]) sn
 	return stored
 }
 
-// set changes one target's override by what is asked; an override that says nothing any more is dropped.
-func (o overrides) set(t balancer.Target, change balancer.Override) overrides {
+// set changes one target's override by what is asked. What then only repeats the endpoints' definition is dropped, and
+// an override that says nothing any more with it.
+func (o overrides) set(t balancer.Target, change balancer.Override, defined []*balancer.Endpoint) overrides {
 	next := change
 	if old := o.At(t); old != nil {
 		if next.Weight == nil {
@@ -52,8 +54,17 @@ func (o overrides) set(t balancer.Target, change balancer.Override) overrides {
 			next.Draining, next.Until = old.Draining, old.Until
 		}
 	}
+	every := func(is func(*balancer.Endpoint) bool) bool {
+		return !slices.ContainsFunc(defined, func(e *balancer.Endpoint) bool { return !is(e) })
+	}
+	if next.Weight != nil && every(func(e *balancer.Endpoint) bool { return e.Weight == *next.Weight }) {
+		next.Weight = nil
+	}
 	if next.Draining != nil && !*next.Draining {
-		next.Draining, next.Until = nil, time.Time{}
+		next.Until = time.Time{}
+		if every(func(e *balancer.Endpoint) bool { return !e.Draining }) {
+			next.Draining = nil
+		}
 	}
 	if next.Draining == nil && next.Weight == nil {
 		o.Map = o.Delete(t)

@@ -81,6 +81,26 @@ func targetsAt(service *balancer.Service, e *balancer.Endpoint) []balancer.Targe
 	return targets
 }
 
+// endpointsAt returns the endpoints that a target names.
+func endpointsAt(t balancer.Target, s *state) []*balancer.Endpoint {
+	service := s.snapshot.Services.At(t.Service)
+	if service == nil {
+		return nil
+	}
+	var at []*balancer.Endpoint
+	for _, e := range endpoints(service, s) {
+		if e.Address == t.Addr && (t.Port == 0 || hasPort(service, e, t.Port)) {
+			at = append(at, e)
+		}
+	}
+	return at
+}
+
+// hasPort reports whether e serves a port of the service at that port.
+func hasPort(service *balancer.Service, e *balancer.Endpoint, port uint16) bool {
+	return slices.ContainsFunc(service.Ports, func(p balancer.Port) bool { return e.TargetPort(&p) == port })
+}
+
 // overrideOf makes the override that a request asks for.
 func overrideOf(q *api.OverrideRequest) (balancer.Override, error) {
 	o := balancer.Override{Weight: q.Weight, Draining: q.Draining, By: q.By, Reason: q.Reason}
