@@ -100,7 +100,7 @@ func testIdempotent(b *bare) {
 	}
 	b.carry(want, adds(want), hinted)
 	b.holds("after the same Apply again", want)
-	if err := alive(c); err != nil {
+	if err := alive(c, atOnce); err != nil {
 		r.Errorf("a connection does not survive the same Apply again: %v", err)
 	}
 	absent := dataplane.Change{Key: keyOf(vipN(41)[0], vipPort, balancer.TCP)}

@@ -20,7 +20,7 @@ const (
 	// atOnce bounds what has to happen without waiting for any timer, on a busy machine.
 	atOnce = 3 * time.Second
 	// silence is how long a client waits that must get no answer. Whatever answers does so in a fraction of it.
-	silence = 400 * time.Millisecond
+	silence = 250 * time.Millisecond
 )
 
 // ports deals out source ports for UDP, each once: by a port that was used before, a client would come back to the flow
@@ -101,9 +101,9 @@ func (r *rig) tally(from *lab.NS, key balancer.Key, n int) map[string]int {
 	return counts
 }
 
-// alive reports whether an established connection still carries data both ways.
-func alive(c net.Conn) error {
-	if err := c.SetDeadline(time.Now().Add(silence)); err != nil {
+// alive says why an established connection carries no data there and back any more.
+func alive(c net.Conn, within time.Duration) error {
+	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		return err
 	}
 	const text = "still there"

@@ -36,16 +36,22 @@ func shares() []share {
 
 // testShares has every scheduler hand out connections in the shares that the weights ask for.
 func testShares(r *rig) {
-	for _, sh := range shares() {
+	var services []*balancer.Service
+	for i, sh := range shares() {
+		web := newService(balancer.Name(fmt.Sprint("share", i)), vipN(70+i), weighted(r.w.servers, sh.weights)...)
+		web.Scheduler = sh.scheduler
+		services = append(services, web)
+	}
+	r.apply(services...)
+	for i, sh := range shares() {
 		r.step(fmt.Sprintf("%s-%d-%d-%d", sh.scheduler, sh.weights[0], sh.weights[1], sh.weights[2]), func(r *rig) {
 			if instead, ok := r.caps.Nearest[sh.scheduler]; ok && sh.held {
 				r.Skipf("%s does %s instead of %s", r.caps.Mode, instead, sh.scheduler)
 			}
-			r.apply() // connections of the step before count no more
-			web := newService("web", r.w.vip, weighted(r.w.servers, sh.weights)...)
-			web.Scheduler = sh.scheduler
-			r.apply(web)
-			hands := func(r *rig, key balancer.Key) { r.hands(sh, key) }
+			hands := func(r *rig, key balancer.Key) {
+				key.Addr = vipN(70 + i).of(key.Addr)
+				r.hands(sh, key)
+			}
 			r.eachOf(balancer.TCP, hands)
 			if !sh.held { // what a UDP connection is differs from mode to mode
 				r.eachOf(balancer.UDP, hands)
