@@ -26,11 +26,10 @@ func TestConformance(t *testing.T) {
 			},
 		}
 	}
-	// On a bare host, without guard and iptables.
-	t.Run("bind", func(t *testing.T) { dataplanetest.Run(t, subject(Bind)) })
-	t.Run("bind-guarded", func(t *testing.T) {
+	t.Run("bind", func(t *testing.T) { // on a bare host, without guard and iptables
 		s := subject(Bind)
-		s.Host = guarded
+		const why = "a UDP port with flows stays open for those, so that nobody tells new clients no"
+		s.Skip = map[string]string{"no-endpoints/weight-0/udp4": why, "no-endpoints/weight-0/udp6": why}
 		dataplanetest.Run(t, s)
 	})
 	t.Run("redirect", func(t *testing.T) {
@@ -39,6 +38,9 @@ func TestConformance(t *testing.T) {
 		}
 		s := subject(Redirect)
 		s.Host = guarded
+		s.Damage = map[string]func(testing.TB){
+			"tables": dataplanetest.FlushTables, "addresses": dataplanetest.RemoveAddresses,
+		}
 		dataplanetest.Run(t, s)
 	})
 }
