@@ -3,7 +3,6 @@ package dataplanetest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -383,86 +382,3 @@ func (r *reference) copyHalf(dst, src *net.TCPConn) {
 	}
 	_ = dst.CloseWrite()
 }
-
-func (r *reference) datagrams(e *front, pc *net.UDPConn) {
-	buf := make([]byte, 64<<10)
-	for {
-		n, from, err := pc.ReadFromUDPAddrPort(buf)
-		if err != nil {
-			return
-		}
-		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-		if c, err := r.flow(e, pc, from); err == nil {
-			if r.fault == "cuts datagrams" {
-				n = min(n, 1472)
-			}
-			_, _ = c.backend.Write(buf[:n])
-		}
-	}
-}
-
-// flow returns the client's flow, new if it has none.
-func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if c := e.flows[from]; c != nil {
-		return c, nil
-	}
-	to, err := r.chooseLocked(e, from)
-	if err != nil {
-		return nil, err
-	}
-	b, err := r.dial(e.f, to)
-	if err != nil {
-		return nil, err
-	}
-	c := &pair{backend: b, from: from, to: to}
-	e.flows[from] = c
-	if r.fault != "miscounts" {
-		r.counted[e.f.Key]++
-	}
-	r.running.Go(func() {
-		buf := make([]byte, 64<<10)
-		for {
-			n, err := b.Read(buf)
-			if err != nil {
-				return
-			}
-			_, _ = pc.WriteToUDPAddrPort(buf[:n], from)
-		}
-	})
-	return c, nil
-}
-
-// Connections lists what is open.
-func (r *reference) Connections(context.Context) ([]dataplane.Connection, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var all []dataplane.Connection
-	for k, e := range r.fronts {
-		add := func(p *pair) {
-			all = append(all, dataplane.Connection{Frontend: k, Service: e.f.Service, Client: p.from, Backend: p.to})
-		}
-		for p := range e.conns {
-			add(p)
-		}
-		for _, p := range e.flows {
-			add(p)
-		}
-	}
-	return all, nil
-}
-
-// Counters tells how often each frontend was used.
-func (r *reference) Counters() []dataplane.FrontendCount {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var all []dataplane.FrontendCount
-	for k, n := range r.counted {
-		// Keys of the cases that look here have ports named for their protocols.
-		all = append(all, dataplane.FrontendCount{Service: "web", Port: string(k.Proto), Connections: n})
-	}
-	return all
-}
-
-func (r *reference) String() string { return fmt.Sprintf("reference with fault %q", r.fault) }
