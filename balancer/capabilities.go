@@ -35,37 +35,37 @@ type Capabilities struct {
 func (u *unit) capabilities(c *Capabilities) {
 	s := u.service
 	nearest := func(field, what, instead string) {
-		u.problem(SeverityNearest, field, "%s mode can't do %s; %s", c.Mode, what, instead)
+		u.problem(SeverityNearest, field, "%s mode can't %s; %s", c.Mode, what, instead)
 	}
 	if n, ok := c.Nearest[s.Scheduler]; ok {
-		nearest("scheduler", string(s.Scheduler), "it uses "+string(n)+" instead")
+		nearest("scheduler", "schedule by "+string(s.Scheduler), "it uses "+string(n)+" instead")
 	}
 	if !slices.Contains(c.Forwards, s.Forward) {
-		nearest("forward", string(s.Forward), "it forwards by nat")
+		nearest("forward", "forward by "+string(s.Forward), "it forwards by nat")
 	}
 	if s.SNAT == NeverSNAT && !c.KeepsSource {
-		nearest("snat", "without replacing the client's address", "endpoints see this node's address (proxy_protocol tells them the client's)")
+		nearest("snat", "keep the client's address", "endpoints see this node's (proxy_protocol tells them the client's)")
 	}
 	if s.ProxyProtocol != NoProxyProtocol && !c.ProxyProtocol {
-		nearest("proxy_protocol", "the PROXY protocol", "endpoints get no header")
+		nearest("proxy_protocol", "send PROXY headers", "endpoints get none")
 	}
 	if s.IdleTimeout != nil && !c.Timeouts {
-		nearest("idle_timeout", "idle_timeout", "the kernel's own timeouts hold")
+		nearest("idle_timeout", "end idle connections", "the kernel's own timeouts hold")
 	}
 	if s.NoEndpoints == DropClients && !c.DropsClients {
-		nearest("no_endpoints", "drop", "clients are rejected")
+		nearest("no_endpoints", "leave clients without an answer", "it rejects them")
 	}
 	if !c.MaxConnections {
 		for i := range s.Endpoints {
 			if s.Endpoints[i].MaxConnections > 0 {
-				nearest(fmt.Sprintf("endpoints[%d].max_connections", i), "max_connections", "connections are not bounded")
+				nearest(fmt.Sprintf("endpoints[%d].max_connections", i), "bound connections", "they are not bounded")
 			}
 		}
 	}
 	if !c.LoopbackVIPs {
 		for i, vip := range s.VIPs {
 			if vip.IsLoopback() {
-				nearest(fmt.Sprintf("vips[%d]", i), "loopback VIPs for clients beyond this host", "programs of this host reach it")
+				nearest(fmt.Sprintf("vips[%d]", i), "serve loopback VIPs to clients beyond this host", "programs of this host reach it")
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func (c *Capabilities) fit(f *Frontend) {
 	if f.SNAT == NeverSNAT && !c.KeepsSource {
 		f.SNAT = AutoSNAT
 	}
-	if !c.ProxyProtocol {
+	if !c.ProxyProtocol || f.Proto != TCP { // the header goes ahead of a byte stream
 		f.ProxyProtocol = NoProxyProtocol
 	}
 	if f.NoBackends == DropClients && !c.DropsClients {

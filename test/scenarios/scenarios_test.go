@@ -1,0 +1,120 @@
+package scenarios
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"vipd/balancer"
+	"vipd/dataplane/userspace"
+	"vipd/store/tomlfile"
+)
+
+var update = flag.Bool("update", false, "write what the scenarios come to")
+
+const folder = "../../balancer/testdata/scenarios"
+
+// modes are what scenarios are rendered for: capabilities and the rendering without privilege.
+var modes = []struct {
+	name         string
+	capabilities balancer.Capabilities
+	render       func([]*balancer.Frontend) (string, error)
+}{
+	{"userspace", userspace.Capabilities(), userspace.Render},
+}
+
+func TestScenarios(t *testing.T) {
+	cases, err := filepath.Glob(folder + "/*/services.toml")
+	if err != nil || len(cases) == 0 {
+		t.Fatalf("no scenario in %s: %v", folder, err)
+	}
+	for _, file := range cases {
+		dir := filepath.Dir(file)
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			loaded := tomlfile.Load(file)
+			for _, p := range loaded.Snapshot.Problems {
+				t.Error("a scenario must load:", p)
+			}
+			for _, m := range modes {
+				env := balancer.Env{
+					Node: "n1", Zone: "z1", Capabilities: m.capabilities,
+					Local: []netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:1::1")},
+				}
+				d := balancer.Compile(env, balancer.Inputs{Services: loaded.Snapshot.Services})
+				compare(t, filepath.Join(dir, m.name+".frontends.want"), write(d, dir))
+				var frontends []*balancer.Frontend
+				for _, f := range d.Frontends.All() {
+					frontends = append(frontends, f)
+				}
+				text, err := m.render(frontends)
+				if err != nil {
+					t.Fatal(err)
+				}
+				compare(t, filepath.Join(dir, m.name+".want"), text)
+			}
+		})
+	}
+}
+
+// write writes what was compiled, a line for each frontend, backend and problem.
+func write(d balancer.Desired, dir string) string {
+	var b strings.Builder
+	for key, f := range d.Frontends.All() {
+		fmt.Fprintf(&b, "%s %s", key, f.Service)
+		if f.Port != "" {
+			fmt.Fprintf(&b, " port %s", f.Port)
+		}
+		if f.NodePort {
+			b.WriteString(" node-port")
+		}
+		fmt.Fprintf(&b, " %s snat %s %s none: %s drain %s", f.Scheduler, f.SNAT, f.Forward, f.NoBackends, f.DrainTimeout)
+		if f.AffinityTimeout > 0 {
+			fmt.Fprintf(&b, " affinity %s", f.AffinityTimeout)
+		}
+		fmt.Fprintf(&b, " connect %s idle %s proxy %s", f.ConnectTimeout, f.IdleTimeout, f.ProxyProtocol)
+		if len(f.Sources) > 0 {
+			fmt.Fprintf(&b, " from %v", f.Sources)
+		}
+		b.WriteByte('\n')
+		for _, e := range f.Backends {
+			fmt.Fprintf(&b, "\t%s %s weight %d", e.Addr, e.State, e.Weight)
+			if e.MaxConnections > 0 {
+				fmt.Fprintf(&b, " at most %d", e.MaxConnections)
+			}
+			b.WriteByte('\n')
+		}
+	}
+	for a, n := range d.Addresses.All() {
+		fmt.Fprintf(&b, "address %s, %d frontends\n", a, n)
+	}
+	for _, of := range d.Problems.All() {
+		for _, p := range *of {
+			fmt.Fprintf(&b, "%s: %s\n", p.Severity, strings.ReplaceAll(p.String(), dir+"/", ""))
+		}
+	}
+	return b.String()
+}
+
+// compare holds got to the file's content, or writes it.
+func compare(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", filepath.Base(file), d)
+	}
+}
