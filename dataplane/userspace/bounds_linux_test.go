@@ -236,6 +236,8 @@ func TestExplainsWhyItCannotListen(t *testing.T) {
 const exhaustionVar = "VIPD_TEST_EXHAUSTION"
 
 func TestDescriptorExhaustion(t *testing.T) {
+	// Within the budget nobody is lost: who can't be carried on waits in the queue. Where the system says no before the
+	// budget does, those that were accepted just then may be, after their connect timeout.
 	for _, how := range []string{"budget", "emfile"} {
 		t.Run(how, func(t *testing.T) {
 			s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -256,21 +258,23 @@ func TestDescriptorExhaustion(t *testing.T) {
 			for range 150 { // far more than 64 descriptors can carry: the rest waits in the queue
 				held = append(held, mustConnect(t, vip))
 			}
-			answered := make([]atomic.Bool, len(held))
+			var answered atomic.Int64
 			var wg sync.WaitGroup
 			for i, c := range held {
 				wg.Go(func() {
-					if _, err := c.ask("x"); err != nil {
+					if _, err := c.ask("x"); err == nil {
+						answered.Add(1)
+					} else if how == "budget" || !isReset(err) {
 						t.Errorf("connection %d: %v", i, err)
 					}
-					answered[i].Store(true)
 					c.Close() // makes room for the next
 				})
 			}
 			wg.Wait()
-			if _, err := askOnce(vip, ""); err != nil {
-				t.Errorf("afterwards: %v", err)
+			if answered.Load() == 0 {
+				t.Error("none was answered")
 			}
+			eventually(t, "afterwards", func() error { _, err := askOnce(vip, ""); return err })
 			_ = in.Close()
 			if err := cmd.Wait(); err != nil {
 				t.Errorf("the child: %v\n%s", err, out.String())
