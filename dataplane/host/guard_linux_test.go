@@ -114,10 +114,10 @@ func TestSourceRanges(t *testing.T) {
 				if strings.HasPrefix(vip, "[") {
 					want = c.v6
 				}
-				if got := attempt(t, client, vip); got != want {
+				if got := attempt(t, client, vip, want); got != want {
 					t.Errorf("%s: the client to %s: got %s, want %s", c.name, vip, got, want)
 				}
-				if got := attempt(t, l.Host(), vip); got != open {
+				if got := attempt(t, l.Host(), vip, open); got != open {
 					t.Errorf("%s: the host itself to %s: got %s, want open", c.name, vip, got)
 				}
 			}

@@ -22,11 +22,11 @@ const trialChain = "VIPD-TRIAL"
 func Find(ctx context.Context, family Family, backend Backend, log *slog.Logger) (*Tool, error) {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	tool, err := f.find(ctx, backend)
-	if err == nil {
-		err = f.try(ctx, tool)
-	}
 	if err != nil {
-		return nil, f.unsupported(f.family.program(), err)
+		return nil, err
+	}
+	if err := f.try(ctx, tool); err != nil {
+		return nil, f.unsupported(tool.program, err)
 	}
 	if err := tool.edit(&f); err != nil {
 		return nil, err
