@@ -92,7 +92,7 @@ func TestHolderKeeps(t *testing.T) {
 	var before balancer.Desired
 	var m balancer.Memory
 	step := func() string {
-		in.Drains, in.Holders = m.Drains, m.Holders
+		in = in.Remembering(m)
 		d := c.Next(plainEnv(), in)
 		m = m.After(before, d, time.Unix(1, 0))
 		before = d
@@ -149,7 +149,7 @@ func TestDrainsEnd(t *testing.T) {
 		s.DrainTimeout = 30 * time.Second
 		in.Services = in.Services.Set("web", s)
 		for range 2 { // the fold makes drains, which the next compile sees
-			in.Drains, in.Holders = m.Drains, m.Holders
+			in = in.Remembering(m)
 			d := c.Next(plainEnv(), in)
 			m = m.After(before, d, now)
 			before = d
@@ -185,5 +185,18 @@ func TestDrainsEnd(t *testing.T) {
 	d := c.Next(plainEnv(), in)
 	if m = m.After(before, d, now); m.Drains.Len() != 0 || m.Holders.Len() != 0 {
 		t.Error("the memory of a service outlived it")
+	}
+	// But its VIP stays for what is left of its connections, and no longer.
+	vip := addr("10.96.0.1")
+	in = in.Remembering(m)
+	if d = c.Next(plainEnv(), in); !d.Addresses.Has(vip) || d.Addresses.At(vip) != 0 || d.Frontends.Len() != 0 {
+		t.Error("the VIP of a removed service went before its connections")
+	}
+	if m = m.Expire(now.Add(30 * time.Second)); m.Leaving.Len() != 0 {
+		t.Error("the VIP of a removed service stays for ever")
+	}
+	in = in.Remembering(m)
+	if d = c.Next(plainEnv(), in); d.Addresses.Has(vip) {
+		t.Error("the VIP of a removed service is still wanted")
 	}
 }

@@ -35,6 +35,8 @@ type Inputs struct {
 	Health snap.Map[Target, Verdict]
 	// Drains are removed endpoints whose connections may live on; see Memory.
 	Drains snap.Map[DrainKey, Drain]
+	// Leaving are VIPs without frontends whose connections may live on; see Memory.
+	Leaving snap.Map[netip.Addr, Drain]
 	// Holders say which service had a contested key last; see Memory.
 	Holders snap.Map[Key, Name]
 }
@@ -53,7 +55,7 @@ func (d DrainKey) Compare(other DrainKey) int {
 	return d.Backend.Compare(other.Backend)
 }
 
-// Drain is what is remembered of a removed endpoint: until when its connections may live, in UTC and without a
+// Drain is what is remembered of a removed endpoint or VIP: until when its connections may live, in UTC and without a
 // monotonic reading, so that it can be kept on disk and compared with ==.
 type Drain struct {
 	Until time.Time
@@ -63,7 +65,8 @@ type Drain struct {
 type Desired struct {
 	// Frontends are complete: what is not here must not be served.
 	Frontends snap.Map[Key, *Frontend]
-	// Addresses counts the frontends (node ports aside) on each VIP.
+	// Addresses counts the frontends (node ports aside) on each VIP; 0 for one that is only kept for what is left of its
+	// connections.
 	Addresses snap.Map[netip.Addr, int]
 	// Contested says who has each key that more than one service claims.
 	Contested snap.Map[Key, Name]

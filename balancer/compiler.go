@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"net/netip"
 	"reflect"
 	"slices"
 
@@ -25,14 +26,15 @@ type Compiler struct {
 
 // work is what one Next has to do.
 type work struct {
-	services map[Name]bool // to be compiled again
-	keys     map[Key]bool  // to be resolved again
-	problems map[Name]bool // whose problems are to be made again
+	services  map[Name]bool       // to be compiled again
+	keys      map[Key]bool        // to be resolved again
+	addresses map[netip.Addr]bool // to be counted again
+	problems  map[Name]bool       // whose problems are to be made again
 }
 
 // Next returns what Compile(env, in) returns. Values that are equal to those of the call before keep their pointers.
 func (c *Compiler) Next(env Env, in Inputs) Desired {
-	w := work{map[Name]bool{}, map[Key]bool{}, map[Name]bool{}}
+	w := work{map[Name]bool{}, map[Key]bool{}, map[netip.Addr]bool{}, map[Name]bool{}}
 	if c.units == nil {
 		c.units, c.claimants = map[Name]*unit{}, map[Key][]*Service{}
 	}
@@ -49,6 +51,9 @@ func (c *Compiler) Next(env Env, in Inputs) Desired {
 	for key := range w.keys {
 		c.resolve(key, &w)
 	}
+	for a := range w.addresses {
+		c.count(a, 0)
+	}
 	for name := range w.problems {
 		c.report(name)
 	}
@@ -62,6 +67,7 @@ func (c *Compiler) dirty(w *work, in *Inputs) {
 	mark(w.services, c.in.Overrides, in.Overrides, func(t Target) Name { return t.Service })
 	mark(w.services, c.in.Health, in.Health, func(t Target) Name { return t.Service })
 	mark(w.keys, c.in.Drains, in.Drains, func(d DrainKey) Key { return d.Frontend })
+	mark(w.addresses, c.in.Leaving, in.Leaving, func(a netip.Addr) netip.Addr { return a })
 	mark(w.keys, c.in.Holders, in.Holders, func(k Key) Key { return k })
 }
 
@@ -116,7 +122,7 @@ func (c *Compiler) resolve(key Key, w *work) {
 	}
 	if len(claimants) == 0 {
 		c.out.Frontends = c.out.Frontends.Delete(key)
-		c.count(old, nil)
+		c.replace(old, nil)
 		return
 	}
 	s := winner(key, claimants, &c.in)
@@ -128,26 +134,30 @@ func (c *Compiler) resolve(key Key, w *work) {
 		return
 	}
 	c.out.Frontends = c.out.Frontends.Set(key, f)
-	c.count(old, f)
+	c.replace(old, f)
 }
 
-// count keeps the numbers of frontends on each VIP.
-func (c *Compiler) count(old, now *Frontend) {
-	change := func(f *Frontend, by int) {
-		if f == nil || f.NodePort {
-			return
-		}
-		if n := c.out.Addresses.At(f.Addr) + by; n > 0 {
-			c.out.Addresses = c.out.Addresses.Set(f.Addr, n)
-		} else {
-			c.out.Addresses = c.out.Addresses.Delete(f.Addr)
-		}
-	}
+// replace counts now instead of old on their VIPs.
+func (c *Compiler) replace(old, now *Frontend) {
 	if old != nil && now != nil && old.NodePort == now.NodePort {
 		return
 	}
-	change(old, -1)
-	change(now, 1)
+	if old != nil && !old.NodePort {
+		c.count(old.Addr, -1)
+	}
+	if now != nil && !now.NodePort {
+		c.count(now.Addr, 1)
+	}
+}
+
+// count changes the number of frontends on a VIP.
+func (c *Compiler) count(a netip.Addr, by int) {
+	n := c.out.Addresses.At(a) + by
+	if n == 0 && !c.in.Leaving.Has(a) {
+		c.out.Addresses = c.out.Addresses.Delete(a)
+		return
+	}
+	c.out.Addresses = c.out.Addresses.Set(a, n)
 }
 
 // report makes the problems of one service again.

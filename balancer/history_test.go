@@ -16,6 +16,8 @@ type history struct {
 	now time.Time
 	env balancer.Env
 	in  balancer.Inputs
+
+	memory balancer.Memory
 }
 
 func newHistory(seed uint64) *history {
@@ -152,8 +154,8 @@ func (h *history) step() {
 
 // remember folds the step from before to after into the inputs.
 func (h *history) remember(before, after balancer.Desired) {
-	m := balancer.Memory{Drains: h.in.Drains, Holders: h.in.Holders}.After(before, after, h.now)
-	h.in.Drains, h.in.Holders = m.Drains, m.Holders
+	h.memory = h.memory.After(before, after, h.now)
+	h.in = h.in.Remembering(h.memory)
 }
 
 // sameDesired says in words what differs; "": nothing.

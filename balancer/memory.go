@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 
@@ -13,8 +14,17 @@ import (
 type Memory struct {
 	// Drains holds the removed endpoints, until their time is over.
 	Drains snap.Map[DrainKey, Drain]
+	// Leaving holds the VIPs that have lost their last frontend while connections may have been open on it, until their
+	// time is over: without its address a host could not carry them to their end.
+	Leaving snap.Map[netip.Addr, Drain]
 	// Holders says which service has each key.
 	Holders snap.Map[Key, Name]
+}
+
+// Remembering returns in with what m remembers in place of what it had.
+func (in Inputs) Remembering(m Memory) Inputs {
+	in.Drains, in.Leaving, in.Holders = m.Drains, m.Leaving, m.Holders
+	return in
 }
 
 // After returns the memory after the compiled state went from before to after at the time now. Its cost grows with the
@@ -22,14 +32,15 @@ type Memory struct {
 //
 // An endpoint that left a frontend begins a drain of the frontend's DrainTimeout, one that is back ends it. UDP has no
 // connections to drain: its flows move at once. When a whole frontend goes, what is left of its connections is up to
-// the dataplane, which has the frontend's DrainTimeout.
+// the dataplane, which has the frontend's DrainTimeout; its VIP stays as long.
 func (m Memory) After(before, after Desired, now time.Time) Memory {
 	for key, change := range snap.Diff(before.Frontends, after.Frontends) {
 		if !change.HasNew {
 			m.Holders = m.Holders.Delete(key)
-			m = m.forget(key)
+			m = m.forget(key).leave(change.Old, after, now)
 			continue
 		}
+		m.Leaving = m.Leaving.Delete(key.Addr)
 		m.Holders = m.Holders.Set(key, change.New.Service)
 		if change.HadOld && key.Proto != UDP {
 			m = m.drainLeft(change.Old, change.New, now)
@@ -62,6 +73,18 @@ func (m Memory) drainLeft(old, next *Frontend, now time.Time) Memory {
 	return m
 }
 
+// leave keeps the VIP of a frontend that goes, if no other is left on it.
+func (m Memory) leave(f *Frontend, after Desired, now time.Time) Memory {
+	if f.NodePort || f.Proto == UDP || f.DrainTimeout <= 0 || after.Addresses.At(f.Addr) > 0 {
+		return m
+	}
+	until := now.Add(f.DrainTimeout).UTC().Round(0)
+	if d, ok := m.Leaving.Get(f.Addr); !ok || d.Until.Before(until) {
+		m.Leaving = m.Leaving.Set(f.Addr, Drain{until})
+	}
+	return m
+}
+
 // forget drops the drains of one frontend.
 func (m Memory) forget(key Key) Memory {
 	for k := range m.Drains.From(DrainKey{Frontend: key}) {
@@ -73,23 +96,34 @@ func (m Memory) forget(key Key) Memory {
 	return m
 }
 
-// Expire drops the drains whose time is over at now.
+// Expire drops the drains of endpoints and VIPs whose time is over at now.
 func (m Memory) Expire(now time.Time) Memory {
 	for k, d := range m.Drains.All() {
 		if !d.Until.After(now) {
 			m.Drains = m.Drains.Delete(k)
 		}
 	}
+	for a, d := range m.Leaving.All() {
+		if !d.Until.After(now) {
+			m.Leaving = m.Leaving.Delete(a)
+		}
+	}
 	return m
 }
 
-// NextExpiry returns when the next drain ends; zero: none is under way.
+// NextExpiry returns when the next drain ends, of an endpoint or a VIP; zero: none is under way.
 func (m Memory) NextExpiry() time.Time {
 	var next time.Time
-	for _, d := range m.Drains.All() {
+	earlier := func(d Drain) {
 		if next.IsZero() || d.Until.Before(next) {
 			next = d.Until
 		}
+	}
+	for _, d := range m.Drains.All() {
+		earlier(d)
+	}
+	for _, d := range m.Leaving.All() {
+		earlier(d)
 	}
 	return next
 }

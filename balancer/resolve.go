@@ -33,6 +33,9 @@ func (u *unit) lost(f *Frontend, to *Service) Problem {
 // everything; Compiler.Next gives the same answer for the cost of what changed.
 func Compile(env Env, in Inputs) Desired {
 	var out Desired
+	for a := range in.Leaving.Keys() {
+		out.Addresses = out.Addresses.Set(a, 0)
+	}
 	units := map[Name]*unit{}
 	claimants := map[Key][]*Service{}
 	for name, s := range in.Services.All() {

@@ -191,6 +191,9 @@ func (e *Engine) damaged(ctx context.Context) bool {
 	if reason == "" && err == nil {
 		reason, err = e.Host.Intact(ctx)
 	}
+	if ctx.Err() != nil {
+		return false
+	}
 	if err != nil {
 		e.Log.Warn("looking whether everything is still there", "err", err)
 		return false

@@ -46,7 +46,7 @@ func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, s
 	}
 	now := time.Now()
 	r := &e.report
-	if full || changes > 0 || failed != nil {
+	if full || changes > 0 || failed != nil || r.LastError != "" {
 		r.LastFull, r.Last, r.LastDuration, r.LastChanges = full, now, now.Sub(started), changes
 		r.LastError = ""
 		if failed != nil {

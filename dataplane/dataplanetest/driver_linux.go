@@ -99,7 +99,7 @@ func (d *driver) publishLocked() {
 }
 
 func (d *driver) inputsLocked() balancer.Inputs {
-	return balancer.Inputs{Services: d.services, Drains: d.memory.Drains, Holders: d.memory.Holders}
+	return balancer.Inputs{Services: d.services}.Remembering(d.memory)
 }
 
 // wanted returns what was last compiled.

@@ -40,6 +40,7 @@ func vipN(n int) addrs {
 	return parseAddrs(fmt.Sprintf("10.96.0.%d", n), fmt.Sprintf("fd00:96::%d", n))
 }
 
+// vipRanges are the networks that clients route to the host; nothing changes them.
 var vipRanges = [2]string{"10.96.0.0/16", "fd00:96::/64"}
 
 // world is a built layout.

@@ -17,6 +17,7 @@ type sizes struct {
 	connections int   // new connections
 	requests    int   // requests on kept connections
 	clients     int   // at the same time
+	services    int   // defined at once
 }
 
 func main() {
@@ -26,11 +27,15 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	s := sizes{bulk: 4 << 30, connections: 20_000, requests: 200_000, clients: 32}
+	s := sizes{bulk: 4 << 30, connections: 20_000, requests: 200_000, clients: 32, services: 10_000}
 	if *quick {
-		s = sizes{bulk: 64 << 20, connections: 400, requests: 2_000, clients: 8}
+		s = sizes{bulk: 64 << 20, connections: 400, requests: 2_000, clients: 8, services: 100}
 	}
-	if err := run(ctx, *vipd, *rounds, s); err != nil {
+	err := run(ctx, *vipd, *rounds, s)
+	if err == nil {
+		err = definitions(ctx, *vipd, s.services, 5)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		stop()
 		os.Exit(1)

@@ -36,9 +36,15 @@ type overrideEntry struct {
 }
 
 type memoryFile struct {
-	Version int           `json:"version"`
-	Drains  []drainEntry  `json:"drains"`
-	Holders []holderEntry `json:"holders"`
+	Version int            `json:"version"`
+	Drains  []drainEntry   `json:"drains"`
+	Leaving []leavingEntry `json:"leaving"`
+	Holders []holderEntry  `json:"holders"`
+}
+
+type leavingEntry struct {
+	VIP   netip.Addr `json:"vip"`
+	Until time.Time  `json:"until"`
 }
 
 type drainEntry struct {
@@ -61,6 +67,9 @@ func (f *files) load(now time.Time) (balancer.Memory, overrides) {
 	f.read("memory.json", &kept)
 	for _, d := range kept.Drains {
 		m.Drains = m.Drains.Set(balancer.DrainKey{Frontend: d.Frontend, Backend: d.Backend}, balancer.Drain{Until: d.Until.UTC()})
+	}
+	for _, l := range kept.Leaving {
+		m.Leaving = m.Leaving.Set(l.VIP, balancer.Drain{Until: l.Until.UTC()})
 	}
 	for _, h := range kept.Holders {
 		m.Holders = m.Holders.Set(h.Frontend, h.Service)
@@ -103,11 +112,14 @@ func (f *files) saveOverrides(o overrides) error {
 	return f.write("overrides.json", kept)
 }
 
-// saveMemory writes the drains, and who holds the keys that more than one service claims.
-func (f *files) saveMemory(drains snap.Map[balancer.DrainKey, balancer.Drain], contested snap.Map[balancer.Key, balancer.Name]) {
-	kept := memoryFile{Version: fileVersion, Drains: []drainEntry{}, Holders: []holderEntry{}}
-	for k, d := range drains.All() {
+// saveMemory writes the drains of endpoints and VIPs, and who holds the keys that more than one service claims.
+func (f *files) saveMemory(m balancer.Memory, contested snap.Map[balancer.Key, balancer.Name]) {
+	kept := memoryFile{Version: fileVersion, Drains: []drainEntry{}, Leaving: []leavingEntry{}, Holders: []holderEntry{}}
+	for k, d := range m.Drains.All() {
 		kept.Drains = append(kept.Drains, drainEntry{k.Frontend, k.Backend, d.Until})
+	}
+	for a, d := range m.Leaving.All() {
+		kept.Leaving = append(kept.Leaving, leavingEntry{a, d.Until})
 	}
 	for k, n := range contested.All() {
 		kept.Holders = append(kept.Holders, holderEntry{k, n})

@@ -218,8 +218,8 @@ func (m *model) compile() {
 		memory = after
 		s.inputs, s.desired = m.round(s, memory)
 	}
-	if memory.Drains != m.memory.Drains || s.desired.Contested != before.Contested {
-		m.files.saveMemory(memory.Drains, s.desired.Contested)
+	if memory.Drains != m.memory.Drains || memory.Leaving != m.memory.Leaving || s.desired.Contested != before.Contested {
+		m.files.saveMemory(memory, s.desired.Contested)
 	}
 	m.memory = memory
 	s.desired.Revision = balancer.Revision{Store: latest.Revision, Seen: seen}
@@ -267,8 +267,7 @@ func (m *model) tell(s *state) {
 func (m *model) round(s *state, memory balancer.Memory) (balancer.Inputs, balancer.Desired) {
 	in := balancer.Inputs{
 		Services: s.snapshot.Services, Endpoints: s.snapshot.Endpoints, Overrides: m.local.over(s.snapshot.Overrides),
-		Drains: memory.Drains, Holders: memory.Holders,
-	}
+	}.Remembering(memory)
 	return in, m.compiler.Next(s.env, in)
 }
 
