@@ -496,3 +496,30 @@ func TestFollow(t *testing.T) {
 		t.Fatalf("it ended with %v", err)
 	}
 }
+
+// TestOneFamily has no IPv6 on the device: that is a problem of those VIPs alone.
+func TestOneFamily(t *testing.T) {
+	l, _ := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	l.Host().Sysctl("net.ipv6.conf.lo.disable_ipv6", "1")
+	h := newHost(t, o)
+	both := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80")}
+	apply(t, h, both...)
+	want := map[string]string{"10.96.0.10": "lo", "fd00:96::10": "none"}
+	if got := where(h); !maps.Equal(got, want) {
+		t.Fatalf("who holds what: got %v, want %v", got, want)
+	}
+	p := h.Problems()
+	if len(p) != 1 || p[0].Service != "web" || !strings.Contains(p[0].Text, "sysctl -w net.ipv6.conf.lo.disable_ipv6=0") {
+		t.Fatalf("problems: %v", p)
+	}
+	checkIntact(t, h)
+	l.Host().Sysctl("net.ipv6.conf.lo.disable_ipv6", "0")
+	h.Resync()
+	apply(t, h, both...)
+	checkWhere(t, h, "fd00:96::10", "lo")
+	if p := h.Problems(); len(p) != 0 {
+		t.Fatalf("problems: %v", p)
+	}
+}

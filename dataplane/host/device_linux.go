@@ -78,6 +78,9 @@ func (h *Host) makeDevice() {
 		h.ledger.Links[d.name] = true
 		if err := h.ledger.save(); err != nil {
 			delete(h.ledger.Links, d.name)
+			if isDenied(err) {
+				err = fmt.Errorf("%s (%w)", needPrivilege, err)
+			}
 			*d = holder{err: err}
 			return
 		}

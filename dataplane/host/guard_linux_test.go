@@ -317,8 +317,15 @@ func TestUnprivileged(t *testing.T) {
 		}
 		return
 	}
-	o := DefaultOptions()
-	o.RunDir = "/nonexistent/vipd"
+	for _, device := range []string{"vipd0", "lo"} {
+		o := DefaultOptions()
+		o.RunDir, o.Interface = "/nonexistent/vipd", device
+		checkUnprivileged(t, o)
+	}
+}
+
+func checkUnprivileged(t *testing.T, o Options) {
+	t.Helper()
 	h, err := New(o)
 	must(t, err)
 	apply(t, h, frontend("127.0.0.1:8080"), frontend("[::1]:8080"), frontend("10.1.0.1:8080"))
@@ -329,12 +336,13 @@ func TestUnprivileged(t *testing.T) {
 		t.Fatalf("not intact: %q, %v", reason, err)
 	}
 	d := desired(frontend("10.96.0.10:80"), frontend("10.1.0.1:80", sources("10.0.0.0/8")))
-	err = h.Prepare(t.Context(), d)
-	if err == nil {
-		err = h.Finish(t.Context(), d.Frontends)
+	must(t, h.Prepare(t.Context(), d))
+	must(t, h.Finish(t.Context(), d.Frontends))
+	if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
+		t.Fatalf("not intact: %q, %v", reason, err)
 	}
-	text := fmt.Sprint(h.Problems(), err)
-	for _, want := range []string{"10.96.0.10 is not local", "source_ranges are not enforced"} {
+	text := fmt.Sprint(h.Problems())
+	for _, want := range []string{"10.96.0.10 is not local", "run as root", "source_ranges are not enforced"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}

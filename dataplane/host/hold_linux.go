@@ -75,6 +75,8 @@ func (h *Host) settle(a netip.Addr) (Held, step) {
 // hold brings every dirty address to where it should be, with the guard up before.
 func (h *Host) hold(ctx context.Context) error {
 	var todo [3][]netip.Addr // add, release, move
+	maps.Copy(h.dirty, h.retry)
+	clear(h.retry)
 	for _, a := range slices.SortedFunc(maps.Keys(h.dirty), netip.Addr.Compare) {
 		if !h.needed(a) {
 			continue
@@ -99,14 +101,8 @@ func (h *Host) hold(ctx context.Context) error {
 	}
 	var all []error
 	if err := h.ledger.save(); err != nil {
-		for _, a := range fresh {
-			h.unrecord(a)
-			if old[a] != "" {
-				h.record(a, old[a])
-			}
-			h.fail(a, err)
-		}
-		fresh, all = nil, append(all, err)
+		all = append(all, h.refuse(fresh, old, err))
+		fresh, todo[2] = nil, nil
 	}
 	h.publish()
 	for _, g := range h.guards {
@@ -124,6 +120,25 @@ func (h *Host) hold(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
+// refuse takes back that addresses were to be added, because that can't be recorded.
+func (h *Host) refuse(addrs []netip.Addr, old map[netip.Addr]string, err error) error {
+	for _, a := range addrs {
+		h.unrecord(a)
+		if old[a] != "" {
+			h.record(a, old[a])
+		}
+		if isDenied(err) {
+			h.deny(a, fmt.Sprintf("%s (%v)", needPrivilege, err))
+		} else {
+			h.fail(a, err)
+		}
+	}
+	if isDenied(err) {
+		return nil
+	}
+	return err
+}
+
 // addAll adds addresses to the device, with their routes, and announces them.
 func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 	var all []error
@@ -132,7 +147,7 @@ func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 		if ctx.Err() != nil {
 			for _, rest := range addrs[i:] {
 				h.unrecord(rest)
-				h.dirty[rest] = true
+				h.retry[rest] = true
 			}
 			break
 		}
@@ -146,11 +161,11 @@ func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 			continue
 		case errors.Is(err, syscall.EPERM):
 			h.unrecord(a)
-			h.held = h.held.Set(a, Held{a, nowhere, needPrivilege})
+			h.deny(a, needPrivilege)
 			continue
 		case errors.Is(err, syscall.EACCES) && a.Is6():
 			h.unrecord(a)
-			h.held = h.held.Set(a, Held{a, nowhere, fmt.Sprintf("IPv6 is disabled on %s: sysctl -w net.ipv6.conf.%s.disable_ipv6=0", h.device.name, h.device.name)})
+			h.deny(a, fmt.Sprintf("IPv6 is disabled on %s: sysctl -w net.ipv6.conf.%s.disable_ipv6=0", h.device.name, h.device.name))
 			continue
 		}
 		h.unrecord(a)
@@ -168,7 +183,12 @@ func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 // fail notes why an address could not be added, and has it tried again.
 func (h *Host) fail(a netip.Addr, err error) {
 	h.held = h.held.Set(a, Held{a, nowhere, err.Error()})
-	h.dirty[a] = true
+	h.retry[a] = true
+}
+
+// deny notes that an address can't be added here. Only a resync tries again.
+func (h *Host) deny(a netip.Addr, note string) {
+	h.held = h.held.Set(a, Held{a, nowhere, note})
 }
 
 // add adds one address to the device.
@@ -255,22 +275,30 @@ func (h *Host) removeUnneeded(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// clear removes what is of no use once no address is held: sysctls and the device.
+// clear removes what is of no use any more: sysctls without IPv4 addresses, the device without any.
 func (h *Host) clear() error {
-	if h.added.Len() > 0 {
-		return nil
+	var all []error
+	if !h.wantsStrictARP() {
+		h.arp = nil
+		_, err := restore(h.sys, h.ledger)
+		all = append(all, err)
 	}
-	h.arp = nil
-	_, err := restore(h.sys, h.ledger)
-	return errors.Join(err, h.removeDevices())
+	if h.added.Len() == 0 {
+		all = append(all, h.removeDevices())
+	}
+	return errors.Join(all...)
 }
 
-// strictARP sets what keeps the host silent about VIPs on devices that lead nowhere.
+// wantsStrictARP reports whether VIPs are held on a device that leads nowhere, about which neighbours may ask.
+func (h *Host) wantsStrictARP() bool {
+	return h.opts.StrictARP && h.device.kind != realDevice && h.holds(0)
+}
+
+// strictARP sets what keeps the host silent about its VIPs.
 func (h *Host) strictARP() (err error) {
 	h.arp = nil
-	if !h.opts.StrictARP || h.device.kind == realDevice || !h.holds(0) {
-		return nil
+	if h.wantsStrictARP() {
+		h.arp, err = raise(h.sys, h.ledger, h.opts.ManageSysctls, strictARP())
 	}
-	h.arp, err = raise(h.sys, h.ledger, h.opts.ManageSysctls, strictARP())
 	return err
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"log/slog"
 	"net/netip"
 
@@ -33,7 +34,10 @@ func DefaultOptions() Options {
 	}
 }
 
-func (o Options) withLog() Options {
+// withDefaults fills in what is empty.
+func (o Options) withDefaults() Options {
+	d := DefaultOptions()
+	o.Interface, o.RunDir, o.Backend = cmp.Or(o.Interface, d.Interface), cmp.Or(o.RunDir, d.RunDir), cmp.Or(o.Backend, d.Backend)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

@@ -58,6 +58,8 @@ type Host struct {
 	held snap.Map[netip.Addr, Held]
 	// dirty are addresses that have to be looked at again by the next Prepare, and leaving by the next Finish.
 	dirty, leaving map[netip.Addr]bool
+	// retry are addresses that could not be added; the engine says when they are tried again.
+	retry map[netip.Addr]bool
 	// source are the node's own addresses, IPv4 and IPv6, that connections to VIPs leave with; routed says which of
 	// them each VIP's route carries.
 	source [2]netip.Addr
@@ -87,10 +89,10 @@ type public struct {
 // New opens what a Host needs of the kernel; it changes nothing. What an earlier process left according to the ledger
 // is taken over.
 func New(o Options) (*Host, error) {
-	o = o.withLog()
+	o = o.withDefaults()
 	h := &Host{
 		opts: o, log: o.Log, sys: procSysctls{}, full: true,
-		appliedAt: map[netip.Addr]int{}, dirty: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{},
+		appliedAt: map[netip.Addr]int{}, dirty: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}, retry: map[netip.Addr]bool{},
 		arriving: map[netip.Addr]bool{}, shadowed: map[netip.Addr]bool{}, routed: map[netip.Addr]netip.Addr{},
 		newLink: func(name string) netlink.Link {
 			return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
@@ -135,11 +137,7 @@ func (h *Host) readLedger() (err error) {
 // tool finds iptables when the guard needs it, and once more when it is asked after a resync.
 func (h *Host) tool(family ipset.Family) func(context.Context) (ruleKernel, error) {
 	return func(ctx context.Context) (ruleKernel, error) {
-		backend := h.opts.Backend
-		if backend == "" {
-			backend = xtables.Auto
-		}
-		t, err := xtables.Find(ctx, xtables.Family(family), backend, h.log)
+		t, err := xtables.Find(ctx, xtables.Family(family), h.opts.Backend, h.log)
 		if err != nil {
 			return nil, err // a nil *Tool in an interface would not be nil
 		}
