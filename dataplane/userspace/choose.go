@@ -46,7 +46,11 @@ func (c *config) known(d *Dataplane, at netip.AddrPort, tried []*backend) *backe
 		return nil
 	}
 	b := c.backends[i]
-	if !b.awake(d.now(), c.ConnectTimeout) || !b.take(c.Backends[i].MaxConnections) {
+	if !b.take(c.Backends[i].MaxConnections) {
+		return nil
+	}
+	if !b.awake(d.now(), c.ConnectTimeout) {
+		b.release()
 		return nil
 	}
 	return b
@@ -70,11 +74,12 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 			return nil, errNoBackend
 		}
 		b := c.backends[i]
-		if rest && !b.awake(now, c.ConnectTimeout) {
-			continue // someone else has just begun to try it: it rests again
+		if !b.take(c.Backends[i].MaxConnections) {
+			continue
 		}
-		if b.take(c.Backends[i].MaxConnections) {
+		if !rest || b.awake(now, c.ConnectTimeout) {
 			return b, nil
 		}
+		b.release() // someone else has just begun to try it: it rests again
 	}
 }

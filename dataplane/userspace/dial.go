@@ -100,15 +100,24 @@ func (f *frontend) judge(b *backend, err error) {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		f.d.log.Warn("no local port is left for connections to a backend: too many connections to it, open or closed a moment ago "+
+		f.d.seldom("no local port is left for connections to a backend: too many connections to it, open or closed a moment ago "+
 			"(net.ipv4.ip_local_port_range bounds them)", "frontend", f.key, "backend", b.addr)
 	case exhausted(err):
-		f.d.log.Warn("no descriptor is left for a connection to a backend", "frontend", f.key, "backend", b.addr)
+		f.d.seldom("no descriptor is left for a connection to a backend", "frontend", f.key, "backend", b.addr)
 	default:
 		if b.failed(f.d.now()) {
 			f.d.log.Warn("a backend does not take connections; others take its share", "frontend", f.key, "backend", b.addr, "err", err)
 		}
 	}
+}
+
+// seldom warns, at most once in ten seconds: of what befalls many connections at once.
+func (d *Dataplane) seldom(what string, args ...any) {
+	now, last := d.now(), d.warned.Load()
+	if last != 0 && now-last < int64(10*time.Second) || !d.warned.CompareAndSwap(last, now) {
+		return
+	}
+	d.log.Warn(what, args...)
 }
 
 // exhausted reports whether err says that the process or the system is out of descriptors or memory for sockets.

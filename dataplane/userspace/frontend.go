@@ -158,6 +158,7 @@ func (c *config) allows(d *Dataplane, client netip.Addr) bool {
 	if len(c.Sources) == 0 || client.IsLoopback() || client == c.Addr {
 		return true
 	}
+	client = client.WithZone("")
 	for _, p := range c.Sources {
 		if p.Contains(client) {
 			return true

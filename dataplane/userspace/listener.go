@@ -90,9 +90,7 @@ func (d *Dataplane) acceptLoop(ln *net.TCPListener, use func(*net.TCPConn, netip
 			return
 		case errors.Is(err, syscall.ECONNABORTED):
 		default:
-			if slower == (backoff{}) {
-				d.log.Warn("accepting is slowed down", "listener", ln.Addr(), "err", err)
-			}
+			d.seldom("accepting is slowed down", "listener", ln.Addr(), "err", err)
 			if !slower.sleep(d.ctx.Done()) {
 				return
 			}

@@ -43,8 +43,7 @@ func (r *relaying) backend() {
 // run moves one direction to its end, and passes that on.
 func (r *relaying) run(p *pump) {
 	err := p.run()
-	if err == nil {
-		r.half.Store(true)
+	if err == nil && !r.half.Swap(true) { // the last end needs no word of its own: the caller closes both
 		err = p.dst.CloseWrite()
 	}
 	if err == nil || errors.Is(err, syscall.ENOTCONN) { // the latter: dst is gone, and its own direction tells how

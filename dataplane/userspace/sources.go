@@ -18,7 +18,6 @@ type ownAddresses struct {
 func (o *ownAddresses) has(a netip.Addr) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	a = a.WithZone("")
 	if now := time.Now(); !o.known[a] && now.Sub(o.read) > time.Second {
 		o.read = now
 		o.known = readOwnAddresses()

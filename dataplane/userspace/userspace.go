@@ -55,6 +55,7 @@ type Dataplane struct {
 	// epoch is what instants are counted from.
 	epoch   time.Time
 	retries atomic.Uint64
+	warned  atomic.Int64 // the instant of the last of the warnings that are given seldom
 
 	ctx    context.Context // ends when Close gives up waiting
 	cancel context.CancelFunc
