@@ -368,3 +368,27 @@ func TestManyRedirectsAtOnce(t *testing.T) {
 	t.Logf("one more change took %s", time.Since(started))
 	wantRefused(t, w, batch[5].New)
 }
+
+func TestAutoFallsBackToBind(t *testing.T) {
+	newTown(t)
+	if d := start(t, Options{Intercept: Auto}); d.Detail() != "redirect" {
+		t.Errorf("got %q, want redirect, which works here", d.Detail())
+	}
+	t.Setenv("PATH", t.TempDir())
+	d := start(t, Options{Intercept: Auto})
+	if !strings.HasPrefix(d.Detail(), "bind, because ") || !strings.Contains(d.Detail(), "install iptables") {
+		t.Errorf("got %q, want bind and why", d.Detail())
+	}
+	if _, err := New(Options{Intercept: Redirect}); err == nil || !strings.Contains(err.Error(), "install iptables") {
+		t.Errorf("got %v, want what is missing", err)
+	}
+	a := serveAt(t, "127.0.0.1:0", named("a"))
+	f := frontendAt("127.77.6.1:9000", a.addr)
+	d.apply(f)
+	if _, err := askOnce(f.AddrPort(), ""); err != nil {
+		t.Error(err)
+	}
+	if _, err := New(Options{Intercept: "tproxy"}); err == nil || !strings.Contains(err.Error(), "auto, redirect and bind") {
+		t.Errorf("got %v, want what is possible", err)
+	}
+}
