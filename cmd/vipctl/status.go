@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +22,7 @@ func statusVerb() *verb {
 			"it, its addresses, and every problem. With -w it shows each change, until Ctrl-C.",
 		example: "vipctl status -w",
 		flags:   []cli.Flag{watchFlag()},
-		formats: []string{formTable, formJSON},
+		formats: []string{formTable, formWide, formJSON},
 		run:     runStatus,
 	}
 }
@@ -171,8 +173,14 @@ func (c *call) addressText(out *sheet, addresses []api.Address) {
 		out.line("addresses", "none")
 		return
 	}
+	shown, more := slices.Clone(addresses), 0
+	if len(shown) > addressLines && c.format != formWide {
+		slices.SortStableFunc(shown, func(a, b api.Address) int { return cmp.Compare(missing(a), missing(b)) })
+		more = len(shown) - addressLines
+		shown = shown[:addressLines]
+	}
 	t := table.New(table.Column{}, table.Column{}, table.Column{})
-	for _, a := range addresses {
+	for _, a := range shown {
 		held := "on " + a.Held
 		switch a.Held {
 		case "host":
@@ -187,6 +195,20 @@ func (c *call) addressText(out *sheet, addresses []api.Address) {
 		out.line(label, strings.TrimSuffix(line, "  -"))
 		label = ""
 	}
+	if more > 0 {
+		out.line("", fmt.Sprintf("and %d more: vipctl status -o wide", more))
+	}
+}
+
+// addressLines is how many addresses a status shows unless it is asked for all; those that are missing come first.
+const addressLines = 10
+
+// missing sorts the addresses that nobody holds to the top.
+func missing(a api.Address) int {
+	if a.Held == "none" || a.Held == "" {
+		return 0
+	}
+	return 1
 }
 
 // problemText writes problems, a line each.

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
@@ -124,6 +123,11 @@ func (d *Daemon) openFiles() (err error) {
 }
 
 func (d *Daemon) closeFiles() {
+	if d.host != nil {
+		if err := d.host.Close(); err != nil {
+			d.Log.Warn("closing the host's sockets", "err", err)
+		}
+	}
 	if d.web != nil {
 		_ = d.web.Close()
 	}
@@ -220,13 +224,13 @@ func (d *Daemon) handOver() error {
 	if d.mode.keep {
 		return nil
 	}
-	ctx, cancel = context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel = context.WithTimeout(context.Background(), releaseTime)
 	defer cancel()
-	if err := d.host.Prepare(ctx, balancer.Desired{}); err != nil {
-		return err
-	}
-	return d.host.Finish(ctx, snap.Map[balancer.Key, *balancer.Frontend]{})
+	return d.host.Release(ctx)
 }
+
+// releaseTime bounds how long taking the addresses back may take.
+const releaseTime = 20 * time.Second
 
 // Reload reads the configuration and all definitions again, and returns what came of it.
 func (d *Daemon) Reload(ctx context.Context) ([]balancer.Problem, error) {
