@@ -22,8 +22,8 @@
 //     that are established live on. A UDP port that still has flows stays open for those alone.
 //   - every backend refuses, times out or is at max_connections: a reset. The bound holds for all connections of this
 //     node to one backend of a service's port, whatever VIP they came through.
-//   - a source outside source_ranges: no answer, by a socket filter, where the kernel has those; elsewhere, and with
-//     redirect, a reset after the accept.
+//   - a source outside source_ranges: no answer, by a socket filter, where the kernel has those and lets us; elsewhere,
+//     and with redirect, a reset after the accept.
 //   - a backend's reset: a reset. Half-closed connections stay half-closed.
 //
 // Descriptors are budgeted: a connection takes two and a flow one, and what could not be carried on is not accepted:

@@ -43,10 +43,22 @@ func filter(fd uintptr, c *config) error {
 		code[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
 	}
 	err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]})
-	if errors.Is(err, unix.ENOMEM) && c.serves { // net.core.optmem_max; clients are checked after the accept
-		return nil
+	if c.serves && (errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM)) {
+		return nil // over net.core.optmem_max, or only for root: clients are checked after the accept
 	}
 	return err
+}
+
+// canFilter reports whether this process may filter TCP: newer kernels (6.18 does) want privileges for it, though not
+// for UDP.
+func canFilter() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	code := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &code[0]}) == nil
 }
 
 // filterProgram returns the filter for c; nil: everything may pass.

@@ -7,3 +7,5 @@ const dropsClients = false
 
 // filter does nothing here: clients are checked after the accept.
 func filter(uintptr, *config) error { return nil }
+
+func canFilter() bool { return false }

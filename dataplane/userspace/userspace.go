@@ -46,12 +46,13 @@ type Options struct {
 
 // Dataplane carries frontends out by proxying. See the package's documentation.
 type Dataplane struct {
-	log    *slog.Logger
-	own    *ownAddresses
-	budget *budget
-	flows  *flowBudget
-	tables interception
-	detail string
+	log     *slog.Logger
+	own     *ownAddresses
+	budget  *budget
+	flows   *flowBudget
+	tables  interception
+	filters bool // sockets can be filtered
+	detail  string
 	// epoch is what instants are counted from.
 	epoch   time.Time
 	retries atomic.Uint64
@@ -85,6 +86,7 @@ func New(o Options) (*Dataplane, error) {
 	d := &Dataplane{
 		log:       o.Log,
 		own:       &ownAddresses{},
+		filters:   canFilter(),
 		epoch:     time.Now(),
 		frontends: map[balancer.Key]*frontend{},
 		timed:     map[*frontend]struct{}{},
@@ -107,10 +109,15 @@ func (d *Dataplane) Detail() string { return d.detail }
 // DialRetries counts attempts on a further backend after one had failed.
 func (d *Dataplane) DialRetries() uint64 { return d.retries.Load() }
 
-// Capabilities says what userspace mode can honour; the same on every host.
-func (d *Dataplane) Capabilities() balancer.Capabilities { return Capabilities() }
+// Capabilities says what userspace mode can honour here. Without the right to filter sockets, it can't leave clients
+// without an answer.
+func (d *Dataplane) Capabilities() balancer.Capabilities {
+	c := Capabilities()
+	c.DropsClients = d.filters
+	return c
+}
 
-// Capabilities says what userspace mode can honour on any host, for those that have no Dataplane.
+// Capabilities says what userspace mode can honour where it has the privileges, for those that have no Dataplane.
 func Capabilities() balancer.Capabilities {
 	return balancer.Capabilities{
 		Mode:           "userspace",
