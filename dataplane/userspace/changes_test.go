@@ -85,6 +85,26 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	t.Logf("%d of %d failed, the flaky one answered %d", failed.Load(), clients*each, answered.Load())
 }
 
+// meddle edits everything that can change while the backends of f stay, until ctx ends.
+func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.AddrPort) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for ctx.Err() == nil {
+		g := frontendAt(f.Key.String(), f.Backends[0].Addr, other)
+		g.Scheduler = []balancer.Scheduler{balancer.RoundRobin, balancer.LeastConn, balancer.Maglev}[random.IntN(3)]
+		g.AffinityTimeout = time.Duration(random.IntN(2)) * time.Hour
+		g.Sources = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}[:random.IntN(2)]
+		for i := range g.Backends {
+			if g.Backends[i].Addr != other && random.IntN(2) == 0 {
+				g.Backends[i].State, g.Backends[i].Weight = balancer.Draining, 0
+			}
+		}
+		if err := r.tryApply(g); err != nil {
+			r.t.Error(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 func TestTransferOutlivesChanges(t *testing.T) {
 	const size = 256 << 20
 	sum := func(r io.Reader) [32]byte {
@@ -105,26 +125,7 @@ func TestTransferOutlivesChanges(t *testing.T) {
 	_ = c.SetDeadline(time.Now().Add(2 * time.Minute))
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Add(1)
-	go func() { // edits everything that can change while the backend stays
-		defer wg.Done()
-		random := rand.New(rand.NewPCG(1, 2))
-		for ctx.Err() == nil {
-			g := frontendAt("127.77.1.2:9000", s.addr, other.addr)
-			g.Scheduler = []balancer.Scheduler{balancer.RoundRobin, balancer.LeastConn, balancer.Maglev}[random.IntN(3)]
-			g.AffinityTimeout = time.Duration(random.IntN(2)) * time.Hour
-			g.Sources = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}[:random.IntN(2)]
-			for i := range g.Backends {
-				if g.Backends[i].Addr == s.addr && random.IntN(2) == 0 {
-					g.Backends[i].State, g.Backends[i].Weight = balancer.Draining, 0
-				}
-			}
-			if err := d.tryApply(g); err != nil {
-				t.Error(err)
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-	}()
+	wg.Go(func() { d.meddle(ctx, f, other.addr) })
 	if _, err := io.Copy(c, io.LimitReader(rand.NewChaCha8([32]byte{1}), size)); err != nil {
 		t.Fatal(err)
 	}
