@@ -116,17 +116,9 @@ func (c *call) refuseWhileServing() error {
 // cleaners are those of a mode, or all; what comes later relies on records that the last one removes.
 func cleaners(conf config.Config, mode config.ModeName) []cleaner {
 	if mode == config.UserspaceMode {
-		return []cleaner{cleanUserspace}
+		return []cleaner{userspace.Cleanup}
 	}
-	return []cleaner{cleanUserspace, hostCleaner(conf), filesCleaner(conf)}
-}
-
-// cleanUserspace removes the redirects of userspace mode, which does not tell whether there were any.
-func cleanUserspace(ctx context.Context, dry bool) ([]string, error) {
-	if dry {
-		return nil, nil
-	}
-	return nil, userspace.Cleanup(ctx)
+	return []cleaner{userspace.Cleanup, hostCleaner(conf), filesCleaner(conf)}
 }
 
 // hostCleaner removes what all modes share: addresses, the guard, sysctls.

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 
@@ -42,37 +40,24 @@ func newInterception(want Interception, d *Dataplane) (interception, string, err
 	return nil, "", fmt.Errorf("unknown interception %q: auto, redirect and bind are possible", want)
 }
 
-// Cleanup removes the rules of the redirect interception, whichever process made them, and nothing else.
-func Cleanup(ctx context.Context) error {
-	var failed error
+// Cleanup removes the rules of the redirect interception, whichever process made them, and nothing else. It returns what
+// it removed, a line each, or, with dryRun, what it would remove.
+func Cleanup(ctx context.Context, dryRun bool) (removed []string, failed error) {
 	for _, family := range xtables.Families() {
-		for _, backend := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
-			if backend == xtables.Legacy && !legacyNAT(family) {
-				continue // looking would load the table
-			}
-			tool, err := xtables.Find(ctx, family, backend, slog.New(slog.DiscardHandler))
-			if unsupported := (*xtables.UnsupportedError)(nil); errors.As(err, &unsupported) {
-				continue // then nothing of ours can be there
-			}
-			if err == nil {
+		for _, tool := range xtables.Existing(ctx, family) {
+			there, err := tool.ChainExists(ctx, "nat", chain)
+			if there && err == nil && !dryRun {
 				err = remove(ctx, tool)
 			}
-			if err != nil {
-				failed = errors.Join(failed, fmt.Errorf("removing redirects of %s (%s): %w", family, backend, err))
+			switch {
+			case err != nil:
+				failed = errors.Join(failed, fmt.Errorf("removing redirects of %s (%s): %w", family, tool.Backend(), err))
+			case there:
+				removed = append(removed, fmt.Sprintf("remove chain %s from table nat (%s, %s)", chain, family, tool.Backend()))
 			}
 		}
 	}
-	return failed
-}
-
-// legacyNAT reports whether the legacy nat table is loaded.
-func legacyNAT(family xtables.Family) bool {
-	file := "/proc/thread-self/net/ip_tables_names"
-	if family == xtables.IPv6 {
-		file = "/proc/thread-self/net/ip6_tables_names"
-	}
-	text, err := os.ReadFile(file)
-	return err == nil && strings.Contains(string(text), "nat\n")
+	return removed, failed
 }
 
 func addrOf(ip net.IP) (netip.Addr, bool) {

@@ -17,4 +17,4 @@ func newInterception(want Interception, _ *Dataplane) (interception, string, err
 }
 
 // Cleanup has nothing to remove: sockets end with their process.
-func Cleanup(context.Context) error { return nil }
+func Cleanup(context.Context, bool) ([]string, error) { return nil, nil }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -333,8 +334,13 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	if during := save(); !strings.Contains(during, chain) {
 		t.Errorf("got no chain of ours:\n%s", during)
 	}
-	if err := Cleanup(t.Context()); err != nil {
-		t.Fatal(err)
+	during := save()
+	would, err := Cleanup(t.Context(), true)
+	if err != nil || len(would) != 2 || save() != during { // a chain for IPv4 and one for IPv6
+		t.Errorf("a dry run says %q, %v, and changes the rules: %v", would, err, save() != during)
+	}
+	if did, err := Cleanup(t.Context(), false); err != nil || !slices.Equal(did, would) {
+		t.Fatalf("Cleanup did %q, %v; the dry run said %q", did, err, would)
 	}
 	if after := save(); after != before {
 		t.Errorf("after Cleanup got\n%s\nwant\n%s", after, before)
