@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -15,6 +16,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/runlock"
 	"vipd/cmd/internal/table"
 	"vipd/dataplane/host"
 	"vipd/dataplane/userspace"
@@ -26,7 +28,7 @@ func cleanupVerb() *verb {
 		about: "Removes what vipd left on this host, also after a crash: rules and sets, addresses and their device, changed " +
 			"sysctls (they get their old values back), and its files in run_dir and state_dir, with overrides and drains that " +
 			"were said by hand. It removes nothing else, and says what it removed, a line each.\n\n" +
-			"It works without a daemon, and refuses while one answers: stop that first. The config says where things are; " +
+			"It works without a daemon, and refuses while one runs: stop that first. The config says where things are; " +
 			"without one the defaults hold. With --mode only what that mode created is removed.",
 		example: "sudo vipctl cleanup --dry-run",
 		flags: []cli.Flag{
@@ -49,19 +51,28 @@ func runCleanup(c *call) error {
 	if err != nil {
 		return err
 	}
-	dry := c.flags.Bool("dry-run")
-	if !dry {
-		if err := c.refuseWhileServing(); err != nil {
-			return err
-		}
+	if c.flags.Bool("dry-run") {
+		return c.clean(cleaners(conf, mode, &hold{}), true)
 	}
+	h, err := holdRunDir(conf.RunDir)
+	if err != nil {
+		return err
+	}
+	if err = c.refuseWhileServing(); err == nil {
+		err = c.clean(cleaners(conf, mode, h), false)
+	}
+	return errors.Join(err, h.release())
+}
+
+// clean runs the cleaners one after the other, and prints what they do.
+func (c *call) clean(cleaners []cleaner, dry bool) error {
 	prefix := ""
 	if dry {
 		prefix = "would "
 	}
 	var failed []error
 	n := 0
-	for _, clean := range cleaners(conf, mode) {
+	for _, clean := range cleaners {
 		done, err := clean(c, dry)
 		failed = append(failed, err)
 		n += len(done)
@@ -96,6 +107,43 @@ func (c *call) ownConfig() (config.Config, error) {
 	return conf, nil
 }
 
+func lockFile(runDir string) string { return filepath.Join(runDir, "vipd.lock") }
+
+// hold keeps daemons from a run_dir for as long as a cleanup takes.
+type hold struct {
+	lock *os.File // nil: there is nothing to hold
+	made bool     // the cleanup's own, which nobody left behind
+}
+
+// holdRunDir takes the lock that a daemon has for its whole life. It tells of one whose socket is gone or elsewhere.
+func holdRunDir(dir string) (*hold, error) {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return &hold{}, nil
+	}
+	_, err := os.Lstat(lockFile(dir))
+	h := &hold{made: errors.Is(err, fs.ErrNotExist)}
+	h.lock, err = runlock.Take(lockFile(dir))
+	if errors.Is(err, runlock.ErrHeld) {
+		return nil, fmt.Errorf("vipd is running, or another cleanup is: %s is held; stop it first, or see what would be removed with --dry-run",
+			lockFile(dir))
+	}
+	return h, err
+}
+
+// release lets go, and removes the lock file if nobody else made it.
+func (h *hold) release() error {
+	if h.lock == nil {
+		return nil
+	}
+	var err error
+	if h.made {
+		err = os.Remove(h.lock.Name())
+	}
+	err = errors.Join(err, h.lock.Close())
+	h.lock = nil
+	return err
+}
+
 // refuseWhileServing returns an error if a daemon listens on the socket, or if that can't be known.
 func (c *call) refuseWhileServing() error {
 	socket, err := c.socket()
@@ -113,12 +161,12 @@ func (c *call) refuseWhileServing() error {
 	return fmt.Errorf("looking whether vipd is running: %w", err)
 }
 
-// cleaners are those of a mode, or all; what comes later relies on records that the last one removes.
-func cleaners(conf config.Config, mode config.ModeName) []cleaner {
+// cleaners are those of a mode, or all; what comes later relies on records that the last ones remove.
+func cleaners(conf config.Config, mode config.ModeName, h *hold) []cleaner {
 	if mode == config.UserspaceMode {
 		return []cleaner{userspace.Cleanup}
 	}
-	return []cleaner{userspace.Cleanup, hostCleaner(conf), filesCleaner(conf)}
+	return []cleaner{userspace.Cleanup, hostCleaner(conf), filesCleaner(conf), foldersCleaner(conf, h)}
 }
 
 // hostCleaner removes what all modes share: addresses, the guard, sysctls.
@@ -130,43 +178,78 @@ func hostCleaner(conf config.Config) cleaner {
 	}
 }
 
-// filesCleaner removes what the daemon keeps in its folders, and the folders if nothing else is in them.
+// filesCleaner removes the daemon's socket, and what it keeps in state_dir.
 func filesCleaner(conf config.Config) cleaner {
 	return func(_ context.Context, dry bool) ([]string, error) {
-		files := []string{conf.API.Socket, filepath.Join(conf.RunDir, "vipd.lock")}
-		for _, kept := range []string{"overrides.json", "memory.json"} {
-			// Beside each there may be one that was set aside, or that a crash left half written.
-			found, err := filepath.Glob(filepath.Join(escapeGlob(conf.StateDir), kept+"*"))
-			if err != nil {
-				return nil, fmt.Errorf("looking for files of vipd: %w", err)
-			}
-			files = append(files, found...)
+		files := []string{conf.API.Socket}
+		entries, err := os.ReadDir(conf.StateDir)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		} else if err != nil {
+			err = fmt.Errorf("looking for files of vipd: %w", err)
 		}
-		var removed []string
-		var failed []error
-		for _, file := range files {
-			if _, err := os.Lstat(file); err != nil {
-				continue
+		for _, e := range entries {
+			if isKept(e.Name()) {
+				files = append(files, filepath.Join(conf.StateDir, e.Name()))
 			}
-			if !dry {
-				if err := os.Remove(file); err != nil {
-					failed = append(failed, fmt.Errorf("removing vipd's files: %w", err))
-					continue
-				}
-			}
-			removed = append(removed, "remove file "+file)
+		}
+		removed, failed := removeFiles(files, dry)
+		return removed, errors.Join(err, failed)
+	}
+}
+
+// isKept reports whether a file of this name in state_dir is the daemon's: one that it keeps, one that it set aside, or
+// one that a crash left half written.
+func isKept(name string) bool {
+	for _, kept := range []string{"overrides.json", "memory.json"} {
+		rest, ok := strings.CutPrefix(name, kept)
+		if ok && (rest == "" || rest == ".broken" || isTemporary(rest)) {
+			return true
+		}
+	}
+	return false
+}
+
+// isTemporary reports whether a name ends as those of os.CreateTemp do: in a dot and a number of 32 bits.
+func isTemporary(end string) bool {
+	number, ok := strings.CutPrefix(end, ".")
+	_, err := strconv.ParseUint(number, 10, 32)
+	return ok && err == nil
+}
+
+func removeFiles(files []string, dry bool) (removed []string, err error) {
+	var failed []error
+	for _, file := range files {
+		if _, err := os.Lstat(file); err != nil {
+			continue
 		}
 		if !dry {
+			if err := os.Remove(file); err != nil {
+				failed = append(failed, fmt.Errorf("removing vipd's files: %w", err))
+				continue
+			}
+		}
+		removed = append(removed, "remove file "+file)
+	}
+	return removed, errors.Join(failed...)
+}
+
+// foldersCleaner removes the lock file, as the last of all files, and the folders if nothing else is in them.
+func foldersCleaner(conf config.Config, h *hold) cleaner {
+	return func(_ context.Context, dry bool) ([]string, error) {
+		if h.made {
+			if err := h.release(); err != nil {
+				return nil, err
+			}
+		}
+		removed, err := removeFiles([]string{lockFile(conf.RunDir)}, dry)
+		if err == nil && !dry {
 			for _, dir := range []string{conf.RunDir, conf.StateDir} {
 				if os.Remove(dir) == nil { // it fails while anything is in there
 					removed = append(removed, "remove folder "+dir)
 				}
 			}
 		}
-		return removed, errors.Join(failed...)
+		return removed, err
 	}
-}
-
-func escapeGlob(path string) string {
-	return strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`).Replace(path)
 }
