@@ -159,15 +159,10 @@ func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 // compareClaims orders two services that claim one key: files before etcd, then the older in etcd, then by name.
 func compareClaims(a, b *Service) int {
 	return cmp.Or(
-		cmp.Compare(fromEtcd(a), fromEtcd(b)),
+		cmp.Compare(oneIf(fromEtcd(a)), oneIf(fromEtcd(b))),
 		cmp.Compare(a.Origin.Created, b.Origin.Created),
 		a.Name.Compare(b.Name),
 	)
 }
 
-func fromEtcd(s *Service) int {
-	if s.Origin.Key != "" {
-		return 1
-	}
-	return 0
-}
+func fromEtcd(s *Service) bool { return s.Origin.Key != "" }

@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,7 +12,7 @@ import (
 // unit is what one service comes to on its own: the frontends that it claims, and its problems.
 type unit struct {
 	service  *Service
-	claims   []*Frontend // each key once
+	claims   []*Frontend // sorted by key, each key once
 	problems []Problem
 }
 
@@ -48,14 +49,23 @@ func compileService(env *Env, s *Service, in *Inputs) *unit {
 			}
 		}
 	}
+	// Where a node port falls on a port of the service's own VIP, the VIP's counts.
+	slices.SortStableFunc(u.claims, func(a, b *Frontend) int {
+		return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(oneIf(a.NodePort), oneIf(b.NodePort)))
+	})
+	u.claims = slices.CompactFunc(u.claims, func(a, b *Frontend) bool { return a.Key == b.Key })
 	return u
 }
 
-// claim adds the frontend of port p at key, unless the service has that key already.
-func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool) {
-	if slices.ContainsFunc(u.claims, func(f *Frontend) bool { return f.Key == key }) {
-		return
+func oneIf(b bool) int {
+	if b {
+		return 1
 	}
+	return 0
+}
+
+// claim adds the frontend of port p at key.
+func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool) {
 	s := u.service
 	f := &Frontend{
 		Key: key, NodePort: nodePort, Service: s.Name, Port: p.Name,
@@ -85,10 +95,10 @@ func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool
 // nodePortAddresses are the local addresses that node ports open on.
 func nodePortAddresses(env *Env) []netip.Addr {
 	if len(env.NodePorts) == 0 {
-		return env.Local
+		return env.NodePortAddresses
 	}
 	var narrowed []netip.Addr
-	for _, a := range env.Local {
+	for _, a := range env.NodePortAddresses {
 		if containsAddr(env.NodePorts, a) {
 			narrowed = append(narrowed, a)
 		}
@@ -117,7 +127,7 @@ func (u *unit) refusal(env *Env, vip netip.Addr) string {
 		}
 		return "addresses.allowed of this node's configuration does not contain it"
 	}
-	if fromEtcd(u.service) == 0 {
+	if !fromEtcd(u.service) {
 		return ""
 	}
 	switch {

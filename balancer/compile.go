@@ -13,7 +13,9 @@ type Env struct {
 	Node, Zone string
 	// Local are the node's own addresses, sorted; VIPs that vipd holds and loopback addresses are not among them.
 	Local []netip.Addr
-	// NodePorts narrows the local addresses that node ports open on; empty: all of them.
+	// NodePortAddresses are those of them that node ports open on, as far as NodePorts lets them.
+	NodePortAddresses []netip.Addr
+	// NodePorts narrows NodePortAddresses; empty: all of them.
 	NodePorts []netip.Prefix
 	// Allowed are the networks that services may claim VIPs in. Empty: any for services from files; all but loopback,
 	// link-local and multicast ones and the node's own for services from etcd.

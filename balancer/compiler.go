@@ -38,8 +38,12 @@ func (c *Compiler) Next(env Env, in Inputs) Desired {
 	if c.units == nil {
 		c.units, c.claimants = map[Name]*unit{}, map[Key][]*Service{}
 	}
-	if !reflect.DeepEqual(c.env, env) {
-		for name := range in.Services.Keys() {
+	concerned := concernedBy(c.env, env)
+	for name, s := range in.Services.All() {
+		if concerned == nil {
+			break
+		}
+		if concerned(s) {
 			w.services[name] = true
 		}
 	}
@@ -58,6 +62,21 @@ func (c *Compiler) Next(env Env, in Inputs) Desired {
 		c.report(name)
 	}
 	return c.out
+}
+
+// concernedBy returns which services a change of the environment concerns; nil: none. The host's addresses come and go
+// with containers and leases, and concern few services.
+func concernedBy(before, after Env) func(*Service) bool {
+	if reflect.DeepEqual(before, after) {
+		return nil
+	}
+	before.Local, before.NodePortAddresses = after.Local, after.NodePortAddresses
+	if !reflect.DeepEqual(before, after) {
+		return func(*Service) bool { return true }
+	}
+	return func(s *Service) bool {
+		return fromEtcd(s) || slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 })
+	}
 }
 
 // dirty finds what has to be done because the inputs differ from those of the last time.
@@ -184,6 +203,6 @@ func (c *Compiler) report(name Name) {
 
 // claimOf returns the frontend that the unit claims at key.
 func (u *unit) claimOf(key Key) *Frontend {
-	i := slices.IndexFunc(u.claims, func(f *Frontend) bool { return f.Key == key })
+	i, _ := slices.BinarySearchFunc(u.claims, key, func(f *Frontend, k Key) int { return f.Key.Compare(k) })
 	return u.claims[i]
 }

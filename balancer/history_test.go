@@ -57,6 +57,7 @@ func (h *history) randomEnv() balancer.Env {
 	if h.IntN(2) == 0 {
 		env.Local = []netip.Addr{addr("192.168.1.1"), addr("192.168.2.1"), addr("fd00:1::1")}
 	}
+	env.NodePortAddresses = env.Local[:h.IntN(len(env.Local)+1)]
 	if h.IntN(4) == 0 {
 		env.NodePorts = []netip.Prefix{netip.MustParsePrefix("192.168.2.0/24")}
 	}
@@ -148,6 +149,11 @@ func (h *history) step() {
 	case 10:
 		h.in.Health = h.in.Health.Set(h.target(), pickOne(h, balancer.HealthUp, balancer.HealthDown))
 	case 11:
+		if h.IntN(2) == 0 {
+			h.env.Local = h.randomEnv().Local
+			h.env.NodePortAddresses = h.env.Local
+			return
+		}
 		h.env = h.randomEnv()
 	}
 }

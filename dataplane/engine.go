@@ -69,6 +69,10 @@ type Engine struct {
 	resync     bool // the next sync observes first
 	repair     bool // what the next Observe finds missing was broken by someone
 	report     Status
+
+	probeDue   time.Time // when to look again after damage that was not mended
+	probeTries int
+	probeError string // of the last look, to be logged once
 }
 
 // NewEngine returns an engine that does nothing until Run.
@@ -182,26 +186,33 @@ func (e *Engine) rest(ctx context.Context, started time.Time) bool {
 	}
 }
 
-// damaged looks whether anything of ours is missing, and arranges for the next sync to mend it.
+// damaged looks whether anything of ours is missing, and arranges for the next sync to mend it. What is found again and
+// again, so that nothing mends it, is looked for ever more rarely: mending it is a full comparison.
 func (e *Engine) damaged(ctx context.Context) bool {
-	if !e.report.Ready {
+	if !e.report.Ready || time.Now().Before(e.probeDue) {
 		return false
 	}
 	reason, err := e.Dataplane.Intact(ctx)
 	if reason == "" && err == nil {
 		reason, err = e.Host.Intact(ctx)
 	}
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return false
-	}
-	if err != nil {
-		e.Log.Warn("looking whether everything is still there", "err", err)
+	case err != nil:
+		if text := err.Error(); text != e.probeError {
+			e.probeError = text
+			e.Log.Warn("looking whether everything is still there", "err", err)
+		}
 		return false
-	}
-	if reason == "" {
+	case reason == "":
+		e.probeError, e.probeTries, e.probeDue = "", 0, time.Time{}
 		return false
 	}
 	e.Log.Warn("someone has changed what is ours; mending it", "what", reason)
+	if e.probeTries++; e.probeTries > 1 {
+		e.probeDue = time.Now().Add(e.backoff(e.probeTries))
+	}
 	e.resync, e.repair = true, true
 	return true
 }

@@ -134,6 +134,7 @@ func TestConverges(t *testing.T) {
 	for seed := range uint64(1000) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, seed)
+			drift := seed%2 == 0
 			for range 25 {
 				switch w.IntN(7) {
 				case 0, 1, 2:
@@ -142,7 +143,9 @@ func TestConverges(t *testing.T) {
 					keys := map[balancer.Key]bool{w.key(): w.IntN(2) == 0}
 					w.kernel.Fail(fake.Faults{Share: w.Float64() / 2, Keys: keys, ByKey: w.IntN(2) == 0}, seed)
 				case 4:
-					w.tamper()
+					if drift {
+						w.tamper()
+					}
 				case 5:
 					w.stop()
 					w.start()
@@ -154,8 +157,12 @@ func TestConverges(t *testing.T) {
 			}
 			w.kernel.Fail(fake.Faults{}, seed)
 			w.change()
-			// The longest backoff, a probe, and the full comparison that alone finds what was changed but not removed.
-			time.Sleep(12 * time.Minute)
+			// The longest backoff and a probe are enough, unless someone has changed things without removing them, which
+			// only the full comparison finds.
+			time.Sleep(3 * time.Minute)
+			if drift {
+				time.Sleep(9 * time.Minute)
+			}
 			if d := w.difference(); d != "" {
 				t.Errorf("seed %d: %s", seed, d)
 			}
@@ -215,6 +222,58 @@ func TestPoison(t *testing.T) {
 			w.stop()
 		})
 	}
+}
+
+// TestTotalFailureRests checks that a dataplane in which nothing works is not kept busy, is not called ready, and recovers.
+func TestTotalFailureRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		for i := range 5000 {
+			k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Port: 80, Proto: balancer.TCP}
+			w.desired.Frontends = w.desired.Frontends.Set(k, w.frontend(k))
+			w.desired.Addresses = w.desired.Addresses.Set(k.Addr, 1)
+		}
+		w.set()
+		w.kernel.Fail(fake.Faults{Share: 1}, 1)
+		time.Sleep(20 * time.Minute)
+		before := w.kernel.Applies()
+		time.Sleep(10 * time.Minute)
+		// A round of some 30 calls at most, at least twice a minute.
+		if n := w.kernel.Applies() - before; n > 10*2*32 {
+			t.Errorf("%d calls of Apply in ten minutes of total failure", n)
+		}
+		if s := w.engine.Status(); s.Ready || !s.Tried {
+			t.Errorf("ready %v, tried %v while nothing works", s.Ready, s.Tried)
+		}
+		w.kernel.Fail(fake.Faults{}, 1)
+		time.Sleep(3 * time.Minute)
+		if d := w.difference(); d != "" || !w.engine.Status().Ready {
+			t.Errorf("after the failure: %q, ready %v", d, w.engine.Status().Ready)
+		}
+		w.stop()
+	})
+}
+
+// TestManyPoisons checks that bad frontends in a row, more than the engine's patience, keep the good ones waiting for
+// seconds at most.
+func TestManyPoisons(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		bad := map[balancer.Key]bool{}
+		for i := range 300 {
+			k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Port: 80, Proto: balancer.TCP}
+			w.desired.Frontends = w.desired.Frontends.Set(k, w.frontend(k))
+			w.desired.Addresses = w.desired.Addresses.Set(k.Addr, 1)
+			bad[k] = i < 60
+		}
+		w.kernel.Fail(fake.Faults{Keys: bad}, 1)
+		w.set()
+		time.Sleep(10 * time.Second)
+		if n := len(w.kernel.Frontends()); n != 240 {
+			t.Errorf("%d frontends are there after 10 s, want 240", n)
+		}
+		w.stop()
+	})
 }
 
 // TestSpacing checks that the first change after quiet does not wait, and that a burst costs few syncs.

@@ -27,9 +27,13 @@ func (e *Engine) backoff(tries int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// nextRetry returns when the next thing that failed is due; zero: nothing is.
+// nextRetry returns when the next thing that failed is due; zero: nothing is. While the whole fails, trying single keys
+// one after the other would only keep the machine busy: they wait for its next try.
 func (e *Engine) nextRetry() time.Time {
-	next := e.wholeDue
+	if !e.wholeDue.IsZero() {
+		return e.wholeDue
+	}
+	var next time.Time
 	for _, t := range e.retries {
 		if next.IsZero() || t.due.Before(next) {
 			next = t.due

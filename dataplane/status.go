@@ -9,7 +9,9 @@ import (
 
 // Status is how far an engine is. It is a snapshot: it does not change after it was given out.
 type Status struct {
-	// Ready: the first complete state was carried out, frontends in backoff aside.
+	// Tried: a first round has ended, however.
+	Tried bool
+	// Ready: the first complete state was carried out, single frontends in backoff aside.
 	Ready bool
 	// Applied is the revision of the state that was last carried out, frontends in backoff aside.
 	Applied balancer.Revision

@@ -23,10 +23,13 @@ func (e *Engine) sync(ctx context.Context, want balancer.Desired) {
 		}
 	}
 	prepared := e.Host.Prepare(ctx, want)
-	changes, applied := e.apply(ctx, want)
+	a := e.apply(ctx, want)
 	finished := e.Host.Finish(ctx, e.done)
-	e.wholeTry(errors.Join(prepared, finished))
-	e.finish(ctx, want, full, started, changes, errors.Join(prepared, applied, finished))
+	if a.changes > 0 {
+		e.wholeTries = 0 // something works: no need to be patient
+	}
+	e.wholeTry(errors.Join(prepared, a.gaveUp, finished))
+	e.finish(ctx, want, full, started, a.changes, errors.Join(prepared, a.failed, finished))
 }
 
 // wholeTry notes the outcome of what is not about single keys, for the next try.
@@ -55,7 +58,8 @@ func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, s
 		}
 		e.Metrics.Synced(full, r.LastDuration, changes, failed != nil)
 	}
-	if !e.resync {
+	r.Tried = true
+	if !e.resync && e.wholeTries == 0 {
 		if r.Applied != want.Revision && !want.Revision.Seen.IsZero() && r.Applied.Seen != want.Revision.Seen {
 			e.Metrics.Programmed(now.Sub(want.Revision.Seen))
 		}
@@ -101,13 +105,14 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	return nil
 }
 
-// apply carries out what differs and is not waiting out a backoff. It returns how many keys it made what is wanted, and
-// the first failure.
-func (e *Engine) apply(ctx context.Context, want balancer.Desired) (int, error) {
-	var batch []Change
+// apply carries out what differs and is not waiting out a backoff: first what has not failed by itself, so that what has
+// keeps nobody waiting.
+func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
+	var fresh, failed []Change
 	now := time.Now()
 	for key, d := range snap.Diff(e.done, want.Frontends) {
-		if t := e.retries[key]; t != nil && t.wanted == d.New && now.Before(t.due) {
+		t := e.retries[key]
+		if t != nil && t.wanted == d.New && now.Before(t.due) {
 			continue
 		}
 		if d.HadOld && d.HasNew && e.known(d.Old) && e.Dataplane.Digest(d.Old) == e.Dataplane.Digest(d.New) {
@@ -118,17 +123,26 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) (int, error) 
 		if d.HadOld && e.known(d.Old) {
 			c.Old = d.Old
 		}
-		batch = append(batch, c)
+		if t != nil && t.tries > 0 {
+			failed = append(failed, c)
+		} else {
+			fresh = append(fresh, c)
+		}
 	}
 	maps.DeleteFunc(e.retries, func(k balancer.Key, _ *retry) bool { // what is as wanted after all
 		return want.Frontends.At(k) == e.done.At(k)
 	})
-	if len(batch) == 0 {
-		return 0, nil
+	a := &applying{Engine: e, ctx: ctx}
+	for _, batch := range [][]Change{fresh, failed} {
+		if len(batch) > 0 {
+			a.inARow, a.patience = 0, 2*bits.Len(uint(len(batch)))+4
+			a.run(batch)
+		}
 	}
-	a := applying{Engine: e, ctx: ctx, patience: 2*bits.Len(uint(len(batch))) + 4}
-	a.run(batch)
-	return a.changes, a.failed
+	if len(e.retries) == 0 && ctx.Err() == nil {
+		e.done = want.Frontends // the same entries; sharing the nodes makes the next comparison cheap
+	}
+	return a
 }
 
 // known reports whether f is a frontend that was applied, not the mark of something found.
@@ -151,15 +165,19 @@ type applying struct {
 	patience int // how many failures in a row, without any success, mean that it is not about single keys
 	inARow   int
 	changes  int
-	failed   error
+	failed   error // the first failure
+	gaveUp   error // why the rest was left for later
 }
 
 func (a *applying) run(batch []Change) {
 	if a.ctx.Err() != nil {
 		return
 	}
-	if a.inARow >= a.patience {
+	if a.inARow >= a.patience && !a.sample(&batch) {
 		a.giveUp(batch)
+		return
+	}
+	if len(batch) == 0 {
 		return
 	}
 	err := a.Dataplane.Apply(a.ctx, batch)
@@ -193,6 +211,24 @@ func (a *applying) run(batch []Change) {
 	}
 }
 
+// sample tries the last of a batch alone, to tell many bad keys from a dataplane in which nothing works.
+func (a *applying) sample(batch *[]Change) bool {
+	last := len(*batch) - 1
+	c := (*batch)[last]
+	*batch = (*batch)[:last]
+	if err := a.Dataplane.Apply(a.ctx, []Change{c}); err != nil {
+		if each := (KeyErrors)(nil); errors.As(err, &each) {
+			err = each[c.Key]
+		}
+		a.fail(c, err)
+		return false
+	}
+	a.inARow = 0
+	a.settled(c.Key, c.New)
+	a.changes++
+	return true
+}
+
 // fail puts one key into backoff.
 func (a *applying) fail(c Change, err error) {
 	if a.ctx.Err() != nil {
@@ -209,17 +245,20 @@ func (a *applying) fail(c Change, err error) {
 	t.err = err
 	t.tries++
 	t.due = time.Now().Add(a.backoff(t.tries))
-	// What is there now is unknown, unless Apply never got to it.
-	if a.done.Has(c.Key) {
-		a.done = a.done.Set(c.Key, &balancer.Frontend{Key: c.Key})
-	}
+	// What is there now is unknown: even what was not there before may be, with only the answer lost.
+	a.done = a.done.Set(c.Key, &balancer.Frontend{Key: c.Key})
 }
 
-// giveUp lets the rest of a batch wait a little, without counting it as tried: the failure is not about single keys.
+// giveUp leaves the rest of a batch for later, without counting it as tried: the failure is not about single keys.
 func (a *applying) giveUp(batch []Change) {
+	a.gaveUp = a.failed
+	due := time.Now().Add(a.backoff(a.wholeTries + 1))
 	for _, c := range batch {
-		if t := a.retries[c.Key]; t == nil || t.wanted != c.New {
-			a.retries[c.Key] = &retry{wanted: c.New, since: time.Now(), err: a.failed, due: time.Now().Add(a.backoff(1))}
+		t := a.retries[c.Key]
+		if t == nil || t.wanted != c.New {
+			t = &retry{wanted: c.New, since: time.Now()}
+			a.retries[c.Key] = t
 		}
+		t.err, t.due = a.failed, due
 	}
 }

@@ -65,7 +65,7 @@ func (d *definitions) sortProblems() {
 // compile compiles the definitions for a node as this one, adds what that finds wrong, and returns the frontends.
 func (d *definitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
 	env := balancer.Env{
-		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(),
+		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(), NodePortAddresses: d.localAddresses(),
 		NodePorts: d.config.NodePorts.Addresses, Allowed: d.config.Addresses.Allowed, Capabilities: can,
 	}
 	if env.Node == "" {

@@ -35,7 +35,7 @@ func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
 	for _, s := range services {
 		in.Services = in.Services.Set(s.Name, s)
 	}
-	return balancer.Compile(balancer.Env{Node: "node", Local: b.w.own, Capabilities: b.caps}, in)
+	return balancer.Compile(balancer.Env{Node: "node", Local: b.w.own, NodePortAddresses: b.w.own, Capabilities: b.caps}, in)
 }
 
 // carry makes want what is there, by one batch for each of the groups of changes.

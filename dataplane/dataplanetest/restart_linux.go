@@ -36,7 +36,7 @@ func runChild(t *testing.T, s *Subject) {
 	if err := json.Unmarshal([]byte(os.Getenv(childVar)), &e); err != nil {
 		t.Fatal(err)
 	}
-	d := newDriver(s.New(t), s.newHost(t), quiet(t), balancer.Env{Node: "node", Local: e.Local})
+	d := newDriver(s.New(t), s.newHost(t), quiet(t), balancer.Env{Node: "node", Local: e.Local, NodePortAddresses: e.Local})
 	d.start()
 	defer d.stop()
 	if err := d.wait(d.set(e.Services...)); err != nil {

@@ -141,7 +141,7 @@ func newStill(t *testing.T, s *Subject, w *world) *rig {
 
 // drive starts the engine. When the test ends, it removes every service and stops.
 func (r *rig) drive() {
-	r.driver = newDriver(r.dp, r.host, quiet(r.T), balancer.Env{Node: "node", Local: r.w.own})
+	r.driver = newDriver(r.dp, r.host, quiet(r.T), balancer.Env{Node: "node", Local: r.w.own, NodePortAddresses: r.w.own})
 	r.start()
 	r.Cleanup(func() {
 		if err := r.wait(r.set()); err != nil {

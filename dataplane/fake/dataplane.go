@@ -64,9 +64,11 @@ func (d *Dataplane) Intact(context.Context) (string, error) {
 func (d *Dataplane) Apply(_ context.Context, batch []dataplane.Change) error {
 	d.kernel.mu.Lock()
 	defer d.kernel.mu.Unlock()
-	stop := len(batch)
+	d.kernel.applies++
+	stop, lost := len(batch), false
 	if d.kernel.faultLocked() {
-		stop = d.kernel.random.IntN(len(batch))
+		// Anything from nothing to everything is done; in the last case only the answer is lost.
+		stop, lost = d.kernel.random.IntN(len(batch)+1), true
 	}
 	failed := dataplane.KeyErrors{}
 	for i, c := range batch {
@@ -85,8 +87,11 @@ func (d *Dataplane) Apply(_ context.Context, batch []dataplane.Change) error {
 			return err
 		}
 	}
-	if len(failed) > 0 {
+	switch {
+	case len(failed) > 0:
 		return failed
+	case lost:
+		return fmt.Errorf("changing %d frontends: %w", len(batch), ErrInjected)
 	}
 	return nil
 }

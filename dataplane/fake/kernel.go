@@ -21,13 +21,15 @@ type Kernel struct {
 	frontends map[balancer.Key]dataplane.Digest
 	addresses map[netip.Addr]bool
 	writes    int
+	applies   int
 	faults    Faults
 	random    *rand.Rand
 }
 
 // Faults say what fails.
 type Faults struct {
-	// Share of all calls that fail, 0 to 1. A failing Apply has done a random part of its batch.
+	// Share of all calls that fail, 0 to 1. A failing Apply has done a random part of its batch,
+	// or all of it with only the answer lost.
 	Share float64
 	// Keys whose changes always fail.
 	Keys map[balancer.Key]bool
@@ -68,6 +70,13 @@ func (k *Kernel) Writes() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.writes
+}
+
+// Applies returns how often Apply was called so far.
+func (k *Kernel) Applies() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.applies
 }
 
 // Tamper changes the frontends behind everyone's back.

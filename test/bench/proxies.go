@@ -86,7 +86,8 @@ func haproxyConfig(backend string) string {
 	maxconn 4000
 defaults
 	mode tcp
-	option splice-auto
+	option splice-request
+	option splice-response
 	timeout connect 5s
 	timeout client 1m
 	timeout server 1m

@@ -41,11 +41,9 @@ func TestScenarios(t *testing.T) {
 			for _, p := range loaded.Snapshot.Problems {
 				t.Error("a scenario must load:", p)
 			}
+			own := []netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:1::1")}
 			for _, m := range modes {
-				env := balancer.Env{
-					Node: "n1", Zone: "z1", Capabilities: m.capabilities,
-					Local: []netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:1::1")},
-				}
+				env := balancer.Env{Node: "n1", Zone: "z1", Capabilities: m.capabilities, Local: own, NodePortAddresses: own}
 				d := balancer.Compile(env, balancer.Inputs{Services: loaded.Snapshot.Services})
 				compare(t, filepath.Join(dir, m.name+".frontends.want"), write(d, dir))
 				var frontends []*balancer.Frontend

@@ -51,8 +51,10 @@ type Store struct {
 	// Place is the file, folder or endpoints.
 	Place     string `json:"place"`
 	Connected bool   `json:"connected"`
-	Error     string `json:"error,omitempty"`
-	Revision  int64  `json:"revision"`
+	// EverRead: it could be read at least once since the daemon started. Until then there is no last good state.
+	EverRead bool   `json:"ever_read"`
+	Error    string `json:"error,omitempty"`
+	Revision int64  `json:"revision"`
 }
 
 // Sync is how far the dataplane is.

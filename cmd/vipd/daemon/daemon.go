@@ -13,6 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/runlock"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
 	"vipd/store"
@@ -108,10 +109,11 @@ func (d *Daemon) openFiles() (err error) {
 			return fmt.Errorf("making vipd's folder (set run_dir and state_dir to folders that this user may write): %w", err)
 		}
 	}
-	if d.lock, err = takeLock(filepath.Join(d.config.RunDir, "vipd.lock")); err != nil {
-		return err
+	d.lock, err = runlock.Take(filepath.Join(d.config.RunDir, "vipd.lock"))
+	if errors.Is(err, runlock.ErrHeld) {
+		return fmt.Errorf("%w: stop it, or give this one another run_dir", err)
 	}
-	if d.socket, err = listenSocket(d.config.API.Socket, d.Log); err != nil {
+	if err != nil {
 		return err
 	}
 	if d.config.API.HTTP != "" {
@@ -119,7 +121,8 @@ func (d *Daemon) openFiles() (err error) {
 			return fmt.Errorf("opening api.http for metrics and health: %w", err)
 		}
 	}
-	return nil
+	d.socket, err = listenSocket(d.config.API.Socket, d.Log)
+	return err
 }
 
 func (d *Daemon) closeFiles() {
@@ -159,8 +162,8 @@ func (d *Daemon) build() (err error) {
 		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
 	})
 	d.source = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, Log: component("store")})
-	d.model, err = newModel(d)
-	return err
+	d.model = newModel(d)
+	return nil
 }
 
 // Socket returns the path of the API's socket.
@@ -196,7 +199,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("model", d.model.run)
 	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.model.publish) })
 	start("engine", d.engine.Run)
-	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.kick) })
+	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.addressesChanged) })
 	start("notify", d.notifyLoop)
 	<-ctx.Done()
 	d.notify.stopping()
@@ -218,15 +221,17 @@ func (d *Daemon) handOver() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if err := d.mode.dataplane.Close(ctx, d.mode.keep); err != nil {
-		return fmt.Errorf("closing %s mode: %w", d.mode.name, err)
+	d.notify.extend(limit + 2*releaseTime)
+	err := d.mode.dataplane.Close(ctx, d.mode.keep)
+	if err != nil {
+		err = fmt.Errorf("closing %s mode: %w", d.mode.name, err)
 	}
 	if d.mode.keep {
-		return nil
+		return err
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), releaseTime)
 	defer cancel()
-	return d.host.Release(ctx)
+	return errors.Join(err, d.host.Release(ctx)) // an address that stays would swallow its clients' packets
 }
 
 // releaseTime bounds how long taking the addresses back may take.
@@ -235,7 +240,7 @@ const releaseTime = 20 * time.Second
 // Reload reads the configuration and all definitions again, and returns what came of it.
 func (d *Daemon) Reload(ctx context.Context) ([]balancer.Problem, error) {
 	d.notify.reloading()
-	defer d.notify.ready()
+	defer d.notify.reloaded()
 	if _, err := d.source.Reload(ctx); err != nil {
 		return nil, err
 	}

@@ -78,7 +78,14 @@ func (n *node) write(services string) {
 	}
 }
 
+// start starts it, and waits until it is ready.
 func (n *node) start() {
+	n.t.Helper()
+	n.launch()
+	wait.For(n.t, 10*time.Second, "the daemon to be ready", func() bool { return n.status().Ready })
+}
+
+func (n *node) launch() {
 	n.t.Helper()
 	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Version: "test", Modes: modes()})
 	if err != nil {
@@ -96,7 +103,6 @@ func (n *node) start() {
 			n.t.Error("Run returned", err)
 		}
 	}
-	wait.For(n.t, 10*time.Second, "the daemon to be ready", func() bool { return n.status().Ready })
 }
 
 func (n *node) status() api.Status {
@@ -368,6 +374,44 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "another vipd runs already") {
 		t.Errorf("a second daemon on the same run_dir: %v", err)
 	}
+}
+
+// TestSocketInUse starts a daemon of another run_dir on the socket of one that runs: it is refused, and the first one
+// goes on answering.
+func TestSocketInUse(t *testing.T) {
+	n := startNode(t, web)
+	other := filepath.Join(n.dir, "other.toml")
+	text := strings.Replace(header, `run_dir = "run"`, `run_dir = "other"`, 1)
+	if err := os.WriteFile(other, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, err := daemon.New(daemon.Options{ConfigFile: other, Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	if err == nil || !strings.Contains(err.Error(), "another vipd answers at api.socket") {
+		t.Errorf("a second daemon on the same socket: %v", err)
+	}
+	if _, err := api.NewClient(n.daemon.Socket()).Status(t.Context()); err != nil {
+		t.Error("the first daemon has lost its socket:", err)
+	}
+}
+
+// TestStoreComesLate starts a daemon before the folder of its services is there, as a late mount has it.
+func TestStoreComesLate(t *testing.T) {
+	n := &node{t: t, dir: t.TempDir()}
+	n.write("[store]\npath = \"services\"\n")
+	n.launch()
+	t.Cleanup(func() { n.stop() })
+	wait.For(t, 5*time.Second, "the reason why it is not ready", func() bool {
+		code, body := n.get("/readyz")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, "first complete state")
+	})
+	folder := filepath.Join(n.dir, "services")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "web.toml"), []byte(web), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, 10*time.Second, "the services of the folder", func() bool { s := n.status(); return s.Ready && s.Services == 1 && s.Store.EverRead })
 }
 
 func TestModeFallsBack(t *testing.T) {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -20,7 +22,7 @@ import (
 type files struct {
 	dir    string
 	log    *slog.Logger
-	failed error // of the last write or of the first read
+	failed map[string]error // by file: of the last write or of the first read
 }
 
 // The files' contents. Their version is raised when an old program would misread them.
@@ -63,8 +65,25 @@ const fileVersion = 1
 // load reads what an earlier run kept. A file that can't be read is set aside as FILE.broken and reported.
 func (f *files) load(now time.Time) (balancer.Memory, overrides) {
 	var m balancer.Memory
-	var kept memoryFile
-	f.read("memory.json", &kept)
+	var o overrides
+	if kept := (memoryFile{}); f.read("memory.json", &kept) {
+		m = kept.memory()
+	}
+	if said := (overridesFile{}); f.read("overrides.json", &said) {
+		for _, e := range said.Overrides {
+			t, err := balancer.ParseTarget(e.Service, e.Address)
+			if err != nil {
+				f.keep("overrides.json", fmt.Errorf("reading overrides.json: %w", err))
+				continue
+			}
+			o.Map = o.Set(t, &e.Override)
+		}
+	}
+	return m.Expire(now), o.expire(now)
+}
+
+// memory returns what the file says.
+func (kept *memoryFile) memory() (m balancer.Memory) {
 	for _, d := range kept.Drains {
 		m.Drains = m.Drains.Set(balancer.DrainKey{Frontend: d.Frontend, Backend: d.Backend}, balancer.Drain{Until: d.Until.UTC()})
 	}
@@ -74,33 +93,32 @@ func (f *files) load(now time.Time) (balancer.Memory, overrides) {
 	for _, h := range kept.Holders {
 		m.Holders = m.Holders.Set(h.Frontend, h.Service)
 	}
-	var o overrides
-	var said overridesFile
-	f.read("overrides.json", &said)
-	for _, e := range said.Overrides {
-		t, err := balancer.ParseTarget(e.Service, e.Address)
-		if err != nil {
-			f.keep(fmt.Errorf("reading overrides.json: %w", err))
-			continue
-		}
-		v := e.Override
-		o.Map = o.Set(t, &v)
-	}
-	return m.Expire(now), o.expire(now)
+	return m
 }
 
-func (f *files) read(name string, into any) {
+// versioned is the content of any of the files.
+type versioned interface{ version() int }
+
+func (o *overridesFile) version() int { return o.Version }
+func (m *memoryFile) version() int    { return m.Version }
+
+// read fills into, and reports whether it did.
+func (f *files) read(name string, into versioned) bool {
 	path := filepath.Join(f.dir, name)
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return
+		return false
 	}
 	if err == nil {
 		err = json.Unmarshal(text, into)
 	}
-	if err != nil {
-		f.keep(fmt.Errorf("reading what an earlier run kept (the file is now %s.broken): %w", path, errors.Join(err, os.Rename(path, path+".broken"))))
+	if err == nil && into.version() != fileVersion {
+		err = fmt.Errorf("it has version %d; this program reads %d", into.version(), fileVersion)
 	}
+	if err != nil {
+		f.keep(name, fmt.Errorf("reading what an earlier run kept (the file is now %s.broken): %w", path, errors.Join(err, os.Rename(path, path+".broken"))))
+	}
+	return err == nil
 }
 
 // saveOverrides writes the local overrides.
@@ -124,7 +142,7 @@ func (f *files) saveMemory(m balancer.Memory, contested snap.Map[balancer.Key, b
 	for k, n := range contested.All() {
 		kept.Holders = append(kept.Holders, holderEntry{k, n})
 	}
-	f.keep(f.write("memory.json", kept))
+	f.keep("memory.json", f.write("memory.json", kept))
 }
 
 // write replaces a file as a whole, so that a crash leaves the old one or the new one.
@@ -148,18 +166,25 @@ func (f *files) write(name string, content any) error {
 	return nil
 }
 
-// keep notes the outcome of a read or write for problems.
-func (f *files) keep(err error) {
-	if err != nil && (f.failed == nil || f.failed.Error() != err.Error()) {
+// keep notes the outcome of reading or writing a file, for problems.
+func (f *files) keep(name string, err error) {
+	if old := f.failed[name]; err != nil && (old == nil || old.Error() != err.Error()) {
 		f.log.Error("what must outlive a restart is not kept", "err", err)
 	}
-	f.failed = err
+	if err == nil {
+		delete(f.failed, name)
+		return
+	}
+	f.failed[name] = err
 }
 
 // problems returns what could not be kept.
 func (f *files) problems() []balancer.Problem {
-	if f.failed == nil {
-		return nil
+	var problems []balancer.Problem
+	for _, name := range slices.Sorted(maps.Keys(f.failed)) {
+		problems = append(problems, balancer.Problem{
+			Severity: balancer.SeverityWarning, Field: "state_dir", Text: f.failed[name].Error(),
+		})
 	}
-	return []balancer.Problem{{Severity: balancer.SeverityWarning, Field: "state_dir", Text: f.failed.Error()}}
+	return problems
 }

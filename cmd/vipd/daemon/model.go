@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +21,12 @@ import (
 type model struct {
 	*Daemon
 	wake    chan struct{} // holds one token: look again
+	moved   atomic.Bool   // the host's addresses may have changed
 	ask     chan request
 	current atomic.Pointer[state]
 	changed atomic.Pointer[chan struct{}] // closed when current is replaced
+
+	reading sync.Mutex // held while the configuration is read, so that the last to read is the last to say
 
 	mu         sync.Mutex // guards the rest of this block
 	latest     *store.Snapshot
@@ -31,11 +36,13 @@ type model struct {
 	fileInfo   os.FileInfo // of the file that fileConfig was read from
 
 	// The rest belongs to the loop.
-	compiler balancer.Compiler
-	memory   balancer.Memory
-	local    overrides
-	files    files
-	told     map[string]bool // the problems that were logged and still hold
+	compiler  balancer.Compiler
+	memory    balancer.Memory
+	local     overrides
+	files     files
+	told      map[string]bool // the problems that were logged and still hold
+	everRead  bool            // the store could be read at least once
+	addresses []netip.Addr    // the host's own
 }
 
 // state is one compiled state with what it was made from.
@@ -48,6 +55,7 @@ type state struct {
 	config   config.Config
 	problems []balancer.Problem // of the configuration and of what is kept on disk
 	complete bool               // the first snapshot is in it
+	everRead bool               // the store could be read at least once
 }
 
 // request asks the loop to change the local overrides.
@@ -56,14 +64,15 @@ type request struct {
 	answer chan error
 }
 
-func newModel(d *Daemon) (*model, error) {
+func newModel(d *Daemon) *model {
 	m := &model{Daemon: d, wake: make(chan struct{}, 1), ask: make(chan request), fileConfig: d.config}
-	m.files = files{dir: d.config.StateDir, log: d.Log.With("component", "state")}
+	m.files = files{dir: d.config.StateDir, log: d.Log.With("component", "state"), failed: map[string]error{}}
 	changed := make(chan struct{})
 	m.changed.Store(&changed)
 	m.current.Store(&state{config: d.config})
 	m.memory, m.local = m.files.load(time.Now())
-	return m, nil
+	m.moved.Store(true)
+	return m
 }
 
 // publish takes a snapshot of the store. It does not block.
@@ -93,6 +102,8 @@ func (m *model) configChanged() bool {
 // reconfigure reads the daemon's own part of the configuration again. What can change while running does; a part with
 // errors keeps what was there.
 func (m *model) reconfigure() {
+	m.reading.Lock()
+	defer m.reading.Unlock()
 	info, _ := os.Stat(m.ConfigFile) // before reading: a change in between is seen the next time
 	c, problems, err := config.Load(m.ConfigFile)
 	if err != nil {
@@ -184,9 +195,15 @@ func (m *model) answer(r request) error {
 	return nil
 }
 
+// storePatience is how long after the start a store that can't be read is waited for before what can be read is served.
+const storePatience = 10 * time.Second
+
 // nextExpiry returns how long nothing lapses by time alone.
 func (m *model) nextExpiry() time.Duration {
 	next := time.Now().Add(time.Hour)
+	if patience := m.started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
+		next = patience
+	}
 	for _, t := range []time.Time{m.memory.NextExpiry(), m.local.nextExpiry()} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
@@ -204,19 +221,24 @@ func (m *model) compile() {
 	if latest == nil {
 		return // the first snapshot is still to come
 	}
+	if m.everRead = m.everRead || latest.Connected; !m.everRead && time.Since(m.started) < storePatience {
+		return // a folder that is mounted late would look like services that are gone
+	}
 	now := time.Now()
 	if local := m.local.expire(now); local.Map != m.local.Map {
 		m.local = local
-		m.files.keep(m.files.saveOverrides(local))
+		m.files.keep("overrides.json", m.files.saveOverrides(local))
 	}
-	s := &state{snapshot: *latest, config: c, local: m.local.Map, complete: true}
+	s := &state{snapshot: *latest, config: c, local: m.local.Map, complete: true, everRead: m.everRead}
 	s.problems = append(append(s.problems, fileErrors...), m.files.problems()...)
-	s.env = m.env(c)
 	before, memory := m.state().desired, m.memory.Expire(now)
-	s.inputs, s.desired = m.round(s, memory)
-	if after := memory.After(before, s.desired, now); after != memory { // drains have begun or ended
-		memory = after
+	s.desired = before
+	// What is compiled has a say in what it is compiled from: drains begin and end, and a VIP is no place for node ports.
+	// The second round takes that in; a third would find nothing new.
+	for range 2 {
+		s.env = m.env(c, s.desired.Addresses)
 		s.inputs, s.desired = m.round(s, memory)
+		memory = memory.After(before, s.desired, now)
 	}
 	if memory.Drains != m.memory.Drains || memory.Leaving != m.memory.Leaving || s.desired.Contested != before.Contested {
 		m.files.saveMemory(memory, s.desired.Contested)
@@ -271,17 +293,39 @@ func (m *model) round(s *state, memory balancer.Memory) (balancer.Inputs, balanc
 	return in, m.compiler.Next(s.env, in)
 }
 
+// nodePortAddresses are those of the node's own addresses that are no VIPs; or, of a family in which all of them are, all.
+func nodePortAddresses(own []netip.Addr, vips snap.Map[netip.Addr, int]) []netip.Addr {
+	var open []netip.Addr
+	for _, v4 := range []bool{true, false} {
+		of := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return a.Is4() != v4 })
+		if plain := slices.DeleteFunc(slices.Clone(of), vips.Has); len(plain) > 0 {
+			of = plain
+		}
+		open = append(open, of...)
+	}
+	return open
+}
+
 // env collects the facts about this node.
-func (m *model) env(c config.Config) balancer.Env {
-	local, err := m.host.LocalAddresses(nil)
-	if err != nil {
-		m.Log.Warn("listing this host's addresses; node ports stay where they are", "err", err)
-		local = m.state().env.Local
+func (m *model) env(c config.Config, vips snap.Map[netip.Addr, int]) balancer.Env {
+	if m.moved.Swap(false) {
+		local, err := m.host.LocalAddresses(nil)
+		if err != nil {
+			m.Log.Warn("listing this host's addresses; node ports stay where they are", "err", err)
+		} else {
+			m.addresses = local
+		}
 	}
 	return balancer.Env{
-		Node: c.Node, Zone: c.Zone, Local: local, NodePorts: c.NodePorts.Addresses,
+		Node: c.Node, Zone: c.Zone, Local: m.addresses, NodePortAddresses: nodePortAddresses(m.addresses, vips), NodePorts: c.NodePorts.Addresses,
 		Allowed: c.Addresses.Allowed, Capabilities: m.mode.dataplane.Capabilities(),
 	}
+}
+
+// addressesChanged makes the loop list the host's addresses again.
+func (m *model) addressesChanged() {
+	m.moved.Store(true)
+	m.kick()
 }
 
 // state returns what was last compiled.

@@ -2,28 +2,54 @@ package daemon
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 )
 
 // notifier tells systemd how the daemon is. Without systemd (no NOTIFY_SOCKET) every call does nothing.
-type notifier struct{}
+type notifier struct{ up atomic.Bool }
 
-func (notifier) tell(state string) {
+func (n *notifier) tell(state string) {
 	_, _ = systemd.SdNotify(false, state) // nobody can be told that systemd can't be told
 }
 
-func (n notifier) ready()     { n.tell(systemd.SdNotifyReady) }
-func (n notifier) stopping()  { n.tell(systemd.SdNotifyStopping) }
-func (n notifier) reloading() { n.tell(systemd.SdNotifyReloading) }
+// started says once that the daemon is up.
+func (n *notifier) started() {
+	if !n.up.Swap(true) {
+		n.tell(systemd.SdNotifyReady)
+	}
+}
+
+// reloading and reloaded frame a reload; before the start has been told they say nothing.
+func (n *notifier) reloading() {
+	if n.up.Load() {
+		n.tell(systemd.SdNotifyReloading)
+	}
+}
+
+func (n *notifier) reloaded() {
+	if n.up.Load() {
+		n.tell(systemd.SdNotifyReady)
+	}
+}
+
+func (n *notifier) stopping() { n.tell(systemd.SdNotifyStopping) }
+
+// extend asks for time to stop in, from now.
+func (n *notifier) extend(by time.Duration) {
+	n.tell(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", by.Microseconds()))
+}
 
 // stuckAfter is how long the engine or the model may not come round before the watchdog is no longer fed. It leaves
 // room for a full load of a kernel.
 const stuckAfter = 90 * time.Second
 
-// notifyLoop tells systemd when the first complete state is carried out, and feeds its watchdog while the engine comes
-// round.
+// notifyLoop tells systemd when the first complete state was tried, and feeds its watchdog while the engine and the model
+// come round. A state that can't be carried out whole must not keep systemd waiting, which would kill and restart what
+// serves the rest: /readyz and status say what is wrong.
 func (d *Daemon) notifyLoop(ctx context.Context) error {
 	interval, err := systemd.SdWatchdogEnabled(false)
 	if err != nil || interval == 0 {
@@ -34,9 +60,11 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 	ready := false
 	for {
 		changed := d.engine.Changed()
+		if d.engine.Status().Tried {
+			d.notify.started()
+		}
 		if !ready && d.ready() {
 			ready = true
-			d.notify.ready()
 			d.Log.Info("ready: the first complete state is carried out", "took", time.Since(d.started).Round(time.Millisecond))
 		}
 		if ready {
@@ -47,7 +75,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 			return nil
 		case <-changed:
 		case <-feed.C:
-			if time.Since(d.engine.Progress()) < stuckAfter {
+			if time.Since(d.engine.Progress()) < stuckAfter && d.model.waiting() < stuckAfter {
 				d.notify.tell(systemd.SdNotifyWatchdog)
 			}
 		}
@@ -55,4 +83,4 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 }
 
 // ready reports whether the first complete state is carried out.
-func (d *Daemon) ready() bool { return d.engine.Status().Ready && d.model.state().complete }
+func (d *Daemon) ready() bool { return len(d.unready()) == 0 }

@@ -33,7 +33,10 @@ func (v *view) problems() []balancer.Problem {
 	for _, key := range slices.SortedFunc(maps.Keys(v.engine.Failing), balancer.Key.Compare) {
 		f := s.desired.Frontends.At(key)
 		if f == nil {
-			continue // it is to be gone, and will be tried again
+			all = append(all, balancer.Problem{
+				Severity: balancer.SeverityError, Text: fmt.Sprintf("%s is not taken back: %v", key, v.engine.Failing[key].Err),
+			})
+			continue
 		}
 		p := balancer.Problem{
 			Severity: balancer.SeverityError, Service: f.Service,

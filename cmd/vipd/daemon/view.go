@@ -39,7 +39,8 @@ func (d *Daemon) newView() *view {
 func (v *view) status() api.Status {
 	s, e := v.state, v.engine
 	store := api.Store{
-		Kind: string(v.config.Store.Kind), Place: v.place(), Connected: s.snapshot.Connected, Revision: s.snapshot.Revision,
+		Kind: string(v.config.Store.Kind), Place: v.place(), Connected: s.snapshot.Connected, EverRead: s.everRead,
+		Revision: s.snapshot.Revision,
 	}
 	if s.snapshot.Err != nil {
 		store.Error = s.snapshot.Err.Error()
@@ -60,7 +61,7 @@ func (v *view) status() api.Status {
 			Wanted: s.desired.Revision.Store, Applied: e.Applied.Store, Pending: v.pending(), Failing: len(e.Failing),
 			Last: e.Last, LastDuration: e.LastDuration, LastChanges: e.LastChanges, LastError: e.LastError, Repairs: e.Repairs,
 		},
-		Ready: e.Ready && s.complete, Services: s.snapshot.Services.Len(), Frontends: s.desired.Frontends.Len(), Endpoints: endpoints,
+		Ready: v.ready(), Services: s.snapshot.Services.Len(), Frontends: s.desired.Frontends.Len(), Endpoints: endpoints,
 		Addresses: v.addresses(), Problems: emptyIfNil(v.problems()),
 	}
 }

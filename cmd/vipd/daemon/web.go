@@ -69,13 +69,15 @@ func (d *Daemon) unhealthy() []string {
 
 // unready says why the first complete state is not carried out yet.
 func (d *Daemon) unready() []string {
+	s, e := d.model.state(), d.engine.Status()
 	switch {
-	case !d.model.state().complete:
+	case !s.complete:
 		return []string{"the store has not given its first complete state yet"}
-	case !d.engine.Status().Ready:
-		if e := d.engine.Status().LastError; e != "" {
-			return []string{"the first complete state is not carried out yet: " + e}
-		}
+	case !s.everRead:
+		return []string{fmt.Sprintf("the store could not be read since the start: %v", s.snapshot.Err)}
+	case !e.Ready && e.LastError != "":
+		return []string{"the first complete state is not carried out yet: " + e.LastError}
+	case !e.Ready:
 		return []string{"the first complete state is not carried out yet"}
 	}
 	return nil
