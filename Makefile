@@ -43,8 +43,10 @@ test-kernel: needs ## only the packages whose tests need root and make real kern
 needs:
 	@test/needs
 
-bench: ## every benchmark, with allocations
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+bench: build ## every benchmark, and userspace mode beside HAProxy and nginx (minutes; on a quiet machine)
+	@test/needs bench
+	$(GO) test -run '^$$' -bench . -benchmem ./... | grep -v 'no test files'
+	$(GO) run -buildvcs=false ./test/bench -vipd bin/vipd
 
 lint: ## gofmt, go vet, staticcheck, and the builds for other systems
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
