@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -188,12 +189,11 @@ func (c *call) await(r *api.OverrideResult) error {
 	answered := c.now()
 	left := uint64(0)
 	for {
-		endpoints, err := client.Endpoints(c)
+		n, closed, err := c.remaining(client, r.Targets)
 		switch {
 		case err == nil:
 			answered = c.now()
-			var closed bool
-			if left, closed = remaining(endpoints, r.Targets); closed && left == 0 {
+			if left = n; closed && left == 0 {
 				progress.end()
 				return c.drained(r)
 			}
@@ -231,20 +231,52 @@ func (c *call) abandoned(left uint64) error {
 	return fmt.Errorf("%s with %s left; the drain stays in place, \"vipctl undrain %s\" takes it back", why, count(left, "connection"), what)
 }
 
-// remaining counts the connections of the targets, and reports whether all of them are closed to new ones.
-func remaining(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint64, closed bool) {
+// remaining counts the connections of the targets, and reports whether all of them are closed to new ones. It takes the
+// counts of the endpoints. Those are cheap, but know nothing of endpoints and services whose definitions are gone: where
+// they are zero, the connections themselves have the last word.
+func (c *call) remaining(client *api.Client, targets []api.OverrideTarget) (left uint64, closed bool, err error) {
+	endpoints, err := client.Endpoints(c)
+	if err != nil {
+		return 0, false, err
+	}
+	left, closed = counted(endpoints, targets)
+	if !closed || left > 0 {
+		return left, closed, nil
+	}
+	conns, err := client.Connections(c, "") // of all services: the daemon knows nothing of one that is gone
+	return open(conns, targets), closed, err
+}
+
+// unused is the state of an endpoint at a port that its service has no frontend for.
+const unused balancer.BackendState = "unused"
+
+// counted adds up what the endpoints at the targets say.
+func counted(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint64, closed bool) {
 	closed = true
 	for i := range endpoints {
 		e := &endpoints[i]
-		for _, t := range targets {
-			if t.Service == e.Service && isAt(e.Address, t.Address) {
-				left += e.Active
-				closed = closed && (e.State == balancer.Draining || e.State == balancer.Removed)
-				break
-			}
+		if isAtAny(e.Service, e.Address, targets) {
+			left += e.Active
+			closed = closed && (e.State == balancer.Draining || e.State == balancer.Removed || e.State == unused)
 		}
 	}
 	return left, closed
+}
+
+// open counts the connections to the targets.
+func open(conns []api.Connection, targets []api.OverrideTarget) (left uint64) {
+	for i := range conns {
+		if isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
+			left++
+		}
+	}
+	return left
+}
+
+func isAtAny(service balancer.Name, endpoint string, targets []api.OverrideTarget) bool {
+	return slices.ContainsFunc(targets, func(t api.OverrideTarget) bool {
+		return t.Service == service && isAt(endpoint, t.Address)
+	})
 }
 
 // isAt reports whether an endpoint's ADDRESS:PORT is at target: ADDRESS, or exactly that ADDRESS:PORT.

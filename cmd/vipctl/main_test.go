@@ -150,6 +150,7 @@ func changes(d *fakeDaemon) map[string]func() {
 
 // idle ends all connections.
 func (d *fakeDaemon) idle() {
+	d.conns = nil
 	for i := range d.services {
 		for j := range d.services[i].Endpoints {
 			d.services[i].Endpoints[j].Active = 0

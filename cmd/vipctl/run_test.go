@@ -151,11 +151,46 @@ func TestDrainWaitIsNotDoneBeforeItIsApplied(t *testing.T) {
 		{"idle", []api.Endpoint{endpoint("10.0.0.1:80", balancer.Draining, 0)}, 0, true},
 		{"others are not waited for", []api.Endpoint{endpoint("10.0.0.2:80", balancer.Active, 9), endpoint("[fd00::1]:81", balancer.Active, 9)}, 0, true},
 		{"one port of it", []api.Endpoint{endpoint("[fd00::1]:80", balancer.Draining, 4)}, 4, true},
+		{"a port without a frontend", []api.Endpoint{endpoint("10.0.0.1:80", balancer.Draining, 0), endpoint("10.0.0.1:81", "unused", 0)}, 0, true},
 		{"gone", nil, 0, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if left, closed := remaining(test.endpoints, targets); left != test.left || closed != test.closed {
+			if left, closed := counted(test.endpoints, targets); left != test.left || closed != test.closed {
 				t.Errorf("got %d left, closed %v; want %d, %v", left, closed, test.left, test.closed)
+			}
+		})
+	}
+}
+
+// Connections outlive the definitions of their endpoint and their service.
+func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
+	for name, remove := range map[string]func(*fakeDaemon){
+		"endpoint": func(d *fakeDaemon) { d.services[1].Endpoints = nil },
+		"service":  func(d *fakeDaemon) { d.services = d.services[:1] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSession(t)
+			s.errTerminal = true
+			waited := false
+			s.err.written = func(all string) {
+				switch {
+				case strings.HasSuffix(all, "7 connections left"):
+					s.change(func() { remove(s.fakeDaemon) })
+				case strings.Contains(all, "1 connection left") && !waited:
+					waited = true
+					s.change(s.idle)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11"); code != exitDone {
+				t.Errorf("exits with %d: %s", code, s.err)
+			}
+			if !waited {
+				t.Error("it did not wait for the connection that is open still")
+			}
+			if want := "drained: 2 endpoints, no connections left\n"; !strings.HasSuffix(s.out.String(), want) {
+				t.Errorf("stdout is %q, want it to end in %q", s.out, want)
 			}
 		})
 	}
