@@ -32,7 +32,8 @@ type Snapshot struct {
 	Problems []balancer.Problem
 	// Revision counts up with each state that differs from the one before; a store with revisions of its own uses them.
 	Revision int64
-	// Connected is false while the place can't be read and the last good state is served; Err says why.
+	// Connected is false while the place can't be read; Err says why. What it holds is here in its last good state then,
+	// and absent if it could not be read since the source started.
 	Connected bool
 	Err       error
 }

@@ -73,7 +73,7 @@ func (l *loader) load(what look) bool {
 // renew makes the snapshot what was merged, and reports whether it says something else now.
 func (l *loader) renew() bool {
 	next := store.Snapshot{Services: l.merge.services, Revision: l.state.Revision}
-	next.Err = cmp.Or(l.main.err, l.placeErr)
+	next.Err = cmp.Or(l.main.err, l.placeErr, l.placeFileErr())
 	next.Connected = next.Err == nil
 	next.Problems = l.problems()
 	if l.state.Revision > 0 && next.Same(l.state) {
@@ -95,6 +95,14 @@ func (l *loader) problems() []balancer.Problem {
 			a.Service.Compare(b.Service))
 	})
 	return problems
+}
+
+// placeFileErr is why the place can't be read where it is one file, which is there. Files of a folder are on their own.
+func (l *loader) placeFileErr() error {
+	if c := l.merge.files[l.place]; c != nil {
+		return c.err
+	}
+	return nil
 }
 
 func (l *loader) placeProblem() balancer.Problem {
@@ -174,8 +182,8 @@ func counts(name string) bool {
 	return strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".")
 }
 
-// stat looks at a file of the folder. It returns nil for what is no file and for the main file, which may lie in the
-// same folder. A link that leads nowhere is there, but can't be looked at.
+// stat looks at a file of the folder. It returns nil for folders and for the main file, which may lie in the same folder.
+// A link that leads nowhere is there, but can't be looked at.
 func (l *loader) stat(path string) (os.FileInfo, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -187,7 +195,7 @@ func (l *loader) stat(path string) (os.FileInfo, error) {
 			return nil, fmt.Errorf("following the link %s: %s", path, reason(err))
 		}
 	}
-	if !info.Mode().IsRegular() || l.main.info != nil && os.SameFile(info, l.main.info) {
+	if info.IsDir() || l.main.info != nil && os.SameFile(info, l.main.info) {
 		return nil, nil
 	}
 	return info, nil

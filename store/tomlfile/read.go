@@ -5,7 +5,6 @@ import (
 	"errors"
 	"hash/maphash"
 	"io/fs"
-	"os"
 	"time"
 
 	"vipd/balancer"
@@ -101,27 +100,12 @@ type text struct {
 	sum   uint64
 }
 
-func (l *loader) readText(path string) (text, error) {
-	t := text{began: time.Now()}
-	file, err := os.Open(path)
-	if err != nil {
-		return t, err
+func (l *loader) readText(path string) (t text, err error) {
+	t.began = time.Now()
+	if t.bytes, t.info, err = readFile(path); err == nil {
+		t.sum = maphash.Bytes(l.seed, t.bytes)
 	}
-	defer func() { _ = file.Close() }() // it was only read
-	if t.info, err = file.Stat(); err != nil {
-		return t, err
-	}
-	if !t.info.Mode().IsRegular() {
-		return t, &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
-	}
-	var buffer bytes.Buffer
-	buffer.Grow(int(t.info.Size()) + bytes.MinRead)
-	if _, err = buffer.ReadFrom(file); err != nil {
-		return t, err
-	}
-	t.bytes = buffer.Bytes()
-	t.sum = maphash.Bytes(l.seed, t.bytes)
-	return t, nil
+	return t, err
 }
 
 // blank reports whether the text holds nothing at all.

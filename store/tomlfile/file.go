@@ -1,0 +1,76 @@
+package tomlfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// maxSize is the size in bytes over which a file is not read.
+const maxSize = 64 << 20
+
+// ReadFile reads a file that a Source would read: a regular one, at the end of whatever links, of 64 MiB at most. It
+// never waits for others, as reading a pipe does.
+func ReadFile(path string) ([]byte, error) {
+	text, _, err := readFile(path)
+	return text, err
+}
+
+func readFile(path string) ([]byte, fs.FileInfo, error) {
+	file, info, err := openRegular(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	var buffer bytes.Buffer
+	buffer.Grow(int(info.Size()) + bytes.MinRead)
+	if _, err = buffer.ReadFrom(io.LimitReader(file, maxSize+1)); err != nil {
+		return nil, nil, err
+	}
+	if buffer.Len() > maxSize { // it has grown meanwhile
+		return nil, nil, tooLarge(path)
+	}
+	return buffer.Bytes(), info, nil
+}
+
+// openRegular opens a file without waiting. Opening a pipe waits for somebody who writes to it, and opening a device may
+// do things: neither is opened, unless it takes the file's place just then.
+func openRegular(path string) (*os.File, fs.FileInfo, error) {
+	info, err := os.Stat(path)
+	if err == nil {
+		err = readable(path, info)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if info, err = file.Stat(); err == nil {
+		err = readable(path, info)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return file, info, nil
+}
+
+// readable says why a file is not read, whatever is in it.
+func readable(path string, info fs.FileInfo) error {
+	switch {
+	case !info.Mode().IsRegular():
+		return &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
+	case info.Size() > maxSize:
+		return tooLarge(path)
+	}
+	return nil
+}
+
+func tooLarge(path string) error {
+	return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("larger than %d MiB; split it", maxSize>>20)}
+}

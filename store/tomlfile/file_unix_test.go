@@ -1,0 +1,56 @@
+//go:build unix
+
+package tomlfile
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// TestAPipeIsNeverWaitedFor has a pipe take the place of a file again and again, in the midst of reading too.
+func TestAPipeIsNeverWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.toml")
+	write(t, path, "x = 1\n")
+	stop := make(chan struct{})
+	var swapping sync.WaitGroup
+	swapping.Go(func() {
+		for {
+			for _, make := range []func(string) error{
+				func(path string) error { return syscall.Mkfifo(path, 0o600) },
+				func(path string) error { return os.WriteFile(path, []byte("x = 1\n"), 0o600) },
+			} {
+				if err := make(path + ".new"); err != nil {
+					t.Error(err)
+				}
+				if err := os.Rename(path+".new", path); err != nil {
+					t.Error(err)
+				}
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	read := 0
+	for range 10000 {
+		text, err := ReadFile(path)
+		switch {
+		case err == nil && string(text) == "x = 1\n":
+			read++
+		case err == nil || !strings.HasSuffix(err.Error(), ": not a regular file"):
+			t.Errorf("got %q, %v; want the text or that it is no regular file", text, err)
+		}
+	}
+	close(stop)
+	swapping.Wait()
+	if read == 0 {
+		t.Error("the file was never read")
+	}
+}
