@@ -211,7 +211,7 @@ func (d *fakeDaemon) fill() {
 			InUse: "userspace", Wanted: "auto", Reason: "not ipvs: the kernel has no ip_vs; not iptables: this version does not have it",
 			Detail: "redirect",
 		},
-		Store: api.Store{Kind: "file", Place: "/etc/vipd/vipd.toml", Connected: true, Revision: 12},
+		Store: api.Store{Kind: "file", Place: "/etc/vipd/vipd.toml", Connected: true, EverRead: true, Revision: 12},
 		Sync:  api.Sync{Wanted: 12, Applied: 12, Last: ago(3*time.Hour + 20*time.Second), LastDuration: 1234 * time.Microsecond, LastChanges: 4, Repairs: 1},
 		Ready: true, Services: 2, Frontends: 3, Endpoints: 6,
 		Addresses: []api.Address{{Address: "10.96.0.10", Held: "vipd0"}, {Address: "10.96.0.53", Held: "host", Note: "it stays when vipd goes"}, {Address: "fd00:96::10", Held: "none", Note: "no such device"}},

@@ -124,7 +124,11 @@ func (c *call) storeText(out *sheet, s *api.Store) {
 		out.line("", word)
 		return
 	}
-	out.line("", c.paint("not "+word+": the last good state is served", table.Bad))
+	how := "not " + word + ": the last good state is served"
+	if !s.EverRead {
+		how = "not " + word + " since vipd started: only what could be read is served"
+	}
+	out.line("", c.paint(how, table.Bad))
 	out.text("", s.Error)
 }
 
