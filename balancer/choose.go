@@ -69,12 +69,27 @@ func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 	return out
 }
 
-// override finds what was said of the endpoint at exactly this port, or else of all at its address.
+// override joins what was said of the endpoint at exactly this port with what was said of all at its address; each field
+// is the narrower one's where that has it.
 func (c *serviceInputs) override(at netip.AddrPort) *Override {
-	if o := c.in.Overrides.At(Target{c.service.Name, at.Addr(), at.Port()}); o != nil {
-		return o
+	return OverrideOf(c.in, Target{c.service.Name, at.Addr(), at.Port()})
+}
+
+// OverrideOf returns what was said of the endpoint at t, which has a port: what was said of exactly it, joined with what
+// was said of all at its address. Nil: nothing.
+func OverrideOf(in *Inputs, t Target) *Override {
+	narrow, wide := in.Overrides.At(t), in.Overrides.At(Target{t.Service, t.Addr, 0})
+	if narrow == nil || wide == nil {
+		return cmp.Or(narrow, wide)
 	}
-	return c.in.Overrides.At(Target{c.service.Name, at.Addr(), 0})
+	both := *narrow
+	if both.Weight == nil {
+		both.Weight = wide.Weight
+	}
+	if both.Draining == nil {
+		both.Draining, both.Until = wide.Draining, wide.Until
+	}
+	return &both
 }
 
 // choose marks the eligible candidates that others keep from new connections: those elsewhere, where locality demands

@@ -106,13 +106,16 @@ func nodePortAddresses(env *Env) []netip.Addr {
 	return narrowed
 }
 
-// allowedVIPs returns the VIPs that the service may claim, and reports the others.
+// allowedVIPs returns the VIPs that the service may claim here and now, and reports those that it may not.
 func (u *unit) allowedVIPs(env *Env) []netip.Addr {
 	var allowed []netip.Addr
 	for i, vip := range u.service.VIPs {
 		if why := u.refusal(env, vip); why != "" {
 			u.problem(SeverityError, fmt.Sprintf("vips[%d]", i), "%s is not served: %s", vip, why)
 			continue
+		}
+		if env.LocalOnly && !vip.IsLoopback() && !slices.Contains(env.Local, vip) {
+			continue // it rests until somebody brings it
 		}
 		allowed = append(allowed, vip)
 	}

@@ -13,6 +13,8 @@ type Env struct {
 	Node, Zone string
 	// Local are the node's own addresses, sorted; VIPs that vipd holds and loopback addresses are not among them.
 	Local []netip.Addr
+	// LocalOnly: VIPs are somebody else's to bring, and served while they are among Local; loopback ones always.
+	LocalOnly bool
 	// NodePortAddresses are those of them that node ports open on, as far as NodePorts lets them.
 	NodePortAddresses []netip.Addr
 	// NodePorts narrows NodePortAddresses; empty: all of them.

@@ -71,7 +71,7 @@ func concernedBy(before, after Env) func(*Service) bool {
 		return nil
 	}
 	before.Local, before.NodePortAddresses = after.Local, after.NodePortAddresses
-	if !reflect.DeepEqual(before, after) {
+	if after.LocalOnly || !reflect.DeepEqual(before, after) {
 		return func(*Service) bool { return true }
 	}
 	return func(s *Service) bool {

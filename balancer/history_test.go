@@ -64,6 +64,7 @@ func (h *history) randomEnv() balancer.Env {
 	if h.IntN(4) == 0 {
 		env.Allowed = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24"), netip.MustParsePrefix("fd00:96::/64")}
 	}
+	env.LocalOnly = h.IntN(4) == 0
 	env.Capabilities.KeepsSource = h.IntN(2) == 0
 	return env
 }

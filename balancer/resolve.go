@@ -1,6 +1,9 @@
 package balancer
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // winner chooses among the services that claim key: the one that had it, else the first by compareClaims.
 func winner(key Key, claimants []*Service, in *Inputs) *Service {
@@ -15,9 +18,10 @@ func winner(key Key, claimants []*Service, in *Inputs) *Service {
 
 // lost is the problem of a service whose claim of f another service has won.
 func (u *unit) lost(f *Frontend, to *Service) Problem {
-	field := "ports"
+	i := slices.IndexFunc(u.service.Ports, func(p Port) bool { return p.Name == f.Port })
+	field := fmt.Sprintf("ports[%d].port", i)
 	if f.NodePort {
-		field = "node_port"
+		field = fmt.Sprintf("ports[%d].node_port", i)
 	}
 	at := Problem{Origin: to.Origin}.place()
 	if at != "" {

@@ -63,7 +63,9 @@ func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, s
 		if r.Applied != want.Revision && !want.Revision.Seen.IsZero() && r.Applied.Seen != want.Revision.Seen {
 			e.Metrics.Programmed(now.Sub(want.Revision.Seen))
 		}
-		r.Applied, r.Ready = want.Revision, true
+		// Of a state of which nothing at all could be carried out, nobody should say that it is.
+		r.Applied = want.Revision
+		r.Ready = r.Ready || want.Frontends.Len() == 0 || len(e.retries) < want.Frontends.Len()
 	}
 	r.Failing = make(map[balancer.Key]Failure, len(e.retries))
 	for k, t := range e.retries {

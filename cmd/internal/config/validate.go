@@ -3,7 +3,9 @@ package config
 import (
 	"fmt"
 	"net"
+	"reflect"
 	"strconv"
+	"strings"
 
 	"vipd/balancer"
 )
@@ -21,8 +23,8 @@ func (c *Config) validate() []balancer.Problem {
 		}
 	}
 	// The kernel takes 15 bytes for an interface and 107 for the path of a Unix socket (IFNAMSIZ, sockaddr_un).
-	if n := len(c.Addresses.Interface); n == 0 || n > 15 {
-		wrong("addresses.interface", "%q is not an interface's name: it has 1 to 15 characters", c.Addresses.Interface)
+	if n := len(c.Addresses.Interface); n == 0 || n > 15 || strings.ContainsAny(c.Addresses.Interface, "/ \t\n:") {
+		wrong("addresses.interface", "%q is not an interface's name: it has 1 to 15 characters, none of them a space, / or :", c.Addresses.Interface)
 	}
 	if n := len(c.API.Socket); n > 107 {
 		wrong("api.socket", "is %d bytes long; a Unix socket's path has at most 107", n)
@@ -41,6 +43,12 @@ func (c *Config) validate() []balancer.Problem {
 	}
 	if c.Health.AllowExec {
 		later("health.allow_exec", "health checking")
+	}
+	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
+		later("etcd", "the etcd store")
+	}
+	if c.IPTables.MasqueradeBit != Default().IPTables.MasqueradeBit {
+		later("iptables.masquerade_bit", "iptables mode")
 	}
 	if c.IPVS != (IPVS{}) {
 		later("ipvs", "ipvs mode")

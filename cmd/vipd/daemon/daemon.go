@@ -216,8 +216,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 func (d *Daemon) handOver() error {
 	limit := time.Second
 	want, _ := d.engine.Wanted()
-	for _, f := range want.Frontends.All() {
-		limit = max(limit, f.DrainTimeout)
+	for key, f := range want.Frontends.All() {
+		if key.Proto != balancer.UDP { // its flows have no end to wait for
+			limit = max(limit, f.DrainTimeout)
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

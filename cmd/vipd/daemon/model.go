@@ -317,7 +317,7 @@ func (m *model) env(c config.Config, vips snap.Map[netip.Addr, int]) balancer.En
 		}
 	}
 	return balancer.Env{
-		Node: c.Node, Zone: c.Zone, Local: m.addresses, NodePortAddresses: nodePortAddresses(m.addresses, vips), NodePorts: c.NodePorts.Addresses,
+		Node: c.Node, Zone: c.Zone, Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePortAddresses: nodePortAddresses(m.addresses, vips), NodePorts: c.NodePorts.Addresses,
 		Allowed: c.Addresses.Allowed, Capabilities: m.mode.dataplane.Capabilities(),
 	}
 }

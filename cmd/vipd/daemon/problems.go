@@ -29,7 +29,12 @@ func (v *view) problems() []balancer.Problem {
 	for _, of := range s.desired.Problems.All() {
 		all = append(all, *of...)
 	}
-	all = append(all, v.host.Problems()...)
+	for _, p := range v.host.Problems() {
+		if service := s.snapshot.Services.At(p.Service); service != nil && p.Origin == (balancer.Origin{}) {
+			p.Origin = service.Origin // the host knows addresses, not files
+		}
+		all = append(all, p)
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(v.engine.Failing), balancer.Key.Compare) {
 		f := s.desired.Frontends.At(key)
 		if f == nil {

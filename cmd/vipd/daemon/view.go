@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -171,12 +170,10 @@ func (v *view) endpointsOf(s *balancer.Service) []api.Endpoint {
 
 // endpoint starts the view of one endpoint from its definition.
 func (v *view) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, at netip.AddrPort) *api.Endpoint {
-	overrides := v.state.inputs.Overrides
 	t := balancer.Target{Service: s.Name, Addr: at.Addr(), Port: at.Port()}
-	o := cmp.Or(overrides.At(t), overrides.At(balancer.Target{Service: s.Name, Addr: at.Addr()}))
 	return &api.Endpoint{
 		Service: s.Name, Address: at.String(), Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
-		Backup: e.Backup, Override: o, Health: v.state.inputs.Health.At(t), State: "unused",
+		Backup: e.Backup, Override: balancer.OverrideOf(&v.state.inputs, t), Health: v.state.inputs.Health.At(t), State: "unused",
 	}
 }
 

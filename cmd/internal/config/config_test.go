@@ -1,0 +1,76 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"net/netip"
+
+	"vipd/cmd/internal/config"
+)
+
+// load reads text as a configuration, and returns it with its problems, one a line and without the folder.
+func load(t *testing.T, text string) (config.Config, string, string) {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "vipd.toml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, problems, err := config.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, p := range problems {
+		lines = append(lines, strings.ReplaceAll(p.String(), dir+"/", ""))
+	}
+	return c, strings.Join(lines, "\n"), dir
+}
+
+func TestDefaults(t *testing.T) {
+	c, problems, _ := load(t, "")
+	if d := cmp.Diff(config.Default(), c, cmpopts.EquateComparable(netip.Prefix{})); d != "" || problems != "" {
+		t.Errorf("an empty file (-want +got): %s\nproblems: %s", d, problems)
+	}
+}
+
+func TestPathsAreRelativeToTheFile(t *testing.T) {
+	c, problems, dir := load(t, "state_dir = \"s\"\nrun_dir = \"/abs\"\n[store]\npath = \"../d\"\n[api]\nsocket = \"r/x.sock\"\n")
+	got := []string{c.StateDir, c.RunDir, c.Store.Path, c.API.Socket}
+	want := []string{dir + "/s", "/abs", filepath.Dir(dir) + "/d", dir + "/r/x.sock"}
+	if d := cmp.Diff(want, got); d != "" || problems != "" {
+		t.Errorf("(-want +got): %s\nproblems: %s", d, problems)
+	}
+}
+
+func TestProblemsNameThePlace(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"mode = \"ipvss\"", `vipd.toml:1: mode: "ipvss" is not one of auto, ipvs, iptables, userspace; did you mean "ipvs"?`},
+		{"\nmodee = \"ipvs\"", `vipd.toml:2: modee: unknown field; did you mean "mode"?`},
+		{"[sync]\nprobe_interval = \"1us\"", "vipd.toml:2: sync.probe_interval: 1us is too short; 10ms or more is possible"},
+		{"[api]\nhttp = \"9890\"", `vipd.toml:2: api.http: "9890" is not ADDRESS:PORT, such as "127.0.0.1:9890"; "" turns it off`},
+		{"[addresses]\ninterface = \"a/b\"", `vipd.toml:2: addresses.interface: "a/b" is not an interface's name: it has 1 to 15 characters, none of them a space, / or :`},
+		{"run_dir = \"\"", "vipd.toml:1: run_dir: is empty; write a path, or leave the field out for the default"},
+		{"[store]\nkind = \"etcd\"", "vipd.toml:2: store.kind: the etcd store is not part of this version"},
+		{"[etcd]\nusername = \"me\"", "vipd.toml:1: etcd: the etcd store is not part of this version"},
+		{"[iptables]\nmasquerade_bit = 15", "vipd.toml:2: iptables.masquerade_bit: iptables mode is not part of this version"},
+		{"[tracing]\notlp_endpoint = \"http://x\"", "vipd.toml:2: tracing.otlp_endpoint: tracing is not part of this version"},
+	} {
+		if _, got, _ := load(t, c.text); got != c.want {
+			t.Errorf("%q:\n got %s\nwant %s", c.text, got, c.want)
+		}
+	}
+}
+
+func TestNoFileSaysWhatToDo(t *testing.T) {
+	_, _, err := config.Load(filepath.Join(t.TempDir(), "none.toml"))
+	if err == nil || !strings.Contains(err.Error(), "write one, or name another with --config") {
+		t.Error(err)
+	}
+}
