@@ -130,6 +130,11 @@ func changes(d *fakeDaemon) map[string]func() {
 			d.status.Sync = api.Sync{Wanted: 14, Applied: 12, Pending: 3, Failing: 1, Last: time.Now().Add(-2*time.Hour - 20*time.Second), LastDuration: 2 * time.Second, LastChanges: 1, LastError: "10.96.0.10:80/tcp: adding the address: no such device"}
 			d.status.Ready = false
 		},
+		"manyaddresses": func() {
+			for i := range 12 {
+				d.status.Addresses = append(d.status.Addresses, api.Address{Address: fmt.Sprint("10.97.0.", i), Held: "vipd0"})
+			}
+		},
 		"neverread": func() { d.status.Store.EverRead = false },
 		"differences": func() {
 			k, _ := balancer.ParseKey("10.96.0.10:80/tcp")

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// A daemon that is restarted is waited for, one that stays away is not.
+func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
+	s := newSession(t)
+	s.errTerminal = true
+	var away atomic.Bool
+	start := time.Now()
+	s.now = func() time.Time {
+		if away.Load() {
+			return start.Add(drainPatience + time.Second)
+		}
+		return start
+	}
+	s.err.written = func(all string) {
+		if strings.HasSuffix(all, "7 connections left") && !away.Swap(true) {
+			go func() { _ = s.server.Close() }() // ends when the answer under way has
+		}
+	}
+	if code := s.run(t.Context(), "drain", "--wait", "web", "192.168.1.11"); code != exitFailed {
+		t.Errorf("exits with %d, want %d", code, exitFailed)
+	}
+	if got := s.err.String(); !strings.Contains(got, "vipctl: waiting for the drain, which stays in place: no vipd answers at ") {
+		t.Errorf("stderr is %q", got)
+	}
+}
+
+func TestOverrideText(t *testing.T) {
+	now := time.Now()
+	c := &call{world: world{now: func() time.Time { return now }}}
+	yes, no, five := true, false, 5
+	for want, o := range map[string]*balancer.Override{
+		"":                               nil,
+		"weight 5":                       {Weight: &five},
+		"weight 5, not draining, by ana": {Weight: &five, Draining: &no, By: "ana"},
+		"draining, cut in 1m30s: disk":   {Draining: &yes, Until: now.Add(90 * time.Second), Reason: "disk"},
+		"draining, cut now":              {Draining: &yes, Until: now.Add(-time.Second)},
+		"weight 5, lapses in 2h":         {Weight: &five, Expires: now.Add(2 * time.Hour)},
+	} {
+		if got := c.override(o); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
