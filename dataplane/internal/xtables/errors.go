@@ -1,10 +1,12 @@
 package xtables
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // UnsupportedError says that something can't be used on this host, and what would change that.
@@ -56,6 +58,20 @@ func (e *OpError) Error() string {
 
 // Unwrap returns how the program ended.
 func (e *OpError) Unwrap() error { return e.Err }
+
+// IsBusy reports whether err says that somebody else was at the tables for too long, so that trying again will help.
+func IsBusy(err error) bool {
+	if err == nil {
+		return false
+	}
+	text := err.Error()
+	for _, reason := range []string{"holding the xtables lock", "Resource temporarily unavailable", "Device or resource busy"} {
+		if strings.Contains(text, reason) {
+			return true
+		}
+	}
+	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM) // the program could not even be started
+}
 
 // failure makes the error of a program from what it wrote to stderr. input is what it was given, "" if nothing.
 func failure(op, input, stderr string, err error) *OpError {

@@ -18,7 +18,8 @@ const trialChain = "VIPD-TRIAL"
 
 // Find returns the tool of a family. Auto takes the backend that the host's other rules use: that of plain "iptables"
 // if it has any, else the other one if that has any, else that of plain "iptables". A trial chain, created and deleted,
-// proves that the tool works; where it does not, the error is an *UnsupportedError with the way out.
+// proves that the tool works; where it does not, the error is an *UnsupportedError with the way out, or, where somebody
+// else was at the tables for too long, one of which IsBusy is true.
 func Find(ctx context.Context, family Family, backend Backend, log *slog.Logger) (*Tool, error) {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	tool, err := f.find(ctx, backend)
@@ -167,7 +168,7 @@ func (f *finder) unsupported(feature string, err error) error {
 	}
 	need := "this kernel lacks netfilter's tables: modprobe ip_tables ip6_tables nf_tables, or choose another mode"
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), IsBusy(err):
 		return err
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		need = "install iptables: apt-get install iptables"

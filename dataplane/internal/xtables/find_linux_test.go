@@ -82,6 +82,26 @@ func TestFindBackend(t *testing.T) {
 	}
 }
 
+// TestBusyIsNotUnsupported keeps what passes apart from what stays.
+func TestBusyIsNotUnsupported(t *testing.T) {
+	f := finder{privileged: func() bool { return true }}
+	for text, busy := range map[string]bool{
+		"Another app is currently holding the xtables lock. Stopped waiting after 5s.":                  true,
+		"line 3: CHAIN_DEL failed (Device or resource busy): chain VIPD-TRIAL":                          true,
+		"iptables: Resource temporarily unavailable.":                                                   true,
+		"can't initialize iptables table `filter': Table does not exist (do you need to insmod?)":       false,
+		"Fatal: can't open lock file /run/xtables.lock: Permission denied":                              false,
+		"Could not fetch rule set generation id: Invalid argument":                                      false,
+		"Warning: Extension conntrack revision 0 not supported, missing kernel module?; COMMIT refused": false,
+	} {
+		err := f.unsupported("iptables", failure("iptables-restore", "", text, errors.New("exit status 4")))
+		var unsupported *UnsupportedError
+		if errors.As(err, &unsupported) == busy || IsBusy(err) != busy {
+			t.Errorf("%q: got %v, busy %t; want busy %t", text, err, IsBusy(err), busy)
+		}
+	}
+}
+
 func TestFindSaysWhatIsNeeded(t *testing.T) {
 	works := script{"iptables --version": "iptables v1.8.9 (nf_tables)\n", "iptables-restore": ""}
 	refuses := script{"iptables --version": "iptables v1.8.9 (nf_tables)\n", "iptables-restore": "Permission denied (you must be root)"}
