@@ -281,13 +281,14 @@ func TestStaleLedger(t *testing.T) {
 		Boot: "another", Namespace: "net:[1]", Addresses: map[netip.Addr]string{addrOf("10.96.0.10"): "lo"},
 		Sysctls: map[string]sysctlRecord{"net.ipv4.conf.all.arp_ignore": {Old: "1", Set: "0"}},
 	}
-	stale.path = o.RunDir + "/" + ledgerFile
+	stale.path, stale.changed = o.RunDir+"/"+ledgerFile, true
 	must(t, stale.save())
 	done, err := Cleanup(t.Context(), o, false)
 	must(t, err)
 	if len(done) != 0 {
 		t.Fatalf("cleanup did %q", done)
 	}
+	stale.changed = true
 	must(t, stale.save())
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -27,13 +28,14 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 		return nil, err
 	}
 	h.adopt()
+	c.close()
+	c.addresses() // before the guard: without it they would answer on every port
 	for _, family := range xtables.Families() {
 		for _, tool := range xtables.Existing(ctx, family) {
 			c.rules(tool, fmt.Sprintf("%s, %s", family, tool.Backend()))
 		}
 	}
 	c.ipsets()
-	c.addresses()
 	c.sysctls()
 	c.devices()
 	if !dryRun {
@@ -66,6 +68,19 @@ func (c *cleaner) do(what string, do func() error) {
 		}
 	}
 	c.done = append(c.done, what)
+}
+
+// close has held addresses refuse what their services do not answer any more. The set itself goes later.
+func (c *cleaner) close() {
+	if c.dry || c.host.sets == nil {
+		return
+	}
+	for _, family := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
+		name := setName(servedSet, family)
+		if entries, err := c.host.sets.List(name); err == nil && len(entries) > 0 {
+			c.note(c.host.sets.Delete(name, entries))
+		}
+	}
 }
 
 // rules removes our chains, and the jumps to them, from one backend.
@@ -108,12 +123,12 @@ func (c *cleaner) ipsets() {
 func (c *cleaner) addresses() {
 	h := c.host
 	for _, a := range slices.SortedFunc(maps.Keys(h.ledger.Addresses), netip.Addr.Compare) {
-		device := h.ledger.Addresses[a]
-		if !h.view.has(a, h.view.link(device)) {
+		devices := slices.DeleteFunc(h.ledger.devices(a), func(d string) bool { return !h.view.has(a, h.view.link(d)) })
+		if len(devices) == 0 {
 			h.unrecord(a)
 			continue
 		}
-		c.do(fmt.Sprintf("remove address %s from %s", a, device), func() error { return h.removeOurs(a) })
+		c.do(fmt.Sprintf("remove address %s from %s", a, strings.Join(devices, ", ")), func() error { return h.removeOurs(a) })
 	}
 	for _, r := range h.ourRoutes() {
 		c.do(fmt.Sprintf("remove the local route to %s", r.Dst.IP), func() error { return c.removeRoute(r) })

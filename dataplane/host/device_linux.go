@@ -75,9 +75,9 @@ func (h *Host) madeByUs(link netlink.Link) bool {
 func (h *Host) makeDevice() {
 	d := &h.device
 	if d.absent {
-		h.ledger.Links[d.name] = true
+		h.ledger.setLink(d.name)
 		if err := h.ledger.save(); err != nil {
-			delete(h.ledger.Links, d.name)
+			h.ledger.dropLink(d.name)
 			if isDenied(err) {
 				err = fmt.Errorf("%s (%w)", needPrivilege, err)
 			}
@@ -97,7 +97,7 @@ func (h *Host) makeDevice() {
 // withoutDevice finds the next best after the device could not be made for the reason err.
 func (h *Host) withoutDevice(err error) {
 	name := h.device.name
-	delete(h.ledger.Links, name)
+	h.ledger.dropLink(name)
 	switch {
 	case errors.Is(err, syscall.EOPNOTSUPP):
 		h.device = h.findDevice("lo")
@@ -146,7 +146,7 @@ func (h *Host) removeDevices() error {
 			all = append(all, fmt.Errorf("removing device %s: %w", name, err))
 			continue
 		}
-		delete(h.ledger.Links, name)
+		h.ledger.dropLink(name)
 		h.device = holder{}
 	}
 	return errors.Join(all...)

@@ -131,7 +131,7 @@ func readDevice(m *syscall.NetlinkMessage) (change, bool) {
 	c := change{
 		link:   int(int32(binary.NativeEndian.Uint32(m.Data[4:]))),
 		gone:   m.Header.Type == unix.RTM_DELLINK,
-		device: device{up: flags&unix.IFF_UP != 0, loopback: flags&unix.IFF_LOOPBACK != 0},
+		device: device{up: flags&unix.IFF_UP != 0, loopback: flags&unix.IFF_LOOPBACK != 0, running: flags&unix.IFF_RUNNING != 0},
 	}
 	for _, a := range attributes {
 		if a.Attr.Type == unix.IFLA_IFNAME {

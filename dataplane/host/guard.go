@@ -9,6 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
 )
 
 // ruleKernel is what changes rules; *xtables.Tool does it.
@@ -24,20 +25,26 @@ type ruleKernel interface {
 //
 // Goals, and how each is met:
 //  1. Restrictions are in force before what they are for: entries of early sets follow the union of what is wanted and
-//     what is applied, and come in with prepare; all entries go with finish.
+//     what is applied, and come in with prepare; what opens a port is in the others, which follow the intersection: it
+//     comes in with finish, and goes with prepare.
 //  2. Work is what changed: entries are counted by those who want them, and only differences reach the kernel.
-//  3. Nothing is there that nobody needs: a part exists while its gate has entries.
+//  3. Nothing is there that nobody needs: a part exists while anybody wants something in its gate.
 //  4. Without privilege or kernel support the rest of the host goes on: see problems.
 type guard struct {
 	family ipset.Family
-	// tool finds iptables. It is asked again after each resync.
+	// tool finds iptables. It is asked once after each resync; what it could not say in one round, it is asked in the next.
 	tool func(ctx context.Context) (ruleKernel, error)
+	// found and missing are its last answer.
+	found   ruleKernel
+	missing error
 	// others finds what may hold rules that an earlier process put into another backend.
 	others func(ctx context.Context, than ruleKernel) []ruleKernel
 	sets   setKernel // nil: there is no access to ipsets, for the reason err
 	err    error
 	log    *slog.Logger
 	parts  []*part
+	// held is the set of addresses that vipd added.
+	held *members
 }
 
 // part is a partDef in the kernel.
@@ -57,57 +64,75 @@ func (g *guard) compose() *guard {
 	for _, def := range parts() {
 		p := &part{def: def}
 		for _, s := range def.sets {
-			p.sets = append(p.sets, newMembers(s, g.sets, g.family))
+			m := newMembers(s, g.sets, g.family)
+			if s.name == heldSet {
+				g.held = m
+			}
+			p.sets = append(p.sets, m)
 		}
 		g.parts = append(g.parts, p)
 	}
 	return g
 }
 
-// want counts f by times more in early sets (wanted) or in all (applied).
+// want counts f by times more among what is wanted or what is applied.
 func (g *guard) want(f *balancer.Frontend, by int, applied bool) {
 	for _, p := range g.parts {
 		for _, m := range p.sets {
-			if m.def.entries == nil || !applied && !m.def.early {
+			if m.def.entries == nil {
 				continue
 			}
 			for _, e := range m.def.entries(f) {
-				m.want(e, by)
+				if applied || m.def.early {
+					m.want(e, by)
+				} else {
+					m.ask(e, by)
+				}
 			}
 		}
 	}
 }
 
-// held is the set of addresses that vipd added.
-func (g *guard) held() *members {
-	for _, p := range g.parts {
-		for _, m := range p.sets {
-			if m.def.name == heldSet {
-				return m
-			}
-		}
-	}
-	panic("the guard has no set of held addresses")
-}
-
-// prepare puts in force what restricts.
+// prepare puts in force what restricts, and closes what shall not be open any more.
 func (g *guard) prepare(ctx context.Context) error {
+	if !isUnsupported(g.missing) {
+		g.missing = nil
+	}
 	return g.each(func(p *part) error {
-		if !p.needed() {
+		switch {
+		case p.needed():
+		case p.sets[0].def.early: // what is applied may need it still
 			return nil
+		default:
+			return g.leave(ctx, p)
 		}
 		if err := g.install(ctx, p); err != nil {
 			return err
 		}
 		for _, m := range slices.Backward(p.sets) { // the gate last: exceptions before the rule
+			change := m.withdraw
 			if m.def.early {
-				if err := m.fill(); err != nil {
-					return err
-				}
+				change = m.fill
+			}
+			if err := change(); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
+}
+
+// rules returns what changes rules.
+func (g *guard) rules(ctx context.Context) (ruleKernel, error) {
+	if g.found != nil || g.missing != nil {
+		return g.found, g.missing
+	}
+	tool, err := g.tool(ctx)
+	if err == nil {
+		g.found = tool
+	}
+	g.missing = err
+	return g.found, err
 }
 
 // finish opens what was applied, and removes what nobody needs.
@@ -134,7 +159,7 @@ func (g *guard) finish(ctx context.Context) error {
 }
 
 // each calls do for every part that has not failed, and notes failures. Those that trying again won't mend are problems,
-// not errors.
+// not errors. Where somebody else has the lock of the tables the other parts are not tried: each would wait for it.
 func (g *guard) each(do func(*part) error) error {
 	var all []error
 	for _, p := range g.parts {
@@ -149,13 +174,16 @@ func (g *guard) each(do func(*part) error) error {
 		default:
 			p.ready, p.looked = false, false // compare in full next time
 			all = append(all, fmt.Errorf("putting up the part %s of the guard: %w", p.def.name, err))
+			if xtables.IsBusy(err) {
+				return errors.Join(all...)
+			}
 		}
 	}
 	return errors.Join(all...)
 }
 
 // needed reports whether the part has anything to do.
-func (p *part) needed() bool { return len(p.sets[0].count) > 0 }
+func (p *part) needed() bool { return !p.sets[0].empty() }
 
 // install makes sets, chain and jumps, and compares the sets with what is wanted.
 func (g *guard) install(ctx context.Context, p *part) error {
@@ -165,7 +193,7 @@ func (g *guard) install(ctx context.Context, p *part) error {
 	if g.sets == nil {
 		return g.err
 	}
-	tool, err := g.tool(ctx)
+	tool, err := g.rules(ctx)
 	if err != nil {
 		return err
 	}
@@ -212,7 +240,7 @@ func (g *guard) leave(ctx context.Context, p *part) error {
 			return nil
 		}
 	}
-	tool, err := g.tool(ctx)
+	tool, err := g.rules(ctx)
 	if err != nil {
 		return err
 	}
@@ -297,6 +325,7 @@ func (g *guard) intact() (string, error) {
 
 // resync makes the next prepare and finish compare in full.
 func (g *guard) resync() {
+	g.found, g.missing = nil, nil
 	for _, p := range g.parts {
 		p.ready, p.looked, p.failed = false, false, nil
 	}

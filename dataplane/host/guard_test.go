@@ -32,7 +32,9 @@ type kernel struct {
 func newKernel(t *testing.T) *kernel {
 	return &kernel{
 		t: t, sets: map[string]map[ipset.Entry]bool{}, kinds: map[string]ipset.Kind{},
-		chains: map[string][]string{"filter INPUT": nil, "mangle PREROUTING": nil, "mangle OUTPUT": nil},
+		chains: map[string][]string{
+			"filter INPUT": nil, "filter FORWARD": nil, "filter OUTPUT": nil, "mangle PREROUTING": nil, "mangle OUTPUT": nil,
+		},
 	}
 }
 
@@ -207,27 +209,35 @@ func wanted(want, applied map[balancer.Key]*balancer.Frontend, held map[netip.Ad
 	all := map[string]map[ipset.Entry]bool{}
 	for _, def := range parts() {
 		for i, s := range def.sets {
-			entries := map[ipset.Entry]bool{}
-			collect := func(frontends map[balancer.Key]*balancer.Frontend) {
+			collect := func(frontends map[balancer.Key]*balancer.Frontend) map[ipset.Entry]bool {
+				entries := map[ipset.Entry]bool{}
 				for _, f := range frontends {
 					for _, e := range s.entries(f) {
 						entries[e] = true
 					}
 				}
+				return entries
 			}
+			entries := map[ipset.Entry]bool{}
+			nobody := false // passes the gate
 			switch {
 			case s.name == heldSet:
 				for a := range held {
 					entries[ipset.Entry{Addr: a}] = true
 				}
+				nobody = len(entries) == 0
 			case s.early:
-				collect(want)
-				collect(applied)
+				entries = collect(want)
+				maps.Copy(entries, collect(applied))
+				nobody = len(entries) == 0
 			default:
-				collect(applied)
+				entries = collect(want)
+				nobody = len(entries) == 0
+				both := collect(applied)
+				maps.DeleteFunc(entries, func(e ipset.Entry, _ bool) bool { return !both[e] })
 			}
-			if i == 0 && len(entries) == 0 {
-				break // nobody passes the gate, so the part is not there
+			if i == 0 && nobody {
+				break // so the part is not there
 			}
 			all[setName(s.name, ipset.IPv4)] = entries
 		}
@@ -259,7 +269,7 @@ func TestGuardHistories(t *testing.T) {
 			case 0: // a restart: another guard over what is there
 				g = guardOver(k, ipset.IPv4)
 				for a := range held {
-					g.held().want(ipset.Entry{Addr: a}, 1)
+					g.held.want(ipset.Entry{Addr: a}, 1)
 				}
 				for _, f := range want {
 					g.want(f, 1, false)
@@ -281,16 +291,16 @@ func TestGuardHistories(t *testing.T) {
 			a := netip.AddrFrom4([4]byte{10, 96, 0, byte(r.IntN(3))})
 			if by := 1; held[a] {
 				delete(held, a)
-				g.held().want(ipset.Entry{Addr: a}, -by)
+				g.held.want(ipset.Entry{Addr: a}, -by)
 			} else {
 				held[a] = true
-				g.held().want(ipset.Entry{Addr: a}, by)
+				g.held.want(ipset.Entry{Addr: a}, by)
 			}
 			if err := g.prepare(t.Context()); err == nil {
-				checkRestricted(t, seed, step, k, wanted(want, applied, held))
+				checkPrepared(t, seed, step, k, wanted(want, applied, held), wanted(want, want, held))
 			}
 			if r.IntN(4) > 0 {
-				follow(g, applied, want)
+				follow(r, g, applied, want)
 			}
 			if err := g.finish(t.Context()); err != nil {
 				continue
@@ -316,8 +326,13 @@ func edit(r *rand.Rand, g *guard, frontends map[balancer.Key]*balancer.Frontend)
 		if r.IntN(3) == 0 {
 			sources([]string{"10.0.0.0/8", "0.0.0.0/0", "192.0.2.0/24", "fd00::/8"}[r.IntN(4)], "198.51.100.7/32")(f)
 		}
-		if r.IntN(3) == 0 {
+		switch r.IntN(6) {
+		case 0, 1:
 			dropping(f)
+		case 2:
+			f.Backends = nil
+		case 3:
+			f.Backends[0].State = balancer.Draining
 		}
 		f.NodePort = r.IntN(4) == 0
 		if old := frontends[f.Key]; old != nil {
@@ -332,26 +347,39 @@ func edit(r *rand.Rand, g *guard, frontends map[balancer.Key]*balancer.Frontend)
 	}
 }
 
-// follow makes applied what is wanted.
-func follow(g *guard, applied, want map[balancer.Key]*balancer.Frontend) {
+// follow makes applied what is wanted, but for keys of which nothing is known.
+func follow(r *rand.Rand, g *guard, applied, want map[balancer.Key]*balancer.Frontend) {
 	for _, f := range applied {
 		g.want(f, -1, true)
 	}
 	clear(applied)
 	for k, f := range want {
+		if r.IntN(8) == 0 {
+			f = &balancer.Frontend{Key: k}
+		}
 		g.want(f, 1, true)
 		applied[k] = f
 	}
 }
 
-// checkRestricted holds every early entry to being there after prepare.
-func checkRestricted(t *testing.T, seed uint64, step int, k *kernel, want map[string]map[ipset.Entry]bool) {
+// checkPrepared holds every early entry to being there after prepare, and every other to being what is wanted: what is
+// to serve is not rejected, and what is not to serve is not open.
+func checkPrepared(t *testing.T, seed uint64, step int, k *kernel, all, asked map[string]map[ipset.Entry]bool) {
 	t.Helper()
 	for _, def := range parts() {
 		for _, s := range def.sets {
-			for e := range want[setName(s.name, ipset.IPv4)] {
-				if s.early && !k.sets[setName(s.name, ipset.IPv4)][e] {
-					t.Fatalf("seed %d step %d: after prepare, %s lacks %v", seed, step, s.name, e)
+			name := setName(s.name, ipset.IPv4)
+			if s.early {
+				for e := range all[name] {
+					if !k.sets[name][e] {
+						t.Fatalf("seed %d step %d: after prepare, %s lacks %v", seed, step, s.name, e)
+					}
+				}
+				continue
+			}
+			for e := range k.sets[name] {
+				if !asked[name][e] && all[setName(def.sets[0].name, ipset.IPv4)] != nil {
+					t.Fatalf("seed %d step %d: after prepare, %s still has %v", seed, step, s.name, e)
 				}
 			}
 		}
@@ -380,9 +408,13 @@ func checkRules(t *testing.T, seed uint64, step int, k *kernel) {
 func TestGuardBudget(t *testing.T) {
 	k := newKernel(t)
 	g := guardOver(k, ipset.IPv4)
-	g.held().want(ipset.Entry{Addr: netip.MustParseAddr("10.96.0.1")}, 1)
+	both := func(f *balancer.Frontend, by int) {
+		g.want(f, by, false)
+		g.want(f, by, true)
+	}
+	g.held.want(ipset.Entry{Addr: netip.MustParseAddr("10.96.0.1")}, 1)
 	for port := range 2000 {
-		g.want(frontend(fmt.Sprintf("10.96.0.1:%d", 1+port)), 1, true)
+		both(frontend(fmt.Sprintf("10.96.0.1:%d", 1+port)), 1)
 	}
 	if err := errors.Join(g.prepare(t.Context()), g.finish(t.Context())); err != nil {
 		t.Fatal(err)
@@ -394,11 +426,11 @@ func TestGuardBudget(t *testing.T) {
 	}{
 		{"nothing", func() {}, 0},
 		{"a frontend's backends", func() {
-			g.want(frontend("10.96.0.1:80"), -1, true)
-			g.want(frontend("10.96.0.1:80"), 1, true)
+			both(frontend("10.96.0.1:80"), -1)
+			both(frontend("10.96.0.1:80"), 1)
 		}, 0},
-		{"one frontend more", func() { g.want(frontend("10.96.0.1:5000"), 1, true) }, 1},
-		{"one frontend less", func() { g.want(frontend("10.96.0.1:5000"), -1, true) }, 1},
+		{"one frontend more", func() { both(frontend("10.96.0.1:5000"), 1) }, 1},
+		{"one frontend less", func() { both(frontend("10.96.0.1:5000"), -1) }, 1},
 	} {
 		before := k.ops
 		c.do()

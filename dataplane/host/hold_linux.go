@@ -30,14 +30,10 @@ const needPrivilege = "adding it needs the capability CAP_NET_ADMIN: run as root
 
 // decide says who holds a needed address, or will when what it asks for is done. It changes nothing.
 func (h *Host) decide(a netip.Addr) (Held, step) {
-	device, recorded := h.ledger.Addresses[a]
-	link := 0
-	if recorded {
-		link = h.view.link(device)
-	}
-	ours := link != 0 && h.view.has(a, link)
+	on, recorded := h.ledger.Addresses[a]
+	ours := recorded && h.view.has(a, h.view.link(on))
 	otherwise := func(where, note string, next step) (Held, step) {
-		if ours || recorded {
+		if recorded {
 			next = release
 		}
 		return Held{Addr: a, Where: where, Note: note}, next
@@ -45,8 +41,13 @@ func (h *Host) decide(a netip.Addr) (Held, step) {
 	switch {
 	case a.IsLoopback():
 		return otherwise(onHost, "loopback", keep)
-	case h.view.elsewhere(a, link):
+	case h.elsewhere(a):
 		return otherwise(onHost, "", keep)
+	case !h.want.Has(a): // a frontend is left on it: what is there stays for that, and nothing is added
+		if ours {
+			return Held{Addr: a, Where: on}, keep
+		}
+		return Held{Addr: a}, wait
 	case !h.opts.Bind:
 		return otherwise(nowhere, "bind = false, and nobody has added it to this host", wait)
 	}
@@ -54,12 +55,26 @@ func (h *Host) decide(a netip.Addr) (Held, step) {
 	switch {
 	case err != nil:
 		return Held{a, nowhere, err.Error()}, wait
-	case ours && link == to.index:
+	case ours && on == to.name && len(h.ledger.Leaving[a]) == 0:
 		return Held{a, to.name, to.note}, keep
-	case ours:
+	case ours || len(h.ledger.Leaving[a]) > 0:
 		return Held{a, to.name, to.note}, move
 	}
 	return Held{a, to.name, to.note}, add
+}
+
+// elsewhere reports whether the address is anywhere but where vipd has put it.
+func (h *Host) elsewhere(a netip.Addr) bool {
+	places := len(h.view.addrs[a])
+	if places == 0 {
+		return false
+	}
+	for _, device := range h.ledger.devices(a) {
+		if h.view.has(a, h.view.link(device)) {
+			places--
+		}
+	}
+	return places > 0
 }
 
 // settle decides with the device made and up, if the address is to be on it.
@@ -72,61 +87,83 @@ func (h *Host) settle(a netip.Addr) (Held, step) {
 	return held, next
 }
 
-// hold brings every dirty address to where it should be, with the guard up before.
-func (h *Host) hold(ctx context.Context) error {
-	var todo [3][]netip.Addr // add, release, move
+// plan says what is to be done about every dirty address.
+func (h *Host) plan() map[step][]netip.Addr {
 	maps.Copy(h.dirty, h.retry)
 	clear(h.retry)
+	todo := map[step][]netip.Addr{}
 	for _, a := range slices.SortedFunc(maps.Keys(h.dirty), netip.Addr.Compare) {
 		if !h.needed(a) {
 			continue
 		}
 		held, next := h.settle(a)
-		h.held = h.held.Set(a, held)
-		switch next {
-		case add:
-			todo[0] = append(todo[0], a)
-		case release:
-			todo[1] = append(todo[1], a)
-		case move:
-			todo[2] = append(todo[2], a)
+		if h.held = h.held.Set(a, held); held.Where == "" {
+			h.held = h.held.Delete(a)
 		}
+		todo[next] = append(todo[next], a)
 	}
 	clear(h.dirty)
-	fresh := slices.Concat(todo[0], todo[2])
-	old := map[netip.Addr]string{}
+	return todo
+}
+
+// hold brings every dirty address to where it should be, with the guard up before.
+func (h *Host) hold(ctx context.Context) error {
+	todo := h.plan()
+	if unseen, err := h.unseen(todo[add]); unseen || err != nil {
+		maps.Copy(h.dirty, h.wantedOrApplied())
+		if err != nil {
+			return err
+		}
+		todo = h.plan()
+	}
+	fresh := slices.Concat(todo[add], todo[move])
 	for _, a := range fresh {
-		old[a] = h.ledger.Addresses[a]
 		h.record(a, h.device.name)
 	}
 	var all []error
 	if err := h.ledger.save(); err != nil {
-		all = append(all, h.refuse(fresh, old, err))
-		fresh, todo[2] = nil, nil
+		all = append(all, h.refuse(fresh, err))
+		fresh = nil
 	}
 	h.publish()
-	for _, g := range h.guards {
-		all = append(all, g.prepare(ctx))
-	}
-	for _, a := range todo[2] {
-		all = append(all, h.remove(a, old[a]))
+	for family, g := range h.guards {
+		if err := g.prepare(ctx); err != nil {
+			all = append(all, err)
+			fresh = h.putOff(fresh, family, err)
+		}
 	}
 	all = append(all, h.addAll(ctx, fresh))
-	for _, a := range todo[1] {
+	for _, a := range todo[release] {
 		all = append(all, h.removeOurs(a))
 	}
 	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.ledger.save())
+	h.announceAll()
 	h.publish()
 	return errors.Join(all...)
 }
 
-// refuse takes back that addresses were to be added, because that can't be recorded.
-func (h *Host) refuse(addrs []netip.Addr, old map[netip.Addr]string, err error) error {
+// unseen asks the kernel once more before addresses are added that the view does not have: what the host has for its own
+// must not come behind the guard. true: there was one, and the view is a new one.
+func (h *Host) unseen(addrs []netip.Addr) (bool, error) {
 	for _, a := range addrs {
-		h.unrecord(a)
-		if old[a] != "" {
-			h.record(a, old[a])
+		routes, err := h.nl.RouteGet(a.AsSlice())
+		if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
+			continue
 		}
+		// It is the host's own, or others have a local route to its network. Only the addresses themselves tell.
+		v, err := readView(h.nl)
+		if err != nil {
+			return false, err
+		}
+		h.view = v
+		return true, nil
+	}
+	return false, nil
+}
+
+// refuse puts off what was to be added, because that can't be recorded.
+func (h *Host) refuse(addrs []netip.Addr, err error) error {
+	for _, a := range addrs {
 		if isDenied(err) {
 			h.deny(a, fmt.Sprintf("%s (%v)", needPrivilege, err))
 		} else {
@@ -139,42 +176,48 @@ func (h *Host) refuse(addrs []netip.Addr, old map[netip.Addr]string, err error) 
 	return err
 }
 
-// addAll adds addresses to the device, with their routes, and announces them.
+// putOff leaves out the addresses of a family whose guard does not stand for the reason err: they would be open on every
+// port. It returns the others.
+func (h *Host) putOff(addrs []netip.Addr, family int, err error) []netip.Addr {
+	return slices.DeleteFunc(addrs, func(a netip.Addr) bool {
+		if familyOf(a) == family {
+			h.fail(a, err)
+		}
+		return familyOf(a) == family
+	})
+}
+
+// addAll adds addresses to the device, after it has taken away those that are on another.
 func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 	var all []error
-	var added []netip.Addr
 	for i, a := range addrs {
 		if ctx.Err() != nil {
 			for _, rest := range addrs[i:] {
-				h.unrecord(rest)
-				h.retry[rest] = true
+				h.fail(rest, ctx.Err())
 			}
 			break
 		}
 		if i%1000 == 999 { // before the kernel runs out of room for the events that this makes
 			h.catchUp()
 		}
+		for _, device := range slices.Clone(h.ledger.Leaving[a]) {
+			if err := h.remove(a, device); err != nil {
+				all = append(all, err)
+				h.retry[a] = true
+				continue
+			}
+			h.ledger.left(a, device)
+		}
 		err := h.add(a)
 		switch {
 		case err == nil:
-			added = append(added, a)
-			continue
 		case errors.Is(err, syscall.EPERM):
-			h.unrecord(a)
 			h.deny(a, needPrivilege)
-			continue
 		case errors.Is(err, syscall.EACCES) && a.Is6():
-			h.unrecord(a)
 			h.deny(a, fmt.Sprintf("IPv6 is disabled on %s: sysctl -w net.ipv6.conf.%s.disable_ipv6=0", h.device.name, h.device.name))
-			continue
-		}
-		h.unrecord(a)
-		h.fail(a, err)
-		all = append(all, err)
-	}
-	if h.device.kind == realDevice && len(added) > 0 {
-		if err := announce(h.device.index, added); err != nil {
-			all = append(all, fmt.Errorf("announcing %d addresses on %s: %w", len(added), h.device.name, err))
+		default:
+			h.fail(a, err)
+			all = append(all, err)
 		}
 	}
 	return errors.Join(all...)
@@ -182,16 +225,25 @@ func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 
 // fail notes why an address could not be added, and has it tried again.
 func (h *Host) fail(a netip.Addr, err error) {
-	h.held = h.held.Set(a, Held{a, nowhere, err.Error()})
+	h.deny(a, err.Error())
 	h.retry[a] = true
 }
 
-// deny notes that an address can't be added here. Only a resync tries again.
+// deny notes that an address was not added. Only a resync tries again. One that was to be moved is where it was.
 func (h *Host) deny(a netip.Addr, note string) {
-	h.held = h.held.Set(a, Held{a, nowhere, note})
+	where := nowhere
+	for _, device := range h.ledger.Leaving[a] {
+		if h.view.has(a, h.view.link(device)) {
+			where = device
+		}
+	}
+	if len(h.ledger.Leaving[a]) == 0 {
+		h.unrecord(a)
+	}
+	h.held = h.held.Set(a, Held{a, where, note})
 }
 
-// add adds one address to the device.
+// add adds one address to the device. Its route is to follow.
 func (h *Host) add(a netip.Addr) error {
 	err := h.nl.AddrAdd(nil, h.address(a, h.device))
 	if err != nil && !errors.Is(err, syscall.EEXIST) {
@@ -203,7 +255,11 @@ func (h *Host) add(a netip.Addr) error {
 	}
 	h.log.Debug("added an address", "address", a, "device", h.device.name)
 	delete(h.routed, a)
-	return h.route(a)
+	h.unrouted[a] = notYet
+	if h.device.kind == realDevice {
+		h.unannounced[a] = true
+	}
+	return nil
 }
 
 // address describes the address on the device. On devices that lead nowhere its scope is the host, so that the kernel
@@ -224,10 +280,12 @@ func single(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// removeOurs takes away an address that we added, and forgets it.
+// removeOurs takes away an address that we added, from wherever it may be, and forgets it.
 func (h *Host) removeOurs(a netip.Addr) error {
-	if err := h.remove(a, h.ledger.Addresses[a]); err != nil {
-		return err
+	for _, device := range h.ledger.devices(a) {
+		if err := h.remove(a, device); err != nil {
+			return err
+		}
 	}
 	h.unrecord(a)
 	return nil
@@ -236,6 +294,8 @@ func (h *Host) removeOurs(a netip.Addr) error {
 // remove takes an address and its route from a device. Where it is gone already there is nothing to do.
 func (h *Host) remove(a netip.Addr, device string) error {
 	delete(h.shadowed, a)
+	delete(h.unrouted, a)
+	delete(h.unannounced, a)
 	if err := h.unroute(a); err != nil {
 		return err
 	}
@@ -254,6 +314,11 @@ func (h *Host) remove(a netip.Addr, device string) error {
 
 // removeUnneeded removes the addresses that neither are wanted nor have a frontend left.
 func (h *Host) removeUnneeded(ctx context.Context) error {
+	if h.full || h.stale { // what can't be seen must not count as gone
+		if err := h.look(); err != nil {
+			return err
+		}
+	}
 	var all []error
 	for _, a := range slices.SortedFunc(maps.Keys(h.leaving), netip.Addr.Compare) {
 		if h.needed(a) {
@@ -291,7 +356,8 @@ func (h *Host) clear() error {
 
 // wantsStrictARP reports whether VIPs are held on a device that leads nowhere, about which neighbours may ask.
 func (h *Host) wantsStrictARP() bool {
-	return h.opts.StrictARP && h.device.kind != realDevice && h.holds(0)
+	d, err := h.holder()
+	return h.opts.StrictARP && err == nil && d.kind != realDevice && h.holds(0)
 }
 
 // strictARP sets what keeps the host silent about its VIPs.

@@ -2,9 +2,12 @@ package host
 
 import (
 	"cmp"
+	"fmt"
 	"log/slog"
 	"net/netip"
 
+	"vipd/balancer"
+	"vipd/balancer/snap"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -58,6 +61,18 @@ const (
 	onHost  = "host"
 	nowhere = "none"
 )
+
+// notLocal is the problem with a wanted VIP that nobody holds.
+func notLocal(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) balancer.Problem {
+	p := balancer.Problem{Severity: balancer.SeverityError, Field: "vips", Text: fmt.Sprintf("%s is not local: %s", held.Addr, held.Note)}
+	for key, f := range wanted.From(balancer.Key{Addr: held.Addr}) {
+		if key.Addr == held.Addr {
+			p.Service = f.Service
+		}
+		break
+	}
+	return p
+}
 
 // usable reports whether a local address can be a node's own for node ports.
 func usable(a netip.Addr) bool {

@@ -64,8 +64,15 @@ type Host struct {
 	// them each VIP's route carries.
 	source [2]netip.Addr
 	routed map[netip.Addr]netip.Addr
-	// rerouting: every route has to be compared with what is right.
-	rerouting bool
+	// renumbered: others' addresses of the family have changed since a source was looked for.
+	renumbered [2]bool
+	// unrouted are held addresses whose route is not right yet, with the reason; asleep: some wait for the device to come
+	// up.
+	unrouted map[netip.Addr]string
+	asleep   bool
+	// unannounced are those of which the neighbours have not been told, and unheard is why.
+	unannounced map[netip.Addr]bool
+	unheard     string
 
 	// arriving are IPv6 addresses that the kernel is still adding; shadowed are those whose route from the kernel has to
 	// go.
@@ -93,6 +100,7 @@ func New(o Options) (*Host, error) {
 	h := &Host{
 		opts: o, log: o.Log, sys: procSysctls{}, full: true,
 		appliedAt: map[netip.Addr]int{}, dirty: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}, retry: map[netip.Addr]bool{},
+		unrouted: map[netip.Addr]string{}, unannounced: map[netip.Addr]bool{},
 		arriving: map[netip.Addr]bool{}, shadowed: map[netip.Addr]bool{}, routed: map[netip.Addr]netip.Addr{},
 		newLink: func(name string) netlink.Link {
 			return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
@@ -121,7 +129,7 @@ func New(o Options) (*Host, error) {
 	}
 	for a := range h.ledger.Addresses {
 		h.added = h.added.Set(a, h.ledger.Addresses[a])
-		h.guard(a).held().want(ipset.Entry{Addr: a}, 1)
+		h.guard(a).held.want(ipset.Entry{Addr: a}, 1)
 	}
 	h.publish()
 	return h, nil
@@ -167,7 +175,12 @@ func (h *Host) Close() error {
 	return h.events.close()
 }
 
-// Release removes all that this Host holds and made, as if nothing were wanted.
+// Refuse has the addresses that vipd holds refuse new connections, while what is established goes on: for the time in
+// which a dataplane is closed, when nobody else is to answer in its place. Release follows.
+func (h *Host) Refuse(ctx context.Context) error { return h.Prepare(ctx, balancer.Desired{}) }
+
+// Release removes all that this Host holds and made, as if nothing were wanted: the addresses first, which refuse new
+// connections by then, and the guard after them.
 func (h *Host) Release(ctx context.Context) error {
 	h.Resync()
 	none := balancer.Desired{}
@@ -252,7 +265,7 @@ func (h *Host) Resync() {
 
 // publish shows the state to other goroutines.
 func (h *Host) publish() {
-	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: h.arp}
+	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: append(h.arp[:len(h.arp):len(h.arp)], h.unfinished()...)}
 	for _, g := range h.guards {
 		p.other = append(p.other[:len(p.other):len(p.other)], g.problems()...)
 	}
@@ -263,18 +276,10 @@ func (h *Host) publish() {
 func (h *Host) Problems() []balancer.Problem {
 	p := h.public.Load()
 	out := p.other[:len(p.other):len(p.other)]
-	for a, held := range p.held.All() {
-		if held.Where != nowhere {
-			continue
+	for _, held := range p.held.All() {
+		if held.Where == nowhere {
+			out = append(out, notLocal(held, p.wanted))
 		}
-		problem := balancer.Problem{Severity: balancer.SeverityError, Field: "vips", Text: fmt.Sprintf("%s is not local: %s", a, held.Note)}
-		for key, f := range p.wanted.From(balancer.Key{Addr: a}) {
-			if key.Addr == a {
-				problem.Service = f.Service
-			}
-			break
-		}
-		out = append(out, problem)
 	}
 	return out
 }

@@ -42,6 +42,9 @@ func (h *Host) Close() error { return nil }
 // Release does nothing.
 func (h *Host) Release(context.Context) error { return nil }
 
+// Refuse does nothing.
+func (h *Host) Refuse(context.Context) error { return nil }
+
 // Prepare looks which VIPs are local.
 func (h *Host) Prepare(_ context.Context, want balancer.Desired) error {
 	local, err := interfaceAddrs()
@@ -77,14 +80,7 @@ func (h *Host) Problems() []balancer.Problem {
 		if held.Where != nowhere {
 			continue
 		}
-		problem := balancer.Problem{Field: "vips", Severity: balancer.SeverityError, Text: fmt.Sprintf("%s is not local: %s", held.Addr, held.Note)}
-		for key, f := range p.wanted.From(balancer.Key{Addr: held.Addr}) {
-			if key.Addr == held.Addr {
-				problem.Service = f.Service
-			}
-			break
-		}
-		out = append(out, problem)
+		out = append(out, notLocal(held, p.wanted))
 	}
 	return out
 }

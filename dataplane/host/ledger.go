@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // ledgerFile is its name in the run folder.
@@ -23,11 +24,14 @@ type ledger struct {
 	Links map[string]bool `json:"links,omitempty"`
 	// Addresses are those that vipd added, with their devices.
 	Addresses map[netip.Addr]string `json:"addresses,omitempty"`
+	// Leaving are the devices from which an address is being moved: it may still be there too.
+	Leaving map[netip.Addr][]string `json:"leaving,omitempty"`
 	// Sysctls are those that vipd changed.
 	Sysctls map[string]sysctlRecord `json:"sysctls,omitempty"`
 
-	path    string
-	written []byte
+	path string
+	// changed: what was written last, or read, is not what the rest says.
+	changed bool
 }
 
 // sysctlRecord is a sysctl's value before vipd, and the one that vipd gave it.
@@ -42,7 +46,7 @@ func loadLedger(dir, boot, namespace string) (*ledger, error) {
 	fresh := func() *ledger {
 		return &ledger{
 			Boot: boot, Namespace: namespace, path: filepath.Join(dir, ledgerFile),
-			Links: map[string]bool{}, Addresses: map[netip.Addr]string{}, Sysctls: map[string]sysctlRecord{},
+			Links: map[string]bool{}, Addresses: map[netip.Addr]string{}, Leaving: map[netip.Addr][]string{}, Sysctls: map[string]sysctlRecord{},
 		}
 	}
 	l := fresh()
@@ -54,35 +58,108 @@ func loadLedger(dir, boot, namespace string) (*ledger, error) {
 		return l, fmt.Errorf("reading the ledger: %w", err)
 	}
 	if err := json.Unmarshal(text, l); err != nil {
-		return fresh(), fmt.Errorf("reading the ledger %s: %w", l.path, err)
+		l = fresh()
+		l.changed = true
+		return l, fmt.Errorf("reading the ledger %s: %w", l.path, err)
 	}
 	if l.Boot != boot || l.Namespace != namespace {
-		return fresh(), nil
+		l = fresh()
+		l.changed = true
 	}
-	l.written = text
 	return l, nil
 }
 
-// save writes the ledger if it differs from what was written last. An empty one is no file.
+// setLink notes that vipd is about to make a device, or that it did.
+func (l *ledger) setLink(name string) {
+	l.changed = l.changed || !l.Links[name]
+	l.Links[name] = true
+}
+
+// dropLink forgets a device.
+func (l *ledger) dropLink(name string) {
+	l.changed = l.changed || l.Links[name]
+	delete(l.Links, name)
+}
+
+// setSysctl notes that vipd is about to change a sysctl.
+func (l *ledger) setSysctl(name string, r sysctlRecord) {
+	l.changed = l.changed || l.Sysctls[name] != r
+	l.Sysctls[name] = r
+}
+
+// dropSysctl forgets a sysctl.
+func (l *ledger) dropSysctl(name string) {
+	if _, ok := l.Sysctls[name]; ok {
+		l.changed = true
+		delete(l.Sysctls, name)
+	}
+}
+
+// setAddress notes that an address is on a device, or about to be. Where it was on another it is leaving that, until
+// left says that it is not there any more.
+func (l *ledger) setAddress(a netip.Addr, device string) {
+	old := l.Addresses[a]
+	if old == device {
+		return
+	}
+	l.changed = true
+	l.left(a, device)
+	if old != "" {
+		l.Leaving[a] = append(l.Leaving[a], old)
+	}
+	l.Addresses[a] = device
+}
+
+// left notes that an address is not on a device any more that it was leaving.
+func (l *ledger) left(a netip.Addr, device string) {
+	i := slices.Index(l.Leaving[a], device)
+	if i < 0 {
+		return
+	}
+	l.changed = true
+	if l.Leaving[a] = slices.Delete(l.Leaving[a], i, i+1); len(l.Leaving[a]) == 0 {
+		delete(l.Leaving, a)
+	}
+}
+
+// dropAddress forgets an address.
+func (l *ledger) dropAddress(a netip.Addr) {
+	if _, ok := l.Addresses[a]; ok {
+		l.changed = true
+		delete(l.Addresses, a)
+		delete(l.Leaving, a)
+	}
+}
+
+// devices returns all that an address may be on because of vipd.
+func (l *ledger) devices(a netip.Addr) []string {
+	device, ok := l.Addresses[a]
+	if !ok {
+		return nil
+	}
+	return append(slices.Clone(l.Leaving[a]), device)
+}
+
+// save writes the ledger if it was changed. An empty one is no file.
 func (l *ledger) save() error {
+	if !l.changed {
+		return nil
+	}
 	if l.empty() {
-		l.written = nil
 		if err := os.Remove(l.path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 			return fmt.Errorf("removing the ledger: %w", err)
 		}
+		l.changed = false
 		return nil
 	}
 	text, err := json.MarshalIndent(l, "", "\t")
 	if err != nil {
 		return fmt.Errorf("writing the ledger: %w", err)
 	}
-	if string(text) == string(l.written) {
-		return nil
-	}
 	if err := replaceFile(l.path, text); err != nil {
 		return fmt.Errorf("writing the ledger: %w", err)
 	}
-	l.written = text
+	l.changed = false
 	return nil
 }
 

@@ -14,9 +14,9 @@ func TestLedger(t *testing.T) {
 		t.Fatalf("without a file: %+v, %v", l, err)
 	}
 	vip := netip.MustParseAddr("10.96.0.10")
-	l.Addresses[vip] = "lo"
-	l.Links["vipd0"] = true
-	l.Sysctls["net.x"] = sysctlRecord{Old: "0", Set: "1"}
+	l.setAddress(vip, "lo")
+	l.setLink("vipd0")
+	l.setSysctl("net.x", sysctlRecord{Old: "0", Set: "1"})
 	if err := l.save(); err != nil {
 		t.Fatal(err)
 	}
@@ -37,9 +37,9 @@ func TestLedger(t *testing.T) {
 	if err != nil || len(files) != 1 {
 		t.Errorf("files: %v, %v; want the ledger alone", files, err)
 	}
-	clear(l.Addresses)
-	clear(l.Links)
-	clear(l.Sysctls)
+	l.dropAddress(vip)
+	l.dropLink("vipd0")
+	l.dropSysctl("net.x")
 	if err := l.save(); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -20,30 +21,37 @@ func (h *Host) look() error {
 	if complete && !h.full && !h.stale {
 		return nil
 	}
-	h.stale = false
-	if h.view, err = readView(h.nl); err != nil {
+	h.stale = true // until all of this has succeeded
+	v, err := readView(h.nl)
+	if err != nil {
 		return err
 	}
-	h.device = holder{}
+	h.view, h.device, h.renumbered = v, holder{}, [2]bool{true, true}
 	if h.full {
-		h.full = false
 		h.adopt()
 		if err := h.readRoutes(); err != nil {
 			return err
 		}
 		clear(h.source[:])
-		h.rerouting = true
 	}
-	for a := range h.want.Keys() {
-		h.dirty[a] = true
-	}
-	for a := range h.appliedAt {
-		h.dirty[a] = true
-	}
+	h.full, h.stale = false, false
+	maps.Copy(h.dirty, h.wantedOrApplied())
 	for a := range h.ledger.Addresses {
 		h.dirty[a], h.leaving[a] = true, true
 	}
 	return nil
+}
+
+// wantedOrApplied is every address in use.
+func (h *Host) wantedOrApplied() map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	for a := range h.want.Keys() {
+		all[a] = true
+	}
+	for a := range h.appliedAt {
+		all[a] = true
+	}
+	return all
 }
 
 // catchUp takes in events in the middle of work.
@@ -63,10 +71,19 @@ func (h *Host) take(c change) {
 			delete(h.arriving, c.addr)
 		}
 		h.dirty[c.addr] = true
+		if !h.added.Has(c.addr) {
+			h.renumbered[familyOf(c.addr)] = true
+		}
 		return
 	}
-	if c.link == h.device.index && h.device.index != 0 && (c.gone || !c.device.up) {
-		h.full, h.downed = true, true // its routes are gone with it
+	was := h.view.devices[c.link]
+	if c.link == h.device.index && h.device.index != 0 {
+		if c.gone || was.up && !c.device.up {
+			h.full, h.downed = true, true // its routes are gone with it
+		}
+		if !was.running && c.device.running && h.device.kind == realDevice {
+			h.announceAgain()
+		}
 	}
 	if c.gone {
 		delete(h.view.devices, c.link)
@@ -81,7 +98,7 @@ func (h *Host) adopt() {
 	if err != nil || !h.madeByUs(link) {
 		return
 	}
-	h.ledger.Links[h.opts.Interface] = true
+	h.ledger.setLink(h.opts.Interface)
 	for a := range h.view.addrs {
 		if h.view.has(a, link.Attrs().Index) && !a.IsLinkLocalUnicast() {
 			h.record(a, h.opts.Interface)
@@ -92,22 +109,25 @@ func (h *Host) adopt() {
 // record notes that an address is ours.
 func (h *Host) record(a netip.Addr, device string) {
 	if _, ok := h.ledger.Addresses[a]; !ok {
-		h.guard(a).held().want(ipset.Entry{Addr: a}, 1)
+		h.guard(a).held.want(ipset.Entry{Addr: a}, 1)
 	}
-	h.ledger.Addresses[a] = device
+	h.ledger.setAddress(a, device)
 	h.added = h.added.Set(a, device)
 }
 
 // unrecord notes that an address is not ours any more.
 func (h *Host) unrecord(a netip.Addr) {
 	if _, ok := h.ledger.Addresses[a]; ok {
-		h.guard(a).held().want(ipset.Entry{Addr: a}, -1)
+		h.guard(a).held.want(ipset.Entry{Addr: a}, -1)
 	}
-	delete(h.ledger.Addresses, a)
+	h.ledger.dropAddress(a)
+	delete(h.unrouted, a)
+	delete(h.unannounced, a)
 	h.added = h.added.Delete(a)
 }
 
-// Intact looks at what has happened to addresses since the last look, and every few seconds at the guard.
+// Intact looks at what has happened to addresses since the last look, and every few seconds at the guard. What could
+// not be announced yet it announces.
 func (h *Host) Intact(ctx context.Context) (string, error) {
 	if h.full {
 		return "", ctx.Err() // nothing was prepared yet, or Resync was called: Prepare is due anyway
@@ -133,6 +153,13 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	}
 	if reason := h.sourceChanged(); reason != "" {
 		return reason, nil
+	}
+	if h.asleep && h.view.devices[h.device.index].up {
+		return fmt.Sprintf("device %s has come up, and %d addresses on it wait for their routes", h.device.name, len(h.unrouted)), nil
+	}
+	if len(h.unannounced) > 0 {
+		h.announceAll()
+		h.publish()
 	}
 	if time.Since(h.guardLooked) < guardInterval {
 		return "", nil
@@ -166,15 +193,19 @@ func (h *Host) sourceChanged() string {
 		if s.IsValid() && len(h.view.addrs[s]) == 0 {
 			return fmt.Sprintf("the node's address %s is gone", s)
 		}
-		if !s.IsValid() && h.holds(i) && h.anySource(i).IsValid() {
-			return fmt.Sprintf("the node has an address for connections to its VIPs now: %s", h.anySource(i))
+		if s.IsValid() || !h.renumbered[i] || !h.holds(i) {
+			continue
 		}
+		if found := h.anySource(i); found.IsValid() {
+			return fmt.Sprintf("the node has an address for connections to its VIPs now: %s", found)
+		}
+		h.renumbered[i] = false
 	}
 	return ""
 }
 
 // holds reports whether any address of the family is held.
-func (h *Host) holds(family int) bool { return len(h.guards[family].held().count) > 0 }
+func (h *Host) holds(family int) bool { return len(h.guards[family].held.count) > 0 }
 
 // deprecated reports whether the kernel avoids the address as a source.
 func (p local) deprecated() bool {

@@ -25,9 +25,10 @@ type members struct {
 	kernel setKernel
 	family ipset.Family
 	name   string
-	// count says how many want each entry; those that nobody wants are not in it.
-	count map[ipset.Entry]int
-	have  map[ipset.Entry]bool
+	// count says how many want each entry; those that nobody wants are not in it. In sets that are not early it counts
+	// applied frontends, and asked wanted ones.
+	count, asked map[ipset.Entry]int
+	have         map[ipset.Entry]bool
 	// dirty are the entries of which count and have may differ.
 	dirty map[ipset.Entry]bool
 }
@@ -35,17 +36,35 @@ type members struct {
 func newMembers(def setDef, kernel setKernel, family ipset.Family) *members {
 	return &members{
 		def: def, kernel: kernel, family: family, name: setName(def.name, family),
-		count: map[ipset.Entry]int{}, have: map[ipset.Entry]bool{}, dirty: map[ipset.Entry]bool{},
+		count: map[ipset.Entry]int{}, asked: map[ipset.Entry]int{}, have: map[ipset.Entry]bool{}, dirty: map[ipset.Entry]bool{},
 	}
 }
 
 // want changes by how many an entry is wanted.
-func (m *members) want(e ipset.Entry, by int) {
-	m.count[e] += by
-	if m.count[e] <= 0 {
-		delete(m.count, e)
+func (m *members) want(e ipset.Entry, by int) { m.add(m.count, e, by) }
+
+// ask changes how many wanted frontends ask for an entry of a set that is not early.
+func (m *members) ask(e ipset.Entry, by int) { m.add(m.asked, e, by) }
+
+func (m *members) add(to map[ipset.Entry]int, e ipset.Entry, by int) {
+	to[e] += by
+	if to[e] <= 0 {
+		delete(to, e)
 	}
 	m.dirty[e] = true
+}
+
+// wants reports whether the entry shall be there.
+func (m *members) wants(e ipset.Entry) bool {
+	return m.count[e] > 0 && (m.def.early || m.asked[e] > 0)
+}
+
+// empty reports whether nobody wants anything in the set.
+func (m *members) empty() bool {
+	if m.def.early {
+		return len(m.count) == 0
+	}
+	return len(m.asked) == 0
 }
 
 // create makes sure that the set is there, and compares it in full with what is wanted.
@@ -103,10 +122,21 @@ func (m *members) trim() error {
 	return m.flush(m.kernel.Delete, false)
 }
 
+// withdraw deletes what no wanted frontend asks for any more, before another is applied.
+func (m *members) withdraw() error {
+	var change []ipset.Entry
+	for e := range m.dirty {
+		if m.have[e] && m.asked[e] == 0 {
+			change = append(change, e)
+		}
+	}
+	return m.carryOut(m.kernel.Delete, change, false)
+}
+
 func (m *members) flush(apply func(string, []ipset.Entry) error, present bool) error {
 	var change []ipset.Entry
 	for e := range m.dirty {
-		wanted := m.count[e] > 0
+		wanted := m.wants(e)
 		switch {
 		case wanted == m.have[e]:
 			delete(m.dirty, e)
@@ -114,6 +144,11 @@ func (m *members) flush(apply func(string, []ipset.Entry) error, present bool) e
 			change = append(change, e)
 		}
 	}
+	return m.carryOut(apply, change, present)
+}
+
+// carryOut has the kernel make the change, and notes it.
+func (m *members) carryOut(apply func(string, []ipset.Entry) error, change []ipset.Entry, present bool) error {
 	if len(change) == 0 {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // partDef is one concern of the guard: a chain, the jumps to it, and the sets that they look at. The first set is the
-// gate: the jumps match on it, and while it is empty the part is not there at all.
+// gate: the jumps match on it, and while nobody wants anything in it the part is not there at all.
 type partDef struct {
 	name string
 	// loss says what is the matter while the part can't be had.
@@ -31,14 +31,18 @@ type setDef struct {
 	name string
 	kind ipset.Kind
 	// early sets restrict: entries come in before the frontend that they are for is applied, and go after no applied
-	// one needs them. Entries of the others come in after the frontend was applied.
+	// one needs them. Those of the others hold while both the wanted frontend and the applied one ask for them: they come
+	// in after the frontend was applied, and go before another is.
 	early bool
 	// entries are those of one frontend; nil where frontends are not what the set holds.
 	entries func(*balancer.Frontend) []ipset.Entry
 }
 
-// heldSet is the set of addresses that vipd added.
-const heldSet = "held"
+// heldSet is the set of addresses that vipd added, and servedSet that of the ports that they answer on.
+const (
+	heldSet   = "held"
+	servedSet = "served"
+)
 
 // parts is the whole of the guard.
 func parts() []partDef {
@@ -48,20 +52,23 @@ func parts() []partDef {
 			table: "filter", chain: "VIPD-GUARD", bases: []string{"INPUT"}, gateMatch: "dst",
 			sets: []setDef{
 				{name: heldSet, kind: ipset.HashIP, early: true},
-				{name: "served", kind: ipset.HashIPPort, entries: served},
+				{name: servedSet, kind: ipset.HashIPPort, entries: served},
 			},
 			rules: func(family ipset.Family) []string {
-				icmp, unreachable := "icmp", "icmp-port-unreachable"
+				icmp := "icmp"
 				if family == ipset.IPv6 {
-					icmp, unreachable = "ipv6-icmp", "icmp6-port-unreachable"
+					icmp = "ipv6-icmp"
 				}
-				return []string{
-					"-p " + icmp + " -j RETURN",
-					"-m set --match-set %served% dst,dst -j RETURN",
-					"-p tcp -j REJECT --reject-with tcp-reset",
-					"-j REJECT --reject-with " + unreachable,
-				}
+				return append([]string{"-p " + icmp + " -j RETURN", "-m set --match-set %served% dst,dst -j RETURN"}, refusal(family)...)
 			},
+		},
+		{
+			// Where the VIP is held the guard does the same; this is for the host's own addresses, for traffic that is only
+			// routed through here, and for what this host itself sends there.
+			name: "reject", loss: "clients of a service without endpoints may reach a program of this host that listens on its port", severity: balancer.SeverityWarning,
+			table: "filter", chain: "VIPD-REJECT", bases: []string{"INPUT", "FORWARD", "OUTPUT"}, gateMatch: "dst,dst",
+			sets:  []setDef{{name: "rejected", kind: ipset.HashIPPort, entries: rejected}},
+			rules: refusal,
 		},
 		{
 			name: "sources", loss: "source_ranges are not enforced", severity: balancer.SeverityError,
@@ -86,6 +93,15 @@ func parts() []partDef {
 			rules: func(ipset.Family) []string { return []string{"-j DROP"} },
 		},
 	}
+}
+
+// refusal are the rules that tell clients no.
+func refusal(family ipset.Family) []string {
+	unreachable := "icmp-port-unreachable"
+	if family == ipset.IPv6 {
+		unreachable = "icmp6-port-unreachable"
+	}
+	return []string{"-p tcp -j REJECT --reject-with tcp-reset", "-j REJECT --reject-with " + unreachable}
 }
 
 // setName is the kernel's name of a set.
@@ -142,9 +158,10 @@ func place(f *balancer.Frontend) ipset.Entry {
 	return e
 }
 
-// served are the ports that held addresses answer on. Node ports are on addresses that are never held.
+// served are the ports that held addresses answer on: without an active backend the mode lets go of the port, and the
+// host's own program on it would answer. Node ports are on addresses that are never held.
 func served(f *balancer.Frontend) []ipset.Entry {
-	if f.NodePort || f.Addr.IsLoopback() {
+	if f.NodePort || f.Addr.IsLoopback() || !f.Serves() {
 		return nil
 	}
 	return []ipset.Entry{place(f)}
@@ -189,6 +206,14 @@ func upperHalf(n netip.Prefix) netip.Prefix {
 	b[0] = 0x80
 	a, _ := netip.AddrFromSlice(b) // of the length of an address
 	return netip.PrefixFrom(a, 1)
+}
+
+// rejected are the frontends that refuse.
+func rejected(f *balancer.Frontend) []ipset.Entry {
+	if f.NoBackends != balancer.RejectClients || f.Serves() {
+		return nil
+	}
+	return []ipset.Entry{place(f)}
 }
 
 // silent are the frontends that give no answer.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -104,10 +103,6 @@ func (h *Host) ourRoutes() []netlink.Route {
 // the node's address go, the kernel keeps our route without it.
 func (h *Host) route(a netip.Addr) error {
 	src := h.source[familyOf(a)]
-	if !src.IsValid() {
-		src = h.anySource(familyOf(a))
-		h.source[familyOf(a)] = src
-	}
 	old := h.routed[a]
 	if !src.IsValid() || old == src {
 		return nil
@@ -185,25 +180,4 @@ func (h *Host) unroute(a netip.Addr) error {
 	}
 	delete(h.routed, a)
 	return nil
-}
-
-// rerouteAll gives every held address a route from the right source, if that has changed.
-func (h *Host) rerouteAll() error {
-	var all []error
-	for family := range h.source {
-		if !h.holds(family) {
-			continue
-		}
-		if s := h.source[family]; s.IsValid() && len(h.view.addrs[s]) > 0 && !h.rerouting {
-			continue
-		}
-		h.source[family] = h.anySource(family)
-		for _, a := range slices.SortedFunc(maps.Keys(h.ledger.Addresses), netip.Addr.Compare) {
-			if familyOf(a) == family && h.held.At(a).Where == h.device.name {
-				all = append(all, h.route(a))
-			}
-		}
-	}
-	h.rerouting = false
-	return errors.Join(all...)
 }

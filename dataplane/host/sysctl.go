@@ -72,9 +72,9 @@ func raise(s sysctls, l *ledger, manage bool, wanted []minimum) ([]balancer.Prob
 			continue
 		}
 		// A value that somebody gave it since we did is what is to come back.
-		l.Sysctls[m.name] = sysctlRecord{Old: text, Set: strconv.Itoa(m.value)}
+		l.setSysctl(m.name, sysctlRecord{Old: text, Set: strconv.Itoa(m.value)})
 		if err := l.save(); err != nil {
-			delete(l.Sysctls, m.name)
+			l.dropSysctl(m.name)
 			return problems, err
 		}
 		if err := s.Write(m.name, strconv.Itoa(m.value)); err != nil {
@@ -104,7 +104,7 @@ func restore(s sysctls, l *ledger) ([]string, error) {
 			all = append(all, fmt.Errorf("restoring sysctl %s: %w", name, err))
 			continue
 		}
-		delete(l.Sysctls, name)
+		l.dropSysctl(name)
 	}
 	return done, errors.Join(all...)
 }

@@ -24,6 +24,8 @@ type device struct {
 	name     string
 	up       bool
 	loopback bool
+	// running: up, and connected to something.
+	running bool
 }
 
 // view is what the kernel has: read in full once, and kept by events.
@@ -54,14 +56,9 @@ func (v *view) unset(a netip.Addr, link, bits int) {
 	v.addrs[a] = places
 }
 
-// has reports whether the address is on the device as vipd adds it.
+// has reports whether the address is on the device as vipd adds it. There is no device 0.
 func (v *view) has(a netip.Addr, link int) bool {
 	return slices.ContainsFunc(v.addrs[a], func(p local) bool { return p.link == link && p.bits == a.BitLen() })
-}
-
-// elsewhere reports whether the address is anywhere but on the device as vipd adds it.
-func (v *view) elsewhere(a netip.Addr, link int) bool {
-	return slices.ContainsFunc(v.addrs[a], func(p local) bool { return p.link != link || p.bits != a.BitLen() })
 }
 
 // link returns the index of a device, or 0.
@@ -83,7 +80,7 @@ func readView(nl *netlink.Handle) (view, error) {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		v.devices[a.Index] = device{a.Name, a.Flags&net.FlagUp != 0, a.Flags&net.FlagLoopback != 0}
+		v.devices[a.Index] = device{a.Name, a.Flags&net.FlagUp != 0, a.Flags&net.FlagLoopback != 0, a.RawFlags&unix.IFF_RUNNING != 0}
 	}
 	addrs, err := again(func() ([]netlink.Addr, error) { return nl.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {

@@ -1,0 +1,131 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+)
+
+// notYet is why a route is missing that nobody has tried to add.
+const notYet = "it was not tried yet"
+
+// rerouteAll gives held addresses their routes: those that have none yet, and all where the source has changed.
+func (h *Host) rerouteAll() error {
+	if _, err := h.holder(); err != nil {
+		return nil // there is nothing that routes could lead to, which is a problem of every VIP already
+	}
+	var all []error
+	h.asleep = false
+	for family := range h.source {
+		if !h.holds(family) {
+			continue
+		}
+		addrs := slices.Collect(maps.Keys(h.unrouted))
+		if h.sourceLost(family) {
+			h.source[family], h.renumbered[family] = h.anySource(family), false
+			addrs = slices.Collect(maps.Keys(h.ledger.Addresses))
+		}
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		for _, a := range addrs {
+			if familyOf(a) == family && h.held.At(a).Where == h.device.name {
+				all = append(all, h.reroute(a))
+			}
+		}
+	}
+	return errors.Join(all...)
+}
+
+// sourceLost reports whether a family's source is none of the node's addresses any more, or none was found before those
+// changed.
+func (h *Host) sourceLost(family int) bool {
+	s := h.source[family]
+	return s.IsValid() && len(h.view.addrs[s]) == 0 || !s.IsValid() && h.renumbered[family]
+}
+
+// reroute gives an address its route, or notes why it has none. That the device is down is no error: it will come up.
+func (h *Host) reroute(a netip.Addr) error {
+	var err error
+	reason := "device " + h.device.name + " is down"
+	if h.view.devices[h.device.index].up {
+		if err = h.route(a); err == nil {
+			if _, pending := h.unrouted[a]; pending {
+				delete(h.unrouted, a)
+				h.held = h.held.Set(a, Held{a, h.device.name, h.device.note})
+			}
+			return nil
+		}
+		reason = err.Error()
+	} else {
+		h.asleep = true
+	}
+	h.unrouted[a] = reason
+	h.held = h.held.Set(a, Held{a, h.device.name, "its route is pending: " + reason})
+	return err
+}
+
+// announceAgain has all addresses announced that are on the device: it is connected to something now.
+func (h *Host) announceAgain() {
+	for a, device := range h.ledger.Addresses {
+		if device == h.device.name {
+			h.unannounced[a] = true
+		}
+	}
+}
+
+// announceAll announces what is not announced yet. What can't be announced now stays for the next look.
+func (h *Host) announceAll() {
+	h.unheard = ""
+	if len(h.unannounced) == 0 {
+		return
+	}
+	switch d, err := h.holder(); {
+	case err != nil:
+		h.unheard = err.Error()
+		return
+	case d.kind != realDevice:
+		clear(h.unannounced)
+		return
+	}
+	if !h.view.devices[h.device.index].running {
+		h.unheard = h.device.name + " is down, or connected to nothing"
+		return
+	}
+	const atOnce = 100 // what is announced twice after an error does no harm
+	for addrs := range slices.Chunk(slices.SortedFunc(maps.Keys(h.unannounced), netip.Addr.Compare), atOnce) {
+		if err := announce(h.device.index, addrs); err != nil {
+			h.unheard = err.Error()
+			return
+		}
+		for _, a := range addrs {
+			delete(h.unannounced, a)
+		}
+	}
+}
+
+// unfinished are the problems of addresses that are held but for something that is tried again.
+func (h *Host) unfinished() []balancer.Problem {
+	var out []balancer.Problem
+	if a, n := first(h.unrouted); n > 0 && h.unrouted[a] != notYet {
+		out = append(out, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
+			"%d VIPs are held without their routes, such as %s: connections from this host to them fail, or leave with the VIP's own address: %s", n, a, h.unrouted[a])})
+	}
+	if a, n := first(h.unannounced); n > 0 && h.unheard != "" {
+		out = append(out, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
+			"%d VIPs are not announced to the neighbours yet, such as %s: %s", n, a, h.unheard)})
+	}
+	return out
+}
+
+// first returns the least of some addresses, and how many there are.
+func first[V any](addrs map[netip.Addr]V) (least netip.Addr, n int) {
+	for a := range addrs {
+		if !least.IsValid() || a.Less(least) {
+			least = a
+		}
+	}
+	return least, len(addrs)
+}
