@@ -2,6 +2,8 @@ package userspace
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"time"
 
 	"vipd/dataplane"
@@ -9,10 +11,30 @@ import (
 
 // Apply makes each key what its change says. Keys fail on their own: the errors are KeyErrors.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
+	d.applying.Lock()
+	defer d.applying.Unlock()
+	failed, err := d.configure(batch)
+	if err != nil {
+		return err
+	}
+	err = d.tables.commit(ctx)
+	var each dataplane.KeyErrors
+	if err != nil && !errors.As(err, &each) {
+		return err
+	}
+	maps.Copy(failed, each)
+	if len(failed) > 0 {
+		return failed
+	}
+	return nil
+}
+
+// configure gives frontends their new definitions, and asks for the ways to them. Some keys may fail.
+func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return errClosed
+		return nil, errClosed
 	}
 	if !d.running {
 		d.running = true
@@ -36,13 +58,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 		}
 		d.watchLocked(f)
 	}
-	if err := d.tables.commit(ctx); err != nil {
-		return err
-	}
-	if len(failed) > 0 {
-		return failed
-	}
-	return nil
+	return failed, nil
 }
 
 func (d *Dataplane) removeLocked(c dataplane.Change) {

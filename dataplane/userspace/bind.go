@@ -6,7 +6,8 @@ import (
 	"vipd/balancer"
 )
 
-// interception brings connections to frontends. Its methods are called with the dataplane's lock held, but for intact.
+// interception brings connections to frontends. Its methods are called by one goroutine at a time, open and forget with
+// the dataplane's lock held, the others, which may take their time, without.
 type interception interface {
 	// open makes the way to f what its definition says.
 	open(f *frontend) error
@@ -18,8 +19,9 @@ type interception interface {
 	served(f *frontend) bool
 	inspect(ctx context.Context) (damage []string, err error)
 	intact(ctx context.Context) (reason string, err error)
-	// stop takes all ways away, and leaves what established connections need; close takes that too.
-	stop(ctx context.Context) error
+	// stop shuts the frontends and has all ways lead to closed ports, which nobody else gets: established connections
+	// live on. close takes the ways away, and leaves the sockets of frontends that are bound.
+	stop(ctx context.Context, frontends []*frontend) error
 	close(ctx context.Context) error
 }
 
@@ -29,6 +31,7 @@ type bind struct{}
 func (bind) open(f *frontend) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.bound = true
 	if f.key.Proto == balancer.UDP {
 		return f.openPacketsLocked()
 	}
@@ -36,24 +39,74 @@ func (bind) open(f *frontend) error {
 	switch {
 	case c.closed():
 		f.shutListenerLocked()
-		return nil
+		return f.holdLocked(false)
 	case f.listener != nil:
 		return refilter(f.listener, c)
 	}
+	f.letGoLocked()
 	return f.listen()
+}
+
+// holdLocked keeps the closed port at the VIP from others, who would get the clients.
+func (f *frontend) holdLocked(silent bool) error {
+	if f.held != nil {
+		return nil
+	}
+	held, err := f.d.hold(f.vip, f.key.Proto, silent)
+	if err != nil {
+		return explainListen(f, err)
+	}
+	f.held = held
+	return nil
+}
+
+func (f *frontend) letGoLocked() {
+	f.held.close()
+	f.held = nil
 }
 
 func (bind) forget(*frontend)                          {}
 func (bind) commit(context.Context) error              { return nil }
 func (bind) inspect(context.Context) ([]string, error) { return nil, nil }
 func (bind) intact(context.Context) (string, error)    { return "", nil }
-func (bind) stop(context.Context) error                { return nil }
 func (bind) close(context.Context) error               { return nil }
+
+func (bind) stop(_ context.Context, frontends []*frontend) error {
+	for _, f := range frontends {
+		f.shut()
+		f.refuse()
+	}
+	return nil
+}
+
+// refuse keeps the port at the VIP closed, as it is while no backend is active, until letGo. Where silence can't be had,
+// clients are refused.
+func (f *frontend) refuse() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.removed {
+		return
+	}
+	err := f.holdLocked(f.conf.Load().NoBackends == balancer.DropClients)
+	if err != nil {
+		err = f.holdLocked(false)
+	}
+	if err != nil {
+		f.d.log.Warn("a port can't be held while connections drain", "frontend", f.key, "err", err)
+	}
+}
+
+func (f *frontend) letGo() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.letGoLocked()
+}
+
 func (bind) served(f *frontend) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.conf.Load()
-	return c.closed() || f.listener != nil || f.packets != nil
+	return f.listener != nil || f.packets != nil || c.closed() && (f.held != nil || !holds)
 }
 
 // shut stops accepting, and ends all flows.
@@ -62,6 +115,7 @@ func (f *frontend) shut() {
 	defer f.mu.Unlock()
 	f.shutListenerLocked()
 	f.shutPacketsLocked()
+	f.letGoLocked()
 }
 
 func (f *frontend) shutListenerLocked() {

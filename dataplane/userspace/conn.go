@@ -80,7 +80,7 @@ func reset(c *net.TCPConn) {
 func (f *frontend) enter(c *conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.removed {
+	if f.removed || f.ended {
 		return false
 	}
 	last := f.conns.prev

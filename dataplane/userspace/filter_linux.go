@@ -28,12 +28,24 @@ const (
 func filter(fd uintptr, c *config) error {
 	program := filterProgram(c)
 	if program == nil {
-		err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
-		if errors.Is(err, unix.ENOENT) { // there was none
-			err = nil
-		}
-		return err
+		return detach(fd)
 	}
+	err := attach(fd, program)
+	if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM) {
+		// Over net.core.optmem_max, which counts the filter to be replaced too, or only for root. What was attached is
+		// for other clients than these.
+		if err := detach(fd); err != nil {
+			return err
+		}
+		if err = attach(fd, program); err != nil && c.serves {
+			return nil // clients are checked after the accept
+		}
+	}
+	return err
+}
+
+// attach has the socket see only what the program lets through.
+func attach(fd uintptr, program []bpf.Instruction) error {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
 		return err
@@ -42,9 +54,14 @@ func filter(fd uintptr, c *config) error {
 	for i, r := range raw {
 		code[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
 	}
-	err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]})
-	if c.serves && (errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM)) {
-		return nil // over net.core.optmem_max, or only for root: clients are checked after the accept
+	return unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]})
+}
+
+// detach has the socket see everything.
+func detach(fd uintptr) error {
+	err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+	if errors.Is(err, unix.ENOENT) { // there was none
+		return nil
 	}
 	return err
 }
@@ -57,8 +74,7 @@ func canFilter() bool {
 		return false
 	}
 	defer func() { _ = unix.Close(fd) }()
-	code := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &code[0]}) == nil
+	return attach(uintptr(fd), []bpf.Instruction{bpf.RetConstant{Val: 0}}) == nil
 }
 
 // filterProgram returns the filter for c; nil: everything may pass.

@@ -23,6 +23,9 @@ type frontend struct {
 	// listener and packets are the sockets at VIP:port, in the bind interception; nil: not listening.
 	listener *net.TCPListener
 	packets  *net.UDPConn
+	// bound: these are at VIP:port, by the bind interception, and held keeps the port while there are none.
+	bound bool
+	held  *heldPort
 	// conns are the connections, a ring through its own head.
 	conns conn
 	count int
@@ -33,6 +36,8 @@ type frontend struct {
 	// removed: no definition any more; what is left ends at drainUntil.
 	removed    bool
 	drainUntil time.Time
+	// ended: the dataplane is closing, and waits no longer.
+	ended bool
 	// idleChecked is when the janitor last looked for idle connections.
 	idleChecked int64
 }
@@ -126,18 +131,15 @@ func (f *frontend) cutLostLocked(now time.Time) {
 	})
 }
 
-// cut resets the connections for which it says yes, and returns their number.
-func (f *frontend) cut(yes func(*conn) bool) int {
+// end resets all connections, lets none in any more, and returns how many there were.
+func (f *frontend) end() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := 0
+	f.ended = true
 	for x := f.conns.next; x != &f.conns; x = x.next {
-		if yes(x) {
-			x.cutLocked()
-			n++
-		}
+		x.cutLocked()
 	}
-	return n
+	return f.count
 }
 
 // remove takes the definition away: nothing is accepted any more, flows end, and connections have until the drain's

@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,14 +17,15 @@ import (
 const probing = 30 * time.Second
 
 // newInterception returns what was asked for, and how it came to that in words.
-func newInterception(want Interception, d *Dataplane) (interception, string, error) {
+func newInterception(o Options, d *Dataplane) (interception, string, error) {
+	want := o.Intercept
 	ctx, cancel := context.WithTimeout(context.Background(), probing)
 	defer cancel()
 	switch want {
 	case Bind:
 		return bind{}, "bind", nil
 	case Redirect, Auto, "":
-		r, err := newRedirect(ctx, d)
+		r, err := newRedirect(ctx, d, xtables.Backend(cmp.Or(o.Backend, AutoTables)))
 		if err != nil && want == Redirect {
 			return nil, "", fmt.Errorf("intercepting by redirect: %w", err)
 		}

@@ -9,8 +9,8 @@ import (
 )
 
 // newInterception returns the only one that there is here.
-func newInterception(want Interception, _ *Dataplane) (interception, string, error) {
-	if want == Redirect {
+func newInterception(o Options, _ *Dataplane) (interception, string, error) {
+	if o.Intercept == Redirect {
 		return nil, "", fmt.Errorf("intercepting by redirect: %s has no iptables: use bind", runtime.GOOS)
 	}
 	return bind{}, "bind", nil

@@ -98,12 +98,27 @@ func (d *Dataplane) acceptLoop(ln *net.TCPListener, use func(*net.TCPConn, netip
 	}
 }
 
-// goServe starts the goroutine of a connection.
+// goServe starts the goroutine of a connection, unless the dataplane is closing.
 func (d *Dataplane) goServe(f *frontend, c *net.TCPConn, from netip.AddrPort) {
-	d.conns.Add(1)
+	if !d.begin() {
+		d.budget.give(2)
+		reset(c)
+		return
+	}
 	go func() {
 		defer d.conns.Done()
 		defer d.budget.give(2)
 		f.serve(c, from)
 	}()
+}
+
+// begin counts one more connection; false: there may be none any more.
+func (d *Dataplane) begin() bool {
+	d.gate.RLock()
+	defer d.gate.RUnlock()
+	if d.shutting {
+		return false
+	}
+	d.conns.Add(1)
+	return true
 }

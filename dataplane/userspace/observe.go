@@ -2,6 +2,8 @@ package userspace
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -10,16 +12,17 @@ import (
 // Observe returns the frontends that this process serves: what an earlier one served ended with it. In the redirect
 // interception it looks at the rules too, and what an earlier process left of them is damage.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	seen := dataplane.Observation{Digests: make(map[balancer.Key]dataplane.Digest, len(d.frontends))}
-	for k, f := range d.frontends {
+	d.applying.Lock()
+	defer d.applying.Unlock()
+	frontends := d.list()
+	seen := dataplane.Observation{Digests: make(map[balancer.Key]dataplane.Digest, len(frontends))}
+	for _, f := range frontends {
 		switch {
 		case f.isRemoved():
 		case d.tables.served(f):
-			seen.Digests[k] = d.Digest(f.conf.Load().Frontend)
+			seen.Digests[f.key] = d.Digest(f.conf.Load().Frontend)
 		default:
-			seen.Digests[k] = 0
+			seen.Digests[f.key] = 0
 		}
 	}
 	damage, err := d.tables.inspect(ctx)
@@ -33,13 +36,18 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) { return d.table
 
 // Connections lists all connections and flows.
 func (d *Dataplane) Connections(context.Context) ([]dataplane.Connection, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	var list []dataplane.Connection
-	for _, f := range d.frontends {
+	for _, f := range d.list() {
 		list = f.list(list)
 	}
 	return list, nil
+}
+
+// list returns all frontends, in any order.
+func (d *Dataplane) list() []*frontend {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Values(d.frontends))
 }
 
 // list appends what goes through f.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"vipd/balancer"
@@ -17,9 +18,11 @@ import (
 //
 // Goals, and how each is met:
 //  1. A change writes only its own rules: they are added and deleted in one restore, beside those that are there.
-//  2. A failure leaves us with what was there before: what is asked for is pending until the kernel has it.
-//  3. Rules that are not as we left them are written again as a whole: after a failure, and after damage.
+//  2. A failure hits only the keys that were written with it: restores are blocks of a few hundred rules.
+//  3. After a failure, and after damage, the kernel is asked which rules there are, and gets the difference.
 //  4. Rules of an earlier process lead to ports that nobody listens on: the first look at them removes them.
+//  5. A frontend that serves nobody keeps its rule, which then leads to a port that is closed, and held: without it,
+//     clients would get to any program of the host that listens on the same port.
 type redirect struct {
 	d        *Dataplane
 	families map[xtables.Family]*redirectFamily
@@ -28,45 +31,86 @@ type redirect struct {
 	routes map[balancer.Key]*frontend
 }
 
-// redirectFamily is one family's half. The dataplane's lock guards it, but for what intact reads, which has its own.
+// redirectFamily is one family's half.
 type redirectFamily struct {
 	r    *redirect
 	name xtables.Family
 	tool *xtables.Tool
-	// shared is the socket of all TCP frontends, silent that of those that give no answer; nil: not needed so far.
-	shared, silent *net.TCPListener
-	// rules are those in the kernel, pending those to be there, or not: "".
+	// restore is tool's.
+	restore func(ctx context.Context, input string) error
+	// shared is the socket of all TCP frontends; nil: not needed so far.
+	shared *net.TCPListener
+	// closed are the ports of frontends that serve nobody.
+	closed map[closedPort]*heldPort
+	// pending are the rules that are asked for, or not to be there: "".
 	pending map[balancer.Key]string
+	// stale are the keys of UDP whose flows conntrack may lead elsewhere.
+	stale map[balancer.Key]bool
 
-	mu    sync.Mutex // guards what follows
+	mu sync.Mutex // guards what follows
+	// rules are those in the kernel, if it is as we left it.
 	rules map[balancer.Key]string
-	// jumps: the chain was made, and is jumped to.
-	jumps bool
-	// whole: the kernel may have something else than rules says.
-	whole bool
-	// looks counts the calls of intact.
-	looks int
+	// made: the chain is ours by now; jumps: it is jumped to.
+	made, jumps bool
+	// unsure: the kernel may have something else than rules says.
+	unsure bool
+	// looks paces intact.
+	looks pace
+}
+
+// closedPort is what clients of a frontend that serves nobody meet.
+type closedPort struct {
+	proto  balancer.Protocol
+	silent bool
 }
 
 // newRedirect finds out which families iptables works for. An error says why it works for none.
-func newRedirect(ctx context.Context, d *Dataplane) (*redirect, error) {
+func newRedirect(ctx context.Context, d *Dataplane, backend xtables.Backend) (*redirect, error) {
 	r := &redirect{d: d, families: map[xtables.Family]*redirectFamily{}, routes: map[balancer.Key]*frontend{}}
 	var reasons error
 	for _, family := range xtables.Families() {
-		tool, err := xtables.Find(ctx, family, xtables.Auto, d.log)
+		tool, err := xtables.Find(ctx, family, backend, d.log)
+		if err == nil {
+			err = tryRedirect(ctx, tool)
+		}
 		if err != nil {
 			reasons = errors.Join(reasons, err)
 			continue
 		}
 		r.families[family] = &redirectFamily{
-			r: r, name: family, tool: tool, whole: true,
-			pending: map[balancer.Key]string{}, rules: map[balancer.Key]string{},
+			r: r, name: family, tool: tool, restore: tool.Restore, unsure: true, closed: map[closedPort]*heldPort{},
+			pending: map[balancer.Key]string{}, stale: map[balancer.Key]bool{}, rules: map[balancer.Key]string{},
 		}
 	}
 	if len(r.families) == 0 {
 		return nil, reasons
 	}
 	return r, nil
+}
+
+// trialChain is made and deleted to prove that redirects can be written.
+const trialChain = chain + "-TRIAL"
+
+// tryRedirect proves what rules need: the nat table, the target, and conntrack.
+func tryRedirect(ctx context.Context, tool *xtables.Tool) error {
+	k := balancer.Key{Addr: netip.MustParseAddr("198.51.100.0"), Port: 9, Proto: balancer.TCP}
+	if tool.Family() == xtables.IPv6 {
+		k.Addr = netip.MustParseAddr("2001:db8::")
+	}
+	trial := rule(k, 9)
+	input := "*nat\n:" + trialChain + " - [0:0]\n-A " + trialChain + " " + keeper + "\n-A " + trialChain + " " + trial + "\nCOMMIT\n"
+	err := tool.Restore(ctx, input)
+	if err == nil {
+		rules, listing := tool.Rules(ctx, "nat", trialChain)
+		if err = listing; err == nil && !slices.Equal(rules, []string{keeper, trial}) {
+			err = fmt.Errorf("the rules read back are %q", rules)
+		}
+		err = errors.Join(err, tool.DeleteChains(ctx, "nat", trialChain))
+	}
+	if err != nil {
+		return fmt.Errorf("trying redirects of %s (%s): %w", tool.Family(), tool.Backend(), err)
+	}
+	return nil
 }
 
 func familyOf(k balancer.Key) xtables.Family {
@@ -89,48 +133,48 @@ func (r *redirect) open(f *frontend) error {
 	r.mu.Lock()
 	r.routes[f.key] = f
 	r.mu.Unlock()
-	if port == 0 {
-		family.pending[f.key] = ""
-		return nil
-	}
 	family.pending[f.key] = rule(f.key, port)
 	return nil
 }
 
-// portOf returns the port that f's traffic is sent to, with its socket open; 0: to none, so that clients find a closed port.
+// portOf returns the port that f's traffic is sent to, with its socket open.
 func (y *redirectFamily) portOf(f *frontend) (uint16, error) {
 	if f.key.Proto == balancer.UDP {
-		return y.packetsOf(f)
+		if port, err := y.packetsOf(f); port != 0 || err != nil {
+			return port, err
+		}
+	} else if f.conf.Load().serves {
+		return y.listen()
 	}
-	c := f.conf.Load()
-	switch {
-	case c.closed():
-		return 0, nil
-	case c.serves:
-		return y.listen(&y.shared, nil)
-	}
-	return y.listen(&y.silent, c)
+	return y.closedFor(f)
 }
 
-// listen opens a TCP socket on every address, with the filter of c if there is one, unless it is open.
-func (y *redirectFamily) listen(at **net.TCPListener, c *config) (uint16, error) {
-	if *at == nil {
-		lc := listenConfig(func(fd uintptr) error {
-			if c != nil {
-				return filter(fd, c)
-			}
-			return inheritKeepAlive(fd)
-		})
-		ln, err := lc.Listen(context.Background(), y.network("tcp"), y.wildcard())
+// closedFor returns the port of ours that f's traffic is sent to while nobody serves it.
+func (y *redirectFamily) closedFor(f *frontend) (uint16, error) {
+	kind := closedPort{f.key.Proto, f.conf.Load().NoBackends == balancer.DropClients}
+	if y.closed[kind] == nil {
+		held, err := y.r.d.hold(netip.MustParseAddrPort(y.wildcard()), kind.proto, kind.silent)
+		if err != nil {
+			return 0, fmt.Errorf("holding a closed port for redirected clients: %w", err)
+		}
+		y.closed[kind] = held
+	}
+	return y.closed[kind].port, nil
+}
+
+// listen opens the TCP socket on every address, unless it is open.
+func (y *redirectFamily) listen() (uint16, error) {
+	if y.shared == nil {
+		ln, err := listenConfig(inheritKeepAlive).Listen(context.Background(), y.network("tcp"), y.wildcard())
 		if err != nil {
 			return 0, fmt.Errorf("listening for redirected connections: %w", err)
 		}
-		*at = ln.(*net.TCPListener)
+		y.shared = ln.(*net.TCPListener)
 		y.r.d.budget.take(1)
 		y.r.d.tasks.Add(1)
-		go y.accept(*at)
+		go y.accept(y.shared)
 	}
-	return (*at).Addr().(*net.TCPAddr).AddrPort().Port(), nil
+	return y.shared.Addr().(*net.TCPAddr).AddrPort().Port(), nil
 }
 
 func (y *redirectFamily) network(proto string) string {
@@ -168,7 +212,7 @@ func (y *redirectFamily) accept(ln *net.TCPListener) {
 	})
 }
 
-// packetsOf opens the socket of a UDP frontend and returns its port; 0: it needs none.
+// packetsOf opens the socket of a UDP frontend and returns its port; 0: new flows are not for it.
 func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,7 +228,7 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 		}
 		f.receiveFrom(pc.(*net.UDPConn), f.receiveRedirected)
 	}
-	if c := f.conf.Load(); c.closed() {
+	if !f.conf.Load().serves {
 		return 0, nil // open for its flows, which conntrack remembers, and for no others
 	}
 	return f.packets.LocalAddr().(*net.UDPAddr).AddrPort().Port(), nil
@@ -233,5 +277,5 @@ func (r *redirect) served(f *frontend) bool {
 	family.mu.Lock()
 	defer family.mu.Unlock()
 	_, there := family.rules[f.key]
-	return there || f.conf.Load().closed()
+	return there
 }

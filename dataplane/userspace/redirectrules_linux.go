@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -30,186 +30,266 @@ func rule(k balancer.Key, port uint16) string {
 	return fmt.Sprintf("-d %s -p %s -m %s --dport %d -j REDIRECT --to-ports %d", netip.PrefixFrom(k.Addr, k.Addr.BitLen()), k.Proto, k.Proto, k.Port, port)
 }
 
-// commit writes what is pending, one restore a family, and drops conntrack's memory of UDP flows that went elsewhere.
+// mostLines bounds the lines of one restore. Where the kernel bounds what a socket may send, as in user namespaces, it
+// takes about 500.
+const mostLines = 300
+
+// commit writes what is pending, and drops conntrack's memory of UDP flows that went elsewhere. Keys that failed on
+// their own are a KeyErrors.
 func (r *redirect) commit(ctx context.Context) error {
-	var failed error
+	failed := dataplane.KeyErrors{}
+	var all error
 	for _, family := range xtables.Families() {
 		if y := r.families[family]; y != nil {
-			failed = errors.Join(failed, y.commit(ctx))
+			if err := y.commit(ctx, failed); err != nil {
+				all = errors.Join(all, fmt.Errorf("redirecting %s: %w", y.name, err))
+			}
 		}
 	}
-	return failed
+	if all == nil && len(failed) > 0 {
+		return failed
+	}
+	return all
 }
 
-func (y *redirectFamily) commit(ctx context.Context) error {
+func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	pending := y.pending
-	y.pending = map[balancer.Key]string{}
-	next := maps.Clone(y.rules)
-	var lines []string
-	flows := map[balancer.Key]bool{}
-	for _, k := range slices.SortedFunc(maps.Keys(pending), balancer.Key.Compare) {
-		old, text := y.rules[k], pending[k]
-		if old == text {
-			continue
-		}
-		if text == "" {
-			delete(next, k)
-		} else {
-			next[k] = text
-			lines = append(lines, "-A "+chain+" "+text)
-		}
-		if old != "" {
-			lines = append(lines, "-D "+chain+" "+old)
-		}
-		if k.Proto == balancer.UDP {
-			flows[k] = true
-		}
-	}
-	if len(lines) == 0 && (!y.whole || len(next) == 0 && !y.jumps) {
+	if len(y.pending) == 0 && !y.unsure && y.jumps && len(y.stale) == 0 {
 		return nil
 	}
-	if err := y.writeLocked(ctx, lines, next); err != nil {
-		y.whole = true
-		return fmt.Errorf("redirecting %s: %w", y.name, err)
+	sure := !y.unsure
+	err := y.editLocked(ctx, failed)
+	if err != nil && sure { // the kernel has something else than we know of
+		y.unsure, y.jumps = true, false
+		err = y.editLocked(ctx, failed)
 	}
-	y.rules = next
-	return forgetFlows(y.name, flows)
+	maps.DeleteFunc(y.pending, func(_ balancer.Key, text string) bool { return text != "" }) // these are asked for again
+	if err == nil {
+		err = y.ensureJumps(ctx)
+	}
+	if err != nil {
+		y.unsure = true
+		return err
+	}
+	if err := forgetFlows(y.name, y.stale); err != nil { // the rules are there, but these keys are not done
+		for k := range y.stale {
+			failed[k] = err
+		}
+		return nil
+	}
+	clear(y.stale)
+	return nil
 }
 
-// writeLocked makes the chain what next says, by lines where the rest is there as we left it.
-func (y *redirectFamily) writeLocked(ctx context.Context, lines []string, next map[balancer.Key]string) error {
-	if !y.whole && y.tool.Restore(ctx, "*nat\n"+strings.Join(lines, "\n")+"\nCOMMIT\n") == nil {
-		return nil
-	}
-	var b strings.Builder
-	b.WriteString("*nat\n:" + chain + " - [0:0]\n-A " + chain + " " + keeper + "\n")
-	for _, k := range slices.SortedFunc(maps.Keys(next), balancer.Key.Compare) {
-		b.WriteString("-A " + chain + " " + next[k] + "\n")
-	}
-	b.WriteString("COMMIT\n")
-	if err := y.tool.Restore(ctx, b.String()); err != nil {
+func (y *redirectFamily) editLocked(ctx context.Context, failed dataplane.KeyErrors) error {
+	edits, err := y.edits(ctx)
+	if err != nil {
 		return err
+	}
+	return y.writeLocked(ctx, edits, failed)
+}
+
+// edit is what makes one key's rules what is wanted.
+type edit struct {
+	key   balancer.Key
+	text  string // the rule that is wanted; "": none
+	lines []string
+}
+
+// edits is the way from what is in the kernel to what is pending, sorted by key.
+func (y *redirectFamily) edits(ctx context.Context) ([]edit, error) {
+	there := map[balancer.Key][]string{}
+	keys := y.pending
+	if y.unsure {
+		lines, err := y.read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		there = y.owners(lines)
+		keys = maps.Clone(y.rules)
+		maps.Copy(keys, y.pending)
+		for k := range there {
+			if _, known := keys[k]; !known {
+				keys[k] = ""
+			}
+		}
+	} else {
+		for k := range keys {
+			if old := y.rules[k]; old != "" {
+				there[k] = []string{old}
+			}
+		}
+	}
+	var edits []edit
+	for _, k := range slices.SortedFunc(maps.Keys(keys), balancer.Key.Compare) {
+		edits = append(edits, edit{k, keys[k], difference(there[k], keys[k])})
+	}
+	return edits, nil
+}
+
+// owners sorts rules by the keys that they are, or were, of; those of nobody are of the zero key's.
+func (y *redirectFamily) owners(lines []string) map[balancer.Key][]string {
+	of := map[string]balancer.Key{}
+	for k, text := range y.pending {
+		of[text] = k
+	}
+	for k, text := range y.rules {
+		of[text] = k
+	}
+	there := map[balancer.Key][]string{}
+	for _, line := range lines {
+		there[of[line]] = append(there[of[line]], line)
+	}
+	return there
+}
+
+// difference is what makes rules the one that is wanted.
+func difference(there []string, want string) []string {
+	var lines []string
+	if want != "" && !slices.Contains(there, want) {
+		lines = append(lines, "-A "+chain+" "+want)
+	}
+	kept := want == ""
+	for _, text := range there {
+		if text == want && !kept {
+			kept = true
+			continue
+		}
+		lines = append(lines, "-D "+chain+" "+text)
+	}
+	return lines
+}
+
+// writeLocked carries out edits, block by block. Blocks that fail are noted, unless all do: then it is not about them.
+func (y *redirectFamily) writeLocked(ctx context.Context, edits []edit, failed dataplane.KeyErrors) error {
+	var reason error
+	each := dataplane.KeyErrors{}
+	blocks, good := 0, 0
+	for len(edits) > 0 {
+		n, lines := 0, []string(nil)
+		for n < len(edits) && (n == 0 || len(lines)+len(edits[n].lines) <= mostLines) {
+			lines = append(lines, edits[n].lines...)
+			n++
+		}
+		block := edits[:n]
+		edits = edits[n:]
+		blocks++
+		if len(lines) > 0 {
+			if err := y.restore(ctx, "*nat\n"+strings.Join(lines, "\n")+"\nCOMMIT\n"); err != nil {
+				reason = err
+				for _, e := range block {
+					each[e.key] = err
+				}
+				continue
+			}
+		}
+		good++
+		y.wroteLocked(block)
+	}
+	y.unsure = reason != nil
+	if blocks > 0 && good == 0 {
+		return reason
+	}
+	maps.Copy(failed, each)
+	return nil
+}
+
+// wroteLocked notes a block that the kernel has taken.
+func (y *redirectFamily) wroteLocked(block []edit) {
+	for _, e := range block {
+		if len(e.lines) > 0 && e.key.Proto == balancer.UDP {
+			y.stale[e.key] = true
+		}
+		delete(y.pending, e.key)
+		if e.text == "" {
+			delete(y.rules, e.key)
+		} else {
+			y.rules[e.key] = e.text
+		}
+	}
+}
+
+// read returns the rules of our chain without the keeper, and makes the chain where it is not there.
+func (y *redirectFamily) read(ctx context.Context) ([]string, error) {
+	there, err := y.tool.ChainExists(ctx, "nat", chain)
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	if there {
+		if lines, err = y.tool.Rules(ctx, "nat", chain); err != nil {
+			return nil, err
+		}
+	}
+	y.made = true
+	if i := slices.Index(lines, keeper); i >= 0 {
+		return slices.Delete(lines, i, i+1), nil
+	}
+	input := "-I " + chain + " 1 " + keeper + "\n"
+	if !there {
+		input = ":" + chain + " - [0:0]\n" + input
+	}
+	return lines, y.restore(ctx, "*nat\n"+input+"COMMIT\n")
+}
+
+// ensureJumps comes after the first rules, so that the chain is never entered half written.
+func (y *redirectFamily) ensureJumps(ctx context.Context) error {
+	if y.jumps {
+		return nil
 	}
 	for _, hook := range hooks() {
 		if err := y.tool.EnsureJump(ctx, "nat", hook, true, "-j", chain); err != nil {
 			return err
 		}
 	}
-	y.jumps, y.whole = true, false
+	y.jumps = true
 	return nil
 }
 
-// inspect removes what an earlier process has left, the first time. Later it looks for the jumps, and has the rules
-// written again: that costs no more than reading them, and leaves them as they are where they are right.
-func (r *redirect) inspect(ctx context.Context) ([]string, error) {
-	var damage []string
-	for _, family := range xtables.Families() {
-		y := r.families[family]
-		if y == nil {
-			continue
-		}
-		found, err := y.inspect(ctx)
-		if err != nil {
-			return nil, err
-		}
-		damage = append(damage, found...)
-	}
-	return damage, nil
-}
-
-func (y *redirectFamily) inspect(ctx context.Context) ([]string, error) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if !y.jumps {
-		y.whole = true
-		return nil, remove(ctx, y.tool)
-	}
-	for _, hook := range hooks() {
-		there, err := y.tool.HasJump(ctx, "nat", hook, "-j", chain)
-		if err != nil {
-			return nil, err
-		}
-		if !there {
-			y.whole = true
-			return []string{y.missing(hook)}, nil
-		}
-	}
-	y.whole = true
-	return nil, y.writeLocked(ctx, nil, y.rules)
-}
-
-func (y *redirectFamily) missing(hook string) string {
-	return fmt.Sprintf("the jump from %s to %s is missing in %s's nat table", hook, chain, y.name)
-}
-
-// intact looks for a jump and for one of the rules, another one each time: at most two calls of iptables a family.
-func (r *redirect) intact(ctx context.Context) (string, error) {
-	for _, family := range xtables.Families() {
-		if y := r.families[family]; y != nil {
-			if reason, err := y.intact(ctx); reason != "" || err != nil {
-				return reason, err
-			}
-		}
-	}
-	return "", nil
-}
-
-func (y *redirectFamily) intact(ctx context.Context) (string, error) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if !y.jumps {
-		return "", nil
-	}
-	y.looks++
-	hook := hooks()[y.looks%2]
-	if there, err := y.tool.HasJump(ctx, "nat", hook, "-j", chain); err != nil || !there {
-		return y.missing(hook), err
-	}
-	if y.looks%(1+len(y.rules)/50) != 0 {
-		return "", nil // iptables reads the whole chain to find one rule: the longer, the more rarely
-	}
-	what, text := "keeping conntrack", keeper
-	for k, t := range y.rules { // some one of them
-		what, text = k.String(), t
-		break
-	}
-	there, err := y.tool.HasJump(ctx, "nat", chain, strings.Fields(text)...)
-	if err != nil || there {
-		return "", err
-	}
-	return fmt.Sprintf("the rule of %s is missing in %s", what, chain), nil
-}
-
-// stop removes the redirects, and leaves what established connections need. It goes on where ctx has ended: the rules
-// would send every client to a closed port.
-func (r *redirect) stop(ctx context.Context) error {
+// stop has every rule lead to a closed port. It goes on where ctx has ended: the rules would lead clients to ports that
+// others may get.
+func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	var failed error
-	for _, y := range r.families {
-		for k := range y.rules {
-			y.pending[k] = ""
+	for _, f := range frontends {
+		y := r.families[familyOf(f.key)]
+		if y == nil {
+			failed = errors.Join(failed, bind{}.stop(ctx, []*frontend{f}))
+			continue
 		}
-		failed = errors.Join(failed, y.commit(ctx))
-		for _, ln := range []*net.TCPListener{y.shared, y.silent} {
-			if ln != nil {
-				_ = ln.Close() // its loop ends
-			}
+		if port, err := y.closedFor(f); err == nil && !f.isRemoved() {
+			y.pending[f.key] = rule(f.key, port)
+		} else if err != nil {
+			failed = errors.Join(failed, err)
+		}
+	}
+	failed = errors.Join(failed, r.commit(ctx))
+	for _, f := range frontends {
+		if r.families[familyOf(f.key)] != nil {
+			f.shut()
+		}
+	}
+	for _, y := range r.families {
+		if y.shared != nil {
+			_ = y.shared.Close() // its loop ends
 		}
 	}
 	return failed
 }
 
-// close removes what is left.
+// close removes the rules, and then the closed ports that they led to.
 func (r *redirect) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	var failed error
 	for _, y := range r.families {
-		if y.jumps {
+		if y.made {
 			failed = errors.Join(failed, remove(ctx, y.tool))
+		}
+		for _, held := range y.closed {
+			held.close()
 		}
 	}
 	return failed

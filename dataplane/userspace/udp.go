@@ -31,10 +31,11 @@ func (f *frontend) openPacketsLocked() error {
 	switch {
 	case !f.wantPacketsLocked():
 		f.shutPacketsLocked()
-		return nil
+		return f.holdLocked(false)
 	case f.packets != nil:
 		return refilter(f.packets, c)
 	}
+	f.letGoLocked()
 	lc := listenConfig(func(fd uintptr) error { return filter(fd, c) })
 	pc, err := lc.ListenPacket(context.Background(), network(f.key), f.vip.String())
 	if err != nil {
@@ -233,7 +234,10 @@ func (f *frontend) endIdleFlowsLocked(c *config) {
 			}
 		})
 	}
-	if !f.wantPacketsLocked() {
+	if f.packets != nil && !f.wantPacketsLocked() {
 		f.shutPacketsLocked()
+		if f.bound {
+			_ = f.holdLocked(false) // fails where someone took the port just now: Observe tells
+		}
 	}
 }

@@ -26,6 +26,19 @@ const (
 	Bind Interception = "bind"
 )
 
+// TablesBackend is which iptables the redirect interception uses.
+type TablesBackend string
+
+// The backends of iptables.
+const (
+	// AutoTables follows what the host's other rules use.
+	AutoTables TablesBackend = "auto"
+	// NFTTables is iptables-nft.
+	NFTTables TablesBackend = "nft"
+	// LegacyTables is iptables-legacy.
+	LegacyTables TablesBackend = "legacy"
+)
+
 // Rest is how long a backend that failed to take a connection is no one's first choice. After it, one new connection
 // tries it, and the others only once that one got through: a backend that swallows packets costs one client a second
 // one connect timeout, not every n-th client. Those that no other backend can take try it all the same.
@@ -36,6 +49,8 @@ type Options struct {
 	Log *slog.Logger
 	// Intercept is how connections reach the proxy. Default Auto.
 	Intercept Interception
+	// Backend is the iptables that redirects are written with. Default AutoTables.
+	Backend TablesBackend
 	// MaxDescriptors bounds the file descriptors of connections, flows and listeners. Default: what the process may
 	// open, less a reserve for everything else.
 	MaxDescriptors int
@@ -63,7 +78,13 @@ type Dataplane struct {
 	tasks  sync.WaitGroup // accept loops, connections, flows, the janitor
 	conns  sync.WaitGroup // connections only: what Close drains
 
-	mu        sync.Mutex // guards what follows; taken before a frontend's
+	gate     sync.RWMutex // guards shutting
+	shutting bool         // no connection is begun any more: conns only counts down
+
+	// applying is held by what the engine calls, one at a time and for as long as it takes; taken before mu.
+	applying sync.Mutex
+
+	mu        sync.Mutex // guards what follows, for moments only; taken before a frontend's
 	frontends map[balancer.Key]*frontend
 	timed     map[*frontend]struct{} // those that the janitor looks at
 	tallies   map[tallyKey]*tally
@@ -94,7 +115,7 @@ func New(o Options) (*Dataplane, error) {
 	}
 	d.budget = newBudget(o.MaxDescriptors)
 	d.flows = newFlowBudget(o.MaxFlows, d.budget.limit)
-	tables, detail, err := newInterception(o.Intercept, d)
+	tables, detail, err := newInterception(o, d)
 	if err != nil {
 		return nil, err
 	}
@@ -140,20 +161,24 @@ func (d *Dataplane) now() int64 { return int64(time.Since(d.epoch)) }
 var errClosed = errors.New("the userspace dataplane is closed")
 
 // Close stops accepting, waits for established connections until ctx ends, and resets those that are left. UDP flows
-// end at once. Nothing forwards without this process, so that keep makes no difference. It returns when no goroutine
-// and no descriptor is left.
+// end at once. Meanwhile new clients meet what they do while no backend is active, and never someone else on the port.
+// Nothing forwards without this process, so that keep makes no difference. It returns when no goroutine and no
+// descriptor is left.
 func (d *Dataplane) Close(ctx context.Context, _ bool) error {
+	d.applying.Lock()
+	defer d.applying.Unlock()
 	d.mu.Lock()
-	if d.closed {
-		d.mu.Unlock()
+	was := d.closed
+	d.closed = true
+	d.mu.Unlock()
+	if was {
 		return nil
 	}
-	d.closed = true
-	err := d.tables.stop(ctx)
-	for _, f := range d.frontends {
-		f.shut()
-	}
-	d.mu.Unlock()
+	frontends := d.list()
+	err := d.tables.stop(ctx, frontends)
+	d.gate.Lock()
+	d.shutting = true
+	d.gate.Unlock()
 
 	drained := make(chan struct{})
 	go func() { // ends below: the connections that are left are reset
@@ -163,27 +188,28 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	select {
 	case <-drained:
 	case <-ctx.Done():
-		left := d.cutAll()
-		if left > 0 {
+		if left := cutAll(frontends); left > 0 {
 			d.log.Info("resetting the connections that are left", "connections", left)
 		}
 	}
 	d.cancel()
 	<-drained
 	d.tasks.Wait()
-	if err := errors.Join(err, d.tables.close(ctx)); err != nil {
+	err = errors.Join(err, d.tables.close(ctx))
+	for _, f := range frontends {
+		f.letGo()
+	}
+	if err != nil {
 		return fmt.Errorf("closing the userspace dataplane: %w", err)
 	}
 	return nil
 }
 
-// cutAll resets all connections, and returns how many there were.
-func (d *Dataplane) cutAll() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// cutAll resets all connections, also those that are about to enter, and returns how many there were.
+func cutAll(frontends []*frontend) int {
 	n := 0
-	for _, f := range d.frontends {
-		n += f.cut(func(*conn) bool { return true })
+	for _, f := range frontends {
+		n += f.end()
 	}
 	return n
 }

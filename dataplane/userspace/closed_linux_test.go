@@ -1,0 +1,323 @@
+package userspace
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/lab"
+)
+
+// squat has a program of the host listen on every address at a port, as any could.
+func (w *town) squat(port int) {
+	for _, network := range []string{"tcp", "udp"} { // of both families
+		w.Host().Echo(network, "squatter", netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port)))
+	}
+}
+
+func closedOf(all []*balancer.Frontend, edit ...func(*balancer.Frontend)) []*balancer.Frontend {
+	closed := make([]*balancer.Frontend, len(all))
+	for i, f := range all {
+		closed[i] = with(f, func(f *balancer.Frontend) {
+			f.Backends[0].State, f.Backends[0].Weight = balancer.Down, 0
+			for _, e := range edit {
+				e(f)
+			}
+		})
+	}
+	return closed
+}
+
+func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	w.squat(80)
+	d := redirecting(t)
+	all := w.four(t, 80)
+	closed := closedOf(all)
+	d.apply(closed...) // never served
+	wantRefused(t, w, all...)
+	d.apply(all...)
+	wantServed(t, w, all...)
+	d.apply(closed...)
+	wantRefused(t, w, all...)
+	d.apply(closedOf(all, func(f *balancer.Frontend) { f.NoBackends = balancer.DropClients })...)
+	wantSilence(t, w, all...)
+	d.apply(all...)
+	wantServed(t, w, all...)
+
+	held, err := w.remote.Dial(t.Context(), "tcp", all[0].AddrPort().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if _, err := lab.Ask(held); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- d.Close(ctx, false) }()
+	eventually(t, "the closed port", func() error {
+		if err := try(t, w.remote, all[3].Key); err == nil {
+			return fmt.Errorf("it answers")
+		}
+		return nil
+	})
+	wantRefused(t, w, all...)
+	wantEcho(t, held)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func wantSilence(t *testing.T, w *town, all ...*balancer.Frontend) {
+	t.Helper()
+	for _, f := range all {
+		for _, from := range []*lab.NS{w.Host(), w.remote} {
+			err := try(t, from, f.Key)
+			if err == nil || strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "reset") {
+				t.Errorf("%s from %s: got %v, want silence", f.Key, from.Name, err)
+			}
+		}
+	}
+}
+
+func TestClosedPortsAreHeld(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	a := udpServer(t, "127.0.0.1:0", "a")
+	d := start(t, Options{})
+	all := []*balancer.Frontend{frontendAt("127.77.7.1:9000", s.addr), frontendAt("127.77.7.1:9000/udp", a)}
+	for i, f := range all {
+		all[i].IdleTimeout = 0
+		free := fmt.Sprintf("0.0.0.0:%d", f.Key.Port)
+		wantHeld := func(when string) {
+			t.Helper()
+			var err error
+			if f.Proto == balancer.UDP {
+				var pc net.PacketConn
+				if pc, err = net.ListenPacket("udp4", free); err == nil {
+					pc.Close()
+				}
+			} else {
+				var ln net.Listener
+				if ln, err = net.Listen("tcp4", free); err == nil {
+					ln.Close()
+				}
+			}
+			if err == nil {
+				t.Errorf("%s: %s could be taken by others", when, f.Key)
+			}
+		}
+		closed := closedOf(all[i : i+1])[0]
+		d.apply(closed)
+		wantHeld("closed")
+		d.apply(f)
+		wantHeld("open")
+		if f.Proto == balancer.TCP {
+			c := mustConnect(t, f.AddrPort())
+			c.mustAsk(t)
+			d.apply(closed) // beside an established connection
+			wantHeld("closed again")
+			if _, err := connect(f.AddrPort(), ""); err == nil {
+				t.Error("connected to a closed port")
+			}
+			d.apply(f)
+			c.mustAsk(t)
+			if _, err := askOnce(f.AddrPort(), ""); err != nil {
+				t.Errorf("open again: %v", err)
+			}
+			d.apply(closed)
+			wantHeld("closed for good")
+		}
+		if seen, err := d.Observe(t.Context()); err != nil || seen.Digests[f.Key] == 0 {
+			t.Errorf("observed %v, %v; want the frontend as it is", seen, err)
+		}
+		d.remove(f.Key)
+	}
+}
+
+func TestRestoresInBlocks(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	d := redirecting(t)
+	y := d.tables.(*redirect).families[familyOf(w.four(t, 80)[0].Key)]
+	var most int
+	y.restore = func(ctx context.Context, input string) error { // as a kernel that takes no more at once, nor one of the rules
+		most = max(most, strings.Count(input, "\n"))
+		if strings.Count(input, "\n") > 500 || strings.Contains(input, "--dport 1400 ") {
+			return fmt.Errorf("message too long")
+		}
+		return y.tool.Restore(ctx, input)
+	}
+	var batch []dataplane.Change
+	for port := 1000; port < 2000; port++ {
+		f := w.four(t, port)[0]
+		batch = append(batch, dataplane.Change{Key: f.Key, New: f})
+	}
+	err := d.Apply(t.Context(), batch)
+	each, ok := err.(dataplane.KeyErrors)
+	if !ok || len(each) == 0 || len(each) > mostLines || each[batch[400].Key] == nil {
+		t.Fatalf("got %v, want errors of the keys beside 1400 only", err)
+	}
+	if most < mostLines/2 || most > mostLines+2 {
+		t.Errorf("got %d lines at most in a restore, want about %d", most, mostLines)
+	}
+	wantServed(t, w, batch[0].New, batch[999].New)
+	again := slices.DeleteFunc(slices.Clone(batch), func(c dataplane.Change) bool { return each[c.Key] == nil || c.Key.Port == 1400 })
+	if err := d.Apply(t.Context(), again); err != nil {
+		t.Errorf("the others again: %v", err)
+	}
+	wantServed(t, w, again[0].New)
+	if err := d.Apply(t.Context(), batch[400:401]); err == nil {
+		t.Error("the bad one succeeded")
+	}
+	y.restore = y.tool.Restore
+	d.apply(batch[400].New)
+	wantServed(t, w, batch[400].New)
+	if saved := w.Host().Exec("iptables", "-t", "nat", "-S", chain); strings.Count(saved, "-A ") != 1001 {
+		t.Errorf("got %d rules, want the keeper and 1000", strings.Count(saved, "-A "))
+	}
+}
+
+func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	d := redirecting(t)
+	f := w.four(t, 80)[0]
+	y := d.tables.(*redirect).families[familyOf(f.Key)]
+	d.apply(f)
+	y.restore = func(context.Context, string) error { return os.ErrPermission }
+	removal := []dataplane.Change{{Key: f.Key}}
+	if err := d.Apply(t.Context(), removal); err == nil {
+		t.Fatal("it succeeded")
+	}
+	y.restore = y.tool.Restore
+	if err := d.Apply(t.Context(), removal); err != nil {
+		t.Fatal(err)
+	}
+	if saved := w.Host().Exec("iptables", "-t", "nat", "-S", chain); strings.Contains(saved, "--dport 80 ") {
+		t.Errorf("the rule is still there:\n%s", saved)
+	}
+}
+
+func TestLookingCostsLittle(t *testing.T) {
+	w := newTown(t)
+	d := redirecting(t)
+	var batch []dataplane.Change
+	for port := 1000; port < 3000; port++ {
+		f := w.four(t, port)[0]
+		batch = append(batch, dataplane.Change{Key: f.Key, New: f})
+	}
+	if err := d.Apply(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
+		t.Fatalf("got %q, %v; want that all is there", reason, err)
+	}
+	const looks = 100
+	started := time.Now()
+	for range looks {
+		if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
+			t.Fatalf("got %q, %v; want that all is there", reason, err)
+		}
+	}
+	if each := time.Since(started) / looks; each > 10*time.Millisecond {
+		t.Errorf("a look takes %s, want at most a hundredth of a second", each)
+	} else {
+		t.Logf("a look takes %s", each)
+	}
+}
+
+func TestCountersDoNotWaitForTables(t *testing.T) {
+	w := newTown(t)
+	d := redirecting(t)
+	f := w.four(t, 80)[0]
+	y := d.tables.(*redirect).families[familyOf(f.Key)]
+	started, goOn := make(chan bool), make(chan bool)
+	y.restore = func(ctx context.Context, input string) error {
+		started <- true
+		<-goOn
+		y.restore = y.tool.Restore
+		return y.tool.Restore(ctx, input)
+	}
+	done := make(chan error)
+	go func() { done <- d.tryApply(f) }()
+	<-started
+	asked := make(chan bool)
+	go func() {
+		d.Counters()
+		_, _ = d.Connections(t.Context())
+		close(asked)
+	}()
+	select {
+	case <-asked:
+	case <-time.After(5 * time.Second):
+		t.Error("counters wait for iptables")
+	}
+	close(goOn)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBackendOfIptables(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	lab.Need(t, "iptables-legacy", "ip6tables-legacy")
+	all := w.four(t, 80)
+	for _, b := range []TablesBackend{LegacyTables, NFTTables, LegacyTables} { // each removes what the one before left
+		d := start(t, Options{Intercept: Redirect, Backend: b})
+		if _, err := d.Observe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		d.apply(all...)
+		wantServed(t, w, all...)
+		for _, of := range []TablesBackend{LegacyTables, NFTTables} {
+			saved := w.Host().Exec("iptables-" + string(of) + "-save")
+			if there := strings.Contains(saved, "-A "+chain+" -d 10.96.0.1/32"); there != (of == b) {
+				t.Errorf("asked for %s, and rules of %s are there: %v", b, of, there)
+			}
+		}
+		if damage, err := d.Observe(t.Context()); err != nil || len(damage.Damage) > 0 {
+			t.Errorf("%s: got the damage %q, %v", b, damage.Damage, err)
+		}
+		w.Host().Exec("sh", "-ec", "iptables-"+string(b)+" -t nat -F "+chain)
+		eventually(t, "the damage", func() error {
+			if reason, err := d.Intact(t.Context()); reason == "" {
+				return fmt.Errorf("it is not seen: %v", err)
+			}
+			return nil
+		})
+	}
+}
+
+func TestTheTrialNeedsRedirects(t *testing.T) {
+	w := newTown(t)
+	for _, tool := range []string{"iptables-nft", "ip6tables-nft"} { // as a kernel without the nat table
+		path := strings.TrimSpace(w.Host().Exec("sh", "-c", "command -v "+tool+"-restore"))
+		dir := t.TempDir()
+		for _, name := range []string{tool, tool + "-restore", tool + "-save"} {
+			script := fmt.Sprintf("#!/bin/sh\nexec %s \"$@\"\n", strings.TrimSuffix(path, "-restore")+strings.TrimPrefix(name, tool))
+			if name == tool+"-restore" {
+				script = fmt.Sprintf("#!/bin/sh\nin=$(cat); case \"$in\" in *nat*) echo \"line 1: no table nat\" >&2; exit 1;; esac\necho \"$in\" | exec %s \"$@\"\n", path)
+			}
+			if err := os.WriteFile(dir+"/"+name, []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	}
+	d := start(t, Options{Intercept: Auto, Backend: NFTTables})
+	if !strings.HasPrefix(d.Detail(), "bind, because ") || !strings.Contains(d.Detail(), "no table nat") {
+		t.Errorf("got %q, want bind, because there is no nat table", d.Detail())
+	}
+}

@@ -1,0 +1,115 @@
+package userspace
+
+import (
+	"net/netip"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+)
+
+// holds: ports that are closed to clients can be kept from everyone else.
+const holds = true
+
+// heldPort is a port that is ours, so that no program of the host gets what is meant for a VIP, and that nobody serves:
+// a TCP socket that does not listen has the kernel answer with resets, a UDP socket that is connected to itself with
+// port unreachable, and one whose filter lets nothing through not at all.
+type heldPort struct {
+	d    *Dataplane
+	fd   int
+	port uint16
+}
+
+// hold takes the port at an address; port 0: any free one.
+func (d *Dataplane) hold(at netip.AddrPort, proto balancer.Protocol, silent bool) (*heldPort, error) {
+	family, kind := unix.AF_INET6, unix.SOCK_STREAM
+	if at.Addr().Is4() {
+		family = unix.AF_INET
+	}
+	if proto == balancer.UDP {
+		kind = unix.SOCK_DGRAM
+	}
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	h := &heldPort{d: d, fd: fd}
+	d.budget.take(1)
+	if err := h.bind(at, proto); err != nil {
+		h.close()
+		return nil, err
+	}
+	if err := h.answer(at.Addr(), proto, silent); err != nil {
+		h.close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// bind takes the port, beside established connections to it, and learns its number.
+func (h *heldPort) bind(at netip.AddrPort, proto balancer.Protocol) error {
+	if proto == balancer.TCP && at.Port() != 0 {
+		if err := unix.SetsockoptInt(h.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return err
+		}
+	}
+	if at.Addr().Is6() {
+		if err := unix.SetsockoptInt(h.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			return err
+		}
+	}
+	if err := unix.Bind(h.fd, sockaddr(at.Addr(), at.Port())); err != nil {
+		return err
+	}
+	sa, err := unix.Getsockname(h.fd)
+	if err != nil {
+		return err
+	}
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		h.port = uint16(sa.Port)
+	case *unix.SockaddrInet6:
+		h.port = uint16(sa.Port)
+	}
+	return nil
+}
+
+// answer has the kernel answer as it should.
+func (h *heldPort) answer(at netip.Addr, proto balancer.Protocol, silent bool) error {
+	switch {
+	case silent:
+		if err := attach(uintptr(h.fd), []bpf.Instruction{bpf.RetConstant{Val: 0}}); err != nil || proto == balancer.UDP {
+			return err
+		}
+		return unix.Listen(h.fd, 1)
+	case proto == balancer.UDP:
+		if at.IsUnspecified() {
+			at = loopbackOf(at)
+		}
+		return unix.Connect(h.fd, sockaddr(at, h.port))
+	}
+	// Without the option others conflict with us, even those that have it.
+	return unix.SetsockoptInt(h.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
+}
+
+func (h *heldPort) close() {
+	if h != nil {
+		_ = unix.Close(h.fd)
+		h.d.budget.give(1)
+	}
+}
+
+func loopbackOf(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}
+
+func sockaddr(a netip.Addr, port uint16) unix.Sockaddr {
+	if a.Is4() {
+		return &unix.SockaddrInet4{Addr: a.As4(), Port: int(port)}
+	}
+	return &unix.SockaddrInet6{Addr: a.As16(), Port: int(port)}
+}

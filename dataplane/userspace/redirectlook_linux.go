@@ -1,0 +1,132 @@
+package userspace
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"vipd/dataplane/internal/xtables"
+)
+
+// inspect removes what an earlier process has left, the first time, and later compares what is there with what we
+// left: the next commit mends it.
+func (r *redirect) inspect(ctx context.Context) ([]string, error) {
+	var damage []string
+	for _, family := range xtables.Families() {
+		y := r.families[family]
+		if y == nil {
+			continue
+		}
+		found, err := y.inspect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if found != "" {
+			damage = append(damage, found)
+		}
+	}
+	return damage, nil
+}
+
+func (y *redirectFamily) inspect(ctx context.Context) (string, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if !y.made {
+		y.unsure = true
+		for _, tool := range xtables.Existing(ctx, y.name) { // it may have used another backend
+			if err := remove(ctx, tool); err != nil {
+				return "", err
+			}
+		}
+		return "", nil
+	}
+	damage, err := y.compareLocked(ctx)
+	if damage != "" || err != nil {
+		y.unsure, y.jumps = true, false
+	}
+	return damage, err
+}
+
+// compareLocked says what is not as we left it.
+func (y *redirectFamily) compareLocked(ctx context.Context) (string, error) {
+	for _, hook := range hooks() {
+		there, err := y.tool.HasJump(ctx, "nat", hook, "-j", chain)
+		if err != nil {
+			return "", err
+		}
+		if !there {
+			return fmt.Sprintf("the jump from %s to %s is missing (%s)", hook, chain, y.name), nil
+		}
+	}
+	there, err := y.tool.Rules(ctx, "nat", chain)
+	if err != nil {
+		return "", err
+	}
+	if !slices.Contains(there, keeper) {
+		return fmt.Sprintf("the rule that keeps conntrack is missing in %s (%s)", chain, y.name), nil
+	}
+	lines := make(map[string]bool, len(there))
+	for _, line := range there {
+		lines[line] = true
+	}
+	for k, text := range y.rules {
+		if !lines[text] {
+			return fmt.Sprintf("the rule of %s is missing in %s", k, chain), nil
+		}
+	}
+	if len(there) != len(y.rules)+1 {
+		return fmt.Sprintf("%s has rules that are not ours (%s)", chain, y.name), nil
+	}
+	return "", nil
+}
+
+// intact looks, in one family after the other, for what is missing.
+func (r *redirect) intact(ctx context.Context) (string, error) {
+	for _, family := range xtables.Families() {
+		if y := r.families[family]; y != nil {
+			if reason, err := y.intact(ctx); reason != "" || err != nil {
+				return reason, err
+			}
+		}
+	}
+	return "", nil
+}
+
+// intact compares, where anyone has changed rules since the last time. Comparing reads the whole chain: it may cost a
+// hundredth of the time.
+func (y *redirectFamily) intact(ctx context.Context) (string, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if !y.jumps || y.unsure {
+		return "", nil
+	}
+	started := time.Now()
+	if started.Before(y.looks.next) {
+		return "", nil
+	}
+	generation := uint32(0)
+	if y.tool.Backend() == xtables.NFT {
+		generation = rulesGeneration()
+	}
+	if generation != 0 && generation == y.looks.generation {
+		return "", nil
+	}
+	reason, err := y.compareLocked(ctx)
+	y.looks.next = time.Now().Add(min(100*time.Since(started), longestPause))
+	y.looks.generation = 0
+	if reason == "" && err == nil {
+		y.looks.generation = generation
+	}
+	return reason, err
+}
+
+// longestPause is the most between two looks, however long they take.
+const longestPause = 10 * time.Second
+
+// pace spaces looks.
+type pace struct {
+	next time.Time
+	// generation is that of the kernel's rules when they were last found to be as we left them; 0: unknown.
+	generation uint32
+}
