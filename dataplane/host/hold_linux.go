@@ -151,7 +151,7 @@ func (h *Host) unseen(addrs []netip.Addr) (bool, error) {
 			continue
 		}
 		// It is the host's own, or others have a local route to its network. Only the addresses themselves tell.
-		v, err := readView(h.nl)
+		v, err := h.readView(h.nl)
 		if err != nil {
 			return false, err
 		}

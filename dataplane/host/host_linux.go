@@ -36,6 +36,8 @@ type Host struct {
 	guards []*guard
 	// newLink describes the device to make.
 	newLink func(name string) netlink.Link
+	// readView reads everything that the view is made of.
+	readView func(*netlink.Handle) (view, error)
 
 	ledger *ledger
 	view   view
@@ -105,7 +107,7 @@ func New(o Options) (*Host, error) {
 		newLink: func(name string) netlink.Link {
 			return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
 		},
-		view: view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}},
+		readView: readView, view: view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}},
 	}
 	if err := h.readLedger(); err != nil {
 		h.log.Warn("going on without the ledger: addresses that an earlier process added to devices of others count as the host's own", "err", err)

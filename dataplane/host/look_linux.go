@@ -22,7 +22,7 @@ func (h *Host) look() error {
 		return nil
 	}
 	h.stale = true // until all of this has succeeded
-	v, err := readView(h.nl)
+	v, err := h.readView(h.nl)
 	if err != nil {
 		return err
 	}

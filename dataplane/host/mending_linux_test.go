@@ -1,0 +1,379 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+)
+
+// ip runs a command of iproute2 on the host.
+func ip(t *testing.T, args string) {
+	t.Helper()
+	if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v: %s", args, err, out)
+	}
+}
+
+// TestSourceGoesBeforeAdding renumbers the node, and wants one more VIP before anybody has looked.
+func TestSourceGoesBeforeAdding(t *testing.T) {
+	l, _ := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"))
+	l.Host().AddAddr("client", "10.3.0.1/24")
+	l.Host().DelAddr("client", "10.1.0.1/24")
+	apply(t, h, frontend("10.96.0.10:80"), frontend("10.96.0.11:80"))
+	checkSource(t, "10.96.0.10", "10.3.0.1")
+	checkSource(t, "10.96.0.11", "10.3.0.1")
+	checkIntact(t, h)
+	finishNothing(t, h)
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
+}
+
+// TestRoutePending holds VIPs on a link that is down: they are held, their routes and announcements come with the link,
+// and nothing is left behind in between.
+func TestRoutePending(t *testing.T) {
+	_, client := network(t)
+	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
+	ip(t, "link add away type veth peer name yonder")
+	ip(t, "addr add 10.4.0.1/24 dev away")
+	ip(t, "link set client down")
+	o := options(t, xtables.NFT)
+	o.Interface = "client"
+	h := newHost(t, o)
+	web := frontend("10.1.0.10:80")
+	apply(t, h, web)
+	apply(t, h, web) // again, as the engine does
+	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32")
+	checkWhere(t, h, "10.1.0.10", "client")
+	if !h.added.Has(addrOf("10.1.0.10")) || !strings.Contains(h.Addresses()[0].Note, "route is pending") {
+		t.Fatalf("the ledger has %v, and it is held as %+v", h.ledger.Addresses, h.Addresses())
+	}
+	text := fmt.Sprint(h.Problems())
+	if !strings.Contains(text, "held without their routes") || !strings.Contains(text, "not announced") {
+		t.Fatalf("problems: %s", text)
+	}
+	checkIntact(t, h)
+
+	ip(t, "link set client up")
+	lab.Eventually(t, deadlineIn, "the link's coming up to be noticed", func() error {
+		if reason, err := h.Intact(t.Context()); err != nil || reason == "" {
+			return fmt.Errorf("reason %q, %w", reason, err)
+		}
+		return nil
+	})
+	h.Resync()
+	apply(t, h, web)
+	checkSource(t, "10.1.0.10", "10.1.0.1")
+	lab.Eventually(t, deadlineIn, "the VIP to be announced", func() error {
+		if _, err := h.Intact(t.Context()); err != nil {
+			return err
+		}
+		if neighbours := client.Exec("ip", "neigh"); !strings.Contains(neighbours, "10.1.0.10 dev host lladdr") {
+			return fmt.Errorf("the client knows\n%s", neighbours)
+		}
+		return nil
+	})
+	checkIntact(t, h)
+	if p := h.Problems(); len(p) != 0 {
+		t.Fatalf("problems: %v", p)
+	}
+	finishNothing(t, h)
+	checkDevice(t, "client", "10.1.0.1/24") // the kernel takes IPv6 addresses from links that go down
+}
+
+// TestAnnouncedAgain pulls the cable and plugs it in: whoever is at its other end now hears of the VIPs.
+func TestAnnouncedAgain(t *testing.T) {
+	_, client := network(t)
+	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
+	o := options(t, xtables.NFT)
+	o.Interface = "client"
+	h := newHost(t, o)
+	apply(t, h, frontend("10.1.0.10:80"))
+	client.Exec("ip", "link", "set", "host", "down")
+	lab.Eventually(t, deadlineIn, "the cable to be missed", func() error {
+		checkIntact(t, h)
+		if link := h.view.devices[h.device.index]; link.running || !link.up {
+			return fmt.Errorf("the link is seen as %+v", link)
+		}
+		return nil
+	})
+	client.Exec("ip", "link", "set", "host", "up")
+	lab.Eventually(t, deadlineIn, "the VIP to be announced", func() error {
+		checkIntact(t, h)
+		if neighbours := client.Exec("ip", "neigh"); !strings.Contains(neighbours, "10.1.0.10 dev host lladdr") {
+			return fmt.Errorf("the client knows\n%s", neighbours)
+		}
+		return nil
+	})
+	if p := h.Problems(); len(p) != 0 {
+		t.Fatalf("problems: %v", p)
+	}
+}
+
+// TestKilledWhileMoving ends a process at every step of moving an address from one device to another, by configuration;
+// the next process is to know all places.
+func TestKilledWhileMoving(t *testing.T) {
+	network(t)
+	ip(t, "link add second type bridge")
+	ip(t, "link set second up")
+	for _, after := range []string{"the ledger", "the guard", "the removal", "everything"} {
+		for _, then := range []string{"second", "lo", "Cleanup"} {
+			t.Run(fmt.Sprintf("after %s, then %s", after, then), func(t *testing.T) {
+				o := options(t, xtables.NFT)
+				o.Interface, o.StrictARP = "lo", false
+				h := newHost(t, o)
+				web := frontend("10.96.0.10:80")
+				apply(t, h, web)
+				must(t, h.Close())
+				o.Interface = "second"
+				h = newHost(t, o)
+				die(t, h, after, web)
+				must(t, h.Close())
+
+				if then != "Cleanup" {
+					o.Interface = then
+					h = newHost(t, o)
+					apply(t, h, web)
+					apply(t, h, web)
+					checkWhere(t, h, "10.96.0.10", then)
+					want := map[string][]string{"lo": {"127.0.0.1/8", "::1/128"}, "second": nil}
+					want[then] = append(want[then], "10.96.0.10/32")
+					checkDevice(t, "lo", want["lo"]...)
+					checkDevice(t, "second", want["second"]...)
+					checkIntact(t, h)
+					if len(h.ledger.Leaving) != 0 {
+						t.Errorf("it is still leaving %v", h.ledger.Leaving)
+					}
+					finishNothing(t, h)
+				}
+				_, err := Cleanup(t.Context(), o, false)
+				must(t, err)
+				checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
+				checkDevice(t, "second")
+				if ledgerExists(o) {
+					t.Error("the ledger outlives what it is about")
+				}
+			})
+		}
+	}
+}
+
+// die makes the beginning of a round, and ends after a step of it.
+func die(t *testing.T, h *Host, after string, f *balancer.Frontend) {
+	t.Helper()
+	d := desired(f)
+	switch after {
+	case "everything":
+		must(t, h.Prepare(t.Context(), d))
+		return
+	case "the guard":
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		find := h.guards[0].tool
+		h.guards[0].tool = func(ctx context.Context) (ruleKernel, error) {
+			defer cancel() // the addresses after it are not touched any more
+			return find(context.WithoutCancel(ctx))
+		}
+		_ = h.Prepare(ctx, d) // it was ended
+		return
+	}
+	must(t, h.look())
+	h.want = d.Addresses
+	h.dirty[f.Addr] = true
+	h.plan()
+	h.record(f.Addr, h.device.name)
+	must(t, h.ledger.save())
+	if after == "the removal" {
+		must(t, h.remove(f.Addr, "lo"))
+	}
+}
+
+// TestBusyTables has somebody hold the lock of iptables: nothing is added until the guard stands, what is there stays.
+func TestBusyTables(t *testing.T) {
+	network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
+	g := h.guards[0]
+	find, finds := g.tool, 0
+	g.tool = func(context.Context) (ruleKernel, error) {
+		finds++
+		return nil, errors.New("Another app is currently holding the xtables lock")
+	}
+	h.Resync()
+	more := desired(frontend("10.96.0.10:80"), frontend("10.96.0.11:80"), frontend("[fd00:96::11]:80"))
+	for range 2 {
+		if err := h.Prepare(t.Context(), more); !xtables.IsBusy(err) {
+			t.Fatalf("got %v, want an error that says that the tables are busy", err)
+		}
+		if err := h.Finish(t.Context(), more.Frontends); !xtables.IsBusy(err) {
+			t.Fatalf("got %v, want an error that says that the tables are busy", err)
+		}
+	}
+	if finds != 2 {
+		t.Errorf("it waited %d times in two rounds, want once in each", finds)
+	}
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "fd00:96::11/128")
+	checkWhere(t, h, "10.96.0.11", "none")
+	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "xtables lock") {
+		t.Fatalf("problems: %v", p)
+	}
+	g.tool = find
+	must(t, h.Prepare(t.Context(), more))
+	must(t, h.Finish(t.Context(), more.Frontends))
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.11/32", "fd00:96::11/128")
+	checkIntact(t, h)
+
+	// Where iptables does not work here at all, that is a problem of its own.
+	g.tool = func(context.Context) (ruleKernel, error) {
+		return nil, &xtables.UnsupportedError{Feature: "iptables", Need: "install iptables"}
+	}
+	h.Resync()
+	apply(t, h, frontend("10.96.0.12:80"))
+	checkWhere(t, h, "10.96.0.12", "lo")
+	if text := fmt.Sprint(h.Problems()); !strings.Contains(text, "answer on every port") {
+		t.Errorf("problems: %s", text)
+	}
+	g.tool = find
+}
+
+// TestToolsOncePerResync counts the searches for iptables over many rounds in which parts come and go.
+func TestToolsOncePerResync(t *testing.T) {
+	network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	finds := 0
+	for _, g := range h.guards {
+		find := g.tool
+		g.tool = func(ctx context.Context) (ruleKernel, error) {
+			finds++
+			return find(ctx)
+		}
+	}
+	for i := range 6 {
+		edits := []func(*balancer.Frontend){dropping, sources("10.0.0.0/8"), func(f *balancer.Frontend) { f.Backends = nil }}[i%3]
+		apply(t, h, frontend("10.96.0.10:80", edits), frontend("[fd00:96::10]:80", edits))
+	}
+	if finds != 2 {
+		t.Errorf("iptables was searched for %d times, want once a family", finds)
+	}
+	h.Resync()
+	apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
+	if finds != 4 {
+		t.Errorf("after a resync it was searched for %d times in all, want 4", finds)
+	}
+}
+
+// TestLostView loses events, and can't read everything anew: the last view counts, nothing is added by mistake, and the
+// host's own address is not taken for a VIP that is missing.
+func TestLostView(t *testing.T) {
+	l, _ := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"))
+	h.readView = func(*netlink.Handle) (view, error) { return view{}, errors.New("no memory for it") }
+	h.stale = true
+	known := len(h.view.addrs)
+	both := desired(frontend("10.96.0.10:80"), frontend("10.1.0.1:80"))
+	if err := h.Prepare(t.Context(), both); err == nil {
+		t.Fatal("it went on without a view")
+	}
+	if err := h.Finish(t.Context(), balancer.Desired{}.Frontends); err == nil {
+		t.Fatal("it removed addresses without a view")
+	}
+	if !h.stale || len(h.view.addrs) != known || !h.added.Has(addrOf("10.96.0.10")) {
+		t.Fatalf("stale %t, %d addresses known, want %d; added: %v", h.stale, len(h.view.addrs), known, h.ledger.Addresses)
+	}
+	h.readView = readView
+	must(t, h.Prepare(t.Context(), both))
+	must(t, h.Finish(t.Context(), both.Frontends))
+	checkWhere(t, h, "10.96.0.10", "lo")
+	checkWhere(t, h, "10.1.0.1", "host")
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
+
+	// A view that lacks the host's own addresses, for whatever reason: the kernel is asked before one is added.
+	l.Host().AddAddr("client", "10.1.0.8/24")
+	must(t, h.look())
+	clear(h.dirty)
+	delete(h.view.addrs, netip.MustParseAddr("10.1.0.8"))
+	apply(t, h, frontend("10.96.0.10:80"), frontend("10.1.0.8:80"))
+	checkWhere(t, h, "10.1.0.8", "host")
+	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
+	checkAttempt(t, l.Host(), "10.1.0.8:22", refused) // by nobody listening
+	listen(t, 22)
+	checkAttempt(t, l.Host(), "10.1.0.8:22", open)
+
+	// A local route to the VIPs' network, as some prefer to addresses, does not make them the host's own.
+	ip(t, "route add local 10.97.0.0/16 dev lo")
+	apply(t, h, frontend("10.97.0.10:80"))
+	checkWhere(t, h, "10.97.0.10", "lo")
+}
+
+// TestBudget holds a round over ten thousand held VIPs to what has changed.
+func TestBudget(t *testing.T) {
+	network(t)
+	o := options(t, xtables.NFT)
+	o.Interface, o.StrictARP = "lo", false
+	h := newHost(t, o)
+	const many = 10_000
+	var frontends []*balancer.Frontend
+	for i := range many {
+		f := frontend(fmt.Sprintf("10.97.%d.%d:80", i/250, 1+i%250))
+		if i%100 == 99 {
+			f = frontend(fmt.Sprintf("[fd00:97::%x]:80", i))
+		}
+		frontends = append(frontends, f)
+	}
+	all := desired(frontends...)
+	// No address of IPv6 to speak from: that must not be looked for each time.
+	ip(t, "addr del fd01::1/64 dev client")
+	round := func(d balancer.Desired) {
+		must(t, h.Prepare(t.Context(), d))
+		must(t, h.Finish(t.Context(), d.Frontends))
+	}
+	round(all)
+	round(all)
+	for _, c := range []struct {
+		name   string
+		do     func()
+		allocs float64
+	}{
+		{"nothing changed", func() {}, 50},
+		{"a frontend's backends changed", func() {
+			f := *all.Frontends.At(frontends[7].Key)
+			f.Backends = append([]balancer.Backend(nil), f.Backends...)
+			f.Backends[0].Weight++
+			all.Frontends = all.Frontends.Set(f.Key, &f)
+		}, 200},
+	} {
+		began := time.Now()
+		got := testing.AllocsPerRun(10, func() {
+			c.do()
+			round(all)
+		})
+		t.Logf("%s: %.0f allocations, %v", c.name, got, time.Since(began)/11)
+		if got > c.allocs {
+			t.Errorf("%s: %.0f allocations a round, want at most %.0f", c.name, got, c.allocs)
+		}
+	}
+	if allocs := testing.AllocsPerRun(10, func() { checkIntact(t, h) }); allocs > 1000 {
+		t.Errorf("a look whether all is intact takes %.0f allocations", allocs)
+	}
+	finishNothing(t, h)
+}
