@@ -41,7 +41,11 @@ func runCheck(c *call) error {
 		d.checkFor(mode)
 		all = append(all, d.problems...)
 		for _, p := range d.problems {
-			fmt.Fprintln(&b, c.paint(oneLine(p.String()), severityStyle(p.Severity)))
+			line := oneLine(p.String())
+			if p.Severity == balancer.SeverityWarning {
+				line += " (a warning)"
+			}
+			fmt.Fprintln(&b, c.paint(line, severityStyle(p.Severity)))
 		}
 		if len(d.problems) == 0 {
 			fmt.Fprintf(&b, "%s: %s, no problems\n", file, count(d.services.Len(), "service"))

@@ -210,9 +210,10 @@ func isKept(name string) bool {
 	return false
 }
 
-// isTemporary reports whether a name ends as those of os.CreateTemp do: in a dot and a number of 32 bits.
+// isTemporary reports whether a name ends as those of the files that vipd writes before it renames them: in .tmp- and a
+// number of 32 bits.
 func isTemporary(end string) bool {
-	number, ok := strings.CutPrefix(end, ".")
+	number, ok := strings.CutPrefix(end, ".tmp-")
 	_, err := strconv.ParseUint(number, 10, 32)
 	return ok && err == nil
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 
 	"vipd/balancer"
 	"vipd/store/tomlfile"
@@ -12,7 +11,7 @@ import (
 
 // Load reads a configuration file. An error means that there is nothing to read; problems are what is wrong in it.
 func Load(file string) (Config, []balancer.Problem, error) {
-	text, err := os.ReadFile(file)
+	text, err := tomlfile.ReadFile(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return Default(), nil, fmt.Errorf("there is no configuration at %s: write one, or name another with --config: %w", file, err)

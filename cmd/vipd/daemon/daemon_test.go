@@ -438,6 +438,22 @@ func TestStoreComesLate(t *testing.T) {
 	wait.For(t, 10*time.Second, "the services of the folder", func() bool { s := n.status(); return s.Ready && s.Services == 1 && s.Store.EverRead })
 }
 
+// TestRestsWithoutTheAddress leaves the addresses to somebody else, who has not brought them: nothing is wrong, and
+// nothing is served but what is on loopback.
+func TestRestsWithoutTheAddress(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	n := startNode(t, "[addresses]\nbind = false\n"+strings.Replace(web, `["127.40.0.1"]`, `["127.40.0.1", "198.51.100.7"]`, 1))
+	s := n.status()
+	if s.Frontends != 1 || len(s.Problems) > 0 || s.Sync.Pending+s.Sync.Failing > 0 || ask("127.40.0.1:8080") != "one" {
+		t.Errorf("status %+v", s)
+	}
+	want := api.Address{Address: "198.51.100.7", Held: "none", Note: "rests until somebody brings it (addresses.bind is false)"}
+	if !slices.Contains(s.Addresses, want) {
+		t.Errorf("addresses %+v, want %+v among them", s.Addresses, want)
+	}
+}
+
 func TestModeFallsBack(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	text := strings.Replace(header, `mode = "userspace"`, `mode = "ipvs"`, 1) + web

@@ -151,7 +151,7 @@ func (f *files) write(name string, content any) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", name, err)
 	}
-	temporary, err := os.CreateTemp(f.dir, name+".*")
+	temporary, err := os.CreateTemp(f.dir, name+".tmp-*")
 	if err != nil {
 		return fmt.Errorf("keeping state in state_dir: %w", err)
 	}

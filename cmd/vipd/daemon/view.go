@@ -88,7 +88,27 @@ func (v *view) addresses() []api.Address {
 	for _, h := range v.host.Addresses() {
 		all = append(all, api.Address{Address: h.Addr.String(), Held: h.Where, Note: h.Note})
 	}
+	for _, vip := range v.resting() {
+		all = append(all, api.Address{Address: vip.String(), Held: "none", Note: "rests until somebody brings it (addresses.bind is false)"})
+	}
 	return all
+}
+
+// resting are the VIPs that somebody else is to bring and has not, sorted.
+func (v *view) resting() []netip.Addr {
+	if !v.state.env.LocalOnly {
+		return nil
+	}
+	var vips []netip.Addr
+	for _, s := range v.state.snapshot.Services.All() {
+		for _, vip := range s.VIPs {
+			if !v.state.desired.Addresses.Has(vip) {
+				vips = append(vips, vip)
+			}
+		}
+	}
+	slices.SortFunc(vips, netip.Addr.Compare)
+	return slices.Compact(vips)
 }
 
 func (v *view) services() []api.Service {
