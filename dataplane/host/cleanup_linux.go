@@ -28,7 +28,6 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 		return nil, err
 	}
 	h.adopt()
-	c.close()
 	c.addresses() // before the guard: without it they would answer on every port
 	for _, family := range xtables.Families() {
 		for _, tool := range xtables.Existing(ctx, family) {
@@ -68,19 +67,6 @@ func (c *cleaner) do(what string, do func() error) {
 		}
 	}
 	c.done = append(c.done, what)
-}
-
-// close has held addresses refuse what their services do not answer any more. The set itself goes later.
-func (c *cleaner) close() {
-	if c.dry || c.host.sets == nil {
-		return
-	}
-	for _, family := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
-		name := setName(servedSet, family)
-		if entries, err := c.host.sets.List(name); err == nil && len(entries) > 0 {
-			c.note(c.host.sets.Delete(name, entries))
-		}
-	}
 }
 
 // rules removes our chains, and the jumps to them, from one backend.

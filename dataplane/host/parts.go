@@ -38,11 +38,8 @@ type setDef struct {
 	entries func(*balancer.Frontend) []ipset.Entry
 }
 
-// heldSet is the set of addresses that vipd added, and servedSet that of the ports that they answer on.
-const (
-	heldSet   = "held"
-	servedSet = "served"
-)
+// heldSet is the set of addresses that vipd added.
+const heldSet = "held"
 
 // parts is the whole of the guard.
 func parts() []partDef {
@@ -52,7 +49,7 @@ func parts() []partDef {
 			table: "filter", chain: "VIPD-GUARD", bases: []string{"INPUT"}, gateMatch: "dst",
 			sets: []setDef{
 				{name: heldSet, kind: ipset.HashIP, early: true},
-				{name: servedSet, kind: ipset.HashIPPort, entries: served},
+				{name: "served", kind: ipset.HashIPPort, entries: served},
 			},
 			rules: func(family ipset.Family) []string {
 				icmp := "icmp"
