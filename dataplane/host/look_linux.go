@@ -155,7 +155,7 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 		return reason, nil
 	}
 	if h.asleep && h.view.devices[h.device.index].up {
-		return fmt.Sprintf("device %s has come up, and %d addresses on it wait for their routes", h.device.name, len(h.unrouted)), nil
+		return fmt.Sprintf("device %s has come up, for which routes to VIPs were waiting", h.device.name), nil
 	}
 	if len(h.unannounced) > 0 {
 		h.announceAll()

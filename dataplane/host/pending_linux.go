@@ -111,11 +111,11 @@ func (h *Host) unfinished() []balancer.Problem {
 	var out []balancer.Problem
 	if a, n := first(h.unrouted); n > 0 && h.unrouted[a] != notYet {
 		out = append(out, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-			"%d VIPs are held without their routes, such as %s: connections from this host to them fail, or leave with the VIP's own address: %s", n, a, h.unrouted[a])})
+			"VIPs are held without their routes (%d, such as %s): connections from this host to them fail, or leave with the VIP's own address: %s", n, a, h.unrouted[a])})
 	}
 	if a, n := first(h.unannounced); n > 0 && h.unheard != "" {
 		out = append(out, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-			"%d VIPs are not announced to the neighbours yet, such as %s: %s", n, a, h.unheard)})
+			"VIPs are not announced to the neighbours yet (%d, such as %s): %s", n, a, h.unheard)})
 	}
 	return out
 }
