@@ -22,17 +22,30 @@ func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backe
 		return b, c, err
 	}
 	now := time.Now()
-	if at, ok := f.sticky.Lookup(client.Addr(), now); ok {
+	at, ok := f.sticky.Lookup(client.Addr(), now)
+	if ok {
 		if b := c.known(f.d, at, tried); b != nil {
 			f.sticky.Store(client.Addr(), at, now)
 			return b, c, nil
 		}
 	}
 	b, err := c.choose(f.d, f.flow(client), tried)
-	if err == nil {
+	switch {
+	case err != nil:
+	case ok && c.mayKnow(at, tried): // it rests or is full: this connection goes elsewhere, and the client comes back
+		f.sticky.Store(client.Addr(), at, now)
+	default:
 		f.sticky.Store(client.Addr(), b.addr, now)
 	}
 	return b, c, err
+}
+
+// mayKnow reports whether clients may stay with the backend at an address: it is active, and not one that this client
+// itself has just tried in vain.
+func (c *config) mayKnow(at netip.AddrPort, tried []*backend) bool {
+	i := c.index(at)
+	return i >= 0 && c.Backends[i].State == balancer.Active &&
+		!slices.ContainsFunc(tried, func(b *backend) bool { return b.addr == at })
 }
 
 func (f *frontend) flow(client netip.AddrPort) pick.Flow {
@@ -41,10 +54,10 @@ func (f *frontend) flow(client netip.AddrPort) pick.Flow {
 
 // known takes the backend at an address, if it can have a new connection now.
 func (c *config) known(d *Dataplane, at netip.AddrPort, tried []*backend) *backend {
-	i := slices.IndexFunc(c.backends, func(b *backend) bool { return b.addr == at })
-	if i < 0 || c.Backends[i].State != balancer.Active || slices.Contains(tried, c.backends[i]) {
+	if !c.mayKnow(at, tried) {
 		return nil
 	}
+	i := c.index(at)
 	b := c.backends[i]
 	if !b.take(c.Backends[i].MaxConnections) {
 		return nil

@@ -19,7 +19,8 @@
 //
 // What a client sees:
 //   - no active backend: the port is closed (a reset, or ICMP port unreachable), or, with "drop", silent. Connections
-//     that are established live on. A UDP port that still has flows stays open for those alone.
+//     that are established live on. A UDP port that still has flows stays open for those alone. On Linux the port is
+//     held meanwhile, and while Close drains, so that no program of the host gets the clients.
 //   - every backend refuses, times out or is at max_connections: a reset. The bound holds for all connections of this
 //     node to one backend of a service's port, whatever VIP they came through.
 //   - a source outside source_ranges: no answer, by a socket filter, where the kernel has those and lets us; elsewhere,
@@ -27,9 +28,9 @@
 //   - a backend's reset: a reset. Half-closed connections stay half-closed.
 //
 // Descriptors are budgeted: a connection takes two and a flow one, and what could not be carried on is not accepted:
-// it waits in the kernel's queue. UDP has no queue to wait in: there the oldest flow makes room. Where the system is out
-// of descriptors all the same, accepting and dialing wait, and a client that was accepted just then is reset after its
-// connect timeout.
+// it waits in the kernel's queue. UDP has no queue to wait in: there the oldest flow makes room, and connections leave
+// a few descriptors to flows. Where the system is out of descriptors all the same, accepting and dialing wait, and a
+// client that was accepted just then is reset after its connect timeout.
 //
 // Bytes are counted as they pass; of a large transfer, which the kernel splices, in steps of 1 MiB. Timeouts and the
 // ends of drains are kept to a tenth of a second, idle timeouts to a tenth of themselves.
@@ -38,10 +39,12 @@
 //
 // One chain of the nat table, VIPD-US, has one rule a frontend: the first packet of every connection of the host passes
 // through as many rules as there are frontends, so that it suits hundreds, not tens of thousands. TCP frontends share a
-// port; a connection made straight to it is reset. A UDP frontend has a port of its own, and serves whoever finds that
-// as it serves those that come through the VIP. While the rules of a UDP frontend come or go, conntrack's memory of
-// its flows is dropped, or clients that go on sending would be led to where nobody is. The chain keeps a rule that uses
-// conntrack even when it is empty, because established connections are lost with the last of these.
+// port; a connection made straight to it is reset. The rules of frontends that serve nobody lead to ports that are held
+// and closed, or silent: without a rule, any program of the host that listens on the port would get the clients. A UDP
+// frontend has a port of its own, and serves whoever finds that as it serves those that come through the VIP. While the
+// rules of a UDP frontend come or go, conntrack's memory of its flows is dropped, or clients that go on sending would be
+// led to where nobody is. The chain keeps a rule that uses conntrack even when it is empty, because established
+// connections are lost with the last of these.
 //
 // The package does not hold addresses, and does not touch packets of others. It does not carry SCTP. Without privilege
 // it can do all that the bind interception needs, as long as ports and addresses are such that anyone may bind them:

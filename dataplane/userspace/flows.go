@@ -11,7 +11,6 @@ import (
 type flow struct {
 	client  netip.AddrPort
 	back    way
-	backend *backend
 	socket  *net.UDPConn
 	since   time.Time
 	tally   *tally
@@ -21,6 +20,7 @@ type flow struct {
 
 	// The rest is guarded by the frontend's mu.
 	prev, next *flow
+	backend    *backend
 	placed     int64 // what last was when it was put in its place in the ring
 	ended      bool
 }

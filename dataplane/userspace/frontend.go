@@ -38,6 +38,8 @@ type frontend struct {
 	drainUntil time.Time
 	// ended: the dataplane is closing, and waits no longer.
 	ended bool
+	// nextLost is when a backend next loses its connections; zero: at no known time.
+	nextLost time.Time
 	// idleChecked is when the janitor last looked for idle connections.
 	idleChecked int64
 }
@@ -85,6 +87,31 @@ func (f *frontend) configure(g *balancer.Frontend, t *tally) {
 	f.removed = false
 	f.conf.Store(next)
 	f.cutLostLocked(time.Now())
+	if old != nil && old.tally != t {
+		f.adoptLocked(next)
+	}
+}
+
+// adoptLocked has connections and flows count at the backends of a service that has got another name, so that bounds
+// and the scheduler go on to see them.
+func (f *frontend) adoptLocked(c *config) {
+	for x := f.conns.next; x != &f.conns; x = x.next {
+		if x.server != nil {
+			x.backend = c.adopt(x.backend)
+		}
+	}
+	f.flows.each(func(x *flow) { x.backend = c.adopt(x.backend) })
+}
+
+// adopt moves one connection's count to the backend of the same address.
+func (c *config) adopt(b *backend) *backend {
+	i := c.index(b.addr)
+	if i < 0 || c.backends[i] == b {
+		return b
+	}
+	c.backends[i].active.Add(1)
+	b.release()
+	return c.backends[i]
 }
 
 // timed reports whether time alone can change something here.
@@ -97,13 +124,22 @@ func (f *frontend) timed() bool {
 // closed reports whether clients are to find a closed port.
 func (c *config) closed() bool { return !c.serves && c.NoBackends != balancer.DropClients }
 
-// find returns the definition of the backend, or nil when the frontend does not have it any more.
+// find returns the definition of the backend, or nil when the frontend does not have its address any more. Where the
+// service has got another name it is another backend by now, at the same address.
 func (c *config) find(b *backend) *balancer.Backend {
-	i, ok := slices.BinarySearchFunc(c.Backends, b.addr, func(x balancer.Backend, a netip.AddrPort) int { return x.Addr.Compare(a) })
-	if !ok || c.backends[i] != b {
-		return nil
+	if i := c.index(b.addr); i >= 0 {
+		return &c.Backends[i]
 	}
-	return &c.Backends[i]
+	return nil
+}
+
+// index returns where the backend at an address is; -1: nowhere.
+func (c *config) index(at netip.AddrPort) int {
+	i, ok := slices.BinarySearchFunc(c.Backends, at, func(x balancer.Backend, a netip.AddrPort) int { return x.Addr.Compare(a) })
+	if !ok {
+		return -1
+	}
+	return i
 }
 
 // keeps reports whether connections to b may live on.
@@ -112,9 +148,21 @@ func (c *config) keeps(b *backend, now time.Time) bool {
 	return is != nil && (is.Until.IsZero() || now.Before(is.Until))
 }
 
+// nextUntil returns the next instant at which a backend loses its connections; zero: there is none.
+func (c *config) nextUntil(now time.Time) time.Time {
+	var next time.Time
+	for i := range c.Backends {
+		if u := c.Backends[i].Until; u.After(now) && (next.IsZero() || u.Before(next)) {
+			next = u
+		}
+	}
+	return next
+}
+
 // cutLostLocked ends the connections and flows whose backends don't have them any more.
 func (f *frontend) cutLostLocked(now time.Time) {
 	c := f.conf.Load()
+	f.nextLost = c.nextUntil(now)
 	for x := f.conns.next; x != &f.conns; x = x.next {
 		if x.backend != nil && !c.keeps(x.backend, now) {
 			if x.server == nil {

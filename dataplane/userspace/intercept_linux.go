@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -60,9 +58,4 @@ func Cleanup(ctx context.Context, dryRun bool) (removed []string, failed error) 
 		}
 	}
 	return removed, failed
-}
-
-func addrOf(ip net.IP) (netip.Addr, bool) {
-	a, ok := netip.AddrFromSlice(ip)
-	return a.Unmap(), ok
 }

@@ -49,7 +49,7 @@ func (f *frontend) tidy(now time.Time) bool {
 		if f.count == 0 {
 			return true
 		}
-	} else {
+	} else if !f.nextLost.IsZero() && !now.Before(f.nextLost) {
 		f.cutLostLocked(now)
 	}
 	if f.key.Proto == balancer.UDP {

@@ -12,6 +12,8 @@ func reserve(limit int) int { return min(max(limit/8, 32), 1024) }
 // budget counts descriptors in use.
 type budget struct {
 	limit int64
+	// flows is what connections leave for flows: they wait for room, which flows can't.
+	flows int64
 	used  atomic.Int64
 }
 
@@ -20,7 +22,8 @@ func newBudget(limit int) *budget {
 	if limit <= 0 {
 		limit = most - reserve(most)
 	}
-	return &budget{limit: int64(max(limit, 2))}
+	limit = max(limit, 2)
+	return &budget{limit: int64(limit), flows: int64(min(limit/16, 256))}
 }
 
 func (b *budget) take(n int64) { b.used.Add(n) }
@@ -32,7 +35,7 @@ func (b *budget) room(n int64) bool { return b.used.Load()+n <= b.limit }
 // wait returns when there is room for a connection; false: stop was closed first.
 func (b *budget) wait(stop <-chan struct{}) bool {
 	slower := backoff{}
-	for !b.room(2) {
+	for !b.room(2 + b.flows) {
 		if !slower.sleep(stop) {
 			return false
 		}

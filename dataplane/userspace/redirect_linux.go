@@ -36,8 +36,9 @@ type redirectFamily struct {
 	r    *redirect
 	name xtables.Family
 	tool *xtables.Tool
-	// restore is tool's.
-	restore func(ctx context.Context, input string) error
+	// restore is tool's; forgetFlows is that of conntrack.
+	restore     func(ctx context.Context, input string) error
+	forgetFlows func(xtables.Family, map[balancer.Key]bool) error
 	// shared is the socket of all TCP frontends; nil: not needed so far.
 	shared *net.TCPListener
 	// closed are the ports of frontends that serve nobody.
@@ -78,7 +79,7 @@ func newRedirect(ctx context.Context, d *Dataplane, backend xtables.Backend) (*r
 			continue
 		}
 		r.families[family] = &redirectFamily{
-			r: r, name: family, tool: tool, restore: tool.Restore, unsure: true, closed: map[closedPort]*heldPort{},
+			r: r, name: family, tool: tool, restore: tool.Restore, forgetFlows: forgetFlows, unsure: true, closed: map[closedPort]*heldPort{},
 			pending: map[balancer.Key]string{}, stale: map[balancer.Key]bool{}, rules: map[balancer.Key]string{},
 		}
 	}

@@ -72,7 +72,7 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 		y.unsure = true
 		return err
 	}
-	if err := forgetFlows(y.name, y.stale); err != nil { // the rules are there, but these keys are not done
+	if err := y.forgetFlows(y.name, y.stale); err != nil { // the rules are there, but these keys are not done
 		for k := range y.stale {
 			failed[k] = err
 		}

@@ -111,16 +111,15 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 		}
 		x.last.Store(f.d.now())
 		_, err := x.socket.Write(b)
-		if err == nil {
+		switch {
+		case err == nil:
 			x.in.Add(uint64(len(b)))
 			x.tally.in.Add(uint64(len(b)))
 			return
-		}
-		if !f.failFlow(x, err) {
-			return
-		}
-		if !errors.Is(err, net.ErrClosed) { // else it was ended meanwhile, for no fault of its backend
-			tried = append(tried, x.backend)
+		case refuses(err):
+			tried = append(tried, f.endFlow(x, err))
+		case !errors.Is(err, net.ErrClosed): // else it was ended meanwhile, for no fault of its backend
+			return // too large, no memory: the datagram's own fate
 		}
 	}
 }
@@ -179,10 +178,9 @@ func (f *frontend) roomForFlowLocked() bool {
 	return f.d.flows.take()
 }
 
-// reply carries the backend's datagrams back until the flow ends.
+// reply carries the backend's datagrams back until the flow ends, and ends it where it can't go on.
 func (f *frontend) reply(x *flow) {
 	defer f.d.tasks.Done()
-	defer x.backend.release()
 	err := x.receive(func(b []byte) {
 		x.last.Store(f.d.now())
 		if err := x.back.send(b, x.client); err == nil { // else dropped, as networks do
@@ -190,25 +188,36 @@ func (f *frontend) reply(x *flow) {
 			x.tally.out.Add(uint64(len(b)))
 		}
 	})
-	if !errors.Is(err, net.ErrClosed) {
-		f.failFlow(x, err)
-	}
+	f.endFlow(x, err)
 }
 
-// failFlow ends a flow whose backend does not take its datagrams, and reports whether another may.
-func (f *frontend) failFlow(x *flow, err error) bool {
-	refused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
-	closed := errors.Is(err, net.ErrClosed)
-	if !refused && !closed {
-		return false // too large, no memory: the datagram's own fate
+// refuses reports whether an error says that the backend, or a network on the way, does not take datagrams.
+func refuses(err error) bool {
+	for _, e := range []error{
+		syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT,
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
 	}
-	if refused {
-		f.judge(x.backend, err)
-	}
+	return false
+}
+
+// passing reports whether an error of reading is no reason to stop.
+func passing(err error) bool {
+	return errors.Is(err, syscall.EMSGSIZE) || errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.EINTR)
+}
+
+// endFlow ends a flow for the reason err, if it has not ended, and returns its backend.
+func (f *frontend) endFlow(x *flow, err error) *backend {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	b := x.backend
 	f.endFlowLocked(x)
-	return true
+	f.mu.Unlock()
+	if refuses(err) {
+		f.judge(b, err)
+	}
+	return b
 }
 
 // endFlowLocked takes a flow out and closes its socket, which ends its goroutine.
@@ -219,6 +228,7 @@ func (f *frontend) endFlowLocked(x *flow) {
 	x.ended = true
 	f.flows.remove(x)
 	_ = x.socket.Close()
+	x.backend.release()
 	f.d.flows.give()
 	f.d.budget.give(1)
 }

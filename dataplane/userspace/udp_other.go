@@ -7,9 +7,11 @@ func (x *flow) receive(use func([]byte)) error {
 	buf := make([]byte, datagram)
 	for {
 		n, err := x.socket.Read(buf)
-		if err != nil {
+		switch {
+		case err == nil:
+			use(buf[:n])
+		case !passing(err):
 			return err
 		}
-		use(buf[:n])
 	}
 }

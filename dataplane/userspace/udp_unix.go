@@ -17,12 +17,12 @@ func (x *flow) receive(use func([]byte)) error {
 		defer datagrams.Put(buf)
 		for {
 			n, err := syscall.Read(int(fd), buf[:])
-			switch err {
-			case nil:
+			switch {
+			case err == nil:
 				use(buf[:n])
-			case syscall.EAGAIN:
+			case err == syscall.EAGAIN:
 				return false
-			case syscall.EINTR:
+			case passing(err):
 			default:
 				failed = err
 				return true

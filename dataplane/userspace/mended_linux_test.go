@@ -1,0 +1,313 @@
+package userspace
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+func TestFlowsOutliveWhatTheNetworkSays(t *testing.T) {
+	w := newTown(t)
+	w.remote.Echo("udp", "s", netip.MustParseAddrPort("[fd00:9::2]:7000"))
+	d := start(t, Options{})
+	f := w.four(t, 5300)[3]
+	d.apply(f)
+	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := lab.Ask(c); err != nil {
+		t.Fatal(err)
+	}
+	const reject = " OUTPUT -p udp --dport 7000 -j REJECT --reject-with icmp6-adm-prohibited"
+	w.Host().Exec("sh", "-c", "ip6tables -I"+reject)
+	for range 3 {
+		if _, err := lab.AskWithin(c, 50*time.Millisecond); err == nil {
+			t.Fatal("answered through the firewall")
+		}
+	}
+	w.Host().Exec("sh", "-c", "ip6tables -D"+reject)
+	eventually(t, "an answer once the firewall is gone", func() error {
+		_, err := lab.AskWithin(c, 100*time.Millisecond)
+		return err
+	})
+}
+
+func TestErrorsOfFlows(t *testing.T) {
+	for _, e := range []error{syscall.ECONNREFUSED, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTUNREACH} {
+		if !refuses(os.NewSyscallError("read", e)) || passing(e) {
+			t.Errorf("%v does not end the flow as a refusal", e)
+		}
+	}
+	for _, e := range []error{syscall.EMSGSIZE, syscall.ENOBUFS, syscall.EINTR} {
+		if refuses(e) || !passing(os.NewSyscallError("read", e)) {
+			t.Errorf("%v ends the flow", e)
+		}
+	}
+}
+
+// attached returns the number of instructions of a socket's filter.
+func attached(t *testing.T, s syscall.Conn) int {
+	t.Helper()
+	raw, err := s.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	var errno syscall.Errno
+	_ = raw.Control(func(fd uintptr) {
+		var length uint32 // with no room, the kernel returns how much is needed
+		r, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, 0, uintptr(unsafe.Pointer(&length)), 0)
+		n, errno = max(int(length), int(r)), e
+	})
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	return n
+}
+
+func TestStaleFiltersGo(t *testing.T) {
+	if _, err := os.Stat("/proc/sys/net/core/optmem_max"); err != nil || os.Geteuid() != 0 {
+		t.Skip("needs root: bounds the memory of filters")
+	}
+	old, err := os.ReadFile("/proc/sys/net/core/optmem_max")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("/proc/sys/net/core/optmem_max", []byte("20480"), 0); err != nil {
+		t.Skip("needs the bound of filters' memory to be writable here: ", err)
+	}
+	t.Cleanup(func() { _ = os.WriteFile("/proc/sys/net/core/optmem_max", old, 0) })
+	conf := func(n int) *config {
+		f := frontendAt("127.77.8.1:9000", netip.MustParseAddrPort("127.0.0.1:9"))
+		for i := range n {
+			f.Sources = append(f.Sources, netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}), 32))
+		}
+		return &config{Frontend: f, serves: true}
+	}
+	ln, err := listenConfig(func(uintptr) error { return nil }).Listen(t.Context(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, n := range []int{180, 181, 600} { // the second fits only without the first, the third not at all
+		if err := refilter(ln.(*net.TCPListener), conf(n)); err != nil {
+			t.Fatal(err)
+		}
+		want := len(filterProgram(conf(n)))
+		if n == 600 {
+			want = 0
+		}
+		if got := attached(t, ln.(*net.TCPListener)); got != want {
+			t.Errorf("with %d source ranges got %d instructions, want %d", n, got, want)
+		}
+	}
+}
+
+func TestFlowsHaveRoomBesideConnections(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{MaxDescriptors: 64})
+	f := frontendAt("127.77.8.2:9000", s.addr)
+	g := frontendAt("127.77.8.2:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
+	d.apply(f, g)
+	for range 60 { // as many as may be; the others wait
+		mustConnect(t, f.AddrPort())
+	}
+	eventually(t, "the bound", func() error {
+		if used := d.budget.used.Load(); d.budget.limit-used > 2+d.budget.flows {
+			return fmt.Errorf("%d are in use", used)
+		}
+		return nil
+	})
+	for range 3 {
+		if _, err := askUDP(udpClient(t, g.AddrPort()), "x"); err != nil {
+			t.Errorf("a flow: %v", err)
+		}
+	}
+}
+
+func TestNothingEntersAfterTheEnd(t *testing.T) {
+	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := frontendAt("127.77.8.3:9000", netip.MustParseAddrPort("127.0.0.1:9"))
+	f := newFrontend(d, g.Key)
+	f.configure(g, d.tallyLocked(g))
+	if !f.enter(&conn{f: f, client: &net.TCPConn{}}) {
+		t.Fatal("nothing enters before the end")
+	}
+	if n := cutAll([]*frontend{f}); n != 1 {
+		t.Errorf("cut %d, want 1", n)
+	}
+	if f.enter(&conn{f: f}) {
+		t.Error("a connection entered after all were cut")
+	}
+	if !d.begin() {
+		t.Error("no connection begins before the end")
+	}
+	d.conns.Done()
+	if err := d.Close(context.Background(), false); err != nil {
+		t.Fatal(err)
+	}
+	if d.begin() {
+		t.Error("a connection begins after the end")
+	}
+}
+
+func TestTidyingDoesNotWalkConnections(t *testing.T) {
+	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background(), false)
+	g := frontendAt("127.77.8.4:9000", netip.MustParseAddrPort("127.0.0.1:9"))
+	g.IdleTimeout = time.Hour
+	g.Backends[0].Until = time.Now().Add(time.Minute)
+	f := newFrontend(d, g.Key)
+	f.configure(g, d.tallyLocked(g))
+	const n = 20000
+	for range n {
+		f.enter(&conn{f: f, client: &net.TCPConn{}, server: &net.TCPConn{}, backend: f.conf.Load().backends[0]})
+	}
+	f.tidy(time.Now()) // notes what it saw
+	started := time.Now()
+	for range 1000 {
+		f.tidy(time.Now())
+	}
+	if each := time.Since(started) / 1000; each > 20*time.Microsecond {
+		t.Errorf("one of ten looks a second at %d connections takes %s, want next to nothing", n, each)
+	}
+	f.tidy(g.Backends[0].Until)
+	if x := f.conns.next; !x.cut {
+		t.Error("a connection outlives its backend's time")
+	}
+}
+
+func TestRenamesKeepConnections(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	other := serveAt(t, "127.0.0.1:0", named("other"))
+	d := start(t, Options{})
+	f, u := frontendAt("127.77.8.5:9000", s.addr), frontendAt("127.77.8.5:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
+	d.apply(f, u)
+	c, flow := mustConnect(t, f.AddrPort()), udpClient(t, u.AddrPort())
+	c.mustAsk(t)
+	if _, err := askUDP(flow, "x"); err != nil {
+		t.Fatal(err)
+	}
+	local := func() string {
+		list, _ := d.Connections(t.Context())
+		for _, x := range list {
+			if x.State == "flow" {
+				return x.Since.String()
+			}
+		}
+		return "none"
+	}
+	since := local()
+	for i, edit := range []func(*balancer.Frontend){
+		func(f *balancer.Frontend) { f.Port = "http" },
+		func(f *balancer.Frontend) { f.Service = "renamed" },
+		func(f *balancer.Frontend) {
+			f.Port = "again"
+			f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0
+		},
+	} {
+		d.apply(with(f, edit), with(u, edit))
+		c.mustAsk(t)
+		if _, err := askUDP(flow, "y"); err != nil || local() != since {
+			t.Errorf("edit %d: %v; the flow is another one: %v", i, err, local() != since)
+		}
+	}
+	bounded := with(f, func(f *balancer.Frontend) { f.Port = "bounded"; f.Backends[0].MaxConnections = 1 })
+	d.apply(bounded)
+	if _, err := askOnce(f.AddrPort(), ""); err == nil {
+		t.Error("the bound does not see a connection from before the new name")
+	}
+	d.apply(with(bounded, func(g *balancer.Frontend) {
+		g.Port = "moved"
+		g.Backends = frontendAt(f.Key.String(), other.addr).Backends
+	}))
+	wantReset(t, c)
+}
+
+func TestAffinityOutlivesRest(t *testing.T) {
+	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background(), false)
+	g := frontendAt("127.77.8.6:9000", netip.MustParseAddrPort("10.0.0.1:80"), netip.MustParseAddrPort("10.0.0.2:80"))
+	g.AffinityTimeout = time.Hour
+	f := newFrontend(d, g.Key)
+	f.configure(g, d.tallyLocked(g))
+	choose := func(i int, tried ...*backend) *backend {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		b, _, err := f.chooseLocked(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), 1), tried)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	const clients = 100
+	var of [clients]*backend
+	for i := range clients {
+		of[i] = choose(i)
+		of[i].release()
+	}
+	back := func(why string) {
+		t.Helper()
+		for i := range clients {
+			b := choose(i)
+			b.release()
+			if b != of[i] {
+				t.Fatalf("%s: client %d is at %s, want %s", why, i, b.addr, of[i].addr)
+			}
+		}
+	}
+	first := f.conf.Load().backends[0]
+	first.failed(d.now()) // one attempt of anyone
+	for i := range clients {
+		b := choose(i)
+		b.release()
+		if b == first {
+			t.Fatalf("client %d got a backend that rests", i)
+		}
+	}
+	first.answered()
+	back("after the rest")
+	full := with(g, func(g *balancer.Frontend) { g.Backends[0].MaxConnections = 1 })
+	f.configure(full, d.tallyLocked(full))
+	first.active.Add(1)
+	for i := range clients {
+		choose(i).release()
+	}
+	first.release()
+	back("after it was full")
+	for i := range clients { // who tries in vain moves
+		if of[i] == first {
+			b := choose(i, first)
+			b.release()
+			of[i] = b
+		}
+	}
+	back("after own failures")
+	if strings.Contains(fmt.Sprint(of[0].addr), "10.0.0.1") {
+		t.Error("a client is still at the backend that it could not reach")
+	}
+}
