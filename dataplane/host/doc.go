@@ -1,7 +1,7 @@
 // Package host keeps in order what all modes share on a host: the VIPs' addresses, the guard, and sysctls. It
 // implements dataplane.Host. The engine calls Prepare before it applies frontends and Finish after it:
 //
-//	Prepare(want)     guard's shared parts, restrictions of what is to come -> addresses -> routes, announcement, sysctls
+//	Prepare(want)     guard: restrictions of what is to come, end of what is not to be open -> addresses -> routes, sysctls, announcement
 //	  ... the dataplane applies frontends ...
 //	Finish(applied)   what was applied is opened; what no applied frontend needs any more is removed, in reverse
 //
@@ -12,14 +12,19 @@
 //
 // Guard. A constant handful of rules in chains of our own, over ipsets whose entries follow the frontends:
 //
-//	filter INPUT, new, to vipd-held            -> VIPD-GUARD    ICMP and vipd-served pass, all else is refused
-//	mangle PREROUTING, new, to vipd-restricted -> VIPD-SOURCES  lo and vipd-allowed pass, all else is dropped
-//	mangle PREROUTING, OUTPUT, to vipd-silent  -> VIPD-SILENT   dropped
+//	filter INPUT, new, to vipd-held                      -> VIPD-GUARD    ICMP and vipd-served pass, all else is refused
+//	filter INPUT, FORWARD, OUTPUT, new, to vipd-rejected -> VIPD-REJECT   refused
+//	mangle PREROUTING, new, to vipd-restricted           -> VIPD-SOURCES  lo and vipd-allowed pass, all else is dropped
+//	mangle PREROUTING, OUTPUT, new, to vipd-silent       -> VIPD-SILENT   dropped
+//
+// An address is added when the guard stands, and the guard goes after the last address: no port of the host's own is ever
+// open on a VIP. Where iptables is busy addresses wait; where there is none, that is a problem, and they do not.
 //
 // A further concern of all modes is one more entry in parts: its sets, what each frontend puts into them, its rules.
 //
 // Ledger. Before each first change a file in the run folder says what is about to be ours, so that after kill -9 the
-// next process, or Cleanup, knows what to remove and that all else belongs to others. It holds for one boot.
+// next process, or Cleanup, knows what to remove and that all else belongs to others. An address that is added stays in
+// it until it is removed, with every device that it may be on. It holds for one boot.
 //
 // The package does not forward traffic, and knows nothing of modes. Where the host lacks privilege or a kernel
 // feature it says so in Problems, and does the rest.
