@@ -145,6 +145,46 @@ func TestClosedPortsAreHeld(t *testing.T) {
 	}
 }
 
+func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{})
+	f, silent := frontendAt("127.77.7.2:9000", s.addr), frontendAt("127.77.7.2:9001", s.addr)
+	u := frontendAt("127.77.7.2:9002/udp", udpServer(t, "127.0.0.1:0", "a"))
+	silent.NoBackends = balancer.DropClients
+	d.apply(f, silent, u)
+	c := mustConnect(t, f.AddrPort())
+	c.mustAsk(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- d.Close(ctx, false) }()
+	eventually(t, "the closed port", func() error {
+		if x, err := connect(f.AddrPort(), ""); err == nil {
+			x.Close()
+			return fmt.Errorf("it connects")
+		}
+		if _, err := askUDP(udpClient(t, u.AddrPort()), "x"); err == nil {
+			return fmt.Errorf("it answers")
+		}
+		return nil
+	})
+	c.mustAsk(t)
+	for _, port := range []int{9000, 9001} {
+		if ln, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port)); err == nil {
+			ln.Close()
+			t.Errorf("port %d could be taken by others", port)
+		}
+	}
+	if pc, err := net.ListenPacket("udp4", "0.0.0.0:9002"); err == nil {
+		pc.Close()
+		t.Error("the UDP port could be taken by others")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	wantReset(t, c)
+}
+
 func TestRestoresInBlocks(t *testing.T) {
 	w := newTown(t)
 	w.serve()
