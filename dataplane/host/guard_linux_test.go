@@ -1,7 +1,6 @@
 package host
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/xtables"
@@ -151,181 +149,6 @@ func TestRestrictedBeforeApplied(t *testing.T) {
 	checkAttempt(t, client, at, silence)
 	must(t, h.Finish(t.Context(), loose.Frontends))
 	checkAttempt(t, client, at, open)
-}
-
-// TestNoEndpoints compares dropping with rejecting, where nobody listens, and where a program of the host does: on
-// held VIPs, on the host's own addresses, on a node port, and on a VIP that this host only leads to.
-func TestNoEndpoints(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
-		l, client := network(t)
-		l.Host().Sysctl("net.ipv4.ip_forward", "1")
-		beyond := l.Add("beyond")
-		l.Link(l.Host(), beyond, "10.7.0.1/24", "10.7.0.2/24")
-		beyond.Default("10.7.0.1")
-		ln, err := beyond.Listen("tcp", "10.7.0.2:80")
-		must(t, err)
-		defer func() { _ = ln.Close() }()
-		o := options(t, backend)
-		o.Interface = "lo"
-		h := newHost(t, o)
-		listen(t, 80)
-		listen(t, 81)
-		places := []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.1.0.1:80", "[fd01::1]:80", "10.1.0.1:81", "10.7.0.2:80"}
-		all := func(edit func(*balancer.Frontend)) (out []*balancer.Frontend) {
-			for _, p := range places {
-				f := frontend(p, edit)
-				f.NodePort = strings.HasSuffix(p, ":81") || strings.HasPrefix(p, "10.7.") // nobody adds that
-				out = append(out, f)
-			}
-			return out
-		}
-		for _, c := range []struct {
-			name string
-			edit func(*balancer.Frontend)
-			want outcome
-		}{
-			{"serving", func(*balancer.Frontend) {}, open},
-			{"rejecting", func(f *balancer.Frontend) { f.Backends = nil }, refused},
-			{"draining", func(f *balancer.Frontend) { f.Backends[0].State = balancer.Draining }, refused},
-			{"serving again", func(*balancer.Frontend) {}, open},
-			{"dropping", dropping, silence},
-			{"serving in the end", func(f *balancer.Frontend) { f.NoBackends = balancer.DropClients }, open},
-		} {
-			apply(t, h, all(c.edit)...)
-			for _, from := range []*lab.NS{client, l.Host()} {
-				for _, p := range places {
-					if got := attempt(t, from, p, c.want); got != c.want {
-						t.Errorf("%s: %s to %s: got %s, want %s", c.name, from.Name, p, got, c.want)
-					}
-				}
-			}
-			if c.want == refused {
-				checkUDPRefused(t, client, "10.96.0.10:80")
-			}
-			checkIntact(t, h)
-		}
-	})
-}
-
-// TestRejectedUntilWanted looks between Prepare and Finish: what is to serve is not rejected any more, and what is not to
-// serve is closed already; of what is unknown, nothing is said.
-func TestRejectedUntilWanted(t *testing.T) {
-	_, client := network(t)
-	o := options(t, xtables.NFT)
-	o.Interface = "lo"
-	h := newHost(t, o)
-	listen(t, 80)
-	none := func(f *balancer.Frontend) { f.Backends = nil }
-	down := []*balancer.Frontend{frontend("10.1.0.1:80", none), frontend("10.96.0.10:80")}
-	up := []*balancer.Frontend{frontend("10.1.0.1:80"), frontend("10.96.0.10:80", none)}
-	apply(t, h, down...)
-	checkAttempt(t, client, "10.1.0.1:80", refused)
-	checkAttempt(t, client, "10.96.0.10:80", open)
-	must(t, h.Prepare(t.Context(), desired(up...)))
-	checkAttempt(t, client, "10.1.0.1:80", open)
-	checkAttempt(t, client, "10.96.0.10:80", refused)
-
-	// Applying both failed: there are marks, whose address stays, and which nothing is known of.
-	marks := desired(&balancer.Frontend{Key: up[0].Key}, &balancer.Frontend{Key: up[1].Key})
-	must(t, h.Finish(t.Context(), marks.Frontends))
-	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
-	checkAttempt(t, client, "10.1.0.1:80", open)
-	checkAttempt(t, client, "10.96.0.10:80", refused)
-	must(t, h.Prepare(t.Context(), balancer.Desired{}))
-	must(t, h.Finish(t.Context(), marks.Frontends))
-	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
-	checkIntact(t, h)
-	finishNothing(t, h)
-	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
-}
-
-// TestMarkAddsNothing has the node lose an address of which only marks are left: it is not for vipd to add.
-func TestMarkAddsNothing(t *testing.T) {
-	l, _ := network(t)
-	o := options(t, xtables.NFT)
-	o.Interface = "lo"
-	h := newHost(t, o)
-	l.Host().AddAddr("client", "10.1.0.7/24")
-	mark := desired(&balancer.Frontend{Key: frontend("10.1.0.7:30080").Key})
-	must(t, h.Prepare(t.Context(), balancer.Desired{}))
-	must(t, h.Finish(t.Context(), mark.Frontends))
-	l.Host().DelAddr("client", "10.1.0.7/24")
-	checkIntact(t, h)
-	must(t, h.Prepare(t.Context(), balancer.Desired{}))
-	must(t, h.Finish(t.Context(), mark.Frontends))
-	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
-	checkIntact(t, h)
-	if p := h.Problems(); len(p) != 0 {
-		t.Fatalf("problems: %v", p)
-	}
-}
-
-// TestNeverOpenAtTheEnd knocks all the time at a port of a held VIP on which a program of the host listens, while the
-// Host refuses and releases, and while Cleanup removes what a killed one has left.
-func TestNeverOpenAtTheEnd(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
-		_, client := network(t)
-		client.Sysctl("net.ipv4.ip_forward", "0")
-		o := options(t, backend)
-		o.Interface = "lo"
-		listen(t, 22)
-		held := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("10.96.0.11:80", func(f *balancer.Frontend) { f.Backends = nil })}
-		knock := func(at string) (stop func()) {
-			done, ended := make(chan struct{}), make(chan string, 1)
-			go func() {
-				defer close(ended)
-				for i := 0; ; i++ {
-					select {
-					case <-done:
-						if i < 3 {
-							ended <- "there was no time to knock"
-						}
-						return
-					default:
-					}
-					ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-					c, err := client.Dial(ctx, "tcp", at)
-					cancel()
-					if err == nil {
-						_ = c.Close()
-						ended <- fmt.Sprintf("the knock %d was answered", i)
-						return
-					}
-				}
-			}()
-			return func() {
-				t.Helper()
-				close(done)
-				if said := <-ended; said != "" {
-					t.Fatal(said)
-				}
-			}
-		}
-		h := newHost(t, o)
-		apply(t, h, held...)
-		stop := knock("10.96.0.10:22")
-		must(t, h.Release(t.Context()))
-		stop()
-		checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
-
-		listen(t, 80)
-		h = newHost(t, o)
-		apply(t, h, held...)
-		checkAttempt(t, client, "10.96.0.10:80", open)
-		must(t, h.Refuse(t.Context()))
-		stop = knock("10.96.0.10:80")
-		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.11/32")
-		must(t, h.Release(t.Context()))
-		stop()
-
-		h = newHost(t, o)
-		apply(t, h, held...)
-		must(t, h.Close())
-		stop = knock("10.96.0.11:80")
-		_, err := Cleanup(t.Context(), o, false)
-		must(t, err)
-		stop()
-	})
 }
 
 // TestDrift has others damage the guard in every way that a look has to find.
