@@ -166,7 +166,7 @@ func cleaners(conf config.Config, mode config.ModeName, h *hold) []cleaner {
 	if mode == config.UserspaceMode {
 		return []cleaner{userspace.Cleanup}
 	}
-	return []cleaner{userspace.Cleanup, hostCleaner(conf), filesCleaner(conf), foldersCleaner(conf, h)}
+	return []cleaner{hostCleaner(conf), userspace.Cleanup, filesCleaner(conf), foldersCleaner(conf, h)}
 }
 
 // hostCleaner removes what all modes share: addresses, the guard, sysctls.

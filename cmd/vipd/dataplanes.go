@@ -18,5 +18,6 @@ func modes() []daemon.Mode {
 }
 
 func newUserspace(_ context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
-	return userspace.New(userspace.Options{Log: log, Intercept: userspace.Interception(c.Userspace.Intercept)})
+	return userspace.New(userspace.Options{Log: log, Intercept: userspace.Interception(c.Userspace.Intercept),
+		Backend: userspace.TablesBackend(c.IPTables.Backend)})
 }

@@ -21,8 +21,9 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// guardInterval is how often Intact looks at the guard's sets, each look being some twelve small messages.
-const guardInterval = 5 * time.Second
+// guardInterval is how often Intact looks at the guard's sets at most: at every probe of the usual interval. A look is
+// some twelve small messages.
+const guardInterval = 500 * time.Millisecond
 
 // Host implements dataplane.Host. Of its methods, Problems, Addresses, LocalAddresses and FollowAddresses may be called
 // by any goroutine at any time; the others by one at a time.

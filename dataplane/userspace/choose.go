@@ -14,7 +14,8 @@ import (
 var errNoBackend = errors.New("no backend is left")
 
 // chooseLocked picks the backend of a new connection or flow, none of those in tried, and counts it there: whoever gets
-// one releases it. The affinity comes first, then the scheduler among backends that do not rest, then among all.
+// one releases it. The affinity comes first, then the scheduler among backends that do not rest, then the backups, then
+// the scheduler among all.
 func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backend, *config, error) {
 	c := f.conf.Load()
 	if f.sticky == nil {
@@ -69,6 +70,30 @@ func (c *config) known(d *Dataplane, at netip.AddrPort, tried []*backend) *backe
 	return b
 }
 
+// standby takes a backup, the one with the fewest connections, when every active backend has failed: this connection, or
+// another a moment ago. One that is merely full has not.
+func (c *config) standby(now int64, tried []*backend) *backend {
+	var best *backend
+	bound := 0
+	for i, b := range c.backends {
+		failed := b.resting(now) || slices.Contains(tried, b)
+		switch c.Backends[i].State {
+		case balancer.Active:
+			if !failed {
+				return nil
+			}
+		case balancer.Standby:
+			if max := c.Backends[i].MaxConnections; !failed && !b.full(max) && (best == nil || b.active.Load() < best.active.Load()) {
+				best, bound = b, max
+			}
+		}
+	}
+	if best == nil || !best.take(bound) {
+		return nil
+	}
+	return best
+}
+
 // choose asks the scheduler. It goes round again when the backend was taken by others meanwhile.
 func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backend, error) {
 	now := d.now()
@@ -80,6 +105,9 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 	for {
 		i := c.picker.Pick(flow, skip)
 		if i < 0 && rest {
+			if b := c.standby(now, tried); b != nil {
+				return b, nil
+			}
 			rest = false // better one that may answer again than none
 			continue
 		}

@@ -1,13 +1,17 @@
 package userspace
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"testing"
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 )
 
 func TestSpreadsExactly(t *testing.T) {
@@ -54,6 +58,70 @@ func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	}
 	if got := d.DialRetries(); got < 1 || got > 10 {
 		t.Errorf("got %d retries: want at least one, and few, because a dead backend rests", got)
+	}
+}
+
+// TestBackupServesWhenTheOthersRefuse checks that clients see nothing of a primary that is gone, and that the backup is
+// left alone while it is there, even where it is full.
+func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
+	primary, backup := serveAt(t, "127.0.0.1:0", named("primary")), serveAt(t, "127.0.0.1:0", named("backup"))
+	d := start(t, Options{})
+	f := with(frontendAt("127.77.0.9:9000", primary.addr, backup.addr), func(f *balancer.Frontend) {
+		for i := range f.Backends {
+			if f.Backends[i].Addr == backup.addr {
+				f.Backends[i].State, f.Backends[i].Weight = balancer.Standby, 0
+			} else {
+				f.Backends[i].MaxConnections = 1
+			}
+		}
+	})
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	if got := c.mustAsk(t); got != "primary" {
+		t.Fatalf("got %q, want primary", got)
+	}
+	if name, err := askOnce(f.AddrPort(), ""); err == nil {
+		t.Errorf("a full primary is no reason for the backup, which answered %q", name)
+	}
+	_ = c.Close()
+	primary.stop()
+	for range 20 {
+		if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "backup" {
+			t.Fatalf("got %q, %v; want backup", name, err)
+		}
+	}
+	serveAt(t, primary.addr.String(), named("primary"))
+	eventually(t, "the primary to serve again", func() error {
+		name, err := askOnce(f.AddrPort(), "")
+		if err == nil && name != "primary" {
+			err = errors.New("got " + name)
+		}
+		return err
+	})
+}
+
+// TestEachDrainsForItsOwnTime checks that one service's long drain_timeout keeps no other's connections when all stops.
+func TestEachDrainsForItsOwnTime(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := with(frontendAt("127.77.0.10:9000", s.addr), func(f *balancer.Frontend) { f.DrainTimeout = 200 * time.Millisecond })
+	long := with(frontendAt("127.77.0.10:9001", s.addr), func(f *balancer.Frontend) { f.DrainTimeout = time.Hour })
+	if err := d.Apply(t.Context(), []dataplane.Change{{Key: short.Key, New: short}, {Key: long.Key, New: long}}); err != nil {
+		t.Fatal(err)
+	}
+	a, b := mustConnect(t, short.AddrPort()), mustConnect(t, long.AddrPort())
+	a.mustAsk(t)
+	b.mustAsk(t)
+	closed := make(chan error)
+	go func() { closed <- d.Close(context.Background(), false) }()
+	wantReset(t, a)
+	b.mustAsk(t)
+	_ = b.Close()
+	if err := <-closed; err != nil {
+		t.Error(err)
 	}
 }
 

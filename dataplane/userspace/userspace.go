@@ -160,8 +160,8 @@ func (d *Dataplane) now() int64 { return int64(time.Since(d.epoch)) }
 
 var errClosed = errors.New("the userspace dataplane is closed")
 
-// Close stops accepting, waits for established connections until ctx ends, and resets those that are left. UDP flows
-// end at once. Meanwhile new clients meet what they do while no backend is active, and never someone else on the port.
+// Close stops accepting, waits for established connections, those of each frontend for its DrainTimeout and all until ctx
+// ends, and resets those that are left. UDP flows end at once. Meanwhile new clients meet what they do while no backend is active, and never someone else on the port.
 // Nothing forwards without this process, so that keep makes no difference. It returns when no goroutine and no
 // descriptor is left.
 func (d *Dataplane) Close(ctx context.Context, _ bool) error {
@@ -180,6 +180,10 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	d.shutting = true
 	d.gate.Unlock()
 
+	for _, f := range frontends { // each drains for its own time, within that of the whole
+		cut := time.AfterFunc(f.conf.Load().DrainTimeout, func() { f.end() })
+		defer cut.Stop()
+	}
 	drained := make(chan struct{})
 	go func() { // ends below: the connections that are left are reset
 		d.conns.Wait()

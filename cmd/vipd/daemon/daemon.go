@@ -224,6 +224,11 @@ func (d *Daemon) handOver() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	d.notify.extend(limit + 2*releaseTime)
+	if !d.mode.keep { // what stops serving must not leave its ports to programs of the host
+		if err := d.host.Refuse(ctx); err != nil {
+			d.Log.Error("refusing new clients at the VIPs", "err", err)
+		}
+	}
 	err := d.mode.dataplane.Close(ctx, d.mode.keep)
 	if err != nil {
 		err = fmt.Errorf("closing %s mode: %w", d.mode.name, err)
