@@ -15,8 +15,7 @@ const DefaultStickyLimit = 1 << 20
 //
 // It knows backends by their address and outlives changes of them. A client whose backend is not usable now is for the
 // caller to see, who picks another and stores that: the client has moved, and stays there when the first one comes
-// back. A client that did not connect meanwhile finds its backend again, if that is back within the timeout. Forget
-// ends even that.
+// back. A client that did not connect meanwhile finds its backend again, if that is back within the timeout.
 //
 // Times that are passed in may be slightly out of order, as they are among goroutines. Clients of the same address on
 // different links (IPv6 zones) count as one, and so do an IPv4 address and its IPv6 form.
@@ -64,7 +63,7 @@ func (s *Sticky) Lookup(client netip.Addr, now time.Time) (netip.AddrPort, bool)
 	if !ok || s.overLocked(&s.entries[at], now) {
 		return netip.AddrPort{}, false
 	}
-	return s.backends.address(s.entries[at].backend)
+	return s.backends.list[s.entries[at].backend].addr, true
 }
 
 // Store notes that client makes a new connection to backend at now. Call it for every new connection, found by Lookup
@@ -99,13 +98,6 @@ func (s *Sticky) Store(client netip.Addr, backend netip.AddrPort, now time.Time)
 	s.linkLocked(at)
 }
 
-// Forget drops what leads to backend. It costs the same for any number of clients.
-func (s *Sticky) Forget(backend netip.AddrPort) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.backends.forget(backend)
-}
-
 // SetTimeout replaces the timeout, for what is remembered too: a longer one may bring back clients that were past the
 // old one. 0 or less forgets everything.
 func (s *Sticky) SetTimeout(timeout time.Duration) {
@@ -118,7 +110,7 @@ func (s *Sticky) SetTimeout(timeout time.Duration) {
 }
 
 // Len returns the number of clients that take up room. Some may be past their timeout: they are dropped two at a time
-// as the table is used. So are those of forgotten backends, when their time is over.
+// as the table is used.
 func (s *Sticky) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,7 +21,7 @@ type stickyModel struct {
 
 type stickyBinding struct {
 	client  netip.Addr
-	backend netip.AddrPort // not valid: forgotten
+	backend netip.AddrPort
 	last    time.Time
 }
 
@@ -39,7 +39,7 @@ func (m *stickyModel) find(client netip.Addr) int {
 func (m *stickyModel) lookup(client netip.Addr, now time.Time) (netip.AddrPort, bool) {
 	m.expire(now)
 	i := m.find(client)
-	if i < 0 || now.Sub(m.list[i].last) >= m.timeout || !m.list[i].backend.IsValid() {
+	if i < 0 || now.Sub(m.list[i].last) >= m.timeout {
 		return netip.AddrPort{}, false
 	}
 	return m.list[i].backend, true
@@ -56,14 +56,6 @@ func (m *stickyModel) store(client netip.Addr, backend netip.AddrPort, now time.
 		m.list = m.list[1:]
 	}
 	m.list = append(m.list, stickyBinding{client, backend, now})
-}
-
-func (m *stickyModel) forget(backend netip.AddrPort) {
-	for i := range m.list {
-		if m.list[i].backend == backend {
-			m.list[i].backend = netip.AddrPort{}
-		}
-	}
 }
 
 func (m *stickyModel) setTimeout(timeout time.Duration) {
@@ -87,10 +79,7 @@ func TestStickyIsItsModel(t *testing.T) {
 			}
 			client, backend := clientOf(r.IntN(clients)).Addr(), addressOf(r.IntN(backends))
 			switch r.IntN(40) {
-			case 0:
-				s.Forget(backend)
-				m.forget(backend)
-			case 1:
+			case 0, 1:
 				timeout = time.Duration(r.IntN(60)) * time.Second
 				s.SetTimeout(timeout)
 				m.setTimeout(timeout)
@@ -196,14 +185,6 @@ func TestStickyMovesClients(t *testing.T) {
 			t.Errorf("%s: got %v %v, want %v", client, got, ok, want)
 		}
 	}
-	s.Forget(old)
-	if got, ok := s.Lookup(waited, now.Add(3*time.Second)); ok {
-		t.Errorf("got %v for a client of a forgotten backend", got)
-	}
-	s.Store(waited, old, now.Add(4*time.Second))
-	if got, ok := s.Lookup(waited, now.Add(5*time.Second)); !ok || got != old {
-		t.Errorf("got %v %v after a new connection to a forgotten backend, want %v", got, ok, old)
-	}
 }
 
 // TestStickyConcurrently: clients of different goroutines do not meddle with each other.
@@ -220,7 +201,6 @@ func TestStickyConcurrently(t *testing.T) {
 					t.Errorf("got %v %v, want %v", got, ok, backend)
 					return
 				}
-				s.Forget(addressOf(100 + n%7))
 				s.SetTimeout(time.Hour + time.Duration(n))
 				now = now.Add(time.Millisecond)
 			}
