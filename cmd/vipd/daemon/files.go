@@ -100,7 +100,7 @@ func (kept *memoryFile) memory() (m balancer.Memory) {
 type versioned interface{ version() int }
 
 func (o *overridesFile) version() int { return o.Version }
-func (m *memoryFile) version() int    { return m.Version }
+func (kept *memoryFile) version() int { return kept.Version }
 
 // read fills into, and reports whether it did.
 func (f *files) read(name string, into versioned) bool {
