@@ -267,8 +267,16 @@ func problemStyle(text string) table.Style {
 }
 
 func endpointsTable(c *call, endpoints []api.Endpoint) *table.Table {
+	// An endpoint may serve two ports of its service at one address: then only the ports' names tell the rows apart.
+	seen := map[[2]string]bool{}
+	distinct := !slices.ContainsFunc(endpoints, func(e api.Endpoint) bool {
+		row := [2]string{string(e.Service), e.Address}
+		again := seen[row]
+		seen[row] = true
+		return again
+	})
 	t := table.New(
-		table.Column{Title: "SERVICE"}, table.Column{Title: "PORT", Wide: true}, table.Column{Title: "ADDRESS"},
+		table.Column{Title: "SERVICE"}, table.Column{Title: "PORT", Wide: distinct}, table.Column{Title: "ADDRESS"},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
 		table.Column{Title: "HEALTH", Style: stateStyle}, table.Column{Title: "ACTIVE", Right: true},
 		table.Column{Title: "CONFIGURED", Wide: true, Right: true}, table.Column{Title: "CONNECTIONS", Wide: true, Right: true},
