@@ -52,6 +52,7 @@ func runDiff(c *call) error {
 			t.Row(d.Key.String(), string(d.Service), d.What, d.Why)
 		}
 		err = c.printTable(t, "no differences: everything runs as wanted")
+		c.hintAtProblems(client)
 	}
 	if err == nil && len(differences) > 0 {
 		err = errDifferences
@@ -190,6 +191,14 @@ func compareFields(runs, wants map[string]any) []fieldDiff {
 		}
 	}
 	return fields
+}
+
+// hintAtProblems says that definitions may ask for more than what can be wanted here, which no difference shows.
+func (c *call) hintAtProblems(client *api.Client) {
+	s, err := client.Status(c)
+	if err == nil && grave(s.Problems) {
+		fmt.Fprintln(c.stderr, "not everything can be served as it is defined: see the problems in \"vipctl status\"")
+	}
 }
 
 func (c *call) printDifferences(differences []serviceDiff, file string) error {
