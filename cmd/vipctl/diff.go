@@ -52,7 +52,9 @@ func runDiff(c *call) error {
 			t.Row(d.Key.String(), string(d.Service), d.What, d.Why)
 		}
 		err = c.printTable(t, "no differences: everything runs as wanted")
-		c.hintAtProblems(client)
+		if len(differences) == 0 {
+			c.hintAtProblems(client)
+		}
 	}
 	if err == nil && len(differences) > 0 {
 		err = errDifferences
