@@ -84,6 +84,14 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 		t.Errorf("a full primary is no reason for the backup, which answered %q", name)
 	}
 	_ = c.Close()
+	eventually(t, "the end of the one connection that fills the primary", func() error {
+		for _, b := range d.Counters()[0].Backends {
+			if b.Active > 0 {
+				return fmt.Errorf("%s has %d connections", b.Backend, b.Active)
+			}
+		}
+		return nil
+	})
 	primary.stop()
 	for range 20 {
 		if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "backup" {
