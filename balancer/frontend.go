@@ -54,8 +54,8 @@ type Backend struct {
 // BackendState says whether a backend gets new connections and, where not, why.
 type BackendState string
 
-// The states. Only Active ones get new connections; established ones live on in all of them, until Until where that is
-// set.
+// The states. Only Active ones get new connections, but that a mode which sees attempts fail turns to Standby ones while
+// every Active one refuses. Established connections live on in all states, until Until where that is set.
 const (
 	// Active gets new connections.
 	Active BackendState = "active"

@@ -91,7 +91,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 		return a, err
 	}
 	if err != nil {
-		return a, err
+		return a, fmt.Errorf("%w; see vipd --help", err)
 	}
 	if f.NArg() > 0 {
 		return a, fmt.Errorf("%q is surplus: vipd takes flags only; see vipd --help", f.Arg(0))
