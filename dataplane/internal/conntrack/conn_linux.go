@@ -68,10 +68,7 @@ func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) e
 		switch {
 		case s.flags != 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
 			s = selection{family: s.family}
-		case errors.Is(err, unix.EBUSY): // a list was left halfway by a visit that never returned
-			if err := drain(c.lists); err != nil {
-				return fmt.Errorf("listing conntrack's flows: %w", err)
-			}
+		case errors.Is(err, unix.EBUSY): // a list was left halfway, by a visit that never returned, and is read by now
 		case err != nil:
 			return fmt.Errorf("listing conntrack's flows: %w", err)
 		case l.stop != nil:
@@ -81,24 +78,6 @@ func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) e
 		}
 	}
 	return fmt.Errorf("listing conntrack's flows: %w", errDisturbed)
-}
-
-// drain reads the rest of a list.
-func drain(s *socket) error {
-	for {
-		m, err := s.receive()
-		if err != nil {
-			return err
-		}
-		for m.next() {
-			if m.kind == unix.NLMSG_DONE {
-				return nil
-			}
-		}
-		if m.err != nil {
-			return m.err
-		}
-	}
 }
 
 // listing is one attempt to list.
@@ -119,6 +98,7 @@ func (l *listing) run(s *socket, what selection) error {
 	if err := s.send(w.b); err != nil {
 		return err
 	}
+	var busy error // with a list that was left halfway, whose rest is still to come
 	for {
 		m, err := s.receive()
 		if err != nil {
@@ -128,14 +108,16 @@ func (l *listing) run(s *socket, what selection) error {
 			l.stop = l.ctx.Err()
 		}
 		for m.next() {
-			if m.seq != seq {
-				continue // of a list that was given up
-			}
-			l.disturbed = l.disturbed || m.flags&unix.NLM_F_DUMP_INTR != 0
-			switch m.kind {
-			case unix.NLMSG_ERROR, unix.NLMSG_DONE:
+			l.disturbed = l.disturbed || m.seq == seq && m.flags&unix.NLM_F_DUMP_INTR != 0
+			switch end := m.kind == unix.NLMSG_ERROR || m.kind == unix.NLMSG_DONE; {
+			case m.seq != seq && m.kind == unix.NLMSG_DONE && busy != nil:
+				return busy
+			case m.seq != seq: // of that list
+			case end && errors.Is(m.errno(), unix.EBUSY):
+				busy = m.errno()
+			case end:
 				return m.errno()
-			case messageNew:
+			case m.kind == messageNew:
 				l.take(m.body)
 			}
 		}

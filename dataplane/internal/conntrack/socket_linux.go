@@ -29,16 +29,22 @@ func openSocket() (*socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening a netfilter socket: %w", err)
 	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("binding a netfilter socket: %w", err)
+		return nil, fmt.Errorf("connecting a netfilter socket to the kernel: %w", err)
 	}
 	// Errors come without the message that they are about, from Linux 4.3 on; they are told by number.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
+	return newSocket(fd)
+}
+
+// newSocket takes fd over, which is not to block.
+func newSocket(fd int) (*socket, error) {
 	s := &socket{file: os.NewFile(uintptr(fd), "netfilter"), buf: make([]byte, bufferSize)}
+	var err error
 	if s.raw, err = s.file.SyscallConn(); err != nil {
 		_ = s.file.Close()
-		return nil, fmt.Errorf("opening a netfilter socket: %w", err)
+		return nil, fmt.Errorf("waiting for a netfilter socket: %w", err)
 	}
 	s.read = func(fd uintptr) bool {
 		for {
@@ -62,7 +68,7 @@ func (s *socket) send(b []byte) error {
 	var err error
 	waiting := s.raw.Write(func(fd uintptr) bool {
 		for {
-			if err = unix.Sendto(int(fd), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != unix.EINTR {
+			if _, err = unix.Write(int(fd), b); err != unix.EINTR {
 				return err != unix.EAGAIN
 			}
 		}
