@@ -38,7 +38,7 @@ type redirectFamily struct {
 	tool *xtables.Tool
 	// restore is tool's; forgetFlows is that of conntrack.
 	restore     func(ctx context.Context, input string) error
-	forgetFlows func(xtables.Family, map[balancer.Key]bool) error
+	forgetFlows func(ctx context.Context, keys map[balancer.Key]bool) error
 	// shared is the socket of all TCP frontends; nil: not needed so far.
 	shared *net.TCPListener
 	// closed are the ports of frontends that serve nobody.

@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -72,13 +73,30 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 		y.unsure = true
 		return err
 	}
-	if err := y.forgetFlows(y.name, y.stale); err != nil { // the rules are there, but these keys are not done
+	if err := y.forgetFlows(ctx, y.stale); err != nil { // the rules are there, but these keys are not done
 		for k := range y.stale {
 			failed[k] = err
 		}
 		return nil
 	}
 	clear(y.stale)
+	return nil
+}
+
+// forgetFlows drops what conntrack knows of UDP flows to the keys: it decides only once per flow where that goes, so that
+// a client that goes on sending would never meet a rule that is new, and go on meeting one that is not there any more.
+func forgetFlows(ctx context.Context, keys map[balancer.Key]bool) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	conn, err := conntrack.Open()
+	if err == nil {
+		_, err = conn.Cut(ctx, keys, nil)
+		err = errors.Join(err, conn.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("dropping conntrack's UDP flows to redirected addresses: %w", err)
+	}
 	return nil
 }
 

@@ -1,0 +1,104 @@
+package conntrack
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// full is a table of n flows, half of each family, to 1,000 frontends.
+func full(b *testing.B, n int) *table {
+	tab := scratch(b)
+	flows := make([]Flow, n)
+	for i := range flows {
+		flows[i] = numbered(i)
+	}
+	tab.create(b, whole, flows...)
+	return tab
+}
+
+// numbered is flow i of a full table.
+func numbered(i int) Flow {
+	k := frontend(i % 1000)
+	client := netip.AddrFrom4([4]byte{10, 1, byte(i >> 16), byte(i >> 8)})
+	backend := netip.AddrFrom4([4]byte{10, 2, 0, 1})
+	if k.Addr.Is6() {
+		client = netip.AddrFrom16([16]byte{0: 0xfd, 13: byte(i >> 16), 14: byte(i >> 8)})
+		backend = netip.MustParseAddr("fd02::1")
+	}
+	from := netip.AddrPortFrom(client, uint16(1024+i))
+	return Flow{
+		Proto: k.Proto, Timeout: 1000 * time.Second,
+		Orig: Tuple{from, k.AddrPort()}, Reply: Tuple{netip.AddrPortFrom(backend, k.Port), from},
+	}
+}
+
+func frontend(i int) balancer.Key {
+	k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: uint16(80 + i%10), Proto: balancer.TCP}
+	if i%4 >= 2 {
+		k.Proto = balancer.UDP
+	}
+	if i%2 == 1 {
+		k.Addr = netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x96, 14: byte(i >> 8), 15: byte(i)})
+	}
+	return k
+}
+
+func BenchmarkEach(b *testing.B) {
+	const n = 100_000
+	tab := full(b, n)
+	for name, f := range map[string]Filter{
+		"all":       {},
+		"udp4":      {Family: IPv4, Proto: balancer.UDP},
+		"frontend4": {Proto: frontend(0).Proto, Dst: frontend(0).Addr, Port: frontend(0).Port},
+		"frontend6": {Proto: frontend(1).Proto, Dst: frontend(1).Addr, Port: frontend(1).Port},
+	} {
+		b.Run(fmt.Sprintf("%s of %d", name, n), func(b *testing.B) {
+			b.ReportAllocs()
+			found := 0
+			for b.Loop() {
+				if err := tab.Each(b.Context(), f, func(*Flow) error { found++; return nil }); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(found)/float64(b.N), "flows/op")
+		})
+	}
+}
+
+func BenchmarkCut(b *testing.B) {
+	const n = 100_000
+	tab := full(b, n)
+	for _, keys := range []int{1, 4, 16, 250} {
+		for name, stale := range map[string]func(*Flow) bool{"none": func(*Flow) bool { return false }, "all": nil} {
+			b.Run(fmt.Sprintf("%s of %d frontends", name, keys), func(b *testing.B) {
+				b.ReportAllocs()
+				wanted := map[balancer.Key]bool{}
+				var back []Flow
+				for i := range keys {
+					wanted[frontend(4*i)] = true // of one family and protocol
+				}
+				for i := range n {
+					if f := numbered(i); stale == nil && wanted[f.Frontend()] {
+						back = append(back, f)
+					}
+				}
+				cut := 0
+				for b.Loop() {
+					m, err := tab.Cut(b.Context(), wanted, stale)
+					if err != nil || m != len(back) {
+						b.Fatalf("cut %d, %v; want %d", m, err, len(back))
+					}
+					cut += m
+					b.StopTimer()
+					tab.create(b, whole, back...)
+					b.StartTimer()
+				}
+				b.ReportMetric(float64(cut)/float64(b.N), "flows/op")
+			})
+		}
+	}
+}

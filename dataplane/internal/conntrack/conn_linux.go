@@ -1,0 +1,190 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn talks to the connection tracking of one network namespace. It is safe for several goroutines: lists wait for each
+// other, and so do deletions, but these go on during a list.
+type Conn struct {
+	listing sync.Mutex // guards lists, and what the kernel is still to send there
+	lists   *socket
+
+	deleting sync.Mutex // guards deletes and request
+	deletes  *socket
+	request  writer
+}
+
+// Open opens a connection to that of the calling thread's network namespace.
+func Open() (*Conn, error) {
+	lists, err := openSocket()
+	if err != nil {
+		return nil, err
+	}
+	deletes, err := openSocket()
+	if err != nil {
+		return nil, errors.Join(err, lists.close())
+	}
+	return &Conn{lists: lists, deletes: deletes}, nil
+}
+
+// Close closes the connection. Calls that are under way fail.
+func (c *Conn) Close() error { return errors.Join(c.lists.close(), c.deletes.close()) }
+
+// Each calls visit for every flow that the filter finds. The flow is visit's until it returns; a copy may be kept. Flows
+// that come and go meanwhile may be found or not, and while many do, one may be found twice. What visit returns ends it,
+// and is returned; so is the end of ctx. visit may call Delete, but neither Each nor Cut.
+func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) error {
+	return c.list(ctx, f.selection(), func(flow *Flow) error {
+		if !f.matches(flow) {
+			return nil
+		}
+		return visit(flow)
+	})
+}
+
+// attempts bounds how often a list is asked for that the kernel could not give in one piece.
+const attempts = 5
+
+// errDisturbed: the kernel said each time that what it sent may not be all.
+var errDisturbed = errors.New("the table changed too much to be read")
+
+// list calls visit for every flow that the kernel finds. Where it refuses to search, as before Linux 5.8 and for what is
+// newer than it, these are all of the family.
+func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) error {
+	c.listing.Lock()
+	defer c.listing.Unlock()
+	for range attempts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		l := listing{ctx: ctx, visit: visit}
+		err := l.run(c.lists, s)
+		switch {
+		case s.flags != 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
+			s = selection{family: s.family}
+		case errors.Is(err, unix.EBUSY): // a list was left halfway, by a visit that never returned, and is read by now
+		case err != nil:
+			return fmt.Errorf("listing conntrack's flows: %w", err)
+		case l.stop != nil:
+			return l.stop
+		case !l.disturbed:
+			return nil
+		}
+	}
+	return fmt.Errorf("listing conntrack's flows: %w", errDisturbed)
+}
+
+// listing is one attempt to list.
+type listing struct {
+	ctx       context.Context
+	visit     func(*Flow) error
+	flow      Flow
+	stop      error // why nothing more is visited
+	disturbed bool  // the kernel says that what it sent may not be all
+}
+
+// run returns what the kernel has against it. Where visiting stops, the rest is read all the same: the kernel makes no
+// other list before.
+func (l *listing) run(s *socket, what selection) error {
+	var w writer
+	seq := s.next()
+	w.list(what, seq)
+	if err := s.send(w.b); err != nil {
+		return err
+	}
+	var busy error // with a list that was left halfway, whose rest is still to come
+	for {
+		m, err := s.receive()
+		if err != nil {
+			return err
+		}
+		if l.stop == nil {
+			l.stop = l.ctx.Err()
+		}
+		for m.next() {
+			l.disturbed = l.disturbed || m.seq == seq && m.flags&unix.NLM_F_DUMP_INTR != 0
+			switch end := m.kind == unix.NLMSG_ERROR || m.kind == unix.NLMSG_DONE; {
+			case m.seq != seq && m.kind == unix.NLMSG_DONE && busy != nil:
+				return busy
+			case m.seq != seq: // of that list
+			case end && errors.Is(m.errno(), unix.EBUSY):
+				busy = m.errno()
+			case end:
+				return m.errno()
+			case m.kind == messageNew:
+				l.take(m.body)
+			}
+		}
+		if m.err != nil {
+			return m.err
+		}
+	}
+}
+
+func (l *listing) take(body []byte) {
+	if l.stop != nil {
+		return
+	}
+	ours, err := l.flow.read(body)
+	if err == nil && ours {
+		err = l.visit(&l.flow)
+	}
+	l.stop = err
+}
+
+// Delete makes the kernel forget the flow, but no other of the same addresses that took its place. One that is gone is no
+// error.
+func (c *Conn) Delete(f *Flow) error {
+	_, err := c.deleteAll([]Flow{*f})
+	return err
+}
+
+// deleteAll deletes flows, at most batch of them, and says how many were there. Only errors are answered, and the last.
+func (c *Conn) deleteAll(flows []Flow) (int, error) {
+	c.deleting.Lock()
+	defer c.deleting.Unlock()
+	c.request.b = c.request.b[:0]
+	var last uint32
+	for i := range flows {
+		var flags uint16
+		if i == len(flows)-1 {
+			flags = unix.NLM_F_ACK
+		}
+		last = c.deletes.next()
+		c.request.delete(&flows[i], flags, last)
+	}
+	first := last - uint32(len(flows)) + 1
+	if err := c.deletes.send(c.request.b); err != nil {
+		return 0, fmt.Errorf("deleting conntrack's flows: %w", err)
+	}
+	deleted := len(flows)
+	for {
+		m, err := c.deletes.receive()
+		if err != nil {
+			return 0, fmt.Errorf("deleting conntrack's flows: %w", err)
+		}
+		for m.next() {
+			if m.kind != unix.NLMSG_ERROR || m.seq-first >= uint32(len(flows)) {
+				continue // of flows before these, after an error
+			}
+			switch err := m.errno(); {
+			case errors.Is(err, unix.ENOENT):
+				deleted--
+			case err != nil:
+				return 0, fmt.Errorf("deleting conntrack's flow of %s to %s: %w", flows[m.seq-first].Client(), flows[m.seq-first].Frontend(), err)
+			}
+			if m.seq == last {
+				return deleted, nil
+			}
+		}
+		if m.err != nil {
+			return 0, fmt.Errorf("deleting conntrack's flows: %w", m.err)
+		}
+	}
+}

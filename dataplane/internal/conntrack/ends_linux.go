@@ -1,0 +1,82 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// groupDestroy is where the kernel announces the ends of flows (NFNLGRP_CONNTRACK_DESTROY,
+// include/uapi/linux/netfilter/nfnetlink.h).
+const groupDestroy = 3
+
+// endsBuffer holds about ten thousand ends that were not taken yet.
+const endsBuffer = 8 << 20
+
+// Ends is a subscription to the ends of flows.
+type Ends struct{ socket *socket }
+
+// Subscribe begins a subscription in the calling thread's network namespace: flows that end from then on are told. With
+// sysctl net.netfilter.nf_conntrack_events=2, the default from Linux 5.19 on, the ends of flows that began while nobody in
+// the namespace had a subscription are never told.
+func Subscribe() (*Ends, error) {
+	s, err := openSocket()
+	if err != nil {
+		return nil, err
+	}
+	set := func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, endsBuffer) != nil {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, endsBuffer) // as much as the host allows
+		}
+		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, groupDestroy)
+	}
+	if failed := s.raw.Control(set); failed != nil {
+		err = failed
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("subscribing to the ends of flows: %w", err), s.close())
+	}
+	return &Ends{s}, nil
+}
+
+// Close ends the subscription.
+func (e *Ends) Close() error { return e.socket.close() }
+
+// Run calls visit for every flow that ends, until ctx does; then it returns nil. The flow is visit's until it returns.
+// Where visit is too slow for what comes, the kernel drops some: lost is called each time that happens, and Run goes on.
+func (e *Ends) Run(ctx context.Context, visit func(*Flow), lost func()) error {
+	stop := context.AfterFunc(ctx, func() { _ = e.socket.file.SetReadDeadline(time.Unix(0, 1)) })
+	defer stop()
+	var flow Flow
+	for {
+		m, err := e.socket.receive()
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case errors.Is(err, unix.ENOBUFS):
+			lost()
+		default:
+			return fmt.Errorf("reading the ends of flows: %w", err)
+		}
+		for m.next() {
+			if m.kind != messageDelete {
+				continue
+			}
+			ours, err := flow.read(m.body)
+			if err != nil {
+				return fmt.Errorf("reading the ends of flows: %w", err)
+			}
+			if ours {
+				visit(&flow)
+			}
+		}
+		if m.err != nil {
+			return fmt.Errorf("reading the ends of flows: %w", m.err)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+)
+
+// answer is what a made-up kernel says to one message, given its number.
+type answer func(w *writer, seq uint32)
+
+// against connects to a kernel that says what it is told to, one answer a message; the last one for all that follow.
+func against(t *testing.T, answers ...answer) *Conn {
+	t.Helper()
+	var w sync.WaitGroup
+	open := func() *socket {
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, err := newSocket(fds[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		kernel, err := newSocket(fds[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Go(func() { serve(t, kernel, answers) })
+		return ours
+	}
+	c := &Conn{lists: open(), deletes: open()}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		w.Wait()
+	})
+	return c
+}
+
+func serve(t *testing.T, kernel *socket, answers []answer) {
+	for {
+		m, err := kernel.receive()
+		if err == nil && len(m.rest) == 0 || errors.Is(err, unix.ECONNRESET) { // the other end is closed
+			if err := kernel.close(); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for m.next() {
+			var w writer
+			if answers[0](&w, m.seq); len(w.b) > 0 {
+				if err := kernel.send(w.b); err != nil {
+					t.Error(err)
+				}
+			}
+			if len(answers) > 1 {
+				answers = answers[1:]
+			}
+		}
+	}
+}
+
+func (w *writer) plain(kind, flags uint16, seq uint32, body ...byte) {
+	at := w.begin(kind, flags, seq, 0)
+	w.b = append(w.b[:at+unix.SizeofNlMsghdr], body...)
+	w.end(at)
+}
+
+// fail answers with an error, or, with 0, that it is done.
+func (w *writer) fail(kind uint16, seq uint32, errno unix.Errno) {
+	w.plain(kind, 0, seq, append(binary.NativeEndian.AppendUint32(nil, uint32(-int32(errno))), make([]byte, unix.SizeofNlMsghdr)...)...)
+}
+
+func lists(flags uint16, flows ...Flow) answer {
+	return func(w *writer, seq uint32) {
+		for i := range flows {
+			w.plain(messageNew, unix.NLM_F_MULTI|flags, seq, encode(&flows[i], whole)...)
+		}
+		w.fail(unix.NLMSG_DONE, seq, 0)
+	}
+}
+
+func fails(errno unix.Errno) answer {
+	return func(w *writer, seq uint32) { w.fail(unix.NLMSG_ERROR, seq, errno) }
+}
+
+// What kernels say when they can't is told, or made up for, and never waited out.
+func TestListsOfKernelsInTrouble(t *testing.T) {
+	one, two := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"), flow(balancer.TCP, "10.1.0.2:1000", "10.96.0.2:53", "10.2.0.1:53")
+	garbage := func(w *writer, seq uint32) {
+		w.plain(messageNew, 0, seq, 2, 0, 0, 0, 1, 0, 1, 0)
+		w.fail(unix.NLMSG_DONE, seq, 0)
+	}
+	for name, c := range map[string]struct {
+		kernel []answer
+		filter Filter
+		visits int
+		err    error
+	}{
+		"disturbed once":             {[]answer{lists(unix.NLM_F_DUMP_INTR, one), lists(0, one, two)}, Filter{}, 3, nil},
+		"disturbed always":           {[]answer{lists(unix.NLM_F_DUMP_INTR, one)}, Filter{}, attempts, errDisturbed},
+		"ignores the filter":         {[]answer{lists(0, one, two)}, Filter{Dst: two.Orig.Dst.Addr()}, 1, nil},
+		"refuses the filter":         {[]answer{fails(unix.EINVAL), lists(0, one, two)}, Filter{Dst: two.Orig.Dst.Addr()}, 1, nil},
+		"refuses without filter":     {[]answer{fails(unix.EINVAL)}, Filter{}, 0, unix.EINVAL},
+		"no privilege":               {[]answer{fails(unix.EPERM)}, Filter{Proto: balancer.UDP, Family: IPv4}, 0, unix.EPERM},
+		"fails in the end":           {[]answer{func(w *writer, seq uint32) { w.fail(unix.NLMSG_DONE, seq, unix.ENOMEM) }}, Filter{}, 0, unix.ENOMEM},
+		"garbage":                    {[]answer{garbage}, Filter{}, 0, errMalformed},
+		"garbage for a message":      {[]answer{func(w *writer, _ uint32) { w.b = []byte{1, 2, 3} }}, Filter{}, 0, errMalformed},
+		"garbage for an error":       {[]answer{func(w *writer, seq uint32) { w.plain(unix.NLMSG_ERROR, 0, seq) }}, Filter{}, 0, errMalformed},
+		"still busy with the former": {[]answer{func(w *writer, seq uint32) { fails(unix.EBUSY)(w, seq); lists(0, one)(w, seq-1) }, lists(0, two)}, Filter{}, 1, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			visits := 0
+			err := against(t, c.kernel...).Each(t.Context(), c.filter, func(*Flow) error { visits++; return nil })
+			if visits != c.visits || !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
+				t.Errorf("%d visits, %v; want %d, %v", visits, err, c.visits, c.err)
+			}
+		})
+	}
+}
+
+// Of flows that are deleted together, those that are gone are not counted, and what else goes wrong is told at once: of
+// messages without privilege the kernel answers the first one only.
+func TestDeletionsOfKernelsInTrouble(t *testing.T) {
+	flows := []Flow{
+		flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"),
+		flow(balancer.UDP, "10.1.0.2:1001", "10.96.0.1:53", "10.2.0.1:53"),
+		flow(balancer.UDP, "10.1.0.2:1002", "10.96.0.1:53", "10.2.0.1:53"),
+	}
+	silence := func(*writer, uint32) {}
+	done := fails(0)
+	for name, c := range map[string]struct {
+		kernel  []answer
+		deleted int
+		err     string
+	}{
+		"all there":       {[]answer{silence, silence, done}, 3, ""},
+		"the first gone":  {[]answer{fails(unix.ENOENT), silence, done}, 2, ""},
+		"the last gone":   {[]answer{silence, silence, fails(unix.ENOENT)}, 2, ""},
+		"all gone":        {[]answer{fails(unix.ENOENT)}, 0, ""},
+		"no privilege":    {[]answer{fails(unix.EPERM), silence}, 0, "10.1.0.2:1000 to 10.96.0.1:53/udp: operation not permitted"},
+		"one not allowed": {[]answer{silence, fails(unix.EBUSY), done}, 0, "10.1.0.2:1001 to 10.96.0.1:53/udp: device or resource busy"},
+		"garbage":         {[]answer{func(w *writer, _ uint32) { w.b = []byte{1, 2, 3} }}, 0, "malformed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, err := against(t, c.kernel...).deleteAll(flows)
+			if n != c.deleted || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("deleted %d, %v; want %d, %q", n, err, c.deleted, c.err)
+			}
+		})
+	}
+	// What is left of answers from before an error is no answer to what comes next.
+	c := against(t, fails(unix.EPERM), fails(unix.EPERM), fails(unix.EPERM), silence, silence, done)
+	if _, err := c.deleteAll(flows); err == nil {
+		t.Error("deleted without privilege")
+	}
+	if n, err := c.deleteAll(flows); n != 3 || err != nil {
+		t.Errorf("deleted %d, %v after an error, want 3", n, err)
+	}
+}

@@ -1,0 +1,224 @@
+package conntrack
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// table is the conntrack table of a namespace of its own.
+type table struct {
+	*Conn
+	ns    *lab.NS
+	write *socket
+}
+
+func newTable(t testing.TB, ns *lab.NS) *table {
+	t.Helper()
+	tab := &table{ns: ns}
+	err := ns.Do(func() (err error) {
+		if tab.Conn, err = Open(); err != nil {
+			return err
+		}
+		tab.write, err = openSocket()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(tab.Close(), tab.write.close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return tab
+}
+
+// scratch is a table that nothing but the test writes to.
+func scratch(t testing.TB) *table {
+	t.Helper()
+	return newTable(t, lab.New(t).Add("scratch"))
+}
+
+// where says which zone a flow is made in.
+type where int
+
+const (
+	whole where = iota
+	original
+	reply
+)
+
+// create puts flows into the table as they are, in the zone that they say.
+func (tab *table) create(t testing.TB, in where, flows ...Flow) {
+	t.Helper()
+	for part := range slices.Chunk(flows, batch) {
+		var w writer
+		var last uint32
+		for i := range part {
+			last = tab.write.next()
+			w.create(&part[i], in, last)
+		}
+		if err := tab.write.send(w.b); err != nil {
+			t.Fatal(err)
+		}
+		tab.await(t, last)
+	}
+}
+
+// await waits for the answer to a message, and wants none of them to be an error.
+func (tab *table) await(t testing.TB, last uint32) {
+	t.Helper()
+	for {
+		m, err := tab.write.receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for m.next() {
+			if err := m.errno(); err != nil {
+				t.Fatalf("writing to the table: %v", err)
+			}
+			if m.seq == last {
+				return
+			}
+		}
+	}
+}
+
+// flush empties the table.
+func (tab *table) flush(t testing.TB) {
+	t.Helper()
+	var w writer
+	last := tab.write.next()
+	w.end(w.begin(messageDelete, unix.NLM_F_ACK, last, unix.AF_UNSPEC))
+	if err := tab.write.send(w.b); err != nil {
+		t.Fatal(err)
+	}
+	tab.await(t, last)
+}
+
+// create writes what the kernel takes for a new flow.
+func (w *writer) create(f *Flow, in where, seq uint32) {
+	at := w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, seq, family(familyOf(f.Orig.Src.Addr())))
+	w.entry(f, in)
+	w.end(at)
+}
+
+// entry writes the attributes of a flow, as far as the kernel takes them.
+func (w *writer) entry(f *Flow, in where) {
+	zones := [3]uint16{}
+	zones[in] = f.zone
+	w.tuple(ctaTupleOrig, number(f.Proto), f.Orig, zones[original])
+	w.tuple(ctaTupleReply, number(f.Proto), f.Reply, zones[reply])
+	if zones[whole] != 0 {
+		w.number16(ctaZone, zones[whole])
+	}
+	w.number32(ctaStatus, uint32(f.Status|Confirmed))
+	w.number32(ctaTimeout, uint32(f.Timeout/time.Second))
+	w.number32(ctaMark, f.Mark)
+	if f.Proto == balancer.TCP {
+		info := w.nest(ctaProtoInfo)
+		tcp := w.nest(ctaProtoInfoTCP)
+		w.attribute(ctaState, 3)
+		w.close(tcp)
+		w.close(info)
+	}
+	if f.Proto == balancer.SCTP {
+		info := w.nest(ctaProtoInfo)
+		sctp := w.nest(ctaProtoInfoSCTP)
+		w.attribute(ctaState, 4)
+		w.attribute(2, 0, 0, 0, 1) // CTA_PROTOINFO_SCTP_VTAG_ORIGINAL
+		w.attribute(3, 0, 0, 0, 2) // CTA_PROTOINFO_SCTP_VTAG_REPLY
+		w.close(sctp)
+		w.close(info)
+	}
+}
+
+// identity is what tells flows of one table apart, and what NAT made of them.
+type identity struct {
+	proto       balancer.Protocol
+	orig, reply Tuple
+	zone        uint16
+}
+
+func (i identity) String() string {
+	return fmt.Sprintf("%s %s>%s %s>%s zone %d", i.proto, i.orig.Src, i.orig.Dst, i.reply.Src, i.reply.Dst, i.zone)
+}
+
+func identityOf(f *Flow) identity { return identity{f.Proto, f.Orig, f.Reply, f.zone} }
+
+func sorted(ids []identity) []identity {
+	slices.SortFunc(ids, func(a, b identity) int { return cmp.Compare(a.String(), b.String()) })
+	return ids
+}
+
+func identities(flows []Flow) []identity {
+	var ids []identity
+	for i := range flows {
+		ids = append(ids, identityOf(&flows[i]))
+	}
+	return sorted(ids)
+}
+
+// all returns what the filter finds.
+func (tab *table) all(t testing.TB, f Filter) []Flow {
+	t.Helper()
+	var flows []Flow
+	err := tab.Each(context.Background(), f, func(f *Flow) error { flows = append(flows, *f); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return flows
+}
+
+// want compares with what the filter finds.
+func (tab *table) want(t testing.TB, f Filter, want []Flow) {
+	t.Helper()
+	if got, want := identities(tab.all(t, f)), identities(want); !slices.Equal(got, want) {
+		t.Fatalf("%+v finds\n%v\nwant\n%v", f, got, want)
+	}
+}
+
+// flow makes up one: from a client to a frontend, and on to a backend.
+func flow(proto balancer.Protocol, client, frontend, backend string) Flow {
+	from, to, via := netip.MustParseAddrPort(client), netip.MustParseAddrPort(frontend), netip.MustParseAddrPort(backend)
+	return Flow{Proto: proto, Orig: Tuple{from, to}, Reply: Tuple{via, from}, Timeout: 1000 * time.Second}
+}
+
+// crowd is that many flows of different clients, with few frontends and backends: all that random chooses.
+func crowd(random *rand.Rand, n int) []Flow {
+	protos := []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP}
+	flows := make([]Flow, n)
+	for i := range flows {
+		client, vip, backend := [4]byte{10, 1}, [4]byte{10, 96, 0, byte(1 + random.IntN(3))}, [4]byte{10, 2, 0, byte(1 + random.IntN(3))}
+		binary.BigEndian.PutUint16(client[2:], uint16(i/1000+1))
+		addrs := []netip.Addr{netip.AddrFrom4(client), netip.AddrFrom4(vip), netip.AddrFrom4(backend)}
+		if random.IntN(2) == 0 {
+			for j := range addrs {
+				b := addrs[j].As4()
+				addrs[j] = netip.AddrFrom16([16]byte{0: 0xfd, 12: b[0], 13: b[1], 14: b[2], 15: b[3]})
+			}
+		}
+		from := netip.AddrPortFrom(addrs[0], uint16(10000+i%1000))
+		flows[i] = Flow{
+			Proto: protos[random.IntN(len(protos))], Timeout: 1000 * time.Second,
+			Orig:  Tuple{from, netip.AddrPortFrom(addrs[1], uint16(80+random.IntN(3)))},
+			Reply: Tuple{netip.AddrPortFrom(addrs[2], 8080), from},
+		}
+	}
+	return flows
+}

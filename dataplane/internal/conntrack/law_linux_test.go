@@ -1,0 +1,196 @@
+package conntrack
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"vipd/balancer"
+)
+
+// For random tables and filters, those flows are found that a filter means, each of them once.
+func TestFiltersFindWhatTheySay(t *testing.T) {
+	tab := scratch(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	for range 5 {
+		tab.flush(t)
+		flows := crowd(random, 100+random.IntN(300))
+		tab.create(t, whole, flows...)
+		tab.want(t, Filter{}, flows)
+		for range 40 {
+			f := randomFilter(random, flows)
+			var want []Flow
+			for _, flow := range flows {
+				if meant(f, flow) {
+					want = append(want, flow)
+				}
+			}
+			tab.want(t, f, want)
+		}
+	}
+}
+
+func randomFilter(random *rand.Rand, flows []Flow) Filter {
+	of := flows[random.IntN(len(flows))]
+	f := Filter{Proto: of.Proto, Dst: of.Orig.Dst.Addr(), Port: of.Orig.Dst.Port()}
+	switch random.IntN(4) { // a few filters find nothing: an address that nobody has, or one of another family
+	case 0:
+		f.Dst = netip.Addr{}
+	case 1:
+		f.Dst = f.Dst.Next().Next()
+	}
+	f.Family = []Family{"", IPv4, IPv6}[random.IntN(3)]
+	if random.IntN(3) == 0 {
+		f.Proto = ""
+	}
+	if random.IntN(3) == 0 {
+		f.Port = 0
+	}
+	return f
+}
+
+func meant(f Filter, flow Flow) bool {
+	to := flow.Orig.Dst
+	switch {
+	case f.Family == IPv4 && !to.Addr().Is4(), f.Family == IPv6 && !to.Addr().Is6(),
+		f.Proto != "" && f.Proto != flow.Proto, f.Dst.IsValid() && f.Dst != to.Addr(), f.Port != 0 && f.Port != to.Port():
+		return false
+	}
+	return true
+}
+
+// For random tables, keys and judgements, exactly the stale flows of the keys are cut.
+func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
+	tab := scratch(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 2))
+	for round := range 30 {
+		tab.flush(t)
+		flows := crowd(random, 100+random.IntN(500))
+		tab.create(t, whole, flows...)
+		keys := map[balancer.Key]bool{}
+		for range []int{0, 1, 3, 8, 30}[random.IntN(5)] {
+			keys[flows[random.IntN(len(flows))].Frontend()] = random.IntN(8) > 0
+		}
+		gone := flows[random.IntN(len(flows))].Backend().Addr()
+		var stale func(*Flow) bool
+		if random.IntN(3) > 0 {
+			stale = func(f *Flow) bool { return f.Backend().Addr() != gone }
+		}
+		var left []Flow
+		for _, f := range flows {
+			if !keys[f.Frontend()] || stale != nil && !stale(&f) {
+				left = append(left, f)
+			}
+		}
+		n, err := tab.Cut(t.Context(), keys, stale)
+		if want := len(flows) - len(left); err != nil || n != want {
+			t.Fatalf("round %d: cut %d, %v; want %d", round, n, err, want)
+		}
+		tab.want(t, Filter{}, left)
+	}
+}
+
+// A flow goes alone: not those that differ by one address, port, protocol or zone.
+func TestDeletesOneFlowOnly(t *testing.T) {
+	tab := scratch(t)
+	ways := map[string]struct {
+		in     where
+		first  Flow
+		others []Flow
+	}{}
+	for family, a := range map[string][4]string{
+		"ipv4": {"10.1.0.2:%d", "10.96.0.1:80", "10.96.0.2:80", "10.2.0.1:80"},
+		"ipv6": {"[fd01::2]:%d", "[fd96::1]:80", "[fd96::2]:80", "[fd02::1]:80"},
+	} {
+		client := func(port int) string { return fmt.Sprintf(a[0], port) }
+		for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP} {
+			one := flow(proto, client(1000), a[1], a[3])
+			other := balancer.UDP
+			if proto == other {
+				other = balancer.SCTP
+			}
+			// A flow to a neighbour's address would answer from the same backend: it comes from another port there.
+			neighbour := flow(proto, client(1000), a[2], a[3])
+			neighbour.Reply.Src = netip.AddrPortFrom(neighbour.Reply.Src.Addr(), 81)
+			ways[family+" "+string(proto)] = struct {
+				in     where
+				first  Flow
+				others []Flow
+			}{whole, one, []Flow{flow(proto, client(1001), a[1], a[3]), neighbour, flow(other, client(1000), a[1], a[3])}}
+		}
+		for in, name := range map[where]string{whole: "whole", original: "original", reply: "reply"} {
+			one := flow(balancer.TCP, client(1000), a[1], a[3])
+			one.zone = 7
+			ways[family+" in a zone of the "+name] = struct {
+				in     where
+				first  Flow
+				others []Flow
+			}{in, one, []Flow{flow(balancer.TCP, client(1001), a[1], a[3])}}
+		}
+	}
+	for name, w := range ways {
+		t.Run(name, func(t *testing.T) {
+			tab.flush(t)
+			tab.create(t, w.in, w.first)
+			one := tab.all(t, Filter{})
+			if len(one) != 1 {
+				t.Fatalf("made one flow, found %v", identities(one))
+			}
+			tab.create(t, whole, w.others...)
+			if err := tab.Delete(&one[0]); err != nil {
+				t.Fatal(err)
+			}
+			tab.want(t, Filter{}, w.others)
+			if err := tab.Delete(&one[0]); err != nil {
+				t.Errorf("deleting it once more: %v", err)
+			}
+		})
+	}
+}
+
+// The same addresses in two zones are two flows, and each is deleted without the other.
+func TestZonesAreKeptApart(t *testing.T) {
+	tab := scratch(t)
+	var flows []Flow
+	for zone := range uint16(4) {
+		f := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53")
+		f.zone = zone
+		flows = append(flows, f)
+	}
+	tab.create(t, whole, flows...)
+	tab.want(t, Filter{}, flows)
+	if err := tab.Delete(&flows[2]); err != nil {
+		t.Fatal(err)
+	}
+	tab.want(t, Filter{}, slices.Delete(slices.Clone(flows), 2, 3))
+	n, err := tab.Cut(t.Context(), map[balancer.Key]bool{flows[0].Frontend(): true}, nil)
+	if n != 3 || err != nil {
+		t.Errorf("cut %d, %v; want those of all zones: 3", n, err)
+	}
+}
+
+// A flow that took the place of one that was seen is another one.
+func TestSuccessorIsNotDeleted(t *testing.T) {
+	tab := scratch(t)
+	f := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53")
+	tab.create(t, whole, f)
+	old := tab.all(t, Filter{})[0]
+	if err := tab.Delete(&old); err != nil {
+		t.Fatal(err)
+	}
+	// To a flow in the same place of its memory the kernel gives the same number: others take it first.
+	others := crowd(rand.New(rand.NewPCG(4, 4)), 200)
+	tab.create(t, whole, others...)
+	tab.create(t, whole, f)
+	n, err := tab.deleteAll([]Flow{old})
+	if n != 0 || err != nil {
+		t.Errorf("deleted %d, %v", n, err)
+	}
+	tab.want(t, Filter{}, append(others, f))
+}

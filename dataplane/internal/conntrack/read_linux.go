@@ -1,0 +1,270 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+)
+
+// The attributes of an entry that are read or written (include/uapi/linux/netfilter/nfnetlink_conntrack.h).
+const (
+	ctaTupleOrig     = 1
+	ctaTupleReply    = 2
+	ctaStatus        = 3
+	ctaProtoInfo     = 4
+	ctaTimeout       = 7
+	ctaMark          = 8
+	ctaCountersOrig  = 9
+	ctaCountersReply = 10
+	ctaID            = 12
+	ctaZone          = 18
+	ctaTimestamp     = 20
+	ctaFilter        = 25
+
+	ctaTupleIP    = 1
+	ctaTupleProto = 2
+	ctaTupleZone  = 3
+
+	ctaIPv4Src = 1
+	ctaIPv4Dst = 2
+	ctaIPv6Src = 3
+	ctaIPv6Dst = 4
+
+	ctaProtoNum     = 1
+	ctaProtoSrcPort = 2
+	ctaProtoDstPort = 3
+
+	ctaProtoInfoTCP  = 1
+	ctaProtoInfoSCTP = 3
+	ctaState         = 1 // CTA_PROTOINFO_TCP_STATE and CTA_PROTOINFO_SCTP_STATE
+
+	ctaCountersBytes  = 2
+	ctaTimestampStart = 1
+
+	ctaFilterOrigFlags  = 1
+	ctaFilterReplyFlags = 2
+)
+
+// headerSize is that of struct nfgenmsg, between netlink's header and the attributes.
+const headerSize = 4
+
+// errMalformed: a message does not have the form that the kernel documents.
+var errMalformed = errors.New("the kernel's message is malformed")
+
+// number and protocol translate the protocols that have flows here; 0 and "" are all others.
+func number(p balancer.Protocol) byte {
+	switch p {
+	case balancer.TCP:
+		return unix.IPPROTO_TCP
+	case balancer.UDP:
+		return unix.IPPROTO_UDP
+	case balancer.SCTP:
+		return unix.IPPROTO_SCTP
+	}
+	return 0
+}
+
+func protocol(number byte) balancer.Protocol {
+	switch number {
+	case unix.IPPROTO_TCP:
+		return balancer.TCP
+	case unix.IPPROTO_UDP:
+		return balancer.UDP
+	case unix.IPPROTO_SCTP:
+		return balancer.SCTP
+	}
+	return ""
+}
+
+// attributes reads a list of attributes, one after the other.
+type attributes struct {
+	rest  []byte
+	kind  uint16 // without the flags
+	value []byte
+	err   error
+}
+
+// next goes on to the next attribute, and reports whether there is one.
+func (a *attributes) next() bool {
+	if len(a.rest) == 0 || a.err != nil {
+		return false
+	}
+	size := 0
+	if len(a.rest) >= unix.SizeofNlAttr {
+		size = int(binary.NativeEndian.Uint16(a.rest))
+	}
+	if size < unix.SizeofNlAttr || size > len(a.rest) {
+		a.err = errMalformed
+		return false
+	}
+	const flags = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
+	a.kind = binary.NativeEndian.Uint16(a.rest[2:]) &^ flags
+	a.value = a.rest[unix.SizeofNlAttr:size]
+	a.rest = a.rest[min(aligned(size), len(a.rest)):]
+	return true
+}
+
+// number is the value as an unsigned number of that many bytes.
+func (a *attributes) number(size int) uint64 {
+	if len(a.value) != size {
+		a.err = errMalformed
+		return 0
+	}
+	var n uint64
+	for _, b := range a.value {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+// nested is the attribute of that kind in the value, as a number; 0 where there is none.
+func (a *attributes) nested(kind uint16, size int) (n uint64) {
+	for in := (attributes{rest: a.value}); ; {
+		if !in.next() {
+			a.err = errors.Join(a.err, in.err)
+			return n
+		}
+		if in.kind == kind {
+			n = in.number(size)
+		}
+	}
+}
+
+// read takes in an entry: a message without netlink's header. It reports false for one that is of no interest here, being
+// of another protocol.
+func (f *Flow) read(message []byte) (bool, error) {
+	if len(message) < headerSize {
+		return false, errMalformed
+	}
+	*f = Flow{}
+	info := attributes{}
+	a := attributes{rest: message[headerSize:]}
+	for a.next() {
+		switch a.kind {
+		case ctaTupleOrig:
+			f.Proto, f.zone = f.Orig.read(&a)
+			f.half = f.zone != 0
+			if f.Proto == "" {
+				return false, a.err
+			}
+		case ctaTupleReply:
+			f.Reply.read(&a)
+		case ctaStatus:
+			f.Status = Status(a.number(4))
+		case ctaProtoInfo:
+			info.rest = a.value
+		case ctaTimeout:
+			f.Timeout = time.Duration(a.number(4)) * time.Second
+		case ctaMark:
+			f.Mark = uint32(a.number(4))
+		case ctaCountersOrig:
+			f.In = a.nested(ctaCountersBytes, 8)
+		case ctaCountersReply:
+			f.Out = a.nested(ctaCountersBytes, 8)
+		case ctaID:
+			f.id = uint32(a.number(4))
+		case ctaZone:
+			f.zone, f.half = uint16(a.number(2)), false
+		case ctaTimestamp:
+			if ns := a.nested(ctaTimestampStart, 8); ns != 0 {
+				f.Start = time.Unix(0, int64(ns))
+			}
+		}
+	}
+	if a.err != nil || f.Proto == "" || !f.Reply.Src.IsValid() || f.Reply.Src.Addr().Is4() != f.Orig.Src.Addr().Is4() {
+		return false, errMalformed
+	}
+	f.State = udpState(f.Status)
+	if f.Proto != balancer.UDP {
+		f.State = f.readState(&info)
+	}
+	if info.err != nil {
+		return false, errMalformed
+	}
+	return true, nil
+}
+
+func (f *Flow) readState(info *attributes) (state string) {
+	for info.next() {
+		switch {
+		case info.kind == ctaProtoInfoTCP && f.Proto == balancer.TCP:
+			state = tcpState(byte(info.nested(ctaState, 1)))
+		case info.kind == ctaProtoInfoSCTP && f.Proto == balancer.SCTP:
+			state = sctpState(byte(info.nested(ctaState, 1)))
+		}
+	}
+	return state
+}
+
+// read takes in the value of a; what is wrong with it becomes a's error. The protocol is "" for those of no interest.
+func (t *Tuple) read(a *attributes) (proto balancer.Protocol, zone uint16) {
+	var src, dst netip.Addr
+	var srcPort, dstPort uint16
+	var err error
+	in := attributes{rest: a.value}
+	for in.next() {
+		switch in.kind {
+		case ctaTupleIP:
+			src, dst, err = readAddresses(in.value)
+		case ctaTupleProto:
+			proto, srcPort, dstPort, err = readPorts(in.value)
+		case ctaTupleZone:
+			zone = uint16(in.number(2))
+		}
+		if err != nil {
+			in.err = err
+		}
+	}
+	if in.err == nil && (!src.IsValid() || !dst.IsValid() || src.Is4() != dst.Is4()) {
+		in.err = errMalformed
+	}
+	if in.err != nil {
+		a.err = in.err
+		return "", 0
+	}
+	t.Src, t.Dst = netip.AddrPortFrom(src, srcPort), netip.AddrPortFrom(dst, dstPort)
+	return proto, zone
+}
+
+func readAddresses(b []byte) (src, dst netip.Addr, err error) {
+	a := attributes{rest: b}
+	for a.next() {
+		switch a.kind {
+		case ctaIPv4Src, ctaIPv6Src:
+			src = a.address(a.kind == ctaIPv4Src)
+		case ctaIPv4Dst, ctaIPv6Dst:
+			dst = a.address(a.kind == ctaIPv4Dst)
+		}
+	}
+	return src, dst, a.err
+}
+
+func (a *attributes) address(is4 bool) netip.Addr {
+	addr, ok := netip.AddrFromSlice(a.value)
+	if !ok || addr.Is4() != is4 {
+		a.err = errMalformed
+	}
+	return addr
+}
+
+func readPorts(b []byte) (proto balancer.Protocol, src, dst uint16, err error) {
+	a := attributes{rest: b}
+	for a.next() {
+		switch a.kind {
+		case ctaProtoNum:
+			proto = protocol(byte(a.number(1)))
+		case ctaProtoSrcPort:
+			src = uint16(a.number(2))
+		case ctaProtoDstPort:
+			dst = uint16(a.number(2))
+		}
+	}
+	return proto, src, dst, a.err
+}
+
+func aligned(n int) int { return (n + 3) &^ 3 }

@@ -1,0 +1,88 @@
+package conntrack
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// encode is the message that the kernel would send of a flow, as far as one can write it, without netlink's header.
+func encode(f *Flow, in where) []byte {
+	var w writer
+	w.end(w.begin(messageNew, 0, 0, family(familyOf(f.Orig.Src.Addr()))))
+	w.entry(f, in)
+	if f.id != 0 {
+		w.number32(ctaID, f.id)
+	}
+	return w.b[unix.SizeofNlMsghdr:]
+}
+
+// Whatever comes, reading ends without a panic; and what was understood reads the same when it is written again.
+func FuzzRead(f *testing.F) {
+	for i, flow := range crowd(rand.New(rand.NewPCG(7, 7)), 20) {
+		flow.zone, flow.id = uint16(i%3), uint32(i)
+		for _, in := range []where{whole, original, reply} {
+			b := encode(&flow, in)
+			f.Add(b)
+			f.Add(b[:len(b)-3])
+			f.Add(b[:len(b)/2])
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var first, second Flow
+		ours, err := first.read(b)
+		if err != nil || !ours {
+			return
+		}
+		if first.Proto == "" || !first.Client().IsValid() || !first.Backend().IsValid() || !first.Frontend().Addr.IsValid() {
+			t.Fatalf("%x read as %+v", b, first)
+		}
+		if familyOf(first.Orig.Src.Addr()) != familyOf(first.Reply.Dst.Addr()) {
+			t.Fatalf("%x has two families: %+v", b, first)
+		}
+		in := whole
+		if first.half {
+			in = original
+		}
+		again := encode(&first, in)
+		if ours, err := second.read(again); !ours || err != nil {
+			t.Fatalf("%+v written as %x: %v, %v", first, again, ours, err)
+		}
+		if identityOf(&first) != identityOf(&second) || first.half != second.half || first.id != second.id || first.Timeout != second.Timeout || first.Mark != second.Mark {
+			t.Fatalf("%+v reads as %+v when it is written again", first, second)
+		}
+		var w writer
+		w.delete(&first, 0, 1)
+		if binary.NativeEndian.Uint32(w.b) != uint32(len(w.b)) || !bytes.Contains(w.b, again[headerSize:headerSize+44]) && !first.half {
+			t.Fatalf("%+v is deleted by %x", first, w.b)
+		}
+	})
+}
+
+// Messages that end within something are told from those that don't.
+func TestRefusesMalformedMessages(t *testing.T) {
+	flow := crowd(rand.New(rand.NewPCG(8, 8)), 1)[0]
+	b := encode(&flow, whole)
+	var f Flow
+	if ours, err := f.read(b); !ours || err != nil || identityOf(&f) != identityOf(&flow) {
+		t.Fatalf("%x read as %+v, %v, %v", b, f, ours, err)
+	}
+	ends := map[int]bool{} // between attributes
+	for a := (attributes{rest: b[headerSize:]}); a.next(); {
+		ends[len(b)-len(a.rest)] = true
+	}
+	for n := range len(b) {
+		if _, err := f.read(b[:n]); err == nil && !ends[n] {
+			t.Errorf("%d of %d bytes are no entry, but read as %+v", n, len(b), f)
+		}
+	}
+	for _, header := range [][]byte{{1}, make([]byte, 16), binary.NativeEndian.AppendUint32(nil, 99)} {
+		m := messages{rest: header}
+		if m.next() || m.err == nil {
+			t.Errorf("%x was read as a message", header)
+		}
+	}
+}

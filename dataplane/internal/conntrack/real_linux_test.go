@@ -1,0 +1,245 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// crossing is a client and a server with a router between them that counts, dates, marks and translates.
+type crossing struct {
+	*table
+	client, server *lab.NS
+}
+
+const crossingMark = 0x4000
+
+func newCrossing(t *testing.T) *crossing {
+	l := lab.New(t)
+	lab.Need(t, "iptables", "ip6tables")
+	c := &crossing{client: l.Add("client"), server: l.Add("server")}
+	router := l.Add("router")
+	l.Link(router, c.client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
+	l.Link(router, c.server, "10.2.0.1/24", "10.2.0.2/24", "fd02::1/64", "fd02::2/64")
+	c.client.Default("10.1.0.1", "fd01::1")
+	c.server.Default("10.2.0.1", "fd02::1")
+	for name, value := range map[string]string{
+		"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1",
+		"net.netfilter.nf_conntrack_acct": "1", "net.netfilter.nf_conntrack_timestamp": "1",
+		"net.netfilter.nf_conntrack_udp_timeout": "25",
+	} {
+		router.Sysctl(name, value)
+	}
+	for tool, a := range map[string][2]string{"iptables": {"10.96.0.1", "10.2.0.2"}, "ip6tables": {"fd96::1", "[fd02::2]"}} {
+		router.Exec(tool, "-t", "mangle", "-A", "PREROUTING", "-d", a[0], "-j", "CONNMARK", "--set-xmark", fmt.Sprint(crossingMark))
+		for _, proto := range []string{"tcp", "udp", "sctp"} {
+			router.Exec(tool, "-t", "nat", "-A", "PREROUTING", "-d", a[0], "-p", proto, "-j", "DNAT", "--to-destination", a[1]+":8080")
+		}
+		c.server.Exec(tool, "-A", "INPUT", "-p", "sctp", "-j", "DROP") // its kernel would abort every association
+		router.Exec(tool, "-t", "nat", "-A", "POSTROUTING", "-p", "udp", "--dport", "8080", "-j", "MASQUERADE")
+	}
+	c.table = newTable(t, router)
+	return c
+}
+
+func (c *crossing) dial(t *testing.T, network, to string) net.Conn {
+	t.Helper()
+	conn, err := c.client.Dial(t.Context(), network, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// associate sends the first packet of an SCTP association.
+func (c *crossing) associate(t *testing.T, network, to string, from, port uint16) {
+	t.Helper()
+	b := binary.BigEndian.AppendUint16(nil, from)
+	b = binary.BigEndian.AppendUint16(b, port)
+	b = append(b, 0, 0, 0, 0) // the tag of the other side is not known yet
+	b = append(b, 0, 0, 0, 0) // the checksum
+	b = append(b, 1, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1)
+	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+	if _, err := c.dial(t, network+":132", to).Write(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// one returns the only flow that the filter finds.
+func (c *crossing) one(t *testing.T, f Filter) Flow {
+	t.Helper()
+	flows := c.all(t, f)
+	if len(flows) != 1 {
+		t.Fatalf("%+v finds %v, want one flow", f, identities(flows))
+	}
+	return flows[0]
+}
+
+// What the kernel makes of real packets is read as what it is.
+func TestReadsRealFlows(t *testing.T) {
+	c := newCrossing(t)
+	for _, a := range []struct {
+		family                    Family
+		raw, client, vip, backend string
+	}{
+		{IPv4, "ip4", "10.1.0.2", "10.96.0.1", "10.2.0.2"},
+		{IPv6, "ip6", "fd01::2", "fd96::1", "fd02::2"},
+	} {
+		began := time.Now()
+		vip, backend := netip.MustParseAddr(a.vip), netip.MustParseAddr(a.backend)
+		at := func(addr netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(addr, port) }
+		c.server.Echo("tcp", "s", at(backend, 8080))
+		c.server.Echo("udp", "s", at(backend, 8080))
+		ask := func(conn net.Conn) net.Conn {
+			if _, err := lab.Ask(conn); err != nil {
+				t.Fatal(err)
+			}
+			return conn
+		}
+		tcp := ask(c.dial(t, "tcp", at(vip, 80).String()))
+		udp := ask(c.dial(t, "udp", at(vip, 53).String()))
+		plain := ask(c.dial(t, "tcp", at(backend, 8080).String()))
+		silent := c.dial(t, "udp", at(backend, 9).String())
+		if _, err := silent.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		c.associate(t, a.raw, a.vip, 3000, 3868)
+
+		port := func(conn net.Conn) uint16 { return netip.MustParseAddrPort(conn.LocalAddr().String()).Port() }
+		client := netip.MustParseAddr(a.client)
+		for _, want := range []struct {
+			key     balancer.Key
+			client  netip.AddrPort
+			backend netip.AddrPort
+			status  Status
+			state   string
+			timeout time.Duration
+		}{
+			{
+				balancer.Key{Addr: vip, Port: 80, Proto: balancer.TCP}, at(client, port(tcp)), at(backend, 8080),
+				SeenReply | Assured | DstNAT, "established", 432000 * time.Second,
+			},
+			{
+				balancer.Key{Addr: vip, Port: 53, Proto: balancer.UDP}, at(client, port(udp)), at(backend, 8080),
+				SeenReply | DstNAT | SrcNAT, "replied", 25 * time.Second,
+			},
+			{
+				balancer.Key{Addr: vip, Port: 3868, Proto: balancer.SCTP}, at(client, 3000), at(backend, 8080),
+				DstNAT, "closed", 10 * time.Second,
+			},
+			{
+				balancer.Key{Addr: backend, Port: 8080, Proto: balancer.TCP}, at(client, port(plain)), at(backend, 8080),
+				SeenReply | Assured, "established", 432000 * time.Second,
+			},
+			{
+				balancer.Key{Addr: backend, Port: 9, Proto: balancer.UDP}, at(client, port(silent)), at(backend, 9),
+				0, "unreplied", 25 * time.Second,
+			},
+		} {
+			got := c.one(t, Filter{Proto: want.key.Proto, Dst: want.key.Addr, Port: want.key.Port})
+			const known = Confirmed | SeenReply | Assured | DstNAT | SrcNAT
+			if got.Frontend() != want.key || got.Client() != want.client || got.Backend() != want.backend || got.Orig.Src != want.client {
+				t.Errorf("%s: got %v, want one from %s to %s", want.key, identityOf(&got), want.client, want.backend)
+			}
+			if masqueraded := got.Reply.Dst.Addr() != client; masqueraded != want.status.Has(SrcNAT) {
+				t.Errorf("%s: answers go to %s", want.key, got.Reply.Dst)
+			}
+			if want.state == "closed" && got.State == "cookie-wait" {
+				got.State = want.state // some kernels say this of the first packet
+			}
+			if got.Status&known != want.status|Confirmed || got.State != want.state {
+				t.Errorf("%s: status %#x, %q; want %#x, %q", want.key, got.Status, got.State, want.status, want.state)
+			}
+			if got.Timeout > want.timeout || got.Timeout < want.timeout-10*time.Second {
+				t.Errorf("%s: it is forgotten after %s, want about %s", want.key, got.Timeout, want.timeout)
+			}
+			if mark := got.Mark == crossingMark; mark != (want.key.Addr == vip) {
+				t.Errorf("%s: mark %#x", want.key, got.Mark)
+			}
+			if got.Start.Before(began.Add(-time.Second)) || got.Start.After(time.Now().Add(time.Second)) {
+				t.Errorf("%s: began %s, want about %s", want.key, got.Start, began)
+			}
+			if got.In < 20 || got.Status.Has(SeenReply) != (got.Out > 20) {
+				t.Errorf("%s: %d bytes from and %d to the client", want.key, got.In, got.Out)
+			}
+		}
+	}
+}
+
+// Flows that packets made, in all protocols, families, zones and with and without NAT, are deleted one by one.
+func TestDeletesRealFlows(t *testing.T) {
+	c := newCrossing(t)
+	for tool, vip := range map[string]string{"iptables": "10.96.0.1", "ip6tables": "fd96::1"} {
+		c.ns.Exec(tool, "-t", "raw", "-A", "PREROUTING", "-d", vip, "-p", "udp", "--dport", "54", "-j", "CT", "--zone", "9")
+		c.ns.Exec(tool, "-t", "raw", "-A", "PREROUTING", "-d", vip, "-p", "udp", "--dport", "55", "-j", "CT", "--zone-orig", "10")
+	}
+	for _, backend := range []string{"10.2.0.2:8080", "[fd02::2]:8080"} {
+		c.server.Echo("tcp", "s", netip.MustParseAddrPort(backend))
+	}
+	want := 0
+	for raw, vip := range map[string]string{"ip4": "10.96.0.1", "ip6": "fd96::1"} {
+		for port := uint16(52); port < 57; port++ {
+			to := netip.AddrPortFrom(netip.MustParseAddr(vip), port)
+			if _, err := c.dial(t, "udp", to.String()).Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			c.dial(t, "tcp", to.String())
+			c.associate(t, raw, vip, port, port)
+			want += 3
+		}
+	}
+	left := c.all(t, Filter{})
+	if len(left) != want {
+		t.Fatalf("there are %v, want %d", identities(left), want)
+	}
+	for len(left) > 0 {
+		if err := c.Delete(&left[0]); err != nil {
+			t.Fatal(err)
+		}
+		left = left[1:]
+		c.want(t, Filter{}, left)
+	}
+}
+
+// The end of a flow is told with what it had, whether it was deleted or timed out.
+func TestTellsTheEnds(t *testing.T) {
+	c := newCrossing(t)
+	c.ns.Sysctl("net.netfilter.nf_conntrack_udp_timeout", "1")
+	backend := netip.MustParseAddrPort("10.2.0.2:8080")
+	c.server.Echo("tcp", "s", backend)
+	ended := watch(t, c.table)
+	conn := c.dial(t, "tcp", "10.96.0.1:80")
+	if _, err := lab.Ask(conn); err != nil {
+		t.Fatal(err)
+	}
+	f := c.one(t, Filter{Proto: balancer.TCP})
+	if err := c.Delete(&f); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.dial(t, "udp", "10.96.0.1:53").Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, 30*time.Second, "the ends of both flows", func() bool {
+		c.all(t, Filter{}) // the kernel throws out what it finds to have timed out
+		return len(ended.flows()) == 2
+	})
+	got := ended.flows()
+	if identityOf(&got[0]) != identityOf(&f) || got[0].In < f.In || got[0].Out < f.Out || got[0].Mark != crossingMark || !got[0].Start.Equal(f.Start) {
+		t.Errorf("%+v ended, want %+v", got[0], f)
+	}
+	if got[1].Proto != balancer.UDP || got[1].Backend() != backend || got[1].In == 0 {
+		t.Errorf("%+v ended, want the UDP flow", got[1])
+	}
+	if n := ended.lost.Load(); n != 0 {
+		t.Errorf("lost some %d times", n)
+	}
+}
