@@ -22,7 +22,7 @@ type Size struct {
 // "" or, in words, the first that it finds wrong. nft keeps only the sum of the two numbers, and counts along what a
 // transaction of somebody is about to change.
 //
-// It reads no rules in nft, and the table's raw form in legacy: 20 to 60 ms for 114,000 rules.
+// It reads no rules in nft, and the table's raw form in legacy: 17 and 100 ms for 114,000 rules, of which the kernel takes most.
 func (t *Tool) Compare(ctx context.Context, table, prefix string, want map[string]Size) (reason string, err error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -107,7 +107,7 @@ func compareNFT(family Family, table, prefix string, want map[string]Size) (stri
 // nftChains calls visit with each chain of the table, and how many rules it has and lead to it. name is valid until
 // visit returns.
 func nftChains(family Family, table string, visit func(name []byte, use int)) error {
-	conn, err := openNFT()
+	conn, err := openNFT(nftListing)
 	if err != nil {
 		return err
 	}

@@ -1,11 +1,11 @@
 package xtables
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,33 +18,38 @@ type Count struct {
 	Bytes uint64
 }
 
-// manyChains is from where on nft is asked for a whole table at once rather than for each chain.
-const manyChains = 1000
-
 // Counts returns the counters of each rule of the named chains, in the order of the rules. Chains that are absent are
-// absent in the result. nft is asked for those chains alone while they are few; legacy for its whole table always.
+// absent in the result. It takes nft 30 us a chain of 10 rules, and legacy as long as Compare, however few they are.
 func (t *Tool) Counts(ctx context.Context, table string, chains []string) (map[string][]Count, error) {
-	if t.backend == NFT && len(chains) <= manyChains {
-		return t.counts(ctx, table, func() (map[string][]Count, error) { return fewCountsNFT(t.family, table, chains) })
-	}
-	named := make(map[string]bool, len(chains))
-	for _, c := range chains {
-		named[c] = true
-	}
-	return t.allCounts(ctx, table, func(name []byte) bool { return named[string(name)] })
+	return t.counts(ctx, table, func() (map[string][]Count, error) {
+		if t.backend == NFT {
+			return countsNFT(ctx, t.family, table, chains)
+		}
+		named := make(map[string]bool, len(chains))
+		for _, c := range chains {
+			named[c] = true
+		}
+		return countsLegacy(t.family, table, func(name []byte) bool { return named[string(name)] })
+	})
 }
 
 // FullCounts is Counts of all chains whose names begin with prefix.
 func (t *Tool) FullCounts(ctx context.Context, table, prefix string) (map[string][]Count, error) {
-	return t.allCounts(ctx, table, func(name []byte) bool { return strings.HasPrefix(string(name), prefix) })
-}
-
-func (t *Tool) allCounts(ctx context.Context, table string, wanted func(name []byte) bool) (map[string][]Count, error) {
+	ours := func(name []byte) bool { return bytes.HasPrefix(name, []byte(prefix)) }
 	return t.counts(ctx, table, func() (map[string][]Count, error) {
-		if t.backend == NFT {
-			return allCountsNFT(t.family, table, wanted)
+		if t.backend == Legacy {
+			return countsLegacy(t.family, table, ours)
 		}
-		return countsLegacy(t.family, table, wanted)
+		var chains []string
+		err := nftChains(t.family, table, func(name []byte, _ int) {
+			if ours(name) {
+				chains = append(chains, string(name))
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		return countsNFT(ctx, t.family, table, chains)
 	})
 }
 
@@ -82,55 +87,23 @@ func countsLegacy(family Family, table string, wanted func(name []byte) bool) (m
 	return counts, err
 }
 
-func allCountsNFT(family Family, table string, wanted func(name []byte) bool) (map[string][]Count, error) {
-	counts := map[string][]Count{}
-	err := nftChains(family, table, func(name []byte, _ int) { // those without rules too
-		if wanted(name) {
-			counts[string(name)] = nil
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	conn, err := openNFT()
-	if err != nil {
-		return nil, err
-	}
-	defer conn.close()
-	name := ""
-	var list []Count
-	r := request{command: unix.NFT_MSG_GETRULE, dump: true, family: family, attrs: text(unix.NFTA_RULE_TABLE, table)}
-	err = conn.ask(r, func(attrs []byte) {
-		chain, count := ruleCount(attrs)
-		if string(chain) != name { // the kernel lists them chain by chain
-			if list != nil {
-				counts[name] = list
-			}
-			name, list = string(chain), nil
-		}
-		if _, ok := counts[name]; ok {
-			list = append(list, count)
-		}
-	})
-	if list != nil {
-		counts[name] = list
-	}
-	return counts, err
-}
-
-func fewCountsNFT(family Family, table string, chains []string) (map[string][]Count, error) {
-	conn, err := openNFT()
+// countsNFT asks for chain after chain: the kernel begins at the table's first rule again for each 32 KiB that it lists,
+// which makes one listing of 114,000 rules take twice as long.
+func countsNFT(ctx context.Context, family Family, table string, chains []string) (map[string][]Count, error) {
+	conn, err := openNFT(nftListing)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.close()
 	counts := make(map[string][]Count, len(chains))
 	for _, chain := range chains {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		var list []Count
 		attrs := append(text(unix.NFTA_RULE_TABLE, table), text(unix.NFTA_RULE_CHAIN, chain)...)
 		err := conn.ask(request{command: unix.NFT_MSG_GETRULE, dump: true, family: family, attrs: attrs}, func(attrs []byte) {
-			_, count := ruleCount(attrs)
-			list = append(list, count)
+			list = append(list, ruleCount(attrs))
 		})
 		if err == nil && list == nil { // a chain that is absent has no rules either
 			attrs := append(text(unix.NFTA_CHAIN_TABLE, table), text(unix.NFTA_CHAIN_NAME, chain)...)
@@ -147,22 +120,19 @@ func fewCountsNFT(family Family, table string, chains []string) (map[string][]Co
 	return counts, nil
 }
 
-// ruleCount returns a rule's chain, valid as long as attrs, and what its first counter says.
-func ruleCount(attrs []byte) (chain []byte, count Count) {
+// ruleCount returns what a rule's first counter says.
+func ruleCount(attrs []byte) Count {
 	for kind, value := range attributes(attrs) {
-		switch kind {
-		case unix.NFTA_RULE_CHAIN:
-			chain = cString(value)
-		case unix.NFTA_RULE_EXPRESSIONS:
-			for _, expr := range attributes(value) {
-				if c, ok := counterOf(expr); ok {
-					count = c
-					break
-				}
+		if kind != unix.NFTA_RULE_EXPRESSIONS {
+			continue
+		}
+		for _, expr := range attributes(value) {
+			if c, ok := counterOf(expr); ok {
+				return c
 			}
 		}
 	}
-	return chain, count
+	return Count{}
 }
 
 // counterOf reads an expression, if that is a counter.

@@ -10,8 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftAnswer is how much of an answer is read at once: the kernel sends at most 32 KiB of a dump in one piece.
-const nftAnswer = 64 << 10
+// How much of an answer is read at once: the kernel sends at most 32 KiB of a listing in one piece.
+const (
+	nftListing = 32 << 10
+	nftOne     = 4 << 10 // for an answer of one message
+)
 
 // nftPatience is how long the kernel may take for the next piece of an answer.
 const nftPatience = 10 * time.Second
@@ -24,7 +27,7 @@ type nftConn struct {
 	buf []byte
 }
 
-func openNFT() (*nftConn, error) {
+func openNFT(room int) (*nftConn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("opening a netfilter socket: %w", err)
@@ -34,7 +37,7 @@ func openNFT() (*nftConn, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("bounding a netfilter socket: %w", err)
 	}
-	return &nftConn{fd: fd, buf: make([]byte, nftAnswer)}, nil
+	return &nftConn{fd: fd, buf: make([]byte, room)}, nil
 }
 
 func (c *nftConn) close() { _ = unix.Close(c.fd) }

@@ -34,7 +34,7 @@ func (t *Tool) Stamp(table string) (Stamp, error) {
 
 // generation returns the number of the last transaction of nft.
 func generation() (uint32, error) {
-	c, err := openNFT()
+	c, err := openNFT(nftOne)
 	if err != nil {
 		return 0, err
 	}
