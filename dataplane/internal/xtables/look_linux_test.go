@@ -230,3 +230,58 @@ func TestTry(t *testing.T) {
 		}
 	})
 }
+
+// TestLooksDuringWrites looks at chains that nobody changes while others in the table are written: all of it is right.
+func TestLooksDuringWrites(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	everyTool(t, func(t *testing.T, tool *Tool) {
+		var still []Group
+		for i := range 300 {
+			still = append(still, simple(i))
+		}
+		if _, err := tool.Write(t.Context(), "nat", still); err != nil {
+			t.Fatal(err)
+		}
+		m := modelOf(still)
+		sizes := m.sizes()
+		written := make(chan error, 1)
+		go func() {
+			var err error
+			for i := 0; i < 30 && err == nil; i++ {
+				g := Group{Write: []Chain{{"VIPD-W", slices.Repeat([]string{"-p tcp -j RETURN"}, 1+i%3)}}}
+				if i%3 == 2 {
+					g = Group{Delete: []string{"VIPD-W"}}
+				}
+				_, err = tool.Write(t.Context(), "nat", []Group{g})
+			}
+			written <- err
+		}()
+		for done := false; !done; {
+			select {
+			case err := <-written:
+				must(t, err)
+				done = true
+			default:
+			}
+			reason, err := tool.Compare(t.Context(), "nat", "VIPD-C", sizes)
+			if err != nil || reason != "" {
+				t.Fatalf("Compare says %q, %v", reason, err)
+			}
+			counts, err := tool.FullCounts(t.Context(), "nat", "VIPD-C")
+			must(t, err)
+			if len(counts) != len(m) {
+				t.Fatalf("FullCounts has %d chains, want %d", len(counts), len(m))
+			}
+			for chain, list := range counts {
+				if len(list) != 1 {
+					t.Fatalf("FullCounts has %v for %s, which has one rule", list, chain)
+				}
+			}
+		}
+		if _, err := tool.Write(t.Context(), "nat", []Group{{Delete: []string{"VIPD-W"}}}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
