@@ -105,18 +105,15 @@ func (y *redirectFamily) intact(ctx context.Context) (string, error) {
 	if started.Before(y.looks.next) {
 		return "", nil
 	}
-	generation := uint32(0)
-	if y.tool.Backend() == xtables.NFT {
-		generation = rulesGeneration()
-	}
-	if generation != 0 && generation == y.looks.generation {
+	stamp, stampErr := y.tool.Stamp("nat")
+	if stampErr == nil && stamp.Generation != 0 && stamp == y.looks.stamp { // legacy's can miss a change
 		return "", nil
 	}
 	reason, err := y.compareLocked(ctx)
 	y.looks.next = time.Now().Add(min(100*time.Since(started), longestPause))
-	y.looks.generation = 0
-	if reason == "" && err == nil {
-		y.looks.generation = generation
+	y.looks.stamp = xtables.Stamp{}
+	if reason == "" && err == nil && stampErr == nil {
+		y.looks.stamp = stamp
 	}
 	return reason, err
 }
@@ -127,6 +124,6 @@ const longestPause = 10 * time.Second
 // pace spaces looks.
 type pace struct {
 	next time.Time
-	// generation is that of the kernel's rules when they were last found to be as we left them; 0: unknown.
-	generation uint32
+	// stamp is that of the kernel's rules when they were last found to be as we left them; zero: unknown.
+	stamp xtables.Stamp
 }

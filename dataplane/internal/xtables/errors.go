@@ -81,9 +81,14 @@ func failure(op, input, stderr string, err error) *OpError {
 	if n < 1 || n > len(lines) {
 		return e
 	}
-	// iptables-nft counts one too far where a jump's target is missing; the name that it quotes gives the line away.
-	if name := quotedName(stderr); name != "" && n > 1 && !strings.Contains(lines[n-1], name) && strings.Contains(lines[n-2], name) {
-		n--
+	// iptables-nft notices only at the COMMIT that a jump's target is missing, and names a line at the end or beyond it;
+	// the name that it quotes gives the rule away.
+	if name := quotedName(stderr); name != "" && targetOf(lines[n-1]) != name && strings.HasSuffix(e.Text, "does not exist") {
+		for i := n - 2; i >= 0 && !strings.HasPrefix(lines[i], "*"); i-- {
+			if targetOf(lines[i]) == name {
+				n = i + 1
+			}
+		}
 	}
 	e.Line, e.Input = n, lines[n-1]
 	return e

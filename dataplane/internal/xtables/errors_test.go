@@ -32,6 +32,11 @@ func TestRefusedLine(t *testing.T) {
 			"iptables-nft-restore v1.8.9 (nf_tables): Chain 'NOPE' does not exist\nError occurred at line: 4\nTry `iptables-nft-restore -h' or 'iptables-nft-restore --help' for more information.\n",
 			3, "-A B -j NOPE", "iptables-nft-restore v1.8.9 (nf_tables): Chain 'NOPE' does not exist",
 		},
+		{
+			"nft misses a target only at the commit", "*nat\n:A - [0:0]\n-A A -j B\n:B - [0:0]\n-A B -j A2\nCOMMIT\n",
+			"iptables-nft-restore v1.8.9 (nf_tables): Chain 'B' does not exist\nError occurred at line: 6\n",
+			3, "-A A -j B", "iptables-nft-restore v1.8.9 (nf_tables): Chain 'B' does not exist",
+		},
 		{"no commit", "*filter\n-A A -j DROP\n", "iptables-restore: COMMIT expected at line 3\n", 3, "", "iptables-restore: COMMIT expected at line 3"},
 		{"no line", "*filter\nCOMMIT\n", "Fatal: can't open lock file /run/xtables.lock: Permission denied\n", 0, "", "Fatal: can't open lock file /run/xtables.lock: Permission denied"},
 		{"a line that is not in the input", "*filter\nCOMMIT\n", "line 99 failed\n", 0, "", "line 99 failed"},

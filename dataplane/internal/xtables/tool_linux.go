@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-iptables/iptables"
@@ -24,6 +25,7 @@ type Tool struct {
 	program string // such as iptables-nft; -restore and -save are appended
 	jumps   jumpEditor
 	run     command
+	trial   sync.Mutex // held by who uses the trial chain
 }
 
 // jumpEditor is what is used of *iptables.IPTables.
@@ -132,31 +134,6 @@ func (t *Tool) RemoveJumpsTo(ctx context.Context, table, chain string, targets .
 		return nil, nil
 	}
 	return removed, t.Restore(ctx, "*"+table+"\n"+input.String()+"COMMIT\n")
-}
-
-// targetOf returns what a rule jumps or goes to, and is not led astray by what a comment says.
-func targetOf(rule string) string {
-	var words []string
-	for len(rule) > 0 {
-		var word string
-		if quoted, ok := strings.CutPrefix(rule, `"`); ok {
-			end := 0
-			for end < len(quoted) && quoted[end] != '"' {
-				if quoted[end] == '\\' {
-					end++
-				}
-				end++
-			}
-			word, rule = `"`, strings.TrimLeft(quoted[min(end+1, len(quoted)):], " ")
-		} else {
-			word, rule, _ = strings.Cut(rule, " ")
-		}
-		words = append(words, word)
-	}
-	if i := max(slices.Index(words, "-j"), slices.Index(words, "-g")); i >= 0 && i+1 < len(words) {
-		return words[i+1]
-	}
-	return ""
 }
 
 // ChainExists reports whether table has the chain.

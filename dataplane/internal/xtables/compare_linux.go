@@ -1,0 +1,188 @@
+package xtables
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Size is what a chain is known by without reading its rules.
+type Size struct {
+	// Rules is how many rules the chain has.
+	Rules int
+	// Jumps is how many rules of the table jump or go to it.
+	Jumps int
+}
+
+// Compare looks whether each chain has the size that want says, and no other chain's name begins with prefix. It returns
+// "" or, in words, the first that it finds wrong. nft keeps only the sum of the two numbers, and counts along what a
+// transaction of somebody is about to change.
+//
+// It reads no rules in nft, and the table's raw form in legacy: 17 and 100 ms for 114,000 rules, of which the kernel takes most.
+func (t *Tool) Compare(ctx context.Context, table, prefix string, want map[string]Size) (reason string, err error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	if t.backend == NFT {
+		err = steady(func() error {
+			reason, err = compareNFT(t.family, table, prefix, want)
+			return err
+		})
+	} else {
+		reason, err = compareLegacy(t.family, table, prefix, want)
+	}
+	if err != nil {
+		return "", fmt.Errorf("looking at the chains of %s: %w", table, err)
+	}
+	return reason, nil
+}
+
+// comparison collects what is wrong.
+type comparison struct {
+	want   map[string]Size
+	prefix string
+	found  int
+	reason string // the first, but for absent chains
+}
+
+// see takes in a chain that is there, and returns its wanted size.
+func (c *comparison) see(name string) (want Size, ok bool) {
+	want, ok = c.want[name]
+	switch {
+	case ok:
+		c.found++
+	case strings.HasPrefix(name, c.prefix):
+		c.wrong("there is a chain %s too many", name)
+	}
+	return want, ok
+}
+
+func (c *comparison) wrong(format string, args ...any) {
+	if c.reason == "" {
+		c.reason = fmt.Sprintf(format, args...)
+	}
+}
+
+// absent says which chains are absent, if any.
+func (c *comparison) absent(there func(name string) bool) string {
+	missing := len(c.want) - c.found
+	if missing == 0 {
+		return ""
+	}
+	first := ""
+	for name := range c.want {
+		if !there(name) && (first == "" || name < first) {
+			first = name
+		}
+	}
+	if missing == 1 {
+		return fmt.Sprintf("chain %s is missing", first)
+	}
+	return fmt.Sprintf("%d chains are missing, such as %s", missing, first)
+}
+
+func compareNFT(family Family, table, prefix string, want map[string]Size) (string, error) {
+	c := comparison{want: want, prefix: prefix}
+	seen := make(map[string]bool, len(want))
+	err := nftChains(family, table, func(name []byte, use int) {
+		n := string(name)
+		seen[n] = true
+		if w, ok := c.see(n); ok && use != w.Rules+w.Jumps {
+			c.wrong("chain %s has %d rules and jumps to it, instead of %d and %d", n, use, w.Rules, w.Jumps)
+		}
+	})
+	if err != nil {
+		return "", err
+	}
+	if reason := c.absent(func(name string) bool { return seen[name] }); reason != "" {
+		return reason, nil
+	}
+	return c.reason, nil
+}
+
+// nftChains calls visit with each chain of the table, and how many rules it has and lead to it. name is valid until
+// visit returns.
+func nftChains(family Family, table string, visit func(name []byte, use int)) error {
+	conn, err := openNFT(nftListing)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	return conn.ask(request{command: unix.NFT_MSG_GETCHAIN, dump: true, family: family}, func(attrs []byte) {
+		var name []byte
+		use, ours := 0, false
+		for kind, value := range attributes(attrs) {
+			switch {
+			case kind == unix.NFTA_CHAIN_TABLE:
+				ours = string(cString(value)) == table
+			case kind == unix.NFTA_CHAIN_NAME:
+				name = cString(value)
+			case kind == unix.NFTA_CHAIN_USE && len(value) == 4:
+				use = int(binary.BigEndian.Uint32(value))
+			}
+		}
+		if ours {
+			visit(name, use)
+		}
+	})
+}
+
+func compareLegacy(family Family, table, prefix string, want map[string]Size) (reason string, err error) {
+	err = readLegacy(family, table, func(b *blob) error {
+		reason, err = b.compare(prefix, want)
+		return err
+	})
+	return reason, err
+}
+
+// compare is Compare of one reading of a table.
+func (b *blob) compare(prefix string, want map[string]Size) (string, error) {
+	c := comparison{want: want, prefix: prefix}
+	begins := make(map[string]int, len(want)) // where its rules do
+	rules := make(map[string]int, len(want))
+	jumps := make(map[int]int, len(want)) // by where they lead
+	name := ""
+	counted, count := false, 0
+	end := func() {
+		if counted {
+			rules[name] = count
+		}
+	}
+	err := b.walk(func(raw []byte, at int) {
+		end()
+		name, count = "", 0
+		if _, counted = want[string(raw)]; counted || bytes.HasPrefix(raw, []byte(prefix)) {
+			name = string(raw)
+			c.see(name)
+			begins[name] = at
+		}
+	}, func(r rule) {
+		count++
+		if r.jumpTo >= 0 {
+			jumps[r.jumpTo]++
+		}
+	})
+	end()
+	if err != nil {
+		return "", err
+	}
+	if reason := c.absent(func(name string) bool { _, ok := begins[name]; return ok }); reason != "" {
+		return reason, nil
+	}
+	if c.reason != "" {
+		return c.reason, nil
+	}
+	for name, w := range want {
+		if n := rules[name]; n != w.Rules {
+			c.wrong("chain %s has %d rules instead of %d", name, n, w.Rules)
+		}
+		if n := jumps[begins[name]]; n != w.Jumps {
+			c.wrong("%d rules lead to chain %s instead of %d", n, name, w.Jumps)
+		}
+	}
+	return c.reason, nil
+}

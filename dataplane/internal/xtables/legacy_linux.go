@@ -1,0 +1,269 @@
+package xtables
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// hooks is NF_INET_NUMHOOKS (linux/netfilter.h).
+const hooks = 5
+
+// hookName is the kernel's chain of a hook, in the order of enum nf_inet_hooks (linux/netfilter.h).
+func hookName(hook int) string {
+	return [hooks]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}[hook]
+}
+
+// The options of linux/netfilter_ipv4/ip_tables.h; those of ip6_tables.h have the same numbers.
+const (
+	optGetInfo    = 64 // IPT_SO_GET_INFO
+	optGetEntries = 65 // IPT_SO_GET_ENTRIES
+)
+
+// tableNameLen is XT_TABLE_MAXNAMELEN (linux/netfilter/x_tables.h).
+const tableNameLen = 32
+
+// getInfo is struct ipt_getinfo, and struct ip6t_getinfo.
+type getInfo struct {
+	name       [tableNameLen]byte
+	validHooks uint32
+	hookEntry  [hooks]uint32
+	underflow  [hooks]uint32
+	numEntries uint32
+	size       uint32
+}
+
+// legacySocket asks the kernel of the network namespace it was opened in for legacy's tables. That loads a table that
+// nobody has used before.
+type legacySocket struct {
+	fd     int
+	family Family
+	level  uintptr
+}
+
+func openLegacy(family Family) (*legacySocket, error) {
+	s := &legacySocket{family: family, level: unix.SOL_IP}
+	af := unix.AF_INET
+	if family == IPv6 {
+		af, s.level = unix.AF_INET6, unix.SOL_IPV6
+	}
+	var err error
+	if s.fd, err = unix.Socket(af, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW); err != nil {
+		return nil, fmt.Errorf("opening a raw socket: %w", err)
+	}
+	return s, nil
+}
+
+func (s *legacySocket) close() { _ = unix.Close(s.fd) }
+
+// get is getsockopt, for options that read a question from b too.
+func (s *legacySocket) get(option uintptr, b unsafe.Pointer, size int) error {
+	n := uint32(size)
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(s.fd), s.level, option, uintptr(b), uintptr(unsafe.Pointer(&n)), 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+func (s *legacySocket) info(table string) (getInfo, error) {
+	var i getInfo
+	copy(i.name[:tableNameLen-1], table)
+	if err := s.get(optGetInfo, unsafe.Pointer(&i), int(unsafe.Sizeof(i))); err != nil {
+		return getInfo{}, fmt.Errorf("asking for legacy's table %s: %w", table, err)
+	}
+	return i, nil
+}
+
+func (i *getInfo) stamp() Stamp {
+	s := Stamp{Entries: int(i.numEntries), Bytes: int(i.size)}
+	copy(s.layout[:hooks], i.hookEntry[:])
+	copy(s.layout[hooks:], i.underflow[:])
+	return s
+}
+
+func legacyStamp(family Family, table string) (Stamp, error) {
+	s, err := openLegacy(family)
+	if err != nil {
+		return Stamp{}, err
+	}
+	defer s.close()
+	i, err := s.info(table)
+	if err != nil {
+		return Stamp{}, err
+	}
+	return i.stamp(), nil
+}
+
+// entriesAt is where the entries are in struct ipt_get_entries: after the table's name and a size, aligned.
+const entriesAt = (tableNameLen + 4 + 7) &^ 7
+
+// readLegacy calls read with a copy of the table, which takes its size in memory meanwhile: 30 MB for 114,000 rules.
+func readLegacy(family Family, table string, read func(b *blob) error) error {
+	if runtime.GOARCH == "386" { // it aligns differently
+		return &UnsupportedError{Feature: "reading legacy's tables", Need: "use a 64-bit build, or the nft backend"}
+	}
+	s, err := openLegacy(family)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for range attempts {
+		err = s.read(table, read)
+		if !errors.Is(err, errInterrupted) {
+			return err
+		}
+	}
+	return err
+}
+
+func (s *legacySocket) read(table string, read func(b *blob) error) error {
+	info, err := s.info(table)
+	if err != nil {
+		return err
+	}
+	// Not from the heap: a probe would make the collector run for it, and keep it.
+	buf, err := unix.Mmap(-1, 0, entriesAt+int(info.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return fmt.Errorf("making room for table %s of %d bytes: %w", table, info.size, err)
+	}
+	defer func() { _ = unix.Munmap(buf) }()
+	copy(buf[:tableNameLen-1], table)
+	binary.NativeEndian.PutUint32(buf[tableNameLen:], info.size)
+	err = s.get(optGetEntries, unsafe.Pointer(&buf[0]), len(buf))
+	if errors.Is(err, unix.EAGAIN) { // it has another size by now
+		return errInterrupted
+	}
+	if err != nil {
+		return fmt.Errorf("reading legacy's table %s: %w", table, err)
+	}
+	after, err := s.info(table)
+	if err != nil {
+		return err
+	}
+	if after != info {
+		return errInterrupted
+	}
+	return read(&blob{entries: buf[entriesAt:], info: info, layout: layoutOf(s.family)})
+}
+
+// entryLayout is where the fields of struct ipt_entry and struct ip6t_entry are, with 8-byte alignment.
+type entryLayout struct{ targetOffset, nextOffset, counters, size int }
+
+func layoutOf(family Family) entryLayout {
+	if family == IPv6 {
+		return entryLayout{targetOffset: 140, nextOffset: 142, counters: 152, size: 168}
+	}
+	return entryLayout{targetOffset: 88, nextOffset: 90, counters: 96, size: 112}
+}
+
+// Of struct xt_entry_target (linux/netfilter/x_tables.h).
+const (
+	targetNameAt  = 2
+	targetNameLen = 29 // XT_EXTENSION_MAXNAMELEN
+	targetLen     = 32 // its data follows: a verdict, or the name of a chain
+)
+
+// blob is a legacy table as the kernel has it: the chains one after the other. A chain of the kernel's begins where its
+// hook enters, each other one after an entry whose target is ERROR and which bears its name. The last entry of each is
+// its policy, and no rule. One more ERROR ends the table.
+type blob struct {
+	entries []byte
+	info    getInfo
+	layout  entryLayout
+}
+
+// rule is one entry of a blob.
+type rule struct {
+	count  Count
+	jumpTo int // where the chain that it leads to begins; -1: it leads to none
+}
+
+// errBlob says that a table is not made as this package knows it.
+var errBlob = errors.New("reading legacy's table: it is not laid out as expected")
+
+// walk calls chain at the beginning of each chain, and rule for each of its rules. name is valid until chain returns.
+func (b *blob) walk(chain func(name []byte, at int), rule func(r rule)) error {
+	last := -1 // the entry before, of the same chain
+	for at := 0; at < len(b.entries); {
+		target, next, ok := b.entry(at)
+		if !ok {
+			return errBlob
+		}
+		if name, header := errorName(b.entries[target:next]); header {
+			if next < len(b.entries) {
+				chain(name, next)
+			}
+			last = -1
+		} else {
+			if name := b.hookAt(at); name != "" {
+				chain([]byte(name), at)
+				last = -1
+			}
+			if last >= 0 {
+				rule(b.rule(last))
+			}
+			last = at
+		}
+		at = next
+	}
+	return nil
+}
+
+// entry returns where an entry's target is, and where the next entry.
+func (b *blob) entry(at int) (target, next int, ok bool) {
+	if at+b.layout.size+targetLen > len(b.entries) {
+		return 0, 0, false
+	}
+	target = at + int(binary.NativeEndian.Uint16(b.entries[at+b.layout.targetOffset:]))
+	next = at + int(binary.NativeEndian.Uint16(b.entries[at+b.layout.nextOffset:]))
+	return target, next, target >= at+b.layout.size && target+targetLen <= next && next <= len(b.entries)
+}
+
+func (b *blob) hookAt(at int) string {
+	for h := range hooks {
+		if b.info.validHooks&(1<<h) != 0 && int(b.info.hookEntry[h]) == at {
+			return hookName(h)
+		}
+	}
+	return ""
+}
+
+func (b *blob) rule(at int) rule {
+	target, next, _ := b.entry(at)
+	r := rule{
+		count: Count{
+			Packets: binary.NativeEndian.Uint64(b.entries[at+b.layout.counters:]),
+			Bytes:   binary.NativeEndian.Uint64(b.entries[at+b.layout.counters+8:]),
+		},
+		jumpTo: -1,
+	}
+	if b.entries[target+targetNameAt] == 0 && target+targetLen+4 <= next { // the standard target has no name
+		verdict := int(int32(binary.NativeEndian.Uint32(b.entries[target+targetLen:])))
+		if verdict >= 0 && verdict != next { // to the next rule: it has no target at all
+			r.jumpTo = verdict
+		}
+	}
+	return r
+}
+
+// errorName returns the name in a target, if that is ERROR.
+func errorName(target []byte) (name []byte, ok bool) {
+	if string(cString(target[targetNameAt:targetNameAt+targetNameLen])) != "ERROR" {
+		return nil, false
+	}
+	return cString(target[targetLen:]), true
+}
+
+// cString returns what is before the first NUL.
+func cString(b []byte) []byte {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		return b[:i]
+	}
+	return b
+}

@@ -1,0 +1,287 @@
+package xtables
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// small is a table of ours with a jump from the kernel's chain OUTPUT.
+func small(t *testing.T, tool *Tool) model {
+	t.Helper()
+	groups := []Group{
+		{Write: []Chain{{"VIPD-A", []string{"-p udp -j RETURN"}}, {"VIPD-B", []string{"-p tcp -j RETURN", "-p udp -j RETURN"}}, {"VIPD-EMPTY", nil}}},
+		{Write: []Chain{{"VIPD-SERVICES", []string{"-p udp -m udp --dport 1001 -g VIPD-A", "-p udp -m udp --dport 1002 -j VIPD-B", "-p udp -j VIPD-B"}}}},
+	}
+	must(t, tool.Restore(t.Context(), foreignRules))
+	if _, err := tool.Write(t.Context(), "nat", groups); err != nil {
+		t.Fatal(err)
+	}
+	must(t, tool.EnsureJump(t.Context(), "nat", "OUTPUT", true, "-j", "VIPD-SERVICES"))
+	return modelOf(groups)
+}
+
+// TestCompareNotices lets others do each kind of damage, and mends it.
+func TestCompareNotices(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	everyTool(t, func(t *testing.T, tool *Tool) {
+		ctx := t.Context()
+		for _, c := range []struct {
+			name, damage string
+			reason       string // has to be in what Compare says
+		}{
+			{"nothing", "", ""},
+			{"all rules of the table are flushed", "-F\n", "VIPD-"},
+			{"the table is emptied", "-F\n-X\n", "chains are missing, such as VIPD-A"},
+			{"a chain is flushed", "-F VIPD-A\n", "VIPD-A has"},
+			{"a chain is gone", "-F VIPD-EMPTY\n-X VIPD-EMPTY\n", "chain VIPD-EMPTY is missing"},
+			{"the kernel's chain leads there no more", "-D OUTPUT -j VIPD-SERVICES\n", "VIPD-SERVICES"},
+			{"a jump is deleted", "-D VIPD-SERVICES 3\n", "VIPD-"},
+			{"a jump leads elsewhere", "-R VIPD-SERVICES 3 -p udp -j VIPD-A\n", "VIPD-"},
+			{"a rule is added", "-A VIPD-B -j RETURN\n", "VIPD-B"},
+			{"a chain is added", ":VIPD-C - [0:0]\n", "VIPD-C too many"},
+			{"a chain of others is added", ":VIP-C - [0:0]\n-A VIP-C -j FOREIGN\n", ""},
+		} {
+			m := small(t, tool)
+			sizes := m.sizes()
+			s := sizes["VIPD-SERVICES"]
+			s.Jumps++
+			sizes["VIPD-SERVICES"] = s
+			if reason, err := tool.Compare(ctx, "nat", "VIPD-", sizes); err != nil || reason != "" {
+				t.Fatalf("before: %q, %v", reason, err)
+			}
+			before, err := tool.Stamp("nat")
+			must(t, err)
+			if c.damage != "" {
+				must(t, tool.Restore(ctx, "*nat\n"+c.damage+"COMMIT\n"))
+			}
+			after, err := tool.Stamp("nat")
+			must(t, err)
+			if changed := after != before; changed != (c.damage != "") && !(tool.Backend() == Legacy && c.name == "a jump leads elsewhere") {
+				t.Errorf("%s: the stamp changed: %t (%+v, %+v)", c.name, changed, before, after)
+			}
+			reason, err := tool.Compare(ctx, "nat", "VIPD-", sizes)
+			if err != nil || (reason == "") != (c.reason == "") || !strings.Contains(reason, c.reason) {
+				t.Errorf("%s: Compare says %q, %v; want %q", c.name, reason, err, c.reason)
+			}
+			must(t, tool.Restore(ctx, "*nat\n-F\n-X\nCOMMIT\n"))
+		}
+	})
+}
+
+// TestStamp changes nothing by looking, and in legacy counts what is ours.
+func TestStamp(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	everyTool(t, func(t *testing.T, tool *Tool) {
+		ctx := t.Context()
+		empty, err := tool.Stamp("nat")
+		must(t, err)
+		m := small(t, tool)
+		before, err := tool.Stamp("nat")
+		must(t, err)
+		m.checkWith(t, tool, map[string]int{"VIPD-SERVICES": 1})
+		if _, err := tool.FullCounts(ctx, "nat", "VIPD-"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tool.Saved(ctx, "nat", "VIPD-", func(string, []string) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if after, err := tool.Stamp("nat"); err != nil || after != before {
+			t.Fatalf("got %+v, %v after looking, %+v before", after, err, before)
+		}
+		const ofOthers = 4 + 2*2 + 1 // rules and chains of foreignRules, and the jump
+		ours := 2 * len(m)
+		for _, rules := range m {
+			ours += len(rules)
+		}
+		if tool.Backend() == Legacy && before.Entries-empty.Entries != ours+ofOthers {
+			t.Fatalf("%d entries, and %d before: want %d more", before.Entries, empty.Entries, ours+ofOthers)
+		}
+		if got, err := tool.Stamp("no-such-table"); tool.Backend() == Legacy && (err == nil || got != Stamp{}) {
+			t.Fatalf("of a table that is absent: got %+v, %v", got, err)
+		}
+	})
+}
+
+// TestCountsPackets sends packets, and looks which rules counted them.
+func TestCountsPackets(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	everyTool(t, func(t *testing.T, tool *Tool) {
+		small(t, tool)
+		// Without any rule that translates, the kernel tracks no connections, and the table sees no packets.
+		must(t, tool.Restore(t.Context(), "*nat\n:NAT - [0:0]\n-A NAT -p tcp -j REDIRECT --to-ports 1\nCOMMIT\n"))
+		to := netip.MustParseAddr("127.0.0.1")
+		if tool.Family() == IPv6 {
+			to = netip.IPv6Loopback()
+		}
+		for port, packets := range map[uint16]int{1001: 3, 1002: 2, 1003: 1} {
+			for range packets { // a connection each: the nat table sees the first packet only
+				conn, err := net.Dial("udp", netip.AddrPortFrom(to, port).String())
+				must(t, err)
+				_, err = conn.Write(make([]byte, 72))
+				must(t, err)
+				must(t, conn.Close())
+			}
+		}
+		size := uint64(100)
+		if tool.Family() == IPv6 {
+			size = 120
+		}
+		n := func(packets uint64) Count { return Count{packets, packets * size} }
+		want := map[string][]Count{
+			"VIPD-SERVICES": {n(3), n(2), n(3)}, // what returns from VIPD-B goes on to the third rule
+			"VIPD-A":        {n(3)},
+			"VIPD-B":        {n(0), n(5)},
+			"VIPD-EMPTY":    nil,
+		}
+		checkCounts(t, tool, want)
+		// A chain that is written again counts from the start.
+		if _, err := tool.Write(t.Context(), "nat", []Group{{Write: []Chain{{"VIPD-A", []string{"-p udp -j RETURN"}}}}}); err != nil {
+			t.Fatal(err)
+		}
+		want["VIPD-A"] = []Count{{}}
+		checkCounts(t, tool, want)
+	})
+}
+
+func checkCounts(t *testing.T, tool *Tool, want map[string][]Count) {
+	t.Helper()
+	full, err := tool.FullCounts(t.Context(), "nat", "VIPD-")
+	must(t, err)
+	if fmt.Sprint(full) != fmt.Sprint(want) {
+		t.Fatalf("got %v, want %v", full, want)
+	}
+	some, err := tool.Counts(t.Context(), "nat", []string{"VIPD-B", "VIPD-ABSENT", "VIPD-EMPTY"})
+	must(t, err)
+	if part := map[string][]Count{"VIPD-B": want["VIPD-B"], "VIPD-EMPTY": nil}; fmt.Sprint(some) != fmt.Sprint(part) {
+		t.Fatalf("got %v, want %v", some, part)
+	}
+	if none, err := tool.Counts(t.Context(), "nat", nil); err != nil || len(none) != 0 {
+		t.Fatalf("of no chain: got %v, %v", none, err)
+	}
+}
+
+// TestSaved reads rules that are written like those of others, and ends when it is told to.
+func TestSaved(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	everyTool(t, func(t *testing.T, tool *Tool) {
+		ctx := t.Context()
+		small(t, tool)
+		must(t, tool.Restore(ctx, "*nat\n-A FOREIGN -p tcp -m comment --comment \"a \\\" b -j RETURN\" -g VIPD-EMPTY\nCOMMIT\n"))
+		var names []string
+		leads, err := tool.Saved(ctx, "nat", "VIPD-", func(chain string, _ []string) error {
+			names = append(names, chain)
+			return nil
+		})
+		must(t, err)
+		slices.Sort(names)
+		if want := []string{"VIPD-A", "VIPD-B", "VIPD-EMPTY", "VIPD-SERVICES"}; !slices.Equal(names, want) {
+			t.Errorf("visited %q, want %q", names, want)
+		}
+		slices.SortFunc(leads, func(a, b Lead) int { return strings.Compare(b.Chain, a.Chain) })
+		want := []Lead{{"OUTPUT", "-j VIPD-SERVICES"}, {"FOREIGN", `-p tcp -m comment --comment "a \" b -j RETURN" -g VIPD-EMPTY`}}
+		if !slices.Equal(leads, want) {
+			t.Errorf("leads: got %q, want %q", leads, want)
+		}
+		enough := errors.New("enough")
+		visits := 0
+		_, err = tool.Saved(ctx, "nat", "VIPD-", func(string, []string) error { visits++; return enough })
+		if !errors.Is(err, enough) || visits != 1 {
+			t.Errorf("an error of visit came back as %v, after %d visits", err, visits)
+		}
+	})
+}
+
+// TestTry takes rules that this kernel knows, refuses others with the reason, and leaves nothing.
+func TestTry(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	everyTool(t, func(t *testing.T, tool *Tool) {
+		ctx := t.Context()
+		must(t, tool.Restore(ctx, foreignRules))
+		before := saved(t, tool, "nat")
+		must(t, tool.Try(ctx, "nat", "-p tcp -m statistic --mode random --probability 0.25 -j RETURN", "-m comment --comment \"-j NOPE\" -j RETURN"))
+		for rule, reason := range map[string]string{
+			"-p tcp -m nosuchmatch -j RETURN":          "nosuchmatch",
+			"-p tcp -j VIPD-NOPE":                      "VIPD-NOPE",
+			"-m set --match-set vipd-no dst -j RETURN": "vipd-no",
+			"-j TPROXY --on-port 1":                    "", // nat has no such target: the kernel gives no reason
+		} {
+			err := tool.Try(ctx, "nat", "-p udp -j RETURN", rule)
+			if err == nil || !strings.Contains(err.Error(), reason) {
+				t.Errorf("%q: got %v, want an error with %q", rule, err, reason)
+			}
+		}
+		if after := saved(t, tool, "nat"); after != before {
+			t.Fatalf("the table is\n%s\nit was\n%s", after, before)
+		}
+	})
+}
+
+// TestLooksDuringWrites looks at chains that nobody changes while others in the table are written: all of it is right.
+func TestLooksDuringWrites(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	everyTool(t, func(t *testing.T, tool *Tool) {
+		var still []Group
+		for i := range 300 {
+			still = append(still, simple(i))
+		}
+		if _, err := tool.Write(t.Context(), "nat", still); err != nil {
+			t.Fatal(err)
+		}
+		m := modelOf(still)
+		sizes := m.sizes()
+		written := make(chan error, 1)
+		go func() {
+			var err error
+			for i := 0; i < 30 && err == nil; i++ {
+				g := Group{Write: []Chain{{"VIPD-W", slices.Repeat([]string{"-p tcp -j RETURN"}, 1+i%3)}}}
+				if i%3 == 2 {
+					g = Group{Delete: []string{"VIPD-W"}}
+				}
+				_, err = tool.Write(t.Context(), "nat", []Group{g})
+			}
+			written <- err
+		}()
+		for done := false; !done; {
+			select {
+			case err := <-written:
+				must(t, err)
+				done = true
+			default:
+			}
+			reason, err := tool.Compare(t.Context(), "nat", "VIPD-C", sizes)
+			if err != nil || reason != "" {
+				t.Fatalf("Compare says %q, %v", reason, err)
+			}
+			counts, err := tool.FullCounts(t.Context(), "nat", "VIPD-C")
+			must(t, err)
+			if len(counts) != len(m) {
+				t.Fatalf("FullCounts has %d chains, want %d", len(counts), len(m))
+			}
+			for chain, list := range counts {
+				if len(list) != 1 {
+					t.Fatalf("FullCounts has %v for %s, which has one rule", list, chain)
+				}
+			}
+		}
+		if _, err := tool.Write(t.Context(), "nat", []Group{{Delete: []string{"VIPD-W"}}}); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

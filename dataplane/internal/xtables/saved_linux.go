@@ -1,0 +1,154 @@
+package xtables
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// Lead is a rule that leads to chains of a prefix, from a chain that has another.
+type Lead struct {
+	// Chain is where the rule is, such as PREROUTING.
+	Chain string
+	// Rule is as iptables-save prints it, without "-A" and the chain's name.
+	Rule string
+}
+
+// Saved calls visit with each chain of the table whose name begins with prefix, and with its rules as iptables-save
+// prints them, without "-A" and the name; it returns the rules of other chains that lead to those. Only the rules of one
+// chain are kept at a time. An error of visit ends it, and is returned.
+func (t *Tool) Saved(ctx context.Context, table, prefix string, visit func(chain string, rules []string) error) ([]Lead, error) {
+	r := savedReader{prefix: prefix, visit: visit, declared: map[string]bool{}}
+	program := t.program + "-save"
+	stderr, err := stream(ctx, r.line, program, "-t", table)
+	var exit *exec.ExitError
+	if r.err == nil && errors.As(err, &exit) && ctx.Err() == nil {
+		return nil, failure(program, "", stderr, err)
+	}
+	if err == nil {
+		err = r.end()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading table %s: %w", table, err)
+	}
+	return r.leads, nil
+}
+
+// savedReader takes in what a save program writes: all chains, and then the rules, chain by chain.
+type savedReader struct {
+	prefix   string
+	visit    func(chain string, rules []string) error
+	declared map[string]bool // chains that were not visited yet
+	chain    string          // the one that rules come of; "" for those of others
+	rules    []string
+	leads    []Lead
+	err      error
+}
+
+func (r *savedReader) line(line string) error {
+	switch {
+	case strings.HasPrefix(line, ":"+r.prefix):
+		name, _, _ := strings.Cut(line[1:], " ")
+		r.declared[name] = true
+	case strings.HasPrefix(line, "-A "):
+		chain, rule, _ := strings.Cut(line[len("-A "):], " ")
+		r.err = r.rule(chain, rule)
+	case strings.HasPrefix(line, "# Table ") && strings.Contains(line, "incompatible"):
+		r.err = fmt.Errorf("somebody has put rules there that iptables does not know: %s", line)
+	}
+	return r.err
+}
+
+func (r *savedReader) rule(chain, rule string) error {
+	if !strings.HasPrefix(chain, r.prefix) {
+		if strings.HasPrefix(targetOf(rule), r.prefix) {
+			r.leads = append(r.leads, Lead{Chain: chain, Rule: rule})
+		}
+		return nil
+	}
+	if chain != r.chain {
+		if err := r.flush(); err != nil {
+			return err
+		}
+		if !r.declared[chain] {
+			return fmt.Errorf("the rules of chain %s are in two places", chain)
+		}
+		r.chain = chain
+	}
+	r.rules = append(r.rules, rule)
+	return nil
+}
+
+// flush visits the chain whose rules have come.
+func (r *savedReader) flush() error {
+	if r.chain == "" {
+		return nil
+	}
+	chain, rules := r.chain, r.rules
+	delete(r.declared, chain)
+	r.chain, r.rules = "", nil
+	return r.visit(chain, rules)
+}
+
+// end visits the last one, and those without rules.
+func (r *savedReader) end() error {
+	if err := r.flush(); err != nil {
+		return err
+	}
+	for chain := range r.declared {
+		if err := r.visit(chain, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stream runs a program, and calls line with each line that it writes, until that returns an error.
+func stream(ctx context.Context, line func(string) error, program string, args ...string) (stderr string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	cmd.WaitDelay = time.Second
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return "", fmt.Errorf("starting %s: %w", program, err)
+	}
+	if err := cmd.Start(); err != nil {
+		return "", fmt.Errorf("starting %s: %w", program, err)
+	}
+	readErr := eachLine(out, line)
+	if readErr != nil {
+		cancel()
+	}
+	err = cmd.Wait()
+	if readErr != nil {
+		err = readErr
+	}
+	return said.String(), err
+}
+
+func eachLine(from io.Reader, line func(string) error) error {
+	r := bufio.NewReaderSize(from, 64<<10)
+	for {
+		text, err := r.ReadString('\n')
+		if text = strings.TrimRight(text, "\n "); text != "" {
+			if err := line(text); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
