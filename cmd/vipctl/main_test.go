@@ -19,10 +19,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
-	"vipd/dataplane"
-	"vipd/dataplane/userspace"
 )
 
 func TestMain(m *testing.M) {
@@ -35,12 +33,7 @@ func vipd() {
 	defer stop()
 	d, err := daemon.New(daemon.Options{
 		ConfigFile: "vipd.toml", Log: slog.New(slog.DiscardHandler), Version: "test",
-		Modes: []daemon.Mode{{
-			Name: config.UserspaceMode,
-			New: func(context.Context, config.Config, *slog.Logger) (dataplane.Dataplane, error) {
-				return userspace.New(userspace.Options{Intercept: userspace.Bind})
-			},
-		}},
+		Modes: modes.All(),
 	})
 	if err == nil {
 		err = d.Run(ctx)

@@ -13,6 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/runlock"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
@@ -30,7 +31,7 @@ type Options struct {
 	// Version is shown in status and metrics.
 	Version string
 	// Modes are the dataplanes that this program has, the best first.
-	Modes []Mode
+	Modes []modes.Mode
 }
 
 // Daemon is one running vipd.

@@ -20,9 +20,8 @@ import (
 
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
-	"vipd/dataplane"
-	"vipd/dataplane/userspace"
 	"vipd/test/wait"
 )
 
@@ -40,13 +39,10 @@ type node struct {
 	stop   func() // ends it and waits
 }
 
-func modes() []daemon.Mode {
-	return []daemon.Mode{{
-		Name: config.UserspaceMode,
-		New: func(_ context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
-			return userspace.New(userspace.Options{Log: log, Intercept: userspace.Interception(c.Userspace.Intercept)})
-		},
-	}}
+// noRoot is the mode that needs no privilege and leaves the host's rules alone: these tests run on the host itself.
+func noRoot() []modes.Mode {
+	m, _ := modes.Find(config.UserspaceMode)
+	return []modes.Mode{m}
 }
 
 // header makes a configuration that needs no privilege.
@@ -87,7 +83,7 @@ func (n *node) start() {
 
 func (n *node) launch() {
 	n.t.Helper()
-	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Version: "test", Modes: modes()})
+	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Version: "test", Modes: noRoot()})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -394,7 +390,7 @@ func TestMetricsAndHealth(t *testing.T) {
 
 func TestSecondDaemonIsRefused(t *testing.T) {
 	n := startNode(t, web)
-	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "another vipd runs already") {
 		t.Errorf("a second daemon on the same run_dir: %v", err)
 	}
@@ -409,7 +405,7 @@ func TestSocketInUse(t *testing.T) {
 	if err := os.WriteFile(other, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := daemon.New(daemon.Options{ConfigFile: other, Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	_, err := daemon.New(daemon.Options{ConfigFile: other, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "another vipd answers at api.socket") {
 		t.Errorf("a second daemon on the same socket: %v", err)
 	}
@@ -472,7 +468,7 @@ func TestModeFallsBack(t *testing.T) {
 	if err := os.WriteFile(n.file(), []byte("strict_mode = true\n"+text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "strict_mode") {
 		t.Errorf("strict_mode: %v", err)
 	}
@@ -489,12 +485,12 @@ func TestUnusableConfigurationNamesThePlace(t *testing.T) {
 		if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		_, err := daemon.New(daemon.Options{ConfigFile: file, Log: slog.New(slog.DiscardHandler), Modes: modes()})
+		_, err := daemon.New(daemon.Options{ConfigFile: file, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%q: got %v, want %s...", c.text, err, c.want)
 		}
 	}
-	_, err := daemon.New(daemon.Options{ConfigFile: dir + "/none.toml", Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	_, err := daemon.New(daemon.Options{ConfigFile: dir + "/none.toml", Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "there is no configuration at") {
 		t.Errorf("no file: %v", err)
 	}
