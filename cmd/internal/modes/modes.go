@@ -18,6 +18,9 @@ type Mode struct {
 	New func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error)
 	// Keeps: traffic goes on without this process, so that a stop leaves everything in place.
 	Keeps bool
+	// Forwards: the kernel forwards packets from clients to endpoints, so that it has to be allowed to, and whatever
+	// filters forwarded packets concerns the mode.
+	Forwards bool
 	// Capabilities is what the mode can honour where all that it can use is there; a dataplane in use may say less.
 	Capabilities func(c config.Config) balancer.Capabilities
 	// Render writes what the mode would program, in its native syntax.
