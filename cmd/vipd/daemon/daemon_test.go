@@ -36,6 +36,7 @@ type node struct {
 	dir    string
 	client *api.Client
 	daemon *daemon.Daemon
+	modes  []modes.Mode // nil: noRoot
 	stop   func() // ends it and waits
 }
 
@@ -83,7 +84,10 @@ func (n *node) start() {
 
 func (n *node) launch() {
 	n.t.Helper()
-	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Version: "test", Modes: noRoot()})
+	if n.modes == nil {
+		n.modes = noRoot()
+	}
+	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Version: "test", Modes: n.modes})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -447,6 +451,49 @@ func TestRestsWithoutTheAddress(t *testing.T) {
 	want := api.Address{Address: "198.51.100.7", Held: "none", Note: "rests until somebody brings it (addresses.bind is false)"}
 	if !slices.Contains(s.Addresses, want) {
 		t.Errorf("addresses %+v, want %+v among them", s.Addresses, want)
+	}
+}
+
+// TestRemovesWhatOtherModesLeft: once the traffic has moved, and nothing of the mode in use.
+func TestRemovesWhatOtherModesLeft(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	n := &node{t: t, dir: t.TempDir()}
+	n.write(web)
+	asked := make(chan string, 10)
+	left := true
+	cleanup := func(name string) func(context.Context, config.Config, bool) ([]string, error) {
+		return func(_ context.Context, _ config.Config, dry bool) ([]string, error) {
+			asked <- fmt.Sprintf("%s, dry %v, while %q answers", name, dry, ask("127.40.0.1:8080"))
+			if !left {
+				return nil, nil
+			}
+			left = dry
+			return []string{"delete a chain"}, nil
+		}
+	}
+	in := noRoot()[0]
+	in.Cleanup = cleanup("userspace")
+	n.modes = []modes.Mode{{Name: config.IPTablesMode, Cleanup: cleanup("iptables")}, in}
+	n.start()
+	for _, want := range []string{`iptables, dry true, while "one" answers`, `iptables, dry false, while "one" answers`} {
+		select {
+		case got := <-asked:
+			if got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("not within 20 s: %s", want)
+		}
+	}
+	n.stop()
+	n.start()
+	if got, want := <-asked, `iptables, dry true, while "one" answers`; got != want {
+		t.Errorf("with nothing left: %s, want %s", got, want)
+	}
+	n.stop()
+	if len(asked) > 0 {
+		t.Errorf("surplus: %s", <-asked)
 	}
 }
 

@@ -15,9 +15,8 @@ import (
 
 // chosen is the mode in use, and why.
 type chosen struct {
-	name      config.ModeName
+	modes.Mode
 	dataplane dataplane.Dataplane
-	keep      bool
 	fallback  bool
 	reason    string
 }
@@ -29,7 +28,7 @@ const trialTime = 20 * time.Second
 func choose(all []modes.Mode, c config.Config, log *slog.Logger) (chosen, error) {
 	var reasons []string
 	for _, name := range order(all, c.Mode) {
-		dp, keep, err := try(all, name, c, log)
+		m, dp, err := try(all, name, c, log)
 		if err != nil {
 			reasons = append(reasons, fmt.Sprintf("%s: %v", name, err))
 			if c.Mode != config.AutoMode && c.StrictMode {
@@ -37,7 +36,7 @@ func choose(all []modes.Mode, c config.Config, log *slog.Logger) (chosen, error)
 			}
 			continue
 		}
-		out := chosen{name: name, dataplane: dp, keep: keep}
+		out := chosen{Mode: m, dataplane: dp}
 		out.fallback = c.Mode != config.AutoMode && name != c.Mode
 		switch {
 		case len(reasons) > 0:
@@ -69,14 +68,14 @@ func order(all []modes.Mode, wanted config.ModeName) []config.ModeName {
 	return names
 }
 
-func try(all []modes.Mode, name config.ModeName, c config.Config, log *slog.Logger) (dataplane.Dataplane, bool, error) {
+func try(all []modes.Mode, name config.ModeName, c config.Config, log *slog.Logger) (modes.Mode, dataplane.Dataplane, error) {
 	for _, m := range all {
 		if m.Name == name {
 			ctx, cancel := context.WithTimeout(context.Background(), trialTime)
 			defer cancel()
 			dp, err := m.New(ctx, c, log.With("component", "dataplane", "dataplane", string(name)))
-			return dp, m.Keeps, err
+			return m, dp, err
 		}
 	}
-	return nil, false, errors.New("this version does not have it")
+	return modes.Mode{}, nil, errors.New("this version does not have it")
 }
