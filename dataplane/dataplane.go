@@ -92,9 +92,10 @@ type Connection struct {
 	Client   netip.AddrPort `json:"client"`
 	Backend  netip.AddrPort `json:"backend"`
 	// State is the mode's own word: connecting, established, half-closed, flow, ...
-	State string    `json:"state"`
-	Since time.Time `json:"since"`
-	// In and Out are bytes from and to the client.
+	State string `json:"state"`
+	// Since is when it began; zero where nobody notes that.
+	Since time.Time `json:"since,omitzero"`
+	// In and Out are bytes from and to the client; 0 also where nobody counts them.
 	In  uint64 `json:"bytes_in"`
 	Out uint64 `json:"bytes_out"`
 }

@@ -8,5 +8,5 @@
 // comparison all take the same path: compare what was carried out with what is wanted, and apply the difference.
 //
 // A new dataplane is a folder beside these with doc.go, render.go, apply.go, observe.go and NAME.go, a line in
-// cmd/vipd/dataplanes.go, and a pass of the suite in dataplanetest.
+// cmd/internal/modes, and a pass of the suite in dataplanetest.
 package dataplane

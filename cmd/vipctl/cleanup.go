@@ -16,10 +16,10 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/runlock"
 	"vipd/cmd/internal/table"
 	"vipd/dataplane/host"
-	"vipd/dataplane/userspace"
 )
 
 func cleanupVerb() *verb {
@@ -163,10 +163,19 @@ func (c *call) refuseWhileServing() error {
 
 // cleaners are those of a mode, or all; what comes later relies on records that the last ones remove.
 func cleaners(conf config.Config, mode config.ModeName, h *hold) []cleaner {
-	if mode == config.UserspaceMode {
-		return []cleaner{userspace.Cleanup}
+	if m, ok := modes.Find(mode); ok {
+		return []cleaner{modeCleaner(conf, m)}
 	}
-	return []cleaner{hostCleaner(conf), userspace.Cleanup, filesCleaner(conf), foldersCleaner(conf, h)}
+	all := []cleaner{hostCleaner(conf)}
+	for _, m := range modes.All() {
+		all = append(all, modeCleaner(conf, m))
+	}
+	return append(all, filesCleaner(conf), foldersCleaner(conf, h))
+}
+
+// modeCleaner removes what one mode left.
+func modeCleaner(conf config.Config, m modes.Mode) cleaner {
+	return func(ctx context.Context, dry bool) ([]string, error) { return m.Cleanup(ctx, conf, dry) }
 }
 
 // hostCleaner removes what all modes share: addresses, the guard, sysctls.

@@ -197,7 +197,7 @@ func (c *call) offerValue(v *verb, flag string) []string {
 	case (flag == "o" || flag == "output") && v != nil:
 		return v.formats
 	case flag == "mode":
-		return modes()
+		return modeNames()
 	}
 	return nil
 }

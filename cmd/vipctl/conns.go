@@ -10,7 +10,9 @@ func connsVerb() *verb {
 	return &verb{
 		name: "conns", args: "[SERVICE]", brief: "live connections",
 		about: "Lists the connections that are open now: client, frontend, endpoint, state and age. -o wide adds the " +
-			"service and the bytes from and to the client.",
+			"service and the bytes from and to the client.\n\n" +
+			"In kernel modes they are what the kernel remembers: some have ended already, and age and bytes are there only " +
+			"where it notes them (net.netfilter.nf_conntrack_timestamp and nf_conntrack_acct).",
 		example: "vipctl conns web",
 		formats: []string{formTable, formWide, formJSON},
 		most:    1,
@@ -55,8 +57,14 @@ func runConns(c *call) error {
 		if n.Backend.IsValid() {
 			backend = n.Backend.String()
 		}
-		t.Row(n.Client.String(), n.Frontend.String(), backend, n.State, roughly(c.now().Sub(n.Since)), string(n.Service),
-			bytesText(n.In), bytesText(n.Out))
+		age, in, out := "", "", "" // not known
+		if !n.Since.IsZero() {
+			age = roughly(c.now().Sub(n.Since))
+		}
+		if n.In+n.Out > 0 {
+			in, out = bytesText(n.In), bytesText(n.Out)
+		}
+		t.Row(n.Client.String(), n.Frontend.String(), backend, n.State, age, string(n.Service), in, out)
 	}
 	empty := "there are no connections"
 	if service != "" {

@@ -19,10 +19,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
-	"vipd/dataplane"
-	"vipd/dataplane/userspace"
 )
 
 func TestMain(m *testing.M) {
@@ -35,12 +33,7 @@ func vipd() {
 	defer stop()
 	d, err := daemon.New(daemon.Options{
 		ConfigFile: "vipd.toml", Log: slog.New(slog.DiscardHandler), Version: "test",
-		Modes: []daemon.Mode{{
-			Name: config.UserspaceMode,
-			New: func(context.Context, config.Config, *slog.Logger) (dataplane.Dataplane, error) {
-				return userspace.New(userspace.Options{Intercept: userspace.Bind})
-			},
-		}},
+		Modes: modes.All(),
 	})
 	if err == nil {
 		err = d.Run(ctx)
@@ -135,6 +128,7 @@ func changes(d *fakeDaemon) map[string]func() {
 				d.status.Addresses = append(d.status.Addresses, api.Address{Address: fmt.Sprint("10.97.0.", i), Held: "vipd0"})
 			}
 		},
+		"unnoted":   func() { d.conns[0].Since, d.conns[0].In, d.conns[0].Out = time.Time{}, 0, 0 },
 		"neverread": func() { d.status.Store.EverRead = false },
 		"differences": func() {
 			k, _ := balancer.ParseKey("10.96.0.10:80/tcp")

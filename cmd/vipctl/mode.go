@@ -1,19 +1,21 @@
 package main
 
 import (
+	"strings"
+
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
-	"vipd/dataplane/userspace"
+	"vipd/cmd/internal/modes"
 )
 
 func modeFlag(usage string) cli.Flag {
 	return &cli.StringFlag{Name: "mode", Usage: usage}
 }
 
-// modes are those that --mode takes.
-func modes() []string { return config.ModeName("").Values() }
+// modeNames are those that --mode may be: auto, and those that this version has.
+func modeNames() []string { return append([]string{string(config.AutoMode)}, modes.Names()...) }
 
 // mode reads --mode: "" where it is not given.
 func (c *call) mode() (config.ModeName, error) {
@@ -21,24 +23,27 @@ func (c *call) mode() (config.ModeName, error) {
 	if text == "" {
 		return "", nil
 	}
-	name, err := choice("mode", text, modes())
+	name, err := choice("mode", text, config.ModeName("").Values())
 	if err != nil {
 		return "", err
 	}
 	if mode := config.ModeName(name); mode == config.AutoMode || built(mode) {
 		return mode, nil
 	}
-	return "", wrongUse("this version does not have %s mode yet; it has userspace", text)
+	return "", wrongUse("this version does not have %s mode yet; it has %s", text, strings.Join(modes.Names(), " and "))
 }
 
 // built reports whether this version has the mode.
-func built(mode config.ModeName) bool { return mode == config.UserspaceMode }
+func built(mode config.ModeName) bool {
+	_, ok := modes.Find(mode)
+	return ok
+}
 
 // capabilities are those of a mode; for auto, those of one that can do everything, so that only what is wrong in
 // itself is found.
-func capabilities(mode config.ModeName) balancer.Capabilities {
-	if mode == config.UserspaceMode {
-		return userspace.Capabilities()
+func capabilities(name config.ModeName, c config.Config) balancer.Capabilities {
+	if mode, ok := modes.Find(name); ok {
+		return mode.Capabilities(c)
 	}
 	return balancer.Capabilities{
 		Mode:        "auto",

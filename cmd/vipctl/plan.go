@@ -1,14 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/table"
-	"vipd/dataplane/userspace"
 )
 
 func planVerb() *verb {
@@ -20,7 +21,7 @@ func planVerb() *verb {
 			"Problems go to stderr; the exit code is 1 if any of them keeps a part of FILE from being served at all.",
 		example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
 		flags: []cli.Flag{
-			modeFlag("plan for this `MODE`; default: what FILE says; auto is userspace in this version"),
+			modeFlag("plan for this `MODE`; default: what FILE says; auto is " + string(modes.Best().Name) + " here, the best of this version"),
 			&cli.StringFlag{Name: "node", Usage: "plan for this `NODE`, for locality; default: what FILE says, or this host"},
 		},
 		least: 1, most: 1,
@@ -29,7 +30,7 @@ func planVerb() *verb {
 }
 
 func runPlan(c *call) error {
-	mode, err := c.mode()
+	name, err := c.mode()
 	if err != nil {
 		return err
 	}
@@ -37,19 +38,17 @@ func runPlan(c *call) error {
 	if err != nil {
 		return err
 	}
-	if mode == "" {
-		mode = d.config.Mode
+	mode, err := planned(cmp.Or(name, d.config.Mode))
+	if err != nil {
+		return fmt.Errorf("planning %s: %w", c.args[0], err)
 	}
-	if mode != config.AutoMode && !built(mode) {
-		return fmt.Errorf("%s wants %s mode, which this version does not have yet; plan it with --mode userspace", c.args[0], mode)
-	}
-	frontends := d.compile(c.flags.String("node"), capabilities(config.UserspaceMode))
+	frontends := d.compile(c.flags.String("node"), mode.Capabilities(d.config))
 	incomplete := false
 	for _, p := range d.problems {
 		fmt.Fprintln(c.stderr, table.Line(p.String()))
 		incomplete = incomplete || p.Severity == balancer.SeverityError
 	}
-	text, err := userspace.Render(frontends)
+	text, err := mode.Render(d.config, frontends)
 	if err != nil {
 		return fmt.Errorf("planning %s: %w", c.args[0], err)
 	}
@@ -63,4 +62,15 @@ func runPlan(c *call) error {
 		return errReported
 	}
 	return nil
+}
+
+// planned returns the mode of a name; auto is the one that a host takes where all of them work.
+func planned(name config.ModeName) (modes.Mode, error) {
+	if name == config.AutoMode {
+		return modes.Best(), nil
+	}
+	if mode, ok := modes.Find(name); ok {
+		return mode, nil
+	}
+	return modes.Mode{}, fmt.Errorf("this version does not have %s mode yet; give --mode %s", name, choices(modes.Names()))
 }

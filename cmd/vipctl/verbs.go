@@ -31,7 +31,7 @@ type verb struct {
 // verbs are all commands, in the order of help.
 func verbs() []*verb {
 	return []*verb{
-		checkVerb(), planVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(),
+		checkVerb(), planVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(),
 		drainVerb(), undrainVerb(), weightVerb(), cleanupVerb(), completionVerb(), versionVerb(), completeVerb(),
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/version"
 	"vipd/cmd/vipd/daemon"
 )
@@ -59,7 +60,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	d, err := daemon.New(daemon.Options{
-		ConfigFile: a.config, Mode: config.ModeName(a.mode), Log: log, Version: version.Version, Modes: modes(),
+		ConfigFile: a.config, Mode: config.ModeName(a.mode), Log: log, Version: version.Version, Modes: modes.All(),
 	})
 	if err == nil {
 		go reloadOn(ctx, hangups, d, log)

@@ -98,7 +98,7 @@ func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
 func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
 	lister, ok := d.mode.dataplane.(dataplane.Connections)
 	if !ok {
-		refuseCall(w, http.StatusNotImplemented, errors.New(string(d.mode.name)+" mode can't list connections"))
+		refuseCall(w, http.StatusNotImplemented, errors.New(string(d.mode.Name)+" mode can't list connections"))
 		return
 	}
 	all, err := lister.Connections(r.Context())

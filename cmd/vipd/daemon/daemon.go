@@ -13,6 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/runlock"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
@@ -30,7 +31,7 @@ type Options struct {
 	// Version is shown in status and metrics.
 	Version string
 	// Modes are the dataplanes that this program has, the best first.
-	Modes []Mode
+	Modes []modes.Mode
 }
 
 // Daemon is one running vipd.
@@ -191,7 +192,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			}
 		})
 	}
-	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node, "mode", d.mode.name, "why", d.mode.reason)
+	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node, "mode", d.mode.Name, "why", d.mode.reason)
 	start("API", func(ctx context.Context) error { return serve(ctx, d.socket, d.api()) })
 	if d.web != nil {
 		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler()) })
@@ -200,6 +201,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.model.publish) })
 	start("engine", d.engine.Run)
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.addressesChanged) })
+	start("leftovers", d.removeLeftovers)
 	start("notify", d.notifyLoop)
 	<-ctx.Done()
 	d.notify.stopping()
@@ -224,16 +226,16 @@ func (d *Daemon) handOver() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	d.notify.extend(limit + 2*releaseTime)
-	if !d.mode.keep { // what stops serving must not leave its ports to programs of the host
+	if !d.mode.Keeps { // what stops serving must not leave its ports to programs of the host
 		if err := d.host.Refuse(ctx); err != nil {
 			d.Log.Error("refusing new clients at the VIPs", "err", err)
 		}
 	}
-	err := d.mode.dataplane.Close(ctx, d.mode.keep)
+	err := d.mode.dataplane.Close(ctx, d.mode.Keeps)
 	if err != nil {
-		err = fmt.Errorf("closing %s mode: %w", d.mode.name, err)
+		err = fmt.Errorf("closing %s mode: %w", d.mode.Name, err)
 	}
-	if d.mode.keep {
+	if d.mode.Keeps {
 		return err
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), releaseTime)

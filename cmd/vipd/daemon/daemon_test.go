@@ -20,9 +20,8 @@ import (
 
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
-	"vipd/dataplane"
-	"vipd/dataplane/userspace"
 	"vipd/test/wait"
 )
 
@@ -37,16 +36,14 @@ type node struct {
 	dir    string
 	client *api.Client
 	daemon *daemon.Daemon
+	modes  []modes.Mode // nil: noRoot
 	stop   func() // ends it and waits
 }
 
-func modes() []daemon.Mode {
-	return []daemon.Mode{{
-		Name: config.UserspaceMode,
-		New: func(_ context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
-			return userspace.New(userspace.Options{Log: log, Intercept: userspace.Interception(c.Userspace.Intercept)})
-		},
-	}}
+// noRoot is the mode that needs no privilege and leaves the host's rules alone: these tests run on the host itself.
+func noRoot() []modes.Mode {
+	m, _ := modes.Find(config.UserspaceMode)
+	return []modes.Mode{m}
 }
 
 // header makes a configuration that needs no privilege.
@@ -87,7 +84,10 @@ func (n *node) start() {
 
 func (n *node) launch() {
 	n.t.Helper()
-	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Version: "test", Modes: modes()})
+	if n.modes == nil {
+		n.modes = noRoot()
+	}
+	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Version: "test", Modes: n.modes})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -394,7 +394,7 @@ func TestMetricsAndHealth(t *testing.T) {
 
 func TestSecondDaemonIsRefused(t *testing.T) {
 	n := startNode(t, web)
-	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "another vipd runs already") {
 		t.Errorf("a second daemon on the same run_dir: %v", err)
 	}
@@ -409,7 +409,7 @@ func TestSocketInUse(t *testing.T) {
 	if err := os.WriteFile(other, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := daemon.New(daemon.Options{ConfigFile: other, Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	_, err := daemon.New(daemon.Options{ConfigFile: other, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "another vipd answers at api.socket") {
 		t.Errorf("a second daemon on the same socket: %v", err)
 	}
@@ -454,6 +454,49 @@ func TestRestsWithoutTheAddress(t *testing.T) {
 	}
 }
 
+// TestRemovesWhatOtherModesLeft: once the traffic has moved, and nothing of the mode in use.
+func TestRemovesWhatOtherModesLeft(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	n := &node{t: t, dir: t.TempDir()}
+	n.write(web)
+	asked := make(chan string, 10)
+	left := true
+	cleanup := func(name string) func(context.Context, config.Config, bool) ([]string, error) {
+		return func(_ context.Context, _ config.Config, dry bool) ([]string, error) {
+			asked <- fmt.Sprintf("%s, dry %v, while %q answers", name, dry, ask("127.40.0.1:8080"))
+			if !left {
+				return nil, nil
+			}
+			left = dry
+			return []string{"delete a chain"}, nil
+		}
+	}
+	in := noRoot()[0]
+	in.Cleanup = cleanup("userspace")
+	n.modes = []modes.Mode{{Name: config.IPTablesMode, Cleanup: cleanup("iptables")}, in}
+	n.start()
+	for _, want := range []string{`iptables, dry true, while "one" answers`, `iptables, dry false, while "one" answers`} {
+		select {
+		case got := <-asked:
+			if got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("not within 20 s: %s", want)
+		}
+	}
+	n.stop()
+	n.start()
+	if got, want := <-asked, `iptables, dry true, while "one" answers`; got != want {
+		t.Errorf("with nothing left: %s, want %s", got, want)
+	}
+	n.stop()
+	if len(asked) > 0 {
+		t.Errorf("surplus: %s", <-asked)
+	}
+}
+
 func TestModeFallsBack(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	text := strings.Replace(header, `mode = "userspace"`, `mode = "ipvs"`, 1) + web
@@ -472,7 +515,7 @@ func TestModeFallsBack(t *testing.T) {
 	if err := os.WriteFile(n.file(), []byte("strict_mode = true\n"+text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "strict_mode") {
 		t.Errorf("strict_mode: %v", err)
 	}
@@ -489,12 +532,12 @@ func TestUnusableConfigurationNamesThePlace(t *testing.T) {
 		if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		_, err := daemon.New(daemon.Options{ConfigFile: file, Log: slog.New(slog.DiscardHandler), Modes: modes()})
+		_, err := daemon.New(daemon.Options{ConfigFile: file, Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 		if err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%q: got %v, want %s...", c.text, err, c.want)
 		}
 	}
-	_, err := daemon.New(daemon.Options{ConfigFile: dir + "/none.toml", Log: slog.New(slog.DiscardHandler), Modes: modes()})
+	_, err := daemon.New(daemon.Options{ConfigFile: dir + "/none.toml", Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "there is no configuration at") {
 		t.Errorf("no file: %v", err)
 	}

@@ -153,7 +153,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 
 func (c *collector) collectNode(v *view, gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(c.info, 1, v.Version, runtime.Version())
-	gauge(c.mode, 1, string(v.mode.name))
+	gauge(c.mode, 1, string(v.mode.Name))
 	gauge(c.fallback, oneIf(v.mode.fallback))
 	gauge(c.pending, float64(v.pending()+len(v.engine.Failing)))
 	gauge(c.connected, oneIf(v.state.snapshot.Connected))

@@ -9,23 +9,14 @@ import (
 	"time"
 
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
 )
 
-// Mode is one way to carry services out.
-type Mode struct {
-	Name config.ModeName
-	// New proves by a trial that the mode works here, and makes its dataplane. The error says why it does not.
-	New func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error)
-	// Keeps: traffic goes on without this process, so that a stop leaves everything in place.
-	Keeps bool
-}
-
 // chosen is the mode in use, and why.
 type chosen struct {
-	name      config.ModeName
+	modes.Mode
 	dataplane dataplane.Dataplane
-	keep      bool
 	fallback  bool
 	reason    string
 }
@@ -34,10 +25,10 @@ type chosen struct {
 const trialTime = 20 * time.Second
 
 // choose tries the wanted mode, then the others from the best on.
-func choose(modes []Mode, c config.Config, log *slog.Logger) (chosen, error) {
+func choose(all []modes.Mode, c config.Config, log *slog.Logger) (chosen, error) {
 	var reasons []string
-	for _, name := range order(modes, c.Mode) {
-		dp, keep, err := try(modes, name, c, log)
+	for _, name := range order(all, c.Mode) {
+		m, dp, err := try(all, name, c, log)
 		if err != nil {
 			reasons = append(reasons, fmt.Sprintf("%s: %v", name, err))
 			if c.Mode != config.AutoMode && c.StrictMode {
@@ -45,7 +36,7 @@ func choose(modes []Mode, c config.Config, log *slog.Logger) (chosen, error) {
 			}
 			continue
 		}
-		out := chosen{name: name, dataplane: dp, keep: keep}
+		out := chosen{Mode: m, dataplane: dp}
 		out.fallback = c.Mode != config.AutoMode && name != c.Mode
 		switch {
 		case len(reasons) > 0:
@@ -64,12 +55,12 @@ func choose(modes []Mode, c config.Config, log *slog.Logger) (chosen, error) {
 }
 
 // order lists the modes to be tried: the wanted one, then the others, the best first.
-func order(modes []Mode, wanted config.ModeName) []config.ModeName {
+func order(all []modes.Mode, wanted config.ModeName) []config.ModeName {
 	var names []config.ModeName
 	if wanted != config.AutoMode {
 		names = append(names, wanted)
 	}
-	for _, m := range modes {
+	for _, m := range all {
 		if m.Name != wanted {
 			names = append(names, m.Name)
 		}
@@ -77,14 +68,14 @@ func order(modes []Mode, wanted config.ModeName) []config.ModeName {
 	return names
 }
 
-func try(modes []Mode, name config.ModeName, c config.Config, log *slog.Logger) (dataplane.Dataplane, bool, error) {
-	for _, m := range modes {
+func try(all []modes.Mode, name config.ModeName, c config.Config, log *slog.Logger) (modes.Mode, dataplane.Dataplane, error) {
+	for _, m := range all {
 		if m.Name == name {
 			ctx, cancel := context.WithTimeout(context.Background(), trialTime)
 			defer cancel()
 			dp, err := m.New(ctx, c, log.With("component", "dataplane", "dataplane", string(name)))
-			return dp, m.Keeps, err
+			return m, dp, err
 		}
 	}
-	return nil, false, errors.New("this version does not have it")
+	return modes.Mode{}, nil, errors.New("this version does not have it")
 }

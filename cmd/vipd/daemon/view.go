@@ -45,7 +45,7 @@ func (v *view) status() api.Status {
 		store.Error = s.snapshot.Err.Error()
 	}
 	mode := api.Mode{
-		InUse: string(v.mode.name), Wanted: string(v.config.Mode), Reason: v.mode.reason, Fallback: v.mode.fallback,
+		InUse: string(v.mode.Name), Wanted: string(v.config.Mode), Reason: v.mode.reason, Fallback: v.mode.fallback,
 	}
 	if d, ok := v.mode.dataplane.(interface{ Detail() string }); ok {
 		mode.Detail = d.Detail()

@@ -1,4 +1,4 @@
-package scenarios
+package modes_test
 
 import (
 	"flag"
@@ -12,23 +12,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"vipd/balancer"
-	"vipd/dataplane/userspace"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 	"vipd/store/tomlfile"
 )
 
 var update = flag.Bool("update", false, "write what the scenarios come to")
 
-const folder = "../../balancer/testdata/scenarios"
+// folder has the scenarios: in each, services.toml and, for each mode, MODE.frontends.want (what it compiles to there,
+// with the problems) and MODE.want (what the mode renders, in its native syntax). The node is n1 in zone z1 and has the
+// addresses 192.168.1.1, 192.168.2.1 and fd00:1::1.
+const folder = "../../../balancer/testdata/scenarios"
 
-// modes are what scenarios are rendered for: capabilities and the rendering without privilege.
-var modes = []struct {
-	name         string
-	capabilities balancer.Capabilities
-	render       func([]*balancer.Frontend) (string, error)
-}{
-	{"userspace", userspace.Capabilities(), userspace.Render},
-}
-
+// TestScenarios compares what every scenario comes to in each mode with what is written beside it:
+//
+//	go test ./cmd/internal/modes -update    writes the files anew; look at the difference before you commit it
 func TestScenarios(t *testing.T) {
 	cases, err := filepath.Glob(folder + "/*/services.toml")
 	if err != nil || len(cases) == 0 {
@@ -41,20 +39,21 @@ func TestScenarios(t *testing.T) {
 			for _, p := range loaded.Snapshot.Problems {
 				t.Error("a scenario must load:", p)
 			}
+			conf := config.Default()
 			own := []netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:1::1")}
-			for _, m := range modes {
-				env := balancer.Env{Node: "n1", Zone: "z1", Capabilities: m.capabilities, Local: own, NodePortAddresses: own}
+			for _, m := range modes.All() {
+				env := balancer.Env{Node: "n1", Zone: "z1", Capabilities: m.Capabilities(conf), Local: own, NodePortAddresses: own}
 				d := balancer.Compile(env, balancer.Inputs{Services: loaded.Snapshot.Services})
-				compare(t, filepath.Join(dir, m.name+".frontends.want"), write(d, dir))
+				compare(t, filepath.Join(dir, string(m.Name)+".frontends.want"), write(d, dir))
 				var frontends []*balancer.Frontend
 				for _, f := range d.Frontends.All() {
 					frontends = append(frontends, f)
 				}
-				text, err := m.render(frontends)
+				text, err := m.Render(conf, frontends)
 				if err != nil {
 					t.Fatal(err)
 				}
-				compare(t, filepath.Join(dir, m.name+".want"), text)
+				compare(t, filepath.Join(dir, string(m.Name)+".want"), text)
 			}
 		})
 	}

@@ -1,0 +1,187 @@
+package doctor
+
+import (
+	"context"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+)
+
+// Level is how much a finding matters.
+type Level string
+
+// The levels, from the best on.
+const (
+	// OK: this is as it should be.
+	OK Level = "ok"
+	// Note is good to know, and usually no reason to do anything.
+	Note Level = "note"
+	// Warning: something may go wrong, or some traffic may be lost.
+	Warning Level = "warning"
+	// Problem: what the configuration asks for can't work.
+	Problem Level = "problem"
+)
+
+// Finding is one thing that was seen.
+type Finding struct {
+	Level Level `json:"level"`
+	// Check is what it belongs to, such as "sysctls".
+	Check string `json:"check"`
+	// What was seen, in one sentence without a full stop.
+	What string `json:"what"`
+	// Why it matters; "" where that is plain.
+	Why string `json:"why,omitempty"`
+	// Mend is the command that mends it, or that shows more; "" where there is nothing to do.
+	Mend string `json:"mend,omitempty"`
+}
+
+// Frontend is a place where services listen.
+type Frontend struct {
+	balancer.Key
+	NodePort bool
+	Service  balancer.Name
+}
+
+// Interface is a network device of the host.
+type Interface struct {
+	Name string
+	// Bridge: it is a switch that the kernel makes.
+	Bridge bool
+	Addrs  []netip.Addr
+}
+
+// Host is what checks see of a host.
+type Host struct {
+	// Root: this process may read rules and try modes.
+	Root bool
+	// Config is what ConfigFile says, or the defaults; ConfigProblem is why it is not, or not wholly, what the file says.
+	Config        config.Config
+	ConfigFile    string
+	ConfigProblem string
+	// Status is what the running vipd says; nil: none answers, for the reason NoDaemon.
+	Status   *api.Status
+	NoDaemon string
+	// Frontends are those of the running vipd, or what the configuration comes to without one.
+	Frontends []Frontend
+	// Modes are those of this version, the best first.
+	Modes []modes.Mode
+	// Interfaces lists the devices of the host.
+	Interfaces func() ([]Interface, error)
+	// ReadFile reads a file of /proc, /sys, /lib/modules or /etc.
+	ReadFile func(path string) ([]byte, error)
+	// Look finds a program, and Run runs one and returns what it writes to standard output.
+	Look func(program string) (string, error)
+	Run  func(ctx context.Context, program string, args ...string) (string, error)
+	// Owners returns the program that has each socket, by inode, of those processes that can be seen.
+	Owners func() map[string]string
+}
+
+// check is one entry of the table.
+type check struct {
+	name string
+	run  func(ctx context.Context, v *visit) []Finding
+}
+
+// checks is the table, in the order of the output.
+func checks() []check {
+	return []check{
+		{"vipd", checkDaemon},
+		{"modes", checkModes},
+		{"tools", checkTools},
+		{"kernel", checkKernel},
+		{"sysctls", checkSysctls},
+		{"others", checkOthers},
+		{"firewall", checkFirewall},
+		{"sockets", checkSockets},
+		{"traffic", checkTraffic},
+	}
+}
+
+// Examine makes every check, and returns what they found in the order of the checks.
+func Examine(ctx context.Context, h Host) []Finding {
+	v := &visit{Host: h}
+	v.backends = readBackends(ctx, v)
+	var all []Finding
+	for _, c := range checks() {
+		for _, f := range c.run(ctx, v) {
+			f.Check = c.name
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// visit is one examination: the host, and what several checks need of it.
+type visit struct {
+	Host
+	// backends are those of iptables that can be read.
+	backends []*backend
+}
+
+// mode is the mode in use, or, without a daemon, the one that the configuration comes to where all modes work.
+func (v *visit) mode() modes.Mode {
+	name := v.Config.Mode
+	if v.Status != nil {
+		name = config.ModeName(v.Status.Mode.InUse)
+	}
+	for _, m := range v.Modes {
+		if m.Name == name {
+			return m
+		}
+	}
+	return v.Modes[0]
+}
+
+// binds reports whether vipd listens on VIPs itself.
+func (v *visit) binds() bool {
+	if v.mode().Name != config.UserspaceMode {
+		return false
+	}
+	return v.Config.Userspace.Intercept == config.BindIntercept || v.Status != nil && strings.HasPrefix(v.Status.Mode.Detail, "bind")
+}
+
+// has reports whether any frontend is of the family.
+func (v *visit) has(is4 bool) bool {
+	for _, f := range v.Frontends {
+		if f.Addr.Is4() == is4 {
+			return true
+		}
+	}
+	return false
+}
+
+// text reads a file without the white space around it; "" where it can't be read.
+func (v *visit) text(path string) string {
+	text, err := v.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// sysctl reads one such as net.ipv4.ip_forward; "" where the kernel does not have it.
+func (v *visit) sysctl(name string) string {
+	return v.text("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
+}
+
+// list writes the first few of what there is.
+func list(all []string) string {
+	const most = 5
+	if len(all) <= most {
+		return strings.Join(all, ", ")
+	}
+	return strings.Join(all[:most], ", ") + " and " + strconv.Itoa(len(all)-most) + " more"
+}
+
+// be is the verb for n things.
+func be(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}

@@ -1,0 +1,191 @@
+package doctor
+
+import (
+	"net"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// namespace is this host, in a namespace of its own, with one service and no daemon.
+func namespace(t *testing.T) Host {
+	h := ThisHost()
+	h.Config, h.ConfigFile, h.Modes, h.NoDaemon = config.Default(), "vipd.toml", modes.All(), "no vipd answers"
+	k, err := balancer.ParseKey("10.96.0.10:80/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Frontends = []Frontend{{Key: k, Service: "web"}}
+	return h
+}
+
+// run runs a line in the host's namespace.
+func run(t *testing.T, words string) {
+	t.Helper()
+	f := strings.Fields(words)
+	if out, err := exec.Command(f[0], f[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", words, err, out)
+	}
+}
+
+// flush makes the tables what they were.
+func flush(t *testing.T) {
+	t.Helper()
+	for _, words := range []string{
+		"nft flush ruleset", "iptables-legacy -F", "iptables-legacy -P FORWARD ACCEPT", "iptables-legacy -X",
+	} {
+		run(t, words)
+	}
+}
+
+// find returns the findings whose text has the part.
+func find(t *testing.T, h Host, check, part string) []Finding {
+	t.Helper()
+	return slices.DeleteFunc(Examine(t.Context(), h), func(f Finding) bool { return f.Check != check || !strings.Contains(f.What, part) })
+}
+
+// demand wants one finding, of this level.
+func demand(t *testing.T, h Host, check string, level Level, part string) Finding {
+	t.Helper()
+	found := find(t, h, check, part)
+	if len(found) != 1 || found[0].Level != level {
+		t.Fatalf("%s: got %+v for %q, want one of level %s; of this check there are %+v", check, found, part, level, find(t, h, check, ""))
+	}
+	return found[0]
+}
+
+func TestRealModes(t *testing.T) {
+	lab.New(t)
+	lab.Need(t, "iptables", "nft")
+	t.Cleanup(func() { flush(t) })
+	for _, m := range modes.All() {
+		demand(t, namespace(t), "modes", OK, string(m.Name)+" mode works here")
+	}
+	out, err := exec.Command("iptables-save").Output()
+	if err != nil || strings.Contains(string(out), "VIPD") {
+		t.Errorf("the trials left (%v):\n%s", err, out)
+	}
+	demand(t, namespace(t), "kernel", OK, "the kernel has what rules need: ")
+	t.Setenv("PATH", t.TempDir())
+	h := namespace(t)
+	h.Look = func(program string) (string, error) { return exec.LookPath(program) }
+	demand(t, h, "tools", Warning, "iptables is not installed")
+}
+
+func TestRealBackends(t *testing.T) {
+	lab.New(t)
+	lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
+	t.Cleanup(func() { flush(t) })
+	run(t, "iptables-legacy -P FORWARD DROP")
+	run(t, "iptables-legacy -A INPUT -p tcp --dport 9 -j ACCEPT")
+	demand(t, namespace(t), "tools", OK, "; vipd uses the legacy backend")
+	demand(t, namespace(t), "firewall", OK, "FORWARD of iptables-legacy drops")
+	run(t, "iptables-nft -A INPUT -p tcp --dport 9 -j ACCEPT")
+	demand(t, namespace(t), "tools", Warning, "others have rules in the legacy tables too (iptables, rules: 1), and vipd uses nft")
+	run(t, strings.TrimPrefix(demand(t, namespace(t), "firewall", Warning, "FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other").Mend, "$ "))
+	if left := find(t, namespace(t), "firewall", "iptables-legacy"); len(left) > 0 {
+		t.Errorf("the command did not mend it: %+v", left)
+	}
+}
+
+// A chain of somebody else that drops is found, and the command of the finding is one that nft takes, and mends it.
+func TestRealForeignChains(t *testing.T) {
+	lab.New(t)
+	lab.Need(t, "iptables", "nft")
+	t.Cleanup(func() { flush(t) })
+	demand(t, namespace(t), "firewall", OK, "no nft table of others drops")
+	for _, words := range []string{
+		"nft add table inet fw",
+		"nft add chain inet fw forward { type filter hook forward priority 0; policy drop; }",
+		"nft add chain inet fw input { type filter hook input priority 0; }",
+		"nft add rule inet fw input tcp dport 22 accept",
+	} {
+		run(t, words)
+	}
+	f := demand(t, namespace(t), "firewall", Warning, "the nft chain inet fw forward (hook forward) has the policy drop")
+	if found := find(t, namespace(t), "firewall", "fw input"); len(found) > 0 {
+		t.Errorf("a chain that lets all through is reported: %+v", found)
+	}
+	run(t, f.Mend)
+	demand(t, namespace(t), "firewall", Note, "the nft chain inet fw forward has the policy drop, and lets connections to VIPs through before")
+	run(t, "nft add rule inet fw input counter log reject")
+	demand(t, namespace(t), "firewall", Warning, "the nft chain inet fw input (hook input) ends in a rule that drops or rejects all")
+	run(t, "nft insert rule inet fw input ct status dnat accept")
+	demand(t, namespace(t), "firewall", Note, "the nft chain inet fw input ends in a rule that drops or rejects all, and lets")
+}
+
+func TestRealOthers(t *testing.T) {
+	lab.New(t)
+	lab.Need(t, "iptables", "nft")
+	t.Cleanup(func() { flush(t) })
+	run(t, "iptables -t nat -N KUBE-SERVICES")
+	run(t, "iptables -t nat -A KUBE-SERVICES -d 10.96.0.10 -p tcp -j DNAT --to-destination 192.0.2.1:80")
+	demand(t, namespace(t), "others", Note, "kube-proxy")
+	f := demand(t, namespace(t), "others", Warning, "a rule of somebody else translates traffic for 10.96.0.10")
+	run(t, f.Mend)
+	if left := find(t, namespace(t), "others", "translates"); len(left) > 0 {
+		t.Errorf("the command did not mend it: %+v", left)
+	}
+}
+
+func TestRealSysctls(t *testing.T) {
+	l := lab.New(t)
+	client := l.Add("client")
+	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24")
+	for _, test := range []struct {
+		sysctl, value, part string
+		level               Level
+	}{
+		{"net.ipv4.conf.client.route_localnet", "1", "route_localnet is on for client", Warning},
+		{"net.ipv4.conf.all.rp_filter", "1", "rp_filter is strict on all", Note},
+	} {
+		if found := find(t, namespace(t), "sysctls", test.part); len(found) > 0 {
+			t.Errorf("found before there was anything: %+v", found)
+		}
+		l.Host().Sysctl(test.sysctl, test.value)
+		f := demand(t, namespace(t), "sysctls", test.level, test.part)
+		if _, err := exec.LookPath("sysctl"); err != nil {
+			continue
+		}
+		run(t, strings.Replace(f.Mend, "sysctl -w", "sysctl -qw", 1))
+		if left := find(t, namespace(t), "sysctls", test.part); len(left) > 0 {
+			t.Errorf("%q did not mend it: %+v", f.Mend, left)
+		}
+	}
+}
+
+// A program that listens where a service is has a name, and this process is not vipd.
+func TestRealSockets(t *testing.T) {
+	l := lab.New(t)
+	l.Host().AddAddr("lo", "10.96.0.10/32")
+	listener, err := net.Listen("tcp", "10.96.0.10:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	h := namespace(t)
+	name := strings.TrimSpace(string(must(t, h.ReadFile, "/proc/self/comm")))
+	demand(t, h, "sockets", Warning, name+" listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)")
+	demand(t, h, "traffic", OK, "10.96.0.10 is the host's own (lo)")
+	if filepath.Base(name) == "vipd" {
+		t.Error("this test is vipd")
+	}
+}
+
+func must(t *testing.T, read func(string) ([]byte, error), path string) []byte {
+	t.Helper()
+	text, err := read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

@@ -1,0 +1,274 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane"
+	"vipd/dataplane/userspace"
+)
+
+// made is a host made of texts: files by path, and what command lines print.
+type made struct {
+	Host
+	files, prints map[string]string
+}
+
+// newMade returns a host with everything as it should be, on which the kernel mode of the test works.
+func newMade() *made {
+	m := &made{
+		files: map[string]string{
+			"/proc/sys/net/ipv4/ip_forward": "1\n", "/proc/sys/net/ipv6/conf/all/forwarding": "1\n",
+			"/proc/sys/net/netfilter/nf_conntrack_max": "1000\n", "/proc/sys/net/netfilter/nf_conntrack_count": "10\n",
+			"/proc/sys/net/netfilter/nf_conntrack_acct": "1\n", "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal": "1\n",
+			"/proc/sys/net/ipv4/conf/all/arp_ignore": "1\n", "/proc/sys/net/ipv4/conf/all/arp_announce": "2\n",
+			"/proc/sys/net/ipv4/conf/all/rp_filter": "0\n", "/proc/sys/net/ipv4/conf/eth0/rp_filter": "0\n",
+			"/proc/thread-self/net/ip_tables_matches": "set\nconntrack\nconnmark\nstatistic\nbpf\n",
+			"/proc/sys/kernel/osrelease":              "6.1.0\n",
+		},
+		prints: map[string]string{
+			"iptables --version": "iptables v1.8.9 (nf_tables)\n", "ip6tables --version": "ip6tables v1.8.9 (nf_tables)\n",
+			"iptables-restore": "", "ip6tables-restore": "", "iptables-nft-save": "", "ip6tables-nft-save": "",
+			"iptables-legacy-save": "", "ip6tables-legacy-save": "", "nft -j list chains": `{"nftables": []}`,
+		},
+	}
+	m.Host = Host{
+		Root: true, Config: config.Default(), ConfigFile: "vipd.toml",
+		Modes:  []modes.Mode{trialOf(config.IPTablesMode, true, nil), trialOf(config.UserspaceMode, false, nil)},
+		Status: &api.Status{Version: "v1", Node: "gw1", Mode: api.Mode{InUse: "iptables", Wanted: "auto", Detail: "nft"}},
+		Interfaces: func() ([]Interface, error) {
+			return []Interface{{Name: "lo"}, {Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("192.168.1.100")}}}, nil
+		},
+		ReadFile: func(path string) ([]byte, error) {
+			if text, ok := m.files[path]; ok {
+				return []byte(text), nil
+			}
+			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+		},
+		Look: func(program string) (string, error) {
+			for line := range m.prints {
+				if line == program || strings.HasPrefix(line, program+" ") {
+					return "/usr/sbin/" + program, nil
+				}
+			}
+			return "", exec.ErrNotFound
+		},
+		Run: func(_ context.Context, program string, args ...string) (string, error) {
+			line := strings.Join(append([]string{program}, args...), " ")
+			if text, ok := m.prints[line]; ok {
+				return text, nil
+			}
+			return "", fmt.Errorf("%s: exit status 1", line)
+		},
+		Owners: func() map[string]string { return map[string]string{"111": "vipd", "222": "nginx"} },
+	}
+	m.frontend("10.96.0.10:80/tcp", false)
+	m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "vipd0"}}
+	return m
+}
+
+// trialOf is a mode whose trial ends in err.
+func trialOf(name config.ModeName, forwards bool, err error) modes.Mode {
+	return modes.Mode{Name: name, Forwards: forwards, New: func(context.Context, config.Config, *slog.Logger) (dataplane.Dataplane, error) {
+		if err != nil {
+			return nil, err
+		}
+		return userspace.New(userspace.Options{Intercept: userspace.Bind})
+	}}
+}
+
+func (m *made) frontend(key string, nodePort bool) {
+	k, err := balancer.ParseKey(key)
+	if err != nil {
+		panic(err)
+	}
+	m.Frontends = append(m.Frontends, Frontend{Key: k, NodePort: nodePort, Service: "web"})
+}
+
+// without drops what is as it should be.
+func without(all []Finding, level Level) []string {
+	var lines []string
+	for _, f := range all {
+		if f.Level != level {
+			lines = append(lines, fmt.Sprintf("%s: %s: %s", f.Check, f.Level, f.What))
+		}
+	}
+	return lines
+}
+
+func TestFindings(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*made)
+		want   []string
+	}{
+		{"all is well", func(*made) {}, []string{"modes: note: ipvs mode is not part of this version, and no IPVS is seen in this kernel"}},
+		{"ipvs could be loaded", func(m *made) { m.files["/lib/modules/6.1.0/modules.dep"] = "kernel/net/netfilter/ipvs/ip_vs.ko:\n" },
+			[]string{"modes: note: ipvs mode is not part of this version; the kernel can load IPVS"}},
+		{"a fallback", func(m *made) {
+			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "iptables", Fallback: true, Reason: "not iptables: no"}
+			m.Config.Mode, m.Modes[0] = config.IPTablesMode, trialOf(config.IPTablesMode, true, errors.New("no\nnot at all"))
+		}, []string{
+			"vipd: problem: vipd serves by userspace mode, though iptables is wanted: not iptables: no", "ipvs",
+			"modes: problem: iptables mode does not work here: no; not at all",
+		}},
+		{"its problems", func(m *made) {
+			m.Status.Problems = []balancer.Problem{{Severity: balancer.SeverityError}, {Severity: balancer.SeverityWarning}}
+		}, []string{"vipd: warning: vipd reports problems (1)", "ipvs"}},
+		{"no root", func(m *made) {
+			m.Root, m.Status, m.NoDaemon = false, nil, "no vipd answers"
+			delete(m.files, "/proc/thread-self/net/ip_tables_matches")
+		}, []string{
+			"vipd: note: no vipd answers", "ipvs", "modes: note: iptables mode was not tried: that takes root",
+			"tools: note: the host's rules were not looked at: that takes root",
+			"kernel: note: the kernel's matches of iptables can't be seen: open /proc/thread-self/net/ip_tables_matches: file does not exist",
+			"firewall: note: firewalls were not looked at: that takes root",
+		}},
+		{"a broken config", func(m *made) { m.ConfigProblem = "vipd.toml:1: bad" }, []string{"vipd: problem: the configuration: vipd.toml:1: bad", "ipvs"}},
+		{"no iptables", func(m *made) {
+			for line := range m.prints {
+				if strings.Contains(line, "tables-") || strings.Contains(line, "--version") {
+					delete(m.prints, line)
+				}
+			}
+		}, []string{"ipvs", "tools: warning: iptables is not installed", "tools: warning: ip6tables is not installed"}},
+		{"both backends", func(m *made) {
+			m.files["/proc/thread-self/net/ip_tables_names"] = "filter\n"
+			m.prints["iptables-nft-save"] = "*filter\n:FORWARD ACCEPT [0:0]\n:VIPD-GUARD - [0:0]\n-A VIPD-GUARD -j RETURN\nCOMMIT\n"
+			m.prints["iptables-legacy-save -t filter"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\nCOMMIT\n"
+		}, []string{
+			"ipvs", "tools: warning: others have rules in the legacy tables too (iptables, rules: 1), and vipd uses nft",
+			"firewall: warning: FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other backend",
+		}},
+		{"follows the others' backend", func(m *made) {
+			m.files["/proc/thread-self/net/ip_tables_names"] = "filter\n"
+			m.prints["iptables-legacy-save -t filter"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\nCOMMIT\n"
+		}, []string{"ipvs"}},
+		{"a match is missing", func(m *made) {
+			m.files["/proc/thread-self/net/ip_tables_matches"] = "conntrack\nconnmark\nstatistic\nbpf\n"
+		},
+			[]string{"ipvs", "kernel: warning: the kernel does not show the match xt_set"}},
+		{"conntrack is near full", func(m *made) { m.files["/proc/sys/net/netfilter/nf_conntrack_count"] = "801" },
+			[]string{"ipvs", "kernel: warning: connection tracking has 801 of 1000 entries in use"}},
+		{"forwarding is off", func(m *made) {
+			m.files["/proc/sys/net/ipv4/ip_forward"], m.files["/proc/sys/net/ipv6/conf/all/forwarding"] = "0", "0"
+			m.frontend("[fd00::9]:80/tcp", false)
+		}, []string{"ipvs", "sysctls: problem: IPv4 packets are not forwarded", "sysctls: warning: IPv6 packets are not forwarded"}},
+		{"forwarding is to come", func(m *made) {
+			m.files["/proc/sys/net/ipv4/ip_forward"], m.Status, m.NoDaemon = "0", nil, "no vipd answers"
+		},
+			[]string{"vipd: note: no vipd answers", "ipvs"}},
+		{"forwarding does not matter", func(m *made) { m.files["/proc/sys/net/ipv4/ip_forward"], m.Status.Mode.InUse = "0", "userspace" }, []string{"ipvs"}},
+		{"loopback, paths, ARP, counters", func(m *made) {
+			m.files["/proc/sys/net/ipv4/conf/eth0/route_localnet"], m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"] = "1", "1"
+			m.files["/proc/sys/net/ipv4/conf/all/arp_ignore"] = "0"
+			m.files["/proc/sys/net/netfilter/nf_conntrack_acct"], m.files["/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal"] = "0", "0"
+		}, []string{
+			"ipvs", "sysctls: warning: 127.0.0.0/8 is open to other hosts: route_localnet is on for eth0", "sysctls: note: rp_filter is strict on eth0",
+			"sysctls: warning: net.ipv4.conf.all.arp_ignore is 0 while VIPs are held here",
+			"sysctls: note: the kernel does not count bytes of connections (nf_conntrack_acct)",
+			"sysctls: note: connection tracking is strict about TCP windows (nf_conntrack_tcp_be_liberal)",
+		}},
+		{"loose for all", func(m *made) {
+			m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"], m.files["/proc/sys/net/ipv4/conf/all/rp_filter"] = "1", "2"
+		}, []string{"ipvs"}},
+		{"a bridge", func(m *made) {
+			m.Interfaces = func() ([]Interface, error) {
+				return []Interface{{Name: "br0", Bridge: true, Addrs: []netip.Addr{netip.MustParseAddr("172.17.0.1")}}, {Name: "br1", Bridge: true}}, nil
+			}
+		}, []string{"ipvs", "sysctls: note: packets inside of bridges bypass iptables: br0"}},
+		{"kube-proxy, ufw and firewalld", func(m *made) {
+			m.prints["iptables-nft-save"] = "*nat\n:KUBE-SERVICES - [0:0]\n:ufw-user-input - [0:0]\nCOMMIT\n"
+			m.prints["systemctl is-active firewalld"] = "active\n"
+		}, []string{"ipvs", "others: note: kube-proxy has rules here (KUBE-SERVICES)", "others: note: firewalld is running", "others: note: ufw is enabled"}},
+		{"translations of others", func(m *made) {
+			m.prints["iptables-nft-save"] = "*nat\n:PREROUTING ACCEPT [0:0]\n:VIPD-X - [0:0]\n-A PREROUTING -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
+				"-A PREROUTING -d 10.96.0.0/16 -j DNAT --to-destination 1.1.1.1\n-A PREROUTING ! -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
+				"-A PREROUTING -d 10.96.0.10/32 -j ACCEPT\n-A VIPD-X -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\nCOMMIT\n"
+		}, []string{"ipvs", "others: warning: a rule of somebody else translates traffic for 10.96.0.10 (iptables-nft, chain PREROUTING): -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1"}},
+		{"sockets", func(m *made) {
+			m.frontend("192.168.1.5:30080/tcp", true)
+			m.files["/proc/thread-self/net/tcp"] = "  sl  local_address rem_address   st\n" +
+				line("0A00600A:0050", "0A", "222") + line("0A00600A:0050", "0A", "111") + line("0A00600A:0050", "01", "222") +
+				line("0A00600A:0051", "0A", "222") + line("00000000:0050", "0A", "222") + line("00000000:7580", "0A", "222")
+			m.files["/proc/thread-self/net/udp6"] = line("00000000000000000000000000000000:0050", "07", "222")
+		}, []string{
+			"ipvs", "sockets: warning: nginx listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)",
+			"sockets: warning: nginx listens on 0.0.0.0:30080/tcp, where service web is (192.168.1.5:30080/tcp)",
+		}},
+		{"sockets, where vipd listens itself", func(m *made) {
+			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "auto", Detail: "bind, because"}
+			m.files["/proc/thread-self/net/tcp"] = line("00000000:0050", "0A", "222") + line("0A00600A:0050", "0A", "333")
+		}, []string{"ipvs", "sockets: problem: nginx listens on 0.0.0.0:80/tcp, where service web is (10.96.0.10:80/tcp)"}},
+		{"an address that nobody holds", func(m *made) {
+			m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "none", Note: "no such device"}}
+		},
+			[]string{"ipvs", "traffic: problem: 10.96.0.10 is not on this host (no such device)"}},
+		{"an address of somebody else", func(m *made) {
+			m.Status.Addresses, m.Config.Addresses.Bind = []api.Address{{Address: "10.96.0.10", Held: "none"}, {Address: "10.96.0.11", Held: "none"}}, false
+		}, []string{"ipvs", "traffic: note: 10.96.0.10, 10.96.0.11 are not here: bind is false, and somebody else is to bring it"}},
+		{"no services", func(m *made) { m.Status.Addresses, m.Frontends = nil, nil },
+			[]string{"ipvs", "traffic: note: there are no services yet, so that nothing is known of their traffic"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newMade()
+			test.change(m)
+			got := without(Examine(t.Context(), m.Host), OK)
+			for i, line := range test.want {
+				if line == "ipvs" {
+					test.want[i] = "modes: note: ipvs mode is not part of this version, and no IPVS is seen in this kernel"
+				}
+			}
+			if d := cmp.Diff(test.want, got); d != "" {
+				t.Errorf("findings but those that are ok (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// line is one of /proc/net/tcp.
+func line(local, state, inode string) string {
+	return fmt.Sprintf("   0: %s 00000000:0000 %s 00000000:00000000 00:00000000 00000000     0        0 %s 1\n", local, state, inode)
+}
+
+// TestArrival: the four ways by which traffic gets to a VIP, without a daemon and with one.
+func TestArrival(t *testing.T) {
+	for _, test := range []struct{ name, vip, device, held, want string }{
+		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reached by programs of this host, and by other hosts where a route leads here"},
+		{"on a real device", "192.168.1.77", "eth0", "eth0", "192.168.1.77 is held on eth0: this host answers ARP or NDP for it there"},
+		{"the host's own", "192.168.1.100", "vipd0", "host", "192.168.1.100 is the host's own (eth0): reached by whoever reaches the host"},
+		{"loopback", "127.0.3.1", "vipd0", "host", "127.0.3.1 is on this host's loopback: for programs of this host only"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newMade()
+			m.Config.Addresses.Interface, m.Frontends = test.device, nil
+			m.frontend(test.vip+":80/tcp", false)
+			m.frontend("192.168.1.5:30080/tcp", true)
+			m.Status.Addresses = []api.Address{{Address: test.vip, Held: test.held}}
+			for range 2 {
+				all := Examine(t.Context(), m.Host)
+				last := all[len(all)-1]
+				if last.What != test.want || last.Level != OK {
+					t.Errorf("got %q, want %q", last.What, test.want)
+				}
+				if strings.Contains(last.Mend, "VIP") || strings.Contains(last.Mend, "THIS-HOST") {
+					t.Errorf("the command has a gap: %s", last.Mend)
+				}
+				m.Status, m.NoDaemon = nil, "no vipd answers"
+			}
+		})
+	}
+}

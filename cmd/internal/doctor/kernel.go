@@ -1,0 +1,100 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// presence says whether the kernel has a module.
+type presence int
+
+const (
+	// unseen: neither the kernel nor a list of modules names it. Kernels without modules tell little.
+	unseen presence = iota
+	// loadable: it is there when somebody asks for it.
+	loadable
+	// loaded, or built in.
+	loaded
+)
+
+// module looks for a kernel module.
+func (v *visit) module(name string) presence {
+	if _, err := v.ReadFile("/sys/module/" + name + "/uevent"); err == nil {
+		return loaded
+	}
+	if _, err := v.ReadFile("/sys/module/" + name + "/refcnt"); err == nil {
+		return loaded
+	}
+	folder := "/lib/modules/" + v.text("/proc/sys/kernel/osrelease") + "/"
+	file := "/" + name + ".ko"
+	switch {
+	case strings.Contains(v.text(folder+"modules.builtin"), file):
+		return loaded
+	case strings.Contains(v.text(folder+"modules.dep"), file):
+		return loadable
+	}
+	return unseen
+}
+
+// need is a match of iptables that vipd's rules use, by its name in the kernel's list.
+type need struct {
+	match string
+	// forwards: only kernel modes need it.
+	forwards bool
+	loss     string
+}
+
+func needs() []need {
+	return []need{
+		{"set", false, "without sets of addresses there are no source_ranges, and held addresses answer on every port"},
+		{"conntrack", false, "without it the guard can't tell new connections from others"},
+		{"connmark", true, "without it connections can't be told from those of others"},
+		{"statistic", true, "without it connections can't be spread over endpoints"},
+		{"bpf", true, "without it an endpoint can't reach itself through its own VIP"},
+	}
+}
+
+// checkKernel looks for what rules need. The kernel lists what is loaded; it loads the rest by itself where it can.
+func checkKernel(_ context.Context, v *visit) []Finding {
+	text, err := v.ReadFile("/proc/thread-self/net/ip_tables_matches")
+	if err != nil {
+		return []Finding{{Level: Note, What: "the kernel's matches of iptables can't be seen: " + oneLine(err), Mend: "sudo vipctl doctor"}}
+	}
+	matches := strings.Fields(string(text))
+	var there []string
+	var found []Finding
+	for _, n := range needs() {
+		switch {
+		case n.forwards && !v.mode().Forwards:
+		case slices.Contains(matches, n.match), v.module("xt_"+n.match) != unseen:
+			there = append(there, "xt_"+n.match)
+		default:
+			found = append(found, Finding{
+				Level: Warning, What: fmt.Sprintf("the kernel does not show the match xt_%s", n.match), Why: n.loss, Mend: "modprobe xt_" + n.match,
+			})
+		}
+	}
+	if len(there) > 0 {
+		found = append(found, Finding{Level: OK, What: "the kernel has what rules need: " + strings.Join(there, ", ")})
+	}
+	return append(found, v.conntrackTable()...)
+}
+
+// conntrackTable compares the number of connections with the room for them.
+func (v *visit) conntrackTable() []Finding {
+	var count, limit int
+	_, errCount := fmt.Sscan(v.sysctl("net.netfilter.nf_conntrack_count"), &count)
+	_, errLimit := fmt.Sscan(v.sysctl("net.netfilter.nf_conntrack_max"), &limit)
+	if errCount != nil || errLimit != nil {
+		return []Finding{{Level: Note, What: "the kernel's connection tracking is not loaded", Why: "it is as soon as rules need it"}}
+	}
+	f := Finding{Level: OK, What: fmt.Sprintf("connection tracking has %d of %d entries in use", count, limit)}
+	if limit > 0 && count >= limit/10*8 {
+		f.Level = Warning
+		f.Why = "when it is full, the kernel drops new connections of the whole host"
+		f.Mend = fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*limit)
+	}
+	return []Finding{f}
+}

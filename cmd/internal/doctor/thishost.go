@@ -1,0 +1,92 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// ThisHost returns a Host whose functions look at the host, and the network namespace, of this process.
+func ThisHost() Host {
+	return Host{
+		Root: os.Geteuid() == 0, Interfaces: interfaces, ReadFile: os.ReadFile, Look: lookProgram, Run: runProgram, Owners: socketOwners,
+	}
+}
+
+// interfaces lists the devices of this host.
+func interfaces() ([]Interface, error) {
+	devices, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var all []Interface
+	for _, d := range devices {
+		_, notBridge := os.Stat("/sys/class/net/" + d.Name + "/bridge")
+		i := Interface{Name: d.Name, Bridge: notBridge == nil}
+		addrs, err := d.Addrs()
+		if err != nil {
+			continue // it went away just now
+		}
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				i.Addrs = append(i.Addrs, p.Addr().Unmap().WithZone(""))
+			}
+		}
+		all = append(all, i)
+	}
+	return all, nil
+}
+
+// lookProgram finds a program, also in the folders of root's programs, which are not in everybody's PATH.
+func lookProgram(program string) (string, error) {
+	path, err := exec.LookPath(program)
+	if err == nil || runtime.GOOS == "windows" {
+		return path, err
+	}
+	for _, folder := range []string{"/usr/sbin", "/sbin"} {
+		if path, err := exec.LookPath(filepath.Join(folder, program)); err == nil {
+			return path, nil
+		}
+	}
+	return "", err
+}
+
+// runProgram runs a program, and returns what it writes. Its error has what it says.
+func runProgram(ctx context.Context, program string, args ...string) (string, error) {
+	path, err := lookProgram(program)
+	if err != nil {
+		return "", err
+	}
+	out, err := exec.CommandContext(ctx, path, args...).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+		return string(out), fmt.Errorf("%s: %s", program, strings.TrimSpace(string(exit.Stderr)))
+	}
+	return string(out), err
+}
+
+// socketOwners returns the name of the program that has each socket, by inode, of all processes that let themselves be
+// seen.
+func socketOwners() map[string]string {
+	owners := map[string]string{}
+	descriptors, _ := filepath.Glob("/proc/[0-9]*/fd/*") // it fails for bad patterns only
+	for _, d := range descriptors {
+		target, err := os.Readlink(d)
+		inode, ok := strings.CutPrefix(target, "socket:[")
+		if err != nil || !ok {
+			continue
+		}
+		name, err := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(d)), "comm"))
+		if err == nil {
+			owners[strings.TrimSuffix(inode, "]")] = strings.TrimSpace(string(name))
+		}
+	}
+	return owners
+}

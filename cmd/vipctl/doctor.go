@@ -1,0 +1,143 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/doctor"
+	"vipd/cmd/internal/modes"
+	"vipd/cmd/internal/table"
+)
+
+func doctorVerb() *verb {
+	return &verb{
+		name: "doctor", brief: "what this host can do, what is in the way, and what mends it",
+		about: "Looks at this host as vipd finds it: which modes work, with the reason for each no; tools, kernel and sysctls; " +
+			"other programs that disturb; and how traffic for each VIP gets here. Each finding is ok, a note, a warning or a " +
+			"problem, with the reason and the command that mends it or shows more.\n\n" +
+			"Nothing is changed, and no daemon is needed; one that runs is asked for the mode in use and for its VIPs, and left " +
+			"alone. Without root much can't be seen, which is said. The exit code is 1 if there is a problem.",
+		example: "sudo vipctl doctor",
+		formats: []string{formTable, formJSON},
+		run:     runDoctor,
+	}
+}
+
+func runDoctor(c *call) error {
+	findings := doctor.Examine(c, c.examined())
+	var err error
+	if c.format == formJSON {
+		err = c.printJSON(findings)
+	} else {
+		err = c.print(c.findingsText(findings))
+	}
+	for _, f := range findings {
+		if f.Level == doctor.Problem && err == nil {
+			err = errReported
+		}
+	}
+	return err
+}
+
+// examined is this host, with what its vipd or else its configuration says.
+func (c *call) examined() doctor.Host {
+	h := doctor.ThisHost()
+	h.Modes, h.Config = modes.All(), config.Default()
+	file := c.flags.String("config")
+	h.ConfigFile = file
+	conf, problems, err := config.Load(file)
+	switch {
+	case err == nil:
+		h.Config = conf
+		for _, p := range problems {
+			if p.Severity == balancer.SeverityError && h.ConfigProblem == "" {
+				h.ConfigProblem = p.String()
+			}
+		}
+	case !errors.Is(err, fs.ErrNotExist) || file != defaultConfig:
+		h.ConfigProblem = oneLine(err.Error())
+	}
+	if c.askDaemon(&h) {
+		return h
+	}
+	d, err := readDefinitions(file)
+	if err != nil {
+		return h // what is wrong with the file is said already
+	}
+	mode, ok := modes.Find(h.Config.Mode)
+	if !ok {
+		mode = modes.Best()
+	}
+	for _, f := range d.compile("", mode.Capabilities(h.Config)) {
+		h.Frontends = append(h.Frontends, doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service})
+	}
+	return h
+}
+
+// askDaemon asks a running vipd for what it knows; false: none answers.
+func (c *call) askDaemon(h *doctor.Host) bool {
+	client, err := c.daemon()
+	if err == nil {
+		status, asking := client.Status(c)
+		frontends, listing := client.Frontends(c)
+		if err = errors.Join(asking, listing); err == nil {
+			h.Status = &status
+			for _, f := range frontends {
+				h.Frontends = append(h.Frontends, doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service})
+			}
+			return true
+		}
+		err = asking
+	}
+	if err != nil {
+		h.NoDaemon = oneLine(err.Error())
+	}
+	return false
+}
+
+// findingsText writes the findings of each check below its name, with reasons and commands.
+func (c *call) findingsText(findings []doctor.Finding) string {
+	const margin = 10
+	var b strings.Builder
+	check := ""
+	counts := map[doctor.Level]int{}
+	for _, f := range findings {
+		counts[f.Level]++
+		if f.Check != check {
+			check = f.Check
+			fmt.Fprintln(&b, check)
+		}
+		level := fmt.Sprintf("  %-*s", margin-2, f.Level)
+		for i, line := range table.Wrap(table.Line(f.What), 79-margin) {
+			if i == 0 {
+				b.WriteString(c.paint(level, levelStyle(f.Level)) + line + "\n")
+			} else {
+				fmt.Fprintf(&b, "%*s%s\n", margin, "", line)
+			}
+		}
+		for _, line := range table.Wrap(table.Line(f.Why), 77-margin) {
+			fmt.Fprintf(&b, "%*s%s\n", margin+2, "", c.paint(line, table.Faint))
+		}
+		if f.Mend != "" {
+			fmt.Fprintf(&b, "%*s$ %s\n", margin+2, "", table.Line(f.Mend))
+		}
+	}
+	fmt.Fprintf(&b, "%s, %s, %s\n", count(counts[doctor.Problem], "problem"), count(counts[doctor.Warning], "warning"), count(counts[doctor.Note], "note"))
+	return b.String()
+}
+
+func levelStyle(l doctor.Level) table.Style {
+	switch l {
+	case doctor.OK:
+		return table.Good
+	case doctor.Problem:
+		return table.Bad
+	case doctor.Warning:
+		return table.Notice
+	}
+	return table.Plain
+}
