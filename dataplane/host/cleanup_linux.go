@@ -72,15 +72,15 @@ func (c *cleaner) do(what string, do func() error) {
 // rules removes our chains, and the jumps to them, from one backend.
 func (c *cleaner) rules(tool ruleKernel, which string) {
 	g := c.host.guards[0] // the rules' names do not depend on the family
-	for _, p := range g.parts {
-		exists, err := tool.ChainExists(c.ctx, p.def.table, p.def.chain)
+	for _, p := range slices.Backward(g.parts) {
+		chains, err := g.remove(c.ctx, tool, p, true)
 		if err != nil {
 			c.note(err)
 			continue
 		}
-		if exists {
-			c.do(fmt.Sprintf("remove chain %s from table %s (%s)", p.def.chain, p.def.table, which), func() error {
-				return g.removeRules(c.ctx, tool, p)
+		if len(chains) > 0 {
+			c.do(fmt.Sprintf("remove from table %s (%s): chains %s", p.def.table, which, strings.Join(chains, ", ")), func() error {
+				return g.removePart(c.ctx, tool, p)
 			})
 		}
 	}
@@ -92,14 +92,12 @@ func (c *cleaner) ipsets() {
 		return
 	}
 	for _, g := range c.host.guards {
-		for _, p := range g.parts {
-			for _, m := range p.sets {
-				_, err := m.kernel.Header(m.name)
-				if err == nil {
-					c.do("destroy ipset "+m.name, func() error { return m.destroy(c.ctx) })
-				} else if !errors.Is(err, ipset.ErrNotFound) && !isUnsupported(err) {
-					c.note(err)
-				}
+		for _, m := range g.members {
+			_, err := m.kernel.Header(m.name)
+			if err == nil {
+				c.do("destroy ipset "+m.name, func() error { return m.destroy(c.ctx) })
+			} else if !errors.Is(err, ipset.ErrNotFound) && !isUnsupported(err) {
+				c.note(err)
 			}
 		}
 	}
@@ -138,7 +136,7 @@ func (c *cleaner) sysctls() {
 		}
 	}
 	if !c.dry {
-		_, err := restore(h.sys, h.ledger)
+		_, err := restoreSysctls(h.sys, h.ledger, slices.Collect(maps.Keys(h.ledger.Sysctls)))
 		c.note(err)
 	}
 }

@@ -129,7 +129,7 @@ func (h *Host) upDevice(name string) holder {
 	h.catchUp()
 	h.full, h.downed = full, false
 	index := link.Attrs().Index
-	h.view.devices[index] = device{name: name, up: true}
+	h.view.devices[index], h.relinked = device{name: name, up: true}, true
 	return holder{name: name, index: index, kind: madeDevice, ready: true}
 }
 

@@ -134,8 +134,11 @@ func readDevice(m *syscall.NetlinkMessage) (change, bool) {
 		device: device{up: flags&unix.IFF_UP != 0, loopback: flags&unix.IFF_LOOPBACK != 0, running: flags&unix.IFF_RUNNING != 0},
 	}
 	for _, a := range attributes {
-		if a.Attr.Type == unix.IFLA_IFNAME {
+		switch a.Attr.Type {
+		case unix.IFLA_IFNAME:
 			c.device.name = unix.ByteSliceToString(a.Value)
+		case unix.IFLA_MASTER:
+			c.device.master = int(binary.NativeEndian.Uint32(a.Value))
 		}
 	}
 	return c, true

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 
 	"vipd/balancer"
@@ -15,10 +16,9 @@ import (
 // ruleKernel is what changes rules; *xtables.Tool does it.
 type ruleKernel interface {
 	Restore(ctx context.Context, input string) error
-	EnsureJump(ctx context.Context, table, chain string, first bool, rule ...string) error
-	RemoveJumpsTo(ctx context.Context, table, chain string, targets ...string) ([]string, error)
+	Rules(ctx context.Context, table, chain string) ([]string, error)
+	HasJump(ctx context.Context, table, chain string, rule ...string) (bool, error)
 	ChainExists(ctx context.Context, table, chain string) (bool, error)
-	DeleteChains(ctx context.Context, table string, chains ...string) error
 }
 
 // guard is the guard of one family.
@@ -26,9 +26,10 @@ type ruleKernel interface {
 // Goals, and how each is met:
 //  1. Restrictions are in force before what they are for: entries of early sets follow the union of what is wanted and
 //     what is applied, and come in with prepare; what opens a port is in the others, which follow the intersection: it
-//     comes in with finish, and goes with prepare.
-//  2. Work is what changed: entries are counted by those who want them, and only differences reach the kernel.
-//  3. Nothing is there that nobody needs: a part exists while anybody wants something in its gate.
+//     comes in with finish, and goes with prepare. What an applied frontend is, nobody may know: its entries stay.
+//  2. Work is what changed: entries are counted by those who want them, and only differences reach the kernel. Rules
+//     change with the networks that cover all VIPs, and with the host's interfaces.
+//  3. Traffic for no VIP pays nearly nothing: see plan and cover.
 //  4. Without privilege or kernel support the rest of the host goes on: see problems.
 type guard struct {
 	family ipset.Family
@@ -39,155 +40,170 @@ type guard struct {
 	missing error
 	// others finds what may hold rules that an earlier process put into another backend.
 	others func(ctx context.Context, than ruleKernel) []ruleKernel
-	sets   setKernel // nil: there is no access to ipsets, for the reason err
-	err    error
-	log    *slog.Logger
-	parts  []*part
+	// count counts what uses chains of ours, for intact.
+	count useCounter
+	sets  setKernel // nil: there is no access to ipsets, for the reason err
+	err   error
+	log   *slog.Logger
+
+	members []*members
 	// held is the set of addresses that vipd added.
-	held *members
+	held  *members
+	parts []*part
+	// plan is what the rules are made for, and stale, that those in the kernel may be for another.
+	plan  plan
+	stale bool
+	// vips cover the frontends' addresses, holds those that vipd added.
+	vips, holds *cover
+	// unknown counts applied frontends of which nothing is known but where they are.
+	unknown map[ipset.Entry]int
+
+	// ready: the sets are there, and were compared; looked: it is known whether the kernel has anything of the guard.
+	ready, looked bool
+	// failed is why nothing can be had here; it is not tried again before the next resync. unsourced is why there are no
+	// source ranges.
+	failed, unsourced error
 }
 
 // part is a partDef in the kernel.
 type part struct {
-	def  partDef
-	sets []*members
-	// ready: the kernel has sets, chain and jumps.
-	ready bool
-	// looked: it is known whether the kernel has anything of the part.
-	looked bool
+	def partDef
+	// chains are those that the kernel has, and jumps what leads to them; nil: not compared yet.
+	chains []chain
+	jumps  []jump
 	// failed is why the part can't be had here; it is not tried again before the next resync.
 	failed error
 }
 
 // compose makes the parts of a guard that has all else.
-func (g *guard) compose() *guard {
-	for _, def := range parts() {
-		p := &part{def: def}
-		for _, s := range def.sets {
-			m := newMembers(s, g.sets, g.family)
-			if s.name == heldSet {
-				g.held = m
-			}
-			p.sets = append(p.sets, m)
+func (g *guard) compose(bit int, forward bool) *guard {
+	g.plan = plan{family: g.family, bits: newMarkBits(bit), forward: forward, sources: true}
+	g.vips, g.holds, g.unknown = newCover(), newCover(), map[ipset.Entry]int{}
+	for _, def := range setDefs() {
+		m := newMembers(def, g.sets, g.family)
+		g.members = append(g.members, m)
+		if def.early && def.entries != nil {
+			m.kept = func(e ipset.Entry) bool { return g.unknown[at(e)] > 0 }
 		}
-		g.parts = append(g.parts, p)
+	}
+	special := g.set(specialSet)
+	g.set(frontendsSet).veto = func(e ipset.Entry) bool { return special.count[e] > 0 || special.have[e] && special.kept(e) }
+	g.held = g.set(heldSet)
+	for _, def := range parts() {
+		g.parts = append(g.parts, &part{def: def})
 	}
 	return g
 }
 
+// at is the place of an entry, without the network that some sets have besides.
+func at(e ipset.Entry) ipset.Entry { return ipset.Entry{Addr: e.Addr, Proto: e.Proto, Port: e.Port} }
+
+func (g *guard) set(name string) *members {
+	return g.members[slices.IndexFunc(g.members, func(m *members) bool { return m.def.name == name })]
+}
+
 // want counts f by times more among what is wanted or what is applied.
 func (g *guard) want(f *balancer.Frontend, by int, applied bool) {
-	for _, p := range g.parts {
-		for _, m := range p.sets {
-			if m.def.entries == nil {
-				continue
-			}
-			for _, e := range m.def.entries(f) {
-				if applied || m.def.early {
-					m.want(e, by)
-				} else {
-					m.ask(e, by)
-				}
+	if f.Addr.IsLoopback() {
+		return
+	}
+	if applied && f.Service == "" {
+		g.unknown[place(f)] += by
+	}
+	g.vips.want(f.Addr, by)
+	for _, m := range g.members {
+		if m.def.entries == nil {
+			continue
+		}
+		for _, e := range m.def.entries(f) {
+			if applied || m.def.early {
+				m.want(e, by)
+			} else {
+				m.ask(e, by)
 			}
 		}
 	}
 }
+
+// hold counts an address that vipd adds.
+func (g *guard) hold(a netip.Addr, by int) {
+	g.held.want(ipset.Entry{Addr: a}, by)
+	g.holds.want(a, by)
+}
+
+// connect sets the interfaces that packets are forwarded between.
+func (g *guard) connect(names []string) {
+	if !g.plan.forward {
+		names = nil
+	}
+	if !slices.Equal(g.plan.interfaces, names) {
+		g.plan.interfaces, g.stale = names, true
+	}
+}
+
+// setForward says whether the mode forwards packets, and reports whether that is news.
+func (g *guard) setForward(forward bool) bool {
+	if g.plan.forward == forward {
+		return false
+	}
+	g.plan.forward, g.stale = forward, true
+	g.found = nil // more has to be tried
+	return true
+}
+
+// needed reports whether there is anything to guard.
+func (g *guard) needed() bool { return len(g.set(frontendsSet).count) > 0 || len(g.held.count) > 0 }
+
+// wants reports whether the guard has any use for the part.
+func (g *guard) wants(p *part) bool { return g.plan.forward || !p.def.forward }
 
 // prepare puts in force what restricts, and closes what shall not be open any more.
 func (g *guard) prepare(ctx context.Context) error {
 	if !isUnsupported(g.missing) {
 		g.missing = nil
 	}
-	return g.each(func(p *part) error {
-		switch {
-		case p.needed():
-		case p.sets[0].def.early: // what is applied may need it still
-			return nil
-		default:
-			return g.leave(ctx, p)
-		}
-		if err := g.install(ctx, p); err != nil {
-			return err
-		}
-		for _, m := range slices.Backward(p.sets) { // the gate last: exceptions before the rule
-			change := m.withdraw
-			if m.def.early {
-				change = m.fill
-			}
-			if err := change(); err != nil {
-				return err
-			}
-		}
+	if !g.needed() { // what is applied may need it still
 		return nil
-	})
-}
-
-// rules returns what changes rules.
-func (g *guard) rules(ctx context.Context) (ruleKernel, error) {
-	if g.found != nil || g.missing != nil {
-		return g.found, g.missing
 	}
-	tool, err := g.tool(ctx)
-	if err == nil {
-		g.found = tool
-	}
-	g.missing = err
-	return g.found, err
+	return g.note(g.establish(ctx))
 }
 
 // finish opens what was applied, and removes what nobody needs.
 func (g *guard) finish(ctx context.Context) error {
-	return g.each(func(p *part) error {
-		if !p.needed() {
-			return g.leave(ctx, p)
-		}
-		if err := g.install(ctx, p); err != nil {
-			return err
-		}
-		for _, m := range slices.Backward(p.sets) {
-			if err := m.fill(); err != nil {
-				return err
-			}
-		}
-		for _, m := range p.sets {
-			if err := m.trim(); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// each calls do for every part that has not failed, and notes failures. Those that trying again won't mend are problems,
-// not errors. Where somebody else has the lock of the tables the other parts are not tried: each would wait for it.
-func (g *guard) each(do func(*part) error) error {
-	var all []error
-	for _, p := range g.parts {
-		if p.failed != nil {
-			continue
-		}
-		err := do(p)
-		switch {
-		case err == nil:
-		case isUnsupported(err):
-			p.failed = err
-		default:
-			p.ready, p.looked = false, false // compare in full next time
-			all = append(all, fmt.Errorf("putting up the part %s of the guard: %w", p.def.name, err))
-			if xtables.IsBusy(err) {
-				return errors.Join(all...)
-			}
-		}
+	if !g.needed() {
+		return g.note(g.leave(ctx))
 	}
-	return errors.Join(all...)
+	err := g.note(g.establish(ctx))
+	if err != nil || g.failed != nil {
+		return err
+	}
+	return g.note(g.settle())
 }
 
-// needed reports whether the part has anything to do.
-func (p *part) needed() bool { return !p.sets[0].empty() }
+// note keeps what trying again won't mend for problems, and has all else compared in full the next time.
+func (g *guard) note(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case isUnsupported(err):
+		g.failed = err
+		return nil
+	}
+	g.forget()
+	return fmt.Errorf("putting up the guard (%s): %w", g.family, err)
+}
 
-// install makes sets, chain and jumps, and compares the sets with what is wanted.
-func (g *guard) install(ctx context.Context, p *part) error {
-	if p.ready {
+// forget has all compared in full.
+func (g *guard) forget() {
+	g.ready, g.looked = false, false
+	for _, p := range g.parts {
+		p.chains, p.jumps = nil, nil
+	}
+}
+
+// establish makes sets and rules, and puts in what restricts.
+func (g *guard) establish(ctx context.Context) error {
+	if g.failed != nil {
 		return nil
 	}
 	if g.sets == nil {
@@ -197,147 +213,233 @@ func (g *guard) install(ctx context.Context, p *part) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range p.sets {
+	if !g.ready {
+		if err := g.makeSets(ctx, tool); err != nil {
+			return err
+		}
+	}
+	if err := g.restrict(); err != nil {
+		return err
+	}
+	g.cover(!g.ready)
+	for _, p := range g.parts {
+		if err := g.bring(ctx, tool, p); err != nil {
+			return err
+		}
+	}
+	if !g.looked {
+		if err := g.removeOthers(ctx, tool); err != nil {
+			return err
+		}
+	}
+	g.ready, g.looked, g.stale = true, true, false
+	return nil
+}
+
+// rules returns what changes rules.
+func (g *guard) rules(ctx context.Context) (ruleKernel, error) {
+	if g.found != nil || g.missing != nil {
+		return g.found, g.missing
+	}
+	tool, err := g.tool(ctx)
+	g.missing = err
+	if err != nil {
+		return nil, err
+	}
+	if g.plan.forward {
+		if err := g.try(ctx, tool); err != nil {
+			g.missing = err
+			return nil, err
+		}
+	}
+	g.found = tool
+	return tool, nil
+}
+
+// makeSets makes sure that the sets are there, and compares them.
+func (g *guard) makeSets(ctx context.Context, tool ruleKernel) error {
+	g.unsourced = nil
+	for _, m := range g.members {
 		err := m.create()
 		if errors.Is(err, ipset.ErrDifferent) { // left by another version
-			if err = g.removeRules(ctx, tool, p); err == nil {
+			if err = g.removeRules(ctx, tool); err == nil {
 				err = errors.Join(m.destroy(ctx), m.create())
 			}
 		}
+		if m.def.optional && errors.Is(err, ipset.ErrUnsupported) {
+			g.unsourced, err = err, nil
+		}
 		if err != nil {
 			return err
 		}
 	}
-	if err := tool.Restore(ctx, p.def.restore(g.family)); err != nil {
-		return err
+	if sources := g.unsourced == nil; g.plan.sources != sources {
+		g.plan.sources, g.stale = sources, true
 	}
-	for _, base := range p.def.bases {
-		if err := tool.EnsureJump(ctx, p.def.table, base, true, p.def.jump(g.family)...); err != nil {
-			return err
-		}
-	}
-	if !p.looked {
-		if err := g.removeOthers(ctx, tool, p); err != nil {
-			return err
-		}
-	}
-	p.ready, p.looked = true, true
-	g.log.Debug("put up a part of the guard", "part", p.def.name, "family", g.family)
 	return nil
 }
 
-// leave removes the part if it may be there.
-func (g *guard) leave(ctx context.Context, p *part) error {
-	if g.sets == nil || p.looked && !p.ready {
-		return nil
-	}
-	if !p.ready {
-		present, err := p.present()
-		if err != nil {
-			return err
-		}
-		if p.looked = !present; !present {
-			return nil
-		}
-	}
-	tool, err := g.rules(ctx)
-	if err != nil {
-		return err
-	}
-	if err := g.remove(ctx, tool, p); err != nil {
-		return err
-	}
-	p.ready, p.looked = false, true
-	g.log.Debug("removed a part of the guard", "part", p.def.name, "family", g.family)
-	return nil
-}
+// has reports whether the set is there.
+func (g *guard) has(m *members) bool { return !m.def.optional || g.plan.sources }
 
-// present looks whether any of the part's sets is there.
-func (p *part) present() (bool, error) {
-	for _, m := range p.sets {
-		_, err := m.kernel.Header(m.name)
-		switch {
-		case err == nil:
-			return true, nil
-		case !errors.Is(err, ipset.ErrNotFound):
-			return false, err
+// restrict puts in what restricts, and takes out what must not be there when others are applied.
+func (g *guard) restrict() error {
+	for _, m := range slices.Backward(g.members) { // exceptions before rules
+		if m.def.early && g.has(m) {
+			if err := m.fill(); err != nil {
+				return err
+			}
 		}
-	}
-	return false, nil
-}
-
-// remove removes rules, then sets.
-func (g *guard) remove(ctx context.Context, tool ruleKernel, p *part) error {
-	if err := g.removeRules(ctx, tool, p); err != nil {
-		return err
-	}
-	if !p.looked {
-		if err := g.removeOthers(ctx, tool, p); err != nil {
-			return err
-		}
-	}
-	for _, m := range p.sets {
-		if err := m.destroy(ctx); err != nil {
+		if err := m.withdraw(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// removeRules removes the jumps, then the chain.
-func (g *guard) removeRules(ctx context.Context, tool ruleKernel, p *part) error {
-	exists, err := tool.ChainExists(ctx, p.def.table, p.def.chain)
-	if err != nil || !exists {
-		return err
-	}
-	for _, base := range p.def.bases {
-		if _, err := tool.RemoveJumpsTo(ctx, p.def.table, base, p.def.chain); err != nil {
-			return err
+// settle puts in what was applied, and takes out what nobody wants.
+func (g *guard) settle() error {
+	for _, m := range slices.Backward(g.members) {
+		if g.has(m) {
+			if err := m.fill(); err != nil {
+				return err
+			}
 		}
 	}
-	return tool.DeleteChains(ctx, p.def.table, p.def.chain)
-}
-
-// removeOthers removes the part's rules from all backends but that of tool.
-func (g *guard) removeOthers(ctx context.Context, tool ruleKernel, p *part) error {
-	for _, other := range g.others(ctx, tool) {
-		if err := g.removeRules(ctx, other, p); err != nil {
-			return err
+	for _, m := range g.members {
+		if g.has(m) {
+			if err := m.trim(); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// intact looks at the headers of the sets of every part that is there.
+// cover makes the rules' networks contain all that the sets hold or shall hold. They may shrink where all is compared.
+func (g *guard) cover(shrink bool) {
+	follow := (*cover).follow
+	if shrink {
+		follow = (*cover).shrink
+	}
+	vips := follow(g.vips, addresses(g.set(frontendsSet), g.set(specialSet)))
+	holds := follow(g.holds, addresses(g.held))
+	if vips || holds {
+		g.plan.vips, g.plan.held, g.stale = g.vips.prefixes, g.holds.prefixes, true
+	}
+}
+
+// addresses are those in sets.
+func addresses(sets ...*members) func(yield func(netip.Addr) bool) {
+	return func(yield func(netip.Addr) bool) {
+		for _, m := range sets {
+			for e := range m.have {
+				if !yield(e.Addr) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// intact looks for entries, rules and jumps that are gone, by counts alone.
 func (g *guard) intact() (string, error) {
-	for _, p := range g.parts {
-		if !p.ready {
+	if !g.ready || g.failed != nil {
+		return "", nil
+	}
+	for _, m := range g.members {
+		if !g.has(m) {
 			continue
 		}
-		for i, m := range p.sets {
-			if reason, err := m.intact(p.def.references(i, g.family)); reason != "" || err != nil {
-				return reason, err
-			}
+		n := 0
+		for _, p := range g.parts {
+			n += references(p.chains, m.name)
+		}
+		if reason, err := m.intact(n); reason != "" || err != nil {
+			return reason, err
+		}
+	}
+	for _, p := range g.parts {
+		if reason, err := g.intactPart(p); reason != "" || err != nil {
+			return reason, err
 		}
 	}
 	return "", nil
 }
 
+func (g *guard) intactPart(p *part) (string, error) {
+	if p.chains == nil {
+		return "", nil
+	}
+	want := make(map[string]int, len(p.chains))
+	for _, c := range p.chains {
+		want[c.name] = uses(p.chains, p.jumps, c.name)
+	}
+	chain, err := g.count.differs(g.found, p.def.table, want)
+	if err != nil || chain == "" {
+		return "", err
+	}
+	return fmt.Sprintf("rules of chain %s in table %s (%s), or jumps to it, were changed", chain, p.def.table, g.family), nil
+}
+
 // resync makes the next prepare and finish compare in full.
 func (g *guard) resync() {
-	g.found, g.missing = nil, nil
+	g.found, g.missing, g.failed = nil, nil, nil
 	for _, p := range g.parts {
-		p.ready, p.looked, p.failed = false, false, nil
+		p.failed = nil
+	}
+	g.forget()
+}
+
+// loss is what is the matter while some of the guard can't be had.
+type loss struct {
+	// part is the part that it needs; "": any.
+	part string
+	// set is the set in which something has to be wanted for it to matter; forward: it matters to modes that forward.
+	set      string
+	forward  bool
+	severity balancer.Severity
+	text     string
+}
+
+func losses() []loss {
+	return []loss{
+		{"held addresses", heldSet, false, balancer.SeverityWarning, "addresses that vipd holds answer on every port that this host listens on"},
+		{"marks", restrictedSet, false, balancer.SeverityError, "source_ranges are not enforced"},
+		{"marks", silentSet, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
+		{"verdicts", rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
+		{"marks", frontendsSet, true, balancer.SeverityError, "services' connections are not recognised: replies miss this node where it has to be their source, and a policy DROP stops them"},
+		{"verdicts", frontendsSet, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP, nor for clients and endpoints behind one interface"},
+		{"masquerade", frontendsSet, true, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
 	}
 }
 
-// problems says which parts can't be had while they are needed.
+// problems says what can't be had while it is needed.
 func (g *guard) problems() []balancer.Problem {
 	var out []balancer.Problem
-	for _, p := range g.parts {
-		if p.failed != nil && p.needed() {
-			out = append(out, balancer.Problem{Severity: p.def.severity, Text: fmt.Sprintf("%s (%s): %v", p.def.loss, g.family, p.failed)})
+	for _, l := range losses() {
+		m := g.set(l.set)
+		if len(m.count) == 0 && len(m.asked) == 0 || l.forward && !g.plan.forward {
+			continue
+		}
+		err := g.failed
+		if l.set == restrictedSet {
+			err = errors.Join(err, g.unsourced)
+		}
+		for _, p := range g.parts {
+			if p.def.name == l.part {
+				err = errors.Join(err, p.failed)
+			}
+		}
+		if err != nil {
+			out = append(out, balancer.Problem{Severity: l.severity, Text: fmt.Sprintf("%s (%s): %v", l.text, g.family, err)})
 		}
 	}
 	return out
+}
+
+// isRefused reports whether err says that iptables or the kernel does not take our rules, which are always the same.
+func isRefused(err error) bool {
+	var op *xtables.OpError
+	return errors.As(err, &op) && !xtables.IsBusy(err)
 }

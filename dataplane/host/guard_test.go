@@ -34,6 +34,7 @@ func newKernel(t *testing.T) *kernel {
 		t: t, sets: map[string]map[ipset.Entry]bool{}, kinds: map[string]ipset.Kind{},
 		chains: map[string][]string{
 			"filter INPUT": nil, "filter FORWARD": nil, "filter OUTPUT": nil, "mangle PREROUTING": nil, "mangle OUTPUT": nil,
+			"nat POSTROUTING": nil,
 		},
 	}
 }
@@ -129,52 +130,81 @@ func (k *kernel) Header(set string) (ipset.Header, error) {
 	return ipset.Header{Kind: k.kinds[set], Elements: len(k.sets[set]), References: k.users("--match-set " + set + " ")}, nil
 }
 
+// Restore carries out each block as a transaction: all of it or nothing.
 func (k *kernel) Restore(_ context.Context, input string) error {
 	if err := k.op(); err != nil {
 		return err
 	}
 	table := ""
+	var chains map[string][]string
 	for line := range strings.Lines(input) {
 		line = strings.TrimSpace(line)
+		words := strings.SplitN(line, " ", 3)
+		chain := table + " "
+		if len(words) > 1 {
+			chain += words[1]
+		}
 		switch {
 		case line[0] == '*':
-			table = line[1:]
-		case line[0] == ':':
-			k.chains[table+" "+strings.Fields(line[1:])[0]] = nil
-		case strings.HasPrefix(line, "-A "):
-			words := strings.SplitN(line, " ", 3)
-			for i, w := range strings.Fields(line) {
-				if w == "--match-set" && k.sets[strings.Fields(line)[i+1]] == nil {
-					return fmt.Errorf("the set of %q does not exist", line)
-				}
+			table, chains = line[1:], map[string][]string{}
+			for c, rules := range k.chains {
+				chains[c] = slices.Clone(rules)
 			}
-			chain := table + " " + words[1]
-			k.chains[chain] = append(k.chains[chain], words[2])
+		case line[0] == ':':
+			chains[table+" "+words[0][1:]] = nil
+		case words[0] == "-A":
+			chains[chain] = append(chains[chain], words[2])
+		case words[0] == "-I":
+			chains[chain] = slices.Insert(chains[chain], 0, strings.TrimPrefix(words[2], "1 "))
+		case words[0] == "-D":
+			i := slices.Index(chains[chain], words[2])
+			if i < 0 {
+				return fmt.Errorf("%q: there is no such rule", line)
+			}
+			chains[chain] = slices.Delete(chains[chain], i, i+1)
+		case words[0] == "-X":
+			if _, ok := chains[chain]; !ok {
+				return fmt.Errorf("%q: there is no such chain", line)
+			}
+			delete(chains, chain)
+		case line == "COMMIT":
+			if err := k.check(chains); err != nil {
+				return err
+			}
+			k.chains = chains
 		}
 	}
 	return nil
 }
 
-func (k *kernel) EnsureJump(_ context.Context, table, chain string, _ bool, rule ...string) error {
-	if err := k.op(); err != nil {
-		return err
-	}
-	c, text := table+" "+chain, strings.Join(rule, " ")
-	if !slices.Contains(k.chains[c], text) {
-		k.chains[c] = slices.Insert(k.chains[c], 0, text)
+// check refuses rules that lead nowhere, or look at sets that are not there.
+func (k *kernel) check(chains map[string][]string) error {
+	for in, rules := range chains {
+		table, _, _ := strings.Cut(in, " ")
+		for _, r := range rules {
+			words := strings.Fields(r)
+			for i, w := range words {
+				if w == "--match-set" && k.sets[words[i+1]] == nil {
+					return fmt.Errorf("the set of %q does not exist", r)
+				}
+				if w == "-j" || w == "-g" {
+					_, ok := chains[table+" "+words[i+1]]
+					if !ok && strings.HasPrefix(words[i+1], "VIPD-") {
+						return fmt.Errorf("the chain of %q does not exist", r)
+					}
+				}
+			}
+		}
 	}
 	return nil
 }
 
-func (k *kernel) RemoveJumpsTo(_ context.Context, table, chain string, targets ...string) ([]string, error) {
-	if err := k.op(); err != nil {
-		return nil, err
-	}
-	c := table + " " + chain
-	k.chains[c] = slices.DeleteFunc(k.chains[c], func(r string) bool {
-		return slices.ContainsFunc(targets, func(t string) bool { return strings.HasSuffix(r, "-j "+t) })
-	})
-	return nil, nil
+func (k *kernel) Rules(_ context.Context, table, chain string) ([]string, error) {
+	return slices.Clone(k.chains[table+" "+chain]), k.op()
+}
+
+func (k *kernel) HasJump(_ context.Context, table, chain string, rule ...string) (bool, error) {
+	return slices.Contains(k.chains[table+" "+chain], strings.Join(rule, " ")), k.op()
 }
 
 func (k *kernel) ChainExists(_ context.Context, table, chain string) (bool, error) {
@@ -182,147 +212,239 @@ func (k *kernel) ChainExists(_ context.Context, table, chain string) (bool, erro
 	return ok, k.op()
 }
 
-func (k *kernel) DeleteChains(_ context.Context, table string, chains ...string) error {
-	if err := k.op(); err != nil {
-		return err
-	}
-	for _, c := range chains {
-		if k.users("-j "+c+" ") > 0 {
-			return fmt.Errorf("chain %s is in use", c)
+// differs counts what uses chains, as both backends do.
+func (k *kernel) differs(_ ruleKernel, table string, want map[string]int) (string, error) {
+	var all []chain
+	for name, rules := range k.chains {
+		if name, ok := strings.CutPrefix(name, table+" "); ok {
+			all = append(all, chain{name, rules})
 		}
-		delete(k.chains, table+" "+c)
 	}
-	return nil
+	for name, n := range want {
+		if uses(all, nil, name) != n {
+			return name, k.op()
+		}
+	}
+	return "", k.op()
 }
 
-func guardOver(k *kernel, family ipset.Family) *guard {
+func (k *kernel) close() {}
+
+func guardOver(k *kernel, forward bool) *guard {
 	g := &guard{
-		family: family, sets: k, log: slog.New(slog.DiscardHandler),
+		family: ipset.IPv4, sets: k, log: slog.New(slog.DiscardHandler), count: k,
 		tool:   func(context.Context) (ruleKernel, error) { return k, k.op() },
 		others: func(context.Context, ruleKernel) []ruleKernel { return nil },
 	}
-	return g.compose()
+	return g.compose(14, forward)
 }
 
-// wanted is the specification: the entries of every set, from scratch.
-func wanted(want, applied map[balancer.Key]*balancer.Frontend, held map[netip.Addr]bool) map[string]map[ipset.Entry]bool {
-	all := map[string]map[ipset.Entry]bool{}
-	for _, def := range parts() {
-		for i, s := range def.sets {
-			collect := func(frontends map[balancer.Key]*balancer.Frontend) map[ipset.Entry]bool {
-				entries := map[ipset.Entry]bool{}
-				for _, f := range frontends {
-					for _, e := range s.entries(f) {
-						entries[e] = true
-					}
-				}
-				return entries
-			}
-			entries := map[ipset.Entry]bool{}
-			nobody := false // passes the gate
-			switch {
-			case s.name == heldSet:
-				for a := range held {
-					entries[ipset.Entry{Addr: a}] = true
-				}
-				nobody = len(entries) == 0
-			case s.early:
-				entries = collect(want)
-				maps.Copy(entries, collect(applied))
-				nobody = len(entries) == 0
-			default:
-				entries = collect(want)
-				nobody = len(entries) == 0
-				both := collect(applied)
-				maps.DeleteFunc(entries, func(e ipset.Entry, _ bool) bool { return !both[e] })
-			}
-			if i == 0 && nobody {
-				break // so the part is not there
-			}
-			all[setName(s.name, ipset.IPv4)] = entries
+type entries = map[ipset.Entry]bool
+
+// history is a guard with what was asked of it.
+type history struct {
+	t             *testing.T
+	seed          uint64
+	step          int
+	r             *rand.Rand
+	k             *kernel
+	g             *guard
+	want, applied map[balancer.Key]*balancer.Frontend
+	held          map[netip.Addr]bool
+}
+
+// specified is the specification: the entries of every set, from scratch, and those that may be there besides, because
+// nobody knows what the frontend at their place is.
+func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (all, besides map[string]entries) {
+	all, besides = map[string]entries{}, map[string]entries{}
+	if len(want)+len(applied)+len(h.held) == 0 {
+		return all, besides // the guard is not there
+	}
+	unknown := map[ipset.Entry]bool{}
+	for _, f := range applied {
+		if f.Service == "" {
+			unknown[place(f)] = true
 		}
 	}
-	return all
+	for _, s := range setDefs() {
+		name := setName(s.name, ipset.IPv4)
+		collect := func(frontends map[balancer.Key]*balancer.Frontend) entries {
+			all := entries{}
+			for _, f := range frontends {
+				for _, e := range s.entries(f) {
+					all[e] = true
+				}
+			}
+			return all
+		}
+		all[name], besides[name] = entries{}, entries{}
+		switch {
+		case s.name == heldSet:
+			for a := range h.held {
+				all[name][ipset.Entry{Addr: a}] = true
+			}
+		case s.early:
+			all[name] = collect(want)
+			maps.Copy(all[name], collect(applied))
+			for e := range h.k.sets[name] {
+				besides[name][e] = unknown[at(e)]
+			}
+		default:
+			both := collect(applied)
+			all[name] = collect(want)
+			maps.DeleteFunc(all[name], func(e ipset.Entry, _ bool) bool { return !both[e] })
+		}
+	}
+	plain := all[setName(frontendsSet, ipset.IPv4)]
+	for _, of := range []map[string]entries{all, besides} {
+		for e, is := range of[setName(specialSet, ipset.IPv4)] {
+			if is && (all[setName(specialSet, ipset.IPv4)][e] || h.k.sets[setName(specialSet, ipset.IPv4)][e]) {
+				delete(plain, e)
+			}
+		}
+	}
+	return all, besides
 }
 
 // TestGuardHistories holds the sets to the specification over random histories of wanted and applied states, with
 // failing operations, restarts and damage, and what others have to what it was.
 func TestGuardHistories(t *testing.T) {
 	for seed := range uint64(200) {
-		r := rand.New(rand.NewPCG(seed, 3))
-		k := newKernel(t)
-		k.chains["filter INPUT"] = []string{"-j FOREIGN"}
-		k.sets["foreign"] = map[ipset.Entry]bool{}
-		g := guardOver(k, ipset.IPv4)
-		want, applied, held := map[balancer.Key]*balancer.Frontend{}, map[balancer.Key]*balancer.Frontend{}, map[netip.Addr]bool{}
-		for step := range 40 {
-			k.fail = nil
-			if r.IntN(3) == 0 {
-				k.fail = func() error {
-					if r.IntN(6) == 0 {
+		h := &history{
+			t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 3)), k: newKernel(t), want: map[balancer.Key]*balancer.Frontend{},
+			applied: map[balancer.Key]*balancer.Frontend{}, held: map[netip.Addr]bool{},
+		}
+		h.k.chains["filter INPUT"] = []string{"-j FOREIGN"}
+		h.k.sets["foreign"] = map[ipset.Entry]bool{}
+		h.restart()
+		for h.step = range 40 {
+			h.k.fail = nil
+			if h.r.IntN(3) == 0 {
+				h.k.fail = func() error {
+					if h.r.IntN(12) == 0 {
 						return errors.New("a fault")
 					}
 					return nil
 				}
 			}
-			switch r.IntN(12) {
-			case 0: // a restart: another guard over what is there
-				g = guardOver(k, ipset.IPv4)
-				for a := range held {
-					g.held.want(ipset.Entry{Addr: a}, 1)
-				}
-				for _, f := range want {
-					g.want(f, 1, false)
-				}
-				for _, f := range applied {
-					g.want(f, 1, true)
-				}
-			case 1: // damage, noticed
-				for _, entries := range k.sets {
-					for e := range entries {
-						if r.IntN(3) == 0 {
-							delete(entries, e)
-						}
-					}
-				}
-				g.resync()
-			}
-			edit(r, g, want)
-			a := netip.AddrFrom4([4]byte{10, 96, 0, byte(r.IntN(3))})
-			if by := 1; held[a] {
-				delete(held, a)
-				g.held.want(ipset.Entry{Addr: a}, -by)
-			} else {
-				held[a] = true
-				g.held.want(ipset.Entry{Addr: a}, by)
-			}
-			if err := g.prepare(t.Context()); err == nil {
-				checkPrepared(t, seed, step, k, wanted(want, applied, held), wanted(want, want, held))
-			}
-			if r.IntN(4) > 0 {
-				follow(r, g, applied, want)
-			}
-			if err := g.finish(t.Context()); err != nil {
-				continue
-			}
-			got := maps.Clone(k.sets)
-			delete(got, "foreign")
-			if want := wanted(want, applied, held); !maps.EqualFunc(got, want, maps.Equal) {
-				t.Fatalf("seed %d step %d: sets got\n%v\nwant\n%v", seed, step, got, want)
-			}
-			checkRules(t, seed, step, k)
-			k.fail = nil
-			if reason, err := g.intact(); reason != "" || err != nil {
-				t.Fatalf("seed %d step %d: not intact: %q, %v", seed, step, reason, err)
+			h.round()
+		}
+	}
+}
+
+// restart makes another guard over what is there.
+func (h *history) restart() {
+	h.g = guardOver(h.k, h.r.IntN(2) == 0)
+	for a := range h.held {
+		h.g.hold(a, 1)
+	}
+	for _, f := range h.want {
+		h.g.want(f, 1, false)
+	}
+	for _, f := range h.applied {
+		h.g.want(f, 1, true)
+	}
+}
+
+// damage takes entries, rules and jumps away.
+func (h *history) damage() {
+	for set, entries := range h.k.sets {
+		for e := range entries {
+			if set != "foreign" && h.r.IntN(3) == 0 {
+				delete(entries, e)
 			}
 		}
 	}
+	for chain, rules := range h.k.chains {
+		h.k.chains[chain] = slices.DeleteFunc(rules, func(r string) bool { return strings.Contains(r, "VIPD-") && h.r.IntN(3) == 0 })
+	}
+}
+
+// round makes one round of the engine.
+func (h *history) round() {
+	switch h.r.IntN(12) {
+	case 0:
+		h.restart()
+	case 1:
+		h.damage()
+		h.g.resync()
+	case 2:
+		h.g.setForward(!h.g.plan.forward)
+	case 3:
+		h.g.connect([][]string{{"eth0"}, {"eth0", "eth1"}}[h.r.IntN(2)])
+	}
+	edit(h.r, h.g, h.want)
+	a := netip.AddrFrom4([4]byte{10, 96, byte(h.r.IntN(3)), byte(h.r.IntN(3))})
+	by := 1
+	if h.held[a] {
+		by = -1
+		delete(h.held, a)
+	} else {
+		h.held[a] = true
+	}
+	h.g.hold(a, by)
+	if h.g.prepare(h.t.Context()) == nil && h.g.needed() {
+		h.checkPrepared()
+	}
+	if h.r.IntN(4) > 0 {
+		follow(h.r, h.g, h.applied, h.want)
+	}
+	if h.g.finish(h.t.Context()) != nil {
+		return
+	}
+	all, besides := h.specified(h.want, h.applied)
+	got := maps.Clone(h.k.sets)
+	delete(got, "foreign")
+	for name := range got {
+		want := maps.Clone(all[name])
+		for e, may := range besides[name] {
+			if may && got[name][e] && want != nil {
+				want[e] = true
+			}
+		}
+		if !maps.Equal(got[name], want) {
+			h.fatalf("set %s got\n%v\nwant\n%v", name, got[name], want)
+		}
+	}
+	if len(got) != len(all) {
+		h.fatalf("sets got\n%v\nwant\n%v", got, all)
+	}
+	h.checkRules()
+	h.k.fail = nil
+	if reason, err := h.g.intact(); reason != "" || err != nil {
+		h.fatalf("not intact: %q, %v", reason, err)
+	}
+	if h.r.IntN(16) == 0 {
+		h.checkNoticed()
+	}
+}
+
+// checkNoticed takes away one rule or jump of ours, and puts it back.
+func (h *history) checkNoticed() {
+	h.t.Helper()
+	for chain, rules := range h.k.chains {
+		for i, r := range rules {
+			if !strings.Contains(r+chain, "VIPD-") {
+				continue
+			}
+			h.k.chains[chain] = slices.Delete(slices.Clone(rules), i, i+1)
+			if reason, err := h.g.intact(); reason == "" || err != nil {
+				h.fatalf("without the rule %q of %s: %q, %v", r, chain, reason, err)
+			}
+			h.k.chains[chain] = rules
+		}
+	}
+}
+
+func (h *history) fatalf(format string, args ...any) {
+	h.t.Helper()
+	h.t.Fatalf("seed %d step %d: %s", h.seed, h.step, fmt.Sprintf(format, args...))
 }
 
 // edit makes random frontends come, change and go.
 func edit(r *rand.Rand, g *guard, frontends map[balancer.Key]*balancer.Frontend) {
 	for range r.IntN(4) {
-		f := frontend(fmt.Sprintf("10.96.0.%d:%d", r.IntN(3), 80+r.IntN(3)))
+		f := frontend(fmt.Sprintf("10.%d.0.%d:%d", 96+r.IntN(6), r.IntN(3), 80+r.IntN(2)))
 		if r.IntN(3) == 0 {
 			sources([]string{"10.0.0.0/8", "0.0.0.0/0", "192.0.2.0/24", "fd00::/8"}[r.IntN(4)], "198.51.100.7/32")(f)
 		}
@@ -335,6 +457,7 @@ func edit(r *rand.Rand, g *guard, frontends map[balancer.Key]*balancer.Frontend)
 			f.Backends[0].State = balancer.Draining
 		}
 		f.NodePort = r.IntN(4) == 0
+		f.SNAT = []balancer.SNAT{balancer.AutoSNAT, balancer.AutoSNAT, balancer.AlwaysSNAT, balancer.NeverSNAT}[r.IntN(4)]
 		if old := frontends[f.Key]; old != nil {
 			g.want(old, -1, false)
 			delete(frontends, f.Key)
@@ -364,55 +487,89 @@ func follow(r *rand.Rand, g *guard, applied, want map[balancer.Key]*balancer.Fro
 
 // checkPrepared holds every early entry to being there after prepare, and every other to being what is wanted: what is
 // to serve is not rejected, and what is not to serve is not open.
-func checkPrepared(t *testing.T, seed uint64, step int, k *kernel, all, asked map[string]map[ipset.Entry]bool) {
-	t.Helper()
-	for _, def := range parts() {
-		for _, s := range def.sets {
-			name := setName(s.name, ipset.IPv4)
-			if s.early {
-				for e := range all[name] {
-					if !k.sets[name][e] {
-						t.Fatalf("seed %d step %d: after prepare, %s lacks %v", seed, step, s.name, e)
-					}
+func (h *history) checkPrepared() {
+	h.t.Helper()
+	all, _ := h.specified(h.want, h.applied)
+	asked, _ := h.specified(h.want, h.want)
+	for _, s := range setDefs() {
+		name := setName(s.name, ipset.IPv4)
+		if s.early {
+			for e := range all[name] {
+				if !h.k.sets[name][e] {
+					h.fatalf("after prepare, %s lacks %v", s.name, e)
 				}
-				continue
 			}
-			for e := range k.sets[name] {
-				if !asked[name][e] && all[setName(def.sets[0].name, ipset.IPv4)] != nil {
-					t.Fatalf("seed %d step %d: after prepare, %s still has %v", seed, step, s.name, e)
-				}
+			continue
+		}
+		for e := range h.k.sets[name] {
+			if !asked[name][e] {
+				h.fatalf("after prepare, %s still has %v", s.name, e)
 			}
 		}
 	}
+	// What is special must not be taken for something else first.
+	for e := range all[setName(specialSet, ipset.IPv4)] {
+		if h.k.sets[setName(frontendsSet, ipset.IPv4)][e] {
+			h.fatalf("after prepare, the special %v is among the others", e)
+		}
+	}
+	for e := range h.k.sets[setName(specialSet, ipset.IPv4)] {
+		if !contains(h.g.plan.vips, e.Addr) {
+			h.fatalf("after prepare, %v does not contain %v", h.g.plan.vips, e)
+		}
+	}
+	h.checkRules()
 }
 
-// checkRules holds chains and jumps to those of the parts that are there.
-func checkRules(t *testing.T, seed uint64, step int, k *kernel) {
-	t.Helper()
-	for _, def := range parts() {
-		present := k.sets[setName(def.sets[0].name, ipset.IPv4)] != nil
-		rules, there := k.chains[def.table+" "+def.chain]
-		if there != present || present && len(rules) != len(def.rules(ipset.IPv4)) {
-			t.Fatalf("seed %d step %d: chain %s has %q, its sets are there: %t", seed, step, def.chain, rules, present)
-		}
-		if jumps := k.users("-j " + def.chain + " "); jumps != len(def.bases) && present || jumps != 0 && !present {
-			t.Fatalf("seed %d step %d: %d jumps to %s, its sets are there: %t", seed, step, jumps, def.chain, present)
+func contains(networks []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
+}
+
+// checkRules holds chains and jumps to those of the plan.
+func (h *history) checkRules() {
+	h.t.Helper()
+	want := map[string][]string{}
+	if _, present := h.k.sets[setName(heldSet, ipset.IPv4)]; present {
+		for _, p := range h.g.parts {
+			if !h.g.wants(p) {
+				continue
+			}
+			for _, c := range p.def.chains(&h.g.plan) {
+				want[p.def.table+" "+c.name] = c.rules
+			}
+			for _, j := range p.def.jumps(&h.g.plan) {
+				want[p.def.table+" "+j.base] = append(want[p.def.table+" "+j.base], j.rule)
+			}
 		}
 	}
-	if !slices.Contains(k.chains["filter INPUT"], "-j FOREIGN") || k.sets["foreign"] == nil {
-		t.Fatalf("seed %d step %d: what others have was touched", seed, step)
+	for chain, rules := range h.k.chains {
+		ours := slices.DeleteFunc(slices.Clone(rules), func(r string) bool { return r == "-j FOREIGN" })
+		if !strings.Contains(chain, "VIPD-") {
+			slices.Sort(ours)
+			slices.Sort(want[chain])
+		}
+		if !slices.Equal(ours, want[chain]) {
+			h.fatalf("chain %s has\n%q\nwant\n%q", chain, ours, want[chain])
+		}
+		delete(want, chain)
+	}
+	if len(want) != 0 {
+		h.fatalf("there are no chains %v", want)
+	}
+	if !slices.Contains(h.k.chains["filter INPUT"], "-j FOREIGN") || h.k.sets["foreign"] == nil {
+		h.fatalf("what others have was touched")
 	}
 }
 
 // TestGuardBudget holds the work of one change to what it changes.
 func TestGuardBudget(t *testing.T) {
 	k := newKernel(t)
-	g := guardOver(k, ipset.IPv4)
+	g := guardOver(k, true)
 	both := func(f *balancer.Frontend, by int) {
 		g.want(f, by, false)
 		g.want(f, by, true)
 	}
-	g.held.want(ipset.Entry{Addr: netip.MustParseAddr("10.96.0.1")}, 1)
+	g.hold(netip.MustParseAddr("10.96.0.1"), 1)
 	for port := range 2000 {
 		both(frontend(fmt.Sprintf("10.96.0.1:%d", 1+port)), 1)
 	}
@@ -429,8 +586,8 @@ func TestGuardBudget(t *testing.T) {
 			both(frontend("10.96.0.1:80"), -1)
 			both(frontend("10.96.0.1:80"), 1)
 		}, 0},
-		{"one frontend more", func() { both(frontend("10.96.0.1:5000"), 1) }, 1},
-		{"one frontend less", func() { both(frontend("10.96.0.1:5000"), -1) }, 1},
+		{"one frontend more", func() { both(frontend("10.96.0.1:5000"), 1) }, 2},
+		{"one frontend less", func() { both(frontend("10.96.0.1:5000"), -1) }, 2},
 	} {
 		before := k.ops
 		c.do()

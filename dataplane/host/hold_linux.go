@@ -136,7 +136,7 @@ func (h *Host) hold(ctx context.Context) error {
 	for _, a := range todo[release] {
 		all = append(all, h.removeOurs(a))
 	}
-	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.ledger.save())
+	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.ledger.save())
 	h.announceAll()
 	h.publish()
 	return errors.Join(all...)
@@ -155,7 +155,7 @@ func (h *Host) unseen(addrs []netip.Addr) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		h.view = v
+		h.view, h.relinked = v, true
 		return true, nil
 	}
 	return false, nil
@@ -345,7 +345,11 @@ func (h *Host) clear() error {
 	var all []error
 	if !h.wantsStrictARP() {
 		h.arp = nil
-		_, err := restore(h.sys, h.ledger)
+		var names []string
+		for _, m := range strictARP() {
+			names = append(names, m.name)
+		}
+		_, err := restoreSysctls(h.sys, h.ledger, names)
 		all = append(all, err)
 	}
 	if h.added.Len() == 0 {

@@ -24,6 +24,12 @@ type Options struct {
 	ManageSysctls bool
 	// RunDir is the folder of the ledger.
 	RunDir string
+	// Forward: the mode forwards packets, so that it needs the kernel to, and replies to come back through this node.
+	// SetForward changes it.
+	Forward bool
+	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The same bit of connections'
+	// marks says that vipd knows them, and the next one, or the one before the last, that they keep their source.
+	MasqueradeBit int
 	// Backend is the backend of iptables for the guard.
 	Backend xtables.Backend
 	// Log gets each change at Debug level; nil: nothing is logged.
@@ -33,7 +39,7 @@ type Options struct {
 // DefaultOptions returns the defaults of the configuration.
 func DefaultOptions() Options {
 	return Options{
-		Interface: "vipd0", Bind: true, StrictARP: true, ManageSysctls: true, RunDir: "/run/vipd", Backend: xtables.Auto,
+		Interface: "vipd0", Bind: true, StrictARP: true, ManageSysctls: true, RunDir: "/run/vipd", MasqueradeBit: 14, Backend: xtables.Auto,
 	}
 }
 

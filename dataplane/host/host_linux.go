@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,7 @@ import (
 )
 
 // guardInterval is how often Intact looks at the guard's sets at most: at every probe of the usual interval. A look is
-// some twelve small messages.
+// some dozens of small messages.
 const guardInterval = 500 * time.Millisecond
 
 // Host implements dataplane.Host. Of its methods, Problems, Addresses, LocalAddresses and FollowAddresses may be called
@@ -81,9 +82,14 @@ type Host struct {
 	// go.
 	arriving, shadowed map[netip.Addr]bool
 
+	// forward: the mode forwards packets.
+	forward atomic.Bool
+	// relinked: devices may have changed since the guards heard of them.
+	relinked    bool
 	guardLooked time.Time
-	arp         []balancer.Problem
-	public      atomic.Pointer[public]
+	// arp and unforwarded are the problems with sysctls.
+	arp, unforwarded []balancer.Problem
+	public           atomic.Pointer[public]
 }
 
 var _ dataplane.Host = (*Host)(nil)
@@ -126,13 +132,17 @@ func New(o Options) (*Host, error) {
 	if h.sets, noSets = ipset.Open(); noSets == nil {
 		kernel = h.sets
 	}
+	h.forward.Store(o.Forward)
 	for _, family := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
-		g := &guard{family: family, sets: kernel, err: noSets, tool: h.tool(family), others: otherTools(family), log: h.log}
-		h.guards = append(h.guards, g.compose())
+		g := &guard{
+			family: family, sets: kernel, err: noSets, tool: h.tool(family), others: otherTools(family),
+			count: newCounter(family), log: h.log,
+		}
+		h.guards = append(h.guards, g.compose(o.MasqueradeBit, o.Forward))
 	}
 	for a := range h.ledger.Addresses {
 		h.added = h.added.Set(a, h.ledger.Addresses[a])
-		h.guard(a).held.want(ipset.Entry{Addr: a}, 1)
+		h.guard(a).hold(a, 1)
 	}
 	h.publish()
 	return h, nil
@@ -174,6 +184,9 @@ func (h *Host) Close() error {
 	if h.sets != nil {
 		h.sets.Close()
 	}
+	for _, g := range h.guards {
+		g.count.close()
+	}
 	h.nl.Close()
 	return h.events.close()
 }
@@ -214,6 +227,7 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 		h.dirty[a], h.leaving[a] = true, true
 	}
 	h.want, h.wanted = want.Addresses, want.Frontends
+	h.obey()
 	return errors.Join(h.hold(ctx), ctx.Err())
 }
 
@@ -268,7 +282,7 @@ func (h *Host) Resync() {
 
 // publish shows the state to other goroutines.
 func (h *Host) publish() {
-	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: append(h.arp[:len(h.arp):len(h.arp)], h.unfinished()...)}
+	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: slices.Concat(h.arp, h.unforwarded, h.unfinished())}
 	for _, g := range h.guards {
 		p.other = append(p.other[:len(p.other):len(p.other)], g.problems()...)
 	}

@@ -72,6 +72,9 @@ func (h *Host) Intact(context.Context) (string, error) { return "", nil }
 // Resync does nothing.
 func (h *Host) Resync() {}
 
+// SetForward does nothing.
+func (h *Host) SetForward(bool) {}
+
 // Problems says which VIPs are not local.
 func (h *Host) Problems() []balancer.Problem {
 	p := h.public.Load()

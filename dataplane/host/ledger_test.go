@@ -1,9 +1,11 @@
 package host
 
 import (
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -107,7 +109,7 @@ func TestSysctls(t *testing.T) {
 			if c.meanwhile != "" {
 				s.values["net.x"] = c.meanwhile
 			}
-			if _, err := restore(s, l); err != nil {
+			if _, err := restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls))); err != nil {
 				t.Fatal(err)
 			}
 			if s.values["net.x"] != c.after || !l.empty() {

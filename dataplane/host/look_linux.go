@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"vipd/dataplane/internal/ipset"
 )
 
 // look brings the view up to date: by what has happened since the last look, or in full where that is not enough.
@@ -26,7 +24,7 @@ func (h *Host) look() error {
 	if err != nil {
 		return err
 	}
-	h.view, h.device, h.renumbered = v, holder{}, [2]bool{true, true}
+	h.view, h.device, h.renumbered, h.relinked = v, holder{}, [2]bool{true, true}, true
 	if h.full {
 		h.adopt()
 		if err := h.readRoutes(); err != nil {
@@ -85,6 +83,7 @@ func (h *Host) take(c change) {
 			h.announceAgain()
 		}
 	}
+	h.relinked = true
 	if c.gone {
 		delete(h.view.devices, c.link)
 		return
@@ -109,7 +108,7 @@ func (h *Host) adopt() {
 // record notes that an address is ours.
 func (h *Host) record(a netip.Addr, device string) {
 	if _, ok := h.ledger.Addresses[a]; !ok {
-		h.guard(a).held.want(ipset.Entry{Addr: a}, 1)
+		h.guard(a).hold(a, 1)
 	}
 	h.ledger.setAddress(a, device)
 	h.added = h.added.Set(a, device)
@@ -118,7 +117,7 @@ func (h *Host) record(a netip.Addr, device string) {
 // unrecord notes that an address is not ours any more.
 func (h *Host) unrecord(a netip.Addr) {
 	if _, ok := h.ledger.Addresses[a]; ok {
-		h.guard(a).held.want(ipset.Entry{Addr: a}, -1)
+		h.guard(a).hold(a, -1)
 	}
 	h.ledger.dropAddress(a)
 	delete(h.unrouted, a)
@@ -126,8 +125,8 @@ func (h *Host) unrecord(a netip.Addr) {
 	h.added = h.added.Delete(a)
 }
 
-// Intact looks at what has happened to addresses since the last look, and every few seconds at the guard. What could
-// not be announced yet it announces.
+// Intact looks at what has happened to addresses since the last look, and at the guard. What could not be announced yet
+// it announces, and the guard follows what has happened to interfaces.
 func (h *Host) Intact(ctx context.Context) (string, error) {
 	if h.full {
 		return "", ctx.Err() // nothing was prepared yet, or Resync was called: Prepare is due anyway
@@ -161,6 +160,9 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 		h.announceAll()
 		h.publish()
 	}
+	if err := h.reconnect(ctx); err != nil {
+		return "", err
+	}
 	if time.Since(h.guardLooked) < guardInterval {
 		return "", nil
 	}
@@ -171,6 +173,22 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// reconnect has the guards follow the host's interfaces, which come and go all the time on some hosts: that is no drift.
+func (h *Host) reconnect(ctx context.Context) error {
+	if !h.relinked {
+		return nil
+	}
+	names := h.view.interfaces()
+	for _, g := range h.guards {
+		g.connect(names)
+		if err := g.refresh(ctx); err != nil {
+			return err
+		}
+	}
+	h.relinked = false
+	return nil
 }
 
 // difference says what happened to an address.

@@ -31,11 +31,16 @@ type members struct {
 	have         map[ipset.Entry]bool
 	// dirty are the entries of which count and have may differ.
 	dirty map[ipset.Entry]bool
+	// veto, unless nil, says which entries stay out, whoever wants them.
+	veto func(ipset.Entry) bool
+	// kept says which entries stay in though nobody wants them.
+	kept func(ipset.Entry) bool
 }
 
 func newMembers(def setDef, kernel setKernel, family ipset.Family) *members {
 	return &members{
-		def: def, kernel: kernel, family: family, name: setName(def.name, family),
+		kept: func(ipset.Entry) bool { return false },
+		def:  def, kernel: kernel, family: family, name: setName(def.name, family),
 		count: map[ipset.Entry]int{}, asked: map[ipset.Entry]int{}, have: map[ipset.Entry]bool{}, dirty: map[ipset.Entry]bool{},
 	}
 }
@@ -56,16 +61,10 @@ func (m *members) add(to map[ipset.Entry]int, e ipset.Entry, by int) {
 
 // wants reports whether the entry shall be there.
 func (m *members) wants(e ipset.Entry) bool {
-	return m.count[e] > 0 && (m.def.early || m.asked[e] > 0)
+	return m.count[e] > 0 && (m.def.early || m.asked[e] > 0) && !m.vetoed(e)
 }
 
-// empty reports whether nobody wants anything in the set.
-func (m *members) empty() bool {
-	if m.def.early {
-		return len(m.count) == 0
-	}
-	return len(m.asked) == 0
-}
+func (m *members) vetoed(e ipset.Entry) bool { return m.veto != nil && m.veto(e) }
 
 // create makes sure that the set is there, and compares it in full with what is wanted.
 func (m *members) create() error {
@@ -122,11 +121,12 @@ func (m *members) trim() error {
 	return m.flush(m.kernel.Delete, false)
 }
 
-// withdraw deletes what no wanted frontend asks for any more, before another is applied.
+// withdraw deletes what must not be there when others are applied: what is vetoed, or, in a set that is not early, what
+// no wanted frontend asks for any more.
 func (m *members) withdraw() error {
 	var change []ipset.Entry
 	for e := range m.dirty {
-		if m.have[e] && m.asked[e] == 0 {
+		if m.have[e] && (m.vetoed(e) || !m.def.early && m.asked[e] == 0) {
 			change = append(change, e)
 		}
 	}
@@ -140,7 +140,7 @@ func (m *members) flush(apply func(string, []ipset.Entry) error, present bool) e
 		switch {
 		case wanted == m.have[e]:
 			delete(m.dirty, e)
-		case wanted == present:
+		case wanted == present && (present || m.count[e] > 0 || !m.kept(e)):
 			change = append(change, e)
 		}
 	}

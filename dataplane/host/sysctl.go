@@ -54,6 +54,12 @@ func strictARP() []minimum {
 	}
 }
 
+// The sysctls that forwarding depends on.
+const (
+	forward4 = "net.ipv4.ip_forward"
+	forward6 = "net.ipv6.conf.all.forwarding"
+)
+
 // raise brings the sysctls up to their minima, recording their old values first. What can't be done is a problem.
 func raise(s sysctls, l *ledger, manage bool, wanted []minimum) ([]balancer.Problem, error) {
 	var problems []balancer.Problem
@@ -88,12 +94,16 @@ func sysctlProblem(m minimum, reason string) balancer.Problem {
 	return balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf("%s: %s: sysctl -w %s=%d", m.loss, reason, m.name, m.value)}
 }
 
-// restore gives the sysctls their old values back, but for those that somebody else has changed since. It returns the
-// names of those that it changed.
-func restore(s sysctls, l *ledger) ([]string, error) {
+// restoreSysctls gives sysctls their old values back, but for those that somebody else has changed since. It returns
+// the names of those that it changed.
+func restoreSysctls(s sysctls, l *ledger, which []string) ([]string, error) {
 	var done []string
 	var all []error
-	for name, r := range l.Sysctls {
+	for _, name := range which {
+		r, ok := l.Sysctls[name]
+		if !ok {
+			continue
+		}
 		now, err := s.Read(name)
 		if err == nil && now == r.Set && now != r.Old {
 			if err = s.Write(name, r.Old); err == nil {

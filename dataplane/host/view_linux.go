@@ -26,6 +26,8 @@ type device struct {
 	loopback bool
 	// running: up, and connected to something.
 	running bool
+	// master is the index of the bridge, bond or VRF that it belongs to, or 0.
+	master int
 }
 
 // view is what the kernel has: read in full once, and kept by events.
@@ -80,7 +82,7 @@ func readView(nl *netlink.Handle) (view, error) {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		v.devices[a.Index] = device{a.Name, a.Flags&net.FlagUp != 0, a.Flags&net.FlagLoopback != 0, a.RawFlags&unix.IFF_RUNNING != 0}
+		v.devices[a.Index] = device{a.Name, a.Flags&net.FlagUp != 0, a.Flags&net.FlagLoopback != 0, a.RawFlags&unix.IFF_RUNNING != 0, a.MasterIndex}
 	}
 	addrs, err := again(func() ([]netlink.Addr, error) { return nl.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {

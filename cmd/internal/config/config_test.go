@@ -59,7 +59,7 @@ func TestProblemsNameThePlace(t *testing.T) {
 		{"run_dir = \"\"", "vipd.toml:1: run_dir: is empty; write a path, or leave the field out for the default"},
 		{"[store]\nkind = \"etcd\"", "vipd.toml:2: store.kind: the etcd store is not part of this version"},
 		{"[etcd]\nusername = \"me\"", "vipd.toml:1: etcd: the etcd store is not part of this version"},
-		{"[iptables]\nmasquerade_bit = 15", "vipd.toml:2: iptables.masquerade_bit: iptables mode is not part of this version"},
+		{"[iptables]\nmasquerade_bit = 32", "vipd.toml:2: iptables.masquerade_bit: 32 is out of range; 0 to 31 are possible"},
 		{"[tracing]\notlp_endpoint = \"http://x\"", "vipd.toml:2: tracing.otlp_endpoint: tracing is not part of this version"},
 	} {
 		if _, got, _ := load(t, c.text); got != c.want {

@@ -47,9 +47,6 @@ func (c *Config) validate() []balancer.Problem {
 	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
 		later("etcd", "the etcd store")
 	}
-	if c.IPTables.MasqueradeBit != Default().IPTables.MasqueradeBit {
-		later("iptables.masquerade_bit", "iptables mode")
-	}
 	if c.IPVS != (IPVS{}) {
 		later("ipvs", "ipvs mode")
 	}

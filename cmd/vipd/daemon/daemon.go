@@ -149,7 +149,9 @@ func (d *Daemon) build() (err error) {
 	component := func(name string) *slog.Logger { return d.Log.With("component", name) }
 	d.host, err = host.New(host.Options{
 		Interface: c.Addresses.Interface, Bind: c.Addresses.Bind, StrictARP: c.Addresses.StrictARP,
-		ManageSysctls: c.Host.ManageSysctls, Backend: host.Backend(c.IPTables.Backend), RunDir: c.RunDir, Log: component("host"),
+		ManageSysctls: c.Host.ManageSysctls, Backend: host.Backend(c.IPTables.Backend), MasqueradeBit: c.IPTables.MasqueradeBit,
+		Forward: false, // userspace ends connections
+		RunDir:  c.RunDir, Log: component("host"),
 	})
 	if err != nil {
 		return err

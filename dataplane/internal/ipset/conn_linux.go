@@ -11,9 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxEntries bounds a set. The kernel takes memory for what is in it, not for what could be.
-const maxEntries = 1 << 22
-
 // Conn talks to the ipsets of the network namespace that it was opened in. It is safe for several goroutines.
 type Conn struct {
 	sockets map[int]*nl.SocketHandle
@@ -48,7 +45,7 @@ func (c *Conn) Create(set string, kind Kind, family Family) error {
 	}
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_FAMILY, nl.Uint8Attr(af)))
 	data := nested(nl.IPSET_ATTR_DATA)
-	data.AddChild(number(nl.IPSET_ATTR_MAXELEM, maxEntries))
+	data.AddChild(number(nl.IPSET_ATTR_MAXELEM, MaxEntries))
 	req.AddData(data)
 	_, err := execute(req)
 	if errors.Is(err, syscall.EEXIST) {

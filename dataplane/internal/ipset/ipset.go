@@ -21,6 +21,9 @@ const (
 	HashIPPortNet Kind = "hash:ip,port,net"
 )
 
+// MaxEntries bounds a set. The kernel takes memory for what is in it, not for what could be.
+const MaxEntries = 1 << 22
+
 // Family is the family of a set's addresses.
 type Family string
 

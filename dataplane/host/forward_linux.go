@@ -1,0 +1,70 @@
+package host
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+
+	"vipd/balancer"
+)
+
+// SetForward says whether the mode in use forwards packets; the next Prepare obeys. It may be called by any goroutine.
+func (h *Host) SetForward(forward bool) { h.forward.Store(forward) }
+
+// obey gives the guards what they depend on besides frontends: whether packets are forwarded, and between which
+// interfaces.
+func (h *Host) obey() {
+	forward := h.forward.Load()
+	for _, g := range h.guards {
+		if g.setForward(forward) {
+			h.relinked = true
+		}
+	}
+	if !h.relinked {
+		return
+	}
+	names := h.view.interfaces()
+	for _, g := range h.guards {
+		g.connect(names)
+	}
+	h.relinked = false
+}
+
+// forwarding sets what lets the kernel forward IPv4 packets, and says what keeps it from forwarding IPv6 ones: setting
+// that would have the host stop listening to router advertisements. The setting stays until Cleanup, for connections
+// outlive frontends.
+func (h *Host) forwarding() (err error) {
+	h.unforwarded = nil
+	if !h.forward.Load() {
+		return nil
+	}
+	if len(h.guards[0].vips.count) > 0 {
+		h.unforwarded, err = raise(h.sys, h.ledger, h.opts.ManageSysctls, []minimum{
+			{forward4, 1, "this host does not forward IPv4 packets, so services reach no endpoint on another host"},
+		})
+	}
+	if len(h.guards[1].vips.count) > 0 {
+		if text, readErr := h.sys.Read(forward6); readErr == nil && text == "0" {
+			h.unforwarded = append(h.unforwarded, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
+				"this host does not forward IPv6 packets, so services reach no endpoint on another host: sysctl -w %s=1 "+
+					"(it then ignores router advertisements, unless accept_ra of the interface that gets them is 2)", forward6)})
+		}
+	}
+	return err
+}
+
+// plainName is what an interface's name has to be to stand in a rule as it is: a + at its end would stand for any end.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_.:@][A-Za-z0-9_.:@-]*$`)
+
+// interfaces returns the names of the devices that packets are forwarded between, sorted: all but loopback ones, and
+// those that belong to a bridge, a bond or a VRF, which forwards in their stead.
+func (v *view) interfaces() []string {
+	var names []string
+	for _, d := range v.devices {
+		if !d.loopback && d.master == 0 && plainName.MatchString(d.name) {
+			names = append(names, d.name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,271 @@
+package host
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"vipd/dataplane/internal/ipset"
+)
+
+// plan is all that the guard's rules depend on.
+type plan struct {
+	family ipset.Family
+	bits   markBits
+	// forward: the mode forwards packets, so that they need more than to be let in.
+	forward bool
+	// sources: the kernel has the sets for source ranges; hairpin, that it runs the program which finds packets to
+	// their own source; randomFully, that it chooses ports of masqueraded connections at random.
+	sources, hairpin, randomFully bool
+	// vips contain all frontends' addresses, held those that vipd added.
+	vips, held []netip.Prefix
+	// interfaces are those that packets are forwarded between, by name.
+	interfaces []string
+}
+
+// markBits are the bits of marks that the guard uses.
+type markBits struct {
+	// masquerade in a packet's mark: the connection that it opens gets the node's address for a source.
+	masquerade uint32
+	// ours in a connection's mark: it was opened to a frontend. It is the same bit as masquerade.
+	ours uint32
+	// never in a connection's mark: its source is not changed, for whatever reason.
+	never uint32
+}
+
+func newMarkBits(bit int) markBits {
+	b := markBits{masquerade: 1 << bit, ours: 1 << bit, never: 1 << (bit + 1)}
+	if bit == 31 {
+		b.never = 1 << 30
+	}
+	return b
+}
+
+// partDef is a piece of the guard in one table, that comes and goes by itself.
+type partDef struct {
+	name  string
+	table string
+	// forward: it is of use only where the mode forwards.
+	forward bool
+	chains  func(*plan) []chain
+	jumps   func(*plan) []jump
+	// retired are chains of earlier versions in whose place this one stands.
+	retired []string
+}
+
+// chain is a chain of ours with its rules.
+type chain struct {
+	name  string
+	rules []string
+}
+
+// jump is a rule of one of the kernel's own chains that leads to one of ours, as iptables -S writes it.
+type jump struct {
+	base string
+	rule string
+}
+
+// insertion is the line that puts the jump before all that others have there.
+func (j jump) insertion() string { return "-I " + j.base + " 1 " + j.rule }
+
+// parts is the whole of the guard, in the order in which it is put up.
+func parts() []partDef {
+	return []partDef{
+		{name: "held addresses", table: "filter", chains: heldChains, jumps: heldJumps},
+		// Before every mode's own place: IPVS takes traffic before filter OUTPUT, NAT rewrites its destination.
+		{name: "marks", table: "mangle", chains: markChains, jumps: markJumps, retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
+		{name: "verdicts", table: "filter", chains: verdictChains, jumps: verdictJumps, retired: []string{"VIPD-REJECT"}},
+		{name: "masquerade", table: "nat", forward: true, chains: masqueradeChains, jumps: masqueradeJumps, retired: []string{trialChain}},
+	}
+}
+
+// fresh are the states of packets that open connections, as far as anybody knows.
+const fresh = "-m conntrack --ctstate NEW,UNTRACKED"
+
+// heldChains keep the held addresses closed but for the ports of services, and ping.
+func heldChains(p *plan) []chain {
+	icmp := "icmp"
+	if p.family == ipset.IPv6 {
+		icmp = "ipv6-icmp"
+	}
+	return []chain{
+		{"VIPD-HELD", dispatch(p.held, "VIPD-GUARD")},
+		{"VIPD-GUARD", append([]string{
+			p.notIn(heldSet, "dst") + " -j RETURN",
+			"-p " + icmp + " -j RETURN",
+			p.in(servedSet, "dst,dst") + " -j RETURN",
+		}, refusal(p.family)...)},
+	}
+}
+
+func heldJumps(*plan) []jump { return []jump{{"INPUT", "-j VIPD-HELD"}} }
+
+// markChains recognise the packets that open connections to frontends, and mark them and their connections.
+func markChains(p *plan) []chain {
+	ours := "-j CONNMARK --set-xmark " + both(p.bits.ours)
+	special := []string{"-g VIPD-POLICY"}
+	if p.sources {
+		special = []string{
+			"-i lo -g VIPD-POLICY", // the node itself always may
+			p.in(restrictedSet, "dst,dst") + " " + p.notIn(allowedSet, "dst,dst,src") + " -j DROP",
+			"-g VIPD-POLICY",
+		}
+	}
+	policy := []string{p.in(silentSet, "dst,dst") + " -j DROP"}
+	if p.forward {
+		policy = append(policy,
+			p.in(masqueradeSet, "dst,dst")+" -j MARK --set-xmark "+both(p.bits.masquerade),
+			p.in(neverSet, "dst,dst")+" -j CONNMARK --set-xmark "+both(p.bits.never),
+		)
+	}
+	sorted := func(then string) []string {
+		return []string{p.in(frontendsSet, "dst,dst") + " -g VIPD-OURS", p.in(specialSet, "dst,dst") + " -g " + then}
+	}
+	return []chain{
+		{"VIPD-PREROUTING", dispatch(p.vips, "VIPD-ARRIVING")},
+		{"VIPD-OUTPUT", dispatch(p.vips, "VIPD-LEAVING")},
+		{"VIPD-ARRIVING", sorted("VIPD-SPECIAL")},
+		{"VIPD-LEAVING", sorted("VIPD-POLICY")},
+		{"VIPD-SPECIAL", special},
+		{"VIPD-POLICY", append(policy, ours)},
+		{"VIPD-OURS", []string{ours}},
+	}
+}
+
+func markJumps(*plan) []jump {
+	return []jump{{"PREROUTING", "-j VIPD-PREROUTING"}, {"OUTPUT", "-j VIPD-OUTPUT"}}
+}
+
+// verdictChains let in and through what belongs to our connections, and refuse for frontends that have nobody to serve.
+func verdictChains(p *plan) []chain {
+	const (
+		known      = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
+		translated = "-m conntrack --ctstate DNAT"
+	)
+	refused := p.in(rejectedSet, "dst,dst") + " -g VIPD-REFUSE"
+	var oneArm []string
+	for _, name := range p.interfaces {
+		oneArm = append(oneArm, fmt.Sprintf("-i %s -o %s -m connmark ! --mark %s -j MARK --set-xmark %s",
+			name, name, both(p.bits.never), both(p.bits.masquerade)))
+	}
+	return []chain{
+		{"VIPD-FORWARD", []string{known, translated + " -g VIPD-FORWARD-NEW", refused}},
+		{"VIPD-FORWARD-NEW", []string{"-j VIPD-ONE-ARM", "-j ACCEPT"}},
+		{"VIPD-ONE-ARM", oneArm},
+		{"VIPD-INPUT", []string{known, translated + " -j ACCEPT", p.in(servedSet, "dst,dst") + " -j ACCEPT", refused}},
+		{"VIPD-OUTPUT", []string{"-m conntrack --ctstate NEW " + refused}},
+		{"VIPD-REFUSE", refusal(p.family)},
+	}
+}
+
+func verdictJumps(p *plan) []jump {
+	marked := "-m connmark --mark " + both(p.bits.ours) + " -j "
+	return []jump{{"FORWARD", marked + "VIPD-FORWARD"}, {"INPUT", marked + "VIPD-INPUT"}, {"OUTPUT", marked + "VIPD-OUTPUT"}}
+}
+
+// masqueradeChains give connections the node's address for a source where replies would miss it otherwise.
+func masqueradeChains(p *plan) []chain {
+	rules := []string{"-m mark --mark " + both(p.bits.masquerade) + " -g VIPD-MASQUERADE"}
+	if p.hairpin { // without it VIPD-ONE-ARM marks what comes from its own destination, for it goes out where it came in
+		rules = append(rules, "-m bpf --bytecode \""+hairpinProgram(p.family)+"\" -g VIPD-MASQUERADE")
+	}
+	masquerade := "-j MASQUERADE"
+	if p.randomFully {
+		masquerade += " --random-fully"
+	}
+	return []chain{
+		{"VIPD-POSTROUTING", rules},
+		{"VIPD-MASQUERADE", []string{fmt.Sprintf("-j MARK --set-xmark 0x0/%#x", p.bits.masquerade), masquerade}},
+	}
+}
+
+// masqueradeJumps leave alone what is never to change, and what stays on the host: there are no replies to miss.
+func masqueradeJumps(p *plan) []jump {
+	return []jump{{"POSTROUTING", fmt.Sprintf("! -o lo -m connmark --mark %#x/%#x -j VIPD-POSTROUTING", p.bits.ours, p.bits.ours|p.bits.never)}}
+}
+
+// dispatch sends what opens connections to some networks on to a chain.
+func dispatch(to []netip.Prefix, target string) []string {
+	var rules []string
+	for _, n := range to {
+		rules = append(rules, fmt.Sprintf("-d %s %s -g %s", n, fresh, target))
+	}
+	return rules
+}
+
+// refusal are the rules that tell clients no.
+func refusal(family ipset.Family) []string {
+	unreachable := "icmp-port-unreachable"
+	if family == ipset.IPv6 {
+		unreachable = "icmp6-port-unreachable"
+	}
+	return []string{"-p tcp -j REJECT --reject-with tcp-reset", "-j REJECT --reject-with " + unreachable}
+}
+
+// in matches packets that a set has; notIn those that it has not.
+func (p *plan) in(set, how string) string {
+	return "-m set --match-set " + setName(set, p.family) + " " + how
+}
+
+func (p *plan) notIn(set, how string) string {
+	return "-m set ! --match-set " + setName(set, p.family) + " " + how
+}
+
+// both writes a bit as value and mask.
+func both(bit uint32) string { return fmt.Sprintf("%#x/%#x", bit, bit) }
+
+// references counts the rules that look at a set.
+func references(chains []chain, set string) (n int) {
+	for _, c := range chains {
+		for _, r := range c.rules {
+			n += strings.Count(r, "--match-set "+set+" ")
+		}
+	}
+	return n
+}
+
+// uses counts, as the kernel does, what keeps a chain: its rules, and those that lead to it.
+func uses(chains []chain, jumps []jump, name string) (n int) {
+	for _, c := range chains {
+		if c.name == name {
+			n += len(c.rules)
+		}
+		for _, r := range c.rules {
+			if leadsTo(r, name) {
+				n++
+			}
+		}
+	}
+	for _, j := range jumps {
+		if leadsTo(j.rule, name) {
+			n++
+		}
+	}
+	return n
+}
+
+// leadsTo reports whether a rule goes or jumps to a chain. Nothing follows that in a rule.
+func leadsTo(rule, name string) bool {
+	before, ok := strings.CutSuffix(rule, " "+name)
+	return ok && (strings.HasSuffix(" "+before, " -j") || strings.HasSuffix(" "+before, " -g"))
+}
+
+// restore is the input of iptables-restore that makes chains what they should be, whatever they were, and carries out
+// further lines in the same transaction.
+func restore(table string, chains []chain, further ...string) string {
+	var b strings.Builder
+	b.WriteString("*" + table + "\n")
+	for _, c := range chains {
+		b.WriteString(":" + c.name + " - [0:0]\n")
+	}
+	for _, c := range chains {
+		for _, r := range c.rules {
+			b.WriteString("-A " + c.name + " " + r + "\n")
+		}
+	}
+	for _, line := range further {
+		b.WriteString(line + "\n")
+	}
+	b.WriteString("COMMIT\n")
+	return b.String()
+}

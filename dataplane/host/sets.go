@@ -1,0 +1,164 @@
+package host
+
+import (
+	"net/netip"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/ipset"
+)
+
+// setDef is a set and what each frontend puts into it.
+type setDef struct {
+	name string
+	kind ipset.Kind
+	// early entries come in before the frontend that they are for is applied, and go after no applied one needs them:
+	// they restrict, or say how a connection is treated for all of its life. Those of the others hold while both the
+	// wanted frontend and the applied one ask for them: they come in after the frontend was applied, and go before
+	// another is.
+	early bool
+	// optional: the guard does without it where the kernel lacks its kind.
+	optional bool
+	// entries are those of one frontend; nil where frontends are not what the set holds.
+	entries func(*balancer.Frontend) []ipset.Entry
+}
+
+// The names of the sets.
+const (
+	frontendsSet  = "frontends"  // those that ask for nothing but to be recognised
+	specialSet    = "special"    // all others
+	restrictedSet = "restricted" // with source ranges
+	silentSet     = "silent"     // give no answer
+	masqueradeSet = "masquerade" // always get the node's address for a source
+	neverSet      = "never"      // never get it
+	allowedSet    = "allowed"    // who may use restricted ones
+	heldSet       = "held"       // addresses that vipd added
+	servedSet     = "served"     // serve, and are applied
+	rejectedSet   = "rejected"   // refuse
+)
+
+// setDefs are all sets, in the order in which entries are taken out: what sends packets to a set before that set.
+// Entries are put in in the opposite order.
+func setDefs() []setDef {
+	return []setDef{
+		{name: frontendsSet, kind: ipset.HashIPPort, early: true, entries: recognised},
+		{name: specialSet, kind: ipset.HashIPPort, early: true, entries: special},
+		{name: restrictedSet, kind: ipset.HashIPPort, early: true, entries: restricted},
+		{name: silentSet, kind: ipset.HashIPPort, early: true, entries: silent},
+		{name: masqueradeSet, kind: ipset.HashIPPort, early: true, entries: masqueraded},
+		{name: neverSet, kind: ipset.HashIPPort, early: true, entries: unchanged},
+		{name: allowedSet, kind: ipset.HashIPPortNet, early: true, optional: true, entries: allowed},
+		{name: heldSet, kind: ipset.HashIP, early: true},
+		{name: servedSet, kind: ipset.HashIPPort, entries: served},
+		{name: rejectedSet, kind: ipset.HashIPPort, entries: rejected},
+	}
+}
+
+// setName is the kernel's name of a set.
+func setName(name string, family ipset.Family) string {
+	return "vipd-" + name + digit(family)
+}
+
+func digit(family ipset.Family) string {
+	if family == ipset.IPv6 {
+		return "6"
+	}
+	return "4"
+}
+
+func place(f *balancer.Frontend) ipset.Entry {
+	e := ipset.Entry{Addr: f.Addr, Port: f.Key.Port, Proto: ipset.TCP}
+	switch f.Proto {
+	case balancer.UDP:
+		e.Proto = ipset.UDP
+	case balancer.SCTP:
+		e.Proto = ipset.SCTP
+	}
+	return e
+}
+
+// recognised are all frontends that the guard knows. Loopback ones are for the node alone, and no mode's NAT sees them.
+func recognised(f *balancer.Frontend) []ipset.Entry {
+	if f.Addr.IsLoopback() {
+		return nil
+	}
+	return []ipset.Entry{place(f)}
+}
+
+// recognisedIf is recognised, under a condition.
+func recognisedIf(f *balancer.Frontend, condition bool) []ipset.Entry {
+	if !condition {
+		return nil
+	}
+	return recognised(f)
+}
+
+// special are the frontends that any of the more particular sets has.
+func special(f *balancer.Frontend) []ipset.Entry {
+	return recognisedIf(f, isRestricted(f) || isSilent(f) || isMasqueraded(f) || f.SNAT == balancer.NeverSNAT)
+}
+
+// served are the frontends that answer: without an active backend the mode lets go of the port, and the host's own
+// program on it would answer.
+func served(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, f.Serves()) }
+
+// restricted are the frontends that not everybody may use.
+func restricted(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, isRestricted(f)) }
+
+func isRestricted(f *balancer.Frontend) bool { return len(f.Sources) > 0 }
+
+// masqueraded are the frontends whose clients would get replies past this node, whatever way they come.
+func masqueraded(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, isMasqueraded(f)) }
+
+func isMasqueraded(f *balancer.Frontend) bool {
+	return f.SNAT == balancer.AlwaysSNAT || f.NodePort && f.SNAT != balancer.NeverSNAT
+}
+
+// unchanged are the frontends whose endpoints see the client's address in any case.
+func unchanged(f *balancer.Frontend) []ipset.Entry {
+	return recognisedIf(f, f.SNAT == balancer.NeverSNAT)
+}
+
+// allowed are those who may. A network of all addresses takes two entries, for the kernel can't hold /0.
+func allowed(f *balancer.Frontend) []ipset.Entry {
+	if f.Addr.IsLoopback() {
+		return nil
+	}
+	var entries []ipset.Entry
+	add := func(n netip.Prefix) {
+		e := place(f)
+		e.Net = n.Masked()
+		entries = append(entries, e)
+	}
+	for _, n := range f.Sources {
+		switch {
+		case n.Addr().Is4() != f.Addr.Is4():
+		case n.Bits() == 0:
+			half := netip.PrefixFrom(n.Masked().Addr(), 1)
+			add(half)
+			add(upperHalf(half))
+		default:
+			add(n)
+		}
+	}
+	return entries
+}
+
+// upperHalf returns the other /1.
+func upperHalf(n netip.Prefix) netip.Prefix {
+	b := n.Addr().AsSlice()
+	b[0] = 0x80
+	a, _ := netip.AddrFromSlice(b) // of the length of an address
+	return netip.PrefixFrom(a, 1)
+}
+
+// rejected are the frontends that refuse.
+func rejected(f *balancer.Frontend) []ipset.Entry {
+	return recognisedIf(f, f.NoBackends == balancer.RejectClients && !f.Serves())
+}
+
+// silent are the frontends that give no answer.
+func silent(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, isSilent(f)) }
+
+func isSilent(f *balancer.Frontend) bool {
+	return f.NoBackends == balancer.DropClients && !f.Serves()
+}
