@@ -319,8 +319,13 @@ func (r *reference) dial(f *balancer.Frontend, to netip.AddrPort) (net.Conn, err
 	if r.fault == "shows the VIP" && f.Proto == balancer.TCP {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.Addr, 0))
 	}
-	if r.fault == "mixes ports up" {
+	switch {
+	case r.fault == "mixes ports up":
 		to = netip.AddrPortFrom(to.Addr(), f.Key.Port)
+	case r.fault == "knows one target port":
+		to = netip.AddrPortFrom(to.Addr(), targetPort)
+	case r.fault == "never meets itself" && isHosts(to.Addr()):
+		return nil, errors.New("that is this host")
 	}
 	return d.Dial(string(f.Proto), to.String())
 }

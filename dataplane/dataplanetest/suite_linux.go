@@ -24,6 +24,16 @@ type Subject struct {
 	// ExactWeights: weights are exact over each cycle of connections; otherwise they are judged as random shares. Round
 	// robin is exact in every dataplane.
 	ExactWeights bool
+	// Keeps: after Close with keep, what it carries out serves on without it, and the next one takes that over without
+	// the loss of a connection.
+	Keeps bool
+	// Backend is the variant of iptables that the dataplane and its Host use, nft or legacy. Empty: what iptables says it
+	// is.
+	Backend string
+	// Connections is how many connections, open at the same time, the case spread may judge shares by. Default 10,000.
+	Connections int
+	// Cleanup removes everything that dataplane and Host ever made, as after a crash. Nil: there is nothing to clean up.
+	Cleanup func(t testing.TB)
 	// Damage breaks or removes something of the dataplane's on the host, each function in another way. The suite
 	// expects that it is noticed and mended.
 	Damage map[string]func(t testing.TB)
@@ -48,6 +58,10 @@ type check struct {
 func checks() []check {
 	return []check{
 		{name: "layouts", run: testLayouts},
+		{name: "policy-drop", guard: true, needs: []string{"iptables", "ip6tables"}, run: testPolicyDrop},
+		{name: "snat", run: testSNAT},
+		{name: "targets", run: onRouted(testTargets)},
+		{name: "host-endpoint", run: onRouted(testHostEndpoint)},
 		{name: "ports", run: onRouted(testPorts)},
 		{name: "shares", run: onRouted(testShares)},
 		{name: "sticky-schedulers", run: onRouted(testStickySchedulers)},

@@ -37,6 +37,8 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"IPv4 only":             "layouts/routed/forwarded",
 		"shows the VIP":         "layouts/routed/local",
 		"mixes ports up":        "ports/tcp4",
+		"knows one target port": "targets/tcp4",
+		"never meets itself":    "host-endpoint/udp6",
 		"ignores weights":       "shares",
 		"forgets clients":       "affinity",
 		"never forgets clients": "affinity-ends",

@@ -38,6 +38,7 @@ func TestConformance(t *testing.T) {
 		}
 		s := subject(Redirect)
 		s.Host = guarded
+		s.Skip = map[string]string{"policy-drop": "the guard does not accept in INPUT yet"}
 		s.Damage = map[string]func(testing.TB){
 			"tables": dataplanetest.FlushTables, "addresses": dataplanetest.RemoveAddresses,
 		}
