@@ -23,7 +23,9 @@ type reference struct {
 
 	mu      sync.Mutex
 	fronts  map[balancer.Key]*front
+	leaving []*front // removed, with connections that may live on
 	counted map[balancer.Key]uint64
+	applied int
 	running sync.WaitGroup
 }
 
@@ -111,7 +113,8 @@ func (r *reference) Apply(_ context.Context, batch []dataplane.Change) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	failed := dataplane.KeyErrors{}
-	if r.fault == "disturbs others" {
+	r.applied++
+	if r.fault == "disturbs others" || r.fault == "disturbs others rarely" && r.applied%50 == 0 {
 		for _, f := range r.fronts {
 			f.endLocked(func(netip.AddrPort) bool { return true })
 		}
@@ -135,8 +138,18 @@ func (r *reference) removeLocked(k balancer.Key) {
 		return
 	}
 	f.shutLocked()
-	f.endLocked(func(netip.AddrPort) bool { return true })
 	delete(r.fronts, k)
+	if f.f.DrainTimeout == 0 || r.fault == "drains no services" {
+		f.endLocked(func(netip.AddrPort) bool { return true })
+		return
+	}
+	f.endFlowsLocked(func(netip.AddrPort) bool { return true })
+	for c := range f.conns {
+		if c.end == nil {
+			c.end = time.AfterFunc(f.f.DrainTimeout, c.close)
+		}
+	}
+	r.leaving = append(r.leaving, f)
 }
 
 func (r *reference) setLocked(f *balancer.Frontend) error {
@@ -205,7 +218,8 @@ func (r *reference) drainLocked(e *front) {
 	}
 	e.endLocked(func(to netip.AddrPort) bool {
 		_, there := until[to]
-		return !there && r.fault != "keeps flows" && r.fault != "drains for ever"
+		keeps := r.fault == "keeps flows" || r.fault == "keeps flows of node ports" && e.f.NodePort
+		return !there && !keeps && r.fault != "drains for ever"
 	})
 	for c := range e.conns {
 		if end := until[c.to]; !end.IsZero() && c.end == nil {
@@ -221,6 +235,10 @@ func (e *front) endLocked(done func(to netip.AddrPort) bool) {
 			c.close()
 		}
 	}
+	e.endFlowsLocked(done)
+}
+
+func (e *front) endFlowsLocked(done func(to netip.AddrPort) bool) {
 	for from, c := range e.flows {
 		if done(c.to) {
 			c.close()
@@ -276,6 +294,9 @@ func (r *reference) Close(_ context.Context, keep bool) error {
 		if r.fault != "leaves services" {
 			r.removeLocked(k)
 		}
+	}
+	for _, f := range r.leaving {
+		f.endLocked(func(netip.AddrPort) bool { return true })
 	}
 	r.mu.Unlock()
 	if r.fault != "leaves services" {
