@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,6 +28,7 @@ type reference struct {
 	leaving []*front // removed, with connections that may live on
 	counted map[balancer.Key]uint64
 	applied int
+	trips   bool
 	running sync.WaitGroup
 }
 
@@ -60,8 +63,14 @@ func (p *pair) close() {
 }
 
 func newReference(f fault) *reference {
-	return &reference{fault: f, fronts: map[balancer.Key]*front{}, counted: map[balancer.Key]uint64{}}
+	r := &reference{fault: f, fronts: map[balancer.Key]*front{}, counted: map[balancer.Key]uint64{}}
+	_, err := os.Stat(marker)
+	r.trips = f == "trips over its past" && err == nil
+	return r
 }
+
+// marker is a file that is there while a reference is at work.
+const marker = "/run/dataplanetest-reference"
 
 func (r *reference) Capabilities() balancer.Capabilities {
 	return balancer.Capabilities{
@@ -113,6 +122,10 @@ func (r *reference) Apply(_ context.Context, batch []dataplane.Change) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	failed := dataplane.KeyErrors{}
+	if r.trips {
+		return errors.New("another one is at work")
+	}
+	_ = os.WriteFile(marker, nil, 0o600) // its absence only hides a fault
 	r.applied++
 	if r.fault == "disturbs others" || r.fault == "disturbs others rarely" && r.applied%50 == 0 {
 		for _, f := range r.fronts {
@@ -259,6 +272,7 @@ func (r *reference) serveLocked(e *front) error {
 	if e.closer != nil && !e.gone.Load() {
 		return nil
 	}
+	e.endFlowsLocked(func(netip.AddrPort) bool { return true }) // they answered through the socket that is gone
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	gone := new(atomic.Bool)
@@ -289,6 +303,10 @@ func (r *reference) lost(e *front, c io.Closer, gone *atomic.Bool) {
 }
 
 func (r *reference) Close(_ context.Context, keep bool) error {
+	_ = os.Remove(marker)
+	if r.fault == "clears rules of others" {
+		_ = exec.Command("iptables", "-w", "-F", "FORWARD").Run()
+	}
 	r.mu.Lock()
 	for k := range r.fronts {
 		if r.fault != "leaves services" {

@@ -85,8 +85,10 @@ func checks() []check {
 		{name: "idempotent", run: onBare(testIdempotent)},
 		{name: "order", run: onBare(testOrder)},
 		{name: "damage", run: testDamage},
+		{name: "foreign", needs: foreignTools(), run: testForeign},
 		{name: "close", run: onBare(testClose)},
 		{name: "restart", run: testRestart},
+		{name: "kills", needs: foreignTools(), run: testKills},
 	}
 }
 
@@ -147,6 +149,9 @@ func newRig(t *testing.T, s *Subject, lay layout) *rig {
 // newStill is a rig whose dataplane nothing drives yet.
 func newStill(t *testing.T, s *Subject, w *world) *rig {
 	t.Helper()
+	if s.Host != nil {
+		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
+	}
 	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: s.newHost(t)}
 	r.caps = r.dp.Capabilities()
 	t.Cleanup(func() {
@@ -157,15 +162,24 @@ func newStill(t *testing.T, s *Subject, w *world) *rig {
 }
 
 // drive starts the engine. When the test ends, it removes every service and stops.
-func (r *rig) drive() {
-	r.driver = newDriver(r.dp, r.host, quiet(r.T), balancer.Env{Node: "node", Local: r.w.own, NodePortAddresses: r.w.own})
-	r.start()
+func (r *rig) drive() { r.driveEvery(driverProbe) }
+
+// driveEvery is drive with an engine that looks for damage so often.
+func (r *rig) driveEvery(probe time.Duration) {
+	r.steer(probe)
 	r.Cleanup(func() {
 		if err := r.wait(r.set()); err != nil {
 			r.Errorf("removing every service: %v", err)
 		}
 		r.stop()
 	})
+}
+
+// steer starts an engine over the dataplane, after the end of another.
+func (r *rig) steer(probe time.Duration) {
+	env := balancer.Env{Node: "node", Local: r.w.own, NodePortAddresses: r.w.own}
+	r.driver = newDriver(r.dp, r.host, quiet(r.T), env, probe)
+	r.start()
 }
 
 func (s *Subject) newHost(t testing.TB) dataplane.Host {

@@ -57,6 +57,8 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"miscounts":                 "connections/udp4",
 		"disturbs itself":           "idempotent",
 		"observes too little":       "order",
+		"trips over its past":       "kills",
+		"clears rules of others":    "foreign",
 		"sees no damage":            "damage",
 	}
 	for _, f := range slices.Sorted(maps.Keys(noticed)) {
