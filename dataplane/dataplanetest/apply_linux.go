@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -236,29 +235,4 @@ func testClose(b *bare) {
 			r.Errorf("%s: %s answers through a closed dataplane", key, a.Server)
 		}
 	})
-}
-
-// testDamage has each kind of damage noticed and mended, while clients keep coming.
-func testDamage(t *testing.T, s *Subject) {
-	if len(s.Damage) == 0 {
-		t.Skip("the subject names no damage")
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.Damage)) {
-		s.sub(t, name, func(t *testing.T) {
-			r := newRig(t, s, layouts()[0])
-			r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...), newService("empty", vipN(40)))
-			r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) })
-			s.Damage[name](t)
-			lab.Eventually(t, 5*time.Second, "mending", func() error {
-				if r.engine.Status().Repairs == 0 {
-					return fmt.Errorf("nothing was noticed")
-				}
-				return nil
-			})
-			r.each(func(r *rig, key balancer.Key) {
-				r.Eventually("serving again", func() error { _, err := r.ask(r.w.client, key); return err })
-				r.refused(r.w.client, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto))
-			})
-		})
-	}
 }

@@ -2,25 +2,265 @@ package dataplanetest
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"vipd/balancer"
 	"vipd/test/lab"
 )
 
+// mendTime is within what everything is as it was, with the engine's usual ProbeInterval.
+const mendTime = 1500 * time.Millisecond
+
+// testDamage has each kind of damage noticed and mended, while connections are open, which outlive it, and clients keep
+// coming.
+func testDamage(t *testing.T, s *Subject) {
+	if len(s.Damage) == 0 {
+		t.Skip("the subject names no damage")
+	}
+	r := newStill(t, s, layouts()[0].build(t, lab.New(t)))
+	r.driveEvery(time.Second)
+	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	web.SourceRanges = prefixes("10.0.0.0/8", "fd00::/8")
+	r.apply(web, newService("empty", vipN(40)))
+	for _, name := range slices.Sorted(maps.Keys(s.Damage)) {
+		r.step(name, func(r *rig) {
+			conns := r.established()
+			repairs := r.engine.Status().Repairs
+			s.Damage[name](r.T)
+			r.repaired(repairs, mendTime)
+			r.wholeAgain(conns)
+		})
+	}
+	r.step("others-first", func(r *rig) {
+		if len(s.ourChains(r.T, "")) == 0 {
+			r.Skip("it has no chains in iptables")
+		}
+		r.othersFirst()
+	})
+}
+
+// established are connections and flows that are open.
+func (r *rig) established() map[balancer.Key]net.Conn {
+	r.Helper()
+	conns := map[balancer.Key]net.Conn{}
+	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+		for _, vip := range r.w.vip {
+			k := keyOf(vip, vipPort, proto)
+			conns[k], _ = r.mustOpen(r.w.client, netip.Addr{}, k)
+		}
+	}
+	return conns
+}
+
+// repaired waits until more than so many repairs are done.
+func (r *rig) repaired(before int, within time.Duration) {
+	r.Helper()
+	lab.Eventually(r, within, "mending", func() error {
+		if s := r.engine.Status(); s.Repairs <= before || s.LastError != "" {
+			return fmt.Errorf("%d repairs, before %d; last error %q", s.Repairs, before, s.LastError)
+		}
+		return nil
+	})
+}
+
+// wholeAgain checks that established connections live, and that clients meet what they should.
+func (r *rig) wholeAgain(conns map[balancer.Key]net.Conn) {
+	r.Helper()
+	for key, c := range conns {
+		if err := alive(c, atOnce); err != nil {
+			r.Errorf("%s: a connection from before: %v", key, err)
+		}
+		r.mustAsk(r.w.client, key)
+		r.mustAsk(r.w.host, key)
+		r.refused(r.w.client, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto))
+	}
+}
+
+// othersFirst has somebody put a rule of theirs before each of ours in the kernel's chains: it stays there, and the
+// service works on.
+func (r *rig) othersFirst() {
+	conns := r.established()
+	jumps := r.s.ourJumps(r.T)
+	for _, j := range jumps {
+		rule := []string{"-i", "other0", "-j", "RETURN"}
+		if j.chain == "OUTPUT" || j.chain == "POSTROUTING" {
+			rule[0] = "-o"
+		}
+		run(r, j.tool, append([]string{"-w", "-t", j.table, "-I", j.chain, "1"}, rule...)...)
+		r.Cleanup(func() { run(r, j.tool, append([]string{"-w", "-t", j.table, "-D", j.chain}, rule...)...) })
+	}
+	before := TakeSnapshot(r)
+	r.pause(mendTime) // for a mending that must not come
+	sameForeign(r, "after rules of others came first", before)
+	r.wholeAgain(conns)
+	repairs := r.engine.Status().Repairs
+	RemoveJumps(r.s.Backend)(r.T)
+	r.repaired(repairs, mendTime)
+	sameForeign(r, "after mending with rules of others first", before)
+	r.wholeAgain(conns)
+}
+
+// Damages are the ways to break what a dataplane and its Host keep in iptables of that backend (see Subject.Backend), in
+// ipsets, and on devices.
+func Damages(backend string) map[string]func(t testing.TB) {
+	return map[string]func(t testing.TB){
+		"tables":       FlushTables(backend),
+		"chain-nat":    FlushChain(backend, "nat"),
+		"chain-filter": FlushChain(backend, "filter"),
+		"chain-mangle": FlushChain(backend, "mangle"),
+		"jumps":        RemoveJumps(backend),
+		"entries":      FlushSets,
+		"sets":         DestroySets(backend),
+		"addresses":    RemoveAddresses,
+	}
+}
+
 // FlushTables is a Damage: it empties every chain that iptables knows, as a firewall does that starts anew.
-func FlushTables(t testing.TB) {
-	t.Helper()
-	lab.Need(t, "iptables", "ip6tables")
-	for _, tool := range []string{"iptables", "ip6tables"} {
+func FlushTables(backend string) func(t testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
 		for _, table := range []string{"nat", "mangle", "filter"} {
-			if out, err := exec.Command(tool, "-w", "-t", table, "-F").CombinedOutput(); err != nil {
-				t.Fatalf("%s -t %s -F: %v\n%s", tool, table, err, out)
+			(&Subject{Backend: backend}).iptables(t, "-t", table, "-F")
+		}
+	}
+}
+
+// FlushChain is a Damage: it empties one of our chains in a table, the last.
+func FlushChain(backend, table string) func(t testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
+		s := &Subject{Backend: backend}
+		chains := s.ourChains(t, table)
+		if len(chains) == 0 {
+			t.Skipf("it has no chain in table %s", table)
+		}
+		last := chains[len(chains)-1]
+		run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
+	}
+}
+
+// RemoveJumps is a Damage: nothing leads to our chains any more.
+func RemoveJumps(backend string) func(t testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
+		jumps := (&Subject{Backend: backend}).ourJumps(t)
+		if len(jumps) == 0 {
+			t.Fatal("nothing leads to chains of ours")
+		}
+		for _, j := range slices.Backward(jumps) { // so that the positions of those before stay
+			run(t, j.tool, "-w", "-t", j.table, "-D", j.chain, fmt.Sprint(j.position))
+		}
+	}
+}
+
+// FlushSets is a Damage: it empties our ipsets.
+func FlushSets(t testing.TB) {
+	t.Helper()
+	sets := ourSets(t)
+	if len(sets) == 0 {
+		t.Skip("it has no ipsets")
+	}
+	for _, name := range sets {
+		run(t, "ipset", "flush", name)
+	}
+}
+
+// DestroySets is a Damage: it removes our ipsets, and the chains, which could not be without.
+func DestroySets(backend string) func(t testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
+		sets := ourSets(t)
+		if len(sets) == 0 {
+			t.Skip("it has no ipsets")
+		}
+		FlushTables(backend)(t)
+		for _, table := range []string{"nat", "mangle", "filter"} {
+			(&Subject{Backend: backend}).iptables(t, "-t", table, "-X")
+		}
+		for _, name := range sets {
+			run(t, "ipset", "destroy", name)
+		}
+	}
+}
+
+func ourSets(t testing.TB) []string {
+	t.Helper()
+	lab.Need(t, "ipset")
+	var ours []string
+	for name := range strings.FieldsSeq(run(t, "ipset", "list", "-n")) {
+		if ownPrefix.MatchString(name) {
+			ours = append(ours, name)
+		}
+	}
+	return ours
+}
+
+// ourChain is a chain with our prefix.
+type ourChain struct{ tool, table, name string }
+
+// ourChains are those of a table, or of all; both families'.
+func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
+	t.Helper()
+	var all []ourChain
+	s.saved(t, func(tool, in, line string) {
+		if name, ok := strings.CutPrefix(line, ":"); ok && ownPrefix.MatchString(line) && (table == "" || table == in) {
+			all = append(all, ourChain{tool, in, strings.Fields(name)[0]})
+		}
+	})
+	return all
+}
+
+// ourJump is a rule in one of the kernel's own chains that leads to one of ours, at a position from 1 up.
+type ourJump struct {
+	tool, table, chain string
+	position           int
+}
+
+func (s *Subject) ourJumps(t testing.TB) []ourJump {
+	t.Helper()
+	var all []ourJump
+	rules := map[ourJump]int{}
+	s.saved(t, func(tool, table, line string) {
+		words := strings.Fields(line)
+		if len(words) < 2 || words[0] != "-A" {
+			return
+		}
+		at := ourJump{tool: tool, table: table, chain: words[1]}
+		rules[at]++
+		if ownPrefix.MatchString(line) && !ownPrefix.MatchString(at.chain) {
+			at.position = rules[at]
+			all = append(all, at)
+		}
+	})
+	return all
+}
+
+// saved calls f for each line that iptables-save prints of each table, in both families, with the tool that changes
+// them.
+func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
+	t.Helper()
+	tools, savers := s.tools(""), s.tools("-save")
+	for i := range tools {
+		if _, err := exec.LookPath(savers[i]); err != nil {
+			continue
+		}
+		table := ""
+		for line := range strings.Lines(run(t, savers[i])) {
+			if name, ok := strings.CutPrefix(line, "*"); ok {
+				table = strings.TrimSpace(name)
 			}
+			f(tools[i], table, line)
 		}
 	}
 }

@@ -18,6 +18,5 @@
 //	one-arm        client, host, s1, s2, s3 on one switch; replies would go straight to the client
 //	astray         client --- host --- switch with s1, s2, s3, whose default gateway is another router; snat = always
 //	shared-vip     routed, and the servers hold the VIP on their own loopbacks
-//	forward-drop   routed, and the host's FORWARD policy is DROP
 //	own-address    routed, and the VIP is the host's own address
 package dataplanetest

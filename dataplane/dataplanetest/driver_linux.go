@@ -32,12 +32,15 @@ type driver struct {
 // settleTime bounds how long the engine may take for any one change.
 const settleTime = 10 * time.Second
 
+// driverProbe is how often the engine looks for damage, where a case does not say otherwise.
+const driverProbe = 100 * time.Millisecond
+
 // newDriver returns a driver of dp and host that does nothing until start.
-func newDriver(dp dataplane.Dataplane, host dataplane.Host, log *slog.Logger, env balancer.Env) *driver {
+func newDriver(dp dataplane.Dataplane, host dataplane.Host, log *slog.Logger, env balancer.Env, probe time.Duration) *driver {
 	env.Capabilities = dp.Capabilities()
 	engine := dataplane.NewEngine(dataplane.Options{
 		Dataplane: dp, Host: host, Log: log,
-		MinInterval: 2 * time.Millisecond, ProbeInterval: 100 * time.Millisecond,
+		MinInterval: 2 * time.Millisecond, ProbeInterval: probe,
 		RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
 	})
 	return &driver{engine: engine, env: env, expire: time.NewTimer(time.Hour)}

@@ -1,12 +1,9 @@
 package dataplanetest
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
-	"time"
 
 	"vipd/balancer"
 	"vipd/test/lab"
@@ -134,151 +131,6 @@ func (r *rig) openTo(name string, key balancer.Key) net.Conn {
 	}
 	r.Fatalf("%s never answers %s", name, key)
 	return nil
-}
-
-// testDrainTimeout has the connection of a removed endpoint end when its time is over and not before.
-func testDrainTimeout(r *rig) {
-	const timeout, slack = time.Second, 2 * time.Second
-	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
-	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, timeout
-	r.apply(all)
-	keys := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP)}
-	var leaving, staying []net.Conn
-	for _, k := range keys {
-		leaving = append(leaving, r.openTo("s1", k))
-		staying = append(staying, r.openTo("s2", k))
-	}
-	removed := time.Now()
-	r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))
-	ended := make([]time.Duration, len(leaving))
-	for slices.Contains(ended, 0) && time.Since(removed) < timeout+slack {
-		for i, c := range leaving {
-			if ended[i] == 0 && alive(c, 500*time.Millisecond) != nil {
-				ended[i] = time.Since(removed)
-			}
-		}
-		r.pause(20 * time.Millisecond)
-	}
-	for i, k := range keys {
-		switch {
-		case ended[i] == 0:
-			r.Errorf("%s: the connection of a removed endpoint lives %v after its drain_timeout of %v", k, time.Since(removed)-timeout, timeout)
-		case ended[i] < timeout:
-			r.Errorf("%s: the connection of a removed endpoint ends after %v, before its drain_timeout of %v", k, ended[i], timeout)
-		}
-		if err := alive(staying[i], atOnce); err != nil {
-			r.Errorf("%s: the connection of another endpoint: %v, want it undisturbed", k, err)
-		}
-	}
-}
-
-// testDraining has connections of a draining endpoint live beyond drain_timeout, which is for removed ones.
-func testDraining(r *rig) {
-	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
-	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, 100*time.Millisecond
-	r.apply(all)
-	keys := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP)}
-	var conns []net.Conn
-	for _, k := range keys {
-		conns = append(conns, r.openTo("s1", k))
-	}
-	r.apply(edited(all, func(s *balancer.Service) {
-		for i := range s.Endpoints {
-			s.Endpoints[i].Draining = true
-		}
-	}))
-	r.pause(500 * time.Millisecond)
-	for i, k := range keys {
-		if err := alive(conns[i], atOnce); err != nil {
-			r.Errorf("%s: the connection of a draining endpoint: %v, want it to live on", k, err)
-		}
-		r.refused(r.w.client, k) // all of them drain
-	}
-}
-
-// testUndisturbed has connections and flows live through changes that are not about their endpoints.
-func testUndisturbed(r *rig) {
-	web := newService("web", r.w.vip, endpoints(r.w.servers[:2]...)...)
-	other := newService("other", vipN(30), endpoints(r.w.servers...)...)
-	neighbour := newService("neighbour", r.w.vip, endpoints(r.w.servers[2])...) // on the same VIP
-	for i := range neighbour.Ports {
-		neighbour.Ports[i].Port = 82
-	}
-	r.apply(web, other)
-	type flow struct {
-		key    balancer.Key
-		conn   net.Conn
-		server string
-	}
-	var flows []flow
-	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
-		for _, vip := range r.w.vip {
-			k := keyOf(vip, vipPort, proto)
-			c, a := r.mustOpen(r.w.client, netip.Addr{}, k)
-			flows = append(flows, flow{k, c, a.Server})
-		}
-	}
-	check := func(change string) {
-		r.Helper()
-		for _, f := range flows {
-			if err := alive(f.conn, atOnce); err != nil {
-				r.Fatalf("%s: after %s: %v, want it undisturbed", f.key, change, err)
-			}
-			if f.key.Proto == balancer.TCP {
-				continue
-			}
-			if a, err := lab.AskWithin(f.conn, atOnce); err != nil || a.Server != f.server {
-				r.Errorf("%s: after %s the flow is answered by %q, %v, want %s", f.key, change, a.Server, err, f.server)
-			}
-		}
-	}
-	for i := range 5 {
-		fewer := edited(other, func(s *balancer.Service) { s.Endpoints = s.Endpoints[2*(i%2):] })
-		r.apply(web, fewer, neighbour)
-		check("changing another service and adding one on the same VIP")
-		r.apply(web)
-		check("removing other services")
-		r.apply(web, other)
-		check("adding another service")
-	}
-	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers...) }))
-	check("adding an endpoint")
-	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = weighted(r.w.servers[:2], []int{5, 7}) }))
-	check("changing weights")
-}
-
-// testUDPMoves has a UDP client that keeps its port move when its endpoint goes, and find the first one that comes.
-func testUDPMoves(r *rig) {
-	r.eachOf(balancer.UDP, func(r *rig, key balancer.Key) {
-		all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
-		r.apply(all)
-		c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
-		for range 2 { // moves, and moves on
-			rest := slices.DeleteFunc(slices.Clone(r.w.servers), func(s *server) bool { return s.name == a.Server })
-			r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = endpoints(rest...) }))
-			a = r.movesFrom(c, key, a.Server)
-			r.apply(all)
-		}
-		r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = nil }))
-		if a, err := lab.AskWithin(c, silence); err == nil {
-			r.Errorf("%s: without endpoints, %s answers", key, a.Server)
-		}
-		r.apply(all)
-		r.movesFrom(c, key, "")
-	})
-}
-
-// movesFrom asks on a UDP flow until another server than name answers, and checks that name does not.
-func (r *rig) movesFrom(c net.Conn, key balancer.Key, name string) (a lab.Answer) {
-	r.Helper()
-	lab.Eventually(r, time.Second, fmt.Sprintf("%s: a flow moves from %q", key, name), func() (err error) {
-		a, err = lab.AskWithin(c, 100*time.Millisecond)
-		if err == nil && a.Server == name {
-			err = errors.New("it still answers")
-		}
-		return err
-	})
-	return a
 }
 
 // testServiceRemoved has a service that goes leave clients without it, and its neighbour on the VIP untouched.

@@ -20,7 +20,8 @@ import (
 // plainHost adds VIPs to lo, and does nothing else. It knows its own by their place: whatever is on lo and is no
 // loopback address.
 type plainHost struct {
-	lo netlink.Link
+	lo   netlink.Link
+	want snap.Map[netip.Addr, int] // of the last Prepare
 }
 
 func newPlainHost(t testing.TB) dataplane.Host {
@@ -29,11 +30,12 @@ func newPlainHost(t testing.TB) dataplane.Host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &plainHost{lo}
+	return &plainHost{lo: lo}
 }
 
 // Prepare adds the addresses that nobody holds.
 func (h *plainHost) Prepare(ctx context.Context, want balancer.Desired) error {
+	h.want = want.Addresses
 	for vip := range want.Addresses.Keys() {
 		held, err := isLocal(vip)
 		if err != nil {
@@ -68,7 +70,7 @@ func awaitRoute(ctx context.Context, vip netip.Addr) error {
 	}
 }
 
-// Finish removes the addresses that no frontend needs.
+// Finish removes the addresses that are not wanted, and that no frontend needs.
 func (h *plainHost) Finish(_ context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
 	needed := map[netip.Addr]bool{}
 	for k := range applied.Keys() {
@@ -80,7 +82,7 @@ func (h *plainHost) Finish(_ context.Context, applied snap.Map[balancer.Key, *ba
 	}
 	for _, a := range held {
 		vip, _ := netip.AddrFromSlice(a.IP)
-		if vip = vip.Unmap(); vip.IsLoopback() || needed[vip] {
+		if vip = vip.Unmap(); vip.IsLoopback() || needed[vip] || h.want.Has(vip) {
 			continue
 		}
 		if err := netlink.AddrDel(h.lo, whole(vip)); err != nil {

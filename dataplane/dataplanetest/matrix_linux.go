@@ -26,7 +26,7 @@ type clientKind struct {
 	// port of the service; at the VIP, or, for node ports, at the host's own address.
 	port uint16
 	// shows says whose address the server sees that answers, in dataplanes that keep the client's where they can and
-	// snat = auto. The others always show the host's.
+	// snat = auto; only the host's own connections can't show another. The others always show the host's.
 	shows func(lay layout, from *lab.NS, answer lab.Answer) seen
 }
 
@@ -69,20 +69,30 @@ func testLayouts(t *testing.T, s *Subject) {
 	for _, lay := range layouts() {
 		s.sub(t, lay.name, func(t *testing.T) {
 			r := newRig(t, s, lay)
-			web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
-			web.Scheduler, web.SNAT = balancer.RoundRobin, lay.snat
-			for i := range web.Ports {
-				web.Ports[i].NodePort = nodePort
-			}
-			r.apply(web)
-			for _, kind := range clientKinds() {
-				if kind.name == "hairpin" && lay.noHairpin {
-					continue
-				}
-				r.step(kind.name, func(r *rig) {
-					r.each(func(r *rig, key balancer.Key) { r.reachesAll(lay, kind, key) })
-				})
-			}
+			r.apply(r.inTurn(lay.snat))
+			r.reachesEveryWay(lay)
+		})
+	}
+}
+
+// inTurn is a service that meets every server in turn, at node ports too.
+func (r *rig) inTurn(snat balancer.SNAT) *balancer.Service {
+	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	web.Scheduler, web.SNAT = balancer.RoundRobin, snat
+	for i := range web.Ports {
+		web.Ports[i].NodePort = nodePort
+	}
+	return web
+}
+
+// reachesEveryWay has every kind of client reach every server, as subtests.
+func (r *rig) reachesEveryWay(lay layout) {
+	for _, kind := range clientKinds() {
+		if kind.name == "hairpin" && lay.noHairpin {
+			continue
+		}
+		r.step(kind.name, func(r *rig) {
+			r.each(func(r *rig, key balancer.Key) { r.reachesAll(lay, kind, key) })
 		})
 	}
 }
@@ -109,8 +119,11 @@ func (r *rig) reachesAll(lay layout, kind clientKind, key balancer.Key) {
 func (r *rig) showsRightly(lay layout, kind clientKind, from *lab.NS, key balancer.Key, a lab.Answer) {
 	r.Helper()
 	want := kind.shows(lay, from, a)
-	if !r.caps.KeepsSource || lay.snat == balancer.AlwaysSNAT {
+	switch {
+	case !r.caps.KeepsSource, lay.snat == balancer.AlwaysSNAT, from == r.w.host:
 		want = seenHost
+	case lay.snat == balancer.NeverSNAT:
+		want = seenClient
 	}
 	switch {
 	case want == seenHost && !r.w.isOwn(a.Client.Addr()):

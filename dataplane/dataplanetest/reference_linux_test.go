@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,7 +25,10 @@ type reference struct {
 
 	mu      sync.Mutex
 	fronts  map[balancer.Key]*front
+	leaving []*front // removed, with connections that may live on
 	counted map[balancer.Key]uint64
+	applied int
+	trips   bool
 	running sync.WaitGroup
 }
 
@@ -58,8 +63,14 @@ func (p *pair) close() {
 }
 
 func newReference(f fault) *reference {
-	return &reference{fault: f, fronts: map[balancer.Key]*front{}, counted: map[balancer.Key]uint64{}}
+	r := &reference{fault: f, fronts: map[balancer.Key]*front{}, counted: map[balancer.Key]uint64{}}
+	_, err := os.Stat(marker)
+	r.trips = f == "trips over its past" && err == nil
+	return r
 }
+
+// marker is a file that is there while a reference is at work.
+const marker = "/run/dataplanetest-reference"
 
 func (r *reference) Capabilities() balancer.Capabilities {
 	return balancer.Capabilities{
@@ -111,7 +122,12 @@ func (r *reference) Apply(_ context.Context, batch []dataplane.Change) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	failed := dataplane.KeyErrors{}
-	if r.fault == "disturbs others" {
+	if r.trips {
+		return errors.New("another one is at work")
+	}
+	_ = os.WriteFile(marker, nil, 0o600) // its absence only hides a fault
+	r.applied++
+	if r.fault == "disturbs others" || r.fault == "disturbs others rarely" && r.applied%50 == 0 {
 		for _, f := range r.fronts {
 			f.endLocked(func(netip.AddrPort) bool { return true })
 		}
@@ -135,8 +151,18 @@ func (r *reference) removeLocked(k balancer.Key) {
 		return
 	}
 	f.shutLocked()
-	f.endLocked(func(netip.AddrPort) bool { return true })
 	delete(r.fronts, k)
+	if f.f.DrainTimeout == 0 || r.fault == "drains no services" {
+		f.endLocked(func(netip.AddrPort) bool { return true })
+		return
+	}
+	f.endFlowsLocked(func(netip.AddrPort) bool { return true })
+	for c := range f.conns {
+		if c.end == nil {
+			c.end = time.AfterFunc(f.f.DrainTimeout, c.close)
+		}
+	}
+	r.leaving = append(r.leaving, f)
 }
 
 func (r *reference) setLocked(f *balancer.Frontend) error {
@@ -205,7 +231,8 @@ func (r *reference) drainLocked(e *front) {
 	}
 	e.endLocked(func(to netip.AddrPort) bool {
 		_, there := until[to]
-		return !there && r.fault != "keeps flows" && r.fault != "drains for ever"
+		keeps := r.fault == "keeps flows" || r.fault == "keeps flows of node ports" && e.f.NodePort
+		return !there && !keeps && r.fault != "drains for ever"
 	})
 	for c := range e.conns {
 		if end := until[c.to]; !end.IsZero() && c.end == nil {
@@ -221,6 +248,10 @@ func (e *front) endLocked(done func(to netip.AddrPort) bool) {
 			c.close()
 		}
 	}
+	e.endFlowsLocked(done)
+}
+
+func (e *front) endFlowsLocked(done func(to netip.AddrPort) bool) {
 	for from, c := range e.flows {
 		if done(c.to) {
 			c.close()
@@ -241,6 +272,7 @@ func (r *reference) serveLocked(e *front) error {
 	if e.closer != nil && !e.gone.Load() {
 		return nil
 	}
+	e.endFlowsLocked(func(netip.AddrPort) bool { return true }) // they answered through the socket that is gone
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	gone := new(atomic.Bool)
@@ -271,11 +303,18 @@ func (r *reference) lost(e *front, c io.Closer, gone *atomic.Bool) {
 }
 
 func (r *reference) Close(_ context.Context, keep bool) error {
+	_ = os.Remove(marker)
+	if r.fault == "clears rules of others" {
+		_ = exec.Command("iptables", "-w", "-F", "FORWARD").Run()
+	}
 	r.mu.Lock()
 	for k := range r.fronts {
 		if r.fault != "leaves services" {
 			r.removeLocked(k)
 		}
+	}
+	for _, f := range r.leaving {
+		f.endLocked(func(netip.AddrPort) bool { return true })
 	}
 	r.mu.Unlock()
 	if r.fault != "leaves services" {
@@ -319,8 +358,13 @@ func (r *reference) dial(f *balancer.Frontend, to netip.AddrPort) (net.Conn, err
 	if r.fault == "shows the VIP" && f.Proto == balancer.TCP {
 		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(f.Addr, 0))
 	}
-	if r.fault == "mixes ports up" {
+	switch {
+	case r.fault == "mixes ports up":
 		to = netip.AddrPortFrom(to.Addr(), f.Key.Port)
+	case r.fault == "knows one target port":
+		to = netip.AddrPortFrom(to.Addr(), targetPort)
+	case r.fault == "never meets itself" && isHosts(to.Addr()):
+		return nil, errors.New("that is this host")
 	}
 	return d.Dial(string(f.Proto), to.String())
 }

@@ -1,50 +1,16 @@
 package dataplanetest
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
+	"math/rand/v2"
 	"net/netip"
-	"os"
-	"os/exec"
-	"regexp"
 	"strings"
-	"sync"
 	"testing"
+	"time"
 
 	"vipd/balancer"
 	"vipd/test/lab"
 )
-
-// childVar is what makes Run be the daemon that the case restart kills: what it is to carry out.
-const childVar = "VIPD_DATAPLANETEST_CHILD"
-
-// errand is the value of childVar, as JSON.
-type errand struct {
-	Local    []netip.Addr
-	Services []*balancer.Service
-}
-
-// ready is the line by which the child says that everything is carried out.
-const ready = "dataplanetest: ready"
-
-// runChild carries out the errand until it is killed, or its parent goes.
-func runChild(t *testing.T, s *Subject) {
-	var e errand
-	if err := json.Unmarshal([]byte(os.Getenv(childVar)), &e); err != nil {
-		t.Fatal(err)
-	}
-	d := newDriver(s.New(t), s.newHost(t), quiet(t), balancer.Env{Node: "node", Local: e.Local, NodePortAddresses: e.Local})
-	d.start()
-	defer d.stop()
-	if err := d.wait(d.set(e.Services...)); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Println(ready)
-	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent at the latest
-}
 
 // testRestart has a process that carries services out killed without warning. A new one over what is left comes to
 // what is wanted by then, with nothing left over.
@@ -57,10 +23,11 @@ func testRestart(t *testing.T, s *Subject) {
 	lose := newService("lose", vipN(62), endpoints(w.servers[0])...)
 	fresh := newService("fresh", vipN(63), endpoints(w.servers[1])...)
 
-	kill := startChild(t, root, errand{w.own, []*balancer.Service{stay, gone, change, lose}})
+	c := startChild(t, root, errand{Local: w.own, Services: []*balancer.Service{stay, gone, change, lose}})
+	c.awaitReady()
 	r := &rig{T: t, s: s, w: w}
 	r.mustAsk(w.client, keyOf(w.vip[0], vipPort, balancer.TCP))
-	kill()
+	c.kill()
 
 	r = newStill(t, s, w)
 	r.drive()
@@ -80,50 +47,57 @@ func testRestart(t *testing.T, s *Subject) {
 			r.Errorf("%s, which is wanted no more, is answered by %s", at(vipN(60)), a.Server)
 		}
 	})
-	r.stop()
-	(&bare{r}).holds("after a restart", r.wanted())
-	r.start()
+	r.asWanted("after a restart")
 }
 
-// startChild runs this test binary again as a process that carries out the errand, and returns what kills it.
-func startChild(t *testing.T, root string, e errand) (kill func()) {
-	t.Helper()
-	text, err := json.Marshal(e)
-	if err != nil {
-		t.Fatal(err)
+// testKills has processes killed, one after the other, at random moments: while they take over what the one before left,
+// and within a stream of changes. Each comes to what is wanted by then, clients are served, nothing is left over, and
+// what others have stays as it is.
+func testKills(t *testing.T, s *Subject) {
+	const kills = 50
+	root := strings.TrimSuffix(t.Name(), "/kills")
+	w := layouts()[0].build(t, lab.New(t))
+	before := s.putForeign(t)
+	random := rand.New(rand.NewPCG(9, 0))
+	stay := newService("stay", w.vip, endpoints(w.servers...)...)
+	e := errand{Local: w.own}
+	for _, server := range w.servers {
+		e.Servers = append(e.Servers, server.addr)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.v", "-test.count=1", "-test.run="+only(root))
-	cmd.Env = append(os.Environ(), childVar+"="+string(text))
-	in, err := cmd.StdinPipe() // its end tells the child to go, should this process be killed
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill = sync.OnceFunc(func() { cancel(); _ = cmd.Wait(); _ = in.Close() })
-	t.Cleanup(kill)
-	var said []string
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		if lines.Text() == ready {
-			return kill
+	r := &rig{T: t, s: s, w: w}
+	for i := range kills {
+		e.Seed = uint64(i)
+		once := newService("once", vipN(120+i), endpoints(w.servers[i%len(w.servers)])...)
+		e.Services = []*balancer.Service{stay, once}
+		c := startChild(t, root, e)
+		if i%3 == 2 {
+			r.pause(time.Duration(random.Int64N(int64(400 * time.Millisecond))))
+			c.kill()
+			continue
 		}
-		said = append(said, lines.Text())
+		c.awaitReady()
+		r.takesOver(w.vip, vipN(120+i), w.servers[i%len(w.servers)].name, i)
+		c.goOn()
+		r.pause(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
+		c.kill()
+		if i%10 == 0 {
+			sameForeign(t, fmt.Sprintf("after %d kills", i+1), before)
+		}
 	}
-	t.Fatalf("the process to be killed ended before it was ready:\n%s", strings.Join(said, "\n"))
-	return nil
+	r = newStill(t, s, w)
+	r.drive()
+	r.apply(stay, newService("once", vipN(119), endpoints(w.servers[0])...))
+	r.servesWanted(1)
+	r.asWanted("after the last kill")
+	sameForeign(t, "after the last kill", before)
 }
 
-// only is the -test.run pattern of one test or subtest.
-func only(name string) string {
-	parts := strings.Split(name, "/")
-	for i, p := range parts {
-		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+// takesOver asks, of each kind one, what one process after another serves, and what this one alone does.
+func (r *rig) takesOver(stay, once addrs, server string, i int) {
+	r.Helper()
+	r.mustAsk(r.w.client, keyOf(stay[i%2], vipPort, balancer.TCP))
+	k := keyOf(once[1-i%2], vipPort, []balancer.Protocol{balancer.TCP, balancer.UDP}[i/2%2])
+	if got := r.mustAsk(r.w.client, k).Server; got != server {
+		r.Errorf("%s is answered by %s, want %s", k, got, server)
 	}
-	return strings.Join(parts, "/")
 }

@@ -62,3 +62,11 @@ func weighted(servers []*server, weights []int) []balancer.Endpoint {
 func keyOf(a netip.Addr, port uint16, proto balancer.Protocol) balancer.Key {
 	return balancer.Key{Addr: a, Port: port, Proto: proto}
 }
+
+func prefixes(all ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range all {
+		out = append(out, netip.MustParsePrefix(p))
+	}
+	return out
+}

@@ -24,6 +24,16 @@ type Subject struct {
 	// ExactWeights: weights are exact over each cycle of connections; otherwise they are judged as random shares. Round
 	// robin is exact in every dataplane.
 	ExactWeights bool
+	// Keeps: after Close with keep, what it carries out serves on without it, and the next one takes that over without
+	// the loss of a connection.
+	Keeps bool
+	// Backend is the variant of iptables that the dataplane and its Host use, nft or legacy. Empty: what iptables says it
+	// is.
+	Backend string
+	// Connections is how many connections, open at the same time, the case spread may judge shares by. Default 10,000.
+	Connections int
+	// Cleanup removes everything that dataplane and Host ever made, as after a crash. Nil: there is nothing to clean up.
+	Cleanup func(t testing.TB)
 	// Damage breaks or removes something of the dataplane's on the host, each function in another way. The suite
 	// expects that it is noticed and mended.
 	Damage map[string]func(t testing.TB)
@@ -48,6 +58,10 @@ type check struct {
 func checks() []check {
 	return []check{
 		{name: "layouts", run: testLayouts},
+		{name: "policy-drop", guard: true, needs: []string{"iptables", "ip6tables"}, run: testPolicyDrop},
+		{name: "snat", run: testSNAT},
+		{name: "targets", run: onRouted(testTargets)},
+		{name: "host-endpoint", run: onRouted(testHostEndpoint)},
 		{name: "ports", run: onRouted(testPorts)},
 		{name: "shares", run: onRouted(testShares)},
 		{name: "sticky-schedulers", run: onRouted(testStickySchedulers)},
@@ -59,8 +73,11 @@ func checks() []check {
 		{name: "endpoint-removed", run: onRouted(testEndpointRemoved)},
 		{name: "drain-timeout", run: onRouted(testDrainTimeout)},
 		{name: "draining", run: onRouted(testDraining)},
+		{name: "service-drains", run: onRouted(testServiceDrains)},
 		{name: "undisturbed", run: onRouted(testUndisturbed)},
+		{name: "undisturbed-many", run: onRouted(testUndisturbedMany)},
 		{name: "udp-moves", run: onRouted(testUDPMoves)},
+		{name: "udp-follows", run: onRouted(testUDPFollows)},
 		{name: "service-removed", run: onRouted(testServiceRemoved)},
 		{name: "streams", run: onRouted(testStreams)},
 		{name: "connections", run: onRouted(testConnections)},
@@ -68,8 +85,10 @@ func checks() []check {
 		{name: "idempotent", run: onBare(testIdempotent)},
 		{name: "order", run: onBare(testOrder)},
 		{name: "damage", run: testDamage},
+		{name: "foreign", needs: foreignTools(), run: testForeign},
 		{name: "close", run: onBare(testClose)},
 		{name: "restart", run: testRestart},
+		{name: "kills", needs: foreignTools(), run: testKills},
 	}
 }
 
@@ -130,6 +149,9 @@ func newRig(t *testing.T, s *Subject, lay layout) *rig {
 // newStill is a rig whose dataplane nothing drives yet.
 func newStill(t *testing.T, s *Subject, w *world) *rig {
 	t.Helper()
+	if s.Host != nil {
+		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
+	}
 	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: s.newHost(t)}
 	r.caps = r.dp.Capabilities()
 	t.Cleanup(func() {
@@ -140,15 +162,24 @@ func newStill(t *testing.T, s *Subject, w *world) *rig {
 }
 
 // drive starts the engine. When the test ends, it removes every service and stops.
-func (r *rig) drive() {
-	r.driver = newDriver(r.dp, r.host, quiet(r.T), balancer.Env{Node: "node", Local: r.w.own, NodePortAddresses: r.w.own})
-	r.start()
+func (r *rig) drive() { r.driveEvery(driverProbe) }
+
+// driveEvery is drive with an engine that looks for damage so often.
+func (r *rig) driveEvery(probe time.Duration) {
+	r.steer(probe)
 	r.Cleanup(func() {
 		if err := r.wait(r.set()); err != nil {
 			r.Errorf("removing every service: %v", err)
 		}
 		r.stop()
 	})
+}
+
+// steer starts an engine over the dataplane, after the end of another.
+func (r *rig) steer(probe time.Duration) {
+	env := balancer.Env{Node: "node", Local: r.w.own, NodePortAddresses: r.w.own}
+	r.driver = newDriver(r.dp, r.host, quiet(r.T), env, probe)
+	r.start()
 }
 
 func (s *Subject) newHost(t testing.TB) dataplane.Host {

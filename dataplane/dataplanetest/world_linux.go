@@ -80,7 +80,6 @@ func layouts() []layout {
 		{name: "one-arm", build: oneArm, snat: balancer.AutoSNAT, sameLink: true},
 		{name: "astray", build: astray, snat: balancer.AlwaysSNAT},
 		{name: "shared-vip", build: sharedVIP, snat: balancer.AutoSNAT, noHairpin: true},
-		{name: "forward-drop", build: forwardDrop, snat: balancer.AutoSNAT},
 		{name: "own-address", build: ownAddress, snat: balancer.AutoSNAT},
 	}
 }
@@ -190,19 +189,6 @@ func sharedVIP(t testing.TB, l *lab.Lab) *world {
 		s.ns.AddAddr("lo", w.vip[0].String()+"/32")
 		s.ns.AddAddr("lo", w.vip[1].String()+"/128")
 	}
-	return w
-}
-
-func forwardDrop(t testing.TB, l *lab.Lab) *world {
-	lab.Need(t, "iptables", "ip6tables")
-	w := routed(t, l)
-	policy := func(verdict string) {
-		for _, tool := range []string{"iptables", "ip6tables"} {
-			w.host.Exec(tool, "-w", "-P", "FORWARD", verdict)
-		}
-	}
-	policy("DROP")
-	t.Cleanup(func() { policy("ACCEPT") })
 	return w
 }
 

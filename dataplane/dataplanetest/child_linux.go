@@ -1,0 +1,148 @@
+package dataplanetest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	"vipd/balancer"
+)
+
+// childVar is what makes Run be the daemon that the cases restart and kills kill.
+const childVar = "VIPD_DATAPLANETEST_CHILD"
+
+// errand is the value of childVar, as JSON.
+type errand struct {
+	Local []netip.Addr
+	// Services are what is wanted first.
+	Services []*balancer.Service
+	// Servers are what the services of its changes have as endpoints, and Seed tells which changes those are.
+	Servers []addrs
+	Seed    uint64
+}
+
+// history are the changes of the errand.
+func (e *errand) history() *history {
+	var servers []*server
+	for _, a := range e.Servers {
+		servers = append(servers, &server{addr: a})
+	}
+	return newHistory(e.Seed, servers, 100, 6)
+}
+
+// ready is the line by which the child says that everything is carried out, and nothing else is there; on the next line
+// that it reads it begins to change things.
+const ready = "dataplanetest: ready"
+
+// runChild carries out the errand until it is killed, or its parent goes.
+func runChild(t *testing.T, s *Subject) {
+	var e errand
+	if err := json.Unmarshal([]byte(os.Getenv(childVar)), &e); err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{T: t, s: s, w: &world{own: e.Local}, dp: s.New(t), host: s.newHost(t)}
+	r.steer(driverProbe)
+	defer func() { r.stop() }()
+	r.apply(e.Services...)
+	r.asWanted("after the start")
+	if t.Failed() {
+		return
+	}
+	fmt.Println(ready)
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+		return // the parent has gone
+	}
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(1) // the parent has gone, and the changes have no end
+	}()
+	for h, i := e.history(), 1; ; i++ {
+		h.next()
+		if revision := r.set(append(h.wanted(), e.Services...)...); i%4 == 0 {
+			if err := r.wait(revision); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// asWanted checks that exactly what is wanted is there.
+func (r *rig) asWanted(when string) {
+	r.Helper()
+	r.stop() // one at a time calls the dataplane
+	(&bare{r}).holds(when, r.wanted())
+	r.start()
+}
+
+// child is this test binary run again as a process that carries out an errand.
+type child struct {
+	t    testing.TB
+	in   io.Writer
+	out  io.Reader
+	kill func()
+}
+
+// startChild starts a child as the test named root.
+func startChild(t *testing.T, root string, e errand) *child {
+	t.Helper()
+	text, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.v", "-test.count=1", "-test.run="+only(root))
+	cmd.Env = append(os.Environ(), childVar+"="+string(text))
+	in, err := cmd.StdinPipe() // its end tells the child to go, should this process be killed
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := sync.OnceFunc(func() { cancel(); _ = cmd.Wait(); _ = in.Close() })
+	t.Cleanup(kill)
+	return &child{t, in, out, kill}
+}
+
+// awaitReady returns when the child has carried out its errand.
+func (c *child) awaitReady() {
+	c.t.Helper()
+	var said []string
+	for lines := bufio.NewScanner(c.out); lines.Scan(); {
+		if lines.Text() == ready {
+			return
+		}
+		said = append(said, lines.Text())
+	}
+	c.t.Fatalf("the process to be killed ended before it was ready:\n%s", strings.Join(said, "\n"))
+}
+
+// goOn has the child change things from now on.
+func (c *child) goOn() {
+	c.t.Helper()
+	if _, err := io.WriteString(c.in, "\n"); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// only is the -test.run pattern of one test or subtest.
+func only(name string) string {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return strings.Join(parts, "/")
+}

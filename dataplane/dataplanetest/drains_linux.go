@@ -1,0 +1,110 @@
+package dataplanetest
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// drainTime is the drain_timeout of the cases that wait for its end, and drainSlack how much later that may come.
+const drainTime, drainSlack = time.Second, 2 * time.Second
+
+// testDrainTimeout has the connection of a removed endpoint end when its time is over and not before.
+func testDrainTimeout(r *rig) {
+	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, drainTime
+	r.apply(all)
+	keys := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP)}
+	var leaving, staying []net.Conn
+	for _, k := range keys {
+		leaving = append(leaving, r.openTo("s1", k))
+		staying = append(staying, r.openTo("s2", k))
+	}
+	removed := time.Now()
+	r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))
+	r.endInTime("a removed endpoint", keys, leaving, removed)
+	for i, k := range keys {
+		if err := alive(staying[i], atOnce); err != nil {
+			r.Errorf("%s: the connection of another endpoint: %v, want it undisturbed", k, err)
+		}
+	}
+}
+
+// endInTime checks that connections live until drainTime after removed, and that clients which send then learn of
+// their end.
+func (r *rig) endInTime(of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
+	r.Helper()
+	ended := make([]time.Duration, len(conns))
+	for slices.Contains(ended, 0) && time.Since(removed) < drainTime+drainSlack {
+		for i, c := range conns {
+			if ended[i] == 0 && alive(c, 500*time.Millisecond) != nil {
+				ended[i] = time.Since(removed)
+			}
+		}
+		r.pause(20 * time.Millisecond)
+	}
+	for i, k := range keys {
+		switch {
+		case ended[i] == 0:
+			r.Errorf("%s: the connection of %s lives %v after its drain_timeout of %v", k, of, time.Since(removed)-drainTime, drainTime)
+		case ended[i] < drainTime:
+			r.Errorf("%s: the connection of %s ends after %v, before its drain_timeout of %v", k, of, ended[i], drainTime)
+		}
+	}
+}
+
+// testServiceDrains has the connections of a removed service live as long, at its VIP and at its node port, while new
+// ones are refused.
+func testServiceDrains(r *rig) {
+	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	web.DrainTimeout = drainTime
+	for i := range web.Ports {
+		web.Ports[i].NodePort = nodePort
+	}
+	other := newService("other", vipN(30), endpoints(r.w.servers...)...)
+	r.apply(web, other)
+	var keys []balancer.Key
+	var conns []net.Conn
+	for i, vip := range r.w.vip {
+		for _, k := range []balancer.Key{keyOf(vip, vipPort, balancer.TCP), keyOf(r.w.node[i], nodePort, balancer.TCP)} {
+			c, _ := r.mustOpen(r.w.client, netip.Addr{}, k)
+			keys, conns = append(keys, k), append(conns, c)
+		}
+	}
+	removed := time.Now()
+	r.apply(other)
+	for _, k := range keys {
+		for _, from := range []*lab.NS{r.w.client, r.w.host} {
+			r.refused(from, k)
+		}
+	}
+	r.endInTime("a removed service", keys, conns, removed)
+}
+
+// testDraining has connections of a draining endpoint live beyond drain_timeout, which is for removed ones.
+func testDraining(r *rig) {
+	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, 100*time.Millisecond
+	r.apply(all)
+	keys := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP)}
+	var conns []net.Conn
+	for _, k := range keys {
+		conns = append(conns, r.openTo("s1", k))
+	}
+	r.apply(edited(all, func(s *balancer.Service) {
+		for i := range s.Endpoints {
+			s.Endpoints[i].Draining = true
+		}
+	}))
+	r.pause(500 * time.Millisecond)
+	for i, k := range keys {
+		if err := alive(conns[i], atOnce); err != nil {
+			r.Errorf("%s: the connection of a draining endpoint: %v, want it to live on", k, err)
+		}
+		r.refused(r.w.client, k) // all of them drain
+	}
+}

@@ -1,0 +1,150 @@
+package dataplanetest
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/test/lab"
+)
+
+// foreignTools are what puts up things of others.
+func foreignTools() []string {
+	return []string{"iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "ipset", "nft"}
+}
+
+// foreignRules are what a host runs besides, NET standing for a network, HOST for an address in it and SET for a set.
+const foreignRules = `*filter
+:OTHER-IN - [0:0]
+:OTHER-FORWARD - [0:0]
+:OTHER-EMPTY - [0:0]
+-A INPUT -p tcp -m tcp --dport 22 -m comment --comment "kept \"as is\"" -j ACCEPT
+-A INPUT -m set --match-set SET src -j OTHER-IN
+-A FORWARD -j OTHER-FORWARD
+-A OTHER-IN -m conntrack --ctstate NEW -j RETURN
+-A OTHER-FORWARD -s NET -p udp -m udp --dport 53 -j ACCEPT
+-A OTHER-FORWARD -j RETURN
+COMMIT
+*nat
+:OTHER-NAT - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j OTHER-NAT
+-A OUTPUT -d NET -j OTHER-NAT
+-A POSTROUTING -s NET ! -o lo -j MASQUERADE
+-A OTHER-NAT -s NET -p tcp -m tcp --dport 4443 -j DNAT --to-destination HOST:443
+COMMIT
+*mangle
+:OTHER-MARK - [0:0]
+-A PREROUTING -s NET -j OTHER-MARK
+-A OTHER-MARK -j MARK --set-xmark 0x1/0xff
+COMMIT
+`
+
+// foreignTable is nftables' own.
+const foreignTable = `table inet other {
+	set peers {
+		type ipv4_addr
+		elements = { 198.51.100.1, 198.51.100.2 }
+	}
+	chain input {
+		type filter hook input priority 10; policy accept;
+		ip saddr @peers tcp dport 2222 drop
+	}
+}
+`
+
+// putForeign gives the host rules, chains, sets and a table of others, until the test ends.
+func (s *Subject) putForeign(t testing.TB) Snapshot {
+	t.Helper()
+	families := []struct{ family, net, host, set string }{
+		{"inet", "198.51.100.0/24", "198.51.100.7", "other4"},
+		{"inet6", "2001:db8::/64", "[2001:db8::7]", "other6"},
+	}
+	for i, f := range families {
+		run(t, "ipset", "create", f.set, "hash:net", "family", f.family)
+		run(t, "ipset", "add", f.set, f.net)
+		pipe(t, strings.NewReplacer("NET", f.net, "HOST", f.host, "SET", f.set).Replace(foreignRules),
+			s.tools("-restore")[i], "--noflush", "--wait")
+	}
+	pipe(t, foreignTable, "nft", "-f", "-")
+	t.Cleanup(func() {
+		run(t, "nft", "delete", "table", "inet", "other")
+		for _, table := range []string{"filter", "nat", "mangle"} {
+			s.iptables(t, "-t", table, "-F")
+			s.iptables(t, "-t", table, "-X")
+		}
+		for _, f := range families {
+			run(t, "ipset", "destroy", f.set)
+		}
+	})
+	return TakeSnapshot(t)
+}
+
+// pipe runs a command with that input.
+func pipe(t testing.TB, input, name string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Stdin = strings.NewReader(input)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+}
+
+// testForeign has what others have on the host stay as it is through a dataplane's whole life: start, changes, damage
+// and its mending, being closed in both ways, and a cleanup.
+func testForeign(t *testing.T, s *Subject) {
+	const changes, atATime = 100, 5
+	w := layouts()[0].build(t, lab.New(t))
+	before := s.putForeign(t)
+	r := newStill(t, s, w)
+	r.drive()
+	web := newService("web", w.vip, endpoints(w.servers...)...)
+	web.SourceRanges = append(web.SourceRanges, prefixes("10.0.0.0/8", "fd00::/8")...)
+	r.apply(web, newService("empty", vipN(40)))
+	sameForeign(t, "after the start", before)
+	h := newHistory(8, w.servers, 100, 6, web)
+	for i := 1; i <= changes; i++ {
+		h.next()
+		if revision := r.set(h.wanted()...); i%atATime == 0 {
+			if err := r.wait(revision); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sameForeign(t, "after 100 changes", before)
+	if chains := s.ourChains(t, ""); len(chains) > 0 {
+		repairs := r.engine.Status().Repairs
+		s.iptables(t, "-t", chains[0].table, "-F", chains[0].name)
+		r.repaired(repairs, atOnce)
+		sameForeign(t, "after damage was mended", before)
+	}
+	r.stop()
+	r.succeed(true)
+	sameForeign(t, "after closing and keeping", before)
+	r.steer(driverProbe)
+	r.apply(h.wanted()...)
+	r.servesWanted(1)
+	sameForeign(t, "after taking over", before)
+	r.stop()
+	if s.Cleanup != nil {
+		r.succeed(true)
+		s.Cleanup(t)
+		nothingOfOurs(t, "after a cleanup")
+		sameForeign(t, "after a cleanup", before)
+	}
+	r.succeed(false)
+	sameForeign(t, "after closing", before)
+	r.steer(driverProbe) // for the end of the test
+}
+
+// succeed closes the dataplane, and has another take its place.
+func (r *rig) succeed(keep bool) {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := r.dp.Close(ctx, keep); err != nil {
+		r.Errorf("closing the dataplane, keep %v: %v", keep, err)
+	}
+	r.dp = r.s.New(r.T)
+}

@@ -1,0 +1,126 @@
+package dataplanetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+)
+
+// history is a random sequence of changes to services, the same for the same seed. Services of it come and go; those
+// that it was told to mind keep their first endpoint as it is.
+type history struct {
+	random   *rand.Rand
+	servers  []*server
+	services []*balancer.Service // those that come and go, as they are or will be
+	absent   []bool
+	minded   []*balancer.Service
+}
+
+// newHistory begins a history of n services at VIPs from vipN(first) up, and of changes to minded ones that don't touch
+// their first endpoint.
+func newHistory(seed uint64, servers []*server, first, n int, minded ...*balancer.Service) *history {
+	h := &history{random: rand.New(rand.NewPCG(seed, 0)), servers: servers, minded: minded, absent: make([]bool, n)}
+	for i := range n {
+		s := newService(balancer.Name(fmt.Sprint("change", i)), vipN(first+i), endpoints(servers...)...)
+		s.DrainTimeout = time.Duration(h.random.IntN(200)) * time.Millisecond
+		h.services = append(h.services, s)
+	}
+	return h
+}
+
+// wanted are the services as they are.
+func (h *history) wanted() []*balancer.Service {
+	all := append([]*balancer.Service(nil), h.minded...)
+	for i, s := range h.services {
+		if !h.absent[i] {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// next makes one change.
+func (h *history) next() {
+	if len(h.minded) > 0 && h.random.IntN(3) == 0 {
+		i := h.random.IntN(len(h.minded))
+		h.minded[i] = edited(h.minded[i], h.mind)
+		return
+	}
+	i := h.random.IntN(len(h.services))
+	if h.absent[i] || h.random.IntN(4) == 0 {
+		h.absent[i] = !h.absent[i]
+		return
+	}
+	h.services[i] = edited(h.services[i], h.change)
+}
+
+// change is any change to a service.
+func (h *history) change(s *balancer.Service) {
+	switch h.random.IntN(6) {
+	case 0:
+		s.Endpoints = endpoints(h.servers[:h.random.IntN(len(h.servers)+1)]...)
+	case 1:
+		s.Endpoints = endpoints(h.servers...)
+	case 2:
+		h.shake(s.Endpoints)
+	case 3:
+		s.Scheduler = []balancer.Scheduler{balancer.RoundRobin, balancer.WeightedRoundRobin, balancer.Random}[h.random.IntN(3)]
+	case 4:
+		s.Affinity = []balancer.Affinity{balancer.NoAffinity, balancer.ClientIPAffinity}[h.random.IntN(2)]
+	case 5:
+		s.Ports[0].Port = uint16(vipPort + h.random.IntN(2)) // another frontend
+	}
+}
+
+// mind changes what a service is to clients of other endpoints than its first, which is there in both families.
+func (h *history) mind(s *balancer.Service) {
+	switch h.random.IntN(4) {
+	case 0:
+		rest := h.servers[1:][:h.random.IntN(len(h.servers))]
+		s.Endpoints = append(s.Endpoints[:2:2], endpoints(rest...)...)
+	case 1:
+		h.shake(s.Endpoints[2:])
+	case 2:
+		s.Scheduler = []balancer.Scheduler{balancer.RoundRobin, balancer.WeightedRoundRobin, balancer.Random}[h.random.IntN(3)]
+	case 3:
+		s.Ports = s.Ports[:2]
+		if h.random.IntN(2) == 0 {
+			s.Ports = append(s.Ports, balancer.Port{Name: "alt", Port: 83, Protocol: balancer.TCP, TargetPort: targetPort})
+		}
+	}
+}
+
+// shake changes weights and states of endpoints.
+func (h *history) shake(all []balancer.Endpoint) {
+	for i := range all {
+		all[i].Weight = h.random.IntN(4)
+		all[i].Draining = h.random.IntN(4) == 0
+		all[i].Backup = h.random.IntN(4) == 0
+	}
+}
+
+// servesWanted checks that every frontend that is wanted, or about every step-th, meets clients as it should: answered
+// by a backend that is active, or refused.
+func (r *rig) servesWanted(step int) {
+	r.Helper()
+	i := 0
+	for key, f := range r.wanted().Frontends.All() {
+		if i++; i%step != 0 {
+			continue
+		}
+		if !f.Serves() {
+			if key.Proto == balancer.TCP {
+				r.refused(r.w.client, key)
+			}
+			continue
+		}
+		a := r.mustAsk(r.w.client, key)
+		active := func(b balancer.Backend) bool { return b.Addr == a.Local && b.State == balancer.Active }
+		if !slices.ContainsFunc(f.Backends, active) {
+			r.Errorf("%s is answered by %s, which is not active among %v", key, a.Local, f.Backends)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package dataplanetest
+
+import (
+	"net/netip"
+	"os/exec"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// tools are the programs of the subject's iptables, IPv4 and IPv6; suffix may be -save or -restore.
+func (s *Subject) tools(suffix string) [2]string {
+	backend := ""
+	if s.Backend != "" {
+		backend = "-" + s.Backend
+	}
+	return [2]string{"iptables" + backend + suffix, "ip6tables" + backend + suffix}
+}
+
+// iptables runs a command of the subject's iptables in both families, on the host.
+func (s *Subject) iptables(t testing.TB, args ...string) {
+	t.Helper()
+	for _, tool := range s.tools("") {
+		run(t, tool, append([]string{"-w"}, args...)...)
+	}
+}
+
+// run runs a command on the host, and returns what it wrote.
+func run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// testPolicyDrop has every kind of client served through a firewall that drops what it was not told of, which goes on
+// dropping everything else.
+func testPolicyDrop(t *testing.T, s *Subject) {
+	lay := layouts()[0]
+	r := newStill(t, s, lay.build(t, lab.New(t)))
+	r.w.host.Sysctl("net.ipv4.ip_forward", "1") // so that forwarding is up to the policy
+	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+		r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.IPv6Unspecified(), 81)) // IPv4 too
+	}
+	s1 := r.w.servers[0].addr
+	others := func(check func(r *rig, key balancer.Key)) {
+		r.each(func(r *rig, key balancer.Key) {
+			check(r, keyOf(s1.of(key.Addr), targetPort, key.Proto))
+			check(r, keyOf(r.w.node.of(key.Addr), 81, key.Proto))
+		})
+	}
+	r.step("before", func(r *rig) { others(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) }) })
+	r.dropByPolicy()
+	r.drive()
+	r.apply(r.inTurn(lay.snat))
+	r.reachesEveryWay(lay)
+	r.step("others", func(r *rig) {
+		others(func(r *rig, key balancer.Key) { r.ignored(r.w.client, netip.Addr{}, key) })
+	})
+}
+
+// dropByPolicy has the host drop what nothing accepts, with the exceptions that no firewall lacks: neighbour discovery
+// and lo. Where the dataplane opens connections of its own to servers, their replies are among these.
+func (r *rig) dropByPolicy() {
+	exceptions := [][]string{{"-i", "lo"}}
+	if !r.caps.KeepsSource {
+		exceptions = append(exceptions, []string{"-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED"})
+	}
+	set := func(do, policy string) {
+		for _, e := range exceptions {
+			r.s.iptables(r, append(append([]string{do, "INPUT"}, e...), "-j", "ACCEPT")...)
+		}
+		run(r, r.s.tools("")[1], "-w", do, "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT")
+		r.s.iptables(r, "-P", "INPUT", policy)
+		r.s.iptables(r, "-P", "FORWARD", policy)
+	}
+	set("-A", "DROP")
+	r.Cleanup(func() { set("-D", "ACCEPT") })
+}

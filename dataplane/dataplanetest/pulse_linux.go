@@ -1,0 +1,108 @@
+package dataplanetest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// pulse is a connection or flow on which something is sent all the time, each time to be answered by the same server
+// with the same bytes.
+type pulse struct {
+	key     balancer.Key
+	conn    net.Conn
+	server  string
+	stop    chan struct{}
+	once    sync.Once
+	running sync.WaitGroup
+	beats   int
+	err     error // the first
+}
+
+// pulse opens a connection to a frontend from the client, and keeps it busy until end, or the end of the test.
+func (r *rig) pulse(key balancer.Key) *pulse {
+	r.Helper()
+	c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
+	p := &pulse{key: key, conn: c, server: a.Server, stop: make(chan struct{})}
+	p.running.Go(func() {
+		for p.err == nil {
+			select {
+			case <-p.stop:
+				return
+			case <-time.After(2 * time.Millisecond):
+				p.beats++
+				p.err = p.beat()
+			}
+		}
+	})
+	r.Cleanup(p.halt)
+	return p
+}
+
+func (p *pulse) beat() error {
+	if p.key.Proto == balancer.UDP {
+		a, err := lab.AskWithin(p.conn, atOnce)
+		if err == nil && a.Server != p.server {
+			err = fmt.Errorf("%s answers, before it was %s", a.Server, p.server)
+		}
+		return err
+	}
+	if err := p.conn.SetDeadline(time.Now().Add(atOnce)); err != nil {
+		return err
+	}
+	sent := bytes.Repeat(fmt.Appendf(nil, "%8d", p.beats), 512)
+	got := make([]byte, len(sent))
+	if _, err := p.conn.Write(sent); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(p.conn, got); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, sent) {
+		return fmt.Errorf("%d bytes come back as others", len(sent))
+	}
+	return nil
+}
+
+func (p *pulse) halt() {
+	p.once.Do(func() { close(p.stop) })
+	p.running.Wait()
+}
+
+// end stops the pulse, and says what went wrong in its life.
+func (p *pulse) end() error {
+	p.halt()
+	if p.err != nil {
+		return fmt.Errorf("%s, through %s, after %d beats: %w", p.key, p.server, p.beats, p.err)
+	}
+	return nil
+}
+
+// pulses are one for each protocol and family of the service's VIPs.
+func (r *rig) pulses(vip addrs) []*pulse {
+	r.Helper()
+	var all []*pulse
+	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+		for _, a := range vip {
+			all = append(all, r.pulse(keyOf(a, vipPort, proto)))
+		}
+	}
+	return all
+}
+
+// undisturbed ends pulses, none of which may have met anything.
+func (r *rig) undisturbed(all []*pulse, by string) {
+	r.Helper()
+	for _, p := range all {
+		if err := p.end(); err != nil {
+			r.Errorf("disturbed by %s: %v", by, err)
+		}
+	}
+}

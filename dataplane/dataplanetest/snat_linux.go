@@ -1,0 +1,38 @@
+package dataplanetest
+
+import (
+	"testing"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// testSNAT has servers see whom snat says, where it does not leave that to what replies need: the host with always, and
+// the client with never, wherever replies pass through the host.
+func testSNAT(t *testing.T, s *Subject) {
+	routed := layouts()[0]
+	for _, lay := range []layout{
+		{name: "always", build: routed.build, snat: balancer.AlwaysSNAT},
+		{name: "never", build: routed.build, snat: balancer.NeverSNAT, noHairpin: true},
+		{name: "never-same-link", build: oneArmThroughHost, snat: balancer.NeverSNAT, noHairpin: true},
+	} {
+		s.sub(t, lay.name, func(t *testing.T) {
+			r := newRig(t, s, lay)
+			r.apply(r.inTurn(lay.snat))
+			r.reachesEveryWay(lay)
+		})
+	}
+}
+
+// oneArmThroughHost is one-arm with servers that route what is for the clients through the host all the same.
+func oneArmThroughHost(t testing.TB, l *lab.Lab) *world {
+	w := oneArm(t, l)
+	for _, s := range w.servers {
+		s.ns.Sysctl("net.ipv6.conf.lan.accept_redirects", "0") // the host knows a shorter way
+		for _, c := range w.clients {
+			s.ns.Route(c[0].String()+"/32", w.node[0].String())
+			s.ns.Route(c[1].String()+"/128", w.node[1].String())
+		}
+	}
+	return w
+}

@@ -1,0 +1,152 @@
+package dataplanetest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// testUDPMoves has a UDP client that keeps its port move when its endpoint goes, and find the first one that comes.
+func testUDPMoves(r *rig) {
+	r.eachOf(balancer.UDP, func(r *rig, key balancer.Key) {
+		all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+		r.apply(all)
+		c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
+		for range 2 { // moves, and moves on
+			rest := slices.DeleteFunc(slices.Clone(r.w.servers), func(s *server) bool { return s.name == a.Server })
+			r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = endpoints(rest...) }))
+			a = r.movesFrom(c, key, a.Server)
+			r.apply(all)
+		}
+		r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = nil }))
+		if a, err := lab.AskWithin(c, silence); err == nil {
+			r.Errorf("%s: without endpoints, %s answers", key, a.Server)
+		}
+		r.apply(all)
+		r.movesFrom(c, key, "")
+	})
+}
+
+// movesFrom asks on a UDP flow until another server than name answers, and checks that name does not.
+func (r *rig) movesFrom(c net.Conn, key balancer.Key, name string) (a lab.Answer) {
+	r.Helper()
+	lab.Eventually(r, time.Second, fmt.Sprintf("%s: a flow moves from %q", key, name), func() (err error) {
+		a, err = lab.AskWithin(c, 100*time.Millisecond)
+		if err == nil && a.Server == name {
+			err = errors.New("it still answers")
+		}
+		return err
+	})
+	return a
+}
+
+// caller is a UDP client that asks on and on from one port, whatever it hears.
+type caller struct {
+	key  balancer.Key
+	conn net.Conn
+	stop chan struct{}
+
+	running sync.WaitGroup
+	mu      sync.Mutex
+	heard   []string // who answered, question by question; "": nobody
+}
+
+// caller begins to ask a frontend that may not be there yet.
+func (r *rig) caller(key balancer.Key) *caller {
+	r.Helper()
+	conn, err := r.open(r.w.client, netip.Addr{}, key, atOnce)
+	if err != nil {
+		r.Fatal(err)
+	}
+	c := &caller{key: key, conn: conn, stop: make(chan struct{})}
+	c.running.Go(func() {
+		for {
+			select {
+			case <-c.stop:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+			a, _ := lab.AskWithin(conn, 50*time.Millisecond) // no server without an answer
+			c.mu.Lock()
+			c.heard = append(c.heard, a.Server)
+			c.mu.Unlock()
+		}
+	})
+	r.Cleanup(func() {
+		close(c.stop)
+		c.running.Wait()
+		_ = conn.Close()
+	})
+	return c
+}
+
+// since are the answers after the first n.
+func (c *caller) since(n int) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.heard[n:])
+}
+
+// hears checks that within a second the caller hears only what it should.
+func (r *rig) hears(all []*caller, when, want string) {
+	r.Helper()
+	const inARow = 5
+	before := make([]int, len(all))
+	for i, c := range all {
+		before[i] = len(c.since(0))
+	}
+	for i, c := range all {
+		lab.Eventually(r, time.Second+inARow*50*time.Millisecond, fmt.Sprintf("%s: %s, a client that keeps asking hears %q", c.key, when, want), func() error {
+			heard := c.since(before[i])
+			last := heard[max(0, len(heard)-inARow):]
+			if len(last) < inARow || slices.ContainsFunc(last, func(s string) bool { return s != want }) {
+				return fmt.Errorf("it hears %q", last)
+			}
+			return nil
+		})
+	}
+}
+
+// testUDPFollows has UDP clients that never stop asking, from one port each, follow their service through its life: at
+// two VIPs and at the node port.
+func testUDPFollows(r *rig) {
+	var all []*caller
+	for i := range r.w.vip {
+		all = append(all, r.caller(keyOf(r.w.vip[i], vipPort, balancer.UDP)), r.caller(keyOf(vipN(11)[i], vipPort, balancer.UDP)),
+			r.caller(keyOf(r.w.node[i], nodePort, balancer.UDP)))
+	}
+	web := newService("web", r.w.vip)
+	web.VIPs = append(vipN(11).slice(), web.VIPs...)
+	for i := range web.Ports {
+		web.Ports[i].NodePort = nodePort
+	}
+	s := r.w.servers
+	on := func(servers ...*server) []*balancer.Service {
+		return []*balancer.Service{edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(servers...) })}
+	}
+	for _, step := range []struct {
+		when string
+		want []*balancer.Service
+		hear string
+	}{
+		{"before the service", nil, ""},
+		{"when the service comes", on(s[0]), "s1"},
+		{"when its endpoint is replaced", on(s[1]), "s2"},
+		{"when another endpoint comes", on(s[1], s[2]), "s2"},
+		{"when that goes again", on(s[1]), "s2"},
+		{"scaled to 0", on(), ""},
+		{"scaled to 1", on(s[2]), "s3"},
+		{"when the service goes", nil, ""},
+		{"when it is back", on(s[0]), "s1"},
+	} {
+		r.apply(step.want...)
+		r.hears(all, step.when, step.hear)
+	}
+}
