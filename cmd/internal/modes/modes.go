@@ -33,6 +33,7 @@ type Mode struct {
 // All returns the modes, the best first: auto takes the first that works.
 func All() []Mode {
 	return []Mode{
+		iptablesMode(),
 		userspaceMode(),
 	}
 }

@@ -150,8 +150,7 @@ func (d *Daemon) build() (err error) {
 	d.host, err = host.New(host.Options{
 		Interface: c.Addresses.Interface, Bind: c.Addresses.Bind, StrictARP: c.Addresses.StrictARP,
 		ManageSysctls: c.Host.ManageSysctls, Backend: host.Backend(c.IPTables.Backend), MasqueradeBit: c.IPTables.MasqueradeBit,
-		Forward: false, // userspace ends connections
-		RunDir:  c.RunDir, Log: component("host"),
+		RunDir: c.RunDir, Log: component("host"),
 	})
 	if err != nil {
 		return err
@@ -159,6 +158,7 @@ func (d *Daemon) build() (err error) {
 	if d.mode, err = choose(d.Modes, c, d.Log); err != nil {
 		return err
 	}
+	d.host.SetForward(d.mode.Forwards)
 	d.metrics = newMetrics(d)
 	d.engine = dataplane.NewEngine(dataplane.Options{
 		Dataplane: d.mode.dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,

@@ -1,10 +1,12 @@
 package ipset
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
@@ -35,6 +37,15 @@ func (c *Conn) Close() {
 // Create makes an empty set, or leaves one of that name, kind and family as it is. Where there is another of that name,
 // it returns ErrDifferent.
 func (c *Conn) Create(set string, kind Kind, family Family) error {
+	return c.create(set, kind, family, false)
+}
+
+// CreateTimed is Create for a set whose entries may be added for a time only, as rules do it with --timeout.
+func (c *Conn) CreateTimed(set string, kind Kind, family Family) error {
+	return c.create(set, kind, family, true)
+}
+
+func (c *Conn) create(set string, kind Kind, family Family, timed bool) error {
 	req := c.message(nl.IPSET_CMD_CREATE, set)
 	req.Flags |= unix.NLM_F_EXCL // without it the kernel takes another family for the same
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(kind))))
@@ -46,6 +57,9 @@ func (c *Conn) Create(set string, kind Kind, family Family) error {
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_FAMILY, nl.Uint8Attr(af)))
 	data := nested(nl.IPSET_ATTR_DATA)
 	data.AddChild(number(nl.IPSET_ATTR_MAXELEM, MaxEntries))
+	if timed {
+		data.AddChild(number(nl.IPSET_ATTR_TIMEOUT, 0)) // entries that name none stay
+	}
 	req.AddData(data)
 	_, err := execute(req)
 	if errors.Is(err, syscall.EEXIST) {
@@ -81,6 +95,23 @@ func (c *Conn) Add(set string, entries []Entry) error {
 // Delete takes entries out of a set. Those that are not there are no error.
 func (c *Conn) Delete(set string, entries []Entry) error {
 	return wrap("deleting from", set, c.change(nl.IPSET_CMD_DEL, set, entries))
+}
+
+// DestroySoon is Destroy for a set that rules have just ceased to look at: the kernel frees rules of the nft backend a
+// moment after they are gone.
+func (c *Conn) DestroySoon(ctx context.Context, set string) error {
+	const patience, pause = 2 * time.Second, 5 * time.Millisecond
+	for deadline := time.Now().Add(patience); ; {
+		err := c.Destroy(set)
+		if !errors.Is(err, ErrInUse) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
 }
 
 func (c *Conn) change(command int, set string, entries []Entry) error {

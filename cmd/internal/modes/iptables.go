@@ -1,0 +1,29 @@
+package modes
+
+import (
+	"context"
+	"log/slog"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/dataplane"
+	"vipd/dataplane/iptables"
+)
+
+func iptablesMode() Mode {
+	return Mode{
+		Name: config.IPTablesMode,
+		New: func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
+			return iptables.New(ctx, iptables.Options{Log: log, Backend: iptables.TablesBackend(c.IPTables.Backend)})
+		},
+		Keeps:        true,
+		Forwards:     true,
+		Capabilities: func(config.Config) balancer.Capabilities { return iptables.Capabilities() },
+		Render: func(_ config.Config, frontends []*balancer.Frontend) (string, error) {
+			return iptables.Render(frontends)
+		},
+		Cleanup: func(ctx context.Context, _ config.Config, dry bool) ([]string, error) {
+			return iptables.Cleanup(ctx, dry)
+		},
+	}
+}

@@ -1,0 +1,35 @@
+package iptables
+
+import (
+	"log/slog"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
+)
+
+// Options are what a Dataplane is made of.
+type Options struct {
+	// Log gets warnings; nil: nothing is logged.
+	Log *slog.Logger
+	// Backend is the backend of iptables; auto follows the host.
+	Backend TablesBackend
+}
+
+// TablesBackend is a variant of iptables: auto (what the host's other rules use), nft or legacy.
+type TablesBackend = xtables.Backend
+
+// Capabilities says what iptables mode can honour where the kernel has all that it may use, for those that have no
+// Dataplane.
+func Capabilities() balancer.Capabilities {
+	return balancer.Capabilities{
+		Mode:      "iptables",
+		Protocols: protocols(),
+		Nearest: map[balancer.Scheduler]balancer.Scheduler{
+			balancer.LeastConn: balancer.Random, balancer.WeightedLeastConn: balancer.Random,
+			balancer.ShortestDelay: balancer.Random, balancer.NeverQueue: balancer.Random,
+		},
+		Forwards:     []balancer.Forward{balancer.NATForward},
+		KeepsSource:  true,
+		DropsClients: true,
+	}
+}

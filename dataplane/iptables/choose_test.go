@@ -1,0 +1,271 @@
+package iptables
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/bpf"
+
+	"vipd/balancer"
+)
+
+func frontend(scheduler balancer.Scheduler, weights ...int) *balancer.Frontend {
+	f := &balancer.Frontend{
+		Key:     balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP},
+		Service: "web", Scheduler: scheduler,
+	}
+	for i, w := range weights {
+		b := balancer.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 8080), State: balancer.Active, Weight: w}
+		if w == 0 {
+			b.State = balancer.ZeroWeight
+		}
+		f.Backends = append(f.Backends, b)
+	}
+	return f
+}
+
+func equal(n int) []int {
+	w := make([]int, n)
+	for i := range w {
+		w[i] = 1
+	}
+	return w
+}
+
+func random(n int) []int {
+	r := rand.New(rand.NewPCG(uint64(n), 3))
+	w := make([]int, n)
+	for i := range w {
+		w[i] = 1 + r.IntN(100)
+	}
+	return w
+}
+
+// chainsOf renders f, and checks that chains come before those that lead to them.
+func chainsOf(t *testing.T, f *balancer.Frontend) map[string][]string {
+	t.Helper()
+	made := render(f, nil)
+	chains := map[string][]string{}
+	for _, c := range append(made.below, made.front) {
+		for _, rule := range c.Rules {
+			if _, target, ok := strings.Cut(rule, "-g "); ok && chains[target] == nil {
+				t.Fatalf("%s leads to %s, which is not there yet", c.Name, target)
+			}
+		}
+		if len(c.Name) > 28 || chains[c.Name] != nil {
+			t.Fatalf("chain %q is too long or there already", c.Name)
+		}
+		chains[c.Name] = c.Rules
+	}
+	return chains
+}
+
+// chance walks all ways through chains, and adds up the probability of each backend. It returns the longest way.
+func chance(chains map[string][]string, chain string, p float64, got map[string]float64) int {
+	deepest := 0
+	for _, rule := range chains[chain] {
+		take := p
+		switch {
+		case strings.Contains(rule, "--probability "):
+			var f float64
+			fmt.Sscan(after(rule, "--probability "), &f)
+			take *= f
+		case strings.Contains(rule, "--mode nth --every "):
+			var n float64
+			fmt.Sscan(after(rule, "--every "), &n)
+			take /= n
+		}
+		if target := after(rule, "-g "); target != "" {
+			deepest = max(deepest, chance(chains, target, take, got))
+		} else if to := after(rule, "--to-destination "); to != "" {
+			got[to] += take
+		} else {
+			continue // the mark
+		}
+		p -= take
+	}
+	return deepest + 1
+}
+
+func after(rule, word string) string {
+	_, rest, _ := strings.Cut(rule, word)
+	rest, _, _ = strings.Cut(rest, " ")
+	return rest
+}
+
+// TestShares adds up the probabilities of all ways to each backend.
+func TestShares(t *testing.T) {
+	for _, scheduler := range []balancer.Scheduler{balancer.WeightedRoundRobin, balancer.Random, balancer.RoundRobin} {
+		for _, n := range []int{1, 2, 3, 7, 10, 11, 100, 1000, 5000} {
+			for name, weights := range map[string][]int{"equal": equal(n), "random": random(n)} {
+				f := frontend(scheduler, weights...)
+				got := map[string]float64{}
+				depth := chance(chainsOf(t, f), frontChain(f.Key), 1, got)
+				if depth > deepest+1 {
+					t.Errorf("%s of %d: %d chains deep", scheduler, n, depth)
+				}
+				sum := 0
+				for _, w := range weights {
+					sum += w
+				}
+				for i, b := range f.Backends {
+					want := float64(weights[i]) / float64(sum)
+					if scheduler == balancer.RoundRobin {
+						want = 1 / float64(n)
+					}
+					if p := got[b.Addr.String()]; math.Abs(p-want) > 1e-6*want {
+						t.Fatalf("%s of %d %s weights: %s gets %g, want %g", scheduler, n, name, b.Addr, p, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestTurns counts as the kernel does, and has each backend taken once in every round.
+func TestTurns(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 7, 10, 11, 13, 41, 97, 100, 997, 1000} {
+		f := frontend(balancer.RoundRobin, equal(n)...)
+		chains, counters := chainsOf(t, f), map[string]int{}
+		for round := range 3 {
+			got := map[string]int{}
+			for range n {
+				got[takeTurn(chains, counters, frontChain(f.Key))]++
+			}
+			if len(got) != n {
+				t.Fatalf("round %d of %d backends meets %d of them", round, n, len(got))
+			}
+		}
+	}
+}
+
+func takeTurn(chains map[string][]string, counters map[string]int, chain string) string {
+	for i, rule := range chains[chain] {
+		if every := after(rule, "--every "); every != "" {
+			var n int
+			fmt.Sscan(every, &n)
+			id := fmt.Sprint(chain, i)
+			counters[id]++
+			if (counters[id]-1)%n != 0 {
+				continue
+			}
+		}
+		if target := after(rule, "-g "); target != "" {
+			return takeTurn(chains, counters, target)
+		}
+		return after(rule, "--to-destination ")
+	}
+	return ""
+}
+
+// bySourceOf sends a packet of one client through chains.
+func bySourceOf(t *testing.T, chains map[string][]string, chain string, packet []byte) string {
+	for _, rule := range chains[chain] {
+		if _, code, ok := strings.Cut(rule, `--bytecode "`); ok {
+			code, _, _ = strings.Cut(code, `"`)
+			if !runs(t, code, packet) {
+				continue
+			}
+		}
+		if target := after(rule, "-g "); target != "" {
+			return bySourceOf(t, chains, target, packet)
+		}
+		return after(rule, "--to-destination ")
+	}
+	return ""
+}
+
+func runs(t *testing.T, code string, packet []byte) bool {
+	t.Helper()
+	var program []bpf.Instruction
+	for _, text := range strings.Split(code, ",")[1:] {
+		var i bpf.RawInstruction
+		if _, err := fmt.Sscan(text, &i.Op, &i.Jt, &i.Jf, &i.K); err != nil {
+			t.Fatal(err)
+		}
+		program = append(program, i.Disassemble())
+	}
+	vm, err := bpf.NewVM(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := vm.Run(packet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n > 0
+}
+
+// packetFrom is the header of a packet from client number i: they are as alike as clients of one network are.
+func packetFrom(is4 bool, i int) []byte {
+	if is4 {
+		return append(make([]byte, 12, 20), 10, byte(i>>16), byte(i>>8), byte(i), 0, 0, 0, 0)
+	}
+	p := make([]byte, 40)
+	p[8], p[21], p[22], p[23] = 0xfd, byte(i>>16), byte(i>>8), byte(i)
+	return p
+}
+
+// TestBySource has clients spread by weight, stay where they are, and move only from a backend that goes.
+func TestBySource(t *testing.T) {
+	const clients = 4000
+	for _, is4 := range []bool{true, false} {
+		for _, n := range []int{1, 2, 5, 10, 40} {
+			weights := equal(n)
+			weights[0] = 3
+			f := frontend(balancer.Maglev, weights...)
+			if !is4 {
+				f.Addr = netip.MustParseAddr("fd00:96::10")
+			}
+			before := chainsOf(t, f)
+			g := *f
+			gone := f.Backends[n/2].Addr.String()
+			g.Backends = append(f.Backends[:n/2:n/2], f.Backends[n/2+1:]...)
+			after := chainsOf(t, &g)
+			got, moved := map[string]float64{}, 0
+			for i := range clients {
+				packet := packetFrom(is4, i)
+				to := bySourceOf(t, before, frontChain(f.Key), packet)
+				got[to]++
+				if then := bySourceOf(t, after, frontChain(f.Key), packet); to != gone && then != to {
+					moved++
+				}
+			}
+			chi := 0.0
+			for i, b := range f.Backends {
+				want := clients * float64(weights[i]) / float64(n+2)
+				chi += (got[b.Addr.String()] - want) * (got[b.Addr.String()] - want) / want
+			}
+			// Six standard deviations above the mean of chi-square with n-1 degrees of freedom.
+			if limit := float64(n-1) + 6*math.Sqrt(2*float64(n-1)) + 1; chi > limit {
+				t.Errorf("IPv4 %v, %d backends: chi-square %.1f, want at most %.1f: %v", is4, n, chi, limit, got)
+			}
+			if n > 1 {
+				t.Logf("IPv4 %v, %d backends: %.1f %% of the others' clients move with one", is4, n, 100*float64(moved)/clients)
+				if moved > clients/4 {
+					t.Errorf("IPv4 %v, %d backends: %d of %d clients of others move", is4, n, moved, clients)
+				}
+			}
+		}
+	}
+}
+
+// TestOneChangeIsSmall changes one of a thousand backends: only the chains on its way change.
+func TestOneChangeIsSmall(t *testing.T) {
+	weights := equal(1000)
+	before := chainsOf(t, frontend(balancer.Random, weights...))
+	weights[500] = 0
+	changed := 0
+	for name, rules := range chainsOf(t, frontend(balancer.Random, weights...)) {
+		if strings.Join(rules, "\n") != strings.Join(before[name], "\n") {
+			changed++
+		}
+	}
+	if changed > deepest+1 {
+		t.Errorf("%d of %d chains changed, want at most %d", changed, len(before), deepest+1)
+	}
+}

@@ -1,0 +1,95 @@
+package iptables
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+
+	"golang.org/x/net/bpf"
+
+	"vipd/balancer"
+)
+
+// coin decides in a rule whether a new connection takes this way, of all that are left. It returns the match of the
+// rule; share of rest are the weights, and id is what stays the same of the way while others come and go.
+type coin func(id string, share, rest int) string
+
+// byChance is a random coin. The kernel holds probabilities in 31 bits; fewer decimals would be felt at a thousand
+// backends.
+func byChance(_ string, share, rest int) string {
+	return fmt.Sprintf("-m statistic --mode random --probability %.11f ", float64(share)/float64(rest))
+}
+
+// inTurn takes the first of every rest connections, and leaves the others to the following rules, which count on: share
+// is always 1.
+func inTurn(_ string, _, rest int) string {
+	return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", rest)
+}
+
+// bySource returns the coin that falls for a client always the same way. Every way has a hash of its own, so that of the
+// clients of ways that stay only few move when others come or go.
+func bySource(is4 bool) coin {
+	return func(id string, share, rest int) string {
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(id)) // a hash never fails
+		limit := uint32(float64(share) / float64(rest) * (1 << 32))
+		return "-m bpf --bytecode \"" + bytecode(sourceBelow(is4, h.Sum32(), limit)) + "\" "
+	}
+}
+
+// sourceBelow matches packets whose source address, hashed with seed, is below limit. The mixing is the finalizer of
+// MurmurHash3 (Austin Appleby, public domain).
+func sourceBelow(is4 bool, seed, limit uint32) []bpf.Instruction {
+	const mix1, mix2 = 0x85ebca6b, 0xc2b2ae35
+	code := []bpf.Instruction{
+		bpf.LoadAbsolute{Off: 12, Size: 4}, // the source address of an IPv4 header
+		bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: seed},
+	}
+	if !is4 {
+		code = []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: seed}}
+		for off := uint32(8); off < 24; off += 4 { // that of an IPv6 header
+			code = append(code,
+				bpf.LoadAbsolute{Off: off, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor},
+				bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: mix1}, bpf.TAX{})
+		}
+	}
+	fold := func(by uint32) {
+		code = append(code, bpf.TAX{}, bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: by}, bpf.ALUOpX{Op: bpf.ALUOpXor})
+	}
+	fold(16)
+	code = append(code, bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: mix1})
+	fold(13)
+	code = append(code, bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: mix2})
+	fold(16)
+	return append(code,
+		bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: limit, SkipTrue: 1},
+		bpf.RetConstant{Val: 1},
+		bpf.RetConstant{Val: 0},
+	)
+}
+
+// bytecode writes a program as xt_bpf reads it.
+func bytecode(program []bpf.Instruction) string {
+	raw, err := bpf.Assemble(program)
+	if err != nil {
+		panic("iptables: " + err.Error()) // the programs are constant but for numbers
+	}
+	var b strings.Builder
+	fmt.Fprint(&b, len(raw))
+	for _, i := range raw {
+		fmt.Fprintf(&b, ",%d %d %d %d", i.Op, i.Jt, i.Jf, i.K)
+	}
+	return b.String()
+}
+
+// coinOf returns the coin for a scheduler.
+func coinOf(f *balancer.Frontend) coin {
+	switch f.Scheduler {
+	case balancer.RoundRobin:
+		return inTurn
+	case balancer.SourceHash, balancer.Maglev:
+		return bySource(f.Addr.Is4())
+	default:
+		return byChance
+	}
+}

@@ -1,0 +1,74 @@
+package iptables
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	"vipd/dataplane"
+	"vipd/dataplane/dataplanetest"
+	"vipd/dataplane/host"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+func TestConformance(t *testing.T) {
+	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
+		t.Run(string(backend), func(t *testing.T) {
+			dataplanetest.Run(t, dataplanetest.Subject{
+				Name:    "iptables, " + string(backend),
+				Backend: string(backend),
+				Keeps:   true,
+				New: func(t testing.TB) dataplane.Dataplane {
+					d, err := New(context.Background(), Options{Log: slog.New(slog.DiscardHandler), Backend: backend})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return d
+				},
+				Host:    guarded(backend),
+				Cleanup: cleanup(backend),
+				Damage:  dataplanetest.Damages(string(backend)),
+			})
+		})
+	}
+}
+
+// options are those of the host as vipd keeps it in this mode.
+func options(backend xtables.Backend) host.Options {
+	o := host.DefaultOptions()
+	o.Backend, o.Forward = backend, true
+	return o
+}
+
+func guarded(backend xtables.Backend) func(t testing.TB) dataplane.Host {
+	return func(t testing.TB) dataplane.Host {
+		t.Helper()
+		h, err := host.New(options(backend))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := h.Release(context.Background()); err != nil {
+				t.Errorf("releasing the host: %v", err)
+			}
+			if err := h.Close(); err != nil {
+				t.Errorf("closing the host: %v", err)
+			}
+		})
+		return h
+	}
+}
+
+func cleanup(backend xtables.Backend) func(t testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
+		_, err := Cleanup(context.Background(), false)
+		_, hostErr := host.Cleanup(context.Background(), options(backend), false)
+		if err != nil || hostErr != nil {
+			t.Fatal(err, hostErr)
+		}
+	}
+}

@@ -1,0 +1,201 @@
+package iptables
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/xtables"
+)
+
+// counted is what is remembered of the kernel's counters. A rule counts the first packets of connections, and begins
+// anew when its chain is written: what it had is added to the totals before.
+type counted struct {
+	// totals are the connections that rules counted which are not there any more.
+	totals map[countKey]uint64
+	// last is what each chain's rules were last seen at.
+	last map[string][]uint64
+	// reading paces the reading of the whole table.
+	reading struct {
+		next time.Time
+		live map[countKey]uint64
+	}
+}
+
+// countKey is one backend of a service's port.
+type countKey struct {
+	service balancer.Name
+	port    string
+	backend netip.AddrPort
+}
+
+// chainOwner is the frontend that a chain's counts are of.
+func (y *family) chainOwners() map[string]*front {
+	owners := make(map[string]*front, len(y.chains))
+	for _, f := range y.fronts {
+		owners[f.chain] = f
+		for _, name := range f.below {
+			owners[name] = f
+		}
+	}
+	return owners
+}
+
+// foldLocked reads the counters of the chains that a plan replaces or deletes. It does its best: counters are no reason
+// not to carry out a change.
+func (y *family) foldLocked(ctx context.Context, p *plan) {
+	p.folded = map[string][]uint64{}
+	var names []string
+	take := func(name string) {
+		if c, ok := y.chains[name]; ok && slices.ContainsFunc(c.targets, netip.AddrPort.IsValid) {
+			names = append(names, name)
+		}
+	}
+	for _, g := range p.groups[:p.treeFrom] {
+		for _, c := range g.Write {
+			take(c.Name)
+		}
+		for _, name := range g.Delete {
+			take(name)
+		}
+	}
+	for _, g := range p.groups[p.treeTo:] {
+		for _, name := range g.Delete {
+			take(name)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	counts, err := y.tool.Counts(ctx, table, names)
+	if err != nil {
+		return
+	}
+	for name, rules := range counts {
+		p.folded[name] = packets(rules)
+	}
+}
+
+func packets(rules []xtables.Count) []uint64 {
+	out := make([]uint64, len(rules))
+	for i, c := range rules {
+		out[i] = c.Packets
+	}
+	return out
+}
+
+// endLocked adds what a chain has counted to the totals, because it is replaced or deleted.
+func (y *family) endLocked(f *front, name string, counts []uint64) {
+	targets := y.chains[name].targets
+	for i, n := range counts {
+		if i < len(targets) && targets[i].IsValid() {
+			y.totals[f.countKey(targets[i])] += n
+		}
+	}
+	last := y.last[name]
+	delete(y.last, name)
+	for i, n := range last { // somebody else has emptied the chain since
+		if i < len(targets) && targets[i].IsValid() && (i >= len(counts) || counts[i] < n) {
+			y.totals[f.countKey(targets[i])] += n
+		}
+	}
+}
+
+func (f *front) countKey(backend netip.AddrPort) countKey {
+	return countKey{f.service, f.port, backend}
+}
+
+// readEvery is how often the counters of the whole table are read at most, and readShare the part of the time that
+// reading may take.
+const (
+	readEvery = time.Second
+	readShare = 20
+)
+
+// countsLocked returns all counts so far.
+func (y *family) countsLocked(ctx context.Context) map[countKey]uint64 {
+	started := time.Now()
+	if y.reading.live == nil || started.After(y.reading.next) {
+		if live, ok := y.liveLocked(ctx); ok {
+			y.reading.live = live
+		}
+		y.reading.next = time.Now().Add(max(readEvery, readShare*time.Since(started)))
+	}
+	return y.reading.live
+}
+
+// liveLocked reads the table, and adds the totals.
+func (y *family) liveLocked(ctx context.Context) (map[countKey]uint64, bool) {
+	counts, err := y.tool.FullCounts(ctx, table, frontPrefix)
+	if err != nil {
+		return nil, false
+	}
+	owners := y.chainOwners()
+	all := make(map[countKey]uint64, len(y.totals))
+	for name, c := range y.chains {
+		f := owners[name]
+		if f == nil {
+			continue
+		}
+		now, before := packets(counts[name]), y.last[name]
+		for i, target := range c.targets {
+			if !target.IsValid() || i >= len(now) {
+				continue
+			}
+			if i < len(before) && now[i] < before[i] { // somebody else has written the chain
+				y.totals[f.countKey(target)] += before[i]
+			}
+			all[f.countKey(target)] += now[i]
+		}
+		if len(now) > 0 {
+			y.last[name] = now
+		}
+	}
+	for k, n := range y.totals {
+		all[k] += n
+	}
+	return all, true
+}
+
+// Counters implements dataplane.Counters: the connections that were given to each backend, and where conntrack accounts
+// for them, their bytes.
+func (d *Dataplane) Counters() []dataplane.FrontendCount {
+	type port struct {
+		service balancer.Name
+		port    string
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), countTime)
+	defer cancel()
+	byPort := map[port]*dataplane.FrontendCount{}
+	var order []port
+	for _, name := range xtables.Families() {
+		y := d.families[name]
+		if y == nil {
+			continue
+		}
+		y.mu.Lock()
+		for k, n := range y.countsLocked(ctx) {
+			p := port{k.service, k.port}
+			c := byPort[p]
+			if c == nil {
+				c = &dataplane.FrontendCount{Service: k.service, Port: k.port}
+				byPort[p] = c
+				order = append(order, p)
+			}
+			c.Connections += n
+			c.Backends = append(c.Backends, dataplane.BackendCount{Backend: k.backend, Connections: n})
+		}
+		y.mu.Unlock()
+	}
+	out := make([]dataplane.FrontendCount, len(order))
+	for i, p := range order {
+		out[i] = *byPort[p]
+	}
+	return out
+}
+
+// countTime bounds one reading of all counters.
+const countTime = 10 * time.Second

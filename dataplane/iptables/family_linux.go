@@ -1,0 +1,204 @@
+package iptables
+
+import (
+	"hash/maphash"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
+)
+
+// table is the only one that this dataplane writes to.
+const table = "nat"
+
+// hooks are the kernel's chains that lead to the root: others' traffic, and the node's own.
+func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
+
+// family is what is known of the kernel's rules of one family.
+type family struct {
+	name xtables.Family
+	tool *xtables.Tool
+	sets *ipset.Conn
+	seed maphash.Seed
+
+	mu sync.Mutex // guards what follows: counting reads it from other goroutines
+	// fronts are the frontends that are there.
+	fronts map[balancer.Key]*front
+	tree   tree
+	// chains are those of ours in the kernel.
+	chains map[string]chainState
+	// unsure: the tree in the kernel is not known to be as tree says.
+	unsure bool
+	// jumps is how many rules of the kernel's chains lead to the root; 0: not each of them has one.
+	jumps int
+	// orphans are chains of ours that were found and belong to nothing.
+	orphans []string
+	// looked: other backends were looked into.
+	looked bool
+	// slots is how many sticky sets exist.
+	slots int
+	look  look
+	counted
+}
+
+// chainState is what is known of a chain in the kernel.
+type chainState struct {
+	// text is a hash of the rules; 0: unknown, but what the mark says.
+	text  uint64
+	rules int
+	// targets are the backends that the rules lead to, in their order; the zero value for other rules. Only frontends'
+	// chains and those below them have any.
+	targets []netip.AddrPort
+	// to are the chains that the rules lead to.
+	to []string
+}
+
+// front is one frontend in the kernel.
+type front struct {
+	digest dataplane.Digest
+	// service and port are what counters are named by.
+	service balancer.Name
+	port    string
+	chain   string
+	below   []string
+	// saved is a hash of all its rules as they were last read back; 0: not since they were written.
+	saved uint64
+	// slots says which sticky set is whose, and used is how many slots were ever given away.
+	slots map[netip.AddrPort]int
+	used  int
+}
+
+func newFamily(name xtables.Family, tool *xtables.Tool, sets *ipset.Conn) *family {
+	y := &family{name: name, tool: tool, sets: sets, seed: maphash.MakeSeed()}
+	y.totals, y.last = map[countKey]uint64{}, map[string][]uint64{}
+	y.forget()
+	return y
+}
+
+// forget is the state in which nothing of ours is in the kernel.
+func (y *family) forget() {
+	y.fronts = map[balancer.Key]*front{}
+	y.chains = map[string]chainState{}
+	y.tree = newTree(y.is4())
+	y.unsure, y.jumps, y.orphans = true, 0, nil
+}
+
+func (y *family) is4() bool { return y.name == xtables.IPv4 }
+
+func familyOf(k balancer.Key) xtables.Family {
+	if k.Addr.Is4() {
+		return xtables.IPv4
+	}
+	return xtables.IPv6
+}
+
+// state is what the chain is known by once the kernel has it.
+func (y *family) state(c xtables.Chain) chainState {
+	var h maphash.Hash
+	h.SetSeed(y.seed)
+	s := chainState{rules: len(c.Rules)}
+	for _, rule := range c.Rules {
+		_, _ = h.WriteString(rule) // a hash never fails
+		_ = h.WriteByte('\n')
+		if target := targetOf(rule); target != "" {
+			s.to = append(s.to, target)
+		}
+	}
+	s.text = h.Sum64() | 1
+	if !strings.HasPrefix(c.Name, nodePrefix) && c.Name != rootChain {
+		s.targets = make([]netip.AddrPort, len(c.Rules))
+		for i, rule := range c.Rules {
+			s.targets[i] = backendOf(rule)
+		}
+	}
+	return s
+}
+
+// targetOf returns the chain of ours that a rule leads to.
+func targetOf(rule string) string {
+	_, target, _ := strings.Cut(rule, "-g ")
+	return target
+}
+
+// backendOf returns the backend that a rule leads to.
+func backendOf(rule string) netip.AddrPort {
+	_, text, _ := strings.Cut(rule, "--to-destination ")
+	to, _ := netip.ParseAddrPort(text) // the zero value for rules that lead to none
+	return to
+}
+
+// sizes is what Compare expects of the table.
+func (y *family) sizes() map[string]xtables.Size {
+	want := make(map[string]xtables.Size, len(y.chains))
+	for name, c := range y.chains {
+		s := want[name]
+		s.Rules = c.rules
+		want[name] = s
+		for _, to := range c.to {
+			t := want[to]
+			t.Jumps++
+			want[to] = t
+		}
+	}
+	root := want[rootChain]
+	root.Jumps = y.jumps
+	want[rootChain] = root
+	return want
+}
+
+// same reports whether the kernel has the chain as it is.
+func (y *family) same(c xtables.Chain) bool {
+	have, ok := y.chains[c.Name]
+	return ok && have.text == y.state(c).text
+}
+
+// assign gives every backend of f that gets connections a slot: the one that it has, or the first that is free. fresh
+// are the slots that were others' before.
+func (y *family) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int, used int, fresh []int) {
+	if f.AffinityTimeout <= 0 {
+		return nil, 0, nil
+	}
+	slots = map[netip.AddrPort]int{}
+	taken := map[int]bool{}
+	old := y.fronts[f.Key]
+	if old != nil {
+		used = old.used
+		for _, b := range f.Backends { // those that only drain keep theirs: they may come back
+			if slot, ok := old.slots[b.Addr]; ok {
+				slots[b.Addr], taken[slot] = slot, true
+			}
+		}
+	}
+	for _, b := range f.Backends {
+		if _, ok := slots[b.Addr]; ok || b.State != balancer.Active {
+			continue
+		}
+		slot := 0
+		for taken[slot] {
+			slot++
+		}
+		slots[b.Addr], taken[slot] = slot, true
+		if slot < used {
+			fresh = append(fresh, slot)
+		}
+		used = max(used, slot+1)
+	}
+	return slots, used, fresh
+}
+
+// keys are the frontends that are there, but for those in without.
+func (y *family) keys(without map[balancer.Key]bool) []balancer.Key {
+	keys := make([]balancer.Key, 0, len(y.fronts))
+	for k := range y.fronts {
+		if !without[k] {
+			keys = append(keys, k)
+		}
+	}
+	slices.SortFunc(keys, balancer.Key.Compare)
+	return keys
+}

@@ -1,0 +1,139 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
+)
+
+// Dataplane carries frontends out by rules of the nat table. See the package's documentation.
+type Dataplane struct {
+	log      *slog.Logger
+	caps     balancer.Capabilities
+	sets     *ipset.Conn
+	flows    *flows
+	families map[xtables.Family]*family
+	// missing says why a family can't be had.
+	missing map[xtables.Family]error
+}
+
+var (
+	_ dataplane.Dataplane = (*Dataplane)(nil)
+	_ dataplane.Renderer  = (*Dataplane)(nil)
+)
+
+// New proves by trial chains and a trial set what works here, and returns a dataplane over what is in the kernel. It
+// changes nothing else. The error says why neither IPv4 nor IPv6 can be served.
+func New(ctx context.Context, o Options) (*Dataplane, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	d := &Dataplane{log: o.Log, caps: Capabilities(), families: map[xtables.Family]*family{}, missing: map[xtables.Family]error{}}
+	sets, err := ipset.Open()
+	if err != nil {
+		return nil, err
+	}
+	d.sets = sets
+	tracked, err := conntrack.Open()
+	if err != nil {
+		sets.Close()
+		return nil, err
+	}
+	d.flows = newFlows(tracked, o.Log)
+	var reasons []error
+	for _, name := range xtables.Families() {
+		tool, err := xtables.Find(ctx, name, o.Backend, o.Log)
+		if err == nil {
+			err = try(ctx, tool, sets, &d.caps)
+		}
+		if err != nil {
+			d.missing[name] = fmt.Errorf("iptables mode can't serve %s here: %w", name, err)
+			reasons = append(reasons, d.missing[name])
+			continue
+		}
+		d.families[name] = newFamily(name, tool, sets)
+	}
+	if len(d.families) == 0 {
+		return nil, errors.Join(append(reasons, d.Close(ctx, true))...)
+	}
+	for _, err := range reasons {
+		o.Log.Warn("one family is not served", "err", err)
+	}
+	return d, nil
+}
+
+// trialSet is created and destroyed to prove that sets can be had.
+const trialSet = "vipd-trial"
+
+// try proves what rules need. What single schedulers and protocols need is taken out of caps where it is missing.
+func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities) (err error) {
+	to := "198.51.100.1:9" // of the addresses for documentation (RFC 5737, RFC 3849)
+	if tool.Family() == xtables.IPv6 {
+		to = "[2001:db8::1]:9"
+	}
+	if err := sets.CreateTimed(trialSet, ipset.HashIPPortIP, ipset.Family(tool.Family())); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, sets.DestroySoon(ctx, trialSet)) }()
+	if err := tool.Try(ctx, table,
+		"-p tcp "+byChance("", 1, 3)+"-j DNAT --to-destination "+to,
+		"-p udp "+inTurn("", 1, 3)+"-j DNAT --to-destination "+to,
+		"-m set --match-set "+trialSet+" dst,dst,src -j RETURN",
+		"-j SET --add-set "+trialSet+" dst,dst,src --exist --timeout 10",
+		keeper(tool.Family() == xtables.IPv4),
+	); err != nil {
+		return err
+	}
+	if tool.Try(ctx, table, "-p sctp -m sctp --dport 9 -j DNAT --to-destination "+to) != nil {
+		caps.Protocols = []balancer.Protocol{balancer.TCP, balancer.UDP}
+	}
+	if tool.Try(ctx, table, bySource(tool.Family() == xtables.IPv4)("trial", 1, 3)+"-j RETURN") != nil {
+		caps.Nearest[balancer.SourceHash], caps.Nearest[balancer.Maglev] = balancer.Random, balancer.Random
+	}
+	return nil
+}
+
+// Capabilities says what was found to work here.
+func (d *Dataplane) Capabilities() balancer.Capabilities { return d.caps }
+
+// Digest covers what rules are made of.
+func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f) }
+
+// Render implements dataplane.Renderer.
+func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) { return Render(frontends) }
+
+// Close leaves everything in place with keep, and otherwise removes it. Established connections end with their rules
+// only where nothing else on the host uses conntrack.
+func (d *Dataplane) Close(ctx context.Context, keep bool) error {
+	defer d.sets.Close()
+	failed := d.flows.close()
+	if keep {
+		return failed
+	}
+	for _, name := range xtables.Families() {
+		if y := d.families[name]; y != nil {
+			if err := y.removeAll(ctx); err != nil {
+				failed = errors.Join(failed, fmt.Errorf("removing rules of %s: %w", name, err))
+			}
+		}
+	}
+	return failed
+}
+
+func (y *family) removeAll(ctx context.Context) error {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if err := remove(ctx, y.tool); err != nil {
+		return err
+	}
+	y.forget()
+	_, err := removeSets(ctx, y.sets, y.is4())
+	return err
+}

@@ -1,0 +1,251 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
+)
+
+// Observe reads back what of ours is in the nat table. The first time it removes what an earlier process left in another
+// backend. Frontends are known by their marks, and by how many rules they have.
+func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}}
+	for _, name := range xtables.Families() {
+		y := d.families[name]
+		if y == nil {
+			continue
+		}
+		if err := y.observe(ctx, &seen); err != nil {
+			return dataplane.Observation{}, fmt.Errorf("reading the rules of %s: %w", name, err)
+		}
+	}
+	return seen, nil
+}
+
+func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if !y.looked {
+		for _, other := range xtables.Existing(ctx, y.name) {
+			if other.Backend() != y.tool.Backend() {
+				if err := remove(ctx, other); err != nil {
+					return err
+				}
+			}
+		}
+		y.looked = true
+	}
+	s := survey{y: y, rules: map[string][]string{}, below: map[string][]string{}}
+	leads, err := y.tool.Saved(ctx, table, frontPrefix, s.take)
+	if err != nil {
+		return err
+	}
+	damage := s.conclude(seen.Digests)
+	if missing := y.countJumps(leads); missing != "" && len(y.fronts) > 0 {
+		damage = append(damage, fmt.Sprintf("the jump from %s to %s is missing (%s)", missing, rootChain, y.name))
+	}
+	seen.Damage = append(seen.Damage, damage...)
+	y.slots, err = y.setsThere()
+	return err
+}
+
+// setsThere counts the sticky sets.
+func (y *family) setsThere() (int, error) {
+	for n := 0; ; n++ {
+		_, err := y.sets.Header(stickySet(n, y.is4()))
+		if errors.Is(err, ipset.ErrNotFound) {
+			return n, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// countJumps notes the jumps to the root, and returns the hook that has none.
+func (y *family) countJumps(leads []xtables.Lead) (missing string) {
+	count := map[string]int{}
+	for _, lead := range leads {
+		if lead.Rule == "-j "+rootChain {
+			count[lead.Chain]++
+			y.jumps++
+		}
+	}
+	for _, hook := range hooks() {
+		if count[hook] == 0 {
+			y.jumps = 0
+			return hook
+		}
+	}
+	return ""
+}
+
+// survey is one reading of the table.
+type survey struct {
+	y *family
+	// rules are those of the tree and of frontends; below are the chains of each frontend, by its hash.
+	rules map[string][]string
+	below map[string][]string
+}
+
+func (s *survey) take(chain string, rules []string) error {
+	switch {
+	case !isOurs(chain):
+		return nil
+	case strings.HasPrefix(chain, groupPrefix), strings.HasPrefix(chain, stickyPrefix):
+		s.below[owner(chain)] = append(s.below[owner(chain)], chain)
+	}
+	s.rules[chain] = append([]string(nil), rules...)
+	return nil
+}
+
+// conclude makes what was read the state of the family.
+func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []string) {
+	y := s.y
+	last := y.fronts
+	y.forget()
+	known := map[string]bool{}
+	for chain, rules := range s.rules {
+		if !isFront(chain) {
+			continue
+		}
+		m, ok := mark{}, false
+		if len(rules) > 0 {
+			m, ok = readMark(rules[len(rules)-1])
+		}
+		if !ok || frontChain(m.key) != chain || familyOf(m.key) != y.name {
+			continue // nobody knows whose it was: it is an orphan
+		}
+		f := s.front(m, chain, last[m.key])
+		y.fronts[m.key], digests[m.key] = f, f.digest
+		known[chain] = true
+		for _, name := range f.below {
+			known[name] = true
+		}
+	}
+	if found := s.findTree(known); found != "" {
+		damage = append(damage, fmt.Sprintf("%s (%s)", found, y.name))
+	}
+	for chain, rules := range s.rules {
+		y.chains[chain] = y.saved(chain, rules)
+		if !known[chain] {
+			y.orphans = append(y.orphans, chain)
+		}
+	}
+	if len(y.orphans) > 0 {
+		damage = append(damage, fmt.Sprintf("chain %s belongs to nothing (%s)", y.orphans[0], y.name))
+	}
+	return damage
+}
+
+// saved is the state of a chain as it was read: its text differs from that which was written, in blanks at least.
+func (y *family) saved(chain string, rules []string) chainState {
+	s := y.state(xtables.Chain{Name: chain, Rules: rules})
+	s.text = 0
+	return s
+}
+
+// front takes in a frontend by its mark.
+func (s *survey) front(m mark, chain string, last *front) *front {
+	f := &front{digest: m.digest, service: m.service, port: m.port, chain: chain, below: s.below[keyHash(m.key)]}
+	count := len(s.rules[chain])
+	for _, name := range f.below {
+		rules := s.rules[name]
+		count += len(rules)
+		slot, isSlot := slotOf(name)
+		if !isSlot || len(rules) == 0 {
+			continue
+		}
+		if to := backendOf(rules[len(rules)-1]); to.IsValid() {
+			if f.slots == nil {
+				f.slots = newSlots()
+			}
+			f.slots[to] = slot
+			f.used = max(f.used, slot+1)
+		}
+	}
+	if last != nil {
+		f.used = max(f.used, last.used)
+	}
+	if f.saved = s.text(f); count != m.rules || last != nil && last.saved != 0 && last.saved != f.saved {
+		f.digest, f.saved = 0, 0
+	}
+	return f
+}
+
+// slotOf reads the name of a backend's chain.
+func slotOf(chain string) (int, bool) {
+	rest, ok := strings.CutPrefix(chain, stickyPrefix)
+	_, number, cut := strings.Cut(rest, "-")
+	slot, err := strconv.Atoi(number)
+	return slot, ok && cut && err == nil
+}
+
+// look paces the cheap looks.
+type look struct {
+	stamp xtables.Stamp
+	sure  bool
+	next  time.Time
+}
+
+// forget: we change the table ourselves.
+func (l *look) forget() { l.sure = false }
+
+// longestPause is the most between two comparisons, however long they take.
+const longestPause = 10 * time.Second
+
+// Intact looks whether anybody has changed the table since it was last found to be as we left it, and compares then.
+// Comparing grows with the table, so that it may take a hundredth of the time; where so much is gone that the table's
+// size alone tells, it does not wait.
+func (d *Dataplane) Intact(ctx context.Context) (string, error) {
+	for _, name := range xtables.Families() {
+		if y := d.families[name]; y != nil {
+			if reason, err := y.intact(ctx); reason != "" || err != nil {
+				return reason, err
+			}
+		}
+	}
+	return "", nil
+}
+
+func (y *family) intact(ctx context.Context) (string, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.jumps == 0 || y.unsure {
+		return "", nil
+	}
+	stamp, err := y.tool.Stamp(table)
+	if err != nil {
+		return "", err
+	}
+	if y.look.sure && stamp == y.look.stamp {
+		return "", nil
+	}
+	started := time.Now()
+	if started.Before(y.look.next) && (stamp.Entries == 0 || stamp.Entries >= y.entriesLocked()) {
+		return "", nil
+	}
+	reason, err := y.tool.Compare(ctx, table, nodePrefix, y.sizes())
+	if err != nil {
+		return "", err
+	}
+	y.look = look{stamp: stamp, sure: reason == "", next: time.Now().Add(min(100*time.Since(started), longestPause))}
+	return reason, nil
+}
+
+// entriesLocked is how many entries of legacy's table are ours: the rules, and two of each chain.
+func (y *family) entriesLocked() int {
+	n := y.jumps
+	for _, c := range y.chains {
+		n += c.rules + 2
+	}
+	return n
+}

@@ -1,0 +1,119 @@
+package iptables
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"strconv"
+
+	"vipd/balancer"
+)
+
+// path is the bits by which the dispatch tree finds a frontend: those of its address, a byte for the protocol, and the
+// port. Prefixes of it are what rules can match: of the address, the whole address with the protocol, and with the
+// first bits of the port.
+type path struct {
+	bits [19]byte
+	// addr is the number of bits of the address, 32 or 128; len is how many of all bits count.
+	addr, len int
+}
+
+const (
+	protoBits = 8
+	portBits  = 16
+)
+
+// protocols are the numbers that paths have for protocols.
+func protocols() []balancer.Protocol {
+	return []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP}
+}
+
+// pathOf is the whole path of a key.
+func pathOf(k balancer.Key) path {
+	p := path{addr: k.Addr.BitLen()}
+	n := copy(p.bits[:], k.Addr.AsSlice())
+	for i, proto := range protocols() {
+		if proto == k.Proto {
+			p.bits[n] = byte(i)
+		}
+	}
+	p.bits[n+1], p.bits[n+2] = byte(k.Port>>8), byte(k.Port)
+	p.len = p.addr + protoBits + portBits
+	return p
+}
+
+// key is the key of a whole path.
+func (p path) key() balancer.Key {
+	addr, _ := netip.AddrFromSlice(p.bits[:p.addr/8])
+	return balancer.Key{Addr: addr, Port: p.port(), Proto: p.proto()}
+}
+
+func (p path) proto() balancer.Protocol { return protocols()[p.bits[p.addr/8]] }
+
+func (p path) port() uint16 {
+	n := p.addr / 8
+	return uint16(p.bits[n+1])<<8 | uint16(p.bits[n+2])
+}
+
+func (p path) whole() bool { return p.len == p.addr+protoBits+portBits }
+
+// prefix is the first n bits of p, or fewer where no rule could match just those.
+func (p path) prefix(n int) path {
+	n = min(n, p.len)
+	if p.skips(n) {
+		n = p.addr
+	}
+	for i := range p.bits {
+		switch {
+		case n >= 8*(i+1):
+		case n <= 8*i:
+			p.bits[i] = 0
+		default:
+			p.bits[i] &= 0xff << (8*(i+1) - n)
+		}
+	}
+	p.len = n
+	return p
+}
+
+// skips reports whether no rule can match just n bits: a part of the protocol.
+func (p path) skips(n int) bool { return n > p.addr && n < p.addr+protoBits }
+
+// covers reports whether q begins with p.
+func (p path) covers(q path) bool { return p.len <= q.len && q.prefix(p.len) == p }
+
+// common is how many bits p and q begin with alike.
+func (p path) common(q path) int {
+	n := 0
+	for i := range p.bits {
+		if d := p.bits[i] ^ q.bits[i]; d != 0 {
+			n += bits.LeadingZeros8(d)
+			break
+		}
+		n += 8
+	}
+	return min(n, p.len, q.len)
+}
+
+// match is the part of a rule that packets under p match, once they are known to be under the prefix within.
+func (p path) match(within path) string {
+	text := ""
+	if within.len < p.addr {
+		addr, _ := netip.AddrFromSlice(p.bits[:p.addr/8])
+		text = "-d " + netip.PrefixFrom(addr, min(p.len, p.addr)).String() + " "
+	}
+	if p.len <= p.addr {
+		return text
+	}
+	text += "-p " + string(p.proto()) + " "
+	if p.len == p.addr+protoBits {
+		return text
+	}
+	low := p.port()
+	high := low | uint16(1<<(p.addr+protoBits+portBits-p.len)-1)
+	ports := strconv.Itoa(int(low))
+	if high != low {
+		ports += ":" + strconv.Itoa(int(high))
+	}
+	return text + fmt.Sprintf("-m %s --dport %s ", p.proto(), ports)
+}

@@ -1,0 +1,212 @@
+package iptables
+
+import (
+	"maps"
+	"slices"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/xtables"
+)
+
+// plan is the way from what is in the kernel to what a batch asks for: first the chains of frontends, then the tree that
+// leads to them, then what nothing leads to any more.
+type plan struct {
+	groups []xtables.Group
+	// owners are the frontends that groups are of; the zero key for the tree.
+	owners []balancer.Key
+	// treeFrom and treeTo bound the groups of the tree.
+	treeFrom, treeTo int
+	tree             tree
+	rebuilt          bool
+	fronts           map[balancer.Key]*front // nil: gone
+	// clear are the slots of sticky sets whose entries of a frontend are of another backend.
+	clear map[balancer.Key][]int
+	// slots is how many sticky sets are needed.
+	slots int
+	// folded are the counters, before the write, of the chains that go or are replaced.
+	folded map[string][]uint64
+}
+
+// planLocked plans a batch, but for the keys that are bad.
+func (y *family) planLocked(batch []dataplane.Change, bad map[balancer.Key]error) *plan {
+	p := &plan{tree: y.tree, fronts: map[balancer.Key]*front{}, clear: map[balancer.Key][]int{}}
+	var added, gone []balancer.Key
+	for _, c := range batch {
+		if bad[c.Key] != nil {
+			continue
+		}
+		was := y.fronts[c.Key]
+		switch {
+		case c.New == nil:
+			gone = append(gone, c.Key)
+			p.fronts[c.Key] = nil
+		case was == nil:
+			added = append(added, c.Key)
+			fallthrough
+		default:
+			y.planFrontLocked(p, c.New, was)
+		}
+	}
+	p.treeFrom = len(p.groups)
+	y.planTreeLocked(p, added, gone)
+	p.treeTo = len(p.groups)
+	for _, k := range gone {
+		if f := y.fronts[k]; f != nil {
+			p.add(k, xtables.Group{Delete: append([]string{f.chain}, f.below...)})
+		}
+	}
+	y.planOrphansLocked(p)
+	return p
+}
+
+// planOrphansLocked plans the end of chains that were found and belong to nothing; what is left of an earlier tree goes
+// with the tree.
+func (y *family) planOrphansLocked(p *plan) {
+	written := map[string]bool{}
+	for _, g := range p.groups {
+		for _, c := range g.Write {
+			written[c.Name] = true
+		}
+	}
+	for _, name := range y.orphans {
+		if _, there := y.chains[name]; there && !isNode(name) && !written[name] {
+			p.add(balancer.Key{}, xtables.Group{Write: []xtables.Chain{{Name: name}}})
+		}
+	}
+	for _, name := range y.orphans {
+		if _, there := y.chains[name]; there && !isNode(name) && !written[name] {
+			p.add(balancer.Key{}, xtables.Group{Delete: []string{name}})
+		}
+	}
+}
+
+func (p *plan) add(owner balancer.Key, g xtables.Group) {
+	p.groups = append(p.groups, g)
+	p.owners = append(p.owners, owner)
+}
+
+// planFrontLocked plans the chains of one frontend: those that differ, in one transaction.
+func (y *family) planFrontLocked(p *plan, f *balancer.Frontend, was *front) {
+	next := &front{digest: digest(f), service: f.Service, port: f.Port}
+	if was != nil && was.digest == next.digest && y.chains[was.chain].rules > 0 {
+		return
+	}
+	slots, used, fresh := y.assign(f)
+	next.slots, next.used = slots, used
+	if len(fresh) > 0 {
+		p.clear[f.Key] = fresh
+	}
+	p.slots = max(p.slots, used)
+	made := render(f, slots)
+	next.chain = made.front.Name
+	var g xtables.Group
+	for _, c := range append(made.below, made.front) {
+		if c.Name != made.front.Name {
+			next.below = append(next.below, c.Name)
+		}
+		if !y.same(c) {
+			g.Write = append(g.Write, c)
+		}
+	}
+	if was != nil {
+		for _, name := range was.below {
+			if !slices.Contains(next.below, name) {
+				g.Delete = append(g.Delete, name)
+			}
+		}
+	}
+	p.fronts[f.Key] = next
+	p.add(f.Key, g)
+}
+
+// rebuildFrom is how many frontends may be added one by one to a tree of fewer.
+const rebuildFrom = 64
+
+// planTreeLocked plans the tree: what changed of it, or, where that is not known or it would be too deep, all of it under
+// new names, to which the root is then turned.
+func (y *family) planTreeLocked(p *plan, added, gone []balancer.Key) {
+	var c changes
+	if !y.unsure && (len(added) < rebuildFrom || len(added) < len(y.fronts)) {
+		for _, k := range gone {
+			p.tree = p.tree.without(k, &c)
+		}
+		for _, k := range added {
+			p.tree = p.tree.with(k, &c)
+		}
+		if p.tree.root.depth() <= deepestTree {
+			for _, chain := range c.chains() {
+				p.add(balancer.Key{}, xtables.Group{Write: []xtables.Chain{chain}})
+			}
+			for _, name := range c.removed() {
+				p.add(balancer.Key{}, xtables.Group{Delete: []string{name}})
+			}
+			return
+		}
+	}
+	without := map[balancer.Key]bool{}
+	for _, k := range gone {
+		without[k] = true
+	}
+	p.tree = y.tree.build(append(y.keys(without), added...))
+	p.rebuilt = true
+	p.tree.root.each(func(n *node) {
+		p.add(balancer.Key{}, xtables.Group{Write: []xtables.Chain{n.chain()}})
+	})
+	// Those that are near the root lead to others: first they are emptied, then all are deleted.
+	old := y.nodesLocked()
+	for _, name := range old {
+		p.add(balancer.Key{}, xtables.Group{Write: []xtables.Chain{{Name: name}}})
+	}
+	for _, name := range old {
+		p.add(balancer.Key{}, xtables.Group{Delete: []string{name}})
+	}
+}
+
+// nodesLocked are the chains of the tree in the kernel but the root.
+func (y *family) nodesLocked() []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(y.chains)) {
+		if isNode(name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// noteLocked takes in that the first done groups of p are in the kernel.
+func (y *family) noteLocked(p *plan, done int) {
+	for i, g := range p.groups[:done] {
+		f := y.fronts[p.owners[i]]
+		end := func(name string) {
+			if counts, ok := p.folded[name]; ok && f != nil {
+				y.endLocked(f, name, counts)
+			}
+		}
+		for _, c := range g.Write {
+			end(c.Name)
+			y.chains[c.Name] = y.state(c)
+		}
+		for _, name := range g.Delete {
+			end(name)
+			delete(y.chains, name)
+		}
+	}
+	switch {
+	case done >= p.treeTo:
+		y.tree, y.unsure = p.tree, false
+	case done > p.treeFrom:
+		y.unsure = true // a part of it is there
+		y.tree.next = max(y.tree.next, p.tree.next)
+	}
+	for i, k := range p.owners[:done] {
+		next, planned := p.fronts[k]
+		switch {
+		case !k.Addr.IsValid() || !planned:
+		case next != nil && i < p.treeFrom:
+			y.fronts[k] = next
+		case next == nil && i >= p.treeTo:
+			delete(y.fronts, k)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package iptables
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
+)
+
+// Render writes what frontends come to in an empty nat table, as input of iptables-restore and ip6tables-restore, with
+// the sets for affinity as input of ipset restore before them.
+func Render(frontends []*balancer.Frontend) (string, error) {
+	var b strings.Builder
+	for _, family := range xtables.Families() {
+		var own []*balancer.Frontend
+		for _, f := range frontends {
+			if f.Addr.Is4() == (family == xtables.IPv4) {
+				own = append(own, f)
+			}
+		}
+		if len(own) > 0 {
+			renderFamily(&b, own)
+		}
+	}
+	return b.String(), nil
+}
+
+func renderFamily(b *strings.Builder, frontends []*balancer.Frontend) {
+	slices.SortFunc(frontends, func(f, g *balancer.Frontend) int { return f.Key.Compare(g.Key) })
+	is4 := frontends[0].Addr.Is4()
+	program, family := "ip6tables-restore", "inet6"
+	if is4 {
+		program, family = "iptables-restore", "inet"
+	}
+	var chains []xtables.Chain
+	var keys []balancer.Key
+	sets := 0
+	for _, f := range frontends {
+		slots := map[netip.AddrPort]int{}
+		for _, w := range waysOf(f) {
+			slots[w.addr] = len(slots)
+		}
+		if f.AffinityTimeout > 0 {
+			sets = max(sets, len(slots))
+		}
+		made := render(f, slots)
+		chains = append(append(chains, made.below...), made.front)
+		keys = append(keys, f.Key)
+	}
+	newTree(is4).build(keys).root.each(func(n *node) { chains = append(chains, n.chain()) })
+	if sets > 0 {
+		b.WriteString("# ipset restore\n")
+		for i := range sets {
+			b.WriteString("create " + stickySet(i, is4) + " hash:ip,port,ip family " + family + " timeout 0\n")
+		}
+	}
+	b.WriteString("# " + program + " --noflush\n*nat\n")
+	for _, c := range chains {
+		b.WriteString(":" + c.Name + " - [0:0]\n")
+	}
+	for _, c := range chains {
+		for _, rule := range c.Rules {
+			b.WriteString("-A " + c.Name + " " + rule + "\n")
+		}
+	}
+	for _, hook := range []string{"PREROUTING", "OUTPUT"} {
+		b.WriteString("-I " + hook + " 1 -j " + rootChain + "\n")
+	}
+	b.WriteString("COMMIT\n")
+}

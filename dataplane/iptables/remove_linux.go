@@ -1,0 +1,112 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
+)
+
+// remove deletes everything of this dataplane from the nat table: first what leads there, so that no connection enters
+// what is half gone.
+func remove(ctx context.Context, tool *xtables.Tool) error {
+	chains, err := oursIn(ctx, tool)
+	if err != nil || len(chains) == 0 {
+		return err
+	}
+	for _, hook := range hooks() {
+		if _, err := tool.RemoveJumpsTo(ctx, table, hook, rootChain); err != nil {
+			return err
+		}
+	}
+	var groups []xtables.Group
+	for _, name := range chains {
+		groups = append(groups, xtables.Group{Write: []xtables.Chain{{Name: name}}})
+	}
+	for _, name := range chains {
+		groups = append(groups, xtables.Group{Delete: []string{name}})
+	}
+	_, err = tool.Write(ctx, table, groups)
+	return err
+}
+
+// oursIn lists the chains of this dataplane.
+func oursIn(ctx context.Context, tool *xtables.Tool) ([]string, error) {
+	var names []string
+	_, err := tool.Saved(ctx, table, frontPrefix, func(chain string, _ []string) error {
+		if isOurs(chain) {
+			names = append(names, strings.Clone(chain))
+		}
+		return nil
+	})
+	return names, err
+}
+
+// removeSets deletes the sticky sets of one family. Rules must not look at them any more.
+func removeSets(ctx context.Context, sets *ipset.Conn, is4 bool) (names []string, err error) {
+	for n := 0; ; n++ {
+		name := stickySet(n, is4)
+		if _, err := sets.Header(name); errors.Is(err, ipset.ErrNotFound) {
+			return names, nil
+		}
+		if err := sets.DestroySoon(ctx, name); err != nil {
+			return names, err
+		}
+		names = append(names, name)
+	}
+}
+
+// Cleanup removes everything of this dataplane from this host, in both backends, or, with dry, only looks. It says what
+// it does, such as "delete 12 chains of iptables from the table nat (ipv4, nft)".
+func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
+	var failed error
+	for _, name := range xtables.Families() {
+		for _, tool := range xtables.Existing(ctx, name) {
+			chains, err := oursIn(ctx, tool)
+			if err == nil && len(chains) > 0 {
+				done = append(done, fmt.Sprintf("delete %d chains of iptables mode from the table nat (%s, %s)", len(chains), name, tool.Backend()))
+				if !dry {
+					err = remove(ctx, tool)
+				}
+			}
+			failed = errors.Join(failed, err)
+		}
+	}
+	sets, err := ipset.Open()
+	if err != nil {
+		return done, failed // without a way to sets there are none
+	}
+	defer sets.Close()
+	for _, name := range xtables.Families() {
+		names, err := stickySets(sets, name == xtables.IPv4)
+		if err == nil && !dry {
+			_, err = removeSets(ctx, sets, name == xtables.IPv4)
+		}
+		for _, set := range names {
+			done = append(done, "destroy ipset "+set)
+		}
+		failed = errors.Join(failed, err)
+	}
+	return done, failed
+}
+
+// stickySets lists the sticky sets of one family.
+func stickySets(sets *ipset.Conn, is4 bool) ([]string, error) {
+	var names []string
+	for n := 0; ; n++ {
+		name := stickySet(n, is4)
+		_, err := sets.Header(name)
+		switch {
+		case errors.Is(err, ipset.ErrNotFound):
+			return names, nil
+		case errors.Is(err, ipset.ErrUnsupported):
+			return nil, nil
+		case err != nil:
+			return names, err
+		}
+		names = append(names, name)
+	}
+}

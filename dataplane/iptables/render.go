@@ -1,0 +1,109 @@
+package iptables
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/xtables"
+)
+
+// form is what a frontend comes to: its chain, and those that it leads to, those first that others lead to.
+type form struct {
+	below []xtables.Chain
+	front xtables.Chain
+}
+
+// render makes the form of f. slots says which sticky set is whose; it is nil where f has no affinity.
+//
+// The frontend's chain ends in a rule that no packet reaches while there are backends: its comment tells what the chain
+// was made of.
+func render(f *balancer.Frontend, slots map[netip.AddrPort]int) form {
+	var made form
+	ways := waysOf(f)
+	var sticky []string
+	if f.AffinityTimeout > 0 {
+		sticky = made.stick(f, ways, slots)
+	}
+	rules, below := choose(f, ways)
+	made.below = append(made.below, below...)
+	count := 1 + len(sticky) + len(rules)
+	for _, c := range made.below {
+		count += len(c.Rules)
+	}
+	m := mark{key: f.Key, service: f.Service, port: f.Port, digest: digest(f), rules: count}
+	rules = append(append(sticky, rules...), m.rule())
+	made.front = xtables.Chain{Name: frontChain(f.Key), Rules: rules}
+	return made
+}
+
+// waysOf lists the backends that get new connections.
+func waysOf(f *balancer.Frontend) []way {
+	var ways []way
+	for _, b := range f.Backends {
+		if b.State == balancer.Active {
+			ways = append(ways, way{b.Addr, b.Weight, "-p " + string(f.Proto) + " ", "-j DNAT --to-destination " + b.Addr.String()})
+		}
+	}
+	return ways
+}
+
+// longestTimeout is the longest time that an entry of a set can have (IPSET_MAX_TIMEOUT: what fits in milliseconds of
+// half an unsigned int).
+const longestTimeout = math.MaxUint32 / 2 / 1000 * time.Second
+
+// stick gives every way a chain that notes the client before it takes the way, and returns the rules by which clients
+// that were noted come back.
+func (m *form) stick(f *balancer.Frontend, ways []way, slots map[netip.AddrPort]int) []string {
+	timeout := int((min(f.AffinityTimeout, longestTimeout) + time.Second - 1) / time.Second)
+	rules := make([]string, len(ways))
+	for i := range ways {
+		w := &ways[i]
+		slot := slots[w.addr]
+		chain := stickyChain(f.Key, slot)
+		set := stickySet(slot, f.Addr.Is4())
+		m.below = append(m.below, xtables.Chain{Name: chain, Rules: []string{
+			fmt.Sprintf("-j SET --add-set %s dst,dst,src --exist --timeout %d", set, timeout),
+			w.rule(""),
+		}})
+		rules[i] = fmt.Sprintf("-m set --match-set %s dst,dst,src -g %s", set, chain)
+		w.proto, w.action = "", "-g "+chain
+	}
+	return rules
+}
+
+// stickyChain is the chain of one backend of a frontend with affinity.
+func stickyChain(k balancer.Key, slot int) string {
+	return stickyPrefix + keyHash(k) + "-" + strconv.Itoa(slot)
+}
+
+// stickySet is the set of the clients of one slot: entries are VIP, port and client.
+func stickySet(slot int, is4 bool) string {
+	if is4 {
+		return fmt.Sprintf("vipd-sticky4-%d", slot)
+	}
+	return fmt.Sprintf("vipd-sticky6-%d", slot)
+}
+
+// digest is Dataplane.Digest: it covers what render and the drains make of f.
+func digest(f *balancer.Frontend) dataplane.Digest {
+	// What the guard and other modes do of a frontend is no concern of these rules.
+	g := &balancer.Frontend{
+		Key: f.Key, Service: f.Service, Port: f.Port, Scheduler: f.Scheduler, AffinityTimeout: f.AffinityTimeout,
+		Backends: make([]balancer.Backend, len(f.Backends)),
+	}
+	for i, b := range f.Backends {
+		g.Backends[i] = balancer.Backend{Addr: b.Addr, Weight: b.Weight}
+		if b.State == balancer.Active {
+			g.Backends[i].State = b.State
+		}
+	}
+	return dataplane.DigestOf(g) + renderVersion
+}
+
+// renderVersion changes with the form that frontends are given, so that a new version rewrites what an older one left.
+const renderVersion = 1

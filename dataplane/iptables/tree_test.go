@@ -1,0 +1,226 @@
+package iptables
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+)
+
+// keySource makes keys of one shape.
+type keySource struct {
+	name string
+	make func(r *rand.Rand) balancer.Key
+}
+
+func keySources() []keySource {
+	proto := func(r *rand.Rand) balancer.Protocol { return protocols()[r.IntN(3)] }
+	v4 := func(n uint32) netip.Addr { return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n))) }
+	port := func(r *rand.Rand) uint16 { return uint16(1 + r.IntN(65535)) }
+	return []keySource{
+		{"random in a /12", func(r *rand.Rand) balancer.Key {
+			return balancer.Key{Addr: v4(10<<24 | 96<<16 | r.Uint32N(1<<20)), Port: 80, Proto: balancer.TCP}
+		}},
+		{"sequential", func(r *rand.Rand) balancer.Key {
+			return balancer.Key{Addr: v4(10<<24 | r.Uint32N(3000)), Port: uint16(80 + r.IntN(3)), Proto: proto(r)}
+		}},
+		{"many ports of two addresses", func(r *rand.Rand) balancer.Key {
+			return balancer.Key{Addr: v4(10<<24 | r.Uint32N(2)), Port: port(r), Proto: proto(r)}
+		}},
+		{"nested", func(r *rand.Rand) balancer.Key { // every prefix of one address has its own neighbour
+			return balancer.Key{Addr: v4(1 << r.IntN(32)), Port: uint16(1) << r.IntN(16), Proto: proto(r)}
+		}},
+		{"nested IPv6", func(r *rand.Rand) balancer.Key {
+			var a [16]byte
+			bit := r.IntN(128)
+			a[bit/8] = 1 << (bit % 8)
+			return balancer.Key{Addr: netip.AddrFrom16(a), Port: uint16(1) << r.IntN(16), Proto: proto(r)}
+		}},
+		{"random IPv6", func(r *rand.Rand) balancer.Key {
+			a := [16]byte{0: 0xfd}
+			binary.BigEndian.PutUint64(a[8:], r.Uint64())
+			return balancer.Key{Addr: netip.AddrFrom16(a), Port: 443, Proto: balancer.TCP}
+		}},
+	}
+}
+
+// find walks a packet through chains and returns the frontend's chain that it comes to.
+func find(chains map[string][]string, k balancer.Key) (string, int, error) {
+	chain, steps := rootChain, 0
+next:
+	for {
+		rules, ok := chains[chain]
+		if !ok {
+			return "", 0, fmt.Errorf("no chain %s", chain)
+		}
+		steps++
+		for _, rule := range rules {
+			match, target, goes := strings.Cut(rule, "-g ")
+			if !goes || !matches(match, k) {
+				continue
+			}
+			if chain = target; isFront(chain) {
+				return chain, steps, nil
+			}
+			continue next
+		}
+		return "", steps, nil
+	}
+}
+
+func matches(match string, k balancer.Key) bool {
+	words := strings.Fields(match)
+	for i := 0; i+1 < len(words); i += 2 {
+		switch value := words[i+1]; words[i] {
+		case "-d":
+			if !netip.MustParsePrefix(value).Contains(k.Addr) {
+				return false
+			}
+		case "-p", "-m":
+			if value != string(k.Proto) {
+				return false
+			}
+		case "--dport":
+			low, high, ranged := strings.Cut(value, ":")
+			if !ranged {
+				high = low
+			}
+			var l, h int
+			fmt.Sscan(low, &l)
+			fmt.Sscan(high, &h)
+			if int(k.Port) < l || int(k.Port) > h {
+				return false
+			}
+		default:
+			panic(match)
+		}
+	}
+	return true
+}
+
+// TestTree changes trees at random, replays what is noted of each change, and has every packet find its frontend, and
+// no other packet any.
+func TestTree(t *testing.T) {
+	for _, source := range keySources() {
+		t.Run(source.name, func(t *testing.T) {
+			for seed := range uint64(6) {
+				r := rand.New(rand.NewPCG(seed, 1))
+				first := source.make(r)
+				tr := newTree(first.Addr.Is4())
+				kernel := map[string][]string{rootChain: nil}
+				keys := map[balancer.Key]bool{}
+				for range 60 {
+					if r.IntN(20) == 0 {
+						tr = tr.build(slices.Collect(maps.Keys(keys)))
+						clear(kernel)
+						tr.root.each(func(n *node) { kernel[n.name] = n.chain().Rules })
+					}
+					tr = randomChange(t, r, source, tr, kernel, keys)
+					checkTree(t, r, source, tr, kernel, keys)
+				}
+			}
+		})
+	}
+}
+
+func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map[string][]string, keys map[balancer.Key]bool) tree {
+	var c changes
+	for range 1 + r.IntN(40) {
+		if k := source.make(r); r.IntN(3) > 0 {
+			tr, keys[k] = tr.with(k, &c), true
+		} else {
+			for k = range keys {
+				break
+			}
+			tr = tr.without(k, &c)
+			delete(keys, k)
+		}
+	}
+	for _, chain := range c.chains() {
+		for _, rule := range chain.Rules {
+			_, target, _ := strings.Cut(rule, "-g ")
+			if _, there := kernel[target]; strings.HasPrefix(target, nodePrefix) && !there {
+				t.Fatalf("%s leads to %s before that is there", chain.Name, target)
+			}
+		}
+		kernel[chain.Name] = chain.Rules
+	}
+	for _, name := range c.removed() {
+		for chain, rules := range kernel {
+			for _, rule := range rules {
+				if strings.HasSuffix(rule, "-g "+name) {
+					t.Fatalf("%s is deleted while %s leads to it", name, chain)
+				}
+			}
+		}
+		delete(kernel, name)
+	}
+	return tr
+}
+
+func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map[string][]string, keys map[balancer.Key]bool) {
+	t.Helper()
+	want := map[string][]string{}
+	tr.root.each(func(n *node) {
+		if len(n.ways) > 4*fullNode { // more than fullNode only where the tree would be too deep
+			t.Fatalf("%s leads to %d", n.name, len(n.ways))
+		}
+		want[n.name] = n.chain().Rules
+	})
+	if !maps.EqualFunc(kernel, want, slices.Equal) {
+		t.Fatalf("the changes come to\n%v\nthe tree is\n%v", kernel, want)
+	}
+	for k := range keys {
+		if got, _, err := find(kernel, k); got != frontChain(k) {
+			t.Fatalf("%s comes to %q, %v", k, got, err)
+		}
+	}
+	for range 50 {
+		if k := source.make(r); !keys[k] {
+			if got, _, err := find(kernel, k); got != "" || err != nil {
+				t.Fatalf("%s, which is not there, comes to %q, %v", k, got, err)
+			}
+		}
+	}
+}
+
+// TestTreeIsShallow bounds the chains on the way to a frontend, by which the kernel refuses rules and packets take time.
+func TestTreeIsShallow(t *testing.T) {
+	for _, source := range keySources() {
+		for _, n := range []int{10, 1000, 30_000} {
+			r := rand.New(rand.NewPCG(uint64(n), 2))
+			all := map[balancer.Key]bool{}
+			for range n {
+				all[source.make(r)] = true
+			}
+			keys := slices.Collect(maps.Keys(all))
+			tr := newTree(keys[0].Addr.Is4()).build(keys)
+			if d := tr.root.depth(); d > deepestTree {
+				t.Errorf("%s, %d keys: %d chains deep, want at most %d", source.name, len(keys), d, deepestTree)
+			}
+			rules := 0
+			tr.root.each(func(n *node) { rules += len(n.ways) })
+			if rules > 2*len(keys)+20 {
+				t.Errorf("%s: %d rules for %d keys", source.name, rules, len(keys))
+			}
+		}
+	}
+}
+
+func BenchmarkBuild10000(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 1))
+	all := map[balancer.Key]bool{}
+	for len(all) < 10_000 {
+		all[keySources()[0].make(r)] = true
+	}
+	keys := slices.Collect(maps.Keys(all))
+	for b.Loop() {
+		newTree(true).build(keys)
+	}
+}
