@@ -103,6 +103,17 @@ func BenchmarkWriteAll(b *testing.B) {
 	})
 }
 
+// BenchmarkWriteAgain replaces every chain of a table in use.
+func BenchmarkWriteAgain(b *testing.B) {
+	loaded(b, func(b *testing.B, tool *Tool, groups []Group) {
+		for b.Loop() {
+			if n, err := tool.Write(b.Context(), "nat", groups); err != nil || n != len(groups) {
+				b.Fatal(n, err)
+			}
+		}
+	})
+}
+
 // BenchmarkWriteOne replaces the chain of one service.
 func BenchmarkWriteOne(b *testing.B) {
 	loaded(b, func(b *testing.B, tool *Tool, groups []Group) {
