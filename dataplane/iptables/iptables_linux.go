@@ -69,8 +69,13 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// trialSet is created and destroyed to prove that sets can be had.
-const trialSet = "vipd-trial"
+// trialSet is the name of the set that is created and destroyed to prove that sets can be had.
+func trialSet(is4 bool) string {
+	if is4 {
+		return "vipd-trial4"
+	}
+	return "vipd-trial6"
+}
 
 // try proves what rules need. What single schedulers and protocols need is taken out of caps where it is missing.
 func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities) (err error) {
@@ -78,15 +83,16 @@ func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balanc
 	if tool.Family() == xtables.IPv6 {
 		to = "[2001:db8::1]:9"
 	}
-	if err := sets.CreateTimed(trialSet, ipset.HashIPPortIP, ipset.Family(tool.Family())); err != nil {
+	set := trialSet(tool.Family() == xtables.IPv4)
+	if err := sets.CreateTimed(set, ipset.HashIPPortIP, ipset.Family(tool.Family())); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, sets.DestroySoon(ctx, trialSet)) }()
+	defer func() { err = errors.Join(err, sets.DestroySoon(ctx, set)) }()
 	if err := tool.Try(ctx, table,
 		"-p tcp "+byChance("", 1, 3)+"-j DNAT --to-destination "+to,
 		"-p udp "+inTurn("", 1, 3)+"-j DNAT --to-destination "+to,
-		"-m set --match-set "+trialSet+" dst,dst,src -j RETURN",
-		"-j SET --add-set "+trialSet+" dst,dst,src --exist --timeout 10",
+		"-m set --match-set "+set+" dst,dst,src -j RETURN",
+		"-j SET --add-set "+set+" dst,dst,src --exist --timeout 10",
 		keeper(tool.Family() == xtables.IPv4),
 	); err != nil {
 		return err
@@ -134,6 +140,5 @@ func (y *family) removeAll(ctx context.Context) error {
 		return err
 	}
 	y.forget()
-	_, err := removeSets(ctx, y.sets, y.is4())
-	return err
+	return removeSets(ctx, y.sets, y.is4())
 }

@@ -45,18 +45,13 @@ func oursIn(ctx context.Context, tool *xtables.Tool) ([]string, error) {
 	return names, err
 }
 
-// removeSets deletes the sticky sets of one family. Rules must not look at them any more.
-func removeSets(ctx context.Context, sets *ipset.Conn, is4 bool) (names []string, err error) {
-	for n := 0; ; n++ {
-		name := stickySet(n, is4)
-		if _, err := sets.Header(name); errors.Is(err, ipset.ErrNotFound) {
-			return names, nil
-		}
-		if err := sets.DestroySoon(ctx, name); err != nil {
-			return names, err
-		}
-		names = append(names, name)
+// removeSets deletes the sets of one family. Rules must not look at them any more.
+func removeSets(ctx context.Context, sets *ipset.Conn, is4 bool) error {
+	names, err := setsOf(sets, is4)
+	for _, name := range names {
+		err = errors.Join(err, sets.DestroySoon(ctx, name))
 	}
+	return err
 }
 
 // Cleanup removes everything of this dataplane from this host, in both backends, or, with dry, only looks. It says what
@@ -81,9 +76,9 @@ func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 	}
 	defer sets.Close()
 	for _, name := range xtables.Families() {
-		names, err := stickySets(sets, name == xtables.IPv4)
+		names, err := setsOf(sets, name == xtables.IPv4)
 		if err == nil && !dry {
-			_, err = removeSets(ctx, sets, name == xtables.IPv4)
+			err = removeSets(ctx, sets, name == xtables.IPv4)
 		}
 		for _, set := range names {
 			done = append(done, "destroy ipset "+set)
@@ -93,20 +88,22 @@ func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 	return done, failed
 }
 
-// stickySets lists the sticky sets of one family.
-func stickySets(sets *ipset.Conn, is4 bool) ([]string, error) {
-	var names []string
-	for n := 0; ; n++ {
-		name := stickySet(n, is4)
+// setsOf lists the sets of one family, with that of a trial that was cut short.
+func setsOf(sets *ipset.Conn, is4 bool) (names []string, err error) {
+	for n := -1; ; n++ {
+		name := trialSet(is4)
+		if n >= 0 {
+			name = stickySet(n, is4)
+		}
 		_, err := sets.Header(name)
 		switch {
-		case errors.Is(err, ipset.ErrNotFound):
+		case err == nil:
+			names = append(names, name)
+		case errors.Is(err, ipset.ErrNotFound) && n < 0:
+		case errors.Is(err, ipset.ErrNotFound), errors.Is(err, ipset.ErrUnsupported):
 			return names, nil
-		case errors.Is(err, ipset.ErrUnsupported):
-			return nil, nil
-		case err != nil:
+		default:
 			return names, err
 		}
-		names = append(names, name)
 	}
 }
