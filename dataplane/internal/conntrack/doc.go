@@ -8,9 +8,10 @@
 //		return f.Backend() == gone
 //	})
 //
-// Lists are streamed: what a call needs does not grow with the table. Where the kernel can search, it does, and every
-// flow is compared again here, because kernels differ in what they search by: before 5.8 by the family only, up to 6.18 at
-// least wrongly by IPv6 addresses, and not by SCTP ports.
+// Conn lists and deletes, Ends tells which flows end, with the bytes that they carried. Lists are streamed: what a call
+// needs does not grow with the table, and nearly all of its time, about 2 us a flow, is the kernel's. Where the kernel can
+// search, it does, and every flow is compared again here, because kernels differ in what they search by: before 5.8 by the
+// family only, up to 6.18 at least wrongly by IPv6 addresses, and not by SCTP ports.
 //
 // Only flows of TCP, UDP and SCTP are seen, with those that have nothing to do with any frontend: which are of interest
 // is the caller's to say. Nothing is created or changed.

@@ -9,7 +9,7 @@ import (
 
 // The messages (enum cntl_msg_types, include/uapi/linux/netfilter/nfnetlink_conntrack.h).
 const (
-	messageNew    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 0
+	messageNew    = unix.NFNL_SUBSYS_CTNETLINK << 8
 	messageGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
 	messageDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 )
