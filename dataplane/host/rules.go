@@ -153,7 +153,9 @@ func verdictChains(p *plan) []chain {
 		{"VIPD-FORWARD-NEW", []string{"-j VIPD-ONE-ARM", "-j ACCEPT"}},
 		{"VIPD-ONE-ARM", oneArm},
 		{"VIPD-INPUT", []string{known, translated + " -j ACCEPT", p.in(servedSet, "dst,dst") + " -j ACCEPT", refused}},
-		{"VIPD-OUTPUT", []string{"-m conntrack --ctstate NEW " + refused}},
+		// What stays on the host is refused when it comes in: a program whose datagram is refused going out is told that
+		// it may not send, not that nobody is there.
+		{"VIPD-OUTPUT", []string{"! -o lo -m conntrack --ctstate NEW " + refused}},
 		{"VIPD-REFUSE", refusal(p.family)},
 	}
 }

@@ -15,6 +15,7 @@ import (
 // Apply makes each key what its change says: the chains that differ are written in as few transactions as the kernel
 // takes well, those of one frontend in one. Then flows that conntrack still leads elsewhere are dropped.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
+	d.traffic.start()
 	parts := map[xtables.Family][]dataplane.Change{}
 	for _, c := range batch {
 		parts[familyOf(c.Key)] = append(parts[familyOf(c.Key)], c)

@@ -115,8 +115,10 @@ const (
 	readShare = 20
 )
 
-// countsLocked returns all counts so far.
-func (y *family) countsLocked(ctx context.Context) map[countKey]uint64 {
+// counts returns all counts so far. The result is not changed any more.
+func (y *family) counts(ctx context.Context) map[countKey]uint64 {
+	y.mu.Lock()
+	defer y.mu.Unlock()
 	started := time.Now()
 	if y.reading.live == nil || started.After(y.reading.next) {
 		if live, ok := y.liveLocked(ctx); ok {
@@ -160,35 +162,31 @@ func (y *family) liveLocked(ctx context.Context) (map[countKey]uint64, bool) {
 	return all, true
 }
 
-// Counters implements dataplane.Counters: the connections that were given to each backend, and where conntrack accounts
-// for them, their bytes.
+// Counters implements dataplane.Counters: the connections that were given to each backend and those that are live, and,
+// where conntrack accounts for them, bytes.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
-	type port struct {
-		service balancer.Name
-		port    string
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	byPort := map[port]*dataplane.FrontendCount{}
-	var order []port
+	_ = d.traffic.look(ctx) // what was last seen is better than nothing
+	byPort := map[portKey]*dataplane.FrontendCount{}
+	var order []portKey
 	for _, name := range xtables.Families() {
 		y := d.families[name]
 		if y == nil {
 			continue
 		}
-		y.mu.Lock()
-		for k, n := range y.countsLocked(ctx) {
-			p := port{k.service, k.port}
+		for k, n := range y.counts(ctx) {
+			p := portKey{k.service, k.port}
 			c := byPort[p]
 			if c == nil {
-				c = &dataplane.FrontendCount{Service: k.service, Port: k.port}
+				v := d.traffic.bytes(p)
+				c = &dataplane.FrontendCount{Service: k.service, Port: k.port, In: v.in, Out: v.out}
 				byPort[p] = c
 				order = append(order, p)
 			}
 			c.Connections += n
-			c.Backends = append(c.Backends, dataplane.BackendCount{Backend: k.backend, Connections: n})
+			c.Backends = append(c.Backends, dataplane.BackendCount{Backend: k.backend, Connections: n, Active: d.traffic.activeAt(k)})
 		}
-		y.mu.Unlock()
 	}
 	out := make([]dataplane.FrontendCount, len(order))
 	for i, p := range order {

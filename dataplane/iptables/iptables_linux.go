@@ -19,14 +19,17 @@ type Dataplane struct {
 	caps     balancer.Capabilities
 	sets     *ipset.Conn
 	flows    *flows
+	traffic  *traffic
 	families map[xtables.Family]*family
 	// missing says why a family can't be had.
 	missing map[xtables.Family]error
 }
 
 var (
-	_ dataplane.Dataplane = (*Dataplane)(nil)
-	_ dataplane.Renderer  = (*Dataplane)(nil)
+	_ dataplane.Dataplane   = (*Dataplane)(nil)
+	_ dataplane.Connections = (*Dataplane)(nil)
+	_ dataplane.Counters    = (*Dataplane)(nil)
+	_ dataplane.Renderer    = (*Dataplane)(nil)
 )
 
 // New proves by trial chains and a trial set what works here, and returns a dataplane over what is in the kernel. It
@@ -47,6 +50,9 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 		return nil, err
 	}
 	d.flows = newFlows(tracked, o.Log)
+	if d.traffic, err = newTraffic(d.flows); err != nil {
+		o.Log.Warn("bytes are not counted", "err", err)
+	}
 	var reasons []error
 	for _, name := range xtables.Families() {
 		tool, err := xtables.Find(ctx, name, o.Backend, o.Log)
@@ -119,7 +125,7 @@ func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) { ret
 // only where nothing else on the host uses conntrack.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	defer d.sets.Close()
-	failed := d.flows.close()
+	failed := errors.Join(d.traffic.close(), d.flows.close())
 	if keep {
 		return failed
 	}
