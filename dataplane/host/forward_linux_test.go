@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -217,5 +218,139 @@ func checkMarks(t *testing.T, r *router, server net.PacketConn) {
 		if conn&0x1 != 0 && conn != both {
 			t.Errorf("a connection's mark is %#x, want %#x", conn, both)
 		}
+	}
+}
+
+// TestPolicyDrop has programs of the host serve VIPs, own addresses and node ports while INPUT's policy is DROP, and
+// the host itself be an endpoint: what userspace modes and endpoints on the node need.
+func TestPolicyDrop(t *testing.T) {
+	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+		r := newRouter(t, backend)
+		o := options(t, backend)
+		o.Interface = "lo"
+		h := newHost(t, o)
+		listen(t, 80)
+		listen(t, 22)
+		r.translate("10.96.0.12:80", "10.2.0.1:22")
+		refusing := func(f *balancer.Frontend) { f.Backends = nil }
+		frontends := []*balancer.Frontend{
+			frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"), frontend("10.1.0.1:80", nodePort), frontend("10.96.0.12:80"),
+			frontend("10.96.0.13:80", refusing), frontend("10.1.0.1:81", nodePort, refusing), udp(frontend("10.1.0.1:81", nodePort, refusing)),
+			frontend("10.2.0.2:81", nodePort, refusing), udp(frontend("10.2.0.2:81", nodePort, refusing)),
+		}
+		checkAttempt(t, r.client, "10.1.0.1:80", silence)
+		r.Host().Sysctl("net.ipv4.ip_forward", "1")
+		apply(t, h, frontends...)
+		for at, want := range map[string]outcome{
+			"10.96.0.10:80": open, "[fd00:96::10]:80": open, "10.1.0.1:80": open, "10.96.0.12:80": open,
+			"10.96.0.10:22": refused, "[fd00:96::10]:22": refused, "10.1.0.1:22": silence,
+			"10.96.0.13:80": refused, "10.1.0.1:81": refused, "10.2.0.2:81": refused,
+		} {
+			if got := attempt(t, r.client, at, want); got != want {
+				t.Errorf("the client to %s: got %s, want %s", at, got, want)
+			}
+		}
+		checkUDPRefused(t, r.client, "10.2.0.2:81")
+		checkUDPRefused(t, r.client, "10.1.0.1:81")
+		checkAttempt(t, r.Host(), "10.2.0.2:81", refused)
+		checkIntact(t, h)
+	})
+}
+
+// TestForwarding holds the sysctls to what forwarding needs, for as long as it is needed.
+func TestForwarding(t *testing.T) {
+	l, _ := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	both := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80")}
+	apply(t, h, both...)
+	checkSysctl(t, l, forward4, "0")
+	if out := l.Host().Exec("iptables-nft-save"); strings.Contains(out, "MASQUERADE") {
+		t.Fatalf("it masquerades for a mode that does not forward:\n%s", out)
+	}
+	h.SetForward(true)
+	apply(t, h, both...)
+	checkSysctl(t, l, forward4, "1")
+	checkSysctl(t, l, forward6, "0")
+	if p := fmt.Sprint(h.Problems()); !strings.Contains(p, "sysctl -w net.ipv6.conf.all.forwarding=1") || !strings.Contains(p, "router advertisements") {
+		t.Fatalf("problems: %v", p)
+	}
+	if out := l.Host().Exec("iptables-nft-save"); strings.Count(out, "-j MASQUERADE --random-fully") != 1 || !strings.Contains(out, "-i client -o client") {
+		t.Fatalf("it does not masquerade:\n%s", out)
+	}
+	checkIntact(t, h)
+	l.Host().Sysctl(forward6, "1")
+	apply(t, h, both...)
+	if p := h.Problems(); len(p) != 0 {
+		t.Fatalf("problems: %v", p)
+	}
+	h.SetForward(false)
+	apply(t, h, both...)
+	if out := l.Host().Exec("iptables-nft-save"); strings.Contains(out, "MASQUERADE") || strings.Contains(out, "-i client") {
+		t.Fatalf("it still masquerades:\n%s", out)
+	}
+	checkIntact(t, h)
+	finishNothing(t, h)
+	checkSysctl(t, l, forward4, "1") // until Cleanup
+	must(t, h.Close())
+	_, err := Cleanup(t.Context(), o, false)
+	must(t, err)
+	checkSysctl(t, l, forward4, "0")
+
+	o.ManageSysctls, o.Forward, o.StrictARP = false, true, false
+	h = newHost(t, o)
+	apply(t, h, both...)
+	checkSysctl(t, l, forward4, "0")
+	if p := fmt.Sprint(h.Problems()); !strings.Contains(p, "sysctl -w net.ipv4.ip_forward=1") {
+		t.Fatalf("problems: %v", p)
+	}
+}
+
+// oneArm lists the interfaces that the kernel has rules for.
+func oneArm(t *testing.T, l *lab.Lab) []string {
+	t.Helper()
+	var names []string
+	for line := range strings.Lines(l.Host().Exec("iptables-nft", "-S", "VIPD-ONE-ARM")) {
+		if words := strings.Fields(line); words[0] == "-A" {
+			names = append(names, words[3])
+		}
+	}
+	return names
+}
+
+// TestInterfaces has links come, go, be renamed, and join a bridge: the guard follows, and takes it for no drift.
+func TestInterfaces(t *testing.T) {
+	l, _ := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface, o.Forward = "lo", true
+	h := newHost(t, o)
+	apply(t, h, frontend("10.96.0.10:80"))
+	before := oneArm(t, l)
+	if !slices.Contains(before, "client") || slices.Contains(before, "lo") {
+		t.Fatalf("rules for %q", before)
+	}
+	for _, c := range []struct {
+		do   string
+		want []string
+	}{
+		{"link add web0 type veth peer name web1", []string{"web0", "web1"}},
+		{"link set web1 name db1", []string{"db1", "web0"}},
+		{"link add br0 type bridge", []string{"br0", "db1", "web0"}},
+		{"link set web0 master br0", []string{"br0", "db1"}},
+		{"link set web0 nomaster", []string{"br0", "db1", "web0"}},
+		{"link del br0", []string{"db1", "web0"}},
+		{"link set web0 name odd+", []string{"db1"}}, // it would stand for all that begin so
+		{"link del db1", nil},
+	} {
+		ip(t, c.do)
+		want := slices.Sorted(slices.Values(slices.Concat(before, c.want)))
+		lab.Eventually(t, deadlineIn, "rules for "+fmt.Sprint(want)+" after "+c.do, func() error {
+			checkIntact(t, h)
+			if got := oneArm(t, l); !slices.Equal(got, want) {
+				return fmt.Errorf("got %q", got)
+			}
+			return nil
+		})
 	}
 }
