@@ -25,7 +25,7 @@ type counter struct {
 }
 
 func newCounter(family ipset.Family) *counter {
-	c := &counter{family: family, legacy: &legacyTables{family: family, fd: -1, known: map[string]tableInfo{}}}
+	c := &counter{family: family, legacy: &legacyTables{family: family, fd: -1, known: map[string]knownTable{}}}
 	if s, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_NETFILTER); err == nil {
 		c.nft = map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: s}}
 	}
@@ -106,11 +106,17 @@ func (c *counter) uses(table, chain string) (int, error) {
 }
 
 // legacyTables counts in the tables of the legacy backend, which the kernel hands out as a whole only: so they are read
-// only when their number of entries has changed since all was right.
+// only when their number of entries has changed since they were read last.
 type legacyTables struct {
 	family ipset.Family
 	fd     int
-	known  map[string]tableInfo
+	known  map[string]knownTable
+}
+
+// knownTable is a table as it was read last.
+type knownTable struct {
+	info tableInfo
+	uses map[string]int
 }
 
 // The options of getsockopt, of IPv4 and IPv6 alike (linux/netfilter_ipv4/ip_tables.h: IPT_SO_GET_INFO,
@@ -139,19 +145,18 @@ func (l *legacyTables) differs(table string, want map[string]int) (string, error
 	if err := l.get(getInfo, unsafe.Pointer(&info), unsafe.Sizeof(info)); err != nil {
 		return "", fmt.Errorf("asking for the size of table %s: %w", table, err)
 	}
-	if l.known[table] == info {
-		return "", nil
-	}
-	got, err := l.read(info)
-	if err != nil {
-		return "", fmt.Errorf("reading table %s: %w", table, err)
+	if l.known[table].info != info {
+		got, err := l.read(info)
+		if err != nil {
+			return "", fmt.Errorf("reading table %s: %w", table, err)
+		}
+		l.known[table] = knownTable{info, got}
 	}
 	for chain, n := range want {
-		if got[chain] != n {
+		if l.known[table].uses[chain] != n {
 			return chain, nil
 		}
 	}
-	l.known[table] = info
 	return "", nil
 }
 

@@ -156,7 +156,7 @@ func TestDrift(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
 		_, client := network(t)
 		o := options(t, backend)
-		o.Interface = "lo"
+		o.Interface, o.Forward = "lo", true
 		h := newHost(t, o)
 		listen(t, 80)
 		listen(t, 22)
@@ -168,6 +168,15 @@ func TestDrift(t *testing.T) {
 			{iptables, "-w", "-F", "VIPD-GUARD"},
 			{iptables, "-w", "-t", "mangle", "-F", "PREROUTING"},
 			{iptables, "-w", "-t", "mangle", "-F"},
+			{iptables, "-w", "-t", "mangle", "-F", "OUTPUT"},
+			{iptables, "-w", "-t", "mangle", "-F", "VIPD-OURS"},
+			{iptables, "-w", "-t", "mangle", "-A", "VIPD-POLICY", "-j", "RETURN"},
+			{iptables, "-w", "-F", "FORWARD"},
+			{iptables, "-w", "-F", "VIPD-ONE-ARM"},
+			{iptables, "-w", "-D", "OUTPUT", "-m", "connmark", "--mark", "0x4000/0x4000", "-j", "VIPD-OUTPUT"},
+			{iptables, "-w", "-t", "nat", "-F", "POSTROUTING"},
+			{iptables, "-w", "-t", "nat", "-F", "VIPD-MASQUERADE"},
+			{iptables, "-w", "-t", "nat", "-F"},
 			{"ipset", "flush", "vipd-held4"},
 			{"ipset", "del", "vipd-allowed4", "10.96.0.10,tcp:80,10.1.0.0/24"},
 			{"ipset", "add", "vipd-served4", "10.96.0.10,tcp:22"},
@@ -203,6 +212,8 @@ func TestForeign(t *testing.T) {
 			{"iptables-nft", "-A", "INPUT", "-m", "comment", "--comment", "jumps to -j VIPD-GUARD not", "-j", "FOREIGN"},
 			{"iptables-legacy", "-A", "INPUT", "-p", "sctp", "-j", "ACCEPT"},
 			{"ip6tables-legacy", "-t", "mangle", "-A", "PREROUTING", "-p", "sctp", "-j", "ACCEPT"},
+			{"iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-s", "192.0.2.0/24", "-j", "MASQUERADE"},
+			{"iptables-nft", "-t", "mangle", "-A", "FORWARD", "-m", "mark", "--mark", "0x4000/0x4000", "-j", "MARK", "--set-xmark", "0x1/0x1"},
 		} {
 			if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
 				t.Fatalf("%q: %v: %s", line, err, out)
@@ -210,7 +221,7 @@ func TestForeign(t *testing.T) {
 		}
 		t.Cleanup(func() {
 			for _, line := range []string{
-				"iptables-nft -D INPUT -j FOREIGN -m comment --comment x", "iptables-nft -F", "iptables-nft -X FOREIGN",
+				"iptables-nft -D INPUT -j FOREIGN -m comment --comment x", "iptables-nft -t nat -F", "iptables-nft -t mangle -F", "iptables-nft -F", "iptables-nft -X FOREIGN",
 				"iptables-legacy -F", "ip6tables-legacy -t mangle -F", "ipset destroy foreign",
 			} {
 				words := strings.Fields(line)
@@ -220,7 +231,7 @@ func TestForeign(t *testing.T) {
 		warm(t)
 		before := everything(t)
 		o := options(t, backend)
-		o.Interface = "lo"
+		o.Interface, o.Forward = "lo", true
 		h := newHost(t, o)
 		for i := range 100 {
 			var frontends []*balancer.Frontend

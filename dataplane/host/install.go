@@ -110,7 +110,7 @@ func rejoin(ctx context.Context, tool ruleKernel, table string, j jump, own []ch
 	there := false
 	for _, r := range rules {
 		same := r == j.rule
-		if !same && len(rules) == 1 { // another version of iptables may write the same in other words
+		if !same && len(rules) == 1 && leadsTo(r, j.target()) { // another version of iptables may write the same in other words
 			if same, err = tool.HasJump(ctx, table, j.base, strings.Fields(j.rule)...); err != nil {
 				return nil, err
 			}

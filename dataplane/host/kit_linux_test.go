@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/dataplane/internal/xtables"
@@ -133,13 +135,13 @@ func everything(t *testing.T) string {
 	run("ip", "-4", "route", "show", "table", "all")
 	run("ip", "-6", "route", "show", "table", "all")
 	for _, tool := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
-		for _, table := range []string{"filter", "mangle"} {
+		for _, table := range []string{"filter", "mangle", "nat"} {
 			run(tool, "-t", table)
 		}
 	}
 	run("ipset", "list", "-sorted")
-	for _, name := range []string{"arp_ignore", "arp_announce"} {
-		text, err := os.ReadFile("/proc/sys/net/ipv4/conf/all/" + name)
+	for _, name := range []string{"conf/all/arp_ignore", "conf/all/arp_announce", "ip_forward"} {
+		text, err := os.ReadFile("/proc/sys/net/ipv4/" + name)
 		must(t, err)
 		fmt.Fprintf(&b, "%s = %s", name, text)
 	}
@@ -172,7 +174,7 @@ func warm(t *testing.T) {
 	t.Helper()
 	everything(t)
 	for _, tool := range []string{"iptables-nft", "ip6tables-nft"} {
-		for _, table := range []string{"filter", "mangle"} {
+		for _, table := range []string{"filter", "mangle", "nat"} {
 			for _, do := range []string{"-N", "-X"} {
 				if out, err := exec.Command(tool, "-w", "-t", table, do, "WARM").CombinedOutput(); err != nil {
 					t.Fatalf("%s: %v: %s", tool, err, out)
@@ -280,3 +282,20 @@ func ledgerExists(o Options) bool {
 const deadlineIn = 3 * time.Second
 
 func deadline() time.Time { return time.Now().Add(deadlineIn) }
+
+// connectionMarks returns the marks of the connections to a VIP.
+func connectionMarks(t *testing.T, vip string) []uint32 {
+	t.Helper()
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.FAMILY_V4)
+	must(t, err)
+	var marks []uint32
+	for _, f := range flows {
+		if f.Forward.DstIP.String() == vip {
+			marks = append(marks, f.Mark)
+		}
+	}
+	if len(marks) == 0 {
+		t.Fatalf("there are no connections to %s", vip)
+	}
+	return marks
+}

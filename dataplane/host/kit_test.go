@@ -47,3 +47,17 @@ func desired(frontends ...*balancer.Frontend) balancer.Desired {
 	}
 	return d
 }
+
+// examples are frontends of every kind.
+func examples() []*balancer.Frontend {
+	sctp := frontend("10.96.0.12:5000")
+	sctp.Proto = balancer.SCTP
+	never := func(f *balancer.Frontend) { f.SNAT = balancer.NeverSNAT }
+	always := func(f *balancer.Frontend) { f.SNAT = balancer.AlwaysSNAT }
+	return []*balancer.Frontend{
+		frontend("10.96.0.10:80"), frontend("10.96.0.10:53/udp"), frontend("10.96.0.11:443", sources("10.0.0.0/8", "198.51.100.7/32")), sctp,
+		frontend("10.1.0.1:30080", nodePort), frontend("10.98.3.4:80", always), frontend("10.98.3.5:80", never),
+		frontend("172.31.0.1:80", dropping), frontend("172.31.0.2:80", func(f *balancer.Frontend) { f.Backends = nil }),
+		frontend("127.0.0.1:8080"), frontend("[fd00:96::10]:80", sources("::/0")), frontend("[fd00:96::11]:80"),
+	}
+}

@@ -68,6 +68,9 @@ type jump struct {
 // insertion is the line that puts the jump before all that others have there.
 func (j jump) insertion() string { return "-I " + j.base + " 1 " + j.rule }
 
+// target is the chain that it leads to.
+func (j jump) target() string { return j.rule[strings.LastIndexByte(j.rule, ' ')+1:] }
+
 // parts is the whole of the guard, in the order in which it is put up.
 func parts() []partDef {
 	return []partDef{

@@ -1,0 +1,69 @@
+package host
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"vipd/balancer"
+)
+
+// TestRender compares with a golden file; go test -run TestRender ./dataplane/host -update writes it.
+func TestRender(t *testing.T) {
+	o := DefaultOptions()
+	o.Forward = true
+	got := Render(o, examples(), []string{"eth1", "eth0"})
+	shuffled := examples()
+	slices.Reverse(shuffled)
+	if again := Render(o, shuffled, []string{"eth0", "eth1"}); again != got {
+		t.Errorf("in another order it renders\n%s\nbefore:\n%s", again, got)
+	}
+	const golden = "testdata/render.want"
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if got := Render(o, []*balancer.Frontend{frontend("127.0.0.1:80"), frontend("[::1]:80")}, nil); got != "" {
+		t.Errorf("for loopback alone it renders\n%s", got)
+	}
+}
+
+var update = flag.Bool("update", false, "write the golden file")
+
+// TestCovering holds the networks that cover addresses to being few, and tight.
+func TestCovering(t *testing.T) {
+	for _, c := range []struct{ addrs, want []string }{
+		{nil, nil},
+		{[]string{"10.96.0.1"}, []string{"10.96.0.1/32"}},
+		{[]string{"10.96.0.1", "10.96.0.2", "10.96.0.3", "10.96.0.4"}, []string{"10.96.0.1/32", "10.96.0.2/32", "10.96.0.3/32", "10.96.0.4/32"}},
+		{[]string{"10.96.0.1", "10.96.0.2", "10.96.0.3", "10.96.0.4", "10.96.0.5"}, []string{"10.96.0.1/32", "10.96.0.2/32", "10.96.0.3/32", "10.96.0.4/31"}},
+		{
+			[]string{"10.96.0.1", "10.96.200.9", "10.97.0.1", "10.98.0.1", "172.16.0.1", "192.168.1.1", "192.168.1.2"},
+			[]string{"10.96.0.0/15", "10.98.0.1/32", "172.16.0.1/32", "192.168.1.0/30"},
+		},
+		{[]string{"1.0.0.1", "2.0.0.1", "64.0.0.1", "128.0.0.1", "192.0.0.1"}, []string{"0.0.0.0/6", "64.0.0.1/32", "128.0.0.1/32", "192.0.0.1/32"}},
+		{[]string{"fd00:1::1", "fd00:1::2", "fd00:2::1", "fd00:3::1", "fd00:3:1::1", "fd7a::1"}, []string{"fd00:1::/126", "fd00:2::1/128", "fd00:3::/47", "fd7a::1/128"}},
+	} {
+		var addrs []netip.Addr
+		for _, a := range c.addrs {
+			addrs = append(addrs, addrOf(a))
+		}
+		var got []string
+		for _, p := range covering(addrs) {
+			got = append(got, p.String())
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v: got %v, want %v", c.addrs, got, c.want)
+		}
+	}
+}

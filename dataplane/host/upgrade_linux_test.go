@@ -1,0 +1,245 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+)
+
+// earlierLayout is what a version of vipd before this one left: each concern with a chain and jumps of its own.
+const (
+	earlierSets = `create vipd-held4 hash:ip
+create vipd-served4 hash:ip,port
+create vipd-rejected4 hash:ip,port
+create vipd-restricted4 hash:ip,port
+create vipd-allowed4 hash:ip,port,net
+create vipd-silent4 hash:ip,port
+add vipd-held4 10.96.0.10
+add vipd-served4 10.96.0.10,tcp:80
+add vipd-restricted4 10.96.0.10,tcp:81
+add vipd-restricted4 10.96.0.10,tcp:80
+add vipd-allowed4 10.96.0.10,tcp:80,192.0.2.0/24
+`
+	earlierRules = `*filter
+:VIPD-GUARD - [0:0]
+:VIPD-REJECT - [0:0]
+-A VIPD-GUARD -p icmp -j RETURN
+-A VIPD-GUARD -m set --match-set vipd-served4 dst,dst -j RETURN
+-A VIPD-GUARD -j REJECT
+-A VIPD-REJECT -j REJECT
+-I INPUT 1 -m conntrack --ctstate NEW,UNTRACKED -m set --match-set vipd-held4 dst -j VIPD-GUARD
+-I INPUT 1 -m conntrack --ctstate NEW,UNTRACKED -m set --match-set vipd-rejected4 dst,dst -j VIPD-REJECT
+-I FORWARD 1 -m conntrack --ctstate NEW,UNTRACKED -m set --match-set vipd-rejected4 dst,dst -j VIPD-REJECT
+-I OUTPUT 1 -m conntrack --ctstate NEW,UNTRACKED -m set --match-set vipd-rejected4 dst,dst -j VIPD-REJECT
+COMMIT
+*mangle
+:VIPD-SOURCES - [0:0]
+:VIPD-SILENT - [0:0]
+-A VIPD-SOURCES -i lo -j RETURN
+-A VIPD-SOURCES -m set --match-set vipd-allowed4 dst,dst,src -j RETURN
+-A VIPD-SOURCES -j DROP
+-A VIPD-SILENT -j DROP
+-I PREROUTING 1 -m conntrack --ctstate NEW,UNTRACKED -m set --match-set vipd-restricted4 dst,dst -j VIPD-SOURCES
+-I PREROUTING 1 -m conntrack --ctstate NEW,UNTRACKED -m set --match-set vipd-silent4 dst,dst -j VIPD-SILENT
+-I OUTPUT 1 -m conntrack --ctstate NEW,UNTRACKED -m set --match-set vipd-silent4 dst,dst -j VIPD-SILENT
+COMMIT
+*nat
+:VIPD-TRIAL - [0:0]
+COMMIT
+`
+)
+
+func putEarlier(t *testing.T, backend xtables.Backend) {
+	t.Helper()
+	for _, c := range []struct{ tool, input string }{{"ipset restore", earlierSets}, {"iptables-" + string(backend) + "-restore --noflush", earlierRules}} {
+		words := strings.Fields(c.tool)
+		cmd := exec.Command(words[0], words[1:]...)
+		cmd.Stdin = strings.NewReader(c.input)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", c.tool, err, out)
+		}
+	}
+}
+
+// knock tries to connect all the time. stop fails the test where an attempt had another outcome than silence or
+// refusal.
+func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
+	t.Helper()
+	done, ended := make(chan struct{}), make(chan string, 1)
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				if i < 3 {
+					ended <- "there was no time to knock"
+				}
+				return
+			default:
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+			c, err := from.Dial(ctx, "tcp", at)
+			cancel()
+			if err == nil {
+				_ = c.Close()
+				ended <- fmt.Sprintf("the knock %d at %s was answered", i, at)
+				return
+			}
+		}
+	}()
+	return func() {
+		t.Helper()
+		close(done)
+		if said := <-ended; said != "" {
+			t.Fatal(said)
+		}
+	}
+}
+
+// TestUpgrade installs over what an earlier version left, and cleans that up. What was restricted or closed stays so at
+// every moment.
+func TestUpgrade(t *testing.T) {
+	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+		_, client := network(t)
+		o := options(t, backend)
+		o.Interface, o.Forward = "lo", true
+		listen(t, 80)
+		listen(t, 22)
+		ip(t, "addr add 10.96.0.10/32 dev lo")
+		t.Cleanup(func() { _ = exec.Command("ip", "addr", "del", "10.96.0.10/32", "dev", "lo").Run() })
+		warm(t)
+		before := everything(t)
+		putEarlier(t, backend)
+		web := []*balancer.Frontend{frontend("10.96.0.10:80", sources("192.0.2.0/24"))}
+
+		stop := knock(t, client, "10.96.0.10:80")
+		h := newHost(t, o)
+		for i := range 3 {
+			must(t, h.Prepare(t.Context(), desired(web...)))
+			must(t, h.Finish(t.Context(), desired(web...).Frontends))
+			if i < 2 {
+				h.Resync()
+			}
+		}
+		stop()
+		saved := everything(t)
+		for _, gone := range []string{"VIPD-REJECT", "VIPD-SILENT", "VIPD-SOURCES", "VIPD-TRIAL"} {
+			if strings.Contains(saved, gone) {
+				t.Errorf("%s is still there", gone)
+			}
+		}
+		if strings.Count(saved, "-A INPUT ") != 2 || strings.Count(saved, "-A PREROUTING ") != 1 {
+			t.Errorf("the jumps are\n%s", saved)
+		}
+		checkIntact(t, h)
+		must(t, h.Close())
+		_, err := Cleanup(t.Context(), o, false)
+		must(t, err)
+		checkLeft(t, before)
+
+		putEarlier(t, backend)
+		_, err = Cleanup(t.Context(), o, false)
+		must(t, err)
+		checkLeft(t, before)
+	})
+}
+
+// TestBitChanges starts again with another bit for marks, beside an instance that was killed: nothing of the old is
+// left, and restrictions hold all the time.
+func TestBitChanges(t *testing.T) {
+	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+		l, client := network(t)
+		o := options(t, backend)
+		o.Interface, o.Forward = "lo", true
+		listen(t, 80)
+		web := frontend("10.96.0.10:80", sources("192.0.2.0/24"))
+		h := newHost(t, o)
+		apply(t, h, web, frontend("10.96.0.11:80"))
+		stop := knock(t, client, "10.96.0.10:80")
+		for _, bit := range []int{31, 0, 20} {
+			must(t, h.Close())
+			o.MasqueradeBit = bit
+			h = newHost(t, o)
+			apply(t, h, web, frontend("10.96.0.11:80"))
+			saved := l.Host().Exec("iptables-" + string(backend) + "-save")
+			bits := newMarkBits(bit)
+			for _, want := range []string{both(bits.ours), both(bits.never)} {
+				if !strings.Contains(saved, want) {
+					t.Errorf("bit %d: there is no %s in\n%s", bit, want, saved)
+				}
+			}
+			for _, old := range []string{"0x4000", "0xc000", "0x80000000"} {
+				if bit != 31 && strings.Contains(saved, old) {
+					t.Errorf("bit %d: %s is left in\n%s", bit, old, saved)
+				}
+			}
+			if n := strings.Count(saved, " -j VIPD-INPUT\n") + strings.Count(saved, " -j VIPD-POSTROUTING\n"); n != 2 {
+				t.Errorf("bit %d: %d jumps in\n%s", bit, n, saved)
+			}
+			checkAttempt(t, client, "10.96.0.11:80", open)
+			checkIntact(t, h)
+		}
+		stop()
+	})
+}
+
+// TestRenderIsWhatIsThere compares Render with what the kernel was given, in both backends.
+func TestRenderIsWhatIsThere(t *testing.T) {
+	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+		network(t)
+		o := options(t, backend)
+		o.Interface, o.Forward = "lo", true
+		h := newHost(t, o)
+		frontends := examples()
+		apply(t, h, frontends...)
+		var got []string
+		for _, cmd := range []string{"ipset save", "iptables-" + string(backend) + "-save", "ip6tables-" + string(backend) + "-save"} {
+			words := strings.Fields(cmd)
+			out, err := exec.Command(words[0], words[1:]...).Output()
+			must(t, err)
+			for line := range strings.Lines(string(out)) {
+				line = strings.TrimSpace(line)
+				if name, rest, ok := strings.Cut(line, " hashsize "); ok { // the kernel's own affair
+					_, most, _ := strings.Cut(rest, "maxelem ")
+					line = name + " maxelem " + strings.Fields(most)[0]
+				}
+				if strings.HasPrefix(line, "create vipd") || strings.HasPrefix(line, "add vipd") || strings.HasPrefix(line, "-A ") {
+					got = append(got, line)
+				}
+			}
+		}
+		var want []string
+		for line := range strings.Lines(Render(o, frontends, h.view.interfaces())) {
+			line = strings.TrimSpace(line)
+			if base, ok := strings.CutPrefix(line, "-I "); ok {
+				line = "-A " + strings.Replace(base, " 1 ", " ", 1)
+			}
+			if line[0] == '-' || line[0] == 'a' || line[0] == 'c' {
+				want = append(want, line)
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		for _, line := range got {
+			if !slices.Contains(want, line) {
+				t.Errorf("only in the kernel: %s", line)
+			}
+		}
+		for _, line := range want {
+			if !slices.Contains(got, line) {
+				t.Errorf("only rendered: %s", line)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%d lines in the kernel, %d rendered", len(got), len(want))
+		}
+	})
+}
