@@ -1,0 +1,258 @@
+package packetflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/host"
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// mode is a mode at work.
+type mode struct {
+	name string
+	host host.Options
+	open func(t *testing.T) dataplane.Dataplane
+}
+
+// TestPackets holds real packets to the tables.
+func TestPackets(t *testing.T) {
+	for _, m := range modes() {
+		t.Run(m.name, func(t *testing.T) {
+			lab.Need(t, "iptables", "ip6tables")
+			w := newWorld(t, m)
+			for _, s := range readSections(t) {
+				t.Run(s.name, func(t *testing.T) {
+					w.apply(t, s)
+					var silent sync.WaitGroup // those who hear nothing wait together
+					for _, r := range s.rows {
+						for _, network := range []string{"tcp", "udp"} {
+							check := func() {
+								if wrong := w.check(r, network); wrong != "" {
+									t.Errorf("%s, %s: %s", r, network, wrong)
+								}
+							}
+							if r.verdict == dropped {
+								silent.Go(check)
+							} else {
+								check()
+							}
+						}
+					}
+					silent.Wait()
+				})
+			}
+		})
+	}
+}
+
+// world is the network of flows.md, with a mode at work on the node.
+type world struct {
+	hosts    map[string]*lab.NS
+	engine   *dataplane.Engine
+	caps     balancer.Capabilities
+	revision int64
+	port     atomic.Uint32 // of the last UDP client: each has its own, or would come back to the flow that it had
+}
+
+func newWorld(t *testing.T, m mode) *world {
+	l := lab.New(t)
+	w := &world{hosts: map[string]*lab.NS{"local": l.Host()}}
+	for _, link := range links() {
+		if len(link.hosts) == 1 || link.dev == "far" {
+			w.plug(l, link)
+		} else {
+			w.join(l, link)
+		}
+	}
+	w.hosts["stranger"] = w.hosts["far"]
+	l.Host().Sysctl("net.ipv4.ip_forward", "1")
+	l.Host().Sysctl("net.ipv6.conf.all.forwarding", "1")
+	for _, name := range servers() {
+		for _, like := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+			for _, network := range []string{"tcp", "udp"} {
+				w.hosts[name].Echo(network, name, netip.AddrPortFrom(addressOf(name, like), 8080))
+			}
+		}
+	}
+	w.start(t, m)
+	return w
+}
+
+// plug joins the node and one namespace that is all hosts of the link.
+func (w *world) plug(l *lab.Lab, link link) {
+	ns := l.Add(link.dev)
+	l.Link(l.Host(), ns, link.own[0].String(), "", link.own[1].String(), "")
+	for _, h := range link.hosts {
+		for i, a := range h.addrs {
+			ns.AddAddr("host", netip.PrefixFrom(a, link.own[i].Bits()).String())
+		}
+		w.hosts[h.name] = ns
+	}
+	ns.Default(link.own[0].Addr().String(), link.own[1].Addr().String())
+}
+
+// join puts the node and the hosts of the link on a switch.
+func (w *world) join(l *lab.Lab, link link) {
+	bridge := l.Bridge(link.dev)
+	bridge.Join(l.Host(), link.own[0].String(), link.own[1].String())
+	for _, h := range link.hosts {
+		ns := l.Add(h.name)
+		bridge.Join(ns, netip.PrefixFrom(h.addrs[0], link.own[0].Bits()).String(), netip.PrefixFrom(h.addrs[1], link.own[1].Bits()).String())
+		ns.Default(link.own[0].Addr().String(), link.own[1].Addr().String())
+		w.hosts[h.name] = ns
+	}
+}
+
+// start has an engine carry out what apply sets, until the test ends.
+func (w *world) start(t *testing.T, m mode) {
+	t.Helper()
+	dp := m.open(t)
+	h, err := host.New(m.host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.caps = dp.Capabilities()
+	w.engine = dataplane.NewEngine(dataplane.Options{
+		Dataplane: dp, Host: h, Log: slog.New(slog.DiscardHandler), MinInterval: time.Millisecond,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.engine.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		stop, end := context.WithTimeout(context.Background(), 5*time.Second)
+		defer end()
+		if err := errors.Join(<-done, dp.Close(stop, false), h.Release(stop), h.Close()); err != nil {
+			t.Errorf("stopping: %v", err)
+		}
+	})
+}
+
+// apply makes a section's services the only ones.
+func (w *world) apply(t *testing.T, s section) {
+	t.Helper()
+	d := s.compile(w.caps)
+	w.revision++
+	d.Revision = balancer.Revision{Store: w.revision, Seen: time.Now()}
+	w.engine.Set(d)
+	lab.Eventually(t, 10*time.Second, "carrying out "+s.name, func() error {
+		if s := w.engine.Status(); !s.Ready || s.Applied.Store < w.revision || len(s.Failing) > 0 || s.LastError != "" {
+			return fmt.Errorf("revision %d is applied of %d, %d frontends fail, last error %q", s.Applied.Store, w.revision, len(s.Failing), s.LastError)
+		}
+		return nil
+	})
+}
+
+const (
+	atOnce  = 3 * time.Second        // bounds what waits for nothing, on a busy machine
+	silence = 250 * time.Millisecond // is how long a client waits that must hear nothing
+	// enough connections that a server which has a quarter of them is among those that answer, but for one time in 10^12.
+	enough = 100
+)
+
+// check says what is wrong with what a row's client gets.
+func (w *world) check(r row, network string) string {
+	switch r.verdict {
+	case refused:
+		if a, err := w.ask(r, network, atOnce); !errors.Is(err, unix.ECONNREFUSED) && !(network == "tcp" && errors.Is(err, unix.ECONNRESET)) {
+			return fmt.Sprintf("%+v, %v; want it refused", a, err)
+		}
+		return ""
+	case dropped:
+		a, err := w.ask(r, network, silence)
+		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Sprintf("%+v, %v; want silence", a, err)
+		}
+		return ""
+	}
+	seen := map[string]bool{}
+	for i := 0; i < enough && (len(seen) < len(r.answers) || i < 6); i++ {
+		a, err := w.ask(r, network, atOnce)
+		if err != nil {
+			return fmt.Sprintf("%v, want an answer by %v", err, r.names())
+		}
+		if seen[a.Server] = true; r.answers[a.Server] == 0 || r.stays && len(seen) > 1 {
+			return fmt.Sprintf("%v answer, want %v", seen, r.names())
+		}
+		if wrong := w.source(r, a); wrong != "" {
+			return wrong
+		}
+		if r.stays && i == 5 {
+			return ""
+		}
+	}
+	if len(seen) < len(r.answers) {
+		return fmt.Sprintf("only %v answer of %v", seen, r.names())
+	}
+	return ""
+}
+
+// source says what is wrong with whom a server saw.
+func (w *world) source(r row, a lab.Answer) string {
+	node := r.seesNode(a.Server) || r.client == "local"
+	if _, literal := netip.ParseAddrPort(r.to); literal != nil && !w.caps.KeepsSource {
+		node = true
+	}
+	client := addressOf(r.client, a.Client.Addr())
+	if got := nameOf(a.Client.Addr()) == "node"; got != node || !node && a.Client.Addr() != client {
+		return fmt.Sprintf("%s sees %s; an address of the node's: want %v", a.Server, a.Client.Addr(), node)
+	}
+	return ""
+}
+
+// ask opens a connection, or sends a datagram from a new port, and returns who answers.
+func (w *world) ask(r row, network string, within time.Duration) (lab.Answer, error) {
+	to, err := r.destination()
+	if err != nil {
+		return lab.Answer{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	var c net.Conn
+	for {
+		from := netip.AddrPort{}
+		if r.client != "local" {
+			from = netip.AddrPortFrom(addressOf(r.client, to.Addr()), 0)
+		} else if network == "udp" {
+			from = netip.AddrPortFrom(unspecified(to.Addr()), 0)
+		}
+		if network == "udp" {
+			from = netip.AddrPortFrom(from.Addr(), uint16(20000+w.port.Add(1)%40000))
+		}
+		if c, err = w.hosts[r.client].DialFrom(ctx, network, from, to.String()); !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	if err != nil {
+		return lab.Answer{}, err
+	}
+	defer func() { _ = c.Close() }()
+	a, err := lab.AskWithin(c, within)
+	if network == "udp" && errors.Is(err, unix.EPERM) { // so a program hears that a filter of its own host stops it; what follows?
+		_, err = c.Read(make([]byte, 1))
+	}
+	return a, err
+}
+
+func unspecified(like netip.Addr) netip.Addr {
+	if like.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}

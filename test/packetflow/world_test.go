@@ -1,0 +1,118 @@
+package packetflow
+
+import (
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+)
+
+// link is one of the node's interfaces, with what is behind it.
+type link struct {
+	dev string
+	// own are the node's addresses, IPv4 and IPv6, behind which hosts reach the rest of the world.
+	own   [2]netip.Prefix
+	hosts []place
+}
+
+// place is a host with its addresses.
+type place struct {
+	name  string
+	addrs [2]netip.Addr
+}
+
+// links are the network of flows.md.
+func links() []link {
+	own := func(v4, v6 string) [2]netip.Prefix {
+		return [2]netip.Prefix{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}
+	}
+	at := func(name, v4, v6 string) place {
+		return place{name, [2]netip.Addr{netip.MustParseAddr(v4), netip.MustParseAddr(v6)}}
+	}
+	return []link{
+		{"far", own("10.1.0.1/24", "fd01::1/64"), []place{at("far", "10.1.0.2", "fd01::2"), at("stranger", "10.1.0.3", "fd01::3")}},
+		{"s1", own("10.2.1.1/24", "fd02:1::1/64"), []place{at("s1", "10.2.1.2", "fd02:1::2")}},
+		{"s2", own("10.2.2.1/24", "fd02:2::1/64"), []place{at("s2", "10.2.2.2", "fd02:2::2")}},
+		{"lan", own("10.3.0.1/24", "fd03::1/64"), []place{at("near", "10.3.0.2", "fd03::2"), at("s3", "10.3.0.23", "fd03::23")}},
+	}
+}
+
+func servers() []string { return []string{"s1", "s2", "s3"} }
+
+// places are the names of all hosts.
+func places() []string {
+	all := []string{"local"}
+	for _, l := range links() {
+		for _, h := range l.hosts {
+			all = append(all, h.name)
+		}
+	}
+	return all
+}
+
+// addressOf is the address of a host in the family of another address; the node's is the one that it connects from.
+func addressOf(name string, like netip.Addr) netip.Addr {
+	i := 0
+	if like.Is6() {
+		i = 1
+	}
+	for _, l := range links() {
+		if name == "local" {
+			return l.own[i].Addr()
+		}
+		for _, h := range l.hosts {
+			if h.name == name {
+				return h.addrs[i]
+			}
+		}
+	}
+	panic("there is no host " + name)
+}
+
+// nameOf is the name of the host at an address; "node" for the node's own, "" for others.
+func nameOf(a netip.Addr) string {
+	for _, l := range links() {
+		for i := range l.own {
+			if l.own[i].Addr() == a {
+				return "node"
+			}
+		}
+		for _, h := range l.hosts {
+			if slices.Contains(h.addrs[:], a) {
+				return h.name
+			}
+		}
+	}
+	return ""
+}
+
+// linkTo is the link on which an address is reached.
+func linkTo(a netip.Addr) *link {
+	for _, l := range links() {
+		for _, n := range l.own {
+			if n.Contains(a) {
+				return &l
+			}
+		}
+	}
+	return nil
+}
+
+// ownAddresses are the node's.
+func ownAddresses() []netip.Addr {
+	var all []netip.Addr
+	for _, l := range links() {
+		for _, n := range l.own {
+			all = append(all, n.Addr())
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all
+}
+
+// compile is what a section's services come to on the node.
+func (s section) compile(c balancer.Capabilities) balancer.Desired {
+	own := ownAddresses()
+	env := balancer.Env{Node: "n1", Local: own, NodePortAddresses: own, Capabilities: c}
+	return balancer.Compile(env, balancer.Inputs{Services: s.services})
+}
