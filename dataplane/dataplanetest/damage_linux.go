@@ -268,29 +268,43 @@ func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 // RemoveAddresses is a Damage: it takes every VIP from whatever device holds it.
 func RemoveAddresses(t testing.TB) {
 	t.Helper()
+	held := heldVIPs(t)
+	if len(held) == 0 {
+		t.Fatal("no device holds a VIP")
+	}
+	for _, h := range held {
+		if err := netlink.AddrDel(h.link, &h.Addr); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			t.Fatalf("removing %s from %s: %v", h.IPNet, h.link.Attrs().Name, err)
+		}
+	}
+}
+
+// held is a VIP on a device.
+type held struct {
+	netlink.Addr
+	link netlink.Link
+}
+
+// heldVIPs are those that the host has.
+func heldVIPs(t testing.TB) []held {
+	t.Helper()
 	links, err := netlink.LinkList()
 	if err != nil {
 		t.Fatal(err)
 	}
-	removed := 0
+	var all []held
 	for _, link := range links {
 		addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, a := range addresses {
-			if !isVIP(a.IPNet.IP) {
-				continue
+			if isVIP(a.IP) {
+				all = append(all, held{a, link})
 			}
-			if err := netlink.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-				t.Fatalf("removing %s from %s: %v", a.IPNet, link.Attrs().Name, err)
-			}
-			removed++
 		}
 	}
-	if removed == 0 {
-		t.Fatal("no device holds a VIP")
-	}
+	return all
 }
 
 func isVIP(ip []byte) bool {

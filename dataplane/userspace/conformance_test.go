@@ -17,6 +17,7 @@ func TestConformance(t *testing.T) {
 		return dataplanetest.Subject{
 			Name:         "userspace, " + string(intercept),
 			ExactWeights: true,
+			Connections:  2000,
 			New: func(t testing.TB) dataplane.Dataplane {
 				d, err := New(Options{Log: slog.New(slog.DiscardHandler), Intercept: intercept})
 				if err != nil {
