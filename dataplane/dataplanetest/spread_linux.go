@@ -95,14 +95,10 @@ func testSpread(r *rig) {
 		r.w.host.Route(to, s1.addr[i].String())
 		s1.ns.Exec("ip", "route", "add", "local", to, "dev", "lo")
 	}
-	var services []*balancer.Service
-	for _, c := range spreadCases() {
-		services = append(services, c.service())
-	}
-	r.apply(services...)
 	sinks := [2]*sink{r.sink(s1, "udp4"), r.sink(s1, "udp6")}
 	for _, c := range spreadCases() {
 		r.step(c.String(), func(r *rig) {
+			r.apply(c.service()) // without those before: flows of userspace cost it a socket each
 			for family := range c.families {
 				r.spreads(c, c.vip[family], sinks[family])
 			}

@@ -31,7 +31,7 @@ func TestReference(t *testing.T) {
 		},
 		ExactWeights: os.Getenv(faultVar) != "favours one",
 		Keeps:        true,
-		Connections:  1000,
+		Connections:  500,
 		Damage:       map[string]func(testing.TB){"sockets": func(testing.TB) { newest.damage() }},
 	})
 }
