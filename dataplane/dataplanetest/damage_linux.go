@@ -28,13 +28,9 @@ func testDamage(t *testing.T, s *Subject) {
 	if len(s.Damage) == 0 {
 		t.Skip("the subject names no damage")
 	}
-	r := newStill(t, s, layouts()[0].build(t, lab.New(t)))
-	r.driveEvery(time.Second)
-	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
-	web.SourceRanges = prefixes("10.0.0.0/8", "fd00::/8")
-	r.apply(web, newService("empty", vipN(40)))
 	for _, name := range slices.Sorted(maps.Keys(s.Damage)) {
-		r.step(name, func(r *rig) {
+		s.sub(t, name, func(t *testing.T) {
+			r := newDamageable(t, s)
 			conns := r.established()
 			repairs := r.engine.Status().Repairs
 			s.Damage[name](r.T)
@@ -42,12 +38,25 @@ func testDamage(t *testing.T, s *Subject) {
 			r.wholeAgain(conns)
 		})
 	}
-	r.step("others-first", func(r *rig) {
-		if len(s.ourChains(r.T, "")) == 0 {
-			r.Skip("it has no chains in iptables")
+	s.sub(t, "others-first", func(t *testing.T) {
+		r := newDamageable(t, s)
+		if len(s.ourChains(t, "")) == 0 {
+			t.Skip("it has no chains in iptables")
 		}
 		r.othersFirst()
 	})
+}
+
+// newDamageable is a rig with services that use all of a Host's parts, and the engine's usual ProbeInterval. Each damage
+// has one of its own: dataplanes may look more rarely where somebody changes rules all the time.
+func newDamageable(t *testing.T, s *Subject) *rig {
+	t.Helper()
+	r := newStill(t, s, layouts()[0].build(t, lab.New(t)))
+	r.driveEvery(time.Second)
+	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	web.SourceRanges = prefixes("10.0.0.0/8", "fd00::/8")
+	r.apply(web, newService("empty", vipN(40)))
+	return r
 }
 
 // established are connections and flows that are open.
@@ -68,7 +77,8 @@ func (r *rig) repaired(before int, within time.Duration) {
 	r.Helper()
 	lab.Eventually(r, within, "mending", func() error {
 		if s := r.engine.Status(); s.Repairs <= before || s.LastError != "" {
-			return fmt.Errorf("%d repairs, before %d; last error %q", s.Repairs, before, s.LastError)
+			return fmt.Errorf("%d repairs, before %d; last sync at %s, error %q; VIPs held: %d", s.Repairs, before,
+				s.Last.Format(time.StampMilli), s.LastError, len(heldVIPs(r)))
 		}
 		return nil
 	})
@@ -106,7 +116,7 @@ func (r *rig) othersFirst() {
 	r.wholeAgain(conns)
 	repairs := r.engine.Status().Repairs
 	RemoveJumps(r.s.Backend)(r.T)
-	r.repaired(repairs, mendTime)
+	r.repaired(repairs, atOnce+mendTime) // it may have looked at what the others did just now
 	sameForeign(r, "after mending with rules of others first", before)
 	r.wholeAgain(conns)
 }
@@ -268,29 +278,43 @@ func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 // RemoveAddresses is a Damage: it takes every VIP from whatever device holds it.
 func RemoveAddresses(t testing.TB) {
 	t.Helper()
+	held := heldVIPs(t)
+	if len(held) == 0 {
+		t.Fatal("no device holds a VIP")
+	}
+	for _, h := range held {
+		if err := netlink.AddrDel(h.link, &h.Addr); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			t.Fatalf("removing %s from %s: %v", h.IPNet, h.link.Attrs().Name, err)
+		}
+	}
+}
+
+// held is a VIP on a device.
+type held struct {
+	netlink.Addr
+	link netlink.Link
+}
+
+// heldVIPs are those that the host has.
+func heldVIPs(t testing.TB) []held {
+	t.Helper()
 	links, err := netlink.LinkList()
 	if err != nil {
 		t.Fatal(err)
 	}
-	removed := 0
+	var all []held
 	for _, link := range links {
 		addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, a := range addresses {
-			if !isVIP(a.IPNet.IP) {
-				continue
+			if isVIP(a.IP) {
+				all = append(all, held{a, link})
 			}
-			if err := netlink.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-				t.Fatalf("removing %s from %s: %v", a.IPNet, link.Attrs().Name, err)
-			}
-			removed++
 		}
 	}
-	if removed == 0 {
-		t.Fatal("no device holds a VIP")
-	}
+	return all
 }
 
 func isVIP(ip []byte) bool {

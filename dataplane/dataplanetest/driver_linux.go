@@ -113,8 +113,11 @@ func (d *driver) wanted() balancer.Desired {
 }
 
 // wait returns when the engine has carried out a revision, with nothing failing.
-func (d *driver) wait(revision int64) error {
-	deadline := time.NewTimer(settleTime)
+func (d *driver) wait(revision int64) error { return d.waitFor(revision, settleTime) }
+
+// waitFor is wait with another bound.
+func (d *driver) waitFor(revision int64, within time.Duration) error {
+	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	for {
 		changed := d.engine.Changed()
@@ -126,7 +129,7 @@ func (d *driver) wait(revision int64) error {
 		case <-changed:
 		case <-deadline.C:
 			return fmt.Errorf("revision %d was not carried out within %v: applied %d, failing %v, last error %q",
-				revision, settleTime, s.Applied.Store, failures(s), s.LastError)
+				revision, within, s.Applied.Store, failures(s), s.LastError)
 		}
 	}
 }

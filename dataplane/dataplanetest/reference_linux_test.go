@@ -29,6 +29,8 @@ type reference struct {
 	counted map[balancer.Key]uint64
 	applied int
 	trips   bool
+	kept    bool // closed, with everything left for the next one
+	chosen  int
 	running sync.WaitGroup
 }
 
@@ -307,6 +309,17 @@ func (r *reference) Close(_ context.Context, keep bool) error {
 	if r.fault == "clears rules of others" {
 		_ = exec.Command("iptables", "-w", "-F", "FORWARD").Run()
 	}
+	if keep {
+		r.kept = true
+		if r.fault == "loses what it keeps" {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			for _, f := range r.fronts {
+				f.endLocked(func(netip.AddrPort) bool { return true })
+			}
+		}
+		return nil
+	}
 	r.mu.Lock()
 	for k := range r.fronts {
 		if r.fault != "leaves services" {
@@ -337,6 +350,9 @@ func (r *reference) chooseLocked(e *front, client netip.AddrPort) (netip.AddrPor
 		}
 	}
 	i := e.picker.Pick(pick.Flow{Client: client, VIP: f.AddrPort()}, nil)
+	if r.chosen++; r.fault == "favours one" && r.chosen%10 == 0 {
+		i = 0
+	}
 	if i < 0 {
 		return netip.AddrPort{}, errors.New("no backends")
 	}

@@ -63,6 +63,9 @@ func checks() []check {
 		{name: "targets", run: onRouted(testTargets)},
 		{name: "host-endpoint", run: onRouted(testHostEndpoint)},
 		{name: "ports", run: onRouted(testPorts)},
+		{name: "sctp", run: onRouted(testSCTP)},
+		{name: "many", run: onRouted(testMany)},
+		{name: "spread", needs: []string{"ip"}, run: onRouted(testSpread)},
 		{name: "shares", run: onRouted(testShares)},
 		{name: "sticky-schedulers", run: onRouted(testStickySchedulers)},
 		{name: "affinity", run: onRouted(testAffinity)},
@@ -87,6 +90,7 @@ func checks() []check {
 		{name: "damage", run: testDamage},
 		{name: "foreign", needs: foreignTools(), run: testForeign},
 		{name: "close", run: onBare(testClose)},
+		{name: "keep", run: onBare(testKeep)},
 		{name: "restart", run: testRestart},
 		{name: "kills", needs: foreignTools(), run: testKills},
 	}

@@ -22,10 +22,16 @@ func TestReference(t *testing.T) {
 	Run(t, Subject{
 		Name: "reference",
 		New: func(testing.TB) dataplane.Dataplane {
+			if newest != nil && newest.kept { // it stands for what a kernel would keep
+				newest.kept = false
+				return newest
+			}
 			newest = newReference(fault(os.Getenv(faultVar)))
 			return newest
 		},
-		ExactWeights: true,
+		ExactWeights: os.Getenv(faultVar) != "favours one",
+		Keeps:        true,
+		Connections:  500,
 		Damage:       map[string]func(testing.TB){"sockets": func(testing.TB) { newest.damage() }},
 	})
 }
@@ -57,6 +63,8 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"miscounts":                 "connections/udp4",
 		"disturbs itself":           "idempotent",
 		"observes too little":       "order",
+		"favours one":               "spread/wrr-7-mixed",
+		"loses what it keeps":       "keep",
 		"trips over its past":       "kills",
 		"clears rules of others":    "foreign",
 		"sees no damage":            "damage",

@@ -17,6 +17,7 @@ func TestConformance(t *testing.T) {
 		return dataplanetest.Subject{
 			Name:         "userspace, " + string(intercept),
 			ExactWeights: true,
+			Connections:  500,
 			New: func(t testing.TB) dataplane.Dataplane {
 				d, err := New(Options{Log: slog.New(slog.DiscardHandler), Intercept: intercept})
 				if err != nil {
@@ -38,11 +39,7 @@ func TestConformance(t *testing.T) {
 		}
 		s := subject(Redirect)
 		s.Host = guarded
-		s.Skip = map[string]string{
-			"policy-drop":         "the guard does not accept in INPUT yet",
-			"damage/chain-filter": "the guard does not notice that its own chains were emptied",
-			"damage/sets":         "a chain that is gone is an error of the look, not damage",
-		}
+		s.Skip = map[string]string{}
 		s.Damage = dataplanetest.Damages("")
 		s.Cleanup = cleanup
 		dataplanetest.Run(t, s)

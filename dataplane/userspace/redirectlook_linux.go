@@ -50,6 +50,13 @@ func (y *redirectFamily) inspect(ctx context.Context) (string, error) {
 
 // compareLocked says what is not as we left it.
 func (y *redirectFamily) compareLocked(ctx context.Context) (string, error) {
+	there, err := y.tool.Rules(ctx, "nat", chain)
+	if err != nil {
+		if exists, lookErr := y.tool.ChainExists(ctx, "nat", chain); !exists && lookErr == nil {
+			return fmt.Sprintf("chain %s is missing (%s)", chain, y.name), nil
+		}
+		return "", err
+	}
 	for _, hook := range hooks() {
 		there, err := y.tool.HasJump(ctx, "nat", hook, "-j", chain)
 		if err != nil {
@@ -58,10 +65,6 @@ func (y *redirectFamily) compareLocked(ctx context.Context) (string, error) {
 		if !there {
 			return fmt.Sprintf("the jump from %s to %s is missing (%s)", hook, chain, y.name), nil
 		}
-	}
-	there, err := y.tool.Rules(ctx, "nat", chain)
-	if err != nil {
-		return "", err
 	}
 	if !slices.Contains(there, keeper) {
 		return fmt.Sprintf("the rule that keeps conntrack is missing in %s (%s)", chain, y.name), nil

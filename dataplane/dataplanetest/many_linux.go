@@ -1,0 +1,38 @@
+package dataplanetest
+
+import (
+	"fmt"
+	"time"
+
+	"vipd/balancer"
+)
+
+// testMany has hundreds of services come at once and go at once.
+func testMany(r *rig) {
+	const services = 500
+	var all []*balancer.Service
+	for i := range services {
+		vip := parseAddrs(fmt.Sprintf("10.96.%d.%d", 1+i/250, 1+i%250), fmt.Sprintf("fd00:96::1:%x", 1+i))
+		s := newService(balancer.Name(fmt.Sprint("many", i)), vip, endpoints(r.w.servers[i%len(r.w.servers)])...)
+		s.DrainTimeout = 0 // so that nothing has to stay
+		all = append(all, s)
+	}
+	for range 2 {
+		began := time.Now()
+		if err := r.waitFor(r.set(all...), time.Minute); err != nil {
+			r.Fatal(err)
+		}
+		r.Logf("%d services came in %v", services, time.Since(began).Round(time.Millisecond))
+		r.servesWanted(37)
+		r.asWanted("with many services")
+		began = time.Now()
+		if err := r.waitFor(r.set(), time.Minute); err != nil {
+			r.Fatal(err)
+		}
+		r.Logf("they went in %v", time.Since(began).Round(time.Millisecond))
+		r.asWanted("without services")
+		if held := heldVIPs(r.T); len(held) > 0 {
+			r.Errorf("%d VIPs are left on the host: %v", len(held), held)
+		}
+	}
+}

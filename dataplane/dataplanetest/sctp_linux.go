@@ -1,0 +1,178 @@
+package dataplanetest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// The chunks of RFC 9260 that open an association, and the parameter of the second that the first end sends back.
+const (
+	sctpInit    = 1
+	sctpInitAck = 2
+	sctpCookie  = 7
+)
+
+// sctpPacket is an SCTP packet with one chunk of those.
+type sctpPacket struct {
+	from, to uint16
+	tag      uint32 // that the receiver has chosen; 0 in INIT
+	chunk    byte
+	own      uint32 // the tag that the sender has chosen
+	cookie   string
+}
+
+// testSCTP has the first packets of associations reach servers and their answers come back. Packets are written here,
+// since few kernels have SCTP sockets while many translate its addresses.
+func testSCTP(r *rig) {
+	if !slices.Contains(r.caps.Protocols, balancer.SCTP) {
+		r.Skipf("%s does not serve sctp", r.caps.Mode)
+	}
+	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	web.Scheduler = balancer.RoundRobin
+	web.Ports = []balancer.Port{{Name: "sctp", Port: vipPort, Protocol: balancer.SCTP, TargetPort: targetPort, NodePort: nodePort}}
+	for _, s := range r.w.servers {
+		r.answerSCTP(s)
+	}
+	r.apply(web)
+	r.eachOf(balancer.SCTP, func(r *rig, key balancer.Key) {
+		r.atBoth(key, func(from *lab.NS, key balancer.Key) {
+			met := map[string]bool{}
+			for i := range 2 * len(r.w.servers) {
+				name, err := r.openSCTP(from, key, uint16(40000+100*len(met)+i)+r.s.ports.next()%1000)
+				if err != nil {
+					r.Fatalf("%s opens an association to %s: %v", from.Name, key, err)
+				}
+				met[name] = true
+			}
+			if len(met) != len(r.w.servers) {
+				r.Errorf("%s opens associations to %s: answers from %v, want from all servers", from.Name, key, met)
+			}
+		})
+	})
+	r.asWanted("with SCTP")
+}
+
+// answerSCTP has a server answer INIT by INIT ACK, with its name as the cookie.
+func (r *rig) answerSCTP(s *server) {
+	for _, a := range s.addr {
+		c := r.rawSCTP(s.ns, a)
+		var running sync.WaitGroup
+		running.Go(func() {
+			buf := make([]byte, 2048)
+			for {
+				n, from, err := c.ReadFrom(buf)
+				if err != nil {
+					return // closed
+				}
+				p, err := readSCTP(buf[:n])
+				if err != nil || p.chunk != sctpInit || p.to != targetPort {
+					continue
+				}
+				answer := sctpPacket{from: p.to, to: p.from, tag: p.own, chunk: sctpInitAck, own: 1, cookie: s.name}
+				_, _ = c.WriteTo(answer.bytes(), from) // the client waits no longer than its deadline
+			}
+		})
+		r.Cleanup(func() { _ = c.Close(); running.Wait() })
+	}
+}
+
+func (r *rig) rawSCTP(n *lab.NS, at netip.Addr) net.PacketConn {
+	r.Helper()
+	network := "ip4:132"
+	if at.Is6() {
+		network = "ip6:132"
+	}
+	c, err := n.ListenPacket(network, at.String())
+	if err != nil {
+		r.Fatal(err)
+	}
+	return c
+}
+
+// openSCTP sends INIT from a port, and returns who answered.
+func (r *rig) openSCTP(from *lab.NS, key balancer.Key, port uint16) (string, error) {
+	r.Helper()
+	c := r.rawSCTP(from, parseAddrs("0.0.0.0", "::").of(key.Addr))
+	defer func() { _ = c.Close() }()
+	if err := c.SetDeadline(time.Now().Add(atOnce)); err != nil {
+		return "", err
+	}
+	ask := sctpPacket{from: port, to: key.Port, chunk: sctpInit, own: 2}
+	if _, err := c.WriteTo(ask.bytes(), &net.IPAddr{IP: key.Addr.AsSlice()}); err != nil {
+		return "", err
+	}
+	buf := make([]byte, 2048)
+	for {
+		n, sender, err := c.ReadFrom(buf)
+		if err != nil {
+			return "", err
+		}
+		p, err := readSCTP(buf[:n])
+		a, _ := netip.AddrFromSlice(sender.(*net.IPAddr).IP)
+		switch {
+		case a.Unmap() != key.Addr || p.to != port || p.chunk != sctpInitAck: // of another test, or another kernel's
+		case err != nil:
+			return "", err
+		case p.from != key.Port || p.tag != ask.own:
+			return "", fmt.Errorf("the answer comes from port %d with tag %d, want %d and %d", p.from, p.tag, key.Port, ask.own)
+		default:
+			return p.cookie, nil
+		}
+	}
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// bytes writes the packet.
+func (p sctpPacket) bytes() []byte {
+	b := binary.BigEndian.AppendUint16(nil, p.from)
+	b = binary.BigEndian.AppendUint16(b, p.to)
+	b = binary.BigEndian.AppendUint32(b, p.tag)
+	b = append(b, 0, 0, 0, 0) // checksum
+	b = append(b, p.chunk, 0, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, p.own)
+	b = append(b, 0, 1, 0, 0)             // window
+	b = append(b, 0, 1, 0, 1, 0, 0, 0, 1) // streams there and back, first sequence number
+	length := len(b) - 12
+	if p.cookie != "" {
+		b = binary.BigEndian.AppendUint16(b, sctpCookie)
+		b = binary.BigEndian.AppendUint16(b, uint16(4+len(p.cookie)))
+		b = append(b, p.cookie...)
+		length = len(b) - 12
+		b = append(b, make([]byte, -len(b)&3)...)
+	}
+	binary.BigEndian.PutUint16(b[14:], uint16(length))
+	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, castagnoli))
+	return b
+}
+
+// readSCTP reads what bytes writes. With the error about a wrong checksum it returns the packet.
+func readSCTP(b []byte) (sctpPacket, error) {
+	if len(b) < 32 {
+		return sctpPacket{}, errors.New("too short for an opening of an association")
+	}
+	p := sctpPacket{
+		from: binary.BigEndian.Uint16(b), to: binary.BigEndian.Uint16(b[2:]), tag: binary.BigEndian.Uint32(b[4:]),
+		chunk: b[12], own: binary.BigEndian.Uint32(b[16:]),
+	}
+	if end := 12 + int(binary.BigEndian.Uint16(b[14:])); end > 36 && end <= len(b) {
+		p.cookie = string(b[36:end])
+	}
+	sum := binary.LittleEndian.Uint32(b[8:])
+	copied := slices.Clone(b)
+	copy(copied[8:], []byte{0, 0, 0, 0})
+	if want := crc32.Checksum(copied, castagnoli); sum != want {
+		return p, fmt.Errorf("checksum %08x, want %08x", sum, want)
+	}
+	return p, nil
+}

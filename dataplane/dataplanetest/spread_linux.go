@@ -1,0 +1,298 @@
+package dataplanetest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+)
+
+// spreadPort is where the server with many addresses listens.
+const spreadPort = 9000
+
+// manyAddrs are n addresses of the server with many, all different.
+func manyAddrs(n int) addrs {
+	return parseAddrs(fmt.Sprintf("10.200.%d.%d", n/200, 1+n%200), fmt.Sprintf("fd0a::%x", 1+n))
+}
+
+// spreadCase is a service of which every endpoint has to get its share.
+type spreadCase struct {
+	n         int // endpoints
+	scheduler balancer.Scheduler
+	mixed     bool // weights 1, 2, 3, 1, 2, 3, ...
+	vip       addrs
+	families  int // IPv4 alone, or IPv6 too
+}
+
+func spreadCases() []spreadCase {
+	var all []spreadCase
+	add := func(n int, scheduler balancer.Scheduler, mixed bool) {
+		families := 1
+		if n == 3 || n == 10 {
+			families = 2
+		}
+		all = append(all, spreadCase{n, scheduler, mixed, vipN(130 + len(all)), families})
+	}
+	for _, n := range []int{1, 2, 3, 7, 10, 100, 1000} {
+		add(n, balancer.RoundRobin, false)
+		add(n, balancer.WeightedRoundRobin, false)
+		if n > 1 {
+			add(n, balancer.WeightedRoundRobin, true)
+		}
+	}
+	return all
+}
+
+func (c spreadCase) String() string {
+	weights := "equal"
+	if c.mixed {
+		weights = "mixed"
+	}
+	return fmt.Sprintf("%s-%d-%s", c.scheduler, c.n, weights)
+}
+
+func (c spreadCase) weight(i int) int {
+	if c.mixed {
+		return 1 + i%3
+	}
+	return 1
+}
+
+func (c spreadCase) weights() (sum int) {
+	for i := range c.n {
+		sum += c.weight(i)
+	}
+	return sum
+}
+
+func (c spreadCase) service() *balancer.Service {
+	s := newService(balancer.Name("spread-"+strings.ToLower(c.String())), c.vip)
+	s.VIPs = s.VIPs[:c.families]
+	s.Ports = []balancer.Port{{Name: "udp", Port: vipPort, Protocol: balancer.UDP, TargetPort: spreadPort}}
+	s.Scheduler = c.scheduler
+	for i := range c.n {
+		for _, a := range manyAddrs(i).slice()[:c.families] {
+			s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: a, Weight: c.weight(i)})
+		}
+	}
+	return s
+}
+
+// testSpread has services with few and with many endpoints hand out thousands of connections by weight. They are
+// datagrams, each from another port, to one server that has the addresses of all endpoints.
+func testSpread(r *rig) {
+	s1 := r.w.servers[0]
+	for i, to := range []string{"10.200.0.0/16", "fd0a::/64"} {
+		r.w.host.Route(to, s1.addr[i].String())
+		s1.ns.Exec("ip", "route", "add", "local", to, "dev", "lo")
+	}
+	sinks := [2]*sink{r.sink(s1, "udp4"), r.sink(s1, "udp6")}
+	for _, c := range spreadCases() {
+		r.step(c.String(), func(r *rig) {
+			r.apply(c.service()) // without those before: flows of userspace cost it a socket each
+			for family := range c.families {
+				r.spreads(c, c.vip[family], sinks[family])
+			}
+		})
+	}
+}
+
+func (r *rig) spreads(c spreadCase, vip netip.Addr, s *sink) {
+	n := r.s.Connections
+	if n == 0 {
+		n = 10_000
+	}
+	exact := c.scheduler == balancer.RoundRobin || r.s.ExactWeights
+	if c.scheduler == balancer.RoundRobin {
+		n = min(n, 2000)
+	}
+	if exact {
+		n = c.weights() * max(1, n/c.weights()) // whole cycles
+	}
+	got := r.spray(vip, s, n)
+	chi, off := 0.0, 0
+	for i := range c.n {
+		a := manyAddrs(i).of(vip)
+		want := float64(n) * float64(c.weight(i)) / float64(c.weights())
+		d := float64(got[a]) - want
+		if chi += d * d / want; d != 0 {
+			off++
+		}
+		delete(got, a)
+	}
+	if len(got) > 0 {
+		r.Errorf("%s: others than the endpoints got connections: %v", vip, got)
+	}
+	if limit := chiLimit(c.n - 1); !exact && chi > limit {
+		r.Errorf("%s: the shares of %d connections have chi-square %.1f, want at most %.1f", vip, n, chi, limit)
+	}
+	if exact && off > 0 {
+		r.Errorf("%s: of %d connections, %d of %d endpoints got more or less than their share", vip, n, off, c.n)
+	}
+	// Nothing asks for these flows any more, and the next ones need the room. Without conntrack there are none.
+	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable)
+}
+
+// chiLimit is about the 1 - 1e-6 quantile of chi-square for so many degrees of freedom (Wilson and Hilferty), a little
+// more where they are few.
+func chiLimit(freedom int) float64 {
+	if freedom == 0 {
+		return 0
+	}
+	const normal = 4.7534 // the quantile of the normal distribution
+	v := 2 / (9 * float64(freedom))
+	return float64(freedom) * math.Pow(1-v+normal*math.Sqrt(v), 3)
+}
+
+// spray sends n datagrams to a VIP, each from another address and port of the client's, and returns how many arrived at
+// each address: all of them.
+func (r *rig) spray(vip netip.Addr, s *sink, n int) map[netip.Addr]int {
+	r.Helper()
+	run := s.begin()
+	var sources []net.PacketConn
+	for _, c := range r.w.clients {
+		sources = append(sources, r.rawUDP(c.of(vip)))
+	}
+	to := &net.IPAddr{IP: vip.AsSlice()}
+	packet := make([]byte, 12) // source port, destination port, length, checksum, payload
+	binary.BigEndian.PutUint16(packet[2:], vipPort)
+	binary.BigEndian.PutUint16(packet[4:], uint16(len(packet)))
+	binary.BigEndian.PutUint32(packet[8:], run)
+	const inFlight = 64 // a socket of usual size holds some 250
+	for i := range n {
+		binary.BigEndian.PutUint16(packet, uint16(1024+i/len(sources)))
+		if _, err := sources[i%len(sources)].WriteTo(packet, to); err != nil {
+			r.Fatalf("sending to %s: %v", vip, err)
+		}
+		if i%(inFlight/2) == 0 {
+			r.Eventually("the arrival of datagrams", func() error { return s.atLeast(i - inFlight) })
+		}
+	}
+	r.Eventually("the arrival of all datagrams", func() error { return s.atLeast(n) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counts
+}
+
+// rawUDP is a socket of the client's that sends UDP datagrams from any port.
+func (r *rig) rawUDP(from netip.Addr) net.PacketConn {
+	r.Helper()
+	network := "ip4:udp"
+	if from.Is6() {
+		network = "ip6:udp"
+	}
+	c, err := r.w.client.ListenPacket(network, from.String())
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = c.Close() })
+	if from.Is6() { // the kernel writes the checksum, which IPv4 can do without, to that offset
+		control(r, c.(*net.IPConn), func(fd int) error {
+			return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_CHECKSUM, 6)
+		})
+	}
+	return c
+}
+
+// control calls f with a socket's descriptor.
+func control(r *rig, c syscall.Conn, f func(fd int) error) {
+	r.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		r.Fatal(err)
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = f(int(fd)) }); err != nil || failed != nil {
+		r.Fatalf("setting up a socket: %v, %v", err, failed)
+	}
+}
+
+// sink counts the datagrams that arrive at each of its addresses.
+type sink struct {
+	mu     sync.Mutex
+	run    uint32
+	counts map[netip.Addr]int
+	total  int
+}
+
+// sink listens on all addresses of the server's namespace.
+func (r *rig) sink(s *server, network string) *sink {
+	r.Helper()
+	pc, err := s.ns.ListenPacket(network, fmt.Sprintf(":%d", spreadPort))
+	if err != nil {
+		r.Fatal(err)
+	}
+	c := pc.(*net.UDPConn)
+	control(r, c, func(fd int) error {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20); err != nil {
+			return err
+		}
+		if network == "udp4" {
+			return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+		}
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	})
+	k := &sink{}
+	var running sync.WaitGroup
+	running.Go(func() { k.count(c) })
+	r.Cleanup(func() { _ = c.Close(); running.Wait() })
+	return k
+}
+
+func (k *sink) count(c *net.UDPConn) {
+	payload, control := make([]byte, 64), make([]byte, 128)
+	for {
+		n, m, _, _, err := c.ReadMsgUDPAddrPort(payload, control)
+		if err != nil {
+			return // closed
+		}
+		to, ok := destination(control[:m])
+		k.mu.Lock()
+		if ok && n == 4 && binary.BigEndian.Uint32(payload) == k.run {
+			k.counts[to]++
+			k.total++
+		}
+		k.mu.Unlock()
+	}
+}
+
+// destination is where a datagram was sent, by its control messages.
+func destination(control []byte) (netip.Addr, bool) {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil || len(messages) != 1 {
+		return netip.Addr{}, false
+	}
+	info := messages[0].Data
+	if messages[0].Header.Level == unix.IPPROTO_IP { // struct in_pktinfo: index, local address, destination
+		return netip.AddrFromSlice(info[8:12])
+	}
+	return netip.AddrFromSlice(info[:16]) // struct in6_pktinfo: destination, index
+}
+
+// begin forgets what was counted; the datagrams to come carry the number that it returns.
+func (k *sink) begin() uint32 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.run++
+	k.counts, k.total = map[netip.Addr]int{}, 0
+	return k.run
+}
+
+// atLeast says why fewer than n have arrived.
+func (k *sink) atLeast(n int) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.total < n {
+		return fmt.Errorf("%d of %d have arrived", k.total, n)
+	}
+	return nil
+}
