@@ -241,6 +241,12 @@ func (u *underTest) judge(r row, p netfilter.Packet, v netfilter.Verdict) (serve
 		return "", ""
 	}
 	server = nameOf(v.Dst.Addr())
+	if r.verdict == lost {
+		if v.Fate != netfilter.Forwarded || v.Src != p.Src || u.judgeReply(p, v) == "" {
+			return "", fmt.Sprintf("%s seen from %s, want a reply that is lost", v, v.Src)
+		}
+		return "", ""
+	}
 	switch {
 	case v.Fate != netfilter.Forwarded || r.answers[server] == 0 || v.Dst.Port() != 8080:
 		return server, fmt.Sprintf("%s, want an answer by %v", v, r.names())

@@ -42,6 +42,7 @@ const (
 	served  verdict = "served"
 	refused verdict = "refused"
 	dropped verdict = "dropped"
+	lost    verdict = "lost"
 )
 
 func (r row) String() string { return fmt.Sprintf("flows.md:%d, %s to %s", r.line, r.client, r.to) }
@@ -151,7 +152,7 @@ func readRow(text string) (r row, err error) {
 		return r, fmt.Errorf("%q is no client", r.client)
 	}
 	switch v := verdict(cells[2]); v {
-	case refused, dropped:
+	case refused, dropped, lost:
 		r.verdict = v
 		if cells[3] != "" {
 			return r, fmt.Errorf("nobody answers, and sees a source")
@@ -211,7 +212,7 @@ func TestTables(t *testing.T) {
 			t.Errorf("no row has the client %s", place)
 		}
 	}
-	if len(verdicts) != 3 || !tos["vip"] || !tos["vip6"] || !tos["second"] || !tos["node"] || !tos["node6"] {
+	if len(verdicts) != 4 || !tos["vip"] || !tos["vip6"] || !tos["second"] || !tos["node"] || !tos["node6"] {
 		t.Errorf("%d rows have the verdicts %v and destinations %v", rows, verdicts, tos)
 	}
 }
