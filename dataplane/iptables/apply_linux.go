@@ -62,8 +62,9 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 		if err := y.prepareSets(p); err != nil {
 			return err
 		}
-		y.foldLocked(ctx, p)
+		folded := y.foldLocked(ctx, p)
 		done, err := y.tool.Write(ctx, table, p.groups)
+		p.folded = folded()
 		y.noteLocked(p, done)
 		if err == nil {
 			break

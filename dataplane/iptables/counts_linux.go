@@ -44,17 +44,45 @@ func (y *family) chainOwners() map[string]*front {
 	return owners
 }
 
-// foldLocked reads the counters of the chains that a plan replaces or deletes. It does its best: counters are no reason
-// not to carry out a change.
-func (y *family) foldLocked(ctx context.Context, p *plan) {
-	p.folded = map[string][]uint64{}
-	var names []string
+// foldLocked reads the counters of the chains that a plan replaces or deletes; the answer waits for them. In legacy, where
+// that means to read the whole table, it goes on while the program that writes reads the table, too, and long before
+// that writes. It does its best: counters are no reason not to carry out a change.
+func (y *family) foldLocked(ctx context.Context, p *plan) (counts func() map[string][]uint64) {
+	names := y.countedLocked(p)
+	if len(names) == 0 {
+		return func() map[string][]uint64 { return nil }
+	}
+	read := func() map[string][]uint64 {
+		folded := map[string][]uint64{}
+		counts, err := y.tool.Counts(ctx, table, names)
+		if err != nil {
+			return nil
+		}
+		for name, rules := range counts {
+			folded[name] = packets(rules)
+		}
+		return folded
+	}
+	if y.tool.Backend() == xtables.NFT {
+		folded := read()
+		return func() map[string][]uint64 { return folded }
+	}
+	done := make(chan map[string][]uint64, 1)
+	go func() { done <- read() }()
+	return func() map[string][]uint64 { return <-done }
+}
+
+// countedLocked lists the chains with counters that a plan replaces or deletes.
+func (y *family) countedLocked(p *plan) (names []string) {
 	take := func(name string) {
 		if c, ok := y.chains[name]; ok && slices.ContainsFunc(c.targets, netip.AddrPort.IsValid) {
 			names = append(names, name)
 		}
 	}
-	for _, g := range p.groups[:p.treeFrom] {
+	for i, g := range p.groups {
+		if i >= p.treeFrom && i < p.treeTo {
+			continue
+		}
 		for _, c := range g.Write {
 			take(c.Name)
 		}
@@ -62,21 +90,7 @@ func (y *family) foldLocked(ctx context.Context, p *plan) {
 			take(name)
 		}
 	}
-	for _, g := range p.groups[p.treeTo:] {
-		for _, name := range g.Delete {
-			take(name)
-		}
-	}
-	if len(names) == 0 {
-		return
-	}
-	counts, err := y.tool.Counts(ctx, table, names)
-	if err != nil {
-		return
-	}
-	for name, rules := range counts {
-		p.folded[name] = packets(rules)
-	}
+	return names
 }
 
 func packets(rules []xtables.Count) []uint64 {

@@ -1,0 +1,120 @@
+package iptables
+
+import (
+	"context"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// counted reads the counters anew, however recently they were read.
+func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.BackendCount, all dataplane.FrontendCount) {
+	r.Helper()
+	for _, y := range r.d.families {
+		y.reading.live = nil
+	}
+	r.d.traffic.next = r.d.traffic.next.AddDate(-1, 0, 0)
+	byBackend = map[netip.AddrPort]dataplane.BackendCount{}
+	for _, f := range r.d.Counters() {
+		if f.Service != "web" || f.Port != "http" {
+			r.Fatalf("counters of %s %s", f.Service, f.Port)
+		}
+		total, all = total+f.Connections, f
+		for _, b := range f.Backends {
+			byBackend[b.Backend] = b
+		}
+	}
+	return total, byBackend, all
+}
+
+// TestCountsSurvive has the counters know every connection, whatever happens to the rules that count.
+func TestCountsSurvive(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		made := uint64(0)
+		by := map[string]uint64{}
+		step := func(what string, change func()) {
+			r.Helper()
+			change()
+			for range 6 {
+				_, name := r.ask(balancer.TCP)
+				made++
+				by[name]++
+			}
+			total, backends, _ := r.counted()
+			if total != made {
+				r.Errorf("after %s: %d connections are counted, want %d", what, total, made)
+			}
+			for name, n := range by {
+				at := netip.AddrPortFrom(r.address(int(name[1]-'0')), 8080)
+				if got := backends[at].Connections; got != n {
+					r.Errorf("after %s: %d connections to %s are counted, want %d", what, got, name, n)
+				}
+			}
+		}
+		step("the start", func() { r.apply(r.web(balancer.TCP, 2, 3)) })
+		step("nothing", func() {})
+		step("an added endpoint", func() { r.apply(r.web(balancer.TCP, 2, 3, 4)) })
+		step("a removed endpoint", func() { r.apply(r.web(balancer.TCP, 3, 4)) })
+		step("the end of the service, and its return", func() {
+			f := r.web(balancer.TCP, 3, 4)
+			if err := r.d.Apply(context.Background(), []dataplane.Change{{Key: f.Key}}); err != nil {
+				r.Fatal(err)
+			}
+			r.apply(f)
+		})
+		step("another service", func() {
+			f := r.web(balancer.UDP, 3)
+			r.apply(f)
+		})
+		step("the loss of all rules", func() {
+			for _, program := range []string{"iptables-nft", "iptables-legacy"} {
+				if out, err := exec.Command(program, "-t", "nat", "-F").CombinedOutput(); err != nil {
+					r.Fatalf("%v: %s", err, out)
+				}
+			}
+			if seen, err := r.d.Observe(context.Background()); err != nil || len(seen.Damage) == 0 {
+				r.Fatalf("%v, %v", seen, err)
+			}
+			r.apply(r.web(balancer.TCP, 3, 4), r.web(balancer.UDP, 3))
+		})
+	})
+}
+
+// TestLiveConnectionsAndBytes compares conntrack's view with connections that are open and bytes that went.
+func TestLiveConnectionsAndBytes(t *testing.T) {
+	lab.Require(t)
+	const acct = "net.netfilter.nf_conntrack_acct"
+	lab.New(t).Host().Sysctl(acct, "1")
+	eachBackend(t, func(r *rig) {
+		r.apply(r.web(balancer.TCP, 2))
+		c, _ := r.ask(balancer.TCP)
+		_, backends, all := r.counted()
+		if b := backends[netip.AddrPortFrom(r.address(2), 8080)]; b.Active != 1 {
+			r.Errorf("%d live connections, want 1", b.Active)
+		}
+		if all.In == 0 || all.Out == 0 {
+			r.Errorf("%d bytes in and %d out with one connection open", all.In, all.Out)
+		}
+		conns, err := r.d.Connections(context.Background())
+		i := slices.IndexFunc(conns, func(n dataplane.Connection) bool { return n.Client.String() == c.LocalAddr().String() })
+		if err != nil || i < 0 || conns[i].Service != "web" || conns[i].Backend.Addr() != r.address(2) ||
+			conns[i].State != "established" || conns[i].In == 0 {
+			r.Errorf("connections: %+v, %v", conns, err)
+		}
+		_ = c.Close()
+		wait.For(r.T, 5*time.Second, "the connection to be live no more", func() bool {
+			_, backends, again := r.counted()
+			if again.In < all.In || again.Out < all.Out {
+				r.Fatalf("bytes went back from %d and %d to %d and %d", all.In, all.Out, again.In, again.Out)
+			}
+			return backends[netip.AddrPortFrom(r.address(2), 8080)].Active == 0
+		})
+	})
+}
