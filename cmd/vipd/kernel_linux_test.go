@@ -191,6 +191,8 @@ func TestIPTablesMode(t *testing.T) {
 				t.Errorf("net.ipv4.ip_forward is %s", got)
 			}
 
+			g.examine("iptables mode is in use", "userspace mode works here (redirect)")
+
 			g.write(settings("iptables", backend), 1)
 			if r, err := g.api.Reload(t.Context()); err != nil || len(r.Problems) > 0 {
 				t.Errorf("reload: %+v, %v", r, err)
@@ -211,6 +213,21 @@ func TestIPTablesMode(t *testing.T) {
 			}
 			g.cleanup(before)
 		})
+	}
+}
+
+// examine runs vipctl doctor beside the daemon, wants these findings and no problem, and looks whether it left anything.
+func (g *gateway) examine(findings ...string) {
+	g.t.Helper()
+	before := g.rules()
+	out := g.Host().Exec(g.vipctl, "doctor", "--config", g.file)
+	for _, f := range append(findings, "10.96.0.10 is held on ", "0 problems") {
+		if !strings.Contains(out, f) {
+			g.t.Errorf("doctor does not say %q:\n%s", f, out)
+		}
+	}
+	if after := g.rules(); !sameRules(before, after) {
+		g.t.Errorf("doctor changed the rules from\n%s\nto\n%s", before, after)
 	}
 }
 
@@ -255,6 +272,9 @@ func TestModesTakeOver(t *testing.T) {
 		})
 		if got := g.servers(g.client); !slices.Equal(got, []string{"s1", "s2"}) {
 			t.Errorf("in %s mode %v answer", mode, got)
+		}
+		if mode == "userspace" {
+			g.examine("userspace mode is in use (redirect)", "iptables mode works here")
 		}
 		g.stop()
 	}
