@@ -165,6 +165,7 @@ func TestIPTablesMode(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			g := newGateway(t)
 			g.Host().Sysctl("net.ipv4.ip_forward", "0")
+			g.Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
 			rule := []string{"FORWARD", "-s", "203.0.113.0/24", "-j", "DROP"} // of somebody else
 			g.Host().Exec("iptables-"+backend, append([]string{"-A"}, rule...)...)
 			t.Cleanup(func() { g.Host().Exec("iptables-"+backend, append([]string{"-D"}, rule...)...) })
@@ -191,6 +192,7 @@ func TestIPTablesMode(t *testing.T) {
 				t.Errorf("net.ipv4.ip_forward is %s", got)
 			}
 
+			g.counted(open)
 			g.examine("iptables mode is in use", "userspace mode works here (redirect)")
 
 			g.write(settings("iptables", backend), 1)
@@ -214,6 +216,34 @@ func TestIPTablesMode(t *testing.T) {
 			g.cleanup(before)
 		})
 	}
+}
+
+// counted wants the open connection among the live ones, and connections and bytes in the service's counters.
+func (g *gateway) counted(open net.Conn) {
+	g.t.Helper()
+	all, err := g.api.Connections(g.t.Context(), "web")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(c api.Connection) bool { return c.Client.String() == open.LocalAddr().String() })
+	if i < 0 || all[i].State != "established" || all[i].Frontend.String() != "10.96.0.10:80/tcp" || all[i].Backend.Port() != 8080 || all[i].In == 0 {
+		g.t.Errorf("the open connection %s is not among %+v", open.LocalAddr(), all)
+	}
+	lab.Eventually(g.t, 30*time.Second, "counting 81 connections", func() error { // counters are read every few seconds
+		services, err := g.api.Services(g.t.Context())
+		if err != nil || len(services) != 1 {
+			return fmt.Errorf("services %+v, %w", services, err)
+		}
+		var total, active uint64
+		for _, e := range services[0].Endpoints {
+			total += e.Connections
+			active += e.Active
+		}
+		if p := services[0].Ports[0]; p.Connections != 81 || p.In == 0 || p.Out == 0 || total != 81 || active == 0 {
+			return fmt.Errorf("counted %+v, and at the endpoints %d connections, %d of them live", p, total, active)
+		}
+		return nil
+	})
 }
 
 // examine runs vipctl doctor beside the daemon, wants these findings and no problem, and looks whether it left anything.
