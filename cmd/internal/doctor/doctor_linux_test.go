@@ -140,6 +140,29 @@ func TestRealOthers(t *testing.T) {
 	}
 }
 
+// Marks are found as the programs print them, and those of other bits are not.
+func TestRealMarks(t *testing.T) {
+	lab.New(t)
+	lab.Need(t, "iptables", "nft")
+	for _, backend := range []string{"iptables-nft", "iptables-legacy"} {
+		for rule, changes := range map[string]bool{
+			"-j CONNMARK --restore-mark":                              true,
+			"-j CONNMARK --save-mark":                                 true,
+			"-j MARK --set-mark 1":                                    true,
+			"-j MARK --set-xmark 0x8000/0x8000":                       true,
+			"-j MARK --set-mark 0x1/0xff":                             false,
+			"-j CONNMARK --restore-mark --nfmask 0xff --ctmask 0xff":  false,
+			"-m connmark --mark 0x4000/0x4000 -j MARK --or-mark 0x10": false,
+		} {
+			run(t, backend+" -t mangle -A PREROUTING "+rule)
+			if got := len(find(t, namespace(t), "others", "changes marks that vipd uses ("+backend)) > 0; got != changes {
+				t.Errorf("%s %s: found %v, want %v", backend, rule, got, changes)
+			}
+			run(t, backend+" -t mangle -D PREROUTING "+rule)
+		}
+	}
+}
+
 func TestRealSysctls(t *testing.T) {
 	l := lab.New(t)
 	client := l.Add("client")
