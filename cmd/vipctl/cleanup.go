@@ -181,9 +181,7 @@ func modeCleaner(conf config.Config, m modes.Mode) cleaner {
 // hostCleaner removes what all modes share: addresses, the guard, sysctls.
 func hostCleaner(conf config.Config) cleaner {
 	return func(ctx context.Context, dry bool) ([]string, error) {
-		o := host.DefaultOptions() // what to remove does not depend on the others
-		o.Interface, o.RunDir = conf.Addresses.Interface, conf.RunDir
-		return host.Cleanup(ctx, o, dry)
+		return host.Cleanup(ctx, modes.HostOptions(conf), dry)
 	}
 }
 

@@ -15,7 +15,8 @@ func describeVerb() *verb {
 		name: "describe", args: "service NAME", brief: "everything about one service",
 		about: "Shows one service: where it was read, the fields that are not at their default, its ports with what they " +
 			"counted since the daemon started, its endpoints with configured and effective weight, health and override, " +
-			"its drains, frontends and problems.",
+			"its drains, frontends and problems.\n\n" +
+			"In kernel modes bytes are there only where the kernel counts them (net.netfilter.nf_conntrack_acct).",
 		example: "vipctl describe service web",
 		formats: []string{formTable, formJSON, formTOML},
 		least:   2, most: 2,
@@ -104,8 +105,12 @@ func describedPorts(s *api.Service) *table.Table {
 		if p.NodePort != 0 {
 			nodePort = strconv.Itoa(int(p.NodePort))
 		}
+		in, out := "", "" // not counted
+		if p.In+p.Out > 0 || p.Connections == 0 {
+			in, out = bytesText(p.In), bytesText(p.Out)
+		}
 		t.Row(p.Name, fmt.Sprintf("%d/%s", p.Port, p.Protocol), strconv.Itoa(int(p.TargetPort)), nodePort,
-			strconv.FormatUint(p.Connections, 10), bytesText(p.In), bytesText(p.Out))
+			strconv.FormatUint(p.Connections, 10), in, out)
 	}
 	return t
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"net"
 
 	"github.com/urfave/cli/v2"
 
@@ -10,6 +11,7 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/table"
+	"vipd/dataplane/host"
 )
 
 func planVerb() *verb {
@@ -17,7 +19,8 @@ func planVerb() *verb {
 		name: "plan", args: "FILE", brief: "print what a mode would make of a file",
 		about: "Compiles FILE as a daemon on this node, or on the one that --node names, would, and prints what the mode would " +
 			"program, in its native syntax. Nothing is touched, neither a daemon nor root is needed. Node ports are shown on " +
-			"this host's addresses.\n\n" +
+			"this host's addresses. Kernel modes come with the guard before them, for VIPs that vipd holds, between this " +
+			"host's devices; its sets for affinity hold clients, and are empty.\n\n" +
 			"Problems go to stderr; the exit code is 1 if any of them keeps a part of FILE from being served at all.",
 		example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
 		flags: []cli.Flag{
@@ -48,7 +51,7 @@ func runPlan(c *call) error {
 		fmt.Fprintln(c.stderr, table.Line(p.String()))
 		incomplete = incomplete || p.Severity == balancer.SeverityError
 	}
-	text, err := mode.Render(d.config, frontends)
+	text, err := render(mode, d.config, frontends)
 	if err != nil {
 		return fmt.Errorf("planning %s: %w", c.args[0], err)
 	}
@@ -73,4 +76,25 @@ func planned(name config.ModeName) (modes.Mode, error) {
 		return mode, nil
 	}
 	return modes.Mode{}, fmt.Errorf("this version does not have %s mode yet; give --mode %s", name, choices(modes.Names()))
+}
+
+// render writes what is programmed: for modes in which the kernel forwards, that is the guard as well.
+func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend) (string, error) {
+	text, err := mode.Render(conf, frontends)
+	if err != nil || !mode.Forwards {
+		return text, err
+	}
+	devices, err := net.Interfaces()
+	if err != nil {
+		return "", fmt.Errorf("listing this host's devices: %w", err)
+	}
+	var names []string
+	for _, d := range devices {
+		if d.Flags&net.FlagLoopback == 0 {
+			names = append(names, d.Name)
+		}
+	}
+	o := modes.HostOptions(conf)
+	o.Forward = true
+	return host.Render(o, frontends, names) + text, nil
 }

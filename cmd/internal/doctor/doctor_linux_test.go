@@ -19,7 +19,8 @@ func TestMain(m *testing.M) { lab.Main(m) }
 // namespace is this host, in a namespace of its own, with one service and no daemon.
 func namespace(t *testing.T) Host {
 	h := ThisHost()
-	h.Config, h.ConfigFile, h.Modes, h.NoDaemon = config.Default(), "vipd.toml", modes.All(), "no vipd answers"
+	h.Config, h.ConfigFile, h.NoDaemon = config.Default(), "vipd.toml", "no vipd answers"
+	h.Modes = []modes.Mode{trialOf(config.IPTablesMode, true, nil)} // the real trials take a second
 	k, err := balancer.ParseKey("10.96.0.10:80/tcp")
 	if err != nil {
 		t.Fatal(err)
@@ -67,8 +68,10 @@ func TestRealModes(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
 	t.Cleanup(func() { flush(t) })
+	h := namespace(t)
+	h.Modes = modes.All()
 	for _, m := range modes.All() {
-		demand(t, namespace(t), "modes", OK, string(m.Name)+" mode works here")
+		demand(t, h, "modes", OK, string(m.Name)+" mode works here")
 	}
 	out, err := exec.Command("iptables-save").Output()
 	if err != nil || strings.Contains(string(out), "VIPD") {
@@ -76,7 +79,7 @@ func TestRealModes(t *testing.T) {
 	}
 	demand(t, namespace(t), "kernel", OK, "the kernel has what rules need: ")
 	t.Setenv("PATH", t.TempDir())
-	h := namespace(t)
+	h = namespace(t)
 	h.Look = func(program string) (string, error) { return exec.LookPath(program) }
 	demand(t, h, "tools", Warning, "iptables is not installed")
 }
@@ -134,6 +137,29 @@ func TestRealOthers(t *testing.T) {
 	run(t, f.Mend)
 	if left := find(t, namespace(t), "others", "translates"); len(left) > 0 {
 		t.Errorf("the command did not mend it: %+v", left)
+	}
+}
+
+// Marks are found as the programs print them, and those of other bits are not.
+func TestRealMarks(t *testing.T) {
+	lab.New(t)
+	lab.Need(t, "iptables", "nft")
+	for _, backend := range []string{"iptables-nft", "iptables-legacy"} {
+		for rule, changes := range map[string]bool{
+			"-j CONNMARK --restore-mark":                              true,
+			"-j CONNMARK --save-mark":                                 true,
+			"-j MARK --set-mark 1":                                    true,
+			"-j MARK --set-xmark 0x8000/0x8000":                       true,
+			"-j MARK --set-mark 0x1/0xff":                             false,
+			"-j CONNMARK --restore-mark --nfmask 0xff --ctmask 0xff":  false,
+			"-m connmark --mark 0x4000/0x4000 -j MARK --or-mark 0x10": false,
+		} {
+			run(t, backend+" -t mangle -A PREROUTING "+rule)
+			if got := len(find(t, namespace(t), "others", "changes marks that vipd uses ("+backend)) > 0; got != changes {
+				t.Errorf("%s %s: found %v, want %v", backend, rule, got, changes)
+			}
+			run(t, backend+" -t mangle -D PREROUTING "+rule)
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ func checkOthers(ctx context.Context, v *visit) []Finding {
 	}
 	found = append(found, v.firewalls(ctx, chains)...)
 	found = append(found, v.translations()...)
+	found = append(found, v.foreignMarks()...)
 	if len(found) == 0 && v.Root {
 		found = append(found, Finding{Level: OK, What: "no kube-proxy, Docker, firewalld or ufw was found"})
 	}

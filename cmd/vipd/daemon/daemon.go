@@ -147,12 +147,9 @@ func (d *Daemon) closeFiles() {
 func (d *Daemon) build() (err error) {
 	c := d.config
 	component := func(name string) *slog.Logger { return d.Log.With("component", name) }
-	d.host, err = host.New(host.Options{
-		Interface: c.Addresses.Interface, Bind: c.Addresses.Bind, StrictARP: c.Addresses.StrictARP,
-		ManageSysctls: c.Host.ManageSysctls, Backend: host.Backend(c.IPTables.Backend), MasqueradeBit: c.IPTables.MasqueradeBit,
-		RunDir: c.RunDir, Log: component("host"),
-	})
-	if err != nil {
+	o := modes.HostOptions(c)
+	o.Log = component("host")
+	if d.host, err = host.New(o); err != nil {
 		return err
 	}
 	if d.mode, err = choose(d.Modes, c, d.Log); err != nil {

@@ -37,7 +37,7 @@ type node struct {
 	client *api.Client
 	daemon *daemon.Daemon
 	modes  []modes.Mode // nil: noRoot
-	stop   func() // ends it and waits
+	stop   func()       // ends it and waits
 }
 
 // noRoot is the mode that needs no privilege and leaves the host's rules alone: these tests run on the host itself.

@@ -1,0 +1,59 @@
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// foreignMarks finds rules of others that change the bits of marks that are vipd's: a bit that is copied from the
+// connection to the packet asks for the node's address as the source, and one that is overwritten is forgotten.
+func (v *visit) foreignMarks() []Finding {
+	bit := v.Config.IPTables.MasqueradeBit
+	ours := uint32(1)<<bit | uint32(1)<<(bit+1)
+	if bit == 31 {
+		ours = 1<<31 | 1<<30
+	}
+	var found []Finding
+	for _, b := range v.backends {
+		for _, table := range slices.Sorted(maps.Keys(b.tables)) {
+			for _, name := range slices.Sorted(maps.Keys(b.tables[table])) {
+				if strings.HasPrefix(name, "VIPD-") || strings.HasPrefix(name, "KUBE-") { // kube-proxy's bit means the same
+					continue
+				}
+				for _, rule := range b.tables[table][name].rules {
+					if marked(rule)&ours == 0 {
+						continue
+					}
+					found = append(found, Finding{
+						Level: Warning, What: fmt.Sprintf("a rule of somebody else changes marks that vipd uses (%s, table %s, chain %s): %s", b.program, table, name, rule),
+						Why: fmt.Sprintf("it covers the bits %#x, by which connections to VIPs are accepted and get the node's address: give the rule "+
+							"a mask without them, or set iptables.masquerade_bit to another", ours),
+						Mend: fmt.Sprintf("%s -t %s -S %s", b.program, table, name),
+					})
+				}
+			}
+		}
+	}
+	return found
+}
+
+// marked returns the bits that a rule may change in the mark of a packet or connection.
+func marked(rule string) uint32 {
+	words := strings.Fields(rule)
+	at := slices.Index(words, "-j")
+	if at < 0 || at+1 == len(words) || words[at+1] != "MARK" && words[at+1] != "CONNMARK" {
+		return 0
+	}
+	var bits uint32
+	for _, word := range words[at+2:] { // as in --set-xmark 0x1/0xff, and --restore-mark --nfmask 0xff --ctmask 0xff
+		for _, number := range strings.Split(word, "/") {
+			if n, err := strconv.ParseUint(number, 0, 32); err == nil {
+				bits |= uint32(n)
+			}
+		}
+	}
+	return bits
+}

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/modes"
+	"vipd/cmd/vipd/daemon"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// gateway is a vipd on the host of a lab, between a client and two servers that see it as their router.
+type gateway struct {
+	*lab.Lab
+	t      *testing.T
+	client *lab.NS
+	file   string
+	vipctl string
+	api    *api.Client
+	stop   func() // ends it and waits
+}
+
+func newGateway(t *testing.T) *gateway {
+	t.Helper()
+	lab.Need(t, "iptables", "ip6tables", "ipset")
+	g := &gateway{Lab: lab.New(t), t: t, file: filepath.Join(t.TempDir(), "vipd.toml"), vipctl: filepath.Join(t.TempDir(), "vipctl")}
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", g.vipctl, "../vipctl").CombinedOutput(); err != nil {
+		t.Fatalf("building vipctl: %v\n%s", err, out)
+	}
+	g.client = g.Add("client")
+	g.Link(g.Host(), g.client, "10.1.0.1/24", "10.1.0.2/24")
+	g.client.Default("10.1.0.1")
+	for i, name := range []string{"s1", "s2"} {
+		s := g.Add(name)
+		g.Link(g.Host(), s, fmt.Sprintf("10.2.%d.1/24", i), fmt.Sprintf("10.2.%d.2/24", i))
+		s.Default(fmt.Sprintf("10.2.%d.1", i))
+		s.Echo("tcp", name, netip.MustParseAddrPort(fmt.Sprintf("10.2.%d.2:8080", i)))
+	}
+	return g
+}
+
+// write writes the configuration; servers are those of the service.
+func (g *gateway) write(settings string, servers ...int) {
+	g.t.Helper()
+	var endpoints []string
+	for _, i := range servers {
+		endpoints = append(endpoints, fmt.Sprintf(`{ address = "10.2.%d.2" }`, i))
+	}
+	text := settings + `
+[services.web]
+vips = ["10.96.0.10"]
+ports = [{ port = 80, target_port = 8080 }]
+endpoints = [` + strings.Join(endpoints, ", ") + "]\n"
+	if err := os.WriteFile(g.file, []byte(text), 0o600); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+func settings(mode, backend string) string {
+	return fmt.Sprintf("mode = %q\nstrict_mode = true\nstate_dir = \"state\"\nrun_dir = \"run\"\n[api]\nsocket = \"run/d.sock\"\nhttp = \"\"\n"+
+		"[iptables]\nbackend = %q\n", mode, backend)
+}
+
+// start starts the daemon that main starts, and waits until it is ready.
+func (g *gateway) start() {
+	g.t.Helper()
+	d, err := daemon.New(daemon.Options{ConfigFile: g.file, Log: slog.New(slog.NewTextHandler(g.t.Output(), nil)), Modes: modes.All()})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx) }()
+	g.api = api.NewClient(d.Socket())
+	g.stop = func() {
+		g.stop = func() {}
+		g.api.Close()
+		cancel()
+		if err := <-ended; err != nil {
+			g.t.Error("Run returned", err)
+		}
+	}
+	g.t.Cleanup(func() { g.stop() })
+	wait.For(g.t, 20*time.Second, "vipd to be ready", func() bool { s, err := g.api.Status(g.t.Context()); return err == nil && s.Ready })
+}
+
+// ask connects to the VIP from a namespace, and returns the name of the server, and the open connection.
+func (g *gateway) ask(from *lab.NS) (lab.Answer, net.Conn) {
+	g.t.Helper()
+	ctx, cancel := context.WithTimeout(g.t.Context(), 5*time.Second)
+	defer cancel()
+	c, err := from.Dial(ctx, "tcp", "10.96.0.10:80")
+	if err != nil {
+		g.t.Fatalf("connecting from %s: %v", from.Name, err)
+	}
+	g.t.Cleanup(func() { _ = c.Close() })
+	a, err := lab.Ask(c)
+	if err != nil {
+		g.t.Fatalf("asking from %s: %v", from.Name, err)
+	}
+	return a, c
+}
+
+// servers asks often enough to be told of every server, and returns their names.
+func (g *gateway) servers(from *lab.NS) []string {
+	g.t.Helper()
+	var names []string
+	for range 40 { // one of two is missed once in 2^39
+		a, c := g.ask(from)
+		_ = c.Close()
+		names = append(names, a.Server)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// rules are all rules of both families and backends, without counters.
+func (g *gateway) rules() string {
+	g.t.Helper()
+	var b strings.Builder
+	for _, program := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
+		for line := range strings.Lines(g.Host().Exec(program)) {
+			if strings.HasPrefix(line, "-A ") || strings.HasPrefix(line, "*") {
+				b.WriteString(program + " " + line)
+			}
+		}
+	}
+	return b.String()
+}
+
+// echoes sends a line over an open connection, and wants it back.
+func echoes(c net.Conn) error {
+	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return err
+	}
+	const line = "still there?\n"
+	if _, err := c.Write([]byte(line)); err != nil {
+		return err
+	}
+	got := make([]byte, len(line))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != line {
+		return fmt.Errorf("got %q, %w", got, err)
+	}
+	return nil
+}
+
+// TestIPTablesMode is a whole life: start, traffic, reload, stop with traffic going on, cleanup.
+func TestIPTablesMode(t *testing.T) {
+	for _, backend := range []string{"nft", "legacy"} {
+		t.Run(backend, func(t *testing.T) {
+			g := newGateway(t)
+			g.Host().Sysctl("net.ipv4.ip_forward", "0")
+			g.Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
+			rule := []string{"FORWARD", "-s", "203.0.113.0/24", "-j", "DROP"} // of somebody else
+			g.Host().Exec("iptables-"+backend, append([]string{"-A"}, rule...)...)
+			t.Cleanup(func() { g.Host().Exec("iptables-"+backend, append([]string{"-D"}, rule...)...) })
+			g.Host().Exec("iptables-"+backend, "-P", "FORWARD", "DROP")
+			t.Cleanup(func() { g.Host().Exec("iptables-"+backend, "-P", "FORWARD", "ACCEPT") })
+			before := g.rules()
+
+			g.write(settings("iptables", backend), 0, 1)
+			g.start()
+			s, err := g.api.Status(t.Context())
+			if err != nil || s.Mode.InUse != "iptables" || len(s.Problems) > 0 || s.Sync.Failing > 0 {
+				t.Fatalf("status %+v, %v", s, err)
+			}
+			for _, from := range []*lab.NS{g.client, g.Host()} {
+				if got := g.servers(from); !slices.Equal(got, []string{"s1", "s2"}) {
+					t.Errorf("from %s: %v answer", from.Name, got)
+				}
+			}
+			a, open := g.ask(g.client)
+			if a.Client.Addr() != netip.MustParseAddr("10.1.0.2") {
+				t.Errorf("the server sees %v, want the client's own address", a.Client)
+			}
+			if got := g.Host().ReadSysctl("net.ipv4.ip_forward"); got != "1" {
+				t.Errorf("net.ipv4.ip_forward is %s", got)
+			}
+
+			g.counted(open)
+			g.examine("iptables mode is in use", "userspace mode works here (redirect)")
+
+			g.write(settings("iptables", backend), 1)
+			if r, err := g.api.Reload(t.Context()); err != nil || len(r.Problems) > 0 {
+				t.Errorf("reload: %+v, %v", r, err)
+			}
+			if got := g.servers(g.client); !slices.Equal(got, []string{"s2"}) {
+				t.Errorf("after the reload %v answer, want s2", got)
+			}
+			if err := echoes(open); err != nil {
+				t.Error("the connection that was open:", err)
+			}
+
+			g.stop()
+			if got := g.servers(g.client); !slices.Equal(got, []string{"s2"}) {
+				t.Errorf("after the stop %v answer, want s2", got)
+			}
+			if err := echoes(open); err != nil {
+				t.Error("the connection that was open, after the stop:", err)
+			}
+			g.cleanup(before)
+		})
+	}
+}
+
+// counted wants the open connection among the live ones, and connections and bytes in the service's counters.
+func (g *gateway) counted(open net.Conn) {
+	g.t.Helper()
+	all, err := g.api.Connections(g.t.Context(), "web")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(c api.Connection) bool { return c.Client.String() == open.LocalAddr().String() })
+	if i < 0 || all[i].State != "established" || all[i].Frontend.String() != "10.96.0.10:80/tcp" || all[i].Backend.Port() != 8080 || all[i].In == 0 {
+		g.t.Errorf("the open connection %s is not among %+v", open.LocalAddr(), all)
+	}
+	lab.Eventually(g.t, 30*time.Second, "counting 81 connections", func() error { // counters are read every few seconds
+		services, err := g.api.Services(g.t.Context())
+		if err != nil || len(services) != 1 {
+			return fmt.Errorf("services %+v, %w", services, err)
+		}
+		var total, active uint64
+		for _, e := range services[0].Endpoints {
+			total += e.Connections
+			active += e.Active
+		}
+		if p := services[0].Ports[0]; p.Connections != 81 || p.In == 0 || p.Out == 0 || total != 81 || active == 0 {
+			return fmt.Errorf("counted %+v, and at the endpoints %d connections, %d of them live", p, total, active)
+		}
+		return nil
+	})
+}
+
+// examine runs vipctl doctor beside the daemon, wants these findings and no problem, and looks whether it left anything.
+func (g *gateway) examine(findings ...string) {
+	g.t.Helper()
+	before := g.rules()
+	out := g.Host().Exec(g.vipctl, "doctor", "--config", g.file)
+	for _, f := range append(findings, "10.96.0.10 is held on ", "0 problems") {
+		if !strings.Contains(out, f) {
+			g.t.Errorf("doctor does not say %q:\n%s", f, out)
+		}
+	}
+	if after := g.rules(); !sameRules(before, after) {
+		g.t.Errorf("doctor changed the rules from\n%s\nto\n%s", before, after)
+	}
+}
+
+// cleanup runs vipctl cleanup, and looks for what is left.
+func (g *gateway) cleanup(before string) {
+	g.t.Helper()
+	out := g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
+	if !strings.Contains(out, "iptables mode") || !strings.Contains(out, "10.96.0.10") || !strings.Contains(out, "net.ipv4.ip_forward") {
+		g.t.Errorf("cleanup says:\n%s", out)
+	}
+	if after := g.rules(); strings.Contains(after, "VIPD") || !strings.Contains(after, "203.0.113.0/24") || !sameRules(before, after) {
+		g.t.Errorf("the rules were\n%s\nand are\n%s", before, after)
+	}
+	if sets := g.Host().Exec("ipset", "list", "-n"); strings.Contains(sets, "vipd-") {
+		g.t.Errorf("sets are left:\n%s", sets)
+	}
+	if addresses := g.Host().Exec("ip", "address"); strings.Contains(addresses, "10.96.0.10") {
+		g.t.Errorf("an address is left:\n%s", addresses)
+	}
+	if got := g.Host().ReadSysctl("net.ipv4.ip_forward"); got != "0" {
+		g.t.Errorf("net.ipv4.ip_forward is %s after the cleanup", got)
+	}
+}
+
+// sameRules compares rules; tables that are empty now were not there before.
+func sameRules(before, after string) bool {
+	only := func(text string) []string {
+		return slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return !strings.Contains(line, " -A ") })
+	}
+	return slices.Equal(only(before), only(after))
+}
+
+// TestModesTakeOver: a vipd in another mode takes the traffic over from what the one before left, and then removes that.
+func TestModesTakeOver(t *testing.T) {
+	g := newGateway(t)
+	for _, mode := range []string{"iptables", "userspace", "iptables"} {
+		g.write(settings(mode, "auto"), 0, 1)
+		g.start()
+		wait.For(t, 20*time.Second, "what another mode left to go", func() bool {
+			rules := g.rules()
+			return strings.Contains(rules, "VIPD-SERVICES") == (mode == "iptables") && strings.Contains(rules, "VIPD-US") == (mode == "userspace")
+		})
+		if got := g.servers(g.client); !slices.Equal(got, []string{"s1", "s2"}) {
+			t.Errorf("in %s mode %v answer", mode, got)
+		}
+		if mode == "userspace" {
+			g.examine("userspace mode is in use (redirect)", "iptables mode works here")
+		}
+		g.stop()
+	}
+	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
+	if left := g.rules(); strings.Contains(left, "VIPD") {
+		t.Errorf("left:\n%s", left)
+	}
+}
