@@ -25,7 +25,7 @@
 //	filter INPUT                ours: known, translated or vipd-served -> accepted; vipd-rejected -> refused
 //	                            to one of the networks that cover vipd-held, new, to an address in it: ICMP and vipd-served
 //	                               pass, all else is refused
-//	filter OUTPUT               ours, new: vipd-rejected -> refused
+//	filter OUTPUT               ours, new, leaving the host: vipd-rejected -> refused
 //	nat POSTROUTING             ours, not vipd-never: marked, or from its own destination -> masqueraded
 //
 // Entries of the sets that mangle looks at, and vipd-held, are there before the frontend is applied and until no applied
