@@ -32,16 +32,19 @@ func (c *cover) want(a netip.Addr, by int) {
 	}
 }
 
-// follow makes the networks contain all that was added, and reports whether they are others now.
-func (c *cover) follow(others func(yield func(netip.Addr) bool)) bool {
-	outside := slices.ContainsFunc(c.fresh, func(a netip.Addr) bool { return c.count[a] > 0 && !c.contains(a) })
+// exceeded reports whether addresses were added since it was asked last that the networks do not contain.
+func (c *cover) exceeded() bool {
+	outside := false
+	for _, a := range c.fresh {
+		outside = outside || c.count[a] > 0 && !c.contains(a)
+	}
 	c.fresh = c.fresh[:0]
-	return outside && c.shrink(others)
+	return outside
 }
 
-// shrink makes the networks contain what is wanted, and others, and as little else as possible. It reports whether they
-// are others now.
-func (c *cover) shrink(others func(yield func(netip.Addr) bool)) bool {
+// fit makes the networks contain what is wanted, and others, and as little else as possible. It reports whether they are
+// others now.
+func (c *cover) fit(others func(yield func(netip.Addr) bool)) bool {
 	addrs := slices.AppendSeq(slices.Collect(maps.Keys(c.count)), others)
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	old := c.prefixes
@@ -50,7 +53,12 @@ func (c *cover) shrink(others func(yield func(netip.Addr) bool)) bool {
 }
 
 func (c *cover) contains(a netip.Addr) bool {
-	return slices.ContainsFunc(c.prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+	for _, p := range c.prefixes {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
 }
 
 // covering returns at most maxCover networks that contain all of the addresses, which are sorted and of one family. It

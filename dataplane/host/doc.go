@@ -10,22 +10,39 @@
 // which arrivals are announced. A local route beside the address names the node's own address as the source of the
 // host's connections to the VIP: an endpoint may hold the same VIP, and would answer to itself otherwise.
 //
-// Guard. A constant handful of rules in chains of our own, over ipsets whose entries follow the frontends:
+// Guard. A constant handful of rules in chains of our own, over ipsets whose entries follow the frontends. A packet meets
+// them in this order; those for no VIP pay for the comparisons with a few networks, and for a look at the mark of their
+// connection:
 //
-//	filter INPUT, new, to vipd-held                      -> VIPD-GUARD    ICMP and vipd-served pass, all else is refused
-//	filter INPUT, FORWARD, OUTPUT, new, to vipd-rejected -> VIPD-REJECT   refused
-//	mangle PREROUTING, new, to vipd-restricted           -> VIPD-SOURCES  lo and vipd-allowed pass, all else is dropped
-//	mangle PREROUTING, OUTPUT, new, to vipd-silent       -> VIPD-SILENT   dropped
+//	mangle PREROUTING, OUTPUT   to one of the networks that cover all frontends' addresses, opening a connection:
+//	    vipd-frontends          -> the connection is marked as ours
+//	    vipd-special            -> vipd-restricted and not vipd-allowed, nor from the host itself: dropped
+//	                               vipd-silent: dropped; vipd-masquerade: the packet is marked; vipd-never: the connection too
+//	                               the connection is marked as ours
+//	nat PREROUTING, OUTPUT      the mode's own: DNAT or REDIRECT
+//	filter FORWARD              ours: known -> accepted; translated -> marked if it leaves where it came in, accepted;
+//	                               vipd-rejected -> refused
+//	filter INPUT                ours: known, translated or vipd-served -> accepted; vipd-rejected -> refused
+//	                            to one of the networks that cover vipd-held, new, to an address in it: ICMP and vipd-served
+//	                               pass, all else is refused
+//	filter OUTPUT               ours, new, leaving the host: vipd-rejected -> refused
+//	nat POSTROUTING             ours, not vipd-never: marked, or from its own destination -> masqueraded
 //
-// An address is added when the guard stands, and the guard goes after the last address: no port of the host's own is ever
-// open on a VIP. Where iptables is busy addresses wait; where there is none, that is a problem, and they do not.
+// Entries of the sets that mangle looks at, and vipd-held, are there before the frontend is applied and until no applied
+// one needs them; what opens or refuses a port follows what is both wanted and applied. An address is added when the
+// guard stands, and the guard goes after the last address: no port of the host's own is ever open on a VIP. Where
+// iptables is busy addresses wait; where there is none, that is a problem, and they do not.
 //
-// A further concern of all modes is one more entry in parts: its sets, what each frontend puts into them, its rules.
+// Rules are replaced in one transaction a part, so that nothing is open in between. Whether they are still there is seen
+// by how often the kernel says that each chain is used, whether entries are, by the sets' headers.
+//
+// A further concern of all modes is a set in setDefs, its rules in parts, and in losses what is lost without it.
 //
 // Ledger. Before each first change a file in the run folder says what is about to be ours, so that after kill -9 the
 // next process, or Cleanup, knows what to remove and that all else belongs to others. An address that is added stays in
 // it until it is removed, with every device that it may be on. It holds for one boot.
 //
-// The package does not forward traffic, and knows nothing of modes. Where the host lacks privilege or a kernel
+// The package does not forward traffic, and knows of modes only whether theirs is forwarded by the kernel: those that
+// need it get ip_forward, masquerading and one-arm rules. Where the host lacks privilege or a kernel
 // feature it says so in Problems, and does the rest.
 package host

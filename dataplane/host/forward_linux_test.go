@@ -22,20 +22,24 @@ type router struct {
 	t                         *testing.T
 	backend                   xtables.Backend
 	client, server, near, far *lab.NS
+	// odd is behind an interface for which there can be no rule.
+	odd *lab.NS
 }
 
 func newRouter(t *testing.T, backend xtables.Backend) *router {
 	t.Helper()
 	l := lab.New(t)
-	r := &router{Lab: l, t: t, backend: backend, client: l.Add("client"), server: l.Add("server"), near: l.Add("near"), far: l.Add("far")}
+	r := &router{Lab: l, t: t, backend: backend, client: l.Add("client"), server: l.Add("server"), near: l.Add("near"), far: l.Add("far"), odd: l.Add("odd+")}
 	l.Link(l.Host(), r.client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
 	l.Link(l.Host(), r.server, "10.2.0.1/24", "10.2.0.2/24", "fd02::1/64", "fd02::2/64")
+	l.Link(l.Host(), r.odd, "10.4.0.1/24", "10.4.0.2/24", "fd04::1/64", "fd04::2/64")
 	lan := l.Bridge("lan")
 	lan.Join(l.Host(), "10.3.0.1/24", "fd03::1/64")
 	lan.Join(r.near, "10.3.0.2/24", "fd03::2/64")
 	lan.Join(r.far, "10.3.0.3/24", "fd03::3/64")
 	r.client.Default("10.1.0.1", "fd01::1")
 	r.server.Default("10.2.0.1", "fd02::1")
+	r.odd.Default("10.4.0.1", "fd04::1")
 	r.near.Default("10.3.0.1", "fd03::1")
 	r.far.Default("10.3.0.1", "fd03::1")
 	l.Host().Sysctl("net.ipv6.conf.all.forwarding", "1")
@@ -143,6 +147,8 @@ func TestSNAT(t *testing.T) {
 		place("10.96.0.10", r.server, "10.2.0.2")
 		place("10.96.0.11", r.far, "10.3.0.3")
 		place("10.1.0.1", r.client, "10.1.0.2") // a node port
+		place("10.96.0.12", r.odd, "10.4.0.2")
+		place("fd00:96::12", r.odd, "fd04::2")
 		place("fd00:96::10", r.server, "fd02::2")
 		place("fd00:96::11", r.far, "fd03::3")
 		place("fd01::1", r.client, "fd01::2")
@@ -161,6 +167,8 @@ func TestSNAT(t *testing.T) {
 			{r.server, "10.96.0.10", "10.2.0.1", "10.2.0.1", ""},       // hairpin: without SNAT it gets what is from itself
 			{r.near, "10.96.0.11", "10.3.0.1", "10.3.0.1", "10.3.0.2"}, // one-arm
 			{r.far, "10.96.0.11", "10.3.0.1", "10.3.0.1", ""},
+			{r.odd, "10.96.0.12", "10.4.0.1", "10.4.0.1", ""},
+			{r.odd, "fd00:96::12", "fd04::1", "fd04::1", ""},
 			{r.client, "10.96.0.11", "10.1.0.2", "10.3.0.1", "10.1.0.2"},
 			{r.Host(), "10.96.0.10", "10.2.0.1", "10.2.0.1", "10.2.0.1"},
 			{r.near, "10.1.0.1", "10.1.0.1", "10.1.0.1", "10.3.0.2"}, // a node port

@@ -47,8 +47,9 @@ type guard struct {
 	log   *slog.Logger
 
 	members []*members
-	// held is the set of addresses that vipd added.
-	held  *members
+	// Those of members that are asked for most; held are the addresses that vipd added.
+	frontends, special, held *members
+
 	parts []*part
 	// plan is what the rules are made for, and stale, that those in the kernel may be for another.
 	plan  plan
@@ -86,9 +87,8 @@ func (g *guard) compose(bit int, forward bool) *guard {
 			m.kept = func(e ipset.Entry) bool { return g.unknown[at(e)] > 0 }
 		}
 	}
-	special := g.set(specialSet)
-	g.set(frontendsSet).veto = func(e ipset.Entry) bool { return special.count[e] > 0 || special.have[e] && special.kept(e) }
-	g.held = g.set(heldSet)
+	g.frontends, g.special, g.held = g.set(frontendsSet), g.set(specialSet), g.set(heldSet)
+	g.frontends.veto = func(e ipset.Entry) bool { return g.special.count[e] > 0 || g.special.have[e] && g.special.kept(e) }
 	for _, def := range parts() {
 		g.parts = append(g.parts, &part{def: def})
 	}
@@ -152,7 +152,7 @@ func (g *guard) setForward(forward bool) bool {
 }
 
 // needed reports whether there is anything to guard.
-func (g *guard) needed() bool { return len(g.set(frontendsSet).count) > 0 || len(g.held.count) > 0 }
+func (g *guard) needed() bool { return len(g.frontends.count) > 0 || len(g.held.count) > 0 }
 
 // wants reports whether the guard has any use for the part.
 func (g *guard) wants(p *part) bool { return g.plan.forward || !p.def.forward }
@@ -318,13 +318,14 @@ func (g *guard) settle() error {
 
 // cover makes the rules' networks contain all that the sets hold or shall hold. They may shrink where all is compared.
 func (g *guard) cover(shrink bool) {
-	follow := (*cover).follow
-	if shrink {
-		follow = (*cover).shrink
+	changed := false
+	if g.vips.exceeded() || shrink {
+		changed = g.vips.fit(addresses(g.frontends, g.special))
 	}
-	vips := follow(g.vips, addresses(g.set(frontendsSet), g.set(specialSet)))
-	holds := follow(g.holds, addresses(g.held))
-	if vips || holds {
+	if g.holds.exceeded() || shrink {
+		changed = g.holds.fit(addresses(g.held)) || changed
+	}
+	if changed {
 		g.plan.vips, g.plan.held, g.stale = g.vips.prefixes, g.holds.prefixes, true
 	}
 }

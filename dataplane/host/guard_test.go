@@ -14,6 +14,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
 )
 
 // kernel is a strict stand-in for ipsets and rules of one family: it refuses what the kernel refuses, and fails when
@@ -27,6 +28,9 @@ type kernel struct {
 	// fail returns an error for some operations; nil: none fails.
 	fail func() error
 	ops  int
+	// refuse is what no rule or chain may contain; lacks is a kind of set that there is not; "": all is fine.
+	refuse string
+	lacks  ipset.Kind
 }
 
 func newKernel(t *testing.T) *kernel {
@@ -60,6 +64,9 @@ func (k *kernel) users(text string) (n int) {
 func (k *kernel) Create(set string, kind ipset.Kind, _ ipset.Family) error {
 	if err := k.op(); err != nil {
 		return err
+	}
+	if kind == k.lacks {
+		return ipset.ErrUnsupported
 	}
 	if old, ok := k.kinds[set]; ok && old != kind {
 		return ipset.ErrDifferent
@@ -134,6 +141,9 @@ func (k *kernel) Header(set string) (ipset.Header, error) {
 func (k *kernel) Restore(_ context.Context, input string) error {
 	if err := k.op(); err != nil {
 		return err
+	}
+	if k.refuse != "" && strings.Contains(input, k.refuse) {
+		return &xtables.OpError{Op: "iptables-restore", Text: "no " + k.refuse + " here", Err: errors.New("exit status 2")}
 	}
 	table := ""
 	var chains map[string][]string
@@ -558,6 +568,74 @@ func (h *history) checkRules() {
 	}
 	if !slices.Contains(h.k.chains["filter INPUT"], "-j FOREIGN") || h.k.sets["foreign"] == nil {
 		h.fatalf("what others have was touched")
+	}
+}
+
+// TestLacking takes away what kernels may lack: the rest is there, and what is lost is a problem where it matters.
+func TestLacking(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		// refuse is what rules contain that the kernel refuses.
+		refuse string
+		kind   ipset.Kind
+		// absent is in no rule then, present in some.
+		absent, present string
+		forward         bool
+		problems        []string
+	}{
+		{"nothing", "none", "", "none", "--random-fully", true, nil},
+		{"programs", "-m bpf", "", "-m bpf", "--random-fully", true, nil},
+		{"random ports", "--random-fully", "", "--random-fully", "-m bpf", true, nil},
+		{"both", "VIPD-TRIAL", "", "-m bpf", "-j MASQUERADE", true, nil},
+		{"networks in sets", "none", ipset.HashIPPortNet, "vipd-allowed4", "vipd-silent4", true, []string{"source_ranges are not enforced"}},
+		{"NAT", "MASQUERADE", "", "-j VIPD-MASQUERADE", "VIPD-FORWARD", true, []string{"node ports, snat"}},
+		{"marks of connections", "CONNMARK", "", "CONNMARK", "VIPD-HELD", false, []string{"source_ranges are not enforced", "are rejected"}},
+		{"refusing", "REJECT", "", "REJECT", "VIPD-ARRIVING", false, []string{"answer on every port", "may reach a program"}},
+		{"all, and forwarding", "VIPD-", "", "VIPD-", "", true, []string{
+			"answer on every port", "source_ranges are not enforced", "are rejected", "may reach a program", "not recognised", "policy of FORWARD", "node ports, snat"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := newKernel(t)
+			k.refuse, k.lacks = c.refuse, c.kind
+			g := guardOver(k, c.forward)
+			f := []*balancer.Frontend{
+				frontend("10.96.0.1:80", sources("10.0.0.0/8")), frontend("10.96.0.1:81", dropping),
+				frontend("10.96.0.1:82", func(f *balancer.Frontend) { f.Backends = nil }),
+			}
+			for _, f := range f {
+				g.want(f, 1, false)
+				g.want(f, 1, true)
+			}
+			g.hold(f[0].Addr, 1)
+			for range 2 {
+				if err := errors.Join(g.prepare(t.Context()), g.finish(t.Context())); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.absent != "none" && k.users(c.absent) != 0 || c.present != "" && k.users(c.present) == 0 {
+				t.Errorf("%d rules with %s, %d with %s:\n%q", k.users(c.absent), c.absent, k.users(c.present), c.present, k.chains)
+			}
+			var got []string
+			for _, p := range g.problems() {
+				got = append(got, p.Text)
+			}
+			if len(got) != len(c.problems) {
+				t.Fatalf("problems: got %q, want %q", got, c.problems)
+			}
+			for i := range got {
+				if !strings.Contains(got[i], c.problems[i]) {
+					t.Errorf("problem: got %q, want %q", got[i], c.problems[i])
+				}
+			}
+			if reason, err := g.intact(); reason != "" || err != nil {
+				t.Errorf("not intact: %q, %v", reason, err)
+			}
+			k.refuse, k.lacks = "", "" // a newer kernel
+			g.resync()
+			if err := errors.Join(g.prepare(t.Context()), g.finish(t.Context())); err != nil || len(g.problems()) != 0 {
+				t.Errorf("after all: %v, %v", err, g.problems())
+			}
+		})
 	}
 }
 

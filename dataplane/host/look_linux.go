@@ -160,8 +160,8 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 		h.announceAll()
 		h.publish()
 	}
-	if err := h.reconnect(ctx); err != nil {
-		return "", err
+	if reason := h.reconnect(ctx); reason != "" {
+		return reason, ctx.Err()
 	}
 	if time.Since(h.guardLooked) < guardInterval {
 		return "", nil
@@ -176,19 +176,21 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 }
 
 // reconnect has the guards follow the host's interfaces, which come and go all the time on some hosts: that is no drift.
-func (h *Host) reconnect(ctx context.Context) error {
+// A reason says what could not be done.
+func (h *Host) reconnect(ctx context.Context) (reason string) {
 	if !h.relinked {
-		return nil
+		return ""
 	}
+	h.relinked = false
 	names := h.view.interfaces()
 	for _, g := range h.guards {
 		g.connect(names)
 		if err := g.refresh(ctx); err != nil {
-			return err
+			h.relinked = true
+			reason = fmt.Sprintf("the host's interfaces are others now: %v", err)
 		}
 	}
-	h.relinked = false
-	return nil
+	return reason
 }
 
 // difference says what happened to an address.
