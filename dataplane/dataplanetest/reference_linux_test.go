@@ -364,8 +364,8 @@ func (r *reference) chooseLocked(e *front, client netip.AddrPort) (netip.AddrPor
 }
 
 func isHosts(a netip.Addr) bool {
-	local, err := isLocal(a)
-	return local && err == nil
+	local, err := localAddrs()
+	return local[a] && err == nil
 }
 
 // dial opens the way to a backend.
