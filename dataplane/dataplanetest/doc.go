@@ -11,6 +11,10 @@
 // servers must see that wherever snat allows; where it ends connections itself, they see the host's. Everything else has
 // one answer here for all. A dataplane that can't pass a case names it in Subject.Skip, with the reason.
 //
+// A Subject with a Host that keeps the guard is also damaged in the ways of Damages, killed within streams of changes,
+// and met by firewalls and rules of others, which have to stay byte for byte what they were: see Snapshot. At the end of
+// every case nothing of ours may be left in netfilter.
+//
 // The layouts, each with IPv4 and IPv6, TCP and UDP, and with clients on the host, forwarded by it, at node ports, and
 // among the servers themselves:
 //

@@ -36,12 +36,12 @@ func newPlainHost(t testing.TB) dataplane.Host {
 // Prepare adds the addresses that nobody holds.
 func (h *plainHost) Prepare(ctx context.Context, want balancer.Desired) error {
 	h.want = want.Addresses
+	local, err := localAddrs()
+	if err != nil {
+		return err
+	}
 	for vip := range want.Addresses.Keys() {
-		held, err := isLocal(vip)
-		if err != nil {
-			return err
-		}
-		if held {
+		if local[vip] {
 			continue
 		}
 		if err := netlink.AddrAdd(h.lo, whole(vip)); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -101,17 +101,19 @@ func (h *plainHost) Resync() {}
 // Problems are none.
 func (h *plainHost) Problems() []balancer.Problem { return nil }
 
-func isLocal(a netip.Addr) (bool, error) {
+// localAddrs are all that this host has.
+func localAddrs() (map[netip.Addr]bool, error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
-		return false, err
+		return nil, err
 	}
+	local := map[netip.Addr]bool{}
 	for _, held := range all {
-		if p, err := netip.ParsePrefix(held.String()); err == nil && p.Addr() == a {
-			return true, nil
+		if p, err := netip.ParsePrefix(held.String()); err == nil {
+			local[p.Addr()] = true
 		}
 	}
-	return false, nil
+	return local, nil
 }
 
 // whole is the address alone, /32 or /128, usable at once.

@@ -135,9 +135,7 @@ func likely(_ *Subject, got map[string]int, weights []int, n int) error {
 	for _, w := range want {
 		chi += w // got none
 	}
-	// The 1 - 1e-6 quantiles of chi-square for 1 and 2 degrees of freedom.
-	limit := map[int]float64{2: 23.9, 3: 27.6}[len(due(weights, n))]
-	if chi > limit {
+	if limit := chiLimit(len(due(weights, n)) - 1); chi > limit {
 		return fmt.Errorf("shares %v of %v: chi-square %.1f, want at most %.1f", got, due(weights, n), chi, limit)
 	}
 	return nil

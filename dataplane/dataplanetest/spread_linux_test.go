@@ -1,0 +1,24 @@
+package dataplanetest
+
+import (
+	"math"
+	"testing"
+)
+
+// TestChiLimit compares with the exact tail of chi-square, which is a short sum for an even number of degrees.
+func TestChiLimit(t *testing.T) {
+	for _, freedom := range []int{2, 6, 10, 100, 1000} {
+		half := chiLimit(freedom) / 2
+		tail := 0.0
+		for k := range freedom / 2 {
+			lg, _ := math.Lgamma(float64(k + 1))
+			tail += math.Exp(float64(k)*math.Log(half) - half - lg)
+		}
+		if tail < 2e-7 || tail > 1.5e-6 {
+			t.Errorf("%d degrees of freedom: %.1f is exceeded with probability %.2g, want about 1e-6", freedom, 2*half, tail)
+		}
+	}
+	if got := chiLimit(0); got != 0 {
+		t.Errorf("one endpoint alone: limit %v, want 0", got)
+	}
+}
