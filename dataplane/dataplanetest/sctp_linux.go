@@ -131,6 +131,7 @@ func (r *rig) openSCTP(from *lab.NS, key balancer.Key, port uint16) (string, err
 	}
 }
 
+// castagnoli is the table of SCTP's checksum (RFC 9260, appendix A); read only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // bytes writes the packet.

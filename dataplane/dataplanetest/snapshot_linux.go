@@ -15,6 +15,7 @@ type Snapshot struct {
 	Ours, Foreign []string
 }
 
+// The expressions are constants that the compiler can't make.
 var (
 	counters  = regexp.MustCompile(` ?\[\d+:\d+\] ?`)
 	ownPrefix = regexp.MustCompile(`\b(VIPD|vipd)-`)

@@ -221,7 +221,7 @@ func checkMarks(t *testing.T, r *router, server net.PacketConn) {
 	if !strings.Contains(seen, "       1 ") {
 		t.Errorf("no packet with both marks has passed:\n%s", seen)
 	}
-	const both = 0x1 | 0x4000
+	const both = 0x1 | 0x8000
 	for _, conn := range connectionMarks(t, "10.96.0.10") {
 		if conn&0x1 != 0 && conn != both {
 			t.Errorf("a connection's mark is %#x, want %#x", conn, both)

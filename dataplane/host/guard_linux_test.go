@@ -173,7 +173,7 @@ func TestDrift(t *testing.T) {
 			{iptables, "-w", "-t", "mangle", "-A", "VIPD-POLICY", "-j", "RETURN"},
 			{iptables, "-w", "-F", "FORWARD"},
 			{iptables, "-w", "-F", "VIPD-ONE-ARM"},
-			{iptables, "-w", "-D", "OUTPUT", "-m", "connmark", "--mark", "0x4000/0x4000", "-j", "VIPD-OUTPUT"},
+			{iptables, "-w", "-D", "OUTPUT", "-m", "connmark", "--mark", "0x8000/0x8000", "-j", "VIPD-OUTPUT"},
 			{iptables, "-w", "-t", "nat", "-F", "POSTROUTING"},
 			{iptables, "-w", "-t", "nat", "-F", "VIPD-MASQUERADE"},
 			{iptables, "-w", "-t", "nat", "-F"},

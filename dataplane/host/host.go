@@ -27,8 +27,8 @@ type Options struct {
 	// Forward: the mode forwards packets, so that it needs the kernel to, and replies to come back through this node.
 	// SetForward changes it.
 	Forward bool
-	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The same bit of connections'
-	// marks says that vipd knows them, and the next one, or the one before the last, that they keep their source.
+	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The next bit of connections'
+	// marks says that vipd knows them, and the one after that they keep their source; after 31 comes 0.
 	MasqueradeBit int
 	// Backend is the backend of iptables for the guard.
 	Backend xtables.Backend

@@ -27,18 +27,17 @@ type plan struct {
 type markBits struct {
 	// masquerade in a packet's mark: the connection that it opens gets the node's address for a source.
 	masquerade uint32
-	// ours in a connection's mark: it was opened to a frontend. It is the same bit as masquerade.
+	// ours in a connection's mark: it was opened to a frontend. It is another bit than masquerade, because others copy
+	// marks of connections to packets (CONNMARK --restore-mark).
 	ours uint32
 	// never in a connection's mark: its source is not changed, for whatever reason.
 	never uint32
 }
 
+// newMarkBits returns the bits from the one that is configured on; after the highest comes the lowest.
 func newMarkBits(bit int) markBits {
-	b := markBits{masquerade: 1 << bit, ours: 1 << bit, never: 1 << (bit + 1)}
-	if bit == 31 {
-		b.never = 1 << 30
-	}
-	return b
+	at := func(i int) uint32 { return 1 << ((bit + i) % 32) }
+	return markBits{masquerade: at(0), ours: at(1), never: at(2)}
 }
 
 // partDef is a piece of the guard in one table, that comes and goes by itself.

@@ -152,7 +152,7 @@ func TestRealMarks(t *testing.T) {
 			"-j MARK --set-xmark 0x8000/0x8000":                       true,
 			"-j MARK --set-mark 0x1/0xff":                             false,
 			"-j CONNMARK --restore-mark --nfmask 0xff --ctmask 0xff":  false,
-			"-m connmark --mark 0x4000/0x4000 -j MARK --or-mark 0x10": false,
+			"-m connmark --mark 0x8000/0x8000 -j MARK --or-mark 0x10": false,
 		} {
 			run(t, backend+" -t mangle -A PREROUTING "+rule)
 			if got := len(find(t, namespace(t), "others", "changes marks that vipd uses ("+backend)) > 0; got != changes {

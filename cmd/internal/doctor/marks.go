@@ -8,13 +8,12 @@ import (
 	"strings"
 )
 
-// foreignMarks finds rules of others that change the bits of marks that are vipd's: a bit that is copied from the
-// connection to the packet asks for the node's address as the source, and one that is overwritten is forgotten.
+// foreignMarks finds rules of others that change the bits of marks that are vipd's: what they overwrite is forgotten.
 func (v *visit) foreignMarks() []Finding {
 	bit := v.Config.IPTables.MasqueradeBit
-	ours := uint32(1)<<bit | uint32(1)<<(bit+1)
-	if bit == 31 {
-		ours = 1<<31 | 1<<30
+	ours := uint32(0)
+	for i := range 3 { // of packets, and of connections
+		ours |= 1 << ((bit + i) % 32)
 	}
 	var found []Finding
 	for _, b := range v.backends {
