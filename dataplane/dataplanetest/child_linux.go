@@ -61,11 +61,17 @@ func runChild(t *testing.T, s *Subject) {
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 		return // the parent has gone
 	}
+	gone := make(chan struct{})
 	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1) // the parent has gone, and the changes have no end
+		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent
+		close(gone)
 	}()
 	for h, i := e.history(), 1; ; i++ {
+		select {
+		case <-gone:
+			return
+		default:
+		}
 		h.next()
 		if revision := r.set(append(h.wanted(), e.Services...)...); i%4 == 0 {
 			if err := r.wait(revision); err != nil {

@@ -131,6 +131,7 @@ func (r *rig) openSCTP(from *lab.NS, key balancer.Key, port uint16) (string, err
 	}
 }
 
+// castagnoli is a table of constants that the package crc32 shares anyway.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // bytes writes the packet.

@@ -15,6 +15,7 @@ type Snapshot struct {
 	Ours, Foreign []string
 }
 
+// Patterns never change once they are compiled.
 var (
 	counters  = regexp.MustCompile(` ?\[\d+:\d+\] ?`)
 	ownPrefix = regexp.MustCompile(`\b(VIPD|vipd)-`)
