@@ -132,8 +132,13 @@ func (h *Host) hold(ctx context.Context) error {
 			fresh = h.putOff(fresh, family, err)
 		}
 	}
-	all = append(all, h.addAll(ctx, fresh))
-	for _, a := range todo[release] {
+	return errors.Join(append(all, h.beside(len(fresh), func() error { return h.move(ctx, fresh, todo[release]) }))...)
+}
+
+// move adds addresses and takes others away, with all that follows from it.
+func (h *Host) move(ctx context.Context, fresh, gone []netip.Addr) error {
+	all := []error{h.addAll(ctx, fresh)}
+	for _, a := range gone {
 		all = append(all, h.removeOurs(a))
 	}
 	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.ledger.save())

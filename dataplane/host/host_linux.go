@@ -86,6 +86,9 @@ type Host struct {
 	forward atomic.Bool
 	// relinked: devices may have changed since the guards heard of them.
 	relinked    bool
+	// busy gets what comes of the addresses that are being added while the mode writes its rules; nil: none are.
+	busy chan error
+
 	guardLooked time.Time
 	// arp and unforwarded are the problems with sysctls.
 	arp, unforwarded []balancer.Problem
@@ -181,6 +184,7 @@ func otherTools(family ipset.Family) func(context.Context, ruleKernel) []ruleKer
 
 // Close closes what New opened; what is held stays.
 func (h *Host) Close() error {
+	failed := h.await()
 	if h.sets != nil {
 		h.sets.Close()
 	}
@@ -188,7 +192,7 @@ func (h *Host) Close() error {
 		g.count.close()
 	}
 	h.nl.Close()
-	return h.events.close()
+	return errors.Join(failed, h.events.close())
 }
 
 // Refuse has the addresses that vipd holds refuse new connections, while what is established goes on: for the time in
@@ -214,8 +218,12 @@ func familyOf(a netip.Addr) int {
 	return 1
 }
 
-// Prepare makes restrictions and addresses of what is wanted.
+// Prepare makes restrictions and addresses of what is wanted. Where the mode forwards, many addresses may still be on
+// their way when it returns; Finish waits for them.
 func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
+	if err := h.await(); err != nil {
+		return err
+	}
 	if err := h.look(); err != nil {
 		return err
 	}
@@ -243,13 +251,14 @@ func (h *Host) weigh(c snap.Change[*balancer.Frontend], applied bool) {
 
 // Finish opens what was applied, and removes the addresses that nothing needs.
 func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
+	all := []error{h.await()}
 	for _, c := range snap.Diff(h.applied, applied) {
 		h.weigh(c, true)
 		h.count(c.Old, -1)
 		h.count(c.New, 1)
 	}
 	h.applied = applied
-	all := []error{h.removeUnneeded(ctx)}
+	all = append(all, h.removeUnneeded(ctx))
 	for _, g := range h.guards {
 		all = append(all, g.finish(ctx))
 	}

@@ -1,0 +1,45 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// TestManyAddresses has many VIPs come and go while the mode writes its rules: Finish has them all, and so has the next
+// Prepare where Finish was never called.
+func TestManyAddresses(t *testing.T) {
+	lab.Require(t)
+	lab.New(t)
+	o := DefaultOptions()
+	o.Interface, o.Forward = "lo", true
+	h := newHost(t, o)
+	var frontends []*balancer.Frontend
+	for i := range 2 * many {
+		vip := fmt.Sprintf("10.96.%d.%d", i/100, i%100)
+		frontends = append(frontends, frontend(vip+":80"))
+	}
+	own := len(onDevice(t, "lo"))
+	holds := func(n int) {
+		t.Helper()
+		if got := len(onDevice(t, "lo")) - own; got != n {
+			t.Errorf("%d VIPs are held, want %d", got, n)
+		}
+	}
+	must(t, h.Prepare(context.Background(), desired(frontends...)))
+	if h.busy == nil {
+		t.Error("Prepare has waited for all addresses")
+	}
+	must(t, h.Finish(context.Background(), desired(frontends...).Frontends))
+	holds(2 * many)
+	must(t, h.Release(context.Background()))
+	holds(0)
+	must(t, h.Prepare(context.Background(), desired(frontends...)))
+	must(t, h.Prepare(context.Background(), desired(frontends[:1]...)))
+	must(t, h.Finish(context.Background(), desired(frontends[:1]...).Frontends))
+	holds(1)
+	must(t, h.Release(context.Background()))
+}
