@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"os"
 	"strings"
@@ -17,7 +18,7 @@ import (
 func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, error) {
 	wanted := d.flows.frontends()
 	var all []dataplane.Connection
-	err := d.flows.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
+	err := d.traffic.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
 		if f := wanted[flow.Frontend()]; f != nil && flow.Status.Has(conntrack.DstNAT) {
 			all = append(all, dataplane.Connection{
 				Frontend: f.Key, Service: f.Service, Client: flow.Client(), Backend: flow.Backend(),
@@ -49,6 +50,8 @@ type volume struct{ in, out uint64 }
 // told when it ends.
 type traffic struct {
 	flows *flows
+	// conn is its own: a list of all flows takes time, for which a change must not wait.
+	conn *conntrack.Conn
 	// ends is nil where conntrack does not count bytes.
 	ends    *conntrack.Ends
 	stop    context.CancelFunc
@@ -63,8 +66,8 @@ type traffic struct {
 }
 
 // newTraffic subscribes to the ends of flows where net.netfilter.nf_conntrack_acct is on.
-func newTraffic(fl *flows) (*traffic, error) {
-	t := &traffic{flows: fl, ended: map[portKey]volume{}, shown: map[portKey]volume{}}
+func newTraffic(fl *flows, conn *conntrack.Conn) (*traffic, error) {
+	t := &traffic{flows: fl, conn: conn, ended: map[portKey]volume{}, shown: map[portKey]volume{}}
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_acct")
 	if err != nil || strings.TrimSpace(string(text)) != "1" {
 		return t, nil
@@ -123,7 +126,7 @@ func (t *traffic) look(ctx context.Context) error {
 	}
 	active, live := map[countKey]uint64{}, map[portKey]volume{}
 	wanted := t.flows.frontends()
-	err := t.flows.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
+	err := t.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
 		f := wanted[flow.Frontend()]
 		if f == nil || !flow.Status.Has(conntrack.DstNAT) {
 			return nil
@@ -165,8 +168,9 @@ func (t *traffic) close() error {
 		t.stop()
 	}
 	t.running.Wait()
-	if t.ends == nil {
-		return nil
+	failed := t.conn.Close()
+	if t.ends != nil {
+		failed = errors.Join(failed, t.ends.Close())
 	}
-	return t.ends.Close()
+	return failed
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"vipd/balancer"
@@ -14,15 +15,14 @@ import (
 // counted is what is remembered of the kernel's counters. A rule counts the first packets of connections, and begins
 // anew when its chain is written: what it had is added to the totals before.
 type counted struct {
+	counting sync.Mutex // guards what follows; taken after the family's
 	// totals are the connections that rules counted which are not there any more.
 	totals map[countKey]uint64
 	// last is what each chain's rules were last seen at.
 	last map[string][]uint64
-	// reading paces the reading of the whole table.
-	reading struct {
-		next time.Time
-		live map[countKey]uint64
-	}
+	// shown is what was last said, and next when the table may be read again.
+	shown map[countKey]uint64
+	next  time.Time
 }
 
 // countKey is one backend of a service's port.
@@ -32,7 +32,7 @@ type countKey struct {
 	backend netip.AddrPort
 }
 
-// chainOwner is the frontend that a chain's counts are of.
+// chainOwners says of which frontend each chain's counts are.
 func (y *family) chainOwners() map[string]*front {
 	owners := make(map[string]*front, len(y.chains))
 	for _, f := range y.fronts {
@@ -103,17 +103,20 @@ func packets(rules []xtables.Count) []uint64 {
 
 // endLocked adds what a chain has counted to the totals, because it is replaced or deleted.
 func (y *family) endLocked(f *front, name string, counts []uint64) {
-	targets := y.chains[name].targets
-	for i, n := range counts {
-		if i < len(targets) && targets[i].IsValid() {
-			y.totals[f.countKey(targets[i])] += n
-		}
-	}
+	y.counting.Lock()
+	defer y.counting.Unlock()
 	last := y.last[name]
 	delete(y.last, name)
-	for i, n := range last { // somebody else has emptied the chain since
-		if i < len(targets) && targets[i].IsValid() && (i >= len(counts) || counts[i] < n) {
-			y.totals[f.countKey(targets[i])] += n
+	for i, target := range y.chains[name].targets {
+		var n uint64
+		if i < len(counts) {
+			n = counts[i]
+		}
+		if i < len(last) && n < last[i] { // somebody else has emptied the chain since
+			n += last[i]
+		}
+		if n > 0 && target.IsValid() {
+			y.totals[f.countKey(target)] += n
 		}
 	}
 }
@@ -129,31 +132,38 @@ const (
 	readShare = 20
 )
 
-// counts returns all counts so far. The result is not changed any more.
+// counts returns all counts so far, or, while the table is written or was read just now, those of the last reading. The
+// result is not changed any more.
 func (y *family) counts(ctx context.Context) map[countKey]uint64 {
-	y.mu.Lock()
-	defer y.mu.Unlock()
+	y.counting.Lock()
+	shown, next := y.shown, y.next
+	y.counting.Unlock()
 	started := time.Now()
-	if y.reading.live == nil || started.After(y.reading.next) {
-		if live, ok := y.liveLocked(ctx); ok {
-			y.reading.live = live
-		}
-		y.reading.next = time.Now().Add(max(readEvery, readShare*time.Since(started)))
+	if shown != nil && started.Before(next) || !y.mu.TryLock() {
+		return shown
 	}
-	return y.reading.live
+	epoch := y.epoch
+	y.mu.Unlock()
+	counts, err := y.tool.FullCounts(ctx, table, frontPrefix)
+	if err != nil || !y.mu.TryLock() {
+		return shown
+	}
+	defer y.mu.Unlock()
+	y.counting.Lock()
+	defer y.counting.Unlock()
+	y.shown = y.sumLocked(counts, epoch)
+	y.next = time.Now().Add(max(readEvery, readShare*time.Since(started)))
+	return y.shown
 }
 
-// liveLocked reads the table, and adds the totals.
-func (y *family) liveLocked(ctx context.Context) (map[countKey]uint64, bool) {
-	counts, err := y.tool.FullCounts(ctx, table, frontPrefix)
-	if err != nil {
-		return nil, false
-	}
+// sumLocked adds a reading to the totals. Chains that were written after the epoch in which it began are left out: what
+// they had is among the totals.
+func (y *family) sumLocked(counts map[string][]xtables.Count, epoch uint64) map[countKey]uint64 {
 	owners := y.chainOwners()
-	all := make(map[countKey]uint64, len(y.totals))
+	all := make(map[countKey]uint64, len(y.shown))
 	for name, c := range y.chains {
 		f := owners[name]
-		if f == nil {
+		if f == nil || c.epoch > epoch {
 			continue
 		}
 		now, before := packets(counts[name]), y.last[name]
@@ -173,7 +183,7 @@ func (y *family) liveLocked(ctx context.Context) (map[countKey]uint64, bool) {
 	for k, n := range y.totals {
 		all[k] += n
 	}
-	return all, true
+	return all
 }
 
 // Counters implements dataplane.Counters: the connections that were given to each backend and those that are live, and,

@@ -18,7 +18,7 @@ import (
 func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.BackendCount, all dataplane.FrontendCount) {
 	r.Helper()
 	for _, y := range r.d.families {
-		y.reading.live = nil
+		y.shown = nil
 	}
 	r.d.traffic.next = r.d.traffic.next.AddDate(-1, 0, 0)
 	byBackend = map[netip.AddrPort]dataplane.BackendCount{}

@@ -40,6 +40,8 @@ type family struct {
 	orphans []string
 	// looked: other backends were looked into.
 	looked bool
+	// epoch counts the writes.
+	epoch uint64
 	// slots is how many sticky sets exist.
 	slots int
 	look  look
@@ -51,6 +53,8 @@ type chainState struct {
 	// text is a hash of the rules; 0: unknown, but what the mark says.
 	text  uint64
 	rules int
+	// epoch is when it was written.
+	epoch uint64
 	// targets are the backends that the rules lead to, in their order; the zero value for other rules. Only frontends'
 	// chains and those below them have any.
 	targets []netip.AddrPort

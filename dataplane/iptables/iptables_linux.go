@@ -44,14 +44,9 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 		return nil, err
 	}
 	d.sets = sets
-	tracked, err := conntrack.Open()
-	if err != nil {
+	if err := d.openTracking(); err != nil {
 		sets.Close()
 		return nil, err
-	}
-	d.flows = newFlows(tracked, o.Log)
-	if d.traffic, err = newTraffic(d.flows); err != nil {
-		o.Log.Warn("bytes are not counted", "err", err)
 	}
 	var reasons []error
 	for _, name := range xtables.Families() {
@@ -73,6 +68,23 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 		o.Log.Warn("one family is not served", "err", err)
 	}
 	return d, nil
+}
+
+// openTracking opens what looks at conntrack.
+func (d *Dataplane) openTracking() error {
+	own, err := conntrack.Open()
+	if err != nil {
+		return err
+	}
+	other, err := conntrack.Open()
+	if err != nil {
+		return errors.Join(err, own.Close())
+	}
+	d.flows = newFlows(own, d.log)
+	if d.traffic, err = newTraffic(d.flows, other); err != nil {
+		d.log.Warn("bytes are not counted", "err", err)
+	}
+	return nil
 }
 
 // trialSet is the name of the set that is created and destroyed to prove that sets can be had.

@@ -176,6 +176,7 @@ func (y *family) nodesLocked() []string {
 
 // noteLocked takes in that the first done groups of p are in the kernel.
 func (y *family) noteLocked(p *plan, done int) {
+	y.epoch++
 	for i, g := range p.groups[:done] {
 		f := y.fronts[p.owners[i]]
 		end := func(name string) {
@@ -185,7 +186,9 @@ func (y *family) noteLocked(p *plan, done int) {
 		}
 		for _, c := range g.Write {
 			end(c.Name)
-			y.chains[c.Name] = y.state(c)
+			next := y.state(c)
+			next.epoch = y.epoch
+			y.chains[c.Name] = next
 		}
 		for _, name := range g.Delete {
 			end(name)
