@@ -95,6 +95,6 @@ func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend)
 		}
 	}
 	o := modes.HostOptions(conf)
-	o.Forward = true
+	o.Forward, o.Marked = mode.Forwards, mode.Marks
 	return host.Render(o, frontends, names) + text, nil
 }

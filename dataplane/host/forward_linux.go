@@ -8,15 +8,19 @@ import (
 	"vipd/balancer"
 )
 
-// SetForward says whether the mode in use forwards packets; the next Prepare obeys. It may be called by any goroutine.
-func (h *Host) SetForward(forward bool) { h.forward.Store(forward) }
+// SetMode says what the mode in use does, as Options.Forward and Options.Marked; the next Prepare obeys. It may be called
+// by any goroutine.
+func (h *Host) SetMode(forward, marked bool) {
+	h.forward.Store(forward)
+	h.marked.Store(marked)
+}
 
 // obey gives the guards what they depend on besides frontends: whether packets are forwarded, and between which
 // interfaces.
 func (h *Host) obey() {
-	forward := h.forward.Load()
+	forward, marked := h.forward.Load(), h.marked.Load()
 	for _, g := range h.guards {
-		if g.setForward(forward) {
+		if g.setMode(forward, marked) {
 			h.relinked = true
 		}
 	}

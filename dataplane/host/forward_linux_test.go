@@ -277,7 +277,7 @@ func TestForwarding(t *testing.T) {
 	if out := l.Host().Exec("iptables-nft-save"); strings.Contains(out, "MASQUERADE") {
 		t.Fatalf("it masquerades for a mode that does not forward:\n%s", out)
 	}
-	h.SetForward(true)
+	h.SetMode(true, false)
 	apply(t, h, both...)
 	checkSysctl(t, l, forward4, "1")
 	checkSysctl(t, l, forward6, "0")
@@ -293,7 +293,7 @@ func TestForwarding(t *testing.T) {
 	if p := h.Problems(); len(p) != 0 {
 		t.Fatalf("problems: %v", p)
 	}
-	h.SetForward(false)
+	h.SetMode(false, false)
 	apply(t, h, both...)
 	if out := l.Host().Exec("iptables-nft-save"); strings.Contains(out, "MASQUERADE") || strings.Contains(out, "-i client") {
 		t.Fatalf("it still masquerades:\n%s", out)

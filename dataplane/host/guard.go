@@ -54,8 +54,8 @@ type guard struct {
 	// plan is what the rules are made for, and stale, that those in the kernel may be for another.
 	plan  plan
 	stale bool
-	// vips cover the frontends' addresses, holds those that vipd added.
-	vips, holds *cover
+	// vips cover the frontends' addresses, specials those of special ones, holds those that vipd added.
+	vips, specials, holds *cover
 	// unknown counts applied frontends of which nothing is known but where they are.
 	unknown map[ipset.Entry]int
 
@@ -77,9 +77,9 @@ type part struct {
 }
 
 // compose makes the parts of a guard that has all else.
-func (g *guard) compose(bit int, forward bool) *guard {
-	g.plan = plan{family: g.family, bits: newMarkBits(bit), forward: forward, sources: true}
-	g.vips, g.holds, g.unknown = newCover(), newCover(), map[ipset.Entry]int{}
+func (g *guard) compose(o Options) *guard {
+	g.plan = plan{family: g.family, bits: newMarkBits(o.MasqueradeBit), forward: o.Forward, marked: o.Marked, sources: true}
+	g.vips, g.specials, g.holds, g.unknown = newCover(), newCover(), newCover(), map[ipset.Entry]int{}
 	for _, def := range setDefs() {
 		m := newMembers(def, g.sets, g.family)
 		g.members = append(g.members, m)
@@ -88,7 +88,9 @@ func (g *guard) compose(bit int, forward bool) *guard {
 		}
 	}
 	g.frontends, g.special, g.held = g.set(frontendsSet), g.set(specialSet), g.set(heldSet)
-	g.frontends.veto = func(e ipset.Entry) bool { return g.special.count[e] > 0 || g.special.have[e] && g.special.kept(e) }
+	g.frontends.veto = func(e ipset.Entry) bool {
+		return g.plan.marked || g.special.count[e] > 0 || g.special.have[e] && g.special.kept(e)
+	}
 	for _, def := range parts() {
 		g.parts = append(g.parts, &part{def: def})
 	}
@@ -111,6 +113,9 @@ func (g *guard) want(f *balancer.Frontend, by int, applied bool) {
 		g.unknown[place(f)] += by
 	}
 	g.vips.want(f.Addr, by)
+	if len(special(f)) > 0 {
+		g.specials.want(f.Addr, by)
+	}
 	for _, m := range g.members {
 		if m.def.entries == nil {
 			continue
@@ -141,13 +146,14 @@ func (g *guard) connect(names []string) {
 	}
 }
 
-// setForward says whether the mode forwards packets, and reports whether that is news.
-func (g *guard) setForward(forward bool) bool {
-	if g.plan.forward == forward {
+// setMode says what the mode does, as in Options, and reports whether that is news.
+func (g *guard) setMode(forward, marked bool) bool {
+	if g.plan.forward == forward && g.plan.marked == marked {
 		return false
 	}
-	g.plan.forward, g.stale = forward, true
+	g.plan.forward, g.plan.marked = forward, marked
 	g.found = nil // more has to be tried
+	g.forget()
 	return true
 }
 
@@ -155,7 +161,12 @@ func (g *guard) setForward(forward bool) bool {
 func (g *guard) needed() bool { return len(g.frontends.count) > 0 || len(g.held.count) > 0 }
 
 // wants reports whether the guard has any use for the part.
-func (g *guard) wants(p *part) bool { return g.plan.forward || !p.def.forward }
+func (g *guard) wants(p *part) bool {
+	if p.def.special && g.plan.marked && len(g.special.count) == 0 && len(g.special.have) == 0 {
+		return false
+	}
+	return g.plan.forward || !p.def.forward
+}
 
 // prepare puts in force what restricts, and closes what shall not be open any more.
 func (g *guard) prepare(ctx context.Context) error {
@@ -318,15 +329,19 @@ func (g *guard) settle() error {
 
 // cover makes the rules' networks contain all that the sets hold or shall hold. They may shrink where all is compared.
 func (g *guard) cover(shrink bool) {
+	vips, sets := g.vips, []*members{g.frontends, g.special}
+	if g.plan.marked {
+		vips, sets = g.specials, sets[1:]
+	}
 	changed := false
-	if g.vips.exceeded() || shrink {
-		changed = g.vips.fit(addresses(g.frontends, g.special))
+	if all, some := g.vips.exceeded(), g.specials.exceeded(); all && vips == g.vips || some && vips == g.specials || shrink {
+		changed = vips.fit(addresses(sets...))
 	}
 	if g.holds.exceeded() || shrink {
 		changed = g.holds.fit(addresses(g.held)) || changed
 	}
-	if changed {
-		g.plan.vips, g.plan.held, g.stale = g.vips.prefixes, g.holds.prefixes, true
+	if changed || shrink {
+		g.plan.vips, g.plan.held, g.stale = vips.prefixes, g.holds.prefixes, true
 	}
 }
 

@@ -246,7 +246,7 @@ func guardOver(k *kernel, forward bool) *guard {
 		tool:   func(context.Context) (ruleKernel, error) { return k, k.op() },
 		others: func(context.Context, ruleKernel) []ruleKernel { return nil },
 	}
-	return g.compose(14, forward)
+	return g.compose(Options{MasqueradeBit: 14, Forward: forward})
 }
 
 type entries = map[ipset.Entry]bool
@@ -379,7 +379,7 @@ func (h *history) round() {
 		h.damage()
 		h.g.resync()
 	case 2:
-		h.g.setForward(!h.g.plan.forward)
+		h.g.setMode(h.r.IntN(2) == 0, h.r.IntN(2) == 0)
 	case 3:
 		h.g.connect([][]string{{"eth0"}, {"eth0", "eth1"}}[h.r.IntN(2)])
 	}

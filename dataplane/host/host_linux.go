@@ -82,10 +82,10 @@ type Host struct {
 	// go.
 	arriving, shadowed map[netip.Addr]bool
 
-	// forward: the mode forwards packets.
-	forward atomic.Bool
+	// forward and marked are as in Options.
+	forward, marked atomic.Bool
 	// relinked: devices may have changed since the guards heard of them.
-	relinked    bool
+	relinked bool
 	// busy gets what comes of the addresses that are being added while the mode writes its rules; nil: none are.
 	busy chan error
 
@@ -135,13 +135,13 @@ func New(o Options) (*Host, error) {
 	if h.sets, noSets = ipset.Open(); noSets == nil {
 		kernel = h.sets
 	}
-	h.forward.Store(o.Forward)
+	h.SetMode(o.Forward, o.Marked)
 	for _, family := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
 		g := &guard{
 			family: family, sets: kernel, err: noSets, tool: h.tool(family), others: otherTools(family),
 			count: newCounter(family), log: h.log,
 		}
-		h.guards = append(h.guards, g.compose(o.MasqueradeBit, o.Forward))
+		h.guards = append(h.guards, g.compose(o))
 	}
 	for a := range h.ledger.Addresses {
 		h.added = h.added.Set(a, h.ledger.Addresses[a])

@@ -72,8 +72,8 @@ func (h *Host) Intact(context.Context) (string, error) { return "", nil }
 // Resync does nothing.
 func (h *Host) Resync() {}
 
-// SetForward does nothing.
-func (h *Host) SetForward(bool) {}
+// SetMode does nothing.
+func (h *Host) SetMode(bool, bool) {}
 
 // Problems says which VIPs are not local.
 func (h *Host) Problems() []balancer.Problem {

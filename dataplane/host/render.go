@@ -47,7 +47,7 @@ func Render(o Options, frontends []*balancer.Frontend, interfaces []string) stri
 
 // modelled is a guard of which nothing is in any kernel, and everything that it would put there is known.
 func modelled(o Options, family ipset.Family, frontends []*balancer.Frontend, interfaces []string) *guard {
-	g := (&guard{family: family}).compose(o.MasqueradeBit, o.Forward)
+	g := (&guard{family: family}).compose(o)
 	g.plan.hairpin, g.plan.randomFully = true, true
 	held := map[netip.Addr]bool{}
 	for _, f := range frontends {

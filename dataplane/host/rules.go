@@ -14,10 +14,12 @@ type plan struct {
 	bits   markBits
 	// forward: the mode forwards packets, so that they need more than to be let in.
 	forward bool
+	// marked: the mode marks the connections of frontends that ask for nothing else.
+	marked bool
 	// sources: the kernel has the sets for source ranges; hairpin, that it runs the program which finds packets to
 	// their own source; randomFully, that it chooses ports of masqueraded connections at random.
 	sources, hairpin, randomFully bool
-	// vips contain all frontends' addresses, held those that vipd added.
+	// vips contain the addresses of all frontends that are looked for, held those that vipd added.
 	vips, held []netip.Prefix
 	// interfaces are those that packets are forwarded between, by name.
 	interfaces []string
@@ -40,12 +42,21 @@ func newMarkBits(bit int) markBits {
 	return markBits{masquerade: at(0), ours: at(1), never: at(2)}
 }
 
+// mark is the rule that makes a connection ours.
+func (b markBits) mark() string { return "-j CONNMARK --set-xmark " + both(b.ours) }
+
+// Mark is the rule, without "-A" and a chain's name, by which a mode marks the connections to its frontends, where
+// Options.Marked says that it does.
+func Mark(o Options) string { return newMarkBits(o.MasqueradeBit).mark() }
+
 // partDef is a piece of the guard in one table, that comes and goes by itself.
 type partDef struct {
 	name  string
 	table string
 	// forward: it is of use only where the mode forwards.
 	forward bool
+	// special: where the mode marks connections, it is of use only to frontends that ask for more.
+	special bool
 	chains  func(*plan) []chain
 	jumps   func(*plan) []jump
 	// retired are chains of earlier versions in whose place this one stands.
@@ -75,7 +86,7 @@ func parts() []partDef {
 	return []partDef{
 		{name: "held addresses", table: "filter", chains: heldChains, jumps: heldJumps},
 		// Before every mode's own place: IPVS takes traffic before filter OUTPUT, NAT rewrites its destination.
-		{name: "marks", table: "mangle", chains: markChains, jumps: markJumps, retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
+		{name: "marks", table: "mangle", special: true, chains: markChains, jumps: markJumps, retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
 		{name: "verdicts", table: "filter", chains: verdictChains, jumps: verdictJumps, retired: []string{"VIPD-REJECT"}},
 		{name: "masquerade", table: "nat", forward: true, chains: masqueradeChains, jumps: masqueradeJumps, retired: []string{trialChain}},
 	}
@@ -104,7 +115,7 @@ func heldJumps(*plan) []jump { return []jump{{"INPUT", "-j VIPD-HELD"}} }
 
 // markChains recognise the packets that open connections to frontends, and mark them and their connections.
 func markChains(p *plan) []chain {
-	ours := "-j CONNMARK --set-xmark " + both(p.bits.ours)
+	ours := p.bits.mark()
 	special := []string{"-g VIPD-POLICY"}
 	if p.sources {
 		special = []string{
@@ -121,17 +132,23 @@ func markChains(p *plan) []chain {
 		)
 	}
 	sorted := func(then string) []string {
+		if p.marked {
+			return []string{p.in(specialSet, "dst,dst") + " -g " + then}
+		}
 		return []string{p.in(frontendsSet, "dst,dst") + " -g VIPD-OURS", p.in(specialSet, "dst,dst") + " -g " + then}
 	}
-	return []chain{
+	chains := []chain{
 		{"VIPD-PREROUTING", dispatch(p.vips, "VIPD-ARRIVING")},
 		{"VIPD-OUTPUT", dispatch(p.vips, "VIPD-LEAVING")},
 		{"VIPD-ARRIVING", sorted("VIPD-SPECIAL")},
 		{"VIPD-LEAVING", sorted("VIPD-POLICY")},
 		{"VIPD-SPECIAL", special},
 		{"VIPD-POLICY", append(policy, ours)},
-		{"VIPD-OURS", []string{ours}},
 	}
+	if !p.marked {
+		chains = append(chains, chain{"VIPD-OURS", []string{ours}})
+	}
+	return chains
 }
 
 func markJumps(*plan) []jump {

@@ -13,6 +13,9 @@ type Options struct {
 	Log *slog.Logger
 	// Backend is the backend of iptables; auto follows the host.
 	Backend TablesBackend
+	// Mark is the rule, without "-A" and a chain's name, that marks the connections to frontends, for whoever has to
+	// know them later on their way (host.Mark); "": they are not marked.
+	Mark string
 }
 
 // TablesBackend is a variant of iptables: auto (what the host's other rules use), nft or legacy.

@@ -48,7 +48,7 @@ func random(n int) []int {
 // chainsOf renders f, and checks that chains come before those that lead to them.
 func chainsOf(t *testing.T, f *balancer.Frontend) map[string][]string {
 	t.Helper()
-	made := render(f, nil)
+	made := render(f, nil, "")
 	chains := map[string][]string{}
 	for _, c := range append(made.below, made.front) {
 		for _, rule := range c.Rules {
@@ -84,7 +84,7 @@ func chance(chains map[string][]string, chain string, p float64, got map[string]
 		} else if to := after(rule, "--to-destination "); to != "" {
 			got[to] += take
 		} else {
-			continue // the mark
+			continue // the note
 		}
 		p -= take
 	}

@@ -22,7 +22,7 @@ func TestConformance(t *testing.T) {
 				Backend: string(backend),
 				Keeps:   true,
 				New: func(t testing.TB) dataplane.Dataplane {
-					d, err := New(context.Background(), Options{Log: slog.New(slog.DiscardHandler), Backend: backend})
+					d, err := New(context.Background(), Options{Log: slog.New(slog.DiscardHandler), Backend: backend, Mark: host.Mark(options(backend))})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 // options are those of the host as vipd keeps it in this mode.
 func options(backend xtables.Backend) host.Options {
 	o := host.DefaultOptions()
-	o.Backend, o.Forward = backend, true
+	o.Backend, o.Forward, o.Marked = backend, true, true
 	return o
 }
 

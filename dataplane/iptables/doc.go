@@ -11,13 +11,14 @@
 // (render.go).
 //
 // A change writes only the chains that differ (plan_linux.go), those of one frontend in one transaction. The last rule
-// of a frontend's chain is a mark that no packet reaches while there are backends: its comment says what the chain was
-// made of, so that a restart and the full comparison find what is there without reading rules (mark.go,
+// of a frontend's chain is a note that no packet reaches while there are backends: its comment says what the chain was
+// made of, so that a restart and the full comparison find what is there without reading rules (note.go,
 // observe_linux.go). The cheap look each second asks the kernel whether anybody has changed the table at all.
 //
 // Backends that get no new connections have no rules: established connections live on in conntrack. Flows that
 // conntrack would go on leading to a backend that is gone are dropped (flows_linux.go).
 //
 // What this package does not do: addresses, source ranges, rejecting, masquerading and accepting are the guard's
-// (vipd/dataplane/host); it sets no marks and no sysctls.
+// (vipd/dataplane/host); it sets no sysctls, and of marks only
+// the one that it is told to, by which the guard knows connections.
 package iptables

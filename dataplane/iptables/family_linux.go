@@ -25,6 +25,8 @@ type family struct {
 	tool *xtables.Tool
 	sets *ipset.Conn
 	seed maphash.Seed
+	// mark is Options.Mark.
+	mark string
 
 	mu sync.Mutex // guards what follows: counting reads it from other goroutines
 	// fronts are the frontends that are there.
@@ -50,7 +52,7 @@ type family struct {
 
 // chainState is what is known of a chain in the kernel.
 type chainState struct {
-	// text is a hash of the rules; 0: unknown, but what the mark says.
+	// text is a hash of the rules; 0: unknown, but what the note says.
 	text  uint64
 	rules int
 	// epoch is when it was written.
@@ -77,8 +79,8 @@ type front struct {
 	used  int
 }
 
-func newFamily(name xtables.Family, tool *xtables.Tool, sets *ipset.Conn) *family {
-	y := &family{name: name, tool: tool, sets: sets, seed: maphash.MakeSeed()}
+func newFamily(name xtables.Family, tool *xtables.Tool, sets *ipset.Conn, mark string) *family {
+	y := &family{name: name, tool: tool, sets: sets, mark: mark, seed: maphash.MakeSeed()}
 	y.totals, y.last = map[countKey]uint64{}, map[string][]uint64{}
 	y.forget()
 	return y

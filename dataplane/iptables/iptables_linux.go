@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 // Dataplane carries frontends out by rules of the nat table. See the package's documentation.
 type Dataplane struct {
 	log      *slog.Logger
+	mark     string
 	caps     balancer.Capabilities
 	sets     *ipset.Conn
 	flows    *flows
@@ -38,7 +40,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Dataplane{log: o.Log, caps: Capabilities(), families: map[xtables.Family]*family{}, missing: map[xtables.Family]error{}}
+	d := &Dataplane{log: o.Log, mark: o.Mark, caps: Capabilities(), families: map[xtables.Family]*family{}, missing: map[xtables.Family]error{}}
 	sets, err := ipset.Open()
 	if err != nil {
 		return nil, err
@@ -52,14 +54,14 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	for _, name := range xtables.Families() {
 		tool, err := xtables.Find(ctx, name, o.Backend, o.Log)
 		if err == nil {
-			err = try(ctx, tool, sets, &d.caps)
+			err = try(ctx, tool, sets, &d.caps, o.Mark)
 		}
 		if err != nil {
 			d.missing[name] = fmt.Errorf("iptables mode can't serve %s here: %w", name, err)
 			reasons = append(reasons, d.missing[name])
 			continue
 		}
-		d.families[name] = newFamily(name, tool, sets)
+		d.families[name] = newFamily(name, tool, sets, o.Mark)
 	}
 	if len(d.families) == 0 {
 		return nil, errors.Join(append(reasons, d.Close(ctx, true))...)
@@ -96,7 +98,7 @@ func trialSet(is4 bool) string {
 }
 
 // try proves what rules need. What single schedulers and protocols need is taken out of caps where it is missing.
-func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities) (err error) {
+func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities, mark string) (err error) {
 	to := "198.51.100.1:9" // of the addresses for documentation (RFC 5737, RFC 3849)
 	if tool.Family() == xtables.IPv6 {
 		to = "[2001:db8::1]:9"
@@ -111,6 +113,7 @@ func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balanc
 		"-p udp "+inTurn("", 1, 3)+"-j DNAT --to-destination "+to,
 		"-m set --match-set "+set+" dst,dst,src -j RETURN",
 		"-j SET --add-set "+set+" dst,dst,src --exist --timeout 10",
+		cmp.Or(mark, "-j RETURN"),
 		keeper(tool.Family() == xtables.IPv4),
 	); err != nil {
 		return err
@@ -128,10 +131,12 @@ func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balanc
 func (d *Dataplane) Capabilities() balancer.Capabilities { return d.caps }
 
 // Digest covers what rules are made of.
-func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f) }
+func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f, d.mark) }
 
 // Render implements dataplane.Renderer.
-func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) { return Render(frontends) }
+func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) {
+	return Render(frontends, d.mark)
+}
 
 // Close leaves everything in place with keep, and otherwise removes it. Established connections end with their rules
 // only where nothing else on the host uses conntrack.

@@ -15,7 +15,7 @@ import (
 )
 
 // Observe reads back what of ours is in the nat table. The first time it removes what an earlier process left in another
-// backend. Frontends are known by their marks, and by how many rules they have.
+// backend. Frontends are known by their notes, and by how many rules they have.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}}
 	for _, name := range xtables.Families() {
@@ -117,15 +117,15 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 		if !isFront(chain) {
 			continue
 		}
-		m, ok := mark{}, false
+		n, ok := note{}, false
 		if len(rules) > 0 {
-			m, ok = readMark(rules[len(rules)-1])
+			n, ok = readNote(rules[len(rules)-1])
 		}
-		if !ok || frontChain(m.key) != chain || familyOf(m.key) != y.name {
+		if !ok || frontChain(n.key) != chain || familyOf(n.key) != y.name {
 			continue // nobody knows whose it was: it is an orphan
 		}
-		f := s.front(m, chain, last[m.key])
-		y.fronts[m.key], digests[m.key] = f, f.digest
+		f := s.front(n, chain, last[n.key])
+		y.fronts[n.key], digests[n.key] = f, f.digest
 		known[chain] = true
 		for _, name := range f.below {
 			known[name] = true
@@ -153,9 +153,9 @@ func (y *family) saved(chain string, rules []string) chainState {
 	return s
 }
 
-// front takes in a frontend by its mark.
-func (s *survey) front(m mark, chain string, last *front) *front {
-	f := &front{digest: m.digest, service: m.service, port: m.port, chain: chain, below: s.below[keyHash(m.key)]}
+// front takes in a frontend by its note.
+func (s *survey) front(n note, chain string, last *front) *front {
+	f := &front{digest: n.digest, service: n.service, port: n.port, chain: chain, below: s.below[keyHash(n.key)]}
 	count := len(s.rules[chain])
 	for _, name := range f.below {
 		rules := s.rules[name]
@@ -175,7 +175,7 @@ func (s *survey) front(m mark, chain string, last *front) *front {
 	if last != nil {
 		f.used = max(f.used, last.used)
 	}
-	if f.saved = s.text(f); count != m.rules || last != nil && last.saved != 0 && last.saved != f.saved {
+	if f.saved = s.text(f); count != n.rules || last != nil && last.saved != 0 && last.saved != f.saved {
 		f.digest, f.saved = 0, 0
 	}
 	return f

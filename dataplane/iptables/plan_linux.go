@@ -88,7 +88,7 @@ func (p *plan) add(owner balancer.Key, g xtables.Group) {
 
 // planFrontLocked plans the chains of one frontend: those that differ, in one transaction.
 func (y *family) planFrontLocked(p *plan, f *balancer.Frontend, was *front) {
-	next := &front{digest: digest(f), service: f.Service, port: f.Port}
+	next := &front{digest: digest(f, y.mark), service: f.Service, port: f.Port}
 	if was != nil && was.digest == next.digest && y.chains[was.chain].rules > 0 {
 		return
 	}
@@ -98,7 +98,7 @@ func (y *family) planFrontLocked(p *plan, f *balancer.Frontend, was *front) {
 		p.clear[f.Key] = fresh
 	}
 	p.slots = max(p.slots, used)
-	made := render(f, slots)
+	made := render(f, slots, y.mark)
 	next.chain = made.front.Name
 	var g xtables.Group
 	for _, c := range append(made.below, made.front) {

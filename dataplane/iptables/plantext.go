@@ -10,8 +10,8 @@ import (
 )
 
 // Render writes what frontends come to in an empty nat table, as input of iptables-restore and ip6tables-restore, with
-// the sets for affinity as input of ipset restore before them.
-func Render(frontends []*balancer.Frontend) (string, error) {
+// the sets for affinity as input of ipset restore before them. mark is Options.Mark.
+func Render(frontends []*balancer.Frontend, mark string) (string, error) {
 	var b strings.Builder
 	for _, family := range xtables.Families() {
 		var own []*balancer.Frontend
@@ -21,13 +21,13 @@ func Render(frontends []*balancer.Frontend) (string, error) {
 			}
 		}
 		if len(own) > 0 {
-			renderFamily(&b, own)
+			renderFamily(&b, own, mark)
 		}
 	}
 	return b.String(), nil
 }
 
-func renderFamily(b *strings.Builder, frontends []*balancer.Frontend) {
+func renderFamily(b *strings.Builder, frontends []*balancer.Frontend, mark string) {
 	slices.SortFunc(frontends, func(f, g *balancer.Frontend) int { return f.Key.Compare(g.Key) })
 	is4 := frontends[0].Addr.Is4()
 	program, family := "ip6tables-restore", "inet6"
@@ -45,7 +45,7 @@ func renderFamily(b *strings.Builder, frontends []*balancer.Frontend) {
 		if f.AffinityTimeout > 0 {
 			sets = max(sets, len(slots))
 		}
-		made := render(f, slots)
+		made := render(f, slots, mark)
 		chains = append(append(chains, made.below...), made.front)
 		keys = append(keys, f.Key)
 	}

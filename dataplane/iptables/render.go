@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math"
 	"net/netip"
 	"strconv"
@@ -20,23 +21,27 @@ type form struct {
 
 // render makes the form of f. slots says which sticky set is whose; it is nil where f has no affinity.
 //
-// The frontend's chain ends in a rule that no packet reaches while there are backends: its comment tells what the chain
-// was made of.
-func render(f *balancer.Frontend, slots map[netip.AddrPort]int) form {
+// The frontend's chain begins with the rule mark, unless that is "". It ends in a rule that no packet reaches while there
+// are backends: its comment, the note, tells what the chain was made of.
+func render(f *balancer.Frontend, slots map[netip.AddrPort]int, mark string) form {
 	var made form
 	ways := waysOf(f)
-	var sticky []string
-	if f.AffinityTimeout > 0 {
-		sticky = made.stick(f, ways, slots)
+	var rules []string
+	if mark != "" {
+		rules = append(rules, mark)
 	}
-	rules, below := choose(f, ways)
+	if f.AffinityTimeout > 0 {
+		rules = append(rules, made.stick(f, ways, slots)...)
+	}
+	choices, below := choose(f, ways)
+	rules = append(rules, choices...)
 	made.below = append(made.below, below...)
-	count := 1 + len(sticky) + len(rules)
+	count := 1 + len(rules)
 	for _, c := range made.below {
 		count += len(c.Rules)
 	}
-	m := mark{key: f.Key, service: f.Service, port: f.Port, digest: digest(f), rules: count}
-	rules = append(append(sticky, rules...), m.rule())
+	n := note{key: f.Key, service: f.Service, port: f.Port, digest: digest(f, mark), rules: count}
+	rules = append(rules, n.rule())
 	made.front = xtables.Chain{Name: frontChain(f.Key), Rules: rules}
 	return made
 }
@@ -90,7 +95,7 @@ func stickySet(slot int, is4 bool) string {
 }
 
 // digest is Dataplane.Digest: it covers what render and the drains make of f.
-func digest(f *balancer.Frontend) dataplane.Digest {
+func digest(f *balancer.Frontend, mark string) dataplane.Digest {
 	// What the guard and other modes do of a frontend is no concern of these rules.
 	g := &balancer.Frontend{
 		Key: f.Key, Service: f.Service, Port: f.Port, Scheduler: f.Scheduler, AffinityTimeout: f.AffinityTimeout,
@@ -102,7 +107,9 @@ func digest(f *balancer.Frontend) dataplane.Digest {
 			g.Backends[i].State = b.State
 		}
 	}
-	return dataplane.DigestOf(g) + renderVersion
+	h := fnv.New64a()
+	_, _ = fmt.Fprint(h, renderVersion, mark) // a hash never fails
+	return max(1, dataplane.DigestOf(g)^dataplane.Digest(h.Sum64()))
 }
 
 // renderVersion changes with the form that frontends are given, so that a new version rewrites what an older one left.

@@ -13,12 +13,12 @@ import (
 // modes are what real packets meet.
 func modes() []mode {
 	guard, nft, legacy := host.DefaultOptions(), host.DefaultOptions(), host.DefaultOptions()
-	nft.Backend, nft.Forward = "nft", true
-	legacy.Backend, legacy.Forward = "legacy", true
+	nft.Backend, nft.Forward, nft.Marked = "nft", true, true
+	legacy.Backend, legacy.Forward, legacy.Marked = "legacy", true, true
 	return []mode{
 		{"userspace, redirect", guard, openRedirect},
-		{"iptables, nft", nft, openIPTables(iptables.Options{Backend: "nft"})},
-		{"iptables, legacy", legacy, openIPTables(iptables.Options{Backend: "legacy"})},
+		{"iptables, nft", nft, openIPTables(iptables.Options{Backend: "nft", Mark: host.Mark(nft)})},
+		{"iptables, legacy", legacy, openIPTables(iptables.Options{Backend: "legacy", Mark: host.Mark(legacy)})},
 	}
 }
 

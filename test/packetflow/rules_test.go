@@ -27,8 +27,8 @@ type rendering struct {
 func renderings() []rendering {
 	return []rendering{{"iptables", iptables.Capabilities(), func(frontends []*balancer.Frontend, interfaces []string) (string, error) {
 		o := host.DefaultOptions()
-		o.Forward = true
-		text, err := iptables.Render(frontends)
+		o.Forward, o.Marked = true, true
+		text, err := iptables.Render(frontends, host.Mark(o))
 		return host.Render(o, frontends, interfaces) + text, err
 	}}}
 }

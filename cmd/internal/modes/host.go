@@ -5,8 +5,8 @@ import (
 	"vipd/dataplane/host"
 )
 
-// HostOptions are the options of what all modes share: addresses, the guard and sysctls. Whether packets are forwarded
-// is the mode's, see Mode.Forwards.
+// HostOptions are the options of what all modes share: addresses, the guard and sysctls. What depends on the mode is
+// Mode.Forwards and Mode.Marks.
 func HostOptions(c config.Config) host.Options {
 	o := host.DefaultOptions()
 	o.Interface, o.Bind, o.StrictARP = c.Addresses.Interface, c.Addresses.Bind, c.Addresses.StrictARP

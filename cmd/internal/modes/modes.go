@@ -21,6 +21,8 @@ type Mode struct {
 	// Forwards: the kernel forwards packets from clients to endpoints, so that it has to be allowed to, and whatever
 	// filters forwarded packets concerns the mode.
 	Forwards bool
+	// Marks: the mode marks the connections to frontends itself (host.Mark).
+	Marks bool
 	// Capabilities is what the mode can honour where all that it can use is there; a dataplane in use may say less.
 	Capabilities func(c config.Config) balancer.Capabilities
 	// Render writes what the mode would program, in its native syntax.

@@ -9,9 +9,9 @@ import (
 	"vipd/dataplane"
 )
 
-// mark is what the last rule of a frontend's chain tells in its comment: of whom the chain is, the digest of what it was
+// note is what the last rule of a frontend's chain tells in its comment: of whom the chain is, the digest of what it was
 // made of, and how many rules it and the chains below it have. It finds drift without reading rules.
-type mark struct {
+type note struct {
 	key     balancer.Key
 	service balancer.Name
 	port    string
@@ -19,29 +19,29 @@ type mark struct {
 	rules   int
 }
 
-// rule is the rule that carries the mark.
-func (m mark) rule() string {
-	name := string(m.service)
-	if m.port != "" {
-		name += "/" + m.port
+// rule is the rule that carries the note.
+func (n note) rule() string {
+	name := string(n.service)
+	if n.port != "" {
+		name += "/" + n.port
 	}
-	return fmt.Sprintf(`-m comment --comment "vipd %s %s %016x %d" -j RETURN`, m.key, name, uint64(m.digest), m.rules)
+	return fmt.Sprintf(`-m comment --comment "vipd %s %s %016x %d" -j RETURN`, n.key, name, uint64(n.digest), n.rules)
 }
 
-// readMark reads what rule wrote.
-func readMark(rule string) (mark, bool) {
+// readNote reads what rule wrote.
+func readNote(rule string) (note, bool) {
 	text, ok := strings.CutPrefix(rule, `-m comment --comment "vipd `)
 	text, end := strings.CutSuffix(text, `" -j RETURN`)
 	words := strings.Fields(text)
 	if !ok || !end || len(words) != 4 {
-		return mark{}, false
+		return note{}, false
 	}
 	key, keyErr := balancer.ParseKey(words[0])
 	digest, digestErr := strconv.ParseUint(words[2], 16, 64)
 	rules, rulesErr := strconv.Atoi(words[3])
 	if keyErr != nil || digestErr != nil || rulesErr != nil {
-		return mark{}, false
+		return note{}, false
 	}
 	service, port, _ := strings.Cut(words[1], "/")
-	return mark{key, balancer.Name(service), port, dataplane.Digest(digest), rules}, true
+	return note{key, balancer.Name(service), port, dataplane.Digest(digest), rules}, true
 }
