@@ -72,8 +72,10 @@ type part struct {
 	// chains are those that the kernel has, and jumps what leads to them; nil: not compared yet.
 	chains []chain
 	jumps  []jump
-	// failed is why the part can't be had here; it is not tried again before the next resync.
-	failed error
+	// failed is why the part can't be had here; it is not tried again before the next resync. doubted: it was refused
+	// the last time.
+	failed  error
+	doubted bool
 }
 
 // compose makes the parts of a guard that has all else.
@@ -233,10 +235,17 @@ func (g *guard) establish(ctx context.Context) error {
 		return err
 	}
 	g.cover(!g.ready)
+	var all []error
 	for _, p := range g.parts {
 		if err := g.bring(ctx, tool, p); err != nil {
-			return err
+			all = append(all, err)
 		}
+		if len(all) > 0 && xtables.IsBusy(all[len(all)-1]) {
+			break // each of the others would wait for the lock
+		}
+	}
+	if len(all) > 0 {
+		return errors.Join(all...)
 	}
 	if !g.looked {
 		if err := g.removeOthers(ctx, tool); err != nil {

@@ -59,9 +59,15 @@ func (g *guard) bring(ctx context.Context, tool ruleKernel, p *part) error {
 	case g.stale:
 		err = g.rewrite(ctx, tool, p)
 	}
-	if ctx.Err() == nil && isRefused(err) {
-		p.failed, err = err, nil
+	switch {
+	case err == nil:
+		p.doubted = false
+	case ctx.Err() != nil || !isRefused(err):
+	case p.doubted:
+		p.failed, p.doubted, err = err, false, nil
 		p.chains, p.jumps = nil, nil
+	default: // it may be a matter of the moment: only who is refused twice is refused
+		p.doubted = true
 	}
 	if err != nil {
 		return fmt.Errorf("putting up the part %s: %w", p.def.name, err)
