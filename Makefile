@@ -43,10 +43,11 @@ test-kernel: needs ## only the packages whose tests need root and make real kern
 needs:
 	@test/needs
 
-bench: build ## every benchmark, and userspace mode beside HAProxy and nginx (minutes; on a quiet machine)
+bench: build ## every benchmark, userspace mode beside HAProxy and nginx, iptables mode beside kube-proxy's rules (minutes; on a quiet machine)
 	@test/needs bench
 	$(GO) test -run '^$$' -bench . -benchmem ./... | grep -v 'no test files'
 	$(GO) run -buildvcs=false ./test/bench -vipd bin/vipd
+	$(GO) run -buildvcs=false ./test/bench/kernel
 
 lint: ## gofmt, go vet, staticcheck, and the builds for other systems
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi

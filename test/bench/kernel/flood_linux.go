@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The parts of a frame: Ethernet, IPv4 and TCP headers without options.
+const (
+	ethernetSize = 14
+	ipSize       = 20
+	tcpSize      = 20
+	frameSize    = ethernetSize + ipSize + tcpSize
+)
+
+// flood sends first packets of connections into one link.
+type flood struct {
+	fd       int
+	frames   [][frameSize]byte
+	messages []unix.Mmsghdr
+	to       []netip.Addr
+	random   *rand.Rand
+	count    uint32 // packets so far: each has its own source
+}
+
+// burst is how many frames one system call sends.
+const burst = 64
+
+// newFlood opens a flood into x of packets to random ones of the addresses.
+func newFlood(x *box, to []netip.Addr) (*flood, error) {
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // protocol 0: it receives nothing
+	if err != nil {
+		return nil, fmt.Errorf("opening a packet socket: %w", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: x.link.Attrs().Index}); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("binding a packet socket to %s: %w", x.link.Attrs().Name, err)
+	}
+	f := &flood{fd: fd, frames: make([][frameSize]byte, burst), messages: make([]unix.Mmsghdr, burst), to: to,
+		random: rand.New(rand.NewPCG(1, uint64(len(to)))),
+		count:  rand.Uint32(), // what another flood into the same box has proved is remembered there for a while
+	}
+	vectors := make([]unix.Iovec, burst)
+	for i := range f.frames {
+		frame := &f.frames[i]
+		copy(frame[:], x.peer)
+		copy(frame[6:], x.link.Attrs().HardwareAddr)
+		copy(frame[12:], []byte{
+			8, 0, // IPv4
+			0x45, 0, 0, ipSize + tcpSize, 0, 0, 0x40, 0, 64, unix.IPPROTO_TCP, // to the checksum: don't fragment, TTL 64
+		})
+		tcp := frame[ethernetSize+ipSize:]
+		binary.BigEndian.PutUint16(tcp[2:], servicePort)
+		copy(tcp[12:], []byte{tcpSize / 4 << 4, 0x02, 0xff, 0xff}) // SYN, window
+		vectors[i].Base = &frame[0]
+		vectors[i].SetLen(frameSize)
+		f.messages[i].Hdr.Iov = &vectors[i]
+		f.messages[i].Hdr.SetIovlen(1)
+	}
+	return f, nil
+}
+
+func (f *flood) close() { _ = unix.Close(f.fd) }
+
+// send sends n packets, and returns the time that the system calls took.
+func (f *flood) send(n int) (took time.Duration, err error) {
+	for n > 0 {
+		part := min(n, burst)
+		for i := range part {
+			f.address(&f.frames[i])
+		}
+		// Raw: the runtime's bookkeeping about system calls would be in what is measured.
+		began := time.Now()
+		sent, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(f.fd), uintptr(unsafe.Pointer(&f.messages[0])), uintptr(part), 0, 0, 0)
+		took += time.Since(began)
+		if errno != 0 {
+			return took, fmt.Errorf("sending packets: %w", errno)
+		}
+		n -= int(sent)
+	}
+	return took, nil
+}
+
+// address gives a frame the next source and a random destination.
+func (f *flood) address(frame *[frameSize]byte) {
+	f.count++
+	ip, tcp := frame[ethernetSize:ethernetSize+ipSize], frame[ethernetSize+ipSize:]
+	// Odd, so that the addresses go through all of their network before one comes again.
+	binary.BigEndian.PutUint32(ip[12:], clientBase+f.count*0x9e3779b1&(1<<clientBits-1))
+	to := f.to[f.random.IntN(len(f.to))].As4()
+	copy(ip[16:], to[:])
+	binary.BigEndian.PutUint16(tcp, uint16(1024+f.count%60_000))
+	binary.BigEndian.PutUint16(ip[10:], 0)
+	binary.BigEndian.PutUint16(ip[10:], checksum(0, ip))
+	binary.BigEndian.PutUint16(tcp[16:], 0)
+	// The pseudo header: both addresses, protocol and length.
+	pseudo := sum(unix.IPPROTO_TCP+tcpSize, ip[12:20])
+	binary.BigEndian.PutUint16(tcp[16:], checksum(pseudo, tcp))
+}
+
+// checksum is that of RFC 1071.
+func checksum(start uint32, b []byte) uint16 {
+	s := sum(start, b)
+	s = s>>16 + s&0xffff
+	s += s >> 16
+	return ^uint16(s)
+}
+
+func sum(s uint32, b []byte) uint32 {
+	for i := 0; i < len(b); i += 2 {
+		s += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	return s
+}

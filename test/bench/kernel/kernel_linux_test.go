@@ -1,0 +1,314 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// userRole makes the test binary the program as a user starts it.
+const userRole = "user"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleVar) != "" {
+		main()
+		return
+	}
+	lab.Main(m)
+}
+
+// TestQuick measures everything at small sizes, and expects figures that are plausible: costs that have to grow do.
+func TestQuick(t *testing.T) {
+	for _, b := range backends() {
+		t.Run(string(b), func(t *testing.T) {
+			needs(t, b)
+			rows := plan(quickSizes())
+			values, err := run(t.Context(), b, rows, quickEffort(), t.Logf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := map[string]figure{}
+			for _, f := range figures(rows, b, values) {
+				all[f.Row] = f
+			}
+			for _, r := range rows {
+				f := all[r.name]
+				t.Logf("%s: %s", r.name, f.cell(r.what))
+				if f.Value <= 0 && r.what != idle || f.Low > f.Value || f.High < f.Value {
+					t.Errorf("%s: got %+v, want a median between its bounds", r.name, f)
+				}
+			}
+			more := func(one, than string, times float64) {
+				t.Helper()
+				if a, b := all[one].Value, all[than].Value; a < b*times {
+					t.Errorf("%s costs %.2f, %s %.2f: want at least %.2f times as much", one, a, than, b, times)
+				}
+			}
+			// 450 rules more, of which the cheapest kernel takes some nanoseconds each.
+			more("list of 500, mean", "list of 50, mean", 1.1)
+			more("list of 500, worst", "list of 50, worst", 1.1)
+			more("for no VIP: list of 500", "for no VIP: one NAT rule", 1.1)
+			more("list of 50, mean", oneRule, 1.02)
+			if b == nft { // in legacy so few rules cost about as much as the tree
+				more("list of 500, worst", "complete, 600", 1.2)
+			}
+			if got, want := int(all["rules for 500, list"].Value), 5+500*(1+1+3*5); got != want {
+				t.Errorf("the list of 500 with 5 endpoints each has %d rules, want %d", got, want)
+			}
+			if n := all["rules for 200"].Value; n < 200*5 {
+				t.Errorf("200 services with 5 endpoints each are %.0f rules: want one for each endpoint at least", n)
+			}
+		})
+	}
+}
+
+// TestPacketsAreFirstPackets: the kernel translates every packet that is sent, which it does for the first one of a
+// connection only; while the box drops, nothing gets out or is remembered.
+func TestPacketsAreFirstPackets(t *testing.T) {
+	for _, b := range backends() {
+		t.Run(string(b), func(t *testing.T) {
+			needs(t, b)
+			x := loaded(t, b, spec{floorLayout, 1, 1})
+			f, err := newFlood(x, vips(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.close()
+			if err := prove(x, f); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := x.ask(request{Do: "shut"}); err != nil {
+				t.Fatal(err)
+			}
+			before := translated(t, x)
+			if _, err := f.send(1000); err != nil {
+				t.Fatal(err)
+			}
+			if n := translated(t, x) - before; n != 1000 {
+				t.Errorf("of 1000 packets %d were translated", n)
+			}
+			if err := prove(x, f); err == nil || !strings.Contains(err.Error(), "of 200 packets 0 have") {
+				t.Errorf("proving what drops: got %v, want that no packets came through", err)
+			}
+			if _, err := x.ask(request{Do: "open"}); err != nil {
+				t.Fatal(err)
+			}
+			if err := prove(x, f); err != nil {
+				t.Errorf("after the drop has ended: %v", err)
+			}
+			f.to = vips(2)[1:]
+			if err := prove(x, f); err == nil {
+				t.Error("packets to an address that is no VIP count as translated")
+			}
+		})
+	}
+}
+
+// translated returns how many packets the box's one DNAT rule has seen.
+func translated(t *testing.T, x *box) (n int) {
+	t.Helper()
+	out, err := exec.Command("nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", x.cmd.Process.Pid), "--",
+		fmt.Sprintf("iptables-%s-save", x.backend), "-c", "-t", "nat").CombinedOutput()
+	if err != nil {
+		t.Fatalf("reading the counters of %s: %v\n%s", x, err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "-j DNAT") {
+			if _, err := fmt.Sscanf(line, "[%d:", &n); err != nil {
+				t.Fatalf("reading %q: %v", line, err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("%s has no DNAT rule:\n%s", x, out)
+	return 0
+}
+
+// TestListChanges: after changes of every kind the list serves exactly what it should.
+func TestListChanges(t *testing.T) {
+	for _, b := range backends() {
+		t.Run(string(b), func(t *testing.T) {
+			needs(t, b)
+			const services, endpoints = 20, 3
+			x := loaded(t, b, spec{listLayout, services, endpoints})
+			all := vips(services + 2)
+			reached := func(service int) error {
+				f, err := newFlood(x, all[service:service+1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.close()
+				return prove(x, f)
+			}
+			for i, want := range []bool{true, true, true, false} {
+				kind := []measure{endpointChanged, serviceAdded, serviceAdded, serviceRemoved}[i]
+				if _, err := x.ask(request{Do: "change", Measure: kind, N: []int{0, 0, 1, 0}[i]}); err != nil {
+					t.Fatal(err)
+				}
+				service := []int{services / 2, services, services + 1, services + 1}[i]
+				if err := reached(service); (err == nil) != want {
+					t.Errorf("service %d after %s: %v, want it served: %t", service, kind, err, want)
+				}
+			}
+			if err := reached(0); err != nil {
+				t.Errorf("a service that did not change: %v", err)
+			}
+		})
+	}
+}
+
+func loaded(t *testing.T, b backend, s spec) *box {
+	t.Helper()
+	x, err := newBox(t.Context(), 0, b, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := x.close(); err != nil {
+			t.Errorf("ending %s: %v", x, err)
+		}
+		if err := awaitGone(x.link.Attrs().Name); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := x.ask(request{Do: "load", Backend: b, Spec: s, Peer: x.link.Attrs().HardwareAddr.String()}); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func needs(t *testing.T, b backend) {
+	t.Helper()
+	lab.Require(t)
+	for _, tool := range []string{"", "-restore", "-save"} {
+		lab.Need(t, fmt.Sprintf("iptables-%s%s", b, tool))
+	}
+	lab.Need(t, "ipset")
+}
+
+// TestProgram runs the program as a user does: what it writes is what it prints.
+func TestProgram(t *testing.T) {
+	needs(t, legacy)
+	file := filepath.Join(t.TempDir(), "figures.json")
+	cmd := program(t, "-quick", "-only", "^one DNAT|^list of 50,", "-json", file)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []figure
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	if len(all) == 0 || len(all)%3 != 0 {
+		t.Fatalf("got %d figures, want 3 for each backend:\n%s", len(all), text)
+	}
+	for _, f := range all {
+		if cell := fmt.Sprintf("%.2f us", f.Value); !strings.Contains(string(out), cell) {
+			t.Errorf("%s of %s is %s in the file, and not in the table:\n%s", f.Row, f.Backend, cell, out)
+		}
+	}
+}
+
+// TestInterrupted: nothing is left of a run that is interrupted.
+func TestInterrupted(t *testing.T) {
+	needs(t, legacy)
+	cmd := program(t)
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := said.Read(make([]byte, 1)); err != nil { // it loads the first box
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(unix.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	err = cmd.Wait()
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("it ended with %v, want exit code 1", err)
+	}
+	wait.For(t, 30*time.Second, "the end of all that was started", func() bool {
+		processes, err := filepath.Glob("/proc/[0-9]*/environ")
+		return err == nil && !slices.ContainsFunc(processes, func(p string) bool {
+			environ, err := os.ReadFile(p)
+			return err == nil && strings.Contains(string(environ), roleVar+"=")
+		})
+	})
+	links, err := netlink.LinkList()
+	if err != nil || len(links) != 1 {
+		t.Errorf("links: got %v, %v, want lo alone", links, err)
+	}
+}
+
+func program(t *testing.T, args ...string) *exec.Cmd {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = append(os.Environ(), roleVar+"="+userRole)
+	return cmd
+}
+
+// TestChosen: a pattern brings what its rows are compared with, and the order stays.
+func TestChosen(t *testing.T) {
+	var got []string
+	for _, r := range chosen(plan(fullSizes()), regexp.MustCompile("^complete, 30|no VIP: complete")) {
+		got = append(got, r.name)
+	}
+	want := "one DNAT rule; complete, 10,000; complete, 30,000; for no VIP: one NAT rule; for no VIP: complete, 10,000"
+	if strings.Join(got, "; ") != want {
+		t.Errorf("got %q, want %s", got, want)
+	}
+	names := map[string]bool{}
+	for _, r := range plan(fullSizes()) {
+		if names[r.name] || r.against != "" && !names[r.against] {
+			t.Errorf("row %q is there twice, or before %q", r.name, r.against)
+		}
+		names[r.name] = true
+	}
+}
+
+// TestFigures: a ratio is taken round by round, and judged rather than the value.
+func TestFigures(t *testing.T) {
+	rows := []row{
+		{name: "a", what: anyVIP},
+		{name: "b", what: anyVIP, against: "a", limits: [2]float64{2.5, 1.5}},
+		{name: "c", what: loading, limits: [2]float64{1, 7}},
+	}
+	all := samples{"a": {1, 2, 10, 3, 4}, "b": {2, 4, 20, 6, 12}, "c": {7}}
+	for i, b := range backends() {
+		got := figures(rows, b, all)
+		want := []string{
+			"3.00 us (2.00 to 4.00)",
+			[]string{"6.00 us, 2.00 x (2.00 to 2.00), at most 2.5", "**6.00 us, 2.00 x (2.00 to 2.00), at most 1.5**"}[i],
+			[]string{"**7.00 s, at most 1**", "7.00 s, at most 7"}[i],
+		}
+		for j := range rows {
+			if cell := got[j].cell(rows[j].what); cell != want[j] {
+				t.Errorf("%s of %s: got %s, want %s", rows[j].name, b, cell, want[j])
+			}
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// The links of a box: in leads to the sender, out to the endpoints, which are the link's other end, far. Nobody is at
+// far: what arrives there is counted by the kernel, and goes no further.
+const (
+	inLink  = "in"
+	outLink = "out"
+	farLink = "far"
+)
+
+// connect gives the box its links and routes; sender is the link address of the sender's end. It returns far.
+func connect(sender string) (netlink.Link, error) {
+	senderMAC, err := net.ParseMAC(sender)
+	if err != nil {
+		return nil, err
+	}
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: outLink}, PeerName: farLink}); err != nil {
+		return nil, fmt.Errorf("making a link to endpoints: %w", err)
+	}
+	links := map[string]netlink.Link{}
+	for _, name := range []string{inLink, outLink, farLink} {
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return nil, fmt.Errorf("finding link %s: %w", name, err)
+		}
+		if err := netlink.LinkSetUp(link); err != nil {
+			return nil, fmt.Errorf("setting link %s up: %w", name, err)
+		}
+		links[name] = link
+	}
+	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+farLink+"/forwarding", []byte("0"), 0); err != nil {
+		return nil, fmt.Errorf("keeping packets at link %s: %w", farLink, err)
+	}
+	all := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+	endpoints := network(endpointBase, endpointBits)
+	toEndpoints := &net.IPNet{IP: endpoints.Addr().AsSlice(), Mask: net.CIDRMask(endpoints.Bits(), 32)}
+	return links[farLink], errors.Join(
+		router(links[inLink], "192.0.2.1/24", "192.0.2.2", senderMAC, all),
+		router(links[outLink], "198.51.100.1/24", "198.51.100.2", links[farLink].Attrs().HardwareAddr, toEndpoints))
+}
+
+// router gives a link an address and sends what is for dst to a neighbour that never has to be asked for.
+func router(link netlink.Link, cidr, via string, mac net.HardwareAddr, dst *net.IPNet) error {
+	ip, subnet, err := net.ParseCIDR(cidr)
+	if err != nil {
+		return err
+	}
+	gateway := net.ParseIP(via)
+	err = netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: subnet.Mask}})
+	if err == nil {
+		err = netlink.NeighAdd(&netlink.Neigh{LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT, IP: gateway, HardwareAddr: mac})
+	}
+	if err == nil {
+		err = netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst, Gw: gateway})
+	}
+	if err != nil {
+		return fmt.Errorf("routing %s via %s on link %s: %w", dst, via, link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// awaitGone waits until the kernel has taken a box's cable down, which it does some time after the box has ended, among
+// the last things of its namespace: until then it is at work on one of the cores.
+func awaitGone(name string) error {
+	for range 6000 {
+		if _, err := netlink.LinkByName(name); errors.As(err, &netlink.LinkNotFoundError{}) {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return fmt.Errorf("link %s has not gone: %w", name, unix.ETIMEDOUT)
+}

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// effort says how much is done for each figure.
+type effort struct {
+	rounds  int           // of first packets: each gives one value of each path
+	turns   int           // of all paths in a round
+	batch   time.Duration // about how long the packets of one path in a turn take
+	changes int           // of each kind
+	use     time.Duration // how long CPU time is watched
+}
+
+func fullEffort() effort {
+	return effort{rounds: 7, turns: 12, batch: 4 * time.Millisecond, changes: 5, use: 5 * time.Second}
+}
+
+func quickEffort() effort {
+	return effort{rounds: 3, turns: 8, batch: time.Millisecond, changes: 1, use: time.Second}
+}
+
+// run measures the rows of one backend.
+func run(ctx context.Context, b backend, rows []row, e effort, say func(format string, args ...any)) (_ samples, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	out := samples{}
+	boxes := map[spec]*box{}
+	defer func() { // the next backend is measured when nothing of this one is at work any more
+		cancel()
+		for _, x := range boxes {
+			_ = x.close() // killed
+		}
+		for _, x := range boxes {
+			if gone := awaitGone(x.link.Attrs().Name); err == nil {
+				err = gone
+			}
+		}
+	}()
+	for _, r := range rows {
+		if boxes[r.box] != nil {
+			continue
+		}
+		x, err := newBox(ctx, len(boxes), b, r.box)
+		if err != nil {
+			return nil, err
+		}
+		boxes[r.box] = x
+		say("%s: loading", x)
+		took, err := x.ask(request{Do: "load", Backend: b, Spec: r.box, Peer: x.link.Attrs().HardwareAddr.String()})
+		if err != nil {
+			return nil, err
+		}
+		if err := controlPlane(x, rows, e, took, out); err != nil {
+			return nil, err
+		}
+	}
+	paths, err := aim(rows, boxes)
+	defer func() {
+		for _, p := range paths {
+			p.flood.close()
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	say("%s: sending packets", b)
+	return out, flow(ctx, paths, e, out)
+}
+
+// controlPlane measures what rows want of one box besides packets; after that nothing in the box works by itself.
+func controlPlane(x *box, rows []row, e effort, load float64, out samples) error {
+	for _, r := range rows {
+		if r.box != x.spec || r.what.isPath() {
+			continue
+		}
+		times, q := 1, request{Measure: r.what}
+		switch r.what {
+		case loading:
+			out[r.name] = append(out[r.name], load)
+			continue
+		case endpointChanged, serviceAdded, serviceRemoved:
+			if times, q.Do = e.changes, "change"; x.spec.Layout == listLayout {
+				times = min(times, 3) // each takes seconds
+			}
+		case ruleCount:
+			q.Do = "rules"
+		case memory:
+			q.Do = "memory"
+		case idle, disturbed:
+			q.Do, q.For = "use", e.use
+		}
+		for q.N = range times {
+			v, err := x.ask(q)
+			if err != nil {
+				return err
+			}
+			out[r.name] = append(out[r.name], v)
+		}
+	}
+	_, err := x.ask(request{Do: "rest"})
+	return err
+}
+
+// path is a row of first packets.
+type path struct {
+	row
+	box     *box
+	flood   *flood
+	packets int // of a batch
+}
+
+// aim opens a flood for each path, and proves that its packets get through.
+func aim(rows []row, boxes map[spec]*box) (paths []*path, err error) {
+	for _, r := range rows {
+		if !r.what.isPath() {
+			continue
+		}
+		x := boxes[r.box]
+		f, err := newFlood(x, targets(r))
+		if err != nil {
+			return paths, err
+		}
+		paths = append(paths, &path{row: r, box: x, flood: f})
+		if err := prove(x, f); err != nil {
+			return paths, fmt.Errorf("%s: %w", r.name, err)
+		}
+	}
+	for _, x := range boxes {
+		if _, err := x.ask(request{Do: "shut"}); err != nil {
+			return paths, err
+		}
+	}
+	return paths, nil
+}
+
+// targets are where a path's packets go.
+func targets(r row) []netip.Addr {
+	switch all := vips(r.box.Services); r.what {
+	case lastVIP:
+		return all[len(all)-1:]
+	case noVIP:
+		strangers := make([]netip.Addr, 1<<12)
+		for i := range strangers {
+			strangers[i] = endpoint(i)
+		}
+		return strangers
+	default:
+		return all
+	}
+}
+
+// prove sends some packets through a box that does not drop yet. All of them have to come out with an address of
+// endpoints: VIPs are not routed there.
+func prove(x *box, f *flood) error {
+	const packets = 200
+	before, err := x.ask(request{Do: "arrived"})
+	if err != nil {
+		return err
+	}
+	if _, err := f.send(packets); err != nil {
+		return err
+	}
+	after, err := x.ask(request{Do: "arrived"})
+	if err != nil {
+		return err
+	}
+	if n := after - before; n != packets {
+		return fmt.Errorf("of %d packets %.0f have come to endpoints", packets, n)
+	}
+	return nil
+}
+
+// flow sends packets through all paths, in turn, and keeps what one packet took in microseconds: of each round the lower
+// quartile of its turns. Whatever else runs on the machine only ever adds to a time, and turns are short, so that it
+// meets all paths alike.
+func flow(ctx context.Context, paths []*path, e effort, out samples) error {
+	home, err := settle()
+	if err != nil {
+		return err
+	}
+	defer home()
+	for _, p := range paths {
+		const probe, least = 200, 16
+		took, err := p.flood.send(probe)
+		if err != nil {
+			return err
+		}
+		p.packets = max(least, int(probe*e.batch/max(took, 1)))
+	}
+	for range e.rounds {
+		turns := samples{}
+		for turn := range e.turns {
+			for i := range paths {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				p := paths[(i+turn)%len(paths)] // the order stays, the beginning moves
+				took, err := p.shoot()
+				if err != nil {
+					return err
+				}
+				turns[p.name] = append(turns[p.name], took)
+			}
+		}
+		for name, values := range turns {
+			low, _, _ := spread(values)
+			out[name] = append(out[name], low)
+		}
+	}
+	return nil
+}
+
+// shoot sends a batch, and returns the microseconds of one packet.
+func (p *path) shoot() (float64, error) {
+	if _, err := p.flood.send(p.packets); err != nil { // uncounted: the caches hold another box's rules
+		return 0, err
+	}
+	took, err := p.flood.send(p.packets)
+	return float64(took.Nanoseconds()) / float64(p.packets) / 1e3, err
+}
+
+// settle keeps the calling goroutine on one core, and ahead of other work there, until home is called.
+func settle() (home func(), err error) {
+	runtime.LockOSThread()
+	var before unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("asking for the cores of this thread: %w", err)
+	}
+	last := len(before)*64 - 1
+	for !before.IsSet(last) {
+		last--
+	}
+	var one unix.CPUSet
+	one.Set(last)
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("keeping this thread on core %d: %w", last, err)
+	}
+	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, -20); err != nil { // of the thread, on Linux
+		fmt.Fprintln(os.Stderr, "other work disturbs what is measured:", err)
+	}
+	return func() {
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 0) // the thread has nothing more to do than others
+		if err := unix.SchedSetaffinity(0, &before); err == nil {
+			runtime.UnlockOSThread() // otherwise it ends with its goroutine
+		}
+	}, nil
+}

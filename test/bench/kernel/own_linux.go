@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/dataplane"
+	hostside "vipd/dataplane/host"
+	"vipd/dataplane/iptables"
+)
+
+// own is iptables mode as the daemon runs it: services are compiled, and an engine carries them out. What is timed is
+// from the engine's Set until it is applied.
+type own struct {
+	spec      spec
+	vips      []netip.Addr // of those that were loaded, and of those to be added
+	dataplane dataplane.Dataplane
+	engine    *dataplane.Engine
+	cancel    context.CancelFunc
+	running   sync.WaitGroup
+
+	env      balancer.Env
+	compiler balancer.Compiler
+	memory   balancer.Memory
+	services snap.Map[balancer.Name, *balancer.Service]
+	compiled balancer.Desired
+	revision int64
+}
+
+// newOwn makes iptables mode, with the real host around it unless only its own rules are wanted.
+func newOwn(b backend, s spec) (*own, error) {
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	d, err := iptables.New(context.Background(), iptables.Options{Log: log, Backend: hostside.Backend(b)})
+	if err != nil {
+		return nil, fmt.Errorf("starting iptables mode: %w", err)
+	}
+	o := &own{spec: s, vips: vips(s.Services + spareServices), dataplane: d, cancel: func() {}}
+	o.env.Capabilities = d.Capabilities()
+	var around dataplane.Host = bareHost{}
+	if s.Layout == completeLayout {
+		options := hostside.DefaultOptions()
+		options.Interface, options.Backend, options.Log = "lo", hostside.Backend(b), log // not every kernel has dummy devices
+		if around, err = hostside.New(options); err != nil {
+			return nil, fmt.Errorf("starting the host's side: %w", err)
+		}
+	}
+	o.engine = dataplane.NewEngine(dataplane.Options{Dataplane: d, Host: around, Log: log})
+	return o, nil
+}
+
+// load starts the engine on all services.
+func (o *own) load(ctx context.Context) (time.Duration, error) {
+	for i := range o.spec.Services {
+		o.add(i)
+	}
+	running, cancel := context.WithCancel(context.Background())
+	o.cancel = cancel
+	o.running.Go(func() { _ = o.engine.Run(running) }) // nil by contract
+	return o.publish(ctx)
+}
+
+// add defines the i-th service, as one with every default is.
+func (o *own) add(i int) {
+	s := &balancer.Service{
+		Name: balancer.Name(serviceName(i)), VIPs: o.vips[i : i+1],
+		Ports:     []balancer.Port{{Port: servicePort, Protocol: balancer.TCP, TargetPort: targetPort}},
+		Scheduler: balancer.WeightedRoundRobin, Affinity: balancer.NoAffinity, AffinityTimeout: 3 * time.Hour,
+		SNAT: balancer.AutoSNAT, Forward: balancer.NATForward, Locality: balancer.AnyLocality, NoEndpoints: balancer.RejectClients,
+		DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: balancer.NoProxyProtocol,
+	}
+	for j := range o.spec.Endpoints {
+		s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: endpoint(i*o.spec.Endpoints + j), Weight: 1})
+	}
+	o.services = o.services.Set(s.Name, s)
+}
+
+// publish compiles the services, hands them to the engine, and waits until they are carried out.
+func (o *own) publish(ctx context.Context) (time.Duration, error) {
+	now := time.Now()
+	next := o.compiler.Next(o.env, o.inputs())
+	o.memory = o.memory.After(o.compiled, next, now)
+	o.compiled = o.compiler.Next(o.env, o.inputs()) // with the drains that this change began
+	o.revision++
+	o.compiled.Revision = balancer.Revision{Store: o.revision, Seen: now}
+	began := time.Now()
+	o.engine.Set(o.compiled)
+	return o.wait(ctx, began)
+}
+
+func (o *own) inputs() balancer.Inputs {
+	return balancer.Inputs{Services: o.services}.Remembering(o.memory)
+}
+
+// wait returns how long after began the newest revision was carried out.
+func (o *own) wait(ctx context.Context, began time.Time) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for {
+		changed := o.engine.Changed()
+		s := o.engine.Status()
+		switch {
+		case s.LastError != "":
+			return 0, errors.New(s.LastError)
+		case s.Ready && s.Applied.Store >= o.revision:
+			return time.Since(began), nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return 0, fmt.Errorf("waiting for revision %d: %w", o.revision, ctx.Err())
+		}
+	}
+}
+
+// rest is longer than the time that an engine puts between changes, which is not measured here.
+const rest = 200 * time.Millisecond
+
+func (o *own) change(ctx context.Context, kind measure, n int) (time.Duration, error) {
+	time.Sleep(rest)
+	switch kind {
+	case endpointChanged:
+		name := balancer.Name(serviceName(o.spec.Services/2 + n))
+		s := *o.services.At(name)
+		s.Endpoints = slices.Clone(s.Endpoints)
+		s.Endpoints[0].Address = endpoint(changedEndpoints + n)
+		o.services = o.services.Set(name, &s)
+	case serviceAdded:
+		o.add(o.spec.Services + n)
+	default:
+		o.services = o.services.Delete(balancer.Name(serviceName(o.spec.Services + n)))
+	}
+	return o.publish(ctx)
+}
+
+// stop ends the engine; what it carried out stays.
+func (o *own) stop() {
+	o.cancel()
+	o.running.Wait()
+}
+
+// bareHost keeps nothing around a dataplane: VIPs that a dataplane translates before routing need no address.
+type bareHost struct{}
+
+func (bareHost) Prepare(context.Context, balancer.Desired) error { return nil }
+func (bareHost) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error {
+	return nil
+}
+func (bareHost) Intact(context.Context) (string, error) { return "", nil }
+func (bareHost) Resync()                                {}
+func (bareHost) Problems() []balancer.Problem           { return nil }

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+)
+
+// backend is a variant of iptables.
+type backend string
+
+const (
+	legacy backend = "legacy"
+	nft    backend = "nft"
+)
+
+// backends are all of them, in the order of the table's columns and of row.limits.
+func backends() []backend { return []backend{legacy, nft} }
+
+// layout is how services become rules.
+type layout string
+
+const (
+	floorLayout    layout = "floor"    // one DNAT rule, the least that a service can cost
+	listLayout     layout = "list"     // a list as kube-proxy's
+	natLayout      layout = "nat"      // iptables mode's own rules, without the guard
+	completeLayout layout = "complete" // iptables mode with all that the daemon keeps on a host
+)
+
+// spec is what a box holds.
+type spec struct {
+	Layout    layout `json:"layout"`
+	Services  int    `json:"services"`
+	Endpoints int    `json:"endpoints"`
+}
+
+// measure is what is measured of a box.
+type measure string
+
+const (
+	// First packets: each to a random VIP, all to the VIP that was loaded last, or to addresses that are no VIPs.
+	anyVIP  measure = "any VIP"
+	lastVIP measure = "last VIP"
+	noVIP   measure = "no VIP"
+	// The control plane: the load from empty, and changes among what was loaded.
+	loading         measure = "load"
+	endpointChanged measure = "one endpoint changed"
+	serviceAdded    measure = "one service added"
+	serviceRemoved  measure = "one service removed"
+	// What it comes to.
+	ruleCount measure = "rules"
+	memory    measure = "memory at most"
+	// CPU time with nothing to do, and while someone else adds a rule every 100 ms.
+	idle      measure = "idle"
+	disturbed measure = "others change rules"
+)
+
+// isPath tells first packets from the control plane.
+func (m measure) isPath() bool { return m == anyVIP || m == lastVIP || m == noVIP }
+
+// unit returns how values are printed.
+func (m measure) unit() (name string, decimals int) {
+	switch m {
+	case anyVIP, lastVIP, noVIP:
+		return "us", 2
+	case loading:
+		return "s", 2
+	case endpointChanged, serviceAdded, serviceRemoved:
+		return "ms", 0
+	case memory:
+		return "MiB", 0
+	case idle, disturbed:
+		return "% of a core", 2
+	}
+	return "", 0
+}
+
+// row is one line of the table.
+type row struct {
+	name string
+	box  spec
+	what measure
+	// against names the row that this one's ratio is to; "" where there is none.
+	against string
+	// limits are what must not be passed, by the ratio or, without one, by the value itself; of each backend; 0: none.
+	limits [2]float64
+}
+
+// sizes say how much is loaded.
+type sizes struct {
+	list      []int // services of lists, ascending
+	services  []int // services of iptables mode: a small number, the usual one, a large one
+	one       []int // endpoints of one service, ascending
+	endpoints int   // of each service otherwise
+}
+
+func fullSizes() sizes {
+	return sizes{list: []int{1_000, 10_000}, services: []int{1_000, 10_000, 30_000}, one: []int{10, 100, 1_000}, endpoints: 10}
+}
+
+func quickSizes() sizes {
+	return sizes{list: []int{50, 500}, services: []int{50, 200, 600}, one: []int{10, 40, 160}, endpoints: 5}
+}
+
+// oneRule is the row that first packets are compared with.
+const oneRule = "one DNAT rule"
+
+// plan returns the rows of a whole run.
+func plan(s sizes) []row {
+	floor := spec{floorLayout, 1, 1}
+	rows := []row{{name: oneRule, box: floor, what: anyVIP}}
+	for _, n := range s.list {
+		box := spec{listLayout, n, s.endpoints}
+		rows = append(rows,
+			row{name: fmt.Sprintf("list of %s, mean", group(n)), box: box, what: anyVIP, against: oneRule},
+			row{name: fmt.Sprintf("list of %s, worst", group(n)), box: box, what: lastVIP, against: oneRule})
+	}
+	rows = append(rows, ownPaths(s, natLayout, "nat rules alone", [2]float64{1.4, 1.7})...)
+	rows = append(rows, ownPaths(s, completeLayout, "complete", [2]float64{1.6, 1.9})...)
+	first := ""
+	for i, n := range s.one {
+		r := row{name: fmt.Sprintf("one service, %s endpoints", group(n)), box: spec{completeLayout, 1, n}, what: anyVIP, against: first}
+		if i == len(s.one)-1 {
+			r.limits = [2]float64{1.5, 1.5}
+		}
+		if rows = append(rows, r); i == 0 {
+			first = r.name
+		}
+	}
+	usual := spec{completeLayout, s.services[1], s.endpoints}
+	longest := s.list[len(s.list)-1]
+	const stranger = "for no VIP: one NAT rule"
+	rows = append(rows,
+		row{name: stranger, box: floor, what: noVIP},
+		row{name: fmt.Sprintf("for no VIP: list of %s", group(longest)), box: spec{listLayout, longest, s.endpoints}, what: noVIP, against: stranger},
+		row{name: fmt.Sprintf("for no VIP: complete, %s", group(usual.Services)), box: usual, what: noVIP, against: stranger, limits: [2]float64{1.05, 1.05}})
+	return append(rows, control(s)...)
+}
+
+// ownPaths are the rows of one of iptables mode's layouts; limits are those of the usual number of services.
+func ownPaths(s sizes, l layout, name string, limits [2]float64) []row {
+	var rows []row
+	for i, n := range s.services {
+		r := row{name: fmt.Sprintf("%s, %s", name, group(n)), box: spec{l, n, s.endpoints}, what: anyVIP, against: oneRule}
+		switch i {
+		case 1:
+			r.limits = limits
+		case 2:
+			r.against, r.limits = rows[1].name, [2]float64{1.3, 1.3}
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// control are the rows of the control plane.
+func control(s sizes) (rows []row) {
+	for i, n := range s.services {
+		box := spec{completeLayout, n, s.endpoints}
+		load := row{name: fmt.Sprintf("load of %s", group(n)), box: box, what: loading}
+		if i == 1 {
+			load.limits = [2]float64{1.5, 4}
+		}
+		rows = append(rows, load,
+			row{name: load.name + ", nat rules alone", box: spec{natLayout, n, s.endpoints}, what: loading})
+	}
+	for _, n := range s.list {
+		rows = append(rows, row{name: fmt.Sprintf("load of %s, list", group(n)), box: spec{listLayout, n, s.endpoints}, what: loading})
+	}
+	usual, n := spec{completeLayout, s.services[1], s.endpoints}, s.list[len(s.list)-1]
+	rows = append(rows, // before anything is changed
+		row{name: fmt.Sprintf("rules for %s", group(usual.Services)), box: usual, what: ruleCount, limits: [2]float64{150_000, 150_000}},
+		row{name: fmt.Sprintf("rules for %s, list", group(n)), box: spec{listLayout, n, s.endpoints}, what: ruleCount})
+	for i, n := range s.services[:2] {
+		for _, what := range []measure{endpointChanged, serviceAdded, serviceRemoved} {
+			r := row{name: fmt.Sprintf("%s of %s", what, group(n)), box: spec{completeLayout, n, s.endpoints}, what: what}
+			if i == 1 {
+				r.limits = [2]float64{500, 80}
+			}
+			rows = append(rows, r)
+			if slices.Contains(s.list, n) {
+				r := row{name: r.name + ", list", box: spec{listLayout, n, s.endpoints}, what: what}
+				rows = append(rows, r)
+			}
+		}
+	}
+	return append(rows,
+		row{name: fmt.Sprintf("memory at most, %s", group(usual.Services)), box: usual, what: memory},
+		row{name: fmt.Sprintf("CPU with nothing to do, %s", group(usual.Services)), box: usual, what: idle, limits: [2]float64{1, 1}},
+		row{name: fmt.Sprintf("CPU while others add rules, %s", group(usual.Services)), box: usual, what: disturbed, limits: [2]float64{1, 1}})
+}
+
+// chosen returns the rows whose names match, and those that they are compared with.
+func chosen(rows []row, only *regexp.Regexp) []row {
+	want := map[string]bool{}
+	for i := len(rows) - 1; i >= 0; i-- { // a row is compared with an earlier one
+		if r := rows[i]; only.MatchString(r.name) || want[r.name] {
+			want[r.name] = true
+			want[r.against] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return !want[r.name] })
+}
+
+// group writes a number with commas between thousands.
+func group(n int) string {
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%s,%03d", group(n/1000), n%1000)
+}

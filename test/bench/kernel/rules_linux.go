@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// restore gives text to the backend's iptables-restore, and returns how long that ran.
+func restore(ctx context.Context, b backend, text []byte) (time.Duration, error) {
+	cmd := exec.CommandContext(ctx, fmt.Sprintf("iptables-%s-restore", b), "--noflush", "--wait")
+	cmd.Stdin = bytes.NewReader(text)
+	began := time.Now()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return 0, fmt.Errorf("running %s: %w\n%s", cmd, err, out)
+	}
+	return time.Since(began), nil
+}
+
+// countRules returns how many rules of IPv4 there are in the backend's tables.
+func countRules(ctx context.Context, b backend) (n int, err error) {
+	cmd := exec.CommandContext(ctx, fmt.Sprintf("iptables-%s-save", b))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return 0, err
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "-A ") {
+			n++
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return 0, err
+	}
+	return n, cmd.Wait()
+}
+
+// subject is what a box measures besides packets.
+type subject interface {
+	// load puts everything in place, and returns how long that took.
+	load(ctx context.Context) (time.Duration, error)
+	// change does the n-th change of a kind, n from 0, and returns how long that took.
+	change(ctx context.Context, kind measure, n int) (time.Duration, error)
+	// stop ends what works by itself; the rules stay.
+	stop()
+}
+
+// floor is a host with one DNAT rule.
+type floor struct{ backend backend }
+
+func (f floor) load(ctx context.Context) (time.Duration, error) {
+	return restore(ctx, f.backend, fmt.Appendf(nil, "*nat\n-A PREROUTING -d %s/32 -p tcp -m tcp --dport %d -j DNAT --to-destination %s:%d\nCOMMIT\n",
+		vips(1)[0], servicePort, endpoint(0), targetPort))
+}
+
+func (f floor) change(context.Context, measure, int) (time.Duration, error) {
+	return 0, fmt.Errorf("one DNAT rule has nothing to change")
+}
+
+func (f floor) stop() {}
+
+// listRules are a list that is loaded and changed the way kube-proxy does it. Only iptables-restore's time is counted.
+type listRules struct {
+	*list
+	backend backend
+	spare   []netip.Addr // VIPs for services to add
+}
+
+func newListRules(b backend, s spec) *listRules {
+	return &listRules{newList(s.Services, s.Endpoints), b, vips(s.Services + spareServices)[s.Services:]}
+}
+
+// spareServices bounds how many services are added to those that were loaded.
+const spareServices = 100
+
+func (l *listRules) load(ctx context.Context) (time.Duration, error) {
+	return restore(ctx, l.backend, l.full(l.backend == nft))
+}
+
+func (l *listRules) change(ctx context.Context, kind measure, n int) (time.Duration, error) {
+	switch kind {
+	case endpointChanged:
+		s := &l.services[len(l.services)/2+n]
+		s.endpoints = slices.Clone(s.endpoints)
+		s.endpoints[0] = endpoint(changedEndpoints + n)
+		return restore(ctx, l.backend, l.partial([]listed{*s}, nil))
+	case serviceAdded:
+		s := listed{name: serviceName(len(l.services)), vip: l.spare[n]}
+		for i := range l.services[0].endpoints {
+			s.endpoints = append(s.endpoints, endpoint(changedEndpoints+spareServices*(n+1)+i))
+		}
+		l.services = append(l.services, s)
+		return restore(ctx, l.backend, l.partial([]listed{s}, nil))
+	default:
+		s := l.services[len(l.services)-1]
+		l.services = l.services[:len(l.services)-1]
+		return restore(ctx, l.backend, l.partial(nil, []listed{s}))
+	}
+}
+
+func (l *listRules) stop() {}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+)
+
+// samples are the values of one backend's rows, by name, in the order of rounds.
+type samples map[string][]float64
+
+// figure is one cell of the table: what a row came to in one backend.
+type figure struct {
+	Row     string  `json:"row"`
+	Backend backend `json:"backend"`
+	Unit    string  `json:"unit"`
+	// Value is the median of the rounds; Low and High are their quartiles.
+	Value float64 `json:"value"`
+	Low   float64 `json:"low"`
+	High  float64 `json:"high"`
+	// Against is the row that Ratio is to: the median of the rounds' own ratios, with its quartiles.
+	Against   string  `json:"against,omitempty"`
+	Ratio     float64 `json:"ratio,omitempty"`
+	RatioLow  float64 `json:"ratio_low,omitempty"`
+	RatioHigh float64 `json:"ratio_high,omitempty"`
+	// Limit is what Ratio, or Value where there is no ratio, must not pass; 0: nothing is asked.
+	Limit float64 `json:"limit,omitempty"`
+	// Within says whether it does not.
+	Within bool `json:"within"`
+}
+
+// figures reckons the rows of one backend; those without samples are left out.
+func figures(rows []row, b backend, all samples) (out []figure) {
+	for _, r := range rows {
+		values := all[r.name]
+		if len(values) == 0 {
+			continue
+		}
+		unit, _ := r.what.unit()
+		f := figure{Row: r.name, Backend: b, Unit: unit, Limit: r.limits[slices.Index(backends(), b)]}
+		f.Low, f.Value, f.High = spread(values)
+		judged := f.Value
+		if base := all[r.against]; len(base) == len(values) {
+			ratios := make([]float64, len(values))
+			for i := range values {
+				ratios[i] = values[i] / base[i]
+			}
+			f.Against = r.against
+			f.RatioLow, f.Ratio, f.RatioHigh = spread(ratios)
+			judged = f.Ratio
+		}
+		f.Within = f.Limit == 0 || judged <= f.Limit
+		out = append(out, f)
+	}
+	return out
+}
+
+// spread returns the quartiles and the median of values that are not empty; those stay in their order.
+func spread(values []float64) (low, middle, high float64) {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/4], sorted[len(sorted)/2], sorted[len(sorted)*3/4]
+}
+
+// printTable prints figures as a table in Markdown: a line for each row, a column for each backend.
+func printTable(w io.Writer, rows []row, all []figure) {
+	fmt.Fprint(w, "\n| |")
+	for _, b := range backends() {
+		fmt.Fprintf(w, " %s |", b)
+	}
+	fmt.Fprint(w, " against |\n|---|---|---|---|\n")
+	for _, r := range rows {
+		fmt.Fprintf(w, "| %s |", r.name)
+		for _, b := range backends() {
+			i := slices.IndexFunc(all, func(f figure) bool { return f.Row == r.name && f.Backend == b })
+			if i < 0 {
+				fmt.Fprint(w, " - |")
+				continue
+			}
+			fmt.Fprintf(w, " %s |", all[i].cell(r.what))
+		}
+		fmt.Fprintf(w, " %s |\n", r.against)
+	}
+}
+
+// cell is a figure in words: "4.81 us, 1.24 x (1.22 to 1.26), at most 1.6".
+func (f *figure) cell(what measure) string {
+	_, decimals := what.unit()
+	s := fmt.Sprintf("%.*f", decimals, f.Value)
+	if what == ruleCount {
+		s = group(int(f.Value))
+	}
+	if f.Unit != "" {
+		s += " " + f.Unit
+	}
+	if f.Ratio != 0 {
+		s += fmt.Sprintf(", %.2f x (%.2f to %.2f)", f.Ratio, f.RatioLow, f.RatioHigh)
+	} else if f.High > f.Low {
+		s += fmt.Sprintf(" (%.*f to %.*f)", decimals, f.Low, decimals, f.High)
+	}
+	if f.Limit != 0 {
+		s += ", at most " + limit(f.Limit, what)
+	}
+	if !f.Within {
+		s = "**" + s + "**"
+	}
+	return s
+}
+
+// limit writes a bound: of ratios as they are, of values in their unit.
+func limit(v float64, what measure) string {
+	if what == ruleCount {
+		return group(int(v))
+	}
+	return fmt.Sprintf("%g", v)
+}
