@@ -54,6 +54,8 @@ type guard struct {
 	// plan is what the rules are made for, and stale, that those in the kernel may be for another.
 	plan  plan
 	stale bool
+	// refit: the networks have to cover others than before.
+	refit bool
 	// vips cover the frontends' addresses, specials those of special ones, holds those that vipd added.
 	vips, specials, holds *cover
 	// unknown counts applied frontends of which nothing is known but where they are.
@@ -153,9 +155,12 @@ func (g *guard) setMode(forward, marked bool) bool {
 	if g.plan.forward == forward && g.plan.marked == marked {
 		return false
 	}
-	g.plan.forward, g.plan.marked = forward, marked
+	if g.plan.marked != marked {
+		g.frontends.touch()
+		g.refit = true
+	}
+	g.plan.forward, g.plan.marked, g.stale = forward, marked, true
 	g.found = nil // more has to be tried
-	g.forget()
 	return true
 }
 
@@ -234,7 +239,8 @@ func (g *guard) establish(ctx context.Context) error {
 	if err := g.restrict(); err != nil {
 		return err
 	}
-	g.cover(!g.ready)
+	g.cover(!g.ready || g.refit)
+	g.refit = false
 	var all []error
 	for _, p := range g.parts {
 		if err := g.bring(ctx, tool, p); err != nil {

@@ -306,6 +306,10 @@ func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (
 		}
 	}
 	plain := all[setName(frontendsSet, ipset.IPv4)]
+	if h.g.plan.marked { // the mode knows them
+		clear(plain)
+		clear(besides[setName(frontendsSet, ipset.IPv4)])
+	}
 	for _, of := range []map[string]entries{all, besides} {
 		for e, is := range of[setName(specialSet, ipset.IPv4)] {
 			if is && (all[setName(specialSet, ipset.IPv4)][e] || h.k.sets[setName(specialSet, ipset.IPv4)][e]) {

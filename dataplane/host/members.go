@@ -59,6 +59,16 @@ func (m *members) add(to map[ipset.Entry]int, e ipset.Entry, by int) {
 	m.dirty[e] = true
 }
 
+// touch has all entries looked at again.
+func (m *members) touch() {
+	for e := range m.count {
+		m.dirty[e] = true
+	}
+	for e := range m.have {
+		m.dirty[e] = true
+	}
+}
+
 // wants reports whether the entry shall be there.
 func (m *members) wants(e ipset.Entry) bool {
 	return m.count[e] > 0 && (m.def.early || m.asked[e] > 0) && !m.vetoed(e)

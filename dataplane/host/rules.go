@@ -115,7 +115,6 @@ func heldJumps(*plan) []jump { return []jump{{"INPUT", "-j VIPD-HELD"}} }
 
 // markChains recognise the packets that open connections to frontends, and mark them and their connections.
 func markChains(p *plan) []chain {
-	ours := p.bits.mark()
 	special := []string{"-g VIPD-POLICY"}
 	if p.sources {
 		special = []string{
@@ -137,18 +136,15 @@ func markChains(p *plan) []chain {
 		}
 		return []string{p.in(frontendsSet, "dst,dst") + " -g VIPD-OURS", p.in(specialSet, "dst,dst") + " -g " + then}
 	}
-	chains := []chain{
+	return []chain{
 		{"VIPD-PREROUTING", dispatch(p.vips, "VIPD-ARRIVING")},
 		{"VIPD-OUTPUT", dispatch(p.vips, "VIPD-LEAVING")},
 		{"VIPD-ARRIVING", sorted("VIPD-SPECIAL")},
 		{"VIPD-LEAVING", sorted("VIPD-POLICY")},
 		{"VIPD-SPECIAL", special},
-		{"VIPD-POLICY", append(policy, ours)},
+		{"VIPD-POLICY", append(policy, "-g VIPD-OURS")},
+		{"VIPD-OURS", []string{p.bits.mark()}},
 	}
-	if !p.marked {
-		chains = append(chains, chain{"VIPD-OURS", []string{ours}})
-	}
-	return chains
 }
 
 func markJumps(*plan) []jump {
