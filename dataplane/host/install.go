@@ -16,7 +16,7 @@ const trialChain = "VIPD-TRIAL"
 // try finds out what the kernel can do for masquerading. In most cases it can do all, which takes one trial.
 func (g *guard) try(ctx context.Context, tool ruleKernel) error {
 	full := g.plan
-	full.hairpin, full.randomFully = true, true
+	full.hairpin, full.randomFully, full.marked = true, true, false
 	hairpin, randomFully := masqueradeChains(&full)[0].rules[1], masqueradeChains(&full)[1].rules[1]
 	hairpin, _, _ = strings.Cut(hairpin, " -g ")
 	works := func(rules ...string) (bool, error) {
@@ -141,8 +141,11 @@ func jumpsTo(ctx context.Context, tool ruleKernel, table, base string, chains []
 	}), err
 }
 
-// rewrite rewrites the chains that the plan makes others. The jumps never change.
+// rewrite rewrites the chains that the plan makes others.
 func (g *guard) rewrite(ctx context.Context, tool ruleKernel, p *part) error {
+	if !slices.Equal(p.jumps, p.def.jumps(&g.plan)) {
+		return g.install(ctx, tool, p)
+	}
 	chains := p.def.chains(&g.plan)
 	var changed []chain
 	for i, c := range chains {

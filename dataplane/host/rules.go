@@ -183,7 +183,9 @@ func verdictJumps(p *plan) []jump {
 // masqueradeChains give connections the node's address for a source where replies would miss it otherwise.
 func masqueradeChains(p *plan) []chain {
 	rules := []string{"-m mark --mark " + both(p.bits.masquerade) + " -g VIPD-MASQUERADE"}
-	if p.hairpin { // without it VIPD-ONE-ARM marks what comes from its own destination, for it goes out where it came in
+	// VIPD-ONE-ARM marks what comes from its own destination, too, for it goes out where it came in: a mode that sends
+	// all packets through FORWARD needs no more.
+	if p.hairpin && !p.marked {
 		rules = append(rules, "-m bpf --bytecode \""+hairpinProgram(p.family)+"\" -g VIPD-MASQUERADE")
 	}
 	masquerade := "-j MASQUERADE"
@@ -198,6 +200,9 @@ func masqueradeChains(p *plan) []chain {
 
 // masqueradeJumps leave alone what is never to change, and what stays on the host: there are no replies to miss.
 func masqueradeJumps(p *plan) []jump {
+	if p.marked {
+		return []jump{{"POSTROUTING", "! -o lo -m mark --mark " + both(p.bits.masquerade) + " -j VIPD-POSTROUTING"}}
+	}
 	return []jump{{"POSTROUTING", fmt.Sprintf("! -o lo -m connmark --mark %#x/%#x -j VIPD-POSTROUTING", p.bits.ours, p.bits.ours|p.bits.never)}}
 }
 

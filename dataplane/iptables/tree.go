@@ -9,13 +9,16 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// The shape of the dispatch tree. The time of a first packet is flat between 4 and 16 chains below one; the bound of the
-// depth leaves room for what comes below frontends' chains (deepest), within the 15 that nft allows below a hook.
+// The shape of the dispatch tree. The time of a first packet is flat between 4 and 16 chains below one; what costs is a
+// chain that is in no cache, so that a longer list in the last one is cheaper than one more. The bound of the depth
+// leaves room for what comes below frontends' chains (deepest), within the 15 that nft allows below a hook.
 const (
-	// fanOut is the most that a node leads to when it is made.
+	// fanOut is the most other nodes that a node leads to when it is made.
 	fanOut = 8
-	// fullNode is the most that it may grow to before it is divided.
-	fullNode = 16
+	// leafSize is the most frontends that are in one list.
+	leafSize = 32
+	// fullNode is the most that a node may grow to before it is divided.
+	fullNode = 48
 	// deepestTree is the most nodes on the way to a frontend.
 	deepestTree = 8
 )
@@ -62,17 +65,31 @@ func (t tree) build(keys []balancer.Key) tree {
 	slices.SortFunc(ways, func(a, b branch) int { return a.at.compare(b.at) })
 	for fan := fanOut; ; fan *= 2 {
 		next := tree{next: t.next}
-		next.root = next.divide(t.root.at, rootChain, ways, fan)
+		next.root = next.begin(t.root.at, ways, fan)
 		if next.root.depth() <= deepestTree {
 			return next
 		}
 	}
 }
 
+// begin returns the root. It sends on what is under the prefix that all have in common, so that packets for nobody pay
+// for one comparison.
+func (t *tree) begin(at path, ways []branch, fan int) *node {
+	if len(ways) <= leafSize {
+		return t.divide(at, rootChain, ways, fan)
+	}
+	under := ways[0].at.prefix(ways[0].at.common(ways[len(ways)-1].at))
+	if under.len == 0 {
+		return t.divide(at, rootChain, ways, fan)
+	}
+	t.next++
+	return &node{name: rootChain, at: at, ways: []branch{{at: under, node: t.divide(under, nodeName(t.next), ways, fan)}}}
+}
+
 // divide returns the node at a prefix, with nodes below it until none leads to more than fan.
 func (t *tree) divide(at path, name string, ways []branch, fan int) *node {
 	n := &node{name: name, at: at, ways: ways}
-	if len(ways) <= fan {
+	if len(ways) <= leafSize {
 		return n
 	}
 	n.ways = nil

@@ -39,7 +39,14 @@ type own struct {
 // newOwn makes iptables mode, with the real host around it unless only its own rules are wanted.
 func newOwn(b backend, s spec) (*own, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	d, err := iptables.New(context.Background(), iptables.Options{Log: log, Backend: hostside.Backend(b)})
+	options := hostside.DefaultOptions()
+	options.Interface, options.Backend, options.Log = "lo", hostside.Backend(b), log // not every kernel has dummy devices
+	options.Forward, options.Marked = true, true
+	mode := iptables.Options{Log: log, Backend: options.Backend}
+	if s.Layout == completeLayout {
+		mode.Mark = hostside.Mark(options)
+	}
+	d, err := iptables.New(context.Background(), mode)
 	if err != nil {
 		return nil, fmt.Errorf("starting iptables mode: %w", err)
 	}
@@ -47,8 +54,6 @@ func newOwn(b backend, s spec) (*own, error) {
 	o.env.Capabilities = d.Capabilities()
 	var around dataplane.Host = bareHost{}
 	if s.Layout == completeLayout {
-		options := hostside.DefaultOptions()
-		options.Interface, options.Backend, options.Log = "lo", hostside.Backend(b), log // not every kernel has dummy devices
 		if around, err = hostside.New(options); err != nil {
 			return nil, fmt.Errorf("starting the host's side: %w", err)
 		}
