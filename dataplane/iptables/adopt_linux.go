@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"fmt"
-	"hash/maphash"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,26 +10,16 @@ import (
 	"vipd/balancer"
 )
 
-func newSlots() map[netip.AddrPort]int { return map[netip.AddrPort]int{} }
-
-// text is a hash of all rules of a frontend as they were read.
-func (s *survey) text(f *front) uint64 {
-	var h maphash.Hash
-	h.SetSeed(s.y.seed)
-	for _, name := range append([]string{f.chain}, slices.Sorted(slices.Values(f.below))...) {
-		for _, rule := range s.rules[name] {
-			_, _ = h.WriteString(rule) // a hash never fails
-			_ = h.WriteByte('\n')
-		}
-		_ = h.WriteByte(0)
-	}
-	return h.Sum64() | 1
-}
-
 // findTree follows the tree that was read from the root on. Where it leads to every frontend, and to nothing else, it is
 // the family's; otherwise the family is unsure, and the answer says what is wrong with it.
 func (s *survey) findTree(known map[string]bool) string {
 	y := s.y
+	for chain := range s.rules {
+		if isNode(chain) {
+			n := &node{name: chain}
+			y.tree.next = max(y.tree.next, n.number())
+		}
+	}
 	rules, ok := s.rules[rootChain]
 	if !ok {
 		if len(y.fronts) == 0 {
@@ -39,14 +28,6 @@ func (s *survey) findTree(known map[string]bool) string {
 		return "chain " + rootChain + " is missing"
 	}
 	known[rootChain] = true
-	next := 0
-	for chain := range s.rules {
-		if isNode(chain) {
-			n := &node{name: chain}
-			next = max(next, n.number())
-		}
-	}
-	y.tree.next = next
 	last := keeper(y.is4())
 	if len(rules) == 0 || rules[len(rules)-1] != last {
 		return "the last rule of " + rootChain + " is missing"

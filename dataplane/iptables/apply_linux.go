@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -55,7 +56,8 @@ const mostBad = 8
 func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	y.look.forget()
+	before := y.certainLocked()
+	defer func() { y.wroteLocked(before) }()
 	bad := map[balancer.Key]error{}
 	for {
 		p := y.planLocked(batch, bad)
@@ -76,7 +78,11 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 		bad[p.owners[done]] = err
 	}
 	maps.Copy(failed, bad)
-	return y.ensureJumps(ctx)
+	if err := y.ensureJumps(ctx); err != nil {
+		return err
+	}
+	y.removeOrphansLocked(ctx)
+	return nil
 }
 
 // ensureJumps comes after the first rules, so that the root is never entered before it leads anywhere.
@@ -101,28 +107,29 @@ func (y *family) prepareSets(p *plan) error {
 			return err
 		}
 	}
-	for key, slots := range p.clear {
-		for _, slot := range slots {
-			if err := y.clear(stickySet(slot, y.is4()), key); err != nil {
-				return err
-			}
+	for slot, keys := range p.clear {
+		if err := y.clear(stickySet(slot, y.is4()), keys); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// clear takes the clients of one frontend out of a set.
-func (y *family) clear(set string, key balancer.Key) error {
+// clear takes the clients of frontends out of a set.
+func (y *family) clear(set string, keys []balancer.Key) error {
+	header, err := y.sets.Header(set)
+	if err != nil || header.Elements == 0 {
+		return err
+	}
 	entries, err := y.sets.List(set)
 	if err != nil {
 		return err
 	}
-	var theirs []ipset.Entry
-	for _, e := range entries {
-		if e.Addr == key.Addr && e.Port == key.Port && e.Proto == setProtocol(key.Proto) {
-			theirs = append(theirs, e)
-		}
+	of := map[ipset.Entry]bool{}
+	for _, k := range keys {
+		of[ipset.Entry{Addr: k.Addr, Proto: setProtocol(k.Proto), Port: k.Port}] = true
 	}
+	theirs := slices.DeleteFunc(entries, func(e ipset.Entry) bool { return !of[ipset.Entry{Addr: e.Addr, Proto: e.Proto, Port: e.Port}] })
 	return y.sets.Delete(set, theirs)
 }
 

@@ -31,6 +31,8 @@ const (
 	inLeaf = 6
 	// leastFan is how many chains one chain leads to. It grows where deepest would be passed.
 	leastFan = 4
+	// hashFan and hashLevels are the shape of the chains in which the client's address decides.
+	hashFan, hashLevels = 8, 3
 	// deepest is the most levels below the frontend's chain: nft allows 15 chains below a hook.
 	deepest = 4
 )
@@ -56,6 +58,9 @@ func choose(f *balancer.Frontend, ways []way) (rules []string, below []xtables.C
 		}
 		fan, _ := fanFor(len(ways), mostInList)
 		rules = c.turns("", ways, fan)
+	case isSourceHash(f):
+		// Always of the same shape, so that clients do not move because there are more or fewer backends.
+		rules = c.branch(f, "", ways, hashFan, hashLevels)
 	case len(ways) <= mostInList:
 		rules = c.list(f, ways)
 	default:
@@ -80,7 +85,7 @@ func byVIP(f *balancer.Frontend, ways []way) int {
 // list has one rule a way, the last of which takes what is left. By chance the heaviest come first, so that fewer rules
 // are looked at; by source the order must not change with weights.
 func (c *chooser) list(f *balancer.Frontend, ways []way) []string {
-	if f.Scheduler != balancer.SourceHash && f.Scheduler != balancer.Maglev {
+	if !isSourceHash(f) {
 		slices.SortStableFunc(ways, func(a, b way) int { return cmp.Compare(b.weight, a.weight) })
 	}
 	rest := total(ways)
@@ -94,6 +99,10 @@ func (c *chooser) list(f *balancer.Frontend, ways []way) []string {
 		rest -= ways[i].weight
 	}
 	return rules
+}
+
+func isSourceHash(f *balancer.Frontend) bool {
+	return f.Scheduler == balancer.SourceHash || f.Scheduler == balancer.Maglev
 }
 
 // identity is what stays the same of a way: its address, so that a client meets the same host on several ports of a

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"hash/maphash"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ type family struct {
 	name xtables.Family
 	tool *xtables.Tool
 	sets *ipset.Conn
+	log  *slog.Logger
 	seed maphash.Seed
 	// mark is Options.Mark.
 	mark string
@@ -72,15 +74,15 @@ type front struct {
 	port    string
 	chain   string
 	below   []string
-	// saved is a hash of all its rules as they were last read back; 0: not since they were written.
-	saved uint64
+	// proved: its chains were written by us, or compared with what they should be.
+	proved bool
 	// slots says which sticky set is whose, and used is how many slots were ever given away.
 	slots map[netip.AddrPort]int
 	used  int
 }
 
-func newFamily(name xtables.Family, tool *xtables.Tool, sets *ipset.Conn, mark string) *family {
-	y := &family{name: name, tool: tool, sets: sets, mark: mark, seed: maphash.MakeSeed()}
+func newFamily(name xtables.Family, tool *xtables.Tool, sets *ipset.Conn, mark string, log *slog.Logger) *family {
+	y := &family{name: name, tool: tool, sets: sets, mark: mark, log: log, seed: maphash.MakeSeed()}
 	y.totals, y.last = map[countKey]uint64{}, map[string][]uint64{}
 	y.forget()
 	return y
@@ -172,7 +174,10 @@ func (y *family) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int, use
 	slots = map[netip.AddrPort]int{}
 	taken := map[int]bool{}
 	old := y.fronts[f.Key]
-	if old != nil {
+	if old == nil || old.slots == nil { // an earlier frontend on the key may have had all of them
+		used = y.slots
+	}
+	if old != nil && old.slots != nil {
 		used = old.used
 		for _, b := range f.Backends { // those that only drain keep theirs: they may come back
 			if slot, ok := old.slots[b.Addr]; ok {

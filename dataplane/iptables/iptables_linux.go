@@ -61,7 +61,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 			reasons = append(reasons, d.missing[name])
 			continue
 		}
-		d.families[name] = newFamily(name, tool, sets, o.Mark)
+		d.families[name] = newFamily(name, tool, sets, o.Mark, o.Log)
 	}
 	if len(d.families) == 0 {
 		return nil, errors.Join(append(reasons, d.Close(ctx, true))...)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,18 +43,25 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 				}
 			}
 		}
-		y.looked = true
 	}
 	s := survey{y: y, rules: map[string][]string{}, below: map[string][]string{}}
+	stamp, stampErr := y.tool.Stamp(table)
 	leads, err := y.tool.Saved(ctx, table, frontPrefix, s.take)
 	if err != nil {
 		return err
 	}
+	y.look = look{stamp: stamp, sure: stampErr == nil}
+	y.look = y.certainLocked()
 	damage := s.conclude(seen.Digests)
+	y.looked = true
 	if missing := y.countJumps(leads); missing != "" && len(y.fronts) > 0 {
 		damage = append(damage, fmt.Sprintf("the jump from %s to %s is missing (%s)", missing, rootChain, y.name))
 	}
 	seen.Damage = append(seen.Damage, damage...)
+	if before := y.certainLocked(); len(y.orphans) > 0 {
+		y.removeOrphansLocked(ctx)
+		y.wroteLocked(before)
+	}
 	y.slots, err = y.setsThere()
 	return err
 }
@@ -111,7 +120,9 @@ func (s *survey) take(chain string, rules []string) error {
 func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []string) {
 	y := s.y
 	last := y.fronts
+	read, changed := s.compare()
 	y.forget()
+	y.chains = read
 	known := map[string]bool{}
 	for chain, rules := range s.rules {
 		if !isFront(chain) {
@@ -124,8 +135,11 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 		if !ok || frontChain(n.key) != chain || familyOf(n.key) != y.name {
 			continue // nobody knows whose it was: it is an orphan
 		}
-		f := s.front(n, chain, last[n.key])
+		f := s.front(n, last[n.key], changed)
 		y.fronts[n.key], digests[n.key] = f, f.digest
+		if !y.looked { // so that each is applied once, and compared with what its chain should be
+			digests[n.key] = 0
+		}
 		known[chain] = true
 		for _, name := range f.below {
 			known[name] = true
@@ -134,16 +148,44 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 	if found := s.findTree(known); found != "" {
 		damage = append(damage, fmt.Sprintf("%s (%s)", found, y.name))
 	}
-	for chain, rules := range s.rules {
-		y.chains[chain] = y.saved(chain, rules)
+	for chain := range s.rules {
 		if !known[chain] {
 			y.orphans = append(y.orphans, chain)
 		}
 	}
-	if len(y.orphans) > 0 {
-		damage = append(damage, fmt.Sprintf("chain %s belongs to nothing (%s)", y.orphans[0], y.name))
-	}
 	return damage
+}
+
+// compare returns the states of the chains that were read, and which of them are not as they were left. What those had
+// counted is added to the totals.
+func (s *survey) compare() (read map[string]chainState, changed map[string]bool) {
+	y := s.y
+	owners := y.chainOwners()
+	read, changed = make(map[string]chainState, len(s.rules)), map[string]bool{}
+	for chain, rules := range s.rules {
+		now := y.saved(chain, rules)
+		if was, ok := y.chains[chain]; !ok {
+			read[chain] = now
+		} else if was.alike(now) {
+			read[chain] = was
+		} else {
+			read[chain], changed[chain] = now, true
+		}
+	}
+	for chain := range y.chains {
+		if _, there := read[chain]; !there {
+			changed[chain] = true
+		}
+		if f := owners[chain]; changed[chain] && f != nil {
+			y.endLocked(f, chain, nil)
+		}
+	}
+	return read, changed
+}
+
+// alike reports whether chains have as many rules, which lead to the same places.
+func (c chainState) alike(d chainState) bool {
+	return c.rules == d.rules && slices.Equal(c.targets, d.targets) && slices.Equal(c.to, d.to)
 }
 
 // saved is the state of a chain as it was read: its text differs from that which was written, in blanks at least.
@@ -154,10 +196,12 @@ func (y *family) saved(chain string, rules []string) chainState {
 }
 
 // front takes in a frontend by its note.
-func (s *survey) front(n note, chain string, last *front) *front {
-	f := &front{digest: n.digest, service: n.service, port: n.port, chain: chain, below: s.below[keyHash(n.key)]}
-	count := len(s.rules[chain])
+func (s *survey) front(n note, last *front, changed map[string]bool) *front {
+	f := &front{digest: n.digest, service: n.service, port: n.port, chain: frontChain(n.key), below: s.below[keyHash(n.key)]}
+	intact := !changed[f.chain]
+	count := len(s.rules[f.chain])
 	for _, name := range f.below {
+		intact = intact && !changed[name]
 		rules := s.rules[name]
 		count += len(rules)
 		slot, isSlot := slotOf(name)
@@ -166,17 +210,17 @@ func (s *survey) front(n note, chain string, last *front) *front {
 		}
 		if to := backendOf(rules[len(rules)-1]); to.IsValid() {
 			if f.slots == nil {
-				f.slots = newSlots()
+				f.slots = map[netip.AddrPort]int{}
 			}
 			f.slots[to] = slot
 			f.used = max(f.used, slot+1)
 		}
 	}
 	if last != nil {
-		f.used = max(f.used, last.used)
+		f.used, f.proved = max(f.used, last.used), last.proved
 	}
-	if f.saved = s.text(f); count != n.rules || last != nil && last.saved != 0 && last.saved != f.saved {
-		f.digest, f.saved = 0, 0
+	if !intact || count != n.rules {
+		f.digest, f.proved = 0, false
 	}
 	return f
 }
@@ -191,20 +235,35 @@ func slotOf(chain string) (int, bool) {
 
 // look paces the cheap looks.
 type look struct {
+	// stamp is the table's when it was as we left it.
 	stamp xtables.Stamp
 	sure  bool
-	next  time.Time
+	// next is when the table may be compared again because others have changed it.
+	next time.Time
+	// again is when it is to be compared in any case: others may have changed it while we did. Zero: it need not be.
+	again time.Time
 }
-
-// forget: we change the table ourselves.
-func (l *look) forget() { l.sure = false }
 
 // longestPause is the most between two comparisons, however long they take.
 const longestPause = 10 * time.Second
 
-// Intact looks whether anybody has changed the table since it was last found to be as we left it, and compares then.
-// Comparing grows with the table, so that it may take a hundredth of the time; where so much is gone that the table's
-// size alone tells, it does not wait.
+// wroteLocked takes in that the table was changed by us. Before it was as we had left it, if before is sure.
+func (y *family) wroteLocked(before look) {
+	stamp, err := y.tool.Stamp(table)
+	y.look = look{stamp: stamp, sure: before.sure && err == nil, next: before.next, again: time.Now().Add(longestPause)}
+}
+
+// certainLocked returns the look, sure only if nobody has changed the table since.
+func (y *family) certainLocked() look {
+	l := y.look
+	stamp, err := y.tool.Stamp(table)
+	l.sure = l.sure && err == nil && stamp == l.stamp
+	return l
+}
+
+// Intact looks whether anybody else has changed the table since it was last found to be as we left it, and compares
+// then. Comparing grows with the table, so that it may take a hundredth of the time; where so much is gone that the
+// table's size alone tells, it does not wait.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	for _, name := range xtables.Families() {
 		if y := d.families[name]; y != nil {
@@ -226,11 +285,12 @@ func (y *family) intact(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if y.look.sure && stamp == y.look.stamp {
-		return "", nil
-	}
 	started := time.Now()
-	if started.Before(y.look.next) && (stamp.Entries == 0 || stamp.Entries >= y.entriesLocked()) {
+	same := y.look.sure && stamp == y.look.stamp
+	switch {
+	case same && (y.look.again.IsZero() || started.Before(y.look.again)):
+		return "", nil
+	case !same && started.Before(y.look.next) && (stamp.Entries == 0 || stamp.Entries >= y.entriesLocked()):
 		return "", nil
 	}
 	reason, err := y.tool.Compare(ctx, table, nodePrefix, y.sizes())

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"context"
 	"maps"
 	"slices"
 
@@ -20,8 +21,8 @@ type plan struct {
 	tree             tree
 	rebuilt          bool
 	fronts           map[balancer.Key]*front // nil: gone
-	// clear are the slots of sticky sets whose entries of a frontend are of another backend.
-	clear map[balancer.Key][]int
+	// clear are the frontends whose entries in a slot's sticky set are of another backend.
+	clear map[int][]balancer.Key
 	// slots is how many sticky sets are needed.
 	slots int
 	// folded are the counters, before the write, of the chains that go or are replaced.
@@ -30,7 +31,7 @@ type plan struct {
 
 // planLocked plans a batch, but for the keys that are bad.
 func (y *family) planLocked(batch []dataplane.Change, bad map[balancer.Key]error) *plan {
-	p := &plan{tree: y.tree, fronts: map[balancer.Key]*front{}, clear: map[balancer.Key][]int{}}
+	p := &plan{tree: y.tree, fronts: map[balancer.Key]*front{}, clear: map[int][]balancer.Key{}}
 	var added, gone []balancer.Key
 	for _, c := range batch {
 		if bad[c.Key] != nil {
@@ -56,29 +57,7 @@ func (y *family) planLocked(batch []dataplane.Change, bad map[balancer.Key]error
 			p.add(k, xtables.Group{Delete: append([]string{f.chain}, f.below...)})
 		}
 	}
-	y.planOrphansLocked(p)
 	return p
-}
-
-// planOrphansLocked plans the end of chains that were found and belong to nothing; what is left of an earlier tree goes
-// with the tree.
-func (y *family) planOrphansLocked(p *plan) {
-	written := map[string]bool{}
-	for _, g := range p.groups {
-		for _, c := range g.Write {
-			written[c.Name] = true
-		}
-	}
-	for _, name := range y.orphans {
-		if _, there := y.chains[name]; there && !isNode(name) && !written[name] {
-			p.add(balancer.Key{}, xtables.Group{Write: []xtables.Chain{{Name: name}}})
-		}
-	}
-	for _, name := range y.orphans {
-		if _, there := y.chains[name]; there && !isNode(name) && !written[name] {
-			p.add(balancer.Key{}, xtables.Group{Delete: []string{name}})
-		}
-	}
 }
 
 func (p *plan) add(owner balancer.Key, g xtables.Group) {
@@ -88,14 +67,15 @@ func (p *plan) add(owner balancer.Key, g xtables.Group) {
 
 // planFrontLocked plans the chains of one frontend: those that differ, in one transaction.
 func (y *family) planFrontLocked(p *plan, f *balancer.Frontend, was *front) {
-	next := &front{digest: digest(f, y.mark), service: f.Service, port: f.Port}
-	if was != nil && was.digest == next.digest && y.chains[was.chain].rules > 0 {
+	next := &front{digest: digest(f, y.mark), service: f.Service, port: f.Port, proved: true}
+	same := was != nil && was.digest == next.digest && y.chains[was.chain].rules > 0
+	if same && (was.proved || y.prove(f, was)) {
 		return
 	}
 	slots, used, fresh := y.assign(f)
 	next.slots, next.used = slots, used
-	if len(fresh) > 0 {
-		p.clear[f.Key] = fresh
+	for _, slot := range fresh {
+		p.clear[slot] = append(p.clear[slot], f.Key)
 	}
 	p.slots = max(p.slots, used)
 	made := render(f, slots, y.mark)
@@ -212,4 +192,50 @@ func (y *family) noteLocked(p *plan, done int) {
 			delete(y.fronts, k)
 		}
 	}
+}
+
+// prove compares the chains of a frontend that an earlier process left with what they should be.
+func (y *family) prove(f *balancer.Frontend, was *front) bool {
+	slots, _, fresh := y.assign(f)
+	if len(fresh) > 0 {
+		return false
+	}
+	made := render(f, slots, y.mark)
+	if len(made.below) != len(was.below) {
+		return false
+	}
+	for _, c := range append(made.below, made.front) {
+		if have, ok := y.chains[c.Name]; !ok || !have.alike(y.state(c)) {
+			return false
+		}
+	}
+	was.proved = true
+	return true
+}
+
+// removeOrphansLocked deletes chains that were found and belong to nothing, as an earlier process leaves them that was
+// killed. Nothing waits for it: one to which a rule of somebody else leads can't be deleted.
+func (y *family) removeOrphansLocked(ctx context.Context) {
+	if len(y.orphans) == 0 || y.unsure && len(y.fronts) > 0 { // what leads nowhere may lead to them
+		return
+	}
+	var groups []xtables.Group
+	for _, name := range y.orphans {
+		groups = append(groups, xtables.Group{Write: []xtables.Chain{{Name: name}}})
+	}
+	for _, name := range y.orphans {
+		groups = append(groups, xtables.Group{Delete: []string{name}})
+	}
+	for len(groups) > 0 && ctx.Err() == nil {
+		done, err := y.tool.Write(ctx, table, groups)
+		if err == nil {
+			break
+		}
+		y.log.Warn("a chain that an earlier process has left can't be deleted", "family", y.name, "err", err)
+		groups = groups[min(done+1, len(groups)):]
+	}
+	for _, name := range y.orphans {
+		delete(y.chains, name)
+	}
+	y.orphans = nil
 }

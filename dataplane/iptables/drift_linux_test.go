@@ -1,0 +1,215 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/xtables"
+)
+
+// iptables runs the program of the rig's backend.
+func (r *rig) iptables(args ...string) string {
+	r.Helper()
+	program := "iptables-" + string(r.d.families[xtables.IPv4].tool.Backend())
+	out, err := exec.Command(program, append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput()
+	if err != nil {
+		r.Fatalf("%s %s: %v: %s", program, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// observe compares in full, and has whatever differs from the frontends applied, as the engine does. It returns what was
+// not as it should be.
+func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
+	r.Helper()
+	seen, err := r.d.Observe(context.Background())
+	if err != nil {
+		r.Fatal(err)
+	}
+	wrong = seen.Damage
+	var batch []dataplane.Change
+	for _, f := range frontends {
+		if len(seen.Damage) > 0 || seen.Digests[f.Key] != r.d.Digest(f) {
+			batch = append(batch, dataplane.Change{Key: f.Key, New: f})
+			wrong = append(wrong, f.Key.String())
+		}
+		delete(seen.Digests, f.Key)
+	}
+	for k := range seen.Digests {
+		batch = append(batch, dataplane.Change{Key: k})
+		wrong = append(wrong, k.String()+" is too many")
+	}
+	if len(batch) > 0 {
+		if err := r.d.Apply(context.Background(), batch); err != nil {
+			r.Fatal(err)
+		}
+	}
+	return wrong
+}
+
+// TestReplacedRule has somebody put another rule in the place of ours: the number of rules stays, and the next full
+// comparison finds it, also the first one of a new process.
+func TestReplacedRule(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		f := r.web(balancer.TCP, 2)
+		r.apply(f)
+		chain := frontChain(f.Key)
+		for _, restart := range []bool{false, true} {
+			r.iptables("-R", chain, "1", "-p", "tcp", "-j", "DNAT", "--to-destination", "10.2.0.7:8080")
+			if _, name := r.ask(balancer.TCP); name != "s7" {
+				r.Fatalf("%s answers before the comparison", name)
+			}
+			if restart {
+				if err := r.d.Close(context.Background(), true); err != nil {
+					r.Fatal(err)
+				}
+				r.d = r.open(r.d.families[xtables.IPv4].tool.Backend())
+				r.d.families[xtables.IPv4].looked = false // open has observed; the engine would not have
+			}
+			r.observe(f)
+			if _, name := r.ask(balancer.TCP); name != "s2" {
+				r.Errorf("restart %v: %s answers after the comparison", restart, name)
+			}
+			if wrong := r.observe(f); len(wrong) > 0 {
+				r.Errorf("restart %v: after mending %v is wrong", restart, wrong)
+			}
+		}
+	})
+}
+
+// TestCountsOfDeletedRules has somebody delete counting rules: counts never go back.
+func TestCountsOfDeletedRules(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		f := r.web(balancer.TCP, 2, 3, 4)
+		r.apply(f)
+		for range 12 {
+			r.ask(balancer.TCP)
+		}
+		before, _, _ := r.counted()
+		r.iptables("-D", frontChain(f.Key), "2")
+		r.observe(f)
+		if after, _, _ := r.counted(); after < before || before != 12 {
+			r.Errorf("%d connections were counted, and then %d", before, after)
+		}
+	})
+}
+
+// TestOrphans has chains of a process that is gone deleted, in families without services too, and those left alone that
+// somebody's rule leads to: nothing waits for them.
+func TestOrphans(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		six := strings.Replace("iptables-"+string(r.d.families[xtables.IPv4].tool.Backend()), "ip", "ip6", 1)
+		if out, err := exec.Command(six, "-t", "nat", "-N", nodePrefix+"4").CombinedOutput(); err != nil {
+			r.Fatalf("%v: %s", err, out)
+		}
+		r.iptables("-N", groupPrefix+"old")
+		r.iptables("-N", groupPrefix+"held")
+		r.iptables("-A", "PREROUTING", "-s", "192.0.2.1", "-j", groupPrefix+"held")
+		f := r.web(balancer.TCP, 2)
+		r.observe(f)
+		r.observe(f)
+		if _, name := r.ask(balancer.TCP); name != "s2" {
+			r.Errorf("%s answers", name)
+		}
+		rules := r.iptables("-S")
+		if strings.Contains(rules, groupPrefix+"old") {
+			r.Errorf("an orphan is left:\n%s", rules)
+		}
+		if out, err := exec.Command(six, "-t", "nat", "-S").CombinedOutput(); err != nil || strings.Contains(string(out), nodePrefix) {
+			r.Errorf("%v, an orphan is left in the other family:\n%s", err, out)
+		}
+		if wrong := r.observe(f); len(wrong) > 0 {
+			r.Errorf("%v is wrong for ever", wrong)
+		}
+		r.iptables("-D", "PREROUTING", "-s", "192.0.2.1", "-j", groupPrefix+"held")
+	})
+}
+
+// TestNoticesAtOnce has a jump deleted right after a change of ours, in a table that takes long to compare: the next look
+// finds it.
+func TestNoticesAtOnce(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		var many []*balancer.Frontend
+		for i := range 2000 {
+			f := r.web(balancer.TCP, 2, 3, 4)
+			f.Port, f.Key.Port = fmt.Sprint("p", i), uint16(1000+i)
+			many = append(many, f)
+		}
+		r.apply(many...)
+		look := func() string {
+			reason, err := r.d.Intact(context.Background())
+			if err != nil {
+				r.Fatal(err)
+			}
+			return reason
+		}
+		if reason := look(); reason != "" {
+			r.Fatal(reason)
+		}
+		r.apply(r.web(balancer.TCP, 2))
+		started := time.Now()
+		if reason := look(); reason != "" {
+			r.Fatal(reason)
+		}
+		r.Logf("a look after a change of ours took %v", time.Since(started))
+		r.iptables("-D", "PREROUTING", "-j", rootChain)
+		if look() == "" {
+			r.Error("the jump is gone, and nobody has noticed")
+		}
+	})
+}
+
+// TestPlacesOfAServiceThatIsBack has a service come back with other endpoints in the places of those before: they get
+// none of their clients for that.
+func TestPlacesOfAServiceThatIsBack(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		r.apply(r.sticky(2, 3))
+		for range 2 {
+			r.ask(balancer.TCP)
+		}
+		f := r.sticky(4, 5)
+		if err := r.d.Apply(context.Background(), []dataplane.Change{{Key: f.Key}}); err != nil {
+			r.Fatal(err)
+		}
+		r.apply(f)
+		for slot := range 2 {
+			entries, err := r.d.sets.List(stickySet(slot, true))
+			if err != nil || len(entries) > 0 {
+				r.Errorf("%s has %v, %v", stickySet(slot, true), entries, err)
+			}
+		}
+	})
+}
+
+// TestLostRoot has the root chain alone deleted with what leads there: one full comparison mends it.
+func TestLostRoot(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		var all []*balancer.Frontend
+		for i := range 100 { // enough for a tree
+			f := r.web(balancer.TCP, 2)
+			f.Port, f.Key.Port = fmt.Sprint("p", i), uint16(80+i)
+			all = append(all, f)
+		}
+		r.apply(all...)
+		for _, hook := range hooks() {
+			r.iptables("-D", hook, "-j", rootChain)
+		}
+		r.iptables("-F", rootChain)
+		r.iptables("-X", rootChain)
+		if wrong := r.observe(all...); len(wrong) == 0 {
+			r.Error("nothing is wrong")
+		}
+		if _, name := r.ask(balancer.TCP); name != "s2" {
+			r.Errorf("%s answers", name)
+		}
+		if wrong := r.observe(all...); len(wrong) > 0 {
+			r.Errorf("after mending %v is wrong", wrong)
+		}
+	})
+}
