@@ -52,6 +52,9 @@ type Observation struct {
 	// Damage lists, in words, what is missing or broken of what all frontends share; Observe leaves the mending to the
 	// next Apply, which the engine makes for every frontend when there is damage.
 	Damage []string
+	// Untold asks for an Apply of every frontend, also of those that are there as wanted: the dataplane has to be told
+	// what an earlier process made it carry out.
+	Untold bool
 }
 
 // KeyErrors is Apply's error when each key's own outcome is known.

@@ -85,7 +85,7 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	var done snap.Map[balancer.Key, *balancer.Frontend]
 	for key, digest := range seen.Digests {
 		f := want.Frontends.At(key)
-		if f == nil || len(seen.Damage) > 0 || e.Dataplane.Digest(f) != digest {
+		if f == nil || len(seen.Damage) > 0 || seen.Untold || e.Dataplane.Digest(f) != digest {
 			f = &balancer.Frontend{Key: key} // something is there: nothing that is wanted has this pointer
 		}
 		done = done.Set(key, f)

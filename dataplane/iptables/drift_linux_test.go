@@ -35,7 +35,7 @@ func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	wrong = seen.Damage
 	var batch []dataplane.Change
 	for _, f := range frontends {
-		if len(seen.Damage) > 0 || seen.Digests[f.Key] != r.d.Digest(f) {
+		if len(seen.Damage) > 0 || seen.Untold || seen.Digests[f.Key] != r.d.Digest(f) {
 			batch = append(batch, dataplane.Change{Key: f.Key, New: f})
 			wrong = append(wrong, f.Key.String())
 		}
@@ -70,7 +70,7 @@ func TestReplacedRule(t *testing.T) {
 					r.Fatal(err)
 				}
 				r.d = r.open(r.d.families[xtables.IPv4].tool.Backend())
-				r.d.families[xtables.IPv4].looked = false // open has observed; the engine would not have
+				r.d.told = false // open has observed already
 			}
 			r.observe(f)
 			if _, name := r.ask(balancer.TCP); name != "s2" {

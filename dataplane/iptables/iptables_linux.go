@@ -23,6 +23,8 @@ type Dataplane struct {
 	flows    *flows
 	traffic  *traffic
 	families map[xtables.Family]*family
+	// told: the engine was asked to apply everything once.
+	told bool
 	// missing says why a family can't be had.
 	missing map[xtables.Family]error
 }

@@ -19,7 +19,7 @@ import (
 // Observe reads back what of ours is in the nat table. The first time it removes what an earlier process left in another
 // backend. Frontends are known by their notes, and by how many rules they have.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
-	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}}
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, Untold: !d.told}
 	for _, name := range xtables.Families() {
 		y := d.families[name]
 		if y == nil {
@@ -29,6 +29,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 			return dataplane.Observation{}, fmt.Errorf("reading the rules of %s: %w", name, err)
 		}
 	}
+	d.told = true
 	return seen, nil
 }
 
@@ -137,9 +138,6 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 		}
 		f := s.front(n, last[n.key], changed)
 		y.fronts[n.key], digests[n.key] = f, f.digest
-		if !y.looked { // so that each is applied once, and compared with what its chain should be
-			digests[n.key] = 0
-		}
 		known[chain] = true
 		for _, name := range f.below {
 			known[name] = true
