@@ -117,7 +117,7 @@ func (r *rig) othersFirst() {
 	repairs := r.engine.Status().Repairs
 	RemoveJumps(r.s.Backend)(r.T)
 	r.repaired(repairs, atOnce+mendTime) // it may have looked at what the others did just now
-	for key := range conns { // and have begun to mend before the last jump was gone
+	for key := range conns {             // and have begun to mend before the last jump was gone
 		r.Eventually("service after the jumps were removed", func() error { _, err := r.ask(r.w.client, key); return err })
 	}
 	sameForeign(r, "after mending with rules of others first", before)
