@@ -27,6 +27,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 			return dataplane.Observation{}, fmt.Errorf("reading the rules of %s: %w", name, err)
 		}
 	}
+	d.flows.find(seen.Digests)
 	return seen, nil
 }
 
