@@ -56,13 +56,17 @@ type traffic struct {
 	ends    *conntrack.Ends
 	stop    context.CancelFunc
 	running sync.WaitGroup
+	looking sync.Mutex // held by who counts the flows
 
-	mu sync.Mutex // guards what follows
-	// ended are the bytes of flows that have ended, and shown what was last said of each port.
-	ended, shown map[portKey]volume
+	mu sync.Mutex // guards what follows; never held for long, because the ends of flows do not wait
+	// ended are the bytes of flows that have ended.
+	ended map[portKey]volume
+	// before and live are the bytes of flows that had ended when those there are were last counted, and of these.
+	before, live map[portKey]volume
 	active       map[countKey]uint64
-	live         map[portKey]volume
-	next         time.Time
+	// shown is what was last said of each port.
+	shown map[portKey]volume
+	next  time.Time
 }
 
 // newTraffic subscribes to the ends of flows where net.netfilter.nf_conntrack_acct is on.
@@ -99,59 +103,75 @@ func (t *traffic) start() {
 
 // end adds the bytes of a flow.
 func (t *traffic) end(flow *conntrack.Flow) {
-	f := t.flows.frontend(flow.Frontend())
-	if f == nil || !flow.Status.Has(conntrack.DstNAT) {
+	k, ok := t.flows.portOf(flow)
+	if !ok {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	k := portKey{f.Service, f.Port}
 	v := t.ended[k]
 	t.ended[k] = volume{v.in + flow.In, v.out + flow.Out}
 }
 
-func (fl *flows) frontend(k balancer.Key) *balancer.Frontend {
+// portOf returns the port that a flow is counted to: that of the frontend it was made by, even if that is gone now.
+func (fl *flows) portOf(flow *conntrack.Flow) (portKey, bool) {
+	if !flow.Status.Has(conntrack.DstNAT) {
+		return portKey{}, false
+	}
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	return fl.wanted[k]
+	k := flow.Frontend()
+	if l := fl.leaving[k]; l.has(flow.Backend()) {
+		return l.port, true
+	}
+	if f := fl.wanted[k]; f != nil {
+		return portKey{f.Service, f.Port}, true
+	}
+	return portKey{}, false
 }
 
-// look counts the flows there are, unless that was done just now.
+// look counts the flows there are, unless that was done just now, or somebody else is at it.
 func (t *traffic) look(ctx context.Context) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	if !t.looking.TryLock() {
+		return nil
+	}
+	defer t.looking.Unlock()
 	started := time.Now()
-	if started.Before(t.next) {
+	t.mu.Lock()
+	next, before := t.next, maps.Clone(t.ended) // what has ended by now is not among what is listed
+	t.mu.Unlock()
+	if started.Before(next) {
 		return nil
 	}
 	active, live := map[countKey]uint64{}, map[portKey]volume{}
-	wanted := t.flows.frontends()
 	err := t.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
-		f := wanted[flow.Frontend()]
-		if f == nil || !flow.Status.Has(conntrack.DstNAT) {
+		k, ok := t.flows.portOf(flow)
+		if !ok {
 			return nil
 		}
 		if flow.State != "time-wait" && flow.State != "close" {
-			active[countKey{f.Service, f.Port, flow.Backend()}]++
+			active[countKey{k.service, k.port, flow.Backend()}]++
 		}
-		v := live[portKey{f.Service, f.Port}]
-		live[portKey{f.Service, f.Port}] = volume{v.in + flow.In, v.out + flow.Out}
+		v := live[k]
+		live[k] = volume{v.in + flow.In, v.out + flow.Out}
 		return nil
 	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if err == nil {
-		t.active, t.live = active, live
+		t.before, t.active, t.live = before, active, live
 	}
 	t.next = time.Now().Add(max(readEvery, readShare*time.Since(started)))
 	return err
 }
 
-// bytes returns the bytes of a port so far. A flow that has just ended may be in neither number for a moment: what was
-// said once stays.
+// bytes returns the bytes of a port when the flows were last counted. Those of a flow that ended meanwhile come with the
+// next time: what was said once stays.
 func (t *traffic) bytes(k portKey) volume {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	ended, live, shown := t.ended[k], t.live[k], t.shown[k]
-	shown = volume{max(shown.in, ended.in+live.in), max(shown.out, ended.out+live.out)}
+	before, live, shown := t.before[k], t.live[k], t.shown[k]
+	shown = volume{max(shown.in, before.in+live.in), max(shown.out, before.out+live.out)}
 	t.shown[k] = shown
 	return shown
 }

@@ -1,10 +1,12 @@
 package iptables
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -32,66 +34,144 @@ type flows struct {
 	wanted map[balancer.Key]*balancer.Frontend
 	// due says when connections of a key have to be looked at.
 	due map[balancer.Key]time.Time
-	// leaving are keys that have lost their frontend, and until when connections to it may live on.
-	leaving map[balancer.Key]time.Time
+	// leaving are keys with connections of a frontend that is gone.
+	leaving map[balancer.Key]*leave
+	// found are the keys that an earlier process has left, until they are wanted.
+	found map[balancer.Key]bool
+	// uncut are keys of UDP whose flows have to go with the next change, because they could not with the last.
+	uncut map[balancer.Key]bool
 }
+
+// leave is what there is still to do for the connections of an earlier frontend of a key.
+type leave struct {
+	// until is when their time ends.
+	until time.Time
+	// port is what their bytes are counted to.
+	port portKey
+	// since are the backends of later frontends of the key: connections to these are theirs.
+	since map[netip.AddrPort]bool
+}
+
+// has reports whether a connection to b is an earlier frontend's.
+func (l *leave) has(b netip.AddrPort) bool { return l != nil && !l.since[b] }
+
+// keeps reports whether a connection to b still has time.
+func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) && l.until.After(now) }
+
+// lastWords is how long after its time a leave is remembered: the kernel tells the end of a flow after it was cut.
+const lastWords = 10 * time.Second
 
 func newFlows(conn *conntrack.Conn, log *slog.Logger) *flows {
 	return &flows{
 		conn: conn, log: log, ended: make(chan struct{}), wake: make(chan struct{}, 1),
-		wanted: map[balancer.Key]*balancer.Frontend{}, due: map[balancer.Key]time.Time{}, leaving: map[balancer.Key]time.Time{},
+		wanted: map[balancer.Key]*balancer.Frontend{}, due: map[balancer.Key]time.Time{}, leaving: map[balancer.Key]*leave{},
+		found: map[balancer.Key]bool{}, uncut: map[balancer.Key]bool{},
+	}
+}
+
+// find takes in what is there: connections to frontends of an earlier process may be of a time when they were others.
+func (fl *flows) find(there map[balancer.Key]dataplane.Digest) {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	clear(fl.found)
+	for k := range there {
+		if fl.wanted[k] == nil {
+			fl.found[k] = true
+		}
 	}
 }
 
 // forgetFlows drops the flows that a batch has made stale. Keys of which it can't are noted in failed, and tried again.
 func (d *Dataplane) forgetFlows(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) {
-	atOnce := d.flows.take(batch, failed, time.Now())
+	atOnce := d.flows.take(batch, failed)
 	if len(atOnce) == 0 {
 		return
 	}
-	if _, err := d.flows.conn.Cut(ctx, atOnce, d.flows.judge(atOnce, time.Now())); err != nil {
+	_, err := d.flows.conn.Cut(ctx, atOnce, d.flows.judge(atOnce, time.Now()))
+	d.flows.cut(atOnce, err)
+	if err != nil {
 		for k := range atOnce {
 			failed[k] = err
 		}
 	}
 }
 
-// take notes a batch that was carried out but for what failed. It returns the keys whose flows have to go at once.
-func (fl *flows) take(batch []dataplane.Change, failed dataplane.KeyErrors, now time.Time) map[balancer.Key]bool {
+// cut notes what has come of the flows that had to go at once.
+func (fl *flows) cut(keys map[balancer.Key]bool, err error) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
+	for k := range keys {
+		if err != nil {
+			fl.uncut[k] = true
+		} else {
+			delete(fl.uncut, k)
+		}
+	}
+}
+
+// take notes a batch that was carried out but for what failed. It returns the keys whose flows have to go at once.
+func (fl *flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[balancer.Key]bool {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	now := time.Now() // under the lock, so that it is later than that of a sweep that has begun
+	fl.forgetLocked(now)
 	atOnce := map[balancer.Key]bool{}
 	for _, c := range batch {
 		if failed[c.Key] != nil {
 			continue
 		}
-		was := fl.wanted[c.Key]
-		switch {
-		case c.New != nil:
-			fl.wanted[c.Key] = c.New
-		default:
-			delete(fl.wanted, c.Key)
+		was := cmp.Or(fl.wanted[c.Key], c.Old)
+		if c.New == nil {
+			fl.leaveLocked(c.Key, cmp.Or(c.Old, was), now) // a new drain timeout alone is no change: Old has the last one
+		} else {
+			fl.wantLocked(c.New, was, now)
 		}
-		switch {
-		case c.Key.Proto == balancer.UDP:
-			if c.New == nil || was == nil || movesFlows(was, c.New) {
-				atOnce[c.Key] = true
-			}
-			fl.dueLocked(c.New, now)
-		case c.New == nil && was == nil:
-		case c.New == nil:
-			until := now.Add(was.DrainTimeout)
-			fl.leaving[c.Key], fl.due[c.Key] = until, until
-		case was == nil || losesBackend(was, c.New):
-			fl.due[c.Key] = now
-		default:
-			fl.dueLocked(c.New, now)
+		if c.Key.Proto == balancer.UDP && (c.New == nil || was == nil || movesFlows(was, c.New) || fl.uncut[c.Key]) {
+			atOnce[c.Key] = true
 		}
 	}
 	if len(fl.due) > 0 {
 		fl.startLocked()
 	}
 	return atOnce
+}
+
+// leaveLocked notes that a key has lost its frontend; was is nil where none is known.
+func (fl *flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Time) {
+	delete(fl.wanted, k)
+	delete(fl.found, k)
+	if was == nil {
+		return
+	}
+	l := &leave{until: now, port: portKey{was.Service, was.Port}}
+	fl.leaving[k] = l
+	if k.Proto != balancer.UDP {
+		l.until = now.Add(was.DrainTimeout)
+		fl.due[k] = l.until
+	}
+}
+
+// wantLocked notes that f is carried out in place of was, which is nil where none is known.
+func (fl *flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
+	k := f.Key
+	fl.wanted[k] = f
+	if fl.found[k] && k.Proto != balancer.UDP {
+		// Endpoints may have gone while nobody looked: their connections have the time that they would have had.
+		fl.leaving[k] = &leave{until: now.Add(f.DrainTimeout), port: portKey{f.Service, f.Port}}
+	}
+	delete(fl.found, k)
+	if l := fl.leaving[k]; l != nil {
+		if l.since == nil {
+			l.since = map[netip.AddrPort]bool{}
+		}
+		for _, b := range f.Backends {
+			l.since[b.Addr] = true
+		}
+	}
+	if k.Proto != balancer.UDP && (was == nil || losesBackend(was, f)) {
+		fl.due[k] = now
+	}
+	fl.dueLocked(k, now)
 }
 
 // movesFlows reports whether some flow of was may be wrong for next.
@@ -113,35 +193,48 @@ func backend(f *balancer.Frontend, b balancer.Backend) *balancer.Backend {
 	return nil
 }
 
-// dueLocked arranges for f to be looked at when the time of the first of its backends ends.
-func (fl *flows) dueLocked(f *balancer.Frontend, now time.Time) {
-	if f == nil {
-		return
-	}
-	for _, b := range f.Backends {
-		if at, ok := fl.due[f.Key]; b.Until.After(now) && (!ok || b.Until.Before(at)) {
-			fl.due[f.Key] = b.Until
+// dueLocked arranges for a key to be looked at when the time of the first of its backends, or of an earlier frontend's
+// connections, ends.
+func (fl *flows) dueLocked(k balancer.Key, now time.Time) {
+	end := func(until time.Time) {
+		if at, ok := fl.due[k]; until.After(now) && (!ok || until.Before(at)) {
+			fl.due[k] = until
 		}
 	}
+	if f := fl.wanted[k]; f != nil {
+		for _, b := range f.Backends {
+			end(b.Until)
+		}
+	}
+	if l := fl.leaving[k]; l != nil {
+		end(l.until)
+	}
+}
+
+// forgetLocked drops what nobody will ask for any more.
+func (fl *flows) forgetLocked(now time.Time) {
+	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(lastWords).Before(now) })
 }
 
 // judge returns what tells stale flows of keys.
 func (fl *flows) judge(keys map[balancer.Key]bool, now time.Time) func(*conntrack.Flow) bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
-	wanted, kept := map[balancer.Key]*balancer.Frontend{}, map[balancer.Key]bool{}
+	wanted, leaving := map[balancer.Key]*balancer.Frontend{}, map[balancer.Key]*leave{}
 	for k := range keys {
 		wanted[k] = fl.wanted[k]
-		kept[k] = fl.leaving[k].After(now)
+		if l := fl.leaving[k]; l != nil && l.until.After(now) {
+			leaving[k] = &leave{until: l.until, since: maps.Clone(l.since)}
+		}
 	}
 	return func(flow *conntrack.Flow) bool {
 		k := flow.Frontend()
-		return stale(flow, wanted[k], kept[k], now)
+		return stale(flow, wanted[k], leaving[k].keeps(flow.Backend(), now), now)
 	}
 }
 
-// stale reports whether a flow to a frontend has to go; f is nil where there is none any more. kept: connections of an
-// earlier frontend on the key still have time.
+// stale reports whether a flow to a frontend has to go; f is nil where there is none any more. kept: it is an earlier
+// frontend's, and still has time.
 func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time) bool {
 	if !flow.Status.Has(conntrack.DstNAT) {
 		// It began before the service was there. A connection that was answered is somebody else's.
@@ -215,10 +308,10 @@ func (fl *flows) sweep(ctx context.Context, now time.Time) (next time.Time) {
 			fl.due[k] = now.Add(retryCut)
 		default:
 			delete(fl.due, k)
-			fl.dueLocked(fl.wanted[k], now)
+			fl.dueLocked(k, now)
 		}
 	}
-	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, until time.Time) bool { return !until.After(now) })
+	fl.forgetLocked(now)
 	for _, at := range fl.due {
 		if next.IsZero() || at.Before(next) {
 			next = at
@@ -227,7 +320,9 @@ func (fl *flows) sweep(ctx context.Context, now time.Time) (next time.Time) {
 	return next
 }
 
-// close ends the goroutine. Connections that still have time keep it for ever: nobody is left to end them.
+// close ends the goroutine, and nobody is left to end connections that still have time. Where the rules stay, the next
+// process ends those to endpoints that drain, because it is told of them again, and those to endpoints that go meanwhile;
+// connections to frontends that are gone by then live as long as their two ends want.
 func (fl *flows) close() error {
 	close(fl.ended)
 	fl.running.Wait()

@@ -30,6 +30,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		}
 	}
 	d.told = true
+	d.flows.find(seen.Digests)
 	return seen, nil
 }
 

@@ -102,7 +102,7 @@ func digest(f *balancer.Frontend, mark string) dataplane.Digest {
 		Backends: make([]balancer.Backend, len(f.Backends)),
 	}
 	for i, b := range f.Backends {
-		g.Backends[i] = balancer.Backend{Addr: b.Addr, Weight: b.Weight}
+		g.Backends[i] = balancer.Backend{Addr: b.Addr, Weight: b.Weight, Until: b.Until}
 		if b.State == balancer.Active {
 			g.Backends[i].State = b.State
 		}

@@ -9,6 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 )
@@ -50,6 +51,7 @@ func newRig(t *testing.T, backend xtables.Backend) *rig {
 			r.server.Echo(network, fmt.Sprint("s", i), netip.AddrPortFrom(r.address(i), 8080))
 		}
 	}
+	r.forgetFlows()
 	r.d = r.open(backend)
 	t.Cleanup(func() {
 		if err := r.d.Close(context.Background(), false); err != nil {
@@ -57,6 +59,23 @@ func newRig(t *testing.T, backend xtables.Backend) *rig {
 		}
 	})
 	return r
+}
+
+// forgetFlows has conntrack forget what earlier tests on this host have left.
+func (r *rig) forgetFlows() {
+	r.Helper()
+	c, err := conntrack.Open()
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer c.Close()
+	keys := map[balancer.Key]bool{}
+	for _, p := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+		keys[balancer.Key{Addr: vip(), Port: 80, Proto: p}] = true
+	}
+	if _, err := c.Cut(r.Context(), keys, nil); err != nil {
+		r.Fatal(err)
+	}
 }
 
 func (r *rig) open(backend xtables.Backend) *Dataplane {

@@ -1,0 +1,129 @@
+package iptables
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// accounted turns on what counts bytes, before the dataplane looks whether it is.
+func accounted(t *testing.T) {
+	t.Helper()
+	lab.Require(t)
+	lab.New(t).Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
+}
+
+// TestEndsWaitForNoList has the ends of flows taken in, and counters answered, while all flows are listed.
+func TestEndsWaitForNoList(t *testing.T) {
+	accounted(t)
+	r := newRig(t, xtables.NFT)
+	f := r.web(balancer.TCP, 2)
+	r.apply(f)
+	r.ask(balancer.TCP)
+	begun, release, looked := make(chan bool), make(chan bool), make(chan error, 1)
+	go func() { // conntrack makes one list at a time: whoever looks now waits for this one
+		first := true
+		_ = r.d.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(*conntrack.Flow) error {
+			if first {
+				first = false
+				close(begun)
+				<-release
+			}
+			return nil
+		})
+	}()
+	<-begun
+	go func() { looked <- r.d.traffic.look(context.Background()) }()
+	wait.For(t, 5*time.Second, "the look to begin", func() bool {
+		if r.d.traffic.looking.TryLock() {
+			r.d.traffic.looking.Unlock()
+			return false
+		}
+		return true
+	})
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		r.d.traffic.end(&conntrack.Flow{
+			Proto: balancer.TCP, Status: conntrack.DstNAT, In: 1, Out: 1,
+			Orig:  conntrack.Tuple{Dst: f.AddrPort()},
+			Reply: conntrack.Tuple{Src: f.Backends[0].Addr},
+		})
+		if err := r.d.traffic.look(context.Background()); err != nil { // a second list would wait, too
+			t.Error(err)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(5 * time.Second):
+		t.Error("the end of a flow, or a second look, waits for the list of all flows")
+	}
+	close(release)
+	if err := <-looked; err != nil {
+		t.Error(err)
+	}
+	<-done
+}
+
+// TestBytesOfServicesThatGo has bytes counted once, up to the end of a flow that outlives its service, and on when the
+// service is back.
+func TestBytesOfServicesThatGo(t *testing.T) {
+	accounted(t)
+	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+		t.Run(string(proto), func(t *testing.T) {
+			r := newRig(t, xtables.NFT)
+			f := r.web(proto, 2)
+			r.apply(f)
+			if r.d.traffic.ends == nil {
+				t.Fatal("conntrack does not count bytes")
+			}
+			c, _ := r.ask(proto)
+			client := netip.MustParseAddrPort(c.LocalAddr().String())
+			want := r.volumeOf(client)
+			r.remove(f) // its drain timeout is 0
+			at := portKey{f.Service, f.Port}
+			bytes := func() volume {
+				r.counted()
+				return r.d.traffic.bytes(at)
+			}
+			wait.For(t, 5*time.Second, "the flow's bytes after its end", func() bool {
+				got := bytes()
+				return got.in >= want.in && got.out >= want.out
+			})
+			wait.For(t, 5*time.Second, "the end of the flow of a service that is gone", func() bool { return len(r.tracked(proto)) == 0 })
+			before := bytes()
+			if before.in >= 2*want.in || before.out >= 2*want.out { // a last acknowledgement may have come since
+				t.Errorf("counted %+v, the kernel %+v", before, want)
+			}
+			r.apply(f)
+			r.ask(proto)
+			if after := bytes(); after.in <= before.in || after.out <= before.out {
+				t.Errorf("counted %+v before a service came back, %+v with a new flow", before, after)
+			}
+		})
+	}
+}
+
+// volumeOf is what the kernel has counted of a client's only flow.
+func (r *rig) volumeOf(client netip.AddrPort) (v volume) {
+	r.Helper()
+	if err := r.d.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(f *conntrack.Flow) error {
+		if f.Client() == client {
+			v = volume{f.In, f.Out}
+		}
+		return nil
+	}); err != nil {
+		r.Fatal(err)
+	}
+	if v.in == 0 || v.out == 0 {
+		r.Fatalf("the flow of %s has %+v bytes", client, v)
+	}
+	return v
+}
