@@ -103,7 +103,7 @@ func (y *family) ensureJumps(ctx context.Context) error {
 // others get: their clients would all come to one backend.
 func (y *family) prepareSets(p *plan) error {
 	for ; y.slots < p.slots; y.slots++ {
-		if err := y.sets.CreateTimed(stickySet(y.slots, y.is4()), ipset.HashIPPortIP, ipset.Family(y.name)); err != nil {
+		if err := createSet(y.sets, stickySet(y.slots, y.is4()), y.name); err != nil {
 			return err
 		}
 	}
@@ -113,6 +113,18 @@ func (y *family) prepareSets(p *plan) error {
 		}
 	}
 	return nil
+}
+
+// createSet makes a sticky set, also in place of another kind of set that nobody uses.
+func createSet(sets *ipset.Conn, name string, family xtables.Family) error {
+	err := sets.CreateTimed(name, ipset.HashIPPortIP, ipset.Family(family))
+	if !errors.Is(err, ipset.ErrDifferent) {
+		return err
+	}
+	if err := sets.Destroy(name); err != nil {
+		return fmt.Errorf("making room for affinity, which needs that name: %w: remove what uses it, then: ipset destroy %s", err, name)
+	}
+	return sets.CreateTimed(name, ipset.HashIPPortIP, ipset.Family(family))
 }
 
 // clear takes the clients of frontends out of a set.

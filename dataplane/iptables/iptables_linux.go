@@ -106,7 +106,7 @@ func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balanc
 		to = "[2001:db8::1]:9"
 	}
 	set := trialSet(tool.Family() == xtables.IPv4)
-	if err := sets.CreateTimed(set, ipset.HashIPPortIP, ipset.Family(tool.Family())); err != nil {
+	if err := createSet(sets, set, tool.Family()); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, sets.DestroySoon(ctx, set)) }()

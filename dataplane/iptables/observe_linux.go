@@ -68,15 +68,17 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 	return err
 }
 
-// setsThere counts the sticky sets.
+// setsThere counts the sticky sets, up to the first that is missing or is another kind of set.
 func (y *family) setsThere() (int, error) {
 	for n := 0; ; n++ {
-		_, err := y.sets.Header(stickySet(n, y.is4()))
-		if errors.Is(err, ipset.ErrNotFound) {
+		h, err := y.sets.Header(stickySet(n, y.is4()))
+		switch {
+		case errors.Is(err, ipset.ErrNotFound):
 			return n, nil
-		}
-		if err != nil {
+		case err != nil:
 			return 0, err
+		case h.Kind != ipset.HashIPPortIP || h.Family != ipset.Family(y.name) || !h.Timed:
+			return n, nil
 		}
 	}
 }
@@ -292,7 +294,7 @@ func (y *family) intact(ctx context.Context) (string, error) {
 	case !same && started.Before(y.look.next) && (stamp.Entries == 0 || stamp.Entries >= y.entriesLocked()):
 		return "", nil
 	}
-	reason, err := y.tool.Compare(ctx, table, nodePrefix, y.sizes())
+	reason, err := y.tool.Compare(ctx, table, isOurs, y.sizes())
 	if err != nil {
 		return "", err
 	}

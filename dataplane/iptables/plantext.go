@@ -3,9 +3,11 @@ package iptables
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -53,7 +55,7 @@ func renderFamily(b *strings.Builder, frontends []*balancer.Frontend, mark strin
 	if sets > 0 {
 		b.WriteString("# ipset restore\n")
 		for i := range sets {
-			b.WriteString("create " + stickySet(i, is4) + " hash:ip,port,ip family " + family + " timeout 0\n")
+			b.WriteString("create " + stickySet(i, is4) + " " + string(ipset.HashIPPortIP) + " family " + family + " maxelem " + strconv.Itoa(ipset.MaxEntries) + " timeout 0\n")
 		}
 	}
 	b.WriteString("# " + program + " --noflush\n*nat\n")

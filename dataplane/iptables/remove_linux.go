@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
@@ -13,7 +13,7 @@ import (
 // remove deletes everything of this dataplane from the nat table: first what leads there, so that no connection enters
 // what is half gone.
 func remove(ctx context.Context, tool *xtables.Tool) error {
-	chains, err := oursIn(ctx, tool)
+	chains, err := tool.Chains(ctx, table, isOurs)
 	if err != nil || len(chains) == 0 {
 		return err
 	}
@@ -33,23 +33,14 @@ func remove(ctx context.Context, tool *xtables.Tool) error {
 	return err
 }
 
-// oursIn lists the chains of this dataplane.
-func oursIn(ctx context.Context, tool *xtables.Tool) ([]string, error) {
-	var names []string
-	_, err := tool.Saved(ctx, table, frontPrefix, func(chain string, _ []string) error {
-		if isOurs(chain) {
-			names = append(names, strings.Clone(chain))
-		}
-		return nil
-	})
-	return names, err
-}
-
-// removeSets deletes the sets of one family. Rules must not look at them any more.
+// removeSets deletes the sets of one family. Rules must not look at them any more. It begins with the last and stops at
+// the first failure: setsOf finds what is left.
 func removeSets(ctx context.Context, sets *ipset.Conn, is4 bool) error {
 	names, err := setsOf(sets, is4)
-	for _, name := range names {
-		err = errors.Join(err, sets.DestroySoon(ctx, name))
+	for _, name := range slices.Backward(names) {
+		if err := sets.DestroySoon(ctx, name); err != nil {
+			return err
+		}
 	}
 	return err
 }
@@ -60,7 +51,7 @@ func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 	var failed error
 	for _, name := range xtables.Families() {
 		for _, tool := range xtables.Existing(ctx, name) {
-			chains, err := oursIn(ctx, tool)
+			chains, err := tool.Chains(ctx, table, isOurs)
 			if err == nil && len(chains) > 0 {
 				done = append(done, fmt.Sprintf("delete %d chains of iptables mode from the table nat (%s, %s)", len(chains), name, tool.Backend()))
 				if !dry {

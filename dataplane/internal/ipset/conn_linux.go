@@ -35,7 +35,7 @@ func (c *Conn) Close() {
 }
 
 // Create makes an empty set, or leaves one of that name, kind and family as it is. Where there is another of that name,
-// it returns ErrDifferent.
+// or one of CreateTimed, it returns ErrDifferent.
 func (c *Conn) Create(set string, kind Kind, family Family) error {
 	return c.create(set, kind, family, false)
 }
@@ -63,7 +63,7 @@ func (c *Conn) create(set string, kind Kind, family Family, timed bool) error {
 	req.AddData(data)
 	_, err := execute(req)
 	if errors.Is(err, syscall.EEXIST) {
-		if h, headerErr := c.Header(set); headerErr == nil && h.Kind == kind && h.Family == family {
+		if h, headerErr := c.Header(set); headerErr == nil && h.Kind == kind && h.Family == family && h.Timed == timed {
 			return nil
 		}
 	}

@@ -64,6 +64,8 @@ func (e Entry) Compare(o Entry) int {
 type Header struct {
 	Kind   Kind
 	Family Family
+	// Timed: entries may be added for a time only.
+	Timed bool
 	// Elements is the number of entries.
 	Elements int
 	// References is the number of rules and other sets that use it.
@@ -74,7 +76,7 @@ type Header struct {
 var (
 	// ErrNotFound: there is no such set.
 	ErrNotFound = errors.New("no such set")
-	// ErrDifferent: there is a set of that name and another kind or family.
+	// ErrDifferent: there is a set of that name and another kind or family, or only one of the two is timed.
 	ErrDifferent = errors.New("a set of this name and another kind exists")
 	// ErrInUse: rules refer to the set.
 	ErrInUse = errors.New("the set is in use by a rule")

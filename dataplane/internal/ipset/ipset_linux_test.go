@@ -132,6 +132,9 @@ func TestErrors(t *testing.T) {
 	if out, err := exec.Command("iptables", "-A", "INPUT", "-m", "set", "--match-set", "vipd-test", "dst", "-j", "DROP").CombinedOutput(); err != nil {
 		t.Skipf("iptables does not work here: %v: %s", err, out)
 	}
+	if err := c.CreateTimed("vipd-timed", HashIP, IPv4); err != nil {
+		t.Fatal(err)
+	}
 	_, listErr := c.List("vipd-none")
 	_, headerErr := c.Header("vipd-none")
 	for _, e := range []struct {
@@ -141,6 +144,9 @@ func TestErrors(t *testing.T) {
 		{"again", c.Create("vipd-test", HashIP, IPv4), nil},
 		{"another kind", c.Create("vipd-test", HashIPPort, IPv4), ErrDifferent},
 		{"another family", c.Create("vipd-test", HashIP, IPv6), ErrDifferent},
+		{"timed again", c.CreateTimed("vipd-timed", HashIP, IPv4), nil},
+		{"one that is not timed", c.CreateTimed("vipd-test", HashIP, IPv4), ErrDifferent},
+		{"one that is timed", c.Create("vipd-timed", HashIP, IPv4), ErrDifferent},
 		{"in use", c.Destroy("vipd-test"), ErrInUse},
 		{"list absent", listErr, ErrNotFound},
 		{"header absent", headerErr, ErrNotFound},

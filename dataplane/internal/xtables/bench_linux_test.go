@@ -142,7 +142,7 @@ func BenchmarkCompare(b *testing.B) {
 		entry.Jumps++
 		sizes["VIPD-SERVICES"] = entry
 		for b.Loop() {
-			if reason, err := tool.Compare(b.Context(), "nat", "VIPD-", sizes); err != nil || reason != "" {
+			if reason, err := tool.Compare(b.Context(), "nat", prefixed("VIPD-"), sizes); err != nil || reason != "" {
 				b.Fatal(reason, err)
 			}
 		}

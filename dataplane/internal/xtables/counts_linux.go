@@ -54,19 +54,6 @@ func reading(table string, err error) error {
 	return nil
 }
 
-func chainsNFT(family Family, table string, wanted func(name []byte) bool) ([]string, error) {
-	var chains []string
-	err := steady(func() error {
-		chains = nil
-		return nftChains(family, table, func(name []byte, _ int) {
-			if wanted(name) {
-				chains = append(chains, string(name))
-			}
-		})
-	})
-	return chains, err
-}
-
 func countsLegacy(family Family, table string, wanted func(name []byte) bool) (map[string][]Count, error) {
 	counts := map[string][]Count{}
 	err := readLegacy(family, table, func(b *blob) error {

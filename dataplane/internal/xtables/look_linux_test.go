@@ -3,8 +3,10 @@ package xtables
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -53,7 +55,7 @@ func TestCompareNotices(t *testing.T) {
 			s := sizes["VIPD-SERVICES"]
 			s.Jumps++
 			sizes["VIPD-SERVICES"] = s
-			if reason, err := tool.Compare(ctx, "nat", "VIPD-", sizes); err != nil || reason != "" {
+			if reason, err := tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes); err != nil || reason != "" {
 				t.Fatalf("before: %q, %v", reason, err)
 			}
 			before, err := tool.Stamp("nat")
@@ -66,7 +68,7 @@ func TestCompareNotices(t *testing.T) {
 			if changed := after != before; changed != (c.damage != "") && !(tool.Backend() == Legacy && c.name == "a jump leads elsewhere") {
 				t.Errorf("%s: the stamp changed: %t (%+v, %+v)", c.name, changed, before, after)
 			}
-			reason, err := tool.Compare(ctx, "nat", "VIPD-", sizes)
+			reason, err := tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes)
 			if err != nil || (reason == "") != (c.reason == "") || !strings.Contains(reason, c.reason) {
 				t.Errorf("%s: Compare says %q, %v; want %q", c.name, reason, err, c.reason)
 			}
@@ -265,7 +267,7 @@ func TestLooksDuringWrites(t *testing.T) {
 				done = true
 			default:
 			}
-			reason, err := tool.Compare(t.Context(), "nat", "VIPD-C", sizes)
+			reason, err := tool.Compare(t.Context(), "nat", prefixed("VIPD-C"), sizes)
 			if err != nil || reason != "" {
 				t.Fatalf("Compare says %q, %v", reason, err)
 			}
@@ -283,5 +285,52 @@ func TestLooksDuringWrites(t *testing.T) {
 		if _, err := tool.Write(t.Context(), "nat", []Group{{Delete: []string{"VIPD-W"}}}); err != nil {
 			t.Fatal(err)
 		}
+	})
+}
+
+// TestNativeChains has others put chains into the table with nft: Saved reads on where these hide nothing, and says so
+// where they do; chains are listed, written and deleted in any case.
+func TestNativeChains(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs nft: ", err)
+	}
+	everyTool(t, func(t *testing.T, tool *Tool) {
+		if tool.Backend() != NFT {
+			return
+		}
+		family := map[Family]string{IPv4: "ip", IPv6: "ip6"}[tool.Family()]
+		nft := func(rule string) {
+			if out, err := exec.Command("nft", strings.Replace(rule, "nat", family+" nat", 1)).CombinedOutput(); err != nil {
+				t.Fatalf("nft %s: %v: %s", rule, err, out)
+			}
+		}
+		// The usual file of a gateway.
+		nft("add table nat")
+		nft("add chain nat postrouting { type nat hook postrouting priority 100; }")
+		nft("add rule nat postrouting oifname eth0 masquerade")
+		m := small(t, tool)
+		m.checkWith(t, tool, map[string]int{"VIPD-SERVICES": 1})
+		got, all := model{}, func(string, []string) error { return nil }
+		leads, err := tool.Saved(t.Context(), "nat", "VIPD-", func(chain string, rules []string) error { got[chain] = rules; return nil })
+		if err != nil || !maps.EqualFunc(got, m, slices.Equal[[]string]) || len(leads) != 1 {
+			t.Fatalf("Saved: %q, %v, %v; want %q", got, leads, err, m)
+		}
+
+		nft("add chain nat mine")
+		nft("add rule nat mine ct state established accept")
+		if _, err := tool.Saved(t.Context(), "nat", "VIPD-", all); !errors.Is(err, ErrIncompatible) {
+			t.Fatalf("got %v, want ErrIncompatible", err)
+		}
+		chains, err := tool.Chains(t.Context(), "nat", prefixed("VIPD-"))
+		if err != nil || len(chains) != len(m) {
+			t.Fatalf("got %q, %v; want %d chains", chains, err, len(m))
+		}
+		if removed, err := tool.RemoveJumpsTo(t.Context(), "nat", "OUTPUT", "VIPD-SERVICES"); err != nil || len(removed) != 1 {
+			t.Fatalf("removed %q, %v; want the jump", removed, err)
+		}
+		must(t, tool.DeleteChains(t.Context(), "nat", chains...))
 	})
 }

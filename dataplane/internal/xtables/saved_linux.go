@@ -22,7 +22,7 @@ type Lead struct {
 
 // Saved calls visit with each chain of the table whose name begins with prefix, and with its rules as iptables-save
 // prints them, without "-A" and the name; it returns the rules of other chains that lead to those. Only the rules of one
-// chain are kept at a time. An error of visit ends it, and is returned.
+// chain are kept at a time. An error of visit ends it, and is returned. ErrIncompatible: nobody can know what is there.
 func (t *Tool) Saved(ctx context.Context, table, prefix string, visit func(chain string, rules []string) error) ([]Lead, error) {
 	r := savedReader{prefix: prefix, visit: visit, declared: map[string]bool{}}
 	program := t.program + "-save"
@@ -59,8 +59,8 @@ func (r *savedReader) line(line string) error {
 	case strings.HasPrefix(line, "-A "):
 		chain, rule, _ := strings.Cut(line[len("-A "):], " ")
 		r.err = r.rule(chain, rule)
-	case strings.HasPrefix(line, "# Table ") && strings.Contains(line, "incompatible"):
-		r.err = fmt.Errorf("somebody has put rules there that iptables does not know: %s", line)
+	case strings.HasPrefix(line, "# Table ") && strings.Contains(line, " is incompatible"):
+		r.err = ErrIncompatible // chains of others beside the kernel's, "contains incompatible base-chains", hide nothing
 	}
 	return r.err
 }

@@ -35,8 +35,6 @@ type jumpEditor interface {
 	Append(table, chain string, rule ...string) error
 	Delete(table, chain string, rule ...string) error
 	ChainExists(table, chain string) (bool, error)
-	ListChains(table string) ([]string, error)
-	HasRandomFully() bool
 }
 
 var _ jumpEditor = (*iptables.IPTables)(nil)
@@ -49,9 +47,6 @@ func (t *Tool) Family() Family { return t.family }
 
 // Backend returns NFT or Legacy.
 func (t *Tool) Backend() Backend { return t.backend }
-
-// HasRandomFully reports whether MASQUERADE takes --random-fully.
-func (t *Tool) HasRandomFully() bool { return t.jumps.HasRandomFully() }
 
 // Restore carries out input, in the syntax of iptables-restore, and leaves alone what input does not name. Each COMMIT
 // is a transaction of its own: an error, an *OpError that quotes the line refused, leaves the blocks before it done.
@@ -142,18 +137,6 @@ func (t *Tool) ChainExists(ctx context.Context, table, chain string) (bool, erro
 		return false, err
 	}
 	return t.jumps.ChainExists(table, chain)
-}
-
-// Chains returns the table's chains whose names begin with prefix. Its cost grows with all rules of the table.
-func (t *Tool) Chains(ctx context.Context, table, prefix string) ([]string, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	chains, err := t.jumps.ListChains(table)
-	if err != nil {
-		return nil, fmt.Errorf("listing the chains of %s: %w", table, err)
-	}
-	return slices.DeleteFunc(chains, func(c string) bool { return !strings.HasPrefix(c, prefix) }), nil
 }
 
 // DeleteChains empties and deletes the chains, all or none. Those that are absent are no error. Rules of other chains

@@ -70,7 +70,7 @@ func (m model) check(t *testing.T, tool *Tool) {
 	if !maps.EqualFunc(got, m, slices.Equal[[]string]) {
 		t.Fatalf("Saved:\n%q\nwant:\n%q", got, m)
 	}
-	reason, err := tool.Compare(t.Context(), "nat", "VIPD-", m.sizes())
+	reason, err := tool.Compare(t.Context(), "nat", prefixed("VIPD-"), m.sizes())
 	must(t, err)
 	if reason != "" {
 		t.Fatalf("Compare says %s; want nothing for:\n%q", reason, m)
@@ -267,7 +267,7 @@ func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 		s.Jumps += n
 		sizes[name] = s
 	}
-	if reason, err := tool.Compare(t.Context(), "nat", "VIPD-", sizes); err != nil || reason != "" {
+	if reason, err := tool.Compare(t.Context(), "nat", prefixed("VIPD-"), sizes); err != nil || reason != "" {
 		t.Fatalf("Compare says %q, %v", reason, err)
 	}
 }

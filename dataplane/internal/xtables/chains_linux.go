@@ -1,0 +1,48 @@
+package xtables
+
+import (
+	"context"
+	"fmt"
+)
+
+// Chains returns the table's chains whose names are ours, in no order. It does not read rules in nft, so that it works
+// where Saved finds the table to be incompatible.
+func (t *Tool) Chains(ctx context.Context, table string, ours func(chain string) bool) ([]string, error) {
+	err := ctx.Err()
+	var chains []string
+	if err == nil && t.backend == NFT {
+		chains, err = chainsNFT(t.family, table, func(name []byte) bool { return ours(string(name)) })
+	} else if err == nil {
+		chains, err = chainsLegacy(t.family, table, ours)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing the chains of %s: %w", table, err)
+	}
+	return chains, nil
+}
+
+func chainsNFT(family Family, table string, wanted func(name []byte) bool) ([]string, error) {
+	var chains []string
+	err := steady(func() error {
+		chains = nil
+		return nftChains(family, table, func(name []byte, _ int) {
+			if wanted(name) {
+				chains = append(chains, string(name))
+			}
+		})
+	})
+	return chains, err
+}
+
+func chainsLegacy(family Family, table string, ours func(chain string) bool) ([]string, error) {
+	var chains []string
+	err := readLegacy(family, table, func(b *blob) error {
+		chains = nil
+		return b.walk(func(raw []byte, _ int) {
+			if name := string(raw); ours(name) {
+				chains = append(chains, name)
+			}
+		}, func(rule) {})
+	})
+	return chains, err
+}
