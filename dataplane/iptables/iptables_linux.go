@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -37,7 +39,8 @@ var (
 )
 
 // New proves by trial chains and a trial set what works here, and returns a dataplane over what is in the kernel. It
-// changes nothing else. The error says why neither IPv4 nor IPv6 can be served.
+// changes nothing else. The error says why neither IPv4 nor IPv6 can be served, or what stands in the way of one of them
+// that another mode can do without: a table that can't be read back, or others that hold the tables until ctx ends.
 func New(ctx context.Context, o Options) (*Dataplane, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -54,16 +57,17 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	}
 	var reasons []error
 	for _, name := range xtables.Families() {
-		tool, err := xtables.Find(ctx, name, o.Backend, o.Log)
+		tool, err := d.find(ctx, name, o)
 		if err == nil {
-			err = try(ctx, tool, sets, &d.caps, o.Mark)
-		}
-		if err != nil {
-			d.missing[name] = fmt.Errorf("iptables mode can't serve %s here: %w", name, err)
-			reasons = append(reasons, d.missing[name])
+			d.families[name] = newFamily(name, tool, sets, o.Mark, o.Log)
 			continue
 		}
-		d.families[name] = newFamily(name, tool, sets, o.Mark, o.Log)
+		err = fmt.Errorf("iptables mode can't serve %s here: %w", name, err)
+		if errors.Is(err, xtables.ErrIncompatible) || xtables.IsBusy(err) || ctx.Err() != nil {
+			return nil, errors.Join(err, d.Close(ctx, true))
+		}
+		d.missing[name] = err
+		reasons = append(reasons, err)
 	}
 	if len(d.families) == 0 {
 		return nil, errors.Join(append(reasons, d.Close(ctx, true))...)
@@ -72,6 +76,27 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 		o.Log.Warn("one family is not served", "err", err)
 	}
 	return d, nil
+}
+
+// busyPause is between two trials while others hold the tables.
+const busyPause = 100 * time.Millisecond
+
+// find returns the tool of a family, and takes out of the capabilities what does not work with it. It goes on while
+// others hold the tables, until ctx ends: a family is missing for as long as the process runs.
+func (d *Dataplane) find(ctx context.Context, name xtables.Family, o Options) (tool *xtables.Tool, err error) {
+	for {
+		if tool, err = xtables.Find(ctx, name, o.Backend, o.Log); err == nil {
+			err = try(ctx, tool, d.sets, &d.caps, o.Mark)
+		}
+		if !xtables.IsBusy(err) {
+			return tool, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(busyPause):
+		}
+	}
 }
 
 // openTracking opens what looks at conntrack.
@@ -120,17 +145,57 @@ func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balanc
 	); err != nil {
 		return err
 	}
-	if tool.Try(ctx, table, "-p sctp -m sctp --dport 9 -j DNAT --to-destination "+to) != nil {
+	missing, err := refused(ctx, tool, "-p sctp -m sctp --dport 9 -j DNAT --to-destination "+to)
+	if err != nil {
+		return err
+	}
+	if missing {
 		caps.Protocols = []balancer.Protocol{balancer.TCP, balancer.UDP}
 	}
-	if tool.Try(ctx, table, bySource(tool.Family() == xtables.IPv4)("trial", 1, 3)+"-j RETURN") != nil {
+	missing, err = refused(ctx, tool, bySource(tool.Family() == xtables.IPv4)("trial", 1, 3)+"-j RETURN")
+	if err != nil {
+		return err
+	}
+	if missing {
 		caps.Nearest[balancer.SourceHash], caps.Nearest[balancer.Maglev] = balancer.Random, balancer.Random
 	}
-	return nil
+	_, err = tool.Saved(ctx, table, frontPrefix, func(string, []string) error { return nil })
+	return err
+}
+
+// refused reports whether a rule can't be had here. err says why that is not known.
+func refused(ctx context.Context, tool *xtables.Tool, rule string) (missing bool, err error) {
+	err = tool.Try(ctx, table, rule)
+	if xtables.IsBusy(err) || ctx.Err() != nil {
+		return false, err
+	}
+	return err != nil, nil
 }
 
 // Capabilities says what was found to work here.
 func (d *Dataplane) Capabilities() balancer.Capabilities { return d.caps }
+
+// Detail says in one line which backend each family uses and why, and which family is missing.
+func (d *Dataplane) Detail() string {
+	var parts []string
+	backends := map[string]bool{}
+	for _, name := range xtables.Families() {
+		if err := d.missing[name]; err != nil {
+			parts = append(parts, fmt.Sprintf("no %s: %s", name, strings.ReplaceAll(errors.Unwrap(err).Error(), "\n", "; ")))
+			continue
+		}
+		tool := d.families[name].tool
+		backend := fmt.Sprintf("%s (%s)", tool.Backend(), tool.Why())
+		backends[backend] = true
+		parts = append(parts, fmt.Sprintf("%s by %s", name, backend))
+	}
+	if len(backends) == 1 && len(d.missing) == 0 {
+		for backend := range backends {
+			return backend
+		}
+	}
+	return strings.Join(parts, "; ")
+}
 
 // Digest covers what rules are made of.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f, d.mark) }

@@ -80,7 +80,7 @@ type finder struct {
 }
 
 func (f *finder) find(ctx context.Context, backend Backend) (*Tool, error) {
-	tool := &Tool{family: f.family, backend: backend, run: f.run}
+	tool := &Tool{family: f.family, backend: backend, why: "configured", run: f.run}
 	switch backend {
 	case NFT, Legacy:
 		tool.program = f.program(backend)
@@ -96,10 +96,15 @@ func (f *finder) find(ctx context.Context, backend Backend) (*Tool, error) {
 		if err != nil {
 			return nil, f.unsupported(f.family.program(), err)
 		}
-		tool.program, tool.backend = f.family.program(), plain
-		if other := plain.other(); !f.inUse(ctx, tool.program, plain) && f.inUse(ctx, f.program(other), other) {
-			tool.program, tool.backend = f.program(other), other
+		tool.program, tool.backend, tool.why = f.family.program(), plain, "the host's other rules are there"
+		if f.inUse(ctx, tool.program, plain) {
+			break
 		}
+		if other := plain.other(); f.inUse(ctx, f.program(other), other) {
+			tool.program, tool.backend = f.program(other), other
+			break
+		}
+		tool.why = "plain " + tool.program + " is that"
 	default:
 		return nil, fmt.Errorf("%q is no backend of iptables; auto, nft and legacy are", backend)
 	}

@@ -58,16 +58,17 @@ func TestFindBackend(t *testing.T) {
 		ask     Backend
 		program string
 		backend Backend
+		why     string
 	}{
-		{"an empty host has its default", nftPlain, nil, Auto, "iptables", NFT},
-		{"the default has the host's rules", with(with(nftPlain, "iptables-save", foreign), "iptables-legacy-save -t filter", foreign), []string{"filter"}, Auto, "iptables", NFT},
-		{"the host's rules are in legacy", with(nftPlain, "iptables-legacy-save -t filter", foreign), []string{"filter"}, Auto, "iptables-legacy", Legacy},
-		{"legacy tables that are not loaded are not asked", with(nftPlain, "iptables-legacy-save -t filter", foreign), nil, Auto, "iptables", NFT},
-		{"our own rules do not count", with(nftPlain, "iptables-legacy-save -t filter", ours), []string{"filter"}, Auto, "iptables", NFT},
-		{"the host's rules are in nft", with(legacyPlain, "iptables-nft-save", foreign), nil, Auto, "iptables-nft", NFT},
-		{"an old version says nothing", script{"iptables --version": "iptables v1.6.1\n", "iptables-restore": ""}, nil, Auto, "iptables", Legacy},
-		{"asked for", nftPlain, nil, Legacy, "iptables-legacy", Legacy},
-		{"asked for, under the plain name only", script{"iptables --version": "iptables v1.8.9 (legacy)\n", "iptables-restore": ""}, nil, Legacy, "iptables", Legacy},
+		{"an empty host has its default", nftPlain, nil, Auto, "iptables", NFT, "plain iptables is that"},
+		{"the default has the host's rules", with(with(nftPlain, "iptables-save", foreign), "iptables-legacy-save -t filter", foreign), []string{"filter"}, Auto, "iptables", NFT, "the host's other rules are there"},
+		{"the host's rules are in legacy", with(nftPlain, "iptables-legacy-save -t filter", foreign), []string{"filter"}, Auto, "iptables-legacy", Legacy, "the host's other rules are there"},
+		{"legacy tables that are not loaded are not asked", with(nftPlain, "iptables-legacy-save -t filter", foreign), nil, Auto, "iptables", NFT, "plain iptables is that"},
+		{"our own rules do not count", with(nftPlain, "iptables-legacy-save -t filter", ours), []string{"filter"}, Auto, "iptables", NFT, "plain iptables is that"},
+		{"the host's rules are in nft", with(legacyPlain, "iptables-nft-save", foreign), nil, Auto, "iptables-nft", NFT, "the host's other rules are there"},
+		{"an old version says nothing", script{"iptables --version": "iptables v1.6.1\n", "iptables-restore": ""}, nil, Auto, "iptables", Legacy, "plain iptables is that"},
+		{"asked for", nftPlain, nil, Legacy, "iptables-legacy", Legacy, "configured"},
+		{"asked for, under the plain name only", script{"iptables --version": "iptables v1.8.9 (legacy)\n", "iptables-restore": ""}, nil, Legacy, "iptables", Legacy, "configured"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := finder{
@@ -75,8 +76,8 @@ func TestFindBackend(t *testing.T) {
 				loaded: func(Family) []string { return c.loaded },
 			}
 			got, err := f.find(t.Context(), c.ask)
-			if err != nil || got.program != c.program || got.backend != c.backend {
-				t.Fatalf("got %+v, %v; want %s (%s)", got, err, c.program, c.backend)
+			if err != nil || got.program != c.program || got.backend != c.backend || got.Why() != c.why {
+				t.Fatalf("got %+v, %v; want %s (%s), because %s", got, err, c.program, c.backend, c.why)
 			}
 		})
 	}

@@ -22,6 +22,7 @@ const waitSeconds = 5
 type Tool struct {
 	family  Family
 	backend Backend
+	why     string
 	program string // such as iptables-nft; -restore and -save are appended
 	jumps   jumpEditor
 	run     command
@@ -47,6 +48,9 @@ func (t *Tool) Family() Family { return t.family }
 
 // Backend returns NFT or Legacy.
 func (t *Tool) Backend() Backend { return t.backend }
+
+// Why says in some words why it is this backend, such as "configured".
+func (t *Tool) Why() string { return t.why }
 
 // Restore carries out input, in the syntax of iptables-restore, and leaves alone what input does not name. Each COMMIT
 // is a transaction of its own: an error, an *OpError that quotes the line refused, leaves the blocks before it done.

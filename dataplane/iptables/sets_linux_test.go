@@ -1,0 +1,160 @@
+package iptables
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
+)
+
+func openSets(t *testing.T) *ipset.Conn {
+	t.Helper()
+	sets, err := ipset.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sets.Close)
+	return sets
+}
+
+// However far a cleanup comes, the next one finds what is left.
+func TestCleanupGoesOnWithSets(t *testing.T) {
+	newRig(t, xtables.NFT)
+	sets := openSets(t)
+	for held := range 4 {
+		for i := range 4 {
+			if err := createSet(sets, stickySet(i, true), xtables.IPv4); err != nil {
+				t.Fatal(err)
+			}
+		}
+		holder := []string{"-I", "INPUT", "-m", "set", "--match-set", stickySet(held, true), "src,src,src", "-j", "RETURN"}
+		run(t, "iptables-nft", holder...)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if _, err := Cleanup(ctx, false); err == nil {
+			t.Errorf("set %d is in use, and nobody says so", held)
+		}
+		cancel()
+		holder[0] = "-D"
+		run(t, "iptables-nft", holder...)
+		if _, err := Cleanup(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+		if left := run(t, "ipset", "list", "-n"); left != "" {
+			t.Fatalf("set %d was in use before: left %q", held, left)
+		}
+	}
+}
+
+// Sets of our names that are no sets of ours are replaced, or, where somebody uses them, named with the way out.
+func TestForeignSets(t *testing.T) {
+	for _, kind := range []string{"hash:ip", "hash:ip,port,ip", "hash:ip,port,ip family inet6 timeout 0"} {
+		t.Run(kind, func(t *testing.T) {
+			r := newRig(t, xtables.NFT)
+			run(t, "ipset", append([]string{"create", stickySet(0, true)}, strings.Fields(kind)...)...)
+			if _, err := r.d.Observe(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			f := r.web(balancer.TCP, 2, 3)
+			f.AffinityTimeout = time.Hour
+			change := []dataplane.Change{{Key: f.Key, New: f}}
+
+			holder := []string{"-I", "INPUT", "-m", "set", "--match-set", stickySet(0, true), "src,src,src", "-j", "RETURN"}
+			program := "iptables-nft"
+			if strings.Contains(kind, "inet6") {
+				program = "ip6tables-nft"
+			}
+			run(t, program, holder...)
+			if err := r.d.Apply(t.Context(), change); err == nil || !strings.Contains(err.Error(), "ipset destroy "+stickySet(0, true)) {
+				t.Errorf("got %v, want the way out", err)
+			}
+			holder[0] = "-D"
+			run(t, program, holder...)
+			lastly := time.Now().Add(5 * time.Second) // nft lets go of sets a moment later
+			err := r.d.Apply(t.Context(), change)
+			for err != nil && time.Now().Before(lastly) {
+				err = r.d.Apply(t.Context(), change)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, first := r.ask(balancer.TCP)
+			for range 5 {
+				if _, again := r.ask(balancer.TCP); again != first {
+					t.Errorf("%s answers, and %s before", again, first)
+				}
+			}
+		})
+	}
+}
+
+// What is printed makes the same sets as what is programmed.
+func TestRenderedSets(t *testing.T) {
+	r := newRig(t, xtables.NFT)
+	f := r.web(balancer.TCP, 2, 3)
+	f.AffinityTimeout = time.Hour
+	r.apply(f)
+	want := settings(t)
+	text, err := Render([]*balancer.Frontend{f}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.d.Close(context.Background(), false); err != nil {
+		t.Fatal(err)
+	}
+	made := 0
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "create ") {
+			run(t, "ipset", strings.Fields(line)...)
+			made++
+		}
+	}
+	if got := settings(t); made != 2 || got != want {
+		t.Errorf("rendered:\n%s\nprogrammed:\n%s", got, want)
+	}
+	r.d = r.open(xtables.NFT)
+}
+
+// settings are those of all sets.
+func settings(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	for line := range strings.Lines(run(t, "ipset", "save")) {
+		if strings.HasPrefix(line, "create ") {
+			line, _, _ = strings.Cut(line, " bucketsize ") // and a seed, which newer revisions of the kind print
+			b.WriteString(strings.TrimSpace(line) + "\n")
+		}
+	}
+	return b.String()
+}
+
+// The cheap look finds chains too many among ours, and leaves out what other parts of vipd have in the table.
+func TestIntactNamesChainsTooMany(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		tool := "iptables-" + string(r.d.families[xtables.IPv4].tool.Backend())
+		for _, c := range []struct {
+			chain string
+			ours  bool
+		}{
+			{"VIPD-POSTROUTING", false}, {"VIPD-MASQUERADE", false}, {"VIPD-TRIAL", false}, {"VIPD-US", false}, {"MINE", false},
+			{"VIPD-10.96.0.99:80/t", true}, {"VIPD-E-x-0", true}, {"VIPD-A-x-0", true}, {"VIPD-N-x", true},
+		} {
+			if _, err := r.d.Observe(r.Context()); err != nil {
+				r.Fatal(err)
+			}
+			r.apply(r.web(balancer.TCP, 2))
+			y := r.d.families[xtables.IPv4]
+			y.look = look{}
+			run(r.T, tool, "-t", "nat", "-N", c.chain)
+			reason, err := r.d.Intact(r.Context())
+			if err != nil || strings.Contains(reason, c.chain+" too many") != c.ours || (reason != "") != c.ours {
+				r.Errorf("%s: got %q, %v; ours: %t", c.chain, reason, err, c.ours)
+			}
+			run(r.T, tool, "-t", "nat", "-X", c.chain)
+		}
+	})
+}

@@ -1,0 +1,205 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+)
+
+// run runs a program in the lab's host.
+func run(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(program, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", program, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// others is a program that holds the lock of the legacy tables, until release.
+func others(t *testing.T) (release func()) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "xtables.lock")
+	t.Setenv("XTABLES_LOCKFILE", path)
+	f, err := os.Create(path)
+	if err == nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = f.Close() }
+}
+
+// A family is missing for as long as the process runs, so that New outlasts those who hold the tables for longer than
+// the programs wait.
+func TestNewOutlastsOthers(t *testing.T) {
+	lab.Require(t)
+	lab.New(t).Host()
+	release := others(t)
+	time.AfterFunc(5500*time.Millisecond, release) // iptables waits for 5 s
+	d, err := New(t.Context(), Options{Backend: xtables.Legacy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.families) != 2 {
+		t.Errorf("missing: %v", d.missing)
+	}
+	if err := d.Close(context.Background(), false); err != nil {
+		t.Error(err)
+	}
+}
+
+// Where they hold them on, the mode is not to be had: half of it would be worse.
+func TestNewGivesUpWithItsContext(t *testing.T) {
+	lab.Require(t)
+	lab.New(t).Host()
+	defer others(t)()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := New(ctx, Options{Backend: xtables.Legacy}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want that the time is up", err)
+	}
+}
+
+// busyFor puts a program before the real one that says once that others hold the tables when its input has word, and
+// refuses it for good with always.
+func busyFor(t *testing.T, program, word string, always bool) {
+	t.Helper()
+	real, err := exec.LookPath(program)
+	if err != nil {
+		t.Skip("needs ", program)
+	}
+	dir := t.TempDir()
+	says, once := "Another app is currently holding the xtables lock. Stopped waiting after 5s.", "touch "+dir+"/said;"
+	if always {
+		says, once = "iptables-restore: line 3 failed: No such file or directory.", ""
+	}
+	script := fmt.Sprintf(`#!/bin/sh
+input=$(cat)
+case "$input" in *%q*) if ! [ -e %s/said ]; then %s echo %q >&2; exit 4; fi;; esac
+printf '%%s\n' "$input" | exec %s "$@"
+`, word, dir, once, says, real)
+	if err := os.WriteFile(filepath.Join(dir, program), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+// What was refused only because others held the tables is not taken out of the capabilities.
+func TestBusyIsNotRefused(t *testing.T) {
+	lab.Require(t)
+	for _, always := range []bool{false, true} {
+		for _, word := range []string{"sctp", "bpf"} {
+			t.Run(fmt.Sprintf("%s %t", word, always), func(t *testing.T) {
+				lab.New(t).Host()
+				want := Capabilities()
+				if busyFor(t, "iptables-nft-restore", "-m "+word, always); always && word == "sctp" {
+					want.Protocols = []balancer.Protocol{balancer.TCP, balancer.UDP}
+				}
+				if always && word == "bpf" {
+					want.Nearest[balancer.SourceHash], want.Nearest[balancer.Maglev] = balancer.Random, balancer.Random
+				}
+				d, err := New(t.Context(), Options{Backend: xtables.NFT})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := d.Capabilities()
+				if !slices.Equal(got.Protocols, want.Protocols) || fmt.Sprint(got.Nearest) != fmt.Sprint(want.Nearest) {
+					t.Errorf("got %v and %v, want %v and %v", got.Protocols, got.Nearest, want.Protocols, want.Nearest)
+				}
+				if err := d.Close(context.Background(), false); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// A gateway's own rules for nft stand beside ours in one table.
+func TestNativeChains(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs nft: ", err)
+	}
+	r := newRig(t, xtables.NFT)
+	run(t, "nft", "add table ip nat")
+	run(t, "nft", "add chain ip nat postrouting { type nat hook postrouting priority 100; }")
+	run(t, "nft", "add rule ip nat postrouting oifname eth0 masquerade")
+	r.apply(r.web(balancer.TCP, 2))
+	if err := r.d.Close(context.Background(), true); err != nil {
+		t.Fatal(err)
+	}
+	r.d = r.open(xtables.NFT)
+	if seen, err := r.d.Observe(t.Context()); err != nil || len(seen.Digests) != 1 || len(seen.Damage) > 0 {
+		t.Errorf("after a restart: %+v, %v; want the one frontend", seen, err)
+	}
+	if _, who := r.ask(balancer.TCP); who != "s2" {
+		t.Errorf("%s answers, want s2", who)
+	}
+
+	// With rules that iptables can't print nobody can read ours back: another mode has to serve. What was written before
+	// is removed all the same.
+	run(t, "nft", "add chain ip nat mine")
+	run(t, "nft", "add rule ip nat mine ct state established accept")
+	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Auto} {
+		if _, err := New(t.Context(), Options{Backend: backend}); !errors.Is(err, xtables.ErrIncompatible) {
+			t.Errorf("%s: got %v, want ErrIncompatible", backend, err)
+		}
+	}
+	if legacy, err := New(t.Context(), Options{Backend: xtables.Legacy}); err != nil {
+		t.Error("legacy's table is another one: ", err)
+	} else {
+		if _, err := legacy.Observe(t.Context()); err != nil {
+			t.Error("taking over from nft: ", err)
+		}
+		if err := legacy.Close(context.Background(), false); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := run(t, "nft", "list table ip nat"); strings.Contains(left, "VIPD-") {
+		t.Errorf("left: %s", left)
+	}
+}
+
+func TestDetail(t *testing.T) {
+	lab.Require(t)
+	lab.New(t).Host()
+	detail := func(backend xtables.Backend) string {
+		d, err := New(t.Context(), Options{Backend: backend})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := d.Close(context.Background(), false); err != nil {
+				t.Error(err)
+			}
+		}()
+		return d.Detail()
+	}
+	if got := detail(xtables.Legacy); got != "legacy (configured)" {
+		t.Errorf("got %q", got)
+	}
+	run(t, "iptables-legacy", "-A", "INPUT", "-s", "192.0.2.1", "-j", "DROP")
+	run(t, "ip6tables-nft", "-A", "INPUT", "-s", "2001:db8::1", "-j", "DROP")
+	const why = "(the host's other rules are there)"
+	if got := detail(xtables.Auto); got != "ipv4 by legacy "+why+"; ipv6 by nft "+why {
+		t.Errorf("got %q", got)
+	}
+	busyFor(t, "ip6tables-legacy-restore", "VIPD-TRIAL", true)
+	if got := detail(xtables.Legacy); !strings.HasPrefix(got, "ipv4 by legacy (configured); no ipv6: ip6tables-legacy does not work here: ") {
+		t.Errorf("got %q", got)
+	}
+}
