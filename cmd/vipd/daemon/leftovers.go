@@ -1,14 +1,25 @@
 package daemon
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"vipd/cmd/internal/modes"
+)
+
+// The pauses between two attempts at removing leftovers, of which each is twice the one before.
+const (
+	firstLeftoversPause   = 5 * time.Second
+	longestLeftoversPause = 5 * time.Minute
+)
 
 // removeLeftovers removes what other modes left, when a vipd that served by one of them was stopped or killed: kernel
-// modes leave their rules on purpose. It waits until the mode in use has tried the first complete state, so that the
-// traffic has moved before.
+// modes leave their rules on purpose. It waits until the mode in use has carried out the first complete state, so that
+// the traffic has moved before, and tries again until nothing is left or ctx ends.
 func (d *Daemon) removeLeftovers(ctx context.Context) error {
 	for {
 		changed := d.engine.Changed()
-		if d.engine.Status().Tried {
+		if d.engine.Status().Ready {
 			break
 		}
 		select {
@@ -17,24 +28,45 @@ func (d *Daemon) removeLeftovers(ctx context.Context) error {
 		case <-changed:
 		}
 	}
-	for _, m := range d.Modes {
-		if m.Name == d.mode.Name {
-			continue
+	pause := firstLeftoversPause
+	for left := d.Modes; ; pause = min(2*pause, longestLeftoversPause) {
+		if left = d.removeOthers(ctx, left); len(left) == 0 {
+			return nil
 		}
-		found, err := m.Cleanup(ctx, d.config, true)
-		if err != nil { // without privilege nothing can be seen, nor have been left
-			d.Log.Debug("looking for what another mode left", "dataplane", m.Name, "err", err)
-		}
-		if len(found) == 0 {
-			continue
-		}
-		removed, err := m.Cleanup(ctx, d.config, false)
-		if err != nil {
-			d.Log.Error("removing what another mode left; vipctl cleanup removes it while vipd is stopped", "dataplane", m.Name, "err", err)
-		}
-		for _, what := range removed {
-			d.Log.Info("removed what another mode left", "dataplane", m.Name, "what", what)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
 		}
 	}
-	return nil
+}
+
+// removeOthers removes what each of these modes left, but for the one in use, and returns those that it could not do
+// that for.
+func (d *Daemon) removeOthers(ctx context.Context, all []modes.Mode) (failed []modes.Mode) {
+	for _, m := range all {
+		if m.Name != d.mode.Name && !d.removeOther(ctx, m) {
+			failed = append(failed, m)
+		}
+	}
+	return failed
+}
+
+func (d *Daemon) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
+	found, lookErr := m.Cleanup(ctx, d.config, true)
+	if lookErr != nil { // without privilege nothing can be seen, nor have been left
+		d.Log.Debug("looking for what another mode left", "dataplane", m.Name, "err", lookErr)
+	}
+	if len(found) == 0 {
+		return lookErr == nil
+	}
+	removed, err := m.Cleanup(ctx, d.config, false)
+	if err != nil {
+		d.Log.Error("removing what another mode left; it is tried again, and vipctl cleanup removes it while vipd is stopped", "dataplane", m.Name, "err", err)
+		return false
+	}
+	for _, what := range removed {
+		d.Log.Info("removed what another mode left", "dataplane", m.Name, "what", what)
+	}
+	return true
 }

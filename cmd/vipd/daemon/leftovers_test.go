@@ -1,0 +1,137 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane"
+)
+
+// refusing is a dataplane, and the host around it, that can't be written to before it works.
+type refusing struct{ works atomic.Bool }
+
+func (*refusing) Capabilities() balancer.Capabilities             { return balancer.Capabilities{} }
+func (*refusing) Digest(*balancer.Frontend) dataplane.Digest      { return 1 }
+func (*refusing) Intact(context.Context) (string, error)          { return "", nil }
+func (*refusing) Close(context.Context, bool) error               { return nil }
+func (*refusing) Prepare(context.Context, balancer.Desired) error { return nil }
+func (*refusing) Resync()                                         {}
+func (*refusing) Problems() []balancer.Problem                    { return nil }
+
+func (*refusing) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error {
+	return nil
+}
+
+func (*refusing) Observe(context.Context) (dataplane.Observation, error) {
+	return dataplane.Observation{}, nil
+}
+
+func (r *refusing) Apply(context.Context, []dataplane.Change) error {
+	if r.works.Load() {
+		return nil
+	}
+	return errors.New("the kernel refuses")
+}
+
+// remains is what another mode left, which goes at the last of some attempts.
+type remains struct {
+	attempts int
+	looks    int
+	blind    int // the first looks that fail
+}
+
+func (r *remains) cleanup(_ context.Context, _ config.Config, dry bool) ([]string, error) {
+	if dry {
+		if r.looks++; r.looks <= r.blind {
+			return nil, errors.New("the tables are held by others")
+		}
+		if r.attempts == 0 {
+			return nil, nil
+		}
+		return []string{"delete rules"}, nil
+	}
+	if r.attempts--; r.attempts > 0 {
+		return nil, errors.New("the tables are held by others")
+	}
+	return []string{"delete rules"}, nil
+}
+
+// What another mode left serves on until the mode in use does, and is removed at last, however many attempts that takes.
+func TestLeftoversGoOnceTheModeServes(t *testing.T) {
+	for name, others := range map[string]*remains{
+		"at once":                  {attempts: 1},
+		"after failures":           {attempts: 9},
+		"after looks that failed":  {attempts: 3, blind: 4},
+		"nothing, once it is seen": {blind: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { leftoversGo(t, others) })
+		})
+	}
+}
+
+func leftoversGo(t *testing.T, others *remains) {
+	serving := &refusing{}
+	log := slog.New(slog.DiscardHandler)
+	mode := modes.Mode{Name: "here", Cleanup: func(context.Context, config.Config, bool) ([]string, error) {
+		t.Error("the mode in use is cleaned up")
+		return nil, nil
+	}}
+	d := &Daemon{
+		Options: Options{Log: log, Modes: []modes.Mode{mode, {Name: "other", Cleanup: others.cleanup}}},
+		mode:    chosen{Mode: mode, dataplane: serving},
+		engine:  dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log}),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- d.engine.Run(ctx) }()
+	gone := make(chan error, 1)
+	go func() { gone <- d.removeLeftovers(ctx) }()
+
+	key := balancer.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Proto: balancer.TCP}
+	d.engine.Set(balancer.Desired{Frontends: snap.Map[balancer.Key, *balancer.Frontend]{}.Set(key, &balancer.Frontend{Key: key})})
+	time.Sleep(time.Hour) // of the bubble's time
+	if s := d.engine.Status(); !s.Tried || s.Ready || others.looks > 0 {
+		t.Errorf("tried %t, ready %t, %d looks; want that nothing is touched that may still serve", s.Tried, s.Ready, others.looks)
+	}
+	serving.works.Store(true)
+	if err := <-gone; err != nil || others.attempts > 0 {
+		t.Errorf("ended with %v, %d attempts before the last", err, others.attempts)
+	}
+	cancel()
+	<-ended
+}
+
+// Attempts end with the daemon.
+func TestLeftoversEndWithTheDaemon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &Daemon{Options: Options{Log: slog.New(slog.DiscardHandler)}}
+		serving := &refusing{}
+		d.engine = dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: d.Log})
+		others := &remains{attempts: 1 << 30}
+		d.Modes = []modes.Mode{{Name: "other", Cleanup: others.cleanup}}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		go func() { ended <- d.engine.Run(ctx) }()
+		d.engine.Set(balancer.Desired{})
+		go func() { ended <- d.removeLeftovers(ctx) }()
+		time.Sleep(24 * time.Hour)
+		if others.looks < 200 || others.looks > 300 {
+			t.Errorf("%d attempts in a day, want one in five minutes", others.looks)
+		}
+		cancel()
+		for range cap(ended) {
+			<-ended
+		}
+	})
+}
