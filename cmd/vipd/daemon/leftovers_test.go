@@ -101,6 +101,7 @@ func leftoversGo(t *testing.T, others *remains) {
 	key := balancer.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Proto: balancer.TCP}
 	d.engine.Set(balancer.Desired{Frontends: snap.Map[balancer.Key, *balancer.Frontend]{}.Set(key, &balancer.Frontend{Key: key})})
 	time.Sleep(time.Hour) // of the bubble's time
+	synctest.Wait()
 	if s := d.engine.Status(); !s.Tried || s.Ready || others.looks > 0 {
 		t.Errorf("tried %t, ready %t, %d looks; want that nothing is touched that may still serve", s.Tried, s.Ready, others.looks)
 	}
@@ -126,6 +127,7 @@ func TestLeftoversEndWithTheDaemon(t *testing.T) {
 		d.engine.Set(balancer.Desired{})
 		go func() { ended <- d.removeLeftovers(ctx) }()
 		time.Sleep(24 * time.Hour)
+		synctest.Wait()
 		if others.looks < 200 || others.looks > 300 {
 			t.Errorf("%d attempts in a day, want one in five minutes", others.looks)
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
-	"time"
 
 	"vipd/balancer"
 )
@@ -31,8 +30,8 @@ func numbered(i int) Flow {
 	}
 	from := netip.AddrPortFrom(client, uint16(1024+i))
 	return Flow{
-		Proto: k.Proto, Timeout: 1000 * time.Second,
-		Orig: Tuple{from, k.AddrPort()}, Reply: Tuple{netip.AddrPortFrom(backend, k.Port), from},
+		Proto: k.Proto,
+		Orig:  Tuple{from, k.AddrPort()}, Reply: Tuple{netip.AddrPortFrom(backend, k.Port), from},
 	}
 }
 

@@ -38,7 +38,7 @@ func (c *Conn) Close() error { return errors.Join(c.lists.close(), c.deletes.clo
 
 // Each calls visit for every flow that the filter finds. The flow is visit's until it returns; a copy may be kept. Flows
 // that come and go meanwhile may be found or not, and while many do, one may be found twice. What visit returns ends it,
-// and is returned; so is the end of ctx. visit may call Delete, but neither Each nor Cut.
+// and is returned; so is the end of ctx. visit may call neither Each nor Cut.
 func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) error {
 	return c.list(ctx, f.selection(), func(flow *Flow) error {
 		if !f.matches(flow) {
@@ -138,14 +138,8 @@ func (l *listing) take(body []byte) {
 	l.stop = err
 }
 
-// Delete makes the kernel forget the flow, but no other of the same addresses that took its place. One that is gone is no
-// error.
-func (c *Conn) Delete(f *Flow) error {
-	_, err := c.deleteAll([]Flow{*f})
-	return err
-}
-
-// deleteAll deletes flows, at most batch of them, and says how many were there. Only errors are answered, and the last.
+// deleteAll makes the kernel forget flows, at most batch of them, but no others of the same addresses that took their
+// place, and says how many were there. Only errors are answered, and the last.
 func (c *Conn) deleteAll(flows []Flow) (int, error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()

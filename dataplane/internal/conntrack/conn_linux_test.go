@@ -87,13 +87,13 @@ func TestSeveralGoroutines(t *testing.T) {
 	var w sync.WaitGroup
 	w.Go(func() {
 		for i := range deleted {
-			if err := tab.Delete(&deleted[i]); err != nil {
+			if err := tab.delete(&deleted[i]); err != nil {
 				t.Error(err)
 			}
 		}
 	})
 	w.Go(func() {
-		if err := tab.Each(t.Context(), Filter{Port: 81}, func(f *Flow) error { return tab.Delete(f) }); err != nil {
+		if err := tab.Each(t.Context(), Filter{Port: 81}, func(f *Flow) error { return tab.delete(f) }); err != nil {
 			t.Error(err)
 		}
 	})
@@ -151,7 +151,7 @@ func TestClosedConnFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53")
-	if err := c.Delete(&f); err == nil {
+	if err := c.delete(&f); err == nil {
 		t.Error("deleted after Close")
 	}
 	if err := c.Each(t.Context(), Filter{}, func(*Flow) error { return nil }); err == nil {

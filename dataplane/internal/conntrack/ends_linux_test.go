@@ -113,7 +113,7 @@ func TestLostEndsAreReported(t *testing.T) {
 	last := flow(balancer.UDP, "10.9.0.2:1000", "10.96.0.9:53", "10.2.0.1:53")
 	wait.For(t, 30*time.Second, "an end after those that were lost", func() bool {
 		tab.create(t, whole, last)
-		if err := tab.Delete(&last); err != nil {
+		if err := tab.delete(&last); err != nil {
 			t.Fatal(err)
 		}
 		return slices.ContainsFunc(e.flows(), func(f Flow) bool { return identityOf(&f) == identityOf(&last) })

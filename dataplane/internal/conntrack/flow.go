@@ -18,10 +18,6 @@ type Flow struct {
 	// State is the state of TCP and SCTP in the kernel's words, in lower case: "established", "syn-sent", "time-wait";
 	// "" where the kernel did not say. Of UDP it is "unreplied", "replied" or "assured", which is replied more than once.
 	State string
-	// Timeout is after how long without packets the kernel forgets the flow, in whole seconds.
-	Timeout time.Duration
-	// Mark is the connection's mark.
-	Mark uint32
 	// Start is when the flow began; zero unless sysctl net.netfilter.nf_conntrack_timestamp was on then.
 	Start time.Time
 	// In and Out are the bytes from and to the client, with IP headers; zero unless sysctl
@@ -60,10 +56,6 @@ const (
 	SeenReply Status = 1 << 1
 	// Assured: the kernel does not drop the flow early when its table is full.
 	Assured Status = 1 << 2
-	// Confirmed: the first packet was not dropped on its way.
-	Confirmed Status = 1 << 3
-	// SrcNAT: the source is translated.
-	SrcNAT Status = 1 << 4
 	// DstNAT: the destination is translated.
 	DstNAT Status = 1 << 5
 )

@@ -143,11 +143,11 @@ func TestDeletesOneFlowOnly(t *testing.T) {
 				t.Fatalf("made one flow, found %v", identities(one))
 			}
 			tab.create(t, whole, w.others...)
-			if err := tab.Delete(&one[0]); err != nil {
+			if err := tab.delete(&one[0]); err != nil {
 				t.Fatal(err)
 			}
 			tab.want(t, Filter{}, w.others)
-			if err := tab.Delete(&one[0]); err != nil {
+			if err := tab.delete(&one[0]); err != nil {
 				t.Errorf("deleting it once more: %v", err)
 			}
 		})
@@ -165,7 +165,7 @@ func TestZonesAreKeptApart(t *testing.T) {
 	}
 	tab.create(t, whole, flows...)
 	tab.want(t, Filter{}, flows)
-	if err := tab.Delete(&flows[2]); err != nil {
+	if err := tab.delete(&flows[2]); err != nil {
 		t.Fatal(err)
 	}
 	tab.want(t, Filter{}, slices.Delete(slices.Clone(flows), 2, 3))
@@ -181,7 +181,7 @@ func TestSuccessorIsNotDeleted(t *testing.T) {
 	f := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53")
 	tab.create(t, whole, f)
 	old := tab.all(t, Filter{})[0]
-	if err := tab.Delete(&old); err != nil {
+	if err := tab.delete(&old); err != nil {
 		t.Fatal(err)
 	}
 	// To a flow in the same place of its memory the kernel gives the same number: others take it first.

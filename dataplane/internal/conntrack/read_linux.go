@@ -17,8 +17,6 @@ const (
 	ctaTupleReply    = 2
 	ctaStatus        = 3
 	ctaProtoInfo     = 4
-	ctaTimeout       = 7
-	ctaMark          = 8
 	ctaCountersOrig  = 9
 	ctaCountersReply = 10
 	ctaID            = 12
@@ -158,10 +156,6 @@ func (f *Flow) read(message []byte) (bool, error) {
 			f.Status = Status(a.number(4))
 		case ctaProtoInfo:
 			info.rest = a.value
-		case ctaTimeout:
-			f.Timeout = time.Duration(a.number(4)) * time.Second
-		case ctaMark:
-			f.Mark = uint32(a.number(4))
 		case ctaCountersOrig:
 			f.In = a.nested(ctaCountersBytes, 8)
 		case ctaCountersReply:
