@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/ipset"
@@ -74,10 +75,10 @@ type part struct {
 	// chains are those that the kernel has, and jumps what leads to them; nil: not compared yet.
 	chains []chain
 	jumps  []jump
-	// failed is why the part can't be had here; it is not tried again before the next resync. doubted: it was refused
-	// the last time.
-	failed  error
-	doubted bool
+	// refusals are what is known of the kernel's refusing the part.
+	refusals refusals
+	// failed is why the guard does without the part for now; it is tried again from time to time.
+	failed error
 }
 
 // compose makes the parts of a guard that has all else.
@@ -418,6 +419,7 @@ func (g *guard) resync() {
 	g.found, g.missing, g.failed = nil, nil, nil
 	for _, p := range g.parts {
 		p.failed = nil
+		p.refusals.due = time.Time{}
 	}
 	g.forget()
 }
@@ -467,10 +469,4 @@ func (g *guard) problems() []balancer.Problem {
 		}
 	}
 	return out
-}
-
-// isRefused reports whether err says that iptables or the kernel does not take our rules, which are always the same.
-func isRefused(err error) bool {
-	var op *xtables.OpError
-	return errors.As(err, &op) && !xtables.IsBusy(err)
 }

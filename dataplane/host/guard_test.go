@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/ipset"
@@ -598,7 +600,7 @@ func TestLacking(t *testing.T) {
 		{"all, and forwarding", "VIPD-", "", "VIPD-", "", true, []string{
 			"answer on every port", "source_ranges are not enforced", "are rejected", "may reach a program", "not recognised", "policy of FORWARD", "node ports, snat"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		inBubble(t, c.name, func(t *testing.T) {
 			k := newKernel(t)
 			k.refuse, k.lacks = c.refuse, c.kind
 			g := guardOver(k, c.forward)
@@ -611,8 +613,9 @@ func TestLacking(t *testing.T) {
 				g.want(f, 1, true)
 			}
 			g.hold(f[0].Addr, 1)
-			var err error
-			for range 2 { // what is refused once is tried again
+			err := errors.Join(g.prepare(t.Context()), g.finish(t.Context()))
+			if err != nil { // what is refused may be taken in a moment
+				time.Sleep(refusedAfter)
 				err = errors.Join(g.prepare(t.Context()), g.finish(t.Context()))
 			}
 			if err != nil {
@@ -640,6 +643,64 @@ func TestLacking(t *testing.T) {
 			g.resync()
 			if err := errors.Join(g.prepare(t.Context()), g.finish(t.Context())); err != nil || len(g.problems()) != 0 {
 				t.Errorf("after all: %v, %v", err, g.problems())
+			}
+		})
+	}
+}
+
+// inBubble runs a test whose time does not take any.
+func inBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// TestRefusedForAMoment has the kernel refuse a part for some time: the engine is told at first, nothing is logged or
+// reported all the time after that, and in seconds after the kernel takes it the part is there.
+func TestRefusedForAMoment(t *testing.T) {
+	for _, lasting := range []time.Duration{0, time.Second, 3 * time.Second, time.Hour} {
+		inBubble(t, lasting.String(), func(t *testing.T) {
+			k := newKernel(t)
+			g := guardOver(k, true)
+			f := frontend("10.96.0.1:80", sources("10.0.0.0/8"))
+			g.want(f, 1, false)
+			k.refuse = "CONNMARK"
+			began := time.Now()
+			if err := g.prepare(t.Context()); err == nil {
+				t.Fatal("the first refusal is no error")
+			}
+			for time.Since(began) < lasting {
+				time.Sleep(time.Second)
+				err := g.prepare(t.Context())
+				if late := time.Since(began) > refusedAfter; late && err != nil {
+					t.Fatalf("after %v: %v", time.Since(began), err)
+				}
+			}
+			if lasting == time.Hour {
+				k.ops = 0
+				for range 60 { // the engine, and the looks in between
+					time.Sleep(time.Second)
+					g.retry(t.Context())
+					if err := g.prepare(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				// A try is two lists of jumps, two looks for retired chains, and the input.
+				if k.ops > 2*5 {
+					t.Errorf("%d operations in a minute of what is refused for good", k.ops)
+				}
+			}
+			k.refuse = ""
+			bound := 2*lasting + 2*time.Second
+			if lasting <= refusedAfter { // the engine's own backoff
+				must(t, g.prepare(t.Context()))
+			}
+			for until := time.Now().Add(min(bound, refusalMax)); time.Now().Before(until); time.Sleep(time.Second) {
+				g.retry(t.Context())
+			}
+			if k.users("--match-set vipd-restricted4 ") == 0 || len(g.problems()) > 0 {
+				t.Errorf("%v later: %d rules over restricted frontends, problems %v", bound, k.users("--match-set vipd-restricted4 "), g.problems())
+			}
+			if reason, err := g.intact(); reason != "" || err != nil {
+				t.Errorf("not intact: %q, %v", reason, err)
 			}
 		})
 	}
