@@ -34,7 +34,7 @@
 // iptables is busy addresses wait; where there is none, that is a problem, and they do not.
 //
 // Rules are replaced in one transaction a part, so that nothing is open in between. Whether they are still there is seen
-// by how often the kernel says that each chain is used, whether entries are, by the sets' headers.
+// by the sizes of chains and how much leads to them, whether entries are, by the sets' headers.
 //
 // A further concern of all modes is a set in setDefs, its rules in parts, and in losses what is lost without it.
 //

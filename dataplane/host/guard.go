@@ -41,8 +41,8 @@ type guard struct {
 	missing error
 	// others finds what may hold rules that an earlier process put into another backend.
 	others func(ctx context.Context, than ruleKernel) []ruleKernel
-	// count counts what uses chains of ours, for intact.
-	count useCounter
+	// watch looks at rules, for intact.
+	watch ruleWatch
 	sets  setKernel // nil: there is no access to ipsets, for the reason err
 	err   error
 	log   *slog.Logger
@@ -375,7 +375,7 @@ func addresses(sets ...*members) func(yield func(netip.Addr) bool) {
 }
 
 // intact looks for entries, rules and jumps that are gone, by counts alone.
-func (g *guard) intact() (string, error) {
+func (g *guard) intact(ctx context.Context) (string, error) {
 	if !g.ready || g.failed != nil {
 		return "", nil
 	}
@@ -391,27 +391,23 @@ func (g *guard) intact() (string, error) {
 			return reason, err
 		}
 	}
-	for _, p := range g.parts {
-		if reason, err := g.intactPart(p); reason != "" || err != nil {
-			return reason, err
+	for _, table := range tables() {
+		want := g.sizes(table)
+		if want == nil {
+			continue
+		}
+		if reason, err := g.watch.look(ctx, g.found, table, want); reason != "" || err != nil {
+			return inTable(reason, table, g.family), err
 		}
 	}
 	return "", nil
 }
 
-func (g *guard) intactPart(p *part) (string, error) {
-	if p.chains == nil {
-		return "", nil
+func inTable(reason, table string, family ipset.Family) string {
+	if reason == "" {
+		return ""
 	}
-	want := make(map[string]int, len(p.chains))
-	for _, c := range p.chains {
-		want[c.name] = uses(p.chains, p.jumps, c.name)
-	}
-	chain, err := g.count.differs(g.found, p.def.table, want)
-	if err != nil || chain == "" {
-		return "", err
-	}
-	return fmt.Sprintf("rules of chain %s in table %s (%s), or jumps to it, were changed", chain, p.def.table, g.family), nil
+	return fmt.Sprintf("table %s (%s): %s", table, family, reason)
 }
 
 // resync makes the next prepare and finish compare in full.

@@ -224,27 +224,25 @@ func (k *kernel) ChainExists(_ context.Context, table, chain string) (bool, erro
 	return ok, k.op()
 }
 
-// differs counts what uses chains, as both backends do.
-func (k *kernel) differs(_ ruleKernel, table string, want map[string]int) (string, error) {
+// look counts rules, and what leads to chains.
+func (k *kernel) look(_ context.Context, _ ruleKernel, table string, want map[string]chainSize) (string, error) {
 	var all []chain
 	for name, rules := range k.chains {
 		if name, ok := strings.CutPrefix(name, table+" "); ok {
 			all = append(all, chain{name, rules})
 		}
 	}
-	for name, n := range want {
-		if uses(all, nil, name) != n {
-			return name, k.op()
+	for name, size := range want {
+		if got := (chainSize{len(k.chains[table+" "+name]), leading(all, nil, name)}); got != size {
+			return fmt.Sprintf("chain %s: %+v instead of %+v", name, got, size), k.op()
 		}
 	}
 	return "", k.op()
 }
 
-func (k *kernel) close() {}
-
 func guardOver(k *kernel, forward bool) *guard {
 	g := &guard{
-		family: ipset.IPv4, sets: k, log: slog.New(slog.DiscardHandler), count: k,
+		family: ipset.IPv4, sets: k, log: slog.New(slog.DiscardHandler), watch: k,
 		tool:   func(context.Context) (ruleKernel, error) { return k, k.op() },
 		others: func(context.Context, ruleKernel) []ruleKernel { return nil },
 	}
@@ -427,7 +425,7 @@ func (h *history) round() {
 	}
 	h.checkRules()
 	h.k.fail = nil
-	if reason, err := h.g.intact(); reason != "" || err != nil {
+	if reason, err := h.g.intact(h.t.Context()); reason != "" || err != nil {
 		h.fatalf("not intact: %q, %v", reason, err)
 	}
 	if h.r.IntN(16) == 0 {
@@ -444,7 +442,7 @@ func (h *history) checkNoticed() {
 				continue
 			}
 			h.k.chains[chain] = slices.Delete(slices.Clone(rules), i, i+1)
-			if reason, err := h.g.intact(); reason == "" || err != nil {
+			if reason, err := h.g.intact(h.t.Context()); reason == "" || err != nil {
 				h.fatalf("without the rule %q of %s: %q, %v", r, chain, reason, err)
 			}
 			h.k.chains[chain] = rules
@@ -636,7 +634,7 @@ func TestLacking(t *testing.T) {
 					t.Errorf("problem: got %q, want %q", got[i], c.problems[i])
 				}
 			}
-			if reason, err := g.intact(); reason != "" || err != nil {
+			if reason, err := g.intact(t.Context()); reason != "" || err != nil {
 				t.Errorf("not intact: %q, %v", reason, err)
 			}
 			k.refuse, k.lacks = "", "" // a newer kernel
@@ -691,7 +689,9 @@ func TestRefusedForAMoment(t *testing.T) {
 			k.refuse = ""
 			bound := 2*lasting + 2*time.Second
 			if lasting <= refusedAfter { // the engine's own backoff
-				must(t, g.prepare(t.Context()))
+				if err := g.prepare(t.Context()); err != nil {
+					t.Fatal(err)
+				}
 			}
 			for until := time.Now().Add(min(bound, refusalMax)); time.Now().Before(until); time.Sleep(time.Second) {
 				g.retry(t.Context())
@@ -699,7 +699,7 @@ func TestRefusedForAMoment(t *testing.T) {
 			if k.users("--match-set vipd-restricted4 ") == 0 || len(g.problems()) > 0 {
 				t.Errorf("%v later: %d rules over restricted frontends, problems %v", bound, k.users("--match-set vipd-restricted4 "), g.problems())
 			}
-			if reason, err := g.intact(); reason != "" || err != nil {
+			if reason, err := g.intact(t.Context()); reason != "" || err != nil {
 				t.Errorf("not intact: %q, %v", reason, err)
 			}
 		})

@@ -139,7 +139,7 @@ func New(o Options) (*Host, error) {
 	for _, family := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
 		g := &guard{
 			family: family, sets: kernel, err: noSets, tool: h.tool(family), others: otherTools(family),
-			count: newCounter(family), log: h.log,
+			watch: newWatch(), log: h.log,
 		}
 		h.guards = append(h.guards, g.compose(o))
 	}
@@ -187,9 +187,6 @@ func (h *Host) Close() error {
 	failed := h.await()
 	if h.sets != nil {
 		h.sets.Close()
-	}
-	for _, g := range h.guards {
-		g.count.close()
 	}
 	h.nl.Close()
 	return errors.Join(failed, h.events.close())

@@ -173,7 +173,7 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	}
 	h.guardLooked = time.Now()
 	for _, g := range h.guards {
-		if reason, err := g.intact(); reason != "" || err != nil {
+		if reason, err := g.intact(ctx); reason != "" || err != nil {
 			return reason, err
 		}
 	}

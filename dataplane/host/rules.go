@@ -246,12 +246,9 @@ func references(chains []chain, set string) (n int) {
 	return n
 }
 
-// uses counts, as the kernel does, what keeps a chain: its rules, and those that lead to it.
-func uses(chains []chain, jumps []jump, name string) (n int) {
+// leading counts what leads to a chain.
+func leading(chains []chain, jumps []jump, name string) (n int) {
 	for _, c := range chains {
-		if c.name == name {
-			n += len(c.rules)
-		}
 		for _, r := range c.rules {
 			if leadsTo(r, name) {
 				n++
