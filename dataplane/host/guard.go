@@ -67,6 +67,8 @@ type guard struct {
 	// failed is why nothing can be had here; it is not tried again before the next resync. unsourced is why there are no
 	// source ranges.
 	failed, unsourced error
+	// fault is why the guard was not put up or changed the last time; nil: it was.
+	fault error
 }
 
 // part is a partDef in the kernel.
@@ -201,6 +203,7 @@ func (g *guard) finish(ctx context.Context) error {
 
 // note keeps what trying again won't mend for problems, and has all else compared in full the next time.
 func (g *guard) note(err error) error {
+	g.fault = err
 	switch {
 	case err == nil:
 		return nil
@@ -434,10 +437,10 @@ type loss struct {
 func losses() []loss {
 	return []loss{
 		{"held addresses", heldSet, false, balancer.SeverityWarning, "addresses that vipd holds answer on every port that this host listens on"},
-		{"marks", restrictedSet, false, balancer.SeverityError, "source_ranges are not enforced"},
-		{"marks", silentSet, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
+		{marksPart, restrictedSet, false, balancer.SeverityError, "source_ranges are not enforced"},
+		{marksPart, silentSet, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
 		{"verdicts", rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
-		{"marks", frontendsSet, true, balancer.SeverityError, "services' connections are not recognised: replies miss this node where it has to be their source, and a policy DROP stops them"},
+		{marksPart, frontendsSet, true, balancer.SeverityError, "services' connections are not recognised: replies miss this node where it has to be their source, and a policy DROP stops them"},
 		{"verdicts", frontendsSet, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP, nor for clients and endpoints behind one interface"},
 		{"masquerade", frontendsSet, true, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
 	}

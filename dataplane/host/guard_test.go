@@ -399,7 +399,13 @@ func (h *history) round() {
 	h.g.hold(a, by)
 	if h.g.prepare(h.t.Context()) == nil && h.g.needed() {
 		h.checkPrepared()
+		for _, f := range h.want {
+			if err := h.g.restricts(f); err != nil {
+				h.fatalf("after prepare, %s is held back: %v", f.Key, err)
+			}
+		}
 	}
+	h.checkRestricted()
 	if h.r.IntN(4) > 0 {
 		follow(h.r, h.g, h.applied, h.want)
 	}
@@ -539,6 +545,25 @@ func contains(networks []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
 }
 
+// checkRestricted holds what may be applied, whatever has failed, to being restricted by sets and rules: no more than the
+// guard asked for comes in.
+func (h *history) checkRestricted() {
+	h.t.Helper()
+	for _, f := range h.want {
+		if !isRestricted(f) || h.g.restricts(f) != nil {
+			continue
+		}
+		for _, name := range []string{restrictedSet, specialSet} {
+			if !h.k.sets[setName(name, ipset.IPv4)][place(f)] {
+				h.fatalf("%s may be applied, and %s lacks it", f.Key, name)
+			}
+		}
+		if !contains(h.g.plan.vips, f.Addr) || h.k.chains["mangle VIPD-ARRIVING"] == nil || !slices.ContainsFunc(h.k.chains["mangle PREROUTING"], func(r string) bool { return leadsTo(r, "VIPD-PREROUTING") }) {
+			h.fatalf("%s may be applied, and no rules lead to its source ranges", f.Key)
+		}
+	}
+}
+
 // checkRules holds chains and jumps to those of the plan.
 func (h *history) checkRules() {
 	h.t.Helper()
@@ -654,7 +679,7 @@ func inBubble(t *testing.T, name string, test func(t *testing.T)) {
 // TestRefusedForAMoment has the kernel refuse a part for some time: the engine is told at first, nothing is logged or
 // reported all the time after that, and in seconds after the kernel takes it the part is there.
 func TestRefusedForAMoment(t *testing.T) {
-	for _, lasting := range []time.Duration{0, time.Second, 3 * time.Second, time.Hour} {
+	for _, lasting := range []time.Duration{0, time.Second, 8 * time.Second, time.Hour} {
 		inBubble(t, lasting.String(), func(t *testing.T) {
 			k := newKernel(t)
 			g := guardOver(k, true)

@@ -95,7 +95,10 @@ type Host struct {
 	public           atomic.Pointer[public]
 }
 
-var _ dataplane.Host = (*Host)(nil)
+var (
+	_ dataplane.Host = (*Host)(nil)
+	_ dataplane.Gate = (*Host)(nil)
+)
 
 // public is what other goroutines may see.
 type public struct {
@@ -277,6 +280,16 @@ func (h *Host) count(f *balancer.Frontend, by int) {
 
 // needed reports whether the address is wanted, or a frontend on it is still there.
 func (h *Host) needed(a netip.Addr) bool { return h.want.Has(a) || h.appliedAt[a] > 0 }
+
+// Ready implements dataplane.Gate: a frontend with source ranges is not applied before the guard of its family stands and
+// knows it. An address that vipd adds waits for the guard itself, but those of the host, of node ports, and those that
+// are routed to it are there anyway.
+func (h *Host) Ready(c dataplane.Change) error {
+	if unrestricted(c) {
+		return nil
+	}
+	return h.guard(c.New.Addr).restricts(c.New)
+}
 
 // Resync makes the next Prepare and Finish compare with the kernel in full.
 func (h *Host) Resync() {

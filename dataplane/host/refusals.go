@@ -13,7 +13,7 @@ import (
 // What is refused for as long as refusedAfter is done without, and tried again all the same, at a pace that costs a host
 // nothing that really lacks it.
 const (
-	refusedAfter             = 2 * time.Second
+	refusedAfter             = 5 * time.Second
 	refusalFirst, refusalMax = 2 * time.Second, time.Minute
 )
 

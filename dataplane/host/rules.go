@@ -81,12 +81,15 @@ func (j jump) insertion() string { return "-I " + j.base + " 1 " + j.rule }
 // target is the chain that it leads to.
 func (j jump) target() string { return j.rule[strings.LastIndexByte(j.rule, ' ')+1:] }
 
+// marksPart is the part that restricts, among others.
+const marksPart = "marks"
+
 // parts is the whole of the guard, in the order in which it is put up.
 func parts() []partDef {
 	return []partDef{
 		{name: "held addresses", table: "filter", chains: heldChains, jumps: heldJumps},
 		// Before every mode's own place: IPVS takes traffic before filter OUTPUT, NAT rewrites its destination.
-		{name: "marks", table: "mangle", special: true, chains: markChains, jumps: markJumps, retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
+		{name: marksPart, table: "mangle", special: true, chains: markChains, jumps: markJumps, retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
 		{name: "verdicts", table: "filter", chains: verdictChains, jumps: verdictJumps, retired: []string{"VIPD-REJECT"}},
 		{name: "masquerade", table: "nat", forward: true, chains: masqueradeChains, jumps: masqueradeJumps, retired: []string{trialChain}},
 	}
