@@ -88,6 +88,16 @@ type Host interface {
 	Problems() []balancer.Problem
 }
 
+// Gate is implemented by hosts on which some frontends must not be served before what restricts them is in force. The
+// engine asks between Prepare and Apply, of each key that it is about to apply and does not remove, and asks again in
+// every round while the answer is an error: that key stays what it is, and all others go on. Where a restriction can
+// never be had on a host, that is a matter for Problems, and Ready says nothing: whoever runs vipd there has been told,
+// and the mode may enforce it by itself.
+type Gate interface {
+	// Ready says why c can't be applied yet; nil: it can. It is cheap, and is called by the engine's goroutine.
+	Ready(c Change) error
+}
+
 // Connection is one live connection or flow.
 type Connection struct {
 	Frontend balancer.Key   `json:"frontend"`

@@ -51,6 +51,7 @@ type Metrics interface {
 type Engine struct {
 	Options
 	wake chan struct{} // holds one token: look again
+	gate Gate          // the host, where it is one
 
 	mu     sync.Mutex // guards wanted and isSet
 	wanted balancer.Desired
@@ -86,6 +87,7 @@ func NewEngine(o Options) *Engine {
 		o.Metrics = noMetrics{}
 	}
 	e := &Engine{Options: o, wake: make(chan struct{}, 1), retries: map[balancer.Key]*retry{}, resync: true}
+	e.gate, _ = o.Host.(Gate)
 	e.status.Store(&Status{})
 	changed := make(chan struct{})
 	e.changed.Store(&changed)

@@ -2,10 +2,12 @@ package dataplane_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,9 +51,11 @@ func newWorld(t *testing.T, seed uint64) *world {
 }
 
 // start starts an engine over what the kernel holds.
-func (w *world) start() {
+func (w *world) start() { w.startOver(fake.NewHost(w.kernel)) }
+
+func (w *world) startOver(host dataplane.Host) {
 	w.engine = dataplane.NewEngine(dataplane.Options{
-		Dataplane: fake.New(w.kernel), Host: fake.NewHost(w.kernel), Log: slog.New(slog.DiscardHandler), Metrics: &w.counts,
+		Dataplane: fake.New(w.kernel), Host: host, Log: slog.New(slog.DiscardHandler), Metrics: &w.counts,
 	})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error)
@@ -218,6 +222,103 @@ func TestPoison(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			if d := w.difference(); d != "" {
 				t.Errorf("byKey %v: %s", byKey, d)
+			}
+			w.stop()
+		})
+	}
+}
+
+// gatedHost is a host that lets nothing with source ranges be applied while it is shut.
+type gatedHost struct {
+	*fake.Host
+	shut atomic.Bool
+	// broken: Prepare fails while it is shut.
+	broken bool
+}
+
+var errShut = errors.New("what restricts it is not in force")
+
+func (h *gatedHost) Prepare(ctx context.Context, want balancer.Desired) error {
+	err := h.Host.Prepare(ctx, want)
+	if h.broken && h.shut.Load() {
+		err = errors.Join(err, errShut)
+	}
+	return err
+}
+
+func (h *gatedHost) Ready(c dataplane.Change) error {
+	if h.shut.Load() && len(c.New.Sources) > 0 {
+		return errShut
+	}
+	return nil
+}
+
+// TestHeldBack checks that what the host does not let be applied yet stays what it is, that nothing else waits for it,
+// that it can be removed, and that it is applied soon after the host lets it, whether anything else happens or not.
+func TestHeldBack(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &world{Rand: rand.New(rand.NewPCG(1, 11)), t: t, kernel: fake.NewKernel()}
+			host := &gatedHost{Host: fake.NewHost(w.kernel), broken: broken}
+			w.startOver(host)
+			put := func(i int, edit func(*balancer.Frontend)) balancer.Key {
+				k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), Port: 80, Proto: balancer.TCP}
+				f := w.frontend(k)
+				edit(f)
+				w.desired.Frontends = w.desired.Frontends.Set(k, f)
+				w.desired.Addresses = w.desired.Addresses.Set(k.Addr, 1)
+				return k
+			}
+			plain := func(*balancer.Frontend) {}
+			restricted := func(f *balancer.Frontend) { f.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} }
+			opened := put(1, plain)
+			w.set()
+			time.Sleep(time.Minute)
+			before := w.kernel.Frontends()[opened]
+
+			host.shut.Store(true)
+			tightened, fresh, gone := put(1, restricted), put(2, restricted), put(3, restricted)
+			for i := range 20 {
+				put(10+i, plain)
+			}
+			w.set()
+			time.Sleep(time.Second)
+			there := w.kernel.Frontends()
+			if len(there) != 21 || there[tightened] != before {
+				t.Errorf("broken %v: %d frontends are there, want 21; the one that is to be restricted has changed: %v", broken, len(there), there[tightened] != before)
+			}
+			s := w.engine.Status()
+			if len(s.Failing) != 3 || !errors.Is(s.Failing[fresh].Err, errShut) || !s.Ready {
+				t.Errorf("broken %v: failing %v, ready %v", broken, s.Failing, s.Ready)
+			}
+			w.desired.Frontends = w.desired.Frontends.Delete(gone).Delete(opened)
+			w.desired.Addresses = w.desired.Addresses.Delete(gone.Addr).Delete(opened.Addr)
+			w.set()
+			time.Sleep(time.Minute)
+			if there := w.kernel.Frontends(); len(there) != 20 {
+				t.Errorf("broken %v: after removing two, %d frontends are there, want 20", broken, len(there))
+			}
+			failed := w.failed
+			for range 100 { // held back all the time, it is tried and reported at the pace of the backoff
+				put(50, plain)
+				w.set()
+				time.Sleep(100 * time.Millisecond)
+			}
+			if n := w.failed - failed; !broken && n > 3 {
+				t.Errorf("%d rounds of 10 s failed for one frontend that is held back", n)
+			}
+
+			host.shut.Store(false)
+			if !broken {
+				put(51, plain) // any other round will do
+				w.set()
+				synctest.Wait()
+				time.Sleep(200 * time.Millisecond)
+			} else {
+				time.Sleep(time.Minute)
+			}
+			if d := w.difference(); d != "" || len(w.engine.Status().Failing) > 0 {
+				t.Errorf("broken %v: %s, failing %v", broken, d, w.engine.Status().Failing)
 			}
 			w.stop()
 		})

@@ -14,6 +14,8 @@ type retry struct {
 	tries  int
 	due    time.Time
 	err    error
+	// held: the host has not let it be applied, so it is asked again in every round.
+	held bool
 }
 
 // backoff returns how long to wait after the tries-th failure: doubling from RetryMin to RetryMax, with the last half

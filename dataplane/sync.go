@@ -111,10 +111,11 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 // keeps nobody waiting.
 func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 	var fresh, failed []Change
+	a := &applying{Engine: e, ctx: ctx}
 	now := time.Now()
 	for key, d := range snap.Diff(e.done, want.Frontends) {
 		t := e.retries[key]
-		if t != nil && t.wanted == d.New && now.Before(t.due) {
+		if t != nil && t.wanted == d.New && now.Before(t.due) && !t.held {
 			continue
 		}
 		if d.HadOld && d.HasNew && e.known(d.Old) && e.Dataplane.Digest(d.Old) == e.Dataplane.Digest(d.New) {
@@ -125,16 +126,18 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 		if d.HadOld && e.known(d.Old) {
 			c.Old = d.Old
 		}
-		if t != nil && t.tries > 0 {
+		switch err := e.ready(c); {
+		case err != nil:
+			a.hold(c, err)
+		case t != nil && t.tries > 0:
 			failed = append(failed, c)
-		} else {
+		default:
 			fresh = append(fresh, c)
 		}
 	}
 	maps.DeleteFunc(e.retries, func(k balancer.Key, _ *retry) bool { // what is as wanted after all
 		return want.Frontends.At(k) == e.done.At(k)
 	})
-	a := &applying{Engine: e, ctx: ctx}
 	for _, batch := range [][]Change{fresh, failed} {
 		if len(batch) > 0 {
 			a.inARow, a.patience = 0, 2*bits.Len(uint(len(batch)))+4
@@ -145,6 +148,14 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 		e.done = want.Frontends // the same entries; sharing the nodes makes the next comparison cheap
 	}
 	return a
+}
+
+// ready asks the host whether c can be applied.
+func (e *Engine) ready(c Change) error {
+	if e.gate == nil || c.New == nil {
+		return nil
+	}
+	return e.gate.Ready(c)
 }
 
 // known reports whether f is a frontend that was applied, not the mark of something found.
@@ -239,16 +250,41 @@ func (a *applying) fail(c Change, err error) {
 	if a.failed == nil {
 		a.failed = err
 	}
+	a.postpone(c, err)
+	// What is there now is unknown: even what was not there before may be, with only the answer lost.
+	a.done = a.done.Set(c.Key, &balancer.Frontend{Key: c.Key})
+}
+
+// hold leaves a key as it is until the host lets it be applied.
+func (a *applying) hold(c Change, err error) {
+	t := a.remember(c)
+	if t.held && time.Now().Before(t.due) {
+		t.err = err
+		return
+	}
+	if a.failed == nil {
+		a.failed = err
+	}
+	a.postpone(c, err)
+	t.held = true
+}
+
+// postpone counts one more failure of a key.
+func (a *applying) postpone(c Change, err error) {
+	t := a.remember(c)
+	t.err, t.held = err, false
+	t.tries++
+	t.due = time.Now().Add(a.backoff(t.tries))
+}
+
+// remember returns the retry of a change.
+func (a *applying) remember(c Change) *retry {
 	t := a.retries[c.Key]
 	if t == nil || t.wanted != c.New {
 		t = &retry{wanted: c.New, since: time.Now()}
 		a.retries[c.Key] = t
 	}
-	t.err = err
-	t.tries++
-	t.due = time.Now().Add(a.backoff(t.tries))
-	// What is there now is unknown: even what was not there before may be, with only the answer lost.
-	a.done = a.done.Set(c.Key, &balancer.Frontend{Key: c.Key})
+	return t
 }
 
 // giveUp leaves the rest of a batch for later, without counting it as tried: the failure is not about single keys.
@@ -256,11 +292,7 @@ func (a *applying) giveUp(batch []Change) {
 	a.gaveUp = a.failed
 	due := time.Now().Add(a.backoff(a.wholeTries + 1))
 	for _, c := range batch {
-		t := a.retries[c.Key]
-		if t == nil || t.wanted != c.New {
-			t = &retry{wanted: c.New, since: time.Now()}
-			a.retries[c.Key] = t
-		}
-		t.err, t.due = a.failed, due
+		t := a.remember(c)
+		t.err, t.due, t.held = a.failed, due, false
 	}
 }

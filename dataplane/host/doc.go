@@ -32,9 +32,11 @@
 // one needs them; what opens or refuses a port follows what is both wanted and applied. An address is added when the
 // guard stands, and the guard goes after the last address: no port of the host's own is ever open on a VIP. Where
 // iptables is busy addresses wait; where there is none, that is a problem, and they do not.
+// So do frontends with source ranges on addresses that are there anyway: see Ready. What the kernel refuses for
+// some seconds the guard does without, and tries again from time to time.
 //
 // Rules are replaced in one transaction a part, so that nothing is open in between. Whether they are still there is seen
-// by how often the kernel says that each chain is used, whether entries are, by the sets' headers.
+// by the sizes of chains and how much leads to them, whether entries are, by the sets' headers.
 //
 // A further concern of all modes is a set in setDefs, its rules in parts, and in losses what is lost without it.
 //

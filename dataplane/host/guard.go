@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/ipset"
@@ -40,8 +41,8 @@ type guard struct {
 	missing error
 	// others finds what may hold rules that an earlier process put into another backend.
 	others func(ctx context.Context, than ruleKernel) []ruleKernel
-	// count counts what uses chains of ours, for intact.
-	count useCounter
+	// watch looks at rules, for intact.
+	watch ruleWatch
 	sets  setKernel // nil: there is no access to ipsets, for the reason err
 	err   error
 	log   *slog.Logger
@@ -66,6 +67,8 @@ type guard struct {
 	// failed is why nothing can be had here; it is not tried again before the next resync. unsourced is why there are no
 	// source ranges.
 	failed, unsourced error
+	// fault is why the guard was not put up or changed the last time; nil: it was.
+	fault error
 }
 
 // part is a partDef in the kernel.
@@ -74,10 +77,10 @@ type part struct {
 	// chains are those that the kernel has, and jumps what leads to them; nil: not compared yet.
 	chains []chain
 	jumps  []jump
-	// failed is why the part can't be had here; it is not tried again before the next resync. doubted: it was refused
-	// the last time.
-	failed  error
-	doubted bool
+	// refusals are what is known of the kernel's refusing the part.
+	refusals refusals
+	// failed is why the guard does without the part for now; it is tried again from time to time.
+	failed error
 }
 
 // compose makes the parts of a guard that has all else.
@@ -200,6 +203,7 @@ func (g *guard) finish(ctx context.Context) error {
 
 // note keeps what trying again won't mend for problems, and has all else compared in full the next time.
 func (g *guard) note(err error) error {
+	g.fault = err
 	switch {
 	case err == nil:
 		return nil
@@ -374,7 +378,7 @@ func addresses(sets ...*members) func(yield func(netip.Addr) bool) {
 }
 
 // intact looks for entries, rules and jumps that are gone, by counts alone.
-func (g *guard) intact() (string, error) {
+func (g *guard) intact(ctx context.Context) (string, error) {
 	if !g.ready || g.failed != nil {
 		return "", nil
 	}
@@ -390,27 +394,23 @@ func (g *guard) intact() (string, error) {
 			return reason, err
 		}
 	}
-	for _, p := range g.parts {
-		if reason, err := g.intactPart(p); reason != "" || err != nil {
-			return reason, err
+	for _, table := range tables() {
+		want := g.sizes(table)
+		if want == nil {
+			continue
+		}
+		if reason, err := g.watch.look(ctx, g.found, table, want); reason != "" || err != nil {
+			return inTable(reason, table, g.family), err
 		}
 	}
 	return "", nil
 }
 
-func (g *guard) intactPart(p *part) (string, error) {
-	if p.chains == nil {
-		return "", nil
+func inTable(reason, table string, family ipset.Family) string {
+	if reason == "" {
+		return ""
 	}
-	want := make(map[string]int, len(p.chains))
-	for _, c := range p.chains {
-		want[c.name] = uses(p.chains, p.jumps, c.name)
-	}
-	chain, err := g.count.differs(g.found, p.def.table, want)
-	if err != nil || chain == "" {
-		return "", err
-	}
-	return fmt.Sprintf("rules of chain %s in table %s (%s), or jumps to it, were changed", chain, p.def.table, g.family), nil
+	return fmt.Sprintf("table %s (%s): %s", table, family, reason)
 }
 
 // resync makes the next prepare and finish compare in full.
@@ -418,6 +418,7 @@ func (g *guard) resync() {
 	g.found, g.missing, g.failed = nil, nil, nil
 	for _, p := range g.parts {
 		p.failed = nil
+		p.refusals.due = time.Time{}
 	}
 	g.forget()
 }
@@ -436,10 +437,10 @@ type loss struct {
 func losses() []loss {
 	return []loss{
 		{"held addresses", heldSet, false, balancer.SeverityWarning, "addresses that vipd holds answer on every port that this host listens on"},
-		{"marks", restrictedSet, false, balancer.SeverityError, "source_ranges are not enforced"},
-		{"marks", silentSet, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
+		{marksPart, restrictedSet, false, balancer.SeverityError, "source_ranges are not enforced"},
+		{marksPart, silentSet, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
 		{"verdicts", rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
-		{"marks", frontendsSet, true, balancer.SeverityError, "services' connections are not recognised: replies miss this node where it has to be their source, and a policy DROP stops them"},
+		{marksPart, frontendsSet, true, balancer.SeverityError, "services' connections are not recognised: replies miss this node where it has to be their source, and a policy DROP stops them"},
 		{"verdicts", frontendsSet, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP, nor for clients and endpoints behind one interface"},
 		{"masquerade", frontendsSet, true, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
 	}
@@ -467,10 +468,4 @@ func (g *guard) problems() []balancer.Problem {
 		}
 	}
 	return out
-}
-
-// isRefused reports whether err says that iptables or the kernel does not take our rules, which are always the same.
-func isRefused(err error) bool {
-	var op *xtables.OpError
-	return errors.As(err, &op) && !xtables.IsBusy(err)
 }

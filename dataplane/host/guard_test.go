@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/ipset"
@@ -222,27 +224,25 @@ func (k *kernel) ChainExists(_ context.Context, table, chain string) (bool, erro
 	return ok, k.op()
 }
 
-// differs counts what uses chains, as both backends do.
-func (k *kernel) differs(_ ruleKernel, table string, want map[string]int) (string, error) {
+// look counts rules, and what leads to chains.
+func (k *kernel) look(_ context.Context, _ ruleKernel, table string, want map[string]chainSize) (string, error) {
 	var all []chain
 	for name, rules := range k.chains {
 		if name, ok := strings.CutPrefix(name, table+" "); ok {
 			all = append(all, chain{name, rules})
 		}
 	}
-	for name, n := range want {
-		if uses(all, nil, name) != n {
-			return name, k.op()
+	for name, size := range want {
+		if got := (chainSize{len(k.chains[table+" "+name]), leading(all, nil, name)}); got != size {
+			return fmt.Sprintf("chain %s: %+v instead of %+v", name, got, size), k.op()
 		}
 	}
 	return "", k.op()
 }
 
-func (k *kernel) close() {}
-
 func guardOver(k *kernel, forward bool) *guard {
 	g := &guard{
-		family: ipset.IPv4, sets: k, log: slog.New(slog.DiscardHandler), count: k,
+		family: ipset.IPv4, sets: k, log: slog.New(slog.DiscardHandler), watch: k,
 		tool:   func(context.Context) (ruleKernel, error) { return k, k.op() },
 		others: func(context.Context, ruleKernel) []ruleKernel { return nil },
 	}
@@ -399,7 +399,13 @@ func (h *history) round() {
 	h.g.hold(a, by)
 	if h.g.prepare(h.t.Context()) == nil && h.g.needed() {
 		h.checkPrepared()
+		for _, f := range h.want {
+			if err := h.g.restricts(f); err != nil {
+				h.fatalf("after prepare, %s is held back: %v", f.Key, err)
+			}
+		}
 	}
+	h.checkRestricted()
 	if h.r.IntN(4) > 0 {
 		follow(h.r, h.g, h.applied, h.want)
 	}
@@ -425,7 +431,7 @@ func (h *history) round() {
 	}
 	h.checkRules()
 	h.k.fail = nil
-	if reason, err := h.g.intact(); reason != "" || err != nil {
+	if reason, err := h.g.intact(h.t.Context()); reason != "" || err != nil {
 		h.fatalf("not intact: %q, %v", reason, err)
 	}
 	if h.r.IntN(16) == 0 {
@@ -442,7 +448,7 @@ func (h *history) checkNoticed() {
 				continue
 			}
 			h.k.chains[chain] = slices.Delete(slices.Clone(rules), i, i+1)
-			if reason, err := h.g.intact(); reason == "" || err != nil {
+			if reason, err := h.g.intact(h.t.Context()); reason == "" || err != nil {
 				h.fatalf("without the rule %q of %s: %q, %v", r, chain, reason, err)
 			}
 			h.k.chains[chain] = rules
@@ -539,6 +545,25 @@ func contains(networks []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(a) })
 }
 
+// checkRestricted holds what may be applied, whatever has failed, to being restricted by sets and rules: no more than the
+// guard asked for comes in.
+func (h *history) checkRestricted() {
+	h.t.Helper()
+	for _, f := range h.want {
+		if !isRestricted(f) || h.g.restricts(f) != nil {
+			continue
+		}
+		for _, name := range []string{restrictedSet, specialSet} {
+			if !h.k.sets[setName(name, ipset.IPv4)][place(f)] {
+				h.fatalf("%s may be applied, and %s lacks it", f.Key, name)
+			}
+		}
+		if !contains(h.g.plan.vips, f.Addr) || h.k.chains["mangle VIPD-ARRIVING"] == nil || !slices.ContainsFunc(h.k.chains["mangle PREROUTING"], func(r string) bool { return leadsTo(r, "VIPD-PREROUTING") }) {
+			h.fatalf("%s may be applied, and no rules lead to its source ranges", f.Key)
+		}
+	}
+}
+
 // checkRules holds chains and jumps to those of the plan.
 func (h *history) checkRules() {
 	h.t.Helper()
@@ -598,7 +623,7 @@ func TestLacking(t *testing.T) {
 		{"all, and forwarding", "VIPD-", "", "VIPD-", "", true, []string{
 			"answer on every port", "source_ranges are not enforced", "are rejected", "may reach a program", "not recognised", "policy of FORWARD", "node ports, snat"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		inBubble(t, c.name, func(t *testing.T) {
 			k := newKernel(t)
 			k.refuse, k.lacks = c.refuse, c.kind
 			g := guardOver(k, c.forward)
@@ -611,8 +636,9 @@ func TestLacking(t *testing.T) {
 				g.want(f, 1, true)
 			}
 			g.hold(f[0].Addr, 1)
-			var err error
-			for range 2 { // what is refused once is tried again
+			err := errors.Join(g.prepare(t.Context()), g.finish(t.Context()))
+			if err != nil { // what is refused may be taken in a moment
+				time.Sleep(refusedAfter)
 				err = errors.Join(g.prepare(t.Context()), g.finish(t.Context()))
 			}
 			if err != nil {
@@ -633,13 +659,73 @@ func TestLacking(t *testing.T) {
 					t.Errorf("problem: got %q, want %q", got[i], c.problems[i])
 				}
 			}
-			if reason, err := g.intact(); reason != "" || err != nil {
+			if reason, err := g.intact(t.Context()); reason != "" || err != nil {
 				t.Errorf("not intact: %q, %v", reason, err)
 			}
 			k.refuse, k.lacks = "", "" // a newer kernel
 			g.resync()
 			if err := errors.Join(g.prepare(t.Context()), g.finish(t.Context())); err != nil || len(g.problems()) != 0 {
 				t.Errorf("after all: %v, %v", err, g.problems())
+			}
+		})
+	}
+}
+
+// inBubble runs a test whose time does not take any.
+func inBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// TestRefusedForAMoment has the kernel refuse a part for some time: the engine is told at first, nothing is logged or
+// reported all the time after that, and in seconds after the kernel takes it the part is there.
+func TestRefusedForAMoment(t *testing.T) {
+	for _, lasting := range []time.Duration{0, time.Second, 8 * time.Second, time.Hour} {
+		inBubble(t, lasting.String(), func(t *testing.T) {
+			k := newKernel(t)
+			g := guardOver(k, true)
+			f := frontend("10.96.0.1:80", sources("10.0.0.0/8"))
+			g.want(f, 1, false)
+			k.refuse = "CONNMARK"
+			began := time.Now()
+			if err := g.prepare(t.Context()); err == nil {
+				t.Fatal("the first refusal is no error")
+			}
+			for time.Since(began) < lasting {
+				time.Sleep(time.Second)
+				err := g.prepare(t.Context())
+				if late := time.Since(began) > refusedAfter; late && err != nil {
+					t.Fatalf("after %v: %v", time.Since(began), err)
+				}
+			}
+			if lasting == time.Hour {
+				k.ops = 0
+				for range 60 { // the engine, and the looks in between
+					time.Sleep(time.Second)
+					g.retry(t.Context())
+					if err := g.prepare(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				// A try is two lists of jumps, two looks for retired chains, and the input.
+				if k.ops > 2*5 {
+					t.Errorf("%d operations in a minute of what is refused for good", k.ops)
+				}
+			}
+			k.refuse = ""
+			bound := 2*lasting + 2*time.Second
+			if lasting <= refusedAfter { // the engine's own backoff
+				if err := g.prepare(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for until := time.Now().Add(min(bound, refusalMax)); time.Now().Before(until); time.Sleep(time.Second) {
+				g.retry(t.Context())
+			}
+			if k.users("--match-set vipd-restricted4 ") == 0 || len(g.problems()) > 0 {
+				t.Errorf("%v later: %d rules over restricted frontends, problems %v", bound, k.users("--match-set vipd-restricted4 "), g.problems())
+			}
+			if reason, err := g.intact(t.Context()); reason != "" || err != nil {
+				t.Errorf("not intact: %q, %v", reason, err)
 			}
 		})
 	}

@@ -95,7 +95,10 @@ type Host struct {
 	public           atomic.Pointer[public]
 }
 
-var _ dataplane.Host = (*Host)(nil)
+var (
+	_ dataplane.Host = (*Host)(nil)
+	_ dataplane.Gate = (*Host)(nil)
+)
 
 // public is what other goroutines may see.
 type public struct {
@@ -139,7 +142,7 @@ func New(o Options) (*Host, error) {
 	for _, family := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
 		g := &guard{
 			family: family, sets: kernel, err: noSets, tool: h.tool(family), others: otherTools(family),
-			count: newCounter(family), log: h.log,
+			watch: newWatch(), log: h.log,
 		}
 		h.guards = append(h.guards, g.compose(o))
 	}
@@ -187,9 +190,6 @@ func (h *Host) Close() error {
 	failed := h.await()
 	if h.sets != nil {
 		h.sets.Close()
-	}
-	for _, g := range h.guards {
-		g.count.close()
 	}
 	h.nl.Close()
 	return errors.Join(failed, h.events.close())
@@ -280,6 +280,16 @@ func (h *Host) count(f *balancer.Frontend, by int) {
 
 // needed reports whether the address is wanted, or a frontend on it is still there.
 func (h *Host) needed(a netip.Addr) bool { return h.want.Has(a) || h.appliedAt[a] > 0 }
+
+// Ready implements dataplane.Gate: a frontend with source ranges is not applied before the guard of its family stands and
+// knows it. An address that vipd adds waits for the guard itself, but those of the host, of node ports, and those that
+// are routed to it are there anyway.
+func (h *Host) Ready(c dataplane.Change) error {
+	if unrestricted(c) {
+		return nil
+	}
+	return h.guard(c.New.Addr).restricts(c.New)
+}
 
 // Resync makes the next Prepare and Finish compare with the kernel in full.
 func (h *Host) Resync() {

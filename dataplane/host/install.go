@@ -49,7 +49,8 @@ func (g *guard) try(ctx context.Context, tool ruleKernel) error {
 func (g *guard) bring(ctx context.Context, tool ruleKernel, p *part) error {
 	var err error
 	switch {
-	case p.failed != nil:
+	case p.failed != nil && !p.refusals.over():
+		return nil
 	case !g.wants(p):
 		if p.chains != nil || !g.looked {
 			err = g.removePart(ctx, tool, p)
@@ -61,13 +62,14 @@ func (g *guard) bring(ctx context.Context, tool ruleKernel, p *part) error {
 	}
 	switch {
 	case err == nil:
-		p.doubted = false
-	case ctx.Err() != nil || !isRefused(err):
-	case p.doubted:
-		p.failed, p.doubted, err = err, false, nil
+		if p.failed != nil {
+			g.log.Info("the kernel takes a part of the guard now that it refused", "part", p.def.name, "family", g.family)
+		}
+		p.refusals, p.failed = refusals{}, nil
+	case ctx.Err() == nil && isRefused(err) && p.refusals.again():
+		g.log.Debug("the kernel refuses a part of the guard", "part", p.def.name, "family", g.family, "again", p.refusals.due, "err", err)
+		p.failed, err = err, nil
 		p.chains, p.jumps = nil, nil
-	default: // it may be a matter of the moment: only who is refused twice is refused
-		p.doubted = true
 	}
 	if err != nil {
 		return fmt.Errorf("putting up the part %s: %w", p.def.name, err)

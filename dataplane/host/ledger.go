@@ -1,10 +1,12 @@
 package host
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -152,7 +154,7 @@ func (l *ledger) save() error {
 		l.changed = false
 		return nil
 	}
-	text, err := json.MarshalIndent(l, "", "\t")
+	text, err := l.text()
 	if err != nil {
 		return fmt.Errorf("writing the ledger: %w", err)
 	}
@@ -161,6 +163,34 @@ func (l *ledger) save() error {
 	}
 	l.changed = false
 	return nil
+}
+
+// text is the ledger as JSON. The addresses, which may be ten thousands, are written by hand: this is done for each
+// that comes or goes.
+func (l *ledger) text() ([]byte, error) {
+	few := *l
+	few.Addresses = nil
+	text, err := json.MarshalIndent(&few, "", "\t")
+	if err != nil || len(l.Addresses) == 0 {
+		return text, err
+	}
+	text = slices.Grow(bytes.TrimSuffix(text, []byte("\n}")), 64*len(l.Addresses))
+	text = append(text, ",\n\t\"addresses\": {"...)
+	device, quoted := "", []byte(`""`)
+	for i, a := range slices.SortedFunc(maps.Keys(l.Addresses), netip.Addr.Compare) {
+		if d := l.Addresses[a]; d != device {
+			if quoted, err = json.Marshal(d); err != nil {
+				return nil, err
+			}
+			device = d
+		}
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = append(a.AppendTo(append(text, "\n\t\t\""...)), "\": "...)
+		text = append(text, quoted...)
+	}
+	return append(text, "\n\t}\n}"...), nil
 }
 
 func (l *ledger) empty() bool {

@@ -9,6 +9,31 @@ import (
 	"testing"
 )
 
+// TestLedgerText holds what is written by hand to what the encoder would read.
+func TestLedgerText(t *testing.T) {
+	for _, n := range []int{0, 1, 3} {
+		l, err := loadLedger(t.TempDir(), "boot", "net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.setLink("vipd0")
+		for i, a := range []string{"10.96.0.10", "fd00::1", "10.96.0.2"}[:n] {
+			l.setAddress(netip.MustParseAddr(a), []string{"lo", "a\"b", "vipd0"}[i])
+			l.setAddress(netip.MustParseAddr(a), []string{"vipd0", "a\"b", "lo"}[i])
+		}
+		if err := l.save(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := loadLedger(filepath.Dir(l.path), "boot", "net")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !maps.Equal(got.Addresses, l.Addresses) || len(got.Addresses) != n || !maps.Equal(got.Links, l.Links) || len(got.Leaving) != len(l.Leaving) {
+			t.Errorf("%d addresses: got %+v, want %+v", n, got, l)
+		}
+	}
+}
+
 func TestLedger(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "vipd")
 	l, err := loadLedger(dir, "boot", "net")

@@ -126,7 +126,7 @@ func (h *Host) unrecord(a netip.Addr) {
 }
 
 // Intact looks at what has happened to addresses since the last look, and at the guard. What could not be announced yet
-// it announces, and the guard follows what has happened to interfaces.
+// it announces, what of the guard was refused it tries again, and the guard follows what has happened to interfaces.
 func (h *Host) Intact(ctx context.Context) (string, error) {
 	if h.full {
 		return "", ctx.Err() // nothing was prepared yet, or Resync was called: Prepare is due anyway
@@ -163,12 +163,17 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	if reason := h.reconnect(ctx); reason != "" {
 		return reason, ctx.Err()
 	}
+	for _, g := range h.guards {
+		if g.retry(ctx) {
+			h.publish()
+		}
+	}
 	if time.Since(h.guardLooked) < guardInterval {
 		return "", nil
 	}
 	h.guardLooked = time.Now()
 	for _, g := range h.guards {
-		if reason, err := g.intact(); reason != "" || err != nil {
+		if reason, err := g.intact(ctx); reason != "" || err != nil {
 			return reason, err
 		}
 	}

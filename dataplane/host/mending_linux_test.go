@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 )
@@ -248,6 +249,52 @@ func TestBusyTables(t *testing.T) {
 	if text := fmt.Sprint(h.Problems()); !strings.Contains(text, "answer on every port") {
 		t.Errorf("problems: %s", text)
 	}
+	g.tool = find
+}
+
+// TestHeldBack has a frontend with source ranges on the node's own address wait for the guard, and nothing else; where
+// the guard can't be had, nothing waits.
+func TestHeldBack(t *testing.T) {
+	_, client := network(t)
+	o := options(t, xtables.NFT)
+	o.Interface = "lo"
+	h := newHost(t, o)
+	listen(t, 80)
+	plain, tight := frontend("10.1.0.1:81"), frontend("10.1.0.1:80", sources("10.9.0.0/16"))
+	both := desired(plain, tight)
+	g := h.guards[0]
+	find := g.tool
+	g.tool = func(context.Context) (ruleKernel, error) {
+		return nil, errors.New("Another app is currently holding the xtables lock")
+	}
+	ready := func(f, old *balancer.Frontend) error { return h.Ready(dataplane.Change{Key: f.Key, Old: old, New: f}) }
+	if err := h.Prepare(t.Context(), both); !xtables.IsBusy(err) {
+		t.Fatalf("got %v, want an error that says that the tables are busy", err)
+	}
+	if err := ready(tight, nil); !xtables.IsBusy(err) {
+		t.Errorf("the restricted one may be applied: %v", err)
+	}
+	if err := ready(frontend("[fd01::1]:80", sources("fd09::/16")), nil); err == nil {
+		t.Error("one that was not prepared may be applied")
+	}
+	must(t, ready(plain, nil))
+	must(t, ready(tight, tight)) // its endpoints may change: it was served so before
+	idle := frontend("10.1.0.1:80", sources("10.9.0.0/16"), func(f *balancer.Frontend) { f.Backends = nil })
+	if ready(tight, idle) == nil || ready(tight, plain) == nil {
+		t.Error("one that was not served within its source ranges may be applied")
+	}
+	g.tool = find
+	must(t, h.Prepare(t.Context(), both))
+	must(t, ready(tight, nil))
+	checkAttempt(t, client, "10.1.0.1:80", silence)
+	must(t, h.Finish(t.Context(), both.Frontends))
+
+	g.tool = func(context.Context) (ruleKernel, error) {
+		return nil, &xtables.UnsupportedError{Feature: "iptables", Need: "install iptables"}
+	}
+	h.Resync()
+	must(t, h.Prepare(t.Context(), both))
+	must(t, ready(tight, nil))
 	g.tool = find
 }
 

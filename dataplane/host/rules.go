@@ -81,12 +81,15 @@ func (j jump) insertion() string { return "-I " + j.base + " 1 " + j.rule }
 // target is the chain that it leads to.
 func (j jump) target() string { return j.rule[strings.LastIndexByte(j.rule, ' ')+1:] }
 
+// marksPart is the part that restricts, among others.
+const marksPart = "marks"
+
 // parts is the whole of the guard, in the order in which it is put up.
 func parts() []partDef {
 	return []partDef{
 		{name: "held addresses", table: "filter", chains: heldChains, jumps: heldJumps},
 		// Before every mode's own place: IPVS takes traffic before filter OUTPUT, NAT rewrites its destination.
-		{name: "marks", table: "mangle", special: true, chains: markChains, jumps: markJumps, retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
+		{name: marksPart, table: "mangle", special: true, chains: markChains, jumps: markJumps, retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
 		{name: "verdicts", table: "filter", chains: verdictChains, jumps: verdictJumps, retired: []string{"VIPD-REJECT"}},
 		{name: "masquerade", table: "nat", forward: true, chains: masqueradeChains, jumps: masqueradeJumps, retired: []string{trialChain}},
 	}
@@ -246,12 +249,9 @@ func references(chains []chain, set string) (n int) {
 	return n
 }
 
-// uses counts, as the kernel does, what keeps a chain: its rules, and those that lead to it.
-func uses(chains []chain, jumps []jump, name string) (n int) {
+// leading counts what leads to a chain.
+func leading(chains []chain, jumps []jump, name string) (n int) {
 	for _, c := range chains {
-		if c.name == name {
-			n += len(c.rules)
-		}
 		for _, r := range c.rules {
 			if leadsTo(r, name) {
 				n++

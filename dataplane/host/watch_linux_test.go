@@ -1,0 +1,80 @@
+package host
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"vipd/dataplane/internal/xtables"
+)
+
+// slowTable is a table that takes time to compare, and in which things happen.
+type slowTable struct {
+	ruleKernel
+	stamp    xtables.Stamp
+	takes    time.Duration
+	broken   bool
+	compared int
+}
+
+func (s *slowTable) Stamp(string) (xtables.Stamp, error) { return s.stamp, nil }
+
+func (s *slowTable) Compare(context.Context, string, string, map[string]xtables.Size) (string, error) {
+	s.compared++
+	time.Sleep(s.takes)
+	if s.broken {
+		return "a chain is missing", nil
+	}
+	return "", nil
+}
+
+// TestWatchPace looks at a big table twice a second while the mode changes it twice a second: comparing takes a hundredth
+// of the time at most, or a comparison every ten seconds. What is broken is noticed with the next, and at once when the
+// table has become smaller than what is ours, or where nothing else is going on.
+func TestWatchPace(t *testing.T) {
+	want := map[string]chainSize{"VIPD-A": {rules: 20, jumps: 1}, "VIPD-B": {rules: 10, jumps: 2}}
+	for _, c := range []struct {
+		takes  time.Duration
+		atMost int
+	}{{time.Millisecond, 121}, {20 * time.Millisecond, 31}, {140 * time.Millisecond, 7}} {
+		inBubble(t, c.takes.String(), func(t *testing.T) {
+			table, w := &slowTable{takes: c.takes}, newWatch()
+			look := func() string {
+				t.Helper()
+				reason, err := w.look(t.Context(), table, "nat", want)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return reason
+			}
+			table.stamp.Entries = 1000
+			for range 120 {
+				table.stamp.Entries++
+				if reason := look(); reason != "" {
+					t.Fatal(reason)
+				}
+				time.Sleep(500 * time.Millisecond)
+			}
+			if table.compared > c.atMost {
+				t.Errorf("%d comparisons in a minute, want at most %d", table.compared, c.atMost)
+			}
+			time.Sleep(longestRest)
+			if look(); table.stamp != w.tables["nat"].stamp {
+				t.Error("after a rest it was not compared")
+			}
+			time.Sleep(longestRest)
+			before := table.compared
+			if look(); table.compared > before {
+				t.Error("it was compared though nobody has changed it")
+			}
+			table.stamp.Entries, table.broken = table.stamp.Entries-1, true
+			if look() == "" {
+				t.Error("damage was not noticed when nothing else was going on")
+			}
+			table.stamp.Entries = entriesOf(want) - 1
+			if look() == "" {
+				t.Error("that nearly all is gone was not noticed at once")
+			}
+		})
+	}
+}
