@@ -13,7 +13,7 @@ const longestRest = 10 * time.Second
 // tableReader is what looks at tables; *xtables.Tool does it.
 type tableReader interface {
 	Stamp(table string) (xtables.Stamp, error)
-	Compare(ctx context.Context, table, prefix string, want map[string]xtables.Size) (reason string, err error)
+	Compare(ctx context.Context, table string, ours func(chain string) bool, want map[string]xtables.Size) (reason string, err error)
 }
 
 var _ tableReader = (*xtables.Tool)(nil)
@@ -58,7 +58,7 @@ func (w *watch) look(ctx context.Context, tool ruleKernel, table string, want ma
 	for name, s := range want {
 		sizes[name] = xtables.Size{Rules: s.rules, Jumps: s.jumps}
 	}
-	const noOther = "VIPD-NONE" // whatever other chains there are, they are the mode's
+	noOther := func(string) bool { return false } // whatever other chains there are, they are the mode's
 	reason, err := reader.Compare(ctx, table, noOther, sizes)
 	ended := time.Now()
 	// A change during the comparison is seen by the next stamp.

@@ -19,7 +19,7 @@ type slowTable struct {
 
 func (s *slowTable) Stamp(string) (xtables.Stamp, error) { return s.stamp, nil }
 
-func (s *slowTable) Compare(context.Context, string, string, map[string]xtables.Size) (string, error) {
+func (s *slowTable) Compare(context.Context, string, func(string) bool, map[string]xtables.Size) (string, error) {
 	s.compared++
 	time.Sleep(s.takes)
 	if s.broken {
