@@ -298,12 +298,14 @@ func TestHeldBack(t *testing.T) {
 			if there := w.kernel.Frontends(); len(there) != 20 {
 				t.Errorf("broken %v: after removing two, %d frontends are there, want 20", broken, len(there))
 			}
+			synctest.Wait()
 			failed := w.failed
 			for range 100 { // held back all the time, it is tried and reported at the pace of the backoff
 				put(50, plain)
 				w.set()
 				time.Sleep(100 * time.Millisecond)
 			}
+			synctest.Wait()
 			if n := w.failed - failed; !broken && n > 3 {
 				t.Errorf("%d rounds of 10 s failed for one frontend that is held back", n)
 			}
