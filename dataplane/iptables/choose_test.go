@@ -162,38 +162,44 @@ func takeTurn(chains map[string][]string, counters map[string]int, chain string)
 	return ""
 }
 
+// machines are the programs that were met so far, ready to run.
+type machines map[string]*bpf.VM
+
 // bySourceOf sends a packet of one client through chains.
-func bySourceOf(t *testing.T, chains map[string][]string, chain string, packet []byte) string {
+func (m machines) bySourceOf(t *testing.T, chains map[string][]string, chain string, packet []byte) string {
 	for _, rule := range chains[chain] {
 		if _, code, ok := strings.Cut(rule, `--bytecode "`); ok {
 			code, _, _ = strings.Cut(code, `"`)
-			if !runs(t, code, packet) {
+			if !m.runs(t, code, packet) {
 				continue
 			}
 		}
 		if target := after(rule, "-g "); target != "" {
-			return bySourceOf(t, chains, target, packet)
+			return m.bySourceOf(t, chains, target, packet)
 		}
 		return after(rule, "--to-destination ")
 	}
 	return ""
 }
 
-func runs(t *testing.T, code string, packet []byte) bool {
+func (m machines) runs(t *testing.T, code string, packet []byte) bool {
 	t.Helper()
-	var program []bpf.Instruction
-	for _, text := range strings.Split(code, ",")[1:] {
-		var i bpf.RawInstruction
-		if _, err := fmt.Sscan(text, &i.Op, &i.Jt, &i.Jf, &i.K); err != nil {
+	if m[code] == nil {
+		var program []bpf.Instruction
+		for _, text := range strings.Split(code, ",")[1:] {
+			var i bpf.RawInstruction
+			if _, err := fmt.Sscan(text, &i.Op, &i.Jt, &i.Jf, &i.K); err != nil {
+				t.Fatal(err)
+			}
+			program = append(program, i.Disassemble())
+		}
+		vm, err := bpf.NewVM(program)
+		if err != nil {
 			t.Fatal(err)
 		}
-		program = append(program, i.Disassemble())
+		m[code] = vm
 	}
-	vm, err := bpf.NewVM(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := vm.Run(packet)
+	n, err := m[code].Run(packet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +218,8 @@ func packetFrom(is4 bool, i int) []byte {
 
 // TestBySource has clients spread by weight, stay where they are, and move only from a backend that goes.
 func TestBySource(t *testing.T) {
-	const clients = 4000
+	const clients = 1500
+	met := machines{}
 	for _, is4 := range []bool{true, false} {
 		for _, n := range []int{1, 2, 5, 11, 25, 97} { // and one less: across each size at which other schedulers change the shape
 			weights := equal(n)
@@ -229,9 +236,9 @@ func TestBySource(t *testing.T) {
 			got, moved := map[string]float64{}, 0
 			for i := range clients {
 				packet := packetFrom(is4, i)
-				to := bySourceOf(t, before, frontChain(f.Key), packet)
+				to := met.bySourceOf(t, before, frontChain(f.Key), packet)
 				got[to]++
-				if then := bySourceOf(t, after, frontChain(f.Key), packet); to != gone && then != to {
+				if then := met.bySourceOf(t, after, frontChain(f.Key), packet); to != gone && then != to {
 					moved++
 				}
 			}

@@ -45,7 +45,6 @@ func TestClientsStay(t *testing.T) {
 
 		r.apply(r.sticky(5, 6)) // its place is free
 		_, mine = r.ask(balancer.TCP)
-		my = int(mine[1] - '0')
 		stays("its endpoint went", 5, 6)
 		places := r.d.families[xtables.IPv4].fronts[r.sticky().Key].slots
 		if len(places) != 2 {
