@@ -263,10 +263,12 @@ func counted(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint6
 	return left, closed
 }
 
-// open counts the connections to the targets.
+// open counts the connections to the targets but for those that are over, which the counts of active ones leave out too: the
+// kernel remembers a closed TCP connection for minutes.
 func open(conns []api.Connection, targets []api.OverrideTarget) (left uint64) {
 	for i := range conns {
-		if isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
+		over := conns[i].State == "time-wait" || conns[i].State == "close"
+		if !over && isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
 			left++
 		}
 	}
