@@ -80,7 +80,6 @@ func TestRealModes(t *testing.T) {
 	demand(t, namespace(t), "kernel", OK, "the kernel has what rules need: ")
 	t.Setenv("PATH", t.TempDir())
 	h = namespace(t)
-	h.Look = func(program string) (string, error) { return exec.LookPath(program) }
 	demand(t, h, "tools", Warning, "iptables is not installed")
 }
 
