@@ -132,7 +132,12 @@ func changes(d *fakeDaemon) map[string]func() {
 				d.status.Addresses = append(d.status.Addresses, api.Address{Address: fmt.Sprint("10.97.0.", i), Held: "vipd0"})
 			}
 		},
-		"unnoted":   func() { d.conns[0].Since, d.conns[0].In, d.conns[0].Out = time.Time{}, 0, 0 },
+		"unnoted": func() { d.conns[0].Since, d.conns[0].In, d.conns[0].Out = time.Time{}, 0, 0 },
+		"roundrobin": func() {
+			for i := range d.frontends {
+				d.frontends[i].Scheduler = balancer.RoundRobin
+			}
+		},
 		"neverread": func() { d.status.Store.EverRead = false },
 		"differences": func() {
 			k, _ := balancer.ParseKey("10.96.0.10:80/tcp")
