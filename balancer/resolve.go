@@ -16,7 +16,8 @@ func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	return slices.MinFunc(claimants, compareClaims)
 }
 
-// lost is the problem of a service whose claim of f another service has won.
+// lost is the problem of a service whose claim of f another service has won. Who only reads files knows no holders, and
+// may name another loser than a daemon does.
 func (u *unit) lost(f *Frontend, to *Service) Problem {
 	i := slices.IndexFunc(u.service.Ports, func(p Port) bool { return p.Name == f.Port })
 	field := fmt.Sprintf("ports[%d].port", i)
@@ -29,7 +30,8 @@ func (u *unit) lost(f *Frontend, to *Service) Problem {
 	}
 	return Problem{
 		Severity: SeverityError, Origin: u.service.Origin, Service: u.service.Name, Field: field,
-		Text: f.Key.String() + " is held by service " + string(to.Name) + at + ": choose another address or port",
+		Text: f.Key.String() + " is held by service " + string(to.Name) + at +
+			": choose another address or port (a running vipd leaves it with the service that has it)",
 	}
 }
 

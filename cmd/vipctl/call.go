@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/BurntSushi/toml"
@@ -57,12 +58,17 @@ func (c *call) close() {
 	}
 }
 
-// daemon returns the client of the daemon that the flags name.
+// daemon returns the client of the daemon that the flags name. A config that can't be read keeps nobody from a daemon
+// that still runs: where the file is there, what it still says of the socket counts, or else the default.
 func (c *call) daemon() (*api.Client, error) {
 	if c.client == nil {
 		socket, err := c.socket()
 		if err != nil {
-			return nil, err
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			socket = c.socketDespiteMistakes()
+			fmt.Fprintf(c.stderr, "vipctl: %s; asking the daemon at %s\n", oneLine(err.Error()), socket)
 		}
 		c.client = api.NewClient(socket)
 	}
@@ -91,16 +97,52 @@ func (c *call) socket() (string, error) {
 		err = toml.Unmarshal(text, &config)
 	}
 	if err != nil {
-		return "", fmt.Errorf("looking for the daemon's socket in its config: %w (--socket names it)", err)
+		return "", fmt.Errorf("looking for the daemon's socket in its config %s: %w (--socket names it)", file, err)
 	}
-	switch s := config.API.Socket; {
-	case s == "":
-		return defaultSocket, nil
-	case filepath.IsAbs(s):
-		return s, nil
-	default:
-		return filepath.Join(filepath.Dir(file), s), nil // as the daemon reads it
+	return c.socketFrom(config.API.Socket), nil
+}
+
+// socketFrom is the place that api.socket of the config means.
+func (c *call) socketFrom(written string) string {
+	switch {
+	case written == "":
+		return defaultSocket
+	case filepath.IsAbs(written):
+		return written
 	}
+	return filepath.Join(filepath.Dir(c.flags.String("config")), written) // as the daemon reads it
+}
+
+// socketDespiteMistakes looks for api.socket in the lines of a config that is no TOML as a whole.
+func (c *call) socketDespiteMistakes() string {
+	text, err := os.ReadFile(c.flags.String("config"))
+	if err != nil {
+		return defaultSocket
+	}
+	section := ""
+	for line := range strings.Lines(string(text)) {
+		var config struct {
+			Socket string `toml:"socket"`
+			API    struct {
+				Socket string `toml:"socket"`
+			} `toml:"api"`
+		}
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "[") {
+			name, _, _ := strings.Cut(line[1:], "]")
+			section = strings.TrimSpace(name)
+			continue
+		}
+		if err := toml.Unmarshal([]byte(line), &config); err != nil {
+			continue
+		}
+		switch {
+		case section == "api" && config.Socket != "":
+			return c.socketFrom(config.Socket)
+		case section == "" && config.API.Socket != "":
+			return c.socketFrom(config.API.Socket)
+		}
+	}
+	return defaultSocket
 }
 
 // print writes text to stdout.

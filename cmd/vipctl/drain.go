@@ -49,7 +49,8 @@ func undrainVerb() *verb {
 	return &verb{
 		name: "undrain", args: "SERVICE ADDRESS | --node NODE", brief: "take a drain back",
 		about: "Takes a drain back: the endpoint, or all endpoints on a node, get new connections again as far as health, " +
-			"weight and locality allow. It takes the same names as drain.",
+			"weight and locality allow. It takes the same names as drain. A weight that was set by hand stays; \"vipctl " +
+			"weight\" with the weight that is written takes that back.",
 		example: "vipctl undrain web 192.168.1.11",
 		flags:   []cli.Flag{nodeFlag()},
 		formats: []string{formTable, formJSON}, most: 2,
@@ -61,7 +62,8 @@ func weightVerb() *verb {
 	return &verb{
 		name: "weight", args: "SERVICE ADDRESS N | --node NODE N", brief: "set the weight of an endpoint",
 		about: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0: no new "+
-			"connections. It wins over what is written, also across restarts and reloads.", balancer.MaxWeight),
+			"connections. It wins over what is written, also across restarts and reloads. Setting the weight that is "+
+			"written takes it back. The schedulers rr and lc look at no weight but 0.", balancer.MaxWeight),
 		example: "vipctl weight web 192.168.1.11 5",
 		flags:   []cli.Flag{nodeFlag(), reasonFlag()},
 		formats: []string{formTable, formJSON}, most: 3,
@@ -99,8 +101,8 @@ func (c *call) operator() string {
 	return name
 }
 
-// overrideAll sends the request and prints a line for each endpoint that it met.
-func (c *call) overrideAll(q api.OverrideRequest, done string) (api.OverrideResult, error) {
+// overrideAll sends the request and prints a line for each endpoint that it met: what done says of it.
+func (c *call) overrideAll(q api.OverrideRequest, done func(api.OverrideTarget) string) (api.OverrideResult, error) {
 	client, err := c.daemon()
 	if err != nil {
 		return api.OverrideResult{}, err
@@ -118,7 +120,7 @@ func (c *call) overrideAll(q api.OverrideRequest, done string) (api.OverrideResu
 	}
 	var b strings.Builder
 	for _, t := range r.Targets {
-		fmt.Fprintf(&b, "%s/%s: %s\n", t.Service, t.Address, done)
+		fmt.Fprintf(&b, "%s/%s: %s\n", t.Service, t.Address, done(t))
 	}
 	return r, c.print(b.String())
 }
@@ -134,8 +136,32 @@ func runWeight(c *call) error {
 		return wrongUse("%q is not a weight: a whole number, 0 to %d", text, balancer.MaxWeight)
 	}
 	q.Weight = &n
-	_, err = c.overrideAll(q, fmt.Sprintf("weight %d", n))
+	r, err := c.overrideAll(q, func(api.OverrideTarget) string { return fmt.Sprintf("weight %d", n) })
+	if err == nil && n > 0 {
+		c.noteUnweighted(r.Targets)
+	}
 	return err
+}
+
+// noteUnweighted says of which of the targets' services the scheduler does not look at weights. Where that can't be
+// asked, there is no note.
+func (c *call) noteUnweighted(targets []api.OverrideTarget) {
+	client, err := c.daemon()
+	if err != nil {
+		return
+	}
+	frontends, err := client.Frontends(c)
+	if err != nil {
+		return
+	}
+	noted := map[balancer.Name]bool{}
+	for _, f := range frontends {
+		meant := slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return t.Service == f.Service })
+		if meant && !noted[f.Service] && (f.Scheduler == balancer.RoundRobin || f.Scheduler == balancer.LeastConn) {
+			noted[f.Service] = true
+			fmt.Fprintf(c.stderr, "note: service %s is scheduled by %s, for which no weight but 0 counts\n", f.Service, f.Scheduler)
+		}
+	}
 }
 
 func runUndrain(c *call) error {
@@ -143,10 +169,38 @@ func runUndrain(c *call) error {
 	if err != nil {
 		return err
 	}
+	client, err := c.daemon()
+	if err != nil {
+		return err
+	}
+	before, err := client.Endpoints(c)
+	if err != nil {
+		return err
+	}
 	draining := false
 	q.Draining = &draining
-	_, err = c.overrideAll(q, "drain taken back")
+	_, err = c.overrideAll(q, func(t api.OverrideTarget) string { return undrained(t, before) })
 	return err
+}
+
+// undrained says what the end of a drain came to for a target, whose endpoints were as in before.
+func undrained(t api.OverrideTarget, before []api.Endpoint) string {
+	at := slices.DeleteFunc(slices.Clone(before), func(e api.Endpoint) bool { return e.Service != t.Service || !isAt(e.Address, t.Address) })
+	text := "drain taken back"
+	if len(at) > 0 && !slices.ContainsFunc(at, drains) {
+		text = "it was not draining"
+	}
+	i := slices.IndexFunc(at, func(e api.Endpoint) bool { return e.Override != nil && e.Override.Weight != nil })
+	if i >= 0 {
+		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s %d\" takes it back",
+			*at[i].Override.Weight, t.Service, t.Address, at[i].Configured)
+	}
+	return text
+}
+
+// drains reports whether somebody drains the endpoint, by hand or in the file.
+func drains(e api.Endpoint) bool {
+	return e.State == balancer.Draining || e.Override != nil && e.Override.Draining != nil && *e.Override.Draining
 }
 
 func runDrain(c *call) error {
@@ -163,7 +217,7 @@ func runDrain(c *call) error {
 	if q.Timeout > 0 {
 		done += fmt.Sprintf("; what is left is cut in %s", q.Timeout)
 	}
-	r, err := c.overrideAll(q, done)
+	r, err := c.overrideAll(q, func(api.OverrideTarget) string { return done })
 	if err != nil || !c.flags.Bool("wait") {
 		return err
 	}
@@ -263,10 +317,12 @@ func counted(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint6
 	return left, closed
 }
 
-// open counts the connections to the targets.
+// open counts the connections to the targets but for those that are over, which the counts of active ones leave out too: the
+// kernel remembers a closed TCP connection for minutes.
 func open(conns []api.Connection, targets []api.OverrideTarget) (left uint64) {
 	for i := range conns {
-		if isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
+		over := conns[i].State == "time-wait" || conns[i].State == "close"
+		if !over && isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
 			left++
 		}
 	}

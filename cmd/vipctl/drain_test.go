@@ -1,12 +1,14 @@
 package main
 
 import (
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/api"
 )
 
 // A daemon that is restarted is waited for, one that stays away is not.
@@ -31,6 +33,22 @@ func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 	}
 	if got := s.err.String(); !strings.Contains(got, "vipctl: waiting for the drain, which stays in place: no vipd answers at ") {
 		t.Errorf("stderr is %q", got)
+	}
+}
+
+// What the kernel remembers of connections that are over is not waited for.
+func TestOpenConnections(t *testing.T) {
+	targets := []api.OverrideTarget{{Service: "web", Address: "192.168.1.11"}}
+	for state, want := range map[string]uint64{
+		"established": 1, "fin-wait": 1, "close-wait": 1, "last-ack": 1, "syn-sent": 1, "flow": 1, "": 1, "time-wait": 0, "close": 0,
+	} {
+		conns := []api.Connection{
+			{Service: "web", Backend: netip.MustParseAddrPort("192.168.1.11:8080"), State: state},
+			{Service: "web", Backend: netip.MustParseAddrPort("192.168.1.12:8080"), State: state},
+		}
+		if got := open(conns, targets); got != want {
+			t.Errorf("of one in state %q and one of another endpoint, got %d left, want %d", state, got, want)
+		}
 	}
 }
 

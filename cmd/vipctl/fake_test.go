@@ -119,12 +119,18 @@ func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 				if q.Node != "" && e.Node != q.Node || q.Node == "" && (e.Service != q.Service || !isAt(e.Address, q.Address)) {
 					continue
 				}
-				e.Override = &balancer.Override{Weight: q.Weight, Draining: q.Draining, By: q.By, Reason: q.Reason}
+				weight := q.Weight
+				if weight == nil && e.Override != nil {
+					weight = e.Override.Weight
+				}
+				e.Override = &balancer.Override{Weight: weight, Draining: q.Draining, By: q.By, Reason: q.Reason}
 				switch {
 				case q.Draining != nil && *q.Draining:
 					e.State, e.Weight = balancer.Draining, 0
 				case q.Draining != nil:
-					e.State, e.Weight, e.Override = balancer.Active, e.Configured, nil
+					if e.State, e.Weight = balancer.Active, e.Configured; weight == nil {
+						e.Override = nil
+					}
 				}
 				at := netip.MustParseAddrPort(e.Address).Addr().String()
 				result.Targets = append(result.Targets, api.OverrideTarget{Service: e.Service, Address: at, Override: e.Override})

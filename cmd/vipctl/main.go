@@ -9,9 +9,12 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"vipd/cmd/internal/programs"
 )
 
 func main() {
+	programs.AddFolders()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, thisProcess(), os.Args[1:])
 	stop()

@@ -127,12 +127,26 @@ func changes(d *fakeDaemon) map[string]func() {
 			d.status.Sync = api.Sync{Wanted: 14, Applied: 12, Pending: 3, Failing: 1, Last: time.Now().Add(-2*time.Hour - 20*time.Second), LastDuration: 2 * time.Second, LastChanges: 1, LastError: "10.96.0.10:80/tcp: adding the address: no such device"}
 			d.status.Ready = false
 		},
+		"notes": func() {
+			shared := "this kernel has no dummy devices, so that addresses of services are on lo\nmodprobe dummy makes them"
+			d.status.Addresses = []api.Address{
+				{Address: "10.96.0.10", Held: "lo", Note: shared}, {Address: "10.96.0.11", Held: "lo", Note: shared},
+				{Address: "10.96.0.12", Held: "none", Note: "no such device"},
+				{Address: "fd00:96::10", Held: "none", Note: "adding the address: an error that goes on for longer than a line"},
+			}
+			d.status.Problems = []balancer.Problem{{Field: "mode", Text: "the first reason\nthe second reason, which is long enough to need a line of its own"}}
+		},
 		"manyaddresses": func() {
 			for i := range 12 {
 				d.status.Addresses = append(d.status.Addresses, api.Address{Address: fmt.Sprint("10.97.0.", i), Held: "vipd0"})
 			}
 		},
-		"unnoted":   func() { d.conns[0].Since, d.conns[0].In, d.conns[0].Out = time.Time{}, 0, 0 },
+		"unnoted": func() { d.conns[0].Since, d.conns[0].In, d.conns[0].Out = time.Time{}, 0, 0 },
+		"roundrobin": func() {
+			for i := range d.frontends {
+				d.frontends[i].Scheduler = balancer.RoundRobin
+			}
+		},
 		"neverread": func() { d.status.Store.EverRead = false },
 		"differences": func() {
 			k, _ := balancer.ParseKey("10.96.0.10:80/tcp")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -58,6 +59,9 @@ func runStatus(c *call) error {
 	return show(s)
 }
 
+// lineWidth is what a line may have on a terminal of 80 columns.
+const lineWidth = 79
+
 // sheet collects labelled lines.
 type sheet struct {
 	b strings.Builder
@@ -72,7 +76,7 @@ func (s *sheet) line(label, text string) {
 
 // text writes text in as many lines as it takes; nothing if there is none.
 func (s *sheet) text(label, text string) {
-	for _, l := range table.Wrap(text, 79-s.label) {
+	for _, l := range table.Wrap(oneLine(text), lineWidth-s.label) {
 		s.line(label, l)
 		label = ""
 	}
@@ -89,8 +93,8 @@ func (c *call) statusText(s *api.Status) string {
 	c.storeText(out, &s.Store)
 	c.syncText(out, s)
 	out.text("serving", fmt.Sprintf("%s, %s, %s", count(s.Services, "service"), count(s.Frontends, "frontend"), count(s.Endpoints, "endpoint")))
-	c.addressText(out, s.Addresses)
 	c.problemText(out, s.Problems)
+	c.addressText(out, s.Addresses)
 	return out.b.String()
 }
 
@@ -184,24 +188,57 @@ func (c *call) addressText(out *sheet, addresses []api.Address) {
 		shown = shown[:addressLines]
 	}
 	t := table.New(table.Column{}, table.Column{}, table.Column{})
+	notes := c.commonNotes(shown)
 	for _, a := range shown {
-		held := "on " + a.Held
-		switch a.Held {
-		case "host":
-			held = "the host's own"
-		case "none", "":
-			held = "not on this host"
+		note := oneLine(a.Note)
+		if notes[note] != nil {
+			note = ""
 		}
-		t.Row(a.Address, held, a.Note)
+		t.Row(a.Address, heldText(a), note)
 	}
 	label := "addresses"
 	for _, line := range strings.Split(strings.TrimSuffix(t.Text(table.Form{}), "\n"), "\n")[1:] {
-		out.line(label, strings.TrimSuffix(line, "  -"))
+		out.line(label, strings.TrimRight(strings.TrimSuffix(line, "  -"), " "))
 		label = ""
 	}
 	if more > 0 {
 		out.line("", fmt.Sprintf("and %d more: vipctl status -o wide", more))
 	}
+	for _, note := range slices.Sorted(maps.Keys(notes)) {
+		of := notes[note]
+		who := strings.Join(of[:min(len(of), 3)], ", ")
+		if len(of) > 3 {
+			who += fmt.Sprintf(" and %d more", len(of)-3)
+		}
+		out.text("", who+": "+note)
+	}
+}
+
+func heldText(a api.Address) string {
+	switch a.Held {
+	case "host":
+		return "the host's own"
+	case "none", "":
+		return "not on this host"
+	}
+	return "on " + a.Held
+}
+
+// commonNotes returns, with their addresses, the notes that are said below the list: those of several addresses, and
+// those that have no room beside one. The wide form has none.
+func (c *call) commonNotes(addresses []api.Address) map[string][]string {
+	of := map[string][]string{}
+	if c.format == formWide {
+		return of
+	}
+	for _, a := range addresses {
+		if a.Note != "" {
+			of[oneLine(a.Note)] = append(of[oneLine(a.Note)], a.Address)
+		}
+	}
+	const beside = 40 // label, address and holder take the rest of most lines
+	maps.DeleteFunc(of, func(note string, of []string) bool { return len(of) == 1 && table.Width(note) <= beside })
+	return of
 }
 
 // addressLines is how many addresses a status shows unless it is asked for all; those that are missing come first.
@@ -215,7 +252,7 @@ func missing(a api.Address) int {
 	return 1
 }
 
-// problemText writes problems, a line each.
+// problemText writes problems, each from a line of its own on, and what follows of it moved in.
 func (c *call) problemText(out *sheet, problems []balancer.Problem) {
 	if len(problems) == 0 {
 		out.line("problems", "none")
@@ -223,7 +260,10 @@ func (c *call) problemText(out *sheet, problems []balancer.Problem) {
 	}
 	label := "problems"
 	for _, p := range problems {
-		fmt.Fprintf(&out.b, "%-*s%s\n", out.label, label, c.paint(table.Line(p.String()), severityStyle(p.Severity)))
-		label = ""
+		indent := ""
+		for _, line := range table.Wrap(oneLine(p.String()), lineWidth-out.label-2) {
+			fmt.Fprintf(&out.b, "%-*s%s%s\n", out.label, label, indent, c.paint(table.Line(line), severityStyle(p.Severity)))
+			label, indent = "", "  "
+		}
 	}
 }

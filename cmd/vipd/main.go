@@ -15,6 +15,7 @@ import (
 
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
+	"vipd/cmd/internal/programs"
 	"vipd/cmd/internal/version"
 	"vipd/cmd/vipd/daemon"
 )
@@ -26,7 +27,10 @@ const (
 	exitUsage  = 2
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	programs.AddFolders()
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // arguments are the command line.
 type arguments struct {

@@ -80,7 +80,6 @@ func TestRealModes(t *testing.T) {
 	demand(t, namespace(t), "kernel", OK, "the kernel has what rules need: ")
 	t.Setenv("PATH", t.TempDir())
 	h = namespace(t)
-	h.Look = func(program string) (string, error) { return exec.LookPath(program) }
 	demand(t, h, "tools", Warning, "iptables is not installed")
 }
 
@@ -94,9 +93,43 @@ func TestRealBackends(t *testing.T) {
 	demand(t, namespace(t), "firewall", OK, "FORWARD of iptables-legacy drops")
 	run(t, "iptables-nft -A INPUT -p tcp --dport 9 -j ACCEPT")
 	demand(t, namespace(t), "tools", Warning, "others have rules in the legacy tables too (iptables, rules: 1), and vipd uses nft")
-	run(t, strings.TrimPrefix(demand(t, namespace(t), "firewall", Warning, "FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other").Mend, "$ "))
+	run(t, strings.TrimPrefix(demand(t, namespace(t), "firewall", Problem, "FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other").Mend, "$ "))
 	if left := find(t, namespace(t), "firewall", "iptables-legacy"); len(left) > 0 {
 		t.Errorf("the command did not mend it: %+v", left)
+	}
+}
+
+// Rules of somebody else before vipd's are found as the programs print them, and the command moves vipd's to the front.
+func TestRealDropsBefore(t *testing.T) {
+	lab.New(t)
+	lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
+	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
+		for _, test := range []struct {
+			rule  string
+			level Level
+		}{
+			{"-j DROP", Problem},
+			{"-m comment --comment a,b -j REJECT", Problem},
+			{"-j BLOCK", Warning},
+			{"-p tcp --dport 80 -j REJECT", Warning},
+		} {
+			run(t, program+" -N VIPD-FORWARD")
+			run(t, program+" -N BLOCK")
+			run(t, program+" -A BLOCK -s 10.0.0.0/8 -j DROP")
+			run(t, program+" -A FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD")
+			run(t, program+" -P FORWARD DROP")
+			demand(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
+			run(t, program+" -I FORWARD "+test.rule)
+			if found := find(t, namespace(t), "firewall", "vipd accepts"); len(found) > 0 {
+				t.Errorf("%s %s: it claims what is not so: %+v", program, test.rule, found)
+			}
+			f := demand(t, namespace(t), "firewall", test.level, "in FORWARD of "+program)
+			if out, err := exec.Command("sh", "-ec", f.Mend).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", f.Mend, err, out)
+			}
+			demand(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
+			flush(t)
+		}
 	}
 }
 

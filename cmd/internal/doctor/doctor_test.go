@@ -151,12 +151,21 @@ func TestFindings(t *testing.T) {
 			m.prints["iptables-legacy-save -t filter"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\nCOMMIT\n"
 		}, []string{
 			"ipvs", "tools: warning: others have rules in the legacy tables too (iptables, rules: 1), and vipd uses nft",
-			"firewall: warning: FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other backend",
+			"firewall: problem: FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other backend",
 		}},
 		{"follows the others' backend", func(m *made) {
 			m.files["/proc/thread-self/net/ip_tables_names"] = "filter\n"
 			m.prints["iptables-legacy-save -t filter"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\nCOMMIT\n"
-		}, []string{"ipvs"}},
+		}, []string{"ipvs", "firewall: note: FORWARD of iptables-legacy drops what no rule accepts, and vipd has no rule there now"}},
+		{"drops before vipd", func(m *made) {
+			m.prints["iptables-nft-save"] = "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]\n:VIPD-INPUT - [0:0]\n:VIPD-FORWARD - [0:0]\n" +
+				":BLOCK - [0:0]\n-A BLOCK -s 10.0.0.0/8 -j REJECT --reject-with icmp-port-unreachable\n" +
+				"-A INPUT -m conntrack --ctstate INVALID -j DROP\n-A INPUT -p icmp -j DROP\n-A INPUT -j BLOCK\n-A INPUT -j VIPD-INPUT\n-A INPUT -j DROP\n" +
+				"-A FORWARD -i eth1 -j ACCEPT\n-A FORWARD -m comment --comment \"no more\" -j DROP\n-A FORWARD -j VIPD-FORWARD\nCOMMIT\n"
+		}, []string{
+			"ipvs", "firewall: warning: in INPUT of iptables-nft, rules of somebody else stand before vipd's and drop some packets: -j BLOCK",
+			"firewall: problem: in FORWARD of iptables-nft, a rule of somebody else stands before vipd's and drops everything: -m comment --comment \"no more\" -j DROP",
+		}},
 		{"a match is missing", func(m *made) {
 			m.files["/proc/thread-self/net/ip_tables_matches"] = "conntrack\nconnmark\nstatistic\nbpf\n"
 		},
@@ -236,6 +245,48 @@ func TestFindings(t *testing.T) {
 				t.Errorf("findings but those that are ok (-want +got):\n%s", d)
 			}
 		})
+	}
+}
+
+// TestJudge: what the rules before vipd's drop.
+func TestJudge(t *testing.T) {
+	b := &backend{tables: map[string]map[string]*chain{"filter": {
+		"ALL":    {rules: []string{"-p tcp -j ACCEPT", "-j DROP"}},
+		"MOST":   {rules: []string{"-s 10.0.0.0/8 -j RETURN", "-j DROP"}},
+		"SOME":   {rules: []string{"-p udp -j DROP", "-j RETURN", "-j DROP"}},
+		"EMPTY":  {},
+		"NESTED": {rules: []string{"-j EMPTY", "-g ALL"}},
+		"LOOP":   {rules: []string{"-j LOOP"}},
+	}}}
+	for _, test := range []struct {
+		rules []string
+		want  reach
+	}{
+		{nil, nothing},
+		{[]string{"-j DROP"}, all},
+		{[]string{"-m comment --comment word -j REJECT --reject-with tcp-reset"}, all},
+		{[]string{"-m comment --comment \"-j ACCEPT, not\" -j REJECT"}, all},
+		{[]string{"-i eth1 -j DROP"}, some},
+		{[]string{"-m comment --comment \"a b\" -i eth1 -j DROP"}, some},
+		{[]string{"-j ACCEPT", "-j DROP"}, nothing},
+		{[]string{"-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", "-j DROP"}, all},
+		{[]string{"-m conntrack --ctstate DNAT -j ACCEPT", "-j DROP"}, nothing},
+		{[]string{"-m connmark --mark 0x8000/0x8000 -j ACCEPT", "-j DROP"}, nothing},
+		{[]string{"-m connmark --mark 0x4000/0x4000 -j ACCEPT", "-j DROP"}, all},
+		{[]string{"-m conntrack --ctstate INVALID -j DROP"}, nothing},
+		{[]string{"-m conntrack ! --ctstate INVALID -j DROP"}, some},
+		{[]string{"-p ipv6-icmp -j DROP"}, nothing},
+		{[]string{"-p tcp -j LOG", "-j EMPTY", "-m limit --limit 3/min"}, nothing},
+		{[]string{"-j ALL"}, all},
+		{[]string{"-p tcp -j ALL"}, some},
+		{[]string{"-j MOST"}, some},
+		{[]string{"-j SOME"}, some},
+		{[]string{"-j NESTED"}, all},
+		{[]string{"-j LOOP"}, nothing},
+	} {
+		if got := b.judge(test.rules, 14, 0).drops; got != test.want {
+			t.Errorf("%q: got %d, want %d", test.rules, got, test.want)
+		}
 	}
 }
 

@@ -104,28 +104,15 @@ func translates(rule string) bool {
 	return false
 }
 
-// checkFirewall looks for what drops packets that vipd wants to pass: policies of iptables, and nft tables of others.
+// checkFirewall looks for what drops packets that vipd wants to pass: rules before vipd's and policies
+// of iptables, and nft tables of others.
 func checkFirewall(ctx context.Context, v *visit) []Finding {
 	if !v.Root {
 		return []Finding{{Level: Note, What: "firewalls were not looked at: that takes root", Mend: "sudo vipctl doctor"}}
 	}
 	var found []Finding
 	for _, b := range v.backends {
-		for _, name := range []string{"INPUT", "FORWARD"} {
-			if b.chainOf("filter", name).policy != "DROP" {
-				continue
-			}
-			if b.kind == v.ours(ctx, b.family) {
-				found = append(found, Finding{
-					Level: OK, What: fmt.Sprintf("%s of %s drops what no rule accepts; vipd accepts its own connections there", name, b.program),
-				})
-				continue
-			}
-			found = append(found, Finding{
-				Level: Warning, What: fmt.Sprintf("%s of %s drops what no rule accepts, and vipd uses the other backend", name, b.program),
-				Why: "what vipd accepts in its backend is dropped in this one", Mend: fmt.Sprintf("%s -P %s ACCEPT", b.program, name),
-			})
-		}
+		found = append(found, v.policies(b, b.kind == v.ours(ctx, b.family))...)
 	}
 	return append(found, v.foreignChains(ctx)...)
 }

@@ -9,14 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 )
 
 // ThisHost returns a Host whose functions look at the host, and the network namespace, of this process.
 func ThisHost() Host {
 	return Host{
-		Root: os.Geteuid() == 0, Interfaces: interfaces, ReadFile: os.ReadFile, Look: lookProgram, Run: runProgram, Owners: socketOwners,
+		Root: os.Geteuid() == 0, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: socketOwners,
 	}
 }
 
@@ -44,23 +43,9 @@ func interfaces() ([]Interface, error) {
 	return all, nil
 }
 
-// lookProgram finds a program, also in the folders of root's programs, which are not in everybody's PATH.
-func lookProgram(program string) (string, error) {
-	path, err := exec.LookPath(program)
-	if err == nil || runtime.GOOS == "windows" {
-		return path, err
-	}
-	for _, folder := range []string{"/usr/sbin", "/sbin"} {
-		if path, err := exec.LookPath(filepath.Join(folder, program)); err == nil {
-			return path, nil
-		}
-	}
-	return "", err
-}
-
 // runProgram runs a program, and returns what it writes. Its error has what it says.
 func runProgram(ctx context.Context, program string, args ...string) (string, error) {
-	path, err := lookProgram(program)
+	path, err := exec.LookPath(program)
 	if err != nil {
 		return "", err
 	}

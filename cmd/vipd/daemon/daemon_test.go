@@ -392,6 +392,27 @@ func TestMetricsAndHealth(t *testing.T) {
 	}
 }
 
+// A service without an active endpoint has the series at 0, for alerts; states without endpoints have none.
+func TestMetricOfNoActiveEndpoints(t *testing.T) {
+	n := startNode(t, strings.ReplaceAll(web, `address = "127.40.1.1"`, `weight = 0, address = "127.40.1.1"`)+`
+[services.empty]
+vips = ["127.40.0.2"]
+ports = [{ port = 8080 }]
+endpoints = []
+`)
+	_, text := n.get("/metrics")
+	for _, line := range []string{
+		`vipd_endpoints{service="web",state="active"} 0`, `vipd_endpoints{service="empty",state="active"} 0`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("no line %q in\n%s", line, text)
+		}
+	}
+	if strings.Contains(text, `service="empty",state="draining"`) {
+		t.Error("there is a series for a state that no endpoint has")
+	}
+}
+
 func TestSecondDaemonIsRefused(t *testing.T) {
 	n := startNode(t, web)
 	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})

@@ -171,7 +171,7 @@ func (c *collector) collectNode(v *view, gauge func(*prometheus.Desc, float64, .
 
 func (c *collector) collectServices(v *view, gauge func(*prometheus.Desc, float64, ...string)) {
 	for name, s := range v.state.snapshot.Services.All() {
-		states := map[balancer.BackendState]float64{}
+		states := map[balancer.BackendState]float64{balancer.Active: 0} // for alerts at 0
 		up := map[string]float64{}
 		for _, e := range v.endpointsOf(s) {
 			states[e.State]++

@@ -1,0 +1,194 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// reach is how much of the traffic something drops.
+type reach int
+
+const (
+	nothing reach = iota
+	some
+	all
+)
+
+// verdict is what a list of rules does to connections to VIPs.
+type verdict struct {
+	drops reach
+	// by are the rules of the list that drop.
+	by []string
+}
+
+// before returns the rules of others that stand in front of vipd's own jump, and that jump; "" without one.
+func (b *backend) before(chain string) (others []string, jump string) {
+	rules := b.chainOf("filter", chain).rules
+	for i, rule := range rules {
+		if target(rule) == "VIPD-"+chain {
+			return rules[:i], rule
+		}
+	}
+	return nil, ""
+}
+
+// deepest bounds how far jumps are followed. The kernel allows no loops, and iptables' own rule sets are flatter.
+const deepest = 16
+
+// judge says what rules of the table filter drop of the connections to VIPs.
+func (b *backend) judge(rules []string, bit, depth int) verdict {
+	var v verdict
+	returns := false
+	for _, rule := range rules {
+		matchesAll := unconditional(rule)
+		to := target(rule)
+		drops := nothing
+		switch {
+		case to == "ACCEPT" && (matchesAll || letsVIPsThrough(rule, bit)):
+			return v
+		case to == "RETURN" && matchesAll:
+			return v
+		case to == "RETURN":
+			returns = true
+		case irrelevant(rule):
+		case to == "DROP" || to == "REJECT":
+			drops = all
+		case depth < deepest && b.tables["filter"][to] != nil && !strings.HasPrefix(to, "VIPD-"):
+			drops = b.judge(b.tables["filter"][to].rules, bit, depth+1).drops
+		}
+		if drops == all && (!matchesAll || returns) {
+			drops = some
+		}
+		if drops > nothing {
+			v.by = append(v.by, rule)
+		}
+		if v.drops = max(v.drops, drops); v.drops == all {
+			return v
+		}
+	}
+	return v
+}
+
+// target is where a rule sends what it matches; "": it has none.
+func target(rule string) string {
+	words := strings.Fields(rule)
+	for i := len(words) - 2; i >= 0; i-- {
+		if words[i] == "-j" || words[i] == "-g" {
+			return words[i+1]
+		}
+	}
+	return ""
+}
+
+// unconditional reports whether a rule matches every packet: whether there is nothing but a comment before its target.
+func unconditional(rule string) bool {
+	rest := rule
+	if after, ok := strings.CutPrefix(rest, "-m comment --comment "); ok {
+		if rest = after; strings.HasPrefix(rest, `"`) {
+			_, rest, _ = strings.Cut(rest[1:], `" `)
+		} else {
+			_, rest, _ = strings.Cut(rest, " ")
+		}
+	}
+	return strings.HasPrefix(rest, "-j ") || strings.HasPrefix(rest, "-g ")
+}
+
+// irrelevant reports whether a rule is about packets that vipd accepts nowhere: those that belong to no connection, and
+// pings.
+func irrelevant(rule string) bool {
+	words := strings.Fields(rule)
+	is := func(option string, values ...string) bool {
+		i := slices.Index(words, option)
+		return i >= 0 && i+1 < len(words) && slices.Contains(values, words[i+1]) && (i == 0 || words[i-1] != "!")
+	}
+	return is("--ctstate", "INVALID") || is("--state", "INVALID") || is("-p", "icmp", "ipv6-icmp", "icmpv6")
+}
+
+// letsVIPsThrough reports whether the condition of a rule is one that connections to VIPs fulfil.
+func letsVIPsThrough(rule string, bit int) bool {
+	mark := 1 << ((bit + 1) % 32)
+	for _, part := range []string{"-m conntrack --ctstate DNAT ", "-m conntrack --ctstatus DNAT ", fmt.Sprintf("-m connmark --mark %#x/%#x ", mark, mark)} {
+		if strings.HasPrefix(rule, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// dropsBefore is the finding about rules of others that drop before vipd's jump accepts.
+func (v *visit) dropsBefore(b *backend, chain string) (Finding, bool) {
+	others, jump := b.before(chain)
+	verdict := b.judge(others, v.Config.IPTables.MasqueradeBit, 0)
+	if verdict.drops == nothing {
+		return Finding{}, false
+	}
+	f := Finding{
+		Level: Warning, Why: "connections to VIPs that match are lost before vipd's rule accepts them; the command moves that rule to the front",
+		What: fmt.Sprintf("in %s of %s, rules of somebody else stand before vipd's and drop some packets: %s", chain, b.program, list(verdict.by)),
+		Mend: fmt.Sprintf("%s -D %s %s; %s -I %s %s", b.program, chain, jump, b.program, chain, jump),
+	}
+	if verdict.drops == all {
+		f.Level, f.Why = Problem, "connections to VIPs are lost before vipd's rule accepts them; the command moves that rule to the front"
+		f.What = fmt.Sprintf("in %s of %s, a rule of somebody else stands before vipd's and drops everything: %s", chain, b.program, verdict.by[len(verdict.by)-1])
+	}
+	return f, true
+}
+
+// policies are the findings about one backend's ends of INPUT and FORWARD, and about what drops there before vipd accepts.
+func (v *visit) policies(b *backend, isOurs bool) []Finding {
+	var found []Finding
+	for _, name := range []string{"INPUT", "FORWARD"} {
+		dropped := false
+		if isOurs {
+			var f Finding
+			if f, dropped = v.dropsBefore(b, name); dropped {
+				found = append(found, f)
+			}
+		}
+		if b.chainOf("filter", name).policy != "DROP" {
+			continue
+		}
+		switch {
+		case !isOurs:
+			found = append(found, v.otherPolicy(b, name))
+		case !dropped:
+			found = append(found, v.ownPolicy(b, name))
+		}
+	}
+	return found
+}
+
+// ownPolicy is the finding about a policy DROP in the backend that vipd uses.
+func (v *visit) ownPolicy(b *backend, name string) Finding {
+	drops := fmt.Sprintf("%s of %s drops what no rule accepts", name, b.program)
+	_, jump := b.before(name)
+	switch {
+	case jump != "":
+		return Finding{Level: OK, What: drops + "; vipd accepts its own connections there"}
+	case v.Status == nil:
+		return Finding{Level: OK, What: drops + "; a vipd that serves accepts its own connections there"}
+	}
+	return Finding{
+		Level: Note, What: drops + ", and vipd has no rule there now",
+		Why: "it makes one, before all others, with the first frontend for which its mode needs it", Mend: b.program + " -S " + name,
+	}
+}
+
+// otherPolicy is the finding about a policy DROP in the backend that vipd does not use.
+func (v *visit) otherPolicy(b *backend, name string) Finding {
+	drops := fmt.Sprintf("%s of %s drops what no rule accepts, and vipd uses the other backend", name, b.program)
+	for _, rule := range b.chainOf("filter", name).rules {
+		if target(rule) == "ACCEPT" && (unconditional(rule) || letsVIPsThrough(rule, v.Config.IPTables.MasqueradeBit)) {
+			return Finding{Level: Note, What: drops + "; a rule there lets connections to VIPs through: " + rule}
+		}
+	}
+	f := Finding{
+		Level: Warning, What: drops, Mend: fmt.Sprintf("%s -P %s ACCEPT", b.program, name),
+		Why: "what vipd accepts in its backend is dropped in this one: an accept in one does not overrule a drop in the other",
+	}
+	if v.has(b.family == "iptables") && (name == "INPUT" || v.mode().Forwards) {
+		f.Level = Problem
+	}
+	return f
+}
