@@ -3,6 +3,7 @@ package dataplanetest
 import (
 	"net/netip"
 	"os/exec"
+	"strings"
 	"testing"
 
 	"vipd/balancer"
@@ -29,9 +30,12 @@ func (s *Subject) iptables(t testing.TB, args ...string) {
 // run runs a command on the host, and returns what it wrote.
 func run(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
+	var stderr strings.Builder // has warnings, too, such as that there are tables of another backend
+	cmd := exec.Command(name, args...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+		t.Fatalf("%s %q: %v\n%s%s", name, args, err, out, stderr.String())
 	}
 	return string(out)
 }

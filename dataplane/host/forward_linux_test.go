@@ -288,8 +288,11 @@ func TestForwarding(t *testing.T) {
 		t.Fatalf("it does not masquerade:\n%s", out)
 	}
 	checkIntact(t, h)
-	l.Host().Sysctl(forward6, "1")
-	apply(t, h, both...)
+	l.Host().Sysctl(forward6, "1") // as the problem says
+	l.Host().Sysctl(forward4, "0") // as somebody else may
+	h.guardLooked = time.Time{}
+	checkIntact(t, h)
+	checkSysctl(t, l, forward4, "1")
 	if p := h.Problems(); len(p) != 0 {
 		t.Fatalf("problems: %v", p)
 	}

@@ -2,9 +2,11 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -177,7 +179,17 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 			return reason, err
 		}
 	}
-	return "", nil
+	return "", h.lookAtSysctls()
+}
+
+// lookAtSysctls sets again what somebody has changed, and shows what has been mended by hand, or needs to be.
+func (h *Host) lookAtSysctls() error {
+	arp, unforwarded := h.arp, h.unforwarded
+	err := errors.Join(h.strictARP(), h.forwarding(), h.ledger.save())
+	if !slices.Equal(arp, h.arp) || !slices.Equal(unforwarded, h.unforwarded) {
+		h.publish()
+	}
+	return err
 }
 
 // reconnect has the guards follow the host's interfaces, which come and go all the time on some hosts: that is no drift.
