@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"vipd/balancer"
 )
 
@@ -119,7 +121,12 @@ func startChild(t *testing.T, root string, e errand) *child {
 		t.Fatal(err)
 	}
 	kill := sync.OnceFunc(func() { cancel(); _ = cmd.Wait(); _ = in.Close() })
-	t.Cleanup(kill)
+	t.Cleanup(func() {
+		kill()
+		for _, h := range heldVIPs(t) { // nobody else takes back what one without a ledger had
+			_ = netlink.AddrDel(h.link, &h.Addr)
+		}
+	})
 	return &child{t, in, out, kill}
 }
 
