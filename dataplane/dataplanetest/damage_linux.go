@@ -171,8 +171,8 @@ func RemoveJumps(backend string) func(t testing.TB) {
 		if len(jumps) == 0 {
 			t.Fatal("nothing leads to chains of ours")
 		}
-		for _, j := range slices.Backward(jumps) { // so that the positions of those before stay
-			run(t, j.tool, "-w", "-t", j.table, "-D", j.chain, fmt.Sprint(j.position))
+		for _, j := range jumps { // by what they say: others are put back meanwhile, which moves those behind
+			run(t, j.tool, append([]string{"-w", "-t", j.table, "-D", j.chain}, strings.Fields(j.rule)...)...)
 		}
 	}
 }
@@ -234,25 +234,23 @@ func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 	return all
 }
 
-// ourJump is a rule in one of the kernel's own chains that leads to one of ours, at a position from 1 up.
+// ourJump is a rule in one of the kernel's own chains that leads to one of ours.
 type ourJump struct {
 	tool, table, chain string
-	position           int
+	rule               string // without "-A" and the chain
 }
 
 func (s *Subject) ourJumps(t testing.TB) []ourJump {
 	t.Helper()
 	var all []ourJump
-	rules := map[ourJump]int{}
 	s.saved(t, func(tool, table, line string) {
 		words := strings.Fields(line)
 		if len(words) < 2 || words[0] != "-A" {
 			return
 		}
 		at := ourJump{tool: tool, table: table, chain: words[1]}
-		rules[at]++
 		if ownPrefix.MatchString(line) && !ownPrefix.MatchString(at.chain) {
-			at.position = rules[at]
+			at.rule = strings.Join(words[2:], " ")
 			all = append(all, at)
 		}
 	})
