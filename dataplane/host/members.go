@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"vipd/dataplane/internal/ipset"
 )
@@ -98,20 +97,8 @@ func (m *members) create() error {
 // destroy removes the set. The kernel frees rules of the nft backend a moment after they are gone, so a set that is in
 // use may be free soon.
 func (m *members) destroy(ctx context.Context) error {
-	const patience, pause = 2 * time.Second, 5 * time.Millisecond
-	for deadline := time.Now().Add(patience); ; {
-		err := m.kernel.Destroy(m.name)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, ipset.ErrInUse) || time.Now().After(deadline) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
+	if err := ipset.Soon(ctx, m.kernel.Destroy, m.name); err != nil {
+		return err
 	}
 	clear(m.have)
 	clear(m.dirty)

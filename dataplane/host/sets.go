@@ -66,14 +66,7 @@ func digit(family ipset.Family) string {
 }
 
 func place(f *balancer.Frontend) ipset.Entry {
-	e := ipset.Entry{Addr: f.Addr, Port: f.Key.Port, Proto: ipset.TCP}
-	switch f.Proto {
-	case balancer.UDP:
-		e.Proto = ipset.UDP
-	case balancer.SCTP:
-		e.Proto = ipset.SCTP
-	}
-	return e
+	return ipset.Entry{Addr: f.Addr, Port: f.Key.Port, Proto: ipset.ProtocolOf(f.Proto)}
 }
 
 // recognised are all frontends that the guard knows. Loopback ones are for the node alone, and no mode's NAT sees them.

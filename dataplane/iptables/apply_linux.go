@@ -139,19 +139,8 @@ func (y *family) clear(set string, keys []balancer.Key) error {
 	}
 	of := map[ipset.Entry]bool{}
 	for _, k := range keys {
-		of[ipset.Entry{Addr: k.Addr, Proto: setProtocol(k.Proto), Port: k.Port}] = true
+		of[ipset.Entry{Addr: k.Addr, Proto: ipset.ProtocolOf(k.Proto), Port: k.Port}] = true
 	}
 	theirs := slices.DeleteFunc(entries, func(e ipset.Entry) bool { return !of[ipset.Entry{Addr: e.Addr, Proto: e.Proto, Port: e.Port}] })
 	return y.sets.Delete(set, theirs)
-}
-
-func setProtocol(p balancer.Protocol) ipset.Protocol {
-	switch p {
-	case balancer.UDP:
-		return ipset.UDP
-	case balancer.SCTP:
-		return ipset.SCTP
-	default:
-		return ipset.TCP
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
@@ -99,20 +98,7 @@ func (c *Conn) Delete(set string, entries []Entry) error {
 
 // DestroySoon is Destroy for a set that rules have just ceased to look at: the kernel frees rules of the nft backend a
 // moment after they are gone.
-func (c *Conn) DestroySoon(ctx context.Context, set string) error {
-	const patience, pause = 2 * time.Second, 5 * time.Millisecond
-	for deadline := time.Now().Add(patience); ; {
-		err := c.Destroy(set)
-		if !errors.Is(err, ErrInUse) || time.Now().After(deadline) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
-	}
-}
+func (c *Conn) DestroySoon(ctx context.Context, set string) error { return Soon(ctx, c.Destroy, set) }
 
 func (c *Conn) change(command int, set string, entries []Entry) error {
 	for part := range slices.Chunk(entries, batch) {

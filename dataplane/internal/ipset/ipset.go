@@ -2,8 +2,12 @@ package ipset
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net/netip"
+	"time"
+
+	"vipd/balancer"
 )
 
 // Kind is a kind of set, by the kernel's name for it.
@@ -42,6 +46,18 @@ const (
 	UDP  Protocol = 17
 	SCTP Protocol = 132
 )
+
+// ProtocolOf returns the number of a protocol of services.
+func ProtocolOf(p balancer.Protocol) Protocol {
+	switch p {
+	case balancer.UDP:
+		return UDP
+	case balancer.SCTP:
+		return SCTP
+	default:
+		return TCP
+	}
+}
 
 // Entry is a member of a set. Fields that the set's kind does not have are zero.
 type Entry struct {
@@ -83,3 +99,19 @@ var (
 	// ErrUnsupported: the kernel has no ipsets, or not of this kind.
 	ErrUnsupported = errors.New("the kernel lacks ipsets of this kind: modprobe ip_set ip_set_hash_ip ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet xt_set")
 )
+
+// Soon calls destroy for a set until that is not in use any more, for two seconds at most.
+func Soon(ctx context.Context, destroy func(set string) error, set string) error {
+	const patience, pause = 2 * time.Second, 5 * time.Millisecond
+	for deadline := time.Now().Add(patience); ; {
+		err := destroy(set)
+		if !errors.Is(err, ErrInUse) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
