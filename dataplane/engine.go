@@ -48,14 +48,16 @@ type Metrics interface {
 //  4. One bad frontend never blocks the others: a failing batch is halved until the bad ones are alone, and those wait
 //     out a backoff of their own, while everything else goes on.
 //  5. A burst costs few syncs: they are at least MinInterval apart. A change after quiet does not wait.
+//  6. Another dataplane takes over without a gap: see Switch.
 type Engine struct {
 	Options
 	wake chan struct{} // holds one token: look again
 	gate Gate          // the host, where it is one
 
-	mu     sync.Mutex // guards wanted and isSet
+	mu     sync.Mutex // guards the rest of this block
 	wanted balancer.Desired
 	isSet  bool
+	next   *succession // asked for, and not begun
 
 	status   atomic.Pointer[Status]
 	changed  atomic.Pointer[chan struct{}] // closed at the next change of status
@@ -70,6 +72,9 @@ type Engine struct {
 	resync     bool // the next sync observes first
 	repair     bool // what the next Observe finds missing was broken by someone
 	report     Status
+	// moving is the switch that is going on, if any, and serving what the dataplane before it carried out when it began.
+	moving  *succession
+	serving snap.Map[balancer.Key, *balancer.Frontend]
 
 	probeDue   time.Time // when to look again after damage that was not mended
 	probeTries int
@@ -165,6 +170,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if !isSet {
 			continue
 		}
+		e.succeed()
 		started := time.Now()
 		e.sync(ctx, want)
 		if !e.rest(ctx, started) {

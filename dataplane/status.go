@@ -17,6 +17,8 @@ type Status struct {
 	Applied balancer.Revision
 	// Done is what is carried out. A frontend is as wanted when it has the pointer that is wanted.
 	Done snap.Map[balancer.Key, *balancer.Frontend]
+	// Moving: another dataplane is taking over; Done and Failing are about that one.
+	Moving bool
 	// Failing are the keys in backoff.
 	Failing map[balancer.Key]Failure
 	// Last is when the last sync that had work ended, with its length, whether it compared in full, the number of keys

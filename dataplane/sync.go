@@ -24,7 +24,11 @@ func (e *Engine) sync(ctx context.Context, want balancer.Desired) {
 	}
 	prepared := e.Host.Prepare(ctx, want)
 	a := e.apply(ctx, want)
-	finished := e.Host.Finish(ctx, e.done)
+	took := e.taken(want, prepared, a)
+	finished := e.Host.Finish(ctx, e.carried(took))
+	if took && finished == nil {
+		e.moved()
+	}
 	if a.changes > 0 {
 		e.wholeTries = 0 // something works: no need to be patient
 	}
@@ -63,16 +67,21 @@ func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, s
 		if r.Applied != want.Revision && !want.Revision.Seen.IsZero() && r.Applied.Seen != want.Revision.Seen {
 			e.Metrics.Programmed(now.Sub(want.Revision.Seen))
 		}
-		// Of a state of which nothing at all could be carried out, nobody should say that it is.
 		r.Applied = want.Revision
-		r.Ready = r.Ready || want.Frontends.Len() == 0 || len(e.retries) < want.Frontends.Len()
+		r.Ready = r.Ready || e.some(want)
 	}
 	r.Failing = make(map[balancer.Key]Failure, len(e.retries))
 	for k, t := range e.retries {
 		r.Failing[k] = Failure{Err: t.err, Since: t.since, Tries: t.tries, Next: t.due}
 	}
-	r.Done = e.done
+	r.Done, r.Moving = e.done, e.moving != nil
 	e.publish()
+}
+
+// some reports whether anything of want is carried out: of a state of which nothing at all could be, nobody should say
+// that it is.
+func (e *Engine) some(want balancer.Desired) bool {
+	return want.Frontends.Len() == 0 || len(e.retries) < want.Frontends.Len()
 }
 
 // observe rebuilds what is done from what is there.

@@ -17,7 +17,7 @@ var ErrInjected = errors.New("injected fault")
 
 // Kernel is the state that a dataplane and a host leave behind. Its methods are safe for concurrent use.
 type Kernel struct {
-	mu        sync.Mutex
+	mu        *sync.Mutex // shared by those beside each other
 	frontends map[balancer.Key]dataplane.Digest
 	addresses map[netip.Addr]bool
 	writes    int
@@ -39,10 +39,16 @@ type Faults struct {
 
 // NewKernel returns a kernel in which nothing fails and nothing is there.
 func NewKernel() *Kernel {
-	return &Kernel{
-		frontends: map[balancer.Key]dataplane.Digest{}, addresses: map[netip.Addr]bool{}, random: rand.New(rand.NewPCG(1, 2)),
-	}
+	return newKernel(&sync.Mutex{}, map[netip.Addr]bool{})
 }
+
+func newKernel(mu *sync.Mutex, addresses map[netip.Addr]bool) *Kernel {
+	return &Kernel{mu: mu, frontends: map[balancer.Key]dataplane.Digest{}, addresses: addresses, random: rand.New(rand.NewPCG(1, 2))}
+}
+
+// Beside returns the place of another dataplane on the same host: it has frontends and faults of its own, and k's
+// addresses.
+func (k *Kernel) Beside() *Kernel { return newKernel(k.mu, k.addresses) }
 
 // Fail sets the faults from now on, drawn from seed.
 func (k *Kernel) Fail(f Faults, seed uint64) {

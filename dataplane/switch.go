@@ -1,0 +1,77 @@
+package dataplane
+
+import (
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// succession is one dataplane taking over from another.
+type succession struct {
+	dataplane Dataplane
+	moved     func()
+}
+
+// Switch has another dataplane take over, and makes d what is wanted of it. Traffic moves before anything goes: the
+// dataplane in use is left as it is, and serves, until next has carried out everything but what it fails at; then
+// moved is called, and from there on the one before is the caller's to close. moved is called once, by the goroutine of
+// Run, and must not block.
+//
+// A Switch before that, back to the dataplane in use for one, takes the place of the one that is going on, whose
+// dataplane is then the caller's to close, and whose moved is never called.
+func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
+	e.mu.Lock()
+	e.wanted, e.isSet = d, true
+	e.next = &succession{dataplane: next, moved: moved}
+	e.mu.Unlock()
+	e.kick()
+}
+
+// succeed begins the switch that was asked for.
+func (e *Engine) succeed() {
+	e.mu.Lock()
+	next := e.next
+	e.next = nil
+	e.mu.Unlock()
+	if next == nil {
+		return
+	}
+	if e.moving == nil {
+		e.serving = e.done
+	}
+	e.Dataplane, e.moving = next.dataplane, next
+	e.done = snap.Map[balancer.Key, *balancer.Frontend]{}
+	clear(e.retries)
+	e.resync, e.repair = true, false
+}
+
+// switchTries is how often the next dataplane has to fail at a frontend that is served before the switch goes on without
+// it.
+const switchTries = 3
+
+// taken reports whether this round ends the switch that is going on.
+func (e *Engine) taken(want balancer.Desired, prepared error, a *applying) bool {
+	if e.moving == nil || prepared != nil || a.gaveUp != nil || a.ctx.Err() != nil || !e.some(want) {
+		return false
+	}
+	for key, t := range e.retries {
+		if t.tries < switchTries && e.serving.Has(key) {
+			return false
+		}
+	}
+	return true
+}
+
+// carried is what the host is to keep open: while a switch goes on, what the dataplane before serves.
+func (e *Engine) carried(taken bool) snap.Map[balancer.Key, *balancer.Frontend] {
+	if e.moving != nil && !taken {
+		return e.serving
+	}
+	return e.done
+}
+
+// moved ends a switch.
+func (e *Engine) moved() {
+	end := e.moving.moved
+	e.moving, e.serving = nil, snap.Map[balancer.Key, *balancer.Frontend]{}
+	end()
+}

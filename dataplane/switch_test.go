@@ -1,0 +1,177 @@
+package dataplane_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/dataplane"
+	"vipd/dataplane/fake"
+)
+
+// pair is a world with two dataplanes beside each other, of which the engine uses kernel, and switches to other.
+type pair struct {
+	*world
+	other *fake.Kernel
+	moved int
+}
+
+// openHost fails the test when what serves is not kept open.
+type openHost struct {
+	*fake.Host
+	w *pair
+}
+
+func (h *openHost) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
+	for k := range h.w.kernel.Frontends() {
+		if !applied.Has(k) {
+			h.w.t.Errorf("%s serves, and the host is told that it does not", k)
+		}
+	}
+	return h.Host.Finish(ctx, applied)
+}
+
+func newPair(t *testing.T, seed uint64) *pair {
+	p := &pair{world: &world{Rand: rand.New(rand.NewPCG(seed, 12)), t: t, kernel: fake.NewKernel()}}
+	p.other = p.kernel.Beside()
+	p.startOver(&openHost{fake.NewHost(p.kernel), p})
+	return p
+}
+
+// swap asks for a switch, and for another one in its place if back.
+func (p *pair) swap(back bool) {
+	p.desired.Revision.Store++
+	from, to, asked := p.kernel, p.other, p.desired
+	next := fake.New(to)
+	p.engine.Switch(next, asked, func() {
+		p.moved++
+		there := to.Frontends()
+		for k := range from.Frontends() {
+			if want, _ := p.engine.Wanted(); there[k] == 0 && want.Frontends.Has(k) && asked.Frontends.Has(k) {
+				p.t.Errorf("%s was served, and the next dataplane does not serve it", k)
+			}
+		}
+		p.kernel, p.other = to, from
+		if err := fake.New(from).Close(context.Background(), false); err != nil {
+			p.t.Error(err)
+		}
+	})
+	if back {
+		p.pause(time.Duration(p.IntN(200)) * time.Millisecond)
+		if to != p.kernel { // it is still going on
+			p.engine.Switch(fake.New(from), asked, func() {
+				if err := next.Close(context.Background(), false); err != nil {
+					p.t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// pause lets virtual time pass, and whoever has something to do then do it.
+func (p *pair) pause(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// TestSwitch is the law of a switch: whatever changes, fails and is switched back meanwhile, what serves is let go only
+// when the next dataplane serves it, and in the end one dataplane has all that is wanted, and the other nothing.
+func TestSwitch(t *testing.T) {
+	moved := 0
+	for seed := range uint64(300) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPair(t, seed)
+			for range 20 {
+				switch p.IntN(5) {
+				case 0, 1, 2:
+					p.change()
+				case 3:
+					p.swap(p.IntN(2) == 0)
+				case 4:
+					p.other.Fail(fake.Faults{Share: p.Float64()}, seed)
+				}
+				p.pause(time.Duration(p.IntN(3000)) * time.Millisecond)
+				p.other.Fail(fake.Faults{}, seed)
+			}
+			p.change()
+			p.pause(3 * time.Minute)
+			if d := p.difference(); d != "" {
+				t.Errorf("seed %d: %s", seed, d)
+			}
+			if left := p.other.Frontends(); len(left) > 0 {
+				t.Errorf("seed %d: the dataplane that is not in use has %v", seed, left)
+			}
+			s := p.engine.Status()
+			if !s.Ready || s.Moving || len(s.Failing) > 0 || s.Applied.Store != p.desired.Revision.Store || s.Repairs != 0 {
+				t.Errorf("seed %d: status %+v", seed, s)
+			}
+			moved += p.moved
+			p.stop()
+		})
+	}
+	if moved < 300 {
+		t.Errorf("only %d switches came to their end", moved)
+	}
+}
+
+// TestSwitchToNothing checks that nothing moves to a dataplane in which nothing works, and that what serves goes on.
+func TestSwitchToNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, 1)
+		nothing := map[balancer.Key]bool{}
+		for i := range 100 {
+			k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), Port: 80, Proto: balancer.TCP}
+			p.desired.Frontends = p.desired.Frontends.Set(k, p.frontend(k))
+			p.desired.Addresses = p.desired.Addresses.Set(k.Addr, 1)
+			nothing[k] = true
+		}
+		p.set()
+		p.pause(time.Second)
+		p.other.Fail(fake.Faults{Keys: nothing}, 1)
+		served := len(p.kernel.Frontends())
+		p.swap(false)
+		p.pause(10 * time.Minute)
+		if s := p.engine.Status(); p.moved > 0 || !s.Moving || len(p.kernel.Frontends()) != served {
+			t.Errorf("moved %d times; status %+v; %d of %d frontends are served", p.moved, s, len(p.kernel.Frontends()), served)
+		}
+		p.stop()
+	})
+}
+
+// TestSwitchWithoutOne checks that a frontend that the next dataplane can't have does not keep the others.
+func TestSwitchWithoutOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPair(t, 1)
+		for p.desired.Frontends.Len() < 3 {
+			p.change()
+		}
+		p.pause(time.Second)
+		bad, _, _ := first(p.desired)
+		p.other.Fail(fake.Faults{Keys: map[balancer.Key]bool{bad: true}, ByKey: true}, 1)
+		started, took := time.Now(), time.Duration(0)
+		p.engine.Switch(fake.New(p.other), p.desired, func() { took = time.Since(started) })
+		p.pause(time.Minute)
+		if took < time.Second || took > 10*time.Second {
+			t.Errorf("it took %v; some tries at what fails are worth waiting for", took)
+		}
+		if n := len(p.other.Frontends()); n != p.desired.Frontends.Len()-1 {
+			t.Errorf("%d frontends of %d have moved, want all but one", n, p.desired.Frontends.Len())
+		}
+		p.stop()
+	})
+}
+
+// first returns the first frontend that is wanted.
+func first(d balancer.Desired) (balancer.Key, *balancer.Frontend, bool) {
+	for k, f := range d.Frontends.All() {
+		return k, f, true
+	}
+	return balancer.Key{}, nil, false
+}
+
+var _ dataplane.Host = (*openHost)(nil)
