@@ -40,7 +40,7 @@ type Daemon struct {
 	config  config.Config
 	lock    *os.File
 	host    *host.Host
-	mode    chosen
+	chooser *chooser
 	engine  *dataplane.Engine
 	source  source
 	model   *model
@@ -152,13 +152,15 @@ func (d *Daemon) build() (err error) {
 	if d.host, err = host.New(o); err != nil {
 		return err
 	}
-	if d.mode, err = choose(d.Modes, c, d.Log); err != nil {
+	first, err := choice{all: d.Modes, config: c, log: d.Log}.make(context.Background())
+	if err != nil {
 		return err
 	}
-	d.host.SetMode(d.mode.Forwards, d.mode.Marks)
+	d.host.SetMode(first.Forwards, first.Marks)
+	d.chooser = newChooser(d, first)
 	d.metrics = newMetrics(d)
 	d.engine = dataplane.NewEngine(dataplane.Options{
-		Dataplane: d.mode.dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
+		Dataplane: first.dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
 		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
 	})
 	d.source = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, Log: component("store")})
@@ -191,7 +193,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			}
 		})
 	}
-	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node, "mode", d.mode.Name, "why", d.mode.reason)
+	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node, "mode", d.chooser.serving.Load().Name, "why", d.chooser.serving.Load().reason)
 	start("API", func(ctx context.Context) error { return serve(ctx, d.socket, d.api()) })
 	if d.web != nil {
 		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler()) })
@@ -199,6 +201,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("model", d.model.run)
 	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.model.publish) })
 	start("engine", d.engine.Run)
+	start("mode", d.chooser.run)
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.addressesChanged) })
 	start("leftovers", d.removeLeftovers)
 	start("notify", d.notifyLoop)
@@ -215,26 +218,21 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 // handOver closes the dataplane and, where traffic can't go on without this process, takes the addresses back.
 func (d *Daemon) handOver() error {
-	limit := time.Second
-	want, _ := d.engine.Wanted()
-	for key, f := range want.Frontends.All() {
-		if key.Proto != balancer.UDP { // its flows have no end to wait for
-			limit = max(limit, f.DrainTimeout)
-		}
-	}
+	d.chooser.close()
+	mode, limit := d.chooser.serving.Load(), d.drainTime()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	d.notify.extend(limit + 2*releaseTime)
-	if !d.mode.Keeps { // what stops serving must not leave its ports to programs of the host
+	if !mode.Keeps { // what stops serving must not leave its ports to programs of the host
 		if err := d.host.Refuse(ctx); err != nil {
 			d.Log.Error("refusing new clients at the VIPs", "err", err)
 		}
 	}
-	err := d.mode.dataplane.Close(ctx, d.mode.Keeps)
+	err := mode.dataplane.Close(ctx, mode.Keeps)
 	if err != nil {
-		err = fmt.Errorf("closing %s mode: %w", d.mode.Name, err)
+		err = fmt.Errorf("closing %s mode: %w", mode.Name, err)
 	}
-	if d.mode.Keeps {
+	if mode.Keeps {
 		return err
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), releaseTime)
@@ -256,6 +254,7 @@ func (d *Daemon) Reload(ctx context.Context) ([]balancer.Problem, error) {
 	if err := d.model.catchUp(ctx); err != nil {
 		return nil, err
 	}
+	d.chooser.reload(ctx)
 	d.engine.Resync()
 	d.settle(ctx)
 	return d.problems(), nil

@@ -45,7 +45,7 @@ func (d *Daemon) removeLeftovers(ctx context.Context) error {
 // that for.
 func (d *Daemon) removeOthers(ctx context.Context, all []modes.Mode) (failed []modes.Mode) {
 	for _, m := range all {
-		if m.Name != d.mode.Name && !d.removeOther(ctx, m) {
+		if !d.removeOther(ctx, m) {
 			failed = append(failed, m)
 		}
 	}
@@ -53,6 +53,11 @@ func (d *Daemon) removeOthers(ctx context.Context, all []modes.Mode) (failed []m
 }
 
 func (d *Daemon) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
+	d.chooser.changing.Lock() // no mode is tried meanwhile
+	defer d.chooser.changing.Unlock()
+	if m.Name == d.chooser.serving.Load().Name || d.chooser.retiring[m.Name] != nil {
+		return true
+	}
 	found, lookErr := m.Cleanup(ctx, d.config, true)
 	if lookErr != nil { // without privilege nothing can be seen, nor have been left
 		d.Log.Debug("looking for what another mode left", "dataplane", m.Name, "err", lookErr)

@@ -89,9 +89,9 @@ func leftoversGo(t *testing.T, others *remains) {
 	}}
 	d := &Daemon{
 		Options: Options{Log: log, Modes: []modes.Mode{mode, {Name: "other", Cleanup: others.cleanup}}},
-		mode:    chosen{Mode: mode, dataplane: serving},
 		engine:  dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log}),
 	}
+	d.chooser = newChooser(d, &chosen{Mode: mode, dataplane: serving})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
 	go func() { ended <- d.engine.Run(ctx) }()
@@ -119,6 +119,7 @@ func TestLeftoversEndWithTheDaemon(t *testing.T) {
 		d := &Daemon{Options: Options{Log: slog.New(slog.DiscardHandler)}}
 		serving := &refusing{}
 		d.engine = dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: d.Log})
+		d.chooser = newChooser(d, &chosen{Mode: modes.Mode{Name: "here"}, dataplane: serving})
 		others := &remains{attempts: 1 << 30}
 		d.Modes = []modes.Mode{{Name: "other", Cleanup: others.cleanup}}
 		ctx, cancel := context.WithCancel(t.Context())

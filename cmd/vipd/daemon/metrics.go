@@ -130,8 +130,8 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, value uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
 	}
-	if r, ok := c.Daemon.mode.dataplane.(interface{ DialRetries() uint64 }); ok {
-		count(c.retries, r.DialRetries())
+	if n, counted := c.chooser.tally.dialRetries(); counted {
+		count(c.retries, n)
 	}
 	type endpoint struct{ service, address string }
 	endpoints := map[endpoint][2]uint64{}

@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane"
 )
 
-// chosen is the mode in use, and why.
+// chosen is a mode that serves, and why it does.
 type chosen struct {
 	modes.Mode
 	dataplane dataplane.Dataplane
@@ -21,37 +21,73 @@ type chosen struct {
 	reason    string
 }
 
+// choice is how a mode is chosen.
+type choice struct {
+	all    []modes.Mode
+	config config.Config
+	log    *slog.Logger
+	// use is the mode in use, which needs no trial; nil: none is.
+	use *chosen
+	// unfit are modes that can't be taken, with the reason.
+	unfit map[config.ModeName]error
+	// before is called before a mode is tried that is not in use; nil: nothing is.
+	before func(config.ModeName)
+}
+
 // trialTime bounds the trial of one mode.
 const trialTime = 20 * time.Second
 
-// choose tries the wanted mode, then the others from the best on.
-func choose(all []modes.Mode, c config.Config, log *slog.Logger) (chosen, error) {
+// make tries the wanted mode, then the others from the best on, and returns the first that works: the one in use with
+// its dataplane, another one with a new dataplane.
+func (c choice) make(ctx context.Context) (*chosen, error) {
 	var reasons []string
-	for _, name := range order(all, c.Mode) {
-		m, dp, err := try(all, name, c, log)
+	wanted := c.config.Mode
+	for _, name := range order(c.all, wanted) {
+		m, dp, err := c.try(ctx, name)
 		if err != nil {
 			reasons = append(reasons, fmt.Sprintf("%s: %v", name, err))
-			if c.Mode != config.AutoMode && c.StrictMode {
-				return chosen{}, fmt.Errorf("mode %s is not usable here, and strict_mode forbids another: %w", name, err)
+			if wanted != config.AutoMode && c.config.StrictMode {
+				return nil, fmt.Errorf("mode %s is not usable here, and strict_mode forbids another: %w", name, err)
 			}
 			continue
 		}
-		out := chosen{Mode: m, dataplane: dp}
-		out.fallback = c.Mode != config.AutoMode && name != c.Mode
+		out := &chosen{Mode: m, dataplane: dp, fallback: wanted != config.AutoMode && name != wanted}
 		switch {
 		case len(reasons) > 0:
 			out.reason = "not " + strings.Join(reasons, "; not ")
-		case c.Mode == config.AutoMode:
+		case wanted == config.AutoMode:
 			out.reason = "the best that works here"
 		default:
 			out.reason = "configured"
 		}
-		if out.fallback {
-			log.Error("the wanted mode is not usable here; another one serves", "wanted", c.Mode, "mode", name, "why", out.reason)
+		if out.fallback && (c.use == nil || !c.use.fallback || c.use.reason != out.reason) {
+			c.log.Error("the wanted mode is not usable here; another one serves", "wanted", wanted, "mode", name, "why", out.reason)
 		}
 		return out, nil
 	}
-	return chosen{}, errors.New("no mode is usable here: " + strings.Join(reasons, "; "))
+	return nil, errors.New("no mode is usable here: " + strings.Join(reasons, "; "))
+}
+
+// try proves that a mode works.
+func (c choice) try(ctx context.Context, name config.ModeName) (modes.Mode, dataplane.Dataplane, error) {
+	if err := c.unfit[name]; err != nil {
+		return modes.Mode{}, nil, err
+	}
+	if c.use != nil && c.use.Name == name {
+		return c.use.Mode, c.use.dataplane, nil
+	}
+	for _, m := range c.all {
+		if m.Name == name {
+			if c.before != nil {
+				c.before(name)
+			}
+			ctx, cancel := context.WithTimeout(ctx, trialTime)
+			defer cancel()
+			dp, err := m.New(ctx, c.config, c.log.With("component", "dataplane", "dataplane", string(name)))
+			return m, dp, err
+		}
+	}
+	return modes.Mode{}, nil, errors.New("this version does not have it")
 }
 
 // order lists the modes to be tried: the wanted one, then the others, the best first.
@@ -66,16 +102,4 @@ func order(all []modes.Mode, wanted config.ModeName) []config.ModeName {
 		}
 	}
 	return names
-}
-
-func try(all []modes.Mode, name config.ModeName, c config.Config, log *slog.Logger) (modes.Mode, dataplane.Dataplane, error) {
-	for _, m := range all {
-		if m.Name == name {
-			ctx, cancel := context.WithTimeout(context.Background(), trialTime)
-			defer cancel()
-			dp, err := m.New(ctx, c, log.With("component", "dataplane", "dataplane", string(name)))
-			return m, dp, err
-		}
-	}
-	return modes.Mode{}, nil, errors.New("this version does not have it")
 }

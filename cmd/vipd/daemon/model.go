@@ -13,6 +13,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
+	"vipd/dataplane"
 	"vipd/store"
 )
 
@@ -25,6 +26,8 @@ type model struct {
 	ask     chan request
 	current atomic.Pointer[state]
 	changed atomic.Pointer[chan struct{}] // closed when current is replaced
+	// modeChanged holds a token when the configuration says something else about the mode.
+	modeChanged chan struct{}
 
 	reading sync.Mutex // held while the configuration is read, so that the last to read is the last to say
 
@@ -34,8 +37,10 @@ type model struct {
 	fileConfig config.Config
 	fileErrors []balancer.Problem
 	fileInfo   os.FileInfo // of the file that fileConfig was read from
+	next       *adoption   // a dataplane that is to take over
 
 	// The rest belongs to the loop.
+	carrier   dataplane.Dataplane // for which it is compiled
 	compiler  balancer.Compiler
 	memory    balancer.Memory
 	local     overrides
@@ -65,7 +70,10 @@ type request struct {
 }
 
 func newModel(d *Daemon) *model {
-	m := &model{Daemon: d, wake: make(chan struct{}, 1), ask: make(chan request), fileConfig: d.config}
+	m := &model{
+		Daemon: d, wake: make(chan struct{}, 1), ask: make(chan request), modeChanged: make(chan struct{}, 1), fileConfig: d.config,
+		carrier: d.chooser.serving.Load().dataplane,
+	}
 	m.files = files{dir: d.config.StateDir, log: d.Log.With("component", "state"), failed: map[string]error{}}
 	changed := make(chan struct{})
 	m.changed.Store(&changed)
@@ -119,6 +127,12 @@ func (m *model) reconfigure() {
 			c.Node = m.Daemon.config.Node
 		}
 		problems = append(problems, m.needRestart(c)...)
+		if c.Mode != m.fileConfig.Mode || c.StrictMode != m.fileConfig.StrictMode {
+			select {
+			case m.modeChanged <- struct{}{}:
+			default:
+			}
+		}
 		m.fileConfig = c
 	}
 	m.fileErrors, m.fileInfo = problems, info
@@ -132,7 +146,7 @@ func (m *model) needRestart(c config.Config) []balancer.Problem {
 	for i := range is.NumField() {
 		name := is.Type().Field(i).Tag.Get("toml")
 		switch name {
-		case "node", "zone", "node_ports", "defaults", "services", "store": // followed while running
+		case "mode", "strict_mode", "node", "zone", "node_ports", "defaults", "services", "store": // followed while running
 			continue
 		}
 		if name == "addresses" {
@@ -224,6 +238,7 @@ func (m *model) compile() {
 	if m.everRead = m.everRead || latest.Connected; !m.everRead && time.Since(m.started) < storePatience {
 		return // a folder that is mounted late would look like services that are gone
 	}
+	next := m.adopted()
 	now := time.Now()
 	if local := m.local.expire(now); local.Map != m.local.Map {
 		m.local = local
@@ -250,8 +265,12 @@ func (m *model) compile() {
 	}
 	m.tell(s)
 	m.current.Store(s)
-	next := make(chan struct{})
-	close(*m.changed.Swap(&next))
+	changed := make(chan struct{})
+	close(*m.changed.Swap(&changed))
+	if next != nil {
+		m.engine.Switch(next.dataplane, s.desired, func() { close(next.moved) })
+		return
+	}
 	m.engine.Set(s.desired)
 }
 
@@ -318,7 +337,7 @@ func (m *model) env(c config.Config, vips snap.Map[netip.Addr, int]) balancer.En
 	}
 	return balancer.Env{
 		Node: c.Node, Zone: c.Zone, Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePortAddresses: nodePortAddresses(m.addresses, vips), NodePorts: c.NodePorts.Addresses,
-		Allowed: c.Addresses.Allowed, Capabilities: m.mode.dataplane.Capabilities(),
+		Allowed: c.Addresses.Allowed, Capabilities: m.carrier.Capabilities(),
 	}
 }
 

@@ -23,7 +23,7 @@ func (v *view) problems() []balancer.Problem {
 	if v.mode.fallback {
 		all = append(all, balancer.Problem{
 			Severity: balancer.SeverityNearest, Origin: balancer.Origin{File: v.ConfigFile}, Field: "mode",
-			Text: fmt.Sprintf("%s mode serves instead of %s: %s", v.mode.Name, v.config.Mode, v.mode.reason),
+			Text: fmt.Sprintf("%s mode serves instead of %s: %s", v.mode.Name, v.state.config.Mode, v.mode.reason),
 		})
 	}
 	for _, of := range s.desired.Problems.All() {

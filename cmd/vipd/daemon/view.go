@@ -16,6 +16,7 @@ import (
 type view struct {
 	*Daemon
 	state  *state
+	mode   *chosen
 	engine *dataplane.Status
 	counts map[portKey]dataplane.FrontendCount
 }
@@ -26,13 +27,9 @@ type portKey struct {
 }
 
 func (d *Daemon) newView() *view {
-	v := &view{Daemon: d, state: d.model.state(), engine: d.engine.Status(), counts: map[portKey]dataplane.FrontendCount{}}
-	if c, ok := d.mode.dataplane.(dataplane.Counters); ok {
-		for _, f := range c.Counters() {
-			v.counts[portKey{f.Service, f.Port}] = f
-		}
+	return &view{
+		Daemon: d, state: d.model.state(), mode: d.chooser.serving.Load(), engine: d.engine.Status(), counts: d.chooser.tally.counts(),
 	}
-	return v
 }
 
 func (v *view) status() api.Status {
@@ -45,7 +42,7 @@ func (v *view) status() api.Status {
 		store.Error = s.snapshot.Err.Error()
 	}
 	mode := api.Mode{
-		InUse: string(v.mode.Name), Wanted: string(v.config.Mode), Reason: v.mode.reason, Fallback: v.mode.fallback,
+		InUse: string(v.mode.Name), Wanted: string(s.config.Mode), Reason: v.mode.reason, Fallback: v.mode.fallback,
 	}
 	if d, ok := v.mode.dataplane.(interface{ Detail() string }); ok {
 		mode.Detail = d.Detail()

@@ -1,0 +1,42 @@
+package daemon
+
+import (
+	"vipd/cmd/internal/config"
+	"vipd/dataplane"
+)
+
+// adoption is a dataplane that is to take over.
+type adoption struct {
+	dataplane dataplane.Dataplane
+	moved     chan struct{} // closed when it has
+}
+
+// adopt compiles for another dataplane from now on, and has it take over. The channel is closed when all traffic has
+// moved; it never is when another one is adopted before that.
+func (m *model) adopt(dp dataplane.Dataplane) <-chan struct{} {
+	a := &adoption{dataplane: dp, moved: make(chan struct{})}
+	m.mu.Lock()
+	m.next = a
+	m.mu.Unlock()
+	m.kick()
+	return a.moved
+}
+
+// adopted returns the dataplane that is to take over with the state that is compiled now; nil: none is.
+func (m *model) adopted() *adoption {
+	m.mu.Lock()
+	next := m.next
+	m.next = nil
+	m.mu.Unlock()
+	if next != nil {
+		m.carrier = next.dataplane
+	}
+	return next
+}
+
+// configured returns the configuration as it was last read without errors.
+func (m *model) configured() config.Config {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fileConfig
+}

@@ -1,0 +1,182 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/cmd/internal/config"
+)
+
+// chooser owns which mode serves. It chooses again at every reload, and when mode or strict_mode has changed, and
+// switches while traffic goes on:
+//
+//	trial of the next mode -> the engine carries everything out in both -> the one before is closed, and drains
+//
+// A next mode that can't carry anything out is left again. What a mode that is left still serves goes on for as long as
+// drains may take.
+type chooser struct {
+	*Daemon
+	serving atomic.Pointer[chosen]
+	ask     chan chan struct{} // a request to choose again, closed when that is done
+	tally   tally
+
+	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the rest
+	retiring map[config.ModeName]*retirement
+	unused   []*chosen // could not be closed yet
+}
+
+func newChooser(d *Daemon, first *chosen) *chooser {
+	c := &chooser{Daemon: d, ask: make(chan chan struct{}), retiring: map[config.ModeName]*retirement{}}
+	c.serving.Store(first)
+	c.tally.begin(first.dataplane)
+	return c
+}
+
+// run chooses again whenever that is asked for, until ctx ends.
+func (c *chooser) run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.model.modeChanged:
+			c.again(ctx)
+		case done := <-c.ask:
+			c.again(ctx)
+			close(done)
+		}
+	}
+}
+
+// reload chooses again, and returns when that is done.
+func (c *chooser) reload(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case c.ask <- done:
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	case <-ctx.Done():
+	}
+}
+
+// again chooses, and switches if another mode than the one in use is to serve.
+func (c *chooser) again(ctx context.Context) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	use, conf := c.serving.Load(), c.model.configured()
+	unfit := map[config.ModeName]error{}
+	for {
+		next, err := choice{all: c.Modes, config: conf, log: c.Log, use: use, unfit: unfit, before: c.endRetiring}.make(ctx)
+		switch {
+		case ctx.Err() != nil && next != nil && next.dataplane != use.dataplane:
+			c.unused = append(c.unused, next)
+			return
+		case ctx.Err() != nil:
+			return
+		case err != nil: // strict_mode ends the start, but not what serves
+			c.Log.Error("the mode stays as it is", "mode", use.Name, "err", err)
+			c.serving.Store(&chosen{Mode: use.Mode, dataplane: use.dataplane, fallback: true, reason: err.Error()})
+			return
+		case next.dataplane == use.dataplane:
+			c.serving.Store(next)
+			return
+		}
+		if err = c.move(ctx, use, next); err == nil || ctx.Err() != nil {
+			return
+		}
+		unfit[next.Name] = err
+	}
+}
+
+// moveTime bounds how long the next mode may take to carry out what is wanted, before it is left again. A first load of
+// ten thousands of services takes some seconds.
+const moveTime = 2 * time.Minute
+
+// failLooks is for how many seconds nothing at all may work in the next mode before it is left again.
+const failLooks = 10
+
+// move has the next mode take over. The error says why the one in use still serves.
+func (c *chooser) move(ctx context.Context, use, next *chosen) error {
+	c.Log.Info("switching the mode", "from", use.Name, "to", next.Name, "why", next.reason)
+	started := time.Now()
+	c.host.SetMode(use.Forwards || next.Forwards, use.Marks && next.Marks) // both serve for a while
+	moved := c.model.adopt(next.dataplane)
+	if err := c.await(ctx, moved); err != nil {
+		c.back(ctx, use, next, err)
+		return err
+	}
+	c.tally.begin(next.dataplane)
+	c.serving.Store(next)
+	c.host.SetMode(next.Forwards, next.Marks)
+	c.model.kick()
+	c.retire(use)
+	c.Log.Info("the mode has been switched", "from", use.Name, "to", next.Name, "took", time.Since(started))
+	return nil
+}
+
+// await waits until traffic has moved; the error says why it has not.
+func (c *chooser) await(ctx context.Context, moved <-chan struct{}) error {
+	limit := time.NewTimer(moveTime)
+	defer limit.Stop()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for failing := 0; ; {
+		select {
+		case <-moved:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limit.C:
+			return fmt.Errorf("it has not carried everything out within %v", moveTime)
+		case <-look.C:
+			s := c.engine.Status()
+			if failing++; !s.Moving || s.LastError == "" {
+				failing = 0
+			}
+			if failing == failLooks {
+				return errors.New(s.LastError)
+			}
+		}
+	}
+}
+
+// back leaves a mode to which traffic could not move.
+func (c *chooser) back(ctx context.Context, use, next *chosen, why error) {
+	if ctx.Err() == nil {
+		c.Log.Error("the mode can't carry out what is wanted, and is left again", "mode", next.Name, "err", why)
+		if c.await(ctx, c.model.adopt(use.dataplane)) == nil {
+			c.drop(next)
+			c.host.SetMode(use.Forwards, use.Marks)
+			c.model.kick()
+			return
+		}
+	}
+	c.unused = append(c.unused, next) // the engine may be at work in it
+}
+
+// drop closes the dataplane of a mode that is not to serve after all.
+func (c *chooser) drop(next *chosen) {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+	defer cancel()
+	if err := next.dataplane.Close(ctx, false); err != nil {
+		c.Log.Error("closing a mode that does not serve", "dataplane", next.Name, "err", err)
+	}
+}
+
+// close closes all dataplanes but the one in use. It is called when the engine has ended.
+func (c *chooser) close() {
+	for _, r := range c.retiring {
+		r.cut()
+	}
+	for name := range c.retiring {
+		c.endRetiring(name)
+	}
+	for _, next := range c.unused {
+		c.drop(next)
+	}
+}
