@@ -155,7 +155,7 @@ func (d *Daemon) build() (err error) {
 	if d.mode, err = choose(d.Modes, c, d.Log); err != nil {
 		return err
 	}
-	d.host.SetMode(d.mode.Forwards, d.mode.Marks)
+	d.host.SetMode(d.mode.Host())
 	d.metrics = newMetrics(d)
 	d.engine = dataplane.NewEngine(dataplane.Options{
 		Dataplane: d.mode.dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
