@@ -95,6 +95,6 @@ func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend)
 		}
 	}
 	o := modes.HostOptions(conf)
-	o.Forward, o.Marked = mode.Forwards, mode.Marks
+	o.Mode = mode.Host()
 	return host.Render(o, frontends, names) + text, nil
 }

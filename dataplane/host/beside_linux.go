@@ -8,7 +8,7 @@ const many = 256
 // beside runs the rest of a Prepare: at once, or, where the mode forwards and there is much to do, in a goroutine that
 // has the host to itself until await.
 func (h *Host) beside(addresses int, rest func() error) error {
-	if !h.forward.Load() || addresses < many {
+	if !h.mode.Load().Forward || addresses < many {
 		return rest()
 	}
 	h.busy = make(chan error, 1)

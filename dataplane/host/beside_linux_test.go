@@ -15,7 +15,7 @@ func TestManyAddresses(t *testing.T) {
 	lab.Require(t)
 	lab.New(t)
 	o := DefaultOptions()
-	o.Interface, o.Forward = "lo", true
+	o.Interface, o.Mode.Forward = "lo", true
 	h := newHost(t, o)
 	var frontends []*balancer.Frontend
 	for i := range 2 * many {

@@ -22,7 +22,7 @@ func BenchmarkRound(b *testing.B) {
 				client := l.Add("client")
 				l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24")
 				o := DefaultOptions()
-				o.RunDir, o.Backend, o.Interface, o.StrictARP, o.Forward, o.Marked = b.TempDir(), xtables.NFT, "lo", false, true, marked
+				o.RunDir, o.Backend, o.Interface, o.StrictARP, o.Mode = b.TempDir(), xtables.NFT, "lo", false, Mode{Forward: true, Marked: marked}
 				benchmarkRound(b, o, what)
 			})
 		}

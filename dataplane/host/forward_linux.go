@@ -8,19 +8,15 @@ import (
 	"vipd/balancer"
 )
 
-// SetMode says what the mode in use does, as Options.Forward and Options.Marked; the next Prepare obeys. It may be called
-// by any goroutine.
-func (h *Host) SetMode(forward, marked bool) {
-	h.forward.Store(forward)
-	h.marked.Store(marked)
-}
+// SetMode says what the mode in use does; the next Prepare obeys. It may be called by any goroutine.
+func (h *Host) SetMode(m Mode) { h.mode.Store(&m) }
 
 // obey gives the guards what they depend on besides frontends: whether packets are forwarded, and between which
 // interfaces.
 func (h *Host) obey() {
-	forward, marked := h.forward.Load(), h.marked.Load()
+	mode := *h.mode.Load()
 	for _, g := range h.guards {
-		if g.setMode(forward, marked) {
+		if g.setMode(mode) {
 			h.relinked = true
 		}
 	}
@@ -39,7 +35,7 @@ func (h *Host) obey() {
 // outlive frontends.
 func (h *Host) forwarding() (err error) {
 	h.unforwarded = nil
-	if !h.forward.Load() {
+	if !h.mode.Load().Forward {
 		return nil
 	}
 	if len(h.guards[0].vips.count) > 0 {

@@ -122,7 +122,7 @@ func TestSNAT(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
 		r := newRouter(t, backend)
 		o := options(t, backend)
-		o.Interface, o.Forward = "lo", true
+		o.Interface, o.Mode.Forward = "lo", true
 		h := newHost(t, o)
 		kinds := []struct {
 			port int
@@ -277,7 +277,7 @@ func TestForwarding(t *testing.T) {
 	if out := l.Host().Exec("iptables-nft-save"); strings.Contains(out, "MASQUERADE") {
 		t.Fatalf("it masquerades for a mode that does not forward:\n%s", out)
 	}
-	h.SetMode(true, false)
+	h.SetMode(Mode{Forward: true})
 	apply(t, h, both...)
 	checkSysctl(t, l, forward4, "1")
 	checkSysctl(t, l, forward6, "0")
@@ -296,7 +296,7 @@ func TestForwarding(t *testing.T) {
 	if p := h.Problems(); len(p) != 0 {
 		t.Fatalf("problems: %v", p)
 	}
-	h.SetMode(false, false)
+	h.SetMode(Mode{})
 	apply(t, h, both...)
 	if out := l.Host().Exec("iptables-nft-save"); strings.Contains(out, "MASQUERADE") || strings.Contains(out, "-i client") {
 		t.Fatalf("it still masquerades:\n%s", out)
@@ -309,7 +309,7 @@ func TestForwarding(t *testing.T) {
 	must(t, err)
 	checkSysctl(t, l, forward4, "0")
 
-	o.ManageSysctls, o.Forward, o.StrictARP = false, true, false
+	o.ManageSysctls, o.Mode.Forward, o.StrictARP = false, true, false
 	h = newHost(t, o)
 	apply(t, h, both...)
 	checkSysctl(t, l, forward4, "0")
@@ -334,7 +334,7 @@ func oneArm(t *testing.T, l *lab.Lab) []string {
 func TestInterfaces(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
-	o.Interface, o.Forward = "lo", true
+	o.Interface, o.Mode.Forward = "lo", true
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
 	before := oneArm(t, l)

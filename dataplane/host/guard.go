@@ -85,7 +85,7 @@ type part struct {
 
 // compose makes the parts of a guard that has all else.
 func (g *guard) compose(o Options) *guard {
-	g.plan = plan{family: g.family, bits: newMarkBits(o.MasqueradeBit), forward: o.Forward, marked: o.Marked, sources: true}
+	g.plan = plan{family: g.family, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode, sources: true}
 	g.vips, g.specials, g.holds, g.unknown = newCover(), newCover(), newCover(), map[ipset.Entry]int{}
 	for _, def := range setDefs() {
 		m := newMembers(def, g.sets, g.family)
@@ -96,7 +96,7 @@ func (g *guard) compose(o Options) *guard {
 	}
 	g.frontends, g.special, g.held = g.set(frontendsSet), g.set(specialSet), g.set(heldSet)
 	g.frontends.veto = func(e ipset.Entry) bool {
-		return g.plan.marked || g.special.count[e] > 0 || g.special.have[e] && g.special.kept(e)
+		return g.plan.mode.Marked || g.special.count[e] > 0 || g.special.have[e] && g.special.kept(e)
 	}
 	for _, def := range parts() {
 		g.parts = append(g.parts, &part{def: def})
@@ -145,7 +145,7 @@ func (g *guard) hold(a netip.Addr, by int) {
 
 // connect sets the interfaces that packets are forwarded between.
 func (g *guard) connect(names []string) {
-	if !g.plan.forward {
+	if !g.plan.mode.Forward {
 		names = nil
 	}
 	if !slices.Equal(g.plan.interfaces, names) {
@@ -153,16 +153,16 @@ func (g *guard) connect(names []string) {
 	}
 }
 
-// setMode says what the mode does, as in Options, and reports whether that is news.
-func (g *guard) setMode(forward, marked bool) bool {
-	if g.plan.forward == forward && g.plan.marked == marked {
+// setMode says what the mode does, and reports whether that is news.
+func (g *guard) setMode(m Mode) bool {
+	if g.plan.mode == m {
 		return false
 	}
-	if g.plan.marked != marked {
+	if g.plan.mode.Marked != m.Marked {
 		g.frontends.touch()
 		g.refit = true
 	}
-	g.plan.forward, g.plan.marked, g.stale = forward, marked, true
+	g.plan.mode, g.stale = m, true
 	g.found = nil // more has to be tried
 	return true
 }
@@ -172,10 +172,10 @@ func (g *guard) needed() bool { return len(g.frontends.count) > 0 || len(g.held.
 
 // wants reports whether the guard has any use for the part.
 func (g *guard) wants(p *part) bool {
-	if p.def.special && g.plan.marked && len(g.special.count) == 0 && len(g.special.have) == 0 {
+	if p.def.special && g.plan.mode.Marked && len(g.special.count) == 0 && len(g.special.have) == 0 {
 		return false
 	}
-	return g.plan.forward || !p.def.forward
+	return g.plan.mode.Forward || !p.def.forward
 }
 
 // prepare puts in force what restricts, and closes what shall not be open any more.
@@ -276,7 +276,7 @@ func (g *guard) rules(ctx context.Context) (ruleKernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	if g.plan.forward {
+	if g.plan.mode.Forward {
 		if err := g.try(ctx, tool); err != nil {
 			g.missing = err
 			return nil, err
@@ -349,7 +349,7 @@ func (g *guard) settle() error {
 // cover makes the rules' networks contain all that the sets hold or shall hold. They may shrink where all is compared.
 func (g *guard) cover(shrink bool) {
 	vips, sets := g.vips, []*members{g.frontends, g.special}
-	if g.plan.marked {
+	if g.plan.mode.Marked {
 		vips, sets = g.specials, sets[1:]
 	}
 	changed := false

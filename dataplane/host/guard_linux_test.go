@@ -156,7 +156,7 @@ func TestDrift(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
 		_, client := network(t)
 		o := options(t, backend)
-		o.Interface, o.Forward = "lo", true
+		o.Interface, o.Mode.Forward = "lo", true
 		h := newHost(t, o)
 		listen(t, 80)
 		listen(t, 22)
@@ -231,7 +231,7 @@ func TestForeign(t *testing.T) {
 		warm(t)
 		before := everything(t)
 		o := options(t, backend)
-		o.Interface, o.Forward = "lo", true
+		o.Interface, o.Mode.Forward = "lo", true
 		h := newHost(t, o)
 		for i := range 100 {
 			var frontends []*balancer.Frontend

@@ -246,7 +246,7 @@ func guardOver(k *kernel, forward bool) *guard {
 		tool:   func(context.Context) (ruleKernel, error) { return k, k.op() },
 		others: func(context.Context, ruleKernel) []ruleKernel { return nil },
 	}
-	return g.compose(Options{MasqueradeBit: 14, Forward: forward})
+	return g.compose(Options{MasqueradeBit: 14, Mode: Mode{Forward: forward}})
 }
 
 type entries = map[ipset.Entry]bool
@@ -306,7 +306,7 @@ func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (
 		}
 	}
 	plain := all[setName(frontendsSet, ipset.IPv4)]
-	if h.g.plan.marked { // the mode knows them
+	if h.g.plan.mode.Marked { // the mode knows them
 		clear(plain)
 		clear(besides[setName(frontendsSet, ipset.IPv4)])
 	}
@@ -383,7 +383,7 @@ func (h *history) round() {
 		h.damage()
 		h.g.resync()
 	case 2:
-		h.g.setMode(h.r.IntN(2) == 0, h.r.IntN(2) == 0)
+		h.g.setMode(Mode{Forward: h.r.IntN(2) == 0, Marked: h.r.IntN(2) == 0})
 	case 3:
 		h.g.connect([][]string{{"eth0"}, {"eth0", "eth1"}}[h.r.IntN(2)])
 	}

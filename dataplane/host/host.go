@@ -24,12 +24,8 @@ type Options struct {
 	ManageSysctls bool
 	// RunDir is the folder of the ledger.
 	RunDir string
-	// Forward: the mode forwards packets, so that it needs the kernel to, and replies to come back through this node.
-	// SetMode changes it.
-	Forward bool
-	// Marked: the mode marks the connections to its frontends by the rule Mark, so that the guard has to look for those
-	// only that ask for more. SetMode changes it.
-	Marked bool
+	// Mode is what the guard and the sysctls depend on of the mode in use. SetMode changes it.
+	Mode Mode
 	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The next bit of connections'
 	// marks says that vipd knows them, and the one after that they keep their source; after 31 comes 0.
 	MasqueradeBit int

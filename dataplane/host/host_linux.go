@@ -82,8 +82,8 @@ type Host struct {
 	// go.
 	arriving, shadowed map[netip.Addr]bool
 
-	// forward and marked are as in Options.
-	forward, marked atomic.Bool
+	// mode is what SetMode said last.
+	mode atomic.Pointer[Mode]
 	// relinked: devices may have changed since the guards heard of them.
 	relinked bool
 	// busy gets what comes of the addresses that are being added while the mode writes its rules; nil: none are.
@@ -138,7 +138,7 @@ func New(o Options) (*Host, error) {
 	if h.sets, noSets = ipset.Open(); noSets == nil {
 		kernel = h.sets
 	}
-	h.SetMode(o.Forward, o.Marked)
+	h.SetMode(o.Mode)
 	for _, family := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
 		g := &guard{
 			family: family, sets: kernel, err: noSets, tool: h.tool(family), others: otherTools(family),

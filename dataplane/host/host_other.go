@@ -73,7 +73,7 @@ func (h *Host) Intact(context.Context) (string, error) { return "", nil }
 func (h *Host) Resync() {}
 
 // SetMode does nothing.
-func (h *Host) SetMode(bool, bool) {}
+func (h *Host) SetMode(Mode) {}
 
 // Problems says which VIPs are not local.
 func (h *Host) Problems() []balancer.Problem {

@@ -16,7 +16,7 @@ const trialChain = "VIPD-TRIAL"
 // try finds out what the kernel can do for masquerading. In most cases it can do all, which takes one trial.
 func (g *guard) try(ctx context.Context, tool ruleKernel) error {
 	full := g.plan
-	full.hairpin, full.randomFully, full.marked = true, true, false
+	full.hairpin, full.randomFully, full.mode.Marked = true, true, false
 	hairpin, randomFully := masqueradeChains(&full)[0].rules[1], masqueradeChains(&full)[1].rules[1]
 	hairpin, _, _ = strings.Cut(hairpin, " -g ")
 	works := func(rules ...string) (bool, error) {

@@ -35,7 +35,7 @@ func (g *guard) problems() []balancer.Problem {
 	var out []balancer.Problem
 	for _, l := range losses() {
 		m := g.set(l.set)
-		if len(m.count) == 0 && len(m.asked) == 0 || l.forward && !g.plan.forward {
+		if len(m.count) == 0 && len(m.asked) == 0 || l.forward && !g.plan.mode.Forward {
 			continue
 		}
 		err := g.failed

@@ -13,7 +13,7 @@ import (
 // TestRender compares with a golden file; go test -run TestRender ./dataplane/host -update writes it.
 func TestRender(t *testing.T) {
 	o := DefaultOptions()
-	o.Forward = true
+	o.Mode.Forward = true
 	got := Render(o, examples(), []string{"eth1", "eth0"})
 	shuffled := examples()
 	slices.Reverse(shuffled)

@@ -12,10 +12,8 @@ import (
 type plan struct {
 	family ipset.Family
 	bits   markBits
-	// forward: the mode forwards packets, so that they need more than to be let in.
-	forward bool
-	// marked: the mode marks the connections of frontends that ask for nothing else.
-	marked bool
+	// mode is the one in use.
+	mode Mode
 	// sources: the kernel has the sets for source ranges; hairpin, that it runs the program which finds packets to
 	// their own source; randomFully, that it chooses ports of masqueraded connections at random.
 	sources, hairpin, randomFully bool
@@ -46,7 +44,7 @@ func newMarkBits(bit int) markBits {
 func (b markBits) mark() string { return "-j CONNMARK --set-xmark " + both(b.ours) }
 
 // Mark is the rule, without "-A" and a chain's name, by which a mode marks the connections to its frontends, where
-// Options.Marked says that it does.
+// Mode.Marked says that it does.
 func Mark(o Options) string { return newMarkBits(o.MasqueradeBit).mark() }
 
 // partDef is a piece of the guard in one table, that comes and goes by itself.
@@ -127,14 +125,14 @@ func markChains(p *plan) []chain {
 		}
 	}
 	policy := []string{p.in(silentSet, "dst,dst") + " -j DROP"}
-	if p.forward {
+	if p.mode.Forward {
 		policy = append(policy,
 			p.in(masqueradeSet, "dst,dst")+" -j MARK --set-xmark "+both(p.bits.masquerade),
 			p.in(neverSet, "dst,dst")+" -j CONNMARK --set-xmark "+both(p.bits.never),
 		)
 	}
 	sorted := func(then string) []string {
-		if p.marked {
+		if p.mode.Marked {
 			return []string{p.in(specialSet, "dst,dst") + " -g " + then}
 		}
 		return []string{p.in(frontendsSet, "dst,dst") + " -g VIPD-OURS", p.in(specialSet, "dst,dst") + " -g " + then}
@@ -188,7 +186,7 @@ func masqueradeChains(p *plan) []chain {
 	rules := []string{"-m mark --mark " + both(p.bits.masquerade) + " -g VIPD-MASQUERADE"}
 	// VIPD-ONE-ARM marks what comes from its own destination, too, for it goes out where it came in: a mode that sends
 	// all packets through FORWARD needs no more.
-	if p.hairpin && !p.marked {
+	if p.hairpin && !p.mode.Marked {
 		rules = append(rules, "-m bpf --bytecode \""+hairpinProgram(p.family)+"\" -g VIPD-MASQUERADE")
 	}
 	masquerade := "-j MASQUERADE"
@@ -203,7 +201,7 @@ func masqueradeChains(p *plan) []chain {
 
 // masqueradeJumps leave alone what is never to change, and what stays on the host: there are no replies to miss.
 func masqueradeJumps(p *plan) []jump {
-	if p.marked {
+	if p.mode.Marked {
 		return []jump{{"POSTROUTING", "! -o lo -m mark --mark " + both(p.bits.masquerade) + " -j VIPD-POSTROUTING"}}
 	}
 	return []jump{{"POSTROUTING", fmt.Sprintf("! -o lo -m connmark --mark %#x/%#x -j VIPD-POSTROUTING", p.bits.ours, p.bits.ours|p.bits.never)}}

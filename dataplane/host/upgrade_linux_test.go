@@ -110,7 +110,7 @@ func TestUpgrade(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
 		_, client := network(t)
 		o := options(t, backend)
-		o.Interface, o.Forward = "lo", true
+		o.Interface, o.Mode.Forward = "lo", true
 		listen(t, 80)
 		listen(t, 22)
 		ip(t, "addr add 10.96.0.10/32 dev lo")
@@ -158,7 +158,7 @@ func TestBitChanges(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
 		l, client := network(t)
 		o := options(t, backend)
-		o.Interface, o.Forward = "lo", true
+		o.Interface, o.Mode.Forward = "lo", true
 		listen(t, 80)
 		web := frontend("10.96.0.10:80", sources("192.0.2.0/24"))
 		h := newHost(t, o)
@@ -196,7 +196,7 @@ func TestRenderIsWhatIsThere(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
 		network(t)
 		o := options(t, backend)
-		o.Interface, o.Forward = "lo", true
+		o.Interface, o.Mode.Forward = "lo", true
 		h := newHost(t, o)
 		frontends := examples()
 		apply(t, h, frontends...)

@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 // options are those of the host as vipd keeps it in this mode.
 func options(backend xtables.Backend) host.Options {
 	o := host.DefaultOptions()
-	o.Backend, o.Forward, o.Marked = backend, true, true
+	o.Backend, o.Mode = backend, host.Mode{Forward: true, Marked: true}
 	return o
 }
 

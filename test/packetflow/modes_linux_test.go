@@ -13,8 +13,8 @@ import (
 // modes are what real packets meet.
 func modes() []mode {
 	guard, nft, legacy := host.DefaultOptions(), host.DefaultOptions(), host.DefaultOptions()
-	nft.Backend, nft.Forward, nft.Marked = "nft", true, true
-	legacy.Backend, legacy.Forward, legacy.Marked = "legacy", true, true
+	nft.Backend, nft.Mode = "nft", host.Mode{Forward: true, Marked: true}
+	legacy.Backend, legacy.Mode = "legacy", host.Mode{Forward: true, Marked: true}
 	return []mode{
 		{"userspace, redirect", guard, openRedirect},
 		{"iptables, nft", nft, openIPTables(iptables.Options{Backend: "nft", Mark: host.Mark(nft)})},

@@ -27,7 +27,7 @@ type rendering struct {
 func renderings() []rendering {
 	return []rendering{{"iptables", iptables.Capabilities(), func(frontends []*balancer.Frontend, interfaces []string) (string, error) {
 		o := host.DefaultOptions()
-		o.Forward, o.Marked = true, true
+		o.Mode = host.Mode{Forward: true, Marked: true}
 		text, err := iptables.Render(frontends, host.Mark(o))
 		return host.Render(o, frontends, interfaces) + text, err
 	}}}

@@ -6,11 +6,16 @@ import (
 )
 
 // HostOptions are the options of what all modes share: addresses, the guard and sysctls. What depends on the mode is
-// Mode.Forwards and Mode.Marks.
+// Mode.Host.
 func HostOptions(c config.Config) host.Options {
 	o := host.DefaultOptions()
 	o.Interface, o.Bind, o.StrictARP = c.Addresses.Interface, c.Addresses.Bind, c.Addresses.StrictARP
 	o.ManageSysctls, o.RunDir = c.Host.ManageSysctls, c.RunDir
 	o.Backend, o.MasqueradeBit = host.Backend(c.IPTables.Backend), c.IPTables.MasqueradeBit
 	return o
+}
+
+// Host is what the host's side has to know of the mode.
+func (m Mode) Host() host.Mode {
+	return host.Mode{Forward: m.Forwards, Marked: m.Marks, IPVS: m.Name == config.IPVSMode}
 }

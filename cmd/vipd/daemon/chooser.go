@@ -104,7 +104,7 @@ const failLooks = 10
 func (c *chooser) move(ctx context.Context, use, next *chosen) error {
 	c.Log.Info("switching the mode", "from", use.Name, "to", next.Name, "why", next.reason)
 	started := time.Now()
-	c.host.SetMode(use.Forwards || next.Forwards, use.Marks && next.Marks) // both serve for a while
+	c.host.SetMode(use.Host().And(next.Host())) // both serve for a while
 	moved := c.model.adopt(next.dataplane)
 	if err := c.await(ctx, moved); err != nil {
 		c.back(ctx, use, next, err)
@@ -112,7 +112,7 @@ func (c *chooser) move(ctx context.Context, use, next *chosen) error {
 	}
 	c.tally.begin(next.dataplane)
 	c.serving.Store(next)
-	c.host.SetMode(next.Forwards, next.Marks)
+	c.host.SetMode(next.Host())
 	c.model.kick()
 	c.retire(use)
 	c.Log.Info("the mode has been switched", "from", use.Name, "to", next.Name, "took", time.Since(started))
@@ -151,7 +151,7 @@ func (c *chooser) back(ctx context.Context, use, next *chosen, why error) {
 		c.Log.Error("the mode can't carry out what is wanted, and is left again", "mode", next.Name, "err", why)
 		if c.await(ctx, c.model.adopt(use.dataplane)) == nil {
 			c.drop(next)
-			c.host.SetMode(use.Forwards, use.Marks)
+			c.host.SetMode(use.Host())
 			c.model.kick()
 			return
 		}

@@ -156,7 +156,7 @@ func (d *Daemon) build() (err error) {
 	if err != nil {
 		return err
 	}
-	d.host.SetMode(first.Forwards, first.Marks)
+	d.host.SetMode(first.Host())
 	d.chooser = newChooser(d, first)
 	d.metrics = newMetrics(d)
 	d.engine = dataplane.NewEngine(dataplane.Options{

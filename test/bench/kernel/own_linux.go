@@ -41,7 +41,7 @@ func newOwn(b backend, s spec) (*own, error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	options := hostside.DefaultOptions()
 	options.Interface, options.Backend, options.Log = "lo", hostside.Backend(b), log // not every kernel has dummy devices
-	options.Forward, options.Marked = true, true
+	options.Mode = hostside.Mode{Forward: true, Marked: true}
 	mode := iptables.Options{Log: log, Backend: options.Backend}
 	if s.Layout == completeLayout {
 		mode.Mark = hostside.Mark(options)
