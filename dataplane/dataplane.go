@@ -28,7 +28,7 @@ type Dataplane interface {
 	// after any other error nothing is known, and the engine tries smaller batches.
 	Apply(ctx context.Context, batch []Change) error
 	// Close ends the dataplane. With keep, what forwards traffic without this process stays in the kernel; otherwise
-	// everything goes. It drains what it has to until ctx ends.
+	// everything goes. It drains what it has to until ctx ends, which ends no removal. Counters stay readable.
 	Close(ctx context.Context, keep bool) error
 }
 
@@ -96,6 +96,14 @@ type Host interface {
 type Gate interface {
 	// Ready says why c can't be applied yet; nil: it can. It is cheap, and is called by the engine's goroutine.
 	Ready(c Change) error
+}
+
+// Yielder is implemented by dataplanes that have to step aside for another one that has taken over: they stand before it
+// in the kernel, or take new connections to their end when they are closed.
+type Yielder interface {
+	// Yield takes away what leads new connections here, and may drain until ctx ends. Connections that are established, or
+	// on their way, go on until Close, which comes next.
+	Yield(ctx context.Context) error
 }
 
 // Connection is one live connection or flow.

@@ -155,8 +155,9 @@ func (fl *flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Ti
 func (fl *flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	k := f.Key
 	fl.wanted[k] = f
-	if fl.found[k] && k.Proto != balancer.UDP {
-		// Endpoints may have gone while nobody looked: their connections have the time that they would have had.
+	if k.Proto != balancer.UDP && (fl.found[k] || was == nil && fl.leaving[k] == nil) {
+		// Endpoints may have gone while nobody looked, or another mode has served: those connections have the time that they
+		// would have had there.
 		fl.leaving[k] = &leave{until: now.Add(f.DrainTimeout), port: portKey{f.Service, f.Port}}
 	}
 	delete(fl.found, k)

@@ -205,6 +205,9 @@ func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) {
 	return Render(frontends, d.mark)
 }
 
+// closeTime bounds how long Close may take.
+const closeTime = 20 * time.Second
+
 // Close leaves everything in place with keep, and otherwise removes it. Established connections end with their rules
 // only where nothing else on the host uses conntrack.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
@@ -213,6 +216,8 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	if keep {
 		return failed
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime) // there is nothing to drain, and nothing may be left
+	defer cancel()
 	for _, name := range xtables.Families() {
 		if y := d.families[name]; y != nil {
 			if err := y.removeAll(ctx); err != nil {

@@ -74,7 +74,9 @@ func (bind) close(context.Context) error               { return nil }
 func (bind) stop(_ context.Context, frontends []*frontend) error {
 	for _, f := range frontends {
 		f.shut()
-		f.refuse()
+		if !f.d.yielded { // another one of this kind may be to have the port
+			f.refuse()
+		}
 	}
 	return nil
 }

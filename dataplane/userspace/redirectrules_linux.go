@@ -277,13 +277,18 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 			failed = errors.Join(failed, bind{}.stop(ctx, []*frontend{f}))
 			continue
 		}
+		if r.gone {
+			continue
+		}
 		if port, err := y.closedFor(f); err == nil && !f.isRemoved() {
 			y.pending[f.key] = rule(f.key, port)
 		} else if err != nil {
 			failed = errors.Join(failed, err)
 		}
 	}
-	failed = errors.Join(failed, r.commit(ctx))
+	if !r.gone {
+		failed = errors.Join(failed, r.commit(ctx))
+	}
 	for _, f := range frontends {
 		if r.families[familyOf(f.key)] != nil {
 			f.shut()
@@ -309,7 +314,9 @@ func (r *redirect) close(ctx context.Context) error {
 		for _, held := range y.closed {
 			held.close()
 		}
+		y.closed = nil
 	}
+	r.gone = failed == nil
 	return failed
 }
 

@@ -90,6 +90,7 @@ type Dataplane struct {
 	tallies   map[tallyKey]*tally
 	running   bool // the janitor runs
 	closed    bool
+	yielded   bool // another dataplane has the new connections
 }
 
 var (
@@ -97,6 +98,7 @@ var (
 	_ dataplane.Connections = (*Dataplane)(nil)
 	_ dataplane.Counters    = (*Dataplane)(nil)
 	_ dataplane.Renderer    = (*Dataplane)(nil)
+	_ dataplane.Yielder     = (*Dataplane)(nil)
 )
 
 // New returns a dataplane that serves nothing yet. Goroutines start with the first Apply and end with Close.
@@ -160,6 +162,17 @@ func (d *Dataplane) now() int64 { return int64(time.Since(d.epoch)) }
 
 var errClosed = errors.New("the userspace dataplane is closed")
 
+// Yield implements dataplane.Yielder: it removes the redirects. Sockets stay, for connections that were redirected before.
+func (d *Dataplane) Yield(ctx context.Context) error {
+	d.applying.Lock()
+	defer d.applying.Unlock()
+	d.yielded = true
+	return d.tables.close(ctx)
+}
+
+// underWay is how long connections that were on their way when this dataplane stepped aside may take to be accepted.
+const underWay = 2 * time.Second
+
 // Close stops accepting, waits for established connections, those of each frontend for its DrainTimeout and all until ctx
 // ends, and resets those that are left. UDP flows end at once. Meanwhile new clients meet what they do while no backend is active, and never someone else on the port.
 // Nothing forwards without this process, so that keep makes no difference. It returns when no goroutine and no
@@ -175,6 +188,12 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 		return nil
 	}
 	frontends := d.list()
+	if d.yielded {
+		select {
+		case <-time.After(underWay):
+		case <-ctx.Done():
+		}
+	}
 	err := d.tables.stop(ctx, frontends)
 	d.gate.Lock()
 	d.shutting = true

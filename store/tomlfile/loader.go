@@ -70,15 +70,16 @@ func (l *loader) load(what look) bool {
 	return l.renew()
 }
 
-// renew makes the snapshot what was merged, and reports whether it says something else now.
+// renew makes the snapshot what was merged, and reports whether it says something else now, or the main file may do.
 func (l *loader) renew() bool {
 	next := store.Snapshot{Services: l.merge.services, Revision: l.state.Revision}
 	next.Err = cmp.Or(l.main.err, l.placeErr, l.placeFileErr())
 	next.Connected = next.Err == nil
 	next.Problems = l.problems()
-	if l.state.Revision > 0 && next.Same(l.state) {
+	if l.state.Revision > 0 && next.Same(l.state) && !l.main.edited {
 		return false
 	}
+	l.main.edited = false
 	next.Revision++
 	l.state = next
 	return true

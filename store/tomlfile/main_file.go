@@ -1,6 +1,7 @@
 package tomlfile
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,6 +20,9 @@ type mainFile struct {
 	// doc is the last one that was parsed, where keepDoc asks for it; nil if the last text was no TOML.
 	doc     *Document
 	keepDoc bool
+	// rest is all in it that is not about services, and edited, that it says something else than was told.
+	rest   map[string]any
+	edited bool
 }
 
 // loadMain reads the main file, if it has changed: its services, the place of others, and the defaults.
@@ -51,6 +55,7 @@ func (l *loader) loadMain(forced bool) {
 		return
 	}
 	l.readPlace(doc)
+	l.readRest(doc)
 	problems = l.readDefaults(doc)
 	fresh := (*contents)(nil).seen(&t, l.round)
 	fresh.path = l.path
@@ -80,6 +85,14 @@ func (l *loader) readPlace(doc *Document) {
 		path = filepath.Join(filepath.Dir(l.path), path)
 	}
 	l.place, l.main.placeOrigin = filepath.Clean(path), doc.Where("store.path")
+}
+
+// readRest notes what the file says besides services: that is for whoever the snapshots are for.
+func (l *loader) readRest(doc *Document) {
+	rest := maps.Clone(doc.tree)
+	delete(rest, "services")
+	l.main.edited = l.main.edited || !reflect.DeepEqual(rest, l.main.rest)
+	l.main.rest = rest
 }
 
 // readDefaults takes [defaults], unless there is an error in them. Other defaults make another round: all services

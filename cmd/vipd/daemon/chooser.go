@@ -25,12 +25,12 @@ type chooser struct {
 	tally   tally
 
 	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the rest
-	retiring map[config.ModeName]*retirement
+	retiring []*retirement
 	unused   []*chosen // could not be closed yet
 }
 
 func newChooser(d *Daemon, first *chosen) *chooser {
-	c := &chooser{Daemon: d, ask: make(chan chan struct{}), retiring: map[config.ModeName]*retirement{}}
+	c := &chooser{Daemon: d, ask: make(chan chan struct{})}
 	c.serving.Store(first)
 	c.tally.begin(first.dataplane)
 	return c
@@ -173,8 +173,8 @@ func (c *chooser) close() {
 	for _, r := range c.retiring {
 		r.cut()
 	}
-	for name := range c.retiring {
-		c.endRetiring(name)
+	for _, r := range c.retiring {
+		<-r.done
 	}
 	for _, next := range c.unused {
 		c.drop(next)

@@ -55,7 +55,7 @@ func (d *Daemon) removeOthers(ctx context.Context, all []modes.Mode) (failed []m
 func (d *Daemon) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 	d.chooser.changing.Lock() // no mode is tried meanwhile
 	defer d.chooser.changing.Unlock()
-	if m.Name == d.chooser.serving.Load().Name || d.chooser.retiring[m.Name] != nil {
+	if m.Name == d.chooser.serving.Load().Name || d.chooser.isRetiring(m.Name) {
 		return true
 	}
 	found, lookErr := m.Cleanup(ctx, d.config, true)

@@ -2,32 +2,54 @@ package daemon
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane"
 )
 
 // retirement is a mode that was left, while it drains.
 type retirement struct {
+	modes.Mode
 	cut  context.CancelFunc
 	done chan struct{}
+	// resumed: the mode is to serve again, so that what it still has in the kernel stays, for the next dataplane of its
+	// kind to take over.
+	resumed atomic.Bool
 }
 
 // retire closes a mode that traffic has moved away from. Its connections may go on for as long as a drain takes.
 func (c *chooser) retire(old *chosen) {
 	ctx, cut := context.WithTimeout(context.Background(), c.drainTime())
-	r := &retirement{cut: cut, done: make(chan struct{})}
-	c.retiring[old.Name] = r
+	r := &retirement{Mode: old.Mode, cut: cut, done: make(chan struct{})}
+	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
 	go func() { // endRetiring and close wait for it
 		defer close(r.done)
 		defer cut()
-		if err := old.dataplane.Close(ctx, false); err != nil {
+		var failed error
+		if y, ok := old.dataplane.(dataplane.Yielder); ok {
+			failed = y.Yield(ctx)
+		}
+		if err := errors.Join(failed, old.dataplane.Close(ctx, r.resumed.Load())); err != nil {
 			c.Log.Error("closing the mode that was left; vipctl cleanup removes what there is of it while vipd is stopped", "dataplane", old.Name, "err", err)
 		}
 		c.tally.end(old.dataplane)
-		c.Log.Info("nothing is left of the mode that served before", "dataplane", old.Name)
+		c.Log.Info("the mode that served before has ended", "dataplane", old.Name)
 	}()
+}
+
+func (r *retirement) isDone() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // drainTime is how long connections may take to end when what serves them goes as a whole.
@@ -42,11 +64,19 @@ func (d *Daemon) drainTime() time.Duration {
 	return limit
 }
 
-// endRetiring ends the drain of a mode that is to be tried again: two of one kind would be in each other's way.
+// isRetiring reports whether a mode of that name drains.
+func (c *chooser) isRetiring(name config.ModeName) bool {
+	return slices.ContainsFunc(c.retiring, func(r *retirement) bool { return r.Name == name && !r.isDone() })
+}
+
+// endRetiring ends the drain of a kernel mode that is to be tried again: two of its kind would be in each other's way.
+// Where connections end in this process, another of the kind does not disturb them.
 func (c *chooser) endRetiring(name config.ModeName) {
-	if r := c.retiring[name]; r != nil {
-		r.cut()
-		<-r.done
-		delete(c.retiring, name)
+	for _, r := range c.retiring {
+		if r.Name == name && r.Keeps {
+			r.resumed.Store(true)
+			r.cut()
+			<-r.done
+		}
 	}
 }

@@ -1,0 +1,151 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane"
+	"vipd/test/wait"
+)
+
+// broken is a dataplane that passes its trial and carries nothing out.
+type broken struct {
+	dataplane.Dataplane
+	closed *atomic.Int32
+}
+
+func (broken) Apply(context.Context, []dataplane.Change) error {
+	return errors.New("the kernel refuses")
+}
+
+func (b broken) Close(ctx context.Context, keep bool) error {
+	b.closed.Add(1)
+	return b.Dataplane.Close(ctx, keep)
+}
+
+// spare is a mode that ends connections in this process, as userspace mode does, under another name.
+func spare(name config.ModeName, wrap func(dataplane.Dataplane) (dataplane.Dataplane, error)) modes.Mode {
+	m := noRoot()[0]
+	m.Name = name
+	make := m.New
+	m.New = func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
+		dp, err := make(ctx, c, log)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(dp)
+	}
+	return m
+}
+
+// configure writes the configuration anew, with something replaced.
+func (n *node) configure(old, with, services string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.file(), []byte(strings.Replace(header, old, with, 1)+services), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// TestLeavesAModeThatDoesNotWork: a mode in which nothing can be carried out takes nothing over, and is left again; what
+// served serves on.
+func TestLeavesAModeThatDoesNotWork(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	var closed atomic.Int32
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{
+		spare(config.IPTablesMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) { return broken{dp, &closed}, nil }),
+		noRoot()[0],
+	}}
+	n.write(web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	n.configure(`mode = "userspace"`, `mode = "iptables"`, web)
+	wait.For(t, time.Minute, "the mode to be tried and left", func() bool {
+		if got := ask("127.40.0.1:8080"); got != "one" {
+			t.Fatalf("%q answers meanwhile", got)
+		}
+		return closed.Load() > 0
+	})
+	wait.For(t, time.Minute, "the reason in status", func() bool {
+		m := n.status().Mode
+		return m.InUse == "userspace" && m.Wanted == "iptables" && m.Fallback && strings.Contains(m.Reason, "the kernel refuses")
+	})
+	if got := ask("127.40.0.1:8080"); got != "one" {
+		t.Errorf("%q answers after it", got)
+	}
+}
+
+// TestStrictModeWhileRunning: a mode that is not usable here changes nothing, and is a problem.
+func TestStrictModeWhileRunning(t *testing.T) {
+	n := startNode(t, web)
+	n.configure(`mode = "userspace"`, "mode = \"ipvs\"\nstrict_mode = true", web)
+	wait.For(t, time.Minute, "the problem", func() bool {
+		m := n.status().Mode
+		return m.InUse == "userspace" && m.Fallback && strings.Contains(n.problems(), "strict_mode forbids another")
+	})
+	n.configure("", "", web)
+	wait.For(t, time.Minute, "the end of the problem", func() bool { return !n.status().Mode.Fallback && n.problems() == "" })
+}
+
+// willing is a dataplane that carries everything out, and forwards nothing.
+type willing struct{ dataplane.Dataplane }
+
+func (willing) Observe(context.Context) (dataplane.Observation, error) {
+	return dataplane.Observation{}, nil
+}
+func (willing) Intact(context.Context) (string, error)          { return "", nil }
+func (willing) Apply(context.Context, []dataplane.Change) error { return nil }
+
+// TestTakesABetterModeAtReload: auto looks again at each reload, and not before; what was counted stays counted.
+func TestTakesABetterModeAtReload(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	var works atomic.Bool
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{
+		spare(config.IPTablesMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) {
+			if works.Load() {
+				return willing{dp}, nil
+			}
+			return nil, errors.Join(errors.New("no iptables"), dp.Close(context.Background(), false))
+		}),
+		noRoot()[0],
+	}}
+	n.configure(`mode = "userspace"`, `mode = "auto"`, web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	if m := n.status().Mode; m.InUse != "userspace" || m.Fallback || !strings.Contains(m.Reason, "not iptables: no iptables") {
+		t.Fatalf("mode %+v", m)
+	}
+	if got := ask("127.40.0.1:8080"); got != "one" {
+		t.Fatalf("%q answers", got)
+	}
+	works.Store(true)
+	if _, err := n.client.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if m := n.status().Mode; m.InUse != "iptables" || m.Reason != "the best that works here" {
+		t.Errorf("mode %+v", m)
+	}
+	wait.For(t, 10*time.Second, "the mode before to end", func() bool { return ask("127.40.0.1:8080") != "one" })
+	if n.connections() == 0 {
+		t.Error("what the mode before has counted is forgotten")
+	}
+}
+
+// connections are those that the only service has counted.
+func (n *node) connections() uint64 {
+	n.t.Helper()
+	services, err := n.client.Services(n.t.Context())
+	if err != nil || len(services) != 1 {
+		n.t.Fatal(services, err)
+	}
+	return services[0].Ports[0].Connections
+}

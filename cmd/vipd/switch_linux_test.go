@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// loop is a closed loop of clients: each connects, asks and hangs up, again and again.
+type loop struct {
+	t    *testing.T
+	done atomic.Int64
+	stop func() // ends it and waits
+}
+
+// clients starts n clients at the VIP, half of them on the gateway itself.
+func (g *gateway) clients(n int) *loop {
+	ctx, cancel := context.WithCancel(g.t.Context())
+	l := &loop{t: g.t}
+	var all sync.WaitGroup
+	for i := range n {
+		from := []*lab.NS{g.client, g.Host()}[i%2]
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if err := once(from); err != nil {
+					l.t.Errorf("from %s: %v", from.Name, err)
+					return
+				}
+				l.done.Add(1)
+			}
+		})
+	}
+	l.stop = func() { cancel(); all.Wait() }
+	g.t.Cleanup(l.stop)
+	return l
+}
+
+// once is one connection of a client.
+func once(from *lab.NS) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	c, err := from.Dial(ctx, "tcp", "10.96.0.10:80")
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = lab.AskWithin(c, 10*time.Second)
+	return err
+}
+
+// more waits until n more connections have come to their end.
+func (l *loop) more(n int64) {
+	l.t.Helper()
+	until := l.done.Load() + n
+	wait.For(l.t, time.Minute, fmt.Sprintf("%d more connections", n), func() bool { return l.done.Load() >= until || l.t.Failed() })
+}
+
+// switching goes from mode to mode under load, on one running vipd: no new connection fails, and those that are open
+// live on.
+func switching(t *testing.T, names ...string) {
+	g := newGateway(t)
+	mode := func(name string) string { return settings(name, "auto") }
+	g.write(mode(names[0]), 0, 1)
+	g.start()
+	l := g.clients(8)
+	open := map[string]net.Conn{}
+	for i, name := range names[1:] {
+		l.more(50)
+		_, c := g.ask(g.client)
+		open[fmt.Sprintf("opened in %s mode, as number %d", names[i], i)] = c
+		g.write(mode(name), 0, 1)
+		if _, err := g.api.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s, err := g.api.Status(t.Context())
+		if err != nil || s.Mode.InUse != name || s.Mode.Wanted != name || s.Mode.Fallback || len(s.Problems) > 0 {
+			t.Fatalf("status %+v, %v", s, err)
+		}
+		l.more(50)
+		for what, c := range open {
+			if err := echoes(c); err != nil {
+				t.Errorf("in %s mode, the connection %s: %v", name, what, err)
+			}
+		}
+	}
+	l.stop()
+	services, err := g.api.Services(t.Context())
+	if err != nil || len(services) != 1 {
+		t.Fatal(services, err)
+	}
+	lab.Eventually(t, 30*time.Second, "counting every connection", func() error {
+		services, err := g.api.Services(t.Context())
+		if err != nil {
+			return err
+		}
+		if got, want := services[0].Ports[0].Connections, uint64(l.done.Load())+uint64(len(open)); got < want {
+			return fmt.Errorf("counted %d connections of %d: what a mode counted that was left is lost", got, want)
+		}
+		return nil
+	})
+	g.stop()
+	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
+	if left := g.rules(); strings.Contains(left, "VIPD") {
+		t.Errorf("left:\n%s", left)
+	}
+}
+
+func TestSwitch(t *testing.T) { switching(t, "userspace", "iptables", "userspace", "iptables") }
+
+// TestSwitchByFile: the mode changes with the file, without a reload.
+func TestSwitchByFile(t *testing.T) {
+	g := newGateway(t)
+	g.write(settings("userspace", "auto"), 0, 1)
+	g.start()
+	g.write(settings("iptables", "auto"), 0, 1)
+	wait.For(t, 20*time.Second, "the mode to change", func() bool {
+		s, err := g.api.Status(t.Context())
+		return err == nil && s.Mode.InUse == "iptables"
+	})
+	wait.For(t, 20*time.Second, "the redirects to go", func() bool { return !strings.Contains(g.rules(), "VIPD-US") })
+	if _, c := g.ask(g.client); echoes(c) != nil {
+		t.Error("no echo after the switch")
+	}
+	if err := os.WriteFile(g.file, []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, c := g.ask(g.client); echoes(c) != nil {
+		t.Error("no echo after a broken file")
+	}
+}
