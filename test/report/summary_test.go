@@ -39,7 +39,7 @@ func TestSummary(t *testing.T) {
 	}
 	var out strings.Builder
 	s := newSummary(&out)
-	if err := s.read(strings.NewReader(string(events))); err != nil {
+	if err := s.read(strings.NewReader(string(events)), ""); err != nil {
 		t.Fatal(err)
 	}
 	s.print(err)
