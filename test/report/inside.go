@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -42,23 +43,27 @@ func inside(file string, out io.Writer) int {
 		return 1
 	}
 	w := &lineWriter{out: out}
-	began := time.Now()
+	start := time.Now()
 	var running sync.WaitGroup
-	var failed sync.Map
+	var failed atomic.Bool
 	free := make(chan struct{}, max(1, o.Parallel))
 	for _, k := range o.Packages {
 		free <- struct{}{}
 		running.Go(func() {
-			if err := k.run(o, o.Limit-time.Since(began), w); err != nil {
-				failed.Store(k.Path, err)
+			began, action := time.Now(), "pass"
+			if err := k.run(o, o.Limit-time.Since(start), w); err != nil {
+				action = "fail"
+				failed.Store(true)
 			}
+			w.end(k, action, time.Since(began))
 			<-free
 		})
 	}
 	running.Wait()
-	status := 0
-	failed.Range(func(any, any) bool { status = 1; return false })
-	return status
+	if failed.Load() {
+		return 1
+	}
+	return 0
 }
 
 // run runs the tests of a package for a limited time.
@@ -96,4 +101,12 @@ func (w *lineWriter) write(line []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, _ = w.out.Write(line)
+}
+
+// end writes that a package has ended, which test2json says of a test that panics, but not of its package.
+func (w *lineWriter) end(k order, action string, took time.Duration) {
+	line, err := json.Marshal(event{Action: action, Package: k.Path, Elapsed: took.Seconds()})
+	if err == nil { // there is nothing in it that could not be written
+		w.write(append(line, '\n'))
+	}
 }

@@ -96,8 +96,8 @@ func (s *summary) endTest(t test, action string) {
 }
 
 func (s *summary) endPackage(t test, e event) {
-	if e.Action == "skip" {
-		return // it has no tests
+	if e.Action == "skip" || s.packages[t] {
+		return // it has no tests, or this has been said
 	}
 	s.packages[t] = true
 	word := "ok  "

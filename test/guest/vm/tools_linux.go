@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,6 +23,9 @@ func Missing() error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("the guest is for amd64, this is %s", runtime.GOARCH)
 	}
+	if text, _ := os.ReadFile("/etc/os-release"); !isDebian(string(text)) {
+		return errors.New("the guest boots Debian's kernel, and this is not Debian")
+	}
 	packages := map[string]string{
 		qemu: "qemu-system-x86", "depmod": "kmod", "apt-get": "apt", "dpkg-deb": "dpkg", "bash": "bash", "xz": "xz-utils",
 	}
@@ -39,6 +43,18 @@ func Missing() error {
 	}
 	slices.Sort(missing)
 	return fmt.Errorf("the guest needs %s: apt-get install %[1]s", strings.Join(missing, " "))
+}
+
+// isDebian says whether an os-release file is that of a system whose packages are Debian's. Ubuntu has kernels of its own.
+func isDebian(release string) bool {
+	for line := range strings.Lines(release) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		names := strings.Fields(strings.Trim(value, `"'`))
+		if (key == "ID" || key == "ID_LIKE") && slices.Contains(names, "debian") {
+			return !strings.Contains(release, "ubuntu")
+		}
+	}
+	return false
 }
 
 // staticBusybox says whether there is a busybox that runs without any library, as it has to before the guest sees the
