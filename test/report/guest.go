@@ -16,11 +16,12 @@ import (
 	"time"
 
 	"vipd/test/guest/vm"
+	"vipd/test/program"
 )
 
 const (
-	// guestLimit ends a guest that takes too long.
-	guestLimit = 10 * time.Minute
+	// guestLimit ends a guest that takes too long. Alone on a quiet machine it should take half of that.
+	guestLimit = 14 * time.Minute
 	// bootTime is what of it is left for the boot, and for the tests to say what they were at.
 	bootTime = time.Minute
 	// guestNice lets the tests that run here at the same time go first.
@@ -40,6 +41,9 @@ func runGuest(p plan, s *summary) {
 			return err
 		}
 		defer func() { _ = os.RemoveAll(folder) }()
+		if err := goRun(ctx, "build", "-buildvcs=false", "-o", folder+"/", "vipd/cmd/vipd", "vipd/cmd/vipctl"); err != nil {
+			return err
+		}
 		o, err := build(ctx, p, folder)
 		if err != nil {
 			return err
@@ -107,7 +111,7 @@ func boot(ctx context.Context, o orders, folder string, s *summary) error {
 	read := make(chan error, 1)
 	go func() { read <- s.read(events, where) }()
 	status, err := vm.Run(ctx, vm.Options{
-		Limit: guestLimit, Nice: guestNice, Stdout: w, Stderr: os.Stderr,
+		Limit: guestLimit, Nice: guestNice, Stdout: w, Stderr: os.Stderr, Env: []string{program.BinVar + "=" + folder},
 		Log: func(format string, args ...any) { fmt.Printf("guest: "+format+"\n", args...) },
 	}, self, insideFlag, file)
 	_ = w.Close()
