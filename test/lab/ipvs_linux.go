@@ -5,11 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"vipd/test/guest/vm"
 	"vipd/test/ipvs"
 )
-
-// guestVar is in the environment of what test/guest runs.
-const guestVar = "VIPD_GUEST"
 
 // NeedIPVS skips the test unless it runs in a host namespace of its own, on a kernel with IPVS, whose module it loads
 // where there is one. In the guest it does not skip but fails. The names of tests that call it begin with TestIPVS (or
@@ -23,7 +21,7 @@ func NeedIPVS(t testing.TB) {
 	err := ipvs.Load()
 	switch {
 	case err == nil:
-	case os.Getenv(guestVar) != "":
+	case os.Getenv(vm.GuestVar) != "":
 		t.Fatal("the guest has no IPVS: ", err)
 	default:
 		t.Skipf("needs IPVS (%v): make test-ipvs runs it in a guest that has it", err)

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// slownessVar says how many times slower than usual the machine is: an emulated one, or a very busy one.
-const slownessVar = "VIPD_SLOWNESS"
+// SlownessVar is set in the environment to say how many times slower than usual the machine is: an emulated one, or one
+// that is very busy.
+const SlownessVar = "VIPD_SLOWNESS"
 
 // For asks cond until it says yes. After within, which is Scaled, it fails the test with what, which names what did not
 // come: "the third snapshot".
@@ -25,9 +26,9 @@ func For(t testing.TB, within time.Duration, what string, cond func() bool) {
 }
 
 // Scaled is how long to wait on this machine for what takes at most d on a usual one: d itself, or as many times d as
-// the environment variable VIPD_SLOWNESS says, a whole number.
+// SlownessVar says, a whole number.
 func Scaled(d time.Duration) time.Duration {
-	if n, err := strconv.Atoi(os.Getenv(slownessVar)); err == nil && n > 1 {
+	if n, err := strconv.Atoi(os.Getenv(SlownessVar)); err == nil && n > 1 {
 		return time.Duration(n) * d
 	}
 	return d

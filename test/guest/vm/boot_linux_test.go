@@ -1,7 +1,6 @@
 package vm
 
 import (
-	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -112,13 +111,11 @@ func TestAFailingBootShowsTheConsole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := machine{kernel: k, job: t.TempDir(), options: Options{Limit: time.Minute}.withDefaults()}
+	m := machine{kernel: k, job: t.TempDir(), options: Options{Limit: bootLimit}.withDefaults()}
 	if err := os.WriteFile(m.initrd(), []byte("no archive"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	status, err := m.run(ctx)
+	status, err := m.run(t.Context())
 	if err == nil {
 		t.Fatalf("a guest without a file system: status %d", status)
 	}

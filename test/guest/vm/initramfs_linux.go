@@ -13,6 +13,8 @@ import (
 	"strings"
 )
 
+// initScript is the first program of the guest. The compiler fills it in, and nothing changes it.
+//
 //go:embed init
 var initScript []byte
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -39,12 +40,16 @@ func kvmWorks(ctx context.Context, cacheDir string, m machine) bool {
 func (m machine) trial(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, trialLimit)
 	defer cancel()
-	out, err := m.command(ctx, append(m.base("vipd.trial"), "-accel", "kvm", "-cpu", "host", "-m", "512")).CombinedOutput()
+	args := append(m.base("vipd.trial"), "-accel", "kvm", "-cpu", "host", "-m", "512", "-smp", strconv.Itoa(m.options.CPUs))
+	out, err := m.command(ctx, args).CombinedOutput()
 	console, _ := os.ReadFile(m.console())
 	if err == nil && strings.Contains(string(console), "vipd: the trial is over") {
 		return true
 	}
-	m.options.Log("KVM does not work here, so the guest is emulated: %v %s", context.Cause(ctx), strings.TrimSpace(string(out)))
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	m.options.Log("KVM does not work here, so guests are emulated: %v %s", err, strings.TrimSpace(string(out)))
 	return false
 }
 

@@ -5,6 +5,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"vipd/test/wait"
 )
 
 // startScript is what the guest runs as its first process once it sees the files of the host: it makes the guest an
@@ -12,7 +14,7 @@ import (
 func startScript(k kernel, o Options, command []string) string {
 	var b strings.Builder
 	env := append(os.Environ(), o.Env...)
-	env = append(env, GuestVar+"=1", SlownessVar+"="+slowness)
+	env = append(env, GuestVar+"=1", wait.SlownessVar+"="+slowness)
 	for _, e := range env {
 		if name, value, _ := strings.Cut(e, "="); isName(name) {
 			fmt.Fprintf(&b, "export %s=%s\n", name, quote(value))

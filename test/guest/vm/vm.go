@@ -6,14 +6,11 @@ import (
 	"time"
 )
 
-// GuestVar and SlownessVar are set in the environment of what runs in the guest: GuestVar to say that it does, and
-// SlownessVar to how many times longer than usual things may take there (see vipd/test/wait).
-const (
-	GuestVar    = "VIPD_GUEST"
-	SlownessVar = "VIPD_SLOWNESS"
-)
+// GuestVar is set in the environment of what runs in the guest.
+const GuestVar = "VIPD_GUEST"
 
-// slowness is generous: emulated code is 15 times slower, but what tests wait for is seldom the processor.
+// slowness is what wait.SlownessVar is in the guest. It is generous: emulated code is 15 times slower, but what tests
+// wait for is seldom the processor.
 const slowness = "10"
 
 // ErrLimit says that the time limit ended the guest.
