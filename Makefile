@@ -19,7 +19,7 @@ UNITDIR    ?= $(PREFIX)/lib/systemd/system
 DATADIR    ?= $(PREFIX)/share
 DESTDIR    ?=
 
-.PHONY: help build run demo test test-kernel needs bench lint cover install clean
+.PHONY: help build run demo test test-kernel test-ipvs needs bench lint cover install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,10 +35,13 @@ demo: build ## a tour that ends by itself: load, a dying server, a drain, a relo
 	@bin/demo tour
 
 test: needs lint ## lint, and every test under the race detector; skips are listed with their reasons
-	@$(GO) run -buildvcs=false ./test/report -race -timeout 10m ./...
+	@$(GO) run -buildvcs=false ./test/report -race -timeout=10m ./...
 
 test-kernel: needs ## only the packages whose tests need root and make real kernel objects
-	@$(GO) run -buildvcs=false ./test/report -kernel -race -count 1 -timeout 10m
+	@$(GO) run -buildvcs=false ./test/report -kernel -race -count=1 -timeout=10m
+
+test-ipvs: needs ## only the tests that need IPVS: here if the kernel has it, else in a guest
+	@$(GO) run -buildvcs=false ./test/report -ipvs -race -count=1 -timeout=10m
 
 needs:
 	@test/needs

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
 	"vipd/test/lab"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -38,10 +38,7 @@ type gateway struct {
 func newGateway(t *testing.T) *gateway {
 	t.Helper()
 	lab.Need(t, "iptables", "ip6tables", "ipset")
-	g := &gateway{Lab: lab.New(t), t: t, file: filepath.Join(t.TempDir(), "vipd.toml"), vipctl: filepath.Join(t.TempDir(), "vipctl")}
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", g.vipctl, "../vipctl").CombinedOutput(); err != nil {
-		t.Fatalf("building vipctl: %v\n%s", err, out)
-	}
+	g := &gateway{Lab: lab.New(t), t: t, file: filepath.Join(t.TempDir(), "vipd.toml"), vipctl: filepath.Join(program.Bin(t), "vipctl")}
 	g.client = g.Add("client")
 	g.Link(g.Host(), g.client, "10.1.0.1/24", "10.1.0.2/24")
 	g.client.Default("10.1.0.1")

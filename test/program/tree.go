@@ -33,13 +33,7 @@ func New(t *testing.T) *Tree {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(top) })
 	tree := &Tree{top}
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(top, "bin")+"/",
-		"./cmd/vipd", "./cmd/vipctl", "./examples/echo", "./examples/demo")
-	build.Dir = source(t)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the programs: %v\n%s", err, out)
-	}
+	build(t, filepath.Join(top, "bin"), "./cmd/vipd", "./cmd/vipctl", "./examples/echo", "./examples/demo")
 	tree.copyExamples(t)
 	err = filepath.WalkDir(top, func(path string, _ fs.DirEntry, err error) error {
 		if err == nil {
@@ -56,8 +50,32 @@ func New(t *testing.T) *Tree {
 	return tree
 }
 
+// BinVar names a folder with vipd and vipctl in the environment, for tests that run where building them takes long.
+const BinVar = "VIPD_BIN"
+
+// Bin is a folder with vipd and vipctl, built for this test unless BinVar names one.
+func Bin(t testing.TB) string {
+	t.Helper()
+	if folder := os.Getenv(BinVar); folder != "" {
+		return folder
+	}
+	folder := t.TempDir()
+	build(t, folder, "./cmd/vipd", "./cmd/vipctl")
+	return folder
+}
+
+func build(t testing.TB, into string, packages ...string) {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-o", into + "/"}, packages...)...)
+	cmd.Dir = source(t)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building the programs: %v\n%s", err, out)
+	}
+}
+
 // source is the top of the tree under test.
-func source(t *testing.T) string {
+func source(t testing.TB) string {
 	t.Helper()
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {

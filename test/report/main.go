@@ -6,23 +6,14 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 )
 
 func main() {
-	args := os.Args[1:]
-	if len(args) > 0 && args[0] == "-kernel" {
-		packages, err := kernelPackages()
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "report: %v\n", err)
-			os.Exit(1)
-		}
-		if len(packages) == 0 {
-			fmt.Println("no package has tests that need the kernel")
-			return
-		}
-		args = append(args[1:], packages...)
+	if len(os.Args) == 3 && os.Args[1] == insideFlag {
+		os.Exit(inside(os.Args[2], os.Stdout))
 	}
-	ok, err := run(args)
+	ok, err := run(os.Args[1:])
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "report: %v\n", err)
 	}
@@ -33,37 +24,55 @@ func main() {
 
 // run runs the tests and prints the report; false: something failed.
 func run(args []string) (bool, error) {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
-	cmd.Stderr = os.Stderr
-	events, err := cmd.StdoutPipe()
+	p, err := newPlan(args)
 	if err != nil {
 		return false, err
 	}
-	if err := cmd.Start(); err != nil {
-		return false, fmt.Errorf("starting go test: %w", err)
+	if p.packages == nil {
+		fmt.Println("no package has such tests")
+		return true, nil
+	}
+	if p.note != "" {
+		fmt.Println(p.note)
 	}
 	s := newSummary(os.Stdout)
-	readErr := s.read(events)
-	waitErr := cmd.Wait()
+	var running sync.WaitGroup
+	if p.guest != nil {
+		running.Go(func() { runGuest(p, s) })
+	}
+	var readErr, waitErr error
+	if p.here {
+		readErr, waitErr = runHere(p, s)
+	}
+	running.Wait()
 	s.print(waitErr)
 	return waitErr == nil && s.failed() == 0, readErr
 }
 
-// kernelPackages lists the packages whose tests, or whose test kits, use vipd/test/lab.
-func kernelPackages() ([]string, error) {
-	const form = `{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`
-	cmd := exec.Command("go", "list", "-f", form, "./...")
+// runHere runs go test. The second error is how it ended.
+func runHere(p plan, s *summary) (readErr, waitErr error) {
+	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, p.flags, p.packages)...)
 	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
+	events, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, fmt.Errorf("listing the packages: %w", err)
+		return nil, err
 	}
-	var packages []string
-	for line := range strings.Lines(string(out)) {
-		words := strings.Fields(line)
-		if words[0] == "vipd/test/lab" || slices.Contains(words[1:], "vipd/test/lab") {
-			packages = append(packages, words[0])
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting go test: %w", err)
+	}
+	readErr = s.read(events, "")
+	return readErr, cmd.Wait()
+}
+
+// flagOf returns the value of a flag of go test that is written -NAME=VALUE; "": it is not there.
+func flagOf(flags []string, name string) string {
+	for _, f := range slices.Backward(flags) {
+		if value, ok := strings.CutPrefix(strings.TrimPrefix(f, "-"), "-"+name+"="); ok {
+			return value
+		}
+		if value, ok := strings.CutPrefix(f, "-"+name+"="); ok {
+			return value
 		}
 	}
-	return packages, nil
+	return ""
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // event is a line of go test -json; go doc test2json says what each means.
@@ -19,37 +20,44 @@ type event struct {
 	Elapsed    float64
 }
 
-// test names one test of one package; the name is "" for the package as a whole.
-type test struct{ pkg, name string }
+// test names one test of one package, and where it ran ("" is here); the name is "" for the package as a whole.
+type test struct{ pkg, name, where string }
 
-// summary is what is known of a run of the tests.
+// summary is what is known of a run of the tests. Events come from here and from the guest at the same time.
 type summary struct {
+	mu  sync.Mutex
 	out io.Writer
 	// output is what each test that has not passed yet has printed.
 	output  map[test][]string
 	skipped []test
 	failing []test
 	// builds is what the compiler printed, by package.
-	builds         map[string][]string
-	passed, broken int
-	packages       int
+	builds map[string][]string
+	// passed counts tests by where they ran; packages has those that ended.
+	passed   map[string]int
+	packages map[test]bool
 }
 
 func newSummary(out io.Writer) *summary {
-	return &summary{out: out, output: map[test][]string{}, builds: map[string][]string{}}
+	return &summary{
+		out: out, output: map[test][]string{}, builds: map[string][]string{},
+		passed: map[string]int{}, packages: map[test]bool{},
+	}
 }
 
-// read takes all events, and prints a line for each package as it ends.
-func (s *summary) read(events io.Reader) error {
+// read takes all events of one place, and prints a line for each package as it ends.
+func (s *summary) read(events io.Reader, where string) error {
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			s.mu.Lock()
 			_, _ = fmt.Fprintln(s.out, lines.Text()) // go itself has something to say
+			s.mu.Unlock()
 			continue
 		}
-		s.take(e)
+		s.take(e, where)
 	}
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("reading what go test prints: %w", err)
@@ -57,8 +65,10 @@ func (s *summary) read(events io.Reader) error {
 	return nil
 }
 
-func (s *summary) take(e event) {
-	t := test{e.Package, e.Test}
+func (s *summary) take(e event, where string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := test{e.Package, e.Test, where}
 	switch e.Action {
 	case "build-output":
 		s.builds[e.ImportPath] = append(s.builds[e.ImportPath], e.Output)
@@ -66,7 +76,7 @@ func (s *summary) take(e event) {
 		s.output[t] = append(s.output[t], e.Output)
 	case "pass", "skip", "fail":
 		if e.Test == "" {
-			s.endPackage(e)
+			s.endPackage(t, e)
 		} else {
 			s.endTest(t, e.Action)
 		}
@@ -76,7 +86,7 @@ func (s *summary) take(e event) {
 func (s *summary) endTest(t test, action string) {
 	switch action {
 	case "pass":
-		s.passed++
+		s.passed[t.where]++
 		delete(s.output, t)
 	case "skip":
 		s.skipped = append(s.skipped, t)
@@ -85,25 +95,44 @@ func (s *summary) endTest(t test, action string) {
 	}
 }
 
-func (s *summary) endPackage(e event) {
-	if e.Action == "skip" {
-		return // it has no tests
+func (s *summary) endPackage(t test, e event) {
+	if e.Action == "skip" || s.packages[t] {
+		return // it has no tests, or this has been said
 	}
-	s.packages++
+	s.packages[t] = true
 	word := "ok  "
 	if e.Action == "fail" {
 		word = "FAIL"
 		// A package may fail without a failing test: it does not build, its TestMain fails, a race ends it.
-		if !slices.ContainsFunc(s.failing, func(t test) bool { return t.pkg == e.Package }) {
-			s.broken++
-			s.failing = append(s.failing, test{e.Package, ""})
+		if !slices.ContainsFunc(s.failing, func(f test) bool { return f.pkg == t.pkg && f.where == t.where }) {
+			s.failing = append(s.failing, t)
 		}
 	}
-	_, _ = fmt.Fprintf(s.out, "%s  %-40s %6.1fs\n", word, e.Package, e.Elapsed)
+	_, _ = fmt.Fprintln(s.out, strings.TrimSpace(fmt.Sprintf("%s  %-40s %6.1fs  %s", word, e.Package, e.Elapsed, t.where)))
+}
+
+// broke enters that something failed which is no test.
+func (s *summary) broke(what, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := test{what, "", where}
+	s.failing = append(s.failing, t)
+	s.output[t] = append(s.output[t], strings.TrimSuffix(why, "\n")+"\n")
+}
+
+// ended says whether a package has, one way or the other.
+func (s *summary) ended(path, where string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.packages[test{path, "", where}]
 }
 
 // failed counts the tests, and the packages without a failing test, that failed.
-func (s *summary) failed() int { return len(s.failing) }
+func (s *summary) failed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.failing)
+}
 
 // print writes the failures, the skips and the last line. err is how go test itself ended.
 func (s *summary) print(err error) {
@@ -123,17 +152,45 @@ func (s *summary) print(err error) {
 	if err != nil || s.failed() > 0 {
 		word = "FAIL"
 	}
-	_, _ = fmt.Fprintf(s.out, "\n%s: %d passed, %d failed, %d skipped, in %d packages\n",
-		word, s.passed, s.failed(), len(s.skipped), s.packages)
+	_, _ = fmt.Fprintf(s.out, "\n%s: %s\n", word, s.count(func(test) bool { return true }))
+	inGuest := func(t test) bool { return t.where == where }
+	if s.passed[where]+len(filter(s.failing, inGuest)) > 0 {
+		_, _ = fmt.Fprintf(s.out, "of these %s: %s\n", where, s.count(inGuest))
+	}
 }
 
-// String writes dataplane/userspace.TestX, or the package alone.
-func (t test) String() string {
-	pkg := strings.TrimPrefix(t.pkg, "vipd/")
-	if t.name == "" {
-		return pkg
+// count writes the counts of those tests that are wanted.
+func (s *summary) count(wanted func(test) bool) string {
+	passed := 0
+	for where, n := range s.passed {
+		if wanted(test{where: where}) {
+			passed += n
+		}
 	}
-	return pkg + "." + t.name
+	packages := map[string]bool{}
+	for t := range s.packages {
+		if wanted(t) {
+			packages[t.pkg] = true
+		}
+	}
+	return fmt.Sprintf("%d passed, %d failed, %d skipped, in %d packages",
+		passed, len(filter(s.failing, wanted)), len(filter(s.skipped, wanted)), len(packages))
+}
+
+func filter(tests []test, wanted func(test) bool) []test {
+	return slices.DeleteFunc(slices.Clone(tests), func(t test) bool { return !wanted(t) })
+}
+
+// String writes dataplane/userspace.TestX, or the package alone, and where it was unless that is here.
+func (t test) String() string {
+	words := strings.TrimPrefix(t.pkg, "vipd/")
+	if t.name != "" {
+		words += "." + t.name
+	}
+	if t.where != "" {
+		words += " (" + t.where + ")"
+	}
+	return words
 }
 
 // reason finds the text of t.Skip in a test's output: the line after FILE.go:LINE, without that.

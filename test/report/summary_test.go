@@ -2,18 +2,14 @@ package main
 
 import (
 	"errors"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 )
 
 // TestSummary runs go test on a small module of its own with one test of each outcome.
 func TestSummary(t *testing.T) {
-	folder := t.TempDir()
-	for name, text := range map[string]string{
-		"go.mod":              "module vipd\n\ngo 1.26\n",
+	folder := module(t, map[string]string{
 		"good/good_test.go":   "package good\nimport \"testing\"\nfunc TestGood(t *testing.T) { t.Log(\"quiet\") }\n",
 		"skip/skip_test.go":   "package skip\nimport \"testing\"\nfunc TestSkip(t *testing.T) { t.Log(\"before\"); t.Skip(\"needs root: tables\") }\n",
 		"bad/bad_test.go":     "package bad\nimport \"testing\"\nfunc TestBad(t *testing.T) { t.Run(\"case\", func(t *testing.T) { t.Error(\"got 1, want 2\") }) }\n",
@@ -22,15 +18,7 @@ func TestSummary(t *testing.T) {
 		"none/none.go":        "package none\n",
 		"panics/pan_test.go":  "package panics\nimport \"testing\"\nfunc TestPanic(t *testing.T) { panic(\"broken invariant\") }\n",
 		"good/second_test.go": "package good\nimport \"testing\"\nfunc TestToo(t *testing.T) {}\n",
-	} {
-		path := filepath.Join(folder, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	cmd := exec.Command("go", "test", "-json", "./...")
 	cmd.Dir = folder
 	events, err := cmd.Output()
@@ -39,12 +27,12 @@ func TestSummary(t *testing.T) {
 	}
 	var out strings.Builder
 	s := newSummary(&out)
-	if err := s.read(strings.NewReader(string(events))); err != nil {
+	if err := s.read(strings.NewReader(string(events)), ""); err != nil {
 		t.Fatal(err)
 	}
 	s.print(err)
 	got := out.String()
-	for _, want := range []string{
+	has(t, got,
 		"ok    vipd/good",
 		"FAIL  vipd/bad",
 		"--- failed: bad.TestBad/case\n",
@@ -55,17 +43,10 @@ func TestSummary(t *testing.T) {
 		"undefined: undefined",
 		"skipped:\n  skip.TestSkip: needs root: tables\n",
 		"\nFAIL: 2 passed, 5 failed, 1 skipped, in 6 packages\n",
-	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("the report lacks %q", want)
-		}
-	}
+	)
 	for _, unwanted := range []string{"quiet", "none"} {
 		if strings.Contains(got, unwanted) {
 			t.Errorf("the report has %q", unwanted)
 		}
-	}
-	if t.Failed() {
-		t.Log(got)
 	}
 }

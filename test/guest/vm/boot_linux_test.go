@@ -1,0 +1,127 @@
+package vm
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// needGuest skips the test where there can be no guest.
+func needGuest(t *testing.T) {
+	t.Helper()
+	if err := Missing(); err != nil {
+		t.Skip(err)
+	}
+	if os.Getenv(GuestVar) != "" {
+		t.Skip("needs a machine of its own: this is a guest")
+	}
+}
+
+// TestOneBoot asks one guest everything that a guest promises, because a boot takes ten seconds.
+func TestOneBoot(t *testing.T) {
+	needGuest(t)
+	here, lost, kept := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "a folder, with a comma")
+	if err := os.Mkdir(kept, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const script = `
+echo "folder $PWD"
+echo "argument $1"
+echo "variable $ODD"
+echo "guest $VIPD_GUEST, slow ${VIPD_SLOWNESS:+yes}, user $(id -u)"
+echo lost >"$2/file" && echo "overlay $(cat "$2/file")"
+grep ' / overlay ' /proc/mounts | grep -o 'lowerdir=[^,]*'
+echo kept >"$3/file"
+modprobe ip_vs conn_tab_bits=20 && head -1 /proc/net/ip_vs
+for s in rr wrr lc wlc lblc lblcr dh sh sed nq fo ovf mh; do modprobe ip_vs_$s || echo "no $s"; done
+modprobe sctp && modprobe ipip && ip link add dummy1 type dummy && echo "other modules"
+unshare -n true && echo namespaces
+test -e /run/guest/start && echo "own run"
+echo complaint >&2
+exit 7`
+	var out, complaints strings.Builder
+	const odd = "it's $HOME \\ \"quoted\""
+	status, err := Run(t.Context(), Options{
+		Dir: here, Writable: kept, Env: []string{"ODD=" + odd}, Stdout: &out, Stderr: &complaints, Log: t.Logf,
+	}, "sh", "-c", script, "sh", odd, lost, kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status != 7 {
+		t.Errorf("exit status %d, want 7", status)
+	}
+	for _, want := range []string{
+		"folder " + here, "argument " + odd, "variable " + odd, "guest 1, slow yes, user 0", "overlay lost", "lowerdir=/lower",
+		"(size=1048576)", "other modules", "namespaces", "own run",
+	} {
+		if !strings.Contains(out.String(), want+"\n") {
+			t.Errorf("the guest has not said %q", want)
+		}
+	}
+	if got := complaints.String(); got != "complaint\n" {
+		t.Errorf("stderr %q, want the complaint alone", got)
+	}
+	if strings.Contains(out.String(), "no ") {
+		t.Error("a scheduler is missing")
+	}
+	if t.Failed() {
+		t.Logf("it said:\n%s", out.String())
+	}
+	if _, err := os.Stat(filepath.Join(lost, "file")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that was written outside the writable folder is here (%v)", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(kept, "file")); err != nil || string(text) != "kept\n" {
+		t.Errorf("the file in the writable folder is %q (%v)", text, err)
+	}
+}
+
+// TestTheLimitEndsAGuest, be it at its boot, and leaves no files.
+func TestTheLimitEndsAGuest(t *testing.T) {
+	needGuest(t)
+	t.Setenv("TMPDIR", t.TempDir())
+	var out strings.Builder
+	began := time.Now()
+	_, err := Run(t.Context(), Options{Limit: 2 * time.Second, Stdout: &out}, "sleep", "1000")
+	if !errors.Is(err, ErrLimit) {
+		t.Errorf("a command without end: %v, want %v", err, ErrLimit)
+	}
+	t.Logf("ended after %s", time.Since(began))
+	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) > 0 {
+		t.Errorf("it has left %v (%v)", left, err)
+	}
+}
+
+// TestAFailingBootShowsTheConsole: the kernel can't do with an initial file system that is none.
+func TestAFailingBootShowsTheConsole(t *testing.T) {
+	needGuest(t)
+	dir, err := cacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := cache{dir, debian{}, t.Logf}
+	folder, release, err := c.kernel(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	k, err := openKernel(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := machine{kernel: k, job: t.TempDir(), options: Options{Limit: bootLimit}.withDefaults()}
+	if err := os.WriteFile(m.initrd(), []byte("no archive"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, err := m.run(t.Context())
+	if err == nil {
+		t.Fatalf("a guest without a file system: status %d", status)
+	}
+	for _, want := range []string{"Kernel panic", "console"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("the error lacks %q: %v", want, err)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// shelf is a source of made-up kernels.
+type shelf struct {
+	latest   string
+	away     error // what it says instead of the latest
+	broken   error // what unpacking ends with, half-way
+	unpacked atomic.Int32
+}
+
+func (s *shelf) newest(context.Context) (string, error) { return s.latest, s.away }
+
+func (s *shelf) unpack(_ context.Context, name, into string) error {
+	s.unpacked.Add(1)
+	for _, file := range []string{"vmlinuz", "modules"} {
+		if err := os.WriteFile(filepath.Join(into, file), []byte(name), 0o600); err != nil {
+			return err
+		}
+		if s.broken != nil {
+			return s.broken
+		}
+	}
+	return nil
+}
+
+// whole fails the test unless the folder holds all of that kernel.
+func whole(t *testing.T, folder, name string) {
+	t.Helper()
+	for _, file := range []string{"vmlinuz", "modules"} {
+		if text, err := os.ReadFile(filepath.Join(folder, file)); err != nil || string(text) != name {
+			t.Errorf("%s in the cache is %q (%v), want %q", file, text, err, name)
+		}
+	}
+}
+
+func TestAKernelIsUnpackedOnce(t *testing.T) {
+	s := &shelf{latest: "linux_1"}
+	dir := filepath.Join(t.TempDir(), "not", "there")
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			c := cache{dir, s, t.Logf}
+			folder, release, err := c.kernel(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer release()
+			whole(t, folder, "linux_1")
+		})
+	}
+	all.Wait()
+	if n := s.unpacked.Load(); n != 1 {
+		t.Errorf("unpacked %d times, want once", n)
+	}
+}
+
+func TestAHalfMadeKernelIsNotUsed(t *testing.T) {
+	s := &shelf{latest: "linux_1", broken: errors.New("the line is dead")}
+	c := cache{t.TempDir(), s, t.Logf}
+	if _, _, err := c.kernel(t.Context()); !errors.Is(err, s.broken) {
+		t.Fatalf("a broken download: %v, want %v", err, s.broken)
+	}
+	if left := c.folders(); len(left) > 0 {
+		t.Errorf("a broken download leaves %q", left)
+	}
+	killed := filepath.Join(c.dir, unfinished+"123") // as whoever was killed leaves it
+	if err := os.Mkdir(killed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.broken = nil
+	folder, release, err := c.kernel(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	whole(t, folder, "linux_1")
+	if got := c.folders(); !slices.Equal(got, []string{"linux_1"}) {
+		t.Errorf("the cache holds %q, want the kernel alone", got)
+	}
+}
+
+func TestANewKernelReplacesTheOldOnceNobodyUsesIt(t *testing.T) {
+	s := &shelf{}
+	c := cache{t.TempDir(), s, t.Logf}
+	var release func()
+	for i, want := range [][]string{{"linux_1"}, {"linux_1", "linux_2"}, {"linux_3"}} {
+		s.latest = fmt.Sprintf("linux_%d", i+1)
+		folder, done, err := c.kernel(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole(t, folder, s.latest)
+		if got := c.folders(); !slices.Equal(got, want) {
+			t.Errorf("with %s the cache holds %q, want %q", s.latest, got, want)
+		}
+		if i == 0 {
+			release = done // the guest on the first one goes on while the second comes
+			continue
+		}
+		done()
+		if i == 1 {
+			release()
+		}
+	}
+}
+
+func TestWithoutAnAnswerTheLastKernelIsUsed(t *testing.T) {
+	s := &shelf{away: errors.New("no list of packages")}
+	c := cache{t.TempDir(), s, t.Logf}
+	if err := os.Mkdir(filepath.Join(c.dir, unfinished+"1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := c.kernel(t.Context()); !errors.Is(err, s.away) {
+		t.Fatalf("an empty cache without a source: %v, want %v", err, s.away)
+	}
+	for name, age := range map[string]time.Duration{"linux_10": 0, "linux_9": time.Hour} {
+		folder := filepath.Join(c.dir, name)
+		if err := errors.Join(os.Mkdir(folder, 0o700), s.unpack(t.Context(), name, folder)); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Now().Add(-age)
+		if err := os.Chtimes(folder, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	folder, release, err := c.kernel(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	whole(t, folder, "linux_10")
+}
+
+func TestWaitingForTheCacheEndsWithTheContext(t *testing.T) {
+	c := cache{t.TempDir(), &shelf{latest: "linux_1"}, t.Logf}
+	unlock, err := lock(t.Context(), filepath.Join(c.dir, lockName), unix.LOCK_EX) // somebody is downloading
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, _, err := c.kernel(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a cache that somebody holds: %v, want the end of the time", err)
+	}
+}

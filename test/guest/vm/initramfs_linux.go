@@ -1,0 +1,141 @@
+package vm
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// initScript is the first program of the guest. The compiler fills it in, and nothing changes it.
+//
+//go:embed init
+var initScript []byte
+
+// initramfs makes the root file system that the guest begins with: busybox, the init script, and the modules that it
+// needs to reach the files of the host, numbered in the order of loading.
+func initramfs(ctx context.Context, k kernel) ([]byte, error) {
+	path, err := tool(busybox)
+	if err != nil {
+		return nil, err
+	}
+	shell, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var a archive
+	for _, folder := range []string{"bin", "modules", "proc", "sys", "dev", "lower", "upper", "root"} {
+		a.add(folder, 0o40755, nil)
+	}
+	a.add("bin/busybox", 0o100755, shell)
+	a.add("init", 0o100755, initScript)
+	modules, err := k.closure("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
+	if err != nil {
+		return nil, err
+	}
+	for i, module := range modules {
+		content, err := k.read(ctx, module)
+		if err != nil {
+			return nil, fmt.Errorf("reading a module: %w", err)
+		}
+		a.add(fmt.Sprintf("modules/%02d.ko", i), 0o100644, content)
+	}
+	return a.end(), nil
+}
+
+// kernel is one that the cache keeps.
+type kernel struct{ folder, release string }
+
+func openKernel(folder string) (kernel, error) {
+	releases, err := filepath.Glob(filepath.Join(folder, "lib", "modules", "*"))
+	if err != nil || len(releases) != 1 {
+		return kernel{}, fmt.Errorf("%s holds the modules of %d kernels: remove that folder", folder, len(releases))
+	}
+	return kernel{folder, filepath.Base(releases[0])}, nil
+}
+
+func (k kernel) image() string   { return filepath.Join(k.folder, "vmlinuz") }
+func (k kernel) modules() string { return filepath.Join(k.folder, "lib", "modules", k.release) }
+
+// closure lists the files of the modules and of all that they depend on, in an order in which they can be loaded.
+func (k kernel) closure(names ...string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(k.modules(), "modules.dep"))
+	if err != nil {
+		return nil, err
+	}
+	builtin, err := os.ReadFile(filepath.Join(k.modules(), "modules.builtin"))
+	if err != nil {
+		return nil, err
+	}
+	needs := map[string][]string{} // by module: its file, then those that it depends on, each before what it needs itself
+	for line := range strings.Lines(string(text)) {
+		file, rest, _ := strings.Cut(line, ":")
+		needs[moduleOf(file)] = append([]string{file}, strings.Fields(rest)...)
+	}
+	var files []string
+	for _, name := range names {
+		chain, ok := needs[name]
+		if !ok && !strings.Contains(string(builtin), "/"+name+".ko") {
+			return nil, fmt.Errorf("kernel %s has no module %s", k.release, name)
+		}
+		for _, file := range slices.Backward(chain) {
+			if !slices.Contains(files, file) {
+				files = append(files, file)
+			}
+		}
+	}
+	return files, nil
+}
+
+// moduleOf is kernel/fs/9p/9p.ko.xz's name: 9p.
+func moduleOf(file string) string {
+	name, _, _ := strings.Cut(path.Base(file), ".ko")
+	return strings.ReplaceAll(name, "-", "_")
+}
+
+// read returns a module as the kernel takes it.
+func (k kernel) read(ctx context.Context, module string) ([]byte, error) {
+	file := filepath.Join(k.modules(), module)
+	switch filepath.Ext(file) {
+	case ".ko":
+		return os.ReadFile(file)
+	case ".xz": // since Debian 13
+		text, err := output(ctx, "", "xz", "-dc", file)
+		return []byte(text), err
+	}
+	return nil, errors.New("unknown compression: " + file)
+}
+
+// archive writes cpio's "newc" form, which is what kernels unpack (Documentation/driver-api/early-userspace).
+type archive struct {
+	bytes.Buffer
+	inode int
+}
+
+func (a *archive) add(name string, mode int, content []byte) {
+	a.inode++
+	if name == trailer {
+		a.inode = 0
+	}
+	fmt.Fprintf(a, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
+		a.inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0, name)
+	a.pad()
+	a.Write(content)
+	a.pad()
+}
+
+// trailer is the name that ends an archive.
+const trailer = "TRAILER!!!"
+
+func (a *archive) pad() { a.Write(make([]byte, -a.Len()&3)) }
+
+func (a *archive) end() []byte {
+	a.add(trailer, 0, nil)
+	return a.Bytes()
+}

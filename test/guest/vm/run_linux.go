@@ -1,0 +1,231 @@
+package vm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// bootLimit is how long a guest may take until its command starts. 10 seconds are usual; on a crowded machine, at low
+// priority, they have become minutes.
+const bootLimit = 5 * time.Minute
+
+// endLimit is how long a guest may take to switch itself off, once its command has ended.
+const endLimit = 20 * time.Second
+
+// CacheVar names the folder for kernels in the environment, in place of vipd-guest in the user's cache folder.
+const CacheVar = "VIPD_GUEST_CACHE"
+
+// Run boots a guest, runs the command in it, and returns its exit status. An error says that there is no status: the
+// guest did not come up, ended before the command did, or reached its limit (ErrLimit).
+func Run(ctx context.Context, o Options, command ...string) (int, error) {
+	if err := Missing(); err != nil {
+		return 0, err
+	}
+	o = o.withDefaults()
+	if err := o.resolve(); err != nil {
+		return 0, err
+	}
+	dir, err := cacheDir()
+	if err != nil {
+		return 0, err
+	}
+	c := cache{dir: dir, source: debian{}, log: o.Log}
+	folder, release, err := c.kernel(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("getting a kernel for the guest: %w", err)
+	}
+	defer release()
+	k, err := openKernel(folder)
+	if err != nil {
+		return 0, err
+	}
+	job, err := os.MkdirTemp("", "vipd-guest-")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = os.RemoveAll(job) }()
+	root, err := initramfs(ctx, k)
+	if err != nil {
+		return 0, err
+	}
+	m := machine{kernel: k, job: job, options: o}
+	if err := os.WriteFile(m.initrd(), root, 0o644); err != nil {
+		return 0, err
+	}
+	if err := os.WriteFile(filepath.Join(job, "start"), []byte(startScript(k, o, command)), 0o644); err != nil {
+		return 0, err
+	}
+	m.kvm = kvmWorks(ctx, dir, m)
+	return m.run(ctx)
+}
+
+// resolve makes the folders absolute: the guest's own idea of where it is differs.
+func (o *Options) resolve() (err error) {
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return err
+	}
+	if o.Writable == "" {
+		return nil
+	}
+	if o.Writable, err = filepath.Abs(o.Writable); err == nil {
+		o.Writable, err = filepath.EvalSymlinks(o.Writable)
+	}
+	if err != nil {
+		return fmt.Errorf("finding the writable folder: %w", err)
+	}
+	return nil
+}
+
+func cacheDir() (string, error) {
+	if dir := os.Getenv(CacheVar); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding a folder for kernels (%s names one): %w", CacheVar, err)
+	}
+	return filepath.Join(dir, "vipd-guest"), nil
+}
+
+// machine is one guest. Its job folder holds what it starts from, and its console.
+type machine struct {
+	kernel  kernel
+	job     string
+	options Options
+	kvm     bool
+}
+
+func (m machine) initrd() string  { return filepath.Join(m.job, "initrd") }
+func (m machine) console() string { return filepath.Join(m.job, "console") }
+
+// args is the command line of qemu. The descriptors 3, 4 and 5 get stdout, stderr and how the command fares.
+func (m machine) args() []string {
+	accelerator := []string{"-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"}
+	if m.kvm {
+		accelerator = []string{"-accel", "kvm", "-cpu", "host"}
+	}
+	args := append(append(m.base(""), accelerator...),
+		"-smp", strconv.Itoa(m.options.CPUs), "-m", strconv.Itoa(m.options.Memory), "-device", "virtio-serial-pci",
+		"-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
+		"-device", "virtio-9p-pci,fsdev=host,mount_tag=host",
+		"-fsdev", "local,id=job,path="+comma(m.job)+",security_model=none,readonly=on",
+		"-device", "virtio-9p-pci,fsdev=job,mount_tag=job")
+	for i := 1; i <= 3; i++ {
+		args = append(args, "-chardev", fmt.Sprintf("file,id=port%d,path=/dev/fd/%d", i, i+2),
+			"-device", fmt.Sprintf("virtserialport,chardev=port%d,nr=%[1]d", i))
+	}
+	if m.options.Writable != "" {
+		args = append(args, "-fsdev", "local,id=writable,path="+comma(m.options.Writable)+",security_model=none",
+			"-device", "virtio-9p-pci,fsdev=writable,mount_tag=writable")
+	}
+	return args
+}
+
+// base is what guests and trials have in common.
+func (m machine) base(parameter string) []string {
+	return []string{"-display", "none", "-vga", "none", "-no-reboot", "-nic", "none", "-monitor", "none",
+		"-serial", "file:" + comma(m.console()), "-kernel", m.kernel.image(), "-initrd", m.initrd(),
+		"-append", "console=ttyS0 quiet panic=1 mitigations=off nokaslr audit=0 " + parameter}
+}
+
+// comma writes a value as qemu's options take it.
+func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
+
+// command is qemu at the machine's priority, ended with ctx and with this process.
+func (m machine) command(ctx context.Context, args []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "nice", append([]string{"-n", strconv.Itoa(m.options.Nice), qemu}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+func (m machine) run(ctx context.Context) (int, error) {
+	runtime.LockOSThread() // Pdeathsig is sent when the thread that forked ends
+	defer runtime.UnlockOSThread()
+	ctx, cancel := context.WithTimeoutCause(ctx, m.options.Limit, ErrLimit)
+	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	boot := time.AfterFunc(bootLimit, func() { fail(fmt.Errorf("no command has started within %s", bootLimit)) })
+	defer boot.Stop()
+	end := func() { time.AfterFunc(endLimit, func() { fail(errors.New("it does not switch itself off")) }) }
+
+	cmd := m.command(ctx, m.args())
+	var words bytes.Buffer // of qemu itself
+	cmd.Stderr = &words
+	status := -1
+	var readers sync.WaitGroup
+	for _, read := range []func(io.Reader){
+		func(r io.Reader) { _, _ = io.Copy(m.options.Stdout, r) },
+		func(r io.Reader) { _, _ = io.Copy(m.options.Stderr, r) },
+		func(r io.Reader) { status = follow(r, func() { boot.Stop() }, end) },
+	} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return 0, err
+		}
+		defer func() { _ = r.Close() }()
+		defer func() { _ = w.Close() }() // again, where it did not come to the one below
+		cmd.ExtraFiles = append(cmd.ExtraFiles, w)
+		readers.Go(func() { read(r) })
+	}
+	err := cmd.Start()
+	for _, w := range cmd.ExtraFiles {
+		_ = w.Close()
+	}
+	if err == nil {
+		err = cmd.Wait()
+	}
+	readers.Wait()
+	switch {
+	case status >= 0:
+		return status, nil
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case err == nil:
+		err = errors.New("it has switched itself off")
+	}
+	return 0, fmt.Errorf("waiting for the end of the command in the guest: %w%s", err, m.lastWords(words.String()))
+}
+
+// follow reads how the command fares, as the start script says it, and returns its exit status; -1: it has not ended.
+func follow(r io.Reader, started, ended func()) int {
+	status := -1
+	for lines := bufio.NewScanner(r); lines.Scan(); {
+		word, rest, _ := strings.Cut(lines.Text(), " ")
+		switch n, err := strconv.Atoi(rest); {
+		case word == "started":
+			started()
+		case word == "ended" && err == nil:
+			status = n
+			ended()
+		}
+	}
+	return status
+}
+
+// lastWords are what a failed guest leaves: what qemu said, and the end of the console.
+func (m machine) lastWords(words string) string {
+	if words = strings.TrimSpace(words); words != "" {
+		words = "\n" + words
+	}
+	console, err := os.ReadFile(m.console())
+	text := strings.TrimSpace(strings.ReplaceAll(string(console), "\r", ""))
+	if err != nil || text == "" {
+		return words + "\n(its console is empty)"
+	}
+	lines := strings.Split(text, "\n")
+	return words + "\nits console ends with:\n  " + strings.Join(lines[max(0, len(lines)-30):], "\n  ")
+}

@@ -1,0 +1,61 @@
+package vm
+
+import (
+	"errors"
+	"io"
+	"time"
+)
+
+// GuestVar is set in the environment of what runs in the guest.
+const GuestVar = "VIPD_GUEST"
+
+// slowness is what wait.SlownessVar is in the guest. It is generous: emulated code is 15 times slower, but what tests
+// wait for is seldom the processor.
+const slowness = "10"
+
+// ErrLimit says that the time limit ended the guest.
+var ErrLimit = errors.New("the guest has reached its time limit")
+
+// Options say what a guest is like. The zero value is a usable one.
+type Options struct {
+	// Memory is in MiB. 0: 2048. It is taken from the host only as the guest uses it.
+	Memory int
+	// CPUs is the number of processors. 0: 2.
+	CPUs int
+	// Limit is how long the guest may take with boot and command. 0: 5 minutes.
+	Limit time.Duration
+	// Nice lowers the priority of the whole guest, 0 to 19.
+	Nice int
+	// Writable is a folder whose files the guest may change for good. "": none.
+	Writable string
+	// Dir is the folder where the command starts. "": the current one.
+	Dir string
+	// Env is added to the environment of this process: NAME=VALUE.
+	Env []string
+	// Stdout and Stderr get what the command writes there, as it comes. nil: nobody.
+	Stdout, Stderr io.Writer
+	// Log gets a sentence about each step that takes long. nil: nobody.
+	Log func(format string, args ...any)
+}
+
+func (o Options) withDefaults() Options {
+	if o.Memory == 0 {
+		o.Memory = 2048
+	}
+	if o.CPUs == 0 {
+		o.CPUs = 2
+	}
+	if o.Limit == 0 {
+		o.Limit = 5 * time.Minute
+	}
+	if o.Stdout == nil {
+		o.Stdout = io.Discard
+	}
+	if o.Stderr == nil {
+		o.Stderr = io.Discard
+	}
+	if o.Log == nil {
+		o.Log = func(string, ...any) {}
+	}
+	return o
+}

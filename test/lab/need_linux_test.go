@@ -1,0 +1,29 @@
+package lab
+
+import (
+	"fmt"
+	"testing"
+)
+
+// named is a test of another name. It can only fail.
+type named struct {
+	testing.TB
+	name string
+}
+
+func (n named) Name() string              { return n.name }
+func (n named) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
+
+// TestTestsThatNeedIPVSHaveItInTheirNames: a test of another name would be left out in the guest, and skip here.
+func TestTestsThatNeedIPVSHaveItInTheirNames(t *testing.T) {
+	for _, name := range []string{"TestDrain", "TestDrain/TestIPVS", "BenchmarkDrain", "TestipvsDrain"} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s may need IPVS, but nobody would run it", name)
+				}
+			}()
+			NeedIPVS(named{t, name})
+		}()
+	}
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// module writes a module for a test, and returns its folder.
+func module(t *testing.T, files map[string]string) string {
+	t.Helper()
+	folder := t.TempDir()
+	files["go.mod"] = "module vipd\n\ngo 1.26\n"
+	for name, text := range files {
+		path := filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
+}
+
+// TestInside builds the tests of a module as for the guest, carries the orders out here, and reads the report.
+func TestInside(t *testing.T) {
+	folder := module(t, map[string]string{
+		"good/good_test.go": "package good\nimport (\"os\"; \"testing\")\n" +
+			"func TestIPVSGood(t *testing.T) { if _, err := os.Stat(\"good_test.go\"); err != nil { t.Error(err) } }\n" +
+			"func TestOther(t *testing.T) { t.Error(\"not asked for\") }\n",
+		"bad/bad_test.go":   "package bad\nimport \"testing\"\nfunc TestIPVSBad(t *testing.T) { t.Error(\"got 1, want 2\") }\n",
+		"hang/hang_test.go": "package hang\nimport (\"testing\"; \"time\")\nfunc TestIPVSHang(t *testing.T) { time.Sleep(time.Hour) }\n",
+		"skip/skip_test.go": "package skip\nimport \"testing\"\nfunc TestIPVSSkip(t *testing.T) { t.Skip(\"needs ipvsadm: apt-get install ipvsadm\") }\n",
+		"none/none_test.go": "package none\nimport \"testing\"\nfunc TestOther(t *testing.T) {}\n// func TestIPVS is meant for others\n",
+	})
+	t.Chdir(folder)
+	all, err := list([]string{"./..."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	needing, err := needingIPVS(all)
+	if err != nil || strings.Join(paths(needing), " ") != "vipd/bad vipd/good vipd/hang vipd/skip" {
+		t.Fatalf("packages that need IPVS: %q, %v", paths(needing), err)
+	}
+	o, err := build(t.Context(), plan{guest: needing}, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Limit = 2 * time.Second
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "orders")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var events, out strings.Builder
+	if status := inside(file, &events); status != 1 {
+		t.Errorf("status %d, want 1", status)
+	}
+	s := newSummary(&out)
+	if err := s.read(strings.NewReader(events.String()), where); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range needing {
+		if !s.ended(k.path, where) || s.ended(k.path, "") {
+			t.Errorf("%s has ended in the guest: %t, here: %t", k.path, s.ended(k.path, where), s.ended(k.path, ""))
+		}
+	}
+	s.take(event{Action: "pass", Package: "vipd/good", Test: "TestOther"}, "")
+	s.take(event{Action: "pass", Package: "vipd/good"}, "")
+	s.broke("all", "and one more")
+	s.print(nil)
+	has(t, out.String(), "ok    vipd/good", "in the guest\n", "FAIL  vipd/bad",
+		"--- failed: bad.TestIPVSBad (in the guest)\n", "got 1, want 2", "--- failed: hang.TestIPVSHang (in the guest)\n",
+		"panic: test timed out", "--- failed: all (in the guest)\nand one more\n",
+		"  skip.TestIPVSSkip (in the guest): needs ipvsadm: apt-get install ipvsadm\n",
+		"\nFAIL: 2 passed, 3 failed, 1 skipped, in 4 packages\nof these in the guest: 1 passed, 3 failed, 1 skipped, in 4 packages\n")
+}
+
+// has fails the test with the whole report unless it contains all of these.
+func has(t *testing.T, report string, all ...string) {
+	t.Helper()
+	for _, want := range all {
+		if !strings.Contains(report, want) {
+			t.Errorf("the report lacks %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(report)
+	}
+}
+
+// TestWrongOrders: a guest that can't read them says so.
+func TestWrongOrders(t *testing.T) {
+	if status := inside(filepath.Join(t.TempDir(), "missing"), os.Stdout); status != 1 {
+		t.Errorf("orders that are not there: status %d, want 1", status)
+	}
+}
+
+// TestWhatDoesNotBuildIsNotRun: the compiler's words are the error.
+func TestWhatDoesNotBuildIsNotRun(t *testing.T) {
+	t.Chdir(module(t, map[string]string{"x/x_test.go": "package x\nimport \"testing\"\nfunc TestIPVSX(t *testing.T) { undefined() }\n"}))
+	_, err := build(t.Context(), plan{guest: []pkg{{path: "vipd/x"}}}, t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "undefined: undefined") {
+		t.Errorf("building what does not build: %v", err)
+	}
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"vipd/test/guest/vm"
+	"vipd/test/ipvs"
+)
+
+// ipvsTests is how the names of tests that need IPVS begin (lab.NeedIPVS sees to it), as a pattern of go test.
+const ipvsTests = "^TestIPVS"
+
+// plan is what runs where.
+type plan struct {
+	// flags and packages are those of go test. No packages: there is nothing to do.
+	flags, packages []string
+	// here: go test runs on this machine.
+	here bool
+	// guest are the packages whose tests that need IPVS run in a guest.
+	guest []pkg
+	// note says how the tests that need IPVS are run.
+	note string
+}
+
+// pkg is a package as go list shows it.
+type pkg struct {
+	path, folder string
+	imports      []string // with those of its tests
+	tests        []string // the files
+}
+
+// newPlan reads the command line and looks at this machine.
+func newPlan(args []string) (plan, error) {
+	var p plan
+	var patterns []string
+	var kernelOnly, ipvsOnly bool
+	for _, a := range args {
+		switch {
+		case a == "-kernel":
+			kernelOnly = true
+		case a == "-ipvs":
+			ipvsOnly = true
+		case strings.HasPrefix(a, "-"):
+			p.flags = append(p.flags, a)
+		default:
+			patterns = append(patterns, a)
+		}
+	}
+	if len(patterns) == 0 {
+		patterns = []string{"./..."}
+	}
+	all, err := list(patterns)
+	if err != nil {
+		return p, err
+	}
+	needing, err := needingIPVS(all)
+	if err != nil {
+		return p, err
+	}
+	p.packages = patterns
+	switch {
+	case ipvsOnly:
+		p.packages = paths(needing)
+	case kernelOnly:
+		p.packages = paths(slices.DeleteFunc(all, func(k pkg) bool {
+			return k.path != "vipd/test/lab" && !slices.Contains(k.imports, "vipd/test/lab")
+		}))
+	}
+	p.here = true
+	if len(needing) > 0 {
+		p.place(needing, ipvsOnly, findIPVS(), vm.Missing())
+	}
+	return p, nil
+}
+
+// findIPVS says why tests that need IPVS can't run on this machine; nil: they can.
+func findIPVS() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("the tests do not run as root")
+	}
+	return ipvs.Load()
+}
+
+// place decides where the tests that need IPVS run: noIPVS says why they can't here, noGuest why they can't in a guest.
+func (p *plan) place(needing []pkg, only bool, noIPVS, noGuest error) {
+	if only && flagOf(p.flags, "run") == "" {
+		p.flags = append(p.flags, "-run="+ipvsTests)
+	}
+	switch {
+	case noIPVS == nil:
+		p.note = "IPVS: this kernel has it; its tests run here"
+	case noGuest == nil:
+		p.note = fmt.Sprintf("IPVS: its tests run in a guest, because here is none (%v)", noIPVS)
+		p.guest = needing
+		p.here = !only
+		p.flags = append(p.flags, "-skip="+ipvsTests)
+	default:
+		p.note = fmt.Sprintf("IPVS: its tests are skipped; here is none (%v), and %v", noIPVS, noGuest)
+	}
+}
+
+// list asks go for packages.
+func list(patterns []string) ([]pkg, error) {
+	const form = "{{.ImportPath}}\t{{.Dir}}\t{{join .Imports \" \"}} {{join .TestImports \" \"}} {{join .XTestImports \" \"}}\t" +
+		"{{join .TestGoFiles \" \"}} {{join .XTestGoFiles \" \"}}"
+	cmd := exec.Command("go", slices.Concat([]string{"list", "-e", "-f", form}, patterns)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing the packages: %w", err)
+	}
+	var all []pkg
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(fields) != 4 {
+			return nil, fmt.Errorf("go list prints %q", line)
+		}
+		all = append(all, pkg{fields[0], fields[1], strings.Fields(fields[2]), strings.Fields(fields[3])})
+	}
+	return all, nil
+}
+
+// needingIPVS picks the packages that have a test of such a name.
+func needingIPVS(all []pkg) ([]pkg, error) {
+	var needing []pkg
+	for _, k := range all {
+		for _, file := range k.tests {
+			text, err := os.ReadFile(filepath.Join(k.folder, file))
+			if err != nil {
+				return nil, err
+			}
+			if bytes.Contains(text, []byte("\nfunc "+strings.TrimPrefix(ipvsTests, "^"))) {
+				needing = append(needing, k)
+				break
+			}
+		}
+	}
+	return needing, nil
+}
+
+func paths(packages []pkg) []string {
+	var all []string
+	for _, k := range packages {
+		all = append(all, k.path)
+	}
+	return all
+}
