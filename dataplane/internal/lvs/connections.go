@@ -17,6 +17,7 @@ import (
 func readConnections(r io.Reader, yield func(Connection) bool) error {
 	states := map[string]string{}
 	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, lineBuffer), lineBuffer)
 	for n := 0; lines.Scan(); n++ {
 		if n == 0 { // the head
 			continue

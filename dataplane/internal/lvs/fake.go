@@ -177,8 +177,6 @@ func (s *fakeService) change(op Op) syscall.Errno {
 	switch {
 	case d.Addr.Addr().Is4() != s.Key.Addr.Is4() && d.Forward != balancer.TunnelForward:
 		return syscall.EINVAL
-	case d.Lower > d.Upper:
-		return syscall.ERANGE
 	case op.Verb == AddDestination && i >= 0:
 		return syscall.EEXIST
 	case op.Verb == EditDestination && i < 0:
@@ -196,10 +194,10 @@ func (s *fakeService) change(op Op) syscall.Errno {
 
 // reachable reports whether the kernel takes the address for one that packets can be sent to.
 func reachable(a netip.Addr) bool {
-	if a.Is4() {
-		return a.As4()[0] != 0 && !a.IsMulticast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	if a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return false
 	}
-	return !a.IsUnspecified() && !a.IsMulticast() && !a.IsLinkLocalUnicast()
+	return !a.IsUnspecified() && !a.IsMulticast() && (a.Is4() || !a.IsLinkLocalUnicast())
 }
 
 // Service implements Conn.
@@ -251,6 +249,9 @@ func (f *Fake) Table(ctx context.Context) (map[balancer.Key]Entry, error) {
 	for key, s := range f.services {
 		e := Entry{Scheduler: s.Scheduler, Persistent: s.Flags&Persistent != 0}
 		for _, d := range s.destinations {
+			if d.Forward == BypassForward {
+				d.Forward = balancer.NATForward
+			}
 			e.Destinations = append(e.Destinations, TableDestination{d.Addr, d.Forward, d.Weight, d.Active, d.Inactive})
 		}
 		table[key] = e

@@ -98,13 +98,12 @@ func ask[T any](ctx context.Context, k *Kernel, write func(*socket), read func(*
 		}
 		return read(s)
 	})
-	if late || s.owing {
-		// Answers that nobody waits for may come yet: not over a socket that is asked again. Closing waits for who is in
-		// the kernel with it.
-		go func() { _ = s.close() }()
-		s = nil
+	if late || s.owing { // answers that nobody waits for may come yet: not over a socket that is asked again
+		s.abandon()
+		k.turn <- nil
+	} else {
+		k.turn <- s
 	}
-	k.turn <- s
 	return answer, err
 }
 
@@ -133,22 +132,22 @@ func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)
 
 // gone returns why IPVS can't answer when it was taken out of the kernel, and has the next question look for it again;
 // nil: it is there. The kernel's number for this is the one for destinations and schedulers that are not.
-func (k *Kernel) gone() error {
-	f, err := netlink.GenlFamilyGet("IPVS")
-	if err != nil {
-		err = fmt.Errorf("%w: it was unloaded: %w", ErrUnsupported, err)
-	}
+func (k *Kernel) gone() (err error) {
 	var s *socket
 	select {
 	case s = <-k.turn:
 	default:
-		return err // who has the socket finds it out, too
+		return nil // who has the socket finds it out
 	}
-	if s != nil && (err != nil || f.ID != s.family) {
-		if err == nil {
-			err = fmt.Errorf("%w: it was loaded anew", ErrNoAnswer)
-		}
-		go func() { _ = s.close() }()
+	if !loaded() {
+		err = fmt.Errorf("%w: it was unloaded", ErrUnsupported)
+	} else if f, lost := netlink.GenlFamilyGet("IPVS"); lost != nil {
+		err = fmt.Errorf("%w: %w", ErrUnsupported, lost)
+	} else if s != nil && f.ID != s.family {
+		err = fmt.Errorf("%w: it was loaded anew", ErrNoAnswer)
+	}
+	if s != nil && err != nil {
+		s.abandon()
 		s = nil
 	}
 	k.turn <- s

@@ -86,10 +86,10 @@ const (
 type Destination struct {
 	Addr    netip.AddrPort
 	Forward balancer.Forward
-	// Weight is the share of new connections; 0: none.
+	// Weight is the share of new connections; 0: none. It is at most 1<<31 - 1, of which not all schedulers make sense.
 	Weight int
 	// At Upper connections the destination gets no new ones until there are less than Lower, or, if that is 0, less than
-	// three quarters of Upper. 0: no threshold.
+	// three quarters of Upper. 0: no threshold. Lower is at most Upper, and Upper at most 1<<31 - 1.
 	Upper, Lower uint32
 }
 
@@ -111,8 +111,8 @@ type ServiceState struct {
 // DestinationState is a destination as it is in the kernel.
 type DestinationState struct {
 	Destination
-	// Active connections are established ones, of TCP and SCTP. Inactive are all others: those that begin or end, and
-	// all of UDP. Persistent counts the clients that are bound to the destination.
+	// Active connections are those of TCP and SCTP that are established, as far as the kernel sees: of dr and tunnel it
+	// sees one direction only. Inactive are all others: those that begin or end, and all of UDP. Persistent counts the clients that are bound to the destination.
 	Active, Inactive, Persistent uint32
 	Stats
 }
@@ -127,7 +127,8 @@ type Entry struct {
 
 // TableDestination is what the table shows of a destination.
 type TableDestination struct {
-	Addr             netip.AddrPort
+	Addr netip.AddrPort
+	// Forward is NATForward for BypassForward, too: the table has no word for that.
 	Forward          balancer.Forward
 	Weight           int
 	Active, Inactive uint32

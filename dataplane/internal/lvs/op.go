@@ -85,9 +85,13 @@ func (o Op) refused(errno syscall.Errno) error {
 			err = fmt.Errorf("scheduler %q: %w", o.Service.Scheduler, ErrNoScheduler)
 		}
 	case syscall.EINVAL:
-		err = fmt.Errorf("the kernel takes no such address: %w", errno)
-	case syscall.ERANGE:
-		err = fmt.Errorf("weight or thresholds out of range: %w", errno)
+		switch to := o.Destination.Addr.Addr(); {
+		case o.Verb < AddDestination:
+		case to.Is4() != o.Service.Key.Addr.Is4():
+			err = fmt.Errorf("only tunnels lead from one address family to the other: %w", errno)
+		default:
+			err = fmt.Errorf("no packets can be sent to %s: %w", to, errno)
+		}
 	}
 	return fmt.Errorf("%s: %w", o, err)
 }
@@ -116,8 +120,10 @@ func (o Op) invalid() error {
 		err = fmt.Errorf("%q is no address of a destination", d.Addr)
 	case o.Verb >= AddDestination && o.Verb != DeleteDestination && method(d.Forward) < 0:
 		err = fmt.Errorf("%q is no way to forward", d.Forward)
-	case o.Verb >= AddDestination && (d.Weight < 0 || d.Weight > math.MaxInt32):
+	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Weight < 0 || d.Weight > math.MaxInt32):
 		err = fmt.Errorf("weight %d: %w", d.Weight, syscall.ERANGE)
+	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Upper > math.MaxInt32 || d.Lower > d.Upper): // not all kernels look for the former
+		err = fmt.Errorf("thresholds %d and %d: %w", d.Upper, d.Lower, syscall.ERANGE)
 	default:
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
@@ -42,17 +43,27 @@ func Open(ctx context.Context, log *slog.Logger) (*Kernel, error) {
 
 // find returns the number of IPVS in the running kernel.
 func find(ctx context.Context, log *slog.Logger) (uint16, error) {
-	f, err := netlink.GenlFamilyGet("IPVS")
-	if errors.Is(err, unix.ENOENT) {
-		if err := load(ctx, log); err != nil {
-			return 0, err
-		}
-		f, err = netlink.GenlFamilyGet("IPVS")
+	var failed error
+	if !loaded() {
+		failed = load(ctx, log)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("%w: the kernel knows no IPVS, though its module was loaded: %w", ErrUnsupported, err)
+	// Asked for what it lacks, the kernel loads it, without our option, and in containers where we could not.
+	f, err := netlink.GenlFamilyGet("IPVS")
+	switch {
+	case err == nil && failed != nil:
+		log.Warn("the kernel loaded IPVS by itself, with the connection table that is the default", "err", failed)
+	case err != nil && failed != nil:
+		return 0, failed
+	case err != nil:
+		return 0, fmt.Errorf("%w: it is loaded, and the kernel does not know it: %w", ErrUnsupported, err)
 	}
 	return f.ID, nil
+}
+
+// loaded reports whether the kernel has IPVS at work, without making it load it.
+func loaded() bool {
+	_, err := os.Stat(tableFile)
+	return err == nil
 }
 
 func load(ctx context.Context, log *slog.Logger) error {

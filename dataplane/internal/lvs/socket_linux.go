@@ -71,6 +71,11 @@ func newSocket(fd int, family uint16) (*socket, error) {
 
 func (s *socket) close() error { return s.file.Close() }
 
+// abandon closes the socket for good without waiting: closing lasts as long as somebody is in the kernel with it.
+func (s *socket) abandon() {
+	go func() { _ = s.close() }()
+}
+
 // send sends what out holds.
 func (s *socket) send() error {
 	var err error

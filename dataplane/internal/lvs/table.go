@@ -2,7 +2,6 @@ package lvs
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -25,6 +24,7 @@ import (
 func readTable(r io.Reader) (map[balancer.Key]Entry, error) {
 	t := tableReader{table: map[balancer.Key]Entry{}, names: map[string]string{}}
 	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, lineBuffer), lineBuffer)
 	for n := 0; lines.Scan(); n++ {
 		if n < 3 { // the head
 			continue
@@ -36,6 +36,10 @@ func readTable(r io.Reader) (map[balancer.Key]Entry, error) {
 	t.end()
 	return t.table, lines.Err()
 }
+
+// lineBuffer has room for any line, and for as much as the kernel gives at once, which is 4 KiB, or all that a virtual
+// server with more than that has.
+const lineBuffer = 64 << 10
 
 // tableReader puts lines together.
 type tableReader struct {
@@ -84,7 +88,11 @@ func (t *tableReader) line(line []byte) error {
 		return errLine
 	}
 	t.key = balancer.Key{Addr: addr.Addr(), Port: addr.Port(), Proto: proto}
-	t.entry = Entry{Scheduler: t.name(scheduler), Persistent: bytes.HasPrefix(rest, []byte("persistent ")) || bytes.HasPrefix(rest, []byte("ops persistent "))}
+	flag, rest := cut(rest)
+	if string(flag) == "ops" {
+		flag, _ = cut(rest)
+	}
+	t.entry = Entry{Scheduler: t.name(scheduler), Persistent: string(flag) == "persistent"}
 	if cap(t.destinations)-len(t.destinations) < 64 {
 		t.destinations = make([]TableDestination, 0, 1024)
 	}
@@ -138,7 +146,7 @@ func protocolNamed(word []byte) balancer.Protocol {
 	return ""
 }
 
-// forwardNamed is the reverse of ip_vs_fwd_name in the kernel.
+// forwardNamed is the reverse of ip_vs_fwd_name in the kernel, which has no name for bypass.
 func forwardNamed(word []byte) balancer.Forward {
 	switch string(word) {
 	case "Masq":
@@ -149,8 +157,6 @@ func forwardNamed(word []byte) balancer.Forward {
 		return balancer.TunnelForward
 	case "Route":
 		return balancer.DRForward
-	case "Bypass":
-		return BypassForward
 	}
 	return ""
 }
