@@ -62,11 +62,6 @@ func sortedServices(all []ServiceState) []ServiceState {
 	return all
 }
 
-func sortedDestinations(all []DestinationState) []DestinationState {
-	slices.SortFunc(all, func(a, b DestinationState) int { return a.Addr.Compare(b.Addr) })
-	return all
-}
-
 // lines are ops as ipvsadm --restore reads them.
 func lines(ops []Op) string {
 	var b []byte

@@ -34,7 +34,7 @@ func randomOp(r *rand.Rand) Op {
 			"0.0.0.0", "0.0.0.1", "169.254.0.1", "255.255.255.255", "224.0.0.1", "127.0.0.1", "::", "::1", "ff02::1", "fe80::1", "::ffff:10.2.0.1")),
 			pick[uint16](r, 8080, 8081)),
 		Forward: pick(r, balancer.NATForward, balancer.NATForward, balancer.DRForward, balancer.TunnelForward, LocalForward, BypassForward, ""),
-		Weight:  pick(r, 0, 1, 1, 100, 65535, 65536, math.MaxInt32, math.MaxInt32+1, -1),
+		Weight:  pick(r, 0, 1, 1, 100, 65535, 65536, math.MaxInt32, -1),
 		Upper:   pick[uint32](r, 0, 0, 10, math.MaxInt32, math.MaxInt32+1), Lower: pick[uint32](r, 0, 0, 0, 5, 11),
 	}
 	verb := pick(r, AddService, AddService, EditService, DeleteService, AddDestination, AddDestination, AddDestination, AddDestination, EditDestination, DeleteDestination, 4)

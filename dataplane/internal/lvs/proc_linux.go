@@ -41,7 +41,7 @@ func (k *Kernel) Table(ctx context.Context) (map[balancer.Key]Entry, error) {
 }
 
 // Connections implements Conn. What the kernel needs for it grows faster than the table: it begins each part, of 4 KiB,
-// with a search from the start.
+// with a search from the start, through all buckets.
 func (k *Kernel) Connections(ctx context.Context) iter.Seq2[Connection, error] {
 	return func(yield func(Connection, error) bool) {
 		err := k.usable(ctx)

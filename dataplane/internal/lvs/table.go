@@ -184,7 +184,7 @@ func hexAddrPort(b []byte) (netip.AddrPort, error) {
 		return netip.AddrPort{}, errLine
 	}
 	at, port := b[:len(b)-5], b[len(b)-4:]
-	if at[0] == '[' && at[len(at)-1] == ']' {
+	if len(at) > 2 && at[0] == '[' && at[len(at)-1] == ']' {
 		at = at[1 : len(at)-1]
 	}
 	return hexAddr(at, port)

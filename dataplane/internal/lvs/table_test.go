@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -236,9 +237,6 @@ func TestConnections(t *testing.T) {
 
 // FuzzTable reads anything without harm, and what it can read says the same when it is written and read again.
 func FuzzTable(f *testing.F) {
-	for seed := range uint64(3) {
-		f.Add(show(randomTable(rand.New(rand.NewPCG(seed, 1)))))
-	}
 	recorded, err := os.ReadFile("testdata/ip_vs")
 	if err != nil {
 		f.Fatal(err)
@@ -250,8 +248,8 @@ func FuzzTable(f *testing.F) {
 			return
 		}
 		again, err := readTable(bytes.NewReader(show(first)))
-		if diff := cmp.Diff(first, again, addresses); err != nil || diff != "" {
-			t.Fatalf("%v %s", err, diff)
+		if err != nil || !reflect.DeepEqual(first, again) {
+			t.Fatalf("%v %s", err, cmp.Diff(first, again, addresses))
 		}
 	})
 }
