@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"vipd/test/wait"
 )
 
 // Hello is the question that echo servers answer by saying who they are.
@@ -170,10 +172,11 @@ func (s *Server) answer(client, local netip.AddrPort) string {
 	return fmt.Sprintf("%s %s %s\n", s.Name, client, local)
 }
 
-// Ask says Hello on a connection to an echo server, TCP or UDP, and returns what it answers. It waits for two seconds.
-func Ask(c net.Conn) (Answer, error) { return AskWithin(c, 2*time.Second) }
+// Ask says Hello on a connection to an echo server, TCP or UDP, and returns what it answers. It waits for two seconds,
+// scaled to the machine as wait.Scaled does.
+func Ask(c net.Conn) (Answer, error) { return AskWithin(c, wait.Scaled(2*time.Second)) }
 
-// AskWithin is Ask with another bound.
+// AskWithin is Ask with another bound, which is not scaled: it is as often for proving that no answer comes.
 func AskWithin(c net.Conn, within time.Duration) (Answer, error) {
 	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		return Answer{}, err

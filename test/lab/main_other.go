@@ -12,3 +12,9 @@ func Require(t testing.TB) {
 	t.Helper()
 	t.Skip("needs Linux: builds network namespaces")
 }
+
+// NeedIPVS skips the test.
+func NeedIPVS(t testing.TB) {
+	t.Helper()
+	t.Skip("needs Linux: uses IPVS")
+}
