@@ -2,14 +2,98 @@ package lvs
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// Kernel is the IPVS of the kernel, in the network namespace that the process runs in.
-type Kernel struct{ Conn }
+// tableBits is the size of the connection table that IPVS gets where it is loaded here, as a power of two. What is the
+// default on most kernels, 12, makes for long chains from 100,000 connections on; 20 takes 8 to 16 MiB, and is the most
+// that older kernels allow.
+const tableBits = 20
 
-// Open finds the kernel's IPVS, and loads it where it is not loaded: the error is ErrUnsupported, with the reason and what
-// helps, where there is none. It logs what it loads.
+// loading is the longest that loading the module may take.
+const loading = 30 * time.Second
+
+// Open finds the kernel's IPVS, and loads it where it is not loaded, with a large connection table, which it logs. The
+// error is ErrUnsupported, with the reason and what helps, where there is none, or none that this process may change.
 func Open(ctx context.Context, log *slog.Logger) (*Kernel, error) {
-	return nil, ErrUnsupported
+	k := newKernel(func(ctx context.Context) (*socket, error) {
+		family, err := find(ctx, log)
+		if err != nil {
+			return nil, err
+		}
+		return openSocket(family)
+	}, patience)
+	if _, err := k.Service(ctx, nobody); err != nil && !errors.Is(err, ErrNoService) {
+		if errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("%w: this process may not look at it: run it as root, or with CAP_NET_ADMIN: %w", ErrUnsupported, err)
+		}
+		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
+}
+
+// find returns the number of IPVS in the running kernel.
+func find(ctx context.Context, log *slog.Logger) (uint16, error) {
+	f, err := netlink.GenlFamilyGet("IPVS")
+	if errors.Is(err, unix.ENOENT) {
+		if err := load(ctx, log); err != nil {
+			return 0, err
+		}
+		f, err = netlink.GenlFamilyGet("IPVS")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w: the kernel knows no IPVS, though its module was loaded: %w", ErrUnsupported, err)
+	}
+	return f.ID, nil
+}
+
+func load(ctx context.Context, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, loading)
+	defer cancel()
+	modprobe, err := exec.LookPath("modprobe")
+	if err != nil {
+		modprobe = "/sbin/modprobe" // not every PATH has it
+	}
+	option := fmt.Sprintf("conn_tab_bits=%d", tableBits)
+	out, err := exec.CommandContext(ctx, modprobe, "ip_vs", option).CombinedOutput()
+	if err == nil {
+		log.Info("loaded IPVS into the kernel", "module", "ip_vs", "option", option)
+		return nil
+	}
+	said := strings.Join(strings.Fields(string(out)), " ")
+	var ended *exec.ExitError
+	if said == "" || !errors.As(err, &ended) {
+		said = strings.TrimSpace(said + " " + err.Error())
+	}
+	return fmt.Errorf("%w: it is not loaded, and loading it fails: %s; %s", ErrUnsupported, said, remedy(said, release()))
+}
+
+// remedy says what helps where loading ip_vs fails with what modprobe said.
+func remedy(said, release string) string {
+	switch {
+	case strings.Contains(said, "not found in directory"), strings.Contains(said, "could not open moddep file"), strings.Contains(said, "No such file or directory"):
+		return fmt.Sprintf("install the modules of kernel %s (packages like linux-modules-extra-%[1]s, kernel-modules), or a kernel with CONFIG_IP_VS; in a container, run `modprobe ip_vs` on the host that it runs on", release)
+	case strings.Contains(said, "executable file not found"):
+		return "install kmod and run `modprobe ip_vs`; in a container, run that on the host that it runs on"
+	case strings.Contains(said, "Operation not permitted"), strings.Contains(said, "Permission denied"):
+		return "run `modprobe ip_vs` as root on the host: this process may not load modules"
+	}
+	return "run `modprobe ip_vs` as root, and see what the kernel's log (dmesg) says"
+}
+
+// release is the running kernel's.
+func release() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "that runs"
+	}
+	return unix.ByteSliceToString(u.Release[:])
 }
