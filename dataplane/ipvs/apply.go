@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,10 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	for part := range slices.Chunk(batch, atATime) {
 		d.applyLocked(ctx, part, failed)
 	}
-	d.drains.look(len(d.quiet) > 0)
+	if len(d.quiet) > 0 {
+		d.drains.look()
+	}
+	d.flows.loop.look()
 	if len(failed) > 0 {
 		return failed
 	}
@@ -52,6 +56,7 @@ func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, fa
 			failed[c.Key] = err
 			continue
 		}
+		d.flows.take(c, cmp.Or(s.front, c.Old), now)
 		s.want(c.New, d.drainLocked(s, c), now)
 		work = append(work, s)
 	}

@@ -5,24 +5,11 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/lvs"
 )
-
-// drains sees destinations that take no new connections to their end: they are deleted when their last connection has
-// ended, or its time. A goroutine of its own looks after them while there are any.
-type drains struct {
-	wake chan struct{} // holds one token: there may be something to do
-
-	mu      sync.Mutex
-	stop    context.CancelFunc
-	started bool
-	running sync.WaitGroup
-	watch   func(ctx context.Context)
-}
 
 // Drains are looked at every drainEvery, and looking takes at most a drainShare'th of the time.
 const (
@@ -34,80 +21,20 @@ const (
 // asked for that it shows to be done.
 const fewDrains = 64
 
-func (r *drains) begin(watch func(ctx context.Context)) {
-	r.wake, r.watch = make(chan struct{}, 1), watch
-}
-
-// look has the goroutine look at once, which is begun if it is needed.
-func (r *drains) look(needed bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stop == nil && needed && !r.started {
-		ctx, cancel := context.WithCancel(context.Background())
-		r.stop, r.started = cancel, true
-		r.running.Go(func() { r.watch(ctx) })
+// sweep sees destinations that take no new connections to their end: it deletes those whose last connection has ended, or
+// its time. It returns when it has to be called again; zero: there are none.
+func (d *Dataplane) sweep(ctx context.Context) (next time.Time) {
+	began := time.Now()
+	if err := d.settleAll(ctx); err != nil && ctx.Err() == nil {
+		d.log.Warn("ending connections to endpoints that are gone; trying again", "err", err)
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
-
-// close ends the goroutine; it does not begin again.
-func (r *drains) close() {
-	r.mu.Lock()
-	if r.started = true; r.stop != nil {
-		r.stop()
-	}
-	r.mu.Unlock()
-	r.running.Wait()
-}
-
-// watchDrains looks after drains until ctx ends.
-func (d *Dataplane) watchDrains(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.drains.wake:
-		case <-timer.C:
-		}
-		began := time.Now()
-		next, err := d.sweep(ctx)
-		if err != nil && ctx.Err() == nil {
-			d.log.Warn("ending connections to endpoints that are gone; trying again", "err", err)
-		}
-		if next.IsZero() {
-			continue
-		}
-		// Not before the next drain's end, but often enough to see last connections end.
-		pause := max(drainEvery, drainShare*time.Since(began))
-		timer.Reset(max(min(pause, time.Until(next)), 0))
-	}
-}
-
-// sweep removes what has served out its time, and returns by when it has to be asked for again; zero: there is nothing.
-func (d *Dataplane) sweep(ctx context.Context) (next time.Time, err error) {
-	d.mu.Lock()
-	keys := slices.Collect(maps.Keys(d.quiet))
-	d.mu.Unlock()
-	if len(keys) > fewDrains {
-		if keys, err = d.sift(ctx, keys); err != nil {
-			return time.Now().Add(drainEvery), err
-		}
-	}
-	for part := range slices.Chunk(keys, fewDrains) {
-		err = errors.Join(err, d.settle(ctx, part))
-	}
+	now := time.Now()
+	next = now.Add(max(drainEvery, drainShare*now.Sub(began)))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.quiet) == 0 {
-		return next, err
+		return time.Time{}
 	}
-	now := time.Now()
-	next = now.Add(time.Hour) // whoever calls looks more often
 	for k := range d.quiet {
 		if s := d.servers[k]; s != nil {
 			if t := s.next(now); !t.IsZero() && t.Before(next) {
@@ -115,7 +42,23 @@ func (d *Dataplane) sweep(ctx context.Context) (next time.Time, err error) {
 			}
 		}
 	}
-	return next, err
+	return next
+}
+
+func (d *Dataplane) settleAll(ctx context.Context) error {
+	d.mu.Lock()
+	keys := slices.Collect(maps.Keys(d.quiet))
+	d.mu.Unlock()
+	var failed error
+	if len(keys) > fewDrains {
+		if keys, failed = d.sift(ctx, keys); failed != nil {
+			return failed
+		}
+	}
+	for part := range slices.Chunk(keys, fewDrains) {
+		failed = errors.Join(failed, d.settle(ctx, part))
+	}
+	return failed
 }
 
 // sift returns the keys of which the kernel's table shows that something may be done.

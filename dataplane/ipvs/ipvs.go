@@ -24,7 +24,8 @@ type Dataplane struct {
 	lacks   []balancer.Scheduler
 	missing map[bool]error
 	counts  *counts
-	drains  drains
+	drains  loop
+	flows   *flows
 
 	mu     sync.Mutex // guards what follows
 	ledger *ledger
@@ -47,12 +48,12 @@ var (
 )
 
 // newDataplane returns a dataplane over what is in the kernel. It changes nothing there.
-func newDataplane(ctx context.Context, conn lvs.Conn, l *ledger, log *slog.Logger) (*Dataplane, error) {
+func newDataplane(ctx context.Context, conn lvs.Conn, tracked cutter, l *ledger, log *slog.Logger) (*Dataplane, error) {
 	d := &Dataplane{
-		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), ledger: l,
+		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), flows: newFlows(tracked, log), ledger: l,
 		missing: map[bool]error{}, servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{},
 	}
-	d.drains.begin(d.watchDrains)
+	d.drains.begin(d.sweep)
 	var nearest balancer.Scheduler
 	for _, name := range schedulers() {
 		has, err := conn.HasScheduler(ctx, string(name))
@@ -104,11 +105,12 @@ func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) { ret
 // are under way. Otherwise it deletes every virtual server of ours, and their connections end.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	d.drains.close()
+	failed := d.flows.close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var failed error
 	if !keep {
-		_, failed = removeOwned(ctx, d.conn, d.ledger, false)
+		_, err := removeOwned(ctx, d.conn, d.ledger, false)
+		failed = errors.Join(failed, err)
 		clear(d.servers)
 		clear(d.quiet)
 	}

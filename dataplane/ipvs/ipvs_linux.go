@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 
+	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/lvs"
 )
 
@@ -26,12 +27,16 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := newDataplane(ctx, conn, l, o.Log)
+	tracked, err := conntrack.Open()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	d, err := newDataplane(ctx, conn, tracked, l, o.Log)
 	if err == nil {
 		err = d.try(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, errors.Join(err, conn.Close(), tracked.Close())
 	}
 	return d, nil
 }

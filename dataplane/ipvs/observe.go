@@ -34,7 +34,9 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		}
 	}
 	d.told = true
-	d.drains.look(len(d.quiet) > 0)
+	if len(d.quiet) > 0 {
+		d.drains.look()
+	}
 	return seen, nil
 }
 

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -67,6 +68,15 @@ func TestIPVSMovesUDP(t *testing.T) {
 	t.Log("moved after", time.Since(moved))
 	r.set()
 	r.follows(c, "")
+	for range 5 {
+		r.follows(c, "")
+	}
+	out, _ := os.ReadFile("/proc/net/nf_conntrack")
+	t.Log(string(out))
+	back := time.Now()
 	r.set(r.web(balancer.UDP, 4))
 	r.follows(c, "s4")
+	t.Log("moved after", time.Since(back))
+	out, _ = os.ReadFile("/proc/net/nf_conntrack")
+	t.Log(string(out))
 }

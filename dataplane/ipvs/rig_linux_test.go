@@ -45,7 +45,7 @@ func vip() netip.Addr { return netip.MustParseAddr("10.96.0.10") }
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	lab.NeedIPVS(t)
-	lab.Need(t, "ipvsadm")
+	lab.Need(t, "ipvsadm", "iptables", "ip6tables")
 	l := lab.New(t)
 	r := &rig{T: t, dir: t.TempDir(), lab: l, client: l.Add("client"), server: l.Add("server")}
 	l.Link(l.Host(), r.client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
@@ -55,6 +55,10 @@ func newRig(t *testing.T) *rig {
 	host.Sysctl("net.ipv6.conf.all.forwarding", "1")
 	for _, name := range []string{"conntrack", "expire_nodest_conn", "expire_quiescent_template"} {
 		host.Sysctl("net.ipv4.vs."+name, "1")
+	}
+	for _, tool := range []string{"iptables", "ip6tables"} { // has the host track connections, as the guard does
+		host.Exec(tool, "-w", "-A", "INPUT", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
+		host.Exec(tool, "-w", "-t", "nat", "-A", "POSTROUTING", "-m", "mark", "--mark", "0x4000", "-j", "MASQUERADE")
 	}
 	host.AddAddr("lo", vip().String()+"/32")
 	r.client.Default("10.1.0.1", "fd01::1")
