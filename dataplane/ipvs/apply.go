@@ -60,15 +60,19 @@ func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, fa
 		s.want(c.New, d.drainLocked(s, c), now)
 		work = append(work, s)
 	}
-	for range rounds {
-		r := round{d: d, ctx: ctx, errs: map[*server]error{}}
-		work = r.run(work, now)
+	for n := 1; len(work) > 0; n++ {
+		r := newRound(ctx, d)
+		r.run(work, now)
 		for s, err := range r.errs {
 			failed[s.key] = err
 		}
-	}
-	for _, s := range work {
-		failed[s.key] = fmt.Errorf("virtual server %s: somebody else changes it all the time", s.key)
+		work = slices.DeleteFunc(work, func(s *server) bool { return r.again[s] == nil })
+		if n == rounds {
+			for _, s := range work {
+				failed[s.key] = r.again[s]
+			}
+			return
+		}
 	}
 }
 
@@ -112,15 +116,22 @@ func (d *Dataplane) readCountsLocked(ctx context.Context, s *server) error {
 
 // round is one attempt to make virtual servers what they are to be.
 type round struct {
-	d    *Dataplane
-	ctx  context.Context
+	d   *Dataplane
+	ctx context.Context
+	// errs are why servers failed.
 	errs map[*server]error
-	// again are those that were not as they were known to be.
-	again []*server
+	// again are those that were not as they were known to be, or of which that is not known any more, and why.
+	again map[*server]error
 }
 
-// run returns the servers for which another round is needed. Those that failed are in errs.
-func (r *round) run(work []*server, now time.Time) []*server {
+func newRound(ctx context.Context, d *Dataplane) *round {
+	return &round{d: d, ctx: ctx, errs: map[*server]error{}, again: map[*server]error{}}
+}
+
+// over reports whether nothing more is to be done for s in this round.
+func (r *round) over(s *server) bool { return r.errs[s] != nil || r.again[s] != nil }
+
+func (r *round) run(work []*server, now time.Time) {
 	plans := make(map[*server]steps, len(work))
 	for _, s := range work {
 		if s.unsure {
@@ -152,7 +163,6 @@ func (r *round) run(work []*server, now time.Time) []*server {
 	for _, s := range work {
 		r.d.changedLocked(s, s.there)
 	}
-	return r.again
 }
 
 // recordLocked notes in the ledger that s is ours.
@@ -171,7 +181,7 @@ func (d *Dataplane) recordLocked(s *server) {
 func (r *round) endings(work []*server, plans map[*server]steps) map[*server][]lvs.Op {
 	ends := map[*server][]lvs.Op{}
 	for _, s := range work {
-		if r.errs[s] != nil || slices.Contains(r.again, s) || !s.there {
+		if r.over(s) || !s.there {
 			continue
 		}
 		remove := plans[s].remove
@@ -200,12 +210,8 @@ func (r *round) endings(work []*server, plans map[*server]steps) map[*server][]l
 func (r *round) send(work []*server, step func(*server) []lvs.Op) {
 	var ops []lvs.Op
 	var owners []*server
-	again := map[*server]bool{}
-	for _, s := range r.again {
-		again[s] = true
-	}
 	for _, s := range work {
-		if r.errs[s] == nil && !again[s] {
+		if !r.over(s) {
 			for _, op := range step(s) {
 				ops, owners = append(ops, op), append(owners, s)
 			}
@@ -241,10 +247,12 @@ func (r *round) refused(s *server, op lvs.Op, err error) {
 	case op.Verb == lvs.AddService && !uncertain(err):
 		r.d.goneLocked(s)
 		r.errs[s] = err
+	case op.Verb == lvs.AddService:
+		s.unsure, s.asked = true, &op.Service
+		r.again[s] = err
 	case errors.Is(err, lvs.ErrExists), errors.Is(err, lvs.ErrNoService), errors.Is(err, lvs.ErrNoDestination):
-		if s.unsure = true; !slices.Contains(r.again, s) {
-			r.again = append(r.again, s)
-		}
+		s.unsure = true
+		r.again[s] = err
 	default:
 		s.unsure = true
 		if r.errs[s] == nil {

@@ -82,12 +82,19 @@ func (d *Dataplane) sift(ctx context.Context, keys []balancer.Key) ([]balancer.K
 func (d *Dataplane) settle(ctx context.Context, keys []balancer.Key) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r := round{d: d, ctx: ctx, errs: map[*server]error{}}
+	r := newRound(ctx, d)
 	var work []*server
 	for _, k := range keys {
-		if s := d.servers[k]; s != nil && s.there && !s.unsure && s.told {
-			work = append(work, s)
+		s := d.servers[k]
+		if s == nil || !s.told {
+			continue
 		}
+		if s.unsure {
+			if err := d.refreshLocked(ctx, s); err != nil {
+				r.errs[s] = err
+			}
+		}
+		work = append(work, s)
 	}
 	ends := r.endings(work, nil)
 	r.send(work, func(s *server) []lvs.Op { return ends[s] })
@@ -95,6 +102,5 @@ func (d *Dataplane) settle(ctx context.Context, keys []balancer.Key) error {
 	for _, s := range work {
 		failed = errors.Join(failed, r.errs[s])
 	}
-	// What was not as it was known to be is found by the next look at everything.
 	return errors.Join(failed, d.ledger.save())
 }

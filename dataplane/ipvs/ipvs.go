@@ -191,6 +191,9 @@ func (d *Dataplane) refreshLocked(ctx context.Context, s *server) error {
 		return nil
 	case err != nil:
 		return err
+	case s.isOther(virtual.Service, plain(states)):
+		d.goneLocked(s)
+		return d.foreign(ctx, s.key)
 	}
 	d.sawLocked(s, virtual.Service, plain(states))
 	return nil

@@ -65,6 +65,10 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 			return err
 		}
 		s := d.serverLocked(v.Key)
+		if s.isOther(v.Service, destinations) {
+			delete(there, v.Key)
+			continue
+		}
 		d.sawLocked(s, v.Service, destinations)
 		d.resumeLocked(s)
 	}
@@ -144,6 +148,9 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 			return reason, err
 		}
 	}
+	if len(d.look.ring) == 0 {
+		d.look.ring = slices.Collect(maps.Keys(d.servers))
+	}
 	for began := time.Now(); ; {
 		s := d.nextLocked()
 		if s == nil {
@@ -190,9 +197,6 @@ func (d *Dataplane) listLocked(ctx context.Context, services4 int) (string, erro
 
 // nextLocked returns the next virtual server to look at; nil: all have been looked at in this turn.
 func (d *Dataplane) nextLocked() *server {
-	if len(d.look.ring) == 0 {
-		d.look.ring = slices.Collect(maps.Keys(d.servers))
-	}
 	for i, k := range d.look.ring {
 		if s := d.servers[k]; s != nil && s.there && !s.unsure {
 			d.look.ring = d.look.ring[i+1:]

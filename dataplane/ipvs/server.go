@@ -29,6 +29,8 @@ type server struct {
 	destinations []lvs.Destination
 	// unsure: the kernel did not say what came of a change. It has to be read before the next.
 	unsure bool
+	// asked is the virtual server whose making the kernel did not answer; nil: none. What is there may be another's.
+	asked *lvs.Service
 	// quiet: some destination has weight 0, so that somebody has to see it to its end.
 	quiet bool
 	// failover: the kernel has the scheduler fo.
@@ -102,12 +104,13 @@ func (s *server) difference(p *steps, at lvs.Service, want []lvs.Destination) {
 		}
 	}
 	// Weights that are taken away come last, so that somebody always takes new connections.
-	slices.SortStableFunc(edits, func(a, b lvs.Op) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(edits, func(a, b lvs.Op) int { return rank(a.Destination) - rank(b.Destination) })
 	p.change = append(p.change, edits...)
 }
 
-func rank(edit lvs.Op) int {
-	if edit.Destination.Weight == 0 {
+// rank is 1 for a destination that takes no new connections.
+func rank(d lvs.Destination) int {
+	if d.Weight == 0 {
 		return 1
 	}
 	return 0
@@ -142,7 +145,7 @@ func (s *server) did(op lvs.Op) {
 
 // gone takes in that the virtual server is not there any more.
 func (s *server) gone() {
-	s.there, s.virtual, s.destinations, s.quiet, s.unsure = false, lvs.Service{}, nil, false, false
+	s.there, s.virtual, s.destinations, s.quiet, s.unsure, s.asked = false, lvs.Service{}, nil, false, false, nil
 	s.epoch++
 }
 
@@ -154,10 +157,16 @@ func (s *server) find(at netip.AddrPort) (int, bool) {
 	return slices.BinarySearchFunc(s.destinations, at, func(d lvs.Destination, at netip.AddrPort) int { return d.Addr.Compare(at) })
 }
 
+// isOther reports whether a virtual server that is there, after the kernel did not say whether it made ours, is another's:
+// ours would be as it was asked for, and have nothing yet.
+func (s *server) isOther(virtual lvs.Service, destinations []lvs.Destination) bool {
+	return s.asked != nil && (virtual != *s.asked || len(destinations) > 0)
+}
+
 // saw takes in what the kernel says of the virtual server.
 func (s *server) saw(virtual lvs.Service, destinations []lvs.Destination) {
 	slices.SortFunc(destinations, func(a, b lvs.Destination) int { return a.Addr.Compare(b.Addr) })
-	s.there, s.unsure = true, false
+	s.there, s.unsure, s.asked = true, false, nil
 	s.virtual, s.destinations = virtual, destinations
 	s.quiet = s.hasQuiet()
 }
@@ -167,6 +176,10 @@ func (s *server) saw(virtual lvs.Service, destinations []lvs.Destination) {
 func (s *server) ended(states []lvs.DestinationState, now time.Time) []lvs.Op {
 	at := lvs.Service{Key: s.key}
 	var ops []lvs.Op
+	quiet := 0
+	for _, d := range s.destinations {
+		quiet += rank(d)
+	}
 	for _, state := range states {
 		i, ok := s.find(state.Addr)
 		if !ok || s.destinations[i].Weight != 0 || state.Weight != 0 || s.wants(state.Addr) {
@@ -178,6 +191,9 @@ func (s *server) ended(states []lvs.DestinationState, now time.Time) []lvs.Op {
 	}
 	if s.there && len(ops) == len(s.destinations) && !s.serves() {
 		return []lvs.Op{{Verb: lvs.DeleteService, Service: at}}
+	}
+	if len(ops) > 0 && len(ops) == quiet && s.virtual.Scheduler == failover {
+		ops = append(ops, lvs.Op{Verb: lvs.EditService, Service: render(s.front)})
 	}
 	return ops
 }
