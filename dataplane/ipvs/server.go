@@ -192,7 +192,7 @@ func (s *server) ended(states []lvs.DestinationState, now time.Time) []lvs.Op {
 	if s.there && len(ops) == len(s.destinations) && !s.serves() {
 		return []lvs.Op{{Verb: lvs.DeleteService, Service: at}}
 	}
-	if len(ops) > 0 && len(ops) == quiet && s.virtual.Scheduler == failover {
+	if len(ops) > 0 && len(ops) == quiet && s.front != nil && s.virtual.Scheduler == failover {
 		ops = append(ops, lvs.Op{Verb: lvs.EditService, Service: render(s.front)})
 	}
 	return ops
