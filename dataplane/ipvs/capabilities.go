@@ -25,6 +25,7 @@ func Capabilities() balancer.Capabilities {
 		Protocols:      []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP},
 		Nearest:        map[balancer.Scheduler]balancer.Scheduler{balancer.Random: balancer.WeightedRoundRobin},
 		Forwards:       []balancer.Forward{balancer.NATForward, balancer.DRForward, balancer.TunnelForward},
+		Untranslated:   []balancer.Forward{balancer.DRForward, balancer.TunnelForward},
 		KeepsSource:    true,
 		MaxConnections: true,
 		DropsClients:   true,
