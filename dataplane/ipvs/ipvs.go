@@ -23,9 +23,11 @@ type Dataplane struct {
 	// missing says which schedulers the kernel lacks, and why a family can't be had: by whether it is IPv4.
 	lacks   []balancer.Scheduler
 	missing map[bool]error
-	counts  *counts
-	drains  loop
-	flows   *flows
+	// timeouts are those that the kernel is given.
+	timeouts lvs.Timeouts
+	counts   *counts
+	drains   loop
+	flows    *flows
 
 	mu     sync.Mutex // guards what follows
 	ledger *ledger
@@ -110,7 +112,7 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	defer d.mu.Unlock()
 	if !keep {
 		_, err := removeOwned(ctx, d.conn, d.ledger, false)
-		failed = errors.Join(failed, err)
+		failed = errors.Join(failed, err, setTimeouts(ctx, d.conn, d.ledger, lvs.Timeouts{}))
 		clear(d.servers)
 		clear(d.quiet)
 	}

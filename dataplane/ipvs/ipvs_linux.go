@@ -33,6 +33,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	}
 	d, err := newDataplane(ctx, conn, tracked, l, o.Log)
 	if err == nil {
+		d.timeouts = lvs.Timeouts{TCP: o.TCPTimeout, TCPFin: o.TCPFinTimeout, UDP: o.UDPTimeout}
 		err = d.try(ctx)
 	}
 	if err != nil {
@@ -61,7 +62,7 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 	if err != nil {
 		return nil, err
 	}
-	if len(l.entries) == 0 {
+	if l.empty() {
 		return nil, nil // without loading IPVS
 	}
 	conn, err := lvs.Open(ctx, slog.New(slog.DiscardHandler))
@@ -73,8 +74,11 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	done, err = removeOwned(ctx, conn, l, dry)
+	if l.timeouts != [3]changed{} {
+		done = append(done, "set the timeouts of IPVS back")
+	}
 	if !dry {
-		err = errors.Join(err, l.save())
+		err = errors.Join(err, setTimeouts(ctx, conn, l, lvs.Timeouts{}), l.save())
 	}
 	return done, err
 }

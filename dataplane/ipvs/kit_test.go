@@ -23,6 +23,8 @@ type kernel struct {
 	lose func(lvs.Op) (done, answered bool)
 	// before is asked ahead of each op that is done.
 	before func(lvs.Op)
+	// trash keeps what deleted destinations had counted, which goes on when they come back; nil: it does not.
+	trash map[countKey]lvs.Stats
 }
 
 func newKernel() *kernel { return &kernel{Fake: lvs.NewFake()} }
@@ -40,9 +42,7 @@ func (k *kernel) Do(ctx context.Context, ops []lvs.Op) []error {
 			if k.before != nil {
 				k.before(op)
 			}
-			if all := k.Fake.Do(ctx, []lvs.Op{op}); all != nil {
-				errs[i] = all[0]
-			}
+			errs[i] = k.do(ctx, op)
 		}
 		if !answered {
 			errs[i] = fmt.Errorf("%s: %w", op, lvs.ErrNoAnswer)
@@ -53,6 +53,36 @@ func (k *kernel) Do(ctx context.Context, ops []lvs.Op) []error {
 		return nil
 	}
 	return errs
+}
+
+func (k *kernel) do(ctx context.Context, op lvs.Op) error {
+	of := countKey{portKey{port: op.Service.Key.String()}, op.Destination.Addr}
+	if op.Verb == lvs.DeleteDestination && k.trash != nil {
+		_ = k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *lvs.DestinationState) { k.trash[of] = s.Stats })
+	}
+	if errs := k.Fake.Do(ctx, []lvs.Op{op}); errs != nil {
+		return errs[0]
+	}
+	if stats, ok := k.trash[of]; ok && op.Verb == lvs.AddDestination {
+		return k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *lvs.DestinationState) { s.Stats = stats })
+	}
+	if op.Verb == lvs.DeleteService {
+		clear(k.trash) // those of another are no concern of the new one
+	}
+	return nil
+}
+
+// Services counts for virtual servers what their destinations do, as the kernel does.
+func (k *kernel) Services(ctx context.Context) ([]lvs.ServiceState, error) {
+	all, err := k.Fake.Services(ctx)
+	for i := range all {
+		states, _ := k.Destinations(ctx, all[i].Key)
+		for _, s := range states {
+			all[i].Connections += s.Connections
+			all[i].InBytes += s.InBytes
+		}
+	}
+	return all, err
 }
 
 // Close leaves the Fake usable: the kernel lives on.

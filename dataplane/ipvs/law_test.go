@@ -34,7 +34,7 @@ const historyKeys, historyEndpoints = 14, 6
 // TestHistories has every history end where one Apply does, others' virtual servers stay as they are throughout, and no
 // connection be cut before its time.
 func TestHistories(t *testing.T) {
-	seeds := 600
+	seeds := 400
 	if testing.Short() {
 		seeds = 10
 	}

@@ -32,9 +32,11 @@ type ledger struct {
 	path    string
 	header  string
 	entries map[balancer.Key]record
-	pending bytes.Buffer // lines that are not in the file yet
-	lines   int          // those in the file
-	fresh   bool         // the file is not there, or not to be added to: it has to be written whole
+	// timeouts are those of open connections of TCP, of closing ones, and of UDP.
+	timeouts [3]changed
+	pending  bytes.Buffer // lines that are not in the file yet
+	lines    int          // those in the file
+	fresh    bool         // the file is not there, or not to be added to: it has to be written whole
 }
 
 // record is what is remembered of a virtual server.
@@ -102,6 +104,10 @@ func (l *ledger) read(line string) {
 	if !ok || len(words) < 2 {
 		return
 	}
+	if words[0] == "t" {
+		l.readTimeouts(words[1:])
+		return
+	}
 	key, err := balancer.ParseKey(words[1])
 	switch {
 	case err != nil:
@@ -161,6 +167,42 @@ func (l *ledger) drop(k balancer.Key) {
 	}
 }
 
+// setTimeouts notes which timeouts vipd changes, or has changed.
+func (l *ledger) setTimeouts(all [3]changed) {
+	if all != l.timeouts {
+		l.timeouts = all
+		l.pending.WriteString(l.timeoutsLine())
+	}
+}
+
+func (l *ledger) timeoutsLine() string {
+	text := "t"
+	for _, c := range l.timeouts {
+		text += fmt.Sprintf(" %d %d", c.old/time.Second, c.set/time.Second)
+	}
+	return sealed(text)
+}
+
+func (l *ledger) readTimeouts(words []string) {
+	var all [3]changed
+	if len(words) != 2*len(all) {
+		return
+	}
+	for i := range all {
+		for j, to := range []*time.Duration{&all[i].old, &all[i].set} {
+			n, err := strconv.ParseInt(words[2*i+j], 10, 32)
+			if err != nil {
+				return
+			}
+			*to = time.Duration(n) * time.Second
+		}
+	}
+	l.timeouts = all
+}
+
+// empty reports whether nothing is noted.
+func (l *ledger) empty() bool { return len(l.entries) == 0 && l.timeouts == [3]changed{} }
+
 // save brings the file to what was set and dropped.
 func (l *ledger) save() error {
 	if l.pending.Len() == 0 {
@@ -168,7 +210,7 @@ func (l *ledger) save() error {
 	}
 	added := bytes.Count(l.pending.Bytes(), []byte("\n"))
 	write := l.append
-	if l.fresh || len(l.entries) == 0 || l.lines+added > 2*len(l.entries)+idle {
+	if l.fresh || l.empty() || l.lines+added > 2*len(l.entries)+idle {
 		write = l.rewrite
 	}
 	if err := write(); err != nil {
@@ -195,7 +237,7 @@ func (l *ledger) append() error {
 // rewrite puts a file of the entries alone in the place of the old one, at once. An empty ledger is no file. It is not
 // synced to the disk, for it means nothing after the machine has stopped.
 func (l *ledger) rewrite() error {
-	if len(l.entries) == 0 {
+	if l.empty() {
 		if err := os.Remove(l.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -211,6 +253,7 @@ func (l *ledger) rewrite() error {
 	}
 	w := bufio.NewWriter(f)
 	w.WriteString(sealed(l.header)) // an error of w is told by Flush
+	w.WriteString(l.timeoutsLine())
 	for _, k := range slices.SortedFunc(maps.Keys(l.entries), balancer.Key.Compare) {
 		w.WriteString(l.entries[k].line(k))
 	}
@@ -221,6 +264,6 @@ func (l *ledger) rewrite() error {
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	l.lines, l.fresh = len(l.entries), false
+	l.lines, l.fresh = 1+len(l.entries), false
 	return nil
 }
