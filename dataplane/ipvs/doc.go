@@ -43,7 +43,8 @@
 // # What is counted
 //
 // Connections and bytes come from destinations, whose counters are added to ours before they go, so that they never go
-// back (counts.go).
+// back (counts.go). The kernel sums its counters up every two seconds: what a destination counts in its last moments
+// shows only if it comes back.
 //
 // What this package does not do: addresses, source ranges, rejecting, masquerading and sysctls are the host's side
 // (vipd/dataplane/host). A frontend without any backend has no virtual server: the guard answers its clients.

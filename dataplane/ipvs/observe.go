@@ -195,7 +195,7 @@ func (d *Dataplane) listLocked(ctx context.Context, services4 int) (string, erro
 	case 1:
 		return fmt.Sprintf("virtual server %s is gone", which), nil
 	}
-	return fmt.Sprintf("virtual server %s and %d others are gone", which, missing-1), nil
+	return fmt.Sprintf("%d virtual servers are gone, among them %s", missing, which), nil
 }
 
 // nextLocked returns the next virtual server to look at; nil: all have been looked at in this turn.

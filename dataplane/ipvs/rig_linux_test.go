@@ -34,8 +34,7 @@ type rig struct {
 	engine *dataplane.Engine
 	stop   func()
 	sets   int64
-	want   balancer.Desired
-	memory balancer.Memory
+	others string // what ipvsadm says of others
 }
 
 // vip is the address of the frontends.
@@ -72,13 +71,14 @@ func newRig(t *testing.T) *rig {
 			r.server.Echo(network, fmt.Sprint("s", i), netip.AddrPortFrom(r.address(i), 8080))
 		}
 	}
+	r.ipvsadm("-C") // what another test has left of others
 	r.open()
 	t.Cleanup(func() {
 		r.stop()
 		if err := r.d.Close(context.Background(), false); err != nil {
 			t.Error("closing: ", err)
 		}
-		if left := r.table(); left != "" {
+		if left := r.table(); left != r.others {
 			t.Errorf("left behind:\n%s", left)
 		}
 	})
