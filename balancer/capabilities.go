@@ -17,6 +17,9 @@ type Capabilities struct {
 	Nearest map[Scheduler]Scheduler
 	// Forwards are the ways to forward that it can do.
 	Forwards []Forward
+	// Untranslated are those of them that leave packets as they are: endpoints take them on the frontend's own address and
+	// port, and answer clients themselves. A frontend that they can't serve so is forwarded to by nat.
+	Untranslated []Forward
 	// KeepsSource: the client's address can reach the endpoint (snat = "never").
 	KeepsSource bool
 	// ProxyProtocol: it can send PROXY headers.
@@ -31,8 +34,8 @@ type Capabilities struct {
 	LoopbackVIPs bool
 }
 
-// capabilities reports what the service asks beyond c.
-func (u *unit) capabilities(c *Capabilities) {
+// capabilities reports what the service asks beyond c, with these endpoints.
+func (u *unit) capabilities(c *Capabilities, endpoints []*Endpoint) {
 	s := u.service
 	nearest := func(field, what, instead string) {
 		u.problem(SeverityNearest, field, "%s mode can't %s; %s", c.Mode, what, instead)
@@ -42,6 +45,9 @@ func (u *unit) capabilities(c *Capabilities) {
 	}
 	if !slices.Contains(c.Forwards, s.Forward) {
 		nearest("forward", "forward by "+string(s.Forward), "it forwards by nat")
+	}
+	if slices.Contains(c.Untranslated, s.Forward) {
+		u.untranslated(endpoints, nearest)
 	}
 	if s.SNAT == NeverSNAT && !c.KeepsSource {
 		nearest("snat", "keep the client's address", "endpoints see this node's (proxy_protocol tells them the client's)")
@@ -71,6 +77,31 @@ func (u *unit) capabilities(c *Capabilities) {
 	}
 }
 
+// untranslated reports what keeps ports of a service, or clients' addresses, from being left as they are.
+func (u *unit) untranslated(endpoints []*Endpoint, nearest func(field, what, instead string)) {
+	s := u.service
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		at := fmt.Sprintf("ports[%d]", i)
+		if p.NodePort != 0 {
+			nearest(at+".node_port", "forward by "+string(s.Forward)+" what comes to the node's own address, which endpoints do not have", "it forwards that by nat")
+		}
+		other := slices.IndexFunc(endpoints, func(e *Endpoint) bool { return e.TargetPort(p) != p.Port })
+		if other < 0 {
+			continue
+		}
+		if p.TargetPort != p.Port {
+			at += ".target_port"
+		}
+		e := endpoints[other]
+		nearest(at, fmt.Sprintf("forward by %s to another port than the VIP's: endpoint %s has port %d, and packets stay addressed to port %d", s.Forward, e.Address, e.TargetPort(p), p.Port),
+			"it forwards by nat")
+	}
+	if s.SNAT == AlwaysSNAT {
+		nearest("snat", "replace the client's address where it forwards by "+string(s.Forward), "endpoints see the client's")
+	}
+}
+
 // fit makes f what the mode can do: the nearest to what it asks.
 func (c *Capabilities) fit(f *Frontend) {
 	if n, ok := c.Nearest[f.Scheduler]; ok {
@@ -78,6 +109,13 @@ func (c *Capabilities) fit(f *Frontend) {
 	}
 	if !slices.Contains(c.Forwards, f.Forward) {
 		f.Forward = NATForward
+	}
+	if slices.Contains(c.Untranslated, f.Forward) {
+		if f.NodePort || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr.Port() != f.Key.Port }) {
+			f.Forward = NATForward
+		} else {
+			f.SNAT = NeverSNAT
+		}
 	}
 	if f.SNAT == NeverSNAT && !c.KeepsSource {
 		f.SNAT = AutoSNAT

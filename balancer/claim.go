@@ -31,7 +31,7 @@ func compileService(env *Env, s *Service, in *Inputs) *unit {
 	u := &unit{service: s}
 	c := &serviceInputs{service: s, endpoints: EndpointsOf(s, in), in: in}
 	u.unbuilt()
-	u.capabilities(&env.Capabilities)
+	u.capabilities(&env.Capabilities, c.endpoints)
 	vips := u.allowedVIPs(env)
 	for i := range s.Ports {
 		p := &s.Ports[i]

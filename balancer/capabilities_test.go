@@ -1,0 +1,71 @@
+package balancer_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+)
+
+// TestUntranslatedForwards has a mode that leaves packets as they are do so where endpoints can take them, and translate
+// them where they can't, with the reason.
+func TestUntranslatedForwards(t *testing.T) {
+	vip, node := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("192.168.1.1")
+	same := balancer.Port{Name: "http", Port: 80, Protocol: balancer.TCP, TargetPort: 80}
+	other := balancer.Port{Name: "http", Port: 80, Protocol: balancer.TCP, TargetPort: 8080}
+	opened := same
+	opened.NodePort = 30080
+	plain := balancer.Endpoint{Address: netip.MustParseAddr("192.168.1.11"), Weight: 1}
+	apart := balancer.Endpoint{Address: netip.MustParseAddr("192.168.1.12"), Weight: 1, Port: 8081}
+	for name, c := range map[string]struct {
+		port      balancer.Port
+		endpoints []balancer.Endpoint
+		snat      balancer.SNAT
+		want      map[balancer.Key]balancer.Forward
+		problems  []string // the fields, each with a word of the text
+	}{
+		"same port":  {same, []balancer.Endpoint{plain}, balancer.AutoSNAT, map[balancer.Key]balancer.Forward{{Addr: vip, Port: 80, Proto: balancer.TCP}: balancer.DRForward}, nil},
+		"other port": {other, []balancer.Endpoint{plain}, balancer.AutoSNAT, map[balancer.Key]balancer.Forward{{Addr: vip, Port: 80, Proto: balancer.TCP}: balancer.NATForward}, []string{"ports[0].target_port 8080"}},
+		"an endpoint's other port": {same, []balancer.Endpoint{plain, apart}, balancer.AutoSNAT, map[balancer.Key]balancer.Forward{{Addr: vip, Port: 80, Proto: balancer.TCP}: balancer.NATForward},
+			[]string{"ports[0] 192.168.1.12"}},
+		"node port": {opened, []balancer.Endpoint{plain}, balancer.AutoSNAT, map[balancer.Key]balancer.Forward{
+			{Addr: vip, Port: 80, Proto: balancer.TCP}: balancer.DRForward, {Addr: node, Port: 30080, Proto: balancer.TCP}: balancer.NATForward,
+		}, []string{"ports[0].node_port node's"}},
+		"snat": {same, []balancer.Endpoint{plain}, balancer.AlwaysSNAT, map[balancer.Key]balancer.Forward{{Addr: vip, Port: 80, Proto: balancer.TCP}: balancer.DRForward}, []string{"snat client's"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &balancer.Service{
+				Name: "web", VIPs: []netip.Addr{vip}, Ports: []balancer.Port{c.port}, Endpoints: c.endpoints,
+				Scheduler: balancer.WeightedRoundRobin, Forward: balancer.DRForward, SNAT: c.snat, NoEndpoints: balancer.RejectClients,
+				ProxyProtocol: balancer.NoProxyProtocol,
+			}
+			var in balancer.Inputs
+			in.Services = in.Services.Set(s.Name, s)
+			d := balancer.Compile(balancer.Env{Local: []netip.Addr{node}, NodePortAddresses: []netip.Addr{node}, Capabilities: balancer.Capabilities{
+				Mode: "ipvs", Protocols: []balancer.Protocol{balancer.TCP}, KeepsSource: true,
+				Forwards:     []balancer.Forward{balancer.NATForward, balancer.DRForward},
+				Untranslated: []balancer.Forward{balancer.DRForward},
+			}}, in)
+			for k, f := range d.Frontends.All() {
+				if f.Forward != c.want[k] || (f.Forward == balancer.DRForward) != (f.SNAT == balancer.NeverSNAT) {
+					t.Errorf("%s is forwarded by %s with snat %s, want %s", k, f.Forward, f.SNAT, c.want[k])
+				}
+			}
+			if d.Frontends.Len() != len(c.want) {
+				t.Errorf("%d frontends, want %d", d.Frontends.Len(), len(c.want))
+			}
+			var problems []balancer.Problem
+			if p := d.Problems.At("web"); p != nil {
+				problems = *p
+			}
+			if !slices.EqualFunc(problems, c.problems, func(p balancer.Problem, want string) bool {
+				field, word, _ := strings.Cut(want, " ")
+				return p.Severity == balancer.SeverityNearest && p.Field == field && strings.Contains(p.Text, word)
+			}) {
+				t.Errorf("problems %q, want %q", problems, c.problems)
+			}
+		})
+	}
+}

@@ -1,0 +1,323 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/lvs"
+)
+
+// TestMessagesOfOneChange counts the messages of changes to one endpoint: few, whatever else there is, and in an order in
+// which somebody is always there for new connections.
+func TestMessagesOfOneChange(t *testing.T) {
+	const all = 300
+	for name, c := range map[string]struct {
+		change func(f *balancer.Frontend) *balancer.Frontend
+		want   string
+	}{
+		"none":  {func(f *balancer.Frontend) *balancer.Frontend { return web(f.Key, 1, 2, 3) }, ""},
+		"added": {func(f *balancer.Frontend) *balancer.Frontend { return web(f.Key, 1, 2, 3, 4) }, "add 4"},
+		"weight": {func(f *balancer.Frontend) *balancer.Frontend {
+			return with(f, 2, func(b *balancer.Backend) { b.Weight = 7 })
+		}, "edit 2 to 7"},
+		"removed":  {func(f *balancer.Frontend) *balancer.Frontend { return web(f.Key, 1, 3) }, "delete 2"},
+		"replaced": {func(f *balancer.Frontend) *balancer.Frontend { return web(f.Key, 1, 3, 4) }, "add 4, delete 2"},
+		"drains": {func(f *balancer.Frontend) *balancer.Frontend {
+			return drained(f, 2, balancer.Removed, time.Now().Add(time.Hour))
+		}, "edit 2 to 0"},
+		"drained and replaced": {func(f *balancer.Frontend) *balancer.Frontend {
+			return drained(web(f.Key, 1, 2, 3, 4), 2, balancer.Removed, time.Now().Add(time.Hour))
+		}, "add 4, edit 2 to 0"},
+		"idle and drained": {func(f *balancer.Frontend) *balancer.Frontend {
+			return drained(f, 1, balancer.Down, time.Time{})
+		}, "edit 1 to 0, delete 1"},
+		"bounded": {func(f *balancer.Frontend) *balancer.Frontend {
+			return with(f, 2, func(b *balancer.Backend) { b.MaxConnections = 10 })
+		}, "edit 2 to 1 at most 10"},
+		"scheduler": {func(f *balancer.Frontend) *balancer.Frontend {
+			g := *f
+			g.Scheduler = balancer.Maglev
+			return &g
+		}, "scheduler mh"},
+		"affinity": {func(f *balancer.Frontend) *balancer.Frontend {
+			g := *f
+			g.AffinityTimeout = 1500 * time.Millisecond
+			return &g
+		}, "scheduler wrr for 2s"},
+		"guard alone": {func(f *balancer.Frontend) *balancer.Frontend {
+			g := *f
+			g.NoBackends, g.SNAT = balancer.DropClients, balancer.AlwaysSNAT
+			return &g
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, newKernel(), t.TempDir())
+			p.observe()
+			var frontends []*balancer.Frontend
+			for n := range all {
+				frontends = append(frontends, web(balancer.Key{Addr: key(0).Addr, Port: uint16(1 + n), Proto: balancer.TCP}, 1, 2, 3))
+			}
+			p.apply(frontends...)
+			f := frontends[all/2]
+			p.k.connect(t, f, 2, 1, 0)
+			ops := p.sent(func() { p.apply(c.change(f)) })
+			if got := short(ops); got != c.want {
+				t.Errorf("sent %q, want %q", got, c.want)
+			}
+			if again := p.sent(func() { p.apply(c.change(f)) }); len(again) > 0 {
+				t.Errorf("the same once more sent %q", short(again))
+			}
+		})
+	}
+}
+
+// short says what ops do to endpoints of web.
+func short(ops []lvs.Op) string {
+	var words []string
+	for _, op := range ops {
+		i := op.Destination.Addr.Addr().AsSlice()
+		switch op.Verb {
+		case lvs.AddService, lvs.EditService:
+			w := "scheduler " + op.Service.Scheduler
+			if op.Service.Timeout > 0 {
+				w += " for " + op.Service.Timeout.String()
+			}
+			words = append(words, w)
+		case lvs.DeleteService:
+			words = append(words, "delete all")
+		case lvs.AddDestination:
+			words = append(words, fmt.Sprint("add ", i[len(i)-1]))
+		case lvs.EditDestination:
+			w := fmt.Sprint("edit ", i[len(i)-1], " to ", op.Destination.Weight)
+			if op.Destination.Upper > 0 {
+				w += fmt.Sprint(" at most ", op.Destination.Upper)
+			}
+			words = append(words, w)
+		case lvs.DeleteDestination:
+			words = append(words, fmt.Sprint("delete ", i[len(i)-1]))
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// TestAdoptionSendsNothing has the next process take over what one has left, with drains, bounds and affinity, without a
+// message that changes anything.
+func TestAdoptionSendsNothing(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		p := start(t, newKernel(), t.TempDir())
+		p.observe()
+		until := time.Now().Add(time.Hour)
+		plain := web(key(0), 1, 2, 3)
+		drains := drained(web(key(3), 1, 2), 2, balancer.Removed, until)
+		bounded := with(web(key(6), 1, 2), 1, func(b *balancer.Backend) { b.MaxConnections = 5 })
+		sticky := web(key(1), 1, 2)
+		sticky.AffinityTimeout, sticky.Scheduler = time.Hour, balancer.SourceHash
+		empty := web(key(2))
+		p.apply(plain, web(key(3), 1, 2), bounded, sticky, empty)
+		p.k.connect(t, drains, 2, 3, 0)
+		p.apply(drains)
+		before := p.k.text(t, every)
+		p.restart(crash)
+		ops := p.sent(func() {
+			if seen := p.observe(); !seen.Untold || len(seen.Digests) != 4 {
+				t.Errorf("the next process sees %+v, want 4 frontends, and to be told", seen)
+			}
+			p.apply(plain, drains, bounded, sticky, empty)
+			if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
+				t.Errorf("Intact: %q, %v", reason, err)
+			}
+			seen := p.observe()
+			for _, f := range []*balancer.Frontend{plain, drains, bounded, sticky, empty} {
+				if seen.Digests[f.Key] != p.Digest(f) {
+					t.Errorf("%s is seen with digest %v, want %v", f.Key, seen.Digests[f.Key], p.Digest(f))
+				}
+			}
+		})
+		if len(ops) > 0 {
+			t.Errorf("adoption sent %v", ops)
+		}
+		if got := p.k.text(t, every); got != before {
+			t.Errorf("adoption made\n%sof\n%s", got, before)
+		}
+	}
+}
+
+// TestForeign has virtual servers of others stay as they are, and the frontend that they stand in the way of say so, until
+// they are gone.
+func TestForeign(t *testing.T) {
+	k := newKernel()
+	p := start(t, k, t.TempDir())
+	p.observe()
+	theirs := lvs.Service{Key: key(0), Scheduler: "wrr"}
+	beside := theirs
+	beside.Key.Port = 81
+	made := []lvs.Op{
+		{Verb: lvs.AddService, Service: theirs}, {Verb: lvs.AddService, Service: beside},
+		{Verb: lvs.AddDestination, Service: theirs, Destination: lvs.Destination{Addr: address(key(0), 9), Forward: balancer.NATForward, Weight: 3}},
+	}
+	if errs := k.Do(context.Background(), made); errs != nil {
+		t.Fatal(errs)
+	}
+	before := k.text(t, every)
+	ours, other := web(key(0), 1, 2), web(key(1), 1, 2)
+	for range 2 {
+		err := p.Apply(context.Background(), changes(ours, other))
+		var each dataplane.KeyErrors
+		if !errors.As(err, &each) || len(each) != 1 || each[ours.Key] == nil {
+			t.Fatalf("Apply says %v, want an error of %s alone", err, ours.Key)
+		}
+		for _, part := range []string{"10.2.0.9:8080", "ipvsadm -D -t 10.96.0.0:80", "wrr"} {
+			if !strings.Contains(each[ours.Key].Error(), part) {
+				t.Errorf("%q does not say %s", each[ours.Key], part)
+			}
+		}
+		if got := k.text(t, func(k balancer.Key) bool { return k != other.Key }); got != before {
+			t.Errorf("others' virtual servers were\n%sand are\n%s", before, got)
+		}
+		p.restart(true)
+		p.observe()
+	}
+	if err := p.Apply(context.Background(), []dataplane.Change{{Key: ours.Key}}); err != nil {
+		t.Errorf("removing what never was: %v", err)
+	}
+	if errs := k.Do(context.Background(), []lvs.Op{{Verb: lvs.DeleteService, Service: theirs}}); errs != nil {
+		t.Fatal(errs)
+	}
+	p.apply(ours, other)
+	if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
+		t.Errorf("Intact: %q, %v", reason, err)
+	}
+	if err := p.Close(context.Background(), false); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := k.text(t, every), "-A -t 10.96.0.0:81 -s wrr\n"; got != want {
+		t.Errorf("left\n%swant\n%s", got, want)
+	}
+}
+
+// TestNoLedgerNoServer has no virtual server made that the ledger does not name.
+func TestNoLedgerNoServer(t *testing.T) {
+	p := start(t, newKernel(), "/proc/nowhere")
+	p.observe()
+	if err := p.Apply(context.Background(), changes(web(key(0), 1))); err == nil {
+		t.Error("Apply succeeds without a ledger")
+	}
+	if got := p.k.text(t, every); got != "" {
+		t.Errorf("without a ledger there is\n%s", got)
+	}
+}
+
+// TestDamageIsSeen has every change by others be seen, by Intact within one turn, by Observe at once, and mended by an
+// Apply; what is not ours is not.
+func TestDamageIsSeen(t *testing.T) {
+	f := with(web(key(0), 1, 2, 3), 1, func(b *balancer.Backend) { b.MaxConnections = 9 })
+	f.Scheduler = balancer.SourceHash
+	at := lvs.Service{Key: f.Key}
+	for name, c := range map[string]struct {
+		op   lvs.Op
+		sure bool
+	}{
+		"service gone":        {lvs.Op{Verb: lvs.DeleteService, Service: at}, true},
+		"scheduler":           {lvs.Op{Verb: lvs.EditService, Service: lvs.Service{Key: f.Key, Scheduler: "rr"}}, true},
+		"flags":               {lvs.Op{Verb: lvs.EditService, Service: lvs.Service{Key: f.Key, Scheduler: "sh"}}, true},
+		"destination gone":    {lvs.Op{Verb: lvs.DeleteDestination, Service: at, Destination: lvs.Destination{Addr: address(f.Key, 2)}}, true},
+		"weight":              {lvs.Op{Verb: lvs.EditDestination, Service: at, Destination: lvs.Destination{Addr: address(f.Key, 2), Forward: balancer.NATForward, Weight: 5}}, true},
+		"threshold":           {lvs.Op{Verb: lvs.EditDestination, Service: at, Destination: lvs.Destination{Addr: address(f.Key, 1), Forward: balancer.NATForward, Weight: 1}}, true},
+		"forward":             {lvs.Op{Verb: lvs.EditDestination, Service: at, Destination: lvs.Destination{Addr: address(f.Key, 2), Forward: balancer.DRForward, Weight: 1}}, true},
+		"destination added":   {lvs.Op{Verb: lvs.AddDestination, Service: at, Destination: lvs.Destination{Addr: address(f.Key, 8), Forward: balancer.NATForward, Weight: 1}}, true},
+		"somebody else comes": {lvs.Op{Verb: lvs.AddService, Service: lvs.Service{Key: key(6), Scheduler: "rr"}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, newKernel(), t.TempDir())
+			p.observe()
+			p.apply(f)
+			before := p.k.text(t, func(k balancer.Key) bool { return k == f.Key })
+			if errs := p.k.Do(context.Background(), []lvs.Op{c.op}); errs != nil {
+				t.Fatal(errs)
+			}
+			reason, err := p.Intact(context.Background())
+			if err != nil || (reason != "") != c.sure {
+				t.Errorf("Intact says %q, %v", reason, err)
+			}
+			if seen := p.observe(); (seen.Digests[f.Key] == p.Digest(f)) == c.sure {
+				t.Errorf("Observe says %+v", seen)
+			}
+			p.apply(f)
+			if got := p.k.text(t, func(k balancer.Key) bool { return k == f.Key }); got != before {
+				t.Errorf("mended to\n%swant\n%s", got, before)
+			}
+			if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
+				t.Errorf("after mending Intact says %q, %v", reason, err)
+			}
+		})
+	}
+}
+
+// TestApplyCorrectsBeliefs has Apply come to what is wanted where others have changed what is there, without anybody
+// having looked.
+func TestApplyCorrectsBeliefs(t *testing.T) {
+	f, g := web(key(0), 1, 2, 3), web(key(0), 2, 3, 4)
+	at := lvs.Service{Key: f.Key}
+	to := func(i int) lvs.Destination {
+		return lvs.Destination{Addr: address(f.Key, i), Forward: balancer.NATForward, Weight: 1}
+	}
+	for name, ops := range map[string][]lvs.Op{
+		"service gone":      {{Verb: lvs.DeleteService, Service: at}},
+		"one gone, one new": {{Verb: lvs.DeleteDestination, Service: at, Destination: to(1)}, {Verb: lvs.AddDestination, Service: at, Destination: to(4)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, newKernel(), t.TempDir())
+			p.observe()
+			p.apply(f)
+			if errs := p.k.Do(context.Background(), ops); errs != nil {
+				t.Fatal(errs)
+			}
+			p.apply(g)
+			want, err := Render([]*balancer.Frontend{g})
+			if got := p.k.text(t, every); got != want || err != nil {
+				t.Errorf("came to\n%s%v, want\n%s", got, err, want)
+			}
+			p.remove(g)
+			if got := p.k.text(t, every); got != "" {
+				t.Errorf("after the removal there is\n%s", got)
+			}
+		})
+	}
+}
+
+func TestCleanupRemovesWhatTheLedgerNames(t *testing.T) {
+	k := newKernel()
+	p := start(t, k, t.TempDir())
+	p.observe()
+	p.apply(web(key(0), 1), web(key(1), 1), web(key(3), 1))
+	if errs := k.Do(context.Background(), []lvs.Op{{Verb: lvs.AddService, Service: lvs.Service{Key: key(2), Scheduler: "rr"}}}); errs != nil {
+		t.Fatal(errs)
+	}
+	for _, dry := range []bool{true, false} {
+		l, err := openLedger(p.dir, "boot", "namespace")
+		if err != nil {
+			t.Fatal(err)
+		}
+		done, err := removeOwned(context.Background(), k, l, dry)
+		want := []string{"delete virtual server 10.96.0.0:80/tcp", "delete virtual server 10.96.0.0:80/udp", "delete virtual server [fd00::]:80/tcp"}
+		if err != nil || !slices.Equal(done, want) {
+			t.Errorf("dry %v: %q, %v; want %q", dry, done, err, want)
+		}
+		if err := l.save(); err != nil {
+			t.Fatal(err)
+		}
+		if left := len(l.entries); dry != (left == 3) {
+			t.Errorf("dry %v: the ledger has %d entries", dry, left)
+		}
+	}
+	if got, want := k.text(t, every), "-A --sctp-service 10.96.0.0:80 -s rr\n"; got != want {
+		t.Errorf("left\n%swant\n%s", got, want)
+	}
+}

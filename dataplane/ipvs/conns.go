@@ -1,0 +1,32 @@
+package ipvs
+
+import (
+	"context"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// Connections implements dataplane.Connections: what the kernel's table has of ours. The memory of where a client with
+// affinity belongs is no connection.
+func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, error) {
+	d.mu.Lock()
+	services := make(map[balancer.Key]balancer.Name, len(d.servers))
+	for k, s := range d.servers {
+		if s.there && s.last != nil {
+			services[k] = s.last.Service
+		}
+	}
+	d.mu.Unlock()
+	var all []dataplane.Connection
+	for c, err := range d.conn.Connections(ctx) {
+		if err != nil {
+			return all, err
+		}
+		k := balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}
+		if service, ours := services[k]; ours && !c.Template {
+			all = append(all, dataplane.Connection{Frontend: k, Service: service, Client: c.Client, Backend: c.Backend, State: c.State})
+		}
+	}
+	return all, nil
+}

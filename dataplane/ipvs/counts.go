@@ -1,0 +1,320 @@
+package ipvs
+
+import (
+	"cmp"
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/lvs"
+)
+
+// portKey is a port of a service.
+type portKey struct {
+	service balancer.Name
+	port    string
+}
+
+// countKey is one backend of a service's port.
+type countKey struct {
+	portKey
+	backend netip.AddrPort
+}
+
+// counts remembers what the kernel has counted, which it forgets with each destination.
+type counts struct {
+	reading sync.Mutex // held by who reads all counters
+	// next is when they may be read again; whoever holds reading uses it.
+	next time.Time
+
+	mu sync.Mutex // guards what follows; never held while the kernel is asked
+	// tallies are of the virtual servers that are there.
+	tallies map[balancer.Key]*tally
+	// totals are what destinations had counted that are gone.
+	totals map[countKey]lvs.Stats
+}
+
+// tally is what the destinations of one virtual server have counted.
+type tally struct {
+	of   portKey
+	live map[netip.AddrPort]live
+	// gone are destinations that were deleted, with what they had counted: the kernel keeps one for two minutes or more
+	// (IP_VS_DEST_TRASH_PERIOD), and goes on counting from there if it comes back.
+	gone map[netip.AddrPort]lvs.Stats
+	// epoch changes when destinations begin to count anew: what was read before does not fit any more.
+	epoch uint64
+	// was is what the virtual server as a whole had counted when its destinations were last read.
+	was lvs.Stats
+	// busy: some of them had connections then.
+	busy bool
+}
+
+// live is a destination's counters as they were last seen, what they were when it was made, and its connections.
+type live struct {
+	seen, from lvs.Stats
+	active     uint32
+}
+
+// mostGone is how many deleted destinations are remembered of one virtual server.
+const mostGone = 256
+
+func newCounts() *counts {
+	return &counts{tallies: map[balancer.Key]*tally{}, totals: map[countKey]lvs.Stats{}}
+}
+
+// renames reports whether the key has not been of this port.
+func (c *counts) renames(k balancer.Key, of portKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tallies[k]
+	return t == nil || t.of != of
+}
+
+// name has what is counted from now on be this port's.
+func (c *counts) name(k balancer.Key, of portKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tallies[k]
+	if t == nil {
+		t = &tally{live: map[netip.AddrPort]live{}, gone: map[netip.AddrPort]lvs.Stats{}}
+		c.tallies[k] = t
+	}
+	for at, l := range t.live {
+		if t.of != (portKey{}) {
+			c.addLocked(countKey{t.of, at}, minus(l.seen, l.from))
+			l.from = l.seen
+			t.live[at] = l
+		}
+	}
+	t.of = of
+}
+
+// see takes in what the kernel says of all destinations of a virtual server.
+func (c *counts) see(k balancer.Key, states []lvs.DestinationState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.tallies[k]; t != nil {
+		t.epoch++ // whoever reads at the same time may have read earlier
+		c.seeLocked(k, t, states)
+	}
+}
+
+func (c *counts) seeLocked(k balancer.Key, t *tally, states []lvs.DestinationState) {
+	t.busy = false
+	for at, l := range t.live { // some may be gone
+		l.active = 0
+		t.live[at] = l
+	}
+	for _, s := range states {
+		l, known := t.live[s.Addr]
+		if gone, ok := t.gone[s.Addr]; ok && !known && !less(s.Stats, gone) {
+			l.from = gone
+		}
+		delete(t.gone, s.Addr)
+		if less(s.Stats, l.seen) { // somebody has set them back
+			c.addLocked(countKey{t.of, s.Addr}, minus(l.seen, l.from))
+			l.from = lvs.Stats{}
+		}
+		l.seen, l.active = s.Stats, s.Active
+		if k.Proto == balancer.UDP {
+			l.active = s.Inactive // all that UDP has
+		}
+		t.live[s.Addr] = l
+		t.busy = t.busy || s.Active+s.Inactive > 0
+	}
+}
+
+// less reports whether a counter has gone back from before to now.
+func less(now, before lvs.Stats) bool {
+	return now.Connections < before.Connections || now.InBytes < before.InBytes || now.OutBytes < before.OutBytes
+}
+
+func minus(a, b lvs.Stats) lvs.Stats {
+	return lvs.Stats{
+		Connections: a.Connections - b.Connections, InPackets: a.InPackets - b.InPackets, OutPackets: a.OutPackets - b.OutPackets,
+		InBytes: a.InBytes - b.InBytes, OutBytes: a.OutBytes - b.OutBytes,
+	}
+}
+
+func (c *counts) addLocked(k countKey, s lvs.Stats) {
+	sum := c.totals[k]
+	sum.Connections += s.Connections
+	sum.InBytes += s.InBytes
+	sum.OutBytes += s.OutBytes
+	c.totals[k] = sum
+}
+
+// end takes in that a destination is deleted.
+func (c *counts) end(k balancer.Key, at netip.AddrPort) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.tallies[k]; t != nil {
+		t.epoch++
+		c.endLocked(t, at)
+	}
+}
+
+func (c *counts) endLocked(t *tally, at netip.AddrPort) {
+	l, ok := t.live[at]
+	if !ok {
+		return
+	}
+	c.addLocked(countKey{t.of, at}, minus(l.seen, l.from))
+	delete(t.live, at)
+	if len(t.gone) >= mostGone {
+		clear(t.gone)
+	}
+	t.gone[at] = l.seen
+}
+
+// endAll takes in that a virtual server is not there any more. Its destinations, when they come back, are those of
+// another, and the kernel counts from 0.
+func (c *counts) endAll(k balancer.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tallies[k]
+	if t == nil {
+		return
+	}
+	t.epoch++
+	for at := range t.live {
+		c.endLocked(t, at)
+	}
+	clear(t.gone)
+	t.was, t.busy = lvs.Stats{}, false
+}
+
+// forget drops a key of which nobody speaks any more.
+func (c *counts) forget(k balancer.Key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.tallies, k)
+}
+
+// back reports whether ops add destinations that were there before.
+func (c *counts) back(k balancer.Key, ops []lvs.Op) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tallies[k]
+	return t != nil && slices.ContainsFunc(ops, func(op lvs.Op) bool {
+		_, gone := t.gone[op.Destination.Addr]
+		return op.Verb == lvs.AddDestination && gone
+	})
+}
+
+// Counters are read at most once every readEvery, and take at most a readShare'th of the time.
+const (
+	readEvery = time.Second
+	readShare = 20
+	// countTime bounds one reading of all counters.
+	countTime = 10 * time.Second
+)
+
+// Counters implements dataplane.Counters: connections of each backend, those that are live (of TCP and SCTP, established
+// ones), and bytes.
+func (d *Dataplane) Counters() []dataplane.FrontendCount {
+	ctx, cancel := context.WithTimeout(context.Background(), countTime)
+	defer cancel()
+	d.counts.read(ctx, d.conn)
+	return d.counts.sums()
+}
+
+// read reads the destinations of the virtual servers that have counted anything since they were last read, or had
+// connections then. What can't be read stays as it was last seen.
+func (c *counts) read(ctx context.Context, conn lvs.Conn) {
+	if !c.reading.TryLock() {
+		return
+	}
+	defer c.reading.Unlock()
+	started := time.Now()
+	if started.Before(c.next) {
+		return
+	}
+	services, err := conn.Services(ctx)
+	if err != nil {
+		return
+	}
+	for _, s := range services {
+		epoch, due := c.due(s)
+		if !due {
+			continue
+		}
+		states, err := conn.Destinations(ctx, s.Key)
+		if err == nil {
+			c.take(s, states, epoch)
+		}
+	}
+	c.next = time.Now().Add(max(readEvery, readShare*time.Since(started)))
+}
+
+func (c *counts) due(s lvs.ServiceState) (epoch uint64, due bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.tallies[s.Key]
+	if t == nil || !t.busy && t.was == s.Stats {
+		return 0, false
+	}
+	return t.epoch, true
+}
+
+// take takes in a reading that began in an epoch.
+func (c *counts) take(s lvs.ServiceState, states []lvs.DestinationState, epoch uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.tallies[s.Key]; t != nil && t.epoch == epoch {
+		c.seeLocked(s.Key, t, states)
+		t.was = s.Stats
+	}
+}
+
+// sums returns what has been counted so far, by service and port.
+func (c *counts) sums() []dataplane.FrontendCount {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	stats, active := make(map[countKey]lvs.Stats, len(c.totals)), map[countKey]uint64{}
+	add := func(k countKey, s lvs.Stats) {
+		sum := stats[k]
+		sum.Connections += s.Connections
+		sum.InBytes += s.InBytes
+		sum.OutBytes += s.OutBytes
+		stats[k] = sum
+	}
+	for k, s := range c.totals {
+		add(k, s)
+	}
+	for _, t := range c.tallies {
+		for at, l := range t.live {
+			k := countKey{t.of, at}
+			add(k, minus(l.seen, l.from))
+			active[k] += uint64(l.active)
+		}
+	}
+	byPort := map[portKey]*dataplane.FrontendCount{}
+	for k, s := range stats {
+		if k.service == "" {
+			continue
+		}
+		f := byPort[k.portKey]
+		if f == nil {
+			f = &dataplane.FrontendCount{Service: k.service, Port: k.port}
+			byPort[k.portKey] = f
+		}
+		f.Connections += s.Connections
+		f.In += s.InBytes
+		f.Out += s.OutBytes
+		f.Backends = append(f.Backends, dataplane.BackendCount{Backend: k.backend, Connections: s.Connections, Active: active[k]})
+	}
+	all := make([]dataplane.FrontendCount, 0, len(byPort))
+	for _, f := range byPort {
+		slices.SortFunc(f.Backends, func(a, b dataplane.BackendCount) int { return a.Backend.Compare(b.Backend) })
+		all = append(all, *f)
+	}
+	slices.SortFunc(all, func(a, b dataplane.FrontendCount) int {
+		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Port, b.Port))
+	})
+	return all
+}

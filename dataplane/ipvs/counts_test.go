@@ -1,0 +1,109 @@
+package ipvs
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/lvs"
+)
+
+// counted returns the connections and bytes of the service web's port, and the connections of endpoint i.
+func (p *process) counted(name balancer.Name, i int) (all, in, backend, active uint64) {
+	time.Sleep(2 * time.Second) // of the test's own time
+	for _, f := range p.Counters() {
+		if f.Service != name {
+			continue
+		}
+		for _, b := range f.Backends {
+			if b.Backend == address(key(0), i) {
+				backend, active = b.Connections, b.Active
+			}
+		}
+		return f.Connections, f.In, backend, active
+	}
+	return
+}
+
+// traffic adds to what a destination has counted.
+func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
+	p.Helper()
+	if err := p.k.SetDestination(f.Key, address(f.Key, i), func(s *lvs.DestinationState) {
+		s.Connections += n
+		s.InBytes += 100 * n
+	}); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// TestCountersNeverGoBack has what was counted stay through all that has the kernel begin anew: destinations that go and
+// come back, with and without their old counts, virtual servers that go, also by others, and counters that others set
+// back.
+func TestCountersNeverGoBack(t *testing.T) {
+	for name, trash := range map[string]map[countKey]lvs.Stats{"anew": nil, "on": {}} {
+		t.Run("the kernel counts "+name, func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) { neverBack(t, dir, trash) })
+		})
+	}
+}
+
+func neverBack(t *testing.T, dir string, trash map[countKey]lvs.Stats) {
+	p := start(t, newKernel(), dir)
+	p.k.trash = trash
+	p.observe()
+	f := web(key(0), 1, 2)
+	without := web(key(0), 1)
+	want := func(when string, total, second uint64) {
+		t.Helper()
+		if all, in, backend, _ := p.counted("web", 2); all != total || in != 100*total || backend != second {
+			t.Errorf("%s: %d connections, %d bytes, %d of the second; want %d, %d, %d", when, all, in, backend, total, 100*total, second)
+		}
+	}
+	p.apply(f)
+	want("at first", 0, 0)
+	p.traffic(f, 1, 3)
+	p.traffic(f, 2, 5)
+	want("after traffic", 8, 5)
+	p.traffic(f, 2, 2) // nobody has looked since
+	p.apply(without)
+	want("after an endpoint went", 10, 7)
+	p.apply(f)
+	p.traffic(f, 2, 1)
+	want("after it came back with nothing", 11, 8)
+	p.apply(without)
+	p.apply(f)
+	if err := p.k.SetDestination(f.Key, address(f.Key, 2), func(s *lvs.DestinationState) { s.Connections, s.InBytes = 0, 0 }); err != nil {
+		t.Fatal(err)
+	}
+	p.traffic(f, 2, 4)
+	want("after somebody set it back", 15, 12)
+	p.remove(f)
+	want("after the frontend went", 15, 12)
+	p.apply(f)
+	p.traffic(f, 1, 1)
+	want("after it came back", 16, 12)
+	p.k.Flush()
+	p.observe()
+	p.apply(f)
+	p.traffic(f, 2, 1)
+	want("after somebody cleared the table", 17, 13)
+	g := *f
+	g.Service = "other"
+	p.traffic(f, 1, 2)
+	p.apply(&g)
+	p.traffic(f, 1, 4)
+	want("after another service got the key", 19, 13)
+	if all, _, _, _ := p.counted("other", 1); all != 4 {
+		t.Errorf("the other service has %d connections, want 4", all)
+	}
+	p.k.connect(t, f, 2, 3, 2)
+	p.traffic(f, 2, 3)
+	if _, _, _, active := p.counted("other", 2); active != 3 {
+		t.Errorf("%d connections are live, want 3", active)
+	}
+	if err := p.Close(t.Context(), true); err != nil {
+		t.Error(err)
+	}
+}

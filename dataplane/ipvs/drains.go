@@ -1,0 +1,106 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/lvs"
+)
+
+// Drains are looked at every drainEvery, and looking takes at most a drainShare'th of the time.
+const (
+	drainEvery = time.Second
+	drainShare = 20
+)
+
+// fewDrains is up to how many virtual servers are asked for one by one; for more, the table is read, and only those are
+// asked for that it shows to be done.
+const fewDrains = 64
+
+// sweep sees destinations that take no new connections to their end: it deletes those whose last connection has ended, or
+// its time. It returns when it has to be called again; zero: there are none.
+func (d *Dataplane) sweep(ctx context.Context) (next time.Time) {
+	began := time.Now()
+	if err := d.settleAll(ctx); err != nil && ctx.Err() == nil {
+		d.log.Warn("ending connections to endpoints that are gone; trying again", "err", err)
+	}
+	now := time.Now()
+	next = now.Add(max(drainEvery, drainShare*now.Sub(began)))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.quiet) == 0 {
+		return time.Time{}
+	}
+	for k := range d.quiet {
+		if s := d.servers[k]; s != nil {
+			if t := s.next(now); !t.IsZero() && t.Before(next) {
+				next = t
+			}
+		}
+	}
+	return next
+}
+
+func (d *Dataplane) settleAll(ctx context.Context) error {
+	d.mu.Lock()
+	keys := slices.Collect(maps.Keys(d.quiet))
+	d.mu.Unlock()
+	var failed error
+	if len(keys) > fewDrains {
+		if keys, failed = d.sift(ctx, keys); failed != nil {
+			return failed
+		}
+	}
+	for part := range slices.Chunk(keys, fewDrains) {
+		failed = errors.Join(failed, d.settle(ctx, part))
+	}
+	return failed
+}
+
+// sift returns the keys of which the kernel's table shows that something may be done.
+func (d *Dataplane) sift(ctx context.Context, keys []balancer.Key) ([]balancer.Key, error) {
+	table, err := d.conn.Table(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.DeleteFunc(keys, func(k balancer.Key) bool {
+		s, entry := d.servers[k], table[k]
+		return s == nil || !slices.ContainsFunc(entry.Destinations, func(t lvs.TableDestination) bool {
+			return t.Weight == 0 && (t.Active+t.Inactive == 0 || s.expired(t.Addr, now))
+		})
+	}), nil
+}
+
+// settle removes what has served out its time of a few virtual servers.
+func (d *Dataplane) settle(ctx context.Context, keys []balancer.Key) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := newRound(ctx, d)
+	var work []*server
+	for _, k := range keys {
+		s := d.servers[k]
+		if s == nil || !s.told {
+			continue
+		}
+		if s.unsure {
+			if err := d.refreshLocked(ctx, s); err != nil {
+				r.errs[s] = err
+			}
+		}
+		work = append(work, s)
+	}
+	ends := r.endings(work, nil)
+	r.send(work, func(s *server) []lvs.Op { return ends[s] })
+	var failed error
+	for _, s := range work {
+		failed = errors.Join(failed, r.errs[s])
+	}
+	return errors.Join(failed, d.ledger.save())
+}

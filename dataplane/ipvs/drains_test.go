@@ -1,0 +1,245 @@
+package ipvs
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/lvs"
+)
+
+// inTime runs a test of a dataplane over a frontend with three backends, of which the second has a connection, in a time
+// of its own.
+func inTime(t *testing.T, f func(p *process, f *balancer.Frontend)) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, newKernel(), dir)
+		p.observe()
+		front := web(key(0), 1, 2, 3)
+		p.apply(front)
+		p.k.connect(t, front, 2, 1, 0)
+		f(p, front)
+		if err := p.Close(context.Background(), true); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// holds checks the weights of the destinations 1, 2, 3 of f; -1: it is not there.
+func (p *process) holds(when string, f *balancer.Frontend, want ...int) {
+	p.Helper()
+	synctest.Wait()
+	states, _ := p.k.Destinations(context.Background(), f.Key)
+	for i, weight := range want {
+		got := -1
+		for _, s := range states {
+			if s.Addr == address(f.Key, i+1) {
+				got = s.Weight
+			}
+		}
+		if got != weight {
+			p.Errorf("%s destination %d has weight %d, want %d", when, i+1, got, weight)
+		}
+	}
+}
+
+func TestDrainEndsInTime(t *testing.T) {
+	inTime(t, func(p *process, f *balancer.Frontend) {
+		p.apply(drained(f, 2, balancer.Removed, time.Now().Add(time.Minute)))
+		p.holds("at once", f, 1, 0, 1)
+		time.Sleep(time.Minute - time.Second)
+		p.holds("before its time", f, 1, 0, 1)
+		time.Sleep(time.Second)
+		p.holds("after its time", f, 1, -1, 1)
+	})
+}
+
+func TestDrainEndsWithTheLastConnection(t *testing.T) {
+	for _, state := range []balancer.BackendState{balancer.Removed, balancer.Draining, balancer.ZeroWeight, balancer.Down, balancer.Standby} {
+		inTime(t, func(p *process, f *balancer.Frontend) {
+			p.apply(drained(f, 2, state, time.Time{}))
+			time.Sleep(time.Hour)
+			p.holds("an hour later", f, 1, 0, 1)
+			p.k.connect(p, f, 2, 0, 1)
+			time.Sleep(5 * time.Second)
+			p.holds("with a connection that closes", f, 1, 0, 1)
+			p.k.connect(p, f, 2, 0, 0)
+			time.Sleep(2 * time.Second)
+			p.holds("without connections", f, 1, -1, 1)
+		})
+	}
+}
+
+// TestReturnKeepsConnections has an endpoint that is back within its drain get its weight by one message.
+func TestReturnKeepsConnections(t *testing.T) {
+	inTime(t, func(p *process, f *balancer.Frontend) {
+		p.apply(drained(f, 2, balancer.Removed, time.Now().Add(time.Minute)))
+		time.Sleep(30 * time.Second)
+		if got := short(p.sent(func() { p.apply(f) })); got != "edit 2 to 1" {
+			t.Errorf("its return sent %q", got)
+		}
+		time.Sleep(time.Hour)
+		p.holds("an hour later", f, 1, 1, 1)
+	})
+}
+
+// TestFrontendLeaves has connections of a frontend that goes live until its drain timeout, by the one that it had last,
+// also when the process is another by then.
+func TestFrontendLeaves(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		inTime(t, func(p *process, f *balancer.Frontend) {
+			p.remove(f)
+			p.holds("at once", f, -1, 0, -1)
+			if seen := p.observe(); len(seen.Digests) > 0 {
+				t.Errorf("Observe sees %v, which goes by itself", seen.Digests)
+			}
+			if restart {
+				time.Sleep(10 * time.Second)
+				p.restart(true)
+				if seen := p.observe(); len(seen.Digests) > 0 {
+					t.Errorf("the next process sees %v, which goes by itself", seen.Digests)
+				}
+				time.Sleep(20 * time.Second)
+			} else {
+				time.Sleep(30 * time.Second)
+				p.remove(f) // once more
+			}
+			time.Sleep(29 * time.Second)
+			if states, err := p.k.Destinations(context.Background(), f.Key); err != nil || len(states) == 0 {
+				t.Errorf("before its time: %v, %v", states, err)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if got := p.k.text(t, every); got != "" {
+				t.Errorf("after its time there is\n%s", got)
+			}
+		})
+	}
+}
+
+// TestFrontendReturns has the connections of a frontend that went end at their time, though another has come to its key.
+func TestFrontendReturns(t *testing.T) {
+	inTime(t, func(p *process, f *balancer.Frontend) {
+		p.remove(f)
+		time.Sleep(20 * time.Second)
+		g := web(f.Key, 3, 4)
+		p.apply(g)
+		p.holds("when another came", g, -1, 0, 1)
+		time.Sleep(39 * time.Second)
+		p.holds("before its time", g, -1, 0, 1)
+		time.Sleep(time.Second)
+		p.holds("after its time", g, -1, -1, 1)
+	})
+}
+
+// TestGoneMeanwhile has an endpoint that went while no process was there have the time that it would have had.
+func TestGoneMeanwhile(t *testing.T) {
+	inTime(t, func(p *process, f *balancer.Frontend) {
+		p.restart(true)
+		p.observe()
+		g := web(f.Key, 1, 3)
+		p.apply(g)
+		p.holds("at once", f, 1, 0, 1)
+		time.Sleep(59 * time.Second)
+		p.holds("before its time", f, 1, 0, 1)
+		time.Sleep(time.Second)
+		p.holds("after its time", f, 1, -1, 1)
+	})
+}
+
+// TestOrphanLeaves has a frontend that went while no process was there have its own drain timeout.
+func TestOrphanLeaves(t *testing.T) {
+	inTime(t, func(p *process, f *balancer.Frontend) {
+		p.restart(true)
+		if seen := p.observe(); len(seen.Digests) != 1 {
+			t.Errorf("the next process sees %v, want %s", seen.Digests, f.Key)
+		}
+		if err := p.Apply(context.Background(), []dataplane.Change{{Key: f.Key}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(59 * time.Second)
+		p.holds("before its time", f, -1, 0, -1)
+		time.Sleep(time.Second)
+		p.holds("after its time", f, -1, -1, -1)
+	})
+}
+
+// TestManyLeave has frontends that go together be seen to their ends by the table, without a message for those that stay.
+func TestManyLeave(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, newKernel(), dir)
+		p.observe()
+		var frontends []*balancer.Frontend
+		var removals []dataplane.Change
+		for n := range 3 * fewDrains {
+			f := web(balancer.Key{Addr: key(0).Addr, Port: uint16(1 + n), Proto: balancer.TCP}, 1, 2)
+			frontends = append(frontends, f)
+			removals = append(removals, dataplane.Change{Key: f.Key, Old: f})
+		}
+		p.apply(frontends...)
+		for _, f := range frontends {
+			p.k.connect(t, f, 1, 1, 0)
+		}
+		if err := p.Apply(context.Background(), removals); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		ops := p.sent(func() {
+			p.k.connect(t, frontends[7], 1, 0, 0)
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+		})
+		if len(ops) != 1 || ops[0].Verb != lvs.DeleteService || ops[0].Service.Key != frontends[7].Key {
+			t.Errorf("the end of the last connection of %s sent %v", frontends[7].Key, ops)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := p.k.text(t, every); got != "" {
+			t.Errorf("after their time there is\n%s", got)
+		}
+		if err := p.Close(context.Background(), true); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestUDPGoesAtOnce has flows not be waited for.
+func TestUDPGoesAtOnce(t *testing.T) {
+	p := start(t, newKernel(), t.TempDir())
+	p.observe()
+	f := web(key(1), 1, 2, 3)
+	p.apply(f)
+	p.k.connect(t, f, 2, 0, 5)
+	if got := short(p.sent(func() { p.apply(web(f.Key, 1, 3)) })); got != "delete 2" {
+		t.Errorf("the removal of an endpoint sent %q", got)
+	}
+	p.k.connect(t, f, 1, 0, 5)
+	if got := short(p.sent(func() { p.remove(f) })); got != "delete all" {
+		t.Errorf("the removal of the frontend sent %q", got)
+	}
+}
+
+// TestDestinationHashFailsOver has dh, which would refuse the clients of an endpoint that drains, give way to a scheduler
+// that does not, for as long as there is one.
+func TestDestinationHashFailsOver(t *testing.T) {
+	inTime(t, func(p *process, f *balancer.Frontend) {
+		g := *f
+		g.Scheduler = balancer.DestinationHash
+		p.apply(&g)
+		if got := short(p.sent(func() { p.apply(drained(&g, 2, balancer.Draining, time.Time{})) })); got != "scheduler fo, edit 2 to 0" {
+			t.Errorf("a drain sent %q", got)
+		}
+		got := short(p.sent(func() {
+			p.k.connect(p, f, 2, 0, 0)
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+		}))
+		if got != "delete 2, scheduler dh" {
+			t.Errorf("the end of the drain sent %q", got)
+		}
+	})
+}

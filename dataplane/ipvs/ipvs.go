@@ -1,0 +1,216 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/lvs"
+)
+
+// Dataplane carries frontends out by virtual servers of the kernel. See the package's documentation.
+type Dataplane struct {
+	log  *slog.Logger
+	conn lvs.Conn
+	caps balancer.Capabilities
+	// failover: the kernel has the scheduler fo.
+	failover bool
+	// missing says which schedulers the kernel lacks, and why a family can't be had: by whether it is IPv4.
+	lacks   []balancer.Scheduler
+	missing map[bool]error
+	// timeouts are those that the kernel is given.
+	timeouts lvs.Timeouts
+	counts   *counts
+	drains   loop
+	flows    *flows
+
+	mu     sync.Mutex // guards what follows
+	ledger *ledger
+	// servers are those that are wanted, and those that are there and ours.
+	servers map[balancer.Key]*server
+	// quiet are those of them with destinations that are only kept for their connections.
+	quiet map[balancer.Key]bool
+	// ours4 and others4 are how many virtual servers with IPv4 addresses there are: vipd's, and others' as last seen.
+	ours4, others4 int
+	// told: the engine was asked to apply everything once.
+	told bool
+	look look
+}
+
+var (
+	_ dataplane.Dataplane   = (*Dataplane)(nil)
+	_ dataplane.Connections = (*Dataplane)(nil)
+	_ dataplane.Counters    = (*Dataplane)(nil)
+	_ dataplane.Renderer    = (*Dataplane)(nil)
+)
+
+// newDataplane returns a dataplane over what is in the kernel. It changes nothing there.
+func newDataplane(ctx context.Context, conn lvs.Conn, tracked cutter, l *ledger, log *slog.Logger) (*Dataplane, error) {
+	d := &Dataplane{
+		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), flows: newFlows(tracked, log), ledger: l,
+		missing: map[bool]error{}, servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{},
+	}
+	d.drains.begin(d.sweep)
+	var nearest balancer.Scheduler
+	for _, name := range schedulers() {
+		has, err := conn.HasScheduler(ctx, string(name))
+		switch {
+		case err != nil:
+			return nil, err
+		case !has:
+			d.lacks = append(d.lacks, name)
+		case nearest == "":
+			nearest = name
+		}
+	}
+	if nearest == "" {
+		return nil, errors.New("IPVS mode needs a scheduler, and this kernel has none: load the module ip_vs_wrr (modprobe ip_vs_wrr)")
+	}
+	for _, name := range append(d.lacks, balancer.Random) {
+		d.caps.Nearest[name] = nearest
+	}
+	var err error
+	d.failover, err = conn.HasScheduler(ctx, failover)
+	return d, err
+}
+
+// Capabilities says what was found to work here.
+func (d *Dataplane) Capabilities() balancer.Capabilities { return d.caps }
+
+// Detail says in one line what is missing here, if anything is.
+func (d *Dataplane) Detail() string {
+	var parts []string
+	if err := d.missing[true]; err != nil {
+		parts = append(parts, "no ipv4: "+err.Error())
+	}
+	if err := d.missing[false]; err != nil {
+		parts = append(parts, "no ipv6: "+err.Error())
+	}
+	for _, name := range d.lacks {
+		parts = append(parts, fmt.Sprintf("the kernel lacks the scheduler %s", name))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Digest covers what virtual servers are made of.
+func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f) }
+
+// Render implements dataplane.Renderer.
+func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) { return Render(frontends) }
+
+// Close leaves everything in place with keep: the kernel goes on, and the next process takes over, with the drains that
+// are under way. Otherwise it deletes every virtual server of ours, and their connections end.
+func (d *Dataplane) Close(ctx context.Context, keep bool) error {
+	d.drains.close()
+	failed := d.flows.close()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !keep {
+		_, err := removeOwned(ctx, d.conn, d.ledger, false)
+		failed = errors.Join(failed, err, setTimeouts(ctx, d.conn, d.ledger, lvs.Timeouts{}))
+		clear(d.servers)
+		clear(d.quiet)
+	}
+	return errors.Join(failed, d.ledger.save(), d.conn.Close())
+}
+
+// serverLocked returns what is known of a key.
+func (d *Dataplane) serverLocked(k balancer.Key) *server {
+	s := d.servers[k]
+	if s == nil {
+		s = &server{key: k, failover: d.failover}
+		d.servers[k] = s
+	}
+	return s
+}
+
+// changedLocked takes in that s has changed from being there or not.
+func (d *Dataplane) changedLocked(s *server, was bool) {
+	if s.key.Addr.Is4() && was != s.there {
+		if s.there {
+			d.ours4++
+		} else {
+			d.ours4--
+		}
+	}
+	if !s.there {
+		d.counts.endAll(s.key)
+	}
+	if s.quiet {
+		d.quiet[s.key] = true
+	} else {
+		delete(d.quiet, s.key)
+	}
+	if s.front == nil && s.told && !s.there && !s.unsure {
+		delete(d.servers, s.key)
+		d.counts.forget(s.key)
+	}
+}
+
+// didLocked takes in that the kernel has done op for s.
+func (d *Dataplane) didLocked(s *server, op lvs.Op) {
+	was := s.there
+	if op.Verb == lvs.DeleteDestination {
+		d.counts.end(s.key, op.Destination.Addr)
+	}
+	s.did(op)
+	if op.Verb == lvs.DeleteService {
+		d.ledger.drop(s.key)
+	}
+	d.changedLocked(s, was)
+}
+
+// goneLocked takes in that the virtual server of s is not there.
+func (d *Dataplane) goneLocked(s *server) {
+	was := s.there
+	s.gone()
+	d.ledger.drop(s.key)
+	d.changedLocked(s, was)
+}
+
+// sawLocked takes in what the kernel says of the virtual server of s.
+func (d *Dataplane) sawLocked(s *server, virtual lvs.Service, destinations []lvs.Destination) {
+	was := s.there
+	s.saw(virtual, destinations)
+	d.changedLocked(s, was)
+}
+
+// refreshLocked reads the virtual server of s.
+func (d *Dataplane) refreshLocked(ctx context.Context, s *server) error {
+	virtual, err := d.conn.Service(ctx, s.key)
+	var states []lvs.DestinationState
+	if err == nil {
+		states, err = d.conn.Destinations(ctx, s.key)
+	}
+	switch {
+	case errors.Is(err, lvs.ErrNoService):
+		d.goneLocked(s)
+		return nil
+	case err != nil:
+		return err
+	case s.isOther(virtual.Service, plain(states)):
+		d.goneLocked(s)
+		return d.foreign(ctx, s.key)
+	}
+	d.sawLocked(s, virtual.Service, plain(states))
+	return nil
+}
+
+func plain(states []lvs.DestinationState) []lvs.Destination {
+	all := make([]lvs.Destination, len(states))
+	for i := range states {
+		all[i] = states[i].Destination
+	}
+	return all
+}
+
+// command is the option of ipvsadm that names a virtual server: "-t 10.96.0.10:80".
+func command(k balancer.Key) string {
+	option := map[balancer.Protocol]string{balancer.TCP: "-t", balancer.UDP: "-u", balancer.SCTP: "--sctp-service"}[k.Proto]
+	return option + " " + k.AddrPort().String()
+}

@@ -1,0 +1,84 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/lvs"
+)
+
+// New proves by a trial virtual server that IPVS works here, and returns a dataplane over what is in the kernel. It
+// changes nothing else, but that modules are loaded where they are missing. The error says why neither IPv4 nor IPv6 can
+// be served, and what helps.
+func New(ctx context.Context, o Options) (*Dataplane, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	l, err := ledgerHere(o.RunDir)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := lvs.Open(ctx, o.Log)
+	if err != nil {
+		return nil, err
+	}
+	tracked, err := conntrack.Open()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	d, err := newDataplane(ctx, conn, tracked, l, o.Log)
+	if err == nil {
+		d.timeouts = lvs.Timeouts{TCP: o.TCPTimeout, TCPFin: o.TCPFinTimeout, UDP: o.UDPTimeout}
+		err = d.try(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close(), tracked.Close())
+	}
+	return d, nil
+}
+
+// ledgerHere opens the ledger of this boot and network namespace.
+func ledgerHere(dir string) (*ledger, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("telling whose the ledger of virtual servers is: %w", err)
+	}
+	namespace, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("telling whose the ledger of virtual servers is: %w", err)
+	}
+	return openLedger(dir, strings.TrimSpace(string(boot)), namespace)
+}
+
+// Cleanup removes the virtual servers that the ledger in runDir names, as after a crash, or, with dry, only looks. It says
+// what it does, such as "delete virtual server 10.96.0.10:80/tcp". Where the kernel has no IPVS there is nothing.
+func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err error) {
+	l, err := ledgerHere(runDir)
+	if err != nil {
+		return nil, err
+	}
+	if l.empty() {
+		return nil, nil // without loading IPVS
+	}
+	conn, err := lvs.Open(ctx, slog.New(slog.DiscardHandler))
+	if errors.Is(err, lvs.ErrUnsupported) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	done, err = removeOwned(ctx, conn, l, dry)
+	if l.timeouts != [3]changed{} {
+		done = append(done, "set the timeouts of IPVS back")
+	}
+	if !dry {
+		err = errors.Join(err, setTimeouts(ctx, conn, l, lvs.Timeouts{}), l.save())
+	}
+	return done, err
+}

@@ -1,0 +1,254 @@
+package ipvs
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/lvs"
+)
+
+// kernel is a Fake whose answers can be lost.
+type kernel struct {
+	*lvs.Fake
+	// lose says of an op whether it is done, and whether its answer comes; nil: always.
+	lose func(lvs.Op) (done, answered bool)
+	// before is asked ahead of each op that is done.
+	before func(lvs.Op)
+	// trash keeps what deleted destinations had counted, which goes on when they come back; nil: it does not.
+	trash map[countKey]lvs.Stats
+}
+
+func newKernel() *kernel { return &kernel{Fake: lvs.NewFake()} }
+
+// Do implements lvs.Conn.
+func (k *kernel) Do(ctx context.Context, ops []lvs.Op) []error {
+	errs := make([]error, len(ops))
+	failed := false
+	for i, op := range ops {
+		done, answered := true, true
+		if k.lose != nil {
+			done, answered = k.lose(op)
+		}
+		if done {
+			if k.before != nil {
+				k.before(op)
+			}
+			errs[i] = k.do(ctx, op)
+		}
+		if !answered {
+			errs[i] = fmt.Errorf("%s: %w", op, lvs.ErrNoAnswer)
+		}
+		failed = failed || errs[i] != nil
+	}
+	if !failed {
+		return nil
+	}
+	return errs
+}
+
+func (k *kernel) do(ctx context.Context, op lvs.Op) error {
+	of := countKey{portKey{port: op.Service.Key.String()}, op.Destination.Addr}
+	if op.Verb == lvs.DeleteDestination && k.trash != nil {
+		_ = k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *lvs.DestinationState) { k.trash[of] = s.Stats })
+	}
+	if errs := k.Fake.Do(ctx, []lvs.Op{op}); errs != nil {
+		return errs[0]
+	}
+	if stats, ok := k.trash[of]; ok && op.Verb == lvs.AddDestination {
+		return k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *lvs.DestinationState) { s.Stats = stats })
+	}
+	if op.Verb == lvs.DeleteService {
+		clear(k.trash) // those of another are no concern of the new one
+	}
+	return nil
+}
+
+// Services counts for virtual servers what their destinations do, as the kernel does.
+func (k *kernel) Services(ctx context.Context) ([]lvs.ServiceState, error) {
+	all, err := k.Fake.Services(ctx)
+	for i := range all {
+		states, _ := k.Destinations(ctx, all[i].Key)
+		for _, s := range states {
+			all[i].Connections += s.Connections
+			all[i].InBytes += s.InBytes
+		}
+	}
+	return all, err
+}
+
+// Close leaves the Fake usable: the kernel lives on.
+func (k *kernel) Close() error { return nil }
+
+// tracked is a conntrack without flows.
+type tracked struct{}
+
+func (tracked) Cut(context.Context, map[balancer.Key]bool, func(*conntrack.Flow) bool) (int, error) {
+	return 0, nil
+}
+func (tracked) Close() error { return nil }
+
+// process is a dataplane over a kernel that outlives it.
+type process struct {
+	testing.TB
+	k   *kernel
+	dir string
+	*Dataplane
+}
+
+func start(t testing.TB, k *kernel, dir string) *process {
+	t.Helper()
+	l, err := openLedger(dir, "boot", "namespace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := newDataplane(context.Background(), k, tracked{}, l, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &process{t, k, dir, d}
+}
+
+// restart ends the process, as a stop does or by a crash, and begins the next.
+func (p *process) restart(crash bool) {
+	p.Helper()
+	if !crash {
+		if err := p.Dataplane.Close(context.Background(), true); err != nil {
+			p.Fatal(err)
+		}
+	} else {
+		p.drains.close()
+		if err := p.flows.close(); err != nil {
+			p.Fatal(err)
+		}
+	}
+	p.Dataplane = start(p.TB, p.k, p.dir).Dataplane
+}
+
+func (p *process) observe() dataplane.Observation {
+	p.Helper()
+	seen, err := p.Observe(context.Background())
+	if err != nil {
+		p.Fatal(err)
+	}
+	return seen
+}
+
+// apply makes frontends what is wanted, and fails if any can't be.
+func (p *process) apply(frontends ...*balancer.Frontend) {
+	p.Helper()
+	if err := p.Apply(context.Background(), changes(frontends...)); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func (p *process) remove(f *balancer.Frontend) {
+	p.Helper()
+	if err := p.Apply(context.Background(), []dataplane.Change{{Key: f.Key, Old: f}}); err != nil {
+		p.Fatal(err)
+	}
+}
+
+func changes(frontends ...*balancer.Frontend) []dataplane.Change {
+	var batch []dataplane.Change
+	for _, f := range frontends {
+		batch = append(batch, dataplane.Change{Key: f.Key, New: f})
+	}
+	return batch
+}
+
+// sent returns the ops that f has sent.
+func (p *process) sent(f func()) []lvs.Op {
+	n := len(p.k.Ops())
+	f()
+	return p.k.Ops()[n:]
+}
+
+// connect sets the connections of a destination.
+func (k *kernel) connect(t testing.TB, f *balancer.Frontend, i int, active, inactive uint32) {
+	t.Helper()
+	if err := k.SetDestination(f.Key, address(f.Key, i), func(s *lvs.DestinationState) { s.Active, s.Inactive = active, inactive }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// text is all virtual servers and destinations of the kernel, a line each, in the words of ipvsadm.
+func (k *kernel) text(t testing.TB, of func(balancer.Key) bool) string {
+	t.Helper()
+	services, err := k.Services(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, s := range services {
+		if !of(s.Key) {
+			continue
+		}
+		all, err := k.Destinations(context.Background(), s.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := line(lvs.Op{Verb: lvs.AddService, Service: s.Service})
+		slices.SortFunc(all, func(a, b lvs.DestinationState) int { return a.Addr.Compare(b.Addr) })
+		for _, d := range all {
+			text += "\n" + line(lvs.Op{Verb: lvs.AddDestination, Service: s.Service, Destination: d.Destination})
+		}
+		lines = append(lines, text+"\n")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+func every(balancer.Key) bool { return true }
+
+// key is the n-th of a few, of all protocols and both families.
+func key(n int) balancer.Key {
+	k := balancer.Key{
+		Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(n / 6)}), Port: 80,
+		Proto: []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP}[n%3],
+	}
+	if n%6 >= 3 {
+		k.Addr = netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(n / 6)})
+	}
+	return k
+}
+
+// address is the i-th endpoint's, of the family of k.
+func address(k balancer.Key, i int) netip.AddrPort {
+	if k.Addr.Is4() {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}), 8080)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 2, 14: byte(i >> 8), 15: byte(i)}), 8080)
+}
+
+// web is a frontend at k with active backends of these numbers.
+func web(k balancer.Key, numbers ...int) *balancer.Frontend {
+	f := &balancer.Frontend{
+		Key: k, Service: "web", Port: "http", Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, DrainTimeout: time.Minute,
+	}
+	for _, i := range numbers {
+		f.Backends = append(f.Backends, balancer.Backend{Addr: address(k, i), State: balancer.Active, Weight: 1})
+	}
+	return f
+}
+
+// with is f with the backend of that number changed.
+func with(f *balancer.Frontend, i int, change func(*balancer.Backend)) *balancer.Frontend {
+	g := *f
+	g.Backends = slices.Clone(f.Backends)
+	change(backendOf(&g, address(f.Key, i)))
+	return &g
+}
+
+// drained is f with the backend of that number in a state that gets no new connections.
+func drained(f *balancer.Frontend, i int, state balancer.BackendState, until time.Time) *balancer.Frontend {
+	return with(f, i, func(b *balancer.Backend) { b.State, b.Weight, b.Until = state, 0, until })
+}

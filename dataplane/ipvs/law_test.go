@@ -1,0 +1,360 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/lvs"
+)
+
+// history is a random life of a dataplane: changes in batches, lost answers, crashes, others who make and break virtual
+// servers, connections that come and go, and time that passes.
+type history struct {
+	*testing.T
+	*rand.Rand
+	p *process
+	// want is what is wanted.
+	want map[balancer.Key]*balancer.Frontend
+	// others' virtual servers, as text.
+	others map[balancer.Key]string
+	// lossy: answers get lost.
+	lossy bool
+}
+
+const historyKeys, historyEndpoints = 14, 6
+
+// TestHistories has every history end where one Apply does, others' virtual servers stay as they are throughout, and no
+// connection be cut before its time.
+func TestHistories(t *testing.T) {
+	seeds := 400
+	if testing.Short() {
+		seeds = 10
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				h := &history{
+					T: t, Rand: rand.New(rand.NewPCG(uint64(seed), 1)), want: map[balancer.Key]*balancer.Frontend{}, others: map[balancer.Key]string{},
+				}
+				k := newKernel()
+				k.lose, k.before = h.lose, h.mayCut
+				h.p = start(t, k, dir)
+				h.p.observe()
+				for range 80 {
+					h.step()
+					h.othersAreWhole()
+				}
+				h.settle()
+				clear(h.want)
+				if err := h.p.Close(context.Background(), false); err != nil {
+					t.Error(err)
+				}
+				h.othersAreWhole()
+				if got := k.text(t, h.ours); got != "" {
+					t.Errorf("closing left\n%s", got)
+				}
+			})
+		})
+	}
+}
+
+// lose loses some answers, and some questions.
+func (h *history) lose(lvs.Op) (done, answered bool) {
+	if !h.lossy || h.IntN(20) > 0 {
+		return true, true
+	}
+	return h.IntN(2) == 0, false
+}
+
+// mayCut fails if an op cuts connections of a backend that has time.
+func (h *history) mayCut(op lvs.Op) {
+	k := op.Service.Key
+	if k.Proto == balancer.UDP || op.Verb != lvs.DeleteService && op.Verb != lvs.DeleteDestination {
+		return
+	}
+	states, err := h.p.k.Destinations(context.Background(), k)
+	if err != nil {
+		return
+	}
+	for _, s := range states {
+		if op.Verb == lvs.DeleteDestination && s.Addr != op.Destination.Addr || s.Active == 0 {
+			continue
+		}
+		if b := backendOf(h.want[k], s.Addr); b != nil && !over(b, time.Now()) {
+			h.Errorf("%s cuts connections of %s, which is %s until %v", op, s.Addr, b.State, b.Until)
+		}
+	}
+}
+
+func (h *history) ours(k balancer.Key) bool { return h.others[k] == "" }
+
+func (h *history) othersAreWhole() {
+	h.Helper()
+	for k, text := range h.others {
+		if got := h.p.k.text(h, func(l balancer.Key) bool { return l == k }); got != text {
+			h.Fatalf("somebody else's\n%sis now\n%s", text, got)
+		}
+	}
+}
+
+func (h *history) step() {
+	switch h.IntN(12) {
+	case 0:
+		h.lossy = !h.lossy
+	case 1:
+		h.p.restart(h.IntN(2) == 0)
+		h.p.observe()
+		h.apply(h.all()) // untold
+	case 2:
+		h.p.observe()
+	case 3:
+		h.meddle()
+	case 4:
+		h.foreign()
+	case 5:
+		time.Sleep(time.Duration(h.IntN(int(40 * time.Second))))
+	case 6, 7:
+		h.traffic()
+	default:
+		var batch []dataplane.Change
+		for range 1 + h.IntN(6) {
+			k := key(h.IntN(historyKeys))
+			if slices.ContainsFunc(batch, func(c dataplane.Change) bool { return c.Key == k }) {
+				continue
+			}
+			c := dataplane.Change{Key: k, Old: h.want[k]}
+			if h.IntN(2) == 0 {
+				c.Old = nil
+			}
+			if h.IntN(4) > 0 {
+				c.New = h.next(k)
+				h.want[k] = c.New
+			} else {
+				delete(h.want, k)
+			}
+			batch = append(batch, c)
+		}
+		h.apply(batch)
+	}
+}
+
+func (h *history) apply(batch []dataplane.Change) {
+	err := h.p.Apply(context.Background(), batch)
+	var each dataplane.KeyErrors
+	if err != nil && !errors.As(err, &each) {
+		h.Fatalf("Apply: %v", err)
+	}
+	for k, err := range each {
+		if h.ours(k) && !errors.Is(err, lvs.ErrNoAnswer) {
+			h.Errorf("%s: %v", k, err)
+		}
+	}
+}
+
+// all is everything wanted, and the removal of all else.
+func (h *history) all() []dataplane.Change {
+	var batch []dataplane.Change
+	for n := range historyKeys {
+		batch = append(batch, dataplane.Change{Key: key(n), New: h.want[key(n)]})
+	}
+	return batch
+}
+
+// next is what could follow the frontend at k, as compiled: endpoints that leave drain until their time is over.
+func (h *history) next(k balancer.Key) *balancer.Frontend {
+	was := h.want[k]
+	f := web(k)
+	f.Scheduler = balancer.Scheduler(h.pick(f.Scheduler.Values()...))
+	f.Forward = balancer.Forward(h.pick(f.Forward.Values()...))
+	if h.IntN(4) == 0 {
+		f.AffinityTimeout = time.Duration(1 + h.IntN(int(time.Hour)))
+	}
+	for i := range historyEndpoints {
+		old := backendOf(was, address(k, i))
+		b := balancer.Backend{Addr: address(k, i), State: balancer.Active, Weight: 1 + h.IntN(5)}
+		switch h.IntN(6) {
+		case 0:
+			b.State, b.Weight = balancer.BackendState(h.pick("standby", "remote", "zero-weight", "draining", "down")), 0
+			if b.State == balancer.Draining && h.IntN(2) == 0 {
+				b.Until = time.Now().Add(time.Duration(h.IntN(int(time.Minute))))
+			}
+		case 1, 2:
+			b.MaxConnections = h.IntN(3)
+		case 3, 4: // not there, or not any more
+			if k.Proto == balancer.UDP || old == nil || old.State == balancer.Removed && over(old, time.Now()) {
+				continue
+			}
+			b = balancer.Backend{Addr: b.Addr, State: balancer.Removed, Until: time.Now().Add(f.DrainTimeout)}
+			if !old.Until.IsZero() && old.Until.Before(b.Until) {
+				b.Until = old.Until
+			}
+		}
+		f.Backends = append(f.Backends, b)
+	}
+	return f
+}
+
+func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
+
+// meddle has others change or delete virtual servers of ours.
+func (h *history) meddle() {
+	k := key(h.IntN(historyKeys))
+	if !h.ours(k) {
+		return
+	}
+	d := lvs.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: h.IntN(3)}
+	verbs := []lvs.Verb{lvs.EditService, lvs.DeleteService, lvs.AddDestination, lvs.EditDestination, lvs.DeleteDestination}
+	op := lvs.Op{Verb: verbs[h.IntN(len(verbs))], Service: lvs.Service{Key: k, Scheduler: "lblc"}, Destination: d}
+	h.p.k.Fake.Do(context.Background(), []lvs.Op{op}) // where it can be done
+}
+
+// foreign has others make a virtual server, where there is none, or delete one of theirs.
+func (h *history) foreign() {
+	k := key(h.IntN(2 * historyKeys))
+	s := lvs.Service{Key: k, Scheduler: "wrr"}
+	if h.others[k] != "" {
+		h.p.k.Fake.Do(context.Background(), []lvs.Op{{Verb: lvs.DeleteService, Service: s}})
+		delete(h.others, k)
+		return
+	}
+	h.p.observe() // otherwise the ledger may still name what was deleted there
+	add := []lvs.Op{
+		{Verb: lvs.AddService, Service: s},
+		{Verb: lvs.AddDestination, Service: s, Destination: lvs.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: 1}},
+	}
+	if errs := h.p.k.Fake.Do(context.Background(), add[:1]); errs != nil {
+		return // somebody has it
+	}
+	h.p.k.Fake.Do(context.Background(), add[1:])
+	h.others[k] = h.p.k.text(h, func(l balancer.Key) bool { return l == k })
+}
+
+// traffic has connections come and go.
+func (h *history) traffic() {
+	for range 10 {
+		k := key(h.IntN(historyKeys))
+		if !h.ours(k) {
+			continue
+		}
+		n := uint32(h.IntN(3))
+		_ = h.p.k.SetDestination(k, address(k, h.IntN(historyEndpoints)), func(s *lvs.DestinationState) {
+			switch {
+			case n < s.Active || s.Weight > 0:
+				s.Active, s.Inactive = n, uint32(h.IntN(2))
+				s.Connections += uint64(n)
+			default:
+				s.Active = 0
+			}
+		})
+	}
+}
+
+// settle has everything go well, and compares with what is wanted.
+func (h *history) settle() {
+	h.Helper()
+	h.lossy = false
+	h.p.observe()
+	h.apply(h.all())
+	h.check()
+	if ops := h.p.sent(func() { h.apply(h.wanted()) }); len(ops) > 0 {
+		h.Errorf("the same once more sent %v", ops)
+	}
+	seen := h.p.observe()
+	for k, f := range h.want {
+		if h.ours(k) && seen.Digests[k] != h.p.Digest(f) {
+			h.Errorf("%s is seen with digest %v, want %v", k, seen.Digests[k], h.p.Digest(f))
+		}
+		delete(seen.Digests, k)
+	}
+	if len(seen.Digests) > 0 {
+		h.Errorf("Observe sees %v, which nobody wants", seen.Digests)
+	}
+	for range 2 * historyKeys {
+		if reason, err := h.p.Intact(context.Background()); reason != "" || err != nil {
+			h.Fatalf("Intact: %q, %v", reason, err)
+		}
+	}
+	h.p.restart(h.IntN(2) == 0)
+	if ops := h.p.sent(func() { h.p.observe(); h.apply(h.wanted()) }); len(ops) > 0 {
+		h.Errorf("adoption sent %v", ops)
+	}
+	for k := range h.others {
+		h.p.k.Fake.Do(context.Background(), []lvs.Op{{Verb: lvs.DeleteService, Service: lvs.Service{Key: k}}})
+		delete(h.others, k)
+	}
+	h.apply(h.all())
+	time.Sleep(2 * time.Minute) // all drains with an end have ended
+	synctest.Wait()
+	h.check()
+}
+
+// wanted is all changes but those that others stand in the way of.
+func (h *history) wanted() []dataplane.Change {
+	return slices.DeleteFunc(h.all(), func(c dataplane.Change) bool { return c.New == nil || !h.ours(c.Key) })
+}
+
+// check compares what is there with what is wanted.
+func (h *history) check() {
+	h.Helper()
+	for n := range historyKeys {
+		k := key(n)
+		if h.ours(k) {
+			h.checkKey(k, h.want[k])
+		}
+	}
+}
+
+func (h *history) checkKey(k balancer.Key, f *balancer.Frontend) {
+	h.Helper()
+	ctx := context.Background()
+	v, err := h.p.k.Service(ctx, k)
+	if err != nil {
+		if f != nil && f.Serves() {
+			h.Errorf("%s: %v, want %+v", k, err, f)
+		}
+		return
+	}
+	states, _ := h.p.k.Destinations(ctx, k)
+	active := map[string]bool{}
+	quiet := false
+	for _, s := range states {
+		b := backendOf(f, s.Addr)
+		switch {
+		case s.Weight > 0:
+			active[s.Addr.String()] = true
+			if b == nil || b.State != balancer.Active || s.Forward != f.Forward || int(s.Upper) != b.MaxConnections || s.Lower != s.Upper {
+				h.Errorf("%s: destination %+v of backend %+v", k, s, b)
+			} else if f.Scheduler != balancer.SourceHash && s.Weight != b.Weight {
+				h.Errorf("%s: destination %s has weight %d, want %d", k, s.Addr, s.Weight, b.Weight)
+			}
+		case s.Active+s.Inactive == 0, b != nil && over(b, time.Now()), k.Proto == balancer.UDP && b == nil:
+			h.Errorf("%s: destination %+v of backend %+v is there for nothing", k, s, b)
+		default:
+			quiet = true
+		}
+	}
+	if f == nil {
+		return
+	}
+	for _, b := range f.Backends {
+		if (b.State == balancer.Active) != active[b.Addr.String()] {
+			h.Errorf("%s: backend %+v has a destination with a weight: %v", k, b, active[b.Addr.String()])
+		}
+	}
+	want := render(f)
+	if quiet && f.Scheduler == balancer.DestinationHash {
+		want.Scheduler = "fo"
+	}
+	if f.Serves() && v.Service != want {
+		h.Errorf("virtual server %+v, want %+v", v.Service, want)
+	}
+}

@@ -1,0 +1,175 @@
+package ipvs
+
+import (
+	"context"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/lvs"
+)
+
+func reopen(t *testing.T, dir string) *ledger {
+	t.Helper()
+	l, err := openLedger(dir, "boot", "namespace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestLedgerHistories has a ledger be read back as it was saved, whatever was done, and its file stay in bounds.
+func TestLedgerHistories(t *testing.T) {
+	for seed := range uint64(10) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		dir := filepath.Join(t.TempDir(), "run")
+		l := reopen(t, dir)
+		want := map[balancer.Key]record{}
+		for range 1500 {
+			k := key(r.IntN(20))
+			if r.IntN(3) > 0 {
+				rec := record{drain: time.Duration(r.IntN(3)) * time.Second, bounded: r.IntN(2) == 0}
+				if r.IntN(3) == 0 {
+					rec.until = time.UnixMilli(int64(1 + r.IntN(1e9)))
+				}
+				l.set(k, rec)
+				want[k] = rec
+			} else {
+				l.drop(k)
+				delete(want, k)
+			}
+			if r.IntN(20) == 0 {
+				l.setTimeouts([3]changed{{time.Duration(r.IntN(3)) * time.Second, time.Hour}, {}, {}})
+			}
+			if r.IntN(4) > 0 {
+				continue
+			}
+			if err := l.save(); err != nil {
+				t.Fatal(err)
+			}
+			switch r.IntN(50) {
+			case 0: // half a line of somebody who had no room
+				text, err := os.ReadFile(l.path)
+				if err == nil && len(text) > 0 {
+					err = os.WriteFile(l.path, append(text, "+ 10.96.9.9:80/tcp 0 0"...), 0o644)
+				}
+				if err != nil && !os.IsNotExist(err) {
+					t.Fatal(err)
+				}
+			case 1:
+				if err := os.RemoveAll(dir); err != nil {
+					t.Fatal(err)
+				}
+				l.set(key(0), record{drain: time.Minute}) // the next entry brings all back
+				want[key(0)] = record{drain: time.Minute}
+				l.set(key(0), record{drain: time.Hour})
+				want[key(0)] = record{drain: time.Hour}
+				if err := l.save(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			again := reopen(t, dir)
+			if !maps.EqualFunc(again.entries, want, record.same) || again.timeouts != l.timeouts {
+				t.Fatalf("seed %d: read %v and %v, want %v and %v", seed, again.entries, again.timeouts, want, l.timeouts)
+			}
+			if again.lines > 2*len(want)+idle {
+				t.Fatalf("seed %d: %d lines for %d entries", seed, again.lines, len(want))
+			}
+			l = again
+		}
+	}
+}
+
+// TestLedgerOfAnother has a ledger of another boot or namespace, or one that is none, say nothing.
+func TestLedgerOfAnother(t *testing.T) {
+	dir := t.TempDir()
+	l := reopen(t, dir)
+	l.set(key(0), record{})
+	if err := l.save(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]string{{"other", "namespace"}, {"boot", "other"}} {
+		if l, err := openLedger(dir, c[0], c[1]); err != nil || len(l.entries) > 0 {
+			t.Errorf("of %v: %v, %v", c, l.entries, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, ledgerFile), []byte("{}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if l := reopen(t, dir); len(l.entries) > 0 {
+		t.Errorf("of another kind of file: %v", l.entries)
+	}
+	other, err := openLedger(dir, "other", "namespace")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.set(key(1), record{})
+	if err := other.save(); err != nil {
+		t.Fatal(err)
+	}
+	if l, _ := openLedger(dir, "other", "namespace"); len(l.entries) != 1 {
+		t.Errorf("what was written over another's is read as %v", l.entries)
+	}
+}
+
+// TestLedgerOneChangeIsOneLine has what a change costs not depend on how many virtual servers there are.
+func TestLedgerOneChangeIsOneLine(t *testing.T) {
+	dir := t.TempDir()
+	l := reopen(t, dir)
+	for n := range 10_000 {
+		l.set(balancer.Key{Addr: key(0).Addr, Port: uint16(1 + n), Proto: balancer.TCP}, record{drain: time.Minute})
+	}
+	if err := l.save(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(l.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.set(key(1), record{})
+	if err := l.save(); err != nil {
+		t.Fatal(err)
+	}
+	after, err := os.Stat(l.path)
+	if err != nil || after.Size()-before.Size() > 100 || !os.SameFile(before, after) {
+		t.Errorf("one change made %d bytes of %d, %v", after.Size(), before.Size(), err)
+	}
+}
+
+// TestTimeouts has the kernel's timeouts set, kept where nothing is said, and given back, also by the next process, but
+// not where somebody else has set them since.
+func TestTimeouts(t *testing.T) {
+	ctx := context.Background()
+	k, dir := newKernel(), t.TempDir()
+	was, _ := k.Timeouts(ctx)
+	set := func(want lvs.Timeouts) {
+		t.Helper()
+		if err := setTimeouts(ctx, k, reopen(t, dir), want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is := func(want lvs.Timeouts) {
+		t.Helper()
+		if got, _ := k.Timeouts(ctx); got != want {
+			t.Errorf("the timeouts are %+v, want %+v", got, want)
+		}
+	}
+	set(lvs.Timeouts{TCP: time.Minute, UDP: time.Second})
+	is(lvs.Timeouts{TCP: time.Minute, TCPFin: was.TCPFin, UDP: time.Second})
+	set(lvs.Timeouts{TCP: time.Hour, UDP: time.Second})
+	is(lvs.Timeouts{TCP: time.Hour, TCPFin: was.TCPFin, UDP: time.Second})
+	set(lvs.Timeouts{TCP: time.Hour})
+	is(lvs.Timeouts{TCP: time.Hour, TCPFin: was.TCPFin, UDP: was.UDP})
+	if err := k.SetTimeouts(ctx, lvs.Timeouts{TCP: 2 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	set(lvs.Timeouts{})
+	is(lvs.Timeouts{TCP: 2 * time.Hour, TCPFin: was.TCPFin, UDP: was.UDP})
+	if l := reopen(t, dir); !l.empty() {
+		t.Errorf("the ledger still has %+v", l.timeouts)
+	}
+}

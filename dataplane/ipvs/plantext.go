@@ -1,0 +1,53 @@
+package ipvs
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/lvs"
+)
+
+// Render writes what frontends come to where nothing is yet, as input of ipvsadm --restore.
+func Render(frontends []*balancer.Frontend) (string, error) {
+	frontends = slices.SortedFunc(slices.Values(frontends), func(f, g *balancer.Frontend) int { return f.Key.Compare(g.Key) })
+	var b strings.Builder
+	for _, f := range frontends {
+		s := server{key: f.Key, front: f}
+		for _, op := range s.fresh() {
+			b.WriteString(line(op) + "\n")
+		}
+	}
+	return b.String(), nil
+}
+
+// fresh is all that makes what is wanted where nothing is.
+func (s *server) fresh() []lvs.Op {
+	p := s.plan(time.Time{})
+	return append(p.create, p.change...)
+}
+
+// line is an op in the words of ipvsadm --save -n, whose own lines it compares with; thresholds, which that leaves out,
+// come last.
+func line(op lvs.Op) string {
+	words := []string{"-a", command(op.Service.Key)}
+	if op.Verb == lvs.AddService {
+		words = []string{"-A", command(op.Service.Key), "-s", op.Service.Scheduler}
+		if op.Service.Flags&lvs.Persistent != 0 {
+			words = append(words, "-p", strconv.Itoa(int(op.Service.Timeout/time.Second)))
+		}
+		if op.Service.Flags&lvs.Fallback != 0 {
+			words = append(words, "-b", op.Service.Scheduler+"-fallback")
+		}
+		return strings.Join(words, " ")
+	}
+	d := op.Destination
+	how := map[balancer.Forward]string{balancer.NATForward: "-m", balancer.DRForward: "-g", balancer.TunnelForward: "-i"}[d.Forward]
+	words = append(words, "-r", d.Addr.String(), how, "-w", strconv.Itoa(d.Weight))
+	if d.Upper > 0 {
+		words = append(words, "-x", strconv.Itoa(int(d.Upper)), "-y", strconv.Itoa(int(d.Lower)))
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,58 @@
+package ipvs
+
+import (
+	"context"
+	"time"
+
+	"vipd/dataplane/internal/lvs"
+)
+
+// changed is a timeout of the kernel before vipd, and the one that vipd gave it; zero: vipd left it alone.
+type changed struct{ old, set time.Duration }
+
+// setTimeouts gives the kernel those timeouts that want has, and the others back what they were before vipd, unless
+// somebody else has set them since. The ledger knows of a change before it is made.
+func setTimeouts(ctx context.Context, conn lvs.Conn, l *ledger, want lvs.Timeouts) error {
+	if want == (lvs.Timeouts{}) && l.timeouts == ([3]changed{}) {
+		return nil
+	}
+	now, err := conn.Timeouts(ctx)
+	if err != nil {
+		return err
+	}
+	record, next := l.timeouts, lvs.Timeouts{}
+	for i, t := range []struct {
+		want, now time.Duration
+		next      *time.Duration
+	}{
+		{want.TCP, now.TCP, &next.TCP}, {want.TCPFin, now.TCPFin, &next.TCPFin}, {want.UDP, now.UDP, &next.UDP},
+	} {
+		r := &record[i]
+		ours := *r != changed{} && t.now == r.set
+		switch {
+		case t.want != 0 && t.now != t.want:
+			if !ours {
+				r.old = t.now
+			}
+			r.set, *t.next = t.want, t.want
+		case t.want == 0 && ours:
+			*t.next = r.old
+		}
+	}
+	l.setTimeouts(record)
+	if err := l.save(); err != nil {
+		return err
+	}
+	if next != (lvs.Timeouts{}) {
+		if err := conn.SetTimeouts(ctx, next); err != nil {
+			return err
+		}
+	}
+	for i, t := range []time.Duration{want.TCP, want.TCPFin, want.UDP} {
+		if t == 0 {
+			record[i] = changed{}
+		}
+	}
+	l.setTimeouts(record)
+	return l.save()
+}

@@ -1,0 +1,109 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/lvs"
+)
+
+// try makes a virtual server with a destination, reads both back and deletes them, at addresses for documentation that
+// nobody has (RFC 5737, RFC 3849), in each family. The error says that neither can be had. Where only one can, what is
+// missing is told to frontends that need it.
+func (d *Dataplane) try(ctx context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var failed error
+	for _, is4 := range []bool{true, false} {
+		if err := d.tryLocked(ctx, is4); err != nil {
+			if uncertain(err) || ctx.Err() != nil {
+				return err
+			}
+			d.missing[is4] = err
+			failed = errors.Join(failed, err)
+		}
+	}
+	if len(d.missing) > 1 {
+		return failed
+	}
+	if failed != nil {
+		d.log.Warn("one family is not served", "err", failed)
+	}
+	return nil
+}
+
+// trials is how many ports are tried: somebody else may be at it as well.
+const trials = 8
+
+func (d *Dataplane) tryLocked(ctx context.Context, is4 bool) (err error) {
+	family := "ipv6"
+	k := balancer.Key{Addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8}), Port: 9, Proto: balancer.TCP}
+	to := netip.AddrPortFrom(k.Addr.Next(), 9)
+	if is4 {
+		family = "ipv4"
+		k.Addr = netip.AddrFrom4([4]byte{198, 51, 100, 0})
+		to = netip.AddrPortFrom(k.Addr.Next(), 9)
+	}
+	for range trials {
+		err = d.tryAtLocked(ctx, k, to)
+		if !errors.Is(err, lvs.ErrExists) {
+			break
+		}
+		k.Port++
+	}
+	if err != nil {
+		return fmt.Errorf("IPVS mode can't serve %s here: %w", family, err)
+	}
+	return nil
+}
+
+func (d *Dataplane) tryAtLocked(ctx context.Context, k balancer.Key, to netip.AddrPort) (err error) {
+	if d.ledger.owns(k) { // an earlier trial was cut short
+		if err := d.endTrialLocked(ctx, k); err != nil {
+			return err
+		}
+	}
+	d.ledger.set(k, record{})
+	if err := d.ledger.save(); err != nil {
+		return err
+	}
+	s := lvs.Service{Key: k, Scheduler: string(d.caps.Nearest[balancer.Random])}
+	add := []lvs.Op{
+		{Verb: lvs.AddService, Service: s},
+		{Verb: lvs.AddDestination, Service: s, Destination: lvs.Destination{Addr: to, Forward: balancer.NATForward, Weight: 1}},
+	}
+	if errs := d.conn.Do(ctx, add[:1]); errs != nil {
+		if !uncertain(errs[0]) {
+			d.ledger.drop(k)
+		}
+		return errors.Join(errs[0], d.ledger.save())
+	}
+	defer func() { err = errors.Join(err, d.endTrialLocked(ctx, k)) }()
+	if errs := d.conn.Do(ctx, add[1:]); errs != nil {
+		return errs[0]
+	}
+	got, err := d.conn.Service(ctx, k)
+	if err != nil {
+		return err
+	}
+	states, err := d.conn.Destinations(ctx, k)
+	if err != nil {
+		return err
+	}
+	if got.Service != s || len(states) != 1 || states[0].Destination != add[1].Destination {
+		return fmt.Errorf("virtual server %s was made with scheduler %s to %s, and is read back with scheduler %s and %s", k, s.Scheduler, to, got.Scheduler, some(states))
+	}
+	return nil
+}
+
+func (d *Dataplane) endTrialLocked(ctx context.Context, k balancer.Key) error {
+	op := lvs.Op{Verb: lvs.DeleteService, Service: lvs.Service{Key: k}}
+	if errs := d.conn.Do(ctx, []lvs.Op{op}); errs != nil && !absent(op, errs[0]) {
+		return errs[0]
+	}
+	d.ledger.drop(k)
+	return d.ledger.save()
+}
