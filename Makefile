@@ -16,6 +16,7 @@ PREFIX     ?= /usr/local
 BINDIR     ?= $(PREFIX)/bin
 SYSCONFDIR ?= /etc
 UNITDIR    ?= $(PREFIX)/lib/systemd/system
+LIBDIR     ?= $(PREFIX)/lib
 DATADIR    ?= $(PREFIX)/share
 DESTDIR    ?=
 
@@ -64,12 +65,13 @@ cover: ## statement coverage of each package by all tests together
 	@$(GO) test -coverpkg ./... -coverprofile build/cover.out ./... >build/cover.log || { cat build/cover.log; exit 1; }
 	@awk -f test/cover.awk build/cover.out
 
-install: ## (after build) to DESTDIR: programs, unit, completions, and a default config unless there is one
+install: ## (after build) to DESTDIR: programs, unit, modules' options, completions, and a default config unless there is one
 	@test -x bin/vipd || { echo 'run "make build" first'; exit 1; } # not as a dependency: under sudo there may be no Go
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/vipd
 	install -m 0755 bin/vipd bin/vipctl $(DESTDIR)$(BINDIR)/
 	sed 's,/usr/local/bin/,$(BINDIR)/,; s,/etc/vipd/,$(SYSCONFDIR)/vipd/,' systemd/vipd.service >bin/vipd.service
 	install -m 0644 bin/vipd.service $(DESTDIR)$(UNITDIR)/vipd.service
+	for d in modprobe.d modules-load.d sysctl.d; do install -D -m 0644 systemd/$$d/vipd.conf $(DESTDIR)$(LIBDIR)/$$d/vipd.conf; done
 	if [ ! -e $(DESTDIR)$(SYSCONFDIR)/vipd/vipd.toml ]; then install -m 0644 systemd/vipd.toml $(DESTDIR)$(SYSCONFDIR)/vipd/vipd.toml; fi
 	bin/vipctl completion bash | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/bash-completion/completions/vipctl
 	bin/vipctl completion zsh  | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/zsh/site-functions/_vipctl

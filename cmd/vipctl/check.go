@@ -8,7 +8,6 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
-	"vipd/cmd/internal/modes"
 )
 
 func checkVerb() *verb {
@@ -20,7 +19,7 @@ func checkVerb() *verb {
 			"It also reports what the mode can't honour: that of --mode, or of the file; with auto only what is wrong in any " +
 			"mode. The exit code is 1 if any problem is more than a warning. No daemon is needed.",
 		example: "vipctl check /etc/vipd/vipd.toml --mode userspace",
-		flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + choices(modeNames()))},
+		flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + choices(config.ModeName("").Values()))},
 		formats: []string{formTable, formJSON},
 		least:   1, most: -1,
 		run: runCheck,
@@ -67,13 +66,6 @@ func runCheck(c *call) error {
 func (d *definitions) checkFor(mode config.ModeName) {
 	if mode == "" {
 		mode = d.config.Mode
-		if mode != config.AutoMode && !built(mode) {
-			d.problems = append(d.problems, balancer.Problem{
-				Severity: balancer.SeverityNearest, Origin: d.modeAt, Field: "mode",
-				Text: fmt.Sprintf("this version does not have %s mode yet; it serves by %s", mode, choices(modes.Names())),
-			})
-			mode = modes.Best().Name
-		}
 	}
 	d.compile("", capabilities(mode, d.config))
 }

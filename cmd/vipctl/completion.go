@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"vipd/cmd/internal/config"
 )
 
 func completionVerb() *verb {
@@ -197,7 +199,7 @@ func (c *call) offerValue(v *verb, flag string) []string {
 	case (flag == "o" || flag == "output") && v != nil:
 		return v.formats
 	case flag == "mode":
-		return modeNames()
+		return config.ModeName("").Values()
 	}
 	return nil
 }

@@ -26,8 +26,6 @@ type definitions struct {
 	config config.Config
 	// problems are everything that was found wrong, by file and line.
 	problems []balancer.Problem
-	// modeAt is where the file says which mode it wants.
-	modeAt balancer.Origin
 }
 
 // readDefinitions reads a daemon's config with the services in it and where its [store].path leads, a services file, or
@@ -45,7 +43,6 @@ func readDefinitions(place string) (*definitions, error) {
 		var more []balancer.Problem
 		d.config, more = config.Decode(read.Main)
 		d.problems = append(d.problems, more...)
-		d.modeAt = read.Main.Where("mode")
 	}
 	d.sortProblems()
 	return d, nil

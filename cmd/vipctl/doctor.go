@@ -11,15 +11,16 @@ import (
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/table"
+	"vipd/dataplane/ipvs"
 )
 
 func doctorVerb() *verb {
 	return &verb{
 		name: "doctor", brief: "what this host can do, what is in the way, and what mends it",
-		about: "Looks at this host as vipd finds it: which modes work, with the reason for each no; tools, kernel and sysctls; " +
+		about: "Looks at this host as vipd finds it: which modes work, with the reason for each no, and which one auto takes; virtual servers of the kernel; tools, kernel and sysctls; " +
 			"other programs that disturb; and how traffic for each VIP gets here. Each finding is ok, a note, a warning or a " +
 			"problem, with the reason and the command that mends it or shows more.\n\n" +
-			"Nothing is changed, and no daemon is needed; one that runs is asked for the mode in use and for its VIPs, and left " +
+			"Nothing is changed but that the trial of a mode may load kernel modules, and no daemon is needed; one that runs is asked for the mode in use and for its VIPs, and left " +
 			"alone. Without root much can't be seen, which is said. The exit code is 1 if there is a problem.",
 		example: "sudo vipctl doctor",
 		formats: []string{formTable, formJSON},
@@ -61,6 +62,7 @@ func (c *call) examined() doctor.Host {
 	case !errors.Is(err, fs.ErrNotExist) || file != defaultConfig:
 		h.ConfigProblem = oneLine(err.Error())
 	}
+	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
 	if c.askDaemon(&h) {
 		return h
 	}
@@ -68,12 +70,8 @@ func (c *call) examined() doctor.Host {
 	if err != nil {
 		return h // what is wrong with the file is said already
 	}
-	mode, ok := modes.Find(h.Config.Mode)
-	if !ok {
-		mode = modes.Best()
-	}
-	for _, f := range d.compile("", mode.Capabilities(h.Config)) {
-		h.Frontends = append(h.Frontends, doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service})
+	for _, f := range d.compile("", planned(h.Config.Mode).Capabilities(h.Config)) {
+		h.Frontends = append(h.Frontends, doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler})
 	}
 	return h
 }
@@ -87,7 +85,7 @@ func (c *call) askDaemon(h *doctor.Host) bool {
 		if err = errors.Join(asking, listing); err == nil {
 			h.Status = &status
 			for _, f := range frontends {
-				h.Frontends = append(h.Frontends, doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service})
+				h.Frontends = append(h.Frontends, doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler})
 			}
 			return true
 		}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"strings"
-
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
@@ -14,9 +12,6 @@ func modeFlag(usage string) cli.Flag {
 	return &cli.StringFlag{Name: "mode", Usage: usage}
 }
 
-// modeNames are those that --mode may be: auto, and those that this version has.
-func modeNames() []string { return append([]string{string(config.AutoMode)}, modes.Names()...) }
-
 // mode reads --mode: "" where it is not given.
 func (c *call) mode() (config.ModeName, error) {
 	text := c.flags.String("mode")
@@ -24,19 +19,7 @@ func (c *call) mode() (config.ModeName, error) {
 		return "", nil
 	}
 	name, err := choice("mode", text, config.ModeName("").Values())
-	if err != nil {
-		return "", err
-	}
-	if mode := config.ModeName(name); mode == config.AutoMode || built(mode) {
-		return mode, nil
-	}
-	return "", wrongUse("this version does not have %s mode yet; it has %s", text, strings.Join(modes.Names(), " and "))
-}
-
-// built reports whether this version has the mode.
-func built(mode config.ModeName) bool {
-	_, ok := modes.Find(mode)
-	return ok
+	return config.ModeName(name), err
 }
 
 // capabilities are those of a mode; for auto, those of one that can do everything, so that only what is wrong in

@@ -19,12 +19,12 @@ func planVerb() *verb {
 		name: "plan", args: "FILE", brief: "print what a mode would make of a file",
 		about: "Compiles FILE as a daemon on this node, or on the one that --node names, would, and prints what the mode would " +
 			"program, in its native syntax. Nothing is touched, neither a daemon nor root is needed. Node ports are shown on " +
-			"this host's addresses. Kernel modes come with the guard before them, for VIPs that vipd holds, between this " +
-			"host's devices; its sets for affinity hold clients, and are empty.\n\n" +
+			"this host's addresses. Kernel modes come with the guard before them, as sets and rules, for VIPs that vipd holds, between " +
+			"this host's devices; sets that hold clients are empty.\n\n" +
 			"Problems go to stderr; the exit code is 1 if any of them keeps a part of FILE from being served at all.",
 		example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
 		flags: []cli.Flag{
-			modeFlag("plan for this `MODE`; default: what FILE says; auto is " + string(modes.Best().Name) + " here, the best of this version"),
+			modeFlag("plan for this `MODE`; default: what FILE says; auto is " + string(modes.Best().Name) + " here, which vipd takes where it works"),
 			&cli.StringFlag{Name: "node", Usage: "plan for this `NODE`, for locality; default: what FILE says, or this host"},
 		},
 		least: 1, most: 1,
@@ -41,10 +41,7 @@ func runPlan(c *call) error {
 	if err != nil {
 		return err
 	}
-	mode, err := planned(cmp.Or(name, d.config.Mode))
-	if err != nil {
-		return fmt.Errorf("planning %s: %w", c.args[0], err)
-	}
+	mode := planned(cmp.Or(name, d.config.Mode))
 	frontends := d.compile(c.flags.String("node"), mode.Capabilities(d.config))
 	incomplete := false
 	for _, p := range d.problems {
@@ -68,14 +65,11 @@ func runPlan(c *call) error {
 }
 
 // planned returns the mode of a name; auto is the one that a host takes where all of them work.
-func planned(name config.ModeName) (modes.Mode, error) {
-	if name == config.AutoMode {
-		return modes.Best(), nil
-	}
+func planned(name config.ModeName) modes.Mode {
 	if mode, ok := modes.Find(name); ok {
-		return mode, nil
+		return mode
 	}
-	return modes.Mode{}, fmt.Errorf("this version does not have %s mode yet; give --mode %s", name, choices(modes.Names()))
+	return modes.Best()
 }
 
 // render writes what is programmed: for modes in which the kernel forwards, that is the guard as well.

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"strings"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -25,7 +26,8 @@ func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, er
 		}
 		k := balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}
 		if service, ours := services[k]; ours && !c.Template {
-			all = append(all, dataplane.Connection{Frontend: k, Service: service, Client: c.Client, Backend: c.Backend, State: c.State})
+			state := strings.ReplaceAll(c.State, "_", "-") // the words of all modes: time-wait
+			all = append(all, dataplane.Connection{Frontend: k, Service: service, Client: c.Client, Backend: c.Backend, State: state})
 		}
 	}
 	return all, nil

@@ -175,6 +175,7 @@ func (r *reader) install(t *testing.T, b block) {
 		"usr/local/bin/vipd", "usr/local/bin/vipctl", "usr/local/lib/systemd/system/vipd.service", "etc/vipd/vipd.toml",
 		"usr/local/share/bash-completion/completions/vipctl", "usr/local/share/zsh/site-functions/_vipctl",
 		"usr/local/share/fish/vendor_completions.d/vipctl.fish",
+		"usr/local/lib/modprobe.d/vipd.conf", "usr/local/lib/modules-load.d/vipd.conf", "usr/local/lib/sysctl.d/vipd.conf",
 	} {
 		if info, err := os.Stat(filepath.Join(r.destination, file)); err != nil || info.Size() == 0 {
 			t.Errorf("installed: got %v, want %s with something in it", err, file)

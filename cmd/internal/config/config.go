@@ -151,8 +151,12 @@ type Userspace struct {
 	Intercept Intercept `toml:"intercept"`
 }
 
-// IPVS is for ipvs mode; 0 leaves the kernel's timeouts.
+// IPVS is for ipvs mode: how long the kernel remembers connections without traffic, in whole seconds, for all virtual
+// servers of the host. 0, the default, leaves what the kernel has: 15 minutes, 2 minutes and 5 minutes, unless somebody
+// has changed it.
 type IPVS struct {
+	// TCPTimeout is for established TCP connections, TCPFinTimeout for those that one side has closed, and UDPTimeout for
+	// flows of UDP.
 	TCPTimeout    time.Duration `toml:"tcp_timeout"`
 	TCPFinTimeout time.Duration `toml:"tcpfin_timeout"`
 	UDPTimeout    time.Duration `toml:"udp_timeout"`

@@ -60,6 +60,10 @@ func TestProblemsNameThePlace(t *testing.T) {
 		{"[store]\nkind = \"etcd\"", "vipd.toml:2: store.kind: the etcd store is not part of this version"},
 		{"[etcd]\nusername = \"me\"", "vipd.toml:1: etcd: the etcd store is not part of this version"},
 		{"[iptables]\nmasquerade_bit = 32", "vipd.toml:2: iptables.masquerade_bit: 32 is out of range; 0 to 31 are possible"},
+		{"[ipvs]\ntcp_timeout = \"-1s\"", "vipd.toml:2: ipvs.tcp_timeout: -1s is negative; 0s or more is possible"},
+		{"[ipvs]\n\ntcpfin_timeout = \"1500ms\"", "vipd.toml:3: ipvs.tcpfin_timeout: 1.5s is no whole number of seconds, in which the kernel counts; whole seconds from 1s to 596h31m23s are possible, and 0s leaves the kernel's"},
+		{"[ipvs]\nudp_timeout = \"596h31m24s\"", "vipd.toml:2: ipvs.udp_timeout: 596h31m24s is longer than the kernel can count; whole seconds from 1s to 596h31m23s are possible, and 0s leaves the kernel's"},
+		{"[ipvs]\ntcp_timeout = \"1s\"\ntcpfin_timeout = \"596h31m23s\"\nudp_timeout = \"0s\"", ""},
 		{"[tracing]\notlp_endpoint = \"http://x\"", "vipd.toml:2: tracing.otlp_endpoint: tracing is not part of this version"},
 	} {
 		if _, got, _ := load(t, c.text); got != c.want {

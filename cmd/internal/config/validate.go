@@ -1,11 +1,15 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"net"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"vipd/balancer"
 )
@@ -47,10 +51,31 @@ func (c *Config) validate() []balancer.Problem {
 	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
 		later("etcd", "the etcd store")
 	}
-	if c.IPVS != (IPVS{}) {
-		later("ipvs", "ipvs mode")
+	for field, d := range map[string]time.Duration{
+		"ipvs.tcp_timeout": c.IPVS.TCPTimeout, "ipvs.tcpfin_timeout": c.IPVS.TCPFinTimeout, "ipvs.udp_timeout": c.IPVS.UDPTimeout,
+	} {
+		if why := notKernelTimeout(d); why != "" {
+			wrong(field, "%s %s; whole seconds from 1s to %s are possible, and 0s leaves the kernel's", d, why, longestTimeout)
+		}
 	}
+	slices.SortStableFunc(problems, func(a, b balancer.Problem) int { return cmp.Compare(a.Field, b.Field) })
 	return problems
+}
+
+// longestTimeout is the longest that IPVS takes on every kernel: INT_MAX ticks, of which there are at most 1000 a second
+// (ip_vs_set_timeout in the kernel's ip_vs_ctl.c).
+const longestTimeout = math.MaxInt32 / 1000 * time.Second
+
+// notKernelTimeout says why IPVS can't have the time-out d; "": it can. The kernel counts in seconds, and takes 0 as
+// leave it as it is; what is negative was refused with the field's type.
+func notKernelTimeout(d time.Duration) string {
+	switch {
+	case d%time.Second != 0:
+		return "is no whole number of seconds, in which the kernel counts"
+	case d > longestTimeout:
+		return "is longer than the kernel can count"
+	}
+	return ""
 }
 
 func isListen(text string) bool {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"strconv"
@@ -45,6 +46,8 @@ type Frontend struct {
 	balancer.Key
 	NodePort bool
 	Service  balancer.Name
+	// Scheduler is as compiled for the mode in use; "" where it is not known.
+	Scheduler balancer.Scheduler
 }
 
 // Interface is a network device of the host.
@@ -79,6 +82,10 @@ type Host struct {
 	Run  func(ctx context.Context, program string, args ...string) (string, error)
 	// Owners returns the program that has each socket, by inode, of those processes that can be seen.
 	Owners func() map[string]string
+	// Programs returns the names of the programs that run, of those processes that can be seen.
+	Programs func() []string
+	// Owned returns the virtual servers of IPVS that vipd's ledger names.
+	Owned func() ([]balancer.Key, error)
 }
 
 // check is one entry of the table.
@@ -92,6 +99,7 @@ func checks() []check {
 	return []check{
 		{"vipd", checkDaemon},
 		{"modes", checkModes},
+		{"ipvs", checkIPVS},
 		{"tools", checkTools},
 		{"kernel", checkKernel},
 		{"sysctls", checkSysctls},
@@ -121,11 +129,14 @@ type visit struct {
 	Host
 	// backends are those of iptables that can be read.
 	backends []*backend
+	// serves is the mode that vipd would take, as far as the trials have shown; "" where they have not.
+	serves config.ModeName
 }
 
-// mode is the mode in use, or, without a daemon, the one that the configuration comes to where all modes work.
+// mode is the mode in use, or, without a daemon, the one that the configuration comes to here. Where that could not be
+// tried, it is the one that it comes to where all modes work.
 func (v *visit) mode() modes.Mode {
-	name := v.Config.Mode
+	name := cmp.Or(v.serves, v.Config.Mode)
 	if v.Status != nil {
 		name = config.ModeName(v.Status.Mode.InUse)
 	}

@@ -26,6 +26,7 @@ func namespace(t *testing.T) Host {
 		t.Fatal(err)
 	}
 	h.Frontends = []Frontend{{Key: k, Service: "web"}}
+	h.Owned = func() ([]balancer.Key, error) { return nil, nil }
 	return h
 }
 
@@ -69,10 +70,12 @@ func TestRealModes(t *testing.T) {
 	lab.Need(t, "iptables", "nft")
 	t.Cleanup(func() { flush(t) })
 	h := namespace(t)
-	h.Modes = modes.All()
-	for _, m := range modes.All() {
+	h.Config.RunDir = t.TempDir()
+	h.Modes = []modes.Mode{mode(t, config.IPTablesMode), mode(t, config.UserspaceMode)}
+	for _, m := range h.Modes {
 		demand(t, h, "modes", OK, string(m.Name)+" mode works here")
 	}
+	demand(t, h, "modes", OK, "auto takes iptables mode")
 	out, err := exec.Command("iptables-save").Output()
 	if err != nil || strings.Contains(string(out), "VIPD") {
 		t.Errorf("the trials left (%v):\n%s", err, out)
@@ -81,6 +84,16 @@ func TestRealModes(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	h = namespace(t)
 	demand(t, h, "tools", Warning, "iptables is not installed")
+}
+
+// mode returns a real mode.
+func mode(t *testing.T, name config.ModeName) modes.Mode {
+	t.Helper()
+	m, ok := modes.Find(name)
+	if !ok {
+		t.Fatalf("there is no %s mode", name)
+	}
+	return m
 }
 
 func TestRealBackends(t *testing.T) {
@@ -150,6 +163,9 @@ func TestRealForeignChains(t *testing.T) {
 	f := demand(t, namespace(t), "firewall", Warning, "the nft chain inet fw forward (hook forward) has the policy drop")
 	if found := find(t, namespace(t), "firewall", "fw input"); len(found) > 0 {
 		t.Errorf("a chain that lets all through is reported: %+v", found)
+	}
+	if !strings.Contains(f.Mend, "0x8000 == 0x8000") { // as in the rule of host.Mark
+		t.Errorf("%q lets other connections through than those that are marked as vipd's", f.Mend)
 	}
 	run(t, f.Mend)
 	demand(t, namespace(t), "firewall", Note, "the nft chain inet fw forward has the policy drop, and lets connections to VIPs through before")

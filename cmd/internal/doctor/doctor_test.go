@@ -25,6 +25,9 @@ import (
 type made struct {
 	Host
 	files, prints map[string]string
+	programs      []string
+	owned         []balancer.Key
+	lost          error // why the ledger can't be read
 }
 
 // newMade returns a host with everything as it should be, on which the kernel mode of the test works.
@@ -73,7 +76,9 @@ func newMade() *made {
 			}
 			return "", fmt.Errorf("%s: exit status 1", line)
 		},
-		Owners: func() map[string]string { return map[string]string{"111": "vipd", "222": "nginx"} },
+		Owners:   func() map[string]string { return map[string]string{"111": "vipd", "222": "nginx"} },
+		Programs: func() []string { return m.programs },
+		Owned:    func() ([]balancer.Key, error) { return m.owned, m.lost },
 	}
 	m.frontend("10.96.0.10:80/tcp", false)
 	m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "vipd0"}}
@@ -115,99 +120,100 @@ func TestFindings(t *testing.T) {
 		change func(*made)
 		want   []string
 	}{
-		{"all is well", func(*made) {}, []string{"modes: note: ipvs mode is not part of this version, and no IPVS is seen in this kernel"}},
-		{"ipvs could be loaded", func(m *made) { m.files["/lib/modules/6.1.0/modules.dep"] = "kernel/net/netfilter/ipvs/ip_vs.ko:\n" },
-			[]string{"modes: note: ipvs mode is not part of this version; the kernel can load IPVS"}},
+		{"all is well", func(*made) {}, nil},
 		{"a fallback", func(m *made) {
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "iptables", Fallback: true, Reason: "not iptables: no"}
 			m.Config.Mode, m.Modes[0] = config.IPTablesMode, trialOf(config.IPTablesMode, true, errors.New("no\nnot at all"))
 		}, []string{
-			"vipd: problem: vipd serves by userspace mode, though iptables is wanted: not iptables: no", "ipvs",
+			"vipd: problem: vipd serves by userspace mode, though iptables is wanted: not iptables: no",
 			"modes: problem: iptables mode does not work here: no; not at all",
 		}},
 		{"its problems", func(m *made) {
 			m.Status.Problems = []balancer.Problem{{Severity: balancer.SeverityError}, {Severity: balancer.SeverityWarning}}
-		}, []string{"vipd: warning: vipd reports problems (1)", "ipvs"}},
+		}, []string{"vipd: warning: vipd reports problems (1)"}},
 		{"no root", func(m *made) {
 			m.Root, m.Status, m.NoDaemon = false, nil, "no vipd answers"
 			delete(m.files, "/proc/thread-self/net/ip_tables_matches")
 		}, []string{
-			"vipd: note: no vipd answers", "ipvs", "modes: note: iptables mode was not tried: that takes root",
+			"vipd: note: no vipd answers", "modes: note: iptables mode was not tried: that takes root",
+			"modes: note: auto takes userspace mode unless a better one works, which is not known of iptables",
 			"tools: note: the host's rules were not looked at: that takes root",
 			"kernel: note: the kernel's matches of iptables can't be seen: open /proc/thread-self/net/ip_tables_matches: file does not exist",
 			"firewall: note: firewalls were not looked at: that takes root",
 		}},
-		{"a broken config", func(m *made) { m.ConfigProblem = "vipd.toml:1: bad" }, []string{"vipd: problem: the configuration: vipd.toml:1: bad", "ipvs"}},
+		{"a broken config", func(m *made) { m.ConfigProblem = "vipd.toml:1: bad" }, []string{"vipd: problem: the configuration: vipd.toml:1: bad"}},
 		{"no iptables", func(m *made) {
 			for line := range m.prints {
 				if strings.Contains(line, "tables-") || strings.Contains(line, "--version") {
 					delete(m.prints, line)
 				}
 			}
-		}, []string{"ipvs", "tools: warning: iptables is not installed", "tools: warning: ip6tables is not installed"}},
+		}, []string{"tools: warning: iptables is not installed", "tools: warning: ip6tables is not installed"}},
 		{"both backends", func(m *made) {
 			m.files["/proc/thread-self/net/ip_tables_names"] = "filter\n"
 			m.prints["iptables-nft-save"] = "*filter\n:FORWARD ACCEPT [0:0]\n:VIPD-GUARD - [0:0]\n-A VIPD-GUARD -j RETURN\nCOMMIT\n"
 			m.prints["iptables-legacy-save -t filter"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\nCOMMIT\n"
 		}, []string{
-			"ipvs", "tools: warning: others have rules in the legacy tables too (iptables, rules: 1), and vipd uses nft",
+			"tools: warning: others have rules in the legacy tables too (iptables, rules: 1), and vipd uses nft",
 			"firewall: problem: FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other backend",
 		}},
 		{"follows the others' backend", func(m *made) {
 			m.files["/proc/thread-self/net/ip_tables_names"] = "filter\n"
 			m.prints["iptables-legacy-save -t filter"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\nCOMMIT\n"
-		}, []string{"ipvs", "firewall: note: FORWARD of iptables-legacy drops what no rule accepts, and vipd has no rule there now"}},
+		}, []string{"firewall: note: FORWARD of iptables-legacy drops what no rule accepts, and vipd has no rule there now"}},
 		{"drops before vipd", func(m *made) {
 			m.prints["iptables-nft-save"] = "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]\n:VIPD-INPUT - [0:0]\n:VIPD-FORWARD - [0:0]\n" +
 				":BLOCK - [0:0]\n-A BLOCK -s 10.0.0.0/8 -j REJECT --reject-with icmp-port-unreachable\n" +
 				"-A INPUT -m conntrack --ctstate INVALID -j DROP\n-A INPUT -p icmp -j DROP\n-A INPUT -j BLOCK\n-A INPUT -j VIPD-INPUT\n-A INPUT -j DROP\n" +
 				"-A FORWARD -i eth1 -j ACCEPT\n-A FORWARD -m comment --comment \"no more\" -j DROP\n-A FORWARD -j VIPD-FORWARD\nCOMMIT\n"
 		}, []string{
-			"ipvs", "firewall: warning: in INPUT of iptables-nft, rules of somebody else stand before vipd's and drop some packets: -j BLOCK",
+			"firewall: warning: in INPUT of iptables-nft, rules of somebody else stand before vipd's and drop some packets: -j BLOCK",
 			"firewall: problem: in FORWARD of iptables-nft, a rule of somebody else stands before vipd's and drops everything: -m comment --comment \"no more\" -j DROP",
 		}},
 		{"a match is missing", func(m *made) {
 			m.files["/proc/thread-self/net/ip_tables_matches"] = "conntrack\nconnmark\nstatistic\nbpf\n"
 		},
-			[]string{"ipvs", "kernel: warning: the kernel does not show the match xt_set"}},
+			[]string{"kernel: warning: the kernel does not show the match xt_set"}},
 		{"conntrack is near full", func(m *made) { m.files["/proc/sys/net/netfilter/nf_conntrack_count"] = "801" },
-			[]string{"ipvs", "kernel: warning: connection tracking has 801 of 1000 entries in use"}},
+			[]string{"kernel: warning: connection tracking has 801 of 1000 entries in use"}},
 		{"forwarding is off", func(m *made) {
 			m.files["/proc/sys/net/ipv4/ip_forward"], m.files["/proc/sys/net/ipv6/conf/all/forwarding"] = "0", "0"
 			m.frontend("[fd00::9]:80/tcp", false)
-		}, []string{"ipvs", "sysctls: problem: IPv4 packets are not forwarded", "sysctls: warning: IPv6 packets are not forwarded"}},
+		}, []string{"sysctls: problem: IPv4 packets are not forwarded", "sysctls: warning: IPv6 packets are not forwarded"}},
 		{"forwarding is to come", func(m *made) {
 			m.files["/proc/sys/net/ipv4/ip_forward"], m.Status, m.NoDaemon = "0", nil, "no vipd answers"
 		},
-			[]string{"vipd: note: no vipd answers", "ipvs"}},
-		{"forwarding does not matter", func(m *made) { m.files["/proc/sys/net/ipv4/ip_forward"], m.Status.Mode.InUse = "0", "userspace" }, []string{"ipvs"}},
+			[]string{"vipd: note: no vipd answers"}},
+		{"forwarding does not matter", func(m *made) {
+			m.files["/proc/sys/net/ipv4/ip_forward"], m.Status.Mode = "0", api.Mode{InUse: "userspace", Wanted: "userspace"}
+		}, nil},
 		{"loopback, paths, ARP, counters", func(m *made) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/route_localnet"], m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"] = "1", "1"
 			m.files["/proc/sys/net/ipv4/conf/all/arp_ignore"] = "0"
 			m.files["/proc/sys/net/netfilter/nf_conntrack_acct"], m.files["/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal"] = "0", "0"
 		}, []string{
-			"ipvs", "sysctls: warning: 127.0.0.0/8 is open to other hosts: route_localnet is on for eth0", "sysctls: note: rp_filter is strict on eth0",
+			"sysctls: warning: 127.0.0.0/8 is open to other hosts: route_localnet is on for eth0", "sysctls: note: rp_filter is strict on eth0",
 			"sysctls: warning: net.ipv4.conf.all.arp_ignore is 0 while VIPs are held here",
 			"sysctls: note: the kernel does not count bytes of connections (nf_conntrack_acct)",
 			"sysctls: note: connection tracking is strict about TCP windows (nf_conntrack_tcp_be_liberal)",
 		}},
 		{"loose for all", func(m *made) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"], m.files["/proc/sys/net/ipv4/conf/all/rp_filter"] = "1", "2"
-		}, []string{"ipvs"}},
+		}, nil},
 		{"a bridge", func(m *made) {
 			m.Interfaces = func() ([]Interface, error) {
 				return []Interface{{Name: "br0", Bridge: true, Addrs: []netip.Addr{netip.MustParseAddr("172.17.0.1")}}, {Name: "br1", Bridge: true}}, nil
 			}
-		}, []string{"ipvs", "sysctls: note: packets inside of bridges bypass iptables: br0"}},
+		}, []string{"sysctls: note: packets inside of bridges bypass iptables: br0"}},
 		{"kube-proxy, ufw and firewalld", func(m *made) {
 			m.prints["iptables-nft-save"] = "*nat\n:KUBE-SERVICES - [0:0]\n:ufw-user-input - [0:0]\nCOMMIT\n"
 			m.prints["systemctl is-active firewalld"] = "active\n"
-		}, []string{"ipvs", "others: note: kube-proxy has rules here (KUBE-SERVICES)", "others: note: firewalld is running", "others: note: ufw is enabled"}},
+		}, []string{"others: note: kube-proxy has rules here (KUBE-SERVICES)", "others: note: firewalld is running", "others: note: ufw is enabled"}},
 		{"translations of others", func(m *made) {
 			m.prints["iptables-nft-save"] = "*nat\n:PREROUTING ACCEPT [0:0]\n:VIPD-X - [0:0]\n-A PREROUTING -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
 				"-A PREROUTING -d 10.96.0.0/16 -j DNAT --to-destination 1.1.1.1\n-A PREROUTING ! -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
 				"-A PREROUTING -d 10.96.0.10/32 -j ACCEPT\n-A VIPD-X -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\nCOMMIT\n"
-		}, []string{"ipvs", "others: warning: a rule of somebody else translates traffic for 10.96.0.10 (iptables-nft, chain PREROUTING): -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1"}},
+		}, []string{"others: warning: a rule of somebody else translates traffic for 10.96.0.10 (iptables-nft, chain PREROUTING): -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1"}},
 		{"sockets", func(m *made) {
 			m.frontend("192.168.1.5:30080/tcp", true)
 			m.files["/proc/thread-self/net/tcp"] = "  sl  local_address rem_address   st\n" +
@@ -215,32 +221,27 @@ func TestFindings(t *testing.T) {
 				line("0A00600A:0051", "0A", "222") + line("00000000:0050", "0A", "222") + line("00000000:7580", "0A", "222")
 			m.files["/proc/thread-self/net/udp6"] = line("00000000000000000000000000000000:0050", "07", "222")
 		}, []string{
-			"ipvs", "sockets: warning: nginx listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)",
+			"sockets: warning: nginx listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)",
 			"sockets: warning: nginx listens on 0.0.0.0:30080/tcp, where service web is (192.168.1.5:30080/tcp)",
 		}},
 		{"sockets, where vipd listens itself", func(m *made) {
-			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "auto", Detail: "bind, because"}
+			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace", Detail: "bind, because"}
 			m.files["/proc/thread-self/net/tcp"] = line("00000000:0050", "0A", "222") + line("0A00600A:0050", "0A", "333")
-		}, []string{"ipvs", "sockets: problem: nginx listens on 0.0.0.0:80/tcp, where service web is (10.96.0.10:80/tcp)"}},
+		}, []string{"sockets: problem: nginx listens on 0.0.0.0:80/tcp, where service web is (10.96.0.10:80/tcp)"}},
 		{"an address that nobody holds", func(m *made) {
 			m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "none", Note: "no such device"}}
 		},
-			[]string{"ipvs", "traffic: problem: 10.96.0.10 is not on this host (no such device)"}},
+			[]string{"traffic: problem: 10.96.0.10 is not on this host (no such device)"}},
 		{"an address of somebody else", func(m *made) {
 			m.Status.Addresses, m.Config.Addresses.Bind = []api.Address{{Address: "10.96.0.10", Held: "none"}, {Address: "10.96.0.11", Held: "none"}}, false
-		}, []string{"ipvs", "traffic: note: 10.96.0.10, 10.96.0.11 are not here: bind is false, and somebody else is to bring it"}},
+		}, []string{"traffic: note: 10.96.0.10, 10.96.0.11 are not here: bind is false, and somebody else is to bring it"}},
 		{"no services", func(m *made) { m.Status.Addresses, m.Frontends = nil, nil },
-			[]string{"ipvs", "traffic: note: there are no services yet, so that nothing is known of their traffic"}},
+			[]string{"traffic: note: there are no services yet, so that nothing is known of their traffic"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := newMade()
 			test.change(m)
 			got := without(Examine(t.Context(), m.Host), OK)
-			for i, line := range test.want {
-				if line == "ipvs" {
-					test.want[i] = "modes: note: ipvs mode is not part of this version, and no IPVS is seen in this kernel"
-				}
-			}
 			if d := cmp.Diff(test.want, got); d != "" {
 				t.Errorf("findings but those that are ok (-want +got):\n%s", d)
 			}
@@ -250,6 +251,7 @@ func TestFindings(t *testing.T) {
 
 // TestJudge: what the rules before vipd's drop.
 func TestJudge(t *testing.T) {
+	v := &visit{Host: newMade().Host}
 	b := &backend{tables: map[string]map[string]*chain{"filter": {
 		"ALL":    {rules: []string{"-p tcp -j ACCEPT", "-j DROP"}},
 		"MOST":   {rules: []string{"-s 10.0.0.0/8 -j RETURN", "-j DROP"}},
@@ -284,7 +286,7 @@ func TestJudge(t *testing.T) {
 		{[]string{"-j NESTED"}, all},
 		{[]string{"-j LOOP"}, nothing},
 	} {
-		if got := b.judge(test.rules, 14, 0).drops; got != test.want {
+		if got := v.judge(b, test.rules, 0).drops; got != test.want {
 			t.Errorf("%q: got %d, want %d", test.rules, got, test.want)
 		}
 	}

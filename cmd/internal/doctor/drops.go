@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"vipd/cmd/internal/config"
 )
 
 // reach is how much of the traffic something drops.
@@ -37,37 +39,37 @@ func (b *backend) before(chain string) (others []string, jump string) {
 const deepest = 16
 
 // judge says what rules of the table filter drop of the connections to VIPs.
-func (b *backend) judge(rules []string, bit, depth int) verdict {
-	var v verdict
+func (v *visit) judge(b *backend, rules []string, depth int) verdict {
+	var sum verdict
 	returns := false
 	for _, rule := range rules {
 		matchesAll := unconditional(rule)
 		to := target(rule)
 		drops := nothing
 		switch {
-		case to == "ACCEPT" && (matchesAll || letsVIPsThrough(rule, bit)):
-			return v
+		case to == "ACCEPT" && (matchesAll || v.letsVIPsThrough(rule)):
+			return sum
 		case to == "RETURN" && matchesAll:
-			return v
+			return sum
 		case to == "RETURN":
 			returns = true
 		case irrelevant(rule):
 		case to == "DROP" || to == "REJECT":
 			drops = all
 		case depth < deepest && b.tables["filter"][to] != nil && !strings.HasPrefix(to, "VIPD-"):
-			drops = b.judge(b.tables["filter"][to].rules, bit, depth+1).drops
+			drops = v.judge(b, b.tables["filter"][to].rules, depth+1).drops
 		}
 		if drops == all && (!matchesAll || returns) {
 			drops = some
 		}
 		if drops > nothing {
-			v.by = append(v.by, rule)
+			sum.by = append(sum.by, rule)
 		}
-		if v.drops = max(v.drops, drops); v.drops == all {
-			return v
+		if sum.drops = max(sum.drops, drops); sum.drops == all {
+			return sum
 		}
 	}
-	return v
+	return sum
 }
 
 // target is where a rule sends what it matches; "": it has none.
@@ -105,10 +107,21 @@ func irrelevant(rule string) bool {
 	return is("--ctstate", "INVALID") || is("--state", "INVALID") || is("-p", "icmp", "ipv6-icmp", "icmpv6")
 }
 
+// connectionMark is the bit in a connection's mark that says that it is to a frontend.
+func (v *visit) connectionMark() uint32 { return 1 << ((v.Config.IPTables.MasqueradeBit + 1) % 32) }
+
+// translates reports whether connection tracking knows connections to VIPs as translated. It does not know of what
+// virtual servers translate.
+func (v *visit) translates() bool { return v.mode().Name != config.IPVSMode }
+
 // letsVIPsThrough reports whether the condition of a rule is one that connections to VIPs fulfil.
-func letsVIPsThrough(rule string, bit int) bool {
-	mark := 1 << ((bit + 1) % 32)
-	for _, part := range []string{"-m conntrack --ctstate DNAT ", "-m conntrack --ctstatus DNAT ", fmt.Sprintf("-m connmark --mark %#x/%#x ", mark, mark)} {
+func (v *visit) letsVIPsThrough(rule string) bool {
+	mark := v.connectionMark()
+	parts := []string{fmt.Sprintf("-m connmark --mark %#x/%#x ", mark, mark)}
+	if v.translates() {
+		parts = append(parts, "-m conntrack --ctstate DNAT ", "-m conntrack --ctstatus DNAT ")
+	}
+	for _, part := range parts {
 		if strings.HasPrefix(rule, part) {
 			return true
 		}
@@ -119,7 +132,7 @@ func letsVIPsThrough(rule string, bit int) bool {
 // dropsBefore is the finding about rules of others that drop before vipd's jump accepts.
 func (v *visit) dropsBefore(b *backend, chain string) (Finding, bool) {
 	others, jump := b.before(chain)
-	verdict := b.judge(others, v.Config.IPTables.MasqueradeBit, 0)
+	verdict := v.judge(b, others, 0)
 	if verdict.drops == nothing {
 		return Finding{}, false
 	}
@@ -135,10 +148,19 @@ func (v *visit) dropsBefore(b *backend, chain string) (Finding, bool) {
 	return f, true
 }
 
-// policies are the findings about one backend's ends of INPUT and FORWARD, and about what drops there before vipd accepts.
+// filtered are the chains that connections to VIPs pass.
+func (v *visit) filtered() []string {
+	chains := []string{"INPUT", "FORWARD"}
+	if v.mode().Name == config.IPVSMode { // what virtual servers send on goes out here
+		chains = append(chains, "OUTPUT")
+	}
+	return chains
+}
+
+// policies are the findings about one backend's ends of those chains, and about what drops there before vipd accepts.
 func (v *visit) policies(b *backend, isOurs bool) []Finding {
 	var found []Finding
-	for _, name := range []string{"INPUT", "FORWARD"} {
+	for _, name := range v.filtered() {
 		dropped := false
 		if isOurs {
 			var f Finding
@@ -179,7 +201,7 @@ func (v *visit) ownPolicy(b *backend, name string) Finding {
 func (v *visit) otherPolicy(b *backend, name string) Finding {
 	drops := fmt.Sprintf("%s of %s drops what no rule accepts, and vipd uses the other backend", name, b.program)
 	for _, rule := range b.chainOf("filter", name).rules {
-		if target(rule) == "ACCEPT" && (unconditional(rule) || letsVIPsThrough(rule, v.Config.IPTables.MasqueradeBit)) {
+		if target(rule) == "ACCEPT" && (unconditional(rule) || v.letsVIPsThrough(rule)) {
 			return Finding{Level: Note, What: drops + "; a rule there lets connections to VIPs through: " + rule}
 		}
 	}

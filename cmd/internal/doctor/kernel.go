@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
 )
 
 // presence says whether the kernel has a module.
@@ -41,18 +44,22 @@ func (v *visit) module(name string) presence {
 // need is a match of iptables that vipd's rules use, by its name in the kernel's list.
 type need struct {
 	match string
-	// forwards: only kernel modes need it.
-	forwards bool
-	loss     string
+	// by reports whether a mode needs it.
+	by   func(modes.Mode) bool
+	loss string
 }
 
 func needs() []need {
+	every := func(modes.Mode) bool { return true }
+	forwards := func(m modes.Mode) bool { return m.Forwards }
 	return []need{
-		{"set", false, "without sets of addresses there are no source_ranges, and held addresses answer on every port"},
-		{"conntrack", false, "without it the guard can't tell new connections from others"},
-		{"connmark", true, "without it connections can't be told from those of others"},
-		{"statistic", true, "without it connections can't be spread over endpoints"},
-		{"bpf", true, "without it an endpoint can't reach itself through its own VIP"},
+		{"set", every, "without sets of addresses there are no source_ranges, and held addresses answer on every port"},
+		{"conntrack", every, "without it the guard can't tell new connections from others"},
+		{"connmark", forwards, "without it connections can't be told from those of others"},
+		{"statistic", func(m modes.Mode) bool { return m.Name == config.IPTablesMode }, "without it connections can't be spread over endpoints"},
+		{"addrtype", func(m modes.Mode) bool { return m.Name == config.IPVSMode },
+			"without it a policy DROP in OUTPUT holds for what virtual servers send on, too"},
+		{"bpf", forwards, "without it an endpoint can't reach itself through its own VIP"},
 	}
 }
 
@@ -67,7 +74,7 @@ func checkKernel(_ context.Context, v *visit) []Finding {
 	var found []Finding
 	for _, n := range needs() {
 		switch {
-		case n.forwards && !v.mode().Forwards:
+		case !n.by(v.mode()):
 		case slices.Contains(matches, n.match), v.module("xt_"+n.match) != unseen:
 			there = append(there, "xt_"+n.match)
 		default:

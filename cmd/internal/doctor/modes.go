@@ -16,23 +16,82 @@ import (
 // trialTime bounds the trial of one mode.
 const trialTime = 20 * time.Second
 
-// checkModes tries every mode but the one in use, which needs no proof.
+// tried is what came of one mode.
+type tried struct {
+	mode modes.Mode
+	// works is false, too, where the mode could not be tried.
+	works, known bool
+}
+
+// checkModes tries every mode but the one in use, which needs no proof, and says what auto makes of that.
 func checkModes(ctx context.Context, v *visit) []Finding {
 	var found []Finding
-	for _, name := range config.ModeName("").Values() {
-		mode := config.ModeName(name)
-		at := slices.IndexFunc(v.Modes, func(m modes.Mode) bool { return m.Name == mode })
-		switch {
-		case mode == config.AutoMode:
-		case at < 0:
-			found = append(found, v.unbuilt(mode))
-		case v.Status != nil && v.Status.Mode.InUse == name:
-			found = append(found, Finding{Level: OK, What: name + " mode is in use" + in(v.Status.Mode.Detail)})
-		default:
-			found = append(found, v.try(ctx, v.Modes[at]))
+	var all []tried
+	for _, m := range v.Modes {
+		if v.Status != nil && v.Status.Mode.InUse == string(m.Name) {
+			found = append(found, Finding{Level: OK, What: string(m.Name) + " mode is in use" + in(v.Status.Mode.Detail)})
+			all = append(all, tried{m, true, true})
+			continue
+		}
+		f, t := v.try(ctx, m)
+		found, all = append(found, f), append(all, t)
+	}
+	v.serves = serving(v.Config.Mode, all)
+	return append(found, v.choice(all)...)
+}
+
+// serving is the mode that is taken where this one is wanted: itself if it works, or else the best that does; "" where
+// one that comes before could not be tried.
+func serving(wanted config.ModeName, all []tried) config.ModeName {
+	for _, t := range all {
+		if t.mode.Name == wanted && (t.works || !t.known) {
+			return t.mode.Name
 		}
 	}
-	return found
+	for _, t := range all {
+		if !t.known {
+			return ""
+		}
+		if t.works {
+			return t.mode.Name
+		}
+	}
+	return ""
+}
+
+// choice says which mode auto takes.
+func (v *visit) choice(all []tried) []Finding {
+	wanted := v.Config.Mode
+	if v.Status != nil {
+		wanted = config.ModeName(v.Status.Mode.Wanted)
+	}
+	at := slices.IndexFunc(all, func(t tried) bool { return t.works })
+	if wanted != config.AutoMode || at < 0 {
+		return nil
+	}
+	best := all[at].mode.Name
+	var not, unknown []string
+	for _, t := range all[:at] {
+		if t.known {
+			not = append(not, string(t.mode.Name))
+		} else {
+			unknown = append(unknown, string(t.mode.Name))
+		}
+	}
+	why := ""
+	if len(not) > 0 {
+		why = "better would be " + strings.Join(not, ", then ") + "; see above why not"
+	}
+	switch {
+	case v.Status != nil && v.Status.Mode.InUse != string(best):
+		return []Finding{{
+			Level: Note, What: fmt.Sprintf("auto would take %s mode now, and vipd uses %s", best, v.Status.Mode.InUse),
+			Why: "modes are tried when vipd starts and when it reloads", Mend: "vipctl reload",
+		}}
+	case len(unknown) > 0:
+		return []Finding{{Level: Note, What: fmt.Sprintf("auto takes %s mode unless a better one works, which is not known of %s", best, strings.Join(unknown, ", ")), Why: why}}
+	}
+	return []Finding{{Level: OK, What: fmt.Sprintf("auto takes %s mode, the best that works here", best), Why: why}}
 }
 
 // checkDaemon says how the running vipd is.
@@ -48,7 +107,7 @@ func checkDaemon(_ context.Context, v *visit) []Finding {
 	if m := v.Status.Mode; m.Fallback {
 		found = append(found, Finding{
 			Level: Problem, What: fmt.Sprintf("vipd serves by %s mode, though %s is wanted: %s", m.InUse, m.Wanted, m.Reason),
-			Why: "modes differ in what they can do and cost", Mend: "systemctl restart vipd  # when the reason is mended",
+			Why: "modes differ in what they can do and cost", Mend: "vipctl reload  # when the reason is mended",
 		})
 	}
 	grave := 0
@@ -64,9 +123,9 @@ func checkDaemon(_ context.Context, v *visit) []Finding {
 }
 
 // try makes a dataplane of the mode, and closes it without having given it anything to do.
-func (v *visit) try(ctx context.Context, m modes.Mode) Finding {
+func (v *visit) try(ctx context.Context, m modes.Mode) (Finding, tried) {
 	if m.Forwards && !v.Root {
-		return Finding{Level: Note, What: fmt.Sprintf("%s mode was not tried: that takes root", m.Name), Mend: "sudo vipctl doctor"}
+		return Finding{Level: Note, What: fmt.Sprintf("%s mode was not tried: that takes root", m.Name), Mend: "sudo vipctl doctor"}, tried{mode: m}
 	}
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
@@ -77,15 +136,25 @@ func (v *visit) try(ctx context.Context, m modes.Mode) Finding {
 			detail = says.Detail()
 		}
 		if err = d.Close(ctx, true); err == nil {
-			return Finding{Level: OK, What: fmt.Sprintf("%s mode works here", m.Name) + in(detail)}
+			return Finding{Level: OK, What: fmt.Sprintf("%s mode works here", m.Name) + in(detail)}, tried{m, true, true}
 		}
 	}
 	f := Finding{Level: Note, What: fmt.Sprintf("%s mode does not work here: %s", m.Name, oneLine(err)), Why: "auto takes the next best"}
 	if v.Config.Mode == m.Name {
 		f.Level, f.Why = Problem, "the configuration asks for it; vipd takes another one, or, with strict_mode, does not start"
 	}
-	return f
+	if m.Name == config.IPVSMode {
+		why, mend := v.lack()
+		if why != "" {
+			f.Why = why + ". " + upper(f.Why)
+		}
+		f.Mend = mend
+	}
+	return f, tried{mode: m, known: true}
 }
+
+// upper begins a sentence.
+func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
 // in writes a detail in brackets.
 func in(detail string) string {
@@ -93,26 +162,6 @@ func in(detail string) string {
 		return ""
 	}
 	return " (" + detail + ")"
-}
-
-// unbuilt is the finding about a mode that this version does not have.
-func (v *visit) unbuilt(mode config.ModeName) Finding {
-	f := Finding{Level: Note, What: fmt.Sprintf("%s mode is not part of this version", mode)}
-	if mode == config.IPVSMode {
-		switch v.module("ip_vs") {
-		case loaded:
-			f.What += "; the kernel has IPVS"
-		case loadable:
-			f.What += "; the kernel can load IPVS"
-		default:
-			f.What += ", and no IPVS is seen in this kernel"
-		}
-	}
-	if v.Config.Mode == mode {
-		f.Level, f.Why = Problem, "the configuration asks for it"
-		f.Mend = fmt.Sprintf("vipctl check --mode %s %s", v.Modes[0].Name, v.ConfigFile)
-	}
-	return f
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

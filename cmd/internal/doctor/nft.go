@@ -92,7 +92,7 @@ func (v *visit) foreignChain(ctx context.Context, c *nftChain) (Finding, bool) {
 		if o.Rule == nil {
 			continue
 		}
-		lets = lets || o.Rule.letsVIPs(v.Config.IPTables.MasqueradeBit)
+		lets = lets || v.letsVIPs(o.Rule)
 		if how == "" && o.Rule.dropsAll() {
 			how = "ends in a rule that drops or rejects all"
 		}
@@ -103,7 +103,7 @@ func (v *visit) foreignChain(ctx context.Context, c *nftChain) (Finding, bool) {
 	case lets:
 		return Finding{Level: Note, What: fmt.Sprintf("the nft chain %s %s, and lets connections to VIPs through before", c.place(), how)}, true
 	}
-	bit := 1 << v.Config.IPTables.MasqueradeBit
+	bit := v.connectionMark()
 	return Finding{
 		Level: Warning, What: fmt.Sprintf("the nft chain %s (hook %s) %s", c.place(), c.Hook, how),
 		Why: "vipd accepts its connections in iptables' own chains, and that does not overrule a drop in another table; " +
@@ -130,7 +130,7 @@ func (r *nftRule) dropsAll() bool {
 }
 
 // letsVIPs reports whether the rule accepts connections that were translated, or that carry vipd's mark.
-func (r *nftRule) letsVIPs(bit int) bool {
+func (v *visit) letsVIPs(r *nftRule) bool {
 	accepts, known := false, false
 	for _, e := range r.Expr {
 		if _, ok := e["accept"]; ok {
@@ -138,13 +138,13 @@ func (r *nftRule) letsVIPs(bit int) bool {
 		}
 		if text := string(e["match"]); text != "" {
 			var flat strings.Builder
-			for _, r := range text {
-				if r != ' ' && r != '\n' {
-					flat.WriteRune(r)
+			for _, letter := range text {
+				if letter != ' ' && letter != '\n' {
+					flat.WriteRune(letter)
 				}
 			}
-			known = known || strings.Contains(flat.String(), `"key":"status"`) && strings.Contains(flat.String(), `"dnat"`) ||
-				strings.Contains(flat.String(), `"key":"mark"`) && strings.Contains(flat.String(), fmt.Sprint(1<<bit))
+			known = known || v.translates() && strings.Contains(flat.String(), `"key":"status"`) && strings.Contains(flat.String(), `"dnat"`) ||
+				strings.Contains(flat.String(), `"key":"mark"`) && strings.Contains(flat.String(), fmt.Sprint(v.connectionMark()))
 		}
 	}
 	return accepts && known

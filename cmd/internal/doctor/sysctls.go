@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/config"
 )
 
 // checkSysctls reads the settings of the kernel that decide over traffic to VIPs.
 func checkSysctls(_ context.Context, v *visit) []Finding {
 	var found []Finding
 	for _, check := range []func(*visit) []Finding{
-		checkForwarding, checkLoopbackRouting, checkReversePath, checkARP, checkAccounting, checkBridges,
+		checkForwarding, checkVirtualServers, checkLoopbackRouting, checkReversePath, checkARP, checkAccounting, checkBridges,
 	} {
 		found = append(found, check(v)...)
 	}
@@ -144,7 +145,7 @@ func checkAccounting(v *visit) []Finding {
 		return nil
 	}
 	var found []Finding
-	if v.sysctl("net.netfilter.nf_conntrack_acct") == "0" {
+	if v.sysctl("net.netfilter.nf_conntrack_acct") == "0" && v.mode().Name == config.IPTablesMode {
 		found = append(found, Finding{
 			Level: Note, What: "the kernel does not count bytes of connections (nf_conntrack_acct)",
 			Why:  "vipd_service_bytes_total and the bytes of vipctl conns stay 0; connections are counted all the same. It holds for new connections",

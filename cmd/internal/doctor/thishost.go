@@ -9,13 +9,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// ThisHost returns a Host whose functions look at the host, and the network namespace, of this process.
+// ThisHost returns a Host whose functions look at the host, and the network namespace, of this process. Owned, which
+// takes the configuration, is left to the caller.
 func ThisHost() Host {
 	return Host{
 		Root: os.Geteuid() == 0, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: socketOwners,
+		Programs: programs,
 	}
 }
 
@@ -55,6 +58,19 @@ func runProgram(ctx context.Context, program string, args ...string) (string, er
 		return string(out), fmt.Errorf("%s: %s", program, strings.TrimSpace(string(exit.Stderr)))
 	}
 	return string(out), err
+}
+
+// programs returns the names of all processes that let themselves be seen, each once.
+func programs() []string {
+	var names []string
+	processes, _ := filepath.Glob("/proc/[0-9]*/comm") // it fails for bad patterns only
+	for _, p := range processes {
+		if name, err := os.ReadFile(p); err == nil {
+			names = append(names, strings.TrimSpace(string(name)))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // socketOwners returns the name of the program that has each socket, by inode, of all processes that let themselves be

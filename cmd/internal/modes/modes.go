@@ -35,6 +35,7 @@ type Mode struct {
 // All returns the modes, the best first: auto takes the first that works.
 func All() []Mode {
 	return []Mode{
+		ipvsMode(),
 		iptablesMode(),
 		userspaceMode(),
 	}
@@ -51,13 +52,4 @@ func Find(name config.ModeName) (Mode, bool) {
 		}
 	}
 	return Mode{}, false
-}
-
-// Names returns the names of the modes, the best first.
-func Names() []string {
-	var names []string
-	for _, m := range All() {
-		names = append(names, string(m.Name))
-	}
-	return names
 }

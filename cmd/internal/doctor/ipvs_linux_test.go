@@ -1,0 +1,74 @@
+package doctor
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane/ipvs"
+	"vipd/test/lab"
+)
+
+// TestIPVSReal looks at a host whose kernel has IPVS, and at virtual servers that somebody else makes there.
+func TestIPVSReal(t *testing.T) {
+	lab.NeedIPVS(t)
+	lab.Need(t, "ipvsadm")
+	lab.New(t)
+	t.Cleanup(func() { run(t, "ipvsadm -C") })
+	h := namespace(t)
+	real, ok := modes.Find(config.IPVSMode)
+	if !ok {
+		t.Fatal("there is no ipvs mode")
+	}
+	h.Modes, h.Config.RunDir = []modes.Mode{real}, t.TempDir()
+	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
+	h.Frontends[0].Scheduler = balancer.Maglev
+	sees(t, h, OK, "ipvs mode works here")
+	sees(t, h, OK, "auto takes ipvs mode, the best that works here")
+	if left := string(must(t, h.ReadFile, ipvsTable)); strings.Count(left, "\n") != 3 {
+		t.Errorf("the trial left:\n%s", left)
+	}
+	sees(t, h, OK, "the kernel has the schedulers that services want: ip_vs_mh")
+	sees(t, h, "", "IPVS finds connections in a table of ") // of a size that depends on who loaded ip_vs
+	misses(t, h, "somebody else")
+
+	for _, line := range []string{
+		"ipvsadm -A -t 10.96.0.10:81 -s rr", "ipvsadm -A -u [2001:db8::1]:53 -s wrr", "ipvsadm -A -f 7 -s wrr",
+	} {
+		run(t, line)
+	}
+	sees(t, h, Note, "on VIPs of services, on other ports: 10.96.0.10:81/tcp")
+	sees(t, h, Note, "there are virtual servers of somebody else: [2001:db8::1]:53/udp, mark 7")
+	run(t, "ipvsadm -A -t 10.96.0.10:80 -s rr")
+	run(t, sees(t, h, Problem, "are where services are: 10.96.0.10:80/tcp").Mend)
+	h.Owned = func() ([]balancer.Key, error) { return []balancer.Key{h.Frontends[0].Key}, nil }
+	misses(t, h, "where services are")
+}
+
+// about are the findings about IPVS alone whose text has the part: the others take long where processors are slow.
+func about(t *testing.T, h Host, part string) []Finding {
+	t.Helper()
+	v := &visit{Host: h}
+	all := append(checkModes(t.Context(), v), checkIPVS(t.Context(), v)...)
+	return slices.DeleteFunc(all, func(f Finding) bool { return !strings.Contains(f.What, part) })
+}
+
+// sees wants one finding of this level; "": of any.
+func sees(t *testing.T, h Host, level Level, part string) Finding {
+	t.Helper()
+	found := about(t, h, part)
+	if len(found) != 1 || level != "" && found[0].Level != level {
+		t.Fatalf("got %+v for %q, want one of level %s; there are %+v", found, part, level, about(t, h, ""))
+	}
+	return found[0]
+}
+
+func misses(t *testing.T, h Host, part string) {
+	t.Helper()
+	if found := about(t, h, part); len(found) > 0 {
+		t.Errorf("got %+v, want nothing of %q", found, part)
+	}
+}

@@ -1,0 +1,218 @@
+package doctor
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+)
+
+// newServing is a host on which ipvs mode serves one service, with everything as it should be.
+func newServing() *made {
+	m := newMade()
+	m.Modes = append([]modes.Mode{trialOf(config.IPVSMode, true, nil)}, m.Modes...)
+	m.Status.Mode = api.Mode{InUse: "ipvs", Wanted: "auto"}
+	m.Frontends[0].Scheduler = balancer.WeightedRoundRobin
+	m.owned = append(m.owned, m.Frontends[0].Key)
+	for path, text := range map[string]string{
+		ipvsTable: "IP Virtual Server version 1.2.1 (size=1048576)\nProt LocalAddress:Port Scheduler Flags\n" +
+			"  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n" +
+			"TCP  0A60000A:0050 wrr  \n  -> C0A8010B:1F90      Masq    1      0          0\n",
+		"/proc/thread-self/net/ip_tables_matches":         "set\nconntrack\nconnmark\nstatistic\naddrtype\nbpf\n",
+		"/proc/sys/net/ipv4/vs/conntrack":                 "1\n",
+		"/proc/sys/net/ipv4/vs/expire_nodest_conn":        "1\n",
+		"/proc/sys/net/ipv4/vs/expire_quiescent_template": "1\n",
+		"/proc/sys/net/ipv4/vs/conn_reuse_mode":           "1\n",
+		"/sys/module/ip_vs/refcnt":                        "2\n",
+		"/sys/module/ip_vs/parameters/conn_tab_bits":      "20\n",
+		"/lib/modules/6.1.0/modules.dep":                  "kernel/net/netfilter/ipvs/ip_vs.ko: x\nkernel/net/netfilter/ipvs/ip_vs_wrr.ko: x\n",
+		"/proc/self/status":                               "Name:\tx\nCapEff:\t000001ffffffffff\n",
+		"/proc/self/uid_map":                              "         0          0 4294967295\n",
+		"/etc/os-release":                                 "ID=debian\n",
+	} {
+		m.files[path] = text
+	}
+	return m
+}
+
+func (m *made) add(line string) { m.files[ipvsTable] += line + "\n" }
+
+func TestFindingsOfVirtualServers(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*made)
+		want   []string
+	}{
+		{"all is well", func(*made) {}, nil},
+		{"a scheduler is missing", func(m *made) { m.Frontends[0].Scheduler = balancer.Maglev },
+			[]string{"ipvs: warning: the kernel comes without the scheduler ip_vs_mh, which services want"}},
+		{"random is wrr", func(m *made) { m.Frontends[0].Scheduler = balancer.Random }, nil},
+		{"nothing is known of modules", func(m *made) {
+			delete(m.files, "/lib/modules/6.1.0/modules.dep")
+			m.Frontends[0].Scheduler = balancer.Maglev
+		}, nil},
+		{"a small table", func(m *made) { m.files["/sys/module/ip_vs/parameters/conn_tab_bits"] = "12\n" },
+			[]string{"ipvs: note: IPVS finds connections in a table of 4096 buckets"}},
+		{"a small table that nobody wants", func(m *made) {
+			m.files["/sys/module/ip_vs/parameters/conn_tab_bits"], m.Config.Mode = "12\n", config.UserspaceMode
+			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace"}
+		}, nil},
+		{"in the way", func(m *made) { m.owned = nil },
+			[]string{"ipvs: problem: virtual servers of somebody else are where services are: 10.96.0.10:80/tcp"}},
+		{"whose they are is not known", func(m *made) { m.lost = errors.New("no") }, []string{"ipvs: warning: which virtual servers are vipd's can't be told: no"}},
+		{"foreign", func(m *made) {
+			m.add("UDP  0A60000A:0035 rr  ")
+			m.add("TCP  [2001:0db8:0000:0000:0000:0000:0000:0001]:0050 wlc  ")
+			m.add("FWM  0000000A wrr ")
+		}, []string{
+			"ipvs: note: virtual servers of somebody else are on VIPs of services, on other ports: 10.96.0.10:53/udp",
+			"ipvs: note: there are virtual servers of somebody else: [2001:db8::1]:80/tcp, mark 10",
+		}},
+		{"other owners", func(m *made) {
+			m.programs = []string{"keepalived", "ldirectord"}
+			m.Interfaces = func() ([]Interface, error) { return []Interface{{Name: "kube-ipvs0"}}, nil }
+		}, []string{
+			"ipvs: note: keepalived is running", "ipvs: note: ldirectord is running",
+			"ipvs: warning: kube-proxy is or was here in ipvs mode (kube-ipvs0)",
+		}},
+		{"ipvs works again", func(m *made) { m.Status.Mode = api.Mode{InUse: "iptables", Wanted: "auto"} },
+			[]string{"modes: note: auto would take ipvs mode now, and vipd uses iptables"}},
+		{"somebody wants iptables", func(m *made) {
+			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
+		}, nil},
+		{"what iptables mode alone needs", func(m *made) {
+			m.files["/proc/thread-self/net/ip_tables_matches"] = "set\nconntrack\nconnmark\naddrtype\nbpf\n"
+		}, nil},
+		{"what ipvs mode alone needs", func(m *made) {
+			m.files["/proc/thread-self/net/ip_tables_matches"] = "set\nconntrack\nconnmark\nbpf\n"
+		}, []string{"kernel: warning: the kernel does not show the match xt_addrtype"}},
+		{"sysctls", func(m *made) {
+			m.files["/proc/sys/kernel/osrelease"] = "5.4.0-1\n"
+			m.files["/proc/sys/net/ipv4/vs/conntrack"], m.files["/proc/sys/net/ipv4/vs/expire_nodest_conn"] = "0\n", "0\n"
+			m.files["/proc/sys/net/ipv4/vs/conn_reuse_mode"] = "1\n"
+		}, []string{
+			"sysctls: warning: net.ipv4.vs.conntrack is 0", "sysctls: warning: net.ipv4.vs.expire_nodest_conn is 0",
+			"sysctls: warning: net.ipv4.vs.conn_reuse_mode is 1",
+		}},
+		{"sysctls are set at the start", func(m *made) {
+			m.files["/proc/sys/net/ipv4/vs/conntrack"], m.Status, m.NoDaemon = "0\n", nil, "no vipd answers"
+		}, []string{"vipd: note: no vipd answers"}},
+		{"sysctls that are not managed", func(m *made) {
+			m.files["/proc/sys/net/ipv4/vs/conntrack"], m.Status, m.NoDaemon = "0\n", nil, "no vipd answers"
+			m.Config.Host.ManageSysctls = false
+		}, []string{"vipd: note: no vipd answers", "sysctls: warning: net.ipv4.vs.conntrack is 0"}},
+		{"sysctls that somebody else needs", func(m *made) {
+			m.files["/proc/sys/net/ipv4/vs/conntrack"] = "0\n"
+			m.add("FWM  0000000A wrr ")
+		}, []string{
+			"ipvs: note: there are virtual servers of somebody else: mark 10",
+			"sysctls: warning: net.ipv4.vs.conntrack is 0; vipd leaves it, for it would change virtual servers of somebody else",
+		}},
+		{"sysctls in another mode", func(m *made) {
+			m.files["/proc/sys/net/ipv4/vs/conntrack"] = "0\n"
+			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
+		}, nil},
+		{"policies", func(m *made) {
+			m.prints["iptables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\n:VIPD-OUTPUT - [0:0]\n" +
+				"-A OUTPUT -o eth0 -p tcp -j REJECT\n-A OUTPUT -m connmark --mark 0x8000/0x8000 -j VIPD-OUTPUT\nCOMMIT\n"
+			m.prints["ip6tables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\nCOMMIT\n"
+		}, []string{
+			"firewall: warning: in OUTPUT of iptables-nft, rules of somebody else stand before vipd's and drop some packets: -o eth0 -p tcp -j REJECT",
+			"firewall: note: OUTPUT of ip6tables-nft drops what no rule accepts, and vipd has no rule there now",
+		}},
+		{"OUTPUT is not for connections to VIPs in iptables mode", func(m *made) {
+			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
+			m.prints["iptables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\nCOMMIT\n"
+		}, nil},
+		{"conntrack does not tell", func(m *made) {
+			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "drop"}}]}`
+			m.prints["nft -j list chain inet fw f"] = `{"nftables": [{"rule": {"expr": [{"match": {"left": {"ct": {"key": "status"}}, "right": "dnat"}}, {"accept": null}]}}]}`
+		}, []string{"firewall: warning: the nft chain inet fw f (hook forward) has the policy drop"}},
+		{"the mark does", func(m *made) {
+			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "drop"}}]}`
+			m.prints["nft -j list chain inet fw f"] = `{"nftables": [{"rule": {"expr": [{"match": {"left": {"&": [{"ct": {"key": "mark"}}, 32768]}, "right": 32768}}, {"accept": null}]}}]}`
+		}, []string{"firewall: note: the nft chain inet fw f has the policy drop, and lets connections to VIPs through before"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newServing()
+			test.change(m)
+			if d := cmp.Diff(test.want, without(Examine(t.Context(), m.Host), OK)); d != "" {
+				t.Errorf("findings but those that are ok (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// TestLackOfIPVS: where the trial fails, the finding says why as far as the host shows it, with the command that mends it.
+func TestLackOfIPVS(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		change    func(*made)
+		why, mend string
+	}{
+		{"no module", func(m *made) { delete(m.files, "/lib/modules/6.1.0/modules.dep") },
+			"this kernel comes without the module ip_vs", "apt-get install linux-image-"},
+		{"Ubuntu", func(m *made) {
+			m.files["/lib/modules/6.1.0/modules.dep"] = "kernel/net/xt_set.ko: x\n"
+			m.files["/etc/os-release"] = "NAME=x\nID=ubuntu\nID_LIKE=debian\n"
+		}, "this kernel comes without the module ip_vs", "apt-get install linux-modules-extra-6.1.0"},
+		{"Rocky", func(m *made) {
+			delete(m.files, "/lib/modules/6.1.0/modules.dep")
+			m.files["/etc/os-release"] = "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n"
+		}, "this kernel comes without the module ip_vs", "dnf provides '*/ip_vs.ko*'"},
+		{"another system", func(m *made) {
+			delete(m.files, "/lib/modules/6.1.0/modules.dep")
+			delete(m.files, "/etc/os-release")
+		}, "this kernel comes without the module ip_vs", "grep CONFIG_IP_VS /boot/config-6.1.0"},
+		{"not loaded", func(*made) {}, "the module ip_vs is there, and not loaded", "modprobe ip_vs"},
+		{"a container", func(m *made) {
+			delete(m.files, "/lib/modules/6.1.0/modules.dep")
+			m.files["/.dockerenv"] = ""
+		}, "the module ip_vs is not loaded, and this container sees none to load", "modprobe ip_vs  # on the host of this container"},
+		{"no right to load", func(m *made) { m.files["/proc/self/status"] = "CapEff:\t000001fffffeffff\n" },
+			"the module ip_vs is not loaded, and this process may not load modules", "modprobe ip_vs  # on the host of this container"},
+		{"no privilege", func(m *made) { m.files["/proc/self/status"] = "CapEff:\t00000000a80425fb\n" },
+			"this process may not change the network (CAP_NET_ADMIN)", "docker run --cap-add NET_ADMIN"},
+		{"a user namespace", func(m *made) { m.files["/proc/self/uid_map"] = "0 1000 1\n" },
+			"this process is in a user namespace of its own", "sudo vipctl doctor"},
+		{"another reason", func(m *made) { m.files["/sys/module/ip_vs/refcnt"] = "1\n" }, "", ""},
+	} {
+		for _, wanted := range []config.ModeName{config.AutoMode, config.IPVSMode} {
+			t.Run(test.name+", wanted "+string(wanted), func(t *testing.T) {
+				m := newServing()
+				delete(m.files, "/sys/module/ip_vs/refcnt")
+				test.change(m)
+				m.Config.Mode, m.Status, m.NoDaemon = wanted, nil, "no vipd answers"
+				m.Modes[0] = trialOf(config.IPVSMode, true, errors.New("no"))
+				var lines []string
+				var f Finding
+				for _, found := range Examine(t.Context(), m.Host) {
+					if found.Check != "modes" {
+						continue
+					}
+					lines = append(lines, string(found.Level)+": "+found.What)
+					if strings.HasPrefix(found.What, "ipvs ") {
+						f = found
+					}
+				}
+				want := []string{"note: ipvs mode does not work here: no", "ok: iptables mode works here (bind)", "ok: userspace mode works here (bind)",
+					"ok: auto takes iptables mode, the best that works here"}
+				if wanted == config.IPVSMode {
+					want = append([]string{strings.Replace(want[0], "note", "problem", 1)}, want[1:3]...)
+				}
+				if d := cmp.Diff(want, lines); d != "" {
+					t.Errorf("(-want +got):\n%s", d)
+				}
+				if !strings.HasPrefix(f.Why, test.why) || !strings.HasPrefix(f.Mend, test.mend) || (test.mend == "") != (f.Mend == "") {
+					t.Errorf("got %q and %q, want %q and %q", f.Why, f.Mend, test.why, test.mend)
+				}
+			})
+		}
+	}
+}

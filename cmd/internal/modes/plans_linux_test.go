@@ -1,0 +1,72 @@
+package modes_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// TestIPVSPlansLoad: the kernel takes every scenario's virtual servers by ipvsadm, and gives the same back.
+func TestIPVSPlansLoad(t *testing.T) {
+	lab.NeedIPVS(t)
+	lab.Need(t, "ipvsadm")
+	files, err := filepath.Glob(folder + "/*/ipvs.want")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenario in %s: %v", folder, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want []string
+			for line := range strings.Lines(string(text)) {
+				if !strings.HasPrefix(line, "#") {
+					want = append(want, strings.TrimSpace(line))
+				}
+			}
+			restore := exec.Command("ipvsadm", "--restore")
+			restore.Stdin = strings.NewReader(strings.Join(want, "\n") + "\n")
+			if out, err := restore.CombinedOutput(); err != nil || len(out) > 0 {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			t.Cleanup(func() { ipvsadm(t, "--clear") })
+			for i, line := range want {
+				want[i] = unsaved.ReplaceAllString(line, "")
+			}
+			got := strings.FieldsFunc(ipvsadm(t, "--save", "-n"), func(r rune) bool { return r == '\n' })
+			for i, line := range got {
+				got[i] = strings.TrimSpace(strings.TrimSuffix(line, " --tun-type ipip")) // which is what -i means
+			}
+			slices.Sort(got)
+			slices.Sort(want)
+			if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("ipvsadm --save (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// unsaved are the thresholds, which ipvsadm --save leaves out.
+var unsaved = regexp.MustCompile(` -x \d+ -y \d+$`)
+
+func ipvsadm(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("ipvsadm", args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("ipvsadm %s: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
