@@ -141,7 +141,7 @@ func (h *Host) move(ctx context.Context, fresh, gone []netip.Addr) error {
 	for _, a := range gone {
 		all = append(all, h.removeOurs(a))
 	}
-	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.ledger.save())
+	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.virtualServers(), h.ledger.save())
 	h.announceAll()
 	h.publish()
 	return errors.Join(all...)
@@ -373,7 +373,7 @@ func (h *Host) wantsStrictARP() bool {
 func (h *Host) strictARP() (err error) {
 	h.arp = nil
 	if h.wantsStrictARP() {
-		h.arp, err = raise(h.sys, h.ledger, h.opts.ManageSysctls, strictARP())
+		h.arp, err = raise(h.sys, h.ledger, h.unmanaged(), strictARP())
 	}
 	return err
 }

@@ -90,9 +90,11 @@ type Host struct {
 	busy chan error
 
 	guardLooked time.Time
-	// arp and unforwarded are the problems with sysctls.
-	arp, unforwarded []balancer.Problem
-	public           atomic.Pointer[public]
+	// arp, unforwarded and untuned are the problems with sysctls.
+	arp, unforwarded, untuned []balancer.Problem
+	// release is the kernel's.
+	release string
+	public  atomic.Pointer[public]
 }
 
 var (
@@ -125,7 +127,12 @@ func New(o Options) (*Host, error) {
 	if err := h.readLedger(); err != nil {
 		h.log.Warn("going on without the ledger: addresses that an earlier process added to devices of others count as the host's own", "err", err)
 	}
-	var err error
+	var system unix.Utsname
+	err := unix.Uname(&system)
+	if err != nil {
+		return nil, fmt.Errorf("asking for the kernel's version: %w", err)
+	}
+	h.release = unix.ByteSliceToString(system.Release[:])
 	if h.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("opening a route socket: %w", err)
 	}
@@ -301,7 +308,7 @@ func (h *Host) Resync() {
 
 // publish shows the state to other goroutines.
 func (h *Host) publish() {
-	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: slices.Concat(h.arp, h.unforwarded, h.unfinished())}
+	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: slices.Concat(h.arp, h.unforwarded, h.untuned, h.unfinished())}
 	for _, g := range h.guards {
 		p.other = append(p.other[:len(p.other):len(p.other)], g.problems()...)
 	}

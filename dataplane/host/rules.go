@@ -254,15 +254,16 @@ func untrackedJumps(*plan) []jump {
 
 // directChains let in and out what belongs to direct frontends, and tunnels to their endpoints.
 func directChains(p *plan) []chain {
-	tunnel := "4" // IPv4 in anything (IPPROTO_IPIP)
+	tunnel, tooBig := "4", "-p icmp -m icmp --icmp-type 3/4" // IPv4 in anything (IPPROTO_IPIP)
 	if p.family == ipset.IPv6 {
-		tunnel = "41" // IPv6 in anything (IPPROTO_IPV6)
+		tunnel, tooBig = "41", "-p ipv6-icmp -m icmp6 --icmpv6-type 2" // IPv6 in anything (IPPROTO_IPV6)
 	}
 	to := p.in(directSet, "dst,dst")
 	return []chain{
 		{"VIPD-DIRECT-OUT", []string{
 			"-m conntrack --ctstate UNTRACKED -g VIPD-DIRECT",
 			"-p " + tunnel + " " + p.in(tunnelsSet, "dst") + " -j ACCEPT",
+			tooBig + " -j ACCEPT", // for a tunnel, which takes less: clients have to be told
 		}},
 		{"VIPD-DIRECT-IN", []string{"-m conntrack --ctstate UNTRACKED -g VIPD-DIRECT"}},
 		{"VIPD-DIRECT", []string{

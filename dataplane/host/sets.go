@@ -44,9 +44,11 @@ const (
 	arrivedSet    = "arrived"    // where clients' packets came in
 )
 
-// arrivals are remembered from where a packet comes in until it goes out, which is a moment. What fits in are the clients
-// of two seconds on a busy gateway, at no more than about 8 MB.
-func arrivals() *ipset.Passing { return &ipset.Passing{Seconds: 2, Buckets: 1 << 14, Max: 1 << 16} }
+// arrivals are remembered from where a packet comes in until it goes out, which is a moment; ipsets know no shorter one
+// than a second. What fits in are the clients of that second on a busy gateway, at 10 MB a family at most. When it is
+// full new ones take the places of others, but for one in fifty, whose bucket is empty (e^-4): the kernel takes out
+// nothing of another bucket. More entries a bucket would overflow the kernel's twelve.
+func arrivals() *ipset.Passing { return &ipset.Passing{Seconds: 1, Buckets: 1 << 15, Max: 1 << 17} }
 
 // setDefs are all sets, in the order in which entries are taken out: what sends packets to a set before that set.
 // Entries are put in in the opposite order.
