@@ -35,7 +35,9 @@ type Host struct {
 	sets   *ipset.Conn // nil without access to ipsets
 	sys    sysctls
 	events *events
-	guards []*guard
+	// batches is for addresses and routes, which are many.
+	batches *batches
+	guards  []*guard
 	// newLink describes the device to make.
 	newLink func(name string) netlink.Link
 	// readView reads everything that the view is made of.
@@ -136,9 +138,13 @@ func New(o Options) (*Host, error) {
 	if h.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("opening a route socket: %w", err)
 	}
-	if h.events, err = openEvents(); err != nil {
+	if h.batches, err = openBatches(); err != nil {
 		h.nl.Close()
 		return nil, err
+	}
+	if h.events, err = openEvents(); err != nil {
+		h.nl.Close()
+		return nil, errors.Join(err, h.batches.close())
 	}
 	var noSets error
 	var kernel setKernel
@@ -199,7 +205,7 @@ func (h *Host) Close() error {
 		h.sets.Close()
 	}
 	h.nl.Close()
-	return errors.Join(failed, h.events.close())
+	return errors.Join(failed, h.events.close(), h.batches.close())
 }
 
 // Refuse has the addresses that vipd holds refuse new connections, while what is established goes on: for the time in

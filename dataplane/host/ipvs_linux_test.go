@@ -65,6 +65,7 @@ func newVirtualRouter(t *testing.T, backend xtables.Backend, locals bool) *route
 			r.rule(family, "-A OUTPUT -p ipv6-icmp -m icmp6 --icmpv6-type neighbour-advertisement -j ACCEPT")
 		}
 		if locals {
+			r.rule(family, "-A INPUT -i lo -j ACCEPT")
 			r.rule(family, "-A OUTPUT -m addrtype --src-type LOCAL -m conntrack --ctstate NEW,RELATED -j ACCEPT")
 		}
 	}
