@@ -48,6 +48,13 @@ func newRouter(t *testing.T, backend xtables.Backend) *router {
 	r.far.Default("10.3.0.1", "fd03::1")
 	l.Host().Sysctl("net.ipv6.conf.all.forwarding", "1")
 	l.Host().Sysctl("net.ipv4.ip_forward", "0")
+	r.closed()
+	t.Cleanup(r.opened)
+	return r
+}
+
+// closed makes the policies DROP.
+func (r *router) closed() {
 	for _, family := range []string{"", "6"} {
 		r.rule(family, "-P FORWARD DROP")
 		r.rule(family, "-P INPUT DROP")
@@ -55,13 +62,16 @@ func newRouter(t *testing.T, backend xtables.Backend) *router {
 		if family == "6" {
 			r.rule(family, "-A INPUT -p ipv6-icmp -j ACCEPT")
 		}
-		t.Cleanup(func() {
-			for _, line := range []string{"-F", "-P FORWARD ACCEPT", "-P INPUT ACCEPT", "-P OUTPUT ACCEPT", "-t nat -F", "-t mangle -F"} {
-				r.rule(family, line)
-			}
-		})
 	}
-	return r
+}
+
+// opened undoes closed, and whatever rules there are besides.
+func (r *router) opened() {
+	for _, family := range []string{"", "6"} {
+		for _, line := range []string{"-F", "-P FORWARD ACCEPT", "-P INPUT ACCEPT", "-P OUTPUT ACCEPT", "-t nat -F", "-t mangle -F"} {
+			r.rule(family, line)
+		}
+	}
 }
 
 // rule runs iptables, or ip6tables.
@@ -132,14 +142,15 @@ func TestSNAT(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				o := options(t, backend)
 				o.Interface, o.Mode = "lo", mode
-				testSNAT(t, newRouter(t, backend), o)
+				r := newRouter(t, backend)
+				testSNAT(t, r, newHost(t, o))
 			})
 		}
 	})
 }
 
-func testSNAT(t *testing.T, r *router, o Options) {
-	h := newHost(t, o)
+func testSNAT(t *testing.T, r *router, h *Host) {
+	t.Helper()
 	kinds := []struct {
 		port int
 		edit func(*balancer.Frontend)
@@ -157,7 +168,7 @@ func testSNAT(t *testing.T, r *router, o Options) {
 			must(t, err)
 			t.Cleanup(func() { _ = pc.Close() })
 			servers[key] = pc
-			ns.Echo("tcp", at, netip.MustParseAddrPort(to))
+			t.Cleanup(ns.Echo("tcp", at, netip.MustParseAddrPort(to)).Close)
 		}
 	}
 	place("10.96.0.10", r.server, "10.2.0.2")

@@ -52,43 +52,77 @@ func (r *router) commit() {
 	r.lines = nil
 }
 
-// newVirtualRouter is newRouter for virtual servers. Its policy in OUTPUT is DROP, too: only what programs of the host
-// begin is let out, and what it refuses, where that is wanted.
-func newVirtualRouter(t *testing.T, backend xtables.Backend, locals bool) *router {
-	t.Helper()
-	r := newRouter(t, backend)
-	r.servers = map[string]string{}
+// closedOut makes the policy of OUTPUT DROP, too.
+func (r *router) closedOut() {
 	for _, family := range []string{"", "6"} {
 		r.rule(family, "-P OUTPUT DROP")
 		if family == "6" {
 			r.rule(family, "-A OUTPUT -p ipv6-icmp -m icmp6 --icmpv6-type neighbour-solicitation -j ACCEPT")
 			r.rule(family, "-A OUTPUT -p ipv6-icmp -m icmp6 --icmpv6-type neighbour-advertisement -j ACCEPT")
 		}
-		if locals {
-			r.rule(family, "-A INPUT -i lo -j ACCEPT")
-			r.rule(family, "-A OUTPUT -m addrtype --src-type LOCAL -m conntrack --ctstate NEW,RELATED -j ACCEPT")
+	}
+}
+
+// locals lets out, or not, what programs of the host begin, and what it refuses.
+func (r *router) locals(let bool) {
+	r.t.Helper()
+	how := map[bool]string{true: "-A", false: "-D"}[let]
+	for _, family := range []string{"", "6"} {
+		r.rule(family, how+" INPUT -i lo -j ACCEPT")
+		r.rule(family, how+" OUTPUT -m addrtype --src-type LOCAL -m conntrack --ctstate NEW,RELATED -j ACCEPT")
+	}
+}
+
+// TestIPVSGuard has virtual servers forward in every way, through policies DROP, on a real device for VIPs. Making the
+// network takes longer than most of what happens in it, so that it is made once.
+func TestIPVSGuard(t *testing.T) {
+	lab.NeedIPVS(t)
+	lab.Need(t, "ipvsadm", "ip", "iptables-nft", "iptables-legacy", "ipset")
+	r := newRouter(t, xtables.NFT)
+	r.servers = map[string]string{}
+	t.Cleanup(func() { _ = exec.Command("ipvsadm", "-C").Run() })
+	for _, at := range []string{"10.2.0.2:80", "[fd02::2]:80"} {
+		r.server.Echo("tcp", "server", netip.MustParseAddrPort(at))
+	}
+	t.Run("sysctls", func(t *testing.T) { testVirtualSysctls(t, r.Lab) })
+	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
+		t.Run(string(backend), func(t *testing.T) {
+			r.opened()
+			r.backend = backend
+			r.closed()
+			r.closedOut()
+			r.locals(true)
+			testVirtual(t, r)
+		})
+	}
+}
+
+func testVirtual(t *testing.T, r *router) {
+	t.Helper()
+	o := options(t, r.backend)
+	o.Mode = Mode{Forward: true, IPVS: true}
+	h, err := New(o) // newHost's Cleanup starts a hundred programs, and there is nothing left for it
+	must(t, err)
+	t.Cleanup(func() { _ = h.Close() })
+	t.Run("snat", func(t *testing.T) { testSNAT(t, r, h) })
+	if r.backend == xtables.NFT { // the rules are the same
+		t.Run("no endpoints", func(t *testing.T) { testNoEndpoints(t, r, h) })
+		t.Run("source ranges", func(t *testing.T) { testSourceRanges(t, r, h) })
+	}
+	r.locals(false)
+	t.Run("dr", func(t *testing.T) { testDirect(t, r, h, balancer.DRForward, "10.96.0.20:80", "[fd00:96::20]:80") })
+	if r.backend == xtables.NFT {
+		t.Run("tunnel", func(t *testing.T) {
+			testDirect(t, r, h, balancer.TunnelForward, "10.96.0.21:80", "[fd00:96::21]:80")
+		})
+	}
+	finishNothing(t, h)
+	for _, family := range []string{"", "6"} {
+		tool := "ip" + family + "tables-" + string(r.backend) + "-save"
+		if out := r.Host().Exec(tool); strings.Contains(out, "VIPD") {
+			t.Errorf("%s: there is still\n%s", tool, out)
 		}
 	}
-	t.Cleanup(func() { _ = exec.Command("ipvsadm", "-C").Run() })
-	return r
-}
-
-// virtualBackends runs the test with each backend of iptables, on a kernel with virtual servers.
-func virtualBackends(t *testing.T, test func(t *testing.T, backend xtables.Backend, o Options)) {
-	lab.NeedIPVS(t)
-	lab.Need(t, "ipvsadm")
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
-		o := options(t, backend)
-		o.Mode = Mode{Forward: true, IPVS: true}
-		test(t, backend, o)
-	})
-}
-
-// TestIPVSSNAT is TestSNAT through virtual servers.
-func TestIPVSSNAT(t *testing.T) {
-	virtualBackends(t, func(t *testing.T, backend xtables.Backend, o Options) {
-		testSNAT(t, newVirtualRouter(t, backend, true), o)
-	})
 }
 
 // goesOn sends over a connection to an echo server that has answered before, and reads it back.
@@ -125,86 +159,79 @@ func talk(t *testing.T, from *lab.NS, to string) (net.Conn, lab.Answer) {
 	return c, answer
 }
 
-// TestIPVSNoEndpoints takes endpoints from virtual servers by and by, while programs of the host listen on the same
-// ports: what is new is refused or dropped, for others and the host itself, what is established goes on.
-func TestIPVSNoEndpoints(t *testing.T) {
-	virtualBackends(t, func(t *testing.T, backend xtables.Backend, o Options) {
-		r := newVirtualRouter(t, backend, true)
-		h := newHost(t, o)
-		listen(t, 80)
-		listen(t, 22)
-		places := []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.1.0.1:80"}
-		endpoints := []string{"10.2.0.2:80", "[fd02::2]:80", "10.2.0.2:80"}
-		for _, e := range endpoints[:2] {
-			r.server.Echo("tcp", "server", netip.MustParseAddrPort(e))
-			r.server.Echo("udp", "server", netip.MustParseAddrPort(e))
+// testNoEndpoints takes endpoints from virtual servers by and by, while programs of the host listen on the same ports:
+// what is new is refused or dropped, for others and the host itself, what is established goes on.
+func testNoEndpoints(t *testing.T, r *router, h *Host) {
+	listen(t, 80)
+	listen(t, 22)
+	places := []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.1.0.1:80"}
+	endpoints := []string{"10.2.0.2:80", "[fd02::2]:80", "10.2.0.2:80"}
+	var established []net.Conn
+	for _, c := range []struct {
+		name string
+		edit func(*balancer.Frontend)
+		// weight is that of the endpoint; none: there is no virtual server.
+		weight, none int
+		want         outcome
+	}{
+		{"serving", func(*balancer.Frontend) {}, 1, 0, open},
+		{"draining", func(f *balancer.Frontend) { f.Backends[0].State = balancer.Draining }, 0, 0, refused},
+		{"draining, and dropping", func(f *balancer.Frontend) {
+			f.Backends[0].State, f.NoBackends = balancer.Draining, balancer.DropClients
+		}, 0, 0, silence},
+		{"serving again", func(*balancer.Frontend) {}, 1, 0, open},
+		{"rejecting", func(f *balancer.Frontend) { f.Backends = nil }, 0, 1, refused},
+		{"dropping", dropping, 0, 1, silence},
+		{"serving in the end", func(*balancer.Frontend) {}, 1, 0, open},
+	} {
+		var frontends []*balancer.Frontend
+		for i, p := range places {
+			f := frontend(p, c.edit)
+			f.NodePort = p == "10.1.0.1:80"
+			frontends = append(frontends, f, udp(f))
+			to := endpoints[i]
+			if c.none > 0 {
+				to = ""
+			}
+			r.virtual(p, to, "-m", c.weight)
 		}
-		var established []net.Conn
-		for _, c := range []struct {
-			name string
-			edit func(*balancer.Frontend)
-			// weight is that of the endpoint; none: there is no virtual server.
-			weight, none int
-			want         outcome
-		}{
-			{"serving", func(*balancer.Frontend) {}, 1, 0, open},
-			{"draining", func(f *balancer.Frontend) { f.Backends[0].State = balancer.Draining }, 0, 0, refused},
-			{"draining, and dropping", func(f *balancer.Frontend) {
-				f.Backends[0].State, f.NoBackends = balancer.Draining, balancer.DropClients
-			}, 0, 0, silence},
-			{"serving again", func(*balancer.Frontend) {}, 1, 0, open},
-			{"rejecting", func(f *balancer.Frontend) { f.Backends = nil }, 0, 1, refused},
-			{"dropping", dropping, 0, 1, silence},
-			{"serving in the end", func(*balancer.Frontend) {}, 1, 0, open},
-		} {
-			var frontends []*balancer.Frontend
-			for i, p := range places {
-				f := frontend(p, c.edit)
-				f.NodePort = p == "10.1.0.1:80"
-				frontends = append(frontends, f, udp(f))
-				to := endpoints[i]
-				if c.none > 0 {
-					to = ""
-				}
-				r.virtual(p, to, "-m", c.weight)
-			}
-			r.commit()
-			apply(t, h, frontends...)
-			for _, from := range []*lab.NS{r.client, r.Host()} {
-				for _, p := range places {
-					if c.want == open {
-						conn, answer := talk(t, from, p)
-						if answer.Server != "server" {
-							t.Errorf("%s: %s to %s: %q answers", c.name, from.Name, p, answer.Server)
-						}
-						if c.name == "serving" {
-							established = append(established, conn)
-						}
-						continue
+		r.commit()
+		apply(t, h, frontends...)
+		for _, from := range []*lab.NS{r.client, r.Host()} {
+			for _, p := range places {
+				if c.want == open {
+					conn, answer := talk(t, from, p)
+					if answer.Server != "server" {
+						t.Errorf("%s: %s to %s: %q answers", c.name, from.Name, p, answer.Server)
 					}
-					checkOutcome(t, c.name, from, p, c.want)
-				}
-				checkOutcome(t, c.name, from, "10.96.0.10:22", refused)
-				checkOutcome(t, c.name, from, "[fd00:96::10]:22", refused)
-			}
-			if c.want == refused {
-				checkUDPRefused(t, r.client, "10.96.0.10:80")
-				checkUDPRefused(t, r.client, "[fd00:96::10]:80")
-			}
-			checkUDPRefused(t, r.client, "10.96.0.10:22")
-			if c.none == 0 {
-				for _, conn := range established {
-					if err := goesOn(t, conn, 1<<10); err != nil {
-						t.Errorf("%s: the connection from %s to %s: %v", c.name, conn.LocalAddr(), conn.RemoteAddr(), err)
+					if c.name == "serving" {
+						established = append(established, conn)
 					}
+					continue
 				}
+				checkOutcome(t, c.name, from, p, c.want)
 			}
-			checkIntact(t, h)
-			if p := h.Problems(); len(p) != 0 {
-				t.Errorf("%s: problems: %v", c.name, p)
+			checkOutcome(t, c.name, from, "10.96.0.10:22", refused)
+			checkOutcome(t, c.name, from, "[fd00:96::10]:22", refused)
+		}
+		if c.want == refused {
+			checkUDPRefused(t, r.client, "10.96.0.10:80")
+			checkUDPRefused(t, r.client, "[fd00:96::10]:80")
+		}
+		checkUDPRefused(t, r.client, "10.96.0.10:22")
+		if c.none > 0 { // without the virtual server there are no connections through it
+			established = nil
+		}
+		for _, conn := range established {
+			if err := goesOn(t, conn, 1<<10); err != nil {
+				t.Errorf("%s: the connection from %s to %s: %v", c.name, conn.LocalAddr(), conn.RemoteAddr(), err)
 			}
 		}
-	})
+		checkIntact(t, h)
+		if p := h.Problems(); len(p) != 0 {
+			t.Errorf("%s: problems: %v", c.name, p)
+		}
+	}
 }
 
 func checkOutcome(t *testing.T, when string, from *lab.NS, to string, want outcome) {
@@ -214,46 +241,30 @@ func checkOutcome(t *testing.T, when string, from *lab.NS, to string, want outco
 	}
 }
 
-// TestIPVSSourceRanges holds virtual servers on VIPs and node ports to who may connect; the node itself always may.
-func TestIPVSSourceRanges(t *testing.T) {
-	virtualBackends(t, func(t *testing.T, backend xtables.Backend, o Options) {
-		r := newVirtualRouter(t, backend, true)
-		h := newHost(t, o)
-		var frontends []*balancer.Frontend
-		for at, to := range map[string]string{"10.96.0.10:80": "10.2.0.2:80", "[fd00:96::10]:80": "[fd02::2]:80", "10.1.0.1:81": "10.2.0.2:80"} {
-			frontends = append(frontends, frontend(at, sources("10.3.0.0/24", "fd03::/64"), func(f *balancer.Frontend) { f.NodePort = f.Key.Port == 81 }))
-			r.virtual(at, to, "-m", 1)
-		}
-		r.server.Echo("tcp", "server", netip.MustParseAddrPort("10.2.0.2:80"))
-		r.server.Echo("tcp", "server", netip.MustParseAddrPort("[fd02::2]:80"))
-		r.commit()
-		apply(t, h, frontends...)
-		for _, f := range frontends {
-			at := netip.AddrPortFrom(f.Addr, f.Key.Port).String()
-			checkAttempt(t, r.near, at, open)
-			checkAttempt(t, r.Host(), at, open)
-			checkAttempt(t, r.client, at, silence)
-		}
-		checkIntact(t, h)
-	})
+// testSourceRanges holds virtual servers on VIPs and node ports to who may connect; the node itself always may.
+func testSourceRanges(t *testing.T, r *router, h *Host) {
+	var frontends []*balancer.Frontend
+	for at, to := range map[string]string{"10.96.0.10:80": "10.2.0.2:80", "[fd00:96::10]:80": "[fd02::2]:80", "10.1.0.1:81": "10.2.0.2:80"} {
+		frontends = append(frontends, frontend(at, sources("10.3.0.0/24", "fd03::/64"), func(f *balancer.Frontend) { f.NodePort = f.Key.Port == 81 }))
+		r.virtual(at, to, "-m", 1)
+	}
+	r.commit()
+	apply(t, h, frontends...)
+	for _, f := range frontends {
+		at := netip.AddrPortFrom(f.Addr, f.Key.Port).String()
+		checkAttempt(t, r.near, at, open)
+		checkAttempt(t, r.Host(), at, open)
+		checkAttempt(t, r.client, at, silence)
+	}
+	checkIntact(t, h)
 }
 
-// TestIPVSDirect passes packets on as they are, in both ways: the endpoint on the client's LAN holds the VIP, and answers
-// past this node, whose policies are DROP. Nothing of it is tracked.
-func TestIPVSDirect(t *testing.T) {
-	virtualBackends(t, func(t *testing.T, backend xtables.Backend, o Options) {
-		for _, how := range []balancer.Forward{balancer.DRForward, balancer.TunnelForward} {
-			t.Run(string(how), func(t *testing.T) { testDirect(t, newVirtualRouter(t, backend, false), o, how) })
-		}
-	})
-}
-
-func testDirect(t *testing.T, r *router, o Options, how balancer.Forward) {
-	o.RunDir = t.TempDir()
-	h := newHost(t, o)
+// testDirect passes packets on as they are: the endpoint on the client's LAN holds the VIPs, and answers past this node.
+// Nothing of it is tracked.
+func testDirect(t *testing.T, r *router, h *Host, how balancer.Forward, vip4, vip6 string) {
 	flag := map[balancer.Forward]string{balancer.DRForward: "-g", balancer.TunnelForward: "-i"}[how]
-	vips := map[string]string{"10.96.0.20:80": "10.3.0.3:80", "[fd00:96::20]:80": "[fd03::3]:80"}
-	clients := map[string]string{"10.96.0.20:80": "10.3.0.2", "[fd00:96::20]:80": "fd03::2"}
+	vips := map[string]string{vip4: "10.3.0.3:80", vip6: "[fd03::3]:80"}
+	clients := map[string]string{vip4: "10.3.0.2", vip6: "fd03::2"}
 	r.far.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
 	r.far.Sysctl("net.ipv4.conf.all.arp_announce", "2")
 	if how == balancer.TunnelForward {
@@ -266,9 +277,11 @@ func testDirect(t *testing.T, r *router, o Options, how balancer.Forward) {
 	}
 	for at := range vips {
 		vip := netip.MustParseAddrPort(at)
-		r.far.Exec("ip", "addr", "add", netip.PrefixFrom(vip.Addr(), vip.Addr().BitLen()).String(), "dev", "lo")
-		r.far.Echo("tcp", "far", vip)
-		r.far.Echo("udp", "far", vip)
+		loopback := netip.PrefixFrom(vip.Addr(), vip.Addr().BitLen()).String()
+		r.far.Exec("ip", "addr", "add", loopback, "dev", "lo")
+		t.Cleanup(func() { r.far.Exec("ip", "addr", "del", loopback, "dev", "lo") })
+		t.Cleanup(r.far.Echo("tcp", "far", vip).Close)
+		t.Cleanup(r.far.Echo("udp", "far", vip).Close)
 	}
 	stage := func(weight int, edits ...func(*balancer.Frontend)) {
 		t.Helper()
@@ -325,9 +338,9 @@ func testDirect(t *testing.T, r *router, o Options, how balancer.Forward) {
 	stage(1)
 	served()
 	going("serving")
-	for _, vip := range []string{"10.96.0.20", "fd00:96::20"} {
-		if n := tracked(t, vip); n > 0 {
-			t.Errorf("%d connections to %s are tracked", n, vip)
+	for at := range vips {
+		if n := tracked(t, netip.MustParseAddrPort(at).Addr()); n > 0 {
+			t.Errorf("%d connections to %s are tracked", n, at)
 		}
 	}
 	stage(0, func(f *balancer.Frontend) { f.Backends[0].State = balancer.Draining })
@@ -340,25 +353,17 @@ func testDirect(t *testing.T, r *router, o Options, how balancer.Forward) {
 	served()
 	stage(0, func(f *balancer.Frontend) { f.Backends = nil })
 	refusing("rejecting", refused)
-	checkUDPRefused(t, r.near, "10.96.0.20:80")
+	checkUDPRefused(t, r.near, vip4)
+	checkUDPRefused(t, r.near, vip6)
 	stage(0, dropping)
 	refusing("dropping", silence)
 	stage(1)
 	served()
-	finishNothing(t, h)
-	for _, family := range []string{"", "6"} {
-		tool := "ip" + family + "tables-" + string(r.backend) + "-save"
-		if out := r.Host().Exec(tool); strings.Contains(out, "VIPD") {
-			t.Errorf("%s: there is still\n%s", tool, out)
-		}
-	}
 }
 
-// TestIPVSSysctls sets what the kernel's virtual servers need, leaves it while there are others' virtual servers, and
+// testVirtualSysctls sets what the kernel's virtual servers need, leaves it while there are others' virtual servers, and
 // sets it back in the end.
-func TestIPVSSysctls(t *testing.T) {
-	lab.NeedIPVS(t)
-	l, _ := network(t)
+func testVirtualSysctls(t *testing.T, l *lab.Lab) {
 	names := []string{"net.ipv4.vs.conntrack", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.vs.expire_quiescent_template"}
 	check := func(want string) {
 		t.Helper()
@@ -372,6 +377,7 @@ func TestIPVSSysctls(t *testing.T) {
 	foreign := true
 	o := options(t, xtables.NFT)
 	o.Mode, o.ForeignServers = Mode{Forward: true, IPVS: true}, func() bool { return foreign }
+	t.Cleanup(func() { check("0") }) // after newHost's Cleanup
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
 	check("0")
@@ -391,8 +397,4 @@ func TestIPVSSysctls(t *testing.T) {
 	apply(t, h, frontend("10.96.0.10:80"))
 	finishNothing(t, h)
 	check("1") // until Cleanup: connections outlive frontends
-	must(t, h.Close())
-	_, err := Cleanup(t.Context(), o, false)
-	must(t, err)
-	check("0")
 }

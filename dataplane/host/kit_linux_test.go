@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -302,16 +303,16 @@ func connectionMarks(t *testing.T, vip string) []uint32 {
 }
 
 // tracked counts the connections to a VIP that the kernel tracks.
-func tracked(t *testing.T, vip string) (n int) {
+func tracked(t *testing.T, vip netip.Addr) (n int) {
 	t.Helper()
 	family := netlink.InetFamily(netlink.FAMILY_V4)
-	if strings.Contains(vip, ":") {
+	if vip.Is6() {
 		family = netlink.FAMILY_V6
 	}
 	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
 	must(t, err)
 	for _, f := range flows {
-		if f.Forward.DstIP.String() == vip {
+		if f.Forward.DstIP.Equal(vip.AsSlice()) {
 			n++
 		}
 	}

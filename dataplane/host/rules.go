@@ -254,17 +254,22 @@ func untrackedJumps(*plan) []jump {
 
 // directChains let in and out what belongs to direct frontends, and tunnels to their endpoints.
 func directChains(p *plan) []chain {
-	tunnel, tooBig := "4", "-p icmp -m icmp --icmp-type 3/4" // IPv4 in anything (IPPROTO_IPIP)
+	tunnel, icmp, errors := "4", "-p icmp -m icmp --icmp-type", []int{3} // IPPROTO_IPIP; unreachable
 	if p.family == ipset.IPv6 {
-		tunnel, tooBig = "41", "-p ipv6-icmp -m icmp6 --icmpv6-type 2" // IPv6 in anything (IPPROTO_IPV6)
+		tunnel, icmp, errors = "41", "-p ipv6-icmp -m icmp6 --icmpv6-type", []int{1, 2} // IPPROTO_IPV6; unreachable, too big
+	}
+	leaving := []string{
+		"-m conntrack --ctstate INVALID,UNTRACKED -j VIPD-DIRECT", // a refusal is the answer to nothing that is known
+		"-p " + tunnel + " " + p.in(tunnelsSet, "dst") + " -j ACCEPT",
+	}
+	for _, n := range p.direct {
+		for _, e := range errors { // refusals, and that less fits into a tunnel
+			leaving = append(leaving, fmt.Sprintf("-s %s %s %d -j ACCEPT", n, icmp, e))
+		}
 	}
 	to := p.in(directSet, "dst,dst")
 	return []chain{
-		{"VIPD-DIRECT-OUT", []string{
-			"-m conntrack --ctstate UNTRACKED -g VIPD-DIRECT",
-			"-p " + tunnel + " " + p.in(tunnelsSet, "dst") + " -j ACCEPT",
-			tooBig + " -j ACCEPT", // for a tunnel, which takes less: clients have to be told
-		}},
+		{"VIPD-DIRECT-OUT", leaving},
 		{"VIPD-DIRECT-IN", []string{"-m conntrack --ctstate UNTRACKED -g VIPD-DIRECT"}},
 		{"VIPD-DIRECT", []string{
 			to + " -g VIPD-DIRECT-TO",

@@ -144,7 +144,7 @@ func tunnels(f *balancer.Frontend) []ipset.Entry {
 	}
 	var entries []ipset.Entry
 	for _, b := range f.Backends {
-		if e := (ipset.Entry{Addr: b.Addr.Addr()}); !slices.Contains(entries, e) {
+		if e := (ipset.Entry{Addr: b.Addr.Addr()}); e.Addr.Is4() == f.Addr.Is4() && !slices.Contains(entries, e) {
 			entries = append(entries, e)
 		}
 	}
