@@ -28,6 +28,24 @@
 //	filter OUTPUT               ours, new, leaving the host: vipd-rejected -> refused
 //	nat POSTROUTING             ours, not vipd-never: marked, or from its own destination -> masqueraded
 //
+// In ipvs mode the kernel's virtual servers take packets to VIPs at the end of INPUT, or, from the host itself, in OUTPUT
+// between mangle and filter. What they send to endpoints goes through OUTPUT and POSTROUTING; only answers go through
+// FORWARD. So in that mode
+//
+//	mangle PREROUTING           also adds the client, with the interface that it came in by, to vipd-arrived, for a second
+//	filter OUTPUT               ours: known, or from elsewhere -> accepted. What programs of the host begin is left to
+//	                               the rules of others, as in all modes
+//	nat POSTROUTING             ours: in vipd-arrived with the interface that it leaves by -> masqueraded: filter FORWARD,
+//	                               where both interfaces are known, sees no such packet, and POSTROUTING but the second
+//
+// Frontends with forward = "dr" or "tunnel" are answered past this node. Tracked, their connections would be new until
+// they time out, all but their first packets invalid, and idle ones new again, so they are not:
+//
+//	raw PREROUTING, OUTPUT      to or from vipd-direct: not tracked
+//	mangle, filter              what is not tracked and opens no TCP connection is let through; the rest meets the rules
+//	                               above: source ranges, refusals
+//	filter INPUT, OUTPUT        vipd-direct: accepted, or refused; OUTPUT also tunnels to vipd-tunnels
+//
 // Entries of the sets that mangle looks at, and vipd-held, are there before the frontend is applied and until no applied
 // one needs them; what opens or refuses a port follows what is both wanted and applied. An address is added when the
 // guard stands, and the guard goes after the last address: no port of the host's own is ever open on a VIP. Where
@@ -44,7 +62,7 @@
 // next process, or Cleanup, knows what to remove and that all else belongs to others. An address that is added stays in
 // it until it is removed, with every device that it may be on. It holds for one boot.
 //
-// The package does not forward traffic, and knows of modes only whether theirs is forwarded by the kernel: those that
-// need it get ip_forward, masquerading and one-arm rules. Where the host lacks privilege or a kernel
+// The package does not forward traffic, and knows of modes only what Mode says: those whose traffic the kernel forwards
+// get ip_forward, masquerading and one-arm rules, and virtual servers their sysctls. Where the host lacks privilege or a kernel
 // feature it says so in Problems, and does the rest.
 package host

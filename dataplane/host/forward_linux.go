@@ -1,9 +1,12 @@
 package host
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
+	"strconv"
 
 	"vipd/balancer"
 )
@@ -39,8 +42,8 @@ func (h *Host) forwarding() (err error) {
 		return nil
 	}
 	if len(h.guards[0].vips.count) > 0 {
-		h.unforwarded, err = raise(h.sys, h.ledger, h.opts.ManageSysctls, []minimum{
-			{forward4, 1, "this host does not forward IPv4 packets, so services reach no endpoint on another host"},
+		h.unforwarded, err = raise(h.sys, h.ledger, h.unmanaged(), []minimum{
+			{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services reach no endpoint on another host"},
 		})
 	}
 	if len(h.guards[1].vips.count) > 0 {
@@ -50,6 +53,37 @@ func (h *Host) forwarding() (err error) {
 					"(it then ignores router advertisements, unless accept_ra of the interface that gets them is 2)", forward6)})
 		}
 	}
+	return err
+}
+
+// unmanaged is why sysctls are left as they are; "": they are not.
+func (h *Host) unmanaged() string {
+	if h.opts.ManageSysctls {
+		return ""
+	}
+	return "manage_sysctls is false"
+}
+
+// virtualServers sets what the kernel's virtual servers need, where there are none of others. The settings stay until
+// Cleanup, like forwarding. What a kernel does not have, or not before it loads its module, is left out.
+func (h *Host) virtualServers() (err error) {
+	h.untuned = nil
+	if !h.mode.Load().IPVS {
+		return nil
+	}
+	wanted := slices.DeleteFunc(virtualServers(h.release), func(m minimum) bool {
+		text, err := h.sys.Read(m.name)
+		value, notNumber := strconv.Atoi(text)
+		return errors.Is(err, os.ErrNotExist) || err == nil && notNumber == nil && m.met(value)
+	})
+	if len(wanted) == 0 {
+		return nil
+	}
+	leave := h.unmanaged()
+	if leave == "" && h.opts.ForeignServers != nil && h.opts.ForeignServers() {
+		leave = "it is left, for it would change virtual servers that are not vipd's"
+	}
+	h.untuned, err = raise(h.sys, h.ledger, leave, wanted)
 	return err
 }
 

@@ -24,6 +24,10 @@ type router struct {
 	client, server, near, far *lab.NS
 	// odd is behind an interface for which there can be no rule.
 	odd *lab.NS
+	// servers are the virtual servers that stand for frontends, with their endpoints; nil: rules translate. lines are what
+	// ipvsadm is to do.
+	servers map[string]string
+	lines   []string
 }
 
 func newRouter(t *testing.T, backend xtables.Backend) *router {
@@ -44,6 +48,13 @@ func newRouter(t *testing.T, backend xtables.Backend) *router {
 	r.far.Default("10.3.0.1", "fd03::1")
 	l.Host().Sysctl("net.ipv6.conf.all.forwarding", "1")
 	l.Host().Sysctl("net.ipv4.ip_forward", "0")
+	r.closed()
+	t.Cleanup(r.opened)
+	return r
+}
+
+// closed makes the policies DROP.
+func (r *router) closed() {
 	for _, family := range []string{"", "6"} {
 		r.rule(family, "-P FORWARD DROP")
 		r.rule(family, "-P INPUT DROP")
@@ -51,13 +62,16 @@ func newRouter(t *testing.T, backend xtables.Backend) *router {
 		if family == "6" {
 			r.rule(family, "-A INPUT -p ipv6-icmp -j ACCEPT")
 		}
-		t.Cleanup(func() {
-			for _, line := range []string{"-F", "-P FORWARD ACCEPT", "-P INPUT ACCEPT", "-t nat -F", "-t mangle -F"} {
-				r.rule(family, line)
-			}
-		})
 	}
-	return r
+}
+
+// opened undoes closed, and whatever rules there are besides.
+func (r *router) opened() {
+	for _, family := range []string{"", "6"} {
+		for _, line := range []string{"-F", "-P FORWARD ACCEPT", "-P INPUT ACCEPT", "-P OUTPUT ACCEPT", "-t nat -F", "-t mangle -F"} {
+			r.rule(family, line)
+		}
+	}
 }
 
 // rule runs iptables, or ip6tables.
@@ -72,6 +86,10 @@ func (r *router) rule(family, args string) {
 // translate sends what is for a frontend to an endpoint, as a mode does.
 func (r *router) translate(from, to string) {
 	r.t.Helper()
+	if r.servers != nil {
+		r.virtual(from, to, "-m", 1)
+		return
+	}
 	at := netip.MustParseAddrPort(from)
 	family := ""
 	if at.Addr().Is6() {
@@ -120,92 +138,101 @@ func udp(f *balancer.Frontend) *balancer.Frontend {
 // which source the endpoints see.
 func TestSNAT(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
-		r := newRouter(t, backend)
-		o := options(t, backend)
-		o.Interface, o.Mode.Forward = "lo", true
-		h := newHost(t, o)
-		kinds := []struct {
-			port int
-			edit func(*balancer.Frontend)
-		}{{80, snat(balancer.AutoSNAT)}, {81, snat(balancer.AlwaysSNAT)}, {82, snat(balancer.NeverSNAT)}}
-		var frontends []*balancer.Frontend
-		servers := map[string]net.PacketConn{}
-		place := func(vip string, ns *lab.NS, at string) {
-			for _, k := range kinds {
-				key := net.JoinHostPort(vip, fmt.Sprint(k.port))
-				f := frontend(key, k.edit, func(f *balancer.Frontend) { f.NodePort = strings.HasSuffix(vip, "1.0.1") || vip == "fd01::1" })
-				frontends = append(frontends, f, udp(f))
-				to := net.JoinHostPort(at, fmt.Sprint(8000+k.port))
-				r.translate(key, to)
-				pc, err := ns.ListenPacket("udp", to)
-				must(t, err)
-				t.Cleanup(func() { _ = pc.Close() })
-				servers[key] = pc
-				ns.Echo("tcp", at, netip.MustParseAddrPort(to))
-			}
+		for name, mode := range map[string]Mode{"one mode": {Forward: true}, "while ipvs takes over": {Forward: true, IPVS: true}} {
+			t.Run(name, func(t *testing.T) {
+				o := options(t, backend)
+				o.Interface, o.Mode = "lo", mode
+				r := newRouter(t, backend)
+				testSNAT(t, r, newHost(t, o))
+			})
 		}
-		place("10.96.0.10", r.server, "10.2.0.2")
-		place("10.96.0.11", r.far, "10.3.0.3")
-		place("10.1.0.1", r.client, "10.1.0.2") // a node port
-		place("10.96.0.12", r.odd, "10.4.0.2")
-		place("fd00:96::12", r.odd, "fd04::2")
-		place("fd00:96::10", r.server, "fd02::2")
-		place("fd00:96::11", r.far, "fd03::3")
-		place("fd01::1", r.client, "fd01::2")
-		apply(t, h, frontends...)
-		checkSysctl(t, r.Lab, "net.ipv4.ip_forward", "1")
-		if p := h.Problems(); len(p) != 0 {
-			t.Fatalf("problems: %v", p)
-		}
-		for _, c := range []struct {
-			from                *lab.NS
-			vip                 string
-			auto, always, never string
-		}{
-			{r.client, "10.96.0.10", "10.1.0.2", "10.2.0.1", "10.1.0.2"},
-			{r.near, "10.96.0.10", "10.3.0.2", "10.2.0.1", "10.3.0.2"},
-			{r.server, "10.96.0.10", "10.2.0.1", "10.2.0.1", ""},       // hairpin: without SNAT it gets what is from itself
-			{r.near, "10.96.0.11", "10.3.0.1", "10.3.0.1", "10.3.0.2"}, // one-arm
-			{r.far, "10.96.0.11", "10.3.0.1", "10.3.0.1", ""},
-			{r.odd, "10.96.0.12", "10.4.0.1", "10.4.0.1", ""},
-			{r.odd, "fd00:96::12", "fd04::1", "fd04::1", ""},
-			{r.client, "10.96.0.11", "10.1.0.2", "10.3.0.1", "10.1.0.2"},
-			{r.Host(), "10.96.0.10", "10.2.0.1", "10.2.0.1", "10.2.0.1"},
-			{r.near, "10.1.0.1", "10.1.0.1", "10.1.0.1", "10.3.0.2"}, // a node port
-			{r.client, "fd00:96::10", "fd01::2", "fd02::1", "fd01::2"},
-			{r.server, "fd00:96::10", "fd02::1", "fd02::1", ""},
-			{r.near, "fd00:96::11", "fd03::1", "fd03::1", "fd03::2"},
-			{r.far, "fd00:96::11", "fd03::1", "fd03::1", ""},
-			{r.near, "fd01::1", "fd01::1", "fd01::1", "fd03::2"},
-		} {
-			for i, want := range []string{c.auto, c.always, c.never} {
-				key := net.JoinHostPort(c.vip, fmt.Sprint(80+i))
-				if want == "" {
-					continue // what it would be is up to the client's kernel
-				}
-				got := r.source(c.from, key, servers[key])
-				if c.from == r.Host() && got != "" && strings.Contains("10.1.0.1 10.2.0.1 10.3.0.1", got) {
-					continue // any address of the node
-				}
-				if got != want {
-					t.Errorf("%s to %s: the endpoint sees %q, want %s", c.from.Name, key, got, want)
-				}
-			}
-			conn, err := c.from.Dial(t.Context(), "tcp", net.JoinHostPort(c.vip, "80"))
-			if err != nil {
-				t.Errorf("%s to %s: %v", c.from.Name, c.vip, err)
-				continue
-			}
-			if _, err := lab.Ask(conn); err != nil {
-				t.Errorf("%s to %s: %v", c.from.Name, c.vip, err)
-			}
-			_ = conn.Close()
-		}
-		// What is no service's is still dropped.
-		checkAttempt(t, r.client, "10.2.0.2:8080", silence)
-		checkIntact(t, h)
-		checkMarks(t, r, servers["10.96.0.10:81"])
 	})
+}
+
+func testSNAT(t *testing.T, r *router, h *Host) {
+	t.Helper()
+	kinds := []struct {
+		port int
+		edit func(*balancer.Frontend)
+	}{{80, snat(balancer.AutoSNAT)}, {81, snat(balancer.AlwaysSNAT)}, {82, snat(balancer.NeverSNAT)}}
+	var frontends []*balancer.Frontend
+	servers := map[string]net.PacketConn{}
+	place := func(vip string, ns *lab.NS, at string) {
+		for _, k := range kinds {
+			key := net.JoinHostPort(vip, fmt.Sprint(k.port))
+			f := frontend(key, k.edit, func(f *balancer.Frontend) { f.NodePort = strings.HasSuffix(vip, "1.0.1") || vip == "fd01::1" })
+			frontends = append(frontends, f, udp(f))
+			to := net.JoinHostPort(at, fmt.Sprint(8000+k.port))
+			r.translate(key, to)
+			pc, err := ns.ListenPacket("udp", to)
+			must(t, err)
+			t.Cleanup(func() { _ = pc.Close() })
+			servers[key] = pc
+			t.Cleanup(ns.Echo("tcp", at, netip.MustParseAddrPort(to)).Close)
+		}
+	}
+	place("10.96.0.10", r.server, "10.2.0.2")
+	place("10.96.0.11", r.far, "10.3.0.3")
+	place("10.1.0.1", r.client, "10.1.0.2") // a node port
+	place("10.96.0.12", r.odd, "10.4.0.2")
+	place("fd00:96::12", r.odd, "fd04::2")
+	place("fd00:96::10", r.server, "fd02::2")
+	place("fd00:96::11", r.far, "fd03::3")
+	place("fd01::1", r.client, "fd01::2")
+	r.commit()
+	apply(t, h, frontends...)
+	checkSysctl(t, r.Lab, "net.ipv4.ip_forward", "1")
+	if p := h.Problems(); len(p) != 0 {
+		t.Fatalf("problems: %v", p)
+	}
+	for _, c := range []struct {
+		from                *lab.NS
+		vip                 string
+		auto, always, never string
+	}{
+		{r.client, "10.96.0.10", "10.1.0.2", "10.2.0.1", "10.1.0.2"},
+		{r.near, "10.96.0.10", "10.3.0.2", "10.2.0.1", "10.3.0.2"},
+		{r.server, "10.96.0.10", "10.2.0.1", "10.2.0.1", ""},       // hairpin: without SNAT it gets what is from itself
+		{r.near, "10.96.0.11", "10.3.0.1", "10.3.0.1", "10.3.0.2"}, // one-arm
+		{r.far, "10.96.0.11", "10.3.0.1", "10.3.0.1", ""},
+		{r.odd, "10.96.0.12", "10.4.0.1", "10.4.0.1", ""},
+		{r.odd, "fd00:96::12", "fd04::1", "fd04::1", ""},
+		{r.client, "10.96.0.11", "10.1.0.2", "10.3.0.1", "10.1.0.2"},
+		{r.Host(), "10.96.0.10", "10.2.0.1", "10.2.0.1", "10.2.0.1"},
+		{r.near, "10.1.0.1", "10.1.0.1", "10.1.0.1", "10.3.0.2"}, // a node port
+		{r.client, "fd00:96::10", "fd01::2", "fd02::1", "fd01::2"},
+		{r.server, "fd00:96::10", "fd02::1", "fd02::1", ""},
+		{r.near, "fd00:96::11", "fd03::1", "fd03::1", "fd03::2"},
+		{r.far, "fd00:96::11", "fd03::1", "fd03::1", ""},
+		{r.near, "fd01::1", "fd01::1", "fd01::1", "fd03::2"},
+	} {
+		for i, want := range []string{c.auto, c.always, c.never} {
+			key := net.JoinHostPort(c.vip, fmt.Sprint(80+i))
+			if want == "" {
+				continue // what it would be is up to the client's kernel
+			}
+			got := r.source(c.from, key, servers[key])
+			if c.from == r.Host() && got != "" && strings.Contains("10.1.0.1 10.2.0.1 10.3.0.1", got) {
+				continue // any address of the node
+			}
+			if got != want {
+				t.Errorf("%s to %s: the endpoint sees %q, want %s", c.from.Name, key, got, want)
+			}
+		}
+		conn, err := c.from.Dial(t.Context(), "tcp", net.JoinHostPort(c.vip, "80"))
+		if err != nil {
+			t.Errorf("%s to %s: %v", c.from.Name, c.vip, err)
+			continue
+		}
+		if _, err := lab.Ask(conn); err != nil {
+			t.Errorf("%s to %s: %v", c.from.Name, c.vip, err)
+		}
+		_ = conn.Close()
+	}
+	// What is no service's is still dropped.
+	checkAttempt(t, r.client, "10.2.0.2:8080", silence)
+	checkIntact(t, h)
+	checkMarks(t, r, servers["10.96.0.10:81"])
 }
 
 // checkMarks holds other bits of marks to what others have made them.

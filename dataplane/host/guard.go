@@ -49,7 +49,7 @@ type guard struct {
 
 	members []*members
 	// Those of members that are asked for most; held are the addresses that vipd added.
-	frontends, special, held *members
+	frontends, special, held, direct *members
 
 	parts []*part
 	// plan is what the rules are made for, and stale, that those in the kernel may be for another.
@@ -57,16 +57,16 @@ type guard struct {
 	stale bool
 	// refit: the networks have to cover others than before.
 	refit bool
-	// vips cover the frontends' addresses, specials those of special ones, holds those that vipd added.
-	vips, specials, holds *cover
+	// vips cover the frontends' addresses, specials those of special ones, directs those of direct ones, holds those that
+	// vipd added.
+	vips, specials, directs, holds *cover
 	// unknown counts applied frontends of which nothing is known but where they are.
 	unknown map[ipset.Entry]int
 
 	// ready: the sets are there, and were compared; looked: it is known whether the kernel has anything of the guard.
 	ready, looked bool
-	// failed is why nothing can be had here; it is not tried again before the next resync. unsourced is why there are no
-	// source ranges.
-	failed, unsourced error
+	// failed is why nothing can be had here; it is not tried again before the next resync.
+	failed error
 	// fault is why the guard was not put up or changed the last time; nil: it was.
 	fault error
 }
@@ -86,7 +86,7 @@ type part struct {
 // compose makes the parts of a guard that has all else.
 func (g *guard) compose(o Options) *guard {
 	g.plan = plan{family: g.family, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode, sources: true}
-	g.vips, g.specials, g.holds, g.unknown = newCover(), newCover(), newCover(), map[ipset.Entry]int{}
+	g.vips, g.specials, g.directs, g.holds, g.unknown = newCover(), newCover(), newCover(), newCover(), map[ipset.Entry]int{}
 	for _, def := range setDefs() {
 		m := newMembers(def, g.sets, g.family)
 		g.members = append(g.members, m)
@@ -94,7 +94,7 @@ func (g *guard) compose(o Options) *guard {
 			m.kept = func(e ipset.Entry) bool { return g.unknown[at(e)] > 0 }
 		}
 	}
-	g.frontends, g.special, g.held = g.set(frontendsSet), g.set(specialSet), g.set(heldSet)
+	g.frontends, g.special, g.held, g.direct = g.set(frontendsSet), g.set(specialSet), g.set(heldSet), g.set(directSet)
 	g.frontends.veto = func(e ipset.Entry) bool {
 		return g.plan.mode.Marked || g.special.count[e] > 0 || g.special.have[e] && g.special.kept(e)
 	}
@@ -123,6 +123,9 @@ func (g *guard) want(f *balancer.Frontend, by int, applied bool) {
 	if len(special(f)) > 0 {
 		g.specials.want(f.Addr, by)
 	}
+	if isDirect(f) {
+		g.directs.want(f.Addr, by)
+	}
 	for _, m := range g.members {
 		if m.def.entries == nil {
 			continue
@@ -143,9 +146,10 @@ func (g *guard) hold(a netip.Addr, by int) {
 	g.holds.want(a, by)
 }
 
-// connect sets the interfaces that packets are forwarded between.
+// connect sets the interfaces that packets are forwarded between. Virtual servers forward past the place where both are
+// known, see masqueradeChains.
 func (g *guard) connect(names []string) {
-	if !g.plan.mode.Forward {
+	if !g.plan.mode.Forward || g.plan.mode.IPVS {
 		names = nil
 	}
 	if !slices.Equal(g.plan.interfaces, names) {
@@ -175,6 +179,9 @@ func (g *guard) wants(p *part) bool {
 	if p.def.special && g.plan.mode.Marked && len(g.special.count) == 0 && len(g.special.have) == 0 {
 		return false
 	}
+	if p.def.direct && len(g.plan.direct) == 0 {
+		return false
+	}
 	return g.plan.mode.Forward || !p.def.forward
 }
 
@@ -198,7 +205,7 @@ func (g *guard) finish(ctx context.Context) error {
 	if err != nil || g.failed != nil {
 		return err
 	}
-	return g.note(g.settle())
+	return g.note(g.settle(ctx))
 }
 
 // note keeps what trying again won't mend for problems, and has all else compared in full the next time.
@@ -218,6 +225,9 @@ func (g *guard) note(err error) error {
 // forget has all compared in full.
 func (g *guard) forget() {
 	g.ready, g.looked = false, false
+	for _, m := range g.members {
+		m.state = unseen
+	}
 	for _, p := range g.parts {
 		p.chains, p.jumps = nil, nil
 	}
@@ -235,10 +245,8 @@ func (g *guard) establish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !g.ready {
-		if err := g.makeSets(ctx, tool); err != nil {
-			return err
-		}
+	if err := g.makeSets(ctx, tool); err != nil {
+		return err
 	}
 	if err := g.restrict(); err != nil {
 		return err
@@ -286,10 +294,13 @@ func (g *guard) rules(ctx context.Context) (ruleKernel, error) {
 	return tool, nil
 }
 
-// makeSets makes sure that the sets are there, and compares them.
+// makeSets makes sure that the sets in use are there, and compares those of which nothing is known.
 func (g *guard) makeSets(ctx context.Context, tool ruleKernel) error {
-	g.unsourced = nil
 	for _, m := range g.members {
+		if !g.uses(m) || m.state == present {
+			continue
+		}
+		m.lacking = nil
 		err := m.create()
 		if errors.Is(err, ipset.ErrDifferent) { // left by another version
 			if err = g.removeRules(ctx, tool); err == nil {
@@ -297,20 +308,34 @@ func (g *guard) makeSets(ctx context.Context, tool ruleKernel) error {
 			}
 		}
 		if m.def.optional && errors.Is(err, ipset.ErrUnsupported) {
-			g.unsourced, err = err, nil
+			m.lacking, m.state, err = err, present, nil // as far as it can be
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if sources := g.unsourced == nil; g.plan.sources != sources {
-		g.plan.sources, g.stale = sources, true
+	sources, arrivals := g.has(g.set(allowedSet)), g.has(g.set(arrivedSet))
+	if g.plan.sources != sources || g.plan.arrivals != arrivals {
+		g.plan.sources, g.plan.arrivals, g.stale = sources, arrivals, true
 	}
 	return nil
 }
 
-// has reports whether the set is there.
-func (g *guard) has(m *members) bool { return !m.def.optional || g.plan.sources }
+// uses reports whether the guard has any use for the set, or rules that look at it.
+func (g *guard) uses(m *members) bool {
+	if m.def.direct {
+		return g.directed() || len(g.plan.direct) > 0
+	}
+	return !m.def.ipvs || g.plan.mode.IPVS
+}
+
+// directed reports whether there are direct frontends.
+func (g *guard) directed() bool {
+	return g.plan.mode.IPVS && len(g.direct.count)+len(g.direct.have) > 0
+}
+
+// has reports whether the guard has the set.
+func (g *guard) has(m *members) bool { return g.uses(m) && m.lacking == nil }
 
 // restrict puts in what restricts, and takes out what must not be there when others are applied.
 func (g *guard) restrict() error {
@@ -328,7 +353,7 @@ func (g *guard) restrict() error {
 }
 
 // settle puts in what was applied, and takes out what nobody wants.
-func (g *guard) settle() error {
+func (g *guard) settle(ctx context.Context) error {
 	for _, m := range slices.Backward(g.members) {
 		if g.has(m) {
 			if err := m.fill(); err != nil {
@@ -339,6 +364,11 @@ func (g *guard) settle() error {
 	for _, m := range g.members {
 		if g.has(m) {
 			if err := m.trim(); err != nil {
+				return err
+			}
+		}
+		if !g.uses(m) && m.state != absent {
+			if err := m.destroy(ctx); err != nil {
 				return err
 			}
 		}
@@ -359,8 +389,15 @@ func (g *guard) cover(shrink bool) {
 	if g.holds.exceeded() || shrink {
 		changed = g.holds.fit(addresses(g.held)) || changed
 	}
-	if changed || shrink {
-		g.plan.vips, g.plan.held, g.stale = vips.prefixes, g.holds.prefixes, true
+	if g.directs.exceeded() || shrink {
+		g.directs.fit(addresses(g.direct))
+	}
+	var direct []netip.Prefix
+	if g.directed() {
+		direct = g.directs.prefixes
+	}
+	if changed || shrink || !slices.Equal(direct, g.plan.direct) {
+		g.plan.vips, g.plan.held, g.plan.direct, g.stale = vips.prefixes, g.holds.prefixes, direct, true
 	}
 }
 

@@ -40,7 +40,7 @@ func newKernel(t *testing.T) *kernel {
 		t: t, sets: map[string]map[ipset.Entry]bool{}, kinds: map[string]ipset.Kind{},
 		chains: map[string][]string{
 			"filter INPUT": nil, "filter FORWARD": nil, "filter OUTPUT": nil, "mangle PREROUTING": nil, "mangle OUTPUT": nil,
-			"nat POSTROUTING": nil,
+			"nat POSTROUTING": nil, "raw PREROUTING": nil, "raw OUTPUT": nil,
 		},
 	}
 }
@@ -79,11 +79,15 @@ func (k *kernel) Create(set string, kind ipset.Kind, _ ipset.Family) error {
 	return nil
 }
 
+func (k *kernel) CreatePassing(set string, kind ipset.Kind, family ipset.Family, _ ipset.Passing) error {
+	return k.Create(set, kind, family)
+}
+
 func (k *kernel) Destroy(set string) error {
 	if err := k.op(); err != nil {
 		return err
 	}
-	if k.users("--match-set "+set+" ") > 0 {
+	if k.users("-set "+set+" ") > 0 {
 		return ipset.ErrInUse
 	}
 	delete(k.sets, set)
@@ -136,7 +140,7 @@ func (k *kernel) Header(set string) (ipset.Header, error) {
 	if k.sets[set] == nil {
 		return ipset.Header{}, ipset.ErrNotFound
 	}
-	return ipset.Header{Kind: k.kinds[set], Elements: len(k.sets[set]), References: k.users("--match-set " + set + " ")}, nil
+	return ipset.Header{Kind: k.kinds[set], Elements: len(k.sets[set]), References: k.users("-set " + set + " ")}, nil
 }
 
 // Restore carries out each block as a transaction: all of it or nothing.
@@ -196,7 +200,7 @@ func (k *kernel) check(chains map[string][]string) error {
 		for _, r := range rules {
 			words := strings.Fields(r)
 			for i, w := range words {
-				if w == "--match-set" && k.sets[words[i+1]] == nil {
+				if (w == "--match-set" || w == "--add-set") && k.sets[words[i+1]] == nil {
 					return fmt.Errorf("the set of %q does not exist", r)
 				}
 				if w == "-j" || w == "-g" {
@@ -240,13 +244,13 @@ func (k *kernel) look(_ context.Context, _ ruleKernel, table string, want map[st
 	return "", k.op()
 }
 
-func guardOver(k *kernel, forward bool) *guard {
+func guardOver(k *kernel, m Mode) *guard {
 	g := &guard{
 		family: ipset.IPv4, sets: k, log: slog.New(slog.DiscardHandler), watch: k,
 		tool:   func(context.Context) (ruleKernel, error) { return k, k.op() },
 		others: func(context.Context, ruleKernel) []ruleKernel { return nil },
 	}
-	return g.compose(Options{MasqueradeBit: 14, Mode: Mode{Forward: forward}})
+	return g.compose(Options{MasqueradeBit: 14, Mode: m})
 }
 
 type entries = map[ipset.Entry]bool
@@ -281,11 +285,17 @@ func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (
 		collect := func(frontends map[balancer.Key]*balancer.Frontend) entries {
 			all := entries{}
 			for _, f := range frontends {
+				if s.entries == nil {
+					continue
+				}
 				for _, e := range s.entries(f) {
 					all[e] = true
 				}
 			}
 			return all
+		}
+		if s.ipvs && !h.g.plan.mode.IPVS {
+			continue
 		}
 		all[name], besides[name] = entries{}, entries{}
 		switch {
@@ -346,9 +356,15 @@ func TestGuardHistories(t *testing.T) {
 	}
 }
 
+// mode returns one that is, or two that serve at once.
+func (h *history) mode() Mode {
+	all := []Mode{{}, {Forward: true}, {Forward: true, Marked: true}, {Forward: true, IPVS: true}}
+	return all[h.r.IntN(len(all))]
+}
+
 // restart makes another guard over what is there.
 func (h *history) restart() {
-	h.g = guardOver(h.k, h.r.IntN(2) == 0)
+	h.g = guardOver(h.k, h.mode())
 	for a := range h.held {
 		h.g.hold(a, 1)
 	}
@@ -383,7 +399,7 @@ func (h *history) round() {
 		h.damage()
 		h.g.resync()
 	case 2:
-		h.g.setMode(Mode{Forward: h.r.IntN(2) == 0, Marked: h.r.IntN(2) == 0})
+		h.g.setMode(h.mode())
 	case 3:
 		h.g.connect([][]string{{"eth0"}, {"eth0", "eth1"}}[h.r.IntN(2)])
 	}
@@ -400,7 +416,7 @@ func (h *history) round() {
 	if h.g.prepare(h.t.Context()) == nil && h.g.needed() {
 		h.checkPrepared()
 		for _, f := range h.want {
-			if err := h.g.restricts(f); err != nil {
+			if err := h.g.restricts(f); isRestricted(f) && err != nil {
 				h.fatalf("after prepare, %s is held back: %v", f.Key, err)
 			}
 		}
@@ -422,12 +438,18 @@ func (h *history) round() {
 				want[e] = true
 			}
 		}
+		if name == setName(arrivedSet, ipset.IPv4) {
+			continue
+		}
 		if !maps.Equal(got[name], want) {
 			h.fatalf("set %s got\n%v\nwant\n%v", name, got[name], want)
 		}
 	}
-	if len(got) != len(all) {
-		h.fatalf("sets got\n%v\nwant\n%v", got, all)
+	for name, want := range all {
+		direct := name == setName(directSet, ipset.IPv4) || name == setName(tunnelsSet, ipset.IPv4)
+		if got[name] == nil && (!direct || len(all[setName(directSet, ipset.IPv4)]) > 0) {
+			h.fatalf("there is no set %s for %v", name, want)
+		}
 	}
 	h.checkRules()
 	h.k.fail = nil
@@ -477,6 +499,12 @@ func edit(r *rand.Rand, g *guard, frontends map[balancer.Key]*balancer.Frontend)
 			f.Backends[0].State = balancer.Draining
 		}
 		f.NodePort = r.IntN(4) == 0
+		if r.IntN(8) == 0 {
+			f.Forward = []balancer.Forward{balancer.DRForward, balancer.TunnelForward}[r.IntN(2)]
+		}
+		for i := range f.Backends {
+			f.Backends[i].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(3))}), 8080)
+		}
 		f.SNAT = []balancer.SNAT{balancer.AutoSNAT, balancer.AutoSNAT, balancer.AlwaysSNAT, balancer.NeverSNAT}[r.IntN(4)]
 		if old := frontends[f.Key]; old != nil {
 			g.want(old, -1, false)
@@ -602,6 +630,7 @@ func (h *history) checkRules() {
 
 // TestLacking takes away what kernels may lack: the rest is there, and what is lost is a problem where it matters.
 func TestLacking(t *testing.T) {
+	forwards, ipvs := Mode{Forward: true}, Mode{Forward: true, IPVS: true}
 	for _, c := range []struct {
 		name string
 		// refuse is what rules contain that the kernel refuses.
@@ -609,27 +638,35 @@ func TestLacking(t *testing.T) {
 		kind   ipset.Kind
 		// absent is in no rule then, present in some.
 		absent, present string
-		forward         bool
+		mode            Mode
 		problems        []string
 	}{
-		{"nothing", "none", "", "none", "--random-fully", true, nil},
-		{"programs", "-m bpf", "", "-m bpf", "--random-fully", true, nil},
-		{"random ports", "--random-fully", "", "--random-fully", "-m bpf", true, nil},
-		{"both", "VIPD-TRIAL", "", "-m bpf", "-j MASQUERADE", true, nil},
-		{"networks in sets", "none", ipset.HashIPPortNet, "vipd-allowed4", "vipd-silent4", true, []string{"source_ranges are not enforced"}},
-		{"NAT", "MASQUERADE", "", "-j VIPD-MASQUERADE", "VIPD-FORWARD", true, []string{"node ports, snat"}},
-		{"marks of connections", "CONNMARK", "", "CONNMARK", "VIPD-HELD", false, []string{"source_ranges are not enforced", "are rejected"}},
-		{"refusing", "REJECT", "", "REJECT", "VIPD-ARRIVING", false, []string{"answer on every port", "may reach a program"}},
-		{"all, and forwarding", "VIPD-", "", "VIPD-", "", true, []string{
+		{"nothing", "none", "", "none", "--random-fully", forwards, nil},
+		{"programs", "-m bpf", "", "-m bpf", "--random-fully", forwards, nil},
+		{"random ports", "--random-fully", "", "--random-fully", "-m bpf", forwards, nil},
+		{"both", "VIPD-TRIAL", "", "-m bpf", "-j MASQUERADE", forwards, nil},
+		{"networks in sets", "none", ipset.HashIPPortNet, "vipd-allowed4", "vipd-silent4", forwards, []string{"source_ranges are not enforced"}},
+		{"NAT", "MASQUERADE", "", "-j VIPD-MASQUERADE", "VIPD-FORWARD", forwards, []string{"node ports, snat"}},
+		{"marks of connections", "CONNMARK", "", "CONNMARK", "VIPD-HELD", Mode{}, []string{"source_ranges are not enforced", "are rejected"}},
+		{"refusing", "REJECT", "", "REJECT", "VIPD-ARRIVING", Mode{}, []string{"answer on every port", "may reach a program"}},
+		{"nothing, with virtual servers", "none", "", "none", "--add-set vipd-arrived4 ", ipvs, nil},
+		{"interfaces in sets", "none", ipset.HashNetIface, "vipd-arrived4", "-m bpf", ipvs, []string{"behind one interface do not work in ipvs mode"}},
+		{"interfaces that nobody needs", "none", ipset.HashNetIface, "vipd-arrived4", "-m bpf", forwards, nil},
+		{"leaving alone", "--notrack", "", "--notrack", "VIPD-DIRECT-TO", ipvs, []string{"by dr and tunnel are tracked"}},
+		{"letting through", "VIPD-DIRECT", "", "VIPD-DIRECT", "--notrack", ipvs, []string{"forward = \"dr\""}},
+		{"all, and forwarding", "VIPD-", "", "VIPD-", "", forwards, []string{
 			"answer on every port", "source_ranges are not enforced", "are rejected", "may reach a program", "not recognised", "policy of FORWARD", "node ports, snat"}},
 	} {
 		inBubble(t, c.name, func(t *testing.T) {
 			k := newKernel(t)
 			k.refuse, k.lacks = c.refuse, c.kind
-			g := guardOver(k, c.forward)
+			g := guardOver(k, c.mode)
 			f := []*balancer.Frontend{
 				frontend("10.96.0.1:80", sources("10.0.0.0/8")), frontend("10.96.0.1:81", dropping),
 				frontend("10.96.0.1:82", func(f *balancer.Frontend) { f.Backends = nil }),
+			}
+			if c.mode.IPVS {
+				f = append(f, frontend("10.96.0.1:83", forward(balancer.TunnelForward)))
 			}
 			for _, f := range f {
 				g.want(f, 1, false)
@@ -682,7 +719,7 @@ func TestRefusedForAMoment(t *testing.T) {
 	for _, lasting := range []time.Duration{0, time.Second, 8 * time.Second, time.Hour} {
 		inBubble(t, lasting.String(), func(t *testing.T) {
 			k := newKernel(t)
-			g := guardOver(k, true)
+			g := guardOver(k, Mode{Forward: true})
 			f := frontend("10.96.0.1:80", sources("10.0.0.0/8"))
 			g.want(f, 1, false)
 			k.refuse = "CONNMARK"
@@ -734,7 +771,7 @@ func TestRefusedForAMoment(t *testing.T) {
 // TestGuardBudget holds the work of one change to what it changes.
 func TestGuardBudget(t *testing.T) {
 	k := newKernel(t)
-	g := guardOver(k, true)
+	g := guardOver(k, Mode{Forward: true})
 	both := func(f *balancer.Frontend, by int) {
 		g.want(f, by, false)
 		g.want(f, by, true)

@@ -141,7 +141,7 @@ func (h *Host) move(ctx context.Context, fresh, gone []netip.Addr) error {
 	for _, a := range gone {
 		all = append(all, h.removeOurs(a))
 	}
-	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.ledger.save())
+	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.virtualServers(), h.ledger.save())
 	h.announceAll()
 	h.publish()
 	return errors.Join(all...)
@@ -151,9 +151,11 @@ func (h *Host) move(ctx context.Context, fresh, gone []netip.Addr) error {
 // must not come behind the guard. true: there was one, and the view is a new one.
 func (h *Host) unseen(addrs []netip.Addr) (bool, error) {
 	for _, a := range addrs {
-		routes, err := h.nl.RouteGet(a.AsSlice())
-		if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
-			continue
+		if len(addrs) < many { // else to read all takes less than to ask for each
+			routes, err := h.nl.RouteGet(a.AsSlice())
+			if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
+				continue
+			}
 		}
 		// It is the host's own, or others have a local route to its network. Only the addresses themselves tell.
 		v, err := h.readView(h.nl)
@@ -195,16 +197,29 @@ func (h *Host) putOff(addrs []netip.Addr, family int, err error) []netip.Addr {
 // addAll adds addresses to the device, after it has taken away those that are on another.
 func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 	var all []error
-	for i, a := range addrs {
+	const between = 1000 / batchSize // the events that some batches make have room in the kernel
+	for i := 0; len(addrs) > 0; i++ {
 		if ctx.Err() != nil {
-			for _, rest := range addrs[i:] {
+			for _, rest := range addrs {
 				h.fail(rest, ctx.Err())
 			}
 			break
 		}
-		if i%1000 == 999 { // before the kernel runs out of room for the events that this makes
+		if i%between == between-1 {
 			h.catchUp()
 		}
+		part := addrs[:min(batchSize, len(addrs))]
+		all = append(all, h.addSome(part))
+		addrs = addrs[len(part):]
+	}
+	return errors.Join(all...)
+}
+
+// addSome is addAll for what is done at once.
+func (h *Host) addSome(addrs []netip.Addr) error {
+	var all []error
+	messages := make([]message, len(addrs))
+	for i, a := range addrs {
 		for _, device := range slices.Clone(h.ledger.Leaving[a]) {
 			if err := h.remove(a, device); err != nil {
 				all = append(all, err)
@@ -213,14 +228,19 @@ func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 			}
 			h.ledger.left(a, device)
 		}
-		err := h.add(a)
+		messages[i] = newAddress(a, h.device)
+	}
+	for i, err := range h.batches.do(messages) {
+		a := addrs[i]
 		switch {
-		case err == nil:
+		case err == nil, errors.Is(err, syscall.EEXIST):
+			h.arrive(a, err == nil)
 		case errors.Is(err, syscall.EPERM):
 			h.deny(a, needPrivilege)
 		case errors.Is(err, syscall.EACCES) && a.Is6():
 			h.deny(a, fmt.Sprintf("IPv6 is disabled on %s: sysctl -w net.ipv6.conf.%s.disable_ipv6=0", h.device.name, h.device.name))
 		default:
+			err = fmt.Errorf("adding address %s to %s: %w", a, h.device.name, err)
 			h.fail(a, err)
 			all = append(all, err)
 		}
@@ -248,14 +268,10 @@ func (h *Host) deny(a netip.Addr, note string) {
 	h.held = h.held.Set(a, Held{a, where, note})
 }
 
-// add adds one address to the device. Its route is to follow.
-func (h *Host) add(a netip.Addr) error {
-	err := h.nl.AddrAdd(nil, h.address(a, h.device))
-	if err != nil && !errors.Is(err, syscall.EEXIST) {
-		return fmt.Errorf("adding address %s to %s: %w", a, h.device.name, err)
-	}
+// arrive notes that an address is on the device, for the first time where it is new. Its route is to follow.
+func (h *Host) arrive(a netip.Addr, isNew bool) {
 	h.view.set(a, local{link: h.device.index, bits: a.BitLen()})
-	if a.Is6() && err == nil {
+	if a.Is6() && isNew {
 		h.arriving[a] = true
 	}
 	h.log.Debug("added an address", "address", a, "device", h.device.name)
@@ -264,21 +280,6 @@ func (h *Host) add(a netip.Addr) error {
 	if h.device.kind == realDevice {
 		h.unannounced[a] = true
 	}
-	return nil
-}
-
-// address describes the address on the device. On devices that lead nowhere its scope is the host, so that the kernel
-// never takes it for the source of other connections; IPv6 has lifetimes for that.
-func (h *Host) address(a netip.Addr, on holder) *netlink.Addr {
-	out := &netlink.Addr{IPNet: single(a), LinkIndex: on.index}
-	switch {
-	case a.Is6():
-		forever := ^uint32(0)
-		out.Flags, out.ValidLft, out.PreferedLft = unix.IFA_F_NODAD, int(forever), 0
-	case on.kind != realDevice:
-		out.Scope = unix.RT_SCOPE_HOST
-	}
-	return out
 }
 
 func single(a netip.Addr) *net.IPNet {
@@ -373,7 +374,7 @@ func (h *Host) wantsStrictARP() bool {
 func (h *Host) strictARP() (err error) {
 	h.arp = nil
 	if h.wantsStrictARP() {
-		h.arp, err = raise(h.sys, h.ledger, h.opts.ManageSysctls, strictARP())
+		h.arp, err = raise(h.sys, h.ledger, h.unmanaged(), strictARP())
 	}
 	return err
 }

@@ -24,6 +24,9 @@ type Options struct {
 	ManageSysctls bool
 	// RunDir is the folder of the ledger.
 	RunDir string
+	// ForeignServers reports whether the kernel has virtual servers that are not vipd's: then sysctls that change what
+	// they do are left alone. It is asked only while such a sysctl is not as it should be; nil: there are none.
+	ForeignServers func() bool
 	// Mode is what the guard and the sysctls depend on of the mode in use. SetMode changes it.
 	Mode Mode
 	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The next bit of connections'

@@ -35,7 +35,9 @@ type Host struct {
 	sets   *ipset.Conn // nil without access to ipsets
 	sys    sysctls
 	events *events
-	guards []*guard
+	// batches is for addresses and routes, which are many.
+	batches *batches
+	guards  []*guard
 	// newLink describes the device to make.
 	newLink func(name string) netlink.Link
 	// readView reads everything that the view is made of.
@@ -90,9 +92,11 @@ type Host struct {
 	busy chan error
 
 	guardLooked time.Time
-	// arp and unforwarded are the problems with sysctls.
-	arp, unforwarded []balancer.Problem
-	public           atomic.Pointer[public]
+	// arp, unforwarded and untuned are the problems with sysctls.
+	arp, unforwarded, untuned []balancer.Problem
+	// release is the kernel's.
+	release string
+	public  atomic.Pointer[public]
 }
 
 var (
@@ -125,13 +129,22 @@ func New(o Options) (*Host, error) {
 	if err := h.readLedger(); err != nil {
 		h.log.Warn("going on without the ledger: addresses that an earlier process added to devices of others count as the host's own", "err", err)
 	}
-	var err error
+	var system unix.Utsname
+	err := unix.Uname(&system)
+	if err != nil {
+		return nil, fmt.Errorf("asking for the kernel's version: %w", err)
+	}
+	h.release = unix.ByteSliceToString(system.Release[:])
 	if h.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("opening a route socket: %w", err)
 	}
-	if h.events, err = openEvents(); err != nil {
+	if h.batches, err = openBatches(); err != nil {
 		h.nl.Close()
 		return nil, err
+	}
+	if h.events, err = openEvents(); err != nil {
+		h.nl.Close()
+		return nil, errors.Join(err, h.batches.close())
 	}
 	var noSets error
 	var kernel setKernel
@@ -192,7 +205,7 @@ func (h *Host) Close() error {
 		h.sets.Close()
 	}
 	h.nl.Close()
-	return errors.Join(failed, h.events.close())
+	return errors.Join(failed, h.events.close(), h.batches.close())
 }
 
 // Refuse has the addresses that vipd holds refuse new connections, while what is established goes on: for the time in
@@ -301,7 +314,7 @@ func (h *Host) Resync() {
 
 // publish shows the state to other goroutines.
 func (h *Host) publish() {
-	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: slices.Concat(h.arp, h.unforwarded, h.unfinished())}
+	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: slices.Concat(h.arp, h.unforwarded, h.untuned, h.unfinished())}
 	for _, g := range h.guards {
 		p.other = append(p.other[:len(p.other):len(p.other)], g.problems()...)
 	}

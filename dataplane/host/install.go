@@ -254,9 +254,30 @@ func (g *guard) removePart(ctx context.Context, tool ruleKernel, p *part) error 
 	return err
 }
 
+// possible reports whether the part can be there. To look for a chain in a table of the legacy backend makes the table,
+// which costs all packets; and the kernel keeps sets for as long as rules look at them.
+func (g *guard) possible(p *part) (bool, error) {
+	if !p.def.direct || g.sets == nil {
+		return !p.def.direct, nil
+	}
+	for _, family := range []ipset.Family{ipset.IPv4, ipset.IPv6} { // cleanup asks one guard for both
+		_, err := g.sets.Header(setName(directSet, family))
+		switch {
+		case err == nil:
+			return true, nil
+		case !errors.Is(err, ipset.ErrNotFound):
+			return false, err
+		}
+	}
+	return false, nil
+}
+
 // remove removes a part's jumps and chains, and those of earlier versions, in one transaction. It returns the names of
 // the chains that there are, which is all that it does in a dry run.
 func (g *guard) remove(ctx context.Context, tool ruleKernel, p *part, dry bool) ([]string, error) {
+	if possible, err := g.possible(p); !possible {
+		return nil, err
+	}
 	var chains []chain
 	var names, further []string
 	for _, c := range p.def.chains(&g.plan) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
+	testwait "vipd/test/wait"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
@@ -135,7 +137,7 @@ func everything(t *testing.T) string {
 	run("ip", "-4", "route", "show", "table", "all")
 	run("ip", "-6", "route", "show", "table", "all")
 	for _, tool := range []string{"iptables-nft-save", "ip6tables-nft-save", "iptables-legacy-save", "ip6tables-legacy-save"} {
-		for _, table := range []string{"filter", "mangle", "nat"} {
+		for _, table := range []string{"filter", "mangle", "nat", "raw"} {
 			run(tool, "-t", table)
 		}
 	}
@@ -174,7 +176,7 @@ func warm(t *testing.T) {
 	t.Helper()
 	everything(t)
 	for _, tool := range []string{"iptables-nft", "ip6tables-nft"} {
-		for _, table := range []string{"filter", "mangle", "nat"} {
+		for _, table := range []string{"filter", "mangle", "nat", "raw"} {
 			for _, do := range []string{"-N", "-X"} {
 				if out, err := exec.Command(tool, "-w", "-t", table, do, "WARM").CombinedOutput(); err != nil {
 					t.Fatalf("%s: %v: %s", tool, err, out)
@@ -197,9 +199,9 @@ const (
 // with too much to do is no reason to fail.
 func attempt(t *testing.T, from *lab.NS, to string, want outcome) outcome {
 	t.Helper()
-	patience := 5 * time.Second
+	patience := testwait.Scaled(5 * time.Second)
 	if want == silence {
-		patience = 300 * time.Millisecond
+		patience = max(300*time.Millisecond, testwait.Scaled(100*time.Millisecond))
 	}
 	var got outcome
 	must(t, from.Do(func() error {
@@ -281,7 +283,7 @@ func ledgerExists(o Options) bool {
 // deadlineIn bounds what takes a moment.
 const deadlineIn = 3 * time.Second
 
-func deadline() time.Time { return time.Now().Add(deadlineIn) }
+func deadline() time.Time { return time.Now().Add(testwait.Scaled(deadlineIn)) }
 
 // connectionMarks returns the marks of the connections to a VIP.
 func connectionMarks(t *testing.T, vip string) []uint32 {
@@ -298,4 +300,21 @@ func connectionMarks(t *testing.T, vip string) []uint32 {
 		t.Fatalf("there are no connections to %s", vip)
 	}
 	return marks
+}
+
+// tracked counts the connections to a VIP that the kernel tracks.
+func tracked(t *testing.T, vip netip.Addr) (n int) {
+	t.Helper()
+	family := netlink.InetFamily(netlink.FAMILY_V4)
+	if vip.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+	must(t, err)
+	for _, f := range flows {
+		if f.Forward.DstIP.Equal(vip.AsSlice()) {
+			n++
+		}
+	}
+	return n
 }

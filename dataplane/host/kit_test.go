@@ -24,6 +24,10 @@ func frontend(key string, edits ...func(*balancer.Frontend)) *balancer.Frontend 
 	return f
 }
 
+func forward(how balancer.Forward) func(*balancer.Frontend) {
+	return func(f *balancer.Frontend) { f.Forward = how }
+}
+
 func nodePort(f *balancer.Frontend) { f.NodePort = true }
 
 func sources(networks ...string) func(*balancer.Frontend) {

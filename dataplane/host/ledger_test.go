@@ -104,7 +104,7 @@ func (m memorySysctls) Write(name, value string) error {
 }
 
 func TestSysctls(t *testing.T) {
-	least := []minimum{{"net.x", 1, "x is too small"}}
+	least := []minimum{{name: "net.x", value: 1, loss: "x is too small"}}
 	for _, c := range []struct {
 		name, before string
 		manage       bool
@@ -127,7 +127,11 @@ func TestSysctls(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := memorySysctls{map[string]string{"net.x": c.before}, c.locked}
-			problems, err := raise(s, l, c.manage, least)
+			leave := ""
+			if !c.manage {
+				leave = "nobody may"
+			}
+			problems, err := raise(s, l, leave, least)
 			if err != nil || len(problems) != c.problems || s.values["net.x"] != c.during {
 				t.Fatalf("raised to %q with %v, %v; want %q with %d problems", s.values["net.x"], problems, err, c.during, c.problems)
 			}

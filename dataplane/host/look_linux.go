@@ -184,9 +184,9 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 
 // lookAtSysctls sets again what somebody has changed, and shows what has been mended by hand, or needs to be.
 func (h *Host) lookAtSysctls() error {
-	arp, unforwarded := h.arp, h.unforwarded
-	err := errors.Join(h.strictARP(), h.forwarding(), h.ledger.save())
-	if !slices.Equal(arp, h.arp) || !slices.Equal(unforwarded, h.unforwarded) {
+	before := slices.Concat(h.arp, h.unforwarded, h.untuned)
+	err := errors.Join(h.strictARP(), h.forwarding(), h.virtualServers(), h.ledger.save())
+	if !slices.Equal(before, slices.Concat(h.arp, h.unforwarded, h.untuned)) {
 		h.publish()
 	}
 	return err

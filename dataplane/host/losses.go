@@ -9,8 +9,8 @@ import (
 
 // loss is what is the matter while some of the guard can't be had.
 type loss struct {
-	// part is the part that it needs; "": any.
-	part string
+	// part is the part that it needs, and kind the set that not every kernel has; "": none.
+	part, kind string
 	// set is the set in which something has to be wanted for it to matter; forward: it matters to modes that forward.
 	set      string
 	forward  bool
@@ -20,13 +20,16 @@ type loss struct {
 
 func losses() []loss {
 	return []loss{
-		{"held addresses", heldSet, false, balancer.SeverityWarning, "addresses that vipd holds answer on every port that this host listens on"},
-		{marksPart, restrictedSet, false, balancer.SeverityError, "source_ranges are not enforced"},
-		{marksPart, silentSet, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
-		{"verdicts", rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
-		{marksPart, frontendsSet, true, balancer.SeverityError, "services' connections are not recognised: replies miss this node where it has to be their source, and a policy DROP stops them"},
-		{"verdicts", frontendsSet, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP, nor for clients and endpoints behind one interface"},
-		{"masquerade", frontendsSet, true, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
+		{"held addresses", "", heldSet, false, balancer.SeverityWarning, "addresses that vipd holds answer on every port that this host listens on"},
+		{marksPart, allowedSet, restrictedSet, false, balancer.SeverityError, "source_ranges are not enforced"},
+		{marksPart, "", silentSet, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
+		{"verdicts", "", rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
+		{marksPart, "", frontendsSet, true, balancer.SeverityError, "services' connections are not recognised: replies miss this node where it has to be their source, and a policy DROP stops them"},
+		{"verdicts", "", frontendsSet, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP, nor for clients and endpoints behind one interface"},
+		{"masquerade", "", frontendsSet, true, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
+		{"", arrivedSet, frontendsSet, true, balancer.SeverityError, "clients and endpoints behind one interface do not work in ipvs mode, but with snat = \"always\""},
+		{untrackedPart, "", directSet, true, balancer.SeverityWarning, "connections by dr and tunnel are tracked, though this node sees half of them: where the policy of INPUT or OUTPUT is DROP they do not work"},
+		{"direct verdicts", "", directSet, true, balancer.SeverityWarning, "services with forward = \"dr\" or \"tunnel\" do not work where the policy of INPUT or OUTPUT is DROP"},
 	}
 }
 
@@ -39,8 +42,8 @@ func (g *guard) problems() []balancer.Problem {
 			continue
 		}
 		err := g.failed
-		if l.set == restrictedSet {
-			err = errors.Join(err, g.unsourced)
+		if l.kind != "" && g.uses(g.set(l.kind)) {
+			err = errors.Join(err, g.set(l.kind).lacking)
 		}
 		for _, p := range g.parts {
 			if p.def.name == l.part {

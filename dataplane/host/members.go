@@ -11,6 +11,7 @@ import (
 // setKernel is what changes ipsets; *ipset.Conn does it.
 type setKernel interface {
 	Create(set string, kind ipset.Kind, family ipset.Family) error
+	CreatePassing(set string, kind ipset.Kind, family ipset.Family, p ipset.Passing) error
 	Destroy(set string) error
 	Add(set string, entries []ipset.Entry) error
 	Delete(set string, entries []ipset.Entry) error
@@ -34,7 +35,19 @@ type members struct {
 	veto func(ipset.Entry) bool
 	// kept says which entries stay in though nobody wants them.
 	kept func(ipset.Entry) bool
+	// state is what is known of the set itself; lacking is why the kernel can't have it.
+	state   setState
+	lacking error
 }
+
+// setState is what is known of a set in the kernel.
+type setState string
+
+const (
+	unseen  setState = ""        // nothing
+	absent  setState = "absent"  // it is not there, or can't be
+	present setState = "present" // it is there, and was compared
+)
 
 func newMembers(def setDef, kernel setKernel, family ipset.Family) *members {
 	return &members{
@@ -77,6 +90,13 @@ func (m *members) vetoed(e ipset.Entry) bool { return m.veto != nil && m.veto(e)
 
 // create makes sure that the set is there, and compares it in full with what is wanted.
 func (m *members) create() error {
+	if p := m.def.passing; p != nil { // what is in it is not ours to say
+		if err := m.kernel.CreatePassing(m.name, m.def.kind, m.family, *p); err != nil {
+			return err
+		}
+		m.state = present
+		return nil
+	}
 	if err := m.kernel.Create(m.name, m.def.kind, m.family); err != nil {
 		return err
 	}
@@ -91,6 +111,7 @@ func (m *members) create() error {
 	for e := range m.count {
 		m.dirty[e] = true
 	}
+	m.state = present
 	return nil
 }
 
@@ -100,6 +121,7 @@ func (m *members) destroy(ctx context.Context) error {
 	if err := ipset.Soon(ctx, m.kernel.Destroy, m.name); err != nil {
 		return err
 	}
+	m.state = absent
 	clear(m.have)
 	clear(m.dirty)
 	for e := range m.count {
@@ -172,7 +194,7 @@ func (m *members) intact(references int) (string, error) {
 		return "ipset " + m.name + " is gone", nil
 	case err != nil:
 		return "", err
-	case h.Elements != len(m.have):
+	case h.Elements != len(m.have) && m.def.passing == nil:
 		return "entries of ipset " + m.name + " were changed", nil
 	case h.References < references: // more is normal for a moment, while the kernel frees old rules
 		return "rules over ipset " + m.name + " are gone", nil

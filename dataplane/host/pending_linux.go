@@ -30,11 +30,9 @@ func (h *Host) rerouteAll() error {
 			addrs = slices.Collect(maps.Keys(h.ledger.Addresses))
 		}
 		slices.SortFunc(addrs, netip.Addr.Compare)
-		for _, a := range addrs {
-			if familyOf(a) == family && h.held.At(a).Where == h.device.name {
-				all = append(all, h.reroute(a))
-			}
-		}
+		all = append(all, h.reroute(family, slices.DeleteFunc(addrs, func(a netip.Addr) bool {
+			return familyOf(a) != family || h.held.At(a).Where != h.device.name
+		})))
 	}
 	return errors.Join(all...)
 }
@@ -46,25 +44,38 @@ func (h *Host) sourceLost(family int) bool {
 	return s.IsValid() && len(h.view.addrs[s]) == 0 || !s.IsValid() && h.renumbered[family]
 }
 
-// reroute gives an address its route, or notes why it has none. That the device is down is no error: it will come up.
-func (h *Host) reroute(a netip.Addr) error {
-	var err error
-	reason := "device " + h.device.name + " is down"
-	if h.view.devices[h.device.index].up {
-		if err = h.route(a); err == nil {
-			if _, pending := h.unrouted[a]; pending {
-				delete(h.unrouted, a)
-				h.held = h.held.Set(a, Held{a, h.device.name, h.device.note})
-			}
-			return nil
+// reroute gives addresses of a family their routes, or notes why they have none. That the device is down is no error: it
+// will come up.
+func (h *Host) reroute(family int, addrs []netip.Addr) error {
+	if !h.view.devices[h.device.index].up {
+		for _, a := range addrs {
+			h.asleep = true
+			h.unroutable(a, "device "+h.device.name+" is down")
 		}
-		reason = err.Error()
-	} else {
-		h.asleep = true
+		return nil
 	}
+	var all []error
+	for i, err := range h.route(family, addrs) {
+		a := addrs[i]
+		if err != nil {
+			h.unroutable(a, err.Error())
+			all = append(all, err)
+			continue
+		}
+		if _, pending := h.unrouted[a]; pending {
+			delete(h.unrouted, a)
+			if held := (Held{a, h.device.name, h.device.note}); h.held.At(a) != held {
+				h.held = h.held.Set(a, held)
+			}
+		}
+	}
+	return errors.Join(all...)
+}
+
+// unroutable notes why an address has no route.
+func (h *Host) unroutable(a netip.Addr, reason string) {
 	h.unrouted[a] = reason
 	h.held = h.held.Set(a, Held{a, h.device.name, "its route is pending: " + reason})
-	return err
 }
 
 // announceAgain has all addresses announced that are on the device: it is connected to something now.

@@ -17,7 +17,7 @@ var errNotYet = errors.New("the guard has not been put up yet")
 // has refused the rules for as long as refusedAfter: then problems says so, and what was served without them still is,
 // for the userspace mode enforces them by itself.
 func (g *guard) restricts(f *balancer.Frontend) error {
-	if g.failed != nil || g.unsourced != nil {
+	if g.failed != nil || g.set(allowedSet).lacking != nil {
 		return nil
 	}
 	standing := g.ready
@@ -31,7 +31,7 @@ func (g *guard) restricts(f *balancer.Frontend) error {
 		standing = standing && p.chains != nil
 	}
 	for _, m := range g.members {
-		if !standing || !m.def.early || m.def.entries == nil {
+		if !standing || !m.def.early || m.def.entries == nil || !g.uses(m) {
 			continue
 		}
 		for _, e := range m.def.entries(f) {

@@ -23,9 +23,14 @@ func Render(o Options, frontends []*balancer.Frontend, interfaces []string) stri
 		}
 		b.WriteString("# ipset restore\n")
 		for _, m := range slices.Backward(g.members) {
-			fmt.Fprintf(&b, "create %s %s family %s maxelem %d\n", m.name, m.def.kind, inet(g.family), ipset.MaxEntries)
+			if g.uses(m) {
+				b.WriteString(m.creation() + "\n")
+			}
 		}
 		for _, m := range slices.Backward(g.members) {
+			if !g.uses(m) {
+				continue
+			}
 			for _, e := range m.wanted() {
 				fmt.Fprintf(&b, "add %s %s\n", m.name, member(e))
 			}
@@ -48,7 +53,7 @@ func Render(o Options, frontends []*balancer.Frontend, interfaces []string) stri
 // modelled is a guard of which nothing is in any kernel, and everything that it would put there is known.
 func modelled(o Options, family ipset.Family, frontends []*balancer.Frontend, interfaces []string) *guard {
 	g := (&guard{family: family}).compose(o)
-	g.plan.hairpin, g.plan.randomFully = true, true
+	g.plan.hairpin, g.plan.randomFully, g.plan.arrivals = true, true, o.Mode.IPVS
 	held := map[netip.Addr]bool{}
 	for _, f := range frontends {
 		if f.Addr.Is4() != (family == ipset.IPv4) {
@@ -64,6 +69,15 @@ func modelled(o Options, family ipset.Family, frontends []*balancer.Frontend, in
 	g.connect(slices.Sorted(slices.Values(interfaces)))
 	g.cover(true)
 	return g
+}
+
+// creation is the line that makes the set.
+func (m *members) creation() string {
+	line := fmt.Sprintf("create %s %s family %s", m.name, m.def.kind, inet(m.family))
+	if p := m.def.passing; p != nil {
+		return line + fmt.Sprintf(" hashsize %d maxelem %d timeout %d forceadd", p.Buckets, p.Max, p.Seconds)
+	}
+	return line + fmt.Sprintf(" maxelem %d", ipset.MaxEntries)
 }
 
 // wanted returns the entries that the set shall have, sorted.

@@ -2,6 +2,7 @@ package host
 
 import (
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -10,17 +11,31 @@ import (
 	"vipd/balancer"
 )
 
-// TestRender compares with a golden file; go test -run TestRender ./dataplane/host -update writes it.
+// TestRender compares with golden files; go test -run TestRender ./dataplane/host -update writes it.
 func TestRender(t *testing.T) {
+	checkRendered(t, Mode{Forward: true}, examples(), "testdata/render.want")
+	direct := examples()
+	for i, how := range []balancer.Forward{balancer.DRForward, balancer.TunnelForward} {
+		direct = append(direct, frontend(fmt.Sprintf("10.96.0.%d:80", 60+i), forward(how)), frontend(fmt.Sprintf("[fd00:96::%d]:80", 60+i), forward(how), func(f *balancer.Frontend) {
+			f.Backends[0].Addr = netip.MustParseAddrPort("[2001:db8::9]:80")
+		}))
+	}
+	checkRendered(t, Mode{Forward: true, IPVS: true}, direct, "testdata/ipvs.want")
+	if got := Render(DefaultOptions(), []*balancer.Frontend{frontend("127.0.0.1:80"), frontend("[::1]:80")}, nil); got != "" {
+		t.Errorf("for loopback alone it renders\n%s", got)
+	}
+}
+
+func checkRendered(t *testing.T, m Mode, frontends []*balancer.Frontend, golden string) {
+	t.Helper()
 	o := DefaultOptions()
-	o.Mode.Forward = true
-	got := Render(o, examples(), []string{"eth1", "eth0"})
-	shuffled := examples()
+	o.Mode = m
+	got := Render(o, frontends, []string{"eth1", "eth0"})
+	shuffled := slices.Clone(frontends)
 	slices.Reverse(shuffled)
 	if again := Render(o, shuffled, []string{"eth0", "eth1"}); again != got {
 		t.Errorf("in another order it renders\n%s\nbefore:\n%s", again, got)
 	}
-	const golden = "testdata/render.want"
 	if *update {
 		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -32,9 +47,6 @@ func TestRender(t *testing.T) {
 	}
 	if got != string(want) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-	if got := Render(o, []*balancer.Frontend{frontend("127.0.0.1:80"), frontend("[::1]:80")}, nil); got != "" {
-		t.Errorf("for loopback alone it renders\n%s", got)
 	}
 }
 

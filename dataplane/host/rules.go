@@ -14,11 +14,13 @@ type plan struct {
 	bits   markBits
 	// mode is the one in use.
 	mode Mode
-	// sources: the kernel has the sets for source ranges; hairpin, that it runs the program which finds packets to
-	// their own source; randomFully, that it chooses ports of masqueraded connections at random.
-	sources, hairpin, randomFully bool
-	// vips contain the addresses of all frontends that are looked for, held those that vipd added.
-	vips, held []netip.Prefix
+	// sources: the kernel has the sets for source ranges; arrivals, that rules note there where packets came in; hairpin,
+	// that it runs the program which finds packets to their own source; randomFully, that it chooses ports of masqueraded
+	// connections at random.
+	sources, arrivals, hairpin, randomFully bool
+	// vips contain the addresses of all frontends that are looked for, held those that vipd added, and direct those of
+	// the frontends whose packets reach endpoints as they came; none: there are none.
+	vips, held, direct []netip.Prefix
 	// interfaces are those that packets are forwarded between, by name.
 	interfaces []string
 }
@@ -55,8 +57,10 @@ type partDef struct {
 	forward bool
 	// special: where the mode marks connections, it is of use only to frontends that ask for more.
 	special bool
-	chains  func(*plan) []chain
-	jumps   func(*plan) []jump
+	// direct: it is of use only to frontends whose packets reach endpoints as they came.
+	direct bool
+	chains func(*plan) []chain
+	jumps  func(*plan) []jump
 	// retired are chains of earlier versions in whose place this one stands.
 	retired []string
 }
@@ -79,8 +83,11 @@ func (j jump) insertion() string { return "-I " + j.base + " 1 " + j.rule }
 // target is the chain that it leads to.
 func (j jump) target() string { return j.rule[strings.LastIndexByte(j.rule, ' ')+1:] }
 
-// marksPart is the part that restricts, among others.
-const marksPart = "marks"
+// marksPart is the part that restricts, among others, and untrackedPart the one that keeps connections from being tracked.
+const (
+	marksPart     = "marks"
+	untrackedPart = "half connections"
+)
 
 // parts is the whole of the guard, in the order in which it is put up.
 func parts() []partDef {
@@ -88,6 +95,8 @@ func parts() []partDef {
 		{name: "held addresses", table: "filter", chains: heldChains, jumps: heldJumps},
 		// Before every mode's own place: IPVS takes traffic before filter OUTPUT, NAT rewrites its destination.
 		{name: marksPart, table: "mangle", special: true, chains: markChains, jumps: markJumps, retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
+		{name: untrackedPart, table: "raw", forward: true, direct: true, chains: untrackedChains, jumps: untrackedJumps},
+		{name: "direct verdicts", table: "filter", forward: true, direct: true, chains: directChains, jumps: directJumps},
 		{name: "verdicts", table: "filter", chains: verdictChains, jumps: verdictJumps, retired: []string{"VIPD-REJECT"}},
 		{name: "masquerade", table: "nat", forward: true, chains: masqueradeChains, jumps: masqueradeJumps, retired: []string{trialChain}},
 	}
@@ -102,14 +111,15 @@ func heldChains(p *plan) []chain {
 	if p.family == ipset.IPv6 {
 		icmp = "ipv6-icmp"
 	}
-	return []chain{
-		{"VIPD-HELD", dispatch(p.held, "VIPD-GUARD")},
-		{"VIPD-GUARD", append([]string{
-			p.notIn(heldSet, "dst") + " -j RETURN",
-			"-p " + icmp + " -j RETURN",
-			p.in(servedSet, "dst,dst") + " -j RETURN",
-		}, refusal(p.family)...)},
+	guarded := []string{
+		p.notIn(heldSet, "dst") + " -j RETURN",
+		"-p " + icmp + " -j RETURN",
+		p.in(servedSet, "dst,dst") + " -j RETURN",
 	}
+	if len(p.direct) > 0 {
+		guarded = append(guarded, halfway+" "+p.in(directSet, "dst,dst")+" -j RETURN")
+	}
+	return []chain{{"VIPD-HELD", dispatch(p.held, "VIPD-GUARD")}, {"VIPD-GUARD", append(guarded, refusal(p.family)...)}}
 }
 
 func heldJumps(*plan) []jump { return []jump{{"INPUT", "-j VIPD-HELD"}} }
@@ -131,11 +141,18 @@ func markChains(p *plan) []chain {
 			p.in(neverSet, "dst,dst")+" -j CONNMARK --set-xmark "+both(p.bits.never),
 		)
 	}
-	sorted := func(then string) []string {
-		if p.mode.Marked {
-			return []string{p.in(specialSet, "dst,dst") + " -g " + then}
+	sorted := func(then string) (rules []string) {
+		if len(p.direct) > 0 {
+			rules = append(rules, halfway+" -j RETURN")
 		}
-		return []string{p.in(frontendsSet, "dst,dst") + " -g VIPD-OURS", p.in(specialSet, "dst,dst") + " -g " + then}
+		if !p.mode.Marked {
+			rules = append(rules, p.in(frontendsSet, "dst,dst")+" -g VIPD-OURS")
+		}
+		return append(rules, p.in(specialSet, "dst,dst")+" -g "+then)
+	}
+	ours := []string{p.bits.mark()}
+	if p.arrivals {
+		ours = append([]string{"! -i lo -j SET --add-set " + setName(arrivedSet, p.family) + " src,src --exist"}, ours...)
 	}
 	return []chain{
 		{"VIPD-PREROUTING", dispatch(p.vips, "VIPD-ARRIVING")},
@@ -144,7 +161,7 @@ func markChains(p *plan) []chain {
 		{"VIPD-LEAVING", sorted("VIPD-POLICY")},
 		{"VIPD-SPECIAL", special},
 		{"VIPD-POLICY", append(policy, "-g VIPD-OURS")},
-		{"VIPD-OURS", []string{p.bits.mark()}},
+		{"VIPD-OURS", ours},
 	}
 }
 
@@ -164,14 +181,18 @@ func verdictChains(p *plan) []chain {
 		oneArm = append(oneArm, fmt.Sprintf("-i %s -o %s -m connmark ! --mark %s -j MARK --set-xmark %s",
 			name, name, both(p.bits.never), both(p.bits.masquerade)))
 	}
+	// What stays on the host is refused when it comes in: a program whose datagram is refused going out is told that it
+	// may not send, not that nobody is there.
+	leaving := []string{"! -o lo -m conntrack --ctstate NEW " + refused}
+	if p.mode.IPVS { // what virtual servers forward goes out here; what programs of this host begin is for others to judge
+		leaving = append([]string{known, "-m addrtype ! --src-type LOCAL -j ACCEPT"}, leaving...)
+	}
 	return []chain{
 		{"VIPD-FORWARD", []string{known, translated + " -g VIPD-FORWARD-NEW", refused}},
 		{"VIPD-FORWARD-NEW", []string{"-j VIPD-ONE-ARM", "-j ACCEPT"}},
 		{"VIPD-ONE-ARM", oneArm},
 		{"VIPD-INPUT", []string{known, translated + " -j ACCEPT", p.in(servedSet, "dst,dst") + " -j ACCEPT", refused}},
-		// What stays on the host is refused when it comes in: a program whose datagram is refused going out is told that
-		// it may not send, not that nobody is there.
-		{"VIPD-OUTPUT", []string{"! -o lo -m conntrack --ctstate NEW " + refused}},
+		{"VIPD-OUTPUT", leaving},
 		{"VIPD-REFUSE", refusal(p.family)},
 	}
 }
@@ -189,6 +210,9 @@ func masqueradeChains(p *plan) []chain {
 	if p.hairpin && !p.mode.Marked {
 		rules = append(rules, "-m bpf --bytecode \""+hairpinProgram(p.family)+"\" -g VIPD-MASQUERADE")
 	}
+	if p.arrivals {
+		rules = append(rules, p.in(arrivedSet, "src,dst")+" -g VIPD-MASQUERADE") // it leaves where it came in
+	}
 	masquerade := "-j MASQUERADE"
 	if p.randomFully {
 		masquerade += " --random-fully"
@@ -205,6 +229,62 @@ func masqueradeJumps(p *plan) []jump {
 		return []jump{{"POSTROUTING", "! -o lo -m mark --mark " + both(p.bits.masquerade) + " -j VIPD-POSTROUTING"}}
 	}
 	return []jump{{"POSTROUTING", fmt.Sprintf("! -o lo -m connmark --mark %#x/%#x -j VIPD-POSTROUTING", p.bits.ours, p.bits.ours|p.bits.never)}}
+}
+
+// halfway matches packets of connections that are not tracked, but for those that open one.
+const halfway = "-p tcp ! --syn -m conntrack --ctstate UNTRACKED"
+
+// untrackedChains keep the connections of direct frontends from being tracked. Their answers pass by this node, so to it
+// they would stay new for ever, what follows the first packet would belong to none, and what is idle for two minutes
+// would be new once more.
+func untrackedChains(p *plan) []chain {
+	var rules []string
+	for _, n := range p.direct {
+		rules = append(rules, fmt.Sprintf("-d %s %s -j CT --notrack", n, p.in(directSet, "dst,dst")))
+	}
+	for _, n := range p.direct { // of endpoints on this node, and refusals
+		rules = append(rules, fmt.Sprintf("-s %s %s -j CT --notrack", n, p.in(directSet, "src,src")))
+	}
+	return []chain{{"VIPD-UNTRACKED", rules}}
+}
+
+func untrackedJumps(*plan) []jump {
+	return []jump{{"PREROUTING", "-j VIPD-UNTRACKED"}, {"OUTPUT", "-j VIPD-UNTRACKED"}}
+}
+
+// directChains let in and out what belongs to direct frontends, and tunnels to their endpoints.
+func directChains(p *plan) []chain {
+	tunnel, icmp, errors := "4", "-p icmp -m icmp --icmp-type", []int{3} // IPPROTO_IPIP; unreachable
+	if p.family == ipset.IPv6 {
+		tunnel, icmp, errors = "41", "-p ipv6-icmp -m icmp6 --icmpv6-type", []int{1, 2} // IPPROTO_IPV6; unreachable, too big
+	}
+	leaving := []string{
+		"-m conntrack --ctstate INVALID,UNTRACKED -j VIPD-DIRECT", // a refusal is the answer to nothing that is known
+		"-p " + tunnel + " " + p.in(tunnelsSet, "dst") + " -j ACCEPT",
+	}
+	for _, n := range p.direct {
+		for _, e := range errors { // refusals, and that less fits into a tunnel
+			leaving = append(leaving, fmt.Sprintf("-s %s %s %d -j ACCEPT", n, icmp, e))
+		}
+	}
+	to := p.in(directSet, "dst,dst")
+	return []chain{
+		{"VIPD-DIRECT-OUT", leaving},
+		{"VIPD-DIRECT-IN", []string{"-m conntrack --ctstate UNTRACKED -g VIPD-DIRECT"}},
+		{"VIPD-DIRECT", []string{
+			to + " -g VIPD-DIRECT-TO",
+			p.in(directSet, "src,src") + " -j ACCEPT",
+		}},
+		{"VIPD-DIRECT-TO", append([]string{
+			halfway + " -j ACCEPT",
+			p.in(servedSet, "dst,dst") + " -j ACCEPT",
+			p.notIn(rejectedSet, "dst,dst") + " -j RETURN",
+		}, refusal(p.family)...)},
+	}
+}
+
+func directJumps(*plan) []jump {
+	return []jump{{"INPUT", "-j VIPD-DIRECT-IN"}, {"OUTPUT", "-j VIPD-DIRECT-OUT"}}
 }
 
 // dispatch sends what opens connections to some networks on to a chain.
@@ -241,7 +321,7 @@ func both(bit uint32) string { return fmt.Sprintf("%#x/%#x", bit, bit) }
 func references(chains []chain, set string) (n int) {
 	for _, c := range chains {
 		for _, r := range c.rules {
-			n += strings.Count(r, "--match-set "+set+" ")
+			n += strings.Count(r, "-set "+set+" ") // --match-set and --add-set
 		}
 	}
 	return n

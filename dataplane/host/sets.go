@@ -2,6 +2,7 @@ package host
 
 import (
 	"net/netip"
+	"slices"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/ipset"
@@ -18,6 +19,10 @@ type setDef struct {
 	early bool
 	// optional: the guard does without it where the kernel lacks its kind.
 	optional bool
+	// ipvs: only the mode of the kernel's virtual servers has a use for it; direct: and only for direct frontends.
+	ipvs, direct bool
+	// passing: rules add the entries, which are gone soon after.
+	passing *ipset.Passing
 	// entries are those of one frontend; nil where frontends are not what the set holds.
 	entries func(*balancer.Frontend) []ipset.Entry
 }
@@ -34,12 +39,24 @@ const (
 	heldSet       = "held"       // addresses that vipd added
 	servedSet     = "served"     // serve, and are applied
 	rejectedSet   = "rejected"   // refuse
+	directSet     = "direct"     // are passed on as they are, and answered past this node
+	tunnelsSet    = "tunnels"    // endpoints at the ends of tunnels
+	arrivedSet    = "arrived"    // where clients' packets came in
 )
+
+// arrivals are remembered from where a packet comes in until it goes out, which is a moment; ipsets know no shorter one
+// than a second. What fits in are the clients of that second on a busy gateway, at 10 MB a family at most. When it is
+// full new ones take the places of others, but for one in fifty, whose bucket is empty (e^-4): the kernel takes out
+// nothing of another bucket. More entries a bucket would overflow the kernel's twelve.
+func arrivals() *ipset.Passing { return &ipset.Passing{Seconds: 1, Buckets: 1 << 15, Max: 1 << 17} }
 
 // setDefs are all sets, in the order in which entries are taken out: what sends packets to a set before that set.
 // Entries are put in in the opposite order.
 func setDefs() []setDef {
 	return []setDef{
+		{name: arrivedSet, kind: ipset.HashNetIface, early: true, optional: true, ipvs: true, passing: arrivals()},
+		{name: directSet, kind: ipset.HashIPPort, early: true, ipvs: true, direct: true, entries: direct},
+		{name: tunnelsSet, kind: ipset.HashIP, early: true, ipvs: true, direct: true, entries: tunnels},
 		{name: frontendsSet, kind: ipset.HashIPPort, early: true, entries: recognised},
 		{name: specialSet, kind: ipset.HashIPPort, early: true, entries: special},
 		{name: restrictedSet, kind: ipset.HashIPPort, early: true, entries: restricted},
@@ -87,7 +104,7 @@ func recognisedIf(f *balancer.Frontend, condition bool) []ipset.Entry {
 
 // special are the frontends that any of the more particular sets has.
 func special(f *balancer.Frontend) []ipset.Entry {
-	return recognisedIf(f, isRestricted(f) || isSilent(f) || isMasqueraded(f) || f.SNAT == balancer.NeverSNAT)
+	return recognisedIf(f, isRestricted(f) || isSilent(f) || isMasqueraded(f) || isUnchanged(f))
 }
 
 // served are the frontends that answer: without an active backend the mode lets go of the port, and the host's own
@@ -103,12 +120,35 @@ func isRestricted(f *balancer.Frontend) bool { return len(f.Sources) > 0 }
 func masqueraded(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, isMasqueraded(f)) }
 
 func isMasqueraded(f *balancer.Frontend) bool {
-	return f.SNAT == balancer.AlwaysSNAT || f.NodePort && f.SNAT != balancer.NeverSNAT
+	return !isUnchanged(f) && (f.SNAT == balancer.AlwaysSNAT || f.NodePort)
 }
 
 // unchanged are the frontends whose endpoints see the client's address in any case.
 func unchanged(f *balancer.Frontend) []ipset.Entry {
-	return recognisedIf(f, f.SNAT == balancer.NeverSNAT)
+	return recognisedIf(f, isUnchanged(f))
+}
+
+func isUnchanged(f *balancer.Frontend) bool { return f.SNAT == balancer.NeverSNAT || isDirect(f) }
+
+// direct are the frontends whose packets reach endpoints as they came, so that this node sees half of a connection.
+func direct(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, isDirect(f)) }
+
+func isDirect(f *balancer.Frontend) bool {
+	return f.Forward == balancer.DRForward || f.Forward == balancer.TunnelForward
+}
+
+// tunnels are the endpoints that packets reach in packets to the endpoint.
+func tunnels(f *balancer.Frontend) []ipset.Entry {
+	if f.Forward != balancer.TunnelForward {
+		return nil
+	}
+	var entries []ipset.Entry
+	for _, b := range f.Backends {
+		if e := (ipset.Entry{Addr: b.Addr.Addr()}); e.Addr.Is4() == f.Addr.Is4() && !slices.Contains(entries, e) {
+			entries = append(entries, e)
+		}
+	}
+	return entries
 }
 
 // allowed are those who may. A network of all addresses takes two entries, for the kernel can't hold /0.

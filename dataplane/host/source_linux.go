@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -96,34 +97,50 @@ func (h *Host) ourRoutes() []netlink.Route {
 	return out
 }
 
-// route makes connections from this host to a held address leave with the node's own address.
+// route makes connections from this host to held addresses of a family leave with the node's own address. It returns an
+// error or nil for each.
 //
 // For IPv4 the route comes before the kernel's own, which stays: when the node's address goes, the VIP is still local.
 // For IPv6 the kernel's own has a metric that nobody else can have, so it goes once ours is there, see unshadow; should
 // the node's address go, the kernel keeps our route without it.
-func (h *Host) route(a netip.Addr) error {
-	src := h.source[familyOf(a)]
-	old := h.routed[a]
-	if !src.IsValid() || old == src {
-		return nil
+func (h *Host) route(family int, addrs []netip.Addr) []error {
+	src := h.source[family]
+	errs := make([]error, len(addrs))
+	if !src.IsValid() {
+		return errs
 	}
-	put := h.nl.RouteAddEcmp // before those with the same destination, whatever their number
-	if a.Is6() {
-		put = h.nl.RouteReplace // IPv6 takes routes that differ in the source alone for the same
+	flags := uint16(unix.NLM_F_CREATE) // before those with the same destination, whatever their number
+	if family == 1 {
+		flags |= unix.NLM_F_REPLACE // IPv6 takes routes that differ in the source alone for the same
 	}
-	if err := put(h.localRoute(a, src)); err != nil && !errors.Is(err, syscall.EEXIST) {
-		return fmt.Errorf("adding the route to %s from %s: %w", a, src, err)
-	}
-	h.routed[a] = src
-	if old.IsValid() && a.Is4() {
-		if err := h.nl.RouteDel(h.localRoute(a, old)); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return fmt.Errorf("removing the route to %s from %s: %w", a, old, err)
+	var put, drop []message
+	var routed, replaced []int // by their places in addrs
+	for i, a := range addrs {
+		if h.routed[a] != src {
+			put, routed = append(put, localRoute(unix.RTM_NEWROUTE, flags, a, src, h.device.index, routeProtocol)), append(routed, i)
 		}
 	}
-	if a.Is6() {
-		h.shadowed[a] = true
+	for j, err := range h.batches.do(put) {
+		i := routed[j]
+		a := addrs[i]
+		if err != nil && !errors.Is(err, syscall.EEXIST) {
+			errs[i] = fmt.Errorf("adding the route to %s from %s: %w", a, src, err)
+			continue
+		}
+		old := h.routed[a]
+		h.routed[a] = src
+		if a.Is6() {
+			h.shadowed[a] = true
+		} else if old.IsValid() {
+			drop, replaced = append(drop, localRoute(unix.RTM_DELROUTE, 0, a, old, h.device.index, routeProtocol)), append(replaced, i)
+		}
 	}
-	return nil
+	for j, err := range h.batches.do(drop) {
+		if err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs[replaced[j]] = fmt.Errorf("removing the old route to %s: %w", addrs[replaced[j]], err)
+		}
+	}
+	return errs
 }
 
 // unshadow removes the kernel's own routes to IPv6 addresses that have ours. The kernel ends the adding of an address
@@ -142,28 +159,20 @@ func (h *Host) unshadow(ctx context.Context) error {
 	if _, err := h.nl.LinkByIndex(h.device.index); err != nil {
 		return fmt.Errorf("looking at device %s: %w", h.device.name, err)
 	}
+	shadowed := slices.Collect(maps.Keys(h.shadowed))
+	var drop []message
+	for _, a := range shadowed {
+		drop = append(drop, localRoute(unix.RTM_DELROUTE, 0, a, netip.Addr{}, h.device.index, unix.RTPROT_KERNEL))
+	}
 	var all []error
-	for a := range h.shadowed {
-		kernels := &netlink.Route{LinkIndex: h.device.index, Dst: single(a), Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, Protocol: unix.RTPROT_KERNEL}
-		if err := h.nl.RouteDel(kernels); err != nil && !errors.Is(err, syscall.ESRCH) {
-			all = append(all, fmt.Errorf("removing the kernel's route to %s: %w", a, err))
+	for i, err := range h.batches.do(drop) {
+		if err != nil && !errors.Is(err, syscall.ESRCH) {
+			all = append(all, fmt.Errorf("removing the kernel's route to %s: %w", shadowed[i], err))
 		}
 	}
 	clear(h.shadowed)
 	clear(h.arriving)
 	return errors.Join(all...)
-}
-
-// localRoute is our route to a held address.
-func (h *Host) localRoute(a, src netip.Addr) *netlink.Route {
-	r := &netlink.Route{
-		LinkIndex: h.device.index, Dst: single(a), Src: src.AsSlice(), Table: unix.RT_TABLE_LOCAL,
-		Type: unix.RTN_LOCAL, Protocol: routeProtocol,
-	}
-	if a.Is4() {
-		r.Scope = unix.RT_SCOPE_HOST
-	}
-	return r
 }
 
 // unroute removes our route to an address.

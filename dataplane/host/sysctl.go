@@ -43,14 +43,19 @@ type minimum struct {
 	name  string
 	value int
 	loss  string
+	// exactly: above it the same is the matter.
+	exactly bool
 }
+
+// met reports whether a value is as it should be.
+func (m minimum) met(value int) bool { return value == m.value || value > m.value && !m.exactly }
 
 // strictARP are the sysctls that keep a host from answering for, and speaking as, addresses on lo or a dummy device.
 // The kernel takes the larger of the device's value and that of "all".
 func strictARP() []minimum {
 	return []minimum{
-		{"net.ipv4.conf.all.arp_ignore", 1, "this host answers ARP requests for the VIPs that it holds, so that clients on its link may come to it instead of to their owner"},
-		{"net.ipv4.conf.all.arp_announce", 2, "this host may announce the VIPs that it holds in its own ARP requests"},
+		{name: "net.ipv4.conf.all.arp_ignore", value: 1, loss: "this host answers ARP requests for the VIPs that it holds, so that clients on its link may come to it instead of to their owner"},
+		{name: "net.ipv4.conf.all.arp_announce", value: 2, loss: "this host may announce the VIPs that it holds in its own ARP requests"},
 	}
 }
 
@@ -60,8 +65,24 @@ const (
 	forward6 = "net.ipv6.conf.all.forwarding"
 )
 
-// raise brings the sysctls up to their minima, recording their old values first. What can't be done is a problem.
-func raise(s sysctls, l *ledger, manage bool, wanted []minimum) ([]balancer.Problem, error) {
+// virtualServers are the sysctls of the kernel's virtual servers. All of them change what those of others do, too.
+func virtualServers(release string) []minimum {
+	wanted := []minimum{
+		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: replies miss this node where it has to be their source, and a policy DROP stops them"},
+		{name: "net.ipv4.vs.expire_nodest_conn", value: 1, loss: "connections to endpoints that are gone hang until the client gives up"},
+		{name: "net.ipv4.vs.expire_quiescent_template", value: 1, loss: "clients with affinity keep coming to an endpoint that drains"},
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err == nil && (major == 4 && minor >= 1 || major == 5 && minor <= 8) {
+		// With tracking, these kernels drop the first packet of a client that uses a port again.
+		wanted = append(wanted, minimum{name: "net.ipv4.vs.conn_reuse_mode", exactly: true, loss: "a client that uses a port again waits a second for its connection"})
+	}
+	return wanted
+}
+
+// raise brings the sysctls up to their minima, recording their old values first. What can't be done is a problem; so is,
+// where there is a reason to leave them, that they are below.
+func raise(s sysctls, l *ledger, leave string, wanted []minimum) ([]balancer.Problem, error) {
 	var problems []balancer.Problem
 	for _, m := range wanted {
 		text, err := s.Read(m.name)
@@ -70,11 +91,11 @@ func raise(s sysctls, l *ledger, manage bool, wanted []minimum) ([]balancer.Prob
 			continue
 		}
 		value, err := strconv.Atoi(text)
-		if err == nil && value >= m.value {
+		if err == nil && m.met(value) {
 			continue
 		}
-		if !manage {
-			problems = append(problems, sysctlProblem(m, m.name+" is "+text))
+		if leave != "" {
+			problems = append(problems, sysctlProblem(m, fmt.Sprintf("%s is %s, and %s", m.name, text, leave)))
 			continue
 		}
 		// A value that somebody gave it since we did is what is to come back.

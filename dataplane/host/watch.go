@@ -30,4 +30,4 @@ func (g *guard) sizes(table string) map[string]chainSize {
 }
 
 // tables are those that the guard has parts in.
-func tables() []string { return []string{"mangle", "filter", "nat"} }
+func tables() []string { return []string{"raw", "mangle", "filter", "nat"} }

@@ -36,15 +36,22 @@ func (c *Conn) Close() {
 // Create makes an empty set, or leaves one of that name, kind and family as it is. Where there is another of that name,
 // or one of CreateTimed, it returns ErrDifferent.
 func (c *Conn) Create(set string, kind Kind, family Family) error {
-	return c.create(set, kind, family, false)
+	return c.create(set, kind, family, false, number(nl.IPSET_ATTR_MAXELEM, MaxEntries))
 }
 
 // CreateTimed is Create for a set whose entries may be added for a time only, as rules do it with --timeout.
 func (c *Conn) CreateTimed(set string, kind Kind, family Family) error {
-	return c.create(set, kind, family, true)
+	return c.create(set, kind, family, true, number(nl.IPSET_ATTR_MAXELEM, MaxEntries), number(nl.IPSET_ATTR_TIMEOUT, 0)) // entries that name none stay
 }
 
-func (c *Conn) create(set string, kind Kind, family Family, timed bool) error {
+// CreatePassing is Create for a set to which rules add entries, each for the same time. What else there is to say of it
+// is not compared.
+func (c *Conn) CreatePassing(set string, kind Kind, family Family, p Passing) error {
+	return c.create(set, kind, family, true, number(nl.IPSET_ATTR_MAXELEM, p.Max), number(nl.IPSET_ATTR_TIMEOUT, p.Seconds),
+		number(nl.IPSET_ATTR_HASHSIZE, p.Buckets), number(nl.IPSET_ATTR_CADT_FLAGS, nl.IPSET_FLAG_WITH_FORCEADD))
+}
+
+func (c *Conn) create(set string, kind Kind, family Family, timed bool, attributes ...*nl.RtAttr) error {
 	req := c.message(nl.IPSET_CMD_CREATE, set)
 	req.Flags |= unix.NLM_F_EXCL // without it the kernel takes another family for the same
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(kind))))
@@ -55,9 +62,8 @@ func (c *Conn) create(set string, kind Kind, family Family, timed bool) error {
 	}
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_FAMILY, nl.Uint8Attr(af)))
 	data := nested(nl.IPSET_ATTR_DATA)
-	data.AddChild(number(nl.IPSET_ATTR_MAXELEM, MaxEntries))
-	if timed {
-		data.AddChild(number(nl.IPSET_ATTR_TIMEOUT, 0)) // entries that name none stay
+	for _, a := range attributes {
+		data.AddChild(a)
 	}
 	req.AddData(data)
 	_, err := execute(req)
@@ -71,8 +77,11 @@ func (c *Conn) create(set string, kind Kind, family Family, timed bool) error {
 
 // revision returns the oldest revision of the kind that every kernel since 3.x has and that does what is needed here.
 func revision(kind Kind) uint8 {
-	if kind == HashIPPortNet {
+	switch kind {
+	case HashIPPortNet:
 		return 2
+	case HashNetIface:
+		return 5 // of kernel 3.14, the first that makes room for new entries by taking out others
 	}
 	return 1
 }

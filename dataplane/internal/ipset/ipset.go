@@ -23,7 +23,18 @@ const (
 	HashIPPortIP Kind = "hash:ip,port,ip"
 	// HashIPPortNet holds addresses with protocol, port and a network.
 	HashIPPortNet Kind = "hash:ip,port,net"
+	// HashNetIface holds networks with the name of an interface.
+	HashNetIface Kind = "hash:net,iface"
 )
+
+// Passing says how much a set holds to which rules add by themselves: the kernel makes no more room for such entries, so
+// that its hash is made for all of them from the start.
+type Passing struct {
+	// Seconds is how long an entry stays.
+	Seconds uint32
+	// Buckets is the size of the hash, and Max the most entries: then new ones take the places of others.
+	Buckets, Max uint32
+}
 
 // MaxEntries bounds a set. The kernel takes memory for what is in it, not for what could be.
 const MaxEntries = 1 << 22
@@ -97,7 +108,7 @@ var (
 	// ErrInUse: rules refer to the set.
 	ErrInUse = errors.New("the set is in use by a rule")
 	// ErrUnsupported: the kernel has no ipsets, or not of this kind.
-	ErrUnsupported = errors.New("the kernel lacks ipsets of this kind: modprobe ip_set ip_set_hash_ip ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet xt_set")
+	ErrUnsupported = errors.New("the kernel lacks ipsets of this kind: modprobe ip_set ip_set_hash_ip ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet ip_set_hash_netiface xt_set")
 )
 
 // Soon calls destroy for a set until that is not in use any more, for two seconds at most.

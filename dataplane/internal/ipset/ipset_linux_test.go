@@ -121,6 +121,47 @@ func TestManyEntries(t *testing.T) {
 	check(t, c, "vipd-test", HashIPPort, IPv6, want)
 }
 
+// TestPassing fills a set for passing entries beyond its bound: nearly all that come later take the places of others.
+func TestPassing(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	if _, err := exec.LookPath("ipset"); err != nil {
+		t.Skip("needs ipset: apt-get install ipset")
+	}
+	c := open(t)
+	p := Passing{Seconds: 600, Buckets: 64, Max: 256}
+	for _, family := range []Family{IPv4, IPv6} {
+		set := "vipd-" + string(family)
+		for range 2 { // the second finds it
+			if err := c.CreatePassing(set, HashNetIface, family, p); errors.Is(err, ErrUnsupported) {
+				t.Skip(err)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := c.Create(set, HashIP, family); !errors.Is(err, ErrDifferent) {
+			t.Errorf("one of another kind: got %v, want %v", err, ErrDifferent)
+		}
+		last := 0
+		for i := range 1000 {
+			a := randomAddr(rand.New(rand.NewPCG(uint64(i), 1)), family).AsSlice()
+			a[1], a[2] = byte(i), byte(i>>8)
+			addr, _ := netip.AddrFromSlice(a)
+			if exec.Command("ipset", "add", set, addr.String()+",eth0").Run() == nil && i >= 500 {
+				last++
+			}
+		}
+		h, err := c.Header(set)
+		if err != nil || h.Kind != HashNetIface || h.Family != family || !h.Timed || h.Elements > 256 || h.Elements < 128 {
+			t.Errorf("after 1000: %+v, %v", h, err)
+		}
+		if last < 400 {
+			t.Errorf("of 500 after it was full, %d found a place", last)
+		}
+	}
+}
+
 func TestErrors(t *testing.T) {
 	if !isolated(t) {
 		return

@@ -1,0 +1,59 @@
+package host
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
+)
+
+// TestSwitch has the mode change under frontends of every kind, as it does while another takes over: each mode finds what
+// it needs, and what only another needs is gone.
+func TestSwitch(t *testing.T) {
+	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+		l, client := network(t)
+		l.Host().Sysctl(forward4, "1")
+		l.Host().Sysctl(forward6, "1")
+		warm(t)
+		before := everything(t)
+		o := options(t, backend)
+		o.Interface = "lo"
+		h := newHost(t, o)
+		listen(t, 80)
+		userspace, iptables, ipvs := Mode{}, Mode{Forward: true, Marked: true}, Mode{Forward: true, IPVS: true}
+		for _, m := range []Mode{
+			userspace, userspace.And(ipvs), ipvs, ipvs.And(iptables), iptables, iptables.And(ipvs), ipvs, ipvs.And(userspace), userspace, iptables, userspace,
+		} {
+			frontends := []*balancer.Frontend{
+				frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80", snat(balancer.AlwaysSNAT)),
+				frontend("10.96.0.12:80", dropping),
+			}
+			if m.IPVS { // the others take it for nat
+				frontends = append(frontends, frontend("10.96.0.13:80", forward(balancer.DRForward)), frontend("[fd00:96::13]:80", forward(balancer.TunnelForward)))
+			}
+			h.SetMode(m)
+			apply(t, h, frontends...)
+			apply(t, h, frontends...) // direct frontends that are gone take a second round
+			checkIntact(t, h)
+			checkAttempt(t, client, "10.96.0.11:80", open)
+			checkAttempt(t, client, "10.96.0.12:80", silence)
+			checkAttempt(t, client, "10.96.0.10:81", refused)
+			if p := h.Problems(); len(p) != 0 {
+				t.Errorf("%+v: problems: %v", m, p)
+			}
+			sets := strings.Fields(l.Host().Exec("ipset", "list", "-n"))
+			for _, name := range []string{"vipd-arrived4", "vipd-arrived6", "vipd-direct4", "vipd-direct6", "vipd-tunnels6"} {
+				if got := slices.Contains(sets, name); got != m.IPVS {
+					t.Errorf("%+v: set %s is there: %t", m, name, got)
+				}
+			}
+			if got := strings.Contains(l.Host().Exec("iptables-"+string(backend)+"-save", "-t", "raw"), "VIPD"); got != m.IPVS {
+				t.Errorf("%+v: rules in table raw: %t", m, got)
+			}
+		}
+		finishNothing(t, h)
+		checkLeft(t, before)
+	})
+}

@@ -1,0 +1,75 @@
+package host
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestVirtualServerSysctls sets what virtual servers need on different kernels, beside virtual servers of others or not,
+// and sets it back.
+func TestVirtualServerSysctls(t *testing.T) {
+	const conntrack, reuse, nodest, template = "net.ipv4.vs.conntrack", "net.ipv4.vs.conn_reuse_mode", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.vs.expire_quiescent_template"
+	fresh := map[string]string{conntrack: "0", reuse: "1", nodest: "0", template: "0"}
+	tuned := map[string]string{conntrack: "1", reuse: "1", nodest: "1", template: "1"}
+	reused := map[string]string{conntrack: "1", reuse: "0", nodest: "1", template: "1"}
+	ipvs := Mode{Forward: true, IPVS: true}
+	for _, c := range []struct {
+		name, release  string
+		before, during map[string]string
+		mode           Mode
+		left, foreign  bool
+		problems       int
+	}{
+		{"a newer kernel", "6.1.0-56-amd64", fresh, tuned, ipvs, false, false, 0},
+		{"the first without the delay", "5.9.1", fresh, tuned, ipvs, false, false, 0},
+		{"the last with the delay", "5.8.18-300.fc33", fresh, reused, ipvs, false, false, 0},
+		{"the first with the delay", "4.1.0", fresh, reused, ipvs, false, false, 0},
+		{"before all that", "3.18.1", fresh, tuned, ipvs, false, false, 0},
+		{"somebody did all of it", "5.4.0", reused, reused, ipvs, false, true, 0},
+		{"no module yet", "6.1.0", map[string]string{}, map[string]string{}, ipvs, false, true, 0},
+		{"some are not there", "6.1.0", map[string]string{conntrack: "0"}, map[string]string{conntrack: "1"}, ipvs, false, false, 0},
+		{"virtual servers of others", "5.4.0", fresh, fresh, ipvs, false, true, 4},
+		{"left to others", "5.4.0", fresh, fresh, ipvs, true, false, 4},
+		{"another mode", "5.4.0", fresh, fresh, Mode{Forward: true}, false, false, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, err := loadLedger(t.TempDir(), "boot", "net")
+			must(t, err)
+			s := memorySysctls{maps.Clone(c.before), false}
+			asked := 0
+			h := &Host{sys: s, ledger: l, release: c.release, opts: Options{ManageSysctls: !c.left, ForeignServers: func() bool { asked++; return c.foreign }}}
+			h.SetMode(c.mode)
+			must(t, h.virtualServers())
+			if !maps.Equal(s.values, c.during) {
+				t.Errorf("got %v, want %v", s.values, c.during)
+			}
+			if len(h.untuned) != c.problems {
+				t.Errorf("problems: %v; want %d", h.untuned, c.problems)
+			}
+			for _, p := range h.untuned {
+				if !strings.Contains(p.Text, ": sysctl -w net.ipv4.vs.") {
+					t.Errorf("the problem does not say how to mend it: %s", p.Text)
+				}
+			}
+			once := asked
+			must(t, h.virtualServers())
+			if c.problems == 0 && asked != once {
+				t.Error("it asks for virtual servers of others though nothing is to be set")
+			}
+			if c.foreign { // they go
+				c.foreign = false
+				must(t, h.virtualServers())
+				if len(h.untuned) != 0 {
+					t.Errorf("problems without others: %v", h.untuned)
+				}
+			}
+			_, err = restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls)))
+			must(t, err)
+			if !maps.Equal(s.values, c.before) || !l.empty() {
+				t.Errorf("restored to %v, want %v; the ledger: %+v", s.values, c.before, l)
+			}
+		})
+	}
+}
