@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,11 +17,14 @@ import (
 
 // flowTable is a conntrack of a few flows.
 type flowTable struct {
+	mu     sync.Mutex
 	flows  map[string]conntrack.Flow
 	broken bool
 }
 
 func (f *flowTable) Cut(_ context.Context, keys map[balancer.Key]bool, stale func(*conntrack.Flow) bool) (n int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.broken {
 		return 0, errors.New("broken")
 	}
@@ -37,12 +41,20 @@ func (f *flowTable) Close() error { return nil }
 
 // add adds a flow to k that is led to a backend, or, for 0, to nobody.
 func (f *flowTable) add(name string, k balancer.Key, i int, status conntrack.Status) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	client := netip.MustParseAddrPort("10.1.0.2:1000")
 	to := k.AddrPort()
 	if i > 0 {
 		to = address(k, i)
 	}
 	f.flows[name] = conntrack.Flow{Proto: k.Proto, Orig: conntrack.Tuple{Src: client, Dst: k.AddrPort()}, Reply: conntrack.Tuple{Src: to, Dst: client}, Status: status}
+}
+
+func (f *flowTable) breaks(broken bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.broken = broken
 }
 
 // TestStaleFlowsAreDropped has flows go that conntrack would lead past a virtual server: those from before it was there
@@ -54,6 +66,8 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 		has := func(when, name string, want bool) {
 			t.Helper()
 			synctest.Wait()
+			table.mu.Lock()
+			defer table.mu.Unlock()
 			if _, got := table.flows[name]; got != want {
 				t.Errorf("%s, %s is there: %v", when, name, got)
 			}
@@ -77,12 +91,12 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 		direct := web(key(4), 1)
 		direct.Forward = balancer.DRForward
 		table.add("a datagram by dr", direct.Key, 0, 0)
-		table.broken = true
+		table.breaks(true)
 		begin(dns)
 		begin(front)
 		begin(direct)
 		has("while conntrack refuses", "a datagram to nobody", true)
-		table.broken = false
+		table.breaks(false)
 		time.Sleep(retryCut)
 		has("when the services came", "a datagram to nobody", false)
 		has("when the services came", "an attempt at nobody", false)
