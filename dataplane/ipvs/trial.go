@@ -38,15 +38,21 @@ func (d *Dataplane) try(ctx context.Context) error {
 // trials is how many ports are tried: somebody else may be at it as well.
 const trials = 8
 
-func (d *Dataplane) tryLocked(ctx context.Context, is4 bool) (err error) {
-	family := "ipv6"
+// trialKey is where the first trial is made.
+func trialKey(is4 bool) balancer.Key {
 	k := balancer.Key{Addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8}), Port: 9, Proto: balancer.TCP}
-	to := netip.AddrPortFrom(k.Addr.Next(), 9)
+	if is4 {
+		k.Addr = netip.AddrFrom4([4]byte{198, 51, 100, 0})
+	}
+	return k
+}
+
+func (d *Dataplane) tryLocked(ctx context.Context, is4 bool) (err error) {
+	family, k := "ipv6", trialKey(is4)
 	if is4 {
 		family = "ipv4"
-		k.Addr = netip.AddrFrom4([4]byte{198, 51, 100, 0})
-		to = netip.AddrPortFrom(k.Addr.Next(), 9)
 	}
+	to := netip.AddrPortFrom(k.Addr.Next(), 9)
 	for range trials {
 		err = d.tryAtLocked(ctx, k, to)
 		if !errors.Is(err, lvs.ErrExists) {

@@ -1,0 +1,126 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"syscall"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/lvs"
+)
+
+func TestTrialLeavesNothing(t *testing.T) {
+	k := newKernel()
+	p := start(t, k, t.TempDir())
+	ops := p.sent(func() {
+		if err := p.try(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if len(ops) != 6 || len(p.missing) > 0 {
+		t.Errorf("the trial sent %v, and misses %v", ops, p.missing)
+	}
+	if got := k.text(t, every); got != "" || !p.ledger.empty() {
+		t.Errorf("the trial left\n%s%v", got, p.ledger.entries)
+	}
+	if p.Detail() != "" {
+		t.Errorf("nothing is missing, and Detail says %q", p.Detail())
+	}
+}
+
+// TestTrialCutShort has the virtual server of a trial that was cut short go with the next, and one that somebody else has
+// at that place stay.
+func TestTrialCutShort(t *testing.T) {
+	k := newKernel()
+	p := start(t, k, t.TempDir())
+	cut := lvs.Verb(0)
+	k.lose = func(op lvs.Op) (bool, bool) { return op.Verb != cut, op.Verb != cut }
+	cut = lvs.DeleteService
+	if err := p.try(t.Context()); !errors.Is(err, lvs.ErrNoAnswer) {
+		t.Fatalf("the trial says %v", err)
+	}
+	cut = 0
+	p.restart(true)
+	if err := p.try(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.text(t, every); got != "" {
+		t.Errorf("the next trial left\n%s", got)
+	}
+	theirs := []lvs.Op{{Verb: lvs.AddService, Service: lvs.Service{Key: balancer.Key{Addr: trialKey(true).Addr, Port: 9, Proto: balancer.TCP}, Scheduler: "rr"}}}
+	if errs := k.Do(t.Context(), theirs); errs != nil {
+		t.Fatal(errs)
+	}
+	before := k.text(t, every)
+	if err := p.try(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.text(t, every); got != before {
+		t.Errorf("beside\n%sthe trial left\n%s", before, got)
+	}
+}
+
+// TestOneFamilyMissing has frontends of a family that the kernel does not have say so, and all others be served.
+func TestOneFamilyMissing(t *testing.T) {
+	k := newKernel()
+	k.Fault = func(op lvs.Op) error {
+		if op.Service.Key.Addr.Is6() {
+			return syscall.EAFNOSUPPORT
+		}
+		return nil
+	}
+	p := start(t, k, t.TempDir())
+	if err := p.try(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.observe()
+	var each dataplane.KeyErrors
+	err := p.Apply(t.Context(), changes(web(key(0), 1), web(key(3), 1)))
+	if !errors.As(err, &each) || len(each) != 1 || each[key(3)] == nil || !strings.Contains(p.Detail(), "ipv6") {
+		t.Errorf("Apply says %v, Detail %q", err, p.Detail())
+	}
+	if err := p.Apply(t.Context(), []dataplane.Change{{Key: key(3)}}); err != nil {
+		t.Errorf("removing what never was: %v", err)
+	}
+	k.Fault = func(lvs.Op) error { return syscall.EPERM }
+	if err := start(t, k, t.TempDir()).try(t.Context()); err == nil {
+		t.Error("without any family the trial succeeds")
+	}
+}
+
+// TestMissingSchedulers has schedulers that the kernel lacks be served by the nearest that it has.
+func TestMissingSchedulers(t *testing.T) {
+	open := func(schedulers ...string) (*Dataplane, error) {
+		k := newKernel()
+		k.Schedulers = schedulers
+		l, err := openLedger(t.TempDir(), "boot", "namespace")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return newDataplane(context.Background(), k, tracked{}, l, slog.New(slog.DiscardHandler))
+	}
+	d, err := open("rr", "lc", "sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range balancer.Scheduler("").Values() {
+		instead, nearest := d.Capabilities().Nearest[balancer.Scheduler(name)]
+		switch has := name == "rr" || name == "lc" || name == "sh"; {
+		case has == nearest, nearest && instead != balancer.RoundRobin:
+			t.Errorf("%s: %q, %v", name, instead, nearest)
+		case !has && name != "random" && !strings.Contains(d.Detail(), fmt.Sprint("scheduler ", name)):
+			t.Errorf("Detail does not say that %s is missing: %s", name, d.Detail())
+		}
+	}
+	if d.Capabilities().Nearest[balancer.Maglev] == "" || len(Capabilities().Nearest) != 1 {
+		t.Error("what one kernel lacks is said of all")
+	}
+	if _, err := open("fo"); err == nil || !strings.Contains(err.Error(), "modprobe") {
+		t.Errorf("without schedulers: %v", err)
+	}
+}
