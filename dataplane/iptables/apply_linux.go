@@ -64,9 +64,8 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 		if err := y.prepareSets(p); err != nil {
 			return err
 		}
-		folded := y.foldLocked(ctx, p)
-		done, err := y.tool.Write(ctx, table, p.groups)
-		p.folded = folded()
+		done, counts, err := y.tool.WriteCounted(ctx, table, p.groups, y.countedLocked(p))
+		p.counts = counts
 		y.noteLocked(p, done)
 		if err == nil {
 			break
