@@ -56,8 +56,8 @@ const mostBad = 8
 func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	before := y.certainLocked()
-	defer func() { y.wroteLocked(before) }()
+	untouched := y.look.Untouched(y.tool, table)
+	defer func() { y.look.Left(y.tool, table, untouched) }()
 	bad := map[balancer.Key]error{}
 	for {
 		p := y.planLocked(batch, bad)
