@@ -2,13 +2,9 @@ package host
 
 import (
 	"context"
-	"time"
 
 	"vipd/dataplane/internal/xtables"
 )
-
-// longestRest is the most between two comparisons of a table, however long they take.
-const longestRest = 10 * time.Second
 
 // tableReader is what looks at tables; *xtables.Tool does it.
 type tableReader interface {
@@ -18,51 +14,29 @@ type tableReader interface {
 
 var _ tableReader = (*xtables.Tool)(nil)
 
-// watch implements ruleWatch. It compares a table when anybody has changed it since it was last found to be as we left
-// it. That grows with all that is in the table, the mode's own rules and those of others included, and the mode changes
-// its rules all the time: so it may take a hundredth of the time. Where a table has fewer entries than ours alone it
-// does not wait.
+// watch implements ruleWatch: it compares a table when anybody has changed it since it was last found to be as we left
+// it. The mode changes its rules all the time, so that this is paced.
 type watch struct {
-	tables map[string]tableWatch
+	tables map[string]*xtables.Look
 }
 
-// tableWatch is what is known of one table.
-type tableWatch struct {
-	// stamp is that of the table when it was last compared; sure: it was in order.
-	stamp xtables.Stamp
-	sure  bool
-	// next is when it may be compared again.
-	next time.Time
-}
-
-func newWatch() *watch { return &watch{tables: map[string]tableWatch{}} }
+func newWatch() *watch { return &watch{tables: map[string]*xtables.Look{}} }
 
 func (w *watch) look(ctx context.Context, tool ruleKernel, table string, want map[string]chainSize) (string, error) {
 	reader, ok := tool.(tableReader)
 	if !ok {
 		return "", nil
 	}
-	stamp, err := reader.Stamp(table)
-	if err != nil {
-		return "", err
+	if w.tables[table] == nil {
+		w.tables[table] = &xtables.Look{}
 	}
-	t := w.tables[table]
-	if t.sure && stamp == t.stamp {
-		return "", nil
-	}
-	started := time.Now()
-	if started.Before(t.next) && (stamp.Entries == 0 || stamp.Entries >= entriesOf(want)) {
-		return "", nil
-	}
-	sizes := make(map[string]xtables.Size, len(want))
-	for name, s := range want {
-		sizes[name] = xtables.Size{Rules: s.rules, Jumps: s.jumps}
-	}
-	reason, err := reader.Compare(ctx, table, nil, sizes)
-	ended := time.Now()
-	// A change during the comparison is seen by the next stamp.
-	w.tables[table] = tableWatch{stamp: stamp, sure: reason == "" && err == nil, next: ended.Add(min(100*ended.Sub(started), longestRest))}
-	return reason, err
+	return w.tables[table].Probe(reader, table, func() int { return entriesOf(want) }, func() (string, error) {
+		sizes := make(map[string]xtables.Size, len(want))
+		for name, s := range want {
+			sizes[name] = xtables.Size{Rules: s.rules, Jumps: s.jumps}
+		}
+		return reader.Compare(ctx, table, nil, sizes)
+	})
 }
 
 // entriesOf is how many entries of a table of the legacy backend the chains take: a rule is one, a chain two more.

@@ -56,17 +56,16 @@ const mostBad = 8
 func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	before := y.certainLocked()
-	defer func() { y.wroteLocked(before) }()
+	untouched := y.look.Untouched(y.tool, table)
+	defer func() { y.look.Left(y.tool, table, untouched) }()
 	bad := map[balancer.Key]error{}
 	for {
 		p := y.planLocked(batch, bad)
 		if err := y.prepareSets(p); err != nil {
 			return err
 		}
-		folded := y.foldLocked(ctx, p)
-		done, err := y.tool.Write(ctx, table, p.groups)
-		p.folded = folded()
+		done, counts, err := y.tool.WriteCounted(ctx, table, p.groups, y.countedLocked(p))
+		p.counts = counts
 		y.noteLocked(p, done)
 		if err == nil {
 			break

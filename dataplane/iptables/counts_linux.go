@@ -44,47 +44,6 @@ func (y *family) chainOwners() map[string]*front {
 	return owners
 }
 
-// largeTable is from how many entries on legacy's table takes long to read: a tenth of a second, where writing takes
-// four.
-const largeTable = 50_000
-
-// lateReading is when a reading of a large table might come after the write that it is to come before.
-const lateReading = 50 * time.Millisecond
-
-// foldLocked reads the counters of the chains that a plan replaces or deletes; the answer waits for them. In legacy, where
-// that means to read the whole table, a large one is read while the program that writes reads it, too: a reading that
-// begins late does not count. It does its best: counters are no reason not to carry out a change.
-func (y *family) foldLocked(ctx context.Context, p *plan) (counts func() map[string][]uint64) {
-	names := y.countedLocked(p)
-	if len(names) == 0 {
-		return func() map[string][]uint64 { return nil }
-	}
-	read := func() map[string][]uint64 {
-		folded := map[string][]uint64{}
-		counts, err := y.tool.Counts(ctx, table, names)
-		if err != nil {
-			return nil
-		}
-		for name, rules := range counts {
-			folded[name] = packets(rules)
-		}
-		return folded
-	}
-	if y.tool.Backend() == xtables.NFT || y.entriesLocked() < largeTable {
-		folded := read()
-		return func() map[string][]uint64 { return folded }
-	}
-	done, asked := make(chan map[string][]uint64, 1), time.Now()
-	go func() {
-		if time.Since(asked) > lateReading {
-			done <- nil
-			return
-		}
-		done <- read()
-	}()
-	return func() map[string][]uint64 { return <-done }
-}
-
 // countedLocked lists the chains with counters that a plan replaces or deletes.
 func (y *family) countedLocked(p *plan) (names []string) {
 	take := func(name string) {

@@ -48,7 +48,7 @@ type family struct {
 	epoch uint64
 	// slots is how many sticky sets exist.
 	slots int
-	look  look
+	look  xtables.Look
 	counted
 }
 

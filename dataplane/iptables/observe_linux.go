@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -47,22 +46,22 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 		}
 	}
 	s := survey{y: y, rules: map[string][]string{}, below: map[string][]string{}}
-	stamp, stampErr := y.tool.Stamp(table)
+	stamp, _ := y.tool.Stamp(table) // unknown: it is compared at the next probe
 	leads, err := y.tool.Saved(ctx, table, frontPrefix, s.take)
 	if err != nil {
 		return err
 	}
-	y.look = look{stamp: stamp, sure: stampErr == nil}
-	y.look = y.certainLocked()
+	y.look.Found(stamp)
 	damage := s.conclude(seen.Digests)
 	y.looked = true
 	if missing := y.countJumps(leads); missing != "" && len(y.fronts) > 0 {
 		damage = append(damage, fmt.Sprintf("the jump from %s to %s is missing (%s)", missing, rootChain, y.name))
 	}
 	seen.Damage = append(seen.Damage, damage...)
-	if before := y.certainLocked(); len(y.orphans) > 0 {
+	if len(y.orphans) > 0 {
+		untouched := y.look.Untouched(y.tool, table)
 		y.removeOrphansLocked(ctx)
-		y.wroteLocked(before)
+		y.look.Left(y.tool, table, untouched)
 	}
 	y.slots, err = y.setsThere()
 	return err
@@ -234,37 +233,8 @@ func slotOf(chain string) (int, bool) {
 	return slot, ok && cut && err == nil
 }
 
-// look paces the cheap looks.
-type look struct {
-	// stamp is the table's when it was as we left it.
-	stamp xtables.Stamp
-	sure  bool
-	// next is when the table may be compared again because others have changed it.
-	next time.Time
-	// again is when it is to be compared in any case: others may have changed it while we did. Zero: it need not be.
-	again time.Time
-}
-
-// longestPause is the most between two comparisons, however long they take.
-const longestPause = 10 * time.Second
-
-// wroteLocked takes in that the table was changed by us. Before it was as we had left it, if before is sure.
-func (y *family) wroteLocked(before look) {
-	stamp, err := y.tool.Stamp(table)
-	y.look = look{stamp: stamp, sure: before.sure && err == nil, next: before.next, again: time.Now().Add(longestPause)}
-}
-
-// certainLocked returns the look, sure only if nobody has changed the table since.
-func (y *family) certainLocked() look {
-	l := y.look
-	stamp, err := y.tool.Stamp(table)
-	l.sure = l.sure && err == nil && stamp == l.stamp
-	return l
-}
-
 // Intact looks whether anybody else has changed the table since it was last found to be as we left it, and compares
-// then. Comparing grows with the table, so that it may take a hundredth of the time; where so much is gone that the
-// table's size alone tells, it does not wait.
+// then.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	for _, name := range xtables.Families() {
 		if y := d.families[name]; y != nil {
@@ -282,24 +252,9 @@ func (y *family) intact(ctx context.Context) (string, error) {
 	if y.jumps == 0 || y.unsure {
 		return "", nil
 	}
-	stamp, err := y.tool.Stamp(table)
-	if err != nil {
-		return "", err
-	}
-	started := time.Now()
-	same := y.look.sure && stamp == y.look.stamp
-	switch {
-	case same && (y.look.again.IsZero() || started.Before(y.look.again)):
-		return "", nil
-	case !same && started.Before(y.look.next) && (stamp.Entries == 0 || stamp.Entries >= y.entriesLocked()):
-		return "", nil
-	}
-	reason, err := y.tool.Compare(ctx, table, isOurs, y.sizes())
-	if err != nil {
-		return "", err
-	}
-	y.look = look{stamp: stamp, sure: reason == "", next: time.Now().Add(min(100*time.Since(started), longestPause))}
-	return reason, nil
+	return y.look.Probe(y.tool, table, y.entriesLocked, func() (string, error) {
+		return y.tool.Compare(ctx, table, isOurs, y.sizes())
+	})
 }
 
 // entriesLocked is how many entries of legacy's table are ours: the rules, and two of each chain.

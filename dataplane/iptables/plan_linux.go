@@ -25,8 +25,8 @@ type plan struct {
 	clear map[int][]balancer.Key
 	// slots is how many sticky sets are needed.
 	slots int
-	// folded are the counters, before the write, of the chains that go or are replaced.
-	folded map[string][]uint64
+	// counts are the counters, before the write, of the chains that go or are replaced, as far as they are known.
+	counts map[string][]xtables.Count
 }
 
 // planLocked plans a batch, but for the keys that are bad.
@@ -160,8 +160,8 @@ func (y *family) noteLocked(p *plan, done int) {
 	for i, g := range p.groups[:done] {
 		f := y.fronts[p.owners[i]]
 		end := func(name string) {
-			if counts, ok := p.folded[name]; ok && f != nil {
-				y.endLocked(f, name, counts)
+			if counts, ok := p.counts[name]; ok && f != nil {
+				y.endLocked(f, name, packets(counts))
 			}
 		}
 		for _, c := range g.Write {

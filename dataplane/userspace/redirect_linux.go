@@ -56,8 +56,7 @@ type redirectFamily struct {
 	made, jumps bool
 	// unsure: the kernel may have something else than rules says.
 	unsure bool
-	// looks paces intact.
-	looks pace
+	look   xtables.Look
 }
 
 // closedPort is what clients of a frontend that serves nobody meet.
@@ -82,6 +81,7 @@ func newRedirect(ctx context.Context, d *Dataplane, backend xtables.Backend) (*r
 		r.families[family] = &redirectFamily{
 			r: r, name: family, tool: tool, restore: tool.Restore, forgetFlows: forgetFlows, unsure: true, closed: map[closedPort]*heldPort{},
 			pending: map[balancer.Key]string{}, stale: map[balancer.Key]bool{}, rules: map[balancer.Key]string{},
+			look: xtables.Look{Wary: true},
 		}
 	}
 	if len(r.families) == 0 {

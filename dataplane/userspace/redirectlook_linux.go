@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"vipd/dataplane/internal/xtables"
 )
@@ -96,37 +95,13 @@ func (r *redirect) intact(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// intact compares, where anyone has changed rules since the last time. Comparing reads the whole chain: it may cost a
-// hundredth of the time.
+// intact compares, where anyone has changed rules since the last time.
 func (y *redirectFamily) intact(ctx context.Context) (string, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if !y.jumps || y.unsure {
 		return "", nil
 	}
-	started := time.Now()
-	if started.Before(y.looks.next) {
-		return "", nil
-	}
-	stamp, stampErr := y.tool.Stamp("nat")
-	if stampErr == nil && stamp.Generation != 0 && stamp == y.looks.stamp { // legacy's can miss a change
-		return "", nil
-	}
-	reason, err := y.compareLocked(ctx)
-	y.looks.next = time.Now().Add(min(100*time.Since(started), longestPause))
-	y.looks.stamp = xtables.Stamp{}
-	if reason == "" && err == nil && stampErr == nil {
-		y.looks.stamp = stamp
-	}
-	return reason, err
-}
-
-// longestPause is the most between two looks, however long they take.
-const longestPause = 10 * time.Second
-
-// pace spaces looks.
-type pace struct {
-	next time.Time
-	// stamp is that of the kernel's rules when they were last found to be as we left them; zero: unknown.
-	stamp xtables.Stamp
+	ours := func() int { return len(y.rules) + 1 + 2 + len(hooks()) } // with the keeper, the chain and its jumps
+	return y.look.Probe(y.tool, "nat", ours, func() (string, error) { return y.compareLocked(ctx) })
 }

@@ -3,7 +3,10 @@ package xtables
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"iter"
+	"maps"
 
 	"golang.org/x/sys/unix"
 )
@@ -86,10 +89,20 @@ func (c *comparison) absent(there func(name string) bool) string {
 	return fmt.Sprintf("%d chains are missing, such as %s", missing, first)
 }
 
+// fewChains is up to how many chains are asked for one by one, where others do not matter: each takes some microseconds,
+// and a list of all is a list of the whole family's.
+const fewChains = 64
+
 func compareNFT(family Family, table string, ours func(string) bool, want map[string]Size) (string, error) {
 	c := comparison{want: want, ours: ours}
 	seen := make(map[string]bool, len(want))
-	err := nftChains(family, table, func(name []byte, use int) {
+	list := nftChains
+	if ours == nil && len(want) <= fewChains {
+		list = func(family Family, table string, visit func(name []byte, use int)) error {
+			return nftNamedChains(family, table, maps.Keys(want), visit)
+		}
+	}
+	err := list(family, table, func(name []byte, use int) {
 		n := string(name)
 		seen[n] = true
 		if w, ok := c.see(n); ok && use != w.Rules+w.Jumps {
@@ -113,7 +126,29 @@ func nftChains(family Family, table string, visit func(name []byte, use int)) er
 		return err
 	}
 	defer conn.close()
-	return conn.ask(request{command: unix.NFT_MSG_GETCHAIN, dump: true, family: family}, func(attrs []byte) {
+	return conn.ask(request{command: unix.NFT_MSG_GETCHAIN, dump: true, family: family}, ofTable(table, visit))
+}
+
+// nftNamedChains is nftChains for those of the names that there are.
+func nftNamedChains(family Family, table string, names iter.Seq[string], visit func(name []byte, use int)) error {
+	conn, err := openNFT(nftOne)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	for name := range names {
+		attrs := append(text(unix.NFTA_CHAIN_TABLE, table), text(unix.NFTA_CHAIN_NAME, name)...)
+		err := conn.ask(request{command: unix.NFT_MSG_GETCHAIN, family: family, attrs: attrs}, ofTable(table, visit))
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return nil
+}
+
+// ofTable reads the kernel's descriptions of chains, and calls visit with those of the table.
+func ofTable(table string, visit func(name []byte, use int)) func(attrs []byte) {
+	return func(attrs []byte) {
 		var name []byte
 		use, ours := 0, false
 		for kind, value := range attributes(attrs) {
@@ -129,7 +164,7 @@ func nftChains(family Family, table string, visit func(name []byte, use int)) er
 		if ours {
 			visit(name, use)
 		}
-	})
+	}
 }
 
 func compareLegacy(family Family, table string, ours func(string) bool, want map[string]Size) (reason string, err error) {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,6 +72,28 @@ func countsLegacy(family Family, table string, wanted func(name []byte) bool) (m
 		})
 	})
 	return counts, err
+}
+
+// listedCounts reads the counters in what "-S chain -v" prints: "-A chain ... -c 12 720 -j ...".
+func listedCounts(text string) map[string][]Count {
+	counts := map[string][]Count{}
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		switch {
+		case len(words) < 2:
+		case words[0] == "-N":
+			counts[words[1]] = nil
+		case words[0] == "-A":
+			var c Count
+			for i := 2; i+2 < len(words); i++ { // the last one, for a comment may say the same
+				if words[i] == "-c" {
+					_, _ = fmt.Sscan(words[i+1]+" "+words[i+2], &c.Packets, &c.Bytes)
+				}
+			}
+			counts[words[1]] = append(counts[words[1]], c)
+		}
+	}
+	return counts
 }
 
 // countsNFT asks for chain after chain: the kernel begins at the table's first rule again for each 32 KiB that it lists,

@@ -68,7 +68,11 @@ func TestCompareNotices(t *testing.T) {
 			if changed := after != before; changed != (c.damage != "") && !(tool.Backend() == Legacy && c.name == "a jump leads elsewhere") {
 				t.Errorf("%s: the stamp changed: %t (%+v, %+v)", c.name, changed, before, after)
 			}
-			reason, err := tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes)
+			reason, err := tool.Compare(ctx, "nat", nil, sizes)
+			if want := c.reason != "" && !strings.Contains(c.reason, "too many"); err != nil || (reason != "") != want {
+				t.Errorf("%s: %q, %v of our chains alone; something is wrong: %t", c.name, reason, err, want)
+			}
+			reason, err = tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes)
 			if err != nil || (reason == "") != (c.reason == "") || !strings.Contains(reason, c.reason) {
 				t.Errorf("%s: Compare says %q, %v; want %q", c.name, reason, err, c.reason)
 			}
@@ -332,5 +336,39 @@ func TestNativeChains(t *testing.T) {
 			t.Fatalf("removed %q, %v; want the jump", removed, err)
 		}
 		must(t, tool.DeleteChains(t.Context(), "nat", chains...))
+	})
+}
+
+// TestWriteTellsCounts replaces, in one write, chains whose rules have counted, and one that somebody has deleted.
+func TestWriteTellsCounts(t *testing.T) {
+	if !isolated(t) {
+		return
+	}
+	everyTool(t, func(t *testing.T, tool *Tool) {
+		must(t, tool.Restore(t.Context(), "*nat\n:VIPD-A - [0:0]\n:VIPD-B - [0:0]\n:VIPD-C - [0:0]\n"+
+			"-A VIPD-A -p tcp -c 12 720 -m comment --comment \"not -c 1 2\" -j RETURN\n-A VIPD-A -c 3 4\n-A VIPD-C -c 5 6\nCOMMIT\n"))
+		first := []Count{{12, 720}, {3, 4}}
+		if tool.Backend() == NFT && tool.Family() == IPv6 {
+			first = make([]Count, 2) // its iptables does not take counters
+		}
+		for _, c := range []struct {
+			asked []string
+			want  map[string][]Count
+		}{
+			{[]string{"VIPD-A", "VIPD-B"}, map[string][]Count{"VIPD-A": first, "VIPD-B": nil}},
+			{nil, nil},
+			{[]string{"VIPD-A"}, map[string][]Count{"VIPD-A": {{0, 0}}}},
+		} {
+			groups := []Group{{Write: []Chain{{Name: "VIPD-A", Rules: []string{"-p udp"}}}, Delete: []string{"VIPD-B"}}}
+			done, got, err := tool.WriteCounted(t.Context(), "nat", groups, c.asked)
+			if done != 1 || err != nil || !maps.EqualFunc(got, c.want, slices.Equal) {
+				t.Errorf("asked for %q got %v, %d groups done (%v), want %v", c.asked, got, done, err, c.want)
+			}
+		}
+		must(t, tool.DeleteChains(t.Context(), "nat", "VIPD-C"))
+		_, got, err := tool.WriteCounted(t.Context(), "nat", []Group{{Write: []Chain{{Name: "VIPD-A"}}}}, []string{"VIPD-A", "VIPD-C"})
+		if rules, ok := got["VIPD-A"]; err != nil || !ok || len(rules) != 1 {
+			t.Errorf("with a chain asked for that is not there: got %v, %v", got, err)
+		}
 	})
 }

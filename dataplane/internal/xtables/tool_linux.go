@@ -55,12 +55,18 @@ func (t *Tool) Why() string { return t.why }
 // Restore carries out input, in the syntax of iptables-restore, and leaves alone what input does not name. Each COMMIT
 // is a transaction of its own: an error, an *OpError that quotes the line refused, leaves the blocks before it done.
 func (t *Tool) Restore(ctx context.Context, input string) error {
+	_, err := t.restore(ctx, input)
+	return err
+}
+
+// restore is Restore, and returns what the program wrote, which is what input asked for, also where it has failed later.
+func (t *Tool) restore(ctx context.Context, input string) (stdout string, err error) {
 	op := t.program + "-restore"
-	_, stderr, err := t.run(ctx, input, op, "--noflush", "--wait", fmt.Sprint(waitSeconds))
+	stdout, stderr, err := t.run(ctx, input, op, "--noflush", "--wait", fmt.Sprint(waitSeconds))
 	if err != nil {
-		return failure(op, input, stderr, err)
+		err = failure(op, input, stderr, err)
 	}
-	return nil
+	return stdout, err
 }
 
 // EnsureJump makes sure that chain has the rule, wherever in it. Where it is missing it becomes the chain's first rule

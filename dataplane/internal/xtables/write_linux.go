@@ -40,14 +40,33 @@ const leastRules = 50
 // them (4 us each). Where the kernel bounds what fits into one (in a user namespace nft takes some 500 rules), blocks
 // become smaller; a group that does not fit alone is refused with "Message too long".
 func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done int, err error) {
-	w := writer{tool: t, table: table}
+	return t.writer(table, groups).write(ctx, groups)
+}
+
+// WriteCounted is Write, and returns the counters that the named chains had before it, as Counts does. In legacy, where
+// reading them takes a quarter as long as writing, whoever writes tells what it has read. Counters are no reason not to
+// write: chains whose counters can't be had are absent in the result.
+func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]Count, err error) {
+	w := t.writer(table, groups)
+	if t.backend == Legacy {
+		w.asked = chains
+	} else if len(chains) > 0 {
+		w.counts, _ = t.Counts(ctx, table, chains)
+	}
+	done, err = w.write(ctx, groups)
+	return done, w.counts, err
+}
+
+// writer returns what writes groups.
+func (t *Tool) writer(table string, groups []Group) *writer {
+	w := &writer{tool: t, table: table}
 	if t.backend == NFT {
 		w.limit = nftBlock()
 		if w.fill(groups, 0) < len(groups) && t.crowded(table) {
 			w.limit = nftCrowdedBlock()
 		}
 	}
-	return w.write(ctx, groups)
+	return w
 }
 
 // crowded looks how much is in a table of nft. Where it can't it says no, and writing will say why.
@@ -62,6 +81,9 @@ type writer struct {
 	tool  *Tool
 	table string
 	limit blockLimit
+	// asked are the chains whose counters the next run is to tell, and counts what came of that.
+	asked  []string
+	counts map[string][]Count
 }
 
 // write is Write: when one run fails it finds out, with as few further runs as it can, about which group that is.
@@ -71,7 +93,11 @@ func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 		return 0, nil
 	}
 	input, blocks := w.render(groups)
-	err := w.tool.Restore(ctx, input)
+	asked := len(w.asked)
+	stdout, err := w.tool.restore(ctx, input)
+	if asked > 0 {
+		w.asked, w.counts = nil, listedCounts(stdout)
+	}
 	if err == nil {
 		return len(groups), nil
 	}
@@ -81,6 +107,8 @@ func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 	}
 	b, group := whose(blocks, op.Line)
 	switch {
+	case op.Line > 1 && op.Line <= 1+asked: // one of those chains is not there any more, and nothing was done
+		return w.write(ctx, groups)
 	case strings.Contains(op.Text, "Message too long") && b.hi-b.lo > 1 && w.limit.rules > leastRules:
 		w.limit = blockLimit{chains: max(1, w.limit.chains/2), rules: w.limit.rules / 2}
 		n, err := w.write(ctx, groups[b.lo:])
@@ -152,6 +180,11 @@ func (w *writer) render(groups []Group) (string, []block) {
 	for rest := 0; rest < len(groups); {
 		b := block{lo: rest, hi: w.fill(groups, rest)}
 		put("*", w.table)
+		if rest == 0 {
+			for _, name := range w.asked {
+				put("-S ", name, " -v")
+			}
+		}
 		for i := b.lo; i < b.hi; i++ {
 			b.first = append(b.first, lines+1)
 			groups[i].render(put)
