@@ -1,10 +1,12 @@
 package ipvs
 
 import (
+	"context"
 	"maps"
 	"slices"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/lvs"
 )
 
 // Owned returns the virtual servers that the ledger in runDir names as vipd's, sorted. They need not be there any more.
@@ -15,4 +17,17 @@ func Owned(runDir string) ([]balancer.Key, error) {
 		return nil, err
 	}
 	return slices.SortedFunc(maps.Keys(l.entries), balancer.Key.Compare), nil
+}
+
+// HasForeign reports whether there are virtual servers that the ledger in runDir does not name.
+func HasForeign(ctx context.Context, runDir string) (bool, error) {
+	keys, others, err := lvs.Names(ctx)
+	if err != nil || len(keys)+others == 0 {
+		return false, err
+	}
+	l, err := ledgerHere(runDir)
+	if err != nil {
+		return false, err
+	}
+	return others > 0 || slices.ContainsFunc(keys, func(k balancer.Key) bool { return !l.owns(k) }), nil
 }

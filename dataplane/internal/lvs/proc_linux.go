@@ -40,6 +40,23 @@ func (k *Kernel) Table(ctx context.Context) (map[balancer.Key]Entry, error) {
 	return table, nil
 }
 
+// Names returns which virtual servers there are, whoever made them, and how many others, which no frontend can have: for
+// firewall marks, and for other protocols. It needs no Kernel; without the module there are none.
+func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
+	f, err := os.Open(tableFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, 0, nil
+	}
+	if err == nil {
+		keys, others, err = readNames(reader{ctx, f})
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("reading the table of virtual servers: %w", err)
+	}
+	return keys, others, nil
+}
+
 // Connections implements Conn. What the kernel needs for it grows faster than the table: it begins each part, of 4 KiB,
 // with a search from the start, through all buckets.
 func (k *Kernel) Connections(ctx context.Context) iter.Seq2[Connection, error] {

@@ -195,6 +195,15 @@ func TestTables(t *testing.T) {
 		if diff := cmp.Diff(want, got, addresses); diff != "" {
 			t.Fatalf("seed %d: %s", seed, diff)
 		}
+		keys, others, err := readNames(bytes.NewReader(show(want)))
+		if err != nil || len(keys) != len(want) || others != len(want) {
+			t.Fatalf("seed %d: %d names and %d others, %v; want %d of each", seed, len(keys), others, err, len(want))
+		}
+		for _, k := range keys {
+			if _, ok := want[k]; !ok {
+				t.Fatalf("seed %d: %s is not there", seed, k)
+			}
+		}
 	}
 }
 
