@@ -93,6 +93,21 @@ func (y *family) endLocked(f *front, name string, counts []uint64) {
 	}
 }
 
+// countLastLocked adds what all chains have counted to the totals, because they go: nothing leads to them any more.
+// Counters are no reason to leave them.
+func (y *family) countLastLocked(ctx context.Context) {
+	counts, _ := y.tool.FullCounts(ctx, table, frontPrefix)
+	owners := y.chainOwners()
+	for name := range y.chains {
+		if f := owners[name]; f != nil {
+			y.endLocked(f, name, packets(counts[name]))
+		}
+	}
+	y.counting.Lock()
+	defer y.counting.Unlock()
+	y.shown = nil
+}
+
 func (f *front) countKey(backend netip.AddrPort) countKey {
 	return countKey{f.service, f.port, backend}
 }

@@ -231,6 +231,10 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 func (y *family) removeAll(ctx context.Context) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
+	if err := unhook(ctx, y.tool); err != nil {
+		return err
+	}
+	y.countLastLocked(ctx)
 	if err := remove(ctx, y.tool); err != nil {
 		return err
 	}

@@ -17,10 +17,8 @@ func remove(ctx context.Context, tool *xtables.Tool) error {
 	if err != nil || len(chains) == 0 {
 		return err
 	}
-	for _, hook := range hooks() {
-		if _, err := tool.RemoveJumpsTo(ctx, table, hook, rootChain); err != nil {
-			return err
-		}
+	if err := unhook(ctx, tool); err != nil {
+		return err
 	}
 	var groups []xtables.Group
 	for _, name := range chains {
@@ -31,6 +29,16 @@ func remove(ctx context.Context, tool *xtables.Tool) error {
 	}
 	_, err = tool.Write(ctx, table, groups)
 	return err
+}
+
+// unhook removes what leads from the kernel's own chains to ours.
+func unhook(ctx context.Context, tool *xtables.Tool) error {
+	for _, hook := range hooks() {
+		if _, err := tool.RemoveJumpsTo(ctx, table, hook, rootChain); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // removeSets deletes the sets of one family. Rules must not look at them any more. It begins with the last and stops at
