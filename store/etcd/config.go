@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 )
@@ -86,6 +88,10 @@ const (
 )
 
 // open returns a client, which connects by and by. Files are read each time, so that what was exchanged counts.
+//
+// A user's token is got here and given to the client, which does not renew it then: once it has ended, questions fail
+// and a new client is due. Left to itself the client asks for the new token in the name of the old one, which servers
+// before 3.5 refuse, whereupon it asks again from within that question, and so on, as long as it may.
 func (c Config) open(ctx context.Context) (*clientv3.Client, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -93,29 +99,47 @@ func (c Config) open(ctx context.Context) (*clientv3.Client, error) {
 	config := clientv3.Config{
 		Endpoints: c.Endpoints, Context: ctx, DialTimeout: dialTimeout,
 		DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
-		MaxCallRecvMsgSize: mostReceived, Username: c.Username, Logger: zap.NewNop(),
+		MaxCallRecvMsgSize: mostReceived, Logger: zap.NewNop(),
 	}
-	if c.PasswordFile != "" {
-		password, err := os.ReadFile(c.PasswordFile)
-		if err != nil {
-			return nil, fmt.Errorf("reading password_file: %w", err)
-		}
-		config.Password = strings.TrimRight(string(password), "\r\n")
-		if config.Password == "" {
-			return nil, fmt.Errorf("password_file %s is empty", c.PasswordFile)
-		}
-	}
+	var err error
 	if strings.HasPrefix(c.Endpoints[0], "https:") {
-		var err error
 		if config.TLS, err = c.tls(); err != nil {
 			return nil, err
 		}
 	}
+	if c.Username != "" {
+		if config.Token, err = c.token(ctx, config); err != nil {
+			return nil, err
+		}
+	}
+	client, err := clientv3.New(config)
+	return client, plain(err)
+}
+
+// token asks for one in the name of the user. It is empty where etcd asks nobody.
+func (c Config) token(ctx context.Context, config clientv3.Config) (string, error) {
+	text, err := os.ReadFile(c.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("reading password_file: %w", err)
+	}
+	password := strings.TrimRight(string(text), "\r\n")
+	if password == "" {
+		return "", fmt.Errorf("password_file %s is empty", c.PasswordFile)
+	}
 	client, err := clientv3.New(config)
 	if err != nil {
-		return nil, plain(err)
+		return "", plain(err)
 	}
-	return client, nil
+	defer func() { _ = client.Close() }() // nothing is left to be done about it
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	// Not through the client, for the reason in link.get.
+	answer, err := etcdserverpb.NewAuthClient(client.ActiveConnection()).Authenticate(ctx,
+		&etcdserverpb.AuthenticateRequest{Name: c.Username, Password: password})
+	if is(err, rpctypes.ErrAuthNotEnabled) {
+		return "", nil
+	}
+	return answer.GetToken(), plain(err)
 }
 
 // tls reads the authorities, and lets each handshake read the certificate.

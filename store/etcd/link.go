@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -26,8 +26,8 @@ type link struct {
 	log    *slog.Logger
 	timing timing
 	out    chan<- message
-	// client is the connection in use; nil: the next attempt makes one. Questions about leases go over it too.
-	client atomic.Pointer[clientv3.Client]
+	// client is the connection in use; nil: the next attempt makes one.
+	client *clientv3.Client
 
 	// full: everything must be read (again).
 	full bool
@@ -136,20 +136,19 @@ func (l *link) tell(ctx context.Context, m message) bool {
 }
 
 func (l *link) disconnect() {
-	if client := l.client.Swap(nil); client != nil {
-		_ = client.Close() // nothing is left to be done about it
+	if l.client != nil {
+		_ = l.client.Close() // nothing is left to be done about it
 	}
+	l.client = nil
 }
 
 // attempt connects, gets up to date and follows, until that ends; the error says why.
 func (l *link) attempt(ctx context.Context) error {
-	client := l.client.Load()
-	if client == nil {
+	if l.client == nil {
 		var err error
-		if client, err = l.config.open(ctx); err != nil {
+		if l.client, err = l.config.open(ctx); err != nil {
 			return err
 		}
-		l.client.Store(client)
 	}
 	if !l.full {
 		if err := l.verify(ctx); err != nil {
@@ -169,28 +168,34 @@ func (l *link) get(ctx context.Context, limit time.Duration, request *etcdserver
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	// Not through the client: that waits out the limit where nobody listens, instead of saying so.
-	kv := etcdserverpb.NewKVClient(l.client.Load().ActiveConnection())
+	kv := etcdserverpb.NewKVClient(l.client.ActiveConnection())
 	return kv.Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
 }
 
-// verify asks whether etcd still has the history that was seen. If not, everything is to be read.
+// verify asks whether etcd still has the history that was seen: the key that changed last must have been what it was, at
+// the revision up to which all is known. If not, everything is to be read.
 func (l *link) verify(ctx context.Context) error {
 	key := l.marker
 	if key == "" {
 		key = l.keys.folders()[0]
 	}
-	answer, err := l.get(ctx, l.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key)})
-	if err != nil {
-		return l.config.denied(plain(err), l.keys.folders()[0])
-	}
+	at := max(l.revision, slices.Min(l.next[:])-1)
+	answer, err := l.get(ctx, l.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key), Revision: at})
 	switch {
-	case answer.Header.ClusterId != l.cluster, answer.Header.Revision < l.revision:
+	case is(err, rpctypes.ErrFutureRev):
 		l.full = true
-	case l.marker != "" && len(answer.Kvs) == 1:
-		l.full = answer.Kvs[0].ModRevision != l.marked && answer.Kvs[0].ModRevision <= l.revision
+	case is(err, rpctypes.ErrCompacted):
+		l.full = true
+		return nil // nothing is wrong; it was long ago
+	case err != nil:
+		return l.config.denied(plain(err), l.keys.folders()[0])
+	case answer.Header.ClusterId != l.cluster:
+		l.full = true
+	case l.marker != "":
+		l.full = len(answer.Kvs) != 1 || answer.Kvs[0].ModRevision != l.marked
 	}
 	if l.full {
-		l.log.Warn("etcd has another history than before: reading everything again", "rev", answer.Header.Revision, "seen", l.revision)
+		l.log.Warn("etcd has another history than before: reading everything again", "rev", at)
 	}
 	return nil
 }
@@ -275,12 +280,14 @@ func (r *reading) mark(kvs []*mvccpb.KeyValue) {
 
 // lease asks whether a lease lives.
 func (l *link) lease(ctx context.Context, id int64) leaseAnswer {
-	client := l.client.Load()
-	if client == nil {
-		return leaseUnknown
-	}
 	ctx, cancel := context.WithTimeout(ctx, l.timing.call)
 	defer cancel()
+	// A client of its own: the token of the one that follows may have ended since.
+	client, err := l.config.open(ctx)
+	if err != nil {
+		return leaseUnknown
+	}
+	defer func() { _ = client.Close() }() // nothing is left to be done about it
 	leases := etcdserverpb.NewLeaseClient(client.ActiveConnection())
 	answer, err := leases.LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
 	switch {

@@ -31,7 +31,7 @@ func (l *link) follow(ctx context.Context) error {
 	// A member that has lost the others ends the stream, instead of saying nothing.
 	ctx, cancel := context.WithCancelCause(clientv3.WithRequireLeader(ctx))
 	defer cancel(nil)
-	client := etcdserverpb.NewWatchClient(l.client.Load().ActiveConnection())
+	client := etcdserverpb.NewWatchClient(l.client.ActiveConnection())
 	watch, err := client.Watch(ctx, grpc.MaxCallRecvMsgSize(mostReceived))
 	if err != nil {
 		return plain(err)

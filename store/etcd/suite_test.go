@@ -1,8 +1,10 @@
 package etcd_test
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -11,6 +13,7 @@ import (
 	"vipd/store/etcd"
 	"vipd/store/storetest"
 	"vipd/test/etcdkit"
+	"vipd/test/wait"
 )
 
 // TestSource runs the suite of all sources over real etcd. The places share a server, each under its own prefix.
@@ -53,20 +56,41 @@ func (p *place) Write(name balancer.Name, fields map[string]any) {
 	p.put("/services/"+string(name), string(text))
 }
 
-func (p *place) put(key, text string, options ...clientv3.OpOption) int64 {
+// put writes a key, and returns the revision. It tries again while the cluster has no leader.
+func (p *place) put(key, text string, options ...clientv3.OpOption) (revision int64) {
 	p.t.Helper()
-	r, err := p.client.Put(p.t.Context(), p.config.Prefix+key, text, options...)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return r.Header.Revision
+	p.try("put "+key, func(ctx context.Context) error {
+		r, err := p.client.Put(ctx, p.config.Prefix+key, text, options...)
+		if err == nil {
+			revision = r.Header.Revision
+		}
+		return err
+	})
+	return revision
 }
 
 func (p *place) Delete(name balancer.Name) { p.remove("/services/" + string(name)) }
 
 func (p *place) remove(key string) {
 	p.t.Helper()
-	if _, err := p.client.Delete(p.t.Context(), p.config.Prefix+key); err != nil {
-		p.t.Fatal(err)
-	}
+	p.try("delete "+key, func(ctx context.Context) error {
+		_, err := p.client.Delete(ctx, p.config.Prefix+key)
+		return err
+	})
+}
+
+func (p *place) try(what string, operation func(context.Context) error) {
+	p.t.Helper()
+	var err error
+	defer func() {
+		if p.t.Failed() && err != nil {
+			p.t.Logf("%s: %v", what, err)
+		}
+	}()
+	wait.For(p.t, within, "etcd to "+what, func() bool {
+		ctx, cancel := context.WithTimeout(p.t.Context(), 3*time.Second)
+		defer cancel()
+		err = operation(ctx)
+		return err == nil
+	})
 }
