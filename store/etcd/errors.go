@@ -55,12 +55,16 @@ func unwrapped(err error) error {
 
 // denied adds to an error that comes of missing rights who lacks which.
 func (c Config) denied(err error, folder string) error {
-	if !is(err, rpctypes.ErrPermissionDenied) && !is(err, rpctypes.ErrUserEmpty) && !strings.Contains(err.Error(), "permission denied") {
+	if err == nil || !is(err, rpctypes.ErrPermissionDenied) && !is(err, rpctypes.ErrUserEmpty) && !strings.Contains(err.Error(), "permission denied") {
 		return err
 	}
-	who := "who has no username"
-	if c.Username != "" {
-		who = "the user " + c.Username
+	return fmt.Errorf("%s may not read %s: give its role the right to read that prefix: %w", c.who(), folder, err)
+}
+
+// who is whom etcd takes us for.
+func (c Config) who() string {
+	if c.Username == "" {
+		return "who has no username"
 	}
-	return fmt.Errorf("%s may not read %s: give its role the right to read that prefix: %w", who, folder, err)
+	return "the user " + c.Username
 }

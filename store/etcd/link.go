@@ -233,18 +233,14 @@ type reading struct {
 
 // folder reads one folder.
 func (r *reading) folder(ctx context.Context, folder string) error {
-	end := []byte(clientv3.GetPrefixRangeEnd(folder))
-	for start, first := []byte(folder), true; ; first = false {
-		answer, err := r.get(ctx, r.timing.page, &etcdserverpb.RangeRequest{Key: start, RangeEnd: end, Limit: r.limit, Revision: r.revision})
-		if status.Code(err) == codes.ResourceExhausted && r.limit > 1 {
-			r.limit = max(1, r.limit/4) // the page is larger than an answer may be
-			continue
-		}
-		if err != nil {
-			return r.config.denied(plain(err), folder)
-		}
-		if r.revision == 0 {
-			r.revision, r.cluster = answer.Header.Revision, answer.Header.ClusterId
+	first := true
+	ask := func(request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+		answer, err := r.get(ctx, r.timing.page, request)
+		return answer, plain(err)
+	}
+	err := pages(ask, folder, &r.limit, &r.revision, func(answer *etcdserverpb.RangeResponse) error {
+		if r.cluster == 0 {
+			r.cluster = answer.Header.ClusterId
 			if !r.tell(ctx, message{begin: true, revision: r.revision}) {
 				return ctx.Err()
 			}
@@ -254,9 +250,36 @@ func (r *reading) folder(ctx context.Context, folder string) error {
 				return tooMany(r.total, r.keys)
 			}
 		}
+		first = false
 		r.mark(answer.Kvs)
 		if len(answer.Kvs) > 0 && !r.tell(ctx, message{page: answer.Kvs}) {
 			return ctx.Err()
+		}
+		return nil
+	})
+	return r.config.denied(err, folder)
+}
+
+// pages reads a folder, at most limit keys at once, all at one revision: where that is 0, the first answer decides.
+func pages(
+	ask func(*etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error), folder string, limit, revision *int64,
+	each func(*etcdserverpb.RangeResponse) error,
+) error {
+	end := []byte(clientv3.GetPrefixRangeEnd(folder))
+	for start := []byte(folder); ; {
+		answer, err := ask(&etcdserverpb.RangeRequest{Key: start, RangeEnd: end, Limit: *limit, Revision: *revision})
+		if status.Code(unwrapped(err)) == codes.ResourceExhausted && *limit > 1 {
+			*limit = max(1, *limit/4) // the page is larger than an answer may be
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if *revision == 0 {
+			*revision = answer.Header.Revision
+		}
+		if err := each(answer); err != nil {
+			return err
 		}
 		if !answer.More || len(answer.Kvs) == 0 {
 			return nil
