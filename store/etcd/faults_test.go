@@ -1,10 +1,15 @@
 package etcd_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer"
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
@@ -138,5 +143,44 @@ func (w *world) compare(f *follower) {
 	})
 	if err != nil {
 		w.t.Error(err)
+	}
+}
+
+// TestOneRevision: the first state is that of one moment, though it is read in pages while it changes.
+func TestOneRevision(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	for i := range 100 { // so that there are many pages between a and z
+		p.put(fmt.Sprintf("/services/m%d", i), web)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			n := 1 + i%60_000
+			service := fmt.Sprintf(`{"vips":["10.96.0.1"],"ports":[{"port":%d}]}`, n)
+			_, err := p.client.Txn(ctx).Then(
+				clientv3.OpPut("/vipda/services/a", service), clientv3.OpPut("/vipda/services/z", service),
+				clientv3.OpPut("/vipda/endpoints/a/z", fmt.Sprintf(`{"address":"10.0.0.1","weight":%d}`, n)),
+			).Commit()
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	})
+	defer writing.Wait()
+	defer cancel()
+	p.await("the first writes", func(s store.Snapshot) bool { return s.Services.Has("z") })
+	for range 20 {
+		f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+		f.wait("the first state", connected)
+		f.mu.Lock()
+		s := f.all[0]
+		f.mu.Unlock()
+		f.stop()
+		a, z := s.Services.At("a").Ports[0].Port, s.Services.At("z").Ports[0].Port
+		if e := s.Endpoints.At(balancer.EndpointID{Service: "a", ID: "z"}); a != z || e.Weight != int(a) {
+			t.Fatalf("the first state has %d, %d and %d of one transaction", a, z, e.Weight)
+		}
 	}
 }

@@ -100,6 +100,19 @@ func TestLastGood(t *testing.T) {
 	f.wait("the removal of what was broken", func(s store.Snapshot) bool { return s.Services.Len()+s.Overrides.Len() == 0 && len(s.Problems) == 1 })
 }
 
+// TestChangedBack: a value that is what it was before its change was published keeps its pointer.
+func TestChangedBack(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`)
+	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	f.wait("the first state", connected)
+	for range 20 { // most of these pairs are published as one, which is nothing
+		p.put("/endpoints/web/a", `{"address":"10.0.0.2"}`)
+		f.reaches(p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`))
+	}
+}
+
 // TestOverrideLapses: an override is gone when its time is over, without anybody writing.
 func TestOverrideLapses(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})

@@ -197,7 +197,11 @@ func (w *watching) due() time.Time {
 			due = t
 		}
 	}
-	if !w.connected && (w.published.Connected || !w.everTold) {
+	switch {
+	case w.connected:
+	case w.unread():
+		return due
+	case w.published.Connected || !w.everTold:
 		earlier(w.awaySince.Add(w.options.Patience))
 	}
 	if !w.connected && !w.everTold {
@@ -210,6 +214,9 @@ func (w *watching) due() time.Time {
 	earlier(w.state.expiry)
 	return due
 }
+
+// unread reports whether the very first state is just being read: there is nothing to say until it is there.
+func (w *watching) unread() bool { return w.state.revision == 0 && w.reading != nil }
 
 // changed notes that there may be something to publish.
 func (w *watching) changed() {
@@ -232,7 +239,9 @@ func (w *watching) take(m message) {
 	case m.events != nil:
 		w.takeEvents(m)
 	case m.steady:
-		w.options.Log.Info("following etcd", "rev", w.state.revision)
+		if !w.connected {
+			w.options.Log.Info("following etcd", "rev", w.state.revision)
+		}
 		w.connected, w.err = true, nil
 		w.changed()
 	case m.away != nil:
@@ -387,7 +396,7 @@ func (w *watching) tell() {
 	next := w.state.snapshot()
 	next.Problems = w.state.problems()
 	next.Connected = w.connected
-	patient := !w.connected && now.Sub(w.awaySince) < w.options.Patience
+	patient := !w.connected && (w.unread() || now.Sub(w.awaySince) < w.options.Patience)
 	switch {
 	case patient && !w.everTold:
 		return // the first is complete, or late
