@@ -196,7 +196,8 @@ func (c *cache) write(s state) (out saved) {
 	began := time.Now()
 	out.state = s
 	defer func() { out.took = time.Since(began) }()
-	temporary, err := os.CreateTemp(filepath.Dir(c.path), cacheName+".tmp-*")
+	// One name for all: what a crash leaves is overwritten by the next.
+	temporary, err := os.OpenFile(c.path+".tmp", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		out.err = fmt.Errorf("keeping state in state_dir: %w", err)
 		return out
