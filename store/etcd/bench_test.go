@@ -2,9 +2,12 @@ package etcd
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/store"
 )
 
 // BenchmarkFirst takes in what etcd holds of 10,000 services with 10 endpoints each, page by page.
@@ -13,7 +16,7 @@ func BenchmarkFirst(b *testing.B) {
 	keys, _ := NewKeys("/vipd")
 	b.ReportAllocs()
 	for b.Loop() {
-		w := &watching{Source: &Source{keys: keys}, state: state{keys: keys}, reader: reader{keys: keys}}
+		w := &watching{Source: &Source{keys: keys, options: Options{Log: slog.New(slog.DiscardHandler)}}, publish: func(store.Snapshot) {}, state: state{keys: keys}, reader: reader{keys: keys}}
 		w.take(message{begin: true})
 		for _, page := range pages {
 			w.take(message{page: page})
@@ -28,7 +31,7 @@ func BenchmarkFirst(b *testing.B) {
 // BenchmarkChange changes one endpoint among as many.
 func BenchmarkChange(b *testing.B) {
 	keys, _ := NewKeys("/vipd")
-	w := &watching{Source: &Source{keys: keys}, state: state{keys: keys}, reader: reader{keys: keys}}
+	w := &watching{Source: &Source{keys: keys, options: Options{Log: slog.New(slog.DiscardHandler)}}, publish: func(store.Snapshot) {}, state: state{keys: keys}, reader: reader{keys: keys}}
 	w.take(message{begin: true})
 	for _, page := range manyPages(10_000, 10) {
 		w.take(message{page: page})

@@ -17,7 +17,8 @@
 // not taken as a revision to go on from: servers before 3.4.25 report it ahead of events that are still on their way.
 //
 // The state belongs to one goroutine. A key that can't be decoded is a problem of its service, and its last good value
-// stays; an unknown field is a warning. Equal values keep their pointers, and what is told close together is published
+// stays; an unknown field is a warning. What is read as a whole is published as it was at that moment; afterwards the three
+// folders are followed side by side, and a transaction over several may be seen in parts for some milliseconds. Equal values keep their pointers, and what is told close together is published
 // together. The last good values are kept in a file, and served from there while etcd has not answered yet.
 //
 // # Endpoints that vanish together

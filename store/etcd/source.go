@@ -239,14 +239,18 @@ func (w *watching) take(m message) {
 	case m.events != nil:
 		w.takeEvents(m)
 	case m.steady:
-		if !w.connected {
-			w.options.Log.Info("following etcd", "rev", w.state.revision)
-		}
-		w.connected, w.err = true, nil
-		w.changed()
+		w.takeSteady()
 	case m.away != nil:
 		w.takeAway(m.away)
 	}
+}
+
+func (w *watching) takeSteady() {
+	if !w.connected {
+		w.options.Log.Info("following etcd", "rev", w.state.revision)
+	}
+	w.connected, w.err = true, nil
+	w.changed()
 }
 
 func (w *watching) takeAway(err error) {
@@ -292,6 +296,9 @@ func (w *watching) takeAll(revision int64) {
 	w.reading, w.met = nil, nil
 	w.state.revision = revision
 	w.settle(services)
+	// Now, before the watches tell what has changed since, each at its own pace: this is the state of one moment.
+	w.takeSteady()
+	w.tell()
 }
 
 // serviceOf returns the service of a key, or of a folder with the endpoints or overrides of one.
