@@ -2,7 +2,7 @@
 // TLS and users where a test asks for them.
 //
 //	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
-//	c.Put("/vipd/services/web", text)
+//	client := c.Client()
 //	c.Members[0].Kill()
 //
 // Everything ends with the test. Where the machine has no etcd, the test is skipped with that reason. Relay stands

@@ -28,9 +28,6 @@ type Member struct {
 // Addr is HOST:PORT where clients reach it.
 func (m *Member) Addr() string { return m.client }
 
-// PID is its process.
-func (m *Member) PID() int { return m.process.Pid }
-
 // launch starts the process. It ends with the test, and with whoever runs that.
 func (m *Member) launch() {
 	m.t.Helper()
@@ -76,14 +73,8 @@ func (m *Member) wait() {
 // Start starts it again after Kill, Stop or Wipe, and waits until it serves.
 func (m *Member) Start() {
 	m.t.Helper()
-	m.Launch()
-	m.wait()
-}
-
-// Launch starts it again without waiting: of several that were killed, one alone does not serve.
-func (m *Member) Launch() {
-	m.t.Helper()
 	m.launch()
+	m.wait()
 }
 
 // Kill ends it as a crash does.
