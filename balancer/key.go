@@ -13,6 +13,9 @@ type Name string
 // Compare orders names.
 func (n Name) Compare(other Name) int { return cmp.Compare(n, other) }
 
+// Valid reports whether n is a DNS label in lower case.
+func (n Name) Valid() bool { return isLabel(string(n)) }
+
 // Protocol is a transport protocol. The zero value means TCP where users leave it out, and is never compiled.
 type Protocol string
 

@@ -1,0 +1,104 @@
+package etcd_test
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// TestReader: a role that may read three folders is enough, with tokens that end, and over TLS. The password is nowhere.
+func TestReader(t *testing.T) {
+	c, relay, p := single(t, etcdkit.Options{TLS: true, TokenTTL: time.Second})
+	const password = "correct horse"
+	c.EnableAuth(etcdkit.User{Name: "vipd", Password: password, Read: []string{"/vipda/services/", "/vipda/endpoints/", "/vipda/overrides/"}})
+	p.client = c.Client()
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := p.config
+	config.CAFile, config.CertFile, config.KeyFile = c.Files.CA, c.Files.ClientCert, c.Files.ClientKey
+	config.Username, config.PasswordFile = "vipd", file
+	var log strings.Builder
+	f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}))
+	f.wait("the first state", connected)
+	for i := range 3 {
+		relay.Cut()
+		f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
+		if i == 1 {
+			time.Sleep(3 * time.Second) // until the token has ended: etcd looks at whole seconds
+		}
+		relay.Heal()
+		f.wait("the return", connected)
+	}
+	p.client = c.Client() // the token of the one before has ended
+	f.reaches(p.put("/services/web", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`))
+	f.stop()
+	if strings.Contains(log.String(), password) || log.Len() == 0 {
+		t.Errorf("the log has the password, or nothing:\n%s", log.String())
+	}
+}
+
+// TestNoAccess: who gets in, and who not, is told.
+func TestNoAccess(t *testing.T) {
+	c, _, p := single(t, etcdkit.Options{})
+	c.EnableAuth(etcdkit.User{Name: "half", Password: "secret", Read: []string{"/vipda/services/"}})
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	right, wrong := file("right", "secret"), file("wrong", "guess")
+	for want, config := range map[string]etcd.Config{
+		"who has no username may not read /vipda/services/":  {},
+		"the user half may not read /vipda/endpoints/":       {Username: "half", PasswordFile: right},
+		"authentication failed, invalid user ID or password": {Username: "half", PasswordFile: wrong},
+		"reading password_file":                              {Username: "half", PasswordFile: dir + "/none"},
+		"is empty":                                           {Username: "half", PasswordFile: file("empty", "\n")},
+	} {
+		config.Endpoints, config.Prefix = p.config.Endpoints, p.config.Prefix
+		f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond}))
+		s := f.wait(want, func(s store.Snapshot) bool { return s.Err != nil && strings.Contains(s.Err.Error(), want) })
+		if s.Connected || strings.Contains(s.Err.Error(), "secret") || strings.Contains(s.Err.Error(), "guess") {
+			t.Errorf("connected %t, %v", s.Connected, s.Err)
+		}
+		f.stop()
+	}
+}
+
+func TestConfig(t *testing.T) {
+	good := etcd.Config{Endpoints: []string{"https://a:2379", "https://b:2379"}, Prefix: "/vipd", CAFile: "ca", CertFile: "c", KeyFile: "k", Username: "u", PasswordFile: "p"}
+	if err := good.Check(); err != nil {
+		t.Errorf("a good configuration: %v", err)
+	}
+	for want, edit := range map[string]func(*etcd.Config){
+		"prefix":                          func(c *etcd.Config) { c.Prefix = "/" },
+		"name at least one":               func(c *etcd.Config) { c.Endpoints = nil },
+		"endpoints[1]: needs a URL":       func(c *etcd.Config) { c.Endpoints[1] = "b:2379" },
+		"endpoints[0]: needs a URL":       func(c *etcd.Config) { c.Endpoints[0] = "https://a" },
+		"a user does not belong":          func(c *etcd.Config) { c.Endpoints[0] = "https://u:hidden@a:2379" },
+		"nothing may follow":              func(c *etcd.Config) { c.Endpoints[0] = "https://a:2379/v3" },
+		"all are http or all are https":   func(c *etcd.Config) { c.Endpoints[0] = "http://a:2379" },
+		"for endpoints that begin with":   func(c *etcd.Config) { c.Endpoints = []string{"http://a:2379"} },
+		"cert_file and key_file belong":   func(c *etcd.Config) { c.KeyFile = "" },
+		"username and password_file bel":  func(c *etcd.Config) { c.Username = "" },
+		"username and password_file belo": func(c *etcd.Config) { c.PasswordFile = "" },
+	} {
+		c := good
+		c.Endpoints = append([]string(nil), good.Endpoints...)
+		edit(&c)
+		if err := c.Check(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden") {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package etcd
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/store"
+)
+
+// BenchmarkFirst takes in what etcd holds of 10,000 services with 10 endpoints each, page by page.
+func BenchmarkFirst(b *testing.B) {
+	pages := manyPages(10_000, 10)
+	keys, _ := NewKeys("/vipd")
+	b.ReportAllocs()
+	for b.Loop() {
+		w := &watching{Source: &Source{keys: keys, options: Options{Log: slog.New(slog.DiscardHandler)}}, publish: func(store.Snapshot) {}, state: state{keys: keys}, reader: reader{keys: keys}}
+		w.take(message{begin: true})
+		for _, page := range pages {
+			w.take(message{page: page})
+		}
+		w.take(message{end: true, revision: 1})
+		if w.state.endpoints.Len() != 100_000 {
+			b.Fatal(w.state.endpoints.Len())
+		}
+	}
+}
+
+// BenchmarkChange changes one endpoint among as many.
+func BenchmarkChange(b *testing.B) {
+	keys, _ := NewKeys("/vipd")
+	w := &watching{Source: &Source{keys: keys, options: Options{Log: slog.New(slog.DiscardHandler)}}, publish: func(store.Snapshot) {}, state: state{keys: keys}, reader: reader{keys: keys}}
+	w.take(message{begin: true})
+	for _, page := range manyPages(10_000, 10) {
+		w.take(message{page: page})
+	}
+	w.take(message{end: true, revision: 1})
+	b.ReportAllocs()
+	for i := int64(2); b.Loop(); i++ {
+		kv := &mvccpb.KeyValue{
+			Key: fmt.Appendf(nil, "/vipd/endpoints/service-%05d/3", i*7%10_000), Value: fmt.Appendf(nil, `{"address":"172.16.0.1","weight":%d}`, i%1000),
+			CreateRevision: 1, ModRevision: i,
+		}
+		w.take(message{events: []*mvccpb.Event{{Kv: kv}}, revision: i})
+	}
+}
+
+// manyPages are the pages of a full reading.
+func manyPages(services, endpoints int) [][]*mvccpb.KeyValue {
+	var pages [][]*mvccpb.KeyValue
+	var page []*mvccpb.KeyValue
+	add := func(key, text string) {
+		page = append(page, &mvccpb.KeyValue{Key: []byte(key), Value: []byte(text), CreateRevision: 1, ModRevision: 1})
+		if len(page) == 5000 {
+			pages, page = append(pages, page), nil
+		}
+	}
+	for i := range services {
+		name := fmt.Sprintf("service-%05d", i)
+		add("/vipd/services/"+name, fmt.Sprintf(`{"vips":["10.%d.%d.%d"],"ports":[{"port":80,"target_port":8080}],"health":{"type":"http","path":"/healthz"}}`, 96+i>>16, i>>8&255, i&255))
+	}
+	for i := range services {
+		for j := range endpoints {
+			add(fmt.Sprintf("/vipd/endpoints/service-%05d/%d", i, j), fmt.Sprintf(`{"address":"172.%d.%d.%d","port":8080,"zone":"z%d","weight":1}`, 16+j, i>>8, i&255, j%3))
+		}
+	}
+	return append(pages, page)
+}

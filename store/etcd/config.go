@@ -1,0 +1,172 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// Config is how etcd is reached: [etcd] of the daemon's configuration.
+type Config struct {
+	// Endpoints are the URLs of members or of proxies before them. At least one, all http or all https.
+	Endpoints []string
+	// Prefix is what all keys begin with, such as /vipd.
+	Prefix string
+	// Username, and the file that its password is in. Without them etcd asks nobody, or goes by the client certificate.
+	Username     string
+	PasswordFile string
+	// CAFile has the authorities that a server's certificate may be of. Default: those of the system.
+	CAFile string
+	// CertFile and KeyFile are the client's certificate.
+	CertFile string
+	KeyFile  string
+}
+
+// Check returns what is wrong with c, without looking at any file. Errors name the fields.
+func (c Config) Check() error {
+	var errs []error
+	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if _, err := NewKeys(c.Prefix); err != nil {
+		add("prefix: %w", err)
+	}
+	if len(c.Endpoints) == 0 {
+		add(`endpoints: name at least one member, such as "http://127.0.0.1:2379"`)
+	}
+	secure := 0
+	for i, endpoint := range c.Endpoints {
+		u, err := url.Parse(endpoint)
+		switch {
+		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "":
+			// The error of Parse is not passed on: the text may hold a password.
+			add(`endpoints[%d]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`, i)
+			continue
+		case u.User != nil:
+			add("endpoints[%d]: a user does not belong in the URL: set username and password_file", i)
+		case strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
+			add("endpoints[%d]: nothing may follow the port", i)
+		}
+		if u.Scheme == "https" {
+			secure++
+		}
+	}
+	if secure > 0 && secure < len(c.Endpoints) {
+		add("endpoints: either all are http or all are https")
+	}
+	if (c.CAFile != "" || c.CertFile != "" || c.KeyFile != "") && secure == 0 {
+		add("ca_file, cert_file and key_file are for endpoints that begin with https")
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		add("cert_file and key_file belong together")
+	}
+	if (c.Username == "") != (c.PasswordFile == "") {
+		add("username and password_file belong together")
+	}
+	return errors.Join(errs...)
+}
+
+// The life of a connection.
+const (
+	// dialTimeout bounds getting a token for a user.
+	dialTimeout = 5 * time.Second
+	// keepaliveTime and keepaliveTimeout find a connection dead on which nothing comes back. Servers refuse who asks
+	// more often than every 5 s.
+	keepaliveTime    = 10 * time.Second
+	keepaliveTimeout = 5 * time.Second
+	// mostReceived bounds one answer, in bytes.
+	mostReceived = 64 << 20
+)
+
+// open returns a client, which connects by and by. Files are read each time, so that what was exchanged counts.
+//
+// A user's token is got here and given to the client, which does not renew it then: once it has ended, questions fail
+// and a new client is due. Left to itself the client asks for the new token in the name of the old one, which servers
+// before 3.5 refuse, whereupon it asks again from within that question, and so on, as long as it may.
+func (c Config) open(ctx context.Context) (*clientv3.Client, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	config := clientv3.Config{
+		Endpoints: c.Endpoints, Context: ctx, DialTimeout: dialTimeout,
+		DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
+		MaxCallRecvMsgSize: mostReceived, Logger: zap.NewNop(),
+	}
+	var err error
+	if strings.HasPrefix(c.Endpoints[0], "https:") {
+		if config.TLS, err = c.tls(); err != nil {
+			return nil, err
+		}
+	}
+	if c.Username != "" {
+		if config.Token, err = c.token(ctx, config); err != nil {
+			return nil, err
+		}
+	}
+	client, err := clientv3.New(config)
+	return client, plain(err)
+}
+
+// token asks for one in the name of the user. It is empty where etcd asks nobody.
+func (c Config) token(ctx context.Context, config clientv3.Config) (string, error) {
+	text, err := os.ReadFile(c.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("reading password_file: %w", err)
+	}
+	password := strings.TrimRight(string(text), "\r\n")
+	if password == "" {
+		return "", fmt.Errorf("password_file %s is empty", c.PasswordFile)
+	}
+	client, err := clientv3.New(config)
+	if err != nil {
+		return "", plain(err)
+	}
+	defer func() { _ = client.Close() }() // nothing is left to be done about it
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	// Not through the client, for the reason in link.get.
+	answer, err := etcdserverpb.NewAuthClient(client.ActiveConnection()).Authenticate(ctx,
+		&etcdserverpb.AuthenticateRequest{Name: c.Username, Password: password})
+	if is(err, rpctypes.ErrAuthNotEnabled) {
+		return "", nil
+	}
+	return answer.GetToken(), plain(err)
+}
+
+// tls reads the authorities, and lets each handshake read the certificate.
+func (c Config) tls() (*tls.Config, error) {
+	out := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.CAFile != "" {
+		text, err := os.ReadFile(c.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("reading ca_file: %w", err)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("ca_file %s has no certificate in it", c.CAFile)
+		}
+	}
+	if c.CertFile != "" {
+		load := func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+			if err != nil {
+				return nil, fmt.Errorf("reading cert_file and key_file: %w", err)
+			}
+			return &pair, nil
+		}
+		if _, err := load(); err != nil {
+			return nil, err
+		}
+		out.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	}
+	return out, nil
+}

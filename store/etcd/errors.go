@@ -1,0 +1,70 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// plainError says what etcd or the way to it said, without the wrapping of gRPC.
+type plainError struct {
+	text  string
+	cause error
+}
+
+func (e *plainError) Error() string { return e.text }
+func (e *plainError) Unwrap() error { return e.cause }
+
+// plain makes an error of the client readable; its cause stays.
+func plain(err error) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	if s, ok := status.FromError(err); ok {
+		text = s.Message()
+	}
+	// A lost connection is told inside out; what helps is at the end.
+	if _, inner, found := strings.Cut(text, `desc = "`); found {
+		text = strings.TrimSuffix(inner, `"`)
+	}
+	text = strings.TrimPrefix(text, "transport: Error while dialing: ")
+	text = strings.TrimPrefix(text, "etcdserver: ")
+	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded && !strings.Contains(text, "refused") {
+		text = "no answer in time"
+	}
+	return &plainError{text, err}
+}
+
+// is reports whether err is the server's error want.
+func is(err, want error) bool { return errors.Is(rpctypes.Error(unwrapped(err)), want) }
+
+// unwrapped returns what the client said.
+func unwrapped(err error) error {
+	var p *plainError
+	if errors.As(err, &p) {
+		return p.cause
+	}
+	return err
+}
+
+// denied adds to an error that comes of missing rights who lacks which.
+func (c Config) denied(err error, folder string) error {
+	if err == nil || !is(err, rpctypes.ErrPermissionDenied) && !is(err, rpctypes.ErrUserEmpty) && !strings.Contains(err.Error(), "permission denied") {
+		return err
+	}
+	return fmt.Errorf("%s may not read %s: give its role the right to read that prefix: %w", c.who(), folder, err)
+}
+
+// who is whom etcd takes us for.
+func (c Config) who() string {
+	if c.Username == "" {
+		return "who has no username"
+	}
+	return "the user " + c.Username
+}

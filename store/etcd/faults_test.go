@@ -1,0 +1,186 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// TestFaults holds a source to the state that a fresh reading finds, whatever has happened in between: the network to
+// members is cut or swallows everything, members crash and return, the leader moves, what changed is compacted.
+func TestFaults(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t, seed)
+			f := follow(t, newSource(t, etcd.Options{Config: w.through(), StateDir: t.TempDir()}))
+			for range 8 {
+				w.fault()
+				for range 1 + w.IntN(10) {
+					w.write()
+				}
+				if w.IntN(3) == 0 {
+					w.cluster.Compact()
+				}
+				for range w.IntN(5) {
+					w.write()
+				}
+				w.heal()
+				w.compare(f)
+			}
+		})
+	}
+}
+
+// world is a cluster of three behind relays, and what is done to it.
+type world struct {
+	*rand.Rand
+	*place
+	cluster *etcdkit.Cluster
+	relays  []*etcdkit.Relay
+	down    int // the member that is down, or -1
+	last    int64
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
+	w := &world{
+		Rand: rand.New(rand.NewPCG(seed, 7)), cluster: c, down: -1,
+		place: &place{t: t, client: c.Client(), config: configAt(c, 0)},
+	}
+	for _, m := range c.Members {
+		w.relays = append(w.relays, etcdkit.NewRelay(t, m.Addr()))
+	}
+	return w
+}
+
+// through is how etcd is reached over the relays.
+func (w *world) through() etcd.Config {
+	config := w.config
+	config.Endpoints = nil
+	for _, r := range w.relays {
+		config.Endpoints = append(config.Endpoints, w.cluster.URL(r.Addr()))
+	}
+	return config
+}
+
+func (w *world) fault() {
+	switch w.IntN(6) {
+	case 0:
+		for _, r := range w.relays {
+			r.Cut()
+		}
+	case 1:
+		for _, r := range w.relays {
+			r.Freeze()
+		}
+	case 2:
+		w.relays[w.IntN(3)].Cut()
+	case 3:
+		w.relays[w.IntN(3)].Freeze()
+	case 4:
+		w.down = w.IntN(3)
+		w.cluster.Members[w.down].Kill()
+	case 5:
+		w.cluster.MoveLeader()
+	}
+}
+
+func (w *world) heal() {
+	for _, r := range w.relays {
+		r.Heal()
+	}
+	if w.down >= 0 {
+		w.cluster.Members[w.down].Start()
+		w.down = -1
+	}
+}
+
+// write does one thing that users do, or should not.
+func (w *world) write() {
+	name, n := fmt.Sprintf("s%d", w.IntN(4)), w.IntN(5)
+	endpoint := fmt.Sprintf("/endpoints/%s/e%d", name, w.IntN(4))
+	override := fmt.Sprintf("/overrides/%s/10.0.0.%d", name, w.IntN(3))
+	switch w.IntN(9) {
+	case 0:
+		w.last = w.put("/services/"+name, fmt.Sprintf(`{"vips":["10.96.0.%d"],"ports":[{"port":%d}]}`, n, 80+n))
+	case 1:
+		w.last = w.put("/services/"+name, `{"vips":["10.96.0.1"],"ports":"http"}`)
+	case 2:
+		w.remove("/services/" + name)
+	case 3, 4:
+		w.last = w.put(endpoint, fmt.Sprintf(`{"address":"192.168.1.%d","weight":%d}`, n, w.IntN(3)))
+	case 5:
+		w.last = w.put(endpoint, `{`)
+	case 6:
+		w.remove(endpoint)
+	case 7:
+		w.last = w.put(override, fmt.Sprintf(`{"weight":%d,"by":"me"}`, n))
+	case 8:
+		w.remove(override)
+	}
+}
+
+// compare holds what the source published last to what one finds that reads everything now.
+func (w *world) compare(f *follower) {
+	w.t.Helper()
+	w.last = w.put("/services/last", fmt.Sprintf(`{"vips":["10.96.1.1"],"ports":[{"port":%d}]}`, 1+w.IntN(60000)))
+	fresh := follow(w.t, newSource(w.t, etcd.Options{Config: w.config}))
+	want := fresh.reaches(w.last)
+	fresh.stop()
+	var err error
+	f.wait(fmt.Sprintf("what a fresh reading finds at revision %d", w.last), func(s store.Snapshot) bool {
+		err = agree(s, want)
+		return s.Connected && f.Source.Position().Seen >= w.last && err == nil
+	})
+	if err != nil {
+		w.t.Error(err)
+	}
+}
+
+// TestOneRevision: the first state is that of one moment, though it is read in pages while it changes.
+func TestOneRevision(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	for i := range 100 { // so that there are many pages between a and z
+		p.put(fmt.Sprintf("/services/m%d", i), web)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			n := 1 + i%60_000
+			service := fmt.Sprintf(`{"vips":["10.96.0.1"],"ports":[{"port":%d}]}`, n)
+			_, err := p.client.Txn(ctx).Then(
+				clientv3.OpPut("/vipda/services/a", service), clientv3.OpPut("/vipda/services/z", service),
+				clientv3.OpPut("/vipda/endpoints/a/z", fmt.Sprintf(`{"address":"10.0.0.1","weight":%d}`, n)),
+			).Commit()
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	})
+	defer writing.Wait()
+	defer cancel()
+	p.await("the first writes", func(s store.Snapshot) bool { return s.Services.Has("z") })
+	for range 20 {
+		f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+		f.wait("the first state", connected)
+		f.mu.Lock()
+		s := f.all[0]
+		f.mu.Unlock()
+		f.stop()
+		a, z := s.Services.At("a").Ports[0].Port, s.Services.At("z").Ports[0].Port
+		if e := s.Endpoints.At(balancer.EndpointID{Service: "a", ID: "z"}); a != z || e.Weight != int(a) {
+			t.Fatalf("the first state has %d, %d and %d of one transaction", a, z, e.Weight)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/wait"
+)
+
+// within is how long what should happen at once may take on a busy machine.
+const within = 40 * time.Second
+
+// follower is what a source has published, held to the laws that hold through outages too.
+type follower struct {
+	t      testing.TB
+	Source *etcd.Source
+	stop   func()
+
+	mu     sync.Mutex // guards the rest
+	all    []store.Snapshot
+	broken string
+}
+
+// follow watches the source until the test ends, or stop is called.
+func follow(t testing.TB, source *etcd.Source) *follower {
+	t.Helper()
+	f := &follower{t: t, Source: source}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- source.Watch(ctx, f.publish) }()
+	f.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Watch: %v", err)
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.broken != "" {
+			t.Error(f.broken)
+		}
+	})
+	t.Cleanup(f.stop)
+	return f
+}
+
+func (f *follower) publish(s store.Snapshot) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.all); n > 0 {
+		before := f.all[n-1]
+		if s.Same(before) {
+			f.breaks("revision %d was published without a change after %d", s.Revision, before.Revision)
+		}
+		if kept := s.Keeping(before); !kept.Same(s) {
+			f.breaks("revision %d has new pointers to equal values", s.Revision)
+		}
+	}
+	f.all = append(f.all, s)
+}
+
+func (f *follower) breaks(format string, args ...any) {
+	if f.broken == "" {
+		f.broken = fmt.Sprintf(format, args...)
+	}
+}
+
+// count is how many snapshots there were.
+func (f *follower) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.all)
+}
+
+func (f *follower) last() store.Snapshot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.all) == 0 {
+		return store.Snapshot{}
+	}
+	return f.all[len(f.all)-1]
+}
+
+// wait waits for a snapshot and returns it.
+func (f *follower) wait(what string, is func(store.Snapshot) bool) store.Snapshot {
+	f.t.Helper()
+	defer func() {
+		if f.t.Failed() {
+			s := f.last()
+			f.t.Logf("the last snapshot of %d: revision %d, connected %t (%v), %d services, %d endpoints, %d overrides, problems %v",
+				f.count(), s.Revision, s.Connected, s.Err, s.Services.Len(), s.Endpoints.Len(), s.Overrides.Len(), s.Problems)
+		}
+	}()
+	var last store.Snapshot
+	wait.For(f.t, within, what, func() bool { last = f.last(); return f.count() > 0 && is(last) })
+	return last
+}
+
+// reaches waits until everything up to a revision is published.
+func (f *follower) reaches(revision int64) store.Snapshot {
+	f.t.Helper()
+	return f.wait(fmt.Sprintf("revision %d", revision), func(s store.Snapshot) bool {
+		return s.Connected && f.Source.Position().Seen >= revision
+	})
+}
+
+func connected(s store.Snapshot) bool { return s.Connected }
+
+// newSource returns a source with short times.
+func newSource(t testing.TB, o etcd.Options) *etcd.Source {
+	t.Helper()
+	s, err := etcd.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Hasten()
+	return s
+}
+
+// agree reports whether two snapshots hold the same, but for what has problems: there, one may have the last good state.
+func agree(a, b store.Snapshot) error {
+	bad := map[string]bool{}
+	for _, s := range []store.Snapshot{a, b} {
+		for _, p := range s.Problems {
+			if p.Severity == balancer.SeverityError {
+				bad[p.Origin.Key] = true
+			}
+		}
+	}
+	key := func(key string) bool { return bad[key] }
+	if err := same("service", a.Services, b.Services, func(n balancer.Name) bool { return key("/vipda/services/" + string(n)) }); err != nil {
+		return err
+	}
+	if err := same("endpoint", a.Endpoints, b.Endpoints, func(id balancer.EndpointID) bool {
+		return key("/vipda/endpoints/" + string(id.Service) + "/" + id.ID)
+	}); err != nil {
+		return err
+	}
+	if err := same("override", a.Overrides, b.Overrides, func(t balancer.Target) bool { return key("/vipda/overrides/" + t.String()) }); err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(a.Problems, b.Problems) {
+		return fmt.Errorf("problems %v and %v", a.Problems, b.Problems)
+	}
+	return nil
+}
+
+func same[K snap.Ordered[K], V any](what string, a, b snap.Map[K, *V], bad func(K) bool) error {
+	am, bm := maps.Collect(a.All()), maps.Collect(b.All())
+	maps.DeleteFunc(am, func(k K, _ *V) bool { return bad(k) })
+	maps.DeleteFunc(bm, func(k K, _ *V) bool { return bad(k) })
+	if len(am) != len(bm) {
+		return fmt.Errorf("%d and %d %ss", len(am), len(bm), what)
+	}
+	for k, v := range am {
+		if !reflect.DeepEqual(v, bm[k]) {
+			return fmt.Errorf("%s %v: %+v and %+v", what, k, v, bm[k])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package etcd
+
+import (
+	"bytes"
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"vipd/balancer"
+)
+
+// FuzzValue reads any value under any key. What is good is read the same from its own text, and keys that are read
+// are those that are written.
+func FuzzValue(f *testing.F) {
+	for key, text := range map[string]string{
+		"services/web":               `{"vips":["10.96.0.10","auto"],"ports":[{"name":"http","port":80}],"health":{"type":"http"},"idle_timeout":"1m"}`,
+		"endpoints/web/a:80":         `{"address":"fd00::1","weight":0,"ports":{"http":8080},"x":null}`,
+		"overrides/web/[fd00::1]:80": `{"weight":1,"draining":true,"until":"2026-01-31T12:00:00Z","by":"é\u00e9"}`,
+		"services/x":                 `{"vips":["10.0.0.1"],"vips":1e400}`, "": "",
+	} {
+		f.Add(key, []byte(text))
+	}
+	keys, err := NewKeys("/p")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, key string, text []byte) {
+		s, err := keys.parse("/p/" + key)
+		if err != nil {
+			return
+		}
+		switch s.kind {
+		case serviceKind:
+			key = keys.Service(s.of)
+		case endpointKind:
+			key = keys.Endpoint(s.id)
+		case overrideKind:
+			key = keys.Override(s.target)
+		}
+		if again, err := keys.parse(key); err != nil || again != s {
+			t.Fatalf("%+v is written as %q, which is read as %+v, %v", s, key, again, err)
+		}
+		d, problems := decodeValue(s, text, balancer.Origin{Key: key}, nil)
+		if !d.good() && len(problems) == 0 {
+			t.Fatal("it is not good, and nobody knows why")
+		}
+		if d.service != nil {
+			again, err := encode(balancer.EncodeService(d.service))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e, problems := decodeValue(s, again, balancer.Origin{Key: key}, nil); !reflect.DeepEqual(d.service, e.service) {
+				t.Fatalf("%s is read as %+v, %v", again, e.service, problems)
+			}
+		}
+	})
+}
+
+// FuzzTree holds the parser to encoding/json, which takes more.
+func FuzzTree(f *testing.F) {
+	for _, text := range []string{`{"a":[1,-2.5e3,true,false,null,"x\"\u00e9",{}],"":{"b":[]}}`, ` { "a" : 1 , "b" : [ 1 , 2 ] } `, `{"a":1,"a":2}`, `[]`, "{\"\xff\":\"\xff\"}"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		got, err := parseObject(text)
+		if err != nil {
+			return
+		}
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		var want map[string]any
+		if err := d.Decode(&want); err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("got %v, want %v, %v", got, want, err)
+		}
+	})
+}

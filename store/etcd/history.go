@@ -1,0 +1,105 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"vipd/balancer"
+)
+
+// historyLength is how many texts of a service are kept.
+const historyLength = 20
+
+// Entry is a text that a service has had.
+type Entry struct {
+	// N counts the texts of a service.
+	N int
+	// At and By say when it was written, and by whom. Both are empty for one that was not written by Apply.
+	At time.Time
+	By string
+	// Fields are nil where the service was removed.
+	Fields map[string]any
+	// Revision is that of the write; 0 where it was not by Apply.
+	Revision int64
+}
+
+// entryText is an entry as etcd holds it.
+type entryText struct {
+	At     time.Time       `json:"at,omitzero"`
+	By     string          `json:"by,omitempty"`
+	Fields json.RawMessage `json:"fields,omitempty"`
+	// Found: the text was there when Apply came, and somebody else had written it.
+	Found bool `json:"found,omitempty"`
+}
+
+// History returns the last texts of a service, the oldest first. Entries that can't be read are left out.
+func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, error) {
+	var out []Entry
+	limit, revision := usualTiming().pageKeys, int64(0)
+	folder := w.keys.historyOf(name)
+	ask := func(request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+		return w.get(ctx, request)
+	}
+	err := pages(ask, folder, &limit, &revision, func(answer *etcdserverpb.RangeResponse) error {
+		for _, kv := range answer.Kvs {
+			n, err := strconv.Atoi(strings.TrimPrefix(string(kv.Key), folder))
+			if err != nil || n < 1 {
+				continue
+			}
+			e := Entry{N: n, Revision: kv.ModRevision}
+			var text entryText
+			if json.Unmarshal(kv.Value, &text) == nil {
+				e.At, e.By = text.At, text.By
+				if e.Fields, _ = parseObject(text.Fields); text.Found {
+					e.Revision = 0
+				}
+			}
+			out = append(out, e)
+		}
+		return nil
+	})
+	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.N, b.N) })
+	return out, err
+}
+
+// record returns what a change adds to the history, and the condition that nobody else has added it. A text that
+// somebody wrote without a history is kept too, so that it is not lost.
+func (w *Writer) record(c Change, before *Stored, past []Entry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
+	n := 1
+	if len(past) > 0 {
+		n = past[len(past)-1].N + 1
+	}
+	add := func(e entryText, fields map[string]any) error {
+		if fields != nil {
+			if e.Fields, err = json.Marshal(fields); err != nil {
+				return fmt.Errorf("encoding service %s: %w", c.Name, err)
+			}
+		}
+		text, err := json.Marshal(e)
+		key := w.keys.history(c.Name, n)
+		then, ifs, n = append(then, put(key, text, 0)), append(ifs, unchanged(key, 0)), n+1
+		return err
+	}
+	if before != nil && before.Fields != nil && (len(past) == 0 || past[len(past)-1].Revision != before.Revision) {
+		if err := add(entryText{Found: true}, before.Fields); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := add(entryText{At: time.Now().UTC().Truncate(time.Second), By: c.By}, c.Fields); err != nil {
+		return nil, nil, err
+	}
+	for i, e := range past {
+		if e.N <= n-1-historyLength && i < mostOps/2 {
+			then = append(then, remove(w.keys.history(c.Name, e.N)))
+		}
+	}
+	return then, ifs, nil
+}

@@ -1,0 +1,194 @@
+package etcd_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// TestHostileKeys: whatever is written is named, and nobody else is affected.
+func TestHostileKeys(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
+	config := configAt(c, 0)
+	p := &place{t: t, config: config}
+	p.client = c.Client()
+	p.put("/services/web", web)
+	f := follow(t, newSource(t, etcd.Options{Config: config}))
+	before := f.wait("the first state", connected)
+	for key, hostile := range map[string]struct {
+		text, want string
+		warning    bool
+	}{
+		"/services/a":              {"", "is empty", false},
+		"/services/b":              {"{", "is not JSON: unexpected end of JSON input at byte 1", false},
+		"/services/c":              {"\x00\xff\xfe", "is not JSON", false},
+		"/services/d":              {"[]", "is not a JSON object", false},
+		"/services/e":              {strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000), "JSON", false},
+		"/services/e2":             {`{"health":` + strings.Repeat("[", 30) + strings.Repeat("]", 30) + `}`, "nested deeper than 16", false},
+		"/services/f":              {`{"vips":["10.0.0.1"],"vips":["10.0.0.2"]}`, `has "vips" twice`, false},
+		"/services/g":              {strings.Repeat(" ", 1<<20+1), "has 1048577 bytes; 1048576 are possible", false},
+		"/services/h":              {`{"vips":["10.0.0.1"],"ports":[{"port":80}],"colour":"red"}`, "unknown field", true},
+		"/services/i":              {`{"vips":["10.0.0.1"],"ports":[{"port":80.5}]}`, "80.5", false},
+		"/services/Web":            {web, "names no service", false},
+		"/services/web/deeper":     {web, "nothing is below", false},
+		"/services/":               {web, "names no service", false},
+		"/endpoints/web/a":         {`{"address":"here"}`, "is not an IP address", false},
+		"/endpoints/web/":          {`{"address":"10.0.0.1"}`, "needs an ID", false},
+		"/endpoints/web/a b":       {`{"address":"10.0.0.1"}`, "is not possible", false},
+		"/endpoints/web/a/b":       {`{"address":"10.0.0.1"}`, "is not possible", false},
+		"/endpoints/web/\xff":      {`{"address":"10.0.0.1"}`, "is not possible", false},
+		"/endpoints/web":           {`{"address":"10.0.0.1"}`, "needs an ID", false},
+		"/endpoints/web/big":       {`{"address":"10.0.0.1","zone":"` + strings.Repeat("z", 16<<10) + `"}`, "16384 are possible", false},
+		"/overrides/web/10.0.0.1":  {`{"by":"me"}`, "says nothing without weight or draining", false},
+		"/overrides/web/10.0.0.2":  {`{"weight":-1}`, "weight", false},
+		"/overrides/web/10.0.0.3":  {`{"weight":1,"expires":"tomorrow"}`, "needs a time such as", false},
+		"/overrides/web/fd00:0::1": {`{"weight":1}`, `must be written as "fd00::1"`, false},
+		"/overrides/web/all":       {`{"weight":1}`, "is not an endpoint's ADDRESS", false},
+	} {
+		p.put(key, hostile.text)
+		after := f.wait("the problem of "+key, func(s store.Snapshot) bool { return len(s.Problems) > 0 })
+		got := after.Problems[0]
+		if got.Origin.Key != config.Prefix+key || !strings.Contains(got.Text+got.Field, hostile.want) && !strings.Contains(got.Text, hostile.want) ||
+			(got.Severity == balancer.SeverityWarning) != hostile.warning || len(got.Text) > 500 {
+			t.Errorf("%s: got %q (%s, at %s), want %q", key, got.Text, got.Severity, got.Origin.Key, hostile.want)
+		}
+		if after.Services.At("web") != before.Services.At("web") || after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 {
+			t.Errorf("%s: others are affected", key)
+		}
+		p.remove(key)
+		f.wait("the end of the problem of "+key, func(s store.Snapshot) bool { return len(s.Problems) == 0 && s.Services.Len() == 1 })
+	}
+}
+
+// TestLastGood: each kind of key keeps its last good value while it has an error, and a warning changes nothing.
+func TestLastGood(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.put("/services/web", web)
+	p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`)
+	p.put("/overrides/web/10.0.0.1", `{"weight":5}`)
+	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	before := f.wait("the first state", connected)
+	p.put("/services/web", `{"ports":1}`)
+	p.put("/endpoints/web/a", `{}`)
+	p.put("/overrides/web/10.0.0.1", `7`)
+	broken := f.wait("three problems", func(s store.Snapshot) bool {
+		keys := map[string]bool{}
+		for _, p := range s.Problems {
+			keys[p.Origin.Key] = true
+		}
+		return len(keys) == 3
+	})
+	if broken.Services != before.Services || broken.Endpoints != before.Endpoints || broken.Overrides != before.Overrides {
+		t.Error("what was good did not stay")
+	}
+	p.put("/endpoints/web/a", `{"address":"10.0.0.2","rack":"7"}`)
+	f.wait("an endpoint with a warning", func(s store.Snapshot) bool {
+		e := s.Endpoints.At(balancer.EndpointID{Service: "web", ID: "a"})
+		return e != nil && e.Address.String() == "10.0.0.2"
+	})
+	p.remove("/services/web")
+	p.remove("/overrides/web/10.0.0.1")
+	f.wait("the removal of what was broken", func(s store.Snapshot) bool { return s.Services.Len()+s.Overrides.Len() == 0 && len(s.Problems) == 1 })
+}
+
+// TestChangedBack: a value that is what it was before its change was published keeps its pointer.
+func TestChangedBack(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`)
+	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	f.wait("the first state", connected)
+	for range 20 { // most of these pairs are published as one, which is nothing
+		p.put("/endpoints/web/a", `{"address":"10.0.0.2"}`)
+		f.reaches(p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`))
+	}
+}
+
+// TestOverrideLapses: an override is gone when its time is over, without anybody writing.
+func TestOverrideLapses(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.put("/overrides/web/10.0.0.1", `{"draining":true,"expires":"2020-01-01T00:00:00Z"}`)
+	p.put("/overrides/web/10.0.0.2:8080", fmt.Sprintf(`{"weight":0,"by":"me","expires":%q}`, time.Now().Add(2*time.Second).Format(time.RFC3339Nano)))
+	p.put("/overrides/web/fd00::1", `{"weight":3}`)
+	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && s.Overrides.Len() <= 2 })
+	f.wait("the override to lapse", func(s store.Snapshot) bool { return s.Overrides.Len() == 1 })
+}
+
+// TestDefaults: exchanged defaults reach the services that don't set the field.
+func TestDefaults(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.put("/services/a", web)
+	p.put("/services/b", strings.Replace(web, "{", `{"scheduler":"rr",`, 1))
+	source := newSource(t, etcd.Options{Config: p.config, Defaults: map[string]any{"scheduler": "lc"}})
+	f := follow(t, source)
+	before := f.wait("the defaults", func(s store.Snapshot) bool {
+		return s.Connected && s.Services.At("a").Scheduler == "lc"
+	})
+	source.SetDefaults(map[string]any{"scheduler": "random"})
+	after := f.wait("the new defaults", func(s store.Snapshot) bool { return s.Services.At("a").Scheduler == balancer.Random })
+	if after.Services.At("b") != before.Services.At("b") {
+		t.Error("a service that sets the field changed")
+	}
+	source.SetDefaults(map[string]any{"scheduler": "fastest"})
+	bad := f.wait("bad defaults", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
+	if bad.Services.At("a") != after.Services.At("a") {
+		t.Error("bad defaults took the service away")
+	}
+	source.SetDefaults(nil)
+	f.wait("no defaults", func(s store.Snapshot) bool {
+		return s.Services.At("a").Scheduler == balancer.WeightedRoundRobin && len(s.Problems) == 0
+	})
+}
+
+// TestLeases: the last endpoints whose leases end together stay in use; those that are deleted do not.
+func TestLeases(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.put("/services/web", `{"vips":["10.96.0.10"],"ports":[{"port":80}]}`)
+	register := func(id, text string) clientv3.LeaseID {
+		lease, err := p.client.Grant(t.Context(), 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.put("/endpoints/web/"+id, text, clientv3.WithLease(lease.ID))
+		return lease.ID
+	}
+	a, b := register("a", `{"address":"10.0.0.1"}`), register("b", `{"address":"10.0.0.2"}`)
+	f := follow(t, newSource(t, etcd.Options{Config: p.config, StateDir: t.TempDir()}))
+	before := f.wait("the first state", connected)
+	if before.Endpoints.Len() != 2 {
+		t.Fatalf("%d endpoints", before.Endpoints.Len())
+	}
+	for _, lease := range []clientv3.LeaseID{a, b} { // revoking one is what its end comes to
+		if _, err := p.client.Revoke(t.Context(), lease); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := f.wait("both kept", func(s store.Snapshot) bool { return len(s.Problems) == 1 && s.Endpoints.Len() == 2 })
+	if p := kept.Problems[0]; p.Service != "web" || p.Severity != balancer.SeverityWarning || !strings.Contains(p.Text, "2 stay in use") {
+		t.Errorf("the problem is %+v", p)
+	}
+	for id, e := range kept.Endpoints.All() {
+		if e != before.Endpoints.At(id) {
+			t.Errorf("%v has another pointer", id)
+		}
+	}
+	register("c", `{"address":"10.0.0.3"}`)
+	f.wait("a third beside them", func(s store.Snapshot) bool { return s.Endpoints.Len() == 3 })
+	p.remove("/endpoints/web/c")
+	f.wait("the third to go: its lease lives", func(s store.Snapshot) bool { return s.Endpoints.Len() == 2 && len(s.Problems) == 1 })
+	p.remove("/services/web")
+	f.wait("all to go with the service", func(s store.Snapshot) bool { return s.Endpoints.Len()+s.Services.Len()+len(s.Problems) == 0 })
+}

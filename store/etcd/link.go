@@ -1,0 +1,323 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// link owns the connection: it reads, follows, and notices when that no longer works. What it learns it tells in
+// messages, in order.
+type link struct {
+	config Config
+	keys   Keys
+	log    *slog.Logger
+	timing timing
+	out    chan<- message
+	// client is the connection in use; nil: the next attempt makes one.
+	client *clientv3.Client
+
+	// full: everything must be read (again).
+	full bool
+	// cluster and revision say which history was seen up to where. marker is a key in it, with the revision of its
+	// last change; "" where there is none.
+	cluster  uint64
+	revision int64
+	marker   string
+	marked   int64
+	// next is where each watch goes on.
+	next [3]int64
+	// total is the number of keys.
+	total int64
+	// steady: the present attempt has come to following. reread is when everything is to be read again.
+	steady bool
+	reread time.Time
+}
+
+// timing are the times that tests shorten.
+type timing struct {
+	// ask is the time between requests for progress; silence is how long a stream may say nothing before it is given up.
+	ask, silence time.Duration
+	// call bounds one question, page the reading of one page.
+	call, page time.Duration
+	// jitter bounds the wait before the first new attempt; later ones wait twice as long each time, up to slowest.
+	jitter, slowest time.Duration
+	// reread is the time between full readings, without any reason but caution.
+	reread time.Duration
+	// pageKeys is how many keys are read at once. Small pages cost etcd far more: it counts all that follow each time.
+	pageKeys int64
+}
+
+func usualTiming() timing {
+	return timing{
+		ask: 5 * time.Second, silence: 15 * time.Second, call: 5 * time.Second, page: 30 * time.Second,
+		jitter: 500 * time.Millisecond, slowest: 15 * time.Second, reread: time.Hour, pageKeys: 5000,
+	}
+}
+
+// message is what the link tells. Exactly one of its parts is set.
+type message struct {
+	// page is a page of a full reading; begin and end are around all of one. The revision is theirs, or of the events.
+	begin, end bool
+	page       []*mvccpb.KeyValue
+	events     []*mvccpb.Event
+	revision   int64
+	// steady: the watches are open, nothing has been missed. away: they no longer are, because of err.
+	steady bool
+	away   error
+}
+
+// errReread ends an attempt without anything being wrong.
+var errReread = errors.New("it is time to read everything again")
+
+// run connects again and again until ctx ends.
+func (l *link) run(ctx context.Context) {
+	defer l.disconnect()
+	l.full = true
+	for failures := 0; ctx.Err() == nil; {
+		l.steady = false
+		err := l.attempt(ctx)
+		if ctx.Err() != nil || errors.Is(err, errReread) {
+			continue
+		}
+		if l.steady {
+			failures = 0
+		}
+		l.log.Debug("lost etcd", "err", err, "steady", l.steady)
+		if !l.tell(ctx, message{away: err}) {
+			return
+		}
+		if !l.steady {
+			// A new client has fresh files, names and connections, and does not wait as long as the old one would.
+			l.disconnect()
+		}
+		sleep(ctx, l.timing.pause(failures))
+		failures++
+	}
+}
+
+// pause is how long to wait after so many failures. It differs from host to host, lest all come back at once.
+func (t timing) pause(failures int) time.Duration {
+	most := min(t.jitter<<min(failures, 10), t.slowest)
+	least := most / 2
+	if failures == 0 {
+		least = 0
+	}
+	return least + rand.N(most-least+1)
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// tell hands a message over, unless ctx ends.
+func (l *link) tell(ctx context.Context, m message) bool {
+	select {
+	case l.out <- m:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (l *link) disconnect() {
+	if l.client != nil {
+		_ = l.client.Close() // nothing is left to be done about it
+	}
+	l.client = nil
+}
+
+// attempt connects, gets up to date and follows, until that ends; the error says why.
+func (l *link) attempt(ctx context.Context) error {
+	if l.client == nil {
+		var err error
+		if l.client, err = l.config.open(ctx); err != nil {
+			return err
+		}
+	}
+	if !l.full {
+		if err := l.verify(ctx); err != nil {
+			return err
+		}
+	}
+	if l.full {
+		if err := l.readAll(ctx); err != nil {
+			return err
+		}
+	}
+	return l.follow(ctx)
+}
+
+// get asks etcd for keys, of all members' agreement.
+func (l *link) get(ctx context.Context, limit time.Duration, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	// Not through the client: that waits out the limit where nobody listens, instead of saying so.
+	kv := etcdserverpb.NewKVClient(l.client.ActiveConnection())
+	return kv.Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+}
+
+// verify asks whether etcd still has the history that was seen: the key that changed last must have been what it was, at
+// the revision up to which all is known. If not, everything is to be read.
+func (l *link) verify(ctx context.Context) error {
+	key := l.marker
+	if key == "" {
+		key = l.keys.folders()[0]
+	}
+	at := max(l.revision, slices.Min(l.next[:])-1)
+	answer, err := l.get(ctx, l.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key), Revision: at})
+	switch {
+	case is(err, rpctypes.ErrFutureRev):
+		l.full = true
+	case is(err, rpctypes.ErrCompacted):
+		l.full = true
+		return nil // nothing is wrong; it was long ago
+	case err != nil:
+		return l.config.denied(plain(err), l.keys.folders()[0])
+	case answer.Header.ClusterId != l.cluster:
+		l.full = true
+	case l.marker != "":
+		l.full = len(answer.Kvs) != 1 || answer.Kvs[0].ModRevision != l.marked
+	}
+	if l.full {
+		l.log.Warn("etcd has another history than before: reading everything again", "rev", at)
+	}
+	return nil
+}
+
+// readAll reads everything at one revision.
+func (l *link) readAll(ctx context.Context) error {
+	began := time.Now()
+	r := reading{link: l, limit: l.timing.pageKeys}
+	for i, folder := range l.keys.folders() {
+		if err := r.folder(ctx, folder); err != nil {
+			return err
+		}
+		l.next[i] = r.revision + 1
+	}
+	l.full, l.revision, l.cluster, l.total = false, r.revision, r.cluster, r.total
+	l.marker, l.marked = r.marker, r.marked
+	l.reread = began.Add(l.timing.reread*4/5 + rand.N(l.timing.reread*2/5+1))
+	l.log.Debug("read all of etcd", "rev", r.revision, "keys", r.total, "took", time.Since(began))
+	if !l.tell(ctx, message{end: true, revision: r.revision}) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// reading is one reading of everything.
+type reading struct {
+	*link
+	limit    int64
+	revision int64 // 0: the first page decides
+	cluster  uint64
+	total    int64
+	marker   string
+	marked   int64
+}
+
+// folder reads one folder.
+func (r *reading) folder(ctx context.Context, folder string) error {
+	first := true
+	ask := func(request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+		answer, err := r.get(ctx, r.timing.page, request)
+		return answer, plain(err)
+	}
+	err := pages(ask, folder, &r.limit, &r.revision, func(answer *etcdserverpb.RangeResponse) error {
+		if r.cluster == 0 {
+			r.cluster = answer.Header.ClusterId
+			if !r.tell(ctx, message{begin: true, revision: r.revision}) {
+				return ctx.Err()
+			}
+		}
+		if first {
+			if r.total += answer.Count; r.total > MaxKeys {
+				return tooMany(r.total, r.keys)
+			}
+		}
+		first = false
+		r.mark(answer.Kvs)
+		if len(answer.Kvs) > 0 && !r.tell(ctx, message{page: answer.Kvs}) {
+			return ctx.Err()
+		}
+		return nil
+	})
+	return r.config.denied(err, folder)
+}
+
+// pages reads a folder, at most limit keys at once, all at one revision: where that is 0, the first answer decides.
+func pages(
+	ask func(*etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error), folder string, limit, revision *int64,
+	each func(*etcdserverpb.RangeResponse) error,
+) error {
+	end := []byte(clientv3.GetPrefixRangeEnd(folder))
+	for start := []byte(folder); ; {
+		answer, err := ask(&etcdserverpb.RangeRequest{Key: start, RangeEnd: end, Limit: *limit, Revision: *revision})
+		if status.Code(unwrapped(err)) == codes.ResourceExhausted && *limit > 1 {
+			*limit = max(1, *limit/4) // the page is larger than an answer may be
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if *revision == 0 {
+			*revision = answer.Header.Revision
+		}
+		if err := each(answer); err != nil {
+			return err
+		}
+		if !answer.More || len(answer.Kvs) == 0 {
+			return nil
+		}
+		start = append(append([]byte(nil), answer.Kvs[len(answer.Kvs)-1].Key...), 0)
+	}
+}
+
+func tooMany(n int64, keys Keys) error {
+	return fmt.Errorf("there are %d keys below %s; %d are possible", n, keys.prefix, MaxKeys)
+}
+
+// mark keeps the key that changed last.
+func (r *reading) mark(kvs []*mvccpb.KeyValue) {
+	for _, kv := range kvs {
+		if kv.ModRevision > r.marked {
+			r.marker, r.marked = string(kv.Key), kv.ModRevision
+		}
+	}
+}
+
+// lease asks whether a lease lives.
+func (l *link) lease(ctx context.Context, id int64) leaseAnswer {
+	ctx, cancel := context.WithTimeout(ctx, l.timing.call)
+	defer cancel()
+	// A client of its own: the token of the one that follows may have ended since.
+	client, err := l.config.open(ctx)
+	if err != nil {
+		return leaseUnknown
+	}
+	defer func() { _ = client.Close() }() // nothing is left to be done about it
+	leases := etcdserverpb.NewLeaseClient(client.ActiveConnection())
+	answer, err := leases.LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
+	switch {
+	case is(err, rpctypes.ErrLeaseNotFound), err == nil && answer.TTL <= 0:
+		return leaseEnded
+	case err != nil:
+		return leaseUnknown
+	}
+	return leaseLives
+}

@@ -1,0 +1,185 @@
+package etcd_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+const web = `{"vips":["10.96.0.10"],"ports":[{"port":80}],"endpoints":[{"address":"192.168.1.11"}]}`
+
+// single is one member behind a relay, with a service and an endpoint in it.
+func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, *place) {
+	t.Helper()
+	c := etcdkit.Start(t, o)
+	relay := etcdkit.NewRelay(t, c.Members[0].Addr())
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.config.Endpoints = []string{c.URL(relay.Addr())}
+	p.put("/services/web", web)
+	p.put("/endpoints/web/a", `{"address":"192.168.1.12"}`)
+	return c, relay, p
+}
+
+// TestOutage: what etcd held stays, one snapshot tells that it is away and one that it is back.
+func TestOutage(t *testing.T) {
+	for name, fault := range map[string]func(*etcdkit.Relay){"refused": (*etcdkit.Relay).Cut, "swallowed": (*etcdkit.Relay).Freeze} {
+		t.Run(name, func(t *testing.T) {
+			_, relay, p := single(t, etcdkit.Options{})
+			f := follow(t, newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond}))
+			before := f.wait("the first state", connected)
+			n := f.count()
+			fault(relay)
+			away := f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
+			if away.Services != before.Services || away.Endpoints != before.Endpoints || away.Revision != before.Revision {
+				t.Error("the outage took something away")
+			}
+			if away.Err == nil || !strings.Contains(away.Err.Error(), p.config.Endpoints[0]) || !strings.Contains(away.Err.Error(), "serving revision 3") {
+				t.Errorf("the error is %v", away.Err)
+			}
+			relay.Heal()
+			back := f.wait("the return", connected)
+			if back.Services != before.Services || back.Endpoints != before.Endpoints || back.Err != nil {
+				t.Errorf("the return changed something; error %v", back.Err)
+			}
+			if got := f.count() - n; got != 2 {
+				t.Errorf("an outage without a change was told in %d snapshots, want 2", got)
+			}
+			f.reaches(p.put("/services/web", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`))
+		})
+	}
+}
+
+// TestSilence: a server that is stopped keeps its connections, and says nothing on them.
+func TestSilence(t *testing.T) {
+	c, _, p := single(t, etcdkit.Options{})
+	p.config.Endpoints = c.Endpoints()
+	f := follow(t, newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond}))
+	f.wait("the first state", connected)
+	c.Members[0].Pause()
+	f.wait("the silence to be noticed", func(s store.Snapshot) bool { return !s.Connected })
+	c.Members[0].Resume()
+	f.wait("the return", connected)
+}
+
+// TestCompaction: what changed during an outage is compacted, so that only a full reading can tell.
+func TestCompaction(t *testing.T) {
+	c, relay, p := single(t, etcdkit.Options{})
+	for _, name := range []string{"b", "c", "d"} {
+		p.put("/services/"+name, web)
+	}
+	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	before := f.wait("the first state", connected)
+	relay.Cut()
+	p.put("/services/b", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`)
+	p.remove("/services/c")
+	c.Compact()
+	relay.Heal()
+	after := f.wait("the changes", func(s store.Snapshot) bool {
+		return !s.Services.Has("c") && s.Services.At("b") != before.Services.At("b")
+	})
+	if after.Services.At("d") != before.Services.At("d") {
+		t.Error("a service that did not change has another pointer")
+	}
+}
+
+// TestWipe: an etcd that begins anew, or from a backup, has revisions that were seen before.
+func TestWipe(t *testing.T) {
+	for _, writes := range []int{0, 20} { // behind what was seen, and past it
+		c, relay, p := single(t, etcdkit.Options{})
+		f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+		f.wait("the first state", connected)
+		relay.Cut()
+		c.Members[0].Stop()
+		c.Members[0].Wipe()
+		c.Members[0].Start()
+		p.put("/services/new", web)
+		for range writes {
+			p.put("/elsewhere", "x")
+		}
+		relay.Heal()
+		f.wait("the new history", func(s store.Snapshot) bool {
+			return s.Services.Has("new") && s.Services.Len() == 1 && s.Endpoints.Len() == 0
+		})
+	}
+}
+
+// TestRestart: a source that starts while etcd is away serves what was kept, and goes on from there.
+func TestRestart(t *testing.T) {
+	_, relay, p := single(t, etcdkit.Options{})
+	dir := t.TempDir()
+	options := etcd.Options{Config: p.config, StateDir: dir, Patience: time.Millisecond}
+	f := follow(t, newSource(t, options))
+	before := f.wait("the first state", connected)
+	p.put("/services/web", `{"vips":`)
+	f.wait("the problem of web", func(s store.Snapshot) bool { return len(s.Problems) == 1 })
+	relay.Cut()
+	f.stop()
+
+	f = follow(t, newSource(t, options))
+	kept := f.wait("what was kept", func(store.Snapshot) bool { return true })
+	if kept.Connected || kept.Err == nil || !strings.Contains(kept.Err.Error(), dir) {
+		t.Errorf("connected %t, error %v; want the place where the state was kept", kept.Connected, kept.Err)
+	}
+	if err := agree(kept, store.Snapshot{Services: before.Services, Endpoints: before.Endpoints}); err != nil {
+		t.Errorf("what was kept is not what was published: %v", err)
+	}
+	relay.Heal()
+	back := f.wait("the return", connected)
+	if back.Services != kept.Services || back.Endpoints != kept.Endpoints || len(back.Problems) != 1 {
+		t.Errorf("what did not change has other pointers, or problems are %v", back.Problems)
+	}
+	p.remove("/endpoints/web/a")
+	f.wait("a change", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 })
+	f.stop()
+
+	info, err := os.Stat(filepath.Join(dir, "etcd.state"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file: %v, %v; services may hold what only root should read", info.Mode(), err)
+	}
+	other := options
+	other.Prefix = "/elsewhere"
+	relay.Cut()
+	f = follow(t, newSource(t, other))
+	if s := f.wait("the state of another fleet", func(store.Snapshot) bool { return true }); s.Services.Len() != 0 {
+		t.Error("what was kept of another prefix is served")
+	}
+}
+
+// TestDamagedState: a file that is not whole is set aside, and nothing of it is served.
+func TestDamagedState(t *testing.T) {
+	_, relay, p := single(t, etcdkit.Options{})
+	dir := t.TempDir()
+	options := etcd.Options{Config: p.config, StateDir: dir, Patience: time.Millisecond}
+	f := follow(t, newSource(t, options))
+	f.wait("the first state", connected)
+	f.stop()
+	relay.Cut()
+	path := filepath.Join(dir, "etcd.state")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damage := range map[string][]byte{
+		"empty": {}, "cut short": text[:len(text)/2], "without its end": text[:len(text)-66],
+		"edited": []byte(strings.Replace(string(text), "10.96", "10.97", 1)), "something else": []byte("hello\n"),
+	} {
+		if err := os.WriteFile(path, damage, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f := follow(t, newSource(t, options))
+		s := f.wait("the start", func(store.Snapshot) bool { return true })
+		if s.Services.Len() != 0 || s.Revision != 0 || s.Connected || s.Err == nil {
+			t.Errorf("%s: %d services of revision %d, connected %t, %v", name, s.Services.Len(), s.Revision, s.Connected, s.Err)
+		}
+		f.stop()
+		if aside, err := os.ReadFile(path + ".broken"); err != nil || string(aside) != string(damage) {
+			t.Errorf("%s: it was not set aside: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// due is when something is to be published.
+func (w *watching) due() time.Time {
+	due := time.Now().Add(tick)
+	earlier := func(t time.Time) {
+		if !t.IsZero() && t.Before(due) {
+			due = t
+		}
+	}
+	switch {
+	case w.connected:
+	case w.unread():
+		return due
+	case w.published.Connected || !w.everTold:
+		earlier(w.awaySince.Add(w.options.Patience))
+	}
+	if !w.connected && !w.everTold {
+		return due
+	}
+	if !w.last.IsZero() {
+		earlier(w.last.Add(quiet))
+		earlier(w.first.Add(longest))
+	}
+	earlier(w.state.expiry)
+	return due
+}
+
+// unread reports whether the very first state is just being read: there is nothing to say until it is there.
+func (w *watching) unread() bool { return w.state.revision == 0 && w.reading != nil }
+
+// changed notes that there may be something to publish.
+func (w *watching) changed() {
+	w.last = time.Now()
+	if w.first.IsZero() {
+		w.first = w.last
+	}
+}
+
+// tell publishes what there is to publish.
+func (w *watching) tell() {
+	now := time.Now()
+	w.state.expire(now)
+	next := w.state.snapshot()
+	next.Problems = w.state.problems()
+	next.Connected = w.connected
+	patient := !w.connected && (w.unread() || now.Sub(w.awaySince) < w.options.Patience)
+	switch {
+	case patient && !w.everTold:
+		return // the first is complete, or late
+	case patient:
+		next.Connected, next.Err = w.published.Connected, w.published.Err
+	case !w.connected:
+		next.Err = w.absence()
+	}
+	w.first, w.last = time.Time{}, time.Time{}
+	next = next.Keeping(w.published)
+	if w.everTold && next.Same(w.published) {
+		w.move(Position{w.published.Revision, next.Revision})
+		return
+	}
+	w.everTold, w.published, w.told = true, next, now
+	w.publish(next)
+	w.move(Position{next.Revision, next.Revision})
+}
+
+func (w *watching) move(p Position) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen = p
+}
+
+// absence says that etcd is away, and what is served meanwhile.
+func (w *watching) absence() error {
+	where := "etcd at " + strings.Join(w.options.Endpoints, ", ")
+	err := w.err
+	if err == nil {
+		err = errors.New("no answer yet")
+	}
+	switch {
+	case w.state.revision == 0:
+		return fmt.Errorf("%s: %w; nothing was ever read from there", where, err)
+	case w.cache.loaded && !w.published.Connected:
+		return fmt.Errorf("%s: %w; serving revision %d, kept in %s", where, err, w.state.revision, w.cache.path)
+	}
+	return fmt.Errorf("%s: %w; serving revision %d", where, err, w.state.revision)
+}

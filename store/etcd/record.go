@@ -1,0 +1,129 @@
+package etcd
+
+import (
+	"bytes"
+	"cmp"
+	"reflect"
+	"runtime"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+)
+
+// rawKey is a key as etcd has it.
+type rawKey string
+
+// Compare orders keys as etcd does.
+func (k rawKey) Compare(other rawKey) int { return cmp.Compare(k, other) }
+
+// value is what a key held at one revision.
+type value struct {
+	text                     []byte
+	created, modified, lease int64
+}
+
+// record is what is known of one key. It never changes.
+type record struct {
+	subject
+	key string
+	// now is what etcd holds. The text is nil where it is too long.
+	now value
+	// last is the last good value, and what it says; none where there was no good one.
+	last value
+	decoded
+	// problems are those of now.
+	problems []balancer.Problem
+}
+
+// reader makes records.
+type reader struct {
+	keys     Keys
+	defaults map[string]any
+}
+
+// record reads a key, given what was known of it, or nil.
+func (r *reader) record(kv *mvccpb.KeyValue, old *record) *record {
+	v := value{kv.Value, kv.CreateRevision, kv.ModRevision, kv.Lease}
+	if old != nil && old.now.same(v) {
+		return old
+	}
+	return r.make(string(kv.Key), v, old)
+}
+
+func (v value) same(w value) bool {
+	return v.created == w.created && v.modified == w.modified && v.lease == w.lease && v.text != nil && bytes.Equal(v.text, w.text)
+}
+
+// make reads the value v of a key.
+func (r *reader) make(key string, v value, old *record) *record {
+	next := &record{key: key, now: v}
+	origin := balancer.Origin{Key: key, Revision: v.modified, Created: v.created}
+	subject, err := r.keys.parse(key)
+	next.subject = subject
+	if err != nil {
+		next.problems = problem(subject.of, origin, err.Error())
+		next.now.text = nil
+		return next
+	}
+	next.decoded, next.problems = decodeValue(subject, v.text, origin, r.defaults)
+	if len(v.text) > MaxServiceText || subject.kind != serviceKind && len(v.text) > MaxEntryText {
+		next.now.text = nil
+	}
+	switch {
+	case next.good():
+		next.last = next.now
+		if old != nil {
+			next.keep(old.decoded)
+		}
+	case old != nil:
+		next.last, next.decoded = old.last, old.decoded
+	}
+	return next
+}
+
+// keep takes the pointers of old where they say the same.
+func (d *decoded) keep(old decoded) {
+	switch {
+	case d.service != nil && reflect.DeepEqual(d.service, old.service):
+		d.service = old.service
+	case d.endpoint != nil && reflect.DeepEqual(d.endpoint, old.endpoint):
+		d.endpoint = old.endpoint
+	case d.override != nil && reflect.DeepEqual(d.override, old.override):
+		d.override = old.override
+	}
+}
+
+// again reads what the record was made of once more, after the defaults have changed.
+func (r *reader) again(old *record) *record {
+	if old.now.text == nil {
+		return old
+	}
+	next := r.make(old.key, old.now, nil)
+	if !next.good() && old.good() {
+		good := r.make(old.key, old.last, nil)
+		next.last, next.decoded = good.last, good.decoded
+		if !good.good() {
+			next.last, next.decoded = old.last, old.decoded
+		}
+	}
+	next.keep(old.decoded)
+	return next
+}
+
+// records reads many keys at once, on all processors: decoding is what the first state costs most.
+func (r *reader) records(kvs []*mvccpb.KeyValue, old func(string) *record) []*record {
+	out := make([]*record, len(kvs))
+	workers := min(runtime.GOMAXPROCS(0), 1+len(kvs)/100)
+	var running sync.WaitGroup
+	for w := range workers {
+		running.Go(func() {
+			for i := w; i < len(kvs); i += workers {
+				out[i] = r.record(kvs[i], old(string(kvs[i].Key)))
+			}
+		})
+	}
+	running.Wait()
+	return out
+}

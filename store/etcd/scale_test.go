@@ -1,0 +1,148 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// The size of a large fleet, and how long its first state may take there, five times over for a busy machine.
+const (
+	manyServices  = 10_000
+	manyEndpoints = 10
+	firstWithin   = 5 * 5 * time.Second
+)
+
+// fill writes many services with endpoints as keys of their own.
+func fill(t testing.TB, client *clientv3.Client, prefix string) {
+	t.Helper()
+	var ops []clientv3.Op
+	flush := func() {
+		if _, err := client.Txn(context.Background()).Then(ops...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+		ops = ops[:0]
+	}
+	for i := range manyServices {
+		name := fmt.Sprintf("service-%05d", i)
+		ops = append(ops, clientv3.OpPut(prefix+"/services/"+name, fmt.Sprintf(
+			`{"vips":["10.%d.%d.%d"],"ports":[{"port":80,"target_port":8080}],"health":{"type":"http","path":"/healthz"}}`, 96+i>>16, i>>8&255, i&255)))
+		for j := range manyEndpoints {
+			ops = append(ops, clientv3.OpPut(fmt.Sprintf("%s/endpoints/%s/%d", prefix, name, j), manyEndpoint(i, j, 1)))
+		}
+		if len(ops) > 100 {
+			flush()
+		}
+	}
+	flush()
+}
+
+func manyEndpoint(i, j, weight int) string {
+	return fmt.Sprintf(`{"address":"172.%d.%d.%d","port":8080,"zone":"z%d","weight":%d}`, 16+j, i>>8, i&255, j%3, weight)
+}
+
+// TestScale reads the first state of a large fleet, and follows single changes in it: each is small on the network, and
+// its work does not depend on how much there is.
+func TestScale(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs a minute: not with -short")
+	}
+	c := etcdkit.Start(t, etcdkit.Options{})
+	client := c.Client()
+	p := &place{t: t, client: client, config: configAt(c, 0)}
+	fill(t, client, p.config.Prefix)
+	relay := etcdkit.NewRelay(t, c.Members[0].Addr())
+	config := p.config
+	config.Endpoints = []string{c.URL(relay.Addr())}
+	source, err := etcd.New(etcd.Options{Config: config, StateDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := memory()
+	began := time.Now()
+	f := follow(t, source)
+	first := f.wait("the first state", connected)
+	took := time.Since(began)
+	t.Logf("first state of %d services and %d endpoints: %s, %d MiB held, %d MiB read", first.Services.Len(), first.Endpoints.Len(),
+		took.Round(time.Millisecond), (memory()-base)>>20, relay.Bytes()>>20)
+	if took > firstWithin || first.Services.Len() != manyServices || first.Endpoints.Len() != manyServices*manyEndpoints {
+		t.Errorf("%d services and %d endpoints after %s; want all within %s", first.Services.Len(), first.Endpoints.Len(), took, firstWithin)
+	}
+	testSingleChanges(t, p, f, relay)
+	testStream(t, p, f)
+	f.stop()
+	began = time.Now()
+	again, err := etcd.New(etcd.Options{Config: config, StateDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := follow(t, again)
+	want := g.wait("a fresh reading", connected)
+	if err := agree(f.last(), want); err != nil {
+		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+}
+
+// testSingleChanges changes one endpoint at a time.
+func testSingleChanges(t *testing.T, p *place, f *follower, relay *etcdkit.Relay) {
+	const n = 50
+	bytes := relay.Bytes()
+	var slowest, sum time.Duration
+	for i := range n {
+		before := f.last()
+		began := time.Now()
+		revision := p.put(fmt.Sprintf("/endpoints/service-%05d/3", i), manyEndpoint(i, 3, 7))
+		after := f.reaches(revision)
+		took := time.Since(began)
+		slowest, sum = max(slowest, took), sum+took
+		changes := 0
+		for range snap.Diff(before.Endpoints, after.Endpoints) {
+			changes++
+		}
+		if changes != 1 || after.Services != before.Services {
+			t.Errorf("one changed endpoint changed %d", changes)
+		}
+	}
+	each := (relay.Bytes() - bytes) / n
+	t.Logf("one changed endpoint: %d bytes, from put to published %s on average, %s at most", each, sum/n, slowest)
+	if each > 2000 {
+		t.Errorf("one changed endpoint costs %d bytes on the network", each)
+	}
+}
+
+// testStream makes 200 changes a second, for some seconds.
+func testStream(t *testing.T, p *place, f *follower) {
+	const seconds, rate = 5, 200
+	before, base := f.count(), memory()
+	ticker := time.NewTicker(time.Second / rate)
+	defer ticker.Stop()
+	var revision int64
+	for i := range seconds * rate {
+		<-ticker.C
+		revision = p.put(fmt.Sprintf("/endpoints/service-%05d/%d", i*7%manyServices, i%manyEndpoints), manyEndpoint(i, i%manyEndpoints, 2+i%50))
+	}
+	began := time.Now()
+	last := f.reaches(revision)
+	t.Logf("%d changes in %d snapshots; the last was published %s after it was made; %d MiB more held",
+		seconds*rate, f.count()-before, time.Since(began), (int64(memory())-int64(base))>>20)
+	if last.Endpoints.Len() != manyServices*manyEndpoints || !last.Endpoints.Has(balancer.EndpointID{Service: "service-00007", ID: "1"}) {
+		t.Errorf("%d endpoints", last.Endpoints.Len())
+	}
+}
+
+// memory is what is in use on the heap.
+func memory() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

@@ -1,0 +1,146 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+)
+
+// Writer writes services and what belongs to them, and reads what there is. Each service is one transaction. Its
+// methods may be called by several goroutines at once.
+type Writer struct {
+	config Config
+	keys   Keys
+
+	mu     sync.Mutex // guards client
+	client *clientv3.Client
+}
+
+// NewWriter returns a writer, which connects when it is first used. The error is one of the configuration.
+func NewWriter(c Config) (*Writer, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	keys, err := NewKeys(c.Prefix)
+	return &Writer{config: c, keys: keys}, err
+}
+
+// Close ends the connection.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.client == nil {
+		return nil
+	}
+	err := w.client.Close()
+	w.client = nil
+	return err
+}
+
+// patience bounds one question to etcd.
+const patience = 10 * time.Second
+
+// connection returns the client in use, or a new one in place of old.
+func (w *Writer) connection(ctx context.Context, old *clientv3.Client) (*clientv3.Client, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.client != nil && w.client != old {
+		return w.client, nil
+	}
+	if w.client != nil {
+		_ = w.client.Close() // its token has ended, and nothing else is left of it
+		w.client = nil
+	}
+	// The connection outlives this call.
+	client, err := w.config.open(context.WithoutCancel(ctx))
+	if err == nil {
+		w.client = client
+	}
+	return client, err
+}
+
+// do runs one operation, again with a new token if the old one has ended. What is the key or folder that it is about.
+func (w *Writer) do(ctx context.Context, what string, operation func(context.Context, *clientv3.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var client *clientv3.Client
+	for range 2 {
+		var err error
+		if client, err = w.connection(ctx, client); err != nil {
+			return w.where(err)
+		}
+		if err = operation(ctx, client); err == nil {
+			return nil
+		}
+		if is(err, rpctypes.ErrPermissionDenied) {
+			return fmt.Errorf("%s may not do that: its role has no right to %s", w.config.who(), what)
+		}
+		if !is(err, rpctypes.ErrInvalidAuthToken) && !is(err, rpctypes.ErrAuthOldRevision) {
+			return w.where(plain(err))
+		}
+	}
+	return w.where(errors.New("its tokens end at once"))
+}
+
+func (w *Writer) where(err error) error {
+	return fmt.Errorf("etcd at %s: %w", strings.Join(w.config.Endpoints, ", "), err)
+}
+
+// get asks for keys. It does not wait for members that nobody hears of.
+func (w *Writer) get(ctx context.Context, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
+	err = w.do(ctx, string(request.Key), func(ctx context.Context, client *clientv3.Client) (err error) {
+		answer, err = etcdserverpb.NewKVClient(client.ActiveConnection()).Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
+		return err
+	})
+	return answer, err
+}
+
+// commit runs a transaction, and reports its revision and whether all of ifs were so.
+func (w *Writer) commit(ctx context.Context, what string, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) (revision int64, ok bool, err error) {
+	request := &etcdserverpb.TxnRequest{Compare: ifs, Success: then}
+	err = w.do(ctx, what, func(ctx context.Context, client *clientv3.Client) error {
+		answer, err := etcdserverpb.NewKVClient(client.ActiveConnection()).Txn(ctx, request)
+		if err == nil {
+			revision, ok = answer.Header.Revision, answer.Succeeded
+		}
+		return err
+	})
+	return revision, ok, err
+}
+
+// unchanged is the condition that a key was last changed at a revision; 0: that it is not there.
+func unchanged(key string, revision int64) *etcdserverpb.Compare {
+	return &etcdserverpb.Compare{
+		Result: etcdserverpb.Compare_EQUAL, Target: etcdserverpb.Compare_MOD, Key: []byte(key),
+		TargetUnion: &etcdserverpb.Compare_ModRevision{ModRevision: revision},
+	}
+}
+
+func put(key string, text []byte, lease int64) *etcdserverpb.RequestOp {
+	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestPut{
+		RequestPut: &etcdserverpb.PutRequest{Key: []byte(key), Value: text, Lease: lease},
+	}}
+}
+
+func remove(key string) *etcdserverpb.RequestOp { return removeRange(key, "") }
+
+// removeAll removes all below a folder.
+func removeAll(folder string) *etcdserverpb.RequestOp {
+	return removeRange(folder, clientv3.GetPrefixRangeEnd(folder))
+}
+
+func removeRange(key, end string) *etcdserverpb.RequestOp {
+	request := &etcdserverpb.DeleteRangeRequest{Key: []byte(key)}
+	if end != "" {
+		request.RangeEnd = []byte(end)
+	}
+	return &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestDeleteRange{RequestDeleteRange: request}}
+}

@@ -1,0 +1,359 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+	"vipd/store"
+)
+
+// Options say what a Source follows.
+type Options struct {
+	Config
+	// StateDir is the folder that the last good state is kept in; "": it is not kept.
+	StateDir string
+	// Defaults are the fields of services that don't set them: the table [defaults]. SetDefaults exchanges them.
+	Defaults map[string]any
+	// Log hears when etcd is lost and found again. Default: nobody hears.
+	Log *slog.Logger
+	// Patience is how long etcd may be away before that is published; at the start, before the last good state is.
+	// Default 2s.
+	Patience time.Duration
+}
+
+const (
+	defaultPatience = 2 * time.Second
+	// quiet is how long nothing may come before what came is published, at most longest after the first of it.
+	quiet   = 10 * time.Millisecond
+	longest = 50 * time.Millisecond
+	// tick is how often what passes with time is looked at.
+	tick = 5 * time.Second
+	// errorPause is the time between two errors that are published during one absence, if they differ.
+	errorPause = 30 * time.Second
+)
+
+// Source follows services in etcd. It implements store.Source.
+type Source struct {
+	options  Options
+	keys     Keys
+	timing   timing
+	defaults chan map[string]any
+
+	running sync.Mutex // held while Watch runs
+	mu      sync.Mutex // guards seen
+	seen    Position
+}
+
+var _ store.Source = (*Source)(nil)
+
+// Position is how far a Source has come.
+type Position struct {
+	// Published is the revision of the last snapshot, Seen the last revision that it is complete for: what changed
+	// since Published made no difference to it.
+	Published, Seen int64
+}
+
+// New returns a source, which connects when Watch runs. The error is one of the options.
+func New(o Options) (*Source, error) {
+	if err := o.Check(); err != nil {
+		return nil, fmt.Errorf("following etcd: %w", err)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Patience == 0 {
+		o.Patience = defaultPatience
+	}
+	keys, err := NewKeys(o.Prefix)
+	return &Source{options: o, keys: keys, timing: usualTiming(), defaults: make(chan map[string]any, 1)}, err
+}
+
+// SetDefaults exchanges the fields of services that don't set them. It does not wait until that is published.
+func (s *Source) SetDefaults(defaults map[string]any) {
+	for {
+		select {
+		case s.defaults <- defaults:
+			return
+		case <-s.defaults: // nobody has taken the ones before
+		}
+	}
+}
+
+// Position returns how far the source has come. vipctl waits for a revision: it is in effect once a snapshot is whose
+// Seen has reached it.
+func (s *Source) Position() Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen
+}
+
+// Watch publishes what etcd holds, now and after changes, until ctx ends, and returns nil then. While etcd is away it
+// publishes what it held last, also from before a restart, with Connected false. A first snapshot of revision 0 says
+// that nothing was ever read. The one error is that it runs already.
+func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
+	if !s.running.TryLock() {
+		return errors.New("following etcd: Watch runs already")
+	}
+	defer s.running.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	messages := make(chan message, 16)
+	l := &link{config: s.options.Config, keys: s.keys, log: s.options.Log, timing: s.timing, out: messages}
+	w := &watching{
+		Source: s, link: l, publish: publish, answers: make(chan leaseNews, 1),
+		reader: reader{keys: s.keys, defaults: s.options.Defaults}, cache: newCache(s.options.StateDir, s.options.Prefix),
+		state: state{keys: s.keys}, awaySince: time.Now(),
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	w.running = &running
+	running.Go(func() { l.run(ctx) })
+	w.load()
+	w.loop(ctx, messages)
+	cancel()
+	running.Wait()
+	w.saveLast()
+	return nil
+}
+
+// watching is one run of Watch. All of it belongs to the goroutine of Watch.
+type watching struct {
+	*Source
+	link    *link
+	reader  reader
+	cache   *cache
+	publish func(store.Snapshot)
+	running *sync.WaitGroup
+	answers chan leaseNews
+
+	state state
+	// reading is the state that a full reading makes, with the keys that it has met; nil: none is going on.
+	reading *state
+	met     map[rawKey]bool
+
+	// connected: the state is followed. awaySince is since when it is not, err why; told is when that was published.
+	connected bool
+	awaySince time.Time
+	err       error
+	told      time.Time
+
+	published   store.Snapshot
+	everTold    bool
+	first, last time.Time // of the changes that are still to be published; zero: none
+}
+
+// leaseNews is the answer to a question about the lease of a key.
+type leaseNews struct {
+	key   rawKey
+	lease int64
+	leaseAnswer
+}
+
+// loop takes in what comes until ctx ends.
+func (w *watching) loop(ctx context.Context, messages <-chan message) {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(max(0, time.Until(w.due())))
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-messages:
+			w.take(m)
+			w.save()
+		case defaults := <-w.defaults:
+			w.redefault(defaults)
+		case news := <-w.answers:
+			w.state.answer(news)
+			if w.reading != nil {
+				w.reading.answer(news)
+			}
+			w.settle(map[balancer.Name]bool{w.serviceOf(news.key): true})
+		case <-ticker.C:
+			w.pass()
+			w.save()
+		case <-timer.C:
+			w.tell()
+		}
+		w.question(ctx)
+	}
+}
+
+// take handles a message of the link.
+func (w *watching) take(m message) {
+	switch {
+	case m.begin:
+		next := w.state
+		w.reading, w.met = &next, map[rawKey]bool{}
+	case m.page != nil:
+		w.takePage(m)
+	case m.end:
+		w.takeAll(m.revision)
+	case m.events != nil:
+		w.takeEvents(m)
+	case m.steady:
+		w.takeSteady()
+	case m.away != nil:
+		w.takeAway(m.away)
+	}
+}
+
+func (w *watching) takeSteady() {
+	if !w.connected {
+		w.options.Log.Info("following etcd", "rev", w.state.revision)
+	}
+	w.connected, w.err = true, nil
+	w.changed()
+}
+
+func (w *watching) takeAway(err error) {
+	w.reading, w.met = nil, nil
+	if w.connected {
+		w.options.Log.Warn("lost etcd; what it held last stays in use", "err", err)
+		w.connected, w.awaySince = false, time.Now()
+	}
+	if w.err == nil || time.Since(w.told) > errorPause {
+		w.err = err
+		if !w.published.Connected && w.everTold {
+			w.changed()
+		}
+	}
+}
+
+// takePage takes in a page of a full reading.
+func (w *watching) takePage(m message) {
+	now := time.Now()
+	for _, r := range w.reader.records(m.page, func(key string) *record { return w.reading.records.At(rawKey(key)) }) {
+		w.met[rawKey(r.key)] = true
+		w.reading.put(r, now)
+	}
+}
+
+// takeAll ends a full reading: what was not met is gone.
+func (w *watching) takeAll(revision int64) {
+	now := time.Now()
+	services := map[balancer.Name]bool{}
+	for key, r := range w.state.records.All() {
+		if !w.met[key] {
+			w.reading.remove(key, now)
+			services[r.of] = true
+		}
+	}
+	for folder := range w.reading.counts.Keys() {
+		services[w.serviceOf(folder)] = true
+	}
+	for key := range w.reading.departed.Keys() {
+		services[w.serviceOf(key)] = true
+	}
+	w.state = *w.reading
+	w.reading, w.met = nil, nil
+	w.state.revision = revision
+	w.settle(services)
+	// Now, before the watches tell what has changed since, each at its own pace: this is the state of one moment.
+	w.takeSteady()
+	w.tell()
+}
+
+// serviceOf returns the service of a key, or of a folder with the endpoints or overrides of one.
+func (w *watching) serviceOf(key rawKey) balancer.Name {
+	s, _ := w.keys.parse(string(key))
+	return s.of
+}
+
+func (w *watching) takeEvents(m message) {
+	now := time.Now()
+	services := map[balancer.Name]bool{}
+	for _, e := range m.events {
+		key := rawKey(e.Kv.Key)
+		old := w.state.records.At(key)
+		if e.Type == mvccpb.DELETE {
+			w.state.remove(key, now)
+		} else {
+			r := w.reader.record(e.Kv, old)
+			w.state.put(r, now)
+			old = r
+		}
+		if old != nil && old.of != "" {
+			services[old.of] = true
+		}
+	}
+	w.state.revision = max(w.state.revision, m.revision)
+	w.settle(services)
+}
+
+func (w *watching) settle(services map[balancer.Name]bool) {
+	now := time.Now()
+	for name := range services {
+		if name != "" {
+			w.state.settle(name, now)
+		}
+	}
+	w.changed()
+}
+
+// pass does what comes with time.
+func (w *watching) pass() {
+	if w.state.departed.Len() == 0 {
+		return
+	}
+	services := map[balancer.Name]bool{}
+	for _, d := range w.state.departed.All() {
+		services[d.of] = true
+	}
+	w.settle(services)
+}
+
+// redefault reads all services again.
+func (w *watching) redefault(defaults map[string]any) {
+	w.reader.defaults = defaults
+	now := time.Now()
+	redo := func(s *state) {
+		for _, r := range s.records.All() {
+			if r.kind == serviceKind {
+				s.put(w.reader.again(r), now)
+			}
+		}
+	}
+	redo(&w.state)
+	if w.reading != nil {
+		redo(w.reading)
+	}
+	w.changed()
+}
+
+// question asks about the leases of endpoints that are kept.
+func (w *watching) question(ctx context.Context) {
+	if !w.connected {
+		return
+	}
+	leases := w.state.unasked()
+	if leases == nil {
+		return
+	}
+	w.running.Go(func() {
+		known := map[int64]leaseAnswer{}
+		for key, id := range leases {
+			a, ok := known[id]
+			if !ok {
+				if a = w.link.lease(ctx, id); a == leaseUnknown {
+					sleep(ctx, tick) // it is asked again afterwards
+				}
+				known[id] = a
+			}
+			select {
+			case w.answers <- leaseNews{key, id, a}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+}

@@ -1,0 +1,218 @@
+package etcd
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/store"
+)
+
+// state is what is known of all keys. It is a value: a copy is a version of its own, and costs nothing.
+type state struct {
+	keys    Keys
+	records snap.Map[rawKey, *record]
+	// departed are endpoints that vanished with their leases a moment ago, or that are kept in use since.
+	departed snap.Map[rawKey, *departure]
+	// troubled are the records with problems, and one made up for each folder that has some as a whole.
+	troubled snap.Map[rawKey, *record]
+	// counts are the numbers of keys in each folder of a service.
+	counts snap.Map[rawKey, int]
+
+	services  snap.Map[balancer.Name, *balancer.Service]
+	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
+	overrides snap.Map[balancer.Target, *balancer.Override]
+	// revision is that of the last change.
+	revision int64
+	// expiry is when the first override lapses, or before; zero: none does.
+	expiry time.Time
+}
+
+// folder is the folder of its service that the record is in; "" for services.
+func (s *state) folder(r *record) string {
+	switch r.kind {
+	case endpointKind:
+		return s.keys.endpointsOf(r.of)
+	case overrideKind:
+		return s.keys.overridesOf(r.of)
+	}
+	return ""
+}
+
+// put takes a record in, in place of that of the same key.
+func (s *state) put(r *record, now time.Time) {
+	key := rawKey(r.key)
+	old, had := s.records.Get(key)
+	if old == r {
+		return
+	}
+	s.records = s.records.Set(key, r)
+	if folder := rawKey(s.folder(r)); !had && folder != "" {
+		s.counts = s.counts.Set(folder, s.counts.At(folder)+1)
+	}
+	s.departed = s.departed.Delete(key)
+	s.trouble(key, r)
+	s.use(r, now)
+}
+
+// trouble shows the problems of a record, or that it has none any more.
+func (s *state) trouble(key rawKey, r *record) {
+	if len(r.problems) > 0 {
+		s.troubled = s.troubled.Set(key, r)
+	} else {
+		s.troubled = s.troubled.Delete(key)
+	}
+}
+
+// use publishes what the record says, and disuse takes it back.
+func (s *state) use(r *record, now time.Time) {
+	switch {
+	case r.service != nil:
+		s.services = s.services.Set(r.of, r.service)
+	case r.endpoint != nil:
+		s.endpoints = s.endpoints.Set(r.id, r.endpoint)
+	case r.override != nil:
+		s.useOverride(r, now)
+	}
+}
+
+// useOverride publishes an override until it lapses.
+func (s *state) useOverride(r *record, now time.Time) {
+	expires := r.override.Expires
+	if !expires.IsZero() && !expires.After(now) {
+		s.overrides = s.overrides.Delete(r.target)
+		return
+	}
+	s.overrides = s.overrides.Set(r.target, r.override)
+	if !expires.IsZero() && (s.expiry.IsZero() || expires.Before(s.expiry)) {
+		s.expiry = expires
+	}
+}
+
+func (s *state) disuse(r *record) {
+	switch r.kind {
+	case serviceKind:
+		s.services = s.services.Delete(r.of)
+	case endpointKind:
+		s.endpoints = s.endpoints.Delete(r.id)
+	case overrideKind:
+		s.overrides = s.overrides.Delete(r.target)
+	}
+}
+
+// expire takes back overrides that have lapsed.
+func (s *state) expire(now time.Time) {
+	if s.expiry.IsZero() || s.expiry.After(now) {
+		return
+	}
+	s.expiry = time.Time{}
+	for target, override := range s.overrides.All() {
+		switch e := override.Expires; {
+		case e.IsZero():
+		case !e.After(now):
+			s.overrides = s.overrides.Delete(target)
+		case s.expiry.IsZero() || e.Before(s.expiry):
+			s.expiry = e
+		}
+	}
+}
+
+// remove forgets a key that is gone, and returns what was known of it. An endpoint that may have gone with its lease is
+// remembered for a while.
+func (s *state) remove(key rawKey, now time.Time) *record {
+	r, had := s.records.Get(key)
+	if !had {
+		return nil
+	}
+	s.records = s.records.Delete(key)
+	s.troubled = s.troubled.Delete(key)
+	if folder := rawKey(s.folder(r)); folder != "" {
+		if n := s.counts.At(folder) - 1; n > 0 {
+			s.counts = s.counts.Set(folder, n)
+		} else {
+			s.counts = s.counts.Delete(folder)
+		}
+	}
+	s.disuse(r)
+	s.depart(key, r, now)
+	return r
+}
+
+// settle brings the endpoints and overrides of a service in order after some have come or gone: no more than may be,
+// and those that vanished together kept.
+func (s *state) settle(name balancer.Name, now time.Time) {
+	s.limit(s.keys.endpointsOf(name), name, "endpoints", now)
+	s.limit(s.keys.overridesOf(name), name, "overrides", now)
+	s.keepDeparted(name, now)
+}
+
+// limit leaves the oldest MaxEndpoints keys of a folder in use.
+func (s *state) limit(folder string, name balancer.Name, what string, now time.Time) {
+	made := rawKey(folder + "\x00limit")
+	n := s.counts.At(rawKey(folder))
+	if n <= MaxEndpoints && !s.troubled.Has(made) {
+		return
+	}
+	var all []*record
+	for _, r := range below(s.records, folder) {
+		all = append(all, r)
+	}
+	slices.SortStableFunc(all, func(a, b *record) int { return cmp.Compare(a.now.created, b.now.created) })
+	for i, r := range all {
+		if i < MaxEndpoints {
+			s.use(r, now)
+		} else {
+			s.disuse(r)
+		}
+	}
+	s.trouble(made, notice(n > MaxEndpoints, balancer.SeverityError, name, folder,
+		fmt.Sprintf("has %d %s; the oldest %d are used", n, what, MaxEndpoints)))
+}
+
+// notice is a made-up record with a problem, or without one.
+func notice(is bool, severity balancer.Severity, name balancer.Name, folder, text string) *record {
+	r := &record{}
+	if is {
+		r.problems = []balancer.Problem{{Severity: severity, Service: name, Origin: balancer.Origin{Key: folder}, Text: text}}
+	}
+	return r
+}
+
+// below yields the entries of a folder.
+func below[V comparable](m snap.Map[rawKey, V], folder string) iter.Seq2[rawKey, V] {
+	return func(yield func(rawKey, V) bool) {
+		for key, v := range m.From(rawKey(folder)) {
+			if !strings.HasPrefix(string(key), folder) || !yield(key, v) {
+				return
+			}
+		}
+	}
+}
+
+// mostProblems is how many problems are published: more do not help, and cost as much as they are.
+const mostProblems = 1000
+
+// problems returns what is wrong, in the order of keys.
+func (s *state) problems() []balancer.Problem {
+	var out []balancer.Problem
+	for _, r := range s.troubled.All() {
+		if len(out) >= mostProblems {
+			return append(out, balancer.Problem{
+				Severity: balancer.SeverityError, Origin: balancer.Origin{Key: s.keys.prefix},
+				Text: fmt.Sprintf("%d keys have problems; the first %d problems are told", s.troubled.Len(), mostProblems),
+			})
+		}
+		out = append(out, r.problems...)
+	}
+	return out
+}
+
+// snapshot is what is published of the state.
+func (s *state) snapshot() store.Snapshot {
+	return store.Snapshot{Services: s.services, Endpoints: s.endpoints, Overrides: s.overrides, Revision: s.revision}
+}

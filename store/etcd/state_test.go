@@ -1,0 +1,207 @@
+package etcd
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+)
+
+// bench is a state with what makes its records.
+type bench struct {
+	state
+	reader   reader
+	now      time.Time
+	revision int64
+}
+
+func newBench() *bench {
+	keys, _ := NewKeys("/p")
+	return &bench{state: state{keys: keys}, reader: reader{keys: keys}, now: time.Unix(1_800_000_000, 0), revision: 1}
+}
+
+// set writes a key, under a lease unless that is 0.
+func (b *bench) set(key, text string, lease int64) {
+	b.revision++
+	key = "/p/" + key
+	created := b.revision
+	if old := b.records.At(rawKey(key)); old != nil {
+		created = old.now.created
+	}
+	r := b.reader.record(&mvccpb.KeyValue{
+		Key: []byte(key), Value: []byte(text), CreateRevision: created, ModRevision: b.revision, Lease: lease,
+	}, b.records.At(rawKey(key)))
+	b.put(r, b.now)
+	b.settle("web", b.now)
+}
+
+func (b *bench) unset(key string) {
+	b.remove(rawKey("/p/"+key), b.now)
+	b.settle("web", b.now)
+}
+
+// after lets time pass.
+func (b *bench) after(d time.Duration) {
+	b.now = b.now.Add(d)
+	b.settle("web", b.now)
+}
+
+// ids are the endpoints in use.
+func (b *bench) ids() string {
+	var ids []string
+	for id := range b.endpoints.Keys() {
+		ids = append(ids, id.ID)
+	}
+	return strings.Join(ids, "")
+}
+
+func (b *bench) expect(t *testing.T, when, want string, warned bool) {
+	t.Helper()
+	if got := b.ids(); got != want {
+		t.Errorf("%s: %q are in use, want %q", when, got, want)
+	}
+	if got := len(b.problems()) > 0; got != warned {
+		t.Errorf("%s: problems %v", when, b.problems())
+	}
+}
+
+const plainService = `{"vips":["10.96.0.10"],"ports":[{"port":80}]}`
+
+func endpoint(n int) string { return fmt.Sprintf(`{"address":"10.0.%d.%d"}`, n>>8, n&255) }
+
+// departures is a service with three leased endpoints.
+func departures() *bench {
+	b := newBench()
+	b.set("services/web", plainService, 0)
+	for i, id := range []string{"a", "b", "c"} {
+		b.set("endpoints/web/"+id, endpoint(i), int64(i+1))
+	}
+	return b
+}
+
+func TestDeparture(t *testing.T) {
+	gone := func(b *bench, ids ...string) {
+		for _, id := range ids {
+			b.unset("endpoints/web/" + id)
+			b.after(3 * time.Second)
+		}
+	}
+	for name, run := range map[string]func(*testing.T, *bench){
+		"some are gone": func(t *testing.T, b *bench) {
+			gone(b, "a", "b")
+			b.expect(t, "two gone", "c", false)
+		},
+		"all within the time": func(t *testing.T, b *bench) {
+			gone(b, "a", "b", "c")
+			b.expect(t, "all gone", "abc", true)
+			b.after(24 * time.Hour)
+			b.expect(t, "a day later", "abc", true)
+		},
+		"the first long before": func(t *testing.T, b *bench) {
+			gone(b, "a")
+			b.after(together)
+			gone(b, "b", "c")
+			b.expect(t, "all gone", "bc", true)
+		},
+		"one comes back": func(t *testing.T, b *bench) {
+			gone(b, "a", "b", "c")
+			b.set("endpoints/web/b", endpoint(9), 9)
+			b.expect(t, "at once", "abc", true)
+			b.after(comeback - time.Second)
+			b.expect(t, "before the others' time is over", "abc", true)
+			b.after(time.Second)
+			b.expect(t, "after", "b", false)
+		},
+		"one comes back and goes again": func(t *testing.T, b *bench) {
+			gone(b, "a", "b", "c")
+			b.set("endpoints/web/b", endpoint(9), 9)
+			b.after(comeback / 2)
+			gone(b, "b")
+			b.after(comeback)
+			b.expect(t, "after the time that was running", "abc", true)
+		},
+		"left on purpose": func(t *testing.T, b *bench) {
+			b.set("endpoints/web/a", `{"address":"10.0.0.1","draining":true}`, 1)
+			b.set("endpoints/web/b", `{"address":"10.0.0.1","weight":0}`, 2)
+			b.set("endpoints/web/c", `{"address":"10.0.0.1"}`, 0)
+			gone(b, "a", "b", "c")
+			b.expect(t, "all gone", "", false)
+		},
+		"the service has endpoints of its own": func(t *testing.T, b *bench) {
+			b.set("services/web", strings.Replace(plainService, "{", `{"endpoints":[{"address":"10.1.1.1"}],`, 1), 0)
+			gone(b, "a", "b", "c")
+			b.expect(t, "all gone", "", false)
+		},
+		"the service gets endpoints of its own": func(t *testing.T, b *bench) {
+			gone(b, "a", "b", "c")
+			b.set("services/web", strings.Replace(plainService, "{", `{"endpoints":[{"address":"10.1.1.1"}],`, 1), 0)
+			b.expect(t, "then", "", false)
+		},
+		"the service goes": func(t *testing.T, b *bench) {
+			gone(b, "a", "b", "c")
+			b.unset("services/web")
+			b.expect(t, "then", "", false)
+			b.set("services/web", plainService, 0)
+			b.expect(t, "and comes again", "", false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { run(t, departures()) })
+	}
+}
+
+// TestLimit: of too many endpoints the oldest are used, whatever the order in which they were seen.
+func TestLimit(t *testing.T) {
+	b := newBench()
+	b.set("services/web", plainService, 0)
+	for i := range MaxEndpoints {
+		b.set(fmt.Sprintf("endpoints/web/z%05d", i), endpoint(i), 0)
+	}
+	b.expect(t, "as many as may be", strings.Join(slices.Collect(names("z%05d", MaxEndpoints)), ""), false)
+	b.set("endpoints/web/a1", endpoint(1), 0)
+	b.set("endpoints/web/a2", endpoint(1), 0)
+	if b.endpoints.Len() != MaxEndpoints || b.endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) || len(b.problems()) != 1 {
+		t.Errorf("%d endpoints are used, problems %v", b.endpoints.Len(), b.problems())
+	}
+	before := maps.Collect(b.endpoints.All())
+	b.unset("endpoints/web/a1")
+	b.set("endpoints/web/a1", endpoint(2), 0)
+	if !maps.Equal(before, maps.Collect(b.endpoints.All())) {
+		t.Error("what may not be used changes what is")
+	}
+	b.unset("endpoints/web/z00000")
+	if !b.endpoints.Has(balancer.EndpointID{Service: "web", ID: "a2"}) || b.endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) {
+		t.Error("the next oldest was not taken")
+	}
+	b.unset("endpoints/web/a1")
+	if len(b.problems()) != 0 || b.endpoints.Len() != MaxEndpoints {
+		t.Errorf("%d endpoints, problems %v", b.endpoints.Len(), b.problems())
+	}
+}
+
+func names(format string, n int) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for i := range n {
+			if !yield(fmt.Sprintf(format, i)) {
+				return
+			}
+		}
+	}
+}
+
+// TestProblemsAreBounded: a folder full of garbage costs no more to tell than a thousand problems.
+func TestProblemsAreBounded(t *testing.T) {
+	b := newBench()
+	for i := range 3 * mostProblems {
+		b.set(fmt.Sprintf("services/x%d", i), "?", 0)
+	}
+	problems := b.problems()
+	if last := problems[len(problems)-1]; len(problems) != mostProblems+1 || !strings.Contains(last.Text, "3000 keys have problems") {
+		t.Errorf("%d problems, the last %v", len(problems), last)
+	}
+}

@@ -1,0 +1,96 @@
+package etcd_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/store/storetest"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// TestSource runs the suite of all sources over real etcd. The places share a server, each under its own prefix.
+func TestSource(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	client := c.Client()
+	n := 0
+	storetest.Run(t, func(t *testing.T) storetest.Place {
+		n++
+		return &place{t: t, client: client, config: configAt(c, n)}
+	})
+}
+
+// configAt is how the cluster is reached, with a prefix of its own for each n.
+func configAt(c *etcdkit.Cluster, n int) etcd.Config {
+	return etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd" + string(rune('a'+n))}
+}
+
+// place is services in etcd.
+type place struct {
+	t      *testing.T
+	client *clientv3.Client
+	config etcd.Config
+}
+
+func (p *place) Source() store.Source {
+	s, err := etcd.New(etcd.Options{Config: p.config})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return s
+}
+
+func (p *place) Write(name balancer.Name, fields map[string]any) {
+	p.t.Helper()
+	text, err := json.Marshal(fields)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.put("/services/"+string(name), string(text))
+}
+
+// put writes a key, and returns the revision. It tries again while the cluster has no leader.
+func (p *place) put(key, text string, options ...clientv3.OpOption) (revision int64) {
+	p.t.Helper()
+	p.try("put "+key, func(ctx context.Context) error {
+		r, err := p.client.Put(ctx, p.config.Prefix+key, text, options...)
+		if err == nil {
+			revision = r.Header.Revision
+		}
+		return err
+	})
+	return revision
+}
+
+func (p *place) Delete(name balancer.Name) { p.remove("/services/" + string(name)) }
+
+func (p *place) remove(key string) {
+	p.t.Helper()
+	p.try("delete "+key, func(ctx context.Context) error {
+		_, err := p.client.Delete(ctx, p.config.Prefix+key)
+		return err
+	})
+}
+
+func (p *place) try(what string, operation func(context.Context) error) {
+	p.t.Helper()
+	var err error
+	defer func() {
+		if p.t.Failed() && err != nil {
+			p.t.Logf("%s: %v", what, err)
+		}
+	}()
+	wait.For(p.t, within, "etcd to "+what, func() bool {
+		ctx, cancel := context.WithTimeout(p.t.Context(), 3*time.Second)
+		defer cancel()
+		err = operation(ctx)
+		return err == nil
+	})
+}

@@ -1,0 +1,116 @@
+package etcd
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/decode"
+)
+
+// What may be in etcd. More is refused, so that nobody who may write one key exhausts the hosts that read it.
+const (
+	// MaxServiceText and MaxEntryText bound a value, in bytes: of a service, and of an endpoint or override.
+	MaxServiceText = 1 << 20
+	MaxEntryText   = 16 << 10
+	// MaxEndpoints is how many endpoints a service may have apart from its own text, and how many overrides. The
+	// oldest count.
+	MaxEndpoints = 10_000
+	// MaxKeys bounds all keys together.
+	MaxKeys = 1_000_000
+)
+
+// decoded is what a value says: one of the three, by the kind of its key; or none, where a problem is an error.
+type decoded struct {
+	service  *balancer.Service
+	endpoint *balancer.Endpoint
+	override *balancer.Override
+}
+
+func (d decoded) good() bool { return d.service != nil || d.endpoint != nil || d.override != nil }
+
+// decodeValue reads the value of a key. Origin is the key with its revisions.
+func decodeValue(s subject, text []byte, origin balancer.Origin, defaults map[string]any) (decoded, []balancer.Problem) {
+	most := MaxEntryText
+	if s.kind == serviceKind {
+		most = MaxServiceText
+	}
+	if len(text) > most {
+		return decoded{}, problem(s.of, origin, fmt.Sprintf("has %d bytes; %d are possible", len(text), most))
+	}
+	fields, err := parseObject(text)
+	if err != nil {
+		return decoded{}, problem(s.of, origin, "the value "+err.Error())
+	}
+	where := func(string) balancer.Origin { return origin }
+	switch s.kind {
+	case serviceKind:
+		service, problems := balancer.DecodeService(s.of, fields, defaults, where, balancer.SeverityWarning)
+		return decoded{service: service}, problems
+	case endpointKind:
+		endpoint, problems := balancer.DecodeEndpoint(s.of, fields, where, balancer.SeverityWarning)
+		return decoded{endpoint: endpoint}, problems
+	case overrideKind:
+		override, problems := decodeOverride(s.of, fields, origin)
+		return decoded{override: override}, problems
+	}
+	return decoded{}, problem(s.of, origin, "is not the key of anything that is known here")
+}
+
+func problem(service balancer.Name, origin balancer.Origin, text string) []balancer.Problem {
+	return []balancer.Problem{{Severity: balancer.SeverityError, Service: service, Origin: origin, Text: text}}
+}
+
+// overrideFields are those of an override as etcd holds them.
+type overrideFields struct {
+	Weight   *int      `toml:"weight" range:"0,65535"`
+	Draining *bool     `toml:"draining"`
+	Until    time.Time `toml:"until"`
+	By       string    `toml:"by"`
+	Reason   string    `toml:"reason"`
+	Expires  time.Time `toml:"expires"`
+}
+
+// decodeOverride reads the table of an override. The override is nil if anything in it is an error.
+func decodeOverride(service balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Override, []balancer.Problem) {
+	var f overrideFields
+	var problems []balancer.Problem
+	good := true
+	add := func(severity balancer.Severity, field, text string) {
+		problems = append(problems, balancer.Problem{Severity: severity, Service: service, Origin: origin, Field: field, Text: text})
+		good = good && severity != balancer.SeverityError
+	}
+	for _, p := range decode.Into(&f, fields) {
+		switch {
+		case p.Unknown:
+			add(balancer.SeverityWarning, p.Path, p.Text)
+		case p.Path == "until" || p.Path == "expires":
+			add(balancer.SeverityError, p.Path, "needs a time such as 2026-01-31T12:00:00Z")
+		default:
+			add(balancer.SeverityError, p.Path, p.Text)
+		}
+	}
+	if good && f.Weight == nil && f.Draining == nil {
+		add(balancer.SeverityError, "", "an override says nothing without weight or draining")
+	}
+	if !good {
+		return nil, problems
+	}
+	return &balancer.Override{
+		Weight: f.Weight, Draining: f.Draining, Until: f.Until.UTC(), By: f.By, Reason: f.Reason, Expires: f.Expires.UTC(),
+	}, problems
+}
+
+// encode writes a value for people to read: on one line per entry, names sorted.
+func encode(value any) ([]byte, error) {
+	var text strings.Builder
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(value); err != nil {
+		return nil, fmt.Errorf("encoding a value: %w", err)
+	}
+	return []byte(strings.TrimSuffix(text.String(), "\n")), nil
+}

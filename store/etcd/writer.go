@@ -1,0 +1,283 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"vipd/balancer"
+	"vipd/store"
+)
+
+// Change is what is to become of a service.
+type Change struct {
+	Name balancer.Name
+	// Fields are those of its table; nil: the service is to be removed.
+	Fields map[string]any
+	// Base is the revision of the definition that the change was made from, 0 where there was none: if etcd holds
+	// another by now, nothing is written. Any overwrites whatever is there.
+	Base int64
+	// By says who makes the change, for the history.
+	By string
+}
+
+// Any is the Base of a change that goes ahead whatever is there.
+const Any int64 = -1
+
+// Result is what came of a change.
+type Result struct {
+	// Revision is that of the write; where nothing was to be changed, that of the definition.
+	Revision int64
+	Changed  bool
+}
+
+// ConflictError says that somebody else has changed a service since it was read.
+type ConflictError struct {
+	Name balancer.Name
+	// Revision is that of the definition now; 0: there is none any more.
+	Revision int64
+	// By and At say who it was and when, where the history knows.
+	By string
+	At time.Time
+}
+
+// Error names who has changed the service, and the way out.
+func (e *ConflictError) Error() string {
+	what := fmt.Sprintf("service %s was changed (now at revision %d)", e.Name, e.Revision)
+	if e.Revision == 0 {
+		what = fmt.Sprintf("service %s was removed", e.Name)
+	}
+	if e.By != "" {
+		what += " by " + e.By
+	}
+	if !e.At.IsZero() {
+		what += " at " + e.At.Local().Format(time.RFC3339)
+	}
+	return what + " since it was read: look at it again and repeat your change"
+}
+
+// Stored is a service as etcd holds it.
+type Stored struct {
+	Name   balancer.Name
+	Fields map[string]any
+	// Revision is that of the last change, Created of the first since it came.
+	Revision, Created int64
+	// Service is what the fields come to without defaults, or nil with Problems.
+	Service  *balancer.Service
+	Problems []balancer.Problem
+}
+
+// Service reads one service. It is nil where there is none.
+func (w *Writer) Service(ctx context.Context, name balancer.Name) (*Stored, error) {
+	key := w.keys.Service(name)
+	answer, err := w.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
+	if err != nil || len(answer.Kvs) == 0 {
+		return nil, err
+	}
+	kv := answer.Kvs[0]
+	origin := balancer.Origin{Key: key, Revision: kv.ModRevision, Created: kv.CreateRevision}
+	s := &Stored{Name: name, Revision: kv.ModRevision, Created: kv.CreateRevision}
+	d, problems := decodeValue(subject{kind: serviceKind, of: name}, kv.Value, origin, nil)
+	s.Service, s.Problems = d.service, problems
+	s.Fields, _ = parseObject(kv.Value) // what is wrong with it is among the problems
+	return s, nil
+}
+
+// Read reads everything at one revision, as a Source would publish it first. Defaults are those of the reader.
+func (w *Writer) Read(ctx context.Context, defaults map[string]any) (store.Snapshot, error) {
+	s := state{keys: w.keys}
+	r := reader{keys: w.keys, defaults: defaults}
+	limit, now := usualTiming().pageKeys, time.Now()
+	for _, folder := range w.keys.folders() {
+		ask := func(request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+			return w.get(ctx, request)
+		}
+		err := pages(ask, folder, &limit, &s.revision, func(answer *etcdserverpb.RangeResponse) error {
+			if s.records.Len() > MaxKeys {
+				return tooMany(int64(s.records.Len()), w.keys)
+			}
+			for _, record := range r.records(answer.Kvs, func(string) *record { return nil }) {
+				s.put(record, now)
+			}
+			return nil
+		})
+		if err != nil {
+			return store.Snapshot{}, err
+		}
+	}
+	for folder := range s.counts.Keys() {
+		subject, _ := w.keys.parse(string(folder)) // a folder is the key of nothing, but names its service
+		s.settle(subject.of, now)
+	}
+	out := s.snapshot()
+	out.Problems, out.Connected = s.problems(), true
+	return out, nil
+}
+
+// Apply carries out a change, in one transaction with its place in the history. A service that is removed takes its
+// overrides along, and its endpoints that are under no lease; the others are their registrars'. What is there already
+// is not written again.
+func (w *Writer) Apply(ctx context.Context, c Change) (Result, error) {
+	text, wanted, err := w.text(c)
+	if err != nil {
+		return Result{}, err
+	}
+	for range 10 { // who overwrites anything may meet others who do
+		before, err := w.Service(ctx, c.Name)
+		if err != nil {
+			return Result{}, err
+		}
+		past, err := w.History(ctx, c.Name)
+		if err != nil {
+			return Result{}, err
+		}
+		revision := int64(0)
+		if before != nil {
+			revision = before.Revision
+		}
+		if c.Base != Any && c.Base != revision {
+			return Result{}, conflict(c.Name, revision, past)
+		}
+		if before == nil && c.Fields == nil || before != nil && wanted != nil && like(before.Service, wanted) {
+			return Result{Revision: revision}, nil
+		}
+		at, ok, err := w.write(ctx, c, text, before, past)
+		if err != nil || ok {
+			return Result{at, ok}, err
+		}
+	}
+	return Result{}, fmt.Errorf("service %s is changed by others all the time: nothing was written", c.Name)
+}
+
+// text is what is written for a change, and what it comes to.
+func (w *Writer) text(c Change) ([]byte, *balancer.Service, error) {
+	if !c.Name.Valid() {
+		return nil, nil, fmt.Errorf("%q names no service: names are DNS labels of a-z, 0-9 and -", c.Name)
+	}
+	if c.Fields == nil {
+		return nil, nil, nil
+	}
+	service, problems := balancer.DecodeService(c.Name, c.Fields, nil, nil, balancer.SeverityError)
+	if service == nil {
+		var errs []error
+		for _, p := range problems {
+			errs = append(errs, errors.New(p.String()))
+		}
+		return nil, nil, errors.Join(errs...)
+	}
+	text, err := encode(c.Fields)
+	if err == nil && len(text) > MaxServiceText {
+		err = fmt.Errorf("service %s has %d bytes; %d are possible", c.Name, len(text), MaxServiceText)
+	}
+	return text, service, err
+}
+
+// like reports whether two services say the same, wherever they were read.
+func like(a, b *balancer.Service) bool {
+	if a == nil || b == nil {
+		return false
+	}
+	moved := *a
+	moved.Origin = b.Origin
+	return reflect.DeepEqual(&moved, b)
+}
+
+// write commits a change of a service that was read before, unless that has changed since.
+func (w *Writer) write(ctx context.Context, c Change, text []byte, before *Stored, past []Entry) (int64, bool, error) {
+	key := w.keys.Service(c.Name)
+	revision := int64(0)
+	if before != nil {
+		revision = before.Revision
+	}
+	ifs := []*etcdserverpb.Compare{unchanged(key, revision)}
+	then, more, err := w.record(c, before, past)
+	if err != nil {
+		return 0, false, err
+	}
+	ifs = append(ifs, more...)
+	if c.Fields != nil {
+		return w.commit(ctx, key, ifs, append(then, put(key, text, 0)))
+	}
+	loose, err := w.loose(ctx, c.Name)
+	if err != nil {
+		return 0, false, err
+	}
+	for len(loose) > mostOps { // what is left of them has no effect without the service
+		if _, ok, err := w.commit(ctx, w.keys.endpointsOf(c.Name), ifs[:1], loose[:mostOps]); err != nil || !ok {
+			return 0, false, err
+		}
+		loose = loose[mostOps:]
+	}
+	then = append(append(then, loose...), remove(key), removeAll(w.keys.overridesOf(c.Name)))
+	return w.commit(ctx, key, ifs, then)
+}
+
+// mostOps is how many operations of one kind go into a transaction: etcd takes 128 in all.
+const mostOps = 64
+
+// loose removes the endpoints of a service that are under no lease.
+func (w *Writer) loose(ctx context.Context, name balancer.Name) (ops []*etcdserverpb.RequestOp, err error) {
+	limit, revision := usualTiming().pageKeys, int64(0)
+	ask := func(request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+		return w.get(ctx, request)
+	}
+	err = pages(ask, w.keys.endpointsOf(name), &limit, &revision, func(answer *etcdserverpb.RangeResponse) error {
+		for _, kv := range answer.Kvs {
+			if kv.Lease == 0 {
+				ops = append(ops, remove(string(kv.Key)))
+			}
+		}
+		return nil
+	})
+	return ops, err
+}
+
+// conflict says who has changed a service that is now at a revision.
+func conflict(name balancer.Name, revision int64, past []Entry) error {
+	e := &ConflictError{Name: name, Revision: revision}
+	if n := len(past); n > 0 && (past[n-1].Revision == revision || revision == 0 && past[n-1].Fields == nil) {
+		e.By, e.At = past[n-1].By, past[n-1].At
+	}
+	return e
+}
+
+// EditOverride changes what is said by hand of a target: edit gets a copy of what is said (the zero value: nothing),
+// and returns what is to be said, or nil for nothing. It may be called again if somebody else writes at the same time.
+func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(balancer.Override) *balancer.Override) (Result, error) {
+	key := w.keys.Override(t)
+	for range 10 {
+		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
+		if err != nil {
+			return Result{}, err
+		}
+		var old balancer.Override
+		var revision int64
+		if len(answer.Kvs) > 0 {
+			revision = answer.Kvs[0].ModRevision
+			if d, _ := decodeValue(subject{kind: overrideKind, of: t.Service, target: t}, answer.Kvs[0].Value, balancer.Origin{}, nil); d.override != nil {
+				old = *d.override // one that can't be read says nothing, and is overwritten
+			}
+		}
+		next := edit(old)
+		if next == nil && revision == 0 || next != nil && revision != 0 && reflect.DeepEqual(*next, old) {
+			return Result{Revision: revision}, nil
+		}
+		op := remove(key)
+		if next != nil {
+			text, err := encode(next)
+			if err != nil {
+				return Result{}, err
+			}
+			op = put(key, text, 0)
+		}
+		at, ok, err := w.commit(ctx, key, []*etcdserverpb.Compare{unchanged(key, revision)}, []*etcdserverpb.RequestOp{op})
+		if err != nil || ok {
+			return Result{at, ok}, err
+		}
+	}
+	return Result{}, fmt.Errorf("%s is changed by others all the time: nothing was written", key)
+}

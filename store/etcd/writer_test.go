@@ -1,0 +1,330 @@
+package etcd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// newWriter returns a writer for the place.
+func newWriter(t *testing.T, config etcd.Config) *etcd.Writer {
+	t.Helper()
+	w, err := etcd.NewWriter(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Close() })
+	return w
+}
+
+// fields is a service that differs by n.
+func fields(n int) map[string]any {
+	return map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(n)}}}
+}
+
+func apply(t *testing.T, w *etcd.Writer, c etcd.Change) etcd.Result {
+	t.Helper()
+	r, err := w.Apply(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestApply(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	w := newWriter(t, p.config)
+	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	first := apply(t, w, etcd.Change{Name: "web", Fields: fields(80), By: "alice"})
+	if s := f.reaches(first.Revision); !first.Changed || s.Services.At("web") == nil || s.Services.At("web").Origin.Revision != first.Revision {
+		t.Fatalf("applied %+v, followed %+v", first, s.Services.At("web"))
+	}
+	// The same in other words is nothing to write.
+	other := fields(80)
+	other["scheduler"] = "wrr"
+	if again := apply(t, w, etcd.Change{Name: "web", Fields: other, Base: first.Revision}); again != (etcd.Result{Revision: first.Revision}) {
+		t.Errorf("the same again: %+v", again)
+	}
+	second := apply(t, w, etcd.Change{Name: "web", Fields: fields(81), Base: first.Revision, By: "bob"})
+	expectConflict := func(base int64, want ...string) {
+		t.Helper()
+		_, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: fields(82), Base: base, By: "carol"})
+		var conflict *etcd.ConflictError
+		if !errors.As(err, &conflict) {
+			t.Fatalf("got %v, want a conflict", err)
+		}
+		for _, text := range want {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("%v: want %q", err, text)
+			}
+		}
+	}
+	expectConflict(first.Revision, "service web was changed", "by bob", fmt.Sprintf("revision %d", second.Revision), "at 20")
+	expectConflict(0, "by bob")
+	foreign := p.put("/services/web", web)
+	expectConflict(second.Revision, fmt.Sprintf("(now at revision %d) since it was read", foreign))
+	apply(t, w, etcd.Change{Name: "web", Fields: fields(83), Base: etcd.Any, By: "carol"})
+	removed := apply(t, w, etcd.Change{Name: "web", Base: etcd.Any, By: "dave"})
+	expectConflict(foreign, "service web was removed by dave")
+	if again := apply(t, w, etcd.Change{Name: "web"}); again.Changed {
+		t.Errorf("removed again: %+v", again)
+	}
+	f.reaches(removed.Revision)
+
+	past, err := w.History(t.Context(), "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var story []string
+	for _, e := range past {
+		port := "removed"
+		if e.Fields != nil {
+			port = fmt.Sprint(e.Fields["ports"].([]any)[0].(map[string]any)["port"])
+		}
+		story = append(story, fmt.Sprintf("%d %s %s %t", e.N, e.By, port, e.At.IsZero()))
+	}
+	if want := []string{"1 alice 80 false", "2 bob 81 false", "3  80 true", "4 carol 83 false", "5 dave removed false"}; !reflect.DeepEqual(story, want) {
+		t.Errorf("the history is %q, want %q", story, want)
+	}
+	back := apply(t, w, etcd.Change{Name: "web", Fields: past[1].Fields, By: "erin"})
+	if s := f.reaches(back.Revision).Services.At("web"); s == nil || s.Ports[0].Port != 81 {
+		t.Errorf("rolled back to %+v", s)
+	}
+}
+
+func TestApplyRefuses(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	w := newWriter(t, configAt(c, 0))
+	for want, change := range map[string]etcd.Change{
+		"names no service": {Name: "Web", Fields: fields(80)},
+		"ports":            {Name: "web", Fields: map[string]any{"vips": []any{"10.0.0.1"}}},
+		"unknown field":    {Name: "web", Fields: map[string]any{"vips": []any{"10.0.0.1"}, "ports": []any{map[string]any{"port": int64(1)}}, "color": "red"}},
+	} {
+		if _, err := w.Apply(t.Context(), change); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if s, err := w.Read(t.Context(), nil); err != nil || s.Services.Len() != 0 {
+		t.Errorf("%d services, %v", s.Services.Len(), err)
+	}
+}
+
+// TestHistoryLength: the last texts are kept, and no more.
+func TestHistoryLength(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	w := newWriter(t, configAt(c, 0))
+	for i := range 30 {
+		apply(t, w, etcd.Change{Name: "web", Fields: fields(1 + i), Base: etcd.Any})
+	}
+	past, err := w.History(t.Context(), "web")
+	if err != nil || len(past) != 20 || past[0].N != 11 || past[19].N != 30 {
+		t.Errorf("%d entries from %d to %d, %v", len(past), past[0].N, past[len(past)-1].N, err)
+	}
+}
+
+// TestRace: of many who change the same definition, one does; of many who overwrite, all do, one after the other.
+func TestRace(t *testing.T) {
+	const n = 8
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, config: configAt(c, 0)}
+	base := apply(t, newWriter(t, p.config), etcd.Change{Name: "web", Fields: fields(80)}).Revision
+	var won atomic.Int64
+	var running sync.WaitGroup
+	target, _ := balancer.ParseTarget("web", "10.0.0.1:80")
+	for i := range n {
+		w := newWriter(t, p.config)
+		running.Go(func() {
+			_, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: fields(100 + i), Base: base})
+			var conflict *etcd.ConflictError
+			if err == nil {
+				won.Add(1)
+			} else if !errors.As(err, &conflict) {
+				t.Error(err)
+			}
+			if _, err := w.EditOverride(t.Context(), target, func(o balancer.Override) *balancer.Override {
+				weight := 1
+				if o.Weight != nil {
+					weight = *o.Weight + 1
+				}
+				o.Weight = &weight
+				return &o
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	running.Wait()
+	if won.Load() != 1 {
+		t.Errorf("%d of %d changes were made to one definition", won.Load(), n)
+	}
+	s, err := newWriter(t, p.config).Read(t.Context(), nil)
+	if o := s.Overrides.At(target); err != nil || o == nil || *o.Weight != n {
+		t.Errorf("the override is %+v, %v", o, err)
+	}
+}
+
+// TestRemove: a removed service takes its overrides and loose endpoints along, and leaves what registrars hold, and
+// what is of services whose names begin alike.
+func TestRemove(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	w := newWriter(t, p.config)
+	for _, name := range []balancer.Name{"web", "web-2"} {
+		apply(t, w, etcd.Change{Name: name, Fields: fields(80)})
+		for i := range 150 {
+			p.put(fmt.Sprintf("/endpoints/%s/e%d", name, i), fmt.Sprintf(`{"address":"10.0.0.%d"}`, i))
+		}
+		for i := range 3 {
+			p.put(fmt.Sprintf("/overrides/%s/10.0.0.%d", name, i), `{"weight":1}`)
+		}
+	}
+	r, err := w.Registrar(balancer.EndpointID{Service: "web", ID: "held"}, balancer.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Weight: 1}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, r)
+	p.await("the endpoint", func(s store.Snapshot) bool { return s.Endpoints.Len() == 301 })
+	apply(t, w, etcd.Change{Name: "web", Base: etcd.Any})
+	s := p.await("what is left", func(s store.Snapshot) bool { return s.Services.Len() == 1 })
+	if s.Endpoints.Len() != 151 || s.Overrides.Len() != 3 || !s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "held"}) {
+		t.Errorf("%d endpoints and %d overrides are left", s.Endpoints.Len(), s.Overrides.Len())
+	}
+}
+
+// await reads the place until it is as it should be.
+func (p *place) await(what string, is func(store.Snapshot) bool) store.Snapshot {
+	p.t.Helper()
+	w := newWriter(p.t, p.config)
+	var s store.Snapshot
+	p.try("see "+what, func(ctx context.Context) (err error) {
+		if s, err = w.Read(ctx, nil); err == nil && !is(s) {
+			err = fmt.Errorf("there are %d services, %d endpoints, %d overrides", s.Services.Len(), s.Endpoints.Len(), s.Overrides.Len())
+		}
+		return err
+	})
+	return s
+}
+
+// run runs a registrar until stop is called, or the test ends.
+func run(t *testing.T, r *etcd.Registrar) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { r.Run(ctx) })
+	stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+// TestRegistrar: the endpoint is there, and there again after each loss; it drains and leaves at once.
+func TestRegistrar(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	w := newWriter(t, p.config)
+	id := balancer.EndpointID{Service: "web", ID: "a"}
+	endpoint := balancer.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Weight: 3, Port: 8080}
+	r, err := w.Registrar(id, endpoint, 3*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var reports []string
+	r.Report = func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		reports = append(reports, fmt.Sprint(err))
+	}
+	stop := run(t, r)
+	apply(t, w, etcd.Change{Name: "web", Fields: fields(80)})
+	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	there := func(s store.Snapshot) bool {
+		e := s.Endpoints.At(id)
+		return s.Connected && e != nil && reflect.DeepEqual(*e, endpoint) && len(s.Problems) == 0
+	}
+	f.wait("the endpoint", there)
+	p.remove("/endpoints/web/a")
+	f.wait("its end, and return", there)
+	c.Members[0].Stop()
+	c.Members[0].Wipe()
+	c.Members[0].Start()
+	apply(t, newWriter(t, p.config), etcd.Change{Name: "web", Fields: fields(80)})
+	f.wait("the endpoint in a new etcd", there)
+
+	second, err := w.Registrar(id, endpoint, 3*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopSecond := run(t, second) // takes the key over, as a restarted registrar does
+	f.wait("the key to be taken over", func(store.Snapshot) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(reports) > 0 && strings.Contains(reports[len(reports)-1], "held by another registrar")
+	})
+	stop()
+	if err := r.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := p.await("the second's endpoint", func(s store.Snapshot) bool { return s.Endpoints.Has(id) }); s.Endpoints.Len() != 1 {
+		t.Error("the first took the second's endpoint away")
+	}
+	stopSecond()
+	if err := second.Drain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.wait("draining", func(s store.Snapshot) bool { e := s.Endpoints.At(id); return e != nil && e.Draining })
+	if err := second.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.wait("the endpoint to go", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 && len(s.Problems) == 0 })
+}
+
+// TestWriterRights: who may not write is told which right is missing, and a token that has ended is renewed.
+func TestWriterRights(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{TokenTTL: time.Second})
+	c.EnableAuth(etcdkit.User{Name: "web", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/endpoints/web/"}})
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := configAt(c, 0)
+	config.Username, config.PasswordFile = "web", file
+	w := newWriter(t, config)
+	for range 2 {
+		_, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: fields(80)})
+		if err == nil || !strings.Contains(err.Error(), "the user web may not do that: its role has no right to /vipda/services/web") {
+			t.Errorf("got %v", err)
+		}
+		time.Sleep(3 * time.Second) // until the token has ended: etcd looks at whole seconds
+	}
+	if _, err := w.Read(t.Context(), nil); err != nil {
+		t.Errorf("with an ended token: %v", err)
+	}
+}
+
+// TestNoServer: where nobody listens, that is said at once.
+func TestNoServer(t *testing.T) {
+	w := newWriter(t, etcd.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
+	began := time.Now()
+	_, err := w.Read(t.Context(), nil)
+	if err == nil || !strings.Contains(err.Error(), "etcd at http://127.0.0.1:1: ") || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(began); took > 8*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}

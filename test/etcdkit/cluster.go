@@ -1,0 +1,294 @@
+package etcdkit
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"vipd/test/wait"
+)
+
+// Patience is how long etcd may take for what it should do at once, on a busy machine.
+const Patience = 30 * time.Second
+
+// Options say what kind of etcd a test needs. The zero value is one member without TLS and users.
+type Options struct {
+	// Members is their number. Default 1.
+	Members int
+	// TLS: clients use https, with a client certificate.
+	TLS bool
+	// TokenTTL is how long the token of a user is good for. Default: etcd's own.
+	TokenTTL time.Duration
+	// Flags are further arguments of each member.
+	Flags []string
+}
+
+// Cluster is a running etcd.
+type Cluster struct {
+	Members []*Member
+	// Files are the certificates, where there is TLS.
+	Files Files
+
+	t        testing.TB
+	options  Options
+	host     string
+	password string // of root, once there are users
+}
+
+// Start starts etcd and waits until it serves.
+func Start(t testing.TB, o Options) *Cluster {
+	t.Helper()
+	binary, err := exec.LookPath("etcd")
+	if err != nil {
+		t.Skip("needs etcd (Debian's package etcd-server)")
+	}
+	o.Members = max(o.Members, 1)
+	// A loopback address of its own, so that no other test takes the ports before the members do.
+	c := &Cluster{t: t, options: o, host: fmt.Sprintf("127.%d.%d.%d", 16+rand.IntN(200), rand.IntN(256), 1+rand.IntN(250))}
+	if o.TLS {
+		c.Files = newFiles(t, c.host)
+	}
+	ports := freePorts(t, c.host, 2*o.Members)
+	var peers []string
+	for i := range o.Members {
+		m := &Member{
+			t: t, binary: binary, name: fmt.Sprintf("m%d", i), dir: filepath.Join(t.TempDir(), "data"),
+			client: ports[2*i], peer: "http://" + ports[2*i+1],
+		}
+		m.ready = func() bool { return c.serves(m) }
+		m.log = filepath.Join(t.TempDir(), "log")
+		peers = append(peers, m.name+"="+m.peer)
+		c.Members = append(c.Members, m)
+	}
+	for _, m := range c.Members {
+		m.flags = c.flags(m, strings.Join(peers, ","))
+		m.launch()
+	}
+	for _, m := range c.Members {
+		m.wait()
+	}
+	return c
+}
+
+// flags are those that make etcd start fast, which a machine without much to do survives: elections after 100 ms where
+// there is nobody to lose one against.
+func (c *Cluster) flags(m *Member, peers string) []string {
+	heartbeat, election := 10, 100
+	if c.options.Members > 1 {
+		heartbeat, election = 100, 1000
+	}
+	url := c.scheme() + m.client
+	flags := []string{
+		"--name", m.name, "--data-dir", m.dir, "--log-level", "error", "--logger", "zap", "--log-outputs", "stderr",
+		"--heartbeat-interval", fmt.Sprint(heartbeat), "--election-timeout", fmt.Sprint(election),
+		"--listen-client-urls", url, "--advertise-client-urls", url,
+		"--listen-peer-urls", m.peer, "--initial-advertise-peer-urls", m.peer,
+		"--initial-cluster", peers, "--initial-cluster-state", "new", "--bcrypt-cost", "4",
+	}
+	if c.options.TLS {
+		flags = append(flags, "--client-cert-auth", "--trusted-ca-file", c.Files.CA, "--cert-file", c.Files.ServerCert, "--key-file", c.Files.ServerKey)
+	}
+	if c.options.TokenTTL != 0 {
+		flags = append(flags, "--auth-token-ttl", fmt.Sprint(int(c.options.TokenTTL.Seconds())))
+	}
+	return append(flags, c.options.Flags...)
+}
+
+func (c *Cluster) scheme() string {
+	if c.options.TLS {
+		return "https://"
+	}
+	return "http://"
+}
+
+// Endpoints are the URLs of the members.
+func (c *Cluster) Endpoints() []string {
+	var urls []string
+	for _, m := range c.Members {
+		urls = append(urls, c.scheme()+m.client)
+	}
+	return urls
+}
+
+// URL returns where addr, a relay's, is reached.
+func (c *Cluster) URL(addr string) string { return c.scheme() + addr }
+
+// serves reports whether the member answers and knows a leader.
+func (c *Cluster) serves(m *Member) bool {
+	client := c.client(c.scheme()+m.client, "", "")
+	defer closeClient(client)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	status, err := client.Status(ctx, c.scheme()+m.client)
+	return err == nil && status.Leader != 0
+}
+
+// Client returns a client with all rights, for the length of the test.
+func (c *Cluster) Client() *clientv3.Client {
+	c.t.Helper()
+	user := ""
+	if c.password != "" {
+		user = "root"
+	}
+	client := c.client("", user, c.password)
+	c.t.Cleanup(func() { closeClient(client) })
+	return client
+}
+
+func (c *Cluster) client(endpoint, user, password string) *clientv3.Client {
+	c.t.Helper()
+	endpoints := c.Endpoints()
+	if endpoint != "" {
+		endpoints = []string{endpoint}
+	}
+	config := clientv3.Config{Endpoints: endpoints, DialTimeout: Patience, Username: user, Password: password, Logger: zap.NewNop()}
+	if c.options.TLS {
+		config.TLS = &tls.Config{RootCAs: c.Files.pool, Certificates: []tls.Certificate{c.Files.client}, MinVersion: tls.VersionTLS12}
+	}
+	client, err := clientv3.New(config)
+	if err != nil {
+		c.t.Fatalf("connecting to etcd: %v", err)
+	}
+	return client
+}
+
+func closeClient(client *clientv3.Client) {
+	_ = client.Close() // the server may be gone already
+}
+
+// do runs one operation as whoever may do all, and fails the test where it does not succeed in time.
+func (c *Cluster) do(what string, operation func(context.Context, *clientv3.Client) error) {
+	c.t.Helper()
+	user := ""
+	if c.password != "" {
+		user = "root"
+	}
+	client := c.client("", user, c.password)
+	defer closeClient(client)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	if err := operation(ctx, client); err != nil {
+		c.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// User is somebody who may use etcd, with the rights that a test gives.
+type User struct {
+	Name, Password string
+	// Read and Write are prefixes.
+	Read, Write []string
+}
+
+// EnableAuth turns authentication on: from now on only root, as whom the kit works, and users get in.
+func (c *Cluster) EnableAuth(users ...User) {
+	c.t.Helper()
+	c.do("turning authentication on", func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.RoleAdd(ctx, "root")
+		_, err2 := client.UserAdd(ctx, "root", "root")
+		_, err3 := client.UserGrantRole(ctx, "root", "root")
+		for _, u := range users {
+			err = errors.Join(err, addUser(ctx, client, u))
+		}
+		_, err4 := client.AuthEnable(ctx)
+		return errors.Join(err, err2, err3, err4)
+	})
+	c.password = "root"
+}
+
+func addUser(ctx context.Context, client *clientv3.Client, u User) error {
+	_, err := client.RoleAdd(ctx, u.Name)
+	_, err2 := client.UserAdd(ctx, u.Name, u.Password)
+	_, err3 := client.UserGrantRole(ctx, u.Name, u.Name)
+	grant := func(prefix string, kind clientv3.PermissionType) {
+		_, e := client.RoleGrantPermission(ctx, u.Name, prefix, clientv3.GetPrefixRangeEnd(prefix), kind)
+		err = errors.Join(err, e)
+	}
+	for _, prefix := range u.Read {
+		grant(prefix, clientv3.PermissionType(clientv3.PermRead))
+	}
+	for _, prefix := range u.Write {
+		grant(prefix, clientv3.PermissionType(clientv3.PermReadWrite))
+	}
+	return errors.Join(err, err2, err3)
+}
+
+// freePorts returns addresses on host that nobody listens on.
+func freePorts(t testing.TB, host string, n int) []string {
+	t.Helper()
+	var addrs []string
+	for range n {
+		l, err := net.Listen("tcp", host+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs = append(addrs, l.Addr().String())
+		defer func() { _ = l.Close() }() // after all are found, so that they differ
+	}
+	return addrs
+}
+
+// Compact forgets all revisions before the present one, and returns that.
+func (c *Cluster) Compact() int64 {
+	c.t.Helper()
+	var revision int64
+	c.do("compacting", func(ctx context.Context, client *clientv3.Client) error {
+		now, err := client.Get(ctx, "\x00")
+		if err != nil {
+			return err
+		}
+		revision = now.Header.Revision
+		_, err = client.Compact(ctx, revision, clientv3.WithCompactPhysical())
+		return err
+	})
+	return revision
+}
+
+// MoveLeader makes another member the leader.
+func (c *Cluster) MoveLeader() {
+	c.t.Helper()
+	wait.For(c.t, Patience, "another leader", func() bool {
+		for _, endpoint := range c.Endpoints() {
+			client := c.client(endpoint, "", "")
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			moved := moveFrom(ctx, client, endpoint)
+			cancel()
+			closeClient(client)
+			if moved {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// moveFrom gives leadership away if the member at endpoint has it.
+func moveFrom(ctx context.Context, client *clientv3.Client, endpoint string) bool {
+	status, err := client.Status(ctx, endpoint)
+	if err != nil || status.Leader != status.Header.MemberId {
+		return false
+	}
+	members, err := client.MemberList(ctx)
+	if err != nil {
+		return false
+	}
+	for _, m := range members.Members {
+		if m.ID == status.Leader {
+			continue
+		}
+		if _, err := client.MoveLeader(ctx, m.ID); err == nil {
+			return true
+		}
+	}
+	return false
+}

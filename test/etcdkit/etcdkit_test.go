@@ -1,0 +1,86 @@
+package etcdkit_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/test/etcdkit"
+)
+
+// TestCluster shows that what the kit offers is there: members that survive a crash of one, TLS, users.
+func TestCluster(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{Members: 3, TLS: true})
+	client := c.Client()
+	if _, err := client.Put(t.Context(), "/a", "1"); err != nil {
+		t.Fatal(err)
+	}
+	c.MoveLeader()
+	c.Members[0].Kill()
+	if got, err := client.Get(t.Context(), "/a"); err != nil || len(got.Kvs) != 1 {
+		t.Fatalf("after a crash of one member: %v, %v", got, err)
+	}
+	c.Members[0].Start()
+	c.EnableAuth(etcdkit.User{Name: "reader", Password: "secret", Read: []string{"/a"}})
+	if _, err := c.Client().Put(t.Context(), "/a", "2"); err != nil {
+		t.Errorf("root may not write: %v", err)
+	}
+	if _, err := client.Get(t.Context(), "/a"); err == nil {
+		t.Error("nobody may read")
+	}
+}
+
+func TestRelay(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	r := etcdkit.NewRelay(t, c.Members[0].Addr())
+	through := c.Client()
+	through.SetEndpoints(c.URL(r.Addr()))
+	get := func() error {
+		ctx, cancel := contextFor(t)
+		defer cancel()
+		_, err := through.Get(ctx, "/a", clientv3.WithCountOnly())
+		return err
+	}
+	if err := get(); err != nil || r.Bytes() == 0 {
+		t.Fatalf("through the relay: %v, %d bytes", err, r.Bytes())
+	}
+	r.Cut()
+	if get() == nil {
+		t.Error("a cut link carries")
+	}
+	r.Heal()
+	if err := get(); err != nil {
+		t.Errorf("after healing: %v", err)
+	}
+	r.Freeze()
+	if get() == nil {
+		t.Error("a frozen link carries")
+	}
+	r.Heal()
+	if err := get(); err != nil {
+		t.Errorf("after thawing: %v", err)
+	}
+}
+
+func TestWipe(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	client := c.Client()
+	if _, err := client.Put(t.Context(), "/a", "1"); err != nil {
+		t.Fatal(err)
+	}
+	if revision := c.Compact(); revision < 2 {
+		t.Errorf("compacted at revision %d", revision)
+	}
+	c.Members[0].Stop()
+	c.Members[0].Wipe()
+	c.Members[0].Start()
+	if got, err := client.Get(t.Context(), "/a"); err != nil || len(got.Kvs) != 0 {
+		t.Errorf("after a wipe: %v, %v", got, err)
+	}
+}
+
+func contextFor(t *testing.T) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), 2*time.Second)
+}

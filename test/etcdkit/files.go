@@ -1,0 +1,89 @@
+package etcdkit
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Files are the paths of certificates and keys, in PEM.
+type Files struct {
+	CA, ServerCert, ServerKey, ClientCert, ClientKey string
+
+	pool   *x509.CertPool
+	client tls.Certificate
+}
+
+// newFiles makes an authority, and certificates of it for the server at host and for clients.
+func newFiles(t testing.TB, host string) Files {
+	t.Helper()
+	dir := t.TempDir()
+	f := Files{pool: x509.NewCertPool()}
+	ca := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	key := newKey(t)
+	f.CA, _ = write(t, dir, "ca", ca, ca, key, key)
+	server := leaf(2, "server")
+	server.IPAddresses = []net.IP{net.ParseIP(host)}
+	own := newKey(t)
+	f.ServerCert, f.ServerKey = write(t, dir, "server", server, ca, own, key)
+	own = newKey(t)
+	f.ClientCert, f.ClientKey = write(t, dir, "client", leaf(3, ""), ca, own, key)
+	text, err := os.ReadFile(f.CA)
+	if err != nil || !f.pool.AppendCertsFromPEM(text) {
+		t.Fatalf("reading the authority: %v", err)
+	}
+	if f.client, err = tls.LoadX509KeyPair(f.ClientCert, f.ClientKey); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// leaf is a certificate. One without a name is nobody to etcd: with a name, etcd would take it for a user's.
+func leaf(serial int64, name string) *x509.Certificate {
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func write(t testing.TB, dir, name string, certificate, issuer *x509.Certificate, key, issuerKey *ecdsa.PrivateKey) (certFile, keyFile string) {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, certificate, issuer, &key.PublicKey, issuerKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certFile, keyFile = filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
+	for path, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "EC PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certFile, keyFile
+}

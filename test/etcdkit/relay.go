@@ -1,0 +1,158 @@
+package etcdkit
+
+import (
+	"net"
+	"sync"
+	"testing"
+)
+
+// Relay is the network between clients and one member.
+type Relay struct {
+	listener net.Listener
+	target   string
+
+	mu     sync.Mutex // guards the rest
+	change sync.Cond  // of frozen
+	cut    bool
+	frozen bool
+	conns  map[net.Conn]bool
+	closed bool
+	bytes  int64
+	wg     sync.WaitGroup
+}
+
+// NewRelay returns a relay to the member at target, HOST:PORT, for the length of the test.
+func NewRelay(t testing.TB, target string) *Relay {
+	t.Helper()
+	host, _, err := net.SplitHostPort(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", host+":0") // the member's address, for which its certificate is
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Relay{listener: listener, target: target, conns: map[net.Conn]bool{}}
+	r.change.L = &r.mu
+	r.wg.Go(r.accept)
+	t.Cleanup(r.close)
+	return r
+}
+
+// Addr is HOST:PORT where it listens.
+func (r *Relay) Addr() string { return r.listener.Addr().String() }
+
+// Cut ends all connections and refuses new ones.
+func (r *Relay) Cut() { r.set(true, false) }
+
+// Freeze lets connections stand, and nothing pass: what a firewall that drops does.
+func (r *Relay) Freeze() { r.set(false, true) }
+
+// Heal undoes Cut and Freeze.
+func (r *Relay) Heal() { r.set(false, false) }
+
+// Bytes is how much has come from the member so far.
+func (r *Relay) Bytes() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.bytes
+}
+
+func (r *Relay) set(cut, frozen bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut, r.frozen = cut, frozen
+	if cut {
+		r.endLocked()
+	}
+	r.change.Broadcast()
+}
+
+func (r *Relay) endLocked() {
+	for conn := range r.conns {
+		_ = conn.Close() // its pipe sees that
+	}
+	clear(r.conns)
+}
+
+func (r *Relay) close() {
+	_ = r.listener.Close()
+	r.mu.Lock()
+	r.closed = true
+	r.endLocked()
+	r.change.Broadcast()
+	r.mu.Unlock()
+	r.wg.Wait()
+}
+
+func (r *Relay) accept() {
+	for {
+		client, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		r.wg.Go(func() { r.serve(client) })
+	}
+}
+
+// keep notes a connection, so that Cut can end it, unless there must be none.
+func (r *Relay) keep(conn net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cut || r.closed {
+		_ = conn.Close()
+		return false
+	}
+	r.conns[conn] = true
+	return true
+}
+
+func (r *Relay) serve(client net.Conn) {
+	if !r.keep(client) {
+		return
+	}
+	server, err := net.Dial("tcp", r.target)
+	if err != nil || !r.keep(server) {
+		_ = client.Close()
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() { r.pipe(server, client, false) })
+	both.Go(func() { r.pipe(client, server, true) })
+	both.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.conns, client)
+	delete(r.conns, server)
+}
+
+// pipe copies until either end is closed, and then closes both.
+func (r *Relay) pipe(to, from net.Conn, fromServer bool) {
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buffer)
+		r.pass(n, fromServer)
+		if n > 0 {
+			if _, err := to.Write(buffer[:n]); err != nil {
+				break
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	_ = to.Close()
+	_ = from.Close()
+}
+
+// pass waits while the relay is frozen.
+func (r *Relay) pass(n int, fromServer bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.frozen && !r.closed && !r.cut {
+		r.change.Wait()
+	}
+	if fromServer {
+		r.bytes += int64(n)
+	}
+}
