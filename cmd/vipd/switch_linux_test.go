@@ -116,6 +116,12 @@ func switching(t *testing.T, names ...string) {
 	}
 }
 
+// TestIPVSSwitch goes through all modes and back.
+func TestIPVSSwitch(t *testing.T) {
+	lab.NeedIPVS(t)
+	switching(t, "userspace", "iptables", "ipvs", "iptables", "userspace")
+}
+
 func TestSwitch(t *testing.T) { switching(t, "userspace", "iptables", "userspace", "iptables") }
 
 // TestSwitchByFile: the mode changes with the file, without a reload.

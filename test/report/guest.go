@@ -24,8 +24,6 @@ const (
 	guestLimit = 14 * time.Minute
 	// bootTime is what of it is left for the boot, and for the tests to say what they were at.
 	bootTime = time.Minute
-	// guestNice lets the tests that run here at the same time go first.
-	guestNice = 5
 )
 
 // where names the guest in the report.
@@ -111,7 +109,7 @@ func boot(ctx context.Context, o orders, folder string, s *summary) error {
 	read := make(chan error, 1)
 	go func() { read <- s.read(events, where) }()
 	status, err := vm.Run(ctx, vm.Options{
-		Limit: guestLimit, Nice: guestNice, Stdout: w, Stderr: os.Stderr, Env: []string{program.BinVar + "=" + folder},
+		Limit: guestLimit, Stdout: w, Stderr: os.Stderr, Env: []string{program.BinVar + "=" + folder},
 		Log: func(format string, args ...any) { fmt.Printf("guest: "+format+"\n", args...) },
 	}, self, insideFlag, file)
 	_ = w.Close()

@@ -146,7 +146,7 @@ func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 // command is qemu at the machine's priority, ended with ctx and with this process.
 func (m machine) command(ctx context.Context, args []string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "nice", append([]string{"-n", strconv.Itoa(m.options.Nice), qemu}, args...)...)
+	cmd := exec.CommandContext(ctx, qemu, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd
 }

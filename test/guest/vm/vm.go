@@ -24,8 +24,6 @@ type Options struct {
 	CPUs int
 	// Limit is how long the guest may take with boot and command. 0: 5 minutes.
 	Limit time.Duration
-	// Nice lowers the priority of the whole guest, 0 to 19.
-	Nice int
 	// Writable is a folder whose files the guest may change for good. "": none.
 	Writable string
 	// Dir is the folder where the command starts. "": the current one.
