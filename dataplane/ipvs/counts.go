@@ -230,13 +230,22 @@ func (c *counts) read(ctx context.Context, conn lvs.Conn) {
 		return
 	}
 	defer c.reading.Unlock()
-	started := time.Now()
-	if started.Before(c.next) {
-		return
+	if started := time.Now(); !started.Before(c.next) && c.readLocked(ctx, conn) {
+		c.next = time.Now().Add(max(readEvery, readShare*time.Since(started)))
 	}
+}
+
+// readNow is read, however soon after another.
+func (c *counts) readNow(ctx context.Context, conn lvs.Conn) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	c.readLocked(ctx, conn)
+}
+
+func (c *counts) readLocked(ctx context.Context, conn lvs.Conn) bool {
 	services, err := conn.Services(ctx)
 	if err != nil {
-		return
+		return false
 	}
 	for _, s := range services {
 		epoch, due := c.due(s)
@@ -248,7 +257,7 @@ func (c *counts) read(ctx context.Context, conn lvs.Conn) {
 			c.take(s, states, epoch)
 		}
 	}
-	c.next = time.Now().Add(max(readEvery, readShare*time.Since(started)))
+	return true
 }
 
 func (c *counts) due(s lvs.ServiceState) (epoch uint64, due bool) {

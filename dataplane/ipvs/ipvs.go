@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -103,10 +104,16 @@ func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return diges
 // Render implements dataplane.Renderer.
 func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) { return Render(frontends) }
 
+// closeTime bounds how long Close may take.
+const closeTime = 20 * time.Second
+
 // Close leaves everything in place with keep: the kernel goes on, and the next process takes over, with the drains that
 // are under way. Otherwise it deletes every virtual server of ours, and their connections end.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer cancel()
 	d.drains.close()
+	d.counts.readNow(ctx, d.conn)
 	failed := d.flows.close()
 	d.mu.Lock()
 	defer d.mu.Unlock()

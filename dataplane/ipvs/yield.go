@@ -1,0 +1,94 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/lvs"
+)
+
+var _ dataplane.Yielder = (*Dataplane)(nil)
+
+// yieldEvery is between two looks at what has yielded. The kernel brings the counters that they compare up to date every
+// two seconds (net/netfilter/ipvs/ip_vs_est.c).
+const yieldEvery = 3 * time.Second
+
+// Yield implements dataplane.Yielder. NAT rules stand before IPVS, so a successor that uses them has all new connections,
+// and virtual servers stay as they are until their last connections have ended. Sockets stand behind IPVS: a virtual
+// server that still gets new connections is in its successor's way, and goes with what it has.
+func (d *Dataplane) Yield(ctx context.Context) error {
+	tick := time.NewTicker(yieldEvery)
+	defer tick.Stop()
+	var before map[balancer.Key]lvs.ServiceState
+	for first := true; ; first = false {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		left, err := d.yield(ctx, before, first)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("leaving virtual servers to another mode: %w", err)
+		case len(left) == 0:
+			return nil
+		}
+		before = left
+	}
+}
+
+// yield removes the virtual servers that nobody uses, and those that have got new connections since before. It returns
+// those of ours that are left. The first look removes none: what it compares with is yet to be known.
+func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]lvs.ServiceState, first bool) (map[balancer.Key]lvs.ServiceState, error) {
+	services, err := d.conn.Services(ctx)
+	if err != nil {
+		return nil, err
+	}
+	table, err := d.conn.Table(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	left := map[balancer.Key]lvs.ServiceState{}
+	r := round{d: d, ctx: ctx, errs: map[*server]error{}}
+	var work []*server
+	for _, v := range services {
+		s := d.servers[v.Key]
+		if s == nil || !s.there {
+			continue
+		}
+		if first || busy(table[v.Key]) && v.Connections == before[v.Key].Connections {
+			left[v.Key] = v
+			continue
+		}
+		if err := d.readCountsLocked(ctx, s); err != nil {
+			return nil, err
+		}
+		work = append(work, s)
+	}
+	r.send(work, func(s *server) []lvs.Op {
+		return []lvs.Op{{Verb: lvs.DeleteService, Service: lvs.Service{Key: s.key}}}
+	})
+	var failed error
+	for _, s := range work {
+		failed = errors.Join(failed, r.errs[s])
+	}
+	return left, errors.Join(failed, d.ledger.save())
+}
+
+// busy reports whether a virtual server has connections.
+func busy(e lvs.Entry) bool {
+	for _, d := range e.Destinations {
+		if d.Active+d.Inactive > 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,73 @@
+package ipvs
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/lvs"
+)
+
+// TestYield: what serves nobody goes, what has connections stays until they have ended or time is over, and what still
+// gets new ones goes with them. Nothing goes at once, and what was counted is not forgotten.
+func TestYield(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, newKernel(), dir)
+		p.observe()
+		unused, ends, lasts, inTheWay := web(key(0), 1, 2), web(key(1), 1, 2), web(key(2), 1, 2), web(key(3), 1, 2)
+		p.apply(unused, ends, lasts, inTheWay)
+		for _, f := range []*balancer.Frontend{ends, lasts, inTheWay} {
+			p.k.connect(t, f, 1, 1, 0)
+		}
+		counted := func() (n uint64) {
+			for _, c := range p.Counters() {
+				n += c.Connections
+			}
+			return n
+		}
+		before := counted()
+		there := func(when string, want ...*balancer.Frontend) {
+			t.Helper()
+			synctest.Wait()
+			table, err := p.k.Table(context.Background())
+			if err != nil || len(table) != len(want) {
+				t.Errorf("%s %d virtual servers are there, want %d; %v", when, len(table), len(want), err)
+			}
+			for _, f := range want {
+				if _, ok := table[f.Key]; !ok {
+					t.Errorf("%s the virtual server %s is gone", when, f.Key)
+				}
+			}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		ended := make(chan error)
+		go func() { ended <- p.Yield(ctx) }()
+		there("at once", unused, ends, lasts, inTheWay)
+		time.Sleep(yieldEvery + time.Second)
+		there("after the first look", unused, ends, lasts, inTheWay)
+		more := func(s *lvs.DestinationState) { s.Connections++; s.Active++ }
+		if err := p.k.SetDestination(inTheWay.Key, address(inTheWay.Key, 2), more); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(yieldEvery)
+		there("after the second look", ends, lasts)
+		p.k.connect(t, ends, 1, 0, 0)
+		time.Sleep(yieldEvery)
+		there("after an end", lasts)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		there("when time is over", lasts)
+		if err := p.Close(ctx, false); err != nil { // ctx has ended: what goes, goes all the same
+			t.Error(err)
+		}
+		there("after Close")
+		if got := counted(); got != before+1 {
+			t.Errorf("%d connections are counted, %d before the yield, want one more", got, before)
+		}
+	})
+}
