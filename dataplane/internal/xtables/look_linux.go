@@ -24,7 +24,7 @@ const (
 	// share is which part of the time comparing may take: half a hundredth.
 	share = 200
 	// credit is how much it may take at once without waiting.
-	credit = 10 * time.Millisecond
+	credit = 20 * time.Millisecond
 	// longestPause is the most between two comparisons, however long they take.
 	longestPause = 10 * time.Second
 )
