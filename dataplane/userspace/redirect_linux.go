@@ -26,7 +26,6 @@ import (
 type redirect struct {
 	d        *Dataplane
 	families map[xtables.Family]*redirectFamily
-	gone     bool // the rules were removed for good
 
 	mu     sync.RWMutex // guards routes, which accept loops read
 	routes map[balancer.Key]*frontend

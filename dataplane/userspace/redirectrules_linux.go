@@ -265,10 +265,13 @@ func (y *redirectFamily) ensureJumps(ctx context.Context) error {
 	return nil
 }
 
+// writeTime bounds how long taking the rules back may take.
+const writeTime = 30 * time.Second
+
 // stop has every rule lead to a closed port. It goes on where ctx has ended: the rules would lead clients to ports that
 // others may get.
 func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 	defer cancel()
 	var failed error
 	for _, f := range frontends {
@@ -277,7 +280,7 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 			failed = errors.Join(failed, bind{}.stop(ctx, []*frontend{f}))
 			continue
 		}
-		if r.gone {
+		if r.d.yielded { // another dataplane has the new connections
 			continue
 		}
 		if port, err := y.closedFor(f); err == nil && !f.isRemoved() {
@@ -286,7 +289,7 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 			failed = errors.Join(failed, err)
 		}
 	}
-	if !r.gone {
+	if !r.d.yielded {
 		failed = errors.Join(failed, r.commit(ctx))
 	}
 	for _, f := range frontends {
@@ -304,7 +307,7 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 
 // close removes the rules, and then the closed ports that they led to.
 func (r *redirect) close(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 	defer cancel()
 	var failed error
 	for _, y := range r.families {
@@ -314,9 +317,8 @@ func (r *redirect) close(ctx context.Context) error {
 		for _, held := range y.closed {
 			held.close()
 		}
-		y.closed = nil
+		clear(y.closed)
 	}
-	r.gone = failed == nil
 	return failed
 }
 
