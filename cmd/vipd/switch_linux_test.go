@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -11,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"vipd/cmd/internal/modes"
+	"vipd/cmd/vipd/daemon"
+	"vipd/test/ipvs"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -120,6 +124,37 @@ func switching(t *testing.T, names ...string) {
 func TestIPVSSwitch(t *testing.T) {
 	lab.NeedIPVS(t)
 	switching(t, "userspace", "iptables", "ipvs", "iptables", "userspace")
+}
+
+// TestWithoutIPVS: a kernel that has no IPVS is served by the next best mode, loudly; strict_mode ends with the reason and
+// what mends it.
+func TestWithoutIPVS(t *testing.T) {
+	if err := ipvs.Load(); err == nil {
+		t.Skip("needs a kernel without IPVS: this one has it")
+	}
+	g := newGateway(t)
+	strict := settings("ipvs", "auto")
+	g.write(strings.Replace(strict, "strict_mode = true", "strict_mode = false", 1), 0, 1)
+	g.start()
+	s, err := g.api.Status(t.Context())
+	if err != nil || s.Mode.InUse != "iptables" || s.Mode.Wanted != "ipvs" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "modprobe ip_vs") {
+		t.Errorf("mode %+v, %v", s.Mode, err)
+	}
+	if got := g.servers(g.client); len(got) != 2 {
+		t.Errorf("%v answer", got)
+	}
+	g.write(strings.Replace(strict, `mode = "ipvs"`, `mode = "auto"`, 1), 0, 1)
+	wait.For(t, 20*time.Second, "the fallback to end", func() bool {
+		s, err := g.api.Status(t.Context())
+		return err == nil && !s.Mode.Fallback && s.Mode.InUse == "iptables" && strings.Contains(s.Mode.Reason, "not ipvs")
+	})
+	g.stop()
+	g.write(strict, 0, 1)
+	_, err = daemon.New(daemon.Options{ConfigFile: g.file, Log: slog.New(slog.DiscardHandler), Modes: modes.All()})
+	if err == nil || !strings.Contains(err.Error(), "strict_mode forbids another") || !strings.Contains(err.Error(), "modprobe ip_vs") {
+		t.Errorf("strict_mode: %v", err)
+	}
+	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 }
 
 func TestSwitch(t *testing.T) { switching(t, "userspace", "iptables", "userspace", "iptables") }
