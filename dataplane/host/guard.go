@@ -368,7 +368,7 @@ func (g *guard) settle(ctx context.Context) error {
 			}
 		}
 		if !g.uses(m) && m.state != absent {
-			if err := m.destroy(ctx); err != nil {
+			if err := m.discard(ctx); err != nil {
 				return err
 			}
 		}

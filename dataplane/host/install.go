@@ -200,7 +200,7 @@ func (g *guard) leave(ctx context.Context) error {
 		}
 	}
 	for _, m := range g.members {
-		if err := m.destroy(ctx); err != nil {
+		if err := m.discard(ctx); err != nil {
 			return err
 		}
 	}

@@ -130,6 +130,24 @@ func (m *members) destroy(ctx context.Context) error {
 	return nil
 }
 
+// discard is destroy for a set that may not be there, which is asked for first: to destroy nothing many kernels wait for
+// all their processors.
+func (m *members) discard(ctx context.Context) error {
+	if m.state == unseen {
+		_, err := m.kernel.Header(m.name)
+		if errors.Is(err, ipset.ErrNotFound) {
+			m.state = absent
+			clear(m.have)
+		} else if err != nil {
+			return err
+		}
+	}
+	if m.state == absent {
+		return nil
+	}
+	return m.destroy(ctx)
+}
+
 // fill adds what is missing.
 func (m *members) fill() error {
 	return m.flush(m.kernel.Add, true)
