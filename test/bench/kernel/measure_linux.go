@@ -28,6 +28,12 @@ func quickEffort() effort {
 	return effort{rounds: 3, turns: 8, batch: time.Millisecond, changes: 1, use: time.Second}
 }
 
+// emulated is for a kernel that is emulated, where a packet takes so long that few would fit into a batch.
+func (e effort) emulated() effort {
+	e.batch *= 5
+	return e
+}
+
 // run measures the rows of one backend.
 func run(ctx context.Context, b backend, rows []row, e effort, say func(format string, args ...any)) (_ samples, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -96,6 +102,10 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples) error
 			q.Do = "memory"
 		case idle, disturbed:
 			q.Do, q.For = "use", e.use
+		case adoptingMessages, endpointMessages:
+			q.Do = "take"
+		default:
+			times, q.Do = e.changes, "take"
 		}
 		for q.N = range times {
 			v, err := x.ask(q)
