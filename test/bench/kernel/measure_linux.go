@@ -64,7 +64,7 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 		if err != nil {
 			return nil, err
 		}
-		if err := controlPlane(x, rows, e, took, out); err != nil {
+		if err := controlPlane(x, rows, e, took, out, say); err != nil {
 			return nil, err
 		}
 	}
@@ -82,7 +82,7 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 }
 
 // controlPlane measures what rows want of one box besides packets; after that nothing in the box works by itself.
-func controlPlane(x *box, rows []row, e effort, load float64, out samples) error {
+func controlPlane(x *box, rows []row, e effort, load float64, out samples, say func(format string, args ...any)) error {
 	for _, r := range rows {
 		if r.box != x.spec || r.what.isPath() {
 			continue
@@ -105,7 +105,7 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples) error
 		case adoptingMessages, endpointMessages:
 			q.Do = "take"
 		default:
-			times, q.Do = e.changes, "take"
+			times, q.Do = min(e.changes, 3), "take" // most take seconds
 		}
 		for q.N = range times {
 			v, err := x.ask(q)
@@ -114,6 +114,7 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples) error
 			}
 			out[r.name] = append(out[r.name], v)
 		}
+		say("%s: %.3g", r.name, out[r.name])
 	}
 	_, err := x.ask(request{Do: "rest"})
 	return err
