@@ -47,11 +47,12 @@ test-ipvs: needs ## only the tests that need IPVS: here if the kernel has it, el
 needs:
 	@test/needs
 
-bench: build ## every benchmark, userspace mode beside HAProxy and nginx, iptables mode beside kube-proxy's rules (minutes; on a quiet machine)
+bench: build ## every benchmark, userspace mode beside HAProxy and nginx, iptables mode beside kube-proxy's rules, ipvs mode beside ipvsadm (minutes; on a quiet machine)
 	@test/needs bench
 	$(GO) test -run '^$$' -bench . -benchmem ./... | grep -v 'no test files'
 	$(GO) run -buildvcs=false ./test/bench -vipd bin/vipd
 	$(GO) run -buildvcs=false ./test/bench/kernel
+	$(GO) run -buildvcs=false ./test/bench/kernel -ipvs
 
 lint: ## gofmt, go vet, staticcheck, and the builds for other systems
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi

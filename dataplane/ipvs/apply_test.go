@@ -124,6 +124,7 @@ func TestAdoptionSendsNothing(t *testing.T) {
 		p.k.connect(t, drains, 2, 3, 0)
 		p.apply(drains)
 		before := p.k.text(t, every)
+		p.k.omitted = map[balancer.Key]bool{drains.Key: true, sticky.Key: true}
 		p.restart(crash)
 		ops := p.sent(func() {
 			if seen := p.observe(); !seen.Untold || len(seen.Digests) != 4 {

@@ -61,7 +61,7 @@ func (d *Dataplane) settleAll(ctx context.Context) error {
 	return failed
 }
 
-// sift returns the keys of which the kernel's table shows that something may be done.
+// sift returns the keys of which the kernel's table shows that something may be done, and those that it leaves out.
 func (d *Dataplane) sift(ctx context.Context, keys []balancer.Key) ([]balancer.Key, error) {
 	table, err := d.conn.Table(ctx)
 	if err != nil {
@@ -71,8 +71,9 @@ func (d *Dataplane) sift(ctx context.Context, keys []balancer.Key) ([]balancer.K
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.DeleteFunc(keys, func(k balancer.Key) bool {
-		s, entry := d.servers[k], table[k]
-		return s == nil || !slices.ContainsFunc(entry.Destinations, func(t lvs.TableDestination) bool {
+		s := d.servers[k]
+		entry, told := table[k]
+		return s == nil || told && !slices.ContainsFunc(entry.Destinations, func(t lvs.TableDestination) bool {
 			return t.Weight == 0 && (t.Active+t.Inactive == 0 || s.expired(t.Addr, now))
 		})
 	}), nil

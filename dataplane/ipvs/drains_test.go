@@ -184,6 +184,7 @@ func TestManyLeave(t *testing.T) {
 		for _, f := range frontends {
 			p.k.connect(t, f, 1, 1, 0)
 		}
+		p.k.omitted = map[balancer.Key]bool{frontends[7].Key: true, frontends[8].Key: true}
 		if err := p.Apply(context.Background(), removals); err != nil {
 			t.Fatal(err)
 		}

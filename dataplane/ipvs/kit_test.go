@@ -25,6 +25,8 @@ type kernel struct {
 	before func(lvs.Op)
 	// trash keeps what deleted destinations had counted, which goes on when they come back; nil: it does not.
 	trash map[countKey]lvs.Stats
+	// omitted are virtual servers that the table leaves out.
+	omitted map[balancer.Key]bool
 }
 
 func newKernel() *kernel { return &kernel{Fake: lvs.NewFake()} }
@@ -83,6 +85,15 @@ func (k *kernel) Services(ctx context.Context) ([]lvs.ServiceState, error) {
 		}
 	}
 	return all, err
+}
+
+// Table leaves some out, as the kernel's does where others have virtual servers in other network namespaces.
+func (k *kernel) Table(ctx context.Context) (map[balancer.Key]lvs.Entry, error) {
+	table, err := k.Fake.Table(ctx)
+	for key := range k.omitted {
+		delete(table, key)
+	}
+	return table, err
 }
 
 // Close leaves the Fake usable: the kernel lives on.

@@ -93,15 +93,15 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 	return d.ledger.save()
 }
 
-// destinationsLocked returns the destinations of one of our virtual servers. Only those with thresholds are asked for by
-// themselves: the table does not show them.
+// destinationsLocked returns the destinations of one of our virtual servers. Only those with thresholds, which the table
+// does not show, and those that the kernel has left out of the table are asked for by themselves.
 func (d *Dataplane) destinationsLocked(ctx context.Context, k balancer.Key, table map[balancer.Key]lvs.Entry) ([]lvs.Destination, error) {
 	s := d.servers[k]
-	if d.ledger.entries[k].bounded || s != nil && s.bounded() {
+	entry, told := table[k]
+	if !told || d.ledger.entries[k].bounded || s != nil && s.bounded() {
 		states, err := d.conn.Destinations(ctx, k)
 		return plain(states), err
 	}
-	entry := table[k]
 	all := make([]lvs.Destination, len(entry.Destinations))
 	for i, t := range entry.Destinations {
 		all[i] = lvs.Destination{Addr: t.Addr, Forward: t.Forward, Weight: t.Weight}

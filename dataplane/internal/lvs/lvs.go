@@ -23,7 +23,9 @@ type Conn interface {
 	// Destinations reads those of one virtual server, in no order. ErrNoService where there is none.
 	Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error)
 	// Table reads all virtual servers with their destinations, in the fastest way, which shows less than the others.
-	// What changes meanwhile may be missed, or be read in halves.
+	// What changes meanwhile may be missed, or be read in halves, and where other network namespaces have virtual servers
+	// as well, the kernel (6.1) leaves some out at any time: it counts those for its place in the table whenever it goes
+	// on, and not when it finds that place again for the next part. That one is not in the table says nothing.
 	Table(ctx context.Context) (map[balancer.Key]Entry, error)
 	// Info reads what the kernel says of its IPVS as a whole, at a cost that does not depend on what there is.
 	Info(ctx context.Context) (Info, error)

@@ -1,5 +1,6 @@
 // Command kernel measures what iptables mode costs in the kernel beside a host with one DNAT rule, and beside lists of
-// rules such as kube-proxy writes: the first packet of a connection, and the work for a change.
+// rules such as kube-proxy writes: the first packet of a connection, and the work for a change. With -ipvs it measures
+// ipvs mode beside all of these, and beside ipvsadm and ip.
 //
 // Every layout of rules that is compared lives in a box: a process in network, mount and process namespaces of its own,
 // which loads its rules there and obeys the benchmark over a pipe. All is in place at the same time, so that rounds can
@@ -16,5 +17,9 @@
 //
 // A box ends with the process that started it, however that ends, and nothing of it is seen outside.
 //
-//	go run ./test/bench/kernel [-quick] [-only PATTERN] [-json FILE]
+// IPVS keeps an entry for each connection whose first packet it has seen, also if that is dropped behind it: its table is
+// large enough not to matter. Messages to IPVS are counted on a device of type nlmon in the box, so that what is counted
+// is what the kernel gets. Where this machine's kernel has no IPVS, all of -ipvs runs in a guest (vipd/test/guest/vm).
+//
+//	go run ./test/bench/kernel [-quick] [-ipvs [-full]] [-only PATTERN] [-json FILE]
 package main

@@ -282,11 +282,14 @@ func TestChosen(t *testing.T) {
 		t.Errorf("got %q, want %s", got, want)
 	}
 	names := map[string]bool{}
-	for _, r := range plan(fullSizes()) {
-		if names[r.name] || r.against != "" && !names[r.against] {
-			t.Errorf("row %q is there twice, or before %q", r.name, r.against)
+	for _, rows := range [][]row{plan(fullSizes()), ipvsPlan(fullIPVSSizes(false)), ipvsPlan(fullIPVSSizes(true)), ipvsPlan(quickIPVSSizes())} {
+		clear(names)
+		for _, r := range rows {
+			if names[r.name] || r.against != "" && !names[r.against] {
+				t.Errorf("row %q is there twice, or before %q", r.name, r.against)
+			}
+			names[r.name] = true
 		}
-		names[r.name] = true
 	}
 }
 

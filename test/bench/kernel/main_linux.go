@@ -36,12 +36,16 @@ func start(args []string) error {
 		}
 		return bench(ctx, args)
 	}
-	if _, err := parse(args); err != nil { // before anything is started
+	o, err := parse(args) // before anything is started
+	if err != nil {
 		return err
 	}
 	if os.Geteuid() != 0 {
 		fmt.Println("not measured: the kernel's paths (needs root: makes network namespaces)")
 		return nil
+	}
+	if o.ipvs && !hasIPVS() {
+		return inGuest(ctx, o, args)
 	}
 	runtime.LockOSThread() // what is started ends with the thread that did it
 	cmd, err := apart(ctx, senderRole, args...)
@@ -60,13 +64,17 @@ func start(args []string) error {
 // options are the command line.
 type options struct {
 	quick bool
-	only  *regexp.Regexp
-	json  string
+	// ipvs: the table of ipvs mode instead; full: all of it.
+	ipvs, full bool
+	only       *regexp.Regexp
+	json       string
 }
 
 func parse(args []string) (o options, err error) {
 	flags := flag.NewFlagSet("kernel", flag.ContinueOnError)
 	flags.BoolVar(&o.quick, "quick", false, "small numbers, to see that it runs")
+	flags.BoolVar(&o.ipvs, "ipvs", false, "measure ipvs mode, beside ipvsadm and the rules of iptables mode; in a guest where this kernel has no IPVS")
+	flags.BoolVar(&o.full, "full", false, "with -ipvs: longer lists, and larger loads by ipvsadm (an hour in a guest)")
 	only := flags.String("only", "", "a regular expression: only the rows that it matches, and those they are compared with")
 	flags.StringVar(&o.json, "json", "", "a file to write the figures to")
 	if err := flags.Parse(args); err != nil {
@@ -75,8 +83,42 @@ func parse(args []string) (o options, err error) {
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
+	if o.full && (!o.ipvs || o.quick) {
+		return o, errors.New("-full goes with -ipvs, and not with -quick")
+	}
 	o.only, err = regexp.Compile(*only)
 	return o, err
+}
+
+// table returns the rows and columns that the command line asks for, and how much is done for them.
+func (o options) table() ([]row, []backend, effort, error) {
+	e, columns := fullEffort(), backends()
+	if o.quick {
+		e = quickEffort()
+	}
+	var rows []row
+	switch {
+	case o.ipvs && o.quick:
+		rows, columns = ipvsPlan(quickIPVSSizes()), []backend{ipvsBackend}
+	case o.ipvs:
+		rows, columns = ipvsPlan(fullIPVSSizes(o.full)), []backend{ipvsBackend}
+	case o.quick:
+		rows = plan(quickSizes())
+	default:
+		rows = plan(fullSizes())
+	}
+	if o.ipvs {
+		if err := loadIPVS(); err != nil {
+			return nil, nil, e, err
+		}
+		if emulated() {
+			e = e.emulated()
+		}
+	}
+	if rows = chosen(rows, o.only); len(rows) == 0 {
+		return nil, nil, e, fmt.Errorf("no row has a name like %q", o.only)
+	}
+	return rows, columns, e, nil
 }
 
 // bench measures what the command line asks for, and prints it.
@@ -85,16 +127,12 @@ func bench(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	s, e := fullSizes(), fullEffort()
-	if o.quick {
-		s, e = quickSizes(), quickEffort()
-	}
-	rows := chosen(plan(s), o.only)
-	if len(rows) == 0 {
-		return fmt.Errorf("no row has a name like %q", o.only)
+	rows, columns, e, err := o.table()
+	if err != nil {
+		return err
 	}
 	var all []figure
-	for _, b := range backends() {
+	for _, b := range columns {
 		if missing := tools(b); missing != nil {
 			fmt.Printf("not measured: %s (%v)\n", b, missing)
 			continue
@@ -105,7 +143,7 @@ func bench(ctx context.Context, args []string) error {
 		}
 		all = append(all, figures(rows, b, values)...)
 	}
-	printTable(os.Stdout, rows, all)
+	printTable(os.Stdout, columns, rows, all)
 	if over := slices.DeleteFunc(slices.Clone(all), func(f figure) bool { return f.Within }); len(over) > 0 {
 		fmt.Printf("\n%d figures are over their bounds: those in bold type.\n", len(over))
 	}

@@ -28,6 +28,12 @@ func quickEffort() effort {
 	return effort{rounds: 3, turns: 8, batch: time.Millisecond, changes: 1, use: time.Second}
 }
 
+// emulated is for a kernel that is emulated, where a packet takes so long that few would fit into a batch.
+func (e effort) emulated() effort {
+	e.batch *= 5
+	return e
+}
+
 // run measures the rows of one backend.
 func run(ctx context.Context, b backend, rows []row, e effort, say func(format string, args ...any)) (_ samples, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -58,7 +64,7 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 		if err != nil {
 			return nil, err
 		}
-		if err := controlPlane(x, rows, e, took, out); err != nil {
+		if err := controlPlane(x, rows, e, took, out, say); err != nil {
 			return nil, err
 		}
 	}
@@ -76,7 +82,7 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 }
 
 // controlPlane measures what rows want of one box besides packets; after that nothing in the box works by itself.
-func controlPlane(x *box, rows []row, e effort, load float64, out samples) error {
+func controlPlane(x *box, rows []row, e effort, load float64, out samples, say func(format string, args ...any)) error {
 	for _, r := range rows {
 		if r.box != x.spec || r.what.isPath() {
 			continue
@@ -96,6 +102,10 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples) error
 			q.Do = "memory"
 		case idle, disturbed:
 			q.Do, q.For = "use", e.use
+		case adoptingMessages, endpointMessages:
+			q.Do = "take"
+		default:
+			times, q.Do = min(e.changes, 3), "take" // most take seconds
 		}
 		for q.N = range times {
 			v, err := x.ask(q)
@@ -104,6 +114,7 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples) error
 			}
 			out[r.name] = append(out[r.name], v)
 		}
+		say("%s: %.3g", r.name, out[r.name])
 	}
 	_, err := x.ask(request{Do: "rest"})
 	return err

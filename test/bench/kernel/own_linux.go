@@ -16,14 +16,17 @@ import (
 	"vipd/dataplane"
 	hostside "vipd/dataplane/host"
 	"vipd/dataplane/iptables"
+	"vipd/dataplane/ipvs"
 )
 
-// own is iptables mode as the daemon runs it: services are compiled, and an engine carries them out. What is timed is
+// own is iptables mode, or ipvs mode, as the daemon runs it: services are compiled, and an engine carries them out. What is timed is
 // from the engine's Set until it is applied.
 type own struct {
+	backend   backend
 	spec      spec
 	vips      []netip.Addr // of those that were loaded, and of those to be added
-	dataplane dataplane.Dataplane
+	dataplane *clocked
+	host      dataplane.Host
 	engine    *dataplane.Engine
 	cancel    context.CancelFunc
 	running   sync.WaitGroup
@@ -36,30 +39,54 @@ type own struct {
 	revision int64
 }
 
-// newOwn makes iptables mode, with the real host around it unless only its own rules are wanted.
+// newOwn makes iptables or ipvs mode, with the real host around it unless only its own rules are wanted.
 func newOwn(b backend, s spec) (*own, error) {
+	o := &own{backend: b, spec: s, vips: vips(s.Services + spareServices), cancel: func() {}}
+	if err := o.start(0); err != nil {
+		return nil, err
+	}
+	o.env.Capabilities = o.dataplane.Capabilities()
+	return o, nil
+}
+
+// start makes what a process of the daemon begins with, over whatever is in the kernel; probe is the time between the
+// engine's looks, 0: the usual one.
+func (o *own) start(probe time.Duration) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	options := hostside.DefaultOptions()
-	options.Interface, options.Backend, options.Log = "lo", hostside.Backend(b), log // not every kernel has dummy devices
-	options.Mode = hostside.Mode{Forward: true, Marked: true}
-	mode := iptables.Options{Log: log, Backend: options.Backend}
-	if s.Layout == completeLayout {
-		mode.Mark = hostside.Mark(options)
+	options.Backend, options.Log = hostside.Backend(o.backend), log
+	var d dataplane.Dataplane
+	var err error
+	if o.spec.Layout == ipvsLayout {
+		options.Mode = hostside.Mode{Forward: true, IPVS: true}
+		d, err = ipvs.New(context.Background(), ipvs.Options{Log: log, RunDir: options.RunDir})
+	} else {
+		options.Interface = "lo" // not every kernel has dummy devices
+		options.Mode = hostside.Mode{Forward: true, Marked: true}
+		mode := iptables.Options{Log: log, Backend: options.Backend}
+		if o.spec.Layout == completeLayout {
+			mode.Mark = hostside.Mark(options)
+		}
+		d, err = iptables.New(context.Background(), mode)
 	}
-	d, err := iptables.New(context.Background(), mode)
 	if err != nil {
-		return nil, fmt.Errorf("starting iptables mode: %w", err)
+		return fmt.Errorf("starting %s: %w", o.spec.Layout, err)
 	}
-	o := &own{spec: s, vips: vips(s.Services + spareServices), dataplane: d, cancel: func() {}}
-	o.env.Capabilities = d.Capabilities()
-	var around dataplane.Host = bareHost{}
-	if s.Layout == completeLayout {
-		if around, err = hostside.New(options); err != nil {
-			return nil, fmt.Errorf("starting the host's side: %w", err)
+	o.dataplane, o.host = &clocked{Dataplane: d}, bareHost{}
+	if o.spec.Layout != natLayout {
+		if o.host, err = hostside.New(options); err != nil {
+			return fmt.Errorf("starting the host's side: %w", err)
 		}
 	}
-	o.engine = dataplane.NewEngine(dataplane.Options{Dataplane: d, Host: around, Log: log})
-	return o, nil
+	o.engine = dataplane.NewEngine(dataplane.Options{Dataplane: o.dataplane, Host: o.host, Log: log, ProbeInterval: probe})
+	return nil
+}
+
+// run starts the engine.
+func (o *own) run() {
+	running, cancel := context.WithCancel(context.Background())
+	o.cancel = cancel
+	o.running.Go(func() { _ = o.engine.Run(running) }) // nil by contract
 }
 
 // load starts the engine on all services.
@@ -67,9 +94,7 @@ func (o *own) load(ctx context.Context) (time.Duration, error) {
 	for i := range o.spec.Services {
 		o.add(i)
 	}
-	running, cancel := context.WithCancel(context.Background())
-	o.cancel = cancel
-	o.running.Go(func() { _ = o.engine.Run(running) }) // nil by contract
+	o.run()
 	return o.publish(ctx)
 }
 
@@ -105,9 +130,12 @@ func (o *own) inputs() balancer.Inputs {
 	return balancer.Inputs{Services: o.services}.Remembering(o.memory)
 }
 
+// patience is the longest that a load may take, in an emulated kernel too.
+const patience = 15 * time.Minute
+
 // wait returns how long after began the newest revision was carried out.
 func (o *own) wait(ctx context.Context, began time.Time) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		changed := o.engine.Changed()

@@ -25,6 +25,10 @@ const (
 	listLayout     layout = "list"     // a list as kube-proxy's
 	natLayout      layout = "nat"      // iptables mode's own rules, without the guard
 	completeLayout layout = "complete" // iptables mode with all that the daemon keeps on a host
+
+	ipvsLayout    layout = "ipvs"    // ipvs mode with all that the daemon keeps on a host
+	ipvsadmLayout layout = "ipvsadm" // the same virtual servers, by ipvsadm --restore
+	vipsLayout    layout = "VIPs"    // nothing but VIPs on a device, one for each service
 )
 
 // spec is what a box holds.
@@ -53,10 +57,24 @@ const (
 	// CPU time with nothing to do, and while someone else adds a rule every 100 ms.
 	idle      measure = "idle"
 	disturbed measure = "others change rules"
+	// Of ipvs mode alone, see ipvs.go.
+	saving           measure = "ipvsadm -Sn"
+	adopting         measure = "adopt"
+	adoptingAll      measure = "adopt with addresses and guard"
+	adoptingMessages measure = "messages that change what is adopted"
+	endpointMessages measure = "messages for one endpoint"
+	looking          measure = "look"
+	addingVIPs       measure = "add VIPs"
+	addingVIPsByIP   measure = "ip -batch"
 )
 
 // isPath tells first packets from the control plane.
 func (m measure) isPath() bool { return m == anyVIP || m == lastVIP || m == noVIP }
+
+// isCount tells whole numbers.
+func (m measure) isCount() bool {
+	return m == ruleCount || m == adoptingMessages || m == endpointMessages
+}
 
 // unit returns how values are printed.
 func (m measure) unit() (name string, decimals int) {
@@ -65,8 +83,10 @@ func (m measure) unit() (name string, decimals int) {
 		return "us", 2
 	case loading:
 		return "s", 2
-	case endpointChanged, serviceAdded, serviceRemoved:
+	case endpointChanged, serviceAdded, serviceRemoved, saving, adopting, adoptingAll, addingVIPs, addingVIPsByIP:
 		return "ms", 0
+	case looking:
+		return "ms", 2
 	case memory:
 		return "MiB", 0
 	case idle, disturbed:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 )
 
 // samples are the values of one backend's rows, by name, in the order of rounds.
@@ -62,15 +63,15 @@ func spread(values []float64) (low, middle, high float64) {
 }
 
 // printTable prints figures as a table in Markdown: a line for each row, a column for each backend.
-func printTable(w io.Writer, rows []row, all []figure) {
+func printTable(w io.Writer, columns []backend, rows []row, all []figure) {
 	fmt.Fprint(w, "\n| |")
-	for _, b := range backends() {
+	for _, b := range columns {
 		fmt.Fprintf(w, " %s |", b)
 	}
-	fmt.Fprint(w, " against |\n|---|---|---|---|\n")
+	fmt.Fprintf(w, " against |\n|---|---|%s\n", strings.Repeat("---|", len(columns)))
 	for _, r := range rows {
 		fmt.Fprintf(w, "| %s |", r.name)
-		for _, b := range backends() {
+		for _, b := range columns {
 			i := slices.IndexFunc(all, func(f figure) bool { return f.Row == r.name && f.Backend == b })
 			if i < 0 {
 				fmt.Fprint(w, " - |")
@@ -86,7 +87,7 @@ func printTable(w io.Writer, rows []row, all []figure) {
 func (f *figure) cell(what measure) string {
 	_, decimals := what.unit()
 	s := fmt.Sprintf("%.*f", decimals, f.Value)
-	if what == ruleCount {
+	if what.isCount() {
 		s = group(int(f.Value))
 	}
 	if f.Unit != "" {
@@ -108,7 +109,7 @@ func (f *figure) cell(what measure) string {
 
 // limit writes a bound: of ratios as they are, of values in their unit.
 func limit(v float64, what measure) string {
-	if what == ruleCount {
+	if what.isCount() {
 		return group(int(v))
 	}
 	return fmt.Sprintf("%g", v)

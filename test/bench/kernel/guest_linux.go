@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"vipd/test/guest/vm"
+)
+
+// connections says how large IPVS's table of connections is to be, as vipd has it: 1<<20 places.
+const connections = "conn_tab_bits=20"
+
+// hasIPVS reports whether this kernel has IPVS, or can load it. It does not load it, for that is done with options. Who
+// is in the guest already gets no further guest.
+func hasIPVS() bool {
+	return isLoaded() || exec.Command("modprobe", "-qn", "ip_vs").Run() == nil || emulated()
+}
+
+func isLoaded() bool {
+	_, err := os.Stat("/proc/net/ip_vs")
+	return err == nil
+}
+
+// loadIPVS loads IPVS where it is not loaded.
+func loadIPVS() error {
+	if isLoaded() {
+		return nil
+	}
+	if out, err := exec.Command("modprobe", "ip_vs", connections).CombinedOutput(); err != nil {
+		return fmt.Errorf("loading IPVS: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// emulated reports whether this is a guest. One that is not emulated but has KVM is only measured longer than it needs.
+func emulated() bool { return os.Getenv(vm.GuestVar) != "" }
+
+// inGuest runs this program in a guest.
+func inGuest(ctx context.Context, o options, args []string) error {
+	if err := vm.Missing(); err != nil {
+		fmt.Println("not measured: ipvs mode: this kernel has no IPVS, and", err)
+		return nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	fmt.Println("In a guest, because this kernel has no IPVS. It is emulated: its figures say nothing, but their ratios do.")
+	settings := vm.Options{Memory: 3072, Limit: time.Hour, Stdout: os.Stdout, Stderr: os.Stderr,
+		Log: func(format string, args ...any) { fmt.Fprintf(os.Stderr, "guest: "+format+"\n", args...) }}
+	if o.full {
+		settings.Limit = 3 * time.Hour
+	}
+	if o.json != "" {
+		settings.Writable = filepath.Dir(o.json)
+	}
+	status, err := vm.Run(ctx, settings, append([]string{self}, args...)...)
+	if err == nil && status != 0 {
+		err = errors.New("ended early") // it has said why
+	}
+	return err
+}

@@ -1,0 +1,90 @@
+package main
+
+import "fmt"
+
+// ipvsSizes say how much is loaded for ipvs mode's table.
+type ipvsSizes struct {
+	paths     [2]int // services whose first packets are compared
+	changes   []int  // services of which one is changed, ascending
+	usual     int    // services
+	tool      []int  // services that ipvsadm loads
+	list      int    // services of a list as kube-proxy's
+	tree      int    // services of iptables mode
+	vips      int    // VIPs that are added at once
+	endpoints int    // of each service
+}
+
+// fullIPVSSizes are those of a run for figures; patient ones have the lists and the loads by ipvsadm as long as the rest,
+// which in an emulated kernel takes the better part of an hour.
+func fullIPVSSizes(patient bool) ipvsSizes {
+	s := ipvsSizes{
+		paths: [2]int{10, 10_000}, changes: []int{100, 1_000, 10_000}, usual: 10_000, tool: []int{2_000}, list: 1_000, tree: 10_000,
+		vips: 2_000, endpoints: 10,
+	}
+	if patient {
+		s.tool, s.list = append(s.tool, 10_000), 10_000
+	}
+	return s
+}
+
+func quickIPVSSizes() ipvsSizes {
+	return ipvsSizes{paths: [2]int{5, 60}, changes: []int{10, 60}, usual: 60, tool: []int{30}, list: 30, tree: 30, vips: 50, endpoints: 3}
+}
+
+// ipvsBackend is the variant of iptables that ipvs mode's guard and what is beside it are measured with: the one that a
+// Debian takes. It is the only column of the table.
+const ipvsBackend = nft
+
+// atMost is a bound in the table of ipvs mode.
+func atMost(limit float64) [2]float64 { return [2]float64{0, limit} }
+
+// none is the bound of counts that are to be 0, because 0 is no bound.
+const none = 0.5
+
+// ipvsPlan returns the rows of ipvs mode.
+func ipvsPlan(s ipvsSizes) []row {
+	of := func(l layout, n int) spec { return spec{l, n, s.endpoints} }
+	rows := []row{
+		{name: oneRule, box: spec{floorLayout, 1, 1}, what: anyVIP},
+		{name: fmt.Sprintf("list of %s, mean", group(s.list)), box: of(listLayout, s.list), what: anyVIP, against: oneRule},
+		{name: fmt.Sprintf("iptables mode, %s", group(s.tree)), box: of(completeLayout, s.tree), what: anyVIP, against: oneRule},
+		{name: fmt.Sprintf("ipvs mode, %s", group(s.paths[0])), box: of(ipvsLayout, s.paths[0]), what: anyVIP, against: oneRule},
+	}
+	few := rows[len(rows)-1].name
+	rows = append(rows, row{name: fmt.Sprintf("ipvs mode, %s", group(s.paths[1])), box: of(ipvsLayout, s.paths[1]), what: anyVIP, against: few, limits: atMost(1.2)})
+	for _, n := range s.tool {
+		tool := fmt.Sprintf("ipvsadm --restore of %s", group(n))
+		rows = append(rows,
+			row{name: tool, box: of(ipvsadmLayout, n), what: loading},
+			row{name: fmt.Sprintf("load of %s", group(n)), box: of(ipvsLayout, n), what: loading, against: tool, limits: atMost(0.7)})
+	}
+	usual, n := of(ipvsLayout, s.usual), group(s.usual)
+	if s.usual != s.tool[len(s.tool)-1] {
+		rows = append(rows, row{name: "load of " + n, box: usual, what: loading})
+	}
+	save := "ipvsadm -Sn of " + n
+	rows = append(rows,
+		row{name: "memory at most, " + n, box: usual, what: memory},
+		row{name: "CPU with nothing to do, " + n, box: usual, what: idle, limits: atMost(1)},
+		row{name: "one look at " + n, box: usual, what: looking},
+		row{name: save, box: usual, what: saving},
+		row{name: fmt.Sprintf("adopting %s: virtual servers", n), box: usual, what: adopting, against: save, limits: atMost(2)},
+		row{name: fmt.Sprintf("adopting %s: with addresses and guard", n), box: usual, what: adoptingAll, against: save},
+		row{name: fmt.Sprintf("adopting %s: messages that change anything", n), box: usual, what: adoptingMessages, limits: atMost(none)})
+	first := ""
+	for i, n := range s.changes {
+		r := row{name: fmt.Sprintf("one endpoint changed of %s", group(n)), box: of(ipvsLayout, n), what: endpointChanged, against: first}
+		if i == len(s.changes)-1 {
+			r.limits = atMost(1.5)
+		}
+		if rows = append(rows, r); i == 0 {
+			first = r.name
+		}
+	}
+	vips := spec{vipsLayout, s.vips, 0}
+	byIP := fmt.Sprintf("ip -batch adds %s VIPs", group(s.vips))
+	return append(rows,
+		row{name: fmt.Sprintf("one endpoint changed of %s: messages", n), box: usual, what: endpointMessages, limits: atMost(5)},
+		row{name: byIP, box: vips, what: addingVIPsByIP},
+		row{name: fmt.Sprintf("vipd adds %s VIPs", group(s.vips)), box: vips, what: addingVIPs, against: byIP, limits: atMost(1.2)})
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"regexp"
+	"testing"
+
+	"vipd/test/lab"
+)
+
+// TestIPVSQuick measures ipvs mode at small sizes. What adopts changes nothing, and an endpoint that is replaced takes a
+// message that adds the new one, one that gives the old one no new connections, one that deletes it, and few more.
+func TestIPVSQuick(t *testing.T) {
+	lab.NeedIPVS(t)
+	needs(t, ipvsBackend)
+	for _, tool := range []string{"ipvsadm", "ip"} {
+		lab.Need(t, tool)
+	}
+	rows := chosen(ipvsPlan(quickIPVSSizes()), regexp.MustCompile("ipvs mode|load of 30|look|Sn|messages|VIPs")) // iptables mode has a test of its own
+	values, err := run(t.Context(), ipvsBackend, rows, quickEffort(), t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := figures(rows, ipvsBackend, values)
+	if len(all) != len(rows) {
+		t.Fatalf("%d figures of %d rows", len(all), len(rows))
+	}
+	for i, f := range all {
+		t.Logf("%s: %s", f.Row, f.cell(rows[i].what))
+		low, high := 0.0, 1e9
+		switch rows[i].what {
+		case adoptingMessages:
+			low, high = -1, 0
+		case endpointMessages:
+			low, high = 2, 5
+		}
+		if f.Value <= low || f.Value > high {
+			t.Errorf("%s: got %g, want more than %g and at most %g", f.Row, f.Value, low, high)
+		}
+	}
+}
