@@ -14,14 +14,26 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
+// The bounds are for a usual machine, which may be busy; each is scaled where it is used.
 const (
-	// atOnce bounds what has to happen without waiting for any timer, on a busy machine.
+	// atOnce bounds what has to happen without waiting for any timer.
 	atOnce = 3 * time.Second
 	// silence is how long a client waits that must get no answer. Whatever answers does so in a fraction of it.
 	silence = 250 * time.Millisecond
+	// unanswered is how long a client waits that asks again and again.
+	unanswered = 50 * time.Millisecond
 )
+
+// patience is within for the machine that this is. Where no answer is due, waiting longer than a second proves no more.
+func patience(within time.Duration) time.Duration {
+	if within <= silence {
+		return min(wait.Scaled(within), time.Second)
+	}
+	return wait.Scaled(within)
+}
 
 // ports deals out source ports for UDP, each once: by a port that was used before, a client would come back to the flow
 // that it had.
@@ -31,7 +43,7 @@ func (p *ports) next() uint16 { return uint16(20000 + p.dealt.Add(1)%40000) }
 
 // open connects from a namespace to a frontend, from an address of the client's own unless that is the zero value.
 func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), patience(within))
 	defer cancel()
 	if key.Proto == balancer.TCP {
 		var at netip.AddrPort
@@ -63,7 +75,7 @@ func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within 
 		return lab.Answer{}, err
 	}
 	defer func() { _ = c.Close() }()
-	return lab.AskWithin(c, within)
+	return lab.AskWithin(c, patience(within))
 }
 
 // mustAsk is ask where an answer is due.
@@ -84,7 +96,7 @@ func (r *rig) mustOpen(from *lab.NS, source netip.Addr, key balancer.Key) (net.C
 		r.Fatalf("%s connects to %s: %v", from.Name, key, err)
 	}
 	r.Cleanup(func() { _ = c.Close() })
-	a, err := lab.AskWithin(c, atOnce)
+	a, err := lab.AskWithin(c, patience(atOnce))
 	if err != nil {
 		r.Fatalf("%s on its connection to %s: %v", from.Name, key, err)
 	}
@@ -103,7 +115,7 @@ func (r *rig) tally(from *lab.NS, key balancer.Key, n int) map[string]int {
 
 // alive says why an established connection carries no data there and back any more.
 func alive(c net.Conn, within time.Duration) error {
-	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience(within))); err != nil {
 		return err
 	}
 	const text = "still there"

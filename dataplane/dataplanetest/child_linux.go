@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"vipd/balancer"
+	"vipd/test/wait"
 )
 
 // childVar is what makes Run be the daemon that the cases restart and kills kill.
@@ -52,7 +53,7 @@ func runChild(t *testing.T, s *Subject) {
 		t.Fatal(err)
 	}
 	r := &rig{T: t, s: s, w: &world{own: e.Local}, dp: s.New(t), host: s.newHost(t)}
-	r.steer(driverProbe)
+	r.steer(wait.Scaled(driverProbe))
 	defer func() { r.stop() }()
 	r.apply(e.Services...)
 	r.asWanted("after the start")

@@ -8,6 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // drainTime is the drain_timeout of the cases that wait for its end, and drainSlack how much later that may come.
@@ -39,7 +40,7 @@ func testDrainTimeout(r *rig) {
 func (r *rig) endInTime(of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
 	r.Helper()
 	ended := make([]time.Duration, len(conns))
-	for slices.Contains(ended, 0) && time.Since(removed) < drainTime+drainSlack {
+	for slices.Contains(ended, 0) && time.Since(removed) < drainTime+wait.Scaled(drainSlack) {
 		for i, c := range conns {
 			if ended[i] == 0 && alive(c, 500*time.Millisecond) != nil {
 				ended[i] = time.Since(removed)

@@ -11,6 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/dataplane"
+	"vipd/test/wait"
 )
 
 // driver is the daemon in small: it compiles services, remembers drains, and has an engine carry out the result.
@@ -117,6 +118,7 @@ func (d *driver) wait(revision int64) error { return d.waitFor(revision, settleT
 
 // waitFor is wait with another bound.
 func (d *driver) waitFor(revision int64, within time.Duration) error {
+	within = wait.Scaled(within)
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	for {

@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // pulse is a connection or flow on which something is sent all the time, each time to be answered by the same server
@@ -36,7 +37,7 @@ func (r *rig) pulse(key balancer.Key) *pulse {
 			select {
 			case <-p.stop:
 				return
-			case <-time.After(2 * time.Millisecond):
+			case <-time.After(wait.Scaled(2 * time.Millisecond)):
 				p.beats++
 				p.err = p.beat()
 			}
@@ -48,13 +49,13 @@ func (r *rig) pulse(key balancer.Key) *pulse {
 
 func (p *pulse) beat() error {
 	if p.key.Proto == balancer.UDP {
-		a, err := lab.AskWithin(p.conn, atOnce)
+		a, err := lab.AskWithin(p.conn, patience(atOnce))
 		if err == nil && a.Server != p.server {
 			err = fmt.Errorf("%s answers, before it was %s", a.Server, p.server)
 		}
 		return err
 	}
-	if err := p.conn.SetDeadline(time.Now().Add(atOnce)); err != nil {
+	if err := p.conn.SetDeadline(time.Now().Add(wait.Scaled(atOnce))); err != nil {
 		return err
 	}
 	sent := bytes.Repeat(fmt.Appendf(nil, "%8d", p.beats), 512)

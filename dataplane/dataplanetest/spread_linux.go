@@ -109,11 +109,11 @@ func testSpread(r *rig) {
 func (r *rig) spreads(c spreadCase, vip netip.Addr, s *sink) {
 	n := r.s.Connections
 	if n == 0 {
-		n = 10_000
+		n = load(10_000)
 	}
 	exact := c.scheduler == balancer.RoundRobin || r.s.ExactWeights
 	if c.scheduler == balancer.RoundRobin {
-		n = min(n, 2000)
+		n = min(n, load(2000))
 	}
 	if exact {
 		n = c.weights() * max(1, n/c.weights()) // whole cycles

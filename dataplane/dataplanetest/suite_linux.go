@@ -10,6 +10,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // Subject is a dataplane that has to conform.
@@ -43,6 +44,7 @@ type Subject struct {
 
 	ports *ports
 	root  string // the name of the test that called Run
+	stage *stage
 }
 
 // check is one case of the suite.
@@ -60,37 +62,9 @@ func checks() []check {
 		{name: "layouts", run: testLayouts},
 		{name: "policy-drop", guard: true, needs: []string{"iptables", "ip6tables"}, run: testPolicyDrop},
 		{name: "snat", run: testSNAT},
-		{name: "targets", run: onRouted(testTargets)},
-		{name: "host-endpoint", run: onRouted(testHostEndpoint)},
-		{name: "ports", run: onRouted(testPorts)},
-		{name: "sctp", run: onRouted(testSCTP)},
-		{name: "many", run: onRouted(testMany)},
-		{name: "spread", needs: []string{"ip"}, run: onRouted(testSpread)},
-		{name: "shares", run: onRouted(testShares)},
-		{name: "sticky-schedulers", run: onRouted(testStickySchedulers)},
-		{name: "affinity", run: onRouted(testAffinity)},
-		{name: "affinity-ends", run: onRouted(testAffinityEnds)},
-		{name: "source-ranges", run: onRouted(testSourceRanges)},
-		{name: "no-endpoints", run: onRouted(testNoEndpoints)},
-		{name: "no-endpoints-drop", run: onRouted(testNoEndpointsDrop)},
-		{name: "endpoint-removed", run: onRouted(testEndpointRemoved)},
-		{name: "drain-timeout", run: onRouted(testDrainTimeout)},
-		{name: "draining", run: onRouted(testDraining)},
-		{name: "service-drains", run: onRouted(testServiceDrains)},
-		{name: "undisturbed", run: onRouted(testUndisturbed)},
-		{name: "undisturbed-many", run: onRouted(testUndisturbedMany)},
-		{name: "udp-moves", run: onRouted(testUDPMoves)},
-		{name: "udp-follows", run: onRouted(testUDPFollows)},
-		{name: "service-removed", run: onRouted(testServiceRemoved)},
-		{name: "streams", run: onRouted(testStreams)},
-		{name: "connections", run: onRouted(testConnections)},
-		{name: "held-vip", guard: true, needs: []string{"ping"}, run: onRouted(testHeldVIP)},
-		{name: "idempotent", run: onBare(testIdempotent)},
-		{name: "order", run: onBare(testOrder)},
+		{name: "routed", run: testRouted},
 		{name: "damage", run: testDamage},
 		{name: "foreign", needs: foreignTools(), run: testForeign},
-		{name: "close", run: onBare(testClose)},
-		{name: "keep", run: onBare(testKeep)},
 		{name: "restart", run: testRestart},
 		{name: "kills", needs: foreignTools(), run: testKills},
 	}
@@ -104,16 +78,25 @@ func Run(t *testing.T, s Subject) {
 	}
 	lab.Require(t)
 	s.ports, s.root = &ports{}, t.Name()
-	for _, c := range checks() {
+	s.all(t, checks())
+}
+
+// all runs cases as subtests.
+func (s *Subject) all(t *testing.T, cases []check) {
+	for _, c := range cases {
 		s.sub(t, c.name, func(t *testing.T) {
 			if c.guard && s.Host == nil {
 				t.Skip("needs a Host with the guard")
 			}
 			lab.Need(t, c.needs...)
-			c.run(t, &s)
+			c.run(t, s)
 		})
 	}
 }
+
+// load is how many of something a case makes here that makes n on an ordinary machine, in seconds: fewer where these
+// would be minutes. What it proves by its size it proves there.
+func load(n int) int { return int(time.Duration(n) * time.Second / wait.Scaled(time.Second)) }
 
 // sub runs a subtest of that name unless the subject skips it.
 func (s *Subject) sub(t *testing.T, name string, f func(t *testing.T)) {
@@ -136,11 +119,6 @@ type rig struct {
 	*driver
 }
 
-// onRouted makes a case of one that runs in the layout routed.
-func onRouted(f func(r *rig)) func(t *testing.T, s *Subject) {
-	return func(t *testing.T, s *Subject) { f(newRig(t, s, layouts()[0])) }
-}
-
 // newRig builds a layout and starts the subject in it, with no services yet. When the test ends, the subject is
 // closed, and must have left nothing.
 func newRig(t *testing.T, s *Subject, lay layout) *rig {
@@ -156,7 +134,13 @@ func newStill(t *testing.T, s *Subject, w *world) *rig {
 	if s.Host != nil {
 		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
 	}
-	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: s.newHost(t)}
+	return equip(t, s, w, s.newHost(t))
+}
+
+// equip is a rig with a fresh dataplane.
+func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
+	t.Helper()
+	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: host}
 	r.caps = r.dp.Capabilities()
 	t.Cleanup(func() {
 		r.close(r.dp)
@@ -166,7 +150,7 @@ func newStill(t *testing.T, s *Subject, w *world) *rig {
 }
 
 // drive starts the engine. When the test ends, it removes every service and stops.
-func (r *rig) drive() { r.driveEvery(driverProbe) }
+func (r *rig) drive() { r.driveEvery(wait.Scaled(driverProbe)) }
 
 // driveEvery is drive with an engine that looks for damage so often.
 func (r *rig) driveEvery(probe time.Duration) {
@@ -193,9 +177,12 @@ func (s *Subject) newHost(t testing.TB) dataplane.Host {
 	return newPlainHost(t)
 }
 
+// closeTime bounds the end of a dataplane.
+const closeTime = 5 * time.Second
+
 func (r *rig) close(dp dataplane.Dataplane) {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))
 	defer cancel()
 	if err := dp.Close(ctx, false); err != nil {
 		r.Errorf("closing the dataplane: %v", err)
