@@ -27,6 +27,7 @@ func scenes() []check {
 		{name: "spread", needs: []string{"ip"}, run: driven(testSpread)},
 		{name: "shares", run: driven(testShares)},
 		{name: "sticky-schedulers", run: driven(testStickySchedulers)},
+		{name: "hashes", needs: []string{"ip"}, run: driven(testHashes)},
 		{name: "affinity", run: driven(testAffinity)},
 		{name: "affinity-ends", run: driven(testAffinityEnds)},
 		{name: "source-ranges", run: driven(testSourceRanges)},
