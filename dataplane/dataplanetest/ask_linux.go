@@ -74,8 +74,16 @@ func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within 
 	if err != nil {
 		return lab.Answer{}, err
 	}
-	defer func() { _ = c.Close() }()
+	defer r.hangUp(c)
 	return lab.AskWithin(c, patience(within))
+}
+
+// hangUp closes a connection. Where that is asked for, it is a reset.
+func (r *rig) hangUp(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok && r.resets {
+		_ = t.SetLinger(0)
+	}
+	_ = c.Close()
 }
 
 // mustAsk is ask where an answer is due.

@@ -28,6 +28,7 @@ func scenes() []check {
 		{name: "shares", run: driven(testShares)},
 		{name: "sticky-schedulers", run: driven(testStickySchedulers)},
 		{name: "hashes", needs: []string{"ip"}, run: driven(testHashes)},
+		{name: "max-connections", run: driven(testMaxConnections)},
 		{name: "affinity", run: driven(testAffinity)},
 		{name: "affinity-ends", run: driven(testAffinityEnds)},
 		{name: "source-ranges", run: driven(testSourceRanges)},

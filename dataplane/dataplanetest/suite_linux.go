@@ -28,16 +28,26 @@ type Subject struct {
 	// Keeps: after Close with keep, what it carries out serves on without it, and the next one takes that over without
 	// the loss of a connection.
 	Keeps bool
+	// Survives: that holds even when its process is killed.
+	Survives bool
 	// Backend is the variant of iptables that the dataplane and its Host use, nft or legacy. Empty: what iptables says it
 	// is.
 	Backend string
 	// Connections is how many connections, open at the same time, the case spread may judge shares by. Default 10,000.
 	Connections int
+	// Remembers is how long the dataplane takes a connection that its client has reset, or a UDP flow, for one that is there:
+	// as long affinity lasts at least, and max_connections counts it. Default: not at all.
+	Remembers time.Duration
 	// Cleanup removes everything that dataplane and Host ever made, as after a crash. Nil: there is nothing to clean up.
 	Cleanup func(t testing.TB)
 	// Damage breaks or removes something of the dataplane's on the host, each function in another way. The suite
 	// expects that it is noticed and mended.
 	Damage map[string]func(t testing.TB)
+	// Scratches is like Damage, with functions that break only what serves the service at heldVIP: clients of others
+	// notice nothing.
+	Scratches map[string]func(t testing.TB)
+	// VirtualServers: it makes virtual servers of IPVS, so that those of others can be in its way.
+	VirtualServers bool
 	// Skip names the cases that the subject can't pass by the names of their subtests below Run, such as "restart" or
 	// "layouts/one-arm/hairpin/udp6", with the reason.
 	Skip map[string]string
@@ -45,6 +55,9 @@ type Subject struct {
 	ports *ports
 	root  string // the name of the test that called Run
 	stage *stage
+	// foreign are the virtual servers of others that are there now.
+	foreign map[string]string
+	caps    *balancer.Capabilities // of the last one that New returned
 }
 
 // check is one case of the suite.
@@ -62,10 +75,13 @@ func checks() []check {
 		{name: "layouts", run: testLayouts},
 		{name: "policy-drop", guard: true, needs: []string{"iptables", "ip6tables"}, run: testPolicyDrop},
 		{name: "snat", run: testSNAT},
+		{name: "straight", needs: []string{"ip"}, run: testStraight},
 		{name: "routed", run: testRouted},
 		{name: "damage", run: testDamage},
 		{name: "foreign", needs: foreignTools(), run: testForeign},
+		{name: "foreign-servers", needs: []string{"ipvsadm"}, run: testForeignServers},
 		{name: "restart", run: testRestart},
+		{name: "drains", run: testDrains},
 		{name: "kills", needs: foreignTools(), run: testKills},
 	}
 }
@@ -116,6 +132,8 @@ type rig struct {
 	dp   dataplane.Dataplane
 	host dataplane.Host
 	caps balancer.Capabilities
+	// resets: clients end what they ask by a reset, as which dataplanes do not remember it for minutes.
+	resets bool
 	*driver
 }
 
@@ -142,6 +160,7 @@ func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
 	t.Helper()
 	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: host}
 	r.caps = r.dp.Capabilities()
+	s.caps = &r.caps
 	t.Cleanup(func() {
 		r.close(r.dp)
 		r.leftNothing()
@@ -155,6 +174,11 @@ func (r *rig) drive() { r.driveEvery(wait.Scaled(driverProbe)) }
 // driveEvery is drive with an engine that looks for damage so often.
 func (r *rig) driveEvery(probe time.Duration) {
 	r.steer(probe)
+	r.endDriven()
+}
+
+// endDriven has every service removed and the engine stopped when the test ends.
+func (r *rig) endDriven() {
 	r.Cleanup(func() {
 		if err := r.wait(r.set()); err != nil {
 			r.Errorf("removing every service: %v", err)
@@ -165,9 +189,28 @@ func (r *rig) driveEvery(probe time.Duration) {
 
 // steer starts an engine over the dataplane, after the end of another.
 func (r *rig) steer(probe time.Duration) {
+	r.prepare(probe)
+	r.start()
+}
+
+// prepare is steer without the start.
+func (r *rig) prepare(probe time.Duration) {
 	env := balancer.Env{Node: "node", Local: r.w.own, NodePortAddresses: r.w.own}
 	r.driver = newDriver(r.dp, r.host, quiet(r.T), env, probe)
-	r.start()
+}
+
+// capabilities are what its dataplanes can do here.
+func (s *Subject) capabilities(t *testing.T) *balancer.Capabilities {
+	t.Helper()
+	if s.caps == nil {
+		dp := s.New(t)
+		caps := dp.Capabilities()
+		s.caps = &caps
+		if err := dp.Close(context.Background(), false); err != nil {
+			t.Errorf("closing the dataplane: %v", err)
+		}
+	}
+	return s.caps
 }
 
 func (s *Subject) newHost(t testing.TB) dataplane.Host {
@@ -200,6 +243,9 @@ func (r *rig) leftNothing() {
 	}
 	if len(seen.Digests) > 0 {
 		r.Errorf("a closed dataplane left %v", seen.Digests)
+	}
+	if left := r.s.leftServers(r.T); len(left) > len(r.s.foreign) {
+		r.Errorf("a closed dataplane left some of the virtual servers %q", left)
 	}
 }
 
