@@ -19,23 +19,31 @@ import (
 	"vipd/test/lab"
 )
 
-// mendTime is within what everything is as it was, with the engine's usual ProbeInterval.
-const mendTime = 1500 * time.Millisecond
+// mendTime is within what everything is as it was, with the engine's usual ProbeInterval, on slow machines too. Usually
+// it is usuallyMended.
+const mendTime, usuallyMended = 3 * time.Second, 1500 * time.Millisecond
 
 // testDamage has each kind of damage noticed and mended, while connections are open, which outlive it, and clients keep
 // coming.
 func testDamage(t *testing.T, s *Subject) {
-	if len(s.Damage) == 0 {
+	if len(s.Damage)+len(s.Scratches) == 0 {
 		t.Skip("the subject names no damage")
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Damage)) {
 		s.sub(t, name, func(t *testing.T) {
 			r := newDamageable(t, s)
 			conns := r.established()
-			repairs := r.engine.Status().Repairs
-			s.Damage[name](r.T)
-			r.repaired(repairs, mendTime)
+			r.mends(s.Damage[name])
 			r.wholeAgain(conns)
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Scratches)) {
+		s.sub(t, name, func(t *testing.T) {
+			r := newDamageable(t, s)
+			conns, others := r.established(), r.pulses(bystander())
+			r.mends(s.Scratches[name])
+			r.wholeAgain(conns)
+			r.undisturbed(others, "damage to another service, and its mending")
 		})
 	}
 	s.sub(t, "others-first", func(t *testing.T) {
@@ -47,6 +55,23 @@ func testDamage(t *testing.T, s *Subject) {
 	})
 }
 
+// mends has damage be mended.
+func (r *rig) mends(damage func(t testing.TB)) {
+	r.Helper()
+	repairs := r.engine.Status().Repairs
+	damage(r.T)
+	began := time.Now()
+	r.repaired(repairs, mendTime)
+	if took := time.Since(began); took > mendTime {
+		r.Errorf("mended after %v, want it within %v", took, mendTime)
+	} else {
+		r.Logf("mended after %v", took.Round(time.Millisecond))
+	}
+}
+
+// bystander is the VIP of a service that Scratches do not touch.
+func bystander() addrs { return vipN(31) }
+
 // newDamageable is a rig with services that use all of a Host's parts, and the engine's usual ProbeInterval. Each damage
 // has one of its own: dataplanes may look more rarely where somebody changes rules all the time.
 func newDamageable(t *testing.T, s *Subject) *rig {
@@ -55,7 +80,7 @@ func newDamageable(t *testing.T, s *Subject) *rig {
 	r.driveEvery(time.Second)
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.SourceRanges = prefixes("10.0.0.0/8", "fd00::/8")
-	r.apply(web, newService("empty", vipN(40)))
+	r.apply(web, newService("empty", vipN(40)), newService("bystander", bystander(), endpoints(r.w.servers...)...))
 	return r
 }
 
@@ -111,7 +136,7 @@ func (r *rig) othersFirst() {
 		r.Cleanup(func() { run(r, j.tool, append([]string{"-w", "-t", j.table, "-D", j.chain}, rule...)...) })
 	}
 	before := TakeSnapshot(r)
-	r.pause(mendTime) // for a mending that must not come
+	r.pause(usuallyMended) // for a mending that must not come
 	sameForeign(r, "after rules of others came first", before)
 	r.wholeAgain(conns)
 	repairs := r.engine.Status().Repairs
@@ -137,6 +162,30 @@ func Damages(backend string) map[string]func(t testing.TB) {
 		"sets":         DestroySets(backend),
 		"addresses":    RemoveAddresses,
 	}
+}
+
+// Scratches are ways to break what serves the service at heldVIP, in ipsets and on devices, and nothing else.
+func Scratches() map[string]func(t testing.TB) {
+	return map[string]func(t testing.TB){
+		"entry":   func(t testing.TB) { removeEntry(t, heldVIP()[0]) },
+		"entry6":  func(t testing.TB) { removeEntry(t, heldVIP()[1]) },
+		"address": func(t testing.TB) { removeAddresses(t, heldVIP().slice()) },
+	}
+}
+
+// removeEntry takes one entry about an address from our ipsets.
+func removeEntry(t testing.TB, vip netip.Addr) {
+	t.Helper()
+	for _, name := range ourSets(t) {
+		for line := range strings.Lines(run(t, "ipset", "save", name)) {
+			words := strings.Fields(line) // add NAME ENTRY ...
+			if words[0] == "add" && strings.HasPrefix(words[2], vip.String()+",") {
+				run(t, "ipset", "del", name, words[2])
+				return
+			}
+		}
+	}
+	t.Skipf("no ipset has an entry about %s", vip)
 }
 
 // FlushTables is a Damage: it empties every chain that iptables knows, as a firewall does that starts anew.
@@ -279,11 +328,23 @@ func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 // RemoveAddresses is a Damage: it takes every VIP from whatever device holds it.
 func RemoveAddresses(t testing.TB) {
 	t.Helper()
-	held := heldVIPs(t)
-	if len(held) == 0 {
+	removeAddresses(t, nil)
+}
+
+// removeAddresses removes some VIPs, or all where none are named.
+func removeAddresses(t testing.TB, vips []netip.Addr) {
+	t.Helper()
+	all := heldVIPs(t)
+	if vips != nil {
+		all = slices.DeleteFunc(all, func(h held) bool {
+			a, _ := netip.AddrFromSlice(h.IP)
+			return !slices.Contains(vips, a.Unmap())
+		})
+	}
+	if len(all) == 0 {
 		t.Fatal("no device holds a VIP")
 	}
-	for _, h := range held {
+	for _, h := range all {
 		if err := netlink.AddrDel(h.link, &h.Addr); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			t.Fatalf("removing %s from %s: %v", h.IPNet, h.link.Attrs().Name, err)
 		}

@@ -29,9 +29,10 @@ func TestConformance(t *testing.T) {
 					}
 					return d
 				},
-				Host:    guarded(backend),
-				Cleanup: cleanup(backend),
-				Damage:  dataplanetest.Damages(string(backend)),
+				Host:      guarded(backend),
+				Cleanup:   cleanup(backend),
+				Damage:    dataplanetest.Damages(string(backend)),
+				Scratches: dataplanetest.Scratches(),
 			})
 		})
 	}

@@ -41,6 +41,7 @@ func TestConformance(t *testing.T) {
 		s.Host = guarded
 		s.Skip = map[string]string{}
 		s.Damage = dataplanetest.Damages("")
+		s.Scratches = dataplanetest.Scratches()
 		s.Cleanup = cleanup
 		dataplanetest.Run(t, s)
 	})
