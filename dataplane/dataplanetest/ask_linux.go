@@ -45,7 +45,13 @@ func (p *ports) next() uint16 { return uint16(20000 + p.dealt.Add(1)%40000) }
 func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience(within))
 	defer cancel()
-	if key.Proto == balancer.TCP {
+	switch key.Proto {
+	case balancer.SCTP:
+		if !source.IsValid() {
+			source = r.addressOf(from, key.Addr)
+		}
+		return from.DialSCTP(ctx, netip.AddrPortFrom(source, 0), key.AddrPort())
+	case balancer.TCP:
 		var at netip.AddrPort
 		if source.IsValid() {
 			at = netip.AddrPortFrom(source, 0)
@@ -61,6 +67,22 @@ func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within tim
 			return c, err
 		}
 	}
+}
+
+// addressOf is the address of a namespace that is of vip's family: of all that it has, what others see as its own.
+func (r *rig) addressOf(n *lab.NS, vip netip.Addr) netip.Addr {
+	switch n {
+	case r.w.host:
+		return r.w.node.of(vip)
+	case r.w.client:
+		return r.w.clients[0].of(vip)
+	}
+	for _, s := range r.w.servers {
+		if s.ns == n {
+			return s.addr.of(vip)
+		}
+	}
+	return parseAddrs("0.0.0.0", "::").of(vip)
 }
 
 // ask makes one connection, or sends one datagram from a new port, and returns who answers.

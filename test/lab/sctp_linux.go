@@ -6,20 +6,19 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// NeedSCTP skips the test unless the kernel has SCTP sockets, or a module for them.
-func NeedSCTP(t testing.TB) {
-	t.Helper()
+// HasSCTP reports whether the kernel has SCTP sockets, or a module for them, which comes by being asked for.
+func HasSCTP() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
 	if err != nil {
-		t.Skipf("needs SCTP sockets (module sctp): %v", err)
+		return false
 	}
 	_ = unix.Close(fd)
+	return true
 }
 
 // ListenSCTP is Listen for associations, each a stream of its own. Half-closing is beyond SCTP.
