@@ -25,7 +25,7 @@ func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 	lan.Join(w.host, "10.4.0.1/24", "fd04::1/64")
 	w.own = append(w.own, netip.MustParseAddr("10.4.0.1"), netip.MustParseAddr("fd04::1"))
 	lan.Join(router, "10.4.0.254/24", "fd04::254/64")
-	l.Link(router, w.client, "10.5.0.1/24", "10.5.0.2/24", "fd05::1/64", "fd05::2/64")
+	l.Link(w.client, router, "10.5.0.2/24", "10.5.0.1/24", "fd05::2/64", "fd05::1/64")
 	for _, c := range w.clients {
 		router.Route(c[0].String()+"/32", "10.5.0.2")
 		router.Route(c[1].String()+"/128", "fd05::2")

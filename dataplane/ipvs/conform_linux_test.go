@@ -4,9 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/dataplanetest"
 	"vipd/dataplane/host"
@@ -35,13 +40,62 @@ func TestIPVSConformance(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return d
+			return spoilt(t, d)
 		},
 		Host:      guarded,
 		Cleanup:   cleanup,
 		Damage:    damages(),
 		Scratches: scratches(),
 	})
+}
+
+// faultVar has TestIPVSConformance run with a dataplane that makes that mistake.
+const faultVar = "VIPD_IPVS_FAULT"
+
+// TestIPVSFaultsAreNoticed has the suite fail for mistakes that only dataplanes with virtual servers can make; others are
+// tried without, beside the suite.
+func TestIPVSFaultsAreNoticed(t *testing.T) {
+	lab.NeedIPVS(t)
+	noticed := map[string]string{
+		"forwards by nat":        "straight/dr",
+		"clears what others own": "foreign-servers",
+	}
+	for fault, name := range noticed {
+		t.Run(strings.ReplaceAll(fault, " ", "-"), func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestIPVSConformance$/^"+strings.ReplaceAll(name, "/", "$/^")+"$")
+			cmd.Env = append(os.Environ(), faultVar+"="+fault)
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "--- FAIL: TestIPVSConformance/"+name) {
+				t.Errorf("case %s does not notice a dataplane that %s: %v\n%s", name, fault, err, out)
+			}
+		})
+	}
+}
+
+// spoilt is d, or d with the mistake that is asked for.
+func spoilt(t testing.TB, d *Dataplane) dataplane.Dataplane {
+	switch os.Getenv(faultVar) {
+	case "forwards by nat":
+		return nat{d}
+	case "clears what others own":
+		dataplanetest.ClearVirtualServers(t)
+	}
+	return d
+}
+
+// nat forwards all frontends by nat.
+type nat struct{ *Dataplane }
+
+func (n nat) Apply(ctx context.Context, batch []dataplane.Change) error {
+	batch = slices.Clone(batch)
+	for i, c := range batch {
+		if c.New != nil {
+			f := *c.New
+			f.Forward = balancer.NATForward
+			batch[i].New = &f
+		}
+	}
+	return n.Dataplane.Apply(ctx, batch)
 }
 
 func damages() map[string]func(t testing.TB) {
