@@ -74,7 +74,7 @@ func (r *rig) associates(web *balancer.Service) {
 			s.ns.Echo("sctp", s.name, netip.AddrPortFrom(a, targetPort))
 		}
 	}
-	web.DrainTimeout = drainTime
+	web.DrainTimeout = drainTime()
 	r.apply(web)
 	r.eachOf(balancer.SCTP, func(r *rig, key balancer.Key) {
 		r.atBoth(key, func(from *lab.NS, key balancer.Key) { r.meets(from, key, "s1", "s2", "s3") })
