@@ -18,7 +18,7 @@ import (
 //	  |                  |
 //	  +----- router -----+
 //
-// They hold the VIP themselves, on lo or on the tunnel's device, where nobody who looks for it in the network finds it.
+// They hold the VIP themselves, where nobody who looks for it in the network finds it.
 func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 	w := newWorld(l)
 	lan, router := l.Bridge("lan"), l.Add("router")
@@ -37,14 +37,15 @@ func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 		ns := l.Add(name)
 		lan.Join(ns, at[0].String()+"/24", at[1].String()+"/64")
 		ns.Default("10.4.0.254", "fd04::254")
-		dev4, dev6 := "lo", "lo"
+		dev := "lo"
 		if forward == balancer.TunnelForward {
-			dev4, dev6 = unwraps(t, ns, "tunl0", "ipip"), unwraps(t, ns, "ip6tnl0", "ip6_tunnel")
+			dev = unwraps(t, ns, "tunl0", "ipip")
+			unwraps(t, ns, "ip6tnl0", "ip6_tunnel")
 		}
 		ns.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
 		ns.Sysctl("net.ipv4.conf.all.arp_announce", "2")
-		ns.AddAddr(dev4, w.vip[0].String()+"/32")
-		ns.AddAddr(dev6, w.vip[1].String()+"/128")
+		ns.AddAddr(dev, w.vip[0].String()+"/32")
+		ns.AddAddr("lo", w.vip[1].String()+"/128")
 		for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 			for _, vip := range w.vip {
 				ns.Echo(string(proto), name, netip.AddrPortFrom(vip, vipPort))

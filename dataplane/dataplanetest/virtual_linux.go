@@ -180,10 +180,6 @@ func (r *rig) besideContested(web, other *balancer.Service, before map[string]st
 	for _, vip := range r.w.vip {
 		r.Eventually("being served beside", func() error { _, err := r.ask(r.w.client, keyOf(vip, vipPort, balancer.TCP)); return err })
 	}
-	if got := r.mustAsk(r.w.client, contested[0]).Server; got != "s3" {
-		r.Errorf("the virtual server of others is answered by %s, want s3", got)
-	}
-	r.Logf("said: %v", failures(r.engine.Status()))
 	sameServers(r, "after the start", before)
 	revision := r.set(other) // what is not ours must not go with what is
 	if err := r.wait(revision); err != nil {
