@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"vipd/balancer"
 	"vipd/test/lab"
@@ -45,7 +46,7 @@ func (y way) stickyVIP() addrs {
 func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	for i, vip := range []addrs{y.vip, y.stickyVIP()} {
 		s := newService(y.name+[]balancer.Name{"", "-sticky"}[i], vip, endpoints(servers...)...)
-		s.Scheduler = balancer.RoundRobin
+		s.Scheduler, s.DrainTimeout = balancer.RoundRobin, time.Hour // beyond the case
 		if i == 1 {
 			s.Affinity = balancer.ClientIPAffinity
 		}
