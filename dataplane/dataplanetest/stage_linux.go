@@ -57,9 +57,6 @@ func scenes() []check {
 func newStage(t *testing.T, s *Subject) *stage {
 	t.Helper()
 	w := layouts()[0].build(t, lab.New(t))
-	if s.Host != nil {
-		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
-	}
 	return &stage{w, s.newHost(t)}
 }
 

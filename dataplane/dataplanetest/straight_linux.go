@@ -71,13 +71,14 @@ func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 // testStraight has servers answer clients straight, without the host, where services are forwarded so; the clients'
 // addresses are theirs, and each server gets what it should.
 func testStraight(t *testing.T, s *Subject) {
+	if !slices.Contains(s.capabilities(t).Forwards, balancer.DRForward) {
+		t.Skipf("%s can't forward but by nat", s.Name)
+	}
+	host := s.newHost(t)
 	for _, forward := range []balancer.Forward{balancer.DRForward, balancer.TunnelForward} {
 		s.sub(t, string(forward), func(t *testing.T) {
-			if !slices.Contains(s.capabilities(t).Forwards, forward) {
-				t.Skipf("%s can't forward by %s", s.Name, forward)
-			}
 			lay := layout{name: string(forward), build: func(t testing.TB, l *lab.Lab) *world { return straight(t, l, forward) }}
-			r := newRig(t, s, lay)
+			r := newRig(t, s, lay, host)
 			web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 			web.Scheduler, web.Forward = balancer.RoundRobin, forward
 			for i := range web.Ports {

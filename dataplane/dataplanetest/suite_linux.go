@@ -137,21 +137,18 @@ type rig struct {
 	*driver
 }
 
-// newRig builds a layout and starts the subject in it, with no services yet. When the test ends, the subject is
-// closed, and must have left nothing.
-func newRig(t *testing.T, s *Subject, lay layout) *rig {
+// newRig builds a layout around a host and starts the subject in it, with no services yet. When the test ends, the
+// subject is closed, and must have left nothing.
+func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	t.Helper()
-	r := newStill(t, s, lay.build(t, lab.New(t)))
+	r := equip(t, s, lay.build(t, lab.New(t)), host)
 	r.drive()
 	return r
 }
 
-// newStill is a rig whose dataplane nothing drives yet.
+// newStill is a rig with a host of its own whose dataplane nothing drives yet.
 func newStill(t *testing.T, s *Subject, w *world) *rig {
 	t.Helper()
-	if s.Host != nil {
-		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
-	}
 	return equip(t, s, w, s.newHost(t))
 }
 
@@ -213,8 +210,10 @@ func (s *Subject) capabilities(t *testing.T) *balancer.Capabilities {
 	return s.caps
 }
 
+// newHost keeps the host until the end of the test, when nothing of it may be left.
 func (s *Subject) newHost(t testing.TB) dataplane.Host {
 	if s.Host != nil {
+		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
 		return s.Host(t)
 	}
 	return newPlainHost(t)
