@@ -234,12 +234,20 @@ func FlushChain(backend, table string) func(t testing.TB) {
 func RemoveJumps(backend string) func(t testing.TB) {
 	return func(t testing.TB) {
 		t.Helper()
-		jumps := (&Subject{Backend: backend}).ourJumps(t)
+		s := &Subject{Backend: backend}
+		jumps := s.ourJumps(t)
 		if len(jumps) == 0 {
 			t.Fatal("nothing leads to chains of ours")
 		}
-		for _, j := range jumps { // by what they say: others are put back meanwhile, which moves those behind
-			run(t, j.tool, append([]string{"-w", "-t", j.table, "-D", j.chain}, strings.Fields(j.rule)...)...)
+		restores := s.tools("-restore")
+		for i, tool := range s.tools("") { // one command: mending may come between two
+			var lines strings.Builder
+			for _, j := range jumps {
+				if j.tool == tool {
+					fmt.Fprintf(&lines, "*%s\n-D %s %s\nCOMMIT\n", j.table, j.chain, j.rule)
+				}
+			}
+			pipe(t, lines.String(), restores[i], "--noflush", "--wait")
 		}
 	}
 }
@@ -251,9 +259,7 @@ func FlushSets(t testing.TB) {
 	if len(sets) == 0 {
 		t.Skip("it has no ipsets")
 	}
-	for _, name := range sets {
-		run(t, "ipset", "flush", name)
-	}
+	pipe(t, "flush "+strings.Join(sets, "\nflush ")+"\n", "ipset", "restore")
 }
 
 // DestroySets is a Damage: it removes all ipsets, and all chains, which could not be without.
