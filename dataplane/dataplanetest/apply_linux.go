@@ -1,33 +1,18 @@
 package dataplanetest
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"testing"
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/test/lab"
 )
 
 // bare drives a dataplane without an engine, in ways that an engine does not.
 type bare struct{ *rig }
-
-func onBare(f func(b *bare)) func(t *testing.T, s *Subject) {
-	return func(t *testing.T, s *Subject) {
-		b := &bare{newStill(t, s, layouts()[0].build(t, lab.New(t)))}
-		t.Cleanup(func() {
-			if err := b.host.Finish(context.Background(), balancer.Desired{}.Frontends); err != nil {
-				t.Errorf("removing what the host holds: %v", err)
-			}
-		})
-		f(b)
-	}
-}
 
 func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
 	var in balancer.Inputs

@@ -14,14 +14,26 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
+// The bounds are for a usual machine, which may be busy; each is scaled where it is used.
 const (
-	// atOnce bounds what has to happen without waiting for any timer, on a busy machine.
+	// atOnce bounds what has to happen without waiting for any timer.
 	atOnce = 3 * time.Second
 	// silence is how long a client waits that must get no answer. Whatever answers does so in a fraction of it.
 	silence = 250 * time.Millisecond
+	// unanswered is how long a client waits that asks again and again.
+	unanswered = 50 * time.Millisecond
 )
+
+// patience is within for the machine that this is. Where no answer is due, waiting longer than a second proves no more.
+func patience(within time.Duration) time.Duration {
+	if within <= silence {
+		return min(wait.Scaled(within), time.Second)
+	}
+	return wait.Scaled(within)
+}
 
 // ports deals out source ports for UDP, each once: by a port that was used before, a client would come back to the flow
 // that it had.
@@ -31,9 +43,15 @@ func (p *ports) next() uint16 { return uint16(20000 + p.dealt.Add(1)%40000) }
 
 // open connects from a namespace to a frontend, from an address of the client's own unless that is the zero value.
 func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), patience(within))
 	defer cancel()
-	if key.Proto == balancer.TCP {
+	switch key.Proto {
+	case balancer.SCTP:
+		if !source.IsValid() {
+			source = r.addressOf(from, key.Addr)
+		}
+		return from.DialSCTP(ctx, netip.AddrPortFrom(source, 0), key.AddrPort())
+	case balancer.TCP:
 		var at netip.AddrPort
 		if source.IsValid() {
 			at = netip.AddrPortFrom(source, 0)
@@ -51,6 +69,22 @@ func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within tim
 	}
 }
 
+// addressOf is the address of a namespace that is of vip's family: of all that it has, what others see as its own.
+func (r *rig) addressOf(n *lab.NS, vip netip.Addr) netip.Addr {
+	switch n {
+	case r.w.host:
+		return r.w.node.of(vip)
+	case r.w.client:
+		return r.w.clients[0].of(vip)
+	}
+	for _, s := range r.w.servers {
+		if s.ns == n {
+			return s.addr.of(vip)
+		}
+	}
+	return parseAddrs("0.0.0.0", "::").of(vip)
+}
+
 // ask makes one connection, or sends one datagram from a new port, and returns who answers.
 func (r *rig) ask(from *lab.NS, key balancer.Key) (lab.Answer, error) {
 	return r.askFrom(from, netip.Addr{}, key, atOnce)
@@ -62,8 +96,16 @@ func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within 
 	if err != nil {
 		return lab.Answer{}, err
 	}
-	defer func() { _ = c.Close() }()
-	return lab.AskWithin(c, within)
+	defer r.hangUp(c)
+	return lab.AskWithin(c, patience(within))
+}
+
+// hangUp closes a connection. Where that is asked for, it is a reset.
+func (r *rig) hangUp(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok && r.resets {
+		_ = t.SetLinger(0)
+	}
+	_ = c.Close()
 }
 
 // mustAsk is ask where an answer is due.
@@ -84,7 +126,7 @@ func (r *rig) mustOpen(from *lab.NS, source netip.Addr, key balancer.Key) (net.C
 		r.Fatalf("%s connects to %s: %v", from.Name, key, err)
 	}
 	r.Cleanup(func() { _ = c.Close() })
-	a, err := lab.AskWithin(c, atOnce)
+	a, err := lab.AskWithin(c, patience(atOnce))
 	if err != nil {
 		r.Fatalf("%s on its connection to %s: %v", from.Name, key, err)
 	}
@@ -103,7 +145,7 @@ func (r *rig) tally(from *lab.NS, key balancer.Key, n int) map[string]int {
 
 // alive says why an established connection carries no data there and back any more.
 func alive(c net.Conn, within time.Duration) error {
-	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(patience(within))); err != nil {
 		return err
 	}
 	const text = "still there"
@@ -130,6 +172,7 @@ func (r *rig) refused(from *lab.NS, key balancer.Key) {
 	switch {
 	case err == nil:
 		r.Fatalf("%s asks %s: %s answers, want a refusal", from.Name, key, a.Server)
+	case errors.Is(err, unix.EPERM) && from == r.w.host && r.s.VirtualServers: // IPVS drops it besides, which programs hear first
 	case errors.Is(err, unix.ECONNREFUSED), key.Proto == balancer.TCP && errors.Is(err, unix.ECONNRESET):
 	default:
 		r.Fatalf("%s asks %s: %v, want a refusal", from.Name, key, err)

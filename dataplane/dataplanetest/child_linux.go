@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"vipd/balancer"
+	"vipd/test/wait"
 )
 
 // childVar is what makes Run be the daemon that the cases restart and kills kill.
@@ -27,6 +28,9 @@ type errand struct {
 	Local []netip.Addr
 	// Services are what is wanted first.
 	Services []*balancer.Service
+	// Then are what is wanted after the first line that it reads, with Down among their endpoints, and nothing else is done.
+	Then []*balancer.Service
+	Down []balancer.Target
 	// Servers are what the services of its changes have as endpoints, and Seed tells which changes those are.
 	Servers []addrs
 	Seed    uint64
@@ -52,7 +56,7 @@ func runChild(t *testing.T, s *Subject) {
 		t.Fatal(err)
 	}
 	r := &rig{T: t, s: s, w: &world{own: e.Local}, dp: s.New(t), host: s.newHost(t)}
-	r.steer(driverProbe)
+	r.steer(wait.Scaled(driverProbe))
 	defer func() { r.stop() }()
 	r.apply(e.Services...)
 	r.asWanted("after the start")
@@ -63,11 +67,20 @@ func runChild(t *testing.T, s *Subject) {
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 		return // the parent has gone
 	}
+	if e.Then != nil {
+		r.judge(balancer.HealthDown, e.Down...)
+		r.apply(e.Then...)
+		fmt.Println(ready)
+	}
 	gone := make(chan struct{}) // the parent has
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		close(gone)
 	}()
+	if e.Then != nil {
+		<-gone
+		return
+	}
 	for h, i := e.history(), 1; ; i++ {
 		select {
 		case <-gone:
@@ -93,10 +106,10 @@ func (r *rig) asWanted(when string) {
 
 // child is this test binary run again as a process that carries out an errand.
 type child struct {
-	t    testing.TB
-	in   io.Writer
-	out  io.Reader
-	kill func()
+	t     testing.TB
+	in    io.Writer
+	lines *bufio.Scanner // of what it says
+	kill  func()
 }
 
 // startChild starts a child as the test named root.
@@ -127,18 +140,18 @@ func startChild(t *testing.T, root string, e errand) *child {
 			_ = netlink.AddrDel(h.link, &h.Addr)
 		}
 	})
-	return &child{t, in, out, kill}
+	return &child{t, in, bufio.NewScanner(out), kill}
 }
 
 // awaitReady returns when the child has carried out its errand.
 func (c *child) awaitReady() {
 	c.t.Helper()
 	var said []string
-	for lines := bufio.NewScanner(c.out); lines.Scan(); {
-		if lines.Text() == ready {
+	for c.lines.Scan() {
+		if c.lines.Text() == ready {
 			return
 		}
-		said = append(said, lines.Text())
+		said = append(said, c.lines.Text())
 	}
 	c.t.Fatalf("the process to be killed ended before it was ready:\n%s", strings.Join(said, "\n"))
 }

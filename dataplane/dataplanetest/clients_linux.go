@@ -7,6 +7,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // sticky is a service whose scheduler alone would move a client with every connection.
@@ -47,8 +48,9 @@ func testAffinity(r *rig) {
 // testAffinityEnds has clients that come back after affinity_timeout be scheduled anew, and those that keep coming
 // stay.
 func testAffinityEnds(r *rig) {
-	const timeout = time.Second
+	timeout := max(wait.Scaled(time.Second), r.s.Remembers+2*time.Second)
 	r.apply(r.sticky(timeout, r.w.servers...))
+	r.resets = true
 	keys := []balancer.Key{
 		keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP),
 		keyOf(r.w.vip[0], vipPort, balancer.UDP), keyOf(r.w.vip[1], vipPort, balancer.UDP),
@@ -59,7 +61,7 @@ func testAffinityEnds(r *rig) {
 		before[i] = r.askAll(k)
 		host[i] = r.mustAsk(r.w.host, k).Server
 	}
-	for end := time.Now().Add(timeout + 400*time.Millisecond); time.Now().Before(end); {
+	for end := time.Now().Add(timeout + wait.Scaled(400*time.Millisecond)); time.Now().Before(end); {
 		r.pause(timeout / 4)
 		for i, k := range keys {
 			if again := r.mustAsk(r.w.host, k).Server; again != host[i] {

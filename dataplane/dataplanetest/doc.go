@@ -11,9 +11,13 @@
 // servers must see that wherever snat allows; where it ends connections itself, they see the host's. Everything else has
 // one answer here for all. A dataplane that can't pass a case names it in Subject.Skip, with the reason.
 //
+// Most cases come one after the other in one layout, on one host, each with a dataplane of its own. Bounds of time and
+// loads are scaled by VIPD_SLOWNESS, see test/wait.
+//
 // A Subject with a Host that keeps the guard is also damaged in the ways of Damages, killed within streams of changes,
-// and met by firewalls and rules of others, which have to stay byte for byte what they were: see Snapshot. At the end of
-// every case nothing of ours may be left in netfilter.
+// and met by firewalls and rules of others, which have to stay byte for byte what they were: see Snapshot. When a host
+// is given back nothing of ours may be left in netfilter. Where the kernel has IPVS, virtual servers of others have to
+// stay as well.
 //
 // The layouts, each with IPv4 and IPv6, TCP and UDP, and with clients on the host, forwarded by it, at node ports, and
 // among the servers themselves:
@@ -23,4 +27,5 @@
 //	astray         client --- host --- switch with s1, s2, s3, whose default gateway is another router; snat = always
 //	shared-vip     routed, and the servers hold the VIP on their own loopbacks
 //	own-address    routed, and the VIP is the host's own address
+//	dr, tunnel     client --- host --- switch with s1, s2, s3, which hold the VIP and answer through a router of their own
 package dataplanetest

@@ -8,15 +8,19 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
-// drainTime is the drain_timeout of the cases that wait for its end, and drainSlack how much later that may come.
-const drainTime, drainSlack = time.Second, 2 * time.Second
+// drainTime is the drain_timeout of the cases that wait for its end: long enough for what they do before it.
+func drainTime() time.Duration { return min(wait.Scaled(time.Second), 5*time.Second) }
+
+// drainSlack is how much later the end may come.
+const drainSlack = 2 * time.Second
 
 // testDrainTimeout has the connection of a removed endpoint end when its time is over and not before.
 func testDrainTimeout(r *rig) {
 	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
-	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, drainTime
+	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, drainTime()
 	r.apply(all)
 	keys := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.TCP), keyOf(r.w.vip[1], vipPort, balancer.TCP)}
 	var leaving, staying []net.Conn
@@ -34,12 +38,12 @@ func testDrainTimeout(r *rig) {
 	}
 }
 
-// endInTime checks that connections live until drainTime after removed, and that clients which send then learn of
+// endInTime checks that connections live until drainTime() after removed, and that clients which send then learn of
 // their end.
 func (r *rig) endInTime(of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
 	r.Helper()
 	ended := make([]time.Duration, len(conns))
-	for slices.Contains(ended, 0) && time.Since(removed) < drainTime+drainSlack {
+	for slices.Contains(ended, 0) && time.Since(removed) < drainTime()+wait.Scaled(drainSlack) {
 		for i, c := range conns {
 			if ended[i] == 0 && alive(c, 500*time.Millisecond) != nil {
 				ended[i] = time.Since(removed)
@@ -50,9 +54,9 @@ func (r *rig) endInTime(of string, keys []balancer.Key, conns []net.Conn, remove
 	for i, k := range keys {
 		switch {
 		case ended[i] == 0:
-			r.Errorf("%s: the connection of %s lives %v after its drain_timeout of %v", k, of, time.Since(removed)-drainTime, drainTime)
-		case ended[i] < drainTime:
-			r.Errorf("%s: the connection of %s ends after %v, before its drain_timeout of %v", k, of, ended[i], drainTime)
+			r.Errorf("%s: the connection of %s lives %v after its drain_timeout of %v", k, of, time.Since(removed)-drainTime(), drainTime())
+		case ended[i] < drainTime():
+			r.Errorf("%s: the connection of %s ends after %v, before its drain_timeout of %v", k, of, ended[i], drainTime())
 		}
 	}
 }
@@ -61,7 +65,7 @@ func (r *rig) endInTime(of string, keys []balancer.Key, conns []net.Conn, remove
 // ones are refused.
 func testServiceDrains(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
-	web.DrainTimeout = drainTime
+	web.DrainTimeout = drainTime()
 	for i := range web.Ports {
 		web.Ports[i].NodePort = nodePort
 	}

@@ -11,11 +11,15 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/dataplane"
+	"vipd/test/wait"
 )
 
 // driver is the daemon in small: it compiles services, remembers drains, and has an engine carry out the result.
 type driver struct {
 	engine  *dataplane.Engine
+	host    dataplane.Host
+	log     *slog.Logger
+	probe   time.Duration
 	env     balancer.Env
 	expire  *time.Timer // fires when the next drain ends
 	cancel  context.CancelFunc
@@ -25,6 +29,7 @@ type driver struct {
 	compiler balancer.Compiler
 	memory   balancer.Memory
 	services snap.Map[balancer.Name, *balancer.Service]
+	health   snap.Map[balancer.Target, balancer.Verdict]
 	compiled balancer.Desired
 	revision int64
 }
@@ -37,13 +42,35 @@ const driverProbe = 100 * time.Millisecond
 
 // newDriver returns a driver of dp and host that does nothing until start.
 func newDriver(dp dataplane.Dataplane, host dataplane.Host, log *slog.Logger, env balancer.Env, probe time.Duration) *driver {
-	env.Capabilities = dp.Capabilities()
-	engine := dataplane.NewEngine(dataplane.Options{
-		Dataplane: dp, Host: host, Log: log,
-		MinInterval: 2 * time.Millisecond, ProbeInterval: probe,
+	d := &driver{host: host, log: log, probe: probe, env: env, expire: time.NewTimer(time.Hour)}
+	d.drives(dp)
+	return d
+}
+
+// drives has an engine of its own for dp, which comes after another dataplane; what is wanted and remembered stays. It
+// does nothing until start.
+func (d *driver) drives(dp dataplane.Dataplane) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.env.Capabilities = dp.Capabilities()
+	d.engine = dataplane.NewEngine(dataplane.Options{
+		Dataplane: dp, Host: d.host, Log: d.log,
+		MinInterval: 2 * time.Millisecond, ProbeInterval: d.probe,
 		RetryMin: 20 * time.Millisecond, RetryMax: 200 * time.Millisecond,
 	})
-	return &driver{engine: engine, env: env, expire: time.NewTimer(time.Hour)}
+	if d.revision > 0 {
+		d.publishLocked()
+	}
+}
+
+// judge says how some targets are, and no others, from the next set on.
+func (d *driver) judge(verdict balancer.Verdict, targets ...balancer.Target) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.health = snap.Map[balancer.Target, balancer.Verdict]{}
+	for _, t := range targets {
+		d.health = d.health.Set(t, verdict)
+	}
 }
 
 // start lets the engine run, until stop. It may be started again.
@@ -102,7 +129,7 @@ func (d *driver) publishLocked() {
 }
 
 func (d *driver) inputsLocked() balancer.Inputs {
-	return balancer.Inputs{Services: d.services}.Remembering(d.memory)
+	return balancer.Inputs{Services: d.services, Health: d.health}.Remembering(d.memory)
 }
 
 // wanted returns what was last compiled.
@@ -117,6 +144,7 @@ func (d *driver) wait(revision int64) error { return d.waitFor(revision, settleT
 
 // waitFor is wait with another bound.
 func (d *driver) waitFor(revision int64, within time.Duration) error {
+	within = wait.Scaled(within)
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	for {

@@ -5,9 +5,9 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // foreignTools are what puts up things of others.
@@ -122,7 +122,7 @@ func testForeign(t *testing.T, s *Subject) {
 	r.stop()
 	r.succeed(true)
 	sameForeign(t, "after closing and keeping", before)
-	r.steer(driverProbe)
+	r.steer(wait.Scaled(driverProbe))
 	r.apply(h.wanted()...)
 	r.servesWanted(1)
 	sameForeign(t, "after taking over", before)
@@ -135,13 +135,13 @@ func testForeign(t *testing.T, s *Subject) {
 	}
 	r.succeed(false)
 	sameForeign(t, "after closing", before)
-	r.steer(driverProbe) // for the end of the test
+	r.steer(wait.Scaled(driverProbe)) // for the end of the test
 }
 
 // succeed closes the dataplane, and has another take its place.
 func (r *rig) succeed(keep bool) {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))
 	defer cancel()
 	if err := r.dp.Close(ctx, keep); err != nil {
 		r.Errorf("closing the dataplane, keep %v: %v", keep, err)

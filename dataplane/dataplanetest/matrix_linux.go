@@ -64,11 +64,13 @@ func servers(w *world) []*lab.NS {
 	return all
 }
 
-// testLayouts has every kind of client reach every server in every layout.
+// testLayouts has every kind of client reach every server in every layout. The host stays the same while networks come
+// and go around it.
 func testLayouts(t *testing.T, s *Subject) {
+	host := s.newHost(t)
 	for _, lay := range layouts() {
 		s.sub(t, lay.name, func(t *testing.T) {
-			r := newRig(t, s, lay)
+			r := newRig(t, s, lay, host)
 			r.apply(r.inTurn(lay.snat))
 			r.reachesEveryWay(lay)
 		})

@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // pulse is a connection or flow on which something is sent all the time, each time to be answered by the same server
@@ -23,22 +24,28 @@ type pulse struct {
 	once    sync.Once
 	running sync.WaitGroup
 	beats   int
-	err     error // the first
+	mu      sync.Mutex // guards err
+	err     error      // the first
 }
 
 // pulse opens a connection to a frontend from the client, and keeps it busy until end, or the end of the test.
 func (r *rig) pulse(key balancer.Key) *pulse {
 	r.Helper()
 	c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
-	p := &pulse{key: key, conn: c, server: a.Server, stop: make(chan struct{})}
+	return r.beating(key, c, a.Server)
+}
+
+// beating keeps a connection busy that is answered by a server.
+func (r *rig) beating(key balancer.Key, c net.Conn, server string) *pulse {
+	p := &pulse{key: key, conn: c, server: server, stop: make(chan struct{})}
 	p.running.Go(func() {
-		for p.err == nil {
+		for p.sofar() == nil {
 			select {
 			case <-p.stop:
 				return
-			case <-time.After(2 * time.Millisecond):
+			case <-time.After(wait.Scaled(2 * time.Millisecond)):
 				p.beats++
-				p.err = p.beat()
+				p.note(p.beat())
 			}
 		}
 	})
@@ -48,13 +55,13 @@ func (r *rig) pulse(key balancer.Key) *pulse {
 
 func (p *pulse) beat() error {
 	if p.key.Proto == balancer.UDP {
-		a, err := lab.AskWithin(p.conn, atOnce)
+		a, err := lab.AskWithin(p.conn, patience(atOnce))
 		if err == nil && a.Server != p.server {
 			err = fmt.Errorf("%s answers, before it was %s", a.Server, p.server)
 		}
 		return err
 	}
-	if err := p.conn.SetDeadline(time.Now().Add(atOnce)); err != nil {
+	if err := p.conn.SetDeadline(time.Now().Add(wait.Scaled(atOnce))); err != nil {
 		return err
 	}
 	sent := bytes.Repeat(fmt.Appendf(nil, "%8d", p.beats), 512)
@@ -76,13 +83,25 @@ func (p *pulse) halt() {
 	p.running.Wait()
 }
 
+func (p *pulse) note(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		p.err = fmt.Errorf("%s, through %s, after %d beats: %w", p.key, p.server, p.beats, err)
+	}
+}
+
+// sofar says what went wrong.
+func (p *pulse) sofar() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
 // end stops the pulse, and says what went wrong in its life.
 func (p *pulse) end() error {
 	p.halt()
-	if p.err != nil {
-		return fmt.Errorf("%s, through %s, after %d beats: %w", p.key, p.server, p.beats, p.err)
-	}
-	return nil
+	return p.sofar()
 }
 
 // pulses are one for each protocol and family of the service's VIPs.

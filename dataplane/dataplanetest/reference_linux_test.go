@@ -76,7 +76,7 @@ const marker = "/run/dataplanetest-reference"
 func (r *reference) Capabilities() balancer.Capabilities {
 	return balancer.Capabilities{
 		Mode: "reference", Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP},
-		Forwards: []balancer.Forward{balancer.NATForward}, Timeouts: true,
+		Forwards: []balancer.Forward{balancer.NATForward}, Timeouts: true, MaxConnections: true,
 	}
 }
 
@@ -179,7 +179,7 @@ func (r *reference) setLocked(f *balancer.Frontend) error {
 		e.endLocked(func(netip.AddrPort) bool { return true })
 	}
 	scheduler := f.Scheduler
-	if r.fault == "ignores weights" && scheduler != balancer.RoundRobin {
+	if r.fault == "ignores weights" && scheduler != balancer.RoundRobin || r.fault == "hashes nothing" && scheduler == balancer.SourceHash {
 		scheduler = balancer.RoundRobin
 	}
 	e.f, e.picker = f, pick.Next(e.picker, scheduler, f.Backends, func(i int) int64 { return e.load(f.Backends[i].Addr).Load() })
@@ -223,7 +223,7 @@ func (r *reference) drainLocked(e *front) {
 	until := map[netip.AddrPort]time.Time{}
 	for _, b := range e.f.Backends {
 		switch {
-		case b.State == balancer.Removed && r.fault == "drains not at all":
+		case b.State == balancer.Removed && r.fault == "drains not at all", b.State != balancer.Active && r.fault == "ends what leaves":
 		case r.fault == "drains for ever":
 			until[b.Addr] = time.Time{}
 		default:

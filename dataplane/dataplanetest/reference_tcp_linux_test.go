@@ -2,6 +2,7 @@ package dataplanetest
 
 import (
 	"errors"
+	"hash/crc32"
 	"io"
 	"net"
 	"net/netip"
@@ -26,7 +27,14 @@ func (r *reference) chooseLocked(e *front, client netip.AddrPort) (netip.AddrPor
 			return to, nil
 		}
 	}
-	i := e.picker.Pick(pick.Flow{Client: client, VIP: f.AddrPort()}, nil)
+	full := func(i int) bool {
+		bound := f.Backends[i].MaxConnections
+		return bound > 0 && e.load(f.Backends[i].Addr).Load() >= int64(bound) && r.fault != "bounds nothing"
+	}
+	i := e.picker.Pick(pick.Flow{Client: client, VIP: f.AddrPort()}, full)
+	if r.fault == "moves everybody" && f.Scheduler == balancer.Maglev {
+		i = int(crc32.ChecksumIEEE(client.Addr().AsSlice()) % uint32(len(f.Backends)))
+	}
 	if r.chosen++; r.fault == "favours one" && r.chosen%10 == 0 {
 		i = 0
 	}

@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // testRestart has a process that carries services out killed without warning. A new one over what is left comes to
@@ -54,9 +55,9 @@ func testRestart(t *testing.T, s *Subject) {
 // and within a stream of changes. Each comes to what is wanted by then, clients are served, nothing is left over, and
 // what others have stays as it is.
 func testKills(t *testing.T, s *Subject) {
-	kills := 50
+	kills := load(50)
 	if !s.Keeps { // what dies with its process leaves little that could go wrong
-		kills = 10
+		kills = max(3, load(10))
 	}
 	root := strings.TrimSuffix(t.Name(), "/kills")
 	w := layouts()[0].build(t, lab.New(t))
@@ -74,14 +75,14 @@ func testKills(t *testing.T, s *Subject) {
 		e.Services = []*balancer.Service{stay, once}
 		c := startChild(t, root, e)
 		if i%3 == 2 {
-			r.pause(time.Duration(random.Int64N(int64(400 * time.Millisecond))))
+			r.pause(time.Duration(random.Int64N(int64(wait.Scaled(400 * time.Millisecond)))))
 			c.kill()
 			continue
 		}
 		c.awaitReady()
 		r.takesOver(w.vip, vipN(120+i), w.servers[i%len(w.servers)].name, i)
 		c.goOn()
-		r.pause(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
+		r.pause(time.Duration(random.Int64N(int64(wait.Scaled(100 * time.Millisecond)))))
 		c.kill()
 		if i%9 == 0 {
 			sameForeign(t, fmt.Sprintf("after %d kills", i+1), before)

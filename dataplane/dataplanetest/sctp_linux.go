@@ -31,8 +31,9 @@ type sctpPacket struct {
 	cookie   string
 }
 
-// testSCTP has the first packets of associations reach servers and their answers come back. Packets are written here,
-// since few kernels have SCTP sockets while many translate its addresses.
+// testSCTP has associations reach servers, at the VIP and at node ports, and live while their server drains. Where the
+// kernel has no SCTP sockets while it translates SCTP's addresses, as many do, the first packets of associations are
+// written here.
 func testSCTP(r *rig) {
 	if !slices.Contains(r.caps.Protocols, balancer.SCTP) {
 		r.Skipf("%s does not serve sctp", r.caps.Mode)
@@ -40,6 +41,10 @@ func testSCTP(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler = balancer.RoundRobin
 	web.Ports = []balancer.Port{{Name: "sctp", Port: vipPort, Protocol: balancer.SCTP, TargetPort: targetPort, NodePort: nodePort}}
+	if lab.HasSCTP() {
+		r.associates(web)
+		return
+	}
 	for _, s := range r.w.servers {
 		r.answerSCTP(s)
 	}
@@ -60,6 +65,37 @@ func testSCTP(r *rig) {
 		})
 	})
 	r.asWanted("with SCTP")
+}
+
+// associates has clients open real associations.
+func (r *rig) associates(web *balancer.Service) {
+	for _, s := range r.w.servers {
+		for _, a := range s.addr {
+			s.ns.Echo("sctp", s.name, netip.AddrPortFrom(a, targetPort))
+		}
+	}
+	web.DrainTimeout = drainTime()
+	r.apply(web)
+	r.eachOf(balancer.SCTP, func(r *rig, key balancer.Key) {
+		r.atBoth(key, func(from *lab.NS, key balancer.Key) { r.meets(from, key, "s1", "s2", "s3") })
+	})
+	r.asWanted("with SCTP")
+	keys := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.SCTP), keyOf(r.w.vip[1], vipPort, balancer.SCTP)}
+	var leaving, staying []net.Conn
+	for _, k := range keys {
+		leaving, staying = append(leaving, r.openTo("s1", k)), append(staying, r.openTo("s2", k))
+	}
+	removed := time.Now()
+	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))
+	for _, k := range keys {
+		r.meets(r.w.client, k, "s2", "s3")
+	}
+	r.endInTime("a removed endpoint", keys, leaving, removed)
+	for i, k := range keys {
+		if err := alive(staying[i], atOnce); err != nil {
+			r.Errorf("%s: the association of another endpoint: %v, want it undisturbed", k, err)
+		}
+	}
 }
 
 // answerSCTP has a server answer INIT by INIT ACK, with its name as the cookie.

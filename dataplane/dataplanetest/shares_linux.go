@@ -15,7 +15,7 @@ type share struct {
 	weights   []int
 	// judge compares what each server got of n connections.
 	judge func(s *Subject, got map[string]int, weights []int, n int) error
-	// n is how many connections are made; held: they stay open while the next are made.
+	// n, whole cycles, is how many connections are made; held: they stay open while the next are made.
 	n    int
 	held bool
 }
@@ -61,8 +61,15 @@ func testShares(r *rig) {
 }
 
 func (r *rig) hands(sh share, key balancer.Key) {
-	got := map[string]int{}
-	for range sh.n {
+	got, n := map[string]int{}, sh.n
+	if !sh.held {
+		cycle := 0
+		for _, w := range sh.weights {
+			cycle += w
+		}
+		n = max(load(n)/cycle, 1) * cycle
+	}
+	for range n {
 		if sh.held {
 			_, a := r.mustOpen(r.w.client, netip.Addr{}, key)
 			got[a.Server]++
@@ -70,7 +77,7 @@ func (r *rig) hands(sh share, key balancer.Key) {
 			got[r.mustAsk(r.w.client, key).Server]++
 		}
 	}
-	if err := sh.judge(r.s, got, sh.weights, sh.n); err != nil {
+	if err := sh.judge(r.s, got, sh.weights, n); err != nil {
 		r.Errorf("%s with weights %v: %v", sh.scheduler, sh.weights, err)
 	}
 }

@@ -10,14 +10,14 @@ import (
 // testSNAT has servers see whom snat says, where it does not leave that to what replies need: the host with always, and
 // the client with never, wherever replies pass through the host.
 func testSNAT(t *testing.T, s *Subject) {
-	routed := layouts()[0]
+	routed, host := layouts()[0], s.newHost(t)
 	for _, lay := range []layout{
 		{name: "always", build: routed.build, snat: balancer.AlwaysSNAT},
 		{name: "never", build: routed.build, snat: balancer.NeverSNAT, noHairpin: true},
 		{name: "never-same-link", build: oneArmThroughHost, snat: balancer.NeverSNAT, noHairpin: true},
 	} {
 		s.sub(t, lay.name, func(t *testing.T) {
-			r := newRig(t, s, lay)
+			r := newRig(t, s, lay, host)
 			r.apply(r.inTurn(lay.snat))
 			r.reachesEveryWay(lay)
 		})

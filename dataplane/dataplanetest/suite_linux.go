@@ -10,6 +10,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // Subject is a dataplane that has to conform.
@@ -27,22 +28,36 @@ type Subject struct {
 	// Keeps: after Close with keep, what it carries out serves on without it, and the next one takes that over without
 	// the loss of a connection.
 	Keeps bool
+	// Survives: that holds even when its process is killed.
+	Survives bool
 	// Backend is the variant of iptables that the dataplane and its Host use, nft or legacy. Empty: what iptables says it
 	// is.
 	Backend string
 	// Connections is how many connections, open at the same time, the case spread may judge shares by. Default 10,000.
 	Connections int
+	// Remembers is how long the dataplane takes a connection that its client has reset, or a UDP flow, for one that is there:
+	// as long affinity lasts at least, and max_connections counts it. Default: not at all.
+	Remembers time.Duration
 	// Cleanup removes everything that dataplane and Host ever made, as after a crash. Nil: there is nothing to clean up.
 	Cleanup func(t testing.TB)
 	// Damage breaks or removes something of the dataplane's on the host, each function in another way. The suite
 	// expects that it is noticed and mended.
 	Damage map[string]func(t testing.TB)
+	// Scratches is like Damage, with functions that break only what serves the service at heldVIP: clients of others
+	// notice nothing.
+	Scratches map[string]func(t testing.TB)
+	// VirtualServers: it makes virtual servers of IPVS, so that those of others can be in its way.
+	VirtualServers bool
 	// Skip names the cases that the subject can't pass by the names of their subtests below Run, such as "restart" or
 	// "layouts/one-arm/hairpin/udp6", with the reason.
 	Skip map[string]string
 
 	ports *ports
 	root  string // the name of the test that called Run
+	stage *stage
+	// foreign are the virtual servers of others that are there now.
+	foreign map[string]string
+	caps    *balancer.Capabilities // of the last one that New returned
 }
 
 // check is one case of the suite.
@@ -60,38 +75,13 @@ func checks() []check {
 		{name: "layouts", run: testLayouts},
 		{name: "policy-drop", guard: true, needs: []string{"iptables", "ip6tables"}, run: testPolicyDrop},
 		{name: "snat", run: testSNAT},
-		{name: "targets", run: onRouted(testTargets)},
-		{name: "host-endpoint", run: onRouted(testHostEndpoint)},
-		{name: "ports", run: onRouted(testPorts)},
-		{name: "sctp", run: onRouted(testSCTP)},
-		{name: "many", run: onRouted(testMany)},
-		{name: "spread", needs: []string{"ip"}, run: onRouted(testSpread)},
-		{name: "shares", run: onRouted(testShares)},
-		{name: "sticky-schedulers", run: onRouted(testStickySchedulers)},
-		{name: "affinity", run: onRouted(testAffinity)},
-		{name: "affinity-ends", run: onRouted(testAffinityEnds)},
-		{name: "source-ranges", run: onRouted(testSourceRanges)},
-		{name: "no-endpoints", run: onRouted(testNoEndpoints)},
-		{name: "no-endpoints-drop", run: onRouted(testNoEndpointsDrop)},
-		{name: "endpoint-removed", run: onRouted(testEndpointRemoved)},
-		{name: "drain-timeout", run: onRouted(testDrainTimeout)},
-		{name: "draining", run: onRouted(testDraining)},
-		{name: "service-drains", run: onRouted(testServiceDrains)},
-		{name: "undisturbed", run: onRouted(testUndisturbed)},
-		{name: "undisturbed-many", run: onRouted(testUndisturbedMany)},
-		{name: "udp-moves", run: onRouted(testUDPMoves)},
-		{name: "udp-follows", run: onRouted(testUDPFollows)},
-		{name: "service-removed", run: onRouted(testServiceRemoved)},
-		{name: "streams", run: onRouted(testStreams)},
-		{name: "connections", run: onRouted(testConnections)},
-		{name: "held-vip", guard: true, needs: []string{"ping"}, run: onRouted(testHeldVIP)},
-		{name: "idempotent", run: onBare(testIdempotent)},
-		{name: "order", run: onBare(testOrder)},
+		{name: "straight", needs: []string{"ip"}, run: testStraight},
+		{name: "routed", run: testRouted},
 		{name: "damage", run: testDamage},
 		{name: "foreign", needs: foreignTools(), run: testForeign},
-		{name: "close", run: onBare(testClose)},
-		{name: "keep", run: onBare(testKeep)},
+		{name: "foreign-servers", needs: []string{"ipvsadm"}, run: testForeignServers},
 		{name: "restart", run: testRestart},
+		{name: "drains", run: testDrains},
 		{name: "kills", needs: foreignTools(), run: testKills},
 	}
 }
@@ -104,16 +94,25 @@ func Run(t *testing.T, s Subject) {
 	}
 	lab.Require(t)
 	s.ports, s.root = &ports{}, t.Name()
-	for _, c := range checks() {
+	s.all(t, checks())
+}
+
+// all runs cases as subtests.
+func (s *Subject) all(t *testing.T, cases []check) {
+	for _, c := range cases {
 		s.sub(t, c.name, func(t *testing.T) {
 			if c.guard && s.Host == nil {
 				t.Skip("needs a Host with the guard")
 			}
 			lab.Need(t, c.needs...)
-			c.run(t, &s)
+			c.run(t, s)
 		})
 	}
 }
+
+// load is how many of something a case makes here that makes n on an ordinary machine, in seconds: fewer where these
+// would be minutes. What it proves by its size it proves there.
+func load(n int) int { return int(time.Duration(n) * time.Second / wait.Scaled(time.Second)) }
 
 // sub runs a subtest of that name unless the subject skips it.
 func (s *Subject) sub(t *testing.T, name string, f func(t *testing.T)) {
@@ -133,31 +132,32 @@ type rig struct {
 	dp   dataplane.Dataplane
 	host dataplane.Host
 	caps balancer.Capabilities
+	// resets: clients end what they ask by a reset, as which dataplanes do not remember it for minutes.
+	resets bool
 	*driver
 }
 
-// onRouted makes a case of one that runs in the layout routed.
-func onRouted(f func(r *rig)) func(t *testing.T, s *Subject) {
-	return func(t *testing.T, s *Subject) { f(newRig(t, s, layouts()[0])) }
-}
-
-// newRig builds a layout and starts the subject in it, with no services yet. When the test ends, the subject is
-// closed, and must have left nothing.
-func newRig(t *testing.T, s *Subject, lay layout) *rig {
+// newRig builds a layout around a host and starts the subject in it, with no services yet. When the test ends, the
+// subject is closed, and must have left nothing.
+func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	t.Helper()
-	r := newStill(t, s, lay.build(t, lab.New(t)))
+	r := equip(t, s, lay.build(t, lab.New(t)), host)
 	r.drive()
 	return r
 }
 
-// newStill is a rig whose dataplane nothing drives yet.
+// newStill is a rig with a host of its own whose dataplane nothing drives yet.
 func newStill(t *testing.T, s *Subject, w *world) *rig {
 	t.Helper()
-	if s.Host != nil {
-		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
-	}
-	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: s.newHost(t)}
+	return equip(t, s, w, s.newHost(t))
+}
+
+// equip is a rig with a fresh dataplane.
+func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
+	t.Helper()
+	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: host}
 	r.caps = r.dp.Capabilities()
+	s.caps = &r.caps
 	t.Cleanup(func() {
 		r.close(r.dp)
 		r.leftNothing()
@@ -166,11 +166,16 @@ func newStill(t *testing.T, s *Subject, w *world) *rig {
 }
 
 // drive starts the engine. When the test ends, it removes every service and stops.
-func (r *rig) drive() { r.driveEvery(driverProbe) }
+func (r *rig) drive() { r.driveEvery(wait.Scaled(driverProbe)) }
 
 // driveEvery is drive with an engine that looks for damage so often.
 func (r *rig) driveEvery(probe time.Duration) {
 	r.steer(probe)
+	r.endDriven()
+}
+
+// endDriven has every service removed and the engine stopped when the test ends.
+func (r *rig) endDriven() {
 	r.Cleanup(func() {
 		if err := r.wait(r.set()); err != nil {
 			r.Errorf("removing every service: %v", err)
@@ -181,21 +186,45 @@ func (r *rig) driveEvery(probe time.Duration) {
 
 // steer starts an engine over the dataplane, after the end of another.
 func (r *rig) steer(probe time.Duration) {
-	env := balancer.Env{Node: "node", Local: r.w.own, NodePortAddresses: r.w.own}
-	r.driver = newDriver(r.dp, r.host, quiet(r.T), env, probe)
+	r.prepare(probe)
 	r.start()
 }
 
+// prepare is steer without the start.
+func (r *rig) prepare(probe time.Duration) {
+	env := balancer.Env{Node: "node", Local: r.w.own, NodePortAddresses: r.w.own}
+	r.driver = newDriver(r.dp, r.host, quiet(r.T), env, probe)
+}
+
+// capabilities are what its dataplanes can do here.
+func (s *Subject) capabilities(t *testing.T) *balancer.Capabilities {
+	t.Helper()
+	if s.caps == nil {
+		dp := s.New(t)
+		caps := dp.Capabilities()
+		s.caps = &caps
+		if err := dp.Close(context.Background(), false); err != nil {
+			t.Errorf("closing the dataplane: %v", err)
+		}
+	}
+	return s.caps
+}
+
+// newHost keeps the host until the end of the test, when nothing of it may be left.
 func (s *Subject) newHost(t testing.TB) dataplane.Host {
 	if s.Host != nil {
+		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
 		return s.Host(t)
 	}
 	return newPlainHost(t)
 }
 
+// closeTime bounds the end of a dataplane.
+const closeTime = 5 * time.Second
+
 func (r *rig) close(dp dataplane.Dataplane) {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))
 	defer cancel()
 	if err := dp.Close(ctx, false); err != nil {
 		r.Errorf("closing the dataplane: %v", err)
@@ -213,6 +242,9 @@ func (r *rig) leftNothing() {
 	}
 	if len(seen.Digests) > 0 {
 		r.Errorf("a closed dataplane left %v", seen.Digests)
+	}
+	if left := r.s.leftServers(r.T); len(left) > len(r.s.foreign) {
+		r.Errorf("a closed dataplane left some of the virtual servers %q", left)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // testUDPMoves has a UDP client that keeps its port move when its endpoint goes, and find the first one that comes.
@@ -26,7 +27,7 @@ func testUDPMoves(r *rig) {
 			r.apply(all)
 		}
 		r.apply(edited(all, func(s *balancer.Service) { s.Endpoints = nil }))
-		if a, err := lab.AskWithin(c, silence); err == nil {
+		if a, err := lab.AskWithin(c, patience(silence)); err == nil {
 			r.Errorf("%s: without endpoints, %s answers", key, a.Server)
 		}
 		r.apply(all)
@@ -38,7 +39,7 @@ func testUDPMoves(r *rig) {
 func (r *rig) movesFrom(c net.Conn, key balancer.Key, name string) (a lab.Answer) {
 	r.Helper()
 	lab.Eventually(r, time.Second, fmt.Sprintf("%s: a flow moves from %q", key, name), func() (err error) {
-		a, err = lab.AskWithin(c, 100*time.Millisecond)
+		a, err = lab.AskWithin(c, patience(2*unanswered))
 		if err == nil && a.Server == name {
 			err = errors.New("it still answers")
 		}
@@ -71,9 +72,9 @@ func (r *rig) caller(key balancer.Key) *caller {
 			select {
 			case <-c.stop:
 				return
-			case <-time.After(2 * time.Millisecond):
+			case <-time.After(wait.Scaled(2 * time.Millisecond)):
 			}
-			a, _ := lab.AskWithin(conn, 50*time.Millisecond) // no server without an answer
+			a, _ := lab.AskWithin(conn, patience(unanswered)) // no server without an answer
 			c.mu.Lock()
 			c.heard = append(c.heard, a.Server)
 			c.mu.Unlock()
@@ -103,7 +104,7 @@ func (r *rig) hears(all []*caller, when, want string) {
 		before[i] = len(c.since(0))
 	}
 	for i, c := range all {
-		lab.Eventually(r, time.Second+inARow*50*time.Millisecond, fmt.Sprintf("%s: %s, a client that keeps asking hears %q", c.key, when, want), func() error {
+		lab.Eventually(r, time.Second+inARow*unanswered, fmt.Sprintf("%s: %s, a client that keeps asking hears %q", c.key, when, want), func() error {
 			heard := c.since(before[i])
 			last := heard[max(0, len(heard)-inARow):]
 			if len(last) < inARow || slices.ContainsFunc(last, func(s string) bool { return s != want }) {

@@ -45,7 +45,6 @@ var vipRanges = [2]string{"10.96.0.0/16", "fd00:96::/64"}
 
 // world is a built layout.
 type world struct {
-	lab     *lab.Lab
 	host    *lab.NS
 	client  *lab.NS
 	clients []addrs // of the client's namespace: it can be many clients
@@ -90,7 +89,7 @@ const clientCount = 7
 
 // newWorld makes the host and the client's side of it: a link, and a route for VIPs through the host.
 func newWorld(l *lab.Lab) *world {
-	w := &world{lab: l, host: l.Host(), client: l.Add("client"), vip: heldVIP(), node: parseAddrs("10.1.0.1", "fd01::1")}
+	w := &world{host: l.Host(), client: l.Add("client"), vip: heldVIP(), node: parseAddrs("10.1.0.1", "fd01::1")}
 	l.Link(w.host, w.client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
 	w.own = append(w.own, w.node[:]...)
 	w.addClients("host", "10.1.0.", "fd01::")
@@ -142,7 +141,7 @@ func routed(_ testing.TB, l *lab.Lab) *world {
 }
 
 func oneArm(_ testing.TB, l *lab.Lab) *world {
-	w := &world{lab: l, host: l.Host(), client: l.Add("client"), vip: heldVIP(), node: parseAddrs("10.3.0.1", "fd03::1")}
+	w := &world{host: l.Host(), client: l.Add("client"), vip: heldVIP(), node: parseAddrs("10.3.0.1", "fd03::1")}
 	w.own = append(w.own, w.node[:]...)
 	lan := l.Bridge("lan")
 	lan.Join(w.host, "10.3.0.1/24", "fd03::1/64")

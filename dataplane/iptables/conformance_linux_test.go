@@ -18,9 +18,10 @@ func TestConformance(t *testing.T) {
 	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) {
 			dataplanetest.Run(t, dataplanetest.Subject{
-				Name:    "iptables, " + string(backend),
-				Backend: string(backend),
-				Keeps:   true,
+				Name:     "iptables, " + string(backend),
+				Backend:  string(backend),
+				Keeps:    true,
+				Survives: true,
 				New: func(t testing.TB) dataplane.Dataplane {
 					d, err := New(context.Background(), Options{Log: slog.New(slog.DiscardHandler), Backend: backend, Mark: host.Mark(options(backend))})
 					if err != nil {
@@ -28,9 +29,10 @@ func TestConformance(t *testing.T) {
 					}
 					return d
 				},
-				Host:    guarded(backend),
-				Cleanup: cleanup(backend),
-				Damage:  dataplanetest.Damages(string(backend)),
+				Host:      guarded(backend),
+				Cleanup:   cleanup(backend),
+				Damage:    dataplanetest.Damages(string(backend)),
+				Scratches: dataplanetest.Scratches(),
 			})
 		})
 	}

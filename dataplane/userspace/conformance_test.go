@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 	t.Run("bind", func(t *testing.T) { // on a bare host, without guard and iptables
 		s := subject(Bind)
 		const why = "a UDP port with flows stays open for those, so that nobody tells new clients no"
-		s.Skip = map[string]string{"no-endpoints/weight-0/udp4": why, "no-endpoints/weight-0/udp6": why}
+		s.Skip = map[string]string{"routed/no-endpoints/weight-0/udp4": why, "routed/no-endpoints/weight-0/udp6": why}
 		dataplanetest.Run(t, s)
 	})
 	t.Run("redirect", func(t *testing.T) {
@@ -41,6 +41,7 @@ func TestConformance(t *testing.T) {
 		s.Host = guarded
 		s.Skip = map[string]string{}
 		s.Damage = dataplanetest.Damages("")
+		s.Scratches = dataplanetest.Scratches()
 		s.Cleanup = cleanup
 		dataplanetest.Run(t, s)
 	})

@@ -26,7 +26,7 @@ type Answer struct {
 	Local netip.AddrPort
 }
 
-// Server is an echo server. Over TCP it answers the first line of a connection with an Answer, and echoes what
+// Server is an echo server. Over TCP and SCTP it answers the first line of a connection with an Answer, and echoes what
 // follows; half-closing is answered in kind. Over UDP it answers Hello with an Answer and echoes every other datagram.
 type Server struct {
 	// Name is how it presents itself; Addr is where it listens.
@@ -41,7 +41,7 @@ type Server struct {
 	count   int
 }
 
-// Echo starts an echo server on network tcp or udp. It ends with the test.
+// Echo starts an echo server on network tcp, udp or sctp. It ends with the test.
 func (n *NS) Echo(network, name string, at netip.AddrPort) *Server {
 	n.lab.t.Helper()
 	s := &Server{Name: name, Addr: at, clients: map[netip.AddrPort]int{}, open: map[net.Conn]bool{}}
@@ -58,8 +58,13 @@ func (n *NS) Echo(network, name string, at netip.AddrPort) *Server {
 		if pc, err = n.ListenPacket("udp", at.String()); err == nil {
 			s.close, serve = func() { _ = pc.Close() }, func() { s.serveUDP(pc.(*net.UDPConn)) }
 		}
+	case "sctp":
+		var ln net.Listener
+		if ln, err = n.ListenSCTP(at); err == nil {
+			s.close, serve = func() { _ = ln.Close() }, func() { s.accept(ln) }
+		}
 	default:
-		err = fmt.Errorf("network %q is neither tcp nor udp", network)
+		err = fmt.Errorf("network %q is neither tcp, udp nor sctp", network)
 	}
 	if err != nil {
 		n.lab.t.Fatalf("starting echo server %s in %s: %v", name, n.Name, err)

@@ -1,11 +1,13 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"strings"
+	"testing"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -60,6 +62,19 @@ func away(enter, f func() error) (err error) {
 		return fmt.Errorf("entering a namespace: %w", err)
 	}
 	return f()
+}
+
+// For is the namespace for a test within the one that made it: what is added to it by what For returns fails that test,
+// and is undone when that ends.
+func (n *NS) For(t testing.TB) *NS {
+	ctx, cancel := context.WithCancel(n.lab.ctx)
+	t.Cleanup(cancel)
+	m := *n
+	m.lab = &Lab{t: t, ctx: ctx, host: n.lab.host}
+	if n == n.lab.host {
+		m.lab.host = &m
+	}
+	return &m
 }
 
 // Do calls f in the calling goroutine while its thread is in the namespace, and returns what f returns. Sockets that f

@@ -1,0 +1,65 @@
+package dataplanetest
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// testMaxConnections has endpoints get as many connections as they may have at a time, and no more: clients beyond that
+// are refused, until one of the connections has ended.
+func testMaxConnections(r *rig) {
+	if !r.caps.MaxConnections {
+		r.Skipf("%s can't bound connections", r.caps.Mode)
+	}
+	const s1, s2 = 2, 3
+	web := newService("web", r.w.vip)
+	web.Scheduler, web.Endpoints = balancer.RoundRobin, endpoints(r.w.servers[:2]...)
+	for i := range web.Endpoints {
+		web.Endpoints[i].MaxConnections = s1 + i/2
+	}
+	r.apply(web)
+	r.resets = true
+	r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) {
+		conns := map[string][]net.Conn{}
+		for range s1 + s2 {
+			c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
+			conns[a.Server] = append(conns[a.Server], c)
+		}
+		if len(conns["s1"]) != s1 || len(conns["s2"]) != s2 {
+			r.Fatalf("s1 has %d connections and s2 %d, want %d and %d", len(conns["s1"]), len(conns["s2"]), s1, s2)
+		}
+		r.refused(r.w.client, key)
+		r.hangUp(conns["s2"][0])
+		var a string
+		r.remembered(func() error {
+			got, err := r.ask(r.w.client, key)
+			a = got.Server
+			return err
+		}, "room for a connection")
+		if a != "s2" {
+			r.Errorf("after a connection of s2 has ended, %s answers the next client", a)
+		}
+		for _, c := range append(conns["s1"], conns["s2"][1:]...) {
+			if err := alive(c, atOnce); err != nil {
+				r.Errorf("a connection within the bounds: %v", err)
+			}
+			r.hangUp(c)
+		}
+	})
+	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[:2]...) }))
+	r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) {
+		for range 2 * (s1 + s2) {
+			r.mustOpen(r.w.client, netip.Addr{}, key)
+		}
+	})
+}
+
+// remembered waits until check returns nil, for no longer than until the dataplane has forgotten what ended before.
+func (r *rig) remembered(check func() error, what string) {
+	r.Helper()
+	lab.Eventually(r, r.s.Remembers+atOnce, fmt.Sprintf("%s, of what is remembered for %v", what, r.s.Remembers), check)
+}

@@ -1,0 +1,212 @@
+package dataplanetest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+)
+
+// hashEndpoints is how many endpoints the services of the case hashes have.
+const hashEndpoints = 6
+
+// hashService has endpoints with weights 1, 2, 3, 1, 2, 3 at the addresses of the sinks.
+func hashService(scheduler balancer.Scheduler, vips ...netip.Addr) *balancer.Service {
+	s := newService(balancer.Name("hash-"+string(scheduler)), addrs{})
+	s.VIPs, s.Scheduler = vips, scheduler
+	s.Ports = []balancer.Port{{Name: "udp", Port: vipPort, Protocol: balancer.UDP, TargetPort: spreadPort}}
+	for i := range hashEndpoints {
+		for _, a := range manyAddrs(i) {
+			s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: a, Weight: 1 + i%3})
+		}
+	}
+	return s
+}
+
+// withoutFirst is a hashService whose first endpoint has gone, or takes no new clients.
+func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
+	return edited(s, func(s *balancer.Service) {
+		if !drains {
+			s.Endpoints = s.Endpoints[2:]
+			return
+		}
+		for i := range 2 {
+			s.Endpoints[i].Draining = true
+		}
+	})
+}
+
+// testHashes has hashes of clients' addresses spread hundreds of clients by weight, each of whom stays; Maglev's has
+// hardly anybody move but those whose endpoint goes. A hash of the VIP spreads VIPs. No client is left without an
+// endpoint while one drains, whatever the table says.
+func testHashes(r *rig) {
+	sinks := r.sinks()
+	for i, net := range []string{"10.50.0.0/16", "fd50::/64"} {
+		r.w.host.Route(net, r.w.clients[0][i].String())
+		r.local(r.w.client, net)
+	}
+	r.w.client.Sysctl("net.ipv6.ip_nonlocal_bind", "1") // for IPv4 the route is enough
+	for _, scheduler := range []balancer.Scheduler{balancer.SourceHash, balancer.Maglev} {
+		r.step(string(scheduler), func(r *rig) {
+			if instead, ok := r.caps.Nearest[scheduler]; ok {
+				r.Skipf("%s does %s instead", r.caps.Mode, instead)
+			}
+			r.eachOf(balancer.UDP, func(r *rig, key balancer.Key) { r.hashesClients(scheduler, key, sinks) })
+		})
+	}
+	r.step(string(balancer.DestinationHash), func(r *rig) {
+		if instead, ok := r.caps.Nearest[balancer.DestinationHash]; ok {
+			r.Skipf("%s does %s instead", r.caps.Mode, instead)
+		}
+		r.hashesVIPs(sinks)
+	})
+}
+
+func (r *rig) hashesClients(scheduler balancer.Scheduler, key balancer.Key, sinks [2]*sink) {
+	s, first := sinks[0], manyAddrs(0).of(key.Addr)
+	if key.Addr.Is6() {
+		s = sinks[1]
+	}
+	clients := crowd(400, key.Addr)
+	all := hashService(scheduler, key.Addr)
+	meet := func(services ...*balancer.Service) []netip.Addr {
+		r.Helper()
+		r.apply(services...)
+		return r.meetings(s, clients, key.Addr)
+	}
+	before := meet(all)
+	if err := sharedByWeight(before, key.Addr); err != nil {
+		r.Errorf("%s: %v", scheduler, err)
+	}
+	if again := meet(all); !slices.Equal(again, before) {
+		r.Errorf("%s: %d of %d clients meet another endpoint the next time", scheduler, differing(before, again), len(clients))
+	}
+	for name, fewer := range map[string]*balancer.Service{"goes": withoutFirst(all, false), "drains": withoutFirst(all, true)} {
+		after := meet(fewer)
+		if slices.Contains(after, first) {
+			r.Errorf("%s: when an endpoint %s, clients still meet it", scheduler, name)
+		}
+		moved := 0
+		for i, a := range before {
+			if a != first && after[i] != a {
+				moved++
+			}
+		}
+		if scheduler == balancer.Maglev && moved > len(clients)/8 {
+			r.Errorf("%s: when an endpoint %s, %d of %d clients of others move too", scheduler, name, moved, len(clients))
+		}
+		if back := meet(all); scheduler == balancer.Maglev && differing(before, back) > len(clients)/8 {
+			r.Errorf("%s: when the endpoint is back, %d of %d clients meet another than before", scheduler, differing(before, back), len(clients))
+		}
+	}
+	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // see spreads
+}
+
+func (r *rig) hashesVIPs(sinks [2]*sink) {
+	const vips = 24
+	clients := crowd(3, r.w.vip[0])
+	all := hashService(balancer.DestinationHash)
+	for i := range vips {
+		all.VIPs = append(all.VIPs, vipN(180 + i)[0])
+	}
+	meet := func(s *balancer.Service) (met []netip.Addr) {
+		r.Helper()
+		r.apply(s)
+		for _, vip := range s.VIPs {
+			at := r.meetings(sinks[0], clients, vip)
+			if len(countOf(at)) != 1 {
+				r.Errorf("dh: clients of %s meet %v, want all the same endpoint", vip, at)
+			}
+			met = append(met, at[0])
+		}
+		return met
+	}
+	before := meet(all)
+	if len(countOf(before)) < 2 {
+		r.Errorf("dh: %d VIPs all meet %s", vips, before[0])
+	}
+	for name, fewer := range map[string]*balancer.Service{"goes": withoutFirst(all, false), "drains": withoutFirst(all, true)} {
+		if slices.Contains(meet(fewer), manyAddrs(0)[0]) {
+			r.Errorf("dh: when an endpoint %s, clients still meet it", name)
+		}
+	}
+}
+
+// crowd are n clients' addresses of vip's family, by no pattern.
+func crowd(n int, vip netip.Addr) []netip.Addr {
+	random := rand.New(rand.NewPCG(50, 0))
+	all := make([]netip.Addr, n)
+	for i := range all {
+		all[i] = parseAddrs(fmt.Sprintf("10.50.%d.%d", random.IntN(256), random.IntN(256)), fmt.Sprintf("fd50::%x:%x", random.IntN(1<<16), random.IntN(1<<16))).of(vip)
+	}
+	return all
+}
+
+// differing counts the places at which two lists differ.
+func differing(a, b []netip.Addr) (n int) {
+	for i := range a {
+		if a[i] != b[i] {
+			n++
+		}
+	}
+	return n
+}
+
+// sharedByWeight checks which endpoints of a hashService the clients met: as if each had chosen by weight.
+func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
+	counts := countOf(met)
+	weights := 0
+	for i := range hashEndpoints {
+		weights += 1 + i%3
+	}
+	chi := 0.0
+	for i := range hashEndpoints {
+		want := float64(len(met)) * float64(1+i%3) / float64(weights)
+		d := float64(counts[manyAddrs(i).of(vip)]) - want
+		chi += d * d / want
+	}
+	if limit := chiLimit(hashEndpoints - 1); chi > limit {
+		return fmt.Errorf("the endpoints meet %v of %d clients, weights 1, 2, 3, ...: chi-square %.1f, want at most %.1f", counts, len(met), chi, limit)
+	}
+	return nil
+}
+
+// meetings has each client send one datagram to a VIP, all from one port that is new, and returns the endpoints that
+// they meet.
+func (r *rig) meetings(s *sink, clients []netip.Addr, vip netip.Addr) []netip.Addr {
+	r.Helper()
+	network := "udp4"
+	if vip.Is6() {
+		network = "udp6"
+	}
+	pc, err := r.w.client.ListenPacket(network, fmt.Sprintf(":%d", r.s.ports.next()))
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer func() { _ = pc.Close() }()
+	payload := make([]byte, 8)
+	binary.BigEndian.PutUint32(payload, s.begin())
+	for i, client := range clients {
+		binary.BigEndian.PutUint32(payload[4:], uint32(i))
+		if _, _, err := pc.(*net.UDPConn).WriteMsgUDPAddrPort(payload, from(client), netip.AddrPortFrom(vip, vipPort)); err != nil {
+			r.Fatalf("%s sends to %s: %v", client, vip, err)
+		}
+		r.paced(s, i)
+	}
+	return r.arrived(s, len(clients))
+}
+
+// from is the control message that has a datagram sent from an address.
+func from(a netip.Addr) []byte {
+	if a.Is4() {
+		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.As4()})
+	}
+	return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: a.As16()})
+}

@@ -1,0 +1,245 @@
+package dataplanetest
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// way is one of those in which the first server leaves a service.
+type way struct {
+	name balancer.Name
+	// leave edits the service; down: the checks of the server fail instead.
+	leave func(s *balancer.Service, e *balancer.Endpoint)
+	down  bool
+	vip   addrs
+	// moves: flows of UDP go to another server at once.
+	moves bool
+}
+
+func ways() []way {
+	return []way{
+		{name: "weight-0", vip: vipN(90), leave: func(_ *balancer.Service, e *balancer.Endpoint) { e.Weight = 0 }},
+		{name: "draining", vip: vipN(91), leave: func(_ *balancer.Service, e *balancer.Endpoint) { e.Draining = true }},
+		{name: "down", vip: vipN(92), down: true},
+		{name: "removed", vip: vipN(93), moves: true, leave: func(s *balancer.Service, e *balancer.Endpoint) {
+			s.Endpoints = slices.DeleteFunc(s.Endpoints, func(f balancer.Endpoint) bool { return f.Address == e.Address })
+		}},
+	}
+}
+
+// stickyVIP is where clients of the way stay on their servers.
+func (y way) stickyVIP() addrs {
+	n := int(y.vip[0].As4()[3])
+	return vipN(n + 5)
+}
+
+// services are the way's, before and after its server leaves: one whose clients meet every server in turn, and one whose
+// clients stay.
+func (y way) services(servers []*server) (before, after []*balancer.Service) {
+	for i, vip := range []addrs{y.vip, y.stickyVIP()} {
+		s := newService(y.name+[]balancer.Name{"", "-sticky"}[i], vip, endpoints(servers...)...)
+		s.Scheduler, s.DrainTimeout = balancer.RoundRobin, time.Hour // beyond the case
+		if i == 1 {
+			s.Affinity = balancer.ClientIPAffinity
+		}
+		before = append(before, s)
+		if y.leave != nil {
+			s = edited(s, func(s *balancer.Service) {
+				for _, a := range servers[0].addr {
+					at := slices.IndexFunc(s.Endpoints, func(e balancer.Endpoint) bool { return e.Address == a })
+					y.leave(s, &s.Endpoints[at])
+				}
+			})
+		}
+		after = append(after, s)
+	}
+	return before, after
+}
+
+// targets are what is down after.
+func (y way) targets(first *server) (all []balancer.Target) {
+	if !y.down {
+		return nil
+	}
+	for _, name := range []balancer.Name{y.name, y.name + "-sticky"} {
+		for _, a := range first.addr {
+			all = append(all, balancer.Target{Service: name, Addr: a, Port: targetPort})
+		}
+	}
+	return all
+}
+
+// guests are who is with the first server when it leaves in some way.
+type guests struct {
+	way    way
+	idle   []net.Conn
+	busy   []*pulse
+	moving []net.Conn // flows of UDP that don't stay
+	client addrs      // who stays there by affinity
+}
+
+// testDrains has the first server leave services in every way, while clients of each kind are with it: those whose
+// connections are busy or idle, flows, and those who stay by affinity. Connections live on, and nobody comes new, before
+// and after the process that carries this out is killed, and after another follows in good order. Then the server is
+// back before its time was over: all are still with it, and new ones come.
+func testDrains(t *testing.T, s *Subject) {
+	w := layouts()[0].build(t, lab.New(t))
+	e := errand{Local: w.own, Then: []*balancer.Service{}}
+	for _, y := range ways() {
+		before, after := y.services(w.servers)
+		e.Services, e.Then = append(e.Services, before...), append(e.Then, after...)
+		e.Down = append(e.Down, y.targets(w.servers[0])...)
+	}
+	all, r := s.leftBehind(t, w, e)
+	if s.Keeps {
+		r.stop()
+		r.succeed(true)
+		r.leavesInPeace(all, "without a process")
+		r.drives(r.dp)
+		r.start()
+		if err := r.wait(r.set(e.Then...)); err != nil {
+			t.Fatal(err)
+		}
+		r.leavesInPeace(all, "after an orderly restart")
+	}
+	r.returns(all, e.Services)
+}
+
+// leftBehind has the errand done, by a process that is killed where the dataplane survives that, and returns the guests
+// that the first server has, and what carries out the rest of the errand.
+func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig) {
+	t.Helper()
+	if !s.Survives {
+		r := newStill(t, s, w)
+		r.drive()
+		r.apply(e.Services...)
+		all := r.receive()
+		r.judge(balancer.HealthDown, e.Down...)
+		r.apply(e.Then...)
+		r.leavesInPeace(all, "when the server leaves")
+		return all, r
+	}
+	r := &rig{T: t, s: s, w: w}
+	c := startChild(t, strings.TrimSuffix(t.Name(), "/drains"), e)
+	c.awaitReady()
+	all := r.receive()
+	c.goOn()
+	c.awaitReady()
+	r.leavesInPeace(all, "when the server leaves")
+	c.kill()
+	r.leavesInPeace(all, "after a kill")
+
+	r = newStill(t, s, w)
+	r.prepare(wait.Scaled(driverProbe))
+	r.set(e.Services...) // what a process remembers is on disk
+	r.judge(balancer.HealthDown, e.Down...)
+	revision := r.set(e.Then...)
+	r.start()
+	r.endDriven()
+	if err := r.wait(revision); err != nil {
+		t.Fatal(err)
+	}
+	r.leavesInPeace(all, "after another process has taken over")
+	return all, r
+}
+
+// receive brings guests to the first server, by each way's services.
+func (r *rig) receive() (all []*guests) {
+	r.Helper()
+	for _, y := range ways() {
+		g := &guests{way: y}
+		for i, vip := range y.vip {
+			tcp, udp := keyOf(vip, vipPort, balancer.TCP), keyOf(vip, vipPort, balancer.UDP)
+			g.idle = append(g.idle, r.openTo("s1", tcp))
+			g.busy = append(g.busy, r.beating(tcp, r.openTo("s1", tcp), "s1"))
+			if flow := r.openTo("s1", udp); y.moves {
+				g.moving = append(g.moving, flow)
+			} else {
+				g.busy = append(g.busy, r.beating(udp, flow, "s1"))
+			}
+			g.client[i] = r.staysWith("s1", keyOf(y.stickyVIP()[i], vipPort, balancer.TCP))
+			c, _ := r.mustOpen(r.w.client, g.client[i], keyOf(y.stickyVIP()[i], vipPort, balancer.TCP))
+			g.idle = append(g.idle, c)
+		}
+		all = append(all, g)
+	}
+	return all
+}
+
+// staysWith returns a client that a service sends to that server whenever it comes.
+func (r *rig) staysWith(name string, key balancer.Key) netip.Addr {
+	r.Helper()
+	for i, got := range r.askAll(key) {
+		if got == name {
+			return r.w.clients[i].of(key.Addr)
+		}
+	}
+	r.Fatalf("%s: no client stays with %s", key, name)
+	return netip.Addr{}
+}
+
+// leavesInPeace checks that guests are still there, and that nobody comes new.
+func (r *rig) leavesInPeace(all []*guests, when string) {
+	r.Helper()
+	for _, g := range all {
+		for _, c := range g.idle {
+			if err := alive(c, atOnce); err != nil {
+				r.Errorf("%s, %s: an idle connection to %s: %v, want it to live on", g.way.name, when, c.RemoteAddr(), err)
+			}
+		}
+		for _, p := range g.busy {
+			if err := p.sofar(); err != nil {
+				r.Errorf("%s, %s: a busy connection: %v", g.way.name, when, err)
+			}
+		}
+		for i, vip := range g.way.vip {
+			for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+				if got := r.tally(r.w.client, keyOf(vip, vipPort, proto), 6); got["s1"] > 0 || len(got) != 2 {
+					r.Errorf("%s, %s: new clients at %s are answered by %v, want only by the other servers", g.way.name, when, vip, got)
+				}
+			}
+			if g.moving != nil {
+				r.movesFrom(g.moving[i], keyOf(vip, vipPort, balancer.UDP), "s1")
+			}
+			sticky := keyOf(g.way.stickyVIP()[i], vipPort, balancer.TCP)
+			var names []string
+			for range 2 {
+				a, err := r.askFrom(r.w.client, g.client[i], sticky, atOnce)
+				if err != nil {
+					r.Errorf("%s, %s: a client with affinity at %s: %v", g.way.name, when, sticky, err)
+				}
+				names = append(names, a.Server)
+			}
+			if names[0] == "s1" || names[0] != names[1] {
+				r.Errorf("%s, %s: a client with affinity at %s is answered by %v, want by one of the other servers", g.way.name, when, sticky, names)
+			}
+		}
+	}
+}
+
+// returns has the server be back.
+func (r *rig) returns(all []*guests, services []*balancer.Service) {
+	r.Helper()
+	r.judge(balancer.HealthUp)
+	r.apply(services...)
+	for _, g := range all {
+		for _, c := range g.idle {
+			if err := alive(c, atOnce); err != nil {
+				r.Errorf("%s: when the server is back, an idle connection to %s: %v", g.way.name, c.RemoteAddr(), err)
+			}
+		}
+		for _, vip := range g.way.vip {
+			r.meetsAll(keyOf(vip, vipPort, balancer.TCP))
+			r.meetsAll(keyOf(vip, vipPort, balancer.UDP))
+		}
+		r.undisturbed(g.busy, string(g.way.name)+" and the server's return")
+	}
+}

@@ -1,0 +1,107 @@
+package dataplanetest
+
+import (
+	"context"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/lab"
+)
+
+// stage is the layout routed with a Host at work in it, for cases that come one after the other, each with a dataplane of
+// its own: building both takes longer than most cases do.
+type stage struct {
+	w    *world
+	host dataplane.Host
+}
+
+// scenes are the cases on the stage.
+func scenes() []check {
+	return []check{
+		{name: "targets", run: driven(testTargets)},
+		{name: "host-endpoint", run: driven(testHostEndpoint)},
+		{name: "ports", run: driven(testPorts)},
+		{name: "sctp", run: driven(testSCTP)},
+		{name: "many", run: driven(testMany)},
+		{name: "spread", needs: []string{"ip"}, run: driven(testSpread)},
+		{name: "shares", run: driven(testShares)},
+		{name: "sticky-schedulers", run: driven(testStickySchedulers)},
+		{name: "hashes", needs: []string{"ip"}, run: driven(testHashes)},
+		{name: "max-connections", run: driven(testMaxConnections)},
+		{name: "affinity", run: driven(testAffinity)},
+		{name: "affinity-ends", run: driven(testAffinityEnds)},
+		{name: "source-ranges", run: driven(testSourceRanges)},
+		{name: "no-endpoints", run: driven(testNoEndpoints)},
+		{name: "no-endpoints-drop", run: driven(testNoEndpointsDrop)},
+		{name: "endpoint-removed", run: driven(testEndpointRemoved)},
+		{name: "drain-timeout", run: driven(testDrainTimeout)},
+		{name: "draining", run: driven(testDraining)},
+		{name: "service-drains", run: driven(testServiceDrains)},
+		{name: "undisturbed", run: driven(testUndisturbed)},
+		{name: "undisturbed-many", run: driven(testUndisturbedMany)},
+		{name: "udp-moves", run: driven(testUDPMoves)},
+		{name: "udp-follows", run: driven(testUDPFollows)},
+		{name: "service-removed", run: driven(testServiceRemoved)},
+		{name: "streams", run: driven(testStreams)},
+		{name: "connections", run: driven(testConnections)},
+		{name: "held-vip", guard: true, needs: []string{"ping"}, run: driven(testHeldVIP)},
+		{name: "idempotent", run: bared(testIdempotent)},
+		{name: "order", run: bared(testOrder)},
+		{name: "close", run: bared(testClose)},
+		{name: "keep", run: bared(testKeep)},
+	}
+}
+
+// newStage builds it, until the end of the test.
+func newStage(t *testing.T, s *Subject) *stage {
+	t.Helper()
+	w := layouts()[0].build(t, lab.New(t))
+	return &stage{w, s.newHost(t)}
+}
+
+// testRouted has the scenes on one stage.
+func testRouted(t *testing.T, s *Subject) {
+	s.stage = newStage(t, s)
+	s.all(t, scenes())
+}
+
+// onStage is a rig on the stage whose dataplane nothing drives yet.
+func onStage(t *testing.T, s *Subject) *rig {
+	t.Helper()
+	return equip(t, s, s.stage.w.during(t), s.stage.host)
+}
+
+// driven makes a scene of a case that has an engine.
+func driven(f func(r *rig)) func(t *testing.T, s *Subject) {
+	return func(t *testing.T, s *Subject) {
+		r := onStage(t, s)
+		r.drive()
+		f(r)
+	}
+}
+
+// bared makes a scene of a case that does without an engine.
+func bared(f func(b *bare)) func(t *testing.T, s *Subject) {
+	return func(t *testing.T, s *Subject) {
+		b := &bare{onStage(t, s)}
+		t.Cleanup(func() {
+			if err := b.host.Finish(context.Background(), balancer.Desired{}.Frontends); err != nil {
+				t.Errorf("removing what the host holds: %v", err)
+			}
+		})
+		f(b)
+	}
+}
+
+// during is the world for a test within the one that it was built for: what is added to its namespaces goes with that.
+func (w *world) during(t testing.TB) *world {
+	v := *w
+	v.host, v.client, v.servers = w.host.For(t), w.client.For(t), nil
+	for _, s := range w.servers {
+		c := *s
+		c.ns = s.ns.For(t)
+		v.servers = append(v.servers, &c)
+	}
+	return &v
+}

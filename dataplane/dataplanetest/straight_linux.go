@@ -1,0 +1,145 @@
+package dataplanetest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// straight is a layout in which servers answer clients without the host, through a router of their own:
+//
+//	client --- host --- lan --- s1, s2, s3
+//	  |                  |
+//	  +----- router -----+
+//
+// They hold the VIP themselves, where nobody who looks for it in the network finds it.
+func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
+	w := newWorld(l)
+	lan, router := l.Bridge("lan"), l.Add("router")
+	lan.Join(w.host, "10.4.0.1/24", "fd04::1/64")
+	w.own = append(w.own, netip.MustParseAddr("10.4.0.1"), netip.MustParseAddr("fd04::1"))
+	lan.Join(router, "10.4.0.254/24", "fd04::254/64")
+	l.Link(w.client, router, "10.5.0.2/24", "10.5.0.1/24", "fd05::2/64", "fd05::1/64")
+	for _, c := range w.clients {
+		router.Route(c[0].String()+"/32", "10.5.0.2")
+		router.Route(c[1].String()+"/128", "fd05::2")
+	}
+	router.Sysctl("net.ipv4.ip_forward", "1")
+	router.Sysctl("net.ipv6.conf.all.forwarding", "1")
+	for i := 1; i <= serverCount; i++ {
+		name, at := fmt.Sprint("s", i), parseAddrs(fmt.Sprint("10.4.0.", 20+i), fmt.Sprint("fd04::", 20+i))
+		ns := l.Add(name)
+		lan.Join(ns, at[0].String()+"/24", at[1].String()+"/64")
+		ns.Default("10.4.0.254", "fd04::254")
+		dev := "lo"
+		if forward == balancer.TunnelForward {
+			dev = unwraps(t, ns, "tunl0", "ipip")
+			unwraps(t, ns, "ip6tnl0", "ip6_tunnel")
+		}
+		ns.Sysctl("net.ipv4.conf.all.arp_ignore", "1")
+		ns.Sysctl("net.ipv4.conf.all.arp_announce", "2")
+		ns.AddAddr(dev, w.vip[0].String()+"/32")
+		ns.AddAddr("lo", w.vip[1].String()+"/128")
+		for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+			for _, vip := range w.vip {
+				ns.Echo(string(proto), name, netip.AddrPortFrom(vip, vipPort))
+			}
+		}
+		w.servers = append(w.servers, &server{name: name, ns: ns, addr: at})
+	}
+	return w
+}
+
+// unwraps has a namespace take what comes through tunnels, from anywhere, out of them; it returns the device.
+func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
+	t.Helper()
+	if _, err := n.Command(t.Context(), "ip", "link", "set", dev, "up").CombinedOutput(); err != nil {
+		_ = n.Command(t.Context(), "modprobe", module).Run() // the device says whether that helped
+		if out, err := n.Command(t.Context(), "ip", "link", "set", dev, "up").CombinedOutput(); err != nil {
+			t.Skipf("needs device %s (module %s): %v: %s", dev, module, err, out)
+		}
+	}
+	return dev
+}
+
+// testStraight has servers answer clients straight, without the host, where services are forwarded so; the clients'
+// addresses are theirs, and each server gets what it should.
+func testStraight(t *testing.T, s *Subject) {
+	if !slices.Contains(s.capabilities(t).Forwards, balancer.DRForward) {
+		t.Skipf("%s can't forward but by nat", s.Name)
+	}
+	host := s.newHost(t)
+	for _, forward := range []balancer.Forward{balancer.DRForward, balancer.TunnelForward} {
+		s.sub(t, string(forward), func(t *testing.T) {
+			lay := layout{name: string(forward), build: func(t testing.TB, l *lab.Lab) *world { return straight(t, l, forward) }}
+			r := newRig(t, s, lay, host)
+			web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+			web.Scheduler, web.Forward = balancer.RoundRobin, forward
+			for i := range web.Ports {
+				web.Ports[i].TargetPort = vipPort
+			}
+			r.apply(web)
+			r.each(func(r *rig, key balancer.Key) { r.answersStraight(key) })
+			r.step("changes", func(r *rig) { r.changesStraight(web) })
+		})
+	}
+}
+
+// answersStraight checks who answers, and that what servers send does not come by the host, while what they are sent
+// does.
+func (r *rig) answersStraight(key balancer.Key) {
+	r.meets(r.w.client, key, "s1", "s2", "s3")
+	a := r.mustAsk(r.w.client, key)
+	if a.Local != key.AddrPort() || !r.isOf(r.w.client, a.Client.Addr()) {
+		r.Errorf("%s: %s is asked at %s by %s, want at the VIP by the client", key, a.Server, a.Local, a.Client)
+	}
+	if key.Proto != balancer.TCP {
+		return
+	}
+	const size = 1 << 20
+	before := r.counted("lan")
+	r.echoStream(key, zeros{}, size)
+	after := r.counted("lan")
+	if in, out := after.RxBytes-before.RxBytes, after.TxBytes-before.TxBytes; in > size/10 || out < size {
+		r.Errorf("%s: of a stream of %d bytes there and back, %d bytes came to the host from servers and %d went, want none but the client's", key, size, in, out)
+	}
+}
+
+// zeros is what a stream consists of where that does not matter.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// counted are the counters of a device of the host.
+func (r *rig) counted(dev string) netlink.LinkStatistics {
+	r.Helper()
+	link, err := netlink.LinkByName(dev)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return *link.Attrs().Statistics
+}
+
+// changesStraight has connections live through changes, and through the drain of their server.
+func (r *rig) changesStraight(web *balancer.Service) {
+	pulses := r.pulses(r.w.vip)
+	r.apply(edited(web, func(s *balancer.Service) {
+		for i := range s.Endpoints {
+			s.Endpoints[i].Weight = 2
+		}
+	}))
+	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
+	c := r.openTo("s1", key)
+	r.undisturbed(pulses, "a change of weights")
+	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))
+	if err := alive(c, atOnce); err != nil {
+		r.Errorf("the connection of a removed endpoint: %v, want it to live on", err)
+	}
+	r.meets(r.w.client, key, "s2", "s3")
+}

@@ -1,0 +1,248 @@
+package dataplanetest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// hasVirtualServers reports whether the kernel has IPVS at work.
+func hasVirtualServers(t testing.TB) bool {
+	t.Helper()
+	_, err := os.Stat("/proc/thread-self/net/ip_vs")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// virtualServers are the kernel's, as ipvsadm saves them: the lines of each, by its name there, such as
+// "-t 10.96.0.10:80".
+func virtualServers(t testing.TB) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for line := range strings.Lines(run(t, "ipvsadm", "-S", "-n")) {
+		words := strings.Fields(line)
+		name := strings.Join(words[1:3], " ")
+		all[name] += line
+	}
+	return all
+}
+
+// foreignServers are virtual servers of others, for ipvsadm --restore. The first is on the VIP of the service web, at
+// another port; the last are where its frontends for UDP have to be.
+const foreignServers = `-A -t 10.96.0.10:443 -s wlc -p 600
+-a -t 10.96.0.10:443 -r 10.2.1.2:8080 -m -w 3
+-a -t 10.96.0.10:443 -r 10.2.2.2:8080 -m -w 1
+-A -u [fd00:96::10]:53 -s rr
+-A -t 10.97.0.1:80 -s rr
+-a -t 10.97.0.1:80 -r 10.2.3.2:8080 -m -w 1
+-A -t [fd00:97::1]:80 -s mh -b mh-port
+-a -t [fd00:97::1]:80 -r [fd02:2::2]:80 -i -w 7
+-A -f 7 -s sh
+-a -f 7 -r 10.2.2.2:0 -g -w 0
+` + contestedServers
+
+const contestedServers = `-A -u 10.96.0.10:80 -s rr
+-a -u 10.96.0.10:80 -r 10.2.3.2:8080 -m -w 1
+-A -u [fd00:96::10]:80 -s wrr
+`
+
+// putForeignServers makes them, and returns what they are. They go with the test.
+func (s *Subject) putForeignServers(t testing.TB) map[string]string {
+	t.Helper()
+	pipe(t, foreignServers, "ipvsadm", "--restore")
+	all := virtualServers(t)
+	s.foreign = all
+	t.Cleanup(func() {
+		s.foreign = nil
+		for name := range virtualServers(t) {
+			if _, ok := all[name]; ok {
+				run(t, "ipvsadm", append([]string{"-D"}, strings.Fields(name)...)...)
+			}
+		}
+	})
+	return all
+}
+
+// sameServers checks that virtual servers of others are what they were.
+func sameServers(t testing.TB, when string, before map[string]string) {
+	t.Helper()
+	after := virtualServers(t)
+	for name, was := range before {
+		if after[name] != was {
+			t.Errorf("%s the virtual server of others %s is\n%s\nwant\n%s", when, name, after[name], was)
+		}
+	}
+}
+
+// onlyServers checks that there are no others but those.
+func onlyServers(t testing.TB, when string, wanted map[string]string) {
+	t.Helper()
+	for name, text := range virtualServers(t) {
+		if _, ok := wanted[name]; !ok {
+			t.Errorf("%s there is the virtual server\n%s\nwant none of ours", when, text)
+		}
+	}
+}
+
+// testForeignServers has virtual servers of others stay as they are, and serve, through a dataplane's whole life: start,
+// changes, a kill, taking over, damage to its own, and its end. Where one of others has what a frontend is to have, that
+// frontend alone fails, until the other is gone.
+func testForeignServers(t *testing.T, s *Subject) {
+	if !hasVirtualServers(t) {
+		t.Skip("needs a kernel with IPVS")
+	}
+	root := strings.TrimSuffix(t.Name(), "/foreign-servers")
+	w := layouts()[0].build(t, lab.New(t))
+	for _, other := range []string{"10.97.0.1/32", "fd00:97::1/128"} {
+		w.host.AddAddr("lo", other)
+	}
+	w.host.Sysctl("net.ipv4.ip_forward", "1")
+	before := s.putForeignServers(t)
+	web := newService("web", w.vip, endpoints(w.servers...)...)
+	web.Scheduler = balancer.RoundRobin // as one of theirs
+	other := newService("other", vipN(30), endpoints(w.servers...)...)
+
+	if s.Survives {
+		e := errand{Local: w.own, Services: []*balancer.Service{other}}
+		for _, server := range w.servers {
+			e.Servers = append(e.Servers, server.addr)
+		}
+		c := startChild(t, root, e)
+		c.awaitReady()
+		c.goOn()
+		(&rig{T: t}).pause(100 * time.Millisecond)
+		c.kill()
+		sameServers(t, "after a kill", before)
+	}
+	r := newStill(t, s, w)
+	r.drive()
+	theirs := r.pulse(keyOf(netip.MustParseAddr("10.97.0.1"), vipPort, balancer.TCP))
+	r.apply(other)
+	r.besideContested(web, other, before)
+	h := newHistory(11, w.servers, 100, 6, other)
+	for i := 1; i <= 100; i++ {
+		h.next()
+		if revision := r.set(h.wanted()...); i%5 == 0 {
+			if err := r.wait(revision); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sameServers(t, "after 100 changes", before)
+	r.undisturbed([]*pulse{theirs}, "changes beside it")
+	r.stop()
+	r.succeed(true)
+	sameServers(t, "after closing and keeping", before)
+	if s.Cleanup != nil {
+		s.Cleanup(t)
+		sameServers(t, "after a cleanup", before)
+		onlyServers(t, "after a cleanup", before)
+	}
+	r.succeed(false)
+	sameServers(t, "after closing", before)
+	onlyServers(t, "after closing", before)
+	r.steer(driverProbe) // for the end of the test
+}
+
+// besideContested has a service wanted of which others have a part already, where the dataplane needs virtual servers
+// itself: it serves the rest, and says in words why not this; when they are gone, it serves all.
+func (r *rig) besideContested(web, other *balancer.Service, before map[string]string) {
+	if !r.s.VirtualServers {
+		r.apply(web, other)
+		sameServers(r, "after the start", before)
+		return
+	}
+	r.set(web, other)
+	contested := []balancer.Key{keyOf(r.w.vip[0], vipPort, balancer.UDP), keyOf(r.w.vip[1], vipPort, balancer.UDP)}
+	r.Eventually("failing where others have a virtual server, and nowhere else", func() error {
+		failing := r.engine.Status().Failing
+		for _, k := range contested {
+			if f, ok := failing[k]; !ok || !strings.Contains(f.Err.Error(), k.Addr.String()) || len(strings.Fields(f.Err.Error())) < 5 {
+				return fmt.Errorf("%s fails with %q, want a sentence about it", k, f.Err)
+			}
+		}
+		if len(failing) > len(contested) {
+			return fmt.Errorf("%d frontends fail: %v", len(failing), failures(r.engine.Status()))
+		}
+		return nil
+	})
+	for _, vip := range r.w.vip {
+		r.Eventually("being served beside", func() error { _, err := r.ask(r.w.client, keyOf(vip, vipPort, balancer.TCP)); return err })
+	}
+	sameServers(r, "after the start", before)
+	revision := r.set(other) // what is not ours must not go with what is
+	if err := r.wait(revision); err != nil {
+		r.Error(err)
+	}
+	sameServers(r, "after a service beside it has gone", before)
+	revision = r.set(web, other)
+	for line := range strings.Lines(contestedServers) {
+		if words := strings.Fields(line); words[0] == "-A" {
+			name := strings.Join(words[1:3], " ")
+			run(r, "ipvsadm", append([]string{"-D"}, words[1:3]...)...)
+			delete(before, name)
+		}
+	}
+	if err := r.wait(revision); err != nil {
+		r.Errorf("after others have left: %v", err)
+	}
+	for _, k := range contested {
+		r.meetsAll(k)
+	}
+}
+
+// meetsAll checks that clients meet every server.
+func (r *rig) meetsAll(key balancer.Key) {
+	r.Helper()
+	if got := r.tally(r.w.client, key, 4*len(r.w.servers)); len(got) != len(r.w.servers) {
+		r.Errorf("%s: answers %v, want from all servers", key, got)
+	}
+}
+
+// VirtualServerDamages are ways to break virtual servers of IPVS that hurt one service alone, that at heldVIP, for
+// Subject.Scratches.
+func VirtualServerDamages() map[string]func(t testing.TB) {
+	at := []string{"-t", heldVIP()[0].String() + ":80"}
+	return map[string]func(t testing.TB){
+		"virtual-server": func(t testing.TB) { run(t, "ipvsadm", append([]string{"-D"}, at...)...) },
+		"destination": func(t testing.TB) {
+			run(t, "ipvsadm", append(append([]string{"-d"}, at...), "-r", "10.2.1.2:8080")...)
+		},
+	}
+}
+
+// ClearVirtualServers is a Damage: it removes every virtual server, as ipvsadm -C does.
+func ClearVirtualServers(t testing.TB) {
+	t.Helper()
+	run(t, "ipvsadm", "-C")
+}
+
+// leftServers are the names of virtual servers beyond those of others.
+func (s *Subject) leftServers(t testing.TB) []string {
+	t.Helper()
+	if !s.VirtualServers || !hasVirtualServers(t) {
+		return nil
+	}
+	text, err := os.ReadFile("/proc/thread-self/net/ip_vs") // ipvsadm would cost more than the case
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for line := range strings.Lines(string(text)) {
+		if words := strings.Fields(line); len(words) > 1 && slices.Contains([]string{"TCP", "UDP", "SCTP", "FWM"}, words[0]) {
+			all = append(all, words[0]+" "+words[1])
+		}
+	}
+	return all
+}

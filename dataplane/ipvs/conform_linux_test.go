@@ -1,0 +1,145 @@
+package ipvs
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/dataplanetest"
+	"vipd/dataplane/host"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+)
+
+// backend is the variant of iptables under the guard, which is the same for virtual servers with either.
+const backend = xtables.NFT
+
+func TestIPVSConformance(t *testing.T) {
+	lab.NeedIPVS(t)
+	dataplanetest.Run(t, dataplanetest.Subject{
+		Name:           "ipvs",
+		Backend:        string(backend),
+		ExactWeights:   true,
+		Keeps:          true,
+		Survives:       true,
+		VirtualServers: true,
+		// What a client has reset is remembered for 10 seconds, a flow for as long as udp_timeout says.
+		Remembers: 10 * time.Second,
+		New: func(t testing.TB) dataplane.Dataplane {
+			d, err := New(context.Background(), Options{
+				Log: slog.New(slog.DiscardHandler), RunDir: options().RunDir, UDPTimeout: 8 * time.Second,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return spoilt(t, d)
+		},
+		Host:      guarded,
+		Cleanup:   cleanup,
+		Damage:    damages(),
+		Scratches: scratches(),
+	})
+}
+
+// faultVar has TestIPVSConformance run with a dataplane that makes that mistake.
+const faultVar = "VIPD_IPVS_FAULT"
+
+// TestIPVSFaultsAreNoticed has the suite fail for mistakes that only dataplanes with virtual servers can make; others are
+// tried without, beside the suite.
+func TestIPVSFaultsAreNoticed(t *testing.T) {
+	lab.NeedIPVS(t)
+	noticed := map[string]string{
+		"forwards by nat":        "straight/dr",
+		"clears what others own": "foreign-servers",
+	}
+	for fault, name := range noticed {
+		t.Run(strings.ReplaceAll(fault, " ", "-"), func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestIPVSConformance$/^"+strings.ReplaceAll(name, "/", "$/^")+"$")
+			cmd.Env = append(os.Environ(), faultVar+"="+fault)
+			out, err := cmd.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "--- FAIL: TestIPVSConformance/"+name) {
+				t.Errorf("case %s does not notice a dataplane that %s: %v\n%s", name, fault, err, out)
+			}
+		})
+	}
+}
+
+// spoilt is d, or d with the mistake that is asked for.
+func spoilt(t testing.TB, d *Dataplane) dataplane.Dataplane {
+	switch os.Getenv(faultVar) {
+	case "forwards by nat":
+		return nat{d}
+	case "clears what others own":
+		dataplanetest.ClearVirtualServers(t)
+	}
+	return d
+}
+
+// nat forwards all frontends by nat.
+type nat struct{ *Dataplane }
+
+func (n nat) Apply(ctx context.Context, batch []dataplane.Change) error {
+	batch = slices.Clone(batch)
+	for i, c := range batch {
+		if c.New != nil {
+			f := *c.New
+			f.Forward = balancer.NATForward
+			batch[i].New = &f
+		}
+	}
+	return n.Dataplane.Apply(ctx, batch)
+}
+
+func damages() map[string]func(t testing.TB) {
+	all := dataplanetest.Damages(string(backend))
+	all["virtual-servers"] = dataplanetest.ClearVirtualServers
+	return all
+}
+
+func scratches() map[string]func(t testing.TB) {
+	all := dataplanetest.Scratches()
+	maps.Copy(all, dataplanetest.VirtualServerDamages())
+	return all
+}
+
+// options are those of the host as vipd keeps it in this mode.
+func options() host.Options {
+	o := host.DefaultOptions()
+	o.Backend, o.Mode = backend, host.Mode{Forward: true, IPVS: true}
+	return o
+}
+
+func guarded(t testing.TB) dataplane.Host {
+	t.Helper()
+	h, err := host.New(options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Release(context.Background()); err != nil {
+			t.Errorf("releasing the host: %v", err)
+		}
+		if err := h.Close(); err != nil {
+			t.Errorf("closing the host: %v", err)
+		}
+	})
+	return h
+}
+
+// cleanup is what vipctl cleanup does.
+func cleanup(t testing.TB) {
+	t.Helper()
+	_, err := Cleanup(context.Background(), options().RunDir, false)
+	_, hostErr := host.Cleanup(context.Background(), options(), false)
+	if err != nil || hostErr != nil {
+		t.Fatal(err, hostErr)
+	}
+}
