@@ -72,13 +72,15 @@ func (l *loop) more(n int64) {
 // live on.
 func switching(t *testing.T, names ...string) {
 	g := newGateway(t)
-	mode := func(name string) string { return settings(name, "auto") }
+	mode := func(name string) string { // drains last as long as the test, on a slow machine, too
+		return settings(name, "auto") + "[defaults]\ndrain_timeout = \"1h\"\n"
+	}
 	g.write(mode(names[0]), 0, 1)
 	g.start()
 	l := g.clients(8)
 	open := map[string]net.Conn{}
 	for i, name := range names[1:] {
-		l.more(50)
+		l.more(20)
 		_, c := g.ask(g.client)
 		open[fmt.Sprintf("opened in %s mode, as number %d", names[i], i)] = c
 		g.write(mode(name), 0, 1)
@@ -89,7 +91,7 @@ func switching(t *testing.T, names ...string) {
 		if err != nil || s.Mode.InUse != name || s.Mode.Wanted != name || s.Mode.Fallback || len(s.Problems) > 0 {
 			t.Fatalf("status %+v, %v", s, err)
 		}
-		l.more(50)
+		l.more(20)
 		for what, c := range open {
 			if err := echoes(c); err != nil {
 				t.Errorf("in %s mode, the connection %s: %v", name, what, err)
