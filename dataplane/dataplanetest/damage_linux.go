@@ -23,8 +23,8 @@ import (
 // it is usuallyMended.
 const mendTime, usuallyMended = 3 * time.Second, 1500 * time.Millisecond
 
-// testDamage has each kind of damage noticed and mended, while connections are open, which outlive it, and clients keep
-// coming.
+// testDamage has each kind of damage noticed and mended, while connections are open, which outlive it as long as nothing
+// is sent on them meanwhile, and clients keep coming.
 func testDamage(t *testing.T, s *Subject) {
 	if len(s.Damage)+len(s.Scratches) == 0 {
 		t.Skip("the subject names no damage")

@@ -6,9 +6,10 @@ import (
 	"net/netip"
 )
 
-// Listen listens on a numeric address in the namespace.
+// Listen listens on a numeric address in the namespace. Neither its connections nor those of Dial keep themselves alive:
+// nothing is sent that the test does not send.
 func (n *NS) Listen(network, address string) (ln net.Listener, err error) {
-	var c net.ListenConfig
+	c := net.ListenConfig{KeepAlive: -1}
 	c.SetMultipathTCP(false)
 	err = n.Do(func() (err error) {
 		ln, err = c.Listen(n.lab.ctx, network, address)
@@ -34,7 +35,7 @@ func (n *NS) Dial(ctx context.Context, network, address string) (net.Conn, error
 
 // DialFrom is Dial from an address and port of the client's choice; the zero value leaves it to the kernel.
 func (n *NS) DialFrom(ctx context.Context, network string, from netip.AddrPort, address string) (conn net.Conn, err error) {
-	var d net.Dialer
+	d := net.Dialer{KeepAlive: -1}
 	switch {
 	case !from.IsValid():
 	case network == "udp":
