@@ -343,6 +343,9 @@ func (h *Host) removeUnneeded(ctx context.Context) error {
 		h.held = h.held.Delete(a)
 		delete(h.leaving, a)
 	}
+	if len(h.leaving) == 0 { // to walk through the old one would take as long as it once was large
+		h.leaving = map[netip.Addr]bool{}
+	}
 	return errors.Join(all...)
 }
 

@@ -29,8 +29,10 @@ type members struct {
 	// applied frontends, and asked wanted ones.
 	count, asked map[ipset.Entry]int
 	have         map[ipset.Entry]bool
-	// dirty are the entries of which count and have may differ.
+	// dirty are the entries of which count and have may differ, and most how many there were of them at once since it was
+	// made: to walk through a map takes as long as it once was large, so that it is made anew after a full load.
 	dirty map[ipset.Entry]bool
+	most  int
 	// veto, unless nil, says which entries stay out, whoever wants them.
 	veto func(ipset.Entry) bool
 	// kept says which entries stay in though nobody wants them.
@@ -171,6 +173,7 @@ func (m *members) withdraw() error {
 }
 
 func (m *members) flush(apply func(string, []ipset.Entry) error, present bool) error {
+	m.most = max(m.most, len(m.dirty))
 	var change []ipset.Entry
 	for e := range m.dirty {
 		wanted := m.wants(e)
@@ -181,7 +184,11 @@ func (m *members) flush(apply func(string, []ipset.Entry) error, present bool) e
 			change = append(change, e)
 		}
 	}
-	return m.carryOut(apply, change, present)
+	err := m.carryOut(apply, change, present)
+	if few := 64; len(m.dirty) == 0 && m.most > few {
+		m.dirty, m.most = map[ipset.Entry]bool{}, 0
+	}
+	return err
 }
 
 // carryOut has the kernel make the change, and notes it.
