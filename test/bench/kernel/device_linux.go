@@ -72,15 +72,18 @@ func (d *device) take(ctx context.Context, what measure) (float64, error) {
 			}
 		}
 		err = errors.Join(err, d.hold(ctx, d.vips[:1]))
-	case addingVIPsByIP:
+	case addingVIPsByIP, addingBothByIP:
 		var add bytes.Buffer
 		for _, a := range d.vips[1:] {
 			fmt.Fprintf(&add, "addr add %s/32 dev %s\n", a, beside)
+			if what == addingBothByIP { // as vipd's: connections to the VIP leave with the host's own address
+				fmt.Fprintf(&add, "route append local %s dev %s table local proto 66 scope host src 192.0.2.1\n", a, beside)
+			}
 		}
 		began := time.Now()
 		err = ip(ctx, add.String())
 		took = time.Since(began)
-		err = errors.Join(err, ip(ctx, "addr flush dev "+beside+"\n"))
+		err = errors.Join(err, ip(ctx, "addr flush dev "+beside+"\nroute flush table local dev "+beside+"\n"))
 	default:
 		err = fmt.Errorf("a device has no %s", what)
 	}

@@ -62,10 +62,11 @@ func ipvsPlan(s ipvsSizes) []row {
 	if s.usual != s.tool[len(s.tool)-1] {
 		rows = append(rows, row{name: "load of " + n, box: usual, what: loading})
 	}
-	save := "ipvsadm -Sn of " + n
+	save, idleTree := "ipvsadm -Sn of "+n, fmt.Sprintf("CPU with nothing to do, iptables mode, %s", group(s.tree))
 	rows = append(rows,
 		row{name: "memory at most, " + n, box: usual, what: memory},
-		row{name: "CPU with nothing to do, " + n, box: usual, what: idle, limits: atMost(1)},
+		row{name: idleTree, box: of(completeLayout, s.tree), what: idle},
+		row{name: "CPU with nothing to do, " + n, box: usual, what: idle, against: idleTree, limits: atMost(1)},
 		row{name: "one look at " + n, box: usual, what: looking},
 		row{name: save, box: usual, what: saving},
 		row{name: fmt.Sprintf("adopting %s: virtual servers", n), box: usual, what: adopting, against: save, limits: atMost(2)},
@@ -83,8 +84,11 @@ func ipvsPlan(s ipvsSizes) []row {
 	}
 	vips := spec{vipsLayout, s.vips, 0}
 	byIP := fmt.Sprintf("ip -batch adds %s VIPs", group(s.vips))
+	both := byIP + " with routes"
 	return append(rows,
 		row{name: fmt.Sprintf("one endpoint changed of %s: messages", n), box: usual, what: endpointMessages, limits: atMost(5)},
 		row{name: byIP, box: vips, what: addingVIPsByIP},
-		row{name: fmt.Sprintf("vipd adds %s VIPs", group(s.vips)), box: vips, what: addingVIPs, against: byIP, limits: atMost(1.2)})
+		row{name: both, box: vips, what: addingBothByIP},
+		row{name: fmt.Sprintf("vipd adds %s VIPs with routes and guard", group(s.vips)), box: vips, what: addingVIPs, against: both, limits: atMost(1.2)},
+		row{name: fmt.Sprintf("the same again, beside %s VIPs alone", group(s.vips)), box: vips, what: addingVIPs, against: byIP})
 }

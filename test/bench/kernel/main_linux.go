@@ -47,6 +47,11 @@ func start(args []string) error {
 	if o.ipvs && !hasIPVS() {
 		return inGuest(ctx, o, args)
 	}
+	if emulated() {
+		if err := preferSoftirqs(); err != nil {
+			return err
+		}
+	}
 	runtime.LockOSThread() // what is started ends with the thread that did it
 	cmd, err := apart(ctx, senderRole, args...)
 	if err != nil {

@@ -66,6 +66,7 @@ const (
 	looking          measure = "look"
 	addingVIPs       measure = "add VIPs"
 	addingVIPsByIP   measure = "ip -batch"
+	addingBothByIP   measure = "ip -batch, with routes"
 )
 
 // isPath tells first packets from the control plane.
@@ -83,7 +84,7 @@ func (m measure) unit() (name string, decimals int) {
 		return "us", 2
 	case loading:
 		return "s", 2
-	case endpointChanged, serviceAdded, serviceRemoved, saving, adopting, adoptingAll, addingVIPs, addingVIPsByIP:
+	case endpointChanged, serviceAdded, serviceRemoved, saving, adopting, adoptingAll, addingVIPs, addingVIPsByIP, addingBothByIP:
 		return "ms", 0
 	case looking:
 		return "ms", 2
