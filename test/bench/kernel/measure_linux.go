@@ -35,6 +35,7 @@ func quickEffort() effort {
 func (e effort) emulated() effort {
 	e.batch *= 5
 	e.changes *= 3
+	e.use *= 4
 	return e
 }
 
@@ -130,6 +131,7 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples, say f
 		switch r.what {
 		case loading:
 			out[r.name] = append(out[r.name], load)
+			say("%s: %.3g", r.name, load)
 			continue
 		case endpointChanged, serviceAdded, serviceRemoved:
 			if times, q.Do = e.changes, "change"; x.spec.Layout == listLayout {

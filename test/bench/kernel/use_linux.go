@@ -4,10 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// settling is how long everything rests before CPU time is watched.
+const settling = 3 * time.Second
 
 // use returns the CPU time of the box's process, and of what it started and saw end, over some time: in percent of one
 // core. With disturbed, someone else adds a rule every 100 ms meanwhile.
@@ -24,6 +28,8 @@ func (h *host) use(ctx context.Context, what measure, over time.Duration) (float
 			_ = stranger.Wait()
 		}()
 	}
+	runtime.GC() // what the load left is not the daemon's life
+	time.Sleep(settling)
 	began := time.Now()
 	before, err := cpuTime()
 	if err != nil {
