@@ -35,7 +35,7 @@ func testDamage(t *testing.T, s *Subject) {
 			r := newDamageable(t, s)
 			conns := r.established()
 			r.mends(s.Damage[name])
-			r.wholeAgain(conns)
+			r.mended(name, conns)
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Scratches)) {
@@ -43,7 +43,7 @@ func testDamage(t *testing.T, s *Subject) {
 			r := newDamageable(t, s)
 			conns, others := r.established(), r.pulses(bystander())
 			r.mends(s.Scratches[name])
-			r.wholeAgain(conns)
+			r.mended(name, conns)
 			r.undisturbed(others, "damage to another service, and its mending")
 		})
 	}
@@ -125,6 +125,19 @@ func (r *rig) repaired(before int, within time.Duration) {
 		}
 		return nil
 	})
+}
+
+// mended is wholeAgain after some damage, without the connections that it has ended.
+func (r *rig) mended(damage string, conns map[balancer.Key]net.Conn) {
+	r.Helper()
+	if why, ends := r.s.Ends[damage]; ends {
+		r.Log("connections need not live: ", why)
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		conns = r.established()
+	}
+	r.wholeAgain(conns)
 }
 
 // wholeAgain checks that established connections live, and that clients meet what they should.
