@@ -61,7 +61,7 @@ const faultVar = "VIPD_IPVS_FAULT"
 func TestIPVSFaultsAreNoticed(t *testing.T) {
 	lab.NeedIPVS(t)
 	noticed := map[string]string{
-		"forwards by nat":        "straight/dr",
+		"forwards by nat":        "straight/dr/tcp4",
 		"clears what others own": "foreign-servers",
 	}
 	for fault, name := range noticed {

@@ -244,3 +244,33 @@ func TestDestinationHashFailsOver(t *testing.T) {
 		}
 	})
 }
+
+// TestInterruptedEnd has a process killed after it has written down that a frontend ends, and before the kernel was told:
+// the next one finds that the frontend is not as it should be, and removing it again sends what is missing.
+func TestInterruptedEnd(t *testing.T) {
+	p := start(t, newKernel(), t.TempDir())
+	p.observe()
+	f := web(key(0), 1, 2)
+	p.apply(f)
+	p.k.connect(t, f, 1, 3, 0)
+	p.k.connect(t, f, 2, 3, 0)
+	p.remove(f)
+	ended := p.k.text(t, every)
+	for _, i := range []int{1, 2} {
+		back := lvs.Op{Verb: lvs.EditDestination, Service: lvs.Service{Key: f.Key}, Destination: lvs.Destination{Addr: address(f.Key, i), Forward: balancer.NATForward, Weight: 1}}
+		if errs := p.k.Do(context.Background(), []lvs.Op{back}); errs != nil {
+			t.Fatal(errs)
+		}
+	}
+	p.restart(true)
+	if d, there := p.observe().Digests[f.Key]; !there || d != 0 {
+		t.Errorf("the next process sees a frontend whose end was cut short: %v, with digest %v, want it damaged", there, d)
+	}
+	p.remove(f)
+	if got := p.k.text(t, every); got != ended {
+		t.Errorf("after the end was made again there is\n%swant\n%s", got, ended)
+	}
+	if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
+		t.Errorf("Intact: %q, %v", reason, err)
+	}
+}

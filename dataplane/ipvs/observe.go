@@ -16,7 +16,7 @@ import (
 
 // Observe reads all virtual servers, and takes what it finds of ours for what is there. A frontend is as some Apply left
 // it if applying it again would change nothing. What only leads the last connections of a removed frontend to their end
-// is not told: it goes by itself.
+// is not told while it is as it should be: it goes by itself.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -32,7 +32,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		switch right := s.plan(now).none(); {
 		case s.front != nil && right:
 			seen.Digests[k] = digest(s.front)
-		case s.there && (s.front != nil || !s.told):
+		case s.there && (s.front != nil || !s.told || !right): // whoever ended it may have been killed before it was done
 			seen.Digests[k] = 0
 		}
 	}
