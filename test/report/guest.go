@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// guestLimit ends a guest that takes too long. Alone on a quiet machine it should take half of that.
-	guestLimit = 14 * time.Minute
+	// guestLimit ends a guest that takes too long. Alone on a quiet machine it should take a quarter of that.
+	guestLimit = 40 * time.Minute
 	// bootTime is what of it is left for the boot, and for the tests to say what they were at.
 	bootTime = time.Minute
 )
