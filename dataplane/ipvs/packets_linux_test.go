@@ -196,6 +196,11 @@ func TestIPVSCounts(t *testing.T) {
 	want := func(when string, total, active uint64) {
 		t.Helper()
 		var got, live, in, out uint64
+		defer func() {
+			if t.Failed() {
+				t.Logf("%s: %d connections, %d live, %d bytes in, %d out; want %d and %d", when, got, live, in, out, total, active)
+			}
+		}()
 		wait.For(t, 10*time.Second, when+" to be counted", func() bool {
 			got, live = 0, 0
 			for _, c := range r.d.Counters() {
@@ -206,8 +211,8 @@ func TestIPVSCounts(t *testing.T) {
 			}
 			return got >= total && live == active
 		})
-		if got != total || live != active || in == 0 || out == 0 {
-			t.Errorf("%s: %d connections, %d live, %d bytes in, %d out; want %d and %d", when, got, live, in, out, total, active)
+		if got != total || in == 0 || out == 0 {
+			t.Error("the kernel counts otherwise")
 		}
 	}
 	ask := func(n int) {
@@ -215,16 +220,29 @@ func TestIPVSCounts(t *testing.T) {
 			r.dial(balancer.UDP)
 		}
 	}
+	ended := func() { // a little after the endpoint, the kernel ends its flows
+		t.Helper()
+		wait.For(t, 10*time.Second, "the flows of an endpoint that went to end", func() bool {
+			for c, err := range r.d.conn.Connections(t.Context()) {
+				if err != nil || c.Backend.Addr() == f.Backends[0].Addr.Addr() {
+					return false
+				}
+			}
+			return true
+		})
+	}
 	r.set(f)
 	ask(3)
 	want("three flows", 3, 3)
 	ask(2)
 	want("two more", 5, 5)
 	r.set(r.web(balancer.UDP, 7))
+	ended()
 	r.set(f) // the kernel goes on counting from where it was
 	ask(1)
 	want("an endpoint that went and came back", 6, 1)
 	r.set()
+	ended()
 	r.set(f)
 	ask(1)
 	want("a frontend that went and came back", 7, 1)
