@@ -58,6 +58,9 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 	defer y.mu.Unlock()
 	untouched := y.look.Untouched(y.tool, table)
 	defer func() { y.look.Left(y.tool, table, untouched) }()
+	if err := y.ensureJumps(ctx); err != nil {
+		return err
+	}
 	bad := map[balancer.Key]error{}
 	for {
 		p := y.planLocked(batch, bad)
@@ -77,17 +80,18 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 		bad[p.owners[done]] = err
 	}
 	maps.Copy(failed, bad)
-	if err := y.ensureJumps(ctx); err != nil {
-		return err
-	}
 	y.removeOrphansLocked(ctx)
 	return nil
 }
 
-// ensureJumps comes after the first rules, so that the root is never entered before it leads anywhere.
+// ensureJumps has packets come to the root, which may lead nowhere yet. It comes before the first rules: each jump takes a
+// look at the whole table, which is long once it is full.
 func (y *family) ensureJumps(ctx context.Context) error {
 	if y.jumps > 0 {
 		return nil
+	}
+	if err := y.tool.EnsureChain(ctx, table, rootChain); err != nil {
+		return err
 	}
 	for _, hook := range hooks() {
 		if err := y.tool.EnsureJump(ctx, table, hook, true, "-j", rootChain); err != nil {

@@ -36,6 +36,7 @@ type jumpEditor interface {
 	Append(table, chain string, rule ...string) error
 	Delete(table, chain string, rule ...string) error
 	ChainExists(table, chain string) (bool, error)
+	NewChain(table, chain string) error
 }
 
 var _ jumpEditor = (*iptables.IPTables)(nil)
@@ -67,6 +68,21 @@ func (t *Tool) restore(ctx context.Context, input string) (stdout string, err er
 		err = failure(op, input, stderr, err)
 	}
 	return stdout, err
+}
+
+// EnsureChain makes sure that there is a chain. One that is there stays as it is.
+func (t *Tool) EnsureChain(ctx context.Context, table, chain string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	exists, err := t.jumps.ChainExists(table, chain)
+	if err == nil && !exists {
+		err = t.jumps.NewChain(table, chain)
+	}
+	if err != nil {
+		return fmt.Errorf("making chain %s: %w", chain, err)
+	}
+	return nil
 }
 
 // EnsureJump makes sure that chain has the rule, wherever in it. Where it is missing it becomes the chain's first rule
