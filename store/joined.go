@@ -1,0 +1,179 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// Joined is the source of what two others hold together: services of this node alone, and those of a fleet. Where both
+// define one name, the node's own is taken, and what the fleet says of that name (endpoints, overrides) is left out: it
+// is about another service.
+type Joined struct {
+	// Local has services. Endpoints and overrides apart from them are the fleet's alone.
+	Local Source
+	Fleet Source
+}
+
+var (
+	_ Source   = (*Joined)(nil)
+	_ Reloader = (*Joined)(nil)
+)
+
+// Watch publishes what both hold, once both have published, until ctx ends. Revisions are the fleet's: they stay the
+// same where only the node's own services change. An error is that of one of the two, and ends the other.
+func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w := joining{publish: publish}
+	watch := func(s Source, take func(Snapshot)) error {
+		defer cancel() // one without the other is not complete
+		return s.Watch(ctx, take)
+	}
+	var local error
+	var running sync.WaitGroup
+	running.Go(func() { local = watch(j.Local, w.takeLocal) })
+	fleet := watch(j.Fleet, w.takeFleet)
+	running.Wait()
+	return errors.Join(local, fleet)
+}
+
+// Reload has those of the two read everything anew that can be told to.
+func (j *Joined) Reload(ctx context.Context) ([]balancer.Problem, error) {
+	var problems []balancer.Problem
+	for _, s := range []Source{j.Local, j.Fleet} {
+		if r, ok := s.(Reloader); ok {
+			more, err := r.Reload(ctx)
+			if err != nil {
+				return nil, err
+			}
+			problems = append(problems, more...)
+		}
+	}
+	return problems, nil
+}
+
+// joining is one run of Watch.
+type joining struct {
+	publish func(Snapshot)
+
+	mu           sync.Mutex // held while publish runs: it is never called twice at once
+	local, fleet *Snapshot  // what was last published; nil: nothing yet
+	joined       joined
+}
+
+func (w *joining) takeLocal(s Snapshot) { w.take(&w.local, s) }
+func (w *joining) takeFleet(s Snapshot) { w.take(&w.fleet, s) }
+
+func (w *joining) take(of **Snapshot, s Snapshot) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	*of = &s
+	if w.local != nil && w.fleet != nil {
+		w.publish(w.joined.next(*w.local, *w.fleet))
+	}
+}
+
+// joined is what two snapshots come to together. The zero value is that of two empty ones.
+type joined struct {
+	local, fleet Snapshot // of which it was made
+	out          Snapshot
+	// contested are services of the fleet that the node defines too.
+	contested snap.Map[balancer.Name, *balancer.Service]
+}
+
+// next joins the two snapshots that came after. Its cost is that of comparing them with those before.
+func (j *joined) next(local, fleet Snapshot) Snapshot {
+	moved := j.services(local, fleet)
+	serviceOf := func(id balancer.EndpointID) balancer.Name { return id.Service }
+	j.out.Endpoints = follow(j.out.Endpoints, local.Services, j.fleet.Endpoints, fleet.Endpoints, serviceOf)
+	targetOf := func(t balancer.Target) balancer.Name { return t.Service }
+	j.out.Overrides = follow(j.out.Overrides, local.Services, j.fleet.Overrides, fleet.Overrides, targetOf)
+	for name := range moved {
+		j.out.Endpoints = shift(j.out.Endpoints, fleet.Endpoints, balancer.EndpointID{Service: name}, local.Services.Has(name), serviceOf)
+		j.out.Overrides = shift(j.out.Overrides, fleet.Overrides, balancer.Target{Service: name}, local.Services.Has(name), targetOf)
+	}
+	j.out.Revision, j.out.Connected = fleet.Revision, local.Connected && fleet.Connected
+	j.out.Err = errors.Join(local.Err, fleet.Err)
+	j.out.Problems = slices.Concat(local.Problems, fleet.Problems, j.contests(local))
+	j.local, j.fleet = local, fleet
+	return j.out
+}
+
+// services takes each service from the node, or else from the fleet, and returns those that the node has begun or ceased
+// to define.
+func (j *joined) services(local, fleet Snapshot) (moved map[balancer.Name]bool) {
+	moved = map[balancer.Name]bool{}
+	look := func(name balancer.Name) {
+		own, shared := local.Services.At(name), fleet.Services.At(name)
+		j.out.Services = set(j.out.Services, name, cmp.Or(own, shared))
+		if own != nil && shared != nil {
+			j.contested = j.contested.Set(name, shared)
+		} else {
+			j.contested = j.contested.Delete(name)
+		}
+	}
+	for name, c := range snap.Diff(j.local.Services, local.Services) {
+		look(name)
+		if c.HadOld != c.HasNew {
+			moved[name] = true
+		}
+	}
+	for name := range snap.Diff(j.fleet.Services, fleet.Services) {
+		look(name)
+	}
+	return moved
+}
+
+// contests are the problems of the services that both define.
+func (j *joined) contests(local Snapshot) []balancer.Problem {
+	var problems []balancer.Problem
+	for name, shared := range j.contested.All() {
+		at := local.Services.At(name).Origin
+		problems = append(problems, balancer.Problem{
+			Severity: balancer.SeverityError, Service: name, Origin: shared.Origin,
+			Text: fmt.Sprintf("this node has a service of that name of its own (%s:%d), and serves that; rename or remove one of the two", at.File, at.Line),
+		})
+	}
+	return problems
+}
+
+// set puts a value in, or takes out what there is if it is nil.
+func set[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[K, *V] {
+	if value == nil {
+		return m.Delete(key)
+	}
+	return m.Set(key, value)
+}
+
+// follow brings what has changed in the fleet into out, but for what belongs to services that the node defines.
+func follow[K snap.Ordered[K], V any](out snap.Map[K, *V], own snap.Map[balancer.Name, *balancer.Service], before, after snap.Map[K, *V], of func(K) balancer.Name) snap.Map[K, *V] {
+	for key, c := range snap.Diff(before, after) {
+		if !own.Has(of(key)) {
+			out = set(out, key, c.New)
+		}
+	}
+	return out
+}
+
+// shift takes what the fleet says of the service of start out, or brings it back.
+func shift[K snap.Ordered[K], V any](out, fleet snap.Map[K, *V], start K, own bool, of func(K) balancer.Name) snap.Map[K, *V] {
+	for _, m := range []snap.Map[K, *V]{out, fleet} {
+		for key, v := range m.From(start) {
+			if of(key) != of(start) {
+				break
+			}
+			if own {
+				v = nil
+			}
+			out = set(out, key, v)
+		}
+	}
+	return out
+}

@@ -1,0 +1,196 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/store"
+	"vipd/store/memory"
+	"vipd/store/storetest"
+	"vipd/test/wait"
+)
+
+// TestJoinedIsASource runs the suite of all sources over a fleet beside which the node has nothing of its own.
+func TestJoinedIsASource(t *testing.T) {
+	storetest.Run(t, func(*testing.T) storetest.Place { return fleetPlace{memory.New()} })
+}
+
+type fleetPlace struct{ fleet *memory.Source }
+
+func (p fleetPlace) Source() store.Source {
+	return struct{ store.Source }{&store.Joined{Local: memory.New(), Fleet: p.fleet}} // memory has nothing to reload
+}
+func (p fleetPlace) Write(name balancer.Name, fields map[string]any) {
+	p.fleet.Define(name, fields, nil)
+}
+func (p fleetPlace) Delete(name balancer.Name) { p.fleet.Delete(name) }
+
+// TestJoined holds what is joined to a model, after each step of random histories.
+func TestJoined(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		local, fleet := memory.New(), memory.New()
+		last := follow(t, &store.Joined{Local: local, Fleet: fleet})
+		for range 30 {
+			step(r, local, fleet)
+			want := model(local.Snapshot(), fleet.Snapshot())
+			wait.For(t, 10*time.Second, fmt.Sprintf("seed %d: both to be joined", seed), func() bool {
+				return describe(last()) == want
+			})
+		}
+	}
+}
+
+// follow returns the last snapshot that a source has published.
+func follow(t *testing.T, s store.Source) func() store.Snapshot {
+	var last = make(chan store.Snapshot, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Watch(ctx, func(s store.Snapshot) {
+			select {
+			case <-last:
+			default:
+			}
+			last <- s
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Watch ended with %v", err)
+		}
+	})
+	var held store.Snapshot
+	return func() store.Snapshot {
+		select {
+		case held = <-last:
+		default:
+		}
+		return held
+	}
+}
+
+func step(r *rand.Rand, local, fleet *memory.Source) {
+	name := balancer.Name(fmt.Sprintf("s%d", r.IntN(4)))
+	addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(3))})
+	id, target := balancer.EndpointID{Service: name, ID: addr.String()}, balancer.Target{Service: name, Addr: addr}
+	switch r.IntN(8) {
+	case 0, 1:
+		local.Set(&balancer.Service{Name: name, Origin: balancer.Origin{File: "vipd.toml", Line: r.IntN(9)}})
+	case 2:
+		local.Delete(name)
+	case 3:
+		fleet.Set(&balancer.Service{Name: name, Origin: balancer.Origin{Key: "/vipd/services/" + string(name), Created: r.Int64N(9)}})
+	case 4:
+		fleet.Delete(name)
+	case 5:
+		fleet.SetEndpoint(id, &balancer.Endpoint{Address: addr, Weight: r.IntN(3)})
+	case 6:
+		fleet.DeleteEndpoint(id)
+	case 7:
+		if weight := r.IntN(3); weight > 0 {
+			fleet.SetOverride(target, &balancer.Override{Weight: &weight})
+		} else {
+			fleet.DeleteOverride(target)
+		}
+	}
+}
+
+// model joins two snapshots in the plainest way.
+func model(local, fleet store.Snapshot) string {
+	out := fleet
+	for name, s := range local.Services.All() {
+		if f := fleet.Services.At(name); f != nil {
+			out.Problems = append(out.Problems, balancer.Problem{Service: name, Origin: f.Origin})
+		}
+		out.Services = out.Services.Set(name, s)
+	}
+	drop := func(name balancer.Name) bool { return local.Services.Has(name) }
+	out.Endpoints = without(out.Endpoints, func(id balancer.EndpointID) bool { return drop(id.Service) })
+	out.Overrides = without(out.Overrides, func(t balancer.Target) bool { return drop(t.Service) })
+	return describe(out)
+}
+
+func without[K snap.Ordered[K], V comparable](m snap.Map[K, V], drop func(K) bool) snap.Map[K, V] {
+	for key := range m.All() {
+		if drop(key) {
+			m = m.Delete(key)
+		}
+	}
+	return m
+}
+
+// describe writes down what a snapshot says, but for the texts of problems.
+func describe(s store.Snapshot) string {
+	var b strings.Builder
+	for name, service := range s.Services.All() {
+		fmt.Fprintln(&b, "service", name, service.Origin)
+	}
+	for id, e := range s.Endpoints.All() {
+		fmt.Fprintln(&b, "endpoint", id, e.Address, e.Weight)
+	}
+	for t, o := range s.Overrides.All() {
+		fmt.Fprintln(&b, "override", t, *o.Weight)
+	}
+	problems := slices.Clone(s.Problems)
+	slices.SortFunc(problems, func(a, b balancer.Problem) int { return a.Service.Compare(b.Service) })
+	for _, p := range problems {
+		fmt.Fprintln(&b, "problem", p.Service, p.Origin)
+	}
+	return b.String()
+}
+
+// TestJoinedTells has problems name both places, and trouble of either be told.
+func TestJoinedTells(t *testing.T) {
+	local, fleet := memory.New(), memory.New()
+	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})
+	fleet.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}})
+	last := follow(t, &store.Joined{Local: local, Fleet: away{fleet, errors.New("etcd is away")}})
+	wait.For(t, 10*time.Second, "both to be joined", func() bool { return last().Services.Len() == 1 })
+	s := last()
+	if want := fleet.Snapshot().Revision; s.Revision != want {
+		t.Errorf("revision %d, want the fleet's %d", s.Revision, want)
+	}
+	if s.Connected || s.Err == nil || !strings.Contains(s.Err.Error(), "etcd is away") {
+		t.Errorf("connected %v, %v; want to hear that etcd is away", s.Connected, s.Err)
+	}
+	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0].String(), "/vipd/services/web") || !strings.Contains(s.Problems[0].Text, "/etc/vipd/vipd.toml:3") {
+		t.Errorf("problems %v, want one that names both places", s.Problems)
+	}
+}
+
+// away is a source that is not connected.
+type away struct {
+	store.Source
+	err error
+}
+
+func (a away) Watch(ctx context.Context, publish func(store.Snapshot)) error {
+	return a.Source.Watch(ctx, func(s store.Snapshot) {
+		s.Connected, s.Err = false, a.err
+		publish(s)
+	})
+}
+
+// TestJoinedEnds has one source's end be the end of both.
+func TestJoinedEnds(t *testing.T) {
+	want := errors.New("it can't go on")
+	j := &store.Joined{Local: memory.New(), Fleet: ending{want}}
+	if err := j.Watch(t.Context(), func(store.Snapshot) { t.Error("published one without the other") }); !errors.Is(err, want) {
+		t.Errorf("Watch returns %v, want %v", err, want)
+	}
+}
+
+type ending struct{ err error }
+
+func (e ending) Watch(context.Context, func(store.Snapshot)) error { return e.err }
