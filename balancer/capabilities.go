@@ -69,9 +69,9 @@ func (u *unit) capabilities(c *Capabilities, endpoints []*Endpoint) {
 		}
 	}
 	if !c.LoopbackVIPs {
-		for i, vip := range s.VIPs {
+		for i, vip := range s.Addresses() {
 			if vip.IsLoopback() {
-				nearest(fmt.Sprintf("vips[%d]", i), "serve loopback VIPs to clients beyond this host", "programs of this host reach it")
+				nearest(s.vipField(i), "serve loopback VIPs to clients beyond this host", "programs of this host reach it")
 			}
 		}
 	}

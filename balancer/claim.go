@@ -31,6 +31,7 @@ func compileService(env *Env, s *Service, in *Inputs) *unit {
 	u := &unit{service: s}
 	c := &serviceInputs{service: s, endpoints: EndpointsOf(s, in), in: in}
 	u.unbuilt()
+	u.unallocated()
 	u.capabilities(&env.Capabilities, c.endpoints)
 	vips := u.allowedVIPs(env)
 	for i := range s.Ports {
@@ -109,9 +110,9 @@ func nodePortAddresses(env *Env) []netip.Addr {
 // allowedVIPs returns the VIPs that the service may claim here and now, and reports those that it may not.
 func (u *unit) allowedVIPs(env *Env) []netip.Addr {
 	var allowed []netip.Addr
-	for i, vip := range u.service.VIPs {
+	for i, vip := range u.service.Addresses() {
 		if why := u.refusal(env, vip); why != "" {
-			u.problem(SeverityError, fmt.Sprintf("vips[%d]", i), "%s is not served: %s", vip, why)
+			u.problem(SeverityError, u.service.vipField(i), "%s is not served: %s", vip, why)
 			continue
 		}
 		if env.LocalOnly && !vip.IsLoopback() && !slices.Contains(env.Local, vip) {
@@ -120,6 +121,14 @@ func (u *unit) allowedVIPs(env *Env) []netip.Addr {
 		allowed = append(allowed, vip)
 	}
 	return allowed
+}
+
+// vipField is the field that address i of Addresses comes from. Which "auto" an allocated one is for, nobody knows.
+func (s *Service) vipField(i int) string {
+	if i < len(s.VIPs) {
+		return fmt.Sprintf("vips[%d]", i)
+	}
+	return "vips"
 }
 
 // refusal says why vip may not be claimed; "": it may.
@@ -162,8 +171,18 @@ func (u *unit) unbuilt() {
 	if s.SlowStart > 0 {
 		u.problem(SeverityNearest, "slow_start", "slow start is not part of this version: endpoints have their whole weight at once")
 	}
-	if len(s.Pools) > 0 {
-		u.problem(SeverityError, "vips", `"auto" is not part of this version, which has no address pools: write an address`)
+}
+
+// unallocated reports VIPs that are asked of pools, and are not there.
+func (u *unit) unallocated() {
+	s := u.service
+	switch {
+	case len(s.Allocated) >= len(s.Pools):
+	case !fromEtcd(s):
+		u.problem(SeverityError, "vips", `"auto" asks for an address of a pool, and pools are in etcd only: write an address here, or move the service to etcd`)
+	default:
+		u.problem(SeverityError, "vips", `only %d of the %d addresses that "auto" asks for are allocated: vipctl apply does that`,
+			len(s.Allocated), len(s.Pools))
 	}
 }
 

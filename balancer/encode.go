@@ -3,7 +3,8 @@ package balancer
 import "vipd/balancer/decode"
 
 // EncodeService is the inverse of DecodeService: the table of s, with only the fields that differ from the defaults of
-// the program, as TOML and JSON encoders take it. Allocated VIPs come last among vips.
+// the program, as TOML and JSON encoders take it. Wishes for a VIP of a pool come last among vips, as "auto" and
+// "auto:POOL"; what was allocated for them is not in the table.
 func EncodeService(s *Service) map[string]any {
 	d := &definition{Service: *s}
 	d.VIPs = make([]vip, 0, len(s.VIPs)+len(s.Pools))

@@ -12,10 +12,13 @@ type Service struct {
 	Name Name `toml:"-"`
 	// Origin is where the definition was read.
 	Origin Origin `toml:"-"`
-	// VIPs are the virtual addresses, IPv4 and IPv6 mixed, without those still to be allocated.
+	// VIPs are the virtual addresses as written, IPv4 and IPv6 mixed, without those still to be allocated.
 	VIPs []netip.Addr `toml:"-"`
 	// Pools are the pools of which a VIP each is asked ("auto" and "auto:POOL" among vips; "" is the default pool).
 	Pools []string `toml:"-"`
+	// Allocated are the VIPs that the store has given to the service for its Pools, the oldest first. They are no part of
+	// what users write: the store fills them in.
+	Allocated []netip.Addr `toml:"-"`
 	// Ports has at least one entry.
 	Ports []Port `toml:"ports"`
 	// Endpoints may be empty.
@@ -49,6 +52,14 @@ type Service struct {
 	SlowStart time.Duration `toml:"slow_start"`
 	// Health is how endpoints are checked; nil: they are not.
 	Health *Health `toml:"health"`
+}
+
+// Addresses returns all VIPs, those that users wrote and those that were allocated. It shares memory with s.
+func (s *Service) Addresses() []netip.Addr {
+	if len(s.Allocated) == 0 {
+		return s.VIPs
+	}
+	return append(s.VIPs[:len(s.VIPs):len(s.VIPs)], s.Allocated...)
 }
 
 // Port is one port of a service, open on each of its VIPs.

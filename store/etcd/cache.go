@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -101,9 +102,12 @@ func (w *watching) load() {
 }
 
 func (w *watching) restore(head cacheHead, keys []cachedKey) {
-	now := time.Now()
+	now := w.timing.now()
 	services := map[balancer.Name]bool{}
 	for _, k := range keys {
+		if !slices.ContainsFunc(w.scopes, func(s scope) bool { return s.holds(k.Key) }) {
+			continue // this node had another name
+		}
 		r := w.reader.make(k.Key, value{[]byte(k.Text), k.Created, k.Modified, k.Lease}, nil)
 		if !r.good() {
 			continue // a newer version wrote it
@@ -153,7 +157,7 @@ func (w *watching) save() {
 		w.savedAs(s)
 	default:
 	}
-	if !c.wants(&w.state) || c.saving || time.Now().Before(c.next) {
+	if !c.wants(&w.state) || c.saving || w.timing.now().Before(c.next) {
 		return
 	}
 	c.saving = true
@@ -180,7 +184,7 @@ func (c *cache) wants(s *state) bool {
 // savedAs takes in the outcome of a save.
 func (w *watching) savedAs(s saved) {
 	c := w.cache
-	c.next = time.Now().Add(max(savePause, saveShare*s.took))
+	c.next = w.timing.now().Add(max(savePause, saveShare*s.took))
 	if s.err == nil {
 		c.saved, c.failed = s.state, ""
 		return

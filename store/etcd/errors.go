@@ -44,6 +44,12 @@ func plain(err error) error {
 // is reports whether err is the server's error want.
 func is(err, want error) bool { return errors.Is(rpctypes.Error(unwrapped(err)), want) }
 
+// late reports whether err says that there was no answer in time.
+func late(err error) bool {
+	cause := unwrapped(err)
+	return errors.Is(cause, context.DeadlineExceeded) || status.Code(cause) == codes.DeadlineExceeded
+}
+
 // unwrapped returns what the client said.
 func unwrapped(err error) error {
 	var p *plainError

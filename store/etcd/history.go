@@ -44,13 +44,10 @@ type entryText struct {
 func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, error) {
 	var out []Entry
 	limit, revision := usualTiming().pageKeys, int64(0)
-	folder := w.keys.historyOf(name)
-	ask := func(request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
-		return w.get(ctx, request)
-	}
-	err := pages(ask, folder, &limit, &revision, func(answer *etcdserverpb.RangeResponse) error {
+	all := folder(w.keys.historyOf(name))
+	err := readScope(ctx, w.get, all, &limit, &revision, func(answer *etcdserverpb.RangeResponse) error {
 		for _, kv := range answer.Kvs {
-			n, err := strconv.Atoi(strings.TrimPrefix(string(kv.Key), folder))
+			n, err := strconv.Atoi(strings.TrimPrefix(string(kv.Key), all.key))
 			if err != nil || n < 1 {
 				continue
 			}

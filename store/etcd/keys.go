@@ -3,12 +3,14 @@ package etcd
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"vipd/balancer"
+	"vipd/balancer/decode"
 )
 
 // Keys are the names under one prefix.
@@ -23,18 +25,23 @@ func NewKeys(prefix string) (Keys, error) {
 	return Keys{prefix}, nil
 }
 
-// The folders that a Source follows.
+// The folders below the prefix.
 const (
 	serviceFolder  = "/services/"
 	endpointFolder = "/endpoints/"
 	overrideFolder = "/overrides/"
+	vipFolder      = "/vips/"
+	poolFolder     = "/pools/"
+	nodeFolder     = "/nodes/"
 	historyFolder  = "/history/"
 )
 
-// folders are the key prefixes that a Source follows.
-func (k Keys) folders() [3]string {
-	return [3]string{k.prefix + serviceFolder, k.prefix + endpointFolder, k.prefix + overrideFolder}
-}
+// The keys of a node, in its folder.
+const (
+	nodeConfig = "config"
+	nodeLive   = "live"
+	nodeStatus = "status"
+)
 
 // Service returns the key of a service.
 func (k Keys) Service(name balancer.Name) string { return k.prefix + serviceFolder + string(name) }
@@ -48,6 +55,23 @@ func (k Keys) Endpoint(id balancer.EndpointID) string {
 func (k Keys) Override(t balancer.Target) string {
 	return k.prefix + overrideFolder + string(t.Service) + "/" + t.Address()
 }
+
+// VIP returns the key of an allocated address.
+func (k Keys) VIP(a netip.Addr) string { return k.prefix + vipFolder + a.String() }
+
+// Pool returns the key of a pool of addresses.
+func (k Keys) Pool(name string) string { return k.prefix + poolFolder + name }
+
+// NodeConfig returns the key of what a node is told.
+func (k Keys) NodeConfig(node string) string { return k.nodeKey(node, nodeConfig) }
+
+// NodeLive returns the key that is there while the node is.
+func (k Keys) NodeLive(node string) string { return k.nodeKey(node, nodeLive) }
+
+// NodeStatus returns the key in which a node says how it is.
+func (k Keys) NodeStatus(node string) string { return k.nodeKey(node, nodeStatus) }
+
+func (k Keys) nodeKey(node, key string) string { return k.prefix + nodeFolder + node + "/" + key }
 
 // endpointsOf and overridesOf are the folders of one service, historyOf too.
 func (k Keys) endpointsOf(name balancer.Name) string {
@@ -71,6 +95,8 @@ const (
 	serviceKind
 	endpointKind
 	overrideKind
+	vipKind
+	nodeConfigKind
 )
 
 // subject is what a key names.
@@ -80,15 +106,24 @@ type subject struct {
 	of     balancer.Name
 	id     balancer.EndpointID
 	target balancer.Target
+	vip    netip.Addr
+	node   string
 }
 
-// longestID is how long the ID of an endpoint may be, in bytes.
+// longestID is how long the ID of an endpoint or the name of a node may be, in bytes.
 const longestID = 253
 
-// parse reads a key. With an error, the subject has the service as far as that can be told.
+// parse reads a key of those that a Source follows. With an error, the subject has the service as far as that can be
+// told.
 func (k Keys) parse(key string) (subject, error) {
 	rest, _ := strings.CutPrefix(key, k.prefix)
 	folder, rest, _ := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+	switch "/" + folder + "/" {
+	case vipFolder:
+		return parseVIP(rest)
+	case nodeFolder:
+		return parseNode(key, rest)
+	}
 	name, id, deeper := strings.Cut(rest, "/")
 	s := subject{of: balancer.Name(name)}
 	if !s.of.Valid() {
@@ -119,6 +154,28 @@ func (k Keys) parse(key string) (subject, error) {
 	return s, nil
 }
 
+func parseVIP(address string) (subject, error) {
+	a, err := decode.ParseAddr(address)
+	switch {
+	case err != nil:
+		return subject{}, err
+	case a.String() != address:
+		return subject{}, fmt.Errorf("the address %s must be written as %q here: only one key may be about an address", quote(address), a)
+	}
+	return subject{kind: vipKind, vip: a}, nil
+}
+
+func parseNode(key, rest string) (subject, error) {
+	node, name, _ := strings.Cut(rest, "/")
+	if err := CheckNode(node); err != nil {
+		return subject{}, err
+	}
+	if name != nodeConfig {
+		return subject{}, fmt.Errorf("%s is not the configuration of a node", quote(key))
+	}
+	return subject{kind: nodeConfigKind, node: node}, nil
+}
+
 // CheckID says what is wrong with the ID of an endpoint; nil: nothing.
 func CheckID(id string) error {
 	switch {
@@ -128,6 +185,19 @@ func CheckID(id string) error {
 		return fmt.Errorf("the ID of an endpoint has at most %d bytes; this one has %d", longestID, len(id))
 	case strings.Contains(id, "/") || !printable(id):
 		return fmt.Errorf("the ID %s of an endpoint is not possible: it has no /, no spaces and only characters that print", quote(id))
+	}
+	return nil
+}
+
+// CheckNode says what is wrong with the name of a node; nil: nothing.
+func CheckNode(name string) error {
+	switch {
+	case name == "":
+		return errors.New("a node needs a name")
+	case len(name) > longestID:
+		return fmt.Errorf("the name of a node has at most %d bytes; this one has %d", longestID, len(name))
+	case strings.Contains(name, "/") || !printable(name):
+		return fmt.Errorf("the name %s of a node is not possible: it has no /, no spaces and only characters that print", quote(name))
 	}
 	return nil
 }

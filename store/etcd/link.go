@@ -3,10 +3,8 @@ package etcd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -14,8 +12,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // link owns the connection: it reads, follows, and notices when that no longer works. What it learns it tells in
@@ -37,8 +33,8 @@ type link struct {
 	revision int64
 	marker   string
 	marked   int64
-	// next is where each watch goes on.
-	next [3]int64
+	// scopes are what is read and followed.
+	scopes []followed
 	// total is the number of keys.
 	total int64
 	// steady: the present attempt has come to following. reread is when everything is to be read again.
@@ -46,25 +42,45 @@ type link struct {
 	reread time.Time
 }
 
+// followed is a scope, and how far it is known.
+type followed struct {
+	scope
+	// next is where its watch goes on.
+	next int64
+	// denied: it may not be read, and is left out.
+	denied bool
+}
+
 // timing are the times that tests shorten.
 type timing struct {
+	// now is the clock. What passes is told by its monotonic part, lest a jump of the wall clock look like an outage.
+	now func() time.Time
 	// ask is the time between requests for progress; silence is how long a stream may say nothing before it is given up.
 	ask, silence time.Duration
 	// call bounds one question, page the reading of one page.
 	call, page time.Duration
 	// jitter bounds the wait before the first new attempt; later ones wait twice as long each time, up to slowest.
 	jitter, slowest time.Duration
-	// reread is the time between full readings, without any reason but caution.
-	reread time.Duration
+	// reread is the time between full readings, without any reason but caution; knock that between questions whether
+	// what may not be read may be read by now.
+	reread, knock time.Duration
 	// pageKeys is how many keys are read at once. Small pages cost etcd far more: it counts all that follow each time.
 	pageKeys int64
 }
 
 func usualTiming() timing {
 	return timing{
-		ask: 5 * time.Second, silence: 15 * time.Second, call: 5 * time.Second, page: 30 * time.Second,
-		jitter: 500 * time.Millisecond, slowest: 15 * time.Second, reread: time.Hour, pageKeys: 5000,
+		now: time.Now, ask: 5 * time.Second, silence: 15 * time.Second, call: 5 * time.Second, page: 30 * time.Second,
+		jitter: 500 * time.Millisecond, slowest: 15 * time.Second, reread: time.Hour, knock: time.Minute, pageKeys: 5000,
 	}
+}
+
+func newLink(c Config, keys Keys, scopes []scope, t timing, log *slog.Logger, out chan<- message) *link {
+	l := &link{config: c, keys: keys, log: log, timing: t, out: out}
+	for _, s := range scopes {
+		l.scopes = append(l.scopes, followed{scope: s})
+	}
+	return l
 }
 
 // message is what the link tells. Exactly one of its parts is set.
@@ -74,6 +90,8 @@ type message struct {
 	page       []*mvccpb.KeyValue
 	events     []*mvccpb.Event
 	revision   int64
+	// denied, with end, are the scopes that may not be read.
+	denied []scope
 	// steady: the watches are open, nothing has been missed. away: they no longer are, because of err.
 	steady bool
 	away   error
@@ -177,9 +195,9 @@ func (l *link) get(ctx context.Context, limit time.Duration, request *etcdserver
 func (l *link) verify(ctx context.Context) error {
 	key := l.marker
 	if key == "" {
-		key = l.keys.folders()[0]
+		key = l.scopes[0].key
 	}
-	at := max(l.revision, slices.Min(l.next[:])-1)
+	at := max(l.revision, l.known())
 	answer, err := l.get(ctx, l.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key), Revision: at})
 	switch {
 	case is(err, rpctypes.ErrFutureRev):
@@ -188,7 +206,7 @@ func (l *link) verify(ctx context.Context) error {
 		l.full = true
 		return nil // nothing is wrong; it was long ago
 	case err != nil:
-		return l.config.denied(plain(err), l.keys.folders()[0])
+		return l.config.denied(plain(err), l.scopes[0].key)
 	case answer.Header.ClusterId != l.cluster:
 		l.full = true
 	case l.marker != "":
@@ -200,21 +218,37 @@ func (l *link) verify(ctx context.Context) error {
 	return nil
 }
 
+// known is the revision up to which all that is followed is known.
+func (l *link) known() int64 {
+	known := l.scopes[0].next - 1
+	for _, s := range l.scopes {
+		if !s.denied {
+			known = min(known, s.next-1)
+		}
+	}
+	return known
+}
+
 // readAll reads everything at one revision.
 func (l *link) readAll(ctx context.Context) error {
-	began := time.Now()
+	began := l.timing.now()
 	r := reading{link: l, limit: l.timing.pageKeys}
-	for i, folder := range l.keys.folders() {
-		if err := r.folder(ctx, folder); err != nil {
-			return err
+	var denied []scope
+	for i := range l.scopes {
+		s := &l.scopes[i]
+		err := r.scope(ctx, s.scope)
+		if s.denied = s.optional() && forbidden(err); s.denied {
+			denied = append(denied, s.scope)
+		} else if err != nil {
+			return l.config.denied(err, s.key)
 		}
-		l.next[i] = r.revision + 1
+		s.next = r.revision + 1
 	}
 	l.full, l.revision, l.cluster, l.total = false, r.revision, r.cluster, r.total
 	l.marker, l.marked = r.marker, r.marked
 	l.reread = began.Add(l.timing.reread*4/5 + rand.N(l.timing.reread*2/5+1))
-	l.log.Debug("read all of etcd", "rev", r.revision, "keys", r.total, "took", time.Since(began))
-	if !l.tell(ctx, message{end: true, revision: r.revision}) {
+	l.log.Debug("read all of etcd", "rev", r.revision, "keys", r.total, "took", l.timing.now().Sub(began))
+	if !l.tell(ctx, message{end: true, revision: r.revision, denied: denied}) {
 		return ctx.Err()
 	}
 	return nil
@@ -231,14 +265,14 @@ type reading struct {
 	marked   int64
 }
 
-// folder reads one folder.
-func (r *reading) folder(ctx context.Context, folder string) error {
+// scope reads one scope.
+func (r *reading) scope(ctx context.Context, s scope) error {
 	first := true
-	ask := func(request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	ask := func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
 		answer, err := r.get(ctx, r.timing.page, request)
 		return answer, plain(err)
 	}
-	err := pages(ask, folder, &r.limit, &r.revision, func(answer *etcdserverpb.RangeResponse) error {
+	return readScope(ctx, ask, s, &r.limit, &r.revision, func(answer *etcdserverpb.RangeResponse) error {
 		if r.cluster == 0 {
 			r.cluster = answer.Header.ClusterId
 			if !r.tell(ctx, message{begin: true, revision: r.revision}) {
@@ -251,48 +285,17 @@ func (r *reading) folder(ctx context.Context, folder string) error {
 			}
 		}
 		first = false
-		r.mark(answer.Kvs)
+		if !s.optional() {
+			r.mark(answer.Kvs)
+		}
 		if len(answer.Kvs) > 0 && !r.tell(ctx, message{page: answer.Kvs}) {
 			return ctx.Err()
 		}
 		return nil
 	})
-	return r.config.denied(err, folder)
 }
 
-// pages reads a folder, at most limit keys at once, all at one revision: where that is 0, the first answer decides.
-func pages(
-	ask func(*etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error), folder string, limit, revision *int64,
-	each func(*etcdserverpb.RangeResponse) error,
-) error {
-	end := []byte(clientv3.GetPrefixRangeEnd(folder))
-	for start := []byte(folder); ; {
-		answer, err := ask(&etcdserverpb.RangeRequest{Key: start, RangeEnd: end, Limit: *limit, Revision: *revision})
-		if status.Code(unwrapped(err)) == codes.ResourceExhausted && *limit > 1 {
-			*limit = max(1, *limit/4) // the page is larger than an answer may be
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if *revision == 0 {
-			*revision = answer.Header.Revision
-		}
-		if err := each(answer); err != nil {
-			return err
-		}
-		if !answer.More || len(answer.Kvs) == 0 {
-			return nil
-		}
-		start = append(append([]byte(nil), answer.Kvs[len(answer.Kvs)-1].Key...), 0)
-	}
-}
-
-func tooMany(n int64, keys Keys) error {
-	return fmt.Errorf("there are %d keys below %s; %d are possible", n, keys.prefix, MaxKeys)
-}
-
-// mark keeps the key that changed last.
+// mark keeps the key that changed last, among those that may be read for sure.
 func (r *reading) mark(kvs []*mvccpb.KeyValue) {
 	for _, kv := range kvs {
 		if kv.ModRevision > r.marked {

@@ -9,7 +9,7 @@ import (
 
 // due is when something is to be published.
 func (w *watching) due() time.Time {
-	due := time.Now().Add(tick)
+	due := w.timing.now().Add(tick)
 	earlier := func(t time.Time) {
 		if !t.IsZero() && t.Before(due) {
 			due = t
@@ -38,7 +38,7 @@ func (w *watching) unread() bool { return w.state.revision == 0 && w.reading != 
 
 // changed notes that there may be something to publish.
 func (w *watching) changed() {
-	w.last = time.Now()
+	w.last = w.timing.now()
 	if w.first.IsZero() {
 		w.first = w.last
 	}
@@ -46,7 +46,7 @@ func (w *watching) changed() {
 
 // tell publishes what there is to publish.
 func (w *watching) tell() {
-	now := time.Now()
+	now := w.timing.now()
 	w.state.expire(now)
 	next := w.state.snapshot()
 	next.Problems = w.state.problems()
@@ -61,6 +61,7 @@ func (w *watching) tell() {
 		next.Err = w.absence()
 	}
 	w.first, w.last = time.Time{}, time.Time{}
+	w.configure()
 	next = next.Keeping(w.published)
 	if w.everTold && next.Same(w.published) {
 		w.move(Position{w.published.Revision, next.Revision})
@@ -69,6 +70,18 @@ func (w *watching) tell() {
 	w.everTold, w.published, w.told = true, next, now
 	w.publish(next)
 	w.move(Position{next.Revision, next.Revision})
+}
+
+// configure tells what this node is told, where that is news.
+func (w *watching) configure() {
+	var config NodeConfig
+	if w.state.config != nil {
+		config = *w.state.config
+	}
+	if w.configured == nil || *w.configured != config {
+		w.configured = &config
+		w.options.Configured(config)
+	}
 }
 
 func (w *watching) move(p Position) {

@@ -68,7 +68,7 @@ func (r *reader) make(key string, v value, old *record) *record {
 		return next
 	}
 	next.decoded, next.problems = decodeValue(subject, v.text, origin, r.defaults)
-	if len(v.text) > MaxServiceText || subject.kind != serviceKind && len(v.text) > MaxEntryText {
+	if len(v.text) > subject.longest() {
 		next.now.text = nil
 	}
 	switch {
@@ -79,6 +79,9 @@ func (r *reader) make(key string, v value, old *record) *record {
 		}
 	case old != nil:
 		next.last, next.decoded = old.last, old.decoded
+	}
+	if next.kind == vipKind {
+		next.of = next.holder // the key of an address does not say whose it is
 	}
 	return next
 }
@@ -92,6 +95,8 @@ func (d *decoded) keep(old decoded) {
 		d.endpoint = old.endpoint
 	case d.override != nil && reflect.DeepEqual(d.override, old.override):
 		d.override = old.override
+	case d.config != nil && reflect.DeepEqual(d.config, old.config):
+		d.config = old.config
 	}
 }
 

@@ -3,32 +3,23 @@ package etcd
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer"
 )
 
 // Registrar keeps one endpoint in etcd under a lease. It belongs to one goroutine.
 type Registrar struct {
-	writer   *Writer
-	id       balancer.EndpointID
+	lease    *lease
 	endpoint balancer.Endpoint
-	ttl      time.Duration
-	lease    clientv3.LeaseID
+	// placed: the key was written once, and is not taken from others any more.
+	placed bool
 	// Report hears whether the endpoint is registered: nil, or why not. Nil: nobody hears. It is called with each
 	// change only.
 	Report func(error)
-	told   bool
-	last   string
 }
-
-// MinTTL is the shortest life of a lease that etcd's own elections leave room for.
-const MinTTL = 2 * time.Second
 
 // Registrar returns one that has not done anything yet. The endpoint is gone ttl after the registrar's end, rounded up
 // to seconds.
@@ -39,92 +30,57 @@ func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, t
 	if err := CheckID(id.ID); err != nil {
 		return nil, err
 	}
-	if ttl < MinTTL {
-		return nil, fmt.Errorf("a time to live of %s is too short: etcd needs %s at least", ttl, MinTTL)
-	}
-	return &Registrar{writer: w, id: id, endpoint: endpoint, ttl: ttl}, nil
-}
-
-// Run registers the endpoint, again whenever it is gone, until ctx ends. It does not take the key from another
-// registrar that holds it by then, and says so in Report. The endpoint stays until Leave or until the lease ends.
-func (r *Registrar) Run(ctx context.Context) {
-	for ctx.Err() == nil {
-		err := r.renew(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		r.report(err)
-		pause := r.ttl / 3
-		if err != nil {
-			pause = min(pause, time.Second)
-		}
-		sleep(ctx, pause*3/4+rand.N(pause/4+1))
-	}
-}
-
-func (r *Registrar) report(err error) {
-	text := ""
+	lease, err := w.newLease(w.keys.Endpoint(id), ttl)
 	if err != nil {
-		text = err.Error()
+		return nil, err
 	}
-	if r.Report != nil && (!r.told || text != r.last) {
-		r.Report(err)
-	}
-	r.told, r.last = true, text
+	return &Registrar{lease: lease, endpoint: endpoint}, nil
 }
 
-// renew keeps the lease alive and the key under it.
-func (r *Registrar) renew(ctx context.Context) error {
-	key := r.writer.keys.Endpoint(r.id)
-	fresh := r.lease == clientv3.NoLease
-	if !fresh {
-		err := r.writer.do(ctx, key, func(ctx context.Context, client *clientv3.Client) error {
-			_, err := client.KeepAliveOnce(ctx, r.lease)
-			return err
-		})
-		if is(err, rpctypes.ErrLeaseNotFound) {
-			r.lease, fresh = clientv3.NoLease, true
-		} else if err != nil {
-			return err
+// Run registers the endpoint, again whenever it is gone, until ctx ends. At first it takes the key from whoever has it,
+// as a restarted registrar must; from then on it leaves the key to another registrar that holds it by then, and says so
+// in Report. The endpoint stays until Leave or until the lease ends.
+func (r *Registrar) Run(ctx context.Context) {
+	r.lease.keep(ctx, r.check, nil, 0, func(err error) {
+		if r.Report != nil {
+			r.Report(err)
 		}
-	}
-	if !fresh {
-		answer, err := r.writer.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
-		if err != nil {
-			return err
-		}
-		if len(answer.Kvs) > 0 {
-			if clientv3.LeaseID(answer.Kvs[0].Lease) != r.lease {
-				return fmt.Errorf("%s is held by another registrar: give each its own ID", key)
-			}
-			return nil
-		}
-	}
-	return r.put(ctx)
+	})
 }
 
-// put writes the key, under a lease that it asks for where there is none.
-func (r *Registrar) put(ctx context.Context) error {
-	key := r.writer.keys.Endpoint(r.id)
-	if r.lease == clientv3.NoLease {
-		err := r.writer.do(ctx, key, func(ctx context.Context, client *clientv3.Client) error {
-			lease, err := client.Grant(ctx, int64((r.ttl+time.Second-1)/time.Second))
-			if err == nil {
-				r.lease = lease.ID
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
+// check sees to it that the endpoint is registered.
+func (r *Registrar) check(ctx context.Context) error {
+	if r.placed {
+		return r.place(ctx, false)
 	}
-	text, err := encode(balancer.EncodeEndpoint(&r.endpoint))
+	op, err := r.op()
 	if err != nil {
 		return err
 	}
-	_, _, err = r.writer.commit(ctx, key, nil, []*etcdserverpb.RequestOp{put(key, text, int64(r.lease))})
-	if is(err, rpctypes.ErrLeaseNotFound) {
-		r.lease = clientv3.NoLease // the next attempt asks for another
+	_, _, err = r.lease.writer.commit(ctx, r.lease.key, nil, []*etcdserverpb.RequestOp{op})
+	r.placed = err == nil
+	return err
+}
+
+func (r *Registrar) op() (*etcdserverpb.RequestOp, error) {
+	text, err := encode(balancer.EncodeEndpoint(&r.endpoint))
+	return r.lease.put(r.lease.key, text), err
+}
+
+// place writes the endpoint where it is not registered, or, with changed, also where it is.
+func (r *Registrar) place(ctx context.Context, changed bool) error {
+	op, err := r.op()
+	if err != nil {
+		return err
+	}
+	first := []*etcdserverpb.RequestOp{op}
+	change := first
+	if !changed {
+		change = nil
+	}
+	other, err := r.lease.write(ctx, first, change)
+	if err == nil && other != nil {
+		return fmt.Errorf("%s is held by another registrar: give each its own ID", r.lease.key)
 	}
 	return err
 }
@@ -132,17 +88,15 @@ func (r *Registrar) put(ctx context.Context) error {
 // Drain says that the endpoint takes no new connections, and goes on being registered so. Run must not run meanwhile.
 func (r *Registrar) Drain(ctx context.Context) error {
 	r.endpoint.Draining = true
-	return r.put(ctx)
+	if err := r.lease.renew(ctx); err != nil {
+		return err
+	}
+	return r.place(ctx, true)
 }
 
 // Leave takes the endpoint out. Its lease ends by itself: a key that goes while its lease lives has left on purpose.
 // Run must not run meanwhile, and another registrar's key is left alone.
 func (r *Registrar) Leave(ctx context.Context) error {
-	key := r.writer.keys.Endpoint(r.id)
-	ours := &etcdserverpb.Compare{
-		Result: etcdserverpb.Compare_EQUAL, Target: etcdserverpb.Compare_LEASE, Key: []byte(key),
-		TargetUnion: &etcdserverpb.Compare_Lease{Lease: int64(r.lease)},
-	}
-	_, _, err := r.writer.commit(ctx, key, []*etcdserverpb.Compare{ours}, []*etcdserverpb.RequestOp{remove(key)})
+	_, _, err := r.lease.writer.commit(ctx, r.lease.key, []*etcdserverpb.Compare{r.lease.ours(r.lease.key)}, []*etcdserverpb.RequestOp{remove(r.lease.key)})
 	return err
 }

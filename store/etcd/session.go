@@ -22,6 +22,9 @@ type Writer struct {
 
 	mu     sync.Mutex // guards client
 	client *clientv3.Client
+
+	bookMu sync.Mutex // guards book
+	book   *book      // nil: it has to be read
 }
 
 // NewWriter returns a writer, which connects when it is first used. The error is one of the configuration.
@@ -32,6 +35,9 @@ func NewWriter(c Config) (*Writer, error) {
 	keys, err := NewKeys(c.Prefix)
 	return &Writer{config: c, keys: keys}, err
 }
+
+// disconnect ends the connection, so that the next question makes another.
+func (w *Writer) disconnect() { _ = w.Close() }
 
 // Close ends the connection.
 func (w *Writer) Close() error {
@@ -81,7 +87,7 @@ func (w *Writer) do(ctx context.Context, what string, operation func(context.Con
 			return nil
 		}
 		if is(err, rpctypes.ErrPermissionDenied) {
-			return fmt.Errorf("%s may not do that: its role has no right to %s", w.config.who(), what)
+			return &plainError{fmt.Sprintf("%s may not do that: its role has no right to %s", w.config.who(), what), err}
 		}
 		if !is(err, rpctypes.ErrInvalidAuthToken) && !is(err, rpctypes.ErrAuthOldRevision) {
 			return w.where(plain(err))
@@ -105,15 +111,20 @@ func (w *Writer) get(ctx context.Context, request *etcdserverpb.RangeRequest) (a
 
 // commit runs a transaction, and reports its revision and whether all of ifs were so.
 func (w *Writer) commit(ctx context.Context, what string, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) (revision int64, ok bool, err error) {
-	request := &etcdserverpb.TxnRequest{Compare: ifs, Success: then}
-	err = w.do(ctx, what, func(ctx context.Context, client *clientv3.Client) error {
-		answer, err := etcdserverpb.NewKVClient(client.ActiveConnection()).Txn(ctx, request)
-		if err == nil {
-			revision, ok = answer.Header.Revision, answer.Succeeded
-		}
+	answer, err := w.transact(ctx, what, &etcdserverpb.TxnRequest{Compare: ifs, Success: then})
+	if err != nil {
+		return 0, false, err
+	}
+	return answer.Header.Revision, answer.Succeeded, nil
+}
+
+// transact runs a transaction.
+func (w *Writer) transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (answer *etcdserverpb.TxnResponse, err error) {
+	err = w.do(ctx, what, func(ctx context.Context, client *clientv3.Client) (err error) {
+		answer, err = etcdserverpb.NewKVClient(client.ActiveConnection()).Txn(ctx, request)
 		return err
 	})
-	return revision, ok, err
+	return answer, err
 }
 
 // unchanged is the condition that a key was last changed at a revision; 0: that it is not there.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,11 @@ type Options struct {
 	StateDir string
 	// Defaults are the fields of services that don't set them: the table [defaults]. SetDefaults exchanges them.
 	Defaults map[string]any
+	// Node is the name of this node, whose configuration (nodes/NODE/config) is followed too; "": none is.
+	Node string
+	// Configured hears what this node is told: once before the first snapshot is published, with what was kept or with
+	// nothing, and whenever it has changed. It is called by the goroutine of Watch, and must not block. Nil: nobody hears.
+	Configured func(NodeConfig)
 	// Log hears when etcd is lost and found again. Default: nobody hears.
 	Log *slog.Logger
 	// Patience is how long etcd may be away before that is published; at the start, before the last good state is.
@@ -65,6 +71,14 @@ func New(o Options) (*Source, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("following etcd: %w", err)
 	}
+	if o.Node != "" {
+		if err := CheckNode(o.Node); err != nil {
+			return nil, fmt.Errorf("following etcd: %w", err)
+		}
+	}
+	if o.Configured == nil {
+		o.Configured = func(NodeConfig) {}
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -105,11 +119,12 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	messages := make(chan message, 16)
-	l := &link{config: s.options.Config, keys: s.keys, log: s.options.Log, timing: s.timing, out: messages}
+	scopes := s.keys.scopes(s.options.Node)
+	l := newLink(s.options.Config, s.keys, scopes, s.timing, s.options.Log, messages)
 	w := &watching{
-		Source: s, link: l, publish: publish, answers: make(chan leaseNews, 1),
+		Source: s, link: l, scopes: scopes, publish: publish, answers: make(chan leaseNews, 1),
 		reader: reader{keys: s.keys, defaults: s.options.Defaults}, cache: newCache(s.options.StateDir, s.options.Prefix),
-		state: state{keys: s.keys}, awaySince: time.Now(),
+		state: state{keys: s.keys}, awaySince: s.timing.now(),
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -127,6 +142,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 type watching struct {
 	*Source
 	link    *link
+	scopes  []scope
 	reader  reader
 	cache   *cache
 	publish func(store.Snapshot)
@@ -146,7 +162,8 @@ type watching struct {
 
 	published   store.Snapshot
 	everTold    bool
-	first, last time.Time // of the changes that are still to be published; zero: none
+	configured  *NodeConfig // what was told; nil: nothing yet
+	first, last time.Time   // of the changes that are still to be published; zero: none
 }
 
 // leaseNews is the answer to a question about the lease of a key.
@@ -163,7 +180,7 @@ func (w *watching) loop(ctx context.Context, messages <-chan message) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		timer.Reset(max(0, time.Until(w.due())))
+		timer.Reset(max(0, w.due().Sub(w.timing.now())))
 		select {
 		case <-ctx.Done():
 			return
@@ -197,7 +214,7 @@ func (w *watching) take(m message) {
 	case m.page != nil:
 		w.takePage(m)
 	case m.end:
-		w.takeAll(m.revision)
+		w.takeAll(m)
 	case m.events != nil:
 		w.takeEvents(m)
 	case m.steady:
@@ -219,9 +236,9 @@ func (w *watching) takeAway(err error) {
 	w.reading, w.met = nil, nil
 	if w.connected {
 		w.options.Log.Warn("lost etcd; what it held last stays in use", "err", err)
-		w.connected, w.awaySince = false, time.Now()
+		w.connected, w.awaySince = false, w.timing.now()
 	}
-	if w.err == nil || time.Since(w.told) > errorPause {
+	if w.err == nil || w.timing.now().Sub(w.told) > errorPause {
 		w.err = err
 		if !w.published.Connected && w.everTold {
 			w.changed()
@@ -231,19 +248,20 @@ func (w *watching) takeAway(err error) {
 
 // takePage takes in a page of a full reading.
 func (w *watching) takePage(m message) {
-	now := time.Now()
+	now := w.timing.now()
 	for _, r := range w.reader.records(m.page, func(key string) *record { return w.reading.records.At(rawKey(key)) }) {
 		w.met[rawKey(r.key)] = true
 		w.reading.put(r, now)
 	}
 }
 
-// takeAll ends a full reading: what was not met is gone.
-func (w *watching) takeAll(revision int64) {
-	now := time.Now()
+// takeAll ends a full reading: what was not met is gone, unless it may not be read.
+func (w *watching) takeAll(m message) {
+	now := w.timing.now()
 	services := map[balancer.Name]bool{}
 	for key, r := range w.state.records.All() {
-		if !w.met[key] {
+		denied := func(s scope) bool { return s.holds(string(key)) }
+		if !w.met[key] && !slices.ContainsFunc(m.denied, denied) {
 			w.reading.remove(key, now)
 			services[r.of] = true
 		}
@@ -254,9 +272,13 @@ func (w *watching) takeAll(revision int64) {
 	for key := range w.reading.departed.Keys() {
 		services[w.serviceOf(key)] = true
 	}
+	for h := range w.reading.held.Keys() {
+		services[h.of] = true
+	}
+	w.reading.deny(w.scopes, m.denied, w.options.Config)
 	w.state = *w.reading
 	w.reading, w.met = nil, nil
-	w.state.revision = revision
+	w.state.revision = m.revision
 	w.settle(services)
 	// Now, before the watches tell what has changed since, each at its own pace: this is the state of one moment.
 	w.takeSteady()
@@ -270,28 +292,28 @@ func (w *watching) serviceOf(key rawKey) balancer.Name {
 }
 
 func (w *watching) takeEvents(m message) {
-	now := time.Now()
+	now := w.timing.now()
 	services := map[balancer.Name]bool{}
 	for _, e := range m.events {
 		key := rawKey(e.Kv.Key)
 		old := w.state.records.At(key)
-		if e.Type == mvccpb.DELETE {
-			w.state.remove(key, now)
-		} else {
-			r := w.reader.record(e.Kv, old)
-			w.state.put(r, now)
-			old = r
-		}
-		if old != nil && old.of != "" {
+		if old != nil {
 			services[old.of] = true
 		}
+		if e.Type == mvccpb.DELETE {
+			w.state.remove(key, now)
+			continue
+		}
+		r := w.reader.record(e.Kv, old)
+		w.state.put(r, now)
+		services[r.of] = true
 	}
 	w.state.revision = max(w.state.revision, m.revision)
 	w.settle(services)
 }
 
 func (w *watching) settle(services map[balancer.Name]bool) {
-	now := time.Now()
+	now := w.timing.now()
 	for name := range services {
 		if name != "" {
 			w.state.settle(name, now)
@@ -315,7 +337,7 @@ func (w *watching) pass() {
 // redefault reads all services again.
 func (w *watching) redefault(defaults map[string]any) {
 	w.reader.defaults = defaults
-	now := time.Now()
+	now := w.timing.now()
 	redo := func(s *state) {
 		for _, r := range s.records.All() {
 			if r.kind == serviceKind {

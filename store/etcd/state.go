@@ -27,6 +27,10 @@ type state struct {
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
 	overrides snap.Map[balancer.Target, *balancer.Override]
+	// held are the addresses that are allocated, by service.
+	held snap.Map[holding, bool]
+	// config is what this node is told; nil: nothing.
+	config *NodeConfig
 	// revision is that of the last change.
 	revision int64
 	// expiry is when the first override lapses, or before; zero: none does.
@@ -57,6 +61,9 @@ func (s *state) put(r *record, now time.Time) {
 	}
 	s.departed = s.departed.Delete(key)
 	s.trouble(key, r)
+	if had && old.kind == vipKind {
+		s.disuse(old) // it may have been another's
+	}
 	s.use(r, now)
 }
 
@@ -73,11 +80,15 @@ func (s *state) trouble(key rawKey, r *record) {
 func (s *state) use(r *record, now time.Time) {
 	switch {
 	case r.service != nil:
-		s.services = s.services.Set(r.of, r.service)
+		s.services = s.services.Set(r.of, s.allocated(r.service))
 	case r.endpoint != nil:
 		s.endpoints = s.endpoints.Set(r.id, r.endpoint)
 	case r.override != nil:
 		s.useOverride(r, now)
+	case r.holder != "":
+		s.hold(r, true)
+	case r.config != nil:
+		s.config = r.config
 	}
 }
 
@@ -102,6 +113,10 @@ func (s *state) disuse(r *record) {
 		s.endpoints = s.endpoints.Delete(r.id)
 	case overrideKind:
 		s.overrides = s.overrides.Delete(r.target)
+	case vipKind:
+		s.hold(r, false)
+	case nodeConfigKind:
+		s.config = nil
 	}
 }
 
@@ -143,12 +158,13 @@ func (s *state) remove(key rawKey, now time.Time) *record {
 	return r
 }
 
-// settle brings the endpoints and overrides of a service in order after some have come or gone: no more than may be,
-// and those that vanished together kept.
+// settle brings what belongs to a service in order after some of it has come or gone: no more endpoints and overrides
+// than may be, those that vanished together kept, and what it holds without need told.
 func (s *state) settle(name balancer.Name, now time.Time) {
 	s.limit(s.keys.endpointsOf(name), name, "endpoints", now)
 	s.limit(s.keys.overridesOf(name), name, "overrides", now)
 	s.keepDeparted(name, now)
+	s.surplus(name)
 }
 
 // limit leaves the oldest MaxEndpoints keys of a folder in use.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,10 +20,13 @@ import (
 type stream struct {
 	*link
 	watch etcdserverpb.Watch_WatchClient
-	// heard is when something came last, in nanoseconds since 1970; 0 while it is being handed over.
+	// heard is when something came last, in nanoseconds since began; handing while it is being handed over.
+	began   time.Time
 	heard   atomic.Int64
 	created int
 }
+
+const handing = -1
 
 var errSilent = errors.New("the watch is silent: not even progress is reported")
 
@@ -36,18 +40,8 @@ func (l *link) follow(ctx context.Context) error {
 	if err != nil {
 		return plain(err)
 	}
-	s := &stream{link: l, watch: watch}
-	for i, folder := range l.keys.folders() {
-		create := &etcdserverpb.WatchCreateRequest{
-			Key: []byte(folder), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(folder)),
-			StartRevision: l.next[i], ProgressNotify: true, Fragment: true, WatchId: int64(i + 1),
-		}
-		request := &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}}
-		if err := watch.Send(request); err != nil {
-			break // Recv says why
-		}
-	}
-	s.heard.Store(time.Now().UnixNano())
+	s := &stream{link: l, watch: watch, began: l.timing.now()}
+	s.create()
 	var asking sync.WaitGroup
 	asking.Go(func() { cancel(s.ask(ctx, l.reread)) })
 	defer asking.Wait()
@@ -61,11 +55,29 @@ func (l *link) follow(ctx context.Context) error {
 			}
 			return plain(err)
 		}
-		s.heard.Store(0)
+		s.heard.Store(handing)
 		if err := s.take(ctx, answer); err != nil {
 			return err
 		}
-		s.heard.Store(time.Now().UnixNano())
+		s.heard.Store(int64(s.timing.now().Sub(s.began)))
+	}
+}
+
+// create asks for a watch of each scope that may be read. Its ID is the place of the scope, from 1.
+func (s *stream) create() {
+	for i, f := range s.scopes {
+		if f.denied {
+			continue
+		}
+		create := &etcdserverpb.WatchCreateRequest{
+			Key: []byte(f.key), RangeEnd: []byte(f.end),
+			StartRevision: f.next, ProgressNotify: true, Fragment: true, WatchId: int64(i + 1),
+		}
+		request := &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}}
+		if err := s.watch.Send(request); err != nil {
+			return // Recv says why
+		}
+		s.created--
 	}
 }
 
@@ -74,21 +86,42 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 	request := &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{
 		ProgressRequest: &etcdserverpb.WatchProgressRequest{},
 	}}
+	knock := s.began.Add(s.timing.knock)
 	for {
 		sleep(ctx, s.timing.ask*3/4+rand.N(s.timing.ask/2))
-		heard := s.heard.Load()
+		heard, now := s.heard.Load(), s.timing.now()
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case heard != 0 && time.Since(time.Unix(0, heard)) > s.timing.silence:
+		case heard != handing && now.Sub(s.began)-time.Duration(heard) > s.timing.silence:
 			return errSilent
-		case time.Now().After(reread):
+		case now.After(reread):
 			return errReread
+		case now.After(knock):
+			if s.granted(ctx) {
+				return errReread
+			}
+			knock = now.Add(s.timing.knock)
 		}
 		if err := s.watch.Send(request); err != nil {
 			return nil // Recv says why
 		}
 	}
+}
+
+// granted reports whether something may be read by now that was denied before.
+func (s *stream) granted(ctx context.Context) bool {
+	for i := range s.scopes {
+		f := &s.scopes[i] // whose next the other goroutine writes
+		if !f.denied {
+			continue
+		}
+		request := &etcdserverpb.RangeRequest{Key: []byte(f.key), RangeEnd: []byte(f.end), CountOnly: true, Serializable: true}
+		if _, err := s.get(ctx, s.timing.call, request); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // take handles one answer.
@@ -97,7 +130,7 @@ func (s *stream) take(ctx context.Context, answer *etcdserverpb.WatchResponse) e
 	case answer.Canceled:
 		return s.canceled(answer)
 	case answer.Created:
-		if s.created++; s.created == len(s.next) {
+		if s.created++; s.created == 0 {
 			s.steady = true
 			if !s.tell(ctx, message{steady: true}) {
 				return ctx.Err()
@@ -110,9 +143,19 @@ func (s *stream) take(ctx context.Context, answer *etcdserverpb.WatchResponse) e
 		if err := s.verify(ctx); err != nil || s.full {
 			return errors.Join(err, fmt.Errorf("etcd went back from revision %d to %d", s.revision, answer.Header.Revision))
 		}
-	case answer.WatchId > 0 && int(answer.WatchId) <= len(s.next):
-		// A watch's own notice comes in order with its events, other than the answer to a request.
-		s.next[answer.WatchId-1] = max(s.next[answer.WatchId-1], answer.Header.Revision+1)
+	default:
+		if f := s.scopeOf(answer); f != nil {
+			// A watch's own notice comes in order with its events, other than the answer to a request.
+			f.next = max(f.next, answer.Header.Revision+1)
+		}
+	}
+	return nil
+}
+
+// scopeOf is the scope whose watch the answer is of; nil: it is of none.
+func (s *stream) scopeOf(answer *etcdserverpb.WatchResponse) *followed {
+	if i := answer.WatchId - 1; i >= 0 && i < int64(len(s.scopes)) {
+		return &s.scopes[i]
 	}
 	return nil
 }
@@ -126,13 +169,16 @@ func (s *stream) canceled(answer *etcdserverpb.WatchResponse) error {
 	if reason == "" {
 		reason = "etcd ended the watch"
 	}
-	// Denied watches have no ID in some versions: all three would be denied alike.
-	return s.config.denied(plain(errors.New(reason)), s.keys.prefix)
+	err := s.config.denied(plain(errors.New(reason)), s.keys.prefix)
+	// Denied watches have no ID in some versions: reading all anew finds out which it is, and whether it is needed.
+	s.full = s.full || strings.Contains(reason, "permission denied")
+	return err
 }
 
 // takeEvents hands changes over.
 func (s *stream) takeEvents(ctx context.Context, answer *etcdserverpb.WatchResponse) error {
 	last := answer.Events[len(answer.Events)-1].Kv.ModRevision
+	f := s.scopeOf(answer)
 	for _, e := range answer.Events {
 		switch {
 		case e.Type == mvccpb.DELETE:
@@ -144,13 +190,15 @@ func (s *stream) takeEvents(ctx context.Context, answer *etcdserverpb.WatchRespo
 			if e.Kv.CreateRevision == e.Kv.ModRevision {
 				s.total++
 			}
-			s.marker, s.marked = string(e.Kv.Key), e.Kv.ModRevision
+			if f != nil && !f.optional() {
+				s.marker, s.marked = string(e.Kv.Key), e.Kv.ModRevision
+			}
 		}
 	}
-	if i := answer.WatchId - 1; i >= 0 && int(i) < len(s.next) {
-		s.next[i] = last
+	if f != nil {
+		f.next = last
 		if !answer.Fragment {
-			s.next[i] = last + 1
+			f.next = last + 1
 		}
 	}
 	s.revision = max(s.revision, last)

@@ -12,7 +12,7 @@ import (
 
 // What may be in etcd. More is refused, so that nobody who may write one key exhausts the hosts that read it.
 const (
-	// MaxServiceText and MaxEntryText bound a value, in bytes: of a service, and of an endpoint or override.
+	// MaxServiceText and MaxEntryText bound a value, in bytes: of a service, and of everything else.
 	MaxServiceText = 1 << 20
 	MaxEntryText   = 16 << 10
 	// MaxEndpoints is how many endpoints a service may have apart from its own text, and how many overrides. The
@@ -22,23 +22,31 @@ const (
 	MaxKeys = 1_000_000
 )
 
-// decoded is what a value says: one of the three, by the kind of its key; or none, where a problem is an error.
+// decoded is what a value says: one of these, by the kind of its key; or none, where a problem is an error.
 type decoded struct {
 	service  *balancer.Service
 	endpoint *balancer.Endpoint
 	override *balancer.Override
+	// holder is the service that has an allocated address.
+	holder balancer.Name
+	config *NodeConfig
 }
 
-func (d decoded) good() bool { return d.service != nil || d.endpoint != nil || d.override != nil }
+func (d decoded) good() bool {
+	return d.service != nil || d.endpoint != nil || d.override != nil || d.holder != "" || d.config != nil
+}
 
 // decodeValue reads the value of a key. Origin is the key with its revisions.
 func decodeValue(s subject, text []byte, origin balancer.Origin, defaults map[string]any) (decoded, []balancer.Problem) {
-	most := MaxEntryText
-	if s.kind == serviceKind {
-		most = MaxServiceText
+	if len(text) > s.longest() {
+		return decoded{}, problem(s.of, origin, fmt.Sprintf("has %d bytes; %d are possible", len(text), s.longest()))
 	}
-	if len(text) > most {
-		return decoded{}, problem(s.of, origin, fmt.Sprintf("has %d bytes; %d are possible", len(text), most))
+	if s.kind == vipKind {
+		holder := balancer.Name(text)
+		if !holder.Valid() {
+			return decoded{}, problem("", origin, "needs the name of the service that holds the address, and nothing else; it has "+quote(string(text)))
+		}
+		return decoded{holder: holder}, nil
 	}
 	fields, err := parseObject(text)
 	if err != nil {
@@ -55,8 +63,19 @@ func decodeValue(s subject, text []byte, origin balancer.Origin, defaults map[st
 	case overrideKind:
 		override, problems := decodeOverride(s.of, fields, origin)
 		return decoded{override: override}, problems
+	case nodeConfigKind:
+		config, problems := decodeNodeConfig(fields, origin)
+		return decoded{config: config}, problems
 	}
 	return decoded{}, problem(s.of, origin, "is not the key of anything that is known here")
+}
+
+// longest is how many bytes the value of a key may have.
+func (s subject) longest() int {
+	if s.kind == serviceKind {
+		return MaxServiceText
+	}
+	return MaxEntryText
 }
 
 func problem(service balancer.Name, origin balancer.Origin, text string) []balancer.Problem {

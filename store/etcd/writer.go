@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -92,11 +93,10 @@ func (w *Writer) Read(ctx context.Context, defaults map[string]any) (store.Snaps
 	s := state{keys: w.keys}
 	r := reader{keys: w.keys, defaults: defaults}
 	limit, now := usualTiming().pageKeys, time.Now()
-	for _, folder := range w.keys.folders() {
-		ask := func(request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
-			return w.get(ctx, request)
-		}
-		err := pages(ask, folder, &limit, &s.revision, func(answer *etcdserverpb.RangeResponse) error {
+	var denied []scope
+	scopes := w.keys.scopes("")
+	for _, scope := range scopes {
+		err := readScope(ctx, w.get, scope, &limit, &s.revision, func(answer *etcdserverpb.RangeResponse) error {
 			if s.records.Len() > MaxKeys {
 				return tooMany(int64(s.records.Len()), w.keys)
 			}
@@ -105,28 +105,41 @@ func (w *Writer) Read(ctx context.Context, defaults map[string]any) (store.Snaps
 			}
 			return nil
 		})
-		if err != nil {
+		switch {
+		case scope.optional() && forbidden(err):
+			denied = append(denied, scope)
+		case err != nil:
 			return store.Snapshot{}, err
 		}
 	}
+	s.deny(scopes, denied, w.config)
 	for folder := range s.counts.Keys() {
 		subject, _ := w.keys.parse(string(folder)) // a folder is the key of nothing, but names its service
 		s.settle(subject.of, now)
+	}
+	for h := range s.held.Keys() {
+		s.settle(h.of, now)
 	}
 	out := s.snapshot()
 	out.Problems, out.Connected = s.problems(), true
 	return out, nil
 }
 
-// Apply carries out a change, in one transaction with its place in the history. A service that is removed takes its
-// overrides along, and its endpoints that are under no lease; the others are their registrars'. What is there already
-// is not written again.
+// mostTries is how often a change is tried again while others write: the same definition, or, far more often,
+// while they take the addresses that it was about to take.
+const mostTries = 10
+
+// Apply carries out a change, in one transaction with its place in the history and the addresses of pools that the
+// service asks for: it keeps those that it has and that are still asked for, gets new ones, and gives back the others. A
+// service that is removed takes its overrides along, and its endpoints that are under no lease; the others are their
+// registrars'. What is there already is not written again.
 func (w *Writer) Apply(ctx context.Context, c Change) (Result, error) {
 	text, wanted, err := w.text(c)
 	if err != nil {
 		return Result{}, err
 	}
-	for range 10 { // who overwrites anything may meet others who do
+	last := int64(-1)
+	for tries, attempt := 0, 0; tries < mostTries && attempt < 100*mostTries; attempt++ {
 		before, err := w.Service(ctx, c.Name)
 		if err != nil {
 			return Result{}, err
@@ -135,22 +148,40 @@ func (w *Writer) Apply(ctx context.Context, c Change) (Result, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		revision := int64(0)
-		if before != nil {
-			revision = before.Revision
-		}
+		revision := before.revision()
 		if c.Base != Any && c.Base != revision {
 			return Result{}, conflict(c.Name, revision, past)
 		}
-		if before == nil && c.Fields == nil || before != nil && wanted != nil && like(before.Service, wanted) {
+		vips, err := w.plan(ctx, c.Name, wanted, revision, attempt)
+		if err != nil {
+			return Result{}, err
+		}
+		same := before == nil && c.Fields == nil || before != nil && wanted != nil && like(before.Service, wanted)
+		if same && !vips.changes() {
 			return Result{Revision: revision}, nil
 		}
-		at, ok, err := w.write(ctx, c, text, before, past)
+		at, ok, err := w.write(ctx, c, text, before, past, vips)
+		if ok {
+			w.noted(c.Name, wanted, vips, at)
+		}
 		if err != nil || ok {
 			return Result{at, ok}, err
 		}
+		w.doubt()
+		if last != revision {
+			last = revision
+			tries++
+		}
 	}
 	return Result{}, fmt.Errorf("service %s is changed by others all the time: nothing was written", c.Name)
+}
+
+// revision is that of the definition; 0: there is none.
+func (s *Stored) revision() int64 {
+	if s == nil {
+		return 0
+	}
+	return s.Revision
 }
 
 // text is what is written for a change, and what it comes to.
@@ -168,6 +199,9 @@ func (w *Writer) text(c Change) ([]byte, *balancer.Service, error) {
 			errs = append(errs, errors.New(p.String()))
 		}
 		return nil, nil, errors.Join(errs...)
+	}
+	if n := len(service.Pools); n > MaxAllocated {
+		return nil, nil, fmt.Errorf("service %s asks for %d addresses of pools; %d are possible", c.Name, n, MaxAllocated)
 	}
 	text, err := encode(c.Fields)
 	if err == nil && len(text) > MaxServiceText {
@@ -187,18 +221,26 @@ func like(a, b *balancer.Service) bool {
 }
 
 // write commits a change of a service that was read before, unless that has changed since.
-func (w *Writer) write(ctx context.Context, c Change, text []byte, before *Stored, past []Entry) (int64, bool, error) {
+func (w *Writer) write(ctx context.Context, c Change, text []byte, before *Stored, past []Entry, vips allocation) (int64, bool, error) {
 	key := w.keys.Service(c.Name)
-	revision := int64(0)
-	if before != nil {
-		revision = before.Revision
+	same := unchanged(key, before.revision())
+	// More than a service may hold: somebody has written them by hand.
+	for ; len(vips.free) > mostFreed; vips.free = vips.free[mostFreed:] {
+		ifs, then := allocation{free: vips.free[:mostFreed]}.ops(w.keys, c.Name)
+		if _, ok, err := w.commit(ctx, w.keys.prefix+vipFolder, append(ifs, same), then); err != nil || !ok {
+			return 0, false, err
+		}
 	}
-	ifs := []*etcdserverpb.Compare{unchanged(key, revision)}
-	then, more, err := w.record(c, before, past)
+	ifs, then := vips.ops(w.keys, c.Name)
+	ifs = append(ifs, same)
+	if c.Fields == nil && before == nil {
+		return w.commit(ctx, w.keys.prefix+vipFolder, ifs, then) // it was removed by hand, and has left them
+	}
+	entry, more, err := w.record(c, before, past)
 	if err != nil {
 		return 0, false, err
 	}
-	ifs = append(ifs, more...)
+	ifs, then = append(ifs, more...), append(then, entry...)
 	if c.Fields != nil {
 		return w.commit(ctx, key, ifs, append(then, put(key, text, 0)))
 	}
@@ -207,7 +249,7 @@ func (w *Writer) write(ctx context.Context, c Change, text []byte, before *Store
 		return 0, false, err
 	}
 	for len(loose) > mostOps { // what is left of them has no effect without the service
-		if _, ok, err := w.commit(ctx, w.keys.endpointsOf(c.Name), ifs[:1], loose[:mostOps]); err != nil || !ok {
+		if _, ok, err := w.commit(ctx, w.keys.endpointsOf(c.Name), []*etcdserverpb.Compare{same}, loose[:mostOps]); err != nil || !ok {
 			return 0, false, err
 		}
 		loose = loose[mostOps:]
@@ -216,16 +258,17 @@ func (w *Writer) write(ctx context.Context, c Change, text []byte, before *Store
 	return w.commit(ctx, key, ifs, then)
 }
 
-// mostOps is how many operations of one kind go into a transaction: etcd takes 128 in all.
-const mostOps = 64
+// mostOps is how many operations of one kind go into a transaction, and mostFreed how many addresses are given back in
+// it: etcd takes 128 in all.
+const (
+	mostOps   = 64
+	mostFreed = 16
+)
 
 // loose removes the endpoints of a service that are under no lease.
 func (w *Writer) loose(ctx context.Context, name balancer.Name) (ops []*etcdserverpb.RequestOp, err error) {
 	limit, revision := usualTiming().pageKeys, int64(0)
-	ask := func(request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
-		return w.get(ctx, request)
-	}
-	err = pages(ask, w.keys.endpointsOf(name), &limit, &revision, func(answer *etcdserverpb.RangeResponse) error {
+	err = readScope(ctx, w.get, folder(w.keys.endpointsOf(name)), &limit, &revision, func(answer *etcdserverpb.RangeResponse) error {
 		for _, kv := range answer.Kvs {
 			if kv.Lease == 0 {
 				ops = append(ops, remove(string(kv.Key)))
@@ -248,33 +291,50 @@ func conflict(name balancer.Name, revision int64, past []Entry) error {
 // EditOverride changes what is said by hand of a target: edit gets a copy of what is said (the zero value: nothing),
 // and returns what is to be said, or nil for nothing. It may be called again if somebody else writes at the same time.
 func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(balancer.Override) *balancer.Override) (Result, error) {
-	key := w.keys.Override(t)
+	return w.edit(ctx, w.keys.Override(t), func(text []byte) ([]byte, error) {
+		var old balancer.Override
+		d, _ := decodeValue(subject{kind: overrideKind, of: t.Service, target: t}, text, balancer.Origin{}, nil)
+		if d.override != nil {
+			old = *d.override // one that can't be read says nothing, and is overwritten
+		}
+		switch next := edit(old); {
+		case next == nil:
+			return nil, nil
+		case d.override != nil && reflect.DeepEqual(*next, old):
+			return text, nil
+		default:
+			return encode(next)
+		}
+	})
+}
+
+// edit changes one key: change gets its text (nil: there is none) and returns the new one (nil: the key goes). It is
+// called again if somebody else has written in between. More conditions may be added.
+func (w *Writer) edit(
+	ctx context.Context, key string, change func([]byte) ([]byte, error), conditions ...*etcdserverpb.Compare,
+) (Result, error) {
 	for range 10 {
 		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
 		if err != nil {
 			return Result{}, err
 		}
-		var old balancer.Override
+		var old []byte
 		var revision int64
 		if len(answer.Kvs) > 0 {
-			revision = answer.Kvs[0].ModRevision
-			if d, _ := decodeValue(subject{kind: overrideKind, of: t.Service, target: t}, answer.Kvs[0].Value, balancer.Origin{}, nil); d.override != nil {
-				old = *d.override // one that can't be read says nothing, and is overwritten
-			}
+			old, revision = answer.Kvs[0].Value, answer.Kvs[0].ModRevision
 		}
-		next := edit(old)
-		if next == nil && revision == 0 || next != nil && revision != 0 && reflect.DeepEqual(*next, old) {
+		next, err := change(old)
+		if err != nil {
+			return Result{}, err
+		}
+		if next == nil && revision == 0 || next != nil && revision != 0 && bytes.Equal(next, old) {
 			return Result{Revision: revision}, nil
 		}
 		op := remove(key)
 		if next != nil {
-			text, err := encode(next)
-			if err != nil {
-				return Result{}, err
-			}
-			op = put(key, text, 0)
+			op = put(key, next, 0)
 		}
-		at, ok, err := w.commit(ctx, key, []*etcdserverpb.Compare{unchanged(key, revision)}, []*etcdserverpb.RequestOp{op})
+		at, ok, err := w.commit(ctx, key, append([]*etcdserverpb.Compare{unchanged(key, revision)}, conditions...), []*etcdserverpb.RequestOp{op})
 		if err != nil || ok {
 			return Result{at, ok}, err
 		}

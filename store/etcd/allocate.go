@@ -1,0 +1,208 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"vipd/balancer"
+)
+
+// allocation is what is to become of the addresses of a service: which it keeps, which it gets, and which it no longer
+// holds.
+type allocation struct {
+	keep, free []heldVIP
+	take       []netip.Addr
+	// pools are those that it has addresses of.
+	pools []*pool
+}
+
+// heldVIP is an allocated address, with the revision of its last change.
+type heldVIP struct {
+	addr     netip.Addr
+	modified int64
+}
+
+func (a allocation) changes() bool { return len(a.take)+len(a.free) > 0 }
+
+// sort puts the addresses of a service in the order of their creation.
+func (b *book) sort(name balancer.Name) {
+	slices.SortFunc(b.of[name], func(x, y netip.Addr) int {
+		return cmp.Or(cmp.Compare(b.held[x].created, b.held[y].created), x.Compare(y))
+	})
+}
+
+// taken reports whether an address may not be given.
+func (b *book) taken(a netip.Addr) bool {
+	_, held := b.held[a]
+	return held || b.claimed[a] > 0
+}
+
+// choose decides which addresses the service has that asks for one of each of pools: those that it holds, where they
+// are of the pool, and new ones for the rest. It must not hold what its own text names.
+func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
+	var out allocation
+	var wanted []*pool
+	for _, name := range s.Pools {
+		p := b.pools[poolName(name)]
+		switch {
+		case p == nil:
+			return out, fmt.Errorf("service %s: there is no pool %q: vipctl pool set %s CIDR... makes it", s.Name, poolName(name), poolName(name))
+		case p.wrong != "":
+			return out, fmt.Errorf("service %s: pool %q can't be used: %s: vipctl pool set %s CIDR... writes it anew", s.Name, p.name, p.wrong, p.name)
+		}
+		wanted = append(wanted, p)
+		if !slices.Contains(out.pools, p) {
+			out.pools = append(out.pools, p)
+		}
+	}
+	given := match(b.of[s.Name], wanted, func(a netip.Addr, p *pool) bool { return p.holds(a) && !slices.Contains(s.VIPs, a) })
+	for _, a := range b.of[s.Name] {
+		if h := (heldVIP{a, b.held[a].modified}); slices.Contains(given, a) {
+			out.keep = append(out.keep, h)
+		} else {
+			out.free = append(out.free, h)
+		}
+	}
+	for i, p := range wanted {
+		if given[i].IsValid() {
+			continue
+		}
+		a := p.pick(s.Name, attempt, func(a netip.Addr) bool {
+			return b.taken(a) || slices.Contains(s.VIPs, a) || slices.Contains(out.take, a)
+		})
+		if !a.IsValid() {
+			return out, fmt.Errorf("service %s: pool %q is exhausted: all %d addresses of %s are held, or named by services: vipctl pool set %[2]s CIDR... with another network helps",
+				s.Name, p.name, p.size(), joined(p.cidrs))
+		}
+		out.take = append(out.take, a)
+	}
+	return out, nil
+}
+
+func joined(cidrs []netip.Prefix) string {
+	var texts []string
+	for _, c := range cidrs {
+		texts = append(texts, c.String())
+	}
+	return strings.Join(texts, ", ")
+}
+
+// match gives as many of the pools as possible an address that fits, preferring the first addresses. The answer has the
+// address of each pool, invalid where it has none.
+func match(addresses []netip.Addr, pools []*pool, fits func(netip.Addr, *pool) bool) []netip.Addr {
+	given := make([]netip.Addr, len(pools))
+	for _, a := range addresses {
+		seen := make([]bool, len(pools))
+		// place finds a pool for a, where need be by moving what others have.
+		var place func(netip.Addr) bool
+		place = func(a netip.Addr) bool {
+			for i, p := range pools {
+				if seen[i] || !fits(a, p) {
+					continue
+				}
+				seen[i] = true
+				if !given[i].IsValid() || place(given[i]) {
+					given[i] = a
+					return true
+				}
+			}
+			return false
+		}
+		place(a)
+	}
+	return given
+}
+
+// allOf is the allocation of a service that is to hold nothing.
+func (b *book) allOf(name balancer.Name) (out allocation) {
+	for _, a := range b.of[name] {
+		out.free = append(out.free, heldVIP{a, b.held[a].modified})
+	}
+	return out
+}
+
+// plan returns what is to become of the addresses of a service that is to be wanted (nil: to be gone), and that is at
+// a revision now.
+func (w *Writer) plan(ctx context.Context, name balancer.Name, wanted *balancer.Service, revision int64, attempt int) (allocation, error) {
+	w.bookMu.Lock()
+	defer w.bookMu.Unlock()
+	for fresh := false; ; {
+		if w.book == nil || w.book.revision < revision {
+			b, err := w.readHeld(ctx)
+			if err != nil {
+				return allocation{}, err
+			}
+			w.book, fresh = b, true
+		}
+		if wanted == nil || len(wanted.Pools) == 0 {
+			return w.book.allOf(name), nil
+		}
+		if w.book.pools == nil {
+			if err := w.readRest(ctx, w.book); err != nil {
+				return allocation{}, err
+			}
+		}
+		out, err := w.book.choose(wanted, attempt)
+		if err == nil || fresh {
+			return out, err
+		}
+		w.book = nil // it may be otherwise by now
+	}
+}
+
+// noted keeps the book right after a change that was made at a revision.
+func (w *Writer) noted(name balancer.Name, wanted *balancer.Service, a allocation, revision int64) {
+	w.bookMu.Lock()
+	defer w.bookMu.Unlock()
+	b := w.book
+	if b == nil {
+		return
+	}
+	for _, h := range a.free {
+		delete(b.held, h.addr)
+	}
+	b.of[name] = nil
+	for _, h := range a.keep {
+		b.of[name] = append(b.of[name], h.addr)
+	}
+	for _, vip := range a.take {
+		b.hold(vip, held{name, revision, revision})
+	}
+	var vips []netip.Addr
+	if wanted != nil {
+		vips = wanted.VIPs
+	}
+	b.claim(name, vips)
+}
+
+// doubt has the book read again: what was written on the strength of it was refused.
+func (w *Writer) doubt() {
+	w.bookMu.Lock()
+	defer w.bookMu.Unlock()
+	w.book = nil
+}
+
+// ops are what a transaction does about the addresses of a service, and on which conditions.
+func (a allocation) ops(keys Keys, name balancer.Name) (ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) {
+	for _, p := range a.pools {
+		ifs = append(ifs, unchanged(keys.Pool(p.name), p.revision))
+	}
+	for _, h := range a.keep {
+		ifs = append(ifs, unchanged(keys.VIP(h.addr), h.modified))
+	}
+	for _, vip := range a.take {
+		ifs = append(ifs, unchanged(keys.VIP(vip), 0))
+		then = append(then, put(keys.VIP(vip), []byte(name), 0))
+	}
+	for _, h := range a.free {
+		ifs = append(ifs, unchanged(keys.VIP(h.addr), h.modified))
+		then = append(then, remove(keys.VIP(h.addr)))
+	}
+	return ifs, then
+}

@@ -1,0 +1,93 @@
+package etcd
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"net/netip"
+
+	"vipd/balancer"
+)
+
+// MaxAllocated is how many addresses of pools a service may have.
+const MaxAllocated = 32
+
+// holding is an address that a service holds.
+type holding struct {
+	of      balancer.Name
+	created int64
+	vip     netip.Addr
+}
+
+// Compare orders by service, the oldest first.
+func (h holding) Compare(other holding) int {
+	return cmp.Or(h.of.Compare(other.of), cmp.Compare(h.created, other.created), h.vip.Compare(other.vip))
+}
+
+// holdings yields what a service holds, the oldest first.
+func (s *state) holdings(name balancer.Name) iter.Seq[holding] {
+	return func(yield func(holding) bool) {
+		for h := range s.held.From(holding{of: name}) {
+			if h.of != name || !yield(h) {
+				return
+			}
+		}
+	}
+}
+
+// hold notes that the address of a record is held by its holder, or no longer is.
+func (s *state) hold(r *record, held bool) {
+	h := holding{r.holder, r.last.created, r.vip}
+	if held {
+		s.held = s.held.Set(h, true)
+	} else {
+		s.held = s.held.Delete(h)
+	}
+	if service := s.records.At(rawKey(s.keys.Service(r.holder))); service != nil && service.service != nil {
+		s.services = s.services.Set(r.holder, s.allocated(service.service))
+	}
+}
+
+// allocated returns the service with the addresses that it holds, as many as it asks for.
+func (s *state) allocated(service *balancer.Service) *balancer.Service {
+	var vips []netip.Addr
+	most := min(len(service.Pools), MaxAllocated)
+	for h := range s.holdings(service.Name) {
+		if len(vips) == most {
+			break
+		}
+		vips = append(vips, h.vip)
+	}
+	if vips == nil {
+		return service
+	}
+	joined := *service
+	joined.Allocated = vips
+	return &joined
+}
+
+// surplus tells of addresses that are held for nothing.
+func (s *state) surplus(name balancer.Name) {
+	asked := 0
+	service := s.services.At(name)
+	if service != nil {
+		asked = min(len(service.Pools), MaxAllocated)
+	}
+	var first *holding
+	for h := range s.holdings(name) {
+		if asked--; asked < 0 {
+			first = &h
+			break
+		}
+	}
+	made := rawKey(s.keys.prefix + vipFolder + "\x00surplus/" + string(name))
+	if first == nil {
+		s.trouble(made, &record{})
+		return
+	}
+	text := "is held by service %s, which does not ask for it: vipctl apply of that service frees it"
+	if service == nil {
+		text = "is held by service %s, which does not exist: vipctl delete service %[1]s frees it"
+	}
+	s.trouble(made, notice(true, balancer.SeverityWarning, name, s.keys.VIP(first.vip), fmt.Sprintf(text, name)))
+}

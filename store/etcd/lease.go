@@ -1,0 +1,240 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// MinTTL is the shortest life of a lease that etcd's own elections leave room for.
+const MinTTL = 2 * time.Second
+
+// lease keeps keys in etcd for as long as their owner runs. Who holds the first of them holds all. It belongs to one
+// goroutine.
+type lease struct {
+	writer *Writer
+	// key is the first of the keys.
+	key string
+	ttl time.Duration
+	// id is 0 while there is no lease.
+	id int64
+	// renewed is when the lease was last known to live its whole time.
+	renewed time.Time
+
+	told bool
+	last string // what was told
+}
+
+func (w *Writer) newLease(key string, ttl time.Duration) (*lease, error) {
+	if ttl < MinTTL {
+		return nil, fmt.Errorf("a time to live of %s is too short: etcd needs %s at least", ttl, MinTTL)
+	}
+	return &lease{writer: w, key: key, ttl: ttl}, nil
+}
+
+// errPatience is an error that is not worth a report yet.
+var errPatience = errors.New("that may pass")
+
+// keep renews the lease and then calls write, again and again, until ctx ends: at least three times in the life of
+// the lease, and when wake has something, though then not sooner than least after the last time. Report hears whether
+// that went well: each change of trouble, nil: none.
+func (l *lease) keep(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, least time.Duration, report func(error)) {
+	for failures := 0; ctx.Err() == nil; {
+		err := l.once(ctx, write)
+		if ctx.Err() != nil {
+			return
+		}
+		l.tell(err, report)
+		pause := l.ttl / 3
+		if err != nil {
+			pause = min(pause, time.Second<<min(failures, 10))
+			failures++
+		} else {
+			failures = 0
+		}
+		l.pause(ctx, pause*3/4+rand.N(pause/4+1), err == nil, wake, least)
+	}
+}
+
+// once renews the lease and writes.
+func (l *lease) once(ctx context.Context, write func(context.Context) error) error {
+	err := l.renew(ctx)
+	if err == nil {
+		limited, cancel := l.limit(ctx)
+		defer cancel()
+		err = write(limited)
+	}
+	switch {
+	case is(err, rpctypes.ErrLeaseNotFound):
+		l.id = 0
+		return errPatience // the next attempt asks for another
+	case late(err) && ctx.Err() == nil:
+		// The member at the other end may be frozen or cut off: before that is noticed, the lease would have ended.
+		l.writer.disconnect()
+	}
+	return err
+}
+
+// limit bounds one step, so that some of the life of the lease is left for another attempt.
+func (l *lease) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, max(l.ttl/4, time.Second))
+}
+
+func (l *lease) pause(ctx context.Context, pause time.Duration, well bool, wake <-chan struct{}, least time.Duration) {
+	if !well {
+		wake = nil // what is new waits with the rest
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	began := time.Now()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-wake:
+		sleep(ctx, least-time.Since(began))
+	}
+}
+
+// tell reports how it is, if that is news.
+func (l *lease) tell(err error, report func(error)) {
+	if errors.Is(err, errPatience) {
+		return
+	}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if report != nil && (!l.told || text != l.last) {
+		report(err)
+	}
+	l.told, l.last = true, text
+}
+
+// renew keeps the lease alive, where a part of its time has passed, or asks for one.
+func (l *lease) renew(ctx context.Context) error {
+	began := time.Now()
+	if l.id != 0 && began.Sub(l.renewed) < l.ttl/5 {
+		return nil
+	}
+	var err error
+	if l.id != 0 {
+		err = l.alive(ctx)
+		if !is(err, rpctypes.ErrLeaseNotFound) {
+			if err == nil {
+				l.renewed = began
+			}
+			return err
+		}
+		l.id = 0
+	}
+	if l.id, err = l.grant(ctx); err == nil {
+		l.renewed = began
+	}
+	return err
+}
+
+// do asks etcd for something about the lease.
+func (l *lease) do(ctx context.Context, operation func(context.Context, etcdserverpb.LeaseClient) error) error {
+	ctx, cancel := l.limit(ctx)
+	defer cancel()
+	return l.writer.do(ctx, l.key, func(ctx context.Context, client *clientv3.Client) error {
+		// Not through the client, which asks again at once, for ever, where nobody listens.
+		return operation(ctx, etcdserverpb.NewLeaseClient(client.ActiveConnection()))
+	})
+}
+
+func (l *lease) grant(ctx context.Context) (id int64, err error) {
+	err = l.do(ctx, func(ctx context.Context, leases etcdserverpb.LeaseClient) error {
+		answer, err := leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: int64((l.ttl + time.Second - 1) / time.Second)})
+		id = answer.GetID()
+		return err
+	})
+	return id, err
+}
+
+func (l *lease) alive(ctx context.Context) error {
+	return l.do(ctx, func(ctx context.Context, leases etcdserverpb.LeaseClient) error {
+		ctx, cancel := context.WithCancel(ctx) // ends the stream
+		defer cancel()
+		stream, err := leases.LeaseKeepAlive(ctx)
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: l.id}); err != nil {
+			_, err = stream.Recv() // says why
+			return err
+		}
+		answer, err := stream.Recv()
+		if err == nil && answer.TTL <= 0 {
+			err = rpctypes.ErrGRPCLeaseNotFound
+		}
+		return err
+	})
+}
+
+// revoke ends the lease, and with it the keys.
+func (l *lease) revoke(ctx context.Context) error {
+	if l.id == 0 {
+		return nil
+	}
+	err := l.do(ctx, func(ctx context.Context, leases etcdserverpb.LeaseClient) error {
+		_, err := leases.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: l.id})
+		return err
+	})
+	if is(err, rpctypes.ErrLeaseNotFound) {
+		return nil
+	}
+	return err
+}
+
+// put is the writing of a key under the lease.
+func (l *lease) put(key string, text []byte) *etcdserverpb.RequestOp { return put(key, text, l.id) }
+
+// ours is the condition that a key is under the lease.
+func (l *lease) ours(key string) *etcdserverpb.Compare {
+	return &etcdserverpb.Compare{
+		Result: etcdserverpb.Compare_EQUAL, Target: etcdserverpb.Compare_LEASE, Key: []byte(key),
+		TargetUnion: &etcdserverpb.Compare_Lease{Lease: l.id},
+	}
+}
+
+// write carries out change where the first key, and those of also, are under the lease, and first where nobody has the
+// first key. Else nothing is written, and it returns who has it: that is the lease itself where others are missing.
+func (l *lease) write(ctx context.Context, first, change []*etcdserverpb.RequestOp, also ...string) (other *foreign, err error) {
+	conditions := []*etcdserverpb.Compare{l.ours(l.key)}
+	for _, key := range also {
+		conditions = append(conditions, l.ours(key))
+	}
+	other, err = l.attempt(ctx, conditions, change)
+	if other != nil && *other == (foreign{}) {
+		other, err = l.attempt(ctx, []*etcdserverpb.Compare{unchanged(l.key, 0)}, first)
+	}
+	return other, err
+}
+
+// foreign is who has a key: a lease, or 0 where it is under none; created is the key's revision, 0 where nobody has it.
+type foreign struct{ lease, created int64 }
+
+// attempt carries out ops if the conditions hold, and else returns who has the first key.
+func (l *lease) attempt(ctx context.Context, conditions []*etcdserverpb.Compare, ops []*etcdserverpb.RequestOp) (*foreign, error) {
+	look := &etcdserverpb.RequestOp{Request: &etcdserverpb.RequestOp_RequestRange{
+		// To look only, any member will do: what it does not know yet is found when something is written.
+		RequestRange: &etcdserverpb.RangeRequest{Key: []byte(l.key), Serializable: len(ops) == 0},
+	}}
+	request := &etcdserverpb.TxnRequest{Compare: conditions, Success: ops, Failure: []*etcdserverpb.RequestOp{look}}
+	answer, err := l.writer.transact(ctx, l.key, request)
+	if err != nil || answer.Succeeded {
+		return nil, err
+	}
+	held := &foreign{}
+	if kvs := answer.Responses[0].GetResponseRange().GetKvs(); len(kvs) > 0 {
+		*held = foreign{kvs[0].Lease, kvs[0].CreateRevision}
+	}
+	return held, nil
+}

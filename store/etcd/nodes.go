@@ -1,0 +1,143 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+)
+
+// Node is what etcd has of a node.
+type Node struct {
+	Name string
+	// Config is what the node is told; nil: nothing, or what can't be read.
+	Config *NodeConfig
+	// Live is there while the node's daemon is, in contact with etcd; Status is how that was last.
+	Live   *NodeLive
+	Status *NodeStatus
+	// ConfigRevision is that of Config; 0: there is none.
+	ConfigRevision int64
+	// Problems are what can't be read of the node's keys.
+	Problems []balancer.Problem
+}
+
+// Nodes returns all nodes that are there, or that are told something, by name. Revision is that of the last change of
+// services, endpoints, overrides and addresses that can still be seen: a removal can't.
+func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
+	byName := map[string]*Node{}
+	limit, at := usualTiming().pageKeys, int64(0)
+	all := folder(w.keys.prefix + nodeFolder)
+	err = readScope(ctx, w.get, all, &limit, &at, func(answer *etcdserverpb.RangeResponse) error {
+		for _, kv := range answer.Kvs {
+			name, key, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), all.key), "/")
+			if CheckNode(name) != nil {
+				continue
+			}
+			if byName[name] == nil {
+				byName[name] = &Node{Name: name}
+			}
+			byName[name].take(key, kv)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, n := range byName {
+		nodes = append(nodes, *n)
+	}
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	revision, err = w.changed(ctx)
+	return nodes, revision, err
+}
+
+// take takes in one key of a node.
+func (n *Node) take(key string, kv *mvccpb.KeyValue) {
+	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
+	read := func(into any) bool {
+		err := json.Unmarshal(kv.Value, into)
+		if err != nil {
+			n.Problems = append(n.Problems, problem("", origin, "the value can't be read: "+err.Error())...)
+		}
+		return err == nil
+	}
+	switch key {
+	case nodeConfig:
+		d, problems := decodeValue(subject{kind: nodeConfigKind, node: n.Name}, kv.Value, origin, nil)
+		n.Config, n.ConfigRevision = d.config, kv.ModRevision
+		n.Problems = append(n.Problems, problems...)
+	case nodeLive:
+		n.Live = &NodeLive{} // somebody is there, whatever is said
+		read(n.Live)
+	case nodeStatus:
+		var s NodeStatus
+		if read(&s) {
+			n.Status = &s
+		}
+	}
+}
+
+// changed returns the revision of the last change of what all nodes follow, of what is still there.
+func (w *Writer) changed(ctx context.Context) (revision int64, err error) {
+	for _, s := range w.keys.scopes("") {
+		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{
+			Key: []byte(s.key), RangeEnd: []byte(s.end), Limit: 1, KeysOnly: true,
+			SortOrder: etcdserverpb.RangeRequest_DESCEND, SortTarget: etcdserverpb.RangeRequest_MOD,
+		})
+		switch {
+		case s.optional() && forbidden(err):
+		case err != nil:
+			return 0, err
+		case len(answer.Kvs) > 0:
+			revision = max(revision, answer.Kvs[0].ModRevision)
+		}
+	}
+	return revision, nil
+}
+
+// SetNode changes what a node is told: edit gets what it is told now (the zero value: nothing), and returns what it is to
+// be told. Fields that a newer version has written stay. It may be called again if somebody else writes at the same time.
+func (w *Writer) SetNode(ctx context.Context, name string, edit func(NodeConfig) NodeConfig) (Result, error) {
+	if err := CheckNode(name); err != nil {
+		return Result{}, err
+	}
+	key := w.keys.NodeConfig(name)
+	return w.edit(ctx, key, func(old []byte) ([]byte, error) {
+		fields, _ := parseObject(old)
+		d, _ := decodeNodeConfig(fields, balancer.Origin{})
+		if d == nil {
+			d, fields = &NodeConfig{}, nil // what can't be read says nothing, and is overwritten
+		}
+		next := edit(*d)
+		if err := next.Check(); err != nil {
+			return nil, fmt.Errorf("configuring node %s: %w", name, err)
+		}
+		if next == *d && fields != nil {
+			return old, nil
+		}
+		return next.text(fields)
+	})
+}
+
+// text writes c over the fields that are there; nil: nothing is left to say.
+func (c NodeConfig) text(fields map[string]any) ([]byte, error) {
+	if fields == nil {
+		fields = map[string]any{}
+	}
+	for field, value := range map[string]string{"mode": c.Mode, "zone": c.Zone} {
+		if fields[field] = value; value == "" {
+			delete(fields, field)
+		}
+	}
+	if len(fields) == 0 {
+		return nil, nil
+	}
+	return encode(fields)
+}

@@ -1,0 +1,168 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer"
+)
+
+// Pool is addresses that services are given where their vips say "auto" (the pool named default) or "auto:NAME".
+type Pool struct {
+	Name string
+	// CIDRs are its networks.
+	CIDRs []netip.Prefix
+	// Size is how many addresses it can give: of an IPv6 network no more than some 2^48 are used. Held are those of it
+	// that services hold, Free those that it can still give: not held, and not named in the text of a service.
+	Size, Held, Free uint64
+	// Revision is that of its last change.
+	Revision int64
+	// Problem says why it can't be used; "": it can.
+	Problem string
+}
+
+// Pools returns all pools, by name.
+func (w *Writer) Pools(ctx context.Context) ([]Pool, error) {
+	b, err := w.readHeld(ctx)
+	if err == nil {
+		err = w.readRest(ctx, b)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []Pool
+	for _, p := range b.pools {
+		pool := Pool{Name: p.name, CIDRs: p.cidrs, Revision: p.revision, Problem: p.wrong}
+		if p.wrong == "" {
+			pool.Size = p.size()
+			pool.Free = pool.Size
+		}
+		for a := range b.held {
+			if p.holds(a) {
+				pool.Held++
+			}
+			if p.wrong == "" && p.gives(a) {
+				pool.Free--
+			}
+		}
+		for a := range b.claimed {
+			if _, held := b.held[a]; !held && p.wrong == "" && p.gives(a) {
+				pool.Free--
+			}
+		}
+		out = append(out, pool)
+	}
+	slices.SortFunc(out, func(a, b Pool) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// SetPool gives a pool other networks; nil removes it. It refuses to drop addresses that services hold of it, and says
+// which.
+func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix) (Result, error) {
+	if !balancer.Name(name).Valid() {
+		return Result{}, fmt.Errorf("%q names no pool: names are DNS labels of a-z, 0-9 and -", name)
+	}
+	var text []byte
+	if cidrs != nil {
+		err := checkCIDRs(cidrs)
+		if err == nil {
+			text, err = encode(poolFields{cidrs})
+		}
+		if err == nil && len(text) > MaxEntryText {
+			err = fmt.Errorf("%d networks are too many: the text has %d bytes, and %d are possible", len(cidrs), len(text), MaxEntryText)
+		}
+		if err != nil {
+			return Result{}, fmt.Errorf("setting pool %s: %w", name, err)
+		}
+	}
+	for range mostTries {
+		result, ok, err := w.setPool(ctx, name, cidrs, text)
+		if err != nil || ok {
+			return result, err
+		}
+	}
+	return Result{}, fmt.Errorf("the addresses of pool %s are changed by others all the time: nothing was written", name)
+}
+
+// setPool writes a pool, unless somebody else has changed it or taken an address since it was looked at.
+func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix, text []byte) (Result, bool, error) {
+	b, err := w.readHeld(ctx)
+	if err == nil {
+		err = w.readRest(ctx, b)
+	}
+	if err != nil {
+		return Result{}, false, err
+	}
+	old := b.pools[name]
+	if old == nil {
+		old = &pool{}
+	}
+	if old.wrong == "" && slices.Equal(old.cidrs, cidrs) {
+		return Result{Revision: old.revision}, true, nil
+	}
+	if err := w.orphans(ctx, b, old, &pool{cidrs: cidrs}); err != nil {
+		return Result{}, false, fmt.Errorf("setting pool %s: %w", name, err)
+	}
+	key := w.keys.Pool(name)
+	op := remove(key)
+	if text != nil {
+		op = put(key, text, 0)
+	}
+	ifs := []*etcdserverpb.Compare{unchanged(key, old.revision), notSince(w.keys.prefix+vipFolder, b.revision)}
+	at, ok, err := w.commit(ctx, key, ifs, []*etcdserverpb.RequestOp{op})
+	return Result{at, ok}, ok, err
+}
+
+// mostNamed is how many addresses an error names.
+const mostNamed = 10
+
+// orphans is the error that services hold addresses of the pool old that next has not.
+func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
+	var lost []netip.Addr
+	for a := range b.held {
+		if old.holds(a) && !next.holds(a) {
+			lost = append(lost, a)
+		}
+	}
+	slices.SortFunc(lost, netip.Addr.Compare)
+	asks := map[balancer.Name]bool{}
+	named, n := "", 0
+	for _, a := range lost {
+		by := b.held[a].by
+		if _, known := asks[by]; !known && by.Valid() {
+			s, err := w.Service(ctx, by)
+			if err != nil {
+				return err
+			}
+			// Whose text can't be read, or is gone, may still ask for it.
+			asks[by] = s == nil || s.Service == nil || slices.ContainsFunc(s.Service.Pools, func(p string) bool { return poolName(p) == old.name })
+		}
+		if !asks[by] {
+			continue // it is of another pool that has it too
+		}
+		if n++; n <= mostNamed {
+			named += fmt.Sprintf(", %s (service %s)", a, by)
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	if n > mostNamed {
+		named += fmt.Sprintf(" and %d more", n-mostNamed)
+	}
+	return fmt.Errorf("services hold addresses that it would lose: %s: keep their network, or take the services away first", named[2:])
+}
+
+// notSince is the condition that nothing in a folder has changed after a revision, removals aside.
+func notSince(key string, revision int64) *etcdserverpb.Compare {
+	return &etcdserverpb.Compare{
+		Result: etcdserverpb.Compare_LESS, Target: etcdserverpb.Compare_MOD, Key: []byte(key), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(key)),
+		TargetUnion: &etcdserverpb.Compare_ModRevision{ModRevision: revision + 1},
+	}
+}

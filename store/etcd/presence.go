@@ -1,0 +1,142 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// Presence says in etcd that a node is there and how it is (nodes/NODE/live and nodes/NODE/status), both under one lease.
+type Presence struct {
+	lease     *lease
+	statusKey string
+	live      []byte
+	wake      chan struct{} // holds a token: there is a status to write
+	// Report hears whether the node is told in etcd: nil, or why not. Nil: nobody hears. It is called with each change
+	// only, by the goroutine of Run.
+	Report func(error)
+
+	mu     sync.Mutex // guards status
+	status *NodeStatus
+
+	// The rest belongs to Run. written is the status that etcd has, but for its time; nil: none.
+	written []byte
+	// rival is who holds the key of this node instead, met when that was first seen.
+	rival foreign
+	met   time.Time
+}
+
+// statusPause is the least time between two writings of a status.
+const statusPause = time.Second
+
+// Presence returns one that has not done anything yet. The node is gone ttl after the end of a daemon that could not say
+// so, rounded up to seconds.
+func (w *Writer) Presence(node string, live NodeLive, ttl time.Duration) (*Presence, error) {
+	if err := CheckNode(node); err != nil {
+		return nil, err
+	}
+	text, err := encode(live)
+	if err != nil {
+		return nil, err
+	}
+	lease, err := w.newLease(w.keys.NodeLive(node), ttl)
+	if err != nil {
+		return nil, err
+	}
+	return &Presence{lease: lease, statusKey: w.keys.NodeStatus(node), live: text, wake: make(chan struct{}, 1)}, nil
+}
+
+// Tell says how the node is: the newest status is written, at most once a second, if it says something else than the
+// one before. It never blocks.
+func (p *Presence) Tell(s NodeStatus) {
+	p.mu.Lock()
+	p.status = &s
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has
+// them, nothing is written, and Report says so once that can't be this daemon's former run any more.
+func (p *Presence) Run(ctx context.Context) {
+	p.lease.keep(ctx, p.write, p.wake, statusPause, func(err error) {
+		if p.Report != nil {
+			p.Report(err)
+		}
+	})
+	// In vain where etcd is away; then the lease ends by itself.
+	_ = p.lease.revoke(context.WithoutCancel(ctx))
+}
+
+// write sees to it that etcd has both keys.
+func (p *Presence) write(ctx context.Context) error {
+	p.mu.Lock()
+	status := p.status
+	p.mu.Unlock()
+	first := []*etcdserverpb.RequestOp{p.lease.put(p.lease.key, p.live)}
+	var says []byte
+	if status != nil {
+		text, bare, err := encodeStatus(*status)
+		if err != nil {
+			return err
+		}
+		first, says = append(first, p.lease.put(p.statusKey, text)), bare
+	}
+	was := p.written
+	p.written = nil // it may be written and not be told
+	other, err := p.writeKeys(ctx, first, bytes.Equal(says, was))
+	switch {
+	case err != nil:
+		return err
+	case other != nil:
+		return p.heldBy(*other)
+	}
+	p.written, p.rival = says, foreign{}
+	return nil
+}
+
+// writeKeys writes all keys where they are missing, and the status where it is not known to be there already.
+func (p *Presence) writeKeys(ctx context.Context, all []*etcdserverpb.RequestOp, there bool) (*foreign, error) {
+	if there && len(all) > 1 {
+		other, err := p.lease.write(ctx, all, nil, p.statusKey)
+		if other == nil || err != nil || other.lease != p.lease.id {
+			return other, err
+		}
+		// Somebody has removed the status alone.
+	}
+	return p.lease.write(ctx, all, all[1:])
+}
+
+// heldBy is the error of who finds the node's key in other hands. What a former run has left ends with its lease, and
+// is not told before.
+func (p *Presence) heldBy(other foreign) error {
+	if other.lease == 0 {
+		return fmt.Errorf("%s was written by somebody else, without a lease: delete it", p.lease.key)
+	}
+	if other != p.rival {
+		p.rival, p.met = other, time.Now()
+	}
+	if time.Since(p.met) < p.lease.ttl+p.lease.ttl/2 {
+		return errPatience
+	}
+	return fmt.Errorf("%s is held by another vipd: give each host its own node name", p.lease.key)
+}
+
+// encodeStatus returns the text of a status, and what it says apart from its time.
+func encodeStatus(s NodeStatus) (text, bare []byte, err error) {
+	if len(s.Problems) > MaxNodeProblems {
+		s.Problems = s.Problems[:MaxNodeProblems]
+	}
+	if text, err = encode(s); err != nil {
+		return nil, nil, err
+	}
+	s.At = time.Time{}
+	bare, err = encode(s)
+	return text, bare, err
+}

@@ -1,0 +1,111 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"vipd/balancer"
+)
+
+// scope is a folder or a single key that is read and followed.
+type scope struct {
+	// key is the folder, which ends in /, or the key; end is where the folder ends, "" for a single key.
+	key, end string
+	// without says what is missing for those who may not read it, which is not the end of the rest then; "": it is
+	// needed.
+	without string
+}
+
+// folder is all keys that begin with key, which ends in /.
+func folder(key string) scope { return scope{key: key, end: clientv3.GetPrefixRangeEnd(key)} }
+
+// scopes are what a Source follows: those that are needed first, then what some roles may not read. Node is whose
+// configuration is read too; "": nobody's.
+func (k Keys) scopes(node string) []scope {
+	vips := folder(k.prefix + vipFolder)
+	vips.without = `services whose vips say "auto" keep the addresses that were read before`
+	all := []scope{folder(k.prefix + serviceFolder), folder(k.prefix + endpointFolder), folder(k.prefix + overrideFolder), vips}
+	if node != "" {
+		all = append(all, scope{key: k.NodeConfig(node), without: "this node keeps the configuration that was read before"})
+	}
+	return all
+}
+
+func (s scope) optional() bool { return s.without != "" }
+
+// holds reports whether a key is in the scope.
+func (s scope) holds(key string) bool {
+	if s.end == "" {
+		return key == s.key
+	}
+	return key >= s.key && key < s.end
+}
+
+// troubleKey is where a missing right to read the scope is kept among the troubles: a key that nobody can write.
+func (s scope) troubleKey() rawKey { return rawKey(s.key + "\x00denied") }
+
+// denied is the problem of who may not read the scope.
+func (s scope) denied(c Config) *record {
+	return &record{key: s.key, problems: []balancer.Problem{{
+		Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: s.key},
+		Text: fmt.Sprintf("%s may not read it: give its role that right; until then %s", c.who(), s.without),
+	}}}
+}
+
+// deny tells which scopes may not be read, and that the others may.
+func (s *state) deny(all, denied []scope, c Config) {
+	for _, each := range all {
+		if slices.Contains(denied, each) {
+			s.trouble(each.troubleKey(), each.denied(c))
+		} else {
+			s.trouble(each.troubleKey(), &record{})
+		}
+	}
+}
+
+// asker is how keys are asked for.
+type asker func(context.Context, *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error)
+
+// readScope reads a scope, at most limit keys at once, all at one revision: where that is 0, the first answer decides.
+func readScope(
+	ctx context.Context, ask asker, s scope, limit, revision *int64, each func(*etcdserverpb.RangeResponse) error,
+) error {
+	request := etcdserverpb.RangeRequest{Key: []byte(s.key), RangeEnd: []byte(s.end)}
+	for {
+		request.Limit, request.Revision = *limit, *revision
+		answer, err := ask(ctx, &request)
+		if status.Code(unwrapped(err)) == codes.ResourceExhausted && *limit > 1 {
+			*limit = max(1, *limit/4) // the page is larger than an answer may be
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if *revision == 0 {
+			*revision = answer.Header.Revision
+		}
+		if err := each(answer); err != nil {
+			return err
+		}
+		if !answer.More || len(answer.Kvs) == 0 {
+			return nil
+		}
+		request.Key = append(append([]byte(nil), answer.Kvs[len(answer.Kvs)-1].Key...), 0)
+	}
+}
+
+// forbidden reports whether err says that a right is missing.
+func forbidden(err error) bool {
+	return is(err, rpctypes.ErrPermissionDenied) || is(err, rpctypes.ErrUserEmpty)
+}
+
+func tooMany(n int64, keys Keys) error {
+	return fmt.Errorf("there are %d keys below %s; %d are possible", n, keys.prefix, MaxKeys)
+}
