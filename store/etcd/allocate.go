@@ -46,21 +46,11 @@ func (b *book) taken(a netip.Addr) bool {
 // choose decides which addresses the service has that asks for one of each of pools: those that it holds, where they
 // are of the pool, and new ones for the rest. It must not hold what its own text names.
 func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
-	var out allocation
-	var wanted []*pool
-	for _, name := range s.Pools {
-		p := b.pools[poolName(name)]
-		switch {
-		case p == nil:
-			return out, fmt.Errorf("service %s: there is no pool %q: vipctl pool set %s CIDR... makes it", s.Name, poolName(name), poolName(name))
-		case p.wrong != "":
-			return out, fmt.Errorf("service %s: pool %q can't be used: %s: vipctl pool set %s CIDR... writes it anew", s.Name, p.name, p.wrong, p.name)
-		}
-		wanted = append(wanted, p)
-		if !slices.Contains(out.pools, p) {
-			out.pools = append(out.pools, p)
-		}
+	wanted, err := b.wanted(s)
+	if err != nil {
+		return allocation{}, err
 	}
+	out := allocation{pools: slices.Compact(slices.Clone(wanted))}
 	given := match(b.of[s.Name], wanted, func(a netip.Addr, p *pool) bool { return p.holds(a) && !slices.Contains(s.VIPs, a) })
 	for _, a := range b.of[s.Name] {
 		if h := (heldVIP{a, b.held[a].modified}); slices.Contains(given, a) {
@@ -83,6 +73,25 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 		out.take = append(out.take, a)
 	}
 	return out, nil
+}
+
+// wanted are the pools that a service asks for, one for each address. Where pools overlap, those that have little come
+// first, and get theirs.
+func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
+	var wanted []*pool
+	for _, name := range s.Pools {
+		name = poolName(name)
+		p := b.pools[name]
+		switch {
+		case p == nil:
+			return nil, fmt.Errorf("service %s: there is no pool %q: vipctl pool set %s CIDR... makes it", s.Name, name, name)
+		case p.wrong != "":
+			return nil, fmt.Errorf("service %s: pool %q can't be used: %s: vipctl pool set %s CIDR... writes it anew", s.Name, name, p.wrong, name)
+		}
+		wanted = append(wanted, p)
+	}
+	slices.SortFunc(wanted, func(a, b *pool) int { return cmp.Or(cmp.Compare(a.size(), b.size()), cmp.Compare(a.name, b.name)) })
+	return wanted, nil
 }
 
 func joined(cidrs []netip.Prefix) string {

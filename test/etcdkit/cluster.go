@@ -186,7 +186,7 @@ func (c *Cluster) do(what string, operation func(context.Context, *clientv3.Clie
 // User is somebody who may use etcd, with the rights that a test gives.
 type User struct {
 	Name, Password string
-	// Read and Write are prefixes.
+	// Read and Write are folders, which end in /, or single keys. Who may write may read.
 	Read, Write []string
 }
 
@@ -210,17 +210,44 @@ func addUser(ctx context.Context, client *clientv3.Client, u User) error {
 	_, err := client.RoleAdd(ctx, u.Name)
 	_, err2 := client.UserAdd(ctx, u.Name, u.Password)
 	_, err3 := client.UserGrantRole(ctx, u.Name, u.Name)
-	grant := func(prefix string, kind clientv3.PermissionType) {
-		_, e := client.RoleGrantPermission(ctx, u.Name, prefix, clientv3.GetPrefixRangeEnd(prefix), kind)
-		err = errors.Join(err, e)
+	for _, key := range u.Read {
+		err = errors.Join(err, grant(ctx, client, u.Name, key, clientv3.PermissionType(clientv3.PermRead)))
 	}
-	for _, prefix := range u.Read {
-		grant(prefix, clientv3.PermissionType(clientv3.PermRead))
-	}
-	for _, prefix := range u.Write {
-		grant(prefix, clientv3.PermissionType(clientv3.PermReadWrite))
+	for _, key := range u.Write {
+		err = errors.Join(err, grant(ctx, client, u.Name, key, clientv3.PermissionType(clientv3.PermReadWrite)))
 	}
 	return errors.Join(err, err2, err3)
+}
+
+// grant gives a role a right to a folder or a key.
+func grant(ctx context.Context, client *clientv3.Client, role, key string, kind clientv3.PermissionType) error {
+	_, err := client.RoleGrantPermission(ctx, role, key, end(key), kind)
+	return err
+}
+
+// end is where a folder ends; "" for a key.
+func end(key string) string {
+	if strings.HasSuffix(key, "/") {
+		return clientv3.GetPrefixRangeEnd(key)
+	}
+	return ""
+}
+
+// Grant gives a user that EnableAuth has made a right to read more: a folder, which ends in /, or a key.
+func (c *Cluster) Grant(user, key string) {
+	c.t.Helper()
+	c.do("granting a right", func(ctx context.Context, client *clientv3.Client) error {
+		return grant(ctx, client, user, key, clientv3.PermissionType(clientv3.PermRead))
+	})
+}
+
+// Revoke takes such a right away.
+func (c *Cluster) Revoke(user, key string) {
+	c.t.Helper()
+	c.do("revoking a right", func(ctx context.Context, client *clientv3.Client) error {
+		_, err := client.RoleRevokePermission(ctx, user, key, end(key))
+		return err
+	})
 }
 
 // freePorts returns addresses on host that nobody listens on.

@@ -23,7 +23,7 @@ func TestCluster(t *testing.T) {
 		t.Fatalf("after a crash of one member: %v, %v", got, err)
 	}
 	c.Members[0].Start()
-	c.EnableAuth(etcdkit.User{Name: "reader", Password: "secret", Read: []string{"/a"}})
+	c.EnableAuth(etcdkit.User{Name: "reader", Password: "secret", Read: []string{"/a/"}})
 	if _, err := c.Client().Put(t.Context(), "/a", "2"); err != nil {
 		t.Errorf("root may not write: %v", err)
 	}
