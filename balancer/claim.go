@@ -30,6 +30,7 @@ const defaultUDPIdle = 60 * time.Second
 func compileService(env *Env, s *Service, in *Inputs) *unit {
 	u := &unit{service: s}
 	c := &serviceInputs{service: s, endpoints: EndpointsOf(s, in), in: in}
+	u.trust(env)
 	u.unbuilt()
 	u.unallocated()
 	u.capabilities(&env.Capabilities, c.endpoints)
@@ -160,6 +161,13 @@ func (u *unit) problem(severity Severity, field, format string, args ...any) {
 		Severity: severity, Origin: u.service.Origin, Service: u.service.Name, Field: field,
 		Text: fmt.Sprintf(format, args...),
 	})
+}
+
+// trust reports what a service from etcd asks for beside addresses that this node does not grant it.
+func (u *unit) trust(env *Env) {
+	if h := u.service.Health; fromEtcd(u.service) && h != nil && h.Type == ExecHealth && !env.AllowExec {
+		u.problem(SeverityError, "health.type", "checks of services from etcd may run programs only where this node's configuration has health.allow_exec = true; nothing is run")
+	}
 }
 
 // unbuilt reports the settings that this version of the program does not carry out in any mode.

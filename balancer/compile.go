@@ -22,6 +22,8 @@ type Env struct {
 	// Allowed are the networks that services may claim VIPs in. Empty: any for services from files; all but loopback,
 	// link-local and multicast ones and the node's own for services from etcd.
 	Allowed []netip.Prefix
+	// AllowExec: services from etcd may have checks that run programs of this host.
+	AllowExec bool
 	// Capabilities are those of the mode in use.
 	Capabilities Capabilities
 }

@@ -100,6 +100,7 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 		j.out.Overrides = shift(j.out.Overrides, fleet.Overrides, balancer.Target{Service: name}, local.Services.Has(name), targetOf)
 	}
 	j.out.Revision, j.out.Connected = fleet.Revision, local.Connected && fleet.Connected
+	j.out.Kept = !j.out.Connected && (local.Connected || local.Kept) && (fleet.Connected || fleet.Kept)
 	j.out.Err = errors.Join(local.Err, fleet.Err)
 	j.out.Problems = slices.Concat(local.Problems, fleet.Problems, j.contests(local))
 	j.local, j.fleet = local, fleet

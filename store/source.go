@@ -36,4 +36,6 @@ type Snapshot struct {
 	// and absent if it could not be read since the source started.
 	Connected bool
 	Err       error
+	// Kept: the place could not be read since the source started, but what it held is known from before.
+	Kept bool
 }

@@ -96,7 +96,9 @@ type Host struct {
 	arp, unforwarded, untuned []balancer.Problem
 	// release is the kernel's.
 	release string
-	public  atomic.Pointer[public]
+	// inherited: the ledger of an earlier process had addresses when this one began.
+	inherited bool
+	public    atomic.Pointer[public]
 }
 
 var (
@@ -163,6 +165,7 @@ func New(o Options) (*Host, error) {
 		h.added = h.added.Set(a, h.ledger.Addresses[a])
 		h.guard(a).hold(a, 1)
 	}
+	h.inherited = len(h.ledger.Addresses) > 0
 	h.publish()
 	return h, nil
 }
@@ -197,6 +200,9 @@ func otherTools(family ipset.Family) func(context.Context, ruleKernel) []ruleKer
 		return others
 	}
 }
+
+// Inherited reports whether an earlier process has left addresses that were still held when this one began.
+func (h *Host) Inherited() bool { return h.inherited }
 
 // Close closes what New opened; what is held stays.
 func (h *Host) Close() error {

@@ -36,6 +36,9 @@ func New(Options) (*Host, error) {
 	return h, nil
 }
 
+// Inherited reports whether an earlier process has left addresses: none does here.
+func (h *Host) Inherited() bool { return false }
+
 // Close does nothing.
 func (h *Host) Close() error { return nil }
 

@@ -50,7 +50,7 @@ func (w *watching) tell() {
 	w.state.expire(now)
 	next := w.state.snapshot()
 	next.Problems = w.state.problems()
-	next.Connected = w.connected
+	next.Connected, next.Kept = w.connected, !w.connected && w.state.revision != 0
 	patient := !w.connected && (w.unread() || now.Sub(w.awaySince) < w.options.Patience)
 	switch {
 	case patient && !w.everTold:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/store/etcd"
 )
 
 // validate returns what the fields' types alone can't refuse, and what this version of the program does not do.
@@ -39,9 +40,6 @@ func (c *Config) validate() []balancer.Problem {
 	later := func(field, what string) {
 		add(balancer.SeverityNearest, field, "%s is not part of this version", what)
 	}
-	if c.Store.Kind == EtcdStore {
-		later("store.kind", "the etcd store")
-	}
 	if c.Tracing.OTLPEndpoint != "" {
 		later("tracing.otlp_endpoint", "tracing")
 	}
@@ -49,7 +47,15 @@ func (c *Config) validate() []balancer.Problem {
 		later("health.allow_exec", "health checking")
 	}
 	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
-		later("etcd", "the etcd store")
+		add(balancer.SeverityWarning, "etcd", "is for vipctl alone: vipd follows etcd where store.kind is \"etcd\"")
+	}
+	for _, err := range c.etcdErrors() {
+		field, text, _ := strings.Cut(err.Error(), ": ")
+		if text == "" || strings.Contains(field, " ") {
+			wrong("etcd", "%s", err)
+		} else {
+			wrong("etcd."+field, "%s", text)
+		}
 	}
 	for field, d := range map[string]time.Duration{
 		"ipvs.tcp_timeout": c.IPVS.TCPTimeout, "ipvs.tcpfin_timeout": c.IPVS.TCPFinTimeout, "ipvs.udp_timeout": c.IPVS.UDPTimeout,
@@ -76,6 +82,15 @@ func notKernelTimeout(d time.Duration) string {
 		return "is longer than the kernel can count"
 	}
 	return ""
+}
+
+// etcdErrors are what is wrong with how etcd is reached.
+func (c *Config) etcdErrors() []error {
+	err := etcd.Config(c.Etcd).Check()
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		return all.Unwrap()
+	}
+	return nil
 }
 
 func isListen(text string) bool {

@@ -98,6 +98,7 @@ type check struct {
 func checks() []check {
 	return []check{
 		{"vipd", checkDaemon},
+		{"fleet", checkFleet},
 		{"modes", checkModes},
 		{"ipvs", checkIPVS},
 		{"tools", checkTools},

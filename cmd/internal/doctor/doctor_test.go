@@ -141,6 +141,19 @@ func TestFindings(t *testing.T) {
 			"kernel: note: the kernel's matches of iptables can't be seen: open /proc/thread-self/net/ip_tables_matches: file does not exist",
 			"firewall: note: firewalls were not looked at: that takes root",
 		}},
+		{"a fleet that is trusted with everything", func(m *made) {
+			m.Config.Store.Kind, m.Config.Etcd.Endpoints = config.EtcdStore, []string{"http://127.0.0.1:2379", "http://etcd2:2379"}
+			m.Status.Store = api.Store{Error: "connection refused"}
+		}, []string{
+			"fleet: warning: services from etcd may claim any address but loopback, link-local, multicast and this host's own",
+			"fleet: warning: etcd is reached without TLS",
+			"fleet: problem: etcd can't be read: connection refused",
+		}},
+		{"a fleet with bounds", func(m *made) {
+			m.Config.Store.Kind, m.Config.Etcd.Endpoints = config.EtcdStore, []string{"https://etcd1:2379"}
+			m.Config.Addresses.Allowed = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+			m.Status.Store = api.Store{Connected: true}
+		}, nil},
 		{"a broken config", func(m *made) { m.ConfigProblem = "vipd.toml:1: bad" }, []string{"vipd: problem: the configuration: vipd.toml:1: bad"}},
 		{"no iptables", func(m *made) {
 			for line := range m.prints {

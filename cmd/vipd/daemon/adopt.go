@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"vipd/cmd/internal/config"
 	"vipd/dataplane"
 )
 
@@ -32,11 +31,4 @@ func (m *model) adopted() *adoption {
 		m.carrier = next.dataplane
 	}
 	return next
-}
-
-// configured returns the configuration as it was last read without errors.
-func (m *model) configured() config.Config {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.fileConfig
 }

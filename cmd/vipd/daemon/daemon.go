@@ -17,8 +17,6 @@ import (
 	"vipd/cmd/internal/runlock"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
-	"vipd/store"
-	"vipd/store/tomlfile"
 )
 
 // Options are what a Daemon is made of.
@@ -43,18 +41,13 @@ type Daemon struct {
 	chooser *chooser
 	engine  *dataplane.Engine
 	source  source
+	fleet   *fleet // nil: the store is not a fleet's
 	model   *model
 	metrics *metrics
 	socket  net.Listener
 	web     net.Listener // nil: turned off
 	started time.Time
 	notify  notifier
-}
-
-// source is what the daemon needs of a store.
-type source interface {
-	store.Source
-	store.Reloader
 }
 
 // New reads the configuration, tries the modes and opens the sockets. It starts nothing and changes nothing in the
@@ -163,9 +156,8 @@ func (d *Daemon) build() (err error) {
 		Dataplane: first.dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
 		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
 	})
-	d.source = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, Log: component("store")})
 	d.model = newModel(d)
-	return nil
+	return d.openStore()
 }
 
 // Socket returns the path of the API's socket.
@@ -200,6 +192,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	start("model", d.model.run)
 	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.model.publish) })
+	if d.fleet != nil {
+		start("fleet", d.fleet.run)
+	}
 	start("engine", d.engine.Run)
 	start("mode", d.chooser.run)
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.addressesChanged) })

@@ -135,7 +135,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	type endpoint struct{ service, address string }
 	endpoints := map[endpoint][2]uint64{}
-	for key, f := range v.counts {
+	for key, f := range v.counts() {
 		count(c.serviceConnections, f.Connections, string(key.service), key.port)
 		count(c.serviceBytes, f.In, string(key.service), key.port, "in")
 		count(c.serviceBytes, f.Out, string(key.service), key.port, "out")

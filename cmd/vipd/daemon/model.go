@@ -15,6 +15,7 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/dataplane"
 	"vipd/store"
+	"vipd/store/etcd"
 )
 
 // model owns everything that is compiled. Its loop is the only one that touches the compiler, the memory and the local
@@ -35,6 +36,7 @@ type model struct {
 	latest     *store.Snapshot
 	seen       time.Time // when the oldest snapshot that is not compiled yet came
 	fileConfig config.Config
+	nodeConfig etcd.NodeConfig // what the fleet says of this node
 	fileErrors []balancer.Problem
 	fileInfo   os.FileInfo // of the file that fileConfig was read from
 	next       *adoption   // a dataplane that is to take over
@@ -128,12 +130,12 @@ func (m *model) reconfigure() {
 		}
 		problems = append(problems, m.needRestart(c)...)
 		if c.Mode != m.fileConfig.Mode || c.StrictMode != m.fileConfig.StrictMode {
-			select {
-			case m.modeChanged <- struct{}{}:
-			default:
-			}
+			m.chooseAgain()
 		}
 		m.fileConfig = c
+		if m.fleet != nil {
+			m.fleet.source.SetDefaults(c.Defaults)
+		}
 	}
 	m.fileErrors, m.fileInfo = problems, info
 	m.kick()
@@ -146,7 +148,10 @@ func (m *model) needRestart(c config.Config) []balancer.Problem {
 	for i := range is.NumField() {
 		name := is.Type().Field(i).Tag.Get("toml")
 		switch name {
-		case "mode", "strict_mode", "node", "zone", "node_ports", "defaults", "services", "store": // followed while running
+		case "mode", "strict_mode", "node", "zone", "node_ports", "defaults", "services": // followed while running
+			continue
+		}
+		if name == "store" && m.Daemon.config.Store.Kind == c.Store.Kind {
 			continue
 		}
 		if name == "addresses" {
@@ -229,13 +234,14 @@ func (m *model) nextExpiry() time.Duration {
 // compile makes the state anew and hands it to the engine.
 func (m *model) compile() {
 	m.mu.Lock()
-	latest, seen, c, fileErrors := m.latest, m.seen, m.fileConfig, m.fileErrors
+	latest, seen, fileErrors := m.latest, m.seen, m.fileErrors
+	c := m.configuredLocked()
 	m.seen = time.Time{}
 	m.mu.Unlock()
 	if latest == nil {
 		return // the first snapshot is still to come
 	}
-	if m.everRead = m.everRead || latest.Connected; !m.everRead && time.Since(m.started) < storePatience {
+	if m.everRead = m.everRead || latest.Connected || latest.Kept; !m.everRead && m.waits() {
 		return // a folder that is mounted late would look like services that are gone
 	}
 	next := m.adopted()
@@ -245,7 +251,7 @@ func (m *model) compile() {
 		m.files.keep("overrides.json", m.files.saveOverrides(local))
 	}
 	s := &state{snapshot: *latest, config: c, local: m.local.Map, complete: true, everRead: m.everRead}
-	s.problems = append(append(s.problems, fileErrors...), m.files.problems()...)
+	s.problems = slices.Concat(fileErrors, m.files.problems())
 	before, memory := m.state().desired, m.memory.Expire(now)
 	s.desired = before
 	// What is compiled has a say in what it is compiled from: drains begin and end, and a VIP is no place for node ports.
@@ -337,7 +343,7 @@ func (m *model) env(c config.Config, vips snap.Map[netip.Addr, int]) balancer.En
 	}
 	return balancer.Env{
 		Node: c.Node, Zone: c.Zone, Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePortAddresses: nodePortAddresses(m.addresses, vips), NodePorts: c.NodePorts.Addresses,
-		Allowed: c.Addresses.Allowed, Capabilities: m.carrier.Capabilities(),
+		Allowed: c.Addresses.Allowed, AllowExec: c.Health.AllowExec, Capabilities: m.carrier.Capabilities(),
 	}
 }
 

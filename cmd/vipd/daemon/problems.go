@@ -26,6 +26,9 @@ func (v *view) problems() []balancer.Problem {
 			Text: fmt.Sprintf("%s mode serves instead of %s: %s", v.mode.Name, v.state.config.Mode, v.mode.reason),
 		})
 	}
+	if v.fleet != nil {
+		all = append(all, v.fleet.problems(s.snapshot.Connected)...)
+	}
 	for _, of := range s.desired.Problems.All() {
 		all = append(all, *of...)
 	}

@@ -18,7 +18,7 @@ type view struct {
 	state  *state
 	mode   *chosen
 	engine *dataplane.Status
-	counts map[portKey]dataplane.FrontendCount
+	sums   map[portKey]dataplane.FrontendCount // see counts
 }
 
 type portKey struct {
@@ -27,9 +27,15 @@ type portKey struct {
 }
 
 func (d *Daemon) newView() *view {
-	return &view{
-		Daemon: d, state: d.model.state(), mode: d.chooser.serving.Load(), engine: d.engine.Status(), counts: d.chooser.tally.counts(),
+	return &view{Daemon: d, state: d.model.state(), mode: d.chooser.serving.Load(), engine: d.engine.Status()}
+}
+
+// counts returns what was counted when they were first asked for: reading them may cost more than all the rest.
+func (v *view) counts() map[portKey]dataplane.FrontendCount {
+	if v.sums == nil {
+		v.sums = v.chooser.tally.counts()
 	}
+	return v.sums
 }
 
 func (v *view) status() api.Status {
@@ -54,7 +60,7 @@ func (v *view) status() api.Status {
 	return api.Status{
 		Version: v.Version, Node: s.config.Node, Zone: s.config.Zone, Started: v.started, Mode: mode, Store: store,
 		Sync: api.Sync{
-			Wanted: s.desired.Revision.Store, Applied: e.Applied.Store, Pending: v.pending(), Failing: len(e.Failing),
+			Wanted: s.desired.Revision.Store, Applied: v.applied(), Pending: v.pending(), Failing: len(e.Failing),
 			Last: e.Last, LastDuration: e.LastDuration, LastChanges: e.LastChanges, LastError: e.LastError, Repairs: e.Repairs,
 		},
 		Ready: v.ready(), Services: s.snapshot.Services.Len(), Frontends: s.desired.Frontends.Len(), Endpoints: endpoints,
@@ -62,11 +68,15 @@ func (v *view) status() api.Status {
 	}
 }
 
-func (v *view) place() string {
-	if v.state.config.Store.Path == "" {
-		return v.ConfigFile
+// applied is the store's revision that is carried out.
+func (v *view) applied() int64 {
+	applied := v.engine.Applied.Store
+	if v.fleet != nil {
+		if at := v.fleet.source.Position(); at.Published == applied {
+			return at.Seen // what has changed since made no difference
+		}
 	}
-	return v.ConfigFile + " and " + v.state.config.Store.Path
+	return applied
 }
 
 // pending counts the frontends that are not as wanted, those in backoff aside.
@@ -134,7 +144,7 @@ func (v *view) services() []api.Service {
 func (v *view) ports(s *balancer.Service) []api.Port {
 	ports := []api.Port{}
 	for _, p := range s.Ports {
-		c := v.counts[portKey{s.Name, p.Name}]
+		c := v.counts()[portKey{s.Name, p.Name}]
 		ports = append(ports, api.Port{
 			Name: p.Name, Port: p.Port, Protocol: p.Protocol, TargetPort: p.TargetPort, NodePort: p.NodePort,
 			Connections: c.Connections, In: c.In, Out: c.Out,
@@ -173,7 +183,7 @@ func (v *view) endpointsOf(s *balancer.Service) []api.Endpoint {
 				e.State, e.Weight, e.Until = b.State, b.Weight, b.Until
 			}
 		}
-		for _, b := range v.counts[portKey{s.Name, p.Name}].Backends {
+		for _, b := range v.counts()[portKey{s.Name, p.Name}].Backends {
 			if e := of[b.Backend]; e != nil {
 				e.Active, e.Connections = b.Active, b.Connections
 			}

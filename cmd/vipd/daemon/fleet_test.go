@@ -1,0 +1,174 @@
+package daemon_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// member is a node of a fleet, whose etcd the test has.
+type member struct {
+	*node
+	etcd   *etcdkit.Cluster
+	writer *etcd.Writer
+}
+
+// joinFleet makes a node that follows an etcd of its own, with services of its own. The caller starts it.
+func joinFleet(t *testing.T, services string) *member {
+	t.Helper()
+	c := etcdkit.Start(t, etcdkit.Options{})
+	return joinVia(t, c, c.Endpoints(), services)
+}
+
+func joinVia(t *testing.T, c *etcdkit.Cluster, endpoints []string, services string) *member {
+	t.Helper()
+	w, err := etcd.NewWriter(etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Close() })
+	m := &member{node: &node{t: t, dir: t.TempDir()}, etcd: c, writer: w}
+	m.write(fleetHeader(endpoints) + services)
+	t.Cleanup(func() {
+		if m.stop != nil {
+			m.stop()
+		}
+	})
+	return m
+}
+
+func fleetHeader(endpoints []string) string {
+	return fmt.Sprintf("[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"%s\"]\n[addresses]\nallowed = [\"127.0.0.0/8\"]\n", strings.Join(endpoints, `", "`))
+}
+
+// apply writes a service with one VIP and one endpoint on this machine.
+func (m *member) apply(name balancer.Name, vip, endpoint string) etcd.Result {
+	m.t.Helper()
+	host, port, _ := strings.Cut(endpoint, ":")
+	var r etcd.Result
+	var err error
+	change := etcd.Change{Name: name, Base: etcd.Any, Fields: map[string]any{
+		"vips": []any{vip}, "ports": []any{map[string]any{"port": int64(8080)}},
+		"endpoints": []any{map[string]any{"address": host, "port": number(port)}},
+	}}
+	wait.For(m.t, etcdkit.Patience, "etcd to take a service", func() bool { // it may just be starting
+		r, err = m.writer.Apply(m.t.Context(), change)
+		return err == nil
+	})
+	return r
+}
+
+func number(text string) (n int64) {
+	_, _ = fmt.Sscan(text, &n)
+	return n
+}
+
+func (m *member) answers(vip, want string) {
+	m.t.Helper()
+	wait.For(m.t, 10*time.Second, want+" to answer at "+vip, func() bool { return ask(vip+":8080") == want })
+}
+
+// TestFleet has services of the fleet and of the node be served beside each other, and the node's own win.
+func TestFleet(t *testing.T) {
+	server(t, "127.41.1.1:9001", "shared")
+	server(t, "127.41.1.1:9002", "own")
+	m := joinFleet(t, "[services.own]\nvips = [\"127.41.0.2\"]\nports = [{ port = 8080 }]\nendpoints = [{ address = \"127.41.1.1\", port = 9002 }]\n")
+	m.apply("shared", "127.41.0.1", "127.41.1.1:9001")
+	m.start()
+	m.answers("127.41.0.1", "shared")
+	m.answers("127.41.0.2", "own")
+	if p := m.problems(); p != "" {
+		t.Errorf("problems: %s", p)
+	}
+	r := m.apply("own", "127.41.0.3", "127.41.1.1:9001")
+	wait.For(t, 10*time.Second, "the problem of two services of one name", func() bool {
+		return strings.Contains(m.problems(), "/vipd/services/own: service own: this node has a service of that name of its own (vipd.toml:")
+	})
+	if got := ask("127.41.0.3:8080"); got == "shared" {
+		t.Error("the fleet's service of a name that the node has is served too")
+	}
+	m.answers("127.41.0.2", "own")
+	wait.For(t, 10*time.Second, "the revision to be applied", func() bool { return m.status().Sync.Applied == r.Revision })
+}
+
+// TestFleetAway has what etcd held last be served while it is away, over a restart too.
+func TestFleetAway(t *testing.T) {
+	server(t, "127.41.1.2:9001", "one")
+	server(t, "127.41.1.2:9002", "two")
+	m := joinFleet(t, "")
+	m.apply("web", "127.41.0.5", "127.41.1.2:9001")
+	m.start()
+	m.answers("127.41.0.5", "one")
+	for _, e := range m.etcd.Members {
+		e.Stop()
+	}
+	wait.For(t, 20*time.Second, "etcd's absence to be told", func() bool { return !m.status().Store.Connected })
+	m.answers("127.41.0.5", "one")
+	m.stop()
+	m.start()
+	m.answers("127.41.0.5", "one")
+	if s := m.status().Store; s.Connected || !s.EverRead || !strings.Contains(s.Error, "kept in") {
+		t.Errorf("after a restart without etcd: %+v", s)
+	}
+	for _, e := range m.etcd.Members {
+		e.Start()
+	}
+	m.apply("web", "127.41.0.5", "127.41.1.2:9002")
+	m.answers("127.41.0.5", "two")
+	wait.For(t, 10*time.Second, "etcd to be back", func() bool { return m.status().Store.Connected })
+}
+
+// TestFleetNeverRead has services of the node be served though etcd was never there.
+func TestFleetNeverRead(t *testing.T) {
+	server(t, "127.41.1.3:9001", "own")
+	c := etcdkit.Start(t, etcdkit.Options{})
+	for _, e := range c.Members {
+		e.Stop()
+	}
+	m := joinVia(t, c, c.Endpoints(), "[services.own]\nvips = [\"127.41.0.7\"]\nports = [{ port = 8080 }]\nendpoints = [{ address = \"127.41.1.3\", port = 9001 }]\n")
+	m.launch()
+	wait.For(t, 30*time.Second, "the node's own service", func() bool { return ask("127.41.0.7:8080") == "own" })
+	if s := m.status(); s.Ready || !strings.Contains(s.Store.Error, "nothing was ever read") {
+		t.Errorf("ready %v, %q; want to hear that nothing was ever read", s.Ready, s.Store.Error)
+	}
+}
+
+// TestFleetSeesNodes has a node tell the fleet how it is, and do what the fleet says of it.
+func TestFleetSeesNodes(t *testing.T) {
+	server(t, "127.41.1.4:9001", "one")
+	m := joinFleet(t, "")
+	r := m.apply("web", "127.41.0.9", "127.41.1.4:9001")
+	m.start()
+	told := func(what string, is func(etcd.NodeStatus) bool) {
+		t.Helper()
+		wait.For(t, 20*time.Second, what, func() bool {
+			nodes, _, err := m.writer.Nodes(context.Background())
+			return err == nil && len(nodes) == 1 && nodes[0].Live != nil && nodes[0].Status != nil && is(*nodes[0].Status)
+		})
+	}
+	told("the node's status", func(s etcd.NodeStatus) bool {
+		return s.Revision >= r.Revision && s.Ready && s.Mode == "userspace" && s.Services == 1 && s.Endpoints == 1 && s.ProblemCount == 0
+	})
+	set := func(edit func(etcd.NodeConfig) etcd.NodeConfig) {
+		t.Helper()
+		if _, err := m.writer.SetNode(t.Context(), "n1", edit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(func(c etcd.NodeConfig) etcd.NodeConfig { c.Zone = "z9"; return c })
+	told("the zone", func(s etcd.NodeStatus) bool { return s.Zone == "z9" })
+	m.answers("127.41.0.9", "one")
+	wait.For(t, 10*time.Second, "the zone in the node's own status", func() bool { return m.status().Zone == "z9" })
+	m.stop()
+	wait.For(t, 20*time.Second, "the node to be gone", func() bool {
+		nodes, _, err := m.writer.Nodes(context.Background())
+		return err == nil && len(nodes) == 1 && nodes[0].Live == nil && nodes[0].Status == nil
+	})
+}
