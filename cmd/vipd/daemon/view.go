@@ -108,7 +108,7 @@ func (v *view) resting() []netip.Addr {
 	}
 	var vips []netip.Addr
 	for _, s := range v.state.snapshot.Services.All() {
-		for _, vip := range s.VIPs {
+		for _, vip := range s.Addresses() {
 			if !v.state.desired.Addresses.Has(vip) {
 				vips = append(vips, vip)
 			}
@@ -133,7 +133,7 @@ func (v *view) services() []api.Service {
 			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), VIPs: []string{}, Ports: v.ports(s),
 			Endpoints: v.endpointsOf(s), Frontends: emptyIfNil(frontends[name]), Problems: emptyIfNil(problems[name]),
 		}
-		for _, vip := range s.VIPs {
+		for _, vip := range s.Addresses() {
 			out.VIPs = append(out.VIPs, vip.String())
 		}
 		all = append(all, out)
@@ -207,7 +207,7 @@ func (v *view) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpo
 // frontendsOf returns the frontends that a port of a service has; none where another service holds them all.
 func (v *view) frontendsOf(s *balancer.Service, p *balancer.Port) []*balancer.Frontend {
 	var all []*balancer.Frontend
-	for _, vip := range s.VIPs {
+	for _, vip := range s.Addresses() {
 		f := v.state.desired.Frontends.At(balancer.Key{Addr: vip, Port: p.Port, Proto: p.Protocol})
 		if f != nil && f.Service == s.Name {
 			all = append(all, f)
