@@ -3,11 +3,18 @@ package daemon_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
@@ -144,6 +151,9 @@ func TestFleetNeverRead(t *testing.T) {
 func TestFleetSeesNodes(t *testing.T) {
 	server(t, "127.41.1.4:9001", "one")
 	m := joinFleet(t, "")
+	m.modes = []modes.Mode{
+		spare(config.IPTablesMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) { return willing{dp}, nil }), noRoot()[0],
+	}
 	r := m.apply("web", "127.41.0.9", "127.41.1.4:9001")
 	m.start()
 	told := func(what string, is func(etcd.NodeStatus) bool) {
@@ -166,9 +176,67 @@ func TestFleetSeesNodes(t *testing.T) {
 	told("the zone", func(s etcd.NodeStatus) bool { return s.Zone == "z9" })
 	m.answers("127.41.0.9", "one")
 	wait.For(t, 10*time.Second, "the zone in the node's own status", func() bool { return m.status().Zone == "z9" })
+	set(func(c etcd.NodeConfig) etcd.NodeConfig { c.Mode = "iptables"; return c })
+	told("the mode", func(s etcd.NodeStatus) bool { return s.Mode == "iptables" && s.Wanted == "iptables" && !s.Fallback })
+	if _, err := m.etcd.Client().Put(t.Context(), "/vipd/nodes/n1/config", `{"mode": "fast"}`); err != nil {
+		t.Fatal(err)
+	}
+	told("the problem", func(s etcd.NodeStatus) bool {
+		return s.Mode == "iptables" && s.ProblemCount == 1 && strings.Contains(s.Problems[0], "/vipd/nodes/n1/config: mode: ")
+	})
+	set(func(etcd.NodeConfig) etcd.NodeConfig { return etcd.NodeConfig{} })
+	told("what the file says", func(s etcd.NodeStatus) bool { return s.Mode == "userspace" && s.Zone == "" && s.ProblemCount == 0 })
+	m.answers("127.41.0.9", "one")
 	m.stop()
 	wait.For(t, 20*time.Second, "the node to be gone", func() bool {
 		nodes, _, err := m.writer.Nodes(context.Background())
-		return err == nil && len(nodes) == 1 && nodes[0].Live == nil && nodes[0].Status == nil
+		return err == nil && len(nodes) == 0
 	})
+}
+
+// TestFleetCountsDrains has a node tell how many connections an endpoint that drains has left there.
+func TestFleetCountsDrains(t *testing.T) {
+	l, err := net.Listen("tcp", "127.41.1.5:9001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() { // who connects stays for as long as he likes
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(io.Discard, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	m := joinFleet(t, "")
+	m.apply("web", "127.41.0.11", "127.41.1.5:9001")
+	m.start()
+	c, err := net.Dial("tcp", "127.41.0.11:8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	yes := true
+	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.41.1.5")}
+	if _, err := m.writer.EditOverride(t.Context(), target, func(balancer.Override) *balancer.Override { return &balancer.Override{Draining: &yes} }); err != nil {
+		t.Fatal(err)
+	}
+	left := func(want uint64) {
+		t.Helper()
+		wait.For(t, 20*time.Second, fmt.Sprintf("%d connections to be left", want), func() bool {
+			nodes, _, err := m.writer.Nodes(context.Background())
+			return err == nil && len(nodes) == 1 && nodes[0].Status != nil &&
+				slices.Equal(nodes[0].Status.Drains, []etcd.NodeDrain{{Service: "web", Address: "127.41.1.5:9001", Active: want}})
+		})
+	}
+	left(1)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	left(0)
 }
