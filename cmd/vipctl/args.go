@@ -104,8 +104,7 @@ func valueFlags(verbs []*verb) map[string]bool {
 // later are the verbs of later versions: typing one is answered by a sentence of its own.
 func later() []string {
 	return []string{
-		"apply", "delete", "export", "history", "rollback", "wait", "register", "top", "explain", "events",
-		"check-now", "node", "pool", "convert",
+		"wait", "register", "top", "explain", "events", "check-now", "node", "convert",
 	}
 }
 

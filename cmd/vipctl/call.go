@@ -18,10 +18,12 @@ import (
 
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
+	"vipd/store/etcd"
 )
 
 // world is what this process was given.
 type world struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	now            func() time.Time
@@ -39,7 +41,8 @@ type call struct {
 	verb *verb
 	// format is the form of the output, one of the verb's.
 	format string
-	client *api.Client // see daemon
+	client *api.Client  // see daemon
+	writer *etcd.Writer // see fleet
 }
 
 // prepare checks what all verbs share: the form of the output and the number of arguments.
@@ -55,6 +58,9 @@ func (c *call) prepare() (err error) {
 func (c *call) close() {
 	if c.client != nil {
 		c.client.Close()
+	}
+	if c.writer != nil {
+		_ = c.writer.Close() // what it did has been answered
 	}
 }
 
@@ -199,17 +205,9 @@ func (c *call) follow(what string, show func(json.RawMessage) error) error {
 		return err
 	}
 	first := true
-	tables := c.format == formTable || c.format == formWide
 	err = client.Watch(c, what, func(answer json.RawMessage) error {
-		switch {
-		case tables && c.outTerminal:
-			if err := c.print("\x1b[H\x1b[2J"); err != nil {
-				return err
-			}
-		case tables && !first:
-			if err := c.print("\n"); err != nil {
-				return err
-			}
+		if err := c.newFrame(first); err != nil {
+			return err
 		}
 		first = false
 		return show(answer)
@@ -218,6 +216,18 @@ func (c *call) follow(what string, show func(json.RawMessage) error) error {
 		return nil
 	}
 	return err
+}
+
+// newFrame makes room for the next state: over the one before, or below it.
+func (c *call) newFrame(first bool) error {
+	tables := c.format == formTable || c.format == formWide
+	switch {
+	case tables && c.outTerminal:
+		return c.print("\x1b[H\x1b[2J")
+	case tables && !first:
+		return c.print("\n")
+	}
+	return nil
 }
 
 // readAnswer reads an answer that was followed.

@@ -103,7 +103,7 @@ complete -c vipctl -a '(__vipctl_offered)'
 
 func completeVerb() *verb {
 	return &verb{
-		name: completeName, brief: "list what may stand at the end of a command line", hidden: true, raw: true, most: -1,
+		name: completeName, brief: "list what may stand at the end of a command line", hidden: true, raw: true, most: -1, fleet: true,
 		about: "Prints what may stand where the last word is, a line each; the scripts of completion call it.", example: "vipctl __complete get \"\"",
 		run: runComplete,
 	}
@@ -148,7 +148,7 @@ func offers(c *call, before []string, last string) []string {
 			if i+1 == len(before) {
 				return c.offerValue(v, f.name)
 			}
-			if i++; f.name == "socket" || f.name == "config" {
+			if i++; slices.Contains(placeFlags(), f.name) {
 				_ = c.flags.Set(f.name, before[i]) // an unknown flag is none of a Tab's business
 			}
 			continue
@@ -178,6 +178,15 @@ func offers(c *call, before []string, last string) []string {
 		return unique(v.complete(c, args))
 	}
 	return nil
+}
+
+// placeFlags say whom to ask for names: the daemon, or etcd.
+func placeFlags() []string {
+	names := []string{"socket", "config"}
+	for _, f := range fleetFlags() {
+		names = append(names, f.Names()...)
+	}
+	return names
 }
 
 func offerFlags(v *verb) []string {

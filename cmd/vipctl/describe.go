@@ -16,15 +16,19 @@ func describeVerb() *verb {
 		about: "Shows one service: where it was read, the fields that are not at their default, its ports with what they " +
 			"counted since the daemon started, its endpoints with configured and effective weight, health and override, " +
 			"its drains, frontends and problems.\n\n" +
-			"In kernel modes bytes are there only where the kernel counts them (net.netfilter.nf_conntrack_acct).",
+			"In kernel modes bytes are there only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
+			"With --etcd it is read from etcd: what is wanted of all hosts, without what each knows for itself.",
 		example: "vipctl describe service web",
-		formats: []string{formTable, formJSON, formTOML},
-		least:   2, most: 2,
+		formats: []string{formTable, formJSON, formTOML}, fleet: true,
+		least: 2, most: 2,
 		complete: func(c *call, before []string) []string {
 			switch len(before) {
 			case 0:
 				return []string{"service"}
 			case 1:
+				if c.etcdNamed() {
+					return c.fleetNames()
+				}
 				return c.serviceNames()
 			}
 			return nil
@@ -36,6 +40,9 @@ func describeVerb() *verb {
 func runDescribe(c *call) error {
 	if c.args[0] != "service" && c.args[0] != "services" {
 		return wrongUse("describe describes a service, not %q; for example: %s", c.args[0], c.verb.example)
+	}
+	if c.etcdNamed() {
+		return c.describeFleet(c.args[1])
 	}
 	client, err := c.daemon()
 	if err != nil {
@@ -49,14 +56,15 @@ func runDescribe(c *call) error {
 	for i := range services {
 		s := &services[i]
 		if string(s.Name) == c.args[1] {
-			return c.describe(s)
+			return c.describe(s, false)
 		}
 		names = append(names, string(s.Name))
 	}
 	return fmt.Errorf("there is no service %q%s", c.args[1], hint(c.args[1], names))
 }
 
-func (c *call) describe(s *api.Service) error {
+// describe prints a service. Wanted: it is as etcd has it, and nothing is known of how it runs.
+func (c *call) describe(s *api.Service, wanted bool) error {
 	switch c.format {
 	case formJSON:
 		return c.printJSON(s)
@@ -76,6 +84,12 @@ func (c *call) describe(s *api.Service) error {
 		label = ""
 	}
 	c.problemText(out, s.Problems)
+	if wanted {
+		c.section(out, "ports", fleetPorts(s))
+		c.section(out, "endpoints", fleetEndpointRows(s))
+		c.section(out, "overrides", c.describedOverrides(s))
+		return c.print(out.b.String())
+	}
 	c.section(out, "ports", describedPorts(s))
 	c.section(out, "endpoints", c.describedEndpoints(s))
 	c.section(out, "overrides", c.describedOverrides(s))
@@ -123,14 +137,19 @@ func (c *call) describedEndpoints(s *api.Service) *table.Table {
 		table.Column{Title: "TOTAL", Right: true}, table.Column{Title: "AT"},
 	)
 	for _, e := range s.Endpoints {
-		at := strings.Trim(e.Node+"/"+e.Zone, "/")
-		if e.Backup {
-			at = strings.TrimSpace(at + " backup")
-		}
 		t.Row(e.Address, e.Port, strconv.Itoa(e.Configured), strconv.Itoa(e.Weight), string(e.State), string(e.Health),
-			strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Connections, 10), at)
+			strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Connections, 10), placed(&e))
 	}
 	return t
+}
+
+// placed says where an endpoint is, and whether it is a backup.
+func placed(e *api.Endpoint) string {
+	at := strings.Trim(e.Node+"/"+e.Zone, "/")
+	if e.Backup {
+		at = strings.TrimSpace(at + " backup")
+	}
+	return at
 }
 
 func (c *call) describedOverrides(s *api.Service) *table.Table {

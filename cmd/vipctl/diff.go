@@ -17,23 +17,37 @@ import (
 
 func diffVerb() *verb {
 	return &verb{
-		name: "diff", brief: "what is wanted against what runs",
+		name: "diff", brief: "what is wanted against what runs, or against etcd",
 		about: "Without -f: what of the daemon's services does not run as wanted, and why.\n\n" +
-			"With -f FILE: what would change if the daemon read FILE now. FILE is a daemon's config, a services file, or a " +
-			"folder of those. Services are compared field by field; one that runs and is not in FILE counts as removed only " +
-			"if it was read from there (FILE, a file in that folder, or where the [store].path of FILE leads). A services file " +
-			"or folder is read without the [defaults] of a config.\n\n" +
+			"With -f FILE, where services come from files: what would change if the daemon read FILE now. FILE is a daemon's " +
+			"config, a services file, or a folder of those. Services are compared field by field; one that runs and is not in " +
+			"FILE counts as removed only if it was read from there (FILE, a file in that folder, or where the [store].path of " +
+			"FILE leads). A services file or folder is read without the [defaults] of a config.\n\n" +
+			"With -f FILE and the etcd store (--etcd, or what the config says): what \"vipctl apply -f FILE\" would change in " +
+			"etcd. FILE is as for apply, and -f may be repeated; services that only etcd has are shown with --prune. The " +
+			"daemon's own config is still compared with the daemon.\n\n" +
 			"The exit code is 3 if there are differences, 0 if there are none.",
 		example: "vipctl diff -f /etc/vipd/vipd.toml",
-		flags:   []cli.Flag{&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "compare this `FILE` or folder with what runs"}},
-		formats: []string{formTable, formJSON},
-		run:     runDiff,
+		flags: []cli.Flag{
+			fileFlag("compare this `FILE` or folder; - is standard input"),
+			&cli.BoolFlag{Name: "prune", Usage: "services that only etcd has are differences too"},
+		},
+		formats: []string{formTable, formJSON}, fleet: true,
+		run: runDiff,
 	}
 }
 
 func runDiff(c *call) error {
-	if file := c.flags.String("file"); file != "" {
-		return c.diffFile(file)
+	files := c.flags.StringSlice("file")
+	switch {
+	case len(files) > 0 && c.comparesEtcd(files):
+		return c.diffFleet(files)
+	case len(files) > 1 || len(files) == 1 && files[0] == stdinName:
+		return wrongUse("what the daemon runs can be compared with one file or folder; several, and standard input, with etcd only (--etcd)")
+	case c.flags.Bool("prune"):
+		return wrongUse("--prune is for -f FILE and the etcd store (--etcd)")
+	case len(files) == 1:
+		return c.diffFile(files[0])
 	}
 	client, err := c.daemon()
 	if err != nil {
@@ -102,17 +116,29 @@ func (c *call) diffFile(file string) error {
 	if err != nil {
 		return err
 	}
+	return c.showDifferences(differences, len(bad) > 0, "what runs and "+file)
+}
+
+// comparesEtcd reports whether files are compared with etcd, and not with what the daemon runs: the daemon's own config
+// is the daemon's.
+func (c *call) comparesEtcd(files []string) bool {
+	own := func(file string) bool { return file != stdinName && samePlace(file, c.flags.String("config")) }
+	return c.fleetStore() && (c.etcdNamed() || !slices.ContainsFunc(files, own))
+}
+
+// showDifferences prints them, and returns what the exit code follows from. Incomplete: something was not compared.
+func (c *call) showDifferences(differences []serviceDiff, incomplete bool, between string) (err error) {
 	if c.format == formJSON {
 		err = c.printJSON(differences)
 	} else {
-		err = c.printDifferences(differences, file)
+		err = c.printDifferences(differences, between)
 	}
 	switch {
 	case err != nil:
 		return err
 	case len(differences) > 0:
 		return errDifferences
-	case len(bad) > 0:
+	case incomplete:
 		return errReported
 	}
 	return nil
@@ -203,9 +229,9 @@ func (c *call) hintAtProblems(client *api.Client) {
 	}
 }
 
-func (c *call) printDifferences(differences []serviceDiff, file string) error {
+func (c *call) printDifferences(differences []serviceDiff, between string) error {
 	if len(differences) == 0 {
-		fmt.Fprintf(c.stderr, "no differences between what runs and %s\n", file)
+		fmt.Fprintf(c.stderr, "no differences between %s\n", between)
 		return nil
 	}
 	var b strings.Builder
@@ -218,14 +244,19 @@ func (c *call) printDifferences(differences []serviceDiff, file string) error {
 		default:
 			fmt.Fprintln(&b, c.paint("~ service "+string(d.Service), table.Notice))
 		}
-		for _, f := range d.Fields {
-			if f.Runs != nil {
-				fmt.Fprintln(&b, c.paint("  - "+f.Field+" = "+tomlValue(f.Runs, ""), table.Bad))
-			}
-			if f.Wants != nil {
-				fmt.Fprintln(&b, c.paint("  + "+f.Field+" = "+tomlValue(f.Wants, ""), table.Good))
-			}
-		}
+		c.writeFields(&b, d.Fields)
 	}
 	return c.print(b.String())
+}
+
+// writeFields writes each field as it is, and as it would be.
+func (c *call) writeFields(b *strings.Builder, fields []fieldDiff) {
+	for _, f := range fields {
+		if f.Runs != nil {
+			fmt.Fprintln(b, c.paint("  - "+f.Field+" = "+tomlValue(f.Runs, ""), table.Bad))
+		}
+		if f.Wants != nil {
+			fmt.Fprintln(b, c.paint("  + "+f.Field+" = "+tomlValue(f.Wants, ""), table.Good))
+		}
+	}
 }

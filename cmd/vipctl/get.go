@@ -17,22 +17,30 @@ import (
 
 func getVerb() *verb {
 	return &verb{
-		name: "get", args: "services|endpoints|frontends [NAME]", brief: "list services, endpoints or frontends",
+		name: "get", args: "services|endpoints|frontends|pools [NAME]", brief: "list services, endpoints, frontends or pools",
 		about: "Lists what the daemon has: services as written, their endpoints as they work, or the frontends that were " +
 			"compiled from them. NAME is a service; for frontends also a key such as 10.96.0.10:80/tcp. With -w the list " +
 			"is shown again with each change.\n\n" +
 			"-o wide adds columns. -o json prints the API's JSON, always a list. -o toml (services) prints definitions " +
 			"that can be saved as a services file. -o name prints a name a line: web, web/192.168.1.11:8080 or " +
-			"10.96.0.10:80/tcp.",
+			"10.96.0.10:80/tcp.\n\n" +
+			"With --etcd services and endpoints are read from etcd: what is wanted of all hosts, without what each knows for " +
+			"itself. Frontends are always the daemon's, and pools are always in etcd.",
 		example: "vipctl get endpoints web -o wide",
 		flags:   []cli.Flag{watchFlag()},
-		formats: []string{formTable, formWide, formJSON, formTOML, formName},
-		least:   1, most: 2,
+		formats: []string{formTable, formWide, formJSON, formTOML, formName}, fleet: true,
+		least: 1, most: 2,
 		complete: func(c *call, before []string) []string {
 			switch len(before) {
 			case 0:
-				return []string{"services", "endpoints", "frontends"}
+				return []string{"services", "endpoints", "frontends", "pools"}
 			case 1:
+				switch {
+				case strings.HasPrefix(before[0], "pool"):
+					return c.poolNames()
+				case c.etcdNamed():
+					return c.fleetNames()
+				}
 				return c.serviceNames()
 			}
 			return nil
@@ -57,6 +65,12 @@ func runGet(c *call) error {
 	if err != nil {
 		return err
 	}
+	if what == "pools" {
+		return c.getPools(c.nameArgument())
+	}
+	if name := c.nameArgument(); c.etcdNamed() && what != "frontends" {
+		return getFleet(c, what, name)
+	}
 	switch what {
 	case "services":
 		return get(c, kind[api.Service]{what, (*api.Client).Services, serviceID, serviceNamed, servicesTable})
@@ -68,25 +82,32 @@ func runGet(c *call) error {
 
 // kindName reads the first argument, in the singular or plural.
 func (c *call) kindName() (string, error) {
-	kinds := []string{"services", "endpoints", "frontends"}
+	kinds := []string{"services", "endpoints", "frontends", "pools"}
 	what := strings.TrimSuffix(c.args[0], "s") + "s"
 	switch {
-	case what == "nodes" || what == "pools":
+	case what == "nodes":
 		return "", wrongUse("%s are kept in the etcd store, which this version does not have", what)
 	case !slices.Contains(kinds, what):
 		return "", wrongUse("get lists %s, not %q%s", choices(kinds), c.args[0], hint(c.args[0], kinds))
 	case c.format == formTOML && what != "services":
 		return "", wrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", what)
+	case what == "pools" && c.flags.Bool("watch"):
+		return "", wrongUse("pools are not followed: leave -w out")
 	}
 	return what, nil
 }
 
+// nameArgument is NAME; "" where it is left out.
+func (c *call) nameArgument() string {
+	if len(c.args) > 1 {
+		return c.args[1]
+	}
+	return ""
+}
+
 // get lists one kind, once or again with each change.
 func get[T any](c *call, k kind[T]) error {
-	name := ""
-	if len(c.args) > 1 {
-		name = c.args[1]
-	}
+	name := c.nameArgument()
 	if c.flags.Bool("watch") {
 		return c.follow(k.plural, func(answer json.RawMessage) error {
 			all, err := readAnswer[[]T](answer)
@@ -285,13 +306,9 @@ func endpointsTable(c *call, endpoints []api.Endpoint) *table.Table {
 	)
 	for i := range endpoints {
 		e := &endpoints[i]
-		backup := ""
-		if e.Backup {
-			backup = "yes"
-		}
 		t.Row(string(e.Service), e.Port, e.Address, strconv.Itoa(e.Weight), string(e.State), string(e.Health),
 			strconv.FormatUint(e.Active, 10), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
-			e.Node, e.Zone, backup, c.override(e.Override))
+			e.Node, e.Zone, yesIf(e.Backup), c.override(e.Override))
 	}
 	return t
 }
@@ -308,12 +325,8 @@ func frontendsTable(_ *call, frontends []api.Frontend) *table.Table {
 		for _, b := range f.Backends {
 			backends = append(backends, fmt.Sprintf("%s(%s)", b.Address, backendNote(&b)))
 		}
-		nodePort := ""
-		if f.NodePort {
-			nodePort = "yes"
-		}
 		t.Row(f.Key.String(), string(f.Service), f.Port, string(f.Scheduler), upBackends(f.Backends),
-			f.State, nodePort, strings.Join(backends, ","), f.Error)
+			f.State, yesIf(f.NodePort), strings.Join(backends, ","), f.Error)
 	}
 	return t
 }

@@ -23,6 +23,10 @@ Flags may stand anywhere; "--" ends them. All commands have:
                   (environment VIPCTL_SOCKET)
   --config FILE   the daemon's config; default: ` + defaultConfig + `
                   (environment VIPCTL_CONFIG)
+  --etcd URL,...  etcd, where the command is about the etcd store; default: etcd
+                  of the config (environment VIPCTL_ETCD). Further flags for it:
+                  --prefix, --user, --password-file, --ca-file, --cert-file,
+                  --key-file
   -o FORM         on reads: table, wide, json, toml or name, where they fit
   -h, --help      help of a command, with an example
 

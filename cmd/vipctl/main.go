@@ -29,7 +29,7 @@ func thisProcess() world {
 		color = false // its old consoles print the codes as they are
 	}
 	return world{
-		stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, now: time.Now,
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, now: time.Now,
 		outTerminal: outTerminal, errTerminal: errTerminal, color: color,
 	}
 }

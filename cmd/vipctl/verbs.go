@@ -23,6 +23,8 @@ type verb struct {
 	least, most int
 	// complete lists what may stand at the end of the arguments given so far.
 	complete func(c *call, before []string) []string
+	// fleet verbs may talk to etcd, and have the flags for it.
+	fleet bool
 	// hidden verbs are for scripts; raw ones get what follows as it stands.
 	hidden, raw bool
 	run         func(c *call) error
@@ -32,6 +34,7 @@ type verb struct {
 func verbs() []*verb {
 	return []*verb{
 		checkVerb(), planVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(),
+		applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), poolVerb(),
 		drainVerb(), undrainVerb(), weightVerb(), cleanupVerb(), completionVerb(), versionVerb(), completeVerb(),
 	}
 }
@@ -46,6 +49,9 @@ func (v *verb) allFlags() []cli.Flag {
 			Name: "output", Aliases: []string{"o"}, Value: v.formats[0],
 			Usage: "the `FORM` of the output: " + choices(v.formats),
 		})
+	}
+	if v.fleet {
+		flags = append(flags, fleetFlags()...)
 	}
 	return append(flags,
 		&cli.StringFlag{Name: "socket", EnvVars: []string{"VIPCTL_SOCKET"}, Usage: "the daemon's socket, a `PATH`; default: what the config says"},
@@ -81,8 +87,9 @@ func newApp(w world, all []*verb) *cli.App {
 		Name: "vipctl", HelpName: "vipctl", Usage: "ask and tell vipd, the service load balancer of this host",
 		Writer: w.stdout, ErrWriter: w.stderr,
 		HideHelpCommand: true, HideVersion: true,
-		ExitErrHandler:        func(*cli.Context, error) {},
-		CustomAppHelpTemplate: appHelp,
+		DisableSliceFlagSeparator: true, // names of files may have commas
+		ExitErrHandler:            func(*cli.Context, error) {},
+		CustomAppHelpTemplate:     appHelp,
 	}
 	for _, v := range all {
 		app.Commands = append(app.Commands, v.command(w))

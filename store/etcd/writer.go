@@ -24,6 +24,8 @@ type Change struct {
 	Base int64
 	// By says who makes the change, for the history.
 	By string
+	// AllowUnknown: fields that this version does not know are written as they are. Else they are an error.
+	AllowUnknown bool
 }
 
 // Any is the Base of a change that goes ahead whatever is there.
@@ -79,13 +81,7 @@ func (w *Writer) Service(ctx context.Context, name balancer.Name) (*Stored, erro
 	if err != nil || len(answer.Kvs) == 0 {
 		return nil, err
 	}
-	kv := answer.Kvs[0]
-	origin := balancer.Origin{Key: key, Revision: kv.ModRevision, Created: kv.CreateRevision}
-	s := &Stored{Name: name, Revision: kv.ModRevision, Created: kv.CreateRevision}
-	d, problems := decodeValue(subject{kind: serviceKind, of: name}, kv.Value, origin, nil)
-	s.Service, s.Problems = d.service, problems
-	s.Fields, _ = parseObject(kv.Value) // what is wrong with it is among the problems
-	return s, nil
+	return stored(answer.Kvs[0], name), nil
 }
 
 // Read reads everything at one revision, as a Source would publish it first. Defaults are those of the reader.
@@ -156,7 +152,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (Result, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		same := before == nil && c.Fields == nil || before != nil && wanted != nil && like(before.Service, wanted)
+		same := before == nil && c.Fields == nil || before != nil && c.Fields != nil && before.Says(c.Fields)
 		if same && !vips.changes() {
 			return Result{Revision: revision}, nil
 		}
@@ -192,7 +188,11 @@ func (w *Writer) text(c Change) ([]byte, *balancer.Service, error) {
 	if c.Fields == nil {
 		return nil, nil, nil
 	}
-	service, problems := balancer.DecodeService(c.Name, c.Fields, nil, nil, balancer.SeverityError)
+	unknown := balancer.SeverityError
+	if c.AllowUnknown {
+		unknown = balancer.SeverityWarning
+	}
+	service, problems := balancer.DecodeService(c.Name, c.Fields, nil, nil, unknown)
 	if service == nil {
 		var errs []error
 		for _, p := range problems {

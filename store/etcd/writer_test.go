@@ -56,7 +56,8 @@ func TestApply(t *testing.T) {
 	}
 	// The same in other words is nothing to write.
 	other := fields(80)
-	other["scheduler"] = "wrr"
+	other["endpoints"] = []any{}
+	other["ports"].([]any)[0].(map[string]any)["protocol"] = "tcp"
 	if again := apply(t, w, etcd.Change{Name: "web", Fields: other, Base: first.Revision}); again != (etcd.Result{Revision: first.Revision}) {
 		t.Errorf("the same again: %+v", again)
 	}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/store/etcd"
+)
+
+// heldBy lists the addresses of pools that a service holds, sorted.
+func heldBy(held map[netip.Addr]balancer.Name, name balancer.Name) (all []netip.Addr) {
+	for a, by := range held {
+		if by == name {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all
+}
+
+// withHeld returns the service with the addresses that it holds, as far as it asks for any.
+func withHeld(s *balancer.Service, held map[netip.Addr]balancer.Name) *balancer.Service {
+	if s == nil || len(s.Pools) == 0 {
+		return s
+	}
+	all := heldBy(held, s.Name)
+	joined := *s
+	joined.Allocated = all[:min(len(all), len(s.Pools))]
+	return &joined
+}
+
+// lacksAddress reports whether a service asks for more addresses than it holds.
+func lacksAddress(s *balancer.Service) bool { return s != nil && len(s.Allocated) < len(s.Pools) }
+
+// takenVIPs returns problems for addresses that changes claim in their text, and that pools have given to others.
+func (e *edit) takenVIPs() (problems []balancer.Problem) {
+	for _, i := range e.intents {
+		if i.service == nil || i.What == unchangedService {
+			continue
+		}
+		for n, vip := range i.service.VIPs {
+			holder, held := e.held[vip]
+			if !held || holder == i.Name || i.stored != nil && i.stored.Service != nil && slices.Contains(i.stored.Service.VIPs, vip) {
+				continue
+			}
+			field := fmt.Sprintf("vips[%d]", n)
+			problems = append(problems, balancer.Problem{
+				Severity: balancer.SeverityError, Origin: i.place(field), Service: i.Name, Field: field,
+				Text: fmt.Sprintf("%s was given to service %s by a pool: choose another address", vip, holder),
+			})
+		}
+	}
+	return problems
+}
+
+// shortages returns problems for pools that are missing, or have fewer addresses than the changes ask for.
+func (e *edit) shortages() (problems []balancer.Problem, err error) {
+	asks := slices.DeleteFunc(slices.Clone(e.intents), func(i *intent) bool {
+		return i.What == unchangedService || !lacksAddress(i.service)
+	})
+	if len(asks) == 0 {
+		return nil, nil
+	}
+	all, err := e.writer.Pools(e)
+	if err != nil {
+		return nil, fmt.Errorf("reading the pools: %w", err)
+	}
+	pools := map[string]etcd.Pool{}
+	for _, p := range all {
+		pools[p.Name] = p
+	}
+	needed := map[string]uint64{}
+	first := map[string]*intent{}
+	for _, i := range asks {
+		for _, name := range i.lacking(pools) {
+			needed[name]++
+			if first[name] == nil {
+				first[name] = i
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(needed)) {
+		text, p, there := "", pools[name], false
+		switch _, there = pools[name]; {
+		case !there:
+			text = fmt.Sprintf("there is no pool %s: \"vipctl pool set %s CIDR...\" makes it", name, name)
+		case p.Problem != "":
+			text = fmt.Sprintf("pool %s can't be used: %s", name, p.Problem)
+		case p.Free < needed[name]:
+			text = fmt.Sprintf("pool %s is exhausted: it has %d free addresses, and these services need %d; \"vipctl pool set %s CIDR...\" with another network helps", name, p.Free, needed[name], name)
+		default:
+			continue
+		}
+		problems = append(problems, balancer.Problem{
+			Severity: balancer.SeverityError, Origin: first[name].place("vips"), Service: first[name].Name, Field: "vips", Text: text,
+		})
+	}
+	return problems, nil
+}
+
+// lacking names the pools that the service asks an address of that it does not hold yet.
+func (i *intent) lacking(pools map[string]etcd.Pool) (names []string) {
+	holds := slices.Clone(i.service.Allocated)
+	for _, pool := range i.service.Pools {
+		name := cmp.Or(pool, etcd.DefaultPool)
+		at := slices.IndexFunc(holds, func(a netip.Addr) bool {
+			return slices.ContainsFunc(pools[name].CIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
+		})
+		if at < 0 {
+			names = append(names, name)
+			continue
+		}
+		holds = slices.Delete(holds, at, at+1)
+	}
+	return names
+}
+
+// addressText says which addresses of pools a service has, behind what became of it.
+func (i *intent) addressText() string {
+	texts := make([]string, len(i.Addresses))
+	for n, a := range i.Addresses {
+		texts[n] = a.String()
+	}
+	if len(texts) == 0 {
+		return ""
+	}
+	return ", " + strings.Join(texts, ", ")
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
+)
+
+func applyVerb() *verb {
+	return &verb{
+		name: "apply", args: "-f FILE", brief: "write services to etcd",
+		about: "Makes the services in etcd what FILE says: those that are missing are created, those that differ are updated, " +
+			"the others are left alone. FILE is TOML or JSON; -f may be given several times, and takes a folder (its *.toml and " +
+			"*.json) and - (standard input). JSON is {\"services\": {NAME: {...}}}, as \"vipctl export -o json\" prints it; the " +
+			"outer object may be left out.\n\n" +
+			"All of it is checked first, against what etcd holds too: two services can't have the same address, port and " +
+			"protocol, or the same node port. If anything is wrong, nothing is written. Then each service is one " +
+			"transaction, with its place in the history. Who was overtaken by somebody else's edit is told by whom and when, " +
+			"and their edit stays.\n\n" +
+			"Fields that this version does not know are errors, but for those that the service has in etcd already. The " +
+			"last line names the revision that \"vipctl wait\" waits for.",
+		example: "vipctl apply -f services.toml --dry-run",
+		flags: []cli.Flag{
+			fileFlag("the `FILE` or folder to apply, or - for standard input; may be repeated"),
+			&cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"},
+			&cli.BoolFlag{Name: "prune", Usage: "remove the services in etcd that no FILE defines"},
+			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know as they are"},
+		},
+		formats: []string{formTable, formJSON}, fleet: true,
+		run: runApply,
+	}
+}
+
+func runApply(c *call) error {
+	places := c.flags.StringSlice("file")
+	if len(places) == 0 {
+		return wrongUse("\"vipctl apply\" needs -f FILE; for example: %s", c.verb.example)
+	}
+	g, err := c.readGiven(places)
+	if err != nil {
+		return err
+	}
+	prune := c.flags.Bool("prune")
+	if err := g.sufficient(places, prune); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(g.problems, isError) {
+		for _, name := range g.names() {
+			g.problems = append(g.problems, g.services[name].unknown...)
+		}
+		return (&edit{call: c, problems: g.problems}).refuse()
+	}
+	e, err := c.newEdit()
+	if err != nil {
+		return err
+	}
+	e.problems = g.problems
+	for _, name := range g.names() {
+		w := g.services[name]
+		e.judgeUnknown(w, c.flags.Bool("allow-unknown"))
+		if err := e.want(name, w.fields, w.service, w.where); err != nil {
+			return err
+		}
+	}
+	if prune {
+		e.prune(g)
+	}
+	if err := e.check(); err != nil {
+		return err
+	}
+	return e.finish(c.flags.Bool("dry-run"))
+}
+
+// sufficient refuses files that define nothing: most likely they are not what they were meant to be, and pruning by
+// them would remove everything.
+func (g *given) sufficient(places []string, prune bool) error {
+	switch {
+	case len(g.problems) > 0 && slices.ContainsFunc(g.problems, isError):
+		return nil // which says more
+	case len(g.services) == 0:
+		return fmt.Errorf("%s: no service is defined there; \"vipctl delete\" removes services", strings.Join(places, ", "))
+	case prune && len(g.bare) > 0:
+		return fmt.Errorf("%s: no service is defined there, which --prune does not take for granted: leave the file out", g.bare[0])
+	}
+	return nil
+}
+
+func isError(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }
+
+// judgeUnknown decides about fields that this version does not know. Those that etcd has already were written by a newer
+// one, and are kept; others are mistakes, unless the operator knows better.
+func (e *edit) judgeUnknown(w *written, allowed bool) {
+	if len(w.unknown) == 0 {
+		return
+	}
+	known := map[string]bool{}
+	if s := e.stored[w.name]; s != nil {
+		_, strict := balancer.DecodeService(s.Name, s.Fields, nil, nil, balancer.SeverityError)
+		_, lenient := balancer.DecodeService(s.Name, s.Fields, nil, nil, balancer.SeverityWarning)
+		for _, p := range unknownFields(lenient, strict) {
+			known[anyElement(p.Field)] = true
+		}
+	}
+	for _, p := range w.unknown {
+		switch {
+		case known[anyElement(p.Field)]:
+			p.Text += "; it is kept, because the service has it in etcd already"
+		case allowed:
+			p.Text += "; it is written as it is"
+		default:
+			p.Severity = balancer.SeverityError
+			p.Text += "; --allow-unknown writes it as it is"
+		}
+		e.problems = append(e.problems, p)
+	}
+}
+
+// anyElement is a field's path without the numbers of elements: entries of a list may have moved.
+func anyElement(path string) string {
+	var b strings.Builder
+	inside := false
+	for _, r := range path {
+		switch {
+		case r == '[':
+			inside = true
+		case r == ']':
+			inside = false
+		case !inside:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// prune adds the removal of all services that no file defines.
+func (e *edit) prune(g *given) {
+	for name, s := range e.stored {
+		if g.services[name] == nil {
+			e.remove(s)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/table"
+	"vipd/store/etcd"
+	"vipd/store/tomlfile"
+)
+
+func exportVerb() *verb {
+	return &verb{
+		name: "export", args: "[NAME...]", brief: "print the services in etcd, as apply takes them",
+		about: "Prints services as they stand in etcd, all of them or those that are named, sorted, so that \"vipctl apply\" of " +
+			"the output changes nothing. \"auto\" stays auto, and fields that this version does not know are kept. Endpoints that " +
+			"are registered apart, and overrides, are not part of it.\n\n" +
+			"What TOML can't say (a field that is null, which is the program's default whatever a host's [defaults] are) is left " +
+			"out with a message, and the exit code is 1; -o json can say everything.",
+		example: "vipctl export > services.toml",
+		formats: []string{formTOML, formJSON}, fleet: true,
+		most:     -1,
+		complete: func(c *call, _ []string) []string { return c.fleetNames() },
+		run:      runExport,
+	}
+}
+
+func runExport(c *call) error {
+	w, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	d, err := w.Definitions(c)
+	if err != nil {
+		return fmt.Errorf("reading the services: %w", err)
+	}
+	all, err := c.named(d.Services)
+	if err != nil {
+		return err
+	}
+	left := 0
+	tables := map[balancer.Name]any{}
+	var b strings.Builder
+	for _, s := range all {
+		text, err := exported(s, c.format)
+		if err != nil {
+			fmt.Fprintf(c.stderr, "vipctl: not exported: service %s: %s\n", s.Name, table.Line(err.Error()))
+			left++
+			continue
+		}
+		if tables[s.Name] = s.Fields; b.Len() > 0 {
+			b.WriteByte('\n')
+		}
+		b.WriteString(text)
+	}
+	if c.format == formJSON {
+		err = c.printJSON(map[string]any{"services": tables})
+	} else {
+		err = c.print(b.String())
+	}
+	if err == nil && left > 0 {
+		err = errReported
+	}
+	return err
+}
+
+// named returns those of all that the arguments name.
+func (c *call) named(all []*etcd.Stored) ([]*etcd.Stored, error) {
+	if len(c.args) == 0 {
+		return all, nil
+	}
+	known := make([]string, len(all))
+	for i, s := range all {
+		known[i] = string(s.Name)
+	}
+	wanted := map[string]bool{}
+	for _, name := range c.args {
+		wanted[name] = true
+	}
+	var some []*etcd.Stored
+	for _, s := range all {
+		if wanted[string(s.Name)] {
+			some = append(some, s)
+			delete(wanted, string(s.Name))
+		}
+	}
+	for _, name := range c.args {
+		if wanted[name] {
+			return nil, fmt.Errorf("there is no service %q in etcd%s", name, hint(name, known))
+		}
+	}
+	return some, nil
+}
+
+// exported writes one service as a services file, and makes sure that it is read as what it was. In JSON it is written
+// as a whole later.
+func exported(s *etcd.Stored, form string) (string, error) {
+	if s.Service == nil {
+		return "", fmt.Errorf("it can't be read: %s", s.Problems[0].Text)
+	}
+	if form == formJSON {
+		return "", nil
+	}
+	text := servicesTOML([]api.Service{{Name: s.Name, Definition: s.Fields}})
+	if doc, _ := tomlfile.Parse("", []byte(text)); doc != nil {
+		tables, _ := doc.Tree()["services"].(map[string]any)
+		if again, ok := tables[string(s.Name)].(map[string]any); ok && s.Says(again) {
+			return text, nil
+		}
+	}
+	for field, value := range s.Fields {
+		if value == nil {
+			return "", fmt.Errorf("%s is null, which TOML can't say; \"-o json\" can", field)
+		}
+	}
+	return "", errors.New("TOML can't say all of it; \"-o json\" can")
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+	"github.com/urfave/cli/v2"
+
+	"vipd/cmd/internal/config"
+	"vipd/store/etcd"
+)
+
+// fleetFlags say how etcd is reached. What they leave out comes from [etcd] of the config. There is none for the
+// password itself: everybody on the host can read a command line.
+func fleetFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "etcd", EnvVars: []string{"VIPCTL_ETCD"}, Usage: "etcd's members, `URL,...`; default: what the config says"},
+		&cli.StringFlag{Name: "prefix", Usage: "what all keys begin with, such as /vipd; a `PATH`"},
+		&cli.StringFlag{Name: "user", Usage: "whom etcd is to take vipctl for, a `NAME`"},
+		&cli.StringFlag{Name: "password-file", Usage: "the user's password is in this `FILE`"},
+		&cli.StringFlag{Name: "ca-file", Usage: "the authorities of etcd's certificates, a `FILE`"},
+		&cli.StringFlag{Name: "cert-file", Usage: "the client's certificate, a `FILE`"},
+		&cli.StringFlag{Name: "key-file", Usage: "the key of that certificate, a `FILE`"},
+	}
+}
+
+// fleet returns what reads and writes the etcd store, which the flags, the environment or the config name. It connects
+// when it is first used.
+func (c *call) fleet() (*etcd.Writer, error) {
+	if c.writer == nil {
+		conf, err := c.etcdConfig()
+		if err != nil {
+			return nil, err
+		}
+		if c.writer, err = etcd.NewWriter(conf); err != nil {
+			return nil, err
+		}
+	}
+	return c.writer, nil
+}
+
+// etcdNamed reports whether the command line or the environment names an etcd. Where it does, verbs that usually ask
+// the daemon read and write etcd.
+func (c *call) etcdNamed() bool { return c.flags.String("etcd") != "" }
+
+// fleetStore reports whether services come from etcd: because one is named, or because the config says so. A config
+// that can't be read says nothing.
+func (c *call) fleetStore() bool {
+	if c.etcdNamed() {
+		return true
+	}
+	said, err := c.fleetConfig()
+	return err == nil && said.Store.Kind == config.EtcdStore
+}
+
+// fleetConfig is what vipctl reads of the config to find etcd, and nothing else: a mistake elsewhere in there leaves
+// etcd within reach.
+type fleetConfig struct {
+	Store struct {
+		Kind config.StoreKind `toml:"kind"`
+	} `toml:"store"`
+	Etcd config.Etcd `toml:"etcd"`
+}
+
+// fleetConfig reads the config. Paths in it are relative to its folder.
+func (c *call) fleetConfig() (fleetConfig, error) {
+	said := fleetConfig{Etcd: config.Default().Etcd}
+	file := c.flags.String("config")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return said, err
+	}
+	if err := toml.Unmarshal(text, &said); err != nil {
+		return said, fmt.Errorf("%s: %w", file, err)
+	}
+	for _, path := range []*string{&said.Etcd.PasswordFile, &said.Etcd.CAFile, &said.Etcd.CertFile, &said.Etcd.KeyFile} {
+		if *path != "" && !filepath.IsAbs(*path) {
+			*path = filepath.Join(filepath.Dir(file), *path)
+		}
+	}
+	return said, nil
+}
+
+// etcdConfig joins flags, environment and config.
+func (c *call) etcdConfig() (etcd.Config, error) {
+	file := c.flags.String("config")
+	said, err := c.fleetConfig()
+	absent := errors.Is(err, fs.ErrNotExist) && file == defaultConfig
+	switch {
+	case absent && !c.etcdNamed():
+		return etcd.Config{}, fmt.Errorf("\"vipctl %s\" needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", c.verb.name, file)
+	case err != nil && !absent && !c.etcdNamed():
+		return etcd.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %w (--etcd names it)", err)
+	case err != nil && !absent:
+		fmt.Fprintf(c.stderr, "vipctl: %s; what the flags don't say of etcd is taken as not set\n", oneLine(err.Error()))
+		said.Etcd = config.Default().Etcd
+	case !c.etcdNamed() && said.Store.Kind != config.EtcdStore:
+		return etcd.Config{}, fmt.Errorf("\"vipctl %s\" is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", c.verb.name, file)
+	}
+	conf, flagged := etcd.Config(said.Etcd), false
+	if c.etcdNamed() {
+		conf.Endpoints, flagged = nil, true
+		for url := range strings.SplitSeq(c.flags.String("etcd"), ",") {
+			conf.Endpoints = append(conf.Endpoints, strings.TrimSpace(url))
+		}
+	}
+	for name, field := range map[string]*string{
+		"prefix": &conf.Prefix, "user": &conf.Username, "password-file": &conf.PasswordFile,
+		"ca-file": &conf.CAFile, "cert-file": &conf.CertFile, "key-file": &conf.KeyFile,
+	} {
+		if c.flags.IsSet(name) { // "" takes back what the config says
+			*field, flagged = c.flags.String(name), true
+		}
+	}
+	switch err := conf.Check(); {
+	case err != nil && flagged:
+		return conf, wrongUse("etcd can't be reached like that (flags, environment, and [etcd] of %s): %v", file, err)
+	case err != nil:
+		return conf, fmt.Errorf("etcd can't be reached as [etcd] of %s says: %w", file, err)
+	}
+	return conf, nil
+}

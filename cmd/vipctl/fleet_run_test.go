@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// fleet runs command lines in this process, against a real etcd.
+type fleet struct {
+	t       *testing.T
+	cluster *etcdkit.Cluster
+	// flags are added to each line.
+	flags []string
+}
+
+func newFleet(t *testing.T, o etcdkit.Options) *fleet {
+	t.Helper()
+	f := &fleet{t: t, cluster: etcdkit.Start(t, o)}
+	empty := filepath.Join(t.TempDir(), "vipd.toml")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.flags = []string{"--config", empty, "--etcd", strings.Join(f.cluster.Endpoints(), ",")}
+	return f
+}
+
+// run runs one line as operator.
+func (f *fleet) run(ctx context.Context, operator string, line ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	w := world{
+		stdin: strings.NewReader(""), stdout: &out, stderr: &err, now: time.Now,
+		getenv: func(name string) string { return map[string]string{"SUDO_USER": operator}[name] },
+	}
+	code = run(ctx, w, append(append([]string{}, line...), f.flags...))
+	return code, out.String(), err.String()
+}
+
+// do runs one line, demands its exit code, and returns what it printed.
+func (f *fleet) do(want int, line ...string) string {
+	f.t.Helper()
+	code, stdout, stderr := f.run(f.t.Context(), "ana", line...)
+	if code != want {
+		f.t.Fatalf("%q exits with %d, want %d:\n%s%s", line, code, want, stdout, stderr)
+	}
+	return stdout
+}
+
+func (f *fleet) writer(t *testing.T) *etcd.Writer {
+	t.Helper()
+	w, err := etcd.NewWriter(etcd.Config{Endpoints: f.cluster.Endpoints(), Prefix: "/vipd"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Close() })
+	return w
+}
+
+func (f *fleet) etcdRevision(t *testing.T) int64 {
+	t.Helper()
+	answer, err := f.cluster.Client().Get(t.Context(), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.Header.Revision
+}
+
+// file writes a services file.
+func (f *fleet) file(text string) string {
+	f.t.Helper()
+	file := filepath.Join(f.t.TempDir(), "services.toml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	return file
+}
+
+func serviceText(name, vip string, port int) string {
+	return fmt.Sprintf("[services.%s]\nvips = [%q]\nports = [{ port = %d }]\n", name, vip, port)
+}
+
+// TestParallelApplies: of 20 who write one service at once, exactly those who are told so have written, and the history
+// has their texts in that order; the others are told who was faster, and nothing of theirs is there.
+func TestParallelApplies(t *testing.T) {
+	f := newFleet(t, etcdkit.Options{})
+	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 1000)))
+	type outcome struct {
+		code           int
+		stdout, stderr string
+	}
+	outcomes := make([]outcome, 20)
+	files := make([]string, len(outcomes))
+	for i := range outcomes {
+		files[i] = f.file(serviceText("web", "10.96.0.10", 1001+i))
+	}
+	var running sync.WaitGroup
+	for i := range outcomes {
+		running.Go(func() {
+			code, stdout, stderr := f.run(t.Context(), fmt.Sprintf("op%d", i), "apply", "-f", files[i], "-o", "json")
+			outcomes[i] = outcome{code, stdout, stderr}
+		})
+	}
+	running.Wait()
+	acknowledged := map[string]int64{} // revisions by operator
+	for i, o := range outcomes {
+		var result editResult
+		if err := json.Unmarshal([]byte(o.stdout), &result); err != nil || len(result.Services) != 1 {
+			t.Fatalf("operator %d: %v: %s%s", i, err, o.stdout, o.stderr)
+		}
+		switch {
+		case o.code == exitDone:
+			acknowledged[fmt.Sprintf("op%d", i)] = result.Revision
+		case o.code != exitFailed || !strings.Contains(result.Services[0].Error, "service web was changed (now at revision ") ||
+			!strings.Contains(result.Services[0].Error, " by op") || !strings.Contains(o.stderr, "somebody else was faster"):
+			t.Errorf("operator %d exits with %d: %s%s", i, o.code, o.stdout, o.stderr)
+		}
+	}
+	if len(acknowledged) == 0 {
+		t.Fatal("nobody has written")
+	}
+	past, err := f.writer(t).History(t.Context(), "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if past[0].N == 1 {
+		past = past[1:]
+	}
+	for _, e := range past {
+		name, _, _ := strings.Cut(e.By, "@")
+		revision, known := acknowledged[name]
+		if delete(acknowledged, name); !known || revision != e.Revision {
+			t.Errorf("text %d is %s's at revision %d, who was told %d, %t", e.N, e.By, e.Revision, revision, known)
+		}
+		port := e.Fields["ports"].([]any)[0].(map[string]any)["port"]
+		if want := "op" + fmt.Sprint(mustInt(t, port)-1001); name != want {
+			t.Errorf("text %d has %s's port and says that it is %s's", e.N, want, name)
+		}
+	}
+	if len(acknowledged) > 0 {
+		t.Errorf("acknowledged and not in the history: %v", acknowledged)
+	}
+}
+
+func mustInt(t *testing.T, v any) int {
+	t.Helper()
+	n, err := v.(json.Number).Int64()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(n)
+}
+
+// newEditFor begins an edit as a verb does, so that somebody else can be faster.
+func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	w := world{stdout: &out, stderr: &errs, now: time.Now, getenv: func(string) string { return "ana" }}
+	v := applyVerb()
+	v.run = func(c *call) error {
+		g, err := c.readGiven([]string{f.file(services)})
+		if err != nil {
+			return err
+		}
+		e, err := c.newEdit()
+		if err != nil {
+			return err
+		}
+		for _, name := range g.names() {
+			s := g.services[name]
+			if err := e.want(name, s.fields, s.service, s.where); err != nil {
+				return err
+			}
+		}
+		if err := e.check(); err != nil {
+			return err
+		}
+		then()
+		return e.finish(false)
+	}
+	err := newApp(w, []*verb{v}).RunContext(t.Context(), append([]string{"vipctl", "apply"}, f.flags...))
+	if err != nil && !errors.Is(err, errReported) {
+		fmt.Fprintln(&errs, err)
+		code = exitFailed
+	}
+	return code, out.String(), errs.String()
+}
+
+// TestOvertaken: an edit by somebody else in between is not lost, the other services are written, and a contest that
+// comes about at that moment is told.
+func TestOvertaken(t *testing.T) {
+	f := newFleet(t, etcdkit.Options{})
+	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
+	both := serviceText("web", "10.96.0.10", 81) + serviceText("api", "10.96.0.11", 80)
+	code, stdout, stderr := f.newEditFor(t, both, func() {
+		if code, _, stderr := f.run(t.Context(), "bob", "apply", "-f", f.file(serviceText("web", "10.96.0.10", 82))); code != exitDone {
+			t.Fatal(stderr)
+		}
+	})
+	if code != exitFailed || !strings.Contains(stderr, "service web was changed (now at revision ") || !strings.Contains(stderr, " by bob@") ||
+		!strings.Contains(stderr, " at 20") || !strings.HasPrefix(stdout, "api: created\n") || strings.Contains(stdout, "web") {
+		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
+	}
+	if got := f.do(exitDone, "export", "web"); !strings.Contains(got, "port = 82") {
+		t.Errorf("bob's edit is lost:\n%s", got)
+	}
+	code, stdout, stderr = f.newEditFor(t, serviceText("new", "10.96.0.20", 80), func() {
+		f.do(exitDone, "apply", "-f", f.file(serviceText("other", "10.96.0.20", 80)))
+	})
+	if code != exitFailed || !strings.HasPrefix(stdout, "new: created\n") || !strings.Contains(stderr, "10.96.0.20:80/tcp is claimed by service other (/vipd/services/other, revision ") ||
+		!strings.Contains(stderr, "all was written, but so was a service of somebody else") {
+		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
+	}
+}
+
+// TestFleetAccess: TLS, users and rights, from flags and from the config; the password is in no output.
+func TestFleetAccess(t *testing.T) {
+	const password, wrong = "s3cret-of-ana", "wrong-secret"
+	f := newFleet(t, etcdkit.Options{TLS: true})
+	f.cluster.EnableAuth(
+		etcdkit.User{Name: "ana", Password: password, Write: []string{"/vipd/"}},
+		etcdkit.User{Name: "reader", Password: password, Read: []string{"/vipd/services/"}},
+	)
+	dir := t.TempDir()
+	for name, text := range map[string]string{"right": password + "\n", "wrong": wrong + "\n", "empty": "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, services := f.cluster.Files, f.file(serviceText("web", "10.96.0.10", 80))
+	tls := []string{"--ca-file", files.CA, "--cert-file", files.ClientCert, "--key-file", files.ClientKey}
+	as := func(user, file string) []string {
+		return append(append([]string{}, tls...), "--user", user, "--password-file", filepath.Join(dir, file))
+	}
+	config := filepath.Join(dir, "vipd.toml")
+	text := fmt.Sprintf("[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [%q]\nusername = \"ana\"\npassword_file = \"right\"\nca_file = %q\ncert_file = %q\nkey_file = %q\n",
+		f.cluster.Endpoints()[0], files.CA, files.ClientCert, files.ClientKey)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	plain := f.flags
+	for _, test := range []struct {
+		name  string
+		flags []string
+		line  []string
+		code  int
+		want  string
+	}{
+		{"no certificate", plain, []string{"apply", "-f", services}, exitFailed, "certificate"},
+		{"nobody", append(tls, plain...), []string{"apply", "-f", services}, exitFailed, "who has no username may not do that"},
+		{"wrong password", append(as("ana", "wrong"), plain...), []string{"apply", "-f", services}, exitFailed, "invalid user ID or password"},
+		{"no password", append(as("ana", "empty"), plain...), []string{"apply", "-f", services}, exitFailed, "is empty"},
+		{"absent password", append(as("ana", "absent"), plain...), []string{"apply", "-f", services}, exitFailed, "reading password_file: open "},
+		{"flags", append(as("ana", "right"), plain...), []string{"apply", "-f", services}, exitDone, "web: created"},
+		{"config", []string{"--config", config}, []string{"apply", "-f", services}, exitDone, "web: unchanged"},
+		{"reader reads", append(as("reader", "right"), plain...), []string{"export"}, exitDone, "[services.web]"},
+		{"reader may not write", append(as("reader", "right"), plain...), []string{"delete", "service", "web"}, exitFailed, "the user reader may not do that: its role has no right to /vipd/"},
+		{"half a login", append(tls, append(plain, "--user", "ana")...), []string{"export"}, exitWrongUse, "username and password_file belong together"},
+		{"history", []string{"--config", config}, []string{"history", "web"}, exitDone, "created"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f.flags = test.flags
+			code, stdout, stderr := f.run(t.Context(), "ana", test.line...)
+			all := stdout + stderr
+			if code != test.code || !strings.Contains(all, test.want) {
+				t.Errorf("exits with %d, want %d and %q:\n%s", code, test.code, test.want, all)
+			}
+			if strings.Contains(all, password) || strings.Contains(all, wrong) {
+				t.Errorf("the password is in the output:\n%s", all)
+			}
+		})
+	}
+}
+
+// TestFleetWatch: get -w shows each change of etcd until it is interrupted, and goes on through an outage.
+func TestFleetWatch(t *testing.T) {
+	f := newFleet(t, etcdkit.Options{})
+	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
+	w := f.writer(t)
+	ctx, interrupt := context.WithTimeout(t.Context(), etcdkit.Patience)
+	defer interrupt()
+	out, errs := &notice{}, &notice{}
+	steps := []struct {
+		seen string
+		then func()
+	}{
+		{"80/tcp", func() { f.apply(t, w, 81) }},
+		{"81/tcp", func() { f.cluster.Members[0].Kill(); f.cluster.Members[0].Start(); f.apply(t, w, 82) }},
+		{"82/tcp", interrupt},
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	step := 0
+	out.written = func(all string) {
+		if step < len(steps) && strings.Contains(all, steps[step].seen) {
+			running.Go(steps[step].then)
+			step++
+		}
+	}
+	world := world{stdout: out, stderr: errs, now: time.Now, getenv: func(string) string { return "" }}
+	code := run(ctx, world, append([]string{"get", "services", "-w"}, f.flags...))
+	if want := strings.Count(out.String(), "NAME  VIPS"); code != exitDone || step != len(steps) || want < 3 {
+		t.Errorf("exits with %d after %d steps:\n%s%s", code, step, out, errs)
+	}
+}
+
+// apply gives the service web another port, as somebody else does.
+func (f *fleet) apply(t *testing.T, w *etcd.Writer, port int) {
+	fields := map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(port)}}}
+	if _, err := w.Apply(t.Context(), etcd.Change{Name: balancer.Name("web"), Fields: fields, Base: etcd.Any}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/test/etcdkit"
+)
+
+// TestFleet runs testdata/fleet, each script with an etcd of its own, which vipd.toml names.
+// Besides the commands of TestScript there are
+//
+//	put KEY FILE   writes a key below the prefix, as others do
+//	del KEY        removes one
+//	keys           prints the keys below the prefix
+func TestFleet(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/fleet", UpdateScripts: *update, RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(e *testscript.Env) error {
+			cluster := etcdkit.Start(e.T().(testing.TB), etcdkit.Options{})
+			e.Values["client"] = cluster.Client()
+			e.Setenv("VIPCTL_CONFIG", filepath.Join(e.WorkDir, "vipd.toml"))
+			e.Setenv("URL", cluster.Endpoints()[0])
+			e.Setenv("SUDO_USER", "ana")
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // a second for each command otherwise
+			text := fmt.Sprintf("[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [%q]\n", cluster.Endpoints()[0])
+			return os.WriteFile(filepath.Join(e.WorkDir, "vipd.toml"), []byte(text), 0o600)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "put": putKey, "del": delKey, "keys": keysBelow},
+	})
+}
+
+const prefix = "/vipd"
+
+// etcdOf is the etcd of a script.
+func etcdOf(ts *testscript.TestScript) (*clientv3.Client, context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.Background(), etcdkit.Patience)
+	return ts.Value("client").(*clientv3.Client), ctx, cancel
+}
+
+func putKey(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: put KEY FILE")
+	}
+	client, ctx, cancel := etcdOf(ts)
+	defer cancel()
+	_, err := client.Put(ctx, prefix+"/"+args[0], strings.TrimSpace(ts.ReadFile(args[1])))
+	ts.Check(err)
+}
+
+func delKey(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: del KEY")
+	}
+	client, ctx, cancel := etcdOf(ts)
+	defer cancel()
+	_, err := client.Delete(ctx, prefix+"/"+args[0])
+	ts.Check(err)
+}
+
+func keysBelow(ts *testscript.TestScript, _ bool, _ []string) {
+	client, ctx, cancel := etcdOf(ts)
+	defer cancel()
+	answer, err := client.Get(ctx, prefix+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	ts.Check(err)
+	for _, kv := range answer.Kvs {
+		_, _ = fmt.Fprintln(ts.Stdout(), strings.TrimPrefix(string(kv.Key), prefix+"/"))
+	}
+}

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
+	"vipd/balancer/decode"
+	"vipd/cmd/internal/config"
+	"vipd/store/etcd"
+	"vipd/store/tomlfile"
+)
+
+// stdinName is standard input among files, and stdinPlace in messages.
+const (
+	stdinName  = "-"
+	stdinPlace = "standard input"
+)
+
+func fileFlag(usage string) cli.Flag {
+	return &cli.StringSliceFlag{Name: "file", Aliases: []string{"f"}, Usage: usage}
+}
+
+// written is one service as a file has it.
+type written struct {
+	name   balancer.Name
+	fields map[string]any
+	// service is what the fields come to without anybody's defaults.
+	service *balancer.Service
+	where   balancer.Locator
+	// unknown are the fields that this version does not know.
+	unknown []balancer.Problem
+}
+
+// given is what the files that -f names hold.
+type given struct {
+	services map[balancer.Name]*written
+	// bare are the files without any service.
+	bare     []string
+	problems []balancer.Problem
+}
+
+// readGiven reads files, folders and standard input. An error says that there is something that can't be read at all;
+// what is wrong with what was read is among the problems.
+func (c *call) readGiven(places []string) (*given, error) {
+	g := &given{services: map[balancer.Name]*written{}}
+	for i, place := range places {
+		if place == stdinName && slices.Contains(places[:i], stdinName) {
+			return nil, wrongUse("standard input can be read once: -f - is there twice")
+		}
+		files, err := filesAt(place)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			text, err := c.readInput(file)
+			if err != nil {
+				return nil, err
+			}
+			if file == stdinName {
+				file = stdinPlace
+			}
+			g.add(file, text)
+		}
+	}
+	return g, nil
+}
+
+// filesAt lists the files that a place stands for: itself, or, of a folder, those that end in .toml or .json.
+func filesAt(place string) ([]string, error) {
+	if place == stdinName {
+		return []string{place}, nil
+	}
+	info, err := os.Stat(place)
+	if err != nil {
+		return nil, fmt.Errorf("reading services: %w", err)
+	}
+	if !info.IsDir() {
+		return []string{place}, nil
+	}
+	entries, err := os.ReadDir(place)
+	if err != nil {
+		return nil, fmt.Errorf("reading services: %w", err)
+	}
+	var files []string
+	for _, e := range entries {
+		ext := filepath.Ext(e.Name())
+		if !e.IsDir() && !strings.HasPrefix(e.Name(), ".") && (ext == ".toml" || ext == ".json") {
+			files = append(files, filepath.Join(place, e.Name()))
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("folder %s has no files that end in .toml or .json", place)
+	}
+	return files, nil
+}
+
+// mostInput bounds what is read from standard input or a pipe, in bytes.
+const mostInput = 256 << 20
+
+// readInput reads one file, or standard input. Pipes that a shell makes of commands are read to their end.
+func (c *call) readInput(file string) (text []byte, err error) {
+	info, statErr := os.Stat(file)
+	switch {
+	case file == stdinName:
+		text, err = readStream(c.stdin)
+	case statErr == nil && info.Mode()&os.ModeNamedPipe != 0:
+		var pipe *os.File
+		if pipe, err = os.Open(file); err == nil {
+			text, err = readStream(pipe)
+			_ = pipe.Close() // it was only read
+		}
+	default:
+		text, err = tomlfile.ReadFile(file)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading services: %w", err)
+	}
+	return text, nil
+}
+
+func readStream(from io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(from, mostInput+1))
+	if err == nil && len(text) > mostInput {
+		err = fmt.Errorf("there are more than %d bytes", mostInput)
+	}
+	return text, err
+}
+
+// add takes in what a file holds: JSON where it begins with a brace, as no TOML does, or else TOML.
+func (g *given) add(file string, text []byte) {
+	var tables map[string]any
+	var under func(name string) balancer.Locator
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		tables = g.readJSON(file, text)
+		under = func(string) balancer.Locator {
+			return func(string) balancer.Origin { return balancer.Origin{File: file} }
+		}
+	} else {
+		doc, problems := tomlfile.Parse(file, text)
+		g.problems = append(g.problems, problems...)
+		if doc == nil {
+			return
+		}
+		tables = g.readTOML(doc)
+		under = func(name string) balancer.Locator { return doc.Under(decode.Join("services", name)) }
+	}
+	if len(tables) == 0 {
+		g.bare = append(g.bare, file)
+	}
+	for _, name := range slices.Sorted(maps.Keys(tables)) {
+		g.define(balancer.Name(name), tables[name], under(name))
+	}
+}
+
+// readTOML returns the tables of services. Sections of a daemon's config may stand beside them, and are left to the
+// daemon; whatever else is there is a mistake.
+func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
+	conf := config.Default()
+	for _, p := range decode.Into(&conf, doc.Tree()) {
+		top := !strings.ContainsAny(p.Path, ".[")
+		if p.Unknown && top {
+			g.problem(doc.Where(p.Path), "", p.Path, p.Text+"; only [services.NAME] tables, and the sections of a daemon's config, belong in this file")
+		}
+	}
+	if _, there := doc.Tree()["defaults"]; there {
+		g.problems = append(g.problems, balancer.Problem{
+			Severity: balancer.SeverityWarning, Origin: doc.Where("defaults"), Field: "defaults",
+			Text: "is not written to etcd: each host has [defaults] of its own",
+		})
+	}
+	raw, there := doc.Tree()["services"]
+	tables, ok := raw.(map[string]any)
+	if there && !ok {
+		g.problem(doc.Where("services"), "", "services", "needs a table for each service, such as [services.web]")
+	}
+	return tables
+}
+
+// readJSON returns the tables of services: {"services": {NAME: {...}}}, or the inner object alone.
+func (g *given) readJSON(file string, text []byte) map[string]any {
+	origin := balancer.Origin{File: file}
+	var raw json.RawMessage
+	var syntax *json.SyntaxError
+	if err := json.Unmarshal(text, &raw); errors.As(err, &syntax) {
+		at := min(max(int(syntax.Offset)-1, 0), len(text))
+		origin.Line = 1 + bytes.Count(text[:at], []byte("\n"))
+		g.problem(origin, "", "", "not valid JSON: "+syntax.Error())
+		return nil
+	}
+	top, err := etcd.ParseObject(text)
+	if err != nil {
+		g.problem(origin, "", "", err.Error())
+		return nil
+	}
+	inner, wrapped := top["services"]
+	if !wrapped {
+		return top
+	}
+	for _, name := range slices.Sorted(maps.Keys(top)) {
+		if name != "services" {
+			g.problem(origin, "", name, `stands beside "services"; only {"services": {NAME: {...}}} belongs in this file`)
+		}
+	}
+	tables, ok := inner.(map[string]any)
+	if !ok {
+		g.problem(origin, "", "services", `needs an object for each service: {"services": {NAME: {...}}}`)
+	}
+	return tables
+}
+
+// define takes in one service.
+func (g *given) define(name balancer.Name, raw any, where balancer.Locator) {
+	fields, ok := raw.(map[string]any)
+	if !ok {
+		g.problem(where(""), name, "", "needs a table: ["+decode.Join("services", string(name))+"]")
+		return
+	}
+	if other, twice := g.services[name]; twice {
+		g.problem(where(""), name, "", "is defined already, at "+origin(other.where("")))
+		return
+	}
+	service, lenient := balancer.DecodeService(name, fields, nil, where, balancer.SeverityWarning)
+	_, strict := balancer.DecodeService(name, fields, nil, where, balancer.SeverityError)
+	w := &written{name: name, fields: fields, service: service, where: where, unknown: unknownFields(lenient, strict)}
+	for _, p := range lenient {
+		if !slices.Contains(w.unknown, p) {
+			g.problems = append(g.problems, p)
+		}
+	}
+	g.services[name] = w
+}
+
+// unknownFields returns the problems of fields that this version does not know: those that are a warning to a lenient
+// reader and an error to a strict one.
+func unknownFields(lenient, strict []balancer.Problem) (unknown []balancer.Problem) {
+	for _, p := range lenient {
+		q := p
+		if q.Severity = balancer.SeverityError; p.Severity == balancer.SeverityWarning && slices.Contains(strict, q) {
+			unknown = append(unknown, p)
+		}
+	}
+	return unknown
+}
+
+func (g *given) problem(at balancer.Origin, service balancer.Name, field, text string) {
+	g.problems = append(g.problems, balancer.Problem{
+		Severity: balancer.SeverityError, Origin: at, Service: service, Field: field, Text: text,
+	})
+}
+
+// names lists the services, sorted.
+func (g *given) names() []balancer.Name { return slices.Sorted(maps.Keys(g.services)) }

@@ -1,0 +1,308 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/table"
+	"vipd/store/etcd"
+)
+
+func historyVerb() *verb {
+	return &verb{
+		name: "history", args: "SERVICE [N]", brief: "the last texts of a service in etcd: who, when, what",
+		about: "Lists the last 20 texts that a service has had in etcd, the oldest first, with who wrote them, when, and what " +
+			"changed. A text without a name was written by something else than vipctl. With N that text is printed, as a " +
+			"services file.\n\n" +
+			"\"vipctl rollback SERVICE N\" makes an old text the present one.",
+		example: "vipctl history web",
+		formats: []string{formTable, formWide, formJSON}, fleet: true,
+		least: 1, most: 2,
+		complete: completeHistory, run: runHistory,
+	}
+}
+
+func rollbackVerb() *verb {
+	return &verb{
+		name: "rollback", args: "SERVICE N", brief: "make an old text of a service in etcd the present one",
+		about: "Writes text N of \"vipctl history SERVICE\" again, also of a service that was removed. It is checked as by " +
+			"apply: nothing is written if another service has the address and port by now, or if somebody else edits the " +
+			"service meanwhile. The rollback itself is a new text in the history.",
+		example: "vipctl rollback web 3",
+		flags:   []cli.Flag{&cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"}},
+		formats: []string{formTable, formJSON}, fleet: true,
+		least: 2, most: 2,
+		complete: completeHistory, run: runRollback,
+	}
+}
+
+func completeHistory(c *call, before []string) (out []string) {
+	switch len(before) {
+	case 0:
+		return c.fleetNames()
+	case 1:
+		w, err := c.fleet()
+		if err != nil {
+			return nil
+		}
+		entries, err := w.History(c, balancer.Name(before[0]))
+		if err != nil {
+			return nil
+		}
+		for _, e := range entries {
+			out = append(out, strconv.Itoa(e.N))
+		}
+	}
+	return out
+}
+
+// edition is an entry of the history in JSON.
+type edition struct {
+	N        int            `json:"n"`
+	At       time.Time      `json:"at,omitzero"`
+	By       string         `json:"by,omitempty"`
+	Revision int64          `json:"revision,omitempty"`
+	What     outcome        `json:"what"`
+	Changed  []fieldDiff    `json:"changed,omitempty"`
+	Fields   map[string]any `json:"fields,omitempty"`
+}
+
+func runHistory(c *call) error {
+	entries, err := c.history()
+	if err != nil {
+		return err
+	}
+	if len(c.args) == 2 {
+		e, err := c.entry(entries)
+		if err != nil {
+			return err
+		}
+		return c.printEntry(e)
+	}
+	editions, err := editionsOf(entries)
+	if err != nil {
+		return err
+	}
+	if c.format == formJSON {
+		return c.printJSON(list(editions))
+	}
+	t := table.New(table.Column{Title: "N", Right: true}, table.Column{Title: "WHEN"}, table.Column{Title: "WHO"},
+		table.Column{Title: "CHANGED"}, table.Column{Title: "REVISION", Right: true, Wide: true})
+	for _, e := range editions {
+		at, revision := "", ""
+		if !e.At.IsZero() {
+			at = e.At.Local().Format("2006-01-02 15:04")
+		}
+		if e.Revision != 0 {
+			revision = strconv.FormatInt(e.Revision, 10)
+		}
+		t.Row(strconv.Itoa(e.N), at, e.By, c.changeText(e), revision)
+	}
+	return c.printTable(t, "")
+}
+
+// history reads the history of the service that the first argument names.
+func (c *call) history() ([]etcd.Entry, error) {
+	w, err := c.fleet()
+	if err != nil {
+		return nil, err
+	}
+	name := balancer.Name(c.args[0])
+	if !name.Valid() {
+		return nil, wrongUse("%q names no service", name)
+	}
+	entries, err := w.History(c, name)
+	if err != nil || len(entries) > 0 {
+		return entries, err
+	}
+	s, err := w.Service(c, name)
+	switch {
+	case err != nil:
+		return nil, err
+	case s == nil:
+		return nil, c.noService(string(name))
+	}
+	return nil, fmt.Errorf("service %s has no history: it was not written by vipctl", name)
+}
+
+// entry returns the one that the second argument names.
+func (c *call) entry(entries []etcd.Entry) (*etcd.Entry, error) {
+	n, err := strconv.Atoi(c.args[1])
+	if err != nil {
+		return nil, wrongUse("%q is no number of a text; for example: %s", c.args[1], c.verb.example)
+	}
+	for i := range entries {
+		if entries[i].N == n {
+			return &entries[i], nil
+		}
+	}
+	return nil, fmt.Errorf("the history of service %s has no text %d: it has %d to %d", c.args[0], n, entries[0].N, entries[len(entries)-1].N)
+}
+
+// printEntry prints one text.
+func (c *call) printEntry(e *etcd.Entry) error {
+	if c.format == formJSON {
+		return c.printJSON(edition{N: e.N, At: e.At, By: e.By, Revision: e.Revision, What: whatOf(e.Fields, nil), Fields: e.Fields})
+	}
+	if e.Fields == nil {
+		return c.print(fmt.Sprintf("# service %s was removed\n", c.args[0]))
+	}
+	return c.print(servicesTOML([]api.Service{{Name: balancer.Name(c.args[0]), Definition: e.Fields}}))
+}
+
+// editionsOf says of each entry what it changed of the one before.
+func editionsOf(entries []etcd.Entry) ([]edition, error) {
+	var out []edition
+	var before map[string]any
+	for i, e := range entries {
+		d := edition{N: e.N, At: e.At, By: e.By, Revision: e.Revision, Fields: e.Fields, What: whatOf(e.Fields, before)}
+		if i == 0 && e.N > 1 {
+			d.What = "" // what was before is not kept any more
+		}
+		if d.What == updatedService {
+			was, err := asJSON(before)
+			if err != nil {
+				return nil, err
+			}
+			is, err := asJSON(e.Fields)
+			if err != nil {
+				return nil, err
+			}
+			d.Changed = compareFields(was, is)
+		}
+		before = e.Fields
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+func whatOf(fields, before map[string]any) outcome {
+	switch {
+	case fields == nil:
+		return removedService
+	case before == nil:
+		return createdService
+	}
+	return updatedService
+}
+
+// changeText writes what an edition changed; in narrow tables the first two fields of it.
+func (c *call) changeText(e edition) string {
+	if e.What != updatedService {
+		return string(e.What)
+	}
+	var fields []string
+	for _, d := range e.Changed {
+		fields = append(fields, fieldChange(d))
+	}
+	if c.format == formWide {
+		return strings.Join(fields, ", ")
+	}
+	const width = 34
+	text := strings.Join(fields, ", ")
+	if table.Width(text) <= width {
+		return text
+	}
+	for i, d := range e.Changed {
+		fields[i] = d.Field
+	}
+	if text = strings.Join(fields, ", "); table.Width(text) <= width {
+		return text
+	}
+	return few(fields, 1)
+}
+
+// fieldChange writes how a field changed, as far as that takes a few words.
+func fieldChange(d fieldDiff) string {
+	simple := func(v any) (string, bool) {
+		switch v.(type) {
+		case nil:
+			return "-", true
+		case []any, map[string]any:
+			return "", false
+		}
+		return fmt.Sprint(v), true
+	}
+	was, ok := simple(d.Runs)
+	is, okay := simple(d.Wants)
+	if ok && okay {
+		return d.Field + " " + was + " -> " + is
+	}
+	gone, come := listChange(d.Runs, d.Wants), listChange(d.Wants, d.Runs)
+	var parts []string
+	for _, entry := range come {
+		parts = append(parts, "+"+entry)
+	}
+	for _, entry := range gone {
+		if !slices.Contains(come, entry) {
+			parts = append(parts, "-"+entry)
+		}
+	}
+	for i, entry := range parts {
+		if slices.Contains(gone, entry[1:]) && entry[0] == '+' {
+			parts[i] = "~" + entry[1:] // there before and after, but not the same
+		}
+	}
+	return strings.TrimSpace(d.Field + " " + strings.Join(parts, " "))
+}
+
+// listChange names the entries of a list that another list does not have exactly so: by themselves, or what names them.
+func listChange(of, other any) (names []string) {
+	list, _ := of.([]any)
+	rest, _ := other.([]any)
+	for _, entry := range list {
+		if !slices.ContainsFunc(rest, func(e any) bool { return tomlValue(e, "") == tomlValue(entry, "") }) {
+			names = append(names, entryName(entry))
+		}
+	}
+	return names
+}
+
+func entryName(entry any) string {
+	t, ok := entry.(map[string]any)
+	if !ok {
+		return fmt.Sprint(entry)
+	}
+	for _, field := range []string{"address", "name", "port"} {
+		if v, there := t[field]; there {
+			return fmt.Sprint(v)
+		}
+	}
+	return strings.Join(slices.Sorted(maps.Keys(t)), "/")
+}
+
+func runRollback(c *call) error {
+	entries, err := c.history()
+	if err != nil {
+		return err
+	}
+	old, err := c.entry(entries)
+	if err != nil {
+		return err
+	}
+	name := balancer.Name(c.args[0])
+	if old.Fields == nil {
+		return fmt.Errorf("text %d of service %s is its removal: \"vipctl delete service %s\" removes it", old.N, name, name)
+	}
+	e, err := c.newEdit()
+	if err != nil {
+		return err
+	}
+	service, problems := balancer.DecodeService(name, old.Fields, nil, nil, balancer.SeverityWarning)
+	e.problems = problems
+	if err := e.want(name, old.Fields, service, nil); err != nil {
+		return err
+	}
+	if err := e.check(); err != nil {
+		return err
+	}
+	return e.finish(c.flags.Bool("dry-run"))
+}

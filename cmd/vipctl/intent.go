@@ -1,0 +1,394 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/table"
+	"vipd/store/etcd"
+)
+
+// outcome is what becomes of a service in etcd.
+type outcome string
+
+const (
+	createdService   outcome = "created"
+	updatedService   outcome = "updated"
+	unchangedService outcome = "unchanged"
+	removedService   outcome = "removed"
+)
+
+// intent is what is to become of one service, and then what became of it.
+type intent struct {
+	Name balancer.Name `json:"service"`
+	What outcome       `json:"what"`
+	// Revision is that of the write, or of the definition that is there already; 0: nothing is written yet.
+	Revision int64 `json:"revision,omitempty"`
+	// Addresses are those that the service has been given by pools.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// Fields are those that differ.
+	Fields []fieldDiff `json:"fields,omitempty"`
+	// Error is why it was not written.
+	Error string `json:"error,omitempty"`
+
+	stored *etcd.Stored   // nil: there is none
+	fields map[string]any // nil: it is to be removed
+	// service is what the fields come to, with the addresses that it holds already; where finds the places of the
+	// fields; nil: they are in no file.
+	service *balancer.Service
+	where   balancer.Locator
+}
+
+// place is where a field is written; of what is not in a file, nowhere.
+func (i *intent) place(field string) balancer.Origin {
+	if i.where == nil {
+		return balancer.Origin{}
+	}
+	return i.where(field)
+}
+
+// edit is a set of changes to the services in etcd: what there was when it began, and what is to become of it.
+type edit struct {
+	*call
+	writer *etcd.Writer
+	stored map[balancer.Name]*etcd.Stored
+	// held says who holds which address of a pool, and revision is that of the reading.
+	held     map[netip.Addr]balancer.Name
+	revision int64
+	intents  []*intent
+	// problems are what is wrong with the changes, those of contested included.
+	problems  []balancer.Problem
+	contested []contest
+}
+
+// newEdit reads all services.
+func (c *call) newEdit() (*edit, error) {
+	w, err := c.fleet()
+	if err != nil {
+		return nil, err
+	}
+	e := &edit{call: c, writer: w}
+	return e, e.read()
+}
+
+func (e *edit) read() error {
+	d, err := e.writer.Definitions(e)
+	if err != nil {
+		return fmt.Errorf("reading the services: %w", err)
+	}
+	e.stored, e.held, e.revision = make(map[balancer.Name]*etcd.Stored, len(d.Services)), d.Held, d.Revision
+	for _, s := range d.Services {
+		e.stored[s.Name] = s
+	}
+	return nil
+}
+
+// services are those that etcd holds, as far as they can be read.
+func (e *edit) services() map[balancer.Name]*balancer.Service {
+	all := make(map[balancer.Name]*balancer.Service, len(e.stored))
+	for name, s := range e.stored {
+		if s.Service != nil {
+			all[name] = withHeld(s.Service, e.held)
+		}
+	}
+	return all
+}
+
+// want adds that a service is to have fields.
+func (e *edit) want(name balancer.Name, fields map[string]any, service *balancer.Service, where balancer.Locator) error {
+	i := &intent{Name: name, stored: e.stored[name], fields: fields, service: withHeld(service, e.held), where: where}
+	if i.service != nil {
+		i.Addresses = i.service.Allocated
+	}
+	switch {
+	case i.stored == nil:
+		i.What = createdService
+	case i.stored.Says(fields) && lacksAddress(i.service):
+		i.What = updatedService // by nothing but the addresses that it asks for
+	case i.stored.Says(fields):
+		i.What, i.Revision = unchangedService, i.stored.Revision
+	default:
+		i.What = updatedService
+		var err error
+		if i.Fields, err = changedFields(i.stored, fields); err != nil {
+			return err
+		}
+	}
+	e.intents = append(e.intents, i)
+	return nil
+}
+
+// remove adds that a service is to go.
+func (e *edit) remove(s *etcd.Stored) {
+	e.intents = append(e.intents, &intent{Name: s.Name, What: removedService, stored: s})
+}
+
+// changedFields lists the fields of a service whose change makes a difference; all that read differently where that
+// can't be told apart.
+func changedFields(s *etcd.Stored, fields map[string]any) ([]fieldDiff, error) {
+	holds, err := asJSON(s.Fields)
+	if err != nil {
+		return nil, err
+	}
+	wants, err := asJSON(fields)
+	if err != nil {
+		return nil, err
+	}
+	all := compareFields(holds, wants)
+	some := slices.DeleteFunc(slices.Clone(all), func(d fieldDiff) bool {
+		swapped := maps.Clone(s.Fields)
+		if value, there := fields[d.Field]; there {
+			swapped[d.Field] = value
+		} else {
+			delete(swapped, d.Field)
+		}
+		return s.Says(swapped)
+	})
+	if len(some) == 0 {
+		return all, nil
+	}
+	return some, nil
+}
+
+// check adds what is wrong with the changes as a whole: that two services would claim the same, or that there are not
+// enough addresses.
+func (e *edit) check() error {
+	e.problems = append(e.problems, e.takenVIPs()...)
+	short, err := e.shortages()
+	if err != nil {
+		return err
+	}
+	e.problems = append(e.problems, short...)
+	e.contested = contests(e.services(), e.intents)
+	for _, c := range e.contested {
+		e.problems = append(e.problems, c.problem())
+	}
+	for _, i := range e.intents {
+		if i.service != nil && i.What != unchangedService {
+			e.problems = append(e.problems, doubts(i)...)
+		}
+	}
+	return nil
+}
+
+// refuse prints the problems, and returns an error if one of them keeps everything from being written.
+func (e *edit) refuse() error {
+	var b strings.Builder
+	wrong := 0
+	for _, p := range e.problems {
+		line := table.Line(p.String())
+		if p.Severity == balancer.SeverityWarning {
+			line += " (a warning)"
+		} else {
+			wrong++
+		}
+		fmt.Fprintf(&b, "vipctl: %s\n", line)
+	}
+	if wrong > 0 {
+		fmt.Fprintf(&b, "vipctl: %s: nothing was written\n", count(wrong, "problem"))
+	}
+	fmt.Fprint(e.stderr, b.String())
+	if wrong > 0 {
+		return errReported
+	}
+	return nil
+}
+
+// write carries out the changes, one transaction each: first what comes, then what goes, so that a key that moves from
+// one service to another is never nobody's. Who was overtaken by somebody else's edit is told, and the others go on.
+func (e *edit) write() error {
+	slices.SortStableFunc(e.intents, func(a, b *intent) int {
+		return cmp.Or(cmp.Compare(last(a), last(b)), a.Name.Compare(b.Name))
+	})
+	missed := 0
+	for n, i := range e.intents {
+		if i.What == unchangedService {
+			continue
+		}
+		err := e.writeOne(i)
+		var conflict *etcd.ConflictError
+		switch {
+		case err == nil:
+			continue
+		case !errors.As(err, &conflict):
+			e.intents = e.intents[:n]
+			return fmt.Errorf("%s of %s: %w; what is listed before it was done, nothing behind it was", i.verb(), i.Name, err)
+		}
+		i.Error = conflict.Error()
+		missed++
+	}
+	if missed > 0 {
+		return fmt.Errorf("%s not written, because somebody else was faster", count(missed, "change"))
+	}
+	return nil
+}
+
+func last(i *intent) int {
+	if i.What == removedService {
+		return 1
+	}
+	return 0
+}
+
+func (i *intent) verb() string {
+	if i.What == removedService {
+		return "removal"
+	}
+	return "writing"
+}
+
+func (e *edit) writeOne(i *intent) error {
+	base := int64(0)
+	if i.stored != nil {
+		base = i.stored.Revision
+	}
+	// Unknown fields have been judged before.
+	r, err := e.writer.Apply(e, etcd.Change{Name: i.Name, Fields: i.fields, Base: base, By: e.author(), AllowUnknown: true})
+	if err == nil {
+		i.Revision = r.Revision
+	}
+	return err
+}
+
+// author is who makes a change, for the history: the operator, and the host that the change came from.
+func (c *call) author() string {
+	name := c.operator()
+	if name == "" {
+		name = "somebody"
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return name
+}
+
+// look reads once more after writing, unless there is nothing new to see: which addresses the services were given, and
+// whether somebody else has written meanwhile.
+func (e *edit) look() (others bool, err error) {
+	var written []*intent
+	newest, given := int64(0), false
+	for _, i := range e.intents {
+		if i.What != unchangedService && i.Error == "" {
+			written, newest = append(written, i), max(newest, i.Revision)
+			given = given || i.service != nil && len(i.service.Pools) > 0
+		}
+	}
+	others = newest != e.revision+int64(len(written))
+	if len(written) == 0 || !others && !given {
+		return false, nil
+	}
+	if err := e.read(); err != nil {
+		return false, err
+	}
+	for _, i := range written {
+		if i.service = withHeld(i.service, e.held); i.service != nil {
+			i.Addresses = i.service.Allocated
+		}
+	}
+	return others, nil
+}
+
+// overtaken finds what another service claims that was written at the same time as this edit's. The hosts leave the key
+// with one of them.
+func (e *edit) overtaken() error {
+	others := e.services()
+	var again []*intent
+	for _, i := range e.intents {
+		if i.What == unchangedService {
+			continue
+		}
+		if delete(others, i.Name); i.service != nil {
+			again = append(again, &intent{Name: i.Name, What: createdService, service: i.service, where: i.where})
+		}
+	}
+	wrong := 0
+	for _, now := range contests(others, again) {
+		if !slices.ContainsFunc(e.contested, now.same) {
+			fmt.Fprintf(e.stderr, "vipctl: %s\n", table.Line(now.problem().String()))
+			wrong++
+		}
+	}
+	if wrong > 0 {
+		return errors.New("all was written, but so was a service of somebody else that claims the same: one of the two is not served there")
+	}
+	return nil
+}
+
+// editResult is an edit in JSON.
+type editResult struct {
+	// Revision is that which the hosts have to reach for all of it to be in effect.
+	Revision int64     `json:"revision"`
+	Services []*intent `json:"services"`
+	DryRun   bool      `json:"dry_run,omitempty"`
+}
+
+// report prints what became of each service, or would.
+func (e *edit) report(dry bool) error {
+	revision := int64(0)
+	for _, i := range e.intents {
+		revision = max(revision, i.Revision)
+	}
+	if e.format == formJSON {
+		return e.printJSON(editResult{Revision: revision, Services: list(e.intents), DryRun: dry})
+	}
+	var b strings.Builder
+	written := false
+	for _, i := range e.intents {
+		what := string(i.What)
+		switch {
+		case i.Error != "":
+			fmt.Fprintf(e.stderr, "vipctl: %s\n", oneLine(i.Error))
+			continue
+		case dry && i.What != unchangedService:
+			what = "would be " + what
+		case i.What != unchangedService:
+			written = true
+		}
+		fmt.Fprintln(&b, e.paint(fmt.Sprintf("%s: %s", i.Name, what+i.addressText()), outcomeStyle(i.What)))
+		if dry {
+			e.writeFields(&b, i.Fields)
+		}
+	}
+	if written {
+		fmt.Fprintf(&b, "revision %d; \"vipctl wait --revision %d\" returns when it is in effect on all hosts\n", revision, revision)
+	}
+	return e.print(b.String())
+}
+
+func outcomeStyle(o outcome) table.Style {
+	switch o {
+	case createdService:
+		return table.Good
+	case updatedService:
+		return table.Notice
+	case removedService:
+		return table.Bad
+	}
+	return table.Plain
+}
+
+// finish writes the changes unless it is a rehearsal, and reports.
+func (e *edit) finish(dry bool) error {
+	if err := e.refuse(); err != nil {
+		return err
+	}
+	if dry {
+		return e.report(true)
+	}
+	err := e.write()
+	others, lookErr := e.look()
+	if reported := e.report(false); err == nil {
+		err = cmp.Or(reported, lookErr)
+	}
+	if err == nil && others {
+		err = e.overtaken()
+	}
+	return err
+}

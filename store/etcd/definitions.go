@@ -1,0 +1,119 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+)
+
+// Definitions are all services as etcd holds them at one revision.
+type Definitions struct {
+	// Services are sorted by name. Keys that name no service are left out.
+	Services []*Stored
+	// Held says who holds which address of a pool. It is empty for who may not read that.
+	Held     map[netip.Addr]balancer.Name
+	Revision int64
+}
+
+// Definitions reads all services.
+func (w *Writer) Definitions(ctx context.Context) (d Definitions, err error) {
+	err = w.readFolder(ctx, serviceFolder, &d.Revision, func(name string, kv *mvccpb.KeyValue) {
+		if balancer.Name(name).Valid() {
+			d.Services = append(d.Services, stored(kv, balancer.Name(name)))
+		}
+	})
+	if err != nil {
+		return Definitions{}, err
+	}
+	d.Held = map[netip.Addr]balancer.Name{}
+	err = w.readFolder(ctx, vipFolder, &d.Revision, func(address string, kv *mvccpb.KeyValue) {
+		if s, err := parseVIP(address); err == nil {
+			d.Held[s.vip] = balancer.Name(kv.Value)
+		}
+	})
+	if err != nil && !forbidden(err) {
+		return Definitions{}, err
+	}
+	return d, nil
+}
+
+// Names returns the names of all services, sorted.
+func (w *Writer) Names(ctx context.Context) (names []balancer.Name, err error) {
+	limit, revision := usualTiming().pageKeys, int64(0)
+	all := folder(w.keys.prefix + serviceFolder)
+	ask := func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+		request.KeysOnly = true
+		return w.get(ctx, request)
+	}
+	err = readScope(ctx, ask, all, &limit, &revision, func(answer *etcdserverpb.RangeResponse) error {
+		for _, kv := range answer.Kvs {
+			if name := balancer.Name(strings.TrimPrefix(string(kv.Key), all.key)); name.Valid() {
+				names = append(names, name)
+			}
+		}
+		return nil
+	})
+	return names, err
+}
+
+// stored reads the key of a service.
+func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
+	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
+	s := &Stored{Name: name, Revision: kv.ModRevision, Created: kv.CreateRevision}
+	d, problems := decodeValue(subject{kind: serviceKind, of: name}, kv.Value, origin, nil)
+	s.Service, s.Problems = d.service, problems
+	s.Fields, _ = parseObject(kv.Value) // what is wrong with it is among the problems
+	return s
+}
+
+// ParseObject reads a JSON object as etcd's values are read: numbers stay text, so that none is rounded, and names that
+// come twice are refused, and nesting that no value needs.
+func ParseObject(text []byte) (map[string]any, error) { return parseObject(text) }
+
+// Says reports whether writing fields in place of what is stored would change nothing for any reader: both come to the
+// same service, whatever the reader's defaults, and have the same fields that this version does not know.
+func (s *Stored) Says(fields map[string]any) bool {
+	wanted, problems := balancer.DecodeService(s.Name, fields, nil, nil, balancer.SeverityWarning)
+	if !like(s.Service, wanted) || !slices.Equal(settings(s.Fields), settings(fields)) {
+		return false
+	}
+	if len(problems) == 0 && len(s.Problems) == 0 {
+		return true
+	}
+	return !strange(s.Name, fields) && !strange(s.Name, s.Fields) || reflect.DeepEqual(normal(s.Fields), normal(fields))
+}
+
+// settings are the names of the fields that keep a reader's defaults out, sorted.
+func settings(fields map[string]any) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(fields)), func(field string) bool {
+		return field == "vips" || field == "ports" || field == "endpoints"
+	})
+}
+
+// strange reports whether there are fields that this version does not know.
+func strange(name balancer.Name, fields map[string]any) bool {
+	service, _ := balancer.DecodeService(name, fields, nil, nil, balancer.SeverityError)
+	return service == nil
+}
+
+// normal is what fields are once they have been written and read.
+func normal(fields map[string]any) map[string]any {
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return fields
+	}
+	out, err := parseObject(text)
+	if err != nil {
+		return fields
+	}
+	return out
+}
