@@ -232,24 +232,26 @@ func run(t *testing.T, r *etcd.Registrar) (stop func()) {
 	return stop
 }
 
+func balancerID(service balancer.Name, id string) balancer.EndpointID {
+	return balancer.EndpointID{Service: service, ID: id}
+}
+
+func someEndpoint() balancer.Endpoint {
+	return balancer.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Weight: 3, Port: 8080}
+}
+
 // TestRegistrar: the endpoint is there, and there again after each loss; it drains and leaves at once.
 func TestRegistrar(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
-	id := balancer.EndpointID{Service: "web", ID: "a"}
-	endpoint := balancer.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Weight: 3, Port: 8080}
+	id, endpoint := balancerID("web", "a"), someEndpoint()
 	r, err := w.Registrar(id, endpoint, 3*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var mu sync.Mutex
-	var reports []string
-	r.Report = func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
-		reports = append(reports, fmt.Sprint(err))
-	}
+	var said reports
+	r.Report = said.add
 	stop := run(t, r)
 	apply(t, w, etcd.Change{Name: "web", Fields: fields(80)})
 	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
@@ -272,9 +274,7 @@ func TestRegistrar(t *testing.T) {
 	}
 	stopSecond := run(t, second) // takes the key over, as a restarted registrar does
 	f.wait("the key to be taken over", func(store.Snapshot) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(reports) > 0 && strings.Contains(reports[len(reports)-1], "held by another registrar")
+		return strings.Contains(said.last(), "held by another registrar")
 	})
 	stop()
 	if err := r.Leave(t.Context()); err != nil {

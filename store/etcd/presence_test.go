@@ -1,0 +1,353 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// reports are what a registrar or a presence has said of itself.
+type reports struct {
+	mu  sync.Mutex // guards all
+	all []string
+}
+
+func (r *reports) add(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, fmt.Sprint(err))
+}
+
+func (r *reports) last() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.all) == 0 {
+		return ""
+	}
+	return r.all[len(r.all)-1]
+}
+
+// present is a node's presence that runs.
+type present struct {
+	*etcd.Presence
+	reports
+	stop func()
+}
+
+func appear(t *testing.T, w *etcd.Writer, node, version string, ttl time.Duration) *present {
+	t.Helper()
+	p, err := w.Presence(node, etcd.NodeLive{Version: version, Started: time.Now()}, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &present{Presence: p}
+	p.Report = out.add
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { p.Run(ctx) })
+	out.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(out.stop)
+	return out
+}
+
+// node waits until a node is as it should be; nil: there is none.
+func (p *place) node(name, what string, is func(*etcd.Node) bool) *etcd.Node {
+	p.t.Helper()
+	w := newWriter(p.t, p.config)
+	var found *etcd.Node
+	p.try("have "+what, func(ctx context.Context) error {
+		nodes, _, err := w.Nodes(ctx)
+		if err != nil {
+			return err
+		}
+		found = nil
+		if i := slices.IndexFunc(nodes, func(n etcd.Node) bool { return n.Name == name }); i >= 0 {
+			found = &nodes[i]
+		}
+		if !is(found) {
+			return fmt.Errorf("it is %+v", found)
+		}
+		return nil
+	})
+	return found
+}
+
+func gone(n *etcd.Node) bool { return n == nil }
+
+// says is the condition that a node lives and has a status of a revision.
+func says(revision int64) func(*etcd.Node) bool {
+	return func(n *etcd.Node) bool {
+		return n != nil && n.Live != nil && n.Status != nil && n.Status.Revision == revision
+	}
+}
+
+// TestPresence: the keys are there while the daemon is, again after each loss, and no longer than that.
+func TestPresence(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	n := appear(t, newWriter(t, p.config), "n1", "1.0", 3*time.Second)
+	live := p.node("n1", "the node", func(n *etcd.Node) bool { return n != nil && n.Live != nil })
+	if live.Live.Version != "1.0" || live.Status != nil || live.Live.Started.IsZero() {
+		t.Errorf("it is there as %+v", live.Live)
+	}
+	n.Tell(etcd.NodeStatus{Revision: 7, Mode: "ipvs", Drains: []etcd.NodeDrain{{Service: "web", Address: "10.0.0.1:80", Active: 3}}})
+	status := p.node("n1", "its status", says(7)).Status
+	if status.Mode != "ipvs" || len(status.Drains) != 1 || status.Drains[0] != (etcd.NodeDrain{Service: "web", Address: "10.0.0.1:80", Active: 3}) {
+		t.Errorf("its status is %+v", status)
+	}
+	p.remove("/nodes/n1/live")
+	p.node("n1", "the lost key again", says(7))
+	p.remove("/nodes/n1/status")
+	p.node("n1", "the lost status again", says(7))
+	leases, err := p.client.Leases(t.Context())
+	if err != nil || len(leases.Leases) != 1 {
+		t.Fatalf("%d leases, %v", len(leases.Leases), err)
+	}
+	if _, err := p.client.Revoke(t.Context(), leases.Leases[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	p.node("n1", "both again after the lease ended", says(7))
+	c.Members[0].Stop()
+	c.Members[0].Wipe()
+	c.Members[0].Start()
+	p.client = c.Client()
+	p.node("n1", "both in a new etcd", says(7))
+	n.stop()
+	if nodes, _, err := newWriter(t, p.config).Nodes(t.Context()); err != nil || len(nodes) != 0 {
+		t.Errorf("after its end: %+v, %v", nodes, err)
+	}
+	leases, err = p.client.Leases(t.Context())
+	if err != nil || len(leases.Leases) != 0 {
+		t.Errorf("after its end there are %d leases, %v", len(leases.Leases), err)
+	}
+	if last := n.last(); last != "<nil>" {
+		t.Errorf("the last report is %s", last)
+	}
+}
+
+// TestStatusRate: the newest status is written soon, not more than once a second, and not at all if it says the same.
+func TestStatusRate(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	n := appear(t, newWriter(t, p.config), "n1", "1.0", 10*time.Second)
+	n.Tell(etcd.NodeStatus{Revision: 1, At: time.Now()})
+	p.node("n1", "its status", says(1))
+	writes := func() int64 {
+		answer, err := p.client.Get(t.Context(), p.config.Prefix+"/nodes/n1/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.Kvs[0].Version
+	}
+	began, before := time.Now(), writes()
+	for i := range int64(250) {
+		n.Tell(etcd.NodeStatus{Revision: 2 + i, At: time.Now()})
+		time.Sleep(10 * time.Millisecond)
+	}
+	p.node("n1", "the last status", says(251))
+	if took, n := time.Since(began), writes()-before; n > int64(took/time.Second)+1 || n < 2 {
+		t.Errorf("%d writes in %s", n, took)
+	}
+	before = writes()
+	for range 3 {
+		n.Tell(etcd.NodeStatus{Revision: 251, At: time.Now().Add(time.Hour)})
+		time.Sleep(1100 * time.Millisecond) // the time in which it could have been written
+	}
+	if n := writes() - before; n != 0 {
+		t.Errorf("the same was written %d times", n)
+	}
+}
+
+// TestNodeNameTwice: the second daemon with a node's name writes nothing, says so, and takes over when the first is gone.
+func TestNodeNameTwice(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	first := appear(t, newWriter(t, p.config), "n1", "first", 3*time.Second)
+	first.Tell(etcd.NodeStatus{Revision: 1})
+	p.node("n1", "the first", says(1))
+	second := appear(t, newWriter(t, p.config), "n1", "second", 3*time.Second)
+	second.Tell(etcd.NodeStatus{Revision: 2})
+	wait.For(t, within, "the second to say so", func() bool {
+		return strings.Contains(second.last(), "/vipda/nodes/n1/live is held by another vipd: give each host its own node name")
+	})
+	p.node("n1", "the first undisturbed", func(n *etcd.Node) bool { return says(1)(n) && n.Live.Version == "first" })
+	first.stop()
+	p.node("n1", "the second", func(n *etcd.Node) bool { return says(2)(n) && n.Live.Version == "second" })
+	wait.For(t, within, "the second to be well", func() bool { return second.last() == "<nil>" })
+	if last := first.last(); last != "<nil>" {
+		t.Errorf("the first said %s", last)
+	}
+	second.stop()
+	p.put("/nodes/n1/live", "by hand")
+	third := appear(t, newWriter(t, p.config), "n1", "third", 3*time.Second)
+	wait.For(t, within, "the third to say so", func() bool { return strings.Contains(third.last(), "without a lease: delete it") })
+	p.remove("/nodes/n1/live")
+	p.node("n1", "the third", func(n *etcd.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "third" })
+}
+
+// TestPresenceAfterCrash: a daemon that is started again before the lease of its former run has ended takes over in
+// silence.
+func TestPresenceAfterCrash(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	lease, err := p.client.Grant(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.put("/nodes/n1/live", `{"version":"former"}`, clientv3.WithLease(lease.ID))
+	n := appear(t, newWriter(t, p.config), "n1", "next", 3*time.Second)
+	p.node("n1", "the next run", func(n *etcd.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "next" })
+	wait.For(t, within, "the report", func() bool { return n.last() != "" })
+	if n.mu.Lock(); len(n.all) != 1 || n.all[0] != "<nil>" {
+		t.Errorf("it said %q", n.all)
+	}
+	n.mu.Unlock()
+}
+
+// TestPresenceThroughOutages: whatever the network does, the node is there again after it, and Tell never waits.
+func TestPresenceThroughOutages(t *testing.T) {
+	c, relay, p := single(t, etcdkit.Options{})
+	direct := &place{t: t, client: p.client, config: configAt(c, 0)}
+	n := appear(t, newWriter(t, p.config), "n1", "1.0", 2*time.Second)
+	revision := int64(0)
+	for name, fault := range map[string]func(){"refused": relay.Cut, "swallowed": relay.Freeze, "killed": c.Members[0].Kill} {
+		revision++
+		n.Tell(etcd.NodeStatus{Revision: revision})
+		direct.node("n1", "the node before "+name, says(revision))
+		fault()
+		wait.For(t, within, "the trouble", func() bool { return strings.Contains(n.last(), "etcd at http") })
+		revision++
+		began := time.Now()
+		n.Tell(etcd.NodeStatus{Revision: revision})
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("%s: Tell took %s", name, took)
+		}
+		if name != "killed" {
+			direct.node("n1", "it to end with its lease", gone)
+		} else {
+			c.Members[0].Start()
+		}
+		relay.Heal()
+		direct.node("n1", "the node after "+name, says(revision))
+		wait.For(t, within, "the end of the trouble", func() bool { return n.last() == "<nil>" })
+	}
+	relay.Freeze()
+	began := time.Now()
+	n.stop()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("without etcd the end took %s", took)
+	}
+}
+
+// TestLeaseOutlivesFrozenMember: who is connected to a member that no longer answers goes to another in time.
+func TestLeaseOutlivesFrozenMember(t *testing.T) {
+	w := newWorld(t, 1)
+	config := w.through()
+	r, err := newWriter(t, config).Registrar(balancerID("web", "a"), someEndpoint(), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, r)
+	key := w.config.Prefix + "/endpoints/web/a"
+	created := func() int64 {
+		answer, err := w.client.Get(t.Context(), key)
+		if err != nil || len(answer.Kvs) == 0 {
+			return 0
+		}
+		return answer.Kvs[0].CreateRevision
+	}
+	wait.For(t, within, "the endpoint", func() bool { return created() != 0 })
+	was := created()
+	for _, frozen := range [][]*etcdkit.Relay{w.relays[:2], w.relays[2:]} { // one of them is on its way
+		for _, relay := range frozen {
+			relay.Freeze()
+		}
+		for end := time.Now().Add(11 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			if now := created(); now != was {
+				t.Fatalf("the endpoint of revision %d is now of %d", was, now)
+			}
+		}
+		w.heal()
+	}
+}
+
+// TestNodes lists what there is, whatever was written, and changes what nodes are told.
+func TestNodes(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	w := newWriter(t, p.config)
+	last := p.put("/services/web", web)
+	p.put("/nodes/b/config", `{"mode":"ipvs","rack":7}`)
+	p.put("/nodes/a/live", "?")
+	p.put("/nodes/a/status", `{"revision":3,"new":[1]}`)
+	p.put("/nodes/c/config", `{"mode":"fastest"}`)
+	p.put("/nodes/c/status", `[]`)
+	p.put("/nodes/d/other", `x`)
+	for _, hostile := range []string{"/nodes//config", "/nodes/x y/config", "/nodes/\xff/live", "/nodes/"} {
+		p.put(hostile, "{}")
+	}
+	nodes, revision, err := w.Nodes(t.Context())
+	if err != nil || len(nodes) != 4 || revision != last {
+		t.Fatalf("%+v, revision %d, want %d; %v", nodes, revision, last, err)
+	}
+	a, b, d := nodes[0], nodes[1], nodes[2]
+	if a.Name != "a" || a.Live == nil || a.Status == nil || a.Status.Revision != 3 || len(a.Problems) != 1 {
+		t.Errorf("a is %+v", a)
+	}
+	if b.Name != "b" || b.Live != nil || *b.Config != (etcd.NodeConfig{Mode: "ipvs"}) || b.ConfigRevision == 0 || len(b.Problems) != 1 {
+		t.Errorf("b is %+v", b)
+	}
+	if d.Name != "c" || d.Config != nil || d.Status != nil || len(d.Problems) != 2 {
+		t.Errorf("c is %+v", d)
+	}
+	set := func(name string, edit func(*etcd.NodeConfig)) (etcd.Result, error) {
+		return w.SetNode(t.Context(), name, func(c etcd.NodeConfig) etcd.NodeConfig { edit(&c); return c })
+	}
+	text := func(name string) string {
+		answer, err := p.client.Get(t.Context(), p.config.Prefix+"/nodes/"+name+"/config")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(answer.Kvs) == 0 {
+			return "none"
+		}
+		return strings.Join(strings.Fields(string(answer.Kvs[0].Value)), "")
+	}
+	for _, step := range []struct {
+		name    string
+		edit    func(*etcd.NodeConfig)
+		want    string
+		changed bool
+	}{
+		{"b", func(c *etcd.NodeConfig) { c.Zone = "z1" }, `{"mode":"ipvs","rack":7,"zone":"z1"}`, true},
+		{"b", func(c *etcd.NodeConfig) {}, `{"mode":"ipvs","rack":7,"zone":"z1"}`, false},
+		{"b", func(c *etcd.NodeConfig) { *c = etcd.NodeConfig{} }, `{"rack":7}`, true},
+		{"c", func(c *etcd.NodeConfig) { c.Mode = "auto" }, `{"mode":"auto"}`, true},
+		{"c", func(c *etcd.NodeConfig) { c.Mode = "" }, `none`, true},
+		{"c", func(c *etcd.NodeConfig) {}, `none`, false},
+	} {
+		if r, err := set(step.name, step.edit); err != nil || r.Changed != step.changed || text(step.name) != step.want {
+			t.Errorf("%s is told %s, %+v, %v; want %s", step.name, text(step.name), r, err, step.want)
+		}
+	}
+	_, err = set("b", func(c *etcd.NodeConfig) { c.Mode = "ipv" })
+	expectError(t, err, `configuring node b: "ipv" is not a mode`)
+	_, err = set("b/c", func(*etcd.NodeConfig) {})
+	expectError(t, err, "is not possible")
+	if _, err := w.Presence("b/c", etcd.NodeLive{}, time.Minute); err == nil {
+		t.Error("a node with a / in its name may be there")
+	}
+	if _, err := etcd.New(etcd.Options{Config: p.config, Node: "b c"}); err == nil {
+		t.Error("a node with a space in its name may be followed")
+	}
+}
