@@ -7,5 +7,5 @@ func (s *Source) Hasten() {
 	s.timing.ask, s.timing.silence = 50*time.Millisecond, 2*time.Second
 	s.timing.call, s.timing.page = time.Second, 10*time.Second
 	s.timing.jitter, s.timing.slowest = 20*time.Millisecond, 200*time.Millisecond
-	s.timing.pageKeys = 7
+	s.timing.pageKeys, s.timing.knock = 7, 100*time.Millisecond
 }

@@ -1,0 +1,240 @@
+package etcd_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// told are the configurations that a source has told, and how many snapshots there were before the first.
+type told struct {
+	mu  sync.Mutex // guards the rest
+	all []etcd.NodeConfig
+}
+
+func (c *told) add(config etcd.NodeConfig) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, config)
+}
+
+func (c *told) list() []etcd.NodeConfig {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.all)
+}
+
+func (c *told) wait(t *testing.T, want ...etcd.NodeConfig) {
+	t.Helper()
+	wait.For(t, within, "the configuration", func() bool { return len(c.list()) >= len(want) })
+	if got := c.list(); !slices.Equal(got, want) {
+		t.Fatalf("told %v, want %v", got, want)
+	}
+}
+
+// TestNodeConfig: what a node is told is known before the first snapshot, followed live, and kept for a restart without
+// etcd. What can't be read leaves what was told before.
+func TestNodeConfig(t *testing.T) {
+	_, relay, p := single(t, etcdkit.Options{})
+	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
+	p.put("/nodes/n10/config", `{"mode":"userspace"}`)
+	var c told
+	options := etcd.Options{Config: p.config, Node: "n1", StateDir: t.TempDir(), Patience: time.Millisecond, Configured: c.add}
+	f := follow(t, newSource(t, options))
+	f.wait("the first state", connected)
+	ipvs, both := etcd.NodeConfig{Mode: "ipvs"}, etcd.NodeConfig{Mode: "auto", Zone: "z1"}
+	c.wait(t, ipvs)
+	n := f.count()
+	p.put("/nodes/n1/config", `{"mode":"auto","zone":"z1"}`)
+	c.wait(t, ipvs, both)
+	p.put("/nodes/n1/status", `{}`) // nobody follows that
+	p.put("/nodes/n10/config", `{}`)
+	f.reaches(p.put("/nodes/n1/config", `{"zone":"z1","mode":"auto"}`))
+	if f.count() != n {
+		t.Errorf("a configuration of nodes alone was told in %d snapshots", f.count()-n)
+	}
+	for text, want := range map[string]string{
+		`{"mode":"ipv"}`: `did you mean "ipvs"`, `{"mode":7}`: "mode", `{`: "is not JSON", `[]`: "is not a JSON object", ``: "is empty",
+		`{"zone":"` + strings.Repeat("z", 20<<10) + `"}`: "16384 are possible", `{"mode":"auto","zone":"z1","x":1}`: "unknown field",
+	} {
+		p.put("/nodes/n1/config", text)
+		s := f.wait("the problem of "+quoted(text), func(s store.Snapshot) bool {
+			return len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text+s.Problems[0].Field, want)
+		})
+		if got := s.Problems[0]; got.Origin.Key != p.config.Prefix+"/nodes/n1/config" || got.Service != "" || s.Services.Len() != 1 {
+			t.Errorf("the problem is %+v", got)
+		}
+	}
+	c.wait(t, ipvs, both)
+	relay.Cut()
+	f.stop()
+
+	var kept told
+	options.Configured = func(config etcd.NodeConfig) { kept.add(config) }
+	f = follow(t, newSource(t, options))
+	f.wait("what was kept", func(store.Snapshot) bool { return true })
+	kept.wait(t, both)
+	relay.Heal()
+	f.wait("the return", connected)
+	p.remove("/nodes/n1/config")
+	kept.wait(t, both, etcd.NodeConfig{})
+	f.stop()
+	relay.Cut()
+	p.put("/nodes/n1/config", `{"mode":"auto"}`)
+
+	var other told // the host has got another name: what the old one was told is not for it
+	options.Node, options.Configured = "n2", other.add
+	f = follow(t, newSource(t, options))
+	f.wait("what was kept", func(store.Snapshot) bool { return true })
+	other.wait(t, etcd.NodeConfig{})
+}
+
+func quoted(text string) string { return text[:min(len(text), 40)] }
+
+// TestConfiguredBeforeFirst: a node knows what it is told before it gets the first snapshot.
+func TestConfiguredBeforeFirst(t *testing.T) {
+	_, _, p := single(t, etcdkit.Options{})
+	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
+	var order []string
+	ctx, cancel := context.WithCancel(t.Context())
+	source := newSource(t, etcd.Options{Config: p.config, Node: "n1", Configured: func(c etcd.NodeConfig) { order = append(order, c.Mode) }})
+	if err := source.Watch(ctx, func(store.Snapshot) { order = append(order, "snapshot"); cancel() }); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(order, []string{"ipvs", "snapshot"}) {
+		t.Errorf("it was told %q", order)
+	}
+}
+
+// role is what a daemon on n1 needs in etcd: to read what it follows, and to write two keys.
+func role() etcdkit.User {
+	return etcdkit.User{
+		Name: "n1", Password: "secret",
+		Read:  []string{"/vipda/services/", "/vipda/endpoints/", "/vipda/overrides/", "/vipda/vips/", "/vipda/nodes/n1/config"},
+		Write: []string{"/vipda/nodes/n1/live", "/vipda/nodes/n1/status"},
+	}
+}
+
+// as is how a user reaches etcd.
+func (p *place) as(t *testing.T, u etcdkit.User) etcd.Config {
+	t.Helper()
+	config := p.config
+	config.Username, config.PasswordFile = u.Name, filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(config.PasswordFile, []byte(u.Password), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// TestRole: the rights to read five places and to write two keys are enough for a daemon, and these two are all that it
+// ever writes.
+func TestRole(t *testing.T) {
+	c, relay, p := single(t, etcdkit.Options{})
+	p.put("/vips/10.96.0.10", "web")
+	last := p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
+	c.EnableAuth(role())
+	p.client = c.Client()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	everything := p.client.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(last+1))
+	config := p.as(t, role())
+	var told told
+	f := follow(t, newSource(t, etcd.Options{Config: config, Node: "n1", StateDir: t.TempDir(), Configured: told.add}))
+	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // an address for nothing
+	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
+	n.Tell(etcd.NodeStatus{Revision: 1})
+	wait.For(t, within, "the report", func() bool { return n.last() == "<nil>" })
+	relay.Cut()
+	time.Sleep(4 * time.Second) // until the lease has ended
+	relay.Heal()
+	n.Tell(etcd.NodeStatus{Revision: 2})
+	p.put("/nodes/n1/config", `{"zone":"z1"}`)
+	told.wait(t, etcd.NodeConfig{Mode: "ipvs"}, etcd.NodeConfig{Zone: "z1"})
+	p.try("have the second status", func(ctx context.Context) error {
+		answer, err := p.client.Get(ctx, "/vipda/nodes/n1/status")
+		if err == nil && (len(answer.Kvs) == 0 || !strings.Contains(string(answer.Kvs[0].Value), `"revision": 2`)) {
+			err = os.ErrNotExist
+		}
+		return err
+	})
+	n.stop()
+	f.stop()
+	end := p.put("/end", "")
+	written := map[string]int{}
+	for answer := range everything {
+		for _, e := range answer.Events {
+			written[string(e.Kv.Key)]++
+		}
+		if answer.Header.Revision >= end {
+			break
+		}
+	}
+	if written["/vipda/nodes/n1/live"] < 3 || written["/vipda/nodes/n1/status"] < 3 || len(written) != 4 {
+		t.Errorf("written are %v, want those two keys, the configuration and the end", written)
+	}
+}
+
+// TestMissingRights: without the right to read addresses or the node's configuration the rest is followed, with a
+// problem that ends when the right is there; what was read before stays in use.
+func TestMissingRights(t *testing.T) {
+	c, relay, p := single(t, etcdkit.Options{})
+	p.put("/services/auto", `{"vips":["auto"],"ports":[{"port":80}]}`)
+	p.put("/vips/10.96.0.1", "auto")
+	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
+	old := role()
+	old.Read, old.Write = old.Read[:3], nil
+	c.EnableAuth(old)
+	p.client = c.Client()
+	config := p.as(t, old)
+	var told told
+	f := follow(t, newSource(t, etcd.Options{Config: config, Node: "n1", Configured: told.add}))
+	s := f.wait("the first state", connected)
+	if len(s.Problems) != 2 || s.Problems[0].Origin.Key != "/vipda/nodes/n1/config" || s.Problems[1].Origin.Key != "/vipda/vips/" {
+		t.Errorf("the problems are %v", s.Problems)
+	}
+	for _, problem := range s.Problems {
+		if problem.Severity != balancer.SeverityWarning || !strings.Contains(problem.Text, "the user n1 may not read it: give its role that right") {
+			t.Errorf("the problem is %+v", problem)
+		}
+	}
+	if s.Services.Len() != 2 || s.Endpoints.Len() != 1 || len(s.Services.At("auto").Allocated) != 0 {
+		t.Errorf("followed are %d services, %d endpoints", s.Services.Len(), s.Endpoints.Len())
+	}
+	read, err := newWriter(t, config).Read(t.Context(), nil)
+	if err != nil || len(read.Problems) != 1 || read.Services.Len() != 2 {
+		t.Errorf("read are %d services, %v, %v", read.Services.Len(), read.Problems, err)
+	}
+	told.wait(t, etcd.NodeConfig{})
+	f.reaches(p.put("/endpoints/web/b", `{"address":"10.0.0.9"}`))
+	c.Grant("n1", "/vipda/nodes/n1/config")
+	c.Grant("n1", "/vipda/vips/")
+	f.wait("no problems", func(s store.Snapshot) bool { return len(s.Problems) == 0 && len(s.Services.At("auto").Allocated) == 1 })
+	told.wait(t, etcd.NodeConfig{}, etcd.NodeConfig{Mode: "ipvs"})
+	p.put("/vips/10.96.0.1", "nobody-else") // whatever: it is still followed
+	f.wait("the change", func(s store.Snapshot) bool { return len(s.Services.At("auto").Allocated) == 0 })
+	p.put("/vips/10.96.0.1", "auto")
+	f.wait("the change", func(s store.Snapshot) bool { return len(s.Services.At("auto").Allocated) == 1 })
+
+	c.Revoke("n1", "/vipda/vips/")
+	relay.Cut()
+	relay.Heal()
+	s = f.wait("the problem", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 })
+	if len(s.Services.At("auto").Allocated) != 1 {
+		t.Error("what was read before did not stay")
+	}
+	f.reaches(p.put("/endpoints/web/c", `{"address":"10.0.0.10"}`))
+	told.wait(t, etcd.NodeConfig{}, etcd.NodeConfig{Mode: "ipvs"})
+}
