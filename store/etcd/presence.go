@@ -30,6 +30,9 @@ type Presence struct {
 	met   time.Time
 }
 
+// parting is how long a daemon's end may wait for etcd.
+const parting = 2 * time.Second
+
 // statusPause is the least time between two writings of a status.
 const statusPause = time.Second
 
@@ -70,8 +73,9 @@ func (p *Presence) Run(ctx context.Context) {
 			p.Report(err)
 		}
 	})
-	// In vain where etcd is away; then the lease ends by itself.
-	_ = p.lease.revoke(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
+	defer cancel()
+	_ = p.lease.revoke(ctx) // in vain where etcd is away; then the lease ends by itself
 }
 
 // write sees to it that etcd has both keys.
