@@ -166,11 +166,10 @@ func (e *Engine) Run(ctx context.Context) error {
 				continue
 			}
 		}
-		want, isSet := e.Wanted()
+		want, isSet := e.begin()
 		if !isSet {
 			continue
 		}
-		e.succeed()
 		started := time.Now()
 		e.sync(ctx, want)
 		if !e.rest(ctx, started) {

@@ -26,15 +26,21 @@ func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
 	e.kick()
 }
 
-// succeed begins the switch that was asked for.
-func (e *Engine) succeed() {
+// begin returns what is wanted, and begins the switch that was asked for with it: what was wanted of one dataplane is
+// never carried out in another.
+func (e *Engine) begin() (want balancer.Desired, isSet bool) {
 	e.mu.Lock()
 	next := e.next
-	e.next = nil
+	want, isSet, e.next = e.wanted, e.isSet, nil
 	e.mu.Unlock()
-	if next == nil {
-		return
+	if next != nil {
+		e.succeed(next)
 	}
+	return want, isSet
+}
+
+// succeed begins a switch.
+func (e *Engine) succeed(next *succession) {
 	if e.moving == nil {
 		e.serving = e.done
 	}
