@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -200,13 +201,15 @@ func (e *Engine) damaged(ctx context.Context) bool {
 		return false
 	}
 	reason, err := e.Dataplane.Intact(ctx)
-	if reason == "" && err == nil {
-		reason, err = e.Host.Intact(ctx)
+	if reason == "" { // one that can't be looked at keeps nobody from looking at the other
+		var alsoErr error
+		reason, alsoErr = e.Host.Intact(ctx)
+		err = errors.Join(err, alsoErr)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return false
-	case err != nil:
+	case reason == "" && err != nil:
 		if text := err.Error(); text != e.probeError {
 			e.probeError = text
 			e.Log.Warn("looking whether everything is still there", "err", err)

@@ -53,9 +53,11 @@ func newWorld(t *testing.T, seed uint64) *world {
 // start starts an engine over what the kernel holds.
 func (w *world) start() { w.startOver(fake.NewHost(w.kernel)) }
 
-func (w *world) startOver(host dataplane.Host) {
+func (w *world) startOver(host dataplane.Host) { w.startWith(fake.New(w.kernel), host) }
+
+func (w *world) startWith(dp dataplane.Dataplane, host dataplane.Host) {
 	w.engine = dataplane.NewEngine(dataplane.Options{
-		Dataplane: fake.New(w.kernel), Host: host, Log: slog.New(slog.DiscardHandler), Metrics: &w.counts,
+		Dataplane: dp, Host: host, Log: slog.New(slog.DiscardHandler), Metrics: &w.counts,
 	})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error)
@@ -415,6 +417,33 @@ func TestDriftIsMended(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
 		if d := w.difference(); d != "" || w.repaired == 0 || w.engine.Status().Repairs == 0 {
+			t.Errorf("after 1.5 s: %q, %d repairs", d, w.repaired)
+		}
+		w.stop()
+	})
+}
+
+// blind is a dataplane that can't be looked at.
+type blind struct{ dataplane.Dataplane }
+
+func (blind) Intact(context.Context) (string, error) {
+	return "", errors.New("the kernel does not answer")
+}
+
+// TestDriftBesideABlindDataplane checks that damage at the host is mended while the dataplane can't be looked at.
+func TestDriftBesideABlindDataplane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		w.stop()
+		w.startWith(blind{fake.New(w.kernel)}, fake.NewHost(w.kernel))
+		for w.desired.Addresses.Len() == 0 {
+			w.change()
+		}
+		time.Sleep(time.Minute)
+		w.kernel.TamperAddresses(func(all map[netip.Addr]bool) { clear(all) })
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		if d := w.difference(); d != "" || w.repaired == 0 {
 			t.Errorf("after 1.5 s: %q, %d repairs", d, w.repaired)
 		}
 		w.stop()

@@ -92,6 +92,13 @@ func (k *Kernel) Tamper(change func(map[balancer.Key]dataplane.Digest)) {
 	change(k.frontends)
 }
 
+// TamperAddresses changes the addresses behind everyone's back.
+func (k *Kernel) TamperAddresses(change func(map[netip.Addr]bool)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(k.addresses)
+}
+
 // faultLocked draws whether this call fails.
 func (k *Kernel) faultLocked() bool { return k.random.Float64() < k.faults.Share }
 
