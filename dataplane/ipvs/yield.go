@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -57,14 +58,20 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]lvs.Servi
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	left := map[balancer.Key]lvs.ServiceState{}
-	r := round{d: d, ctx: ctx, errs: map[*server]error{}}
+	r := newRound(ctx, d)
 	var work []*server
 	for _, v := range services {
 		s := d.servers[v.Key]
 		if s == nil || !s.there {
 			continue
 		}
-		if first || busy(table[v.Key]) && v.Connections == before[v.Key].Connections {
+		stays := first
+		if !first && v.Connections == before[v.Key].Connections {
+			if stays, err = d.busy(ctx, v.Key, table); err != nil {
+				return nil, err
+			}
+		}
+		if stays {
 			left[v.Key] = v
 			continue
 		}
@@ -83,12 +90,15 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]lvs.Servi
 	return left, errors.Join(failed, d.ledger.save())
 }
 
-// busy reports whether a virtual server has connections.
-func busy(e lvs.Entry) bool {
-	for _, d := range e.Destinations {
-		if d.Active+d.Inactive > 0 {
-			return true
-		}
+// busy reports whether a virtual server has connections. One that the kernel has left out of the table, as it may at any
+// time, is asked for by itself.
+func (d *Dataplane) busy(ctx context.Context, k balancer.Key, table map[balancer.Key]lvs.Entry) (bool, error) {
+	if e, told := table[k]; told {
+		return slices.ContainsFunc(e.Destinations, func(t lvs.TableDestination) bool { return t.Active+t.Inactive > 0 }), nil
 	}
-	return false
+	states, err := d.conn.Destinations(ctx, k)
+	if errors.Is(err, lvs.ErrNoService) {
+		return false, nil
+	}
+	return slices.ContainsFunc(states, func(s lvs.DestinationState) bool { return s.Active+s.Inactive > 0 }), err
 }
