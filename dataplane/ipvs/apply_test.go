@@ -261,6 +261,31 @@ func TestDamageIsSeen(t *testing.T) {
 	}
 }
 
+// TestUnloadingIsSeen: IPVS that somebody takes out of the kernel, where nothing keeps it, takes everything with it.
+func TestUnloadingIsSeen(t *testing.T) {
+	p := start(t, newKernel(), t.TempDir())
+	p.observe()
+	p.k.unloaded = true
+	if reason, err := p.Intact(t.Context()); reason != "" || err == nil {
+		t.Errorf("without virtual servers Intact says %q, %v; want an error, for nothing is gone", reason, err)
+	}
+	p.observe()
+	f := web(key(0), 1)
+	p.apply(f)
+	p.k.Flush()
+	p.k.unloaded = true
+	if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "not loaded") {
+		t.Errorf("Intact says %q, %v", reason, err)
+	}
+	if seen := p.observe(); len(seen.Digests) > 0 {
+		t.Errorf("Observe says %+v", seen)
+	}
+	p.apply(f)
+	if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
+		t.Errorf("after mending Intact says %q, %v", reason, err)
+	}
+}
+
 // TestApplyCorrectsBeliefs has Apply come to what is wanted where others have changed what is there, without anybody
 // having looked.
 func TestApplyCorrectsBeliefs(t *testing.T) {

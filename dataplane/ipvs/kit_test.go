@@ -27,6 +27,8 @@ type kernel struct {
 	trash map[countKey]lvs.Stats
 	// omitted are virtual servers that the table leaves out.
 	omitted map[balancer.Key]bool
+	// unloaded: IPVS was taken out of the kernel, with all that it had. To list virtual servers loads it again.
+	unloaded bool
 }
 
 func newKernel() *kernel { return &kernel{Fake: lvs.NewFake()} }
@@ -74,8 +76,17 @@ func (k *kernel) do(ctx context.Context, op lvs.Op) error {
 	return nil
 }
 
+// Info says that there is no IPVS where it was unloaded.
+func (k *kernel) Info(ctx context.Context) (lvs.Info, error) {
+	if k.unloaded {
+		return lvs.Info{}, fmt.Errorf("asking IPVS about itself: %w: it is not loaded", lvs.ErrUnsupported)
+	}
+	return k.Fake.Info(ctx)
+}
+
 // Services counts for virtual servers what their destinations do, as the kernel does.
 func (k *kernel) Services(ctx context.Context) ([]lvs.ServiceState, error) {
+	k.unloaded = false
 	all, err := k.Fake.Services(ctx)
 	for i := range all {
 		states, _ := k.Destinations(ctx, all[i].Key)

@@ -143,7 +143,10 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	info, err := d.conn.Info(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, lvs.ErrUnsupported) && len(d.servers) > 0: // to look at all of it loads it again
+		return fmt.Sprintf("the virtual servers are gone: %v", err), nil
+	case err != nil:
 		return "", err
 	}
 	if n := info.Services4; n != d.ours4+d.others4 && (n < d.ours4 || time.Now().After(d.look.next)) {
