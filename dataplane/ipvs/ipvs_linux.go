@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/lvs"
 )
@@ -56,7 +58,8 @@ func ledgerHere(dir string) (*ledger, error) {
 }
 
 // Cleanup removes the virtual servers that the ledger in runDir names, as after a crash, or, with dry, only looks. It says
-// what it does, such as "delete virtual server 10.96.0.10:80/tcp". Where the kernel has no IPVS there is nothing.
+// what it does, such as "delete virtual server 10.96.0.10:80/tcp". Where the kernel has no IPVS there is nothing but the
+// ledger, which goes.
 func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err error) {
 	l, err := ledgerHere(runDir)
 	if err != nil {
@@ -66,11 +69,14 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 		return nil, nil // without loading IPVS
 	}
 	conn, err := lvs.Open(ctx, slog.New(slog.DiscardHandler))
-	if errors.Is(err, lvs.ErrUnsupported) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
+	switch {
+	case errors.Is(err, lvs.ErrUnsupported) && !errors.Is(err, unix.EPERM): // what the ledger names went with IPVS
+		if dry {
+			return nil, nil
+		}
+		return nil, l.clear()
+	case err != nil:
+		return nil, fmt.Errorf("looking for vipd's virtual servers: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	done, err = removeOwned(ctx, conn, l, dry)

@@ -200,6 +200,15 @@ func (l *ledger) readTimeouts(words []string) {
 	l.timeouts = all
 }
 
+// clear forgets everything, because nothing of it is there any more.
+func (l *ledger) clear() error {
+	for k := range l.entries {
+		l.drop(k)
+	}
+	l.setTimeouts([3]changed{})
+	return l.save()
+}
+
 // empty reports whether nothing is noted.
 func (l *ledger) empty() bool { return len(l.entries) == 0 && l.timeouts == [3]changed{} }
 
