@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"time"
 
 	"vipd/balancer"
 )
@@ -80,11 +81,32 @@ func (h *Host) virtualServers() (err error) {
 		return nil
 	}
 	leave := h.unmanaged()
-	if leave == "" && h.opts.ForeignServers != nil && h.opts.ForeignServers() {
+	if leave == "" && h.foreignServers() {
 		leave = "it is left, for it would change virtual servers that are not vipd's"
 	}
 	h.untuned, err = raise(h.sys, h.ledger, leave, wanted)
 	return err
+}
+
+// foreignShare is the part of the time that looking for virtual servers of others may take, while they keep sysctls from
+// being set. Among ten thousands it takes a tenth of a second.
+const foreignShare = 100
+
+// foreignServers reports whether there are virtual servers of others.
+func (h *Host) foreignServers() bool {
+	if h.opts.ForeignServers == nil {
+		return false
+	}
+	began := time.Now()
+	if began.Before(h.foreignDue) {
+		return true
+	}
+	foreign := h.opts.ForeignServers()
+	h.foreignDue = time.Time{}
+	if foreign {
+		h.foreignDue = began.Add(foreignShare*time.Since(began) - time.Second) // what is quick is not put off
+	}
+	return foreign
 }
 
 // plainName is what an interface's name has to be to stand in a rule as it is: a + at its end would stand for any end.

@@ -92,6 +92,8 @@ type Host struct {
 	busy chan error
 
 	guardLooked time.Time
+	// foreignDue is when virtual servers of others, which there were, are looked for again.
+	foreignDue time.Time
 	// arp, unforwarded and untuned are the problems with sysctls.
 	arp, unforwarded, untuned []balancer.Problem
 	// release is the kernel's.

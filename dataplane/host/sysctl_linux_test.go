@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // TestVirtualServerSysctls sets what virtual servers need on different kernels, beside virtual servers of others or not,
@@ -69,6 +71,47 @@ func TestVirtualServerSysctls(t *testing.T) {
 			must(t, err)
 			if !maps.Equal(s.values, c.before) || !l.empty() {
 				t.Errorf("restored to %v, want %v; the ledger: %+v", s.values, c.before, l)
+			}
+		})
+	}
+}
+
+// TestForeignServersAreLookedForRarely: while there are any, which lasts, looking for them takes little of the time; when
+// they are gone that is seen soon.
+func TestForeignServersAreLookedForRarely(t *testing.T) {
+	for _, took := range []time.Duration{time.Millisecond, 200 * time.Millisecond, 3 * time.Second} {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			l, err := loadLedger(dir, "boot", "net")
+			must(t, err)
+			s := memorySysctls{map[string]string{"net.ipv4.vs.conntrack": "0"}, false}
+			foreign, spent := true, time.Duration(0)
+			h := &Host{sys: s, ledger: l, release: "6.1.0", opts: Options{ManageSysctls: true, ForeignServers: func() bool {
+				time.Sleep(took)
+				spent += took
+				return foreign
+			}}}
+			h.SetMode(Mode{Forward: true, IPVS: true})
+			look := func() {
+				must(t, h.virtualServers())
+				time.Sleep(time.Second)
+			}
+			const long = 2 * time.Hour
+			for began := time.Now(); time.Since(began) < long; look() {
+				if len(h.untuned) == 0 && spent > 0 {
+					t.Fatal("the problem is gone, and they are not")
+				}
+			}
+			if spent > long/foreignShare*11/10 {
+				t.Errorf("of %v, %v are spent on looking, at %v each time", long, spent, took)
+			}
+			foreign = false
+			began := time.Now()
+			for len(h.untuned) > 0 {
+				look()
+			}
+			if lasted := time.Since(began); lasted > max(3*time.Second, (foreignShare+2)*took) {
+				t.Errorf("it takes %v to see that they are gone, at %v a look", lasted, took)
 			}
 		})
 	}
