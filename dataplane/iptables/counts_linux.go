@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -105,7 +106,7 @@ func (y *family) countLastLocked(ctx context.Context) {
 	}
 	y.counting.Lock()
 	defer y.counting.Unlock()
-	y.shown = nil
+	y.shown = maps.Clone(y.totals) // what is said where the table can't be read any more
 }
 
 func (f *front) countKey(backend netip.AddrPort) countKey {

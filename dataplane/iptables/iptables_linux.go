@@ -235,9 +235,9 @@ func (y *family) removeAll(ctx context.Context) error {
 		return err
 	}
 	y.countLastLocked(ctx)
+	y.forget() // what is left of them where they can't be removed counts nothing any more
 	if err := remove(ctx, y.tool); err != nil {
 		return err
 	}
-	y.forget()
 	return removeSets(ctx, y.sets, y.is4())
 }
