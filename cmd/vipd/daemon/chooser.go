@@ -22,17 +22,20 @@ type chooser struct {
 	*Daemon
 	serving atomic.Pointer[chosen]
 	ask     chan chan struct{} // a request to choose again, closed when that is done
+	left    chan struct{}      // holds a token: something of a mode that does not serve may be left
 	tally   tally
 
 	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the rest
 	retiring []*retirement
-	unused   []*chosen // could not be closed yet
+	// resumed are modes whose drains were ended because they are to serve again; what they had in the kernel is there.
+	resumed map[config.ModeName]bool
+	unused  []*chosen // could not be closed yet
 }
 
 func newChooser(d *Daemon, first *chosen) *chooser {
-	c := &chooser{Daemon: d, ask: make(chan chan struct{})}
+	c := &chooser{Daemon: d, ask: make(chan chan struct{}), left: make(chan struct{}, 1), resumed: map[config.ModeName]bool{}}
 	c.serving.Store(first)
-	c.tally.begin(first.dataplane)
+	c.tally.begin(first.dataplane, false)
 	return c
 }
 
@@ -68,6 +71,7 @@ func (c *chooser) reload(ctx context.Context) {
 func (c *chooser) again(ctx context.Context) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
+	defer c.forsake()
 	use, conf := c.serving.Load(), c.model.configured()
 	unfit := map[config.ModeName]error{}
 	for {
@@ -110,7 +114,7 @@ func (c *chooser) move(ctx context.Context, use, next *chosen) error {
 		c.back(ctx, use, next, err)
 		return err
 	}
-	c.tally.begin(next.dataplane)
+	c.tally.begin(next.dataplane, c.resumed[next.Name])
 	c.serving.Store(next)
 	c.host.SetMode(next.Host())
 	c.model.kick()
@@ -164,7 +168,8 @@ func (c *chooser) drop(next *chosen) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
 	defer cancel()
 	if err := next.dataplane.Close(ctx, false); err != nil {
-		c.Log.Error("closing a mode that does not serve", "dataplane", next.Name, "err", err)
+		c.Log.Error("closing a mode that does not serve; what is left of it is removed later", "dataplane", next.Name, "err", err)
+		c.leave()
 	}
 }
 

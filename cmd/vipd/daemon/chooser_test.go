@@ -149,3 +149,107 @@ func (n *node) connections() uint64 {
 	}
 	return services[0].Ports[0].Connections
 }
+
+// stuck is a dataplane that can't be closed.
+type stuck struct{ willing }
+
+func (s stuck) Close(ctx context.Context, keep bool) error {
+	return errors.Join(errors.New("others hold the tables"), s.willing.Close(ctx, keep))
+}
+
+// TestRemovesWhatAModeCouldNot: what a mode could not take away when it was left is removed later, while the next serves.
+func TestRemovesWhatAModeCouldNot(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	first := spare(config.IPTablesMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) { return stuck{willing{dp}}, nil })
+	var removed atomic.Int32
+	first.Cleanup = func(_ context.Context, _ config.Config, dry bool) ([]string, error) {
+		if !dry {
+			removed.Add(1)
+		}
+		return []string{"delete a chain"}, nil
+	}
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{first, noRoot()[0]}}
+	n.configure(`mode = "userspace"`, `mode = "iptables"`, web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	if m := n.status().Mode; m.InUse != "iptables" || removed.Load() > 0 {
+		t.Fatalf("mode %+v, cleaned up %d times", m, removed.Load())
+	}
+	n.configure("", "", web)
+	wait.For(t, time.Minute, "what is left to be removed", func() bool { return removed.Load() > 0 })
+	if got := ask("127.40.0.1:8080"); got != "one" {
+		t.Errorf("%q answers", got)
+	}
+}
+
+// metered is a dataplane that drains for as long as it may, and whose connections the kernel counts.
+type metered struct{ willing }
+
+func (metered) Yield(ctx context.Context) error { <-ctx.Done(); return nil }
+func (metered) Counters() []dataplane.FrontendCount {
+	return []dataplane.FrontendCount{{Service: "web", Connections: 5}}
+}
+
+// TestComesBackToAModeThatDrains: it takes over what it had in the kernel, whose counters are counted once; where it does
+// not come to serve after all, what it had is removed.
+func TestComesBackToAModeThatDrains(t *testing.T) {
+	var works atomic.Bool
+	var kept, removed atomic.Int32
+	works.Store(true)
+	first := spare(config.IPVSMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) {
+		if works.Load() {
+			return metered{willing{keeping{dp, &kept}}}, nil
+		}
+		return nil, errors.Join(errors.New("no IPVS any more"), dp.Close(context.Background(), false))
+	})
+	first.Keeps = true
+	first.Cleanup = func(_ context.Context, _ config.Config, dry bool) ([]string, error) {
+		if !dry {
+			removed.Add(1)
+		}
+		return []string{"delete virtual servers"}, nil
+	}
+	second := spare(config.UserspaceMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) { return willing{dp}, nil })
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{first, second}}
+	in := func(name string) {
+		t.Helper()
+		n.configure(`mode = "userspace"`, `mode = "`+name+`"`, web)
+		if _, err := n.client.Reload(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if m := n.status().Mode; m.InUse != name && works.Load() {
+			t.Fatalf("mode %+v, want %s", m, name)
+		}
+		if n.connections() != 5 {
+			t.Errorf("%d connections are counted in %s mode, want 5", n.connections(), name)
+		}
+	}
+	n.configure(`mode = "userspace"`, `mode = "ipvs"`, web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	for range 3 {
+		in("userspace")
+		in("ipvs")
+	}
+	if kept.Load() != 3 || removed.Load() > 0 {
+		t.Errorf("what drained was kept %d times, and removed %d times; want 3 and 0", kept.Load(), removed.Load())
+	}
+	in("userspace")
+	works.Store(false)
+	in("ipvs")
+	wait.For(t, time.Minute, "what drained to be removed", func() bool { return removed.Load() > 0 })
+}
+
+// keeping counts how often it is closed and kept.
+type keeping struct {
+	dataplane.Dataplane
+	kept *atomic.Int32
+}
+
+func (k keeping) Close(ctx context.Context, keep bool) error {
+	if keep {
+		k.kept.Add(1)
+	}
+	return k.Dataplane.Close(ctx, keep)
+}

@@ -15,7 +15,8 @@ const (
 
 // removeLeftovers removes what other modes left, when a vipd that served by one of them was stopped or killed: kernel
 // modes leave their rules on purpose. It waits until the mode in use has carried out the first complete state, so that
-// the traffic has moved before, and tries again until nothing is left or ctx ends.
+// the traffic has moved before, and tries again until nothing is left. So it does whenever a mode that was left could not
+// remove everything: its rules may stand before those of the mode in use, and lead to endpoints of the past.
 func (d *Daemon) removeLeftovers(ctx context.Context) error {
 	for {
 		changed := d.engine.Changed()
@@ -29,14 +30,18 @@ func (d *Daemon) removeLeftovers(ctx context.Context) error {
 		}
 	}
 	pause := firstLeftoversPause
-	for left := d.Modes; ; pause = min(2*pause, longestLeftoversPause) {
-		if left = d.removeOthers(ctx, left); len(left) == 0 {
-			return nil
+	for all := d.Modes; ; {
+		again := time.After(pause)
+		if all = d.removeOthers(ctx, all); len(all) == 0 {
+			again = nil
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(pause):
+		case <-again:
+			pause = min(2*pause, longestLeftoversPause)
+		case <-d.chooser.left:
+			all, pause = d.Modes, firstLeftoversPause
 		}
 	}
 }

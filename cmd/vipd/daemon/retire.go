@@ -36,7 +36,8 @@ func (c *chooser) retire(old *chosen) {
 			failed = y.Yield(ctx)
 		}
 		if err := errors.Join(failed, old.dataplane.Close(ctx, r.resumed.Load())); err != nil {
-			c.Log.Error("closing the mode that was left; vipctl cleanup removes what there is of it while vipd is stopped", "dataplane", old.Name, "err", err)
+			c.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", err)
+			defer c.leave()
 		}
 		c.tally.end(old.dataplane)
 		c.Log.Info("the mode that served before has ended", "dataplane", old.Name)
@@ -73,10 +74,29 @@ func (c *chooser) isRetiring(name config.ModeName) bool {
 // Where connections end in this process, another of the kind does not disturb them.
 func (c *chooser) endRetiring(name config.ModeName) {
 	for _, r := range c.retiring {
-		if r.Name == name && r.Keeps {
+		if r.Name == name && r.Keeps && !r.isDone() {
 			r.resumed.Store(true)
 			r.cut()
 			<-r.done
+			c.resumed[name] = true
 		}
+	}
+}
+
+// forsake has removed what is left of modes that were to serve again and do not.
+func (c *chooser) forsake() {
+	for name := range c.resumed {
+		if name != c.serving.Load().Name {
+			c.leave()
+		}
+	}
+	clear(c.resumed)
+}
+
+// leave has whatever other modes have left looked for, and removed.
+func (c *chooser) leave() {
+	select {
+	case c.left <- struct{}{}:
+	default:
 	}
 }

@@ -12,37 +12,65 @@ import (
 // back.
 type tally struct {
 	mu      sync.Mutex
-	live    []dataplane.Dataplane // in use, or draining
+	live    []counting // in use, or draining
 	gone    map[portKey]dataplane.FrontendCount
 	retries uint64 // of dataplanes that are gone
+}
+
+// counting is a dataplane that counts, with what it had counted when it began: what the one before it has told of already.
+type counting struct {
+	dataplane.Dataplane
+	from map[portKey]dataplane.FrontendCount
+}
+
+func (c counting) counts() map[portKey]dataplane.FrontendCount {
+	all := map[portKey]dataplane.FrontendCount{}
+	if counters, ok := c.Dataplane.(dataplane.Counters); ok {
+		for _, f := range counters.Counters() {
+			addCount(all, f)
+		}
+	}
+	for k, from := range c.from {
+		if f, ok := all[k]; ok {
+			all[k] = since(f, from)
+		}
+	}
+	return all
 }
 
 // retrier is a dataplane that counts attempts to reach an endpoint that went on to another.
 type retrier interface{ DialRetries() uint64 }
 
-// begin counts in a dataplane.
-func (t *tally) begin(dp dataplane.Dataplane) {
+// begin counts in a dataplane. One that has resumed what another of its kind left goes on with the kernel's counters.
+func (t *tally) begin(dp dataplane.Dataplane, resumed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.live = append(t.live, dp)
+	c := counting{Dataplane: dp}
+	if resumed {
+		c.from = c.counts()
+	}
+	t.live = append(t.live, c)
 }
 
 // end keeps what a dataplane has counted, which is closed.
 func (t *tally) end(dp dataplane.Dataplane) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.live = slices.DeleteFunc(t.live, func(d dataplane.Dataplane) bool { return d == dp })
 	if t.gone == nil {
 		t.gone = map[portKey]dataplane.FrontendCount{}
 	}
-	if c, ok := dp.(dataplane.Counters); ok {
-		for _, f := range c.Counters() {
+	t.live = slices.DeleteFunc(t.live, func(c counting) bool {
+		if c.Dataplane != dp {
+			return false
+		}
+		for _, f := range c.counts() {
 			for i := range f.Backends {
 				f.Backends[i].Active = 0
 			}
 			addCount(t.gone, f)
 		}
-	}
+		return true
+	})
 	if r, ok := dp.(retrier); ok {
 		t.retries += r.DialRetries()
 	}
@@ -56,11 +84,9 @@ func (t *tally) counts() map[portKey]dataplane.FrontendCount {
 	for _, f := range t.gone {
 		addCount(all, f)
 	}
-	for _, dp := range t.live {
-		if c, ok := dp.(dataplane.Counters); ok {
-			for _, f := range c.Counters() {
-				addCount(all, f)
-			}
+	for _, c := range t.live {
+		for _, f := range c.counts() {
+			addCount(all, f)
 		}
 	}
 	return all
@@ -71,12 +97,26 @@ func (t *tally) dialRetries() (n uint64, counted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n, counted = t.retries, t.retries > 0
-	for _, dp := range t.live {
-		if r, ok := dp.(retrier); ok {
+	for _, c := range t.live {
+		if r, ok := c.Dataplane.(retrier); ok {
 			n, counted = n+r.DialRetries(), true
 		}
 	}
 	return n, counted
+}
+
+// since returns what f has counted since it was at from: no dataplane's counts go back.
+func since(f, from dataplane.FrontendCount) dataplane.FrontendCount {
+	f.Connections, f.In, f.Out = f.Connections-from.Connections, f.In-from.In, f.Out-from.Out
+	before := map[netip.AddrPort]uint64{}
+	for _, b := range from.Backends {
+		before[b.Backend] = b.Connections
+	}
+	f.Backends = slices.Clone(f.Backends)
+	for i, b := range f.Backends {
+		f.Backends[i].Connections = b.Connections - before[b.Backend]
+	}
+	return f
 }
 
 // addCount adds the counts of one port of a service.
