@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -84,6 +85,48 @@ func TestCountsSurvive(t *testing.T) {
 			}
 			r.apply(r.web(balancer.TCP, 3, 4), r.web(balancer.UDP, 3))
 		})
+	})
+}
+
+// TestCountsOutliveTheRules has what was counted still be told when the rules are gone, or nearly, and the table can't be
+// read any more.
+func TestCountsOutliveTheRules(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		f := r.web(balancer.TCP, 2, 3)
+		r.apply(f)
+		const made = 6
+		for range made {
+			r.ask(balancer.TCP)
+		}
+		program := "iptables-" + string(r.d.families[xtables.IPv4].tool.Backend())
+		nat := func(args ...string) {
+			r.Helper()
+			if out, err := exec.Command(program, append([]string{"-t", "nat"}, args...)...).CombinedOutput(); err != nil {
+				r.Fatalf("%s %v: %v: %s", program, args, err, out)
+			}
+		}
+		nat("-N", "OTHER")
+		nat("-A", "OTHER", "-j", frontChain(f.Key)) // so that it can't be deleted
+		if err := r.d.Close(context.Background(), false); err == nil {
+			r.Error("nobody says that rules are left")
+		}
+		unreadable, cancel := context.WithCancel(context.Background())
+		cancel()
+		for _, ctx := range []context.Context{unreadable, context.Background()} {
+			total := uint64(0)
+			for _, n := range r.d.families[xtables.IPv4].counts(ctx) {
+				total += n
+			}
+			if total != made {
+				r.Errorf("%d connections are counted, want %d (%v)", total, made, ctx.Err())
+			}
+		}
+		nat("-F", "OTHER")
+		nat("-X", "OTHER")
+		r.d = r.open(r.d.families[xtables.IPv4].tool.Backend()) // removes the rest
+		if _, err := r.d.Observe(context.Background()); err != nil {
+			r.Fatal(err)
+		}
 	})
 }
 
