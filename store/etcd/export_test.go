@@ -1,6 +1,10 @@
 package etcd
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
 
 // Hasten shortens the times of a source for tests: what it notices after seconds it notices at once.
 func (s *Source) Hasten() {
@@ -8,4 +12,24 @@ func (s *Source) Hasten() {
 	s.timing.call, s.timing.page = time.Second, 10*time.Second
 	s.timing.jitter, s.timing.slowest = 20*time.Millisecond, 200*time.Millisecond
 	s.timing.pageKeys, s.timing.knock = 7, 100*time.Millisecond
+}
+
+// WallClock replaces the clock of the source by one whose wall time jumps by what is stored in the number, in seconds.
+// What it says of time that passes stays true, as when somebody sets the clock of a host.
+func (s *Source) WallClock() *atomic.Int64 {
+	ahead := &atomic.Int64{}
+	s.timing.now = func() time.Time { return jumped(time.Now(), ahead.Load()) }
+	return ahead
+}
+
+// jumped returns t with another wall time and the same monotonic one, which nothing but a jump of the clock makes.
+func jumped(t time.Time, seconds int64) time.Time {
+	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time in Go's time.go).
+	type layout struct {
+		wall uint64
+		ext  int64
+		loc  *time.Location
+	}
+	(*layout)(unsafe.Pointer(&t)).wall += uint64(seconds) << 30
+	return t
 }

@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -109,7 +110,8 @@ func (w *world) write() {
 	name, n := fmt.Sprintf("s%d", w.IntN(4)), w.IntN(5)
 	endpoint := fmt.Sprintf("/endpoints/%s/e%d", name, w.IntN(4))
 	override := fmt.Sprintf("/overrides/%s/10.0.0.%d", name, w.IntN(3))
-	switch w.IntN(9) {
+	vip := fmt.Sprintf("/vips/10.97.0.%d", w.IntN(6))
+	switch w.IntN(14) {
 	case 0:
 		w.last = w.put("/services/"+name, fmt.Sprintf(`{"vips":["10.96.0.%d"],"ports":[{"port":%d}]}`, n, 80+n))
 	case 1:
@@ -126,6 +128,14 @@ func (w *world) write() {
 		w.last = w.put(override, fmt.Sprintf(`{"weight":%d,"by":"me"}`, n))
 	case 8:
 		w.remove(override)
+	case 9:
+		w.last = w.put("/services/"+name, `{"vips":["auto","auto:blue"],"ports":[{"port":80}]}`)
+	case 10, 11:
+		w.last = w.put(vip, name)
+	case 12:
+		w.remove(vip)
+	case 13:
+		w.last = w.put(vip, []string{name, name, name, "?"}[w.IntN(4)])
 	}
 }
 
@@ -136,7 +146,15 @@ func (w *world) compare(f *follower) {
 	fresh := follow(w.t, newSource(w.t, etcd.Options{Config: w.config}))
 	want := fresh.reaches(w.last)
 	fresh.stop()
-	var err error
+	read, err := newWriter(w.t, w.config).Read(w.t.Context(), nil)
+	if err := errors.Join(err, agree(read, want)); err != nil || read.Revision < w.last {
+		w.t.Errorf("following and reading at revision %d: %v", read.Revision, err)
+	}
+	defer func() {
+		if err != nil {
+			w.t.Log(err)
+		}
+	}()
 	f.wait(fmt.Sprintf("what a fresh reading finds at revision %d", w.last), func(s store.Snapshot) bool {
 		err = agree(s, want)
 		return s.Connected && f.Source.Position().Seen >= w.last && err == nil

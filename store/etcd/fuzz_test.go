@@ -16,6 +16,8 @@ func FuzzValue(f *testing.F) {
 		"services/web":               `{"vips":["10.96.0.10","auto"],"ports":[{"name":"http","port":80}],"health":{"type":"http"},"idle_timeout":"1m"}`,
 		"endpoints/web/a:80":         `{"address":"fd00::1","weight":0,"ports":{"http":8080},"x":null}`,
 		"overrides/web/[fd00::1]:80": `{"weight":1,"draining":true,"until":"2026-01-31T12:00:00Z","by":"é\u00e9"}`,
+		"vips/fd00::1":               "web",
+		"nodes/n1/config":            `{"mode":"ipvs","zone":"z1","x":1}`,
 		"services/x":                 `{"vips":["10.0.0.1"],"vips":1e400}`, "": "",
 	} {
 		f.Add(key, []byte(text))
@@ -36,6 +38,10 @@ func FuzzValue(f *testing.F) {
 			key = keys.Endpoint(s.id)
 		case overrideKind:
 			key = keys.Override(s.target)
+		case vipKind:
+			key = keys.VIP(s.vip)
+		case nodeConfigKind:
+			key = keys.NodeConfig(s.node)
 		}
 		if again, err := keys.parse(key); err != nil || again != s {
 			t.Fatalf("%+v is written as %q, which is read as %+v, %v", s, key, again, err)
@@ -71,6 +77,29 @@ func FuzzTree(f *testing.F) {
 		var want map[string]any
 		if err := d.Decode(&want); err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("got %v, want %v, %v", got, want, err)
+		}
+	})
+}
+
+// FuzzPool reads any text of a pool. One that can be used gives addresses that it has, and its networks are those that
+// may be set.
+func FuzzPool(f *testing.F) {
+	for _, text := range []string{`{"cidrs":["10.96.0.0/24","fd00::/64"]}`, `{"cidrs":["0.0.0.0/1","255.255.255.255/32"],"x":[]}`, `{"cidrs":"::/1"}`} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		p := decodePool("p", text, 1)
+		if p.wrong != "" {
+			return
+		}
+		if err := checkCIDRs(p.cidrs); err != nil {
+			t.Fatalf("%s is read as %v: %v", text, p.cidrs, err)
+		}
+		n := p.size()
+		for _, i := range []uint64{0, n / 2, n - 1} {
+			if a := p.at(i); n == 0 || !p.holds(a) || !p.gives(a) {
+				t.Fatalf("%v has %d addresses, and not %s at %d", p.cidrs, n, a, i)
+			}
 		}
 	})
 }

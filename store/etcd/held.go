@@ -66,28 +66,22 @@ func (s *state) allocated(service *balancer.Service) *balancer.Service {
 	return &joined
 }
 
-// surplus tells of addresses that are held for nothing.
+// surplus tells of addresses that are held for nothing. Of a service whose text can't be read that is not known.
 func (s *state) surplus(name balancer.Name) {
-	asked := 0
-	service := s.services.At(name)
-	if service != nil {
-		asked = min(len(service.Pools), MaxAllocated)
+	made := rawKey(s.keys.prefix + vipFolder + "\x00surplus/" + string(name))
+	r := s.records.At(rawKey(s.keys.Service(name)))
+	asked, text := 0, "is held by service %s, which does not exist: vipctl delete service %[1]s frees it"
+	if r != nil && r.service != nil {
+		asked = min(len(r.service.Pools), MaxAllocated)
+		text = "is held by service %s, which does not ask for it: vipctl apply of that service frees it"
 	}
-	var first *holding
-	for h := range s.holdings(name) {
-		if asked--; asked < 0 {
-			first = &h
-			break
+	if r == nil || r.current() {
+		for h := range s.holdings(name) {
+			if asked--; asked < 0 {
+				s.trouble(made, notice(true, balancer.SeverityWarning, name, s.keys.VIP(h.vip), fmt.Sprintf(text, name)))
+				return
+			}
 		}
 	}
-	made := rawKey(s.keys.prefix + vipFolder + "\x00surplus/" + string(name))
-	if first == nil {
-		s.trouble(made, &record{})
-		return
-	}
-	text := "is held by service %s, which does not ask for it: vipctl apply of that service frees it"
-	if service == nil {
-		text = "is held by service %s, which does not exist: vipctl delete service %[1]s frees it"
-	}
-	s.trouble(made, notice(true, balancer.SeverityWarning, name, s.keys.VIP(first.vip), fmt.Sprintf(text, name)))
+	s.trouble(made, &record{})
 }

@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,19 +15,15 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestHostileKeys: whatever is written is named, and nobody else is affected.
-func TestHostileKeys(t *testing.T) {
-	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
-	config := configAt(c, 0)
-	p := &place{t: t, config: config}
-	p.client = c.Client()
-	p.put("/services/web", web)
-	f := follow(t, newSource(t, etcd.Options{Config: config}))
-	before := f.wait("the first state", connected)
-	for key, hostile := range map[string]struct {
-		text, want string
-		warning    bool
-	}{
+// hostile is what somebody writes who may write anything.
+type hostile struct {
+	text, want string
+	warning    bool
+}
+
+// hostileKeys are keys and values with what is to be said of them.
+func hostileKeys() map[string]hostile {
+	return map[string]hostile{
 		"/services/a":              {"", "is empty", false},
 		"/services/b":              {"{", "is not JSON: unexpected end of JSON input at byte 1", false},
 		"/services/c":              {"\x00\xff\xfe", "is not JSON", false},
@@ -35,6 +32,7 @@ func TestHostileKeys(t *testing.T) {
 		"/services/e2":             {`{"health":` + strings.Repeat("[", 30) + strings.Repeat("]", 30) + `}`, "nested deeper than 16", false},
 		"/services/f":              {`{"vips":["10.0.0.1"],"vips":["10.0.0.2"]}`, `has "vips" twice`, false},
 		"/services/g":              {strings.Repeat(" ", 1<<20+1), "has 1048577 bytes; 1048576 are possible", false},
+		"/services/g2":             {`{"vips":["` + strings.Repeat("1", 2<<20-1000) + `"]}`, "has 2096165 bytes; 1048576 are possible", false},
 		"/services/h":              {`{"vips":["10.0.0.1"],"ports":[{"port":80}],"colour":"red"}`, "unknown field", true},
 		"/services/i":              {`{"vips":["10.0.0.1"],"ports":[{"port":80.5}]}`, "80.5", false},
 		"/services/Web":            {web, "names no service", false},
@@ -52,19 +50,79 @@ func TestHostileKeys(t *testing.T) {
 		"/overrides/web/10.0.0.3":  {`{"weight":1,"expires":"tomorrow"}`, "needs a time such as", false},
 		"/overrides/web/fd00:0::1": {`{"weight":1}`, `must be written as "fd00::1"`, false},
 		"/overrides/web/all":       {`{"weight":1}`, "is not an endpoint's ADDRESS", false},
-	} {
+		"/vips/10.0.0.1":           {"", "needs the name of the service", false},
+		"/vips/10.0.0.2":           {"web\n", "needs the name of the service", false},
+		"/vips/10.0.0.3":           {`{"service":"web"}`, "needs the name of the service", false},
+		"/vips/10.0.0.4":           {"\xff\x00", "needs the name of the service", false},
+		"/vips/10.0.0.5":           {strings.Repeat("w", 2<<20-1000), "16384 are possible", false},
+		"/vips/10.0.0.6":           {"web", "does not ask for it", true},
+		"/vips/10.0.0.7":           {"gone", "does not exist", true},
+		"/vips/10.0.0.08":          {"web", "is not an IP address", false},
+		"/vips/fd00:0::1":          {"web", `must be written as "fd00::1"`, false},
+		"/vips/::ffff:10.0.0.1":    {"web", `must be written as "10.0.0.1"`, false},
+		"/vips/fe80::1%eth0":       {"web", "has a zone", false},
+		"/vips/10.0.0.0/24":        {"web", "is a network", false},
+		"/vips/":                   {"web", "is not an IP address", false},
+	}
+}
+
+// TestHostileKeys: whatever is written is named, and nobody else is affected.
+func TestHostileKeys(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
+	config := configAt(c, 0)
+	p := &place{t: t, config: config}
+	p.client = c.Client()
+	p.put("/services/web", web)
+	f := follow(t, newSource(t, etcd.Options{Config: config}))
+	before := f.wait("the first state", connected)
+	for key, hostile := range hostileKeys() {
 		p.put(key, hostile.text)
 		after := f.wait("the problem of "+key, func(s store.Snapshot) bool { return len(s.Problems) > 0 })
-		got := after.Problems[0]
-		if got.Origin.Key != config.Prefix+key || !strings.Contains(got.Text+got.Field, hostile.want) && !strings.Contains(got.Text, hostile.want) ||
-			(got.Severity == balancer.SeverityWarning) != hostile.warning || len(got.Text) > 500 {
-			t.Errorf("%s: got %q (%s, at %s), want %q", key, got.Text, got.Severity, got.Origin.Key, hostile.want)
+		if wrong := hostile.told(config.Prefix+key, after.Problems); wrong != "" {
+			t.Error(wrong)
 		}
 		if after.Services.At("web") != before.Services.At("web") || after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 {
 			t.Errorf("%s: others are affected", key)
 		}
 		p.remove(key)
 		f.wait("the end of the problem of "+key, func(s store.Snapshot) bool { return len(s.Problems) == 0 && s.Services.Len() == 1 })
+	}
+}
+
+// told says what is wrong with how a key is told; "": nothing.
+func (h hostile) told(key string, problems []balancer.Problem) string {
+	for _, p := range problems {
+		if p.Origin.Key != key {
+			continue
+		}
+		if !strings.Contains(p.Text+p.Field, h.want) || (p.Severity == balancer.SeverityWarning) != h.warning || len(p.Text) > 500 {
+			return fmt.Sprintf("%s: got %q (%s, %s), want %q", key, p.Text, p.Field, p.Severity, h.want)
+		}
+		return ""
+	}
+	return fmt.Sprintf("%s is not told: %v", key, problems)
+}
+
+// TestHostileStart: who finds all of it at the start names each, and serves what is right.
+func TestHostileStart(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.put("/services/web", web)
+	for key, hostile := range hostileKeys() {
+		p.put(key, hostile.text)
+	}
+	followed := follow(t, newSource(t, etcd.Options{Config: p.config})).wait("the first state", connected)
+	read, err := newWriter(t, p.config).Read(t.Context(), nil)
+	if err := errors.Join(err, agree(followed, read)); err != nil {
+		t.Errorf("following and reading: %v", err)
+	}
+	for key, hostile := range hostileKeys() {
+		if wrong := hostile.told(p.config.Prefix+key, followed.Problems); wrong != "" {
+			t.Error(wrong)
+		}
+	}
+	if followed.Services.At("web") == nil || followed.Services.Len() != 2 || followed.Endpoints.Len() != 0 || followed.Overrides.Len() != 0 {
+		t.Errorf("%d services, %d endpoints, %d overrides are served", followed.Services.Len(), followed.Endpoints.Len(), followed.Overrides.Len())
 	}
 }
 

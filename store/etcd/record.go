@@ -37,6 +37,9 @@ type record struct {
 	problems []balancer.Problem
 }
 
+// current reports whether what the record says is what etcd holds.
+func (r *record) current() bool { return r.good() && r.last.modified == r.now.modified }
+
 // reader makes records.
 type reader struct {
 	keys     Keys

@@ -155,6 +155,34 @@ func TestDeparture(t *testing.T) {
 	}
 }
 
+// TestDepartureClockJump: how long ago endpoints vanished, and how long they may take to come back, does not change with
+// the clock of the host.
+func TestDepartureClockJump(t *testing.T) {
+	for _, hours := range []int64{1, -1, 0} {
+		b := departures()
+		b.now = time.Now()
+		jump := func() { b.now = jumped(b.now, hours*3600) }
+		b.unset("endpoints/web/a")
+		jump()
+		b.after(together - time.Second)
+		b.unset("endpoints/web/b")
+		b.unset("endpoints/web/c")
+		b.expect(t, "all gone", "abc", true)
+		jump()
+		b.set("endpoints/web/b", endpoint(9), 9)
+		jump()
+		b.after(comeback - time.Second)
+		b.expect(t, "before the others' time is over", "abc", true)
+		jump()
+		b.after(time.Second)
+		b.expect(t, "after", "b", false)
+	}
+	now := time.Now()
+	if j := jumped(now, 3600); j.Sub(now) != 0 || j.Round(0).Sub(now.Round(0)) != time.Hour {
+		t.Errorf("the jump is %s, and %s of time passes", j.Round(0).Sub(now.Round(0)), j.Sub(now))
+	}
+}
+
 // TestLimit: of too many endpoints the oldest are used, whatever the order in which they were seen.
 func TestLimit(t *testing.T) {
 	b := newBench()

@@ -1,0 +1,96 @@
+package etcd_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// TestClockJump: when somebody sets the clock of the host by an hour, nothing is lost and nothing said again. Only what
+// was to end at a time of day ends then.
+func TestClockJump(t *testing.T) {
+	for _, hours := range []int64{1, -1} {
+		t.Run(fmt.Sprint(hours), func(t *testing.T) {
+			c := etcdkit.Start(t, etcdkit.Options{})
+			p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+			soon, late := time.Now().Add(30*time.Minute), time.Now().Add(3*time.Hour)
+			p.put("/services/web", `{"vips":["10.96.0.10"],"ports":[{"port":80}]}`)
+			p.put("/overrides/web/10.0.0.1", fmt.Sprintf(`{"weight":5,"expires":%q}`, soon.Format(time.RFC3339)))
+			p.put("/overrides/web/10.0.0.2", fmt.Sprintf(`{"weight":5,"expires":%q}`, late.Format(time.RFC3339)))
+			p.put("/overrides/web/10.0.0.3", `{"weight":5}`)
+			ids := leased(t, p, 2)
+			var log lockedText
+			source := newSource(t, etcd.Options{Config: p.config, StateDir: t.TempDir(), Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			ahead := source.WallClock()
+			f := follow(t, source)
+			f.wait("the first state", connected)
+			for _, id := range ids { // both vanish together, and are kept
+				if _, err := p.client.Revoke(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := f.wait("the kept endpoints", func(s store.Snapshot) bool { return s.Endpoints.Len() == 2 && len(s.Problems) == 1 })
+			n, want := f.count(), f.count()
+			ahead.Store(hours * 3600)
+			if hours > 0 {
+				want++
+				f.wait("the override to lapse", func(s store.Snapshot) bool { return s.Overrides.Len() == 2 })
+			}
+			time.Sleep(6 * time.Second) // three times what a stream may be silent, and longer than a tick
+			last := f.last()
+			if f.count() != want || last.Services != before.Services || last.Endpoints != before.Endpoints || !last.Connected {
+				t.Errorf("the jump was told in %d snapshots, the last with %d endpoints, connected %t (%v)", f.count()-n, last.Endpoints.Len(), last.Connected, last.Err)
+			}
+			if strings.Contains(log.String(), "lost etcd") {
+				t.Errorf("the jump looked like an outage:\n%s", log.String())
+			}
+			f.reaches(p.put("/services/web", web))
+			c.Members[0].Pause() // a silence is noticed all the same
+			f.wait("the silence to be noticed", func(s store.Snapshot) bool { return !s.Connected })
+			ahead.Store(0)
+			c.Members[0].Resume()
+			f.wait("the return", connected)
+		})
+	}
+}
+
+// leased registers endpoints of web under a lease each.
+func leased(t *testing.T, p *place, n int) (ids []clientv3.LeaseID) {
+	t.Helper()
+	for i := range n {
+		lease, err := p.client.Grant(t.Context(), 600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.put(fmt.Sprint("/endpoints/web/", i), fmt.Sprintf(`{"address":"10.0.0.%d"}`, i+1), clientv3.WithLease(lease.ID))
+		ids = append(ids, lease.ID)
+	}
+	return ids
+}
+
+// lockedText is a log that one goroutine writes and another reads.
+type lockedText struct {
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (l *lockedText) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(text)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
