@@ -97,6 +97,12 @@ func (h *history) service(name balancer.Name) *balancer.Service {
 	for range 1 + h.IntN(2) {
 		s.VIPs = append(s.VIPs, h.vip())
 	}
+	for range h.IntN(2) {
+		s.Pools = append(s.Pools, pickOne(h, "", "blue"))
+		if h.IntN(2) == 0 {
+			s.Allocated = append(s.Allocated, h.vip())
+		}
+	}
 	for i := range 1 + h.IntN(2) {
 		p := balancer.Port{
 			Name: fmt.Sprintf("p%d", i), Port: uint16(80 + h.IntN(3)), TargetPort: uint16(8000 + h.IntN(3)),

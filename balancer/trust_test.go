@@ -34,12 +34,17 @@ func TestTrust(t *testing.T) {
 		}
 		for _, vip := range c.vips {
 			for origin, want := range map[balancer.Origin]bool{{File: "vipd.toml", Line: 3}: c.fromFile, {Key: "/vipd/services/web"}: c.fromFleet} {
-				served, problems := claims(env, origin, vip)
-				if served != want {
-					t.Errorf("allowed %v: %s from %v: served %v, want %v", c.allowed, vip, origin, served, want)
-				}
-				if !want && (len(problems) != 1 || problems[0].Field != "vips[0]" || !strings.Contains(problems[0].Text, c.saying)) {
-					t.Errorf("allowed %v: %s from %v: problems %v", c.allowed, vip, origin, problems)
+				for field, s := range map[string]balancer.Service{ // written, or allocated
+					"vips[0]": {VIPs: []netip.Addr{netip.MustParseAddr(vip)}},
+					"vips":    {Pools: []string{""}, Allocated: []netip.Addr{netip.MustParseAddr(vip)}},
+				} {
+					served, problems := claims(env, origin, s)
+					if served != want {
+						t.Errorf("allowed %v: %s from %v: served %v, want %v", c.allowed, vip, origin, served, want)
+					}
+					if !want && (len(problems) != 1 || problems[0].Field != field || !strings.Contains(problems[0].Text, c.saying)) {
+						t.Errorf("allowed %v: %s from %v: problems %v", c.allowed, vip, origin, problems)
+					}
 				}
 			}
 		}
@@ -47,18 +52,53 @@ func TestTrust(t *testing.T) {
 }
 
 // claims compiles a service with one VIP, and returns whether that is served.
-func claims(env balancer.Env, origin balancer.Origin, vip string) (bool, []balancer.Problem) {
-	addr := netip.MustParseAddr(vip)
-	s := &balancer.Service{
-		Name: "web", Origin: origin, VIPs: []netip.Addr{addr}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},
-		Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward,
-	}
-	d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
+func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool, []balancer.Problem) {
+	s.Name, s.Origin, s.Ports = "web", origin, []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}
+	s.Scheduler, s.Forward = balancer.WeightedRoundRobin, balancer.NATForward
+	d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", &s)})
 	var problems []balancer.Problem
 	if of := d.Problems.At("web"); of != nil {
 		problems = *of
 	}
-	return d.Frontends.Has(balancer.Key{Addr: addr, Port: 80, Proto: balancer.TCP}), problems
+	return d.Frontends.Has(balancer.Key{Addr: s.Addresses()[0], Port: 80, Proto: balancer.TCP}), problems
+}
+
+// TestAllocated has a service served at what it was given, beside what it names, and told what it still lacks.
+func TestAllocated(t *testing.T) {
+	a, b := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2")
+	for _, c := range []struct {
+		pools     []string
+		allocated []netip.Addr
+		file      bool
+		want      string
+	}{
+		{[]string{""}, nil, true, `"auto" asks for an address of a pool, and pools are in etcd only: write an address here, or move the service to etcd`},
+		{[]string{"", "blue"}, []netip.Addr{b}, false, `only 1 of the 2 addresses that "auto" asks for are allocated: vipctl apply does that`},
+		{[]string{""}, []netip.Addr{b}, false, ""},
+		{nil, nil, true, ""},
+	} {
+		s := &balancer.Service{
+			Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, VIPs: []netip.Addr{a}, Pools: c.pools, Allocated: c.allocated,
+			Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}, Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward,
+		}
+		if c.file {
+			s.Origin = balancer.Origin{File: "vipd.toml"}
+		}
+		d := balancer.Compile(plainEnv(), balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
+		if d.Addresses.Len() != 1+len(c.allocated) || !d.Addresses.Has(a) || len(c.allocated) == 1 && !d.Addresses.Has(b) {
+			t.Errorf("%v with %v is served at %d addresses", c.pools, c.allocated, d.Addresses.Len())
+		}
+		got := ""
+		if problems := d.Problems.At("web"); problems != nil {
+			got = (*problems)[0].Text
+		}
+		if got != c.want {
+			t.Errorf("%v with %v has the problem %q, want %q", c.pools, c.allocated, got, c.want)
+		}
+		if len(s.Addresses()) != 1+len(c.allocated) || len(balancer.EncodeService(s)["vips"].([]any)) != 1+len(c.pools) {
+			t.Errorf("the addresses are %v, the table %v", s.Addresses(), balancer.EncodeService(s))
+		}
+	}
 }
 
 // TestTrustExec has checks of services from etcd run no programs, unless the configuration allows that.

@@ -87,7 +87,8 @@ const (
 	mostReceived = 64 << 20
 )
 
-// open returns a client, which connects by and by. Files are read each time, so that what was exchanged counts.
+// open returns a client, which connects by and by, and outlives ctx. Files are read each time, so that what was exchanged
+// counts.
 //
 // A user's token is got here and given to the client, which does not renew it then: once it has ended, questions fail
 // and a new client is due. Left to itself the client asks for the new token in the name of the old one, which servers
@@ -97,7 +98,7 @@ func (c Config) open(ctx context.Context) (*clientv3.Client, error) {
 		return nil, err
 	}
 	config := clientv3.Config{
-		Endpoints: c.Endpoints, Context: ctx, DialTimeout: dialTimeout,
+		Endpoints: c.Endpoints, Context: context.WithoutCancel(ctx), DialTimeout: dialTimeout,
 		DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
 		MaxCallRecvMsgSize: mostReceived, Logger: zap.NewNop(),
 	}

@@ -65,8 +65,7 @@ func (w *Writer) connection(ctx context.Context, old *clientv3.Client) (*clientv
 		_ = w.client.Close() // its token has ended, and nothing else is left of it
 		w.client = nil
 	}
-	// The connection outlives this call.
-	client, err := w.config.open(context.WithoutCancel(ctx))
+	client, err := w.config.open(ctx)
 	if err == nil {
 		w.client = client
 	}
