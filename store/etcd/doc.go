@@ -3,23 +3,33 @@
 //	PREFIX/services/NAME               a service, as JSON
 //	PREFIX/endpoints/SERVICE/ID        one endpoint, usually under a lease
 //	PREFIX/overrides/SERVICE/ADDRESS   what an operator said of an endpoint by hand
-//	PREFIX/history/SERVICE/N           the last texts of a service (written and read by Writer alone)
+//	PREFIX/vips/ADDRESS                the name of the service that the address is allocated to
+//	PREFIX/pools/NAME                  the networks that addresses are allocated from
+//	PREFIX/nodes/NODE/config           what a node is told: its mode and zone
+//	PREFIX/nodes/NODE/live, status     that a node is there, and how it is, under one lease
+//	PREFIX/history/SERVICE/N           the last texts of a service
+//
+// A Source follows the first four and its own node's config. A Presence writes its own node's live and status. All
+// else is written by a Writer, and by a Registrar for one endpoint. These are the rights that a daemon's role needs; without
+// those to vips and config, the rest is followed all the same, with a problem.
 //
 // How a change comes through Source:
 //
 //	etcd  ->  link: reads all at one revision, then watches from the next  ->  state: decode, last good  ->  publish
 //
-// The link owns the connection. It reads pages of one revision, and follows with three watches on one stream, which it
-// opens itself: the client's own watcher goes on in silence after an outage, also on an etcd that was wiped. Each time
+// The link owns the connection. It reads pages of one revision, and follows with a watch for each place on one stream, which
+// it opens itself: the client's own watcher goes on in silence after an outage, also on an etcd that was wiped. Each time
 // the stream is opened, and whenever the server's revision looks older than what was seen, a linearizable read tells
 // whether this is still the same history; if not, or if what was missed is compacted, everything is read again and
 // compared. A stream on which even requested progress is not reported is given up. What the server says of progress is
 // not taken as a revision to go on from: servers before 3.4.25 report it ahead of events that are still on their way.
+// What passes is measured by the monotonic clock, so that a jump of the host's clock is not taken for an outage.
 //
 // The state belongs to one goroutine. A key that can't be decoded is a problem of its service, and its last good value
-// stays; an unknown field is a warning. What is read as a whole is published as it was at that moment; afterwards the three
-// folders are followed side by side, and a transaction over several may be seen in parts for some milliseconds. Equal values keep their pointers, and what is told close together is published
-// together. The last good values are kept in a file, and served from there while etcd has not answered yet.
+// stays; an unknown field is a warning. What is read as a whole is published as it was at that moment; afterwards the
+// folders are followed side by side, and a transaction over several may be seen in parts for some milliseconds. Equal
+// values keep their pointers, and what is told close together is published together. The last good values are kept in a
+// file, and served from there while etcd has not answered yet.
 //
 // # Endpoints that vanish together
 //
@@ -29,6 +39,14 @@
 // endpoints of its own, or it is deleted. Who leaves on purpose says so: a key that was deleted while its lease
 // lives, that had no lease, or that said draining or weight 0, is gone when it is gone.
 //
-// What it does not do: it never writes under PREFIX as a Source (a role that may read the first three folders is
-// enough), and it does not judge whether a service may have the addresses that it asks for.
+// # Addresses from pools
+//
+// Where the vips of a service say "auto", Writer.Apply puts an address of the pool named default ("auto:POOL": of POOL) into
+// vips/, in the transaction that writes the service, on the condition that nobody has it. The service's text keeps "auto",
+// and Source joins the two (balancer.Service.Allocated). An address stays with its service while that asks for it, however
+// often it is applied, and is given back in the transaction in which it no longer does. Where to begin looking in a pool
+// follows from the service's name, so that those who apply at the same time seldom meet; who loses looks again. What other
+// services name in their own texts is not given away, as far as it was there when the texts were read.
+//
+// What it does not do: it does not judge whether a service may have the addresses that it asks for.
 package etcd

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -28,8 +29,9 @@ type Node struct {
 	Problems []balancer.Problem
 }
 
-// Nodes returns all nodes that are there, or that are told something, by name. Revision is that of the last change of
-// services, endpoints, overrides and addresses that can still be seen: a removal can't.
+// Nodes returns all nodes that are there, or that are told something, by name. Revision is the newest known of services,
+// endpoints, overrides and addresses: of what is there, or that some node says it has in use. Asked again and again it
+// may be some seconds behind, because finding it costs etcd a look at every key.
 func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
 	byName := map[string]*Node{}
 	limit, at := usualTiming().pageKeys, int64(0)
@@ -54,7 +56,12 @@ func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err e
 		nodes = append(nodes, *n)
 	}
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	revision, err = w.changed(ctx)
+	revision, err = w.newest(ctx)
+	for _, n := range nodes {
+		if n.Status != nil && n.Status.Revision <= at { // a later one is nonsense
+			revision = max(revision, n.Status.Revision)
+		}
+	}
 	return nodes, revision, err
 }
 
@@ -82,6 +89,28 @@ func (n *Node) take(key string, kv *mvccpb.KeyValue) {
 			n.Status = &s
 		}
 	}
+}
+
+// newestShare bounds what looking for the newest revision costs: one part of the time in so many.
+const newestShare = 20
+
+// newest returns the revision of the last change of what all nodes follow, at times as it was a while ago.
+func (w *Writer) newest(ctx context.Context) (int64, error) {
+	w.mu.Lock()
+	revision, due := w.lastNewest, w.newestDue
+	w.mu.Unlock()
+	if time.Now().Before(due) {
+		return revision, nil
+	}
+	began := time.Now()
+	revision, err := w.changed(ctx)
+	if err != nil {
+		return 0, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lastNewest, w.newestDue = revision, time.Now().Add(newestShare*time.Since(began))
+	return revision, nil
 }
 
 // changed returns the revision of the last change of what all nodes follow, of what is still there.

@@ -289,7 +289,7 @@ func TestNodes(t *testing.T) {
 	last := p.put("/services/web", web)
 	p.put("/nodes/b/config", `{"mode":"ipvs","rack":7}`)
 	p.put("/nodes/a/live", "?")
-	p.put("/nodes/a/status", `{"revision":3,"new":[1]}`)
+	p.put("/nodes/a/status", `{"revision":1,"new":[1]}`)
 	p.put("/nodes/c/config", `{"mode":"fastest"}`)
 	p.put("/nodes/c/status", `[]`)
 	p.put("/nodes/d/other", `x`)
@@ -300,8 +300,13 @@ func TestNodes(t *testing.T) {
 	if err != nil || len(nodes) != 4 || revision != last {
 		t.Fatalf("%+v, revision %d, want %d; %v", nodes, revision, last, err)
 	}
+	p.put("/nodes/a/status", fmt.Sprintf(`{"revision":%d}`, last+1))
+	p.put("/nodes/b/status", `{"revision":1000000}`)
+	if _, revision, err := newWriter(t, p.config).Nodes(t.Context()); err != nil || revision != last+1 {
+		t.Errorf("the newest revision is %d, want %d that a node has; %v", revision, last+1, err)
+	}
 	a, b, d := nodes[0], nodes[1], nodes[2]
-	if a.Name != "a" || a.Live == nil || a.Status == nil || a.Status.Revision != 3 || len(a.Problems) != 1 {
+	if a.Name != "a" || a.Live == nil || a.Status == nil || a.Status.Revision != 1 || len(a.Problems) != 1 {
 		t.Errorf("a is %+v", a)
 	}
 	if b.Name != "b" || b.Live != nil || *b.Config != (etcd.NodeConfig{Mode: "ipvs"}) || b.ConfigRevision == 0 || len(b.Problems) != 1 {
