@@ -361,3 +361,41 @@ func TestTheTrialNeedsRedirects(t *testing.T) {
 		t.Errorf("got %q, want bind, because there is no nat table", d.Detail())
 	}
 }
+
+// TestComesBackWhileItDrains has a dataplane step aside for another mode, and another of its kind take over from that
+// before the connections of the first have ended: what the first leaves behind is not the other's.
+func TestComesBackWhileItDrains(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	all := w.four(t, 80)
+	// As the other mode's rules do, it keeps the kernel's hooks of conntrack, and with them connections that are redirected.
+	w.Host().Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-m", "conntrack", "--ctstate", "INVALID", "-j", "RETURN")
+	first := redirecting(t)
+	first.apply(all...)
+	held, err := w.remote.Dial(t.Context(), "tcp", all[0].AddrPort().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if _, err := lab.Ask(held); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Yield(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantEcho(t, held)
+	second := redirecting(t)
+	second.apply(all...)
+	wantServed(t, w, all...)
+	done := make(chan error)
+	go func() { done <- first.Close(t.Context(), false) }()
+	wantEcho(t, held)
+	_ = held.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	wantServed(t, w, all...)
+	if reason, err := second.Intact(t.Context()); reason != "" || err != nil {
+		t.Errorf("Intact says %q, %v", reason, err)
+	}
+}

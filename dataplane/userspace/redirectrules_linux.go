@@ -312,7 +312,9 @@ func (r *redirect) close(ctx context.Context) error {
 	var failed error
 	for _, y := range r.families {
 		if y.made {
-			failed = errors.Join(failed, remove(ctx, y.tool))
+			err := remove(ctx, y.tool)
+			y.made = err != nil // what is there later is another's
+			failed = errors.Join(failed, err)
 		}
 		for _, held := range y.closed {
 			held.close()
