@@ -29,17 +29,18 @@ func (c *chooser) retire(old *chosen) {
 	r := &retirement{Mode: old.Mode, cut: cut, done: make(chan struct{})}
 	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
 	go func() { // endRetiring and close wait for it
-		defer close(r.done)
 		defer cut()
 		var failed error
 		if y, ok := old.dataplane.(dataplane.Yielder); ok {
 			failed = y.Yield(ctx)
 		}
-		if err := errors.Join(failed, old.dataplane.Close(ctx, r.resumed.Load())); err != nil {
-			c.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", err)
-			defer c.leave()
-		}
+		failed = errors.Join(failed, old.dataplane.Close(ctx, r.resumed.Load()))
 		c.tally.end(old.dataplane)
+		close(r.done)
+		if failed != nil {
+			c.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", failed)
+			c.leave()
+		}
 		c.Log.Info("the mode that served before has ended", "dataplane", old.Name)
 	}()
 }
