@@ -66,14 +66,14 @@ func openLedger(dir, boot, namespace string) (*ledger, error) {
 	if err != nil {
 		return l, fmt.Errorf("reading the ledger of virtual servers: %w", err)
 	}
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	if !lines.Scan() || !l.isHeader(lines.Text()) {
+	header, rest, _ := strings.Cut(string(text), "\n")
+	if !l.isHeader(header) {
 		return l, nil
 	}
 	l.fresh = !bytes.HasSuffix(text, []byte("\n")) // after half a line, none can be added
-	for lines.Scan() {
+	for line := range strings.Lines(rest) {
 		l.lines++
-		l.read(lines.Text())
+		l.read(strings.TrimSuffix(line, "\n"))
 	}
 	return l, nil
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,6 +81,39 @@ func TestLedgerHistories(t *testing.T) {
 				t.Fatalf("seed %d: %d lines for %d entries", seed, again.lines, len(want))
 			}
 			l = again
+		}
+	}
+}
+
+// TestLedgerPassesOverWhatIsNoLine: whatever stands between them, all whole lines count.
+func TestLedgerPassesOverWhatIsNoLine(t *testing.T) {
+	for _, junk := range []string{"\n", "+ 10.96.0.1:80/tcp 0 0 - 00000000\n", strings.Repeat("x", 1<<17) + "\n", "+ 10.96.0.1:80/tcp 60"} {
+		dir := t.TempDir()
+		l := reopen(t, dir)
+		l.set(key(0), record{})
+		if err := l.save(); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(dir, ledgerFile)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, junk...)
+		if strings.HasSuffix(junk, "\n") {
+			text = append(text, record{}.line(key(1))...)
+		}
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		l = reopen(t, dir)
+		l.set(key(2), record{})
+		if err := l.save(); err != nil {
+			t.Fatal(err)
+		}
+		l = reopen(t, dir)
+		if n := 2 + strings.Count(junk, "\n"); len(l.entries) != n || !l.owns(key(0)) || !l.owns(key(2)) {
+			t.Errorf("after %.40q: %v, want %d entries", junk, l.entries, n)
 		}
 	}
 }

@@ -36,12 +36,14 @@ func (c *chooser) retire(old *chosen) {
 		}
 		failed = errors.Join(failed, old.dataplane.Close(ctx, r.resumed.Load()))
 		c.tally.end(old.dataplane)
-		close(r.done)
 		if failed != nil {
 			c.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", failed)
-			c.leave()
 		}
 		c.Log.Info("the mode that served before has ended", "dataplane", old.Name)
+		close(r.done)
+		if failed != nil { // nothing is looked for while it retires
+			c.leave()
+		}
 	}()
 }
 
