@@ -1,0 +1,387 @@
+package examples
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/examples/process"
+	"vipd/test/lab"
+	"vipd/test/program"
+	"vipd/test/wait"
+)
+
+// etcdExample is examples/etcd, carried out by its own scripts: three members on loopback addresses, which have the
+// settings that their hosts would have, but for the folders.
+type etcdExample struct {
+	t testing.TB
+	// folder is a copy of the example, out what its scripts make.
+	folder, out string
+	members     []*etcdMember
+}
+
+// etcdMember is one member.
+type etcdMember struct {
+	name, address string
+	// settings is its /etc/default/etcd, data its data directory.
+	settings, data string
+	running        *process.Process
+}
+
+// newEtcd makes the example's files for addresses of this machine, and starts nothing.
+func newEtcd(t testing.TB) *etcdExample {
+	t.Helper()
+	lab.Need(t, "etcd", "etcdctl", "openssl")
+	top := t.TempDir()
+	e := &etcdExample{t: t, folder: filepath.Join(top, "etcd"), out: filepath.Join(top, "out")}
+	if err := os.CopyFS(e.folder, os.DirFS("../../examples/etcd")); err != nil {
+		t.Fatal(err)
+	}
+	var members []string
+	net := fmt.Sprintf("127.%d.%d.", 16+rand.IntN(200), rand.IntN(256))
+	for i := range 3 {
+		m := &etcdMember{name: fmt.Sprintf("etcd%d", i+1), address: net + fmt.Sprint(21+i)}
+		m.settings, m.data = filepath.Join(top, m.name+".default"), filepath.Join(top, m.name)
+		members = append(members, m.name+"="+m.address)
+		e.members = append(e.members, m)
+	}
+	e.edit("cluster.conf", "MEMBERS=", fmt.Sprintf("MEMBERS=%q", strings.Join(members, " ")))
+	e.do("./members")
+	for _, m := range e.members {
+		folder := filepath.Join(e.out, "members", m.name)
+		text := e.read(filepath.Join(folder, "etcd.default"))
+		for old, new := range map[string]string{"/etc/etcd/": folder + "/", "/var/lib/etcd/vipd": m.data, "http://127.0.0.1:": "http://" + m.address + ":"} {
+			if !strings.Contains(text, old) {
+				t.Fatalf("etcd.default has no %s any more", old)
+			}
+			text = strings.ReplaceAll(text, old, new)
+		}
+		// On one machine members come from 127.0.0.1, whatever address they listen on.
+		e.write(m.settings, text+"ETCD_EXPERIMENTAL_PEER_SKIP_CLIENT_SAN_VERIFICATION=true\n")
+	}
+	return e
+}
+
+// edit replaces the line of a file of the example that begins with a text.
+func (e *etcdExample) edit(file, start, line string) {
+	e.t.Helper()
+	path := filepath.Join(e.folder, file)
+	before, rest, ok := strings.Cut("\n"+e.read(path), "\n"+start)
+	if !ok {
+		e.t.Fatalf("%s has no line that begins with %s", file, start)
+	}
+	_, after, _ := strings.Cut(rest, "\n")
+	e.write(path, strings.TrimPrefix(before+"\n"+line+"\n"+after, "\n"))
+}
+
+func (e *etcdExample) read(path string) string {
+	e.t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return string(text)
+}
+
+func (e *etcdExample) write(path, text string) {
+	e.t.Helper()
+	info, err := os.Stat(path)
+	mode := os.FileMode(0o600)
+	if err == nil {
+		mode = info.Mode().Perm()
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// run runs a command line in the example's folder, with more environment, and returns what it prints.
+func (e *etcdExample) run(line string, env ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(e.t.Context(), wait.Scaled(2*time.Minute))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", line)
+	cmd.Dir = e.folder
+	cmd.Env = append(append(os.Environ(), "OUT="+e.out), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w\n%s", line, err, out)
+	}
+	return string(out), err
+}
+
+func (e *etcdExample) do(line string, env ...string) string {
+	e.t.Helper()
+	out, err := e.run(line, env...)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return out
+}
+
+// start starts members, as Debian's unit does with their settings, and waits until each says that it is well.
+func (e *etcdExample) start(members ...*etcdMember) {
+	e.t.Helper()
+	for _, m := range members {
+		cmd := exec.Command("etcd")
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+		lines := bufio.NewScanner(strings.NewReader(e.read(m.settings)))
+		for lines.Scan() {
+			if setting := lines.Text(); setting != "" && !strings.HasPrefix(setting, "#") {
+				cmd.Env = append(cmd.Env, setting)
+			}
+		}
+		m.running = e.background(cmd)
+	}
+	for _, m := range members {
+		ctx, cancel := context.WithTimeout(e.t.Context(), wait.Scaled(program.Patience))
+		defer cancel()
+		if err := m.running.Await(ctx, func() error { return healthy("http://" + m.address + ":2381/health") }); err != nil {
+			e.t.Fatal(err)
+		}
+		if _, complaint, ok := strings.Cut(m.running.Output(), "unrecognized environment variable"); ok {
+			e.t.Errorf("etcd does not know a setting: %.100s", complaint)
+		}
+	}
+}
+
+// background starts a program that ends with the test at the latest.
+func (e *etcdExample) background(cmd *exec.Cmd) *process.Process {
+	e.t.Helper()
+	p, err := process.Start(nil, cmd)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	e.t.Cleanup(func() {
+		p.Kill()
+		if e.t.Failed() {
+			out := p.Output()
+			e.t.Logf("%s printed last:\n%s", cmd.Path, out[max(0, len(out)-4000):])
+		}
+	})
+	return p
+}
+
+func healthy(url string) error {
+	answer, err := http.Get(url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err == nil && (answer.StatusCode != http.StatusOK || !strings.Contains(string(text), `"true"`)) {
+		err = fmt.Errorf("%s says %s: %s", url, answer.Status, text)
+	}
+	return err
+}
+
+// as returns the environment that makes etcdctl one of the users.
+func (e *etcdExample) as(user string) []string {
+	folder := filepath.Join(e.out, "users", user)
+	var urls []string
+	for _, m := range e.members {
+		urls = append(urls, "https://"+m.address+":2379")
+	}
+	return []string{
+		"ETCDCTL_API=3", "ETCDCTL_ENDPOINTS=" + strings.Join(urls, ","), "ETCDCTL_CACERT=" + folder + "/ca.crt",
+		"ETCDCTL_CERT=" + folder + "/client.crt", "ETCDCTL_KEY=" + folder + "/client.key",
+		"ETCDCTL_USER=" + user, "ETCDCTL_PASSWORD=" + strings.TrimSpace(e.read(folder+"/password")),
+	}
+}
+
+// only makes etcdctl ask one member.
+func (e *etcdExample) only(member int) string {
+	return "ETCDCTL_ENDPOINTS=https://" + e.members[member].address + ":2379"
+}
+
+// TestEtcd sets a cluster up as docs/fleet.md tells, and holds its users to their rights.
+func TestEtcd(t *testing.T) {
+	e := newEtcd(t)
+	e.start(e.members...)
+	e.do("./users init && ./users node host1 && ./users node host2.example.com && ./users operator ann && ./users viewer vic && ./users drainer deploy && ./users registrar api1 api && ./users registrar many web dns")
+	e.do("./users node host1") // again: it changes nothing
+	t.Run("rights", e.of(e.testRights))
+	t.Run("strangers", e.of(e.testStrangers))
+	t.Run("files", e.of(e.testFiles))
+	t.Run("member lost", e.of(e.testMemberLost))
+	t.Run("removed user", e.of(e.testRemovedUser))
+	t.Run("restore", e.of(e.testRestore))
+}
+
+// of makes a part of the test, which fails by itself.
+func (e *etcdExample) of(part func(*testing.T)) func(*testing.T) {
+	return func(t *testing.T) {
+		whole := e.t
+		e.t = t
+		defer func() { e.t = whole }()
+		part(t)
+	}
+}
+
+// testRights lets each user do what its role says, and everything else that might be worth trying.
+func (e *etcdExample) testRights(t *testing.T) {
+	e.do(`./ctl put /vipd/services/web '{}' && ./ctl put /vipd/endpoints/api/other '{}' && ./ctl put /vipd/pools/default '{}'`)
+	for user, rights := range map[string]struct{ yes, no []string }{
+		"node-host1": {
+			[]string{
+				"get --prefix /vipd/services/", "get --prefix /vipd/endpoints/", "get --prefix /vipd/overrides/", "get --prefix /vipd/vips/",
+				"get /vipd/nodes/host1/config", "put /vipd/nodes/host1/live 1", "put /vipd/nodes/host1/status 1", "get /vipd/nodes/host1/live", "lease grant 60",
+			},
+			[]string{
+				"put /vipd/services/web x", "del /vipd/services/web", "put /vipd/endpoints/web/a x", "put /vipd/overrides/web/a x", "put /vipd/vips/10.96.0.1 x",
+				"put /vipd/nodes/host1/config x", "put /vipd/nodes/host2.example.com/status x", "get --prefix /vipd/nodes/", "get /vipd/nodes/host2.example.com/config",
+				"put /vipd/pools/default x", "get --prefix /vipd/history/", "get --prefix /vipd/", "get --prefix /", "put /other x", "user list", "role add mine", "auth disable",
+				"snapshot save /dev/null",
+			},
+		},
+		"node-host2.example.com": {
+			[]string{"put /vipd/nodes/host2.example.com/status 1", "get /vipd/nodes/host2.example.com/config"},
+			[]string{"put /vipd/nodes/host1/status x", "put /vipd/nodes/host2/status x"},
+		},
+		"ann": {
+			[]string{"put /vipd/services/dns {}", "put /vipd/nodes/host1/config {}", "put /vipd/pools/default {}", "del --prefix /vipd/endpoints/api/", "get --prefix /vipd/"},
+			[]string{"put /vipdx x", "put /other x", "get --prefix /", "user list", "user add x:y", "auth disable", "role grant-permission viewer readwrite /"},
+		},
+		"vic":    {[]string{"get --prefix /vipd/"}, []string{"put /vipd/services/web x", "put /vipd/overrides/web/a x", "del /vipd/services/web", "get --prefix /"}},
+		"deploy": {[]string{"get --prefix /vipd/", "put /vipd/overrides/web/a {}", "del /vipd/overrides/web/a"}, []string{"put /vipd/services/web x", "put /vipd/endpoints/web/a x"}},
+		"api1": {
+			[]string{"put /vipd/endpoints/api/1 {}", "get --prefix /vipd/endpoints/api/", "del /vipd/endpoints/api/1", "lease grant 60"},
+			[]string{
+				"put /vipd/endpoints/web/1 x", "put /vipd/endpoints/api2/1 x", "put /vipd/endpoints/api x", "get --prefix /vipd/endpoints/", "put /vipd/services/api x",
+				"get /vipd/services/api", "put /vipd/overrides/api/1 x",
+			},
+		},
+		"many": {[]string{"put /vipd/endpoints/web/1 {}", "put /vipd/endpoints/dns/1 {}"}, []string{"put /vipd/endpoints/api/1 x"}},
+	} {
+		t.Run(user, func(t *testing.T) {
+			for _, command := range rights.yes {
+				if out, err := e.run("etcdctl "+command, e.as(user)...); err != nil {
+					t.Errorf("%s may not: %v\n%s", user, err, out)
+				}
+			}
+			for _, command := range rights.no {
+				if out, err := e.run("etcdctl "+command, append(e.as(user), e.only(0))...); err == nil || !strings.Contains(out, "permission denied") {
+					t.Errorf("%s: etcdctl %s: got %v, want permission denied; it printed\n%s", user, command, err, out)
+				}
+			}
+		})
+	}
+}
+
+// testStrangers: a certificate alone lets nobody in, a wrong password neither, and a client is no member.
+func (e *etcdExample) testStrangers(t *testing.T) {
+	nameless := e.as("ann")[:5]
+	if out, err := e.run("etcdctl get /vipd/services/web", nameless...); err == nil || !strings.Contains(out, "user name is empty") && !strings.Contains(out, "permission denied") {
+		t.Errorf("with a certificate and no name: got %v\n%s", err, out)
+	}
+	if out, err := e.run("etcdctl get /vipd/services/web", append(e.as("ann"), "ETCDCTL_PASSWORD=guess")...); err == nil || !strings.Contains(out, "invalid user ID or password") {
+		t.Errorf("with a wrong password: got %v\n%s", err, out)
+	}
+	user, member := filepath.Join(e.out, "users", "ann"), e.members[0]
+	tls := func(port, ca, certificate string) string {
+		return fmt.Sprintf("timeout 10 openssl s_client -brief -connect %s:%s -verify_return_error -CAfile %s %s </dev/null; ", member.address, port, ca, certificate)
+	}
+	peer := filepath.Join(e.out, "members", "etcd2", "peer")
+	for name, test := range map[string]struct {
+		line string
+		ok   bool
+	}{
+		"client":                         {tls("2379", user+"/ca.crt", "-cert "+user+"/client.crt -key "+user+"/client.key"), true},
+		"client without a certificate":   {tls("2379", user+"/ca.crt", ""), false},
+		"member":                         {tls("2380", e.out+"/peer-ca.crt", "-cert "+peer+".crt -key "+peer+".key"), true},
+		"client as a member":             {tls("2380", e.out+"/peer-ca.crt", "-cert "+user+"/client.crt -key "+user+"/client.key"), false},
+		"server of another authority":    {tls("2379", e.out+"/peer-ca.crt", "-cert "+user+"/client.crt -key "+user+"/client.key"), false},
+		"member's certificate as user's": {tls("2379", user+"/ca.crt", "-cert "+peer+".crt -key "+peer+".key"), false},
+	} {
+		// With TLS 1.3 the server's refusal comes after the client's part of the handshake is done.
+		out, err := e.run(strings.Replace(test.line, "openssl s_client", "openssl s_client -tls1_2", 1))
+		if (err == nil) != test.ok {
+			t.Errorf("%s: got %v, want success %t\n%s", name, err, test.ok, out)
+		}
+	}
+}
+
+// testFiles: what the scripts make is for its owner alone, and no certificate is for ever.
+func (e *etcdExample) testFiles(t *testing.T) {
+	err := filepath.WalkDir(e.out, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has the mode %v", path, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, authority := range map[string]string{"members/etcd1/server.crt": "ca.crt", "members/etcd1/peer.crt": "peer-ca.crt", "users/ann/client.crt": "ca.crt"} {
+		e.do("openssl verify -x509_strict -CAfile $OUT/" + authority + " $OUT/" + file)
+		out := e.do("openssl x509 -noout -subject -in $OUT/" + file)
+		if strings.Contains(out, "CN") {
+			t.Errorf("%s: etcd would take the CN for a user: %s", file, out)
+		}
+	}
+}
+
+// testMemberLost kills a member: the other two go on, and it comes back with what it has missed.
+func (e *etcdExample) testMemberLost(t *testing.T) {
+	e.members[0].running.Kill()
+	e.do("etcdctl put /vipd/services/meanwhile {}", e.as("ann")...)
+	e.start(e.members[0])
+	out := e.do("./ctl get --consistency s /vipd/services/meanwhile", e.only(0))
+	if !strings.Contains(out, "{}") {
+		t.Errorf("the member that came back has %q", out)
+	}
+	if out := e.do("./ctl endpoint health"); strings.Count(out, "is healthy") != 3 {
+		t.Errorf("./ctl endpoint health: %s", out)
+	}
+}
+
+// testRemovedUser: who is removed is out.
+func (e *etcdExample) testRemovedUser(t *testing.T) {
+	e.do("./users operator gone")
+	env := append(e.as("gone"), e.as("ann")[2:5]...) // a certificate is not taken back
+	e.do("etcdctl get --prefix /vipd/", env...)
+	e.do("./users remove gone && ./users node away && ./users remove node-away")
+	if out, err := e.run("etcdctl get --prefix /vipd/", env...); err == nil || !strings.Contains(out, "invalid user ID or password") {
+		t.Errorf("got %v\n%s", err, out)
+	}
+	if out := e.do("./ctl role list"); strings.Contains(out, "node-away") {
+		t.Errorf("a role is left: %s", out)
+	}
+}
+
+// testRestore: a snapshot, a loss of everything, and what there was is there again, users too. A member that was left
+// out does not mix with the others.
+func (e *etcdExample) testRestore(t *testing.T) {
+	e.do("etcdctl put /vipd/services/kept {}", e.as("ann")...)
+	snapshot := filepath.Join(t.TempDir(), "snapshot.db")
+	e.members[0].running.Kill() // the next one gives it
+	e.do("./backup " + snapshot)
+	e.do("etcdctl put /vipd/services/later {}", e.as("ann")...)
+	for _, m := range e.members {
+		m.running.Kill()
+	}
+	for _, m := range e.members {
+		e.do("./restore "+snapshot, "DEFAULTS="+m.settings)
+	}
+	e.start(e.members...)
+	out := e.do("etcdctl get --prefix /vipd/services/", e.as("vic")...)
+	if !strings.Contains(out, "/vipd/services/kept") || strings.Contains(out, "/vipd/services/later") {
+		t.Errorf("after the restore there is\n%s", out)
+	}
+	if out, err := e.run("etcdctl put /vipd/services/kept x", e.as("vic")...); err == nil {
+		t.Errorf("after the restore a viewer writes: %s", out)
+	}
+	e.do("etcdctl put /vipd/services/kept '{}'", e.as("ann")...)
+}
