@@ -24,6 +24,10 @@ type stream struct {
 	began   time.Time
 	heard   atomic.Int64
 	created int
+	// order are the places of the scopes that are watched. server is who numbers the watches.
+	order  []int
+	server atomic.Int32
+	seen   atomic.Pointer[seen]
 }
 
 const handing = -1
@@ -49,7 +53,7 @@ func (l *link) follow(ctx context.Context) error {
 	for {
 		answer, err := watch.Recv()
 		if err != nil {
-			if cause := context.Cause(ctx); errors.Is(cause, errSilent) || errors.Is(cause, errReread) {
+			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 				l.full = l.full || errors.Is(cause, errReread)
 				return cause
 			}
@@ -59,9 +63,13 @@ func (l *link) follow(ctx context.Context) error {
 		if err := s.take(ctx, answer); err != nil {
 			return err
 		}
-		s.heard.Store(int64(s.timing.now().Sub(s.began)))
+		s.remember()
+		s.hear()
 	}
 }
+
+// hear notes that the stream lives.
+func (s *stream) hear() { s.heard.Store(int64(s.timing.now().Sub(s.began))) }
 
 // create asks for a watch of each scope that may be read. Its ID is the place of the scope, from 1.
 func (s *stream) create() {
@@ -78,6 +86,7 @@ func (s *stream) create() {
 			return // Recv says why
 		}
 		s.created--
+		s.order = append(s.order, i)
 	}
 }
 
@@ -103,8 +112,15 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 			}
 			knock = now.Add(s.timing.knock)
 		}
-		if err := s.watch.Send(request); err != nil {
-			return nil // Recv says why
+		switch s.server.Load() {
+		case member:
+			if err := s.watch.Send(request); err != nil {
+				return nil // Recv says why
+			}
+		case proxy:
+			if err := s.probe(ctx, heard); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -130,6 +146,7 @@ func (s *stream) take(ctx context.Context, answer *etcdserverpb.WatchResponse) e
 	case answer.Canceled:
 		return s.canceled(answer)
 	case answer.Created:
+		s.number(answer.WatchId)
 		if s.created++; s.created == 0 {
 			s.steady = true
 			if !s.tell(ctx, message{steady: true}) {
@@ -144,18 +161,10 @@ func (s *stream) take(ctx context.Context, answer *etcdserverpb.WatchResponse) e
 			return errors.Join(err, fmt.Errorf("etcd went back from revision %d to %d", s.revision, answer.Header.Revision))
 		}
 	default:
-		if f := s.scopeOf(answer); f != nil {
+		if f := s.watched(answer.WatchId); f != nil {
 			// A watch's own notice comes in order with its events, other than the answer to a request.
 			f.next = max(f.next, answer.Header.Revision+1)
 		}
-	}
-	return nil
-}
-
-// scopeOf is the scope whose watch the answer is of; nil: it is of none.
-func (s *stream) scopeOf(answer *etcdserverpb.WatchResponse) *followed {
-	if i := answer.WatchId - 1; i >= 0 && i < int64(len(s.scopes)) {
-		return &s.scopes[i]
 	}
 	return nil
 }
@@ -178,7 +187,7 @@ func (s *stream) canceled(answer *etcdserverpb.WatchResponse) error {
 // takeEvents hands changes over.
 func (s *stream) takeEvents(ctx context.Context, answer *etcdserverpb.WatchResponse) error {
 	last := answer.Events[len(answer.Events)-1].Kv.ModRevision
-	f := s.scopeOf(answer)
+	f := s.holding(string(answer.Events[0].Kv.Key))
 	for _, e := range answer.Events {
 		switch {
 		case e.Type == mvccpb.DELETE:

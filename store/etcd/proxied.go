@@ -1,0 +1,92 @@
+package etcd
+
+import (
+	"context"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// Who numbers the watches of a stream. A member takes the numbers that it is asked for, which begin at 1. A gRPC proxy
+// gives its own, from 0, and has no answer to requests for progress; old ones crash on them. What its clients watch
+// alike it watches once, and goes on by itself when it loses a member: what is behind it, it does not tell.
+const (
+	unnumbered int32 = iota
+	member
+	proxy
+)
+
+// number learns who numbers them.
+func (s *stream) number(id int64) {
+	switch {
+	case id == 0:
+		s.server.Store(proxy)
+	case len(s.order) > 0 && id == int64(s.order[len(s.order)-1]+1): // a proxy's numbers end before
+		s.server.Store(member)
+	}
+}
+
+// watched is the scope of a watch; nil: that is not known.
+func (s *stream) watched(id int64) *followed {
+	switch s.server.Load() {
+	case member:
+		if id > 0 && id <= int64(len(s.scopes)) {
+			return &s.scopes[id-1]
+		}
+	case proxy:
+		if id >= 0 && id < int64(len(s.order)) {
+			return &s.scopes[s.order[id]]
+		}
+	}
+	return nil
+}
+
+// holding is the scope that a key is in; nil: none.
+func (s *stream) holding(key string) *followed {
+	for i := range s.scopes {
+		if s.scopes[i].holds(key) {
+			return &s.scopes[i]
+		}
+	}
+	return nil
+}
+
+// seen is what the stream has told last, for who asks beside it.
+type seen struct {
+	// revision is that of the last change, marker the key of that, with the revision marked.
+	revision int64
+	marker   string
+	marked   int64
+}
+
+// remember lets probe see what has been told.
+func (s *stream) remember() {
+	if s.server.Load() == proxy {
+		s.seen.Store(&seen{revision: s.revision, marker: s.marker, marked: s.marked})
+	}
+}
+
+// probe asks behind the proxy for the key that changed last. If that is what was told, the stream lives; if it goes on
+// being something else while nothing is told, the stream is as silent as one without progress. The error says that
+// nobody answers. Heard is what s.heard was before.
+func (s *stream) probe(ctx context.Context, heard int64) error {
+	told := s.seen.Load()
+	if told == nil {
+		return nil
+	}
+	key := told.marker
+	if key == "" {
+		key = s.scopes[0].key
+	}
+	answer, err := s.get(ctx, s.timing.call, &etcdserverpb.RangeRequest{Key: []byte(key)})
+	if err != nil {
+		return plain(err)
+	}
+	same := answer.Header.ClusterId == s.cluster && answer.Header.Revision >= told.revision
+	if same && told.marker != "" {
+		same = len(answer.Kvs) == 1 && answer.Kvs[0].ModRevision == told.marked
+	}
+	if same {
+		s.heard.CompareAndSwap(heard, int64(s.timing.now().Sub(s.began))) // unless something came meanwhile
+	}
+	return nil
+}

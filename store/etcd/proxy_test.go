@@ -1,0 +1,182 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// proxied is a proxy before one member, with users and TLS, and a service behind it.
+func proxied(t *testing.T, o etcdkit.Options) (c *etcdkit.Cluster, proxy *etcdkit.Member, p *place, config etcd.Config) {
+	t.Helper()
+	o.TLS = true
+	c = etcdkit.Start(t, o)
+	p = &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.put("/services/web", web)
+	p.put("/endpoints/web/a", `{"address":"192.168.1.12"}`)
+	folder := func(name string) string { return p.config.Prefix + "/" + name + "/" }
+	c.EnableAuth(
+		etcdkit.User{Name: "vipd", Password: "secret", Read: []string{folder("services"), folder("endpoints"), folder("overrides")}},
+		etcdkit.User{Name: "registrar", Password: "secret", Write: []string{folder("endpoints") + "web/"}},
+	)
+	p.client = c.Client()
+	proxy = c.StartProxy()
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config = p.config
+	config.Endpoints = []string{c.URL(proxy.Addr())}
+	config.CAFile, config.CertFile, config.KeyFile = c.Files.CA, c.Files.ClientCert, c.Files.ClientKey
+	config.Username, config.PasswordFile = "vipd", file
+	return c, proxy, p, config
+}
+
+// TestProxyWiped: etcd begins anew behind a proxy that stays, which goes on watching as if nothing had happened.
+func TestProxyWiped(t *testing.T) {
+	for _, writes := range []int{0, 20} { // behind what was seen, and past it
+		c := etcdkit.Start(t, etcdkit.Options{})
+		proxy := c.StartProxy()
+		p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+		p.put("/services/web", web)
+		p.put("/endpoints/web/a", `{"address":"192.168.1.12"}`)
+		config := p.config
+		config.Endpoints = []string{c.URL(proxy.Addr())}
+		f := follow(t, newSource(t, etcd.Options{Config: config}))
+		f.wait("the first state", connected)
+		c.Members[0].Stop()
+		c.Members[0].Wipe()
+		c.Members[0].Start()
+		p.client = c.Client()
+		p.put("/services/new", web)
+		for range writes {
+			p.put("/elsewhere", "x")
+		}
+		f.wait("the new history", func(s store.Snapshot) bool {
+			return s.Services.Has("new") && s.Services.Len() == 1 && s.Endpoints.Len() == 0
+		})
+	}
+}
+
+// TestProxy follows through a proxy: changes come, and while there are none the source does not think that it is away.
+func TestProxy(t *testing.T) {
+	_, proxy, p, config := proxied(t, etcdkit.Options{})
+	var log strings.Builder
+	f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))}))
+	f.wait("the first state", connected)
+	f.reaches(p.put("/services/web", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`))
+	n := f.count()
+	time.Sleep(5 * time.Second) // longer than a source waits for progress here
+	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))
+	if got := f.count() - n; got != 1 {
+		t.Errorf("one change after some quiet was told in %d snapshots", got)
+	}
+	proxy.Kill()
+	f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
+	proxy.Start()
+	f.wait("the return", connected)
+	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
+	f.stop()
+	if got := strings.Count(log.String(), "lost etcd"); got != 1 {
+		t.Errorf("etcd was lost %d times:\n%s", got, &log)
+	}
+}
+
+// TestProxyLosesEtcd: the proxy is there, and what is behind it not, or begins anew.
+func TestProxyLosesEtcd(t *testing.T) {
+	c, _, p, config := proxied(t, etcdkit.Options{})
+	f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond}))
+	f.wait("the first state", connected)
+	c.Members[0].Kill()
+	f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
+	c.Members[0].Start()
+	f.wait("the return", connected)
+	p.client = c.Client()
+	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
+}
+
+// TestProxyTokens: whoever comes first lends its token to the watches that all share. They outlive it.
+func TestProxyTokens(t *testing.T) {
+	c, _, p, config := proxied(t, etcdkit.Options{TokenTTL: time.Second})
+	first := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond}))
+	first.wait("the first state", connected)
+	second := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond}))
+	second.wait("the first state", connected)
+	first.stop()
+	time.Sleep(3 * time.Second) // until the token has ended: etcd looks at whole seconds
+	c.Members[0].Kill()
+	c.Members[0].Start()
+	p.client = c.Client()
+	second.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
+}
+
+// TestProxyRegistrar: a lease lives through the proxy as long as its registrar, and not much longer.
+func TestProxyRegistrar(t *testing.T) {
+	_, _, p, config := proxied(t, etcdkit.Options{})
+	config.Username = "registrar"
+	w, err := etcd.NewWriter(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Close() })
+	id := balancer.EndpointID{Service: "web", ID: "b"}
+	r, err := w.Registrar(id, balancer.Endpoint{}, etcd.MinTTL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports := make(chan error, 100)
+	r.Report = func(err error) { reports <- err }
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { r.Run(ctx); close(done) }()
+	present := func() bool {
+		answer, err := p.client.Get(t.Context(), fmt.Sprintf("%s/endpoints/web/b", p.config.Prefix))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(answer.Kvs) == 1
+	}
+	wait.For(t, within, "the endpoint", present)
+	for end := time.Now().Add(4 * etcd.MinTTL); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if !present() {
+			t.Fatal("the endpoint is gone while its registrar lives")
+		}
+	}
+	if err := <-reports; err != nil || len(reports) > 0 {
+		t.Errorf("the registrar reports %v, and %d more", err, len(reports))
+	}
+	cancel()
+	<-done
+	wait.For(t, within, "the end of the lease", func() bool { return !present() })
+}
+
+// TestProxyFaults is TestFaults with a proxy between: what happens behind it, a source does not see by its connection.
+func TestProxyFaults(t *testing.T) {
+	w := newWorld(t, 1)
+	proxy := w.cluster.StartProxy(w.through().Endpoints...)
+	config := w.config
+	config.Endpoints = []string{w.cluster.URL(proxy.Addr())}
+	f := follow(t, newSource(t, etcd.Options{Config: config, StateDir: t.TempDir()}))
+	for range 8 {
+		w.fault()
+		for range 1 + w.IntN(10) {
+			w.write()
+		}
+		if w.IntN(3) == 0 {
+			w.cluster.Compact()
+		}
+		w.heal()
+		w.compare(f)
+	}
+}
