@@ -20,13 +20,19 @@ import (
 	"vipd/test/wait"
 )
 
-// etcdExample is examples/etcd, carried out by its own scripts: three members on loopback addresses, which have the
-// settings that their hosts would have, but for the folders.
+// etcdExample is examples/etcd, carried out by its own scripts as docs/fleet.md tells: three members on loopback
+// addresses, which have the settings that their hosts would have, but for the folders.
 type etcdExample struct {
 	t testing.TB
-	// folder is a copy of the example, out what its scripts make.
-	folder, out string
-	members     []*etcdMember
+	// top stands for /root of docs/fleet.md: folder is /root/etcd, a copy of the example, out /root/vipd-etcd, what its
+	// scripts make.
+	top, folder, out string
+	// network is what stands for 192.168.1 there.
+	network string
+	guide   *guide
+	members []*etcdMember
+	// bin has vipctl.
+	bin string
 }
 
 // etcdMember is one member.
@@ -40,47 +46,51 @@ type etcdMember struct {
 // newEtcd makes the example's files for addresses of this machine, and starts nothing.
 func newEtcd(t testing.TB) *etcdExample {
 	t.Helper()
-	lab.Need(t, "etcd", "etcdctl", "openssl")
+	lab.Need(t, "etcd", "etcdctl", "openssl", "jq")
 	top := t.TempDir()
-	e := &etcdExample{t: t, folder: filepath.Join(top, "etcd"), out: filepath.Join(top, "out")}
-	if err := os.CopyFS(e.folder, os.DirFS("../../examples/etcd")); err != nil {
-		t.Fatal(err)
+	e := &etcdExample{
+		t: t, top: top, folder: filepath.Join(top, "etcd"), out: filepath.Join(top, "vipd-etcd"), guide: readGuide(t),
+		network: fmt.Sprintf("127.%d.%d", 16+rand.IntN(200), rand.IntN(256)), bin: program.Bin(t),
 	}
-	var members []string
-	net := fmt.Sprintf("127.%d.%d.", 16+rand.IntN(200), rand.IntN(256))
+	e.follow("editor cluster.conf")
 	for i := range 3 {
-		m := &etcdMember{name: fmt.Sprintf("etcd%d", i+1), address: net + fmt.Sprint(21+i)}
-		m.settings, m.data = filepath.Join(top, m.name+".default"), filepath.Join(top, m.name)
-		members = append(members, m.name+"="+m.address)
-		e.members = append(e.members, m)
-	}
-	e.edit("cluster.conf", "MEMBERS=", fmt.Sprintf("MEMBERS=%q", strings.Join(members, " ")))
-	e.do("./members")
-	for _, m := range e.members {
-		folder := filepath.Join(e.out, "members", m.name)
-		text := e.read(filepath.Join(folder, "etcd.default"))
-		for old, new := range map[string]string{"/etc/etcd/": folder + "/", "/var/lib/etcd/vipd": m.data, "http://127.0.0.1:": "http://" + m.address + ":"} {
-			if !strings.Contains(text, old) {
-				t.Fatalf("etcd.default has no %s any more", old)
-			}
-			text = strings.ReplaceAll(text, old, new)
-		}
-		// On one machine members come from 127.0.0.1, whatever address they listen on.
-		e.write(m.settings, text+"ETCD_EXPERIMENTAL_PEER_SKIP_CLIENT_SAN_VERIFICATION=true\n")
+		e.join(fmt.Sprintf("etcd%d", i+1), fmt.Sprintf("%s.%d", e.network, 21+i))
 	}
 	return e
 }
 
-// edit replaces the line of a file of the example that begins with a text.
-func (e *etcdExample) edit(file, start, line string) {
+// join takes in a member whose files are made.
+func (e *etcdExample) join(name, address string) *etcdMember {
 	e.t.Helper()
-	path := filepath.Join(e.folder, file)
-	before, rest, ok := strings.Cut("\n"+e.read(path), "\n"+start)
-	if !ok {
-		e.t.Fatalf("%s has no line that begins with %s", file, start)
+	m := &etcdMember{name: name, address: address, settings: filepath.Join(e.top, address+".default"), data: filepath.Join(e.top, address)}
+	folder := filepath.Join(e.out, "members", m.name)
+	text := e.read(filepath.Join(folder, "etcd.default"))
+	for old, new := range map[string]string{"/etc/etcd/": folder + "/", "/var/lib/etcd/vipd": m.data, "http://127.0.0.1:": "http://" + m.address + ":"} {
+		if !strings.Contains(text, old) {
+			e.t.Fatalf("etcd.default has no %s any more", old)
+		}
+		text = strings.ReplaceAll(text, old, new)
 	}
-	_, after, _ := strings.Cut(rest, "\n")
-	e.write(path, strings.TrimPrefix(before+"\n"+line+"\n"+after, "\n"))
+	// On one machine members come from 127.0.0.1, whatever address they listen on.
+	e.write(m.settings, text+"ETCD_EXPERIMENTAL_PEER_SKIP_CLIENT_SAN_VERIFICATION=true\n")
+	e.members = append(e.members, m)
+	return m
+}
+
+// follow runs the operator's commands of docs/fleet.md among which is a text, and returns what they print.
+func (e *etcdExample) follow(text string) string {
+	e.t.Helper()
+	return e.do(e.here(e.guide.block(e.t, "operator", text)))
+}
+
+// here makes commands of docs/fleet.md those of this machine.
+func (e *etcdExample) here(commands string) string {
+	top, err := filepath.Abs("../..")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	commands = strings.NewReplacer("/root", e.top, "192.168.1.2", e.network+".2", "192.168.1.3", e.network+".3", "cp -r examples/", "cp -r "+top+"/examples/").Replace(commands)
+	return fmt.Sprintf("editor() { sed -i 's/192.168.1/%s/g' $1; }\n%s", e.network, commands)
 }
 
 func (e *etcdExample) read(path string) string {
@@ -109,8 +119,11 @@ func (e *etcdExample) run(line string, env ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(e.t.Context(), wait.Scaled(2*time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", line)
-	cmd.Dir = e.folder
-	cmd.Env = append(append(os.Environ(), "OUT="+e.out), env...)
+	cmd.Dir = e.top
+	if _, err := os.Stat(e.folder); err == nil {
+		cmd.Dir = e.folder
+	}
+	cmd.Env = append(append(os.Environ(), "OUT="+e.out, "PATH="+e.bin+":"+os.Getenv("PATH")), env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%s: %w\n%s", line, err, out)
@@ -206,8 +219,9 @@ func (e *etcdExample) only(member int) string {
 func TestEtcd(t *testing.T) {
 	e := newEtcd(t)
 	e.start(e.members...)
-	e.do("./users init && ./users node host1 && ./users node host2.example.com && ./users operator ann && ./users viewer vic && ./users drainer deploy && ./users registrar api1 api && ./users registrar many web dns")
+	e.follow("./users init")
 	e.do("./users node host1") // again: it changes nothing
+	e.do("./users node host2.example.com && ./users viewer vic && ./users drainer deploy && ./users registrar api1 api && ./users registrar many web dns && ./users waiter many")
 	t.Run("rights", e.of(e.testRights))
 	t.Run("strangers", e.of(e.testStrangers))
 	t.Run("files", e.of(e.testFiles))
@@ -253,13 +267,13 @@ func (e *etcdExample) testRights(t *testing.T) {
 		"vic":    {[]string{"get --prefix /vipd/"}, []string{"put /vipd/services/web x", "put /vipd/overrides/web/a x", "del /vipd/services/web", "get --prefix /"}},
 		"deploy": {[]string{"get --prefix /vipd/", "put /vipd/overrides/web/a {}", "del /vipd/overrides/web/a"}, []string{"put /vipd/services/web x", "put /vipd/endpoints/web/a x"}},
 		"api1": {
-			[]string{"put /vipd/endpoints/api/1 {}", "get --prefix /vipd/endpoints/api/", "del /vipd/endpoints/api/1", "lease grant 60"},
+			[]string{"put /vipd/endpoints/api/1 {}", "get --prefix /vipd/endpoints/api/", "del /vipd/endpoints/api/1", "lease grant 60", "get /vipd/services/api"},
 			[]string{
 				"put /vipd/endpoints/web/1 x", "put /vipd/endpoints/api2/1 x", "put /vipd/endpoints/api x", "get --prefix /vipd/endpoints/", "put /vipd/services/api x",
-				"get /vipd/services/api", "put /vipd/overrides/api/1 x",
+				"get /vipd/services/web", "get --prefix /vipd/services/api", "put /vipd/overrides/api/1 x", "get --prefix /vipd/nodes/",
 			},
 		},
-		"many": {[]string{"put /vipd/endpoints/web/1 {}", "put /vipd/endpoints/dns/1 {}"}, []string{"put /vipd/endpoints/api/1 x"}},
+		"many": {[]string{"put /vipd/endpoints/web/1 {}", "put /vipd/endpoints/dns/1 {}", "get --prefix /vipd/nodes/"}, []string{"put /vipd/endpoints/api/1 x", "put /vipd/nodes/host1/status x"}},
 	} {
 		t.Run(user, func(t *testing.T) {
 			for _, command := range rights.yes {

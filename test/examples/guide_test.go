@@ -1,0 +1,69 @@
+package examples
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// guide is the shell blocks of docs/fleet.md. The words behind "sh" in a block's opening line say whose they are: quick
+// (one machine), operator (the machine with the scripts), or hosts (all others, by ssh; those are not run here). What
+// follows is told where it is used.
+type guide struct{ blocks []*guideBlock }
+
+type guideBlock struct {
+	line        int
+	whose, more string
+	text        string
+	followed    bool
+}
+
+func readGuide(t testing.TB) *guide {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/fleet.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &guide{}
+	var open *guideBlock
+	for i, line := range strings.Split(string(text), "\n") {
+		info, fence := strings.CutPrefix(line, "```")
+		switch {
+		case fence && open != nil:
+			open = nil
+		case fence:
+			words := strings.Fields(info)
+			open = &guideBlock{line: i + 1}
+			if len(words) > 1 && words[0] == "sh" {
+				open.whose, open.more = words[1], strings.Join(words[2:], " ")
+				g.blocks = append(g.blocks, open)
+			}
+		case open != nil:
+			open.text += line + "\n"
+		}
+	}
+	return g
+}
+
+// block returns somebody's block that has a text.
+func (g *guide) block(t testing.TB, whose, text string) string {
+	t.Helper()
+	for _, b := range g.blocks {
+		if b.whose == whose && strings.Contains(b.text, text) {
+			b.followed = true
+			return b.text
+		}
+	}
+	t.Fatalf("docs/fleet.md has no block of %s with %q any more", whose, text)
+	return ""
+}
+
+// finished fails the test where somebody's block was not followed.
+func (g *guide) finished(t testing.TB, whose string) {
+	t.Helper()
+	for _, b := range g.blocks {
+		if b.whose == whose && !b.followed {
+			t.Errorf("docs/fleet.md:%d: nothing runs this:\n%s", b.line, b.text)
+		}
+	}
+}
