@@ -3,6 +3,7 @@ package xtables
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // Chains returns the table's chains whose names are ours, in no order. It does not read rules in nft, so that it works
@@ -19,6 +20,24 @@ func (t *Tool) Chains(ctx context.Context, table string, ours func(chain string)
 		return nil, fmt.Errorf("listing the chains of %s: %w", table, err)
 	}
 	return chains, nil
+}
+
+// ChainExists reports whether table has the chain. It starts no program.
+func (t *Tool) ChainExists(ctx context.Context, table, chain string) (exists bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	if t.backend == NFT {
+		err = nftNamedChains(t.family, table, slices.Values([]string{chain}), func([]byte, int) { exists = true })
+	} else {
+		var chains []string
+		chains, err = chainsLegacy(t.family, table, func(name string) bool { return name == chain })
+		exists = len(chains) > 0
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking for chain %s of %s: %w", chain, table, err)
+	}
+	return exists, nil
 }
 
 func chainsNFT(family Family, table string, wanted func(name []byte) bool) ([]string, error) {

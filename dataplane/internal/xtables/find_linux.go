@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 
 	"github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
@@ -29,9 +30,6 @@ func Find(ctx context.Context, family Family, backend Backend, log *slog.Logger)
 	if err := f.try(ctx, tool); err != nil {
 		return nil, f.unsupported(tool.program, err)
 	}
-	if err := tool.edit(&f); err != nil {
-		return nil, err
-	}
 	log.Debug("found iptables", "family", family, "program", tool.program, "backend", tool.backend)
 	return tool, nil
 }
@@ -45,21 +43,20 @@ func Existing(ctx context.Context, family Family) []*Tool {
 		if backend == Legacy && len(f.loaded(family)) == 0 {
 			continue
 		}
-		if tool, err := f.find(ctx, backend); err == nil && tool.edit(&f) == nil {
+		if tool, err := f.find(ctx, backend); err == nil {
 			tools = append(tools, tool)
 		}
 	}
 	return tools
 }
 
-// edit gives the tool its editor of jumps.
-func (t *Tool) edit(f *finder) error {
-	editor, err := iptables.New(iptables.Path(t.program), iptables.IPFamily(protocol(f.family)), iptables.Timeout(waitSeconds))
+// editor makes the editor of jumps of a program.
+func (f *finder) editor(program string) (jumpEditor, error) {
+	editor, err := iptables.New(iptables.Path(program), iptables.IPFamily(protocol(f.family)), iptables.Timeout(waitSeconds))
 	if err != nil {
-		return f.unsupported(t.program, err)
+		return nil, f.unsupported(program, err)
 	}
-	t.jumps = editor
-	return nil
+	return editor, nil
 }
 
 func protocol(f Family) iptables.Protocol {
@@ -81,6 +78,7 @@ type finder struct {
 
 func (f *finder) find(ctx context.Context, backend Backend) (*Tool, error) {
 	tool := &Tool{family: f.family, backend: backend, why: "configured", run: f.run}
+	tool.jumps = sync.OnceValues(func() (jumpEditor, error) { return f.editor(tool.program) })
 	switch backend {
 	case NFT, Legacy:
 		tool.program = f.program(backend)

@@ -24,9 +24,10 @@ type Tool struct {
 	backend Backend
 	why     string
 	program string // such as iptables-nft; -restore and -save are appended
-	jumps   jumpEditor
-	run     command
-	trial   sync.Mutex // held by who uses the trial chain
+	// jumps makes the editor of jumps when it is first asked for: that asks the program for its version.
+	jumps func() (jumpEditor, error)
+	run   command
+	trial sync.Mutex // held by who uses the trial chain
 }
 
 // jumpEditor is what is used of *iptables.IPTables.
@@ -35,8 +36,6 @@ type jumpEditor interface {
 	Insert(table, chain string, position int, rule ...string) error
 	Append(table, chain string, rule ...string) error
 	Delete(table, chain string, rule ...string) error
-	ChainExists(table, chain string) (bool, error)
-	NewChain(table, chain string) error
 }
 
 var _ jumpEditor = (*iptables.IPTables)(nil)
@@ -72,17 +71,11 @@ func (t *Tool) restore(ctx context.Context, input string) (stdout string, err er
 
 // EnsureChain makes sure that there is a chain. One that is there stays as it is.
 func (t *Tool) EnsureChain(ctx context.Context, table, chain string) error {
-	if err := ctx.Err(); err != nil {
+	exists, err := t.ChainExists(ctx, table, chain)
+	if err != nil || exists {
 		return err
 	}
-	exists, err := t.jumps.ChainExists(table, chain)
-	if err == nil && !exists {
-		err = t.jumps.NewChain(table, chain)
-	}
-	if err != nil {
-		return fmt.Errorf("making chain %s: %w", chain, err)
-	}
-	return nil
+	return t.Restore(ctx, "*"+table+"\n-N "+chain+"\nCOMMIT\n")
 }
 
 // EnsureJump makes sure that chain has the rule, wherever in it. Where it is missing it becomes the chain's first rule
@@ -91,7 +84,11 @@ func (t *Tool) EnsureJump(ctx context.Context, table, chain string, first bool, 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	exists, err := t.jumps.Exists(table, chain, rule...)
+	jumps, err := t.jumps()
+	if err != nil {
+		return err
+	}
+	exists, err := jumps.Exists(table, chain, rule...)
 	if err != nil {
 		return fmt.Errorf("looking for the jump from %s %s: %w", table, chain, err)
 	}
@@ -99,9 +96,9 @@ func (t *Tool) EnsureJump(ctx context.Context, table, chain string, first bool, 
 	case exists:
 		return nil
 	case first:
-		err = t.jumps.Insert(table, chain, 1, rule...)
+		err = jumps.Insert(table, chain, 1, rule...)
 	default:
-		err = t.jumps.Append(table, chain, rule...)
+		err = jumps.Append(table, chain, rule...)
 	}
 	if err != nil {
 		return fmt.Errorf("adding the jump from %s %s: %w", table, chain, err)
@@ -114,7 +111,11 @@ func (t *Tool) HasJump(ctx context.Context, table, chain string, rule ...string)
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	exists, err := t.jumps.Exists(table, chain, rule...)
+	jumps, err := t.jumps()
+	if err != nil {
+		return false, err
+	}
+	exists, err := jumps.Exists(table, chain, rule...)
 	if err != nil {
 		return false, fmt.Errorf("looking for the jump from %s %s: %w", table, chain, err)
 	}
@@ -123,12 +124,16 @@ func (t *Tool) HasJump(ctx context.Context, table, chain string, rule ...string)
 
 // RemoveJump removes the rule from chain, however often it is there.
 func (t *Tool) RemoveJump(ctx context.Context, table, chain string, rule ...string) error {
+	jumps, err := t.jumps()
+	if err != nil {
+		return err
+	}
 	for {
 		exists, err := t.HasJump(ctx, table, chain, rule...)
 		if err != nil || !exists {
 			return err
 		}
-		if err := t.jumps.Delete(table, chain, rule...); err != nil {
+		if err := jumps.Delete(table, chain, rule...); err != nil {
 			return fmt.Errorf("removing the jump from %s %s: %w", table, chain, err)
 		}
 	}
@@ -155,14 +160,6 @@ func (t *Tool) RemoveJumpsTo(ctx context.Context, table, chain string, targets .
 		return nil, nil
 	}
 	return removed, t.Restore(ctx, "*"+table+"\n"+input.String()+"COMMIT\n")
-}
-
-// ChainExists reports whether table has the chain.
-func (t *Tool) ChainExists(ctx context.Context, table, chain string) (bool, error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	return t.jumps.ChainExists(table, chain)
 }
 
 // DeleteChains empties and deletes the chains, all or none. Those that are absent are no error. Rules of other chains
