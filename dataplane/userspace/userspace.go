@@ -162,12 +162,18 @@ func (d *Dataplane) now() int64 { return int64(time.Since(d.epoch)) }
 
 var errClosed = errors.New("the userspace dataplane is closed")
 
-// Yield implements dataplane.Yielder: it removes the redirects. Sockets stay, for connections that were redirected before.
+// Yield implements dataplane.Yielder: it removes the redirects, accepts what was on its way, and lets go of its ports:
+// another dataplane of this kind may be the next to have them.
 func (d *Dataplane) Yield(ctx context.Context) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
 	d.yielded = true
-	return d.tables.close(ctx)
+	err := d.tables.close(ctx)
+	select {
+	case <-time.After(underWay):
+	case <-ctx.Done():
+	}
+	return errors.Join(err, d.tables.stop(ctx, d.list()))
 }
 
 // underWay is how long connections that were on their way when this dataplane stepped aside may take to be accepted.
@@ -188,13 +194,10 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 		return nil
 	}
 	frontends := d.list()
-	if d.yielded {
-		select {
-		case <-time.After(underWay):
-		case <-ctx.Done():
-		}
+	var err error
+	if !d.yielded {
+		err = d.tables.stop(ctx, frontends)
 	}
-	err := d.tables.stop(ctx, frontends)
 	d.gate.Lock()
 	d.shutting = true
 	d.gate.Unlock()

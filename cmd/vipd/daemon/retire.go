@@ -16,8 +16,10 @@ import (
 // retirement is a mode that was left, while it drains.
 type retirement struct {
 	modes.Mode
-	cut  context.CancelFunc
-	done chan struct{}
+	cut context.CancelFunc
+	// yielded is closed when the mode has let go of what the next dataplane of its kind needs, if it goes on in this
+	// process, and done when it has ended.
+	yielded, done chan struct{}
 	// resumed: the mode is to serve again, so that what it still has in the kernel stays, for the next dataplane of its
 	// kind to take over.
 	resumed atomic.Bool
@@ -26,7 +28,7 @@ type retirement struct {
 // retire closes a mode that traffic has moved away from. Its connections may go on for as long as a drain takes.
 func (c *chooser) retire(old *chosen) {
 	ctx, cut := context.WithTimeout(context.Background(), c.drainTime())
-	r := &retirement{Mode: old.Mode, cut: cut, done: make(chan struct{})}
+	r := &retirement{Mode: old.Mode, cut: cut, yielded: make(chan struct{}), done: make(chan struct{})}
 	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
 	go func() { // endRetiring and close wait for it
 		defer cut()
@@ -34,6 +36,7 @@ func (c *chooser) retire(old *chosen) {
 		if y, ok := old.dataplane.(dataplane.Yielder); ok {
 			failed = y.Yield(ctx)
 		}
+		close(r.yielded)
 		failed = errors.Join(failed, old.dataplane.Close(ctx, r.resumed.Load()))
 		c.tally.end(old.dataplane)
 		if failed != nil {
@@ -74,14 +77,18 @@ func (c *chooser) isRetiring(name config.ModeName) bool {
 }
 
 // endRetiring ends the drain of a kernel mode that is to be tried again: two of its kind would be in each other's way.
-// Where connections end in this process, another of the kind does not disturb them.
+// Where connections end in this process, another of the kind does not disturb them, but needs the same ports.
 func (c *chooser) endRetiring(name config.ModeName) {
 	for _, r := range c.retiring {
-		if r.Name == name && r.Keeps && !r.isDone() {
+		switch {
+		case r.Name != name || r.isDone():
+		case r.Keeps:
 			r.resumed.Store(true)
 			r.cut()
 			<-r.done
 			c.resumed[name] = true
+		default:
+			<-r.yielded
 		}
 	}
 }
