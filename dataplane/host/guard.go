@@ -253,6 +253,29 @@ func (g *guard) establish(ctx context.Context) error {
 	}
 	g.cover(!g.ready || g.refit)
 	g.refit = false
+	if err := g.bringAll(ctx, tool); err != nil {
+		return err
+	}
+	if !g.looked {
+		if err := g.removeOthers(ctx, tool); err != nil {
+			return err
+		}
+	}
+	g.ready, g.looked, g.stale = true, true, false
+	return nil
+}
+
+// bringAll brings every part: at once, or, where that is refused or a part was before, one by one.
+func (g *guard) bringAll(ctx context.Context, tool ruleKernel) error {
+	if !slices.ContainsFunc(g.parts, g.due) {
+		return nil
+	}
+	if !slices.ContainsFunc(g.parts, func(p *part) bool { return !p.refusals.since.IsZero() }) {
+		err := g.atOnce(ctx, tool, g.parts, func(tool ruleKernel, p *part) error { return g.bring(ctx, tool, p) })
+		if !isRefused(err) {
+			return err
+		}
+	}
 	var all []error
 	for _, p := range g.parts {
 		if err := g.bring(ctx, tool, p); err != nil {
@@ -262,16 +285,12 @@ func (g *guard) establish(ctx context.Context) error {
 			break // each of the others would wait for the lock
 		}
 	}
-	if len(all) > 0 {
-		return errors.Join(all...)
-	}
-	if !g.looked {
-		if err := g.removeOthers(ctx, tool); err != nil {
-			return err
-		}
-	}
-	g.ready, g.looked, g.stale = true, true, false
-	return nil
+	return errors.Join(all...)
+}
+
+// due reports whether there may be something to do about a part.
+func (g *guard) due(p *part) bool {
+	return g.stale || !g.looked || !p.refusals.since.IsZero() || g.wants(p) != (p.chains != nil)
 }
 
 // rules returns what changes rules.

@@ -20,9 +20,9 @@ func (g *guard) try(ctx context.Context, tool ruleKernel) error {
 	hairpin, randomFully := masqueradeChains(&full)[0].rules[1], masqueradeChains(&full)[1].rules[1]
 	hairpin, _, _ = strings.Cut(hairpin, " -g ")
 	works := func(rules ...string) (bool, error) {
-		err := tool.Restore(ctx, restore("nat", []chain{{trialChain, rules}}))
+		err := tool.Restore(ctx, restore("nat", []chain{{trialChain, rules}})+restore("nat", []chain{{name: trialChain}}, "-X "+trialChain))
 		if err == nil {
-			return true, tool.Restore(ctx, restore("nat", []chain{{name: trialChain}}, "-X "+trialChain))
+			return true, nil
 		}
 		if ctx.Err() == nil && isRefused(err) {
 			err = nil
@@ -226,6 +226,12 @@ func (g *guard) present() (bool, error) {
 
 // removeRules removes all parts.
 func (g *guard) removeRules(ctx context.Context, tool ruleKernel) error {
+	parts := slices.Clone(g.parts)
+	slices.Reverse(parts)
+	err := g.atOnce(ctx, tool, parts, func(tool ruleKernel, p *part) error { return g.removePart(ctx, tool, p) })
+	if !isRefused(err) {
+		return err
+	}
 	for _, p := range slices.Backward(g.parts) {
 		if err := g.removePart(ctx, tool, p); err != nil {
 			return fmt.Errorf("removing the part %s: %w", p.def.name, err)

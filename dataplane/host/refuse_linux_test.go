@@ -129,14 +129,14 @@ func TestNeverOpenAtTheEnd(t *testing.T) {
 		o.Interface = "lo"
 		listen(t, 22)
 		held := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("10.96.0.11:80", func(f *balancer.Frontend) { f.Backends = nil })}
-		knock := func(at string) (stop func()) {
-			done, ended := make(chan struct{}), make(chan string, 1)
+		knock := func(at string) (stop func()) { // it has knocked once
+			begun, done, ended := make(chan struct{}), make(chan struct{}), make(chan string, 1)
 			go func() {
 				defer close(ended)
 				for i := 0; ; i++ {
 					select {
 					case <-done:
-						if i < 3 {
+						if i < 2 {
 							ended <- "there was no time to knock"
 						}
 						return
@@ -148,10 +148,16 @@ func TestNeverOpenAtTheEnd(t *testing.T) {
 					if err == nil {
 						_ = c.Close()
 						ended <- fmt.Sprintf("the knock %d was answered", i)
+					}
+					if i == 0 {
+						close(begun)
+					}
+					if err == nil {
 						return
 					}
 				}
 			}()
+			<-begun
 			return func() {
 				t.Helper()
 				close(done)
