@@ -8,20 +8,31 @@ import (
 	"strings"
 )
 
-// Load finds IPVS in the kernel, or loads its module, which needs root. The error says why there is none.
+// Load finds IPVS in the kernel, or loads its module, which needs root. The error says why there is none. It also loads
+// the schedulers that a kernel which loads them by itself, while another test's network namespaces are being removed,
+// may stand still for.
 func Load() error {
 	const table = "/proc/thread-self/net/ip_vs"
-	if _, err := os.Stat(table); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	cmd := exec.Command("modprobe", "ip_vs")
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		if text := strings.TrimSpace(string(out)); text != "" {
-			return errors.New(strings.ReplaceAll(text, "\n", "; "))
-		}
-		return err
-	}
 	_, err := os.Stat(table)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = modprobe("ip_vs"); err == nil {
+			_, err = os.Stat(table)
+		}
+	}
+	for _, module := range []string{"ip_vs_lblc", "ip_vs_lblcr"} {
+		if _, absent := os.Stat("/sys/module/" + module); err == nil && absent != nil {
+			_ = modprobe(module) // a kernel may lack it: tests ask
+		}
+	}
+	return err
+}
+
+func modprobe(module string) error {
+	cmd := exec.Command("modprobe", module)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := cmd.CombinedOutput()
+	if text := strings.TrimSpace(string(out)); err != nil && text != "" {
+		return errors.New(strings.ReplaceAll(text, "\n", "; "))
+	}
 	return err
 }

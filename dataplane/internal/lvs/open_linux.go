@@ -69,12 +69,8 @@ func loaded() bool {
 func load(ctx context.Context, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, loading)
 	defer cancel()
-	modprobe, err := exec.LookPath("modprobe")
-	if err != nil {
-		modprobe = "/sbin/modprobe" // not every PATH has it
-	}
 	option := fmt.Sprintf("conn_tab_bits=%d", tableBits)
-	out, err := exec.CommandContext(ctx, modprobe, "ip_vs", option).CombinedOutput()
+	out, err := modprobe(ctx, "ip_vs", option)
 	if err == nil {
 		log.Info("loaded IPVS into the kernel", "module", "ip_vs", "option", option)
 		return nil
@@ -85,6 +81,15 @@ func load(ctx context.Context, log *slog.Logger) error {
 		said = strings.TrimSpace(said + " " + err.Error())
 	}
 	return fmt.Errorf("%w: it is not loaded, and loading it fails: %s; %s", ErrUnsupported, said, remedy(said, release()))
+}
+
+// modprobe runs the program of that name, and returns what it says.
+func modprobe(ctx context.Context, args ...string) ([]byte, error) {
+	program, err := exec.LookPath("modprobe")
+	if err != nil {
+		program = "/sbin/modprobe" // not every PATH has it
+	}
+	return exec.CommandContext(ctx, program, args...).CombinedOutput()
 }
 
 // remedy says what helps where loading ip_vs fails with what modprobe said.
