@@ -168,15 +168,23 @@ func alive(c net.Conn, within time.Duration) error {
 // refused checks that a client hears no at once: a TCP reset, or ICMP port unreachable.
 func (r *rig) refused(from *lab.NS, key balancer.Key) {
 	r.Helper()
-	a, err := r.ask(from, key)
+	if err := r.refusal(from, key, atOnce); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// refusal says what else than a refusal a client hears.
+func (r *rig) refusal(from *lab.NS, key balancer.Key, within time.Duration) error {
+	a, err := r.askFrom(from, netip.Addr{}, key, within)
 	switch {
 	case err == nil:
-		r.Fatalf("%s asks %s: %s answers, want a refusal", from.Name, key, a.Server)
+		return fmt.Errorf("%s asks %s: %s answers, want a refusal", from.Name, key, a.Server)
 	case errors.Is(err, unix.EPERM) && from == r.w.host && r.s.VirtualServers: // IPVS drops it besides, which programs hear first
 	case errors.Is(err, unix.ECONNREFUSED), key.Proto == balancer.TCP && errors.Is(err, unix.ECONNRESET):
 	default:
-		r.Fatalf("%s asks %s: %v, want a refusal", from.Name, key, err)
+		return fmt.Errorf("%s asks %s: %w, want a refusal", from.Name, key, err)
 	}
+	return nil
 }
 
 // ignored checks that a client hears nothing at all.
