@@ -80,16 +80,16 @@ func runHistory(c *call) error {
 	if err != nil {
 		return err
 	}
-	if len(c.args) == 2 {
-		e, err := c.entry(entries)
-		if err != nil {
-			return err
-		}
-		return c.printEntry(e)
-	}
 	editions, err := editionsOf(entries)
 	if err != nil {
 		return err
+	}
+	if len(c.args) == 2 {
+		n, err := c.number(entries)
+		if err != nil {
+			return err
+		}
+		return c.printEdition(editions[n])
 	}
 	if c.format == formJSON {
 		return c.printJSON(list(editions))
@@ -133,26 +133,25 @@ func (c *call) history() ([]etcd.Entry, error) {
 	return nil, fmt.Errorf("service %s has no history: it was not written by vipctl", name)
 }
 
-// entry returns the one that the second argument names.
-func (c *call) entry(entries []etcd.Entry) (*etcd.Entry, error) {
+// number finds the entry that the second argument names.
+func (c *call) number(entries []etcd.Entry) (int, error) {
 	n, err := strconv.Atoi(c.args[1])
 	if err != nil {
-		return nil, wrongUse("%q is no number of a text; for example: %s", c.args[1], c.verb.example)
+		return 0, wrongUse("%q is no number of a text; for example: %s", c.args[1], c.verb.example)
 	}
-	for i := range entries {
-		if entries[i].N == n {
-			return &entries[i], nil
-		}
+	at := slices.IndexFunc(entries, func(e etcd.Entry) bool { return e.N == n })
+	if at < 0 {
+		return 0, fmt.Errorf("the history of service %s has no text %d: it has %d to %d", c.args[0], n, entries[0].N, entries[len(entries)-1].N)
 	}
-	return nil, fmt.Errorf("the history of service %s has no text %d: it has %d to %d", c.args[0], n, entries[0].N, entries[len(entries)-1].N)
+	return at, nil
 }
 
-// printEntry prints one text.
-func (c *call) printEntry(e *etcd.Entry) error {
-	if c.format == formJSON {
-		return c.printJSON(edition{N: e.N, At: e.At, By: e.By, Revision: e.Revision, What: whatOf(e.Fields, nil), Fields: e.Fields})
-	}
-	if e.Fields == nil {
+// printEdition prints one text.
+func (c *call) printEdition(e edition) error {
+	switch {
+	case c.format == formJSON:
+		return c.printJSON(e)
+	case e.Fields == nil:
 		return c.print(fmt.Sprintf("# service %s was removed\n", c.args[0]))
 	}
 	return c.print(servicesTOML([]api.Service{{Name: balancer.Name(c.args[0]), Definition: e.Fields}}))
@@ -284,10 +283,11 @@ func runRollback(c *call) error {
 	if err != nil {
 		return err
 	}
-	old, err := c.entry(entries)
+	n, err := c.number(entries)
 	if err != nil {
 		return err
 	}
+	old := entries[n]
 	name := balancer.Name(c.args[0])
 	if old.Fields == nil {
 		return fmt.Errorf("text %d of service %s is its removal: \"vipctl delete service %s\" removes it", old.N, name, name)

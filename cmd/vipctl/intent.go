@@ -219,7 +219,9 @@ func (e *edit) write() error {
 			continue
 		case !errors.As(err, &conflict):
 			e.intents = e.intents[:n]
-			return fmt.Errorf("%s of %s: %w; what is listed before it was done, nothing behind it was", i.verb(), i.Name, err)
+			return fmt.Errorf("%s of %s: %w; what is listed was done; run it again when that is mended: what is there already is left alone", i.verb(), i.Name, err)
+		case e.agrees(i, conflict):
+			continue
 		}
 		i.Error = conflict.Error()
 		missed++
@@ -228,6 +230,19 @@ func (e *edit) write() error {
 		return fmt.Errorf("%s not written, because somebody else was faster", count(missed, "change"))
 	}
 	return nil
+}
+
+// agrees reports whether somebody else, who was faster, wanted the same.
+func (e *edit) agrees(i *intent, conflict *etcd.ConflictError) bool {
+	if i.fields == nil {
+		return conflict.Revision == 0
+	}
+	s, err := e.writer.Service(e, i.Name)
+	if err != nil || s == nil || !s.Says(i.fields) {
+		return false
+	}
+	i.What, i.Revision, i.Fields = unchangedService, s.Revision, nil
+	return true
 }
 
 func last(i *intent) int {
