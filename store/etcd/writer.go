@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -279,11 +280,15 @@ func (w *Writer) loose(ctx context.Context, name balancer.Name) (ops []*etcdserv
 	return ops, err
 }
 
-// conflict says who has changed a service that is now at a revision.
+// conflict says who has changed a service that was at a revision, as far as its history knows: that may have been read
+// a moment later, and know more.
 func conflict(name balancer.Name, revision int64, past []Entry) error {
 	e := &ConflictError{Name: name, Revision: revision}
-	if n := len(past); n > 0 && (past[n-1].Revision == revision || revision == 0 && past[n-1].Fields == nil) {
-		e.By, e.At = past[n-1].By, past[n-1].At
+	for _, p := range slices.Backward(past) {
+		if revision != 0 && p.Revision == revision || revision == 0 && p.Fields == nil {
+			e.By, e.At = p.By, p.At
+			break
+		}
 	}
 	return e
 }
