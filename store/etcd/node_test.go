@@ -52,7 +52,7 @@ func TestNodeConfig(t *testing.T) {
 	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
 	p.put("/nodes/n10/config", `{"mode":"userspace"}`)
 	var c told
-	options := etcd.Options{Config: p.config, Node: "n1", StateDir: t.TempDir(), Patience: time.Millisecond, Configured: c.add}
+	options := etcd.Options{Config: p.config, Node: "n1", StateDir: t.TempDir(), Patience: within, Configured: c.add}
 	f := follow(t, newSource(t, options))
 	f.wait("the first state", connected)
 	ipvs, both := etcd.NodeConfig{Mode: "ipvs"}, etcd.NodeConfig{Mode: "auto", Zone: "z1"}
@@ -83,7 +83,7 @@ func TestNodeConfig(t *testing.T) {
 	f.stop()
 
 	var kept told
-	options.Configured = func(config etcd.NodeConfig) { kept.add(config) }
+	options.Configured, options.Patience = kept.add, time.Millisecond
 	f = follow(t, newSource(t, options))
 	f.wait("what was kept", func(store.Snapshot) bool { return true })
 	kept.wait(t, both)
@@ -110,7 +110,7 @@ func TestConfiguredBeforeFirst(t *testing.T) {
 	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
 	var order []string
 	ctx, cancel := context.WithCancel(t.Context())
-	source := newSource(t, etcd.Options{Config: p.config, Node: "n1", Configured: func(c etcd.NodeConfig) { order = append(order, c.Mode) }})
+	source := newSource(t, etcd.Options{Config: p.config, Node: "n1", Patience: within, Configured: func(c etcd.NodeConfig) { order = append(order, c.Mode) }})
 	if err := source.Watch(ctx, func(store.Snapshot) { order = append(order, "snapshot"); cancel() }); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestRole(t *testing.T) {
 	everything := p.client.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(last+1))
 	config := p.as(t, role())
 	var told told
-	f := follow(t, newSource(t, etcd.Options{Config: config, Node: "n1", StateDir: t.TempDir(), Configured: told.add}))
+	f := follow(t, newSource(t, etcd.Options{Config: config, Node: "n1", StateDir: t.TempDir(), Patience: within, Configured: told.add}))
 	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // an address for nothing
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
 	n.Tell(etcd.NodeStatus{Revision: 1})
@@ -200,7 +200,7 @@ func TestMissingRights(t *testing.T) {
 	p.client = c.Client()
 	config := p.as(t, old)
 	var told told
-	f := follow(t, newSource(t, etcd.Options{Config: config, Node: "n1", Configured: told.add}))
+	f := follow(t, newSource(t, etcd.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}))
 	s := f.wait("the first state", connected)
 	if len(s.Problems) != 2 || s.Problems[0].Origin.Key != "/vipda/nodes/n1/config" || s.Problems[1].Origin.Key != "/vipda/vips/" {
 		t.Errorf("the problems are %v", s.Problems)

@@ -160,11 +160,12 @@ func (w *Writer) Apply(ctx context.Context, c Change) (Result, error) {
 		at, ok, err := w.write(ctx, c, text, before, past, vips)
 		if ok {
 			w.noted(c.Name, wanted, vips, at)
+		} else {
+			w.doubt()
 		}
 		if err != nil || ok {
 			return Result{at, ok}, err
 		}
-		w.doubt()
 		if last != revision {
 			last = revision
 			tries++

@@ -1,0 +1,283 @@
+package etcd_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// TestParallelAllocation: a hundred who apply at once get a hundred addresses, also where there are no more.
+func TestParallelAllocation(t *testing.T) {
+	const n = 100
+	c := etcdkit.Start(t, etcdkit.Options{})
+	for i, networks := range [][]string{
+		{"10.96.0.0/26", "10.97.0.0/27", "10.98.0.0/29", "10.99.0.0/31"}, // 62 + 30 + 6 + 2
+		{"fd00:96::/64"},
+	} {
+		p := &place{t: t, client: c.Client(), config: configAt(c, i)}
+		shared := newWriter(t, p.config)
+		setPool(t, shared, "default", networks...)
+		var running sync.WaitGroup
+		for i := range n {
+			w := shared
+			if i%2 == 0 {
+				w = newWriter(t, p.config)
+			}
+			running.Go(func() {
+				if _, err := w.Apply(t.Context(), etcd.Change{Name: balancer.Name(fmt.Sprint("s", i)), Fields: auto("")}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		running.Wait()
+		by := map[string]bool{}
+		for _, name := range p.holders() {
+			by[name] = true
+		}
+		if len(by) != n || len(p.holders()) != n {
+			t.Errorf("%d addresses for %d services", len(p.holders()), len(by))
+		}
+		s, err := shared.Read(t.Context(), nil)
+		if err != nil || s.Services.Len() != n || len(s.Problems) > 0 {
+			t.Fatalf("%d services, %v, %v", s.Services.Len(), s.Problems, err)
+		}
+		for name, service := range s.Services.All() {
+			if len(service.Allocated) != 1 || p.holders()[service.Allocated[0].String()] != string(name) {
+				t.Errorf("%s has %v", name, service.Allocated)
+			}
+			break
+		}
+		pools, err := shared.Pools(t.Context())
+		if err != nil || len(pools) != 1 || pools[0].Held != n || pools[0].Free != pools[0].Size-n {
+			t.Errorf("the pools are %+v, %v", pools, err)
+		}
+		if _, err = shared.Apply(t.Context(), etcd.Change{Name: "more", Fields: auto("")}); i == 0 {
+			expectError(t, err, `pool "default" is exhausted: all 100 addresses of 10.96.0.0/26, 10.97.0.0/27, 10.98.0.0/29, 10.99.0.0/31`)
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestAllocation: an address stays while it is asked for, whatever else changes.
+func TestAllocation(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	w := newWriter(t, p.config)
+	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	_, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: auto("")})
+	expectError(t, err, `there is no pool "default": vipctl pool set default CIDR...`)
+	setPool(t, w, "default", "10.96.0.0/28")
+	setPool(t, w, "blue", "10.96.0.8/29", "fd00:96::/64")
+	r := apply(t, w, etcd.Change{Name: "web", Fields: auto("")})
+	first := p.vips("web")
+	if s := f.reaches(r.Revision).Services.At("web"); len(first) != 1 || s == nil || len(s.Allocated) != 1 || s.Allocated[0].String() != first[0] || s.Origin.Revision != r.Revision {
+		t.Fatalf("web holds %q, followed as %+v", first, s)
+	}
+	if again := apply(t, newWriter(t, p.config), etcd.Change{Name: "web", Fields: auto(""), Base: etcd.Any}); again != (etcd.Result{Revision: r.Revision}) {
+		t.Errorf("the same again: %+v", again)
+	}
+	changed := auto("", "blue")
+	changed["scheduler"] = "lc"
+	r = apply(t, w, etcd.Change{Name: "web", Fields: changed, Base: etcd.Any})
+	second := p.vips("web")
+	if len(second) != 2 || !slices.Contains(second, first[0]) {
+		t.Errorf("with one more it holds %q, before %q", second, first)
+	}
+	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 2 || s.Allocated[0].String() != first[0] {
+		t.Errorf("with one more it is followed with %v", s.Allocated)
+	}
+	// A text that somebody wrote without allocating: the addresses that it has are used, and applying it gets the rest.
+	p.put("/services/web", `{"vips":["auto","auto","auto:blue"],"ports":[{"port":80}]}`)
+	s := f.wait("the text", func(s store.Snapshot) bool { return len(s.Services.At("web").Pools) == 3 }).Services.At("web")
+	if len(s.Allocated) != 2 {
+		t.Errorf("it is followed with %v", s.Allocated)
+	}
+	r = apply(t, w, etcd.Change{Name: "web", Fields: auto("", "", "blue"), Base: etcd.Any})
+	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 3 {
+		t.Errorf("it is followed with %v", s.Allocated)
+	}
+}
+
+// TestAllocationEnds: an address is not given where others name it, and is given back when it is no longer asked for.
+func TestAllocationEnds(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	w := newWriter(t, p.config)
+	f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+	setPool(t, w, "default", "10.96.0.0/28")
+	setPool(t, w, "blue", "fd00:96::/64")
+	r := apply(t, w, etcd.Change{Name: "web", Fields: auto("")})
+	first := p.vips("web")
+	r = apply(t, w, etcd.Change{Name: "web", Fields: auto("", "blue", ""), Base: r.Revision})
+	// What another service names in its text is not given.
+	for a := range 16 {
+		apply(t, w, etcd.Change{Name: balancer.Name(fmt.Sprint("named", a)), Fields: map[string]any{
+			"vips": []any{fmt.Sprint("10.96.0.", a)}, "ports": []any{map[string]any{"port": int64(80)}},
+		}})
+	}
+	_, err := newWriter(t, p.config).Apply(t.Context(), etcd.Change{Name: "late", Fields: auto("")})
+	expectError(t, err, `pool "default" is exhausted`)
+	// The oldest stays where there are fewer.
+	apply(t, w, etcd.Change{Name: "web", Fields: auto(""), Base: etcd.Any})
+	if got := p.vips("web"); !slices.Equal(got, first) {
+		t.Errorf("with one left it holds %q, before %q", got, first)
+	}
+	// One that is named now is no longer allocated.
+	pinned := auto("blue")
+	pinned["vips"] = append(pinned["vips"].([]any), first[0])
+	r = apply(t, w, etcd.Change{Name: "web", Fields: pinned, Base: etcd.Any})
+	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 1 || len(s.VIPs) != 1 || s.Allocated[0].String() == first[0] {
+		t.Errorf("followed with %v and %v", s.VIPs, s.Allocated)
+	}
+	r = apply(t, w, etcd.Change{Name: "web", Base: etcd.Any})
+	if s := f.reaches(r.Revision); s.Services.Has("web") || len(s.Problems) > 0 || len(p.vips("web")) > 0 {
+		t.Errorf("removed: %v, held are %q", s.Problems, p.vips("web"))
+	}
+}
+
+// TestAllocationHistories applies, removes and sets pools at random, by several writers: no address has two holders,
+// each service has what it asks for, and what it had stays where it may.
+func TestAllocationHistories(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 11))
+			p := &place{t: t, client: c.Client(), config: configAt(c, int(seed))}
+			h := &allocations{Rand: r, place: p, asks: map[string][]string{}, pools: map[string][]netip.Prefix{}, had: map[string]string{}}
+			for range 3 {
+				h.writers = append(h.writers, newWriter(t, p.config))
+			}
+			f := follow(t, newSource(t, etcd.Options{Config: p.config}))
+			for range 120 {
+				h.step()
+			}
+			h.follows(f)
+		})
+	}
+}
+
+// allocations is a model of services and pools.
+type allocations struct {
+	*rand.Rand
+	*place
+	writers []*etcd.Writer
+	asks    map[string][]string // the pools that each service asks for
+	pools   map[string][]netip.Prefix
+	had     map[string]string
+	last    int64
+}
+
+func (h *allocations) writer() *etcd.Writer { return h.writers[h.IntN(len(h.writers))] }
+
+func (h *allocations) step() {
+	h.t.Helper()
+	name := fmt.Sprint("s", h.IntN(6))
+	switch h.IntN(5) {
+	case 0:
+		h.setPool([]string{"default", "blue"}[h.IntN(2)])
+	case 1:
+		h.last = max(h.last, apply(h.t, h.writer(), etcd.Change{Name: balancer.Name(name), Base: etcd.Any}).Revision)
+		delete(h.asks, name)
+	default:
+		var pools []string
+		for range 1 + h.IntN(2) {
+			pools = append(pools, []string{"default", "blue"}[h.IntN(2)])
+		}
+		fields := auto(pools...)
+		fields["ports"].([]any)[0].(map[string]any)["port"] = int64(1 + h.IntN(100))
+		result, err := h.writer().Apply(h.t.Context(), etcd.Change{Name: balancer.Name(name), Fields: fields, Base: etcd.Any})
+		if err != nil && !strings.Contains(err.Error(), "is exhausted") && !strings.Contains(err.Error(), "there is no pool") {
+			h.t.Fatal(err)
+		}
+		if err == nil {
+			h.asks[name], h.last = pools, max(h.last, result.Revision)
+		}
+	}
+	h.check()
+}
+
+// setPool gives a pool networks that overlap with the other's.
+func (h *allocations) setPool(name string) {
+	h.t.Helper()
+	all := cidrs("10.0.0.0/30", "10.0.0.4/30", "10.0.0.8/30", "fd00::/126")
+	h.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	next := all[:h.IntN(len(all))]
+	if len(next) == 0 {
+		next = nil
+	}
+	_, err := h.writer().SetPool(h.t.Context(), name, next)
+	lost := ""
+	for a, by := range h.had {
+		addr := netip.MustParseAddr(a)
+		in := func(p netip.Prefix) bool { return p.Contains(addr) }
+		if slices.Contains(h.asks[by], name) && slices.ContainsFunc(h.pools[name], in) && !slices.ContainsFunc(next, in) {
+			lost = a + " (service " + by + ")"
+		}
+	}
+	switch {
+	case lost != "":
+		expectError(h.t, err, "services hold addresses that it would lose", lost)
+	case err != nil:
+		h.t.Errorf("setting pool %s from %v to %v: %v", name, h.pools[name], next, err)
+	default:
+		h.pools[name] = next
+	}
+}
+
+// check holds what etcd has to the model.
+func (h *allocations) check() {
+	h.t.Helper()
+	now := h.holders()
+	count := map[string]int{}
+	for a, by := range now {
+		addr := netip.MustParseAddr(a)
+		in := func(p netip.Prefix) bool { return p.Contains(addr) }
+		of := func(pool string) bool { return slices.ContainsFunc(h.pools[pool], in) }
+		if !slices.ContainsFunc(h.asks[by], of) {
+			h.t.Errorf("%s holds %s, and asks for %v of %v", by, a, h.asks[by], h.pools)
+		}
+		count[by]++
+	}
+	for name, asks := range h.asks {
+		if count[name] != len(asks) {
+			h.t.Errorf("%s asks for %v and holds %d", name, asks, count[name])
+		}
+	}
+	for a, by := range h.had {
+		if now[a] != by && now[a] != "" {
+			h.t.Errorf("%s went from %s to %s in one step", a, by, now[a])
+		}
+	}
+	h.had = now
+}
+
+// follows holds what a source and a fresh reading say to what etcd has.
+func (h *allocations) follows(f *follower) {
+	h.t.Helper()
+	s := f.reaches(h.last)
+	followed := map[string]string{}
+	for name, service := range s.Services.All() {
+		for _, a := range service.Allocated {
+			followed[a.String()] = string(name)
+		}
+	}
+	if !maps.Equal(followed, h.had) || len(s.Problems) > 0 {
+		h.t.Errorf("followed %v, want %v; problems %v", followed, h.had, s.Problems)
+	}
+	read, err := h.writer().Read(h.t.Context(), nil)
+	if err := errors.Join(err, agree(read, s)); err != nil {
+		h.t.Errorf("reading and following: %v", err)
+	}
+}

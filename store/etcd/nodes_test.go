@@ -1,0 +1,96 @@
+package etcd_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// TestNodes lists what there is, whatever was written.
+func TestNodes(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	w := newWriter(t, p.config)
+	last := p.put("/services/web", web)
+	p.put("/nodes/b/config", `{"mode":"ipvs","rack":7}`)
+	p.put("/nodes/a/live", "?")
+	p.put("/nodes/a/status", `{"revision":1,"new":[1]}`)
+	p.put("/nodes/c/config", `{"mode":"fastest"}`)
+	p.put("/nodes/c/status", `[]`)
+	p.put("/nodes/d/other", `x`)
+	for _, hostile := range []string{"/nodes//config", "/nodes/x y/config", "/nodes/\xff/live", "/nodes/"} {
+		p.put(hostile, "{}")
+	}
+	nodes, revision, err := w.Nodes(t.Context())
+	if err != nil || len(nodes) != 4 || revision != last {
+		t.Fatalf("%+v, revision %d, want %d; %v", nodes, revision, last, err)
+	}
+	p.put("/nodes/a/status", fmt.Sprintf(`{"revision":%d}`, last+1))
+	p.put("/nodes/b/status", `{"revision":1000000}`)
+	if _, revision, err := newWriter(t, p.config).Nodes(t.Context()); err != nil || revision != last+1 {
+		t.Errorf("the newest revision is %d, want %d that a node has; %v", revision, last+1, err)
+	}
+	a, b, d := nodes[0], nodes[1], nodes[2]
+	if a.Name != "a" || a.Live == nil || a.Status == nil || a.Status.Revision != 1 || len(a.Problems) != 1 {
+		t.Errorf("a is %+v", a)
+	}
+	if b.Name != "b" || b.Live != nil || *b.Config != (etcd.NodeConfig{Mode: "ipvs"}) || b.ConfigRevision == 0 || len(b.Problems) != 1 {
+		t.Errorf("b is %+v", b)
+	}
+	if d.Name != "c" || d.Config != nil || d.Status != nil || len(d.Problems) != 2 {
+		t.Errorf("c is %+v", d)
+	}
+}
+
+// TestSetNode changes what nodes are told, and leaves what it does not know.
+func TestSetNode(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	w := newWriter(t, p.config)
+	p.put("/nodes/b/config", `{"mode":"ipvs","rack":7}`)
+	p.put("/nodes/c/config", `{"mode":"fastest"}`)
+	set := func(name string, edit func(*etcd.NodeConfig)) (etcd.Result, error) {
+		return w.SetNode(t.Context(), name, func(c etcd.NodeConfig) etcd.NodeConfig { edit(&c); return c })
+	}
+	text := func(name string) string {
+		answer, err := p.client.Get(t.Context(), p.config.Prefix+"/nodes/"+name+"/config")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(answer.Kvs) == 0 {
+			return "none"
+		}
+		return strings.Join(strings.Fields(string(answer.Kvs[0].Value)), "")
+	}
+	for _, step := range []struct {
+		name    string
+		edit    func(*etcd.NodeConfig)
+		want    string
+		changed bool
+	}{
+		{"b", func(c *etcd.NodeConfig) { c.Zone = "z1" }, `{"mode":"ipvs","rack":7,"zone":"z1"}`, true},
+		{"b", func(c *etcd.NodeConfig) {}, `{"mode":"ipvs","rack":7,"zone":"z1"}`, false},
+		{"b", func(c *etcd.NodeConfig) { *c = etcd.NodeConfig{} }, `{"rack":7}`, true},
+		{"c", func(c *etcd.NodeConfig) { c.Mode = "auto" }, `{"mode":"auto"}`, true},
+		{"c", func(c *etcd.NodeConfig) { c.Mode = "" }, `none`, true},
+		{"c", func(c *etcd.NodeConfig) {}, `none`, false},
+	} {
+		if r, err := set(step.name, step.edit); err != nil || r.Changed != step.changed || text(step.name) != step.want {
+			t.Errorf("%s is told %s, %+v, %v; want %s", step.name, text(step.name), r, err, step.want)
+		}
+	}
+	_, err := set("b", func(c *etcd.NodeConfig) { c.Mode = "ipv" })
+	expectError(t, err, `configuring node b: "ipv" is not a mode`)
+	_, err = set("b/c", func(*etcd.NodeConfig) {})
+	expectError(t, err, "is not possible")
+	if _, err := w.Presence("b/c", etcd.NodeLive{}, time.Minute); err == nil {
+		t.Error("a node with a / in its name may be there")
+	}
+	if _, err := etcd.New(etcd.Options{Config: p.config, Node: "b c"}); err == nil {
+		t.Error("a node with a space in its name may be followed")
+	}
+}
