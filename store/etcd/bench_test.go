@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"fmt"
-	"log/slog"
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -13,10 +12,9 @@ import (
 // BenchmarkFirst takes in what etcd holds of 10,000 services with 10 endpoints each, page by page.
 func BenchmarkFirst(b *testing.B) {
 	pages := manyPages(10_000, 10)
-	keys, _ := NewKeys("/vipd")
 	b.ReportAllocs()
 	for b.Loop() {
-		w := &watching{Source: &Source{keys: keys, options: Options{Log: slog.New(slog.DiscardHandler)}}, publish: func(store.Snapshot) {}, state: state{keys: keys}, reader: reader{keys: keys}}
+		w := benched(b)
 		w.take(message{begin: true})
 		for _, page := range pages {
 			w.take(message{page: page})
@@ -30,8 +28,7 @@ func BenchmarkFirst(b *testing.B) {
 
 // BenchmarkChange changes one endpoint among as many.
 func BenchmarkChange(b *testing.B) {
-	keys, _ := NewKeys("/vipd")
-	w := &watching{Source: &Source{keys: keys, options: Options{Log: slog.New(slog.DiscardHandler)}}, publish: func(store.Snapshot) {}, state: state{keys: keys}, reader: reader{keys: keys}}
+	w := benched(b)
 	w.take(message{begin: true})
 	for _, page := range manyPages(10_000, 10) {
 		w.take(message{page: page})
@@ -45,6 +42,15 @@ func BenchmarkChange(b *testing.B) {
 		}
 		w.take(message{events: []*mvccpb.Event{{Kv: kv}}, revision: i})
 	}
+}
+
+// benched is a run of Watch without a link.
+func benched(b *testing.B) *watching {
+	s, err := New(Options{Config: Config{Endpoints: []string{"http://127.0.0.1:2379"}, Prefix: "/vipd"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return &watching{Source: s, cache: newCache("", ""), publish: func(store.Snapshot) {}, state: state{keys: s.keys}, reader: reader{keys: s.keys}}
 }
 
 // manyPages are the pages of a full reading.

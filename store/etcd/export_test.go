@@ -14,6 +14,9 @@ func (s *Source) Hasten() {
 	s.timing.pageKeys, s.timing.knock = 7, 100*time.Millisecond
 }
 
+// Most bounds the number of keys that the source takes.
+func (s *Source) Most(keys int64) { s.timing.mostKeys = keys }
+
 // WallClock replaces the clock of the source by one whose wall time jumps by what is stored in the number, in seconds.
 // What it says of time that passes stays true, as when somebody sets the clock of a host.
 func (s *Source) WallClock() *atomic.Int64 {

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -66,12 +67,14 @@ type timing struct {
 	reread, knock time.Duration
 	// pageKeys is how many keys are read at once. Small pages cost etcd far more: it counts all that follow each time.
 	pageKeys int64
+	// mostKeys bounds all keys together.
+	mostKeys int64
 }
 
 func usualTiming() timing {
 	return timing{
 		now: time.Now, ask: 5 * time.Second, silence: 15 * time.Second, call: 5 * time.Second, page: 30 * time.Second,
-		jitter: 500 * time.Millisecond, slowest: 15 * time.Second, reread: time.Hour, knock: time.Minute, pageKeys: 5000,
+		jitter: 500 * time.Millisecond, slowest: 15 * time.Second, reread: time.Hour, knock: time.Minute, pageKeys: 5000, mostKeys: MaxKeys,
 	}
 }
 
@@ -280,8 +283,8 @@ func (r *reading) scope(ctx context.Context, s scope) error {
 			}
 		}
 		if first {
-			if r.total += answer.Count; r.total > MaxKeys {
-				return tooMany(r.total, r.keys)
+			if r.total += answer.Count; r.total > r.timing.mostKeys {
+				return r.tooMany(r.total)
 			}
 		}
 		first = false
@@ -293,6 +296,10 @@ func (r *reading) scope(ctx context.Context, s scope) error {
 		}
 		return nil
 	})
+}
+
+func (l *link) tooMany(n int64) error {
+	return fmt.Errorf("there are %d keys below %s; %d are possible", n, l.keys.prefix, l.timing.mostKeys)
 }
 
 // mark keeps the key that changed last, among those that may be read for sure.

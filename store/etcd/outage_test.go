@@ -1,6 +1,8 @@
 package etcd_test
 
 import (
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -181,5 +183,50 @@ func TestDamagedState(t *testing.T) {
 		if aside, err := os.ReadFile(path + ".broken"); err != nil || string(aside) != string(damage) {
 			t.Errorf("%s: it was not set aside: %v", name, err)
 		}
+	}
+}
+
+// TestTooManyKeys: more keys than may be are refused as a whole, whether they are there at the start or come later; what
+// was there before is served until they are gone.
+func TestTooManyKeys(t *testing.T) {
+	_, _, p := single(t, etcdkit.Options{})
+	source := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond})
+	source.Most(5)
+	f := follow(t, source)
+	before := f.wait("the first state", connected)
+	for i := range 4 {
+		p.put(fmt.Sprint("/overrides/web/10.0.0.", i), `{"weight":1}`)
+	}
+	refused := func(s store.Snapshot) bool {
+		return !s.Connected && s.Err != nil && strings.Contains(s.Err.Error(), "there are 6 keys below /vipda; 5 are possible")
+	}
+	if s := f.wait("the refusal", refused); s.Services != before.Services || s.Endpoints != before.Endpoints {
+		t.Error("what was there before is not served")
+	}
+	second := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond})
+	second.Most(5)
+	if s := follow(t, second).wait("the refusal at the start", refused); s.Services.Len() != 0 || s.Revision != 0 {
+		t.Errorf("%d services of revision %d are served", s.Services.Len(), s.Revision)
+	}
+	p.remove("/overrides/web/10.0.0.1")
+	f.wait("the return", func(s store.Snapshot) bool { return s.Connected && s.Overrides.Len() == 3 })
+}
+
+// TestStateDirMissing: where the state can't be kept, that is logged once, and everything else goes on.
+func TestStateDirMissing(t *testing.T) {
+	_, relay, p := single(t, etcdkit.Options{})
+	var log lockedText
+	options := etcd.Options{
+		Config: p.config, StateDir: filepath.Join(t.TempDir(), "none"), Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}
+	f := follow(t, newSource(t, options))
+	f.wait("the first state", connected)
+	relay.Cut()
+	f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected && s.Services.Len() == 1 })
+	relay.Heal()
+	f.reaches(p.put("/endpoints/web/b", `{"address":"10.0.0.9"}`))
+	f.stop()
+	if n := strings.Count(log.String(), "the last good state of etcd is not kept"); n != 1 || !strings.Contains(log.String(), "keeping state in state_dir") {
+		t.Errorf("it was logged %d times:\n%s", n, log.String())
 	}
 }

@@ -105,7 +105,3 @@ func readScope(
 func forbidden(err error) bool {
 	return is(err, rpctypes.ErrPermissionDenied) || is(err, rpctypes.ErrUserEmpty)
 }
-
-func tooMany(n int64, keys Keys) error {
-	return fmt.Errorf("there are %d keys below %s; %d are possible", n, keys.prefix, MaxKeys)
-}

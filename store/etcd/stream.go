@@ -214,9 +214,9 @@ func (s *stream) takeEvents(ctx context.Context, answer *etcdserverpb.WatchRespo
 	if !s.tell(ctx, message{events: answer.Events, revision: last}) {
 		return ctx.Err()
 	}
-	if s.total > MaxKeys {
+	if s.total > s.timing.mostKeys {
 		s.full = true
-		return tooMany(s.total, s.keys)
+		return s.tooMany(s.total)
 	}
 	return nil
 }

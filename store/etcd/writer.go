@@ -95,7 +95,7 @@ func (w *Writer) Read(ctx context.Context, defaults map[string]any) (store.Snaps
 	for _, scope := range scopes {
 		err := readScope(ctx, w.get, scope, &limit, &s.revision, func(answer *etcdserverpb.RangeResponse) error {
 			if s.records.Len() > MaxKeys {
-				return tooMany(int64(s.records.Len()), w.keys)
+				return fmt.Errorf("there are more than %d keys below %s: no more are possible", MaxKeys, w.keys.prefix)
 			}
 			for _, record := range r.records(answer.Kvs, func(string) *record { return nil }) {
 				s.put(record, now)

@@ -18,6 +18,7 @@ import (
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
+	"vipd/test/wait"
 )
 
 // newWriter returns a writer for the place.
@@ -292,6 +293,37 @@ func TestRegistrar(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.wait("the endpoint to go", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 && len(s.Problems) == 0 })
+}
+
+// TestRegistrarYields: a registrar whose lease has ended leaves the key to the one that has it by then.
+func TestRegistrarYields(t *testing.T) {
+	c, relay, p := single(t, etcdkit.Options{})
+	direct := &place{t: t, client: p.client, config: configAt(c, 0)}
+	id := balancerID("web", "b")
+	start := func(config etcd.Config, weight int) *reports {
+		e := someEndpoint()
+		e.Weight = weight
+		r, err := newWriter(t, config).Registrar(id, e, 2*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := &reports{}
+		r.Report = said.add
+		run(t, r)
+		return said
+	}
+	has := func(weight int) func(store.Snapshot) bool {
+		return func(s store.Snapshot) bool { e := s.Endpoints.At(id); return e != nil && e.Weight == weight }
+	}
+	said := start(p.config, 1)
+	direct.await("the first", has(1))
+	relay.Cut()
+	direct.await("the end of its lease", func(s store.Snapshot) bool { return !s.Endpoints.Has(id) })
+	start(direct.config, 2)
+	direct.await("the second", has(2))
+	relay.Heal()
+	wait.For(t, within, "the first to say so", func() bool { return strings.Contains(said.last(), "held by another registrar") })
+	direct.await("the second still", has(2))
 }
 
 // TestWriterRights: who may not write is told which right is missing, and a token that has ended is renewed.
