@@ -44,7 +44,7 @@ var errPatience = errors.New("that may pass")
 // keep renews the lease and then calls write, again and again, until ctx ends: at least three times in the life of
 // the lease, and when wake has something, though then not sooner than least after the last time. Report hears whether
 // that went well: each change of trouble, nil: none.
-func (l *lease) keep(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, least time.Duration, report func(error)) {
+func (l *lease) keep(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, least func() time.Duration, report func(error)) {
 	for failures := 0; ctx.Err() == nil; {
 		err := l.once(ctx, write)
 		if ctx.Err() != nil {
@@ -86,7 +86,7 @@ func (l *lease) limit(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, max(l.ttl/4, time.Second))
 }
 
-func (l *lease) pause(ctx context.Context, pause time.Duration, well bool, wake <-chan struct{}, least time.Duration) {
+func (l *lease) pause(ctx context.Context, pause time.Duration, well bool, wake <-chan struct{}, least func() time.Duration) {
 	if !well {
 		wake = nil // what is new waits with the rest
 	}
@@ -97,7 +97,7 @@ func (l *lease) pause(ctx context.Context, pause time.Duration, well bool, wake 
 	case <-ctx.Done():
 	case <-timer.C:
 	case <-wake:
-		sleep(ctx, least-time.Since(began))
+		sleep(ctx, least()-time.Since(began))
 	}
 }
 

@@ -25,6 +25,8 @@ type Presence struct {
 
 	// The rest belongs to Run. written is the status that etcd has, but for its time; nil: none.
 	written []byte
+	// took is how long the last writing took.
+	took time.Duration
 	// rival is who holds the key of this node instead, met when that was first seen.
 	rival foreign
 	met   time.Time
@@ -33,8 +35,13 @@ type Presence struct {
 // parting is how long a daemon's end may wait for etcd.
 const parting = 2 * time.Second
 
-// statusPause is the least time between two writings of a status.
-const statusPause = time.Second
+// statusPause is the least time between two writings of a status. Where etcd takes long for one, because a large fleet
+// writes at the same time, it is statusShare as long, up to statusSlowest.
+const (
+	statusPause   = time.Second
+	statusShare   = 5
+	statusSlowest = 10 * time.Second
+)
 
 // Presence returns one that has not done anything yet. The node is gone ttl after the end of a daemon that could not say
 // so, rounded up to seconds.
@@ -53,8 +60,8 @@ func (w *Writer) Presence(node string, live NodeLive, ttl time.Duration) (*Prese
 	return &Presence{lease: lease, statusKey: w.keys.NodeStatus(node), live: text, wake: make(chan struct{}, 1)}, nil
 }
 
-// Tell says how the node is: the newest status is written, at most once a second, if it says something else than the
-// one before. It never blocks.
+// Tell says how the node is: the newest status is written, at most once a second and less often where etcd is slow, if
+// it says something else than the one before. It never blocks.
 func (p *Presence) Tell(s NodeStatus) {
 	p.mu.Lock()
 	p.status = &s
@@ -68,7 +75,7 @@ func (p *Presence) Tell(s NodeStatus) {
 // Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has
 // them, nothing is written, and Report says so once that can't be this daemon's former run any more.
 func (p *Presence) Run(ctx context.Context) {
-	p.lease.keep(ctx, p.write, p.wake, statusPause, func(err error) {
+	p.lease.keep(ctx, p.write, p.wake, p.least, func(err error) {
 		if p.Report != nil {
 			p.Report(err)
 		}
@@ -76,6 +83,11 @@ func (p *Presence) Run(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
 	defer cancel()
 	_ = p.lease.revoke(ctx) // in vain where etcd is away; then the lease ends by itself
+}
+
+// least is how long to wait after one writing until the next.
+func (p *Presence) least() time.Duration {
+	return min(max(statusPause, statusShare*p.took), statusSlowest)
 }
 
 // write sees to it that etcd has both keys.
@@ -94,6 +106,8 @@ func (p *Presence) write(ctx context.Context) error {
 	}
 	was := p.written
 	p.written = nil // it may be written and not be told
+	began := time.Now()
+	defer func() { p.took = time.Since(began) }()
 	other, err := p.writeKeys(ctx, first, bytes.Equal(says, was))
 	switch {
 	case err != nil:
