@@ -23,7 +23,8 @@ import (
 // etcdExample is examples/etcd, carried out by its own scripts as docs/fleet.md tells: three members on loopback
 // addresses, which have the settings that their hosts would have, but for the folders.
 type etcdExample struct {
-	t testing.TB
+	// t is the part of the test that goes on, whole all of it.
+	t, whole testing.TB
 	// top stands for /root of docs/fleet.md: folder is /root/etcd, a copy of the example, out /root/vipd-etcd, what its
 	// scripts make.
 	top, folder, out string
@@ -49,7 +50,7 @@ func newEtcd(t testing.TB) *etcdExample {
 	lab.Need(t, "etcd", "etcdctl", "openssl", "jq")
 	top := t.TempDir()
 	e := &etcdExample{
-		t: t, top: top, folder: filepath.Join(top, "etcd"), out: filepath.Join(top, "vipd-etcd"), guide: readGuide(t),
+		t: t, whole: t, top: top, folder: filepath.Join(top, "etcd"), out: filepath.Join(top, "vipd-etcd"), guide: readGuide(t),
 		network: fmt.Sprintf("127.%d.%d", 16+rand.IntN(200), rand.IntN(256)), bin: program.Bin(t),
 	}
 	e.follow("editor cluster.conf")
@@ -63,6 +64,14 @@ func newEtcd(t testing.TB) *etcdExample {
 func (e *etcdExample) join(name, address string) *etcdMember {
 	e.t.Helper()
 	m := &etcdMember{name: name, address: address, settings: filepath.Join(e.top, address+".default"), data: filepath.Join(e.top, address)}
+	e.install(m)
+	e.members = append(e.members, m)
+	return m
+}
+
+// install brings a member the settings that are made for it.
+func (e *etcdExample) install(m *etcdMember) {
+	e.t.Helper()
 	folder := filepath.Join(e.out, "members", m.name)
 	text := e.read(filepath.Join(folder, "etcd.default"))
 	for old, new := range map[string]string{"/etc/etcd/": folder + "/", "/var/lib/etcd/vipd": m.data, "http://127.0.0.1:": "http://" + m.address + ":"} {
@@ -73,14 +82,13 @@ func (e *etcdExample) join(name, address string) *etcdMember {
 	}
 	// On one machine members come from 127.0.0.1, whatever address they listen on.
 	e.write(m.settings, text+"ETCD_EXPERIMENTAL_PEER_SKIP_CLIENT_SAN_VERIFICATION=true\n")
-	e.members = append(e.members, m)
-	return m
 }
 
-// follow runs the operator's commands of docs/fleet.md among which is a text, and returns what they print.
-func (e *etcdExample) follow(text string) string {
+// follow runs the operator's commands of docs/fleet.md among which is a text, with more environment, and returns what
+// they print.
+func (e *etcdExample) follow(text string, env ...string) string {
 	e.t.Helper()
-	return e.do(e.here(e.guide.block(e.t, "operator", text)))
+	return e.do(e.here(e.guide.block(e.t, "operator", text)), env...)
 }
 
 // here makes commands of docs/fleet.md those of this machine.
@@ -123,7 +131,7 @@ func (e *etcdExample) run(line string, env ...string) (string, error) {
 	if _, err := os.Stat(e.folder); err == nil {
 		cmd.Dir = e.folder
 	}
-	cmd.Env = append(append(os.Environ(), "OUT="+e.out, "PATH="+e.bin+":"+os.Getenv("PATH")), env...)
+	cmd.Env = append(append(os.Environ(), "ETCDCTL_DIAL_TIMEOUT=10s", "ETCDCTL_COMMAND_TIMEOUT=1m", "OUT="+e.out, "PATH="+e.bin+":"+os.Getenv("PATH")), env...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%s: %w\n%s", line, err, out)
@@ -152,7 +160,7 @@ func (e *etcdExample) start(members ...*etcdMember) {
 				cmd.Env = append(cmd.Env, setting)
 			}
 		}
-		m.running = e.background(cmd)
+		m.running = background(e.whole, cmd)
 	}
 	for _, m := range members {
 		ctx, cancel := context.WithTimeout(e.t.Context(), wait.Scaled(program.Patience))
@@ -167,17 +175,17 @@ func (e *etcdExample) start(members ...*etcdMember) {
 }
 
 // background starts a program that ends with the test at the latest.
-func (e *etcdExample) background(cmd *exec.Cmd) *process.Process {
-	e.t.Helper()
+func background(t testing.TB, cmd *exec.Cmd) *process.Process {
+	t.Helper()
 	p, err := process.Start(nil, cmd)
 	if err != nil {
-		e.t.Fatal(err)
+		t.Fatal(err)
 	}
-	e.t.Cleanup(func() {
+	t.Cleanup(func() {
 		p.Kill()
-		if e.t.Failed() {
+		if t.Failed() {
 			out := p.Output()
-			e.t.Logf("%s printed last:\n%s", cmd.Path, out[max(0, len(out)-4000):])
+			t.Logf("%s printed last:\n%s", cmd.Path, out[max(0, len(out)-4000):])
 		}
 	})
 	return p
@@ -222,21 +230,25 @@ func TestEtcd(t *testing.T) {
 	e.follow("./users init")
 	e.do("./users node host1") // again: it changes nothing
 	e.do("./users node host2.example.com && ./users viewer vic && ./users drainer deploy && ./users registrar api1 api && ./users registrar many web dns && ./users waiter many")
-	t.Run("rights", e.of(e.testRights))
-	t.Run("strangers", e.of(e.testStrangers))
-	t.Run("files", e.of(e.testFiles))
-	t.Run("member lost", e.of(e.testMemberLost))
-	t.Run("removed user", e.of(e.testRemovedUser))
-	t.Run("restore", e.of(e.testRestore))
-}
-
-// of makes a part of the test, which fails by itself.
-func (e *etcdExample) of(part func(*testing.T)) func(*testing.T) {
-	return func(t *testing.T) {
-		whole := e.t
-		e.t = t
-		defer func() { e.t = whole }()
-		part(t)
+	parts := []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"rights", e.testRights}, {"strangers", e.testStrangers}, {"files", e.testFiles}, {"member lost", e.testMemberLost},
+		{"removed user", e.testRemovedUser}, {"new secrets", e.testNewSecrets}, {"proxy", e.testProxy}, {"fleet", e.testFleet},
+		{"member replaced", e.testMemberReplaced}, {"restore", e.testRestore},
+	}
+	ran := 0
+	for _, part := range parts {
+		t.Run(part.name, func(t *testing.T) {
+			e.t = t
+			defer func() { e.t = e.whole }()
+			part.run(t)
+			ran++
+		})
+	}
+	if ran == len(parts) { // not with -run
+		e.guide.finished(t, "operator")
 	}
 }
 
@@ -375,13 +387,82 @@ func (e *etcdExample) testRemovedUser(t *testing.T) {
 	}
 }
 
+// testNewSecrets exchanges a password and certificates.
+func (e *etcdExample) testNewSecrets(t *testing.T) {
+	old := e.as("vic")
+	e.do("./users password vic && rm $OUT/users/vic/client.crt $OUT/members/etcd1/server.crt && ./users viewer vic && ./members")
+	if out, err := e.run("etcdctl get --prefix /vipd/", old...); err == nil || !strings.Contains(out, "invalid user ID or password") {
+		t.Errorf("with the old password: got %v\n%s", err, out)
+	}
+	e.do("etcdctl get --prefix /vipd/", append(e.as("vic"), e.only(0))...)
+	serial := func(command string) string {
+		out := e.do(command)
+		_, out, _ = strings.Cut(out, "serial=")
+		return strings.TrimSpace(out)
+	}
+	served := serial("openssl s_client -connect " + e.members[0].address + ":2379 -cert $OUT/users/vic/client.crt -key $OUT/users/vic/client.key </dev/null 2>&1 | openssl x509 -noout -serial")
+	if file := serial("openssl x509 -noout -serial -in $OUT/members/etcd1/server.crt"); served != file || served == "" {
+		t.Errorf("etcd serves the certificate %q, and its file is %q", served, file)
+	}
+}
+
+// testProxy starts the unit's command, and lets users in through it.
+func (e *etcdExample) testProxy(t *testing.T) {
+	e.follow("./users proxy")
+	folder := filepath.Join(e.out, "users", "proxy1")
+	_, command, _ := strings.Cut(e.read(filepath.Join(e.folder, "etcd-proxy.service")), "\nExecStart=")
+	command, _, _ = strings.Cut(command, "\nRestart=")
+	address := e.network + ".31"
+	line := strings.NewReplacer("/etc/etcd-proxy/", folder+"/", "http://127.0.0.1:", "http://"+address+":").Replace(command)
+	cmd := exec.Command("bash", "-c", "set -a; . "+folder+"/environment; exec "+line)
+	cmd.Dir = t.TempDir()
+	p := background(t, cmd)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Scaled(program.Patience))
+	defer cancel()
+	through := func(user string) []string { return append(e.as(user), "ETCDCTL_ENDPOINTS=https://"+address+":2379") }
+	if err := p.Await(ctx, func() error { _, err := e.run("etcdctl get --prefix /vipd/", through("vic")...); return err }); err != nil {
+		t.Fatal(err)
+	}
+	e.do("etcdctl put /vipd/nodes/host1/status 1 && etcdctl get --prefix /vipd/services/", through("node-host1")...)
+	for user, command := range map[string]string{"vic": "put /vipd/services/web x", "node-host1": "put /vipd/nodes/host2.example.com/status x", "api1": "put /vipd/endpoints/web/1 x"} {
+		if out, err := e.run("etcdctl "+command, through(user)...); err == nil || !strings.Contains(out, "permission denied") {
+			t.Errorf("through a proxy %s may %s: %v\n%s", user, command, err, out)
+		}
+	}
+	if out, err := e.run("etcdctl get --prefix /vipd/", through("ann")[:5]...); err == nil {
+		t.Errorf("through a proxy a certificate is enough: %s", out)
+	}
+	if out, err := e.run(fmt.Sprintf("timeout 10 openssl s_client -tls1_2 -brief -connect %s:2379 -verify_return_error -CAfile $OUT/ca.crt </dev/null", address)); err == nil {
+		t.Errorf("a proxy lets in who has no certificate: %s", out)
+	}
+}
+
+// testMemberReplaced gives the third member another address.
+func (e *etcdExample) testMemberReplaced(t *testing.T) {
+	old := e.members[2]
+	e.follow("./ctl member remove")
+	old.running.Kill()
+	e.members = e.members[:2]
+	m := e.join("etcd3", e.network+".24")
+	e.write(m.settings, strings.Replace(e.read(m.settings), "CLUSTER_STATE=new", "CLUSTER_STATE=existing", 1))
+	e.start(m)
+	e.do("etcdctl put /vipd/services/three {}", e.as("ann")...)
+	if out := e.do("./ctl endpoint health"); strings.Count(out, "is healthy") != 3 || !strings.Contains(out, m.address) {
+		t.Errorf("./ctl endpoint health: %s", out)
+	}
+	for _, m := range e.members { // a restore makes a cluster of these
+		e.install(m)
+	}
+}
+
 // testRestore: a snapshot, a loss of everything, and what there was is there again, users too. A member that was left
 // out does not mix with the others.
 func (e *etcdExample) testRestore(t *testing.T) {
 	e.do("etcdctl put /vipd/services/kept {}", e.as("ann")...)
 	snapshot := filepath.Join(t.TempDir(), "snapshot.db")
 	e.members[0].running.Kill() // the next one gives it
-	e.do("./backup " + snapshot)
+	e.follow("./backup")
+	e.do("cp $OUT/today.db " + snapshot)
 	e.do("etcdctl put /vipd/services/later {}", e.as("ann")...)
 	for _, m := range e.members {
 		m.running.Kill()

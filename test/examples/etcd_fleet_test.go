@@ -1,0 +1,110 @@
+package examples
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/examples/process"
+	"vipd/test/lab"
+	"vipd/test/program"
+	"vipd/test/wait"
+)
+
+// testFleet has vipd follow the cluster with the configuration and the rights that ./users made, and operators and
+// registrars do their work with theirs.
+func (e *etcdExample) testFleet(t *testing.T) {
+	lab.Require(t)
+	lab.Need(t, "ip", "curl")
+	e.do("./ctl del --prefix /vipd/")
+	servers := filepath.Join(t.TempDir(), "echo")
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", servers, "../../examples/echo").CombinedOutput(); err != nil {
+		t.Fatalf("building the servers: %v\n%s", err, out)
+	}
+	for i, address := range []string{"192.168.1.11", "192.168.1.12"} {
+		e.do("ip address add " + address + "/32 dev lo")
+		t.Cleanup(func() { e.do("ip address del " + address + "/32 dev lo") })
+		e.await(background(t, exec.Command(servers, "--name", fmt.Sprintf("s%d", i+1), "--http", address+":8080")), "serving")
+	}
+	e.await(background(t, exec.Command(servers, "--name", "registered", "--http", "192.168.1.12:8443")), "serving")
+
+	ctl := e.host(t, "node-host1", "ann")
+	e.follow("vipctl pool set default")
+	e.follow("vipctl wait", ctl...)
+	e.answers("10.96.0.10", "s1", "s2")
+	if out := e.do("vipctl get nodes", ctl...); !strings.Contains(out, "host1") {
+		t.Errorf("vipctl get nodes: %s", out)
+	}
+	api := strings.TrimSpace(e.do(`vipctl get services api -o json | jq -r '.[0].vips[0]'`, append(ctl, "VIPCTL_ETCD=")...))
+	config := filepath.Join(e.out, "users", "api1", "vipd.toml")
+	registrar := exec.Command(filepath.Join(e.bin, "vipctl"), "--config", config, "register", "api", "192.168.1.12:8443")
+	p := background(t, registrar)
+	e.await(p, "is registered")
+	e.answers(api+":443", "registered")
+	if out, err := e.run("vipctl apply -f services.toml", "VIPCTL_CONFIG="+config); err == nil || !strings.Contains(out, "has no right") {
+		t.Errorf("a registrar applies: %v\n%s", err, out)
+	}
+	if err := p.Stop(program.Patience); err != nil {
+		t.Error(err)
+	}
+	wait.For(t, program.Patience, "the endpoint to go", func() bool {
+		_, err := e.run("curl -sS -m 5 " + api + ":443")
+		return err != nil
+	})
+}
+
+// host starts vipd as a user that ./users made, until the end of the test, and returns the environment in which an
+// operator uses it.
+func (e *etcdExample) host(t *testing.T, user, operator string) []string {
+	t.Helper()
+	folder := t.TempDir()
+	if err := os.CopyFS(folder, os.DirFS(filepath.Join(e.out, "users", user))); err != nil {
+		t.Fatal(err)
+	}
+	config, socket := filepath.Join(folder, "vipd.toml"), filepath.Join(folder, "run", "vipd.sock")
+	e.write(config, fmt.Sprintf("state_dir = %q\nrun_dir = %q\n%s\n[api]\nsocket = %q\nhttp = \"\"\n",
+		filepath.Join(folder, "state"), filepath.Join(folder, "run"), e.read(config), socket))
+	e.do("vipctl check " + config)
+	p := background(t, exec.Command(filepath.Join(e.bin, "vipd"), "--config", config))
+	t.Cleanup(func() {
+		if err := p.Stop(program.Patience); err != nil {
+			t.Error(err)
+		}
+		e.do("vipctl --config " + config + " cleanup")
+		password := strings.TrimSpace(e.read(filepath.Join(folder, "password")))
+		if strings.Contains(p.Output(), password) {
+			t.Error("vipd's log has its password")
+		}
+	})
+	e.await(p, "the fleet sees this node")
+	return []string{"VIPCTL_SOCKET=" + socket, "VIPCTL_CONFIG=" + filepath.Join(e.out, "users", operator, "vipd.toml")}
+}
+
+func (e *etcdExample) await(p *process.Process, text string) {
+	e.t.Helper()
+	ctx, cancel := context.WithTimeout(e.t.Context(), wait.Scaled(program.Patience))
+	defer cancel()
+	if err := p.AwaitOutput(ctx, text); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// answers asks at an address until each server has answered.
+func (e *etcdExample) answers(address string, servers ...string) {
+	e.t.Helper()
+	seen := map[string]bool{}
+	wait.For(e.t, program.Patience, fmt.Sprintf("answers of %v at %s", servers, address), func() bool {
+		out, err := e.run("curl -sS -m 5 " + address)
+		if name, _, ok := strings.Cut(out, " "); err == nil && ok {
+			seen[name] = true
+		} else {
+			time.Sleep(50 * time.Millisecond)
+		}
+		return len(seen) == len(servers)
+	})
+}
