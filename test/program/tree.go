@@ -86,20 +86,22 @@ func source(t testing.TB) string {
 
 func (tree *Tree) copyExamples(t *testing.T) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(source(t), "examples", "*.toml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("finding the examples: %v, %v", files, err)
-	}
-	if err := os.Mkdir(filepath.Join(tree.Top, "examples"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(tree.Top, "examples", filepath.Base(file)), text, 0o644)
+	for _, folder := range []string{"examples", "examples/etcd"} {
+		files, err := filepath.Glob(filepath.Join(source(t), folder, "*.toml"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("finding the examples: %v, %v", files, err)
 		}
-		if err != nil {
+		if err := os.Mkdir(filepath.Join(tree.Top, folder), 0o755); err != nil {
 			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(tree.Top, folder, filepath.Base(file)), text, 0o644)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }
@@ -115,7 +117,22 @@ func (tree *Tree) command(name string, args ...string) *exec.Cmd {
 // Start starts a program of the tree, and ends it with the test: gracefully, which has to work.
 func (tree *Tree) Start(t *testing.T, name string, args ...string) *process.Process {
 	t.Helper()
-	p, err := process.Start(nil, tree.command(name, args...))
+	return tree.start(t, tree.command(name, args...))
+}
+
+// Run starts a command line, which must begin with exec, in the top folder without privilege, and ends it with the test
+// as Start does.
+func (tree *Tree) Run(t *testing.T, line string) *process.Process {
+	t.Helper()
+	cmd := exec.Command("bash", "-c", line)
+	cmd.Dir = tree.Top
+	dropPrivilege(cmd)
+	return tree.start(t, cmd)
+}
+
+func (tree *Tree) start(t *testing.T, cmd *exec.Cmd) *process.Process {
+	t.Helper()
+	p, err := process.Start(nil, cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +145,7 @@ func (tree *Tree) Start(t *testing.T, name string, args ...string) *process.Proc
 			}
 		}
 		if t.Failed() {
-			t.Logf("%s printed:\n%s", name, p.Output())
+			t.Logf("%s printed:\n%s", cmd, p.Output())
 		}
 	})
 	return p
