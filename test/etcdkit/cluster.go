@@ -73,12 +73,27 @@ func Start(t testing.TB, o Options) *Cluster {
 	}
 	for _, m := range c.Members {
 		m.flags = c.flags(m, strings.Join(peers, ","))
+	}
+	c.Start()
+	return c
+}
+
+// Kill ends all members as crashes do.
+func (c *Cluster) Kill() {
+	for _, m := range c.Members {
+		m.Kill()
+	}
+}
+
+// Start starts all members again after Kill, and waits until they serve. One alone of several would wait for the others.
+func (c *Cluster) Start() {
+	c.t.Helper()
+	for _, m := range c.Members {
 		m.launch()
 	}
 	for _, m := range c.Members {
 		m.wait()
 	}
-	return c
 }
 
 // flags are those that make etcd start fast, which a machine without much to do survives: elections after 100 ms where

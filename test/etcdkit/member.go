@@ -28,6 +28,9 @@ type Member struct {
 // Addr is HOST:PORT where clients reach it.
 func (m *Member) Addr() string { return m.client }
 
+// Pid is its process, which is another one after each Start.
+func (m *Member) Pid() int { return m.process.Pid }
+
 // launch starts the process. It ends with the test, and with whoever runs that.
 func (m *Member) launch() {
 	m.t.Helper()

@@ -32,6 +32,13 @@ func NewRelay(t testing.TB, target string) *Relay {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return NewRelayOn(t, listener, target)
+}
+
+// NewRelayOn is NewRelay with a listener of the test's, which may be in another network namespace than the member. The
+// relay closes it.
+func NewRelayOn(t testing.TB, listener net.Listener, target string) *Relay {
+	t.Helper()
 	r := &Relay{listener: listener, target: target, conns: map[net.Conn]bool{}}
 	r.change.L = &r.mu
 	r.wg.Go(r.accept)

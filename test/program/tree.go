@@ -59,8 +59,14 @@ func Bin(t testing.TB) string {
 	if folder := os.Getenv(BinVar); folder != "" {
 		return folder
 	}
+	return Build(t, "./cmd/vipd", "./cmd/vipctl")
+}
+
+// Build builds packages of this tree, such as "./cmd/vipd", and returns a folder with the programs.
+func Build(t testing.TB, packages ...string) string {
+	t.Helper()
 	folder := t.TempDir()
-	build(t, folder, "./cmd/vipd", "./cmd/vipctl")
+	build(t, folder, packages...)
 	return folder
 }
 

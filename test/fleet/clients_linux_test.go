@@ -1,0 +1,87 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// once is one connection of a client to a VIP: it returns the name of the server that it met.
+func once(from *lab.NS, vip string) (string, error) {
+	within := wait.Scaled(10 * time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	c, err := from.Dial(ctx, "tcp", vip+":80")
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		_ = c.(*net.TCPConn).SetLinger(0) // no port waits for its end, so that they do not run out
+		_ = c.Close()
+	}()
+	answer, err := lab.AskWithin(c, within)
+	return answer.Server, err
+}
+
+// loop is a closed loop of clients at every node: each connects to web, asks and hangs up, again and again, and none may
+// ever fail.
+type loop struct {
+	*world
+	done []atomic.Int64 // by node
+	stop func()         // ends it and waits
+}
+
+// clients starts two clients on each node, and two behind it.
+func (w *world) clients() *loop {
+	l := &loop{world: w, done: make([]atomic.Int64, len(w.nodes))}
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for i, n := range w.nodes {
+		for _, from := range []*lab.NS{n.ns, n.ns, n.behind, n.behind} {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := once(from, webVIP); err != nil {
+						w.t.Errorf("%s: a client in %s: %v", time.Now().Format("15:04:05.000"), from.Name, err)
+						return
+					}
+					l.done[i].Add(1)
+					select { // the load is bounded, not the number of clients
+					case <-ctx.Done():
+					case <-time.After(10 * time.Millisecond):
+					}
+				}
+			})
+		}
+	}
+	l.stop = sync.OnceFunc(func() { cancel(); all.Wait() })
+	w.t.Cleanup(l.stop)
+	return l
+}
+
+// more waits until each node has served n more connections.
+func (l *loop) more(n int64) {
+	l.t.Helper()
+	for i := range l.done {
+		until := l.done[i].Load() + n
+		wait.For(l.t, patience, fmt.Sprintf("%d more connections at %s", n, l.nodes[i].name), func() bool {
+			return l.done[i].Load() >= until || l.t.Failed()
+		})
+	}
+	if l.t.Failed() {
+		l.t.FailNow()
+	}
+}
+
+// total is how many connections there were.
+func (l *loop) total() (n int64) {
+	for i := range l.done {
+		n += l.done[i].Load()
+	}
+	return n
+}

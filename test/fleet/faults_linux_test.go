@@ -1,0 +1,229 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"vipd/test/wait"
+)
+
+// fault is what can happen to a fleet.
+type fault struct {
+	name       string
+	begin, end func()
+	// lost are the nodes that lose etcd by it, and say so.
+	lost []*node
+	// unreachable: nobody can write meanwhile.
+	unreachable bool
+	// length is how long it lasts at least.
+	length time.Duration
+}
+
+// faults are all that a fleet must bear; long is how long the worst of them last.
+func (w *world) faults(mode string, long time.Duration) []fault {
+	var leader int
+	all := func(do func(*node)) func() { return func() { w.each(do) } }
+	second := w.nodes[1:2]
+	faults := []fault{
+		{name: "the leader moves", begin: w.etcd.MoveLeader, end: func() {}},
+		{name: "the leader is killed", begin: func() { leader = w.leader(); w.etcd.Members[leader].Kill() }, end: func() { w.etcd.Members[leader].Start() }},
+		{name: "all members are down", begin: w.etcd.Kill, end: w.etcd.Start, lost: w.nodes, unreachable: true, length: long},
+		{name: "etcd is cut off", begin: all((*node).cut), end: all((*node).heal), lost: w.nodes, length: long},
+		{name: "one node is cut off", begin: second[0].cut, end: second[0].heal, lost: second},
+		{name: "the network swallows everything", begin: all((*node).freeze), end: all((*node).heal), length: long},
+	}
+	if mode != "userspace" { // whose traffic stands still with it
+		faults = append(faults, fault{
+			name:  "vipd stands still", // as on a virtual machine that is moved: the clock of its leases and streams jumps
+			begin: all(func(n *node) { n.signal(syscall.SIGSTOP) }), end: all(func(n *node) { n.signal(syscall.SIGCONT) }), length: long / 2,
+		})
+	}
+	return faults
+}
+
+func (n *node) signal(s syscall.Signal) {
+	n.t.Helper()
+	if err := n.vipd.Process.Signal(s); err != nil {
+		n.t.Fatalf("%s: %v", n.name, err)
+	}
+}
+
+// leader returns which member leads.
+func (w *world) leader() (leader int) {
+	w.t.Helper()
+	wait.For(w.t, patience, "a leader", func() bool {
+		for i, endpoint := range w.etcd.Endpoints() {
+			ctx, cancel := context.WithTimeout(w.t.Context(), 3*time.Second)
+			status, err := w.client.Status(ctx, endpoint)
+			cancel()
+			if err == nil && status.Leader == status.Header.MemberId {
+				leader = i
+				return true
+			}
+		}
+		return false
+	})
+	return leader
+}
+
+// bears lets a fault happen twice: while nothing changes, after which no vipd may have written anything to the kernel,
+// and while services change and the changes are compacted, after which all must have the same state again.
+func (w *world) bears(f fault, l *loop) {
+	w.t.Helper()
+	before := map[*node]float64{}
+	w.each(func(n *node) { before[n] = n.writes() })
+	w.during(f, l, func() {})
+	w.settled(w.touch())
+	w.each(func(n *node) {
+		if got := n.writes(); got != before[n] {
+			w.t.Errorf("%s: %s wrote %g changes to the kernel, though nothing had changed", f.name, n.name, got-before[n])
+		}
+	})
+	if f.unreachable {
+		return
+	}
+	var last int64
+	var to int
+	w.during(f, l, func() { last, to = w.change() })
+	w.settled(last)
+	w.each(func(n *node) { n.meets(fmt.Sprint("e", to), time.Now()) })
+	w.equal(f.name)
+}
+
+// during does something while a fault lasts, and traffic goes on.
+func (w *world) during(f fault, l *loop, do func()) {
+	w.t.Helper()
+	began := time.Now()
+	f.begin()
+	for _, n := range f.lost {
+		n.await("etcd to be lost: "+f.name, func(s status) bool { return !s.Store.Connected && s.Store.Error != "" && s.Ready })
+	}
+	do()
+	l.more(20)
+	if left := f.length - time.Since(began); left > 0 {
+		time.Sleep(left) // how long it lasts
+	}
+	f.end()
+	l.more(20)
+}
+
+// touch writes an endpoint as it is, which changes nothing but the revision.
+func (w *world) touch() (revision int64) {
+	w.t.Helper()
+	return w.endpoint("web", "a", 1)
+}
+
+// change changes both services, in a way that web goes on, compacts, and changes something again. It returns the last
+// revision, and the server that move has then.
+func (w *world) change() (revision int64, to int) {
+	w.t.Helper()
+	w.moved++
+	to = 3 + w.moved%2
+	w.put("/endpoints/web/c", fmt.Sprintf(`{"address":%q,"weight":%d}`, server(4), w.moved))
+	w.endpoint("move", "a", 7-to)
+	w.put("/services/extra", fmt.Sprintf(`{"vips":["10.96.0.12"],"ports":[{"port":%d}],"endpoints":[{"address":%q}]}`, 1000+w.moved, server(4)))
+	w.etcd.Compact()
+	return w.endpoint("move", "a", to), to
+}
+
+// settled waits until every node has in effect what etcd held at a revision.
+func (w *world) settled(revision int64) {
+	w.t.Helper()
+	w.each(func(n *node) { n.applies(revision) })
+}
+
+// equal waits until every node says the same of services, endpoints and frontends: those that drain end by and by.
+func (w *world) equal(after string) {
+	w.t.Helper()
+	for _, what := range []string{"services", "endpoints", "frontends"} {
+		var states []any
+		defer func() {
+			if w.t.Failed() {
+				for i, s := range states {
+					text, _ := json.MarshalIndent(s, "", " ")
+					w.t.Logf("%s of %s: %s", what, w.nodes[i].name, text)
+				}
+			}
+		}()
+		wait.For(w.t, patience, fmt.Sprintf("the same %s everywhere after: %s", what, after), func() bool {
+			states = nil
+			w.each(func(n *node) { states = append(states, n.state(what)) })
+			return states[0] != nil && !slices.ContainsFunc(states, func(s any) bool { return !reflect.DeepEqual(s, states[0]) })
+		})
+	}
+}
+
+// state is what vipctl get says, but for what each node counts by itself.
+func (n *node) state(what string) (state any) {
+	n.t.Helper()
+	out, err := n.ctl("get", what, "-o", "json")
+	if err != nil {
+		return nil
+	}
+	if err := json.Unmarshal([]byte(out), &state); err != nil {
+		n.t.Fatalf("%s: get %s: %v\n%s", n.name, what, err, out)
+	}
+	return uncounted(state)
+}
+
+func uncounted(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			if slices.Contains([]string{"connections", "active", "bytes_in", "bytes_out", "until"}, key) {
+				delete(v, key)
+				continue
+			}
+			v[key] = uncounted(value)
+		}
+	case []any:
+		for i := range v {
+			v[i] = uncounted(v[i])
+		}
+	}
+	return v
+}
+
+// restarts starts every vipd again while etcd is down: it serves what etcd held last. With the kernel's own modes
+// traffic goes on all the time, and nothing is written.
+func (w *world) restarts(mode string, l *loop) {
+	w.t.Helper()
+	w.etcd.Kill()
+	revisions := map[*node]int64{}
+	w.each(func(n *node) {
+		revisions[n] = n.await("etcd to be lost", func(s status) bool { return !s.Store.Connected }).Store.Revision
+	})
+	if mode == "userspace" { // which takes its redirects with it
+		l.stop()
+	}
+	w.each(func(n *node) {
+		n.stop()
+		n.start(mode)
+		s := n.await("vipd to serve without etcd", func(s status) bool { return s.Ready })
+		if s.Store.Connected || s.Store.Revision != revisions[n] || !strings.Contains(s.Store.Error, "kept in") {
+			w.t.Errorf("%s, started without etcd, says %+v; want revision %d", n.name, s.Store, revisions[n])
+		}
+		if got := n.writes(); mode != "userspace" && got != 0 {
+			w.t.Errorf("%s, started without etcd, wrote %g changes to the kernel", n.name, got)
+		}
+	})
+	if mode == "userspace" {
+		l = w.clients()
+	}
+	l.more(20)
+	w.etcd.Start()
+	w.settled(w.touch())
+	w.each(func(n *node) {
+		if got := n.writes(); mode != "userspace" && got != 0 {
+			w.t.Errorf("%s wrote %g changes to the kernel when etcd came back", n.name, got)
+		}
+	})
+	w.equal("a restart without etcd")
+	l.stop()
+}

@@ -1,0 +1,178 @@
+// Command follower follows services in etcd with many sources in one process, as so many hosts would, and says when each
+// saw what. It is a program of its own, and not a part of the tests, so that its time and memory are those of the
+// sources: tests run under the race detector, which takes several times as much of both.
+//
+//	follower -endpoints http://127.0.0.1:2379 -prefix /vipd -sources 500
+//
+// It prints "first NANOSECONDS", the time until every source has the complete first state. Then it answers what is on its
+// standard input, one line each:
+//
+//	reach REVISION   "reached", once every source has all that happened up to REVISION
+//	samples          "samples N", and N lines "SOURCE REVISION TIME": the snapshots since the last such line, each with the
+//	                 nanoseconds since 1970 when it was published
+//	heap             "heap BYTES": what is in use, after a collection
+//
+// and ends with its standard input.
+package main
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"vipd/store"
+	"vipd/store/etcd"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "follower:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, in io.Reader, out io.Writer) error {
+	f := flag.NewFlagSet("follower", flag.ContinueOnError)
+	endpoints := f.String("endpoints", "", "`URLs` of etcd, with commas between them")
+	prefix := f.String("prefix", "/vipd", "what all keys begin with")
+	stateDir := f.String("state-dir", "", "`FOLDER` that the one source keeps its state in")
+	number := f.Int("sources", 1, "how many follow")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	var crowd crowd
+	for range *number {
+		source, err := etcd.New(etcd.Options{
+			Config: etcd.Config{Endpoints: strings.Split(*endpoints, ","), Prefix: *prefix}, StateDir: *stateDir,
+		})
+		if err != nil {
+			return err
+		}
+		crowd = append(crowd, &follower{source: source})
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	began := time.Now()
+	for _, f := range crowd {
+		running.Go(func() { _ = f.source.Watch(ctx, f.publish) }) // its one error is that it runs already
+	}
+	crowd.await(1)
+	if _, err := fmt.Fprintln(out, "first", crowd.firstSince(began).Nanoseconds()); err != nil {
+		return err
+	}
+	return crowd.answer(in, out)
+}
+
+// follower is one source, and what it has published.
+type follower struct {
+	source *etcd.Source
+
+	mu      sync.Mutex // guards the rest
+	first   time.Time
+	samples []sample
+	last    store.Snapshot // kept, as a daemon does
+}
+
+type sample struct {
+	revision int64
+	at       time.Time
+}
+
+func (f *follower) publish(s store.Snapshot) {
+	now := time.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last = s
+	if !s.Connected {
+		return
+	}
+	if f.first.IsZero() {
+		f.first = now
+	}
+	f.samples = append(f.samples, sample{s.Revision, now})
+}
+
+// crowd is all of them.
+type crowd []*follower
+
+// await returns when every source has all that happened up to a revision.
+func (c crowd) await(revision int64) {
+	for _, f := range c {
+		for f.source.Position().Seen < revision || f.never() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// never reports whether a source has not followed yet.
+func (f *follower) never() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.first.IsZero()
+}
+
+func (c crowd) firstSince(began time.Time) (longest time.Duration) {
+	for _, f := range c {
+		f.mu.Lock()
+		longest = max(longest, f.first.Sub(began))
+		f.mu.Unlock()
+	}
+	return longest
+}
+
+// answer answers questions until there are no more.
+func (c crowd) answer(in io.Reader, out io.Writer) error {
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		w := bufio.NewWriter(out)
+		switch verb, argument, _ := strings.Cut(lines.Text(), " "); verb {
+		case "reach":
+			revision, err := strconv.ParseInt(argument, 10, 64)
+			if err != nil {
+				return err
+			}
+			c.await(revision)
+			fmt.Fprintln(w, "reached")
+		case "samples":
+			c.printSamples(w)
+		case "heap":
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			fmt.Fprintln(w, "heap", m.HeapAlloc)
+		default:
+			return fmt.Errorf("%q is no question", verb)
+		}
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+func (c crowd) printSamples(w io.Writer) {
+	all := make([][]sample, len(c))
+	n := 0
+	for i, f := range c {
+		f.mu.Lock()
+		all[i], f.samples = f.samples, nil
+		f.mu.Unlock()
+		n += len(all[i])
+	}
+	fmt.Fprintln(w, "samples", n)
+	for i, samples := range all {
+		for _, s := range samples {
+			fmt.Fprintln(w, i, s.revision, s.at.UnixNano())
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package fleet
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"vipd/test/wait"
+)
+
+// kernelWithin is what is aimed at: a changed endpoint is in effect on every node.
+const kernelWithin = 250 * time.Millisecond
+
+// moves lets the endpoint of move go to and fro, n times, and returns the time from the beginning of each put until a
+// connection at each node has met the new server; all has each node's, last that of the last node. A change comes at any
+// time of the interval between two syncs, and after a pause of up to most.
+func (w *world) moves(n int, most time.Duration) (all, last spread) {
+	w.t.Helper()
+	for i := range n {
+		to := 3 + (i+1)%2
+		time.Sleep(rand.N(most)) // a part of the pattern of changes
+		took := make([]time.Duration, len(w.nodes))
+		began := time.Now()
+		var waiting sync.WaitGroup
+		for k, node := range w.nodes {
+			waiting.Go(func() { took[k] = node.meets(fmt.Sprint("e", to), began) })
+		}
+		w.endpoint("move", "a", to)
+		waiting.Wait()
+		if w.t.Failed() {
+			w.t.FailNow()
+		}
+		slowest := time.Duration(0)
+		for _, d := range took {
+			all = append(all, d)
+			slowest = max(slowest, d)
+		}
+		last = append(last, slowest)
+	}
+	return all, last
+}
+
+// meets connects to move until a server answers, and returns how long that has taken since began.
+func (n *node) meets(server string, began time.Time) time.Duration {
+	for deadline := began.Add(wait.Scaled(patience)); ; {
+		got, err := once(n.ns, moveVIP)
+		now := time.Now()
+		switch {
+		case err != nil:
+			n.t.Errorf("%s: a client of move: %v", n.name, err)
+			return 0
+		case got == server:
+			return now.Sub(began)
+		case now.After(deadline):
+			n.t.Errorf("%s: %s still answers, not %s", n.name, got, server)
+			return 0
+		}
+		time.Sleep(time.Millisecond) // so that what asks does not take the time of what is to change
+	}
+}

@@ -1,0 +1,226 @@
+package fleet
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"vipd/test/etcdkit"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// node is one host of the fleet.
+type node struct {
+	*world
+	name   string
+	ns     *lab.NS
+	behind *lab.NS // a client's, which reaches the VIPs over the node
+	relays []*etcdkit.Relay
+	dir    string
+
+	vipd *lab.Cmd
+	http *http.Client // of the daemon's web address; nil: none was asked for
+}
+
+// status is what is looked at of vipctl status.
+type status struct {
+	Ready bool
+	Mode  struct {
+		InUse string `json:"in_use"`
+	}
+	Store struct {
+		Connected bool
+		Error     string
+		Revision  int64
+	}
+	Sync struct {
+		Wanted, Applied  int64
+		Pending, Failing int
+	}
+	Problems []struct{ Message string }
+}
+
+const configuration = `mode = %q
+strict_mode = true
+node = %q
+state_dir = "state"
+run_dir = "run"
+[store]
+kind = "etcd"
+[etcd]
+endpoints = ["%s"]
+prefix = %q
+username = %q
+password_file = "password"
+[sync]
+min_interval = "100ms"
+[api]
+socket = "run/vipd.sock"
+http = "127.0.0.1:9890"
+[iptables]
+backend = "nft"
+`
+
+// start starts vipd in the node's namespace.
+func (n *node) start(mode string) {
+	n.t.Helper()
+	text := fmt.Sprintf(configuration, mode, n.name, strings.Join(n.etcd.Endpoints(), `", "`), prefix, n.name)
+	if err := os.WriteFile(n.config(), []byte(text), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	log, err := os.OpenFile(n.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }() // the process has its own
+	cmd := n.ns.Command(context.Background(), filepath.Join(n.bin, "vipd"), "--config", n.config(), "--log-level", "debug")
+	cmd.Stdout, cmd.Stderr = log, log
+	// The namespaces share /run; hosts would not wait for each other's lock.
+	cmd.Env = append(os.Environ(), "XTABLES_LOCKFILE="+filepath.Join(n.dir, "xtables.lock"))
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	n.vipd = cmd
+	n.t.Cleanup(func() {
+		n.stop()
+		if n.t.Failed() {
+			n.t.Logf("the end of what %s logged:\n%s", n.name, n.tail(60))
+		}
+	})
+}
+
+func (n *node) config() string { return filepath.Join(n.dir, "vipd.toml") }
+func (n *node) log() string    { return filepath.Join(n.dir, "log") }
+func (n *node) socket() string { return filepath.Join(n.dir, "run", "vipd.sock") }
+
+// tail returns the last lines of its log.
+func (n *node) tail(lines int) string {
+	text, _ := os.ReadFile(n.log())
+	all := strings.SplitAfter(string(text), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "")
+}
+
+// stop ends vipd in order, and waits. It may be called again.
+func (n *node) stop() {
+	n.t.Helper()
+	if n.vipd == nil {
+		return
+	}
+	cmd := n.vipd
+	n.vipd = nil
+	timer := time.AfterFunc(wait.Scaled(patience), func() { _ = cmd.Process.Kill() })
+	defer timer.Stop()
+	_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	if err := cmd.Wait(); err != nil {
+		n.t.Errorf("%s: vipd ended: %v", n.name, err)
+	}
+	if n.http != nil {
+		n.http.CloseIdleConnections()
+	}
+}
+
+// ctl runs vipctl at the node, and returns what it printed.
+func (n *node) ctl(args ...string) (string, error) {
+	out, err := n.ns.Command(n.t.Context(), filepath.Join(n.bin, "vipctl"), append([]string{"--socket", n.socket()}, args...)...).CombinedOutput()
+	return string(out), err
+}
+
+// status asks vipd how it is; while it does not answer, the zero value.
+func (n *node) status() (s status) {
+	out, err := n.ctl("status", "-o", "json")
+	if err != nil {
+		return s
+	}
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		n.t.Errorf("%s: status: %v\n%s", n.name, err, out)
+	}
+	return s
+}
+
+// await waits until the status is as wanted.
+func (n *node) await(what string, is func(status) bool) (last status) {
+	n.t.Helper()
+	defer func() {
+		if n.t.Failed() {
+			n.t.Logf("the last status of %s: %+v", n.name, last)
+		}
+	}()
+	wait.For(n.t, patience, n.name+": "+what, func() bool { last = n.status(); return is(last) })
+	return last
+}
+
+// ready waits until vipd serves what etcd holds.
+func (n *node) ready() {
+	n.t.Helper()
+	n.await("vipd to serve", func(s status) bool { return s.Ready && s.Store.Connected })
+}
+
+// applies waits until what etcd held at a revision is in effect.
+func (n *node) applies(revision int64) {
+	n.t.Helper()
+	n.await(fmt.Sprintf("revision %d in effect", revision), func(s status) bool {
+		return s.Store.Connected && s.Sync.Applied >= revision && s.Sync.Pending == 0
+	})
+}
+
+// metric returns a metric without labels.
+func (n *node) metric(name string) float64 {
+	n.t.Helper()
+	if n.http == nil {
+		n.http = &http.Client{Timeout: wait.Scaled(10 * time.Second), Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return n.ns.Dial(ctx, network, address)
+		}}}
+	}
+	response, err := n.http.Get("http://127.0.0.1:9890/metrics")
+	if err != nil {
+		n.t.Fatalf("%s: metrics: %v", n.name, err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			f, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				n.t.Fatal(err)
+			}
+			return f
+		}
+	}
+	n.t.Fatalf("%s has no metric %s", n.name, name)
+	return 0
+}
+
+// writes counts the changes that vipd has made to the kernel since it was started: to frontends, and repairs.
+func (n *node) writes() float64 {
+	n.t.Helper()
+	return n.metric("vipd_sync_changes_total") + n.metric("vipd_drift_repairs_total")
+}
+
+// cut, freeze and heal are the network between the node and etcd.
+func (n *node) cut() {
+	for _, r := range n.relays {
+		r.Cut()
+	}
+}
+
+func (n *node) freeze() {
+	for _, r := range n.relays {
+		r.Freeze()
+	}
+}
+
+func (n *node) heal() {
+	for _, r := range n.relays {
+		r.Heal()
+	}
+}

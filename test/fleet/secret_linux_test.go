@@ -1,0 +1,61 @@
+package fleet
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// keepsSecret looks for the daemons' password in all that others may read: logs, what vipctl says, metrics, processes'
+// arguments and environments, and the files that vipd keeps.
+func (w *world) keepsSecret() {
+	w.t.Helper()
+	look := func(where string, text []byte) {
+		if bytes.Contains(text, []byte(w.secret)) {
+			w.t.Errorf("the password is in %s", where)
+		}
+	}
+	w.each(func(n *node) {
+		for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"get", "services", "-o", "json"}, {"describe", "service", "web"}, {"doctor", "--config", n.config()}} {
+			out, err := n.ctl(args...)
+			if out == "" {
+				w.t.Errorf("vipctl %q says nothing: %v", args, err)
+			}
+			look("what vipctl says: "+args[0], []byte(out))
+		}
+		looked := 0
+		err := filepath.WalkDir(n.dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() || d.Name() == "password" {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			look(path, text)
+			looked++
+			return err
+		})
+		if err != nil || looked < 3 { // log, vipd.toml, the state
+			w.t.Errorf("looked at %d files of %s: %v", looked, n.name, err)
+		}
+	})
+	found := 0
+	for _, what := range []string{"cmdline", "environ"} {
+		files, err := filepath.Glob("/proc/[0-9]*/" + what)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				continue // it has ended
+			}
+			if what == "cmdline" && bytes.Contains(text, []byte("/vipd\x00")) {
+				found++
+			}
+			look(file, text)
+		}
+	}
+	if found < len(w.nodes) {
+		w.t.Errorf("%d of %d vipd were found among the processes", found, len(w.nodes))
+	}
+}

@@ -1,0 +1,183 @@
+package fleet
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// What is aimed at; tests hold busy times bounds.
+const (
+	busy = 5
+	// seenWithin: a change has reached every one of 500 sources.
+	seenWithin = 250 * time.Millisecond
+	// firstWithin and firstMemory: the complete first state of 10,000 services with 10 endpoints each.
+	firstWithin = 5 * time.Second
+	firstMemory = 400 << 20
+	// lagWithin: a change among 200 a second has been published.
+	lagWithin = 250 * time.Millisecond
+)
+
+// TestSources measures what counts for sources and etcd alone, for a short time.
+func TestSources(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs half a minute: not with -short")
+	}
+	binary := buildFollower(t)
+	t.Run("many sources", func(t *testing.T) {
+		w := watchers{sources: 500, changes: 50, pace: 100 * time.Millisecond}.measure(t, binary)
+		t.Logf("500 sources: first state after %s; a change is seen within %s (the put itself %s)", w.first, w.seen, w.put)
+		if got, most := w.seen.at(0.99), wait.Scaled(busy*seenWithin); got > most {
+			t.Errorf("99 of 100 see a change within %s, want %s", got, most)
+		}
+	})
+	t.Run("many services", func(t *testing.T) {
+		l := large{services: 10_000, endpoints: 10, rate: 200, stream: 5 * time.Second}.measure(t, binary)
+		t.Logf("10,000 services: first state after %s with %.0f MiB at most; 200 changes a second are published after %s, the last after %s; %.1f MiB in use, then %.1f more",
+			l.first, mib(l.memory), l.lag, l.end, mib(l.heap), mib(l.heapMore))
+		if most := wait.Scaled(busy * firstWithin); l.first > most || l.memory > firstMemory {
+			t.Errorf("the first state took %s and %.0f MiB, want %s and %.0f MiB at most", l.first, mib(l.memory), most, mib(firstMemory))
+		}
+		if got, most := l.lag.at(0.99), wait.Scaled(busy*lagWithin); got > most {
+			t.Errorf("99 of 100 changes were published within %s, want %s", got, most)
+		}
+		if l.heapMore > l.heap/10 {
+			t.Errorf("changes made %d bytes that are in use %d more", l.heap, l.heapMore)
+		}
+	})
+}
+
+// BenchmarkSources measures them for a minute. The operation is the whole measurement.
+func BenchmarkSources(b *testing.B) {
+	binary := buildFollower(b)
+	b.Run("500 sources", func(b *testing.B) {
+		for b.Loop() {
+			w := watchers{sources: 500, changes: 600, pace: 100 * time.Millisecond, idle: 20 * time.Second, storm: true}.measure(b, binary)
+			w.seen.report(b, "seen")
+			w.put.report(b, "put")
+			b.ReportMetric(100*w.idle, "idle-%CPU")
+			b.ReportMetric(float64(w.changeCPU.Nanoseconds())/1000, "us-CPU/change/source")
+			b.ReportMetric(w.first.Seconds(), "first-s")
+			b.ReportMetric(w.firstCPU.Seconds(), "first-s-CPU")
+			b.ReportMetric(w.back.Seconds(), "back-s")
+			b.ReportMetric(w.backCPU.Seconds(), "back-s-CPU")
+			b.ReportMetric(float64(w.sourceMemory>>10), "etcd-KiB/source")
+			b.ReportMetric(float64(w.processMemory>>10), "KiB/source")
+		}
+	})
+	b.Run("10000 services", func(b *testing.B) {
+		for b.Loop() {
+			l := large{services: 10_000, endpoints: 10, rate: 200, stream: time.Minute}.measure(b, binary)
+			l.lag.report(b, "published")
+			b.ReportMetric(l.first.Seconds(), "first-s")
+			b.ReportMetric(mib(l.memory), "first-MiB")
+			b.ReportMetric(milli(l.end), "last-ms")
+			b.ReportMetric(mib(l.heap), "heap-MiB")
+			b.ReportMetric(mib(l.heapMore), "heap-MiB-more")
+			b.ReportMetric(mib(l.rssMore), "RSS-MiB-more")
+		}
+	})
+}
+
+// watchers is how 500 sources are measured.
+type watchers struct {
+	sources, changes int
+	pace             time.Duration
+	idle             time.Duration // how long nothing happens, for etcd's share of that; 0: not measured
+	storm            bool          // etcd is restarted
+}
+
+// watched are the figures.
+type watched struct {
+	first         time.Duration // until all had the first state, while all connect at once
+	firstCPU      time.Duration // of etcd, for that
+	seen, put     spread
+	idle          float64       // etcd's CPU with nothing to do, as a part of one core
+	changeCPU     time.Duration // etcd's, for one change to one source
+	sourceMemory  int64         // etcd's, for one source
+	processMemory int64         // of the one process, for one source
+	back          time.Duration // until all follow again after a restart of etcd
+	backCPU       time.Duration
+}
+
+// measure lets sources follow one etcd.
+func (w watchers) measure(t testing.TB, binary string) (r watched) {
+	t.Helper()
+	const services, endpoints = 20, 10
+	c := etcdkit.Start(t, etcdkit.Options{})
+	member, client := c.Members[0], c.Client()
+	fill(t, client, services, endpoints)
+	before, _ := memory(t, member.Pid())
+	used := cpu(t, member.Pid())
+	f := follow(t, binary, c, "-sources", strconv.Itoa(w.sources))
+	r.first, r.firstCPU = f.first, cpu(t, member.Pid())-used
+	if w.idle > 0 {
+		used = cpu(t, member.Pid())
+		time.Sleep(w.idle) // the time that is measured
+		r.idle = (cpu(t, member.Pid()) - used).Seconds() / w.idle.Seconds()
+	}
+	used = cpu(t, member.Pid())
+	puts := change(t, client, w.changes, w.pace, func(i int) (string, string) {
+		service, endpoint := i%services, i/services%endpoints
+		return endpointKey(service, endpoint), endpointText(service, endpoint, 2+i%1000)
+	})
+	f.reach(puts.last)
+	r.changeCPU = (cpu(t, member.Pid()) - used) / time.Duration(w.changes*w.sources)
+	r.seen, r.put = f.seen(puts), puts.took
+	after, _ := memory(t, member.Pid())
+	r.sourceMemory = (after - before) / int64(w.sources)
+	now, _ := memory(t, f.pid)
+	r.processMemory = now / int64(w.sources)
+	if w.storm {
+		member.Kill()
+		member.Start()
+		began := time.Now()
+		last := change(t, client, 1, time.Millisecond, func(int) (string, string) { return endpointKey(0, 0), endpointText(0, 0, 7) })
+		f.reach(last.last)
+		r.back, r.backCPU = time.Since(began), cpu(t, member.Pid())
+	}
+	return r
+}
+
+// large is how a source is measured that follows 10,000 services.
+type large struct {
+	services, endpoints int
+	rate                int // changes a second
+	stream              time.Duration
+}
+
+type largely struct {
+	first          time.Duration
+	memory         int64 // at most, until the first state is there
+	lag            spread
+	end            time.Duration // from the last change until it was published
+	heap, heapMore int64         // in use before the changes, and how much more after them
+	rssMore        int64
+}
+
+func (l large) measure(t testing.TB, binary string) (r largely) {
+	t.Helper()
+	c := etcdkit.Start(t, etcdkit.Options{})
+	client := c.Client()
+	fill(t, client, l.services, l.endpoints)
+	f := follow(t, binary, c, "-state-dir", t.TempDir())
+	r.first = f.first
+	_, r.memory = memory(t, f.pid)
+	r.heap = f.heap()
+	_ = f.seen(&puts{}) // the first
+	before, _ := memory(t, f.pid)
+	puts := change(t, client, l.rate*int(l.stream/time.Second), time.Second/time.Duration(l.rate), func(i int) (string, string) {
+		service, endpoint := i*7%l.services, i%l.endpoints
+		return endpointKey(service, endpoint), endpointText(service, endpoint, 2+i%997)
+	})
+	began := time.Now()
+	f.reach(puts.last)
+	r.end = time.Since(began)
+	r.lag = f.seen(puts)
+	after, _ := memory(t, f.pid)
+	r.heapMore, r.rssMore = f.heap()-r.heap, after-before
+	return r
+}

@@ -1,0 +1,157 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/test/etcdkit"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// patience is how long what should happen soon may take on a busy machine. A source that has tried in vain for some
+// time pauses for up to 15 s.
+const patience = time.Minute
+
+// nodes is how many vipd there are.
+const nodes = 3
+
+// The services: web's endpoints stay what they are unless a test changes them, move has one that goes to and fro.
+const (
+	webVIP  = "10.96.0.10"
+	moveVIP = "10.96.0.11"
+)
+
+// world is a fleet, and what is around it.
+type world struct {
+	*lab.Lab
+	t       testing.TB
+	bin     string // the folder with vipd and vipctl
+	etcd    *etcdkit.Cluster
+	client  *clientv3.Client
+	servers *lab.NS
+	nodes   []*node
+	secret  string // the password of vipd
+	moved   int    // how often services were changed
+}
+
+// newWorld builds the network, starts etcd with users, and has both services in it. No vipd runs yet.
+func newWorld(t testing.TB, bin string) *world {
+	t.Helper()
+	lab.Need(t, "iptables", "ip6tables", "ipset")
+	w := &world{Lab: lab.New(t), t: t, bin: bin}
+	w.etcd = etcdkit.Start(t, etcdkit.Options{Members: 3})
+	w.secret = fmt.Sprintf("secret-%d", time.Now().UnixNano())
+	w.etcd.EnableAuth(w.users()...)
+	w.client = w.etcd.Client()
+	bridge := w.Bridge("bridge")
+	w.servers = w.Add("servers")
+	bridge.Join(w.servers)
+	for i := 1; i <= 4; i++ {
+		w.servers.AddAddr("bridge", server(i).String()+"/24")
+		w.servers.Echo("tcp", fmt.Sprint("e", i), netip.AddrPortFrom(server(i), 8080))
+	}
+	for i := range nodes {
+		w.nodes = append(w.nodes, w.newNode(i, bridge))
+	}
+	w.put("/services/web", `{"vips":["`+webVIP+`"],"ports":[{"port":80,"target_port":8080}]}`)
+	w.put("/services/move", `{"vips":["`+moveVIP+`"],"ports":[{"port":80,"target_port":8080}]}`)
+	w.endpoint("web", "a", 1)
+	w.endpoint("web", "b", 2)
+	w.endpoint("move", "a", 3)
+	return w
+}
+
+// server is the address of a server.
+func server(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 2, 0, byte(20 + i)}) }
+
+// users are those of the daemons: each may read what it follows, and write its own node's keys, but for the last, which
+// may only read.
+func (w *world) users() (users []etcdkit.User) {
+	for i := range nodes {
+		name := fmt.Sprint("n", i+1)
+		u := etcdkit.User{Name: name, Password: w.secret, Read: []string{
+			prefix + "/services/", prefix + "/endpoints/", prefix + "/overrides/", prefix + "/vips/", prefix + "/nodes/" + name + "/",
+		}}
+		if i < nodes-1 {
+			u.Write = []string{prefix + "/nodes/" + name + "/"}
+		}
+		users = append(users, u)
+	}
+	return users
+}
+
+// endpoint writes an endpoint of a service: a server's.
+func (w *world) endpoint(service, id string, i int) (revision int64) {
+	w.t.Helper()
+	return w.put("/endpoints/"+service+"/"+id, fmt.Sprintf(`{"address":%q}`, server(i)))
+}
+
+// put writes a key, and returns the revision. It tries again while the cluster has no leader.
+func (w *world) put(key, value string) (revision int64) {
+	w.t.Helper()
+	var err error
+	defer func() {
+		if w.t.Failed() && err != nil {
+			w.t.Logf("put %s: %v", key, err)
+		}
+	}()
+	wait.For(w.t, patience, "etcd to take "+key, func() bool {
+		ctx, cancel := context.WithTimeout(w.t.Context(), 3*time.Second)
+		defer cancel()
+		var answer *clientv3.PutResponse
+		if answer, err = w.client.Put(ctx, prefix+key, value); err == nil {
+			revision = answer.Header.Revision
+		}
+		return err == nil
+	})
+	return revision
+}
+
+// start starts every vipd in a mode and waits until they serve.
+func (w *world) start(mode string) {
+	w.t.Helper()
+	for _, n := range w.nodes {
+		n.start(mode)
+	}
+	w.each(func(n *node) { n.ready() })
+}
+
+// each does something at every node, one after the other.
+func (w *world) each(do func(*node)) {
+	w.t.Helper()
+	for _, n := range w.nodes {
+		do(n)
+	}
+}
+
+// newNode makes the namespace of a vipd, that of a client behind it, and the relays to etcd.
+func (w *world) newNode(i int, bridge *lab.Bridge) *node {
+	w.t.Helper()
+	n := &node{
+		world: w, name: fmt.Sprint("n", i+1), ns: w.Add(fmt.Sprint("n", i+1)), behind: w.Add(fmt.Sprint("c", i+1)), dir: w.t.TempDir(),
+	}
+	address := fmt.Sprint("10.2.0.", 11+i)
+	bridge.Join(n.ns, address+"/24")
+	w.Link(n.ns, n.behind, fmt.Sprintf("10.1.%d.1/24", i), fmt.Sprintf("10.1.%d.2/24", i))
+	n.behind.Default(fmt.Sprintf("10.1.%d.1", i))
+	w.servers.Route(fmt.Sprintf("10.1.%d.0/24", i), address)
+	for _, m := range w.etcd.Members {
+		listener, err := n.ns.Listen("tcp", m.Addr())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		n.relays = append(n.relays, etcdkit.NewRelayOn(w.t, listener, m.Addr()))
+	}
+	if err := os.WriteFile(filepath.Join(n.dir, "password"), []byte(w.secret+"\n"), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
