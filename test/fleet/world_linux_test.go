@@ -107,10 +107,12 @@ func (w *world) put(key, value string) (revision int64) {
 		ctx, cancel := context.WithTimeout(w.t.Context(), 3*time.Second)
 		defer cancel()
 		var answer *clientv3.PutResponse
-		if answer, err = w.client.Put(ctx, prefix+key, value); err == nil {
-			revision = answer.Header.Revision
+		if answer, err = w.client.Put(ctx, prefix+key, value); err != nil {
+			w.client = w.etcd.Client() // the one before does not get over a token that has ended
+			return false
 		}
-		return err == nil
+		revision = answer.Header.Revision
+		return true
 	})
 	return revision
 }
