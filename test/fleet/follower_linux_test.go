@@ -42,9 +42,9 @@ type follower struct {
 }
 
 // follow starts it, and waits until all sources follow. It ends with the test.
-func follow(t testing.TB, binary string, c *etcdkit.Cluster, args ...string) *follower {
+func follow(t testing.TB, binary string, endpoints []string, args ...string) *follower {
 	t.Helper()
-	cmd := exec.Command(binary, append([]string{"-endpoints", strings.Join(c.Endpoints(), ","), "-prefix", prefix}, args...)...)
+	cmd := exec.Command(binary, append([]string{"-endpoints", strings.Join(endpoints, ","), "-prefix", prefix}, args...)...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -28,8 +28,9 @@ type node struct {
 	relays []*etcdkit.Relay
 	dir    string
 
-	vipd *lab.Cmd
-	http *http.Client // of the daemon's web address; nil: none was asked for
+	vipd  *lab.Cmd
+	local *http.Client // of its socket
+	web   *http.Client // of its web address, in the namespace
 }
 
 // status is what is looked at of vipctl status.
@@ -70,6 +71,18 @@ http = "127.0.0.1:9890"
 [iptables]
 backend = "nft"
 `
+
+// connect makes the clients of the daemon.
+func (n *node) connect() {
+	over := func(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
+		return &http.Client{Timeout: wait.Scaled(10 * time.Second), Transport: &http.Transport{DialContext: dial}}
+	}
+	n.local = over(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", n.socket())
+	})
+	n.web = over(n.ns.Dial)
+}
 
 // start starts vipd in the node's namespace.
 func (n *node) start(mode string) {
@@ -124,9 +137,8 @@ func (n *node) stop() {
 	if err := cmd.Wait(); err != nil {
 		n.t.Errorf("%s: vipd ended: %v", n.name, err)
 	}
-	if n.http != nil {
-		n.http.CloseIdleConnections()
-	}
+	n.local.CloseIdleConnections()
+	n.web.CloseIdleConnections()
 }
 
 // ctl runs vipctl at the node, and returns what it printed.
@@ -135,14 +147,15 @@ func (n *node) ctl(args ...string) (string, error) {
 	return string(out), err
 }
 
-// status asks vipd how it is; while it does not answer, the zero value.
+// status asks vipd how it is, as vipctl does; while it does not answer, the zero value.
 func (n *node) status() (s status) {
-	out, err := n.ctl("status", "-o", "json")
+	response, err := n.local.Get("http://vipd/v1/status")
 	if err != nil {
 		return s
 	}
-	if err := json.Unmarshal([]byte(out), &s); err != nil {
-		n.t.Errorf("%s: status: %v\n%s", n.name, err, out)
+	defer func() { _ = response.Body.Close() }()
+	if err := json.NewDecoder(response.Body).Decode(&s); err != nil {
+		return status{}
 	}
 	return s
 }
@@ -176,12 +189,7 @@ func (n *node) applies(revision int64) {
 // metric returns a metric without labels.
 func (n *node) metric(name string) float64 {
 	n.t.Helper()
-	if n.http == nil {
-		n.http = &http.Client{Timeout: wait.Scaled(10 * time.Second), Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return n.ns.Dial(ctx, network, address)
-		}}}
-	}
-	response, err := n.http.Get("http://127.0.0.1:9890/metrics")
+	response, err := n.web.Get("http://127.0.0.1:9890/metrics")
 	if err != nil {
 		n.t.Fatalf("%s: metrics: %v", n.name, err)
 	}

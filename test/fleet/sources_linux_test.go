@@ -44,6 +44,9 @@ func TestSources(t *testing.T) {
 		if got, most := l.lag.at(0.99), wait.Scaled(busy*lagWithin); got > most {
 			t.Errorf("99 of 100 changes were published within %s, want %s", got, most)
 		}
+		if l.changeBytes > 1000 {
+			t.Errorf("one changed endpoint costs %d bytes on the network", l.changeBytes)
+		}
 		if l.heapMore > l.heap/10 {
 			t.Errorf("changes made %d bytes that are in use %d more", l.heap, l.heapMore)
 		}
@@ -75,6 +78,8 @@ func BenchmarkSources(b *testing.B) {
 			b.ReportMetric(l.first.Seconds(), "first-s")
 			b.ReportMetric(mib(l.memory), "first-MiB")
 			b.ReportMetric(milli(l.end), "last-ms")
+			b.ReportMetric(float64(l.changeBytes), "B/change")
+			b.ReportMetric(float64(l.changeCPU.Microseconds()), "us-CPU/change")
 			b.ReportMetric(mib(l.heap), "heap-MiB")
 			b.ReportMetric(mib(l.heapMore), "heap-MiB-more")
 			b.ReportMetric(mib(l.rssMore), "RSS-MiB-more")
@@ -112,7 +117,7 @@ func (w watchers) measure(t testing.TB, binary string) (r watched) {
 	fill(t, client, services, endpoints)
 	before, _ := memory(t, member.Pid())
 	used := cpu(t, member.Pid())
-	f := follow(t, binary, c, "-sources", strconv.Itoa(w.sources))
+	f := follow(t, binary, c.Endpoints(), "-sources", strconv.Itoa(w.sources))
 	r.first, r.firstCPU = f.first, cpu(t, member.Pid())-used
 	if w.idle > 0 {
 		used = cpu(t, member.Pid())
@@ -149,6 +154,7 @@ type large struct {
 	stream              time.Duration
 }
 
+// largely are the figures.
 type largely struct {
 	first          time.Duration
 	memory         int64 // at most, until the first state is there
@@ -156,6 +162,8 @@ type largely struct {
 	end            time.Duration // from the last change until it was published
 	heap, heapMore int64         // in use before the changes, and how much more after them
 	rssMore        int64
+	changeCPU      time.Duration // of the source, for one change
+	changeBytes    int64         // from etcd, for one change
 }
 
 func (l large) measure(t testing.TB, binary string) (r largely) {
@@ -163,12 +171,14 @@ func (l large) measure(t testing.TB, binary string) (r largely) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	client := c.Client()
 	fill(t, client, l.services, l.endpoints)
-	f := follow(t, binary, c, "-state-dir", t.TempDir())
+	relay := etcdkit.NewRelay(t, c.Members[0].Addr())
+	f := follow(t, binary, []string{c.URL(relay.Addr())}, "-state-dir", t.TempDir())
 	r.first = f.first
 	_, r.memory = memory(t, f.pid)
 	r.heap = f.heap()
 	_ = f.seen(&puts{}) // the first
 	before, _ := memory(t, f.pid)
+	used, bytes := cpu(t, f.pid), relay.Bytes()
 	puts := change(t, client, l.rate*int(l.stream/time.Second), time.Second/time.Duration(l.rate), func(i int) (string, string) {
 		service, endpoint := i*7%l.services, i%l.endpoints
 		return endpointKey(service, endpoint), endpointText(service, endpoint, 2+i%997)
@@ -176,6 +186,8 @@ func (l large) measure(t testing.TB, binary string) (r largely) {
 	began := time.Now()
 	f.reach(puts.last)
 	r.end = time.Since(began)
+	r.changeCPU = (cpu(t, f.pid) - used) / time.Duration(len(puts.began))
+	r.changeBytes = (relay.Bytes() - bytes) / int64(len(puts.began))
 	r.lag = f.seen(puts)
 	after, _ := memory(t, f.pid)
 	r.heapMore, r.rssMore = f.heap()-r.heap, after-before

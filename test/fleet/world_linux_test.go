@@ -155,5 +155,6 @@ func (w *world) newNode(i int, bridge *lab.Bridge) *node {
 	if err := os.WriteFile(filepath.Join(n.dir, "password"), []byte(w.secret+"\n"), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
+	n.connect()
 	return n
 }
