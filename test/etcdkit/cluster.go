@@ -149,20 +149,34 @@ func (c *Cluster) serves(m *Member) bool {
 	return err == nil && status.Leader != 0
 }
 
-// Client returns a client with all rights, for the length of the test.
+// Client returns a client with all rights, for the length of the test. Where users have to be asked who they are, it waits
+// until the cluster has a leader.
 func (c *Cluster) Client() *clientv3.Client {
 	c.t.Helper()
 	user := ""
 	if c.password != "" {
 		user = "root"
 	}
-	client := c.client("", user, c.password)
+	var client *clientv3.Client
+	wait.For(c.t, Patience, "a client of etcd", func() bool {
+		var err error
+		client, err = c.connect("", user, c.password)
+		return err == nil
+	})
 	c.t.Cleanup(func() { closeClient(client) })
 	return client
 }
 
 func (c *Cluster) client(endpoint, user, password string) *clientv3.Client {
 	c.t.Helper()
+	client, err := c.connect(endpoint, user, password)
+	if err != nil {
+		c.t.Fatalf("connecting to etcd: %v", err)
+	}
+	return client
+}
+
+func (c *Cluster) connect(endpoint, user, password string) (*clientv3.Client, error) {
 	endpoints := c.Endpoints()
 	if endpoint != "" {
 		endpoints = []string{endpoint}
@@ -171,11 +185,7 @@ func (c *Cluster) client(endpoint, user, password string) *clientv3.Client {
 	if c.options.TLS {
 		config.TLS = &tls.Config{RootCAs: c.Files.pool, Certificates: []tls.Certificate{c.Files.client}, MinVersion: tls.VersionTLS12}
 	}
-	client, err := clientv3.New(config)
-	if err != nil {
-		c.t.Fatalf("connecting to etcd: %v", err)
-	}
-	return client
+	return clientv3.New(config)
 }
 
 func closeClient(client *clientv3.Client) {

@@ -53,7 +53,7 @@ func (w *world) clients() *loop {
 					l.done[i].Add(1)
 					select { // the load is bounded, not the number of clients
 					case <-ctx.Done():
-					case <-time.After(10 * time.Millisecond):
+					case <-time.After(50 * time.Millisecond):
 					}
 				}
 			})

@@ -62,7 +62,7 @@ func newWorld(t testing.TB, bin string) *world {
 		w.nodes = append(w.nodes, w.newNode(i, bridge))
 	}
 	w.put("/services/web", `{"vips":["`+webVIP+`"],"ports":[{"port":80,"target_port":8080}]}`)
-	w.put("/services/move", `{"vips":["`+moveVIP+`"],"ports":[{"port":80,"target_port":8080}]}`)
+	w.put("/services/move", `{"vips":["`+moveVIP+`"],"ports":[{"port":80,"target_port":8080}],"drain_timeout":"1s"}`)
 	w.endpoint("web", "a", 1)
 	w.endpoint("web", "b", 2)
 	w.endpoint("move", "a", 3)
