@@ -33,8 +33,9 @@ func once(from *lab.NS, vip string) (string, error) {
 // ever fail.
 type loop struct {
 	*world
-	done []atomic.Int64 // by node
-	stop func()         // ends it and waits
+	done   []atomic.Int64 // by node
+	failed atomic.Bool
+	stop   func() // ends it and waits
 }
 
 // clients starts two clients on each node, and two behind it.
@@ -48,6 +49,7 @@ func (w *world) clients() *loop {
 				for ctx.Err() == nil {
 					if _, err := once(from, webVIP); err != nil {
 						w.t.Errorf("%s: a client in %s: %v", time.Now().Format("15:04:05.000"), from.Name, err)
+						l.failed.Store(true)
 						return
 					}
 					l.done[i].Add(1)
@@ -70,10 +72,10 @@ func (l *loop) more(n int64) {
 	for i := range l.done {
 		until := l.done[i].Load() + n
 		wait.For(l.t, patience, fmt.Sprintf("%d more connections at %s", n, l.nodes[i].name), func() bool {
-			return l.done[i].Load() >= until || l.t.Failed()
+			return l.done[i].Load() >= until || l.failed.Load()
 		})
 	}
-	if l.t.Failed() {
+	if l.failed.Load() {
 		l.t.FailNow()
 	}
 }
