@@ -136,8 +136,7 @@ func (w *world) touch() (revision int64) {
 // revision, and the server that move has then.
 func (w *world) change() (revision int64, to int) {
 	w.t.Helper()
-	w.moved++
-	to = 3 + w.moved%2
+	to = w.next()
 	w.put("/endpoints/web/c", fmt.Sprintf(`{"address":%q,"weight":%d}`, server(4), w.moved))
 	w.endpoint("move", "a", 7-to)
 	w.put("/services/extra", fmt.Sprintf(`{"vips":["10.96.0.12"],"ports":[{"port":%d}],"drain_timeout":"1s","endpoints":[{"address":%q}]}`, 1000+w.moved, server(4)))

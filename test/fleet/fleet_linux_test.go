@@ -18,7 +18,7 @@ func TestFleet(t *testing.T) {
 	bin := program.Bin(t)
 	for _, mode := range []string{"iptables", "userspace"} {
 		t.Run(mode, func(t *testing.T) {
-			w := newWorld(t, bin)
+			w := newWorld(t, bin, 3)
 			w.start(mode)
 			_, last := w.moves(40, 200*time.Millisecond)
 			t.Logf("from a put to its effect at every node: %s", last)
@@ -26,7 +26,8 @@ func TestFleet(t *testing.T) {
 				t.Errorf("95 of 100 changes were in effect within %s, want %s", got, most)
 			}
 			l := w.clients()
-			for _, f := range w.faults(mode, 4*time.Second) {
+			w.streamed(l)
+			for _, f := range w.faults(mode, 3*time.Second) {
 				if mode == "iptables" || f.unreachable { // the source is the same
 					w.bears(f, l)
 				}
@@ -37,6 +38,20 @@ func TestFleet(t *testing.T) {
 	}
 }
 
+// streamed makes 200 changes a second for a short time: no node falls behind.
+func (w *world) streamed(l *loop) {
+	w.t.Helper()
+	const services, endpoints = 5, 10
+	fill(w.t, w.client, services, endpoints)
+	var during spread
+	changes, end := w.stream(200, services, endpoints, func() { _, during = w.moves(10, 100*time.Millisecond) })
+	w.t.Logf("while there are 200 changes a second, %d in all, one is in effect at every node after %s; the last after %s", changes, during, end)
+	if most := wait.Scaled(2 * busy * kernelWithin); during.at(0.9) > most { // a change may have to wait for the sync before
+		w.t.Errorf("9 of 10 changes were in effect within %s, want %s", during.at(0.9), most)
+	}
+	l.more(20)
+}
+
 // BenchmarkFleet measures them, and lets the worst faults last a minute. The operation is the whole measurement.
 func BenchmarkFleet(b *testing.B) {
 	lab.Require(b)
@@ -44,7 +59,7 @@ func BenchmarkFleet(b *testing.B) {
 	for _, mode := range []string{"iptables", "userspace"} {
 		b.Run(mode, func(b *testing.B) {
 			for b.Loop() {
-				w := newWorld(b, bin)
+				w := newWorld(b, bin, 3)
 				w.start(mode)
 				all, last := w.moves(200, 200*time.Millisecond)
 				all.report(b, "node")
@@ -65,3 +80,47 @@ func BenchmarkFleet(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkLargeFleet measures one vipd that serves 10,000 services with 10 endpoints each: its start, a changed endpoint,
+// and the same while there are 200 changes a second for a minute.
+func BenchmarkLargeFleet(b *testing.B) {
+	const services, endpoints = 10_000, 10
+	lab.Require(b)
+	bin := program.Bin(b)
+	for b.Loop() {
+		w := newWorld(b, bin, 1)
+		fill(b, w.client, services, endpoints)
+		n := w.nodes[0]
+		began := time.Now()
+		w.start("iptables")
+		b.ReportMetric(time.Since(began).Seconds(), "first-s")
+		pid := n.vipd.Process.Pid
+		_, most := memory(b, pid)
+		b.ReportMetric(mib(most), "first-MiB")
+		all, _ := w.moves(50, 500*time.Millisecond)
+		all.report(b, "quiet")
+		before, _ := memory(b, pid)
+		used, syncs, took := cpu(b, pid), n.metric(syncCount), n.metric(syncSum)
+		var during spread
+		began = time.Now()
+		changes, end := w.stream(200, services, endpoints, func() {
+			for time.Since(began) < time.Minute {
+				all, _ := w.moves(5, 500*time.Millisecond)
+				during = append(during, all...)
+			}
+		})
+		during.report(b, "stream")
+		b.ReportMetric(milli(end), "last-ms")
+		b.ReportMetric(1000*(n.metric(syncSum)-took)/(n.metric(syncCount)-syncs), "sync-ms")
+		b.ReportMetric(100*(cpu(b, pid)-used).Seconds()/time.Since(began).Seconds(), "%CPU")
+		b.ReportMetric(float64(changes)/time.Since(began).Seconds(), "changes/s")
+		after, most := memory(b, pid)
+		b.ReportMetric(mib(most), "MiB")
+		b.ReportMetric(mib(after-before), "MiB-more")
+	}
+}
+
+const (
+	syncSum   = `vipd_sync_duration_seconds_sum{kind="partial"}`
+	syncCount = `vipd_sync_duration_seconds_count{kind="partial"}`
+)

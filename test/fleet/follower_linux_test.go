@@ -213,7 +213,7 @@ func fill(t testing.TB, client *clientv3.Client, services, endpoints int) {
 func serviceKey(i int) string { return fmt.Sprintf("%s/services/service-%05d", prefix, i) }
 
 func serviceText(i int) string {
-	return fmt.Sprintf(`{"vips":["10.%d.%d.%d"],"ports":[{"port":80,"target_port":8080}]}`, 96+i>>16, i>>8&255, i&255)
+	return fmt.Sprintf(`{"vips":["10.%d.%d.%d"],"ports":[{"port":80,"target_port":8080}]}`, 100+i>>16, i>>8&255, i&255)
 }
 
 func endpointKey(i, j int) string {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"vipd/test/wait"
@@ -17,8 +18,8 @@ const kernelWithin = 250 * time.Millisecond
 // time of the interval between two syncs, and after a pause of up to most.
 func (w *world) moves(n int, most time.Duration) (all, last spread) {
 	w.t.Helper()
-	for i := range n {
-		to := 3 + (i+1)%2
+	for range n {
+		to := w.next()
 		time.Sleep(rand.N(most)) // a part of the pattern of changes
 		took := make([]time.Duration, len(w.nodes))
 		began := time.Now()
@@ -39,6 +40,43 @@ func (w *world) moves(n int, most time.Duration) (all, last spread) {
 		last = append(last, slowest)
 	}
 	return all, last
+}
+
+// next returns the server that move is to have next: not the one that it has.
+func (w *world) next() int {
+	w.moved++
+	return 3 + w.moved%2
+}
+
+// stream makes changes to endpoints of other services at a rate, while do runs. end is the time from the last until it is
+// in effect everywhere.
+func (w *world) stream(rate, services, endpoints int, do func()) (changes int, end time.Duration) {
+	w.t.Helper()
+	done := make(chan struct{})
+	var last atomic.Int64
+	var streaming sync.WaitGroup
+	streaming.Go(func() {
+		for offset := 0; ; offset += rate {
+			puts := change(w.t, w.client, rate, time.Second/time.Duration(rate), func(i int) (string, string) {
+				i += offset
+				service, endpoint := i*7%services, i%endpoints
+				return endpointKey(service, endpoint), endpointText(service, endpoint, 2+i%997)
+			})
+			last.Store(puts.last)
+			changes += rate
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	})
+	do()
+	close(done)
+	streaming.Wait()
+	began := time.Now()
+	w.settled(last.Load())
+	return changes, time.Since(began)
 }
 
 // meets connects to move until a server answers, and returns how long that has taken since began.

@@ -20,9 +20,6 @@ import (
 // time pauses for up to 15 s.
 const patience = time.Minute
 
-// nodes is how many vipd there are.
-const nodes = 3
-
 // The services: web's endpoints stay what they are unless a test changes them, move has one that goes to and fro.
 const (
 	webVIP  = "10.96.0.10"
@@ -43,13 +40,13 @@ type world struct {
 }
 
 // newWorld builds the network, starts etcd with users, and has both services in it. No vipd runs yet.
-func newWorld(t testing.TB, bin string) *world {
+func newWorld(t testing.TB, bin string, nodes int) *world {
 	t.Helper()
 	lab.Need(t, "iptables", "ip6tables", "ipset")
 	w := &world{Lab: lab.New(t), t: t, bin: bin}
 	w.etcd = etcdkit.Start(t, etcdkit.Options{Members: 3})
 	w.secret = fmt.Sprintf("secret-%d", time.Now().UnixNano())
-	w.etcd.EnableAuth(w.users()...)
+	w.etcd.EnableAuth(w.users(nodes)...)
 	w.client = w.etcd.Client()
 	bridge := w.Bridge("bridge")
 	w.servers = w.Add("servers")
@@ -72,15 +69,15 @@ func newWorld(t testing.TB, bin string) *world {
 // server is the address of a server.
 func server(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 2, 0, byte(20 + i)}) }
 
-// users are those of the daemons: each may read what it follows, and write its own node's keys, but for the last, which
+// users are those of the daemons: each may read what it follows, and write its own node's keys, but for the third, which
 // may only read.
-func (w *world) users() (users []etcdkit.User) {
+func (w *world) users(nodes int) (users []etcdkit.User) {
 	for i := range nodes {
 		name := fmt.Sprint("n", i+1)
 		u := etcdkit.User{Name: name, Password: w.secret, Read: []string{
 			prefix + "/services/", prefix + "/endpoints/", prefix + "/overrides/", prefix + "/vips/", prefix + "/nodes/" + name + "/",
 		}}
-		if i < nodes-1 {
+		if i != 2 {
 			u.Write = []string{prefix + "/nodes/" + name + "/"}
 		}
 		users = append(users, u)
