@@ -19,32 +19,37 @@ type fault struct {
 	begin, end func()
 	// lost are the nodes that lose etcd by it, and say so.
 	lost []*node
-	// unreachable: nobody can write meanwhile.
-	unreachable bool
+	// quiet and busy are whether it happens while nothing changes, and while services change.
+	quiet, busy bool
 	// length is how long it lasts at least.
 	length time.Duration
 }
 
-// faults are all that a fleet must bear; long is how long the worst of them last.
-func (w *world) faults(mode string, long time.Duration) []fault {
+// faults are what a fleet must bear; long is how long the worst of them last. Unless thorough, each way of vipd through
+// them is gone once.
+func (w *world) faults(long time.Duration, thorough bool) []fault {
 	var leader int
 	all := func(do func(*node)) func() { return func() { w.each(do) } }
 	second := w.nodes[1:2]
 	faults := []fault{
-		{name: "the leader moves", begin: w.etcd.MoveLeader, end: func() {}},
-		{name: "the leader is killed", begin: func() { leader = w.leader(); w.etcd.Members[leader].Kill() }, end: func() { w.etcd.Members[leader].Start() }},
-		{name: "all members are down", begin: w.etcd.Kill, end: w.etcd.Start, lost: w.nodes, unreachable: true, length: long},
-		{name: "etcd is cut off", begin: all((*node).cut), end: all((*node).heal), lost: w.nodes, length: long},
-		{name: "one node is cut off", begin: second[0].cut, end: second[0].heal, lost: second},
-		{name: "the network swallows everything", begin: all((*node).freeze), end: all((*node).heal), length: long},
+		{name: "the leader moves", begin: w.etcd.MoveLeader, end: func() {}, quiet: thorough, busy: true},
+		{
+			name: "the leader is killed", quiet: true, busy: true,
+			begin: func() { leader = w.leader(); w.etcd.Members[leader].Kill() }, end: func() { w.etcd.Members[leader].Start() },
+		},
+		{name: "all members are down", begin: w.etcd.Kill, end: w.etcd.Start, lost: w.nodes, length: long, quiet: true}, // nobody can write
+		{name: "etcd is cut off", begin: all((*node).cut), end: all((*node).heal), lost: w.nodes, length: long, quiet: thorough, busy: true},
+		{name: "the network swallows everything", begin: all((*node).freeze), end: all((*node).heal), length: long, quiet: true, busy: thorough},
 	}
-	if mode != "userspace" { // whose traffic stands still with it
+	if thorough {
 		faults = append(faults, fault{
-			name:  "vipd stands still", // as on a virtual machine that is moved: the clock of its leases and streams jumps
-			begin: all(func(n *node) { n.signal(syscall.SIGSTOP) }), end: all(func(n *node) { n.signal(syscall.SIGCONT) }), length: long / 2,
+			name: "one node is cut off", begin: second[0].cut, end: second[0].heal, lost: second, quiet: true, busy: true,
 		})
 	}
-	return faults
+	return append(faults, fault{ // as on a virtual machine that is moved: the clock of its leases and streams jumps
+		name: "vipd stands still", length: long / 2, quiet: true, busy: thorough,
+		begin: all(func(n *node) { n.signal(syscall.SIGSTOP) }), end: all(func(n *node) { n.signal(syscall.SIGCONT) }),
+	})
 }
 
 func (n *node) signal(s syscall.Signal) {
@@ -80,23 +85,24 @@ func (w *world) bears(f fault, l *loop) {
 	defer func() {
 		w.t.Logf("%s: %s, %d connections", f.name, time.Since(began).Round(time.Millisecond), l.total()-connections)
 	}()
-	before := map[*node]float64{}
-	w.each(func(n *node) {
-		n.drained()
-		before[n] = n.writes()
-	})
-	w.during(f, l, func() {})
-	w.settled(w.touch())
-	w.unwritten(before, f.name)
-	if f.unreachable {
-		return
+	if f.quiet {
+		before := map[*node]float64{}
+		w.each(func(n *node) {
+			n.drained()
+			before[n] = n.writes()
+		})
+		w.during(f, l, func() {})
+		w.settled(w.touch())
+		w.unwritten(before, f.name)
 	}
-	var last int64
-	var to int
-	w.during(f, l, func() { last, to = w.change() })
-	w.settled(last)
-	w.each(func(n *node) { n.meets(fmt.Sprint("e", to), time.Now()) })
-	w.equal(f.name)
+	if f.busy {
+		var last int64
+		var to int
+		w.during(f, l, func() { last, to = w.change() })
+		w.settled(last)
+		w.each(func(n *node) { n.meets(fmt.Sprint("e", to), time.Now()) })
+		w.equal(f.name)
+	}
 }
 
 // unwritten wants every node to have written nothing more to the kernel.
@@ -240,9 +246,9 @@ func (w *world) restarts(mode string, l *loop) {
 	if mode == "userspace" { // which takes its redirects with it
 		l.stop()
 	}
+	w.each((*node).stop)
+	w.each(func(n *node) { n.start(mode) })
 	w.each(func(n *node) {
-		n.stop()
-		n.start(mode)
 		s := n.await("vipd to serve without etcd", func(s status) bool { return s.Ready })
 		if s.Store.Connected || s.Store.Revision != revisions[n] || !strings.Contains(s.Store.Error, "kept in") {
 			w.t.Errorf("%s, started without etcd, says %+v; want revision %d", n.name, s.Store, revisions[n])

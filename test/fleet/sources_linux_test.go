@@ -35,7 +35,7 @@ func TestSources(t *testing.T) {
 		}
 	})
 	t.Run("many services", func(t *testing.T) {
-		l := large{services: 10_000, endpoints: 10, rate: 200, stream: 5 * time.Second}.measure(t, binary)
+		l := large{services: 10_000, endpoints: 10, rate: 200, stream: 3 * time.Second}.measure(t, binary)
 		t.Logf("10,000 services: first state after %s with %.0f MiB at most; 200 changes a second are published after %s, the last after %s; %.1f MiB in use, then %.1f more",
 			l.first, mib(l.memory), l.lag, l.end, mib(l.heap), mib(l.heapMore))
 		if most := wait.Scaled(busy * firstWithin); l.first > most || l.memory > firstMemory {
