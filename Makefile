@@ -49,7 +49,7 @@ needs:
 
 bench: build ## every benchmark, userspace mode beside HAProxy and nginx, iptables mode beside kube-proxy's rules, ipvs mode beside ipvsadm (minutes; on a quiet machine)
 	@test/needs bench
-	$(GO) test -run '^$$' -bench . -benchmem ./... | grep -v 'no test files'
+	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./... | grep -v 'no test files'
 	$(GO) run -buildvcs=false ./test/bench -vipd bin/vipd
 	$(GO) run -buildvcs=false ./test/bench/kernel
 	$(GO) run -buildvcs=false ./test/bench/kernel -ipvs

@@ -12,7 +12,7 @@
 // reaches etcd under the same URLs, certificates included.
 //
 // The tests hold five times the bounds that are aimed at, for a short time; the benchmarks print the figures, and let
-// faults last a minute:
+// faults last longer:
 //
 //	go test -run '^$' -bench . ./test/fleet
 package fleet

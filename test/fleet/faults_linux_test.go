@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -25,7 +26,7 @@ type fault struct {
 	length time.Duration
 }
 
-// faults are what a fleet must bear; long is how long the worst of them last. Unless thorough, each way of vipd through
+// faults are what a fleet must bear; long is how long all of etcd is down. Unless thorough, each way of vipd through
 // them is gone once.
 func (w *world) faults(long time.Duration, thorough bool) []fault {
 	var leader int
@@ -38,8 +39,8 @@ func (w *world) faults(long time.Duration, thorough bool) []fault {
 			begin: func() { leader = w.leader(); w.etcd.Members[leader].Kill() }, end: func() { w.etcd.Members[leader].Start() },
 		},
 		{name: "all members are down", begin: w.etcd.Kill, end: w.etcd.Start, lost: w.nodes, length: long, quiet: true}, // nobody can write
-		{name: "etcd is cut off", begin: all((*node).cut), end: all((*node).heal), lost: w.nodes, length: long, quiet: thorough, busy: true},
-		{name: "the network swallows everything", begin: all((*node).freeze), end: all((*node).heal), length: long, quiet: true, busy: thorough},
+		{name: "etcd is cut off", begin: all((*node).cut), end: all((*node).heal), lost: w.nodes, length: long / 3, quiet: thorough, busy: true},
+		{name: "the network swallows everything", begin: all((*node).freeze), end: all((*node).heal), length: long / 3, quiet: true, busy: thorough},
 	}
 	if thorough {
 		faults = append(faults, fault{
@@ -47,7 +48,7 @@ func (w *world) faults(long time.Duration, thorough bool) []fault {
 		})
 	}
 	return append(faults, fault{ // as on a virtual machine that is moved: the clock of its leases and streams jumps
-		name: "vipd stands still", length: long / 2, quiet: true, busy: thorough,
+		name: "vipd stands still", length: long / 3, quiet: true, busy: thorough,
 		begin: all(func(n *node) { n.signal(syscall.SIGSTOP) }), end: all(func(n *node) { n.signal(syscall.SIGCONT) }),
 	})
 }
@@ -86,10 +87,10 @@ func (w *world) bears(f fault, l *loop) {
 		w.t.Logf("%s: %s, %d connections", f.name, time.Since(began).Round(time.Millisecond), l.total()-connections)
 	}()
 	if f.quiet {
-		before := map[*node]float64{}
+		before := map[*node]written{}
 		w.each(func(n *node) {
 			n.drained()
-			before[n] = n.writes()
+			before[n] = n.written()
 		})
 		w.during(f, l, func() {})
 		w.settled(w.touch())
@@ -105,12 +106,34 @@ func (w *world) bears(f fault, l *loop) {
 	}
 }
 
-// unwritten wants every node to have written nothing more to the kernel.
-func (w *world) unwritten(before map[*node]float64, what string) {
+// written is what shows whether a vipd has written anything to the kernel.
+type written struct {
+	changes float64 // that it has counted
+	kernel  string
+}
+
+func (n *node) written() written {
+	n.t.Helper()
+	return written{n.metric("vipd_sync_changes_total") + n.metric("vipd_drift_repairs_total"), n.kernel()}
+}
+
+// kernel is what there is in the node's kernel: rules with their handles, which are others when they are written again,
+// sets and addresses.
+func (n *node) kernel() string {
+	n.t.Helper()
+	return n.ns.Exec("nft", "--handle", "--stateless", "list", "ruleset") + n.ns.Exec("ipset", "save") + n.ns.Exec("ip", "address")
+}
+
+// handles are those of nft.
+var handles = regexp.MustCompile(` # handle \d+`)
+
+// unwritten wants every node to have written nothing to the kernel since.
+func (w *world) unwritten(since map[*node]written, what string) {
 	w.t.Helper()
 	w.each(func(n *node) {
-		if got := n.writes(); got != before[n] {
-			w.t.Errorf("%s: %s wrote %g changes to the kernel, though nothing had changed", what, n.name, got-before[n])
+		if got := n.written(); got != since[n] {
+			w.t.Errorf("%s: %s wrote to the kernel, though nothing had changed: it counted %g changes, and what was\n%s\nis\n%s",
+				what, n.name, got.changes-since[n].changes, since[n].kernel, got.kernel)
 		}
 	})
 }
@@ -239,9 +262,11 @@ func uncounted(v any) any {
 func (w *world) restarts(mode string, l *loop) {
 	w.t.Helper()
 	w.etcd.Kill()
-	revisions, before := map[*node]int64{}, map[*node]float64{}
+	revisions, rules, before := map[*node]int64{}, map[*node]string{}, map[*node]written{}
 	w.each(func(n *node) {
 		revisions[n] = n.await("etcd to be lost", func(s status) bool { return !s.Store.Connected }).Store.Revision
+		n.drained()
+		rules[n] = n.kernel()
 	})
 	if mode == "userspace" { // which takes its redirects with it
 		l.stop()
@@ -254,7 +279,10 @@ func (w *world) restarts(mode string, l *loop) {
 			w.t.Errorf("%s, started without etcd, says %+v; want revision %d", n.name, s.Store, revisions[n])
 		}
 		n.drained()
-		before[n] = n.writes()
+		if got := n.kernel(); mode == "iptables" && handles.ReplaceAllString(got, "") != handles.ReplaceAllString(rules[n], "") {
+			w.t.Errorf("%s, started without etcd, has other rules, sets or addresses: they were\n%s\nand are\n%s", n.name, rules[n], got)
+		}
+		before[n] = n.written()
 	})
 	if mode == "userspace" {
 		l = w.clients()

@@ -48,7 +48,7 @@ type status struct {
 		Wanted, Applied  int64
 		Pending, Failing int
 	}
-	Problems []struct{ Message string }
+	Problems []struct{ Text string }
 }
 
 const configuration = `mode = %q
@@ -206,12 +206,6 @@ func (n *node) metric(name string) float64 {
 	}
 	n.t.Fatalf("%s has no metric %s", n.name, name)
 	return 0
-}
-
-// writes counts the changes that vipd has made to the kernel since it was started: to frontends, and repairs.
-func (n *node) writes() float64 {
-	n.t.Helper()
-	return n.metric("vipd_sync_changes_total") + n.metric("vipd_drift_repairs_total")
 }
 
 // cut, freeze and heal are the network between the node and etcd.

@@ -58,7 +58,7 @@ func BenchmarkSources(b *testing.B) {
 	binary := buildFollower(b)
 	b.Run("500 sources", func(b *testing.B) {
 		for b.Loop() {
-			w := watchers{sources: 500, changes: 600, pace: 100 * time.Millisecond, idle: 20 * time.Second, storm: true}.measure(b, binary)
+			w := watchers{sources: 500, changes: 600, pace: 100 * time.Millisecond, idle: 15 * time.Second, storm: true}.measure(b, binary)
 			w.seen.report(b, "seen")
 			w.put.report(b, "put")
 			b.ReportMetric(100*w.idle, "idle-%CPU")

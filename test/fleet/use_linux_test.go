@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -55,13 +56,13 @@ func memory(t testing.TB, pid int) (now, most int64) {
 // spread is how long something took, often.
 type spread []time.Duration
 
-// at returns the time that a part of all stays below.
+// at returns the time that a part of all took at most.
 func (s spread) at(part float64) time.Duration {
 	if len(s) == 0 {
 		return 0
 	}
 	sorted := slices.Sorted(slices.Values(s))
-	return sorted[min(len(sorted)-1, int(part*float64(len(sorted))))]
+	return sorted[max(0, int(math.Ceil(part*float64(len(sorted))))-1)]
 }
 
 func (s spread) String() string {

@@ -42,7 +42,7 @@ type world struct {
 // newWorld builds the network, starts etcd with users, and has both services in it. No vipd runs yet.
 func newWorld(t testing.TB, bin string, nodes int) *world {
 	t.Helper()
-	lab.Need(t, "iptables", "ip6tables", "ipset")
+	lab.Need(t, "iptables", "ip6tables", "ipset", "nft", "ip")
 	w := &world{Lab: lab.New(t), t: t, bin: bin}
 	w.etcd = etcdkit.Start(t, etcdkit.Options{Members: 3})
 	w.secret = fmt.Sprintf("secret-%d", time.Now().UnixNano())
@@ -69,15 +69,17 @@ func newWorld(t testing.TB, bin string, nodes int) *world {
 // server is the address of a server.
 func server(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 2, 0, byte(20 + i)}) }
 
-// users are those of the daemons: each may read what it follows, and write its own node's keys, but for the third, which
-// may only read.
+// readOnly is the node whose user may write nothing, not even that it is there.
+const readOnly = 2
+
+// users are those of the daemons: each may read what it follows, and write its own node's keys, but for readOnly.
 func (w *world) users(nodes int) (users []etcdkit.User) {
 	for i := range nodes {
 		name := fmt.Sprint("n", i+1)
 		u := etcdkit.User{Name: name, Password: w.secret, Read: []string{
 			prefix + "/services/", prefix + "/endpoints/", prefix + "/overrides/", prefix + "/vips/", prefix + "/nodes/" + name + "/",
 		}}
-		if i != 2 {
+		if i != readOnly {
 			u.Write = []string{prefix + "/nodes/" + name + "/"}
 		}
 		users = append(users, u)
