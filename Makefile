@@ -36,13 +36,13 @@ demo: build ## a tour that ends by itself: load, a dying server, a drain, a relo
 	@bin/demo tour
 
 test: needs lint ## lint, and every test under the race detector; skips are listed with their reasons
-	@$(GO) run -buildvcs=false ./test/report -race -timeout=10m ./...
+	@$(GO) run -buildvcs=false ./test/report -race -timeout=20m ./...
 
 test-kernel: needs ## only the packages whose tests need root and make real kernel objects
-	@$(GO) run -buildvcs=false ./test/report -kernel -race -count=1 -timeout=10m
+	@$(GO) run -buildvcs=false ./test/report -kernel -race -count=1 -timeout=20m
 
 test-ipvs: needs ## only the tests that need IPVS: here if the kernel has it, else in a guest
-	@$(GO) run -buildvcs=false ./test/report -ipvs -race -count=1 -timeout=10m
+	@$(GO) run -buildvcs=false ./test/report -ipvs -race -count=1 -timeout=20m
 
 needs:
 	@test/needs

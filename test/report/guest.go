@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,8 @@ import (
 const (
 	// guestLimit ends a guest that takes too long. Alone on a quiet machine it should take a quarter of that.
 	guestLimit = 40 * time.Minute
+	// guestParallel is how many test processes run in it at once. It has two processors, and tests wait half of their time.
+	guestParallel = 3
 	// bootTime is what of it is left for the boot, and for the tests to say what they were at.
 	bootTime = time.Minute
 )
@@ -62,14 +65,12 @@ func runGuest(p plan, s *summary) {
 // build builds the tests, and what turns their output into events, outside: in there it would take minutes. It does
 // not ask for the race detector, which would make emulated code slower once more: the same code runs under it outside.
 func build(ctx context.Context, p plan, folder string) (orders, error) {
-	o := orders{Test2JSON: filepath.Join(folder, "test2json"), Limit: guestLimit - bootTime, Parallel: 2}
-	for _, f := range []string{"run", "count"} {
-		if value := flagOf(p.flags, f); value != "" {
-			o.Flags = append(o.Flags, "-test."+f+"="+value)
-		}
+	o := orders{
+		Test2JSON: filepath.Join(folder, "test2json"), Limit: guestLimit - bootTime, Parallel: guestParallel,
+		Packages: map[string]order{}, Pieces: cut(paths(p.guest), cmp.Or(flagOf(p.flags, "run"), ipvsTests), long()),
 	}
-	if flagOf(p.flags, "run") == "" {
-		o.Flags = append(o.Flags, "-test.run="+ipvsTests)
+	if value := flagOf(p.flags, "count"); value != "" {
+		o.Flags = append(o.Flags, "-test.count="+value)
 	}
 	if err := goRun(ctx, "build", "-o", o.Test2JSON, "cmd/test2json"); err != nil {
 		return o, err
@@ -79,7 +80,7 @@ func build(ctx context.Context, p plan, folder string) (orders, error) {
 		if err := goRun(ctx, "test", "-c", "-o", binary, k.path); err != nil {
 			return o, err
 		}
-		o.Packages = append(o.Packages, order{k.path, k.folder, binary})
+		o.Packages[k.path] = order{k.folder, binary}
 	}
 	return o, nil
 }

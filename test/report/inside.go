@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -20,16 +19,18 @@ const insideFlag = "-inside"
 type orders struct {
 	// Test2JSON is the program of that name.
 	Test2JSON string
-	// Limit is for all of it; Parallel is how many packages run at once.
+	// Limit is for all of it; Parallel is how many pieces run at once.
 	Limit    time.Duration
 	Parallel int
 	// Flags are those of the test binaries.
 	Flags    []string
-	Packages []order
+	Packages map[string]order
+	// Pieces are what is run, in the order in which it begins.
+	Pieces []piece
 }
 
-// order is one package, the folder that its tests run in, and their binary.
-type order struct{ Path, Folder, Binary string }
+// order is the folder that a package's tests run in, and their binary.
+type order struct{ Folder, Binary string }
 
 // inside carries out the orders of a file, writes events as go test -json does, and returns the exit status.
 func inside(file string, out io.Writer) int {
@@ -45,31 +46,44 @@ func inside(file string, out io.Writer) int {
 	w := &lineWriter{out: out}
 	start := time.Now()
 	var running sync.WaitGroup
-	var failed atomic.Bool
+	all := map[string]*fate{}
+	for path := range o.Packages {
+		all[path] = &fate{path: path, action: "pass"}
+	}
+	for _, p := range o.Pieces {
+		all[p.Path].left++
+	}
 	free := make(chan struct{}, max(1, o.Parallel))
-	for _, k := range o.Packages {
+	for _, p := range o.Pieces {
 		free <- struct{}{}
 		running.Go(func() {
-			began, action := time.Now(), "pass"
-			if err := k.run(o, o.Limit-time.Since(start), w); err != nil {
-				action = "fail"
-				failed.Store(true)
-			}
-			w.end(k, action, time.Since(began))
+			began := time.Now()
+			err := p.run(o, o.Limit-time.Since(start), w)
+			w.end(all[p.Path], err, time.Since(began))
 			<-free
 		})
 	}
 	running.Wait()
-	if failed.Load() {
-		return 1
+	for _, f := range all {
+		if f.action != "pass" {
+			return 1
+		}
 	}
 	return 0
 }
 
-// run runs the tests of a package for a limited time.
-func (k order) run(o orders, limit time.Duration, w *lineWriter) error {
-	args := slices.Concat([]string{"-t", "-p", k.Path, k.Binary}, o.Flags, []string{
-		"-test.v=test2json", "-test.paniconexit0", "-test.timeout=" + max(time.Second, limit).String(),
+// fate is how a package fares whose pieces run apart.
+type fate struct {
+	path, action string
+	left         int           // pieces that have not ended
+	took         time.Duration // by all pieces
+}
+
+// run runs the piece for a limited time.
+func (p piece) run(o orders, limit time.Duration, w *lineWriter) error {
+	k := o.Packages[p.Path]
+	args := slices.Concat([]string{"-t", "-p", p.Path, k.Binary}, o.Flags, []string{
+		"-test.run=" + p.Run, "-test.skip=" + p.Skip, "-test.v=test2json", "-test.paniconexit0", "-test.timeout=" + max(time.Second, limit).String(),
 	})
 	cmd := exec.Command(o.Test2JSON, args...)
 	cmd.Dir = k.Folder
@@ -83,7 +97,9 @@ func (k order) run(o orders, limit time.Duration, w *lineWriter) error {
 	}
 	for r := bufio.NewReader(lines); ; {
 		line, err := r.ReadBytes('\n')
-		w.write(line)
+		if e := (event{}); json.Unmarshal(line, &e) != nil || e.Test != "" || e.Action == "output" { // end says how packages end
+			w.write(line)
+		}
 		if err != nil {
 			break
 		}
@@ -103,10 +119,21 @@ func (w *lineWriter) write(line []byte) {
 	_, _ = w.out.Write(line)
 }
 
-// end writes that a package has ended, which test2json says of a test that panics, but not of its package.
-func (w *lineWriter) end(k order, action string, took time.Duration) {
-	line, err := json.Marshal(event{Action: action, Package: k.Path, Elapsed: took.Seconds()})
+// end notes that a piece of a package has ended, and writes it when it was the last. Test2json says neither of a package
+// whose test panics.
+func (w *lineWriter) end(f *fate, err error, took time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f.left--
+	f.took += took
+	if err != nil {
+		f.action = "fail"
+	}
+	if f.left > 0 {
+		return
+	}
+	line, err := json.Marshal(event{Action: f.action, Package: f.path, Elapsed: f.took.Seconds()})
 	if err == nil { // there is nothing in it that could not be written
-		w.write(append(line, '\n'))
+		_, _ = w.out.Write(append(line, '\n'))
 	}
 }

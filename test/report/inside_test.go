@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,82 @@ func TestInside(t *testing.T) {
 		"panic: test timed out", "--- failed: all (in the guest)\nand one more\n",
 		"  skip.TestIPVSSkip (in the guest): needs ipvsadm: apt-get install ipvsadm\n",
 		"\nFAIL: 2 passed, 3 failed, 1 skipped, in 4 packages\nof these in the guest: 1 passed, 3 failed, 1 skipped, in 4 packages\n")
+}
+
+// TestPieces cuts a package into pieces: each of its tests runs once, a test whose subtests are apart counts as one, and
+// the package ends when its last piece does.
+func TestPieces(t *testing.T) {
+	folder := module(t, map[string]string{
+		"x/x_test.go": "package x\nimport \"testing\"\nfunc TestIPVSLong(t *testing.T) {\n" +
+			"t.Run(\"a\", func(t *testing.T) {})\nt.Run(\"b\", func(t *testing.T) { t.Error(\"no\") })\nt.Run(\"c\", func(t *testing.T) {})\n}\n" +
+			"func TestIPVSShort(t *testing.T) {}\n",
+	})
+	t.Chdir(folder)
+	o, err := build(t.Context(), plan{guest: []pkg{{path: "vipd/x", folder: filepath.Join(folder, "x")}}}, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Pieces = cut([]string{"vipd/x"}, ipvsTests, []piece{
+		{Path: "vipd/x", Run: "^TestIPVSLong$/^(a|c)$"}, {Path: "vipd/y", Run: "^TestOther$"}, {Path: "vipd/x", Run: "^TestIPVSLong$"},
+	})
+	if len(o.Pieces) != 3 {
+		t.Fatalf("pieces %q, want two and the rest", o.Pieces)
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "orders")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var events, out strings.Builder
+	if status := inside(file, &events); status != 1 {
+		t.Errorf("status %d, want 1", status)
+	}
+	for _, name := range []string{"TestIPVSLong/a", "TestIPVSLong/b", "TestIPVSLong/c", "TestIPVSShort"} {
+		if n := strings.Count(events.String(), `"Action":"run","Package":"vipd/x","Test":"`+name+`"`); n != 1 {
+			t.Errorf("%s ran %d times", name, n)
+		}
+	}
+	s := newSummary(&out)
+	if err := s.read(strings.NewReader(events.String()), where); err != nil {
+		t.Fatal(err)
+	}
+	s.print(nil)
+	has(t, out.String(), "FAIL  vipd/x", "--- failed: x.TestIPVSLong/b (in the guest)\n", "--- failed: x.TestIPVSLong (in the guest)\n",
+		"\nFAIL: 3 passed, 2 failed, 0 skipped, in 1 packages\n")
+	if n := strings.Count(out.String(), "vipd/x"); n != 1 {
+		t.Errorf("the report has %d lines of the package, want 1:\n%s", n, out.String())
+	}
+}
+
+// TestLongPieces: what runs apart is there.
+func TestLongPieces(t *testing.T) {
+	t.Chdir("../..")
+	all, err := list([]string{"./..."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range long() {
+		i := slices.IndexFunc(all, func(k pkg) bool { return k.path == p.Path })
+		if i < 0 {
+			t.Errorf("there is no package %s", p.Path)
+			continue
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(p.Run, "^"), "$")
+		found := false
+		for _, file := range all[i].tests {
+			text, err := os.ReadFile(filepath.Join(all[i].folder, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = found || strings.Contains(string(text), "\nfunc "+name+"(")
+		}
+		if !found {
+			t.Errorf("%s has no test %s", p.Path, name)
+		}
+	}
 }
 
 // has fails the test with the whole report unless it contains all of these.

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 )
 
 func main() {
@@ -36,19 +38,25 @@ func run(args []string) (bool, error) {
 	}
 	s := newSummary(os.Stdout)
 	var readErr, waitErr error
+	var guest sync.WaitGroup
+	if p.guest != nil { // at the same time: neither keeps the processors busy by itself
+		guest.Go(func() { runGuest(p, s) })
+	}
 	if p.here {
 		readErr, waitErr = runHere(p, s)
 	}
-	if p.guest != nil { // not at the same time: it takes all cores, and its tests have no time to give away
-		runGuest(p, s)
-	}
+	guest.Wait()
 	s.print(waitErr)
 	return waitErr == nil && s.failed() == 0, readErr
 }
 
+// packagesAtOnce is how many packages go test runs at once on a machine of few processors: most of their time tests wait.
+const packagesAtOnce = 3
+
 // runHere runs go test. The second error is how it ended.
 func runHere(p plan, s *summary) (readErr, waitErr error) {
-	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, p.flags, p.packages)...)
+	atOnce := fmt.Sprintf("-p=%d", max(packagesAtOnce, runtime.GOMAXPROCS(0))) // a -p among the flags comes later, and counts
+	cmd := exec.Command("go", slices.Concat([]string{"test", "-json", atOnce}, p.flags, p.packages)...)
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
 	if err != nil {

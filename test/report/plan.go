@@ -63,20 +63,34 @@ func newPlan(args []string) (plan, error) {
 	if err != nil {
 		return p, err
 	}
-	p.packages = patterns
 	switch {
 	case ipvsOnly:
-		p.packages = paths(needing)
+		all = needing
 	case kernelOnly:
-		p.packages = paths(slices.DeleteFunc(all, func(k pkg) bool {
+		all = slices.DeleteFunc(all, func(k pkg) bool {
 			return k.path != "vipd/test/lab" && !slices.Contains(k.imports, "vipd/test/lab")
-		}))
+		})
 	}
+	p.packages = longestFirst(paths(all))
 	p.here = true
 	if len(needing) > 0 {
 		p.place(needing, ipvsOnly, findIPVS(), vm.Missing())
 	}
 	return p, nil
+}
+
+// longestFirst puts those packages first whose tests take minutes: go test begins in this order, and the end should not
+// wait for one alone.
+func longestFirst(packages []string) []string {
+	long := []string{"vipd/dataplane/iptables", "vipd/dataplane/userspace", "vipd/dataplane/host", "vipd/cmd/vipd", "vipd/dataplane/dataplanetest", "vipd/store/etcd"}
+	place := func(path string) int {
+		if i := slices.Index(long, path); i >= 0 {
+			return i
+		}
+		return len(long)
+	}
+	slices.SortStableFunc(packages, func(a, b string) int { return place(a) - place(b) })
+	return packages
 }
 
 // findIPVS says why tests that need IPVS can't run on this machine; nil: they can.

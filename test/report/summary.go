@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -33,15 +34,15 @@ type summary struct {
 	failing []test
 	// builds is what the compiler printed, by package.
 	builds map[string][]string
-	// passed counts tests by where they ran; packages has those that ended.
-	passed   map[string]int
+	// passed has the tests that did, packages those that ended.
+	passed   map[test]bool
 	packages map[test]bool
 }
 
 func newSummary(out io.Writer) *summary {
 	return &summary{
 		out: out, output: map[test][]string{}, builds: map[string][]string{},
-		passed: map[string]int{}, packages: map[test]bool{},
+		passed: map[test]bool{}, packages: map[test]bool{},
 	}
 }
 
@@ -83,15 +84,18 @@ func (s *summary) take(e event, where string) {
 	}
 }
 
+// endTest notes how a test has ended. One with subtests that run apart ends several times.
 func (s *summary) endTest(t test, action string) {
-	switch action {
-	case "pass":
-		s.passed[t.where]++
-		delete(s.output, t)
-	case "skip":
+	failed := slices.Contains(s.failing, t)
+	switch {
+	case action == "skip":
 		s.skipped = append(s.skipped, t)
-	case "fail":
+	case action == "fail" && !failed:
+		delete(s.passed, t)
 		s.failing = append(s.failing, t)
+	case action == "pass" && !failed:
+		s.passed[t] = true
+		delete(s.output, t)
 	}
 }
 
@@ -154,19 +158,14 @@ func (s *summary) print(err error) {
 	}
 	_, _ = fmt.Fprintf(s.out, "\n%s: %s\n", word, s.count(func(test) bool { return true }))
 	inGuest := func(t test) bool { return t.where == where }
-	if s.passed[where]+len(filter(s.failing, inGuest)) > 0 {
+	if s.ran(inGuest) {
 		_, _ = fmt.Fprintf(s.out, "of these %s: %s\n", where, s.count(inGuest))
 	}
 }
 
 // count writes the counts of those tests that are wanted.
 func (s *summary) count(wanted func(test) bool) string {
-	passed := 0
-	for where, n := range s.passed {
-		if wanted(test{where: where}) {
-			passed += n
-		}
-	}
+	passed := len(filter(slices.Collect(maps.Keys(s.passed)), wanted))
 	packages := map[string]bool{}
 	for t := range s.packages {
 		if wanted(t) {
@@ -175,6 +174,11 @@ func (s *summary) count(wanted func(test) bool) string {
 	}
 	return fmt.Sprintf("%d passed, %d failed, %d skipped, in %d packages",
 		passed, len(filter(s.failing, wanted)), len(filter(s.skipped, wanted)), len(packages))
+}
+
+// ran says whether any of those tests has passed or failed.
+func (s *summary) ran(wanted func(test) bool) bool {
+	return len(filter(s.failing, wanted))+len(filter(slices.Collect(maps.Keys(s.passed)), wanted)) > 0
 }
 
 func filter(tests []test, wanted func(test) bool) []test {

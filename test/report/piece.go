@@ -1,0 +1,49 @@
+package main
+
+import (
+	"slices"
+	"strings"
+)
+
+// piece is a part of a package's tests that runs in a process of its own, and so in network namespaces of its own.
+type piece struct {
+	Path string
+	// Run and Skip are patterns of go test.
+	Run, Skip string
+}
+
+// long are the pieces that take longest, in the order in which they begin: what would take half an hour one after the
+// other runs side by side.
+func long() []piece {
+	const ipvs, suite = "vipd/dataplane/ipvs", "^TestIPVSConformance$"
+	return []piece{
+		{Path: "vipd/cmd/vipd", Run: "^TestIPVSSwitch$"},
+		{Path: ipvs, Run: suite + "/^routed$/^(sctp|many|spread|shares|hashes|max-connections|affinity-ends)$"},
+		{Path: ipvs, Run: suite + "/^(layouts|snat)$"},
+		{Path: "vipd/dataplane/host", Run: "^TestIPVSGuard$"},
+		{Path: ipvs, Run: suite + "/^damage$"},
+		{Path: ipvs, Run: suite + "/^routed$"},
+		{Path: ipvs, Run: suite + "/^(foreign|foreign-servers|restart|drains|kills)$"},
+		{Path: ipvs, Run: suite},
+	}
+}
+
+// cut cuts packages into pieces, those that are long and what remains of each; run is what was asked for.
+func cut(packages []string, run string, long []piece) []piece {
+	var pieces []piece
+	done := map[string][]string{} // the patterns of pieces before, by package
+	add := func(p piece) {
+		p.Skip = strings.Join(done[p.Path], "|")
+		done[p.Path] = append(done[p.Path], p.Run)
+		pieces = append(pieces, p)
+	}
+	for _, p := range long {
+		if run == ipvsTests && slices.Contains(packages, p.Path) {
+			add(p)
+		}
+	}
+	for _, path := range packages {
+		add(piece{Path: path, Run: run})
+	}
+	return pieces
+}
