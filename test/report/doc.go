@@ -8,8 +8,9 @@
 // The exit code is 1 when anything failed.
 //
 // Tests that need IPVS are those whose names begin with TestIPVS. Where this machine's kernel has IPVS or can load it,
-// and the tests run as root, go test runs them like all others. Elsewhere it leaves them out, and beside it all of
-// them run in one guest (vipd/test/guest/vm) whose kernel has it: their packages' test binaries are built here,
-// and this program, which the guest sees like every file, starts them there and sends back what they do. Those that take
-// longest run in pieces, each in a process and network namespaces of its own. The report counts both. Where there can be no guest either they are skipped, and listed with the reason.
+// and the tests run as root, go test runs them like all others. Elsewhere it leaves them out, and beside it all of them
+// run in one guest (vipd/test/guest/vm) whose kernel has it: their packages' test binaries are built here, and this
+// program, which the guest sees like every file, starts them there and sends back what they do. Those that take longest
+// run in pieces, each in a process and network namespaces of its own. The report counts both. Where there can be no
+// guest either they are skipped, and listed with the reason.
 package main

@@ -17,13 +17,15 @@ type piece struct {
 func long() []piece {
 	const ipvs, suite = "vipd/dataplane/ipvs", "^TestIPVSConformance$"
 	return []piece{
-		{Path: "vipd/cmd/vipd", Run: "^TestIPVSSwitch$"},
-		{Path: ipvs, Run: suite + "/^routed$/^(sctp|many|spread|shares|hashes|max-connections|affinity-ends)$"},
-		{Path: ipvs, Run: suite + "/^(layouts|snat)$"},
-		{Path: "vipd/dataplane/host", Run: "^TestIPVSGuard$"},
 		{Path: ipvs, Run: suite + "/^damage$"},
-		{Path: ipvs, Run: suite + "/^routed$"},
+		{Path: ipvs, Run: suite + "/^routed$/^(sctp|many|spread|shares|hashes|max-connections|affinity-ends)$"},
 		{Path: ipvs, Run: suite + "/^(foreign|foreign-servers|restart|drains|kills)$"},
+		{Path: ipvs, Run: suite + "/^routed$/^(udp-moves|udp-follows|service-removed|streams|connections|held-vip|idempotent|order|close|keep)$"},
+		{Path: ipvs, Run: suite + "/^routed$"},
+		{Path: ipvs, Run: suite + "/^(layouts|snat)$"},
+		{Path: "vipd/cmd/vipd", Run: "^TestIPVSSwitch$"},
+		{Path: "vipd/dataplane/host", Run: "^TestIPVSGuard$"},
+		{Path: ipvs, Run: "^TestIPVSFaultsAreNoticed$"},
 		{Path: ipvs, Run: suite},
 	}
 }
