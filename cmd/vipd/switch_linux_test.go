@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -160,6 +161,50 @@ func TestWithoutIPVS(t *testing.T) {
 }
 
 func TestSwitch(t *testing.T) { switching(t, "userspace", "iptables", "userspace", "iptables") }
+
+// TestSwitchBackAndForth changes the mode again while the one before still drains, or the switch is going on: what is left
+// of a mode is never in the way of the next of its kind.
+func TestSwitchBackAndForth(t *testing.T) {
+	for _, intercept := range []string{"auto", "bind"} {
+		t.Run(intercept, func(t *testing.T) {
+			g := newGateway(t)
+			mode := func(name string) string {
+				return settings(name, "auto") + fmt.Sprintf("[userspace]\nintercept = %q\n[defaults]\ndrain_timeout = \"1s\"\n", intercept)
+			}
+			g.write(mode("userspace"), 0, 1)
+			g.start()
+			l := g.clients(4)
+			rng := rand.New(rand.NewPCG(1, 1))
+			for range 6 {
+				for _, name := range []string{"iptables", "userspace"} {
+					g.write(mode(name), 0, 1)
+					if rng.IntN(4) > 0 {
+						g.serves(name)
+					}
+					l.more(rng.Int64N(40))
+				}
+			}
+			g.serves("userspace")
+			time.Sleep(wait.Scaled(4 * time.Second)) // what drained ends
+			l.more(20)
+			l.stop()
+			g.stop()
+			g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
+		})
+	}
+}
+
+// serves waits until a mode serves.
+func (g *gateway) serves(mode string) {
+	g.t.Helper()
+	lab.Eventually(g.t, time.Minute, mode+" mode", func() error {
+		s, err := g.api.Status(g.t.Context())
+		if err == nil && (s.Mode.InUse != mode || s.Mode.Fallback || len(s.Problems) > 0) {
+			err = fmt.Errorf("status %+v", s)
+		}
+		return err
+	})
+}
 
 // TestSwitchByFile: the mode changes with the file, without a reload.
 func TestSwitchByFile(t *testing.T) {

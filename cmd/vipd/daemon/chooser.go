@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/config"
+	"vipd/dataplane/host"
 )
 
 // chooser owns which mode serves. It chooses again at every reload, and when mode or strict_mode has changed, and
@@ -23,17 +24,20 @@ type chooser struct {
 	serving atomic.Pointer[chosen]
 	ask     chan chan struct{} // a request to choose again, closed when that is done
 	left    chan struct{}      // holds a token: something of a mode that does not serve may be left
+	ended   chan struct{}      // holds a token: a mode that was left has ended
 	tally   tally
 
 	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the rest
 	retiring []*retirement
+	// tuned is what the host was last told of the modes.
+	tuned host.Mode
 	// resumed are modes whose drains were ended because they are to serve again; what they had in the kernel is there.
 	resumed map[config.ModeName]bool
 	unused  []*chosen // could not be closed yet
 }
 
 func newChooser(d *Daemon, first *chosen) *chooser {
-	c := &chooser{Daemon: d, ask: make(chan chan struct{}), left: make(chan struct{}, 1), resumed: map[config.ModeName]bool{}}
+	c := &chooser{Daemon: d, ask: make(chan chan struct{}), left: make(chan struct{}, 1), ended: make(chan struct{}, 1), resumed: map[config.ModeName]bool{}, tuned: first.Host()}
 	c.serving.Store(first)
 	c.tally.begin(first.dataplane, false)
 	return c
@@ -50,6 +54,10 @@ func (c *chooser) run(ctx context.Context) error {
 		case done := <-c.ask:
 			c.again(ctx)
 			close(done)
+		case <-c.ended:
+			c.changing.Lock()
+			c.tune()
+			c.changing.Unlock()
 		}
 	}
 }
@@ -71,6 +79,7 @@ func (c *chooser) reload(ctx context.Context) {
 func (c *chooser) again(ctx context.Context) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
+	defer c.tune()
 	defer c.forsake()
 	use, conf := c.serving.Load(), c.model.configured()
 	unfit := map[config.ModeName]error{}
@@ -108,7 +117,7 @@ const failLooks = 10
 func (c *chooser) move(ctx context.Context, use, next *chosen) error {
 	c.Log.Info("switching the mode", "from", use.Name, "to", next.Name, "why", next.reason)
 	started := time.Now()
-	c.host.SetMode(use.Host().And(next.Host())) // both serve for a while
+	c.tell(use.Host().And(next.Host())) // both serve for a while
 	moved := c.model.adopt(next.dataplane)
 	if err := c.await(ctx, moved); err != nil {
 		c.back(ctx, use, next, err)
@@ -116,11 +125,28 @@ func (c *chooser) move(ctx context.Context, use, next *chosen) error {
 	}
 	c.tally.begin(next.dataplane, c.resumed[next.Name])
 	c.serving.Store(next)
-	c.host.SetMode(next.Host())
-	c.model.kick()
 	c.retire(use)
 	c.Log.Info("the mode has been switched", "from", use.Name, "to", next.Name, "took", time.Since(started))
 	return nil
+}
+
+// tune tells the host what the mode in use needs of it, and what those need whose connections the kernel still forwards.
+func (c *chooser) tune() {
+	mode := c.serving.Load().Host()
+	for _, r := range c.retiring {
+		if r.Forwards && !r.isDone() {
+			mode = mode.And(r.Host())
+		}
+	}
+	if mode != c.tuned {
+		c.tell(mode)
+		c.model.kick()
+	}
+}
+
+func (c *chooser) tell(mode host.Mode) {
+	c.tuned = mode
+	c.host.SetMode(mode)
 }
 
 // await waits until traffic has moved; the error says why it has not.
@@ -155,8 +181,6 @@ func (c *chooser) back(ctx context.Context, use, next *chosen, why error) {
 		c.Log.Error("the mode can't carry out what is wanted, and is left again", "mode", next.Name, "err", why)
 		if c.await(ctx, c.model.adopt(use.dataplane)) == nil {
 			c.drop(next)
-			c.host.SetMode(use.Host())
-			c.model.kick()
 			return
 		}
 	}

@@ -44,6 +44,10 @@ func (c *chooser) retire(old *chosen) {
 		}
 		c.Log.Info("the mode that served before has ended", "dataplane", old.Name)
 		close(r.done)
+		select {
+		case c.ended <- struct{}{}:
+		default:
+		}
 		if failed != nil { // nothing is looked for while it retires
 			c.leave()
 		}
