@@ -98,7 +98,7 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 	f.do(exitDone, "pool", "set", "blue", "fd00:98::/112")
 	r := rand.New(rand.NewPCG(5, 1))
 	w := f.writer(t)
-	const services = 150
+	const services = 80
 	for n := range services {
 		name := balancer.Name(fmt.Sprintf("s%d", n))
 		_, err := w.Apply(t.Context(), etcd.Change{Name: name, Fields: randomService(t, r, n), AllowUnknown: true})
@@ -132,13 +132,13 @@ func TestHistoryLaw(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(exitDone, "pool", "set", "default", "10.97.0.0/16")
 	f.do(exitDone, "pool", "set", "blue", "10.98.0.0/16")
-	for seed := range uint64(4) {
+	for seed := range uint64(2) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		name := fmt.Sprintf("w%d", seed)
 		var now map[string]any
 		var texts []map[string]any // what the history has, but for the number of each
 		file := filepath.Join(t.TempDir(), "s.json")
-		for step := range 30 {
+		for step := range 25 {
 			at := fmt.Sprintf("seed %d, step %d", seed, step)
 			switch kind := r.IntN(4); {
 			case kind == 0 && now != nil:

@@ -1,17 +1,12 @@
 package main
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 
 	"vipd/balancer"
-	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 )
 
@@ -133,6 +128,9 @@ func (e *edit) remove(s *etcd.Stored) {
 // changedFields lists the fields of a service whose change makes a difference; all that read differently where that
 // can't be told apart.
 func changedFields(s *etcd.Stored, fields map[string]any) ([]fieldDiff, error) {
+	if s.Service == nil {
+		return nil, nil // what is there can't be read
+	}
 	holds, err := asJSON(s.Fields)
 	if err != nil {
 		return nil, err
@@ -171,239 +169,15 @@ func (e *edit) check() error {
 		e.problems = append(e.problems, c.problem())
 	}
 	for _, i := range e.intents {
-		if i.service != nil && i.What != unchangedService {
-			e.problems = append(e.problems, doubts(i)...)
+		if i.service == nil || i.What == unchangedService {
+			continue
+		}
+		e.problems = append(e.problems, doubts(i)...)
+		if err := e.writer.Check(e.change(i)); err != nil {
+			e.problems = append(e.problems, balancer.Problem{
+				Severity: balancer.SeverityError, Origin: i.place(""), Service: i.Name, Text: err.Error(),
+			})
 		}
 	}
 	return nil
-}
-
-// refuse prints the problems, and returns an error if one of them keeps everything from being written.
-func (e *edit) refuse() error {
-	var b strings.Builder
-	wrong := 0
-	for _, p := range e.problems {
-		line := table.Line(p.String())
-		if p.Severity == balancer.SeverityWarning {
-			line += " (a warning)"
-		} else {
-			wrong++
-		}
-		fmt.Fprintf(&b, "vipctl: %s\n", line)
-	}
-	if wrong > 0 {
-		fmt.Fprintf(&b, "vipctl: %s: nothing was written\n", count(wrong, "problem"))
-	}
-	fmt.Fprint(e.stderr, b.String())
-	if wrong > 0 {
-		return errReported
-	}
-	return nil
-}
-
-// write carries out the changes, one transaction each: first what comes, then what goes, so that a key that moves from
-// one service to another is never nobody's. Who was overtaken by somebody else's edit is told, and the others go on.
-func (e *edit) write() error {
-	slices.SortStableFunc(e.intents, func(a, b *intent) int {
-		return cmp.Or(cmp.Compare(last(a), last(b)), a.Name.Compare(b.Name))
-	})
-	missed := 0
-	for n, i := range e.intents {
-		if i.What == unchangedService {
-			continue
-		}
-		err := e.writeOne(i)
-		var conflict *etcd.ConflictError
-		switch {
-		case err == nil:
-			continue
-		case !errors.As(err, &conflict):
-			e.intents = e.intents[:n]
-			return fmt.Errorf("%s of %s: %w; what is listed was done; run it again when that is mended: what is there already is left alone", i.verb(), i.Name, err)
-		case e.agrees(i, conflict):
-			continue
-		}
-		i.Error = conflict.Error()
-		missed++
-	}
-	if missed > 0 {
-		return fmt.Errorf("%s not written, because somebody else was faster", count(missed, "change"))
-	}
-	return nil
-}
-
-// agrees reports whether somebody else, who was faster, wanted the same.
-func (e *edit) agrees(i *intent, conflict *etcd.ConflictError) bool {
-	if i.fields == nil {
-		return conflict.Revision == 0
-	}
-	s, err := e.writer.Service(e, i.Name)
-	if err != nil || s == nil || !s.Says(i.fields) {
-		return false
-	}
-	i.What, i.Revision, i.Fields = unchangedService, s.Revision, nil
-	return true
-}
-
-func last(i *intent) int {
-	if i.What == removedService {
-		return 1
-	}
-	return 0
-}
-
-func (i *intent) verb() string {
-	if i.What == removedService {
-		return "removal"
-	}
-	return "writing"
-}
-
-func (e *edit) writeOne(i *intent) error {
-	base := int64(0)
-	if i.stored != nil {
-		base = i.stored.Revision
-	}
-	// Unknown fields have been judged before.
-	r, err := e.writer.Apply(e, etcd.Change{Name: i.Name, Fields: i.fields, Base: base, By: e.author(), AllowUnknown: true})
-	if err == nil {
-		i.Revision = r.Revision
-	}
-	return err
-}
-
-// author is who makes a change, for the history: the operator, and the host that the change came from.
-func (c *call) author() string {
-	name := c.operator()
-	if name == "" {
-		name = "somebody"
-	}
-	if host, err := os.Hostname(); err == nil {
-		name += "@" + host
-	}
-	return name
-}
-
-// look reads once more after writing, unless there is nothing new to see: which addresses the services were given, and
-// whether somebody else has written meanwhile.
-func (e *edit) look() (others bool, err error) {
-	var written []*intent
-	newest, given := int64(0), false
-	for _, i := range e.intents {
-		if i.What != unchangedService && i.Error == "" {
-			written, newest = append(written, i), max(newest, i.Revision)
-			given = given || i.service != nil && len(i.service.Pools) > 0
-		}
-	}
-	others = newest != e.revision+int64(len(written))
-	if len(written) == 0 || !others && !given {
-		return false, nil
-	}
-	if err := e.read(); err != nil {
-		return false, err
-	}
-	for _, i := range written {
-		if i.service = withHeld(i.service, e.held); i.service != nil {
-			i.Addresses = i.service.Allocated
-		}
-	}
-	return others, nil
-}
-
-// overtaken finds what another service claims that was written at the same time as this edit's. The hosts leave the key
-// with one of them.
-func (e *edit) overtaken() error {
-	others := e.services()
-	var again []*intent
-	for _, i := range e.intents {
-		if i.What == unchangedService {
-			continue
-		}
-		if delete(others, i.Name); i.service != nil {
-			again = append(again, &intent{Name: i.Name, What: createdService, service: i.service, where: i.where})
-		}
-	}
-	wrong := 0
-	for _, now := range contests(others, again) {
-		if !slices.ContainsFunc(e.contested, now.same) {
-			fmt.Fprintf(e.stderr, "vipctl: %s\n", table.Line(now.problem().String()))
-			wrong++
-		}
-	}
-	if wrong > 0 {
-		return errors.New("all was written, but so was a service of somebody else that claims the same: one of the two is not served there")
-	}
-	return nil
-}
-
-// editResult is an edit in JSON.
-type editResult struct {
-	// Revision is that which the hosts have to reach for all of it to be in effect.
-	Revision int64     `json:"revision"`
-	Services []*intent `json:"services"`
-	DryRun   bool      `json:"dry_run,omitempty"`
-}
-
-// report prints what became of each service, or would.
-func (e *edit) report(dry bool) error {
-	revision := int64(0)
-	for _, i := range e.intents {
-		revision = max(revision, i.Revision)
-	}
-	if e.format == formJSON {
-		return e.printJSON(editResult{Revision: revision, Services: list(e.intents), DryRun: dry})
-	}
-	var b strings.Builder
-	written := false
-	for _, i := range e.intents {
-		what := string(i.What)
-		switch {
-		case i.Error != "":
-			fmt.Fprintf(e.stderr, "vipctl: %s\n", oneLine(i.Error))
-			continue
-		case dry && i.What != unchangedService:
-			what = "would be " + what
-		case i.What != unchangedService:
-			written = true
-		}
-		fmt.Fprintln(&b, e.paint(fmt.Sprintf("%s: %s", i.Name, what+i.addressText()), outcomeStyle(i.What)))
-		if dry {
-			e.writeFields(&b, i.Fields)
-		}
-	}
-	if written {
-		fmt.Fprintf(&b, "revision %d; \"vipctl wait --revision %d\" returns when it is in effect on all hosts\n", revision, revision)
-	}
-	return e.print(b.String())
-}
-
-func outcomeStyle(o outcome) table.Style {
-	switch o {
-	case createdService:
-		return table.Good
-	case updatedService:
-		return table.Notice
-	case removedService:
-		return table.Bad
-	}
-	return table.Plain
-}
-
-// finish writes the changes unless it is a rehearsal, and reports.
-func (e *edit) finish(dry bool) error {
-	if err := e.refuse(); err != nil {
-		return err
-	}
-	if dry {
-		return e.report(true)
-	}
-	err := e.write()
-	others, lookErr := e.look()
-	if reported := e.report(false); err == nil {
-		err = cmp.Or(reported, lookErr)
-	}
-	if err == nil && others {
-		err = e.overtaken()
-	}
-	return err
 }

@@ -182,6 +182,12 @@ func (s *Stored) revision() int64 {
 	return s.Revision
 }
 
+// Check returns what is wrong with a change by itself: what Apply would refuse whatever etcd holds.
+func (w *Writer) Check(c Change) error {
+	_, _, err := w.text(c)
+	return err
+}
+
 // text is what is written for a change, and what it comes to.
 func (w *Writer) text(c Change) ([]byte, *balancer.Service, error) {
 	if !c.Name.Valid() {
