@@ -45,7 +45,7 @@ func TestClockJump(t *testing.T) {
 				want++
 				f.wait("the override to lapse", func(s store.Snapshot) bool { return s.Overrides.Len() == 2 })
 			}
-			time.Sleep(6 * time.Second) // three times what a stream may be silent, and longer than a tick
+			time.Sleep(3 * time.Second) // longer than a stream may be silent
 			last := f.last()
 			if f.count() != want || last.Services != before.Services || last.Endpoints != before.Endpoints || !last.Connected {
 				t.Errorf("the jump was told in %d snapshots, the last with %d endpoints, connected %t (%v)", f.count()-n, last.Endpoints.Len(), last.Connected, last.Err)

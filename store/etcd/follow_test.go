@@ -19,7 +19,7 @@ import (
 )
 
 // within is how long what should happen at once may take on a busy machine.
-const within = 40 * time.Second
+const within = time.Minute
 
 // follower is what a source has published, held to the laws that hold through outages too.
 type follower struct {

@@ -158,7 +158,13 @@ func TestRole(t *testing.T) {
 	n.Tell(etcd.NodeStatus{Revision: 1})
 	wait.For(t, within, "the report", func() bool { return n.last() == "<nil>" })
 	relay.Cut()
-	time.Sleep(4 * time.Second) // until the lease has ended
+	p.try("end its lease", func(ctx context.Context) error {
+		answer, err := p.client.Get(ctx, "/vipda/nodes/n1/live")
+		if err == nil && len(answer.Kvs) > 0 {
+			err = os.ErrExist
+		}
+		return err
+	})
 	relay.Heal()
 	n.Tell(etcd.NodeStatus{Revision: 2})
 	p.put("/nodes/n1/config", `{"zone":"z1"}`)
