@@ -31,7 +31,7 @@ func plain(err error) error {
 	}
 	// A lost connection is told inside out; what helps is at the end.
 	if _, inner, found := strings.Cut(text, `desc = "`); found {
-		text = strings.TrimSuffix(inner, `"`)
+		text, _, _ = strings.Cut(strings.TrimSuffix(inner, `"`), `", received`)
 	}
 	text = strings.TrimPrefix(text, "transport: Error while dialing: ")
 	text = strings.TrimPrefix(text, "etcdserver: ")

@@ -22,11 +22,8 @@ func TestFleetOnOneMachine(t *testing.T) {
 		if b.whose != "quick" || strings.TrimSpace(b.text) == "make build" { // program.New has done that
 			continue
 		}
-		name, foreground := strings.CutPrefix(b.more, "foreground ")
-		if foreground {
-			p := tree.Run(t, "exec "+b.text)
-			beside[name] = p
-			ready(t, p, map[string]string{"etcd": "ready to serve client requests", "vipd": "the fleet sees this node", "a": "serving", "b": "is registered"}[name])
+		if name, ok := strings.CutPrefix(b.more, "foreground "); ok {
+			beside[name] = foreground(t, tree, name, b.text)
 			continue
 		}
 		script := strings.ReplaceAll(b.text, "curl ", "curl -sS -m 10 ")
@@ -52,22 +49,38 @@ func TestFleetOnOneMachine(t *testing.T) {
 		})
 	}
 	both("answers of both servers")
-	if err := beside["etcd"].Stop(program.Patience); err != nil && !strings.Contains(err.Error(), "signal") {
-		t.Error(err)
-	}
+	stop(t, beside["etcd"], "signal: terminated")
 	wait.For(t, program.Patience, "vipd to say that etcd is away", func() bool {
 		out, _ := tree.Shell(t, vars+"bin/vipctl status", program.Patience)
 		return strings.Contains(out, "the last good state is served")
 	})
 	both("answers without etcd")
+	again := foreground(t, tree, "etcd", guide.block(t, "quick", "etcd --data-dir"))
+	wait.For(t, program.Patience, "vipd to follow on", func() bool {
+		out, _ := tree.Shell(t, vars+"bin/vipctl status", program.Patience)
+		return !strings.Contains(out, "the last good state is served")
+	})
+	stop(t, beside["b"], "") // before etcd, without which it could not take the endpoint out
+	stop(t, again, "signal: terminated")
 }
 
-// ready waits until a program says a text.
-func ready(t *testing.T, p *process.Process, text string) {
+// stop ends a program as Ctrl-C does; how is what it says of its end, "": that all was well.
+func stop(t *testing.T, p *process.Process, how string) {
 	t.Helper()
+	if err := p.Stop(2 * program.Patience); err != nil && (how == "" || !strings.Contains(err.Error(), how)) {
+		t.Error(err)
+	}
+}
+
+// foreground starts what docs/fleet.md has in a terminal of its own, and waits until it is there.
+func foreground(t *testing.T, tree *program.Tree, name, line string) *process.Process {
+	t.Helper()
+	p := tree.Run(t, "exec "+line)
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Scaled(program.Patience))
 	defer cancel()
+	text := map[string]string{"etcd": "ready to serve client requests", "vipd": "the fleet sees this node", "a": "serving", "b": "is registered"}[name]
 	if err := p.AwaitOutput(ctx, text); err != nil {
 		t.Fatal(err)
 	}
+	return p
 }
