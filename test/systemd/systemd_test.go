@@ -30,6 +30,24 @@ func TestUnit(t *testing.T) {
 	}
 }
 
+// TestEtcdUnits lets systemd look at the units of examples/etcd.
+func TestEtcdUnits(t *testing.T) {
+	lab.Need(t, "systemd-analyze", "etcd")
+	folder := t.TempDir()
+	var files []string
+	for _, name := range []string{"etcd-proxy.service", "etcd-backup.service", "etcd-backup.timer"} {
+		file := filepath.Join(folder, name)
+		if err := os.WriteFile(file, []byte(read(t, "../../examples/etcd/"+name)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, files...)...).CombinedOutput()
+	if err != nil || len(out) > 0 {
+		t.Errorf("systemd-analyze verify: got %v and\n%s\nwant no complaint", err, out)
+	}
+}
+
 // TestDefaultsLoad: the installed configuration is valid as it is, and also with every setting uncommented, so that
 // no line of it is a trap for whoever removes its #.
 func TestDefaultsLoad(t *testing.T) {
