@@ -77,6 +77,7 @@ func BenchmarkSources(b *testing.B) {
 			l.lag.report(b, "published")
 			b.ReportMetric(l.first.Seconds(), "first-s")
 			b.ReportMetric(mib(l.memory), "first-MiB")
+			b.ReportMetric(mib(l.firstBytes), "first-MiB-read")
 			b.ReportMetric(milli(l.end), "last-ms")
 			b.ReportMetric(float64(l.changeBytes), "B/change")
 			b.ReportMetric(float64(l.changeCPU.Microseconds()), "us-CPU/change")
@@ -163,7 +164,8 @@ type largely struct {
 	heap, heapMore int64         // in use before the changes, and how much more after them
 	rssMore        int64
 	changeCPU      time.Duration // of the source, for one change
-	changeBytes    int64         // from etcd, for one change
+	firstBytes     int64         // from etcd, for the first state
+	changeBytes    int64         // and for one change
 }
 
 func (l large) measure(t testing.TB, binary string) (r largely) {
@@ -173,7 +175,7 @@ func (l large) measure(t testing.TB, binary string) (r largely) {
 	fill(t, client, l.services, l.endpoints)
 	relay := etcdkit.NewRelay(t, c.Members[0].Addr())
 	f := follow(t, binary, []string{c.URL(relay.Addr())}, "-state-dir", t.TempDir())
-	r.first = f.first
+	r.first, r.firstBytes = f.first, relay.Bytes()
 	_, r.memory = memory(t, f.pid)
 	r.heap = f.heap()
 	_ = f.seen(&puts{}) // the first

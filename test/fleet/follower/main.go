@@ -49,9 +49,9 @@ func run(args []string, in io.Reader, out io.Writer) error {
 		return err
 	}
 	var crowd crowd
-	for range *number {
+	for i := range *number {
 		source, err := etcd.New(etcd.Options{
-			Config: etcd.Config{Endpoints: strings.Split(*endpoints, ","), Prefix: *prefix}, StateDir: *stateDir,
+			Config: etcd.Config{Endpoints: strings.Split(*endpoints, ","), Prefix: *prefix}, StateDir: *stateDir, Node: fmt.Sprint("n", i),
 		})
 		if err != nil {
 			return err
