@@ -102,7 +102,7 @@ func (r *rig) compares() time.Duration {
 	r.Helper()
 	before, began := r.engine.Status().Last, time.Now()
 	r.engine.Resync()
-	r.Eventually("a full comparison", func() error {
+	lab.Eventually(r, settleTime, "a full comparison", func() error {
 		if s := r.engine.Status(); s.Last.Equal(before) || !s.LastFull {
 			return errors.New("it has not come to an end")
 		}

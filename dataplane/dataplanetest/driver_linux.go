@@ -34,8 +34,8 @@ type driver struct {
 	revision int64
 }
 
-// settleTime bounds how long the engine may take for any one change.
-const settleTime = 10 * time.Second
+// settleTime bounds how long the engine may take for any one change, on a machine with dozens of others at work too.
+const settleTime = 30 * time.Second
 
 // driverProbe is how often the engine looks for damage, where a case does not say otherwise.
 const driverProbe = 100 * time.Millisecond
