@@ -24,6 +24,8 @@ type lease struct {
 	ttl time.Duration
 	// id is 0 while there is no lease.
 	id int64
+	// revision is that of the last write of keys by write; 0: there was none.
+	revision int64
 	// renewed is when the lease was last known to live its whole time.
 	renewed time.Time
 
@@ -229,6 +231,9 @@ func (l *lease) attempt(ctx context.Context, conditions []*etcdserverpb.Compare,
 	}}
 	request := &etcdserverpb.TxnRequest{Compare: conditions, Success: ops, Failure: []*etcdserverpb.RequestOp{look}}
 	answer, err := l.writer.transact(ctx, l.key, request)
+	if err == nil && answer.Succeeded && len(ops) > 0 {
+		l.revision = answer.Header.Revision
+	}
 	if err != nil || answer.Succeeded {
 		return nil, err
 	}

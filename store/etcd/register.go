@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,10 +17,15 @@ type Registrar struct {
 	endpoint balancer.Endpoint
 	// placed: the key was written once, and is not taken from others any more.
 	placed bool
+	// stale: the key may say something else than endpoint.
+	stale bool
 	// Report hears whether the endpoint is registered: nil, or why not. Nil: nobody hears. It is called with each
-	// change only.
+	// change, and each time that the key was written.
 	Report func(error)
 }
+
+// ErrHeld says that another registrar has the key.
+var ErrHeld = errors.New("held by another registrar: give each its own ID")
 
 // Registrar returns one that has not done anything yet. The endpoint is gone ttl after the registrar's end, rounded up
 // to seconds.
@@ -50,15 +56,24 @@ func (r *Registrar) Run(ctx context.Context) {
 
 // check sees to it that the endpoint is registered.
 func (r *Registrar) check(ctx context.Context) error {
+	before := r.lease.revision
+	err := r.register(ctx)
+	r.lease.told = r.lease.told && r.lease.revision == before
+	return err
+}
+
+func (r *Registrar) register(ctx context.Context) error {
 	if r.placed {
-		return r.place(ctx, false)
+		return r.place(ctx)
 	}
 	op, err := r.op()
 	if err != nil {
 		return err
 	}
-	_, _, err = r.lease.writer.commit(ctx, r.lease.key, nil, []*etcdserverpb.RequestOp{op})
-	r.placed = err == nil
+	revision, _, err := r.lease.writer.commit(ctx, r.lease.key, nil, []*etcdserverpb.RequestOp{op})
+	if err == nil {
+		r.placed, r.stale, r.lease.revision = true, false, revision
+	}
 	return err
 }
 
@@ -67,36 +82,44 @@ func (r *Registrar) op() (*etcdserverpb.RequestOp, error) {
 	return r.lease.put(r.lease.key, text), err
 }
 
-// place writes the endpoint where it is not registered, or, with changed, also where it is.
-func (r *Registrar) place(ctx context.Context, changed bool) error {
+// place writes the endpoint where it is not registered, or says something else there.
+func (r *Registrar) place(ctx context.Context) error {
 	op, err := r.op()
 	if err != nil {
 		return err
 	}
 	first := []*etcdserverpb.RequestOp{op}
 	change := first
-	if !changed {
+	if !r.stale {
 		change = nil
 	}
 	other, err := r.lease.write(ctx, first, change)
 	if err == nil && other != nil {
-		return fmt.Errorf("%s is held by another registrar: give each its own ID", r.lease.key)
+		return fmt.Errorf("%s is %w", r.lease.key, ErrHeld)
 	}
+	r.stale = r.stale && err != nil
 	return err
 }
 
-// Drain says that the endpoint takes no new connections, and goes on being registered so. Run must not run meanwhile.
+// Revision returns that of the last write of the key; 0: there was none. It is for Report, and for when Run does not run.
+func (r *Registrar) Revision() int64 { return r.lease.revision }
+
+// Drain says that the endpoint takes no new connections, and goes on being registered so; where this fails, Run does it
+// when it can. Run must not run meanwhile, and another registrar's key is left alone.
 func (r *Registrar) Drain(ctx context.Context) error {
-	r.endpoint.Draining = true
+	r.endpoint.Draining, r.stale = true, r.stale || !r.endpoint.Draining
 	if err := r.lease.renew(ctx); err != nil {
 		return err
 	}
-	return r.place(ctx, true)
+	return r.place(ctx)
 }
 
 // Leave takes the endpoint out. Its lease ends by itself: a key that goes while its lease lives has left on purpose.
 // Run must not run meanwhile, and another registrar's key is left alone.
 func (r *Registrar) Leave(ctx context.Context) error {
+	if r.lease.id == 0 {
+		return nil // nothing of it is there
+	}
 	_, _, err := r.lease.writer.commit(ctx, r.lease.key, []*etcdserverpb.Compare{r.lease.ours(r.lease.key)}, []*etcdserverpb.RequestOp{remove(r.lease.key)})
 	return err
 }

@@ -285,10 +285,16 @@ func TestRegistrar(t *testing.T) {
 		t.Error("the first took the second's endpoint away")
 	}
 	stopSecond()
+	if err := r.Drain(t.Context()); !errors.Is(err, etcd.ErrHeld) {
+		t.Errorf("the first drains the second's endpoint: %v", err)
+	}
 	if err := second.Drain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	f.wait("draining", func(s store.Snapshot) bool { e := s.Endpoints.At(id); return e != nil && e.Draining })
+	if got, err := c.Client().Get(t.Context(), p.config.Prefix+"/endpoints/web/a"); err != nil || got.Kvs[0].ModRevision != second.Revision() {
+		t.Errorf("the drain was written at %+v, not at revision %d; %v", got, second.Revision(), err)
+	}
 	if err := second.Leave(t.Context()); err != nil {
 		t.Fatal(err)
 	}
