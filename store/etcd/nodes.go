@@ -29,10 +29,23 @@ type Node struct {
 	Problems []balancer.Problem
 }
 
-// Nodes returns all nodes that are there, or that are told something, by name. Revision is the newest known of services,
-// endpoints, overrides and addresses: of what is there, or that some node says it has in use. Asked again and again it
-// may be some seconds behind, because finding it costs etcd a look at every key.
+// Nodes returns all nodes that are there, or that are told something, by name. Revision is the newest of services,
+// endpoints, overrides and addresses that are there, and of the history, which knows of services that are gone: a node
+// that has come so far lacks none of them. What others say they have come to tells less: who has read everything anew
+// names the revision of that. Asked again and again it may be some seconds behind, because finding it costs etcd a look
+// at every key. It is 0 for who may not read all that.
 func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
+	if nodes, err = w.Statuses(ctx); err != nil {
+		return nil, 0, err
+	}
+	if revision, err = w.newest(ctx); forbidden(err) {
+		return nodes, 0, nil
+	}
+	return nodes, revision, err
+}
+
+// Statuses returns the nodes as Nodes does, and looks at no other keys.
+func (w *Writer) Statuses(ctx context.Context) (nodes []Node, err error) {
 	byName := map[string]*Node{}
 	limit, at := usualTiming().pageKeys, int64(0)
 	all := folder(w.keys.prefix + nodeFolder)
@@ -50,19 +63,13 @@ func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err e
 		return nil
 	})
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	for _, n := range byName {
 		nodes = append(nodes, *n)
 	}
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
-	revision, err = w.newest(ctx)
-	for _, n := range nodes {
-		if n.Status != nil && n.Status.Revision <= at { // a later one is nonsense
-			revision = max(revision, n.Status.Revision)
-		}
-	}
-	return nodes, revision, err
+	return nodes, nil
 }
 
 // take takes in one key of a node.
@@ -115,7 +122,7 @@ func (w *Writer) newest(ctx context.Context) (int64, error) {
 
 // changed returns the revision of the last change of what all nodes follow, of what is still there.
 func (w *Writer) changed(ctx context.Context) (revision int64, err error) {
-	for _, s := range w.keys.scopes("") {
+	for _, s := range append(w.keys.scopes(""), folder(w.keys.prefix+historyFolder)) {
 		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{
 			Key: []byte(s.key), RangeEnd: []byte(s.end), Limit: 1, KeysOnly: true,
 			SortOrder: etcdserverpb.RangeRequest_DESCEND, SortTarget: etcdserverpb.RangeRequest_MOD,
