@@ -16,7 +16,9 @@ type arranged struct {
 	flags []string
 	// rest are the arguments without the verb.
 	rest []string
-	help bool
+	// marked is how many of rest stood before "--"; -1: there was none.
+	marked int
+	help   bool
 }
 
 // line is what urfave/cli gets.
@@ -34,12 +36,13 @@ func (a *arranged) line() []string {
 // arrange finds verb, flags and arguments, in whatever order they stand. Which flags take a value is the same for all
 // verbs, so that a flag can be read before the verb is known.
 func arrange(verbs []*verb, args []string) (*arranged, error) {
-	var a arranged
+	a := arranged{marked: -1}
 	var used []usedFlag
 	takesValue := valueFlags(verbs)
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		if arg == "--" {
+			a.marked = len(a.rest)
 			a.rest = append(a.rest, args[i+1:]...)
 			break
 		}
@@ -104,7 +107,7 @@ func valueFlags(verbs []*verb) map[string]bool {
 // later are the verbs of later versions: typing one is answered by a sentence of its own.
 func later() []string {
 	return []string{
-		"wait", "register", "top", "explain", "events", "check-now", "node", "convert",
+		"top", "explain", "events", "check-now", "convert",
 	}
 }
 
@@ -129,6 +132,9 @@ func (a *arranged) findVerb(verbs []*verb, used []usedFlag) error {
 	for _, v := range verbs {
 		if v.name == name {
 			a.verb, a.rest = v, a.rest[1:]
+			if at := a.marked - 1; v.wraps && at >= 0 {
+				a.rest = slices.Insert(slices.Clone(a.rest), at, "--") // what it takes for a command is behind it
+			}
 			return nil
 		}
 	}

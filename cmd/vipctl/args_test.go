@@ -34,7 +34,12 @@ func TestArrange(t *testing.T) {
 		{"drain --nod gw1", `"vipctl drain" has no flag --nod; did you mean --node?`},
 		{"drain --wait=1 web a", "flag --wait takes no value"},
 		{"drain --timeout soon web a", `--timeout "soon" is not a time, such as 90s or 10m`},
-		{"wait --revision 3", `this version does not have the command "wait" yet`},
+		{"top --once", `this version does not have the command "top" yet`},
+		{"register web 10.0.0.1 --ttl 3s -- sh -c x", "vipctl register --ttl=3s -- web 10.0.0.1 -- sh -c x"},
+		{"register web 10.0.0.1 -- sh -- -c", "vipctl register -- web 10.0.0.1 -- sh -- -c"},
+		{"register web 10.0.0.1 --", "vipctl register -- web 10.0.0.1 --"},
+		{"register web 10.0.0.1", "vipctl register -- web 10.0.0.1"},
+		{"-- register web 10.0.0.1 -- sh", "vipctl register -- web 10.0.0.1 -- sh"},
 		{"drian", `there is no command "drian"; did you mean drain?`},
 		{"", `no command is given; "vipctl --help" lists them`},
 	} {

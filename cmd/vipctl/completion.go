@@ -209,6 +209,8 @@ func (c *call) offerValue(v *verb, flag string) []string {
 		return v.formats
 	case flag == "mode":
 		return config.ModeName("").Values()
+	case flag == "nodes":
+		return c.nodeNames()
 	}
 	return nil
 }

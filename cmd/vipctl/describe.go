@@ -12,21 +12,25 @@ import (
 
 func describeVerb() *verb {
 	return &verb{
-		name: "describe", args: "service NAME", brief: "everything about one service",
+		name: "describe", args: "service|node NAME", brief: "everything about one service or node",
 		about: "Shows one service: where it was read, the fields that are not at their default, its ports with what they " +
 			"counted since the daemon started, its endpoints with configured and effective weight, health and override, " +
 			"its drains, frontends and problems.\n\n" +
 			"In kernel modes bytes are there only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
-			"With --etcd it is read from etcd: what is wanted of all hosts, without what each knows for itself.",
+			"With --etcd it is read from etcd: what is wanted of all hosts, without what each knows for itself. A node is " +
+			"always read from etcd: what its vipd has told last.",
 		example: "vipctl describe service web",
 		formats: []string{formTable, formJSON, formTOML}, fleet: true,
 		least: 2, most: 2,
 		complete: func(c *call, before []string) []string {
 			switch len(before) {
 			case 0:
-				return []string{"service"}
+				return []string{"service", "node"}
 			case 1:
-				if c.etcdNamed() {
+				switch {
+				case strings.HasPrefix(before[0], "node"):
+					return c.nodeNames()
+				case c.etcdNamed():
 					return c.fleetNames()
 				}
 				return c.serviceNames()
@@ -38,8 +42,11 @@ func describeVerb() *verb {
 }
 
 func runDescribe(c *call) error {
+	if c.args[0] == "node" || c.args[0] == "nodes" {
+		return c.describeNode(c.args[1])
+	}
 	if c.args[0] != "service" && c.args[0] != "services" {
-		return wrongUse("describe describes a service, not %q; for example: %s", c.args[0], c.verb.example)
+		return wrongUse("describe describes a service or a node, not %q; for example: %s", c.args[0], c.verb.example)
 	}
 	if c.etcdNamed() {
 		return c.describeFleet(c.args[1])

@@ -18,6 +18,10 @@ import (
 	"vipd/cmd/internal/api"
 )
 
+// overridePlace is the paragraph that says where an override is kept.
+const overridePlace = "Where the service is in etcd, all nodes follow: --etcd names etcd, or the config does. Otherwise, and " +
+	"with --socket, it is the daemon of this host that does it, for itself alone."
+
 func nodeFlag() cli.Flag {
 	return &cli.StringFlag{Name: "node", Usage: "every endpoint on this `NODE`, of all services"}
 }
@@ -26,21 +30,27 @@ func reasonFlag() cli.Flag {
 	return &cli.StringFlag{Name: "reason", Usage: "a `TEXT` that is shown beside the override"}
 }
 
+func expiresFlag() cli.Flag {
+	return &cli.DurationFlag{Name: "expires", Usage: "it is taken back by itself after `TIME`; 0: never"}
+}
+
 func drainVerb() *verb {
 	return &verb{
 		name: "drain", args: "SERVICE ADDRESS | --node NODE", brief: "no new connections to an endpoint; established ones live on",
 		about: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names, or to all endpoints on a node. " +
 			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +
-			"\"vipctl undrain\", also across restarts and reloads.\n\n" +
-			"With --wait it returns when the last connection has ended. Ctrl-C then ends the waiting, not the drain.",
+			"\"vipctl undrain\", also across restarts and reloads, or until --expires.\n\n" +
+			overridePlace + "\n\n" +
+			"With --wait it returns when the last connection has ended, in etcd's case on all nodes. Ctrl-C then ends the " +
+			"waiting, not the drain.",
 		example: "vipctl drain web 192.168.1.11 --wait --reason \"kernel update\"",
 		flags: []cli.Flag{
 			nodeFlag(),
 			&cli.BoolFlag{Name: "wait", Usage: "return when the last connection has ended"},
 			&cli.DurationFlag{Name: "timeout", Usage: "the daemon cuts what is left after `TIME`, such as 90s or 10m; 0: never"},
-			reasonFlag(),
+			reasonFlag(), expiresFlag(),
 		},
-		formats: []string{formTable, formJSON}, most: 2,
+		formats: []string{formTable, formJSON}, most: 2, fleet: true,
 		complete: completeTarget, run: runDrain,
 	}
 }
@@ -50,10 +60,10 @@ func undrainVerb() *verb {
 		name: "undrain", args: "SERVICE ADDRESS | --node NODE", brief: "take a drain back",
 		about: "Takes a drain back: the endpoint, or all endpoints on a node, get new connections again as far as health, " +
 			"weight and locality allow. It takes the same names as drain. A weight that was set by hand stays; \"vipctl " +
-			"weight\" with the weight that is written takes that back.",
+			"weight\" with the weight that is written takes that back.\n\n" + overridePlace,
 		example: "vipctl undrain web 192.168.1.11",
 		flags:   []cli.Flag{nodeFlag()},
-		formats: []string{formTable, formJSON}, most: 2,
+		formats: []string{formTable, formJSON}, most: 2, fleet: true,
 		complete: completeTarget, run: runUndrain,
 	}
 }
@@ -63,19 +73,23 @@ func weightVerb() *verb {
 		name: "weight", args: "SERVICE ADDRESS N | --node NODE N", brief: "set the weight of an endpoint",
 		about: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0: no new "+
 			"connections. It wins over what is written, also across restarts and reloads. Setting the weight that is "+
-			"written takes it back. The schedulers rr and lc look at no weight but 0.", balancer.MaxWeight),
+			"written takes it back. The schedulers rr and lc look at no weight but 0.\n\n", balancer.MaxWeight) + overridePlace,
 		example: "vipctl weight web 192.168.1.11 5",
-		flags:   []cli.Flag{nodeFlag(), reasonFlag()},
-		formats: []string{formTable, formJSON}, most: 3,
+		flags:   []cli.Flag{nodeFlag(), reasonFlag(), expiresFlag()},
+		formats: []string{formTable, formJSON}, most: 3, fleet: true,
 		complete: completeTarget, run: runWeight,
 	}
 }
 
 // request reads what is meant, out of the first arguments or --node; more are the arguments behind it.
 func (c *call) request(more int) (q api.OverrideRequest, err error) {
-	q = api.OverrideRequest{Node: c.flags.String("node"), By: c.operator(), Reason: c.flags.String("reason")}
+	q = api.OverrideRequest{
+		Node: c.flags.String("node"), By: c.operator(), Reason: c.flags.String("reason"), Expires: c.flags.Duration("expires"),
+	}
 	args := len(c.args) - more
 	switch {
+	case q.Expires < 0:
+		return q, wrongUse("--expires %s is below zero", q.Expires)
 	case q.Node != "" && args > 0:
 		return q, wrongUse("\"vipctl %s\" takes either SERVICE ADDRESS or --node NODE, not both; it goes: %s", c.verb.name, c.verb.usage())
 	case q.Node != "" && args == 0:
@@ -136,6 +150,12 @@ func runWeight(c *call) error {
 		return wrongUse("%q is not a weight: a whole number, 0 to %d", text, balancer.MaxWeight)
 	}
 	q.Weight = &n
+	switch f, err := c.fleetOverride(q); {
+	case err != nil:
+		return err
+	case f != nil:
+		return f.weigh(n)
+	}
 	r, err := c.overrideAll(q, func(api.OverrideTarget) string { return fmt.Sprintf("weight %d", n) })
 	if err == nil && n > 0 {
 		c.noteUnweighted(r.Targets)
@@ -159,15 +179,27 @@ func (c *call) noteUnweighted(targets []api.OverrideTarget) {
 		meant := slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return t.Service == f.Service })
 		if meant && !noted[f.Service] && (f.Scheduler == balancer.RoundRobin || f.Scheduler == balancer.LeastConn) {
 			noted[f.Service] = true
-			fmt.Fprintf(c.stderr, "note: service %s is scheduled by %s, for which no weight but 0 counts\n", f.Service, f.Scheduler)
+			c.noteUnweightedService(f.Service, f.Scheduler)
 		}
 	}
+}
+
+func (c *call) noteUnweightedService(name balancer.Name, by balancer.Scheduler) {
+	fmt.Fprintf(c.stderr, "note: service %s is scheduled by %s, for which no weight but 0 counts\n", name, by)
 }
 
 func runUndrain(c *call) error {
 	q, err := c.request(0)
 	if err != nil {
 		return err
+	}
+	draining := false
+	q.Draining = &draining
+	switch f, err := c.fleetOverride(q); {
+	case err != nil:
+		return err
+	case f != nil:
+		return f.undrain()
 	}
 	client, err := c.daemon()
 	if err != nil {
@@ -177,8 +209,6 @@ func runUndrain(c *call) error {
 	if err != nil {
 		return err
 	}
-	draining := false
-	q.Draining = &draining
 	_, err = c.overrideAll(q, func(t api.OverrideTarget) string { return undrained(t, before) })
 	return err
 }
@@ -216,6 +246,15 @@ func runDrain(c *call) error {
 	done := "draining"
 	if q.Timeout > 0 {
 		done += fmt.Sprintf("; what is left is cut in %s", q.Timeout)
+	}
+	if q.Expires > 0 {
+		done += fmt.Sprintf("; taken back in %s", q.Expires)
+	}
+	switch f, err := c.fleetOverride(q); {
+	case err != nil:
+		return err
+	case f != nil:
+		return f.drain(done)
 	}
 	r, err := c.overrideAll(q, func(api.OverrideTarget) string { return done })
 	if err != nil || !c.flags.Bool("wait") {
@@ -259,7 +298,7 @@ func (c *call) await(r *api.OverrideResult) error {
 		select {
 		case <-c.Done():
 			progress.end()
-			return c.abandoned(left)
+			return c.abandoned(left, "")
 		case <-tick.C:
 		}
 	}
@@ -272,8 +311,8 @@ func (c *call) drained(r *api.OverrideResult) error {
 	return c.print(fmt.Sprintf("drained: %s, no connections left\n", count(len(r.Targets), "endpoint")))
 }
 
-// abandoned says what stays when the waiting ends before the drain.
-func (c *call) abandoned(left uint64) error {
+// abandoned says what stays when the waiting ends before the drain. Where says on which nodes.
+func (c *call) abandoned(left uint64, where string) error {
 	what := strings.Join(c.args, " ")
 	if node := c.flags.String("node"); node != "" {
 		what = "--node " + node
@@ -282,7 +321,10 @@ func (c *call) abandoned(left uint64) error {
 	if !errors.Is(c.Err(), context.Canceled) {
 		why = c.Err().Error()
 	}
-	return fmt.Errorf("%s with %s left; the drain stays in place, \"vipctl undrain %s\" takes it back", why, count(left, "connection"), what)
+	if where != "" {
+		where = " (" + where + ")"
+	}
+	return fmt.Errorf("%s with %s left%s; the drain stays in place, \"vipctl undrain %s\" takes it back", why, count(left, "connection"), where, what)
 }
 
 // remaining counts the connections of the targets, and reports whether all of them are closed to new ones. It takes the
@@ -351,11 +393,16 @@ type progress struct {
 	width int
 }
 
-func (p *progress) show(left uint64) {
+func (p *progress) show(left uint64) { p.text(count(left, "connection") + " left") }
+
+// text shows what fits in a line.
+func (p *progress) text(text string) {
 	if !p.errTerminal {
 		return
 	}
-	text := count(left, "connection") + " left"
+	if runes := []rune(text); len(runes) > lineWidth {
+		text = string(runes[:lineWidth-3]) + "..."
+	}
 	fmt.Fprintf(p.stderr, "\r%-*s", p.width, text)
 	p.width = max(p.width, len(text))
 }
@@ -369,30 +416,36 @@ func (p *progress) end() {
 
 // completeTarget lists services, then the addresses of the service's endpoints.
 func completeTarget(c *call, before []string) []string {
-	switch len(before) {
-	case 0:
+	fleet := c.overridesFleet()
+	switch {
+	case len(before) == 0 && fleet:
+		return c.fleetNames()
+	case len(before) == 0:
 		return c.serviceNames()
-	case 1:
-		client, err := c.daemon()
-		if err != nil {
-			return nil
-		}
-		endpoints, err := client.Endpoints(c)
-		if err != nil {
-			return nil
-		}
-		var out []string
-		for _, e := range endpoints {
-			if string(e.Service) == before[0] {
-				at, err := netip.ParseAddrPort(e.Address)
-				if err == nil {
-					out = append(out, at.Addr().String())
-				}
-			}
-		}
-		return out
+	case len(before) == 1 && fleet:
+		return c.fleetAddresses(balancer.Name(before[0]))
+	case len(before) == 1:
+		return c.addresses(balancer.Name(before[0]))
 	}
 	return nil
+}
+
+// addresses asks the daemon for the addresses of a service's endpoints; none if it does not answer.
+func (c *call) addresses(service balancer.Name) (out []string) {
+	client, err := c.daemon()
+	if err != nil {
+		return nil
+	}
+	endpoints, err := client.Endpoints(c)
+	if err != nil {
+		return nil
+	}
+	for _, e := range endpoints {
+		if at, err := netip.ParseAddrPort(e.Address); err == nil && e.Service == service {
+			out = append(out, at.Addr().String())
+		}
+	}
+	return out
 }
 
 // serviceNames asks the daemon for the names of all services; none if it does not answer.

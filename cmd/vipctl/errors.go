@@ -15,6 +15,12 @@ var errDifferences = errors.New("there are differences")
 // errReported ends a verb that failed and has said so on its output already.
 var errReported = errors.New("reported")
 
+// exitError ends a verb with the exit code of another program.
+type exitError struct{ code int }
+
+// Error names the code.
+func (e *exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
 // usageError is wrong use: the command line, not the world, is at fault.
 type usageError struct{ text string }
 

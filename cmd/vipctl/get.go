@@ -17,7 +17,7 @@ import (
 
 func getVerb() *verb {
 	return &verb{
-		name: "get", args: "services|endpoints|frontends|pools [NAME]", brief: "list services, endpoints, frontends or pools",
+		name: "get", args: "services|endpoints|frontends|nodes|pools [NAME]", brief: "list services, endpoints, frontends, nodes or pools",
 		about: "Lists what the daemon has: services as written, their endpoints as they work, or the frontends that were " +
 			"compiled from them. NAME is a service; for frontends also a key such as 10.96.0.10:80/tcp. With -w the list " +
 			"is shown again with each change.\n\n" +
@@ -25,7 +25,10 @@ func getVerb() *verb {
 			"that can be saved as a services file. -o name prints a name a line: web, web/192.168.1.11:8080 or " +
 			"10.96.0.10:80/tcp.\n\n" +
 			"With --etcd services and endpoints are read from etcd: what is wanted of all hosts, without what each knows for " +
-			"itself. Frontends are always the daemon's, and pools are always in etcd.",
+			"itself. Frontends are always the daemon's, nodes and pools are always in etcd. Of each node it shows the mode in " +
+			"use (with ! where that is a fallback), the revision of etcd that is in the kernel, how many revisions that is " +
+			"behind the newest, and how long its vipd has been running. A node that is gone is listed as long as it is " +
+			"configured in etcd.",
 		example: "vipctl get endpoints web -o wide",
 		flags:   []cli.Flag{watchFlag()},
 		formats: []string{formTable, formWide, formJSON, formTOML, formName}, fleet: true,
@@ -33,11 +36,13 @@ func getVerb() *verb {
 		complete: func(c *call, before []string) []string {
 			switch len(before) {
 			case 0:
-				return []string{"services", "endpoints", "frontends", "pools"}
+				return []string{"services", "endpoints", "frontends", "nodes", "pools"}
 			case 1:
 				switch {
 				case strings.HasPrefix(before[0], "pool"):
 					return c.poolNames()
+				case strings.HasPrefix(before[0], "node"):
+					return c.nodeNames()
 				case c.etcdNamed():
 					return c.fleetNames()
 				}
@@ -65,8 +70,11 @@ func runGet(c *call) error {
 	if err != nil {
 		return err
 	}
-	if what == "pools" {
+	switch what {
+	case "pools":
 		return c.getPools(c.nameArgument())
+	case "nodes":
+		return c.getNodes(c.nameArgument())
 	}
 	if name := c.nameArgument(); c.etcdNamed() && what != "frontends" {
 		return getFleet(c, what, name)
@@ -82,11 +90,9 @@ func runGet(c *call) error {
 
 // kindName reads the first argument, in the singular or plural.
 func (c *call) kindName() (string, error) {
-	kinds := []string{"services", "endpoints", "frontends", "pools"}
+	kinds := []string{"services", "endpoints", "frontends", "nodes", "pools"}
 	what := strings.TrimSuffix(c.args[0], "s") + "s"
 	switch {
-	case what == "nodes":
-		return "", wrongUse("%s are kept in the etcd store, which this version does not have", what)
 	case !slices.Contains(kinds, what):
 		return "", wrongUse("get lists %s, not %q%s", choices(kinds), c.args[0], hint(c.args[0], kinds))
 	case c.format == formTOML && what != "services":

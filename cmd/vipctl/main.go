@@ -51,6 +51,7 @@ const (
 func run(ctx context.Context, w world, args []string) int {
 	err := execute(ctx, w, args)
 	var usage *usageError
+	var exit *exitError
 	switch {
 	case err == nil:
 		return exitDone
@@ -58,6 +59,8 @@ func run(ctx context.Context, w world, args []string) int {
 		return exitDifferences
 	case errors.Is(err, errReported):
 		return exitFailed
+	case errors.As(err, &exit):
+		return exit.code
 	case errors.As(err, &usage):
 		fmt.Fprintf(w.stderr, "vipctl: %v\n", err)
 		return exitWrongUse

@@ -27,14 +27,16 @@ type verb struct {
 	fleet bool
 	// hidden verbs are for scripts; raw ones get what follows as it stands.
 	hidden, raw bool
-	run         func(c *call) error
+	// wraps: the arguments may end in "--" and a command, and "--" is left among them.
+	wraps bool
+	run   func(c *call) error
 }
 
 // verbs are all commands, in the order of help.
 func verbs() []*verb {
 	return []*verb{
 		checkVerb(), planVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(),
-		applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), poolVerb(),
+		applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(),
 		drainVerb(), undrainVerb(), weightVerb(), cleanupVerb(), completionVerb(), versionVerb(), completeVerb(),
 	}
 }

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// TestOverridesLaw: after any series of drains, undrains and weights, of addresses, of single ports, of nodes, each
+// endpoint has the weight and the drain that were said of it last, or else those of its definition.
+func TestOverridesLaw(t *testing.T) {
+	f := newStage(t)
+	port := func(name string, port, target int64) map[string]any {
+		return map[string]any{"name": name, "port": port, "target_port": target}
+	}
+	endpoint := func(address, node string, weight int64, draining bool) map[string]any {
+		return map[string]any{"address": address, "node": node, "weight": weight, "draining": draining}
+	}
+	f.service("web", map[string]any{
+		"ports":     []any{port("http", 80, 8080), port("https", 443, 8443)},
+		"endpoints": []any{endpoint("10.0.0.1", "rack1", 1, false), endpoint("10.0.0.2", "rack2", 3, true), endpoint("fd00::1", "rack1", 2, false)},
+	})
+	f.service("dns", map[string]any{
+		"vips": []any{"10.96.0.53"}, "ports": []any{map[string]any{"port": int64(53), "protocol": "udp"}},
+		"endpoints": []any{endpoint("10.0.0.1", "rack1", 4, false)},
+	})
+	type said struct {
+		weight   int
+		draining bool
+	}
+	model := map[balancer.Target]said{}
+	nodes := map[balancer.Target]string{}
+	define := func(service balancer.Name, address, node string, weight int, draining bool, ports ...uint16) {
+		for _, p := range ports {
+			target := balancer.Target{Service: service, Addr: netip.MustParseAddr(address), Port: p}
+			model[target], nodes[target] = said{weight, draining}, node
+		}
+	}
+	define("web", "10.0.0.1", "rack1", 1, false, 8080, 8443)
+	define("web", "10.0.0.2", "rack2", 3, true, 8080, 8443)
+	define("web", "fd00::1", "rack1", 2, false, 8080, 8443)
+	define("dns", "10.0.0.1", "rack1", 4, false, 53)
+	targets := make([]balancer.Target, 0, len(model))
+	for target := range model {
+		targets = append(targets, target)
+	}
+	slices.SortFunc(targets, balancer.Target.Compare)
+
+	r := rand.New(rand.NewPCG(1, 2))
+	for step := range 80 {
+		some := targets[r.IntN(len(targets))]
+		var which []string
+		var meant func(balancer.Target) bool
+		switch r.IntN(3) {
+		case 0:
+			which, meant = []string{"--node", nodes[some]}, func(t balancer.Target) bool { return nodes[t] == nodes[some] }
+		case 1:
+			wide := some
+			wide.Port = 0
+			which = []string{string(wide.Service), wide.Address()}
+			meant = func(t balancer.Target) bool { return t.Service == some.Service && t.Addr == some.Addr }
+		default:
+			which, meant = []string{string(some.Service), some.Address()}, func(t balancer.Target) bool { return t == some }
+		}
+		what := []string{"drain", "undrain", "weight"}[r.IntN(3)]
+		weight := r.IntN(5)
+		words := append([]string{what}, which...)
+		if what == "weight" {
+			words = append(words, fmt.Sprint(weight))
+		}
+		f.do(exitDone, words...)
+		s := f.read()
+		in := balancer.Inputs{Services: s.Services, Overrides: s.Overrides}
+		for target, old := range model {
+			if meant(target) {
+				switch what {
+				case "weight":
+					old.weight = weight
+				default:
+					old.draining = what == "drain"
+				}
+				model[target] = old
+			}
+			var got said
+			for _, e := range s.Services.At(target.Service).Endpoints {
+				if e.Address == target.Addr {
+					got = said{e.Weight, e.Draining}
+				}
+			}
+			if o := balancer.OverrideOf(&in, target); o != nil {
+				if o.Weight != nil {
+					got.weight = *o.Weight
+				}
+				if o.Draining != nil {
+					got.draining = *o.Draining
+				}
+			}
+			if got != old {
+				t.Fatalf("step %d, after %q: %s is %+v, want %+v", step, words, target, got, old)
+			}
+		}
+	}
+}
+
+func TestFleetDrainWait(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil, "10.0.0.1", "10.0.0.2")
+	one, two := f.start("gw1", at(1)), f.start("gw2", at(1))
+	f.there(2)
+	l := f.begin("drain", "web", "10.0.0.1", "--wait", "--reason", "disk", "--timeout", "10m")
+	l.says("vipctl: waiting: gw1 is at revision 1, gw2 is at revision 1\n")
+	revision := f.revisionOf("/vipd/overrides/web/10.0.0.1")
+	want := fmt.Sprintf("web/10.0.0.1: draining; what is left is cut in 10m0s\nrevision %d; \"vipctl wait --revision %[1]d\" returns when it is in effect on all hosts\n", revision)
+	if got := l.out.String(); got != want {
+		t.Errorf("stdout is %q, want %q", got, want)
+	}
+	o := f.read().Overrides.At(balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1")})
+	if o == nil || o.Draining == nil || !*o.Draining || o.By != "ana" || o.Reason != "disk" || time.Until(o.Until).Round(time.Minute) != 10*time.Minute {
+		t.Errorf("the override is %+v", o)
+	}
+	one.tell(draining(revision, "web", "10.0.0.1", 0))
+	two.tell(draining(revision, "web", "10.0.0.1:8080", 2))
+	f.looksAgain()
+	two.tell(draining(revision-1, "web", "10.0.0.1", 0))
+	f.looksAgain()
+	select {
+	case <-l.ended:
+		t.Fatalf("it did not wait; stdout: %s", l.out)
+	default:
+	}
+	two.tell(draining(revision, "web", "10.0.0.2", 5)) // another endpoint
+	l.ends(exitDone)
+	if want += "drained: 1 endpoint, no connections left on 2 nodes\n"; l.out.String() != want {
+		t.Errorf("stdout is %q, want %q", l.out, want)
+	}
+}
+
+// Ctrl-C ends the waiting and says for what.
+func TestFleetDrainInterrupted(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil, "10.0.0.1")
+	f.service("dns", nil, "10.0.0.1")
+	f.start("gw1", draining(1<<40, "web", "10.0.0.1", 5))
+	f.start("gw2", draining(1<<40, "web", "10.0.0.1:8080", 2))
+	f.there(2)
+	l := f.begin("drain", "web", "10.0.0.1", "--wait")
+	l.says("waiting: gw1 has 5 connections, gw2 has 2 connections")
+	l.stop()
+	l.ends(exitFailed)
+	want := "vipctl: interrupted with 7 connections left (gw1 has 5 connections, gw2 has 2 connections); " +
+		"the drain stays in place, \"vipctl undrain web 10.0.0.1\" takes it back\n"
+	if !strings.HasSuffix(l.err.String(), want) {
+		t.Errorf("stderr is %q, want %q at the end", l.err, want)
+	}
+}
+
+// An etcd that is away for a while is waited for, and so are the nodes that come back after it.
+func TestFleetDrainThroughAnOutage(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil, "10.0.0.1")
+	one := f.start("gw1", draining(1<<40, "web", "10.0.0.1", 5))
+	f.there(1)
+	l := f.begin("drain", "web", "10.0.0.1", "--wait")
+	l.says("waiting: gw1 has 5 connections")
+	f.Members[0].Kill()
+	l.says("; trying again\n")
+	one.tell(draining(1<<40, "web", "10.0.0.1", 0))
+	f.Members[0].Start()
+	l.ends(exitDone)
+}
+
+// What lapsed is not brought back by what is said later, though its key is in etcd still.
+func TestFleetOverrideLapses(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil, "10.0.0.1")
+	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1")}
+	stdout, _ := f.do(exitDone, "drain", "web", "10.0.0.1", "--expires", "1h")
+	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining; taken back in 1h0m0s\n") {
+		t.Errorf("stdout is %q", stdout)
+	}
+	o := f.read().Overrides.At(target)
+	if o == nil || time.Until(o.Expires).Round(time.Minute) != time.Hour {
+		t.Errorf("the override is %+v", o)
+	}
+	l := f.line()
+	l.ahead.Store(int64(2 * time.Hour))
+	l.begin("weight", "web", "10.0.0.1", "5")
+	l.ends(exitDone)
+	if o := f.read().Overrides.At(target); o == nil || o.Draining != nil || o.Weight == nil || *o.Weight != 5 || !o.Expires.IsZero() {
+		t.Errorf("the override is %+v", o)
+	}
+}
+
+// Which of etcd and the daemon is asked.
+func TestOverridePlace(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil, "192.168.1.11", "192.168.1.12") // the daemon has one of that name, too
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	d, stop, err := serveFake(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	config := func(kind string) string {
+		file := filepath.Join(t.TempDir(), "vipd.toml")
+		text := fmt.Sprintf("[store]\nkind = %q\n[etcd]\nendpoints = [%q]\n[api]\nsocket = %q\n", kind, f.config.Endpoints[0], socket)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	for _, test := range []struct {
+		line string
+		etcd bool
+	}{
+		{"--config " + config("file") + " drain web 192.168.1.11", false},
+		{"--config " + config("etcd") + " drain web 192.168.1.11", true},
+		{"--config " + config("etcd") + " drain dns 192.168.1.21", false}, // a service of the host's own
+		{"--config " + config("etcd") + " --socket " + socket + " drain web 192.168.1.11", false},
+		{"--config " + config("file") + " --etcd " + f.config.Endpoints[0] + " weight web 192.168.1.12 7", true},
+		{"--config " + config("etcd") + " weight web 192.168.1.11 7", true},
+		{"--config " + config("file") + " weight web 192.168.1.11 7", false},
+		{"--config " + config("etcd") + " undrain web 192.168.1.11", true},
+		{"--config " + config("file") + " undrain web 192.168.1.11", false},
+	} {
+		asked, before := len(d.asked), f.read().Revision
+		l := f.line()
+		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != exitDone {
+			t.Errorf("%q exits with %d: %s", test.line, code, l.err)
+		}
+		if daemon, etcd := len(d.asked) > asked, f.read().Revision > before; daemon == test.etcd || etcd != test.etcd {
+			t.Errorf("%q: the daemon was asked: %v, etcd was written: %v; etcd is wanted: %v", test.line, daemon, etcd, test.etcd)
+		}
+	}
+}
+
+func TestFleetOverrideJSON(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil, "10.0.0.1")
+	stdout, _ := f.do(exitDone, "weight", "web", "10.0.0.1:8080", "5", "-o", "json")
+	var got fleetResult
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Targets) != 1 || got.Targets[0].Address != "10.0.0.1:8080" || *got.Targets[0].Override.Weight != 5 ||
+		got.Revision != f.revisionOf("/vipd/overrides/web/10.0.0.1:8080") {
+		t.Errorf("got %s", stdout)
+	}
+}
+
+// Where one of several targets can't be written, the others are, and the failure is told.
+func TestFleetOverrideRights(t *testing.T) {
+	f := newStage(t)
+	f.service("web", map[string]any{"endpoints": []any{map[string]any{"address": "10.0.0.1", "node": "rack1"}}})
+	f.service("dns", map[string]any{"vips": []any{"10.96.0.53"}, "endpoints": []any{map[string]any{"address": "10.0.0.1", "node": "rack1"}}})
+	f.limit("ops", []string{"/vipd/"}, []string{"/vipd/overrides/web/"})
+	stdout, stderr := f.do(exitFailed, "drain", "--node", "rack1")
+	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining\n") || !strings.Contains(stderr, "dns/10.0.0.1: the user ops may not do that") {
+		t.Errorf("stdout is %q, stderr is %q", stdout, stderr)
+	}
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/cmd/internal/config"
+	"vipd/store/etcd"
+)
+
+func nodeVerb() *verb {
+	return &verb{
+		name: "node", args: "set NODE", brief: "set mode and zone of a node of the fleet",
+		about: "Sets mode or zone of the vipd on NODE, which follows at once and keeps them over restarts. They win over the " +
+			"node's own file, but not over its --mode. What is not given stays; --mode \"\" and --zone \"\" take back " +
+			"what was set here. It may be set before there is such a node.\n\n" +
+			"\"vipctl get nodes -o wide\" shows what is set, and what came of it.",
+		example: "vipctl node set gw1 --mode iptables",
+		flags: []cli.Flag{
+			modeFlag("the `MODE` that the node is to use: " + choices(config.ModeName("").Values()) + "; \"\": what its file says"),
+			zoneFlag("where the node is, a `ZONE` of your own naming; \"\": what its file says"),
+		},
+		formats: []string{formTable, formJSON},
+		fleet:   true, least: 2, most: 2,
+		complete: func(c *call, before []string) []string {
+			switch len(before) {
+			case 0:
+				return []string{"set"}
+			case 1:
+				return c.nodeNames()
+			}
+			return nil
+		},
+		run: runNode,
+	}
+}
+
+func zoneFlag(usage string) cli.Flag { return &cli.StringFlag{Name: "zone", Usage: usage} }
+
+// nodeSet is what came of setting a node.
+type nodeSet struct {
+	Node     string          `json:"node"`
+	Config   etcd.NodeConfig `json:"config"`
+	Revision int64           `json:"revision"`
+	Changed  bool            `json:"changed"`
+}
+
+func runNode(c *call) error {
+	name := c.args[1]
+	setsMode, setsZone := c.flags.IsSet("mode"), c.flags.IsSet("zone")
+	switch {
+	case c.args[0] != "set":
+		return wrongUse("\"vipctl node\" knows set, not %q; \"vipctl get nodes\" lists nodes", c.args[0])
+	case !setsMode && !setsZone:
+		return wrongUse("say what to set: --mode or --zone; for example: %s", c.verb.example)
+	}
+	mode, err := c.mode()
+	if err != nil {
+		return err
+	}
+	zone := c.flags.String("zone")
+	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > longestZone {
+		return wrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, longestZone)
+	}
+	w, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	out := nodeSet{Node: name}
+	result, err := w.SetNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
+		if setsMode {
+			conf.Mode = string(mode)
+		}
+		if setsZone {
+			conf.Zone = zone
+		}
+		out.Config = conf
+		return conf
+	})
+	if err != nil {
+		return err
+	}
+	out.Revision, out.Changed = result.Revision, result.Changed
+	c.noteUnknownNode(w, name)
+	if c.format == formJSON {
+		return c.printJSON(out)
+	}
+	text := "node " + name + ": " + cmp.Or(configText(&out.Config), "nothing is set in etcd any more")
+	if !out.Changed {
+		text += ", as before"
+	}
+	return c.print(text + "\n")
+}
+
+// longestZone is how long the name of a zone may be, in bytes.
+const longestZone = 253
+
+// noteUnknownNode says where no vipd of that name is there. Where nodes can't be read, there is no note.
+func (c *call) noteUnknownNode(w *etcd.Writer, name string) {
+	nodes, err := w.Statuses(c)
+	if err != nil {
+		return
+	}
+	var here []string
+	for _, n := range nodes {
+		if n.Live != nil {
+			here = append(here, n.Name)
+		}
+	}
+	if !slices.Contains(here, name) {
+		fmt.Fprintf(c.stderr, "note: no vipd with the name %q is there now%s\n", name, hint(name, here))
+	}
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/table"
+	"vipd/store/etcd"
+)
+
+// What nodes tell is shown again when it is something new, and not otherwise; an outage is said, and passes.
+func TestGetNodesWatch(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil)
+	one := f.start("gw1", at(1))
+	f.there(1)
+	l := f.begin("get", "nodes", "-w")
+	shown := func(text string) {
+		t.Helper()
+		defer func() {
+			if t.Failed() {
+				t.Logf("stdout: %s", l.out)
+			}
+		}()
+		f.until("output with "+text, func() bool { return strings.Contains(l.out.String(), text) })
+	}
+	shown("gw1   ipvs  yes           1       1         -   3h\n")
+	one.tell(at(2))
+	shown("gw1   ipvs  yes           2       0         -   3h\n")
+	one.tell(at(2)) // nothing new
+	f.Members[0].Kill()
+	l.says("; trying again\n")
+	f.Members[0].Start()
+	f.start("gw2", func(s *etcd.NodeStatus) { s.Revision, s.Mode, s.Fallback, s.Ready = 2, "userspace", true, false })
+	shown("gw2   userspace!  no            2       0         -   3h\n")
+	one.stop()
+	f.until("gw1 to go", func() bool {
+		frames := strings.Split(l.out.String(), "\n\n")
+		return !strings.Contains(frames[len(frames)-1], "gw1") && strings.Contains(frames[len(frames)-1], "gw2")
+	})
+	l.stop()
+	l.ends(exitDone)
+	frames := strings.Split(l.out.String(), "\n\n")
+	for i, frame := range frames[1:] {
+		if frame == frames[i] {
+			t.Errorf("shown twice:\n%s", frame)
+		}
+	}
+}
+
+// No line is over 80 columns with names of up to 20 letters.
+func TestNodesFitEightyColumns(t *testing.T) {
+	c := &call{world: world{now: time.Now}}
+	behind := int64(1234567)
+	text := c.nodesTable([]nodeView{
+		{
+			Node: "gateway-frankfurt-12", Here: true, Behind: &behind, Live: &etcd.NodeLive{Started: time.Now().Add(-400 * 24 * time.Hour)},
+			Status: &etcd.NodeStatus{Mode: "userspace", Fallback: true, Revision: 123456789, ProblemCount: 1234},
+		},
+		{Node: "gateway-frankfurt-13", Here: true, Live: &etcd.NodeLive{}},
+	}).Text(table.Form{})
+	for l := range strings.Lines(text) {
+		if w := table.Width(strings.TrimSuffix(l, "\n")); w > 80 {
+			t.Errorf("a line of %d columns:\n%s", w, l)
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
+	"vipd/store/etcd"
+)
+
+// The defaults of register.
+const (
+	defaultTTL       = 10 * time.Second
+	defaultKillAfter = 30 * time.Second
+	// defaultDrain is how long a drain takes at most where the service can't be read.
+	defaultDrain = 30 * time.Second
+	// goodbye bounds the last words to etcd.
+	goodbye = 5 * time.Second
+)
+
+func registerVerb() *verb {
+	return &verb{
+		name: "register", args: "SERVICE ADDRESS[:PORT] [-- COMMAND...]", brief: "keep an endpoint in etcd as long as this, or COMMAND, runs",
+		about: "Puts an endpoint of SERVICE into etcd, under a lease, and keeps it there until Ctrl-C or SIGTERM. If vipctl " +
+			"or its host dies, the endpoint is gone after --ttl. While etcd is away it tries on, and registers again. All " +
+			"that is said goes to stderr.\n\n" +
+			"With COMMAND the endpoint is there as long as COMMAND runs, and the exit code is that of COMMAND. Ctrl-C or " +
+			"SIGTERM first drains the endpoint: no node makes new connections, and when none are left, at the latest after " +
+			"the service's drain_timeout, the endpoint is taken out and COMMAND gets SIGTERM, and SIGKILL if it still runs " +
+			"after --kill-after. A second signal skips the drain, a third one kills. SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 " +
+			"are passed on. COMMAND has a process group of its own, so that Ctrl-C reaches vipctl only; under systemd set " +
+			"KillMode=mixed for the same reason.\n\n" +
+			"The endpoint's key is PREFIX/endpoints/SERVICE/ID. Who registers an ID that another holds takes it over, and " +
+			"the other says so.",
+		example: "vipctl register web 192.168.1.11:8080 -- /usr/sbin/nginx -g \"daemon off;\"",
+		flags: []cli.Flag{
+			&cli.IntFlag{Name: "weight", Value: 1, Usage: fmt.Sprintf("its share among the endpoints, a `NUMBER` from 0 to %d", balancer.MaxWeight)},
+			&cli.DurationFlag{Name: "ttl", Value: defaultTTL, Usage: "how long it stays when nobody renews it, a `TIME`"},
+			&cli.StringFlag{Name: "id", Usage: "its `ID` among the endpoints of the service; default: address and port"},
+			nodeNameFlag("the `NODE` that it is on"),
+			zoneFlag("the `ZONE` that it is in"),
+			&cli.BoolFlag{Name: "backup", Usage: "use it only when no other is up"},
+			&cli.IntFlag{Name: "max-connections", Usage: "most connections of each vipd to it, a `NUMBER`; 0: no bound"},
+			&cli.DurationFlag{Name: "timeout", Usage: "the drain takes this `TIME` at most; default: drain_timeout of the service"},
+			&cli.DurationFlag{Name: "kill-after", Value: defaultKillAfter, Usage: "how long COMMAND may take to end, a `TIME`"},
+		},
+		fleet: true, wraps: true, most: -1,
+		complete: func(c *call, before []string) []string {
+			if len(before) == 0 {
+				return c.fleetNames()
+			}
+			return nil
+		},
+		run: runRegister,
+	}
+}
+
+func nodeNameFlag(usage string) cli.Flag { return &cli.StringFlag{Name: "node", Usage: usage} }
+
+// registration is one endpoint that is kept in etcd.
+type registration struct {
+	*call
+	writer    *etcd.Writer
+	id        balancer.EndpointID
+	target    balancer.Target
+	registrar *etcd.Registrar
+	ttl       time.Duration
+	// stopRun ends what keeps the endpoint registered; nil: nothing does.
+	stopRun func()
+
+	mu sync.Mutex // guards what follows
+	// registered: it was at least once. draining: it says so in etcd since drained, if that is not 0.
+	registered bool
+	draining   bool
+	drained    int64
+	// told is when trouble was told; zero: there is none.
+	told time.Time
+}
+
+func runRegister(c *call) error {
+	own, command := c.args, []string(nil)
+	if i := slices.Index(c.args, "--"); i >= 0 {
+		if own, command = c.args[:i], c.args[i+1:]; len(command) == 0 {
+			return wrongUse("no command is behind --; it goes: %s", c.verb.usage())
+		}
+	}
+	switch {
+	case len(own) < 2:
+		return wrongUse("\"vipctl register\" needs SERVICE ADDRESS[:PORT]; for example: %s", c.verb.example)
+	case len(own) > 2:
+		return wrongUse("\"vipctl register\": argument %q is one too many; -- stands before a command: %s", own[2], c.verb.usage())
+	case c.flags.Duration("timeout") < 0 || c.flags.Duration("kill-after") < 0:
+		return wrongUse("--timeout and --kill-after can't be below zero")
+	}
+	r, err := c.registration(own[0], own[1])
+	if err != nil {
+		return err
+	}
+	if command != nil {
+		return r.around(command)
+	}
+	r.run()
+	<-c.Done()
+	return r.leave()
+}
+
+// registration reads what is to be registered.
+func (c *call) registration(service, address string) (*registration, error) {
+	name := balancer.Name(service)
+	t, err := balancer.ParseTarget(name, address)
+	if err != nil {
+		return nil, wrongUse("%v", err)
+	}
+	e := balancer.Endpoint{
+		Address: t.Addr, Port: t.Port, Weight: c.flags.Int("weight"), Node: c.flags.String("node"), Zone: c.flags.String("zone"),
+		Backup: c.flags.Bool("backup"), MaxConnections: c.flags.Int("max-connections"),
+	}
+	id := balancer.EndpointID{Service: name, ID: t.Address()}
+	if given := c.flags.String("id"); c.flags.IsSet("id") {
+		id.ID = given
+	}
+	switch {
+	case e.Weight < 0 || e.Weight > balancer.MaxWeight:
+		return nil, wrongUse("%d is not a weight: a whole number, 0 to %d", e.Weight, balancer.MaxWeight)
+	case e.MaxConnections < 0:
+		return nil, wrongUse("--max-connections %d is below zero", e.MaxConnections)
+	}
+	w, err := c.fleet()
+	if err != nil {
+		return nil, err
+	}
+	r := &registration{call: c, writer: w, id: id, target: t, ttl: c.flags.Duration("ttl")}
+	if r.registrar, err = w.Registrar(id, e, r.ttl); err != nil {
+		return nil, wrongUse("%v", err)
+	}
+	r.registrar.Report = r.report
+	return r, nil
+}
+
+// run keeps the endpoint registered until stop.
+func (r *registration) run() {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context))
+	var running sync.WaitGroup
+	running.Go(func() { r.registrar.Run(ctx) })
+	r.stopRun = func() { cancel(); running.Wait() }
+}
+
+func (r *registration) stop() {
+	if r.stopRun != nil {
+		r.stopRun()
+		r.stopRun = nil
+	}
+}
+
+// report says how it is with the endpoint. It runs in the registrar's goroutine.
+func (r *registration) report(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.trouble(err)
+		return
+	}
+	r.told = time.Time{}
+	switch {
+	case r.draining:
+		r.drained = r.registrar.Revision()
+	case r.registered:
+		r.note("%s is registered again", r.name())
+	default:
+		r.note("%s is registered", r.name())
+		r.registered = true
+		r.noteUnknownService()
+	}
+}
+
+// trouble says why the endpoint is not registered. What happens to one outage changes its words by the second.
+func (r *registration) trouble(err error) {
+	held := errors.Is(err, etcd.ErrHeld)
+	if !held && !r.told.IsZero() && r.now().Sub(r.told) < sayAgain {
+		return
+	}
+	r.told = r.now()
+	switch {
+	case held:
+		r.note("%v", err)
+	case r.registered:
+		r.note("%s: %v; trying again, and it stays until its lease ends", r.name(), err)
+	default:
+		r.note("%s is not registered: %v; trying again", r.name(), err)
+	}
+}
+
+func (r *registration) name() string { return string(r.id.Service) + "/" + r.id.ID }
+
+// noteUnknownService says where the service is not in etcd. Where it can't be read, there is no note.
+func (r *registration) noteUnknownService() {
+	ctx, cancel := context.WithTimeout(r, etcd.MinTTL/2) // meanwhile nobody renews the lease
+	defer cancel()
+	if s, err := r.writer.Service(ctx, r.id.Service); err == nil && s == nil {
+		fmt.Fprintf(r.stderr, "note: there is no service %s in etcd yet, so that nobody uses it\n", r.id.Service)
+	}
+}
+
+// leave takes the endpoint out.
+func (r *registration) leave() error {
+	r.stop()
+	r.mu.Lock()
+	registered := r.registered
+	r.mu.Unlock()
+	if !registered {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context), goodbye)
+	defer cancel()
+	// First it drains, again where its lease has ended meanwhile: hosts may have kept it, and are to know that it has
+	// left on purpose.
+	err := r.registrar.Drain(ctx)
+	if errors.Is(err, etcd.ErrHeld) {
+		return nil
+	}
+	if err == nil {
+		err = r.registrar.Leave(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("taking %s out: %w; it is gone when its lease ends, in %s at most", r.name(), err, r.ttl)
+	}
+	r.note("%s is taken out", r.name())
+	return nil
+}
+
+// drain says in etcd that the endpoint drains, and waits until no node has a connection to it any more, for as long as
+// the service says, or until ctx ends.
+func (r *registration) drain(ctx context.Context) {
+	r.stop()
+	r.mu.Lock()
+	registered := r.registered
+	r.draining = true
+	r.mu.Unlock()
+	if !registered {
+		return
+	}
+	err := r.sayDraining(ctx)
+	if errors.Is(err, etcd.ErrHeld) {
+		r.note("%s is not drained: %v", r.name(), err)
+		return
+	}
+	r.run() // it keeps the lease, and says that it drains where that has failed
+	defer r.stop()
+	most, known := r.drainTimeout(ctx)
+	why := ""
+	switch {
+	case err != nil:
+		why = fmt.Sprintf(" (%v)", err)
+	case !known:
+		why = " (drain_timeout of the service can't be read)"
+	}
+	r.note("%s drains: waiting until no node has a connection to it, %s at most%s", r.name(), most, why)
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	r.await(ctx)
+}
+
+// sayDraining says it in etcd.
+func (r *registration) sayDraining(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, goodbye)
+	defer cancel()
+	err := r.registrar.Drain(ctx)
+	if err == nil {
+		r.mu.Lock()
+		r.drained = r.registrar.Revision()
+		r.mu.Unlock()
+	}
+	return err
+}
+
+// drainTimeout is how long the drain takes at most; known is false where the service can't be read.
+func (r *registration) drainTimeout(ctx context.Context) (most time.Duration, known bool) {
+	if r.flags.IsSet("timeout") {
+		return r.flags.Duration("timeout"), true
+	}
+	ctx, cancel := context.WithTimeout(ctx, goodbye)
+	defer cancel()
+	s, err := r.writer.Service(ctx, r.id.Service)
+	switch {
+	case err != nil || s != nil && s.Service == nil:
+		return defaultDrain, false
+	case s == nil:
+		return 0, true // nobody uses it
+	}
+	return s.Service.DrainTimeout, true
+}
+
+// await looks at the nodes until none has a connection to the endpoint, or ctx ends. Where they can't be read, or no
+// vipd is there to count, it is ctx that ends it.
+func (r *registration) await(ctx context.Context) {
+	v := &vigil{drains: func(d etcd.NodeDrain) bool {
+		return isDrain(r.target, d) || isDrain(balancer.Target{Service: r.target.Service, Addr: r.target.Addr}, d) && d.Address == r.target.Addr.String()
+	}}
+	tick := time.NewTicker(fleetInterval)
+	defer tick.Stop()
+	var lag []laggard
+	blind := false
+	for {
+		r.mu.Lock()
+		v.revision = r.drained
+		r.mu.Unlock()
+		if v.revision > 0 {
+			nodes, err := r.writer.Statuses(ctx)
+			if err == nil {
+				lag = v.look(nodes, r.now())
+			} else if ctx.Err() == nil && !blind {
+				blind = true
+				r.note("who has connections can't be seen: %v", err)
+			}
+			if err == nil && len(lag) == 0 && len(v.done) > 0 {
+				r.note("no node has a connection to %s any more", r.name())
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) && len(lag) > 0 {
+				r.note("%s: not waited for any longer: %s", r.name(), names(lag))
+			}
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// around runs a command, with the endpoint registered meanwhile, and ends with its exit code.
+func (r *registration) around(command []string) error {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, append(passedSignals(), os.Interrupt, syscall.SIGTERM)...)
+	defer signal.Stop(signals)
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = r.stdout, r.stderr, ownGroup()
+	if f, ok := r.stdin.(*os.File); ok && !terminal(f) { // from a terminal only the group in front may read
+		cmd.Stdin = f
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("starting COMMAND: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // its state says how it ended
+		close(ended)
+	}()
+	r.run()
+	s := &supervised{registration: r, process: cmd.Process, ended: ended, signals: signals}
+	s.supervise()
+	r.note("%s has ended: %s", command[0], cmd.ProcessState)
+	if code := exitStatus(cmd.ProcessState); code != 0 {
+		return &exitError{code}
+	}
+	return nil
+}
+
+// supervised is a command whose endpoint is registered.
+type supervised struct {
+	*registration
+	process *os.Process
+	ended   <-chan struct{}
+	signals <-chan os.Signal
+	// stops counts the demands to end; drained is closed when the drain is over, which cancel hastens. Both are nil
+	// until the first demand.
+	stops   int
+	drained chan struct{}
+	cancel  context.CancelFunc
+}
+
+// supervise returns when the command has ended and its endpoint is taken out.
+func (s *supervised) supervise() {
+	done := s.Done()
+	var kill <-chan time.Time
+	asked := 0
+	for {
+		select {
+		case <-s.ended:
+			if s.drained != nil {
+				s.cancel()
+				<-s.drained
+			}
+			s.leaveAnyhow()
+			return
+		case <-done: // by the first signal too, which may be among the signals before or after
+			done = nil
+			s.demand(1)
+		case sig := <-s.signals:
+			if sig != os.Interrupt && sig != syscall.SIGTERM {
+				_ = s.process.Signal(sig) // it may have ended just now
+				continue
+			}
+			asked++
+			s.demand(asked)
+		case <-s.drained:
+			s.drained = nil
+			s.leaveAnyhow()
+			terminate(s.process)
+			timer := time.NewTimer(s.flags.Duration("kill-after"))
+			defer timer.Stop()
+			kill = timer.C
+		case <-kill:
+			s.note("it has not ended in %s: killing it", s.flags.Duration("kill-after"))
+			killGroup(s.process)
+		}
+	}
+}
+
+// demand is the nth demand to end: the first begins the drain, the second ends that, the third kills.
+func (s *supervised) demand(n int) {
+	if n <= s.stops {
+		return
+	}
+	s.stops = n
+	switch n {
+	case 1:
+		ctx, cancel := context.WithCancel(context.WithoutCancel(s.Context))
+		drained := make(chan struct{})
+		s.cancel, s.drained = cancel, drained
+		go func() {
+			defer close(drained)
+			s.drain(ctx)
+		}()
+	case 2:
+		s.cancel()
+	default:
+		killGroup(s.process)
+	}
+}
+
+// leaveAnyhow takes the endpoint out; where that fails, the lease ends by itself.
+func (s *supervised) leaveAnyhow() {
+	if err := s.leave(); err != nil {
+		s.note("%v", err)
+	}
+}

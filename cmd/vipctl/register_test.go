@@ -1,0 +1,404 @@
+package main
+
+import (
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer"
+	"vipd/test/wait"
+)
+
+const (
+	webID  = "10.0.0.1:8080"
+	webKey = "/vipd/endpoints/web/" + webID
+)
+
+// registered waits until the endpoint of the tests is there, or is not.
+func (f *stage) registered(is bool) {
+	f.t.Helper()
+	wait.For(f.t, within, "the endpoint to come or go", func() bool {
+		s, err := f.writer.Read(f.t.Context(), nil)
+		return err == nil && s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: webID}) == is
+	})
+}
+
+func TestRegister(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil)
+	l := f.begin("register", "web", webID, "--weight", "3", "--node", "rack1", "--zone", "a", "--backup", "--max-connections", "7")
+	f.registered(true)
+	want := &balancer.Endpoint{
+		Address: netip.MustParseAddr("10.0.0.1"), Port: 8080, Weight: 3, Node: "rack1", Zone: "a", Backup: true, MaxConnections: 7,
+	}
+	if d := cmp.Diff(want, f.endpoint("web", webID), cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+		t.Errorf("the endpoint (-want +got):\n%s", d)
+	}
+	l.says("is registered")
+	l.stop()
+	l.ends(exitDone)
+	if f.endpoint("web", webID) != nil {
+		t.Error("the endpoint is there still")
+	}
+	if d := cmp.Diff("vipctl: web/10.0.0.1:8080 is registered\nvipctl: web/10.0.0.1:8080 is taken out\n", l.err.String()); d != "" {
+		t.Errorf("stderr (-want +got):\n%s", d)
+	}
+	if l.out.String() != "" {
+		t.Errorf("stdout has %q", l.out)
+	}
+
+	l = f.begin("register", "other", "fd00::1", "--id", "mine")
+	l.says("note: there is no service other in etcd yet")
+	wait.For(t, within, "the endpoint", func() bool {
+		e := f.endpoint("other", "mine")
+		return e != nil && e.Address == netip.MustParseAddr("fd00::1") && e.Port == 0 && e.Weight == 1
+	})
+}
+
+// The endpoint comes back after every way to lose it, and each time that is said.
+func TestRegisterAgain(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil)
+	client := f.Client()
+	l := f.begin("register", "web", webID, "--ttl", "3s")
+	l.says("web/10.0.0.1:8080 is registered\n")
+	again := 0
+	for _, lose := range []struct {
+		name string
+		do   func()
+	}{
+		{"outage", func() {
+			f.Members[0].Kill()
+			l.says("; trying again, and it stays until its lease ends\n")
+			f.Members[0].Start()
+		}},
+		{"lease", func() {
+			r, err := client.Get(t.Context(), webKey)
+			if err == nil {
+				_, err = client.Revoke(t.Context(), clientv3.LeaseID(r.Kvs[0].Lease))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"key", func() {
+			if _, err := client.Delete(t.Context(), webKey); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"wipe", func() {
+			f.Members[0].Stop()
+			f.Members[0].Wipe()
+			f.Members[0].Start()
+		}},
+	} {
+		lose.do()
+		again++
+		wait.For(t, within, "the return after "+lose.name, func() bool {
+			return strings.Count(l.err.String(), "is registered again") >= again && f.endpoint("web", webID) != nil
+		})
+	}
+	l.stop()
+	l.ends(exitDone)
+	f.registered(false)
+}
+
+// Two registrars of one address meet in one key: the later has it, the earlier says so, and comes back when it is free.
+func TestTwoRegistrarsOfOneAddress(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil)
+	first := f.begin("register", "web", webID, "--ttl", "2s", "--weight", "1")
+	first.says("is registered")
+	second := f.begin("register", "web", webID, "--ttl", "2s", "--weight", "2")
+	second.says("is registered")
+	first.says("/vipd/endpoints/web/10.0.0.1:8080 is held by another registrar: give each its own ID")
+	if e := f.endpoint("web", webID); e == nil || e.Weight != 2 {
+		t.Errorf("the endpoint is %+v", e)
+	}
+	second.stop()
+	second.ends(exitDone)
+	first.says("is registered again")
+	if e := f.endpoint("web", webID); e == nil || e.Weight != 1 {
+		t.Errorf("the endpoint is %+v", e)
+	}
+}
+
+// A registrar that is gone without a word leaves an endpoint that goes with its lease.
+func TestRegisterKilled(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil)
+	p := f.launch("register", "web", webID, "--ttl", "2s")
+	p.says("is registered")
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-p.ended
+	killed := time.Now()
+	if f.endpoint("web", webID) == nil {
+		t.Error("the endpoint is gone at once")
+	}
+	f.registered(false)
+	t.Logf("gone after %s", time.Since(killed).Round(10*time.Millisecond))
+}
+
+// An end while etcd is away says what stays, and for how long.
+func TestRegisterEndsInAnOutage(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil)
+	l := f.begin("register", "web", webID)
+	l.says("is registered")
+	f.Members[0].Kill()
+	l.stop()
+	l.ends(exitFailed)
+	if !strings.Contains(l.err.String(), "it is gone when its lease ends, in 10s at most") {
+		t.Errorf("stderr is %q", l.err)
+	}
+}
+
+// The exit code is the command's, and the endpoint goes with it.
+func TestRegisterCommandEnds(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil)
+	for _, test := range []struct {
+		script string
+		code   int
+		says   string
+	}{
+		{"read line; exit 7", 7, "sh has ended: exit status 7"},
+		{"read line; exit 0", 0, "sh has ended: exit status 0"},
+		{"read line; kill -9 $$", 128 + 9, "sh has ended: signal: killed"},
+	} {
+		in, feed, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = in.Close() }()
+		p := f.command(in, "register", "web", webID, "--", "sh", "-c", test.script)
+		p.says("is registered")
+		f.registered(true)
+		_ = feed.Close() // the command reads vipctl's stdin, and ends with it
+		p.ends(test.code)
+		if f.endpoint("web", webID) != nil {
+			t.Errorf("%s: the endpoint is there still", test.script)
+		}
+		p.says(test.says)
+	}
+}
+
+// Nothing is registered for a command that can't be started, nor for one that is over before it could be.
+func TestRegisterNoCommand(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil)
+	_, stderr := f.do(exitFailed, "register", "web", webID, "--", "no-such-command")
+	if !strings.HasPrefix(stderr, "vipctl: starting COMMAND: ") {
+		t.Errorf("stderr is %q", stderr)
+	}
+	f.do(5, "register", "web", webID, "--", "sh", "-c", "exit 5")
+	r, err := f.Client().Get(t.Context(), webKey)
+	if err != nil || len(r.Kvs) > 0 {
+		t.Errorf("etcd has %v, %v", r, err)
+	}
+}
+
+// A command gets the signals that are not about its end.
+func TestRegisterPassesSignals(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil)
+	p := f.launch("register", "web", webID, "--timeout", "0s", "--", "sh", "-c",
+		`for s in HUP QUIT USR1 USR2; do trap "echo got $s" $s; done; trap "exit 3" TERM; echo ready; while kill -0 $PPID; do sleep 0.05; done`)
+	p.prints("ready")
+	p.says("is registered")
+	for name, s := range map[string]os.Signal{"HUP": syscall.SIGHUP, "QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2} {
+		if err := p.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		p.prints("got " + name)
+	}
+	p.interrupt()
+	p.ends(3)
+}
+
+func (p *process) interrupt() {
+	p.t.Helper()
+	if err := p.Process.Signal(os.Interrupt); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// stubborn is a command that says when it was asked to end, and ends by itself.
+const stubborn = `trap "echo asked; exit 5" TERM; echo ready; while kill -0 $PPID; do sleep 0.05; done`
+
+// The order of an end: draining is said, the nodes come to that revision, their connections end, the endpoint goes, and
+// only then the command is asked to end.
+func TestRegisterDrains(t *testing.T) {
+	f := newStage(t)
+	f.service("web", map[string]any{"drain_timeout": "10m"})
+	one, two := f.start("gw1", at(1)), f.start("gw2", at(1))
+	f.there(2)
+	p := f.launch("register", "web", webID, "--", "sh", "-c", stubborn)
+	p.prints("ready")
+	f.registered(true)
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.says("web/10.0.0.1:8080 drains: waiting until no node has a connection to it, 10m0s at most")
+	e := f.endpoint("web", webID)
+	if e == nil || !e.Draining {
+		t.Fatalf("the endpoint is %+v", e)
+	}
+	drained := f.revisionOf(webKey)
+	still := func(why string) {
+		t.Helper()
+		f.looksAgain()
+		if e := f.endpoint("web", webID); !p.running() || e == nil || !e.Draining || strings.Contains(p.out.String(), "asked") {
+			t.Errorf("%s, and it went on; stdout: %s", why, p.out)
+		}
+	}
+	still("no node has applied it")
+	one.tell(draining(drained, "web", webID, 0))
+	still("one of two nodes has applied it")
+	two.tell(draining(drained+1, "web", "10.0.0.1", 3))
+	still("a node has connections to its address")
+	two.tell(draining(drained+1, "web", webID, 1))
+	still("a node has a connection")
+	two.tell(draining(drained+1, "web", "10.0.0.1:9090", 1)) // another endpoint
+	p.ends(5)
+	p.prints("asked")
+	if f.endpoint("web", webID) != nil {
+		t.Error("the endpoint is there still")
+	}
+}
+
+// revisionOf is the revision of a key's last change.
+func (f *stage) revisionOf(key string) int64 {
+	f.t.Helper()
+	r, err := f.Client().Get(f.t.Context(), key)
+	if err != nil || len(r.Kvs) == 0 {
+		f.t.Fatalf("%s: %v, %v", key, r, err)
+	}
+	return r.Kvs[0].ModRevision
+}
+
+// looksAgain waits until vipctl, which looks once a second, must have looked at what etcd has now.
+func (f *stage) looksAgain() { time.Sleep(fleetInterval + fleetInterval/2) }
+
+// Whatever keeps the drain from its end: the service's drain_timeout ends it.
+func TestRegisterDrainIsBounded(t *testing.T) {
+	for name, spoil := range map[string]func(*stage){
+		"connections stay":     func(f *stage) { f.start("gw1", draining(1<<40, "web", webID, 1)); f.there(1) },
+		"no node has it":       func(f *stage) { f.start("gw1", at(1)); f.there(1) },
+		"nobody counts":        func(*stage) {},
+		"etcd is away at last": func(f *stage) { f.Members[0].Kill() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newStage(t)
+			f.service("web", map[string]any{"drain_timeout": "2s"})
+			p := f.launch("register", "web", webID, "--timeout", "2s", "--", "sh", "-c", stubborn)
+			p.prints("ready")
+			p.says("is registered")
+			spoil(f)
+			began := time.Now()
+			p.interrupt()
+			p.ends(5)
+			p.prints("asked")
+			if took := time.Since(began); took < 2*time.Second {
+				t.Errorf("it took %s", took)
+			}
+		})
+	}
+}
+
+// A command that ignores SIGTERM is killed, with what it has started.
+func TestRegisterKillsTheCommand(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil)
+	p := f.launch("register", "web", webID, "--timeout", "0s", "--kill-after", "1s", "--", "sh", "-c",
+		`trap "" TERM; sleep 100 & echo $!; wait`)
+	wait.For(t, within, "the command's child", func() bool { return strings.HasSuffix(p.out.String(), "\n") })
+	child := strings.TrimSpace(p.out.String())
+	p.says("is registered")
+	p.interrupt()
+	p.says("it has not ended in 1s: killing it")
+	p.ends(128 + 9)
+	wait.For(t, within, "the child to end", func() bool {
+		state, err := os.ReadFile("/proc/" + child + "/stat")
+		return err != nil || strings.Contains(string(state), ") Z ")
+	})
+}
+
+// The second signal ends the drain, the third the command.
+func TestRegisterInAHurry(t *testing.T) {
+	f := newStage(t)
+	f.service("web", map[string]any{"drain_timeout": "1h"})
+	f.start("gw1", draining(1<<40, "web", webID, 1))
+	f.there(1)
+	p := f.launch("register", "web", webID, "--kill-after", "1h", "--", "sh", "-c", `trap "echo asked" TERM; echo ready; while kill -0 $PPID; do sleep 0.05; done`)
+	p.prints("ready")
+	p.says("is registered")
+	p.interrupt()
+	p.says("drains: waiting")
+	p.interrupt()
+	p.prints("asked")
+	f.registered(false)
+	p.interrupt()
+	p.ends(128 + 9)
+}
+
+// The end of one that another has taken the key from leaves that one's endpoint alone.
+func TestRegisterLeavesAnothersEndpoint(t *testing.T) {
+	f := newStage(t)
+	f.service("web", map[string]any{"drain_timeout": "1h"})
+	p := f.launch("register", "web", webID, "--ttl", "2s", "--", "sh", "-c", stubborn)
+	p.prints("ready")
+	p.says("is registered")
+	other := f.begin("register", "web", webID, "--weight", "2")
+	other.says("is registered")
+	p.says("held by another registrar")
+	p.interrupt()
+	p.ends(5)
+	p.says("web/10.0.0.1:8080 is not drained: ")
+	if e := f.endpoint("web", webID); e == nil || e.Draining || e.Weight != 2 {
+		t.Errorf("the endpoint is %+v", e)
+	}
+}
+
+// Who may do no more than register still drains, for as long as the service says; with the right to read the nodes, no
+// longer than there are connections.
+func TestRegisterRights(t *testing.T) {
+	for name, test := range map[string]struct {
+		read []string
+		says string
+	}{
+		"registrar": {[]string{"/vipd/endpoints/web/", "/vipd/services/web"}, "who has connections can't be seen: the user web may not do that"},
+		"waiter":    {[]string{"/vipd/endpoints/web/", "/vipd/services/web", "/vipd/nodes/"}, "no node has a connection to web/10.0.0.1:8080 any more"},
+		"less":      {[]string{"/vipd/endpoints/web/"}, "(drain_timeout of the service can't be read)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newStage(t)
+			f.service("web", map[string]any{"drain_timeout": "2s"})
+			f.start("gw1", draining(1<<40, "web", webID, 0))
+			f.there(1)
+			f.limit("web", test.read, []string{"/vipd/endpoints/web/"})
+			p := f.launch("register", "web", webID, "--", "sh", "-c", stubborn)
+			p.prints("ready")
+			p.says("is registered")
+			p.interrupt()
+			p.says(test.says)
+			if name == "less" {
+				p.says("30s at most")
+				p.interrupt()
+			}
+			p.ends(5)
+			p.says("web/10.0.0.1:8080 is taken out")
+		})
+	}
+}

@@ -1,0 +1,330 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// within is how long things may take that should be done at once.
+const within = 30 * time.Second
+
+// stage is real etcd, with nodes that are simulated by what they would say in it.
+type stage struct {
+	*etcdkit.Cluster
+	t      *testing.T
+	config etcd.Config
+	writer *etcd.Writer
+	// file is a config that says nothing.
+	file string
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	c := etcdkit.Start(t, etcdkit.Options{})
+	file := filepath.Join(t.TempDir(), "vipd.toml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := &stage{Cluster: c, t: t, file: file, config: etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}}
+	w, err := etcd.NewWriter(f.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.Close() })
+	f.writer = w
+	return f
+}
+
+// service puts a service with TCP port 80 to 8080, and endpoints at these addresses.
+func (f *stage) service(name balancer.Name, fields map[string]any, addresses ...string) {
+	f.t.Helper()
+	all := map[string]any{
+		"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(80), "target_port": int64(8080)}},
+	}
+	var endpoints []any
+	for _, a := range addresses {
+		endpoints = append(endpoints, map[string]any{"address": a})
+	}
+	if endpoints != nil {
+		all["endpoints"] = endpoints
+	}
+	for field, value := range fields {
+		all[field] = value
+	}
+	if _, err := f.writer.Apply(f.t.Context(), etcd.Change{Name: name, Fields: all, Base: etcd.Any}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// read returns what etcd holds.
+func (f *stage) read() store.Snapshot {
+	f.t.Helper()
+	s, err := f.writer.Read(f.t.Context(), nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return s
+}
+
+// endpoint returns an endpoint that is published apart; nil: there is none, or etcd is away.
+func (f *stage) endpoint(service balancer.Name, id string) *balancer.Endpoint {
+	s, err := f.writer.Read(f.t.Context(), nil)
+	if err != nil {
+		return nil
+	}
+	return s.Endpoints.At(balancer.EndpointID{Service: service, ID: id})
+}
+
+// node is a simulated vipd.
+type node struct {
+	presence *etcd.Presence
+	// stop ends it in order: its keys are gone at once.
+	stop func()
+
+	mu     sync.Mutex
+	status etcd.NodeStatus
+}
+
+// start starts a vipd with the status that edit makes; without edit it has none yet.
+func (f *stage) start(name string, edit func(*etcd.NodeStatus)) *node {
+	f.t.Helper()
+	began := time.Now().Add(-3*time.Hour - 20*time.Second)
+	p, err := f.writer.Presence(name, etcd.NodeLive{Version: "v1.0.0", Started: began}, 5*time.Second)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	n := &node{presence: p, status: etcd.NodeStatus{Version: "v1.0.0", Mode: "ipvs", Wanted: "auto", Ready: true}}
+	if edit != nil {
+		n.tell(edit)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { p.Run(ctx) })
+	n.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	f.t.Cleanup(n.stop)
+	return n
+}
+
+// tell changes the status.
+func (n *node) tell(edit func(*etcd.NodeStatus)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	edit(&n.status)
+	next := n.status
+	next.At = time.Now()
+	n.presence.Tell(next)
+}
+
+// at tells a revision.
+func at(revision int64) func(*etcd.NodeStatus) {
+	return func(s *etcd.NodeStatus) { s.Revision = revision }
+}
+
+// draining tells a revision, and connections of one endpoint that drains.
+func draining(revision int64, service balancer.Name, address string, active uint64) func(*etcd.NodeStatus) {
+	return func(s *etcd.NodeStatus) {
+		s.Revision, s.Drains = revision, []etcd.NodeDrain{{Service: service, Address: address, Active: active}}
+	}
+}
+
+// until waits for something that should not take long.
+func (f *stage) until(what string, is func() bool) {
+	f.t.Helper()
+	wait.For(f.t, within, what, is)
+}
+
+// there waits until etcd has as many nodes with a status.
+func (f *stage) there(n int) {
+	f.t.Helper()
+	wait.For(f.t, within, "the nodes", func() bool {
+		nodes, err := f.writer.Statuses(f.t.Context())
+		have := 0
+		for _, n := range nodes {
+			if n.Live != nil && n.Status != nil {
+				have++
+			}
+		}
+		return err == nil && have == n
+	})
+}
+
+// line runs command lines of vipctl in this process, against a fleet.
+type line struct {
+	t        *testing.T
+	stage    *stage
+	out, err *notice
+	world    world
+	ahead    atomic.Int64 // nanoseconds that the clock is ahead
+
+	ended chan struct{}
+	code  int
+	stop  context.CancelFunc
+}
+
+func (f *stage) line() *line {
+	l := &line{t: f.t, stage: f, out: &notice{}, err: &notice{}}
+	getenv := func(name string) string { return map[string]string{"SUDO_USER": "ana"}[name] }
+	now := func() time.Time { return time.Now().Add(time.Duration(l.ahead.Load())) }
+	l.world = world{stdin: strings.NewReader(""), stdout: l.out, stderr: l.err, getenv: getenv, now: now}
+	return l
+}
+
+// flags name the fleet's etcd.
+func (f *stage) flags() []string {
+	return []string{
+		"--etcd", strings.Join(f.config.Endpoints, ","), "--prefix", f.config.Prefix, "--config", f.file,
+		"--user", f.config.Username, "--password-file", f.config.PasswordFile,
+	}
+}
+
+// do runs a command line to its end, and demands its exit code.
+func (f *stage) do(code int, args ...string) (stdout, stderr string) {
+	f.t.Helper()
+	l := f.line()
+	ctx, cancel := context.WithTimeout(f.t.Context(), wait.Scaled(2*within))
+	defer cancel()
+	if got := run(ctx, l.world, append(f.flags(), args...)); got != code {
+		f.t.Errorf("vipctl %s exits with %d, want %d\nstdout: %s\nstderr: %s", strings.Join(args, " "), got, code, l.out, l.err)
+	}
+	return l.out.String(), l.err.String()
+}
+
+// begin runs a command line beside the test.
+func (f *stage) begin(args ...string) *line {
+	l := f.line()
+	l.begin(args...)
+	return l
+}
+
+func (l *line) begin(args ...string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	l.stop, l.ended = cancel, make(chan struct{})
+	go func() {
+		defer close(l.ended)
+		l.code = run(ctx, l.world, append(l.stage.flags(), args...))
+	}()
+	l.t.Cleanup(func() { cancel(); <-l.ended })
+}
+
+// says waits for text on stderr.
+func (l *line) says(text string) {
+	l.t.Helper()
+	said := false
+	defer func() {
+		if !said {
+			l.t.Logf("stdout: %s\nstderr: %s", l.out, l.err)
+		}
+	}()
+	wait.For(l.t, within, "stderr to have "+text, func() bool { said = strings.Contains(l.err.String(), text); return said })
+}
+
+// ends waits for the end, and demands the exit code.
+func (l *line) ends(code int) {
+	l.t.Helper()
+	ended := false
+	defer func() {
+		if !ended || l.code != code {
+			l.t.Logf("stdout: %s\nstderr: %s", l.out, l.err)
+		}
+	}()
+	wait.For(l.t, within, "vipctl to end", func() bool {
+		select {
+		case <-l.ended:
+			ended = true
+		default:
+		}
+		return ended
+	})
+	if l.code != code {
+		l.t.Errorf("vipctl exits with %d, want %d", l.code, code)
+	}
+}
+
+// process is a vipctl of its own, whose signals are real.
+type process struct {
+	*exec.Cmd
+	t        *testing.T
+	out, err *notice
+	ended    chan struct{}
+}
+
+// launch starts "vipctl ARGS" with the flags of the fleet in front.
+func (f *stage) launch(args ...string) *process { return f.command(nil, args...) }
+
+// command is launch with a stdin.
+func (f *stage) command(stdin *os.File, args ...string) *process {
+	f.t.Helper()
+	p := &process{Cmd: exec.Command("vipctl", append(f.flags(), args...)...), t: f.t, out: &notice{}, err: &notice{}, ended: make(chan struct{})}
+	p.Stdout, p.Stderr, p.WaitDelay = p.out, p.err, 5*time.Second // a command of vipctl's may have them longer than it
+	if stdin != nil {
+		p.Stdin = stdin
+	}
+	if err := p.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	go func() {
+		defer close(p.ended)
+		_ = p.Wait() // its state says how it ended
+	}()
+	f.t.Cleanup(func() {
+		_ = p.Process.Kill()
+		<-p.ended
+		if f.t.Failed() {
+			f.t.Logf("stdout: %s\nstderr: %s", p.out, p.err)
+		}
+	})
+	return p
+}
+
+func (p *process) says(text string) {
+	p.t.Helper()
+	wait.For(p.t, within, "stderr to have "+text, func() bool { return strings.Contains(p.err.String(), text) })
+}
+
+func (p *process) prints(text string) {
+	p.t.Helper()
+	wait.For(p.t, within, "stdout to have "+text, func() bool { return strings.Contains(p.out.String(), text) })
+}
+
+func (p *process) running() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// ends waits for the end, and demands the exit code.
+func (p *process) ends(code int) {
+	p.t.Helper()
+	wait.For(p.t, within, "vipctl to end", func() bool { return !p.running() })
+	if got := p.ProcessState.ExitCode(); got != code {
+		p.t.Errorf("vipctl exits with %d, want %d", got, code)
+	}
+}
+
+// limit makes everybody from now on the user name, who may do no more than that.
+func (f *stage) limit(name string, read, write []string) {
+	f.t.Helper()
+	const password = "secret"
+	f.EnableAuth(etcdkit.User{Name: name, Password: password, Read: read, Write: write})
+	file := filepath.Join(f.t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte(password), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	f.config.Username, f.config.PasswordFile = name, file
+}

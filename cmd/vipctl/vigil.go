@@ -1,0 +1,186 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/store/etcd"
+)
+
+// vigil keeps an eye on the nodes of the fleet until each has come to a revision, and has no connection left that is
+// waited for. Nodes may come and go meanwhile.
+type vigil struct {
+	revision int64
+	// named are the only nodes that count, whether they are there or not. Empty: all that are there count.
+	named []string
+	// drains picks the connections that are waited for; nil: none are.
+	drains func(etcd.NodeDrain) bool
+
+	seen map[string]sight
+	// done and gone are the nodes that have come to the end, and those that went before and are given up.
+	done, gone []string
+}
+
+// sight is how a node was when it was last there.
+type sight struct {
+	at   time.Time
+	done bool
+}
+
+// absence is how long a node that has vanished is waited for: one that is restarted is back by then, and so is one whose
+// lease has ended because it did not reach etcd.
+const absence = 15 * time.Second
+
+// laggard is a node that is waited for, and why.
+type laggard struct {
+	Node string `json:"node"`
+	// Revision is what it has applied; 0: nothing is known of it.
+	Revision int64 `json:"revision"`
+	// Connections are those that are left there.
+	Connections uint64 `json:"connections"`
+	Why         string `json:"why"`
+}
+
+// look takes in the nodes as they are now, and returns those that are waited for, by name.
+func (v *vigil) look(nodes []etcd.Node, now time.Time) []laggard {
+	if v.seen == nil {
+		v.seen = map[string]sight{}
+	}
+	var lag []laggard
+	there := map[string]bool{}
+	v.done, v.gone = nil, nil
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Live == nil || len(v.named) > 0 && !slices.Contains(v.named, n.Name) {
+			continue
+		}
+		l := v.judge(n)
+		there[n.Name], v.seen[n.Name] = true, sight{now, l.Why == ""}
+		if l.Why == "" {
+			v.done = append(v.done, n.Name)
+		} else {
+			lag = append(lag, l)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(v.seen)) {
+		if there[name] {
+			continue
+		}
+		switch s := v.seen[name]; {
+		case s.done:
+			v.done = append(v.done, name) // what it had applied it has again when it comes back
+		case len(v.named) > 0 || now.Sub(s.at) < absence:
+			lag = append(lag, laggard{Node: name, Why: "has gone away"})
+		default:
+			v.gone = append(v.gone, name)
+		}
+		there[name] = true
+	}
+	for _, name := range v.named {
+		if !there[name] {
+			lag = append(lag, laggard{Node: name, Why: "is not there"})
+		}
+	}
+	slices.Sort(v.done)
+	slices.SortFunc(lag, func(a, b laggard) int { return strings.Compare(a.Node, b.Node) })
+	return lag
+}
+
+// judge says why a node that is there is waited for; Why is "" where it is not.
+func (v *vigil) judge(n *etcd.Node) laggard {
+	l := laggard{Node: n.Name}
+	if n.Status == nil {
+		l.Why = "has no status yet"
+		return l
+	}
+	if l.Revision = n.Status.Revision; v.drains != nil {
+		for _, d := range n.Status.Drains {
+			if v.drains(d) {
+				l.Connections += d.Active
+			}
+		}
+	}
+	switch {
+	case l.Revision < v.revision:
+		l.Why = fmt.Sprintf("is at revision %d", l.Revision)
+	case l.Connections > 0:
+		l.Why = "has " + count(l.Connections, "connection")
+	}
+	return l
+}
+
+// left adds up the connections.
+func left(lag []laggard) (n uint64) {
+	for _, l := range lag {
+		n += l.Connections
+	}
+	return n
+}
+
+// names lists nodes for a sentence; of many, the first.
+func names(lag []laggard) string {
+	const most = 5
+	var all []string
+	for _, l := range lag[:min(len(lag), most)] {
+		all = append(all, l.Node+" "+l.Why)
+	}
+	text := strings.Join(all, ", ")
+	if more := len(lag) - most; more > 0 {
+		text += fmt.Sprintf(" and %s more", count(more, "node"))
+	}
+	return text
+}
+
+// The pace of looking at the nodes, and how long etcd may be away: at the start, where the command line may be wrong,
+// and later.
+const (
+	fleetInterval      = time.Second
+	fleetFirstPatience = 15 * time.Second
+	fleetPatience      = 5 * time.Minute
+)
+
+// errNobody ends a vigil over nobody.
+var errNobody = errors.New("no vipd is there: none keeps its status in this etcd, under this prefix")
+
+// keep looks at the nodes again and again until nobody is waited for, and hands whom it waits for to show. It returns
+// who that is when it ends for another reason: ctx, or etcd, which may be away for a while.
+func (v *vigil) keep(c *call, w *etcd.Writer, show func([]laggard)) ([]laggard, error) {
+	tick := time.NewTicker(fleetInterval)
+	defer tick.Stop()
+	var lag []laggard
+	answered, patience, trouble := c.now(), fleetFirstPatience, ""
+	for {
+		nodes, err := w.Statuses(c)
+		switch {
+		case c.Err() != nil:
+		case err == nil:
+			answered, patience, trouble = c.now(), fleetPatience, ""
+			if lag = v.look(nodes, answered); len(lag) == 0 {
+				if len(v.done) == 0 {
+					return nil, errNobody
+				}
+				return nil, nil
+			}
+			show(lag)
+		case c.now().Sub(answered) > patience:
+			return lag, err
+		case trouble != err.Error():
+			trouble = err.Error()
+			c.note("%v; trying again", err)
+		}
+		select {
+		case <-c.Done():
+			return lag, c.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// note says something besides the output.
+func (c *call) note(format string, args ...any) {
+	fmt.Fprintf(c.stderr, "vipctl: %s\n", oneLine(fmt.Sprintf(format, args...)))
+}

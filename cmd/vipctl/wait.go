@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+func waitVerb() *verb {
+	return &verb{
+		name: "wait", args: "--revision R", brief: "return when all nodes have applied a revision of etcd",
+		about: "Returns when every vipd that is there has revision R of etcd in its kernel: the revision that apply, delete, " +
+			"drain or a tool of your own has printed. Whoever joins meanwhile counts too. A node that goes away is waited " +
+			"for a while longer, as one that is restarted comes back, and then left out, which is said.\n\n" +
+			"With --nodes only these count, and they are waited for until they are there. When --timeout is over, whoever " +
+			"lags is named, and the exit code is 1. An etcd that is away for a while is waited for.",
+		example: "vipctl wait --revision 1042 --timeout 30s",
+		flags: []cli.Flag{
+			&cli.Int64Flag{Name: "revision", Usage: "what is to be applied, a `NUMBER`"},
+			&cli.DurationFlag{Name: "timeout", Usage: "give up after this `TIME`; 0: never"},
+			&cli.StringFlag{Name: "nodes", Usage: "wait for these only, `NODE,...`"},
+		},
+		formats: []string{formTable, formJSON},
+		fleet:   true, run: runWait,
+	}
+}
+
+// waited is what came of a wait.
+type waited struct {
+	Revision int64 `json:"revision"`
+	// Applied are the nodes that have it; Behind those that were waited for in vain; Gone those that went before they
+	// had it, and are not waited for.
+	Applied []string  `json:"applied"`
+	Behind  []laggard `json:"behind"`
+	Gone    []string  `json:"gone"`
+}
+
+func runWait(c *call) error {
+	v := &vigil{revision: c.flags.Int64("revision")}
+	timeout := c.flags.Duration("timeout")
+	switch {
+	case v.revision <= 0:
+		return wrongUse("\"vipctl wait\" needs --revision R, a number above 0; for example: %s", c.verb.example)
+	case timeout < 0:
+		return wrongUse("--timeout %s is below zero", timeout)
+	}
+	if text := c.flags.String("nodes"); text != "" {
+		for name := range strings.SplitSeq(text, ",") {
+			if name = strings.TrimSpace(name); name != "" && !slices.Contains(v.named, name) {
+				v.named = append(v.named, name)
+			}
+		}
+	}
+	w, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	bounded := *c
+	if timeout > 0 {
+		ctx, cancel := context.WithTimeout(c.Context, timeout)
+		defer cancel()
+		bounded.Context = ctx
+	}
+	watcher := &watcher{call: c}
+	lag, err := v.keep(&bounded, w, watcher.show)
+	watcher.end()
+	if c.format == formJSON && (err == nil || len(lag) > 0) {
+		if err := c.printJSON(waited{v.revision, list(v.done), list(lag), list(v.gone)}); err != nil {
+			return err
+		}
+	}
+	switch {
+	case err == nil:
+		return c.applied(v)
+	case errors.Is(err, context.DeadlineExceeded) && c.Err() == nil && len(lag) > 0:
+		return fmt.Errorf("revision %d is not everywhere after %s: %s", v.revision, timeout, names(lag))
+	case errors.Is(err, context.DeadlineExceeded) && c.Err() == nil:
+		return fmt.Errorf("no answer of etcd within %s", timeout)
+	case len(lag) > 0 && c.Err() != nil:
+		return fmt.Errorf("interrupted; revision %d is not everywhere: %s", v.revision, names(lag))
+	}
+	return err
+}
+
+// applied says that it is everywhere, and where it is not and was not waited for.
+func (c *call) applied(v *vigil) error {
+	if len(v.gone) > 0 {
+		c.note("not waited for, since they have gone away: %s", strings.Join(v.gone, ", "))
+	}
+	if c.format == formJSON {
+		return nil
+	}
+	return c.print(fmt.Sprintf("revision %d is applied on %s\n", v.revision, count(len(v.done), "node")))
+}
+
+// watcher shows whom a vigil waits for: on a terminal in one line that changes, elsewhere a line now and then when it is
+// others.
+type watcher struct {
+	*call
+	progress progress
+	looks    int
+	last     string
+	said     time.Time
+}
+
+// sayAgain is the time between two lines, and silentLooks how many looks pass in silence: nodes tell once a second how
+// far they are.
+const (
+	sayAgain    = 10 * time.Second
+	silentLooks = 2
+)
+
+func (w *watcher) show(lag []laggard) {
+	text := "waiting: " + names(lag)
+	if w.errTerminal {
+		w.progress.call = w.call
+		w.progress.text(text)
+		return
+	}
+	var who []string
+	for _, l := range lag {
+		who = append(who, l.Node)
+	}
+	key := strings.Join(who, ",")
+	if w.looks++; w.looks > silentLooks && key != w.last && w.now().Sub(w.said) >= sayAgain {
+		w.last, w.said = key, w.now()
+		w.note("%s", text)
+	}
+}
+
+func (w *watcher) end() { w.progress.end() }

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"vipd/store/etcd"
+	"vipd/test/wait"
+)
+
+// who writes whom a vigil waits for, and what came of the others.
+func who(v *vigil, lag []laggard) string {
+	var all []string
+	for _, l := range lag {
+		all = append(all, l.Node+" "+l.Why)
+	}
+	return fmt.Sprintf("%s | done %s | gone %s", strings.Join(all, ", "), strings.Join(v.done, " "), strings.Join(v.gone, " "))
+}
+
+func live(name string, revision int64, drains ...etcd.NodeDrain) etcd.Node {
+	return etcd.Node{Name: name, Live: &etcd.NodeLive{}, Status: &etcd.NodeStatus{Revision: revision, Drains: drains}}
+}
+
+func TestVigil(t *testing.T) {
+	start := time.Now()
+	config := etcd.Node{Name: "old", Config: &etcd.NodeConfig{Mode: "ipvs"}}
+	starting := etcd.Node{Name: "new", Live: &etcd.NodeLive{}}
+	type look struct {
+		after time.Duration
+		nodes []etcd.Node
+		want  string
+	}
+	for name, test := range map[string]struct {
+		named []string
+		looks []look
+	}{
+		"they come to it": {looks: []look{
+			{0, []etcd.Node{live("a", 4), live("b", 5), config}, "a is at revision 4 | done b | gone "},
+			{1, []etcd.Node{live("a", 6), live("b", 5)}, " | done a b | gone "},
+		}},
+		"one joins": {looks: []look{
+			{0, []etcd.Node{live("a", 4)}, "a is at revision 4 | done  | gone "},
+			{1, []etcd.Node{live("a", 5), starting}, "new has no status yet | done a | gone "},
+			{2, []etcd.Node{live("a", 5), live("new", 0)}, "new is at revision 0 | done a | gone "},
+			{3, []etcd.Node{live("a", 5), live("new", 7)}, " | done a new | gone "},
+		}},
+		"one dies": {looks: []look{
+			{0, []etcd.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
+			{absence - 1, []etcd.Node{live("a", 5)}, "b has gone away | done a | gone "},
+			{absence, []etcd.Node{live("a", 5)}, " | done a | gone b"},
+		}},
+		"one is restarted": {looks: []look{
+			{0, []etcd.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
+			{1, []etcd.Node{live("a", 5)}, "b has gone away | done a | gone "},
+			{2, []etcd.Node{live("a", 5), live("b", 0)}, "b is at revision 0 | done a | gone "},
+			{absence + 1, []etcd.Node{live("a", 5)}, "b has gone away | done a | gone "},
+			{absence + 3, []etcd.Node{live("a", 5), live("b", 5)}, " | done a b | gone "},
+		}},
+		"one has it and dies": {looks: []look{
+			{0, []etcd.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
+			{1, []etcd.Node{live("b", 4)}, "b is at revision 4 | done a | gone "},
+			{2, []etcd.Node{live("b", 5)}, " | done a b | gone "},
+		}},
+		"named": {named: []string{"c", "a"}, looks: []look{
+			{0, []etcd.Node{live("a", 5), live("b", 4)}, "c is not there | done a | gone "},
+			{1, []etcd.Node{live("a", 5), live("b", 4), live("c", 4)}, "c is at revision 4 | done a | gone "},
+			{2 * absence, []etcd.Node{live("a", 5)}, "c has gone away | done a | gone "},
+			{9 * absence, []etcd.Node{live("c", 5)}, " | done a c | gone "},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := &vigil{revision: 5, named: test.named}
+			for _, l := range test.looks {
+				if got := who(v, v.look(l.nodes, start.Add(l.after))); got != l.want {
+					t.Errorf("after %s got %q, want %q", l.after, got, l.want)
+				}
+			}
+		})
+	}
+}
+
+// Whatever nodes do: a vigil is over exactly when each node that is there has come to the end, and each that has vanished
+// before it had is away for long enough.
+func TestVigilLaw(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		v := &vigil{revision: 10, drains: func(d etcd.NodeDrain) bool { return d.Service == "web" }}
+		now := time.Now()
+		type state struct {
+			there, done bool
+			last        time.Time
+		}
+		model := map[string]state{}
+		for step := range 60 {
+			now = now.Add(time.Duration(r.IntN(8)) * time.Second)
+			var nodes []etcd.Node
+			for _, name := range []string{"a", "b", "c"} {
+				if r.IntN(3) == 0 {
+					s := model[name]
+					s.there = false
+					model[name] = s
+					continue
+				}
+				n := live(name, 8+int64(r.IntN(4)), etcd.NodeDrain{Service: "web", Active: uint64(r.IntN(2))}, etcd.NodeDrain{Service: "dns", Active: 9})
+				nodes = append(nodes, n)
+				model[name] = state{true, n.Status.Revision >= 10 && n.Status.Drains[0].Active == 0, now}
+			}
+			lag := v.look(nodes, now)
+			var want []string
+			for _, name := range []string{"a", "b", "c"} {
+				if s := model[name]; !s.last.IsZero() && !s.done && (s.there || now.Sub(s.last) < absence) {
+					want = append(want, name)
+				}
+			}
+			var got []string
+			for _, l := range lag {
+				got = append(got, l.Node)
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("seed %d, step %d: waits for %q, want %q", seed, step, got, want)
+			}
+		}
+	}
+}
+
+func TestWait(t *testing.T) {
+	f := newStage(t)
+	one, two := f.start("gw1", at(40)), f.start("gw2", at(39))
+	f.there(2)
+	l := f.begin("wait", "--revision", "41")
+	l.says("vipctl: waiting: gw1 is at revision 40, gw2 is at revision 39\n")
+	one.tell(at(41))
+	three := f.start("gw3", nil) // joins, and lags
+	f.here(3)
+	two.tell(at(50))
+	f.looksAgain()
+	f.there(2)
+	select {
+	case <-l.ended:
+		t.Errorf("it did not wait for the one that has joined; stdout: %s", l.out)
+	default:
+	}
+	three.tell(at(41))
+	l.ends(exitDone)
+	if want := "revision 41 is applied on 3 nodes\n"; l.out.String() != want {
+		t.Errorf("stdout is %q, want %q", l.out, want)
+	}
+
+	// Who lags when the time is over is named.
+	_, stderr := f.do(exitFailed, "wait", "--revision", "42", "--timeout", "1s")
+	if want := "vipctl: revision 42 is not everywhere after 1s: gw1 is at revision 41, gw3 is at revision 41\n"; stderr != want {
+		t.Errorf("stderr is %q, want %q", stderr, want)
+	}
+	stdout, _ := f.do(exitFailed, "wait", "--revision", "42", "--timeout", "1s", "-o", "json", "--nodes", "gw2, gw9,gw1")
+	var got waited
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := waited{42, []string{"gw2"}, []laggard{{Node: "gw1", Revision: 41, Why: "is at revision 41"}, {Node: "gw9", Why: "is not there"}}, []string{}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("JSON (-want +got):\n%s", d)
+	}
+
+	// One that is named is waited for until it is there.
+	l = f.begin("wait", "--revision", "42", "--nodes", "gw4")
+	l.says("vipctl: waiting: gw4 is not there\n")
+	f.start("gw4", at(42))
+	l.ends(exitDone)
+	if want := "revision 42 is applied on 1 node\n"; l.out.String() != want {
+		t.Errorf("stdout is %q, want %q", l.out, want)
+	}
+}
+
+// here waits until etcd has as many nodes, whatever they say.
+func (f *stage) here(n int) {
+	f.t.Helper()
+	wait.For(f.t, within, "the nodes", func() bool {
+		nodes, err := f.writer.Statuses(f.t.Context())
+		return err == nil && len(nodes) == n
+	})
+}
+
+// A node that dies is waited for a while longer, then left out, which is said; where nobody is left, it has failed.
+func TestWaitForOneThatDies(t *testing.T) {
+	f := newStage(t)
+	f.start("gw1", at(41))
+	two := f.start("gw2", at(40))
+	f.there(2)
+	l := f.begin("wait", "--revision", "41")
+	l.says("waiting: gw2 is at revision 40")
+	two.stop()
+	f.here(1)
+	f.looksAgain()
+	l.ahead.Store(int64(absence))
+	l.ends(exitDone)
+	if want := "vipctl: not waited for, since they have gone away: gw2\n"; !strings.HasSuffix(l.err.String(), want) {
+		t.Errorf("stderr is %q, want %q at the end", l.err, want)
+	}
+	if want := "revision 41 is applied on 1 node\n"; l.out.String() != want {
+		t.Errorf("stdout is %q, want %q", l.out, want)
+	}
+}
+
+func TestWaitForNobody(t *testing.T) {
+	f := newStage(t)
+	_, stderr := f.do(exitFailed, "wait", "--revision", "41")
+	if want := "vipctl: no vipd is there: none keeps its status in this etcd, under this prefix\n"; stderr != want {
+		t.Errorf("stderr is %q, want %q", stderr, want)
+	}
+}
+
+// An etcd that goes away meanwhile is waited for; one that is not there at all only for a while.
+func TestWaitThroughAnOutage(t *testing.T) {
+	f := newStage(t)
+	one, two := f.start("gw1", at(41)), f.start("gw2", at(40))
+	f.there(2)
+	l := f.begin("wait", "--revision", "41")
+	l.says("waiting: gw2 is at revision 40")
+	f.Members[0].Kill()
+	l.says("; trying again\n")
+	l.ahead.Store(int64(fleetPatience / 2))
+	one.tell(at(41))
+	two.tell(at(42))
+	f.Members[0].Start()
+	l.ends(exitDone)
+	if want := "revision 41 is applied on 2 nodes\n"; l.out.String() != want {
+		t.Errorf("stdout is %q, want %q", l.out, want)
+	}
+
+	f.Members[0].Kill()
+	l = f.begin("wait", "--revision", "41")
+	l.says("; trying again\n")
+	l.ahead.Store(int64(fleetFirstPatience + time.Second))
+	l.ends(exitFailed)
+	_, stderr := f.do(exitFailed, "wait", "--revision", "41", "--timeout", "1s")
+	if !strings.HasSuffix(stderr, "vipctl: no answer of etcd within 1s\n") {
+		t.Errorf("stderr is %q", stderr)
+	}
+}
+
+func TestWaitInterrupted(t *testing.T) {
+	f := newStage(t)
+	f.start("gw1", at(40))
+	f.there(1)
+	l := f.begin("wait", "--revision", "41")
+	l.says("waiting: gw1")
+	l.stop()
+	l.ends(exitFailed)
+	if want := "vipctl: interrupted; revision 41 is not everywhere: gw1 is at revision 40\n"; !strings.HasSuffix(l.err.String(), want) {
+		t.Errorf("stderr is %q, want %q at the end", l.err, want)
+	}
+}
+
+// Of many who lag, the first are named.
+func TestNames(t *testing.T) {
+	var lag []laggard
+	for i := range 7 {
+		lag = append(lag, laggard{Node: fmt.Sprint("gw", i), Why: "is not there"})
+	}
+	for n, want := range map[int]string{
+		0: "",
+		1: "gw0 is not there",
+		5: "gw0 is not there, gw1 is not there, gw2 is not there, gw3 is not there, gw4 is not there",
+		6: "gw0 is not there, gw1 is not there, gw2 is not there, gw3 is not there, gw4 is not there and 1 node more",
+		7: "gw0 is not there, gw1 is not there, gw2 is not there, gw3 is not there, gw4 is not there and 2 nodes more",
+	} {
+		if got := names(lag[:n]); got != want {
+			t.Errorf("of %d got %q, want %q", n, got, want)
+		}
+	}
+}
