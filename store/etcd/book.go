@@ -56,7 +56,9 @@ func (w *Writer) readRest(ctx context.Context, b *book) error {
 	pools, texts := map[string]*pool{}, map[balancer.Name][]netip.Addr{}
 	var revision int64
 	err := w.readFolder(ctx, poolFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
-		pools[name] = decodePool(name, kv.Value, kv.ModRevision)
+		if balancer.Name(name).Valid() { // nobody can ask for another
+			pools[name] = decodePool(name, kv.Value, kv.ModRevision)
+		}
 	})
 	if err != nil {
 		return err

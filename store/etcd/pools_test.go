@@ -123,6 +123,9 @@ func TestSetPoolRefuses(t *testing.T) {
 	}
 	_, err := w.SetPool(t.Context(), "No", cidrs("10.0.0.0/8"))
 	expectError(t, err, "names no pool")
+	for _, hostile := range []string{"", "No", "a/b", "\xff", "default/"} {
+		p.put("/pools/"+hostile, `{"cidrs":["10.96.0.0/24"]}`)
+	}
 	for text, want := range map[string]string{
 		"": "is empty",
 		`{"cidrs":["10.96.0.0/24","10.96.0.0/25"]}`:       "overlap",

@@ -236,6 +236,7 @@ func TestPresenceThroughOutages(t *testing.T) {
 		} else {
 			c.Members[0].Start()
 		}
+		c.Compact()
 		relay.Heal()
 		direct.node("n1", "the node after "+name, says(revision))
 		wait.For(t, within, "the end of the trouble", func() bool { return n.last() == "<nil>" })
