@@ -37,11 +37,12 @@ type follower struct {
 	pid   int
 	first time.Duration // until every source had the complete first state
 
-	in  io.Writer
-	out *bufio.Scanner
+	in   io.Writer
+	out  *bufio.Scanner
+	stop func() // ends it and waits
 }
 
-// follow starts it, and waits until all sources follow. It ends with the test.
+// follow starts it, and waits until all sources follow. It ends with the test, or with stop.
 func follow(t testing.TB, binary string, endpoints []string, args ...string) *follower {
 	t.Helper()
 	cmd := exec.Command(binary, append([]string{"-endpoints", strings.Join(endpoints, ","), "-prefix", prefix}, args...)...)
@@ -59,13 +60,14 @@ func follow(t testing.TB, binary string, endpoints []string, args ...string) *fo
 	}
 	f := &follower{t: t, pid: cmd.Process.Pid, in: in, out: bufio.NewScanner(out)}
 	timer := time.AfterFunc(5*time.Minute, func() { _ = cmd.Process.Kill() }) // a source that hangs ends the test
-	t.Cleanup(func() {
+	f.stop = sync.OnceFunc(func() {
 		_ = in.Close()
 		if err := cmd.Wait(); err != nil && timer.Stop() {
 			t.Errorf("follower: %v", err)
 		}
 		timer.Stop()
 	})
+	t.Cleanup(f.stop)
 	var nanos int64
 	f.line("first %d", &nanos)
 	f.first = time.Duration(nanos)

@@ -57,7 +57,9 @@ func (w *world) stream(rate, services, endpoints int, do func()) (changes int, e
 	var last atomic.Int64
 	var streaming sync.WaitGroup
 	streaming.Go(func() {
-		for offset := 0; ; offset += rate {
+		for {
+			offset := w.streamed
+			w.streamed += rate
 			puts := change(w.t, w.client, rate, time.Second/time.Duration(rate), func(i int) (string, string) {
 				i += offset
 				service, endpoint := i*7%services, i%endpoints

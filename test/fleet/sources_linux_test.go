@@ -6,12 +6,10 @@ import (
 	"time"
 
 	"vipd/test/etcdkit"
-	"vipd/test/wait"
 )
 
-// What is aimed at; tests hold busy times bounds.
+// What is aimed at; tests hold five times as much.
 const (
-	busy = 5
 	// seenWithin: a change has reached every one of 500 sources.
 	seenWithin = 250 * time.Millisecond
 	// firstWithin and firstMemory: the complete first state of 10,000 services with 10 endpoints each.
@@ -28,28 +26,28 @@ func TestSources(t *testing.T) {
 	}
 	binary := buildFollower(t)
 	t.Run("many sources", func(t *testing.T) {
-		w := watchers{sources: 500, changes: 50, pace: 100 * time.Millisecond}.measure(t, binary)
-		t.Logf("500 sources: first state after %s; a change is seen within %s (the put itself %s)", w.first, w.seen, w.put)
-		if got, most := w.seen.at(0.99), wait.Scaled(busy*seenWithin); got > most {
-			t.Errorf("99 of 100 see a change within %s, want %s", got, most)
-		}
+		holds(t, "99 of 100 see a change", seenWithin, func() time.Duration {
+			w := watchers{sources: 500, changes: 50, pace: 100 * time.Millisecond}.measure(t, binary)
+			t.Logf("500 sources: first state after %s; a change is seen within %s (the put itself %s)", w.first, w.seen, w.put)
+			return w.seen.at(0.99)
+		})
 	})
 	t.Run("many services", func(t *testing.T) {
-		l := large{services: 10_000, endpoints: 10, rate: 200, stream: 3 * time.Second}.measure(t, binary)
-		t.Logf("10,000 services: first state after %s with %.0f MiB at most; 200 changes a second are published after %s, the last after %s; %.1f MiB in use, then %.1f more",
-			l.first, mib(l.memory), l.lag, l.end, mib(l.heap), mib(l.heapMore))
-		if most := wait.Scaled(busy * firstWithin); l.first > most || l.memory > firstMemory {
-			t.Errorf("the first state took %s and %.0f MiB, want %s and %.0f MiB at most", l.first, mib(l.memory), most, mib(firstMemory))
-		}
-		if got, most := l.lag.at(0.99), wait.Scaled(busy*lagWithin); got > most {
-			t.Errorf("99 of 100 changes were published within %s, want %s", got, most)
-		}
-		if l.changeBytes > 1000 {
-			t.Errorf("one changed endpoint costs %d bytes on the network", l.changeBytes)
-		}
-		if l.heapMore > l.heap/10 {
-			t.Errorf("changes made %d bytes that are in use %d more", l.heap, l.heapMore)
-		}
+		holds(t, "the first state, or 20 times the time to publish a change", firstWithin, func() time.Duration {
+			l := large{services: 10_000, endpoints: 10, rate: 200, stream: 3 * time.Second}.measure(t, binary)
+			t.Logf("10,000 services: first state after %s with %.0f MiB at most; 200 changes a second are published after %s, the last after %s; %.1f MiB in use, then %.1f more",
+				l.first, mib(l.memory), l.lag, l.end, mib(l.heap), mib(l.heapMore))
+			if l.memory > firstMemory {
+				t.Errorf("the first state took %.0f MiB, want %.0f MiB at most", mib(l.memory), mib(firstMemory))
+			}
+			if l.changeBytes > 1000 {
+				t.Errorf("one changed endpoint costs %d bytes on the network", l.changeBytes)
+			}
+			if l.heapMore > l.heap/10 {
+				t.Errorf("changes made %d bytes that are in use %d more", l.heap, l.heapMore)
+			}
+			return max(l.first, l.lag.at(0.99)*(firstWithin/lagWithin)) // either is as much over its bound
+		})
 	})
 }
 
@@ -114,11 +112,13 @@ func (w watchers) measure(t testing.TB, binary string) (r watched) {
 	t.Helper()
 	const services, endpoints = 20, 10
 	c := etcdkit.Start(t, etcdkit.Options{})
+	defer c.Kill() // what comes next has the machine for itself
 	member, client := c.Members[0], c.Client()
 	fill(t, client, services, endpoints)
 	before, _ := memory(t, member.Pid())
 	used := cpu(t, member.Pid())
 	f := follow(t, binary, c.Endpoints(), "-sources", strconv.Itoa(w.sources))
+	defer f.stop()
 	r.first, r.firstCPU = f.first, cpu(t, member.Pid())-used
 	if w.idle > 0 {
 		used = cpu(t, member.Pid())
@@ -171,10 +171,12 @@ type largely struct {
 func (l large) measure(t testing.TB, binary string) (r largely) {
 	t.Helper()
 	c := etcdkit.Start(t, etcdkit.Options{})
+	defer c.Kill()
 	client := c.Client()
 	fill(t, client, l.services, l.endpoints)
 	relay := etcdkit.NewRelay(t, c.Members[0].Addr())
 	f := follow(t, binary, []string{c.URL(relay.Addr())}, "-state-dir", t.TempDir())
+	defer f.stop()
 	r.first, r.firstBytes = f.first, relay.Bytes()
 	_, r.memory = memory(t, f.pid)
 	r.heap = f.heap()

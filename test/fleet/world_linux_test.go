@@ -36,7 +36,8 @@ type world struct {
 	servers *lab.NS
 	nodes   []*node
 	secret  string // the password of vipd
-	moved   int    // how often services were changed
+	// moved is how often services were changed, streamed how often their endpoints were by streams.
+	moved, streamed int
 }
 
 // newWorld builds the network, starts etcd with users, and has both services in it. No vipd runs yet.
