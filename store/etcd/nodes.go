@@ -128,7 +128,7 @@ func (w *Writer) changed(ctx context.Context) (revision int64, err error) {
 			SortOrder: etcdserverpb.RangeRequest_DESCEND, SortTarget: etcdserverpb.RangeRequest_MOD,
 		})
 		switch {
-		case s.optional() && forbidden(err):
+		case forbidden(err): // who may see nodes alone learns the rest from them
 		case err != nil:
 			return 0, err
 		case len(answer.Kvs) > 0:

@@ -45,6 +45,20 @@ func TestNodes(t *testing.T) {
 	}
 }
 
+// TestNodesOnly: the right to read nodes is enough to see them.
+func TestNodesOnly(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.put("/services/web", web)
+	p.put("/nodes/a/status", `{"revision":2}`)
+	waiter := etcdkit.User{Name: "waiter", Password: "secret", Read: []string{"/vipda/nodes/"}}
+	c.EnableAuth(waiter)
+	nodes, revision, err := newWriter(t, p.as(t, waiter)).Nodes(t.Context())
+	if err != nil || len(nodes) != 1 || revision != 2 {
+		t.Errorf("%+v, revision %d, %v", nodes, revision, err)
+	}
+}
+
 // TestSetNode changes what nodes are told, and leaves what it does not know.
 func TestSetNode(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
