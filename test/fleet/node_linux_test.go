@@ -172,9 +172,18 @@ func (n *node) await(what string, is func(status) bool) (last status) {
 	return last
 }
 
-// ready waits until vipd serves what etcd holds.
+// ready waits until vipd serves what etcd holds. A status costs as much as there are services, so it is not what is asked
+// again and again.
 func (n *node) ready() {
 	n.t.Helper()
+	wait.For(n.t, 5*patience, n.name+": vipd to be ready", func() bool {
+		response, err := n.web.Get("http://127.0.0.1:9890/readyz")
+		if err != nil {
+			return false
+		}
+		_ = response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
 	n.await("vipd to serve", func(s status) bool { return s.Ready && s.Store.Connected })
 }
 
