@@ -60,7 +60,7 @@ func (v *view) status() api.Status {
 	return api.Status{
 		Version: v.Version, Node: s.config.Node, Zone: s.config.Zone, Started: v.started, Mode: mode, Store: store,
 		Sync: api.Sync{
-			Wanted: s.desired.Revision.Store, Applied: v.applied(), Pending: v.pending(), Failing: len(e.Failing),
+			Wanted: v.reached(s.desired.Revision.Store), Applied: v.applied(), Pending: v.pending(), Failing: len(e.Failing),
 			Last: e.Last, LastDuration: e.LastDuration, LastChanges: e.LastChanges, LastError: e.LastError, Repairs: e.Repairs,
 		},
 		Ready: v.ready(), Services: s.snapshot.Services.Len(), Frontends: s.desired.Frontends.Len(), Endpoints: endpoints,
@@ -69,14 +69,16 @@ func (v *view) status() api.Status {
 }
 
 // applied is the store's revision that is carried out.
-func (v *view) applied() int64 {
-	applied := v.engine.Applied.Store
+func (v *view) applied() int64 { return v.reached(v.engine.Applied.Store) }
+
+// reached is the newest revision of the store for which the snapshot of another one is complete.
+func (v *view) reached(revision int64) int64 {
 	if v.fleet != nil {
-		if at := v.fleet.source.Position(); at.Published == applied {
+		if at := v.fleet.source.Position(); at.Published == revision {
 			return at.Seen // what has changed since made no difference
 		}
 	}
-	return applied
+	return revision
 }
 
 // pending counts the frontends that are not as wanted, those in backoff aside.
