@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -336,5 +337,31 @@ func TestArrival(t *testing.T) {
 				m.Status, m.NoDaemon = nil, "no vipd answers"
 			}
 		})
+	}
+}
+
+// TestTrialsApart has trials leave the records of a running vipd alone, and leave nothing behind.
+func TestTrialsApart(t *testing.T) {
+	for _, runs := range []bool{true, false} {
+		m := newMade()
+		m.Config.RunDir = t.TempDir()
+		if !runs {
+			m.Status = nil
+		}
+		used := ""
+		m.Modes = []modes.Mode{{Name: config.UserspaceMode, New: func(_ context.Context, c config.Config, _ *slog.Logger) (dataplane.Dataplane, error) {
+			used = c.RunDir
+			if _, err := os.Stat(used); err != nil {
+				t.Error(err)
+			}
+			return userspace.New(userspace.Options{Intercept: userspace.Bind})
+		}}}
+		Examine(t.Context(), m.Host)
+		if apart := used != m.Config.RunDir; apart != runs {
+			t.Errorf("vipd runs: %t; the trial used %s, and vipd has %s", runs, used, m.Config.RunDir)
+		}
+		if _, err := os.Stat(used); runs && !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", used, err)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -129,7 +130,12 @@ func (v *visit) try(ctx context.Context, m modes.Mode) (Finding, tried) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
-	d, err := m.New(ctx, v.Config, slog.New(slog.DiscardHandler))
+	c, done, err := v.apart()
+	if err != nil {
+		return Finding{Level: Note, What: fmt.Sprintf("%s mode was not tried: %s", m.Name, oneLine(err))}, tried{mode: m}
+	}
+	defer done()
+	d, err := m.New(ctx, c, slog.New(slog.DiscardHandler))
 	if err == nil {
 		detail := ""
 		if says, ok := d.(interface{ Detail() string }); ok {
@@ -151,6 +157,18 @@ func (v *visit) try(ctx context.Context, m modes.Mode) (Finding, tried) {
 		f.Mend = mend
 	}
 	return f, tried{mode: m, known: true}
+}
+
+// apart returns a configuration for a trial, whose records are no running vipd's: two must not write the same ones.
+func (v *visit) apart() (c config.Config, done func(), err error) {
+	c, done = v.Config, func() {}
+	if v.Status == nil {
+		return c, done, nil
+	}
+	if c.RunDir, err = os.MkdirTemp("", "vipctl-doctor-"); err == nil {
+		done = func() { _ = os.RemoveAll(c.RunDir) } // it is small, and of no use to anybody
+	}
+	return c, done, err
 }
 
 // upper begins a sentence.
