@@ -1,0 +1,68 @@
+package health
+
+import (
+	"time"
+
+	"vipd/balancer"
+)
+
+// Saved is a state as it is kept over a restart.
+type Saved struct {
+	Verdict balancer.Verdict `json:"verdict"`
+	Since   time.Time        `json:"since"`
+	Streak  int              `json:"streak,omitempty"`
+	Outcome Outcome          `json:"outcome"`
+	Began   time.Time        `json:"began"`
+	Took    time.Duration    `json:"took"`
+	Text    string           `json:"text"`
+}
+
+// Save returns what is to be kept of s, and whether there is anything: of a target without a verdict there is not.
+func (s State) Save() (Saved, bool) {
+	return Saved{
+		Verdict: s.Verdict, Since: s.Since.UTC().Round(0), Streak: s.Streak,
+		Outcome: s.Last.Outcome, Began: s.Last.Began.UTC().Round(0), Took: s.Last.Took, Text: s.Last.Text,
+	}, s.Verdict != balancer.HealthUnknown
+}
+
+// minKept is how long a verdict is worth something at least: a host may take that long to start again.
+const minKept = time.Minute
+
+// Restore returns the state that goes on from what was kept, its next check due within an interval from now. What is
+// older than a minute or three intervals, whichever is more, or from the future, counts for nothing: the target is
+// unknown again, and its first result decides.
+func (v Saved) Restore(seed uint64, r Rules, now time.Time) State {
+	s := New(seed, r, now)
+	last := Result{v.Outcome, v.Began, v.Took, v.Text}
+	age := now.Sub(last.Ended())
+	if age < 0 || age > max(minKept, 3*r.Interval) || v.Verdict != balancer.HealthUp && v.Verdict != balancer.HealthDown {
+		return s
+	}
+	s.Verdict, s.Since, s.Streak, s.Last = v.Verdict, v.Since, v.Streak, last
+	return s
+}
+
+// Inherit returns the state of a target whose check was replaced by another one at the time now: what was known of it
+// stays until the new check has seen enough to say otherwise, and that begins soon.
+func (s State) Inherit(seed uint64, r Rules, now time.Time) State {
+	fast := r
+	fast.Interval = r.FastInterval
+	next := New(seed, fast, now)
+	next.Verdict, next.Since, next.Last = s.Verdict, s.Since, s.Last
+	return next
+}
+
+// Sooner returns s with its next check due now, or as soon after the latest as the fast interval allows: hints can come
+// by the thousand.
+func (s State) Sooner(r Rules, now time.Time) State {
+	due := now
+	if s.Last.Outcome != "" {
+		if earliest := s.Last.Began.Add(r.FastInterval); earliest.After(due) {
+			due = earliest
+		}
+	}
+	if due.Before(s.Due) {
+		s.Due = due
+	}
+	return s
+}

@@ -1,0 +1,243 @@
+package health_test
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+)
+
+// model is the reference: it keeps every result and answers by looking at all of them.
+type model struct {
+	rules   health.Rules
+	results []health.Result // those that count
+}
+
+func (m *model) add(r health.Result) {
+	if r.Outcome != health.NotRun {
+		m.results = append(m.results, r)
+	}
+}
+
+// row is how many results in a row, ending with number i, are like number i.
+func (m *model) row(i int) int {
+	n := 1
+	for i-n >= 0 && m.results[i-n].Outcome == m.results[i].Outcome {
+		n++
+	}
+	return n
+}
+
+// verdict after n results: that of the latest row that was long enough. The first result is long enough by itself.
+func (m *model) verdict(n int) balancer.Verdict {
+	for i := n - 1; i >= 0; i-- {
+		passed := m.results[i].Outcome == health.Passed
+		switch {
+		case passed && (i == 0 || m.row(i) >= m.rules.Rise):
+			return balancer.HealthUp
+		case !passed && (i == 0 || m.row(i) >= m.rules.Fall):
+			return balancer.HealthDown
+		}
+	}
+	return balancer.HealthUnknown
+}
+
+// since is when the verdict after all results was reached.
+func (m *model) since() time.Time {
+	n := len(m.results)
+	for n > 0 && m.verdict(n-1) == m.verdict(len(m.results)) {
+		n--
+	}
+	if n == 0 {
+		return time.Time{}
+	}
+	return m.results[n-1].Ended()
+}
+
+// streak is how many of the latest results are not what the verdict is.
+func (m *model) streak() int {
+	n := len(m.results)
+	if n == 0 || (m.results[n-1].Outcome == health.Passed) == (m.verdict(n) == balancer.HealthUp) {
+		return 0
+	}
+	return m.row(n - 1)
+}
+
+func randomRules(r *rand.Rand) health.Rules {
+	interval := time.Duration(1+r.IntN(50)) * 100 * time.Millisecond
+	return health.Rules{Interval: interval, FastInterval: interval / time.Duration(1+r.IntN(5)), Rise: 1 + r.IntN(4), Fall: 1 + r.IntN(4)}
+}
+
+// TestLikeTheModel runs random histories, in which results come in runs as they do in life.
+func TestLikeTheModel(t *testing.T) {
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		m := model{rules: randomRules(r)}
+		now := time.Unix(1_700_000_000, 0)
+		s := health.New(seed, m.rules, now)
+		if wait := s.Due.Sub(now); wait < 0 || wait >= m.rules.Interval {
+			t.Fatalf("seed %d: the first check is due after %s, the interval is %s", seed, wait, m.rules.Interval)
+		}
+		outcome := health.Passed
+		for i := range 60 {
+			if r.IntN(3) == 0 {
+				outcome = []health.Outcome{health.Passed, health.Failed, health.NotRun}[r.IntN(3)]
+			}
+			late := time.Duration(r.IntN(20)) * time.Millisecond
+			took := time.Duration(r.Int64N(int64(m.rules.Interval)))
+			res := health.Result{Outcome: outcome, Began: s.Due.Add(late), Took: took, Text: "seen"}
+			m.add(res)
+			s = s.After(m.rules, res)
+			checkState(t, seed, i, s, &m, res)
+		}
+	}
+}
+
+func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res health.Result) {
+	t.Helper()
+	if want := m.verdict(len(m.results)); s.Verdict != want || !s.Since.Equal(m.since()) || s.Streak != m.streak() || s.Last != res {
+		t.Fatalf("seed %d, result %d: got %+v, want %q since %s, streak %d", seed, i, s, want, m.since(), m.streak())
+	}
+	interval := m.rules.Interval
+	if s.Turning() {
+		interval = m.rules.FastInterval
+	}
+	wait := s.Due.Sub(res.Began)
+	if wait > max(interval, res.Took) || wait < interval*9/10 || wait < res.Took {
+		t.Fatalf("seed %d, result %d: checked again after %s, want 90 to 100 %% of %s, at least %s", seed, i, wait, interval, res.Took)
+	}
+}
+
+// TestNoticedInTime kills targets at random moments and counts how long they go on being taken for alive, each failing
+// check lasting up to its time limit.
+func TestNoticedInTime(t *testing.T) {
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		rules := randomRules(r)
+		timeout := time.Duration(1 + r.Int64N(int64(rules.Interval)-1))
+		start := time.Unix(1_700_000_000, 0)
+		s := health.New(seed, rules, start)
+		dies := start.Add(rules.Interval + time.Duration(r.Int64N(int64(10*rules.Interval))))
+		for s.Verdict != balancer.HealthDown {
+			res := health.Result{Outcome: health.Passed, Began: s.Due}
+			if !s.Due.Before(dies) {
+				res.Outcome, res.Took = health.Failed, time.Duration(r.Int64N(int64(timeout)+1))
+			}
+			s = s.After(rules, res)
+		}
+		if took, most := s.Since.Sub(dies), rules.Interval*time.Duration(rules.Fall)+timeout; took > most {
+			t.Fatalf("seed %d: noticed after %s, want at most %s with %+v and a limit of %s", seed, took, most, rules, timeout)
+		}
+	}
+}
+
+// TestDriftApart: targets that begin together are spread over the first interval, and stay spread.
+func TestDriftApart(t *testing.T) {
+	rules := health.Rules{Interval: 2 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 3}
+	start := time.Unix(1_700_000_000, 0)
+	states := make([]health.State, 10_000)
+	for i := range states {
+		states[i] = health.New(uint64(i), rules, start)
+	}
+	for second := range 20 {
+		var per [10]int // checks in each tenth of the second
+		from := start.Add(time.Duration(second) * time.Second)
+		for i := range states {
+			for s := &states[i]; s.Due.Before(from.Add(time.Second)); {
+				per[s.Due.Sub(from)/(100*time.Millisecond)]++
+				*s = s.After(rules, health.Result{Outcome: health.Passed, Began: s.Due, Took: time.Millisecond})
+			}
+		}
+		for i, n := range per {
+			if n < 350 || n > 1000 {
+				t.Errorf("second %d: %d of 10,000 targets were checked in tenth %d, want about 526", second, n, i)
+			}
+		}
+	}
+}
+
+// TestKept saves a state in the middle of a turn and goes on with it.
+func TestKept(t *testing.T) {
+	rules := health.Rules{Interval: 2 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 3}
+	now := time.Unix(1_700_000_000, 0)
+	result := func(o health.Outcome) health.Result {
+		now = now.Add(time.Second)
+		return health.Result{Outcome: o, Began: now, Took: time.Millisecond, Text: string(o)}
+	}
+	s := health.New(1, rules, now)
+	if _, ok := s.Save(); ok {
+		t.Error("a state of which nothing is known is worth keeping")
+	}
+	s = s.After(rules, result(health.Passed)).After(rules, result(health.Failed)).After(rules, result(health.Failed))
+	kept, ok := s.Save()
+	if !ok {
+		t.Fatal("nothing is kept")
+	}
+	for _, c := range []struct {
+		age  time.Duration
+		want balancer.Verdict // after one more failure
+	}{
+		{-time.Second, balancer.HealthDown}, // nothing known: the first result decides
+		{time.Second, balancer.HealthDown},  // the third failure in a row
+		{2 * time.Minute, balancer.HealthDown},
+	} {
+		at := s.Last.Ended().Add(c.age)
+		r := kept.Restore(1, rules, at)
+		fresh := c.age < 0 || c.age > time.Minute
+		if (r.Verdict == balancer.HealthUnknown) != fresh || !fresh && (!r.Since.Equal(s.Since) || r.Streak != 2 || r.Last.Text != "failed") {
+			t.Errorf("after %s: restored %+v", c.age, r)
+		}
+		if wait := r.Due.Sub(at); wait < 0 || wait >= rules.Interval {
+			t.Errorf("after %s: due in %s", c.age, wait)
+		}
+		if got := r.After(rules, health.Result{Outcome: health.Failed, Began: r.Due}).Verdict; got != c.want {
+			t.Errorf("after %s and one more failure: %q, want %q", c.age, got, c.want)
+		}
+		if got := r.After(rules, health.Result{Outcome: health.Passed, Began: r.Due}).Verdict; got != balancer.HealthUp {
+			t.Errorf("after %s and a pass: %q", c.age, got)
+		}
+	}
+	junk := kept
+	junk.Verdict = "sideways"
+	if r := junk.Restore(1, rules, s.Last.Ended()); r.Verdict != balancer.HealthUnknown {
+		t.Errorf("a verdict that does not exist was restored: %+v", r)
+	}
+}
+
+// TestInherit: a changed check goes on from the verdict of the one before it, and needs its own row to change it.
+func TestInherit(t *testing.T) {
+	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
+	now := time.Unix(1_700_000_000, 0)
+	s := health.New(1, rules, now)
+	s = s.After(rules, health.Result{Outcome: health.Failed, Began: now, Text: "connection refused"})
+	s = s.After(rules, health.Result{Outcome: health.Passed, Began: now.Add(time.Second)})
+	next := s.Inherit(9, rules, now.Add(2*time.Second))
+	if next.Verdict != balancer.HealthDown || !next.Since.Equal(s.Since) || next.Streak != 0 || next.Due.After(now.Add(3*time.Second)) {
+		t.Errorf("inherited %+v from %+v", next, s)
+	}
+	one := next.After(rules, health.Result{Outcome: health.Passed, Began: next.Due})
+	two := one.After(rules, health.Result{Outcome: health.Passed, Began: one.Due})
+	if one.Verdict != balancer.HealthDown || two.Verdict != balancer.HealthUp {
+		t.Errorf("the verdicts after one and two passed checks are %q and %q", one.Verdict, two.Verdict)
+	}
+}
+
+// TestSooner: a hint brings the next check forward, but not faster than the fast interval.
+func TestSooner(t *testing.T) {
+	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
+	now := time.Unix(1_700_000_000, 0)
+	s := health.New(1, rules, now)
+	if got := s.Sooner(rules, now).Due; !got.Equal(now) {
+		t.Errorf("a hint for a target that was never checked: due %s", got.Sub(now))
+	}
+	s = s.After(rules, health.Result{Outcome: health.Passed, Began: now})
+	for _, c := range []struct{ at, want time.Duration }{
+		{300 * time.Millisecond, time.Second}, {2 * time.Second, 2 * time.Second}, {9 * time.Second, s.Due.Sub(now)},
+	} {
+		if got := s.Sooner(rules, now.Add(c.at)).Due.Sub(now); got != c.want {
+			t.Errorf("a hint after %s: due after %s, want %s", c.at, got, c.want)
+		}
+	}
+}

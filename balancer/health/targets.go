@@ -1,0 +1,128 @@
+package health
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// Subject is what a target's check looks at. Subjects are compared with ==: the definition is shared, never edited.
+type Subject struct {
+	// At is the address and port that is probed.
+	At netip.AddrPort
+	// Proto is the protocol of the port that is probed: DNS is asked over it, all others have their own.
+	Proto balancer.Protocol
+	// Health is the service's definition of the check.
+	Health *balancer.Health
+}
+
+// Targets finds out what is to be checked, with work only for what changed. The zero value is ready; it is used by one
+// goroutine.
+type Targets struct {
+	services  snap.Map[balancer.Name, *balancer.Service]
+	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
+	allowExec bool
+	wanted    snap.Map[balancer.Target, Subject]
+}
+
+// Next returns the subject of each target of the services that have checks. allowExec says whether services from etcd
+// may run programs: what they ask for is left out otherwise. What did not change keeps its place, so that snap.Diff of
+// two answers costs what changed.
+func (t *Targets) Next(in *balancer.Inputs, allowExec bool) snap.Map[balancer.Target, Subject] {
+	dirty := map[balancer.Name]bool{}
+	for name := range snap.Diff(t.services, in.Services) {
+		dirty[name] = true
+	}
+	for id := range snap.Diff(t.endpoints, in.Endpoints) {
+		dirty[id.Service] = true
+	}
+	if allowExec != t.allowExec {
+		for name := range in.Services.Keys() {
+			dirty[name] = true
+		}
+	}
+	t.services, t.endpoints, t.allowExec = in.Services, in.Endpoints, allowExec
+	for name := range dirty {
+		t.replace(name, in)
+	}
+	return t.wanted
+}
+
+// replace makes the subjects of one service again.
+func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
+	wanted := map[balancer.Target]Subject{}
+	if s, ok := in.Services.Get(name); ok && (t.allowExec || !asksForeignExec(s)) {
+		wanted = subjects(s, in)
+	}
+	for target := range t.wanted.From(balancer.Target{Service: name}) {
+		if target.Service != name {
+			break
+		}
+		if _, stays := wanted[target]; !stays {
+			t.wanted = t.wanted.Delete(target)
+		}
+	}
+	for target, subject := range wanted {
+		t.wanted = t.wanted.Set(target, subject)
+	}
+}
+
+// asksForeignExec reports whether s wants a program run, and did not come from this node's own files.
+func asksForeignExec(s *balancer.Service) bool {
+	return s.Health != nil && s.Health.Type == balancer.ExecHealth && s.Origin.Key != ""
+}
+
+// subjects returns what is to be checked for each endpoint of s, one target for each of its ports.
+func subjects(s *balancer.Service, in *balancer.Inputs) map[balancer.Target]Subject {
+	wanted := map[balancer.Target]Subject{}
+	if s.Health == nil {
+		return wanted
+	}
+	for _, e := range balancer.EndpointsOf(s, in) {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			probed := p
+			if s.Health.Port == 0 {
+				if probed = probedFor(s, p); probed == nil {
+					continue
+				}
+			}
+			port := cmp.Or(s.Health.Port, e.TargetPort(probed))
+			target := balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(p)}
+			if _, twice := wanted[target]; twice {
+				continue // the first of two ports that lead to the same place, as 53/udp and 53/tcp do
+			}
+			wanted[target] = Subject{netip.AddrPortFrom(e.Address, port), probed.Protocol, s.Health}
+		}
+	}
+	return wanted
+}
+
+// probedFor returns the port of s that is probed for p: p itself where the check can speak its protocol, else the first
+// that it can. Nil: none, and nothing is known of the endpoints.
+func probedFor(s *balancer.Service, p *balancer.Port) *balancer.Port {
+	if speaks(s.Health.Type, p.Protocol) {
+		return p
+	}
+	i := slices.IndexFunc(s.Ports, func(q balancer.Port) bool { return speaks(s.Health.Type, q.Protocol) })
+	if i < 0 {
+		return nil
+	}
+	return &s.Ports[i]
+}
+
+// speaks reports whether checks of type t can be made at a port of protocol p.
+func speaks(t balancer.HealthType, p balancer.Protocol) bool {
+	switch t {
+	case balancer.ExecHealth:
+		return true
+	case balancer.DNSHealth:
+		return p == balancer.UDP || p == balancer.TCP
+	case balancer.UDPHealth:
+		return p == balancer.UDP
+	}
+	return p == balancer.TCP
+}

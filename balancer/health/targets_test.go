@@ -1,0 +1,120 @@
+package health_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/snap"
+)
+
+func service(name balancer.Name, h *balancer.Health, ports ...balancer.Port) *balancer.Service {
+	return &balancer.Service{Name: name, Health: h, Ports: ports}
+}
+
+func endpoint(last int) balancer.Endpoint {
+	return balancer.Endpoint{Address: netip.AddrFrom4([4]byte{192, 168, 1, byte(last)}), Weight: 1}
+}
+
+// written writes what is checked as TARGET=ADDRESS/PROTOCOL, sorted.
+func written(m snap.Map[balancer.Target, health.Subject]) string {
+	var words []string
+	for t, s := range m.All() {
+		words = append(words, fmt.Sprintf("%s=%s/%s", t, s.At, s.Proto))
+	}
+	slices.Sort(words)
+	return fmt.Sprint(words)
+}
+
+func TestWhatIsChecked(t *testing.T) {
+	tcp := balancer.Port{Name: "tcp", Port: 80, TargetPort: 8080, Protocol: balancer.TCP}
+	udp := balancer.Port{Name: "udp", Port: 443, TargetPort: 8443, Protocol: balancer.UDP}
+	dns := balancer.Port{Name: "dns", Port: 53, TargetPort: 53, Protocol: balancer.UDP}
+	dnsTCP := balancer.Port{Name: "dns-tcp", Port: 53, TargetPort: 53, Protocol: balancer.TCP}
+	sctp := balancer.Port{Name: "sctp", Port: 99, TargetPort: 99, Protocol: balancer.SCTP}
+	kind := func(h balancer.HealthType) *balancer.Health { return &balancer.Health{Type: h} }
+	for _, c := range []struct {
+		name   string
+		health *balancer.Health
+		ports  []balancer.Port
+		want   string
+	}{
+		{"none", nil, []balancer.Port{tcp}, "[]"},
+		{"tcp", kind(balancer.TCPHealth), []balancer.Port{tcp}, "[web/192.168.1.1:8080=192.168.1.1:8080/tcp]"},
+		{"a port of its own", &balancer.Health{Type: balancer.HTTPHealth, Port: 9000}, []balancer.Port{tcp, sctp},
+			"[web/192.168.1.1:8080=192.168.1.1:9000/tcp web/192.168.1.1:99=192.168.1.1:9000/sctp]"},
+		{"another port's protocol", kind(balancer.HTTPHealth), []balancer.Port{udp, tcp},
+			"[web/192.168.1.1:8080=192.168.1.1:8080/tcp web/192.168.1.1:8443=192.168.1.1:8080/tcp]"},
+		{"udp", kind(balancer.UDPHealth), []balancer.Port{udp, tcp},
+			"[web/192.168.1.1:8080=192.168.1.1:8443/udp web/192.168.1.1:8443=192.168.1.1:8443/udp]"},
+		{"no port that it speaks", kind(balancer.TCPHealth), []balancer.Port{sctp}, "[]"},
+		{"dns, once for both protocols", kind(balancer.DNSHealth), []balancer.Port{dns, dnsTCP}, "[web/192.168.1.1:53=192.168.1.1:53/udp]"},
+		{"dns over tcp", kind(balancer.DNSHealth), []balancer.Port{dnsTCP}, "[web/192.168.1.1:53=192.168.1.1:53/tcp]"},
+		{"exec", kind(balancer.ExecHealth), []balancer.Port{sctp}, "[web/192.168.1.1:99=192.168.1.1:99/sctp]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := service("web", c.health, c.ports...)
+			s.Endpoints = []balancer.Endpoint{endpoint(1)}
+			var in balancer.Inputs
+			in.Services = in.Services.Set("web", s)
+			if got := written(new(health.Targets).Next(&in, false)); got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestForeignPrograms: what comes from etcd runs programs only where the node says so.
+func TestForeignPrograms(t *testing.T) {
+	s := service("web", &balancer.Health{Type: balancer.ExecHealth}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
+	s.Endpoints = []balancer.Endpoint{endpoint(1)}
+	s.Origin.Key = "/vipd/services/web"
+	var in balancer.Inputs
+	in.Services = in.Services.Set("web", s)
+	var targets health.Targets
+	for _, allowed := range []bool{false, true, false} {
+		if got := targets.Next(&in, allowed).Len() == 1; got != allowed {
+			t.Errorf("allowed %v: checked %v", allowed, got)
+		}
+	}
+}
+
+// TestTargetsFollow holds the incremental answer equal to one from scratch over random histories.
+func TestTargetsFollow(t *testing.T) {
+	for seed := range uint64(500) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		checks := []*balancer.Health{nil, {Type: balancer.TCPHealth}, {Type: balancer.UDPHealth}, {Type: balancer.ExecHealth, Port: 7}}
+		name := func() balancer.Name { return []balancer.Name{"a", "b", "c"}[r.IntN(3)] }
+		var in balancer.Inputs
+		var targets health.Targets
+		for i := range 40 {
+			switch r.IntN(4) {
+			case 0:
+				in.Services = in.Services.Delete(name())
+			case 1:
+				n := name()
+				s := service(n, checks[r.IntN(len(checks))],
+					balancer.Port{Name: "x", TargetPort: uint16(80 + r.IntN(2)), Protocol: []balancer.Protocol{balancer.TCP, balancer.UDP}[r.IntN(2)]})
+				s.Endpoints = []balancer.Endpoint{endpoint(r.IntN(3)), endpoint(r.IntN(3))}
+				if r.IntN(2) == 0 {
+					s.Origin.Key = "/k"
+				}
+				in.Services = in.Services.Set(n, s)
+			case 2:
+				e := endpoint(r.IntN(5))
+				in.Endpoints = in.Endpoints.Set(balancer.EndpointID{Service: name(), ID: fmt.Sprint(r.IntN(3))}, &e)
+			case 3:
+				in.Endpoints = in.Endpoints.Delete(balancer.EndpointID{Service: name(), ID: fmt.Sprint(r.IntN(3))})
+			}
+			exec := r.IntN(4) > 0
+			got, want := targets.Next(&in, exec), new(health.Targets).Next(&in, exec)
+			for target, c := range snap.Diff(got, want) {
+				t.Fatalf("seed %d, step %d: %s is %+v, want %+v", seed, i, target, c.Old, c.New)
+			}
+		}
+	}
+}
