@@ -28,11 +28,11 @@ func (s State) Save() (Saved, bool) {
 // minKept is how long a verdict is worth something at least: a host may take that long to start again.
 const minKept = time.Minute
 
-// Restore returns the state that goes on from what was kept, its next check due within an interval from now. What is
+// Restore returns the state that goes on from what was kept, its next check due within the given time from now. What is
 // older than a minute or three intervals, whichever is more, or from the future, counts for nothing: the target is
 // unknown again, and its first result decides.
-func (v Saved) Restore(seed uint64, r Rules, now time.Time) State {
-	s := New(seed, r, now)
+func (v Saved) Restore(r Rules, seed uint64, now time.Time, within time.Duration) State {
+	s := New(seed, now, within)
 	last := Result{v.Outcome, v.Began, v.Took, v.Text}
 	age := now.Sub(last.Ended())
 	if age < 0 || age > max(minKept, 3*r.Interval) || v.Verdict != balancer.HealthUp && v.Verdict != balancer.HealthDown {
@@ -42,13 +42,11 @@ func (v Saved) Restore(seed uint64, r Rules, now time.Time) State {
 	return s
 }
 
-// Inherit returns the state of a target whose check was replaced by another one at the time now: what was known of it
-// stays until the new check has seen enough to say otherwise, and that begins soon.
-func (s State) Inherit(seed uint64, r Rules, now time.Time) State {
-	fast := r
-	fast.Interval = r.FastInterval
-	next := New(seed, fast, now)
-	next.Verdict, next.Since, next.Last = s.Verdict, s.Since, s.Last
+// Inherit returns the state of a target whose check is replaced by another one at the time now: what is known of it
+// stays until the new check has seen enough to say otherwise. That begins within the given time.
+func (s State) Inherit(seed uint64, now time.Time, within time.Duration) State {
+	next := New(seed, now, within)
+	next.Verdict, next.Since, next.Streak, next.Last = s.Verdict, s.Since, s.Streak, s.Last
 	return next
 }
 

@@ -39,16 +39,11 @@ type State struct {
 	checks uint64 // results so far
 }
 
-// New returns the state of a target of which nothing is known. Its first check is due within an interval from now: where
-// in it, seed decides, so that many targets that begin together are spread over it.
-func New(seed uint64, r Rules, now time.Time) State {
+// New returns the state of a target of which nothing is known. Its first check is due within the given time from now:
+// when in it, seed decides, so that many targets that begin together are spread over it.
+func New(seed uint64, now time.Time, within time.Duration) State {
 	s := State{seed: seed}
-	return s.spread(r, now)
-}
-
-// spread puts the next check somewhere within an interval from now.
-func (s State) spread(r Rules, now time.Time) State {
-	s.Due = now.Add(time.Duration(s.fraction() * float64(r.Interval)))
+	s.Due = now.Add(time.Duration(s.fraction() * float64(within)))
 	return s
 }
 

@@ -1,0 +1,205 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"vipd/balancer/decode"
+)
+
+// connect opens a connection to the target, whose deadline is that of ctx; when ctx ends before, so does waiting for it.
+func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error) {
+	d := net.Dialer{Control: a.mark, KeepAlive: -1, FallbackDelay: -1}
+	if s := a.health.Source; s.IsValid() && s.Is4() == a.at.Addr().Is4() {
+		d.LocalAddr = &net.TCPAddr{IP: s.AsSlice(), Zone: s.Zone()}
+		if network == "udp" {
+			d.LocalAddr = &net.UDPAddr{IP: s.AsSlice(), Zone: s.Zone()}
+		}
+	}
+	conn, err := d.DialContext(ctx, network, a.at.String())
+	if err != nil {
+		err = a.unconnected(err)
+		a.notes.note("connecting to %s: %s", a.at, err)
+		return nil, err
+	}
+	a.notes.note("connected to %s from %s", conn.RemoteAddr(), conn.LocalAddr())
+	if end, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(end)
+	}
+	a.interrupts = append(a.interrupts, context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }))
+	return conn, nil
+}
+
+// mark sets the packets' firewall mark, where one is asked for.
+func (a *attempt) mark(_, _ string, c syscall.RawConn) error {
+	if a.health.Mark == 0 {
+		return nil
+	}
+	var err error
+	if controlled := c.Control(func(fd uintptr) { err = setMark(fd, a.health.Mark) }); controlled != nil {
+		err = controlled
+	}
+	if err != nil {
+		return localf("setting mark %d: %w", a.health.Mark, err)
+	}
+	return nil
+}
+
+// unconnected says why there is no connection.
+func (a *attempt) unconnected(err error) error {
+	var local *localError
+	switch {
+	case errors.As(err, &local):
+		return local
+	case timedOut(err), errors.Is(err, syscall.ETIMEDOUT):
+		return fmt.Errorf("no answer to the connection attempt within %s: the host is away, or packets are dropped on the way", a.timeout())
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return errors.New("connection refused: nothing listens there")
+	case errors.Is(err, syscall.ECONNRESET):
+		return errors.New("connection reset while connecting")
+	case errors.Is(err, syscall.EHOSTUNREACH):
+		return errors.New("host unreachable: nobody answers for its address")
+	case errors.Is(err, syscall.ENETUNREACH):
+		return errors.New("network unreachable: this host has no route to it")
+	case errors.Is(err, syscall.EADDRNOTAVAIL) && a.health.Source.IsValid():
+		return localf("this host does not have the source address %s", a.health.Source)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return localf("this host has no address or port left to connect from")
+	case exhausted(err):
+		return localf("this host is out of resources: %w", bare(err))
+	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
+		return errors.New("forbidden by this host's packet filter or routes")
+	}
+	return fmt.Errorf("connecting: %w", bare(err))
+}
+
+func exhausted(err error) bool {
+	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func timedOut(err error) bool {
+	var n net.Error
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &n) && n.Timeout()
+}
+
+// bare takes the operation and addresses, which everybody knows, from a network error.
+func bare(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil {
+		return op.Err
+	}
+	return err
+}
+
+func (a *attempt) timeout() string { return decode.FormatDuration(a.health.Timeout) }
+
+// silent says why a conversation ended before what was hoped for came. got is how many bytes had come, wanted names what
+// was hoped for: "an answer".
+func (a *attempt) silent(err error, got int, wanted string) error {
+	switch {
+	case fromRemote(err): // with TLS 1.3, a server says so only now
+		return refusedTLS(err)
+	case timedOut(err) && got == 0:
+		return fmt.Errorf("connected, but nothing came within %s", a.timeout())
+	case timedOut(err):
+		return fmt.Errorf("%s was not complete within %s: only %s came", wanted, a.timeout(), size(got))
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return fmt.Errorf("connection reset after %s", size(got))
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		if got == 0 {
+			return errors.New("closed the connection without a word")
+		}
+		return fmt.Errorf("%s is truncated: the connection was closed after %s", wanted, size(got))
+	}
+	return fmt.Errorf("reading %s: %w", wanted, bare(err))
+}
+
+func size(n int) string {
+	if n == 1 {
+		return "1 byte"
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+// expect reads from r until the expected text is among what came.
+func (a *attempt) expect(r io.Reader) (string, error) {
+	want := []byte(a.health.Expect)
+	var got []byte
+	buf := make([]byte, 4<<10)
+	for len(got) < maxAnswer {
+		n, err := r.Read(buf[:min(len(buf), maxAnswer-len(got))])
+		from := max(0, len(got)-len(want))
+		got = append(got, buf[:n]...)
+		if bytes.Contains(got[from:], want) {
+			return "answered as expected", nil
+		}
+		switch {
+		case err == nil:
+		case len(got) == 0:
+			return "", a.silent(err, 0, "the answer")
+		case timedOut(err):
+			return "", fmt.Errorf("%w within %s", a.unexpected(got), a.timeout())
+		default:
+			return "", fmt.Errorf("%w, and the connection was closed", a.unexpected(got))
+		}
+	}
+	return "", a.endless()
+}
+
+// unexpected says that what came is not what was expected.
+func (a *attempt) unexpected(got []byte) error {
+	return fmt.Errorf("answered %s, without the expected %s", excerpt(got), excerpt([]byte(a.health.Expect)))
+}
+
+// endless says that an answer goes on and on.
+func (a *attempt) endless() error {
+	return fmt.Errorf("the first %d KiB of the answer lack the expected %s, and it goes on", maxAnswer>>10, excerpt([]byte(a.health.Expect)))
+}
+
+// excerpt quotes the beginning of data.
+func excerpt(data []byte) string {
+	const most = 60
+	if len(data) > most {
+		return fmt.Sprintf("%q...", data[:most])
+	}
+	return fmt.Sprintf("%q", data)
+}
+
+// firstLine is the first line of text that is not empty, shortened.
+func firstLine(text string) string {
+	const most = 200
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(strings.Map(printable, line)); line != "" {
+			return line[:min(most, len(line))]
+		}
+	}
+	return ""
+}
+
+func printable(r rune) rune {
+	if r < ' ' && r != '\n' || r == 0x7f {
+		return ' '
+	}
+	return r
+}
+
+// abort makes closing a TCP connection send a reset: a check leaves no TIME_WAIT behind, of which thousands of checks a
+// second would pile up a million.
+func abort(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(0)
+	}
+}

@@ -1,0 +1,226 @@
+package probe_test
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+)
+
+const ok = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nready"
+
+func TestTCP(t *testing.T) {
+	quiet(t)
+	expect := func(h *balancer.Health) { h.Send, h.Expect = "PING\r\n\r\n", "PONG" }
+	for _, c := range []struct {
+		name   string
+		handle func(net.Conn)
+		change func(*balancer.Health)
+		want   health.Outcome
+		text   string
+	}{
+		{"connected", stuck, nil, health.Passed, "connected"},
+		{"sent only", stuck, func(h *balancer.Health) { h.Send = "QUIT" }, health.Passed, "connected, and sent 4 bytes"},
+		{"expected", says("+PONG\r\n"), expect, health.Passed, "answered as expected"},
+		{"a greeting", func(c net.Conn) { _, _ = io.WriteString(c, "220 mail ready") }, func(h *balancer.Health) { h.Expect = "220 " }, health.Passed, "answered as expected"},
+		{"unexpected", func(c net.Conn) { says("-ERR no\r\n")(c); stuck(c) }, expect, health.Failed, `answered "-ERR no\r\n", without the expected "PONG" within 300ms`},
+		{"unexpected and closed", says("-ERR no\r\n"), expect, health.Failed, `answered "-ERR no\r\n", without the expected "PONG", and the connection was closed`},
+		{"half-open", stuck, expect, health.Failed, "connected, but nothing came within 300ms"},
+		{"hangs up", says(""), expect, health.Failed, "closed the connection without a word"},
+		{"endless", endless("", "no"), expect, health.Failed, `the first 64 KiB of the answer lack the expected "PONG", and it goes on`},
+		{"across reads", func(c net.Conn) {
+			_ = readRequest(c)
+			for _, b := range []byte("+PONG") {
+				_, _ = c.Write([]byte{b})
+				time.Sleep(5 * time.Millisecond)
+			}
+		}, expect, health.Passed, "answered as expected"},
+	} {
+		t.Run(c.name, func(t *testing.T) { check(t, define(balancer.TCPHealth, c.change), serve(t, c.handle), c.want, c.text) })
+	}
+	t.Run("refused", func(t *testing.T) {
+		check(t, define(balancer.TCPHealth, nil), closedPort(t), health.Failed, "connection refused")
+	})
+}
+
+func TestHTTP(t *testing.T) {
+	quiet(t)
+	expect := func(h *balancer.Health) { h.Expect = "ready" }
+	for _, c := range []struct {
+		name   string
+		handle func(net.Conn)
+		change func(*balancer.Health)
+		want   health.Outcome
+		text   string
+	}{
+		{"ok", says(ok), nil, health.Passed, "answered 200 OK"},
+		{"ok, without a length", says("HTTP/1.0 200 OK\r\n\r\nready"), expect, health.Passed, "answered 200 OK"},
+		{"ok, in chunks", says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nrea\r\n2\r\ndy\r\n0\r\n\r\n"), expect, health.Passed, "answered 200 OK"},
+		{"continue first", says("HTTP/1.1 100 Continue\r\n\r\n" + ok), nil, health.Passed, "answered 200 OK"},
+		{"no content", says("HTTP/1.1 204 No Content\r\n\r\n"), nil, health.Passed, "answered 204 No Content"},
+		{"redirect", says("HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n"), nil, health.Passed, "answered 302 Found"},
+		{"wrong status", says("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"), nil, health.Failed, "answered 503 Service Unavailable, not 200-399"},
+		{"status of a list", says("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"), func(h *balancer.Health) { h.Status = "200-204, 404" }, health.Passed, "answered 404 Not Found"},
+		{"expected", says(ok), expect, health.Passed, "answered 200 OK"},
+		{"unexpected", says("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbusy"), expect, health.Failed, `answered 200 OK, without the expected "ready"`},
+		{"half-open", stuck, nil, health.Failed, "connected, but nothing came within 300ms"},
+		{"slow headers", drip("HTTP/1.1 200 OK\r\nX: "), nil, health.Failed, "the answer was not complete within 300ms: only "},
+		{"slow body", drip("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"), nil, health.Failed, "answered 200 OK, but the body was not complete within 300ms: only "},
+		{"hangs up", says(""), nil, health.Failed, "closed the connection without a word"},
+		{"truncated headers", says("HTTP/1.1 200 OK\r\nConte"), nil, health.Failed, "the answer is truncated: the connection was closed after 22 bytes"},
+		{"truncated body", says("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready"), nil, health.Failed, "answered 200 OK, but the body is truncated: the connection was closed after 5 bytes"},
+		{"truncated body in chunks", says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nready\r\n"), nil, health.Failed, "answered 200 OK, but the body is truncated: the connection was closed after 5 bytes"},
+		{"endless headers", endless("HTTP/1.1 200 OK\r\n", "X: y\r\n"), nil, health.Failed, "the answer's headers do not end within 64 KiB"},
+		{"endless body", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), nil, health.Passed, "answered 200 OK, and a body of 64 KiB or more"},
+		{"endless body, expected text", endless("HTTP/1.1 200 OK\r\n\r\nready", "more "), expect, health.Passed, "answered 200 OK, and a body of 64 KiB or more"},
+		{"endless body, unexpected", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), expect, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it goes on`},
+		{"endless tiny chunks", endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"), expect, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it goes on`},
+		{"not HTTP", says("SSH-2.0-OpenSSH_9.2\r\n"), nil, health.Failed, `answered "SSH-2.0-OpenSSH_9.2\r\n", which is not HTTP`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			check(t, define(balancer.HTTPHealth, c.change), serve(t, c.handle), c.want, c.text)
+		})
+	}
+	t.Run("refused", func(t *testing.T) {
+		check(t, define(balancer.HTTPHealth, nil), closedPort(t), health.Failed, "connection refused")
+	})
+}
+
+// TestRequest looks at what is sent.
+func TestRequest(t *testing.T) {
+	quiet(t)
+	got := make(chan string, 1)
+	at := serve(t, func(c net.Conn) {
+		buf := make([]byte, 4096)
+		n, _ := c.Read(buf)
+		got <- string(buf[:n])
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+	})
+	check(t, define(balancer.HTTPHealth, func(h *balancer.Health) {
+		h.Path, h.Method, h.Host = "/a%2Fb?c=d%20e", "HEAD", "shop.example"
+		h.Headers = map[string]string{"X-Probe": "yes", "user-agent": "mine"}
+	}), at, health.Passed, "answered 200 OK")
+	want := "HEAD /a%2Fb?c=d%20e HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: mine\r\nConnection: close\r\nAccept: */*\r\nX-Probe: yes\r\n\r\n"
+	if sent := <-got; sent != want {
+		t.Errorf("sent\n%q, want\n%q", sent, want)
+	}
+}
+
+func TestHTTPS(t *testing.T) {
+	quiet(t)
+	ca := newAuthority(t)
+	good := ca.issue("shop.example", -time.Hour, time.Hour)
+	config := func(c tls.Certificate) *tls.Config { return &tls.Config{Certificates: []tls.Certificate{c}} }
+	mutual := &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool()}
+	ca.issue("client", -time.Hour, time.Hour)
+	named := func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", ca.file("ca.pem") }
+	for _, c := range []struct {
+		name   string
+		handle func(net.Conn)
+		change func(*balancer.Health)
+		want   health.Outcome
+		text   string
+	}{
+		{"ok", overTLS(config(good), says(ok)), named, health.Passed, "answered 200 OK"},
+		{"a port in host", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.Host += ":8443" }, health.Passed, "answered 200 OK"},
+		{"wrong status", overTLS(config(good), says("HTTP/1.1 500 Oops\r\n\r\n")), named, health.Failed, "answered 500 Internal Server Error, not 200-399"},
+		{"expired", overTLS(config(ca.issue("shop.example", -2*time.Hour, -time.Hour)), says(ok)), named, health.Failed, "certificate expired on 20"},
+		{"not yet valid", overTLS(config(ca.issue("shop.example", time.Hour, 2*time.Hour)), says(ok)), named, health.Failed, "certificate is not valid before 20"},
+		{"wrong name", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.Host = "other.example" }, health.Failed, "certificate is for shop.example, not for other.example"},
+		{"no name", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.Host = "" }, health.Failed, "certificate is for shop.example, not for 127.0.0.1"},
+		{"unknown authority", overTLS(config(good), says(ok)), func(h *balancer.Health) { h.Host = "shop.example" }, health.Failed, "certificate is by an authority that is not trusted here"},
+		{"not verified", overTLS(config(good), says(ok)), func(h *balancer.Health) { h.Verify = false }, health.Passed, "answered 200 OK"},
+		{"client certificate", overTLS(mutual, says(ok)), func(h *balancer.Health) {
+			named(h)
+			h.CertFile, h.KeyFile = ca.file("client.pem"), ca.file("client.key")
+		}, health.Passed, "answered 200 OK"},
+		{"client certificate missing", overTLS(mutual, says(ok)), named, health.Failed, "refused TLS: "},
+		{"not TLS", says(ok), named, health.Failed, "connected, but the TLS handshake was not over within 300ms"},
+		{"not TLS, and talks", func(c net.Conn) { _, _ = io.WriteString(c, "220 mail ready\r\n"); stuck(c) }, named, health.Failed, `answered "220 m", which is not TLS`},
+		{"half-open", stuck, named, health.Failed, "connected, but the TLS handshake was not over within 300ms"},
+		{"hangs up", func(net.Conn) {}, named, health.Failed, "closed the connection in the TLS handshake"},
+		{"truncated", overTLS(config(good), says("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready")), named, health.Failed, "answered 200 OK, but the body is truncated"},
+		{"no such file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/nowhere/ca.pem" }, health.NotRun, "not run: looking at a certificate file: stat /nowhere/ca.pem"},
+		{"no certificate in it", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/proc/version" }, health.NotRun, "not run: reading ca_file: /proc/version holds no certificate"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			check(t, define(balancer.HTTPSHealth, c.change), serve(t, c.handle), c.want, c.text)
+		})
+	}
+}
+
+// TestRenewed: certificate files that change are read again, those that are broken in between spoil nothing for good.
+func TestRenewed(t *testing.T) {
+	quiet(t)
+	ca, other := newAuthority(t), newAuthority(t)
+	at := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, says(ok)))
+	file := t.TempDir() + "/ca.pem"
+	h := define(balancer.HTTPSHealth, func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", file })
+	p := probe.New(h, balancer.TCP)
+	for i, c := range []struct {
+		from string
+		want health.Outcome
+	}{{ca.file("ca.pem"), health.Passed}, {other.file("ca.pem"), health.Failed}, {"", health.NotRun}, {ca.file("ca.pem"), health.Passed}} {
+		text := []byte("garbage")
+		if c.from != "" {
+			var err error
+			if text, err = os.ReadFile(c.from); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(file, append(text, strings.Repeat("\n", i)...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Check(t.Context(), at); got.Outcome != c.want {
+			t.Errorf("version %d of the file: %s: %s, want %s", i, got.Outcome, got.Text, c.want)
+		}
+	}
+}
+
+func TestUDP(t *testing.T) {
+	quiet(t)
+	text := func(answer string) func([]byte) []byte { return func([]byte) []byte { return []byte(answer) } }
+	silent := func([]byte) []byte { return nil }
+	send := func(h *balancer.Health) { h.Send = "ping" }
+	expect := func(h *balancer.Health) { h.Send, h.Expect = "ping", "pong" }
+	for _, c := range []struct {
+		name   string
+		answer func([]byte) []byte
+		change func(*balancer.Health)
+		want   health.Outcome
+		text   string
+	}{
+		{"an answer", text("anything"), send, health.Passed, "answered 8 bytes"},
+		{"expected", text("a pong"), expect, health.Passed, "answered as expected"},
+		{"unexpected", text("no"), expect, health.Failed, `answered "no", without the expected "pong"`},
+		{"silence", silent, send, health.Passed, "sent, and nobody said within 300ms that nothing listens there"},
+		{"silence where an answer is expected", silent, expect, health.Failed, "no answer within 300ms"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			check(t, define(balancer.UDPHealth, c.change), serveUDP(t, c.answer), c.want, c.text)
+		})
+	}
+	for name, change := range map[string]func(*balancer.Health){"unreachable": send, "unreachable where an answer is expected": expect} {
+		t.Run(name, func(t *testing.T) {
+			check(t, define(balancer.UDPHealth, change), closedPort(t), health.Failed, "port unreachable: the host says that nothing listens there")
+		})
+	}
+}
+
+// TestStopped: who ends the program is not told that its targets have failed.
+func TestStopped(t *testing.T) {
+	quiet(t)
+	ctx, cancel := contextThatEnds(t, 50*time.Millisecond)
+	defer cancel()
+	h := define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = time.Minute })
+	if got := probe.New(h, balancer.TCP).Check(ctx, serve(t, stuck)); got.Outcome != health.NotRun {
+		t.Errorf("%s: %s", got.Outcome, got.Text)
+	}
+}

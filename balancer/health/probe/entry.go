@@ -1,0 +1,202 @@
+package probe
+
+import (
+	"container/heap"
+	"encoding/json"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+)
+
+// entry is one probe that is run over and over, for all targets that ask for it.
+type entry struct {
+	key      entryKey
+	probe    *Probe
+	rules    health.Rules
+	lane     *lane
+	state    health.State
+	targets  []balancer.Target // none: it is gone
+	checking bool
+	place    int // in the schedule; -1: not there, but in a lane
+}
+
+// entryKey is what makes two targets share an entry.
+type entryKey struct {
+	at         netip.AddrPort
+	definition string
+}
+
+// sharedProbe is the probe of all entries with one definition.
+type sharedProbe struct {
+	*Probe
+	users int
+}
+
+// lane bounds how many checks of a kind are under way; the others wait in it.
+type lane struct {
+	most, running int
+	waiting       []*entry
+}
+
+// batch is one Set at work.
+type batch struct {
+	now         time.Time
+	moves       []move
+	definitions map[definitionOf]string
+}
+
+// move is a target that asks for something else than before.
+type move struct {
+	target  balancer.Target
+	subject health.Subject
+	stays   bool // false: it asks for nothing any more
+}
+
+// definitionOf is what a definition text depends on.
+type definitionOf struct {
+	health *balancer.Health
+	proto  balancer.Protocol
+}
+
+// startRate is how many first checks a second there are, as far as intervals allow: one new target is checked at once,
+// thousands are spread over their interval.
+const startRate = 1000
+
+// within is the time over which first checks with the given interval are spread.
+func (b *batch) within(interval time.Duration) time.Duration {
+	return min(interval, time.Duration(len(b.moves)-1)*time.Second/startRate)
+}
+
+// definition writes down what a subject asks for, of whomever: two with the same text are one check.
+func (b *batch) definition(s health.Subject) string {
+	k := definitionOf{s.Health, s.Proto}
+	if text, ok := b.definitions[k]; ok {
+		return text
+	}
+	h := *s.Health
+	h.PanicThreshold, h.OnFailure, h.From = 0, "", "" // what is done about results does not change the question
+	text, err := json.Marshal(h)                      // the keys of maps are sorted
+	if err != nil {
+		panic("probe: a health definition that JSON cannot hold: " + err.Error())
+	}
+	if h.Type == balancer.DNSHealth {
+		text = append(text, s.Proto...)
+	}
+	b.definitions[k] = string(text)
+	return b.definitions[k]
+}
+
+// moveLocked gives a target the entry that it asks for.
+func (r *Runner) moveLocked(b *batch, m move) {
+	old := r.targets[m.target]
+	if !m.stays {
+		if old != nil {
+			r.leaveLocked(m.target, old)
+		}
+		r.verdicts = r.verdicts.Delete(m.target)
+		return
+	}
+	key := entryKey{m.subject.At, b.definition(m.subject)}
+	if old != nil && old.key == key {
+		return
+	}
+	e := r.entries[key]
+	if e == nil {
+		e = r.addLocked(b, key, m.subject, old)
+	}
+	if old != nil {
+		r.leaveLocked(m.target, old)
+	}
+	e.targets = append(e.targets, m.target)
+	r.targets[m.target] = e
+	if e.state.Verdict == balancer.HealthUnknown {
+		r.verdicts = r.verdicts.Delete(m.target)
+	} else {
+		r.verdicts = r.verdicts.Set(m.target, e.state.Verdict)
+	}
+}
+
+// addLocked makes a new entry, which goes on from old where the target had that before, else from what was kept.
+func (r *Runner) addLocked(b *batch, key entryKey, s health.Subject, old *entry) *entry {
+	shared := r.probes[key.definition]
+	if shared == nil {
+		shared = &sharedProbe{Probe: New(s.Health, s.Proto)}
+		r.probes[key.definition] = shared
+	}
+	shared.users++
+	e := &entry{key: key, probe: shared.Probe, rules: health.RulesOf(s.Health), lane: &r.network}
+	if s.Health.Type == balancer.ExecHealth {
+		e.lane = &r.programs
+	}
+	seed, within := r.seed(key), b.within(e.rules.Interval)
+	saved, known := r.keptOf(key)
+	switch {
+	case old != nil && old.key.at == key.at:
+		e.state = old.state.Inherit(seed, b.now, min(within, e.rules.FastInterval))
+	case known:
+		e.state = saved.Restore(e.rules, seed, b.now, within)
+	default:
+		e.state = health.New(seed, b.now, within)
+	}
+	r.entries[key] = e
+	heap.Push(&r.due, e)
+	return e
+}
+
+// seed makes the jitter of an entry.
+func (r *Runner) seed(key entryKey) uint64 {
+	h := fnv.New64a()
+	text, _ := key.at.MarshalBinary() // cannot fail
+	_, _ = h.Write(text)
+	_, _ = h.Write([]byte(key.definition))
+	return h.Sum64() ^ r.o.Seed
+}
+
+// leaveLocked takes a target from its entry, which goes with its last one.
+func (r *Runner) leaveLocked(t balancer.Target, e *entry) {
+	delete(r.targets, t)
+	e.targets = slices.DeleteFunc(e.targets, func(other balancer.Target) bool { return other == t })
+	if len(e.targets) > 0 {
+		return
+	}
+	delete(r.entries, e.key)
+	if e.place >= 0 {
+		heap.Remove(&r.due, e.place)
+	}
+	shared := r.probes[e.key.definition]
+	if shared.users--; shared.users == 0 {
+		delete(r.probes, e.key.definition)
+	}
+}
+
+// schedule is a heap of entries, the one that is due first at the top.
+type schedule []*entry
+
+func (s schedule) Len() int           { return len(s) }
+func (s schedule) Less(i, j int) bool { return s[i].state.Due.Before(s[j].state.Due) }
+
+func (s schedule) Swap(i, j int) {
+	s[i], s[j] = s[j], s[i]
+	s[i].place, s[j].place = i, j
+}
+
+// Push appends an entry.
+func (s *schedule) Push(x any) {
+	e := x.(*entry)
+	e.place = len(*s)
+	*s = append(*s, e)
+}
+
+// Pop takes the last entry.
+func (s *schedule) Pop() any {
+	last := len(*s) - 1
+	e := (*s)[last]
+	(*s)[last] = nil
+	*s = (*s)[:last]
+	e.place = -1
+	return e
+}

@@ -1,0 +1,104 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"vipd/balancer"
+)
+
+// grpcOverTLS reports whether a definition's gRPC checks speak TLS: where it says anything of certificates.
+func grpcOverTLS(h *balancer.Health) bool { return h.CAFile != "" || h.CertFile != "" || !h.Verify }
+
+// grpc asks grpc.health.v1 how the server as a whole is.
+func (a *attempt) grpc(ctx context.Context) (string, error) {
+	conn, err := a.connect(ctx, "tcp")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	abort(conn)
+	if a.files != nil {
+		secured, err := a.secure(ctx, conn, "h2")
+		if err != nil {
+			return "", err
+		}
+		conn = secured
+	}
+	watched := &watchedConn{Conn: conn}
+	client, err := a.client(watched)
+	if err != nil {
+		return "", localf("making a gRPC client: %w", err)
+	}
+	defer func() { _ = client.Close() }()
+	request := &grpc_health_v1.HealthCheckRequest{}
+	a.notes.note("calling grpc.health.v1.Health/Check of %s", client.CanonicalTarget())
+	answer, err := grpc_health_v1.NewHealthClient(client).Check(ctx, request)
+	if err != nil {
+		return "", a.uncalled(err, int(watched.read.Load()))
+	}
+	a.notes.note("answered %s", answer.Status)
+	if answer.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+		return "", fmt.Errorf("answered %s", answer.Status)
+	}
+	return "answered SERVING", nil
+}
+
+// client returns a gRPC client that uses conn and no other connection.
+func (a *attempt) client(conn net.Conn) (*grpc.ClientConn, error) {
+	host := a.health.Host
+	if host == "" {
+		host = a.at.String()
+	}
+	var used atomic.Bool
+	return grpc.NewClient("passthrough:///"+a.at.String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // what there is of TLS is below
+		grpc.WithAuthority(host), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithNoProxy(),
+		grpc.WithUserAgent("vipd-health"), grpc.WithMaxHeaderListSize(maxHeader),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			if used.Swap(true) {
+				return nil, errors.New("the connection was lost")
+			}
+			return conn, nil
+		}))
+}
+
+// uncalled says why the call came to nothing. got is how many bytes had come.
+func (a *attempt) uncalled(err error, got int) error {
+	s := status.Convert(err)
+	switch {
+	case s.Code() == codes.DeadlineExceeded && got == 0:
+		return fmt.Errorf("connected, but nothing came within %s", a.timeout())
+	case s.Code() == codes.DeadlineExceeded:
+		return fmt.Errorf("no answer to the call within %s", a.timeout())
+	case s.Code() == codes.Unimplemented:
+		return errors.New("speaks gRPC, but has no grpc.health.v1 service")
+	case s.Code() == codes.Unavailable && got == 0:
+		return errors.New("closed the connection without a word")
+	case s.Code() == codes.Unavailable:
+		return fmt.Errorf("does not speak gRPC, or closed the connection: %s", firstLine(s.Message()))
+	}
+	return fmt.Errorf("answered %s: %s", s.Code(), firstLine(s.Message()))
+}
+
+// watchedConn counts what is read.
+type watchedConn struct {
+	net.Conn
+	read atomic.Int64
+}
+
+func (w *watchedConn) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	w.read.Add(int64(n))
+	return n, err
+}

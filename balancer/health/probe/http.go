@@ -1,0 +1,173 @@
+package probe
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"vipd/balancer"
+)
+
+// maxHeader bounds the status line and headers of an answer.
+const maxHeader = 64 << 10
+
+// http sends one request and looks at the answer's status, and at its body as far as that is read.
+func (a *attempt) http(ctx context.Context) (string, error) {
+	conn, err := a.connect(ctx, "tcp")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	abort(conn)
+	if a.health.Type == balancer.HTTPSHealth {
+		secured, err := a.secure(ctx, conn, "http/1.1")
+		if err != nil {
+			return "", err
+		}
+		conn = secured // closing what is below is enough: nobody waits for our farewell
+	}
+	conn = a.record(conn)
+	req, err := a.request()
+	if err != nil {
+		return "", err
+	}
+	var text bytes.Buffer
+	if err := req.Write(&text); err != nil {
+		return "", localf("writing the request: %w", err)
+	}
+	if _, err := conn.Write(text.Bytes()); err != nil {
+		return "", a.unsent(err)
+	}
+	return a.response(conn, req)
+}
+
+// request is what is asked.
+func (a *attempt) request() (*http.Request, error) {
+	h := a.health
+	host := h.Host
+	if host == "" {
+		host = a.at.String()
+	}
+	where, err := url.ParseRequestURI(h.Path)
+	if err != nil {
+		return nil, localf("reading path %q: %w", h.Path, err)
+	}
+	where.Scheme, where.Host = "http", host
+	req := &http.Request{
+		Method: h.Method, URL: where, Host: host, ProtoMajor: 1, ProtoMinor: 1,
+		Header: http.Header{"User-Agent": {"vipd-health"}, "Accept": {"*/*"}}, Close: true,
+	}
+	for name, value := range h.Headers {
+		req.Header.Set(name, value)
+	}
+	return req, nil
+}
+
+// response reads what comes back and judges it.
+func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
+	counted := &counter{from: conn, left: maxHeader}
+	r := bufio.NewReader(counted)
+	resp, err := http.ReadResponse(r, req)
+	for err == nil && resp.StatusCode >= 100 && resp.StatusCode < 200 && resp.StatusCode != http.StatusSwitchingProtocols {
+		resp, err = http.ReadResponse(r, req) // such as 100 Continue: the answer itself is still to come
+	}
+	if err != nil {
+		return "", a.unread(err, counted)
+	}
+	status := strconv.Itoa(resp.StatusCode) + " " + http.StatusText(resp.StatusCode)
+	if !statusIn(a.health.Status, resp.StatusCode) {
+		return "", fmt.Errorf("answered %s, not %s", strings.TrimSpace(status), a.health.Status)
+	}
+	counted.left = 2 * maxAnswer // the chunks' own headers count too
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	whole := err == nil && len(body) < maxAnswer
+	if want := a.health.Expect; want != "" && !bytes.Contains(body, []byte(want)) && (err == nil || errors.Is(err, errTooMuch)) {
+		if !whole {
+			return "", a.endless()
+		}
+		return "", fmt.Errorf("answered %s, without the expected %s", status, excerpt([]byte(want)))
+	}
+	switch {
+	case err != nil && !errors.Is(err, errTooMuch):
+		return "", a.cut(err, status, len(body))
+	case whole:
+		return "answered " + status, nil
+	}
+	return fmt.Sprintf("answered %s, and a body of %d KiB or more", status, maxAnswer>>10), nil
+}
+
+// unread says why there is no status.
+func (a *attempt) unread(err error, c *counter) error {
+	switch {
+	case errors.Is(c.err, errTooMuch):
+		return fmt.Errorf("the answer's headers do not end within %d KiB", maxHeader>>10)
+	case c.read > 0 && !bytes.HasPrefix(c.first, []byte("HTTP/")):
+		return fmt.Errorf("answered %s, which is not HTTP", excerpt(c.first))
+	case c.err != nil:
+		err = c.err
+	}
+	return a.silent(err, c.read, "the answer")
+}
+
+// cut says why the body is not whole.
+func (a *attempt) cut(err error, status string, got int) error {
+	switch {
+	case timedOut(err):
+		return fmt.Errorf("answered %s, but the body was not complete within %s: only %s came", status, a.timeout(), size(got))
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return fmt.Errorf("answered %s, but the body is truncated: the connection was closed after %s", status, size(got))
+	}
+	return fmt.Errorf("answered %s, but the body ended after %s: %w", status, size(got), bare(err))
+}
+
+// statusIn reports whether code is in a list of codes and ranges such as 200-299,404.
+func statusIn(list string, code int) bool {
+	for part := range strings.SplitSeq(list, ",") {
+		low, high, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			high = low
+		}
+		l, errLow := strconv.Atoi(low)
+		h, errHigh := strconv.Atoi(high)
+		if errLow == nil && errHigh == nil && l <= code && code <= h {
+			return true
+		}
+	}
+	return false
+}
+
+var errTooMuch = errors.New("more than is read")
+
+// counter counts and bounds what is read, and keeps the first of it.
+type counter struct {
+	from  io.Reader
+	left  int
+	read  int
+	first []byte
+	err   error // what ended it
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	if c.left <= 0 {
+		c.err = errTooMuch
+		return 0, errTooMuch
+	}
+	n, err := c.from.Read(p[:min(len(p), c.left)])
+	c.left -= n
+	c.read += n
+	if room := 100 - len(c.first); room > 0 {
+		c.first = append(c.first, p[:min(n, room)]...)
+	}
+	if err != nil {
+		c.err = err
+	}
+	return n, err
+}

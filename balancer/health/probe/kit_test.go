@@ -1,0 +1,294 @@
+package probe_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// quiet fails the test if it leaves goroutines behind.
+func quiet(t *testing.T) {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+}
+
+// serve runs a TCP server on loopback; each connection is handled by handle, and closed when that returns or the test
+// ends.
+func serve(t *testing.T, handle func(net.Conn)) netip.AddrPort {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	ended := false
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open[c] = true
+			if ended {
+				_ = c.Close()
+			}
+			mu.Unlock()
+			wg.Go(func() {
+				handle(c)
+				_ = c.Close()
+				mu.Lock()
+				delete(open, c)
+				mu.Unlock()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		mu.Lock()
+		ended = true
+		for c := range open {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		_ = ln.Close()
+		wg.Wait()
+	})
+	return ln.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// says answers with a fixed text once a request has come.
+func says(text string) func(net.Conn) {
+	return func(c net.Conn) {
+		if readRequest(c) == nil {
+			_, _ = io.WriteString(c, text)
+		}
+	}
+}
+
+// readRequest reads up to the empty line that ends an HTTP request.
+func readRequest(c net.Conn) error {
+	var got []byte
+	buf := make([]byte, 1024)
+	for !strings.Contains(string(got), "\r\n\r\n") {
+		n, err := c.Read(buf)
+		if err != nil {
+			return err
+		}
+		got = append(got, buf[:n]...)
+	}
+	return nil
+}
+
+// stuck reads and never answers.
+func stuck(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
+
+// endless says head, and then the same over and over.
+func endless(head, again string) func(net.Conn) {
+	return func(c net.Conn) {
+		if readRequest(c) != nil {
+			return
+		}
+		_, err := io.WriteString(c, head)
+		for again := strings.Repeat(again, 1000); err == nil; {
+			_, err = io.WriteString(c, again)
+		}
+	}
+}
+
+// drip says head, and then one byte after the other, with pauses.
+func drip(head string) func(net.Conn) {
+	return func(c net.Conn) {
+		if readRequest(c) != nil {
+			return
+		}
+		_, err := io.WriteString(c, head)
+		for err == nil {
+			time.Sleep(20 * time.Millisecond)
+			_, err = io.WriteString(c, "x")
+		}
+	}
+}
+
+// overTLS speaks TLS with the given configuration before handle.
+func overTLS(c *tls.Config, handle func(net.Conn)) func(net.Conn) {
+	return func(raw net.Conn) {
+		conn := tls.Server(raw, c)
+		if err := conn.Handshake(); err == nil {
+			handle(conn)
+		}
+	}
+}
+
+// define returns the definition of a check as the decoder fills it in.
+func define(kind balancer.HealthType, change func(*balancer.Health)) *balancer.Health {
+	h := &balancer.Health{
+		Type: kind, Verify: true, Interval: 600 * time.Millisecond, FastInterval: 100 * time.Millisecond, Timeout: 300 * time.Millisecond,
+		Rise: 2, Fall: 3, From: balancer.HealthFromNode,
+	}
+	if kind == balancer.HTTPHealth || kind == balancer.HTTPSHealth {
+		h.Path, h.Method, h.Status = "/", "GET", "200-399"
+	}
+	if change != nil {
+		change(h)
+	}
+	return h
+}
+
+// check does one check and compares the outcome and the beginning of what was seen.
+func check(t *testing.T, h *balancer.Health, at netip.AddrPort, want health.Outcome, text string) {
+	t.Helper()
+	start := time.Now()
+	got := probe.New(h, balancer.TCP).Check(t.Context(), at)
+	if got.Outcome != want || !strings.HasPrefix(got.Text, text) {
+		t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, want, text)
+	}
+	if took := time.Since(start); got.Took > took || took > h.Timeout+3*time.Second {
+		t.Errorf("it took %s, the result says %s, the limit is %s", took, got.Took, h.Timeout)
+	}
+}
+
+// closedPort returns an address where nothing listens.
+func closedPort(t *testing.T) netip.AddrPort {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = ln.Close()
+	return ln.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// authority makes certificates.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	dir  string
+	next int64
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{t: t, dir: t.TempDir(), next: 1}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-48 * time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.cert, err = x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.key = key
+	a.write("ca.pem", "CERTIFICATE", der)
+	return a
+}
+
+func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
+
+func (a *authority) write(name, kind string, der []byte) {
+	a.t.Helper()
+	if err := os.WriteFile(a.file(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// issue makes a certificate for a name and 127.0.0.1, and writes it to NAME.pem and NAME.key.
+func (a *authority) issue(name string, from, to time.Duration) tls.Certificate {
+	a.t.Helper()
+	a.next++
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(a.next), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(to), KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	a.write(name+".pem", "CERTIFICATE", der)
+	a.write(name+".key", "PRIVATE KEY", keyDER)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// pool holds the authority alone.
+func (a *authority) pool() *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AddCert(a.cert)
+	return p
+}
+
+// serveUDP answers each datagram with what answer returns; nil is silence.
+func serveUDP(t *testing.T, answer func([]byte) []byte) netip.AddrPort {
+	t.Helper()
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		buf := make([]byte, 64<<10)
+		for {
+			n, from, err := pc.ReadFromUDPAddrPort(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if text := answer(buf[:n]); err == nil && text != nil {
+				_, _ = pc.WriteToUDPAddrPort(text, from)
+			}
+		}
+	})
+	t.Cleanup(func() { _ = pc.Close(); wg.Wait() })
+	return pc.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// contextThatEnds is cancelled after d.
+func contextThatEnds(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	timer := time.AfterFunc(d, cancel)
+	return ctx, func() { timer.Stop(); cancel() }
+}

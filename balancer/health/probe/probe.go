@@ -1,0 +1,101 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+)
+
+// maxAnswer is how much of an answer is read: an endless one must not hold a check or its memory.
+const maxAnswer = 64 << 10
+
+// Probe carries out the checks that one definition asks for. Its methods may be called by many goroutines at once.
+type Probe struct {
+	health *balancer.Health
+	proto  balancer.Protocol
+	kind   func(*attempt, context.Context) (string, error)
+	files  *files // nil: no TLS
+}
+
+// New returns the probe for a definition that was validated, which must not change any more. proto is the protocol of
+// the port that is probed; only DNS can be asked over more than one.
+func New(h *balancer.Health, proto balancer.Protocol) *Probe {
+	p := &Probe{health: h, proto: proto, kind: kinds()[h.Type]}
+	if h.Type == balancer.HTTPSHealth || h.Type == balancer.GRPCHealth && grpcOverTLS(h) {
+		p.files = &files{health: h}
+	}
+	return p
+}
+
+func kinds() map[balancer.HealthType]func(*attempt, context.Context) (string, error) {
+	return map[balancer.HealthType]func(*attempt, context.Context) (string, error){
+		balancer.TCPHealth:   (*attempt).tcp,
+		balancer.HTTPHealth:  (*attempt).http,
+		balancer.HTTPSHealth: (*attempt).http,
+		balancer.GRPCHealth:  (*attempt).grpc,
+		balancer.DNSHealth:   (*attempt).dns,
+		balancer.UDPHealth:   (*attempt).udp,
+		balancer.ExecHealth:  (*attempt).exec,
+	}
+}
+
+// attempt is one check under way.
+type attempt struct {
+	*Probe
+	at    netip.AddrPort
+	notes *transcript // nil: nobody wants to read it
+	// interrupts are those that end waiting for a connection with the context, to be called off at the end.
+	interrupts []func() bool
+}
+
+// Check checks the target at at once. It takes at most the definition's timeout, and little more where that is spent
+// on ending a program. A check that ctx ends comes to health.NotRun.
+func (p *Probe) Check(ctx context.Context, at netip.AddrPort) health.Result {
+	return p.check(ctx, at, nil)
+}
+
+// Exchange does what Check does, and returns what was sent and received for people to read: at most some 16 KiB, without
+// the values of headers that carry secrets.
+func (p *Probe) Exchange(ctx context.Context, at netip.AddrPort) (health.Result, string) {
+	notes := &transcript{secrets: secretsOf(p.health)}
+	r := p.check(ctx, at, notes)
+	notes.note("%s after %s: %s", r.Outcome, r.Took.Round(10*time.Microsecond), r.Text)
+	return r, notes.String()
+}
+
+func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript) health.Result {
+	r := health.Result{Outcome: health.Passed, Began: time.Now()}
+	a := &attempt{Probe: p, at: at, notes: notes}
+	limited, cancel := context.WithTimeout(ctx, p.health.Timeout)
+	text, err := a.kind(a, limited)
+	for _, callOff := range a.interrupts {
+		callOff()
+	}
+	cancel()
+	r.Took = time.Since(r.Began)
+	var local *localError
+	switch {
+	case err == nil:
+		r.Text = text
+	case ctx.Err() != nil:
+		r.Outcome, r.Text = health.NotRun, "stopped before it was over"
+	case errors.As(err, &local):
+		r.Outcome, r.Text = health.NotRun, "not run: "+err.Error()
+	default:
+		r.Outcome, r.Text = health.Failed, err.Error()
+	}
+	return r
+}
+
+// localError is a reason on this host, and none of the target's.
+type localError struct{ err error }
+
+func (e *localError) Error() string { return e.err.Error() }
+func (e *localError) Unwrap() error { return e.err }
+
+func localf(format string, args ...any) error { return &localError{fmt.Errorf(format, args...)} }

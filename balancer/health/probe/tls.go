@@ -1,0 +1,168 @@
+package probe
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"vipd/balancer"
+)
+
+// files holds what a definition's certificate files said when they were last read.
+type files struct {
+	health *balancer.Health
+
+	mu      sync.Mutex
+	stamp   [3]stamp
+	authors *x509.CertPool // nil: the system's
+	own     []tls.Certificate
+	ready   bool
+}
+
+// stamp tells one version of a file from the next.
+type stamp struct {
+	size     int64
+	modified time.Time
+}
+
+// load reads the files again if they have changed: certificates are renewed under a running daemon.
+func (f *files) load() (*x509.CertPool, []tls.Certificate, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var now [3]stamp
+	for i, name := range []string{f.health.CAFile, f.health.CertFile, f.health.KeyFile} {
+		if name == "" {
+			continue
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			return nil, nil, localf("looking at a certificate file: %w", err)
+		}
+		now[i] = stamp{info.Size(), info.ModTime()}
+	}
+	if f.ready && now == f.stamp {
+		return f.authors, f.own, nil
+	}
+	f.ready = false
+	if err := f.readLocked(); err != nil {
+		return nil, nil, err
+	}
+	f.ready, f.stamp = true, now
+	return f.authors, f.own, nil
+}
+
+func (f *files) readLocked() error {
+	f.authors, f.own = nil, nil
+	if name := f.health.CAFile; name != "" {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return localf("reading ca_file: %w", err)
+		}
+		f.authors = x509.NewCertPool()
+		if !f.authors.AppendCertsFromPEM(text) {
+			return localf("reading ca_file: %s holds no certificate", name)
+		}
+	}
+	if f.health.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(f.health.CertFile, f.health.KeyFile)
+		if err != nil {
+			return localf("reading cert_file and key_file: %w", err)
+		}
+		f.own = []tls.Certificate{pair}
+	}
+	return nil
+}
+
+// secure speaks TLS over conn, offering the application protocol alpn, and checks the certificate against the
+// definition's host, or the address where it has none.
+func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.Conn, error) {
+	authors, own, err := a.files.load()
+	if err != nil {
+		return nil, err
+	}
+	name := a.health.Host
+	if host, _, err := net.SplitHostPort(name); err == nil {
+		name = host
+	}
+	if name == "" {
+		name = a.at.Addr().String() // no SNI, but the certificate has to hold the address
+	}
+	secured := tls.Client(conn, &tls.Config{
+		ServerName: name, RootCAs: authors, Certificates: own, NextProtos: []string{alpn},
+		InsecureSkipVerify: !a.health.Verify, // only where users say verify = false
+	})
+	err = secured.HandshakeContext(ctx)
+	if s := secured.ConnectionState(); len(s.PeerCertificates) > 0 {
+		c := s.PeerCertificates[0]
+		a.notes.note("%s, %s; certificate of %s for %s, from %s to %s, by %s", tls.VersionName(s.Version), tls.CipherSuiteName(s.CipherSuite),
+			c.Subject, names(c), c.NotBefore.UTC().Format(time.DateTime), c.NotAfter.UTC().Format(time.DateTime), c.Issuer)
+	}
+	if err != nil {
+		return nil, a.insecure(err, name)
+	}
+	return secured, nil
+}
+
+// insecure says why there is no TLS.
+func (a *attempt) insecure(err error, name string) error {
+	var (
+		invalid x509.CertificateInvalidError
+		host    x509.HostnameError
+		unknown x509.UnknownAuthorityError
+		record  tls.RecordHeaderError
+	)
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert.NotBefore.After(time.Now()):
+		return fmt.Errorf("certificate is not valid before %s", invalid.Cert.NotBefore.UTC().Format(time.DateTime))
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fmt.Errorf("certificate expired on %s", invalid.Cert.NotAfter.UTC().Format(time.DateTime))
+	case errors.As(err, &host):
+		return fmt.Errorf("certificate is for %s, not for %s: set host to a name that it holds", names(host.Certificate), name)
+	case errors.As(err, &unknown):
+		return errors.New("certificate is by an authority that is not trusted here: set ca_file, or verify = false")
+	case errors.As(err, &record):
+		return fmt.Errorf("answered %s, which is not TLS", excerpt(record.RecordHeader[:]))
+	case fromRemote(err):
+		return refusedTLS(err)
+	case timedOut(err):
+		return fmt.Errorf("connected, but the TLS handshake was not over within %s", a.timeout())
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return errors.New("closed the connection in the TLS handshake")
+	}
+	return fmt.Errorf("TLS handshake: %w", bare(err))
+}
+
+// fromRemote reports whether err is an alert that the target sent; crypto/tls has no type for it.
+func fromRemote(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
+}
+
+func refusedTLS(err error) error {
+	return fmt.Errorf("refused TLS: %s", strings.TrimPrefix(bare(err).Error(), "tls: "))
+}
+
+// names lists what a certificate is for.
+func names(c *x509.Certificate) string {
+	all := append([]string{}, c.DNSNames...)
+	for _, ip := range c.IPAddresses {
+		all = append(all, ip.String())
+	}
+	if len(all) == 0 {
+		return "no name at all"
+	}
+	const most = 5
+	if len(all) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
+	}
+	return strings.Join(all, ", ")
+}

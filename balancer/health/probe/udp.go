@@ -1,0 +1,60 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+)
+
+// udp sends a datagram. With an expected text, an answer that holds it has to come; without, silence is as good as any
+// answer, and only the word of the host that nobody listens is a failure.
+func (a *attempt) udp(ctx context.Context) (string, error) {
+	conn, err := a.connect(ctx, "udp")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	conn = a.record(conn)
+	if _, err := conn.Write([]byte(a.health.Send)); err != nil {
+		return "", a.undelivered(err)
+	}
+	return a.datagrams(conn)
+}
+
+func (a *attempt) datagrams(conn net.Conn) (string, error) {
+	buf := make([]byte, maxAnswer)
+	var wrong error
+	for {
+		n, err := conn.Read(buf)
+		switch {
+		case err == nil && a.health.Expect == "":
+			return "answered " + size(n), nil
+		case err == nil && bytes.Contains(buf[:n], []byte(a.health.Expect)):
+			return "answered as expected", nil
+		case err == nil:
+			wrong = a.unexpected(buf[:n]) // another datagram may still come
+		case timedOut(err) && wrong != nil:
+			return "", wrong
+		case timedOut(err) && a.health.Expect == "":
+			return fmt.Sprintf("sent, and nobody said within %s that nothing listens there", a.timeout()), nil
+		case timedOut(err):
+			return "", fmt.Errorf("no answer within %s", a.timeout())
+		default:
+			return "", a.undelivered(err)
+		}
+	}
+}
+
+// undelivered says why a datagram did not arrive.
+func (a *attempt) undelivered(err error) error {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return errPortUnreachable
+	case errors.Is(err, syscall.EMSGSIZE):
+		return localf("sending %s: %w", size(len(a.health.Send)), bare(err))
+	}
+	return a.unconnected(err)
+}
