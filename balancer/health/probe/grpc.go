@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -34,6 +35,8 @@ func (a *attempt) grpc(ctx context.Context) (string, error) {
 		}
 		conn = secured
 	}
+	a.callOff()
+	_ = conn.SetDeadline(time.Time{}) // gRPC heeds ctx by itself, and would take a late connection for a lost one
 	watched := &watchedConn{Conn: conn}
 	client, err := a.client(watched)
 	if err != nil {

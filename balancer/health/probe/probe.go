@@ -73,9 +73,7 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 	a := &attempt{Probe: p, at: at, notes: notes}
 	limited, cancel := context.WithTimeout(ctx, p.health.Timeout)
 	text, err := a.kind(a, limited)
-	for _, callOff := range a.interrupts {
-		callOff()
-	}
+	a.callOff()
 	cancel()
 	r.Took = time.Since(r.Began)
 	var local *localError
@@ -90,6 +88,14 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 		r.Outcome, r.Text = health.Failed, err.Error()
 	}
 	return r
+}
+
+// callOff takes the connections' deadlines from the context.
+func (a *attempt) callOff() {
+	for _, stop := range a.interrupts {
+		stop()
+	}
+	a.interrupts = nil
 }
 
 // localError is a reason on this host, and none of the target's.

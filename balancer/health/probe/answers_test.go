@@ -1,0 +1,274 @@
+package probe_test
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+)
+
+// healthServer answers as its function says.
+type healthServer struct {
+	grpc_health_v1.UnimplementedHealthServer
+	answer func(context.Context) (grpc_health_v1.HealthCheckResponse_ServingStatus, error)
+}
+
+func (s *healthServer) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	st, err := s.answer(ctx)
+	return &grpc_health_v1.HealthCheckResponse{Status: st}, err
+}
+
+// serveGRPC runs a gRPC server on loopback; register adds its services.
+func serveGRPC(t *testing.T, register func(*grpc.Server), o ...grpc.ServerOption) netip.AddrPort {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(o...)
+	register(s)
+	ended := make(chan struct{})
+	go func() { _ = s.Serve(ln); close(ended) }()
+	t.Cleanup(func() { s.Stop(); <-ended })
+	return ln.Addr().(*net.TCPAddr).AddrPort()
+}
+
+func TestGRPC(t *testing.T) {
+	quiet(t)
+	serving := func(st grpc_health_v1.HealthCheckResponse_ServingStatus, err error) func(*grpc.Server) {
+		return func(s *grpc.Server) {
+			grpc_health_v1.RegisterHealthServer(s, &healthServer{answer: func(context.Context) (grpc_health_v1.HealthCheckResponse_ServingStatus, error) {
+				return st, err
+			}})
+		}
+	}
+	slow := func(s *grpc.Server) {
+		grpc_health_v1.RegisterHealthServer(s, &healthServer{answer: func(ctx context.Context) (grpc_health_v1.HealthCheckResponse_ServingStatus, error) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}})
+	}
+	ca := newAuthority(t)
+	secured := grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("api.example", -time.Hour, time.Hour)}}))
+	overdue := grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("api.example", -2*time.Hour, -time.Hour)}}))
+	named := func(h *balancer.Health) { h.Host, h.CAFile = "api.example", ca.file("ca.pem") }
+	up := grpc_health_v1.HealthCheckResponse_SERVING
+	for _, c := range []struct {
+		name   string
+		at     netip.AddrPort
+		change func(*balancer.Health)
+		want   health.Outcome
+		text   string
+	}{
+		{"serving", serveGRPC(t, serving(up, nil)), nil, health.Passed, "answered SERVING"},
+		{"not serving", serveGRPC(t, serving(grpc_health_v1.HealthCheckResponse_NOT_SERVING, nil)), nil, health.Failed, "answered NOT_SERVING"},
+		{"an error", serveGRPC(t, serving(0, status.Error(codes.Internal, "disk full"))), nil, health.Failed, "answered Internal: disk full"},
+		{"no health service", serveGRPC(t, func(*grpc.Server) {}), nil, health.Failed, "speaks gRPC, but has no grpc.health.v1 service"},
+		{"slow", serveGRPC(t, slow), nil, health.Failed, "no answer to the call within 300ms"},
+		{"half-open", serve(t, stuck), nil, health.Failed, "connected, but nothing came within 300ms"},
+		{"hangs up", serve(t, func(net.Conn) {}), nil, health.Failed, "closed the connection without a word"},
+		{"not gRPC", serve(t, says("220 mail ready, say something\r\n")), nil, health.Failed, "does not speak gRPC, or closed the connection"},
+		{"refused", closedPort(t), nil, health.Failed, "connection refused"},
+		{"TLS", serveGRPC(t, serving(up, nil), secured), named, health.Passed, "answered SERVING"},
+		{"TLS, not verified", serveGRPC(t, serving(up, nil), secured), func(h *balancer.Health) { h.Verify = false }, health.Passed, "answered SERVING"},
+		{"expired", serveGRPC(t, serving(up, nil), overdue), named, health.Failed, "certificate expired on 20"},
+		{"wrong name", serveGRPC(t, serving(up, nil), secured), func(h *balancer.Health) { named(h); h.Host = "x.example" }, health.Failed, "certificate is for api.example, not for x.example"},
+		{"plain where TLS is spoken", serveGRPC(t, serving(up, nil), secured), nil, health.Failed, "closed the connection without a word"},
+	} {
+		t.Run(c.name, func(t *testing.T) { check(t, define(balancer.GRPCHealth, c.change), c.at, c.want, c.text) })
+	}
+}
+
+// resolver answers questions for ok.example; big.example has an answer that UDP cuts short.
+func resolver(query []byte, overUDP bool) []byte {
+	var m dnsmessage.Message
+	if m.Unpack(query) != nil || len(m.Questions) != 1 {
+		return nil
+	}
+	q := m.Questions[0]
+	m.Response = true
+	name := strings.ToLower(q.Name.String())
+	header := dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: 1}
+	add := func(b dnsmessage.ResourceBody) {
+		m.Answers = append(m.Answers, dnsmessage.Resource{Header: header, Body: b})
+	}
+	switch {
+	case name == "silent.example.":
+		return nil
+	case name == "junk.example.":
+		return []byte("junk")
+	case name == "broken.example.":
+		m.RCode = dnsmessage.RCodeServerFailure
+	case name == "big.example." && overUDP:
+		m.Truncated = true
+	case name != "ok.example." && name != "big.example.":
+		m.RCode = dnsmessage.RCodeNameError
+	case q.Type == dnsmessage.TypeA:
+		add(&dnsmessage.AResource{A: [4]byte{192, 0, 2, 1}})
+		add(&dnsmessage.AResource{A: [4]byte{192, 0, 2, 2}})
+	case q.Type == dnsmessage.TypeAAAA:
+		add(&dnsmessage.AAAAResource{AAAA: netip.MustParseAddr("2001:db8::1").As16()})
+	case q.Type == dnsmessage.TypeTXT:
+		add(&dnsmessage.TXTResource{TXT: []string{"v=1"}})
+	case q.Type == dnsmessage.TypeMX:
+		add(&dnsmessage.MXResource{Pref: 10, MX: dnsmessage.MustNewName("mail.example.")})
+	case q.Type == dnsmessage.TypeSRV:
+		add(&dnsmessage.SRVResource{Priority: 1, Weight: 2, Port: 443, Target: dnsmessage.MustNewName("a.example.")})
+	case q.Type == dnsmessage.TypeSOA:
+		add(&dnsmessage.SOAResource{NS: dnsmessage.MustNewName("ns.example."), MBox: dnsmessage.MustNewName("root.example."), Serial: 7})
+	case q.Type == dnsmessage.TypeCNAME:
+		add(&dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName("other.example.")})
+	}
+	packed, err := m.Pack()
+	if err != nil {
+		panic(err)
+	}
+	return packed
+}
+
+// serveDNS runs the resolver on a port, over both protocols.
+func serveDNS(t *testing.T) netip.AddrPort {
+	t.Helper()
+	for {
+		at := serve(t, func(c net.Conn) {
+			size := make([]byte, 2)
+			if _, err := io.ReadFull(c, size); err != nil {
+				return
+			}
+			query := make([]byte, binary.BigEndian.Uint16(size))
+			_, _ = io.ReadFull(c, query)
+			answer := resolver(query, false)
+			_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
+		})
+		pc, err := net.ListenPacket("udp", at.String())
+		if err != nil {
+			continue // somebody has the port: try another
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			buf := make([]byte, 512)
+			for {
+				n, from, err := pc.ReadFrom(buf)
+				if err != nil {
+					return
+				}
+				answer := resolver(buf[:n], true)
+				if answer == nil {
+					continue
+				}
+				stale := append([]byte{answer[0] ^ 1}, answer[1:]...) // the answer to somebody else's question comes first
+				_, _ = pc.WriteTo(stale, from)
+				_, _ = pc.WriteTo(answer, from)
+			}
+		}()
+		t.Cleanup(func() { _ = pc.Close(); <-ended })
+		return at
+	}
+}
+
+func TestDNS(t *testing.T) {
+	quiet(t)
+	at := serveDNS(t)
+	for _, c := range []struct {
+		query, expect string
+		want          health.Outcome
+		text          string
+	}{
+		{"ok.example", "", health.Passed, "answered 192.0.2.1, 192.0.2.2"},
+		{"OK.example. a", "192.0.2.2", health.Passed, "answered 192.0.2.1, 192.0.2.2"},
+		{"ok.example AAAA", "2001:db8::1", health.Passed, "answered 2001:db8::1"},
+		{"ok.example TXT", "v=1", health.Passed, "answered v=1"},
+		{"ok.example MX", "10 mail.example", health.Passed, "answered 10 mail.example."},
+		{"ok.example SRV", "1 2 443 a.example.", health.Passed, "answered 1 2 443 a.example."},
+		{"ok.example SOA", "", health.Passed, "answered ns.example. root.example. 7"},
+		{"ok.example CNAME", "OTHER.example", health.Passed, "answered other.example."},
+		{"ok.example NS", "", health.Passed, "answered with no such records"},
+		{"ok.example", "192.0.2.9", health.Failed, `answered 192.0.2.1, 192.0.2.2, without the expected "192.0.2.9"`},
+		{"ok.example NS", "ns.example", health.Failed, `answered with no such records, without the expected "ns.example"`},
+		{"gone.example", "", health.Failed, "answered NXDOMAIN"},
+		{"gone.example", "nxdomain", health.Passed, "answered NXDOMAIN"},
+		{"broken.example", "", health.Failed, "answered SERVFAIL"},
+		{"big.example", "", health.Passed, "answered with no such records"},
+		{"big.example", "192.0.2.1", health.Passed, "answered 192.0.2.1, 192.0.2.2"},
+		{"silent.example", "", health.Failed, "no answer within 300ms"},
+		{"junk.example", "", health.Failed, "answered 4 bytes, which is not DNS"},
+		{"ok.example HINFO", "", health.NotRun, "not run: query "},
+		{"a b c", "", health.NotRun, "not run: query "},
+	} {
+		h := define(balancer.DNSHealth, func(h *balancer.Health) { h.Query, h.Expect = c.query, c.expect })
+		for _, proto := range []balancer.Protocol{balancer.UDP, balancer.TCP} {
+			if strings.HasPrefix(c.query, "silent") || strings.HasPrefix(c.query, "junk") || c.query == "big.example" && c.expect == "" {
+				if proto == balancer.TCP {
+					continue
+				}
+			}
+			t.Run(fmt.Sprintf("%s %s over %s", c.query, c.expect, proto), func(t *testing.T) {
+				if got := probe.New(h, proto).Check(t.Context(), at); got.Outcome != c.want || !strings.HasPrefix(got.Text, c.text) {
+					t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, c.want, c.text)
+				}
+			})
+		}
+	}
+	h := define(balancer.DNSHealth, func(h *balancer.Health) { h.Query = "ok.example" })
+	for proto, want := range map[balancer.Protocol]string{balancer.UDP: "port unreachable: ", balancer.TCP: "connection refused"} {
+		if got := probe.New(h, proto).Check(t.Context(), closedPort(t)); got.Outcome != health.Failed || !strings.HasPrefix(got.Text, want) {
+			t.Errorf("nobody there, over %s: %s: %s", proto, got.Outcome, got.Text)
+		}
+	}
+}
+
+// TestExchange reads what check-now prints.
+func TestExchange(t *testing.T) {
+	quiet(t)
+	at := serve(t, says("HTTP/1.1 200 OK\r\nSet-Echo: hunter2hunter2\r\nContent-Length: 5\r\n\r\nready"))
+	h := define(balancer.HTTPHealth, func(h *balancer.Health) {
+		h.Headers = map[string]string{"Authorization": "hunter2hunter2", "X-Plain": "shown"}
+	})
+	_, text := probe.New(h, balancer.TCP).Exchange(t.Context(), at)
+	for _, want := range []string{
+		"* connected to " + at.String() + " from 127.0.0.1:", "> GET / HTTP/1.1\n", "> Authorization: (hidden)\n", "> X-Plain: shown\n",
+		"< HTTP/1.1 200 OK\n", "< Set-Echo: (hidden)\n", "< ready\n", "* passed after ", "answered 200 OK\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the exchange lacks %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "hunter2") {
+		t.Errorf("a secret is shown:\n%s", text)
+	}
+
+	_, text = probe.New(define(balancer.HTTPHealth, nil), balancer.TCP).Exchange(t.Context(), serve(t, endless("HTTP/1.1 200 OK\r\n\r\n", "more ")))
+	if len(text) > 20<<10 || !strings.Contains(text, "bytes received are shown") {
+		t.Errorf("the exchange has %d bytes:\n%s", len(text), text[:500])
+	}
+
+	_, text = probe.New(define(balancer.UDPHealth, func(h *balancer.Health) { h.Send = "\x00\x01" }), balancer.UDP).Exchange(t.Context(), closedPort(t))
+	if !strings.Contains(text, "> 00000000  00 01 ") || !strings.Contains(text, "port unreachable") {
+		t.Errorf("bytes are not shown as such:\n%s", text)
+	}
+
+	ca := newAuthority(t)
+	secure := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, says(ok)))
+	_, text = probe.New(define(balancer.HTTPSHealth, func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", ca.file("ca.pem") }), balancer.TCP).Exchange(t.Context(), secure)
+	if !strings.Contains(text, "* TLS 1.3, ") || !strings.Contains(text, "for shop.example, from ") || !strings.Contains(text, "< ready\n") {
+		t.Errorf("the TLS exchange:\n%s", text)
+	}
+}

@@ -1,0 +1,120 @@
+package probe_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/test/wait"
+)
+
+// shell is a check that runs a script; only the tests use a shell.
+func shell(script string, change func(*balancer.Health)) *balancer.Health {
+	return define(balancer.ExecHealth, func(h *balancer.Health) {
+		h.Command = []string{"/bin/sh", "-c", script}
+		h.Timeout = wait.Scaled(3 * time.Second)
+		h.Interval = 2 * h.Timeout
+		if change != nil {
+			change(h)
+		}
+	})
+}
+
+func TestExec(t *testing.T) {
+	quiet(t)
+	at := netip.MustParseAddrPort("192.0.2.1:80")
+	short := func(h *balancer.Health) { h.Timeout = 200 * time.Millisecond }
+	for _, c := range []struct {
+		name   string
+		health *balancer.Health
+		want   health.Outcome
+		text   string
+	}{
+		{"passes in silence", shell("exit 0", nil), health.Passed, "exited with 0"},
+		{"says something", shell("echo; echo '3 of 3 disks are fine'; echo more", nil), health.Passed, "3 of 3 disks are fine"},
+		{"fails", shell("exit 3", nil), health.Failed, "exited with 3"},
+		{"fails with a word", shell("echo 'disk full' >&2; exit 3", nil), health.Failed, "exited with 3: disk full"},
+		{"killed", shell("kill -SEGV $$", nil), health.Failed, "ended by signal: segmentation fault"},
+		{"hangs", shell("echo thinking; sleep 100", short), health.Failed, "not over within 200ms, killed: thinking"},
+		{"hangs and holds on", shell("trap '' TERM INT HUP; while :; do sleep 1; done", short), health.Failed, "not over within 200ms, killed"},
+		{"endless output", shell("while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done", short), health.Failed, "not over within 200ms, killed: yyy"},
+		{"much output", shell("head -c 1000000 /dev/zero | tr '\\0' 'y'", nil), health.Passed, strings.Repeat("y", 200)},
+		{"the target's address", shell(`echo "$VIPD_ADDRESS $VIPD_PORT"; env | grep -c .`, nil), health.Passed, "192.0.2.1 80"},
+		{"no shell", define(balancer.ExecHealth, func(h *balancer.Health) {
+			h.Command, h.Timeout = []string{"/bin/echo", "$HOME;", "`id`"}, wait.Scaled(3*time.Second)
+		}), health.Passed, "$HOME; `id`"},
+		{"no such program", define(balancer.ExecHealth, func(h *balancer.Health) { h.Command = []string{"/nowhere/check"} }), health.NotRun, "not run: starting the program: fork/exec /nowhere/check: no such file or directory"},
+		{"no such user", shell("exit 0", func(h *balancer.Health) { h.User = "nobody-of-that-name" }), health.NotRun, "not run: looking up the user nobody-of-that-name"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := probe.New(c.health, balancer.TCP).Check(t.Context(), at)
+			if got.Outcome != c.want || !strings.HasPrefix(got.Text, c.text) {
+				t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, c.want, c.text)
+			}
+		})
+	}
+}
+
+// TestExecUser: whoever the definition names, and nobody where it names none.
+func TestExecUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: only root runs programs as another user")
+	}
+	for user, want := range map[string]string{"": "nobody", "daemon": "daemon", "root": "root"} {
+		got := probe.New(shell("id -un; id -Gn", func(h *balancer.Health) { h.User = user }), balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
+		if got.Outcome != health.Passed || got.Text != want {
+			t.Errorf("user %q: %s: %q, want %q", user, got.Outcome, got.Text, want)
+		}
+	}
+}
+
+// TestExecLeavesNothing: what a program starts ends with it, whether it ends by itself or is killed, unless it has left
+// its process group on purpose, and even then the check ends in time.
+func TestExecLeavesNothing(t *testing.T) {
+	quiet(t)
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for parent := dir; parent != "/tmp" && parent != "/"; parent = filepath.Dir(parent) {
+		_ = os.Chmod(parent, 0o777) // nobody writes there
+	}
+	for name, h := range map[string]*balancer.Health{
+		"killed": shell(fmt.Sprintf("sleep 1000 & echo $! > %s/killed; sleep 1000", dir), func(h *balancer.Health) { h.Timeout = wait.Scaled(time.Second) }),
+		"ended":  shell(fmt.Sprintf("sleep 1000 & echo $! > %s/ended; exit 0", dir), nil),
+	} {
+		start := time.Now()
+		got := probe.New(h, balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
+		if took := time.Since(start); took > h.Timeout+wait.Scaled(2*time.Second) {
+			t.Errorf("%s: it took %s, the limit is %s", name, took, h.Timeout)
+		}
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatalf("%s: the program did not get as far as it should: %v (%s: %s)", name, err, got.Outcome, got.Text)
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wait.For(t, 5*time.Second, name+": the end of what the program had started", func() bool { return dead(pid) })
+	}
+}
+
+// dead reports whether a process has ended; one whose parent is gone may wait for somebody to reap it.
+func dead(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return syscall.Kill(pid, 0) != nil
+	}
+	_, after, _ := strings.Cut(string(text), ") ")
+	return strings.HasPrefix(after, "Z")
+}

@@ -1,0 +1,114 @@
+package probe_test
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/test/lab"
+)
+
+// TestNetwork checks across a cable: packets that vanish, hosts that are not there, sources and marks.
+func TestNetwork(t *testing.T) {
+	l := lab.New(t)
+	server := l.Add("server")
+	l.Link(l.Host(), server, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
+	l.Host().AddAddr("server", "10.1.0.9/24")
+	server.Echo("tcp", "s4", netip.MustParseAddrPort("10.1.0.2:80"))
+	server.Echo("tcp", "s6", netip.MustParseAddrPort("[fd01::2]:80"))
+	server.AddAddr("lo", "10.7.0.1/32")
+	l.Host().Route("10.7.0.0/16", "10.1.0.2")
+	if err := server.Do(func() error { return unrouted("10.7.0.66/32") }); err != nil {
+		t.Fatal(err)
+	}
+	quiet(t)
+	for _, c := range []struct {
+		name, at string
+		kind     balancer.HealthType
+		change   func(*balancer.Health)
+		want     health.Outcome
+		text     string
+	}{
+		{"IPv4", "10.1.0.2:80", balancer.TCPHealth, nil, health.Passed, "connected"},
+		{"IPv6", "[fd01::2]:80", balancer.TCPHealth, nil, health.Passed, "connected"},
+		{"refused", "10.1.0.2:81", balancer.TCPHealth, nil, health.Failed, "connection refused"},
+		{"blackholed", "10.7.0.66:80", balancer.TCPHealth, nil, health.Failed, "no answer to the connection attempt within 300ms"},
+		{"blackholed, http", "10.7.0.66:80", balancer.HTTPHealth, nil, health.Failed, "no answer to the connection attempt within 300ms"},
+		{"nobody has the address", "10.1.0.77:80", balancer.TCPHealth, func(h *balancer.Health) { h.Timeout = 10 * time.Second }, health.Failed, "host unreachable"},
+		{"no route", "203.0.113.1:80", balancer.TCPHealth, nil, health.Failed, "network unreachable"},
+		{"source", "10.1.0.2:80", balancer.TCPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("10.1.0.9") }, health.Passed, "connected"},
+		{"source of the other family", "[fd01::2]:80", balancer.TCPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("10.1.0.9") }, health.Passed, "connected"},
+		{"source that is not here", "10.1.0.2:80", balancer.TCPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("10.1.0.8") }, health.NotRun, "not run: this host does not have the source address 10.1.0.8"},
+	} {
+		t.Run(c.name, func(t *testing.T) { check(t, define(c.kind, c.change), netip.MustParseAddrPort(c.at), c.want, c.text) })
+	}
+	t.Run("the source is used", func(t *testing.T) { testSource(t, server) })
+	t.Run("the mark is used", func(t *testing.T) { testMark(t, l) })
+}
+
+// testSource looks at who connects.
+func testSource(t *testing.T, server *lab.NS) {
+	var ln net.Listener
+	if err := server.Do(func() (err error) { ln, err = net.Listen("tcp", "10.1.0.2:90"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ln.Close() }()
+	check(t, define(balancer.TCPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("10.1.0.9") }), netip.MustParseAddrPort("10.1.0.2:90"), health.Passed, "connected")
+	_ = ln.(*net.TCPListener).SetDeadline(time.Now().Add(5 * time.Second))
+	c, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if who := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); who != netip.MustParseAddr("10.1.0.9") {
+		t.Errorf("the check came from %s", who)
+	}
+}
+
+// testMark reaches an address that only marked packets have a route to.
+func testMark(t *testing.T, l *lab.Lab) {
+	if err := l.Host().Do(markedRoute); err != nil {
+		t.Fatal(err)
+	}
+	at := netip.MustParseAddrPort("10.8.0.1:80")
+	check(t, define(balancer.TCPHealth, nil), at, health.Failed, "network unreachable")
+	got := probe.New(define(balancer.TCPHealth, func(h *balancer.Health) { h.Mark = 77 }), balancer.TCP).Check(t.Context(), at)
+	if got.Outcome != health.Failed || strings.HasPrefix(got.Text, "network unreachable") {
+		t.Errorf("with the mark: %s: %s", got.Outcome, got.Text)
+	}
+}
+
+// TestOutOfDescriptors: what this host lacks is not the target's fault.
+func TestOutOfDescriptors(t *testing.T) {
+	at := serve(t, stuck)
+	check(t, define(balancer.TCPHealth, nil), at, health.Passed, "connected")
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Close(fd)
+	none := old
+	none.Cur = uint64(fd) // the lowest that is free: nothing below is
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	got := probe.New(define(balancer.TCPHealth, nil), balancer.TCP).Check(t.Context(), at)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if got.Outcome != health.NotRun || !strings.HasPrefix(got.Text, "not run: this host is out of resources") {
+		t.Errorf("%s: %s", got.Outcome, got.Text)
+	}
+}
