@@ -1,0 +1,130 @@
+package probe_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/balancer/snap"
+)
+
+// acceptVar makes the test binary a server that takes connections and drops them, so that its cost is not counted among
+// that of the checks.
+const acceptVar = "VIPD_TEST_ACCEPT"
+
+// BenchmarkTenThousand checks 10,000 targets every 2 s by TCP, for b.N seconds at least, and says what that costs: cores
+// of this process, kernel time included, and MiB of memory. The budget is half a core and 200 MiB.
+//
+//	go test -run=^$ -bench=TenThousand -benchtime=20x ./balancer/health/probe
+func BenchmarkTenThousand(b *testing.B) {
+	port := acceptor(b)
+	var checks, failed atomic.Int64
+	r := probe.NewRunner(probe.Options{
+		Report: func([]probe.Change) {},
+		Observe: func(_ balancer.HealthType, r health.Result) {
+			checks.Add(1)
+			if r.Outcome != health.Passed && failed.Add(1) == 1 {
+				b.Log("the first that did not pass: ", r.Text)
+			}
+		},
+	})
+	h := usual(nil)
+	var m snap.Map[balancer.Target, health.Subject]
+	for i := range 10_000 {
+		a := netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)})
+		m = m.Set(balancer.Target{Service: "web", Addr: a, Port: 80}, health.Subject{At: netip.AddrPortFrom(a, port), Proto: balancer.TCP, Health: h})
+	}
+	r.Set(m)
+	ctx, cancel := context.WithCancel(b.Context())
+	ended := make(chan struct{})
+	go func() { r.Run(ctx); close(ended) }()
+	time.Sleep(4 * time.Second) // all are there, and spread
+	checks.Store(0)
+	failed.Store(0)
+	start, used := time.Now(), cpu(b)
+	time.Sleep(time.Duration(b.N) * time.Second)
+	took := time.Since(start).Seconds()
+	b.ReportMetric((cpu(b)-used).Seconds()/took, "cores")
+	b.ReportMetric(float64(checks.Load())/took, "checks/s")
+	b.ReportMetric(float64(failed.Load()), "failed")
+	b.ReportMetric(float64(resident(b))/(1<<20), "MiB")
+	cancel()
+	<-ended
+}
+
+// cpu is the processor time of this process so far.
+func cpu(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// resident is how much memory this process has.
+func resident(b *testing.B) int {
+	b.Helper()
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		b.Fatal(err)
+	}
+	var size, pages int
+	if _, err := fmt.Sscan(string(text), &size, &pages); err != nil {
+		b.Fatal(err)
+	}
+	return pages * os.Getpagesize()
+}
+
+// acceptor starts a server in a process of its own and returns its port.
+func acceptor(b *testing.B) uint16 {
+	b.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestAcceptor$")
+	cmd.Env = append(os.Environ(), acceptVar+"=yes")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // whose end would end the server
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); runtime.UnlockOSThread() })
+	var port uint16
+	if _, err := fmt.Fscanf(out, "port %d\n", &port); err != nil {
+		b.Fatal(err)
+	}
+	return port
+}
+
+// TestAcceptor is no test but the server of BenchmarkTenThousand.
+func TestAcceptor(t *testing.T) {
+	if os.Getenv(acceptVar) == "" {
+		t.Skip("it is run by BenchmarkTenThousand only")
+	}
+	ln, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("port", strings.TrimPrefix(ln.Addr().String(), "0.0.0.0:"))
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+}

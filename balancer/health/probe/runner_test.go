@@ -1,0 +1,438 @@
+package probe_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/balancer/snap"
+)
+
+// world is what a runner's checks find, without a network and on synctest's clock.
+type world struct {
+	t *testing.T
+
+	mu      sync.Mutex
+	broken  map[netip.AddrPort]bool
+	takes   map[netip.AddrPort]time.Duration // how long a check lasts
+	under   map[netip.AddrPort]int           // checks under way
+	flying  int
+	most    int                            // of flying so far
+	begins  map[netip.AddrPort][]time.Time // of each check
+	reports [][]probe.Change
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{
+		t: t, broken: map[netip.AddrPort]bool{}, takes: map[netip.AddrPort]time.Duration{}, under: map[netip.AddrPort]int{},
+		begins: map[netip.AddrPort][]time.Time{},
+	}
+}
+
+func (w *world) check(ctx context.Context, _ *probe.Probe, at netip.AddrPort) health.Result {
+	w.mu.Lock()
+	began := time.Now()
+	w.begins[at] = append(w.begins[at], began)
+	w.under[at]++
+	w.flying++
+	w.most = max(w.most, w.flying)
+	if w.under[at] > 1 {
+		w.t.Errorf("%d checks of %s at once", w.under[at], at)
+	}
+	takes := w.takes[at]
+	w.mu.Unlock()
+	if takes > 0 {
+		select {
+		case <-ctx.Done():
+		case <-time.After(takes):
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.under[at]--
+	w.flying--
+	r := health.Result{Outcome: health.Passed, Began: began, Took: time.Since(began), Text: "fine"}
+	if w.broken[at] {
+		r.Outcome, r.Text = health.Failed, "broken"
+	}
+	return r
+}
+
+func (w *world) report(changes []probe.Change) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reports = append(w.reports, changes)
+}
+
+// start runs a runner until the test, or the function that it returns, ends it.
+func (w *world) start(o probe.Options) (*probe.Runner, func()) {
+	o.Report, o.Check = w.report, w.check
+	r := probe.NewRunner(o)
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan struct{})
+	go func() { r.Run(ctx); close(ended) }()
+	return r, func() { cancel(); <-ended }
+}
+
+// at is the address of target i.
+func at(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80)
+}
+
+// target is target i of a service.
+func target(service string, i int) balancer.Target {
+	return balancer.Target{Service: balancer.Name(service), Addr: at(i).Addr(), Port: 80}
+}
+
+// wants asks for the same check of n targets of one service.
+func wants(n int, h *balancer.Health) snap.Map[balancer.Target, health.Subject] {
+	var m snap.Map[balancer.Target, health.Subject]
+	for i := range n {
+		m = m.Set(target("web", i), health.Subject{At: at(i), Proto: balancer.TCP, Health: h})
+	}
+	return m
+}
+
+func usual(change func(*balancer.Health)) *balancer.Health {
+	return define(balancer.TCPHealth, func(h *balancer.Health) {
+		h.Interval, h.FastInterval, h.Timeout = 2*time.Second, 500*time.Millisecond, time.Second
+		if change != nil {
+			change(h)
+		}
+	})
+}
+
+// TestHangingDelaysNoOther: a thousand checks hang until their time is over, and one that doesn't is done on time.
+func TestHangingDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for i := 1; i <= 1000; i++ {
+			w.takes[at(i)], w.broken[at(i)] = time.Second, true
+		}
+		r, stop := w.start(probe.Options{})
+		r.Set(wants(1001, usual(nil)))
+		time.Sleep(time.Minute)
+		stop()
+		begins := w.begins[at(0)]
+		for i, b := range begins[1:] {
+			if gap := b.Sub(begins[i]); gap > 2*time.Second+5*time.Millisecond || gap < 1800*time.Millisecond {
+				t.Errorf("check %d came %s after the one before", i+1, gap)
+			}
+		}
+		if len(begins) < 29 {
+			t.Errorf("%d checks in a minute", len(begins))
+		}
+		if r.Verdicts().At(target("web", 0)) != balancer.HealthUp || r.Verdicts().At(target("web", 1)) != balancer.HealthDown {
+			t.Error("the verdicts are wrong")
+		}
+	})
+}
+
+// TestBounds: never more checks at once than asked for, programs counted apart, and none is forgotten.
+func TestBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network, programs := newWorld(t), newWorld(t)
+		for i := range 200 {
+			network.takes[at(i)] = 900 * time.Millisecond
+			programs.takes[netip.AddrPortFrom(at(i).Addr(), 81)] = 900 * time.Millisecond
+		}
+		r := probe.NewRunner(probe.Options{
+			Report: network.report, InFlight: 50, Programs: 3,
+			Check: func(ctx context.Context, p *probe.Probe, where netip.AddrPort) health.Result {
+				if where.Port() == 80 {
+					return network.check(ctx, p, where)
+				}
+				return programs.check(ctx, p, where)
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { r.Run(ctx); close(ended) }()
+		m := wants(200, usual(nil))
+		h := usual(func(h *balancer.Health) { h.Type, h.Command = balancer.ExecHealth, []string{"/bin/true"} })
+		for i := range 20 {
+			m = m.Set(target("exec", i), health.Subject{At: netip.AddrPortFrom(at(i).Addr(), 81), Proto: balancer.TCP, Health: h})
+		}
+		r.Set(m)
+		time.Sleep(time.Minute)
+		cancel()
+		<-ended
+		if network.most != 50 || programs.most != 3 {
+			t.Errorf("at most %d checks and %d programs at once, want 50 and 3", network.most, programs.most)
+		}
+		if len(network.begins) != 200 || len(programs.begins) != 20 {
+			t.Errorf("%d and %d of 200 and 20 were checked", len(network.begins), len(programs.begins))
+		}
+		for where, begins := range network.begins {
+			if len(begins) < 14 {
+				t.Errorf("%s was checked %d times in a minute, want about 16", where, len(begins))
+			}
+		}
+	})
+}
+
+// TestShared: services that ask the same of one address share its checks and hear of it together; what they do about
+// results makes no difference, what they ask does.
+func TestShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r, stop := w.start(probe.Options{})
+		defer stop()
+		var m snap.Map[balancer.Target, health.Subject]
+		for i, name := range []string{"a", "b", "c"} {
+			h := usual(func(h *balancer.Health) { h.PanicThreshold, h.OnFailure = i*10, balancer.CutOnFailure })
+			m = m.Set(target(name, 1), health.Subject{At: at(1), Proto: balancer.TCP, Health: h})
+		}
+		r.Set(m)
+		time.Sleep(time.Minute)
+		if n := len(w.begins[at(1)]); n < 29 || n > 34 {
+			t.Errorf("%d checks in a minute, want about 31", n)
+		}
+		if len(w.reports) != 1 || len(w.reports[0]) != 1 || fmt.Sprint(w.reports[0][0].Targets) != "[a/10.0.0.1:80 b/10.0.0.1:80 c/10.0.0.1:80]" {
+			t.Errorf("reported %+v", w.reports)
+		}
+		// One leaves, one comes: the check goes on, and the new one has its verdict at once.
+		before := len(w.begins[at(1)])
+		m = m.Delete(target("a", 1)).Set(target("d", 1), m.At(target("b", 1)))
+		verdicts := r.Set(m)
+		if verdicts.At(target("d", 1)) != balancer.HealthUp || verdicts.Has(target("a", 1)) || verdicts.Len() != 3 {
+			t.Errorf("verdicts of %d targets, d is %q", verdicts.Len(), verdicts.At(target("d", 1)))
+		}
+		time.Sleep(10 * time.Second)
+		if n := len(w.begins[at(1)]) - before; n < 4 || n > 6 {
+			t.Errorf("%d checks in ten seconds, want about 5", n)
+		}
+		r.Set(snap.Map[balancer.Target, health.Subject]{})
+		before = len(w.begins[at(1)])
+		time.Sleep(time.Minute)
+		if len(w.begins[at(1)]) != before {
+			t.Error("checked though nobody wants it")
+		}
+	})
+}
+
+// TestOneReport: what changes at once is reported at once.
+func TestOneReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r, stop := w.start(probe.Options{})
+		defer stop()
+		m := wants(1000, usual(func(h *balancer.Health) { h.Fall, h.Interval = 1, time.Minute }))
+		r.Set(m)
+		time.Sleep(10 * time.Second)
+		w.reports = nil
+		for i := range 1000 {
+			w.broken[at(i)] = true
+			w.takes[at(i)] = 30 * time.Millisecond // all that were under way are over by now
+		}
+		r.Hint(slices.Collect(m.Keys())...)
+		time.Sleep(time.Second)
+		changed := 0
+		for _, report := range w.reports {
+			changed += len(report)
+		}
+		if changed != 1000 || len(w.reports) != 1 {
+			t.Fatalf("%d changes in %d reports", changed, len(w.reports))
+		}
+		for _, c := range w.reports[0] {
+			if c.Before != balancer.HealthUp || c.State.Verdict != balancer.HealthDown || c.For < 8*time.Second || c.State.Last.Text != "broken" {
+				t.Fatalf("reported %+v", c)
+			}
+		}
+	})
+}
+
+// TestDetection: a thousand targets die at one moment; each is reported down within interval x fall + timeout.
+func TestDetection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r, stop := w.start(probe.Options{})
+		defer stop()
+		r.Set(wants(1000, usual(nil)))
+		time.Sleep(10 * time.Second)
+		w.mu.Lock()
+		w.reports = nil
+		for i := range 1000 {
+			w.broken[at(i)], w.takes[at(i)] = true, time.Second // they hang
+		}
+		w.mu.Unlock()
+		time.Sleep(7*time.Second + 60*time.Millisecond)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		changed := 0
+		for _, report := range w.reports {
+			changed += len(report)
+		}
+		if changed != 1000 || len(w.reports) > 50 {
+			t.Errorf("%d of 1000 are known to be down after 7 s, in %d reports", changed, len(w.reports))
+		}
+	})
+}
+
+// TestReload: targets that ask for the same keep their state in the middle of a turn, one that asks for something else
+// keeps its verdict, and none is used that is gone.
+func TestReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r, stop := w.start(probe.Options{})
+		defer stop()
+		h := usual(func(h *balancer.Health) { h.Fall = 5 })
+		r.Set(wants(1, h))
+		time.Sleep(5 * time.Second)
+		w.mu.Lock()
+		w.broken[at(0)] = true
+		w.mu.Unlock()
+		before, _ := r.Status(target("web", 0))
+		for before.State.Streak < 2 {
+			time.Sleep(100 * time.Millisecond)
+			before, _ = r.Status(target("web", 0))
+		}
+		again := *h // read again, with the same in it
+		r.Set(wants(2, &again))
+		after, _ := r.Status(target("web", 0))
+		if after.State != before.State {
+			t.Errorf("the state was %+v and is %+v", before.State, after.State)
+		}
+		changed := *h
+		changed.Send = "x"
+		r.Set(wants(2, &changed))
+		after, _ = r.Status(target("web", 0))
+		if after.State.Verdict != balancer.HealthUp || after.State.Streak != before.State.Streak || !after.State.Since.Equal(before.State.Since) {
+			t.Errorf("the state was %+v and is %+v", before.State, after.State)
+		}
+		if r.Verdicts().At(target("web", 0)) != balancer.HealthUp {
+			t.Error("the verdict got lost")
+		}
+		time.Sleep(3 * time.Second)
+		if r.Verdicts().At(target("web", 0)) != balancer.HealthDown {
+			t.Error("it did not go down by the new check")
+		}
+		if _, there := r.Status(target("nobody", 0)); there {
+			t.Error("there is a status of what is not checked")
+		}
+	})
+}
+
+// TestRestart keeps the state of one runner and gives it to the next.
+func TestRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.broken[at(1)] = true
+		r, stop := w.start(probe.Options{})
+		m := wants(3, usual(nil))
+		r.Set(m)
+		time.Sleep(5 * time.Second)
+		stop()
+		kept := r.Keep()
+		if len(kept) != 3 {
+			t.Fatalf("%d of 3 are kept", len(kept))
+		}
+		want := r.Verdicts()
+		time.Sleep(20 * time.Second)
+		// The third asks for something else now: what was known of its address is better than nothing.
+		m = m.Set(target("web", 2), health.Subject{At: at(2), Proto: balancer.TCP, Health: usual(func(h *balancer.Health) { h.Send = "x" })})
+		next := probe.NewRunner(probe.Options{Kept: kept, Report: w.report, Check: w.check})
+		for target, c := range snap.Diff(want, next.Set(m)) {
+			t.Errorf("%s was %q and is %q", target, c.Old, c.New)
+		}
+		time.Sleep(time.Minute)
+		if late := probe.NewRunner(probe.Options{Kept: kept, Report: w.report}).Set(m); late.Len() != 0 {
+			t.Errorf("after more than a minute, %d verdicts are still believed", late.Len())
+		}
+	})
+}
+
+// TestNow checks once, beside the schedule.
+func TestNow(t *testing.T) {
+	quiet(t)
+	r := probe.NewRunner(probe.Options{Report: func([]probe.Change) {}})
+	where := serve(t, says(ok))
+	name := balancer.Target{Service: "web", Addr: where.Addr(), Port: 80}
+	var m snap.Map[balancer.Target, health.Subject]
+	r.Set(m.Set(name, health.Subject{At: where, Proto: balancer.TCP, Health: define(balancer.HTTPHealth, nil)}))
+	got, exchange, err := r.Now(t.Context(), name)
+	if err != nil || got.Outcome != health.Passed || exchange == "" {
+		t.Errorf("%+v, %q, %v", got, exchange, err)
+	}
+	if r.Verdicts().Len() != 0 {
+		t.Error("it counted for the verdict")
+	}
+	if _, _, err := r.Now(t.Context(), balancer.Target{}); err == nil {
+		t.Error("what is not checked was checked")
+	}
+}
+
+// TestHistories changes what is wanted and what is broken at random, then lets the world rest and compares every verdict
+// with the truth.
+func TestHistories(t *testing.T) {
+	for seed := range uint64(60) {
+		synctest.Test(t, func(t *testing.T) { history(t, seed) })
+	}
+}
+
+func history(t *testing.T, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 4))
+	w := newWorld(t)
+	r, stop := w.start(probe.Options{InFlight: 1 + rng.IntN(12), Seed: seed})
+	defer stop()
+	checks := []*balancer.Health{
+		usual(nil), usual(func(h *balancer.Health) { h.Fall = 1 }), usual(func(h *balancer.Health) { h.Interval, h.Rise = 4*time.Second, 1 }),
+	}
+	var m snap.Map[balancer.Target, health.Subject]
+	for range 40 {
+		w.mu.Lock()
+		where := at(rng.IntN(8))
+		w.broken[where] = rng.IntN(2) == 0
+		w.takes[where] = time.Duration(rng.IntN(4)) * 300 * time.Millisecond
+		w.mu.Unlock()
+		for range rng.IntN(4) {
+			name := target([]string{"a", "b", "c"}[rng.IntN(3)], rng.IntN(8))
+			if rng.IntN(3) == 0 {
+				m = m.Delete(name)
+				continue
+			}
+			// Each address has one check: with two, more than one at a time would be right.
+			i := int(name.Addr.As4()[3])
+			m = m.Set(name, health.Subject{At: at(i), Proto: balancer.TCP, Health: checks[i%len(checks)]})
+		}
+		if rng.IntN(3) == 0 {
+			r.Hint(slices.Collect(m.Keys())...)
+		}
+		for name := range r.Set(m).Keys() {
+			if !m.Has(name) {
+				t.Fatalf("seed %d: %s has a verdict and is not wanted", seed, name)
+			}
+		}
+		time.Sleep(time.Duration(rng.IntN(4000)) * time.Millisecond)
+	}
+	time.Sleep(time.Minute)
+	for name := range m.Keys() {
+		want := balancer.HealthUp
+		if w.broken[m.At(name).At] {
+			want = balancer.HealthDown
+		}
+		status, there := r.Status(name)
+		if got := r.Verdicts().At(name); got != want || !there || status.State.Verdict != want {
+			t.Fatalf("seed %d: %s is %q, want %q; its state is %+v", seed, name, got, want, status)
+		}
+	}
+	for _, report := range w.reports {
+		for _, c := range report {
+			if c.Before == c.State.Verdict || len(c.Targets) == 0 {
+				t.Fatalf("seed %d: a change that is none: %+v", seed, c)
+			}
+		}
+	}
+	if w.most > 12 {
+		t.Fatalf("seed %d: %d checks at once", seed, w.most)
+	}
+}
