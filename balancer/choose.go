@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // candidate is an endpoint at one port with what was said of it.
@@ -11,14 +12,15 @@ type candidate struct {
 	Backend
 	node, zone string
 	backup     bool
+	health     Verdict
 }
 
 // eligible reports whether nothing about the candidate itself keeps it from new connections.
 func (c *candidate) eligible() bool { return c.State == Active }
 
 // backends returns the backends of port p of s for VIPs of the family of vip, sorted by address: every endpoint of that
-// family, each with its state.
-func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) []Backend {
+// family, each with its state. It also reports whether they are used in spite of their health.
+func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) (backends []Backend, panicked bool) {
 	var candidates []candidate
 	for _, e := range c.endpoints {
 		if e.Address.Is4() == vip.Is4() {
@@ -27,8 +29,12 @@ func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) []Backend {
 	}
 	slices.SortStableFunc(candidates, func(a, b candidate) int { return a.Addr.Compare(b.Addr) })
 	candidates = slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Addr == b.Addr })
-	choose(env, c.service.Locality, candidates)
-	backends := make([]Backend, len(candidates))
+	if panicked = c.panics(env, candidates); panicked {
+		useAll(env, c.service.Locality, candidates)
+	} else {
+		choose(env, c.service.Locality, candidates)
+	}
+	backends = make([]Backend, len(candidates))
 	for i := range candidates {
 		b := candidates[i].Backend
 		if b.State != Active {
@@ -36,7 +42,44 @@ func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) []Backend {
 		}
 		backends[i] = b
 	}
-	return backends
+	return backends, panicked
+}
+
+// panics reports whether fewer endpoints than the service's panic threshold are healthy, of those that may serve here. One
+// that was not checked yet counts as healthy.
+func (c *serviceInputs) panics(env *Env, candidates []candidate) bool {
+	if c.service.Health == nil || c.service.Health.PanicThreshold == 0 {
+		return false
+	}
+	healthy, all := 0, 0
+	for i := range candidates {
+		k := &candidates[i]
+		if c.service.Locality == NodeOnly && k.node != env.Node {
+			continue
+		}
+		switch k.State {
+		case Active:
+			healthy, all = healthy+1, all+1
+		case Down:
+			all++
+		}
+	}
+	return 100*healthy < c.service.Health.PanicThreshold*all
+}
+
+// useAll uses all candidates that may serve here but those that operators keep from it: with so few healthy ones left,
+// it is more likely that the checks are wrong, or that the healthy ones drown, than that nobody else can serve.
+func useAll(env *Env, locality Locality, candidates []candidate) {
+	for i := range candidates {
+		k := &candidates[i]
+		here := locality != NodeOnly || k.node == env.Node
+		switch {
+		case k.State == Down && here:
+			k.State, k.Until = Active, time.Time{}
+		case k.State == Active && !here:
+			k.State = Remote
+		}
+	}
 }
 
 // candidate applies overrides and health to e at port p.
@@ -45,6 +88,7 @@ func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 	out := candidate{
 		Backend: Backend{Addr: at, State: Active, Weight: e.Weight, MaxConnections: e.MaxConnections},
 		node:    e.Node, zone: e.Zone, backup: e.Backup,
+		health: c.in.Health.At(Target{c.service.Name, at.Addr(), at.Port()}),
 	}
 	draining := e.Draining
 	if o := c.override(at); o != nil {
@@ -63,11 +107,25 @@ func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 		out.State = Draining
 	case out.Weight == 0:
 		out.State = ZeroWeight
-	case c.in.Health.At(Target{c.service.Name, at.Addr(), at.Port()}) == HealthDown:
+	case out.health == HealthDown:
 		out.State = Down
+		if cuts(c.service.Health, p.Protocol) {
+			out.Until = atOnce()
+		}
 	}
 	return out
 }
+
+// cuts reports whether the connections of an endpoint that fails its checks are ended.
+func cuts(h *Health, proto Protocol) bool {
+	if h == nil {
+		return false
+	}
+	return h.OnFailure == CutOnFailure || h.OnFailure == "" && proto == UDP
+}
+
+// atOnce is long past: what is to end then ends at once.
+func atOnce() time.Time { return time.Unix(0, 0).UTC() }
 
 // override joins what was said of the endpoint at exactly this port with what was said of all at its address; each field
 // is the narrower one's where that has it.
@@ -93,8 +151,8 @@ func OverrideOf(in *Inputs, t Target) *Override {
 }
 
 // choose marks the eligible candidates that others keep from new connections: those elsewhere, where locality demands
-// or prefers nearer ones, and backups while others are up. A demand comes before the backup rule, a preference after:
-// a backup nearby is still only a backup.
+// or prefers nearer ones, backups while others are up, and those that were not checked yet while enough others are known
+// to be up. A demand comes before the other rules, a preference after: a backup nearby is still only a backup.
 func choose(env *Env, locality Locality, candidates []candidate) {
 	if locality == NodeOnly {
 		setAside(candidates, Remote, func(c *candidate) bool { return c.node != env.Node })
@@ -102,12 +160,31 @@ func choose(env *Env, locality Locality, candidates []candidate) {
 	if has(candidates, func(c *candidate) bool { return !c.backup }) {
 		setAside(candidates, Standby, func(c *candidate) bool { return c.backup })
 	}
+	if mostKnown(candidates) {
+		setAside(candidates, Untested, func(c *candidate) bool { return c.health == HealthUnknown })
+	}
 	if locality == PreferNode {
 		prefer(candidates, func(c *candidate) bool { return c.node == env.Node })
 	}
 	if (locality == PreferNode || locality == PreferZone) && env.Zone != "" {
 		prefer(candidates, func(c *candidate) bool { return c.zone == env.Zone })
 	}
+}
+
+// mostKnown reports whether at least as many of the eligible candidates are known to be up as were not checked yet. Else,
+// as when a service starts, the first that passes its check would get the connections of all.
+func mostKnown(candidates []candidate) bool {
+	up, unknown := 0, 0
+	for i := range candidates {
+		switch c := &candidates[i]; {
+		case !c.eligible():
+		case c.health == HealthUp:
+			up++
+		default:
+			unknown++
+		}
+	}
+	return up > 0 && up >= unknown
 }
 
 // prefer sets the eligible candidates aside that are not near, if there are any near ones.
@@ -133,6 +210,9 @@ func setAside(candidates []candidate, state BackendState, is func(*candidate) bo
 		}
 	}
 }
+
+// remembered returns f with what is remembered of its backends: weights that are still ramping up, and drains.
+func remembered(f *Frontend, in *Inputs) *Frontend { return withDrains(withRamps(f, in), in) }
 
 // withDrains returns f with the removed backends whose connections may live on, in a new frontend unless there are none.
 func withDrains(f *Frontend, in *Inputs) *Frontend {

@@ -85,6 +85,82 @@ func TestChoice(t *testing.T) {
 	}
 }
 
+// TestHealth writes the verdicts in order: u up, d down, ? unknown.
+func TestHealth(t *testing.T) {
+	for _, c := range []struct {
+		name, verdicts string
+		panic          int
+		change         func(*balancer.Service)
+		want           string
+	}{
+		{"all unknown", "???", 0, nil, "1:active/1 2:active/1 3:active/1"},
+		{"the first result is in", "u??", 0, nil, "1:active/1 2:active/1 3:active/1"},
+		{"one joins", "uu?", 0, nil, "1:active/1 2:active/1 3:untested/0"},
+		{"one joins one", "u?", 0, nil, "1:active/1 2:untested/0"},
+		{"nothing better is known", "dd?", 0, nil, "1:down/0 2:down/0 3:active/1"},
+		{"an unknown one comes before a backup", "d?u", 0, func(s *balancer.Service) { s.Endpoints[2].Backup = true }, "1:down/0 2:active/1 3:standby/0"},
+		{"an unknown one nearby waits", "u?", 0, func(s *balancer.Service) { s.Locality, s.Endpoints[1].Node = balancer.PreferNode, "n1" }, "1:active/1 2:untested/0"},
+		{"all down, no panic", "ddd", 0, nil, "1:down/0 2:down/0 3:down/0"},
+		{"all down, panic", "ddd", 1, nil, "1:active/1 2:active/1 3:active/1"},
+		{"as many as the threshold", "uudd", 50, nil, "1:active/1 2:active/1 3:down/0 4:down/0"},
+		{"fewer than the threshold", "uddd", 50, nil, "1:active/1 2:active/1 3:active/1 4:active/1"},
+		{"threshold 100", "uuud", 100, nil, "1:active/1 2:active/1 3:active/1 4:active/1"},
+		{"unknown ones count as healthy", "??dd", 50, nil, "1:active/1 2:active/1 3:down/0 4:down/0"},
+		{"backups serve in a panic", "ddu", 50, func(s *balancer.Service) { s.Endpoints[2].Backup = true }, "1:active/1 2:active/1 3:active/1"},
+		{"draining ones don't, nor do they count", "udd", 50, func(s *balancer.Service) { s.Endpoints[1].Draining, s.Endpoints[2].Weight = true, 0 }, "1:active/1 2:draining/0 3:zero-weight/0"},
+		{"node only holds in a panic", "ddu", 50, func(s *balancer.Service) { s.Locality, s.Endpoints[0].Node = balancer.NodeOnly, "n1" }, "1:active/1 2:down/0 3:remote/0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := oneService("web", 1, 0)
+			s.Health = &balancer.Health{PanicThreshold: c.panic}
+			var in balancer.Inputs
+			panicked := c.panic > 0 && strings.Count(c.verdicts, "d")*100 > (100-c.panic)*len(c.verdicts)
+			for i, v := range c.verdicts {
+				e := balancer.Endpoint{Address: addr(fmt.Sprintf("192.168.1.%d", i+1)), Weight: 1}
+				s.Endpoints = append(s.Endpoints, e)
+				verdict := map[rune]balancer.Verdict{'u': balancer.HealthUp, 'd': balancer.HealthDown, '?': balancer.HealthUnknown}[v]
+				in.Health = in.Health.Set(balancer.Target{Service: "web", Addr: e.Address, Port: 8080}, verdict)
+			}
+			if c.change != nil {
+				c.change(s)
+			}
+			in.Services = in.Services.Set("web", s)
+			env := plainEnv()
+			env.Node = "n1"
+			if got := states(env, in, "10.96.0.1:80"); got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+			said := strings.Contains(problemsOf(balancer.Compile(env, in).Problems.At("web")), "health.panic_threshold: fewer than ")
+			if wanted := panicked && !strings.Contains(c.want, "draining"); said != wanted {
+				t.Errorf("the panic is reported: %v, want %v", said, wanted)
+			}
+		})
+	}
+}
+
+// TestCut: connections of a failing endpoint live on or end at once, as the service says; UDP ends by default.
+func TestCut(t *testing.T) {
+	for _, c := range []struct {
+		on    balancer.OnFailure
+		proto balancer.Protocol
+		cut   bool
+	}{
+		{"", balancer.TCP, false}, {"", balancer.UDP, true}, {balancer.CutOnFailure, balancer.TCP, true}, {balancer.KeepOnFailure, balancer.UDP, false},
+	} {
+		s := oneService("web", 1, 2)
+		s.Ports[0].Protocol, s.Health = c.proto, &balancer.Health{OnFailure: c.on}
+		var in balancer.Inputs
+		in.Services = in.Services.Set("web", s)
+		in.Health = in.Health.Set(balancer.Target{Service: "web", Addr: addr("192.168.0.1"), Port: 8080}, balancer.HealthDown)
+		for _, f := range balancer.Compile(plainEnv(), in).Frontends.All() {
+			up, down := f.Backends[0], f.Backends[1]
+			if cut := !down.Until.IsZero() && down.Until.Before(time.Now()); down.State != balancer.Down || cut != c.cut || !up.Until.IsZero() {
+				t.Errorf("%q over %s: %+v", c.on, c.proto, f.Backends)
+			}
+		}
+	}
+}
+
 // TestHolderKeeps checks who gets a contested address: the one that has it, else the first by origin and name.
 func TestHolderKeeps(t *testing.T) {
 	var in balancer.Inputs

@@ -69,9 +69,13 @@ func oneIf(b bool) int {
 // claim adds the frontend of port p at key.
 func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool) {
 	s := u.service
+	backends, panicked := c.backends(env, p, key.Addr)
+	if panicked {
+		u.panicked(p)
+	}
 	f := &Frontend{
 		Key: key, NodePort: nodePort, Service: s.Name, Port: p.Name,
-		Backends:       c.backends(env, p, key.Addr),
+		Backends:       backends,
 		Scheduler:      s.Scheduler,
 		Sources:        s.SourceRanges,
 		SNAT:           s.SNAT,
@@ -80,6 +84,7 @@ func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool
 		DrainTimeout:   s.DrainTimeout,
 		ConnectTimeout: s.ConnectTimeout,
 		ProxyProtocol:  s.ProxyProtocol,
+		SlowStart:      s.SlowStart,
 	}
 	if s.Affinity == ClientIPAffinity {
 		f.AffinityTimeout = s.AffinityTimeout
@@ -176,8 +181,17 @@ func (u *unit) unbuilt() {
 	if s.Health != nil {
 		u.problem(SeverityNearest, "health", "health checks are not part of this version: every endpoint counts as up")
 	}
-	if s.SlowStart > 0 {
-		u.problem(SeverityNearest, "slow_start", "slow start is not part of this version: endpoints have their whole weight at once")
+	if s.SlowStart > 0 && slices.Contains([]Scheduler{RoundRobin, LeastConn, DestinationHash}, s.Scheduler) {
+		u.problem(SeverityNearest, "slow_start", "scheduler %s heeds no weights, which are what ramps up: endpoints get their whole share at once", s.Scheduler)
+	}
+}
+
+// panicked reports, once for each port, that endpoints are used in spite of their health.
+func (u *unit) panicked(p *Port) {
+	port := fmt.Sprintf("port %d/%s", p.Port, p.Protocol)
+	text := fmt.Sprintf("fewer than %d percent of the endpoints of %s pass their checks: all of them are used, healthy or not", u.service.Health.PanicThreshold, port)
+	if !slices.ContainsFunc(u.problems, func(q Problem) bool { return q.Text == text }) {
+		u.problem(SeverityWarning, "health.panic_threshold", "%s", text)
 	}
 }
 

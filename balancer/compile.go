@@ -41,6 +41,8 @@ type Inputs struct {
 	Health snap.Map[Target, Verdict]
 	// Drains are removed endpoints whose connections may live on; see Memory.
 	Drains snap.Map[DrainKey, Drain]
+	// Ramps are backends whose weight is still ramping up; see Memory.
+	Ramps snap.Map[DrainKey, Ramp]
 	// Leaving are VIPs without frontends whose connections may live on; see Memory.
 	Leaving snap.Map[netip.Addr, Drain]
 	// Holders say which service had a contested key last; see Memory.

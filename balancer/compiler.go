@@ -12,7 +12,7 @@ import (
 // its first Next is a full Compile. It is used by one goroutine.
 //
 // Goals, and how each is met:
-//  1. The same answer as Compile: both share compileService, winner and withDrains; a law test holds them equal.
+//  1. The same answer as Compile: both share compileService, winner and remembered; a law test holds them equal.
 //  2. Work for a change grows with the change: Diff of each input names the dirty services, their old and new claims
 //     name the dirty keys, and only the claimants of those keys have their problems made again.
 //  3. What comes out equal keeps its pointer, so that whoever compares later finds no difference.
@@ -86,6 +86,7 @@ func (c *Compiler) dirty(w *work, in *Inputs) {
 	mark(w.services, c.in.Overrides, in.Overrides, func(t Target) Name { return t.Service })
 	mark(w.services, c.in.Health, in.Health, func(t Target) Name { return t.Service })
 	mark(w.keys, c.in.Drains, in.Drains, func(d DrainKey) Key { return d.Frontend })
+	mark(w.keys, c.in.Ramps, in.Ramps, func(d DrainKey) Key { return d.Frontend })
 	mark(w.addresses, c.in.Leaving, in.Leaving, func(a netip.Addr) netip.Addr { return a })
 	mark(w.keys, c.in.Holders, in.Holders, func(k Key) Key { return k })
 }
@@ -148,7 +149,7 @@ func (c *Compiler) resolve(key Key, w *work) {
 	if len(claimants) > 1 {
 		c.out.Contested = c.out.Contested.Set(key, s.Name)
 	}
-	f := withDrains(c.units[s.Name].claimOf(key), &c.in)
+	f := remembered(c.units[s.Name].claimOf(key), &c.in)
 	if f.Equal(old) {
 		return
 	}

@@ -35,6 +35,9 @@ type Frontend struct {
 	IdleTimeout time.Duration
 	// ProxyProtocol is the header that backends get.
 	ProxyProtocol ProxyProtocol
+	// SlowStart is how long the weight of a backend that joins or recovers ramps up, see Memory.Ramps; 0: not at all. The
+	// weights have it in them already.
+	SlowStart time.Duration
 }
 
 // Backend is one endpoint of a frontend.
@@ -45,7 +48,8 @@ type Backend struct {
 	State BackendState
 	// Weight is the effective weight: at least 1 where State is Active, else 0.
 	Weight int
-	// Until is when connections that are left are ended; zero: not by time.
+	// Until is when connections that are left are ended; zero: not by time. A time that is past ends them at once: that is
+	// how a failing backend's are cut.
 	Until time.Time
 	// MaxConnections bounds the connections of this node; 0: no bound.
 	MaxConnections int
@@ -69,6 +73,8 @@ const (
 	Draining BackendState = "draining"
 	// Down fails its health checks.
 	Down BackendState = "down"
+	// Untested waits for the first result of its health check, while others are known to be up.
+	Untested BackendState = "untested"
 	// Removed is no longer among the service's endpoints; connections have until Until.
 	Removed BackendState = "removed"
 )
@@ -95,6 +101,7 @@ type scalars struct {
 	port                           string
 	scheduler                      Scheduler
 	affinity, drain, connect, idle time.Duration
+	slowStart                      time.Duration
 	snat                           SNAT
 	forward                        Forward
 	noBackends                     NoEndpoints
@@ -104,7 +111,7 @@ type scalars struct {
 func (f *Frontend) scalars() scalars {
 	return scalars{
 		f.Key, f.NodePort, f.Service, f.Port, f.Scheduler, f.AffinityTimeout, f.DrainTimeout, f.ConnectTimeout,
-		f.IdleTimeout, f.SNAT, f.Forward, f.NoBackends, f.ProxyProtocol,
+		f.IdleTimeout, f.SlowStart, f.SNAT, f.Forward, f.NoBackends, f.ProxyProtocol,
 	}
 }
 

@@ -88,7 +88,12 @@ func (h *history) service(name balancer.Name) *balancer.Service {
 		SNAT: pickOne(h, balancer.AutoSNAT, balancer.NeverSNAT), Forward: pickOne(h, balancer.NATForward, balancer.DRForward),
 		Locality:    pickOne(h, balancer.AnyLocality, balancer.PreferZone, balancer.PreferNode, balancer.NodeOnly),
 		NoEndpoints: balancer.RejectClients, DrainTimeout: time.Duration(h.IntN(3)) * 30 * time.Second, ConnectTimeout: time.Second,
-		ProxyProtocol: balancer.NoProxyProtocol,
+		ProxyProtocol: balancer.NoProxyProtocol, SlowStart: time.Duration(min(1, h.IntN(4))) * 20 * time.Second,
+	}
+	if h.IntN(2) == 0 {
+		s.Health = &balancer.Health{
+			Type: balancer.TCPHealth, PanicThreshold: h.IntN(3) * 50, OnFailure: pickOne(h, "", balancer.KeepOnFailure, balancer.CutOnFailure),
+		}
 	}
 	s.Origin = balancer.Origin{File: "services.toml", Line: 1 + h.IntN(100)}
 	if h.IntN(3) == 0 {
@@ -127,6 +132,11 @@ func (h *history) target() balancer.Target {
 	return t
 }
 
+// checked is a target that has a port, as those of checks do.
+func (h *history) checked() balancer.Target {
+	return balancer.Target{Service: h.name(), Addr: h.backendAddr(), Port: uint16(8000 + h.IntN(3))}
+}
+
 // step changes one thing somewhere.
 func (h *history) step() {
 	h.now = h.now.Add(time.Duration(h.IntN(20)) * time.Second)
@@ -154,7 +164,9 @@ func (h *history) step() {
 			break
 		}
 	case 10:
-		h.in.Health = h.in.Health.Set(h.target(), pickOne(h, balancer.HealthUp, balancer.HealthDown))
+		for range 1 + h.IntN(4) {
+			h.in.Health = h.in.Health.Set(h.checked(), pickOne(h, balancer.HealthUp, balancer.HealthDown, balancer.HealthUnknown))
+		}
 	case 11:
 		if h.IntN(2) == 0 {
 			h.env.Local = h.randomEnv().Local
@@ -167,7 +179,7 @@ func (h *history) step() {
 
 // remember folds the step from before to after into the inputs.
 func (h *history) remember(before, after balancer.Desired) {
-	h.memory = h.memory.After(before, after, h.now)
+	h.memory = h.memory.Expire(h.now).After(before, after, h.now)
 	h.in = h.in.Remembering(h.memory)
 }
 

@@ -9,11 +9,13 @@ import (
 )
 
 // Memory is what has to be remembered from one compiled state to the next: removed endpoints whose connections may live
-// on, and who holds which key. It is a fold over compiled states, feeds the next Compile through Inputs, and is kept on
+// on, weights that are still ramping up, and who holds which key. It is a fold over compiled states, feeds the next Compile through Inputs, and is kept on
 // disk so that a restart loses none of it.
 type Memory struct {
 	// Drains holds the removed endpoints, until their time is over.
 	Drains snap.Map[DrainKey, Drain]
+	// Ramps holds the backends that joined or recovered, until they have their whole weight.
+	Ramps snap.Map[DrainKey, Ramp]
 	// Leaving holds the VIPs that have lost their last frontend while connections may have been open on it, until their
 	// time is over: without its address a host could not carry them to their end.
 	Leaving snap.Map[netip.Addr, Drain]
@@ -23,7 +25,7 @@ type Memory struct {
 
 // Remembering returns in with what m remembers in place of what it had.
 func (in Inputs) Remembering(m Memory) Inputs {
-	in.Drains, in.Leaving, in.Holders = m.Drains, m.Leaving, m.Holders
+	in.Drains, in.Ramps, in.Leaving, in.Holders = m.Drains, m.Ramps, m.Leaving, m.Holders
 	return in
 }
 
@@ -41,6 +43,7 @@ func (m Memory) After(before, after Desired, now time.Time) Memory {
 			continue
 		}
 		m.Leaving = m.Leaving.Delete(key.Addr)
+		m = m.ramp(change.Old, change.New, now)
 		m.Holders = m.Holders.Set(key, change.New.Service)
 		if change.HadOld && key.Proto != UDP {
 			m = m.drainLeft(change.Old, change.New, now)
@@ -85,8 +88,9 @@ func (m Memory) leave(f *Frontend, after Desired, now time.Time) Memory {
 	return m
 }
 
-// forget drops the drains of one frontend.
+// forget drops the drains and ramps of one frontend.
 func (m Memory) forget(key Key) Memory {
+	m.Ramps = dropRamps(m.Ramps, key)
 	for k := range m.Drains.From(DrainKey{Frontend: key}) {
 		if k.Frontend != key {
 			break
@@ -96,8 +100,9 @@ func (m Memory) forget(key Key) Memory {
 	return m
 }
 
-// Expire drops the drains of endpoints and VIPs whose time is over at now.
+// Expire drops the drains of endpoints and VIPs whose time is over at now, and brings the ramps to where they are by then.
 func (m Memory) Expire(now time.Time) Memory {
+	m = m.climb(now)
 	for k, d := range m.Drains.All() {
 		if !d.Until.After(now) {
 			m.Drains = m.Drains.Delete(k)
@@ -111,19 +116,23 @@ func (m Memory) Expire(now time.Time) Memory {
 	return m
 }
 
-// NextExpiry returns when the next drain ends, of an endpoint or a VIP; zero: none is under way.
+// NextExpiry returns when the next drain ends, of an endpoint or a VIP, or the next step of a ramp is due; zero: none is
+// under way.
 func (m Memory) NextExpiry() time.Time {
 	var next time.Time
-	earlier := func(d Drain) {
-		if next.IsZero() || d.Until.Before(next) {
-			next = d.Until
+	earlier := func(t time.Time) {
+		if next.IsZero() || t.Before(next) {
+			next = t
 		}
 	}
 	for _, d := range m.Drains.All() {
-		earlier(d)
+		earlier(d.Until)
 	}
 	for _, d := range m.Leaving.All() {
-		earlier(d)
+		earlier(d.Until)
+	}
+	for _, r := range m.Ramps.All() {
+		earlier(r.next())
 	}
 	return next
 }

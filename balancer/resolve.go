@@ -64,7 +64,7 @@ func Compile(env Env, in Inputs) Desired {
 				problems = append(problems, u.lost(f, w))
 				continue
 			}
-			out.Frontends = out.Frontends.Set(f.Key, withDrains(f, &in))
+			out.Frontends = out.Frontends.Set(f.Key, remembered(f, &in))
 			if !f.NodePort {
 				out.Addresses = out.Addresses.Set(f.Addr, out.Addresses.At(f.Addr)+1)
 			}

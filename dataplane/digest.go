@@ -29,6 +29,9 @@ func DigestOf(f *balancer.Frontend) Digest {
 	w.number(int64(f.ConnectTimeout))
 	w.number(int64(f.IdleTimeout))
 	w.text(string(f.ProxyProtocol))
+	if f.SlowStart > 0 {
+		w.number(int64(f.SlowStart))
+	}
 	for _, b := range f.Backends {
 		w.addrPort(b.Addr)
 		w.text(string(b.State))

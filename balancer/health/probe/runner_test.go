@@ -229,11 +229,13 @@ func TestOneReport(t *testing.T) {
 		m := wants(1000, usual(func(h *balancer.Health) { h.Fall, h.Interval = 1, time.Minute }))
 		r.Set(m)
 		time.Sleep(10 * time.Second)
+		w.mu.Lock()
 		w.reports = nil
 		for i := range 1000 {
 			w.broken[at(i)] = true
-			w.takes[at(i)] = 30 * time.Millisecond // all that were under way are over by now
+			w.takes[at(i)] = 30 * time.Millisecond
 		}
+		w.mu.Unlock()
 		r.Hint(slices.Collect(m.Keys())...)
 		time.Sleep(time.Second)
 		changed := 0
@@ -383,7 +385,7 @@ func history(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 4))
 	w := newWorld(t)
 	r, stop := w.start(probe.Options{InFlight: 1 + rng.IntN(12), Seed: seed})
-	defer stop()
+	defer stop() // after the world's lock is free again
 	checks := []*balancer.Health{
 		usual(nil), usual(func(h *balancer.Health) { h.Fall = 1 }), usual(func(h *balancer.Health) { h.Interval, h.Rise = 4*time.Second, 1 }),
 	}
@@ -415,6 +417,8 @@ func history(t *testing.T, seed uint64) {
 		time.Sleep(time.Duration(rng.IntN(4000)) * time.Millisecond)
 	}
 	time.Sleep(time.Minute)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for name := range m.Keys() {
 		want := balancer.HealthUp
 		if w.broken[m.At(name).At] {

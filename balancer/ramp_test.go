@@ -1,0 +1,172 @@
+package balancer_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// ramping drives one service through time as the daemon does.
+type ramping struct {
+	t      *testing.T
+	now    time.Time
+	in     balancer.Inputs
+	memory balancer.Memory
+	before balancer.Desired
+}
+
+// compiled compiles what there is now, twice: what is remembered of the first round has a say in the second.
+func (r *ramping) compiled() string {
+	r.t.Helper()
+	memory, out := r.memory.Expire(r.now), r.before
+	for range 2 {
+		r.in = r.in.Remembering(memory)
+		out = balancer.Compile(plainEnv(), r.in)
+		memory = memory.After(r.before, out, r.now)
+	}
+	r.memory, r.before = memory, out
+	return states(plainEnv(), r.in, "10.96.0.1:80")
+}
+
+func (r *ramping) after(d time.Duration) string {
+	r.now = r.now.Add(d)
+	return r.compiled()
+}
+
+func (r *ramping) verdict(last int, v balancer.Verdict) {
+	r.in.Health = r.in.Health.Set(balancer.Target{Service: "web", Addr: addr(fmt.Sprintf("192.168.0.%d", last)), Port: 8080}, v)
+}
+
+func (r *ramping) service(n int, change func(*balancer.Service)) {
+	s := oneService("web", 1, n)
+	s.SlowStart = 10 * time.Second
+	if change != nil {
+		change(s)
+	}
+	r.in.Services = r.in.Services.Set("web", s)
+}
+
+func newRamping(t *testing.T) *ramping {
+	t.Helper()
+	return &ramping{t: t, now: time.Unix(1_700_000_000, 0)}
+}
+
+func want(t *testing.T, when, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %s, want %s", when, got, want)
+	}
+}
+
+func TestSlowStart(t *testing.T) {
+	r := newRamping(t)
+	r.service(2, nil)
+	want(t, "at the beginning", r.compiled(), "0:active/1 1:active/1")
+	if !r.memory.NextExpiry().IsZero() {
+		t.Errorf("something is due: %s", r.memory.NextExpiry())
+	}
+	r.service(3, nil)
+	want(t, "one joins", r.compiled(), "0:active/10 1:active/10 2:active/1")
+	if got := r.memory.NextExpiry().Sub(r.now); got != time.Second {
+		t.Errorf("the next step is due after %s", got)
+	}
+	want(t, "after 1 s", r.after(time.Second), "0:active/10 1:active/10 2:active/2")
+	want(t, "after 5.5 s", r.after(4500*time.Millisecond), "0:active/10 1:active/10 2:active/6")
+	r.verdict(0, balancer.HealthDown)
+	want(t, "another fails", r.compiled(), "0:down/0 1:active/10 2:active/6")
+	want(t, "after 8.5 s", r.after(3*time.Second), "0:down/0 1:active/10 2:active/9")
+	r.verdict(0, balancer.HealthUp)
+	r.verdict(1, balancer.HealthUp)
+	r.verdict(2, balancer.HealthUp)
+	want(t, "it recovers", r.compiled(), "0:active/1 1:active/10 2:active/9")
+	want(t, "after 9 s", r.after(500*time.Millisecond), "0:active/1 1:active/10 2:active/10")
+	want(t, "after 18.5 s", r.after(9500*time.Millisecond), "0:active/1 1:active/1 2:active/1")
+	if !r.memory.NextExpiry().IsZero() {
+		t.Errorf("something is due: %s", r.memory.NextExpiry())
+	}
+}
+
+// TestNoRamp: where all begin together, where it is not asked for any more, and where the frontend goes.
+func TestNoRamp(t *testing.T) {
+	r := newRamping(t)
+	r.service(2, nil)
+	r.verdict(0, balancer.HealthDown)
+	r.verdict(1, balancer.HealthDown)
+	want(t, "all down", r.compiled(), "0:down/0 1:down/0")
+	r.verdict(0, balancer.HealthUp)
+	r.verdict(1, balancer.HealthUp)
+	want(t, "all recover", r.compiled(), "0:active/1 1:active/1")
+	r.service(3, nil)
+	r.verdict(2, balancer.HealthUp)
+	want(t, "one joins", r.compiled(), "0:active/10 1:active/10 2:active/1")
+	r.verdict(2, balancer.HealthDown)
+	want(t, "it fails", r.compiled(), "0:active/1 1:active/1 2:down/0")
+	r.verdict(2, balancer.HealthUp)
+	want(t, "it recovers", r.after(5*time.Second), "0:active/10 1:active/10 2:active/1")
+	r.service(3, func(s *balancer.Service) { s.SlowStart = 0 })
+	want(t, "without slow start", r.compiled(), "0:active/1 1:active/1 2:active/1")
+	r.service(3, func(s *balancer.Service) { s.Endpoints[0].Draining = true })
+	r.compiled()
+	r.service(3, nil)
+	want(t, "a drain is over", r.compiled(), "0:active/1 1:active/10 2:active/10")
+	r.in.Services = r.in.Services.Delete("web")
+	want(t, "gone", r.compiled(), "no frontend")
+	if r.memory.Ramps.Len() != 0 {
+		t.Error("ramps of a frontend that is gone")
+	}
+}
+
+// TestRampWeights: shares are kept as far as weights can say them.
+func TestRampWeights(t *testing.T) {
+	for _, c := range []struct {
+		weights [2]int // of the one that serves and the one that joins
+		want    string
+	}{
+		{[2]int{3, 4}, "0:active/30 1:active/4"},
+		{[2]int{1, 65535}, "0:active/1 1:active/6553"},
+		{[2]int{30000, 1}, "0:active/60000 1:active/1"},
+		{[2]int{7, 0}, "0:active/7 1:zero-weight/0"},
+	} {
+		r := newRamping(t)
+		r.service(1, func(s *balancer.Service) { s.Endpoints[0].Weight = c.weights[0] })
+		r.compiled()
+		r.service(2, func(s *balancer.Service) { s.Endpoints[0].Weight, s.Endpoints[1].Weight = c.weights[0], c.weights[1] })
+		want(t, fmt.Sprint(c.weights), r.compiled(), c.want)
+	}
+}
+
+// TestRampEnds: whatever the history, once slow start is over and nothing changes any more, weights are as written.
+func TestRampEnds(t *testing.T) {
+	ramped := 0
+	for seed := range uint64(300) {
+		h := newHistory(seed)
+		var c balancer.Compiler
+		var before balancer.Desired
+		for range 20 {
+			h.step()
+			got := c.Next(h.env, h.in)
+			h.remember(before, got)
+			before = got
+			ramped += h.memory.Ramps.Len()
+		}
+		for range 3 { // what is remembered has a say in what is compiled, and the other way round
+			h.now = h.now.Add(time.Minute)
+			got := c.Next(h.env, h.in)
+			h.remember(before, got)
+			before = got
+		}
+		if h.memory.Ramps.Len() > 0 {
+			t.Fatalf("seed %d: still ramping: %d", seed, h.memory.Ramps.Len())
+		}
+		rest := h.in
+		rest.Ramps = balancer.Inputs{}.Ramps
+		if d := sameDesired(c.Next(h.env, h.in), balancer.Compile(h.env, rest)); d != "" {
+			t.Fatalf("seed %d: %s", seed, d)
+		}
+	}
+	if ramped < 20 {
+		t.Errorf("only %d ramps in all histories: the test looks at nothing", ramped)
+	}
+}
