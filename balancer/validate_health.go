@@ -94,7 +94,7 @@ func healthFields() []healthField {
 		{"send", sent},
 		{"command", []HealthType{ExecHealth}},
 		{"user", []HealthType{ExecHealth}},
-		{"query", []HealthType{DNSHealth}},
+		{"query", []HealthType{DNSHealth, GRPCHealth}},
 		{"ca_file", secure},
 		{"cert_file", secure},
 		{"key_file", secure},

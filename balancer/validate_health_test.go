@@ -27,7 +27,7 @@ func TestWrongHealth(t *testing.T) {
 		{fields: check + `{"type": "tcp", "path": "/", "verify": true, "command": [], "query": "x"}`, want: []string{
 			`health.path: is for checks of type http, https, this one is of type tcp`,
 			`health.command: is for checks of type exec, this one is of type tcp`,
-			`health.query: is for checks of type dns, this one is of type tcp`,
+			`health.query: is for checks of type dns, grpc, this one is of type tcp`,
 			`health.verify: is for checks of type https, grpc, this one is of type tcp`,
 		}},
 		{fields: check + `{"type": "exec", "source": "10.0.0.1", "timeout": "1s"}`, want: []string{

@@ -30,7 +30,10 @@ type healthServer struct {
 	answer func(context.Context) (grpc_health_v1.HealthCheckResponse_ServingStatus, error)
 }
 
-func (s *healthServer) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+func (s *healthServer) Check(ctx context.Context, q *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	if q.Service == "gone" {
+		return nil, status.Error(codes.NotFound, "unknown service")
+	}
 	st, err := s.answer(ctx)
 	return &grpc_health_v1.HealthCheckResponse{Status: st}, err
 }
@@ -78,6 +81,8 @@ func TestGRPC(t *testing.T) {
 		text   string
 	}{
 		{"serving", serveGRPC(t, serving(up, nil)), nil, health.Passed, "answered SERVING"},
+		{"a service of the server's", serveGRPC(t, serving(up, nil)), func(h *balancer.Health) { h.Query = "shop.Cart" }, health.Passed, "answered SERVING"},
+		{"a service that it does not have", serveGRPC(t, serving(up, nil)), func(h *balancer.Health) { h.Query = "gone" }, health.Failed, `knows no service "gone"`},
 		{"not serving", serveGRPC(t, serving(grpc_health_v1.HealthCheckResponse_NOT_SERVING, nil)), nil, health.Failed, "answered NOT_SERVING"},
 		{"an error", serveGRPC(t, serving(0, status.Error(codes.Internal, "disk full"))), nil, health.Failed, "answered Internal: disk full"},
 		{"no health service", serveGRPC(t, func(*grpc.Server) {}), nil, health.Failed, "speaks gRPC, but has no grpc.health.v1 service"},

@@ -183,7 +183,7 @@ func firstLine(text string) string {
 	const most = 200
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(strings.Map(printable, line)); line != "" {
-			return line[:min(most, len(line))]
+			return strings.ToValidUTF8(line[:min(most, len(line))], "?")
 		}
 	}
 	return ""

@@ -20,7 +20,7 @@ import (
 // grpcOverTLS reports whether a definition's gRPC checks speak TLS: where it says anything of certificates.
 func grpcOverTLS(h *balancer.Health) bool { return h.CAFile != "" || h.CertFile != "" || !h.Verify }
 
-// grpc asks grpc.health.v1 how the server as a whole is.
+// grpc asks grpc.health.v1 how the service is that the definition's query names; without one, the server as a whole.
 func (a *attempt) grpc(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "tcp")
 	if err != nil {
@@ -43,8 +43,8 @@ func (a *attempt) grpc(ctx context.Context) (string, error) {
 		return "", localf("making a gRPC client: %w", err)
 	}
 	defer func() { _ = client.Close() }()
-	request := &grpc_health_v1.HealthCheckRequest{}
-	a.notes.note("calling grpc.health.v1.Health/Check of %s", client.CanonicalTarget())
+	request := &grpc_health_v1.HealthCheckRequest{Service: a.health.Query}
+	a.notes.note("calling grpc.health.v1.Health/Check for the service %q", a.health.Query)
 	answer, err := grpc_health_v1.NewHealthClient(client).Check(ctx, request)
 	if err != nil {
 		return "", a.uncalled(err, int(watched.read.Load()))
@@ -84,6 +84,8 @@ func (a *attempt) uncalled(err error, got int) error {
 		return fmt.Errorf("connected, but nothing came within %s", a.timeout())
 	case s.Code() == codes.DeadlineExceeded:
 		return fmt.Errorf("no answer to the call within %s", a.timeout())
+	case s.Code() == codes.NotFound:
+		return fmt.Errorf("knows no service %q", a.health.Query)
 	case s.Code() == codes.Unimplemented:
 		return errors.New("speaks gRPC, but has no grpc.health.v1 service")
 	case s.Code() == codes.Unavailable && got == 0:

@@ -73,6 +73,31 @@ func (w *world) report(changes []probe.Change) {
 	w.reports = append(w.reports, changes)
 }
 
+// reported returns what was reported since the last call.
+func (w *world) reported() [][]probe.Change {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := w.reports
+	w.reports = nil
+	return all
+}
+
+// checked is when the checks of an address began.
+func (w *world) checked(at netip.AddrPort) []time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.begins[at])
+}
+
+// set breaks or mends n targets, whose checks last so long from now on.
+func (w *world) set(n int, broken bool, takes time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range n {
+		w.broken[at(i)], w.takes[at(i)] = broken, takes
+	}
+}
+
 // start runs a runner until the test, or the function that it returns, ends it.
 func (w *world) start(o probe.Options) (*probe.Runner, func()) {
 	o.Report, o.Check = w.report, w.check
@@ -194,27 +219,27 @@ func TestShared(t *testing.T) {
 		}
 		r.Set(m)
 		time.Sleep(time.Minute)
-		if n := len(w.begins[at(1)]); n < 29 || n > 34 {
+		if n := len(w.checked(at(1))); n < 29 || n > 34 {
 			t.Errorf("%d checks in a minute, want about 31", n)
 		}
-		if len(w.reports) != 1 || len(w.reports[0]) != 1 || fmt.Sprint(w.reports[0][0].Targets) != "[a/10.0.0.1:80 b/10.0.0.1:80 c/10.0.0.1:80]" {
-			t.Errorf("reported %+v", w.reports)
+		if all := w.reported(); len(all) != 1 || len(all[0]) != 1 || fmt.Sprint(all[0][0].Targets) != "[a/10.0.0.1:80 b/10.0.0.1:80 c/10.0.0.1:80]" {
+			t.Errorf("reported %+v", all)
 		}
 		// One leaves, one comes: the check goes on, and the new one has its verdict at once.
-		before := len(w.begins[at(1)])
+		before := len(w.checked(at(1)))
 		m = m.Delete(target("a", 1)).Set(target("d", 1), m.At(target("b", 1)))
 		verdicts := r.Set(m)
 		if verdicts.At(target("d", 1)) != balancer.HealthUp || verdicts.Has(target("a", 1)) || verdicts.Len() != 3 {
 			t.Errorf("verdicts of %d targets, d is %q", verdicts.Len(), verdicts.At(target("d", 1)))
 		}
 		time.Sleep(10 * time.Second)
-		if n := len(w.begins[at(1)]) - before; n < 4 || n > 6 {
+		if n := len(w.checked(at(1))) - before; n < 4 || n > 6 {
 			t.Errorf("%d checks in ten seconds, want about 5", n)
 		}
 		r.Set(snap.Map[balancer.Target, health.Subject]{})
-		before = len(w.begins[at(1)])
+		before = len(w.checked(at(1)))
 		time.Sleep(time.Minute)
-		if len(w.begins[at(1)]) != before {
+		if len(w.checked(at(1))) != before {
 			t.Error("checked though nobody wants it")
 		}
 	})
@@ -229,23 +254,15 @@ func TestOneReport(t *testing.T) {
 		m := wants(1000, usual(func(h *balancer.Health) { h.Fall, h.Interval = 1, time.Minute }))
 		r.Set(m)
 		time.Sleep(10 * time.Second)
-		w.mu.Lock()
-		w.reports = nil
-		for i := range 1000 {
-			w.broken[at(i)] = true
-			w.takes[at(i)] = 30 * time.Millisecond
-		}
-		w.mu.Unlock()
+		w.reported()
+		w.set(1000, true, 30*time.Millisecond)
 		r.Hint(slices.Collect(m.Keys())...)
 		time.Sleep(time.Second)
-		changed := 0
-		for _, report := range w.reports {
-			changed += len(report)
+		reports := w.reported()
+		if len(reports) != 1 || len(reports[0]) != 1000 {
+			t.Fatalf("%d changes in the first of %d reports", len(reports[0]), len(reports))
 		}
-		if changed != 1000 || len(w.reports) != 1 {
-			t.Fatalf("%d changes in %d reports", changed, len(w.reports))
-		}
-		for _, c := range w.reports[0] {
+		for _, c := range reports[0] {
 			if c.Before != balancer.HealthUp || c.State.Verdict != balancer.HealthDown || c.For < 8*time.Second || c.State.Last.Text != "broken" {
 				t.Fatalf("reported %+v", c)
 			}
@@ -261,21 +278,15 @@ func TestDetection(t *testing.T) {
 		defer stop()
 		r.Set(wants(1000, usual(nil)))
 		time.Sleep(10 * time.Second)
-		w.mu.Lock()
-		w.reports = nil
-		for i := range 1000 {
-			w.broken[at(i)], w.takes[at(i)] = true, time.Second // they hang
-		}
-		w.mu.Unlock()
+		w.reported()
+		w.set(1000, true, time.Second) // they hang
 		time.Sleep(7*time.Second + 60*time.Millisecond)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		changed := 0
-		for _, report := range w.reports {
+		reports, changed := w.reported(), 0
+		for _, report := range reports {
 			changed += len(report)
 		}
-		if changed != 1000 || len(w.reports) > 50 {
-			t.Errorf("%d of 1000 are known to be down after 7 s, in %d reports", changed, len(w.reports))
+		if changed != 1000 || len(reports) > 50 {
+			t.Errorf("%d of 1000 are known to be down after 7 s, in %d reports", changed, len(reports))
 		}
 	})
 }
@@ -290,9 +301,7 @@ func TestReload(t *testing.T) {
 		h := usual(func(h *balancer.Health) { h.Fall = 5 })
 		r.Set(wants(1, h))
 		time.Sleep(5 * time.Second)
-		w.mu.Lock()
-		w.broken[at(0)] = true
-		w.mu.Unlock()
+		w.set(1, true, 0)
 		before, _ := r.Status(target("web", 0))
 		for before.State.Streak < 2 {
 			time.Sleep(100 * time.Millisecond)
