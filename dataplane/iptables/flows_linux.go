@@ -126,7 +126,7 @@ func (fl *flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[
 		} else {
 			fl.wantLocked(c.New, was, now)
 		}
-		if c.Key.Proto == balancer.UDP && (c.New == nil || was == nil || movesFlows(was, c.New) || fl.uncut[c.Key]) {
+		if c.Key.Proto == balancer.UDP && (c.New == nil || was == nil || movesFlows(was, c.New, now) || fl.uncut[c.Key]) {
 			atOnce[c.Key] = true
 		}
 	}
@@ -169,20 +169,28 @@ func (fl *flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 			l.since[b.Addr] = true
 		}
 	}
-	if k.Proto != balancer.UDP && (was == nil || losesBackend(was, f)) {
+	if k.Proto != balancer.UDP && (was == nil || losesBackend(was, f, now)) {
 		fl.due[k] = now
 	}
 	fl.dueLocked(k, now)
 }
 
 // movesFlows reports whether some flow of was may be wrong for next.
-func movesFlows(was, next *balancer.Frontend) bool {
-	return losesBackend(was, next) || !was.Serves() && next.Serves()
+func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
+	return losesBackend(was, next, now) || !was.Serves() && next.Serves()
 }
 
-func losesBackend(was, next *balancer.Frontend) bool {
-	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool { return backend(next, b) == nil })
+// losesBackend reports whether a backend of was is gone from next, or its connections' time is over there and was not in
+// was, as that of one that fails its checks may be at once.
+func losesBackend(was, next *balancer.Frontend, now time.Time) bool {
+	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
+		is := backend(next, b)
+		return is == nil || over(is, now) && !over(&b, now)
+	})
 }
+
+// over reports whether the time of a backend's connections has ended.
+func over(b *balancer.Backend, now time.Time) bool { return !b.Until.IsZero() && !b.Until.After(now) }
 
 // backend finds b among those of f.
 func backend(f *balancer.Frontend, b balancer.Backend) *balancer.Backend {
@@ -243,7 +251,7 @@ func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time)
 	}
 	if f != nil {
 		if b := backend(f, balancer.Backend{Addr: flow.Backend()}); b != nil {
-			return !b.Until.IsZero() && !b.Until.After(now)
+			return over(b, now)
 		}
 	}
 	return !kept || flow.Proto == balancer.UDP

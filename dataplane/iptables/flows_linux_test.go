@@ -182,6 +182,32 @@ func TestRestartKeepsTime(t *testing.T) {
 	})
 }
 
+// TestFailingIsCut has an endpoint fail its checks whose service cuts the connections then.
+func TestFailingIsCut(t *testing.T) {
+	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+		t.Run(string(proto), func(t *testing.T) {
+			r := newRig(t, xtables.NFT)
+			e := r.drive(r.web(proto, 2))
+			r.ask(proto)
+			if len(r.tracked(proto)) != 1 {
+				t.Fatal("there is no connection to cut")
+			}
+			f := r.web(proto, 2, 3)
+			b := &f.Backends[0]
+			b.State, b.Weight = balancer.Down, 0
+			e.set(f)
+			if len(r.tracked(proto)) != 1 {
+				t.Error("it was cut though it may live on")
+			}
+			f = r.web(proto, 2, 3)
+			b = &f.Backends[0]
+			b.State, b.Weight, b.Until = balancer.Down, 0, time.Unix(0, 0).UTC()
+			e.set(f)
+			wait.For(t, 5*time.Second, "the connection to be cut", func() bool { return len(r.tracked(proto)) == 0 })
+		})
+	}
+}
+
 // TestDrainsGetTimes has an endpoint that drains already get an end, and a frontend another drain timeout.
 func TestDrainsGetTimes(t *testing.T) {
 	t.Run("endpoint", func(t *testing.T) {
