@@ -226,7 +226,7 @@ func TestDNS(t *testing.T) {
 				}
 			}
 			t.Run(fmt.Sprintf("%s %s over %s", c.query, c.expect, proto), func(t *testing.T) {
-				if got := probe.New(h, proto).Check(t.Context(), at); got.Outcome != c.want || !strings.HasPrefix(got.Text, c.text) {
+				if got := patient(t, probe.New(h, proto), at); got.Outcome != c.want || !strings.HasPrefix(got.Text, c.text) {
 					t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, c.want, c.text)
 				}
 			})

@@ -165,14 +165,29 @@ func define(kind balancer.HealthType, change func(*balancer.Health)) *balancer.H
 // check does one check and compares the outcome and the beginning of what was seen.
 func check(t *testing.T, h *balancer.Health, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
-	start := time.Now()
-	got := probe.New(h, balancer.TCP).Check(t.Context(), at)
+	got := patient(t, probe.New(h, balancer.TCP), at)
 	if got.Outcome != want || !strings.HasPrefix(got.Text, text) {
 		t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, want, text)
 	}
-	if took := time.Since(start); got.Took > took || took > h.Timeout+3*time.Second {
-		t.Errorf("it took %s, the result says %s, the limit is %s", took, got.Took, h.Timeout)
+	if got.Took > h.Timeout*3/2 {
+		t.Errorf("it took %s, the limit is %s", got.Took, h.Timeout)
 	}
+}
+
+// busy begins what is said of a check that came to nothing because the machine is busy.
+const busy = "not run: this host was too busy"
+
+// patient does one check, and another one where this machine was too busy for it.
+func patient(t *testing.T, p *probe.Probe, at netip.AddrPort) health.Result {
+	t.Helper()
+	got := p.Check(t.Context(), at)
+	for range 10 {
+		if !strings.HasPrefix(got.Text, busy) {
+			break
+		}
+		got = p.Check(t.Context(), at)
+	}
+	return got
 }
 
 // closedPort returns an address where nothing listens.

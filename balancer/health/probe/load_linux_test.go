@@ -1,6 +1,7 @@
 package probe_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net"
@@ -127,4 +128,48 @@ func TestAcceptor(t *testing.T) {
 		}
 		_ = c.Close()
 	}
+}
+
+// stoppedVar makes the test binary do one check, while which its parent stops it.
+const stoppedVar = "VIPD_TEST_STOPPED"
+
+// TestBusyHost stops a process for longer than its check may last. The target answers in time, but nobody was there to see
+// it; nor can the process know whether it did, so it says nothing of the target.
+func TestBusyHost(t *testing.T) {
+	if os.Getenv(stoppedVar) != "" {
+		stopped(t)
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestBusyHost$")
+	cmd.Env = append(os.Environ(), stoppedVar+"=yes")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	lines := bufio.NewScanner(out)
+	lines.Scan() // it is about to check
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(4 * time.Second)
+	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	lines.Scan()
+	if got := lines.Text(); !strings.HasPrefix(got, "not run: "+busy) {
+		t.Errorf("a process that was stopped says %q", got)
+	}
+}
+
+// stopped checks a target that hangs, and says what it comes to.
+func stopped(t *testing.T) {
+	at := serve(t, stuck)
+	p := probe.New(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = 2 * time.Second }), balancer.TCP)
+	fmt.Println("checking")
+	r := p.Check(t.Context(), at)
+	fmt.Printf("%s: %s\n", r.Outcome, r.Text)
 }

@@ -54,7 +54,8 @@ type attempt struct {
 }
 
 // Check checks the target at at once. It takes at most the definition's timeout, and little more where that is spent
-// on ending a program. A check that ctx ends comes to health.NotRun.
+// on ending a program. A check that ctx ends comes to health.NotRun, and so does one that fails because this host did not get
+// round to it.
 func (p *Probe) Check(ctx context.Context, at netip.AddrPort) health.Result {
 	return p.check(ctx, at, nil)
 }
@@ -84,10 +85,18 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 		r.Outcome, r.Text = health.NotRun, "stopped before it was over"
 	case errors.As(err, &local):
 		r.Outcome, r.Text = health.NotRun, "not run: "+err.Error()
+	case p.overslept(r.Took):
+		r.Outcome, r.Text = health.NotRun, "not run: this host was too busy to look in time, or asleep"
 	default:
 		r.Outcome, r.Text = health.Failed, err.Error()
 	}
 	return r
+}
+
+// overslept reports whether a check that failed took so much longer than it may that this host has not been running it:
+// what came in time may have been seen too late. Programs take as long as it takes to end them.
+func (p *Probe) overslept(took time.Duration) bool {
+	return p.health.Type != balancer.ExecHealth && took > p.health.Timeout*3/2
 }
 
 // callOff takes the connections' deadlines from the context.
