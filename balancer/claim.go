@@ -178,8 +178,8 @@ func (u *unit) trust(env *Env) {
 // unbuilt reports the settings that this version of the program does not carry out in any mode.
 func (u *unit) unbuilt() {
 	s := u.service
-	if s.Health != nil {
-		u.problem(SeverityNearest, "health", "health checks are not part of this version: every endpoint counts as up")
+	if s.Health != nil && s.Health.From == HealthFromFleet {
+		u.problem(SeverityNearest, "health.from", "checks by the fleet are not part of this version: each node checks for itself")
 	}
 	if s.SlowStart > 0 && slices.Contains([]Scheduler{RoundRobin, LeastConn, DestinationHash}, s.Scheduler) {
 		u.problem(SeverityNearest, "slow_start", "scheduler %s heeds no weights, which are what ramps up: endpoints get their whole share at once", s.Scheduler)

@@ -43,9 +43,6 @@ func (c *Config) validate() []balancer.Problem {
 	if c.Tracing.OTLPEndpoint != "" {
 		later("tracing.otlp_endpoint", "tracing")
 	}
-	if c.Health.AllowExec {
-		later("health.allow_exec", "health checking")
-	}
 	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
 		add(balancer.SeverityWarning, "etcd", "is for vipctl alone: vipd follows etcd where store.kind is \"etcd\"")
 	}

@@ -42,6 +42,7 @@ type Daemon struct {
 	engine  *dataplane.Engine
 	source  source
 	fleet   *fleet // nil: the store is not a fleet's
+	checks  *checks
 	model   *model
 	metrics *metrics
 	socket  net.Listener
@@ -156,6 +157,7 @@ func (d *Daemon) build() (err error) {
 		Dataplane: first.dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
 		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
 	})
+	d.checks = newChecks(d)
 	d.model = newModel(d)
 	return d.openStore()
 }
@@ -195,6 +197,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.fleet != nil {
 		start("fleet", d.fleet.run)
 	}
+	start("health", d.checks.run)
 	start("engine", d.engine.Run)
 	start("mode", d.chooser.run)
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.addressesChanged) })

@@ -139,23 +139,7 @@ func (n *node) endpoints() string {
 // server answers each connection with its name until the test ends.
 func server(t *testing.T, address, name string) {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	t.Cleanup(func() { _ = l.Close(); <-done })
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(c, name)
-			_ = c.Close()
-		}
-	}()
+	serverUntil(t, address, name)
 }
 
 // ask returns what the server behind address says.

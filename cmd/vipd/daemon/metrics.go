@@ -22,6 +22,7 @@ type metrics struct {
 	repairs        prometheus.Counter
 	events         prometheus.Counter
 	reloadFailures prometheus.Counter
+	checks         *prometheus.HistogramVec
 }
 
 var _ dataplane.Metrics = (*metrics)(nil)
@@ -36,6 +37,9 @@ func newMetrics(d *Daemon) *metrics {
 	m.programming = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "vipd_programming_duration_seconds", Help: "Time from seeing a change in the store to having carried it out.", Buckets: buckets,
 	})
+	m.checks = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "vipd_health_check_duration_seconds", Help: "Time of health checks, by type.", Buckets: buckets,
+	}, []string{"type"})
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
@@ -48,7 +52,7 @@ func newMetrics(d *Daemon) *metrics {
 	m.events = counter("vipd_store_events_total", "States that the store has published.")
 	m.reloadFailures = counter("vipd_config_reload_failures_total", "Reloads that found errors and kept the last good state.")
 	m.registry.MustRegister(
-		m.syncDuration, m.lastSuccess, m.failures, m.changes, m.programming, m.repairs, m.events, m.reloadFailures,
+		m.syncDuration, m.lastSuccess, m.failures, m.changes, m.programming, m.repairs, m.events, m.reloadFailures, m.checks,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(d),
 	)
 	return m
@@ -74,6 +78,11 @@ func (m *metrics) Programmed(latency time.Duration) { m.programming.Observe(late
 
 // Repaired is called by the engine.
 func (m *metrics) Repaired(n int) { m.repairs.Add(float64(n)) }
+
+// checked counts one health check.
+func (m *metrics) checked(t balancer.HealthType, took time.Duration) {
+	m.checks.WithLabelValues(string(t)).Observe(took.Seconds())
+}
 
 func (m *metrics) storeEvent()   { m.events.Inc() }
 func (m *metrics) reloadFailed() { m.reloadFailures.Inc() }

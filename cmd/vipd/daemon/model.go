@@ -315,6 +315,7 @@ func (m *model) round(s *state, memory balancer.Memory) (balancer.Inputs, balanc
 	in := balancer.Inputs{
 		Services: s.snapshot.Services, Endpoints: s.snapshot.Endpoints, Overrides: m.local.over(s.snapshot.Overrides),
 	}.Remembering(memory)
+	in.Health = m.checks.verdicts(&in, s.env.AllowExec)
 	return in, m.compiler.Next(s.env, in)
 }
 

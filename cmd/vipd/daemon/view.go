@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
@@ -182,7 +183,7 @@ func (v *view) endpointsOf(s *balancer.Service) []api.Endpoint {
 					e = &api.Endpoint{Service: s.Name, Address: b.Addr.String(), Port: p.Name}
 					of[b.Addr] = e
 				}
-				e.State, e.Weight, e.Until = b.State, b.Weight, b.Until
+				e.State, e.Weight, e.Until = b.State, b.Weight, endOf(b)
 			}
 		}
 		for _, b := range v.counts()[portKey{s.Name, p.Name}].Backends {
@@ -195,6 +196,14 @@ func (v *view) endpointsOf(s *balancer.Service) []api.Endpoint {
 		}
 	}
 	return all
+}
+
+// endOf is when what is left of a backend's connections is ended; zero: never, or that was at once.
+func endOf(b balancer.Backend) time.Time {
+	if b.State == balancer.Down {
+		return time.Time{}
+	}
+	return b.Until
 }
 
 // endpoint starts the view of one endpoint from its definition.
@@ -226,7 +235,7 @@ func (v *view) frontends() []api.Frontend {
 			State: "applied",
 		}
 		for _, b := range f.Backends {
-			out.Backends = append(out.Backends, api.Backend{Address: b.Addr.String(), State: b.State, Weight: b.Weight, Until: b.Until})
+			out.Backends = append(out.Backends, api.Backend{Address: b.Addr.String(), State: b.State, Weight: b.Weight, Until: endOf(b)})
 		}
 		if failure, failing := v.engine.Failing[key]; failing {
 			out.State, out.Error = "failing", failure.Err.Error()

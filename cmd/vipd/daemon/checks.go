@@ -1,0 +1,96 @@
+package daemon
+
+import (
+	"context"
+	"hash/fnv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/balancer/snap"
+)
+
+// checks runs the health checks of endpoints. Its verdicts are an input of what the model compiles:
+//
+//	services, endpoints -> targets -> runner -> verdicts -> compile
+//	                                  report -> the model looks again, and the log says so
+type checks struct {
+	*Daemon
+	runner  *probe.Runner
+	targets health.Targets // belongs to the model's loop
+	files   files          // belongs to run
+	changed atomic.Bool    // since the states were kept
+}
+
+// keepPause is the time between two looks whether there are states of checks to be kept.
+const keepPause = 5 * time.Second
+
+const checksFile = "health.json"
+
+// keptChecks is the content of that file.
+type keptChecks struct {
+	Version int          `json:"version"`
+	Checks  []probe.Kept `json:"checks"`
+}
+
+func (k *keptChecks) version() int { return k.Version }
+
+func newChecks(d *Daemon) *checks {
+	c := &checks{Daemon: d, files: files{dir: d.config.StateDir, log: d.Log.With("component", "health"), failed: map[string]error{}}}
+	var kept keptChecks
+	c.files.read(checksFile, &kept)
+	seed := fnv.New64a()
+	_, _ = seed.Write([]byte(d.config.Node)) // a hash takes everything
+	c.runner = probe.NewRunner(probe.Options{
+		Report: c.report, Seed: seed.Sum64(), Kept: kept.Checks,
+		Observe: func(t balancer.HealthType, r health.Result) { d.metrics.checked(t, r.Took) },
+	})
+	return c
+}
+
+// verdicts has the endpoints of in be checked from now on, and returns what is known of them.
+func (c *checks) verdicts(in *balancer.Inputs, allowExec bool) snap.Map[balancer.Target, balancer.Verdict] {
+	return c.runner.Set(c.targets.Next(in, allowExec))
+}
+
+// report logs what has changed, and has it be compiled.
+func (c *checks) report(changes []probe.Change) {
+	for _, change := range changes {
+		for _, t := range change.Targets {
+			c.Log.Info("health", "service", t.Service, "endpoint", t.Address(), "verdict", change.State.Verdict, "before", change.Before,
+				"for", change.For.Round(time.Millisecond), "cause", change.State.Last.Text)
+		}
+	}
+	c.changed.Store(true)
+	c.model.kick()
+}
+
+// run checks until ctx ends, and keeps what is known for the next run.
+func (c *checks) run(ctx context.Context) error {
+	var running sync.WaitGroup
+	running.Go(func() { c.runner.Run(ctx) })
+	look := time.NewTicker(keepPause)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			running.Wait()
+			c.keep()
+			return nil
+		case <-look.C:
+			if c.changed.Swap(false) {
+				c.keep()
+			}
+		}
+	}
+}
+
+// keep writes what is known. Where nothing is checked there is nothing to keep.
+func (c *checks) keep() {
+	if kept := c.runner.Keep(); len(kept) > 0 {
+		c.files.keep(checksFile, c.files.write(checksFile, keptChecks{fileVersion, kept}))
+	}
+}

@@ -1,0 +1,76 @@
+package daemon_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/test/wait"
+)
+
+// checked is a service of two endpoints that are checked.
+const checked = `
+[services.web]
+vips = ["127.42.0.1"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.42.1.1", port = 9001 }, { address = "127.42.1.1", port = 9002 }]
+health = { type = "tcp", interval = "100ms", timeout = "90ms", rise = 2, fall = 2 }
+`
+
+// TestChecksSteer has an endpoint that stops answering get no more connections, over a restart too, and get them again
+// when it answers.
+func TestChecksSteer(t *testing.T) {
+	server(t, "127.42.1.1:9001", "one")
+	two := serverUntil(t, "127.42.1.1:9002", "two")
+	n := startNode(t, checked)
+	states := func(want string) {
+		t.Helper()
+		wait.For(t, 20*time.Second, want, func() bool { return n.endpoints() == want })
+	}
+	states("127.42.1.1:9001:active/1 127.42.1.1:9002:active/1")
+	two()
+	states("127.42.1.1:9001:active/1 127.42.1.1:9002:down/0")
+	for range 6 {
+		if got := ask("127.42.0.1:8080"); got != "one" {
+			t.Errorf("%q answers though only one is up", got)
+		}
+	}
+	n.stop()
+	if text, err := os.ReadFile(filepath.Join(n.dir, "state", "health.json")); err != nil || !strings.Contains(string(text), "127.42.1.1:9002") {
+		t.Errorf("what is kept of checks: %s, %v", text, err)
+	}
+	n.start()
+	if got := n.endpoints(); got != "127.42.1.1:9001:active/1 127.42.1.1:9002:down/0" {
+		t.Errorf("after a restart: %s", got)
+	}
+	server(t, "127.42.1.1:9002", "two")
+	states("127.42.1.1:9001:active/1 127.42.1.1:9002:active/1")
+	wait.For(t, 10*time.Second, "the endpoint that is back to get connections", func() bool { return ask("127.42.0.1:8080") == "two" })
+}
+
+// serverUntil is server, until the caller ends it.
+func serverUntil(t *testing.T, address, name string) (stop func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte(name))
+			_ = c.Close()
+		}
+	}()
+	stop = func() { _ = l.Close(); <-done }
+	t.Cleanup(stop)
+	return stop
+}
