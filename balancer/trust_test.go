@@ -56,11 +56,15 @@ func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool,
 	s.Name, s.Origin, s.Ports = "web", origin, []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}
 	s.Scheduler, s.Forward = balancer.WeightedRoundRobin, balancer.NATForward
 	d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", &s)})
-	var problems []balancer.Problem
+	return d.Frontends.Has(balancer.Key{Addr: s.Addresses()[0], Port: 80, Proto: balancer.TCP}), found(d)
+}
+
+// found are the problems of the only service.
+func found(d balancer.Desired) []balancer.Problem {
 	if of := d.Problems.At("web"); of != nil {
-		problems = *of
+		return *of
 	}
-	return d.Frontends.Has(balancer.Key{Addr: s.Addresses()[0], Port: 80, Proto: balancer.TCP}), problems
+	return nil
 }
 
 // TestAllocated has a service served at what it was given, beside what it names, and told what it still lacks.
@@ -119,7 +123,7 @@ func TestTrustExec(t *testing.T) {
 			d := balancer.Compile(balancer.Env{AllowExec: allow, Capabilities: plainEnv().Capabilities},
 				balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
 			got := false
-			for _, p := range *d.Problems.At("web") {
+			for _, p := range found(d) {
 				got = got || p.Field == "health.type" && strings.Contains(p.Text, "health.allow_exec")
 			}
 			if got != refused {

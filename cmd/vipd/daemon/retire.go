@@ -23,21 +23,26 @@ type retirement struct {
 	// resumed: the mode is to serve again, so that what it still has in the kernel stays, for the next dataplane of its
 	// kind to take over.
 	resumed atomic.Bool
+	drains  bool // its connections have a time to end
+	kept    bool // what it had in the kernel stayed; known once it is done
 }
 
 // retire closes a mode that traffic has moved away from. Its connections may go on for as long as a drain takes.
 func (c *chooser) retire(old *chosen) {
 	ctx, cut := context.WithTimeout(context.Background(), c.drainTime())
 	r := &retirement{Mode: old.Mode, cut: cut, yielded: make(chan struct{}), done: make(chan struct{})}
+	yielder, drains := old.dataplane.(dataplane.Yielder)
+	r.drains = drains
 	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
 	go func() { // endRetiring and close wait for it
 		defer cut()
 		var failed error
-		if y, ok := old.dataplane.(dataplane.Yielder); ok {
-			failed = y.Yield(ctx)
+		if drains {
+			failed = yielder.Yield(ctx)
 		}
 		close(r.yielded)
-		failed = errors.Join(failed, old.dataplane.Close(ctx, r.resumed.Load()))
+		r.kept = r.resumed.Load()
+		failed = errors.Join(failed, old.dataplane.Close(ctx, r.kept))
 		c.tally.end(old.dataplane)
 		if failed != nil {
 			c.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", failed)
@@ -80,17 +85,22 @@ func (c *chooser) isRetiring(name config.ModeName) bool {
 	return slices.ContainsFunc(c.retiring, func(r *retirement) bool { return r.Name == name && !r.isDone() })
 }
 
-// endRetiring ends the drain of a kernel mode that is to be tried again: two of its kind would be in each other's way.
-// Where connections end in this process, another of the kind does not disturb them, but needs the same ports.
+// endRetiring ends the drain of a kernel mode that is to be tried again: two of its kind would be in each other's way. One
+// that has no drain ends by itself, with all that it has counted. Where connections end in this process, another of the
+// kind does not disturb them, but needs the same ports.
 func (c *chooser) endRetiring(name config.ModeName) {
 	for _, r := range c.retiring {
 		switch {
 		case r.Name != name || r.isDone():
-		case r.Keeps:
+		case r.Keeps && r.drains:
 			r.resumed.Store(true)
 			r.cut()
 			<-r.done
-			c.resumed[name] = true
+			if r.kept {
+				c.resumed[name] = true
+			}
+		case r.Keeps:
+			<-r.done
 		default:
 			<-r.yielded
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -173,7 +174,7 @@ func TestListChanges(t *testing.T) {
 
 func loaded(t *testing.T, b backend, s spec) *box {
 	t.Helper()
-	x, err := newBox(t.Context(), 0, b, s)
+	x, err := newBox(context.Background(), 0, b, s)
 	if err != nil {
 		t.Fatal(err)
 	}
