@@ -59,7 +59,7 @@ ports = [{ port = 80` + weight + `1 }]
 	if !bytes.Equal(sent, got) || !bytes.Equal(sent, <-sums) {
 		t.Errorf("the server's sum is %x, the client's %x", got, sent)
 	}
-	if r := n.status().Sync; changes < 20 || r.Wanted < 4 {
+	if r := n.status().Sync; changes < 20 || r.Wanted < 2 { // the first is the state at the start; files that go on changing are read five times a second
 		t.Errorf("only %d changes were made, %d seen", changes, r.Wanted)
 	}
 	wait.For(t, 5*time.Second, "the last change", func() bool { s := n.status().Sync; return s.Wanted == s.Applied && s.Pending == 0 })
