@@ -167,9 +167,11 @@ func TestBusyHost(t *testing.T) {
 
 // stopped checks a target that hangs, and says what it comes to.
 func stopped(t *testing.T) {
-	at := serve(t, stuck)
+	at := serve(t, func(c net.Conn) {
+		fmt.Println("checking") // before, it might be stopped too early
+		stuck(c)
+	})
 	p := probe.New(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = 2 * time.Second }), balancer.TCP)
-	fmt.Println("checking")
 	r := p.Check(t.Context(), at)
 	fmt.Printf("%s: %s\n", r.Outcome, r.Text)
 }
