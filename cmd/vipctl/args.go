@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -185,6 +186,8 @@ func (a *arranged) takeFlags(used []usedFlag) error {
 			return wrongUse("flag %s takes no value", f.text)
 		case isTime(flag) && !aTime(f.value):
 			return wrongUse("%s %q is not a time, such as 90s or 10m", f.text, f.value)
+		case isNumber(flag) && !aNumber(f.value):
+			return wrongUse("%s %q is not a whole number", f.text, f.value)
 		case f.hasValue:
 			a.flags = append(a.flags, "--"+f.name+"="+f.value)
 		default:
@@ -192,6 +195,19 @@ func (a *arranged) takeFlags(used []usedFlag) error {
 		}
 	}
 	return nil
+}
+
+func isNumber(f cli.Flag) bool {
+	switch f.(type) {
+	case *cli.IntFlag, *cli.Int64Flag:
+		return true
+	}
+	return false
+}
+
+func aNumber(text string) bool {
+	_, err := strconv.ParseInt(text, 10, 64)
+	return err == nil
 }
 
 func isTime(f cli.Flag) bool {

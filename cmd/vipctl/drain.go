@@ -1,16 +1,12 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os/user"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -261,157 +257,6 @@ func runDrain(c *call) error {
 		return err
 	}
 	return c.await(&r)
-}
-
-// The pace of waiting for a drain, and how long a daemon may be away meanwhile.
-const (
-	drainInterval = 250 * time.Millisecond
-	drainPatience = 15 * time.Second
-)
-
-// await returns when the targets have no connections and get no new ones. It asks again and again, and does not follow
-// changes: the end of a connection is none. A daemon that is away for a while is waited for.
-func (c *call) await(r *api.OverrideResult) error {
-	client, err := c.daemon()
-	if err != nil {
-		return err
-	}
-	tick := time.NewTicker(drainInterval)
-	defer tick.Stop()
-	progress := &progress{call: c}
-	answered := c.now()
-	left := uint64(0)
-	for {
-		n, closed, err := c.remaining(client, r.Targets)
-		switch {
-		case err == nil:
-			answered = c.now()
-			if left = n; closed && left == 0 {
-				progress.end()
-				return c.drained(r)
-			}
-			progress.show(left)
-		case c.Err() == nil && c.now().Sub(answered) > drainPatience:
-			progress.end()
-			return fmt.Errorf("waiting for the drain, which stays in place: %w", err)
-		}
-		select {
-		case <-c.Done():
-			progress.end()
-			return c.abandoned(left, "")
-		case <-tick.C:
-		}
-	}
-}
-
-func (c *call) drained(r *api.OverrideResult) error {
-	if c.format == formJSON {
-		return nil
-	}
-	return c.print(fmt.Sprintf("drained: %s, no connections left\n", count(len(r.Targets), "endpoint")))
-}
-
-// abandoned says what stays when the waiting ends before the drain. Where says on which nodes.
-func (c *call) abandoned(left uint64, where string) error {
-	what := strings.Join(c.args, " ")
-	if node := c.flags.String("node"); node != "" {
-		what = "--node " + node
-	}
-	why := "interrupted"
-	if !errors.Is(c.Err(), context.Canceled) {
-		why = c.Err().Error()
-	}
-	if where != "" {
-		where = " (" + where + ")"
-	}
-	return fmt.Errorf("%s with %s left%s; the drain stays in place, \"vipctl undrain %s\" takes it back", why, count(left, "connection"), where, what)
-}
-
-// remaining counts the connections of the targets, and reports whether all of them are closed to new ones. It takes the
-// counts of the endpoints. Those are cheap, but know nothing of endpoints and services whose definitions are gone: where
-// they are zero, the connections themselves have the last word.
-func (c *call) remaining(client *api.Client, targets []api.OverrideTarget) (left uint64, closed bool, err error) {
-	endpoints, err := client.Endpoints(c)
-	if err != nil {
-		return 0, false, err
-	}
-	left, closed = counted(endpoints, targets)
-	if !closed || left > 0 {
-		return left, closed, nil
-	}
-	conns, err := client.Connections(c, "") // of all services: the daemon knows nothing of one that is gone
-	return open(conns, targets), closed, err
-}
-
-// unused is the state of an endpoint at a port that its service has no frontend for.
-const unused balancer.BackendState = "unused"
-
-// counted adds up what the endpoints at the targets say.
-func counted(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint64, closed bool) {
-	closed = true
-	for i := range endpoints {
-		e := &endpoints[i]
-		if isAtAny(e.Service, e.Address, targets) {
-			left += e.Active
-			closed = closed && (e.State == balancer.Draining || e.State == balancer.Removed || e.State == unused)
-		}
-	}
-	return left, closed
-}
-
-// open counts the connections to the targets but for those that are over, which the counts of active ones leave out too: the
-// kernel remembers a closed TCP connection for minutes.
-func open(conns []api.Connection, targets []api.OverrideTarget) (left uint64) {
-	for i := range conns {
-		over := conns[i].State == "time-wait" || conns[i].State == "close"
-		if !over && isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
-			left++
-		}
-	}
-	return left
-}
-
-func isAtAny(service balancer.Name, endpoint string, targets []api.OverrideTarget) bool {
-	return slices.ContainsFunc(targets, func(t api.OverrideTarget) bool {
-		return t.Service == service && isAt(endpoint, t.Address)
-	})
-}
-
-// isAt reports whether an endpoint's ADDRESS:PORT is at target: ADDRESS, or exactly that ADDRESS:PORT.
-func isAt(endpoint, target string) bool {
-	at, err := netip.ParseAddrPort(endpoint)
-	if err != nil {
-		return endpoint == target
-	}
-	t, err := balancer.ParseTarget("", target)
-	return err == nil && t.Addr == at.Addr().Unmap() && (t.Port == at.Port() || t.Port == 0)
-}
-
-// progress shows how many connections are left, on a terminal.
-type progress struct {
-	*call
-	width int
-}
-
-func (p *progress) show(left uint64) { p.text(count(left, "connection") + " left") }
-
-// text shows what fits in a line.
-func (p *progress) text(text string) {
-	if !p.errTerminal {
-		return
-	}
-	if runes := []rune(text); len(runes) > lineWidth {
-		text = string(runes[:lineWidth-3]) + "..."
-	}
-	fmt.Fprintf(p.stderr, "\r%-*s", p.width, text)
-	p.width = max(p.width, len(text))
-}
-
-// end wipes the line.
-func (p *progress) end() {
-	if p.width > 0 {
-		_, _ = io.WriteString(p.stderr, "\r"+strings.Repeat(" ", p.width)+"\r")
-	}
 }
 
 // completeTarget lists services, then the addresses of the service's endpoints.

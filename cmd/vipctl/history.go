@@ -117,7 +117,7 @@ func (c *call) history() ([]etcd.Entry, error) {
 	}
 	name := balancer.Name(c.args[0])
 	if !name.Valid() {
-		return nil, wrongUse("%q names no service", name)
+		return nil, wrongUse("%q names no service: names are DNS labels of a-z, 0-9 and -", name)
 	}
 	entries, err := w.History(c, name)
 	if err != nil || len(entries) > 0 {

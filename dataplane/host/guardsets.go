@@ -1,0 +1,130 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"vipd/dataplane/internal/ipset"
+)
+
+// makeSets makes sure that the sets in use are there, and compares those of which nothing is known.
+func (g *guard) makeSets(ctx context.Context, tool ruleKernel) error {
+	for _, m := range g.members {
+		if !g.uses(m) || m.state == present {
+			continue
+		}
+		m.lacking = nil
+		err := m.create()
+		if errors.Is(err, ipset.ErrDifferent) { // left by another version
+			if err = g.removeRules(ctx, tool); err == nil {
+				err = errors.Join(m.destroy(ctx), m.create())
+			}
+		}
+		if m.def.optional && errors.Is(err, ipset.ErrUnsupported) {
+			m.lacking, m.state, err = err, present, nil // as far as it can be
+		}
+		if err != nil {
+			return err
+		}
+	}
+	sources, arrivals := g.has(g.set(allowedSet)), g.has(g.set(arrivedSet))
+	if g.plan.sources != sources || g.plan.arrivals != arrivals {
+		g.plan.sources, g.plan.arrivals, g.stale = sources, arrivals, true
+	}
+	return nil
+}
+
+// uses reports whether the guard has any use for the set, or rules that look at it.
+func (g *guard) uses(m *members) bool {
+	if m.def.direct {
+		return g.directed() || len(g.plan.direct) > 0
+	}
+	return !m.def.ipvs || g.plan.mode.IPVS
+}
+
+// directed reports whether there are direct frontends.
+func (g *guard) directed() bool {
+	return g.plan.mode.IPVS && len(g.direct.count)+len(g.direct.have) > 0
+}
+
+// has reports whether the guard has the set.
+func (g *guard) has(m *members) bool { return g.uses(m) && m.lacking == nil }
+
+// restrict puts in what restricts, and takes out what must not be there when others are applied.
+func (g *guard) restrict() error {
+	for _, m := range slices.Backward(g.members) { // exceptions before rules
+		if m.def.early && g.has(m) {
+			if err := m.fill(); err != nil {
+				return err
+			}
+		}
+		if err := m.withdraw(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle puts in what was applied, and takes out what nobody wants.
+func (g *guard) settle(ctx context.Context) error {
+	for _, m := range slices.Backward(g.members) {
+		if g.has(m) {
+			if err := m.fill(); err != nil {
+				return err
+			}
+		}
+	}
+	for _, m := range g.members {
+		if g.has(m) {
+			if err := m.trim(); err != nil {
+				return err
+			}
+		}
+		if !g.uses(m) && m.state != absent {
+			if err := m.discard(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// cover makes the rules' networks contain all that the sets hold or shall hold. They may shrink where all is compared.
+func (g *guard) cover(shrink bool) {
+	vips, sets := g.vips, []*members{g.frontends, g.special}
+	if g.plan.mode.Marked {
+		vips, sets = g.specials, sets[1:]
+	}
+	changed := false
+	if all, some := g.vips.exceeded(), g.specials.exceeded(); all && vips == g.vips || some && vips == g.specials || shrink {
+		changed = vips.fit(addresses(sets...))
+	}
+	if g.holds.exceeded() || shrink {
+		changed = g.holds.fit(addresses(g.held)) || changed
+	}
+	if g.directs.exceeded() || shrink {
+		g.directs.fit(addresses(g.direct))
+	}
+	var direct []netip.Prefix
+	if g.directed() {
+		direct = g.directs.prefixes
+	}
+	if changed || shrink || !slices.Equal(direct, g.plan.direct) {
+		g.plan.vips, g.plan.held, g.plan.direct, g.stale = vips.prefixes, g.holds.prefixes, direct, true
+	}
+}
+
+// addresses are those in sets.
+func addresses(sets ...*members) func(yield func(netip.Addr) bool) {
+	return func(yield func(netip.Addr) bool) {
+		for _, m := range sets {
+			for e := range m.have {
+				if !yield(e.Addr) {
+					return
+				}
+			}
+		}
+	}
+}
