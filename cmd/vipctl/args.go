@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"vipd/cmd/internal/find"
 )
 
 // arranged is a command line in the order that urfave/cli understands: it would take flags behind an argument for
@@ -148,7 +150,7 @@ func (a *arranged) findVerb(verbs []*verb, used []usedFlag) error {
 			names = append(names, v.name)
 		}
 	}
-	help := hint(name, names)
+	help := find.Meant(name, names)
 	if help == "" {
 		help = "; \"vipctl --help\" lists them"
 	}
@@ -181,7 +183,7 @@ func (a *arranged) takeFlags(used []usedFlag) error {
 		case flag == nil && (f.name == "o" || f.name == "output"):
 			return wrongUse("\"vipctl %s\" has one form of output and takes no -o", a.verb.name)
 		case flag == nil:
-			return wrongUse("\"vipctl %s\" has no flag %s%s", a.verb.name, f.text, hint("--"+f.name, long))
+			return wrongUse("\"vipctl %s\" has no flag %s%s", a.verb.name, f.text, find.Meant("--"+f.name, long))
 		case f.hasValue && !takesValue(flag) && f.value != "true" && f.value != "false":
 			return wrongUse("flag %s takes no value", f.text)
 		case isTime(flag) && !aTime(f.value):

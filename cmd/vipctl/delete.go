@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/find"
 )
 
 func deleteVerb() *verb {
@@ -71,5 +72,5 @@ func (c *call) fleetNames() []string {
 
 // noService says that etcd has no such service, and what is near.
 func (c *call) noService(name string) error {
-	return fmt.Errorf("there is no service %q in etcd%s", name, hint(name, c.fleetNames()))
+	return fmt.Errorf("there is no service %q in etcd%s", name, find.Meant(name, c.fleetNames()))
 }

@@ -7,6 +7,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/find"
 	"vipd/cmd/internal/table"
 )
 
@@ -67,7 +68,7 @@ func runDescribe(c *call) error {
 		}
 		names = append(names, string(s.Name))
 	}
-	return fmt.Errorf("there is no service %q%s", c.args[1], hint(c.args[1], names))
+	return fmt.Errorf("there is no service %q%s", c.args[1], find.Meant(c.args[1], names))
 }
 
 // describe prints a service. Wanted: it is as etcd has it, and nothing is known of how it runs.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"vipd/balancer/decode"
 )
 
 // errDifferences ends a diff that found some; they are printed already.
@@ -34,20 +32,6 @@ func wrongUse(format string, args ...any) error {
 // oneLine puts the lines of an error behind one another: errors are one line each, for scripts and logs.
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-}
-
-// hint names what was probably meant, as "; did you mean X?", or is "" where nothing is near.
-func hint(name string, known []string) string {
-	near := decode.Nearest(name, known)
-	if near == "" && len(name) > 1 {
-		if i := slices.IndexFunc(known, func(k string) bool { return strings.HasPrefix(k, name) }); i >= 0 {
-			near = known[i]
-		}
-	}
-	if near == "" {
-		return ""
-	}
-	return "; did you mean " + near + "?"
 }
 
 // choices writes a list as "a, b or c".

@@ -7,6 +7,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/find"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 	"vipd/store/tomlfile"
@@ -89,7 +90,7 @@ func (c *call) named(all []*etcd.Stored) ([]*etcd.Stored, error) {
 	}
 	for _, name := range c.args {
 		if wanted[name] {
-			return nil, fmt.Errorf("there is no service %q in etcd%s", name, hint(name, known))
+			return nil, fmt.Errorf("there is no service %q in etcd%s", name, find.Meant(name, known))
 		}
 	}
 	return some, nil

@@ -3,14 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/store"
+	"vipd/cmd/internal/find"
 	"vipd/store/etcd"
 )
 
@@ -19,8 +17,7 @@ type fleetOverride struct {
 	*call
 	writer  *etcd.Writer
 	request api.OverrideRequest
-	before  store.Snapshot
-	inputs  balancer.Inputs
+	find.Place
 	targets []balancer.Target
 }
 
@@ -43,10 +40,10 @@ func (c *call) fleetOverride(q api.OverrideRequest) (*fleetOverride, error) {
 		return nil, nil
 	}
 	f := &fleetOverride{
-		call: c, writer: w, request: q, before: s,
-		inputs: balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides},
+		call: c, writer: w, request: q,
+		Place: find.Place{Inputs: &balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}, Name: " in etcd"},
 	}
-	f.targets, err = f.find()
+	f.targets, err = f.Targets(&q)
 	return f, err
 }
 
@@ -73,95 +70,6 @@ func (c *call) fleetAddresses(name balancer.Name) (out []string) {
 	return out
 }
 
-// find lists the targets of the request.
-func (f *fleetOverride) find() ([]balancer.Target, error) {
-	q := &f.request
-	if q.Node != "" {
-		return f.onNode()
-	}
-	service, ok := f.before.Services.Get(q.Service)
-	if !ok {
-		var names []string
-		for n := range f.before.Services.Keys() {
-			names = append(names, string(n))
-		}
-		return nil, fmt.Errorf("there is no service %q in etcd%s", q.Service, hint(string(q.Service), names))
-	}
-	t, err := balancer.ParseTarget(q.Service, q.Address)
-	if err != nil {
-		return nil, wrongUse("%v", err)
-	}
-	if len(f.endpointsAt(t)) > 0 || f.before.Overrides.Has(t) { // an endpoint may be gone, and what was said of it not
-		return []balancer.Target{t}, nil
-	}
-	var known []string
-	for _, e := range balancer.EndpointsOf(service, &f.inputs) {
-		for i := range service.Ports {
-			known = append(known, netip.AddrPortFrom(e.Address, e.TargetPort(&service.Ports[i])).String())
-		}
-	}
-	return nil, fmt.Errorf("service %s has no endpoint %s; it has %s", q.Service, q.Address, some(known))
-}
-
-// onNode lists every endpoint on the node, of all services.
-func (f *fleetOverride) onNode() (targets []balancer.Target, err error) {
-	var nodes []string
-	for _, service := range f.before.Services.All() {
-		for _, e := range balancer.EndpointsOf(service, &f.inputs) {
-			if e.Node == f.request.Node {
-				targets = append(targets, targetsAt(service, e)...)
-			} else if e.Node != "" {
-				nodes = append(nodes, e.Node)
-			}
-		}
-	}
-	if targets == nil {
-		return nil, fmt.Errorf("no endpoint in etcd is on node %q: endpoints say where they run in their field node%s", f.request.Node, hint(f.request.Node, nodes))
-	}
-	slices.SortFunc(targets, balancer.Target.Compare)
-	return slices.Compact(targets), nil
-}
-
-// targetsAt names one endpoint: by its address alone where that has no port of its own, else at each of the service's
-// ports, for another endpoint may be at the same address.
-func targetsAt(service *balancer.Service, e *balancer.Endpoint) (targets []balancer.Target) {
-	if e.Port == 0 && len(e.Ports) == 0 {
-		return []balancer.Target{{Service: service.Name, Addr: e.Address}}
-	}
-	for i := range service.Ports {
-		targets = append(targets, balancer.Target{Service: service.Name, Addr: e.Address, Port: e.TargetPort(&service.Ports[i])})
-	}
-	return targets
-}
-
-// endpointsAt returns the endpoints that a target names.
-func (f *fleetOverride) endpointsAt(t balancer.Target) (at []*balancer.Endpoint) {
-	service := f.before.Services.At(t.Service)
-	if service == nil {
-		return nil
-	}
-	for _, e := range balancer.EndpointsOf(service, &f.inputs) {
-		serves := slices.ContainsFunc(service.Ports, func(p balancer.Port) bool { return e.TargetPort(&p) == t.Port })
-		if e.Address == t.Addr && (t.Port == 0 || serves) {
-			at = append(at, e)
-		}
-	}
-	return at
-}
-
-// some joins words for a sentence, and leaves out the rest of long lists.
-func some(words []string) string {
-	const most = 8
-	if len(words) == 0 {
-		return "none"
-	}
-	text := strings.Join(words[:min(len(words), most)], ", ")
-	if more := len(words) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
 // fleetResult says what an override in etcd came to.
 type fleetResult struct {
 	api.OverrideResult
@@ -172,13 +80,9 @@ type fleetResult struct {
 // write carries the change out, target by target, and prints a line for each: what done says of it. Where one can't be
 // written, the others are.
 func (f *fleetOverride) write(done func(balancer.Target) string) (r fleetResult, err error) {
-	change := balancer.Override{Weight: f.request.Weight, Draining: f.request.Draining, By: f.request.By, Reason: f.request.Reason}
-	now := f.now().UTC().Round(0)
-	if f.request.Timeout > 0 {
-		change.Until = now.Add(f.request.Timeout)
-	}
-	if f.request.Expires > 0 {
-		change.Expires = now.Add(f.request.Expires)
+	change, err := find.Asked(&f.request, f.now())
+	if err != nil {
+		return r, err
 	}
 	var b strings.Builder
 	var errs []error
@@ -206,22 +110,22 @@ func (f *fleetOverride) write(done func(balancer.Target) string) (r fleetResult,
 // set changes what is said of one target, and returns what that comes to. What is said of an address replaces what was
 // said of its ports.
 func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (*balancer.Override, int64, error) {
-	defined, wide := f.endpointsAt(t), &balancer.Override{}
+	defined, wide := f.Endpoints(t), balancer.Override{}
 	if t.Port != 0 {
-		if w := f.before.Overrides.At(balancer.Target{Service: t.Service, Addr: t.Addr}); w != nil {
-			wide = w
+		if w := f.Overrides.At(balancer.Target{Service: t.Service, Addr: t.Addr}); w != nil {
+			wide = *w
 		}
 	}
 	var next *balancer.Override
 	r, err := f.writer.EditOverride(f, t, func(old balancer.Override) *balancer.Override {
-		next = joined(change, f.lasting(old), *wide, defined)
+		next = change.Over(f.lasting(old), wide, defined)
 		return next
 	})
 	revision := r.Revision
 	if err != nil || t.Port != 0 {
 		return next, revision, err
 	}
-	for at := range f.before.Overrides.From(t) {
+	for at := range f.Overrides.From(t) {
 		if at.Service != t.Service || at.Addr != t.Addr {
 			break
 		}
@@ -229,14 +133,8 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (*balan
 			continue
 		}
 		r, err := f.writer.EditOverride(f, at, func(old balancer.Override) *balancer.Override {
-			old = f.lasting(old)
-			if change.Weight != nil {
-				old.Weight = nil
-			}
-			if change.Draining != nil {
-				old.Draining, old.Until = nil, time.Time{}
-			}
-			return meaningful(old)
+			lasting := f.lasting(old)
+			return lasting.Under(change)
 		})
 		if err != nil {
 			return next, revision, err
@@ -248,42 +146,10 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (*balan
 
 // lasting is what still holds of an override: nothing after its time, when it is in etcd still, for nodes only read.
 func (f *fleetOverride) lasting(o balancer.Override) balancer.Override {
-	if !o.Expires.IsZero() && !o.Expires.After(f.now()) {
+	if o.Lapsed(f.now()) {
 		return balancer.Override{}
 	}
 	return o
-}
-
-// joined is change with what it leaves open taken from old, without what only repeats the endpoints' definition. Wide is
-// what is said of the address as a whole.
-func joined(change, old, wide balancer.Override, defined []*balancer.Endpoint) *balancer.Override {
-	if change.Weight == nil {
-		change.Weight = old.Weight
-	}
-	if change.Draining == nil {
-		change.Draining, change.Until = old.Draining, old.Until
-	}
-	every := func(is func(*balancer.Endpoint) bool) bool {
-		return !slices.ContainsFunc(defined, func(e *balancer.Endpoint) bool { return !is(e) })
-	}
-	if w := change.Weight; w != nil && wide.Weight == nil && every(func(e *balancer.Endpoint) bool { return e.Weight == *w }) {
-		change.Weight = nil
-	}
-	if d := change.Draining; d != nil && !*d {
-		change.Until = time.Time{}
-		if wide.Draining == nil && every(func(e *balancer.Endpoint) bool { return !e.Draining }) {
-			change.Draining = nil
-		}
-	}
-	return meaningful(change)
-}
-
-// meaningful is nil for an override that says nothing.
-func meaningful(o balancer.Override) *balancer.Override {
-	if o.Weight == nil && o.Draining == nil {
-		return nil
-	}
-	return &o
 }
 
 // drain is "drain" through etcd.
@@ -304,7 +170,7 @@ func (f *fleetOverride) undrain() error {
 // undrained says what the end of a drain came to for a target.
 func (f *fleetOverride) undrained(t balancer.Target) string {
 	var said []*balancer.Override
-	for at, o := range f.before.Overrides.From(balancer.Target{Service: t.Service, Addr: t.Addr}) {
+	for at, o := range f.Overrides.From(balancer.Target{Service: t.Service, Addr: t.Addr}) {
 		if at.Service != t.Service || at.Addr != t.Addr {
 			break
 		}
@@ -313,7 +179,7 @@ func (f *fleetOverride) undrained(t balancer.Target) string {
 		}
 	}
 	drained := slices.ContainsFunc(said, func(o *balancer.Override) bool { return o.Draining != nil && *o.Draining })
-	defined := f.endpointsAt(t)
+	defined := f.Endpoints(t)
 	text := "drain taken back"
 	if !drained && !slices.ContainsFunc(defined, func(e *balancer.Endpoint) bool { return e.Draining }) {
 		text = "it was not draining"
@@ -334,7 +200,7 @@ func (f *fleetOverride) weigh(n int) error {
 	}
 	noted := map[balancer.Name]bool{}
 	for _, t := range f.targets {
-		s := f.before.Services.At(t.Service)
+		s := f.Services.At(t.Service)
 		if s != nil && !noted[s.Name] && (s.Scheduler == balancer.RoundRobin || s.Scheduler == balancer.LeastConn) {
 			noted[s.Name] = true
 			f.noteUnweightedService(s.Name, s.Scheduler)

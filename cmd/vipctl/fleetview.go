@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/find"
 	"vipd/cmd/internal/table"
 	"vipd/store"
 	"vipd/store/etcd"
@@ -150,7 +151,7 @@ func getFleet(c *call, what, name string) error {
 		if name != "" && !c.flags.Bool("watch") {
 			service, _, _ := strings.Cut(name, "/")
 			if !s.Services.Has(balancer.Name(service)) {
-				return fmt.Errorf("there is no service %q in etcd%s", service, hint(service, namesOf(services)))
+				return fmt.Errorf("there is no service %q in etcd%s", service, find.Meant(service, namesOf(services)))
 			}
 		}
 		if name == "" {
@@ -244,7 +245,7 @@ func (c *call) describeFleet(name string) error {
 				return fmt.Errorf("service %s can't be read: %s", name, p)
 			}
 		}
-		return fmt.Errorf("there is no service %q in etcd%s", name, hint(name, namesOf(services)))
+		return fmt.Errorf("there is no service %q in etcd%s", name, find.Meant(name, namesOf(services)))
 	})
 }
 

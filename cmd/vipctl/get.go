@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/find"
 	"vipd/cmd/internal/table"
 )
 
@@ -94,7 +95,7 @@ func (c *call) kindName() (string, error) {
 	what := strings.TrimSuffix(c.args[0], "s") + "s"
 	switch {
 	case !slices.Contains(kinds, what):
-		return "", wrongUse("get lists %s, not %q%s", choices(kinds), c.args[0], hint(c.args[0], kinds))
+		return "", wrongUse("get lists %s, not %q%s", choices(kinds), c.args[0], find.Meant(c.args[0], kinds))
 	case c.format == formTOML && what != "services":
 		return "", wrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", what)
 	case what == "pools" && c.flags.Bool("watch"):
@@ -184,7 +185,7 @@ func (c *call) isService(client *api.Client, name string) error {
 		}
 		names = append(names, string(s.Name))
 	}
-	return fmt.Errorf("there is no service %q%s", name, hint(name, names))
+	return fmt.Errorf("there is no service %q%s", name, find.Meant(name, names))
 }
 
 func serviceID(s *api.Service) string               { return string(s.Name) }

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/find"
 	"vipd/store/etcd"
 )
 
@@ -113,6 +114,6 @@ func (c *call) noteUnknownNode(w *etcd.Writer, name string) {
 		}
 	}
 	if !slices.Contains(here, name) {
-		fmt.Fprintf(c.stderr, "note: no vipd with the name %q is there now%s\n", name, hint(name, here))
+		fmt.Fprintf(c.stderr, "note: no vipd with the name %q is there now%s\n", name, find.Meant(name, here))
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/find"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 )
@@ -75,7 +76,7 @@ func noNode(all []nodeView, name string) error {
 	for _, n := range all {
 		known = append(known, n.Node)
 	}
-	return fmt.Errorf("there is no node %q%s", name, hint(name, known))
+	return fmt.Errorf("there is no node %q%s", name, find.Meant(name, known))
 }
 
 func (c *call) showNodes(nodes []nodeView, name string) error {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"vipd/balancer/decode"
+	"vipd/cmd/internal/find"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 )
@@ -94,7 +95,7 @@ func (c *call) deletePool(name string) error {
 	case err != nil:
 		return err
 	case !r.Changed:
-		return fmt.Errorf("there is no pool %q in etcd%s", name, hint(name, c.poolNames()))
+		return fmt.Errorf("there is no pool %q in etcd%s", name, find.Meant(name, c.poolNames()))
 	}
 	return c.reportPool(name, "removed", r)
 }
@@ -138,7 +139,7 @@ func (c *call) getPools(name string) error {
 		}
 	}
 	if name != "" && len(some) == 0 {
-		return fmt.Errorf("there is no pool %q in etcd%s", name, hint(name, names))
+		return fmt.Errorf("there is no pool %q in etcd%s", name, find.Meant(name, names))
 	}
 	switch c.format {
 	case formJSON:

@@ -9,6 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/find"
 	"vipd/dataplane"
 )
 
@@ -107,9 +108,11 @@ func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	service := r.URL.Query().Get("service")
-	if service != "" && !d.model.state().snapshot.Services.Has(balancer.Name(service)) {
-		refuseCall(w, http.StatusNotFound, noService(balancer.Name(service), d.model.state()))
-		return
+	if service != "" {
+		if _, err := d.model.state().place().Service(balancer.Name(service)); err != nil {
+			refuseCall(w, http.StatusNotFound, err)
+			return
+		}
 	}
 	of := []dataplane.Connection{}
 	for _, c := range all {
@@ -128,16 +131,17 @@ func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 	}
 	var result api.OverrideResult
 	err := d.model.update(r.Context(), func(s *state, o overrides) (overrides, error) {
-		targets, err := targetsOf(&q, s)
+		place := s.place()
+		targets, err := place.Targets(&q)
 		if err != nil {
 			return o, err
 		}
-		change, err := overrideOf(&q)
+		change, err := find.Asked(&q, time.Now())
 		if err != nil {
 			return o, err
 		}
 		for _, t := range targets {
-			o = o.set(t, change, endpointsAt(t, s))
+			o = o.set(t, change, place.Endpoints(t))
 			result.Targets = append(result.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o.At(t)})
 		}
 		return o, nil

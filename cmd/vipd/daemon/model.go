@@ -13,6 +13,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/find"
 	"vipd/dataplane"
 	"vipd/store"
 	"vipd/store/etcd"
@@ -63,6 +64,13 @@ type state struct {
 	problems []balancer.Problem // of the configuration and of what is kept on disk
 	complete bool               // the first snapshot is in it
 	everRead bool               // the store could be read at least once
+}
+
+// place is where what users name is searched: among all services, with what is said of them by hand on this node.
+func (s *state) place() find.Place {
+	in := s.inputs
+	in.Overrides = s.local
+	return find.Place{Inputs: &in}
 }
 
 // request asks the loop to change the local overrides.
