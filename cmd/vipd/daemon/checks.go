@@ -56,12 +56,11 @@ func (c *checks) verdicts(in *balancer.Inputs, allowExec bool) snap.Map[balancer
 	return c.runner.Set(c.targets.Next(in, allowExec))
 }
 
-// report logs what has changed, and has it be compiled.
+// report records what has changed, and has it be compiled.
 func (c *checks) report(changes []probe.Change) {
 	for _, change := range changes {
 		for _, t := range change.Targets {
-			c.Log.Info("health", "service", t.Service, "endpoint", t.Address(), "verdict", change.State.Verdict, "before", change.Before,
-				"for", change.For.Round(time.Millisecond), "cause", change.State.Last.Text)
+			c.journal.Record(healthEvent(t, change))
 		}
 	}
 	c.changed.Store(true)

@@ -13,6 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/runlock"
 	"vipd/dataplane"
@@ -44,6 +45,7 @@ type Daemon struct {
 	fleet   *fleet // nil: the store is not a fleet's
 	checks  *checks
 	model   *model
+	journal *journal.Journal // what begins or ends is recorded here, which logs it too
 	metrics *metrics
 	socket  net.Listener
 	web     net.Listener // nil: turned off
@@ -69,7 +71,7 @@ func New(o Options) (*Daemon, error) {
 			return nil, fmt.Errorf("finding the host's name (or set node in %s): %w", o.ConfigFile, err)
 		}
 	}
-	d := &Daemon{Options: o, config: c, started: time.Now()}
+	d := &Daemon{Options: o, config: c, started: time.Now(), journal: journal.New(journal.Options{Log: o.Log})}
 	opened := false
 	defer func() {
 		if !opened {
