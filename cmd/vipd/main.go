@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,7 +28,14 @@ const (
 	exitUsage  = 2
 )
 
+// garbagePercent is how much may be thrown away, against what is in use, before memory is collected, unless GOGC says
+// otherwise: half of Go's usual. vipd rests most of the time, so that its memory costs a host more than its collections.
+const garbagePercent = 50
+
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbagePercent)
+	}
 	programs.AddFolders()
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }

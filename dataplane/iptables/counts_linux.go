@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"context"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -10,6 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/totals"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -18,7 +18,7 @@ import (
 type counted struct {
 	counting sync.Mutex // guards what follows; taken after the family's
 	// totals are the connections that rules counted which are not there any more.
-	totals map[countKey]uint64
+	totals *totals.Sums[countKey, uint64]
 	// last is what each chain's rules were last seen at.
 	last map[string][]uint64
 	// shown is what was last said, and next when the table may be read again.
@@ -26,11 +26,18 @@ type counted struct {
 	next  time.Time
 }
 
-// countKey is one backend of a service's port.
+// countKey is one backend of a service's port; without one, all those that are forgotten.
 type countKey struct {
 	service balancer.Name
 	port    string
 	backend netip.AddrPort
+}
+
+func newTotals() *totals.Sums[countKey, uint64] {
+	return totals.New(
+		func(k countKey) countKey { return countKey{service: k.service, port: k.port} },
+		func(a, b uint64) uint64 { return a + b },
+	)
 }
 
 // chainOwners says of which frontend each chain's counts are.
@@ -89,7 +96,7 @@ func (y *family) endLocked(f *front, name string, counts []uint64) {
 			n += last[i]
 		}
 		if n > 0 && target.IsValid() {
-			y.totals[f.countKey(target)] += n
+			y.totals.Add(f.countKey(target), n, time.Now())
 		}
 	}
 }
@@ -106,7 +113,7 @@ func (y *family) countLastLocked(ctx context.Context) {
 	}
 	y.counting.Lock()
 	defer y.counting.Unlock()
-	y.shown = maps.Clone(y.totals) // what is said where the table can't be read any more
+	y.shown = y.totals.With(map[countKey]uint64{}, time.Now()) // what is said where the table can't be read any more
 }
 
 func (f *front) countKey(backend netip.AddrPort) countKey {
@@ -160,7 +167,7 @@ func (y *family) sumLocked(counts map[string][]xtables.Count, epoch uint64) map[
 				continue
 			}
 			if i < len(before) && now[i] < before[i] { // somebody else has written the chain
-				y.totals[f.countKey(target)] += before[i]
+				y.totals.Add(f.countKey(target), before[i], time.Now())
 			}
 			all[f.countKey(target)] += now[i]
 		}
@@ -168,10 +175,7 @@ func (y *family) sumLocked(counts map[string][]xtables.Count, epoch uint64) map[
 			y.last[name] = now
 		}
 	}
-	for k, n := range y.totals {
-		all[k] += n
-	}
-	return all
+	return y.totals.With(all, time.Now())
 }
 
 // Counters implements dataplane.Counters: the connections that were given to each backend and those that are live, and,
@@ -180,29 +184,33 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
 	_ = d.traffic.look(ctx) // what was last seen is better than nothing
-	byPort := map[portKey]*dataplane.FrontendCount{}
-	var order []portKey
+	var counts []map[countKey]uint64
+	backends := map[portKey]int{} // ten thousand services have many: their room is made at once
 	for _, name := range xtables.Families() {
-		y := d.families[name]
-		if y == nil {
-			continue
-		}
-		for k, n := range y.counts(ctx) {
-			p := portKey{k.service, k.port}
-			c := byPort[p]
-			if c == nil {
-				v := d.traffic.bytes(p)
-				c = &dataplane.FrontendCount{Service: k.service, Port: k.port, In: v.in, Out: v.out}
-				byPort[p] = c
-				order = append(order, p)
+		if y := d.families[name]; y != nil {
+			of := y.counts(ctx)
+			counts = append(counts, of)
+			for k := range of {
+				backends[portKey{k.service, k.port}]++
 			}
-			c.Connections += n
-			c.Backends = append(c.Backends, dataplane.BackendCount{Backend: k.backend, Connections: n, Active: d.traffic.activeAt(k)})
 		}
 	}
-	out := make([]dataplane.FrontendCount, len(order))
-	for i, p := range order {
-		out[i] = *byPort[p]
+	byPort := make(map[portKey]*dataplane.FrontendCount, len(backends))
+	out := make([]dataplane.FrontendCount, 0, len(backends))
+	for p, n := range backends {
+		v := d.traffic.bytes(p)
+		out = append(out, dataplane.FrontendCount{
+			Service: p.service, Port: p.port, In: v.in, Out: v.out, Backends: make([]dataplane.BackendCount, 0, n),
+		})
+		byPort[p] = &out[len(out)-1]
+	}
+	for _, of := range counts {
+		for k, n := range of {
+			c := byPort[portKey{k.service, k.port}]
+			if c.Connections += n; k.backend.IsValid() {
+				c.Backends = append(c.Backends, dataplane.BackendCount{Backend: k.backend, Connections: n, Active: d.traffic.activeAt(k)})
+			}
+		}
 	}
 	return out
 }

@@ -83,7 +83,7 @@ type front struct {
 
 func newFamily(name xtables.Family, tool *xtables.Tool, sets *ipset.Conn, mark string, log *slog.Logger) *family {
 	y := &family{name: name, tool: tool, sets: sets, mark: mark, log: log, seed: maphash.MakeSeed()}
-	y.totals, y.last = map[countKey]uint64{}, map[string][]uint64{}
+	y.totals, y.last = newTotals(), map[string][]uint64{}
 	y.forget()
 	return y
 }

@@ -11,6 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/totals"
 )
 
 // portKey is a port of a service.
@@ -19,7 +20,7 @@ type portKey struct {
 	port    string
 }
 
-// countKey is one backend of a service's port.
+// countKey is one backend of a service's port; without one, all those that are forgotten.
 type countKey struct {
 	portKey
 	backend netip.AddrPort
@@ -35,7 +36,7 @@ type counts struct {
 	// tallies are of the virtual servers that are there.
 	tallies map[balancer.Key]*tally
 	// totals are what destinations had counted that are gone.
-	totals map[countKey]lvs.Stats
+	totals *totals.Sums[countKey, lvs.Stats]
 }
 
 // tally is what the destinations of one virtual server have counted.
@@ -63,7 +64,8 @@ type live struct {
 const mostGone = 256
 
 func newCounts() *counts {
-	return &counts{tallies: map[balancer.Key]*tally{}, totals: map[countKey]lvs.Stats{}}
+	whole := func(k countKey) countKey { return countKey{portKey: k.portKey} }
+	return &counts{tallies: map[balancer.Key]*tally{}, totals: totals.New(whole, plus)}
 }
 
 // renames reports whether the key has not been of this port.
@@ -140,13 +142,14 @@ func minus(a, b lvs.Stats) lvs.Stats {
 	}
 }
 
-func (c *counts) addLocked(k countKey, s lvs.Stats) {
-	sum := c.totals[k]
-	sum.Connections += s.Connections
-	sum.InBytes += s.InBytes
-	sum.OutBytes += s.OutBytes
-	c.totals[k] = sum
+func plus(a, b lvs.Stats) lvs.Stats {
+	return lvs.Stats{
+		Connections: a.Connections + b.Connections, InPackets: a.InPackets + b.InPackets, OutPackets: a.OutPackets + b.OutPackets,
+		InBytes: a.InBytes + b.InBytes, OutBytes: a.OutBytes + b.OutBytes,
+	}
 }
+
+func (c *counts) addLocked(k countKey, s lvs.Stats) { c.totals.Add(k, s, time.Now()) }
 
 // end takes in that a destination is deleted.
 func (c *counts) end(k balancer.Key, at netip.AddrPort) {
@@ -284,26 +287,16 @@ func (c *counts) take(s lvs.ServiceState, states []lvs.DestinationState, epoch u
 func (c *counts) sums() []dataplane.FrontendCount {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stats, active := make(map[countKey]lvs.Stats, len(c.totals)), map[countKey]uint64{}
-	add := func(k countKey, s lvs.Stats) {
-		sum := stats[k]
-		sum.Connections += s.Connections
-		sum.InBytes += s.InBytes
-		sum.OutBytes += s.OutBytes
-		stats[k] = sum
-	}
-	for k, s := range c.totals {
-		add(k, s)
-	}
+	stats, active := map[countKey]lvs.Stats{}, map[countKey]uint64{}
 	for _, t := range c.tallies {
 		for at, l := range t.live {
 			k := countKey{t.of, at}
-			add(k, minus(l.seen, l.from))
+			stats[k] = plus(stats[k], minus(l.seen, l.from))
 			active[k] += uint64(l.active)
 		}
 	}
 	byPort := map[portKey]*dataplane.FrontendCount{}
-	for k, s := range stats {
+	for k, s := range c.totals.With(stats, time.Now()) {
 		if k.service == "" {
 			continue
 		}
@@ -315,7 +308,9 @@ func (c *counts) sums() []dataplane.FrontendCount {
 		f.Connections += s.Connections
 		f.In += s.InBytes
 		f.Out += s.OutBytes
-		f.Backends = append(f.Backends, dataplane.BackendCount{Backend: k.backend, Connections: s.Connections, Active: active[k]})
+		if k.backend.IsValid() {
+			f.Backends = append(f.Backends, dataplane.BackendCount{Backend: k.backend, Connections: s.Connections, Active: active[k]})
+		}
 	}
 	all := make([]dataplane.FrontendCount, 0, len(byPort))
 	for _, f := range byPort {

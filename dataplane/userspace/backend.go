@@ -17,6 +17,8 @@ type backend struct {
 	total  atomic.Uint64
 	// restUntil is the instant up to which it is no one's first choice; 0: its last answer was good.
 	restUntil atomic.Int64
+	// seen is when a frontend last had it; the dataplane's mu guards it.
+	seen time.Time
 }
 
 // take counts one more, unless that would pass the bound; 0 is none.

@@ -6,9 +6,11 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/totals"
 )
 
 // tallyKey is what is counted together: all frontends of a service's port.
@@ -17,9 +19,11 @@ type tallyKey struct {
 	port    string
 }
 
-// tally counts for one port of a service. It lives as long as the dataplane, so that counts never go back.
+// tally counts for one port of a service. It outlives the frontends, and a backend's count the backend, for
+// totals.Memory, so that counts don't go back where something comes and goes.
 type tally struct {
 	connections, in, out atomic.Uint64
+	seen                 time.Time // when a frontend last had it; the dataplane's mu guards it
 
 	mu       sync.Mutex
 	backends map[netip.AddrPort]*backend
@@ -31,7 +35,7 @@ func (t *tally) backend(at netip.AddrPort) *backend {
 	defer t.mu.Unlock()
 	b := t.backends[at]
 	if b == nil {
-		b = &backend{addr: at, text: at.String()}
+		b = &backend{addr: at, text: at.String(), seen: time.Now()}
 		t.backends[at] = b
 	}
 	return b
@@ -42,16 +46,42 @@ func (d *Dataplane) tallyLocked(f *balancer.Frontend) *tally {
 	k := tallyKey{f.Service, f.Port}
 	t := d.tallies[k]
 	if t == nil {
-		t = &tally{backends: map[netip.AddrPort]*backend{}}
+		t = &tally{backends: map[netip.AddrPort]*backend{}, seen: time.Now()}
 		d.tallies[k] = t
 	}
 	return t
 }
 
-// Counters returns what was counted at every port of a service that was ever served, sorted.
+// forgetLocked drops what no frontend has had for so long that it is as good as new if it comes back.
+func (d *Dataplane) forgetLocked(now time.Time) {
+	for _, f := range d.frontends {
+		c := f.conf.Load()
+		c.tally.seen = now
+		for _, b := range c.backends {
+			b.seen = now
+		}
+	}
+	for k, t := range d.tallies {
+		t.mu.Lock()
+		for at, b := range t.backends {
+			if b.active.Load() > 0 {
+				b.seen = now
+			} else if now.Sub(b.seen) > totals.Memory {
+				delete(t.backends, at)
+			}
+		}
+		if len(t.backends) == 0 && now.Sub(t.seen) > totals.Memory {
+			delete(d.tallies, k)
+		}
+		t.mu.Unlock()
+	}
+}
+
+// Counters returns what was counted at every port of a service that is served, or was in the last hour, sorted.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.forgetLocked(time.Now())
 	counts := make([]dataplane.FrontendCount, 0, len(d.tallies))
 	for k, t := range d.tallies {
 		c := dataplane.FrontendCount{

@@ -1,0 +1,52 @@
+package userspace
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"vipd/dataplane/internal/totals"
+)
+
+// TestTallyForgets: what was counted at a backend outlives it for a time, and the service's own count outlives both.
+func TestTallyForgets(t *testing.T) {
+	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, stays := netip.MustParseAddrPort("127.0.0.1:9"), netip.MustParseAddrPort("127.0.0.1:10")
+	both, one := frontendAt("127.77.8.4:9000", gone, stays), frontendAt("127.77.8.4:9000", stays)
+	f := newFrontend(d, both.Key)
+	d.frontends[both.Key] = f
+	f.configure(both, d.tallyLocked(both))
+	counted := f.conf.Load().tally
+	counted.connections.Add(3)
+	b := counted.backend(gone)
+	b.total.Add(3)
+	b.active.Add(1)
+	now := time.Now()
+	after := func(passed time.Duration, backends int) {
+		t.Helper()
+		now = now.Add(passed)
+		d.forgetLocked(now)
+		if n := len(counted.backends); n != backends {
+			t.Errorf("%d backends are remembered, want %d", n, backends)
+		}
+	}
+	f.configure(one, d.tallyLocked(one))
+	after(2*totals.Memory, 2) // a connection lives there
+	b.active.Add(-1)
+	after(totals.Memory, 2)
+	after(time.Second, 1)
+	if n := d.Counters()[0].Connections; n != 3 {
+		t.Errorf("the service counts %d connections, want 3", n)
+	}
+	delete(d.frontends, both.Key)
+	now = time.Now() // Counters has just seen it
+	after(totals.Memory-time.Second, 1)
+	after(2*time.Second, 0)
+	if n := len(d.tallies); n != 0 {
+		t.Errorf("%d services are remembered, want none", n)
+	}
+}
