@@ -25,6 +25,9 @@ func (r Ramp) at(now time.Time) (Ramp, bool) {
 	return r, r.Step >= rampSteps
 }
 
+// Percent is how much of its weight the backend has.
+func (r Ramp) Percent() int { return 100 * r.Step / rampSteps }
+
 // next is when the next step is due.
 func (r Ramp) next() time.Time {
 	return r.Since.Add((r.Over*time.Duration(r.Step) + rampSteps - 1) / rampSteps)

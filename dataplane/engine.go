@@ -35,8 +35,9 @@ type Metrics interface {
 	Synced(full bool, took time.Duration, changes int, failed bool)
 	// Programmed tells how long after it was seen a change was carried out.
 	Programmed(latency time.Duration)
-	// Repaired tells of n things of ours that someone else had broken or removed.
-	Repaired(n int)
+	// Repaired tells of n things of ours that someone else had broken or removed, and what was noticed first; "" where
+	// that is frontends alone.
+	Repaired(n int, what string)
 }
 
 // Engine makes a dataplane and its host what was last Set. It is the only loop that writes to them.
@@ -70,8 +71,9 @@ type Engine struct {
 	retries    map[balancer.Key]*retry
 	wholeDue   time.Time // when what is not about single keys is to be tried again; zero: it is in order
 	wholeTries int
-	resync     bool // the next sync observes first
-	repair     bool // what the next Observe finds missing was broken by someone
+	resync     bool   // the next sync observes first
+	repair     bool   // what the next Observe finds missing was broken by someone
+	damage     string // what was noticed of that
 	report     Status
 	// moving is the switch that is going on, if any, and serving what the dataplane before it carried out when it began.
 	moving  *succession
@@ -219,10 +221,9 @@ func (e *Engine) damaged(ctx context.Context) bool {
 		e.probeError, e.probeTries, e.probeDue = "", 0, time.Time{}
 		return false
 	}
-	e.Log.Warn("someone has changed what is ours; mending it", "what", reason)
 	if e.probeTries++; e.probeTries > 1 {
 		e.probeDue = time.Now().Add(e.backoff(e.probeTries))
 	}
-	e.resync, e.repair = true, true
+	e.resync, e.repair, e.damage = true, true, reason
 	return true
 }

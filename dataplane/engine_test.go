@@ -42,7 +42,7 @@ func (c *counts) Synced(full bool, _ time.Duration, changes int, failed bool) {
 	}
 }
 func (c *counts) Programmed(time.Duration) { c.programmed++ }
-func (c *counts) Repaired(n int)           { c.repaired += n }
+func (c *counts) Repaired(n int, _ string) { c.repaired += n }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 11)), t: t, kernel: fake.NewKernel()}

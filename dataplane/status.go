@@ -59,4 +59,4 @@ type noMetrics struct{}
 
 func (noMetrics) Synced(bool, time.Duration, int, bool) {}
 func (noMetrics) Programmed(time.Duration)              {}
-func (noMetrics) Repaired(int)                          {}
+func (noMetrics) Repaired(int, string)                  {}

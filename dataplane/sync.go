@@ -1,10 +1,12 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"math/bits"
+	"strings"
 	"time"
 
 	"vipd/balancer"
@@ -110,9 +112,9 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	}
 	if repairs > 0 && e.report.Ready {
 		e.report.Repairs += repairs
-		e.Metrics.Repaired(repairs)
+		e.Metrics.Repaired(repairs, cmp.Or(e.damage, strings.Join(seen.Damage, "; ")))
 	}
-	e.done, e.resync, e.repair = done, false, false
+	e.done, e.resync, e.repair, e.damage = done, false, false, ""
 	return nil
 }
 

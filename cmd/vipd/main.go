@@ -75,7 +75,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		ConfigFile: a.config, Mode: config.ModeName(a.mode), Log: log, Version: version.Version, Modes: modes.All(),
 	})
 	if err == nil {
-		go reloadOn(ctx, hangups, d, log)
+		go reloadOn(ctx, hangups, d)
 		err = d.Run(ctx)
 	}
 	if err != nil {
@@ -139,18 +139,13 @@ func newLog(to io.Writer, level, format string) (*slog.Logger, error) {
 }
 
 // reloadOn reloads at each hangup until ctx ends.
-func reloadOn(ctx context.Context, hangups <-chan os.Signal, d *daemon.Daemon, log *slog.Logger) {
+func reloadOn(ctx context.Context, hangups <-chan os.Signal, d *daemon.Daemon) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangups:
-			problems, err := d.Reload(ctx)
-			if err != nil {
-				log.Error("reloading", "err", err)
-				continue
-			}
-			log.Info("reloaded", "problems", len(problems))
+			_, _ = d.Reload(ctx, "SIGHUP") // it is in the journal, and so in the log
 		}
 	}
 }

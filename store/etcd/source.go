@@ -27,7 +27,10 @@ type Options struct {
 	// Configured hears what this node is told: once before the first snapshot is published, with what was kept or with
 	// nothing, and whenever it has changed. It is called by the goroutine of Watch, and must not block. Nil: nobody hears.
 	Configured func(NodeConfig)
-	// Log hears when etcd is lost and found again. Default: nobody hears.
+	// Connection, unless nil, hears when etcd is followed, with its revision, and, with the reason, when it is lost. It is
+	// called by the goroutine of Watch, and must not block.
+	Connection func(revision int64, err error)
+	// Log hears the same where Connection is nil, and what is wrong with what is kept. Default: nobody hears.
 	Log *slog.Logger
 	// Patience is how long etcd may be away before that is published; at the start, before the last good state is.
 	// Default 2s.
@@ -226,7 +229,7 @@ func (w *watching) take(m message) {
 
 func (w *watching) takeSteady() {
 	if !w.connected {
-		w.options.Log.Info("following etcd", "rev", w.state.revision)
+		w.tellConnection(nil)
 	}
 	w.connected, w.err = true, nil
 	w.changed()
@@ -235,7 +238,7 @@ func (w *watching) takeSteady() {
 func (w *watching) takeAway(err error) {
 	w.reading, w.met = nil, nil
 	if w.connected {
-		w.options.Log.Warn("lost etcd; what it held last stays in use", "err", err)
+		w.tellConnection(err)
 		w.connected, w.awaySince = false, w.timing.now()
 	}
 	if w.err == nil || w.timing.now().Sub(w.told) > errorPause {
@@ -243,6 +246,18 @@ func (w *watching) takeAway(err error) {
 		if !w.published.Connected && w.everTold {
 			w.changed()
 		}
+	}
+}
+
+// tellConnection says that etcd is followed or, with the reason, that it is lost.
+func (w *watching) tellConnection(err error) {
+	switch {
+	case w.options.Connection != nil:
+		w.options.Connection(w.state.revision, err)
+	case err != nil:
+		w.options.Log.Warn("lost etcd; what it held last stays in use", "err", err)
+	default:
+		w.options.Log.Info("following etcd", "rev", w.state.revision)
 	}
 }
 

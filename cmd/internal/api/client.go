@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"syscall"
 )
 
@@ -75,6 +76,53 @@ func (c *Client) Overrides(ctx context.Context) (r OverrideResult, err error) {
 func (c *Client) Override(ctx context.Context, q OverrideRequest) (r OverrideResult, err error) {
 	return r, c.call(ctx, http.MethodPost, "/v1/overrides", q, &r)
 }
+
+// Check runs the health check of one endpoint once.
+func (c *Client) Check(ctx context.Context, q CheckRequest) (r CheckResult, err error) {
+	return r, c.call(ctx, http.MethodPost, "/v1/check", q, &r)
+}
+
+// EventsQuery says which events are asked for.
+type EventsQuery struct {
+	// Since is the number of the last event that is known; 0: none is.
+	Since uint64
+	// Service and Kind narrow them; "": all.
+	Service, Kind string
+	// Follow asks for those to come too.
+	Follow bool
+}
+
+// Events asks for events, and hands each page to each until there are no more, it returns an error or ctx ends.
+func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage) error) error {
+	values := url.Values{"since": {strconv.FormatUint(q.Since, 10)}, "service": {q.Service}, "kind": {q.Kind}}
+	if q.Follow {
+		values.Set("follow", "1")
+	}
+	response, err := c.send(ctx, http.MethodGet, "/v1/events?"+values.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	d := json.NewDecoder(response.Body)
+	for {
+		var page EventPage
+		err := d.Decode(&page)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == io.EOF && !q.Follow:
+			return nil
+		case err != nil:
+			return fmt.Errorf("%w: vipd at %s ended the answer", ErrEnded, c.socket)
+		}
+		if err := each(page); err != nil {
+			return err
+		}
+	}
+}
+
+// ErrEnded is what the end of an answer comes to that should have gone on: vipd has ended, or is restarted.
+var ErrEnded = errors.New("reading events")
 
 // Watch asks for one of services, endpoints and frontends (or status), again with each change, and hands each whole
 // answer to each until it returns an error or ctx ends.

@@ -8,6 +8,9 @@
 //	POST   /v1/reload
 //	GET    /v1/overrides
 //	POST   /v1/overrides                                    an OverrideRequest; answers with an OverrideResult
+//	POST   /v1/check                                        a CheckRequest; answers with a CheckResult
+//	GET    /v1/events?since=SEQ&kind=KIND&service=NAME      EventPages, a line of JSON each; with &follow=1 more as events
+//	                                                        come, until the caller goes
 //
 // An error is answered with its HTTP status and an Error body.
 package api

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/journal"
 	"vipd/dataplane"
 )
 
@@ -27,9 +28,21 @@ type Status struct {
 	Services  int  `json:"services"`
 	Frontends int  `json:"frontends"`
 	Endpoints int  `json:"endpoints"`
+	// Health counts what checks find.
+	Health HealthCount `json:"health"`
 	// Addresses are the VIPs and who holds them.
 	Addresses []Address          `json:"addresses"`
 	Problems  []balancer.Problem `json:"problems"`
+}
+
+// HealthCount sums up the health of all endpoints, each at each port.
+type HealthCount struct {
+	// Checked endpoints have a health check; of those, Down fail it, and of Unknown no result is there yet.
+	Checked int `json:"checked"`
+	Down    int `json:"down"`
+	Unknown int `json:"unknown"`
+	// Panic are the services of which so few endpoints are healthy that all are used.
+	Panic []balancer.Name `json:"panic,omitempty"`
 }
 
 // Mode is which dataplane is in use, and why.
@@ -127,11 +140,37 @@ type Endpoint struct {
 	// Override is what an operator said by hand.
 	Override *balancer.Override `json:"override,omitempty"`
 	Health   balancer.Verdict   `json:"health,omitempty"`
+	// Check is what its health check has found; nil: this node does not check it.
+	Check *Check `json:"check,omitempty"`
+	// Ramp is how many percent of its weight it has come to, while it starts slowly; 0: it does not.
+	Ramp int `json:"ramp_percent,omitempty"`
 	// Until is when what is left of its connections is ended.
 	Until time.Time `json:"until,omitzero"`
+	// Cut: it is down, and its connections were ended when it went down.
+	Cut bool `json:"cut,omitempty"`
 	// Active connections and all since the daemon started.
 	Active      uint64 `json:"active"`
 	Connections uint64 `json:"connections"`
+}
+
+// Check is what the health check of an endpoint has found.
+type Check struct {
+	// At is the address and port that are probed, and Type how.
+	At   string              `json:"at"`
+	Type balancer.HealthType `json:"type"`
+	// Since is when the verdict was reached.
+	Since time.Time `json:"since,omitzero"`
+	// Last is when the latest check was over, LastOutcome what it came to (passed, failed, not run), and LastText what was
+	// seen, in words.
+	Last        time.Time `json:"last,omitzero"`
+	LastOutcome string    `json:"last_outcome,omitempty"`
+	LastText    string    `json:"last_text,omitempty"`
+	// Against counts the latest results in a row that speak against the verdict; Needed of them change it.
+	Against int `json:"against,omitempty"`
+	Needed  int `json:"needed"`
+	// Next is when it is checked next; Checking: it is now.
+	Next     time.Time `json:"next,omitzero"`
+	Checking bool      `json:"checking,omitempty"`
 }
 
 // Frontend is one compiled key and how far the dataplane is with it.
@@ -201,6 +240,43 @@ type OverrideTarget struct {
 	Service  balancer.Name      `json:"service"`
 	Address  string             `json:"address"`
 	Override *balancer.Override `json:"override,omitempty"`
+}
+
+// Event is one thing that happened on the node.
+type Event = journal.Event
+
+// EventPage is a part of the journal.
+type EventPage struct {
+	// Missed is how many events came before these that are not kept any more, of all kinds and services. It is 0 for
+	// whoever asks for the first time.
+	Missed uint64  `json:"missed,omitempty"`
+	Events []Event `json:"events"`
+	// Next is what to ask for next, as since: the number of the last event that was looked at.
+	Next uint64 `json:"next"`
+}
+
+// CheckRequest asks for one health check of one endpoint.
+type CheckRequest struct {
+	Service balancer.Name `json:"service"`
+	// Address is ADDRESS, or ADDRESS:PORT where the endpoint is checked at several.
+	Address string `json:"address"`
+}
+
+// CheckResult is what one health check came to. It does not count for the endpoint's verdict.
+type CheckResult struct {
+	Service balancer.Name `json:"service"`
+	// Address is ADDRESS:PORT of the endpoint, At what was probed, and Type how.
+	Address string              `json:"address"`
+	At      string              `json:"at"`
+	Type    balancer.HealthType `json:"type"`
+	// Outcome is passed, failed or not run (this host could not carry it out), and Text what was seen, in words.
+	Outcome string        `json:"outcome"`
+	Text    string        `json:"text"`
+	Took    time.Duration `json:"took_ns"`
+	// Exchange is what was sent (>) and received (<), a line each, with what happened (*) in between.
+	Exchange string `json:"exchange"`
+	// Health is the verdict that stands.
+	Health balancer.Verdict `json:"health,omitempty"`
 }
 
 // Connection is one live connection.

@@ -25,6 +25,8 @@ func (d *Daemon) api() http.Handler {
 	mux.HandleFunc("POST /v1/overrides", d.postOverrides)
 	mux.HandleFunc("GET /v1/connections", d.getConnections)
 	mux.HandleFunc("POST /v1/reload", d.postReload)
+	mux.HandleFunc("POST /v1/check", d.postCheck)
+	mux.HandleFunc("GET /v1/events", d.getEvents)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuseCall(w, http.StatusNotFound, errors.New("vipd does not know "+r.Method+" "+r.URL.Path+": vipctl and vipd may be of different versions"))
 	})
@@ -87,7 +89,7 @@ func (d *Daemon) follow(ctx context.Context, w http.ResponseWriter, make func(*v
 }
 
 func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
-	problems, err := d.Reload(r.Context())
+	problems, err := d.Reload(r.Context(), "vipctl asked for it")
 	if err != nil {
 		refuseCall(w, http.StatusInternalServerError, err)
 		return

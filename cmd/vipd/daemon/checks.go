@@ -20,9 +20,10 @@ import (
 type checks struct {
 	*Daemon
 	runner  *probe.Runner
-	targets health.Targets // belongs to the model's loop
-	files   files          // belongs to run
-	changed atomic.Bool    // since the states were kept
+	targets health.Targets // belongs to the model's loop, and so does all
+	all     snap.Map[balancer.Target, health.Subject]
+	files   files       // belongs to run
+	changed atomic.Bool // since the states were kept
 }
 
 // keepPause is the time between two looks whether there are states of checks to be kept.
@@ -53,7 +54,8 @@ func newChecks(d *Daemon) *checks {
 
 // verdicts has the endpoints of in be checked from now on, and returns what is known of them.
 func (c *checks) verdicts(in *balancer.Inputs, allowExec bool) snap.Map[balancer.Target, balancer.Verdict] {
-	return c.runner.Set(c.targets.Next(in, allowExec))
+	c.all = c.targets.Next(in, allowExec)
+	return c.runner.Set(c.all)
 }
 
 // report records what has changed, and has it be compiled.

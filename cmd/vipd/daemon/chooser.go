@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/journal"
 	"vipd/dataplane/host"
 )
 
@@ -84,7 +86,7 @@ func (c *chooser) again(ctx context.Context) {
 	use, conf := c.serving.Load(), c.model.configured()
 	unfit := map[config.ModeName]error{}
 	for {
-		next, err := choice{all: c.Modes, config: conf, log: c.Log, use: use, unfit: unfit, before: c.endRetiring}.make(ctx)
+		next, err := choice{all: c.Modes, config: conf, log: c.Log, journal: c.journal, use: use, unfit: unfit, before: c.endRetiring}.make(ctx)
 		switch {
 		case ctx.Err() != nil && next != nil && next.dataplane != use.dataplane:
 			c.unused = append(c.unused, next)
@@ -92,7 +94,9 @@ func (c *chooser) again(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil: // strict_mode ends the start, but not what serves
-			c.Log.Error("the mode stays as it is", "mode", use.Name, "err", err)
+			c.journal.Record(journal.Event{
+				Kind: journal.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays, as the wanted one is not usable here", use.Name), Cause: err.Error(),
+			})
 			c.serving.Store(&chosen{Mode: use.Mode, dataplane: use.dataplane, fallback: true, reason: err.Error()})
 			return
 		case next.dataplane == use.dataplane:
@@ -115,7 +119,7 @@ const failLooks = 10
 
 // move has the next mode take over. The error says why the one in use still serves.
 func (c *chooser) move(ctx context.Context, use, next *chosen) error {
-	c.Log.Info("switching the mode", "from", use.Name, "to", next.Name, "why", next.reason)
+	c.Log.Debug("switching the mode", "from", use.Name, "to", next.Name, "why", next.reason)
 	started := time.Now()
 	c.tell(use.Host().And(next.Host())) // both serve for a while
 	moved := c.model.adopt(next.dataplane)
@@ -126,7 +130,9 @@ func (c *chooser) move(ctx context.Context, use, next *chosen) error {
 	c.tally.begin(next.dataplane, c.resumed[next.Name])
 	c.serving.Store(next)
 	c.retire(use)
-	c.Log.Info("the mode has been switched", "from", use.Name, "to", next.Name, "took", time.Since(started))
+	c.journal.Record(journal.Event{
+		Kind: journal.Mode, Text: fmt.Sprintf("%s mode serves now, in place of %s", next.Name, use.Name), Cause: next.reason, Took: time.Since(started),
+	})
 	return nil
 }
 
@@ -178,7 +184,10 @@ func (c *chooser) await(ctx context.Context, moved <-chan struct{}) error {
 // back leaves a mode to which traffic could not move.
 func (c *chooser) back(ctx context.Context, use, next *chosen, why error) {
 	if ctx.Err() == nil {
-		c.Log.Error("the mode can't carry out what is wanted, and is left again", "mode", next.Name, "err", why)
+		c.journal.Record(journal.Event{
+			Kind: journal.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode can't carry out what is wanted, and is left again", next.Name),
+			Cause: why.Error(),
+		})
 		if c.await(ctx, c.model.adopt(use.dataplane)) == nil {
 			c.drop(next)
 			return

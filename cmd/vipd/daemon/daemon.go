@@ -148,7 +148,7 @@ func (d *Daemon) build() (err error) {
 	if d.host, err = host.New(o); err != nil {
 		return err
 	}
-	first, err := choice{all: d.Modes, config: c, log: d.Log}.make(context.Background())
+	first, err := choice{all: d.Modes, config: c, log: d.Log, journal: d.journal}.make(context.Background())
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 			}
 		})
 	}
-	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node, "mode", d.chooser.serving.Load().Name, "why", d.chooser.serving.Load().reason)
+	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node)
+	first := d.chooser.serving.Load()
+	d.journal.Record(journal.Event{Kind: journal.Mode, Text: string(first.Name) + " mode serves", Cause: first.reason})
 	start("API", func(ctx context.Context) error { return serve(ctx, d.socket, d.api()) })
 	if d.web != nil {
 		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler()) })
@@ -205,6 +207,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.addressesChanged) })
 	start("leftovers", d.removeLeftovers)
 	start("notify", d.notifyLoop)
+	start("events", (&carriedOut{Daemon: d}).follow)
 	<-ctx.Done()
 	d.notify.stopping()
 	parts.Wait()
@@ -243,8 +246,17 @@ func (d *Daemon) handOver() error {
 // releaseTime bounds how long taking the addresses back may take.
 const releaseTime = 20 * time.Second
 
-// Reload reads the configuration and all definitions again, and returns what came of it.
-func (d *Daemon) Reload(ctx context.Context) ([]balancer.Problem, error) {
+// Reload reads the configuration and all definitions again, and returns what came of it. The journal says so, and that
+// by was the cause.
+func (d *Daemon) Reload(ctx context.Context, by string) ([]balancer.Problem, error) {
+	d.model.reloads.Add(1)
+	defer d.model.reloads.Add(-1)
+	problems, err := d.reload(ctx)
+	d.journal.Record(reloadEvent(by, d.model.state(), problems, err))
+	return problems, err
+}
+
+func (d *Daemon) reload(ctx context.Context) ([]balancer.Problem, error) {
 	d.notify.reloading()
 	defer d.notify.reloaded()
 	if _, err := d.source.Reload(ctx); err != nil {

@@ -1,7 +1,11 @@
 package daemon
 
 import (
+	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/health"
@@ -22,4 +26,171 @@ func healthEvent(t balancer.Target, c probe.Change) journal.Event {
 		e.Text = "is up again"
 	}
 	return e
+}
+
+// reloadEvent tells what came of a reload.
+func reloadEvent(by string, s *state, problems []balancer.Problem, err error) journal.Event {
+	e := journal.Event{Kind: journal.Reload, Cause: by, Revision: s.snapshot.Revision}
+	switch {
+	case err != nil:
+		e.Level, e.Text, e.Cause = slog.LevelError, "a reload failed, and all stays as it was", err.Error()
+	case len(problems) > 0:
+		e.Level, e.Text = slog.LevelWarn, fmt.Sprintf("all was read again: %d services, and %d problems", s.snapshot.Services.Len(), len(problems))
+	default:
+		e.Text = fmt.Sprintf("all was read again: %d services, and no problems", s.snapshot.Services.Len())
+	}
+	return e
+}
+
+// told is what was recorded as wrong and still is, with when it began.
+type told map[string]toldProblem
+
+type toldProblem struct {
+	balancer.Problem
+	since time.Time
+}
+
+// next records the problems that are not in t yet, and those in t that are over. It returns those that hold.
+func (t told) next(j *journal.Journal, now time.Time, problems []balancer.Problem) told {
+	holds := told{}
+	for _, p := range problems {
+		text := p.String()
+		if _, twice := holds[text]; twice {
+			continue
+		}
+		was, known := t[text]
+		if !known {
+			was = toldProblem{p, now}
+			j.Record(problemBegins(p))
+		}
+		holds[text] = was
+	}
+	for _, text := range slices.Sorted(maps.Keys(t)) {
+		if _, still := holds[text]; !still {
+			j.Record(t[text].over(now))
+		}
+	}
+	return holds
+}
+
+// panicField is the field of the problem that all endpoints are used in spite of their health.
+const panicField = "health.panic_threshold"
+
+// panics reports whether p says that a service is in panic, rather than that the field is wrong.
+func panics(p *balancer.Problem) bool {
+	return p.Field == panicField && p.Severity == balancer.SeverityWarning
+}
+
+func problemBegins(p balancer.Problem) journal.Event {
+	if panics(&p) {
+		return journal.Event{Kind: journal.Panic, Level: slog.LevelError, Service: p.Service, Text: "is in panic", Cause: p.Text}
+	}
+	e := journal.Event{Kind: journal.Problem, Level: slog.LevelWarn, Service: p.Service, Text: "has a problem"}
+	if p.Service == "" {
+		e.Text = "there is a problem"
+	}
+	p.Service = ""
+	e.Cause = p.String()
+	return e
+}
+
+func (t toldProblem) over(now time.Time) journal.Event {
+	e := problemBegins(t.Problem)
+	e.Level, e.Lasted = slog.LevelInfo, now.Sub(t.since)
+	switch {
+	case e.Kind == journal.Panic:
+		e.Text, e.Cause = "is out of panic", ""
+	case e.Service != "":
+		e.Text = "is rid of a problem"
+	default:
+		e.Text = "a problem is over"
+	}
+	return e
+}
+
+// tell records what s changes: problems, drains, and whether files can be read.
+func (m *model) tell(s *state, before balancer.Desired, now time.Time) {
+	last := m.state()
+	if m.fleet == nil {
+		m.tellFiles(last, s, now)
+	}
+	written := slices.Concat(s.problems, s.snapshot.Problems)
+	all := written
+	for _, of := range s.desired.Problems.All() {
+		all = append(all, *of...)
+	}
+	for i := range written {
+		if _, known := m.told[written[i].String()]; !known && written[i].Severity == balancer.SeverityError {
+			m.metrics.reloadFailed()
+			break
+		}
+	}
+	m.told = m.told.next(m.journal, now, all)
+	m.drains.next(m.journal, s, before, now)
+}
+
+// tellFiles records that files were read again, or can't be.
+func (m *model) tellFiles(last, s *state, now time.Time) {
+	was, is := &last.snapshot, &s.snapshot
+	switch {
+	case (!last.complete || was.Connected) && !is.Connected:
+		e := journal.Event{Kind: journal.Store, Level: slog.LevelWarn, Text: "the services' files can't be read; what they held last stays in use"}
+		if is.Err != nil {
+			e.Cause = is.Err.Error()
+		}
+		m.unread = now
+		m.journal.Record(e)
+	case last.complete && !was.Connected && is.Connected:
+		m.journal.Record(journal.Event{Kind: journal.Store, Text: "the services' files can be read again", Lasted: now.Sub(m.unread)})
+	case last.complete && was.Revision != is.Revision && m.reloads.Load() == 0:
+		m.journal.Record(reloadEvent("a file has changed", s, slices.Concat(s.problems, is.Problems), nil))
+	}
+}
+
+// connection records that etcd is followed, or lost.
+func (f *fleet) connection(revision int64, err error) {
+	e := journal.Event{Kind: journal.Store, Text: "etcd is followed", Revision: revision}
+	switch now := time.Now(); {
+	case err != nil:
+		e.Level, e.Text, e.Cause = slog.LevelWarn, "etcd is lost; what it held last stays in use", err.Error()
+		f.lost = now
+	case !f.lost.IsZero():
+		e.Text, e.Was, e.Lasted = "etcd is followed again", "away", now.Sub(f.lost)
+		f.lost = time.Time{}
+	}
+	f.journal.Record(e)
+}
+
+// report takes in whether the fleet sees this node.
+func (f *fleet) report(err error) {
+	f.mu.Lock()
+	was, now := f.trouble, time.Now()
+	f.trouble = err
+	e := journal.Event{Kind: journal.Store, At: now, Text: "the fleet sees this node as " + f.config.Node}
+	tell := !f.seen || was != nil
+	if !f.unseen.IsZero() {
+		e.Was, e.Lasted = "unseen", now.Sub(f.unseen)
+	}
+	if err != nil {
+		tell = was == nil
+		e = journal.Event{Kind: journal.Store, At: now, Level: slog.LevelWarn, Text: "the fleet does not see this node", Cause: err.Error()}
+		if tell {
+			f.unseen = now
+		}
+	} else {
+		f.seen, f.unseen = true, time.Time{}
+	}
+	f.mu.Unlock()
+	if tell {
+		f.journal.Record(e)
+	}
+}
+
+// repaired records that what others had changed was mended.
+func (d *Daemon) repaired(n int, what string) {
+	e := journal.Event{Kind: journal.Drift, Level: slog.LevelWarn, Text: "something of vipd's was changed by somebody else, and is mended", Cause: what}
+	if n > 1 {
+		e.Text = fmt.Sprintf("%d things of vipd's were changed by somebody else, and are mended", n)
+	}
+	d.journal.Record(e)
 }

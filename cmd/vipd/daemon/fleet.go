@@ -26,7 +26,11 @@ type fleet struct {
 	presence *etcd.Presence
 
 	mu      sync.Mutex
-	trouble error // why the fleet does not see this node; nil: it does
+	trouble error     // why the fleet does not see this node; nil: it does
+	unseen  time.Time // since when that is so
+	seen    bool      // it did at least once
+
+	lost time.Time // when etcd was lost; zero: it is followed, or was not yet. It belongs to the source's goroutine
 
 	drains drainers
 }
@@ -40,7 +44,7 @@ func newFleet(d *Daemon) (*fleet, error) {
 	var err error
 	f.source, err = etcd.New(etcd.Options{
 		Config: c, StateDir: d.config.StateDir, Defaults: d.config.Defaults, Log: d.Log.With("component", "store"),
-		Node: d.config.Node, Configured: func(nc etcd.NodeConfig) { d.model.configure(nc) },
+		Node: d.config.Node, Configured: func(nc etcd.NodeConfig) { d.model.configure(nc) }, Connection: f.connection,
 	})
 	if err != nil {
 		return nil, err
@@ -54,18 +58,6 @@ func newFleet(d *Daemon) (*fleet, error) {
 	}
 	f.presence.Report = f.report
 	return f, nil
-}
-
-// report takes in whether the fleet sees this node.
-func (f *fleet) report(err error) {
-	f.mu.Lock()
-	f.trouble = err
-	f.mu.Unlock()
-	if err != nil {
-		f.Log.Warn("the fleet does not see this node", "err", err)
-		return
-	}
-	f.Log.Info("the fleet sees this node", "node", f.config.Node)
 }
 
 // problems says why the fleet does not see this node. That etcd is away, the store says itself.

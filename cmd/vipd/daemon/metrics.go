@@ -23,12 +23,13 @@ type metrics struct {
 	events         prometheus.Counter
 	reloadFailures prometheus.Counter
 	checks         *prometheus.HistogramVec
+	repaired       func(n int, what string)
 }
 
 var _ dataplane.Metrics = (*metrics)(nil)
 
 func newMetrics(d *Daemon) *metrics {
-	m := &metrics{registry: prometheus.NewRegistry()}
+	m := &metrics{registry: prometheus.NewRegistry(), repaired: d.repaired}
 	// From half a millisecond to half a minute: a sync of one frontend, and a full load of ten thousand.
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 17)
 	m.syncDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -77,7 +78,10 @@ func (m *metrics) Synced(full bool, took time.Duration, changes int, failed bool
 func (m *metrics) Programmed(latency time.Duration) { m.programming.Observe(latency.Seconds()) }
 
 // Repaired is called by the engine.
-func (m *metrics) Repaired(n int) { m.repairs.Add(float64(n)) }
+func (m *metrics) Repaired(n int, what string) {
+	m.repairs.Add(float64(n))
+	m.repaired(n, what)
+}
 
 // checked counts one health check.
 func (m *metrics) checked(t balancer.HealthType, took time.Duration) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
 )
@@ -23,9 +24,10 @@ type chosen struct {
 
 // choice is how a mode is chosen.
 type choice struct {
-	all    []modes.Mode
-	config config.Config
-	log    *slog.Logger
+	all     []modes.Mode
+	config  config.Config
+	log     *slog.Logger
+	journal *journal.Journal
 	// use is the mode in use, which needs no trial; nil: none is.
 	use *chosen
 	// unfit are modes that can't be taken, with the reason.
@@ -61,7 +63,10 @@ func (c choice) make(ctx context.Context) (*chosen, error) {
 			out.reason = "configured"
 		}
 		if out.fallback && (c.use == nil || !c.use.fallback || c.use.reason != out.reason) {
-			c.log.Error("the wanted mode is not usable here; another one serves", "wanted", wanted, "mode", name, "why", out.reason)
+			c.journal.Record(journal.Event{
+				Kind: journal.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode is not usable here, so that %s mode is taken", wanted, name),
+				Cause: out.reason,
+			})
 		}
 		return out, nil
 	}

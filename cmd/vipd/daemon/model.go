@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/health"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/find"
@@ -25,6 +26,7 @@ type model struct {
 	*Daemon
 	wake    chan struct{} // holds one token: look again
 	moved   atomic.Bool   // the host's addresses may have changed
+	reloads atomic.Int32  // under way, which say themselves that files were read
 	ask     chan request
 	current atomic.Pointer[state]
 	changed atomic.Pointer[chan struct{}] // closed when current is replaced
@@ -48,9 +50,11 @@ type model struct {
 	memory    balancer.Memory
 	local     overrides
 	files     files
-	told      map[string]bool // the problems that were logged and still hold
-	everRead  bool            // the store could be read at least once
-	addresses []netip.Addr    // the host's own
+	told      told // what was recorded and still holds
+	drains    drainsOpen
+	unread    time.Time    // since when the services' files can't be read
+	everRead  bool         // the store could be read at least once
+	addresses []netip.Addr // the host's own
 }
 
 // state is one compiled state with what it was made from.
@@ -59,6 +63,7 @@ type state struct {
 	inputs   balancer.Inputs
 	env      balancer.Env
 	desired  balancer.Desired
+	checked  snap.Map[balancer.Target, health.Subject] // what has a health check
 	local    snap.Map[balancer.Target, *balancer.Override]
 	config   config.Config
 	problems []balancer.Problem // of the configuration and of what is kept on disk
@@ -273,11 +278,12 @@ func (m *model) compile() {
 		m.files.saveMemory(memory, s.desired.Contested)
 	}
 	m.memory = memory
+	s.checked = m.checks.all
 	s.desired.Revision = balancer.Revision{Store: latest.Revision, Seen: seen}
 	if seen.IsZero() {
 		s.desired.Revision.Seen = now
 	}
-	m.tell(s)
+	m.tell(s, before, now)
 	m.current.Store(s)
 	changed := make(chan struct{})
 	close(*m.changed.Swap(&changed))
@@ -286,36 +292,6 @@ func (m *model) compile() {
 		return
 	}
 	m.engine.Set(s.desired)
-}
-
-// tell logs the problems that are new, once each, and those that are over.
-func (m *model) tell(s *state) {
-	now := map[string]bool{}
-	failed := false
-	log := func(problems []balancer.Problem, reload bool) {
-		for _, p := range problems {
-			text := p.String()
-			if now[text] = true; m.told[text] {
-				continue
-			}
-			failed = failed || reload && p.Severity == balancer.SeverityError
-			m.Log.Warn("problem", "service", p.Service, "severity", p.Severity, "what", text)
-		}
-	}
-	log(s.problems, true)
-	log(s.snapshot.Problems, true)
-	for _, of := range s.desired.Problems.All() {
-		log(*of, false)
-	}
-	for text := range m.told {
-		if !now[text] {
-			m.Log.Info("problem is over", "what", text)
-		}
-	}
-	if failed {
-		m.metrics.reloadFailed()
-	}
-	m.told = now
 }
 
 // round compiles the snapshot of s with what is remembered.

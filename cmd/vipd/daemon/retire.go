@@ -3,12 +3,14 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
 )
@@ -34,6 +36,7 @@ func (c *chooser) retire(old *chosen) {
 	yielder, drains := old.dataplane.(dataplane.Yielder)
 	r.drains = drains
 	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
+	began := time.Now()
 	go func() { // endRetiring and close wait for it
 		defer cut()
 		var failed error
@@ -47,7 +50,9 @@ func (c *chooser) retire(old *chosen) {
 		if failed != nil {
 			c.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", failed)
 		}
-		c.Log.Info("the mode that served before has ended", "dataplane", old.Name)
+		c.journal.Record(journal.Event{
+			Kind: journal.Mode, Text: fmt.Sprintf("%s mode, which served before, has ended", old.Name), Was: "draining", Lasted: time.Since(began),
+		})
 		close(r.done)
 		select {
 		case c.ended <- struct{}{}:

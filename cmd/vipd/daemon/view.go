@@ -64,7 +64,8 @@ func (v *view) status() api.Status {
 			Wanted: v.reached(s.desired.Revision.Store), Applied: v.applied(), Pending: v.pending(), Failing: len(e.Failing),
 			Last: e.Last, LastDuration: e.LastDuration, LastChanges: e.LastChanges, LastError: e.LastError, Repairs: e.Repairs,
 		},
-		Ready: v.ready(), Services: s.snapshot.Services.Len(), Frontends: s.desired.Frontends.Len(), Endpoints: endpoints,
+		Health: v.health(),
+		Ready:  v.ready(), Services: s.snapshot.Services.Len(), Frontends: s.desired.Frontends.Len(), Endpoints: endpoints,
 		Addresses: v.addresses(), Problems: emptyIfNil(v.problems()),
 	}
 }
@@ -183,7 +184,8 @@ func (v *view) endpointsOf(s *balancer.Service) []api.Endpoint {
 					e = &api.Endpoint{Service: s.Name, Address: b.Addr.String(), Port: p.Name}
 					of[b.Addr] = e
 				}
-				e.State, e.Weight, e.Until = b.State, b.Weight, endOf(b)
+				e.State, e.Weight, e.Until, e.Cut = b.State, b.Weight, endOf(b), cuts(b)
+				e.Ramp = v.ramp(f.Key, b.Addr)
 			}
 		}
 		for _, b := range v.counts()[portKey{s.Name, p.Name}].Backends {
@@ -212,6 +214,7 @@ func (v *view) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpo
 	return &api.Endpoint{
 		Service: s.Name, Address: at.String(), Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
 		Backup: e.Backup, Override: balancer.OverrideOf(&v.state.inputs, t), Health: v.state.inputs.Health.At(t), State: "unused",
+		Check: v.checkOf(s, t),
 	}
 }
 

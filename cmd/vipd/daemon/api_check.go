@@ -1,0 +1,98 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/find"
+)
+
+// postCheck runs one health check.
+func (d *Daemon) postCheck(w http.ResponseWriter, r *http.Request) {
+	var q api.CheckRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&q); err != nil {
+		refuseCall(w, http.StatusBadRequest, err)
+		return
+	}
+	s := d.model.state()
+	t, subject, err := checkedAt(&q, s)
+	if err != nil {
+		refuseCall(w, http.StatusBadRequest, err)
+		return
+	}
+	result, exchange, err := d.checks.once(r.Context(), t, subject)
+	if err != nil {
+		refuseCall(w, http.StatusInternalServerError, err)
+		return
+	}
+	answer(w, api.CheckResult{
+		Service: t.Service, Address: t.Address(), At: subject.At.String(), Type: subject.Health.Type, Outcome: string(result.Outcome),
+		Text: result.Text, Took: result.Took, Exchange: exchange, Health: s.inputs.Health.At(t),
+	})
+}
+
+// once checks a target apart from the schedule, whoever of a fleet checks it otherwise.
+func (c *checks) once(ctx context.Context, t balancer.Target, at health.Subject) (health.Result, string, error) {
+	r, exchange, err := c.runner.Now(ctx, t)
+	if errors.Is(err, probe.ErrUnchecked) {
+		r, exchange = probe.New(at.Health, at.Proto).Exchange(ctx, at.At)
+		err = nil
+	}
+	return r, exchange, err
+}
+
+// checkedAt finds the endpoint that a request is about, and what is probed for it.
+func checkedAt(q *api.CheckRequest, s *state) (t balancer.Target, found health.Subject, err error) {
+	service, err := s.place().Service(q.Service)
+	if err != nil {
+		return t, found, err
+	}
+	named, err := balancer.ParseTarget(q.Service, q.Address)
+	switch {
+	case err != nil:
+		return t, found, err
+	case service.Health == nil:
+		return t, found, fmt.Errorf(`service %s has no health check; add one to it, such as health = { type = "tcp" }`, q.Service)
+	}
+	var several []string
+	for target, subject := range s.checked.From(balancer.Target{Service: q.Service}) {
+		if target.Service != q.Service {
+			break
+		}
+		switch {
+		case target.Addr != named.Addr || named.Port != 0 && target.Port != named.Port:
+			continue
+		case several == nil:
+			t, found = target, subject
+		case subject == found: // health.port: one probe for all of them
+			continue
+		}
+		several = append(several, target.Address())
+	}
+	switch len(several) {
+	case 0:
+		return t, found, unchecked(service, named, s)
+	case 1:
+		return t, found, nil
+	}
+	return t, found, fmt.Errorf("%s is checked at several ports: name one of %s", q.Address, find.Some(several))
+}
+
+// unchecked says why nothing is probed for what was named.
+func unchecked(service *balancer.Service, named balancer.Target, s *state) error {
+	place := s.place()
+	switch {
+	case len(place.Endpoints(named)) == 0:
+		return fmt.Errorf("service %s has no endpoint %s; it has %s", service.Name, named.Address(), find.Some(place.Addresses(service)))
+	case service.Health.Type == balancer.ExecHealth:
+		return fmt.Errorf("service %s is in etcd, and what is there may run no programs on this host: health.allow_exec of its config allows that", service.Name)
+	}
+	return fmt.Errorf("a %s check can't be made at the ports of service %s; health.port names one that can be checked", service.Health.Type, service.Name)
+}
