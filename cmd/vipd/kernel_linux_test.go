@@ -29,6 +29,7 @@ type gateway struct {
 	*lab.Lab
 	t      *testing.T
 	client *lab.NS
+	ends   []*lab.NS // of the servers
 	file   string
 	vipctl string
 	api    *api.Client
@@ -44,6 +45,7 @@ func newGateway(t *testing.T) *gateway {
 	g.client.Default("10.1.0.1")
 	for i, name := range []string{"s1", "s2"} {
 		s := g.Add(name)
+		g.ends = append(g.ends, s)
 		g.Link(g.Host(), s, fmt.Sprintf("10.2.%d.1/24", i), fmt.Sprintf("10.2.%d.2/24", i))
 		s.Default(fmt.Sprintf("10.2.%d.1", i))
 		s.Echo("tcp", name, netip.MustParseAddrPort(fmt.Sprintf("10.2.%d.2:8080", i)))

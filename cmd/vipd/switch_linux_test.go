@@ -36,7 +36,7 @@ func (g *gateway) clients(n int) *loop {
 		from := []*lab.NS{g.client, g.Host()}[i%2]
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if err := once(from); err != nil {
+				if _, err := once(from, "10.96.0.10:80"); err != nil {
 					l.t.Errorf("from %s: %v", from.Name, err)
 					return
 				}
@@ -49,17 +49,16 @@ func (g *gateway) clients(n int) *loop {
 	return l
 }
 
-// once is one connection of a client.
-func once(from *lab.NS) error {
+// once is one connection of a client, and who answers it.
+func once(from *lab.NS, vip string) (lab.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	c, err := from.Dial(ctx, "tcp", "10.96.0.10:80")
+	c, err := from.Dial(ctx, "tcp", vip)
 	if err != nil {
-		return err
+		return lab.Answer{}, err
 	}
 	defer c.Close()
-	_, err = lab.AskWithin(c, 10*time.Second)
-	return err
+	return lab.AskWithin(c, 10*time.Second)
 }
 
 // more waits until n more connections have come to their end.
