@@ -19,8 +19,8 @@ import (
 
 // The checks of these tests. They are fast, so that tests are short.
 const (
-	checkInterval = 500 * time.Millisecond
-	checkTimeout  = 300 * time.Millisecond
+	checkInterval = 400 * time.Millisecond
+	checkTimeout  = 250 * time.Millisecond
 	checkFall     = 3
 )
 
@@ -152,7 +152,7 @@ var (
 	panickyVIP = netip.MustParseAddrPort("10.96.0.51:80")
 )
 
-// states waits until every endpoint of the second server, and both of the services without a healthy one, are found up or
+// found waits until every endpoint of the second server, and both of the services without a healthy one, are found up or
 // down.
 func (g *checkedGateway) found(want balancer.Verdict, within time.Duration) {
 	g.t.Helper()

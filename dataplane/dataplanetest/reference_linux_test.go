@@ -224,16 +224,18 @@ func (r *reference) drainLocked(e *front) {
 	for _, b := range e.f.Backends {
 		switch {
 		case b.State == balancer.Removed && r.fault == "drains not at all", b.State != balancer.Active && r.fault == "ends what leaves":
-		case r.fault == "drains for ever":
+		case r.fault == "drains for ever", r.fault == "cuts nothing" && b.State == balancer.Down:
 			until[b.Addr] = time.Time{}
 		default:
 			until[b.Addr] = b.Until
 		}
 	}
+	now := time.Now()
 	e.endLocked(func(to netip.AddrPort) bool {
-		_, there := until[to]
+		end, there := until[to]
 		keeps := r.fault == "keeps flows" || r.fault == "keeps flows of node ports" && e.f.NodePort
-		return !there && !keeps && r.fault != "drains for ever"
+		over := !there || !end.IsZero() && !end.After(now)
+		return over && !keeps && r.fault != "drains for ever"
 	})
 	for c := range e.conns {
 		if end := until[c.to]; !end.IsZero() && c.end == nil {

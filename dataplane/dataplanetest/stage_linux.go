@@ -38,6 +38,7 @@ func scenes() []check {
 		{name: "drain-timeout", run: driven(testDrainTimeout)},
 		{name: "draining", run: driven(testDraining)},
 		{name: "service-drains", run: driven(testServiceDrains)},
+		{name: "on-failure", run: driven(testOnFailure)},
 		{name: "undisturbed", run: driven(testUndisturbed)},
 		{name: "undisturbed-many", run: driven(testUndisturbedMany)},
 		{name: "udp-moves", run: driven(testUDPMoves)},

@@ -53,6 +53,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"drains not at all":         "routed/endpoint-removed",
 		"drains for ever":           "routed/drain-timeout",
 		"drains no services":        "routed/service-drains",
+		"cuts nothing":              "routed/on-failure",
 		"disturbs others":           "routed/undisturbed",
 		"disturbs others rarely":    "routed/undisturbed-many",
 		"keeps flows":               "routed/udp-moves/udp4",
