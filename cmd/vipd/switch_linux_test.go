@@ -27,8 +27,9 @@ type loop struct {
 	stop func() // ends it and waits
 }
 
-// clients starts n clients at the VIP, half of them on the gateway itself.
-func (g *gateway) clients(n int) *loop {
+// clients starts n clients at the VIP, half of them on the gateway itself. What takes longer than drained may be cut: a
+// machine may stand still for so long.
+func (g *gateway) clients(n int, drained time.Duration) *loop {
 	ctx, cancel := context.WithCancel(g.t.Context())
 	l := &loop{t: g.t}
 	var all sync.WaitGroup
@@ -36,8 +37,9 @@ func (g *gateway) clients(n int) *loop {
 		from := []*lab.NS{g.client, g.Host()}[i%2]
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := once(from, "10.96.0.10:80"); err != nil {
-					l.t.Errorf("from %s: %v", from.Name, err)
+				began := time.Now()
+				if _, err := once(from, "10.96.0.10:80"); err != nil && time.Since(began) < drained {
+					l.t.Errorf("from %s, after %s: %v", from.Name, time.Since(began), err)
 					return
 				}
 				l.done.Add(1)
@@ -77,7 +79,7 @@ func switching(t *testing.T, names ...string) {
 	}
 	g.write(mode(names[0]), 0, 1)
 	g.start()
-	l := g.clients(8)
+	l := g.clients(8, time.Hour)
 	open := map[string]net.Conn{}
 	for i, name := range names[1:] {
 		l.more(20)
@@ -164,15 +166,16 @@ func TestSwitch(t *testing.T) { switching(t, "userspace", "iptables", "userspace
 // TestSwitchBackAndForth changes the mode again while the one before still drains, or the switch is going on: what is left
 // of a mode is never in the way of the next of its kind.
 func TestSwitchBackAndForth(t *testing.T) {
+	const drained = time.Second
 	for _, intercept := range []string{"auto", "bind"} {
 		t.Run(intercept, func(t *testing.T) {
 			g := newGateway(t)
 			mode := func(name string) string {
-				return settings(name, "auto") + fmt.Sprintf("[userspace]\nintercept = %q\n[defaults]\ndrain_timeout = \"1s\"\n", intercept)
+				return settings(name, "auto") + fmt.Sprintf("[userspace]\nintercept = %q\n[defaults]\ndrain_timeout = %q\n", intercept, drained)
 			}
 			g.write(mode("userspace"), 0, 1)
 			g.start()
-			l := g.clients(4)
+			l := g.clients(4, drained)
 			rng := rand.New(rand.NewPCG(1, 1))
 			for range 6 {
 				for _, name := range []string{"iptables", "userspace"} {
