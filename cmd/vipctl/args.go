@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,12 +37,11 @@ func (a *arranged) line() []string {
 	return append(append(append(line, a.flags...), "--"), a.rest...)
 }
 
-// arrange finds verb, flags and arguments, in whatever order they stand. Which flags take a value is the same for all
-// verbs, so that a flag can be read before the verb is known.
+// arrange finds verb, flags and arguments, in whatever order they stand.
 func arrange(verbs []*verb, args []string) (*arranged, error) {
 	a := arranged{marked: -1}
 	var used []usedFlag
-	takesValue := valueFlags(verbs)
+	takesValue := valuesOf(verbs, args)
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		if arg == "--" {
@@ -94,23 +94,64 @@ func readFlag(arg string, takesValue map[string]bool) usedFlag {
 	return usedFlag{text, name, value, has}
 }
 
-// valueFlags lists all names of flags of all verbs; true: it takes a value.
+// valueFlags lists all names of flags of these verbs; true: it takes a value. Where verbs differ, it does.
 func valueFlags(verbs []*verb) map[string]bool {
 	takes := map[string]bool{"version": false}
 	for _, v := range verbs {
 		for _, f := range v.allFlags() {
 			for _, name := range f.Names() {
-				takes[name] = takesValue(f)
+				takes[name] = takes[name] || takesValue(f)
 			}
 		}
 	}
 	return takes
 }
 
+// valuesOf is valueFlags, with what counts for the verb of this command line: -f is a file for apply, and none for
+// events. A flag may stand before the verb, so that the verb is looked for in both readings.
+func valuesOf(verbs []*verb, args []string) map[string]bool {
+	takes := valueFlags(verbs)
+	v := verbIn(verbs, args, takes)
+	if v == nil {
+		bare := maps.Clone(takes)
+		for _, v := range verbs {
+			for name, takesOne := range valueFlags([]*verb{v}) {
+				bare[name] = bare[name] && takesOne
+			}
+		}
+		v = verbIn(verbs, args, bare)
+	}
+	if v != nil {
+		maps.Copy(takes, valueFlags([]*verb{v}))
+	}
+	return takes
+}
+
+// verbIn returns the verb of a command line; nil: it has none.
+func verbIn(verbs []*verb, args []string, takes map[string]bool) *verb {
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		switch {
+		case arg == "--" || arg == "help":
+			continue
+		case isFlag(arg):
+			if f := readFlag(arg, takes); takes[f.name] && !f.hasValue {
+				i++
+			}
+			continue
+		}
+		if at := slices.IndexFunc(verbs, func(v *verb) bool { return v.name == arg }); at >= 0 {
+			return verbs[at]
+		}
+		return nil
+	}
+	return nil
+}
+
 // later are the verbs of later versions: typing one is answered by a sentence of its own.
 func later() []string {
 	return []string{
-		"top", "explain", "events", "check-now", "convert",
+		"top", "explain", "convert",
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/journal"
 )
 
 func completionVerb() *verb {
@@ -135,7 +136,7 @@ func runComplete(c *call) error {
 // offers lists what may stand behind before.
 func offers(c *call, before []string, last string) []string {
 	all := verbs()
-	takes := valueFlags(all)
+	takes := valuesOf(all, before)
 	var v *verb
 	var args []string
 	for i := 0; i < len(before); i++ {
@@ -207,6 +208,10 @@ func (c *call) offerValue(v *verb, flag string) []string {
 	switch {
 	case (flag == "o" || flag == "output") && v != nil:
 		return v.formats
+	case flag == "kind":
+		return journal.Kind("").Values()
+	case flag == "service":
+		return c.serviceNames()
 	case flag == "mode":
 		return config.ModeName("").Values()
 	case flag == "nodes":

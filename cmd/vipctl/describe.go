@@ -16,7 +16,7 @@ func describeVerb() *verb {
 		name: "describe", args: "service|node NAME", brief: "everything about one service or node",
 		about: "Shows one service: where it was read, the fields that are not at their default, its ports with what they " +
 			"counted since the daemon started, its endpoints with configured and effective weight, health and override, " +
-			"its drains, frontends and problems.\n\n" +
+			"what their checks have found, its drains, frontends and problems.\n\n" +
 			"In kernel modes bytes are there only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
 			"With --etcd it is read from etcd: what is wanted of all hosts, without what each knows for itself. A node is " +
 			"always read from etcd: what its vipd has told last.",
@@ -100,6 +100,7 @@ func (c *call) describe(s *api.Service, wanted bool) error {
 	}
 	c.section(out, "ports", describedPorts(s))
 	c.section(out, "endpoints", c.describedEndpoints(s))
+	c.section(out, "health", c.describedChecks(s))
 	c.section(out, "overrides", c.describedOverrides(s))
 	c.section(out, "drains", c.describedDrains(s))
 	c.section(out, "frontends", c.describedFrontends(s))

@@ -2,15 +2,18 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/journal"
 )
 
 // fakeDaemon answers the API with values that a script can change. It keeps overrides, and ends nothing by itself.
@@ -24,6 +27,9 @@ type fakeDaemon struct {
 	conns     []api.Connection
 	diff      []api.Difference
 	reload    api.Reload
+	events    []api.Event
+	missed    uint64 // before the first page that is followed
+	check     api.CheckResult
 	asked     []api.OverrideRequest
 	changed   chan struct{} // closed with each change
 }
@@ -48,6 +54,8 @@ func serveFake(socket string) (d *fakeDaemon, stop func(), err error) {
 	mux.HandleFunc("GET /v1/connections", d.connections)
 	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) { d.answer(w, r, func() any { return d.reload }) })
 	mux.HandleFunc("POST /v1/overrides", d.override)
+	mux.HandleFunc("GET /v1/events", d.journal)
+	mux.HandleFunc("POST /v1/check", d.checkNow)
 	d.server = &http.Server{Handler: mux}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = d.server.Serve(l) })
@@ -75,6 +83,61 @@ func (d *fakeDaemon) answer(w http.ResponseWriter, r *http.Request, value func()
 		case <-changed:
 		}
 	}
+}
+
+// journal answers with events, and goes on with those that come.
+func (d *fakeDaemon) journal(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	since, err := strconv.ParseUint(q.Get("since"), 10, 64)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	follow := q.Get("follow") != ""
+	for {
+		d.mu.Lock()
+		page, changed := api.EventPage{Events: []api.Event{}, Next: since}, d.changed
+		for _, e := range d.events {
+			if e.Seq > since {
+				page.Next = e.Seq
+				if (q.Get("service") == "" || q.Get("service") == string(e.Service)) && (q.Get("kind") == "" || q.Get("kind") == string(e.Kind)) {
+					page.Events = append(page.Events, e)
+				}
+			}
+		}
+		if follow {
+			page.Missed, d.missed = d.missed, 0
+		}
+		d.mu.Unlock()
+		since = page.Next
+		_ = json.NewEncoder(w).Encode(page)
+		if !follow {
+			return
+		}
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// checkNow answers as the daemon does for a service with a check, or one without.
+func (d *fakeDaemon) checkNow(w http.ResponseWriter, r *http.Request) {
+	var q api.CheckRequest
+	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if q.Service != d.check.Service {
+		w.WriteHeader(http.StatusBadRequest)
+		_ = json.NewEncoder(w).Encode(api.Error{Message: "service " + string(q.Service) + " has no health check"})
+		return
+	}
+	_ = json.NewEncoder(w).Encode(d.check)
 }
 
 // change edits the state; followers see the result.
@@ -161,6 +224,10 @@ func (d *fakeDaemon) fill() {
 		Severity: balancer.SeverityNearest, Origin: balancer.Origin{File: "/etc/vipd/services/web.toml", Line: 9}, Service: "web",
 		Field: "scheduler", Text: "iptables mode can't do lc; it uses random instead",
 	}
+	checkUp := &api.Check{
+		At: "192.168.1.11:8080", Type: balancer.HTTPHealth, Since: ago(50*time.Hour + 20*time.Second), Needed: 3, Against: 1,
+		Last: ago(2*time.Hour + 20*time.Second), LastOutcome: "failed", LastText: "no answer", Checking: true,
+	}
 	d.services = []api.Service{
 		{
 			Name: "dns", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 20},
@@ -193,9 +260,15 @@ func (d *fakeDaemon) fill() {
 			},
 			Endpoints: []api.Endpoint{
 				{Service: "web", Address: "192.168.1.11:443", Port: "https", Node: "rack1", Configured: 2, Weight: 3, State: balancer.Active, Override: &balancer.Override{Weight: &weight, By: "ana", Reason: "new machine"}},
-				{Service: "web", Address: "192.168.1.11:8080", Port: "http", Node: "rack1", Configured: 2, Weight: 3, State: balancer.Active, Health: balancer.HealthUp, Active: 7, Connections: 100, Override: &balancer.Override{Weight: &weight, By: "ana", Reason: "new machine"}},
+				{Service: "web", Address: "192.168.1.11:8080", Port: "http", Node: "rack1", Configured: 2, Weight: 3, State: balancer.Active, Health: balancer.HealthUp, Active: 7, Connections: 100, Override: &balancer.Override{Weight: &weight, By: "ana", Reason: "new machine"}, Check: checkUp},
 				{Service: "web", Address: "192.168.1.12:443", Port: "https", Configured: 1, Weight: 1, State: balancer.Active},
-				{Service: "web", Address: "192.168.1.12:8080", Port: "http", Configured: 1, State: balancer.Down, Health: balancer.HealthDown, Connections: 20},
+				{
+					Service: "web", Address: "192.168.1.12:8080", Port: "http", Configured: 1, State: balancer.Down, Health: balancer.HealthDown,
+					Cut: true, Connections: 20, Check: &api.Check{
+						At: "192.168.1.12:8080", Type: balancer.HTTPHealth, Since: ago(3*time.Hour + 20*time.Second), Needed: 2,
+						Last: ago(time.Hour + 20*time.Second), LastOutcome: "failed", LastText: "answered 503 Service Unavailable",
+					},
+				},
 				{Service: "web", Address: "192.168.1.13:8080", Port: "http", State: balancer.Removed, Active: 1, Connections: 5},
 			},
 			Frontends: []api.Frontend{
@@ -219,7 +292,7 @@ func (d *fakeDaemon) fill() {
 		},
 		Store: api.Store{Kind: "file", Place: "/etc/vipd/vipd.toml", Connected: true, EverRead: true, Revision: 12},
 		Sync:  api.Sync{Wanted: 12, Applied: 12, Last: ago(3*time.Hour + 20*time.Second), LastDuration: 1234 * time.Microsecond, LastChanges: 4, Repairs: 1},
-		Ready: true, Services: 2, Frontends: 3, Endpoints: 6,
+		Ready: true, Services: 2, Frontends: 3, Endpoints: 6, Health: api.HealthCount{Checked: 2, Down: 1},
 		Addresses: []api.Address{{Address: "10.96.0.10", Held: "vipd0"}, {Address: "10.96.0.53", Held: "host", Note: "it stays when vipd goes"}, {Address: "fd00:96::10", Held: "none", Note: "no such device"}},
 		Problems:  []balancer.Problem{problem, {Severity: balancer.SeverityWarning, Field: "state_dir", Text: "keeping state in state_dir: no space left on device"}},
 	}
@@ -228,4 +301,18 @@ func (d *fakeDaemon) fill() {
 		{Frontend: key("10.96.0.53:53/udp"), Service: "dns", Client: netip.MustParseAddrPort("10.0.0.8:40000"), State: "connecting", Since: ago(25*time.Hour + 20*time.Second)},
 	}
 	d.reload = api.Reload{Revision: 13, Services: 2}
+	d.check = api.CheckResult{
+		Service: "web", Address: "192.168.1.12:8080", At: "192.168.1.12:8080", Type: balancer.HTTPHealth, Outcome: "failed",
+		Text: "answered 503 Service Unavailable", Took: 1234567, Health: balancer.HealthDown,
+		Exchange: "* connected to 192.168.1.12:8080\n> GET /healthz HTTP/1.1\n>\n< HTTP/1.1 503 Service \x1b[31mUnavailable\n",
+	}
+	past := time.Date(2025, 3, 9, 3, 4, 5, 0, time.UTC)
+	d.events = []api.Event{
+		{Seq: 1001, At: past, Kind: journal.Mode, Text: "userspace mode serves", Cause: "configured"},
+		{Seq: 1002, At: past.Add(time.Second), Kind: journal.Apply, Level: slog.LevelDebug, Service: "web", Text: "is carried out, in 2 frontends", Took: 3141592, Revision: 12},
+		{Seq: 1003, At: past.Add(time.Hour), Kind: journal.Health, Level: slog.LevelWarn, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is down", Cause: "answered 503 Service Unavailable", Was: "up", Lasted: 59 * time.Minute},
+		{Seq: 1005, At: past.Add(62 * time.Minute), Kind: journal.Health, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is up again", Cause: "answered 200 OK", Was: "down", Lasted: 2*time.Minute + 3*time.Second},
+		{Seq: 1006, At: past.Add(63 * time.Minute), Kind: journal.Store, Text: "etcd is followed again", Lasted: 1260 * time.Millisecond, Revision: 40},
+		{Seq: 1007, At: past.Add(64 * time.Minute), Kind: journal.Problem, Level: slog.LevelWarn, Service: "dns", Text: "has a problem", Cause: "line one\nline two"},
+	}
 }

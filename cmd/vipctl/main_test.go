@@ -160,6 +160,14 @@ func changes(d *fakeDaemon) map[string]func() {
 				{Severity: balancer.SeverityError, Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 7}, Service: "web", Field: "ports[0].port", Text: "is missing"},
 			}
 		},
+		"passes": func() { d.check.Outcome, d.check.Text, d.check.Health = "passed", "answered 200 OK", balancer.HealthUp },
+		"notrun": func() {
+			d.check.Outcome, d.check.Text, d.check.Health, d.check.Exchange = "not run", "not run: too many open files", "", ""
+		},
+		"panic": func() {
+			d.status.Health = api.HealthCount{Checked: 9, Down: 6, Unknown: 1, Panic: []balancer.Name{"web", "api"}}
+		},
+		"allup": func() { d.status.Health = api.HealthCount{Checked: 2} },
 		"warnedreload": func() {
 			d.reload.Problems = []balancer.Problem{{Severity: balancer.SeverityWarning, Field: "mode", Text: "has changed, which takes a restart of vipd to come into effect"}}
 		},

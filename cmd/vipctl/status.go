@@ -18,9 +18,9 @@ import (
 
 func statusVerb() *verb {
 	return &verb{
-		name: "status", brief: "how this node is: mode, store, sync, addresses, problems",
+		name: "status", brief: "how this node is: mode, store, sync, health, addresses, problems",
 		about: "Shows the node as a whole: the mode in use and why, the store and its health, how far the node is with " +
-			"it, its addresses, and every problem. With -w it shows each change, until Ctrl-C.",
+			"it, how many endpoints are down, its addresses, and every problem. With -w it shows each change, until Ctrl-C.",
 		example: "vipctl status -w",
 		flags:   []cli.Flag{watchFlag()},
 		formats: []string{formTable, formWide, formJSON},
@@ -93,6 +93,7 @@ func (c *call) statusText(s *api.Status) string {
 	c.storeText(out, &s.Store)
 	c.syncText(out, s)
 	out.text("serving", fmt.Sprintf("%s, %s, %s", count(s.Services, "service"), count(s.Frontends, "frontend"), count(s.Endpoints, "endpoint")))
+	c.healthText(out, &s.Health)
 	c.problemText(out, s.Problems)
 	c.addressText(out, s.Addresses)
 	return out.b.String()

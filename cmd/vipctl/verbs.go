@@ -35,7 +35,7 @@ type verb struct {
 // verbs are all commands, in the order of help.
 func verbs() []*verb {
 	return []*verb{
-		checkVerb(), planVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(),
+		checkVerb(), planVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(), eventsVerb(), checkNowVerb(),
 		applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(),
 		drainVerb(), undrainVerb(), weightVerb(), cleanupVerb(), completionVerb(), versionVerb(), completeVerb(),
 	}

@@ -153,7 +153,8 @@ type Endpoint struct {
 	Connections uint64 `json:"connections"`
 }
 
-// Check is what the health check of an endpoint has found.
+// Check is what the health check of an endpoint has found. Whoever watches is not told of each check: Last, Next and
+// Checking are left out there.
 type Check struct {
 	// At is the address and port that are probed, and Type how.
 	At   string              `json:"at"`

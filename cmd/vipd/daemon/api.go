@@ -66,7 +66,9 @@ func (d *Daemon) follow(ctx context.Context, w http.ResponseWriter, make func(*v
 	defer counts.Stop()
 	for {
 		compiled, synced := *d.model.changed.Load(), d.engine.Changed()
-		text, err := json.Marshal(make(d.newView()))
+		v := d.newView()
+		v.watched = true
+		text, err := json.Marshal(make(v))
 		if err != nil {
 			d.Log.Error("writing an answer of the API", "err", err)
 			return

@@ -20,10 +20,9 @@ type carriedOut struct {
 	done    snap.Map[balancer.Key, *balancer.Frontend] // what was recorded
 	told    told                                       // of the host
 	failing time.Time                                  // since when something can't be carried out; zero: nothing
-	looked  time.Time
 }
 
-// applyPause is the least time between two looks at what was carried out: a stream of changes is told as one a second.
+// applyPause is the least time between two applies: those of a stream of changes are told as one a second.
 const applyPause = time.Second
 
 // follow records until ctx ends.
@@ -37,19 +36,21 @@ func (c *carriedOut) follow(ctx context.Context) error {
 		case <-pause.C:
 		}
 		changed := c.engine.Changed()
-		c.look(time.Now())
+		if c.look(time.Now()) {
+			pause.Reset(applyPause)
+		} else {
+			pause.Reset(0)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
 		}
-		pause.Reset(applyPause - min(applyPause, time.Since(c.looked)))
 	}
 }
 
-// look records what is new.
-func (c *carriedOut) look(now time.Time) {
-	c.looked = now
+// look records what is new, and reports whether anything was carried out.
+func (c *carriedOut) look(now time.Time) (applied bool) {
 	s := c.engine.Status()
 	c.told = c.told.next(c.journal, now, c.host.Problems())
 	switch {
@@ -63,7 +64,7 @@ func (c *carriedOut) look(now time.Time) {
 		c.failing = time.Time{}
 	}
 	if s.Moving {
-		return // the dataplane that takes over begins with nothing
+		return false // the dataplane that takes over begins with nothing
 	}
 	services, n := map[balancer.Name]bool{}, 0
 	for _, change := range snap.Diff(c.done, s.Done) {
@@ -78,10 +79,10 @@ func (c *carriedOut) look(now time.Time) {
 	}
 	c.done = s.Done
 	if n == 0 {
-		return
+		return false
 	}
 	e := journal.Event{
-		Kind: journal.Apply, At: s.Last, Level: slog.LevelDebug, Text: "is carried out, in " + frontends(n),
+		Kind: journal.Apply, Level: slog.LevelDebug, Text: "is carried out, in " + frontends(n),
 		Took: s.LastDuration, Revision: c.newView().applied(),
 	}
 	names := slices.Sorted(maps.Keys(services))
@@ -91,6 +92,7 @@ func (c *carriedOut) look(now time.Time) {
 		e.Text = fmt.Sprintf("%s are carried out, in %s", several(names), frontends(n))
 	}
 	c.journal.Record(e)
+	return true
 }
 
 func frontends(n int) string {

@@ -20,6 +20,8 @@ type view struct {
 	mode   *chosen
 	engine *dataplane.Status
 	sums   map[portKey]dataplane.FrontendCount // see counts
+	// watched: it is made for somebody who is told of changes, of which a check that comes to the same is none.
+	watched bool
 }
 
 type portKey struct {

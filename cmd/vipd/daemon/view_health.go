@@ -3,6 +3,7 @@ package daemon
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
@@ -24,6 +25,9 @@ func (v *view) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 	}
 	if is.Last.Outcome != "" {
 		c.Last, c.LastOutcome, c.LastText = is.Last.Ended(), string(is.Last.Outcome), is.Last.Text
+	}
+	if v.watched {
+		c.Last, c.Next, c.Checking = time.Time{}, time.Time{}, false
 	}
 	return c
 }

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/table"
+)
+
+func checkNowVerb() *verb {
+	return &verb{
+		name: "check-now", args: "SERVICE ADDRESS[:PORT]", brief: "run an endpoint's health check once, and show the exchange",
+		about: "Has the daemon of this host run the health check of an endpoint once, and prints what was sent (>), what was " +
+			"received (<), what else happened (*), and what it comes to. The exit code is 0 if the check passed, else 1. The " +
+			"result does not count: the endpoint's state, and when it is checked next, stay as they are.\n\n" +
+			"An endpoint that is checked at several ports needs PORT too. Values of headers that carry secrets are not shown.",
+		example: "vipctl check-now web 192.168.1.11",
+		formats: []string{formTable, formJSON},
+		least:   2, most: 2,
+		complete: func(c *call, before []string) []string {
+			switch len(before) {
+			case 0:
+				return c.serviceNames()
+			case 1:
+				return c.checkedAddresses(balancer.Name(before[0]))
+			}
+			return nil
+		},
+		run: runCheckNow,
+	}
+}
+
+func runCheckNow(c *call) error {
+	q := api.CheckRequest{Service: balancer.Name(c.args[0]), Address: c.args[1]}
+	if _, err := balancer.ParseTarget(q.Service, q.Address); err != nil {
+		return wrongUse("%v", err)
+	}
+	client, err := c.daemon()
+	if err != nil {
+		return err
+	}
+	r, err := client.Check(c, q)
+	if err != nil {
+		return err
+	}
+	if c.format == formJSON {
+		err = c.printJSON(r)
+	} else {
+		err = c.print(c.checkText(&r))
+	}
+	if err == nil && r.Outcome != string(health.Passed) {
+		return errReported
+	}
+	return err
+}
+
+// checkText is the exchange, and what it came to.
+func (c *call) checkText(r *api.CheckResult) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s/%s: %s check of %s\n", r.Service, r.Address, r.Type, r.At)
+	for line := range strings.Lines(r.Exchange) {
+		fmt.Fprintln(&b, strings.TrimRight(table.Line(line), " "))
+	}
+	verdict, style := "failed", table.Bad
+	switch r.Outcome {
+	case string(health.Passed):
+		verdict, style = "passed", table.Good
+	case string(health.NotRun):
+		verdict, style = "could not be carried out by this host, which says nothing of the endpoint", table.Notice
+	}
+	fmt.Fprintf(&b, "%s: %s\n", c.paint("the check "+verdict, style), table.Line(oneLine(r.Text)))
+	if stands := string(r.Health); stands == "" {
+		b.WriteString("this does not count; no check that counts is over yet\n")
+	} else {
+		fmt.Fprintf(&b, "this does not count; by the checks that do, the endpoint is %s\n", stands)
+	}
+	return b.String()
+}
+
+// checkedAddresses asks the daemon where a service's endpoints are checked; none if it does not answer.
+func (c *call) checkedAddresses(service balancer.Name) (out []string) {
+	client, err := c.daemon()
+	if err != nil {
+		return nil
+	}
+	endpoints, err := client.Endpoints(c)
+	if err != nil {
+		return nil
+	}
+	for _, e := range endpoints {
+		if e.Service == service && e.Check != nil {
+			out = append(out, e.Address)
+		}
+	}
+	return out
+}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/find"
+	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/table"
+)
+
+// How many events are shown, unless -n says so.
+const (
+	eventsShown       = 100
+	eventsBeforeThose = 10 // that come, with -f
+)
+
+func eventsVerb() *verb {
+	return &verb{
+		name: "events", brief: "what has happened on this node, in order",
+		about: "Lists what the daemon has noted, a line each, the latest last: reloads, applies (what was carried out, and how " +
+			"long that took), health of endpoints, drains, mode, drift (what others changed, and vipd mended), problems, " +
+			"panics (so few endpoints are healthy that all are used), and the store lost and found. Times are local; the date " +
+			"is there where it is not today's. In brackets stands how long what ended had lasted. -o json has all of each.\n\n" +
+			"-f goes on with what comes, until Ctrl-C. It goes on over a restart of vipd too, and says on stderr when vipd is away " +
+			"and back; with -o json it writes a line of JSON each.\n\n" +
+			"vipd keeps the latest 10,000 in memory, and of each kind at least 1,000; its log has them too, over restarts, but for " +
+			"applies, which it has at --log-level debug only.",
+		example: "vipctl events -f --service web",
+		flags: []cli.Flag{
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on with what comes, until Ctrl-C"},
+			&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Value: -1, DefaultText: "100, with -f 10",
+				Usage: "the latest `N`; 0: all that are kept"},
+			&cli.DurationFlag{Name: "since", Usage: "of the last `TIME`, such as 10m"},
+			&cli.StringFlag{Name: "service", Usage: "of this `NAME`"},
+			&cli.StringFlag{Name: "kind", Usage: "of this `KIND`: " + choices(journal.Kind("").Values())},
+		},
+		formats: []string{formTable, formJSON},
+		run:     runEvents,
+	}
+}
+
+// eventList is what is shown of the journal, and how.
+type eventList struct {
+	*call
+	query api.EventsQuery
+	// from is the earliest time that is shown.
+	from time.Time
+	// timeWidth is the width of the times.
+	timeWidth int
+}
+
+func runEvents(c *call) error {
+	l := &eventList{call: c, query: api.EventsQuery{Service: c.flags.String("service"), Kind: c.flags.String("kind")}}
+	if kinds := journal.Kind("").Values(); l.query.Kind != "" && !slices.Contains(kinds, l.query.Kind) {
+		return wrongUse("there are no events of kind %q%s; there are %s", l.query.Kind, find.Meant(l.query.Kind, kinds), choices(kinds))
+	}
+	most, follow := c.flags.Int("lines"), c.flags.Bool("follow")
+	switch {
+	case c.flags.IsSet("lines") && most < 0, c.flags.Duration("since") < 0:
+		return wrongUse("-n and --since can't be below zero")
+	case most < 0 && follow:
+		most = eventsBeforeThose
+	case most < 0:
+		most = eventsShown
+	}
+	if since := c.flags.Duration("since"); since > 0 {
+		l.from = c.now().Add(-since)
+		if !c.flags.IsSet("lines") {
+			most = 0
+		}
+	}
+	before, err := l.past(most)
+	if err != nil {
+		return err
+	}
+	if len(before) == 0 && l.query.Service != "" {
+		if err := c.isService(c.client, l.query.Service); err != nil {
+			return err
+		}
+	}
+	if !follow && c.format == formJSON {
+		return c.printJSON(list(before))
+	}
+	if len(before) == 0 && !follow {
+		fmt.Fprintln(c.stderr, "there are no such events since vipd started")
+		return nil
+	}
+	if err := l.show(before, true); err != nil || !follow {
+		return err
+	}
+	return l.follow()
+}
+
+// past asks for what there is, and returns the latest of it; 0: all. The query is then for what comes after.
+func (l *eventList) past(most int) (events []api.Event, err error) {
+	client, err := l.daemon()
+	if err != nil {
+		return nil, err
+	}
+	err = client.Events(l, l.query, func(p api.EventPage) error {
+		events = append(events, slices.DeleteFunc(p.Events, func(e api.Event) bool { return e.At.Before(l.from) })...)
+		l.query.Since = p.Next
+		return nil
+	})
+	if most > 0 {
+		events = events[max(0, len(events)-most):]
+	}
+	return events, err
+}
+
+// comeback is the pause between two attempts to reach a daemon that has gone.
+const comeback = time.Second
+
+// follow shows what comes, also after restarts of the daemon. The end of ctx is the normal end.
+func (l *eventList) follow() error {
+	l.query.Follow = true
+	away := false
+	for {
+		err := l.client.Events(l, l.query, func(p api.EventPage) error {
+			if away {
+				away = false
+				l.note("vipd is there again")
+			}
+			if p.Missed > 0 {
+				l.note("%s came and went before they could be shown", count(p.Missed, "event"))
+			}
+			l.query.Since = p.Next
+			return l.show(p.Events, false)
+		})
+		var broken *showError
+		switch {
+		case l.Err() != nil:
+			return nil
+		case errors.As(err, &broken):
+			return broken.err
+		case !away:
+			away = true
+			l.note("%v; waiting for vipd", err)
+		}
+		select {
+		case <-l.Done():
+			return nil
+		case <-time.After(comeback):
+		}
+	}
+}
+
+// showError is that the output can't be written, whereas another daemon may answer.
+type showError struct{ err error }
+
+// Error is the reason.
+func (e *showError) Error() string { return e.err.Error() }
+
+// show prints events, the first with the titles above.
+func (l *eventList) show(events []api.Event, first bool) error {
+	var b strings.Builder
+	if l.format == formJSON {
+		out := json.NewEncoder(&b)
+		out.SetEscapeHTML(false)
+		for i := range events {
+			if err := out.Encode(&events[i]); err != nil {
+				return fmt.Errorf("writing JSON: %w", err)
+			}
+		}
+	} else {
+		if first {
+			for i := range events {
+				l.timeWidth = max(l.timeWidth, len(l.when(events[i].At)))
+			}
+			l.timeWidth = max(l.timeWidth, len(time.TimeOnly))
+			fmt.Fprintf(&b, "%-*s  %-7s  %s\n", l.timeWidth, "TIME", "KIND", "EVENT")
+		}
+		for i := range events {
+			e := &events[i]
+			fmt.Fprintf(&b, "%*s  %-7s  %s\n", l.timeWidth, l.when(e.At), e.Kind, l.paint(table.Line(oneLine(sentence(e))), eventStyle(e)))
+		}
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := l.print(b.String()); err != nil {
+		return &showError{err}
+	}
+	return nil
+}
+
+// when writes a time of today, or a day and a time.
+func (l *eventList) when(at time.Time) string {
+	at, now := at.Local(), l.now().Local()
+	if at.YearDay() == now.YearDay() && at.Year() == now.Year() {
+		return at.Format(time.TimeOnly)
+	}
+	return at.Format("Jan _2 15:04:05")
+}
+
+// sentence says what happened, why, and how long what ended had lasted.
+func sentence(e *api.Event) string {
+	text := strings.TrimSpace(e.Subject() + " " + e.Text)
+	if e.Cause != "" {
+		text += ": " + e.Cause
+	}
+	var more []string
+	switch {
+	case e.Lasted > 0 && e.Was != "":
+		more = append(more, e.Was+" for "+spell(e.Lasted))
+	case e.Lasted > 0:
+		more = append(more, "after "+spell(e.Lasted))
+	}
+	if e.Took > 0 {
+		more = append(more, "took "+short(e.Took))
+	}
+	if e.Revision > 0 {
+		more = append(more, fmt.Sprintf("revision %d", e.Revision))
+	}
+	if len(more) > 0 {
+		text += " (" + strings.Join(more, ", ") + ")"
+	}
+	return text
+}
+
+// spell writes how long something lasted: short spells in tenths of a second.
+func spell(d time.Duration) string {
+	if d < 10*time.Second {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return roughly(d)
+}
+
+// eventStyle is the style of an event by what it means.
+func eventStyle(e *api.Event) table.Style {
+	switch {
+	case e.Level >= slog.LevelError:
+		return table.Bad
+	case e.Level >= slog.LevelWarn && e.Kind == journal.Health:
+		return table.Bad
+	case e.Level >= slog.LevelWarn:
+		return table.Notice
+	case e.Kind == journal.Health && strings.HasPrefix(e.Text, "is "+string(balancer.HealthUp)):
+		return table.Good
+	case e.Level < slog.LevelInfo:
+		return table.Faint
+	}
+	return table.Plain
+}

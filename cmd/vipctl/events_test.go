@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/journal"
+)
+
+// TestEventsFollow shows what there is and what comes, over a restart of the daemon, until it is interrupted.
+func TestEventsFollow(t *testing.T) {
+	for _, form := range []string{"table", "json"} {
+		t.Run(form, func(t *testing.T) {
+			s := newSession(t)
+			now := time.Date(2025, 3, 9, 23, 59, 59, 0, time.Local)
+			s.now = func() time.Time { return now }
+			event := func(seq uint64, text string) api.Event {
+				return api.Event{Seq: seq, At: now, Kind: journal.Mode, Text: text}
+			}
+			s.fakeDaemon.events = []api.Event{event(1, "one"), event(2, "two")}
+			socket := filepath.Join(t.TempDir(), "d.sock")
+			first, stopFirst, err := serveFake(socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first.events = s.fakeDaemon.events
+			ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
+			defer interrupt()
+			var stopNext func()
+			seen := map[string]bool{}
+			once := func(all, word string, then func()) {
+				if strings.Contains(all, word) && !seen[word] {
+					seen[word] = true
+					then()
+				}
+			}
+			s.out.written = func(all string) {
+				once(all, "two", func() {
+					first.change(func() { first.events, first.missed = append(first.events, event(3, "three")), 7 })
+				})
+				once(all, "three", func() { go stopFirst() })
+				once(all, "four", interrupt)
+			}
+			s.err.written = func(all string) {
+				once(all, "waiting for vipd", func() {
+					next, stop, err := serveFake(socket)
+					if err != nil {
+						t.Error(err)
+						interrupt()
+						return
+					}
+					stopNext = stop
+					next.change(func() { next.events = []api.Event{event(4, "four")} })
+				})
+			}
+			code := s.run(ctx, "events", "-f", "-o", form, "--socket", socket)
+			if stopNext != nil {
+				stopNext()
+			}
+			if code != exitDone {
+				t.Errorf("exits with %d: %s", code, s.err)
+			}
+			want := "TIME      KIND     EVENT\n"
+			for i, text := range []string{"one", "two", "three", "four"} {
+				if form == "table" {
+					want += "23:59:59  mode     " + text + "\n"
+				} else {
+					want = strings.TrimPrefix(want, "TIME      KIND     EVENT\n") + fmt.Sprintf(`{"seq":%d,"at":%q,"kind":"mode","level":"INFO","text":%q}`, i+1, now.Format(time.RFC3339Nano), text) + "\n"
+				}
+			}
+			if got := s.out.String(); got != want {
+				t.Errorf("stdout is\n%swant\n%s", got, want)
+			}
+			want = "vipctl: 7 events came and went before they could be shown\nvipctl: reading events: vipd at " + socket +
+				" ended the answer; waiting for vipd\nvipctl: vipd is there again\n"
+			if got := s.err.String(); got != want {
+				t.Errorf("stderr is\n%swant\n%s", got, want)
+			}
+		})
+	}
+}
