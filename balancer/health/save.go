@@ -17,12 +17,13 @@ type Saved struct {
 	Text    string           `json:"text"`
 }
 
-// Save returns what is to be kept of s, and whether there is anything: of a target without a verdict there is not.
+// Save returns what is to be kept of s, and whether there is anything: of a target without a verdict of its own there is
+// not.
 func (s State) Save() (Saved, bool) {
 	return Saved{
 		Verdict: s.Verdict, Since: s.Since.UTC().Round(0), Streak: s.Streak,
 		Outcome: s.Last.Outcome, Began: s.Last.Began.UTC().Round(0), Took: s.Last.Took, Text: s.Last.Text,
-	}, s.Verdict != balancer.HealthUnknown
+	}, s.Verdict != balancer.HealthUnknown && !s.Assumed
 }
 
 // minKept is how long a verdict is worth something at least: a host may take that long to start again.
@@ -46,7 +47,7 @@ func (v Saved) Restore(r Rules, seed uint64, now time.Time, within time.Duration
 // stays until the new check has seen enough to say otherwise. That begins within the given time.
 func (s State) Inherit(seed uint64, now time.Time, within time.Duration) State {
 	next := New(seed, now, within)
-	next.Verdict, next.Since, next.Streak, next.Last = s.Verdict, s.Since, s.Streak, s.Last
+	next.Verdict, next.Since, next.Streak, next.Last, next.Assumed = s.Verdict, s.Since, s.Streak, s.Last, s.Assumed
 	return next
 }
 

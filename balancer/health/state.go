@@ -34,6 +34,8 @@ type State struct {
 	Last Result
 	// Due is when the next check is to begin.
 	Due time.Time
+	// Assumed: the verdict is what others have found, and no result of this state's own has borne it out yet.
+	Assumed bool
 
 	seed   uint64 // makes the jitter of this target
 	checks uint64 // results so far
@@ -47,6 +49,13 @@ func New(seed uint64, now time.Time, within time.Duration) State {
 	return s
 }
 
+// Assume returns the state that goes on from what others have found: it takes as many results to change that as if they
+// had been its own.
+func (s State) Assume(v balancer.Verdict, now time.Time) State {
+	s.Verdict, s.Since, s.Streak, s.Assumed = v, now, 0, true
+	return s
+}
+
 // After returns the state after one more result.
 func (s State) After(r Rules, res Result) State {
 	s.Last = res
@@ -56,7 +65,7 @@ func (s State) After(r Rules, res Result) State {
 	case s.Verdict == balancer.HealthUnknown:
 		s = s.decide(verdictOf(res))
 	case verdictOf(res) == s.Verdict:
-		s.Streak = 0
+		s.Streak, s.Assumed = 0, false
 	default:
 		s.Streak++
 		if s.Streak >= r.needed(s.Verdict) {
@@ -69,7 +78,7 @@ func (s State) After(r Rules, res Result) State {
 
 // decide makes v the verdict, as of the latest result.
 func (s State) decide(v balancer.Verdict) State {
-	s.Verdict, s.Since, s.Streak = v, s.Last.Ended(), 0
+	s.Verdict, s.Since, s.Streak, s.Assumed = v, s.Last.Ended(), 0, false
 	return s
 }
 

@@ -17,6 +17,8 @@ type Subject struct {
 	Proto balancer.Protocol
 	// Health is the service's definition of the check.
 	Health *balancer.Health
+	// Fleet: the hosts of a fleet check it together. The service is theirs (it comes from etcd), and asks for that.
+	Fleet bool
 }
 
 // Targets finds out what is to be checked, with work only for what changed. The zero value is ready; it is used by one
@@ -29,8 +31,8 @@ type Targets struct {
 }
 
 // Next returns the subject of each target of the services that have checks. allowExec says whether services from etcd
-// may run programs: what they ask for is left out otherwise. What did not change keeps its place, so that snap.Diff of
-// two answers costs what changed.
+// may run programs: what they ask for is left out otherwise, unless others of a fleet may do it (Subject.Fleet; whoever
+// has it run looks at its type). What did not change keeps its place, so that snap.Diff of two answers costs what changed.
 func (t *Targets) Next(in *balancer.Inputs, allowExec bool) snap.Map[balancer.Target, Subject] {
 	dirty := map[balancer.Name]bool{}
 	for name := range snap.Diff(t.services, in.Services) {
@@ -54,7 +56,7 @@ func (t *Targets) Next(in *balancer.Inputs, allowExec bool) snap.Map[balancer.Ta
 // replace makes the subjects of one service again.
 func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 	wanted := map[balancer.Target]Subject{}
-	if s, ok := in.Services.Get(name); ok && (t.allowExec || !asksForeignExec(s)) {
+	if s, ok := in.Services.Get(name); ok && (t.allowExec || !asksForeignExec(s) || ByFleet(s)) {
 		wanted = subjects(s, in)
 	}
 	for target := range t.wanted.From(balancer.Target{Service: name}) {
@@ -68,6 +70,12 @@ func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 	for target, subject := range wanted {
 		t.wanted = t.wanted.Set(target, subject)
 	}
+}
+
+// ByFleet reports whether the hosts of a fleet check the endpoints of s together. A service of this node's own files is
+// unknown to the others.
+func ByFleet(s *balancer.Service) bool {
+	return s.Health != nil && s.Health.From == balancer.HealthFromFleet && s.Origin.Key != ""
 }
 
 // asksForeignExec reports whether s wants a program run, and did not come from this node's own files.
@@ -95,7 +103,7 @@ func subjects(s *balancer.Service, in *balancer.Inputs) map[balancer.Target]Subj
 			if _, twice := wanted[target]; twice {
 				continue // the first of two ports that lead to the same place, as 53/udp and 53/tcp do
 			}
-			wanted[target] = Subject{netip.AddrPortFrom(e.Address, port), probed.Protocol, s.Health}
+			wanted[target] = Subject{netip.AddrPortFrom(e.Address, port), probed.Protocol, s.Health, ByFleet(s)}
 		}
 	}
 	return wanted

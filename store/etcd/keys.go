@@ -34,6 +34,7 @@ const (
 	poolFolder     = "/pools/"
 	nodeFolder     = "/nodes/"
 	historyFolder  = "/history/"
+	healthFolder   = "/health/"
 )
 
 // The keys of a node, in its folder.
@@ -72,6 +73,14 @@ func (k Keys) NodeLive(node string) string { return k.nodeKey(node, nodeLive) }
 func (k Keys) NodeStatus(node string) string { return k.nodeKey(node, nodeStatus) }
 
 func (k Keys) nodeKey(node, key string) string { return k.prefix + nodeFolder + node + "/" + key }
+
+// HealthLive returns the key that is there while the node takes part in the fleet's health checks.
+func (k Keys) HealthLive(node string) string { return k.prefix + healthFolder + node + "/" + nodeLive }
+
+// Health returns the key of what a node has found of a target.
+func (k Keys) Health(node string, t balancer.Target) string {
+	return k.prefix + healthFolder + node + "/" + string(t.Service) + "/" + t.Address()
+}
 
 // endpointsOf and overridesOf are the folders of one service, historyOf too.
 func (k Keys) endpointsOf(name balancer.Name) string {

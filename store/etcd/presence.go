@@ -3,7 +3,6 @@ package etcd
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 
 // Presence says in etcd that a node is there and how it is (nodes/NODE/live and nodes/NODE/status), both under one lease.
 type Presence struct {
-	lease     *lease
+	tenure
 	statusKey string
 	live      []byte
 	wake      chan struct{} // holds a token: there is a status to write
@@ -27,9 +26,6 @@ type Presence struct {
 	written []byte
 	// took is how long the last writing took.
 	took time.Duration
-	// rival is who holds the key of this node instead, met when that was first seen.
-	rival foreign
-	met   time.Time
 }
 
 // parting is how long a daemon's end may wait for etcd.
@@ -57,7 +53,7 @@ func (w *Writer) Presence(node string, live NodeLive, ttl time.Duration) (*Prese
 	if err != nil {
 		return nil, err
 	}
-	return &Presence{lease: lease, statusKey: w.keys.NodeStatus(node), live: text, wake: make(chan struct{}, 1)}, nil
+	return &Presence{tenure: tenure{lease: lease}, statusKey: w.keys.NodeStatus(node), live: text, wake: make(chan struct{}, 1)}, nil
 }
 
 // Tell says how the node is: the newest status is written, at most once a second and less often where etcd is slow, if
@@ -129,21 +125,6 @@ func (p *Presence) writeKeys(ctx context.Context, all []*etcdserverpb.RequestOp,
 		// Somebody has removed the status alone.
 	}
 	return p.lease.write(ctx, all, all[1:])
-}
-
-// heldBy is the error of who finds the node's key in other hands. What a former run has left ends with its lease, and
-// is not told before.
-func (p *Presence) heldBy(other foreign) error {
-	if other.lease == 0 {
-		return fmt.Errorf("%s was written by somebody else, without a lease: delete it", p.lease.key)
-	}
-	if other != p.rival {
-		p.rival, p.met = other, time.Now()
-	}
-	if time.Since(p.met) < p.lease.ttl+p.lease.ttl/2 {
-		return errPatience
-	}
-	return fmt.Errorf("%s is held by another vipd: give each host its own node name", p.lease.key)
 }
 
 // encodeStatus returns the text of a status, and what it says apart from its time.

@@ -106,7 +106,7 @@ func (r *Runner) moveLocked(b *batch, m move) {
 	}
 	e := r.entries[key]
 	if e == nil {
-		e = r.addLocked(b, key, m.subject, old)
+		e = r.addLocked(b, key, m, old)
 	}
 	if old != nil {
 		r.leaveLocked(m.target, old)
@@ -120,8 +120,10 @@ func (r *Runner) moveLocked(b *batch, m move) {
 	}
 }
 
-// addLocked makes a new entry, which goes on from old where the target had that before, else from what was kept.
-func (r *Runner) addLocked(b *batch, key entryKey, s health.Subject, old *entry) *entry {
+// addLocked makes a new entry for a target, which goes on from old where it had that before, else from what others know of
+// it, else from what was kept.
+func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
+	s := m.subject
 	shared := r.probes[key.definition]
 	if shared == nil {
 		shared = &sharedProbe{Probe: New(s.Health, s.Proto)}
@@ -137,6 +139,8 @@ func (r *Runner) addLocked(b *batch, key entryKey, s health.Subject, old *entry)
 	switch {
 	case old != nil && old.key.at == key.at:
 		e.state = old.state.Inherit(seed, b.now, min(within, e.rules.FastInterval))
+	case r.assumed.Has(m.target):
+		e.state = health.New(seed, b.now, within).Assume(r.assumed.At(m.target), b.now)
 	case known:
 		e.state = saved.Restore(e.rules, seed, b.now, within)
 	default:

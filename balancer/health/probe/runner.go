@@ -86,7 +86,8 @@ type Runner struct {
 	running  sync.WaitGroup
 	wanted   snap.Map[balancer.Target, health.Subject]
 	verdicts snap.Map[balancer.Target, balancer.Verdict]
-	kept     map[netip.AddrPort][]Kept // of an earlier run
+	assumed  snap.Map[balancer.Target, balancer.Verdict] // what others have found
+	kept     map[netip.AddrPort][]Kept                   // of an earlier run
 	entries  map[entryKey]*entry
 	targets  map[balancer.Target]*entry
 	probes   map[string]*sharedProbe
@@ -263,6 +264,14 @@ func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[
 	}
 	r.kick()
 	return r.verdicts
+}
+
+// Assume says what others have found of targets. Those that begin to be checked from now on go on from there, so that
+// their first result does not decide alone.
+func (r *Runner) Assume(verdicts snap.Map[balancer.Target, balancer.Verdict]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.assumed = verdicts
 }
 
 // Verdicts returns the verdicts that there are now, of those targets that are checked.

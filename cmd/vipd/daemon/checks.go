@@ -20,6 +20,7 @@ import (
 type checks struct {
 	*Daemon
 	runner  *probe.Runner
+	fleet   *fleetChecks   // nil: the store is not a fleet's
 	targets health.Targets // belongs to the model's loop, and so does all
 	all     snap.Map[balancer.Target, health.Subject]
 	files   files       // belongs to run
@@ -55,13 +56,16 @@ func newChecks(d *Daemon) *checks {
 // verdicts has the endpoints of in be checked from now on, and returns what is known of them.
 func (c *checks) verdicts(in *balancer.Inputs, allowExec bool) snap.Map[balancer.Target, balancer.Verdict] {
 	c.all = c.targets.Next(in, allowExec)
-	return c.runner.Set(c.all)
+	if c.fleet == nil {
+		return c.runner.Set(c.all)
+	}
+	return c.fleet.verdicts(c.all, allowExec)
 }
 
 // report records what has changed, and has it be compiled.
 func (c *checks) report(changes []probe.Change) {
 	for _, change := range changes {
-		for _, t := range change.Targets {
+		for _, t := range c.fleet.vote(change.Targets) {
 			c.journal.Record(healthEvent(t, change))
 		}
 	}

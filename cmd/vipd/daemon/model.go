@@ -257,6 +257,9 @@ func (m *model) compile() {
 	if m.everRead = m.everRead || latest.Connected || latest.Kept; !m.everRead && m.waits() {
 		return // a folder that is mounted late would look like services that are gone
 	}
+	if !m.state().complete && m.checks.fleet.awaits(latest.Services) {
+		return // what the fleet finds down must not get connections because this node has just started
+	}
 	next := m.adopted()
 	now := time.Now()
 	if local := m.local.expire(now); local.Map != m.local.Map {

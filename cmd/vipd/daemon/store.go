@@ -27,6 +27,9 @@ func (d *Daemon) openStore() error {
 	if d.fleet, err = newFleet(d); err != nil {
 		return err
 	}
+	if d.checks.fleet, err = newFleetChecks(d); err != nil {
+		return err
+	}
 	d.source = &store.Joined{Local: files, Fleet: d.fleet.source}
 	return nil
 }

@@ -1,0 +1,76 @@
+package quorum
+
+import (
+	"cmp"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+)
+
+// Node is the name of a node.
+type Node string
+
+// Compare orders nodes by name.
+func (n Node) Compare(other Node) int { return cmp.Compare(n, other) }
+
+// Checker is what a node says of itself as one that checks.
+type Checker struct {
+	// Exec: it may run the programs that services ask for.
+	Exec bool
+}
+
+// Ballot is whose vote about what it is.
+type Ballot struct {
+	Target balancer.Target
+	Node   Node
+}
+
+// Compare orders ballots by target, then node.
+func (b Ballot) Compare(other Ballot) int {
+	return cmp.Or(b.Target.Compare(other.Target), b.Node.Compare(other.Node))
+}
+
+// Vote is what a node has found of a target.
+type Vote struct {
+	// Verdict is what its checks came to; unknown: it can't carry them out, and abstains.
+	Verdict balancer.Verdict
+	// Since is when they did, by the node's own clock.
+	Since time.Time
+	// Cause is the result that decided, in words.
+	Cause string
+}
+
+// Board is what the nodes of a fleet have said. It is a value: what is on it never changes.
+type Board struct {
+	// Connected is false while it can't be read; the rest is what it had last then.
+	Connected bool
+	// Nodes are those that check, and that are there.
+	Nodes snap.Map[Node, Checker]
+	// Votes are theirs. A vote goes with its node.
+	Votes snap.Map[Ballot, *Vote]
+}
+
+// votes splits the votes about a target into those of its checkers, and those of other nodes that are there.
+func (b *Board) votes(t balancer.Target, checkers []Node) (of, others []Vote) {
+	for ballot, v := range b.Votes.From(Ballot{Target: t}) {
+		switch {
+		case ballot.Target != t:
+			return of, others
+		case contains(checkers, ballot.Node):
+			of = append(of, *v)
+		case b.Nodes.Has(ballot.Node):
+			others = append(others, *v)
+		}
+	}
+	return of, others
+}
+
+func contains(nodes []Node, n Node) bool {
+	for _, m := range nodes {
+		if m == n {
+			return true
+		}
+	}
+	return false
+}

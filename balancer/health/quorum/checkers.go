@@ -1,0 +1,77 @@
+package quorum
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// Size is how many nodes check a target: with three, one may be wrong or gone.
+const Size = 3
+
+// Checkers returns the nodes that check what is probed at an address, the first choice first: Size of those that are
+// there, or all where there are fewer. It depends on nothing else: all hosts come to the same.
+func Checkers(at netip.AddrPort, nodes []Node) []Node { return newElectorate(nodes).checkers(at) }
+
+// electorate are the nodes among which checkers are chosen.
+type electorate []elector
+
+type elector struct {
+	node Node
+	seed uint64
+}
+
+func newElectorate(nodes []Node) electorate {
+	e := make(electorate, 0, len(nodes))
+	for _, n := range nodes {
+		e = append(e, elector{n, mix(fnv([]byte(n)))})
+	}
+	return e
+}
+
+// checkers keeps the best of all, in order.
+func (e electorate) checkers(at netip.AddrPort) []Node {
+	addr := at.Addr().As16()
+	key := mix(fnv(append(addr[:], byte(at.Port()>>8), byte(at.Port()))))
+	type draw struct {
+		node   Node
+		number uint64
+	}
+	var best []draw
+	for _, each := range e {
+		d := draw{each.node, mix(key ^ each.seed)}
+		if len(best) == Size && best[Size-1].number > d.number {
+			continue // most are out here
+		}
+		i, _ := slices.BinarySearchFunc(best, d, func(a, b draw) int {
+			return cmp.Or(cmp.Compare(b.number, a.number), a.node.Compare(b.node))
+		})
+		best = slices.Insert(best, i, d)
+		best = best[:min(len(best), Size)]
+	}
+	nodes := make([]Node, len(best))
+	for i, d := range best {
+		nodes[i] = d.node
+	}
+	return nodes
+}
+
+// The hashes have no seed, and must never change: hosts with different versions of vipd choose the same.
+
+// fnv is FNV-1a of 64 bits.
+func fnv(text []byte) uint64 {
+	h := uint64(14695981039346656037)
+	for _, b := range text {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return h
+}
+
+// mix is the finalizer of splitmix64: each bit of x bears on every bit of the result.
+func mix(x uint64) uint64 {
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	return x ^ x>>31
+}

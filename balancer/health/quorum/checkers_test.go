@@ -1,0 +1,87 @@
+package quorum_test
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"vipd/balancer/health/quorum"
+)
+
+func nodes(n int) []quorum.Node {
+	var all []quorum.Node
+	for i := range n {
+		all = append(all, quorum.Node(fmt.Sprintf("host%d", i+1)))
+	}
+	return all
+}
+
+// places are addresses as they come in a fleet: one network after the other, few ports.
+func places(n int) []netip.AddrPort {
+	var all []netip.AddrPort
+	for i := range n {
+		all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), uint16(8080+i%3)))
+	}
+	return all
+}
+
+// TestCheckersSpread: each place has three checkers, or all nodes, each node about as many places as any other, and a
+// node that leaves moves only its own places, each to one other.
+func TestCheckersSpread(t *testing.T) {
+	const targets = 10_000
+	for _, n := range []int{0, 1, 2, 3, 5, 10, 50, 200} {
+		all := nodes(n)
+		size := min(n, quorum.Size)
+		load, moved := map[quorum.Node]int{}, 0
+		var left quorum.Node
+		if n > 0 {
+			left = all[n/2]
+		}
+		for _, at := range places(targets) {
+			checkers := quorum.Checkers(at, all)
+			if len(checkers) != size || len(slices.Compact(slices.Sorted(slices.Values(checkers)))) != size {
+				t.Fatalf("%d nodes: the checkers of %s are %v", n, at, checkers)
+			}
+			for _, c := range checkers {
+				load[c]++
+			}
+			without := slices.DeleteFunc(slices.Clone(all), func(m quorum.Node) bool { return m == left })
+			rest := slices.DeleteFunc(slices.Clone(checkers), func(m quorum.Node) bool { return m == left })
+			after := quorum.Checkers(at, without)
+			if !slices.Equal(after[:len(rest)], rest) {
+				t.Fatalf("%d nodes: when %s leaves, the checkers %v of %s become %v", n, left, checkers, at, after)
+			}
+			if len(rest) < size {
+				moved++
+			}
+		}
+		for _, node := range all {
+			share := float64(size) / float64(n)
+			mean, sigma := share*targets, math.Sqrt(targets*share*(1-share))
+			if got := float64(load[node]); math.Abs(got-mean) > 5*sigma {
+				t.Errorf("%d nodes: %s checks %.0f of %d; fair are %.0f, give or take %.0f", n, node, got, targets, mean, 5*sigma)
+			}
+		}
+		if n > 0 && moved != load[left] {
+			t.Errorf("%d nodes: %d places moved when one left that checked %d", n, moved, load[left])
+		}
+	}
+}
+
+// TestCheckersStay: what is chosen follows from names and addresses alone, and must stay the same from version to version.
+func TestCheckersStay(t *testing.T) {
+	for at, want := range map[string]string{
+		"192.168.1.11:8080": "[host20 host10 host8]",
+		"[fd00::1]:53":      "[host6 host10 host2]",
+		"127.0.0.1:1":       "[host8 host19 host4]",
+	} {
+		all := nodes(20)
+		got := fmt.Sprint(quorum.Checkers(netip.MustParseAddrPort(at), all))
+		slices.Reverse(all)
+		if again := fmt.Sprint(quorum.Checkers(netip.MustParseAddrPort(at), all)); got != want || again != got {
+			t.Errorf("%s: %s, with the nodes the other way round %s; want %s", at, got, again, want)
+		}
+	}
+}

@@ -1,0 +1,306 @@
+package quorum_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/quorum"
+	"vipd/balancer/snap"
+)
+
+// verdicts, duties and subjects are what a council answers with.
+type (
+	verdicts = snap.Map[balancer.Target, balancer.Verdict]
+	duties   = snap.Map[balancer.Target, bool]
+	subjects = snap.Map[balancer.Target, health.Subject]
+)
+
+// model is a council that finds out everything anew each time.
+type model struct {
+	self    quorum.Node
+	verdict map[balancer.Target]balancer.Verdict
+	since   map[balancer.Target]time.Time
+}
+
+func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects, must duties, out verdicts) {
+	alone := map[balancer.Target]bool{}
+	for t, s := range r.Wanted.All() {
+		program := s.Health.Type == balancer.ExecHealth
+		if !s.Fleet {
+			mine = mine.Set(t, s)
+			continue
+		}
+		var able []quorum.Node
+		for n, c := range r.Board.Nodes.All() {
+			if c.Exec || !program {
+				able = append(able, n)
+			}
+		}
+		checkers := quorum.Checkers(s.At, able)
+		var votes, others []quorum.Vote
+		for ballot, v := range r.Board.Votes.All() {
+			switch {
+			case ballot.Target != t:
+			case slices.Contains(checkers, ballot.Node):
+				votes = append(votes, *v)
+			case r.Board.Nodes.Has(ballot.Node):
+				others = append(others, *v)
+			}
+		}
+		stays := r.Board.Nodes.Has(m.self) && r.Board.Votes.Has(quorum.Ballot{Target: t, Node: m.self}) && len(votes)*2 <= len(checkers)
+		duty := (slices.Contains(checkers, m.self) || stays) && (!program || r.Exec)
+		if duty {
+			must = must.Set(t, true)
+		}
+		alone[t] = r.Alone || len(checkers) == 0 && !r.Waiting
+		if duty || alone[t] && (!program || r.Exec) {
+			mine = mine.Set(t, s)
+		}
+		if !alone[t] {
+			m.verdict[t], m.since[t] = quorum.Decide(m.verdict[t], m.since[t], len(checkers), votes, others)
+		}
+	}
+	found := own(mine)
+	for t, s := range r.Wanted.All() {
+		if v, ok := found.Get(t); ok && (!s.Fleet || alone[t]) || !s.Fleet {
+			m.verdict[t] = v
+		}
+	}
+	for t := range m.verdict {
+		if !r.Wanted.Has(t) {
+			delete(m.verdict, t)
+			delete(m.since, t)
+		} else if m.verdict[t] != balancer.HealthUnknown {
+			out = out.Set(t, m.verdict[t])
+		}
+	}
+	return mine, must, out
+}
+
+// TestCouncilFollows: over random histories a council answers as one that looks at everything anew.
+func TestCouncilFollows(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		h := history{r: r, own: map[balancer.Target]balancer.Verdict{}}
+		council, reference := quorum.New("host1"), &model{"host1", map[balancer.Target]balancer.Verdict{}, map[balancer.Target]time.Time{}}
+		for step := range 60 {
+			h.change()
+			mine := council.Assign(h.round)
+			found := h.found(mine)
+			all := council.Judge(found)
+			wantMine, wantDuties, want := reference.step(h.round, func(subjects) verdicts { return found })
+			if d := differ(mine, wantMine) + differ(council.Duties(), wantDuties) + differ(all, want); d != "" {
+				t.Fatalf("seed %d, step %d, %s: %s", seed, step, h.last, d)
+			}
+		}
+	}
+}
+
+func differ[K snap.Ordered[K], V comparable](got, want snap.Map[K, V]) (text string) {
+	for key, c := range snap.Diff(got, want) {
+		text += fmt.Sprintf("\n%v: got %+v, want %+v", key, c.Old, c.New)
+	}
+	return text
+}
+
+// history is what happens to one host.
+type history struct {
+	r     *rand.Rand
+	round quorum.Round
+	own   map[balancer.Target]balancer.Verdict
+	last  string
+}
+
+var either = []balancer.Verdict{balancer.HealthUp, balancer.HealthDown, balancer.HealthUnknown}
+
+func target(i int) balancer.Target {
+	at := places(i + 1)[i]
+	return balancer.Target{Service: balancer.Name([]string{"a", "b"}[i%2]), Addr: at.Addr(), Port: at.Port()}
+}
+
+func subject(t balancer.Target, kind balancer.HealthType, fleet bool) health.Subject {
+	return health.Subject{At: netip.AddrPortFrom(t.Addr, t.Port), Proto: balancer.TCP, Health: definitions[kind], Fleet: fleet}
+}
+
+var definitions = map[balancer.HealthType]*balancer.Health{
+	balancer.TCPHealth: {Type: balancer.TCPHealth}, balancer.ExecHealth: {Type: balancer.ExecHealth},
+}
+
+func (h *history) change() {
+	r, round := h.r, &h.round
+	t, n := target(r.IntN(8)), nodes(6)[r.IntN(6)]
+	switch k := r.IntN(20); {
+	case k < 3:
+		kind := []balancer.HealthType{balancer.TCPHealth, balancer.ExecHealth}[r.IntN(2)]
+		round.Wanted = round.Wanted.Set(t, subject(t, kind, r.IntN(4) > 0))
+	case k < 4:
+		round.Wanted = round.Wanted.Delete(t)
+	case k < 7:
+		round.Board.Nodes = round.Board.Nodes.Set(n, quorum.Checker{Exec: r.IntN(2) == 0})
+	case k < 9:
+		round.Board.Nodes = round.Board.Nodes.Delete(n)
+	case k < 15:
+		round.Board.Votes = round.Board.Votes.Set(quorum.Ballot{Target: t, Node: n}, &quorum.Vote{Verdict: either[r.IntN(3)], Since: time.Unix(r.Int64N(100), 0)})
+	case k < 17:
+		round.Board.Votes = round.Board.Votes.Delete(quorum.Ballot{Target: t, Node: n})
+	case k < 18:
+		round.Alone = !round.Alone
+	case k < 19:
+		round.Exec = !round.Exec
+	default:
+		round.Waiting = !round.Waiting
+	}
+	h.own[t] = either[r.IntN(3)]
+	h.last = fmt.Sprintf("%s and %s", t, n)
+}
+
+// found are the verdicts of this host's own checks.
+func (h *history) found(mine subjects) (out verdicts) {
+	for t, v := range h.own {
+		if mine.Has(t) && v != balancer.HealthUnknown {
+			out = out.Set(t, v)
+		}
+	}
+	return out
+}
+
+// assembly are hosts that share a board, on which votes come and go one at a time.
+type assembly struct {
+	r     *rand.Rand
+	board quorum.Board
+	want  subjects
+	truth map[balancer.Target]balancer.Verdict
+	hosts map[quorum.Node]*quorum.Council
+	liar  quorum.Node
+	clock int64
+}
+
+func (a *assembly) join(n quorum.Node) {
+	a.hosts[n] = quorum.New(n)
+	a.board.Nodes = a.board.Nodes.Set(n, quorum.Checker{})
+}
+
+// leave takes a node away, with all that is under its lease.
+func (a *assembly) leave(n quorum.Node) {
+	delete(a.hosts, n)
+	a.board.Nodes = a.board.Nodes.Delete(n)
+	for ballot := range a.board.Votes.Keys() {
+		if ballot.Node == n {
+			a.board.Votes = a.board.Votes.Delete(ballot)
+		}
+	}
+}
+
+// look has a host look at the board, and returns what it would write there and what it takes for true.
+func (a *assembly) look(n quorum.Node) (writes []quorum.Ballot, all verdicts) {
+	c := a.hosts[n]
+	c.Assign(quorum.Round{Wanted: a.want, Board: a.board})
+	all = c.Judge(verdicts{})
+	for t := range a.want.Keys() {
+		b := quorum.Ballot{Target: t, Node: n}
+		vote := a.board.Votes.At(b)
+		if c.Duties().Has(t) != (vote != nil) || vote != nil && vote.Verdict != a.finds(n, t) {
+			writes = append(writes, b)
+		}
+	}
+	return writes, all
+}
+
+func (a *assembly) finds(n quorum.Node, t balancer.Target) balancer.Verdict {
+	if n == a.liar {
+		return balancer.HealthDown
+	}
+	return a.truth[t]
+}
+
+// write carries out what a host would write.
+func (a *assembly) write(b quorum.Ballot) {
+	a.clock++
+	if a.hosts[b.Node].Duties().Has(b.Target) {
+		a.board.Votes = a.board.Votes.Set(b, &quorum.Vote{Verdict: a.finds(b.Node, b.Target), Since: time.Unix(a.clock, 0)})
+	} else {
+		a.board.Votes = a.board.Votes.Delete(b)
+	}
+}
+
+// settle has all hosts write in random order until nobody has anything to write. Each looks at what all take for true.
+func (a *assembly) settle(each func(quorum.Node, verdicts)) {
+	for {
+		var writes []quorum.Ballot
+		for n := range a.hosts {
+			w, all := a.look(n)
+			each(n, all)
+			writes = append(writes, w...)
+		}
+		if len(writes) == 0 {
+			return
+		}
+		slices.SortFunc(writes, quorum.Ballot.Compare)
+		a.write(writes[a.r.IntN(len(writes))])
+	}
+}
+
+// TestVerdictStays: while hosts come and go, three or more of them, one of which sees everything down, nobody takes for
+// down what is up, not for a moment; what goes down is down for all in the end, and three votes are left of each target.
+func TestVerdictStays(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		a := &assembly{r: r, truth: map[balancer.Target]balancer.Verdict{}, hosts: map[quorum.Node]*quorum.Council{}, liar: "host2"}
+		for i := range 6 {
+			a.want = a.want.Set(target(i), subject(target(i), balancer.TCPHealth, true))
+			a.truth[target(i)] = balancer.HealthUp
+		}
+		for _, n := range nodes(3) {
+			a.join(n)
+		}
+		for range 12 {
+			a.settle(func(n quorum.Node, all verdicts) {
+				for target, v := range all.All() {
+					if v == balancer.HealthDown && a.truth[target] == balancer.HealthUp {
+						t.Fatalf("seed %d: %s takes %s for down, which is up; the board says %s", seed, n, target, said(a.board, target))
+					}
+				}
+			})
+			for n := range a.hosts {
+				_, all := a.look(n)
+				for target, truth := range a.truth {
+					if all.At(target) != truth {
+						t.Fatalf("seed %d: %s takes %s for %q, which is %s; the board says %s", seed, n, target, all.At(target), truth, said(a.board, target))
+					}
+				}
+			}
+			if a.board.Votes.Len() != quorum.Size*a.want.Len() {
+				t.Fatalf("seed %d: %d votes are left of %d targets", seed, a.board.Votes.Len(), a.want.Len())
+			}
+			switch n := nodes(8)[r.IntN(8)]; {
+			case r.IntN(6) == 0:
+				a.truth[target(r.IntN(6))] = balancer.HealthDown
+			case r.IntN(6) == 0: // many at once: all checkers of a target may be others
+				for _, n := range nodes(8) {
+					if a.hosts[n] == nil {
+						a.join(n)
+					}
+				}
+			case a.hosts[n] == nil:
+				a.join(n)
+			case len(a.hosts) > 3:
+				a.leave(n)
+			}
+		}
+	}
+}
+
+func said(b quorum.Board, t balancer.Target) (text string) {
+	for ballot, v := range b.Votes.All() {
+		if ballot.Target == t {
+			text += fmt.Sprintf("%s:%s ", ballot.Node, v.Verdict)
+		}
+	}
+	return text
+}

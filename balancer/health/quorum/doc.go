@@ -1,0 +1,36 @@
+// Package quorum lets the hosts of a fleet share health checks: three of them check a target, and what two of these
+// find is what all go by. It does no I/O and has no clock; the Board, in which hosts read each other's votes, is filled by
+// whoever has the connection (store/etcd).
+//
+//	Board.Nodes  -> Checkers: which three  -> Council.Assign -> what this host checks -> probe.Runner -> its verdicts
+//	Board.Votes  -> Decide: the majority   -> Council.Judge  -> balancer.Inputs.Health                      |
+//	     ^------------------------------- the votes of Council.Duties <-------------------------------------+
+//
+// # Who checks
+//
+// Rendezvous hashing: each node draws a number from its name and the address that is probed, and the Size best ones
+// check it. All hosts know the same nodes, so nobody has to be asked. A node that leaves moves only the targets that it
+// had, each to one other node; one that joins takes its share, and moves no other. Services that ask for the same address
+// have the same checkers, so that what they share is checked once. Only nodes that may run programs check with programs.
+//
+// # What they come to
+//
+// A verdict takes the majority of a target's checkers: two of three, both of two, the one of one.
+//
+//   - Checkers that have not voted yet keep what was decided before from changing by one vote. So a verdict stays when a
+//     checker dies or is exchanged, until as many as it takes see it otherwise.
+//   - Two that disagree leave what was. Who does not know what that was (a host that has just started) goes by the vote
+//     that stands longest.
+//   - A checker that is cut off from the target, and from nobody else, sees it down, and is outvoted by the two others.
+//   - A checker that can't carry the check out abstains (a vote that is neither up nor down), and counts for nothing: the
+//     others decide as if there were fewer.
+//   - Where no node checks at all, because none has said that it is there, each host checks for itself.
+//
+// A node that ceases to be a checker goes on, and its vote stays, until most of those that are now have voted.
+//
+// # Without a board
+//
+// A host that has lost the board checks everything for itself at once (Round.Alone), beginning with what the fleet has
+// found: its own checks have to see as much to the contrary as at any other time. It goes on like that for a while after
+// the board is back, until all that others found meanwhile is on it.
+package quorum

@@ -1,0 +1,169 @@
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/quorum"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/journal"
+)
+
+// vote tells the fleet that this node's own checks have come to other verdicts, and returns the targets that are not the
+// fleet's. Nil: there is no fleet.
+func (f *fleetChecks) vote(targets []balancer.Target) (others []balancer.Target) {
+	if f == nil {
+		return targets
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, t := range targets {
+		switch {
+		case !f.council.Has(t):
+			others = append(others, t)
+		case f.duties.Has(t):
+			f.pending[t] = true
+		}
+	}
+	f.voteLocked()
+	return others
+}
+
+// voteLocked looks at the targets that this node has begun to check for the fleet or that have changed, and has their
+// votes written.
+func (f *fleetChecks) voteLocked() {
+	duties := f.council.Duties()
+	for t, c := range snap.Diff(f.duties, duties) {
+		if c.HasNew {
+			f.pending[t] = true
+		} else {
+			delete(f.pending, t)
+			f.votes = f.votes.Delete(t)
+		}
+	}
+	f.duties = duties
+	for t := range f.pending {
+		status, ok := f.runner.Status(t)
+		if !ok {
+			continue
+		}
+		vote, final := voteOf(status.State)
+		if before := f.votes.At(t); vote != nil && (before == nil || before.Verdict != vote.Verdict) {
+			f.votes = f.votes.Set(t, vote)
+		}
+		if final {
+			delete(f.pending, t)
+		}
+	}
+	if f.voter != nil {
+		f.voter.Set(quorum.Checker{Exec: f.exec}, f.votes)
+	}
+}
+
+// voteOf returns the vote that follows from the state of this node's own check; nil: none does yet. It is final until the
+// verdict changes.
+func voteOf(s health.State) (vote *quorum.Vote, final bool) {
+	switch {
+	case s.Verdict != balancer.HealthUnknown && !s.Assumed:
+		return &quorum.Vote{Verdict: s.Verdict, Since: s.Since, Cause: s.Last.Text}, true
+	case s.Last.Outcome == health.NotRun:
+		return &quorum.Vote{Since: s.Last.Began, Cause: s.Last.Text}, false
+	}
+	return nil, false
+}
+
+// report takes in whether the fleet hears of what this node has found.
+func (f *fleetChecks) report(err error) {
+	f.mu.Lock()
+	f.unheard = err
+	f.mu.Unlock()
+	if err != nil {
+		f.log.Warn("the fleet does not hear of this node's health checks", "err", err)
+	}
+}
+
+// problems says why checks are not shared with the fleet. That etcd is away, the store says itself.
+func (f *fleetChecks) problems(connected bool) (all []balancer.Problem) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	add := func(key, text string, err error) {
+		if err != nil && connected {
+			all = append(all, balancer.Problem{
+				Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: f.config.Prefix + "/health/" + key}, Field: "health.from", Text: text + err.Error(),
+			})
+		}
+	}
+	add("", "this node does not know what the fleet's health checks find, and checks for itself: ", f.unread)
+	add(f.node+"/", "the fleet does not hear of this node's health checks: ", f.unheard)
+	return all
+}
+
+// standing returns what is known of a target, and whether the fleet checks it at all. Since is that of this node's own
+// verdict where it decides alone.
+func (f *fleetChecks) standing(t balancer.Target) (quorum.Standing, bool) {
+	if f == nil {
+		return quorum.Standing{}, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.standingLocked(t)
+}
+
+func (f *fleetChecks) standingLocked(t balancer.Target) (quorum.Standing, bool) {
+	s, ok := f.council.Standing(t)
+	if own, checked := f.runner.Status(t); ok && s.Alone && checked {
+		s.Since = own.State.Since
+	}
+	return s, ok
+}
+
+// recordLocked tells the journal of the fleet's targets whose verdicts were others before.
+func (f *fleetChecks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]) {
+	for t, c := range snap.Diff(before, f.council.Shared()) {
+		since := f.since[t]
+		if !c.HasNew {
+			delete(f.since, t)
+			continue
+		}
+		s, _ := f.standingLocked(t)
+		f.since[t] = cmp.Or(s.Since, time.Now())
+		if !c.HadOld && !s.Alone && time.Since(s.Since) > f.settle {
+			continue // it was so before this node has come to know it
+		}
+		e := journal.Event{
+			At: f.since[t], Kind: journal.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.New), Cause: f.cause(t, s), Was: string(c.Old),
+		}
+		if c.HadOld && !since.IsZero() {
+			e.Lasted = max(0, e.At.Sub(since))
+		}
+		switch {
+		case c.New == balancer.HealthDown:
+			e.Level = slog.LevelWarn
+		case c.HadOld:
+			e.Text = "is up again"
+		}
+		f.record(e)
+	}
+}
+
+// cause says in words what a verdict rests on.
+func (f *fleetChecks) cause(t balancer.Target, s quorum.Standing) string {
+	if s.Alone {
+		own, _ := f.runner.Status(t)
+		return own.State.Last.Text
+	}
+	var say []string
+	for _, n := range s.Checkers {
+		if v, ok := s.Votes[n]; ok && v.Verdict == s.Verdict {
+			say = append(say, fmt.Sprintf("%s: %s", n, v.Cause))
+		}
+	}
+	slices.Sort(say)
+	return fmt.Sprintf("%d of %d nodes: %s", len(say), len(s.Checkers), strings.Join(say, "; "))
+}

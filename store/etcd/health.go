@@ -1,0 +1,122 @@
+package etcd
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health/quorum"
+)
+
+// What is below PREFIX/health/, all of a node under one lease:
+//
+//	NODE/live              the node takes part: checkerText
+//	NODE/SERVICE/ADDRESS   what it has found of a target: voteText
+//
+// The folder is each node's own, so that its role can't write in the name of another.
+
+// healthVersion is that of the two texts. Fields may be added to it; a text of another version is not read.
+const healthVersion = 1
+
+type checkerText struct {
+	Version int  `json:"version"`
+	Exec    bool `json:"exec,omitempty"`
+}
+
+type voteText struct {
+	Version int `json:"version"`
+	// Verdict is up, down or, from who can't carry out the check, unknown.
+	Verdict string    `json:"verdict"`
+	Since   time.Time `json:"since"`
+	Cause   string    `json:"cause,omitempty"`
+}
+
+const abstains = "unknown"
+
+// longestCause bounds what is written of a cause, in bytes.
+const longestCause = 200
+
+func encodeVote(v *quorum.Vote) ([]byte, error) {
+	text := voteText{Version: healthVersion, Verdict: string(v.Verdict), Since: v.Since.UTC().Round(time.Millisecond), Cause: v.Cause}
+	if v.Verdict == balancer.HealthUnknown {
+		text.Verdict = abstains
+	}
+	if len(text.Cause) > longestCause {
+		text.Cause = strings.ToValidUTF8(text.Cause[:longestCause], "") + "..."
+	}
+	return encode(text)
+}
+
+func encodeChecker(c quorum.Checker) ([]byte, error) {
+	return encode(checkerText{healthVersion, c.Exec})
+}
+
+// posted is what one key below health/ says: that a node is there, or its vote.
+type posted struct {
+	ballot  quorum.Ballot // Target is the zero value where checker is set
+	checker *quorum.Checker
+	vote    *quorum.Vote
+}
+
+// healthKey reads a key below health/. The target is the zero value for the key of the node itself.
+func (k Keys) healthKey(key string) (quorum.Ballot, error) {
+	node, rest, _ := strings.Cut(strings.TrimPrefix(key, k.prefix+healthFolder), "/")
+	if err := CheckNode(node); err != nil {
+		return quorum.Ballot{}, err
+	}
+	b := quorum.Ballot{Node: quorum.Node(node)}
+	if rest == nodeLive {
+		return b, nil
+	}
+	service, address, _ := strings.Cut(rest, "/")
+	var err error
+	if b.Target, err = balancer.ParseTarget(balancer.Name(service), address); err != nil {
+		return b, err
+	}
+	if !b.Target.Service.Valid() || b.Target.Address() != address || b.Target.Port == 0 {
+		return b, fmt.Errorf("%s is not the key of a result: health/NODE/SERVICE/ADDRESS:PORT", quote(key))
+	}
+	return b, nil
+}
+
+// readHealth reads a key below health/ and its value.
+func (k Keys) readHealth(key string, value []byte) (posted, error) {
+	p := posted{}
+	var err error
+	if p.ballot, err = k.healthKey(key); err != nil {
+		return p, err
+	}
+	if len(value) > MaxEntryText {
+		return p, fmt.Errorf("%s has %d bytes; %d are possible", quote(key), len(value), MaxEntryText)
+	}
+	if p.ballot.Target == (balancer.Target{}) {
+		var text checkerText
+		if err = json.Unmarshal(value, &text); err == nil {
+			err = checkVersion(text.Version)
+		}
+		p.checker = &quorum.Checker{Exec: text.Exec}
+		return p, err
+	}
+	var text voteText
+	if err = json.Unmarshal(value, &text); err == nil {
+		err = checkVersion(text.Version)
+	}
+	p.vote = &quorum.Vote{Verdict: balancer.Verdict(text.Verdict), Since: text.Since, Cause: text.Cause}
+	switch {
+	case err != nil:
+	case text.Verdict == abstains:
+		p.vote.Verdict = balancer.HealthUnknown
+	case p.vote.Verdict != balancer.HealthUp && p.vote.Verdict != balancer.HealthDown:
+		err = fmt.Errorf("%s is no verdict", quote(text.Verdict))
+	}
+	return p, err
+}
+
+func checkVersion(v int) error {
+	if v != healthVersion {
+		return fmt.Errorf("it is written in version %d; this vipd reads %d", v, healthVersion)
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"vipd/balancer"
+	"vipd/balancer/health/quorum"
+	"vipd/balancer/snap"
+)
+
+// BoardOptions say what a HealthBoard follows.
+type BoardOptions struct {
+	Config
+	// Log hears of keys that can't be read. Default: nobody hears.
+	Log *slog.Logger
+	// Patience is how long etcd may be away before that is published. Default 2s.
+	Patience time.Duration
+}
+
+// HealthBoard follows what the nodes of a fleet have found (PREFIX/health/), on a connection of its own: those who do
+// without it don't pay for it.
+type HealthBoard struct {
+	options BoardOptions
+	keys    Keys
+	timing  timing
+}
+
+// NewHealthBoard returns one that connects when Watch runs. The error is one of the options.
+func NewHealthBoard(o BoardOptions) (*HealthBoard, error) {
+	if err := o.Check(); err != nil {
+		return nil, fmt.Errorf("following the fleet's health checks: %w", err)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Patience == 0 {
+		o.Patience = defaultPatience
+	}
+	keys, err := NewKeys(o.Prefix)
+	return &HealthBoard{o, keys, usualTiming()}, err
+}
+
+// Watch publishes what is on the board, now and after changes, until ctx ends, each time with the error that keeps it
+// from being followed. While etcd is away, what it held last is published, and Connected is false. Where it is not
+// reached at the start, that is published after Patience. Publish must not block.
+func (h *HealthBoard) Watch(ctx context.Context, publish func(quorum.Board, error)) {
+	messages := make(chan message, 16)
+	scopes := []scope{folder(h.keys.prefix + healthFolder)}
+	l := newLink(h.options.Config, h.keys, scopes, h.timing, h.options.Log, messages)
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { l.run(ctx) })
+	w := boarding{HealthBoard: h, publish: publish, lost: h.timing.now()}
+	w.loop(ctx, messages)
+}
+
+// boarding is one run of Watch. All of it belongs to its goroutine.
+type boarding struct {
+	*HealthBoard
+	publish func(quorum.Board, error)
+
+	board quorum.Board
+	// next is what a full reading makes.
+	next quorum.Board
+	err  error
+	// lost is when the connection was lost, and is not told yet; changed when the first change came that is not told
+	// yet. Zero: there is none.
+	lost, changed time.Time
+}
+
+func (w *boarding) loop(ctx context.Context, messages <-chan message) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(w.due())
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-messages:
+			w.take(m)
+		case <-timer.C:
+			w.tell()
+		}
+	}
+}
+
+// due is how long there is nothing to tell.
+func (w *boarding) due() time.Duration {
+	due := time.Hour
+	if !w.lost.IsZero() {
+		due = min(due, w.options.Patience-w.timing.now().Sub(w.lost))
+	}
+	if !w.changed.IsZero() {
+		due = min(due, quiet-w.timing.now().Sub(w.changed))
+	}
+	return max(due, 0)
+}
+
+// tell publishes what is due.
+func (w *boarding) tell() {
+	now := w.timing.now()
+	away := !w.lost.IsZero() && now.Sub(w.lost) >= w.options.Patience
+	unread := !w.board.Connected && !w.lost.IsZero() // for the first time, and there is patience left
+	if !away && (unread || w.changed.IsZero() || now.Sub(w.changed) < quiet) {
+		return
+	}
+	if away {
+		w.board.Connected, w.lost = false, time.Time{}
+	}
+	w.changed = time.Time{}
+	w.publish(w.board, w.err)
+}
+
+func (w *boarding) take(m message) {
+	switch {
+	case m.begin:
+		w.next = quorum.Board{}
+	case m.page != nil:
+		for _, kv := range m.page {
+			w.put(&w.next, kv)
+		}
+	case m.end:
+		w.board.Nodes, w.board.Votes = follow(w.board.Nodes, w.next.Nodes), w.keep(w.next.Votes)
+		w.next = quorum.Board{}
+		w.noted()
+	case m.events != nil:
+		for _, e := range m.events {
+			if e.Type == mvccpb.DELETE {
+				w.remove(string(e.Kv.Key))
+			} else {
+				w.put(&w.board, e.Kv)
+			}
+		}
+		w.noted()
+	case m.steady:
+		w.board.Connected, w.err, w.lost = true, nil, time.Time{}
+		w.noted()
+	case m.away != nil:
+		other := w.err == nil || w.err.Error() != m.away.Error()
+		w.err = m.away
+		switch {
+		case w.board.Connected && w.lost.IsZero():
+			w.lost = w.timing.now()
+		case w.lost.IsZero() && other: // that it is away is told already
+			w.noted()
+		}
+	}
+}
+
+// noted says that there is something to publish.
+func (w *boarding) noted() {
+	if w.changed.IsZero() {
+		w.changed = w.timing.now()
+	}
+}
+
+// put takes in a key. What can't be read is as if it were not there.
+func (w *boarding) put(b *quorum.Board, kv *mvccpb.KeyValue) {
+	p, err := w.keys.readHealth(string(kv.Key), kv.Value)
+	switch {
+	case err != nil:
+		w.options.Log.Debug("a key of the fleet's health checks can't be read", "key", string(kv.Key), "err", err)
+		erase(b, p.ballot)
+	case p.checker != nil:
+		b.Nodes = b.Nodes.Set(p.ballot.Node, *p.checker)
+	default:
+		b.Votes = b.Votes.Set(p.ballot, p.vote)
+	}
+}
+
+func (w *boarding) remove(key string) {
+	if ballot, err := w.keys.healthKey(key); err == nil {
+		erase(&w.board, ballot)
+	}
+}
+
+// erase takes a vote from b, or a node.
+func erase(b *quorum.Board, of quorum.Ballot) {
+	if of.Target == (balancer.Target{}) {
+		b.Nodes = b.Nodes.Delete(of.Node)
+	} else {
+		b.Votes = b.Votes.Delete(of)
+	}
+}
+
+// keep returns the votes that were read anew, with those that say the same as before in their place.
+func (w *boarding) keep(next snap.Map[quorum.Ballot, *quorum.Vote]) snap.Map[quorum.Ballot, *quorum.Vote] {
+	out := w.board.Votes
+	for ballot, c := range snap.Diff(w.board.Votes, next) {
+		switch {
+		case !c.HasNew:
+			out = out.Delete(ballot)
+		case !c.HadOld || *c.Old != *c.New:
+			out = out.Set(ballot, c.New)
+		}
+	}
+	return out
+}
+
+// follow returns next as it follows from before.
+func follow(before, next snap.Map[quorum.Node, quorum.Checker]) snap.Map[quorum.Node, quorum.Checker] {
+	for n, c := range snap.Diff(before, next) {
+		if c.HasNew {
+			before = before.Set(n, c.New)
+		} else {
+			before = before.Delete(n)
+		}
+	}
+	return before
+}

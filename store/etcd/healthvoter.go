@@ -1,0 +1,192 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"vipd/balancer"
+	"vipd/balancer/health/quorum"
+	"vipd/balancer/snap"
+)
+
+// HealthVoter says in etcd that a node takes part in the fleet's health checks, and what it has found, all under one
+// lease. What says the same is never written twice, and many votes go into one transaction.
+type HealthVoter struct {
+	tenure
+	node string
+	wake chan struct{} // holds a token: there is something to write
+	// Report hears whether the node's votes are told in etcd: nil, or why not. Nil: nobody hears. It is called with each
+	// change only, by the goroutine of Run.
+	Report func(error)
+
+	mu    sync.Mutex // guards live and votes
+	live  quorum.Checker
+	votes snap.Map[balancer.Target, *quorum.Vote]
+
+	// The rest belongs to Run. written is what etcd has, under the lease of that number; said is the text of the node's
+	// own key.
+	written snap.Map[balancer.Target, *quorum.Vote]
+	under   int64
+	said    []byte
+}
+
+// Votes are written mostVotes at a time (etcd's bound is 128 operations), and for a turn at most between two looks at the
+// lease. After each lot the voter waits as long as it took, so that hosts that come back together don't bury etcd.
+const (
+	mostVotes = 100
+	turn      = 500 * time.Millisecond
+)
+
+// HealthVoter returns one that has not done anything yet. The node's votes are gone ttl after the end of a daemon that
+// could not say so, rounded up to seconds.
+func (w *Writer) HealthVoter(node string, live quorum.Checker, ttl time.Duration) (*HealthVoter, error) {
+	if err := CheckNode(node); err != nil {
+		return nil, err
+	}
+	lease, err := w.newLease(w.keys.HealthLive(node), ttl)
+	if err != nil {
+		return nil, err
+	}
+	return &HealthVoter{tenure: tenure{lease: lease}, node: node, live: live, wake: make(chan struct{}, 1)}, nil
+}
+
+// Set says what the node can check, and all its votes, by target without the node. It never blocks.
+func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *quorum.Vote]) {
+	v.mu.Lock()
+	news := v.live != live || v.votes != votes
+	v.live, v.votes = live, votes
+	v.mu.Unlock()
+	if news {
+		v.more()
+	}
+}
+
+// more has Run write.
+func (v *HealthVoter) more() {
+	select {
+	case v.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has
+// them, nothing is written, and Report says so once that can't be this daemon's former run any more.
+func (v *HealthVoter) Run(ctx context.Context) {
+	v.lease.keep(ctx, v.write, v.wake, func() time.Duration { return 0 }, func(err error) {
+		if v.Report != nil {
+			v.Report(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
+	defer cancel()
+	_ = v.lease.revoke(ctx) // in vain where etcd is away; then the lease ends by itself
+}
+
+// write sees to it that etcd has the node's own key, and then its votes.
+func (v *HealthVoter) write(ctx context.Context) error {
+	v.mu.Lock()
+	live, votes := v.live, v.votes
+	v.mu.Unlock()
+	if v.under != v.lease.id {
+		v.under, v.said, v.written = v.lease.id, nil, snap.Map[balancer.Target, *quorum.Vote]{}
+	}
+	if err := v.appear(ctx, live); err != nil {
+		return err
+	}
+	for began := time.Now(); ; {
+		lot, then := v.lot(votes)
+		if len(lot) == 0 {
+			return nil
+		}
+		if time.Since(began) > turn {
+			v.more()
+			return nil
+		}
+		sent := time.Now()
+		if err := v.put(ctx, lot, then); err != nil {
+			return err
+		}
+		if len(lot) == mostVotes {
+			sleep(ctx, time.Since(sent))
+		}
+	}
+}
+
+// appear writes the node's own key where it is missing or says something else. Where it was missing, the votes are taken
+// for lost as well.
+func (v *HealthVoter) appear(ctx context.Context, live quorum.Checker) error {
+	text, err := encodeChecker(live)
+	if err != nil {
+		return err
+	}
+	first := []*etcdserverpb.RequestOp{v.lease.put(v.lease.key, text)}
+	change := first
+	if bytes.Equal(text, v.said) {
+		change = nil
+	}
+	revision := v.lease.revision
+	other, err := v.lease.write(ctx, first, change)
+	if err != nil || other != nil {
+		v.said = nil
+		if err == nil {
+			err = v.heldBy(*other)
+		}
+		return err
+	}
+	if change == nil && v.lease.revision != revision {
+		v.written = snap.Map[balancer.Target, *quorum.Vote]{}
+	}
+	v.said, v.rival = text, foreign{}
+	return nil
+}
+
+// lot returns the next targets whose votes are to be written or removed, and what does that.
+func (v *HealthVoter) lot(votes snap.Map[balancer.Target, *quorum.Vote]) (lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) {
+	lot = map[balancer.Target]*quorum.Vote{}
+	for t, c := range snap.Diff(v.written, votes) {
+		key := v.lease.writer.keys.Health(v.node, t)
+		if c.HasNew {
+			text, err := encodeVote(c.New)
+			if err != nil {
+				continue // a time that JSON can't hold; no clock shows it
+			}
+			then = append(then, v.lease.put(key, text))
+		} else {
+			then = append(then, remove(key))
+		}
+		if lot[t] = c.New; len(lot) == mostVotes {
+			break
+		}
+	}
+	return lot, then
+}
+
+// doubt stands for a vote that may be written or not.
+func doubt() *quorum.Vote { return &quorum.Vote{} }
+
+// put writes one lot, provided that the node's own key is still under the lease.
+func (v *HealthVoter) put(ctx context.Context, lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) error {
+	for t := range lot {
+		v.written = v.written.Set(t, doubt())
+	}
+	ours, err := v.lease.attempt(ctx, []*etcdserverpb.Compare{v.lease.ours(v.lease.key)}, then)
+	switch {
+	case err != nil:
+		return err
+	case ours != nil:
+		v.said = nil
+		return errPatience // somebody has taken the key since; the next attempt finds out who
+	}
+	for t, vote := range lot {
+		if vote != nil {
+			v.written = v.written.Set(t, vote)
+		} else {
+			v.written = v.written.Delete(t)
+		}
+	}
+	return nil
+}
