@@ -170,7 +170,12 @@ func (u *unit) problem(severity Severity, field, format string, args ...any) {
 
 // trust reports what a service from etcd asks for beside addresses that this node does not grant it.
 func (u *unit) trust(env *Env) {
-	if h := u.service.Health; fromEtcd(u.service) && h != nil && h.Type == ExecHealth && !env.AllowExec {
+	h := u.service.Health
+	switch {
+	case !fromEtcd(u.service) || h == nil || h.Type != ExecHealth || env.AllowExec:
+	case h.From == HealthFromFleet:
+		u.problem(SeverityWarning, "health.type", "checks of services from etcd may run programs only where the node's configuration has health.allow_exec = true: this one goes by what those find that have it")
+	default:
 		u.problem(SeverityError, "health.type", "checks of services from etcd may run programs only where this node's configuration has health.allow_exec = true; nothing is run")
 	}
 }
@@ -178,8 +183,8 @@ func (u *unit) trust(env *Env) {
 // unbuilt reports the settings that this version of the program does not carry out in any mode.
 func (u *unit) unbuilt() {
 	s := u.service
-	if s.Health != nil && s.Health.From == HealthFromFleet {
-		u.problem(SeverityNearest, "health.from", "checks by the fleet are not part of this version: each node checks for itself")
+	if s.Health != nil && s.Health.From == HealthFromFleet && !fromEtcd(s) {
+		u.problem(SeverityNearest, "health.from", "a fleet checks only services that are in etcd: this node checks the endpoints of its own file itself")
 	}
 	if s.SlowStart > 0 && slices.Contains([]Scheduler{RoundRobin, LeastConn, DestinationHash}, s.Scheduler) {
 		u.problem(SeverityNearest, "slow_start", "scheduler %s heeds no weights, which are what ramps up: endpoints get their whole share at once", s.Scheduler)

@@ -51,6 +51,29 @@ func TestTrust(t *testing.T) {
 	}
 }
 
+// TestCheckedByFleet has a node say where the fleet can't check what asks for that, and where others run its programs.
+func TestCheckedByFleet(t *testing.T) {
+	file, key := balancer.Origin{File: "vipd.toml", Line: 3}, balancer.Origin{Key: "/vipd/services/web"}
+	for _, c := range []struct {
+		origin balancer.Origin
+		kind   balancer.HealthType
+		exec   bool
+		want   string
+	}{
+		{file, balancer.TCPHealth, false, "a fleet checks only services that are in etcd: this node checks the endpoints of its own file itself"},
+		{key, balancer.TCPHealth, false, ""},
+		{key, balancer.ExecHealth, true, ""},
+		{key, balancer.ExecHealth, false, "this one goes by what those find that have it"},
+	} {
+		env := balancer.Env{Capabilities: plainEnv().Capabilities, AllowExec: c.exec}
+		s := balancer.Service{VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Health: &balancer.Health{Type: c.kind, From: balancer.HealthFromFleet}}
+		served, problems := claims(env, c.origin, s)
+		if !served || len(problems) > 1 || (c.want == "") != (len(problems) == 0) || len(problems) == 1 && !strings.HasSuffix(problems[0].Text, c.want) {
+			t.Errorf("%+v: served %v, problems %v", c, served, problems)
+		}
+	}
+}
+
 // claims compiles a service with one VIP, and returns whether that is served.
 func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool, []balancer.Problem) {
 	s.Name, s.Origin, s.Ports = "web", origin, []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}

@@ -70,7 +70,18 @@ func randomRules(r *rand.Rand) health.Rules {
 	return health.Rules{Interval: interval, FastInterval: interval / time.Duration(1+r.IntN(5)), Rise: 1 + r.IntN(4), Fall: 1 + r.IntN(4)}
 }
 
-// TestLikeTheModel runs random histories, in which results come in runs as they do in life.
+// assumed reports whether nothing but the first result, which stands for what others have found, speaks for the verdict.
+func (m *model) assumed() bool {
+	for i, r := range m.results[1:] {
+		if r.Outcome == m.results[0].Outcome || m.verdict(i+2) != m.verdict(1) {
+			return false
+		}
+	}
+	return true
+}
+
+// TestLikeTheModel runs random histories, in which results come in runs as they do in life. Some go on from what others
+// have found, which counts as a first result.
 func TestLikeTheModel(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -79,6 +90,12 @@ func TestLikeTheModel(t *testing.T) {
 		s := health.New(seed, now, m.rules.Interval)
 		if wait := s.Due.Sub(now); wait < 0 || wait >= m.rules.Interval {
 			t.Fatalf("seed %d: the first check is due after %s, the interval is %s", seed, wait, m.rules.Interval)
+		}
+		told := seed%3 == 0
+		if told {
+			first := health.Result{Outcome: []health.Outcome{health.Passed, health.Failed}[r.IntN(2)], Began: now}
+			m.add(first)
+			s = s.Assume(m.verdict(1), now)
 		}
 		outcome := health.Passed
 		for i := range 60 {
@@ -91,6 +108,9 @@ func TestLikeTheModel(t *testing.T) {
 			m.add(res)
 			s = s.After(m.rules, res)
 			checkState(t, seed, i, s, &m, res)
+			if s.Assumed != (told && m.assumed()) {
+				t.Fatalf("seed %d, result %d: assumed %v", seed, i, s.Assumed)
+			}
 		}
 	}
 }

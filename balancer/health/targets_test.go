@@ -83,6 +83,34 @@ func TestForeignPrograms(t *testing.T) {
 	}
 }
 
+// TestFleetTargets: the fleet checks what is in etcd and asks for it, also with programs, which others may run.
+func TestFleetTargets(t *testing.T) {
+	for _, c := range []struct {
+		kind          balancer.HealthType
+		from          balancer.HealthFrom
+		etcd          bool
+		checked, ours bool
+	}{
+		{balancer.TCPHealth, balancer.HealthFromFleet, true, true, true},
+		{balancer.TCPHealth, balancer.HealthFromNode, true, true, false},
+		{balancer.TCPHealth, balancer.HealthFromFleet, false, true, false},
+		{balancer.ExecHealth, balancer.HealthFromFleet, true, true, true},
+		{balancer.ExecHealth, balancer.HealthFromNode, true, false, false},
+	} {
+		s := service("web", &balancer.Health{Type: c.kind, From: c.from}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
+		s.Endpoints = []balancer.Endpoint{endpoint(1)}
+		if c.etcd {
+			s.Origin.Key = "/vipd/services/web"
+		}
+		var in balancer.Inputs
+		in.Services = in.Services.Set("web", s)
+		got, checked := new(health.Targets).Next(&in, false).Get(balancer.Target{Service: "web", Addr: endpoint(1).Address, Port: 80})
+		if checked != c.checked || got.Fleet != c.ours {
+			t.Errorf("%+v: checked %v, by the fleet %v", c, checked, got.Fleet)
+		}
+	}
+}
+
 // TestTargetsFollow holds the incremental answer equal to one from scratch over random histories.
 func TestTargetsFollow(t *testing.T) {
 	for seed := range uint64(500) {

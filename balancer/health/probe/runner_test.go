@@ -362,6 +362,44 @@ func TestRestart(t *testing.T) {
 	})
 }
 
+// TestAssume: what others have found is what a target begins with, and takes as many results to change as ever. What is
+// checked already does not heed it.
+func TestAssume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r, stop := w.start(probe.Options{})
+		defer stop()
+		w.set(2, true, 0)
+		h := usual(nil)
+		only := wants(1, h)
+		r.Set(only)
+		time.Sleep(3 * time.Second)
+		both := wants(2, h)
+		var known snap.Map[balancer.Target, balancer.Verdict]
+		for target := range both.Keys() {
+			known = known.Set(target, balancer.HealthUp)
+		}
+		r.Assume(known)
+		all := r.Set(both)
+		for target := range both.Keys() {
+			want := map[bool]balancer.Verdict{true: balancer.HealthDown, false: balancer.HealthUp}[only.Has(target)]
+			if all.At(target) != want {
+				t.Errorf("%s is %q at first, want %q", target, all.At(target), want)
+			}
+		}
+		began := time.Now()
+		w.reported()
+		time.Sleep(time.Minute)
+		changes := slices.Concat(w.reported()...)
+		if len(changes) != 1 || changes[0].Before != balancer.HealthUp || changes[0].State.Verdict != balancer.HealthDown {
+			t.Fatalf("reported %+v", changes)
+		}
+		if after := changes[0].State.Since.Sub(began); after < time.Duration(h.Fall-1)*h.FastInterval*9/10 || after > h.Interval+time.Duration(h.Fall-1)*h.FastInterval {
+			t.Errorf("it took %s, want %d results", after, h.Fall)
+		}
+	})
+}
+
 // TestNow checks once, beside the schedule.
 func TestNow(t *testing.T) {
 	quiet(t)

@@ -1,0 +1,242 @@
+package daemon
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/snap"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// everywhere waits until hosts go by a verdict of a target.
+func everywhere(t *testing.T, hosts []*simulated, of balancer.Target, want balancer.Verdict) {
+	t.Helper()
+	for _, h := range hosts {
+		wait.For(t, 30*time.Second, fmt.Sprintf("%s to take %s for %q", h.name, of, want), func() bool { return h.verdict(of) == want })
+	}
+}
+
+// never fails the test if a host went by a verdict since it was asked last.
+func never(t *testing.T, hosts []*simulated, v balancer.Verdict) {
+	t.Helper()
+	for _, h := range hosts {
+		if h.ever(v) {
+			t.Errorf("%s took a target for %q", h.name, v)
+		}
+	}
+}
+
+// TestFleetOutvotes has a host that sees everything down be outvoted, and one that can't check leave the rest to others;
+// and the journal have each change once, with who says so.
+func TestFleetOutvotes(t *testing.T) {
+	w := newWorld(t, 10, quick())
+	w.liars["host2"] = true
+	for i := range 3 {
+		w.join(fmt.Sprintf("host%d", i+1))
+	}
+	w.settled(w.hosts, balancer.HealthUp)
+	never(t, w.hosts, balancer.HealthDown)
+	w.turn(true, w.targets[3])
+	everywhere(t, w.hosts, w.targets[3], balancer.HealthDown)
+	w.turn(false, w.targets[3])
+	w.settled(w.hosts, balancer.HealthUp)
+	for _, h := range w.hosts {
+		events, _ := h.events.Read(0, 0)
+		var said []string
+		for _, e := range events {
+			if e.Endpoint == w.targets[3].Address() {
+				said = append(said, e.Text)
+			}
+			if e.Text == "is down" && (!strings.Contains(e.Cause, " of 3 nodes: ") || !strings.Contains(e.Cause, "connection refused") || e.Was != "up" || e.Lasted <= 0) {
+				t.Errorf("%s: %+v", h.name, e)
+			}
+		}
+		if got := strings.Join(said, ", "); got != "is up, is down, is up again" {
+			t.Errorf("%s has recorded: %s", h.name, got)
+		}
+		s, ok := h.checks.standing(w.targets[3])
+		if !ok || s.Verdict != balancer.HealthUp || s.Alone || len(s.Checkers) != 3 || s.Votes["host2"].Verdict != balancer.HealthDown || s.Votes["host2"].Cause != "connection refused" {
+			t.Errorf("%s knows %+v", h.name, s)
+		}
+	}
+	w.mu.Lock()
+	delete(w.liars, "host2")
+	w.lame["host4"] = true
+	w.mu.Unlock()
+	w.hosts[0].stop()
+	w.join("host4")
+	rest := w.hosts[1:]
+	w.settled(rest, balancer.HealthUp)
+	w.turn(true, w.targets[5])
+	everywhere(t, rest, w.targets[5], balancer.HealthDown)
+	if s, _ := rest[0].checks.standing(w.targets[5]); s.Votes["host4"].Verdict != balancer.HealthUnknown || s.Votes["host4"].Cause != "no such certificate file" {
+		t.Errorf("who can't check says %+v", s.Votes["host4"])
+	}
+}
+
+// behind puts a relay between a host and etcd.
+func behind(h *simulated, o *fleetChecksOptions) {
+	h.relay = etcdkit.NewRelay(h.t, strings.TrimPrefix(o.config.Endpoints[0], "http://"))
+	o.config.Endpoints = []string{"http://" + h.relay.Addr()}
+}
+
+// TestFleetReplacesCheckers has a host that no longer reaches etcd be replaced as a checker when its lease has ended, and
+// nobody notice, itself included; and have it back when it does.
+func TestFleetReplacesCheckers(t *testing.T) {
+	w := newWorld(t, 20, quick())
+	lost := w.join("host1", behind)
+	for i := range 4 {
+		w.join(fmt.Sprintf("host%d", i+2))
+	}
+	w.settled(w.hosts, balancer.HealthUp)
+	never(t, w.hosts, balancer.HealthDown)
+	lost.relay.Cut()
+	w.settled(w.hosts[1:], balancer.HealthUp)
+	wait.For(t, 30*time.Second, "the lost host to check everything itself", func() bool { return lost.checking() == len(w.targets) })
+	never(t, w.hosts, balancer.HealthDown)
+	w.turn(true, w.targets[7])
+	everywhere(t, w.hosts, w.targets[7], balancer.HealthDown)
+	w.turn(false, w.targets[7])
+	everywhere(t, w.hosts, w.targets[7], balancer.HealthUp)
+	never(t, w.hosts, balancer.HealthUnknown)
+	lost.relay.Heal()
+	for _, h := range w.hosts {
+		h.ever("")
+	}
+	w.settled(w.hosts, balancer.HealthUp)
+	never(t, w.hosts, balancer.HealthDown)
+}
+
+// TestFleetWithoutEtcd has each host check everything itself while etcd is away, beginning with what the fleet knew; and
+// nothing flap when it comes back, though what it holds is old by then.
+func TestFleetWithoutEtcd(t *testing.T) {
+	w := newWorld(t, 20, quick())
+	for i := range 5 {
+		w.join(fmt.Sprintf("host%d", i+1))
+	}
+	down := w.targets[4]
+	w.settled(w.hosts, balancer.HealthUp)
+	w.cluster.Kill()
+	for _, h := range w.hosts {
+		wait.For(t, 30*time.Second, h.name+" to check everything", func() bool { return h.checking() == len(w.targets) })
+	}
+	never(t, w.hosts, balancer.HealthDown)
+	w.turn(true, down)
+	everywhere(t, w.hosts, down, balancer.HealthDown)
+	for _, h := range w.hosts { // from here on it must not be taken for up, not even for a moment
+		h.ever("")
+	}
+	w.cluster.Start()
+	w.client = w.cluster.Client()
+	for _, h := range w.hosts {
+		wait.For(t, 60*time.Second, h.name+" to rely on the fleet again", func() bool {
+			h.checks.mu.Lock()
+			alone := h.checks.aloneLocked()
+			h.checks.mu.Unlock()
+			return !alone && h.checking() < len(w.targets)
+		})
+		h.seen.Lock()
+		for _, all := range h.history {
+			for _, target := range w.targets {
+				if want := map[bool]balancer.Verdict{true: balancer.HealthDown, false: balancer.HealthUp}[target == down]; all.At(target) != want {
+					t.Errorf("%s took %s for %q when etcd was back", h.name, target, all.At(target))
+				}
+			}
+		}
+		h.seen.Unlock()
+	}
+	w.turn(false, down)
+	w.settled(w.hosts, balancer.HealthUp)
+}
+
+// TestFleetBeginsWithoutEtcd has a host that starts while etcd is away check everything itself.
+func TestFleetBeginsWithoutEtcd(t *testing.T) {
+	w := newWorld(t, 5, quick())
+	w.turn(true, w.targets[0])
+	w.cluster.Kill()
+	h := w.join("host1")
+	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
+	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
+	if problems := h.checks.problems(true); len(problems) == 0 || !strings.Contains(problems[0].Text, "checks for itself: ") {
+		t.Errorf("problems: %v", problems)
+	}
+	w.turn(false, w.targets[0])
+	w.cluster.Start()
+	w.client = w.cluster.Client()
+	w.settled(w.hosts, balancer.HealthUp)
+	wait.For(t, 30*time.Second, "the problems to be over", func() bool { return len(h.checks.problems(true)) == 0 })
+}
+
+// TestFleetRunsPrograms has checks that run programs be made by the hosts that may, and their verdicts count on the rest,
+// while etcd is away too.
+func TestFleetRunsPrograms(t *testing.T) {
+	w := newWorld(t, 6, quick())
+	for target, s := range w.wanted.All() {
+		program := *s.Health
+		program.Type, program.Command = balancer.ExecHealth, []string{"/bin/true"}
+		s.Health = &program
+		w.wanted = w.wanted.Set(target, s)
+	}
+	may := func(h *simulated, _ *fleetChecksOptions) { h.exec = true }
+	w.turn(true, w.targets[0])
+	for i := range 2 {
+		w.join(fmt.Sprintf("may%d", i+1), may)
+		w.join(fmt.Sprintf("not%d", i+1))
+	}
+	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
+	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
+	s, _ := w.hosts[1].checks.standing(w.targets[1])
+	if len(s.Checkers) != 2 || !strings.HasPrefix(string(s.Checkers[0]), "may") || !strings.HasPrefix(string(s.Checkers[1]), "may") {
+		t.Errorf("the checkers are %v", s.Checkers)
+	}
+	w.cluster.Kill()
+	for _, h := range w.hosts {
+		wait.For(t, 30*time.Second, h.name+" to be alone", func() bool { s, _ := h.checks.standing(w.targets[1]); return s.Alone })
+		if want := map[bool]int{true: len(w.targets)}[h.exec]; h.checking() != want {
+			t.Errorf("%s checks %d targets, want %d", h.name, h.checking(), want)
+		}
+	}
+	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
+	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
+}
+
+// TestFleetOnlyWhereAsked has a host leave nothing in etcd once no service asks for the fleet's checks, and take part again
+// when one does.
+func TestFleetOnlyWhereAsked(t *testing.T) {
+	w := newWorld(t, 3, quick())
+	h := w.join("host1")
+	keys := func() int {
+		answer, err := w.client.Get(t.Context(), "/vipd/health/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(answer.Count)
+	}
+	all := w.wanted
+	want := func(wanted snap.Map[balancer.Target, health.Subject], n int) {
+		t.Helper()
+		w.mu.Lock()
+		w.wanted = wanted
+		w.mu.Unlock()
+		h.kick()
+		wait.For(t, 30*time.Second, fmt.Sprintf("%d keys", n), func() bool { return keys() == n })
+	}
+	want(all, 4)
+	want(all.Delete(w.targets[0]), 3)
+	own := all
+	for target, s := range all.All() {
+		s.Fleet = false
+		own = own.Set(target, s)
+	}
+	want(own, 0)
+	wait.For(t, 30*time.Second, "the host to check for itself", func() bool { return h.checking() == 3 && h.verdict(w.targets[0]) == balancer.HealthUp })
+	want(all, 4)
+	w.settled(w.hosts, balancer.HealthUp)
+}

@@ -1,0 +1,242 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/balancer/health/quorum"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/journal"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// world is targets that hosts check together, and what the hosts see of them.
+type world struct {
+	t       *testing.T
+	cluster *etcdkit.Cluster
+	client  *clientv3.Client
+	health  *balancer.Health
+	targets []balancer.Target
+	probes  atomic.Int64
+	log     *slog.Logger
+
+	mu     sync.Mutex // guards the rest
+	wanted snap.Map[balancer.Target, health.Subject]
+	down   map[netip.AddrPort]bool
+	liars  map[string]bool // hosts that see everything down
+	lame   map[string]bool // hosts that can't carry out any check
+	hosts  []*simulated
+}
+
+// simulated is a host without a dataplane: its checks, and what stands in for the model.
+type simulated struct {
+	*world
+	name   string
+	checks *fleetChecks
+	runner *probe.Runner
+	kicks  chan struct{}
+	exec   bool
+	relay  *etcdkit.Relay // between this host and etcd
+	stop   func()
+	events *journal.Journal
+
+	seen    sync.Mutex // guards the rest
+	all     snap.Map[balancer.Target, balancer.Verdict]
+	history []snap.Map[balancer.Target, balancer.Verdict]
+}
+
+const simulatedLease = 2 * time.Second
+
+// newWorld makes targets that are checked at an interval, and an etcd.
+func newWorld(t *testing.T, targets int, h balancer.Health) *world {
+	w := &world{
+		t: t, cluster: etcdkit.Start(t, etcdkit.Options{}), health: &h, log: slog.New(slog.DiscardHandler),
+		down: map[netip.AddrPort]bool{}, liars: map[string]bool{}, lame: map[string]bool{},
+	}
+	w.client = w.cluster.Client()
+	for i := range targets {
+		target := balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{127, 46, byte(i >> 8), byte(i)}), Port: 8080}
+		w.targets = append(w.targets, target)
+		w.wanted = w.wanted.Set(target, health.Subject{At: netip.AddrPortFrom(target.Addr, target.Port), Proto: balancer.TCP, Health: &h, Fleet: true})
+	}
+	t.Cleanup(func() {
+		var stopping sync.WaitGroup
+		for _, h := range w.hosts {
+			stopping.Go(h.stop)
+		}
+		stopping.Wait()
+	})
+	return w
+}
+
+// quick is a check that is decided in a fraction of a second.
+func quick() balancer.Health {
+	return balancer.Health{
+		Type: balancer.TCPHealth, Interval: 400 * time.Millisecond, FastInterval: 100 * time.Millisecond, Timeout: 300 * time.Millisecond, Rise: 2, Fall: 2,
+		From: balancer.HealthFromFleet,
+	}
+}
+
+// join starts a host. Edit may change what it is made of.
+func (w *world) join(name string, edit ...func(*simulated, *fleetChecksOptions)) *simulated {
+	w.t.Helper()
+	h := &simulated{world: w, name: name, kicks: make(chan struct{}, 1), events: journal.New(journal.Options{Log: w.log})}
+	runner := probe.Options{Check: h.check, Gather: 5 * time.Millisecond, Report: func(changes []probe.Change) {
+		for _, c := range changes {
+			h.checks.vote(c.Targets)
+		}
+		h.kick()
+	}}
+	o := fleetChecksOptions{
+		config: etcd.Config{Endpoints: w.cluster.Endpoints(), Prefix: "/vipd"}, node: name, log: w.log, record: h.events.Record, kick: h.kick,
+		lease: simulatedLease, patience: 300 * time.Millisecond, settle: 2 * simulatedLease,
+	}
+	h.runner = probe.NewRunner(runner)
+	o.runner = h.runner
+	for _, e := range edit {
+		e(h, &o)
+	}
+	var err error
+	if h.checks, err = fleetChecksOf(o); err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { h.runner.Run(ctx) })
+	running.Go(func() { _ = h.checks.run(ctx) })
+	running.Go(func() { h.model(ctx) })
+	h.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	w.hosts = append(w.hosts, h)
+	h.kick()
+	return h
+}
+
+func (h *simulated) kick() {
+	select {
+	case h.kicks <- struct{}{}:
+	default:
+	}
+}
+
+// model asks for verdicts whenever something may have changed.
+func (h *simulated) model(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.kicks:
+		}
+		h.mu.Lock()
+		wanted := h.wanted
+		h.mu.Unlock()
+		all := h.checks.verdicts(wanted, h.exec)
+		h.seen.Lock()
+		if all != h.all {
+			h.history = append(h.history, all)
+		}
+		h.all = all
+		h.seen.Unlock()
+	}
+}
+
+// check is what the host sees of an address.
+func (h *simulated) check(_ context.Context, _ *probe.Probe, at netip.AddrPort) health.Result {
+	h.probes.Add(1)
+	h.mu.Lock()
+	failed, lame := h.down[at] || h.liars[h.name], h.lame[h.name]
+	h.mu.Unlock()
+	switch {
+	case lame:
+		return health.Result{Outcome: health.NotRun, Began: time.Now(), Text: "no such certificate file"}
+	case failed:
+		return health.Result{Outcome: health.Failed, Began: time.Now(), Text: "connection refused"}
+	}
+	return health.Result{Outcome: health.Passed, Began: time.Now(), Text: "connected"}
+}
+
+// verdict is what the host goes by.
+func (h *simulated) verdict(t balancer.Target) balancer.Verdict {
+	h.seen.Lock()
+	defer h.seen.Unlock()
+	return h.all.At(t)
+}
+
+// checking is how many targets the host checks.
+func (h *simulated) checking() (n int) {
+	for _, t := range h.targets {
+		if _, ok := h.runner.Status(t); ok {
+			n++
+		}
+	}
+	return n
+}
+
+// ever reports whether the host went by a verdict, of any target, since the time that it was asked last.
+func (h *simulated) ever(v balancer.Verdict) bool {
+	h.seen.Lock()
+	defer h.seen.Unlock()
+	found := false
+	for _, all := range h.history {
+		for _, t := range h.targets {
+			found = found || all.At(t) == v
+		}
+	}
+	h.history = []snap.Map[balancer.Target, balancer.Verdict]{h.all}
+	return found
+}
+
+// turn makes targets be down, or up.
+func (w *world) turn(down bool, targets ...balancer.Target) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range targets {
+		w.down[netip.AddrPortFrom(t.Addr, t.Port)] = down
+	}
+}
+
+// settled waits until each target has its votes, all alike, every host knows, and nobody checks more than it has to.
+func (w *world) settled(hosts []*simulated, want balancer.Verdict) {
+	w.t.Helper()
+	size := min(len(hosts), quorum.Size)
+	wait.For(w.t, 60*time.Second, fmt.Sprintf("%d hosts to have shared the checks of %d targets", len(hosts), len(w.targets)), func() bool {
+		checking := 0
+		for _, h := range hosts {
+			checking += h.checking()
+			h.checks.mu.Lock()
+			votes, alone := h.checks.board.Votes.Len(), h.checks.aloneLocked()
+			h.checks.mu.Unlock()
+			if votes != size*len(w.targets) || alone {
+				return false
+			}
+			for _, t := range w.targets {
+				if h.verdict(t) != want {
+					return false
+				}
+			}
+		}
+		return checking == size*len(w.targets)
+	})
+}
+
+// revision is that of etcd: each write counts it up.
+func (w *world) revision() int64 {
+	w.t.Helper()
+	answer, err := w.client.Get(w.t.Context(), "/vipd")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return answer.Header.Revision
+}

@@ -1,0 +1,111 @@
+package daemon
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/wait"
+)
+
+// TestFleetSharesChecks has 5, 10 and 50 hosts share the checks of some targets: each target is probed three times an
+// interval however many hosts there are, nothing is written while nothing changes, and three small writes tell all hosts
+// of a target that goes down. When a host leaves, only its targets move.
+func TestFleetSharesChecks(t *testing.T) {
+	const targets = 150
+	w := newWorld(t, targets, quick())
+	for _, n := range []int{5, 10, 50} {
+		for len(w.hosts) < n {
+			w.join(fmt.Sprintf("host%d", len(w.hosts)+1))
+		}
+		began := time.Now()
+		w.settled(w.hosts, balancer.HealthUp)
+		settled := time.Since(began)
+		before := w.revision()
+		began = time.Now()
+		w.probes.Store(0)
+		time.Sleep(4 * w.health.Interval) // what is measured takes time
+		rate := float64(w.probes.Load()) / targets / (float64(time.Since(began)) / float64(w.health.Interval))
+		if rate < 2.5 || rate > 3.7 { // intervals are up to a tenth shorter by chance
+			t.Errorf("%d hosts: %.2f probes of each target an interval, want 3", n, rate)
+		}
+		if after := w.revision(); after != before {
+			t.Errorf("%d hosts: %d writes while nothing changed", n, after-before)
+		}
+		mean, most := float64(3*targets)/float64(n), 0
+		for _, h := range w.hosts {
+			most = max(most, h.checking())
+		}
+		if bound := mean + 5*math.Sqrt(mean); float64(most) > bound {
+			t.Errorf("%d hosts: one checks %d targets, fair are %.0f, and %.0f at most", n, most, mean, bound)
+		}
+		t.Logf("%d hosts: settled after %s, %.2f probes of each target an interval, fair share %.1f targets a host, at most %d", n, settled, rate, mean, most)
+	}
+	w.flips(t)
+	w.leaves(t)
+}
+
+// flips has one target go down, and counts what that costs.
+func (w *world) flips(t *testing.T) {
+	t.Helper()
+	before := w.revision()
+	began := time.Now()
+	w.turn(true, w.targets[0])
+	wait.For(t, 30*time.Second, "all hosts to hear that a target is down", func() bool {
+		for _, h := range w.hosts {
+			if h.verdict(w.targets[0]) != balancer.HealthDown {
+				return false
+			}
+		}
+		return true
+	})
+	heard := time.Since(began)
+	time.Sleep(2 * w.health.Interval) // whatever else is written
+	writes := w.revision() - before
+	if writes < 2 || writes > 3 {
+		t.Errorf("a target that goes down takes %d writes, want one of each checker", writes)
+	}
+	size := 0
+	standing, _ := w.hosts[0].checks.standing(w.targets[0])
+	for n := range standing.Votes {
+		answer, err := w.client.Get(t.Context(), fmt.Sprintf("/vipd/health/%s/web/%s", n, w.targets[0].Address()))
+		if err != nil || len(answer.Kvs) != 1 {
+			t.Fatal(n, answer, err)
+		}
+		size = max(size, len(answer.Kvs[0].Key)+len(answer.Kvs[0].Value))
+	}
+	t.Logf("a target goes down: all %d hosts know after %s, %d writes of %d bytes at most, key and value", len(w.hosts), heard, writes, size)
+	w.turn(false, w.targets[0])
+	w.settled(w.hosts, balancer.HealthUp)
+}
+
+// leaves has one host leave: only its targets move, and nobody takes anything for down or unknown meanwhile.
+func (w *world) leaves(t *testing.T) {
+	t.Helper()
+	last := w.hosts[len(w.hosts)-1]
+	rest := w.hosts[:len(w.hosts)-1]
+	had, before := last.checking(), map[*simulated]int{}
+	for _, h := range rest {
+		before[h] = h.checking()
+		h.ever(balancer.HealthDown)
+	}
+	revision := w.revision()
+	last.stop()
+	w.settled(rest, balancer.HealthUp)
+	moved := 0
+	for _, h := range rest {
+		if h.checking() < before[h] {
+			t.Errorf("%s has lost %d targets when another host left", h.name, before[h]-h.checking())
+		}
+		moved += h.checking() - before[h]
+		if h.ever(balancer.HealthDown) {
+			t.Errorf("%s took a target for down when a host left", h.name)
+		}
+	}
+	if moved != had {
+		t.Errorf("%d targets have moved when a host left that had %d", moved, had)
+	}
+	t.Logf("one of %d hosts leaves: %d of %d targets move (3/n are %.1f), in %d writes", len(rest)+1, moved, len(w.targets), 3*float64(len(w.targets))/float64(len(rest)+1), w.revision()-revision)
+}
