@@ -7,11 +7,16 @@ import (
 )
 
 // Hasten shortens the times of a source for tests: what it notices after seconds it notices at once.
-func (s *Source) Hasten() {
-	s.timing.ask, s.timing.silence = 50*time.Millisecond, 2*time.Second
-	s.timing.call, s.timing.page = time.Second, 10*time.Second
-	s.timing.jitter, s.timing.slowest = 20*time.Millisecond, 200*time.Millisecond
-	s.timing.pageKeys, s.timing.knock = 7, 100*time.Millisecond
+func (s *Source) Hasten() { s.timing.hasten() }
+
+// Hasten shortens the times of a board in the same way.
+func (h *HealthBoard) Hasten() { h.timing.hasten() }
+
+func (t *timing) hasten() {
+	t.ask, t.silence = 50*time.Millisecond, 2*time.Second
+	t.call, t.page = time.Second, 10*time.Second
+	t.jitter, t.slowest = 20*time.Millisecond, 200*time.Millisecond
+	t.pageKeys, t.knock = 7, 100*time.Millisecond
 }
 
 // Most bounds the number of keys that the source takes.

@@ -166,7 +166,9 @@ func (w *boarding) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 	switch {
 	case err != nil:
 		w.options.Log.Debug("a key of the fleet's health checks can't be read", "key", string(kv.Key), "err", err)
-		erase(b, p.ballot)
+		if ballot, err := w.keys.healthKey(string(kv.Key)); err == nil {
+			erase(b, ballot)
+		}
 	case p.checker != nil:
 		b.Nodes = b.Nodes.Set(p.ballot.Node, *p.checker)
 	default:

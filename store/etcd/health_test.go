@@ -1,0 +1,272 @@
+package etcd_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer"
+	"vipd/balancer/health/quorum"
+	"vipd/balancer/snap"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+type votes = snap.Map[balancer.Target, *quorum.Vote]
+
+// ups are votes that say that n targets are up.
+func ups(n int) (all votes) {
+	for i := range n {
+		all = all.Set(place80(i), &quorum.Vote{Verdict: balancer.HealthUp, Since: time.UnixMilli(1_800_000_000_123).UTC(), Cause: "connected"})
+	}
+	return all
+}
+
+func place80(i int) balancer.Target {
+	return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: 80}
+}
+
+// voting is a node's voter that runs.
+type voting struct {
+	*etcd.HealthVoter
+	reports
+	stop func()
+}
+
+func vote(t *testing.T, config etcd.Config, node string) *voting {
+	t.Helper()
+	v, err := newWriter(t, config).HealthVoter(node, quorum.Checker{Exec: true}, 2*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &voting{HealthVoter: v}
+	v.Report = out.add
+	out.stop = inBackground(t, v.Run)
+	return out
+}
+
+// inBackground runs something until the test, or the function that it returns, ends it.
+func inBackground(t *testing.T, run func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { run(ctx) })
+	stop = sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(stop)
+	return stop
+}
+
+// reader is a board that is followed.
+type reader struct {
+	t    *testing.T
+	stop func()
+
+	mu   sync.Mutex // guards the rest
+	last quorum.Board
+	err  error
+	told int
+}
+
+func readBoard(t *testing.T, o etcd.BoardOptions) *reader {
+	t.Helper()
+	b, err := etcd.NewHealthBoard(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Hasten()
+	r := &reader{t: t}
+	r.stop = inBackground(t, func(ctx context.Context) { b.Watch(ctx, r.publish) })
+	return r
+}
+
+func (r *reader) publish(b quorum.Board, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last, r.err = b, err
+	r.told++
+}
+
+func (r *reader) board() (quorum.Board, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last, r.err
+}
+
+func (r *reader) wait(what string, is func(quorum.Board) bool) quorum.Board {
+	r.t.Helper()
+	wait.For(r.t, within, what, func() bool { b, _ := r.board(); return is(b) })
+	b, _ := r.board()
+	return b
+}
+
+// has is the condition that a node is there with its votes.
+func has(node quorum.Node, all votes) func(quorum.Board) bool {
+	return func(b quorum.Board) bool {
+		for t, v := range all.All() {
+			if got := b.Votes.At(quorum.Ballot{Target: t, Node: node}); got == nil || *got != *v {
+				return false
+			}
+		}
+		return b.Connected && b.Nodes.At(node).Exec && b.Votes.Len() == all.Len()
+	}
+}
+
+func (p *place) now() int64 {
+	p.t.Helper()
+	answer, err := p.client.Get(p.t.Context(), "/none")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return answer.Header.Revision
+}
+
+// TestHealthVotes: votes are written in few transactions, once, and again whenever they are lost; they go with the node.
+func TestHealthVotes(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	b := readBoard(t, etcd.BoardOptions{Config: p.config})
+	all := ups(950)
+	before := p.now()
+	n := vote(t, p.config, "n1")
+	n.Set(quorum.Checker{Exec: true}, all)
+	b.wait("all votes", has("n1", all))
+	if writes := p.now() - before; writes > 12 {
+		t.Errorf("950 votes took %d transactions", writes)
+	}
+	before = p.now()
+	n.Set(quorum.Checker{Exec: true}, all)
+	time.Sleep(2 * time.Second) // the lease is renewed thrice
+	if writes := p.now() - before; writes != 0 {
+		t.Errorf("%d writes though nothing changed", writes)
+	}
+	was, _ := b.board()
+	all = all.Delete(place80(7)).Set(place80(8), &quorum.Vote{Verdict: balancer.HealthDown, Since: time.UnixMilli(5).UTC(), Cause: "connection refused"})
+	n.Set(quorum.Checker{Exec: true}, all)
+	is := b.wait("what has changed", has("n1", all))
+	if writes := p.now() - before; writes != 1 {
+		t.Errorf("two changes took %d transactions", writes)
+	}
+	changed := 0
+	for range snap.Diff(was.Votes, is.Votes) {
+		changed++
+	}
+	if changed != 2 {
+		t.Errorf("%d votes are others than before, want 2", changed)
+	}
+	if _, err := p.client.Delete(t.Context(), p.config.Prefix+"/health/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	b.wait("all again, after they were removed", has("n1", all))
+	leases, err := p.client.Leases(t.Context())
+	if err != nil || len(leases.Leases) != 1 {
+		t.Fatalf("%d leases, %v", len(leases.Leases), err)
+	}
+	if _, err := p.client.Revoke(t.Context(), leases.Leases[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	b.wait("nothing", func(b quorum.Board) bool { return b.Nodes.Len() == 0 && b.Votes.Len() == 0 })
+	b.wait("all again, after the lease has ended", has("n1", all))
+	n.Set(quorum.Checker{}, all)
+	b.wait("that it runs no programs any more", func(b quorum.Board) bool { return !b.Nodes.At("n1").Exec && b.Votes.Len() == all.Len() })
+	n.Set(quorum.Checker{Exec: true}, all)
+	c.Members[0].Stop()
+	c.Members[0].Wipe()
+	c.Members[0].Start()
+	b.wait("all in a new etcd", has("n1", all))
+	n.stop()
+	b.wait("nothing", func(b quorum.Board) bool { return b.Nodes.Len() == 0 && b.Votes.Len() == 0 })
+}
+
+// TestHealthBoard: a board is what etcd holds, whatever has happened to the network in between; what can't be read is not
+// on it, and while etcd is away what was there last is.
+func TestHealthBoard(t *testing.T) {
+	w := newWorld(t, 1)
+	b := readBoard(t, etcd.BoardOptions{Config: w.through(), Patience: 50 * time.Millisecond})
+	key := func() string { return fmt.Sprintf("/health/n%d/web/%s", w.IntN(3), place80(w.IntN(20)).Address()) }
+	for range 6 {
+		w.fault()
+		for range 5 + w.IntN(30) {
+			switch w.IntN(6) {
+			case 0:
+				w.remove(key())
+			case 1:
+				w.put(key(), []string{"", "{}", `{"version":2,"verdict":"up"}`, `{"version":1,"verdict":"so"}`, "[1"}[w.IntN(5)])
+			case 2:
+				w.put(fmt.Sprintf("/health/n%d/live", w.IntN(3)), []string{`{"version":1}`, `{"version":1,"exec":true}`, "?"}[w.IntN(3)])
+			case 3:
+				w.put("/health/"+[]string{"n1", "n1/web", "n1/web/10.0.0.1", "n1/web/x:80", "/web/10.0.0.1:80"}[w.IntN(5)], `{"version":1,"verdict":"up"}`)
+			default:
+				w.put(key(), fmt.Sprintf(`{"version":1,"verdict":%q,"since":"2026-01-31T12:00:00Z","cause":"c%d"}`, []string{"up", "down", "unknown"}[w.IntN(3)], w.IntN(9)))
+			}
+		}
+		if w.IntN(3) == 0 {
+			w.cluster.Compact()
+		}
+		w.heal()
+		w.put("/health/n9/web/10.9.9.9:9", `{"version":1,"verdict":"up","since":"2026-01-31T12:00:00Z"}`)
+		fresh := readBoard(t, etcd.BoardOptions{Config: w.config})
+		want := fresh.wait("a fresh reading", func(b quorum.Board) bool { return b.Connected })
+		fresh.stop()
+		b.wait("what a fresh reading has", func(got quorum.Board) bool {
+			same := got.Connected && got.Nodes.Len() == want.Nodes.Len() && got.Votes.Len() == want.Votes.Len()
+			for n, c := range want.Nodes.All() {
+				same = same && got.Nodes.At(n) == c
+			}
+			for ballot, v := range want.Votes.All() {
+				same = same && got.Votes.Has(ballot) && *got.Votes.At(ballot) == *v
+			}
+			return same
+		})
+		w.remove("/health/n9/web/10.9.9.9:9")
+	}
+	had, _ := b.board()
+	w.cluster.Kill()
+	away := b.wait("that etcd is away", func(b quorum.Board) bool { return !b.Connected })
+	if _, err := b.board(); err == nil || away.Votes.Len() == 0 || away.Votes.Len() < had.Votes.Len()-1 {
+		t.Errorf("%d of %d votes are there while etcd is away, err %v", away.Votes.Len(), had.Votes.Len(), err)
+	}
+}
+
+// TestHealthRights: a node's role may read what all have found, and write what it has found itself and nothing else; who
+// may not is told.
+func TestHealthRights(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, config: configAt(c, 0)}
+	c.EnableAuth(
+		etcdkit.User{Name: "node-n1", Password: "one", Read: []string{"/vipda/health/"}, Write: []string{"/vipda/health/n1/"}},
+		etcdkit.User{Name: "none", Password: "two"},
+	)
+	p.client = c.Client()
+	as := func(user, password string) etcd.Config {
+		config := p.config
+		config.Username, config.PasswordFile = user, filepath.Join(t.TempDir(), "password")
+		if err := os.WriteFile(config.PasswordFile, []byte(password), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return config
+	}
+	b := readBoard(t, etcd.BoardOptions{Config: as("node-n1", "one")})
+	n := vote(t, as("node-n1", "one"), "n1")
+	n.Set(quorum.Checker{Exec: true}, ups(3))
+	b.wait("the votes", has("n1", ups(3)))
+	other := vote(t, as("node-n1", "one"), "n2")
+	wait.For(t, within, "who votes as another to be told", func() bool {
+		return strings.Contains(other.last(), "the user node-n1 may not do that: its role has no right to /vipda/health/n2/live")
+	})
+	denied := readBoard(t, etcd.BoardOptions{Config: as("none", "two"), Patience: time.Millisecond})
+	wait.For(t, within, "who may not read to be told", func() bool {
+		_, err := denied.board()
+		return err != nil && strings.Contains(err.Error(), "the user none may not read /vipda/health/")
+	})
+	if got, _ := denied.board(); got.Connected {
+		t.Error("it is read all the same")
+	}
+}
