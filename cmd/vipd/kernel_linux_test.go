@@ -32,14 +32,24 @@ type gateway struct {
 	ends   []*lab.NS // of the servers
 	file   string
 	vipctl string
+	log    *slog.Logger // nil: the test's output
+	daemon *daemon.Daemon
 	api    *api.Client
 	stop   func() // ends it and waits
 }
 
+// newGateway is one whose vipctl is built, which takes seconds.
 func newGateway(t *testing.T) *gateway {
 	t.Helper()
+	g := newPlainGateway(t)
+	g.vipctl = filepath.Join(program.Bin(t), "vipctl")
+	return g
+}
+
+func newPlainGateway(t *testing.T) *gateway {
+	t.Helper()
 	lab.Need(t, "iptables", "ip6tables", "ipset")
-	g := &gateway{Lab: lab.New(t), t: t, file: filepath.Join(t.TempDir(), "vipd.toml"), vipctl: filepath.Join(program.Bin(t), "vipctl")}
+	g := &gateway{Lab: lab.New(t), t: t, file: filepath.Join(t.TempDir(), "vipd.toml")}
 	g.client = g.Add("client")
 	g.Link(g.Host(), g.client, "10.1.0.1/24", "10.1.0.2/24")
 	g.client.Default("10.1.0.1")
@@ -78,10 +88,14 @@ func settings(mode, backend string) string {
 // start starts the daemon that main starts, and waits until it is ready.
 func (g *gateway) start() {
 	g.t.Helper()
-	d, err := daemon.New(daemon.Options{ConfigFile: g.file, Log: slog.New(slog.NewTextHandler(g.t.Output(), nil)), Modes: modes.All()})
+	if g.log == nil {
+		g.log = slog.New(slog.NewTextHandler(g.t.Output(), nil))
+	}
+	d, err := daemon.New(daemon.Options{ConfigFile: g.file, Log: g.log, Modes: modes.All()})
 	if err != nil {
 		g.t.Fatal(err)
 	}
+	g.daemon = d
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
