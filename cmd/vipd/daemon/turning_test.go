@@ -1,0 +1,96 @@
+package daemon_test
+
+import (
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/wait"
+)
+
+// turning is a service of two endpoints whose first takes a second and a half to be found down.
+const turning = `
+[services.web]
+vips = ["127.43.0.1"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.43.1.1", port = 9001 }, { address = "127.43.1.1", port = 9002 }]
+health = { type = "http", interval = "1s", fast_interval = "500ms", timeout = "400ms", rise = 2, fall = 3 }
+`
+
+// other is a service that has nothing to do with that.
+const other = `
+[services.other]
+vips = ["127.43.0.2"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.43.1.1", port = 9003 }]
+health = { type = "tcp" }
+`
+
+// TestTurnGoesOn: two failures of three count on over a reload, and over a restart, whoever else comes meanwhile.
+func TestTurnGoesOn(t *testing.T) {
+	var failing atomic.Bool
+	var failures atomic.Int32
+	for _, at := range []string{"127.43.1.1:9001", "127.43.1.1:9002"} {
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if at == "127.43.1.1:9001" && failing.Load() {
+				failures.Add(1)
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		})}
+		ended := make(chan struct{})
+		go func() { _ = s.Serve(l); close(ended) }()
+		t.Cleanup(func() { _ = s.Close(); <-ended })
+	}
+	n := startNode(t, turning)
+	for name, disturb := range map[string]func(){
+		"a reload": func() {
+			n.write(turning + other)
+			if r, err := n.client.Reload(t.Context()); err != nil || len(r.Problems) > 0 {
+				t.Errorf("reload: %+v, %v", r, err)
+			}
+		},
+		"a restart": func() { n.stop(); n.start() },
+	} {
+		n.found(t, balancer.HealthUp)
+		failures.Store(0)
+		failing.Store(true)
+		wait.For(t, 10*time.Second, "two failures", func() bool { return failures.Load() >= 2 })
+		disturb()
+		if got := n.first(t); got != balancer.HealthUp && got != balancer.HealthDown {
+			t.Errorf("after %s the endpoint is %q, want what it was", name, got)
+		}
+		n.found(t, balancer.HealthDown)
+		if n := failures.Load(); n > 4 { // the fourth may have come before this was seen
+			t.Errorf("with %s meanwhile, it took %d failures until the endpoint was down, want 3", name, n)
+		}
+		failing.Store(false)
+	}
+}
+
+// first is how the first endpoint of the service web is.
+func (n *node) first(t *testing.T) balancer.Verdict {
+	t.Helper()
+	all, err := n.client.Endpoints(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		if e.Address == "127.43.1.1:9001" {
+			return e.Health
+		}
+	}
+	return ""
+}
+
+// found waits until the first endpoint is found up or down.
+func (n *node) found(t *testing.T, want balancer.Verdict) {
+	t.Helper()
+	wait.For(t, 20*time.Second, "the endpoint to be found "+string(want), func() bool { return n.first(t) == want })
+}
