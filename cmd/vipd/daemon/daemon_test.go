@@ -37,6 +37,7 @@ type node struct {
 	client *api.Client
 	daemon *daemon.Daemon
 	modes  []modes.Mode // nil: noRoot
+	log    slog.Handler // nil: nobody reads it
 	stop   func()       // ends it and waits
 }
 
@@ -87,7 +88,10 @@ func (n *node) launch() {
 	if n.modes == nil {
 		n.modes = noRoot()
 	}
-	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Version: "test", Modes: n.modes})
+	if n.log == nil {
+		n.log = slog.DiscardHandler
+	}
+	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(n.log), Version: "test", Modes: n.modes})
 	if err != nil {
 		n.t.Fatal(err)
 	}

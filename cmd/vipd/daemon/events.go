@@ -35,9 +35,9 @@ func reloadEvent(by string, s *state, problems []balancer.Problem, err error) jo
 	case err != nil:
 		e.Level, e.Text, e.Cause = slog.LevelError, "a reload failed, and all stays as it was", err.Error()
 	case len(problems) > 0:
-		e.Level, e.Text = slog.LevelWarn, fmt.Sprintf("all was read again: %d services, and %d problems", s.snapshot.Services.Len(), len(problems))
+		e.Level, e.Text = slog.LevelWarn, fmt.Sprintf("all was read again: %s, and %s", howMany(s.snapshot.Services.Len(), "service"), howMany(len(problems), "problem"))
 	default:
-		e.Text = fmt.Sprintf("all was read again: %d services, and no problems", s.snapshot.Services.Len())
+		e.Text = fmt.Sprintf("all was read again: %s, and no problems", howMany(s.snapshot.Services.Len(), "service"))
 	}
 	return e
 }

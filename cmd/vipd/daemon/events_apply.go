@@ -57,7 +57,7 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 	case len(s.Failing) > 0 && c.failing.IsZero():
 		c.failing = now
 		c.journal.Record(journal.Event{
-			Kind: journal.Problem, Level: slog.LevelWarn, Text: frontends(len(s.Failing)) + " can't be carried out; it is tried again and again", Cause: s.LastError,
+			Kind: journal.Problem, Level: slog.LevelWarn, Text: howMany(len(s.Failing), "frontend") + " can't be carried out; it is tried again and again", Cause: s.LastError,
 		})
 	case len(s.Failing) == 0 && !c.failing.IsZero():
 		c.journal.Record(journal.Event{Kind: journal.Problem, Text: "everything is carried out again", Lasted: now.Sub(c.failing)})
@@ -82,24 +82,25 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 		return false
 	}
 	e := journal.Event{
-		Kind: journal.Apply, Level: slog.LevelDebug, Text: "is carried out, in " + frontends(n),
+		Kind: journal.Apply, Level: slog.LevelDebug, Text: "is carried out, in " + howMany(n, "frontend"),
 		Took: s.LastDuration, Revision: c.newView().applied(),
 	}
 	names := slices.Sorted(maps.Keys(services))
 	if len(names) == 1 {
 		e.Service = names[0]
 	} else {
-		e.Text = fmt.Sprintf("%s are carried out, in %s", several(names), frontends(n))
+		e.Text = fmt.Sprintf("%s are carried out, in %s", several(names), howMany(n, "frontend"))
 	}
 	c.journal.Record(e)
 	return true
 }
 
-func frontends(n int) string {
+// howMany writes "1 service", "3 services".
+func howMany(n int, what string) string {
 	if n == 1 {
-		return "1 frontend"
+		return "1 " + what
 	}
-	return fmt.Sprintf("%d frontends", n)
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // several names services for a sentence; of many, the first.

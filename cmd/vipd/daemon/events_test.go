@@ -1,0 +1,251 @@
+package daemon_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/journal"
+	"vipd/test/wait"
+)
+
+// lines keeps what is logged of the journal: kind, subject and message.
+type lines struct {
+	slog.Handler
+	mu  sync.Mutex
+	all []string
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+
+func (l *lines) WithAttrs([]slog.Attr) slog.Handler { return l }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	attrs := map[string]string{}
+	r.Attrs(func(a slog.Attr) bool { attrs[a.Key] = a.Value.String(); return true })
+	if kind := attrs["kind"]; kind != "" {
+		l.mu.Lock()
+		l.all = append(l.all, fmt.Sprintf("%s %s %s %s %s", kind, attrs["service"], attrs["backend"], r.Message, attrs["cause"]))
+		l.mu.Unlock()
+	}
+	return nil
+}
+
+// logged is the line that the log has of an event.
+func logged(e *api.Event) string {
+	text := e.Text
+	if e.Endpoint != "" {
+		text = "endpoint " + text
+	} else if e.Service != "" {
+		text = "service " + text
+	}
+	return fmt.Sprintf("%s %s %s %s %s", e.Kind, e.Service, e.Endpoint, text, e.Cause)
+}
+
+// events are what the journal has, in order.
+func (n *node) events(q api.EventsQuery) (all []api.Event) {
+	n.t.Helper()
+	err := n.client.Events(n.t.Context(), q, func(p api.EventPage) error {
+		all = append(all, p.Events...)
+		return nil
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return all
+}
+
+// watched is a service whose two endpoints are checked, with patience for a busy machine.
+const watched = `
+[services.web]
+vips = ["127.47.0.1"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.47.1.1", port = 9001 }, { address = "127.47.1.1", port = 9002 }]
+health = { type = "tcp", interval = "500ms", timeout = "450ms", rise = 1, fall = 2, panic_threshold = 60, on_failure = "cut" }
+`
+
+// TestEventsOfAnEndpoint has an endpoint go down and come back, drain, and its file be edited. The journal and the log
+// have each transition once, in the same order, with cause and duration.
+func TestEventsOfAnEndpoint(t *testing.T) {
+	server(t, "127.47.1.1:9001", "one")
+	two := serverUntil(t, "127.47.1.1:9002", "two")
+	log := &lines{Handler: slog.DiscardHandler}
+	n := &node{t: t, dir: t.TempDir(), log: log}
+	n.write(watched)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	health := func(want string) {
+		t.Helper()
+		wait.For(t, 20*time.Second, "the second endpoint to be "+want, func() bool {
+			all, err := n.client.Endpoints(t.Context())
+			return err == nil && len(all) == 2 && string(all[1].Health) == want
+		})
+	}
+	health("up")
+	two()
+	health("down")
+	n.showsFailure()
+	serverUntil(t, "127.47.1.1:9002", "two")
+	health("up")
+	yes, no := true, false
+	for _, draining := range []*bool{&yes, &no} {
+		q := api.OverrideRequest{Service: "web", Address: "127.47.1.1:9002", Draining: draining, By: "ana", Reason: "kernel update"}
+		if _, err := n.client.Override(t.Context(), q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.write(strings.Replace(watched, "port = 9001", "port = 9001, weight = 7", 1))
+	wait.For(t, 10*time.Second, "the changed file", func() bool { return strings.Contains(n.endpoints(), "9001:active/7") })
+	if _, err := n.client.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, 10*time.Second, "the apply of the changed file", func() bool {
+		applies := n.events(api.EventsQuery{Kind: "apply"})
+		return len(applies) > 1 && applies[len(applies)-1].Revision == n.status().Sync.Applied
+	})
+	all := n.events(api.EventsQuery{})
+	var story []string
+	for i := range all {
+		if e := &all[i]; e.Endpoint != "127.47.1.1:9001" && e.Kind != journal.Apply {
+			story = append(story, strings.Trim(e.Subject()+" "+e.Text+": "+e.Cause, ": "))
+			if ended := e.Was != "" || e.Kind == journal.Panic && e.Level == slog.LevelInfo; ended && e.Lasted <= 0 {
+				t.Errorf("%+v does not say how long what ended had lasted", e)
+			}
+		}
+	}
+	want := []string{
+		"userspace mode serves: configured",
+		"web 127.47.1.1:9002 is up: connected",
+		"web 127.47.1.1:9002 is down: connection refused: nothing listens there",
+		"web is in panic: fewer than 60 percent of the endpoints of port 8080/tcp pass their checks: all of them are used, healthy or not",
+		"web 127.47.1.1:9002 is up again: connected",
+		"web is out of panic",
+		"web 127.47.1.1:9002 drains: said by ana: kernel update",
+		"web 127.47.1.1:9002 drains no longer, and gets new connections",
+		"all was read again: 1 service, and no problems: a file has changed",
+		"all was read again: 1 service, and no problems: vipctl asked for it",
+	}
+	if !slices.Equal(story, want) {
+		t.Errorf("the journal has\n%s\nwant\n%s", strings.Join(story, "\n"), strings.Join(want, "\n"))
+	}
+	n.stop() // nothing is logged after this
+	log.mu.Lock()
+	defer log.mu.Unlock()
+	for i := range all {
+		if line := logged(&all[i]); len(log.all) <= i || log.all[i] != line {
+			t.Fatalf("event %d is %q; the log has\n%s", i, line, strings.Join(log.all, "\n"))
+		}
+	}
+}
+
+// showsFailure looks at what is shown of an endpoint that is down.
+func (n *node) showsFailure() {
+	n.t.Helper()
+	all, err := n.client.Endpoints(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	e := all[1]
+	if e.Check == nil || time.Since(e.Check.Since) > time.Hour || e.Check.LastText != "connection refused: nothing listens there" ||
+		e.Check.LastOutcome != "failed" || e.Check.Needed != 1 || e.Check.Next.IsZero() && !e.Check.Checking || !e.Until.IsZero() {
+		n.t.Errorf("the endpoint that is down is shown as %+v with %+v", e, e.Check)
+	}
+	// In a panic it is used all the same; its connections are not cut then.
+	h := n.status().Health
+	if got, want := fmt.Sprint(h), "{2 1 0 [web]}"; got != want {
+		n.t.Errorf("status says of health %s, want %s", got, want)
+	}
+}
+
+// TestDownIsCut: what is down, and whose connections were ended, says so.
+func TestDownIsCut(t *testing.T) {
+	server(t, "127.47.1.1:9001", "one")
+	n := startNode(t, strings.Replace(watched, "panic_threshold = 60, ", "", 1))
+	wait.For(t, 20*time.Second, "the endpoint to be down and cut", func() bool {
+		all, err := n.client.Endpoints(t.Context())
+		return err == nil && len(all) == 2 && all[1].State == "down" && all[1].Cut && all[1].Until.IsZero()
+	})
+}
+
+// TestWatchingEndpointsIsQuiet: whoever watches is not told of checks that come to the same.
+func TestWatchingEndpointsIsQuiet(t *testing.T) {
+	server(t, "127.47.1.1:9001", "one")
+	server(t, "127.47.1.1:9002", "two")
+	n := startNode(t, watched)
+	wait.For(t, 20*time.Second, "both to be checked", func() bool { h := n.status().Health; return h.Unknown == 0 && h.Down == 0 })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	told := 0
+	watching := make(chan error)
+	go func() {
+		watching <- n.client.Watch(ctx, "endpoints", func(json.RawMessage) error { told++; return nil })
+	}()
+	checked := func() time.Time {
+		all, err := n.client.Endpoints(t.Context())
+		if err != nil || all[0].Check == nil {
+			t.Fatal(all, err)
+		}
+		return all[0].Check.Last
+	}
+	first := checked()
+	wait.For(t, 20*time.Second, "some more checks", func() bool { return checked().Sub(first) > 3*time.Second })
+	cancel()
+	<-watching
+	if told != 1 {
+		t.Errorf("the watcher was told %d times, want once", told)
+	}
+}
+
+// TestCheckNow runs checks by hand: the exchange is there, the verdict stays, and what can't be checked is a sentence.
+func TestCheckNow(t *testing.T) {
+	server(t, "127.47.1.1:9001", "one")
+	n := startNode(t, watched+`
+[services.plain]
+vips = ["127.47.0.2"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.47.1.1", port = 9001 }]
+[services.dns]
+vips = ["127.47.0.3"]
+ports = [{ name = "u", port = 53, protocol = "udp" }, { name = "t", port = 53 }]
+endpoints = [{ address = "127.47.1.1" }]
+health = { type = "tcp", port = 9001 }
+`)
+	for _, c := range []struct {
+		service       balancer.Name
+		address, want string
+	}{
+		{"web", "127.47.1.1:9001", "passed: connected"},
+		{"web", "127.47.1.1:9002", "failed: connection refused: nothing listens there"},
+		{"dns", "127.47.1.1", "passed: connected"},
+		{"web", "127.47.1.1", "127.47.1.1 is checked at several ports: name one of 127.47.1.1:9001, 127.47.1.1:9002"},
+		{"web", "127.47.1.9", "service web has no endpoint 127.47.1.9; it has 127.47.1.1:9001, 127.47.1.1:9002"},
+		{"wep", "127.47.1.1", `there is no service "wep"; did you mean web?`},
+		{"plain", "127.47.1.1", `service plain has no health check; add one to it, such as health = { type = "tcp" }`},
+		{"web", "here", `"here" is not an endpoint's ADDRESS or ADDRESS:PORT, such as 192.168.1.11, 192.168.1.11:8080 or [fd00::1]:8080`},
+	} {
+		if got := n.checkNow(c.service, c.address); got != c.want {
+			t.Errorf("%s %s: %s, want %s", c.service, c.address, got, c.want)
+		}
+	}
+}
+
+// checkNow says what one check comes to, or why there is none.
+func (n *node) checkNow(service balancer.Name, address string) string {
+	n.t.Helper()
+	r, err := n.client.Check(n.t.Context(), api.CheckRequest{Service: service, Address: address})
+	if err != nil {
+		return err.Error()
+	}
+	if !strings.Contains(r.Exchange, "* ") || r.Took <= 0 || r.At == "" || r.Type != balancer.TCPHealth {
+		n.t.Errorf("the answer lacks something: %+v", r)
+	}
+	return r.Outcome + ": " + r.Text
+}
