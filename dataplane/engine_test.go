@@ -29,7 +29,10 @@ type world struct {
 }
 
 // counts is what the engine reported.
-type counts struct{ syncs, full, changes, failed, programmed, repaired int }
+type counts struct {
+	syncs, full, changes, failed, programmed, repaired int
+	damage                                             string // what was repaired last
+}
 
 func (c *counts) Synced(full bool, _ time.Duration, changes int, failed bool) {
 	c.syncs++
@@ -41,8 +44,8 @@ func (c *counts) Synced(full bool, _ time.Duration, changes int, failed bool) {
 		c.failed++
 	}
 }
-func (c *counts) Programmed(time.Duration) { c.programmed++ }
-func (c *counts) Repaired(n int, _ string) { c.repaired += n }
+func (c *counts) Programmed(time.Duration)    { c.programmed++ }
+func (c *counts) Repaired(n int, what string) { c.repaired, c.damage = c.repaired+n, what }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 11)), t: t, kernel: fake.NewKernel()}
@@ -443,8 +446,8 @@ func TestDriftBesideABlindDataplane(t *testing.T) {
 		w.kernel.TamperAddresses(func(all map[netip.Addr]bool) { clear(all) })
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
-		if d := w.difference(); d != "" || w.repaired == 0 {
-			t.Errorf("after 1.5 s: %q, %d repairs", d, w.repaired)
+		if d := w.difference(); d != "" || w.repaired == 0 || w.damage == "" {
+			t.Errorf("after 1.5 s: %q, %d repairs of %q", d, w.repaired, w.damage)
 		}
 		w.stop()
 	})

@@ -22,7 +22,7 @@ type Status struct {
 	// Failing are the keys in backoff.
 	Failing map[balancer.Key]Failure
 	// Last is when the last sync that had work ended, with its length, whether it compared in full, the number of keys
-	// that it changed, and its first failure.
+	// that it changed, and its first failure. Whoever made the engine tells people of that.
 	Last         time.Time
 	LastDuration time.Duration
 	LastFull     bool

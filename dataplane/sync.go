@@ -60,7 +60,7 @@ func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, s
 		r.LastError = ""
 		if failed != nil {
 			r.LastError = failed.Error()
-			e.Log.Error("carrying out the wanted state", "err", failed, "failing", len(e.retries))
+			e.Log.Debug("carrying out the wanted state", "err", failed, "failing", len(e.retries))
 		}
 		e.Metrics.Synced(full, r.LastDuration, changes, failed != nil)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
 	"vipd/test/wait"
@@ -81,6 +82,13 @@ func TestLeavesAModeThatDoesNotWork(t *testing.T) {
 	if got := ask("127.40.0.1:8080"); got != "one" {
 		t.Errorf("%q answers after it", got)
 	}
+	for _, part := range []string{
+		"iptables mode can't carry out what is wanted, and is left again: ", "\niptables mode is not usable here, so that userspace mode is taken: not iptables: ",
+	} {
+		if got := n.story(journal.Mode); strings.Count(got, part) != 1 {
+			t.Errorf("the journal does not have %q once:\n%s", part, got)
+		}
+	}
 }
 
 // TestStrictModeWhileRunning: a mode that is not usable here changes nothing, and is a problem.
@@ -138,6 +146,10 @@ func TestTakesABetterModeAtReload(t *testing.T) {
 	if n.connections() == 0 {
 		t.Error("what the mode before has counted is forgotten")
 	}
+	want := `userspace mode serves: not iptables: no iptables
+iptables mode serves now, in place of userspace: the best that works here
+userspace mode, which served before, has ended`
+	wait.For(t, 10*time.Second, "the journal to have all of it", func() bool { return n.story(journal.Mode) == want })
 }
 
 // connections are those that the only service has counted.

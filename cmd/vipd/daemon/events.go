@@ -111,8 +111,11 @@ func (t toldProblem) over(now time.Time) journal.Event {
 // tell records what s changes: problems, drains, and whether files can be read.
 func (m *model) tell(s *state, before balancer.Desired, now time.Time) {
 	last := m.state()
-	if m.fleet == nil {
+	switch {
+	case m.fleet == nil:
 		m.tellFiles(last, s, now)
+	case !last.complete:
+		m.fleet.tellStart(s, now)
 	}
 	written := slices.Concat(s.problems, s.snapshot.Problems)
 	all := written
@@ -150,6 +153,7 @@ func (m *model) tellFiles(last, s *state, now time.Time) {
 // connection records that etcd is followed, or lost.
 func (f *fleet) connection(revision int64, err error) {
 	e := journal.Event{Kind: journal.Store, Text: "etcd is followed", Revision: revision}
+	f.mu.Lock()
 	switch now := time.Now(); {
 	case err != nil:
 		e.Level, e.Text, e.Cause = slog.LevelWarn, "etcd is lost; what it held last stays in use", err.Error()
@@ -157,6 +161,26 @@ func (f *fleet) connection(revision int64, err error) {
 	case !f.lost.IsZero():
 		e.Text, e.Was, e.Lasted = "etcd is followed again", "away", now.Sub(f.lost)
 		f.lost = time.Time{}
+	}
+	f.followed = f.followed || err == nil
+	f.mu.Unlock()
+	f.journal.Record(e)
+}
+
+// tellStart records that the first state is not etcd's, where that is so.
+func (f *fleet) tellStart(s *state, now time.Time) {
+	f.mu.Lock()
+	away := !f.followed
+	if away {
+		f.lost = now
+	}
+	f.mu.Unlock()
+	if !away {
+		return
+	}
+	e := journal.Event{Kind: journal.Store, Level: slog.LevelWarn, Text: "etcd is not reached since the start; what is known from before is served"}
+	if s.snapshot.Err != nil {
+		e.Cause = s.snapshot.Err.Error()
 	}
 	f.journal.Record(e)
 }

@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/journal"
+	"vipd/dataplane"
 )
 
 // carriedOut records what the engine has carried out, and what it can't.
@@ -20,6 +21,7 @@ type carriedOut struct {
 	done    snap.Map[balancer.Key, *balancer.Frontend] // what was recorded
 	told    told                                       // of the host
 	failing time.Time                                  // since when something can't be carried out; zero: nothing
+	errors  map[string]bool                            // what was recorded of that
 }
 
 // applyPause is the least time between two applies: those of a stream of changes are told as one a second.
@@ -53,19 +55,10 @@ func (c *carriedOut) follow(ctx context.Context) error {
 func (c *carriedOut) look(now time.Time) (applied bool) {
 	s := c.engine.Status()
 	c.told = c.told.next(c.journal, now, c.host.Problems())
-	switch {
-	case len(s.Failing) > 0 && c.failing.IsZero():
-		c.failing = now
-		c.journal.Record(journal.Event{
-			Kind: journal.Problem, Level: slog.LevelWarn, Text: howMany(len(s.Failing), "frontend") + " can't be carried out; it is tried again and again", Cause: s.LastError,
-		})
-	case len(s.Failing) == 0 && !c.failing.IsZero():
-		c.journal.Record(journal.Event{Kind: journal.Problem, Text: "everything is carried out again", Lasted: now.Sub(c.failing)})
-		c.failing = time.Time{}
-	}
 	if s.Moving {
-		return false // the dataplane that takes over begins with nothing
+		return false // the dataplane that takes over begins with nothing, and has failures of its own
 	}
+	c.lookAtFailures(s, now)
 	services, n := map[balancer.Name]bool{}, 0
 	for _, change := range snap.Diff(c.done, s.Done) {
 		switch { // a frontend without a service marks what failed
@@ -94,6 +87,28 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 	c.journal.Record(e)
 	return true
 }
+
+// lookAtFailures records that something can't be carried out, and each new reason, until everything is.
+func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
+	switch {
+	case s.LastError != "" && !c.errors[s.LastError] && len(c.errors) < reasonsTold:
+		if c.failing.IsZero() {
+			c.failing, c.errors = now, map[string]bool{}
+		}
+		c.errors[s.LastError] = true
+		e := journal.Event{Kind: journal.Problem, Level: slog.LevelError, Text: "not everything is carried out; it is tried again and again", Cause: s.LastError}
+		if n := len(s.Failing); n > 0 {
+			e.Text = howMany(n, "frontend") + " can't be carried out, and will be tried again and again"
+		}
+		c.journal.Record(e)
+	case s.LastError == "" && len(s.Failing) == 0 && !c.failing.IsZero():
+		c.journal.Record(journal.Event{Kind: journal.Problem, Text: "everything is carried out again", Lasted: now.Sub(c.failing)})
+		c.failing, c.errors = time.Time{}, nil
+	}
+}
+
+// reasonsTold bounds the reasons that are recorded until everything is carried out again.
+const reasonsTold = 20
 
 // howMany writes "1 service", "3 services".
 func howMany(n int, what string) string {

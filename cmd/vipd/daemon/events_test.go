@@ -63,6 +63,16 @@ func (n *node) events(q api.EventsQuery) (all []api.Event) {
 	return all
 }
 
+// story are the events of a kind, a line each.
+func (n *node) story(kind journal.Kind) string {
+	n.t.Helper()
+	var lines []string
+	for _, e := range n.events(api.EventsQuery{Kind: string(kind)}) {
+		lines = append(lines, strings.Trim(e.Subject()+" "+e.Text+": "+e.Cause, ": "))
+	}
+	return strings.Join(lines, "\n")
+}
+
 // watched is a service whose two endpoints are checked, with patience for a busy machine.
 const watched = `
 [services.web]

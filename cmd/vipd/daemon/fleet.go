@@ -30,7 +30,8 @@ type fleet struct {
 	unseen  time.Time // since when that is so
 	seen    bool      // it did at least once
 
-	lost time.Time // when etcd was lost; zero: it is followed, or was not yet. It belongs to the source's goroutine
+	followed bool      // etcd was reached at least once
+	lost     time.Time // when etcd was lost; zero: it is followed
 
 	drains drainers
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
@@ -118,6 +119,7 @@ func TestFleetAway(t *testing.T) {
 	}
 	wait.For(t, 20*time.Second, "etcd's absence to be told", func() bool { return !m.status().Store.Connected })
 	m.answers("127.41.0.5", "one")
+	m.tells("etcd is followed", "etcd is lost; what it held last stays in use")
 	m.stop()
 	m.start()
 	m.answers("127.41.0.5", "one")
@@ -130,6 +132,21 @@ func TestFleetAway(t *testing.T) {
 	m.apply("web", "127.41.0.5", "127.41.1.2:9002")
 	m.answers("127.41.0.5", "two")
 	wait.For(t, 10*time.Second, "etcd to be back", func() bool { return m.status().Store.Connected })
+	m.tells("etcd is not reached since the start; what is known from before is served", "etcd is followed again")
+}
+
+// tells expects these events of etcd, and no others.
+func (m *member) tells(want ...string) {
+	m.t.Helper()
+	var got []string
+	for _, e := range m.events(api.EventsQuery{Kind: "store"}) {
+		if strings.HasPrefix(e.Text, "etcd ") {
+			got = append(got, e.Text)
+		}
+	}
+	if !slices.Equal(got, want) {
+		m.t.Errorf("the journal has of etcd %q, want %q", got, want)
+	}
 }
 
 // TestFleetNeverRead has services of the node be served though etcd was never there.
