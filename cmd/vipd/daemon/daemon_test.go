@@ -20,6 +20,7 @@ import (
 
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
 	"vipd/test/wait"
@@ -445,6 +446,20 @@ func TestStoreComesLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.For(t, 10*time.Second, "the services of the folder", func() bool { s := n.status(); return s.Ready && s.Services == 1 && s.Store.EverRead })
+	for _, there := range []bool{false, true} {
+		from, to := folder, folder+".away"
+		if there {
+			from, to = to, from
+		}
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+		wait.For(t, 10*time.Second, "the folder to come and go", func() bool { return n.status().Store.Connected == there })
+	}
+	story := strings.Split(n.story(journal.Store), "\n")
+	if len(story) != 2 || !strings.HasPrefix(story[0], "the services' files can't be read; what they held last stays in use: ") || story[1] != "the services' files can be read again" {
+		t.Errorf("the journal has of the store %q", story)
+	}
 }
 
 // TestRestsWithoutTheAddress leaves the addresses to somebody else, who has not brought them: nothing is wrong, and

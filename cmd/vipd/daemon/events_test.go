@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -258,4 +259,33 @@ func (n *node) checkNow(service balancer.Name, address string) string {
 		n.t.Errorf("the answer lacks something: %+v", r)
 	}
 	return r.Outcome + ": " + r.Text
+}
+
+// TestFailureIsToldOnce: a port that another program has is a failure that is tried again and again, and told once, and
+// so is its end.
+func TestFailureIsToldOnce(t *testing.T) {
+	other, err := net.Listen("tcp", "127.47.0.9:8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, dir: t.TempDir()}
+	n.write(`
+[services.web]
+vips = ["127.47.0.9", "127.47.0.10"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.47.1.1", port = 9001 }]
+`)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	wait.For(t, 20*time.Second, "some tries", func() bool {
+		_, metrics := n.get("/metrics")
+		_, failures, _ := strings.Cut(metrics, "\nvipd_sync_failures_total ")
+		return number(failures) > 2 && n.story(journal.Problem) != ""
+	})
+	_ = other.Close()
+	wait.For(t, 20*time.Second, "everything to be carried out", func() bool { return strings.HasSuffix(n.story(journal.Problem), "carried out again") })
+	all := n.events(api.EventsQuery{Kind: "problem"})
+	if len(all) != 2 || !strings.Contains(all[0].Cause, "address already in use") || all[1].Lasted < time.Second {
+		t.Errorf("the journal has\n%s", n.story(journal.Problem))
+	}
 }
