@@ -46,11 +46,11 @@ func encodeVote(v *quorum.Vote) ([]byte, error) {
 	if len(text.Cause) > longestCause {
 		text.Cause = strings.ToValidUTF8(text.Cause[:longestCause], "") + "..."
 	}
-	return encode(text)
+	return json.Marshal(text) // in one line: there are many
 }
 
 func encodeChecker(c quorum.Checker) ([]byte, error) {
-	return encode(checkerText{healthVersion, c.Exec})
+	return json.Marshal(checkerText{healthVersion, c.Exec})
 }
 
 // posted is what one key below health/ says: that a node is there, or its vote.

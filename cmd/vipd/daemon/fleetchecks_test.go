@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +80,40 @@ func TestFleetOutvotes(t *testing.T) {
 	everywhere(t, rest, w.targets[5], balancer.HealthDown)
 	if s, _ := rest[0].checks.standing(w.targets[5]); s.Votes["host4"].Verdict != balancer.HealthUnknown || s.Votes["host4"].Cause != "no such certificate file" {
 		t.Errorf("who can't check says %+v", s.Votes["host4"])
+	}
+}
+
+// TestFleetOverTCP has three hosts share the checks of servers that listen and end.
+func TestFleetOverTCP(t *testing.T) {
+	w := newWorld(t, 3, quick())
+	w.real = true
+	listeners := map[balancer.Target]net.Listener{}
+	for _, target := range w.targets {
+		l, err := net.Listen("tcp", netip.AddrPortFrom(target.Addr, target.Port).String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners[target] = l
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	for i := range 3 {
+		w.join(fmt.Sprintf("host%d", i+1))
+	}
+	w.settled(w.hosts, balancer.HealthUp)
+	if err := listeners[w.targets[1]].Close(); err != nil {
+		t.Fatal(err)
+	}
+	everywhere(t, w.hosts, w.targets[1], balancer.HealthDown)
+	for _, h := range w.hosts {
+		s, _ := h.checks.standing(w.targets[1])
+		for n, v := range s.Votes {
+			if v.Verdict == balancer.HealthDown && !strings.HasPrefix(v.Cause, "connection refused") {
+				t.Errorf("%s says %+v", n, v)
+			}
+		}
+		if h.verdict(w.targets[0]) != balancer.HealthUp || h.verdict(w.targets[2]) != balancer.HealthUp {
+			t.Errorf("%s takes the others for %q and %q", h.name, h.verdict(w.targets[0]), h.verdict(w.targets[2]))
+		}
 	}
 }
 

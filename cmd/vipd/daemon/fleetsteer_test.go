@@ -1,0 +1,80 @@
+package daemon_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// TestFleetChecksSteer has a daemon go by what the fleet has found from its very first state on, say what it has found
+// itself, and check for itself when the others have gone.
+func TestFleetChecksSteer(t *testing.T) {
+	server(t, "127.44.1.1:9001", "one")
+	server(t, "127.44.1.1:9002", "two")
+	m := joinFleet(t, "")
+	client := m.etcd.Client()
+	put := func(key, text string) {
+		t.Helper()
+		wait.For(t, etcdkit.Patience, "etcd to take "+key, func() bool { // it may just be starting
+			_, err := client.Put(t.Context(), "/vipd"+key, text)
+			return err == nil
+		})
+	}
+	for _, n := range []string{"n2", "n3"} {
+		put("/health/"+n+"/live", `{"version":1}`)
+		put("/health/"+n+"/web/127.44.1.1:9001", `{"version":1,"verdict":"up","since":"2026-01-31T12:00:00Z"}`)
+		put("/health/"+n+"/web/127.44.1.1:9002", `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z","cause":"no answer"}`)
+	}
+	_, err := m.writer.Apply(t.Context(), etcd.Change{Name: "web", Base: etcd.Any, Fields: map[string]any{
+		"vips": []any{"127.44.0.1"}, "ports": []any{map[string]any{"port": int64(8080)}},
+		"endpoints": []any{map[string]any{"address": "127.44.1.1", "port": int64(9001)}, map[string]any{"address": "127.44.1.1", "port": int64(9002)}},
+		"health":    map[string]any{"type": "tcp", "interval": "200ms", "timeout": "150ms", "rise": int64(2), "fall": int64(2), "from": "fleet"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.start()
+	if got := m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" {
+		t.Errorf("at first: %s", got)
+	}
+	wait.For(t, 20*time.Second, "the node to tell what it has found", func() bool {
+		answer, err := client.Get(t.Context(), "/vipd/health/n1/", clientv3.WithPrefix())
+		text := ""
+		if err == nil {
+			for _, kv := range answer.Kvs {
+				text += fmt.Sprintf("%s %s %v\n", kv.Key, kv.Value, kv.Lease != 0)
+			}
+		}
+		return len(answer.Kvs) == 3 && strings.Count(text, `"verdict":"up"`) == 2 && strings.Count(text, " true\n") == 3
+	})
+	if got := m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" {
+		t.Errorf("outvoted: %s", got)
+	}
+	for range 4 {
+		if got := ask("127.44.0.1:8080"); got != "one" {
+			t.Errorf("%q answers though the fleet has found it down", got)
+		}
+	}
+	if p := m.problems(); p != "" {
+		t.Errorf("problems: %s", p)
+	}
+	put("/health/n3/web/127.44.1.1:9002", `{"version":1,"verdict":"up","since":"2026-01-31T12:30:00Z"}`)
+	states := func(want string) {
+		t.Helper()
+		wait.For(t, 20*time.Second, want, func() bool { return m.endpoints() == want })
+	}
+	states("127.44.1.1:9001:active/1 127.44.1.1:9002:active/1")
+	put("/health/n3/web/127.44.1.1:9002", `{"version":1,"verdict":"down","since":"2026-01-31T12:40:00Z"}`)
+	states("127.44.1.1:9001:active/1 127.44.1.1:9002:down/0")
+	if _, err := client.Delete(t.Context(), "/vipd/health/n", clientv3.WithPrefix()); err != nil { // n1's too, which come again
+		t.Fatal(err)
+	}
+	states("127.44.1.1:9001:active/1 127.44.1.1:9002:active/1")
+}
