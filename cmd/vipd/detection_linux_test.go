@@ -178,6 +178,7 @@ func (g *checkedGateway) found(want balancer.Verdict, within time.Duration) {
 func detects(t *testing.T, mode string) {
 	g := newCheckedGateway(t, mode)
 	g.start()
+	t.Cleanup(func() { g.sweep(mode) })
 	if s, err := g.api.Status(t.Context()); err != nil || s.Mode.InUse != mode || len(s.Problems) > 0 {
 		t.Fatalf("status %+v, %v", s, err)
 	}

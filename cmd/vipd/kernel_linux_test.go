@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
+	"vipd/dataplane/host"
 	"vipd/test/lab"
 	"vipd/test/program"
 	"vipd/test/wait"
@@ -257,6 +259,21 @@ func (g *gateway) counted(open net.Conn) {
 		}
 		return nil
 	})
+}
+
+// sweep stops the daemon and removes what its mode left, as vipctl cleanup does.
+func (g *gateway) sweep(mode string) {
+	g.t.Helper()
+	g.stop()
+	c, problems, err := config.Load(g.file)
+	if err != nil || len(problems) > 0 {
+		g.t.Fatal(problems, err)
+	}
+	m, _ := modes.Find(config.ModeName(mode))
+	_, hostErr := host.Cleanup(context.Background(), modes.HostOptions(c), false)
+	if _, err := m.Cleanup(context.Background(), c, false); err != nil || hostErr != nil {
+		g.t.Error("cleanup:", hostErr, err)
+	}
 }
 
 // examine runs vipctl doctor beside the daemon, wants these findings and no problem, and looks whether it left anything.

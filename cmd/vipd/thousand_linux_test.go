@@ -77,6 +77,7 @@ func TestThousandDown(t *testing.T) {
 			end := manyPorts(t, g.ends[1])
 			g.writeThousand(mode, minInterval)
 			g.start()
+			t.Cleanup(func() { g.sweep(mode) })
 			g.count(balancer.HealthUp, thousand+1)
 			g.settled()
 

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestDocs has every TOML block of the guides pass vipctl check.
+func TestDocs(t *testing.T) {
+	files, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, part := range strings.Split(string(text), "```toml\n") {
+			block, _, closed := strings.Cut(part, "\n```")
+			if i == 0 || !closed {
+				continue
+			}
+			checked++
+			t.Run(fmt.Sprintf("%s, block %d", filepath.Base(file), i), func(t *testing.T) {
+				config := filepath.Join(t.TempDir(), "vipd.toml")
+				if err := os.WriteFile(config, []byte(block+"\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				s := newSession(t)
+				if code := s.run(t.Context(), "check", config); code != 0 || strings.Contains(s.out.String()+s.err.String(), "warning") {
+					t.Errorf("vipctl check exits with %d:\n%s%s", code, s.out, s.err)
+				}
+			})
+		}
+	}
+	if checked < 9 {
+		t.Errorf("found %d blocks", checked)
+	}
+}
