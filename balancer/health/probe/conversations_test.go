@@ -71,9 +71,11 @@ func TestHTTP(t *testing.T) {
 		{"expected", says(ok), expect, health.Passed, "answered 200 OK"},
 		{"unexpected", says("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbusy"), expect, health.Failed, `answered 200 OK, without the expected "ready"`},
 		{"half-open", stuck, nil, health.Failed, "connected, but nothing came within 300ms"},
+		{"slow from the first byte", func(c net.Conn) { says("HT")(c); stuck(c) }, nil, health.Failed, "the answer was not complete within 300ms: only 2 bytes"},
 		{"slow headers", drip("HTTP/1.1 200 OK\r\nX: "), nil, health.Failed, "the answer was not complete within 300ms: only "},
 		{"slow body", drip("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"), nil, health.Failed, "answered 200 OK, but the body was not complete within 300ms: only "},
 		{"hangs up", says(""), nil, health.Failed, "closed the connection without a word"},
+		{"truncated after a byte", says("H"), nil, health.Failed, "the answer is truncated: the connection was closed after 1 byte"},
 		{"truncated headers", says("HTTP/1.1 200 OK\r\nConte"), nil, health.Failed, "the answer is truncated: the connection was closed after 22 bytes"},
 		{"truncated body", says("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready"), nil, health.Failed, "answered 200 OK, but the body is truncated: the connection was closed after 5 bytes"},
 		{"truncated body in chunks", says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nready\r\n"), nil, health.Failed, "answered 200 OK, but the body is truncated: the connection was closed after 5 bytes"},
@@ -81,7 +83,7 @@ func TestHTTP(t *testing.T) {
 		{"endless body", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), nil, health.Passed, "answered 200 OK, and a body of 64 KiB or more"},
 		{"endless body, expected text", endless("HTTP/1.1 200 OK\r\n\r\nready", "more "), expect, health.Passed, "answered 200 OK, and a body of 64 KiB or more"},
 		{"endless body, unexpected", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), expect, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it goes on`},
-		{"endless tiny chunks", endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"), expect, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it goes on`},
+		{"endless tiny chunks", endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"), func(h *balancer.Health) { expect(h); h.Timeout = 5 * time.Second }, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it goes on`},
 		{"not HTTP", says("SSH-2.0-OpenSSH_9.2\r\n"), nil, health.Failed, `answered "SSH-2.0-OpenSSH_9.2\r\n", which is not HTTP`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

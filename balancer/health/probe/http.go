@@ -109,7 +109,7 @@ func (a *attempt) unread(err error, c *counter) error {
 	switch {
 	case errors.Is(c.err, errTooMuch):
 		return fmt.Errorf("the answer's headers do not end within %d KiB", maxHeader>>10)
-	case c.read > 0 && !bytes.HasPrefix(c.first, []byte("HTTP/")):
+	case !bytes.HasPrefix(c.first, []byte("HTTP/")[:min(len(c.first), len("HTTP/"))]):
 		return fmt.Errorf("answered %s, which is not HTTP", excerpt(c.first))
 	case c.err != nil:
 		err = c.err
