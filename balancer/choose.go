@@ -13,6 +13,7 @@ type candidate struct {
 	node, zone string
 	backup     bool
 	health     Verdict
+	ejected    bool
 }
 
 // eligible reports whether nothing about the candidate itself keeps it from new connections.
@@ -21,14 +22,7 @@ func (c *candidate) eligible() bool { return c.State == Active }
 // backends returns the backends of port p of s for VIPs of the family of vip, sorted by address: every endpoint of that
 // family, each with its state. It also reports whether they are used in spite of their health.
 func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) (backends []Backend, panicked bool) {
-	var candidates []candidate
-	for _, e := range c.endpoints {
-		if e.Address.Is4() == vip.Is4() {
-			candidates = append(candidates, c.candidate(e, p))
-		}
-	}
-	slices.SortStableFunc(candidates, func(a, b candidate) int { return a.Addr.Compare(b.Addr) })
-	candidates = slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Addr == b.Addr })
+	candidates := c.candidates(p, vip)
 	if panicked = c.panics(env, candidates); panicked {
 		useAll(env, c.service.Locality, candidates)
 	} else {
@@ -43,6 +37,18 @@ func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) (backends []
 		backends[i] = b
 	}
 	return backends, panicked
+}
+
+// candidates returns the endpoints at port p of the family of a, sorted by address.
+func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
+	var candidates []candidate
+	for _, e := range c.endpoints {
+		if e.Address.Is4() == a.Is4() {
+			candidates = append(candidates, c.candidate(e, p))
+		}
+	}
+	slices.SortStableFunc(candidates, func(a, b candidate) int { return a.Addr.Compare(b.Addr) })
+	return slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Addr == b.Addr })
 }
 
 // panics reports whether fewer endpoints than the service's panic threshold are healthy, of those that may serve here. One
@@ -85,10 +91,11 @@ func useAll(env *Env, locality Locality, candidates []candidate) {
 // candidate applies overrides and health to e at port p.
 func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 	at := netip.AddrPortFrom(e.Address, e.TargetPort(p))
+	target := Target{c.service.Name, at.Addr(), at.Port()}
 	out := candidate{
 		Backend: Backend{Addr: at, State: Active, Weight: e.Weight, MaxConnections: e.MaxConnections},
 		node:    e.Node, zone: e.Zone, backup: e.Backup,
-		health: c.in.Health.At(Target{c.service.Name, at.Addr(), at.Port()}),
+		health: c.in.Health.At(target), ejected: c.in.Ejected.Has(target),
 	}
 	draining := e.Draining
 	if o := c.override(at); o != nil {
@@ -151,12 +158,13 @@ func OverrideOf(in *Inputs, t Target) *Override {
 }
 
 // choose marks the eligible candidates that others keep from new connections: those elsewhere, where locality demands
-// or prefers nearer ones, backups while others are up, and those that were not checked yet while enough others are known
+// or prefers nearer ones, those that are ejected, backups while others are up, and those that were not checked yet while enough others are known
 // to be up. A demand comes before the other rules, a preference after: a backup nearby is still only a backup.
 func choose(env *Env, locality Locality, candidates []candidate) {
 	if locality == NodeOnly {
 		setAside(candidates, Remote, func(c *candidate) bool { return c.node != env.Node })
 	}
+	eject(candidates)
 	if has(candidates, func(c *candidate) bool { return !c.backup }) {
 		setAside(candidates, Standby, func(c *candidate) bool { return c.backup })
 	}

@@ -23,13 +23,17 @@ type serviceInputs struct {
 	in        *Inputs
 }
 
+func newServiceInputs(s *Service, in *Inputs) *serviceInputs {
+	return &serviceInputs{service: s, endpoints: EndpointsOf(s, in), in: in}
+}
+
 // defaultUDPIdle ends a UDP flow without traffic where users leave idle_timeout out.
 const defaultUDPIdle = 60 * time.Second
 
 // compileService compiles one service on its own: everything but the question who gets a contested key.
 func compileService(env *Env, s *Service, in *Inputs) *unit {
 	u := &unit{service: s}
-	c := &serviceInputs{service: s, endpoints: EndpointsOf(s, in), in: in}
+	c := newServiceInputs(s, in)
 	u.trust(env)
 	u.unbuilt()
 	u.unallocated()

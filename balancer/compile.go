@@ -39,6 +39,8 @@ type Inputs struct {
 	Overrides snap.Map[Target, *Override]
 	// Health holds the verdicts of checks, each for an address with its port.
 	Health snap.Map[Target, Verdict]
+	// Ejected are the endpoints, each with its port, that get no new connections because connects to them failed.
+	Ejected snap.Map[Target, Ejection]
 	// Drains are removed endpoints whose connections may live on; see Memory.
 	Drains snap.Map[DrainKey, Drain]
 	// Ramps are backends whose weight is still ramping up; see Memory.

@@ -85,6 +85,7 @@ func (c *Compiler) dirty(w *work, in *Inputs) {
 	mark(w.services, c.in.Endpoints, in.Endpoints, func(e EndpointID) Name { return e.Service })
 	mark(w.services, c.in.Overrides, in.Overrides, func(t Target) Name { return t.Service })
 	mark(w.services, c.in.Health, in.Health, func(t Target) Name { return t.Service })
+	mark(w.services, c.in.Ejected, in.Ejected, func(t Target) Name { return t.Service })
 	mark(w.keys, c.in.Drains, in.Drains, func(d DrainKey) Key { return d.Frontend })
 	mark(w.keys, c.in.Ramps, in.Ramps, func(d DrainKey) Key { return d.Frontend })
 	mark(w.addresses, c.in.Leaving, in.Leaving, func(a netip.Addr) netip.Addr { return a })

@@ -58,8 +58,8 @@ type Backend struct {
 // BackendState says whether a backend gets new connections and, where not, why.
 type BackendState string
 
-// The states. Only Active ones get new connections, but that a mode which sees attempts fail turns to Standby ones while
-// every Active one refuses. Established connections live on in all states, until Until where that is set.
+// The states. Only Active ones get new connections, but that a mode which sees attempts fail turns to Standby ones, then
+// to Ejected ones, while every Active one refuses. Established connections live on in all states, until Until where that is set.
 const (
 	// Active gets new connections.
 	Active BackendState = "active"
@@ -75,6 +75,8 @@ const (
 	Down BackendState = "down"
 	// Untested waits for the first result of its health check, while others are known to be up.
 	Untested BackendState = "untested"
+	// Ejected does not take connections, see Inputs.Ejected, while others are left.
+	Ejected BackendState = "ejected"
 	// Removed is no longer among the service's endpoints; connections have until Until.
 	Removed BackendState = "removed"
 )

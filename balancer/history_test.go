@@ -140,7 +140,7 @@ func (h *history) checked() balancer.Target {
 // step changes one thing somewhere.
 func (h *history) step() {
 	h.now = h.now.Add(time.Duration(h.IntN(20)) * time.Second)
-	switch h.IntN(12) {
+	switch h.IntN(13) {
 	case 0, 1, 2, 3:
 		name := h.name()
 		h.in.Services = h.in.Services.Set(name, h.service(name))
@@ -168,6 +168,13 @@ func (h *history) step() {
 			h.in.Health = h.in.Health.Set(h.checked(), pickOne(h, balancer.HealthUp, balancer.HealthDown, balancer.HealthUnknown))
 		}
 	case 11:
+		t := h.checked()
+		if h.in.Ejected.Has(t) {
+			h.in.Ejected = h.in.Ejected.Delete(t)
+		} else {
+			h.in.Ejected = h.in.Ejected.Set(t, balancer.Ejection{Since: h.now, Until: h.now.Add(time.Minute), Count: 1 + h.IntN(3)})
+		}
+	case 12:
 		if h.IntN(2) == 0 {
 			h.env.Local = h.randomEnv().Local
 			h.env.NodePortAddresses = h.env.Local

@@ -14,6 +14,9 @@
 //	s.Verdict // up
 //	s.Due     // when to check again
 //
+// Ejections decides the same from what came of clients' connects, where a mode sees that: some failures in a row, and the
+// endpoint gets no new connections for a while.
+//
 // What it does not do: run checks, choose backends (balancer.Compile does), or remember anything on disk (State.Save
 // makes what is to be kept).
 package health

@@ -1,0 +1,150 @@
+package balancer_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+)
+
+// TestEjection writes what is known of endpoints in order: u up, d down, ? unknown; e and x: ejected while up or down.
+func TestEjection(t *testing.T) {
+	backup := func(i int) func(*balancer.Service) {
+		return func(s *balancer.Service) { s.Endpoints[i].Backup = true }
+	}
+	for _, c := range []struct {
+		name, known string
+		change      func(*balancer.Service)
+		want        string
+		room        int // for the first
+	}{
+		{"one of two", "eu", nil, "1:ejected/0 2:active/1", 0},
+		{"none of one", "u", nil, "1:active/1", 0},
+		{"none of one, but it is ejected", "e", nil, "1:active/1", -1},
+		{"one more of four", "euuu", nil, "1:ejected/0 2:active/1 3:active/1 4:active/1", 1},
+		{"one of three", "uuu", nil, "1:active/1 2:active/1 3:active/1", 1},
+		{"one that is down counts", "uduu", nil, "1:active/1 2:down/0 3:active/1 4:active/1", 1},
+		{"down and ejected counts once", "xuuu", nil, "1:down/0 2:active/1 3:active/1 4:active/1", 1},
+		{"others went down since", "eddu", nil, "1:ejected/0 2:down/0 3:down/0 4:active/1", -1},
+		{"the last one", "edd", nil, "1:active/1 2:down/0 3:down/0", -2},
+		{"all", "ee", nil, "1:active/1 2:active/1", -1},
+		{"a backup serves", "eu", backup(1), "1:ejected/0 2:active/1", 0},
+		{"a backup is ejected", "ue", backup(1), "1:active/1 2:ejected/0", 0},
+		{"an unknown one serves", "e?", nil, "1:ejected/0 2:active/1", 0},
+		{"a draining one does not count", "uuu", func(s *balancer.Service) { s.Endpoints[1].Draining, s.Endpoints[2].Weight = true, 0 },
+			"1:active/1 2:draining/0 3:zero-weight/0", 0},
+		{"nobody who drains is ejected", "euu", func(s *balancer.Service) { s.Endpoints[0].Draining = true }, "1:draining/0 2:active/1 3:active/1", 0},
+		{"one further away serves", "eu", func(s *balancer.Service) { s.Locality, s.Endpoints[0].Node = balancer.PreferNode, "n1" },
+			"1:ejected/0 2:active/1", 0},
+		{"only those of this node count", "uu", func(s *balancer.Service) { s.Locality, s.Endpoints[0].Node = balancer.NodeOnly, "n1" },
+			"1:active/1 2:remote/0", 0},
+		{"a panic uses all", "eddd", func(s *balancer.Service) { s.Health.PanicThreshold = 50 }, "1:active/1 2:active/1 3:active/1 4:active/1", -2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := oneService("web", 1, 0)
+			s.Health = &balancer.Health{}
+			var in balancer.Inputs
+			for i, k := range c.known {
+				e := balancer.Endpoint{Address: addr(fmt.Sprintf("192.168.1.%d", i+1)), Weight: 1}
+				s.Endpoints = append(s.Endpoints, e)
+				at := balancer.Target{Service: "web", Addr: e.Address, Port: 8080}
+				switch k {
+				case 'u', 'e':
+					in.Health = in.Health.Set(at, balancer.HealthUp)
+				case 'd', 'x':
+					in.Health = in.Health.Set(at, balancer.HealthDown)
+				}
+				if strings.ContainsRune("ex", k) {
+					in.Ejected = in.Ejected.Set(at, balancer.Ejection{Count: 1})
+				}
+			}
+			if c.change != nil {
+				c.change(s)
+			}
+			in.Services = in.Services.Set("web", s)
+			env := plainEnv()
+			env.Node = "n1"
+			if got := states(env, in, "10.96.0.1:80"); got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+			first := balancer.Target{Service: "web", Addr: addr("192.168.1.1"), Port: 8080}
+			if got := balancer.EjectionRoom(&env, &in, first); got != c.room {
+				t.Errorf("there is room for %d more, want %d", got, c.room)
+			}
+		})
+	}
+}
+
+// TestEjectionServes is a law: whatever is ejected, a frontend serves if it would without.
+func TestEjectionServes(t *testing.T) {
+	for seed := range uint64(300) {
+		h := newHistory(seed)
+		for range 60 {
+			h.step()
+		}
+		without := h.in
+		without.Ejected = balancer.Inputs{}.Ejected
+		plain, got := balancer.Compile(h.env, without), balancer.Compile(h.env, h.in)
+		for k, f := range plain.Frontends.All() {
+			if f.Serves() != got.Frontends.At(k).Serves() {
+				t.Fatalf("seed %d: %s with %v ejected\n got %+v\nwithout %+v", seed, k, h.in.Ejected, got.Frontends.At(k), f)
+			}
+		}
+	}
+}
+
+// TestEjectionRoom is a law: who ejects only where there is room never takes out more than half of a frontend's endpoints,
+// and those that fail their checks are among these.
+func TestEjectionRoom(t *testing.T) {
+	ejected := 0
+	for seed := range uint64(300) {
+		h := newHistory(seed)
+		for range 40 {
+			h.step()
+		}
+		h.in.Ejected = balancer.Inputs{}.Ejected
+		for range 30 {
+			at := h.checked()
+			if h.in.Ejected.Has(at) || balancer.EjectionRoom(&h.env, &h.in, at) <= 0 {
+				continue
+			}
+			ejected++
+			h.in.Ejected = h.in.Ejected.Set(at, balancer.Ejection{Count: 1})
+			for k, f := range balancer.Compile(h.env, h.in).Frontends.All() {
+				if able, out := counted(h.in.Services.At(f.Service), f); f.Service == at.Service && out > max(able/2, downOf(f)) {
+					t.Fatalf("seed %d: with %s ejected, %d of %d are out at %s: %+v", seed, at, out, able, k, f.Backends)
+				}
+			}
+		}
+	}
+	if ejected < 100 {
+		t.Errorf("only %d were ejected", ejected)
+	}
+}
+
+// counted are the backends of f that could serve, and those of them that are out.
+func counted(s *balancer.Service, f *balancer.Frontend) (able, out int) {
+	for _, b := range f.Backends {
+		switch b.State {
+		case balancer.Down, balancer.Ejected:
+			able, out = able+1, out+1
+		case balancer.Active, balancer.Standby, balancer.Untested:
+			able++
+		case balancer.Remote:
+			if s.Locality != balancer.NodeOnly {
+				able++
+			}
+		}
+	}
+	return able, out
+}
+
+func downOf(f *balancer.Frontend) (n int) {
+	for _, b := range f.Backends {
+		if b.State == balancer.Down {
+			n++
+		}
+	}
+	return n
+}

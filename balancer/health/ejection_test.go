@@ -1,0 +1,260 @@
+package health_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+)
+
+// life is the reference: one endpoint, told of every second that passes.
+type life struct {
+	is            bool // an endpoint
+	failed, count int
+	out, left     int // ejected: for so many seconds, and so many are left; 0 left: not ejected
+	idle          int // seconds without an ejection since the last was forgotten
+	passed        int
+}
+
+// second lets one second pass.
+func (l *life) second(r health.EjectionRules) {
+	if l.left > 0 {
+		l.out++
+		if l.left--; l.left == 0 {
+			l.end(r)
+		}
+		return
+	}
+	if l.count > 0 {
+		if l.idle++; time.Duration(l.idle)*time.Second == r.Forgive {
+			if l.count, l.idle = l.count-1, 0; l.count == 0 {
+				l.failed = 0
+			}
+		}
+	}
+}
+
+func (l *life) end(r health.EjectionRules) { l.left, l.idle, l.failed = 0, 0, r.Failures-1 }
+
+func (l *life) fail(r health.EjectionRules, room func() int) {
+	if l.left > 0 {
+		return
+	}
+	if l.failed++; l.failed < r.Failures || room() <= 0 {
+		return
+	}
+	most := int(r.Most / r.Base)
+	l.count = min(l.count+1, most)
+	l.left, l.out, l.passed = l.count*int(r.Base/time.Second), 0, 0
+}
+
+func (l *life) answer(r health.EjectionRules) {
+	if l.left > 0 {
+		l.end(r)
+	}
+	l.failed = 0
+}
+
+func (l *life) check(r health.EjectionRules, passed bool, rise int) {
+	if l.left == 0 {
+		return
+	}
+	if l.passed++; !passed {
+		l.passed = 0
+	}
+	if l.passed >= rise {
+		l.end(r)
+	}
+}
+
+// lives are the endpoints of a service in order, of which at most half may be out.
+type lives []life
+
+func (l lives) room() int {
+	able, out := 0, 0
+	for i := range l {
+		if l[i].is {
+			able++
+		}
+		if l[i].left > 0 {
+			out++
+		}
+	}
+	return able/2 - out
+}
+
+// lift ends the latest ejections while too many are out.
+func (l lives) lift(r health.EjectionRules) {
+	for l.room() < 0 {
+		latest := -1
+		for i := range l {
+			if l[i].left > 0 && (latest < 0 || l[i].out < l[latest].out) {
+				latest = i
+			}
+		}
+		l[latest].end(r)
+	}
+}
+
+func member(i int) balancer.Target {
+	return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{192, 168, 1, byte(i)}), Port: 8080}
+}
+
+// TestEjectionsAreLives compares random histories with the reference.
+func TestEjectionsAreLives(t *testing.T) {
+	rules := health.EjectionRules{Failures: 3, Base: 10 * time.Second, Most: 30 * time.Second, Forgive: 40 * time.Second}
+	ejections := 0
+	for seed := range uint64(500) {
+		random := rand.New(rand.NewPCG(seed, 9))
+		start := time.Unix(1_700_000_000, 0)
+		now := start
+		model := make(lives, 1+random.IntN(6))
+		for i := range model {
+			model[i].is = true
+		}
+		e := health.NewEjections(rules)
+		room := func(balancer.Target) int { return model.roomBut(e) }
+		is := func(at balancer.Target) bool { return model[at.Addr.As4()[3]].is }
+		for step := range 400 {
+			i := random.IntN(len(model))
+			l := &model[i]
+			switch random.IntN(14) {
+			case 0, 1:
+				for range 1 + random.IntN(15) {
+					now = now.Add(time.Second)
+					for j := range model {
+						model[j].second(rules)
+					}
+					e.Follow(now, is, room)
+				}
+			case 2:
+				l.answer(rules)
+				e.Answered(member(i), now)
+			case 3, 4:
+				passed := random.IntN(3) > 0
+				l.check(rules, passed, 2)
+				outcome := health.Failed
+				if passed {
+					outcome = health.Passed
+				}
+				e.Checked(member(i), health.Result{Outcome: outcome, Began: now}, 2, now)
+			case 5: // one that began before it was ejected, and one that could not be carried out
+				e.Checked(member(i), health.Result{Outcome: health.Passed, Began: now.Add(-time.Hour)}, 2, now)
+				e.Checked(member(i), health.Result{Outcome: health.NotRun, Began: now}, 2, now)
+			case 6:
+				if *l = (life{is: !l.is}); !l.is {
+					e.Follow(now, is, room)
+				}
+			default:
+				if !l.is {
+					break
+				}
+				had := l.left
+				l.fail(rules, model.room)
+				x, began := e.Failed(member(i), "refused", now, room)
+				if want := had == 0 && l.left > 0; began != want {
+					t.Fatalf("seed %d, step %d: it was ejected: %v, want %v", seed, step, began, want)
+				}
+				if began {
+					ejections++
+					if want := now.Add(time.Duration(l.left) * time.Second); !x.Until.Equal(want) || x.Count != l.count || x.Cause != "refused" {
+						t.Fatalf("seed %d, step %d: %+v, want until %s, count %d", seed, step, x, want, l.count)
+					}
+				}
+			}
+			model.lift(rules)
+			e.Follow(now, is, room)
+			if got, want := fmt.Sprint(slices.Collect(e.Now().Keys())), fmt.Sprint(model.ejected()); got != want {
+				t.Fatalf("seed %d, step %d: ejected are %s, want %s", seed, step, got, want)
+			}
+			if next := e.Next(); !next.Equal(model.next(now)) {
+				t.Fatalf("seed %d, step %d: the next ends %s, want %s", seed, step, next, model.next(now))
+			}
+		}
+	}
+	if ejections < 1000 {
+		t.Errorf("only %d ejections", ejections)
+	}
+}
+
+// roomBut is the room by what e says is ejected.
+func (l lives) roomBut(e *health.Ejections) int {
+	able := 0
+	for i := range l {
+		if l[i].is {
+			able++
+		}
+	}
+	return able/2 - e.Now().Len()
+}
+
+func (l lives) ejected() (all []balancer.Target) {
+	for i := range l {
+		if l[i].left > 0 {
+			all = append(all, member(i))
+		}
+	}
+	return all
+}
+
+func (l lives) next(now time.Time) (next time.Time) {
+	for i := range l {
+		if until := now.Add(time.Duration(l[i].left) * time.Second); l[i].left > 0 && (next.IsZero() || until.Before(next)) {
+			next = until
+		}
+	}
+	return next
+}
+
+// TestEjectionTells ends ejections in every way, by the rules that vipd goes by.
+func TestEjectionTells(t *testing.T) {
+	start := time.Unix(1_700_000_000, 0)
+	room := 1
+	rooms := func(balancer.Target) int { return room }
+	is := func(balancer.Target) bool { return true }
+	for _, c := range []struct {
+		why string
+		end func(e *health.Ejections, now time.Time) []health.Ejected
+	}{
+		{"it took a connection", func(e *health.Ejections, now time.Time) []health.Ejected {
+			x, _ := e.Answered(member(1), now)
+			return []health.Ejected{x}
+		}},
+		{"it passes its checks", func(e *health.Ejections, now time.Time) []health.Ejected {
+			x, _ := e.Checked(member(1), health.Result{Outcome: health.Passed, Began: now}, 1, now)
+			return []health.Ejected{x}
+		}},
+		{"it is no endpoint any more", func(e *health.Ejections, now time.Time) []health.Ejected {
+			return e.Follow(now, func(balancer.Target) bool { return false }, rooms)
+		}},
+		{"too many others are out", func(e *health.Ejections, now time.Time) []health.Ejected {
+			return e.Follow(now, is, func(balancer.Target) int { return -1 })
+		}},
+		{"its time is over", func(e *health.Ejections, now time.Time) []health.Ejected { return e.Follow(now, is, rooms) }},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			e := health.NewEjections(health.DefaultEjectionRules())
+			for range 4 {
+				if x, began := e.Failed(member(1), "refused", start, rooms); began {
+					t.Fatalf("ejected too early: %+v", x)
+				}
+			}
+			if x, began := e.Failed(member(1), "refused", start, rooms); !began || x.Until.Sub(x.Since) != 30*time.Second || x.End != "" {
+				t.Fatalf("the fifth failure: %+v, %v", x, began)
+			}
+			after := 20 * time.Second
+			if c.why == "its time is over" {
+				after = 30 * time.Second
+			}
+			ended := c.end(e, start.Add(after))
+			if len(ended) != 1 || ended[0].End != c.why || ended[0].For != after || e.Now().Len() != 0 {
+				t.Errorf("got %+v", ended)
+			}
+		})
+	}
+}
