@@ -106,6 +106,23 @@ type Yielder interface {
 	Yield(ctx context.Context) error
 }
 
+// Dialer is implemented by dataplanes that connect to backends themselves, and see what comes of it.
+type Dialer interface {
+	// TellDials has tell called with what comes of connects to backends: with the error of each that fails, and with nil for
+	// the first that succeeds after one that failed. It is called by many goroutines, and must not block. TellDials comes
+	// before the first Apply.
+	TellDials(tell func(balancer.Target, error))
+}
+
+// Suspecter is implemented by dataplanes whose kernel connects clients to backends, and notes which connections nobody
+// answers.
+type Suspecter interface {
+	// Suspect has tell called with backends that leave a new connection without an answer, or refuse it, until ctx ends;
+	// then it returns nil. An error says why the kernel tells nothing. It is a hint, no more: the same backend may answer
+	// others. tell is called by one goroutine, and must not block.
+	Suspect(ctx context.Context, tell func(balancer.Target)) error
+}
+
 // Connection is one live connection or flow.
 type Connection struct {
 	Frontend balancer.Key   `json:"frontend"`

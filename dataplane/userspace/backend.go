@@ -4,12 +4,15 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"vipd/balancer"
 )
 
 // backend is what is known of one backend of a service's port. All VIPs of the service share it, and it outlives
 // changes of them.
 type backend struct {
-	addr netip.AddrPort
+	addr    netip.AddrPort
+	service balancer.Name
 	// text is the address as dialing takes it.
 	text string
 	// active counts connections and flows from the choice to the end.
@@ -36,6 +39,11 @@ func (b *backend) take(bound int) bool {
 			return true
 		}
 	}
+}
+
+// target is what those call it that are told of its dials.
+func (b *backend) target() balancer.Target {
+	return balancer.Target{Service: b.service, Addr: b.addr.Addr(), Port: b.addr.Port()}
 }
 
 func (b *backend) release() { b.active.Add(-1) }

@@ -15,7 +15,7 @@ var errNoBackend = errors.New("no backend is left")
 
 // chooseLocked picks the backend of a new connection or flow, none of those in tried, and counts it there: whoever gets
 // one releases it. The affinity comes first, then the scheduler among backends that do not rest, then the backups, then
-// the scheduler among all.
+// those that are ejected, then the scheduler among all, then any that is ejected.
 func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backend, *config, error) {
 	c := f.conf.Load()
 	if f.sticky == nil {
@@ -70,22 +70,31 @@ func (c *config) known(d *Dataplane, at netip.AddrPort, tried []*backend) *backe
 	return b
 }
 
-// standby takes a backup, the one with the fewest connections, when every active backend has failed: this connection, or
-// another a moment ago. One that is merely full has not.
+// standby takes a backup, else one that is ejected, when every active backend has failed: this connection, or another a
+// moment ago. One that is merely full has not.
 func (c *config) standby(now int64, tried []*backend) *backend {
+	failed := func(b *backend) bool { return b.resting(now) || slices.Contains(tried, b) }
+	for i, b := range c.backends {
+		if c.Backends[i].State == balancer.Active && !failed(b) {
+			return nil
+		}
+	}
+	if b := c.idlest(balancer.Standby, failed); b != nil {
+		return b
+	}
+	return c.idlest(balancer.Ejected, failed)
+}
+
+// idlest takes the backend in a state that has the fewest connections; nil: all have failed, or are full.
+func (c *config) idlest(state balancer.BackendState, failed func(*backend) bool) *backend {
 	var best *backend
 	bound := 0
 	for i, b := range c.backends {
-		failed := b.resting(now) || slices.Contains(tried, b)
-		switch c.Backends[i].State {
-		case balancer.Active:
-			if !failed {
-				return nil
-			}
-		case balancer.Standby:
-			if max := c.Backends[i].MaxConnections; !failed && !b.full(max) && (best == nil || b.active.Load() < best.active.Load()) {
-				best, bound = b, max
-			}
+		if c.Backends[i].State != state || failed(b) {
+			continue
+		}
+		if max := c.Backends[i].MaxConnections; !b.full(max) && (best == nil || b.active.Load() < best.active.Load()) {
+			best, bound = b, max
 		}
 	}
 	if best == nil || !best.take(bound) {
@@ -112,6 +121,9 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 			continue
 		}
 		if i < 0 {
+			if b := c.idlest(balancer.Ejected, func(b *backend) bool { return slices.Contains(tried, b) }); b != nil {
+				return b, nil
+			}
 			return nil, errNoBackend
 		}
 		b := c.backends[i]

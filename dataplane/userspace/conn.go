@@ -155,9 +155,7 @@ func (c *conn) reach(b *backend, conf *config) (*net.TCPConn, error) {
 
 // settle makes server the other side, unless things have changed while it was dialled.
 func (c *conn) settle(b *backend, server *net.TCPConn) bool {
-	if b.answered() {
-		c.f.d.log.Info("a backend takes connections again", "frontend", c.f.key, "backend", b.addr)
-	}
+	c.f.praise(b)
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
 	if c.cut || !c.f.removed && !c.f.conf.Load().keeps(b, time.Now()) {

@@ -105,9 +105,23 @@ func (f *frontend) judge(b *backend, err error) {
 	case exhausted(err):
 		f.d.seldom("no descriptor is left for a connection to a backend", "frontend", f.key, "backend", b.addr)
 	default:
+		if f.d.told != nil { // before b rests, so that no success after this one goes untold
+			f.d.told(b.target(), err)
+		}
 		if b.failed(f.d.now()) {
 			f.d.log.Warn("a backend does not take connections; others take its share", "frontend", f.key, "backend", b.addr, "err", err)
 		}
+	}
+}
+
+// praise notes that b takes connections, or answers. It costs one look as long as it has not failed.
+func (f *frontend) praise(b *backend) {
+	if !b.answered() {
+		return
+	}
+	f.d.log.Info("a backend takes connections again", "frontend", f.key, "backend", b.addr)
+	if f.d.told != nil {
+		f.d.told(b.target(), nil)
 	}
 }
 

@@ -23,6 +23,7 @@ type tallyKey struct {
 // totals.Memory, so that counts don't go back where something comes and goes.
 type tally struct {
 	connections, in, out atomic.Uint64
+	service              balancer.Name
 	seen                 time.Time // when a frontend last had it; the dataplane's mu guards it
 
 	mu       sync.Mutex
@@ -35,7 +36,7 @@ func (t *tally) backend(at netip.AddrPort) *backend {
 	defer t.mu.Unlock()
 	b := t.backends[at]
 	if b == nil {
-		b = &backend{addr: at, text: at.String(), seen: time.Now()}
+		b = &backend{addr: at, service: t.service, text: at.String(), seen: time.Now()}
 		t.backends[at] = b
 	}
 	return b
@@ -46,7 +47,7 @@ func (d *Dataplane) tallyLocked(f *balancer.Frontend) *tally {
 	k := tallyKey{f.Service, f.Port}
 	t := d.tallies[k]
 	if t == nil {
-		t = &tally{backends: map[netip.AddrPort]*backend{}, seen: time.Now()}
+		t = &tally{service: f.Service, backends: map[netip.AddrPort]*backend{}, seen: time.Now()}
 		d.tallies[k] = t
 	}
 	return t

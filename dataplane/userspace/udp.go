@@ -161,7 +161,7 @@ func (f *frontend) flowOf(back way, client netip.AddrPort, tried []*backend) *fl
 	x.placed = x.last.Load()
 	f.flows.add(x)
 	f.d.tasks.Add(1)
-	go f.reply(x)
+	go f.reply(x, b)
 	return x
 }
 
@@ -178,10 +178,11 @@ func (f *frontend) roomForFlowLocked() bool {
 	return f.d.flows.take()
 }
 
-// reply carries the backend's datagrams back until the flow ends, and ends it where it can't go on.
-func (f *frontend) reply(x *flow) {
+// reply carries the datagrams of backend back until the flow ends, and ends it where it can't go on.
+func (f *frontend) reply(x *flow, backend *backend) {
 	defer f.d.tasks.Done()
 	err := x.receive(func(b []byte) {
+		f.praise(backend)
 		x.last.Store(f.d.now())
 		if err := x.back.send(b, x.client); err == nil { // else dropped, as networks do
 			x.out.Add(uint64(len(b)))

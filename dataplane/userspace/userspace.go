@@ -71,7 +71,9 @@ type Dataplane struct {
 	// epoch is what instants are counted from.
 	epoch   time.Time
 	retries atomic.Uint64
-	warned  atomic.Int64 // the instant of the last of the warnings that are given seldom
+	// told, unless nil, is told what comes of dials; set before the first Apply.
+	told   func(balancer.Target, error)
+	warned atomic.Int64 // the instant of the last of the warnings that are given seldom
 
 	ctx    context.Context // ends when Close gives up waiting
 	cancel context.CancelFunc
@@ -99,6 +101,7 @@ var (
 	_ dataplane.Counters    = (*Dataplane)(nil)
 	_ dataplane.Renderer    = (*Dataplane)(nil)
 	_ dataplane.Yielder     = (*Dataplane)(nil)
+	_ dataplane.Dialer      = (*Dataplane)(nil)
 )
 
 // New returns a dataplane that serves nothing yet. Goroutines start with the first Apply and end with Close.
@@ -128,6 +131,9 @@ func New(o Options) (*Dataplane, error) {
 
 // Detail says how connections are intercepted and, where that was chosen, why.
 func (d *Dataplane) Detail() string { return d.detail }
+
+// TellDials implements dataplane.Dialer. Of UDP, what succeeds is an answer, and what fails is a datagram that is refused.
+func (d *Dataplane) TellDials(tell func(balancer.Target, error)) { d.told = tell }
 
 // DialRetries counts attempts on a further backend after one had failed.
 func (d *Dataplane) DialRetries() uint64 { return d.retries.Load() }

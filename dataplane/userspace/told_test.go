@@ -1,0 +1,141 @@
+package userspace
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// dials collects what is told of them.
+type dials struct {
+	mu   sync.Mutex
+	told map[netip.AddrPort][]error
+}
+
+func (d *dials) tell(t balancer.Target, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t.Service != "web" {
+		err = fmt.Errorf("told of service %q", t.Service)
+	}
+	at := netip.AddrPortFrom(t.Addr, t.Port)
+	d.told[at] = append(d.told[at], err)
+}
+
+func (d *dials) of(at netip.AddrPort) []error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.told[at]
+}
+
+// listenTo has what comes of dials collected.
+func listenTo(d *rig) *dials {
+	told := &dials{told: map[netip.AddrPort][]error{}}
+	d.TellDials(told.tell)
+	return told
+}
+
+// wantTold asks until the last that is told of a backend is an error that is want; nil: a success.
+func wantTold(t *testing.T, told *dials, at netip.AddrPort, want error, ask func()) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%v to be told of %s", want, at), func() error {
+		ask()
+		all := told.of(at)
+		if len(all) == 0 || !errors.Is(all[len(all)-1], want) {
+			return fmt.Errorf("told is %v", all)
+		}
+		return nil
+	})
+}
+
+// TestDialsAreTold checks that each failure is told with its cause, and the first success after it, and nothing of backends
+// that never failed.
+func TestDialsAreTold(t *testing.T) {
+	good, bad := serveAt(t, "127.0.0.1:0", named("good")), serveAt(t, "127.0.0.1:0", named("bad"))
+	bad.stop()
+	d := start(t, Options{})
+	told := listenTo(d)
+	f := frontendAt("127.77.9.1:9000", good.addr, bad.addr)
+	d.apply(f)
+	ask := func() {
+		if _, err := askOnce(f.AddrPort(), ""); err != nil {
+			t.Error(err)
+		}
+	}
+	wantTold(t, told, bad.addr, syscall.ECONNREFUSED, ask)
+	serveAt(t, bad.addr.String(), named("bad"))
+	wantTold(t, told, bad.addr, nil, ask)
+	n := len(told.of(bad.addr))
+	for range 20 {
+		ask()
+	}
+	if all := told.of(bad.addr); len(all) != n {
+		t.Errorf("told while all is well: %v", all[n:])
+	}
+	if all := told.of(good.addr); len(all) > 0 {
+		t.Errorf("told of the good one: %v", all)
+	}
+}
+
+func TestUDPIsTold(t *testing.T) {
+	bad, stop := startUDPServer(t, "127.0.0.1:0", "bad")
+	stop()
+	d := start(t, Options{})
+	told := listenTo(d)
+	f := frontendAt("127.77.9.2:9000/udp", bad)
+	d.apply(f)
+	ask := func() {
+		c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(f.AddrPort()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(20 * time.Millisecond))
+		_, _ = c.Write([]byte("x"))
+		_, _ = c.Read(make([]byte, 10)) // silence, while the backend refuses
+	}
+	wantTold(t, told, bad, syscall.ECONNREFUSED, ask)
+	udpServer(t, bad.String(), "back")
+	wantTold(t, told, bad, nil, ask)
+	if b := d.tallies[tallyKey{"web", "p"}].backends[bad]; b.restUntil.Load() != 0 {
+		t.Error("a backend that answers rests")
+	}
+}
+
+// TestEjectedIsTheLastResort checks that a backend that is ejected is left alone, and serves when every other refuses.
+func TestEjectedIsTheLastResort(t *testing.T) {
+	other, backup, ejected := serveAt(t, "127.0.0.1:0", named("other")), serveAt(t, "127.0.0.1:0", named("backup")), serveAt(t, "127.0.0.1:0", named("ejected"))
+	d := start(t, Options{})
+	f := with(frontendAt("127.77.9.3:9000", other.addr, backup.addr, ejected.addr), func(f *balancer.Frontend) {
+		for i := range f.Backends {
+			b := &f.Backends[i]
+			switch b.Addr {
+			case backup.addr:
+				b.State, b.Weight = balancer.Standby, 0
+			case ejected.addr:
+				b.State, b.Weight = balancer.Ejected, 0
+			}
+		}
+	})
+	d.apply(f)
+	wantAll := func(want string) {
+		t.Helper()
+		for range 20 {
+			if name, err := askOnce(f.AddrPort(), ""); err != nil || name != want {
+				t.Fatalf("got %q, %v; want %s", name, err, want)
+			}
+		}
+	}
+	wantAll("other")
+	other.stop()
+	wantAll("backup")
+	backup.stop()
+	wantAll("ejected")
+}
