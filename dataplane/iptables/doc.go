@@ -18,6 +18,8 @@
 // Backends that get no new connections have no rules: established connections live on in conntrack. Flows that
 // conntrack would go on leading to a backend that is gone are dropped (flows_linux.go).
 //
+// Connections that get no answer are told from conntrack, to whoever asks (suspect_linux.go).
+//
 // What this package does not do: addresses, source ranges, rejecting, masquerading and accepting are the guard's
 // (vipd/dataplane/host); it sets no sysctls, and of marks only
 // the one that it is told to, by which the guard knows connections.

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"vipd/balancer"
 )
 
@@ -29,10 +31,14 @@ func numbered(i int) Flow {
 		backend = netip.MustParseAddr("fd02::1")
 	}
 	from := netip.AddrPortFrom(client, uint16(1024+i))
-	return Flow{
-		Proto: k.Proto,
-		Orig:  Tuple{from, k.AddrPort()}, Reply: Tuple{netip.AddrPortFrom(backend, k.Port), from},
+	f := Flow{
+		Proto: k.Proto, Status: SeenReply,
+		Orig: Tuple{from, k.AddrPort()}, Reply: Tuple{netip.AddrPortFrom(backend, k.Port), from},
 	}
+	if i%1000 == 0 {
+		f.Status = 0
+	}
+	return f
 }
 
 func frontend(i int) balancer.Key {
@@ -52,6 +58,7 @@ func BenchmarkEach(b *testing.B) {
 	for name, f := range map[string]Filter{
 		"all":       {},
 		"udp4":      {Family: IPv4, Proto: balancer.UDP},
+		"unreplied": {Unreplied: true},
 		"frontend4": {Proto: frontend(0).Proto, Dst: frontend(0).Addr, Port: frontend(0).Port},
 		"frontend6": {Proto: frontend(1).Proto, Dst: frontend(1).Addr, Port: frontend(1).Port},
 	} {
@@ -99,5 +106,34 @@ func BenchmarkCut(b *testing.B) {
 				b.ReportMetric(float64(cut)/float64(b.N), "flows/op")
 			})
 		}
+	}
+}
+
+// BenchmarkEnds is what it costs the kernel to end flows that were answered, while nobody listens, or somebody who wants
+// only the others.
+func BenchmarkEnds(b *testing.B) {
+	const n = 20_000
+	for name, filter := range map[string][]unix.SockFilter{"nobody": nil, "unreplied": unrepliedOnly()} {
+		b.Run(name, func(b *testing.B) {
+			tab := scratch(b)
+			if filter != nil {
+				var s *Ends
+				if err := tab.ns.Do(func() (err error) { s, err = subscribeTo(filter); return err }); err != nil {
+					b.Fatal(err)
+				}
+				defer s.Close()
+			}
+			flows := make([]Flow, n)
+			for i := range flows {
+				flows[i] = numbered(1000*i/999 + 1)
+			}
+			for b.Loop() {
+				b.StopTimer()
+				tab.create(b, whole, flows...)
+				b.StartTimer()
+				tab.flush(b)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/flow")
+		})
 	}
 }

@@ -66,7 +66,7 @@ func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) e
 		l := listing{ctx: ctx, visit: visit}
 		err := l.run(c.lists, s)
 		switch {
-		case s.flags != 0 && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
+		case (s.flags != 0 || s.unreplied) && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
 			s = selection{family: s.family}
 		case errors.Is(err, unix.EBUSY): // a list was left halfway, by a visit that never returned, and is read by now
 		case err != nil:

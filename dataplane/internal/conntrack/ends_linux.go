@@ -23,7 +23,10 @@ type Ends struct{ socket *socket }
 // Subscribe begins a subscription in the calling thread's network namespace: flows that end from then on are told. With
 // sysctl net.netfilter.nf_conntrack_events=2, the default from Linux 5.19 on, the ends of flows that began while nobody in
 // the namespace had a subscription are never told.
-func Subscribe() (*Ends, error) {
+func Subscribe() (*Ends, error) { return subscribeTo(nil) }
+
+// subscribeTo is Subscribe, with a filter that the kernel asks which ends are told; nil: all.
+func subscribeTo(filter []unix.SockFilter) (*Ends, error) {
 	s, err := openSocket()
 	if err != nil {
 		return nil, err
@@ -31,6 +34,12 @@ func Subscribe() (*Ends, error) {
 	set := func(fd uintptr) {
 		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, endsBuffer) != nil {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, endsBuffer) // as much as the host allows
+		}
+		if filter != nil {
+			program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+			if err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+				return
+			}
 		}
 		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, groupDestroy)
 	}

@@ -29,6 +29,8 @@ type Filter struct {
 	// Dst and Port are the original destination's.
 	Dst  netip.Addr
 	Port uint16
+	// Unreplied: the other side has not sent anything.
+	Unreplied bool
 }
 
 // matches compares with what the kernel may have found too much.
@@ -37,5 +39,6 @@ func (f Filter) matches(flow *Flow) bool {
 	return (f.Family == "" || f.Family == familyOf(to.Addr())) &&
 		(f.Proto == "" || f.Proto == flow.Proto) &&
 		(!f.Dst.IsValid() || f.Dst == to.Addr()) &&
-		(f.Port == 0 || f.Port == to.Port())
+		(f.Port == 0 || f.Port == to.Port()) &&
+		!(f.Unreplied && flow.Status.Has(SeenReply))
 }

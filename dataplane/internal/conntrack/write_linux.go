@@ -119,12 +119,14 @@ type selection struct {
 	proto  byte
 	dst    netip.Addr
 	port   uint16
+	// unreplied: by the status, to which older kernels give no heed.
+	unreplied bool
 }
 
-// selection leaves out what kernels can't search by, or do wrongly: anything in both families at once, ports of no
-// protocol, and IPv6 addresses.
+// selection leaves out what kernels can't search by, or do wrongly: addresses and protocols in both families at once, ports
+// of no protocol, and IPv6 addresses.
 func (f Filter) selection() selection {
-	s := selection{family: family(f.Family)}
+	s := selection{family: family(f.Family), unreplied: f.Unreplied}
 	if f.Dst.IsValid() {
 		s.family = family(familyOf(f.Dst))
 	}
@@ -178,6 +180,10 @@ func (w *writer) list(s selection, seq uint32) {
 		w.attribute(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, s.flags)...)
 		w.attribute(ctaFilterReplyFlags, 0, 0, 0, 0)
 		w.close(filter)
+	}
+	if s.unreplied {
+		w.number32(ctaStatus, 0)
+		w.number32(ctaStatusMask, uint32(SeenReply))
 	}
 	w.end(at)
 }
