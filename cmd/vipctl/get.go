@@ -308,7 +308,7 @@ func endpointsTable(c *call, endpoints []api.Endpoint) *table.Table {
 		table.Column{Title: "SERVICE"}, table.Column{Title: "PORT", Wide: distinct}, table.Column{Title: "ADDRESS"},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
 		table.Column{Title: "HEALTH", Style: stateStyle}, table.Column{Title: "SINCE", Wide: !checked, Right: true},
-		table.Column{Title: "ACTIVE", Right: true}, table.Column{Title: "WHY", Wide: !checked},
+		table.Column{Title: "ACTIVE", Right: true}, table.Column{Title: "WHY", Wide: !checked && !slices.ContainsFunc(endpoints, isEjected)},
 		table.Column{Title: "LAST RESULT", Wide: true}, table.Column{Title: "NEXT", Wide: true},
 		table.Column{Title: "CONFIGURED", Wide: true, Right: true}, table.Column{Title: "CONNECTIONS", Wide: true, Right: true},
 		table.Column{Title: "NODE", Wide: true}, table.Column{Title: "ZONE", Wide: true}, table.Column{Title: "BACKUP", Wide: true},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/health"
@@ -13,6 +14,9 @@ import (
 
 // isChecked reports whether an endpoint has a health check here.
 func isChecked(e api.Endpoint) bool { return e.Check != nil }
+
+// isEjected reports whether an endpoint gets no connections because connects to it fail.
+func isEjected(e api.Endpoint) bool { return e.Ejection != nil }
 
 // since is for how long the endpoint has been up or down.
 func (c *call) since(e *api.Endpoint) string {
@@ -36,6 +40,9 @@ func why(e *api.Endpoint) string {
 		case e.Health == balancer.HealthDown:
 			all = append(all, k.LastText)
 		}
+	}
+	if x := e.Ejection; x != nil {
+		all = append(all, fmt.Sprintf("connects fail: %s; ejected until %s at the latest", x.Cause, x.Until.Local().Format(time.TimeOnly)))
 	}
 	if e.Cut {
 		all = append(all, "its connections were cut")

@@ -24,6 +24,9 @@ type Options struct {
 	Report func([]Change)
 	// Observe, unless nil, is told each result, by many goroutines.
 	Observe func(balancer.HealthType, health.Result)
+	// Heard, unless nil, is told each result that counts, once for each target, with what was probed. It must not block,
+	// nor call the Runner.
+	Heard func(t balancer.Target, at netip.AddrPort, res health.Result)
 	// InFlight bounds the checks under way, exec checks aside. Default 8192, which with the default timeout of 1 s is as
 	// many checks a second even if all of them hang.
 	InFlight int
@@ -218,6 +221,11 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 	before := e.state
 	e.state = before.After(e.rules, res)
 	heap.Push(&r.due, e)
+	if r.o.Heard != nil {
+		for _, t := range e.targets {
+			r.o.Heard(t, e.key.at, res)
+		}
+	}
 	if e.state.Verdict != before.Verdict {
 		r.changeLocked(e, before)
 	}

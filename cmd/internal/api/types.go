@@ -144,6 +144,8 @@ type Endpoint struct {
 	Check *Check `json:"check,omitempty"`
 	// Ramp is how many percent of its weight it has come to, while it starts slowly; 0: it does not.
 	Ramp int `json:"ramp_percent,omitempty"`
+	// Ejection is there while connects to it fail, so that it gets no new ones.
+	Ejection *balancer.Ejection `json:"ejection,omitempty"`
 	// Until is when what is left of its connections is ended.
 	Until time.Time `json:"until,omitzero"`
 	// Cut: it is down, and its connections were ended when it went down.

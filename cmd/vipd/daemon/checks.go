@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"hash/fnv"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,7 @@ func newChecks(d *Daemon) *checks {
 	_, _ = seed.Write([]byte(d.config.Node)) // a hash takes everything
 	c.runner = probe.NewRunner(probe.Options{
 		Report: c.report, Seed: seed.Sum64(), Kept: kept.Checks,
+		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.passive.heard(t, at, res) },
 		Observe: func(t balancer.HealthType, r health.Result) { d.metrics.checked(t, r.Took) },
 	})
 	return c

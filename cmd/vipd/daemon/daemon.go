@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/health"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
@@ -31,6 +32,8 @@ type Options struct {
 	Version string
 	// Modes are the dataplanes that this program has, the best first.
 	Modes []modes.Mode
+	// Ejection says when failed connects eject an endpoint. Default health.DefaultEjectionRules.
+	Ejection health.EjectionRules
 }
 
 // Daemon is one running vipd.
@@ -44,6 +47,7 @@ type Daemon struct {
 	source  source
 	fleet   *fleet // nil: the store is not a fleet's
 	checks  *checks
+	passive *passive
 	model   *model
 	journal *journal.Journal // what begins or ends is recorded here, which logs it too
 	metrics *metrics
@@ -160,6 +164,8 @@ func (d *Daemon) build() (err error) {
 		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
 	})
 	d.checks = newChecks(d)
+	d.passive = newPassive(d)
+	d.passive.listen(first.dataplane)
 	d.model = newModel(d)
 	return d.openStore()
 }
@@ -203,6 +209,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		start("fleet's checks", d.checks.fleet.run)
 	}
 	start("health", d.checks.run)
+	start("passive health", d.passive.run)
 	start("engine", d.engine.Run)
 	start("mode", d.chooser.run)
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.addressesChanged) })

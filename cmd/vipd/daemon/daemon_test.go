@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"go.uber.org/goleak"
 
+	"vipd/balancer/health"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/journal"
@@ -39,7 +40,9 @@ type node struct {
 	daemon *daemon.Daemon
 	modes  []modes.Mode // nil: noRoot
 	log    slog.Handler // nil: nobody reads it
-	stop   func()       // ends it and waits
+	// ejection is zero for the rules that vipd goes by.
+	ejection health.EjectionRules
+	stop     func() // ends it and waits
 }
 
 // noRoot is the mode that needs no privilege and leaves the host's rules alone: these tests run on the host itself.
@@ -92,7 +95,7 @@ func (n *node) launch() {
 	if n.log == nil {
 		n.log = slog.DiscardHandler
 	}
-	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(n.log), Version: "test", Modes: n.modes})
+	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(n.log), Version: "test", Modes: n.modes, Ejection: n.ejection})
 	if err != nil {
 		n.t.Fatal(err)
 	}

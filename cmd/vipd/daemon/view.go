@@ -213,8 +213,13 @@ func endOf(b balancer.Backend) time.Time {
 // endpoint starts the view of one endpoint from its definition.
 func (v *view) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, at netip.AddrPort) *api.Endpoint {
 	t := balancer.Target{Service: s.Name, Addr: at.Addr(), Port: at.Port()}
+	var ejection *balancer.Ejection
+	if x, ok := v.state.inputs.Ejected.Get(t); ok {
+		ejection = &x
+	}
 	return &api.Endpoint{
-		Service: s.Name, Address: at.String(), Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
+		Ejection: ejection,
+		Service:  s.Name, Address: at.String(), Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
 		Backup: e.Backup, Override: balancer.OverrideOf(&v.state.inputs, t), Health: v.state.inputs.Health.At(t), State: "unused",
 		Check: v.checkOf(s, t),
 	}

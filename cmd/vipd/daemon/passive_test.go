@@ -1,0 +1,190 @@
+package daemon_test
+
+import (
+	"bytes"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/test/wait"
+)
+
+// pair is a service of two endpoints without checks.
+const pair = `
+[services.web]
+vips = ["127.58.0.1"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.58.1.1", port = 9001 }, { address = "127.58.1.1", port = 9002 }]
+`
+
+// journaled are the lines that were logged.
+type journaled struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (j *journaled) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.Write(b)
+}
+
+// lines are those with words in them.
+func (j *journaled) lines(words string) (all []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for line := range strings.Lines(j.buf.String()) {
+		if strings.Contains(line, words) {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// startPassive starts a node that ejects after two failures in a row.
+func startPassive(t *testing.T, services string, base time.Duration) (*node, *journaled) {
+	n, log := &node{t: t, dir: t.TempDir()}, &journaled{}
+	n.log = slog.NewTextHandler(log, nil)
+	n.ejection = health.EjectionRules{Failures: 2, Base: base, Most: 10 * base, Forgive: time.Minute}
+	n.write(services)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	return n, log
+}
+
+// askUntil asks until the endpoints are in these states, and wants each client served.
+func (n *node) askUntil(vip, want string) {
+	n.t.Helper()
+	wait.For(n.t, 20*time.Second, want, func() bool {
+		if got := ask(vip); len(got) > 3 { // else the name of a server
+			n.t.Errorf("a client got %q", got)
+		}
+		return n.endpoints() == want
+	})
+}
+
+// TestRefusingEndpointIsEjected has one of two endpoints refuse: it gets no connections for a while, the other's live on,
+// then it is tried again, and ejected for longer; when it takes connections again it stays.
+func TestRefusingEndpointIsEjected(t *testing.T) {
+	const base = 2 * time.Second
+	server(t, "127.58.1.1:9001", "one")
+	n, log := startPassive(t, pair, base)
+	const ejected = "127.58.1.1:9001:active/1 127.58.1.1:9002:ejected/0"
+	n.askUntil("127.58.0.1:8080", ejected)
+	all, err := n.client.Endpoints(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := all[1].Ejection
+	if all[0].Ejection != nil || x == nil || x.Count != 1 || x.Cause != "connection refused" || x.Until.Sub(x.Since) != base {
+		t.Fatalf("what is said of it: %+v", x)
+	}
+
+	var asked atomic.Int64 // it listens again, and would be noticed
+	l, err := net.Listen("tcp", "127.58.1.1:9002")
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepting := make(chan struct{})
+	go func() {
+		defer close(accepting)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			asked.Add(1)
+			_ = c.Close()
+		}
+	}()
+	for time.Until(x.Until) > base/3 {
+		if got := ask("127.58.0.1:8080"); got != "one" {
+			t.Fatalf("got %q while the other is ejected", got)
+		}
+	}
+	_ = l.Close()
+	<-accepting
+	if n := asked.Load(); n > 0 {
+		t.Errorf("it got %d connections while it was ejected", n)
+	}
+
+	wait.For(t, 20*time.Second, "the end of its time", func() bool { return n.endpoints() != ejected })
+	if early := time.Until(x.Until); early > 0 {
+		t.Errorf("it is back %s early", early)
+	}
+	n.askUntil("127.58.0.1:8080", ejected) // one failure is enough now
+	server(t, "127.58.1.1:9002", "two")
+	wait.For(t, 30*time.Second, "the end of the second ejection", func() bool { return ask("127.58.0.1:8080") == "two" })
+	if got := n.endpoints(); strings.Contains(got, "ejected") {
+		t.Errorf("at the end: %s", got)
+	}
+	n.stop()
+	begun, ended := log.lines("is ejected for"), log.lines("no longer ejected")
+	if len(begun) != 2 || !strings.Contains(begun[0], `"endpoint is ejected for 2s" kind=health service=web backend=127.58.1.1:9002 cause="connection refused"`) ||
+		!strings.Contains(begun[1], "for 4s") {
+		t.Errorf("logged beginnings: %q", begun)
+	}
+	if len(ended) != 2 || !strings.Contains(ended[0], `cause="its time is over" was=ejected lasted=2`) {
+		t.Errorf("logged ends: %q", ended)
+	}
+}
+
+// TestEjectionIsNoOutage has the only endpoint left refuse while the other, which is back, is ejected: that one serves.
+func TestEjectionIsNoOutage(t *testing.T) {
+	one := serverUntil(t, "127.58.1.1:9001", "one")
+	n, log := startPassive(t, pair, time.Hour)
+	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:ejected/0")
+	server(t, "127.58.1.1:9002", "two")
+	one()
+	for range 5 {
+		if got := ask("127.58.0.1:8080"); got != "two" {
+			t.Fatalf("got %q while both could not be worse", got)
+		}
+	}
+	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:ejected/0 127.58.1.1:9002:active/1")
+	if ended := log.lines("it took a connection"); len(ended) != 1 || !strings.Contains(ended[0], "127.58.1.1:9002") {
+		t.Errorf("logged ends: %q", ended)
+	}
+	n.write("") // and whoever is no endpoint any more is not ejected any more
+	wait.For(t, 20*time.Second, "the end with the endpoint", func() bool { return len(log.lines("it is no endpoint any more")) == 1 })
+}
+
+// TestFailedDialHintsTheCheck has clients find out before the check does, whose turn is a long time away; and the ejection
+// ends as soon as the checks pass.
+func TestFailedDialHintsTheCheck(t *testing.T) {
+	server(t, "127.58.1.1:9001", "one")
+	two := serverUntil(t, "127.58.1.1:9002", "two")
+	n, log := startPassive(t, pair+`health = { type = "tcp", interval = "10m", fast_interval = "100ms", timeout = "90ms", rise = 2, fall = 2 }`, time.Hour)
+	wait.For(t, 20*time.Second, "the first checks", func() bool {
+		all, err := n.client.Endpoints(t.Context())
+		return err == nil && all[0].Health == balancer.HealthUp && all[1].Health == balancer.HealthUp
+	})
+	two()
+	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:down/0")
+	if down := log.lines("endpoint is down"); len(down) != 1 {
+		t.Errorf("logged: %q", down)
+	}
+}
+
+// TestChecksEndTheEjection has an endpoint that failed for a moment come back long before its time.
+func TestChecksEndTheEjection(t *testing.T) {
+	server(t, "127.58.1.1:9001", "one")
+	two := serverUntil(t, "127.58.1.1:9002", "two")
+	// fall is so high that only the ejection takes it out.
+	n, log := startPassive(t, pair+`health = { type = "tcp", interval = "100ms", timeout = "90ms", rise = 2, fall = 1000 }`, time.Hour)
+	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:active/1")
+	two()
+	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:ejected/0")
+	server(t, "127.58.1.1:9002", "two")
+	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:active/1")
+	wait.For(t, 10*time.Second, "the one that is back", func() bool { return ask("127.58.0.1:8080") == "two" })
+	if ended := log.lines("it passes its checks"); len(ended) != 1 {
+		t.Errorf("logged ends: %q", ended)
+	}
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/wait"
+)
+
+// TestUnansweredClientsHintTheCheck has an endpoint go silent, and then refuse, in iptables mode, where vipd sees no
+// connects itself: its check, whose turn is a long time away, is made at once because clients get no answer.
+func TestUnansweredClientsHintTheCheck(t *testing.T) {
+	g := newGateway(t)
+	third := g.Add("s3")
+	g.Link(g.Host(), third, "10.2.2.1/24", "10.2.2.2/24")
+	third.Default("10.2.2.1")
+	third.Echo("tcp", "s3", netip.MustParseAddrPort("10.2.2.2:8080"))
+	text := settings("iptables", "nft") + `
+[services.web]
+vips = ["10.96.0.10"]
+ports = [{ port = 80, target_port = 8080 }]
+endpoints = [{ address = "10.2.0.2" }, { address = "10.2.2.2" }]
+health = { type = "tcp", interval = "5m", fast_interval = "200ms", timeout = "190ms", rise = 1, fall = 2 }
+`
+	if err := os.WriteFile(g.file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g.start()
+	want := func(v balancer.Verdict, meanwhile func()) {
+		t.Helper()
+		wait.For(t, 30*time.Second, "s3 to be "+string(v), func() bool {
+			meanwhile()
+			all, err := g.api.Endpoints(t.Context())
+			return err == nil && len(all) == 2 && all[0].Health == balancer.HealthUp && all[1].Health == v
+		})
+	}
+	want(balancer.HealthUp, func() {})
+	for _, how := range [][]string{{"DROP"}, {"REJECT", "--reject-with", "tcp-reset"}} {
+		third.Exec("iptables", append([]string{"-A", "INPUT", "-p", "tcp", "--dport", "8080", "-j"}, how...)...)
+		want(balancer.HealthDown, func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			if c, err := g.client.Dial(ctx, "tcp", "10.96.0.10:80"); err == nil {
+				_ = c.Close()
+			}
+		})
+		third.Exec("iptables", "-F", "INPUT")
+		g.stop()
+		g.start() // has it checked anew
+		want(balancer.HealthUp, func() {})
+	}
+}
