@@ -40,6 +40,9 @@ func why(e *api.Endpoint) string {
 		case e.Health == balancer.HealthDown:
 			all = append(all, k.LastText)
 		}
+		if alone(k) {
+			all = append(all, "checked by this node alone")
+		}
 	}
 	if x := e.Ejection; x != nil {
 		all = append(all, fmt.Sprintf("connects fail: %s; ejected until %s at the latest", x.Cause, x.Until.Local().Format(time.TimeOnly)))
@@ -52,6 +55,9 @@ func why(e *api.Endpoint) string {
 	}
 	return strings.Join(all, "; ")
 }
+
+// alone reports whether this node goes by its own checks, though the fleet is to check together.
+func alone(k *api.Check) bool { return k.Fleet != nil && k.Fleet.Alone }
 
 // nextCheck says when the endpoint is checked next.
 func (c *call) nextCheck(k *api.Check) string {
@@ -89,6 +95,9 @@ func (c *call) describedChecks(s *api.Service) *table.Table {
 		last := c.lastResult(e.Check)
 		if e.Check.Against > 0 {
 			last = fmt.Sprintf("%s (%s %d of %d)", last, e.Check.LastOutcome, e.Check.Against, e.Check.Needed)
+		}
+		if alone(e.Check) {
+			last += "; checked by this node alone"
 		}
 		if e.Cut {
 			last += "; its connections were cut"

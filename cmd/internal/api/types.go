@@ -174,6 +174,26 @@ type Check struct {
 	// Next is when it is checked next; Checking: it is now.
 	Next     time.Time `json:"next,omitzero"`
 	Checking bool      `json:"checking,omitempty"`
+	// Fleet is what the fleet has found, where it checks the endpoint together; nil: each node checks it for itself. Then
+	// LastText says who has found what, and Next is there where this node is one of those who check.
+	Fleet *FleetCheck `json:"fleet,omitempty"`
+}
+
+// FleetCheck is what the nodes of a fleet have found of an endpoint together.
+type FleetCheck struct {
+	// Alone: this node can't rely on the others (etcd is away, or nobody checks), and goes by its own checks.
+	Alone bool `json:"alone,omitempty"`
+	// Checkers are the nodes that check it, Votes what they have found, by node.
+	Checkers []string             `json:"checkers"`
+	Votes    map[string]FleetVote `json:"votes"`
+}
+
+// FleetVote is what one node has found.
+type FleetVote struct {
+	// Verdict is up or down; "": it can't carry out the check. Since is when, by its own clock, and Cause why.
+	Verdict balancer.Verdict `json:"verdict"`
+	Since   time.Time        `json:"since,omitzero"`
+	Cause   string           `json:"cause,omitempty"`
 }
 
 // Frontend is one compiled key and how far the dataplane is with it.

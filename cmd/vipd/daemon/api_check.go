@@ -69,6 +69,8 @@ func checkedAt(q *api.CheckRequest, s *state) (t balancer.Target, found health.S
 		switch {
 		case target.Addr != named.Addr || named.Port != 0 && target.Port != named.Port:
 			continue
+		case subject.Health.Type == balancer.ExecHealth && subject.Fleet && !s.env.AllowExec:
+			continue // other nodes run it
 		case several == nil:
 			t, found = target, subject
 		case subject == found: // health.port: one probe for all of them

@@ -2,12 +2,16 @@ package daemon_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"vipd/cmd/internal/api"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
@@ -32,6 +36,7 @@ func TestFleetChecksSteer(t *testing.T) {
 		put("/health/"+n+"/web/127.44.1.1:9001", `{"version":1,"verdict":"up","since":"2026-01-31T12:00:00Z"}`)
 		put("/health/"+n+"/web/127.44.1.1:9002", `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z","cause":"no answer"}`)
 	}
+	put("/health/n3/web/127.44.1.1:9002", `{"version":1,"verdict":"down","since":"2026-01-31T11:00:00Z","cause":"connection refused"}`)
 	_, err := m.writer.Apply(t.Context(), etcd.Change{Name: "web", Base: etcd.Any, Fields: map[string]any{
 		"vips": []any{"127.44.0.1"}, "ports": []any{map[string]any{"port": int64(8080)}},
 		"endpoints": []any{map[string]any{"address": "127.44.1.1", "port": int64(9001)}, map[string]any{"address": "127.44.1.1", "port": int64(9002)}},
@@ -57,6 +62,12 @@ func TestFleetChecksSteer(t *testing.T) {
 	if got := m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" {
 		t.Errorf("outvoted: %s", got)
 	}
+	var c *api.Check
+	wait.For(t, 20*time.Second, "the node to read its own vote", func() bool { c = m.check("127.44.1.1:9002"); return len(c.Fleet.Votes) == 3 })
+	if c.LastOutcome != "failed" || c.LastText != "2 of 3 nodes: connection refused (n3), no answer (n2); n1 says up: connected" ||
+		c.Since.Format(time.RFC3339) != "2026-01-31T12:00:00Z" || c.Next.IsZero() || c.Fleet.Alone || len(c.Fleet.Checkers) != 3 || c.Fleet.Votes["n1"].Verdict != "up" {
+		t.Errorf("it is shown as %+v, %+v", c, c.Fleet)
+	}
 	for range 4 {
 		if got := ask("127.44.0.1:8080"); got != "one" {
 			t.Errorf("%q answers though the fleet has found it down", got)
@@ -77,4 +88,58 @@ func TestFleetChecksSteer(t *testing.T) {
 		t.Fatal(err)
 	}
 	states("127.44.1.1:9001:active/1 127.44.1.1:9002:active/1")
+}
+
+// check is what is shown of the check of an endpoint.
+func (m *member) check(address string) *api.Check {
+	m.t.Helper()
+	all, err := m.client.Endpoints(m.t.Context())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(e api.Endpoint) bool { return e.Address == address && e.Check != nil && e.Check.Fleet != nil })
+	if i < 0 {
+		m.t.Fatalf("%s is not checked by the fleet: %+v", address, all)
+	}
+	return all[i].Check
+}
+
+// TestFleetRunsNoPrograms has a node that may run no programs for others go by what those find that may, and run nothing
+// itself, whoever asks for it and however alone it is.
+func TestFleetRunsNoPrograms(t *testing.T) {
+	m := joinFleet(t, "")
+	ran := filepath.Join(t.TempDir(), "ran")
+	_, err := m.writer.Apply(t.Context(), etcd.Change{Name: "web", Base: etcd.Any, Fields: map[string]any{
+		"vips": []any{"127.44.0.3"}, "ports": []any{map[string]any{"port": int64(8080)}},
+		"endpoints": []any{map[string]any{"address": "127.44.1.3", "port": int64(9001)}},
+		"health":    map[string]any{"type": "exec", "command": []any{"/bin/touch", ran}, "user": "root", "interval": "200ms", "timeout": "150ms", "from": "fleet"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.start()
+	state := func(want string) {
+		t.Helper()
+		wait.For(t, 20*time.Second, want, func() bool { return m.endpoints() == want })
+	}
+	state("127.44.1.3:9001:active/1")
+	for key, text := range map[string]string{"n2/live": `{"version":1,"exec":true}`, "n2/web/127.44.1.3:9001": `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`} {
+		if _, err := m.etcd.Client().Put(t.Context(), "/vipd/health/"+key, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state("127.44.1.3:9001:down/0")
+	if p := m.problems(); !strings.HasSuffix(p, "this one goes by what those find that have it") {
+		t.Errorf("problems: %s", p)
+	}
+	if r, err := m.client.Check(t.Context(), api.CheckRequest{Service: "web", Address: "127.44.1.3"}); err == nil || !strings.Contains(err.Error(), "may run no programs on this host") {
+		t.Errorf("asked to run it: %+v, %v", r, err)
+	}
+	m.etcd.Kill()
+	wait.For(t, 30*time.Second, "the node to be alone", func() bool { return m.check("127.44.1.3:9001").Fleet.Alone })
+	time.Sleep(time.Second) // five intervals
+	state("127.44.1.3:9001:down/0")
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("the program was run")
+	}
 }

@@ -2,10 +2,7 @@ package daemon
 
 import (
 	"cmp"
-	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"time"
 
 	"vipd/balancer"
@@ -158,12 +155,5 @@ func (f *fleetChecks) cause(t balancer.Target, s quorum.Standing) string {
 		own, _ := f.runner.Status(t)
 		return own.State.Last.Text
 	}
-	var say []string
-	for _, n := range s.Checkers {
-		if v, ok := s.Votes[n]; ok && v.Verdict == s.Verdict {
-			say = append(say, fmt.Sprintf("%s: %s", n, v.Cause))
-		}
-	}
-	slices.Sort(say)
-	return fmt.Sprintf("%d of %d nodes: %s", len(say), len(s.Checkers), strings.Join(say, "; "))
+	return s.Words()
 }

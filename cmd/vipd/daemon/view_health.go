@@ -6,15 +6,54 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/balancer/health/quorum"
 	"vipd/cmd/internal/api"
 )
 
-// checkOf is what the check of a target has found; nil: this node does not check it.
+// checkOf is what the check of a target has found; nil: nobody checks it.
 func (v *view) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 	status, checked := v.checks.runner.Status(t)
-	if !checked || s.Health == nil {
+	standing, shared := v.checks.fleet.standing(t)
+	switch {
+	case s.Health == nil || !checked && !shared:
 		return nil
+	case shared:
+		return v.fleetCheckOf(s, t, status, standing)
 	}
+	return v.ownCheckOf(s, status)
+}
+
+// fleetCheckOf is what the fleet has found of a target, and this node, where it checks it.
+func (v *view) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.Status, standing quorum.Standing) *api.Check {
+	c := v.ownCheckOf(s, own)
+	c.At = v.state.checked.At(t).At.String()
+	c.Fleet = &api.FleetCheck{Alone: standing.Alone, Votes: map[string]api.FleetVote{}}
+	for _, n := range standing.Checkers {
+		c.Fleet.Checkers = append(c.Fleet.Checkers, string(n))
+	}
+	for n, vote := range standing.Votes {
+		c.Fleet.Votes[string(n)] = api.FleetVote(vote)
+	}
+	if standing.Alone {
+		return c
+	}
+	c.Since, c.Against, c.Last = standing.Since, 0, time.Time{}
+	switch standing.Verdict {
+	case balancer.HealthUp:
+		c.LastOutcome = string(health.Passed)
+	case balancer.HealthDown:
+		c.LastOutcome = string(health.Failed)
+	default:
+		c.LastOutcome = ""
+	}
+	c.LastText = standing.Words()
+	return c
+}
+
+// ownCheckOf is what this node's own check has found.
+func (v *view) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 	is := &status.State
 	c := &api.Check{
 		At: status.At.String(), Type: s.Health.Type, Since: is.Since, Against: is.Streak, Needed: s.Health.Fall, Next: is.Due,
