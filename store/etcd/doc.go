@@ -8,10 +8,13 @@
 //	PREFIX/nodes/NODE/config           what a node is told: its mode and zone
 //	PREFIX/nodes/NODE/live, status     that a node is there, and how it is, under one lease
 //	PREFIX/history/SERVICE/N           the last texts of a service
+//	PREFIX/health/NODE/live            that a node takes part in the fleet's health checks
+//	PREFIX/health/NODE/SERVICE/ADDRESS what it has found of an endpoint, under the same lease as that
 //
-// A Source follows the first four and its own node's config. A Presence writes its own node's live and status. All
-// else is written by a Writer, and by a Registrar for one endpoint. These are the rights that a daemon's role needs; without
-// those to vips and config, the rest is followed all the same, with a problem.
+// A Source follows the first four and its own node's config. A Presence writes its own node's live and status. A
+// HealthBoard follows health/, on a connection of its own, and a HealthVoter writes its own node's folder there, both only
+// while a service asks for it. All else is written by a Writer, and by a Registrar for one endpoint. These are the rights
+// that a daemon's role needs; without those to vips and config, the rest is followed all the same, with a problem.
 //
 // How a change comes through Source:
 //
@@ -49,6 +52,12 @@
 // often it is applied, and is given back in the transaction in which it no longer does. Where to begin looking in a pool
 // follows from the service's name, so that those who apply at the same time seldom meet; who loses looks again. What other
 // services name in their own texts is not given away, as far as it was there when the texts were read.
+//
+// # Health checks
+//
+// What nodes have found is a key for each node and target, written when a verdict changes and never else, many in one
+// transaction. Each node has a folder of its own, so that its role can't vote for others. Who takes part is in that folder
+// too, and not read from nodes/: there every status would come along, from every host to every host.
 //
 // What it does not do: it does not judge whether a service may have the addresses that it asks for.
 package etcd

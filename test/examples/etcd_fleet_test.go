@@ -46,6 +46,12 @@ func (e *etcdExample) testFleet(t *testing.T) {
 	p := background(t, registrar)
 	e.await(p, "is registered")
 	e.answers(api+":443", "registered")
+	wait.For(t, program.Patience, "the host to say what it has found", func() bool {
+		return strings.Contains(e.do("./ctl get --prefix /vipd/health/host1/api/"), "/192.168.1.12:8443\n{")
+	})
+	if out := e.do("vipctl describe service api", ctl...); !strings.Contains(out, "1 of 1 nodes: connected (host1)") {
+		t.Errorf("vipctl describe service api: %s", out)
+	}
 	if out, err := e.run("vipctl apply -f services.toml", "VIPCTL_CONFIG="+config); err == nil || !strings.Contains(out, "has no right") {
 		t.Errorf("a registrar applies: %v\n%s", err, out)
 	}
