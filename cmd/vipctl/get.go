@@ -303,12 +303,10 @@ func endpointsTable(c *call, endpoints []api.Endpoint) *table.Table {
 		seen[row] = true
 		return again
 	})
-	checked := slices.ContainsFunc(endpoints, isChecked)
 	t := table.New(
 		table.Column{Title: "SERVICE"}, table.Column{Title: "PORT", Wide: distinct}, table.Column{Title: "ADDRESS"},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
-		table.Column{Title: "HEALTH", Style: stateStyle}, table.Column{Title: "SINCE", Wide: !checked, Right: true},
-		table.Column{Title: "ACTIVE", Right: true}, table.Column{Title: "WHY", Wide: !checked && !slices.ContainsFunc(endpoints, isEjected)},
+		table.Column{Title: "HEALTH", Style: healthStyle}, table.Column{Title: "ACTIVE", Right: true}, table.Column{Title: "WHY", Wide: true},
 		table.Column{Title: "LAST RESULT", Wide: true}, table.Column{Title: "NEXT", Wide: true},
 		table.Column{Title: "CONFIGURED", Wide: true, Right: true}, table.Column{Title: "CONNECTIONS", Wide: true, Right: true},
 		table.Column{Title: "NODE", Wide: true}, table.Column{Title: "ZONE", Wide: true}, table.Column{Title: "BACKUP", Wide: true},
@@ -316,8 +314,8 @@ func endpointsTable(c *call, endpoints []api.Endpoint) *table.Table {
 	)
 	for i := range endpoints {
 		e := &endpoints[i]
-		t.Row(string(e.Service), e.Port, e.Address, strconv.Itoa(e.Weight), string(e.State), string(e.Health), c.since(e),
-			strconv.FormatUint(e.Active, 10), why(e), c.lastResult(e.Check), c.nextCheck(e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
+		t.Row(string(e.Service), e.Port, e.Address, strconv.Itoa(e.Weight), string(e.State), c.health(e), strconv.FormatUint(e.Active, 10), why(e),
+			c.lastResult(e.Check), c.nextCheck(e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
 			e.Node, e.Zone, yesIf(e.Backup), c.override(e.Override))
 	}
 	return t

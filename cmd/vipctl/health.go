@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,11 +13,16 @@ import (
 	"vipd/cmd/internal/table"
 )
 
-// isChecked reports whether an endpoint has a health check here.
-func isChecked(e api.Endpoint) bool { return e.Check != nil }
+// health is the verdict on an endpoint, and for how long it has stood: "down 3m12s".
+func (c *call) health(e *api.Endpoint) string {
+	return strings.TrimSpace(string(e.Health) + " " + c.since(e))
+}
 
-// isEjected reports whether an endpoint gets no connections because connects to it fail.
-func isEjected(e api.Endpoint) bool { return e.Ejection != nil }
+// healthStyle is the style of that.
+func healthStyle(text string) table.Style {
+	verdict, _, _ := strings.Cut(text, " ")
+	return stateStyle(verdict)
+}
 
 // since is for how long the endpoint has been up or down.
 func (c *call) since(e *api.Endpoint) string {
@@ -40,9 +46,14 @@ func why(e *api.Endpoint) string {
 		case e.Health == balancer.HealthDown:
 			all = append(all, k.LastText)
 		}
-		if alone(k) {
-			all = append(all, "checked by this node alone")
-		}
+	}
+	return strings.Join(append(all, besides(e)...), "; ")
+}
+
+// besides says what there is to know of an endpoint's health besides what its check has seen.
+func besides(e *api.Endpoint) (all []string) {
+	if k := e.Check; k != nil && k.Fleet != nil && k.Fleet.Alone {
+		all = append(all, "checked by this node alone")
 	}
 	if x := e.Ejection; x != nil {
 		all = append(all, fmt.Sprintf("connects fail: %s; ejected until %s at the latest", x.Cause, x.Until.Local().Format(time.TimeOnly)))
@@ -51,13 +62,10 @@ func why(e *api.Endpoint) string {
 		all = append(all, "its connections were cut")
 	}
 	if e.Ramp > 0 {
-		all = append(all, fmt.Sprintf("starts slowly, at %d%%", e.Ramp))
+		all = append(all, fmt.Sprintf("starts slowly, at %d%% of its weight", e.Ramp))
 	}
-	return strings.Join(all, "; ")
+	return all
 }
-
-// alone reports whether this node goes by its own checks, though the fleet is to check together.
-func alone(k *api.Check) bool { return k.Fleet != nil && k.Fleet.Alone }
 
 // nextCheck says when the endpoint is checked next.
 func (c *call) nextCheck(k *api.Check) string {
@@ -83,33 +91,26 @@ func (c *call) lastResult(k *api.Check) string {
 	return k.LastText + ", " + c.ago(k.Last)
 }
 
-// describedChecks is the health of a service's endpoints; it has no rows where none is checked.
+// describedChecks is the health of a service's endpoints, of those where there is something to say.
 func (c *call) describedChecks(s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "HEALTH", Style: stateStyle},
 		table.Column{Title: "SINCE", Right: true}, table.Column{Title: "NEXT"}, table.Column{Title: "LAST RESULT"})
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
-		if e.Check == nil {
+		all, verdict := besides(e), string(e.Health)
+		if k := e.Check; k != nil {
+			last := c.lastResult(k)
+			if k.Against > 0 {
+				last = fmt.Sprintf("%s (%s %d of %d)", last, k.LastOutcome, k.Against, k.Needed)
+			}
+			if last != "" {
+				all = append([]string{last}, all...)
+			}
+			verdict = cmp.Or(verdict, "unknown")
+		} else if len(all) == 0 {
 			continue
 		}
-		last := c.lastResult(e.Check)
-		if e.Check.Against > 0 {
-			last = fmt.Sprintf("%s (%s %d of %d)", last, e.Check.LastOutcome, e.Check.Against, e.Check.Needed)
-		}
-		if alone(e.Check) {
-			last += "; checked by this node alone"
-		}
-		if e.Cut {
-			last += "; its connections were cut"
-		}
-		if e.Ramp > 0 {
-			last += fmt.Sprintf("; starts slowly, at %d%% of its weight", e.Ramp)
-		}
-		verdict := string(e.Health)
-		if verdict == "" {
-			verdict = "unknown"
-		}
-		t.Row(e.Address, verdict, c.since(e), c.nextCheck(e.Check), last)
+		t.Row(e.Address, verdict, c.since(e), c.nextCheck(e.Check), strings.Join(all, "; "))
 	}
 	return t
 }
