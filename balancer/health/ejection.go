@@ -13,6 +13,9 @@ type EjectionRules struct {
 	// Failures is how many connects in a row must fail. An endpoint that comes back is on probation: until it has taken a
 	// connection, one failure ejects it again.
 	Failures int
+	// Apart is how long after a failure another one counts: what fails at the same moment tells the same. With Failures, it
+	// is how long an endpoint may take to start again without being ejected.
+	Apart time.Duration
 	// Base is how long the first ejection lasts; the n-th lasts n times as long, at most Most.
 	Base, Most time.Duration
 	// Forgive is the time without an ejection after which one of those before is forgotten.
@@ -21,7 +24,7 @@ type EjectionRules struct {
 
 // DefaultEjectionRules are those that vipd goes by.
 func DefaultEjectionRules() EjectionRules {
-	return EjectionRules{Failures: 5, Base: 30 * time.Second, Most: 5 * time.Minute, Forgive: 5 * time.Minute}
+	return EjectionRules{Failures: 5, Apart: time.Second, Base: 30 * time.Second, Most: 5 * time.Minute, Forgive: 5 * time.Minute}
 }
 
 // Room tells how many more endpoints may be ejected beside a target, see balancer.EjectionRoom.
@@ -49,6 +52,8 @@ type Ejections struct {
 type record struct {
 	// failed counts the connects that failed in a row, up to Failures.
 	failed int
+	// last is when one was last counted.
+	last time.Time
 	// count is how many ejections are not forgotten; since is when one was last forgotten or over.
 	count int
 	since time.Time
@@ -87,7 +92,10 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 		r = &record{}
 		e.records[t] = r
 	}
-	r.failed = min(r.failed+1, e.rules.Failures)
+	if !r.last.IsZero() && now.Sub(r.last) < e.rules.Apart {
+		return Ejected{}, false
+	}
+	r.failed, r.last = min(r.failed+1, e.rules.Failures), now
 	if r.failed < e.rules.Failures || room(t) <= 0 {
 		return Ejected{}, false
 	}
@@ -109,7 +117,7 @@ func (e *Ejections) Answered(t balancer.Target, now time.Time) (Ejected, bool) {
 		return Ejected{}, false
 	}
 	out, ended := e.end(t, now, "it took a connection")
-	r.failed = 0
+	r.failed, r.last = 0, time.Time{}
 	e.tidy(t, r, now)
 	return out, ended
 }
@@ -179,7 +187,7 @@ func (e *Ejections) end(t balancer.Target, now time.Time, why string) (Ejected, 
 	}
 	e.ejected = e.ejected.Delete(t)
 	r := e.records[t]
-	r.since, r.failed = now, e.rules.Failures-1
+	r.since, r.failed, r.last = now, e.rules.Failures-1, time.Time{}
 	return Ejected{Target: t, Ejection: x, End: why, For: now.Sub(r.began)}, true
 }
 

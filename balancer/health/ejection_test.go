@@ -16,6 +16,7 @@ import (
 type life struct {
 	is            bool // an endpoint
 	failed, count int
+	quiet         int // seconds for which no failure counts
 	out, left     int // ejected: for so many seconds, and so many are left; 0 left: not ejected
 	idle          int // seconds without an ejection since the last was forgotten
 	passed        int
@@ -23,6 +24,7 @@ type life struct {
 
 // second lets one second pass.
 func (l *life) second(r health.EjectionRules) {
+	l.quiet = max(0, l.quiet-1)
 	if l.left > 0 {
 		l.out++
 		if l.left--; l.left == 0 {
@@ -39,12 +41,15 @@ func (l *life) second(r health.EjectionRules) {
 	}
 }
 
-func (l *life) end(r health.EjectionRules) { l.left, l.idle, l.failed = 0, 0, r.Failures-1 }
+func (l *life) end(r health.EjectionRules) {
+	l.left, l.idle, l.failed, l.quiet = 0, 0, r.Failures-1, 0
+}
 
 func (l *life) fail(r health.EjectionRules, room func() int) {
-	if l.left > 0 {
+	if l.left > 0 || l.quiet > 0 {
 		return
 	}
+	l.quiet = int(r.Apart / time.Second)
 	if l.failed++; l.failed < r.Failures || room() <= 0 {
 		return
 	}
@@ -57,7 +62,7 @@ func (l *life) answer(r health.EjectionRules) {
 	if l.left > 0 {
 		l.end(r)
 	}
-	l.failed = 0
+	l.failed, l.quiet = 0, 0
 }
 
 func (l *life) check(r health.EjectionRules, passed bool, rise int) {
@@ -107,7 +112,7 @@ func member(i int) balancer.Target {
 
 // TestEjectionsAreLives compares random histories with the reference.
 func TestEjectionsAreLives(t *testing.T) {
-	rules := health.EjectionRules{Failures: 3, Base: 10 * time.Second, Most: 30 * time.Second, Forgive: 40 * time.Second}
+	rules := health.EjectionRules{Failures: 3, Apart: 2 * time.Second, Base: 10 * time.Second, Most: 30 * time.Second, Forgive: 40 * time.Second}
 	ejections := 0
 	for seed := range uint64(500) {
 		random := rand.New(rand.NewPCG(seed, 9))
@@ -239,9 +244,11 @@ func TestEjectionTells(t *testing.T) {
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			e := health.NewEjections(health.DefaultEjectionRules())
-			for range 4 {
-				if x, began := e.Failed(member(1), "refused", start, rooms); began {
-					t.Fatalf("ejected too early: %+v", x)
+			for i := range 4 {
+				for range 3 { // together they count once
+					if x, began := e.Failed(member(1), "refused", start.Add(time.Duration(i-4)*time.Second), rooms); began {
+						t.Fatalf("ejected too early: %+v", x)
+					}
 				}
 			}
 			if x, began := e.Failed(member(1), "refused", start, rooms); !began || x.Until.Sub(x.Since) != 30*time.Second || x.End != "" {
