@@ -31,7 +31,8 @@ type world struct {
 	health  *balancer.Health
 	targets []balancer.Target
 	probes  atomic.Int64
-	real    bool // checks go to the network
+	real    bool          // checks go to the network
+	lease   time.Duration // of the hosts
 	log     *slog.Logger
 
 	mu     sync.Mutex // guards the rest
@@ -59,12 +60,10 @@ type simulated struct {
 	history []snap.Map[balancer.Target, balancer.Verdict]
 }
 
-const simulatedLease = 2 * time.Second
-
 // newWorld makes targets that are checked at an interval, and an etcd.
 func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 	w := &world{
-		t: t, cluster: etcdkit.Start(t, etcdkit.Options{}), health: &h, log: slog.New(slog.DiscardHandler),
+		t: t, cluster: etcdkit.Start(t, etcdkit.Options{}), health: &h, lease: 2 * time.Second, log: slog.New(slog.DiscardHandler),
 		down: map[netip.AddrPort]bool{}, liars: map[string]bool{}, lame: map[string]bool{},
 	}
 	w.client = w.cluster.Client()
@@ -103,7 +102,7 @@ func (w *world) join(name string, edit ...func(*simulated, *fleetChecksOptions))
 	}}
 	o := fleetChecksOptions{
 		config: etcd.Config{Endpoints: w.cluster.Endpoints(), Prefix: "/vipd"}, node: name, log: w.log, record: h.events.Record, kick: h.kick,
-		lease: simulatedLease, patience: 300 * time.Millisecond, settle: 2 * simulatedLease,
+		lease: w.lease, patience: 300 * time.Millisecond, settle: 2 * w.lease,
 	}
 	h.runner = probe.NewRunner(runner)
 	o.runner = h.runner
