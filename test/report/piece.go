@@ -24,6 +24,7 @@ func long() []piece {
 		{Path: ipvs, Run: suite + "/^routed$"},
 		{Path: ipvs, Run: suite + "/^(layouts|snat)$"},
 		{Path: "vipd/cmd/vipd", Run: "^TestIPVSSwitch$"},
+		{Path: "vipd/cmd/vipd", Run: "^TestIPVSDetection$"},
 		{Path: "vipd/dataplane/host", Run: "^TestIPVSGuard$"},
 		{Path: ipvs, Run: "^TestIPVSFaultsAreNoticed$"},
 		{Path: ipvs, Run: suite},
