@@ -33,7 +33,9 @@ type world struct {
 	probes  atomic.Int64
 	real    bool          // checks go to the network
 	lease   time.Duration // of the hosts
-	log     *slog.Logger
+	// patience is how long etcd may be away before hosts decide alone.
+	patience time.Duration
+	log      *slog.Logger
 
 	mu     sync.Mutex // guards the rest
 	wanted snap.Map[balancer.Target, health.Subject]
@@ -63,7 +65,7 @@ type simulated struct {
 // newWorld makes targets that are checked at an interval, and an etcd.
 func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 	w := &world{
-		t: t, cluster: etcdkit.Start(t, etcdkit.Options{}), health: &h, lease: 2 * time.Second, log: slog.New(slog.DiscardHandler),
+		t: t, cluster: etcdkit.Start(t, etcdkit.Options{}), health: &h, lease: 2 * time.Second, patience: 300 * time.Millisecond, log: slog.New(slog.DiscardHandler),
 		down: map[netip.AddrPort]bool{}, liars: map[string]bool{}, lame: map[string]bool{},
 	}
 	w.client = w.cluster.Client()
@@ -102,7 +104,7 @@ func (w *world) join(name string, edit ...func(*simulated, *fleetChecksOptions))
 	}}
 	o := fleetChecksOptions{
 		config: etcd.Config{Endpoints: w.cluster.Endpoints(), Prefix: "/vipd"}, node: name, log: w.log, record: h.events.Record, kick: h.kick,
-		lease: w.lease, patience: 300 * time.Millisecond, settle: 2 * w.lease,
+		lease: w.lease, patience: w.patience, settle: 2 * w.lease,
 	}
 	h.runner = probe.NewRunner(runner)
 	o.runner = h.runner
@@ -219,9 +221,9 @@ func (w *world) settled(hosts []*simulated, want balancer.Verdict) {
 		for _, h := range hosts {
 			checking += h.checking()
 			h.checks.mu.Lock()
-			votes, alone := h.checks.board.Votes.Len(), h.checks.aloneLocked()
+			nodes, votes, alone := h.checks.board.Nodes.Len(), h.checks.board.Votes.Len(), h.checks.aloneLocked()
 			h.checks.mu.Unlock()
-			if votes != size*len(w.targets) || alone {
+			if nodes != len(hosts) || votes != size*len(w.targets) || alone {
 				return false
 			}
 			for _, t := range w.targets {
