@@ -42,6 +42,8 @@ type fleetChecks struct {
 	voter   *etcd.HealthVoter
 	duties  snap.Map[balancer.Target, bool]
 	pending map[balancer.Target]bool
+	// lame is since when checks can't be carried out any more that were before.
+	lame map[balancer.Target]time.Time
 	// since is when the verdicts that were recorded came.
 	since map[balancer.Target]time.Time
 	// unread and unheard are why the board is not read, and why the votes of this node are not.
@@ -62,8 +64,12 @@ type fleetChecksOptions struct {
 	lease, patience, settle time.Duration
 }
 
-// votePause is the time between two looks at first results.
-const votePause = 250 * time.Millisecond
+// votePause is the time between two looks at first results, lamePause that between two looks whether checks can still be
+// carried out.
+const (
+	votePause = 250 * time.Millisecond
+	lamePause = time.Second
+)
 
 func newFleetChecks(d *Daemon) (*fleetChecks, error) {
 	return fleetChecksOf(fleetChecksOptions{
@@ -86,7 +92,7 @@ func (f *fleetChecks) forget() {
 	f.council = quorum.New(quorum.Node(f.node))
 	f.board, f.told, f.aloneUntil, f.unread, f.unheard = quorum.Board{}, false, time.Time{}, nil, nil
 	f.duties, f.votes = snap.Map[balancer.Target, bool]{}, snap.Map[balancer.Target, *quorum.Vote]{}
-	f.pending, f.since = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}
+	f.pending, f.lame, f.since = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}, map[balancer.Target]time.Time{}
 }
 
 // awaits reports whether some service asks for the fleet's checks, and what the fleet has found is still to be read. Nil:
@@ -193,22 +199,28 @@ func (f *fleetChecks) take(ctx context.Context) error {
 	return nil
 }
 
-// attend looks at first results, and at the end of the time after an absence of etcd, until ctx ends or no service asks
-// for the fleet's checks.
+// attend looks at first results, at checks that can't be carried out any more, and at the end of the time after an absence
+// of etcd, until ctx ends or no service asks for the fleet's checks.
 func (f *fleetChecks) attend(ctx context.Context) {
-	look := time.NewTicker(votePause)
+	look, limp := time.NewTicker(votePause), time.NewTicker(lamePause)
 	defer look.Stop()
+	defer limp.Stop()
 	for f.needed.Load() {
 		select {
 		case <-ctx.Done():
 			return
 		case <-f.wake:
+		case <-limp.C:
+			f.mu.Lock()
+			f.limpLocked(time.Now())
+			f.mu.Unlock()
 		case <-look.C:
 			f.mu.Lock()
 			f.voteLocked()
-			over := !f.aloneUntil.IsZero() && !time.Now().Before(f.aloneUntil)
+			over := !f.aloneUntil.IsZero() && !f.aloneLocked()
 			if over {
 				f.aloneUntil = time.Time{}
+				f.tellLocked(false)
 			}
 			f.mu.Unlock()
 			if over {
@@ -227,10 +239,21 @@ func (f *fleetChecks) publish(b quorum.Board, err error) {
 	before := f.aloneLocked()
 	f.board, f.unread = b, err
 	f.told = true
-	after := f.aloneLocked()
-	f.mu.Unlock()
-	if before != after {
-		f.log.Info("health checks", "shared with the fleet", !after)
+	if after := f.aloneLocked(); before != after {
+		f.tellLocked(after)
 	}
+	f.mu.Unlock()
 	f.kick()
+}
+
+// tellLocked tells the journal whether this node decides alone.
+func (f *fleetChecks) tellLocked(alone bool) {
+	e := journal.Event{Kind: journal.Health, Text: "the fleet's health checks are shared again"}
+	if alone {
+		e.Level, e.Text = slog.LevelWarn, "this node checks the fleet's endpoints itself"
+		if f.unread != nil {
+			e.Cause = f.unread.Error()
+		}
+	}
+	f.record(e)
 }

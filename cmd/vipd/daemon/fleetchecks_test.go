@@ -39,11 +39,19 @@ func never(t *testing.T, hosts []*simulated, v balancer.Verdict) {
 // and the journal have each change once, with who says so.
 func TestFleetOutvotes(t *testing.T) {
 	w := newWorld(t, 10, quick())
-	w.liars["host2"] = true
 	for i := range 3 {
 		w.join(fmt.Sprintf("host%d", i+1))
 	}
 	w.settled(w.hosts, balancer.HealthUp)
+	w.mu.Lock()
+	w.liars["host2"] = true
+	w.mu.Unlock()
+	for _, target := range w.targets {
+		wait.For(t, 30*time.Second, "the host to say that all is down", func() bool {
+			s, _ := w.hosts[0].checks.standing(target)
+			return s.Votes["host2"].Verdict == balancer.HealthDown
+		})
+	}
 	never(t, w.hosts, balancer.HealthDown)
 	w.turn(true, w.targets[3])
 	everywhere(t, w.hosts, w.targets[3], balancer.HealthDown)
@@ -81,6 +89,33 @@ func TestFleetOutvotes(t *testing.T) {
 	if s, _ := rest[0].checks.standing(w.targets[5]); s.Votes["host4"].Verdict != balancer.HealthUnknown || s.Votes["host4"].Cause != "no such certificate file" {
 		t.Errorf("who can't check says %+v", s.Votes["host4"])
 	}
+}
+
+// TestFleetWithdraws has a host take its vote back when it can't check any more, so that the only other one decides, and
+// vote again when it can.
+func TestFleetWithdraws(t *testing.T) {
+	w := newWorld(t, 2, quick())
+	w.join("host1")
+	w.join("host2")
+	w.settled(w.hosts, balancer.HealthUp)
+	limp := func(is bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.lame["host2"] = is
+	}
+	limp(true)
+	w.turn(true, w.targets[0])
+	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
+	if s, _ := w.hosts[0].checks.standing(w.targets[1]); s.Verdict != balancer.HealthUp {
+		t.Errorf("the other is %+v", s)
+	}
+	limp(false)
+	wait.For(t, 30*time.Second, "the host to vote again", func() bool {
+		s, _ := w.hosts[0].checks.standing(w.targets[0])
+		return s.Votes["host2"].Verdict == balancer.HealthDown
+	})
+	w.turn(false, w.targets[0])
+	w.settled(w.hosts, balancer.HealthUp)
 }
 
 // TestFleetOverTCP has three hosts share the checks of servers that listen and end.

@@ -41,6 +41,7 @@ func (f *fleetChecks) voteLocked() {
 			f.pending[t] = true
 		} else {
 			delete(f.pending, t)
+			delete(f.lame, t)
 			f.votes = f.votes.Delete(t)
 		}
 	}
@@ -50,7 +51,8 @@ func (f *fleetChecks) voteLocked() {
 		if !ok {
 			continue
 		}
-		vote, final := voteOf(status.State)
+		since, lame := f.lame[t]
+		vote, final := voteOf(status.State, lame && time.Since(since) >= f.settle)
 		if before := f.votes.At(t); vote != nil && (before == nil || before.Verdict != vote.Verdict) {
 			f.votes = f.votes.Set(t, vote)
 		}
@@ -63,11 +65,29 @@ func (f *fleetChecks) voteLocked() {
 	}
 }
 
-// voteOf returns the vote that follows from the state of this node's own check; nil: none does yet. It is final until the
-// verdict changes.
-func voteOf(s health.State) (vote *quorum.Vote, final bool) {
+// limpLocked looks for checks that can't be carried out any more, or again. A vote of which that is true for long is taken
+// back: of two checkers, it would be in the way of the other for ever.
+func (f *fleetChecks) limpLocked(now time.Time) {
+	for t := range f.duties.Keys() {
+		status, _ := f.runner.Status(t)
+		since, was := f.lame[t]
+		switch is := status.State.Last.Outcome == health.NotRun; {
+		case is && !was:
+			f.lame[t] = now
+		case is && now.Sub(since) >= f.settle:
+			f.pending[t] = true
+		case !is && was:
+			delete(f.lame, t)
+			f.pending[t] = true
+		}
+	}
+}
+
+// voteOf returns the vote that follows from the state of this node's own check, which may be lame; nil: none does yet. It
+// is final until the verdict changes.
+func voteOf(s health.State, lame bool) (vote *quorum.Vote, final bool) {
 	switch {
-	case s.Verdict != balancer.HealthUnknown && !s.Assumed:
+	case s.Verdict != balancer.HealthUnknown && !s.Assumed && !lame:
 		return &quorum.Vote{Verdict: s.Verdict, Since: s.Since, Cause: s.Last.Text}, true
 	case s.Last.Outcome == health.NotRun:
 		return &quorum.Vote{Since: s.Last.Began, Cause: s.Last.Text}, false
