@@ -270,3 +270,22 @@ func TestHealthRights(t *testing.T) {
 		t.Error("it is read all the same")
 	}
 }
+
+// TestHealthProxied: votes travel through a gRPC proxy, also after etcd was away behind it.
+func TestHealthProxied(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	proxy := c.StartProxy(c.Endpoints()...)
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	p.config.Endpoints = []string{c.URL(proxy.Addr())}
+	b := readBoard(t, etcd.BoardOptions{Config: p.config})
+	n := vote(t, p.config, "n1")
+	all := ups(3)
+	n.Set(quorum.Checker{Exec: true}, all)
+	b.wait("the votes", has("n1", all))
+	c.Members[0].Kill()
+	b.wait("that etcd is away", func(b quorum.Board) bool { return !b.Connected })
+	all = all.Set(place80(1), &quorum.Vote{Verdict: balancer.HealthDown, Since: time.UnixMilli(9).UTC(), Cause: "no answer"})
+	n.Set(quorum.Checker{Exec: true}, all)
+	c.Members[0].Start()
+	b.wait("what has changed meanwhile", has("n1", all))
+}
