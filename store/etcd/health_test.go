@@ -147,6 +147,13 @@ func TestHealthVotes(t *testing.T) {
 	if writes := p.now() - before; writes != 0 {
 		t.Errorf("%d writes though nothing changed", writes)
 	}
+	w := newWriter(t, p.config)
+	if s, err := w.Read(t.Context(), nil); err != nil || len(s.Problems) > 0 || s.Services.Len()+s.Endpoints.Len() > 0 {
+		t.Errorf("who reads services finds %+v, %v", s, err)
+	}
+	if nodes, revision, err := w.Nodes(t.Context()); err != nil || len(nodes) > 0 || revision > 0 {
+		t.Errorf("who looks for nodes finds %+v at revision %d, %v", nodes, revision, err)
+	}
 	was, _ := b.board()
 	all = all.Delete(place80(7)).Set(place80(8), &quorum.Vote{Verdict: balancer.HealthDown, Since: time.UnixMilli(5).UTC(), Cause: "connection refused"})
 	n.Set(quorum.Checker{Exec: true}, all)
