@@ -60,7 +60,7 @@ func TestCheckedByFleet(t *testing.T) {
 		exec   bool
 		want   string
 	}{
-		{file, balancer.TCPHealth, false, "a fleet checks only services that are in etcd: this node checks the endpoints of its own file itself"},
+		{file, balancer.TCPHealth, false, "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks the endpoints of its own file itself"},
 		{key, balancer.TCPHealth, false, ""},
 		{key, balancer.ExecHealth, true, ""},
 		{key, balancer.ExecHealth, false, "this one goes by what those find that have it"},

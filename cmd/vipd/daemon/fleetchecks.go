@@ -13,6 +13,7 @@ import (
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/journal"
+	"vipd/store"
 	"vipd/store/etcd"
 )
 
@@ -95,22 +96,22 @@ func (f *fleetChecks) forget() {
 	f.pending, f.lame, f.since = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}, map[balancer.Target]time.Time{}
 }
 
-// awaits reports whether some service asks for the fleet's checks, and what the fleet has found is still to be read. Nil:
-// there is no fleet.
-func (f *fleetChecks) awaits(services snap.Map[balancer.Name, *balancer.Service]) bool {
+// awaits reports whether some service asks for the fleet's checks, and what the fleet has found is still to be read. It is
+// not waited for where services can't be read either. Nil: there is no fleet.
+func (f *fleetChecks) awaits(s *store.Snapshot) bool {
 	if f == nil {
 		return false
 	}
 	f.mu.Lock()
-	told := f.told
-	f.mu.Unlock()
-	if told {
+	defer f.mu.Unlock()
+	if f.told {
 		return false
 	}
-	for _, s := range services.All() {
-		if health.ByFleet(s) {
+	for _, service := range s.Services.All() {
+		if health.ByFleet(service) {
 			f.need(true)
-			return true
+			f.told = !s.Connected
+			return s.Connected
 		}
 	}
 	return false

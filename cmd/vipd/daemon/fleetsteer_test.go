@@ -21,7 +21,7 @@ import (
 // itself, and check for itself when the others have gone.
 func TestFleetChecksSteer(t *testing.T) {
 	server(t, "127.44.1.1:9001", "one")
-	server(t, "127.44.1.1:9002", "two")
+	two := serverUntil(t, "127.44.1.1:9002", "two")
 	m := joinFleet(t, "")
 	client := m.etcd.Client()
 	put := func(key, text string) {
@@ -88,6 +88,14 @@ func TestFleetChecksSteer(t *testing.T) {
 		t.Fatal(err)
 	}
 	states("127.44.1.1:9001:active/1 127.44.1.1:9002:active/1")
+	two()
+	states("127.44.1.1:9001:active/1 127.44.1.1:9002:down/0")
+	m.etcd.Kill()
+	m.stop()
+	m.start()
+	if c, got := m.check("127.44.1.1:9002"), m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" || !c.Fleet.Alone {
+		t.Errorf("after a restart without etcd: %s, %+v", got, c)
+	}
 }
 
 // check is what is shown of the check of an endpoint.

@@ -257,7 +257,7 @@ func (m *model) compile() {
 	if m.everRead = m.everRead || latest.Connected || latest.Kept; !m.everRead && m.waits() {
 		return // a folder that is mounted late would look like services that are gone
 	}
-	if !m.state().complete && m.checks.fleet.awaits(latest.Services) {
+	if !m.state().complete && m.checks.fleet.awaits(latest) {
 		return // what the fleet finds down must not get connections because this node has just started
 	}
 	next := m.adopted()
