@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -57,20 +58,11 @@ func (b *Board) votes(t balancer.Target, checkers []Node) (of, others []Vote) {
 		switch {
 		case ballot.Target != t:
 			return of, others
-		case contains(checkers, ballot.Node):
+		case slices.Contains(checkers, ballot.Node):
 			of = append(of, *v)
 		case b.Nodes.Has(ballot.Node):
 			others = append(others, *v)
 		}
 	}
 	return of, others
-}
-
-func contains(nodes []Node, n Node) bool {
-	for _, m := range nodes {
-		if m == n {
-			return true
-		}
-	}
-	return false
 }

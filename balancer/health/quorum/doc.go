@@ -23,7 +23,7 @@
 //     that stands longest.
 //   - A checker that is cut off from the target, and from nobody else, sees it down, and is outvoted by the two others.
 //   - A checker that can't carry the check out abstains (a vote that is neither up nor down), and counts for nothing: the
-//     others decide as if there were fewer.
+//     others decide as if there were fewer. One that can't any more takes its vote back after a while.
 //   - Where no node checks at all, because none has said that it is there, each host checks for itself.
 //
 // A node that ceases to be a checker goes on, and its vote stays, until most of those that are now have voted.
