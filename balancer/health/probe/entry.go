@@ -24,6 +24,15 @@ type entry struct {
 	place    int // in the schedule; -1: not there, but in a lane
 }
 
+// services are those that ask for it, in order.
+func (e *entry) services() (names []balancer.Name) {
+	for _, t := range e.targets {
+		names = append(names, t.Service)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // entryKey is what makes two targets share an entry.
 type entryKey struct {
 	at         netip.AddrPort
@@ -135,7 +144,7 @@ func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 		e.lane = &r.programs
 	}
 	seed, within := r.seed(key), b.within(e.rules.Interval)
-	saved, known := r.keptOf(key)
+	saved, known := r.keptOf(key, m.target.Service)
 	switch {
 	case old != nil && old.key.at == key.at:
 		e.state = old.state.Inherit(seed, b.now, min(within, e.rules.FastInterval))

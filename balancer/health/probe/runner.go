@@ -339,20 +339,23 @@ func (r *Runner) Now(ctx context.Context, t balancer.Target) (health.Result, str
 // Kept is what is kept of one probe over a restart.
 type Kept struct {
 	At netip.AddrPort `json:"at"`
-	// Check tells the check from others of the same address.
-	Check string `json:"check"`
+	// Check tells the check from others of the same address, and Services say whose it was.
+	Check    string          `json:"check"`
+	Services []balancer.Name `json:"services"`
 	health.Saved
 }
 
-// keptOf returns what was kept of the check at key, else of another check of the same address.
-func (r *Runner) keptOf(key entryKey) (health.Saved, bool) {
-	all := r.kept[key.at]
-	if len(all) == 0 {
+// keptOf returns what was kept of the check at key, else of another check that the service had of the same address.
+func (r *Runner) keptOf(key entryKey, service balancer.Name) (health.Saved, bool) {
+	all, check := r.kept[key.at], digest(key.definition)
+	i := slices.IndexFunc(all, func(k Kept) bool { return k.Check == check })
+	if i < 0 {
+		i = slices.IndexFunc(all, func(k Kept) bool { return slices.Contains(k.Services, service) })
+	}
+	if i < 0 {
 		return health.Saved{}, false
 	}
-	check := digest(key.definition)
-	i := slices.IndexFunc(all, func(k Kept) bool { return k.Check == check })
-	return all[max(i, 0)].Saved, true
+	return all[i].Saved, true
 }
 
 // Keep returns what is worth keeping over a restart, sorted by address; it goes into Options.Kept.
@@ -362,7 +365,7 @@ func (r *Runner) Keep() []Kept {
 	var kept []Kept
 	for key, e := range r.entries {
 		if saved, ok := e.state.Save(); ok {
-			kept = append(kept, Kept{key.at, digest(key.definition), saved})
+			kept = append(kept, Kept{key.at, digest(key.definition), e.services(), saved})
 		}
 	}
 	slices.SortFunc(kept, func(a, b Kept) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Check, b.Check)) })

@@ -355,6 +355,12 @@ func TestRestart(t *testing.T) {
 		for target, c := range snap.Diff(want, next.Set(m)) {
 			t.Errorf("%s was %q and is %q", target, c.Old, c.New)
 		}
+		// What another service asks of the same address is another matter.
+		stranger := target("other", 1)
+		others := m.Set(stranger, health.Subject{At: at(1), Proto: balancer.TCP, Health: usual(func(h *balancer.Health) { h.Send = "y" })})
+		if got := probe.NewRunner(probe.Options{Kept: kept, Report: w.report}).Set(others).At(stranger); got != balancer.HealthUnknown {
+			t.Errorf("another service's check of the same address begins as %q", got)
+		}
 		time.Sleep(time.Minute)
 		if late := probe.NewRunner(probe.Options{Kept: kept, Report: w.report}).Set(m); late.Len() != 0 {
 			t.Errorf("after more than a minute, %d verdicts are still believed", late.Len())
