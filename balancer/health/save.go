@@ -10,6 +10,7 @@ import (
 type Saved struct {
 	Verdict balancer.Verdict `json:"verdict"`
 	Since   time.Time        `json:"since"`
+	Cause   string           `json:"cause,omitempty"`
 	Streak  int              `json:"streak,omitempty"`
 	Outcome Outcome          `json:"outcome"`
 	Began   time.Time        `json:"began"`
@@ -21,7 +22,7 @@ type Saved struct {
 // not.
 func (s State) Save() (Saved, bool) {
 	return Saved{
-		Verdict: s.Verdict, Since: s.Since.UTC().Round(0), Streak: s.Streak,
+		Verdict: s.Verdict, Since: s.Since.UTC().Round(0), Cause: s.Cause, Streak: s.Streak,
 		Outcome: s.Last.Outcome, Began: s.Last.Began.UTC().Round(0), Took: s.Last.Took, Text: s.Last.Text,
 	}, s.Verdict != balancer.HealthUnknown && !s.Assumed
 }
@@ -39,7 +40,7 @@ func (v Saved) Restore(r Rules, seed uint64, now time.Time, within time.Duration
 	if age < 0 || age > max(minKept, 3*r.Interval) || v.Verdict != balancer.HealthUp && v.Verdict != balancer.HealthDown {
 		return s
 	}
-	s.Verdict, s.Since, s.Streak, s.Last = v.Verdict, v.Since, v.Streak, last
+	s.Verdict, s.Since, s.Cause, s.Streak, s.Last = v.Verdict, v.Since, v.Cause, v.Streak, last
 	return s
 }
 
@@ -47,7 +48,7 @@ func (v Saved) Restore(r Rules, seed uint64, now time.Time, within time.Duration
 // stays until the new check has seen enough to say otherwise. That begins within the given time.
 func (s State) Inherit(seed uint64, now time.Time, within time.Duration) State {
 	next := New(seed, now, within)
-	next.Verdict, next.Since, next.Streak, next.Last, next.Assumed = s.Verdict, s.Since, s.Streak, s.Last, s.Assumed
+	next.Verdict, next.Since, next.Cause, next.Streak, next.Last, next.Assumed = s.Verdict, s.Since, s.Cause, s.Streak, s.Last, s.Assumed
 	return next
 }
 

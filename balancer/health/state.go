@@ -28,6 +28,8 @@ type State struct {
 	Verdict balancer.Verdict
 	// Since is when the verdict was reached; zero while it is unknown.
 	Since time.Time
+	// Cause is the text of the result that decided: later ones may say something else. "" while the verdict is Assumed.
+	Cause string
 	// Streak counts the latest results in a row that speak against the verdict.
 	Streak int
 	// Last is the latest result; its Outcome is "" before the first.
@@ -52,7 +54,7 @@ func New(seed uint64, now time.Time, within time.Duration) State {
 // Assume returns the state that goes on from what others have found: it takes as many results to change that as if they
 // had been its own.
 func (s State) Assume(v balancer.Verdict, now time.Time) State {
-	s.Verdict, s.Since, s.Streak, s.Assumed = v, now, 0, true
+	s.Verdict, s.Since, s.Cause, s.Streak, s.Assumed = v, now, "", 0, true
 	return s
 }
 
@@ -65,6 +67,9 @@ func (s State) After(r Rules, res Result) State {
 	case s.Verdict == balancer.HealthUnknown:
 		s = s.decide(verdictOf(res))
 	case verdictOf(res) == s.Verdict:
+		if s.Assumed {
+			s.Cause = res.Text
+		}
 		s.Streak, s.Assumed = 0, false
 	default:
 		s.Streak++
@@ -78,7 +83,7 @@ func (s State) After(r Rules, res Result) State {
 
 // decide makes v the verdict, as of the latest result.
 func (s State) decide(v balancer.Verdict) State {
-	s.Verdict, s.Since, s.Streak, s.Assumed = v, s.Last.Ended(), 0, false
+	s.Verdict, s.Since, s.Cause, s.Streak, s.Assumed = v, s.Last.Ended(), s.Last.Text, 0, false
 	return s
 }
 

@@ -1,6 +1,7 @@
 package health_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -56,6 +57,21 @@ func (m *model) since() time.Time {
 	return m.results[n-1].Ended()
 }
 
+// cause is what the result said by which the verdict after all results was reached. What others have found says nothing:
+// there it is the first that bears it out.
+func (m *model) cause() string {
+	n := len(m.results)
+	for n > 0 && m.verdict(n-1) == m.verdict(len(m.results)) {
+		n--
+	}
+	for _, r := range m.results[max(n-1, 0):] {
+		if r.Text != "" && (r.Outcome == health.Passed) == (m.verdict(len(m.results)) == balancer.HealthUp) {
+			return r.Text
+		}
+	}
+	return ""
+}
+
 // streak is how many of the latest results are not what the verdict is.
 func (m *model) streak() int {
 	n := len(m.results)
@@ -104,12 +120,15 @@ func TestLikeTheModel(t *testing.T) {
 			}
 			late := time.Duration(r.IntN(20)) * time.Millisecond
 			took := time.Duration(r.Int64N(int64(m.rules.Interval)))
-			res := health.Result{Outcome: outcome, Began: s.Due.Add(late), Took: took, Text: "seen"}
+			res := health.Result{Outcome: outcome, Began: s.Due.Add(late), Took: took, Text: fmt.Sprint("seen ", i)}
 			m.add(res)
 			s = s.After(m.rules, res)
 			checkState(t, seed, i, s, &m, res)
 			if s.Assumed != (told && m.assumed()) {
 				t.Fatalf("seed %d, result %d: assumed %v", seed, i, s.Assumed)
+			}
+			if s.Cause != m.cause() {
+				t.Fatalf("seed %d, result %d: the cause is %q, want %q", seed, i, s.Cause, m.cause())
 			}
 		}
 	}
@@ -206,7 +225,7 @@ func TestKept(t *testing.T) {
 		at := s.Last.Ended().Add(c.age)
 		r := kept.Restore(rules, 1, at, rules.Interval)
 		fresh := c.age < 0 || c.age > time.Minute
-		if (r.Verdict == balancer.HealthUnknown) != fresh || !fresh && (!r.Since.Equal(s.Since) || r.Streak != 2 || r.Last.Text != "failed") {
+		if (r.Verdict == balancer.HealthUnknown) != fresh || !fresh && (!r.Since.Equal(s.Since) || r.Cause != "passed" || r.Streak != 2 || r.Last.Text != "failed") {
 			t.Errorf("after %s: restored %+v", c.age, r)
 		}
 		if wait := r.Due.Sub(at); wait < 0 || wait >= rules.Interval {
@@ -233,7 +252,7 @@ func TestInherit(t *testing.T) {
 	s := health.New(1, now, rules.Interval)
 	s = s.After(rules, health.Result{Outcome: health.Failed, Began: now, Text: "connection refused"})
 	next := s.Inherit(9, now.Add(2*time.Second), time.Second)
-	if next.Verdict != balancer.HealthDown || !next.Since.Equal(s.Since) || next.Last != s.Last || next.Due.After(now.Add(3*time.Second)) {
+	if next.Verdict != balancer.HealthDown || !next.Since.Equal(s.Since) || next.Cause != "connection refused" || next.Last != s.Last || next.Due.After(now.Add(3*time.Second)) {
 		t.Errorf("inherited %+v from %+v", next, s)
 	}
 	one := next.After(rules, health.Result{Outcome: health.Passed, Began: next.Due})

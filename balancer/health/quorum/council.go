@@ -23,7 +23,9 @@ type Council struct {
 	all, exec electorate // the nodes that check, and those of them that may run programs
 	seats     map[balancer.Target]*seat
 	alone     map[balancer.Target]bool // the seats that this host decides alone about
-	turned    []balancer.Target        // those of them that Judge has to look at, whatever has changed
+	// awaited are the seats that lack a vote, with when its checker ceases to count.
+	awaited map[balancer.Target]time.Time
+	turned  []balancer.Target // those of them that Judge has to look at, whatever has changed
 
 	mine     snap.Map[balancer.Target, health.Subject]
 	duties   snap.Map[balancer.Target, bool]
@@ -35,8 +37,25 @@ type Council struct {
 type seat struct {
 	subject  health.Subject
 	checkers []Node
-	verdict  balancer.Verdict
-	since    time.Time
+	// silent are the checkers without a vote, with since when this host has been missing it; mute those of them that don't
+	// count any more.
+	silent map[Node]time.Time
+	mute   []Node
+	// verdict holds since then; before it, another one did for so long, as far as this host knows.
+	verdict balancer.Verdict
+	since   time.Time
+	lasted  time.Duration
+	// judged: the votes were looked at before.
+	judged bool
+}
+
+// take makes v the verdict, since a time.
+func (s *seat) take(v balancer.Verdict, since time.Time) {
+	s.lasted = 0
+	if s.verdict != balancer.HealthUnknown {
+		s.lasted = since.Sub(s.since)
+	}
+	s.verdict, s.since = v, since
 }
 
 // Round is what a Council goes by.
@@ -50,11 +69,14 @@ type Round struct {
 	Alone bool
 	// Exec: this host may run the programs that the fleet's services ask for.
 	Exec bool
+	// Now is the time. Patience is how long a vote may take to the board, beside the checks.
+	Now      time.Time
+	Patience time.Duration
 }
 
 // New returns the part of the host of that name.
 func New(self Node) *Council {
-	return &Council{self: self, seats: map[balancer.Target]*seat{}, alone: map[balancer.Target]bool{}}
+	return &Council{self: self, seats: map[balancer.Target]*seat{}, alone: map[balancer.Target]bool{}, awaited: map[balancer.Target]time.Time{}}
 }
 
 // Assign returns what this host checks.
@@ -76,6 +98,11 @@ func (c *Council) Assign(r Round) snap.Map[balancer.Target, health.Subject] {
 	}
 	for ballot := range snap.Diff(before.Board.Votes, r.Board.Votes) {
 		dirty[ballot.Target] = true
+	}
+	for t, due := range c.awaited {
+		if !r.Now.Before(due) {
+			dirty[t] = true
+		}
 	}
 	for t := range dirty {
 		if s := c.seats[t]; s != nil {
@@ -113,6 +140,7 @@ func (c *Council) seat(t balancer.Target, change snap.Change[health.Subject]) bo
 		if c.seats[t] != nil {
 			delete(c.seats, t)
 			delete(c.alone, t)
+			delete(c.awaited, t)
 			c.duties, c.shared, c.verdicts = c.duties.Delete(t), c.shared.Delete(t), c.verdicts.Delete(t)
 		}
 		if change.HasNew {
@@ -125,30 +153,75 @@ func (c *Council) seat(t balancer.Target, change snap.Change[health.Subject]) bo
 	}
 	s := c.seats[t]
 	if s == nil { // it may be one that this host has checked for itself until now
-		s = &seat{verdict: c.verdicts.At(t)}
+		s = &seat{}
+		if v := c.verdicts.At(t); v != balancer.HealthUnknown {
+			s.take(v, c.round.Now)
+		}
 		c.seats[t] = s
 	}
 	s.subject, s.checkers = change.New, nil
 	return true
 }
 
+// Overdue reports whether a vote has been missing for so long that Assign would come to something else.
+func (c *Council) Overdue(now time.Time) bool {
+	for _, due := range c.awaited {
+		if !now.Before(due) {
+			return true
+		}
+	}
+	return false
+}
+
+// count returns how many of the checkers of a seat count: all but those whose votes have been missing for too long. While
+// the board is away, nobody is missed.
+func (c *Council) count(t balancer.Target, s *seat) int {
+	r, silent := &c.round, s.silent
+	s.silent, s.mute = map[Node]time.Time{}, nil
+	delete(c.awaited, t)
+	for _, n := range s.checkers {
+		if r.Alone || r.Waiting || r.Board.Votes.Has(Ballot{t, n}) {
+			continue
+		}
+		since, was := silent[n]
+		if !was {
+			since = r.Now
+		}
+		s.silent[n] = since
+		due := since.Add(grace(s.subject.Health) + r.Patience)
+		if !r.Now.Before(due) {
+			s.mute = append(s.mute, n)
+		} else if next, ok := c.awaited[t]; !ok || due.Before(next) {
+			c.awaited[t] = due
+		}
+	}
+	return len(s.checkers) - len(s.mute)
+}
+
+// grace is how long it takes a checker to come to a verdict of its own. Who goes on from what others have found may need
+// a whole row of results for that.
+func grace(h *balancer.Health) time.Duration {
+	return h.Interval*time.Duration(max(h.Rise, h.Fall)) + h.Timeout
+}
+
 // settle finds out what a seat comes to.
 func (c *Council) settle(t balancer.Target, s *seat) {
+	counting := c.count(t, s)
 	votes, others := c.round.Board.votes(t, s.checkers)
 	allowed := c.round.Exec || s.subject.Health.Type != balancer.ExecHealth
-	leaving := len(votes)*2 <= len(s.checkers) && c.round.Board.Votes.Has(Ballot{t, c.self}) && c.round.Board.Nodes.Has(c.self)
+	leaving := len(votes)*2 <= counting && c.round.Board.Votes.Has(Ballot{t, c.self}) && c.round.Board.Nodes.Has(c.self)
 	duty := allowed && (slices.Contains(s.checkers, c.self) || leaving)
 	if duty {
 		c.duties = c.duties.Set(t, true)
 	} else {
 		c.duties = c.duties.Delete(t)
 	}
-	if alone := c.round.Alone || len(s.checkers) == 0 && !c.round.Waiting; alone {
+	if alone := c.round.Alone || counting == 0 && !c.round.Waiting; alone {
 		c.alone[t] = true
 		c.turned = append(c.turned, t)
 	} else {
 		delete(c.alone, t)
-		s.verdict, s.since = Decide(s.verdict, s.since, len(s.checkers), votes, others)
+		c.decide(s, counting, votes, others)
 	}
 	if allowed && (duty || c.alone[t]) {
 		c.mine = c.mine.Set(t, s.subject)
@@ -158,10 +231,23 @@ func (c *Council) settle(t balancer.Target, s *seat) {
 	c.publish(t, s)
 }
 
+// decide makes what votes come to the verdict of a seat. It is so from now on, but where this host looks for the first
+// time: then it is so since the votes came to it.
+func (c *Council) decide(s *seat, counting int, votes, others []Vote) {
+	v, since := Decide(s.verdict, counting, votes, others)
+	if s.judged || s.verdict != balancer.HealthUnknown || since.After(c.round.Now) {
+		since = c.round.Now
+	}
+	if v != s.verdict {
+		s.take(v, since)
+	}
+	s.judged = !c.round.Waiting
+}
+
 // adopt makes this host's own verdict that of a seat, where it has one.
 func (c *Council) adopt(t balancer.Target, s *seat) {
 	if v, ok := c.own.Get(t); ok && v != s.verdict {
-		s.verdict, s.since = v, time.Time{}
+		s.take(v, c.round.Now)
 	}
 }
 
@@ -223,13 +309,17 @@ func (c *Council) Shared() snap.Map[balancer.Target, balancer.Verdict] { return 
 type Standing struct {
 	// Verdict is what it comes to.
 	Verdict balancer.Verdict
-	// Since is when the votes came to it; zero where this host decides alone.
-	Since time.Time
+	// Since is when this host took it, or the votes came to it, where this host found it so. Lasted is how long that
+	// before it held; 0: there was none.
+	Since  time.Time
+	Lasted time.Duration
 	// Alone: this host decides by its own checks.
 	Alone bool
-	// Checkers are the nodes that check it, Votes what is on the board about it, by node.
+	// Checkers are the nodes that check it, Votes what is on the board about it, by node. Mute are the checkers that have
+	// not voted for too long, and don't count.
 	Checkers []Node
 	Votes    map[Node]Vote
+	Mute     []Node
 }
 
 // Standing returns what is known of a target, and whether it is one of the fleet's at all.
@@ -238,7 +328,7 @@ func (c *Council) Standing(t balancer.Target) (Standing, bool) {
 	if s == nil {
 		return Standing{}, false
 	}
-	out := Standing{Verdict: s.verdict, Since: s.since, Alone: c.alone[t], Checkers: s.checkers, Votes: map[Node]Vote{}}
+	out := Standing{Verdict: s.verdict, Since: s.since, Lasted: s.lasted, Alone: c.alone[t], Checkers: s.checkers, Mute: s.mute, Votes: map[Node]Vote{}}
 	for ballot, v := range c.round.Board.Votes.From(Ballot{Target: t}) {
 		if ballot.Target != t {
 			break

@@ -25,7 +25,7 @@ type (
 type model struct {
 	self    quorum.Node
 	verdict map[balancer.Target]balancer.Verdict
-	since   map[balancer.Target]time.Time
+	silent  map[quorum.Ballot]time.Time
 }
 
 func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects, must duties, out verdicts) {
@@ -43,6 +43,18 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 			}
 		}
 		checkers := quorum.Checkers(s.At, able)
+		counting := len(checkers)
+		for _, n := range nodes(6) {
+			b := quorum.Ballot{Target: t, Node: n}
+			switch since, was := m.silent[b]; {
+			case !slices.Contains(checkers, n) || r.Board.Votes.Has(b) || r.Alone || r.Waiting:
+				delete(m.silent, b)
+			case !was:
+				m.silent[b] = r.Now
+			case r.Now.Sub(since) >= 2*time.Second*3+time.Second+r.Patience:
+				counting--
+			}
+		}
 		var votes, others []quorum.Vote
 		for ballot, v := range r.Board.Votes.All() {
 			switch {
@@ -53,17 +65,17 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 				others = append(others, *v)
 			}
 		}
-		stays := r.Board.Nodes.Has(m.self) && r.Board.Votes.Has(quorum.Ballot{Target: t, Node: m.self}) && len(votes)*2 <= len(checkers)
+		stays := r.Board.Nodes.Has(m.self) && r.Board.Votes.Has(quorum.Ballot{Target: t, Node: m.self}) && len(votes)*2 <= counting
 		duty := (slices.Contains(checkers, m.self) || stays) && (!program || r.Exec)
 		if duty {
 			must = must.Set(t, true)
 		}
-		alone[t] = r.Alone || len(checkers) == 0 && !r.Waiting
+		alone[t] = r.Alone || counting == 0 && !r.Waiting
 		if duty || alone[t] && (!program || r.Exec) {
 			mine = mine.Set(t, s)
 		}
 		if !alone[t] {
-			m.verdict[t], m.since[t] = quorum.Decide(m.verdict[t], m.since[t], len(checkers), votes, others)
+			m.verdict[t], _ = quorum.Decide(m.verdict[t], counting, votes, others)
 		}
 	}
 	found := own(mine)
@@ -72,10 +84,14 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 			m.verdict[t] = v
 		}
 	}
+	for b := range m.silent {
+		if !r.Wanted.At(b.Target).Fleet {
+			delete(m.silent, b)
+		}
+	}
 	for t := range m.verdict {
 		if !r.Wanted.Has(t) {
 			delete(m.verdict, t)
-			delete(m.since, t)
 		} else if m.verdict[t] != balancer.HealthUnknown {
 			out = out.Set(t, m.verdict[t])
 		}
@@ -88,7 +104,7 @@ func TestCouncilFollows(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		h := history{r: r, own: map[balancer.Target]balancer.Verdict{}}
-		council, reference := quorum.New("host1"), &model{"host1", map[balancer.Target]balancer.Verdict{}, map[balancer.Target]time.Time{}}
+		council, reference := quorum.New("host1"), &model{"host1", map[balancer.Target]balancer.Verdict{}, map[quorum.Ballot]time.Time{}}
 		for step := range 60 {
 			h.change()
 			mine := council.Assign(h.round)
@@ -129,11 +145,13 @@ func subject(t balancer.Target, kind balancer.HealthType, fleet bool) health.Sub
 }
 
 var definitions = map[balancer.HealthType]*balancer.Health{
-	balancer.TCPHealth: {Type: balancer.TCPHealth}, balancer.ExecHealth: {Type: balancer.ExecHealth},
+	balancer.TCPHealth:  {Type: balancer.TCPHealth, Interval: 2 * time.Second, Timeout: time.Second, Rise: 2, Fall: 3},
+	balancer.ExecHealth: {Type: balancer.ExecHealth, Interval: 2 * time.Second, Timeout: time.Second, Rise: 3, Fall: 1},
 }
 
 func (h *history) change() {
 	r, round := h.r, &h.round
+	round.Now, round.Patience = round.Now.Add(time.Duration(r.IntN(1500))*time.Millisecond), 4*time.Second
 	t, n := target(r.IntN(8)), nodes(6)[r.IntN(6)]
 	switch k := r.IntN(20); {
 	case k < 3:
@@ -170,6 +188,90 @@ func (h *history) found(mine subjects) (out verdicts) {
 	return out
 }
 
+// sitting is one council that looks at one target.
+type sitting struct {
+	*quorum.Council
+	round quorum.Round
+}
+
+func newSitting(checkers int) *sitting {
+	s := &sitting{quorum.New("me"), quorum.Round{Now: time.Unix(1000, 0), Patience: 5 * time.Second}}
+	s.round.Wanted = s.round.Wanted.Set(target(0), subject(target(0), balancer.TCPHealth, true))
+	for _, n := range nodes(checkers) {
+		s.round.Board.Nodes = s.round.Board.Nodes.Set(n, quorum.Checker{})
+	}
+	return s
+}
+
+// after lets time pass, has nodes vote as ballots says, the first one first, and looks.
+func (s *sitting) after(d time.Duration, votes string) quorum.Standing {
+	s.round.Now = s.round.Now.Add(d)
+	for i, v := range ballots(votes) {
+		s.round.Board.Votes = s.round.Board.Votes.Set(quorum.Ballot{Target: target(0), Node: nodes(9)[i]}, &v)
+	}
+	s.Assign(s.round)
+	s.Judge(verdicts{})
+	standing, _ := s.Standing(target(0))
+	return standing
+}
+
+// TestSinceWhen: a verdict holds since the votes came to it for who finds it so, even by a clock that is ahead, and since
+// now for who sees it change, however long those who say so have said it; an absence of the board leaves that alone.
+func TestSinceWhen(t *testing.T) {
+	const second = time.Second
+	check := func(what string, s quorum.Standing, want balancer.Verdict, since int64, lasted time.Duration) {
+		t.Helper()
+		if s.Verdict != want || s.Since != time.Unix(since, 0) || s.Lasted != lasted {
+			t.Errorf("%s: %q since %d, before that %s; want %q since %d, %s", what, s.Verdict, s.Since.Unix(), s.Lasted, want, since, lasted)
+		}
+	}
+	s := newSitting(3)
+	check("found so", s.after(0, "u5 u7 d3"), balancer.HealthUp, 7, 0)
+	s.round.Board.Nodes = s.round.Board.Nodes.Delete("host1").Delete("host2")
+	check("an old minority is left", s.after(10*second, ""), balancer.HealthDown, 1010, 1003*second)
+	s.round.Alone = true
+	check("without the board", s.after(second, ""), balancer.HealthDown, 1010, 1003*second)
+	s.round.Now = s.round.Now.Add(second)
+	s.Assign(s.round)
+	s.Judge(verdicts{}.Set(target(0), balancer.HealthUp))
+	s.round.Alone = false
+	check("seen without the board", s.after(0, "u5 u7 u1020"), balancer.HealthUp, 1012, 2*second)
+	check("found so, by a clock that is ahead", newSitting(1).after(0, "u1005"), balancer.HealthUp, 1000, 0)
+	s = newSitting(3)
+	s.after(0, "")
+	check("seen, by clocks that are behind", s.after(second, "d5 d7"), balancer.HealthDown, 1001, 0)
+}
+
+// TestMissingVotes: a checker without a vote counts until it had time enough, and again as soon as it votes. Where nobody
+// votes, each decides alone. An absence of the board is not held against anybody.
+func TestMissingVotes(t *testing.T) {
+	const most = 3*2*time.Second + time.Second + 5*time.Second // fall x interval + timeout + patience
+	s := newSitting(2)
+	check := func(what string, d time.Duration, votes string, due bool, want balancer.Verdict, alone bool, mute ...quorum.Node) {
+		t.Helper()
+		if got := s.Overdue(s.round.Now.Add(d)); got != due {
+			t.Errorf("%s: overdue %v, want %v", what, got, due)
+		}
+		if got := s.after(d, votes); got.Verdict != want || got.Alone != alone || !slices.Equal(got.Mute, mute) {
+			t.Errorf("%s: %q, alone %v, mute %v; want %q, %v, %v", what, got.Verdict, got.Alone, got.Mute, want, alone, mute)
+		}
+	}
+	const up, down = balancer.HealthUp, balancer.HealthDown
+	check("both have voted", 0, "u5 u5", false, up, false)
+	s.round.Board.Votes = s.round.Board.Votes.Delete(quorum.Ballot{Target: target(0), Node: "host2"})
+	check("one is missing", 0, "d9", false, up, false)
+	check("not for long", most-1, "", false, up, false)
+	s.round.Alone = true
+	check("the board is away", 2*most, "", true, up, true)
+	s.round.Alone = false
+	check("it is back", 0, "", false, up, false)
+	check("for long", most, "", true, down, false, "host2")
+	check("it votes", 0, "d9 u1", false, up, false)
+	s.round.Board.Votes = snap.Map[quorum.Ballot, *quorum.Vote]{}
+	check("none is left", 0, "", false, up, false)
+	check("none for long", most, "", true, up, true, "host2", "host1")
+}
+
 // assembly are hosts that share a board, on which votes come and go one at a time.
 type assembly struct {
 	r     *rand.Rand
@@ -200,7 +302,7 @@ func (a *assembly) leave(n quorum.Node) {
 // look has a host look at the board, and returns what it would write there and what it takes for true.
 func (a *assembly) look(n quorum.Node) (writes []quorum.Ballot, all verdicts) {
 	c := a.hosts[n]
-	c.Assign(quorum.Round{Wanted: a.want, Board: a.board})
+	c.Assign(quorum.Round{Wanted: a.want, Board: a.board, Patience: time.Minute})
 	all = c.Judge(verdicts{})
 	for t := range a.want.Keys() {
 		b := quorum.Ballot{Target: t, Node: n}

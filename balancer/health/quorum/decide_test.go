@@ -31,37 +31,40 @@ func TestDecide(t *testing.T) {
 		checkers      int
 		votes, others string
 		want          balancer.Verdict
-		since         int64 // 1: as before
+		since         int64 // 0: the votes don't say
 	}{
 		{"two of three", up, 3, "d5 d7 u1", "", down, 7},
 		{"two of three, the third has not voted", up, 3, "d5 d7", "", down, 7},
-		{"one of three is outvoted", up, 3, "u5 d7 u1", "", up, 1},
+		{"one of three is outvoted", up, 3, "u5 d7 u1", "", up, 5},
 		{"all three", down, 3, "u9 u8 u5", "", up, 8},
-		{"one vote of three changes nothing", up, 3, "d5", "", up, 1},
-		{"nobody has voted", up, 3, "", "", up, 1},
+		{"as it was", up, 3, "u9 u8", "", up, 9},
+		{"one vote of three changes nothing", up, 3, "d5", "", up, 0},
+		{"nobody has voted", up, 3, "", "", up, 0},
 		{"nobody has voted, nothing is known", none, 3, "", "", none, 0},
 		{"the first of three does not decide", none, 3, "d5", "", none, 0},
 		{"the first two of three that agree do", none, 3, "d5 d7", "", down, 7},
 		{"the first two of three that don't agree do not", none, 3, "d5 u7", "", none, 0},
 		{"both of two", up, 2, "d5 d7", "", down, 7},
-		{"two that disagree leave what was", up, 2, "d5 u7", "", up, 1},
-		{"two that disagree leave what was: down", down, 2, "u5 d7", "", down, 1},
-		{"one of two, the other has not voted", up, 2, "d5", "", up, 1},
+		{"of two that disagree, who says so longer, whatever was", up, 2, "d5 u7", "", down, 5},
+		{"of two that disagree, who says so longer, whatever was", down, 2, "u5 d7", "", up, 5},
+		{"of two that disagree since the same time, down", up, 2, "u5 d5", "", down, 5},
+		{"of two that disagree, those before decide nothing", none, 2, "u5 d7", "d1 d2", up, 5},
+		{"one of two, the other has not voted", up, 2, "d5", "", up, 0},
 		{"two that disagree, before nobody knows what was", none, 2, "u7 d5", "", down, 5},
 		{"two that disagree, before nobody knows what was", none, 2, "u4 d5", "", up, 4},
 		{"the only one", up, 1, "d5", "", down, 5},
 		{"the only one, from the beginning", none, 1, "d5", "", down, 5},
 		{"the only one that can", up, 3, "a1 a1 d5", "", down, 5},
 		{"two that can", up, 3, "a1 d6 d5", "", down, 6},
-		{"two that can, and disagree", up, 3, "a1 u6 d5", "", up, 1},
-		{"one that can't, one that has not voted", up, 3, "a1 d5", "", up, 1},
-		{"nobody can", up, 3, "a1 a1 a1", "", up, 1},
-		{"no checkers", up, 0, "", "", up, 1},
+		{"two that can, and disagree", up, 3, "a1 u6 d5", "", down, 5},
+		{"one that can't, one that has not voted", up, 3, "a1 d5", "", up, 0},
+		{"nobody can", up, 3, "a1 a1 a1", "", up, 0},
+		{"no checkers", up, 0, "", "", up, 0},
 		{"those before tell who has just come", none, 3, "", "u3 u2 d1", up, 2},
-		{"those before have no vote against what was", up, 3, "", "d3 d2 d1", up, 1},
+		{"those before have no vote against what was", up, 3, "", "d3 d2 d1", up, 0},
 		{"those before have no vote against those now", none, 3, "u4 u4", "d3 d2 d1", up, 4},
 	} {
-		verdict, since := quorum.Decide(c.before, time.Unix(1, 0), c.checkers, ballots(c.votes), ballots(c.others))
+		verdict, since := quorum.Decide(c.before, c.checkers, ballots(c.votes), ballots(c.others))
 		at := int64(0)
 		if !since.IsZero() {
 			at = since.Unix()

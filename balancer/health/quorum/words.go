@@ -13,6 +13,9 @@ import (
 func (s *Standing) Words() string {
 	agree, causes := 0, map[string][]string{}
 	var rest []string
+	for _, n := range s.Mute {
+		rest = append(rest, fmt.Sprintf("%s says nothing", n))
+	}
 	for _, n := range slices.Sorted(maps.Keys(s.Votes)) {
 		v, counts := s.Votes[n], slices.Contains(s.Checkers, n)
 		switch {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/health"
 	"vipd/balancer/health/probe"
 	"vipd/cmd/internal/journal"
 )
@@ -17,12 +16,12 @@ import (
 func healthEvent(t balancer.Target, c probe.Change) journal.Event {
 	e := journal.Event{
 		At: c.State.Since, Kind: journal.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.State.Verdict),
-		Cause: c.State.Last.Text, Was: string(c.Before), Lasted: c.For,
+		Cause: c.State.Cause, Was: string(c.Before), Lasted: c.For,
 	}
-	if c.State.Verdict == balancer.HealthDown {
+	switch {
+	case c.State.Verdict == balancer.HealthDown:
 		e.Level = slog.LevelWarn
-	}
-	if c.State.Last.Outcome == health.Passed && c.Before != balancer.HealthUnknown {
+	case c.Before != balancer.HealthUnknown:
 		e.Text = "is up again"
 	}
 	return e
