@@ -35,11 +35,14 @@ type voteText struct {
 
 const abstains = "unknown"
 
+// precision is that of the times of votes.
+const precision = time.Millisecond
+
 // longestCause bounds what is written of a cause, in bytes.
 const longestCause = 200
 
 func encodeVote(v *quorum.Vote) ([]byte, error) {
-	text := voteText{Version: healthVersion, Verdict: string(v.Verdict), Since: v.Since.UTC().Round(time.Millisecond), Cause: v.Cause}
+	text := voteText{Version: healthVersion, Verdict: string(v.Verdict), Since: v.Since.UTC().Round(precision), Cause: v.Cause}
 	if v.Verdict == balancer.HealthUnknown {
 		text.Verdict = abstains
 	}

@@ -73,6 +73,15 @@ type reader struct {
 	last quorum.Board
 	err  error
 	told int
+	also func(quorum.Board) // hears of it too
+}
+
+// tell has somebody else hear what is on the board.
+func (r *reader) tell(also func(quorum.Board)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.also = also
+	also(r.last)
 }
 
 func readBoard(t *testing.T, o etcd.BoardOptions) *reader {
@@ -92,6 +101,9 @@ func (r *reader) publish(b quorum.Board, err error) {
 	defer r.mu.Unlock()
 	r.last, r.err = b, err
 	r.told++
+	if r.also != nil {
+		r.also(b)
+	}
 }
 
 func (r *reader) board() (quorum.Board, error) {
@@ -190,6 +202,41 @@ func TestHealthVotes(t *testing.T) {
 	b.wait("all in a new etcd", has("n1", all))
 	n.stop()
 	b.wait("nothing", func(b quorum.Board) bool { return b.Nodes.Len() == 0 && b.Votes.Len() == 0 })
+}
+
+// TestHealthVotesMended: votes that others have removed or changed, and those that come from nowhere, are as the node says
+// again, with nothing written but what that takes.
+func TestHealthVotesMended(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	b := readBoard(t, etcd.BoardOptions{Config: p.config})
+	n := vote(t, p.config, "n1")
+	b.tell(n.Hear)
+	all := ups(150)
+	n.Set(quorum.Checker{Exec: true}, all)
+	b.wait("all votes", has("n1", all))
+	before := p.now()
+	folder := p.config.Prefix + "/health/n1/web/"
+	for _, op := range []clientv3.Op{
+		clientv3.OpDelete(folder+"10.0.0.1", clientv3.WithPrefix()), // 61 of them
+		clientv3.OpPut(folder+place80(2).Address(), `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`),
+		clientv3.OpPut(folder+"10.9.9.9:9", `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`),
+	} {
+		if _, err := p.client.Do(t.Context(), op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.wait("what was done to them", func(b quorum.Board) bool { return b.Votes.Len() == 150-61+1 })
+	b.wait("all as it was", has("n1", all))
+	if _, err := p.client.Delete(t.Context(), folder, clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	b.wait("none left", func(b quorum.Board) bool { return b.Votes.Len() == 0 })
+	b.wait("all as it was", has("n1", all))
+	time.Sleep(3 * time.Second) // what more is written, is within a lease
+	if writes := p.now() - before - 4; writes < 3 || writes > 4 {
+		t.Errorf("%d writes, want one and two, or two and two where it was noticed half way", writes)
+	}
 }
 
 // TestHealthBoard: a board is what etcd holds, whatever has happened to the network in between; what can't be read is not

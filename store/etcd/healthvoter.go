@@ -23,15 +23,18 @@ type HealthVoter struct {
 	// change only, by the goroutine of Run.
 	Report func(error)
 
-	mu    sync.Mutex // guards live and votes
+	mu    sync.Mutex // guards live, votes and board
 	live  quorum.Checker
 	votes snap.Map[balancer.Target, *quorum.Vote]
+	board *quorum.Board // what is to be compared with written; nil: nothing
 
 	// The rest belongs to Run. written is what etcd has, under the lease of that number; said is the text of the node's
 	// own key.
 	written snap.Map[balancer.Target, *quorum.Vote]
 	under   int64
 	said    []byte
+	// wrote is when something was written last.
+	wrote time.Time
 }
 
 // Votes are written mostVotes at a time (etcd's bound is 128 operations), and for a turn at most between two looks at the
@@ -63,6 +66,14 @@ func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *
 	if news {
 		v.more()
 	}
+}
+
+// Hear says what is on the board. Votes of this node that are missing there, or others, are written again: somebody has
+// removed them, or etcd was restored from an old snapshot. It never blocks.
+func (v *HealthVoter) Hear(b quorum.Board) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.board = &b
 }
 
 // more has Run write.
@@ -97,6 +108,7 @@ func (v *HealthVoter) write(ctx context.Context) error {
 	if err := v.appear(ctx, live); err != nil {
 		return err
 	}
+	v.compare()
 	for began := time.Now(); ; {
 		lot, then := v.lot(votes)
 		if len(lot) == 0 {
@@ -144,6 +156,31 @@ func (v *HealthVoter) appear(ctx context.Context, live quorum.Checker) error {
 	return nil
 }
 
+// compare looks for votes on the board that are not what was written, once that had time enough to get there.
+func (v *HealthVoter) compare() {
+	v.mu.Lock()
+	b := v.board
+	if b == nil || !b.Connected || time.Since(v.wrote) < v.lease.ttl/3 {
+		v.mu.Unlock()
+		return
+	}
+	v.board = nil
+	v.mu.Unlock()
+	missing := v.written
+	for ballot, there := range b.Votes.All() {
+		if string(ballot.Node) != v.node {
+			continue
+		}
+		missing = missing.Delete(ballot.Target)
+		if is := v.written.At(ballot.Target); is == nil || is.Verdict != there.Verdict || !is.Since.Round(precision).Equal(there.Since) {
+			v.written = v.written.Set(ballot.Target, doubt())
+		}
+	}
+	for t := range missing.Keys() {
+		v.written = v.written.Set(t, doubt())
+	}
+}
+
 // lot returns the next targets whose votes are to be written or removed, and what does that.
 func (v *HealthVoter) lot(votes snap.Map[balancer.Target, *quorum.Vote]) (lot map[balancer.Target]*quorum.Vote, then []*etcdserverpb.RequestOp) {
 	lot = map[balancer.Target]*quorum.Vote{}
@@ -173,6 +210,7 @@ func (v *HealthVoter) put(ctx context.Context, lot map[balancer.Target]*quorum.V
 	for t := range lot {
 		v.written = v.written.Set(t, doubt())
 	}
+	defer func() { v.wrote = time.Now() }()
 	ours, err := v.lease.attempt(ctx, []*etcdserverpb.Compare{v.lease.ours(v.lease.key)}, then)
 	switch {
 	case err != nil:

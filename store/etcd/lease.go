@@ -190,7 +190,10 @@ func (l *lease) revoke(ctx context.Context) error {
 		return err
 	})
 	if is(err, rpctypes.ErrLeaseNotFound) {
-		return nil
+		err = nil
+	}
+	if err == nil {
+		l.id = 0
 	}
 	return err
 }
