@@ -302,6 +302,9 @@ func (c *Council) judge(t balancer.Target) {
 // Duties are the targets that this host votes about.
 func (c *Council) Duties() snap.Map[balancer.Target, bool] { return c.duties }
 
+// Verdicts are what Judge has returned last.
+func (c *Council) Verdicts() snap.Map[balancer.Target, balancer.Verdict] { return c.verdicts }
+
 // Shared are the verdicts on the fleet's targets.
 func (c *Council) Shared() snap.Map[balancer.Target, balancer.Verdict] { return c.shared }
 

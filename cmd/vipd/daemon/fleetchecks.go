@@ -34,9 +34,12 @@ type fleetChecks struct {
 	// board is what was last on it, or nothing. told: it was read, or etcd was given time enough for that.
 	board quorum.Board
 	told  bool
-	// aloneUntil is when this node may rely on the board again after it was away; zero: it may.
-	aloneUntil time.Time
-	exec       bool // this node may run programs
+	// read is when the board could be read last; zero: never.
+	read time.Time
+	// aloneUntil is when this node may rely on the board again after it was away; zero: it may. alone is since when the
+	// journal has that this node decides alone; zero: it does not.
+	aloneUntil, alone time.Time
+	exec              bool // this node may run programs
 	// votes are what this node has found of the targets that it checks for the fleet, voter who writes it; nil: nobody.
 	// pending are targets that are still to be looked at.
 	votes   snap.Map[balancer.Target, *quorum.Vote]
@@ -45,10 +48,9 @@ type fleetChecks struct {
 	pending map[balancer.Target]bool
 	// lame is since when checks can't be carried out any more that were before.
 	lame map[balancer.Target]time.Time
-	// since is when the verdicts that were recorded came.
-	since map[balancer.Target]time.Time
-	// unread and unheard are why the board is not read, and why the votes of this node are not.
+	// unread and unheard are why the board is not read, and why the votes of this node are not, silent since when that is.
 	unread, unheard error
+	silent          time.Time
 }
 
 // fleetChecksOptions are what a fleetChecks is made of.
@@ -91,9 +93,9 @@ func fleetChecksOf(o fleetChecksOptions) (*fleetChecks, error) {
 // forget begins anew: nothing is known of the fleet.
 func (f *fleetChecks) forget() {
 	f.council = quorum.New(quorum.Node(f.node))
-	f.board, f.told, f.aloneUntil, f.unread, f.unheard = quorum.Board{}, false, time.Time{}, nil, nil
+	f.board, f.told, f.read, f.aloneUntil, f.alone, f.unread, f.unheard = quorum.Board{}, false, time.Time{}, time.Time{}, time.Time{}, nil, nil
 	f.duties, f.votes = snap.Map[balancer.Target, bool]{}, snap.Map[balancer.Target, *quorum.Vote]{}
-	f.pending, f.lame, f.since = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}, map[balancer.Target]time.Time{}
+	f.pending, f.lame = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}
 }
 
 // awaits reports whether some service asks for the fleet's checks, and what the fleet has found is still to be read. It is
@@ -132,15 +134,29 @@ func (f *fleetChecks) need(is bool) {
 func (f *fleetChecks) verdicts(wanted snap.Map[balancer.Target, health.Subject], exec bool) snap.Map[balancer.Target, balancer.Verdict] {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	before := f.council.Shared()
+	before, shared := f.council.Verdicts(), f.council.Shared()
 	f.exec = exec
-	mine := f.council.Assign(quorum.Round{Wanted: wanted, Board: f.board, Waiting: !f.told, Alone: f.aloneLocked(), Exec: exec})
-	f.runner.Assume(f.council.Shared())
+	mine := f.council.Assign(quorum.Round{
+		Wanted: wanted, Board: f.board, Waiting: !f.told, Alone: f.aloneLocked(), Exec: exec, Now: time.Now(), Patience: f.lease,
+	})
+	f.runner.Assume(joined(shared, f.council.Shared()))
 	verdicts := f.council.Judge(f.runner.Set(mine))
 	f.voteLocked()
 	f.recordLocked(before)
 	f.need(f.council.Len() > 0)
 	return verdicts
+}
+
+// joined are the verdicts after a change, with those that are not the fleet's any more: this node's own checks go on from
+// there too.
+func joined(before, after snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
+	all := after
+	for t, c := range snap.Diff(before, after) {
+		if !c.HasNew {
+			all = all.Set(t, c.Old)
+		}
+	}
+	return all
 }
 
 // aloneLocked reports whether this node can't rely on the board.
@@ -186,7 +202,7 @@ func (f *fleetChecks) take(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { board.Watch(ctx, f.publish) })
-	running.Go(func() { voter.Run(ctx) })
+	running.Go(func() { f.speak(ctx, voter) })
 	f.attend(ctx)
 	cancel()
 	running.Wait()
@@ -221,8 +237,9 @@ func (f *fleetChecks) attend(ctx context.Context) {
 			over := !f.aloneUntil.IsZero() && !f.aloneLocked()
 			if over {
 				f.aloneUntil = time.Time{}
-				f.tellLocked(false)
+				f.tellLocked()
 			}
+			over = over || f.council.Overdue(time.Now())
 			f.mu.Unlock()
 			if over {
 				f.kick()
@@ -231,30 +248,74 @@ func (f *fleetChecks) attend(ctx context.Context) {
 	}
 }
 
+// speak has the voter run while the board can be read: a node that does not see what others say does not know what it has
+// to check, and would be waited for in vain. An absence that is no longer than the lease makes no difference.
+func (f *fleetChecks) speak(ctx context.Context, voter *etcd.HealthVoter) {
+	look := time.NewTicker(votePause)
+	defer look.Stop()
+	end := func() {}
+	defer func() { end() }()
+	for runs := false; ; {
+		if reads := f.reads(time.Now()); reads != runs {
+			end()
+			if runs = reads; runs {
+				end = begin(ctx, voter.Run)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+	}
+}
+
+// begin runs something until ctx, or the function that it returns, ends it, which may be called twice.
+func begin(ctx context.Context, run func(context.Context)) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { run(ctx) })
+	return func() { cancel(); running.Wait() }
+}
+
+// reads reports whether the board can be read, or could a moment ago.
+func (f *fleetChecks) reads(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.board.Connected || !f.read.IsZero() && now.Sub(f.read) < f.lease
+}
+
 // publish takes in what is on the board.
 func (f *fleetChecks) publish(b quorum.Board, err error) {
 	f.mu.Lock()
-	if b.Connected && f.told && !f.board.Connected {
-		f.aloneUntil = time.Now().Add(f.settle)
+	if now := time.Now(); b.Connected || f.board.Connected {
+		f.read = now
+		if f.told && !f.board.Connected {
+			f.aloneUntil = now.Add(f.settle)
+		}
 	}
-	before := f.aloneLocked()
-	f.board, f.unread = b, err
-	f.told = true
-	if after := f.aloneLocked(); before != after {
-		f.tellLocked(after)
+	f.board, f.unread, f.told = b, err, true
+	f.tellLocked()
+	if f.voter != nil {
+		f.voter.Hear(b)
 	}
 	f.mu.Unlock()
 	f.kick()
 }
 
-// tellLocked tells the journal whether this node decides alone.
-func (f *fleetChecks) tellLocked(alone bool) {
-	e := journal.Event{Kind: journal.Health, Text: "the fleet's health checks are shared again"}
-	if alone {
-		e.Level, e.Text = slog.LevelWarn, "this node checks the fleet's endpoints itself"
+// tellLocked tells the journal when this node begins to decide alone, and when that is over.
+func (f *fleetChecks) tellLocked() {
+	now := time.Now()
+	switch alone := f.aloneLocked(); {
+	case alone && f.alone.IsZero():
+		e := journal.Event{At: now, Kind: journal.Health, Level: slog.LevelWarn, Text: "this node checks the fleet's endpoints itself"}
 		if f.unread != nil {
 			e.Cause = f.unread.Error()
 		}
+		f.alone = now
+		f.record(e)
+	case !alone && !f.alone.IsZero():
+		f.record(journal.Event{At: now, Kind: journal.Health, Text: "the fleet's health checks are shared again", Was: "alone", Lasted: now.Sub(f.alone)})
+		f.alone = time.Time{}
 	}
-	f.record(e)
 }

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"log/slog"
 	"time"
 
@@ -88,7 +87,7 @@ func (f *fleetChecks) limpLocked(now time.Time) {
 func voteOf(s health.State, lame bool) (vote *quorum.Vote, final bool) {
 	switch {
 	case s.Verdict != balancer.HealthUnknown && !s.Assumed && !lame:
-		return &quorum.Vote{Verdict: s.Verdict, Since: s.Since, Cause: s.Last.Text}, true
+		return &quorum.Vote{Verdict: s.Verdict, Since: s.Since, Cause: s.Cause}, true
 	case s.Last.Outcome == health.NotRun:
 		return &quorum.Vote{Since: s.Last.Began, Cause: s.Last.Text}, false
 	}
@@ -98,10 +97,17 @@ func voteOf(s health.State, lame bool) (vote *quorum.Vote, final bool) {
 // report takes in whether the fleet hears of what this node has found.
 func (f *fleetChecks) report(err error) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
+	was, now := f.unheard, time.Now()
 	f.unheard = err
-	f.mu.Unlock()
-	if err != nil {
-		f.log.Warn("the fleet does not hear of this node's health checks", "err", err)
+	switch {
+	case err != nil && was == nil:
+		f.silent = now
+		f.record(journal.Event{
+			At: now, Kind: journal.Health, Level: slog.LevelWarn, Text: "the fleet does not hear of this node's health checks", Cause: err.Error(),
+		})
+	case err == nil && was != nil:
+		f.record(journal.Event{At: now, Kind: journal.Health, Text: "the fleet hears of this node's health checks again", Was: "unheard", Lasted: now.Sub(f.silent)})
 	}
 }
 
@@ -121,43 +127,26 @@ func (f *fleetChecks) problems(connected bool) (all []balancer.Problem) {
 	return all
 }
 
-// standing returns what is known of a target, and whether the fleet checks it at all. Since is that of this node's own
-// verdict where it decides alone.
+// standing returns what is known of a target, and whether the fleet checks it at all.
 func (f *fleetChecks) standing(t balancer.Target) (quorum.Standing, bool) {
 	if f == nil {
 		return quorum.Standing{}, false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.standingLocked(t)
-}
-
-func (f *fleetChecks) standingLocked(t balancer.Target) (quorum.Standing, bool) {
-	s, ok := f.council.Standing(t)
-	if own, checked := f.runner.Status(t); ok && s.Alone && checked {
-		s.Since = own.State.Since
-	}
-	return s, ok
+	return f.council.Standing(t)
 }
 
 // recordLocked tells the journal of the fleet's targets whose verdicts were others before.
 func (f *fleetChecks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]) {
-	for t, c := range snap.Diff(before, f.council.Shared()) {
-		since := f.since[t]
-		if !c.HasNew {
-			delete(f.since, t)
-			continue
-		}
-		s, _ := f.standingLocked(t)
-		f.since[t] = cmp.Or(s.Since, time.Now())
-		if !c.HadOld && !s.Alone && time.Since(s.Since) > f.settle {
-			continue // it was so before this node has come to know it
+	for t, c := range snap.Diff(before, f.council.Verdicts()) {
+		s, ours := f.council.Standing(t)
+		if !ours || !c.HasNew || !c.HadOld && time.Since(s.Since) > f.settle {
+			continue // it is gone, or was so before this node has come to know it
 		}
 		e := journal.Event{
-			At: f.since[t], Kind: journal.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.New), Cause: f.cause(t, s), Was: string(c.Old),
-		}
-		if c.HadOld && !since.IsZero() {
-			e.Lasted = max(0, e.At.Sub(since))
+			At: s.Since, Kind: journal.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.New), Cause: f.cause(t, s),
+			Was: string(c.Old), Lasted: s.Lasted,
 		}
 		switch {
 		case c.New == balancer.HealthDown:
@@ -173,7 +162,7 @@ func (f *fleetChecks) recordLocked(before snap.Map[balancer.Target, balancer.Ver
 func (f *fleetChecks) cause(t balancer.Target, s quorum.Standing) string {
 	if s.Alone {
 		own, _ := f.runner.Status(t)
-		return own.State.Last.Text
+		return own.State.Cause
 	}
 	return s.Words()
 }

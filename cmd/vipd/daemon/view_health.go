@@ -36,10 +36,11 @@ func (v *view) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.St
 	for n, vote := range standing.Votes {
 		c.Fleet.Votes[string(n)] = api.FleetVote(vote)
 	}
+	c.Since = standing.Since
 	if standing.Alone {
 		return c
 	}
-	c.Since, c.Against, c.Last = standing.Since, 0, time.Time{}
+	c.Against, c.Last = 0, time.Time{}
 	switch standing.Verdict {
 	case balancer.HealthUp:
 		c.LastOutcome = string(health.Passed)
