@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -53,7 +54,8 @@ type simulated struct {
 	runner *probe.Runner
 	kicks  chan struct{}
 	exec   bool
-	relay  *etcdkit.Relay // between this host and etcd
+	own    map[balancer.Target]bool // services of its own file are in place of the fleet's
+	relay  *etcdkit.Relay           // between this host and etcd
 	stop   func()
 	events *journal.Journal
 
@@ -143,6 +145,11 @@ func (h *simulated) model(ctx context.Context) {
 		}
 		h.mu.Lock()
 		wanted := h.wanted
+		for t := range h.own {
+			s := wanted.At(t)
+			s.Fleet = false
+			wanted = wanted.Set(t, s)
+		}
 		h.mu.Unlock()
 		all := h.checks.verdicts(wanted, h.exec)
 		h.seen.Lock()
@@ -201,6 +208,17 @@ func (h *simulated) ever(v balancer.Verdict) bool {
 	}
 	h.history = []snap.Map[balancer.Target, balancer.Verdict]{h.all}
 	return found
+}
+
+// told is what the host has recorded of a text, in order.
+func (h *simulated) told(text string) (all []journal.Event) {
+	events, _ := h.events.Read(0, 0)
+	for _, e := range events {
+		if strings.Contains(e.Text, text) {
+			all = append(all, e)
+		}
+	}
+	return all
 }
 
 // turn makes targets be down, or up.
