@@ -1,8 +1,11 @@
 package balancer
 
 import (
-	"slices"
+	"math"
+	"net/netip"
 	"time"
+
+	"vipd/balancer/snap"
 )
 
 // Ejection is an endpoint that gets no new connections for a while because connects to it failed. Its times are in UTC and
@@ -24,46 +27,107 @@ func eject(candidates []candidate) {
 	}
 }
 
-// EjectionRoom returns how many more endpoints may be ejected of those that t, which has a port, shares its connections
-// with: half of them may be out, be it that they are ejected or that their checks fail. Only those count that could serve
-// here: of the same family, not draining, not of weight 0, and on this node where locality demands it. Negative: too many
-// are ejected, because others have failed or are gone since. Of an endpoint that serves several ports, it is the least of
-// them; where nothing is at t, or nothing there could serve, there is no room.
-func EjectionRoom(env *Env, in *Inputs, t Target) int {
-	s, ok := in.Services.Get(t.Service)
-	if !ok {
-		return 0
-	}
-	c := newServiceInputs(s, in)
-	room, found := 0, false
-	for i := range s.Ports {
-		candidates := c.candidates(&s.Ports[i], t.Addr)
-		if s.Locality == NodeOnly {
-			candidates = slices.DeleteFunc(candidates, func(k candidate) bool { return k.node != env.Node })
-		}
-		here := slices.ContainsFunc(candidates, func(k candidate) bool {
-			return k.Addr.Addr() == t.Addr && k.Addr.Port() == t.Port && (k.eligible() || k.State == Down)
-		})
-		if !here {
+// EjectionRooms tells how many more endpoints may be ejected. What it says of a service costs one look at its endpoints;
+// from then on a question costs no more than what was ejected or is back since. It is for one compile's inputs, and used by
+// one goroutine at a time.
+type EjectionRooms struct {
+	node     string
+	in       Inputs // its Ejected is what the shares count
+	services map[Name]seats
+}
+
+// seats are where a service's endpoints take connections, with the shares that each has a part in: none if it could not
+// serve.
+type seats map[netip.AddrPort][]seat
+
+// seat is the part of an endpoint in the connections of one port.
+type seat struct {
+	*share
+	down bool // its checks fail: it is out, ejected or not
+}
+
+// share is all of one port and family: so many endpoints could serve, and so many of them are out.
+type share struct{ able, out int }
+
+// NewEjectionRooms returns the rooms among what is compiled from env and in.
+func NewEjectionRooms(env *Env, in *Inputs) *EjectionRooms {
+	return &EjectionRooms{node: env.Node, in: *in, services: map[Name]seats{}}
+}
+
+// Has reports whether a service has an endpoint at t, which has a port.
+func (r *EjectionRooms) Has(t Target) bool {
+	_, has := r.seats(t.Service)[netip.AddrPortFrom(t.Addr, t.Port)]
+	return has
+}
+
+// Room returns how many more endpoints may be ejected, beside those that are, of those that t, which has a port, shares its
+// connections with: half of them may be out, be it that they are ejected or that their checks fail. Only those count that
+// could serve here: of the same family, not draining, not of weight 0, and on this node where locality demands it.
+// Negative: too many are ejected, because others have failed or are gone since. Of an endpoint that serves several ports,
+// it is the least of them; where nothing is at t, or nothing there could serve, there is no room.
+func (r *EjectionRooms) Room(t Target, ejected snap.Map[Target, Ejection]) int {
+	for t, c := range snap.Diff(r.in.Ejected, ejected) {
+		if c.HadOld == c.HasNew {
 			continue
 		}
-		if r := roomOf(candidates); !found || r < room {
-			room, found = r, true
+		for _, s := range r.services[t.Service][netip.AddrPortFrom(t.Addr, t.Port)] {
+			s.eject(c.HasNew)
 		}
+	}
+	r.in.Ejected = ejected
+	room := math.MaxInt
+	for _, s := range r.seats(t.Service)[netip.AddrPortFrom(t.Addr, t.Port)] {
+		room = min(room, s.able/2-s.out)
+	}
+	if room == math.MaxInt {
+		return 0
 	}
 	return room
 }
 
-// roomOf is the room among the candidates of one frontend.
-func roomOf(candidates []candidate) int {
-	able, out := 0, 0
-	for i := range candidates {
-		switch k := &candidates[i]; {
-		case k.State == Down || k.eligible() && k.ejected:
-			able, out = able+1, out+1
-		case k.eligible():
-			able++
+// eject counts that the endpoint is ejected, or is not any more.
+func (s seat) eject(is bool) {
+	switch {
+	case s.down:
+	case is:
+		s.out++
+	default:
+		s.out--
+	}
+}
+
+// seats returns those of a service. Nil: there is no such service.
+func (r *EjectionRooms) seats(name Name) seats {
+	all, known := r.services[name]
+	service, ok := r.in.Services.Get(name)
+	if known || !ok {
+		return all
+	}
+	all = seats{}
+	c := newServiceInputs(service, &r.in)
+	for i := range service.Ports {
+		for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+			all.add(r.node, service.Locality, c.candidates(&service.Ports[i], family))
 		}
 	}
-	return able/2 - out
+	r.services[name] = all
+	return all
+}
+
+// add adds those of one port and family.
+func (all seats) add(node string, locality Locality, candidates []candidate) {
+	of := &share{}
+	for i := range candidates {
+		k := &candidates[i]
+		parts := all[k.Addr]
+		if here := locality != NodeOnly || k.node == node; here && (k.eligible() || k.State == Down) {
+			s := seat{of, k.State == Down}
+			of.able++
+			if s.down || k.ejected {
+				of.out++
+			}
+			parts = append(parts, s)
+		}
+		all[k.Addr] = parts // without a part, it is there still
+	}
 }

@@ -2,6 +2,7 @@ package balancer_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,7 +70,7 @@ func TestEjection(t *testing.T) {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 			first := balancer.Target{Service: "web", Addr: addr("192.168.1.1"), Port: 8080}
-			if got := balancer.EjectionRoom(&env, &in, first); got != c.room {
+			if got := balancer.NewEjectionRooms(&env, &in).Room(first, in.Ejected); got != c.room {
 				t.Errorf("there is room for %d more, want %d", got, c.room)
 			}
 		})
@@ -95,7 +96,7 @@ func TestEjectionServes(t *testing.T) {
 }
 
 // TestEjectionRoom is a law: who ejects only where there is room never takes out more than half of a frontend's endpoints,
-// and those that fail their checks are among these.
+// and those that fail their checks are among these. Rooms that were asked all along say the same as new ones.
 func TestEjectionRoom(t *testing.T) {
 	ejected := 0
 	for seed := range uint64(300) {
@@ -104,9 +105,20 @@ func TestEjectionRoom(t *testing.T) {
 			h.step()
 		}
 		h.in.Ejected = balancer.Inputs{}.Ejected
-		for range 30 {
+		rooms := balancer.NewEjectionRooms(&h.env, &h.in)
+		for step := range 30 {
 			at := h.checked()
-			if h.in.Ejected.Has(at) || balancer.EjectionRoom(&h.env, &h.in, at) <= 0 {
+			if got, want := rooms.Has(at), isEndpoint(&h.in, at); got != want {
+				t.Fatalf("seed %d: an endpoint at %s: %v, want %v", seed, at, got, want)
+			}
+			room := rooms.Room(at, h.in.Ejected)
+			if want := balancer.NewEjectionRooms(&h.env, &h.in).Room(at, h.in.Ejected); room != want {
+				t.Fatalf("seed %d: beside %v there is room for %d at %s, want %d", seed, h.in.Ejected, room, at, want)
+			}
+			if h.in.Ejected.Has(at) && step%2 == 0 {
+				h.in.Ejected = h.in.Ejected.Delete(at)
+			}
+			if h.in.Ejected.Has(at) || room <= 0 {
 				continue
 			}
 			ejected++
@@ -121,6 +133,13 @@ func TestEjectionRoom(t *testing.T) {
 	if ejected < 100 {
 		t.Errorf("only %d were ejected", ejected)
 	}
+}
+
+func isEndpoint(in *balancer.Inputs, t balancer.Target) bool {
+	s, ok := in.Services.Get(t.Service)
+	return ok && slices.ContainsFunc(balancer.EndpointsOf(s, in), func(e *balancer.Endpoint) bool {
+		return e.Address == t.Addr && slices.ContainsFunc(s.Ports, func(q balancer.Port) bool { return e.TargetPort(&q) == t.Port })
+	})
 }
 
 // counted are the backends of f that could serve, and those of them that are out.

@@ -70,39 +70,3 @@ type Event struct {
 func (e *Event) Subject() string {
 	return strings.TrimSpace(string(e.Service) + " " + e.Endpoint)
 }
-
-// message is the event's line in the log, which has the subject in attributes.
-func (e *Event) message() string {
-	switch {
-	case e.Endpoint != "":
-		return "endpoint " + e.Text
-	case e.Service != "":
-		return "service " + e.Text
-	}
-	return e.Text
-}
-
-// attrs are the attributes of the event's line in the log.
-func (e *Event) attrs() []slog.Attr {
-	all := []slog.Attr{slog.String("kind", string(e.Kind))}
-	text := func(key, value string) {
-		if value != "" {
-			all = append(all, slog.String(key, value))
-		}
-	}
-	length := func(key string, d time.Duration) {
-		if d > 0 {
-			all = append(all, slog.Duration(key, d.Round(time.Millisecond)))
-		}
-	}
-	text("service", string(e.Service))
-	text("backend", e.Endpoint)
-	text("cause", e.Cause)
-	text("was", e.Was)
-	length("lasted", e.Lasted)
-	length("took", e.Took)
-	if e.Revision != 0 {
-		all = append(all, slog.Int64("rev", e.Revision))
-	}
-	return all
-}

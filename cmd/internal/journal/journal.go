@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -10,7 +9,7 @@ import (
 
 // Options are what a Journal is made of.
 type Options struct {
-	// Log gets a line for each event.
+	// Log gets a line for each event, from Run.
 	Log *slog.Logger
 	// Limit is how many events are kept. Default 10,000, which are some 3 MiB.
 	Limit int
@@ -22,8 +21,7 @@ const defaultLimit = 10_000
 
 // Journal keeps the latest events. All methods may be called by any goroutine.
 type Journal struct {
-	o         Options
-	recording sync.Mutex // held over a whole Record, so that the log has the same order
+	o Options
 
 	mu     sync.Mutex // guards the rest; never held while anything is written
 	first  uint64     // the number of the first event of this process
@@ -51,15 +49,13 @@ func New(o Options) *Journal {
 	return &Journal{o: o, first: first, next: first, queues: map[Kind]*queue{}}
 }
 
-// Record logs an event and keeps it. It waits for the log, and for no reader.
+// Record keeps an event, for Run to log it. It waits for nobody: who finds out that something is down must not stand still
+// because the log does.
 func (j *Journal) Record(e Event) {
-	j.recording.Lock()
-	defer j.recording.Unlock()
 	if e.At.IsZero() {
 		e.At = j.o.Now()
 	}
 	e.At = e.At.Round(0) // no monotonic reading: it goes out of the process
-	j.o.Log.LogAttrs(context.Background(), e.Level, e.message(), e.attrs()...)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.kept >= j.o.Limit {

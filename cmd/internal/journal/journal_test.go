@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -194,6 +195,10 @@ func TestLog(t *testing.T) {
 	})
 	j.Record(journal.Event{Kind: journal.Panic, Level: slog.LevelError, Service: "web", Text: "is in panic"})
 	j.Record(journal.Event{Kind: journal.Apply, Text: "carried out", Took: 1500 * time.Microsecond, Revision: 7})
+	j.Record(journal.Event{Kind: journal.Apply, Level: slog.LevelDebug, Text: "carried out"})
+	over, end := context.WithCancel(t.Context())
+	end()
+	j.Run(over) // writes what there is
 	want := `level=WARN msg="endpoint is down" kind=health service=web backend=10.0.0.1:80 cause="connection refused" was=up lasted=1h30m0s
 level=ERROR msg="service is in panic" kind=panic service=web
 level=INFO msg="carried out" kind=apply took=2ms rev=7
@@ -201,6 +206,80 @@ level=INFO msg="carried out" kind=apply took=2ms rev=7
 	if out.String() != want {
 		t.Errorf("the log has\n%swant\n%s", out.String(), want)
 	}
+}
+
+// clogged is a log that takes no more lines after some, until it is free.
+type clogged struct {
+	takes int
+	free  chan struct{}
+	lines []string
+}
+
+func (c *clogged) Write(line []byte) (int, error) {
+	if c.takes--; c.takes < 0 {
+		<-c.free
+	}
+	c.lines = append(c.lines, string(line))
+	return len(line), nil
+}
+
+// TestCloggedLog: a log that takes no lines keeps nobody from recording. When it takes them again, it gets what the journal
+// still has, in order, and the number of the others.
+func TestCloggedLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &clogged{takes: 2, free: make(chan struct{})}
+		j := journal.New(journal.Options{Log: logTo(log), Limit: 10})
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); j.Run(ctx) }()
+		record := func(from, to int) (lines []string) {
+			for i := from; i <= to; i++ {
+				j.Record(journal.Event{Kind: journal.Mode, Text: fmt.Sprint(i)})
+				lines = append(lines, fmt.Sprintf("level=INFO msg=%d kind=mode\n", i))
+			}
+			return lines
+		}
+		want := record(1, 2)
+		synctest.Wait()
+		want = append(want, record(3, 3)...)
+		synctest.Wait() // the third is stuck
+		want = append(want, "level=WARN msg=\"15 events are not in the log, which did not take them in time\"\n")
+		want = append(want, record(4, 28)[15:]...)
+		if events, _ := j.Read(0, 0); len(events) != 10 || len(log.lines) != 2 {
+			t.Errorf("%d events are kept, and the log has %q", len(events), log.lines)
+		}
+		close(log.free)
+		synctest.Wait()
+		want = append(want, record(29, 30)...)
+		end()
+		<-ended
+		if !slices.Equal(log.lines, want) {
+			t.Errorf("the log has\n%q, want\n%q", log.lines, want)
+		}
+	})
+}
+
+// TestCloggedAtTheEnd: a log that takes no lines does not keep the program from ending, and one that is slow gets its time.
+func TestCloggedAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &clogged{takes: 1, free: make(chan struct{})}
+		j := journal.New(journal.Options{Log: logTo(log)})
+		for range 3 {
+			j.Record(journal.Event{Kind: journal.Mode, Text: "text"})
+		}
+		ctx, end := context.WithCancel(t.Context())
+		end()
+		began := time.Now()
+		j.Run(ctx)
+		if took := time.Since(began); took < time.Second || took > 5*time.Second {
+			t.Errorf("it ended after %s", took)
+		}
+		close(log.free)
+		synctest.Wait()
+		if len(log.lines) != 2 {
+			t.Errorf("the log has %q, want nothing behind the line that was stuck", log.lines)
+		}
+	})
 }
 
 // logTo writes without times.

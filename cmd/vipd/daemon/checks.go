@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"hash/fnv"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/balancer/health/probe"
 	"vipd/balancer/snap"
+	"vipd/cmd/internal/journal"
 )
 
 // checks runs the health checks of endpoints. Its verdicts are an input of what the model compiles:
@@ -42,7 +44,11 @@ type keptChecks struct {
 func (k *keptChecks) version() int { return k.Version }
 
 func newChecks(d *Daemon) *checks {
-	c := &checks{Daemon: d, files: files{dir: d.config.StateDir, log: d.Log.With("component", "health"), failed: map[string]error{}}}
+	c := &checks{Daemon: d, files: files{dir: d.config.StateDir, failed: map[string]error{}, tell: func(err error) {
+		d.journal.Record(journal.Event{
+			Kind: journal.Problem, Level: slog.LevelWarn, Text: "what health checks have found does not outlive a restart", Cause: err.Error(),
+		})
+	}}}
 	var kept keptChecks
 	c.files.read(checksFile, &kept)
 	seed := fnv.New64a()

@@ -196,6 +196,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 		})
 	}
 	d.Log.Info("vipd starts", "version", d.Version, "node", d.config.Node)
+	logging, logged := context.WithCancel(context.Background()) // it ends last: the others have something to tell until they do
+	defer logged()
+	var writing sync.WaitGroup
+	writing.Go(func() { d.journal.Run(logging) })
 	first := d.chooser.serving.Load()
 	d.journal.Record(journal.Event{Kind: journal.Mode, Text: string(first.Name) + " mode serves", Cause: first.reason})
 	start("API", func(ctx context.Context) error { return serve(ctx, d.socket, d.api()) })
@@ -220,6 +224,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.notify.stopping()
 	parts.Wait()
 	err := d.handOver()
+	logged()
+	writing.Wait()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		err = errors.Join(cause, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
@@ -21,8 +20,8 @@ import (
 // What can't be kept is a problem that is shown, and never stops traffic.
 type files struct {
 	dir    string
-	log    *slog.Logger
 	failed map[string]error // by file: of the last write or of the first read
+	tell   func(error)      // is told of an error that is not the one of the last time
 }
 
 // The files' contents. Their version is raised when an old program would misread them.
@@ -169,7 +168,7 @@ func (f *files) write(name string, content any) error {
 // keep notes the outcome of reading or writing a file, for problems.
 func (f *files) keep(name string, err error) {
 	if old := f.failed[name]; err != nil && (old == nil || old.Error() != err.Error()) {
-		f.log.Error("what must outlive a restart is not kept", "err", err)
+		f.tell(err)
 	}
 	if err == nil {
 		delete(f.failed, name)

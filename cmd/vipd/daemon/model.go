@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"os"
 	"reflect"
@@ -15,6 +16,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/find"
+	"vipd/cmd/internal/journal"
 	"vipd/dataplane"
 	"vipd/store"
 	"vipd/store/etcd"
@@ -89,7 +91,8 @@ func newModel(d *Daemon) *model {
 		Daemon: d, wake: make(chan struct{}, 1), ask: make(chan request), modeChanged: make(chan struct{}, 1), fileConfig: d.config,
 		carrier: d.chooser.serving.Load().dataplane,
 	}
-	m.files = files{dir: d.config.StateDir, log: d.Log.With("component", "state"), failed: map[string]error{}}
+	// What can't be kept is a problem that the next round tells.
+	m.files = files{dir: d.config.StateDir, failed: map[string]error{}, tell: func(error) { m.kick() }}
 	changed := make(chan struct{})
 	m.changed.Store(&changed)
 	m.current.Store(&state{config: d.config})
@@ -325,7 +328,9 @@ func (m *model) env(c config.Config, vips snap.Map[netip.Addr, int]) balancer.En
 	if m.moved.Swap(false) {
 		local, err := m.host.LocalAddresses(nil)
 		if err != nil {
-			m.Log.Warn("listing this host's addresses; node ports stay where they are", "err", err)
+			m.journal.Record(journal.Event{
+				Kind: journal.Problem, Level: slog.LevelWarn, Text: "this host's addresses can't be listed; node ports stay where they are", Cause: err.Error(),
+			})
 		} else {
 			m.addresses = local
 		}

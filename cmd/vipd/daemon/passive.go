@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -29,16 +28,15 @@ import (
 // Only userspace mode ejects: it knows what came of each connect, and tries another endpoint before the client notices.
 type passive struct {
 	*Daemon
-	wake chan struct{} // holds one token for run: there is something to be recorded, or to be looked for elsewhere
+	wake chan struct{} // holds one token for run: there may be something to be looked for elsewhere
 	some atomic.Bool   // something is ejected: results of checks matter
 
 	mu        sync.Mutex // guards the rest; nothing is called with it held that waits
 	ejections *health.Ejections
-	env       balancer.Env
-	in        balancer.Inputs
+	services  snap.Map[balancer.Name, *balancer.Service]
+	rooms     *balancer.EjectionRooms
 	checked   int                 // services that have checks
 	carrier   dataplane.Dataplane // what carries out
-	events    []journal.Event     // to be recorded
 }
 
 func newPassive(d *Daemon) *passive {
@@ -46,7 +44,10 @@ func newPassive(d *Daemon) *passive {
 	if rules == (health.EjectionRules{}) {
 		rules = health.DefaultEjectionRules()
 	}
-	return &passive{Daemon: d, wake: make(chan struct{}, 1), ejections: health.NewEjections(rules)}
+	return &passive{
+		Daemon: d, wake: make(chan struct{}, 1), ejections: health.NewEjections(rules),
+		rooms: balancer.NewEjectionRooms(&balancer.Env{}, &balancer.Inputs{}),
+	}
 }
 
 // listen has a dataplane that has not begun yet tell what comes of its dials, if it makes any.
@@ -68,7 +69,7 @@ func (p *passive) dialed(t balancer.Target, err error) {
 	var changed bool
 	if err == nil {
 		x, changed = p.ejections.Answered(t, now)
-	} else if isEndpoint(&p.in, t) {
+	} else if p.rooms.Has(t) {
 		x, changed = p.ejections.Failed(t, causeOf(err), now, p.roomLocked)
 	}
 	if changed {
@@ -84,7 +85,7 @@ func (p *passive) heard(t balancer.Target, at netip.AddrPort, res health.Result)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.in.Services.At(t.Service)
+	s := p.services.At(t.Service)
 	if s == nil || s.Health == nil {
 		return
 	}
@@ -98,7 +99,7 @@ func (p *passive) heard(t balancer.Target, at netip.AddrPort, res health.Result)
 func (p *passive) ejected(in *balancer.Inputs, env *balancer.Env, carrier dataplane.Dataplane) snap.Map[balancer.Target, balancer.Ejection] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, change := range snap.Diff(p.in.Services, in.Services) {
+	for _, change := range snap.Diff(p.services, in.Services) {
 		if change.HadOld && change.Old.Health != nil {
 			p.checked--
 		}
@@ -106,27 +107,21 @@ func (p *passive) ejected(in *balancer.Inputs, env *balancer.Env, carrier datapl
 			p.checked++
 		}
 	}
-	p.in, p.env, p.carrier = *in, *env, carrier
-	is := func(t balancer.Target) bool { return isEndpoint(in, t) }
-	for _, x := range p.ejections.Follow(time.Now(), is, p.roomLocked) {
+	p.services, p.rooms, p.carrier = in.Services, balancer.NewEjectionRooms(env, in), carrier
+	for _, x := range p.ejections.Follow(time.Now(), p.rooms.Has, p.roomLocked) {
 		p.changedLocked(x)
 	}
 	p.kick()
 	return p.ejections.Now()
 }
 
-// roomLocked is balancer.EjectionRoom for what was last compiled, with what is ejected by now.
-func (p *passive) roomLocked(t balancer.Target) int {
-	in := p.in
-	in.Ejected = p.ejections.Now()
-	return balancer.EjectionRoom(&p.env, &in, t)
-}
+// roomLocked is the room for what was last compiled, beside what is ejected by now.
+func (p *passive) roomLocked(t balancer.Target) int { return p.rooms.Room(t, p.ejections.Now()) }
 
-// changedLocked has it be recorded that an ejection began or ended.
+// changedLocked records that an ejection began or ended.
 func (p *passive) changedLocked(x health.Ejected) {
 	p.some.Store(p.ejections.Now().Len() > 0)
-	p.events = append(p.events, ejectionEvent(x))
-	p.kick()
+	p.journal.Record(ejectionEvent(x))
 }
 
 func ejectionEvent(x health.Ejected) journal.Event {
@@ -155,53 +150,45 @@ func (p *passive) kick() {
 	}
 }
 
-// run records what happens, and has the kernel's connections looked at while that is of use, until ctx ends.
+// run has the kernel's connections looked at while that is of use, until ctx ends.
 func (p *passive) run(ctx context.Context) error {
-	var looking dataplane.Dataplane // its kernel's connections are looked at
+	var looking dataplane.Suspecter // its kernel's connections are looked at
 	stop := func() {}
 	for {
 		select {
 		case <-ctx.Done():
 			stop()
-			p.record()
 			return nil
 		case <-p.wake:
 		}
-		if wanted := p.record(); wanted != looking {
+		if wanted := p.wanted(); wanted != looking {
 			stop()
 			looking, stop = wanted, p.look(ctx, wanted)
 		}
 	}
 }
 
-// record records what has happened, and returns the dataplane whose kernel's connections are to be looked at; nil: none.
-func (p *passive) record() dataplane.Dataplane {
+// wanted returns the dataplane whose kernel's connections are to be looked at; nil: none.
+func (p *passive) wanted() dataplane.Suspecter {
 	p.mu.Lock()
-	events, look, checked := p.events, p.carrier, p.checked > 0
-	p.events = nil
-	p.mu.Unlock()
-	for _, e := range events {
-		p.journal.Record(e)
-	}
-	if _, can := look.(dataplane.Suspecter); !can || !checked {
+	defer p.mu.Unlock()
+	if p.checked == 0 {
 		return nil
 	}
+	look, _ := p.carrier.(dataplane.Suspecter)
 	return look
 }
 
-// look begins to look for connections without an answer; what it returns ends that, and waits for it.
-func (p *passive) look(ctx context.Context, dp dataplane.Dataplane) (stop func()) {
-	suspecter, can := dp.(dataplane.Suspecter)
-	if !can {
+// look begins to look for connections without an answer; what it returns ends that, and waits for it. Nil: nowhere.
+func (p *passive) look(ctx context.Context, in dataplane.Suspecter) (stop func()) {
+	if in == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() { // what is returned waits for it
 		defer close(done)
-		if err := suspecter.Suspect(ctx, func(t balancer.Target) { p.checks.runner.Hint(t) }); err != nil {
-			p.Log.Warn("connections without an answer are not looked for, only health checks find out who is down", "component", "health", "err", err)
-		}
+		p.keepLooking(ctx, in)
 	}()
 	return func() {
 		cancel()
@@ -209,12 +196,38 @@ func (p *passive) look(ctx context.Context, dp dataplane.Dataplane) (stop func()
 	}
 }
 
-// isEndpoint reports whether a service has an endpoint at t, which has a port.
-func isEndpoint(in *balancer.Inputs, t balancer.Target) bool {
-	s, ok := in.Services.Get(t.Service)
-	return ok && slices.ContainsFunc(balancer.EndpointsOf(s, in), func(e *balancer.Endpoint) bool {
-		return e.Address == t.Addr && slices.ContainsFunc(s.Ports, func(q balancer.Port) bool { return e.TargetPort(&q) == t.Port })
-	})
+// The pauses between two attempts to look: the first, doubled each time up to the longest.
+const (
+	lookPause    = time.Second
+	longestPause = time.Minute
+)
+
+// keepLooking looks until ctx ends, again and again where that fails. Once it went well for long, a failure is news again.
+func (p *passive) keepLooking(ctx context.Context, in dataplane.Suspecter) {
+	pause, told := lookPause, false
+	for {
+		began := time.Now()
+		err := in.Suspect(ctx, func(t balancer.Target) { p.checks.runner.Hint(t) })
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > longestPause {
+			pause, told = lookPause, false
+		}
+		if err != nil && !told {
+			told = true
+			p.journal.Record(journal.Event{
+				Kind: journal.Problem, Level: slog.LevelWarn, Cause: err.Error(),
+				Text: "connections without an answer can't be looked for, which is tried again; till then health checks find out who is down at their own pace",
+			})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, longestPause)
+	}
 }
 
 // causeOf says why a connect failed, in words.

@@ -1,0 +1,41 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/journal"
+)
+
+// gate is a log that takes no lines until it is closed.
+type gate chan struct{}
+
+func (g gate) Write(line []byte) (int, error) {
+	<-g
+	return len(line), nil
+}
+
+// TestCloggedLogOfAChecker: a host whose log takes no lines goes on to vote, and to learn what others have found.
+func TestCloggedLogOfAChecker(t *testing.T) {
+	w := newWorld(t, 6, quick())
+	w.join("host1")
+	log := make(gate)
+	ctx, end := context.WithCancel(context.Background())
+	var writing sync.WaitGroup
+	w.join("host2", func(h *simulated, o *fleetChecksOptions) {
+		h.events = journal.New(journal.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+		o.record = h.events.Record
+		writing.Go(func() { h.events.Run(ctx) })
+	})
+	defer writing.Wait()
+	defer end()
+	defer close(log)
+	w.settled(w.hosts, balancer.HealthUp)
+	w.turn(true, w.targets...)
+	w.settled(w.hosts, balancer.HealthDown)
+	w.turn(false, w.targets...)
+	w.settled(w.hosts, balancer.HealthUp)
+}
