@@ -260,6 +260,15 @@ func TestExchange(t *testing.T) {
 		t.Errorf("a secret is shown:\n%s", text)
 	}
 
+	for name, answer := range map[string]func(net.Conn){
+		"in an answer of bytes":   says("HTTP/1.1 200 OK\r\n\r\n\x00\x01hunter2hunter2\xff"),
+		"cut in two at the bound": endless("HTTP/1.1 200 OK\r\n\r\n"+strings.Repeat("x", 8<<10-19-5)+"hunter2hunter2", "more "),
+	} {
+		if _, text = probe.New(h, balancer.TCP).Exchange(t.Context(), serve(t, answer)); strings.Contains(text, "hunte") || !strings.Contains(text, "(hidden)") {
+			t.Errorf("%s, a secret is shown:\n%s", name, text)
+		}
+	}
+
 	_, text = probe.New(define(balancer.HTTPHealth, nil), balancer.TCP).Exchange(t.Context(), serve(t, endless("HTTP/1.1 200 OK\r\n\r\n", "more ")))
 	if len(text) > 20<<10 || !strings.Contains(text, "bytes received are shown") {
 		t.Errorf("the exchange has %d bytes:\n%s", len(text), text[:500])

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"bytes"
 	"encoding/hex"
 	"fmt"
 	"net"
@@ -43,10 +44,7 @@ func (t *transcript) data(mark byte, data []byte) {
 	if t == nil || len(data) == 0 {
 		return
 	}
-	way := 0
-	if mark == '<' {
-		way = 1
-	}
+	way := wayOf(mark)
 	t.mu.Lock()
 	room := maxNoted - t.noted[way]
 	t.noted[way] += len(data)
@@ -54,6 +52,14 @@ func (t *transcript) data(mark byte, data []byte) {
 	if room > 0 {
 		t.add(mark, data[:min(room, len(data))])
 	}
+}
+
+// wayOf is the place of a mark in transcript.noted.
+func wayOf(mark byte) int {
+	if mark == '<' {
+		return 1
+	}
+	return 0
 }
 
 func (t *transcript) add(mark byte, data []byte) {
@@ -86,17 +92,35 @@ func (t *transcript) String() string {
 
 // readable is the data as text where it is text, else as a hex dump.
 func (t *transcript) readable(p part) string {
-	text := string(p.data)
+	data := t.masked(p)
+	text := string(data)
 	for cut := 0; cut < utf8.UTFMax && !utf8.ValidString(text) && text != ""; cut++ {
 		text = text[:len(text)-1] // a character may be cut in two where the bound is
 	}
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && !strings.ContainsRune("\r\n\t", r) || r == 0x7f }) {
-		return hex.Dump(p.data)
-	}
-	for _, s := range t.secrets {
-		text = strings.ReplaceAll(text, s, "(hidden)")
+		return hex.Dump(data)
 	}
 	return text
+}
+
+// masked is the data without secrets, also without the beginning of one that is cut in two where the bound is.
+func (t *transcript) masked(p part) []byte {
+	const instead = "(hidden)"
+	data := p.data
+	for _, s := range t.secrets {
+		data = bytes.ReplaceAll(data, []byte(s), []byte(instead))
+	}
+	if p.mark == '*' || t.noted[wayOf(p.mark)] <= maxNoted {
+		return data
+	}
+	for _, s := range t.secrets {
+		for n := len(s) - 1; n > 0; n-- {
+			if rest, ends := bytes.CutSuffix(data, []byte(s[:n])); ends {
+				return append(slices.Clone(rest), instead...)
+			}
+		}
+	}
+	return data
 }
 
 // secretsOf returns the values of headers that are not for everybody's eyes.
