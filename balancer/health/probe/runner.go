@@ -27,10 +27,10 @@ type Options struct {
 	// Heard, unless nil, is told each result that counts, once for each target, with what was probed. It must not block,
 	// nor call the Runner.
 	Heard func(t balancer.Target, at netip.AddrPort, res health.Result)
-	// InFlight bounds the checks under way, exec checks aside. Default 8192, which with the default timeout of 1 s is as
+	// InFlight bounds the checks under way, exec checks and those that Exchange does aside. Default 8192, which with the default timeout of 1 s is as
 	// many checks a second even if all of them hang.
 	InFlight int
-	// Programs bounds the exec checks under way. Default 16.
+	// Programs bounds the exec checks under way, those that Exchange does aside. Default 16.
 	Programs int
 	// Gather is how long a changed verdict waits for others to be reported along. Default 50ms.
 	Gather time.Duration
@@ -81,8 +81,9 @@ type Status struct {
 //     one push, and wakes nobody unless something has changed.
 //  4. One report for what changes together: see Options.Gather.
 type Runner struct {
-	o    Options
-	wake chan struct{} // holds one token: look again
+	o      Options
+	wake   chan struct{} // holds one token: look again
+	byHand chan struct{} // holds a token for each check that somebody asked for
 
 	mu       sync.Mutex // guards the rest
 	ctx      context.Context
@@ -111,7 +112,7 @@ func NewRunner(o Options) *Runner {
 		o.Check = func(ctx context.Context, p *Probe, at netip.AddrPort) health.Result { return p.Check(ctx, at) }
 	}
 	r := &Runner{
-		o: o, wake: make(chan struct{}, 1), kept: map[netip.AddrPort][]Kept{}, entries: map[entryKey]*entry{},
+		o: o, wake: make(chan struct{}, 1), byHand: make(chan struct{}, mostByHand), kept: map[netip.AddrPort][]Kept{}, entries: map[entryKey]*entry{},
 		targets: map[balancer.Target]*entry{}, probes: map[string]*sharedProbe{},
 		network: lane{most: o.InFlight}, programs: lane{most: o.Programs},
 	}
@@ -323,8 +324,8 @@ func (r *Runner) Hint(targets ...balancer.Target) {
 // ErrUnchecked is what Now returns for a target that is not among those that are checked.
 var ErrUnchecked = errors.New("it has no health check")
 
-// Now checks the target once, apart from the schedule, and returns the result and what was sent and received, see
-// Probe.Exchange. The result does not count for the verdict.
+// Now checks the target once, apart from the schedule, and returns what Exchange does. The result does not count for the
+// verdict.
 func (r *Runner) Now(ctx context.Context, t balancer.Target) (health.Result, string, error) {
 	r.mu.Lock()
 	e := r.targets[t]
@@ -332,7 +333,22 @@ func (r *Runner) Now(ctx context.Context, t balancer.Target) (health.Result, str
 	if e == nil {
 		return health.Result{}, "", fmt.Errorf("checking %s: %w", t, ErrUnchecked)
 	}
-	res, exchange := e.probe.Exchange(ctx, e.key.at)
+	return r.Exchange(ctx, e.probe, e.key.at)
+}
+
+// mostByHand bounds the checks under way that somebody asked for. They have a lane of their own: who asks over and over
+// must neither start any number of programs, nor keep those of the schedule waiting.
+const mostByHand = 4
+
+// Exchange does what Probe.Exchange does, as soon as few others do it. The error is that of ctx, which ended before.
+func (r *Runner) Exchange(ctx context.Context, p *Probe, at netip.AddrPort) (health.Result, string, error) {
+	select {
+	case r.byHand <- struct{}{}:
+	case <-ctx.Done():
+		return health.Result{}, "", fmt.Errorf("waiting for other checks that were asked for: %w", ctx.Err())
+	}
+	defer func() { <-r.byHand }()
+	res, exchange := p.Exchange(ctx, at)
 	return res, exchange, nil
 }
 

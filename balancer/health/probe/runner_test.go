@@ -2,8 +2,11 @@ package probe_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -15,6 +18,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/balancer/health/probe"
 	"vipd/balancer/snap"
+	"vipd/test/wait"
 )
 
 // world is what a runner's checks find, without a network and on synctest's clock.
@@ -423,6 +427,51 @@ func TestNow(t *testing.T) {
 	}
 	if _, _, err := r.Now(t.Context(), balancer.Target{}); err == nil {
 		t.Error("what is not checked was checked")
+	}
+}
+
+// TestManyAtOnceByHand: who asks for a hundred checks at once gets all of them, a few at a time, and who goes while waiting
+// gets none.
+func TestManyAtOnceByHand(t *testing.T) {
+	quiet(t)
+	r := probe.NewRunner(probe.Options{Report: func([]probe.Change) {}})
+	var mu sync.Mutex
+	under, most := 0, 0
+	open := make(chan struct{})
+	where := serve(t, func(c net.Conn) {
+		mu.Lock()
+		under++
+		most = max(most, under)
+		mu.Unlock()
+		<-open
+		mu.Lock()
+		under--
+		mu.Unlock()
+		_, _ = io.WriteString(c, "pong")
+	})
+	p := probe.New(define(balancer.TCPHealth, func(h *balancer.Health) { h.Expect, h.Timeout = "pong", time.Minute }), balancer.TCP)
+	var asking sync.WaitGroup
+	for range 100 {
+		asking.Go(func() {
+			if res, _, err := r.Exchange(t.Context(), p, where); err != nil || res.Outcome != health.Passed {
+				t.Errorf("%+v, %v", res, err)
+			}
+		})
+	}
+	wait.For(t, 10*time.Second, "the first ones", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return under == 4
+	})
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := r.Exchange(gone, p, where); !errors.Is(err, context.Canceled) {
+		t.Errorf("who has gone gets %v", err)
+	}
+	close(open)
+	asking.Wait()
+	if most > 4 {
+		t.Errorf("%d checks at once", most)
 	}
 }
 

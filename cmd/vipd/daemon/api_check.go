@@ -42,8 +42,7 @@ func (d *Daemon) postCheck(w http.ResponseWriter, r *http.Request) {
 func (c *checks) once(ctx context.Context, t balancer.Target, at health.Subject) (health.Result, string, error) {
 	r, exchange, err := c.runner.Now(ctx, t)
 	if errors.Is(err, probe.ErrUnchecked) {
-		r, exchange = probe.New(at.Health, at.Proto).Exchange(ctx, at.At)
-		err = nil
+		return c.runner.Exchange(ctx, probe.New(at.Health, at.Proto), at.At)
 	}
 	return r, exchange, err
 }
