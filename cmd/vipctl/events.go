@@ -132,7 +132,7 @@ func (l *eventList) follow() error {
 				l.note("vipd is there again")
 			}
 			if p.Missed > 0 {
-				l.note("%s came and went before they could be shown", count(p.Missed, "event"))
+				l.note("%s", l.missed(p.Missed))
 			}
 			l.query.Since = p.Next
 			return l.show(p.Events, false)
@@ -153,6 +153,14 @@ func (l *eventList) follow() error {
 		case <-time.After(comeback):
 		}
 	}
+}
+
+// missed says how many events are lost. Nobody knows what they were about: it is all that is gone.
+func (l *eventList) missed(n uint64) string {
+	if l.query.Service == "" && l.query.Kind == "" {
+		return count(n, "event") + " came and went before they could be shown"
+	}
+	return count(n, "event") + ", of whatever kind and service, came and went before they could be looked at"
 }
 
 // showError is that the output can't be written, whereas another daemon may answer.

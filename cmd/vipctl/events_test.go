@@ -84,3 +84,16 @@ func TestEventsFollow(t *testing.T) {
 		})
 	}
 }
+
+// TestMissedEvents: where some kind or service is asked for, those that are lost may be of others.
+func TestMissedEvents(t *testing.T) {
+	for query, want := range map[api.EventsQuery]string{
+		{}:               "7 events came and went before they could be shown",
+		{Service: "web"}: "7 events, of whatever kind and service, came and went before they could be looked at",
+		{Kind: "health"}: "7 events, of whatever kind and service, came and went before they could be looked at",
+	} {
+		if got := (&eventList{query: query}).missed(7); got != want {
+			t.Errorf("%+v: %q, want %q", query, got, want)
+		}
+	}
+}

@@ -45,8 +45,14 @@ func newChooser(d *Daemon, first *chosen) *chooser {
 	return c
 }
 
+// countPause is the time between two looks at what the dataplanes have counted, whoever else looks. What is gone is
+// forgotten when somebody looks: without scrapes and questions, it would pile up as endpoints come and go.
+const countPause = 10 * time.Minute
+
 // run chooses again whenever that is asked for, until ctx ends.
 func (c *chooser) run(ctx context.Context) error {
+	count := time.NewTicker(countPause)
+	defer count.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -56,6 +62,8 @@ func (c *chooser) run(ctx context.Context) error {
 		case done := <-c.ask:
 			c.again(ctx)
 			close(done)
+		case <-count.C:
+			c.tally.counts()
 		case <-c.ended:
 			c.changing.Lock()
 			c.tune()

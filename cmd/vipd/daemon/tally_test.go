@@ -1,8 +1,11 @@
 package daemon
 
 import (
+	"context"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -16,6 +19,36 @@ type meter struct {
 }
 
 func (m *meter) Counters() []dataplane.FrontendCount { return m.counted }
+
+// TestCountsAreReadByNobody: where nobody asks for counts, the dataplane is asked now and then, so that it forgets what is
+// gone.
+func TestCountsAreReadByNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := &asked{}
+		c := &chooser{Daemon: &Daemon{model: &model{}}}
+		c.tally.begin(asked, false)
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = c.run(ctx) }()
+		time.Sleep(24 * time.Hour)
+		end()
+		<-ended
+		if asked.times < 100 || asked.times > 500 {
+			t.Errorf("it was asked %d times in a day", asked.times)
+		}
+	})
+}
+
+// asked is a dataplane that notes how often it was asked for its counts.
+type asked struct {
+	refusing
+	times int
+}
+
+func (a *asked) Counters() []dataplane.FrontendCount {
+	a.times++
+	return nil
+}
 
 // counted is one port's counts: connections, bytes and what is live, by endpoint.
 func counted(port string, in uint64, backends ...dataplane.BackendCount) dataplane.FrontendCount {
