@@ -128,7 +128,7 @@ func (r random) health() *balancer.Health {
 	h := &balancer.Health{Verify: true, Rise: 1 + r.IntN(5), Fall: 1 + r.IntN(5), PanicThreshold: r.IntN(101), From: "node"}
 	h.Type = one(r, h.Type, h.Type)
 	h.Interval = r.duration(time.Second, time.Hour)
-	h.Timeout = r.duration(1, h.Interval)
+	h.Timeout = r.duration(time.Millisecond, h.Interval)
 	h.FastInterval = r.duration(1, h.Interval)
 	if r.maybe() {
 		h.FastInterval = h.Interval / 4

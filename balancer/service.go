@@ -129,9 +129,9 @@ type Health struct {
 	CertFile       string            `toml:"cert_file"`
 	KeyFile        string            `toml:"key_file"`
 	Verify         bool              `toml:"verify"`
-	Interval       time.Duration     `toml:"interval"`
+	Interval       time.Duration     `toml:"interval" range:"10ms,24h"` // below, the checks themselves would be the load
 	FastInterval   time.Duration     `toml:"fast_interval"`
-	Timeout        time.Duration     `toml:"timeout"`
+	Timeout        time.Duration     `toml:"timeout" range:"1ms,"`
 	Rise           int               `toml:"rise"`
 	Fall           int               `toml:"fall"`
 	PanicThreshold int               `toml:"panic_threshold"`

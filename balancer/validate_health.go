@@ -10,12 +10,6 @@ import (
 	"vipd/balancer/decode"
 )
 
-// The bounds of a check's interval: below, the checks themselves would be the load.
-const (
-	minHealthInterval = 10 * time.Millisecond
-	maxHealthInterval = 24 * time.Hour
-)
-
 // formatted writes a duration for messages.
 func formatted(d time.Duration) string { return decode.FormatDuration(d) }
 
@@ -27,6 +21,7 @@ func (r *reading) checkHealth(h *Health) {
 		r.checkBelongs(h)
 		r.checkType(h)
 	}
+	r.checkPaths(h)
 	r.checkTimes(h)
 	if h.Rise < 1 {
 		r.errorf("health.rise", "%d is too small; 1 or more checks in a row must pass", h.Rise)
@@ -54,17 +49,14 @@ func (r *reading) checkHealth(h *Health) {
 // checkTimes checks the times against their bounds and each other. A clash with a default is told where the other
 // one is set.
 func (r *reading) checkTimes(h *Health) {
-	if h.Interval < minHealthInterval || h.Interval > maxHealthInterval {
-		r.errorf("health.interval", "%s is out of range; 10ms to 24h are possible", formatted(h.Interval))
+	if r.isBroken("health.interval") {
 		return
 	}
 	if h.FastInterval > h.Interval {
 		r.errorf("health.fast_interval", "%s is above interval, which is %s: it is for looking more often", formatted(h.FastInterval), formatted(h.Interval))
 	}
 	switch {
-	case h.Timeout <= 0:
-		r.errorf("health.timeout", "leaves no time to answer; more than 0s is needed, such as 1s")
-	case h.Timeout < h.Interval || r.isBroken("health.interval") || r.isBroken("health.timeout"):
+	case h.Timeout < h.Interval || r.isBroken("health.timeout"):
 	case r.setsInHealth("timeout"):
 		r.errorf("health.timeout", "%s must be below interval, which is %s", formatted(h.Timeout), formatted(h.Interval))
 	default:
@@ -129,6 +121,8 @@ func (r *reading) checkType(h *Health) {
 	case DNSHealth:
 		if h.Query == "" {
 			r.errorf("health.query", "needs a name to ask for, such as example.com")
+		} else if _, err := ParseQuestion(h.Query); err != nil {
+			r.errorf("health.query", "%v", err)
 		}
 	case ExecHealth:
 		if len(h.Command) == 0 || h.Command[0] == "" {
@@ -180,6 +174,18 @@ func (r *reading) checkProbed(s *Service) {
 	if !slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto }) {
 		r.warnf("health.type", "%s checks by %s, but the service has no such port to check: set health.port",
 			s.Health.Type, strings.ToUpper(string(proto)))
+	}
+}
+
+// checkSource notes a source that no endpoint of the service can be asked from. What comes from [defaults] is meant for
+// those services that can use it, and endpoints that are published apart are not seen here.
+func (r *reading) checkSource(s *Service) {
+	if s.Health == nil || !s.Health.Source.IsValid() || !r.sets("health") || len(s.Endpoints) == 0 || r.isBroken("endpoints") {
+		return
+	}
+	v4 := s.Health.Source.Is4()
+	if !slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Address.Is4() == v4 }) {
+		r.warnf("health.source", "%s is not used: no endpoint has an address of its family", s.Health.Source)
 	}
 }
 

@@ -13,10 +13,15 @@ func TestWrongHealth(t *testing.T) {
 		{fields: check + `{"type": "tcp", "interval": "2s", "timeout": "2s"}`, want: []string{`health.timeout: 2s must be below interval, which is 2s`}},
 		{fields: check + `{"type": "tcp", "interval": "1s"}`, want: []string{`health.interval: 1s must be above timeout, which is 1s by default: set timeout too`}},
 		{fields: check + `{"type": "tcp", "interval": "1ms"}`, want: []string{`health.interval: 1ms is out of range; 10ms to 24h are possible`}},
-		{fields: check + `{"type": "tcp", "fast_interval": "3s", "timeout": "0s"}`, want: []string{
-			`health.fast_interval: 3s is above interval, which is 2s: it is for looking more often`,
-			`health.timeout: leaves no time to answer; more than 0s is needed, such as 1s`,
+		{fields: check + `{"type": "tcp", "interval": "-2s", "timeout": "5s", "fast_interval": "3s"}`, want: []string{
+			`health.interval: -2s is out of range; 10ms to 24h are possible`,
 		}},
+		{fields: check + `{"type": "tcp", "interval": "25h"}`, want: []string{`health.interval: 25h is out of range; 10ms to 24h are possible`}},
+		{fields: check + `{"type": "tcp", "fast_interval": "3s", "timeout": "0s"}`, want: []string{
+			`health.timeout: 0s is too short; 1ms or more is possible`,
+			`health.fast_interval: 3s is above interval, which is 2s: it is for looking more often`,
+		}},
+		{fields: check + `{"type": "tcp", "timeout": "-1s"}`, want: []string{`health.timeout: -1s is negative; 1ms or more is possible`}},
 		{fields: check + `{"type": "tcp", "rise": 0, "fall": -1, "panic_threshold": 101, "mark": -1, "port": 70000}`, want: []string{
 			`health.port: 70000 is out of range; 0 to 65535 are possible`,
 			`health.mark: -1 is out of range; 0 to 4294967295 are possible`,
@@ -35,11 +40,28 @@ func TestWrongHealth(t *testing.T) {
 			`health.command: needs a program and its arguments, such as ["/usr/local/bin/check", "-q"]`,
 		}},
 		{fields: check + `{"type": "exec", "command": "check -q"}`, want: []string{`health.command: needs a list: write ["check -q"]`}},
+		{fields: check + `{"type": "dns", "query": "a b c"}`, want: []string{`health.query: "a b c" is not a name and a type, such as "example.com AAAA"`}},
+		{fields: check + `{"type": "dns", "query": " "}`, want: []string{`health.query: " " is not a name and a type, such as "example.com AAAA"`}},
+		{fields: check + `{"type": "dns", "query": "a ZZ"}`, want: []string{
+			`health.query: "ZZ" is not a type that can be asked for; A, AAAA, CNAME, MX, NS, PTR, SOA, SRV, TXT are possible`,
+		}},
+		{fields: check + `{"type": "dns", "query": "a..b"}`, want: []string{`health.query: "a..b" is not a name that DNS can have, such as "example.com"`}},
+		{fields: check + `{"type": "dns", "query": ". NS"}`},
+		{fields: check + `{"type": "grpc", "query": "a b c"}`},
 		{fields: check + `{"type": "dns"}`, want: []string{`health.query: needs a name to ask for, such as example.com`}},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "health": {"type": "udp"}`, want: []string{
 			`health.send: needs something to send, or expect: without either a UDP check proves nothing`,
 		}},
 		{fields: check + `{"type": "https", "cert_file": "/c"}`, want: []string{`health.cert_file: needs key_file too: a certificate is used together with its key`}},
+		{fields: check + `{"type": "https", "ca_file": "ca.pem", "cert_file": "./c", "key_file": "../k"}`, want: []string{
+			`health.ca_file: "ca.pem" must be absolute: each host reads its own file`,
+			`health.cert_file: "./c" must be absolute: each host reads its own file`,
+			`health.key_file: "../k" must be absolute: each host reads its own file`,
+		}},
+		{fields: check + `{"type": "exec", "command": ["bin/check", "a/b"]}`, want: []string{
+			`health.command[0]: "bin/check" must be absolute, or a name that is looked up in PATH: each host runs its own program`,
+		}},
+		{fields: check + `{"type": "exec", "command": ["check", "a/b"]}`},
 		{fields: check + `{"type": "grpc", "key_file": "/k"}`, want: []string{`health.key_file: needs cert_file too: a certificate is used together with its key`}},
 		{fields: check + `{"type": "http", "path": "healthz", "host": "a/b", "method": "get", "status": "200-"}`, want: []string{
 			`health.path: "healthz" is not a path: it starts with / and has no spaces`,
@@ -65,6 +87,11 @@ func TestWrongHealth(t *testing.T) {
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "health": {"type": "tcp"}`, want: []string{
 			`warning: health.type: tcp checks by TCP, but the service has no such port to check: set health.port`,
 		}},
+		{fields: check + `{"type": "tcp", "source": "fd00::1"}, "endpoints": [{"address": "10.0.0.1"}]`, want: []string{
+			`warning: health.source: fd00::1 is not used: no endpoint has an address of its family`,
+		}},
+		{fields: check + `{"type": "tcp", "source": "192.0.2.1"}, "endpoints": [{"address": "10.0.0.1"}]`},
+		{fields: check + `{"type": "tcp", "source": "fd00::1"}`},
 		{fields: check + `{"type": "udp", "send": "x"}`, want: []string{
 			`warning: health.type: udp checks by UDP, but the service has no such port to check: set health.port`,
 		}},

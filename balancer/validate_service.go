@@ -28,6 +28,7 @@ func (r *reading) checkService(d *definition) {
 	r.checkProtocols(&d.Service)
 	r.checkLocality(&d.Service)
 	r.checkProbed(&d.Service)
+	r.checkSource(&d.Service)
 }
 
 func (r *reading) checkVIPs(vips []vip) {

@@ -17,7 +17,8 @@ func checkVerb() *verb {
 			"a daemon's config (with the services in it and where its [store].path leads), a services file, or a folder of " +
 			"those; [defaults] hold for the files that they come with.\n\n" +
 			"It also reports what the mode can't honour: that of --mode, or of the file; with auto only what is wrong in any " +
-			"mode. The exit code is 1 if any problem is more than a warning. No daemon is needed.",
+			"mode. Files, programs and users of health checks that this host lacks are warnings. The exit code is 1 if any " +
+			"problem is more than a warning. No daemon is needed.",
 		example: "vipctl check /etc/vipd/vipd.toml --mode userspace",
 		flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + choices(config.ModeName("").Values()))},
 		formats: []string{formTable, formJSON},
@@ -62,10 +63,12 @@ func runCheck(c *call) error {
 	return err
 }
 
-// checkFor adds what only compiling finds: for mode, or where that is "" for the one that the file wants.
+// checkFor adds what only compiling finds: for mode, or where that is "" for the one that the file wants. And it adds
+// what health checks would lack on this host.
 func (d *definitions) checkFor(mode config.ModeName) {
 	if mode == "" {
 		mode = d.config.Mode
 	}
 	d.compile("", capabilities(mode, d.config))
+	d.checkHost()
 }

@@ -35,6 +35,7 @@ func hostileKeys() map[string]hostile {
 		"/services/g2":             {`{"vips":["` + strings.Repeat("1", 2<<20-1000) + `"]}`, "has 2096165 bytes; 1048576 are possible", false},
 		"/services/h":              {`{"vips":["10.0.0.1"],"ports":[{"port":80}],"colour":"red"}`, "unknown field", true},
 		"/services/i":              {`{"vips":["10.0.0.1"],"ports":[{"port":80.5}]}`, "80.5", false},
+		"/services/j":              {`{"vips":["10.0.0.1"],"ports":[{"port":80}],"health":{"type":"https","ca_file":"ca.pem"}}`, "must be absolute: each host reads its own file", false},
 		"/services/Web":            {web, "names no service", false},
 		"/services/web/deeper":     {web, "nothing is below", false},
 		"/services/":               {web, "names no service", false},

@@ -26,10 +26,10 @@ func decodeServices(doc *Document, defaults map[string]any, old *contents) (map[
 	}
 	services := make(map[balancer.Name]definition, len(table))
 	var problems []balancer.Problem
-	in := interner{}
+	in, folder := interner{}, doc.Folder()
 	for _, key := range slices.Sorted(maps.Keys(table)) {
 		name := balancer.Name(in.text(key))
-		d, found := decodeService(doc, name, in.own(table[key]), defaults)
+		d, found := decodeService(doc, folder, name, in.own(table[key]), defaults)
 		if old != nil && d.service != nil {
 			if former := old.services[name].service; former != nil && reflect.DeepEqual(former, d.service) {
 				d.service = former
@@ -41,11 +41,11 @@ func decodeServices(doc *Document, defaults map[string]any, old *contents) (map[
 	return services, problems
 }
 
-func decodeService(doc *Document, name balancer.Name, raw any, defaults map[string]any) (definition, []balancer.Problem) {
+func decodeService(doc *Document, folder string, name balancer.Name, raw any, defaults map[string]any) (definition, []balancer.Problem) {
 	path := string(appendKey([]byte("services"), string(name)))
 	fields, ok := raw.(map[string]any)
 	if ok {
-		service, problems := balancer.DecodeService(name, fields, defaults, doc.Under(path), balancer.SeverityError)
+		service, problems := balancer.DecodeService(name, balancer.ResolvePaths(fields, folder), defaults, doc.Under(path), balancer.SeverityError)
 		return definition{service, doc.Where(path)}, problems
 	}
 	p := balancer.Problem{Severity: balancer.SeverityError, Origin: doc.Where(path), Service: name}

@@ -2,6 +2,7 @@ package tomlfile
 
 import (
 	"errors"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -71,6 +72,15 @@ func bom(text string) string {
 
 // File is the name that the document was parsed under.
 func (d *Document) File() string { return d.file }
+
+// Folder is the folder of the document's file, absolute where this program has a working folder. Paths in the document
+// are relative to it.
+func (d *Document) Folder() string {
+	if path, err := filepath.Abs(d.file); err == nil {
+		return filepath.Dir(path)
+	}
+	return filepath.Dir(d.file)
+}
 
 // Tree is what the document holds, as decode.Into takes it. It is shared: don't change it.
 func (d *Document) Tree() map[string]any { return d.tree }

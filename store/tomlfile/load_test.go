@@ -1,9 +1,11 @@
 package tomlfile_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"vipd/balancer"
 	"vipd/store/tomlfile"
 )
 
@@ -35,5 +37,45 @@ func TestLoad(t *testing.T) {
 	}
 	if got := r.Main.Where("mode").Line; got != 1 || r.Main.Tree()["mode"] != "fast" || r.Main.File() != w.path("vipd.toml") {
 		t.Errorf("mode is %v in line %d of %s", r.Main.Tree()["mode"], got, r.Main.File())
+	}
+}
+
+// TestPathsOfChecks: paths are relative to the file that has them, whichever folder the program runs in and however the
+// file was named.
+func TestPathsOfChecks(t *testing.T) {
+	check := func(name, health string) string { return service(name, 1) + "health = " + health + "\n" }
+	w := newWorld(t, map[string]string{
+		"vipd.toml": "store.path = \"services.d\"\ndefaults.health = { type = \"https\", ca_file = \"ca.pem\" }\n" +
+			service("defaulted", 1) + check("own", `{ type = "grpc", ca_file = "tls/ca.pem", cert_file = "/etc/c.pem", key_file = "./k.pem" }`),
+		"services.d/a.toml": service("inside", 1) + check("beside", `{ type = "grpc", ca_file = "../ca.pem" }`) +
+			check("relative", `{ type = "exec", command = ["./check", "./arg"] }`) +
+			check("absolute", `{ type = "exec", command = ["/bin/check", "./arg"] }`) +
+			check("searched", `{ type = "exec", command = ["check", "./arg"] }`),
+	})
+	t.Chdir(w.dir)
+	for _, file := range []string{w.path("vipd.toml"), "vipd.toml", "services.d/../vipd.toml"} {
+		got := tomlfile.Load(file).Snapshot
+		for name, want := range map[balancer.Name][]string{
+			"defaulted": {"DIR/ca.pem", "", "", ""},
+			"own":       {"DIR/tls/ca.pem", "/etc/c.pem", "DIR/k.pem", ""},
+			"inside":    {"DIR/ca.pem", "", "", ""},
+			"beside":    {"DIR/ca.pem", "", "", ""},
+			"relative":  {"", "", "", "DIR/services.d/check ./arg"},
+			"absolute":  {"", "", "", "/bin/check ./arg"},
+			"searched":  {"", "", "", "check ./arg"},
+		} {
+			s := got.Services.At(name)
+			if s == nil {
+				t.Fatalf("%s: %s is missing: %v", file, name, got.Problems)
+			}
+			h := s.Health
+			found := []string{h.CAFile, h.CertFile, h.KeyFile, strings.Join(h.Command, " ")}
+			for i := range want {
+				want[i] = w.in(want[i])
+			}
+			if !slices.Equal(found, want) {
+				t.Errorf("%s: %s has\n%q, want\n%q", file, name, found, want)
+			}
+		}
 	}
 }

@@ -105,6 +105,7 @@ func (l *loader) readDefaults(doc *Document) []balancer.Problem {
 			Severity: balancer.SeverityError, Origin: doc.Where("defaults"), Field: "defaults", Text: "needs a table: [defaults]",
 		}}
 	}
+	defaults = balancer.ResolvePaths(defaults, doc.Folder())
 	problems := balancer.CheckDefaults(defaults, doc.Under("defaults"))
 	bad := false
 	for i := range problems {

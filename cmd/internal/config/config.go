@@ -220,5 +220,6 @@ func Decode(d *tomlfile.Document) (Config, []balancer.Problem) {
 			*path = filepath.Join(base, *path)
 		}
 	}
+	c.Defaults = balancer.ResolvePaths(c.Defaults, d.Folder())
 	return c, problems
 }

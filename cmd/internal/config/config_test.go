@@ -41,9 +41,10 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestPathsAreRelativeToTheFile(t *testing.T) {
-	c, problems, dir := load(t, "state_dir = \"s\"\nrun_dir = \"/abs\"\n[store]\npath = \"../d\"\n[api]\nsocket = \"r/x.sock\"\n")
-	got := []string{c.StateDir, c.RunDir, c.Store.Path, c.API.Socket}
-	want := []string{dir + "/s", "/abs", filepath.Dir(dir) + "/d", dir + "/r/x.sock"}
+	c, problems, dir := load(t, "state_dir = \"s\"\nrun_dir = \"/abs\"\n[store]\npath = \"../d\"\n[api]\nsocket = \"r/x.sock\"\n[defaults.health]\nca_file = \"ca.pem\"\n")
+	checks := c.Defaults["health"].(map[string]any)
+	got := []string{c.StateDir, c.RunDir, c.Store.Path, c.API.Socket, checks["ca_file"].(string)}
+	want := []string{dir + "/s", "/abs", filepath.Dir(dir) + "/d", dir + "/r/x.sock", dir + "/ca.pem"}
 	if d := cmp.Diff(want, got); d != "" || problems != "" {
 		t.Errorf("(-want +got): %s\nproblems: %s", d, problems)
 	}
