@@ -19,16 +19,29 @@ type candidate struct {
 // eligible reports whether nothing about the candidate itself keeps it from new connections.
 func (c *candidate) eligible() bool { return c.State == Active }
 
+// standing is how many endpoints of a port there are for the VIPs of a family: all that may serve here, and those of them
+// that are healthy. One that was not checked yet counts as healthy.
+type standing struct{ healthy, all int }
+
+// panics reports whether fewer than the panic threshold are healthy.
+func (n standing) panics(h *Health) bool {
+	return h != nil && 100*n.healthy < h.PanicThreshold*n.all
+}
+
+// out reports whether there are endpoints, and all of them fail their checks.
+func (n standing) out() bool { return n.healthy == 0 && n.all > 0 }
+
 // backends returns the backends of port p of s for VIPs of the family of vip, sorted by address: every endpoint of that
-// family, each with its state. It also reports whether they are used in spite of their health.
-func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) (backends []Backend, panicked bool) {
+// family, each with its state. It also returns how many of them are healthy.
+func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) ([]Backend, standing) {
 	candidates := c.candidates(p, vip)
-	if panicked = c.panics(env, candidates); panicked {
+	n := c.standing(env, candidates)
+	if n.panics(c.service.Health) {
 		useAll(env, c.service.Locality, candidates)
 	} else {
 		choose(env, c.service.Locality, candidates)
 	}
-	backends = make([]Backend, len(candidates))
+	backends := make([]Backend, len(candidates))
 	for i := range candidates {
 		b := candidates[i].Backend
 		if b.State != Active {
@@ -36,7 +49,7 @@ func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) (backends []
 		}
 		backends[i] = b
 	}
-	return backends, panicked
+	return backends, n
 }
 
 // candidates returns the endpoints at port p of the family of a, sorted by address.
@@ -51,13 +64,9 @@ func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
 	return slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Addr == b.Addr })
 }
 
-// panics reports whether fewer endpoints than the service's panic threshold are healthy, of those that may serve here. One
-// that was not checked yet counts as healthy.
-func (c *serviceInputs) panics(env *Env, candidates []candidate) bool {
-	if c.service.Health == nil || c.service.Health.PanicThreshold == 0 {
-		return false
-	}
-	healthy, all := 0, 0
+// standing counts the candidates that nothing but their health keeps from serving here. An ejection does not: it ends
+// where nobody else is left.
+func (c *serviceInputs) standing(env *Env, candidates []candidate) (n standing) {
 	for i := range candidates {
 		k := &candidates[i]
 		if c.service.Locality == NodeOnly && k.node != env.Node {
@@ -65,12 +74,12 @@ func (c *serviceInputs) panics(env *Env, candidates []candidate) bool {
 		}
 		switch k.State {
 		case Active:
-			healthy, all = healthy+1, all+1
+			n.healthy, n.all = n.healthy+1, n.all+1
 		case Down:
-			all++
+			n.all++
 		}
 	}
-	return 100*healthy < c.service.Health.PanicThreshold*all
+	return n
 }
 
 // useAll uses all candidates that may serve here but those that operators keep from it: with so few healthy ones left,

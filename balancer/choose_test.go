@@ -108,6 +108,9 @@ func TestHealth(t *testing.T) {
 		{"unknown ones count as healthy", "??dd", 50, nil, "1:active/1 2:active/1 3:down/0 4:down/0"},
 		{"backups serve in a panic", "ddu", 50, func(s *balancer.Service) { s.Endpoints[2].Backup = true }, "1:active/1 2:active/1 3:active/1"},
 		{"draining ones don't, nor do they count", "udd", 50, func(s *balancer.Service) { s.Endpoints[1].Draining, s.Endpoints[2].Weight = true, 0 }, "1:active/1 2:draining/0 3:zero-weight/0"},
+		{"who takes the others out by hand knows", "dd", 0, func(s *balancer.Service) { s.Endpoints[0].Draining, s.Endpoints[1].Weight = true, 0 }, "1:draining/0 2:zero-weight/0"},
+		{"the last one that was not drained fails", "du", 0, func(s *balancer.Service) { s.Endpoints[1].Draining = true }, "1:down/0 2:draining/0"},
+		{"the last one here fails", "du", 0, func(s *balancer.Service) { s.Locality, s.Endpoints[0].Node = balancer.NodeOnly, "n1" }, "1:down/0 2:remote/0"},
 		{"node only holds in a panic", "ddu", 50, func(s *balancer.Service) { s.Locality, s.Endpoints[0].Node = balancer.NodeOnly, "n1" }, "1:active/1 2:down/0 3:remote/0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -130,9 +133,14 @@ func TestHealth(t *testing.T) {
 			if got := states(env, in, "10.96.0.1:80"); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
-			said := strings.Contains(problemsOf(balancer.Compile(env, in).Problems.At("web")), "health.panic_threshold: fewer than ")
+			problems := problemsOf(balancer.Compile(env, in).Problems.At("web"))
+			said := strings.Contains(problems, "health.panic_threshold: port 80/tcp: ")
 			if wanted := panicked && !strings.Contains(c.want, "draining"); said != wanted {
 				t.Errorf("the panic is reported: %v, want %v", said, wanted)
+			}
+			said = strings.Contains(problems, "no_endpoints: port 80/tcp: no endpoint is left, all fail their checks: clients are refused")
+			if wanted := !strings.Contains(c.want, "active") && strings.Contains(c.want, "down"); said != wanted {
+				t.Errorf("the outage is reported: %v, want %v", said, wanted)
 			}
 		})
 	}

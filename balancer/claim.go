@@ -73,10 +73,8 @@ func oneIf(b bool) int {
 // claim adds the frontend of port p at key.
 func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool) {
 	s := u.service
-	backends, panicked := c.backends(env, p, key.Addr)
-	if panicked {
-		u.panicked(p)
-	}
+	backends, n := c.backends(env, p, key.Addr)
+	u.short(p, key.Addr, n)
 	f := &Frontend{
 		Key: key, NodePort: nodePort, Service: s.Name, Port: p.Name,
 		Backends:       backends,
@@ -195,12 +193,36 @@ func (u *unit) unbuilt() {
 	}
 }
 
-// panicked reports, once for each port, that endpoints are used in spite of their health.
-func (u *unit) panicked(p *Port) {
+// The fields of the problems of ports that are short of healthy endpoints. Their texts begin with the port and ": ".
+const (
+	// PanicField is that of the warning that endpoints are used in spite of their health.
+	PanicField = "health.panic_threshold"
+	// OutageField is that of the warning that no endpoint is left.
+	OutageField = "no_endpoints"
+)
+
+// short reports, once for each port and family, that too few endpoints are healthy.
+func (u *unit) short(p *Port, vip netip.Addr, n standing) {
+	s, field, text := u.service, "", ""
+	switch {
+	case n.panics(s.Health):
+		field = PanicField
+		text = fmt.Sprintf("%d of %d endpoints are up, fewer than %d percent: all of them are used, healthy or not", n.healthy, n.all, s.Health.PanicThreshold)
+	case n.out():
+		field, text = OutageField, "no endpoint is left, all fail their checks: clients are refused"
+		if s.NoEndpoints == DropClients {
+			text = "no endpoint is left, all fail their checks: clients hear nothing"
+		}
+	default:
+		return
+	}
 	port := fmt.Sprintf("port %d/%s", p.Port, p.Protocol)
-	text := fmt.Sprintf("fewer than %d percent of the endpoints of %s pass their checks: all of them are used, healthy or not", u.service.Health.PanicThreshold, port)
-	if !slices.ContainsFunc(u.problems, func(q Problem) bool { return q.Text == text }) {
-		u.problem(SeverityWarning, "health.panic_threshold", "%s", text)
+	if slices.ContainsFunc(s.Addresses(), func(a netip.Addr) bool { return a.Is4() != vip.Is4() }) {
+		port += map[bool]string{true: " (IPv4)", false: " (IPv6)"}[vip.Is4()]
+	}
+	text = port + ": " + text
+	if !slices.ContainsFunc(u.problems, func(q Problem) bool { return q.Field == field && q.Text == text }) {
+		u.problem(SeverityWarning, field, "%s", text)
 	}
 }
 
