@@ -216,14 +216,22 @@ func (u *unit) short(p *Port, vip netip.Addr, n standing) {
 	default:
 		return
 	}
-	port := fmt.Sprintf("port %d/%s", p.Port, p.Protocol)
-	if slices.ContainsFunc(s.Addresses(), func(a netip.Addr) bool { return a.Is4() != vip.Is4() }) {
-		port += map[bool]string{true: " (IPv4)", false: " (IPv6)"}[vip.Is4()]
-	}
-	text = port + ": " + text
+	text = s.PortWords(p, vip) + ": " + text
 	if !slices.ContainsFunc(u.problems, func(q Problem) bool { return q.Field == field && q.Text == text }) {
 		u.problem(SeverityWarning, field, "%s", text)
 	}
+}
+
+// PortWords names port p of s at VIPs of the family of vip: "port 80/tcp", and the family where s has VIPs of both.
+func (s *Service) PortWords(p *Port, vip netip.Addr) string {
+	words := fmt.Sprintf("port %d/%s", p.Port, p.Protocol)
+	switch other := slices.ContainsFunc(s.Addresses(), func(a netip.Addr) bool { return a.Is4() != vip.Is4() }); {
+	case other && vip.Is4():
+		return words + " (IPv4)"
+	case other:
+		return words + " (IPv6)"
+	}
+	return words
 }
 
 // unallocated reports VIPs that are asked of pools, and are not there.

@@ -129,15 +129,27 @@ func (c *call) healthText(out *sheet, h *api.HealthCount) {
 		}
 		out.line("health", c.paint(text, downStyle(h.Down)))
 	}
-	if len(h.Panic) > 0 {
-		var names []string
-		for _, n := range slices.Sorted(slices.Values(h.Panic)) {
-			names = append(names, string(n))
-		}
-		text := "in panic, so that all endpoints are used, healthy or not: " + strings.Join(names, ", ")
-		for _, line := range table.Wrap(text, lineWidth-out.label) {
-			out.line("", c.paint(line, table.Bad))
-		}
+	c.namedServices(out, "no endpoint is left for clients of ", h.Out)
+	c.namedServices(out, "in panic, so that all endpoints are used, healthy or not: ", h.Panic)
+}
+
+// servicesNamed is how many services a line of status names, unless it is asked for all.
+const servicesNamed = 10
+
+// namedServices writes what is the matter with some services, loudly.
+func (c *call) namedServices(out *sheet, what string, of []balancer.Name) {
+	if len(of) == 0 {
+		return
+	}
+	var names []string
+	for _, n := range slices.Sorted(slices.Values(of)) {
+		names = append(names, string(n))
+	}
+	if more := len(names) - servicesNamed; more > 0 && c.format != formWide {
+		names = append(names[:servicesNamed], fmt.Sprintf("and %d more: vipctl status -o wide", more))
+	}
+	for _, line := range table.Wrap(what+strings.Join(names, ", "), lineWidth-out.label) {
+		out.line("", c.paint(line, table.Bad))
 	}
 }
 

@@ -41,8 +41,12 @@ type HealthCount struct {
 	Checked int `json:"checked"`
 	Down    int `json:"down"`
 	Unknown int `json:"unknown"`
+	// Unable checks can't be carried out by this node: what it knows of the endpoints may be old.
+	Unable int `json:"unable,omitempty"`
 	// Panic are the services of which so few endpoints are healthy that all are used.
 	Panic []balancer.Name `json:"panic,omitempty"`
+	// Out are the services of which all endpoints of a port fail, so that its clients are refused.
+	Out []balancer.Name `json:"out,omitempty"`
 }
 
 // Mode is which dataplane is in use, and why.

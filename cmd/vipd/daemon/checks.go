@@ -28,6 +28,7 @@ type checks struct {
 	all     snap.Map[balancer.Target, health.Subject]
 	files   files       // belongs to run
 	changed atomic.Bool // since the states were kept
+	unable  unable
 }
 
 // keepPause is the time between two looks whether there are states of checks to be kept.
@@ -55,7 +56,10 @@ func newChecks(d *Daemon) *checks {
 	_, _ = seed.Write([]byte(d.config.Node)) // a hash takes everything
 	c.runner = probe.NewRunner(probe.Options{
 		Report: c.report, Seed: seed.Sum64(), Kept: kept.Checks,
-		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.passive.heard(t, at, res) },
+		Heard: func(t balancer.Target, at netip.AddrPort, res health.Result) {
+			c.heard(t, res)
+			d.passive.heard(t, at, res)
+		},
 		Observe: func(t balancer.HealthType, r health.Result) { d.metrics.checked(t, r.Took) },
 	})
 	return c
@@ -68,6 +72,22 @@ func (c *checks) verdicts(in *balancer.Inputs, allowExec bool) snap.Map[balancer
 		return c.runner.Set(c.all)
 	}
 	return c.fleet.verdicts(c.all, allowExec)
+}
+
+// heard has it be told that a check can't be carried out for long, and that it can again.
+func (c *checks) heard(t balancer.Target, res health.Result) {
+	s := c.model.state().snapshot.Services.At(t.Service)
+	if s != nil && s.Health != nil && c.unable.heard(t, res, s.Health.Fall) {
+		c.model.kick()
+	}
+}
+
+// lacking says what this node can't check, and of how many endpoints that is true.
+func (c *checks) lacking(services snap.Map[balancer.Name, *balancer.Service]) ([]balancer.Problem, int) {
+	return c.unable.problems(services, func(t balancer.Target) bool {
+		_, checked := c.runner.Status(t)
+		return checked
+	})
 }
 
 // report records what has changed, and has it be compiled.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"vipd/balancer"
@@ -49,40 +50,64 @@ type toldProblem struct {
 	since time.Time
 }
 
-// next records the problems that are not in t yet, and those in t that are over. It returns those that hold.
-func (t told) next(j *journal.Journal, now time.Time, problems []balancer.Problem) told {
+// next records the problems that are not in t yet, and those in t that are over. It returns those that hold. Served
+// reports whether a port of a service has an endpoint in use.
+func (t told) next(j *journal.Journal, now time.Time, problems []balancer.Problem, served func(balancer.Name, string) bool) told {
 	holds := told{}
 	for _, p := range problems {
-		text := p.String()
-		if _, twice := holds[text]; twice {
+		is := identity(&p)
+		if _, twice := holds[is]; twice {
 			continue
 		}
-		was, known := t[text]
+		was, known := t[is]
 		if !known {
 			was = toldProblem{p, now}
 			j.Record(problemBegins(p))
 		}
-		holds[text] = was
+		holds[is] = was
 	}
-	for _, text := range slices.Sorted(maps.Keys(t)) {
-		if _, still := holds[text]; !still {
-			j.Record(t[text].over(now))
+	for _, is := range slices.Sorted(maps.Keys(t)) {
+		if _, still := holds[is]; !still {
+			j.Record(t[is].over(now, served))
 		}
 	}
 	return holds
 }
 
-// panicField is the field of the problem that all endpoints are used in spite of their health.
-const panicField = "health.panic_threshold"
-
-// panics reports whether p says that a service is in panic, rather than that the field is wrong.
+// panics reports whether p says that a port of a service is in panic, rather than that the field is wrong; out, whether it
+// says that the port has no endpoint left.
 func panics(p *balancer.Problem) bool {
-	return p.Field == panicField && p.Severity == balancer.SeverityWarning
+	return p.Field == balancer.PanicField && p.Severity == balancer.SeverityWarning
+}
+
+func out(p *balancer.Problem) bool {
+	return p.Field == balancer.OutageField && p.Severity == balancer.SeverityWarning
+}
+
+// identity tells problems apart. In a panic the number of healthy endpoints may change.
+func identity(p *balancer.Problem) string {
+	if panics(p) {
+		q := *p
+		q.Text = portOf(p)
+		return q.String()
+	}
+	return p.String()
+}
+
+// portOf is the port of which p says that it is short of endpoints.
+func portOf(p *balancer.Problem) string {
+	port, _, _ := strings.Cut(p.Text, ": ")
+	return port
 }
 
 func problemBegins(p balancer.Problem) journal.Event {
-	if panics(&p) {
+	switch {
+	case panics(&p):
 		return journal.Event{Kind: journal.Panic, Level: slog.LevelError, Service: p.Service, Text: "is in panic", Cause: p.Text}
+	case out(&p):
+		_, how, _ := strings.Cut(p.Text, ": ")
+		how = strings.TrimPrefix(how, "no endpoint is left, ")
+		return journal.Event{Kind: journal.Health, Level: slog.LevelError, Service: p.Service, Text: "has no endpoint left at " + portOf(&p), Cause: how}
 	}
 	e := journal.Event{Kind: journal.Problem, Level: slog.LevelWarn, Service: p.Service, Text: "has a problem"}
 	if p.Service == "" {
@@ -93,18 +118,44 @@ func problemBegins(p balancer.Problem) journal.Event {
 	return e
 }
 
-func (t toldProblem) over(now time.Time) journal.Event {
+func (t toldProblem) over(now time.Time, served func(balancer.Name, string) bool) journal.Event {
 	e := problemBegins(t.Problem)
 	e.Level, e.Lasted = slog.LevelInfo, now.Sub(t.since)
 	switch {
 	case e.Kind == journal.Panic:
 		e.Text, e.Cause = "is out of panic", ""
+	case out(&t.Problem):
+		e.Text, e.Cause, e.Was = "has an endpoint again at "+portOf(&t.Problem), "", "none"
+		if !served(t.Service, portOf(&t.Problem)) {
+			e.Text = "has none at " + portOf(&t.Problem) + " that fails its checks any more, and none that serves: they are gone, or taken out by hand"
+		}
 	case e.Service != "":
 		e.Text = "is rid of a problem"
 	default:
 		e.Text = "a problem is over"
 	}
 	return e
+}
+
+// served reports whether a port of a service, as portOf has it, has an endpoint in use.
+func (s *state) served(name balancer.Name, port string) bool {
+	service, there := s.snapshot.Services.Get(name)
+	if !there {
+		return false
+	}
+	for _, vip := range service.Addresses() {
+		for i := range service.Ports {
+			p := &service.Ports[i]
+			f := s.desired.Frontends.At(balancer.Key{Addr: vip, Port: p.Port, Proto: p.Protocol})
+			if f == nil || f.Service != name || service.PortWords(p, vip) != port {
+				continue
+			}
+			if slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.State == balancer.Active }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // tell records what s changes: problems, drains, and whether files can be read.
@@ -117,17 +168,17 @@ func (m *model) tell(s *state, before balancer.Desired, now time.Time) {
 		m.fleet.tellStart(s, now)
 	}
 	written := slices.Concat(s.problems, s.snapshot.Problems)
-	all := written
+	all := slices.Concat(written, s.lacking)
 	for _, of := range s.desired.Problems.All() {
 		all = append(all, *of...)
 	}
 	for i := range written {
-		if _, known := m.told[written[i].String()]; !known && written[i].Severity == balancer.SeverityError {
+		if _, known := m.told[identity(&written[i])]; !known && written[i].Severity == balancer.SeverityError {
 			m.metrics.reloadFailed()
 			break
 		}
 	}
-	m.told = m.told.next(m.journal, now, all)
+	m.told = m.told.next(m.journal, now, all, s.served)
 	m.drains.next(m.journal, s, before, now)
 }
 

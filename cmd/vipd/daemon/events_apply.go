@@ -54,7 +54,7 @@ func (c *carriedOut) follow(ctx context.Context) error {
 // look records what is new, and reports whether anything was carried out.
 func (c *carriedOut) look(now time.Time) (applied bool) {
 	s := c.engine.Status()
-	c.told = c.told.next(c.journal, now, c.host.Problems())
+	c.told = c.told.next(c.journal, now, c.host.Problems(), nil)
 	if s.Moving {
 		return false // the dataplane that takes over begins with nothing, and has failures of its own
 	}

@@ -101,7 +101,7 @@ func TestProblemEventsAlternate(t *testing.T) {
 					next[string(p.Service)] = true
 				}
 			}
-			now = now.next(j, at, all)
+			now = now.next(j, at, all, func(balancer.Name, string) bool { return true })
 			events, _ := j.Read(last, 0)
 			for _, e := range events {
 				last = e.Seq

@@ -136,7 +136,7 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		"userspace mode serves: configured",
 		"web 127.47.1.1:9002 is up: connected",
 		"web 127.47.1.1:9002 is down: connection refused: nothing listens there",
-		"web is in panic: fewer than 60 percent of the endpoints of port 8080/tcp pass their checks: all of them are used, healthy or not",
+		"web is in panic: port 8080/tcp: 1 of 2 endpoints are up, fewer than 60 percent: all of them are used, healthy or not",
 		"web 127.47.1.1:9002 is up again: connected",
 		"web is out of panic",
 		"web 127.47.1.1:9002 drains: said by ana: kernel update",
@@ -171,7 +171,7 @@ func (n *node) showsFailure() {
 	}
 	// In a panic it is used all the same; its connections are not cut then.
 	h := n.status().Health
-	if got, want := fmt.Sprint(h), "{2 1 0 [web]}"; got != want {
+	if got, want := fmt.Sprint(h.Checked, h.Down, h.Unknown, h.Panic, h.Out), "2 1 0 [web] []"; got != want {
 		n.t.Errorf("status says of health %s, want %s", got, want)
 	}
 }

@@ -117,7 +117,7 @@ func newCollector(d *Daemon) *collector {
 		serviceBytes:        describe("service_bytes_total", "Bytes from (in) and to (out) clients.", "service", "port", "direction"),
 		endpointConnections: describe("endpoint_connections_total", "Connections and UDP flows given to an endpoint.", "service", "endpoint"),
 		endpointActive:      describe("endpoint_active_connections", "Live connections and UDP flows of an endpoint.", "service", "endpoint"),
-		endpointUp:          describe("endpoint_up", "1 for an endpoint that its health checks find up, or that has none.", "service", "endpoint"),
+		endpointUp:          describe("endpoint_up", "0 for an endpoint that its health checks find down, else 1: also where it is not checked yet, has no checks, or can't be checked.", "service", "endpoint"),
 		retries:             describe("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another."),
 	}
 }

@@ -71,6 +71,8 @@ type state struct {
 	problems []balancer.Problem // of the configuration and of what is kept on disk
 	complete bool               // the first snapshot is in it
 	everRead bool               // the store could be read at least once
+	lacking  []balancer.Problem // of checks that this node can't carry out
+	unable   int                // so many
 }
 
 // place is where what users name is searched: among all services, with what is said of them by hand on this node.
@@ -164,7 +166,7 @@ func (m *model) needRestart(c config.Config) []balancer.Problem {
 	for i := range is.NumField() {
 		name := is.Type().Field(i).Tag.Get("toml")
 		switch name {
-		case "mode", "strict_mode", "node", "zone", "node_ports", "defaults", "services": // followed while running
+		case "mode", "strict_mode", "node", "zone", "node_ports", "defaults", "services", "health": // followed while running
 			continue
 		}
 		if name == "store" && m.Daemon.config.Store.Kind == c.Store.Kind {
@@ -285,6 +287,7 @@ func (m *model) compile() {
 	}
 	m.memory = memory
 	s.checked = m.checks.all
+	s.lacking, s.unable = m.checks.lacking(s.snapshot.Services)
 	s.desired.Revision = balancer.Revision{Store: latest.Revision, Seen: seen}
 	if seen.IsZero() {
 		s.desired.Revision.Seen = now

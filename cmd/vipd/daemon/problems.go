@@ -33,6 +33,7 @@ func (v *view) problems() []balancer.Problem {
 	for _, of := range s.desired.Problems.All() {
 		all = append(all, *of...)
 	}
+	all = append(all, s.lacking...)
 	for _, p := range v.host.Problems() {
 		if service := s.snapshot.Services.At(p.Service); service != nil && p.Origin == (balancer.Origin{}) {
 			p.Origin = service.Origin // the host knows addresses, not files

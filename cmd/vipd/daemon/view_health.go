@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -82,7 +81,7 @@ func (v *view) ramp(key balancer.Key, at netip.AddrPort) int {
 
 // health sums up what checks find.
 func (v *view) health() (n api.HealthCount) {
-	n.Checked = v.state.checked.Len()
+	n.Checked, n.Unable = v.state.checked.Len(), v.state.unable
 	for target := range v.state.checked.Keys() {
 		switch v.state.inputs.Health.At(target) {
 		case balancer.HealthDown:
@@ -93,10 +92,21 @@ func (v *view) health() (n api.HealthCount) {
 	}
 	for _, of := range v.state.desired.Problems.All() {
 		for i := range *of {
-			if p := &(*of)[i]; panics(p) && !slices.Contains(n.Panic, p.Service) {
-				n.Panic = append(n.Panic, p.Service)
+			switch p := &(*of)[i]; {
+			case panics(p):
+				n.Panic = withLast(n.Panic, p.Service)
+			case out(p):
+				n.Out = withLast(n.Out, p.Service)
 			}
 		}
 	}
 	return n
+}
+
+// withLast appends name unless it is there already, at the end.
+func withLast(names []balancer.Name, name balancer.Name) []balancer.Name {
+	if len(names) > 0 && names[len(names)-1] == name {
+		return names
+	}
+	return append(names, name)
 }

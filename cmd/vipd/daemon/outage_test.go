@@ -1,0 +1,100 @@
+package daemon_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/journal"
+	"vipd/test/wait"
+)
+
+// TestOutageIsTold has all endpoints of a service fail, one after the other, and come back: that none is left is an event
+// with an end, a problem, a line of status and a metric, all by the service's name. A service without endpoints, and one
+// whose only endpoint is drained, are none of that.
+func TestOutageIsTold(t *testing.T) {
+	one := serverUntil(t, "127.42.1.1:9001", "one")
+	two := serverUntil(t, "127.42.1.1:9002", "two")
+	n := startNode(t, checked+`
+[services.empty]
+vips = ["127.42.0.2"]
+ports = [{ port = 8080 }]
+health = { type = "tcp" }
+[services.drained]
+vips = ["127.42.0.3"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.42.1.1", port = 9003, draining = true }]
+health = { type = "tcp", interval = "100ms", timeout = "90ms" }
+`)
+	story := func(want ...string) {
+		t.Helper()
+		wait.For(t, 20*time.Second, fmt.Sprint(want), func() bool {
+			var got []string
+			for _, e := range n.events(api.EventsQuery{Service: "web", Kind: "health"}) {
+				if e.Endpoint == "" {
+					got = append(got, strings.Trim(e.Text+": "+e.Cause, ": "))
+					if over := e.Level == slog.LevelInfo; over != (e.Lasted > 0) {
+						t.Errorf("%+v: an outage is an error, and its end says how long it was", e)
+					}
+				}
+			}
+			return strings.Join(got, "; ") == strings.Join(want, "; ")
+		})
+	}
+	wait.For(t, 20*time.Second, "both to be up", func() bool {
+		return len(n.events(api.EventsQuery{Service: "web", Kind: "health"})) == 2
+	})
+	one()
+	wait.For(t, 20*time.Second, "the first to be down", func() bool { return strings.Contains(n.endpoints(), "9001:down/0") })
+	story()
+	two()
+	const begins, ends = "has no endpoint left at port 8080/tcp: all fail their checks: clients are refused", "has an endpoint again at port 8080/tcp"
+	story(begins)
+	s := n.status()
+	if got := fmt.Sprint(s.Health.Out); got != "[web]" {
+		t.Errorf("status says that %s has no endpoint left, want web", got)
+	}
+	if got := fmt.Sprint(s.Problems); strings.Count(got, "service web: no_endpoints: port 8080/tcp: no endpoint is left, ") != 1 || strings.Contains(got, "empty") {
+		t.Errorf("the problems are %s", got)
+	}
+	if _, metrics := n.get("/metrics"); !strings.Contains(metrics, "\nvipd_problems{field=\"no_endpoints\",service=\"web\"} 1\n") {
+		t.Errorf("no metric says that web has no endpoint left")
+	}
+	server(t, "127.42.1.1:9002", "two")
+	story(begins, ends)
+	if s := n.status(); len(s.Health.Out) > 0 || len(s.Problems) > 0 {
+		t.Errorf("after the outage status says %+v, %v", s.Health, s.Problems)
+	}
+}
+
+// TestCheckThatCannotRun: an endpoint that can't be checked has a problem with the reason after as many tries as would take
+// it down, and is rid of it when the reason is mended; what the others come to is none of that.
+func TestCheckThatCannotRun(t *testing.T) {
+	server(t, "127.42.1.1:9001", "one")
+	n := startNode(t, checked+`
+[services.exn]
+vips = ["127.42.0.2"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.42.1.1", port = 9001 }, { address = "127.42.1.1", port = 9002 }]
+health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", timeout = "90ms", fall = 2 }
+`)
+	wait.For(t, 20*time.Second, "both checks to be known as such", func() bool {
+		h := n.status().Health
+		return h.Unable == 2 && h.Checked == 4
+	})
+	story := n.story(journal.Problem)
+	if !strings.Contains(story, "exn has a problem: ") || !strings.Contains(story, "can't be checked from here: ") || strings.Count(story, "\n") != 0 {
+		t.Errorf("the journal has\n%s", story)
+	}
+	if got := fmt.Sprint(n.status().Problems); strings.Count(got, "can't be checked") != 1 || !strings.Contains(got, "no such file") {
+		t.Errorf("the problems are %s", got)
+	}
+	n.write(checked) // the service goes, and with it what was said
+	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.status().Health.Unable == 0 && len(n.status().Problems) == 0 })
+	if story := n.story(journal.Problem); !strings.Contains(story, "exn is rid of a problem: ") {
+		t.Errorf("the journal has\n%s", story)
+	}
+}
