@@ -177,7 +177,7 @@ func (c *Council) Overdue(now time.Time) bool {
 // the board is away, nobody is missed.
 func (c *Council) count(t balancer.Target, s *seat) int {
 	r, silent := &c.round, s.silent
-	s.silent, s.mute = map[Node]time.Time{}, nil
+	s.silent, s.mute = nil, nil
 	delete(c.awaited, t)
 	for _, n := range s.checkers {
 		if r.Alone || r.Waiting || r.Board.Votes.Has(Ballot{t, n}) {
@@ -186,6 +186,9 @@ func (c *Council) count(t balancer.Target, s *seat) int {
 		since, was := silent[n]
 		if !was {
 			since = r.Now
+		}
+		if s.silent == nil { // most seats need none
+			s.silent = map[Node]time.Time{}
 		}
 		s.silent[n] = since
 		due := since.Add(grace(s.subject.Health) + r.Patience)

@@ -18,13 +18,16 @@
 // A verdict takes the majority of a target's checkers: two of three, both of two, the one of one.
 //
 //   - Checkers that have not voted yet keep what was decided before from changing by one vote. So a verdict stays when a
-//     checker dies or is exchanged, until as many as it takes see it otherwise.
-//   - Two that disagree leave what was. Who does not know what that was (a host that has just started) goes by the vote
-//     that stands longest.
+//     checker dies or is exchanged, until as many as it takes see it otherwise. Who has not voted after the time that a
+//     row of results and the way to the board take is mute, and counts for nothing until it votes.
+//   - Of two that disagree, the vote counts that stands longest, whatever a host has known before: all hosts that read the
+//     same board come to the same.
 //   - A checker that is cut off from the target, and from nobody else, sees it down, and is outvoted by the two others.
 //   - A checker that can't carry the check out abstains (a vote that is neither up nor down), and counts for nothing: the
 //     others decide as if there were fewer. One that can't any more takes its vote back after a while.
-//   - Where no node checks at all, because none has said that it is there, each host checks for itself.
+//   - Where no node checks at all, because none has said that it is there or all are mute, each host checks for itself.
+//
+// A verdict holds since a host has taken it, and for who finds it so, since the votes came to it.
 //
 // A node that ceases to be a checker goes on, and its vote stays, until most of those that are now have voted.
 //

@@ -17,7 +17,7 @@ const checked = `
 vips = ["127.42.0.1"]
 ports = [{ port = 8080 }]
 endpoints = [{ address = "127.42.1.1", port = 9001 }, { address = "127.42.1.1", port = 9002 }]
-health = { type = "tcp", interval = "100ms", timeout = "90ms", rise = 2, fall = 2 }
+health = { type = "tcp", interval = "500ms", timeout = "400ms", rise = 2, fall = 2 }
 `
 
 // TestChecksSteer has an endpoint that stops answering get no more connections, over a restart too, and get them again

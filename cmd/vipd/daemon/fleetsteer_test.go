@@ -40,7 +40,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	_, err := m.writer.Apply(t.Context(), etcd.Change{Name: "web", Base: etcd.Any, Fields: map[string]any{
 		"vips": []any{"127.44.0.1"}, "ports": []any{map[string]any{"port": int64(8080)}},
 		"endpoints": []any{map[string]any{"address": "127.44.1.1", "port": int64(9001)}, map[string]any{"address": "127.44.1.1", "port": int64(9002)}},
-		"health":    map[string]any{"type": "tcp", "interval": "200ms", "timeout": "150ms", "rise": int64(2), "fall": int64(2), "from": "fleet"},
+		"health":    map[string]any{"type": "tcp", "interval": "500ms", "timeout": "400ms", "rise": int64(2), "fall": int64(2), "from": "fleet"},
 	}})
 	if err != nil {
 		t.Fatal(err)
