@@ -87,7 +87,7 @@ func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 }
 
 // unhurried gives hosts on a busy machine time to keep their leases, where nothing waits for the end of one.
-func (w *world) unhurried() { w.lease, w.patience = leaseTime, 5*time.Second }
+func (w *world) unhurried() { w.lease, w.patience = leaseTime, leaseTime }
 
 // quick is a check that is decided in a fraction of a second.
 func quick() balancer.Health {
