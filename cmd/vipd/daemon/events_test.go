@@ -283,7 +283,8 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 		return number(failures) > 2 && n.story(journal.Problem) != ""
 	})
 	_ = other.Close()
-	wait.For(t, 20*time.Second, "everything to be carried out", func() bool { return strings.HasSuffix(n.story(journal.Problem), "carried out again") })
+	// The pause before the next try is as long as the tries so far took, a minute at most.
+	wait.For(t, 2*time.Minute, "everything to be carried out", func() bool { return strings.HasSuffix(n.story(journal.Problem), "carried out again") })
 	all := n.events(api.EventsQuery{Kind: "problem"})
 	if len(all) != 2 || !strings.Contains(all[0].Cause, "address already in use") || all[1].Lasted < time.Second {
 		t.Errorf("the journal has\n%s", n.story(journal.Problem))
