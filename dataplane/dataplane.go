@@ -118,8 +118,8 @@ type Dialer interface {
 // answers.
 type Suspecter interface {
 	// Suspect has tell called with backends that leave a new connection without an answer, or refuse it, until ctx ends;
-	// then it returns nil. An error says why the kernel tells nothing. It is a hint, no more: the same backend may answer
-	// others. tell is called by one goroutine, and must not block.
+	// then it returns nil. An error says why the kernel tells nothing; Suspect may be called again then. It is a hint, no
+	// more: the same backend may answer others. tell is called by one goroutine, and must not block.
 	Suspect(ctx context.Context, tell func(balancer.Target)) error
 }
 
