@@ -64,14 +64,15 @@ func (c *call) checkText(r *api.CheckResult) string {
 	for line := range strings.Lines(r.Exchange) {
 		fmt.Fprintln(&b, strings.TrimRight(table.Line(line), " "))
 	}
-	verdict, style := "failed", table.Bad
+	verdict, style, why := "failed", table.Bad, r.Text
 	switch r.Outcome {
 	case string(health.Passed):
 		verdict, style = "passed", table.Good
 	case string(health.NotRun):
 		verdict, style = "could not be carried out by this host, which says nothing of the endpoint", table.Notice
+		why = strings.TrimPrefix(why, "not run: ") // which is said in more words
 	}
-	fmt.Fprintf(&b, "%s: %s\n", c.paint("the check "+verdict, style), table.Line(oneLine(r.Text)))
+	fmt.Fprintf(&b, "%s: %s\n", c.paint("the check "+verdict, style), table.Line(oneLine(why)))
 	if stands := string(r.Health); stands == "" {
 		b.WriteString("this does not count; no check that counts is over yet\n")
 	} else {

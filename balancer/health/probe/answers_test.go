@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -53,6 +56,17 @@ func serveGRPC(t *testing.T, register func(*grpc.Server), o ...grpc.ServerOption
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
+// servePages runs a server of pages that speaks HTTP/2 without TLS, as gRPC does, and has no page.
+func servePages(t *testing.T) netip.AddrPort {
+	t.Helper()
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.Protocols = &http.Protocols{}
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().(*net.TCPAddr).AddrPort()
+}
+
 func TestGRPC(t *testing.T) {
 	quiet(t)
 	serving := func(st grpc_health_v1.HealthCheckResponse_ServingStatus, err error) func(*grpc.Server) {
@@ -89,7 +103,11 @@ func TestGRPC(t *testing.T) {
 		{"slow", serveGRPC(t, slow), nil, health.Failed, "no answer to the call within 300ms"},
 		{"half-open", serve(t, stuck), nil, health.Failed, "connected, but nothing came within 300ms"},
 		{"hangs up", serve(t, func(net.Conn) {}), nil, health.Failed, "closed the connection without a word"},
-		{"not gRPC", serve(t, says("220 mail ready, say something\r\n")), nil, health.Failed, "does not speak gRPC, or closed the connection"},
+		{"not gRPC", serve(t, says("220 mail ready, say something\r\n")), nil, health.Failed, `does not speak gRPC: answered "220 mail ready, say something"`},
+		{"HTTP/1", serve(t, says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")), nil, health.Failed, `does not speak gRPC: answered "HTTP/1.1 400 Bad Request"`},
+		{"HTTP/1 that waits", serve(t, func(c net.Conn) { says("HTTP/1.1 400 Bad Request\r\n\r\n")(c); stuck(c) }), nil, health.Failed, `does not speak gRPC: answered "HTTP/1.1 400 Bad Request"`},
+		{"pages over HTTP/2", servePages(t), nil, health.Failed, "does not speak gRPC: answered HTTP status 404 (Not Found)"},
+		{"hangs up after its settings", serve(t, func(c net.Conn) { says("\x00\x00\x00\x04\x00\x00\x00\x00\x00")(c) }), nil, health.Failed, "closed the connection without an answer to the call"},
 		{"refused", closedPort(t), nil, health.Failed, "connection refused"},
 		{"TLS", serveGRPC(t, serving(up, nil), secured), named, health.Passed, "answered SERVING"},
 		{"TLS, not verified", serveGRPC(t, serving(up, nil), secured), func(h *balancer.Health) { h.Verify = false }, health.Passed, "answered SERVING"},
@@ -215,8 +233,8 @@ func TestDNS(t *testing.T) {
 		{"big.example", "192.0.2.1", health.Passed, "answered 192.0.2.1, 192.0.2.2"},
 		{"silent.example", "", health.Failed, "no answer within 300ms"},
 		{"junk.example", "", health.Failed, "answered 4 bytes, which is not DNS"},
-		{"ok.example HINFO", "", health.NotRun, "not run: query "},
-		{"a b c", "", health.NotRun, "not run: query "},
+		{"ok.example HINFO", "", health.NotRun, "not run: query: "},
+		{"a b c", "", health.NotRun, "not run: query: "},
 	} {
 		h := define(balancer.DNSHealth, func(h *balancer.Health) { h.Query, h.Expect = c.query, c.expect })
 		for _, proto := range []balancer.Protocol{balancer.UDP, balancer.TCP} {
@@ -250,7 +268,7 @@ func TestExchange(t *testing.T) {
 	_, text := probe.New(h, balancer.TCP).Exchange(t.Context(), at)
 	for _, want := range []string{
 		"* connected to " + at.String() + " from 127.0.0.1:", "> GET / HTTP/1.1\n", "> Authorization: (hidden)\n", "> X-Plain: shown\n",
-		"< HTTP/1.1 200 OK\n", "< Set-Echo: (hidden)\n", "< ready\n", "* passed after ", "answered 200 OK\n",
+		"< HTTP/1.1 200 OK\n", "< Set-Echo: (hidden)\n", "< ready\n", "\n* passed after ",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the exchange lacks %q:\n%s", want, text)
@@ -275,14 +293,52 @@ func TestExchange(t *testing.T) {
 	}
 
 	_, text = probe.New(define(balancer.UDPHealth, func(h *balancer.Health) { h.Send = "\x00\x01" }), balancer.UDP).Exchange(t.Context(), closedPort(t))
-	if !strings.Contains(text, "> 00000000  00 01 ") || !strings.Contains(text, "port unreachable") {
+	if !strings.Contains(text, "> 00000000  00 01 ") || !strings.Contains(text, "\n* failed after ") {
 		t.Errorf("bytes are not shown as such:\n%s", text)
 	}
 
 	ca := newAuthority(t)
 	secure := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, says(ok)))
-	_, text = probe.New(define(balancer.HTTPSHealth, func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", ca.file("ca.pem") }), balancer.TCP).Exchange(t.Context(), secure)
-	if !strings.Contains(text, "* TLS 1.3, ") || !strings.Contains(text, "for shop.example, from ") || !strings.Contains(text, "< ready\n") {
+	named := func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", ca.file("ca.pem") }
+	_, text = probe.New(define(balancer.HTTPSHealth, named), balancer.TCP).Exchange(t.Context(), secure)
+	if !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "for shop.example, from ") || !strings.Contains(text, "< ready\n") {
 		t.Errorf("the TLS exchange:\n%s", text)
+	}
+	overdue := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -2*time.Hour, -time.Hour)}}, says(ok)))
+	for _, c := range []struct {
+		at     netip.AddrPort
+		change func(*balancer.Health)
+		want   string
+	}{
+		{overdue, named, "certificate expired on "},
+		{secure, func(h *balancer.Health) { named(h); h.Host = "other.example" }, "certificate is for shop.example, not for other.example"},
+		{secure, func(h *balancer.Health) { named(h); h.CAFile = "" }, "certificate is by an authority that is not trusted here"},
+	} {
+		got, text := probe.New(define(balancer.HTTPSHealth, c.change), balancer.TCP).Exchange(t.Context(), c.at)
+		if !strings.HasPrefix(got.Text, c.want) || !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "; certificate of CN=shop.example for shop.example, from ") {
+			t.Errorf("%s: what is wrong with the certificate is not to be seen:\n%s", got.Text, text)
+		}
+	}
+}
+
+// TestExchangeSaysNothingTwice: the result stands beside the exchange, and is no part of it.
+func TestExchangeSaysNothingTwice(t *testing.T) {
+	quiet(t)
+	for name, c := range map[string]struct {
+		health *balancer.Health
+		want   string
+	}{
+		"could not run": {
+			define(balancer.HTTPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("192.0.2.77") }),
+			"* there is no connection to AT\n* given up after TIME\n",
+		},
+		"refused": {define(balancer.HTTPHealth, nil), "* there is no connection to AT\n* failed after TIME\n"},
+	} {
+		at := closedPort(t)
+		got, text := probe.New(c.health, balancer.TCP).Exchange(t.Context(), at)
+		text = regexp.MustCompile("after .*").ReplaceAllString(strings.ReplaceAll(text, at.String(), "AT"), "after TIME")
+		if text != c.want || got.Text == "" {
+			t.Errorf("%s: %q, and the exchange\n%s, want\n%s", name, got.Text, text, c.want)
+		}
 	}
 }

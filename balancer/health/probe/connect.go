@@ -11,24 +11,20 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"vipd/balancer/decode"
 )
 
 // connect opens a connection to the target, whose deadline is that of ctx; when ctx ends before, so does waiting for it.
 func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error) {
-	d := net.Dialer{Control: a.mark, KeepAlive: -1, FallbackDelay: -1}
-	if s := a.health.Source; s.IsValid() && s.Is4() == a.at.Addr().Is4() {
-		d.LocalAddr = &net.TCPAddr{IP: s.AsSlice(), Zone: s.Zone()}
-		if network == "udp" {
-			d.LocalAddr = &net.UDPAddr{IP: s.AsSlice(), Zone: s.Zone()}
-		}
-	}
-	conn, err := d.DialContext(ctx, network, a.at.String())
+	conn, err := a.dial(ctx, network)
 	if err != nil {
-		err = a.unconnected(err)
-		a.notes.note("connecting to %s: %s", a.at, err)
-		return nil, err
+		a.notes.note("there is no connection to %s", a.at)
+		if network == "tcp" && a.at.Addr().Is6() && errors.Is(err, syscall.EACCES) && !a.prohibited(ctx) {
+			return nil, errProhibited
+		}
+		return nil, a.unconnected(err)
 	}
 	a.notes.note("connected to %s from %s", conn.RemoteAddr(), conn.LocalAddr())
 	if end, ok := ctx.Deadline(); ok {
@@ -37,6 +33,31 @@ func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error)
 	a.interrupts = append(a.interrupts, context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }))
 	return conn, nil
 }
+
+// dial makes the connection with the definition's source and mark.
+func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
+	d := net.Dialer{Control: a.mark, KeepAlive: -1, FallbackDelay: -1}
+	if s := a.health.Source; s.IsValid() && s.Is4() == a.at.Addr().Is4() {
+		d.LocalAddr = &net.TCPAddr{IP: s.AsSlice(), Zone: s.Zone()}
+		if network == "udp" {
+			d.LocalAddr = &net.UDPAddr{IP: s.AsSlice(), Zone: s.Zone()}
+		}
+	}
+	return d.DialContext(ctx, network, a.at.String())
+}
+
+// prohibited reports whether this host's own routes forbid the target. The kernel has EACCES for them, and with IPv6 also
+// for a router's word that the target is prohibited. A UDP socket that connects sends nothing, so that it hears no router.
+func (a *attempt) prohibited(ctx context.Context) bool {
+	conn, err := a.dial(ctx, "udp")
+	if err == nil {
+		_ = conn.Close()
+	}
+	return errors.Is(err, syscall.EACCES)
+}
+
+// errProhibited is the word of a router, or of the target's own packet filter.
+var errProhibited = errors.New("host unreachable: a router or packet filter on the way says that it is prohibited")
 
 // mark sets the packets' firewall mark, where one is asked for.
 func (a *attempt) mark(_, _ string, c syscall.RawConn) error {
@@ -76,9 +97,18 @@ func (a *attempt) unconnected(err error) error {
 	case exhausted(err):
 		return localf("this host is out of resources: %w", bare(err))
 	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
-		return errors.New("forbidden by this host's packet filter or routes")
+		return localf("this host's own packet filter or routes forbid it (%w)", errno(err))
 	}
 	return fmt.Errorf("connecting: %w", bare(err))
+}
+
+// errno is the system's own error in err.
+func errno(err error) error {
+	var e syscall.Errno
+	if errors.As(err, &e) {
+		return e
+	}
+	return err
 }
 
 func exhausted(err error) bool {
@@ -180,17 +210,33 @@ func excerpt(data []byte) string {
 
 // firstLine is the first line of text that is not empty, shortened.
 func firstLine(text string) string {
-	const most = 200
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(strings.Map(printable, line)); line != "" {
-			return strings.ToValidUTF8(line[:min(most, len(line))], "?")
+		if line = shown(line); line != "" {
+			return line
 		}
 	}
 	return ""
 }
 
+// lastLine is the last line of text that is not empty, shortened.
+func lastLine(text string) (last string) {
+	for line := range strings.Lines(text) {
+		if line = shown(line); line != "" {
+			last = line
+		}
+	}
+	return last
+}
+
+// shown is a line as people may see it: without control characters, and not longer than they read.
+func shown(line string) string {
+	const most = 200
+	line = strings.TrimSpace(strings.Map(printable, line))
+	return strings.ToValidUTF8(line[:min(most, len(line))], "?")
+}
+
 func printable(r rune) rune {
-	if r < ' ' && r != '\n' || r == 0x7f {
+	if unicode.IsControl(r) {
 		return ' '
 	}
 	return r

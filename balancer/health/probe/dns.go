@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"syscall"
 
 	"golang.org/x/net/dns/dnsmessage"
 
@@ -20,7 +19,7 @@ import (
 // dns asks the definition's question, over UDP unless the port is a TCP one. Without an expected answer, whatever the
 // server knows of the name will do, even that it has no such records.
 func (a *attempt) dns(ctx context.Context) (string, error) {
-	question, err := parseQuery(a.health.Query)
+	question, err := questionOf(a.health.Query)
 	if err != nil {
 		return "", err
 	}
@@ -38,32 +37,21 @@ func (a *attempt) dns(ctx context.Context) (string, error) {
 	return a.judge(answer)
 }
 
-// queryTypes are the types that a query can ask for.
-func queryTypes() map[string]dnsmessage.Type {
-	return map[string]dnsmessage.Type{
+// questionOf is the question of a query that was validated.
+func questionOf(query string) (dnsmessage.Question, error) {
+	types := map[string]dnsmessage.Type{
 		"A": dnsmessage.TypeA, "AAAA": dnsmessage.TypeAAAA, "CNAME": dnsmessage.TypeCNAME, "MX": dnsmessage.TypeMX,
 		"NS": dnsmessage.TypeNS, "PTR": dnsmessage.TypePTR, "SOA": dnsmessage.TypeSOA, "SRV": dnsmessage.TypeSRV, "TXT": dnsmessage.TypeTXT,
 	}
-}
-
-// parseQuery reads "NAME [TYPE]"; the type is A where it is left out.
-func parseQuery(query string) (dnsmessage.Question, error) {
-	words := strings.Fields(query)
-	if len(words) == 1 {
-		words = append(words, "A")
+	q, err := balancer.ParseQuestion(query)
+	if err != nil {
+		return dnsmessage.Question{}, localf("query: %w", err)
 	}
-	if len(words) != 2 {
-		return dnsmessage.Question{}, localf(`query %q is not a name and a type, such as "example.com AAAA"`, query)
-	}
-	t, ok := queryTypes()[strings.ToUpper(words[1])]
-	if !ok {
-		return dnsmessage.Question{}, localf("query %q asks for the type %s; A, AAAA, CNAME, MX, NS, PTR, SOA, SRV and TXT are possible", query, words[1])
-	}
-	name, err := dnsmessage.NewName(strings.TrimSuffix(words[0], ".") + ".")
+	name, err := dnsmessage.NewName(q.Name)
 	if err != nil {
 		return dnsmessage.Question{}, localf("query %q: %w", query, err)
 	}
-	return dnsmessage.Question{Name: name, Type: t, Class: dnsmessage.ClassINET}, nil
+	return dnsmessage.Question{Name: name, Type: types[q.Type], Class: dnsmessage.ClassINET}, nil
 }
 
 // ask sends the question and reads until its answer comes; what belongs to no question of ours is passed over.
@@ -85,12 +73,12 @@ func (a *attempt) ask(ctx context.Context, network string, q dnsmessage.Question
 	}
 	a.notes.note("asking over %s for %s %s", network, q.Name.String(), strings.TrimPrefix(q.Type.String(), "Type"))
 	if _, err := conn.Write(packed); err != nil {
-		return nil, a.unasked(err)
+		return nil, a.unasked(err, network)
 	}
 	for {
 		text, err := readMessage(conn, network)
 		if err != nil {
-			return nil, a.unasked(err)
+			return nil, a.unasked(err, network)
 		}
 		var answer dnsmessage.Message
 		if err := answer.Unpack(text); err != nil {
@@ -122,12 +110,12 @@ func readMessage(conn net.Conn, network string) ([]byte, error) {
 }
 
 // unasked says why no answer came.
-func (a *attempt) unasked(err error) error {
+func (a *attempt) unasked(err error, network string) error {
 	switch {
 	case timedOut(err):
 		return fmt.Errorf("no answer within %s", a.timeout())
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return errPortUnreachable
+	case network == "udp":
+		return a.undelivered(err)
 	}
 	return a.silent(err, 0, "the answer")
 }

@@ -16,28 +16,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOutput is how much of a program's output is kept; the rest is thrown away, so that it never waits for a reader.
+// maxOutput is how much is kept of what a program writes to either output: the end of it. All is read, so that the program
+// never waits for a reader.
 const maxOutput = 4 << 10
 
 // defaultUser runs the programs of definitions that name no user, where vipd itself is root.
 const defaultUser = "nobody"
 
 // exec runs the definition's program, without a shell, as its own user, in a process group of its own and with nothing
-// open but its output. It passes if it ends with 0; the first line that it prints is what was seen. When it ends, or its
-// time is over, whatever is left of its group is killed.
+// open but its outputs. It passes if it ends with 0; what was seen is the last line of its complaints, or else of what it
+// prints: programs say at the end what it comes to. When it ends, or its time is over, whatever is left of its group is
+// killed.
 func (a *attempt) exec(ctx context.Context) (string, error) {
 	cmd := exec.Command(a.health.Command[0], a.health.Command[1:]...)
 	who, err := identity(a.health.User)
 	if err != nil {
 		return "", err
 	}
-	output := &bounded{}
+	output, complaints := &tail{}, &tail{}
 	cmd.Dir = "/"
 	cmd.Env = []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8",
 		"VIPD_ADDRESS=" + a.at.Addr().String(), "VIPD_PORT=" + strconv.Itoa(int(a.at.Port())),
 	}
-	cmd.Stdout, cmd.Stderr = output, output
+	cmd.Stdout, cmd.Stderr = output, complaints
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: who, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second // somebody outside the group may hold the output open
 	a.notes.note("running %q", a.health.Command)
@@ -46,8 +48,7 @@ func (a *attempt) exec(ctx context.Context) (string, error) {
 	}
 	intime := await(ctx, cmd.Process.Pid)
 	err = cmd.Wait()
-	a.notes.data('<', output.bytes())
-	said := firstLine(string(output.bytes()))
+	said := a.said(output, complaints)
 	var exit *exec.ExitError
 	switch {
 	case !intime:
@@ -63,6 +64,20 @@ func (a *attempt) exec(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("ended by signal: %s%s", exit.Sys().(syscall.WaitStatus).Signal(), after(said))
 	}
 	return "", localf("waiting for the program: %w", err)
+}
+
+// said returns what a program came to say, and notes all that is kept of it.
+func (a *attempt) said(output, complaints *tail) string {
+	printed, complained := output.bytes(), complaints.bytes()
+	a.notes.data('<', printed)
+	if len(complained) > 0 {
+		a.notes.note("to stderr:")
+		a.notes.data('<', complained)
+	}
+	if last := lastLine(string(complained)); last != "" {
+		return last
+	}
+	return lastLine(string(printed))
 }
 
 func after(said string) string {
@@ -133,21 +148,24 @@ func identity(name string) (*syscall.Credential, error) {
 	return c, nil
 }
 
-// bounded keeps the first of what is written, and takes all of it.
-type bounded struct {
+// tail keeps the last of what is written, and takes all of it.
+type tail struct {
 	mu  sync.Mutex // a reader may come while somebody still writes
-	buf bytes.Buffer
+	buf []byte
 }
 
-func (b *bounded) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.buf.Write(p[:min(len(p), maxOutput-b.buf.Len())])
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p[max(0, len(p)-maxOutput):]...)
+	if over := len(t.buf) - maxOutput; over > 0 {
+		t.buf = t.buf[:copy(t.buf, t.buf[over:])]
+	}
 	return len(p), nil
 }
 
-func (b *bounded) bytes() []byte {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return bytes.Clone(b.buf.Bytes())
+func (t *tail) bytes() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return bytes.Clone(t.buf)
 }

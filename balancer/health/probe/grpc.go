@@ -1,10 +1,13 @@
 package probe
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -47,7 +50,7 @@ func (a *attempt) grpc(ctx context.Context) (string, error) {
 	a.notes.note("calling grpc.health.v1.Health/Check for the service %q", a.health.Query)
 	answer, err := grpc_health_v1.NewHealthClient(client).Check(ctx, request)
 	if err != nil {
-		return "", a.uncalled(err, int(watched.read.Load()))
+		return "", a.uncalled(err, watched)
 	}
 	a.notes.note("answered %s", answer.Status)
 	if answer.Status != grpc_health_v1.HealthCheckResponse_SERVING {
@@ -76,10 +79,19 @@ func (a *attempt) client(conn net.Conn) (*grpc.ClientConn, error) {
 		}))
 }
 
-// uncalled says why the call came to nothing. got is how many bytes had come.
-func (a *attempt) uncalled(err error, got int) error {
+// uncalled says why the call came to nothing.
+func (a *attempt) uncalled(err error, w *watchedConn) error {
 	s := status.Convert(err)
+	got, first := w.seen()
+	// The client has no code of its own for answers that any HTTP/2 server gives.
+	page, isPage := strings.CutPrefix(s.Message(), "unexpected HTTP status code received from server: ")
+	page, _, _ = strings.Cut(page, ";")
 	switch {
+	case !speaksHTTP2(first):
+		line, _, _ := bytes.Cut(first, []byte("\r\n"))
+		return fmt.Errorf("does not speak gRPC: answered %s", excerpt(line))
+	case isPage:
+		return fmt.Errorf("does not speak gRPC: answered HTTP status %s", page)
 	case s.Code() == codes.DeadlineExceeded && got == 0:
 		return fmt.Errorf("connected, but nothing came within %s", a.timeout())
 	case s.Code() == codes.DeadlineExceeded:
@@ -91,19 +103,41 @@ func (a *attempt) uncalled(err error, got int) error {
 	case s.Code() == codes.Unavailable && got == 0:
 		return errors.New("closed the connection without a word")
 	case s.Code() == codes.Unavailable:
-		return fmt.Errorf("does not speak gRPC, or closed the connection: %s", firstLine(s.Message()))
+		return errors.New("closed the connection without an answer to the call")
 	}
 	return fmt.Errorf("answered %s: %s", s.Code(), firstLine(s.Message()))
 }
 
-// watchedConn counts what is read.
+// watchedConn counts what is read, and keeps the first of it.
 type watchedConn struct {
 	net.Conn
-	read atomic.Int64
+
+	mu    sync.Mutex // the gRPC client reads when it likes
+	read  int
+	first []byte
 }
 
 func (w *watchedConn) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
-	w.read.Add(int64(n))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.read += n
+	if room := 100 - len(w.first); room > 0 {
+		w.first = append(w.first, p[:min(n, room)]...)
+	}
 	return n, err
+}
+
+// seen returns how many bytes have come, and the first of them.
+func (w *watchedConn) seen() (int, []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.read, bytes.Clone(w.first)
+}
+
+// speaksHTTP2 reports whether what a server says first may be HTTP/2, on which gRPC is: a frame of settings, whose type
+// is behind the three bytes of its length.
+func speaksHTTP2(first []byte) bool {
+	const frameType, settings = 3, 4
+	return len(first) <= frameType || first[frameType] == settings
 }

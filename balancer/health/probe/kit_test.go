@@ -162,10 +162,16 @@ func define(kind balancer.HealthType, change func(*balancer.Health)) *balancer.H
 	return h
 }
 
-// check does one check and compares the outcome and the beginning of what was seen.
+// check does one check of a TCP port, and compares the outcome and the beginning of what was seen.
 func check(t *testing.T, h *balancer.Health, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
-	got := patient(t, probe.New(h, balancer.TCP), at)
+	checkOver(t, h, balancer.TCP, at, want, text)
+}
+
+// checkOver is check for a port of any protocol.
+func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at netip.AddrPort, want health.Outcome, text string) {
+	t.Helper()
+	got := patient(t, probe.New(h, proto), at)
 	if got.Outcome != want || !strings.HasPrefix(got.Text, text) {
 		t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, want, text)
 	}

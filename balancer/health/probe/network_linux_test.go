@@ -1,6 +1,7 @@
 package probe_test
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -80,9 +81,59 @@ func testMark(t *testing.T, l *lab.Lab) {
 	}
 	at := netip.MustParseAddrPort("10.8.0.1:80")
 	check(t, define(balancer.TCPHealth, nil), at, health.Failed, "network unreachable")
-	got := probe.New(define(balancer.TCPHealth, func(h *balancer.Health) { h.Mark = 77 }), balancer.TCP).Check(t.Context(), at)
-	if got.Outcome != health.Failed || strings.HasPrefix(got.Text, "network unreachable") {
-		t.Errorf("with the mark: %s: %s", got.Outcome, got.Text)
+	check(t, define(balancer.TCPHealth, func(h *balancer.Health) { h.Mark = 77 }), at, health.NotRun, forbidden)
+}
+
+// forbidden begins what is said of targets that this host may not reach.
+const forbidden = "not run: this host's own packet filter or routes forbid it"
+
+// TestForbidden: what this host itself forbids is not the target's fault; what others forbid is what its clients see.
+func TestForbidden(t *testing.T) {
+	lab.Need(t, "iptables", "ip6tables")
+	l := lab.New(t)
+	client, server := l.Add("client"), l.Add("server")
+	l.Link(client, server, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
+	for program, reject := range map[string]string{"iptables": "icmp-admin-prohibited", "ip6tables": "icmp6-adm-prohibited"} {
+		for _, proto := range []string{"tcp", "udp"} {
+			server.Exec(program, "-A", "INPUT", "-p", proto, "--dport", "90", "-j", "REJECT", "--reject-with", reject)
+		}
+		client.Exec(program, "-A", "OUTPUT", "-p", "udp", "--dport", "80", "-j", "DROP")
+		client.Exec(program, "-A", "OUTPUT", "-p", "udp", "--dport", "81", "-j", "REJECT")
+	}
+	server.Sysctl("net.ipv6.icmp.ratelimit", "0") // each check is to hear it
+	if err := client.Do(func() error { return errors.Join(prohibited("10.8.0.1/32"), prohibited("fd08::1/128")) }); err != nil {
+		t.Fatal(err)
+	}
+	quiet(t)
+	tcp := define(balancer.TCPHealth, func(h *balancer.Health) { h.Timeout = 10 * time.Second }) // with IPv6, only the answer to the second packet counts
+	udp := define(balancer.UDPHealth, func(h *balancer.Health) { h.Send = "ping" })
+	dns := define(balancer.DNSHealth, func(h *balancer.Health) { h.Query = "ok.example" })
+	for _, c := range []struct {
+		ports  []string
+		checks []*balancer.Health
+		want   health.Outcome
+		text   string
+	}{
+		{[]string{"10.1.0.2:80", "10.1.0.2:81", "[fd01::2]:80", "[fd01::2]:81"}, []*balancer.Health{udp, dns}, health.NotRun, forbidden + " (operation not permitted)"},
+		{[]string{"10.8.0.1:80", "[fd08::1]:80"}, []*balancer.Health{tcp, udp, dns}, health.NotRun, forbidden + " (permission denied)"},
+		{[]string{"10.1.0.2:90", "[fd01::2]:90"}, []*balancer.Health{tcp, udp, dns}, health.Failed, "host unreachable"},
+	} {
+		for _, at := range c.ports {
+			for _, h := range c.checks {
+				t.Run(string(h.Type)+" "+at, func(t *testing.T) {
+					proto := balancer.UDP
+					if h.Type == balancer.TCPHealth {
+						proto = balancer.TCP
+					}
+					if err := client.Do(func() error {
+						checkOver(t, h, proto, netip.MustParseAddrPort(at), c.want, c.text)
+						return nil
+					}); err != nil {
+						t.Fatal(err)
+					}
+				})
+			}
+		}
 	}
 }
 

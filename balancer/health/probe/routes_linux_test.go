@@ -16,6 +16,15 @@ func unrouted(dst string) error {
 	return netlink.RouteAdd(&netlink.Route{Dst: to, Type: unix.RTN_BLACKHOLE})
 }
 
+// prohibited forbids what is for dst.
+func prohibited(dst string) error {
+	_, to, err := net.ParseCIDR(dst)
+	if err != nil {
+		return err
+	}
+	return netlink.RouteAdd(&netlink.Route{Dst: to, Type: unix.RTN_PROHIBIT})
+}
+
 // markedRoute gives packets with mark 77 a route to 10.8.0.1 that refuses them in its own way.
 func markedRoute() error {
 	rule := netlink.NewRule()

@@ -101,9 +101,15 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 		InsecureSkipVerify: !a.health.Verify, // only where users say verify = false
 	})
 	err = secured.HandshakeContext(ctx)
-	if s := secured.ConnectionState(); len(s.PeerCertificates) > 0 {
-		c := s.PeerCertificates[0]
-		a.notes.note("%s, %s; certificate of %s for %s, from %s to %s, by %s", tls.VersionName(s.Version), tls.CipherSuiteName(s.CipherSuite),
+	state := secured.ConnectionState()
+	certs := state.PeerCertificates
+	var unverified *tls.CertificateVerificationError
+	if errors.As(err, &unverified) {
+		certs = unverified.UnverifiedCertificates // the state has only those that were believed
+	}
+	if len(certs) > 0 {
+		c := certs[0]
+		a.notes.note("%s, %s; certificate of %s for %s, from %s to %s, by %s", tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite),
 			c.Subject, names(c), c.NotBefore.UTC().Format(time.DateTime), c.NotAfter.UTC().Format(time.DateTime), c.Issuer)
 	}
 	if err != nil {

@@ -48,9 +48,12 @@ func (a *attempt) datagrams(conn net.Conn) (string, error) {
 	}
 }
 
-// undelivered says why a datagram did not arrive.
+// undelivered says why a datagram did not arrive. Where a datagram was refused with EACCES, a router has said so: this
+// host's own routes refuse the socket before.
 func (a *attempt) undelivered(err error) error {
 	switch {
+	case errors.Is(err, syscall.EACCES):
+		return errProhibited
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return errPortUnreachable
 	case errors.Is(err, syscall.EMSGSIZE):
