@@ -32,7 +32,10 @@ func TestDocs(t *testing.T) {
 					t.Fatal(err)
 				}
 				s := newSession(t)
-				if code := s.run(t.Context(), "check", config); code != 0 || strings.Contains(s.out.String()+s.err.String(), "warning") {
+				code := s.run(t.Context(), "check", config)
+				said := s.out.String() + s.err.String()
+				warnings := strings.Count(said, "(a warning)") - strings.Count(said, " on this host (a warning)") // the guides' files are not here
+				if code != 0 || warnings > 0 {
 					t.Errorf("vipctl check exits with %d:\n%s%s", code, s.out, s.err)
 				}
 			})

@@ -25,6 +25,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/balancer/health/probe"
+	"vipd/test/wait"
 )
 
 // healthServer answers as its function says.
@@ -299,7 +300,9 @@ func TestExchange(t *testing.T) {
 
 	ca := newAuthority(t)
 	secure := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, says(ok)))
-	named := func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", ca.file("ca.pem") }
+	named := func(h *balancer.Health) {
+		h.Host, h.CAFile, h.Timeout = "shop.example", ca.file("ca.pem"), wait.Scaled(10*time.Second)
+	}
 	_, text = probe.New(define(balancer.HTTPSHealth, named), balancer.TCP).Exchange(t.Context(), secure)
 	if !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "for shop.example, from ") || !strings.Contains(text, "< ready\n") {
 		t.Errorf("the TLS exchange:\n%s", text)
@@ -329,10 +332,12 @@ func TestExchangeSaysNothingTwice(t *testing.T) {
 		want   string
 	}{
 		"could not run": {
-			define(balancer.HTTPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("192.0.2.77") }),
+			define(balancer.HTTPHealth, func(h *balancer.Health) {
+				h.Source, h.Timeout = netip.MustParseAddr("192.0.2.77"), wait.Scaled(10*time.Second)
+			}),
 			"* there is no connection to AT\n* given up after TIME\n",
 		},
-		"refused": {define(balancer.HTTPHealth, nil), "* there is no connection to AT\n* failed after TIME\n"},
+		"refused": {define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Scaled(10 * time.Second) }), "* there is no connection to AT\n* failed after TIME\n"},
 	} {
 		at := closedPort(t)
 		got, text := probe.New(c.health, balancer.TCP).Exchange(t.Context(), at)

@@ -41,7 +41,7 @@ func TestTCP(t *testing.T) {
 				_, _ = c.Write([]byte{b})
 				time.Sleep(5 * time.Millisecond)
 			}
-		}, expect, health.Passed, "answered as expected"},
+		}, func(h *balancer.Health) { expect(h); h.Timeout = 10 * time.Second }, health.Passed, "answered as expected"},
 	} {
 		t.Run(c.name, func(t *testing.T) { check(t, define(balancer.TCPHealth, c.change), serve(t, c.handle), c.want, c.text) })
 	}
