@@ -175,10 +175,10 @@ func (u *unit) trust(env *Env) {
 	h := u.service.Health
 	switch {
 	case !fromEtcd(u.service) || h == nil || h.Type != ExecHealth || env.AllowExec:
-	case h.From == HealthFromFleet:
-		u.problem(SeverityWarning, "health.type", "checks of services from etcd may run programs only where the node's configuration has health.allow_exec = true: this one goes by what those find that have it")
-	default:
+	case h.From != HealthFromFleet:
 		u.problem(SeverityError, "health.type", "checks of services from etcd may run programs only where this node's configuration has health.allow_exec = true; nothing is run")
+	case !env.FleetExec:
+		u.problem(SeverityWarning, "health.type", "checks of services from etcd may run programs only where the node's configuration has health.allow_exec = true, and no node of the fleet has: nobody checks")
 	}
 }
 

@@ -24,6 +24,8 @@ type Env struct {
 	Allowed []netip.Prefix
 	// AllowExec: services from etcd may have checks that run programs of this host.
 	AllowExec bool
+	// FleetExec: some node of the fleet is known to have such checks run, or it is not known which do.
+	FleetExec bool
 	// Capabilities are those of the mode in use.
 	Capabilities Capabilities
 }

@@ -58,14 +58,16 @@ func TestCheckedByFleet(t *testing.T) {
 		origin balancer.Origin
 		kind   balancer.HealthType
 		exec   bool
+		others bool
 		want   string
 	}{
-		{file, balancer.TCPHealth, false, "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks the endpoints of its own file itself"},
-		{key, balancer.TCPHealth, false, ""},
-		{key, balancer.ExecHealth, true, ""},
-		{key, balancer.ExecHealth, false, "this one goes by what those find that have it"},
+		{file, balancer.TCPHealth, false, true, "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks the endpoints of its own file itself"},
+		{key, balancer.TCPHealth, false, false, ""},
+		{key, balancer.ExecHealth, true, true, ""},
+		{key, balancer.ExecHealth, false, true, ""},
+		{key, balancer.ExecHealth, false, false, "no node of the fleet has: nobody checks"},
 	} {
-		env := balancer.Env{Capabilities: plainEnv().Capabilities, AllowExec: c.exec}
+		env := balancer.Env{Capabilities: plainEnv().Capabilities, AllowExec: c.exec, FleetExec: c.others}
 		s := balancer.Service{VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Health: &balancer.Health{Type: c.kind, From: balancer.HealthFromFleet}}
 		served, problems := claims(env, c.origin, s)
 		if !served || len(problems) > 1 || (c.want == "") != (len(problems) == 0) || len(problems) == 1 && !strings.HasSuffix(problems[0].Text, c.want) {

@@ -146,6 +146,8 @@ type Endpoint struct {
 	Health   balancer.Verdict   `json:"health,omitempty"`
 	// Check is what its health check has found; nil: this node does not check it.
 	Check *Check `json:"check,omitempty"`
+	// Unchecked is why this node does not check it though its service has a health check; "": it does, or has none.
+	Unchecked string `json:"unchecked,omitempty"`
 	// Ramp is how many percent of its weight it has come to, while it starts slowly; 0: it does not.
 	Ramp int `json:"ramp_percent,omitempty"`
 	// Ejection is there while connects to it fail, so that it gets no new ones.
@@ -190,6 +192,8 @@ type FleetCheck struct {
 	// Checkers are the nodes that check it, Votes what they have found, by node.
 	Checkers []string             `json:"checkers"`
 	Votes    map[string]FleetVote `json:"votes"`
+	// Here says what this node has found, where that is not what the fleet goes by.
+	Here string `json:"here,omitempty"`
 }
 
 // FleetVote is what one node has found.

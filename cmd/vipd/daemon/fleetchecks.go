@@ -47,7 +47,9 @@ type fleetChecks struct {
 	duties  snap.Map[balancer.Target, bool]
 	pending map[balancer.Target]bool
 	// lame is since when checks can't be carried out any more that were before.
-	lame map[balancer.Target]time.Time
+	lame    map[balancer.Target]time.Time
+	wanted  snap.Map[balancer.Target, health.Subject]
+	dissent dissent
 	// unread and unheard are why the board is not read, and why the votes of this node are not, silent since when that is.
 	unread, unheard error
 	silent          time.Time
@@ -135,7 +137,7 @@ func (f *fleetChecks) verdicts(wanted snap.Map[balancer.Target, health.Subject],
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before, shared := f.council.Verdicts(), f.council.Shared()
-	f.exec = exec
+	f.exec, f.wanted = exec, wanted
 	mine := f.council.Assign(quorum.Round{
 		Wanted: wanted, Board: f.board, Waiting: !f.told, Alone: f.aloneLocked(), Exec: exec, Now: time.Now(), Patience: f.lease,
 	})
@@ -230,6 +232,7 @@ func (f *fleetChecks) attend(ctx context.Context) {
 		case <-limp.C:
 			f.mu.Lock()
 			f.limpLocked(time.Now())
+			f.dissentLocked(time.Now())
 			f.mu.Unlock()
 		case <-look.C:
 			f.mu.Lock()

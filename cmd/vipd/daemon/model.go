@@ -340,7 +340,7 @@ func (m *model) env(c config.Config, vips snap.Map[netip.Addr, int]) balancer.En
 	}
 	return balancer.Env{
 		Node: c.Node, Zone: c.Zone, Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePortAddresses: nodePortAddresses(m.addresses, vips), NodePorts: c.NodePorts.Addresses,
-		Allowed: c.Addresses.Allowed, AllowExec: c.Health.AllowExec, Capabilities: m.carrier.Capabilities(),
+		Allowed: c.Addresses.Allowed, AllowExec: c.Health.AllowExec, FleetExec: m.checks.fleet.mayRun(), Capabilities: m.carrier.Capabilities(),
 	}
 }
 

@@ -98,3 +98,14 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 		t.Errorf("the journal has\n%s", story)
 	}
 }
+
+// TestAllowExecIsFollowed: what a changed configuration says of programs comes into effect at once, and nothing asks for a
+// restart.
+func TestAllowExecIsFollowed(t *testing.T) {
+	n := startNode(t, checked)
+	n.write(checked + "[health]\nallow_exec = true\n")
+	r, err := n.client.Reload(t.Context())
+	if err != nil || len(r.Problems) > 0 {
+		t.Errorf("the reload says %v, %v", r.Problems, err)
+	}
+}

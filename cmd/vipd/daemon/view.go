@@ -221,7 +221,7 @@ func (v *view) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpo
 		Ejection: ejection,
 		Service:  s.Name, Address: at.String(), Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
 		Backup: e.Backup, Override: balancer.OverrideOf(&v.state.inputs, t), Health: v.state.inputs.Health.At(t), State: "unused",
-		Check: v.checkOf(s, t),
+		Check: v.checkOf(s, t), Unchecked: v.unchecked(s, t),
 	}
 }
 

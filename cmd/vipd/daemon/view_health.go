@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -48,7 +49,7 @@ func (v *view) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.St
 	default:
 		c.LastOutcome = ""
 	}
-	c.LastText = standing.Words()
+	c.LastText, c.Fleet.Here = standing.Words(), otherwise(quorum.Node(v.config.Node), &standing)
 	return c
 }
 
@@ -69,6 +70,20 @@ func (v *view) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 		c.Last, c.Next, c.Checking = time.Time{}, time.Time{}, false
 	}
 	return c
+}
+
+// unchecked says why nobody checks an endpoint of a service, or this node does not and knows of nobody who does; "": it is
+// checked, or has no check.
+func (v *view) unchecked(s *balancer.Service, t balancer.Target) string {
+	switch subject, wanted := v.state.checked.Get(t); {
+	case s.Health == nil:
+		return ""
+	case s.Health.Type == balancer.ExecHealth && !v.state.env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
+		return "health.allow_exec is false here"
+	case !wanted:
+		return fmt.Sprintf("a %s check can't be made at the ports of this service; health.port names one that can be checked", s.Health.Type)
+	}
+	return ""
 }
 
 // cuts reports whether the connections of a backend were ended when it went down.

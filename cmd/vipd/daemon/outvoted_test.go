@@ -1,0 +1,61 @@
+package daemon
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/quorum"
+	"vipd/balancer/snap"
+)
+
+// TestDissentIsToldOnce: a node that finds other than the fleet says so once, when the others had the time to find the same,
+// and when it is over.
+func TestDissentIsToldOnce(t *testing.T) {
+	var votes snap.Map[balancer.Target, *quorum.Vote]
+	var fleet snap.Map[balancer.Target, balancer.Verdict]
+	var wanted snap.Map[balancer.Target, health.Subject]
+	h := &balancer.Health{Interval: 2 * time.Second, Timeout: time.Second, Rise: 2, Fall: 3}
+	for i := range 3 {
+		target := balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{10, 1, 1, byte(i)}), Port: 80}
+		votes = votes.Set(target, &quorum.Vote{Verdict: []balancer.Verdict{balancer.HealthUp, balancer.HealthDown, balancer.HealthUnknown}[i], Cause: "no answer"})
+		fleet, wanted = fleet.Set(target, balancer.HealthUp), wanted.Set(target, health.Subject{Health: h})
+	}
+	var d dissent
+	start := time.Unix(1e9, 0)
+	told := map[int]string{}
+	for s := range 60 {
+		if s == 40 {
+			votes = snap.Map[balancer.Target, *quorum.Vote]{}
+		}
+		if e, is := d.look(votes, fleet, wanted, 15*time.Second, start.Add(time.Duration(s)*time.Second)); is {
+			told[s] = e.Text + ": " + e.Cause + " " + e.Lasted.String()
+		}
+	}
+	const begins = "this node's own checks are outvoted: it finds web 10.1.1.1:80 down, and most of the others up: no answer 0s"
+	const ends = "this node's own checks come to what most of the others find again:  40s"
+	if len(told) != 2 || told[23] != begins || told[40] != ends {
+		t.Errorf("told by seconds: %v", told)
+	}
+}
+
+// TestOtherwise: who finds other than the fleet says what, and who does not, nothing.
+func TestOtherwise(t *testing.T) {
+	up := quorum.Vote{Verdict: balancer.HealthUp, Cause: "connected"}
+	s := quorum.Standing{Verdict: balancer.HealthUp, Checkers: []quorum.Node{"a", "b", "c"}, Votes: map[quorum.Node]quorum.Vote{
+		"a": up, "b": {Verdict: balancer.HealthDown, Cause: "no answer within 1s"}, "c": {Cause: "no such file"}, "d": {Verdict: balancer.HealthDown},
+	}}
+	for node, want := range map[quorum.Node]string{
+		"a": "", "b": "up by 1 of 3 nodes; this node: no answer within 1s", "c": "up by 1 of 3 nodes; this node can't check: no such file", "d": "", "e": "",
+	} {
+		if got := otherwise(node, &s); got != want {
+			t.Errorf("%s says %q, want %q", node, got, want)
+		}
+	}
+	s.Alone = true
+	if got := otherwise("b", &s); got != "" {
+		t.Errorf("alone, it says %q", got)
+	}
+}
