@@ -424,22 +424,24 @@ type held struct {
 // heldVIPs are those that the host has.
 func heldVIPs(t testing.TB) []held {
 	t.Helper()
-	links, err := netlink.LinkList()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all []held
-	for _, link := range links {
-		addresses, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, a := range addresses {
+	for _, link := range listed(t, netlink.LinkList) {
+		for _, a := range listed(t, func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) }) {
 			if isVIP(a.IP) {
 				all = append(all, held{a, link})
 			}
 		}
 	}
+	return all
+}
+
+// listed repeats a listing that the kernel interrupts because something has changed in the middle of it.
+func listed[T any](t testing.TB, list func() ([]T, error)) (all []T) {
+	t.Helper()
+	lab.Eventually(t, settleTime, "a listing without a change in the middle", func() (err error) {
+		all, err = list()
+		return err
+	})
 	return all
 }
 
