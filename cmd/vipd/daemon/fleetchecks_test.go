@@ -1,24 +1,18 @@
 package daemon
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
-	"vipd/cmd/internal/journal"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -95,203 +89,6 @@ func TestFleetOutvotes(t *testing.T) {
 	everywhere(t, rest, w.targets[5], balancer.HealthDown)
 	if s, _ := rest[0].checks.standing(w.targets[5]); s.Votes["host4"].Verdict != balancer.HealthUnknown || s.Votes["host4"].Cause != "no such certificate file" {
 		t.Errorf("who can't check says %+v", s.Votes["host4"])
-	}
-}
-
-// TestFleetWithdraws has a host take its vote back when it can't check any more, so that the only other one decides, and
-// vote again when it can.
-func TestFleetWithdraws(t *testing.T) {
-	w := newWorld(t, 2, quick())
-	w.join("host1")
-	w.join("host2")
-	w.settled(w.hosts, balancer.HealthUp)
-	limp := func(is bool) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.lame["host2"] = is
-	}
-	limp(true)
-	w.turn(true, w.targets[0])
-	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
-	if s, _ := w.hosts[0].checks.standing(w.targets[1]); s.Verdict != balancer.HealthUp {
-		t.Errorf("the other is %+v", s)
-	}
-	limp(false)
-	wait.For(t, 30*time.Second, "the host to vote again", func() bool {
-		s, _ := w.hosts[0].checks.standing(w.targets[0])
-		return s.Votes["host2"].Verdict == balancer.HealthDown
-	})
-	w.turn(false, w.targets[0])
-	w.settled(w.hosts, balancer.HealthUp)
-}
-
-// TestFleetNeedsRights has a host that may not read what others find check for itself, not be waited for, and take part
-// once it may, until it may no more; and one that may not write be told of it.
-func TestFleetNeedsRights(t *testing.T) {
-	w := newWorld(t, 3, quick())
-	w.lease, w.patience = 4*time.Second, 2*time.Second
-	user := func(name string, write ...string) etcdkit.User {
-		return etcdkit.User{Name: name, Password: name, Read: []string{"/vipd/health/"}, Write: write}
-	}
-	blind := user("host2", "/vipd/health/host2/")
-	blind.Read = nil
-	w.cluster.EnableAuth(user("host1", "/vipd/health/host1/"), blind, user("host3"))
-	w.client = w.cluster.Client()
-	for i := range 3 {
-		w.join(fmt.Sprintf("host%d", i+1), func(h *simulated, o *fleetChecksOptions) {
-			o.config.Username, o.config.PasswordFile = h.name, filepath.Join(t.TempDir(), "password")
-			if err := os.WriteFile(o.config.PasswordFile, []byte(h.name), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
-	alone := func(n int) {
-		t.Helper()
-		wait.For(t, 30*time.Second, fmt.Sprintf("only %d to take part", n), func() bool {
-			h := w.hosts[0].checks
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			return h.board.Nodes.Len() == n && h.board.Votes.Len() == n*len(w.targets)
-		})
-	}
-	alone(1)
-	for _, down := range []bool{false, true} {
-		w.turn(down, w.targets[0])
-		everywhere(t, w.hosts, w.targets[0], map[bool]balancer.Verdict{false: balancer.HealthUp, true: balancer.HealthDown}[down])
-	}
-	w.turn(false, w.targets[0])
-	alone(1)
-	w.cluster.Grant("host2", "/vipd/health/")
-	alone(2)
-	if _, err := w.client.RoleGrantPermission(t.Context(), "host3", "/vipd/health/host3/", "/vipd/health/host30", clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
-		t.Fatal(err)
-	}
-	w.settled(w.hosts, balancer.HealthUp)
-	wait.For(t, 30*time.Second, "the host to rely on the others", func() bool { return len(w.hosts[1].told("are shared again")) > 0 })
-	for _, c := range []struct {
-		host int
-		told string
-		want []string
-	}{
-		{1, "this node checks the fleet's endpoints itself", []string{"may not read /vipd/health/"}},
-		{1, "are shared again", []string{""}},
-		{2, "does not hear of this node's health checks", []string{"has no right to /vipd/health/host3/live"}},
-		{2, "hears of this node's health checks again", []string{""}},
-	} {
-		events := w.hosts[c.host].told(c.told)
-		if len(events) != len(c.want) {
-			t.Errorf("%s has recorded %d times that %s", w.hosts[c.host].name, len(events), c.told)
-		}
-		for i, e := range events {
-			if !strings.Contains(e.Cause, c.want[i]) || (e.Lasted > 0) != (c.want[i] == "") {
-				t.Errorf("%s: %+v", w.hosts[c.host].name, e)
-			}
-		}
-	}
-}
-
-// TestFleetGivesUp has a node that can't read what others find any more take part for as long as its lease, and no longer.
-func TestFleetGivesUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, err := fleetChecksOf(fleetChecksOptions{node: "host1", lease: 15 * time.Second, record: func(journal.Event) {}, kick: func() {}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		said := func() (all string) {
-			for _, after := range []time.Duration{0, 15*time.Second - 1, 1} {
-				time.Sleep(after)
-				all += fmt.Sprint(f.reads(time.Now()), " ")
-			}
-			return all
-		}
-		got := said()
-		f.publish(quorum.Board{Connected: true}, nil)
-		got += said()
-		f.publish(quorum.Board{}, errors.New("away"))
-		got += said()
-		f.publish(quorum.Board{}, errors.New("away otherwise"))
-		got += said()
-		if want := "false false false true true true true true false false false false "; got != want {
-			t.Errorf("it takes part: %s; want %s", got, want)
-		}
-	})
-}
-
-// TestFleetPassesOverTheSilent has a host decide for itself where the other, whose own file has a service of that name,
-// never votes; and both share the rest.
-func TestFleetPassesOverTheSilent(t *testing.T) {
-	w := newWorld(t, 2, quick())
-	w.join("host1")
-	w.join("host2", func(h *simulated, _ *fleetChecksOptions) { h.own = map[balancer.Target]bool{w.targets[0]: true} })
-	everywhere(t, w.hosts, w.targets[0], balancer.HealthUp)
-	w.turn(true, w.targets...)
-	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
-	everywhere(t, w.hosts, w.targets[1], balancer.HealthDown)
-	wait.For(t, 30*time.Second, "the host to miss the other's vote, and no other", func() bool {
-		one, _ := w.hosts[0].checks.standing(w.targets[0])
-		two, _ := w.hosts[0].checks.standing(w.targets[1])
-		return fmt.Sprint(one.Mute) == "[host2]" && !one.Alone && len(two.Mute) == 0 && len(two.Votes) == 2
-	})
-}
-
-// TestFleetLeavesToNodes has each host go on from what the fleet knew when a service asks for its own checks instead, and
-// record nothing of it; and the other way round.
-func TestFleetLeavesToNodes(t *testing.T) {
-	w := newWorld(t, 6, quick())
-	w.unhurried()
-	for i := range 5 {
-		w.join(fmt.Sprintf("host%d", i+1))
-	}
-	w.turn(true, w.targets...)
-	w.settled(w.hosts, balancer.HealthDown)
-	for _, h := range w.hosts {
-		h.ever("")
-	}
-	hand := func(fleet bool) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for target, s := range w.wanted.All() {
-			s.Fleet = fleet
-			w.wanted = w.wanted.Set(target, s)
-		}
-		for _, h := range w.hosts {
-			h.kick()
-		}
-	}
-	hand(false)
-	for _, h := range w.hosts {
-		wait.For(t, 30*time.Second, h.name+" to check all", func() bool { return h.checking() == len(w.targets) })
-	}
-	never(t, w.hosts, balancer.HealthUnknown)
-	hand(true)
-	w.settled(w.hosts, balancer.HealthDown)
-	never(t, w.hosts, balancer.HealthUnknown)
-	for _, h := range w.hosts {
-		if told := h.told("is "); len(told) > len(w.targets) {
-			t.Errorf("%s has recorded %+v", h.name, told)
-		}
-	}
-}
-
-// TestVoteSaysWhatDecided: the cause of a vote is that of the verdict, not what the latest result says.
-func TestVoteSaysWhatDecided(t *testing.T) {
-	rules := health.Rules{Interval: time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
-	s := health.New(1, time.Now(), time.Second).Assume(balancer.HealthUp, time.Now())
-	for i, r := range []struct {
-		health.Result
-		vote, cause string
-	}{
-		{health.Result{Outcome: health.Failed, Text: "no answer"}, "", ""},
-		{health.Result{Outcome: health.Passed, Text: "connected"}, "up", "connected"},
-		{health.Result{Outcome: health.Failed, Text: "no answer"}, "up", "connected"},
-		{health.Result{Outcome: health.Failed, Text: "connection refused"}, "down", "connection refused"},
-		{health.Result{Outcome: health.Passed, Text: "connected"}, "down", "connection refused"},
-	} {
-		s = s.After(rules, r.Result)
-		vote, _ := voteOf(s, false)
-		if vote == nil && r.vote != "" || vote != nil && (string(vote.Verdict) != r.vote || vote.Cause != r.cause) {
-			t.Errorf("after result %d: %+v, want %q: %q", i, vote, r.vote, r.cause)
-		}
 	}
 }
 

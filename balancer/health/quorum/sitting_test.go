@@ -1,0 +1,95 @@
+package quorum_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health/quorum"
+	"vipd/balancer/snap"
+)
+
+// sitting is one council that looks at one target.
+type sitting struct {
+	*quorum.Council
+	round quorum.Round
+}
+
+func newSitting(checkers int) *sitting {
+	s := &sitting{quorum.New("me"), quorum.Round{Now: time.Unix(1000, 0), Patience: 5 * time.Second}}
+	s.round.Wanted = s.round.Wanted.Set(target(0), subject(target(0), balancer.TCPHealth, true))
+	for _, n := range nodes(checkers) {
+		s.round.Board.Nodes = s.round.Board.Nodes.Set(n, quorum.Checker{})
+	}
+	return s
+}
+
+// after lets time pass, has nodes vote as ballots says, the first one first, and looks.
+func (s *sitting) after(d time.Duration, votes string) quorum.Standing {
+	s.round.Now = s.round.Now.Add(d)
+	for i, v := range ballots(votes) {
+		s.round.Board.Votes = s.round.Board.Votes.Set(quorum.Ballot{Target: target(0), Node: nodes(9)[i]}, &v)
+	}
+	s.Assign(s.round)
+	s.Judge(verdicts{})
+	standing, _ := s.Standing(target(0))
+	return standing
+}
+
+// TestSinceWhen: a verdict holds since the votes came to it for who finds it so, even by a clock that is ahead, and since
+// now for who sees it change, however long those who say so have said it; an absence of the board leaves that alone.
+func TestSinceWhen(t *testing.T) {
+	const second = time.Second
+	check := func(what string, s quorum.Standing, want balancer.Verdict, since int64, lasted time.Duration) {
+		t.Helper()
+		if s.Verdict != want || s.Since != time.Unix(since, 0) || s.Lasted != lasted {
+			t.Errorf("%s: %q since %d, before that %s; want %q since %d, %s", what, s.Verdict, s.Since.Unix(), s.Lasted, want, since, lasted)
+		}
+	}
+	s := newSitting(3)
+	check("found so", s.after(0, "u5 u7 d3"), balancer.HealthUp, 7, 0)
+	s.round.Board.Nodes = s.round.Board.Nodes.Delete("host1").Delete("host2")
+	check("an old minority is left", s.after(10*second, ""), balancer.HealthDown, 1010, 1003*second)
+	s.round.Alone = true
+	check("without the board", s.after(second, ""), balancer.HealthDown, 1010, 1003*second)
+	s.round.Now = s.round.Now.Add(second)
+	s.Assign(s.round)
+	s.Judge(verdicts{}.Set(target(0), balancer.HealthUp))
+	s.round.Alone = false
+	check("seen without the board", s.after(0, "u5 u7 u1020"), balancer.HealthUp, 1012, 2*second)
+	check("found so, by a clock that is ahead", newSitting(1).after(0, "u1005"), balancer.HealthUp, 1000, 0)
+	s = newSitting(3)
+	s.after(0, "")
+	check("seen, by clocks that are behind", s.after(second, "d5 d7"), balancer.HealthDown, 1001, 0)
+}
+
+// TestMissingVotes: a checker without a vote counts until it had time enough, and again as soon as it votes. Where nobody
+// votes, each decides alone. An absence of the board is not held against anybody.
+func TestMissingVotes(t *testing.T) {
+	const most = 3*2*time.Second + time.Second + 5*time.Second // fall x interval + timeout + patience
+	s := newSitting(2)
+	check := func(what string, d time.Duration, votes string, due bool, want balancer.Verdict, alone bool, mute ...quorum.Node) {
+		t.Helper()
+		if got := s.Overdue(s.round.Now.Add(d)); got != due {
+			t.Errorf("%s: overdue %v, want %v", what, got, due)
+		}
+		if got := s.after(d, votes); got.Verdict != want || got.Alone != alone || !slices.Equal(got.Mute, mute) {
+			t.Errorf("%s: %q, alone %v, mute %v; want %q, %v, %v", what, got.Verdict, got.Alone, got.Mute, want, alone, mute)
+		}
+	}
+	const up, down = balancer.HealthUp, balancer.HealthDown
+	check("both have voted", 0, "u5 u5", false, up, false)
+	s.round.Board.Votes = s.round.Board.Votes.Delete(quorum.Ballot{Target: target(0), Node: "host2"})
+	check("one is missing", 0, "d9", false, up, false)
+	check("not for long", most-1, "", false, up, false)
+	s.round.Alone = true
+	check("the board is away", 2*most, "", true, up, true)
+	s.round.Alone = false
+	check("it is back", 0, "", false, up, false)
+	check("for long", most, "", true, down, false, "host2")
+	check("it votes", 0, "d9 u1", false, up, false)
+	s.round.Board.Votes = snap.Map[quorum.Ballot, *quorum.Vote]{}
+	check("none is left", 0, "", false, up, false)
+	check("none for long", most, "", true, up, true, "host2", "host1")
+}
