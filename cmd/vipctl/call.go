@@ -29,6 +29,8 @@ type world struct {
 	now            func() time.Time
 	// outTerminal and errTerminal: somebody watches; color: stdout may have colours.
 	outTerminal, errTerminal, color bool
+	// width is how many columns the terminal has that stdout is; 0: it is none, or that is not known.
+	width int
 }
 
 // call is one run of one verb.
@@ -165,7 +167,16 @@ func (c *call) printTable(t *table.Table, empty string) error {
 		fmt.Fprintf(c.stderr, "%s\n", empty)
 		return nil
 	}
-	return c.print(t.Text(table.Form{Wide: c.format == formWide, Color: c.color}))
+	return c.print(t.Text(table.Form{Wide: c.format == formWide, Color: c.color, Width: c.room(0)}))
+}
+
+// room is how wide a table may be that is moved in by so much; 0: as wide as it is. Only somebody who watches can ask for
+// more.
+func (c *call) room(in int) int {
+	if c.width == 0 || c.format == formWide {
+		return 0
+	}
+	return c.width - in
 }
 
 // printJSON writes v as the API gives it, indented.

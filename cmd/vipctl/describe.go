@@ -21,7 +21,7 @@ func describeVerb() *verb {
 			"With --etcd it is read from etcd: what is wanted of all hosts, without what each knows for itself. A node is " +
 			"always read from etcd: what its vipd has told last.",
 		example: "vipctl describe service web",
-		formats: []string{formTable, formJSON, formTOML}, fleet: true,
+		formats: []string{formTable, formWide, formJSON, formTOML}, fleet: true,
 		least: 2, most: 2,
 		complete: func(c *call, before []string) []string {
 			switch len(before) {
@@ -88,8 +88,11 @@ func (c *call) describe(s *api.Service, wanted bool) error {
 		if field == "vips" || field == "ports" || field == "endpoints" {
 			continue
 		}
-		out.text(label, field+" = "+tomlValue(s.Definition[field], ""))
+		out.text(label, field+" = "+tomlValue(withoutSecrets(field, s.Definition[field]), ""))
 		label = ""
+	}
+	if s.Check != nil {
+		out.text("check", rulesText(s.Check))
 	}
 	c.problemText(out, s.Problems)
 	if wanted {
@@ -110,7 +113,7 @@ func (c *call) describe(s *api.Service, wanted bool) error {
 // section writes a table under its title; nothing where it has no rows.
 func (c *call) section(out *sheet, title string, t *table.Table) {
 	if t.Len() > 0 {
-		fmt.Fprintf(&out.b, "\n%s\n%s", title, indented(t.Text(table.Form{Color: c.color})))
+		fmt.Fprintf(&out.b, "\n%s\n%s", title, indented(t.Text(table.Form{Color: c.color, Width: c.room(2)})))
 	}
 }
 
@@ -145,8 +148,9 @@ func (c *call) describedEndpoints(s *api.Service) *table.Table {
 		table.Column{Title: "HEALTH", Style: stateStyle}, table.Column{Title: "ACTIVE", Right: true},
 		table.Column{Title: "TOTAL", Right: true}, table.Column{Title: "AT"},
 	)
-	for _, e := range s.Endpoints {
-		t.Row(e.Address, e.Port, strconv.Itoa(e.Configured), strconv.Itoa(e.Weight), string(e.State), string(e.Health),
+	weight := weights(s.Endpoints)
+	for i, e := range s.Endpoints {
+		t.Row(e.Address, e.Port, strconv.Itoa(e.Configured), weight[i], string(e.State), string(e.Health),
 			strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Connections, 10), placed(&e))
 	}
 	return t

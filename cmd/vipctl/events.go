@@ -38,11 +38,11 @@ func eventsVerb() *verb {
 		example: "vipctl events -f --service web",
 		flags: []cli.Flag{
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on with what comes, until Ctrl-C"},
-			&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Value: -1, DefaultText: "100, with -f 10",
-				Usage: "the latest `N`; 0: all that are kept"},
-			&cli.DurationFlag{Name: "since", Usage: "of the last `TIME`, such as 10m"},
+			&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Value: -1, DefaultText: "100; with -f 10; with --since all",
+				Usage: "the latest `N`; 0: all that are kept, and with -f only those that come"},
+			&cli.StringFlag{Name: "since", Usage: "since `TIME`: 10m ago, 23:15, 2026-11-21T23:15"},
 			&cli.StringFlag{Name: "service", Usage: "of this `NAME`"},
-			&cli.StringFlag{Name: "kind", Usage: "of this `KIND`: " + choices(journal.Kind("").Values())},
+			&cli.StringFlag{Name: "kind", Usage: "of this `KIND`, or of several, as health,panic: " + choices(journal.Kind("").Values())},
 		},
 		formats: []string{formTable, formJSON},
 		run:     runEvents,
@@ -55,44 +55,36 @@ type eventList struct {
 	query api.EventsQuery
 	// from is the earliest time that is shown.
 	from time.Time
+	// span says that in words.
+	span string
 	// timeWidth is the width of the times.
 	timeWidth int
 }
 
 func runEvents(c *call) error {
 	l := &eventList{call: c, query: api.EventsQuery{Service: c.flags.String("service"), Kind: c.flags.String("kind")}}
-	if kinds := journal.Kind("").Values(); l.query.Kind != "" && !slices.Contains(kinds, l.query.Kind) {
-		return wrongUse("there are no events of kind %q%s; there are %s", l.query.Kind, find.Meant(l.query.Kind, kinds), choices(kinds))
+	if err := l.checkKinds(); err != nil {
+		return err
 	}
-	most, follow := c.flags.Int("lines"), c.flags.Bool("follow")
-	switch {
-	case c.flags.IsSet("lines") && most < 0, c.flags.Duration("since") < 0:
-		return wrongUse("-n and --since can't be below zero")
-	case most < 0 && follow:
-		most = eventsBeforeThose
-	case most < 0:
-		most = eventsShown
-	}
-	if since := c.flags.Duration("since"); since > 0 {
-		l.from = c.now().Add(-since)
-		if !c.flags.IsSet("lines") {
-			most = 0
-		}
-	}
-	before, err := l.past(most)
+	most, err := l.window()
 	if err != nil {
 		return err
 	}
-	if len(before) == 0 && l.query.Service != "" {
-		if err := c.isService(c.client, l.query.Service); err != nil {
+	before, any, err := l.past(most)
+	if err != nil {
+		return err
+	}
+	if !any && l.query.Service != "" {
+		if err := l.known(); err != nil {
 			return err
 		}
 	}
+	follow := c.flags.Bool("follow")
 	if !follow && c.format == formJSON {
 		return c.printJSON(list(before))
 	}
 	if len(before) == 0 && !follow {
-		fmt.Fprintln(c.stderr, "there are no such events since vipd started")
+		fmt.Fprintf(c.stderr, "there are no such events %s\n", l.span)
 		return nil
 	}
 	if err := l.show(before, true); err != nil || !follow {
@@ -101,21 +93,73 @@ func runEvents(c *call) error {
 	return l.follow()
 }
 
-// past asks for what there is, and returns the latest of it; 0: all. The query is then for what comes after.
-func (l *eventList) past(most int) (events []api.Event, err error) {
+// checkKinds refuses kinds that there are none of.
+func (l *eventList) checkKinds() error {
+	if l.query.Kind == "" {
+		return nil
+	}
+	kinds := journal.Kind("").Values()
+	for _, k := range strings.Split(l.query.Kind, ",") {
+		if !slices.Contains(kinds, k) {
+			return wrongUse("there are no events of kind %q%s; there are %s", k, find.Meant(k, kinds), choices(kinds))
+		}
+	}
+	return nil
+}
+
+// window reads from when on, and how many of the latest events are shown; below zero: all.
+func (l *eventList) window() (most int, err error) {
+	most, follow, set := l.flags.Int("lines"), l.flags.Bool("follow"), l.flags.IsSet("lines")
+	if set && most < 0 {
+		return 0, wrongUse("-n can't be below zero")
+	}
+	l.span = "since vipd started"
+	if since := l.flags.String("since"); since != "" {
+		if l.from, l.span, err = sinceTime(since, l.now()); err != nil {
+			return 0, err
+		}
+	}
+	switch {
+	case set && most == 0 && !follow, !set && l.flags.String("since") != "":
+		return -1, nil
+	case set:
+		return most, nil
+	case follow:
+		return eventsBeforeThose, nil
+	}
+	return eventsShown, nil
+}
+
+// known refuses a service that is not there, and of which no event tells that it was.
+func (l *eventList) known() error {
+	any := false
+	err := l.client.Events(l, api.EventsQuery{Service: l.query.Service}, func(p api.EventPage) error {
+		any = any || len(p.Events) > 0
+		return nil
+	})
+	if err != nil || any {
+		return err
+	}
+	return l.isService(l.client, l.query.Service)
+}
+
+// past asks for what there is, and returns the latest of it; below zero: all. Any: there is some. The query is then for
+// what comes after.
+func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
 	client, err := l.daemon()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	err = client.Events(l, l.query, func(p api.EventPage) error {
 		events = append(events, slices.DeleteFunc(p.Events, func(e api.Event) bool { return e.At.Before(l.from) })...)
 		l.query.Since = p.Next
 		return nil
 	})
-	if most > 0 {
+	any = len(events) > 0
+	if most >= 0 {
 		events = events[max(0, len(events)-most):]
 	}
-	return events, err
+	return events, any, err
 }
 
 // comeback is the pause between two attempts to reach a daemon that has gone.

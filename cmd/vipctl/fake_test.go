@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -100,7 +101,7 @@ func (d *fakeDaemon) journal(w http.ResponseWriter, r *http.Request) {
 		for _, e := range d.events {
 			if e.Seq > since {
 				page.Next = e.Seq
-				if (q.Get("service") == "" || q.Get("service") == string(e.Service)) && (q.Get("kind") == "" || q.Get("kind") == string(e.Kind)) {
+				if (q.Get("service") == "" || q.Get("service") == string(e.Service)) && (q.Get("kind") == "" || slices.Contains(strings.Split(q.Get("kind"), ","), string(e.Kind))) {
 					page.Events = append(page.Events, e)
 				}
 			}
@@ -253,6 +254,7 @@ func (d *fakeDaemon) fill() {
 				"scheduler": "lc", "affinity": "client_ip", "affinity_timeout": "1h",
 				"health": map[string]any{"type": "http", "path": "/healthz", "expect": "a \"b\" \\ c"},
 			},
+			Check: &api.CheckRules{Type: balancer.HTTPHealth, Interval: 2 * time.Second, FastInterval: 500 * time.Millisecond, Timeout: time.Second, Rise: 2, Fall: 3, PanicThreshold: 50},
 			VIPs: []string{"10.96.0.10", "fd00:96::10"},
 			Ports: []api.Port{
 				{Name: "http", Port: 80, Protocol: balancer.TCP, TargetPort: 8080, NodePort: 30080, Connections: 120, In: 2048, Out: 5 << 20},
@@ -311,6 +313,7 @@ func (d *fakeDaemon) fill() {
 		{Seq: 1001, At: past, Kind: journal.Mode, Text: "userspace mode serves", Cause: "configured"},
 		{Seq: 1002, At: past.Add(time.Second), Kind: journal.Apply, Level: slog.LevelDebug, Service: "web", Text: "is carried out, in 2 frontends", Took: 3141592, Revision: 12},
 		{Seq: 1003, At: past.Add(time.Hour), Kind: journal.Health, Level: slog.LevelWarn, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is down", Cause: "answered 503 Service Unavailable", Was: "up", Lasted: 59 * time.Minute},
+		{Seq: 1004, At: past.Add(61 * time.Minute), Kind: journal.Drain, Service: "gone", Endpoint: "192.168.1.19:8080", Text: "has drained, and is gone"},
 		{Seq: 1005, At: past.Add(62 * time.Minute), Kind: journal.Health, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is up again", Cause: "answered 200 OK", Was: "down", Lasted: 2*time.Minute + 3*time.Second},
 		{Seq: 1006, At: past.Add(63 * time.Minute), Kind: journal.Store, Text: "etcd is followed again", Lasted: 1260 * time.Millisecond, Revision: 40},
 		{Seq: 1007, At: past.Add(64 * time.Minute), Kind: journal.Problem, Level: slog.LevelWarn, Service: "dns", Text: "has a problem", Cause: "line one\nline two"},

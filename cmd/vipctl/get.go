@@ -31,7 +31,10 @@ func getVerb() *verb {
 			"behind the newest, and how long its vipd has been running. A node that is gone is listed as long as it is " +
 			"configured in etcd.",
 		example: "vipctl get endpoints web -o wide",
-		flags:   []cli.Flag{watchFlag()},
+		flags: []cli.Flag{
+			watchFlag(),
+			&cli.BoolFlag{Name: "down", Usage: "endpoints: only those that are down, or get no new connections for another reason than that others come first"},
+		},
 		formats: []string{formTable, formWide, formJSON, formTOML, formName}, fleet: true,
 		least: 1, most: 2,
 		complete: func(c *call, before []string) []string {
@@ -98,6 +101,8 @@ func (c *call) kindName() (string, error) {
 		return "", wrongUse("get lists %s, not %q%s", choices(kinds), c.args[0], find.Meant(c.args[0], kinds))
 	case c.format == formTOML && what != "services":
 		return "", wrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", what)
+	case c.flags.Bool("down") && (what != "endpoints" || c.etcdNamed()):
+		return "", wrongUse("--down is for the endpoints that this host's vipd knows: vipctl get endpoints --down")
 	case what == "pools" && c.flags.Bool("watch"):
 		return "", wrongUse("pools are not followed: leave -w out")
 	}
@@ -121,7 +126,7 @@ func get[T any](c *call, k kind[T]) error {
 			if err != nil {
 				return err
 			}
-			return show(c, k, narrow(k, all, name), name)
+			return show(c, k, shown(c, narrow(k, all, name)), name)
 		})
 	}
 	client, err := c.daemon()
@@ -138,7 +143,22 @@ func get[T any](c *call, k kind[T]) error {
 			return err
 		}
 	}
-	return show(c, k, some, name)
+	return show(c, k, shown(c, some), name)
+}
+
+// shown leaves out what --down does: endpoints that get new connections, or would if no others came first.
+func shown[T any](c *call, all []T) []T {
+	if !c.flags.Bool("down") {
+		return all
+	}
+	return slices.DeleteFunc(all, func(t T) bool {
+		e, _ := any(t).(api.Endpoint)
+		switch e.State {
+		case balancer.Active, balancer.Standby, balancer.Remote:
+			return e.Health != balancer.HealthDown
+		}
+		return false
+	})
 }
 
 func narrow[T any](k kind[T], all []T, name string) []T {
@@ -168,6 +188,9 @@ func show[T any](c *call, k kind[T], some []T, name string) error {
 	empty := "there are no " + k.plural
 	if name != "" {
 		empty = fmt.Sprintf("%s has no %s", name, k.plural)
+	}
+	if c.flags.Bool("down") {
+		empty += " that are down or taken out"
 	}
 	return c.printTable(k.table(c, some), empty)
 }
@@ -312,9 +335,10 @@ func endpointsTable(c *call, endpoints []api.Endpoint) *table.Table {
 		table.Column{Title: "NODE", Wide: true}, table.Column{Title: "ZONE", Wide: true}, table.Column{Title: "BACKUP", Wide: true},
 		table.Column{Title: "OVERRIDE", Wide: true},
 	)
+	weight := weights(endpoints)
 	for i := range endpoints {
 		e := &endpoints[i]
-		t.Row(string(e.Service), e.Port, e.Address, strconv.Itoa(e.Weight), string(e.State), c.health(e), strconv.FormatUint(e.Active, 10), why(e),
+		t.Row(string(e.Service), e.Port, e.Address, weight[i], string(e.State), c.health(e), strconv.FormatUint(e.Active, 10), why(e),
 			c.lastResult(e.Check), c.nextCheck(e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
 			e.Node, e.Zone, yesIf(e.Backup), c.override(e.Override))
 	}

@@ -3,12 +3,15 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
 )
@@ -35,34 +38,95 @@ func (c *call) since(e *api.Endpoint) string {
 // why says what is wrong with an endpoint, or on its way; "" where nothing is.
 func why(e *api.Endpoint) string {
 	var all []string
-	if k := e.Check; k != nil {
-		switch {
-		case k.LastOutcome == "":
-			all = append(all, "not checked yet")
-		case k.LastOutcome == string(health.NotRun):
-			all = append(all, k.LastText)
-		case k.Against > 0:
-			all = append(all, fmt.Sprintf("%s %d of %d: %s", k.LastOutcome, k.Against, k.Needed, k.LastText))
-		case e.Health == balancer.HealthDown:
-			all = append(all, k.LastText)
-		}
+	switch k := e.Check; {
+	case k == nil && e.Unchecked != "":
+		all = append(all, "not checked: "+e.Unchecked)
+	case k == nil:
+	case k.Fleet != nil && k.Fleet.Here != "":
+		all = append(all, k.Fleet.Here)
+	case k.LastOutcome == "":
+		all = append(all, "not checked yet")
+	case k.LastOutcome == string(health.NotRun):
+		all = append(all, k.LastText)
+	case k.Against > 0:
+		all = append(all, fmt.Sprintf("%s %d of %d: %s", k.LastOutcome, k.Against, k.Needed, k.LastText))
+	case e.Health == balancer.HealthDown:
+		all = append(all, k.LastText)
 	}
-	return strings.Join(append(all, besides(e)...), "; ")
+	return strings.Join(slices.Concat(all, besides(e)), "; ")
 }
 
-// besides says what there is to know of an endpoint's health besides what its check has seen.
+// besides says what there is to know of how an endpoint is used besides what its check has seen.
 func besides(e *api.Endpoint) (all []string) {
 	if k := e.Check; k != nil && k.Fleet != nil && k.Fleet.Alone {
 		all = append(all, "checked by this node alone")
 	}
+	if by := takenOut(e); by != "" {
+		all = append(all, by)
+	}
 	if x := e.Ejection; x != nil {
 		all = append(all, fmt.Sprintf("connects fail: %s; ejected until %s at the latest", x.Cause, x.Until.Local().Format(time.TimeOnly)))
+	}
+	if e.Health == balancer.HealthDown && e.State == balancer.Active {
+		all = append(all, "used: panic")
 	}
 	if e.Cut {
 		all = append(all, "its connections were cut")
 	}
 	if e.Ramp > 0 {
-		all = append(all, fmt.Sprintf("starts slowly, at %d%% of its weight", e.Ramp))
+		all = append(all, fmt.Sprintf("ramping up: %d%% of its weight", e.Ramp))
+	}
+	return all
+}
+
+// takenOut says who keeps an endpoint from new connections, and why; "": nobody does.
+func takenOut(e *api.Endpoint) string {
+	o, what := e.Override, ""
+	switch {
+	case e.State == balancer.Removed:
+		return "its service has it no longer"
+	case e.State == balancer.Draining && (o == nil || o.Draining == nil):
+		return "its definition says that it drains"
+	case e.State == balancer.Draining:
+		what = "drained by "
+	case e.State == balancer.ZeroWeight && o != nil && o.Weight != nil:
+		what = "weight 0, said by "
+	default:
+		return ""
+	}
+	what += cmp.Or(o.By, "hand")
+	if o.Reason != "" {
+		what += ": " + o.Reason
+	}
+	return what
+}
+
+// weights writes the weights of endpoints. While some of a port ramp up, the weights in use are multiples, so that there
+// are whole numbers for parts of small ones: then what they stand for is shown, as "10 at 20%".
+func weights(endpoints []api.Endpoint) []string {
+	type port struct {
+		service balancer.Name
+		name    string
+	}
+	ramping := map[port]bool{}
+	for i := range endpoints {
+		if e := &endpoints[i]; e.Ramp > 0 {
+			ramping[port{e.Service, e.Port}] = true
+		}
+	}
+	all := make([]string, len(endpoints))
+	for i := range endpoints {
+		e := &endpoints[i]
+		weight := e.Weight
+		if ramping[port{e.Service, e.Port}] && e.State == balancer.Active {
+			weight = e.Configured
+			if o := e.Override; o != nil && o.Weight != nil {
+				weight = *o.Weight
+			}
+		}
+		if all[i] = strconv.Itoa(weight); e.Ramp > 0 {
+			all[i] += fmt.Sprintf(" at %d%%", e.Ramp)
+		}
 	}
 	return all
 }
@@ -98,6 +162,9 @@ func (c *call) describedChecks(s *api.Service) *table.Table {
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		all, verdict := besides(e), string(e.Health)
+		if k := e.Check; k != nil && k.Fleet != nil && k.Fleet.Here != "" {
+			all = append([]string{k.Fleet.Here}, all...)
+		}
 		if k := e.Check; k != nil {
 			last := c.lastResult(k)
 			if k.Against > 0 {
@@ -107,7 +174,9 @@ func (c *call) describedChecks(s *api.Service) *table.Table {
 				all = append([]string{last}, all...)
 			}
 			verdict = cmp.Or(verdict, "unknown")
-		} else if len(all) == 0 {
+		} else if e.Unchecked != "" {
+			all = append([]string{"not checked: " + e.Unchecked}, all...)
+		} else if e.Ejection == nil && e.Ramp == 0 {
 			continue
 		}
 		t.Row(e.Address, verdict, c.since(e), c.nextCheck(e.Check), strings.Join(all, "; "))
@@ -115,19 +184,60 @@ func (c *call) describedChecks(s *api.Service) *table.Table {
 	return t
 }
 
-// healthText is the line of status on health.
+// rulesText is how the endpoints of a service are checked, with all that it leaves to the defaults.
+func rulesText(k *api.CheckRules) string {
+	text := fmt.Sprintf("%s every %s, %s while turning, timeout %s, rise %d, fall %d", k.Type, k.Interval, k.FastInterval, k.Timeout, k.Rise, k.Fall)
+	if k.From == balancer.HealthFromFleet {
+		text += ", by the fleet"
+	}
+	if k.PanicThreshold > 0 {
+		text += fmt.Sprintf(", panic below %d%%", k.PanicThreshold)
+	}
+	return text
+}
+
+// withoutSecrets is a health check as defined, without the values of headers that are not for everybody's eyes.
+func withoutSecrets(field string, value any) any {
+	check, ok := value.(map[string]any)
+	headers, there := check["headers"].(map[string]any)
+	if field != "health" || !ok || !there {
+		return value
+	}
+	check, headers = maps.Clone(check), maps.Clone(headers)
+	for name := range headers {
+		if probe.Secret(name) {
+			headers[name] = "(hidden)"
+		}
+	}
+	check["headers"] = headers
+	return check
+}
+
+// healthText is the lines of status on health.
 func (c *call) healthText(out *sheet, h *api.HealthCount) {
-	switch {
-	case h.Checked == 0:
+	if h.Checked == 0 {
 		return
+	}
+	text := count(h.Checked, "endpoint") + " checked"
+	if h.Endpoints != 0 && h.Endpoints != h.Checked {
+		text = fmt.Sprintf("%s of %s", count(h.Checked, "check"), count(h.Endpoints, "endpoint"))
+	}
+	switch {
 	case h.Down == 0 && h.Unknown == 0:
-		out.text("health", fmt.Sprintf("%s checked, all up", count(h.Checked, "endpoint")))
+		text += ", all up"
 	default:
-		text := fmt.Sprintf("%s checked, %d down", count(h.Checked, "endpoint"), h.Down)
+		text += fmt.Sprintf(", %d down", h.Down)
 		if h.Unknown > 0 {
 			text += fmt.Sprintf(", %d unknown", h.Unknown)
 		}
-		out.line("health", c.paint(text, downStyle(h.Down)))
+	}
+	if h.Unable > 0 {
+		text += fmt.Sprintf("; %d can't be checked from here", h.Unable)
+	}
+	label := "health"
+	for _, line := range table.Wrap(text, lineWidth-out.label) {
+		out.line(label, c.paint(line, downStyle(h.Down)))
+		label = ""
 	}
 	c.namedServices(out, "no endpoint is left for clients of ", h.Out)
 	c.namedServices(out, "in panic, so that all endpoints are used, healthy or not: ", h.Panic)

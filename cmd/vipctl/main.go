@@ -28,8 +28,12 @@ func thisProcess() world {
 	if runtime.GOOS == "windows" && os.Getenv("TERM") == "" {
 		color = false // its old consoles print the codes as they are
 	}
+	width := 0
+	if outTerminal {
+		width = columns(os.Stdout)
+	}
 	return world{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, now: time.Now,
+		width: width, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, now: time.Now,
 		outTerminal: outTerminal, errTerminal: errTerminal, color: color,
 	}
 }

@@ -167,6 +167,17 @@ func changes(d *fakeDaemon) map[string]func() {
 		"panic": func() {
 			d.status.Health = api.HealthCount{Checked: 9, Down: 6, Unknown: 1, Panic: []balancer.Name{"web", "api"}}
 		},
+		"secret": func() {
+			d.services[1].Definition["health"] = map[string]any{"type": "http", "headers": map[string]any{"X-Auth": "sesame", "X-Probe": "vipd"}}
+		},
+		"outage": func() {
+			d.status.Health = api.HealthCount{Checked: 9, Endpoints: 6, Down: 6, Unable: 2, Out: []balancer.Name{"web", "api"}}
+		},
+		"manyout": func() {
+			for i := range 12 {
+				d.status.Health.Out = append(d.status.Health.Out, balancer.Name(fmt.Sprintf("s%d", i)))
+			}
+		},
 		"allup": func() { d.status.Health = api.HealthCount{Checked: 2} },
 		"warnedreload": func() {
 			d.reload.Problems = []balancer.Problem{{Severity: balancer.SeverityWarning, Field: "mode", Text: "has changed, which takes a restart of vipd to come into effect"}}

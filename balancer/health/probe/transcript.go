@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -125,10 +124,9 @@ func (t *transcript) masked(p part) []byte {
 
 // secretsOf returns the values of headers that are not for everybody's eyes.
 func secretsOf(h *balancer.Health) []string {
-	secret := regexp.MustCompile(`(?i)auth|cookie|token|secret|key|passw|credential`)
 	var values []string
 	for name, value := range h.Headers {
-		if value != "" && secret.MatchString(name) {
+		if value != "" && Secret(name) {
 			values = append(values, value)
 		}
 	}

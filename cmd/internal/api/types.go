@@ -39,8 +39,10 @@ type Status struct {
 type HealthCount struct {
 	// Checked endpoints have a health check; of those, Down fail it, and of Unknown no result is there yet.
 	Checked int `json:"checked"`
-	Down    int `json:"down"`
-	Unknown int `json:"unknown"`
+	// Endpoints is of how many endpoints they are, all ports together.
+	Endpoints int `json:"endpoints"`
+	Down      int `json:"down"`
+	Unknown   int `json:"unknown"`
 	// Unable checks can't be carried out by this node: what it knows of the endpoints may be old.
 	Unable int `json:"unable,omitempty"`
 	// Panic are the services of which so few endpoints are healthy that all are used.
@@ -106,12 +108,26 @@ type Service struct {
 	Origin balancer.Origin `json:"origin"`
 	// Definition has the fields that are not at their default, by their names in TOML.
 	Definition map[string]any `json:"definition"`
-	VIPs       []string       `json:"vips"`
-	Ports      []Port         `json:"ports"`
-	Endpoints  []Endpoint     `json:"endpoints"`
+	// Check is how its endpoints are checked; nil: they are not.
+	Check     *CheckRules `json:"check,omitempty"`
+	VIPs      []string    `json:"vips"`
+	Ports     []Port      `json:"ports"`
+	Endpoints []Endpoint  `json:"endpoints"`
 	// Frontends are the keys that this service has, and their state.
 	Frontends []Frontend         `json:"frontends"`
 	Problems  []balancer.Problem `json:"problems"`
+}
+
+// CheckRules say how the endpoints of a service are checked, with the defaults of what it does not say.
+type CheckRules struct {
+	Type           balancer.HealthType `json:"type"`
+	From           balancer.HealthFrom `json:"from"`
+	Interval       time.Duration       `json:"interval_ns"`
+	FastInterval   time.Duration       `json:"fast_interval_ns"`
+	Timeout        time.Duration       `json:"timeout_ns"`
+	Rise           int                 `json:"rise"`
+	Fall           int                 `json:"fall"`
+	PanicThreshold int                 `json:"panic_threshold,omitempty"`
 }
 
 // Port is one port of a service.

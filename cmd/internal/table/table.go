@@ -22,6 +22,8 @@ type Form struct {
 	Wide bool
 	// Color writes styles as terminal colours.
 	Color bool
+	// Width is how many columns a line may have: what is longer in the last cell is cut, with an ellipsis; 0: any.
+	Width int
 }
 
 // Table collects rows. The zero value has no columns; New makes one that has.
@@ -62,7 +64,7 @@ func (t *Table) Text(form Form) string {
 	for i, c := range t.columns {
 		titles[i] = c.Title
 	}
-	t.line(&b, titles, widths, Form{Wide: form.Wide})
+	t.line(&b, titles, widths, Form{Wide: form.Wide, Width: form.Width})
 	for _, row := range t.rows {
 		t.line(&b, row, widths, form)
 	}
@@ -82,7 +84,7 @@ func (t *Table) widths() []int {
 
 // line writes one row. Spaces are held back until text follows, so that no line ends in them.
 func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) {
-	pending, first := 0, true
+	pending, first, at := 0, true, 0
 	for i, c := range t.columns {
 		if c.Wide && !form.Wide {
 			continue
@@ -98,6 +100,11 @@ func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) 
 		}
 		b.WriteString(strings.Repeat(" ", pending))
 		text := row[i]
+		at += pending
+		if room := form.Width - at; form.Width > 0 && i == t.last(form) && room >= shortest {
+			text = Cut(text, room)
+		}
+		at += Width(text)
 		if form.Color && c.Style != nil {
 			text = Paint(text, c.Style(text))
 		}
@@ -105,6 +112,19 @@ func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) 
 		pending = pad
 	}
 	b.WriteByte('\n')
+}
+
+// shortest is how much of a cell is left at least; a narrower line is none.
+const shortest = 10
+
+// last is the index of the last column that is shown.
+func (t *Table) last(form Form) int {
+	for i := len(t.columns) - 1; i > 0; i-- {
+		if form.Wide || !t.columns[i].Wide {
+			return i
+		}
+	}
+	return 0
 }
 
 // Line makes text fit for one line: control characters, which others may have put into it, become spaces.

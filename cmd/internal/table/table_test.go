@@ -82,3 +82,17 @@ func TestWrap(t *testing.T) {
 		t.Errorf("wrapping nothing: got %q, want nothing", got)
 	}
 }
+
+func TestWidthCutsTheLastCell(t *testing.T) {
+	tab := New(Column{Title: "NAME"}, Column{Title: "WHY"}, Column{Title: "MORE", Wide: true})
+	tab.Row("web", "connection refused: nothing listens there", "x")
+	tab.Row("dns", "東京東京東京東京東京", "")
+	tab.Row("ok", "", "")
+	want := "NAME  WHY\nweb   connection ref…\ndns   東京東京東京東…\nok    -\n"
+	if got := tab.Text(Form{Width: 21}); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if got := tab.Text(Form{Width: 12}); !strings.Contains(got, "there\n") {
+		t.Errorf("where there is no room to speak of, nothing is cut, but got\n%s", got)
+	}
+}

@@ -42,6 +42,20 @@ func Width(text string) int {
 	return n
 }
 
+// Cut returns text if it has at most so many columns, else its beginning with an ellipsis.
+func Cut(text string, width int) string {
+	if Width(text) <= width {
+		return text
+	}
+	at := 0
+	for i, r := range text {
+		if at += Width(string(r)); at > width-1 {
+			return strings.TrimRight(text[:i], " ") + "…"
+		}
+	}
+	return text
+}
+
 // Wrap breaks text at spaces into lines of at most width columns. A word that is longer has a line of its own.
 func Wrap(text string, width int) []string {
 	var lines []string

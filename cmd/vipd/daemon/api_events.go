@@ -24,10 +24,15 @@ func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request) {
 		refuseCall(w, http.StatusBadRequest, fmt.Errorf("since=%q is not the number of an event", q.Get("since")))
 		return
 	}
-	kind := q.Get("kind")
-	if kinds := journal.Kind("").Values(); kind != "" && !slices.Contains(kinds, kind) {
-		refuseCall(w, http.StatusBadRequest, fmt.Errorf("there are no events of kind %q; there are %s", kind, strings.Join(kinds, ", ")))
-		return
+	var wanted []string // all, or one or several with commas
+	if kind := q.Get("kind"); kind != "" {
+		wanted = strings.Split(kind, ",")
+	}
+	for _, kind := range wanted {
+		if kinds := journal.Kind("").Values(); !slices.Contains(kinds, kind) {
+			refuseCall(w, http.StatusBadRequest, fmt.Errorf("there are no events of kind %q; there are %s", kind, strings.Join(kinds, ", ")))
+			return
+		}
 	}
 	service, follow, first := balancer.Name(q.Get("service")), q.Get("follow") != "", since == 0
 	w.Header().Set("Content-Type", "application/x-ndjson")
@@ -43,7 +48,7 @@ func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request) {
 			page.Missed = 0 // nobody misses what was before they came
 		}
 		for _, e := range all {
-			if (service == "" || e.Service == service) && (kind == "" || string(e.Kind) == kind) {
+			if (service == "" || e.Service == service) && (wanted == nil || slices.Contains(wanted, string(e.Kind))) {
 				page.Events = append(page.Events, e)
 			}
 		}

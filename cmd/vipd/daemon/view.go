@@ -56,9 +56,11 @@ func (v *view) status() api.Status {
 	if d, ok := v.mode.dataplane.(interface{ Detail() string }); ok {
 		mode.Detail = d.Detail()
 	}
-	endpoints := 0
+	endpoints, checked := 0, 0
 	for _, service := range s.snapshot.Services.All() {
-		endpoints += len(balancer.EndpointsOf(service, &s.inputs))
+		of := balancer.EndpointsOf(service, &s.inputs)
+		endpoints += len(of)
+		checked += v.checkedOf(service, of)
 	}
 	return api.Status{
 		Version: v.Version, Node: s.config.Node, Zone: s.config.Zone, Started: v.started, Mode: mode, Store: store,
@@ -66,7 +68,7 @@ func (v *view) status() api.Status {
 			Wanted: v.reached(s.desired.Revision.Store), Applied: v.applied(), Pending: v.pending(), Failing: len(e.Failing),
 			Last: e.Last, LastDuration: e.LastDuration, LastChanges: e.LastChanges, LastError: e.LastError, Repairs: e.Repairs,
 		},
-		Health: v.health(),
+		Health: v.health(checked),
 		Ready:  v.ready(), Services: s.snapshot.Services.Len(), Frontends: s.desired.Frontends.Len(), Endpoints: endpoints,
 		Addresses: v.addresses(), Problems: emptyIfNil(v.problems()),
 	}
@@ -136,7 +138,7 @@ func (v *view) services() []api.Service {
 	all := []api.Service{}
 	for name, s := range v.state.snapshot.Services.All() {
 		out := api.Service{
-			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), VIPs: []string{}, Ports: v.ports(s),
+			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: checkRules(s.Health), VIPs: []string{}, Ports: v.ports(s),
 			Endpoints: v.endpointsOf(s), Frontends: emptyIfNil(frontends[name]), Problems: emptyIfNil(problems[name]),
 		}
 		for _, vip := range s.Addresses() {

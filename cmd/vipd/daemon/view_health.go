@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -94,8 +95,35 @@ func (v *view) ramp(key balancer.Key, at netip.AddrPort) int {
 	return v.state.inputs.Ramps.At(balancer.DrainKey{Frontend: key, Backend: at}).Percent()
 }
 
-// health sums up what checks find.
-func (v *view) health() (n api.HealthCount) {
+// checkRules is how endpoints are checked.
+func checkRules(h *balancer.Health) *api.CheckRules {
+	if h == nil {
+		return nil
+	}
+	return &api.CheckRules{
+		Type: h.Type, From: h.From, Interval: h.Interval, FastInterval: h.FastInterval, Timeout: h.Timeout, Rise: h.Rise, Fall: h.Fall,
+		PanicThreshold: h.PanicThreshold,
+	}
+}
+
+// checkedOf counts the endpoints of a service that are checked at one of their ports.
+func (v *view) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n int) {
+	if s.Health == nil {
+		return 0
+	}
+	for _, e := range endpoints {
+		if slices.ContainsFunc(s.Ports, func(p balancer.Port) bool {
+			return v.state.checked.Has(balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(&p)})
+		}) {
+			n++
+		}
+	}
+	return n
+}
+
+// health sums up what checks find of so many endpoints.
+func (v *view) health(endpoints int) (n api.HealthCount) {
+	n.Endpoints = endpoints
 	n.Checked, n.Unable = v.state.checked.Len(), v.state.unable
 	for target := range v.state.checked.Keys() {
 		switch v.state.inputs.Health.At(target) {

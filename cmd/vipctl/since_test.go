@@ -1,0 +1,27 @@
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+// TestSince reads spans, times of day and days; a time of day that is still to come was yesterday's.
+func TestSince(t *testing.T) {
+	now := time.Date(2026, 11, 1, 0, 20, 30, 0, time.Local)
+	for text, want := range map[string]string{
+		"10m": "Nov  1 00:10:30 in the last 10m", "0s": "Nov  1 00:20:30 in the last 0s", "00:20": "Nov  1 00:20:00 since 00:20",
+		"23:15": "Oct 31 23:15:00 since 23:15", "23:15:07": "Oct 31 23:15:07 since 23:15:07", "2026-10-30": "Oct 30 00:00:00 since 2026-10-30",
+		"2026-10-30T23:15": "Oct 30 23:15:00 since 2026-10-30T23:15", "2026-10-30 23:15:07": "Oct 30 23:15:07 since 2026-10-30 23:15:07",
+		"-1s": "--since can't be below zero", "soon": `--since "soon" is not a time: 10m, 23:15 and 2026-11-21T23:15 are`,
+		"25:00": `--since "25:00" is not a time: 10m, 23:15 and 2026-11-21T23:15 are`,
+	} {
+		from, words, err := sinceTime(text, now)
+		got := from.Format("Jan _2 15:04:05") + " " + words
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}
