@@ -218,16 +218,6 @@ func firstLine(text string) string {
 	return ""
 }
 
-// lastLine is the last line of text that is not empty, shortened.
-func lastLine(text string) (last string) {
-	for line := range strings.Lines(text) {
-		if line = shown(line); line != "" {
-			last = line
-		}
-	}
-	return last
-}
-
 // shown is a line as people may see it: without control characters, and not longer than they read.
 func shown(line string) string {
 	const most = 200

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/user"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -78,6 +79,16 @@ func (a *attempt) said(output, complaints *tail) string {
 		return last
 	}
 	return lastLine(string(printed))
+}
+
+// lastLine is the last line of text that is not empty, shortened.
+func lastLine(text string) (last string) {
+	for line := range strings.Lines(text) {
+		if line = shown(line); line != "" {
+			last = line
+		}
+	}
+	return last
 }
 
 func after(said string) string {
