@@ -255,7 +255,7 @@ func (d *fakeDaemon) fill() {
 				"health": map[string]any{"type": "http", "path": "/healthz", "expect": "a \"b\" \\ c"},
 			},
 			Check: &api.CheckRules{Type: balancer.HTTPHealth, Interval: 2 * time.Second, FastInterval: 500 * time.Millisecond, Timeout: time.Second, Rise: 2, Fall: 3, PanicThreshold: 50},
-			VIPs: []string{"10.96.0.10", "fd00:96::10"},
+			VIPs:  []string{"10.96.0.10", "fd00:96::10"},
 			Ports: []api.Port{
 				{Name: "http", Port: 80, Protocol: balancer.TCP, TargetPort: 8080, NodePort: 30080, Connections: 120, In: 2048, Out: 5 << 20},
 				{Name: "https", Port: 443, Protocol: balancer.TCP, TargetPort: 443},
