@@ -97,3 +97,26 @@ func TestMissedEvents(t *testing.T) {
 		}
 	}
 }
+
+// TestEventsFollowOnlyNew: with -n 0 and -f only what comes is shown.
+func TestEventsFollowOnlyNew(t *testing.T) {
+	s := newSession(t)
+	s.fakeDaemon.events = []api.Event{{Seq: 1, At: time.Now(), Kind: journal.Mode, Text: "old"}}
+	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
+	defer interrupt()
+	s.out.written = func(all string) {
+		if strings.Contains(all, "new") {
+			interrupt()
+		} else {
+			s.change(func() {
+				s.fakeDaemon.events = append(s.fakeDaemon.events, api.Event{Seq: 2, At: time.Now(), Kind: journal.Mode, Text: "new"})
+			})
+		}
+	}
+	if code := s.run(ctx, "events", "-f", "-n", "0"); code != exitDone {
+		t.Errorf("exits with %d: %s", code, s.err)
+	}
+	if got := s.out.String(); strings.Contains(got, "old") || strings.Count(got, "\n") != 2 {
+		t.Errorf("shown is\n%s\nwant the title and what is new", got)
+	}
+}

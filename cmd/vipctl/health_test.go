@@ -31,3 +31,42 @@ func TestEjectedEndpointSaysWhy(t *testing.T) {
 		t.Errorf("got\n%s\nwant the state in it", got)
 	}
 }
+
+// TestWhy has one sentence for each thing that keeps an endpoint from its share, or puts its health in doubt.
+func TestWhy(t *testing.T) {
+	yes, none := true, 0
+	failed := &api.Check{LastOutcome: "failed", LastText: "no answer within 1s"}
+	for want, e := range map[string]api.Endpoint{
+		"": {State: balancer.Active, Check: &api.Check{LastOutcome: "passed"}},
+		"not checked: health.allow_exec is false here":       {State: balancer.Active, Unchecked: "health.allow_exec is false here"},
+		"no answer within 1s; used: panic":                   {State: balancer.Active, Health: balancer.HealthDown, Check: failed},
+		"no answer within 1s; its connections were cut":      {State: balancer.Down, Health: balancer.HealthDown, Check: failed, Cut: true},
+		"up by 2 of 3 nodes; this node: no answer within 1s": {State: balancer.Active, Health: balancer.HealthUp, Check: &api.Check{LastOutcome: "passed", Fleet: &api.FleetCheck{Here: "up by 2 of 3 nodes; this node: no answer within 1s"}}},
+		"drained by ana: kernel update":                      {State: balancer.Draining, Override: &balancer.Override{Draining: &yes, By: "ana", Reason: "kernel update"}},
+		"drained by hand":                                    {State: balancer.Draining, Override: &balancer.Override{Draining: &yes}},
+		"its definition says that it drains":                 {State: balancer.Draining},
+		"weight 0, said by ana: disk":                        {State: balancer.ZeroWeight, Override: &balancer.Override{Weight: &none, By: "ana", Reason: "disk"}},
+		"ramping up: 20% of its weight":                      {State: balancer.Active, Ramp: 20},
+		"its service has it no longer":                       {State: balancer.Removed},
+	} {
+		if got := why(&e); got != want {
+			t.Errorf("%+v: %q, want %q", e, got, want)
+		}
+	}
+}
+
+// TestWeightsWhileRamping shows weights as they were set, though those in use are multiples while one of the port ramps up.
+func TestWeightsWhileRamping(t *testing.T) {
+	five := 5
+	got := weights([]api.Endpoint{
+		{Service: "web", Configured: 10, Weight: 20, State: balancer.Active, Ramp: 20},
+		{Service: "web", Configured: 10, Weight: 100, State: balancer.Active},
+		{Service: "web", Configured: 10, Weight: 50, State: balancer.Active, Override: &balancer.Override{Weight: &five}},
+		{Service: "web", Configured: 10, State: balancer.Down},
+		{Service: "web", Port: "other", Configured: 10, Weight: 10, State: balancer.Active},
+		{Service: "dns", Configured: 1, Weight: 1, State: balancer.Active},
+	})
+	if text := strings.Join(got, ", "); text != "10 at 20%, 10, 5, 0, 10, 1" {
+		t.Errorf("the weights are %s", text)
+	}
+}

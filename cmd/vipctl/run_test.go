@@ -335,3 +335,23 @@ func TestBytesText(t *testing.T) {
 		}
 	}
 }
+
+// TestTerminalCutsLongCells: on a terminal the last cell is cut so that the line fits, but for whoever asks for all.
+func TestTerminalCutsLongCells(t *testing.T) {
+	s := newSession(t)
+	s.width = 60
+	for _, c := range []struct{ line, has, lacks string }{
+		{"describe service web", "answered 503 Serv…\n", "its connections were cut"},
+		{"describe service web -o wide", "its connections were cut\n", "…"},
+		{"get frontends web -o wide", "no such device\n", "…"},
+	} {
+		s.out = &notice{}
+		s.stdout = s.out
+		if code := s.run(t.Context(), strings.Fields(c.line)...); code != exitDone {
+			t.Errorf("%s exits with %d: %s", c.line, code, s.err)
+		}
+		if got := s.out.String(); !strings.Contains(got, c.has) || strings.Contains(got, c.lacks) {
+			t.Errorf("%s prints\n%s\nwant %q in it, and not %q", c.line, got, c.has, c.lacks)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/cmd/internal/journal"
 	"vipd/test/wait"
 )
 
@@ -45,6 +46,9 @@ func TestChecksSteer(t *testing.T) {
 	n.start()
 	if got := n.endpoints(); got != "127.42.1.1:9001:active/1 127.42.1.1:9002:down/0" {
 		t.Errorf("after a restart: %s", got)
+	}
+	if got := n.story(journal.Health); got != "web 127.42.1.1:9002 is still down: connection refused: nothing listens there" {
+		t.Errorf("after a restart the journal has\n%s", got)
 	}
 	server(t, "127.42.1.1:9002", "two")
 	states("127.42.1.1:9001:active/1 127.42.1.1:9002:active/1")

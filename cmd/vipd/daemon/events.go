@@ -167,6 +167,9 @@ func (m *model) tell(s *state, before balancer.Desired, now time.Time) {
 	case !last.complete:
 		m.fleet.tellStart(s, now)
 	}
+	if !last.complete {
+		m.tellStillDown(s, now)
+	}
 	written := slices.Concat(s.problems, s.snapshot.Problems)
 	all := slices.Concat(written, s.lacking)
 	for _, of := range s.desired.Problems.All() {

@@ -176,14 +176,22 @@ func (n *node) showsFailure() {
 	}
 }
 
-// TestDownIsCut: what is down, and whose connections were ended, says so.
+// TestDownIsCut: what went down, and whose connections were ended, says so; what was never up had none.
 func TestDownIsCut(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	n := startNode(t, strings.Replace(watched, "panic_threshold = 60, ", "", 1))
-	wait.For(t, 20*time.Second, "the endpoint to be down and cut", func() bool {
-		all, err := n.client.Endpoints(t.Context())
-		return err == nil && len(all) == 2 && all[1].State == "down" && all[1].Cut && all[1].Until.IsZero()
-	})
+	shows := func(state balancer.BackendState, cut bool) {
+		t.Helper()
+		wait.For(t, 20*time.Second, fmt.Sprintf("the endpoint to be %s, and cut: %v", state, cut), func() bool {
+			all, err := n.client.Endpoints(t.Context())
+			return err == nil && len(all) == 2 && all[1].State == state && all[1].Cut == cut && all[1].Until.IsZero()
+		})
+	}
+	shows(balancer.Down, false)
+	stop := serverUntil(t, "127.47.1.1:9002", "two")
+	shows(balancer.Active, false)
+	stop()
+	shows(balancer.Down, true)
 }
 
 // TestWatchingEndpointsIsQuiet: whoever watches is not told of checks that come to the same.

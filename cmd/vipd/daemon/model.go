@@ -68,11 +68,12 @@ type state struct {
 	checked  snap.Map[balancer.Target, health.Subject] // what has a health check
 	local    snap.Map[balancer.Target, *balancer.Override]
 	config   config.Config
-	problems []balancer.Problem // of the configuration and of what is kept on disk
-	complete bool               // the first snapshot is in it
-	everRead bool               // the store could be read at least once
-	lacking  []balancer.Problem // of checks that this node can't carry out
-	unable   int                // so many
+	problems []balancer.Problem              // of the configuration and of what is kept on disk
+	complete bool                            // the first snapshot is in it
+	everRead bool                            // the store could be read at least once
+	lacking  []balancer.Problem              // of checks that this node can't carry out
+	unable   int                             // so many
+	fell     snap.Map[balancer.Target, bool] // what went down from being up
 }
 
 // place is where what users name is searched: among all services, with what is said of them by hand on this node.
@@ -287,6 +288,7 @@ func (m *model) compile() {
 	}
 	m.memory = memory
 	s.checked = m.checks.all
+	s.fallen(m.state())
 	s.lacking, s.unable = m.checks.lacking(s.snapshot.Services)
 	s.desired.Revision = balancer.Revision{Store: latest.Revision, Seen: seen}
 	if seen.IsZero() {

@@ -109,3 +109,20 @@ func TestAllowExecIsFollowed(t *testing.T) {
 		t.Errorf("the reload says %v, %v", r.Problems, err)
 	}
 }
+
+// TestManyStillDown: many endpoints that were down before a restart are one event.
+func TestManyStillDown(t *testing.T) {
+	services := "[services.web]\nvips = [\"127.42.0.1\"]\nports = [{ port = 8080 }]\nhealth = { type = \"tcp\", interval = \"100ms\", timeout = \"90ms\" }\nendpoints = ["
+	for i := range 21 {
+		services += fmt.Sprintf("{ address = \"127.42.1.1\", port = %d }, ", 9100+i)
+	}
+	n := startNode(t, services+"]\n")
+	wait.For(t, 20*time.Second, "all to be down", func() bool { return n.status().Health.Down == 21 })
+	n.stop()
+	n.start()
+	story := n.story(journal.Health)
+	want := "21 endpoints are still down, as before the start; vipctl get endpoints --down lists them\nweb has no endpoint left at port 8080/tcp: all fail their checks: clients are refused"
+	if story != want {
+		t.Errorf("the journal has\n%s\nwant\n%s", story, want)
+	}
+}

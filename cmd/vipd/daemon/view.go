@@ -188,7 +188,7 @@ func (v *view) endpointsOf(s *balancer.Service) []api.Endpoint {
 					e = &api.Endpoint{Service: s.Name, Address: b.Addr.String(), Port: p.Name}
 					of[b.Addr] = e
 				}
-				e.State, e.Weight, e.Until, e.Cut = b.State, b.Weight, endOf(b), cuts(b)
+				e.State, e.Weight, e.Until, e.Cut = b.State, b.Weight, endOf(b), cuts(b) && v.state.fell.Has(balancer.Target{Service: s.Name, Addr: b.Addr.Addr(), Port: b.Addr.Port()})
 				e.Ramp = v.ramp(f.Key, b.Addr)
 			}
 		}

@@ -87,7 +87,7 @@ func (v *view) unchecked(s *balancer.Service, t balancer.Target) string {
 	return ""
 }
 
-// cuts reports whether the connections of a backend were ended when it went down.
+// cuts reports whether the connections of a backend are ended when it goes down.
 func cuts(b balancer.Backend) bool { return b.State == balancer.Down && !b.Until.IsZero() }
 
 // ramp is how many percent of its weight a backend has while it starts slowly; 0: it does not.
