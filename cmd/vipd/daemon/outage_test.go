@@ -102,6 +102,8 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 // TestAllowExecIsFollowed: what a changed configuration says of programs comes into effect at once, and nothing asks for a
 // restart.
 func TestAllowExecIsFollowed(t *testing.T) {
+	server(t, "127.42.1.1:9001", "one")
+	server(t, "127.42.1.1:9002", "two")
 	n := startNode(t, checked)
 	n.write(checked + "[health]\nallow_exec = true\n")
 	r, err := n.client.Reload(t.Context())
