@@ -69,7 +69,11 @@ func writeFlag(b *strings.Builder, f cli.Flag) {
 		value, after, _ := strings.Cut(rest, "`")
 		left, usage = left+" "+value, before+value+after
 	}
-	if value := doc.GetValue(); takesValue(f) && value != "" && value != "0s" {
+	value := doc.GetValue()
+	if n, is := f.(*cli.IntFlag); is && n.DefaultText != "" {
+		value = n.DefaultText
+	}
+	if takesValue(f) && value != "" && value != "0s" {
 		usage += "; default: " + strings.Trim(value, `"`)
 	}
 	lines := table.Wrap(usage, helpWidth-indent-2)

@@ -128,3 +128,18 @@ func TestManyStillDown(t *testing.T) {
 		t.Errorf("the journal has\n%s\nwant\n%s", story, want)
 	}
 }
+
+// TestUncheckedSaysWhy: an endpoint that nobody checks, though its service has a check, says why.
+func TestUncheckedSaysWhy(t *testing.T) {
+	n := startNode(t, `
+[services.log]
+vips = ["127.42.0.1"]
+ports = [{ port = 5140, protocol = "udp" }]
+endpoints = [{ address = "127.42.1.1" }]
+health = { type = "tcp" }
+`)
+	all, err := n.client.Endpoints(t.Context())
+	if err != nil || len(all) != 1 || all[0].Check != nil || !strings.HasPrefix(all[0].Unchecked, "a tcp check can't be made at the ports of this service") {
+		t.Errorf("the endpoints are %+v, %v", all, err)
+	}
+}
