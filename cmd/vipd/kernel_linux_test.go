@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
@@ -51,6 +53,10 @@ func newGateway(t *testing.T) *gateway {
 func newPlainGateway(t *testing.T) *gateway {
 	t.Helper()
 	lab.Need(t, "iptables", "ip6tables", "ipset")
+	// A client's port may be one that a test before had a connection from, to an endpoint that is not there any more.
+	if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+		t.Fatal("forgetting connections of tests before: ", err)
+	}
 	g := &gateway{Lab: lab.New(t), t: t, file: filepath.Join(t.TempDir(), "vipd.toml")}
 	g.client = g.Add("client")
 	g.Link(g.Host(), g.client, "10.1.0.1/24", "10.1.0.2/24")
