@@ -25,7 +25,7 @@ const other = `
 [services.other]
 vips = ["127.43.0.2"]
 ports = [{ port = 8080 }]
-endpoints = [{ address = "127.43.1.1", port = 9003 }]
+endpoints = [{ address = "127.43.1.1", port = 9002 }]
 health = { type = "tcp" }
 `
 
