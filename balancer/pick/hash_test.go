@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
+	"vipd/balancer/internal/hash"
 )
 
 func consistentSchedulers() []balancer.Scheduler {
@@ -22,11 +23,11 @@ func TestHashIsFNV(t *testing.T) {
 	h := fnv.New64a()
 	b := a.Addr().As16()
 	h.Write(b[:])
-	if got, want := hashAddr(a.Addr()), mix(h.Sum64()); got != want {
+	if got, want := hashAddr(a.Addr()), hash.Mix(h.Sum64()); got != want {
 		t.Errorf("got %x for %s, want %x", got, a.Addr(), want)
 	}
 	h.Write(binary.BigEndian.AppendUint16(nil, a.Port()))
-	if got, want := hashAddrPort(a), mix(h.Sum64()); got != want {
+	if got, want := hashAddrPort(a), hash.Mix(h.Sum64()); got != want {
 		t.Errorf("got %x for %s, want %x", got, a, want)
 	}
 	if hashAddrPort(netip.MustParseAddrPort("[fe80::1%a]:80")) == hashAddrPort(netip.MustParseAddrPort("[fe80::1%b]:80")) {

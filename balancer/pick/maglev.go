@@ -3,6 +3,8 @@ package pick
 import (
 	"slices"
 	"sync"
+
+	"vipd/balancer/internal/hash"
 )
 
 const (
@@ -82,7 +84,7 @@ func maglevSlots(members []member) []uint16 {
 	seats := make([]maglevSeat, len(members))
 	for i, m := range members {
 		h := hashAddrPort(m.addr)
-		seats[i] = maglevSeat{uint32(h % maglevSize), uint32(mix(h+fnvOffset)%(maglevSize-1)) + 1, price / 2, m.weight}
+		seats[i] = maglevSeat{uint32(h % maglevSize), uint32(hash.Mix(h+hash.Offset)%(maglevSize-1)) + 1, price / 2, m.weight}
 	}
 	for left, first := maglevSize, true; ; first = false {
 		for i := range seats {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
+	"vipd/balancer/internal/hash"
 )
 
 // TestMaglevSlotsFollowWeights: for few and many members, of weights alike and of one that dwarfs the others.
@@ -66,7 +67,7 @@ func TestMaglevFollowsThePaper(t *testing.T) {
 		entry, next := slices.Repeat([]int{-1}, maglevSize), make([]int, n)
 		permutation := func(i, j int) int {
 			h := hashAddrPort(members[i].addr)
-			offset, skip := h%maglevSize, mix(h+fnvOffset)%(maglevSize-1)+1
+			offset, skip := h%maglevSize, hash.Mix(h+hash.Offset)%(maglevSize-1)+1
 			return int((offset + uint64(j)*skip) % maglevSize)
 		}
 		for filled := 0; filled < maglevSize; {

@@ -1,6 +1,10 @@
 package pick
 
-import "math"
+import (
+	"math"
+
+	"vipd/balancer/internal/hash"
+)
 
 // rendezvous chooses by highest random weight: each member draws a number from the hash of the key and its own
 // address, and the best one wins. Whoever goes or is skipped changes nothing between the others, so only its own keys
@@ -27,7 +31,7 @@ func (r *rendezvous) pick(key uint64, skip func(i int) bool) int {
 	best, least := -1, math.Inf(1)
 	for i, seed := range r.seeds {
 		// u, a fraction in (0, 1], is (2^53 - gap) / 2^53.
-		gap := float64(1<<53 - 1 - mix(key^seed)>>11)
+		gap := float64(1<<53 - 1 - hash.Mix(key^seed)>>11)
 		// -ln(u) is at least 1-u: most members are out before their logarithm is needed.
 		if gap/(1<<53)*r.inverse[i] >= least {
 			continue

@@ -83,16 +83,8 @@ func (c *call) checkText(r *api.CheckResult) string {
 
 // checkedAddresses asks the daemon where a service's endpoints are checked; none if it does not answer.
 func (c *call) checkedAddresses(service balancer.Name) (out []string) {
-	client, err := c.daemon()
-	if err != nil {
-		return nil
-	}
-	endpoints, err := client.Endpoints(c)
-	if err != nil {
-		return nil
-	}
-	for _, e := range endpoints {
-		if e.Service == service && e.Check != nil {
+	for _, e := range c.endpointsOf(service) {
+		if e.Check != nil {
 			out = append(out, e.Address)
 		}
 	}

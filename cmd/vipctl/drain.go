@@ -277,20 +277,25 @@ func completeTarget(c *call, before []string) []string {
 
 // addresses asks the daemon for the addresses of a service's endpoints; none if it does not answer.
 func (c *call) addresses(service balancer.Name) (out []string) {
-	client, err := c.daemon()
-	if err != nil {
-		return nil
-	}
-	endpoints, err := client.Endpoints(c)
-	if err != nil {
-		return nil
-	}
-	for _, e := range endpoints {
-		if at, err := netip.ParseAddrPort(e.Address); err == nil && e.Service == service {
+	for _, e := range c.endpointsOf(service) {
+		if at, err := netip.ParseAddrPort(e.Address); err == nil {
 			out = append(out, at.Addr().String())
 		}
 	}
 	return out
+}
+
+// endpointsOf asks the daemon for a service's endpoints; none if it does not answer.
+func (c *call) endpointsOf(service balancer.Name) []api.Endpoint {
+	client, err := c.daemon()
+	if err != nil {
+		return nil
+	}
+	all, err := client.Endpoints(c)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(all, func(e api.Endpoint) bool { return e.Service != service })
 }
 
 // serviceNames asks the daemon for the names of all services; none if it does not answer.

@@ -39,7 +39,7 @@ func TestTCP(t *testing.T) {
 			_ = readRequest(c)
 			for _, b := range []byte("+PONG") {
 				_, _ = c.Write([]byte{b})
-				time.Sleep(5 * time.Millisecond)
+				time.Sleep(5 * time.Millisecond) // else the kernel may hand several over in one read
 			}
 		}, func(h *balancer.Health) { expect(h); h.Timeout = 10 * time.Second }, health.Passed, "answered as expected"},
 	} {

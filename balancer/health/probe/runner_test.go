@@ -21,7 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// world is what a runner's checks find, without a network and on synctest's clock.
+// world is what a runner's checks find, without a network and on synctest's clock: each time.Sleep of this file lets that
+// clock go on, takes no time, and ends when all other goroutines wait.
 type world struct {
 	t *testing.T
 

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"vipd/balancer/internal/hash"
 )
 
 // Size is how many nodes check a target: with three, one may be wrong or gone.
@@ -24,7 +26,7 @@ type elector struct {
 func newElectorate(nodes []Node) electorate {
 	e := make(electorate, 0, len(nodes))
 	for _, n := range nodes {
-		e = append(e, elector{n, mix(fnv([]byte(n)))})
+		e = append(e, elector{n, hash.Mix(hash.Add(hash.Offset, n))})
 	}
 	return e
 }
@@ -32,14 +34,14 @@ func newElectorate(nodes []Node) electorate {
 // checkers keeps the best of all, in order.
 func (e electorate) checkers(at netip.AddrPort) []Node {
 	addr := at.Addr().As16()
-	key := mix(fnv(append(addr[:], byte(at.Port()>>8), byte(at.Port()))))
+	key := hash.Mix(hash.Add(hash.Offset, append(addr[:], byte(at.Port()>>8), byte(at.Port()))))
 	type draw struct {
 		node   Node
 		number uint64
 	}
 	var best []draw
 	for _, each := range e {
-		d := draw{each.node, mix(key ^ each.seed)}
+		d := draw{each.node, hash.Mix(key ^ each.seed)}
 		if len(best) == Size && best[Size-1].number > d.number {
 			continue // most are out here
 		}
@@ -54,24 +56,4 @@ func (e electorate) checkers(at netip.AddrPort) []Node {
 		nodes[i] = d.node
 	}
 	return nodes
-}
-
-// The hashes have no seed, and must never change: hosts with different versions of vipd choose the same.
-
-// fnv is FNV-1a of 64 bits.
-func fnv(text []byte) uint64 {
-	h := uint64(14695981039346656037)
-	for _, b := range text {
-		h = (h ^ uint64(b)) * 1099511628211
-	}
-	return h
-}
-
-// mix is the finalizer of splitmix64: each bit of x bears on every bit of the result.
-func mix(x uint64) uint64 {
-	x ^= x >> 30
-	x *= 0xbf58476d1ce4e5b9
-	x ^= x >> 27
-	x *= 0x94d049bb133111eb
-	return x ^ x>>31
 }

@@ -1,0 +1,265 @@
+package dataplanetest
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/test/lab"
+)
+
+// Damages are the ways to break what a dataplane and its Host keep in iptables of that backend (see Subject.Backend), in
+// ipsets, and on devices.
+func Damages(backend string) map[string]func(t testing.TB) {
+	return map[string]func(t testing.TB){
+		"tables":       FlushTables(backend),
+		"chain-nat":    FlushChain(backend, "nat"),
+		"chain-filter": FlushChain(backend, "filter"),
+		"chain-mangle": FlushChain(backend, "mangle"),
+		"jumps":        RemoveJumps(backend),
+		"entries":      FlushSets,
+		"sets":         DestroySets(backend),
+		"addresses":    RemoveAddresses,
+	}
+}
+
+// Scratches are ways to break what serves the service at heldVIP, in ipsets and on devices, and nothing else.
+func Scratches() map[string]func(t testing.TB) {
+	return map[string]func(t testing.TB){
+		"entry":   func(t testing.TB) { removeEntry(t, heldVIP()[0]) },
+		"entry6":  func(t testing.TB) { removeEntry(t, heldVIP()[1]) },
+		"address": func(t testing.TB) { removeAddresses(t, heldVIP().slice()) },
+	}
+}
+
+// removeEntry takes one entry about an address from our ipsets.
+func removeEntry(t testing.TB, vip netip.Addr) {
+	t.Helper()
+	for _, name := range ourSets(t) {
+		for line := range strings.Lines(run(t, "ipset", "save", name)) {
+			words := strings.Fields(line) // add NAME ENTRY ...
+			if words[0] == "add" && strings.HasPrefix(words[2], vip.String()+",") {
+				run(t, "ipset", "del", name, words[2])
+				return
+			}
+		}
+	}
+	t.Skipf("no ipset has an entry about %s", vip)
+}
+
+// FlushTables is a Damage: it empties every chain that iptables knows, as a firewall does that starts anew.
+func FlushTables(backend string) func(t testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
+		for _, restore := range (&Subject{Backend: backend}).tools("-restore") { // one command: mending may come between two
+			pipe(t, "*nat\n-F\nCOMMIT\n*mangle\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", restore, "--noflush", "--wait")
+		}
+	}
+}
+
+// FlushChain is a Damage: it empties one of our chains in a table, the last.
+func FlushChain(backend, table string) func(t testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
+		s := &Subject{Backend: backend}
+		chains := s.ourChains(t, table)
+		if len(chains) == 0 {
+			t.Skipf("it has no chain in table %s", table)
+		}
+		last := chains[len(chains)-1]
+		run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
+	}
+}
+
+// RemoveJumps is a Damage: nothing leads to our chains any more.
+func RemoveJumps(backend string) func(t testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
+		s := &Subject{Backend: backend}
+		jumps := s.ourJumps(t)
+		if len(jumps) == 0 {
+			t.Fatal("nothing leads to chains of ours")
+		}
+		restores := s.tools("-restore")
+		for i, tool := range s.tools("") { // one command: mending may come between two
+			var lines strings.Builder
+			for _, j := range jumps {
+				if j.tool == tool {
+					fmt.Fprintf(&lines, "*%s\n-D %s %s\nCOMMIT\n", j.table, j.chain, j.rule)
+				}
+			}
+			pipe(t, lines.String(), restores[i], "--noflush", "--wait")
+		}
+	}
+}
+
+// FlushSets is a Damage: it empties our ipsets.
+func FlushSets(t testing.TB) {
+	t.Helper()
+	sets := ourSets(t)
+	if len(sets) == 0 {
+		t.Skip("it has no ipsets")
+	}
+	pipe(t, "flush "+strings.Join(sets, "\nflush ")+"\n", "ipset", "restore")
+}
+
+// DestroySets is a Damage: it removes all ipsets, and all chains, which could not be without.
+func DestroySets(backend string) func(t testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
+		if len(ourSets(t)) == 0 {
+			t.Skip("it has no ipsets")
+		}
+		lab.Eventually(t, atOnce, "destroying sets before the next mending", func() error {
+			for _, restore := range (&Subject{Backend: backend}).tools("-restore") {
+				pipe(t, "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n", restore, "--wait") // which removes what it does not name
+			}
+			if out, err := exec.Command("ipset", "destroy").CombinedOutput(); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
+	}
+}
+
+func ourSets(t testing.TB) []string {
+	t.Helper()
+	lab.Need(t, "ipset")
+	var ours []string
+	for name := range strings.FieldsSeq(run(t, "ipset", "list", "-n")) {
+		if ownPrefix.MatchString(name) {
+			ours = append(ours, name)
+		}
+	}
+	return ours
+}
+
+// ourChain is a chain with our prefix.
+type ourChain struct{ tool, table, name string }
+
+// ourChains are those of a table, or of all; both families'.
+func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
+	t.Helper()
+	var all []ourChain
+	s.saved(t, func(tool, in, line string) {
+		if name, ok := strings.CutPrefix(line, ":"); ok && ownPrefix.MatchString(line) && (table == "" || table == in) {
+			all = append(all, ourChain{tool, in, strings.Fields(name)[0]})
+		}
+	})
+	return all
+}
+
+// ourJump is a rule in one of the kernel's own chains that leads to one of ours.
+type ourJump struct {
+	tool, table, chain string
+	rule               string // without "-A" and the chain
+}
+
+func (s *Subject) ourJumps(t testing.TB) []ourJump {
+	t.Helper()
+	var all []ourJump
+	s.saved(t, func(tool, table, line string) {
+		words := strings.Fields(line)
+		if len(words) < 2 || words[0] != "-A" {
+			return
+		}
+		at := ourJump{tool: tool, table: table, chain: words[1]}
+		if ownPrefix.MatchString(line) && !ownPrefix.MatchString(at.chain) {
+			at.rule = strings.Join(words[2:], " ")
+			all = append(all, at)
+		}
+	})
+	return all
+}
+
+// saved calls f for each line that iptables-save prints of each table, in both families, with the tool that changes
+// them.
+func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
+	t.Helper()
+	tools, savers := s.tools(""), s.tools("-save")
+	for i := range tools {
+		if _, err := exec.LookPath(savers[i]); err != nil {
+			continue
+		}
+		table := ""
+		for line := range strings.Lines(run(t, savers[i])) {
+			if name, ok := strings.CutPrefix(line, "*"); ok {
+				table = strings.TrimSpace(name)
+			}
+			f(tools[i], table, line)
+		}
+	}
+}
+
+// RemoveAddresses is a Damage: it takes every VIP from whatever device holds it.
+func RemoveAddresses(t testing.TB) {
+	t.Helper()
+	removeAddresses(t, nil)
+}
+
+// removeAddresses removes some VIPs, or all where none are named.
+func removeAddresses(t testing.TB, vips []netip.Addr) {
+	t.Helper()
+	all := heldVIPs(t)
+	if vips != nil {
+		all = slices.DeleteFunc(all, func(h held) bool {
+			a, _ := netip.AddrFromSlice(h.IP)
+			return !slices.Contains(vips, a.Unmap())
+		})
+	}
+	if len(all) == 0 {
+		t.Fatal("no device holds a VIP")
+	}
+	for _, h := range all {
+		if err := netlink.AddrDel(h.link, &h.Addr); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			t.Fatalf("removing %s from %s: %v", h.IPNet, h.link.Attrs().Name, err)
+		}
+	}
+}
+
+// held is a VIP on a device.
+type held struct {
+	netlink.Addr
+	link netlink.Link
+}
+
+// heldVIPs are those that the host has.
+func heldVIPs(t testing.TB) []held {
+	t.Helper()
+	var all []held
+	for _, link := range listed(t, netlink.LinkList) {
+		for _, a := range listed(t, func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) }) {
+			if isVIP(a.IP) {
+				all = append(all, held{a, link})
+			}
+		}
+	}
+	return all
+}
+
+// listed repeats a listing that the kernel interrupts because something has changed in the middle of it.
+func listed[T any](t testing.TB, list func() ([]T, error)) (all []T) {
+	t.Helper()
+	lab.Eventually(t, settleTime, "a listing without a change in the middle", func() (err error) {
+		all, err = list()
+		return err
+	})
+	return all
+}
+
+func isVIP(ip []byte) bool {
+	a, ok := netip.AddrFromSlice(ip)
+	for _, vips := range vipRanges {
+		if ok && netip.MustParsePrefix(vips).Contains(a.Unmap()) {
+			return true
+		}
+	}
+	return false
+}
