@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -21,11 +20,13 @@ import (
 	"vipd/cmd/vipd/daemon"
 )
 
-// Exit codes.
+// Exit codes. Go's runtime ends a program that panics with 2 as well.
 const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
+	// exitConfig is sysexits' EX_CONFIG: to start again is of no use before the configuration is mended.
+	exitConfig = 78
 )
 
 // garbagePercent is how much may be thrown away, against what is in use, before memory is collected, unless GOGC says
@@ -48,20 +49,29 @@ type arguments struct {
 
 // run parses the command line, runs the daemon until a signal ends it, and returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
+	journal := isJournal(stderr, os.Getenv("JOURNAL_STREAM"))
+	complain := func(err error) {
+		for line := range strings.Lines(err.Error()) {
+			if journal {
+				_, _ = io.WriteString(stderr, priorityError)
+			}
+			fmt.Fprintf(stderr, "vipd: %s\n", strings.TrimSpace(line))
+		}
+	}
 	a, err := parse(args, stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return exitDone
 	case err != nil:
-		fmt.Fprintf(stderr, "vipd: %v\n", err)
+		complain(err)
 		return exitUsage
 	case a.version:
 		fmt.Fprintf(stdout, "vipd %s\n", version.Current())
 		return exitDone
 	}
-	log, err := newLog(stderr, a.level, a.format)
+	log, err := newLog(stderr, journal, a.level, a.format)
 	if err != nil {
-		fmt.Fprintf(stderr, "vipd: %v\n", err)
+		complain(err)
 		return exitUsage
 	}
 	// A second signal ends the program at once: the first one gives signals back to their default.
@@ -78,13 +88,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 		go reloadOn(ctx, hangups, d)
 		err = d.Run(ctx)
 	}
-	if err != nil {
-		for line := range strings.Lines(err.Error()) {
-			fmt.Fprintf(stderr, "vipd: %s\n", strings.TrimSpace(line))
-		}
-		return exitFailed
+	if err == nil {
+		return exitDone
 	}
-	return exitDone
+	complain(err)
+	daemon.TellStatus(err.Error()) // systemctl status shows it also when systemd has given up, and the log of this process no more
+	if errors.Is(err, daemon.ErrConfig) {
+		return exitConfig
+	}
+	return exitFailed
 }
 
 func parse(args []string, stdout io.Writer) (arguments, error) {
@@ -113,29 +125,6 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 		return a, fmt.Errorf("--mode %q is unknown; possible are %s", a.mode, strings.Join(config.ModeName("").Values(), ", "))
 	}
 	return a, nil
-}
-
-func newLog(to io.Writer, level, format string) (*slog.Logger, error) {
-	var o slog.HandlerOptions
-	switch level {
-	case "debug":
-		o.Level = slog.LevelDebug
-	case "info":
-		o.Level = slog.LevelInfo
-	case "warn":
-		o.Level = slog.LevelWarn
-	case "error":
-		o.Level = slog.LevelError
-	default:
-		return nil, fmt.Errorf("--log-level %q is unknown; possible are debug, info, warn, error", level)
-	}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(to, &o)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(to, &o)), nil
-	}
-	return nil, fmt.Errorf("--log-format %q is unknown; possible are text, json", format)
 }
 
 // reloadOn reloads at each hangup until ctx ends.

@@ -17,6 +17,10 @@ func packageOf(tool string) string {
 		return "iptables"
 	case "ip", "bridge", "ss", "tc":
 		return "iproute2"
+	case "systemctl", "systemd-analyze":
+		return "systemd"
+	case "nsenter", "setpriv", "unshare":
+		return "util-linux"
 	case "nft":
 		return "nftables"
 	case "ping":

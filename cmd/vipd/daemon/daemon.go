@@ -61,11 +61,11 @@ type Daemon struct {
 // kernel but for the trials. Close what it returns by running it.
 func New(o Options) (*Daemon, error) {
 	c, problems, err := config.Load(o.ConfigFile)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = refuse(problems)
 	}
-	if err := refuse(problems); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, configError{err}
 	}
 	if o.Mode != "" {
 		c.Mode = o.Mode
@@ -91,6 +91,15 @@ func New(o Options) (*Daemon, error) {
 	opened = true
 	return d, nil
 }
+
+// ErrConfig is what an error of New is (errors.Is) when the configuration can't be read or used: until somebody mends it,
+// another attempt ends the same way.
+var ErrConfig = errors.New("the configuration can't be used")
+
+type configError struct{ error }
+
+func (e configError) Is(target error) bool { return target == ErrConfig }
+func (e configError) Unwrap() error        { return e.error }
 
 // refuse returns an error that lists what keeps a configuration from being used.
 func refuse(problems []balancer.Problem) error {
@@ -267,6 +276,7 @@ func (d *Daemon) Reload(ctx context.Context, by string) ([]balancer.Problem, err
 	defer d.model.reloads.Add(-1)
 	problems, err := d.reload(ctx)
 	d.journal.Record(reloadEvent(by, d.model.state(), problems, err))
+	d.notify.status(d.summary)
 	return problems, err
 }
 

@@ -3,6 +3,9 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"os"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -10,10 +13,20 @@ import (
 )
 
 // notifier tells systemd how the daemon is. Without systemd (no NOTIFY_SOCKET) every call does nothing.
-type notifier struct{ up atomic.Bool }
+type notifier struct {
+	up atomic.Bool
+
+	mu   sync.Mutex // guards said
+	said string     // the status that systemd knows
+}
 
 func (n *notifier) tell(state string) {
 	_, _ = systemd.SdNotify(false, state) // nobody can be told that systemd can't be told
+}
+
+// TellStatus gives systemd, where there is one, the line that systemctl status shows.
+func TellStatus(text string) {
+	_, _ = systemd.SdNotify(false, "STATUS="+strings.Join(strings.Fields(text), " ")) // a line break would end it
 }
 
 // started says once that the daemon is up.
@@ -33,6 +46,20 @@ func (n *notifier) reloading() {
 func (n *notifier) reloaded() {
 	if n.up.Load() {
 		n.tell(systemd.SdNotifyReady)
+	}
+}
+
+// status gives systemd the line that systemctl status shows, if it is another one than before. It is asked for only where
+// there is a systemd.
+func (n *notifier) status(line func() string) {
+	if os.Getenv("NOTIFY_SOCKET") == "" {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if now := line(); now != n.said {
+		n.said = now
+		TellStatus(now)
 	}
 }
 
@@ -66,6 +93,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 		if !ready && d.ready() {
 			ready = true
 			d.Log.Info("ready: the first complete state is carried out", "took", time.Since(d.started).Round(time.Millisecond))
+			d.notify.status(d.summary)
 		}
 		if ready {
 			changed = nil
@@ -78,8 +106,26 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 			if time.Since(d.engine.Progress()) < stuckAfter && d.model.waiting() < stuckAfter {
 				d.notify.tell(systemd.SdNotifyWatchdog)
 			}
+			d.notify.status(d.summary)
 		}
 	}
+}
+
+// summary says in a line how the daemon is.
+func (d *Daemon) summary() string {
+	v := d.newView()
+	services, frontends := v.state.snapshot.Services.Len(), v.state.desired.Frontends.Len()
+	line := fmt.Sprintf("%s mode, services: %d, frontends: %d", v.mode.Name, services, frontends)
+	if n := v.pending() + len(v.engine.Failing); n > 0 {
+		line += fmt.Sprintf(" (not as wanted: %d)", n)
+	}
+	if n := len(d.problems()); n > 0 {
+		line += fmt.Sprintf(", problems: %d (vipctl status)", n)
+	}
+	if reasons := d.unready(); len(reasons) > 0 {
+		line += ", not ready: " + strings.Join(reasons, "; ")
+	}
+	return line
 }
 
 // ready reports whether the first complete state is carried out.

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+)
+
+// newLog makes the log. In systemd's journal each line has a priority, and text has neither time nor level of its own: the
+// journal keeps both with the line.
+func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, error) {
+	var o slog.HandlerOptions
+	switch level {
+	case "debug":
+		o.Level = slog.LevelDebug
+	case "info":
+		o.Level = slog.LevelInfo
+	case "warn":
+		o.Level = slog.LevelWarn
+	case "error":
+		o.Level = slog.LevelError
+	default:
+		return nil, fmt.Errorf("--log-level %q is unknown; possible are debug, info, warn, error", level)
+	}
+	l := &line{to: to}
+	if journal {
+		to = l
+	}
+	var h slog.Handler
+	switch format {
+	case "text":
+		if journal {
+			o.ReplaceAttr = withoutTimeAndLevel
+		}
+		h = slog.NewTextHandler(to, &o)
+	case "json":
+		h = slog.NewJSONHandler(to, &o)
+	default:
+		return nil, fmt.Errorf("--log-format %q is unknown; possible are text, json", format)
+	}
+	if journal {
+		h = forJournal{h, l}
+	}
+	return slog.New(h), nil
+}
+
+func withoutTimeAndLevel(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
+		return slog.Attr{}
+	}
+	return a
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+// TestJournalLines: in the journal each line begins with its priority, whatever the logger it comes from; text has no time
+// and level of its own there, and json keeps them.
+func TestJournalLines(t *testing.T) {
+	write := func(format string, journal bool) []string {
+		var out strings.Builder
+		log, err := newLog(&out, journal, "debug", format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Debug("one")
+		log.With("component", "x").Info("two\nlines")
+		log.WithGroup("g").Warn("three", "level", "mine")
+		log.Error("four")
+		return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	}
+	want := []string{
+		`<7>msg=one`, `<6>msg="two\nlines" component=x`, `<4>msg=three g.level=mine`, `<3>msg=four`,
+	}
+	if got := write("text", true); strings.Join(got, "|") != strings.Join(want, "|") {
+		t.Errorf("text in the journal:\n%q, want\n%q", got, want)
+	}
+	for i, line := range write("json", true) {
+		rest, ok := strings.CutPrefix(line, want[i][:3])
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(rest), &fields); !ok || err != nil || fields[slog.TimeKey] == nil || fields[slog.LevelKey] == nil {
+			t.Errorf("json in the journal: got %q (%v), want %s, time and level", line, err, want[i][:3])
+		}
+	}
+	for _, line := range write("text", false) {
+		if !strings.HasPrefix(line, "time=") || !strings.Contains(line, " level=") {
+			t.Errorf("text elsewhere: got %q, want time and level", line)
+		}
+	}
+}

@@ -1,0 +1,308 @@
+package systemd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// check is the program of a health check: it passes for a process that is nobody.
+const check = "#!/bin/sh\n[ \"$(id -un)\" = nobody ] && [ \"$(id -u)\" -gt 0 ] && echo \"I am $(id -un)\"\n"
+
+// gateway is a machine between a client and a server that see it as their router.
+type gateway struct {
+	*machine
+	client *lab.NS
+}
+
+func newGateway(t *testing.T, files map[string]string) *gateway {
+	t.Helper()
+	lab.Require(t)
+	lab.Need(t, "iptables", "ip6tables", "ipset")
+	l := lab.New(t)
+	host, client, server := l.Add("gateway"), l.Add("client"), l.Add("server")
+	l.Link(host, client, "10.1.0.1/24", "10.1.0.2/24")
+	l.Link(host, server, "10.2.0.1/24", "10.2.0.2/24")
+	client.Default("10.1.0.1")
+	server.Default("10.2.0.1")
+	server.Echo("tcp", "s1", netip.MustParseAddrPort("10.2.0.2:8080"))
+	all := map[string]string{"usr/local/bin/check": check, "usr/local/bin/hang": "#!/bin/sh\nexec sleep 1000\n"}
+	for name, text := range files {
+		all[name] = text
+	}
+	return &gateway{newMachine(t, host, all), client}
+}
+
+// service is a service at 10.96.0.N whose endpoint is checked by a program.
+func service(name string, n int, program string) string {
+	return fmt.Sprintf(`
+[services.%s]
+vips = ["10.96.0.%d"]
+ports = [{ port = 80, target_port = 8080 }]
+endpoints = [{ address = "10.2.0.2" }]
+health = { type = "exec", command = [%q], interval = "1s", timeout = "900ms" }
+`, name, n, program)
+}
+
+func config(settings string, services ...string) string {
+	return settings + "\n" + strings.Join(services, "\n")
+}
+
+// configure replaces the configuration.
+func (g *gateway) configure(text string) {
+	g.t.Helper()
+	if err := os.WriteFile(g.path("/etc/vipd/vipd.toml"), []byte(text), 0o644); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// dial connects the client to a VIP and asks who answers.
+func (g *gateway) dial(vip string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(g.t.Context(), wait.Scaled(5*time.Second))
+	defer cancel()
+	c, err := g.client.Dial(ctx, "tcp", vip+":80")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := lab.Ask(c); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// serves waits until a VIP is answered.
+func (g *gateway) serves(vip string) {
+	g.t.Helper()
+	lab.Eventually(g.t, 20*time.Second, vip+" to be served", func() error {
+		c, err := g.dial(vip)
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	})
+}
+
+// clients connect one after the other until stop is called, which returns how many did. Each failure is one of the test.
+func (g *gateway) clients(vip string) (stop func() int64) {
+	var done atomic.Int64
+	var running sync.WaitGroup
+	enough := make(chan struct{})
+	running.Go(func() {
+		for {
+			select {
+			case <-enough:
+				return
+			default:
+			}
+			c, err := g.dial(vip)
+			if err != nil {
+				g.t.Errorf("a client, after %d others: %v", done.Load(), err)
+				return
+			}
+			_ = c.Close()
+			done.Add(1)
+		}
+	})
+	return func() int64 {
+		close(enough)
+		running.Wait()
+		return done.Load()
+	}
+}
+
+func echoes(t *testing.T, c net.Conn) {
+	t.Helper()
+	const line = "still there?\n"
+	got := make([]byte, len(line))
+	_ = c.SetDeadline(time.Now().Add(wait.Scaled(5 * time.Second)))
+	if _, err := c.Write([]byte(line)); err != nil {
+		t.Errorf("on the open connection: %v", err)
+	} else if _, err := io.ReadFull(c, got); err != nil || string(got) != line {
+		t.Errorf("on the open connection: got %q (%v)", got, err)
+	}
+}
+
+// TestUnitLife takes the unit, as it is installed, through a life in each mode that works on this kernel.
+func TestUnitLife(t *testing.T) {
+	g := newGateway(t, map[string]string{"etc/group": read(t, "/etc/group") + "vipd:x:4711:\n"})
+	g.configure(config("mode = \"iptables\"\nstrict_mode = true", service("web", 10, "/usr/local/bin/check")))
+	for _, line := range readmeBlock(t, "systemd") {
+		if out, err := g.try(line); err != nil {
+			t.Fatalf("README.md says %s: %v\n%s\n%s", line, err, out, g.journal(""))
+		}
+	}
+	g.sandbox()
+	g.socket()
+	for _, l := range []life{
+		{name: "nft", mode: "iptables", settings: "[iptables]\nbackend = \"nft\"", keeps: true},
+		{name: "legacy", mode: "iptables", settings: "[iptables]\nbackend = \"legacy\"", keeps: true},
+		{name: "userspace", mode: "userspace"},
+	} {
+		t.Run(l.name, func(t *testing.T) { g.live(t, l) })
+	}
+}
+
+// TestIPVSUnitLife is TestUnitLife in ipvs mode, with the files for modules and sysctls in use.
+func TestIPVSUnitLife(t *testing.T) {
+	lab.NeedIPVS(t)
+	_, modules := active(t, "../../systemd/modules-load.d/vipd.conf")
+	_, sysctls := active(t, "../../systemd/sysctl.d/vipd.conf")
+	g := newGateway(t, map[string]string{"etc/modules-load.d/vipd.conf": modules, "etc/sysctl.d/vipd.conf": sysctls})
+	for name, want := range map[string]string{"net.ipv4.vs.conntrack": "1", "net.ipv4.ip_forward": "1", "net.ipv4.conf.all.arp_ignore": "1"} {
+		if got := g.ns.ReadSysctl(name); got != want {
+			t.Errorf("%s is %s after the boot, want %s", name, got, want)
+		}
+	}
+	g.live(t, life{name: "ipvs", mode: "ipvs", settings: "[host]\nmanage_sysctls = false", keeps: true})
+	g.sandbox()
+}
+
+// life is what differs in the life of a unit.
+type life struct {
+	name, mode, settings string
+	// keeps: traffic goes on without vipd.
+	keeps bool
+}
+
+func (g *gateway) live(t *testing.T, l life) {
+	before := g.t
+	g.t = t
+	defer func() { g.t = before }()
+	web, hang := service("web", 10, "/usr/local/bin/check"), service("hang", 11, "/usr/local/bin/hang")
+	settings := fmt.Sprintf("mode = %q\nstrict_mode = true\n%s", l.mode, l.settings)
+	g.run("systemctl stop vipd; vipctl cleanup")
+	g.configure(config(settings, web, hang))
+	g.run("systemctl start vipd")
+	if got := g.property("StatusText"); !strings.HasPrefix(got, l.mode+" mode, services: 2, frontends: 2") {
+		t.Errorf("the status of the unit is %q, want mode and services", got)
+	}
+	g.serves("10.96.0.10")
+	wait.For(t, 20*time.Second, "checks to run as nobody, and to be killed", func() bool {
+		out := g.run("vipctl get endpoints -o wide")
+		return strings.Contains(out, "I am nobody") && strings.Contains(out, "not over within 900ms, killed")
+	})
+
+	open, err := g.dial("10.96.0.10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = open.Close() }()
+	stop := g.clients("10.96.0.10")
+	g.reload(config(settings, web), config(settings, web, service("more", 12, "/usr/local/bin/check")))
+	if !l.keeps {
+		stop()
+		echoes(t, open)
+		_ = open.Close()
+	}
+
+	pid := g.property("MainPID")
+	g.run("kill -9 " + pid)
+	wait.For(t, 30*time.Second, "systemd to start vipd again", func() bool {
+		return g.property("ActiveState") == "active" && g.property("MainPID") != pid
+	})
+	g.serves("10.96.0.12")
+	g.run("systemctl restart vipd")
+	g.serves("10.96.0.12")
+	if l.keeps {
+		echoes(t, open)
+	}
+	g.run("systemctl stop vipd")
+	if got := g.property("Result"); got != "success" {
+		t.Errorf("after a stop the result is %q, want success", got)
+	}
+	if l.keeps {
+		echoes(t, open)
+		g.serves("10.96.0.10")
+		if n := stop(); n < 20 {
+			t.Errorf("%d clients were served, want more", n)
+		}
+	} else if out := g.run("ip address"); strings.Contains(out, "10.96.0.10/") {
+		t.Errorf("a stopped proxy has kept its address:\n%s", out)
+	}
+	g.run("vipctl cleanup")
+	if out := g.run("iptables-save; iptables-legacy-save 2>/dev/null; ip address"); strings.Contains(out, "VIPD-") || strings.Contains(out, "10.96.0.1") {
+		t.Errorf("cleanup has left\n%s", out)
+	}
+}
+
+// reload reloads the unit, first with a mistake in its configuration.
+func (g *gateway) reload(old, good string) {
+	t := g.t
+	t.Helper()
+	g.configure(old + "\n[services.bad]\nvips = [\"10.96.0.300\"]\n")
+	if out, err := g.try("systemctl reload vipd"); err == nil {
+		t.Errorf("a reload of a broken configuration: no error\n%s", out)
+	}
+	if got := g.property("ActiveState"); got != "active" {
+		t.Errorf("a broken configuration makes the unit %s", got)
+	}
+	if out := g.journal("-p warning"); !strings.Contains(out, "10.96.0.300") {
+		t.Errorf("journalctl -p warning has nothing of the mistake:\n%s", out)
+	}
+	if got := g.property("StatusText"); !strings.Contains(got, "problems: ") {
+		t.Errorf("with a problem the status is %q", got)
+	}
+	g.configure(good)
+	g.run("systemctl reload vipd")
+	if got := g.property("StatusText"); strings.Contains(got, "problems") || !strings.Contains(got, "services: 2") {
+		t.Errorf("once it is mended the status is %q", got)
+	}
+	g.serves("10.96.0.12")
+}
+
+// sandbox looks at the process: what the unit takes from it is taken, and nothing was complained of.
+func (g *gateway) sandbox() {
+	g.t.Helper()
+	g.run("systemctl start vipd")
+	status := g.run("cat /proc/$(systemctl show vipd --value -p MainPID)/status")
+	// The capabilities are those that the unit says why it has them; CAP_SYS_RESOURCE (the 1) many containers lack.
+	for _, want := range []string{`(?m)^NoNewPrivs:\s+1$`, `(?m)^Seccomp:\s+2$`, `(?m)^CapBnd:\s+0000000000[01]034e1$`} {
+		if !regexp.MustCompile(want).MatchString(status) {
+			g.t.Errorf("of the process, %s does not match:\n%s", want, status)
+		}
+	}
+	if out := g.journal(""); strings.Contains(out, "level=") || strings.Contains(out, "time=") {
+		g.t.Errorf("the journal has time and level twice:\n%s", out)
+	}
+	if out := g.journal("-p warning"); strings.Contains(out, "vipd[") {
+		g.t.Errorf("there are warnings:\n%s", out)
+	}
+	if out := g.run("journalctl --no-pager -p warning -t systemd"); strings.Contains(out, "vipd.service:") {
+		g.t.Errorf("systemd complains of the unit:\n%s", out)
+	}
+}
+
+// socket: the group vipd may use the API, and others may not.
+func (g *gateway) socket() {
+	g.t.Helper()
+	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --groups=4711 vipctl status"); err != nil {
+		g.t.Errorf("one of the group vipd: %v\n%s", err, out)
+	}
+	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --clear-groups vipctl status"); err == nil || !strings.Contains(out, "is not open to you") {
+		g.t.Errorf("nobody: got %v and\n%s\nwant a refusal", err, out)
+	}
+}
+
+// readmeBlock is the block of README.md that is marked with a word, line by line.
+func readmeBlock(t *testing.T, word string) []string {
+	t.Helper()
+	_, rest, ok := strings.Cut(read(t, "../../README.md"), "```sh "+word+"\n")
+	block, _, closed := strings.Cut(rest, "```")
+	if !ok || !closed {
+		t.Fatalf("README.md has no block for %s", word)
+	}
+	return lines(block)
+}
