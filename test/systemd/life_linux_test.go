@@ -52,8 +52,8 @@ func service(name string, n int, program string) string {
 vips = ["10.96.0.%d"]
 ports = [{ port = 80, target_port = 8080 }]
 endpoints = [{ address = "10.2.0.2" }]
-health = { type = "exec", command = [%q], interval = "1s", timeout = "900ms" }
-`, name, n, program)
+health = { type = "exec", command = [%q], interval = %q, timeout = %q }
+`, name, n, program, wait.Scaled(time.Second), wait.Scaled(900*time.Millisecond))
 }
 
 func config(settings string, services ...string) string {
@@ -155,19 +155,37 @@ func TestUnitLife(t *testing.T) {
 	}
 }
 
-// TestIPVSUnitLife is TestUnitLife in ipvs mode, with the files for modules and sysctls in use.
+// TestIPVSUnitLife takes the unit through a start, a restart, a stop and a cleanup in ipvs mode, with the files for modules
+// and sysctls in use. The machine is slow: what does not depend on the mode is left to TestUnitLife.
 func TestIPVSUnitLife(t *testing.T) {
 	lab.NeedIPVS(t)
 	_, modules := active(t, "../../systemd/modules-load.d/vipd.conf")
 	_, sysctls := active(t, "../../systemd/sysctl.d/vipd.conf")
-	g := newGateway(t, map[string]string{"etc/modules-load.d/vipd.conf": modules, "etc/sysctl.d/vipd.conf": sysctls})
+	g := newGateway(t, map[string]string{
+		"etc/modules-load.d/vipd.conf": modules, "etc/sysctl.d/vipd.conf": sysctls,
+		"etc/vipd/vipd.toml": config("mode = \"ipvs\"\nstrict_mode = true\n[host]\nmanage_sysctls = false", service("web", 10, "/usr/local/bin/check")),
+	})
 	for name, want := range map[string]string{"net.ipv4.vs.conntrack": "1", "net.ipv4.ip_forward": "1", "net.ipv4.conf.all.arp_ignore": "1"} {
 		if got := g.ns.ReadSysctl(name); got != want {
 			t.Errorf("%s is %s after the boot, want %s", name, got, want)
 		}
 	}
-	g.live(t, life{name: "ipvs", mode: "ipvs", settings: "[host]\nmanage_sysctls = false", keeps: true})
+	g.run("systemctl start vipd")
+	g.serves("10.96.0.10")
 	g.sandbox()
+	open, err := g.dial("10.96.0.10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = open.Close() }()
+	stop := g.clients("10.96.0.10")
+	g.run("systemctl restart vipd; systemctl stop vipd")
+	echoes(t, open)
+	if n := stop(); n < 5 {
+		t.Errorf("%d clients were served, want more", n)
+	}
+	g.serves("10.96.0.10")
+	g.cleanedUp()
 }
 
 // life is what differs in the life of a unit.
@@ -181,8 +199,8 @@ func (g *gateway) live(t *testing.T, l life) {
 	before := g.t
 	g.t = t
 	defer func() { g.t = before }()
-	web, hang := service("web", 10, "/usr/local/bin/check"), service("hang", 11, "/usr/local/bin/hang")
 	settings := fmt.Sprintf("mode = %q\nstrict_mode = true\n%s", l.mode, l.settings)
+	web, hang := service("web", 10, "/usr/local/bin/check"), service("hang", 11, "/usr/local/bin/hang")
 	g.run("systemctl stop vipd; vipctl cleanup")
 	g.configure(config(settings, web, hang))
 	g.run("systemctl start vipd")
@@ -192,7 +210,7 @@ func (g *gateway) live(t *testing.T, l life) {
 	g.serves("10.96.0.10")
 	wait.For(t, 20*time.Second, "checks to run as nobody, and to be killed", func() bool {
 		out := g.run("vipctl get endpoints -o wide")
-		return strings.Contains(out, "I am nobody") && strings.Contains(out, "not over within 900ms, killed")
+		return strings.Contains(out, "I am nobody") && strings.Contains(out, "not over within")
 	})
 
 	open, err := g.dial("10.96.0.10")
@@ -208,11 +226,7 @@ func (g *gateway) live(t *testing.T, l life) {
 		_ = open.Close()
 	}
 
-	pid := g.property("MainPID")
-	g.run("kill -9 " + pid)
-	wait.For(t, 30*time.Second, "systemd to start vipd again", func() bool {
-		return g.property("ActiveState") == "active" && g.property("MainPID") != pid
-	})
+	g.killed()
 	g.serves("10.96.0.12")
 	g.run("systemctl restart vipd")
 	g.serves("10.96.0.12")
@@ -232,10 +246,26 @@ func (g *gateway) live(t *testing.T, l life) {
 	} else if out := g.run("ip address"); strings.Contains(out, "10.96.0.10/") {
 		t.Errorf("a stopped proxy has kept its address:\n%s", out)
 	}
+	g.cleanedUp()
+}
+
+// cleanedUp removes what the unit has left, and looks whether there is more.
+func (g *gateway) cleanedUp() {
+	g.t.Helper()
 	g.run("vipctl cleanup")
 	if out := g.run("iptables-save; iptables-legacy-save 2>/dev/null; ip address"); strings.Contains(out, "VIPD-") || strings.Contains(out, "10.96.0.1") {
-		t.Errorf("cleanup has left\n%s", out)
+		g.t.Errorf("cleanup has left\n%s", out)
 	}
+}
+
+// killed kills vipd, and waits until systemd has started it again.
+func (g *gateway) killed() {
+	g.t.Helper()
+	pid := g.property("MainPID")
+	g.run("kill -9 " + pid)
+	wait.For(g.t, 30*time.Second, "systemd to start vipd again", func() bool {
+		return g.property("ActiveState") == "active" && g.property("MainPID") != pid
+	})
 }
 
 // reload reloads the unit, first with a mistake in its configuration.
@@ -266,7 +296,6 @@ func (g *gateway) reload(old, good string) {
 // sandbox looks at the process: what the unit takes from it is taken, and nothing was complained of.
 func (g *gateway) sandbox() {
 	g.t.Helper()
-	g.run("systemctl start vipd")
 	status := g.run("cat /proc/$(systemctl show vipd --value -p MainPID)/status")
 	// The capabilities are those that the unit says why it has them; CAP_SYS_RESOURCE (the 1) many containers lack.
 	for _, want := range []string{`(?m)^NoNewPrivs:\s+1$`, `(?m)^Seccomp:\s+2$`, `(?m)^CapBnd:\s+0000000000[01]034e1$`} {

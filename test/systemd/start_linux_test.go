@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/test/lab"
 	"vipd/test/wait"
 )
 
@@ -36,6 +37,8 @@ func TestBoot(t *testing.T) {
 	}
 	t.Run("broken", g.broken)
 	t.Run("strict", g.strict)
+	t.Run("watchdog", g.watchdog)
+	t.Run("etcd", g.etcd)
 }
 
 // when is a time that systemd knows of a unit, in microseconds.
@@ -70,24 +73,64 @@ func (g *gateway) broken(t *testing.T) {
 	g.run("systemctl start vipd; systemctl stop vipd")
 }
 
-// strict: a mode that can't be had is tried some times, and then the unit has failed. The time between is shortened here.
+// strict: a mode that can't be had is tried some times, and then the unit has failed: after fewer times, and with less time
+// between, than is installed, but in as long as it takes.
 func (g *gateway) strict(t *testing.T) {
 	g.configure("mode = \"iptables\"\nstrict_mode = true\n")
-	g.run(`mkdir -p /run/systemd/system/vipd.service.d
-printf '[Service]\nRestartSec=10ms\nEnvironment=PATH=/nowhere\nInaccessiblePaths=/usr/sbin\n' >/run/systemd/system/vipd.service.d/test.conf
-systemctl daemon-reload`)
-	began := time.Now()
+	back := g.dropIn("[Unit]\nStartLimitIntervalSec=1h\nStartLimitBurst=7\n[Service]\nRestartSec=10ms\nInaccessiblePaths=/usr/sbin\n")
 	if out, err := g.try("systemctl start vipd"); err == nil {
 		t.Errorf("a start in a mode that can't be had: no error\n%s", out)
 	}
 	wait.For(t, time.Minute, "systemd to give up", func() bool { return g.property("ActiveState") == "failed" })
-	t.Logf("%s restarts in %s", g.property("NRestarts"), time.Since(began))
-	if got := g.property("NRestarts"); got != "40" {
-		t.Errorf("restarts: %s, want 40", got)
+	if got := g.property("NRestarts"); got != "7" {
+		t.Errorf("restarts: %s, want 7", got)
 	}
 	status, _ := g.try("systemctl status vipd")
 	if !strings.Contains(status, "strict_mode forbids another") {
 		t.Errorf("status does not say why:\n%s", status)
 	}
-	g.run("rm -r /run/systemd/system/vipd.service.d; systemctl daemon-reload; systemctl reset-failed vipd; systemctl start vipd")
+	back()
+	g.run("systemctl start vipd")
+}
+
+// dropIn changes the stopped unit, until what it returns is called.
+func (g *gateway) dropIn(text string) (back func()) {
+	g.t.Helper()
+	folder := "/run/systemd/system/vipd.service.d"
+	put(g.t, g.path(folder+"/test.conf"), text)
+	g.run("systemctl daemon-reload; systemctl reset-failed vipd")
+	return func() { g.run("rm -r " + folder + "; systemctl daemon-reload; systemctl reset-failed vipd") }
+}
+
+// watchdog: vipd feeds it, and one that hangs is ended and started again. The times are shortened here.
+func (g *gateway) watchdog(t *testing.T) {
+	g.run("systemctl stop vipd")
+	defer g.dropIn(fmt.Sprintf("[Service]\nWatchdogSec=%d\nTimeoutAbortSec=1s\n", wait.Scaled(3*time.Second)/time.Second))()
+	g.configure("mode = \"userspace\"\n")
+	g.run("systemctl start vipd")
+	for range 2 {
+		last := g.property("WatchdogTimestampMonotonic")
+		wait.For(t, 20*time.Second, "vipd to feed the watchdog", func() bool { return g.property("WatchdogTimestampMonotonic") != last })
+	}
+	if got := g.property("NRestarts"); got != "0" {
+		t.Errorf("restarts: %s, want none", got)
+	}
+	g.run("kill -STOP " + g.property("MainPID"))
+	wait.For(t, 30*time.Second, "systemd to start vipd again", func() bool {
+		return g.property("NRestarts") == "1" && g.property("ActiveState") == "active"
+	})
+}
+
+// etcd: the client of etcd works in the unit, and what it keeps outlives a restart without etcd.
+func (g *gateway) etcd(t *testing.T) {
+	lab.Need(t, "etcd")
+	g.configure("mode = \"userspace\"\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n")
+	g.run("systemctl stop vipd; systemd-run --quiet --unit=members --service-type=notify -p StateDirectory=etcd -- etcd --data-dir /var/lib/etcd/data")
+	put(t, g.path("/root/services.toml"), "[services.far]\nvips = [\"10.96.0.20\"]\nports = [{ port = 80, target_port = 8080 }]\n"+
+		"endpoints = [{ address = \"10.2.0.2\" }]\n")
+	g.run("vipctl apply -f /root/services.toml; systemctl start vipd")
+	g.serves("10.96.0.20")
+	g.run("systemctl stop members; systemctl restart vipd")
+	g.serves("10.96.0.20")
+	wait.For(t, 20*time.Second, "the status to say that etcd is away", func() bool { return strings.Contains(g.property("StatusText"), "etcd") })
 }

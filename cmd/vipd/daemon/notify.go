@@ -122,8 +122,11 @@ func (d *Daemon) summary() string {
 	if n := len(d.problems()); n > 0 {
 		line += fmt.Sprintf(", problems: %d (vipctl status)", n)
 	}
-	if reasons := d.unready(); len(reasons) > 0 {
+	switch reasons := d.unready(); {
+	case len(reasons) > 0:
 		line += ", not ready: " + strings.Join(reasons, "; ")
+	case v.state.snapshot.Err != nil:
+		line += fmt.Sprintf(", the store is not readable: %v", v.state.snapshot.Err)
 	}
 	return line
 }
