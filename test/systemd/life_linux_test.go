@@ -95,7 +95,7 @@ func (g *gateway) serves(vip string) {
 	})
 }
 
-// clients connect one after the other until stop is called, which returns how many did. Each failure is one of the test.
+// clients connect one after the other, with a pause between, until stop is called, which returns how many did. Each failure is one of the test.
 func (g *gateway) clients(vip string) (stop func() int64) {
 	var done atomic.Int64
 	var running sync.WaitGroup
@@ -105,7 +105,7 @@ func (g *gateway) clients(vip string) (stop func() int64) {
 			select {
 			case <-enough:
 				return
-			default:
+			case <-time.After(wait.Scaled(5 * time.Millisecond)):
 			}
 			c, err := g.dial(vip)
 			if err != nil {
@@ -135,10 +135,18 @@ func echoes(t *testing.T, c net.Conn) {
 	}
 }
 
-// TestUnitLife takes the unit, as it is installed, through a life in each mode that works on this kernel.
+// TestUnitLife boots a machine, does what README.md says under Install, and takes the unit, as it is installed, through a
+// life in each mode that works on this kernel, and through what goes wrong.
 func TestUnitLife(t *testing.T) {
-	g := newGateway(t, map[string]string{"etc/group": read(t, "/etc/group") + "vipd:x:4711:\n"})
-	g.configure(config("mode = \"iptables\"\nstrict_mode = true", service("web", 10, "/usr/local/bin/check")))
+	g := newGateway(t, map[string]string{
+		"etc/group": read(t, "/etc/group") + "vipd:x:4711:\n",
+		"etc/systemd/system/network-slow.service":                             unit("Before=network-online.target", "sleep 0.3"),
+		"etc/systemd/system/nftables.service":                                 unit("", "sleep 0.3; nft flush ruleset"),
+		"etc/systemd/system/network-online.target.wants/network-slow.service": "-> ../network-slow.service",
+		"etc/systemd/system/multi-user.target.wants/nftables.service":         "-> ../nftables.service",
+		"etc/systemd/system/multi-user.target.wants/vipd.service":             "-> /usr/local/lib/systemd/system/vipd.service",
+	})
+	g.booted()
 	for _, line := range readmeBlock(t, "systemd") {
 		if out, err := g.try(line); err != nil {
 			t.Fatalf("README.md says %s: %v\n%s\n%s", line, err, out, g.journal(""))
@@ -151,8 +159,19 @@ func TestUnitLife(t *testing.T) {
 		{name: "legacy", mode: "iptables", settings: "[iptables]\nbackend = \"legacy\"", keeps: true},
 		{name: "userspace", mode: "userspace"},
 	} {
-		t.Run(l.name, func(t *testing.T) { g.live(t, l) })
+		t.Run(l.name, func(t *testing.T) { g.of(t).live(l) })
 	}
+	t.Run("broken", func(t *testing.T) { g.of(t).broken() })
+	t.Run("strict", func(t *testing.T) { g.of(t).strict() })
+	t.Run("watchdog", func(t *testing.T) { g.of(t).watchdog() })
+	t.Run("etcd", func(t *testing.T) { g.of(t).etcd() })
+}
+
+// of is the gateway, whose failures are those of t.
+func (g *gateway) of(t *testing.T) *gateway {
+	m := *g.machine
+	m.t = t
+	return &gateway{&m, g.client}
 }
 
 // TestIPVSUnitLife takes the unit through a start, a restart, a stop and a cleanup in ipvs mode, with the files for modules
@@ -195,10 +214,8 @@ type life struct {
 	keeps bool
 }
 
-func (g *gateway) live(t *testing.T, l life) {
-	before := g.t
-	g.t = t
-	defer func() { g.t = before }()
+func (g *gateway) live(l life) {
+	t := g.t
 	settings := fmt.Sprintf("mode = %q\nstrict_mode = true\n%s", l.mode, l.settings)
 	web, hang := service("web", 10, "/usr/local/bin/check"), service("hang", 11, "/usr/local/bin/hang")
 	g.run("systemctl stop vipd; vipctl cleanup")
@@ -298,7 +315,7 @@ func (g *gateway) sandbox() {
 	g.t.Helper()
 	status := g.run("cat /proc/$(systemctl show vipd --value -p MainPID)/status")
 	// The capabilities are those that the unit says why it has them; CAP_SYS_RESOURCE (the 1) many containers lack.
-	for _, want := range []string{`(?m)^NoNewPrivs:\s+1$`, `(?m)^Seccomp:\s+2$`, `(?m)^CapBnd:\s+0000000000[01]034e1$`} {
+	for _, want := range []string{`(?m)^NoNewPrivs:\s+1$`, `(?m)^Seccomp:\s+2$`, `(?m)^CapBnd:\s+000000000[01]0034e1$`} {
 		if !regexp.MustCompile(want).MatchString(status) {
 			g.t.Errorf("of the process, %s does not match:\n%s", want, status)
 		}

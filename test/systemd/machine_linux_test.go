@@ -71,7 +71,7 @@ func newMachine(t *testing.T, ns *lab.NS, files map[string]string) *machine {
 			t.Skipf("needs an overlay over /, cgroup2 and a systemd that starts in namespaces: %v\n%s", err, complaints.String())
 		default:
 		}
-		out, _ := m.try("systemctl is-system-running")
+		out, _ := m.try("systemctl is-system-running --wait")
 		return strings.TrimSpace(out) == "running"
 	})
 	return m

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"vipd/test/lab"
@@ -16,16 +15,10 @@ func unit(ordering, do string) string {
 	return fmt.Sprintf("[Unit]\n%s\n[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/sh -c %q\n", ordering, do)
 }
 
-// TestBoot: a unit that is enabled starts at boot, once the network is there and the firewall has loaded its rules. What
-// goes wrong at a start is seen where an operator looks first, and is not tried for ever.
-func TestBoot(t *testing.T) {
-	g := newGateway(t, map[string]string{
-		"etc/systemd/system/network-slow.service":                             unit("Before=network-online.target", "sleep 0.3"),
-		"etc/systemd/system/nftables.service":                                 unit("", "sleep 0.3; nft flush ruleset"),
-		"etc/systemd/system/network-online.target.wants/network-slow.service": "-> ../network-slow.service",
-		"etc/systemd/system/multi-user.target.wants/nftables.service":         "-> ../nftables.service",
-		"etc/systemd/system/multi-user.target.wants/vipd.service":             "-> /usr/local/lib/systemd/system/vipd.service",
-	})
+// booted: the unit, which is enabled, was started at boot once the network was there and the firewall had loaded its rules.
+func (g *gateway) booted() {
+	t := g.t
+	t.Helper()
 	if got := g.property("ActiveState"); got != "active" {
 		t.Fatalf("after the boot the unit is %s\n%s", got, g.journal(""))
 	}
@@ -35,10 +28,6 @@ func TestBoot(t *testing.T) {
 			t.Errorf("vipd was started at %d µs, and %s ended at %d", start, before, ended)
 		}
 	}
-	t.Run("broken", g.broken)
-	t.Run("strict", g.strict)
-	t.Run("watchdog", g.watchdog)
-	t.Run("etcd", g.etcd)
 }
 
 // when is a time that systemd knows of a unit, in microseconds.
@@ -52,7 +41,8 @@ func (g *gateway) when(unit, property string) int {
 }
 
 // broken: a configuration that can't be used is not tried again; the status says what is wrong, and a mended one starts.
-func (g *gateway) broken(t *testing.T) {
+func (g *gateway) broken() {
+	t := g.t
 	g.run("systemctl stop vipd")
 	g.configure("mode = \"userspace\"\n[api]\nsocket = 7\n")
 	if out, err := g.try("systemctl start vipd"); err == nil {
@@ -75,7 +65,8 @@ func (g *gateway) broken(t *testing.T) {
 
 // strict: a mode that can't be had is tried some times, and then the unit has failed: after fewer times, and with less time
 // between, than is installed, but in as long as it takes.
-func (g *gateway) strict(t *testing.T) {
+func (g *gateway) strict() {
+	t := g.t
 	g.configure("mode = \"iptables\"\nstrict_mode = true\n")
 	back := g.dropIn("[Unit]\nStartLimitIntervalSec=1h\nStartLimitBurst=7\n[Service]\nRestartSec=10ms\nInaccessiblePaths=/usr/sbin\n")
 	if out, err := g.try("systemctl start vipd"); err == nil {
@@ -103,7 +94,8 @@ func (g *gateway) dropIn(text string) (back func()) {
 }
 
 // watchdog: vipd feeds it, and one that hangs is ended and started again. The times are shortened here.
-func (g *gateway) watchdog(t *testing.T) {
+func (g *gateway) watchdog() {
+	t := g.t
 	g.run("systemctl stop vipd")
 	defer g.dropIn(fmt.Sprintf("[Service]\nWatchdogSec=%d\nTimeoutAbortSec=1s\n", wait.Scaled(3*time.Second)/time.Second))()
 	g.configure("mode = \"userspace\"\n")
@@ -122,7 +114,8 @@ func (g *gateway) watchdog(t *testing.T) {
 }
 
 // etcd: the client of etcd works in the unit, and what it keeps outlives a restart without etcd.
-func (g *gateway) etcd(t *testing.T) {
+func (g *gateway) etcd() {
+	t := g.t
 	lab.Need(t, "etcd")
 	g.configure("mode = \"userspace\"\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n")
 	g.run("systemctl stop vipd; systemd-run --quiet --unit=members --service-type=notify -p StateDirectory=etcd -- etcd --data-dir /var/lib/etcd/data")
