@@ -23,7 +23,7 @@ const inside = "yes"
 
 // Main runs the tests of a package inside the host namespace, see the package's documentation, and ends the process
 // with their exit code. TestMain calls it, after anything else that it does, which is done twice.
-func Main(m *testing.M) {
+func Main(m Tests) {
 	code, err := run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "lab:", err)
@@ -32,7 +32,7 @@ func Main(m *testing.M) {
 	os.Exit(code) // TestMain has no other way to hand on the code of another process
 }
 
-func run(m *testing.M) (int, error) {
+func run(m Tests) (int, error) {
 	state := os.Getenv(insideVar)
 	// A fuzz worker speaks with its coordinator through inherited descriptors, and has inherited its namespaces too.
 	if state != "" || slices.ContainsFunc(os.Args[1:], isWorkerFlag) {
@@ -49,7 +49,7 @@ func isWorkerFlag(arg string) bool {
 }
 
 // runHere runs the tests in this process, which a run outside has put into fresh namespaces when state says so.
-func runHere(m *testing.M, state string) (int, error) {
+func runHere(m Tests, state string) (int, error) {
 	if state == inside && os.Getpid() == 1 {
 		if err := furnish(); err != nil {
 			if err := os.Setenv(insideVar, err.Error()); err != nil {
@@ -88,7 +88,7 @@ func furnish() error {
 }
 
 // runAgain starts this test binary again in fresh namespaces, with the same arguments, and returns its exit code.
-func runAgain(m *testing.M) (int, error) {
+func runAgain(m Tests) (int, error) {
 	runtime.LockOSThread() // Pdeathsig is sent when the thread that forked ends, so it has to last as long as this
 	self, err := os.Executable()
 	if err != nil {

@@ -2,10 +2,13 @@
 
 package lab
 
-import "testing"
+import (
+	"os"
+	"testing"
+)
 
 // Main runs the tests where they are: there are no network namespaces here.
-func Main(m *testing.M) { m.Run() }
+func Main(m Tests) { os.Exit(m.Run()) }
 
 // Require skips the test.
 func Require(t testing.TB) {

@@ -9,6 +9,12 @@ import (
 	"vipd/test/wait"
 )
 
+// Tests are the tests of a package: a *testing.M, or one in a wrapper that looks at more once they have run.
+type Tests interface {
+	// Run runs them, and returns the exit code.
+	Run() int
+}
+
 // packageOf names the Debian package that brings a tool.
 func packageOf(tool string) string {
 	switch tool {

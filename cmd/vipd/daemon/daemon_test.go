@@ -24,12 +24,21 @@ import (
 	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
+	"vipd/test/lab"
 	"vipd/test/wait"
 )
 
-// TestMain fails when a goroutine outlives the tests, all of which end their daemons.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+// TestMain gives each run addresses of its own.
+func TestMain(m *testing.M) { lab.Main(orderly{m}) }
+
+// orderly fails when a goroutine outlives the tests, all of which end their daemons.
+type orderly struct{ *testing.M }
+
+// Run runs the tests.
+func (o orderly) Run() (code int) {
+	goleak.VerifyTestMain(o.M, goleak.Cleanup(func(found int) { code = found }),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+	return code
 }
 
 // node is a daemon in this process, on a configuration in a folder of its own.
@@ -45,7 +54,7 @@ type node struct {
 	stop     func() // ends it and waits
 }
 
-// noRoot is the mode that needs no privilege and leaves the host's rules alone: these tests run on the host itself.
+// noRoot is the mode that needs no privilege and leaves the host's rules alone: without root, tests run on the host itself.
 func noRoot() []modes.Mode {
 	m, _ := modes.Find(config.UserspaceMode)
 	return []modes.Mode{m}
