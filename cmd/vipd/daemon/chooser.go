@@ -11,6 +11,7 @@ import (
 
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/journal"
+	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane/host"
 )
 
@@ -27,7 +28,7 @@ type chooser struct {
 	ask     chan chan struct{} // a request to choose again, closed when that is done
 	left    chan struct{}      // holds a token: something of a mode that does not serve may be left
 	ended   chan struct{}      // holds a token: a mode that was left has ended
-	tally   tally
+	tally   tally.Tally
 
 	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the rest
 	retiring []*retirement
@@ -41,7 +42,7 @@ type chooser struct {
 func newChooser(d *Daemon, first *chosen) *chooser {
 	c := &chooser{Daemon: d, ask: make(chan chan struct{}), left: make(chan struct{}, 1), ended: make(chan struct{}, 1), resumed: map[config.ModeName]bool{}, tuned: first.Host()}
 	c.serving.Store(first)
-	c.tally.begin(first.dataplane, false)
+	c.tally.Begin(first.dataplane, false)
 	return c
 }
 
@@ -63,7 +64,7 @@ func (c *chooser) run(ctx context.Context) error {
 			c.again(ctx)
 			close(done)
 		case <-count.C:
-			c.tally.counts()
+			c.tally.Counts()
 		case <-c.ended:
 			c.changing.Lock()
 			c.tune()
@@ -136,7 +137,7 @@ func (c *chooser) move(ctx context.Context, use, next *chosen) error {
 		c.back(ctx, use, next, err)
 		return err
 	}
-	c.tally.begin(next.dataplane, c.resumed[next.Name])
+	c.tally.Begin(next.dataplane, c.resumed[next.Name])
 	c.serving.Store(next)
 	c.retire(use)
 	c.journal.Record(journal.Event{

@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane"
 	"vipd/store/etcd"
 )
@@ -150,13 +151,13 @@ func (d *drainers) counted(desired balancer.Desired, v *view) []etcd.NodeDrain {
 	}
 	d.seen = desired.Frontends
 	type place struct { // counts are of a port, whatever the VIP
-		portKey
+		tally.Port
 		at netip.AddrPort
 	}
 	known, active := map[place]bool{}, map[balancer.Target]uint64{}
 	for key := range d.keys {
 		f := desired.Frontends.At(key)
-		port := portKey{f.Service, f.Port}
+		port := tally.Port{Service: f.Service, Port: f.Port}
 		for _, b := range f.Backends {
 			if p := (place{port, b.Addr}); drains(b) && !known[p] {
 				known[p] = true
@@ -172,7 +173,7 @@ func (d *drainers) counted(desired balancer.Desired, v *view) []etcd.NodeDrain {
 }
 
 // active are the live connections of a port to one backend.
-func (v *view) active(port portKey, at netip.AddrPort) uint64 {
+func (v *view) active(port tally.Port, at netip.AddrPort) uint64 {
 	for _, b := range v.counts()[port].Backends {
 		if b.Backend == at {
 			return b.Active

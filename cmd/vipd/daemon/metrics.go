@@ -143,17 +143,17 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, value uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
 	}
-	if n, counted := c.chooser.tally.dialRetries(); counted {
+	if n, counted := c.chooser.tally.DialRetries(); counted {
 		count(c.retries, n)
 	}
 	type endpoint struct{ service, address string }
 	endpoints := map[endpoint][2]uint64{}
 	for key, f := range v.counts() {
-		count(c.serviceConnections, f.Connections, string(key.service), key.port)
-		count(c.serviceBytes, f.In, string(key.service), key.port, "in")
-		count(c.serviceBytes, f.Out, string(key.service), key.port, "out")
+		count(c.serviceConnections, f.Connections, string(key.Service), key.Port)
+		count(c.serviceBytes, f.In, string(key.Service), key.Port, "in")
+		count(c.serviceBytes, f.Out, string(key.Service), key.Port, "out")
 		for _, b := range f.Backends { // an endpoint may serve several ports
-			e := endpoint{string(key.service), b.Backend.String()}
+			e := endpoint{string(key.Service), b.Backend.String()}
 			n := endpoints[e]
 			endpoints[e] = [2]uint64{n[0] + b.Connections, n[1] + b.Active}
 		}

@@ -46,7 +46,7 @@ func (c *chooser) retire(old *chosen) {
 		close(r.yielded)
 		r.kept = r.resumed.Load()
 		failed = errors.Join(failed, old.dataplane.Close(ctx, r.kept))
-		c.tally.end(old.dataplane)
+		c.tally.End(old.dataplane)
 		if failed != nil {
 			c.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", failed)
 		}

@@ -9,6 +9,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane"
 )
 
@@ -19,14 +20,9 @@ type view struct {
 	state  *state
 	mode   *chosen
 	engine *dataplane.Status
-	sums   map[portKey]dataplane.FrontendCount // see counts
+	sums   map[tally.Port]dataplane.FrontendCount // see counts
 	// watched: it is made for somebody who is told of changes, of which a check that comes to the same is none.
 	watched bool
-}
-
-type portKey struct {
-	service balancer.Name
-	port    string
 }
 
 func (d *Daemon) newView() *view {
@@ -34,9 +30,9 @@ func (d *Daemon) newView() *view {
 }
 
 // counts returns what was counted when they were first asked for: reading them may cost more than all the rest.
-func (v *view) counts() map[portKey]dataplane.FrontendCount {
+func (v *view) counts() map[tally.Port]dataplane.FrontendCount {
 	if v.sums == nil {
-		v.sums = v.chooser.tally.counts()
+		v.sums = v.chooser.tally.Counts()
 	}
 	return v.sums
 }
@@ -152,7 +148,7 @@ func (v *view) services() []api.Service {
 func (v *view) ports(s *balancer.Service) []api.Port {
 	ports := []api.Port{}
 	for _, p := range s.Ports {
-		c := v.counts()[portKey{s.Name, p.Name}]
+		c := v.counts()[tally.Port{Service: s.Name, Port: p.Name}]
 		ports = append(ports, api.Port{
 			Name: p.Name, Port: p.Port, Protocol: p.Protocol, TargetPort: p.TargetPort, NodePort: p.NodePort,
 			Connections: c.Connections, In: c.In, Out: c.Out,
@@ -192,7 +188,7 @@ func (v *view) endpointsOf(s *balancer.Service) []api.Endpoint {
 				e.Ramp = v.ramp(f.Key, b.Addr)
 			}
 		}
-		for _, b := range v.counts()[portKey{s.Name, p.Name}].Backends {
+		for _, b := range v.counts()[tally.Port{Service: s.Name, Port: p.Name}].Backends {
 			if e := of[b.Backend]; e != nil {
 				e.Active, e.Connections = b.Active, b.Connections
 			}

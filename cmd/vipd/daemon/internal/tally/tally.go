@@ -1,30 +1,37 @@
-package daemon
+package tally
 
 import (
 	"net/netip"
 	"slices"
 	"sync"
 
+	"vipd/balancer"
 	"vipd/dataplane"
 )
 
-// tally sums up what the dataplanes of this process have counted, also those that are gone, so that no counter ever goes
-// back.
-type tally struct {
+// Tally sums up what the dataplanes of this process have counted. Its zero value is ready. All methods may be called by any
+// goroutine.
+type Tally struct {
 	mu      sync.Mutex
 	live    []counting // in use, or draining
-	gone    map[portKey]dataplane.FrontendCount
+	gone    map[Port]dataplane.FrontendCount
 	retries uint64 // of dataplanes that are gone
+}
+
+// Port is a port of a service, by its name: counts are of a port, whatever the VIP.
+type Port struct {
+	Service balancer.Name
+	Port    string
 }
 
 // counting is a dataplane that counts, with what it had counted when it began: what the one before it has told of already.
 type counting struct {
 	dataplane.Dataplane
-	from map[portKey]dataplane.FrontendCount
+	from map[Port]dataplane.FrontendCount
 }
 
-func (c counting) counts() map[portKey]dataplane.FrontendCount {
-	all := map[portKey]dataplane.FrontendCount{}
+func (c counting) counts() map[Port]dataplane.FrontendCount {
+	all := map[Port]dataplane.FrontendCount{}
 	if counters, ok := c.Dataplane.(dataplane.Counters); ok {
 		for _, f := range counters.Counters() {
 			addCount(all, f)
@@ -41,8 +48,8 @@ func (c counting) counts() map[portKey]dataplane.FrontendCount {
 // retrier is a dataplane that counts attempts to reach an endpoint that went on to another.
 type retrier interface{ DialRetries() uint64 }
 
-// begin counts in a dataplane. One that has resumed what another of its kind left goes on with the kernel's counters.
-func (t *tally) begin(dp dataplane.Dataplane, resumed bool) {
+// Begin counts in a dataplane. One that has resumed what another of its kind left goes on with the kernel's counters.
+func (t *Tally) Begin(dp dataplane.Dataplane, resumed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := counting{Dataplane: dp}
@@ -52,12 +59,12 @@ func (t *tally) begin(dp dataplane.Dataplane, resumed bool) {
 	t.live = append(t.live, c)
 }
 
-// end keeps what a dataplane has counted, which is closed.
-func (t *tally) end(dp dataplane.Dataplane) {
+// End keeps what a dataplane has counted, which is closed.
+func (t *Tally) End(dp dataplane.Dataplane) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.gone == nil {
-		t.gone = map[portKey]dataplane.FrontendCount{}
+		t.gone = map[Port]dataplane.FrontendCount{}
 	}
 	t.live = slices.DeleteFunc(t.live, func(c counting) bool {
 		if c.Dataplane != dp {
@@ -76,11 +83,11 @@ func (t *tally) end(dp dataplane.Dataplane) {
 	}
 }
 
-// counts returns the sums.
-func (t *tally) counts() map[portKey]dataplane.FrontendCount {
+// Counts returns the sums. To read them has dataplanes forget what is gone.
+func (t *Tally) Counts() map[Port]dataplane.FrontendCount {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make(map[portKey]dataplane.FrontendCount, len(t.gone))
+	all := make(map[Port]dataplane.FrontendCount, len(t.gone))
 	for _, f := range t.gone {
 		addCount(all, f)
 	}
@@ -92,8 +99,8 @@ func (t *tally) counts() map[portKey]dataplane.FrontendCount {
 	return all
 }
 
-// dialRetries returns the sum of retries; false: no dataplane of this process has counted them.
-func (t *tally) dialRetries() (n uint64, counted bool) {
+// DialRetries returns the sum of retries; false: no dataplane of this process has counted them.
+func (t *Tally) DialRetries() (n uint64, counted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n, counted = t.retries, t.retries > 0
@@ -120,8 +127,8 @@ func since(f, from dataplane.FrontendCount) dataplane.FrontendCount {
 }
 
 // addCount adds the counts of one port of a service.
-func addCount(to map[portKey]dataplane.FrontendCount, f dataplane.FrontendCount) {
-	k := portKey{f.Service, f.Port}
+func addCount(to map[Port]dataplane.FrontendCount, f dataplane.FrontendCount) {
+	k := Port{f.Service, f.Port}
 	sum, ok := to[k]
 	if !ok {
 		to[k] = f

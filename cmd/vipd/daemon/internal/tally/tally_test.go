@@ -1,11 +1,8 @@
-package daemon
+package tally
 
 import (
-	"context"
 	"net/netip"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -14,41 +11,11 @@ import (
 
 // meter is a dataplane that has counted something.
 type meter struct {
-	refusing
+	dataplane.Dataplane
 	counted []dataplane.FrontendCount
 }
 
 func (m *meter) Counters() []dataplane.FrontendCount { return m.counted }
-
-// TestCountsAreReadByNobody: where nobody asks for counts, the dataplane is asked now and then, so that it forgets what is
-// gone.
-func TestCountsAreReadByNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		asked := &asked{}
-		c := &chooser{Daemon: &Daemon{model: &model{}}}
-		c.tally.begin(asked, false)
-		ctx, end := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() { defer close(ended); _ = c.run(ctx) }()
-		time.Sleep(24 * time.Hour)
-		end()
-		<-ended
-		if asked.times < 100 || asked.times > 500 {
-			t.Errorf("it was asked %d times in a day", asked.times)
-		}
-	})
-}
-
-// asked is a dataplane that notes how often it was asked for its counts.
-type asked struct {
-	refusing
-	times int
-}
-
-func (a *asked) Counters() []dataplane.FrontendCount {
-	a.times++
-	return nil
-}
 
 // counted is one port's counts: connections, bytes and what is live, by endpoint.
 func counted(port string, in uint64, backends ...dataplane.BackendCount) dataplane.FrontendCount {
@@ -63,16 +30,16 @@ func counted(port string, in uint64, backends ...dataplane.BackendCount) datapla
 // dataplane of its kind goes on with the kernel's counters or begins anew.
 func TestTallyOfAModeThatComesBack(t *testing.T) {
 	one, two := netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddrPort("192.0.2.2:80")
-	var all tally
-	count := func() dataplane.FrontendCount { return all.counts()[portKey{"web", "http"}] }
+	var all Tally
+	count := func() dataplane.FrontendCount { return all.Counts()[Port{"web", "http"}] }
 	first := &meter{counted: []dataplane.FrontendCount{counted("http", 500, dataplane.BackendCount{Backend: one, Connections: 10, Active: 3})}}
-	all.begin(first, false)
+	all.Begin(first, false)
 	between := &meter{counted: []dataplane.FrontendCount{counted("http", 70, dataplane.BackendCount{Backend: two, Connections: 7})}}
-	all.begin(between, false)
-	all.end(first)
+	all.Begin(between, false)
+	all.End(first)
 	resumed := &meter{counted: []dataplane.FrontendCount{counted("http", 400, dataplane.BackendCount{Backend: one, Connections: 8, Active: 2})}}
-	all.begin(resumed, true) // an endpoint had counted 2 that is gone
-	all.end(between)
+	all.Begin(resumed, true) // an endpoint had counted 2 that is gone
+	all.End(between)
 	want := counted("http", 570, dataplane.BackendCount{Backend: one, Connections: 10, Active: 2}, dataplane.BackendCount{Backend: two, Connections: 7})
 	if d := cmp.Diff(want, count(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
 		t.Errorf("when it is back (-want +got):\n%s", d)
@@ -86,9 +53,9 @@ func TestTallyOfAModeThatComesBack(t *testing.T) {
 		if d := cmp.Diff(want, count(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
 			t.Errorf("%s (-want +got):\n%s", when, d)
 		}
-		if n := all.counts()[portKey{"web", "more"}].Connections; n != 1 {
+		if n := all.Counts()[Port{"web", "more"}].Connections; n != 1 {
 			t.Errorf("%s: another port has %d connections, want 1", when, n)
 		}
-		all.end(resumed)
+		all.End(resumed)
 	}
 }
