@@ -14,6 +14,7 @@ import (
 	"vipd/balancer/health/probe"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/journal"
+	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 )
 
 // checks runs the health checks of endpoints. Its verdicts are an input of what the model compiles:
@@ -23,8 +24,8 @@ import (
 type checks struct {
 	*Daemon
 	runner  *probe.Runner
-	fleet   *fleetChecks   // nil: the store is not a fleet's
-	targets health.Targets // belongs to the model's loop, and so does all
+	fleet   *fleetchecks.Checks // nil: the store is not a fleet's
+	targets health.Targets      // belongs to the model's loop, and so does all
 	all     snap.Map[balancer.Target, health.Subject]
 	files   files       // belongs to run
 	changed atomic.Bool // since the states were kept
@@ -71,7 +72,7 @@ func (c *checks) verdicts(in *balancer.Inputs, allowExec bool) snap.Map[balancer
 	if c.fleet == nil {
 		return c.runner.Set(c.all)
 	}
-	return c.fleet.verdicts(c.all, allowExec)
+	return c.fleet.Verdicts(c.all, allowExec)
 }
 
 // heard has it be told that a check can't be carried out for long, and that it can again.
@@ -93,7 +94,7 @@ func (c *checks) lacking(services snap.Map[balancer.Name, *balancer.Service]) ([
 // report records what has changed, and has it be compiled.
 func (c *checks) report(changes []probe.Change) {
 	for _, change := range changes {
-		for _, t := range c.fleet.vote(change.Targets) {
+		for _, t := range c.fleet.Vote(change.Targets) {
 			c.journal.Record(healthEvent(t, change))
 		}
 	}

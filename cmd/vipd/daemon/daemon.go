@@ -219,7 +219,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.model.publish) })
 	if d.fleet != nil {
 		start("fleet", d.fleet.run)
-		start("fleet's checks", d.checks.fleet.run)
+		start("fleet's checks", d.checks.fleet.Run)
 	}
 	start("health", d.checks.run)
 	start("passive health", d.passive.run)

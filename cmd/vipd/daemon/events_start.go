@@ -43,7 +43,7 @@ func (m *model) tellStillDown(s *state, now time.Time) {
 
 // downSince is since when a target is down, and what its last result was.
 func (c *checks) downSince(t balancer.Target) (since time.Time, cause string) {
-	if standing, shared := c.fleet.standing(t); shared && !standing.Alone {
+	if standing, shared := c.fleet.Standing(t); shared && !standing.Alone {
 		return standing.Since, standing.Words()
 	}
 	status, _ := c.runner.Status(t)

@@ -263,7 +263,7 @@ func (m *model) compile() {
 	if m.everRead = m.everRead || latest.Connected || latest.Kept; !m.everRead && m.waits() {
 		return // a folder that is mounted late would look like services that are gone
 	}
-	if !m.state().complete && m.checks.fleet.awaits(latest) {
+	if !m.state().complete && m.checks.fleet.Awaits(latest) {
 		return // what the fleet finds down must not get connections because this node has just started
 	}
 	next := m.adopted()
@@ -342,7 +342,7 @@ func (m *model) env(c config.Config, vips snap.Map[netip.Addr, int]) balancer.En
 	}
 	return balancer.Env{
 		Node: c.Node, Zone: c.Zone, Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePortAddresses: nodePortAddresses(m.addresses, vips), NodePorts: c.NodePorts.Addresses,
-		Allowed: c.Addresses.Allowed, AllowExec: c.Health.AllowExec, FleetExec: m.checks.fleet.mayRun(), Capabilities: m.carrier.Capabilities(),
+		Allowed: c.Addresses.Allowed, AllowExec: c.Health.AllowExec, FleetExec: m.checks.fleet.MayRun(), Capabilities: m.carrier.Capabilities(),
 	}
 }
 

@@ -11,12 +11,13 @@ import (
 	"vipd/balancer/health/probe"
 	"vipd/balancer/health/quorum"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 )
 
 // checkOf is what the check of a target has found; nil: nobody checks it.
 func (v *view) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 	status, checked := v.checks.runner.Status(t)
-	standing, shared := v.checks.fleet.standing(t)
+	standing, shared := v.checks.fleet.Standing(t)
 	switch {
 	case s.Health == nil || !checked && !shared:
 		return nil
@@ -50,7 +51,7 @@ func (v *view) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.St
 	default:
 		c.LastOutcome = ""
 	}
-	c.LastText, c.Fleet.Here = standing.Words(), otherwise(quorum.Node(v.config.Node), &standing)
+	c.LastText, c.Fleet.Here = standing.Words(), fleetchecks.Otherwise(quorum.Node(v.config.Node), &standing)
 	return c
 }
 

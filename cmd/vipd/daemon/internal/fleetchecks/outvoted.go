@@ -1,4 +1,4 @@
-package daemon
+package fleetchecks
 
 import (
 	"fmt"
@@ -59,19 +59,19 @@ func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap
 }
 
 // dissentLocked records that this node is outvoted, and the end of that. While it decides alone nobody outvotes it.
-func (f *fleetChecks) dissentLocked(now time.Time) {
+func (f *Checks) dissentLocked(now time.Time) {
 	votes := f.votes
 	if f.aloneLocked() {
 		votes = snap.Map[balancer.Target, *quorum.Vote]{}
 	}
-	if e, is := f.dissent.look(votes, f.council.Shared(), f.wanted, f.settle, now); is {
-		f.record(e)
+	if e, is := f.dissent.look(votes, f.council.Shared(), f.wanted, f.o.Settle, now); is {
+		f.o.Record(e)
 	}
 }
 
-// otherwise says what this node has found of a target, where that is not what the fleet goes by: "up by 2 of 3 nodes; this
+// Otherwise says what this node has found of a target, where that is not what the fleet goes by: "up by 2 of 3 nodes; this
 // node: no answer within 1s".
-func otherwise(self quorum.Node, s *quorum.Standing) string {
+func Otherwise(self quorum.Node, s *quorum.Standing) string {
 	own, voted := s.Votes[self]
 	if s.Alone || !voted || own.Verdict == s.Verdict || s.Verdict == balancer.HealthUnknown || !slices.Contains(s.Checkers, self) {
 		return ""
@@ -89,9 +89,9 @@ func otherwise(self quorum.Node, s *quorum.Standing) string {
 	return fmt.Sprintf("%s by %d of %d nodes; %s: %s", s.Verdict, agree, len(s.Checkers), what, own.Cause)
 }
 
-// mayRun reports whether some node may run the programs that checks ask for, as far as was known last, or nothing is known
+// MayRun reports whether some node may run the programs that checks ask for, as far as was known last, or nothing is known
 // of any. Nil: there is no fleet.
-func (f *fleetChecks) mayRun() bool {
+func (f *Checks) MayRun() bool {
 	if f == nil {
 		return false
 	}

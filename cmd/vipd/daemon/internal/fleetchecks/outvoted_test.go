@@ -1,4 +1,4 @@
-package daemon
+package fleetchecks
 
 import (
 	"net/netip"
@@ -50,12 +50,12 @@ func TestOtherwise(t *testing.T) {
 	for node, want := range map[quorum.Node]string{
 		"a": "", "b": "up by 1 of 3 nodes; this node: no answer within 1s", "c": "up by 1 of 3 nodes; this node can't check: no such file", "d": "", "e": "",
 	} {
-		if got := otherwise(node, &s); got != want {
+		if got := Otherwise(node, &s); got != want {
 			t.Errorf("%s says %q, want %q", node, got, want)
 		}
 	}
 	s.Alone = true
-	if got := otherwise("b", &s); got != "" {
+	if got := Otherwise("b", &s); got != "" {
 		t.Errorf("alone, it says %q", got)
 	}
 }

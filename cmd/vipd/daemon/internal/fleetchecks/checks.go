@@ -1,4 +1,4 @@
-package daemon
+package fleetchecks
 
 import (
 	"context"
@@ -17,15 +17,10 @@ import (
 	"vipd/store/etcd"
 )
 
-// fleetChecks is this node's part in the checks that the hosts of a fleet share (health.from = "fleet"):
-//
-//	PREFIX/health/ -> board -> council -> what this node checks -> runner -> its verdicts -> votes -> voter -> PREFIX/health/NODE/
-//	                              |
-//	                              +-> the majority's verdicts -> compile, journal
-//
-// While no service asks for that, there is no connection, no lease and no key.
-type fleetChecks struct {
-	fleetChecksOptions
+// Checks is a node's part. While no service asks for such checks, there is no connection, no lease and no key. A nil *Checks
+// is that of a node that is in no fleet, which Awaits, Vote, Standing and MayRun know. All methods may be called by any goroutine.
+type Checks struct {
+	o       Options
 	council *quorum.Council
 	wake    chan struct{} // holds a token: there may be something to follow
 	needed  atomic.Bool   // some service asks for it
@@ -55,18 +50,25 @@ type fleetChecks struct {
 	silent          time.Time
 }
 
-// fleetChecksOptions are what a fleetChecks is made of.
-type fleetChecksOptions struct {
-	config etcd.Config
-	node   string
-	runner *probe.Runner
-	log    *slog.Logger
-	record func(journal.Event)
-	kick   func() // has verdicts be asked for again
-	// lease is how long after this node's end its votes count; patience how long etcd may be away before this node
-	// decides alone, and settle how long it goes on so after etcd is back: in that time those that checked meanwhile
-	// say what they have found, and what those said who are gone ends with their leases.
-	lease, patience, settle time.Duration
+// Options are what a node's part is made of.
+type Options struct {
+	// Config is that of etcd, Node this node's name.
+	Config etcd.Config
+	Node   string
+	// Runner gets the checks that are this node's. It reports to Vote.
+	Runner *probe.Runner
+	Log    *slog.Logger
+	// Record is told what begins or ends, and must not block.
+	Record func(journal.Event)
+	// Kick has Verdicts be called again.
+	Kick func()
+	// Lease is how long after this node's end its votes count.
+	Lease time.Duration
+	// Patience is how long etcd may be away before this node decides alone. Default: as etcd.BoardOptions has it.
+	Patience time.Duration
+	// Settle is how long it goes on so after etcd is back: in that time those that checked meanwhile say what they have found,
+	// and what those said who are gone ends with their leases. Default: Lease.
+	Settle time.Duration
 }
 
 // votePause is the time between two looks at first results, lamePause that between two looks whether checks can still be
@@ -76,33 +78,31 @@ const (
 	lamePause = time.Second
 )
 
-func newFleetChecks(d *Daemon) (*fleetChecks, error) {
-	return fleetChecksOf(fleetChecksOptions{
-		config: etcd.Config(d.config.Etcd), node: d.config.Node, runner: d.checks.runner, log: d.Log.With("component", "health"),
-		record: d.journal.Record, kick: func() { d.model.kick() }, lease: leaseTime, settle: leaseTime,
-	})
-}
-
-func fleetChecksOf(o fleetChecksOptions) (*fleetChecks, error) {
-	if err := etcd.CheckNode(o.node); err != nil {
+// New returns the part of a node in a fleet's checks, which does nothing before Verdicts and Run. An error says that the node
+// can't have that name.
+func New(o Options) (*Checks, error) {
+	if err := etcd.CheckNode(o.Node); err != nil {
 		return nil, err
 	}
-	f := &fleetChecks{fleetChecksOptions: o, wake: make(chan struct{}, 1)}
+	if o.Settle == 0 {
+		o.Settle = o.Lease
+	}
+	f := &Checks{o: o, wake: make(chan struct{}, 1)}
 	f.forget()
 	return f, nil
 }
 
 // forget begins anew: nothing is known of the fleet.
-func (f *fleetChecks) forget() {
-	f.council = quorum.New(quorum.Node(f.node))
+func (f *Checks) forget() {
+	f.council = quorum.New(quorum.Node(f.o.Node))
 	f.board, f.told, f.read, f.aloneUntil, f.alone, f.unread, f.unheard = quorum.Board{}, false, time.Time{}, time.Time{}, time.Time{}, nil, nil
 	f.duties, f.votes = snap.Map[balancer.Target, bool]{}, snap.Map[balancer.Target, *quorum.Vote]{}
 	f.pending, f.lame = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}
 }
 
-// awaits reports whether some service asks for the fleet's checks, and what the fleet has found is still to be read. It is
+// Awaits reports whether some service asks for the fleet's checks, and what the fleet has found is still to be read. It is
 // not waited for where services can't be read either. Nil: there is no fleet.
-func (f *fleetChecks) awaits(s *store.Snapshot) bool {
+func (f *Checks) Awaits(s *store.Snapshot) bool {
 	if f == nil {
 		return false
 	}
@@ -122,7 +122,7 @@ func (f *fleetChecks) awaits(s *store.Snapshot) bool {
 }
 
 // need says whether the fleet's checks are to be followed.
-func (f *fleetChecks) need(is bool) {
+func (f *Checks) need(is bool) {
 	if f.needed.Swap(is) == is {
 		return
 	}
@@ -132,17 +132,17 @@ func (f *fleetChecks) need(is bool) {
 	}
 }
 
-// verdicts has this node check its part of what is wanted from now on, and returns what is known of all.
-func (f *fleetChecks) verdicts(wanted snap.Map[balancer.Target, health.Subject], exec bool) snap.Map[balancer.Target, balancer.Verdict] {
+// Verdicts has this node check its part of what is wanted from now on, and returns what is known of all.
+func (f *Checks) Verdicts(wanted snap.Map[balancer.Target, health.Subject], exec bool) snap.Map[balancer.Target, balancer.Verdict] {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	before, shared := f.council.Verdicts(), f.council.Shared()
 	f.exec, f.wanted = exec, wanted
 	mine := f.council.Assign(quorum.Round{
-		Wanted: wanted, Board: f.board, Waiting: !f.told, Alone: f.aloneLocked(), Exec: exec, Now: time.Now(), Patience: f.lease,
+		Wanted: wanted, Board: f.board, Waiting: !f.told, Alone: f.aloneLocked(), Exec: exec, Now: time.Now(), Patience: f.o.Lease,
 	})
-	f.runner.Assume(joined(shared, f.council.Shared()))
-	verdicts := f.council.Judge(f.runner.Set(mine))
+	f.o.Runner.Assume(joined(shared, f.council.Shared()))
+	verdicts := f.council.Judge(f.o.Runner.Set(mine))
 	f.voteLocked()
 	f.recordLocked(before)
 	f.need(f.council.Len() > 0)
@@ -162,12 +162,12 @@ func joined(before, after snap.Map[balancer.Target, balancer.Verdict]) snap.Map[
 }
 
 // aloneLocked reports whether this node can't rely on the board.
-func (f *fleetChecks) aloneLocked() bool {
+func (f *Checks) aloneLocked() bool {
 	return f.told && (!f.board.Connected || time.Now().Before(f.aloneUntil))
 }
 
-// run follows the fleet's checks while some service asks for them, until ctx ends.
-func (f *fleetChecks) run(ctx context.Context) error {
+// Run follows the fleet's checks while some service asks for them, until ctx ends.
+func (f *Checks) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -183,18 +183,18 @@ func (f *fleetChecks) run(ctx context.Context) error {
 }
 
 // take takes part until ctx ends or no service asks for it any more.
-func (f *fleetChecks) take(ctx context.Context) error {
-	board, err := etcd.NewHealthBoard(etcd.BoardOptions{Config: f.config, Log: f.log, Patience: f.patience})
+func (f *Checks) take(ctx context.Context) error {
+	board, err := etcd.NewHealthBoard(etcd.BoardOptions{Config: f.o.Config, Log: f.o.Log, Patience: f.o.Patience})
 	if err != nil {
 		return err
 	}
-	writer, err := etcd.NewWriter(f.config)
+	writer, err := etcd.NewWriter(f.o.Config)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = writer.Close() }() // nothing is left to be done about it
 	f.mu.Lock()
-	f.voter, err = writer.HealthVoter(f.node, quorum.Checker{Exec: f.exec}, f.lease)
+	f.voter, err = writer.HealthVoter(f.o.Node, quorum.Checker{Exec: f.exec}, f.o.Lease)
 	voter := f.voter
 	f.mu.Unlock()
 	if err != nil {
@@ -214,13 +214,13 @@ func (f *fleetChecks) take(ctx context.Context) error {
 		f.forget()
 	}
 	f.mu.Unlock()
-	f.kick()
+	f.o.Kick()
 	return nil
 }
 
 // attend looks at first results, at checks that can't be carried out any more, and at the end of the time after an absence
 // of etcd, until ctx ends or no service asks for the fleet's checks.
-func (f *fleetChecks) attend(ctx context.Context) {
+func (f *Checks) attend(ctx context.Context) {
 	look, limp := time.NewTicker(votePause), time.NewTicker(lamePause)
 	defer look.Stop()
 	defer limp.Stop()
@@ -245,7 +245,7 @@ func (f *fleetChecks) attend(ctx context.Context) {
 			over = over || f.council.Overdue(time.Now())
 			f.mu.Unlock()
 			if over {
-				f.kick()
+				f.o.Kick()
 			}
 		}
 	}
@@ -253,7 +253,7 @@ func (f *fleetChecks) attend(ctx context.Context) {
 
 // speak has the voter run while the board can be read: a node that does not see what others say does not know what it has
 // to check, and would be waited for in vain. An absence that is no longer than the lease makes no difference.
-func (f *fleetChecks) speak(ctx context.Context, voter *etcd.HealthVoter) {
+func (f *Checks) speak(ctx context.Context, voter *etcd.HealthVoter) {
 	look := time.NewTicker(votePause)
 	defer look.Stop()
 	end := func() {}
@@ -282,19 +282,19 @@ func begin(ctx context.Context, run func(context.Context)) (end func()) {
 }
 
 // reads reports whether the board can be read, or could a moment ago.
-func (f *fleetChecks) reads(now time.Time) bool {
+func (f *Checks) reads(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.board.Connected || !f.read.IsZero() && now.Sub(f.read) < f.lease
+	return f.board.Connected || !f.read.IsZero() && now.Sub(f.read) < f.o.Lease
 }
 
 // publish takes in what is on the board.
-func (f *fleetChecks) publish(b quorum.Board, err error) {
+func (f *Checks) publish(b quorum.Board, err error) {
 	f.mu.Lock()
 	if now := time.Now(); b.Connected || f.board.Connected {
 		f.read = now
 		if f.told && !f.board.Connected {
-			f.aloneUntil = now.Add(f.settle)
+			f.aloneUntil = now.Add(f.o.Settle)
 		}
 	}
 	f.board, f.unread, f.told = b, err, true
@@ -303,11 +303,11 @@ func (f *fleetChecks) publish(b quorum.Board, err error) {
 		f.voter.Hear(b)
 	}
 	f.mu.Unlock()
-	f.kick()
+	f.o.Kick()
 }
 
 // tellLocked tells the journal when this node begins to decide alone, and when that is over.
-func (f *fleetChecks) tellLocked() {
+func (f *Checks) tellLocked() {
 	now := time.Now()
 	switch alone := f.aloneLocked(); {
 	case alone && f.alone.IsZero():
@@ -316,9 +316,9 @@ func (f *fleetChecks) tellLocked() {
 			e.Cause = f.unread.Error()
 		}
 		f.alone = now
-		f.record(e)
+		f.o.Record(e)
 	case !alone && !f.alone.IsZero():
-		f.record(journal.Event{At: now, Kind: journal.Health, Text: "the fleet's health checks are shared again", Was: "alone", Lasted: now.Sub(f.alone)})
+		f.o.Record(journal.Event{At: now, Kind: journal.Health, Text: "the fleet's health checks are shared again", Was: "alone", Lasted: now.Sub(f.alone)})
 		f.alone = time.Time{}
 	}
 }

@@ -1,4 +1,4 @@
-package daemon
+package fleetchecks
 
 import (
 	"fmt"
@@ -69,7 +69,7 @@ func (w *world) flips(t *testing.T) {
 		t.Errorf("a target that goes down takes %d writes, want one of each checker", writes)
 	}
 	size := 0
-	standing, _ := w.hosts[0].checks.standing(w.targets[0])
+	standing, _ := w.hosts[0].checks.Standing(w.targets[0])
 	for n := range standing.Votes {
 		answer, err := w.client.Get(t.Context(), fmt.Sprintf("/vipd/health/%s/web/%s", n, w.targets[0].Address()))
 		if err != nil || len(answer.Kvs) != 1 {

@@ -1,4 +1,4 @@
-package daemon
+package fleetchecks
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
 
 	"vipd/balancer"
 	"vipd/balancer/health"
@@ -21,8 +22,11 @@ import (
 	"vipd/cmd/internal/journal"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
+	"vipd/test/lab"
 	"vipd/test/wait"
 )
+
+func TestMain(m *testing.M) { lab.Main(m) }
 
 // world is targets that hosts check together, and what the hosts see of them.
 type world struct {
@@ -50,7 +54,7 @@ type world struct {
 type simulated struct {
 	*world
 	name   string
-	checks *fleetChecks
+	checks *Checks
 	runner *probe.Runner
 	kicks  chan struct{}
 	exec   bool
@@ -64,8 +68,10 @@ type simulated struct {
 	history []snap.Map[balancer.Target, balancer.Verdict]
 }
 
-// newWorld makes targets that are checked at an interval, and an etcd.
+// newWorld makes targets that are checked at an interval, and an etcd. No goroutine of its hosts outlives it.
 func newWorld(t *testing.T, targets int, h balancer.Health) *world {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	w := &world{
 		t: t, cluster: etcdkit.Start(t, etcdkit.Options{}), health: &h, lease: 2 * time.Second, patience: 300 * time.Millisecond, log: slog.New(slog.DiscardHandler),
 		down: map[netip.AddrPort]bool{}, liars: map[string]bool{}, lame: map[string]bool{},
@@ -86,8 +92,11 @@ func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 	return w
 }
 
+// usual is how long the leases of nodes are.
+const usual = 15 * time.Second
+
 // unhurried gives hosts on a busy machine time to keep their leases, where nothing waits for the end of one.
-func (w *world) unhurried() { w.lease, w.patience = leaseTime, leaseTime }
+func (w *world) unhurried() { w.lease, w.patience = usual, usual }
 
 // quick is a check that is decided in a fraction of a second.
 func quick() balancer.Health {
@@ -98,32 +107,32 @@ func quick() balancer.Health {
 }
 
 // join starts a host. Edit may change what it is made of.
-func (w *world) join(name string, edit ...func(*simulated, *fleetChecksOptions)) *simulated {
+func (w *world) join(name string, edit ...func(*simulated, *Options)) *simulated {
 	w.t.Helper()
 	h := &simulated{world: w, name: name, kicks: make(chan struct{}, 1), events: journal.New(journal.Options{Log: w.log})}
 	runner := probe.Options{Check: h.check, Gather: 5 * time.Millisecond, Report: func(changes []probe.Change) {
 		for _, c := range changes {
-			h.checks.vote(c.Targets)
+			h.checks.Vote(c.Targets)
 		}
 		h.kick()
 	}}
-	o := fleetChecksOptions{
-		config: etcd.Config{Endpoints: w.cluster.Endpoints(), Prefix: "/vipd"}, node: name, log: w.log, record: h.events.Record, kick: h.kick,
-		lease: w.lease, patience: w.patience, settle: 2 * w.lease,
+	o := Options{
+		Config: etcd.Config{Endpoints: w.cluster.Endpoints(), Prefix: "/vipd"}, Node: name, Log: w.log, Record: h.events.Record, Kick: h.kick,
+		Lease: w.lease, Patience: w.patience, Settle: 2 * w.lease,
 	}
 	h.runner = probe.NewRunner(runner)
-	o.runner = h.runner
+	o.Runner = h.runner
 	for _, e := range edit {
 		e(h, &o)
 	}
 	var err error
-	if h.checks, err = fleetChecksOf(o); err != nil {
+	if h.checks, err = New(o); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { h.runner.Run(ctx) })
-	running.Go(func() { _ = h.checks.run(ctx) })
+	running.Go(func() { _ = h.checks.Run(ctx) })
 	running.Go(func() { h.model(ctx) })
 	h.stop = sync.OnceFunc(func() { cancel(); running.Wait() })
 	w.hosts = append(w.hosts, h)
@@ -154,7 +163,7 @@ func (h *simulated) model(ctx context.Context) {
 			wanted = wanted.Set(t, s)
 		}
 		h.mu.Unlock()
-		all := h.checks.verdicts(wanted, h.exec)
+		all := h.checks.Verdicts(wanted, h.exec)
 		h.seen.Lock()
 		if all != h.all {
 			h.history = append(h.history, all)

@@ -1,4 +1,4 @@
-package daemon
+package fleetchecks
 
 import (
 	"log/slog"
@@ -11,9 +11,9 @@ import (
 	"vipd/cmd/internal/journal"
 )
 
-// vote tells the fleet that this node's own checks have come to other verdicts, and returns the targets that are not the
+// Vote tells the fleet that this node's own checks have come to other verdicts, and returns the targets that are not the
 // fleet's. Nil: there is no fleet.
-func (f *fleetChecks) vote(targets []balancer.Target) (others []balancer.Target) {
+func (f *Checks) Vote(targets []balancer.Target) (others []balancer.Target) {
 	if f == nil {
 		return targets
 	}
@@ -33,7 +33,7 @@ func (f *fleetChecks) vote(targets []balancer.Target) (others []balancer.Target)
 
 // voteLocked looks at the targets that this node has begun to check for the fleet or that have changed, and has their
 // votes written.
-func (f *fleetChecks) voteLocked() {
+func (f *Checks) voteLocked() {
 	duties := f.council.Duties()
 	for t, c := range snap.Diff(f.duties, duties) {
 		if c.HasNew {
@@ -46,12 +46,12 @@ func (f *fleetChecks) voteLocked() {
 	}
 	f.duties = duties
 	for t := range f.pending {
-		status, ok := f.runner.Status(t)
+		status, ok := f.o.Runner.Status(t)
 		if !ok {
 			continue
 		}
 		since, lame := f.lame[t]
-		vote, final := voteOf(status.State, lame && time.Since(since) >= f.settle)
+		vote, final := voteOf(status.State, lame && time.Since(since) >= f.o.Settle)
 		if before := f.votes.At(t); vote != nil && (before == nil || before.Verdict != vote.Verdict) {
 			f.votes = f.votes.Set(t, vote)
 		}
@@ -66,14 +66,14 @@ func (f *fleetChecks) voteLocked() {
 
 // limpLocked looks for checks that can't be carried out any more, or again. A vote of which that is true for long is taken
 // back: of two checkers, it would be in the way of the other for ever.
-func (f *fleetChecks) limpLocked(now time.Time) {
+func (f *Checks) limpLocked(now time.Time) {
 	for t := range f.duties.Keys() {
-		status, _ := f.runner.Status(t)
+		status, _ := f.o.Runner.Status(t)
 		since, was := f.lame[t]
 		switch is := status.State.Last.Outcome == health.NotRun; {
 		case is && !was:
 			f.lame[t] = now
-		case is && now.Sub(since) >= f.settle:
+		case is && now.Sub(since) >= f.o.Settle:
 			f.pending[t] = true
 		case !is && was:
 			delete(f.lame, t)
@@ -95,7 +95,7 @@ func voteOf(s health.State, lame bool) (vote *quorum.Vote, final bool) {
 }
 
 // report takes in whether the fleet hears of what this node has found.
-func (f *fleetChecks) report(err error) {
+func (f *Checks) report(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	was, now := f.unheard, time.Now()
@@ -103,32 +103,32 @@ func (f *fleetChecks) report(err error) {
 	switch {
 	case err != nil && was == nil:
 		f.silent = now
-		f.record(journal.Event{
+		f.o.Record(journal.Event{
 			At: now, Kind: journal.Health, Level: slog.LevelWarn, Text: "the fleet does not hear of this node's health checks", Cause: err.Error(),
 		})
 	case err == nil && was != nil:
-		f.record(journal.Event{At: now, Kind: journal.Health, Text: "the fleet hears of this node's health checks again", Was: "unheard", Lasted: now.Sub(f.silent)})
+		f.o.Record(journal.Event{At: now, Kind: journal.Health, Text: "the fleet hears of this node's health checks again", Was: "unheard", Lasted: now.Sub(f.silent)})
 	}
 }
 
-// problems says why checks are not shared with the fleet. That etcd is away, the store says itself.
-func (f *fleetChecks) problems(connected bool) (all []balancer.Problem) {
+// Problems says why checks are not shared with the fleet. That etcd is away, the store says itself.
+func (f *Checks) Problems(connected bool) (all []balancer.Problem) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	add := func(key, text string, err error) {
 		if err != nil && connected {
 			all = append(all, balancer.Problem{
-				Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: f.config.Prefix + "/health/" + key}, Field: "health.from", Text: text + err.Error(),
+				Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: f.o.Config.Prefix + "/health/" + key}, Field: "health.from", Text: text + err.Error(),
 			})
 		}
 	}
 	add("", "this node does not know what the fleet's health checks find, and checks for itself: ", f.unread)
-	add(f.node+"/", "the fleet does not hear of this node's health checks: ", f.unheard)
+	add(f.o.Node+"/", "the fleet does not hear of this node's health checks: ", f.unheard)
 	return all
 }
 
-// standing returns what is known of a target, and whether the fleet checks it at all.
-func (f *fleetChecks) standing(t balancer.Target) (quorum.Standing, bool) {
+// Standing returns what is known of a target, and whether the fleet checks it at all.
+func (f *Checks) Standing(t balancer.Target) (quorum.Standing, bool) {
 	if f == nil {
 		return quorum.Standing{}, false
 	}
@@ -138,10 +138,10 @@ func (f *fleetChecks) standing(t balancer.Target) (quorum.Standing, bool) {
 }
 
 // recordLocked tells the journal of the fleet's targets whose verdicts were others before.
-func (f *fleetChecks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]) {
+func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]) {
 	for t, c := range snap.Diff(before, f.council.Verdicts()) {
 		s, ours := f.council.Standing(t)
-		if !ours || !c.HasNew || !c.HadOld && time.Since(s.Since) > f.settle {
+		if !ours || !c.HasNew || !c.HadOld && time.Since(s.Since) > f.o.Settle {
 			continue // it is gone, or was so before this node has come to know it
 		}
 		e := journal.Event{
@@ -154,14 +154,14 @@ func (f *fleetChecks) recordLocked(before snap.Map[balancer.Target, balancer.Ver
 		case c.HadOld:
 			e.Text = "is up again"
 		}
-		f.record(e)
+		f.o.Record(e)
 	}
 }
 
 // cause says in words what a verdict rests on.
-func (f *fleetChecks) cause(t balancer.Target, s quorum.Standing) string {
+func (f *Checks) cause(t balancer.Target, s quorum.Standing) string {
 	if s.Alone {
-		own, _ := f.runner.Status(t)
+		own, _ := f.o.Runner.Status(t)
 		return own.State.Cause
 	}
 	return s.Words()

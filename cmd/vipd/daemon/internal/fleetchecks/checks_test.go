@@ -1,4 +1,4 @@
-package daemon
+package fleetchecks
 
 import (
 	"fmt"
@@ -49,7 +49,7 @@ func TestFleetOutvotes(t *testing.T) {
 	w.mu.Unlock()
 	for _, target := range w.targets {
 		wait.For(t, 30*time.Second, "the host to say that all is down", func() bool {
-			s, _ := w.hosts[0].checks.standing(target)
+			s, _ := w.hosts[0].checks.Standing(target)
 			return s.Votes["host2"].Verdict == balancer.HealthDown
 		})
 	}
@@ -72,7 +72,7 @@ func TestFleetOutvotes(t *testing.T) {
 		if got := strings.Join(said, ", "); got != "is up, is down, is up again" {
 			t.Errorf("%s has recorded: %s", h.name, got)
 		}
-		s, ok := h.checks.standing(w.targets[3])
+		s, ok := h.checks.Standing(w.targets[3])
 		if !ok || s.Verdict != balancer.HealthUp || s.Alone || len(s.Checkers) != 3 || s.Votes["host2"].Verdict != balancer.HealthDown || s.Votes["host2"].Cause != "connection refused" {
 			t.Errorf("%s knows %+v", h.name, s)
 		}
@@ -87,7 +87,7 @@ func TestFleetOutvotes(t *testing.T) {
 	w.settled(rest, balancer.HealthUp)
 	w.turn(true, w.targets[5])
 	everywhere(t, rest, w.targets[5], balancer.HealthDown)
-	if s, _ := rest[0].checks.standing(w.targets[5]); s.Votes["host4"].Verdict != balancer.HealthUnknown || s.Votes["host4"].Cause != "no such certificate file" {
+	if s, _ := rest[0].checks.Standing(w.targets[5]); s.Votes["host4"].Verdict != balancer.HealthUnknown || s.Votes["host4"].Cause != "no such certificate file" {
 		t.Errorf("who can't check says %+v", s.Votes["host4"])
 	}
 }
@@ -115,7 +115,7 @@ func TestFleetOverTCP(t *testing.T) {
 	}
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthDown)
 	for _, h := range w.hosts {
-		s, _ := h.checks.standing(w.targets[1])
+		s, _ := h.checks.Standing(w.targets[1])
 		for n, v := range s.Votes {
 			if v.Verdict == balancer.HealthDown && !strings.HasPrefix(v.Cause, "connection refused") {
 				t.Errorf("%s says %+v", n, v)
@@ -128,9 +128,9 @@ func TestFleetOverTCP(t *testing.T) {
 }
 
 // behind puts a relay between a host and etcd.
-func behind(h *simulated, o *fleetChecksOptions) {
-	h.relay = etcdkit.NewRelay(h.t, strings.TrimPrefix(o.config.Endpoints[0], "http://"))
-	o.config.Endpoints = []string{"http://" + h.relay.Addr()}
+func behind(h *simulated, o *Options) {
+	h.relay = etcdkit.NewRelay(h.t, strings.TrimPrefix(o.Config.Endpoints[0], "http://"))
+	o.Config.Endpoints = []string{"http://" + h.relay.Addr()}
 }
 
 // TestFleetReplacesCheckers has a host that no longer reaches etcd be replaced as a checker when its lease has ended, and
@@ -189,7 +189,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 			h.checks.mu.Unlock()
 			return !alone && h.checking() < len(w.targets) && len(h.told("shared again")) > 0
 		})
-		if s, _ := h.checks.standing(down); s.Since.IsZero() || s.Since.After(fell) || s.Lasted <= 0 {
+		if s, _ := h.checks.Standing(down); s.Since.IsZero() || s.Since.After(fell) || s.Lasted <= 0 {
 			t.Errorf("%s: it is down since %s, after %s; want since before %s", h.name, s.Since, s.Lasted, fell)
 		}
 		if away, back := h.told("endpoints itself"), h.told("shared again"); len(away) != 1 || len(back) != 1 || away[0].Cause == "" || back[0].Lasted <= 0 {
@@ -217,14 +217,14 @@ func TestFleetBeginsWithoutEtcd(t *testing.T) {
 	h := w.join("host1")
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
-	if problems := h.checks.problems(true); len(problems) == 0 || !strings.Contains(problems[0].Text, "checks for itself: ") {
+	if problems := h.checks.Problems(true); len(problems) == 0 || !strings.Contains(problems[0].Text, "checks for itself: ") {
 		t.Errorf("problems: %v", problems)
 	}
 	w.turn(false, w.targets[0])
 	w.cluster.Start()
 	w.client = w.cluster.Client()
 	w.settled(w.hosts, balancer.HealthUp)
-	wait.For(t, 30*time.Second, "the problems to be over", func() bool { return len(h.checks.problems(true)) == 0 })
+	wait.For(t, 30*time.Second, "the problems to be over", func() bool { return len(h.checks.Problems(true)) == 0 })
 }
 
 // TestFleetRunsPrograms has checks that run programs be made by the hosts that may, and their verdicts count on the rest,
@@ -237,7 +237,7 @@ func TestFleetRunsPrograms(t *testing.T) {
 		s.Health = &program
 		w.wanted = w.wanted.Set(target, s)
 	}
-	may := func(h *simulated, _ *fleetChecksOptions) { h.exec = true }
+	may := func(h *simulated, _ *Options) { h.exec = true }
 	w.turn(true, w.targets[0])
 	for i := range 2 {
 		w.join(fmt.Sprintf("may%d", i+1), may)
@@ -245,13 +245,13 @@ func TestFleetRunsPrograms(t *testing.T) {
 	}
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
-	s, _ := w.hosts[1].checks.standing(w.targets[1])
+	s, _ := w.hosts[1].checks.Standing(w.targets[1])
 	if len(s.Checkers) != 2 || !strings.HasPrefix(string(s.Checkers[0]), "may") || !strings.HasPrefix(string(s.Checkers[1]), "may") {
 		t.Errorf("the checkers are %v", s.Checkers)
 	}
 	w.cluster.Kill()
 	for _, h := range w.hosts {
-		wait.For(t, 30*time.Second, h.name+" to be alone", func() bool { s, _ := h.checks.standing(w.targets[1]); return s.Alone })
+		wait.For(t, 30*time.Second, h.name+" to be alone", func() bool { s, _ := h.checks.Standing(w.targets[1]); return s.Alone })
 		if want := map[bool]int{true: len(w.targets)}[h.exec]; h.checking() != want {
 			t.Errorf("%s checks %d targets, want %d", h.name, h.checking(), want)
 		}

@@ -1,4 +1,4 @@
-package daemon
+package fleetchecks
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ import (
 )
 
 // TestFleetWithdraws has a host take its vote back when it can't check any more, so that the only other one decides, and
-// vote again when it can.
+// Vote again when it can.
 func TestFleetWithdraws(t *testing.T) {
 	w := newWorld(t, 2, quick())
 	w.join("host1")
@@ -35,12 +35,12 @@ func TestFleetWithdraws(t *testing.T) {
 	limp(true)
 	w.turn(true, w.targets[0])
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
-	if s, _ := w.hosts[0].checks.standing(w.targets[1]); s.Verdict != balancer.HealthUp {
+	if s, _ := w.hosts[0].checks.Standing(w.targets[1]); s.Verdict != balancer.HealthUp {
 		t.Errorf("the other is %+v", s)
 	}
 	limp(false)
 	wait.For(t, 30*time.Second, "the host to vote again", func() bool {
-		s, _ := w.hosts[0].checks.standing(w.targets[0])
+		s, _ := w.hosts[0].checks.Standing(w.targets[0])
 		return s.Votes["host2"].Verdict == balancer.HealthDown
 	})
 	w.turn(false, w.targets[0])
@@ -60,9 +60,9 @@ func TestFleetNeedsRights(t *testing.T) {
 	w.cluster.EnableAuth(user("host1", "/vipd/health/host1/"), blind, user("host3"))
 	w.client = w.cluster.Client()
 	for i := range 3 {
-		w.join(fmt.Sprintf("host%d", i+1), func(h *simulated, o *fleetChecksOptions) {
-			o.config.Username, o.config.PasswordFile = h.name, filepath.Join(t.TempDir(), "password")
-			if err := os.WriteFile(o.config.PasswordFile, []byte(h.name), 0o600); err != nil {
+		w.join(fmt.Sprintf("host%d", i+1), func(h *simulated, o *Options) {
+			o.Config.Username, o.Config.PasswordFile = h.name, filepath.Join(t.TempDir(), "password")
+			if err := os.WriteFile(o.Config.PasswordFile, []byte(h.name), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -115,7 +115,7 @@ func TestFleetNeedsRights(t *testing.T) {
 // TestFleetGivesUp has a node that can't read what others find any more take part for as long as its lease, and no longer.
 func TestFleetGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, err := fleetChecksOf(fleetChecksOptions{node: "host1", lease: 15 * time.Second, record: func(journal.Event) {}, kick: func() {}})
+		f, err := New(Options{Node: "host1", Lease: 15 * time.Second, Record: func(journal.Event) {}, Kick: func() {}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,14 +144,14 @@ func TestFleetGivesUp(t *testing.T) {
 func TestFleetPassesOverTheSilent(t *testing.T) {
 	w := newWorld(t, 2, quick())
 	w.join("host1")
-	w.join("host2", func(h *simulated, _ *fleetChecksOptions) { h.own = map[balancer.Target]bool{w.targets[0]: true} })
+	w.join("host2", func(h *simulated, _ *Options) { h.own = map[balancer.Target]bool{w.targets[0]: true} })
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthUp)
 	w.turn(true, w.targets...)
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthDown)
 	wait.For(t, 30*time.Second, "the host to miss the other's vote, and no other", func() bool {
-		one, _ := w.hosts[0].checks.standing(w.targets[0])
-		two, _ := w.hosts[0].checks.standing(w.targets[1])
+		one, _ := w.hosts[0].checks.Standing(w.targets[0])
+		two, _ := w.hosts[0].checks.Standing(w.targets[1])
 		return fmt.Sprint(one.Mute) == "[host2]" && !one.Alone && len(two.Mute) == 0 && len(two.Votes) == 2
 	})
 }

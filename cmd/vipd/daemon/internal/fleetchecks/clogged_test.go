@@ -1,4 +1,4 @@
-package daemon
+package fleetchecks
 
 import (
 	"context"
@@ -25,9 +25,9 @@ func TestCloggedLogOfAChecker(t *testing.T) {
 	log := make(gate)
 	ctx, end := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
-	w.join("host2", func(h *simulated, o *fleetChecksOptions) {
+	w.join("host2", func(h *simulated, o *Options) {
 		h.events = journal.New(journal.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
-		o.record = h.events.Record
+		o.Record = h.events.Record
 		writing.Go(func() { h.events.Run(ctx) })
 	})
 	defer writing.Wait()
