@@ -59,7 +59,7 @@ func newChecks(d *Daemon) *checks {
 		Report: c.report, Seed: seed.Sum64(), Kept: kept.Checks,
 		Heard: func(t balancer.Target, at netip.AddrPort, res health.Result) {
 			c.heard(t, res)
-			d.passive.heard(t, at, res)
+			d.passive.Heard(t, at, res)
 		},
 		Observe: func(t balancer.HealthType, r health.Result) { d.metrics.checked(t, r.Took) },
 	})

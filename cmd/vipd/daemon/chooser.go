@@ -131,7 +131,7 @@ func (c *chooser) move(ctx context.Context, use, next *chosen) error {
 	c.Log.Debug("switching the mode", "from", use.Name, "to", next.Name, "why", next.reason)
 	started := time.Now()
 	c.tell(use.Host().And(next.Host())) // both serve for a while
-	c.passive.listen(next.dataplane)
+	c.passive.Listen(next.dataplane)
 	moved := c.model.adopt(next.dataplane)
 	if err := c.await(ctx, moved); err != nil {
 		c.back(ctx, use, next, err)

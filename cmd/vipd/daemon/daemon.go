@@ -17,6 +17,7 @@ import (
 	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/runlock"
+	"vipd/cmd/vipd/daemon/internal/passive"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
 )
@@ -47,7 +48,7 @@ type Daemon struct {
 	source  source
 	fleet   *fleet // nil: the store is not a fleet's
 	checks  *checks
-	passive *passive
+	passive *passive.Passive
 	model   *model
 	journal *journal.Journal // what begins or ends is recorded here, which logs it too
 	metrics *metrics
@@ -173,8 +174,10 @@ func (d *Daemon) build() (err error) {
 		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
 	})
 	d.checks = newChecks(d)
-	d.passive = newPassive(d)
-	d.passive.listen(first.dataplane)
+	d.passive = passive.New(passive.Options{
+		Rules: d.Ejection, Journal: d.journal, Hint: func(t balancer.Target) { d.checks.runner.Hint(t) }, Kick: func() { d.model.kick() },
+	})
+	d.passive.Listen(first.dataplane)
 	d.model = newModel(d)
 	return d.openStore()
 }
@@ -222,7 +225,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		start("fleet's checks", d.checks.fleet.Run)
 	}
 	start("health", d.checks.run)
-	start("passive health", d.passive.run)
+	start("passive health", d.passive.Run)
 	start("engine", d.engine.Run)
 	start("mode", d.chooser.run)
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.addressesChanged) })

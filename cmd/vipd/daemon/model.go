@@ -242,7 +242,7 @@ func (m *model) nextExpiry() time.Duration {
 	if patience := m.started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
 		next = patience
 	}
-	for _, t := range []time.Time{m.memory.NextExpiry(), m.local.nextExpiry(), m.passive.next()} {
+	for _, t := range []time.Time{m.memory.NextExpiry(), m.local.nextExpiry(), m.passive.Next()} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}
@@ -311,7 +311,7 @@ func (m *model) round(s *state, memory balancer.Memory) (balancer.Inputs, balanc
 		Services: s.snapshot.Services, Endpoints: s.snapshot.Endpoints, Overrides: m.local.over(s.snapshot.Overrides),
 	}.Remembering(memory)
 	in.Health = m.checks.verdicts(&in, s.env.AllowExec)
-	in.Ejected = m.passive.ejected(&in, &s.env, m.carrier)
+	in.Ejected = m.passive.Ejected(&in, &s.env, m.carrier)
 	return in, m.compiler.Next(s.env, in)
 }
 

@@ -1,4 +1,4 @@
-package daemon
+package passive
 
 import (
 	"context"
@@ -19,15 +19,9 @@ import (
 	"vipd/dataplane"
 )
 
-// passive learns from what comes of clients' connections:
-//
-//	userspace: each dial       -> ejections -> the model compiles without the endpoint
-//	                           -> where the service has a check, that is done at once
-//	kernel modes: no answer    -> where the service has a check, that is done at once
-//
-// Only userspace mode ejects: it knows what came of each connect, and tries another endpoint before the client notices.
-type passive struct {
-	*Daemon
+// Passive is what is learned and remembered. All methods may be called by any goroutine.
+type Passive struct {
+	o    Options
 	wake chan struct{} // holds one token for run: there may be something to be looked for elsewhere
 	some atomic.Bool   // something is ejected: results of checks matter
 
@@ -39,28 +33,40 @@ type passive struct {
 	carrier   dataplane.Dataplane // what carries out
 }
 
-func newPassive(d *Daemon) *passive {
-	rules := d.Ejection
-	if rules == (health.EjectionRules{}) {
-		rules = health.DefaultEjectionRules()
+// Options are what a Passive is made of.
+type Options struct {
+	// Rules say when failed connects eject an endpoint. Default health.DefaultEjectionRules.
+	Rules health.EjectionRules
+	// Journal is told of ejections.
+	Journal *journal.Journal
+	// Hint has the health check of a target, if it has one, be done at once. It must not block.
+	Hint func(balancer.Target)
+	// Kick has Ejected be called again. It must not block.
+	Kick func()
+}
+
+// New returns one that has learned nothing yet.
+func New(o Options) *Passive {
+	if o.Rules == (health.EjectionRules{}) {
+		o.Rules = health.DefaultEjectionRules()
 	}
-	return &passive{
-		Daemon: d, wake: make(chan struct{}, 1), ejections: health.NewEjections(rules),
+	return &Passive{
+		o: o, wake: make(chan struct{}, 1), ejections: health.NewEjections(o.Rules),
 		rooms: balancer.NewEjectionRooms(&balancer.Env{}, &balancer.Inputs{}),
 	}
 }
 
-// listen has a dataplane that has not begun yet tell what comes of its dials, if it makes any.
-func (p *passive) listen(dp dataplane.Dataplane) {
+// Listen has a dataplane that has not begun yet tell what comes of its dials, if it makes any.
+func (p *Passive) Listen(dp dataplane.Dataplane) {
 	if dialer, ok := dp.(dataplane.Dialer); ok {
 		dialer.TellDials(p.dialed)
 	}
 }
 
 // dialed takes in what came of a connect to t. It is called by connections.
-func (p *passive) dialed(t balancer.Target, err error) {
+func (p *Passive) dialed(t balancer.Target, err error) {
 	if err != nil {
-		p.checks.runner.Hint(t)
+		p.o.Hint(t)
 	}
 	now := time.Now()
 	p.mu.Lock()
@@ -74,12 +80,12 @@ func (p *passive) dialed(t balancer.Target, err error) {
 	}
 	if changed {
 		p.changedLocked(x)
-		p.model.kick()
+		p.o.Kick()
 	}
 }
 
-// heard takes in the result of a check, which counts for an ejection if it looked at the endpoint's own port.
-func (p *passive) heard(t balancer.Target, at netip.AddrPort, res health.Result) {
+// Heard takes in the result of a check, which counts for an ejection if it looked at the endpoint's own port.
+func (p *Passive) Heard(t balancer.Target, at netip.AddrPort, res health.Result) {
 	if !p.some.Load() || at != netip.AddrPortFrom(t.Addr, t.Port) {
 		return
 	}
@@ -91,12 +97,12 @@ func (p *passive) heard(t balancer.Target, at netip.AddrPort, res health.Result)
 	}
 	if x, ended := p.ejections.Checked(t, res, s.Health.Rise, time.Now()); ended {
 		p.changedLocked(x)
-		p.model.kick()
+		p.o.Kick()
 	}
 }
 
-// ejected takes in what is compiled next, and returns what is ejected of it.
-func (p *passive) ejected(in *balancer.Inputs, env *balancer.Env, carrier dataplane.Dataplane) snap.Map[balancer.Target, balancer.Ejection] {
+// Ejected takes in what is compiled next, and returns what is ejected of it.
+func (p *Passive) Ejected(in *balancer.Inputs, env *balancer.Env, carrier dataplane.Dataplane) snap.Map[balancer.Target, balancer.Ejection] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, change := range snap.Diff(p.services, in.Services) {
@@ -116,12 +122,12 @@ func (p *passive) ejected(in *balancer.Inputs, env *balancer.Env, carrier datapl
 }
 
 // roomLocked is the room for what was last compiled, beside what is ejected by now.
-func (p *passive) roomLocked(t balancer.Target) int { return p.rooms.Room(t, p.ejections.Now()) }
+func (p *Passive) roomLocked(t balancer.Target) int { return p.rooms.Room(t, p.ejections.Now()) }
 
 // changedLocked records that an ejection began or ended.
-func (p *passive) changedLocked(x health.Ejected) {
+func (p *Passive) changedLocked(x health.Ejected) {
 	p.some.Store(p.ejections.Now().Len() > 0)
-	p.journal.Record(ejectionEvent(x))
+	p.o.Journal.Record(ejectionEvent(x))
 }
 
 func ejectionEvent(x health.Ejected) journal.Event {
@@ -136,22 +142,22 @@ func ejectionEvent(x health.Ejected) journal.Event {
 	return e
 }
 
-// next returns when the next ejection ends; zero: nothing is ejected.
-func (p *passive) next() time.Time {
+// Next returns when the next ejection ends; zero: nothing is ejected.
+func (p *Passive) Next() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ejections.Next()
 }
 
-func (p *passive) kick() {
+func (p *Passive) kick() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
-// run has the kernel's connections looked at while that is of use, until ctx ends.
-func (p *passive) run(ctx context.Context) error {
+// Run has the kernel's connections looked at while that is of use, until ctx ends.
+func (p *Passive) Run(ctx context.Context) error {
 	var looking dataplane.Suspecter // its kernel's connections are looked at
 	stop := func() {}
 	for {
@@ -169,7 +175,7 @@ func (p *passive) run(ctx context.Context) error {
 }
 
 // wanted returns the dataplane whose kernel's connections are to be looked at; nil: none.
-func (p *passive) wanted() dataplane.Suspecter {
+func (p *Passive) wanted() dataplane.Suspecter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.checked == 0 {
@@ -180,7 +186,7 @@ func (p *passive) wanted() dataplane.Suspecter {
 }
 
 // look begins to look for connections without an answer; what it returns ends that, and waits for it. Nil: nowhere.
-func (p *passive) look(ctx context.Context, in dataplane.Suspecter) (stop func()) {
+func (p *Passive) look(ctx context.Context, in dataplane.Suspecter) (stop func()) {
 	if in == nil {
 		return func() {}
 	}
@@ -203,11 +209,11 @@ const (
 )
 
 // keepLooking looks until ctx ends, again and again where that fails. Once it went well for long, a failure is news again.
-func (p *passive) keepLooking(ctx context.Context, in dataplane.Suspecter) {
+func (p *Passive) keepLooking(ctx context.Context, in dataplane.Suspecter) {
 	pause, told := lookPause, false
 	for {
 		began := time.Now()
-		err := in.Suspect(ctx, func(t balancer.Target) { p.checks.runner.Hint(t) })
+		err := in.Suspect(ctx, p.o.Hint)
 		if ctx.Err() != nil {
 			return
 		}
@@ -216,7 +222,7 @@ func (p *passive) keepLooking(ctx context.Context, in dataplane.Suspecter) {
 		}
 		if err != nil && !told {
 			told = true
-			p.journal.Record(journal.Event{
+			p.o.Journal.Record(journal.Event{
 				Kind: journal.Problem, Level: slog.LevelWarn, Cause: err.Error(),
 				Text: "connections without an answer can't be looked for, which is tried again; till then health checks find out who is down at their own pace",
 			})

@@ -1,4 +1,4 @@
-package daemon
+package passive
 
 import (
 	"context"
@@ -12,23 +12,20 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/cmd/internal/journal"
 	"vipd/dataplane"
 )
 
-// passiveOf returns a passive on its own, which ejects at the first failure, and what it has been given of a service web.
-func passiveOf(s *balancer.Service) (*passive, *balancer.Inputs) {
-	d := &Daemon{
-		Options: Options{Ejection: health.EjectionRules{Failures: 1, Base: time.Hour, Most: time.Hour, Forgive: time.Hour}},
-		journal: journal.New(journal.Options{Log: slog.New(slog.DiscardHandler)}), model: &model{wake: make(chan struct{}, 1)},
-	}
-	d.checks = &checks{Daemon: d, runner: probe.NewRunner(probe.Options{})}
-	d.passive = newPassive(d)
+// passiveOf returns a Passive that ejects at the first failure, and what it has been given of a service web.
+func passiveOf(s *balancer.Service) (*Passive, *balancer.Inputs) {
+	p := New(Options{
+		Rules:   health.EjectionRules{Failures: 1, Base: time.Hour, Most: time.Hour, Forgive: time.Hour},
+		Journal: journal.New(journal.Options{Log: slog.New(slog.DiscardHandler)}), Hint: func(balancer.Target) {}, Kick: func() {},
+	})
 	var in balancer.Inputs
 	in.Services = in.Services.Set(s.Name, s)
-	d.passive.ejected(&in, &balancer.Env{}, nil)
-	return d.passive, &in
+	p.Ejected(&in, &balancer.Env{}, nil)
+	return p, &in
 }
 
 // large is a service of two ports with n endpoints, and those at its first port.
@@ -58,7 +55,7 @@ func TestFailedDialsAreCheap(t *testing.T) {
 	if n := testing.AllocsPerRun(200, func() { p.dialed(targets[len(targets)-1-next%400], syscall.ECONNREFUSED); next++ }); n > 8 {
 		t.Errorf("a failed dial makes %v allocations, want a few", n)
 	}
-	if n := testing.AllocsPerRun(5, func() { p.ejected(in, &balancer.Env{}, nil) }); n > 6*float64(len(targets)) {
+	if n := testing.AllocsPerRun(5, func() { p.Ejected(in, &balancer.Env{}, nil) }); n > 6*float64(len(targets)) {
 		t.Errorf("what is compiled next makes %v allocations for %d endpoints, want a few each", n, len(targets))
 	}
 }
@@ -81,7 +78,7 @@ func BenchmarkEjectedOfThousand(b *testing.B) {
 		p.dialed(at, syscall.ECONNREFUSED)
 	}
 	for b.Loop() {
-		p.ejected(in, &balancer.Env{}, nil)
+		p.Ejected(in, &balancer.Env{}, nil)
 	}
 }
 
@@ -111,9 +108,9 @@ func TestHintsComeBack(t *testing.T) {
 		m := &moody{fails: 10}
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); _ = p.run(ctx) }()
+		go func() { defer close(ended); _ = p.Run(ctx) }()
 		began := time.Now()
-		p.ejected(in, &balancer.Env{}, m)
+		p.Ejected(in, &balancer.Env{}, m)
 		time.Sleep(time.Hour)
 		end()
 		<-ended
@@ -124,7 +121,7 @@ func TestHintsComeBack(t *testing.T) {
 		if len(pauses) != 11 || pauses[0] != 0 || pauses[1] != time.Second || pauses[2] != 2*time.Second || pauses[10] != time.Minute {
 			t.Errorf("pauses before attempts: %v", pauses)
 		}
-		events, _ := p.journal.Read(0, 0)
+		events, _ := p.o.Journal.Read(0, 0)
 		if len(events) != 1 || events[0].Cause != "the dump was torn" {
 			t.Errorf("the journal has %+v", events)
 		}
