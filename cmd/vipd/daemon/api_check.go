@@ -1,15 +1,12 @@
 package daemon
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 
 	"vipd/balancer"
 	"vipd/balancer/health"
-	"vipd/balancer/health/probe"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/find"
 )
@@ -27,7 +24,7 @@ func (d *Daemon) postCheck(w http.ResponseWriter, r *http.Request) {
 		refuseCall(w, http.StatusBadRequest, err)
 		return
 	}
-	result, exchange, err := d.checks.once(r.Context(), t, subject)
+	result, exchange, err := d.checks.Once(r.Context(), t, subject)
 	if err != nil {
 		refuseCall(w, http.StatusInternalServerError, err)
 		return
@@ -36,15 +33,6 @@ func (d *Daemon) postCheck(w http.ResponseWriter, r *http.Request) {
 		Service: t.Service, Address: t.Address(), At: subject.At.String(), Type: subject.Health.Type, Outcome: string(result.Outcome),
 		Text: result.Text, Took: result.Took, Exchange: exchange, Health: s.inputs.Health.At(t),
 	})
-}
-
-// once checks a target apart from the schedule, whoever of a fleet checks it otherwise.
-func (c *checks) once(ctx context.Context, t balancer.Target, at health.Subject) (health.Result, string, error) {
-	r, exchange, err := c.runner.Now(ctx, t)
-	if errors.Is(err, probe.ErrUnchecked) {
-		return c.runner.Exchange(ctx, probe.New(at.Health, at.Proto), at.At)
-	}
-	return r, exchange, err
 }
 
 // checkedAt finds the endpoint that a request is about, and what is probed for it.

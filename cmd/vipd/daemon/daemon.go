@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,9 +18,12 @@ import (
 	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/runlock"
+	"vipd/cmd/vipd/daemon/internal/checks"
+	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/cmd/vipd/daemon/internal/passive"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
+	"vipd/store/etcd"
 )
 
 // Options are what a Daemon is made of.
@@ -47,7 +51,7 @@ type Daemon struct {
 	engine  *dataplane.Engine
 	source  source
 	fleet   *fleet // nil: the store is not a fleet's
-	checks  *checks
+	checks  *checks.Checks
 	passive *passive.Passive
 	model   *model
 	journal *journal.Journal // what begins or ends is recorded here, which logs it too
@@ -173,13 +177,29 @@ func (d *Daemon) build() (err error) {
 		Dataplane: first.dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
 		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
 	})
-	d.checks = newChecks(d)
+	if d.checks, err = d.newChecks(); err != nil {
+		return err
+	}
 	d.passive = passive.New(passive.Options{
-		Rules: d.Ejection, Journal: d.journal, Hint: func(t balancer.Target) { d.checks.runner.Hint(t) }, Kick: func() { d.model.kick() },
+		Rules: d.Ejection, Journal: d.journal, Hint: func(t balancer.Target) { d.checks.Hint(t) }, Kick: func() { d.model.kick() },
 	})
 	d.passive.Listen(first.dataplane)
 	d.model = newModel(d)
 	return d.openStore()
+}
+
+// newChecks makes the health checks, which a fleet may share.
+func (d *Daemon) newChecks() (*checks.Checks, error) {
+	o := checks.Options{
+		StateDir: d.config.StateDir, Node: d.config.Node, Journal: d.journal, Kick: func() { d.model.kick() },
+		Service: func(name balancer.Name) *balancer.Service { return d.model.state().snapshot.Services.At(name) },
+		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.passive.Heard(t, at, res) },
+		Observe: d.metrics.checked,
+	}
+	if d.config.Store.Kind == config.EtcdStore {
+		o.Fleet = &fleetchecks.Options{Config: etcd.Config(d.config.Etcd), Log: d.Log.With("component", "health"), Lease: leaseTime}
+	}
+	return checks.New(o)
 }
 
 // Socket returns the path of the API's socket.
@@ -222,9 +242,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.model.publish) })
 	if d.fleet != nil {
 		start("fleet", d.fleet.run)
-		start("fleet's checks", d.checks.fleet.Run)
 	}
-	start("health", d.checks.run)
+	start("health", d.checks.Run)
+	start("fleet's checks", d.checks.Share)
 	start("passive health", d.passive.Run)
 	start("engine", d.engine.Run)
 	start("mode", d.chooser.run)

@@ -9,24 +9,8 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/health/probe"
 	"vipd/cmd/internal/journal"
 )
-
-// healthEvent tells of a verdict that has changed.
-func healthEvent(t balancer.Target, c probe.Change) journal.Event {
-	e := journal.Event{
-		At: c.State.Since, Kind: journal.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.State.Verdict),
-		Cause: c.State.Cause, Was: string(c.Before), Lasted: c.For,
-	}
-	switch {
-	case c.State.Verdict == balancer.HealthDown:
-		e.Level = slog.LevelWarn
-	case c.Before != balancer.HealthUnknown:
-		e.Text = "is up again"
-	}
-	return e
-}
 
 // reloadEvent tells what came of a reload.
 func reloadEvent(by string, s *state, problems []balancer.Problem, err error) journal.Event {

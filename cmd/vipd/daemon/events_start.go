@@ -21,7 +21,7 @@ func (m *model) tellStillDown(s *state, now time.Time) {
 		if verdict != balancer.HealthDown {
 			continue
 		}
-		since, cause := m.checks.downSince(t)
+		since, cause := m.checks.DownSince(t)
 		if since.IsZero() || since.After(m.started) {
 			continue // it is told as what has happened now
 		}
@@ -39,15 +39,6 @@ func (m *model) tellStillDown(s *state, now time.Time) {
 	for _, e := range down {
 		m.journal.Record(e)
 	}
-}
-
-// downSince is since when a target is down, and what its last result was.
-func (c *checks) downSince(t balancer.Target) (since time.Time, cause string) {
-	if standing, shared := c.fleet.Standing(t); shared && !standing.Alone {
-		return standing.Since, standing.Words()
-	}
-	status, _ := c.runner.Status(t)
-	return status.State.Since, status.State.Last.Text
 }
 
 // fallen keeps, from those before, the targets that went down from being up. What was down from the first look on had no

@@ -17,6 +17,7 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/find"
 	"vipd/cmd/internal/journal"
+	"vipd/cmd/vipd/daemon/internal/statedir"
 	"vipd/dataplane"
 	"vipd/store"
 	"vipd/store/etcd"
@@ -95,7 +96,7 @@ func newModel(d *Daemon) *model {
 		carrier: d.chooser.serving.Load().dataplane,
 	}
 	// What can't be kept is a problem that the next round tells.
-	m.files = files{dir: d.config.StateDir, failed: map[string]error{}, tell: func(error) { m.kick() }}
+	m.files = files{statedir.New(d.config.StateDir, func(error) { m.kick() })}
 	changed := make(chan struct{})
 	m.changed.Store(&changed)
 	m.current.Store(&state{config: d.config})
@@ -263,17 +264,17 @@ func (m *model) compile() {
 	if m.everRead = m.everRead || latest.Connected || latest.Kept; !m.everRead && m.waits() {
 		return // a folder that is mounted late would look like services that are gone
 	}
-	if !m.state().complete && m.checks.fleet.Awaits(latest) {
+	if !m.state().complete && m.checks.Awaits(latest) {
 		return // what the fleet finds down must not get connections because this node has just started
 	}
 	next := m.adopted()
 	now := time.Now()
 	if local := m.local.expire(now); local.Map != m.local.Map {
 		m.local = local
-		m.files.keep("overrides.json", m.files.saveOverrides(local))
+		m.files.Note(overridesName, m.files.saveOverrides(local))
 	}
 	s := &state{snapshot: *latest, config: c, local: m.local.Map, complete: true, everRead: m.everRead}
-	s.problems = slices.Concat(fileErrors, m.files.problems())
+	s.problems = slices.Concat(fileErrors, m.files.Problems())
 	before, memory := m.state().desired, m.memory.Expire(now)
 	s.desired = before
 	// What is compiled has a say in what it is compiled from: drains begin and end, and a VIP is no place for node ports.
@@ -287,9 +288,9 @@ func (m *model) compile() {
 		m.files.saveMemory(memory, s.desired.Contested)
 	}
 	m.memory = memory
-	s.checked = m.checks.all
+	s.checked = m.checks.All()
 	s.fallen(m.state())
-	s.lacking, s.unable = m.checks.lacking(s.snapshot.Services)
+	s.lacking, s.unable = m.checks.Lacking(s.snapshot.Services)
 	s.desired.Revision = balancer.Revision{Store: latest.Revision, Seen: seen}
 	if seen.IsZero() {
 		s.desired.Revision.Seen = now
@@ -310,7 +311,7 @@ func (m *model) round(s *state, memory balancer.Memory) (balancer.Inputs, balanc
 	in := balancer.Inputs{
 		Services: s.snapshot.Services, Endpoints: s.snapshot.Endpoints, Overrides: m.local.over(s.snapshot.Overrides),
 	}.Remembering(memory)
-	in.Health = m.checks.verdicts(&in, s.env.AllowExec)
+	in.Health = m.checks.Verdicts(&in, s.env.AllowExec)
 	in.Ejected = m.passive.Ejected(&in, &s.env, m.carrier)
 	return in, m.compiler.Next(s.env, in)
 }
@@ -342,7 +343,7 @@ func (m *model) env(c config.Config, vips snap.Map[netip.Addr, int]) balancer.En
 	}
 	return balancer.Env{
 		Node: c.Node, Zone: c.Zone, Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePortAddresses: nodePortAddresses(m.addresses, vips), NodePorts: c.NodePorts.Addresses,
-		Allowed: c.Addresses.Allowed, AllowExec: c.Health.AllowExec, FleetExec: m.checks.fleet.MayRun(), Capabilities: m.carrier.Capabilities(),
+		Allowed: c.Addresses.Allowed, AllowExec: c.Health.AllowExec, FleetExec: m.checks.FleetExec(), Capabilities: m.carrier.Capabilities(),
 	}
 }
 

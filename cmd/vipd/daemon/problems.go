@@ -28,7 +28,7 @@ func (v *view) problems() []balancer.Problem {
 	}
 	if v.fleet != nil {
 		all = append(all, v.fleet.problems(s.snapshot.Connected)...)
-		all = append(all, v.checks.fleet.Problems(s.snapshot.Connected)...)
+		all = append(all, v.checks.Problems(s.snapshot.Connected)...)
 	}
 	for _, of := range s.desired.Problems.All() {
 		all = append(all, *of...)

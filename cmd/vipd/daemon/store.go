@@ -5,9 +5,7 @@ import (
 	"strings"
 
 	"vipd/cmd/internal/config"
-	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/store"
-	"vipd/store/etcd"
 	"vipd/store/tomlfile"
 )
 
@@ -27,12 +25,6 @@ func (d *Daemon) openStore() error {
 	}
 	var err error
 	if d.fleet, err = newFleet(d); err != nil {
-		return err
-	}
-	if d.checks.fleet, err = fleetchecks.New(fleetchecks.Options{
-		Config: etcd.Config(d.config.Etcd), Node: d.config.Node, Runner: d.checks.runner, Log: d.Log.With("component", "health"),
-		Record: d.journal.Record, Kick: d.model.kick, Lease: leaseTime,
-	}); err != nil {
 		return err
 	}
 	d.source = &store.Joined{Local: files, Fleet: d.fleet.source}

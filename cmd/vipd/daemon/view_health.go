@@ -16,15 +16,14 @@ import (
 
 // checkOf is what the check of a target has found; nil: nobody checks it.
 func (v *view) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
-	status, checked := v.checks.runner.Status(t)
-	standing, shared := v.checks.fleet.Standing(t)
+	found := v.checks.Of(t)
 	switch {
-	case s.Health == nil || !checked && !shared:
+	case s.Health == nil || !found.Checked && !found.Shared:
 		return nil
-	case shared:
-		return v.fleetCheckOf(s, t, status, standing)
+	case found.Shared:
+		return v.fleetCheckOf(s, t, found.Own, found.Fleet)
 	}
-	return v.ownCheckOf(s, status)
+	return v.ownCheckOf(s, found.Own)
 }
 
 // fleetCheckOf is what the fleet has found of a target, and this node, where it checks it.

@@ -1,4 +1,4 @@
-package daemon
+package checks
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ type unable struct {
 	mu   sync.Mutex // guards rows; nothing is called with it held
 	rows map[balancer.Target]row
 
-	said map[balancer.Name]excuse // belongs to the model's loop
+	said map[balancer.Name]excuse // belongs to the caller of problems
 }
 
 // row is a row of results that were none.

@@ -1,0 +1,180 @@
+package checks
+
+import (
+	"context"
+	"hash/fnv"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/journal"
+	"vipd/cmd/vipd/daemon/internal/fleetchecks"
+	"vipd/cmd/vipd/daemon/internal/statedir"
+)
+
+// Checks are this node's health checks.
+type Checks struct {
+	o       Options
+	runner  *probe.Runner
+	fleet   *fleetchecks.Checks // nil: the store is not a fleet's
+	targets health.Targets      // belongs to the caller of Verdicts, and so does all
+	all     snap.Map[balancer.Target, health.Subject]
+	files   *statedir.Dir // belongs to Run
+	changed atomic.Bool   // since the states were kept
+	unable  unable
+}
+
+// Options are what Checks are made of.
+type Options struct {
+	// StateDir keeps what was found for the next run.
+	StateDir string
+	// Node is this node's name: nodes check the same endpoint at different times.
+	Node string
+	// Fleet says where checks are shared; nil: nowhere. What is missing in it New adds.
+	Fleet   *fleetchecks.Options
+	Journal *journal.Journal
+	// Service returns what is served as name; nil: nothing.
+	Service func(name balancer.Name) *balancer.Service
+	// Kick has Verdicts be called again. It must not block.
+	Kick func()
+	// Heard is told of each result, and where it was found, which may be another port than the target's.
+	Heard func(t balancer.Target, at netip.AddrPort, res health.Result)
+	// Observe is told how long each check took.
+	Observe func(t balancer.HealthType, took time.Duration)
+}
+
+// keepPause is the time between two looks whether there are states of checks to be kept.
+const keepPause = 5 * time.Second
+
+const checksFile = "health.json"
+
+// keptChecks is the content of that file.
+type keptChecks struct {
+	Version int          `json:"version"`
+	Checks  []probe.Kept `json:"checks"`
+}
+
+// FileVersion is for statedir.
+func (k *keptChecks) FileVersion() int { return k.Version }
+
+// New reads what an earlier run has found. It checks nothing before Verdicts and Run. An error says that the node can't have
+// its name in a fleet.
+func New(o Options) (*Checks, error) {
+	c := &Checks{o: o, files: statedir.New(o.StateDir, func(err error) {
+		o.Journal.Record(journal.Event{
+			Kind: journal.Problem, Level: slog.LevelWarn, Text: "what health checks have found does not outlive a restart", Cause: err.Error(),
+		})
+	})}
+	var kept keptChecks
+	c.files.Read(checksFile, &kept)
+	seed := fnv.New64a()
+	_, _ = seed.Write([]byte(o.Node)) // a hash takes everything
+	c.runner = probe.NewRunner(probe.Options{
+		Report: c.report, Seed: seed.Sum64(), Kept: kept.Checks,
+		Heard: func(t balancer.Target, at netip.AddrPort, res health.Result) {
+			c.heard(t, res)
+			o.Heard(t, at, res)
+		},
+		Observe: func(t balancer.HealthType, r health.Result) { o.Observe(t, r.Took) },
+	})
+	if o.Fleet == nil {
+		return c, nil
+	}
+	fleet := *o.Fleet
+	fleet.Node, fleet.Runner, fleet.Record, fleet.Kick = o.Node, c.runner, o.Journal.Record, o.Kick
+	var err error
+	c.fleet, err = fleetchecks.New(fleet)
+	return c, err
+}
+
+// Verdicts has the endpoints of in be checked from now on, and returns what is known of them.
+func (c *Checks) Verdicts(in *balancer.Inputs, allowExec bool) snap.Map[balancer.Target, balancer.Verdict] {
+	c.all = c.targets.Next(in, allowExec)
+	if c.fleet == nil {
+		return c.runner.Set(c.all)
+	}
+	return c.fleet.Verdicts(c.all, allowExec)
+}
+
+// heard has it be told that a check can't be carried out for long, and that it can again.
+func (c *Checks) heard(t balancer.Target, res health.Result) {
+	s := c.o.Service(t.Service)
+	if s != nil && s.Health != nil && c.unable.heard(t, res, s.Health.Fall) {
+		c.o.Kick()
+	}
+}
+
+// Lacking says what this node can't check, and of how many endpoints that is true.
+func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([]balancer.Problem, int) {
+	return c.unable.problems(services, func(t balancer.Target) bool {
+		_, checked := c.runner.Status(t)
+		return checked
+	})
+}
+
+// report records what has changed, and has it be compiled.
+func (c *Checks) report(changes []probe.Change) {
+	for _, change := range changes {
+		for _, t := range c.fleet.Vote(change.Targets) {
+			c.o.Journal.Record(healthEvent(t, change))
+		}
+	}
+	c.changed.Store(true)
+	c.o.Kick()
+}
+
+// Run checks until ctx ends, and keeps what is known for the next run.
+func (c *Checks) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	running.Go(func() { c.runner.Run(ctx) })
+	look := time.NewTicker(keepPause)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			running.Wait()
+			c.keep()
+			return nil
+		case <-look.C:
+			if c.changed.Swap(false) {
+				c.keep()
+			}
+		}
+	}
+}
+
+// Share takes part in the fleet's checks until ctx ends, where there are any. It returns an error that no later try mends.
+func (c *Checks) Share(ctx context.Context) error {
+	if c.fleet == nil {
+		return nil
+	}
+	return c.fleet.Run(ctx)
+}
+
+// keep writes what is known. Where nothing is checked there is nothing to keep.
+func (c *Checks) keep() {
+	if kept := c.runner.Keep(); len(kept) > 0 {
+		c.files.Note(checksFile, c.files.Write(checksFile, keptChecks{statedir.Version, kept}))
+	}
+}
+
+// healthEvent tells of a verdict that has changed.
+func healthEvent(t balancer.Target, c probe.Change) journal.Event {
+	e := journal.Event{
+		At: c.State.Since, Kind: journal.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.State.Verdict),
+		Cause: c.State.Cause, Was: string(c.Before), Lasted: c.For,
+	}
+	switch {
+	case c.State.Verdict == balancer.HealthDown:
+		e.Level = slog.LevelWarn
+	case c.Before != balancer.HealthUnknown:
+		e.Text = "is up again"
+	}
+	return e
+}

@@ -1,0 +1,98 @@
+package statedir
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"vipd/balancer"
+)
+
+// Version is what files are written with. It is raised when an old program would misread them.
+const Version = 1
+
+// Dir is a folder of files, each of which is written and read as a whole. It belongs to one goroutine.
+type Dir struct {
+	path   string
+	failed map[string]error // by file: of the last write or of the first read
+	tell   func(error)
+}
+
+// New returns the folder at path. Tell is told of an error that is not the one of the last time.
+func New(path string, tell func(error)) *Dir {
+	return &Dir{path: path, failed: map[string]error{}, tell: tell}
+}
+
+// Content is what is in a file.
+type Content interface {
+	// FileVersion is the version that the file says that it has.
+	FileVersion() int
+}
+
+// Read fills into, and reports whether it did. A file that can't be read is set aside as NAME.broken, and noted.
+func (d *Dir) Read(name string, into Content) bool {
+	path := filepath.Join(d.path, name)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	if err == nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err == nil && into.FileVersion() != Version {
+		err = fmt.Errorf("it has version %d; this program reads %d", into.FileVersion(), Version)
+	}
+	if err != nil {
+		d.Note(name, fmt.Errorf("reading what an earlier run kept (the file is now %s.broken): %w", path, errors.Join(err, os.Rename(path, path+".broken"))))
+	}
+	return err == nil
+}
+
+// Write replaces a file as a whole, so that a crash leaves the old one or the new one.
+func (d *Dir) Write(name string, content any) error {
+	text, err := json.MarshalIndent(content, "", "\t")
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", name, err)
+	}
+	temporary, err := os.CreateTemp(d.path, name+".tmp-*")
+	if err != nil {
+		return fmt.Errorf("keeping state in state_dir: %w", err)
+	}
+	_, err = temporary.Write(append(text, '\n'))
+	err = errors.Join(err, temporary.Sync(), temporary.Close())
+	if err == nil {
+		err = os.Rename(temporary.Name(), filepath.Join(d.path, name))
+	}
+	if err != nil {
+		return fmt.Errorf("keeping state in state_dir: %w", errors.Join(err, os.Remove(temporary.Name())))
+	}
+	return nil
+}
+
+// Note keeps the outcome of reading or writing a file, for Problems.
+func (d *Dir) Note(name string, err error) {
+	if old := d.failed[name]; err != nil && (old == nil || old.Error() != err.Error()) {
+		d.tell(err)
+	}
+	if err == nil {
+		delete(d.failed, name)
+		return
+	}
+	d.failed[name] = err
+}
+
+// Problems returns what could not be kept.
+func (d *Dir) Problems() []balancer.Problem {
+	var problems []balancer.Problem
+	for _, name := range slices.Sorted(maps.Keys(d.failed)) {
+		problems = append(problems, balancer.Problem{
+			Severity: balancer.SeverityWarning, Field: "state_dir", Text: d.failed[name].Error(),
+		})
+	}
+	return problems
+}
