@@ -101,9 +101,9 @@ func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
-	lister, ok := d.chooser.serving.Load().dataplane.(dataplane.Connections)
+	lister, ok := d.chooser.Serving().Dataplane.(dataplane.Connections)
 	if !ok {
-		refuseCall(w, http.StatusNotImplemented, errors.New(string(d.chooser.serving.Load().Name)+" mode can't list connections"))
+		refuseCall(w, http.StatusNotImplemented, errors.New(string(d.chooser.Serving().Name)+" mode can't list connections"))
 		return
 	}
 	all, err := lister.Connections(r.Context())

@@ -50,5 +50,5 @@ func (m *model) configuredLocked() config.Config {
 // waits reports whether a store that could not be read yet is waited for before what can be read is served. What a fleet
 // has is waited for as long as it takes where an earlier vipd has left it in the kernel: it serves on there.
 func (m *model) waits() bool {
-	return time.Since(m.started) < storePatience || m.fleet != nil && m.chooser.serving.Load().Keeps && m.host.Inherited()
+	return time.Since(m.started) < storePatience || m.fleet != nil && m.chooser.Serving().Keeps && m.host.Inherited()
 }

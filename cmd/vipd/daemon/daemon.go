@@ -19,8 +19,10 @@ import (
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/runlock"
 	"vipd/cmd/vipd/daemon/internal/checks"
+	"vipd/cmd/vipd/daemon/internal/chooser"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/cmd/vipd/daemon/internal/passive"
+	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
 	"vipd/store/etcd"
@@ -47,7 +49,8 @@ type Daemon struct {
 	config  config.Config
 	lock    *os.File
 	host    *host.Host
-	chooser *chooser
+	chooser *chooser.Chooser
+	tally   tally.Tally // of what all modes have counted
 	engine  *dataplane.Engine
 	source  source
 	fleet   *fleet // nil: the store is not a fleet's
@@ -166,15 +169,17 @@ func (d *Daemon) build() (err error) {
 	if d.host, err = host.New(o); err != nil {
 		return err
 	}
-	first, err := choice{all: d.Modes, config: c, log: d.Log, journal: d.journal}.make(context.Background())
+	choice := chooser.Options{
+		Modes: d.Modes, Config: c, Log: d.Log, Journal: d.journal, Tell: d.host.SetMode, Tally: &d.tally,
+	}
+	first, err := chooser.First(context.Background(), choice)
 	if err != nil {
 		return err
 	}
 	d.host.SetMode(first.Host())
-	d.chooser = newChooser(d, first)
 	d.metrics = newMetrics(d)
 	d.engine = dataplane.NewEngine(dataplane.Options{
-		Dataplane: first.dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
+		Dataplane: first.Dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
 		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
 	})
 	if d.checks, err = d.newChecks(); err != nil {
@@ -183,8 +188,11 @@ func (d *Daemon) build() (err error) {
 	d.passive = passive.New(passive.Options{
 		Rules: d.Ejection, Journal: d.journal, Hint: func(t balancer.Target) { d.checks.Hint(t) }, Kick: func() { d.model.kick() },
 	})
-	d.passive.Listen(first.dataplane)
-	d.model = newModel(d)
+	d.passive.Listen(first.Dataplane)
+	d.model = newModel(d, first.Dataplane)
+	choice.Engine, choice.Listen = d.engine, d.passive.Listen
+	choice.Configured, choice.Changed, choice.Adopt, choice.Kick = d.model.configured, d.model.modeChanged, d.model.adopt, d.model.kick
+	d.chooser = chooser.New(choice, first)
 	return d.openStore()
 }
 
@@ -232,8 +240,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer logged()
 	var writing sync.WaitGroup
 	writing.Go(func() { d.journal.Run(logging) })
-	first := d.chooser.serving.Load()
-	d.journal.Record(journal.Event{Kind: journal.Mode, Text: string(first.Name) + " mode serves", Cause: first.reason})
+	first := d.chooser.Serving()
+	d.journal.Record(journal.Event{Kind: journal.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
 	start("API", func(ctx context.Context) error { return serve(ctx, d.socket, d.api()) })
 	if d.web != nil {
 		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler()) })
@@ -247,9 +255,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("fleet's checks", d.checks.Share)
 	start("passive health", d.passive.Run)
 	start("engine", d.engine.Run)
-	start("mode", d.chooser.run)
+	start("mode", d.chooser.Run)
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.addressesChanged) })
-	start("leftovers", d.removeLeftovers)
+	start("leftovers", d.chooser.RemoveLeftovers)
 	start("notify", d.notifyLoop)
 	start("events", (&carriedOut{Daemon: d}).follow)
 	<-ctx.Done()
@@ -267,8 +275,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 // handOver closes the dataplane and, where traffic can't go on without this process, takes the addresses back.
 func (d *Daemon) handOver() error {
-	d.chooser.close()
-	mode, limit := d.chooser.serving.Load(), d.drainTime()
+	d.chooser.Close()
+	mode, limit := d.chooser.Serving(), d.chooser.DrainTime()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	d.notify.extend(limit + 2*releaseTime)
@@ -277,7 +285,7 @@ func (d *Daemon) handOver() error {
 			d.Log.Error("refusing new clients at the VIPs", "err", err)
 		}
 	}
-	err := mode.dataplane.Close(ctx, mode.Keeps)
+	err := mode.Dataplane.Close(ctx, mode.Keeps)
 	if err != nil {
 		err = fmt.Errorf("closing %s mode: %w", mode.Name, err)
 	}
@@ -313,7 +321,7 @@ func (d *Daemon) reload(ctx context.Context) ([]balancer.Problem, error) {
 	if err := d.model.catchUp(ctx); err != nil {
 		return nil, err
 	}
-	d.chooser.reload(ctx)
+	d.chooser.Reload(ctx)
 	d.engine.Resync()
 	d.settle(ctx)
 	return d.problems(), nil

@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/cmd/vipd/daemon/internal/chooser"
 	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane"
 	"vipd/store/etcd"
@@ -101,12 +102,12 @@ func (f *fleet) run(ctx context.Context) error {
 type news struct {
 	state    *state
 	engine   *dataplane.Status
-	mode     *chosen
+	mode     *chooser.Chosen
 	position etcd.Position
 }
 
 func (f *fleet) news() news {
-	return news{f.model.state(), f.engine.Status(), f.chooser.serving.Load(), f.source.Position()}
+	return news{f.model.state(), f.engine.Status(), f.chooser.Serving(), f.source.Position()}
 }
 
 // status is what the fleet is told of this node.
@@ -115,7 +116,7 @@ func (f *fleet) status() etcd.NodeStatus {
 	s := v.state
 	out := etcd.NodeStatus{
 		At: time.Now().UTC().Round(time.Second), Version: v.Version, Zone: s.config.Zone,
-		Mode: string(v.mode.Name), Wanted: string(s.config.Mode), Why: v.mode.reason, Fallback: v.mode.fallback,
+		Mode: string(v.mode.Name), Wanted: string(s.config.Mode), Why: v.mode.Reason, Fallback: v.mode.Fallback,
 		Revision: v.applied(), Ready: v.ready(), Services: s.snapshot.Services.Len(), Frontends: s.desired.Frontends.Len(),
 		Pending: v.pending(), Failing: len(v.engine.Failing),
 	}

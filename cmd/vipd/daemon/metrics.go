@@ -143,7 +143,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, value uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
 	}
-	if n, counted := c.chooser.tally.DialRetries(); counted {
+	if n, counted := c.tally.DialRetries(); counted {
 		count(c.retries, n)
 	}
 	type endpoint struct{ service, address string }
@@ -167,7 +167,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 func (c *collector) collectNode(v *view, gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(c.info, 1, v.Version, runtime.Version())
 	gauge(c.mode, 1, string(v.mode.Name))
-	gauge(c.fallback, oneIf(v.mode.fallback))
+	gauge(c.fallback, oneIf(v.mode.Fallback))
 	gauge(c.pending, float64(v.pending()+len(v.engine.Failing)))
 	gauge(c.connected, oneIf(v.state.snapshot.Connected))
 	gauge(c.services, float64(v.state.snapshot.Services.Len()))

@@ -90,10 +90,10 @@ type request struct {
 	answer chan error
 }
 
-func newModel(d *Daemon) *model {
+func newModel(d *Daemon, carrier dataplane.Dataplane) *model {
 	m := &model{
 		Daemon: d, wake: make(chan struct{}, 1), ask: make(chan request), modeChanged: make(chan struct{}, 1), fileConfig: d.config,
-		carrier: d.chooser.serving.Load().dataplane,
+		carrier: carrier,
 	}
 	// What can't be kept is a problem that the next round tells.
 	m.files = files{statedir.New(d.config.StateDir, func(error) { m.kick() })}

@@ -20,10 +20,10 @@ func (v *view) problems() []balancer.Problem {
 			all = append(all, p)
 		}
 	}
-	if v.mode.fallback {
+	if v.mode.Fallback {
 		all = append(all, balancer.Problem{
 			Severity: balancer.SeverityNearest, Origin: balancer.Origin{File: v.ConfigFile}, Field: "mode",
-			Text: fmt.Sprintf("%s mode serves instead of %s: %s", v.mode.Name, v.state.config.Mode, v.mode.reason),
+			Text: fmt.Sprintf("%s mode serves instead of %s: %s", v.mode.Name, v.state.config.Mode, v.mode.Reason),
 		})
 	}
 	if v.fleet != nil {

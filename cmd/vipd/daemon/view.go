@@ -9,6 +9,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/vipd/daemon/internal/chooser"
 	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane"
 )
@@ -18,7 +19,7 @@ import (
 type view struct {
 	*Daemon
 	state  *state
-	mode   *chosen
+	mode   *chooser.Chosen
 	engine *dataplane.Status
 	sums   map[tally.Port]dataplane.FrontendCount // see counts
 	// watched: it is made for somebody who is told of changes, of which a check that comes to the same is none.
@@ -26,13 +27,13 @@ type view struct {
 }
 
 func (d *Daemon) newView() *view {
-	return &view{Daemon: d, state: d.model.state(), mode: d.chooser.serving.Load(), engine: d.engine.Status()}
+	return &view{Daemon: d, state: d.model.state(), mode: d.chooser.Serving(), engine: d.engine.Status()}
 }
 
 // counts returns what was counted when they were first asked for: reading them may cost more than all the rest.
 func (v *view) counts() map[tally.Port]dataplane.FrontendCount {
 	if v.sums == nil {
-		v.sums = v.chooser.tally.Counts()
+		v.sums = v.tally.Counts()
 	}
 	return v.sums
 }
@@ -47,9 +48,9 @@ func (v *view) status() api.Status {
 		store.Error = s.snapshot.Err.Error()
 	}
 	mode := api.Mode{
-		InUse: string(v.mode.Name), Wanted: string(s.config.Mode), Reason: v.mode.reason, Fallback: v.mode.fallback,
+		InUse: string(v.mode.Name), Wanted: string(s.config.Mode), Reason: v.mode.Reason, Fallback: v.mode.Fallback,
 	}
-	if d, ok := v.mode.dataplane.(interface{ Detail() string }); ok {
+	if d, ok := v.mode.Dataplane.(interface{ Detail() string }); ok {
 		mode.Detail = d.Detail()
 	}
 	endpoints, checked := 0, 0

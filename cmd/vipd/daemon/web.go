@@ -31,7 +31,7 @@ type verdict struct {
 
 func (d *Daemon) check(reasons func() []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		v := verdict{Reasons: emptyIfNil(reasons()), Mode: string(d.chooser.serving.Load().Name), Revision: d.engine.Status().Applied.Store}
+		v := verdict{Reasons: emptyIfNil(reasons()), Mode: string(d.chooser.Serving().Name), Revision: d.engine.Status().Applied.Store}
 		v.OK = len(v.Reasons) == 0
 		w.Header().Set("Content-Type", "application/json")
 		if !v.OK {

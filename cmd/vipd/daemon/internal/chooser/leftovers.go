@@ -1,4 +1,4 @@
-package daemon
+package chooser
 
 import (
 	"context"
@@ -13,14 +13,14 @@ const (
 	longestLeftoversPause = 5 * time.Minute
 )
 
-// removeLeftovers removes what other modes left, when a vipd that served by one of them was stopped or killed: kernel
+// RemoveLeftovers removes what other modes left, when a vipd that served by one of them was stopped or killed: kernel
 // modes leave their rules on purpose. It waits until the mode in use has carried out the first complete state, so that
 // the traffic has moved before, and tries again until nothing is left. So it does whenever a mode that was left could not
 // remove everything: its rules may stand before those of the mode in use, and lead to endpoints of the past.
-func (d *Daemon) removeLeftovers(ctx context.Context) error {
+func (c *Chooser) RemoveLeftovers(ctx context.Context) error {
 	for {
-		changed := d.engine.Changed()
-		if d.engine.Status().Ready {
+		changed := c.o.Engine.Changed()
+		if c.o.Engine.Status().Ready {
 			break
 		}
 		select {
@@ -30,9 +30,9 @@ func (d *Daemon) removeLeftovers(ctx context.Context) error {
 		}
 	}
 	pause := firstLeftoversPause
-	for all := d.Modes; ; {
+	for all := c.o.Modes; ; {
 		again := time.After(pause)
-		if all = d.removeOthers(ctx, all); len(all) == 0 {
+		if all = c.removeOthers(ctx, all); len(all) == 0 {
 			again = nil
 		}
 		select {
@@ -40,43 +40,43 @@ func (d *Daemon) removeLeftovers(ctx context.Context) error {
 			return nil
 		case <-again:
 			pause = min(2*pause, longestLeftoversPause)
-		case <-d.chooser.left:
-			all, pause = d.Modes, firstLeftoversPause
+		case <-c.left:
+			all, pause = c.o.Modes, firstLeftoversPause
 		}
 	}
 }
 
 // removeOthers removes what each of these modes left, but for the one in use, and returns those that it could not do
 // that for.
-func (d *Daemon) removeOthers(ctx context.Context, all []modes.Mode) (failed []modes.Mode) {
+func (c *Chooser) removeOthers(ctx context.Context, all []modes.Mode) (failed []modes.Mode) {
 	for _, m := range all {
-		if !d.removeOther(ctx, m) {
+		if !c.removeOther(ctx, m) {
 			failed = append(failed, m)
 		}
 	}
 	return failed
 }
 
-func (d *Daemon) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
-	d.chooser.changing.Lock() // no mode is tried meanwhile
-	defer d.chooser.changing.Unlock()
-	if m.Name == d.chooser.serving.Load().Name || d.chooser.isRetiring(m.Name) {
+func (c *Chooser) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
+	c.changing.Lock() // no mode is tried meanwhile
+	defer c.changing.Unlock()
+	if m.Name == c.Serving().Name || c.isRetiring(m.Name) {
 		return true
 	}
-	found, lookErr := m.Cleanup(ctx, d.config, true)
+	found, lookErr := m.Cleanup(ctx, c.o.Config, true)
 	if lookErr != nil { // without privilege nothing can be seen, nor have been left
-		d.Log.Debug("looking for what another mode left", "dataplane", m.Name, "err", lookErr)
+		c.o.Log.Debug("looking for what another mode left", "dataplane", m.Name, "err", lookErr)
 	}
 	if len(found) == 0 {
 		return lookErr == nil
 	}
-	removed, err := m.Cleanup(ctx, d.config, false)
+	removed, err := m.Cleanup(ctx, c.o.Config, false)
 	if err != nil {
-		d.Log.Error("removing what another mode left; it is tried again, and vipctl cleanup removes it while vipd is stopped", "dataplane", m.Name, "err", err)
+		c.o.Log.Error("removing what another mode left; it is tried again, and vipctl cleanup removes it while vipd is stopped", "dataplane", m.Name, "err", err)
 		return false
 	}
 	for _, what := range removed {
-		d.Log.Info("removed what another mode left", "dataplane", m.Name, "what", what)
+		c.o.Log.Info("removed what another mode left", "dataplane", m.Name, "what", what)
 	}
 	return true
 }

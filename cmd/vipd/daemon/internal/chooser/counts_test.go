@@ -1,4 +1,4 @@
-package daemon
+package chooser
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane"
 )
 
@@ -14,11 +15,10 @@ import (
 func TestCountsAreReadByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &asked{}
-		c := &chooser{Daemon: &Daemon{model: &model{}}}
-		c.tally.Begin(asked, false)
+		c := New(Options{Tally: &tally.Tally{}}, &Chosen{Dataplane: asked})
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { defer close(ended); _ = c.run(ctx) }()
+		go func() { defer close(ended); _ = c.Run(ctx) }()
 		time.Sleep(24 * time.Hour)
 		end()
 		<-ended

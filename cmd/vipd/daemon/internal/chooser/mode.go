@@ -1,4 +1,4 @@
-package daemon
+package chooser
 
 import (
 	"context"
@@ -14,12 +14,14 @@ import (
 	"vipd/dataplane"
 )
 
-// chosen is a mode that serves, and why it does.
-type chosen struct {
+// Chosen is a mode that serves, and why it does.
+type Chosen struct {
 	modes.Mode
-	dataplane dataplane.Dataplane
-	fallback  bool
-	reason    string
+	Dataplane dataplane.Dataplane
+	// Fallback: another mode was wanted, which is not usable here.
+	Fallback bool
+	// Reason is in words for users.
+	Reason string
 }
 
 // choice is how a mode is chosen.
@@ -29,7 +31,7 @@ type choice struct {
 	log     *slog.Logger
 	journal *journal.Journal
 	// use is the mode in use, which needs no trial; nil: none is.
-	use *chosen
+	use *Chosen
 	// unfit are modes that can't be taken, with the reason.
 	unfit map[config.ModeName]error
 	// before is called before a mode is tried that is not in use; nil: nothing is.
@@ -41,7 +43,7 @@ const trialTime = 45 * time.Second
 
 // make tries the wanted mode, then the others from the best on, and returns the first that works: the one in use with
 // its dataplane, another one with a new dataplane.
-func (c choice) make(ctx context.Context) (*chosen, error) {
+func (c choice) make(ctx context.Context) (*Chosen, error) {
 	var reasons []string
 	wanted := c.config.Mode
 	for _, name := range order(c.all, wanted) {
@@ -53,19 +55,19 @@ func (c choice) make(ctx context.Context) (*chosen, error) {
 			}
 			continue
 		}
-		out := &chosen{Mode: m, dataplane: dp, fallback: wanted != config.AutoMode && name != wanted}
+		out := &Chosen{Mode: m, Dataplane: dp, Fallback: wanted != config.AutoMode && name != wanted}
 		switch {
 		case len(reasons) > 0:
-			out.reason = "not " + strings.Join(reasons, "; not ")
+			out.Reason = "not " + strings.Join(reasons, "; not ")
 		case wanted == config.AutoMode:
-			out.reason = "the best that works here"
+			out.Reason = "the best that works here"
 		default:
-			out.reason = "configured"
+			out.Reason = "configured"
 		}
-		if out.fallback && (c.use == nil || !c.use.fallback || c.use.reason != out.reason) {
+		if out.Fallback && (c.use == nil || !c.use.Fallback || c.use.Reason != out.Reason) {
 			c.journal.Record(journal.Event{
 				Kind: journal.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode is not usable here, so that %s mode is taken", wanted, name),
-				Cause: out.reason,
+				Cause: out.Reason,
 			})
 		}
 		return out, nil
@@ -79,7 +81,7 @@ func (c choice) try(ctx context.Context, name config.ModeName) (modes.Mode, data
 		return modes.Mode{}, nil, err
 	}
 	if c.use != nil && c.use.Name == name {
-		return c.use.Mode, c.use.dataplane, nil
+		return c.use.Mode, c.use.Dataplane, nil
 	}
 	for _, m := range c.all {
 		if m.Name == name {

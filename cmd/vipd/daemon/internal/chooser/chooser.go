@@ -1,4 +1,4 @@
-package daemon
+package chooser
 
 import (
 	"context"
@@ -11,24 +11,19 @@ import (
 
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon/internal/tally"
+	"vipd/dataplane"
 	"vipd/dataplane/host"
 )
 
-// chooser owns which mode serves. It chooses again at every reload, and when mode or strict_mode has changed, and
-// switches while traffic goes on:
-//
-//	trial of the next mode -> the engine carries everything out in both -> the one before is closed, and drains
-//
-// A next mode that can't carry anything out is left again. What a mode that is left still serves goes on for as long as
-// drains may take.
-type chooser struct {
-	*Daemon
-	serving atomic.Pointer[chosen]
+// Chooser owns which mode serves. Serving, Reload and DrainTime may be called by any goroutine.
+type Chooser struct {
+	o       Options
+	serving atomic.Pointer[Chosen]
 	ask     chan chan struct{} // a request to choose again, closed when that is done
 	left    chan struct{}      // holds a token: something of a mode that does not serve may be left
 	ended   chan struct{}      // holds a token: a mode that was left has ended
-	tally   tally.Tally
 
 	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the rest
 	retiring []*retirement
@@ -36,35 +31,71 @@ type chooser struct {
 	tuned host.Mode
 	// resumed are modes whose drains were ended because they are to serve again; what they had in the kernel is there.
 	resumed map[config.ModeName]bool
-	unused  []*chosen // could not be closed yet
+	unused  []*Chosen // could not be closed yet
 }
 
-func newChooser(d *Daemon, first *chosen) *chooser {
-	c := &chooser{Daemon: d, ask: make(chan chan struct{}), left: make(chan struct{}, 1), ended: make(chan struct{}, 1), resumed: map[config.ModeName]bool{}, tuned: first.Host()}
+// Options are what a Chooser is made of.
+type Options struct {
+	// Modes are those that there are, the best first.
+	Modes []modes.Mode
+	// Config is the configuration at the start, Configured returns it as it is now, and Changed holds a token when that says
+	// something else about the mode.
+	Config     config.Config
+	Configured func() config.Config
+	Changed    <-chan struct{}
+	Log        *slog.Logger
+	Journal    *journal.Journal
+	// Engine carries out in the mode that serves.
+	Engine *dataplane.Engine
+	// Adopt has the model compile for a dataplane, and the engine take it; what it returns is closed when all traffic has
+	// moved. Kick has the engine look at the host again.
+	Adopt func(dataplane.Dataplane) <-chan struct{}
+	Kick  func()
+	// Tell tells the host what modes need of it.
+	Tell func(host.Mode)
+	// Listen is called with a dataplane before it begins.
+	Listen func(dataplane.Dataplane)
+	// Tally counts in the dataplanes that serve and have served.
+	Tally *tally.Tally
+}
+
+// First chooses the mode to begin with, by Modes, Config, Log and Journal of the options alone.
+func First(ctx context.Context, o Options) (*Chosen, error) {
+	return choice{all: o.Modes, config: o.Config, log: o.Log, journal: o.Journal}.make(ctx)
+}
+
+// New returns a Chooser that begins with first.
+func New(o Options, first *Chosen) *Chooser {
+	c := &Chooser{
+		o: o, ask: make(chan chan struct{}), left: make(chan struct{}, 1), ended: make(chan struct{}, 1), resumed: map[config.ModeName]bool{}, tuned: first.Host(),
+	}
 	c.serving.Store(first)
-	c.tally.Begin(first.dataplane, false)
+	o.Tally.Begin(first.Dataplane, false)
 	return c
 }
+
+// Serving returns the mode in use.
+func (c *Chooser) Serving() *Chosen { return c.serving.Load() }
 
 // countPause is the time between two looks at what the dataplanes have counted, whoever else looks. What is gone is
 // forgotten when somebody looks: without scrapes and questions, it would pile up as endpoints come and go.
 const countPause = 10 * time.Minute
 
-// run chooses again whenever that is asked for, until ctx ends.
-func (c *chooser) run(ctx context.Context) error {
+// Run chooses again whenever that is asked for, until ctx ends.
+func (c *Chooser) Run(ctx context.Context) error {
 	count := time.NewTicker(countPause)
 	defer count.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.model.modeChanged:
+		case <-c.o.Changed:
 			c.again(ctx)
 		case done := <-c.ask:
 			c.again(ctx)
 			close(done)
 		case <-count.C:
-			c.tally.Counts()
+			c.o.Tally.Counts()
 		case <-c.ended:
 			c.changing.Lock()
 			c.tune()
@@ -73,8 +104,8 @@ func (c *chooser) run(ctx context.Context) error {
 	}
 }
 
-// reload chooses again, and returns when that is done.
-func (c *chooser) reload(ctx context.Context) {
+// Reload chooses again, and returns when that is done.
+func (c *Chooser) Reload(ctx context.Context) {
 	done := make(chan struct{})
 	select {
 	case c.ask <- done:
@@ -87,28 +118,28 @@ func (c *chooser) reload(ctx context.Context) {
 }
 
 // again chooses, and switches if another mode than the one in use is to serve.
-func (c *chooser) again(ctx context.Context) {
+func (c *Chooser) again(ctx context.Context) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	defer c.tune()
 	defer c.forsake()
-	use, conf := c.serving.Load(), c.model.configured()
+	use, conf := c.Serving(), c.o.Configured()
 	unfit := map[config.ModeName]error{}
 	for {
-		next, err := choice{all: c.Modes, config: conf, log: c.Log, journal: c.journal, use: use, unfit: unfit, before: c.endRetiring}.make(ctx)
+		next, err := choice{all: c.o.Modes, config: conf, log: c.o.Log, journal: c.o.Journal, use: use, unfit: unfit, before: c.endRetiring}.make(ctx)
 		switch {
-		case ctx.Err() != nil && next != nil && next.dataplane != use.dataplane:
+		case ctx.Err() != nil && next != nil && next.Dataplane != use.Dataplane:
 			c.unused = append(c.unused, next)
 			return
 		case ctx.Err() != nil:
 			return
 		case err != nil: // strict_mode ends the start, but not what serves
-			c.journal.Record(journal.Event{
+			c.o.Journal.Record(journal.Event{
 				Kind: journal.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays, as the wanted one is not usable here", use.Name), Cause: err.Error(),
 			})
-			c.serving.Store(&chosen{Mode: use.Mode, dataplane: use.dataplane, fallback: true, reason: err.Error()})
+			c.serving.Store(&Chosen{Mode: use.Mode, Dataplane: use.Dataplane, Fallback: true, Reason: err.Error()})
 			return
-		case next.dataplane == use.dataplane:
+		case next.Dataplane == use.Dataplane:
 			c.serving.Store(next)
 			return
 		}
@@ -127,28 +158,28 @@ const moveTime = 2 * time.Minute
 const failLooks = 10
 
 // move has the next mode take over. The error says why the one in use still serves.
-func (c *chooser) move(ctx context.Context, use, next *chosen) error {
-	c.Log.Debug("switching the mode", "from", use.Name, "to", next.Name, "why", next.reason)
+func (c *Chooser) move(ctx context.Context, use, next *Chosen) error {
+	c.o.Log.Debug("switching the mode", "from", use.Name, "to", next.Name, "why", next.Reason)
 	started := time.Now()
 	c.tell(use.Host().And(next.Host())) // both serve for a while
-	c.passive.Listen(next.dataplane)
-	moved := c.model.adopt(next.dataplane)
+	c.o.Listen(next.Dataplane)
+	moved := c.o.Adopt(next.Dataplane)
 	if err := c.await(ctx, moved); err != nil {
 		c.back(ctx, use, next, err)
 		return err
 	}
-	c.tally.Begin(next.dataplane, c.resumed[next.Name])
+	c.o.Tally.Begin(next.Dataplane, c.resumed[next.Name])
 	c.serving.Store(next)
 	c.retire(use)
-	c.journal.Record(journal.Event{
-		Kind: journal.Mode, Text: fmt.Sprintf("%s mode serves now, in place of %s", next.Name, use.Name), Cause: next.reason, Took: time.Since(started),
+	c.o.Journal.Record(journal.Event{
+		Kind: journal.Mode, Text: fmt.Sprintf("%s mode serves now, in place of %s", next.Name, use.Name), Cause: next.Reason, Took: time.Since(started),
 	})
 	return nil
 }
 
 // tune tells the host what the mode in use needs of it, and what those need whose connections the kernel still forwards.
-func (c *chooser) tune() {
-	mode := c.serving.Load().Host()
+func (c *Chooser) tune() {
+	mode := c.Serving().Host()
 	for _, r := range c.retiring {
 		if r.Forwards && !r.isDone() {
 			mode = mode.And(r.Host())
@@ -156,17 +187,17 @@ func (c *chooser) tune() {
 	}
 	if mode != c.tuned {
 		c.tell(mode)
-		c.model.kick()
+		c.o.Kick()
 	}
 }
 
-func (c *chooser) tell(mode host.Mode) {
+func (c *Chooser) tell(mode host.Mode) {
 	c.tuned = mode
-	c.host.SetMode(mode)
+	c.o.Tell(mode)
 }
 
 // await waits until traffic has moved; the error says why it has not.
-func (c *chooser) await(ctx context.Context, moved <-chan struct{}) error {
+func (c *Chooser) await(ctx context.Context, moved <-chan struct{}) error {
 	limit := time.NewTimer(moveTime)
 	defer limit.Stop()
 	look := time.NewTicker(time.Second)
@@ -180,7 +211,7 @@ func (c *chooser) await(ctx context.Context, moved <-chan struct{}) error {
 		case <-limit.C:
 			return fmt.Errorf("it has not carried everything out within %v", moveTime)
 		case <-look.C:
-			s := c.engine.Status()
+			s := c.o.Engine.Status()
 			if failing++; !s.Moving || s.LastError == "" {
 				failing = 0
 			}
@@ -192,13 +223,13 @@ func (c *chooser) await(ctx context.Context, moved <-chan struct{}) error {
 }
 
 // back leaves a mode to which traffic could not move.
-func (c *chooser) back(ctx context.Context, use, next *chosen, why error) {
+func (c *Chooser) back(ctx context.Context, use, next *Chosen, why error) {
 	if ctx.Err() == nil {
-		c.journal.Record(journal.Event{
+		c.o.Journal.Record(journal.Event{
 			Kind: journal.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode can't carry out what is wanted, and is left again", next.Name),
 			Cause: why.Error(),
 		})
-		if c.await(ctx, c.model.adopt(use.dataplane)) == nil {
+		if c.await(ctx, c.o.Adopt(use.Dataplane)) == nil {
 			c.drop(next)
 			return
 		}
@@ -206,18 +237,21 @@ func (c *chooser) back(ctx context.Context, use, next *chosen, why error) {
 	c.unused = append(c.unused, next) // the engine may be at work in it
 }
 
+// closeTime bounds how long it may take to close a dataplane that does not serve.
+const closeTime = 20 * time.Second
+
 // drop closes the dataplane of a mode that is not to serve after all.
-func (c *chooser) drop(next *chosen) {
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTime)
+func (c *Chooser) drop(next *Chosen) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
-	if err := next.dataplane.Close(ctx, false); err != nil {
-		c.Log.Error("closing a mode that does not serve; what is left of it is removed later", "dataplane", next.Name, "err", err)
+	if err := next.Dataplane.Close(ctx, false); err != nil {
+		c.o.Log.Error("closing a mode that does not serve; what is left of it is removed later", "dataplane", next.Name, "err", err)
 		c.leave()
 	}
 }
 
-// close closes all dataplanes but the one in use. It is called when the engine has ended.
-func (c *chooser) close() {
+// Close closes all dataplanes but the one in use. It is called when the engine has ended.
+func (c *Chooser) Close() {
 	for _, r := range c.retiring {
 		r.cut()
 	}

@@ -1,4 +1,4 @@
-package daemon
+package chooser
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
+	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane"
 )
 
@@ -87,22 +88,21 @@ func leftoversGo(t *testing.T, others *remains) {
 		t.Error("the mode in use is cleaned up")
 		return nil, nil
 	}}
-	d := &Daemon{
-		Options: Options{Log: log, Modes: []modes.Mode{mode, {Name: "other", Cleanup: others.cleanup}}},
-		engine:  dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log}),
-	}
-	d.chooser = newChooser(d, &chosen{Mode: mode, dataplane: serving})
+	engine := dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log})
+	c := New(Options{
+		Modes: []modes.Mode{mode, {Name: "other", Cleanup: others.cleanup}}, Log: log, Engine: engine, Tally: &tally.Tally{},
+	}, &Chosen{Mode: mode, Dataplane: serving})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
-	go func() { ended <- d.engine.Run(ctx) }()
+	go func() { ended <- engine.Run(ctx) }()
 	gone := make(chan error, 1)
-	go func() { gone <- d.removeLeftovers(ctx) }()
+	go func() { gone <- c.RemoveLeftovers(ctx) }()
 
 	key := balancer.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Proto: balancer.TCP}
-	d.engine.Set(balancer.Desired{Frontends: snap.Map[balancer.Key, *balancer.Frontend]{}.Set(key, &balancer.Frontend{Key: key})})
+	engine.Set(balancer.Desired{Frontends: snap.Map[balancer.Key, *balancer.Frontend]{}.Set(key, &balancer.Frontend{Key: key})})
 	time.Sleep(time.Hour) // of the bubble's time
 	synctest.Wait()
-	if s := d.engine.Status(); !s.Tried || s.Ready || others.looks > 0 {
+	if s := engine.Status(); !s.Tried || s.Ready || others.looks > 0 {
 		t.Errorf("tried %t, ready %t, %d looks; want that nothing is touched that may still serve", s.Tried, s.Ready, others.looks)
 	}
 	serving.works.Store(true)
@@ -113,7 +113,7 @@ func leftoversGo(t *testing.T, others *remains) {
 	}
 	looks := others.looks
 	others.attempts = 3 // a mode that is left later can't remove everything
-	d.chooser.leave()
+	c.leave()
 	time.Sleep(2 * time.Hour)
 	synctest.Wait()
 	if others.attempts > 0 || others.looks != looks+3 {
@@ -129,17 +129,17 @@ func leftoversGo(t *testing.T, others *remains) {
 // Attempts end with the daemon.
 func TestLeftoversEndWithTheDaemon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &Daemon{Options: Options{Log: slog.New(slog.DiscardHandler)}}
-		serving := &refusing{}
-		d.engine = dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: d.Log})
-		d.chooser = newChooser(d, &chosen{Mode: modes.Mode{Name: "here"}, dataplane: serving})
+		log, serving := slog.New(slog.DiscardHandler), &refusing{}
+		engine := dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log})
 		others := &remains{attempts: 1 << 30}
-		d.Modes = []modes.Mode{{Name: "other", Cleanup: others.cleanup}}
+		c := New(Options{
+			Modes: []modes.Mode{{Name: "other", Cleanup: others.cleanup}}, Log: log, Engine: engine, Tally: &tally.Tally{},
+		}, &Chosen{Mode: modes.Mode{Name: "here"}, Dataplane: serving})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 2)
-		go func() { ended <- d.engine.Run(ctx) }()
-		d.engine.Set(balancer.Desired{})
-		go func() { ended <- d.removeLeftovers(ctx) }()
+		go func() { ended <- engine.Run(ctx) }()
+		engine.Set(balancer.Desired{})
+		go func() { ended <- c.RemoveLeftovers(ctx) }()
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		if others.looks < 200 || others.looks > 300 {

@@ -1,4 +1,4 @@
-package daemon
+package chooser
 
 import (
 	"context"
@@ -30,10 +30,10 @@ type retirement struct {
 }
 
 // retire closes a mode that traffic has moved away from. Its connections may go on for as long as a drain takes.
-func (c *chooser) retire(old *chosen) {
-	ctx, cut := context.WithTimeout(context.Background(), c.drainTime())
+func (c *Chooser) retire(old *Chosen) {
+	ctx, cut := context.WithTimeout(context.Background(), c.DrainTime())
 	r := &retirement{Mode: old.Mode, cut: cut, yielded: make(chan struct{}), done: make(chan struct{})}
-	yielder, drains := old.dataplane.(dataplane.Yielder)
+	yielder, drains := old.Dataplane.(dataplane.Yielder)
 	r.drains = drains
 	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
 	began := time.Now()
@@ -45,12 +45,12 @@ func (c *chooser) retire(old *chosen) {
 		}
 		close(r.yielded)
 		r.kept = r.resumed.Load()
-		failed = errors.Join(failed, old.dataplane.Close(ctx, r.kept))
-		c.tally.End(old.dataplane)
+		failed = errors.Join(failed, old.Dataplane.Close(ctx, r.kept))
+		c.o.Tally.End(old.Dataplane)
 		if failed != nil {
-			c.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", failed)
+			c.o.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", failed)
 		}
-		c.journal.Record(journal.Event{
+		c.o.Journal.Record(journal.Event{
 			Kind: journal.Mode, Text: fmt.Sprintf("%s mode, which served before, has ended", old.Name), Was: "draining", Lasted: time.Since(began),
 		})
 		close(r.done)
@@ -73,10 +73,10 @@ func (r *retirement) isDone() bool {
 	}
 }
 
-// drainTime is how long connections may take to end when what serves them goes as a whole.
-func (d *Daemon) drainTime() time.Duration {
+// DrainTime is how long connections may take to end when what serves them goes as a whole.
+func (c *Chooser) DrainTime() time.Duration {
 	limit := time.Second
-	want, _ := d.engine.Wanted()
+	want, _ := c.o.Engine.Wanted()
 	for key, f := range want.Frontends.All() {
 		if key.Proto != balancer.UDP { // its flows have no end to wait for
 			limit = max(limit, f.DrainTimeout)
@@ -86,14 +86,14 @@ func (d *Daemon) drainTime() time.Duration {
 }
 
 // isRetiring reports whether a mode of that name drains.
-func (c *chooser) isRetiring(name config.ModeName) bool {
+func (c *Chooser) isRetiring(name config.ModeName) bool {
 	return slices.ContainsFunc(c.retiring, func(r *retirement) bool { return r.Name == name && !r.isDone() })
 }
 
 // endRetiring ends the drain of a kernel mode that is to be tried again: two of its kind would be in each other's way. One
 // that has no drain ends by itself, with all that it has counted. Where connections end in this process, another of the
 // kind does not disturb them, but needs the same ports.
-func (c *chooser) endRetiring(name config.ModeName) {
+func (c *Chooser) endRetiring(name config.ModeName) {
 	for _, r := range c.retiring {
 		switch {
 		case r.Name != name || r.isDone():
@@ -113,9 +113,9 @@ func (c *chooser) endRetiring(name config.ModeName) {
 }
 
 // forsake has removed what is left of modes that were to serve again and do not.
-func (c *chooser) forsake() {
+func (c *Chooser) forsake() {
 	for name := range c.resumed {
-		if name != c.serving.Load().Name {
+		if name != c.Serving().Name {
 			c.leave()
 		}
 	}
@@ -123,7 +123,7 @@ func (c *chooser) forsake() {
 }
 
 // leave has whatever other modes have left looked for, and removed.
-func (c *chooser) leave() {
+func (c *Chooser) leave() {
 	select {
 	case c.left <- struct{}{}:
 	default:
