@@ -201,6 +201,12 @@ const (
 	OutageField = "no_endpoints"
 )
 
+// InPanic reports whether p says that a port is in panic, rather than that the field is wrong.
+func (p *Problem) InPanic() bool { return p.Field == PanicField && p.Severity == SeverityWarning }
+
+// Outage reports whether p says that a port has no endpoint left.
+func (p *Problem) Outage() bool { return p.Field == OutageField && p.Severity == SeverityWarning }
+
 // short reports, once for each port and family, that too few endpoints are healthy.
 func (u *unit) short(p *Port, vip netip.Addr, n standing) {
 	s, field, text := u.service, "", ""

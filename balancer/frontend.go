@@ -55,6 +55,14 @@ type Backend struct {
 	MaxConnections int
 }
 
+// Drains reports whether b has been told to drain, or is gone and still has time to.
+func (b Backend) Drains() bool { return b.State == Draining || b.State == Removed }
+
+// Target is the endpoint behind b, which is a backend of f.
+func (f *Frontend) Target(b Backend) Target {
+	return Target{Service: f.Service, Addr: b.Addr.Addr(), Port: b.Addr.Port()}
+}
+
 // BackendState says whether a backend gets new connections and, where not, why.
 type BackendState string
 

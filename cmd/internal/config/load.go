@@ -25,3 +25,14 @@ func Load(file string) (Config, []balancer.Problem, error) {
 	c, more := Decode(d)
 	return c, append(problems, more...), nil
 }
+
+// Unusable returns an error that lists what keeps a configuration with these problems from being used; nil: nothing does.
+func Unusable(problems []balancer.Problem) error {
+	var all []error
+	for _, p := range problems {
+		if p.Severity == balancer.SeverityError {
+			all = append(all, errors.New(p.String()))
+		}
+	}
+	return errors.Join(all...)
+}

@@ -10,6 +10,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/find"
+	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/dataplane"
 )
 
@@ -65,7 +66,7 @@ func (d *Daemon) follow(ctx context.Context, w http.ResponseWriter, make func(*v
 	counts := time.NewTicker(watchInterval) // connections come and go without a word
 	defer counts.Stop()
 	for {
-		compiled, synced := *d.model.changed.Load(), d.engine.Changed()
+		compiled, synced := d.model.Changed(), d.engine.Changed()
 		v := d.newView()
 		v.watched = true
 		text, err := json.Marshal(make(v))
@@ -96,8 +97,8 @@ func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
 		refuseCall(w, http.StatusInternalServerError, err)
 		return
 	}
-	s := d.model.state()
-	answer(w, api.Reload{Revision: s.snapshot.Revision, Services: s.snapshot.Services.Len(), Problems: emptyIfNil(problems)})
+	s := d.model.State()
+	answer(w, api.Reload{Revision: s.Snapshot.Revision, Services: s.Snapshot.Services.Len(), Problems: emptyIfNil(problems)})
 }
 
 func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
@@ -113,7 +114,7 @@ func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
 	}
 	service := r.URL.Query().Get("service")
 	if service != "" {
-		if _, err := d.model.state().place().Service(balancer.Name(service)); err != nil {
+		if _, err := d.model.State().Place().Service(balancer.Name(service)); err != nil {
 			refuseCall(w, http.StatusNotFound, err)
 			return
 		}
@@ -134,8 +135,8 @@ func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var result api.OverrideResult
-	err := d.model.update(r.Context(), func(s *state, o overrides) (overrides, error) {
-		place := s.place()
+	err := d.model.Update(r.Context(), func(s *model.State, o model.Overrides) (model.Overrides, error) {
+		place := s.Place()
 		targets, err := place.Targets(&q)
 		if err != nil {
 			return o, err
@@ -145,7 +146,7 @@ func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 			return o, err
 		}
 		for _, t := range targets {
-			o = o.set(t, change, place.Endpoints(t))
+			o = o.Say(t, change, place.Endpoints(t))
 			result.Targets = append(result.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o.At(t)})
 		}
 		return o, nil

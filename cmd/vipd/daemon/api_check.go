@@ -9,6 +9,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/find"
+	"vipd/cmd/vipd/daemon/internal/model"
 )
 
 // postCheck runs one health check.
@@ -18,7 +19,7 @@ func (d *Daemon) postCheck(w http.ResponseWriter, r *http.Request) {
 		refuseCall(w, http.StatusBadRequest, err)
 		return
 	}
-	s := d.model.state()
+	s := d.model.State()
 	t, subject, err := checkedAt(&q, s)
 	if err != nil {
 		refuseCall(w, http.StatusBadRequest, err)
@@ -31,13 +32,13 @@ func (d *Daemon) postCheck(w http.ResponseWriter, r *http.Request) {
 	}
 	answer(w, api.CheckResult{
 		Service: t.Service, Address: t.Address(), At: subject.At.String(), Type: subject.Health.Type, Outcome: string(result.Outcome),
-		Text: result.Text, Took: result.Took, Exchange: exchange, Health: s.inputs.Health.At(t),
+		Text: result.Text, Took: result.Took, Exchange: exchange, Health: s.Inputs.Health.At(t),
 	})
 }
 
 // checkedAt finds the endpoint that a request is about, and what is probed for it.
-func checkedAt(q *api.CheckRequest, s *state) (t balancer.Target, found health.Subject, err error) {
-	service, err := s.place().Service(q.Service)
+func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found health.Subject, err error) {
+	service, err := s.Place().Service(q.Service)
 	if err != nil {
 		return t, found, err
 	}
@@ -49,14 +50,14 @@ func checkedAt(q *api.CheckRequest, s *state) (t balancer.Target, found health.S
 		return t, found, fmt.Errorf(`service %s has no health check; add one to it, such as health = { type = "tcp" }`, q.Service)
 	}
 	var several []string
-	for target, subject := range s.checked.From(balancer.Target{Service: q.Service}) {
+	for target, subject := range s.Checked.From(balancer.Target{Service: q.Service}) {
 		if target.Service != q.Service {
 			break
 		}
 		switch {
 		case target.Addr != named.Addr || named.Port != 0 && target.Port != named.Port:
 			continue
-		case subject.Health.Type == balancer.ExecHealth && subject.Fleet && !s.env.AllowExec:
+		case subject.Health.Type == balancer.ExecHealth && subject.Fleet && !s.Env.AllowExec:
 			continue // other nodes run it
 		case several == nil:
 			t, found = target, subject
@@ -75,8 +76,8 @@ func checkedAt(q *api.CheckRequest, s *state) (t balancer.Target, found health.S
 }
 
 // unchecked says why nothing is probed for what was named.
-func unchecked(service *balancer.Service, named balancer.Target, s *state) error {
-	place := s.place()
+func unchecked(service *balancer.Service, named balancer.Target, s *model.State) error {
+	place := s.Place()
 	switch {
 	case len(place.Endpoints(named)) == 0:
 		return fmt.Errorf("service %s has no endpoint %s; it has %s", service.Name, named.Address(), find.Some(place.Addresses(service)))

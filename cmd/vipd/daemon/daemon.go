@@ -21,10 +21,13 @@ import (
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/chooser"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
+	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/passive"
+	"vipd/cmd/vipd/daemon/internal/record"
 	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
+	"vipd/store"
 	"vipd/store/etcd"
 )
 
@@ -56,7 +59,8 @@ type Daemon struct {
 	fleet   *fleet // nil: the store is not a fleet's
 	checks  *checks.Checks
 	passive *passive.Passive
-	model   *model
+	model   *model.Model
+	record  *record.Recorder
 	journal *journal.Journal // what begins or ends is recorded here, which logs it too
 	metrics *metrics
 	socket  net.Listener
@@ -70,7 +74,7 @@ type Daemon struct {
 func New(o Options) (*Daemon, error) {
 	c, problems, err := config.Load(o.ConfigFile)
 	if err == nil {
-		err = refuse(problems)
+		err = config.Unusable(problems)
 	}
 	if err != nil {
 		return nil, configError{err}
@@ -108,17 +112,6 @@ type configError struct{ error }
 
 func (e configError) Is(target error) bool { return target == ErrConfig }
 func (e configError) Unwrap() error        { return e.error }
-
-// refuse returns an error that lists what keeps a configuration from being used.
-func refuse(problems []balancer.Problem) error {
-	var all []error
-	for _, p := range problems {
-		if p.Severity == balancer.SeverityError {
-			all = append(all, errors.New(p.String()))
-		}
-	}
-	return errors.Join(all...)
-}
 
 // openFiles takes the lock and opens the sockets.
 func (d *Daemon) openFiles() (err error) {
@@ -186,12 +179,13 @@ func (d *Daemon) build() (err error) {
 		return err
 	}
 	d.passive = passive.New(passive.Options{
-		Rules: d.Ejection, Journal: d.journal, Hint: func(t balancer.Target) { d.checks.Hint(t) }, Kick: func() { d.model.kick() },
+		Rules: d.Ejection, Journal: d.journal, Hint: func(t balancer.Target) { d.checks.Hint(t) }, Kick: func() { d.model.Kick() },
 	})
 	d.passive.Listen(first.Dataplane)
-	d.model = newModel(d, first.Dataplane)
+	d.model = d.newModel(first.Dataplane)
+	d.record = d.newRecorder()
 	choice.Engine, choice.Listen = d.engine, d.passive.Listen
-	choice.Configured, choice.Changed, choice.Adopt, choice.Kick = d.model.configured, d.model.modeChanged, d.model.adopt, d.model.kick
+	choice.Configured, choice.Changed, choice.Adopt, choice.Kick = d.model.Configured, d.model.ModeChanged(), d.model.Adopt, d.model.Kick
 	d.chooser = chooser.New(choice, first)
 	return d.openStore()
 }
@@ -199,8 +193,8 @@ func (d *Daemon) build() (err error) {
 // newChecks makes the health checks, which a fleet may share.
 func (d *Daemon) newChecks() (*checks.Checks, error) {
 	o := checks.Options{
-		StateDir: d.config.StateDir, Node: d.config.Node, Journal: d.journal, Kick: func() { d.model.kick() },
-		Service: func(name balancer.Name) *balancer.Service { return d.model.state().snapshot.Services.At(name) },
+		StateDir: d.config.StateDir, Node: d.config.Node, Journal: d.journal, Kick: func() { d.model.Kick() },
+		Service: func(name balancer.Name) *balancer.Service { return d.model.State().Snapshot.Services.At(name) },
 		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.passive.Heard(t, at, res) },
 		Observe: d.metrics.checked,
 	}
@@ -208,6 +202,32 @@ func (d *Daemon) newChecks() (*checks.Checks, error) {
 		o.Fleet = &fleetchecks.Options{Config: etcd.Config(d.config.Etcd), Log: d.Log.With("component", "health"), Lease: leaseTime}
 	}
 	return checks.New(o)
+}
+
+// newModel makes the model, which compiles for carrier.
+func (d *Daemon) newModel(carrier dataplane.Dataplane) *model.Model {
+	return model.New(model.Options{
+		ConfigFile: d.ConfigFile, Config: d.config, Mode: d.Mode, Started: d.started, Journal: d.journal,
+		Carrier: carrier, Engine: d.engine, Checks: d.checks, Passive: d.passive,
+		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },
+		// What a fleet has is waited for as long as it takes where an earlier vipd has left it in the kernel: it serves on there.
+		Patient: func() bool { return d.fleet != nil && d.chooser.Serving().Keeps && d.host.Inherited() },
+		Reread: func(c config.Config) {
+			if d.fleet != nil {
+				d.fleet.source.SetDefaults(c.Defaults)
+			}
+		},
+		Compiled: func(before, s *model.State, now time.Time) { d.record.Compiled(before, s, now) },
+	})
+}
+
+func (d *Daemon) newRecorder() *record.Recorder {
+	return record.New(record.Options{
+		Journal: d.journal, Started: d.started, Files: d.config.Store.Kind != config.EtcdStore, DownSince: d.checks.DownSince,
+		Began:   func(s *model.State, now time.Time) { d.fleet.tellStart(s, now) },
+		Refused: d.metrics.reloadFailed, Engine: d.engine, HostProblems: d.host.Problems,
+		Applied: func() int64 { return d.newView().applied() },
+	})
 }
 
 // Socket returns the path of the API's socket.
@@ -246,8 +266,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.web != nil {
 		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler()) })
 	}
-	start("model", d.model.run)
-	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.model.publish) })
+	start("model", d.model.Run)
+	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.publish) })
 	if d.fleet != nil {
 		start("fleet", d.fleet.run)
 	}
@@ -256,10 +276,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("passive health", d.passive.Run)
 	start("engine", d.engine.Run)
 	start("mode", d.chooser.Run)
-	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.addressesChanged) })
+	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.AddressesChanged) })
 	start("leftovers", d.chooser.RemoveLeftovers)
 	start("notify", d.notifyLoop)
-	start("events", (&carriedOut{Daemon: d}).follow)
+	start("events", d.record.Follow)
 	<-ctx.Done()
 	d.notify.stopping()
 	parts.Wait()
@@ -271,6 +291,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	d.Log.Info("vipd has stopped")
 	return err
+}
+
+// publish takes a snapshot of the store.
+func (d *Daemon) publish(s store.Snapshot) {
+	d.metrics.storeEvent()
+	d.model.Publish(s)
 }
 
 // handOver closes the dataplane and, where traffic can't go on without this process, takes the addresses back.
@@ -303,10 +329,9 @@ const releaseTime = 20 * time.Second
 // Reload reads the configuration and all definitions again, and returns what came of it. The journal says so, and that
 // by was the cause.
 func (d *Daemon) Reload(ctx context.Context, by string) ([]balancer.Problem, error) {
-	d.model.reloads.Add(1)
-	defer d.model.reloads.Add(-1)
+	done := d.record.Reloads(by)
 	problems, err := d.reload(ctx)
-	d.journal.Record(reloadEvent(by, d.model.state(), problems, err))
+	done(d.model.State(), problems, err)
 	d.notify.status(d.summary)
 	return problems, err
 }
@@ -317,8 +342,8 @@ func (d *Daemon) reload(ctx context.Context) ([]balancer.Problem, error) {
 	if _, err := d.source.Reload(ctx); err != nil {
 		return nil, err
 	}
-	d.model.reconfigure()
-	if err := d.model.catchUp(ctx); err != nil {
+	d.model.Reconfigure()
+	if err := d.model.CatchUp(ctx); err != nil {
 		return nil, err
 	}
 	d.chooser.Reload(ctx)
@@ -346,4 +371,13 @@ func (d *Daemon) settle(ctx context.Context) {
 		case <-changed:
 		}
 	}
+}
+
+// repaired records that what others had changed was mended.
+func (d *Daemon) repaired(n int, what string) {
+	e := journal.Event{Kind: journal.Drift, Level: slog.LevelWarn, Text: "something of vipd's was changed by somebody else, and is mended", Cause: what}
+	if n > 1 {
+		e.Text = fmt.Sprintf("%d things of vipd's were changed by somebody else, and are mended", n)
+	}
+	d.journal.Record(e)
 }

@@ -11,6 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/vipd/daemon/internal/chooser"
+	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane"
 	"vipd/store/etcd"
@@ -47,7 +48,7 @@ func newFleet(d *Daemon) (*fleet, error) {
 	var err error
 	f.source, err = etcd.New(etcd.Options{
 		Config: c, StateDir: d.config.StateDir, Defaults: d.config.Defaults, Log: d.Log.With("component", "store"),
-		Node: d.config.Node, Configured: func(nc etcd.NodeConfig) { d.model.configure(nc) }, Connection: f.connection,
+		Node: d.config.Node, Configured: func(nc etcd.NodeConfig) { d.model.Configure(nc) }, Connection: f.connection,
 	})
 	if err != nil {
 		return nil, err
@@ -86,7 +87,7 @@ func (f *fleet) run(ctx context.Context) error {
 	defer look.Stop()
 	var told news
 	for {
-		if now := f.news(); f.model.state().complete && (now != told || len(f.drains.keys) > 0) {
+		if now := f.news(); f.model.State().Complete && (now != told || len(f.drains.keys) > 0) {
 			told = now
 			f.presence.Tell(f.status())
 		}
@@ -100,14 +101,14 @@ func (f *fleet) run(ctx context.Context) error {
 
 // news tells whether there is anything to tell: whoever has the same has told it all, but for the counts of drains.
 type news struct {
-	state    *state
+	state    *model.State
 	engine   *dataplane.Status
 	mode     *chooser.Chosen
 	position etcd.Position
 }
 
 func (f *fleet) news() news {
-	return news{f.model.state(), f.engine.Status(), f.chooser.Serving(), f.source.Position()}
+	return news{f.model.State(), f.engine.Status(), f.chooser.Serving(), f.source.Position()}
 }
 
 // status is what the fleet is told of this node.
@@ -115,20 +116,20 @@ func (f *fleet) status() etcd.NodeStatus {
 	v := f.newView()
 	s := v.state
 	out := etcd.NodeStatus{
-		At: time.Now().UTC().Round(time.Second), Version: v.Version, Zone: s.config.Zone,
-		Mode: string(v.mode.Name), Wanted: string(s.config.Mode), Why: v.mode.Reason, Fallback: v.mode.Fallback,
-		Revision: v.applied(), Ready: v.ready(), Services: s.snapshot.Services.Len(), Frontends: s.desired.Frontends.Len(),
+		At: time.Now().UTC().Round(time.Second), Version: v.Version, Zone: s.Config.Zone,
+		Mode: string(v.mode.Name), Wanted: string(s.Config.Mode), Why: v.mode.Reason, Fallback: v.mode.Fallback,
+		Revision: v.applied(), Ready: v.ready(), Services: s.Snapshot.Services.Len(), Frontends: s.Desired.Frontends.Len(),
 		Pending: v.pending(), Failing: len(v.engine.Failing),
 	}
-	for _, service := range s.snapshot.Services.All() {
-		out.Endpoints += len(balancer.EndpointsOf(service, &s.inputs))
+	for _, service := range s.Snapshot.Services.All() {
+		out.Endpoints += len(balancer.EndpointsOf(service, &s.Inputs))
 	}
 	problems := v.problems()
 	out.ProblemCount = len(problems)
 	for i := range problems[:min(len(problems), etcd.MaxNodeProblems)] {
 		out.Problems = append(out.Problems, problems[i].String())
 	}
-	out.Drains = f.drains.counted(s.desired, v)
+	out.Drains = f.drains.counted(s.Desired, v)
 	return out
 }
 
@@ -144,7 +145,7 @@ func (d *drainers) counted(desired balancer.Desired, v *view) []etcd.NodeDrain {
 		d.keys = map[balancer.Key]bool{}
 	}
 	for key, c := range snap.Diff(d.seen, desired.Frontends) {
-		if c.HasNew && slices.ContainsFunc(c.New.Backends, drains) {
+		if c.HasNew && slices.ContainsFunc(c.New.Backends, balancer.Backend.Drains) {
 			d.keys[key] = true
 		} else {
 			delete(d.keys, key)
@@ -160,9 +161,9 @@ func (d *drainers) counted(desired balancer.Desired, v *view) []etcd.NodeDrain {
 		f := desired.Frontends.At(key)
 		port := tally.Port{Service: f.Service, Port: f.Port}
 		for _, b := range f.Backends {
-			if p := (place{port, b.Addr}); drains(b) && !known[p] {
+			if p := (place{port, b.Addr}); b.Drains() && !known[p] {
 				known[p] = true
-				active[balancer.Target{Service: f.Service, Addr: b.Addr.Addr(), Port: b.Addr.Port()}] += v.active(port, b.Addr)
+				active[f.Target(b)] += v.active(port, b.Addr)
 			}
 		}
 	}
@@ -181,8 +182,4 @@ func (v *view) active(port tally.Port, at netip.AddrPort) uint64 {
 		}
 	}
 	return 0
-}
-
-func drains(b balancer.Backend) bool {
-	return b.State == balancer.Draining || b.State == balancer.Removed
 }

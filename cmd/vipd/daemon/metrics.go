@@ -169,9 +169,9 @@ func (c *collector) collectNode(v *view, gauge func(*prometheus.Desc, float64, .
 	gauge(c.mode, 1, string(v.mode.Name))
 	gauge(c.fallback, oneIf(v.mode.Fallback))
 	gauge(c.pending, float64(v.pending()+len(v.engine.Failing)))
-	gauge(c.connected, oneIf(v.state.snapshot.Connected))
-	gauge(c.services, float64(v.state.snapshot.Services.Len()))
-	gauge(c.frontends, float64(v.state.desired.Frontends.Len()))
+	gauge(c.connected, oneIf(v.state.Snapshot.Connected))
+	gauge(c.services, float64(v.state.Snapshot.Services.Len()))
+	gauge(c.frontends, float64(v.state.Desired.Frontends.Len()))
 	type place struct{ service, field string }
 	problems := map[place]float64{}
 	for _, p := range v.problems() {
@@ -183,7 +183,7 @@ func (c *collector) collectNode(v *view, gauge func(*prometheus.Desc, float64, .
 }
 
 func (c *collector) collectServices(v *view, gauge func(*prometheus.Desc, float64, ...string)) {
-	for name, s := range v.state.snapshot.Services.All() {
+	for name, s := range v.state.Snapshot.Services.All() {
 		states := map[balancer.BackendState]float64{balancer.Active: 0} // for alerts at 0
 		up := map[string]float64{}
 		for _, e := range v.endpointsOf(s) {

@@ -103,7 +103,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 			return nil
 		case <-changed:
 		case <-feed.C:
-			if time.Since(d.engine.Progress()) < stuckAfter && d.model.waiting() < stuckAfter {
+			if time.Since(d.engine.Progress()) < stuckAfter && d.model.Waiting() < stuckAfter {
 				d.notify.tell(systemd.SdNotifyWatchdog)
 			}
 			d.notify.status(d.summary)
@@ -114,7 +114,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 // summary says in a line how the daemon is.
 func (d *Daemon) summary() string {
 	v := d.newView()
-	services, frontends := v.state.snapshot.Services.Len(), v.state.desired.Frontends.Len()
+	services, frontends := v.state.Snapshot.Services.Len(), v.state.Desired.Frontends.Len()
 	line := fmt.Sprintf("%s mode, services: %d, frontends: %d", v.mode.Name, services, frontends)
 	if n := v.pending() + len(v.engine.Failing); n > 0 {
 		line += fmt.Sprintf(" (not as wanted: %d)", n)
@@ -125,8 +125,8 @@ func (d *Daemon) summary() string {
 	switch reasons := d.unready(); {
 	case len(reasons) > 0:
 		line += ", not ready: " + strings.Join(reasons, "; ")
-	case v.state.snapshot.Err != nil:
-		line += fmt.Sprintf(", the store is not readable: %v", v.state.snapshot.Err)
+	case v.state.Snapshot.Err != nil:
+		line += fmt.Sprintf(", the store is not readable: %v", v.state.Snapshot.Err)
 	}
 	return line
 }

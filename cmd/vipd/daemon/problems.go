@@ -14,8 +14,8 @@ func (d *Daemon) problems() []balancer.Problem { return d.newView().problems() }
 
 func (v *view) problems() []balancer.Problem {
 	s := v.state
-	all := slices.Clone(s.snapshot.Problems)
-	for _, p := range s.problems { // a file that can't be read at all is the store's problem too: once is enough
+	all := slices.Clone(s.Snapshot.Problems)
+	for _, p := range s.Problems { // a file that can't be read at all is the store's problem too: once is enough
 		if !slices.Contains(all, p) {
 			all = append(all, p)
 		}
@@ -23,25 +23,25 @@ func (v *view) problems() []balancer.Problem {
 	if v.mode.Fallback {
 		all = append(all, balancer.Problem{
 			Severity: balancer.SeverityNearest, Origin: balancer.Origin{File: v.ConfigFile}, Field: "mode",
-			Text: fmt.Sprintf("%s mode serves instead of %s: %s", v.mode.Name, v.state.config.Mode, v.mode.Reason),
+			Text: fmt.Sprintf("%s mode serves instead of %s: %s", v.mode.Name, v.state.Config.Mode, v.mode.Reason),
 		})
 	}
 	if v.fleet != nil {
-		all = append(all, v.fleet.problems(s.snapshot.Connected)...)
-		all = append(all, v.checks.Problems(s.snapshot.Connected)...)
+		all = append(all, v.fleet.problems(s.Snapshot.Connected)...)
+		all = append(all, v.checks.Problems(s.Snapshot.Connected)...)
 	}
-	for _, of := range s.desired.Problems.All() {
+	for _, of := range s.Desired.Problems.All() {
 		all = append(all, *of...)
 	}
-	all = append(all, s.lacking...)
+	all = append(all, s.Lacking...)
 	for _, p := range v.host.Problems() {
-		if service := s.snapshot.Services.At(p.Service); service != nil && p.Origin == (balancer.Origin{}) {
+		if service := s.Snapshot.Services.At(p.Service); service != nil && p.Origin == (balancer.Origin{}) {
 			p.Origin = service.Origin // the host knows addresses, not files
 		}
 		all = append(all, p)
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(v.engine.Failing), balancer.Key.Compare) {
-		f := s.desired.Frontends.At(key)
+		f := s.Desired.Frontends.At(key)
 		if f == nil {
 			all = append(all, balancer.Problem{
 				Severity: balancer.SeverityError, Text: fmt.Sprintf("%s is not taken back: %v", key, v.engine.Failing[key].Err),
@@ -52,7 +52,7 @@ func (v *view) problems() []balancer.Problem {
 			Severity: balancer.SeverityError, Service: f.Service,
 			Text: fmt.Sprintf("%s is not carried out: %v", key, v.engine.Failing[key].Err),
 		}
-		if service := s.snapshot.Services.At(f.Service); service != nil {
+		if service := s.Snapshot.Services.At(f.Service); service != nil {
 			p.Origin = service.Origin
 		}
 		all = append(all, p)

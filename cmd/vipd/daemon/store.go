@@ -34,7 +34,7 @@ func (d *Daemon) openStore() error {
 // place says where services come from.
 func (v *view) place() string {
 	text := v.ConfigFile
-	if path := v.state.config.Store.Path; path != "" {
+	if path := v.state.Config.Store.Path; path != "" {
 		text += " and " + path
 	}
 	if v.fleet != nil {

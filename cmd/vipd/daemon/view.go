@@ -10,6 +10,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/vipd/daemon/internal/chooser"
+	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane"
 )
@@ -18,7 +19,7 @@ import (
 // together.
 type view struct {
 	*Daemon
-	state  *state
+	state  *model.State
 	mode   *chooser.Chosen
 	engine *dataplane.Status
 	sums   map[tally.Port]dataplane.FrontendCount // see counts
@@ -27,7 +28,7 @@ type view struct {
 }
 
 func (d *Daemon) newView() *view {
-	return &view{Daemon: d, state: d.model.state(), mode: d.chooser.Serving(), engine: d.engine.Status()}
+	return &view{Daemon: d, state: d.model.State(), mode: d.chooser.Serving(), engine: d.engine.Status()}
 }
 
 // counts returns what was counted when they were first asked for: reading them may cost more than all the rest.
@@ -41,32 +42,32 @@ func (v *view) counts() map[tally.Port]dataplane.FrontendCount {
 func (v *view) status() api.Status {
 	s, e := v.state, v.engine
 	store := api.Store{
-		Kind: string(v.config.Store.Kind), Place: v.place(), Connected: s.snapshot.Connected, EverRead: s.everRead,
-		Revision: s.snapshot.Revision,
+		Kind: string(v.config.Store.Kind), Place: v.place(), Connected: s.Snapshot.Connected, EverRead: s.EverRead,
+		Revision: s.Snapshot.Revision,
 	}
-	if s.snapshot.Err != nil {
-		store.Error = s.snapshot.Err.Error()
+	if s.Snapshot.Err != nil {
+		store.Error = s.Snapshot.Err.Error()
 	}
 	mode := api.Mode{
-		InUse: string(v.mode.Name), Wanted: string(s.config.Mode), Reason: v.mode.Reason, Fallback: v.mode.Fallback,
+		InUse: string(v.mode.Name), Wanted: string(s.Config.Mode), Reason: v.mode.Reason, Fallback: v.mode.Fallback,
 	}
 	if d, ok := v.mode.Dataplane.(interface{ Detail() string }); ok {
 		mode.Detail = d.Detail()
 	}
 	endpoints, checked := 0, 0
-	for _, service := range s.snapshot.Services.All() {
-		of := balancer.EndpointsOf(service, &s.inputs)
+	for _, service := range s.Snapshot.Services.All() {
+		of := balancer.EndpointsOf(service, &s.Inputs)
 		endpoints += len(of)
 		checked += v.checkedOf(service, of)
 	}
 	return api.Status{
-		Version: v.Version, Node: s.config.Node, Zone: s.config.Zone, Started: v.started, Mode: mode, Store: store,
+		Version: v.Version, Node: s.Config.Node, Zone: s.Config.Zone, Started: v.started, Mode: mode, Store: store,
 		Sync: api.Sync{
-			Wanted: v.reached(s.desired.Revision.Store), Applied: v.applied(), Pending: v.pending(), Failing: len(e.Failing),
+			Wanted: v.reached(s.Desired.Revision.Store), Applied: v.applied(), Pending: v.pending(), Failing: len(e.Failing),
 			Last: e.Last, LastDuration: e.LastDuration, LastChanges: e.LastChanges, LastError: e.LastError, Repairs: e.Repairs,
 		},
 		Health: v.health(checked),
-		Ready:  v.ready(), Services: s.snapshot.Services.Len(), Frontends: s.desired.Frontends.Len(), Endpoints: endpoints,
+		Ready:  v.ready(), Services: s.Snapshot.Services.Len(), Frontends: s.Desired.Frontends.Len(), Endpoints: endpoints,
 		Addresses: v.addresses(), Problems: emptyIfNil(v.problems()),
 	}
 }
@@ -87,7 +88,7 @@ func (v *view) reached(revision int64) int64 {
 // pending counts the frontends that are not as wanted, those in backoff aside.
 func (v *view) pending() int {
 	n := 0
-	for key := range snap.Diff(v.engine.Done, v.state.desired.Frontends) {
+	for key := range snap.Diff(v.engine.Done, v.state.Desired.Frontends) {
 		if _, failing := v.engine.Failing[key]; !failing {
 			n++
 		}
@@ -108,13 +109,13 @@ func (v *view) addresses() []api.Address {
 
 // resting are the VIPs that somebody else is to bring and has not, sorted.
 func (v *view) resting() []netip.Addr {
-	if !v.state.env.LocalOnly {
+	if !v.state.Env.LocalOnly {
 		return nil
 	}
 	var vips []netip.Addr
-	for _, s := range v.state.snapshot.Services.All() {
+	for _, s := range v.state.Snapshot.Services.All() {
 		for _, vip := range s.Addresses() {
-			if !v.state.desired.Addresses.Has(vip) {
+			if !v.state.Desired.Addresses.Has(vip) {
 				vips = append(vips, vip)
 			}
 		}
@@ -133,7 +134,7 @@ func (v *view) services() []api.Service {
 		problems[p.Service] = append(problems[p.Service], p)
 	}
 	all := []api.Service{}
-	for name, s := range v.state.snapshot.Services.All() {
+	for name, s := range v.state.Snapshot.Services.All() {
 		out := api.Service{
 			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: checkRules(s.Health), VIPs: []string{}, Ports: v.ports(s),
 			Endpoints: v.endpointsOf(s), Frontends: emptyIfNil(frontends[name]), Problems: emptyIfNil(problems[name]),
@@ -160,7 +161,7 @@ func (v *view) ports(s *balancer.Service) []api.Port {
 
 func (v *view) endpoints() []api.Endpoint {
 	all := []api.Endpoint{}
-	for _, s := range v.state.snapshot.Services.All() {
+	for _, s := range v.state.Snapshot.Services.All() {
 		all = append(all, v.endpointsOf(s)...)
 	}
 	return all
@@ -172,7 +173,7 @@ func (v *view) endpointsOf(s *balancer.Service) []api.Endpoint {
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		of := map[netip.AddrPort]*api.Endpoint{}
-		for _, e := range balancer.EndpointsOf(s, &v.state.inputs) {
+		for _, e := range balancer.EndpointsOf(s, &v.state.Inputs) {
 			at := netip.AddrPortFrom(e.Address, e.TargetPort(p))
 			if of[at] == nil {
 				of[at] = v.endpoint(s, p, e, at)
@@ -185,7 +186,7 @@ func (v *view) endpointsOf(s *balancer.Service) []api.Endpoint {
 					e = &api.Endpoint{Service: s.Name, Address: b.Addr.String(), Port: p.Name}
 					of[b.Addr] = e
 				}
-				e.State, e.Weight, e.Until, e.Cut = b.State, b.Weight, endOf(b), cuts(b) && v.state.fell.Has(balancer.Target{Service: s.Name, Addr: b.Addr.Addr(), Port: b.Addr.Port()})
+				e.State, e.Weight, e.Until, e.Cut = b.State, b.Weight, endOf(b), cuts(b) && v.state.Fell.Has(balancer.Target{Service: s.Name, Addr: b.Addr.Addr(), Port: b.Addr.Port()})
 				e.Ramp = v.ramp(f.Key, b.Addr)
 			}
 		}
@@ -213,13 +214,13 @@ func endOf(b balancer.Backend) time.Time {
 func (v *view) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, at netip.AddrPort) *api.Endpoint {
 	t := balancer.Target{Service: s.Name, Addr: at.Addr(), Port: at.Port()}
 	var ejection *balancer.Ejection
-	if x, ok := v.state.inputs.Ejected.Get(t); ok {
+	if x, ok := v.state.Inputs.Ejected.Get(t); ok {
 		ejection = &x
 	}
 	return &api.Endpoint{
 		Ejection: ejection,
 		Service:  s.Name, Address: at.String(), Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
-		Backup: e.Backup, Override: balancer.OverrideOf(&v.state.inputs, t), Health: v.state.inputs.Health.At(t), State: "unused",
+		Backup: e.Backup, Override: balancer.OverrideOf(&v.state.Inputs, t), Health: v.state.Inputs.Health.At(t), State: "unused",
 		Check: v.checkOf(s, t), Unchecked: v.unchecked(s, t),
 	}
 }
@@ -228,7 +229,7 @@ func (v *view) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpo
 func (v *view) frontendsOf(s *balancer.Service, p *balancer.Port) []*balancer.Frontend {
 	var all []*balancer.Frontend
 	for _, vip := range s.Addresses() {
-		f := v.state.desired.Frontends.At(balancer.Key{Addr: vip, Port: p.Port, Proto: p.Protocol})
+		f := v.state.Desired.Frontends.At(balancer.Key{Addr: vip, Port: p.Port, Proto: p.Protocol})
 		if f != nil && f.Service == s.Name {
 			all = append(all, f)
 		}
@@ -238,7 +239,7 @@ func (v *view) frontendsOf(s *balancer.Service, p *balancer.Port) []*balancer.Fr
 
 func (v *view) frontends() []api.Frontend {
 	all := []api.Frontend{}
-	for key, f := range v.state.desired.Frontends.All() {
+	for key, f := range v.state.Desired.Frontends.All() {
 		out := api.Frontend{
 			Key: key, NodePort: f.NodePort, Service: f.Service, Port: f.Port, Scheduler: f.Scheduler, Backends: []api.Backend{},
 			State: "applied",
@@ -259,7 +260,7 @@ func (v *view) frontends() []api.Frontend {
 // differences lists the keys that do not run as wanted.
 func (v *view) differences() []api.Difference {
 	all := []api.Difference{}
-	for key, c := range snap.Diff(v.engine.Done, v.state.desired.Frontends) {
+	for key, c := range snap.Diff(v.engine.Done, v.state.Desired.Frontends) {
 		d := api.Difference{Key: key, What: "differs"}
 		switch {
 		case !c.HadOld:
@@ -279,7 +280,7 @@ func (v *view) differences() []api.Difference {
 
 func (v *view) overrides() api.OverrideResult {
 	r := api.OverrideResult{Targets: []api.OverrideTarget{}}
-	for t, o := range v.state.inputs.Overrides.All() {
+	for t, o := range v.state.Inputs.Overrides.All() {
 		r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o})
 	}
 	return r

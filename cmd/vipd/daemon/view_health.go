@@ -29,7 +29,7 @@ func (v *view) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 // fleetCheckOf is what the fleet has found of a target, and this node, where it checks it.
 func (v *view) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.Status, standing quorum.Standing) *api.Check {
 	c := v.ownCheckOf(s, own)
-	c.At = v.state.checked.At(t).At.String()
+	c.At = v.state.Checked.At(t).At.String()
 	c.Fleet = &api.FleetCheck{Alone: standing.Alone, Votes: map[string]api.FleetVote{}}
 	for _, n := range standing.Checkers {
 		c.Fleet.Checkers = append(c.Fleet.Checkers, string(n))
@@ -76,10 +76,10 @@ func (v *view) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 // unchecked says why nobody checks an endpoint of a service, or this node does not and knows of nobody who does; "": it is
 // checked, or has no check.
 func (v *view) unchecked(s *balancer.Service, t balancer.Target) string {
-	switch subject, wanted := v.state.checked.Get(t); {
+	switch subject, wanted := v.state.Checked.Get(t); {
 	case s.Health == nil:
 		return ""
-	case s.Health.Type == balancer.ExecHealth && !v.state.env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
+	case s.Health.Type == balancer.ExecHealth && !v.state.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
 		return "health.allow_exec is false here"
 	case !wanted:
 		return fmt.Sprintf("a %s check can't be made at the ports of this service; health.port names one that can be checked", s.Health.Type)
@@ -92,7 +92,7 @@ func cuts(b balancer.Backend) bool { return b.State == balancer.Down && !b.Until
 
 // ramp is how many percent of its weight a backend has while it starts slowly; 0: it does not.
 func (v *view) ramp(key balancer.Key, at netip.AddrPort) int {
-	return v.state.inputs.Ramps.At(balancer.DrainKey{Frontend: key, Backend: at}).Percent()
+	return v.state.Inputs.Ramps.At(balancer.DrainKey{Frontend: key, Backend: at}).Percent()
 }
 
 // checkRules is how endpoints are checked.
@@ -113,7 +113,7 @@ func (v *view) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n
 	}
 	for _, e := range endpoints {
 		if slices.ContainsFunc(s.Ports, func(p balancer.Port) bool {
-			return v.state.checked.Has(balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(&p)})
+			return v.state.Checked.Has(balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(&p)})
 		}) {
 			n++
 		}
@@ -124,21 +124,21 @@ func (v *view) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n
 // health sums up what checks find of so many endpoints.
 func (v *view) health(endpoints int) (n api.HealthCount) {
 	n.Endpoints = endpoints
-	n.Checked, n.Unable = v.state.checked.Len(), v.state.unable
-	for target := range v.state.checked.Keys() {
-		switch v.state.inputs.Health.At(target) {
+	n.Checked, n.Unable = v.state.Checked.Len(), v.state.Unable
+	for target := range v.state.Checked.Keys() {
+		switch v.state.Inputs.Health.At(target) {
 		case balancer.HealthDown:
 			n.Down++
 		case balancer.HealthUnknown:
 			n.Unknown++
 		}
 	}
-	for _, of := range v.state.desired.Problems.All() {
+	for _, of := range v.state.Desired.Problems.All() {
 		for i := range *of {
 			switch p := &(*of)[i]; {
-			case panics(p):
+			case p.InPanic():
 				n.Panic = withLast(n.Panic, p.Service)
-			case out(p):
+			case p.Outage():
 				n.Out = withLast(n.Out, p.Service)
 			}
 		}

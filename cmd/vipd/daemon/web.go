@@ -50,7 +50,7 @@ func (d *Daemon) unhealthy() []string {
 	if stuck := time.Since(d.engine.Progress()); stuck > patience {
 		reasons = append(reasons, fmt.Sprintf("the engine has not come round for %s", stuck.Round(time.Second)))
 	}
-	if stuck := d.model.waiting(); stuck > patience {
+	if stuck := d.model.Waiting(); stuck > patience {
 		reasons = append(reasons, fmt.Sprintf("a change of the store has not been compiled for %s", stuck.Round(time.Second)))
 	}
 	want, isSet := d.engine.Wanted()
@@ -69,12 +69,12 @@ func (d *Daemon) unhealthy() []string {
 
 // unready says why the first complete state is not carried out yet.
 func (d *Daemon) unready() []string {
-	s, e := d.model.state(), d.engine.Status()
+	s, e := d.model.State(), d.engine.Status()
 	switch {
-	case !s.complete:
+	case !s.Complete:
 		return []string{"the store has not given its first complete state yet"}
-	case !s.everRead:
-		return []string{fmt.Sprintf("the store could not be read since the start: %v", s.snapshot.Err)}
+	case !s.EverRead:
+		return []string{fmt.Sprintf("the store could not be read since the start: %v", s.Snapshot.Err)}
 	case !e.Ready && e.LastError != "":
 		return []string{"the first complete state is not carried out yet: " + e.LastError}
 	case !e.Ready:

@@ -1,4 +1,4 @@
-package daemon
+package record
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/journal"
+	"vipd/cmd/vipd/daemon/internal/model"
 )
 
 // TestDrainEventsAlternate: over random histories of what is wanted, the drain of each endpoint begins and ends in turn,
@@ -42,7 +43,7 @@ func TestDrainEventsAlternate(t *testing.T) {
 				}
 				after.Frontends = after.Frontends.Set(key, f)
 			}
-			drains.next(j, &state{desired: after}, before, now)
+			drains.next(j, &model.State{Desired: after}, before, now)
 			before = after
 		}
 		open := map[string]bool{}

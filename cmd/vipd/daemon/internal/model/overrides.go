@@ -1,4 +1,4 @@
-package daemon
+package model
 
 import (
 	"time"
@@ -7,13 +7,13 @@ import (
 	"vipd/balancer/snap"
 )
 
-// overrides are what operators said by hand on this node.
-type overrides struct {
+// Overrides are what operators said by hand on this node.
+type Overrides struct {
 	snap.Map[balancer.Target, *balancer.Override]
 }
 
 // expire drops those whose time is over.
-func (o overrides) expire(now time.Time) overrides {
+func (o Overrides) expire(now time.Time) Overrides {
 	for t, v := range o.All() {
 		if v.Lapsed(now) {
 			o.Map = o.Delete(t)
@@ -23,7 +23,7 @@ func (o overrides) expire(now time.Time) overrides {
 }
 
 // nextExpiry returns when the next one lapses; zero: none does.
-func (o overrides) nextExpiry() time.Time {
+func (o Overrides) nextExpiry() time.Time {
 	var next time.Time
 	for _, v := range o.All() {
 		if !v.Expires.IsZero() && (next.IsZero() || v.Expires.Before(next)) {
@@ -34,16 +34,16 @@ func (o overrides) nextExpiry() time.Time {
 }
 
 // over lays the local overrides over those of the store: what is said here wins here.
-func (o overrides) over(stored snap.Map[balancer.Target, *balancer.Override]) snap.Map[balancer.Target, *balancer.Override] {
+func (o Overrides) over(stored snap.Map[balancer.Target, *balancer.Override]) snap.Map[balancer.Target, *balancer.Override] {
 	for t, v := range o.All() {
 		stored = stored.Set(t, v)
 	}
 	return stored
 }
 
-// set changes one target's override by what is asked; defined are the endpoints that it names. What is said of an address
+// Say returns them with one target's override changed by what is asked; defined are the endpoints that it names. What is said of an address
 // replaces what was said of its ports.
-func (o overrides) set(t balancer.Target, change balancer.Override, defined []*balancer.Endpoint) overrides {
+func (o Overrides) Say(t balancer.Target, change balancer.Override, defined []*balancer.Endpoint) Overrides {
 	var old, wide balancer.Override
 	if v := o.At(t); v != nil {
 		old = *v
@@ -57,7 +57,7 @@ func (o overrides) set(t balancer.Target, change balancer.Override, defined []*b
 }
 
 // widen takes back what was said of single ports of an address, as far as change now says it of all.
-func (o overrides) widen(t balancer.Target, change balancer.Override) overrides {
+func (o Overrides) widen(t balancer.Target, change balancer.Override) Overrides {
 	for at, v := range o.From(t) {
 		if at.Service != t.Service || at.Addr != t.Addr {
 			break
@@ -70,7 +70,7 @@ func (o overrides) widen(t balancer.Target, change balancer.Override) overrides 
 }
 
 // put keeps v for t; nil: nothing.
-func (o overrides) put(t balancer.Target, v *balancer.Override) overrides {
+func (o Overrides) put(t balancer.Target, v *balancer.Override) Overrides {
 	if v == nil {
 		o.Map = o.Delete(t)
 	} else {

@@ -1,4 +1,4 @@
-package daemon
+package record
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 
 // carriedOut records what the engine has carried out, and what it can't.
 type carriedOut struct {
-	*Daemon
+	o       Options
 	done    snap.Map[balancer.Key, *balancer.Frontend] // what was recorded
 	told    told                                       // of the host
 	failing time.Time                                  // since when something can't be carried out; zero: nothing
@@ -27,7 +27,10 @@ type carriedOut struct {
 // applyPause is the least time between two applies: those of a stream of changes are told as one a second.
 const applyPause = time.Second
 
-// follow records until ctx ends.
+// Follow records what the engine carries out, and what it can't, until ctx ends.
+func (r *Recorder) Follow(ctx context.Context) error { return (&carriedOut{o: r.o}).follow(ctx) }
+
+// follow is Follow.
 func (c *carriedOut) follow(ctx context.Context) error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -37,7 +40,7 @@ func (c *carriedOut) follow(ctx context.Context) error {
 			return nil
 		case <-pause.C:
 		}
-		changed := c.engine.Changed()
+		changed := c.o.Engine.Changed()
 		if c.look(time.Now()) {
 			pause.Reset(applyPause)
 		} else {
@@ -53,8 +56,8 @@ func (c *carriedOut) follow(ctx context.Context) error {
 
 // look records what is new, and reports whether anything was carried out.
 func (c *carriedOut) look(now time.Time) (applied bool) {
-	s := c.engine.Status()
-	c.told = c.told.next(c.journal, now, c.host.Problems(), nil)
+	s := c.o.Engine.Status()
+	c.told = c.told.next(c.o.Journal, now, c.o.HostProblems(), nil)
 	if s.Moving {
 		return false // the dataplane that takes over begins with nothing, and has failures of its own
 	}
@@ -76,7 +79,7 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 	}
 	e := journal.Event{
 		Kind: journal.Apply, Level: slog.LevelDebug, Text: "is carried out, in " + howMany(n, "frontend"),
-		Took: s.LastDuration, Revision: c.newView().applied(),
+		Took: s.LastDuration, Revision: c.o.Applied(),
 	}
 	names := slices.Sorted(maps.Keys(services))
 	if len(names) == 1 {
@@ -84,7 +87,7 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 	} else {
 		e.Text = fmt.Sprintf("%s are carried out, in %s", several(names), howMany(n, "frontend"))
 	}
-	c.journal.Record(e)
+	c.o.Journal.Record(e)
 	return true
 }
 
@@ -100,9 +103,9 @@ func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
 		if n := len(s.Failing); n > 0 {
 			e.Text = howMany(n, "frontend") + " can't be carried out, and will be tried again and again"
 		}
-		c.journal.Record(e)
+		c.o.Journal.Record(e)
 	case s.LastError == "" && len(s.Failing) == 0 && !c.failing.IsZero():
-		c.journal.Record(journal.Event{Kind: journal.Problem, Text: "everything is carried out again", Lasted: now.Sub(c.failing)})
+		c.o.Journal.Record(journal.Event{Kind: journal.Problem, Text: "everything is carried out again", Lasted: now.Sub(c.failing)})
 		c.failing, c.errors = time.Time{}, nil
 	}
 }

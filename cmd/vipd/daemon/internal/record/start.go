@@ -1,4 +1,4 @@
-package daemon
+package record
 
 import (
 	"fmt"
@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/snap"
 	"vipd/cmd/internal/journal"
+	"vipd/cmd/vipd/daemon/internal/model"
 )
 
 // stillDownTold is how many endpoints are named at the start; more are told in one event.
@@ -15,14 +15,14 @@ const stillDownTold = 20
 
 // tellStillDown records which endpoints are down as vipd starts, by what is known from before: they have no event that says
 // so in this process.
-func (m *model) tellStillDown(s *state, now time.Time) {
+func (r *Recorder) tellStillDown(s *model.State, now time.Time) {
 	var down []journal.Event
-	for t, verdict := range s.inputs.Health.All() {
+	for t, verdict := range s.Inputs.Health.All() {
 		if verdict != balancer.HealthDown {
 			continue
 		}
-		since, cause := m.checks.DownSince(t)
-		if since.IsZero() || since.After(m.started) {
+		since, cause := r.o.DownSince(t)
+		if since.IsZero() || since.After(r.o.Started) {
 			continue // it is told as what has happened now
 		}
 		down = append(down, journal.Event{
@@ -37,20 +37,6 @@ func (m *model) tellStillDown(s *state, now time.Time) {
 		}}
 	}
 	for _, e := range down {
-		m.journal.Record(e)
-	}
-}
-
-// fallen keeps, from those before, the targets that went down from being up. What was down from the first look on had no
-// connections to be cut.
-func (s *state) fallen(before *state) {
-	s.fell = before.fell
-	for t, c := range snap.Diff(before.inputs.Health, s.inputs.Health) {
-		switch {
-		case c.New != balancer.HealthDown && s.fell.Has(t):
-			s.fell = s.fell.Delete(t)
-		case c.New == balancer.HealthDown && c.Old == balancer.HealthUp:
-			s.fell = s.fell.Set(t, true)
-		}
+		r.o.Journal.Record(e)
 	}
 }

@@ -1,4 +1,4 @@
-package daemon
+package model
 
 import (
 	"vipd/dataplane"
@@ -10,19 +10,19 @@ type adoption struct {
 	moved     chan struct{} // closed when it has
 }
 
-// adopt compiles for another dataplane from now on, and has it take over. The channel is closed when all traffic has
+// Adopt compiles for another dataplane from now on, and has it take over. The channel is closed when all traffic has
 // moved; it never is when another one is adopted before that.
-func (m *model) adopt(dp dataplane.Dataplane) <-chan struct{} {
+func (m *Model) Adopt(dp dataplane.Dataplane) <-chan struct{} {
 	a := &adoption{dataplane: dp, moved: make(chan struct{})}
 	m.mu.Lock()
 	m.next = a
 	m.mu.Unlock()
-	m.kick()
+	m.Kick()
 	return a.moved
 }
 
 // adopted returns the dataplane that is to take over with the state that is compiled now; nil: none is.
-func (m *model) adopted() *adoption {
+func (m *Model) adopted() *adoption {
 	m.mu.Lock()
 	next := m.next
 	m.next = nil

@@ -1,4 +1,4 @@
-package daemon
+package record
 
 import (
 	"maps"
@@ -8,6 +8,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/journal"
+	"vipd/cmd/vipd/daemon/internal/model"
 )
 
 // drainsOpen are the endpoints that drain: in how many frontends, and since when.
@@ -19,27 +20,27 @@ type openDrain struct {
 }
 
 // next records the drains that begin and end from before to what s wants, at a cost of what has changed.
-func (o *drainsOpen) next(j *journal.Journal, s *state, before balancer.Desired, now time.Time) {
+func (o *drainsOpen) next(j *journal.Journal, s *model.State, before balancer.Desired, now time.Time) {
 	if *o == nil {
 		*o = drainsOpen{}
 	}
 	more := map[balancer.Target]int{}
 	is := map[balancer.Target]balancer.Backend{} // as they are now, those that drain before others
-	for _, c := range snap.Diff(before.Frontends, s.desired.Frontends) {
+	for _, c := range snap.Diff(before.Frontends, s.Desired.Frontends) {
 		if c.HadOld {
 			for _, b := range c.Old.Backends {
-				if drains(b) {
-					more[targetOf(c.Old, b)]--
+				if b.Drains() {
+					more[c.Old.Target(b)]--
 				}
 			}
 		}
 		if c.HasNew {
 			for _, b := range c.New.Backends {
-				t := targetOf(c.New, b)
-				if drains(b) {
+				t := c.New.Target(b)
+				if b.Drains() {
 					more[t]++
 				}
-				if known, ok := is[t]; !ok || !drains(known) {
+				if known, ok := is[t]; !ok || !known.Drains() {
 					is[t] = b
 				}
 			}
@@ -66,17 +67,13 @@ func (o *drainsOpen) next(j *journal.Journal, s *state, before balancer.Desired,
 	}
 }
 
-func targetOf(f *balancer.Frontend, b balancer.Backend) balancer.Target {
-	return balancer.Target{Service: f.Service, Addr: b.Addr.Addr(), Port: b.Addr.Port()}
-}
-
 // drainBegins says that the endpoint at t drains, and why.
-func drainBegins(t balancer.Target, b balancer.Backend, s *state, now time.Time) (text, cause string) {
+func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time.Time) (text, cause string) {
 	text = "drains"
 	if !b.Until.IsZero() {
 		text += ", for " + b.Until.Sub(now).Round(time.Second).String() + " at most"
 	}
-	o := balancer.OverrideOf(&s.inputs, t)
+	o := balancer.OverrideOf(&s.Inputs, t)
 	switch {
 	case b.State == balancer.Removed:
 		return text, "its service has it no longer"

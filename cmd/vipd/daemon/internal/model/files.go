@@ -1,4 +1,4 @@
-package daemon
+package model
 
 import (
 	"fmt"
@@ -54,9 +54,9 @@ type holderEntry struct {
 }
 
 // load reads what an earlier run kept.
-func (f files) load(now time.Time) (balancer.Memory, overrides) {
+func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	var m balancer.Memory
-	var o overrides
+	var o Overrides
 	if kept := (memoryFile{}); f.Read(memoryName, &kept) {
 		m = kept.memory()
 	}
@@ -94,7 +94,7 @@ func (o *overridesFile) FileVersion() int { return o.Version }
 func (kept *memoryFile) FileVersion() int { return kept.Version }
 
 // saveOverrides writes the local overrides.
-func (f files) saveOverrides(o overrides) error {
+func (f files) saveOverrides(o Overrides) error {
 	kept := overridesFile{Version: statedir.Version, Overrides: []overrideEntry{}}
 	for t, v := range o.All() {
 		kept.Overrides = append(kept.Overrides, overrideEntry{t.Service, t.Address(), *v})

@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"log/slog"
+	"time"
+
+	"vipd/cmd/internal/journal"
+	"vipd/cmd/vipd/daemon/internal/model"
+)
+
+// connection records that etcd is followed, or lost.
+func (f *fleet) connection(revision int64, err error) {
+	e := journal.Event{Kind: journal.Store, Text: "etcd is followed", Revision: revision}
+	f.mu.Lock()
+	switch now := time.Now(); {
+	case err != nil:
+		e.Level, e.Text, e.Cause = slog.LevelWarn, "etcd is lost; what it held last stays in use", err.Error()
+		f.lost = now
+	case !f.lost.IsZero():
+		e.Text, e.Was, e.Lasted = "etcd is followed again", "away", now.Sub(f.lost)
+		f.lost = time.Time{}
+	}
+	f.followed = f.followed || err == nil
+	f.mu.Unlock()
+	f.journal.Record(e)
+}
+
+// tellStart records that the first state is not etcd's, where that is so.
+func (f *fleet) tellStart(s *model.State, now time.Time) {
+	f.mu.Lock()
+	away := !f.followed
+	if away {
+		f.lost = now
+	}
+	f.mu.Unlock()
+	if !away {
+		return
+	}
+	e := journal.Event{Kind: journal.Store, Level: slog.LevelWarn, Text: "etcd is not reached since the start; what is known from before is served"}
+	if s.Snapshot.Err != nil {
+		e.Cause = s.Snapshot.Err.Error()
+	}
+	f.journal.Record(e)
+}
+
+// report takes in whether the fleet sees this node.
+func (f *fleet) report(err error) {
+	f.mu.Lock()
+	was, now := f.trouble, time.Now()
+	f.trouble = err
+	e := journal.Event{Kind: journal.Store, At: now, Text: "the fleet sees this node as " + f.config.Node}
+	tell := !f.seen || was != nil
+	if !f.unseen.IsZero() {
+		e.Was, e.Lasted = "unseen", now.Sub(f.unseen)
+	}
+	if err != nil {
+		tell = was == nil
+		e = journal.Event{Kind: journal.Store, At: now, Level: slog.LevelWarn, Text: "the fleet does not see this node", Cause: err.Error()}
+		if tell {
+			f.unseen = now
+		}
+	} else {
+		f.seen, f.unseen = true, time.Time{}
+	}
+	f.mu.Unlock()
+	if tell {
+		f.journal.Record(e)
+	}
+}

@@ -1,0 +1,316 @@
+package model
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/journal"
+	"vipd/cmd/vipd/daemon/internal/checks"
+	"vipd/cmd/vipd/daemon/internal/passive"
+	"vipd/cmd/vipd/daemon/internal/statedir"
+	"vipd/dataplane"
+	"vipd/store"
+	"vipd/store/etcd"
+)
+
+// Model owns everything that is compiled. Its loop is the only one that touches the compiler, the memory and the local
+// overrides; what it has made is published as a State, which never changes. All methods may be called by any goroutine.
+type Model struct {
+	o       Options
+	wake    chan struct{} // holds one token: look again
+	moved   atomic.Bool   // the host's addresses may have changed
+	ask     chan request
+	current atomic.Pointer[State]
+	changed atomic.Pointer[chan struct{}] // closed when current is replaced
+	// modeChanged holds a token when the configuration says something else about the mode.
+	modeChanged chan struct{}
+
+	reading sync.Mutex // held while the configuration is read, so that the last to read is the last to say
+
+	mu         sync.Mutex // guards the rest of this block
+	latest     *store.Snapshot
+	seen       time.Time // when the oldest snapshot that is not compiled yet came
+	fileConfig config.Config
+	nodeConfig etcd.NodeConfig // what the fleet says of this node
+	fileErrors []balancer.Problem
+	fileInfo   os.FileInfo // of the file that fileConfig was read from
+	next       *adoption   // a dataplane that is to take over
+
+	// The rest belongs to the loop.
+	carrier   dataplane.Dataplane // for which it is compiled
+	compiler  balancer.Compiler
+	memory    balancer.Memory
+	local     Overrides
+	files     files
+	everRead  bool         // the store could be read at least once
+	addresses []netip.Addr // the host's own
+}
+
+// request asks the loop to change the local overrides.
+type request struct {
+	change func(*State, Overrides) (Overrides, error)
+	answer chan error
+}
+
+// Options are what a Model is made of.
+type Options struct {
+	// ConfigFile is vipd.toml, Config what was read from it at the start, and Mode, unless "", the command line's.
+	ConfigFile string
+	Config     config.Config
+	Mode       config.ModeName
+	Started    time.Time
+	Journal    *journal.Journal
+	// Carrier is the dataplane that is compiled for until Adopt, and Engine gets what is compiled.
+	Carrier dataplane.Dataplane
+	Engine  *dataplane.Engine
+	Checks  *checks.Checks
+	Passive *passive.Passive
+	// LocalAddresses lists the host's own addresses.
+	LocalAddresses func() ([]netip.Addr, error)
+	// Patient reports whether a store that could not be read yet is waited for without end.
+	Patient func() bool
+	// Reread is told of a configuration that was read again, and has no errors.
+	Reread func(config.Config)
+	// Compiled is told of each new state before it is published, and of the one before. It is called by the model's loop.
+	Compiled func(before, s *State, now time.Time)
+}
+
+// New returns a model of nothing, with what an earlier run kept in state_dir. It compiles nothing before Run and Publish.
+func New(o Options) *Model {
+	m := &Model{o: o, wake: make(chan struct{}, 1), ask: make(chan request), modeChanged: make(chan struct{}, 1), fileConfig: o.Config, carrier: o.Carrier}
+	// What can't be kept is a problem that the next round tells.
+	m.files = files{statedir.New(o.Config.StateDir, func(error) { m.Kick() })}
+	changed := make(chan struct{})
+	m.changed.Store(&changed)
+	m.current.Store(&State{Config: o.Config})
+	m.memory, m.local = m.files.load(time.Now())
+	m.moved.Store(true)
+	return m
+}
+
+// Publish takes a snapshot of the store. It does not block.
+func (m *Model) Publish(s store.Snapshot) {
+	m.mu.Lock()
+	m.latest = &s
+	if m.seen.IsZero() {
+		m.seen = time.Now()
+	}
+	m.mu.Unlock()
+	if m.configChanged() {
+		m.Reconfigure()
+	}
+	m.Kick()
+}
+
+// Kick makes the loop look again.
+func (m *Model) Kick() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run compiles whenever something has changed, until ctx ends.
+func (m *Model) Run(ctx context.Context) error {
+	expiry := time.NewTimer(time.Hour)
+	defer expiry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.wake:
+		case <-expiry.C:
+		case r := <-m.ask:
+			r.answer <- m.answer(r)
+			expiry.Reset(m.nextExpiry())
+			continue
+		}
+		m.compile()
+		expiry.Reset(m.nextExpiry())
+	}
+}
+
+// answer changes the local overrides as r asks, and compiles.
+func (m *Model) answer(r request) error {
+	m.compile() // what was published before the request counts for it
+	local, err := r.change(m.State(), m.local)
+	if err != nil || local.Map == m.local.Map {
+		return err
+	}
+	if err := m.files.saveOverrides(local); err != nil {
+		return err
+	}
+	m.local = local
+	m.compile()
+	return nil
+}
+
+// storePatience is how long after the start a store that can't be read is waited for before what can be read is served.
+const storePatience = 10 * time.Second
+
+// nextExpiry returns how long nothing lapses by time alone.
+func (m *Model) nextExpiry() time.Duration {
+	next := time.Now().Add(time.Hour)
+	if patience := m.o.Started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
+		next = patience
+	}
+	for _, t := range []time.Time{m.memory.NextExpiry(), m.local.nextExpiry(), m.o.Passive.Next()} {
+		if !t.IsZero() && t.Before(next) {
+			next = t
+		}
+	}
+	return max(time.Until(next), time.Millisecond)
+}
+
+// compile makes the state anew and hands it to the engine.
+func (m *Model) compile() {
+	m.mu.Lock()
+	latest, seen, fileErrors := m.latest, m.seen, m.fileErrors
+	c := m.configuredLocked()
+	m.seen = time.Time{}
+	m.mu.Unlock()
+	if latest == nil {
+		return // the first snapshot is still to come
+	}
+	if m.everRead = m.everRead || latest.Connected || latest.Kept; !m.everRead && m.waits() {
+		return // a folder that is mounted late would look like services that are gone
+	}
+	if !m.State().Complete && m.o.Checks.Awaits(latest) {
+		return // what the fleet finds down must not get connections because this node has just started
+	}
+	next := m.adopted()
+	now := time.Now()
+	if local := m.local.expire(now); local.Map != m.local.Map {
+		m.local = local
+		m.files.Note(overridesName, m.files.saveOverrides(local))
+	}
+	s := &State{Snapshot: *latest, Config: c, Local: m.local.Map, Complete: true, EverRead: m.everRead}
+	s.Problems = slices.Concat(fileErrors, m.files.Problems())
+	before, memory := m.State().Desired, m.memory.Expire(now)
+	s.Desired = before
+	// What is compiled has a say in what it is compiled from: drains begin and end, and a VIP is no place for node ports.
+	// The second round takes that in; a third would find nothing new.
+	for range 2 {
+		s.Env = m.env(c, s.Desired.Addresses)
+		s.Inputs, s.Desired = m.round(s, memory)
+		memory = memory.After(before, s.Desired, now)
+	}
+	if memory.Drains != m.memory.Drains || memory.Leaving != m.memory.Leaving || s.Desired.Contested != before.Contested {
+		m.files.saveMemory(memory, s.Desired.Contested)
+	}
+	m.memory = memory
+	s.Checked = m.o.Checks.All()
+	s.fallen(m.State())
+	s.Lacking, s.Unable = m.o.Checks.Lacking(s.Snapshot.Services)
+	s.Desired.Revision = balancer.Revision{Store: latest.Revision, Seen: seen}
+	if seen.IsZero() {
+		s.Desired.Revision.Seen = now
+	}
+	m.o.Compiled(m.State(), s, now)
+	m.current.Store(s)
+	changed := make(chan struct{})
+	close(*m.changed.Swap(&changed))
+	if next != nil {
+		m.o.Engine.Switch(next.dataplane, s.Desired, func() { close(next.moved) })
+		return
+	}
+	m.o.Engine.Set(s.Desired)
+}
+
+// waits reports whether a store that could not be read yet is waited for before what can be read is served.
+func (m *Model) waits() bool {
+	return time.Since(m.o.Started) < storePatience || m.o.Patient()
+}
+
+// round compiles the snapshot of s with what is remembered.
+func (m *Model) round(s *State, memory balancer.Memory) (balancer.Inputs, balancer.Desired) {
+	in := balancer.Inputs{
+		Services: s.Snapshot.Services, Endpoints: s.Snapshot.Endpoints, Overrides: m.local.over(s.Snapshot.Overrides),
+	}.Remembering(memory)
+	in.Health = m.o.Checks.Verdicts(&in, s.Env.AllowExec)
+	in.Ejected = m.o.Passive.Ejected(&in, &s.Env, m.carrier)
+	return in, m.compiler.Next(s.Env, in)
+}
+
+// nodePortAddresses are those of the node's own addresses that are no VIPs; or, of a family in which all of them are, all.
+func nodePortAddresses(own []netip.Addr, vips snap.Map[netip.Addr, int]) []netip.Addr {
+	var open []netip.Addr
+	for _, v4 := range []bool{true, false} {
+		of := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return a.Is4() != v4 })
+		if plain := slices.DeleteFunc(slices.Clone(of), vips.Has); len(plain) > 0 {
+			of = plain
+		}
+		open = append(open, of...)
+	}
+	return open
+}
+
+// env collects the facts about this node.
+func (m *Model) env(c config.Config, vips snap.Map[netip.Addr, int]) balancer.Env {
+	if m.moved.Swap(false) {
+		local, err := m.o.LocalAddresses()
+		if err != nil {
+			m.o.Journal.Record(journal.Event{
+				Kind: journal.Problem, Level: slog.LevelWarn, Text: "this host's addresses can't be listed; node ports stay where they are", Cause: err.Error(),
+			})
+		} else {
+			m.addresses = local
+		}
+	}
+	return balancer.Env{
+		Node: c.Node, Zone: c.Zone, Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePortAddresses: nodePortAddresses(m.addresses, vips), NodePorts: c.NodePorts.Addresses,
+		Allowed: c.Addresses.Allowed, AllowExec: c.Health.AllowExec, FleetExec: m.o.Checks.FleetExec(), Capabilities: m.carrier.Capabilities(),
+	}
+}
+
+// AddressesChanged makes the loop list the host's addresses again.
+func (m *Model) AddressesChanged() {
+	m.moved.Store(true)
+	m.Kick()
+}
+
+// State returns what was last compiled; its zero but for Config before anything was.
+func (m *Model) State() *State { return m.current.Load() }
+
+// CatchUp returns when all that was published before is compiled.
+func (m *Model) CatchUp(ctx context.Context) error {
+	return m.Update(ctx, func(_ *State, o Overrides) (Overrides, error) { return o, nil })
+}
+
+// Update changes the local overrides in the loop, and returns when the change is compiled.
+func (m *Model) Update(ctx context.Context, change func(*State, Overrides) (Overrides, error)) error {
+	r := request{change, make(chan error, 1)}
+	select {
+	case m.ask <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-r.answer:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Changed returns a channel that is closed when another state is published than State returns after this call.
+func (m *Model) Changed() <-chan struct{} { return *m.changed.Load() }
+
+// Waiting returns for how long a snapshot has not been compiled.
+func (m *Model) Waiting() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.seen.IsZero() {
+		return 0
+	}
+	return time.Since(m.seen)
+}

@@ -1,0 +1,97 @@
+package record
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/journal"
+)
+
+// told is what was recorded as wrong and still is, with when it began.
+type told map[string]toldProblem
+
+type toldProblem struct {
+	balancer.Problem
+	since time.Time
+}
+
+// next records the problems that are not in t yet, and those in t that are over. It returns those that hold. Served
+// reports whether a port of a service has an endpoint in use.
+func (t told) next(j *journal.Journal, now time.Time, problems []balancer.Problem, served func(balancer.Name, string) bool) told {
+	holds := told{}
+	for _, p := range problems {
+		is := identity(&p)
+		if _, twice := holds[is]; twice {
+			continue
+		}
+		was, known := t[is]
+		if !known {
+			was = toldProblem{p, now}
+			j.Record(problemBegins(p))
+		}
+		holds[is] = was
+	}
+	for _, is := range slices.Sorted(maps.Keys(t)) {
+		if _, still := holds[is]; !still {
+			j.Record(t[is].over(now, served))
+		}
+	}
+	return holds
+}
+
+// identity tells problems apart. In a panic the number of healthy endpoints may change.
+func identity(p *balancer.Problem) string {
+	if p.InPanic() {
+		q := *p
+		q.Text = portOf(p)
+		return q.String()
+	}
+	return p.String()
+}
+
+// portOf is the port of which p says that it is short of endpoints.
+func portOf(p *balancer.Problem) string {
+	port, _, _ := strings.Cut(p.Text, ": ")
+	return port
+}
+
+func problemBegins(p balancer.Problem) journal.Event {
+	switch {
+	case p.InPanic():
+		return journal.Event{Kind: journal.Panic, Level: slog.LevelError, Service: p.Service, Text: "is in panic", Cause: p.Text}
+	case p.Outage():
+		_, how, _ := strings.Cut(p.Text, ": ")
+		how = strings.TrimPrefix(how, "no endpoint is left, ")
+		return journal.Event{Kind: journal.Health, Level: slog.LevelError, Service: p.Service, Text: "has no endpoint left at " + portOf(&p), Cause: how}
+	}
+	e := journal.Event{Kind: journal.Problem, Level: slog.LevelWarn, Service: p.Service, Text: "has a problem"}
+	if p.Service == "" {
+		e.Text = "there is a problem"
+	}
+	p.Service = ""
+	e.Cause = p.String()
+	return e
+}
+
+func (t toldProblem) over(now time.Time, served func(balancer.Name, string) bool) journal.Event {
+	e := problemBegins(t.Problem)
+	e.Level, e.Lasted = slog.LevelInfo, now.Sub(t.since)
+	switch {
+	case e.Kind == journal.Panic:
+		e.Text, e.Cause = "is out of panic", ""
+	case t.Problem.Outage():
+		e.Text, e.Cause, e.Was = "has an endpoint again at "+portOf(&t.Problem), "", "none"
+		if !served(t.Service, portOf(&t.Problem)) {
+			e.Text = "has none at " + portOf(&t.Problem) + " that fails its checks any more, and none that serves: they are gone, or taken out by hand"
+		}
+	case e.Service != "":
+		e.Text = "is rid of a problem"
+	default:
+		e.Text = "a problem is over"
+	}
+	return e
+}

@@ -1,0 +1,137 @@
+package record
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/journal"
+	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/dataplane"
+)
+
+// Recorder records what is compiled and what is carried out.
+type Recorder struct {
+	o       Options
+	reloads atomic.Int32 // under way, which say themselves that files were read
+
+	// The rest belongs to Compiled.
+	told   told // what was recorded and still holds
+	drains drainsOpen
+	unread time.Time // since when the services' files can't be read
+}
+
+// Options are what a Recorder is made of.
+type Options struct {
+	Journal *journal.Journal
+	// Started is when vipd was.
+	Started time.Time
+	// Files: services are in files alone. Otherwise Began is told of the first state, and a fleet's source says itself whether
+	// it can be read.
+	Files bool
+	Began func(first *model.State, now time.Time)
+	// DownSince is since when a target is down, and why.
+	DownSince func(balancer.Target) (since time.Time, cause string)
+	// Refused is called when what was written has new errors, for which the last good state stays.
+	Refused func()
+	// Engine carries out, and Applied is the store's revision up to which it has. HostProblems are what the host can't do.
+	Engine       *dataplane.Engine
+	Applied      func() int64
+	HostProblems func() []balancer.Problem
+}
+
+// New returns a Recorder that has recorded nothing.
+func New(o Options) *Recorder { return &Recorder{o: o} }
+
+// Reloads says that everything is being read again, because of by. What it returns is called with what came of it, and records
+// that.
+func (r *Recorder) Reloads(by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
+	r.reloads.Add(1)
+	return func(s *model.State, problems []balancer.Problem, err error) {
+		r.o.Journal.Record(reload(by, s, problems, err))
+		r.reloads.Add(-1)
+	}
+}
+
+// reload tells what came of a reload.
+func reload(by string, s *model.State, problems []balancer.Problem, err error) journal.Event {
+	e := journal.Event{Kind: journal.Reload, Cause: by, Revision: s.Snapshot.Revision}
+	switch {
+	case err != nil:
+		e.Level, e.Text, e.Cause = slog.LevelError, "a reload failed, and all stays as it was", err.Error()
+	case len(problems) > 0:
+		e.Level, e.Text = slog.LevelWarn, fmt.Sprintf("all was read again: %s, and %s", howMany(s.Snapshot.Services.Len(), "service"), howMany(len(problems), "problem"))
+	default:
+		e.Text = fmt.Sprintf("all was read again: %s, and no problems", howMany(s.Snapshot.Services.Len(), "service"))
+	}
+	return e
+}
+
+// Compiled records what s, which is compiled from now on, changes: problems, drains, and whether files can be read. It is
+// called by one goroutine at a time.
+func (r *Recorder) Compiled(last, s *model.State, now time.Time) {
+	switch {
+	case r.o.Files:
+		r.tellFiles(last, s, now)
+	case !last.Complete:
+		r.o.Began(s, now)
+	}
+	if !last.Complete {
+		r.tellStillDown(s, now)
+	}
+	written := slices.Concat(s.Problems, s.Snapshot.Problems)
+	all := slices.Concat(written, s.Lacking)
+	for _, of := range s.Desired.Problems.All() {
+		all = append(all, *of...)
+	}
+	for i := range written {
+		if _, known := r.told[identity(&written[i])]; !known && written[i].Severity == balancer.SeverityError {
+			r.o.Refused()
+			break
+		}
+	}
+	r.told = r.told.next(r.o.Journal, now, all, func(name balancer.Name, port string) bool { return served(s, name, port) })
+	r.drains.next(r.o.Journal, s, last.Desired, now)
+}
+
+// tellFiles records that files were read again, or can't be.
+func (r *Recorder) tellFiles(last, s *model.State, now time.Time) {
+	was, is := &last.Snapshot, &s.Snapshot
+	switch {
+	case (!last.Complete || was.Connected) && !is.Connected:
+		e := journal.Event{Kind: journal.Store, Level: slog.LevelWarn, Text: "the services' files can't be read; what they held last stays in use"}
+		if is.Err != nil {
+			e.Cause = is.Err.Error()
+		}
+		r.unread = now
+		r.o.Journal.Record(e)
+	case last.Complete && !was.Connected && is.Connected:
+		r.o.Journal.Record(journal.Event{Kind: journal.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
+	case last.Complete && was.Revision != is.Revision && r.reloads.Load() == 0:
+		r.o.Journal.Record(reload("a file has changed", s, slices.Concat(s.Problems, is.Problems), nil))
+	}
+}
+
+// served reports whether a port of a service, as portOf has it, has an endpoint in use.
+func served(s *model.State, name balancer.Name, port string) bool {
+	service, there := s.Snapshot.Services.Get(name)
+	if !there {
+		return false
+	}
+	for _, vip := range service.Addresses() {
+		for i := range service.Ports {
+			p := &service.Ports[i]
+			f := s.Desired.Frontends.At(balancer.Key{Addr: vip, Port: p.Port, Proto: p.Protocol})
+			if f == nil || f.Service != name || service.PortWords(p, vip) != port {
+				continue
+			}
+			if slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.State == balancer.Active }) {
+				return true
+			}
+		}
+	}
+	return false
+}
