@@ -11,18 +11,19 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/find"
 	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/cmd/vipd/daemon/internal/view"
 	"vipd/dataplane"
 )
 
 // api returns the handler of the Unix socket.
 func (d *Daemon) api() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/status", d.view(func(v *view) any { return v.status() }))
-	mux.HandleFunc("GET /v1/services", d.view(func(v *view) any { return v.services() }))
-	mux.HandleFunc("GET /v1/endpoints", d.view(func(v *view) any { return v.endpoints() }))
-	mux.HandleFunc("GET /v1/frontends", d.view(func(v *view) any { return v.frontends() }))
-	mux.HandleFunc("GET /v1/diff", d.view(func(v *view) any { return v.differences() }))
-	mux.HandleFunc("GET /v1/overrides", d.view(func(v *view) any { return v.overrides() }))
+	mux.HandleFunc("GET /v1/status", d.view(func(v *view.View) any { return v.Status() }))
+	mux.HandleFunc("GET /v1/services", d.view(func(v *view.View) any { return v.Services() }))
+	mux.HandleFunc("GET /v1/endpoints", d.view(func(v *view.View) any { return v.Endpoints() }))
+	mux.HandleFunc("GET /v1/frontends", d.view(func(v *view.View) any { return v.Frontends() }))
+	mux.HandleFunc("GET /v1/diff", d.view(func(v *view.View) any { return v.Differences() }))
+	mux.HandleFunc("GET /v1/overrides", d.view(func(v *view.View) any { return v.Overrides() }))
 	mux.HandleFunc("POST /v1/overrides", d.postOverrides)
 	mux.HandleFunc("GET /v1/connections", d.getConnections)
 	mux.HandleFunc("POST /v1/reload", d.postReload)
@@ -46,10 +47,10 @@ func refuseCall(w http.ResponseWriter, code int, err error) {
 }
 
 // view answers with what make returns, once or, with ?watch=1, whenever it has changed.
-func (d *Daemon) view(make func(*view) any) http.HandlerFunc {
+func (d *Daemon) view(make func(*view.View) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "" {
-			answer(w, make(d.newView()))
+			answer(w, make(d.views.Look()))
 			return
 		}
 		w.Header().Set("Content-Type", "application/x-ndjson")
@@ -61,14 +62,14 @@ func (d *Daemon) view(make func(*view) any) http.HandlerFunc {
 const watchInterval = time.Second
 
 // follow writes a line whenever the answer has changed, until the caller goes.
-func (d *Daemon) follow(ctx context.Context, w http.ResponseWriter, make func(*view) any) {
+func (d *Daemon) follow(ctx context.Context, w http.ResponseWriter, make func(*view.View) any) {
 	last := ""
 	counts := time.NewTicker(watchInterval) // connections come and go without a word
 	defer counts.Stop()
 	for {
 		compiled, synced := d.model.Changed(), d.engine.Changed()
-		v := d.newView()
-		v.watched = true
+		v := d.views.Look()
+		v.Watched = true
 		text, err := json.Marshal(make(v))
 		if err != nil {
 			d.Log.Error("writing an answer of the API", "err", err)
@@ -98,7 +99,7 @@ func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s := d.model.State()
-	answer(w, api.Reload{Revision: s.Snapshot.Revision, Services: s.Snapshot.Services.Len(), Problems: emptyIfNil(problems)})
+	answer(w, api.Reload{Revision: s.Snapshot.Revision, Services: s.Snapshot.Services.Len(), Problems: problems})
 }
 
 func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
@@ -157,12 +158,4 @@ func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 	}
 	d.settle(r.Context())
 	answer(w, result)
-}
-
-// emptyIfNil makes a list that JSON writes as [].
-func emptyIfNil[T any](l []T) []T {
-	if l == nil {
-		return []T{}
-	}
-	return l
 }

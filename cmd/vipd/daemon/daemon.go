@@ -25,6 +25,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/passive"
 	"vipd/cmd/vipd/daemon/internal/record"
 	"vipd/cmd/vipd/daemon/internal/tally"
+	"vipd/cmd/vipd/daemon/internal/view"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
 	"vipd/store"
@@ -61,6 +62,7 @@ type Daemon struct {
 	passive *passive.Passive
 	model   *model.Model
 	record  *record.Recorder
+	views   view.Sources
 	journal *journal.Journal // what begins or ends is recorded here, which logs it too
 	metrics *metrics
 	socket  net.Listener
@@ -187,7 +189,17 @@ func (d *Daemon) build() (err error) {
 	choice.Engine, choice.Listen = d.engine, d.passive.Listen
 	choice.Configured, choice.Changed, choice.Adopt, choice.Kick = d.model.Configured, d.model.ModeChanged(), d.model.Adopt, d.model.Kick
 	d.chooser = chooser.New(choice, first)
-	return d.openStore()
+	if err := d.openStore(); err != nil {
+		return err
+	}
+	d.views = view.Sources{
+		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: c, Model: d.model, Chooser: d.chooser, Engine: d.engine,
+		Tally: &d.tally, Checks: d.checks, Host: d.host,
+	}
+	if d.fleet != nil {
+		d.views.Fleet = d.fleet
+	}
+	return nil
 }
 
 // newChecks makes the health checks, which a fleet may share.
@@ -226,7 +238,7 @@ func (d *Daemon) newRecorder() *record.Recorder {
 		Journal: d.journal, Started: d.started, Files: d.config.Store.Kind != config.EtcdStore, DownSince: d.checks.DownSince,
 		Began:   func(s *model.State, now time.Time) { d.fleet.tellStart(s, now) },
 		Refused: d.metrics.reloadFailed, Engine: d.engine, HostProblems: d.host.Problems,
-		Applied: func() int64 { return d.newView().applied() },
+		Applied: func() int64 { return d.views.Look().Applied() },
 	})
 }
 
@@ -349,7 +361,7 @@ func (d *Daemon) reload(ctx context.Context) ([]balancer.Problem, error) {
 	d.chooser.Reload(ctx)
 	d.engine.Resync()
 	d.settle(ctx)
-	return d.problems(), nil
+	return d.views.Look().Problems(), nil
 }
 
 // settleTime bounds how long a caller waits for what it asked to be carried out. What takes longer goes on, and is seen
@@ -362,7 +374,7 @@ func (d *Daemon) settle(ctx context.Context) {
 	defer cancel()
 	for {
 		changed := d.engine.Changed()
-		if d.newView().pending() == 0 {
+		if d.views.Look().Pending() == 0 {
 			return
 		}
 		select {

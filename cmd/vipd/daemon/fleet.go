@@ -13,6 +13,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/chooser"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/tally"
+	"vipd/cmd/vipd/daemon/internal/view"
 	"vipd/dataplane"
 	"vipd/store/etcd"
 )
@@ -64,8 +65,11 @@ func newFleet(d *Daemon) (*fleet, error) {
 	return f, nil
 }
 
-// problems says why the fleet does not see this node. That etcd is away, the store says itself.
-func (f *fleet) problems(connected bool) []balancer.Problem {
+// Position is up to where the store was followed.
+func (f *fleet) Position() etcd.Position { return f.source.Position() }
+
+// Problems says why the fleet does not see this node. That etcd is away, the store says itself.
+func (f *fleet) Problems(connected bool) []balancer.Problem {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.trouble == nil || !connected {
@@ -113,18 +117,18 @@ func (f *fleet) news() news {
 
 // status is what the fleet is told of this node.
 func (f *fleet) status() etcd.NodeStatus {
-	v := f.newView()
-	s := v.state
+	v := f.views.Look()
+	s := v.State
 	out := etcd.NodeStatus{
-		At: time.Now().UTC().Round(time.Second), Version: v.Version, Zone: s.Config.Zone,
-		Mode: string(v.mode.Name), Wanted: string(s.Config.Mode), Why: v.mode.Reason, Fallback: v.mode.Fallback,
-		Revision: v.applied(), Ready: v.ready(), Services: s.Snapshot.Services.Len(), Frontends: s.Desired.Frontends.Len(),
-		Pending: v.pending(), Failing: len(v.engine.Failing),
+		At: time.Now().UTC().Round(time.Second), Version: f.Version, Zone: s.Config.Zone,
+		Mode: string(v.Mode.Name), Wanted: string(s.Config.Mode), Why: v.Mode.Reason, Fallback: v.Mode.Fallback,
+		Revision: v.Applied(), Ready: v.Ready(), Services: s.Snapshot.Services.Len(), Frontends: s.Desired.Frontends.Len(),
+		Pending: v.Pending(), Failing: len(v.Sync.Failing),
 	}
 	for _, service := range s.Snapshot.Services.All() {
 		out.Endpoints += len(balancer.EndpointsOf(service, &s.Inputs))
 	}
-	problems := v.problems()
+	problems := v.Problems()
 	out.ProblemCount = len(problems)
 	for i := range problems[:min(len(problems), etcd.MaxNodeProblems)] {
 		out.Problems = append(out.Problems, problems[i].String())
@@ -140,7 +144,7 @@ type drainers struct {
 }
 
 // counted lists the endpoints that drain, with their live connections on this node.
-func (d *drainers) counted(desired balancer.Desired, v *view) []etcd.NodeDrain {
+func (d *drainers) counted(desired balancer.Desired, v *view.View) []etcd.NodeDrain {
 	if d.keys == nil {
 		d.keys = map[balancer.Key]bool{}
 	}
@@ -163,7 +167,7 @@ func (d *drainers) counted(desired balancer.Desired, v *view) []etcd.NodeDrain {
 		for _, b := range f.Backends {
 			if p := (place{port, b.Addr}); b.Drains() && !known[p] {
 				known[p] = true
-				active[f.Target(b)] += v.active(port, b.Addr)
+				active[f.Target(b)] += v.Active(port, b.Addr)
 			}
 		}
 	}
@@ -172,14 +176,4 @@ func (d *drainers) counted(desired balancer.Desired, v *view) []etcd.NodeDrain {
 		all = append(all, etcd.NodeDrain{Service: t.Service, Address: t.Address(), Active: active[t]})
 	}
 	return all
-}
-
-// active are the live connections of a port to one backend.
-func (v *view) active(port tally.Port, at netip.AddrPort) uint64 {
-	for _, b := range v.counts()[port].Backends {
-		if b.Backend == at {
-			return b.Active
-		}
-	}
-	return 0
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"vipd/balancer"
+	"vipd/cmd/vipd/daemon/internal/view"
 	"vipd/dataplane"
 )
 
@@ -134,7 +135,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect is for the registry.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
-	v := c.newView()
+	v := c.views.Look()
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
@@ -148,7 +149,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	type endpoint struct{ service, address string }
 	endpoints := map[endpoint][2]uint64{}
-	for key, f := range v.counts() {
+	for key, f := range v.Counts() {
 		count(c.serviceConnections, f.Connections, string(key.Service), key.Port)
 		count(c.serviceBytes, f.In, string(key.Service), key.Port, "in")
 		count(c.serviceBytes, f.Out, string(key.Service), key.Port, "out")
@@ -164,17 +165,17 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-func (c *collector) collectNode(v *view, gauge func(*prometheus.Desc, float64, ...string)) {
-	gauge(c.info, 1, v.Version, runtime.Version())
-	gauge(c.mode, 1, string(v.mode.Name))
-	gauge(c.fallback, oneIf(v.mode.Fallback))
-	gauge(c.pending, float64(v.pending()+len(v.engine.Failing)))
-	gauge(c.connected, oneIf(v.state.Snapshot.Connected))
-	gauge(c.services, float64(v.state.Snapshot.Services.Len()))
-	gauge(c.frontends, float64(v.state.Desired.Frontends.Len()))
+func (c *collector) collectNode(v *view.View, gauge func(*prometheus.Desc, float64, ...string)) {
+	gauge(c.info, 1, c.Version, runtime.Version())
+	gauge(c.mode, 1, string(v.Mode.Name))
+	gauge(c.fallback, oneIf(v.Mode.Fallback))
+	gauge(c.pending, float64(v.Pending()+len(v.Sync.Failing)))
+	gauge(c.connected, oneIf(v.State.Snapshot.Connected))
+	gauge(c.services, float64(v.State.Snapshot.Services.Len()))
+	gauge(c.frontends, float64(v.State.Desired.Frontends.Len()))
 	type place struct{ service, field string }
 	problems := map[place]float64{}
-	for _, p := range v.problems() {
+	for _, p := range v.Problems() {
 		problems[place{string(p.Service), p.Field}]++
 	}
 	for at, n := range problems {
@@ -182,11 +183,11 @@ func (c *collector) collectNode(v *view, gauge func(*prometheus.Desc, float64, .
 	}
 }
 
-func (c *collector) collectServices(v *view, gauge func(*prometheus.Desc, float64, ...string)) {
-	for name, s := range v.state.Snapshot.Services.All() {
+func (c *collector) collectServices(v *view.View, gauge func(*prometheus.Desc, float64, ...string)) {
+	for name, s := range v.State.Snapshot.Services.All() {
 		states := map[balancer.BackendState]float64{balancer.Active: 0} // for alerts at 0
 		up := map[string]float64{}
-		for _, e := range v.endpointsOf(s) {
+		for _, e := range v.EndpointsOf(s) {
 			states[e.State]++
 			up[e.Address] = oneIf(e.Health != balancer.HealthDown)
 		}

@@ -90,7 +90,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 		if d.engine.Status().Tried {
 			d.notify.started()
 		}
-		if !ready && d.ready() {
+		if !ready && d.views.Look().Ready() {
 			ready = true
 			d.Log.Info("ready: the first complete state is carried out", "took", time.Since(d.started).Round(time.Millisecond))
 			d.notify.status(d.summary)
@@ -113,23 +113,20 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 
 // summary says in a line how the daemon is.
 func (d *Daemon) summary() string {
-	v := d.newView()
-	services, frontends := v.state.Snapshot.Services.Len(), v.state.Desired.Frontends.Len()
-	line := fmt.Sprintf("%s mode, services: %d, frontends: %d", v.mode.Name, services, frontends)
-	if n := v.pending() + len(v.engine.Failing); n > 0 {
+	v := d.views.Look()
+	services, frontends := v.State.Snapshot.Services.Len(), v.State.Desired.Frontends.Len()
+	line := fmt.Sprintf("%s mode, services: %d, frontends: %d", v.Mode.Name, services, frontends)
+	if n := v.Pending() + len(v.Sync.Failing); n > 0 {
 		line += fmt.Sprintf(" (not as wanted: %d)", n)
 	}
-	if n := len(d.problems()); n > 0 {
+	if n := len(v.Problems()); n > 0 {
 		line += fmt.Sprintf(", problems: %d (vipctl status)", n)
 	}
-	switch reasons := d.unready(); {
+	switch reasons := v.Unready(); {
 	case len(reasons) > 0:
 		line += ", not ready: " + strings.Join(reasons, "; ")
-	case v.state.Snapshot.Err != nil:
-		line += fmt.Sprintf(", the store is not readable: %v", v.state.Snapshot.Err)
+	case v.State.Snapshot.Err != nil:
+		line += fmt.Sprintf(", the store is not readable: %v", v.State.Snapshot.Err)
 	}
 	return line
 }
-
-// ready reports whether the first complete state is carried out.
-func (d *Daemon) ready() bool { return len(d.unready()) == 0 }

@@ -1,9 +1,6 @@
 package daemon
 
 import (
-	"fmt"
-	"strings"
-
 	"vipd/cmd/internal/config"
 	"vipd/store"
 	"vipd/store/tomlfile"
@@ -29,16 +26,4 @@ func (d *Daemon) openStore() error {
 	}
 	d.source = &store.Joined{Local: files, Fleet: d.fleet.source}
 	return nil
-}
-
-// place says where services come from.
-func (v *view) place() string {
-	text := v.ConfigFile
-	if path := v.state.Config.Store.Path; path != "" {
-		text += " and " + path
-	}
-	if v.fleet != nil {
-		text = fmt.Sprintf("%s at %s, %s", v.config.Etcd.Prefix, strings.Join(v.config.Etcd.Endpoints, ", "), text)
-	}
-	return text
 }

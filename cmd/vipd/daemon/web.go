@@ -15,7 +15,7 @@ func (d *Daemon) webHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", d.check(d.unhealthy))
-	mux.HandleFunc("GET /readyz", d.check(d.unready))
+	mux.HandleFunc("GET /readyz", d.check(func() []string { return d.views.Look().Unready() }))
 	return mux
 }
 
@@ -31,7 +31,7 @@ type verdict struct {
 
 func (d *Daemon) check(reasons func() []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		v := verdict{Reasons: emptyIfNil(reasons()), Mode: string(d.chooser.Serving().Name), Revision: d.engine.Status().Applied.Store}
+		v := verdict{Reasons: append([]string{}, reasons()...), Mode: string(d.chooser.Serving().Name), Revision: d.engine.Status().Applied.Store}
 		v.OK = len(v.Reasons) == 0
 		w.Header().Set("Content-Type", "application/json")
 		if !v.OK {
@@ -65,20 +65,4 @@ func (d *Daemon) unhealthy() []string {
 		}
 	}
 	return reasons
-}
-
-// unready says why the first complete state is not carried out yet.
-func (d *Daemon) unready() []string {
-	s, e := d.model.State(), d.engine.Status()
-	switch {
-	case !s.Complete:
-		return []string{"the store has not given its first complete state yet"}
-	case !s.EverRead:
-		return []string{fmt.Sprintf("the store could not be read since the start: %v", s.Snapshot.Err)}
-	case !e.Ready && e.LastError != "":
-		return []string{"the first complete state is not carried out yet: " + e.LastError}
-	case !e.Ready:
-		return []string{"the first complete state is not carried out yet"}
-	}
-	return nil
 }

@@ -1,4 +1,4 @@
-package daemon
+package view
 
 import (
 	"fmt"
@@ -15,8 +15,8 @@ import (
 )
 
 // checkOf is what the check of a target has found; nil: nobody checks it.
-func (v *view) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
-	found := v.checks.Of(t)
+func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
+	found := v.from.Checks.Of(t)
 	switch {
 	case s.Health == nil || !found.Checked && !found.Shared:
 		return nil
@@ -27,9 +27,9 @@ func (v *view) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 }
 
 // fleetCheckOf is what the fleet has found of a target, and this node, where it checks it.
-func (v *view) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.Status, standing quorum.Standing) *api.Check {
+func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.Status, standing quorum.Standing) *api.Check {
 	c := v.ownCheckOf(s, own)
-	c.At = v.state.Checked.At(t).At.String()
+	c.At = v.State.Checked.At(t).At.String()
 	c.Fleet = &api.FleetCheck{Alone: standing.Alone, Votes: map[string]api.FleetVote{}}
 	for _, n := range standing.Checkers {
 		c.Fleet.Checkers = append(c.Fleet.Checkers, string(n))
@@ -50,12 +50,12 @@ func (v *view) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.St
 	default:
 		c.LastOutcome = ""
 	}
-	c.LastText, c.Fleet.Here = standing.Words(), fleetchecks.Otherwise(quorum.Node(v.config.Node), &standing)
+	c.LastText, c.Fleet.Here = standing.Words(), fleetchecks.Otherwise(quorum.Node(v.from.Config.Node), &standing)
 	return c
 }
 
 // ownCheckOf is what this node's own check has found.
-func (v *view) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
+func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 	is := &status.State
 	c := &api.Check{
 		At: status.At.String(), Type: s.Health.Type, Since: is.Since, Against: is.Streak, Needed: s.Health.Fall, Next: is.Due,
@@ -67,7 +67,7 @@ func (v *view) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 	if is.Last.Outcome != "" {
 		c.Last, c.LastOutcome, c.LastText = is.Last.Ended(), string(is.Last.Outcome), is.Last.Text
 	}
-	if v.watched {
+	if v.Watched {
 		c.Last, c.Next, c.Checking = time.Time{}, time.Time{}, false
 	}
 	return c
@@ -75,11 +75,11 @@ func (v *view) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 
 // unchecked says why nobody checks an endpoint of a service, or this node does not and knows of nobody who does; "": it is
 // checked, or has no check.
-func (v *view) unchecked(s *balancer.Service, t balancer.Target) string {
-	switch subject, wanted := v.state.Checked.Get(t); {
+func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
+	switch subject, wanted := v.State.Checked.Get(t); {
 	case s.Health == nil:
 		return ""
-	case s.Health.Type == balancer.ExecHealth && !v.state.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
+	case s.Health.Type == balancer.ExecHealth && !v.State.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
 		return "health.allow_exec is false here"
 	case !wanted:
 		return fmt.Sprintf("a %s check can't be made at the ports of this service; health.port names one that can be checked", s.Health.Type)
@@ -91,8 +91,8 @@ func (v *view) unchecked(s *balancer.Service, t balancer.Target) string {
 func cuts(b balancer.Backend) bool { return b.State == balancer.Down && !b.Until.IsZero() }
 
 // ramp is how many percent of its weight a backend has while it starts slowly; 0: it does not.
-func (v *view) ramp(key balancer.Key, at netip.AddrPort) int {
-	return v.state.Inputs.Ramps.At(balancer.DrainKey{Frontend: key, Backend: at}).Percent()
+func (v *View) ramp(key balancer.Key, at netip.AddrPort) int {
+	return v.State.Inputs.Ramps.At(balancer.DrainKey{Frontend: key, Backend: at}).Percent()
 }
 
 // checkRules is how endpoints are checked.
@@ -107,13 +107,13 @@ func checkRules(h *balancer.Health) *api.CheckRules {
 }
 
 // checkedOf counts the endpoints of a service that are checked at one of their ports.
-func (v *view) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n int) {
+func (v *View) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n int) {
 	if s.Health == nil {
 		return 0
 	}
 	for _, e := range endpoints {
 		if slices.ContainsFunc(s.Ports, func(p balancer.Port) bool {
-			return v.state.Checked.Has(balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(&p)})
+			return v.State.Checked.Has(balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(&p)})
 		}) {
 			n++
 		}
@@ -122,18 +122,18 @@ func (v *view) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n
 }
 
 // health sums up what checks find of so many endpoints.
-func (v *view) health(endpoints int) (n api.HealthCount) {
+func (v *View) health(endpoints int) (n api.HealthCount) {
 	n.Endpoints = endpoints
-	n.Checked, n.Unable = v.state.Checked.Len(), v.state.Unable
-	for target := range v.state.Checked.Keys() {
-		switch v.state.Inputs.Health.At(target) {
+	n.Checked, n.Unable = v.State.Checked.Len(), v.State.Unable
+	for target := range v.State.Checked.Keys() {
+		switch v.State.Inputs.Health.At(target) {
 		case balancer.HealthDown:
 			n.Down++
 		case balancer.HealthUnknown:
 			n.Unknown++
 		}
 	}
-	for _, of := range v.state.Desired.Problems.All() {
+	for _, of := range v.State.Desired.Problems.All() {
 		for i := range *of {
 			switch p := &(*of)[i]; {
 			case p.InPanic():
