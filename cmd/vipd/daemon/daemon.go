@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -20,7 +19,7 @@ import (
 	"vipd/cmd/internal/runlock"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/chooser"
-	"vipd/cmd/vipd/daemon/internal/fleetchecks"
+	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/passive"
 	"vipd/cmd/vipd/daemon/internal/record"
@@ -29,7 +28,6 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/host"
 	"vipd/store"
-	"vipd/store/etcd"
 )
 
 // Options are what a Daemon is made of.
@@ -57,7 +55,7 @@ type Daemon struct {
 	tally   tally.Tally // of what all modes have counted
 	engine  *dataplane.Engine
 	source  source
-	fleet   *fleet // nil: the store is not a fleet's
+	fleet   *fleet.Node // nil: the store is not a fleet's
 	checks  *checks.Checks
 	passive *passive.Passive
 	model   *model.Model
@@ -155,93 +153,6 @@ func (d *Daemon) closeFiles() {
 	}
 }
 
-// build makes the parts and connects them.
-func (d *Daemon) build() (err error) {
-	c := d.config
-	component := func(name string) *slog.Logger { return d.Log.With("component", name) }
-	o := modes.HostOptions(c)
-	o.Log = component("host")
-	if d.host, err = host.New(o); err != nil {
-		return err
-	}
-	choice := chooser.Options{
-		Modes: d.Modes, Config: c, Log: d.Log, Journal: d.journal, Tell: d.host.SetMode, Tally: &d.tally,
-	}
-	first, err := chooser.First(context.Background(), choice)
-	if err != nil {
-		return err
-	}
-	d.host.SetMode(first.Host())
-	d.metrics = newMetrics(d)
-	d.engine = dataplane.NewEngine(dataplane.Options{
-		Dataplane: first.Dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
-		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
-	})
-	if d.checks, err = d.newChecks(); err != nil {
-		return err
-	}
-	d.passive = passive.New(passive.Options{
-		Rules: d.Ejection, Journal: d.journal, Hint: func(t balancer.Target) { d.checks.Hint(t) }, Kick: func() { d.model.Kick() },
-	})
-	d.passive.Listen(first.Dataplane)
-	d.model = d.newModel(first.Dataplane)
-	d.record = d.newRecorder()
-	choice.Engine, choice.Listen = d.engine, d.passive.Listen
-	choice.Configured, choice.Changed, choice.Adopt, choice.Kick = d.model.Configured, d.model.ModeChanged(), d.model.Adopt, d.model.Kick
-	d.chooser = chooser.New(choice, first)
-	if err := d.openStore(); err != nil {
-		return err
-	}
-	d.views = view.Sources{
-		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: c, Model: d.model, Chooser: d.chooser, Engine: d.engine,
-		Tally: &d.tally, Checks: d.checks, Host: d.host,
-	}
-	if d.fleet != nil {
-		d.views.Fleet = d.fleet
-	}
-	return nil
-}
-
-// newChecks makes the health checks, which a fleet may share.
-func (d *Daemon) newChecks() (*checks.Checks, error) {
-	o := checks.Options{
-		StateDir: d.config.StateDir, Node: d.config.Node, Journal: d.journal, Kick: func() { d.model.Kick() },
-		Service: func(name balancer.Name) *balancer.Service { return d.model.State().Snapshot.Services.At(name) },
-		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.passive.Heard(t, at, res) },
-		Observe: d.metrics.checked,
-	}
-	if d.config.Store.Kind == config.EtcdStore {
-		o.Fleet = &fleetchecks.Options{Config: etcd.Config(d.config.Etcd), Log: d.Log.With("component", "health"), Lease: leaseTime}
-	}
-	return checks.New(o)
-}
-
-// newModel makes the model, which compiles for carrier.
-func (d *Daemon) newModel(carrier dataplane.Dataplane) *model.Model {
-	return model.New(model.Options{
-		ConfigFile: d.ConfigFile, Config: d.config, Mode: d.Mode, Started: d.started, Journal: d.journal,
-		Carrier: carrier, Engine: d.engine, Checks: d.checks, Passive: d.passive,
-		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },
-		// What a fleet has is waited for as long as it takes where an earlier vipd has left it in the kernel: it serves on there.
-		Patient: func() bool { return d.fleet != nil && d.chooser.Serving().Keeps && d.host.Inherited() },
-		Reread: func(c config.Config) {
-			if d.fleet != nil {
-				d.fleet.source.SetDefaults(c.Defaults)
-			}
-		},
-		Compiled: func(before, s *model.State, now time.Time) { d.record.Compiled(before, s, now) },
-	})
-}
-
-func (d *Daemon) newRecorder() *record.Recorder {
-	return record.New(record.Options{
-		Journal: d.journal, Started: d.started, Files: d.config.Store.Kind != config.EtcdStore, DownSince: d.checks.DownSince,
-		Began:   func(s *model.State, now time.Time) { d.fleet.tellStart(s, now) },
-		Refused: d.metrics.reloadFailed, Engine: d.engine, HostProblems: d.host.Problems,
-		Applied: func() int64 { return d.views.Look().Applied() },
-	})
-}
-
 // Socket returns the path of the API's socket.
 func (d *Daemon) Socket() string { return d.config.API.Socket }
 
@@ -281,7 +192,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("model", d.model.Run)
 	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.publish) })
 	if d.fleet != nil {
-		start("fleet", d.fleet.run)
+		start("fleet", func(ctx context.Context) error { return d.fleet.Run(ctx, d.views.Look) })
 	}
 	start("health", d.checks.Run)
 	start("fleet's checks", d.checks.Share)
@@ -383,13 +294,4 @@ func (d *Daemon) settle(ctx context.Context) {
 		case <-changed:
 		}
 	}
-}
-
-// repaired records that what others had changed was mended.
-func (d *Daemon) repaired(n int, what string) {
-	e := journal.Event{Kind: journal.Drift, Level: slog.LevelWarn, Text: "something of vipd's was changed by somebody else, and is mended", Cause: what}
-	if n > 1 {
-		e.Text = fmt.Sprintf("%d things of vipd's were changed by somebody else, and are mended", n)
-	}
-	d.journal.Record(e)
 }

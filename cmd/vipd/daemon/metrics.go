@@ -30,7 +30,7 @@ type metrics struct {
 var _ dataplane.Metrics = (*metrics)(nil)
 
 func newMetrics(d *Daemon) *metrics {
-	m := &metrics{registry: prometheus.NewRegistry(), repaired: d.repaired}
+	m := &metrics{registry: prometheus.NewRegistry(), repaired: func(n int, what string) { d.record.Repaired(n, what) }}
 	// From half a millisecond to half a minute: a sync of one frontend, and a full load of ten thousand.
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 17)
 	m.syncDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{

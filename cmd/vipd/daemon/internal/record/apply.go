@@ -113,6 +113,15 @@ func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
 // reasonsTold bounds the reasons that are recorded until everything is carried out again.
 const reasonsTold = 20
 
+// Repaired records that what others had changed was mended.
+func (r *Recorder) Repaired(n int, what string) {
+	e := journal.Event{Kind: journal.Drift, Level: slog.LevelWarn, Text: "something of vipd's was changed by somebody else, and is mended", Cause: what}
+	if n > 1 {
+		e.Text = fmt.Sprintf("%d things of vipd's were changed by somebody else, and are mended", n)
+	}
+	r.o.Journal.Record(e)
+}
+
 // howMany writes "1 service", "3 services".
 func howMany(n int, what string) string {
 	if n == 1 {

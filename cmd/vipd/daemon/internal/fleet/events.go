@@ -1,4 +1,4 @@
-package daemon
+package fleet
 
 import (
 	"log/slog"
@@ -9,7 +9,7 @@ import (
 )
 
 // connection records that etcd is followed, or lost.
-func (f *fleet) connection(revision int64, err error) {
+func (f *Node) connection(revision int64, err error) {
 	e := journal.Event{Kind: journal.Store, Text: "etcd is followed", Revision: revision}
 	f.mu.Lock()
 	switch now := time.Now(); {
@@ -22,11 +22,11 @@ func (f *fleet) connection(revision int64, err error) {
 	}
 	f.followed = f.followed || err == nil
 	f.mu.Unlock()
-	f.journal.Record(e)
+	f.o.Journal.Record(e)
 }
 
-// tellStart records that the first state is not etcd's, where that is so.
-func (f *fleet) tellStart(s *model.State, now time.Time) {
+// Began records that the first state is not etcd's, where that is so.
+func (f *Node) Began(s *model.State, now time.Time) {
 	f.mu.Lock()
 	away := !f.followed
 	if away {
@@ -40,15 +40,15 @@ func (f *fleet) tellStart(s *model.State, now time.Time) {
 	if s.Snapshot.Err != nil {
 		e.Cause = s.Snapshot.Err.Error()
 	}
-	f.journal.Record(e)
+	f.o.Journal.Record(e)
 }
 
 // report takes in whether the fleet sees this node.
-func (f *fleet) report(err error) {
+func (f *Node) report(err error) {
 	f.mu.Lock()
 	was, now := f.trouble, time.Now()
 	f.trouble = err
-	e := journal.Event{Kind: journal.Store, At: now, Text: "the fleet sees this node as " + f.config.Node}
+	e := journal.Event{Kind: journal.Store, At: now, Text: "the fleet sees this node as " + f.o.Name}
 	tell := !f.seen || was != nil
 	if !f.unseen.IsZero() {
 		e.Was, e.Lasted = "unseen", now.Sub(f.unseen)
@@ -64,6 +64,6 @@ func (f *fleet) report(err error) {
 	}
 	f.mu.Unlock()
 	if tell {
-		f.journal.Record(e)
+		f.o.Journal.Record(e)
 	}
 }

@@ -1,7 +1,8 @@
-package daemon
+package fleet
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/cmd/internal/journal"
 	"vipd/cmd/vipd/daemon/internal/chooser"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/tally"
@@ -18,13 +20,9 @@ import (
 	"vipd/store/etcd"
 )
 
-// fleet is this node as one of many: it follows what the fleet shares, and tells the fleet how it is.
-//
-//	PREFIX/services, endpoints, overrides   -> source -> model
-//	PREFIX/nodes/NODE/config                -> source -> model: mode and zone
-//	PREFIX/nodes/NODE/live, status          <- presence <- run, from views
-type fleet struct {
-	*Daemon
+// Node is this node as one of many.
+type Node struct {
+	o        Options
 	source   *etcd.Source
 	writer   *etcd.Writer
 	presence *etcd.Presence
@@ -40,65 +38,85 @@ type fleet struct {
 	drains drainers
 }
 
-// leaseTime is how long after its end a node is still seen by others: three renewals may fail.
-const leaseTime = 15 * time.Second
+// Options are what a Node is made of.
+type Options struct {
+	// Config is that of etcd, Name this node's.
+	Config etcd.Config
+	Name   string
+	// StateDir keeps what was read last, for the time when etcd is away.
+	StateDir string
+	// Defaults are the fields of services that don't set them; Source().SetDefaults exchanges them.
+	Defaults map[string]any
+	// Version and Started are told to the fleet.
+	Version string
+	Started time.Time
+	// Lease is how long after its end this node is still seen by others.
+	Lease   time.Duration
+	Log     *slog.Logger
+	Journal *journal.Journal
+	// Configured is told what the fleet says of this node.
+	Configured func(etcd.NodeConfig)
+}
 
-func newFleet(d *Daemon) (*fleet, error) {
-	f := &fleet{Daemon: d}
-	c := etcd.Config(d.config.Etcd)
+// New returns a node that neither follows nor tells anything yet. The error says what can't be used of the configuration.
+func New(o Options) (*Node, error) {
+	f := &Node{o: o}
 	var err error
 	f.source, err = etcd.New(etcd.Options{
-		Config: c, StateDir: d.config.StateDir, Defaults: d.config.Defaults, Log: d.Log.With("component", "store"),
-		Node: d.config.Node, Configured: func(nc etcd.NodeConfig) { d.model.Configure(nc) }, Connection: f.connection,
+		Config: o.Config, StateDir: o.StateDir, Defaults: o.Defaults, Log: o.Log, Node: o.Name, Configured: o.Configured, Connection: f.connection,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if f.writer, err = etcd.NewWriter(c); err != nil {
+	if f.writer, err = etcd.NewWriter(o.Config); err != nil {
 		return nil, err
 	}
-	live := etcd.NodeLive{Version: d.Version, Started: d.started.UTC().Round(0)}
-	if f.presence, err = f.writer.Presence(d.config.Node, live, leaseTime); err != nil {
+	live := etcd.NodeLive{Version: o.Version, Started: o.Started.UTC().Round(0)}
+	if f.presence, err = f.writer.Presence(o.Name, live, o.Lease); err != nil {
 		return nil, err
 	}
 	f.presence.Report = f.report
 	return f, nil
 }
 
+// Source is where what the fleet shares comes from.
+func (f *Node) Source() *etcd.Source { return f.source }
+
 // Position is up to where the store was followed.
-func (f *fleet) Position() etcd.Position { return f.source.Position() }
+func (f *Node) Position() etcd.Position { return f.source.Position() }
 
 // Problems says why the fleet does not see this node. That etcd is away, the store says itself.
-func (f *fleet) Problems(connected bool) []balancer.Problem {
+func (f *Node) Problems(connected bool) []balancer.Problem {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.trouble == nil || !connected {
 		return nil
 	}
 	return []balancer.Problem{{
-		Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: f.config.Etcd.Prefix + "/nodes/" + f.config.Node + "/live"},
+		Severity: balancer.SeverityWarning, Origin: balancer.Origin{Key: f.o.Config.Prefix + "/nodes/" + f.o.Name + "/live"},
 		Text: "the fleet does not see this node: " + f.trouble.Error(),
 	}}
 }
 
-// run tells the fleet how this node is, whenever that has changed, until ctx ends.
-func (f *fleet) run(ctx context.Context) error {
+// Run tells the fleet how this node is, by what look returns, whenever that has changed, until ctx ends.
+func (f *Node) Run(ctx context.Context, look func() *view.View) error {
 	defer func() { _ = f.writer.Close() }() // nothing is left to be done about it
 	var present sync.WaitGroup
 	defer present.Wait()
 	present.Go(func() { f.presence.Run(ctx) })
-	look := time.NewTicker(time.Second) // what is told changes no more often
-	defer look.Stop()
+	pause := time.NewTicker(time.Second) // what is told changes no more often
+	defer pause.Stop()
 	var told news
 	for {
-		if now := f.news(); f.model.State().Complete && (now != told || len(f.drains.keys) > 0) {
+		v := look()
+		if now := (news{v.State, v.Sync, v.Mode, f.Position()}); v.State.Complete && (now != told || len(f.drains.keys) > 0) {
 			told = now
-			f.presence.Tell(f.status())
+			f.presence.Tell(f.status(v))
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-look.C:
+		case <-pause.C:
 		}
 	}
 }
@@ -111,16 +129,11 @@ type news struct {
 	position etcd.Position
 }
 
-func (f *fleet) news() news {
-	return news{f.model.State(), f.engine.Status(), f.chooser.Serving(), f.source.Position()}
-}
-
 // status is what the fleet is told of this node.
-func (f *fleet) status() etcd.NodeStatus {
-	v := f.views.Look()
+func (f *Node) status(v *view.View) etcd.NodeStatus {
 	s := v.State
 	out := etcd.NodeStatus{
-		At: time.Now().UTC().Round(time.Second), Version: f.Version, Zone: s.Config.Zone,
+		At: time.Now().UTC().Round(time.Second), Version: f.o.Version, Zone: s.Config.Zone,
 		Mode: string(v.Mode.Name), Wanted: string(s.Config.Mode), Why: v.Mode.Reason, Fallback: v.Mode.Fallback,
 		Revision: v.Applied(), Ready: v.Ready(), Services: s.Snapshot.Services.Len(), Frontends: s.Desired.Frontends.Len(),
 		Pending: v.Pending(), Failing: len(v.Sync.Failing),

@@ -1,0 +1,141 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/cmd/vipd/daemon/internal/checks"
+	"vipd/cmd/vipd/daemon/internal/chooser"
+	"vipd/cmd/vipd/daemon/internal/fleet"
+	"vipd/cmd/vipd/daemon/internal/fleetchecks"
+	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/cmd/vipd/daemon/internal/passive"
+	"vipd/cmd/vipd/daemon/internal/record"
+	"vipd/cmd/vipd/daemon/internal/view"
+	"vipd/dataplane"
+	"vipd/dataplane/host"
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/store/tomlfile"
+)
+
+// source is what the daemon needs of a store.
+type source interface {
+	store.Source
+	store.Reloader
+}
+
+// build makes the parts and connects them.
+func (d *Daemon) build() (err error) {
+	c := d.config
+	component := func(name string) *slog.Logger { return d.Log.With("component", name) }
+	o := modes.HostOptions(c)
+	o.Log = component("host")
+	if d.host, err = host.New(o); err != nil {
+		return err
+	}
+	choice := chooser.Options{
+		Modes: d.Modes, Config: c, Log: d.Log, Journal: d.journal, Tell: d.host.SetMode, Tally: &d.tally,
+	}
+	first, err := chooser.First(context.Background(), choice)
+	if err != nil {
+		return err
+	}
+	d.host.SetMode(first.Host())
+	d.metrics = newMetrics(d)
+	d.engine = dataplane.NewEngine(dataplane.Options{
+		Dataplane: first.Dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
+		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
+	})
+	if d.checks, err = d.newChecks(); err != nil {
+		return err
+	}
+	d.passive = passive.New(passive.Options{
+		Rules: d.Ejection, Journal: d.journal, Hint: d.checks.Hint, Kick: func() { d.model.Kick() },
+	})
+	d.passive.Listen(first.Dataplane)
+	d.model = d.newModel(first.Dataplane)
+	d.record = d.newRecorder()
+	choice.Engine, choice.Listen = d.engine, d.passive.Listen
+	choice.Configured, choice.Changed, choice.Adopt, choice.Kick = d.model.Configured, d.model.ModeChanged(), d.model.Adopt, d.model.Kick
+	d.chooser = chooser.New(choice, first)
+	if err := d.openStore(); err != nil {
+		return err
+	}
+	d.views = view.Sources{
+		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: c, Model: d.model, Chooser: d.chooser, Engine: d.engine,
+		Tally: &d.tally, Checks: d.checks, Host: d.host,
+	}
+	if d.fleet != nil {
+		d.views.Fleet = d.fleet
+	}
+	return nil
+}
+
+// leaseTime is how long after its end a node is still seen by others: three renewals may fail.
+const leaseTime = 15 * time.Second
+
+// newChecks makes the health checks, which a fleet may share.
+func (d *Daemon) newChecks() (*checks.Checks, error) {
+	o := checks.Options{
+		StateDir: d.config.StateDir, Node: d.config.Node, Journal: d.journal, Kick: func() { d.model.Kick() },
+		Service: func(name balancer.Name) *balancer.Service { return d.model.State().Snapshot.Services.At(name) },
+		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.passive.Heard(t, at, res) },
+		Observe: d.metrics.checked,
+	}
+	if d.config.Store.Kind == config.EtcdStore {
+		o.Fleet = &fleetchecks.Options{Config: etcd.Config(d.config.Etcd), Log: d.Log.With("component", "health"), Lease: leaseTime}
+	}
+	return checks.New(o)
+}
+
+// newModel makes the model, which compiles for carrier.
+func (d *Daemon) newModel(carrier dataplane.Dataplane) *model.Model {
+	return model.New(model.Options{
+		ConfigFile: d.ConfigFile, Config: d.config, Mode: d.Mode, Started: d.started, Journal: d.journal,
+		Carrier: carrier, Engine: d.engine, Checks: d.checks, Passive: d.passive,
+		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },
+		// What a fleet has is waited for as long as it takes where an earlier vipd has left it in the kernel: it serves on there.
+		Patient: func() bool { return d.fleet != nil && d.chooser.Serving().Keeps && d.host.Inherited() },
+		Reread: func(c config.Config) {
+			if d.fleet != nil {
+				d.fleet.Source().SetDefaults(c.Defaults)
+			}
+		},
+		Compiled: func(before, s *model.State, now time.Time) { d.record.Compiled(before, s, now) },
+	})
+}
+
+func (d *Daemon) newRecorder() *record.Recorder {
+	return record.New(record.Options{
+		Journal: d.journal, Started: d.started, Files: d.config.Store.Kind != config.EtcdStore, DownSince: d.checks.DownSince,
+		Began:   func(s *model.State, now time.Time) { d.fleet.Began(s, now) },
+		Refused: d.metrics.reloadFailed, Engine: d.engine, HostProblems: d.host.Problems,
+		Applied: func() int64 { return d.views.Look().Applied() },
+	})
+}
+
+// openStore makes the source of services: the node's files and, where the configuration says so, what a fleet shares.
+func (d *Daemon) openStore() error {
+	log := d.Log.With("component", "store")
+	files := tomlfile.New(tomlfile.Options{Main: d.ConfigFile, Log: log})
+	if d.config.Store.Kind != config.EtcdStore {
+		d.source = files
+		return nil
+	}
+	var err error
+	if d.fleet, err = fleet.New(fleet.Options{
+		Config: etcd.Config(d.config.Etcd), Name: d.config.Node, StateDir: d.config.StateDir, Defaults: d.config.Defaults,
+		Version: d.Version, Started: d.started, Lease: leaseTime, Log: log, Journal: d.journal, Configured: d.model.Configure,
+	}); err != nil {
+		return err
+	}
+	d.source = &store.Joined{Local: files, Fleet: d.fleet.Source()}
+	return nil
+}
