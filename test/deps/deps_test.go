@@ -43,6 +43,10 @@ func bans() []ban {
 			why: "health is a pure state machine; only the daemon does the I/O of checks"},
 		{from: "cmd/vipctl", what: "vipd/cmd/vipd/daemon",
 			why: "vipctl asks a running daemon through cmd/internal/api; a second way to its state would give other answers"},
+		{from: "cmd/vipd/daemon/internal", but: []string{"cmd/vipd/daemon/internal/view", "cmd/vipd/daemon/internal/fleet"},
+			what: "vipd/cmd/vipd/daemon/internal/view", why: "nobody decides by what is shown"},
+		{from: "cmd/vipd/daemon/internal/chooser", what: "vipd/cmd/vipd/daemon/internal/model",
+			why: "the mode is chosen by the configuration alone, whatever is compiled"},
 		{from: "cmd/vipd", what: "vipd/cmd/vipctl", why: "the daemon does not know its clients"},
 		{from: "examples", what: "vipd", but: nil, why: "the examples use the programs as a user does, from outside"},
 

@@ -3,9 +3,12 @@
 //	d, err := daemon.New(daemon.Options{ConfigFile: "vipd.toml", Log: log, Modes: modes})
 //	err = d.Run(ctx)
 //
+// It puts the parts together, each of which is a package below internal that knows only what it was given (build.go), and has
+// what reaches outside: the API's socket (api.go), metrics and health over HTTP (metrics.go, web.go), and systemd (notify.go).
+//
 // A change passes through it like this: a store's source publishes a snapshot; the model, one goroutine that owns all
 // inputs (services, overrides, drains, holders, facts about this node), compiles it and sets the result on the engine,
-// another goroutine, which carries it out. The API, metrics and health read what both have last published and own
-// nothing. What begins or ends is recorded in the journal, by whoever decides it (events.go has the words); it is not
-// logged besides.
+// another goroutine, which carries it out. The API, metrics and health read what both have last published (view) and own
+// nothing. What begins or ends is recorded in the journal, once, by whoever decides it; what follows from a state, or from
+// the engine's work, by record. It is not logged besides.
 package daemon

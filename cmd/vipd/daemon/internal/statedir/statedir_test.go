@@ -1,0 +1,63 @@
+package statedir
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// note is a file's content.
+type note struct {
+	Version int    `json:"version"`
+	Text    string `json:"text"`
+}
+
+// FileVersion is the version that it says it has.
+func (n *note) FileVersion() int { return n.Version }
+
+// TestFilesOutlive: what was written is read again, whole; what can't be read is set aside, and stays so until a write; and
+// an error is told when it is another than the last one.
+func TestFilesOutlive(t *testing.T) {
+	path := t.TempDir()
+	var told []string
+	d := New(path, func(err error) { told = append(told, strings.ReplaceAll(err.Error(), path, "DIR")) })
+	var got note
+	if d.Read("a.json", &got) || len(told) > 0 {
+		t.Errorf("a file that is not there: %+v, told %q", got, told)
+	}
+	d.Note("a.json", d.Write("a.json", note{Version, "first"}))
+	if !d.Read("a.json", &got) || got.Text != "first" || len(d.Problems()) > 0 {
+		t.Errorf("read %+v, problems %v", got, d.Problems())
+	}
+	for name, text := range map[string]string{"torn": "{", "of the future": fmt.Sprintf(`{"version": %d}`, Version+1)} {
+		if err := os.WriteFile(filepath.Join(path, "a.json"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if d.Read("a.json", &note{}) {
+			t.Errorf("a file that is %s was read", name)
+		}
+		if kept, err := os.ReadFile(filepath.Join(path, "a.json.broken")); err != nil || string(kept) != text {
+			t.Errorf("%s: set aside is %q, %v", name, kept, err)
+		}
+		if p := d.Problems(); len(p) != 1 || p[0].Field != "state_dir" {
+			t.Errorf("%s: problems %v", name, p)
+		}
+	}
+	d.Note("a.json", d.Write("a.json", note{Version, "second"}))
+	if !d.Read("a.json", &got) || got.Text != "second" || len(d.Problems()) > 0 {
+		t.Errorf("after a write: read %+v, problems %v", got, d.Problems())
+	}
+	gone := New(filepath.Join(path, "gone"), func(err error) { told = append(told, err.Error()) })
+	before := len(told)
+	for range 3 {
+		gone.Note("a.json", gone.Write("a.json", note{Version, "lost"}))
+	}
+	if before != 2 || len(told) == before || len(gone.Problems()) != 1 {
+		t.Errorf("told %q, problems %v", told, gone.Problems())
+	}
+	if entries, err := os.ReadDir(path); err != nil || len(entries) != 2 {
+		t.Errorf("left in the folder: %v, %v", entries, err)
+	}
+}
