@@ -59,19 +59,40 @@ func (d *Dir) Write(name string, content any) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", name, err)
 	}
-	temporary, err := os.CreateTemp(d.path, name+".tmp-*")
-	if err != nil {
-		return fmt.Errorf("keeping state in state_dir: %w", err)
-	}
-	_, err = temporary.Write(append(text, '\n'))
-	err = errors.Join(err, temporary.Sync(), temporary.Close())
-	if err == nil {
-		err = os.Rename(temporary.Name(), filepath.Join(d.path, name))
-	}
-	if err != nil {
-		return fmt.Errorf("keeping state in state_dir: %w", errors.Join(err, os.Remove(temporary.Name())))
+	if err := replace(filepath.Join(d.path, name), append(text, '\n')); err != nil {
+		return fmt.Errorf("keeping %s in state_dir (%s): %w", name, d.path, cause(err))
 	}
 	return nil
+}
+
+// replace writes a file beside the one at path, and then in its place.
+func replace(path string, text []byte) error {
+	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp-*")
+	if err != nil {
+		return err
+	}
+	_, err = temporary.Write(text)
+	err = errors.Join(err, temporary.Sync(), temporary.Close())
+	if err == nil {
+		err = os.Rename(temporary.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temporary.Name()))
+	}
+	return nil
+}
+
+// cause is why a file could not be written, without its name, which is another each time: the same reason is told once.
+func cause(err error) error {
+	var of *fs.PathError
+	var move *os.LinkError
+	switch {
+	case errors.As(err, &of):
+		return of.Err
+	case errors.As(err, &move):
+		return move.Err
+	}
+	return err
 }
 
 // Note keeps the outcome of reading or writing a file, for Problems.
