@@ -285,30 +285,6 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if r, err := n.client.Overrides(t.Context()); err != nil || len(r.Targets) != 0 {
 		t.Errorf("overrides that say nothing are left: %+v, %v", r, err)
 	}
-	// An address and one of its ports may be named in any mixture: what was said last holds.
-	for _, c := range []struct {
-		q    api.OverrideRequest
-		want string
-	}{
-		{api.OverrideRequest{Service: "web", Address: "127.40.1.1", Draining: &yes}, "9001:draining/0 9002:draining/0"},
-		{api.OverrideRequest{Service: "web", Address: "127.40.1.1:9001", Draining: &no}, "9001:active/1 9002:draining/0"},
-		{api.OverrideRequest{Service: "web", Address: "127.40.1.1", Draining: &no}, "9001:active/1 9002:active/1"},
-		{api.OverrideRequest{Service: "web", Address: "127.40.1.1:9001", Draining: &yes}, "9001:draining/0 9002:active/1"},
-		{api.OverrideRequest{Service: "web", Address: "127.40.1.1", Weight: &five}, "9001:draining/0 9002:active/5"},
-		{api.OverrideRequest{Service: "web", Address: "127.40.1.1", Draining: &no}, "9001:active/5 9002:active/5"},
-		{api.OverrideRequest{Service: "web", Address: "127.40.1.1:9001", Weight: &one}, "9001:active/1 9002:active/5"},
-		{api.OverrideRequest{Service: "web", Address: "127.40.1.1", Weight: &one}, "9001:active/1 9002:active/1"},
-	} {
-		if err := drain(c.q); err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.ReplaceAll(n.endpoints(), "127.40.1.1:", ""); got != c.want {
-			t.Errorf("after %+v: got %s, want %s", c.q, got, c.want)
-		}
-	}
-	if r, err := n.client.Overrides(t.Context()); err != nil || len(r.Targets) != 0 {
-		t.Errorf("overrides that say nothing are left: %+v, %v", r, err)
-	}
 	n.write(strings.Replace(web, `node = "a"`, `draining = true`, 1))
 	wait.For(t, 5*time.Second, "the changed file", func() bool { return strings.Contains(n.endpoints(), "9001:draining") })
 	if err := drain(api.OverrideRequest{Service: "web", Address: "127.40.1.1:9001", Draining: &no}); err != nil {

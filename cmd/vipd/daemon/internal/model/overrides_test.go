@@ -1,0 +1,94 @@
+package model
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+)
+
+// web is a service with two endpoints at one address, and what there is to say of endpoints of it.
+func web(t *testing.T) (in balancer.Inputs, at func(port uint16) balancer.Target, defined func(balancer.Target) []*balancer.Endpoint) {
+	addr := netip.MustParseAddr("192.168.1.1")
+	endpoint := func(port int64) map[string]any { return map[string]any{"address": addr.String(), "port": port} }
+	s, problems := balancer.DecodeService("web", map[string]any{
+		"vips": []any{"192.0.2.1"}, "ports": []any{map[string]any{"port": int64(80)}}, "endpoints": []any{endpoint(9001), endpoint(9002)},
+	}, nil, func(string) balancer.Origin { return balancer.Origin{} }, balancer.SeverityError)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	in.Services = in.Services.Set(s.Name, s)
+	at = func(port uint16) balancer.Target { return balancer.Target{Service: s.Name, Addr: addr, Port: port} }
+	defined = func(t balancer.Target) (all []*balancer.Endpoint) {
+		for i := range s.Endpoints {
+			if t.Port == 0 || s.Endpoints[i].Port == t.Port {
+				all = append(all, &s.Endpoints[i])
+			}
+		}
+		return all
+	}
+	return in, at, defined
+}
+
+// TestOverridesInAnyMixture: an address and one of its ports may be named in any mixture: what was said last holds, and what
+// says no more than the definition is not kept.
+func TestOverridesInAnyMixture(t *testing.T) {
+	in, at, defined := web(t)
+	yes, no, one, five := true, false, 1, 5
+	userspace, _ := modes.Find(config.UserspaceMode)
+	var o Overrides
+	for _, c := range []struct {
+		port uint16 // 0: all of the address
+		said balancer.Override
+		want string
+		kept int
+	}{
+		{0, balancer.Override{Draining: &yes}, "9001:draining/0 9002:draining/0", 1},
+		{9001, balancer.Override{Draining: &no}, "9001:active/1 9002:draining/0", 2},
+		{0, balancer.Override{Draining: &no}, "9001:active/1 9002:active/1", 0},
+		{9001, balancer.Override{Draining: &yes}, "9001:draining/0 9002:active/1", 1},
+		{0, balancer.Override{Weight: &five}, "9001:draining/0 9002:active/5", 2},
+		{0, balancer.Override{Draining: &no}, "9001:active/5 9002:active/5", 1},
+		{9001, balancer.Override{Weight: &one}, "9001:active/1 9002:active/5", 2},
+		{0, balancer.Override{Weight: &one}, "9001:active/1 9002:active/1", 0},
+	} {
+		before, had := o, o.Len()
+		o = o.Say(at(c.port), c.said, defined(at(c.port)))
+		if before.Len() != had {
+			t.Errorf("%+v changed what was published", c.said)
+		}
+		now := in
+		now.Overrides = o.over(in.Overrides)
+		var words []string
+		for _, f := range balancer.Compile(balancer.Env{Capabilities: userspace.Capabilities(config.Default())}, now).Frontends.All() {
+			for _, b := range f.Backends {
+				words = append(words, fmt.Sprintf("%d:%s/%d", b.Addr.Port(), b.State, b.Weight))
+			}
+		}
+		if got := strings.Join(words, " "); got != c.want || o.Len() != c.kept {
+			t.Errorf("after %+v of port %d: got %s with %d kept, want %s with %d", c.said, c.port, got, o.Len(), c.want, c.kept)
+		}
+	}
+}
+
+// TestOverridesLapse: what has an end is dropped then, and not before, and the rest stays.
+func TestOverridesLapse(t *testing.T) {
+	_, at, defined := web(t)
+	yes, now := true, time.Unix(1e9, 0)
+	o := Overrides{}.Say(at(9001), balancer.Override{Draining: &yes, Expires: now.Add(time.Minute)}, defined(at(9001)))
+	o = o.Say(at(9002), balancer.Override{Draining: &yes}, defined(at(9002)))
+	if next := o.nextExpiry(); !next.Equal(now.Add(time.Minute)) {
+		t.Errorf("the next to lapse does at %v", next)
+	}
+	if same := o.expire(now.Add(time.Minute - 1)); same.Map != o.Map {
+		t.Error("one has lapsed before its time")
+	}
+	if o = o.expire(now.Add(time.Minute)); o.Len() != 1 || o.At(at(9002)) == nil || !o.nextExpiry().IsZero() {
+		t.Errorf("%d are left, the next to lapse at %v", o.Len(), o.nextExpiry())
+	}
+}
