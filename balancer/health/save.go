@@ -62,7 +62,7 @@ func (s State) Sooner(r Rules, now time.Time) State {
 		}
 	}
 	if due.Before(s.Due) {
-		s.Due = due
+		s.Due, s.offbeat = due, true
 	}
 	return s
 }

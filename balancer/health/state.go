@@ -39,8 +39,9 @@ type State struct {
 	// Assumed: the verdict is what others have found, and no result of this state's own has borne it out yet.
 	Assumed bool
 
-	seed   uint64 // makes the jitter of this target
-	checks uint64 // results so far
+	seed    uint64 // makes the jitter of this target
+	checks  uint64 // results so far
+	offbeat bool   // the next check is due when others of its kind may be too: see Sooner and InStep
 }
 
 // New returns the state of a target of which nothing is known. Its first check is due within the given time from now:
@@ -77,7 +78,7 @@ func (s State) After(r Rules, res Result) State {
 			s = s.decide(verdictOf(res))
 		}
 	}
-	s.Due = s.next(r, res)
+	s.Due, s.offbeat = s.next(r, res), false
 	return s
 }
 
@@ -91,14 +92,18 @@ func (s State) decide(v balancer.Verdict) State {
 func (s State) Turning() bool { return s.Streak > 0 }
 
 // next is when to check again after res. Checks come up to a tenth of the interval early, by chance, so that targets
-// drift apart; never late, so that a failure is noticed in the time that the rules promise. A check that took longer than
-// the interval is followed at once: they never overlap.
+// drift apart; never late, so that a failure is noticed in the time that the rules promise. After one that many may have
+// had at the same moment, the next comes at any time within the interval. A check that took longer than the interval is
+// followed at once: they never overlap.
 func (s State) next(r Rules, res Result) time.Time {
-	interval := r.Interval
-	if s.Turning() {
-		interval = r.FastInterval
+	wait, early := r.Interval, r.Interval/10
+	switch {
+	case s.Turning():
+		wait, early = r.FastInterval, r.slack()
+	case s.offbeat:
+		early = r.Interval - r.FastInterval
 	}
-	due := res.Began.Add(interval - time.Duration(s.fraction()*float64(interval)/10))
+	due := res.Began.Add(wait - time.Duration(s.fraction()*float64(early)))
 	if end := res.Ended(); due.Before(end) {
 		return end
 	}

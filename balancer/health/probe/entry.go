@@ -22,6 +22,9 @@ type entry struct {
 	targets  []balancer.Target // none: it is gone
 	checking bool
 	place    int // in the schedule; -1: not there, but in a lane
+	seats    [circles]int
+	hurried  time.Time    // when its check was last brought forward because of others'
+	wave     *health.Wave // whom it turns with; nil: it does not
 }
 
 // services are those that ask for it, in order.
@@ -42,7 +45,7 @@ type entryKey struct {
 // sharedProbe is the probe of all entries with one definition.
 type sharedProbe struct {
 	*Probe
-	users int
+	users circle
 }
 
 // lane bounds how many checks of a kind are under way; the others wait in it.
@@ -135,10 +138,9 @@ func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 	s := m.subject
 	shared := r.probes[key.definition]
 	if shared == nil {
-		shared = &sharedProbe{Probe: New(s.Health, s.Proto)}
+		shared = &sharedProbe{New(s.Health, s.Proto), circle{of: ofCheck}}
 		r.probes[key.definition] = shared
 	}
-	shared.users++
 	e := &entry{key: key, probe: shared.Probe, rules: health.RulesOf(s.Health), lane: &r.network}
 	if s.Health.Type == balancer.ExecHealth {
 		e.lane = &r.programs
@@ -156,6 +158,13 @@ func (r *Runner) addLocked(b *batch, key entryKey, m move, old *entry) *entry {
 		e.state = health.New(seed, b.now, within)
 	}
 	r.entries[key] = e
+	shared.users.add(e)
+	host := r.hosts[key.at.Addr()]
+	if host == nil {
+		host = &circle{of: ofAddress}
+		r.hosts[key.at.Addr()] = host
+	}
+	host.add(e)
 	heap.Push(&r.due, e)
 	return e
 }
@@ -180,9 +189,12 @@ func (r *Runner) leaveLocked(t balancer.Target, e *entry) {
 	if e.place >= 0 {
 		heap.Remove(&r.due, e.place)
 	}
-	shared := r.probes[e.key.definition]
-	if shared.users--; shared.users == 0 {
+	users, host := &r.probes[e.key.definition].users, r.hosts[e.key.at.Addr()]
+	if users.remove(e); len(users.entries) == 0 {
 		delete(r.probes, e.key.definition)
+	}
+	if host.remove(e); len(host.entries) == 0 {
+		delete(r.hosts, e.key.at.Addr())
 	}
 }
 

@@ -32,7 +32,8 @@ type Options struct {
 	InFlight int
 	// Programs bounds the exec checks under way, those that Exchange does aside. Default 16.
 	Programs int
-	// Gather is how long a changed verdict waits for others to be reported along. Default 50ms.
+	// Gather is how long a changed verdict waits for others to be reported along; while others come, up to four times that.
+	// Default 50ms.
 	Gather time.Duration
 	// Seed makes this node's jitter differ from other nodes'.
 	Seed uint64
@@ -48,6 +49,9 @@ const (
 	defaultPrograms = 16
 	defaultGather   = 50 * time.Millisecond
 )
+
+// mostGather is how many times as long as for one verdict a report waits for many.
+const mostGather = 4
 
 // Change is a verdict that changed.
 type Change struct {
@@ -79,7 +83,9 @@ type Status struct {
 //  2. A check that hangs delays no other: each runs in a goroutine of its own, and programs have a lane of their own.
 //  3. Cheap at 10,000 targets: one heap and one timer for all; what is due within a tick begins together; a result costs
 //     one push, and wakes nobody unless something has changed.
-//  4. One report for what changes together: see Options.Gather.
+//  4. Targets that fail together are found out together: a failure has those checked that may have failed with it (see
+//     alarmLocked), and then they are checked in step (health.Wave).
+//  5. One report for what changes together: see Options.Gather.
 type Runner struct {
 	o      Options
 	wake   chan struct{} // holds one token: look again
@@ -95,12 +101,15 @@ type Runner struct {
 	entries  map[entryKey]*entry
 	targets  map[balancer.Target]*entry
 	probes   map[string]*sharedProbe
+	hosts    map[netip.Addr]*circle // of the entries at each address
+	wave     *health.Wave           // of the latest targets that began to turn
 	due      schedule
 	sleeps   time.Time // until when the loop sleeps
 	network  lane
 	programs lane
 	changes  []Change
 	reportAt time.Time // zero: there is nothing to report
+	reportBy time.Time // how far it may be put off
 }
 
 // NewRunner returns a runner that checks nothing yet.
@@ -113,7 +122,7 @@ func NewRunner(o Options) *Runner {
 	}
 	r := &Runner{
 		o: o, wake: make(chan struct{}, 1), byHand: make(chan struct{}, mostByHand), kept: map[netip.AddrPort][]Kept{}, entries: map[entryKey]*entry{},
-		targets: map[balancer.Target]*entry{}, probes: map[string]*sharedProbe{},
+		targets: map[balancer.Target]*entry{}, probes: map[string]*sharedProbe{}, hosts: map[netip.Addr]*circle{},
 		network: lane{most: o.InFlight}, programs: lane{most: o.Programs},
 	}
 	for _, k := range o.Kept {
@@ -221,6 +230,7 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 	}
 	before := e.state
 	e.state = before.After(e.rules, res)
+	r.turnsLocked(e, before)
 	heap.Push(&r.due, e)
 	if r.o.Heard != nil {
 		for _, t := range e.targets {
@@ -230,8 +240,8 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 	if e.state.Verdict != before.Verdict {
 		r.changeLocked(e, before)
 	}
-	if e.state.Due.Before(r.sleeps) {
-		r.sleeps = e.state.Due
+	if first := r.due[0].state.Due; first.Before(r.sleeps) {
+		r.sleeps = first
 		r.kick()
 	}
 }
@@ -248,12 +258,17 @@ func (r *Runner) changeLocked(e *entry, before health.State) {
 		r.verdicts = r.verdicts.Set(t, e.state.Verdict)
 	}
 	r.changes = append(r.changes, c)
+	now := time.Now()
 	if r.reportAt.IsZero() {
-		r.reportAt = time.Now().Add(r.o.Gather)
-		if r.reportAt.Before(r.sleeps) {
-			r.sleeps = r.reportAt
-			r.kick()
-		}
+		r.reportBy = now.Add(mostGather * r.o.Gather)
+	}
+	r.reportAt = now.Add(r.o.Gather)
+	if r.reportBy.Before(r.reportAt) {
+		r.reportAt = r.reportBy
+	}
+	if r.reportAt.Before(r.sleeps) {
+		r.sleeps = r.reportAt
+		r.kick()
 	}
 }
 

@@ -1,0 +1,114 @@
+package probe
+
+import (
+	"container/heap"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+)
+
+// circle is some entries that may fail for the same reason, to be gone round. The zero value but for of is empty.
+type circle struct {
+	of      kinship
+	entries []*entry // in no order
+	next    int      // whose turn it is
+}
+
+// kinship is what the entries of a circle have in common. Each entry is in one circle of each kind.
+type kinship int
+
+const (
+	ofAddress kinship = iota
+	ofCheck
+	circles
+)
+
+func (c *circle) add(e *entry) {
+	e.seats[c.of] = len(c.entries)
+	c.entries = append(c.entries, e)
+}
+
+func (c *circle) remove(e *entry) {
+	last := len(c.entries) - 1
+	moved := c.entries[last]
+	c.entries[e.seats[c.of]], moved.seats[c.of] = moved, e.seats[c.of]
+	c.entries[last] = nil
+	c.entries = c.entries[:last]
+}
+
+// What one target that begins to turn costs at most: so many others are checked early, those at its address and those
+// with the same check. Each of them that turns as well has its own others checked, so that all are found out that have
+// failed, whatever their number, and a target that flaps alone bothers few.
+const (
+	mostNeighbours = 32
+	mostAlike      = 16
+	mostLooks      = 128 // at entries in search of those
+)
+
+// turnsLocked takes in that e has had a result: it may have begun to turn, go on with that, or be done.
+func (r *Runner) turnsLocked(e *entry, before health.State) {
+	began := before.Streak == 0 && before.Verdict != balancer.HealthUnknown && (e.state.Turning() || e.state.Verdict != before.Verdict)
+	if began {
+		r.joinLocked(e)
+		r.alarmLocked(e, before.Verdict)
+	}
+	switch {
+	case !e.state.Turning():
+		e.wave = nil
+	case e.wave != nil && e.wave.Crowd() && e.wave.Members <= e.lane.most/2: // else the lane would be full at each instant
+		e.state = e.state.InStep(e.rules, *e.wave)
+	}
+}
+
+// joinLocked has e turn with those that began to a moment ago, else alone.
+func (r *Runner) joinLocked(e *entry) {
+	now := e.state.Last.Ended()
+	if r.wave != nil && r.wave.Takes(e.rules, now) {
+		*r.wave = r.wave.Joined(now)
+	} else {
+		wave := health.NewWave(e.rules, now)
+		r.wave = &wave
+	}
+	e.wave = r.wave
+}
+
+// alarmLocked has some be checked soon that may be changing with e, whose verdict was v until now.
+func (r *Runner) alarmLocked(e *entry, v balancer.Verdict) {
+	now := time.Now()
+	r.hurryLocked(r.hosts[e.key.at.Addr()], mostNeighbours, v, now)
+	r.hurryLocked(&r.probes[e.key.definition].users, mostAlike, v, now)
+	r.beginLocked(&r.network)
+	r.beginLocked(&r.programs)
+}
+
+// hurryLocked has up to most entries of a circle be checked now, or as soon as the fast interval since their latest check is
+// over. Only those of the verdict v that are not turning yet are, and none again within its interval: whatever happens,
+// alarms at most double the checks that there are. They take no more than half a lane, so that no other check waits for
+// them.
+func (r *Runner) hurryLocked(c *circle, most int, v balancer.Verdict, now time.Time) {
+	for range min(len(c.entries), mostLooks) {
+		c.next = (c.next + 1) % len(c.entries)
+		e := c.entries[c.next]
+		if e.place < 0 || e.state.Verdict != v || e.state.Turning() || now.Sub(e.hurried) < e.rules.Interval {
+			continue
+		}
+		if e.lane.running+len(e.lane.waiting) >= e.lane.most/2 {
+			continue
+		}
+		sooner := e.state.Sooner(e.rules, now)
+		if sooner.Due.Equal(e.state.Due) {
+			continue
+		}
+		e.state, e.hurried = sooner, now
+		if sooner.Due.After(now) {
+			heap.Fix(&r.due, e.place)
+		} else {
+			heap.Remove(&r.due, e.place)
+			e.lane.waiting = append(e.lane.waiting, e)
+		}
+		if most--; most == 0 {
+			return
+		}
+	}
+}
