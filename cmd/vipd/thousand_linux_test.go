@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,10 @@ import (
 
 // thousand is how many endpoints go down at once.
 const thousand = 1000
+
+// mostSyncs is how many batches may carry that out. It is one to three here; a machine that is too busy to check in step needs
+// more. Ten a second are possible.
+const mostSyncs = 6
 
 // syncs is how often the engine had work, so far.
 func (g *gateway) syncs() int {
@@ -43,56 +48,51 @@ func (g *gateway) syncs() int {
 	return n
 }
 
-// logged keeps what the daemon logs.
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
+// logged counts the lines of the log that say of one of the thousand that it is down.
+type logged struct{ downs atomic.Int64 }
 
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// downs counts the lines that say of one of the thousand that it is down.
-func (l *logged) downs() (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
-		if strings.Contains(line, "is down") && strings.Contains(line, "10.2.1.2:") {
-			n++
-		}
+func (l *logged) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("is down")) && bytes.Contains(line, []byte("10.3.")) {
+		l.downs.Add(1)
 	}
-	return n
+	return len(line), nil
 }
 
-// TestThousandDown: what a thousand endpoints cost that go down at one moment depends on how long it takes until all are
-// found out, which their checks, spread over the interval, take; not on how many they are. Each is a line of the log.
+// TestThousandDown: a thousand endpoints that go down at one moment, at one address or at many, are found out together and
+// carried out in a few batches, whether they refuse connections or hang. Each is a line of the log.
 func TestThousandDown(t *testing.T) {
-	for mode, minInterval := range map[string]time.Duration{"userspace": 100 * time.Millisecond, "iptables": time.Second} {
-		t.Run(mode, func(t *testing.T) {
+	for _, c := range []struct {
+		mode      string
+		addresses int
+		hang      bool
+	}{
+		{"userspace", 1, false},
+		{"userspace", thousand, false},
+		{"iptables", 10, true},
+	} {
+		t.Run(fmt.Sprintf("%s/%d addresses, hang %v", c.mode, c.addresses, c.hang), func(t *testing.T) {
 			g := newPlainGateway(t)
 			l := &logged{}
 			g.log = slog.New(slog.NewTextHandler(l, nil))
-			end := manyPorts(t, g.ends[1])
-			g.writeThousand(mode, minInterval)
+			end := g.manyServe(c.hang)
+			g.writeThousand(c.mode, c.addresses)
 			g.start()
-			t.Cleanup(func() { g.sweep(mode) })
+			t.Cleanup(func() { g.sweep(c.mode) })
 			g.count(balancer.HealthUp, thousand+1)
 			g.settled()
 
-			syncs, began, told := g.syncs(), time.Now(), l.downs()
+			syncs, began := g.syncs(), time.Now()
 			end()
+			wait.For(t, 30*time.Second, "a thousand endpoints to be found down", func() bool { return l.downs.Load() >= thousand })
 			g.count(balancer.HealthDown, thousand)
 			g.settled()
 			took := time.Since(began)
 			syncs = g.syncs() - syncs
-			t.Logf("%s mode: %d syncs in %v", mode, syncs, took.Round(time.Millisecond))
-			if most := int(took/minInterval) + 1; syncs == 0 || syncs > most {
-				t.Errorf("%d syncs in %v, want at most %d", syncs, took, most)
+			t.Logf("%d syncs in %v", syncs, took.Round(time.Millisecond))
+			if syncs < 1 || syncs > mostSyncs {
+				t.Errorf("%d syncs in %v, want %d at most", syncs, took, mostSyncs)
 			}
-			if lines := l.downs() - told; lines != thousand {
+			if lines := l.downs.Load(); lines != thousand {
 				t.Errorf("%d lines of the log say that an endpoint is down, want %d", lines, thousand)
 			}
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s1"}) {
@@ -102,16 +102,17 @@ func TestThousandDown(t *testing.T) {
 	}
 }
 
-// writeThousand writes the configuration: a service with the first server, and a thousand endpoints at the second.
-func (g *gateway) writeThousand(mode string, minInterval time.Duration) {
+// writeThousand writes the configuration: a service with the first server, and a thousand endpoints at so many addresses
+// of the second.
+func (g *gateway) writeThousand(mode string, addresses int) {
 	g.t.Helper()
 	var text strings.Builder
 	text.WriteString(strings.Replace(settings(mode, "nft"), `http = ""`, `http = "127.0.0.1:0"`, 1))
-	fmt.Fprintf(&text, "[sync]\nmin_interval = %q\n", minInterval)
 	text.WriteString("[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80, target_port = 8080 }]\n" +
-		"health = { type = \"tcp\", interval = \"2s\", timeout = \"1500ms\" }\nendpoints = [{ address = \"10.2.0.2\" }")
+		"health = { type = \"tcp\" }\nendpoints = [{ address = \"10.2.0.2\" }")
 	for i := range thousand {
-		fmt.Fprintf(&text, ", { address = \"10.2.1.2\", port = %d }", firstOfMany+i)
+		n := i % addresses
+		fmt.Fprintf(&text, ", { address = \"10.3.%d.%d\", port = %d }", n/250, 1+n%250, firstOfMany+i)
 	}
 	text.WriteString("]\n")
 	if err := os.WriteFile(g.file, []byte(text.String()), 0o600); err != nil {
@@ -122,9 +123,13 @@ func (g *gateway) writeThousand(mode string, minInterval time.Duration) {
 // firstOfMany is the first of a thousand ports.
 const firstOfMany = 10000
 
-// manyPorts has one listener serve a thousand ports of a namespace, until end or the end of the test.
-func manyPorts(t *testing.T, ns *lab.NS) (end func()) {
+// manyServe has one listener of the second server serve a thousand ports of every address of 10.3.0.0/16, until end: then
+// they refuse, or hang.
+func (g *gateway) manyServe(hang bool) (end func()) {
+	t, ns := g.t, g.ends[1]
 	t.Helper()
+	g.Host().Exec("ip", "route", "add", "10.3.0.0/16", "via", "10.2.1.2")
+	ns.Exec("ip", "route", "add", "local", "10.3.0.0/16", "dev", "lo")
 	ns.Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "--dport", fmt.Sprintf("%d:%d", firstOfMany, firstOfMany+thousand-1),
 		"-j", "REDIRECT", "--to-ports", "9000")
 	ln, err := ns.Listen("tcp", ":9000")
@@ -141,9 +146,12 @@ func manyPorts(t *testing.T, ns *lab.NS) (end func()) {
 			_ = c.Close()
 		}
 	})
-	end = func() { _ = ln.Close(); running.Wait() }
-	t.Cleanup(end)
-	return end
+	closing := sync.OnceFunc(func() { _ = ln.Close(); running.Wait() })
+	t.Cleanup(closing)
+	if hang {
+		return func() { ns.Exec("iptables", "-I", "INPUT", "-p", "tcp", "--dport", "9000", "-j", "DROP"); closing() }
+	}
+	return closing
 }
 
 // settled waits until all that is wanted is carried out.
