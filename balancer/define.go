@@ -198,9 +198,17 @@ const (
 	defaultHealthPath   = "/"
 )
 
+// minFastInterval is the least time between two checks, as for interval.
+const minFastInterval = 100 * time.Millisecond
+
+// usualFastInterval is a quarter of interval, where that is not too short.
+func usualFastInterval(interval time.Duration) time.Duration {
+	return min(interval, max(interval/4, minFastInterval))
+}
+
 // complete fills in the defaults that follow from the interval and the type.
 func (h *Health) complete() {
-	h.FastInterval = cmp.Or(h.FastInterval, h.Interval/4)
+	h.FastInterval = cmp.Or(h.FastInterval, usualFastInterval(h.Interval))
 	if h.Type == HTTPHealth || h.Type == HTTPSHealth {
 		h.Status = cmp.Or(h.Status, defaultHealthStatus)
 		h.Method = cmp.Or(h.Method, defaultHealthMethod)

@@ -37,7 +37,7 @@ func EncodeEndpoint(e *Endpoint) map[string]any {
 // reduced returns h without what complete fills in.
 func (h *Health) reduced() *Health {
 	out := *h
-	if out.FastInterval == out.Interval/4 {
+	if out.FastInterval == usualFastInterval(out.Interval) {
 		out.FastInterval = 0
 	}
 	if out.Type == HTTPHealth || out.Type == HTTPSHealth {

@@ -129,7 +129,7 @@ type Health struct {
 	CertFile       string            `toml:"cert_file"`
 	KeyFile        string            `toml:"key_file"`
 	Verify         bool              `toml:"verify"`
-	Interval       time.Duration     `toml:"interval" range:"10ms,24h"` // below, the checks themselves would be the load
+	Interval       time.Duration     `toml:"interval" range:"100ms,24h"` // below, the checks themselves would be the load
 	FastInterval   time.Duration     `toml:"fast_interval"`
 	Timeout        time.Duration     `toml:"timeout" range:"1ms,"`
 	Rise           int               `toml:"rise"`

@@ -52,6 +52,9 @@ func (r *reading) checkTimes(h *Health) {
 	if r.isBroken("health.interval") {
 		return
 	}
+	if h.FastInterval < minFastInterval && !r.isBroken("health.fast_interval") {
+		r.errorf("health.fast_interval", "%s is too short; %s or more is possible", formatted(h.FastInterval), formatted(minFastInterval))
+	}
 	if h.FastInterval > h.Interval {
 		r.errorf("health.fast_interval", "%s is above interval, which is %s: it is for looking more often", formatted(h.FastInterval), formatted(h.Interval))
 	}

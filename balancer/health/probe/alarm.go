@@ -100,7 +100,7 @@ func (r *Runner) hurryLocked(c *circle, most int, v balancer.Verdict, now time.T
 		if sooner.Due.Equal(e.state.Due) {
 			continue
 		}
-		e.state, e.hurried = sooner, now
+		e.state, e.hurried = sooner, sooner.Due
 		if sooner.Due.After(now) {
 			heap.Fix(&r.due, e.place)
 		} else {
