@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -236,6 +237,70 @@ func TestHealthVotesMended(t *testing.T) {
 	time.Sleep(3 * time.Second) // what more is written, is within a lease
 	if writes := p.now() - before - 4; writes < 3 || writes > 4 {
 		t.Errorf("%d writes, want one and two, or two and two where it was noticed half way", writes)
+	}
+}
+
+// TestHealthVotesSucceeded: a daemon that comes after one that was killed takes its node's key over at once and withdraws its
+// votes, without the node being gone in between. Whoever does not know the former lease leaves all as it is.
+func TestHealthVotesSucceeded(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
+	b := readBoard(t, etcd.BoardOptions{Config: p.config})
+	var gone atomic.Int64
+	b.tell(func(now quorum.Board) {
+		if now.Connected && !now.Nodes.Has("n1") {
+			gone.Add(1)
+		}
+	})
+	former, err := p.client.Grant(t.Context(), 3600) // as of a daemon that was killed: nobody renews it, and it does not end
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := p.config.Prefix + "/health/"
+	puts := []clientv3.Op{
+		clientv3.OpPut(folder+"n1/live", `{"version":1}`, clientv3.WithLease(former.ID)),
+		clientv3.OpPut(folder+"n10/live", `{"version":1}`), // whose name begins the same
+		clientv3.OpPut(folder+"n10/web/"+place80(0).Address(), `{"version":1,"verdict":"up","since":"2026-01-31T12:00:00Z"}`),
+	}
+	for i, service := range []string{"a", "live", "livelier", "web"} { // before and after the node's own key
+		puts = append(puts, clientv3.OpPut(folder+"n1/"+service+"/"+place80(i).Address(), `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`, clientv3.WithLease(former.ID)))
+	}
+	if _, err := p.client.Txn(t.Context()).Then(puts...).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	b.wait("all that the former said", func(b quorum.Board) bool { return b.Votes.Len() == 5 && b.Nodes.Len() == 2 })
+	gone.Store(0)
+
+	start := func(former int64) (*etcd.HealthVoter, *atomic.Int64) {
+		v, err := newWriter(t, p.config).HealthVoter("n1", quorum.Checker{Exec: true}, 2*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		granted := new(atomic.Int64)
+		v.Former, v.Granted = former, granted.Store
+		v.Set(quorum.Checker{Exec: true}, ups(1))
+		return v, granted
+	}
+	stranger, granted := start(int64(former.ID) + 1)
+	stop := inBackground(t, stranger.Run)
+	wait.For(t, within, "the stranger to have a lease", func() bool { return granted.Load() != 0 })
+	time.Sleep(time.Second) // in which it tries
+	stop()
+	if now, _ := b.board(); now.Votes.Len() != 5 || now.Nodes.At("n1").Exec {
+		t.Errorf("after a stranger the board has %+v", now)
+	}
+
+	next, granted := start(int64(former.ID))
+	inBackground(t, next.Run)
+	b.wait("what the next one says, and nothing else", func(b quorum.Board) bool {
+		return b.Nodes.At("n1").Exec && b.Votes.Len() == 2 && b.Votes.Has(quorum.Ballot{Target: place80(0), Node: "n1"}) && b.Nodes.Len() == 2
+	})
+	if n := gone.Load(); n > 0 {
+		t.Error("the node was gone in between")
+	}
+	answer, err := p.client.Get(t.Context(), folder+"n1/live")
+	if err != nil || len(answer.Kvs) != 1 || answer.Kvs[0].Lease != granted.Load() || granted.Load() == int64(former.ID) {
+		t.Errorf("the node's key is %+v, want it under the lease %x, which was told; %v", answer, granted.Load(), err)
 	}
 }
 

@@ -3,10 +3,12 @@ package etcd
 import (
 	"bytes"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer"
 	"vipd/balancer/health/quorum"
@@ -22,6 +24,12 @@ type HealthVoter struct {
 	// Report hears whether the node's votes are told in etcd: nil, or why not. Nil: nobody hears. It is called with each
 	// change only, by the goroutine of Run.
 	Report func(error)
+	// Former is the number of a lease that this daemon had before, and can't renew any more, as after a crash; 0: none. What
+	// the node said under it is withdrawn when the first thing is said, without waiting for the lease's end.
+	Former int64
+	// Granted, unless nil, hears the number of each lease before anything is written under it: the Former of the next run.
+	// Like Report it is called by the goroutine of Run.
+	Granted func(lease int64)
 
 	mu    sync.Mutex // guards live, votes and board
 	live  quorum.Checker
@@ -104,6 +112,9 @@ func (v *HealthVoter) write(ctx context.Context) error {
 	v.mu.Unlock()
 	if v.under != v.lease.id {
 		v.under, v.said, v.written = v.lease.id, nil, snap.Map[balancer.Target, *quorum.Vote]{}
+		if v.Granted != nil {
+			v.Granted(v.lease.id)
+		}
 	}
 	if err := v.appear(ctx, live); err != nil {
 		return err
@@ -142,6 +153,9 @@ func (v *HealthVoter) appear(ctx context.Context, live quorum.Checker) error {
 	}
 	revision := v.lease.revision
 	other, err := v.lease.write(ctx, first, change)
+	if err == nil && other != nil && v.Former != 0 && other.lease == v.Former {
+		other, err = v.succeed(ctx, first)
+	}
 	if err != nil || other != nil {
 		v.said = nil
 		if err == nil {
@@ -154,6 +168,15 @@ func (v *HealthVoter) appear(ctx context.Context, live quorum.Checker) error {
 	}
 	v.said, v.rival = text, foreign{}
 	return nil
+}
+
+// succeed takes the node's own key over from the former lease and removes the votes that stand under it, at once: the node
+// is never seen to be gone, nor with votes that nobody stands for.
+func (v *HealthVoter) succeed(ctx context.Context, first []*etcdserverpb.RequestOp) (*foreign, error) {
+	key := v.lease.key
+	own := v.lease.writer.keys.healthOf(v.node)
+	all := append(slices.Clone(first), removeRange(own, key), removeRange(key+"\x00", clientv3.GetPrefixRangeEnd(own)))
+	return v.lease.attempt(ctx, []*etcdserverpb.Compare{under(key, v.Former)}, all)
 }
 
 // compare looks for votes on the board that are not what was written, once that had time enough to get there.

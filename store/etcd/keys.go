@@ -75,11 +75,14 @@ func (k Keys) NodeStatus(node string) string { return k.nodeKey(node, nodeStatus
 func (k Keys) nodeKey(node, key string) string { return k.prefix + nodeFolder + node + "/" + key }
 
 // HealthLive returns the key that is there while the node takes part in the fleet's health checks.
-func (k Keys) HealthLive(node string) string { return k.prefix + healthFolder + node + "/" + nodeLive }
+func (k Keys) HealthLive(node string) string { return k.healthOf(node) + nodeLive }
+
+// healthOf is the folder of all that a node says of health checks.
+func (k Keys) healthOf(node string) string { return k.prefix + healthFolder + node + "/" }
 
 // Health returns the key of what a node has found of a target.
 func (k Keys) Health(node string, t balancer.Target) string {
-	return k.prefix + healthFolder + node + "/" + string(t.Service) + "/" + t.Address()
+	return k.healthOf(node) + string(t.Service) + "/" + t.Address()
 }
 
 // endpointsOf and overridesOf are the folders of one service, historyOf too.

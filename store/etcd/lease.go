@@ -202,10 +202,13 @@ func (l *lease) revoke(ctx context.Context) error {
 func (l *lease) put(key string, text []byte) *etcdserverpb.RequestOp { return put(key, text, l.id) }
 
 // ours is the condition that a key is under the lease.
-func (l *lease) ours(key string) *etcdserverpb.Compare {
+func (l *lease) ours(key string) *etcdserverpb.Compare { return under(key, l.id) }
+
+// under is the condition that a key is under the lease of that number.
+func under(key string, id int64) *etcdserverpb.Compare {
 	return &etcdserverpb.Compare{
 		Result: etcdserverpb.Compare_EQUAL, Target: etcdserverpb.Compare_LEASE, Key: []byte(key),
-		TargetUnion: &etcdserverpb.Compare_Lease{Lease: l.id},
+		TargetUnion: &etcdserverpb.Compare_Lease{Lease: id},
 	}
 }
 

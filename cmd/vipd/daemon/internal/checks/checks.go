@@ -88,6 +88,7 @@ func New(o Options) (*Checks, error) {
 	}
 	fleet := *o.Fleet
 	fleet.Node, fleet.Runner, fleet.Record, fleet.Kick = o.Node, c.runner, o.Journal.Record, o.Kick
+	o.outlive(&fleet)
 	var err error
 	c.fleet, err = fleetchecks.New(fleet)
 	return c, err

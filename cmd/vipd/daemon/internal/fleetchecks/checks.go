@@ -69,6 +69,10 @@ type Options struct {
 	// Settle is how long it goes on so after etcd is back: in that time those that checked meanwhile say what they have found,
 	// and what those said who are gone ends with their leases. Default: Lease.
 	Settle time.Duration
+	// Former is the lease under which an earlier run has said what it has found, and was not able to take that back; 0: none.
+	Former int64
+	// Keep, unless nil, keeps the number of a lease, which is the next run's Former.
+	Keep func(lease int64)
 }
 
 // votePause is the time between two looks at first results, lamePause that between two looks whether checks can still be
@@ -200,7 +204,13 @@ func (f *Checks) take(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	voter.Report = f.report
+	voter.Report, voter.Former = f.report, f.o.Former
+	voter.Granted = func(lease int64) {
+		f.o.Former = lease
+		if f.o.Keep != nil {
+			f.o.Keep(lease)
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { board.Watch(ctx, f.publish) })
