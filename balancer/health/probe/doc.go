@@ -16,6 +16,10 @@
 //	                                                                                        |
 //	Options.Report(Report{Verdicts, Changes})  <- batch <- health.State.After <- result ----+
 //
+// A target that begins to turn raises an alarm: some others of its address, and some with the same check, are checked at once.
+// Those that turn as well do the same. So a host that died, or a rack, is found out in a moment, and a target that flaps
+// alone costs little. What turns together is checked in step (health.Wave).
+//
 // One goroutine owns the entries, the heap and the verdicts. Checks run in goroutines of their own, so that one that
 // hangs delays no other, and programs wait in a line of their own. Many targets may share an entry; they change together,
 // and what changes within a moment is reported together.

@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer"
@@ -158,6 +161,35 @@ func TestFleetReplacesCheckers(t *testing.T) {
 	}
 	w.settled(w.hosts, balancer.HealthUp)
 	never(t, w.hosts, balancer.HealthDown)
+}
+
+// TestFleetAfterCrash kills the one host that checks, so that what it has said last stands, and starts it again at once: from
+// its first connection on, nothing counts but what the new run finds, though the former lease lives on.
+func TestFleetAfterCrash(t *testing.T) {
+	w := newWorld(t, 20, quick())
+	w.unhurried()
+	var kept atomic.Int64
+	keeps := func(_ *simulated, o *fleetChecksOptions) { o.keep = kept.Store }
+	former := w.join("host1", behind, keeps)
+	w.settled(w.hosts, balancer.HealthUp)
+	former.relay.Cut() // it can't even say that it ends
+	former.stop()
+	w.hosts = nil
+	w.turn(true, w.targets...)
+	before := kept.Load()
+	w.join("host1", keeps, func(_ *simulated, o *fleetChecksOptions) { o.former = before })
+	w.settled(w.hosts, balancer.HealthDown)
+	wait.For(t, 30*time.Second, "all to be under the new run's lease", func() bool {
+		answer, err := w.client.Get(t.Context(), "/vipd/health/host1/", clientv3.WithPrefix())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(answer.Kvs) == len(w.targets)+1 &&
+			!slices.ContainsFunc(answer.Kvs, func(kv *mvccpb.KeyValue) bool { return kv.Lease != kept.Load() })
+	})
+	if left, err := w.client.TimeToLive(t.Context(), clientv3.LeaseID(before)); err != nil || left.TTL <= 0 {
+		t.Errorf("the former lease was waited for: %+v, %v", left, err)
+	}
 }
 
 // TestFleetWithoutEtcd has each host check everything itself while etcd is away, beginning with what the fleet knew; and
