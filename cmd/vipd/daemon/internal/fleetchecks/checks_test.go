@@ -169,7 +169,7 @@ func TestFleetAfterCrash(t *testing.T) {
 	w := newWorld(t, 20, quick())
 	w.unhurried()
 	var kept atomic.Int64
-	keeps := func(_ *simulated, o *fleetChecksOptions) { o.keep = kept.Store }
+	keeps := func(_ *simulated, o *Options) { o.Keep = kept.Store }
 	former := w.join("host1", behind, keeps)
 	w.settled(w.hosts, balancer.HealthUp)
 	former.relay.Cut() // it can't even say that it ends
@@ -177,7 +177,7 @@ func TestFleetAfterCrash(t *testing.T) {
 	w.hosts = nil
 	w.turn(true, w.targets...)
 	before := kept.Load()
-	w.join("host1", keeps, func(_ *simulated, o *fleetChecksOptions) { o.former = before })
+	w.join("host1", keeps, func(_ *simulated, o *Options) { o.Former = before })
 	w.settled(w.hosts, balancer.HealthDown)
 	wait.For(t, 30*time.Second, "all to be under the new run's lease", func() bool {
 		answer, err := w.client.Get(t.Context(), "/vipd/health/host1/", clientv3.WithPrefix())
