@@ -26,6 +26,10 @@ const backend = xtables.NFT
 // ended is why connections do not outlive what some damages do.
 const ended = "with expire_nodest_conn the kernel ends those of a destination that is deleted (since Linux 5.9 at once)"
 
+// udpTimeout is the udp_timeout of the suite: longer than any of its flows pauses, also on a machine that stands still at
+// times, and short enough to wait for its end.
+func udpTimeout() time.Duration { return min(wait.Scaled(8*time.Second), 30*time.Second) }
+
 func TestIPVSConformance(t *testing.T) {
 	lab.NeedIPVS(t)
 	dataplanetest.Run(t, dataplanetest.Subject{
@@ -36,10 +40,10 @@ func TestIPVSConformance(t *testing.T) {
 		Survives:       true,
 		VirtualServers: true,
 		// What a client has reset is remembered for 10 seconds, a flow for as long as udp_timeout says.
-		Remembers: 10 * time.Second,
+		Remembers: max(10*time.Second, udpTimeout()),
 		New: func(t testing.TB) dataplane.Dataplane {
 			d, err := New(context.Background(), Options{
-				Log: slog.New(slog.DiscardHandler), RunDir: options().RunDir, UDPTimeout: 8 * time.Second,
+				Log: slog.New(slog.DiscardHandler), RunDir: options().RunDir, UDPTimeout: udpTimeout(),
 			})
 			if err != nil {
 				t.Fatal(err)
