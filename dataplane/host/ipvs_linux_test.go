@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"vipd/balancer"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
@@ -88,6 +90,8 @@ func TestIPVSGuard(t *testing.T) {
 	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) {
 			r.opened()
+			// Rules of testSNAT mark what there is still of the connections before them, too.
+			must(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 			r.backend = backend
 			r.closed()
 			r.closedOut()
