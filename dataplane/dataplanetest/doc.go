@@ -11,8 +11,8 @@
 // servers must see that wherever snat allows; where it ends connections itself, they see the host's. Everything else has
 // one answer here for all. A dataplane that can't pass a case names it in Subject.Skip, with the reason.
 //
-// Most cases come one after the other in one layout, on one host, each with a dataplane of its own. Bounds of time and
-// loads are scaled by VIPD_SLOWNESS, see test/wait.
+// Most cases come one after the other in one layout, on one host, each with a dataplane of its own. Bounds of time are
+// scaled by VIPD_SLOWNESS, loads by VIPD_COST, see test/wait.
 //
 // A Subject with a Host that keeps the guard is also damaged in the ways of Damages, killed within streams of changes,
 // and met by firewalls and rules of others, which have to stay byte for byte what they were: see Snapshot. When a host

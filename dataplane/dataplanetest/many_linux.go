@@ -5,11 +5,12 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/test/wait"
 )
 
 // testMany has hundreds of services come at once and go at once.
 func testMany(r *rig) {
-	services := load(500)
+	services := wait.Load(500)
 	var all []*balancer.Service
 	for i := range services {
 		vip := parseAddrs(fmt.Sprintf("10.96.%d.%d", 1+i/250, 1+i%250), fmt.Sprintf("fd00:96::1:%x", 1+i))
@@ -23,7 +24,7 @@ func testMany(r *rig) {
 			r.Fatal(err)
 		}
 		r.Logf("%d services came in %v", services, time.Since(began).Round(time.Millisecond))
-		r.servesWanted(load(37))
+		r.servesWanted(wait.Load(37))
 		r.asWanted("with many services")
 		began = time.Now()
 		if err := r.waitFor(r.set(), time.Minute); err != nil {

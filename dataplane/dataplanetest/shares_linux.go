@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"vipd/balancer"
+	"vipd/test/wait"
 )
 
 // share is a scheduler with the weights of s1, s2, s3.
@@ -67,7 +68,7 @@ func (r *rig) hands(sh share, key balancer.Key) {
 		for _, w := range sh.weights {
 			cycle += w
 		}
-		n = max(load(n)/cycle, 1) * cycle
+		n = max(wait.Load(n)/cycle, 1) * cycle
 	}
 	for range n {
 		if sh.held {

@@ -15,6 +15,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // spreadPort is where the server with many addresses listens.
@@ -44,7 +45,7 @@ func spreadCases() []spreadCase {
 		all = append(all, spreadCase{n, scheduler, mixed, vipN(130 + len(all)), families})
 	}
 	for _, n := range []int{1, 2, 3, 7, 10, 100, 1000} {
-		if n > load(1000) {
+		if n > wait.Load(1000) {
 			break
 		}
 		add(n, balancer.RoundRobin, false)
@@ -126,11 +127,11 @@ func (r *rig) local(n *lab.NS, network string) {
 func (r *rig) spreads(c spreadCase, vip netip.Addr, s *sink) {
 	n := r.s.Connections
 	if n == 0 {
-		n = load(10_000)
+		n = wait.Load(10_000)
 	}
 	exact := c.scheduler == balancer.RoundRobin || r.s.ExactWeights
 	if exact {
-		n = min(n, load(2000))
+		n = min(n, wait.Load(2000))
 		n = c.weights() * max(1, n/c.weights()) // whole cycles
 	}
 	got := r.spray(vip, s, n)

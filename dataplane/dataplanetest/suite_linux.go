@@ -113,10 +113,6 @@ func (s *Subject) all(t *testing.T, cases []check) {
 	}
 }
 
-// load is how many of something a case makes here that makes n on an ordinary machine, in seconds: fewer where these
-// would be minutes. What it proves by its size it proves there.
-func load(n int) int { return int(time.Duration(n) * time.Second / wait.Scaled(time.Second)) }
-
 // sub runs a subtest of that name unless the subject skips it.
 func (s *Subject) sub(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) {

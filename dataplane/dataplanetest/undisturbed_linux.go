@@ -7,6 +7,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // testUndisturbed has connections and flows live through changes that are not about their endpoints.
@@ -64,7 +65,7 @@ func testUndisturbed(r *rig) {
 // their VIP, and to the other endpoints of their own service, while data goes through them all the time.
 func testUndisturbedMany(r *rig) {
 	const atATime = 10
-	changes := load(1000)
+	changes := wait.Load(1000)
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	neighbour := newService("neighbour", r.w.vip, endpoints(r.w.servers...)...)
 	for i := range neighbour.Ports {

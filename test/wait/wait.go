@@ -11,6 +11,10 @@ import (
 // that is very busy.
 const SlownessVar = "VIPD_SLOWNESS"
 
+// CostVar is set in the environment to say how many times more work than usual everything is for the machine, where that is
+// not what SlownessVar says: the clock of an emulated one may stand still while it works.
+const CostVar = "VIPD_COST"
+
 // For asks cond until it says yes. After within, which is Scaled, it fails the test with what, which names what did not
 // come: "the third snapshot".
 func For(t testing.TB, within time.Duration, what string, cond func() bool) {
@@ -27,9 +31,26 @@ func For(t testing.TB, within time.Duration, what string, cond func() bool) {
 
 // Scaled is how long to wait on this machine for what takes at most d on a usual one: d itself, or as many times d as
 // SlownessVar says, a whole number.
-func Scaled(d time.Duration) time.Duration {
-	if n, err := strconv.Atoi(os.Getenv(SlownessVar)); err == nil && n > 1 {
-		return time.Duration(n) * d
+func Scaled(d time.Duration) time.Duration { return time.Duration(factor(SlownessVar)) * d }
+
+// Load is how many of something a test makes on this machine that makes n on a usual one, where so many would be minutes:
+// n, or as many times less as CostVar says, a whole number.
+func Load(n int) int { return n / cost() }
+
+// Paced is how long a test pauses on this machine between two of what it does every d on a usual one.
+func Paced(d time.Duration) time.Duration { return time.Duration(cost()) * d }
+
+func cost() int {
+	if n := factor(CostVar); n > 1 {
+		return n
 	}
-	return d
+	return factor(SlownessVar)
+}
+
+// factor is a whole number of the environment, or 1.
+func factor(name string) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 1 {
+		return n
+	}
+	return 1
 }

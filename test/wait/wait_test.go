@@ -13,3 +13,25 @@ func TestScaled(t *testing.T) {
 		}
 	}
 }
+
+// TestLoad: what a machine has to do is less by what it costs, whether or not waiting for it takes longer.
+func TestLoad(t *testing.T) {
+	for _, c := range []struct {
+		slowness, cost string
+		load           int
+		pace           time.Duration
+	}{
+		{"", "", 100, time.Second},
+		{"10", "", 10, 10 * time.Second},
+		{"3", "10", 10, 10 * time.Second},
+		{"", "20", 5, 20 * time.Second},
+		{"4", "much", 25, 4 * time.Second},
+	} {
+		t.Setenv(SlownessVar, c.slowness)
+		t.Setenv(CostVar, c.cost)
+		if load, pace := Load(100), Paced(time.Second); load != c.load || pace != c.pace {
+			t.Errorf("%s=%q %s=%q: of 100 %d and each second each %s, want %d and %s",
+				SlownessVar, c.slowness, CostVar, c.cost, load, pace, c.load, c.pace)
+		}
+	}
+}
