@@ -60,7 +60,7 @@ func parse(args []string, stderr io.Writer) (vm.Options, []string, error) {
 		_, _ = io.WriteString(stderr, usage)
 		flags.PrintDefaults()
 	}
-	flags.IntVar(&o.CPUs, "c", 2, "how many `processors` the guest has")
+	flags.IntVar(&o.CPUs, "c", 1, "how many `processors` the guest has; with one, it counts its time by what it executes")
 	flags.IntVar(&o.Memory, "m", 2048, "how much memory it has, in `MiB`")
 	flags.DurationVar(&o.Limit, "t", 5*time.Minute, "the `limit` of boot and command together, such as 90s")
 	flags.StringVar(&o.Writable, "w", "", "a `folder` whose files the command may change for good")

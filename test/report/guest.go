@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +10,10 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -21,19 +22,23 @@ import (
 )
 
 const (
-	// guestLimit ends a guest that takes too long. Alone on a quiet machine it should take a quarter of that.
+	// guestLimit ends a guest that takes too long. On a quiet machine it should take a quarter of that.
 	guestLimit = 40 * time.Minute
-	// guestParallel is how many test processes run in it at once. It has two processors, and tests wait half of their time.
-	guestParallel = 3
-	// bootTime is what of it is left for the boot, and for the tests to say what they were at.
-	bootTime = time.Minute
+	// testLimit ends the tests in it, so that they say what they were at. It is of the guest's own time, of which a minute
+	// may take several.
+	testLimit = 15 * time.Minute
+	// guestsAtMost bounds how many there are: each needs up to 2 GiB.
+	guestsAtMost = 4
+	// guestParallel is how many test processes run in each at once: tests wait half of their time.
+	guestParallel = 2
 )
 
-// where names the guest in the report.
+// where names the guests in the report.
 const where = "in the guest"
 
-// runGuest builds the tests that need IPVS, runs them in one guest, and enters into the summary how it went.
-func runGuest(p plan, s *summary) {
+// runGuests builds the tests that need IPVS, runs them in guests, and enters into the summary how it went. There are as
+// many guests as processors, because only a guest with a single one is never late (vipd/test/guest/vm).
+func runGuests(p plan, s *summary) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	err := func() error {
@@ -49,7 +54,18 @@ func runGuest(p plan, s *summary) {
 		if err != nil {
 			return err
 		}
-		return boot(ctx, o, folder, s)
+		file, err := o.save(folder)
+		if err != nil {
+			return err
+		}
+		s.expect(o.Pieces, where)
+		errs := make([]error, min(runtime.NumCPU(), guestsAtMost, len(o.Pieces)))
+		var running sync.WaitGroup
+		for i := range errs {
+			running.Go(func() { errs[i] = boot(ctx, i+1, folder, file, o.Queue, s) })
+		}
+		running.Wait()
+		return errors.Join(errs...)
 	}()
 	if err != nil {
 		s.broke("the tests that need IPVS", err.Error())
@@ -66,8 +82,11 @@ func runGuest(p plan, s *summary) {
 // not ask for the race detector, which would make emulated code slower once more: the same code runs under it outside.
 func build(ctx context.Context, p plan, folder string) (orders, error) {
 	o := orders{
-		Test2JSON: filepath.Join(folder, "test2json"), Limit: guestLimit - bootTime, Parallel: guestParallel,
+		Test2JSON: filepath.Join(folder, "test2json"), Limit: testLimit, Parallel: guestParallel, Queue: filepath.Join(folder, "queue"),
 		Packages: map[string]order{}, Pieces: cut(paths(p.guest), cmp.Or(flagOf(p.flags, "run"), ipvsTests), long()),
+	}
+	if err := os.Mkdir(o.Queue, 0o755); err != nil {
+		return o, err
 	}
 	if value := flagOf(p.flags, "count"); value != "" {
 		o.Flags = append(o.Flags, "-test.count="+value)
@@ -92,16 +111,8 @@ func goRun(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// boot runs this program in the guest, and reads what it has to tell.
-func boot(ctx context.Context, o orders, folder string, s *summary) error {
-	text, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	file := filepath.Join(folder, "orders")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		return err
-	}
+// boot runs this program in a guest of that number, with the orders of a file, and reads what it has to tell.
+func boot(ctx context.Context, number int, folder, file, queue string, s *summary) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -110,8 +121,8 @@ func boot(ctx context.Context, o orders, folder string, s *summary) error {
 	read := make(chan error, 1)
 	go func() { read <- s.read(events, where) }()
 	status, err := vm.Run(ctx, vm.Options{
-		Limit: guestLimit, Stdout: w, Stderr: os.Stderr, Env: []string{program.BinVar + "=" + folder},
-		Log: func(format string, args ...any) { fmt.Printf("guest: "+format+"\n", args...) },
+		Limit: guestLimit, Stdout: w, Stderr: os.Stderr, Writable: queue, Env: []string{program.BinVar + "=" + folder},
+		Log: func(format string, args ...any) { fmt.Printf("guest %d: %s\n", number, fmt.Sprintf(format, args...)) },
 	}, self, insideFlag, file)
 	_ = w.Close()
 	if readErr := <-read; err == nil {

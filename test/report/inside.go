@@ -3,25 +3,31 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // insideFlag makes this program carry out orders, in the guest. It is for itself.
 const insideFlag = "-inside"
 
-// orders say what to run in the guest.
+// orders say what to run in the guests, each of which carries out what no other has begun.
 type orders struct {
 	// Test2JSON is the program of that name.
 	Test2JSON string
-	// Limit is for all of it; Parallel is how many pieces run at once.
+	// Limit is for all of it; Parallel is how many pieces run at once in a guest.
 	Limit    time.Duration
 	Parallel int
+	// Queue is a folder that all guests write to. Who makes a folder there that is named by a piece's number runs that.
+	Queue string
 	// Flags are those of the test binaries.
 	Flags    []string
 	Packages map[string]order
@@ -32,7 +38,18 @@ type orders struct {
 // order is the folder that a package's tests run in, and their binary.
 type order struct{ Folder, Binary string }
 
-// inside carries out the orders of a file, writes events as go test -json does, and returns the exit status.
+// save writes the orders to a file in a folder.
+func (o orders) save(folder string) (file string, err error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return "", err
+	}
+	file = filepath.Join(folder, "orders")
+	return file, os.WriteFile(file, text, 0o600)
+}
+
+// inside carries out the orders of a file, writes events as go test -json does, but with an end of the package for each of
+// its pieces, and returns the exit status. Test2json writes no end of a package whose test panics.
 func inside(file string, out io.Writer) int {
 	var o orders
 	text, err := os.ReadFile(file)
@@ -46,37 +63,37 @@ func inside(file string, out io.Writer) int {
 	w := &lineWriter{out: out}
 	start := time.Now()
 	var running sync.WaitGroup
-	all := map[string]*fate{}
-	for path := range o.Packages {
-		all[path] = &fate{path: path, action: "pass"}
-	}
-	for _, p := range o.Pieces {
-		all[p.Path].left++
-	}
+	var failed atomic.Bool
 	free := make(chan struct{}, max(1, o.Parallel))
-	for _, p := range o.Pieces {
+	for i, p := range o.Pieces {
 		free <- struct{}{}
-		running.Go(func() {
-			began := time.Now()
-			err := p.run(o, o.Limit-time.Since(start), w)
-			w.end(all[p.Path], err, time.Since(began))
+		if err := os.Mkdir(filepath.Join(o.Queue, strconv.Itoa(i)), 0o755); err != nil {
+			if !errors.Is(err, os.ErrExist) { // nor does another guest have it
+				fmt.Fprintf(os.Stderr, "report: taking a piece from the queue: %v\n", err)
+				failed.Store(true)
+			}
 			<-free
+			continue
+		}
+		running.Go(func() {
+			defer func() { <-free }()
+			began := time.Now()
+			e := event{Action: "pass", Package: p.Path}
+			if err := p.run(o, o.Limit-time.Since(start), w); err != nil {
+				e.Action = "fail"
+				failed.Store(true)
+			}
+			e.Elapsed = time.Since(began).Seconds()
+			if line, err := json.Marshal(e); err == nil { // there is nothing in it that could not be written
+				w.write(append(line, '\n'))
+			}
 		})
 	}
 	running.Wait()
-	for _, f := range all {
-		if f.action != "pass" {
-			return 1
-		}
+	if failed.Load() {
+		return 1
 	}
 	return 0
-}
-
-// fate is how a package fares whose pieces run apart.
-type fate struct {
-	path, action string
-	left         int           // pieces that have not ended
-	took         time.Duration // by all pieces
 }
 
 // run runs the piece for a limited time.
@@ -97,7 +114,7 @@ func (p piece) run(o orders, limit time.Duration, w *lineWriter) error {
 	}
 	for r := bufio.NewReader(lines); ; {
 		line, err := r.ReadBytes('\n')
-		if e := (event{}); json.Unmarshal(line, &e) != nil || e.Test != "" || e.Action == "output" { // end says how packages end
+		if e := (event{}); json.Unmarshal(line, &e) != nil || e.Test != "" || e.Action == "output" { // inside says how pieces end
 			w.write(line)
 		}
 		if err != nil {
@@ -117,23 +134,4 @@ func (w *lineWriter) write(line []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_, _ = w.out.Write(line)
-}
-
-// end notes that a piece of a package has ended, and writes it when it was the last. Test2json says neither of a package
-// whose test panics.
-func (w *lineWriter) end(f *fate, err error, took time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	f.left--
-	f.took += took
-	if err != nil {
-		f.action = "fail"
-	}
-	if f.left > 0 {
-		return
-	}
-	line, err := json.Marshal(event{Action: f.action, Package: f.path, Elapsed: f.took.Seconds()})
-	if err == nil { // there is nothing in it that could not be written
-		_, _ = w.out.Write(append(line, '\n'))
-	}
 }

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -52,19 +52,12 @@ func TestInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.Limit = 2 * time.Second
-	text, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "orders")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	var events, out strings.Builder
-	if status := inside(file, &events); status != 1 {
+	if status := inside(saved(t, o), &events); status != 1 {
 		t.Errorf("status %d, want 1", status)
 	}
 	s := newSummary(&out)
+	s.expect(o.Pieces, where)
 	if err := s.read(strings.NewReader(events.String()), where); err != nil {
 		t.Fatal(err)
 	}
@@ -84,8 +77,18 @@ func TestInside(t *testing.T) {
 		"\nFAIL: 2 passed, 3 failed, 1 skipped, in 4 packages\nof these in the guest: 1 passed, 3 failed, 1 skipped, in 4 packages\n")
 }
 
-// TestPieces cuts a package into pieces: each of its tests runs once, a test whose subtests are apart counts as one, and
-// the package ends when its last piece does.
+// saved is a file with orders.
+func saved(t *testing.T, o orders) string {
+	t.Helper()
+	file, err := o.save(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestPieces cuts a package into pieces for two that carry the orders out side by side: each of its tests runs once, a test
+// whose subtests are apart counts as one, and the package ends when its last piece does.
 func TestPieces(t *testing.T) {
 	folder := module(t, map[string]string{
 		"x/x_test.go": "package x\nimport \"testing\"\nfunc TestIPVSLong(t *testing.T) {\n" +
@@ -103,26 +106,30 @@ func TestPieces(t *testing.T) {
 	if len(o.Pieces) != 3 {
 		t.Fatalf("pieces %q, want two and the rest", o.Pieces)
 	}
-	text, err := json.Marshal(o)
-	if err != nil {
-		t.Fatal(err)
+	file := saved(t, o)
+	var events [2]strings.Builder
+	var status [2]int
+	var both sync.WaitGroup
+	for i := range events {
+		both.Go(func() { status[i] = inside(file, &events[i]) })
 	}
-	file := filepath.Join(t.TempDir(), "orders")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
+	both.Wait()
+	if status[0]+status[1] != 1 {
+		t.Errorf("status %d, want 1 of who had the piece that fails", status)
 	}
-	var events, out strings.Builder
-	if status := inside(file, &events); status != 1 {
-		t.Errorf("status %d, want 1", status)
-	}
+	all := events[0].String() + events[1].String()
 	for _, name := range []string{"TestIPVSLong/a", "TestIPVSLong/b", "TestIPVSLong/c", "TestIPVSShort"} {
-		if n := strings.Count(events.String(), `"Action":"run","Package":"vipd/x","Test":"`+name+`"`); n != 1 {
+		if n := strings.Count(all, `"Action":"run","Package":"vipd/x","Test":"`+name+`"`); n != 1 {
 			t.Errorf("%s ran %d times", name, n)
 		}
 	}
+	var out strings.Builder
 	s := newSummary(&out)
-	if err := s.read(strings.NewReader(events.String()), where); err != nil {
-		t.Fatal(err)
+	s.expect(o.Pieces, where)
+	for i := range events {
+		if err := s.read(strings.NewReader(events[i].String()), where); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s.print(nil)
 	has(t, out.String(), "FAIL  vipd/x", "--- failed: x.TestIPVSLong/b (in the guest)\n", "--- failed: x.TestIPVSLong (in the guest)\n",

@@ -38,14 +38,14 @@ func run(args []string) (bool, error) {
 	}
 	s := newSummary(os.Stdout)
 	var readErr, waitErr error
-	var guest sync.WaitGroup
+	var guests sync.WaitGroup
 	if p.guest != nil { // at the same time: neither keeps the processors busy by itself
-		guest.Go(func() { runGuest(p, s) })
+		guests.Go(func() { runGuests(p, s) })
 	}
 	if p.here {
 		readErr, waitErr = runHere(p, s)
 	}
-	guest.Wait()
+	guests.Wait()
 	s.print(waitErr)
 	return waitErr == nil && s.failed() == 0, readErr
 }

@@ -37,12 +37,24 @@ type summary struct {
 	// passed has the tests that did, packages those that ended.
 	passed   map[test]bool
 	packages map[test]bool
+	// pieces is how often a package is still to end that runs in pieces, took how long those took that have ended.
+	pieces map[test]int
+	took   map[test]float64
 }
 
 func newSummary(out io.Writer) *summary {
 	return &summary{
 		out: out, output: map[test][]string{}, builds: map[string][]string{},
-		passed: map[test]bool{}, packages: map[test]bool{},
+		passed: map[test]bool{}, packages: map[test]bool{}, pieces: map[test]int{}, took: map[test]float64{},
+	}
+}
+
+// expect has the packages of these pieces end with the last of them.
+func (s *summary) expect(pieces []piece, where string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range pieces {
+		s.pieces[test{p.Path, "", where}]++
 	}
 }
 
@@ -103,16 +115,22 @@ func (s *summary) endPackage(t test, e event) {
 	if e.Action == "skip" || s.packages[t] {
 		return // it has no tests, or this has been said
 	}
+	bad := slices.ContainsFunc(s.failing, func(f test) bool { return f.pkg == t.pkg && f.where == t.where })
+	if e.Action == "fail" && !bad { // it does not build, its TestMain fails, a race ends it
+		s.failing = append(s.failing, t)
+		bad = true
+	}
+	s.took[t] += e.Elapsed
+	s.pieces[t]--
+	if s.pieces[t] > 0 {
+		return
+	}
 	s.packages[t] = true
 	word := "ok  "
-	if e.Action == "fail" {
+	if bad {
 		word = "FAIL"
-		// A package may fail without a failing test: it does not build, its TestMain fails, a race ends it.
-		if !slices.ContainsFunc(s.failing, func(f test) bool { return f.pkg == t.pkg && f.where == t.where }) {
-			s.failing = append(s.failing, t)
-		}
 	}
-	_, _ = fmt.Fprintln(s.out, strings.TrimSpace(fmt.Sprintf("%s  %-40s %6.1fs  %s", word, e.Package, e.Elapsed, t.where)))
+	_, _ = fmt.Fprintln(s.out, strings.TrimSpace(fmt.Sprintf("%s  %-40s %6.1fs  %s", word, e.Package, s.took[t], t.where)))
 }
 
 // broke enters that something failed which is no test.

@@ -50,3 +50,25 @@ func TestSummary(t *testing.T) {
 		}
 	}
 }
+
+// TestPackageEndsWithItsLastPiece, and has failed if any has.
+func TestPackageEndsWithItsLastPiece(t *testing.T) {
+	var out strings.Builder
+	s := newSummary(&out)
+	s.expect([]piece{{Path: "vipd/x"}, {Path: "vipd/y"}, {Path: "vipd/x"}}, where)
+	s.take(event{Action: "fail", Package: "vipd/x", Elapsed: 2}, where)
+	s.take(event{Action: "pass", Package: "vipd/x", Elapsed: 7}, "") // that is not where its pieces are
+	if s.ended("vipd/x", where) || !s.ended("vipd/x", "") {
+		t.Errorf("with a piece left it has ended: %t; where it runs in one: %t", s.ended("vipd/x", where), s.ended("vipd/x", ""))
+	}
+	s.take(event{Action: "pass", Package: "vipd/x", Elapsed: 3.5}, where)
+	if !s.ended("vipd/x", where) || s.ended("vipd/y", where) {
+		t.Errorf("ended: x %t, y %t", s.ended("vipd/x", where), s.ended("vipd/y", where))
+	}
+	s.print(nil)
+	want := "ok    vipd/x                                      7.0s\nFAIL  vipd/x                                      5.5s  in the guest\n" +
+		"\n--- failed: x (in the guest)\n\nFAIL: 0 passed, 1 failed, 0 skipped, in 1 packages\n"
+	if !strings.HasPrefix(out.String(), want) {
+		t.Errorf("the report is\n%s\nwant\n%s", out.String(), want)
+	}
+}

@@ -14,5 +14,12 @@
 // and a boot takes 10 seconds. KVM is used only after a trial boot with a short time limit has shown that it works: on
 // some hosts /dev/kvm is there, opens, and hangs. The answer is kept in the cache until the host boots again.
 //
+// An emulated machine of one processor has a clock of its own: while it works, its time is what it executes, a nanosecond
+// an instruction; while all in it wait, its time goes with the host's. So it takes no longer in its own time because the
+// host is slow or has other things to do, and to itself it seems a fast machine: bounds in it need little slack
+// (wait.SlownessVar is 3). Of the host's time a busy second in it is three to five, or more on a host that is busy itself,
+// and its date stays behind by that. With several processors, which can't count together, it goes by the host's clock, and
+// wait.SlownessVar is 10. Who needs more than a processor starts several guests.
+//
 // It does not give the guest a network, a terminal or an input, and knows one architecture, amd64.
 package vm

@@ -65,10 +65,10 @@ func Run(ctx context.Context, o Options, command ...string) (int, error) {
 	if err := os.WriteFile(m.initrd(), root, 0o644); err != nil {
 		return 0, err
 	}
-	if err := os.WriteFile(filepath.Join(job, "start"), []byte(startScript(k, o, command)), 0o644); err != nil {
+	m.kvm = kvmWorks(ctx, dir, m)
+	if err := os.WriteFile(filepath.Join(job, "start"), []byte(m.startScript(command)), 0o644); err != nil {
 		return 0, err
 	}
-	m.kvm = kvmWorks(ctx, dir, m)
 	return m.run(ctx)
 }
 
@@ -113,7 +113,7 @@ func (m machine) console() string { return filepath.Join(m.job, "console") }
 
 // args is the command line of qemu. The descriptors 3, 4 and 5 get stdout, stderr and how the command fares.
 func (m machine) args() []string {
-	accelerator, parameter := emulated()
+	accelerator, parameter := emulated(m.counted())
 	if m.kvm {
 		accelerator, parameter = []string{"-accel", "kvm", "-cpu", "host"}, ""
 	}
@@ -134,12 +134,24 @@ func (m machine) args() []string {
 	return args
 }
 
+// counted says whether the clock of the machine counts what it executes. A machine of several processors does not boot with
+// such a clock.
+func (m machine) counted() bool { return !m.kvm && m.options.CPUs == 1 }
+
 // emulated are the options of a machine without KVM, and what tells its kernel about it. With the processor's fast string
 // instructions the kernel would clear and copy memory by instructions that the emulator carries out byte by byte: a new
 // process took three times as long. And it would take its time from a device (the HPET), because it can't know that the
 // emulator's counter is a good clock: each look at the clock then leaves what is translated, and holds all processors up.
-func emulated() (options []string, parameter string) {
-	return []string{"-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max,-erms,-fsrm"}, "tsc=reliable clocksource=tsc"
+//
+// With shift=0 an instruction is a nanosecond. With sleep=on the clock goes with that of the host while the machine waits;
+// with sleep=off it would leap to the next timer, over what the host needs to read a file.
+func emulated(counted bool) (options []string, parameter string) {
+	threads, clock := "multi", []string(nil)
+	if counted {
+		threads, clock = "single", []string{"-icount", "shift=0,sleep=on"}
+	}
+	options = append([]string{"-accel", "tcg,thread=" + threads + ",tb-size=512", "-cpu", "max,-erms,-fsrm"}, clock...)
+	return options, "tsc=reliable clocksource=tsc"
 }
 
 // base is what guests and trials have in common.

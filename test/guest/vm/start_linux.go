@@ -11,10 +11,11 @@ import (
 
 // startScript is what the guest runs as its first process once it sees the files of the host: it makes the guest an
 // ordinary machine, runs the command, says how it ended, and switches off. The ports are in the order of machine.args.
-func startScript(k kernel, o Options, command []string) string {
+func (m machine) startScript(command []string) string {
 	var b strings.Builder
+	k, o := m.kernel, m.options
 	env := append(os.Environ(), o.Env...)
-	env = append(env, GuestVar+"=1", wait.SlownessVar+"="+slowness)
+	env = append(env, GuestVar+"=1", wait.SlownessVar+"="+m.slowness(), wait.CostVar+"="+cost)
 	for _, e := range env {
 		if name, value, _ := strings.Cut(e, "="); isName(name) {
 			fmt.Fprintf(&b, "export %s=%s\n", name, quote(value))
@@ -41,6 +42,19 @@ exec 3>"${ports[2]}"
 	}
 	b.WriteString("</dev/null >${ports[0]} 2>${ports[1]} 3>&-\necho ended $? >&3\nsync\n/bin/busybox poweroff -f\n")
 	return b.String()
+}
+
+// cost is what wait.CostVar is in the guest: emulated code is 15 times slower, and more than it is fewer in number.
+const cost = "10"
+
+// slowness is what wait.SlownessVar is in the guest. It is generous: emulated code is 15 times slower, but what tests wait
+// for is seldom the processor. To one whose clock counts instructions nothing seems slow, only that it does one thing
+// after the other.
+func (m machine) slowness() string {
+	if m.counted() {
+		return "3"
+	}
+	return "10"
 }
 
 func isName(s string) bool {

@@ -9,10 +9,6 @@ import (
 // GuestVar is set in the environment of what runs in the guest.
 const GuestVar = "VIPD_GUEST"
 
-// slowness is what wait.SlownessVar is in the guest. It is generous: emulated code is 15 times slower, but what tests
-// wait for is seldom the processor.
-const slowness = "10"
-
 // ErrLimit says that the time limit ended the guest.
 var ErrLimit = errors.New("the guest has reached its time limit")
 
@@ -20,7 +16,7 @@ var ErrLimit = errors.New("the guest has reached its time limit")
 type Options struct {
 	// Memory is in MiB. 0: 2048. It is taken from the host only as the guest uses it.
 	Memory int
-	// CPUs is the number of processors. 0: 2.
+	// CPUs is the number of processors. 0: 1. With more, an emulated guest can be late, see the package's comment.
 	CPUs int
 	// Limit is how long the guest may take with boot and command. 0: 5 minutes.
 	Limit time.Duration
@@ -41,7 +37,7 @@ func (o Options) withDefaults() Options {
 		o.Memory = 2048
 	}
 	if o.CPUs == 0 {
-		o.CPUs = 2
+		o.CPUs = 1
 	}
 	if o.Limit == 0 {
 		o.Limit = 5 * time.Minute
