@@ -34,9 +34,9 @@ func applySlack() time.Duration { return scaled(time.Second) }
 // pace is the time between two requests for one service.
 const pace = 75 * time.Millisecond
 
-// scaled is a time of these tests on this machine. An emulated one need not wait as long as wait.Scaled says, which is
-// generous: the tests' law is about the times that they set.
-func scaled(d time.Duration) time.Duration { return max(d, wait.Scaled(d)/2) }
+// scaled is a time of these tests on this machine. A slow one need not wait as long as wait.Scaled says, which is generous:
+// the tests' law is about the times that they set.
+func scaled(d time.Duration) time.Duration { return max(d, wait.Scaled(d)/3) }
 
 // asked is one request of a client.
 type asked struct {
