@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -60,6 +61,24 @@ func (s *Service) Addresses() []netip.Addr {
 		return s.VIPs
 	}
 	return append(s.VIPs[:len(s.VIPs):len(s.VIPs)], s.Allocated...)
+}
+
+// Claims returns what s wants for itself alone, each with the field that says so. A node port has no address: it opens on
+// those of every host. A nil service claims nothing.
+func (s *Service) Claims() map[Key]string {
+	claims := map[Key]string{}
+	if s == nil {
+		return claims
+	}
+	for i, p := range s.Ports {
+		for _, vip := range s.Addresses() {
+			claims[Key{Addr: vip, Port: p.Port, Proto: p.Protocol}] = fmt.Sprintf("ports[%d].port", i)
+		}
+		if p.NodePort != 0 {
+			claims[Key{Port: p.NodePort, Proto: p.Protocol}] = fmt.Sprintf("ports[%d].node_port", i)
+		}
+	}
+	return claims
 }
 
 // Port is one port of a service, open on each of its VIPs.

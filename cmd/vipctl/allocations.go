@@ -38,8 +38,8 @@ func withHeld(s *balancer.Service, held map[netip.Addr]balancer.Name) *balancer.
 func lacksAddress(s *balancer.Service) bool { return s != nil && len(s.Allocated) < len(s.Pools) }
 
 // takenVIPs returns problems for addresses that changes claim in their text, and that pools have given to others.
-func (e *edit) takenVIPs() (problems []balancer.Problem) {
-	for _, i := range e.intents {
+func (e *edit) takenVIPs(changes []*intent) (problems []balancer.Problem) {
+	for _, i := range changes {
 		if i.service == nil || i.What == unchangedService {
 			continue
 		}

@@ -8,24 +8,6 @@ import (
 	"vipd/balancer"
 )
 
-// claims are what a service wants for itself, each with the field that says so. A node port has no address: it opens
-// on those of every host.
-func claims(s *balancer.Service) map[balancer.Key]string {
-	all := map[balancer.Key]string{}
-	if s == nil {
-		return all
-	}
-	for i, p := range s.Ports {
-		for _, vip := range s.Addresses() {
-			all[balancer.Key{Addr: vip, Port: p.Port, Proto: p.Protocol}] = fmt.Sprintf("ports[%d].port", i)
-		}
-		if p.NodePort != 0 {
-			all[balancer.Key{Port: p.NodePort, Proto: p.Protocol}] = fmt.Sprintf("ports[%d].node_port", i)
-		}
-	}
-	return all
-}
-
 // claimText names a claim.
 func claimText(key balancer.Key) string {
 	if !key.Addr.IsValid() {
@@ -75,14 +57,14 @@ func contests(before map[balancer.Name]*balancer.Service, changes []*intent) (al
 	}
 	claimants := map[balancer.Key][]balancer.Name{}
 	for name, s := range after {
-		for key := range claims(s) {
+		for key := range s.Claims() {
 			claimants[key] = append(claimants[key], name)
 		}
 	}
 	had := map[balancer.Name]map[balancer.Key]string{}
 	claimed := func(name balancer.Name, key balancer.Key) bool {
 		if had[name] == nil {
-			had[name] = claims(before[name])
+			had[name] = before[name].Claims()
 		}
 		_, is := had[name][key]
 		return is
@@ -91,7 +73,7 @@ func contests(before map[balancer.Name]*balancer.Service, changes []*intent) (al
 		if !changed[i.Name] {
 			continue
 		}
-		wants := claims(i.service)
+		wants := i.service.Claims()
 		for _, key := range slices.SortedFunc(maps.Keys(wants), balancer.Key.Compare) {
 			isNew := !claimed(i.Name, key)
 			for _, other := range slices.Sorted(slices.Values(claimants[key])) {

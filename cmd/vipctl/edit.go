@@ -47,10 +47,15 @@ func (e *edit) write() error {
 		if i.What == unchangedService {
 			continue
 		}
-		err := e.writeOne(i)
+		err := e.writeOne(i, e.intents[n:])
 		var conflict *etcd.ConflictError
+		var taken *takenError
 		switch {
 		case err == nil:
+			continue
+		case errors.As(err, &taken):
+			i.Error = taken.Error()
+			missed++
 			continue
 		case !errors.As(err, &conflict):
 			e.intents = e.intents[:n]
@@ -94,12 +99,52 @@ func (i *intent) verb() string {
 	return "writing"
 }
 
-func (e *edit) writeOne(i *intent) error {
-	r, err := e.writer.Apply(e, e.change(i))
-	if err == nil {
-		i.Revision = r.Revision
+// mostLooks is how often all services are looked at again for one change, because others claim something meanwhile.
+const mostLooks = 1000
+
+// writeOne carries out one change, which is the first of those that are left. Where others may have come to claim something
+// since the services were read, they are read again: what they don't claim is still free.
+func (e *edit) writeOne(i *intent, left []*intent) error {
+	for range mostLooks {
+		r, err := e.writer.Apply(e, e.change(i))
+		var stale *etcd.StaleError
+		if !errors.As(err, &stale) {
+			if err == nil {
+				i.Revision = r.Revision
+			}
+			return err
+		}
+		if err := e.read(); err != nil {
+			return err
+		}
+		if p := e.taken(i, left); len(p) > 0 {
+			return &takenError{p}
+		}
 	}
-	return err
+	return errors.New("others claim addresses or ports all the time")
+}
+
+// takenError says that a change claims what somebody else has come to claim since it was checked.
+type takenError struct{ problems []balancer.Problem }
+
+// Error has the problems in one line.
+func (e *takenError) Error() string {
+	var texts []string
+	for _, p := range e.problems {
+		texts = append(texts, p.String())
+	}
+	return strings.Join(texts, "; ")
+}
+
+// taken returns what another service claims of what a change would bring about, of those that are left.
+func (e *edit) taken(i *intent, left []*intent) []balancer.Problem {
+	problems := e.takenVIPs([]*intent{i})
+	for _, c := range contests(e.services(), left) {
+		if c.isNew && c.intent == i {
+			problems = append(problems, c.problem())
+		}
+	}
+	return problems
 }
 
 // change is what is asked of etcd. Fields that this version does not know have been judged before.
@@ -108,7 +153,7 @@ func (e *edit) change(i *intent) etcd.Change {
 	if i.stored != nil {
 		base = i.stored.Revision
 	}
-	return etcd.Change{Name: i.Name, Fields: i.fields, Base: base, By: e.author(), AllowUnknown: true}
+	return etcd.Change{Name: i.Name, Fields: i.fields, Base: base, By: e.author(), Checked: e.revision, AllowUnknown: true}
 }
 
 // author is who makes a change, for the history: the operator, and the host that the change came from.
@@ -134,7 +179,7 @@ func (e *edit) look() (others bool, err error) {
 			given = given || i.service != nil && len(i.service.Pools) > 0
 		}
 	}
-	others = newest != e.revision+int64(len(written))
+	others = newest != e.began+int64(len(written))
 	if len(written) == 0 || !others && !given {
 		return false, nil
 	}
@@ -149,8 +194,8 @@ func (e *edit) look() (others bool, err error) {
 	return others, nil
 }
 
-// overtaken finds what another service claims that was written at the same time as this edit's. The hosts leave the key
-// with one of them.
+// overtaken finds what another service claims that something else than vipctl wrote at the same time as this edit's. The
+// hosts leave the key with one of them.
 func (e *edit) overtaken() error {
 	others := e.services()
 	var again []*intent

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -233,13 +234,85 @@ func TestOvertaken(t *testing.T) {
 	if got := f.do(exitDone, "export", "web"); !strings.Contains(got, "port = 82") {
 		t.Errorf("bob's edit is lost:\n%s", got)
 	}
-	code, stdout, stderr = f.newEditFor(t, serviceText("new", "10.96.0.20", 80), func() {
+	code, stdout, stderr = f.newEditFor(t, serviceText("new", "10.96.0.20", 80)+serviceText("next", "10.96.0.21", 80), func() {
 		f.do(exitDone, "apply", "-f", f.file(serviceText("other", "10.96.0.20", 80)))
 	})
-	if code != exitFailed || !strings.HasPrefix(stdout, "new: created\n") || !strings.Contains(stderr, "10.96.0.20:80/tcp is claimed by service other (/vipd/services/other, revision ") ||
+	if code != exitFailed || stdout[:strings.Index(stdout, "revision")] != "next: created\n" || !strings.Contains(stderr, "10.96.0.20:80/tcp is claimed by service other (/vipd/services/other, revision ") ||
+		!strings.Contains(stderr, "1 change not written, because somebody else was faster") {
+		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
+	}
+	// What writes to etcd without vipctl can't be kept from it.
+	code, stdout, stderr = f.newEditFor(t, serviceText("late", "10.96.0.22", 80), func() {
+		if _, err := f.cluster.Client().Put(t.Context(), "/vipd/services/raw", `{"vips": ["10.96.0.22"], "ports": [{"port": 80}]}`); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if code != exitFailed || !strings.HasPrefix(stdout, "late: created\n") || !strings.Contains(stderr, "10.96.0.22:80/tcp is claimed by service raw (/vipd/services/raw, revision ") ||
 		!strings.Contains(stderr, "all was written, but so was a service of somebody else") {
 		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
 	}
+}
+
+// TestParallelClaims: of a hundred services that newly claim one address and port, or one node port, at the same moment,
+// exactly one comes to be, and the others are told which. Services that have nothing in common hinder nobody, whether
+// they are new or come to claim more.
+func TestParallelClaims(t *testing.T) {
+	const n = 100
+	f := newFleet(t, etcdkit.Options{})
+	texts := map[string]func(i int) string{
+		"one address": func(i int) string { return serviceText(fmt.Sprint("a", i), "10.96.1.1", 80) },
+		"one node port": func(i int) string {
+			return fmt.Sprintf("[services.n%d]\nvips = [\"10.96.2.%d\"]\nports = [{ port = 80, node_port = 30080 }]\n", i, i+1)
+		},
+		"different ports": func(i int) string { return serviceText(fmt.Sprint("p", i), "10.96.1.2", 1000+i) },
+		"many claims each": func(i int) string {
+			ports := make([]string, 50)
+			for j := range ports {
+				ports[j] = fmt.Sprintf("{ name = \"p%d\", port = %d }", j, 1+j+50*i)
+			}
+			return fmt.Sprintf("[services.m%d]\nvips = [\"10.96.1.3\"]\nports = [%s]\n", i, strings.Join(ports, ", "))
+		},
+	}
+	for name, want := range map[string]int{"one address": 1, "one node port": 1, "different ports": n, "many claims each": 10} {
+		t.Run(name, func(t *testing.T) {
+			tried := n
+			if name == "many claims each" {
+				tried = want
+			}
+			files := make([]string, tried)
+			for i := range files {
+				files[i] = f.file(texts[name](i))
+			}
+			before := len(f.written(t))
+			var running sync.WaitGroup
+			var written atomic.Int32
+			for _, file := range files {
+				running.Go(func() {
+					code, stdout, stderr := f.run(t.Context(), "ana", "apply", "-f", file)
+					switch {
+					case code == exitDone:
+						written.Add(1)
+					case code != exitFailed || want > 1 || !strings.Contains(stderr, " is claimed by service "):
+						t.Errorf("exits with %d: %s%s", code, stdout, stderr)
+					}
+				})
+			}
+			running.Wait()
+			if got := len(f.written(t)) - before; int(written.Load()) != want || got != want {
+				t.Errorf("%d were told that theirs is written, and %d are there; want %d", written.Load(), got, want)
+			}
+		})
+	}
+}
+
+// written are the names of all services in etcd.
+func (f *fleet) written(t *testing.T) []balancer.Name {
+	t.Helper()
+	names, err := f.writer(t).Names(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
 
 // TestFleetAccess: TLS, users and rights, from flags and from the config; the password is in no output.

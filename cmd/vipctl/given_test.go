@@ -49,10 +49,10 @@ func TestContestsLaw(t *testing.T) {
 				if a >= b || !changed[a] && !changed[b] {
 					continue
 				}
-				for key := range claims(s) {
-					if _, both := claims(o)[key]; both {
-						_, hadA := claims(before[a])[key]
-						_, hadB := claims(before[b])[key]
+				for key := range s.Claims() {
+					if _, both := o.Claims()[key]; both {
+						_, hadA := before[a].Claims()[key]
+						_, hadB := before[b].Claims()[key]
 						want[contestText(a, b, key, changed[a] && !hadA || changed[b] && !hadB)]++
 					}
 				}

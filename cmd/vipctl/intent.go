@@ -54,10 +54,10 @@ type edit struct {
 	*call
 	writer *etcd.Writer
 	stored map[balancer.Name]*etcd.Stored
-	// held says who holds which address of a pool, and revision is that of the reading.
-	held     map[netip.Addr]balancer.Name
-	revision int64
-	intents  []*intent
+	// held says who holds which address of a pool. The revision is that of the last reading, began that of the first.
+	held            map[netip.Addr]balancer.Name
+	revision, began int64
+	intents         []*intent
 	// problems are what is wrong with the changes, those of contested included.
 	problems  []balancer.Problem
 	contested []contest
@@ -70,7 +70,9 @@ func (c *call) newEdit() (*edit, error) {
 		return nil, err
 	}
 	e := &edit{call: c, writer: w}
-	return e, e.read()
+	err = e.read()
+	e.began = e.revision
+	return e, err
 }
 
 func (e *edit) read() error {
@@ -158,7 +160,7 @@ func changedFields(s *etcd.Stored, fields map[string]any) ([]fieldDiff, error) {
 // check adds what is wrong with the changes as a whole: that two services would claim the same, or that there are not
 // enough addresses.
 func (e *edit) check() error {
-	e.problems = append(e.problems, e.takenVIPs()...)
+	e.problems = append(e.problems, e.takenVIPs(e.intents)...)
 	short, err := e.shortages()
 	if err != nil {
 		return err

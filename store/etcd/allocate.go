@@ -20,6 +20,8 @@ type allocation struct {
 	take       []netip.Addr
 	// pools are those that it has addresses of.
 	pools []*pool
+	// read is the revision at which no text claimed what it gets.
+	read int64
 }
 
 // heldVIP is an allocated address, with the revision of its last change.
@@ -50,7 +52,7 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 	if err != nil {
 		return allocation{}, err
 	}
-	out := allocation{pools: slices.Compact(slices.Clone(wanted))}
+	out := allocation{pools: slices.Compact(slices.Clone(wanted)), read: b.read}
 	given := match(b.of[s.Name], wanted, func(a netip.Addr, p *pool) bool { return p.holds(a) && !slices.Contains(s.VIPs, a) })
 	for _, a := range b.of[s.Name] {
 		if h := (heldVIP{a, b.held[a].modified}); slices.Contains(given, a) {

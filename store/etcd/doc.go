@@ -8,6 +8,7 @@
 //	PREFIX/nodes/NODE/config           what a node is told: its mode and zone
 //	PREFIX/nodes/NODE/live, status     that a node is there, and how it is, under one lease
 //	PREFIX/history/SERVICE/N           the last texts of a service
+//	PREFIX/claims/SLOT                 that a service has come to claim something: turns for those who write
 //	PREFIX/health/NODE/live            that a node takes part in the fleet's health checks
 //	PREFIX/health/NODE/SERVICE/ADDRESS what it has found of an endpoint, under the same lease as that
 //
@@ -52,6 +53,13 @@
 // often it is applied, and is given back in the transaction in which it no longer does. Where to begin looking in a pool
 // follows from the service's name, so that those who apply at the same time seldom meet; who loses looks again. What other
 // services name in their own texts is not given away, as far as it was there when the texts were read.
+//
+// # Claims
+//
+// No two services may come to claim one address, port and protocol, or one node port, and a transaction can't look at all
+// texts. So it writes a slot of each claim that it brings about (4,096 in all, by hash), on the condition that nobody has
+// written that since the texts were read (Change.Checked). Who is overtaken gets a StaleError, reads again and sees. What is
+// written by other means than Apply knows nothing of slots: the hosts leave a contested claim with who had it first.
 //
 // # Health checks
 //

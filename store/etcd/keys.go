@@ -35,6 +35,7 @@ const (
 	nodeFolder     = "/nodes/"
 	historyFolder  = "/history/"
 	healthFolder   = "/health/"
+	claimFolder    = "/claims/"
 )
 
 // The keys of a node, in its folder.

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer"
 )
@@ -114,7 +113,7 @@ func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix,
 	if text != nil {
 		op = put(key, text, 0)
 	}
-	ifs := []*etcdserverpb.Compare{unchanged(key, old.revision), notSince(w.keys.prefix+vipFolder, b.revision)}
+	ifs := []*etcdserverpb.Compare{unchanged(key, old.revision), notSince(folder(w.keys.prefix+vipFolder), b.revision)}
 	at, ok, err := w.commit(ctx, key, ifs, []*etcdserverpb.RequestOp{op})
 	return Result{at, ok}, ok, err
 }
@@ -157,12 +156,4 @@ func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 		named += fmt.Sprintf(" and %d more", n-mostNamed)
 	}
 	return fmt.Errorf("services hold addresses that it would lose: %s: keep their network, or take the services away first", named[2:])
-}
-
-// notSince is the condition that nothing in a folder has changed after a revision, removals aside.
-func notSince(key string, revision int64) *etcdserverpb.Compare {
-	return &etcdserverpb.Compare{
-		Result: etcdserverpb.Compare_LESS, Target: etcdserverpb.Compare_MOD, Key: []byte(key), RangeEnd: []byte(clientv3.GetPrefixRangeEnd(key)),
-		TargetUnion: &etcdserverpb.Compare_ModRevision{ModRevision: revision + 1},
-	}
 }

@@ -27,6 +27,9 @@ type Writer struct {
 
 	bookMu sync.Mutex // guards book
 	book   *book      // nil: it has to be read
+
+	slotMu sync.Mutex          // guards slots
+	slots  map[string]ownSpell // of claims that this writer has written
 }
 
 // NewWriter returns a writer, which connects when it is first used. The error is one of the configuration.

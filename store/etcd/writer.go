@@ -25,6 +25,9 @@ type Change struct {
 	Base int64
 	// By says who makes the change, for the history.
 	By string
+	// Checked is the revision at which nobody else claimed what the service comes to claim. Where somebody may have claimed
+	// any of it since, with a Writer, nothing is written, and the error is a StaleError. 0: nobody has looked.
+	Checked int64
 	// AllowUnknown: fields that this version does not know are written as they are. Else they are an error.
 	AllowUnknown bool
 }
@@ -157,7 +160,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (Result, error) {
 		if same && !vips.changes() {
 			return Result{Revision: revision}, nil
 		}
-		at, ok, err := w.write(ctx, c, text, before, past, vips)
+		at, ok, err := w.write(ctx, c, text, before, past, vips, w.claimingOf(c, before, wanted, vips))
 		if ok {
 			w.noted(c.Name, wanted, vips, at)
 		} else {
@@ -229,7 +232,9 @@ func like(a, b *balancer.Service) bool {
 }
 
 // write commits a change of a service that was read before, unless that has changed since.
-func (w *Writer) write(ctx context.Context, c Change, text []byte, before *Stored, past []Entry, vips allocation) (int64, bool, error) {
+func (w *Writer) write(
+	ctx context.Context, c Change, text []byte, before *Stored, past []Entry, vips allocation, t claiming,
+) (int64, bool, error) {
 	key := w.keys.Service(c.Name)
 	same := unchanged(key, before.revision())
 	// More than a service may hold: somebody has written them by hand.
@@ -250,7 +255,7 @@ func (w *Writer) write(ctx context.Context, c Change, text []byte, before *Store
 	}
 	ifs, then = append(ifs, more...), append(then, entry...)
 	if c.Fields != nil {
-		return w.commit(ctx, key, ifs, append(then, put(key, text, 0)))
+		return w.claim(ctx, c, t, ifs, append(then, put(key, text, 0)))
 	}
 	loose, err := w.loose(ctx, c.Name)
 	if err != nil {
@@ -264,6 +269,29 @@ func (w *Writer) write(ctx context.Context, c Change, text []byte, before *Store
 	}
 	then = append(append(then, loose...), remove(key), removeAll(w.keys.overridesOf(c.Name)))
 	return w.commit(ctx, key, ifs, then)
+}
+
+// claim commits a change in its turn.
+func (w *Writer) claim(
+	ctx context.Context, c Change, t claiming, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp,
+) (int64, bool, error) {
+	minds, writes, otherwise := t.ops(w.keys)
+	what := w.keys.Service(c.Name)
+	if len(writes) > 0 {
+		what += " or " + w.keys.prefix + claimFolder
+	}
+	answer, err := w.transact(ctx, what, &etcdserverpb.TxnRequest{
+		Compare: append(ifs, minds...), Success: append(then, writes...), Failure: otherwise,
+	})
+	switch {
+	case err != nil:
+		return 0, false, err
+	case answer.Succeeded:
+		w.took(t, answer.Header.Revision)
+	case c.Checked != 0 && t.stale(w.keys, answer, c.Checked):
+		return 0, false, &StaleError{c.Name, c.Checked}
+	}
+	return answer.Header.Revision, answer.Succeeded, nil
 }
 
 // mostOps is how many operations of one kind go into a transaction, and mostFreed how many addresses are given back in
