@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -27,18 +26,20 @@ type Node struct {
 	ConfigRevision int64
 	// Problems are what can't be read of the node's keys.
 	Problems []balancer.Problem
+
+	// said is the revision at which Status was written.
+	said int64
 }
 
-// Nodes returns all nodes that are there, or that are told something, by name. Revision is the newest of services,
-// endpoints, overrides and addresses that are there, and of the history, which knows of services that are gone: a node
-// that has come so far lacks none of them. What others say they have come to tells less: who has read everything anew
-// names the revision of that. Asked again and again it may be some seconds behind, because finding it costs etcd a look
-// at every key. It is 0 for who may not read all that.
+// Nodes returns all nodes that are there, or that are told something, by name. Revision is that of the newest change of
+// services, endpoints, overrides and addresses, removals included: a node that has come so far lacks none of them. What
+// others say they have come to tells less: who has read everything anew names the revision of that. Asked again and again
+// it may be some seconds behind, because finding it costs etcd a look at every key. It is 0 for who may not read all that.
 func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
 	if nodes, err = w.Statuses(ctx); err != nil {
 		return nil, 0, err
 	}
-	if revision, err = w.newest(ctx); forbidden(err) {
+	if revision, err = w.newest(ctx, nodes); forbidden(err) {
 		return nodes, 0, nil
 	}
 	return nodes, revision, err
@@ -93,49 +94,9 @@ func (n *Node) take(key string, kv *mvccpb.KeyValue) {
 	case nodeStatus:
 		var s NodeStatus
 		if read(&s) {
-			n.Status = &s
+			n.Status, n.said = &s, kv.ModRevision
 		}
 	}
-}
-
-// newestShare bounds what looking for the newest revision costs: one part of the time in so many.
-const newestShare = 20
-
-// newest returns the revision of the last change of what all nodes follow, at times as it was a while ago.
-func (w *Writer) newest(ctx context.Context) (int64, error) {
-	w.mu.Lock()
-	revision, due := w.lastNewest, w.newestDue
-	w.mu.Unlock()
-	if time.Now().Before(due) {
-		return revision, nil
-	}
-	began := time.Now()
-	revision, err := w.changed(ctx)
-	if err != nil {
-		return 0, err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.lastNewest, w.newestDue = revision, time.Now().Add(newestShare*time.Since(began))
-	return revision, nil
-}
-
-// changed returns the revision of the last change of what all nodes follow, of what is still there.
-func (w *Writer) changed(ctx context.Context) (revision int64, err error) {
-	for _, s := range append(w.keys.scopes(""), folder(w.keys.prefix+historyFolder)) {
-		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{
-			Key: []byte(s.key), RangeEnd: []byte(s.end), Limit: 1, KeysOnly: true,
-			SortOrder: etcdserverpb.RangeRequest_DESCEND, SortTarget: etcdserverpb.RangeRequest_MOD,
-		})
-		switch {
-		case forbidden(err): // who may see nodes alone learns the rest from them
-		case err != nil:
-			return 0, err
-		case len(answer.Kvs) > 0:
-			revision = max(revision, answer.Kvs[0].ModRevision)
-		}
-	}
-	return revision, nil
 }
 
 // SetNode changes what a node is told: edit gets what it is told now (the zero value: nothing), and returns what it is to

@@ -20,10 +20,11 @@ type Writer struct {
 	config Config
 	keys   Keys
 
-	mu         sync.Mutex // guards the rest of this block
-	client     *clientv3.Client
-	lastNewest int64     // what newest has found last
-	newestDue  time.Time // when it looks again
+	mu     sync.Mutex // guards client
+	client *clientv3.Client
+
+	newestMu sync.Mutex // guards found
+	found    found
 
 	bookMu sync.Mutex // guards book
 	book   *book      // nil: it has to be read
