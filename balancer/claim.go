@@ -49,10 +49,8 @@ func compileService(env *Env, s *Service, in *Inputs) *unit {
 		for _, vip := range vips {
 			u.claim(env, c, p, Key{vip, p.Port, p.Protocol}, false)
 		}
-		if p.NodePort != 0 {
-			for _, a := range nodePortAddresses(env) {
-				u.claim(env, c, p, Key{a, p.NodePort, p.Protocol}, true)
-			}
+		for _, a := range u.nodePortAddresses(env, i) {
+			u.claim(env, c, p, Key{a, p.NodePort, p.Protocol}, true)
 		}
 	}
 	// Where a node port falls on a port of the service's own VIP, the VIP's counts.
@@ -101,18 +99,34 @@ func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool
 	u.claims = append(u.claims, f)
 }
 
-// nodePortAddresses are the local addresses that node ports open on.
-func nodePortAddresses(env *Env) []netip.Addr {
-	if len(env.NodePorts) == 0 {
-		return env.NodePortAddresses
+// FirstNodePort is the least node port that a service from etcd may open without more ado: below are those of the host's
+// own services, such as 22.
+const FirstNodePort = 1024
+
+// nodePortAddresses are the local addresses that port i of the service opens its node port on. It reports that the port may
+// not be opened on some.
+func (u *unit) nodePortAddresses(env *Env, i int) (open []netip.Addr) {
+	p := &u.service.Ports[i]
+	if p.NodePort == 0 {
+		return nil
 	}
-	var narrowed []netip.Addr
+	guarded := p.NodePort < FirstNodePort && fromEtcd(u.service)
+	refused := false
 	for _, a := range env.NodePortAddresses {
-		if containsAddr(env.NodePorts, a) {
-			narrowed = append(narrowed, a)
+		switch {
+		case len(env.NodePorts) > 0 && !containsAddr(env.NodePorts, a):
+		case guarded && !containsAddr(env.Allowed, a):
+			refused = true
+		default:
+			open = append(open, a)
 		}
 	}
-	return narrowed
+	if refused {
+		u.problem(SeverityError, fmt.Sprintf("ports[%d].node_port", i),
+			"node port %d/%s is not opened: services from etcd may have ports below %d only of those of this node's addresses that addresses.allowed of its configuration contains",
+			p.NodePort, p.Protocol, FirstNodePort)
+	}
+	return open
 }
 
 // allowedVIPs returns the VIPs that the service may claim here and now, and reports those that it may not.

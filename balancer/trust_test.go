@@ -2,6 +2,7 @@ package balancer_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,6 +48,56 @@ func TestTrust(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestTrustNodePorts has services from etcd open no port of this host below 1024, where its own services are, unless its
+// configuration lets them claim the address, while files may say what they like.
+func TestTrustNodePorts(t *testing.T) {
+	own, other := netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")
+	file, key := balancer.Origin{File: "vipd.toml", Line: 3}, balancer.Origin{Key: "/vipd/services/web"}
+	for _, c := range []struct {
+		origin   balancer.Origin
+		port     uint16
+		allowed  string
+		narrowed string
+		want     []netip.Addr
+		problems int
+	}{
+		{file, 22, "", "", []netip.Addr{own, other}, 0},
+		{key, 22, "", "", nil, 1},
+		{key, 1023, "10.96.0.0/16", "", nil, 1},
+		{key, 1024, "", "", []netip.Addr{own, other}, 0},
+		{key, 30080, "10.96.0.0/16", "", []netip.Addr{own, other}, 0},
+		{key, 443, "192.168.1.0/24", "", []netip.Addr{own}, 1},
+		{key, 443, "192.168.1.0/24", "192.168.0.0/16", []netip.Addr{own}, 0},
+		{key, 443, "", "172.16.0.0/12", nil, 0},
+	} {
+		env := balancer.Env{Local: []netip.Addr{own, other}, NodePortAddresses: []netip.Addr{own, other}, Capabilities: plainEnv().Capabilities}
+		if c.allowed != "" {
+			env.Allowed = []netip.Prefix{netip.MustParsePrefix(c.allowed), netip.MustParsePrefix("10.96.0.10/32")}
+		}
+		if c.narrowed != "" {
+			env.NodePorts = []netip.Prefix{netip.MustParsePrefix(c.narrowed)}
+		}
+		s := &balancer.Service{
+			Name: "web", Origin: c.origin, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Scheduler: balancer.WeightedRoundRobin,
+			Forward: balancer.NATForward, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP, NodePort: c.port}},
+		}
+		d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
+		var open []netip.Addr
+		for k, f := range d.Frontends.All() {
+			if f.NodePort {
+				open = append(open, k.Addr)
+			}
+		}
+		problems := found(d)
+		if !slices.Equal(open, c.want) || len(problems) != c.problems || d.Frontends.Len() != 1+len(c.want) {
+			t.Errorf("%+v: open on %v of %d frontends, problems %v", c, open, d.Frontends.Len(), problems)
+		}
+		if len(problems) > 0 && (problems[0].Field != "ports[0].node_port" || !strings.Contains(problems[0].Text, "is not opened: services from etcd may have ports below 1024 only")) {
+			t.Errorf("%+v: %v", c, problems)
 		}
 	}
 }

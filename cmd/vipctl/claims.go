@@ -100,6 +100,12 @@ func doubts(i *intent) (problems []balancer.Problem) {
 			doubt(fmt.Sprintf("vips[%d]", n), fmt.Sprintf("%s is served only by hosts whose addresses.allowed contains it", vip))
 		}
 	}
+	for n, p := range i.service.Ports {
+		if p.NodePort != 0 && p.NodePort < balancer.FirstNodePort {
+			doubt(fmt.Sprintf("ports[%d].node_port", n), fmt.Sprintf("node port %d/%s, below %d, is opened only by hosts whose addresses.allowed contains their own addresses",
+				p.NodePort, p.Protocol, balancer.FirstNodePort))
+		}
+	}
 	if h := i.service.Health; h != nil && h.Type == balancer.ExecHealth {
 		doubt("health.type", "exec checks run only on hosts with health.allow_exec = true")
 	}
