@@ -1,6 +1,8 @@
 package etcd_test
 
 import (
+	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -8,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/balancer"
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
@@ -74,6 +77,70 @@ func TestNoAccess(t *testing.T) {
 		}
 		f.stop()
 	}
+}
+
+// TestRevoked: a watch goes on when the right to read is taken away, and tells nothing any more. That is noticed, also when
+// the user is gone or its token has ended meanwhile, and said; what was read last stays; and the right comes back.
+func TestRevoked(t *testing.T) {
+	c, _, p := single(t, etcdkit.Options{TokenTTL: 2 * time.Second})
+	folders := []string{"/vipda/services/", "/vipda/endpoints/", "/vipda/overrides/", "/vipda/vips/"}
+	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: folders})
+	p.client = c.Client()
+	config := p.config
+	config.Username, config.PasswordFile = "vipd", filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(config.PasswordFile, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	source := newSource(t, etcd.Options{Config: config, Patience: time.Millisecond})
+	f := follow(t, source)
+	f.wait("the first state", connected)
+	n := 0
+	change := func() (name string) {
+		n++
+		name = fmt.Sprint("web", n)
+		p.client = c.Client() // the token of the one before has ended
+		p.put("/services/"+name, fmt.Sprintf(`{"vips":["10.96.1.%d"],"ports":[{"port":80}]}`, n))
+		return name
+	}
+	admin := func(what string, operation func(context.Context) error) {
+		t.Helper()
+		p.client = c.Client()
+		p.try(what, operation)
+	}
+	for _, step := range []struct {
+		want       string
+		away, back func()
+	}{
+		{"the user vipd may not read /vipda/services/", func() { c.Revoke("vipd", "/vipda/services/") }, func() { c.Grant("vipd", "/vipda/services/") }},
+		{"the user vipd may not read /vipda/overrides/", func() { c.Revoke("vipd", "/vipda/overrides/") }, func() { c.Grant("vipd", "/vipda/overrides/") }},
+		{"authentication failed, invalid user ID or password", func() {
+			admin("delete the user", func(ctx context.Context) error { _, err := p.client.UserDelete(ctx, "vipd"); return err })
+		}, func() {
+			admin("add the user", func(ctx context.Context) error { _, err := p.client.UserAdd(ctx, "vipd", "secret"); return err })
+			admin("grant the role", func(ctx context.Context) error {
+				_, err := p.client.UserGrantRole(ctx, "vipd", "vipd")
+				return err
+			})
+		}},
+	} {
+		name := change()
+		before := f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })
+		step.away()
+		s := f.wait(step.want, func(s store.Snapshot) bool { return s.Err != nil && strings.Contains(s.Err.Error(), step.want) })
+		if s.Connected || s.Services != before.Services || !strings.Contains(s.Err.Error(), "; serving revision ") {
+			t.Errorf("without the right: connected %t, %d services, %v", s.Connected, s.Services.Len(), s.Err)
+		}
+		name = change()
+		step.back()
+		f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })
+	}
+	c.Revoke("vipd", "/vipda/vips/") // which is not needed for the rest
+	s := f.wait("the problem", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
+	if !s.Connected || !strings.Contains(s.Problems[0].Text, "the user vipd may not read it") {
+		t.Errorf("without the right: connected %t, %v", s.Connected, s.Problems)
+	}
+	name := change()
+	f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })
 }
 
 func TestConfig(t *testing.T) {

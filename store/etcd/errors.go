@@ -50,6 +50,11 @@ func late(err error) bool {
 	return errors.Is(cause, context.DeadlineExceeded) || status.Code(cause) == codes.DeadlineExceeded
 }
 
+// ended reports whether err says that a token has ended.
+func ended(err error) bool {
+	return is(err, rpctypes.ErrInvalidAuthToken) || is(err, rpctypes.ErrAuthOldRevision)
+}
+
 // unwrapped returns what the client said.
 func unwrapped(err error) error {
 	var p *plainError

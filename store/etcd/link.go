@@ -186,10 +186,17 @@ func (l *link) attempt(ctx context.Context) error {
 
 // get asks etcd for keys, of all members' agreement.
 func (l *link) get(ctx context.Context, limit time.Duration, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	return l.getFrom(ctx, l.client, limit, request)
+}
+
+// getFrom does so with a client.
+func (l *link) getFrom(
+	ctx context.Context, client *clientv3.Client, limit time.Duration, request *etcdserverpb.RangeRequest,
+) (*etcdserverpb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	// Not through the client: that waits out the limit where nobody listens, instead of saying so.
-	kv := etcdserverpb.NewKVClient(l.client.ActiveConnection())
+	kv := etcdserverpb.NewKVClient(client.ActiveConnection())
 	return kv.Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
 }
 

@@ -94,7 +94,7 @@ func (w *Writer) do(ctx context.Context, what string, operation func(context.Con
 		if is(err, rpctypes.ErrPermissionDenied) {
 			return &plainError{fmt.Sprintf("%s may not do that: its role has no right to %s", w.config.who(), what), err}
 		}
-		if !is(err, rpctypes.ErrInvalidAuthToken) && !is(err, rpctypes.ErrAuthOldRevision) {
+		if !ended(err) {
 			return w.where(plain(err))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 )
@@ -107,8 +108,8 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 		case now.After(reread):
 			return errReread
 		case now.After(knock):
-			if s.granted(ctx) {
-				return errReread
+			if err := s.knock(ctx); err != nil {
+				return err
 			}
 			knock = now.Add(s.timing.knock)
 		}
@@ -125,19 +126,36 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 	}
 }
 
-// granted reports whether something may be read by now that was denied before.
-func (s *stream) granted(ctx context.Context) bool {
+// knock asks whether the rights are still what they were when all was read: a watch goes on when they are taken away, and
+// one that was denied is not granted later. The error is why the stream should end. It asks for the key of the folder itself,
+// which costs nothing, and which nobody can have.
+func (s *stream) knock(ctx context.Context) error {
+	client := s.client
 	for i := range s.scopes {
 		f := &s.scopes[i] // whose next the other goroutine writes
-		if !f.denied {
-			continue
+		request := &etcdserverpb.RangeRequest{Key: []byte(f.key)}
+		if f.denied {
+			request.RangeEnd, request.CountOnly, request.Serializable = []byte(f.end), true, true
 		}
-		request := &etcdserverpb.RangeRequest{Key: []byte(f.key), RangeEnd: []byte(f.end), CountOnly: true, Serializable: true}
-		if _, err := s.get(ctx, s.timing.call, request); err == nil {
-			return true
+		_, err := s.getFrom(ctx, client, s.timing.call, request)
+		if ended(err) && client == s.client {
+			// The token has ended, which nobody asks a watch for. So may the user have.
+			fresh, err := s.config.open(ctx)
+			if is(err, rpctypes.ErrAuthFailed) {
+				return err
+			}
+			if err != nil {
+				return nil // where etcd does not answer, the stream finds out by itself
+			}
+			defer func() { _ = fresh.Close() }() // nothing is left to be done about it
+			client = fresh
+			_, err = s.getFrom(ctx, client, s.timing.call, request)
+		}
+		if f.denied && err == nil || !f.denied && forbidden(err) {
+			return errReread
 		}
 	}
-	return false
+	return nil
 }
 
 // take handles one answer.
