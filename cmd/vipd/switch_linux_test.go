@@ -81,6 +81,8 @@ func switching(t *testing.T, names ...string) {
 	g.start()
 	l := g.clients(8, time.Hour)
 	open := map[string]net.Conn{}
+	// listed are those that have to be listed: the kernel goes on with those of iptables mode without vipd.
+	listed := func(serving, opened string) bool { return serving == "iptables" || opened != "iptables" }
 	for i, name := range names[1:] {
 		l.more(20)
 		_, c := g.ask(g.client)
@@ -97,6 +99,9 @@ func switching(t *testing.T, names ...string) {
 		for what, c := range open {
 			if err := echoes(c); err != nil {
 				t.Errorf("in %s mode, the connection %s: %v", name, what, err)
+			}
+			if opened := strings.Fields(what)[2]; listed(name, opened) {
+				g.lists(c, what)
 			}
 		}
 	}
@@ -121,6 +126,24 @@ func switching(t *testing.T, names ...string) {
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 	if left := g.rules(); strings.Contains(left, "VIPD") {
 		t.Errorf("left:\n%s", left)
+	}
+}
+
+// lists demands that a connection is listed once, with the endpoint that serves it.
+func (g *gateway) lists(c net.Conn, what string) {
+	g.t.Helper()
+	conns, err := g.api.Connections(g.t.Context(), "web")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	var found []string
+	for _, n := range conns {
+		if n.Client.String() == c.LocalAddr().String() {
+			found = append(found, n.Backend.Addr().String())
+		}
+	}
+	if len(found) != 1 || found[0] != "10.2.0.2" && found[0] != "10.2.1.2" {
+		g.t.Errorf("the connection %s is listed with the endpoints %v", what, found)
 	}
 }
 

@@ -103,12 +103,7 @@ func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
-	lister, ok := d.chooser.Serving().Dataplane.(dataplane.Connections)
-	if !ok {
-		refuseCall(w, http.StatusNotImplemented, errors.New(string(d.chooser.Serving().Name)+" mode can't list connections"))
-		return
-	}
-	all, err := lister.Connections(r.Context())
+	all, err := d.chooser.Connections(r.Context())
 	if err != nil {
 		refuseCall(w, http.StatusInternalServerError, err)
 		return

@@ -17,7 +17,7 @@ import (
 	"vipd/dataplane/host"
 )
 
-// Chooser owns which mode serves. Serving, Reload and DrainTime may be called by any goroutine.
+// Chooser owns which mode serves. Serving, Connections, Reload and DrainTime may be called by any goroutine.
 type Chooser struct {
 	o       Options
 	serving atomic.Pointer[Chosen]

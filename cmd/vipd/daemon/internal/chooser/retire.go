@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -71,6 +72,39 @@ func (r *retirement) isDone() bool {
 	default:
 		return false
 	}
+}
+
+// Connections lists those of the mode in use, and of modes that were left and drain. Where connections end in this process,
+// a kernel mode that has come after sees them too, on their way here: each is listed as who serves it does.
+func (c *Chooser) Connections(ctx context.Context) (all []dataplane.Connection, err error) {
+	type end struct {
+		frontend balancer.Key
+		client   netip.AddrPort
+	}
+	seen := map[end]bool{}
+	serving := c.Serving()
+	draining := slices.DeleteFunc(c.o.Tally.Dataplanes(), func(dp dataplane.Dataplane) bool { return dp == serving.Dataplane })
+	for _, dp := range append(draining, serving.Dataplane) {
+		lister, ok := dp.(dataplane.Connections)
+		if !ok && dp == serving.Dataplane {
+			return nil, fmt.Errorf("%s mode can't list connections", serving.Name)
+		}
+		if !ok {
+			continue
+		}
+		list, failed := lister.Connections(ctx)
+		if failed != nil && dp != serving.Dataplane {
+			continue // it has just ended
+		}
+		err = failed
+		for _, n := range list {
+			if at := (end{n.Frontend, n.Client}); !seen[at] {
+				seen[at] = true
+				all = append(all, n)
+			}
+		}
+	}
+	return all, err
 }
 
 // DrainTime is how long connections may take to end when what serves them goes as a whole.

@@ -83,6 +83,16 @@ func (t *Tally) End(dp dataplane.Dataplane) {
 	}
 }
 
+// Dataplanes returns those that count, the oldest first.
+func (t *Tally) Dataplanes() (all []dataplane.Dataplane) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.live {
+		all = append(all, c.Dataplane)
+	}
+	return all
+}
+
 // Counts returns the sums. To read them has dataplanes forget what is gone.
 func (t *Tally) Counts() map[Port]dataplane.FrontendCount {
 	t.mu.Lock()
