@@ -51,6 +51,7 @@ type cacheHead struct {
 	Version  int       `json:"version"`
 	Prefix   string    `json:"prefix"`
 	Revision int64     `json:"revision"`
+	Cluster  uint64    `json:"cluster,omitempty"`
 	Saved    time.Time `json:"saved"`
 	Keys     int       `json:"keys"`
 }
@@ -119,7 +120,7 @@ func (w *watching) restore(head cacheHead, keys []cachedKey) {
 		}
 		services[r.of] = true
 	}
-	w.state.revision = head.Revision
+	w.state.revision, w.state.cluster = head.Revision, head.Cluster
 	for name := range services {
 		w.state.settle(name, now)
 	}
@@ -157,11 +158,11 @@ func (w *watching) save() {
 		w.savedAs(s)
 	default:
 	}
-	if !c.wants(&w.state) || c.saving || w.timing.now().Before(c.next) {
+	if !c.wants(w.shown()) || c.saving || w.timing.now().Before(c.next) {
 		return
 	}
 	c.saving = true
-	state := w.state
+	state := *w.shown()
 	w.running.Go(func() { c.done <- c.write(state) })
 }
 
@@ -171,8 +172,8 @@ func (w *watching) saveLast() {
 	if c.saving {
 		w.savedAs(<-c.done)
 	}
-	if c.wants(&w.state) {
-		w.savedAs(c.write(w.state))
+	if s := w.shown(); c.wants(s) {
+		w.savedAs(c.write(*s))
 	}
 }
 
@@ -230,7 +231,7 @@ func (c *cache) encode(file *os.File, s state) error {
 		_, err = buffer.Write(text)
 		return err
 	}
-	head := cacheHead{Version: cacheVersion, Prefix: c.prefix, Revision: s.revision, Saved: time.Now().UTC(), Keys: s.records.Len()}
+	head := cacheHead{Version: cacheVersion, Prefix: c.prefix, Revision: s.revision, Cluster: s.cluster, Saved: time.Now().UTC(), Keys: s.records.Len()}
 	if err := write(head); err != nil {
 		return err
 	}

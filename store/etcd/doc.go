@@ -45,6 +45,13 @@
 // endpoints of its own, or it is deleted. Who leaves on purpose says so: a key that was deleted while its lease
 // lives, that had no lease, or that said draining or weight 0, is gone when it is gone.
 //
+// # An etcd that was wiped
+//
+// Where the history is another one, by the cluster's ID, a revision that went back or a key that is not what it was, and has
+// no service, what was read before stays in use and in the file, with a problem. What the new history has is followed
+// meanwhile, and counts once it has services and none have come for half a minute. Services that are removed in the history
+// that is followed are gone at once.
+//
 // # Addresses from pools
 //
 // Where the vips of a service say "auto", Writer.Apply puts an address of the pool named default ("auto:POOL": of POOL) into

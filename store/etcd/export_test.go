@@ -16,6 +16,7 @@ func (t *timing) hasten() {
 	t.ask, t.silence = 50*time.Millisecond, 2*time.Second
 	t.call, t.page = time.Second, 10*time.Second
 	t.jitter, t.slowest = 20*time.Millisecond, 200*time.Millisecond
+	t.refill = time.Second
 	t.pageKeys, t.knock = 7, 100*time.Millisecond
 }
 

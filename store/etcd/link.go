@@ -26,8 +26,8 @@ type link struct {
 	// client is the connection in use; nil: the next attempt makes one.
 	client *clientv3.Client
 
-	// full: everything must be read (again).
-	full bool
+	// full: everything must be read (again). another: because etcd has another history than what was seen.
+	full, another bool
 	// cluster and revision say which history was seen up to where. marker is a key in it, with the revision of its
 	// last change; "" where there is none.
 	cluster  uint64
@@ -65,6 +65,8 @@ type timing struct {
 	// reread is the time between full readings, without any reason but caution; knock that between questions whether
 	// what may not be read may be read by now.
 	reread, knock time.Duration
+	// refill is how long no service may come until what another history has counts, at most longestRefill after the first.
+	refill, longestRefill time.Duration
 	// pageKeys is how many keys are read at once. Small pages cost etcd far more: it counts all that follow each time.
 	pageKeys int64
 	// mostKeys bounds all keys together.
@@ -74,7 +76,7 @@ type timing struct {
 func usualTiming() timing {
 	return timing{
 		now: time.Now, ask: 5 * time.Second, silence: 15 * time.Second, call: 5 * time.Second, page: 30 * time.Second,
-		jitter: 500 * time.Millisecond, slowest: 15 * time.Second, reread: time.Hour, knock: time.Minute, pageKeys: 5000, mostKeys: MaxKeys,
+		jitter: 500 * time.Millisecond, slowest: 15 * time.Second, reread: time.Hour, knock: time.Minute, refill: 30 * time.Second, longestRefill: 10 * time.Minute, pageKeys: 5000, mostKeys: MaxKeys,
 	}
 }
 
@@ -93,8 +95,11 @@ type message struct {
 	page       []*mvccpb.KeyValue
 	events     []*mvccpb.Event
 	revision   int64
-	// denied, with end, are the scopes that may not be read.
-	denied []scope
+	// denied, with end, are the scopes that may not be read; cluster is who was read, and another says that it has another
+	// history than before.
+	denied  []scope
+	cluster uint64
+	another bool
 	// steady: the watches are open, nothing has been missed. away: they no longer are, because of err.
 	steady bool
 	away   error
@@ -222,7 +227,7 @@ func (l *link) verify(ctx context.Context) error {
 	case l.marker != "":
 		l.full = len(answer.Kvs) != 1 || answer.Kvs[0].ModRevision != l.marked
 	}
-	if l.full {
+	if l.another = l.full; l.full {
 		l.log.Warn("etcd has another history than before: reading everything again", "rev", at)
 	}
 	return nil
@@ -258,9 +263,10 @@ func (l *link) readAll(ctx context.Context) error {
 	l.marker, l.marked = r.marker, r.marked
 	l.reread = began.Add(l.timing.reread*4/5 + rand.N(l.timing.reread*2/5+1))
 	l.log.Debug("read all of etcd", "rev", r.revision, "keys", r.total, "took", l.timing.now().Sub(began))
-	if !l.tell(ctx, message{end: true, revision: r.revision, denied: denied}) {
+	if !l.tell(ctx, message{end: true, revision: r.revision, denied: denied, cluster: r.cluster, another: l.another}) {
 		return ctx.Err()
 	}
+	l.another = false
 	return nil
 }
 

@@ -29,7 +29,8 @@ func (w *watching) due() time.Time {
 		earlier(w.last.Add(quiet))
 		earlier(w.first.Add(longest))
 	}
-	earlier(w.state.expiry)
+	earlier(w.shown().expiry)
+	earlier(w.refillEnd())
 	return due
 }
 
@@ -47,9 +48,17 @@ func (w *watching) changed() {
 // tell publishes what there is to publish.
 func (w *watching) tell() {
 	now := w.timing.now()
+	if end := w.refillEnd(); w.connected && !end.IsZero() && !now.Before(end) {
+		w.wiped = nil
+	}
 	w.state.expire(now)
-	next := w.state.snapshot()
-	next.Problems = w.state.problems()
+	shown := w.shown()
+	shown.expire(now)
+	next := shown.snapshot()
+	next.Problems = shown.problems()
+	if w.wiped != nil {
+		next.Problems = append(next.Problems, w.wiped.problem(w.keys))
+	}
 	next.Connected, next.Kept = w.connected, !w.connected && w.state.revision != 0
 	patient := !w.connected && (w.unread() || now.Sub(w.awaySince) < w.options.Patience)
 	switch {
@@ -75,8 +84,8 @@ func (w *watching) tell() {
 // configure tells what this node is told, where that is news.
 func (w *watching) configure() {
 	var config NodeConfig
-	if w.state.config != nil {
-		config = *w.state.config
+	if told := w.shown().config; told != nil {
+		config = *told
 	}
 	if w.configured == nil || *w.configured != config {
 		w.configured = &config
@@ -101,7 +110,7 @@ func (w *watching) absence() error {
 	case w.state.revision == 0:
 		return fmt.Errorf("%s: %w; nothing was ever read from there", where, err)
 	case w.cache.loaded && !w.published.Connected:
-		return fmt.Errorf("%s: %w; serving revision %d, kept in %s", where, err, w.state.revision, w.cache.path)
+		return fmt.Errorf("%s: %w; serving revision %d, kept in %s", where, err, w.shown().revision, w.cache.path)
 	}
-	return fmt.Errorf("%s: %w; serving revision %d", where, err, w.state.revision)
+	return fmt.Errorf("%s: %w; serving revision %d", where, err, w.shown().revision)
 }

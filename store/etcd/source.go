@@ -153,6 +153,8 @@ type watching struct {
 	answers chan leaseNews
 
 	state state
+	// wiped is what is published instead, where etcd was emptied by a wipe; nil: it was not.
+	wiped *wiped
 	// reading is the state that a full reading makes, with the keys that it has met; nil: none is going on.
 	reading *state
 	met     map[rawKey]bool
@@ -291,10 +293,12 @@ func (w *watching) takeAll(m message) {
 		services[h.of] = true
 	}
 	w.reading.deny(w.scopes, m.denied, w.options.Config)
+	before := w.state
 	w.state = *w.reading
 	w.reading, w.met = nil, nil
-	w.state.revision = m.revision
+	w.state.revision, w.state.cluster = m.revision, m.cluster
 	w.settle(services)
+	w.suspect(&before, m.another)
 	// Now, before the watches tell what has changed since, each at its own pace: this is the state of one moment.
 	w.takeSteady()
 	w.tell()
@@ -308,6 +312,7 @@ func (w *watching) serviceOf(key rawKey) balancer.Name {
 
 func (w *watching) takeEvents(m message) {
 	now := w.timing.now()
+	before := w.state.services
 	services := map[balancer.Name]bool{}
 	for _, e := range m.events {
 		key := rawKey(e.Kv.Key)
@@ -325,6 +330,9 @@ func (w *watching) takeEvents(m message) {
 	}
 	w.state.revision = max(w.state.revision, m.revision)
 	w.settle(services)
+	if w.state.services != before {
+		w.refilled()
+	}
 }
 
 func (w *watching) settle(services map[balancer.Name]bool) {
@@ -361,6 +369,9 @@ func (w *watching) redefault(defaults map[string]any) {
 		}
 	}
 	redo(&w.state)
+	if w.wiped != nil {
+		redo(&w.wiped.state)
+	}
 	if w.reading != nil {
 		redo(w.reading)
 	}

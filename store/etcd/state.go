@@ -31,8 +31,9 @@ type state struct {
 	held snap.Map[holding, bool]
 	// config is what this node is told; nil: nothing.
 	config *NodeConfig
-	// revision is that of the last change.
+	// revision is that of the last change, cluster whose history that is of; 0: it is not known.
 	revision int64
+	cluster  uint64
 	// expiry is when the first override lapses, or before; zero: none does.
 	expiry time.Time
 }

@@ -1,0 +1,74 @@
+package etcd
+
+import (
+	"fmt"
+	"time"
+
+	"vipd/balancer"
+)
+
+// wiped is what was followed until etcd turned out to have another history, without any service: it was wiped, or restored
+// from something that has none. Whoever removes all services does so in the history that is followed, and nothing is held
+// back then. What was there stays in use until the new history has services, and no more have come for a while: then they
+// are complete, and what they don't have is gone.
+type wiped struct {
+	state state
+	// first and last are when services came; zero: none has.
+	first, last time.Time
+}
+
+// shown is the state that is published and kept.
+func (w *watching) shown() *state {
+	if w.wiped != nil {
+		return &w.wiped.state
+	}
+	return &w.state
+}
+
+// suspect looks whether what has been read instead of before is that of a wiped etcd. Another: the link knows that it is
+// another history. After a restart, that can be told only from the cluster and the revision.
+func (w *watching) suspect(before *state, another bool) {
+	if before.revision == 0 {
+		return
+	}
+	another = another || before.cluster != 0 && w.state.cluster != before.cluster || w.state.revision < before.revision
+	switch {
+	case w.state.services.Len() > 0 && another:
+		w.wiped = nil // it was restored
+	case w.wiped == nil && another && before.services.Len() > 0:
+		w.wiped = &wiped{state: *before}
+	}
+	w.refilled()
+}
+
+// refilled notes that services have come to an etcd that was wiped.
+func (w *watching) refilled() {
+	if w.wiped == nil || w.state.services.Len() == 0 {
+		return
+	}
+	w.wiped.last = w.timing.now()
+	if w.wiped.first.IsZero() {
+		w.wiped.first = w.wiped.last
+	}
+}
+
+// refillEnd is when the services of a wiped etcd are complete; zero: that is not to be seen yet.
+func (w *watching) refillEnd() time.Time {
+	if w.wiped == nil || w.wiped.first.IsZero() {
+		return time.Time{}
+	}
+	end, latest := w.wiped.last.Add(w.timing.refill), w.wiped.first.Add(w.timing.longestRefill)
+	if latest.Before(end) {
+		return latest
+	}
+	return end
+}
+
+// problem says what is held, and the way out.
+func (h *wiped) problem(keys Keys) balancer.Problem {
+	return balancer.Problem{
+		Severity: balancer.SeverityError, Origin: balancer.Origin{Key: keys.prefix + serviceFolder},
+		Text: fmt.Sprintf("etcd was wiped, or restored without services: what was read up to revision %d stays in use, %d services; write them again (vipctl apply), and what they are then counts",
+			h.state.revision, h.state.services.Len()),
+	}
+}

@@ -1,0 +1,65 @@
+package etcd_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/store"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// TestWiped: what was read stays in use where etcd is wiped, over a restart of the source too, until it has services again,
+// all of them. Who removes all services has that, before and after.
+func TestWiped(t *testing.T) {
+	c, relay, p := single(t, etcdkit.Options{})
+	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}]}`)
+	for range 20 {
+		p.put("/elsewhere", "x") // so that the revision is seen to go back by who has been away
+	}
+	p.put("/overrides/web/192.168.1.11", `{"draining":true}`)
+	options := etcd.Options{Config: p.config, StateDir: t.TempDir()}
+	f := follow(t, newSource(t, options))
+	before := f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Len() == 2 })
+	held := func(s store.Snapshot) bool {
+		return s.Connected && len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text, "etcd was wiped, or restored without services: what was read up to revision ")
+	}
+	expect := func(s store.Snapshot) {
+		t.Helper()
+		told := s.Problems
+		s.Problems = nil
+		if err := agree(s, before); err != nil || !strings.Contains(told[0].Text, ", 2 services; ") {
+			t.Errorf("held is something else: %v, %v", err, told)
+		}
+	}
+	relay.Cut()
+	c.Members[0].Stop()
+	c.Members[0].Wipe()
+	c.Members[0].Start()
+	p.put("/endpoints/web/b", `{"address":"192.168.1.99"}`) // a registrar is back already
+	relay.Heal()
+	expect(f.wait("what was wiped", held))
+	f.stop()
+
+	f = follow(t, newSource(t, options))
+	expect(f.wait("what was wiped, after a restart", held))
+	p.put("/services/new", `{"vips":["10.96.0.13"],"ports":[{"port":80}]}`)
+	p.put("/services/web", web)
+	s := f.wait("the new history", func(s store.Snapshot) bool { return len(s.Problems) == 0 })
+	if s.Services.Len() != 2 || !s.Services.Has("new") || s.Endpoints.Len() != 1 || s.Overrides.Len() != 0 {
+		t.Errorf("after it was written again: %d services, %d endpoints, %d overrides", s.Services.Len(), s.Endpoints.Len(), s.Overrides.Len())
+	}
+
+	p.try("remove all", func(ctx context.Context) error {
+		_, err := p.client.Delete(ctx, p.config.Prefix+"/", clientv3.WithPrefix())
+		return err
+	})
+	s = f.wait("the end of all services", func(s store.Snapshot) bool { return s.Services.Len() == 0 })
+	if len(s.Problems) > 0 {
+		t.Errorf("problems %v", s.Problems)
+	}
+	f.stop()
+}
