@@ -315,6 +315,15 @@ func (f *fleet) written(t *testing.T) []balancer.Name {
 	return names
 }
 
+// TestFleetCheckRules: how a service in etcd is checked is described with all that it leaves to the defaults.
+func TestFleetCheckRules(t *testing.T) {
+	f := newFleet(t, etcdkit.Options{})
+	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)+"health = { type = \"tcp\", interval = \"4s\" }\n"))
+	if got, want := f.do(exitDone, "describe", "service", "web"), "tcp every 4s, 1s while turning, timeout 1s, rise 2, fall 3\n"; !strings.Contains(got, want) {
+		t.Errorf("want %q in\n%s", want, got)
+	}
+}
+
 // TestFleetAccess: TLS, users and rights, from flags and from the config; the password is in no output.
 func TestFleetAccess(t *testing.T) {
 	const password, wrong = "s3cret-of-ana", "wrong-secret"

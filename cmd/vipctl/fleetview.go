@@ -32,7 +32,7 @@ func fleetServices(s *store.Snapshot) []api.Service {
 	for name, service := range s.Services.All() {
 		out := api.Service{
 			Name: name, Origin: service.Origin, Definition: balancer.EncodeService(service), VIPs: []string{},
-			Endpoints: fleetEndpoints(service, &in), Frontends: []api.Frontend{}, Problems: list(problems[name]),
+			Endpoints: fleetEndpoints(service, &in), Frontends: []api.Frontend{}, Problems: list(problems[name]), Check: api.RulesOf(service.Health),
 		}
 		for _, vip := range service.Addresses() {
 			out.VIPs = append(out.VIPs, vip.String())

@@ -130,6 +130,17 @@ type CheckRules struct {
 	PanicThreshold int                 `json:"panic_threshold,omitempty"`
 }
 
+// RulesOf returns how h checks; nil where it is nil.
+func RulesOf(h *balancer.Health) *CheckRules {
+	if h == nil {
+		return nil
+	}
+	return &CheckRules{
+		Type: h.Type, From: h.From, Interval: h.Interval, FastInterval: h.FastInterval, Timeout: h.Timeout, Rise: h.Rise, Fall: h.Fall,
+		PanicThreshold: h.PanicThreshold,
+	}
+}
+
 // Port is one port of a service.
 type Port struct {
 	Name       string            `json:"name,omitempty"`

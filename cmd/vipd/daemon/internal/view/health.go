@@ -95,17 +95,6 @@ func (v *View) ramp(key balancer.Key, at netip.AddrPort) int {
 	return v.State.Inputs.Ramps.At(balancer.DrainKey{Frontend: key, Backend: at}).Percent()
 }
 
-// checkRules is how endpoints are checked.
-func checkRules(h *balancer.Health) *api.CheckRules {
-	if h == nil {
-		return nil
-	}
-	return &api.CheckRules{
-		Type: h.Type, From: h.From, Interval: h.Interval, FastInterval: h.FastInterval, Timeout: h.Timeout, Rise: h.Rise, Fall: h.Fall,
-		PanicThreshold: h.PanicThreshold,
-	}
-}
-
 // checkedOf counts the endpoints of a service that are checked at one of their ports.
 func (v *View) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n int) {
 	if s.Health == nil {

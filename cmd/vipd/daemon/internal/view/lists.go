@@ -25,7 +25,7 @@ func (v *View) Services() []api.Service {
 	all := []api.Service{}
 	for name, s := range v.State.Snapshot.Services.All() {
 		out := api.Service{
-			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: checkRules(s.Health), VIPs: []string{}, Ports: v.ports(s),
+			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: api.RulesOf(s.Health), VIPs: []string{}, Ports: v.ports(s),
 			Endpoints: v.EndpointsOf(s), Frontends: list(frontends[name]), Problems: list(problems[name]),
 		}
 		for _, vip := range s.Addresses() {
