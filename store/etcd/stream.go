@@ -140,11 +140,11 @@ func (s *stream) knock(ctx context.Context) error {
 		_, err := s.getFrom(ctx, client, s.timing.call, request)
 		if ended(err) && client == s.client {
 			// The token has ended, which nobody asks a watch for. So may the user have.
-			fresh, err := s.config.open(ctx)
-			if is(err, rpctypes.ErrAuthFailed) {
-				return err
+			fresh, failed := s.config.open(ctx)
+			if is(failed, rpctypes.ErrAuthFailed) {
+				return failed
 			}
-			if err != nil {
+			if failed != nil {
 				return nil // where etcd does not answer, the stream finds out by itself
 			}
 			defer func() { _ = fresh.Close() }() // nothing is left to be done about it
