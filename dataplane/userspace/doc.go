@@ -30,8 +30,8 @@
 //   - a backend's reset: a reset. Half-closed connections stay half-closed.
 //
 // Descriptors are budgeted: a connection takes two and a flow one, and what could not be carried on is not accepted:
-// it waits in the kernel's queue. UDP has no queue to wait in: there the oldest flow makes room, and connections leave
-// a few descriptors to flows. Where the system is out of descriptors all the same, accepting and dialing wait, and a
+// it waits in the kernel's queue. UDP has no queue to wait in: there the oldest flow of the frontend with the most
+// makes room, and connections leave a few descriptors to flows. Where the system is out of descriptors all the same, accepting and dialing wait, and a
 // client that was accepted just then is reset after its connect timeout.
 //
 // Bytes are counted as they pass; of a large transfer, which the kernel splices, in steps of 1 MiB. Timeouts and the

@@ -1,8 +1,10 @@
 package userspace
 
 import (
+	"container/heap"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -80,25 +82,97 @@ func (t *flowTable) oldest() *flow {
 	return t.ring.next
 }
 
-// flowBudget bounds the flows of all frontends.
+// flowBudget bounds the flows of all frontends, and knows who has the most: the frontends that have any are a heap.
 type flowBudget struct {
-	limit int64
-	used  atomic.Int64
+	limit int
+
+	mu      sync.Mutex // guards what follows, and flowShare of every frontend; nothing else is locked under it
+	used    int
+	holders []*frontend
+}
+
+// flowShare is a frontend's part of the budget.
+type flowShare struct {
+	used int
+	at   int // index among the holders, while used is not 0
 }
 
 func newFlowBudget(limit int, descriptors int64) *flowBudget {
 	if limit <= 0 {
 		limit = 1 << 16
 	}
-	return &flowBudget{limit: max(1, min(int64(limit), descriptors/2))}
+	return &flowBudget{limit: max(1, min(limit, int(descriptors/2)))}
 }
 
-func (b *flowBudget) take() bool {
-	if b.used.Add(1) > b.limit {
-		b.used.Add(-1)
+// take counts one more flow of f, unless that would pass the bound.
+func (b *flowBudget) take(f *frontend) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.used >= b.limit {
 		return false
+	}
+	b.used++
+	f.flowShare.used++
+	if f.flowShare.used == 1 {
+		heap.Push(b, f)
+	} else {
+		heap.Fix(b, f.flowShare.at)
 	}
 	return true
 }
 
-func (b *flowBudget) give() { b.used.Add(-1) }
+func (b *flowBudget) give(f *frontend) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used--
+	f.flowShare.used--
+	if f.flowShare.used == 0 {
+		heap.Remove(b, f.flowShare.at)
+	} else {
+		heap.Fix(b, f.flowShare.at)
+	}
+}
+
+// yields returns the frontend that makes room for one more flow of f: the one with the most; f itself where no other has
+// more. Nil: nobody has any.
+func (b *flowBudget) yields(f *frontend) *frontend {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.holders) == 0 {
+		return nil
+	}
+	if most := b.holders[0]; most.flowShare.used > f.flowShare.used {
+		return most
+	}
+	return f
+}
+
+// Len, Less, Swap, Push and Pop implement heap.Interface; they are called with mu held.
+func (b *flowBudget) Len() int { return len(b.holders) }
+
+// Less puts the frontend with the most flows first.
+func (b *flowBudget) Less(i, j int) bool {
+	return b.holders[i].flowShare.used > b.holders[j].flowShare.used
+}
+
+// Swap exchanges two holders.
+func (b *flowBudget) Swap(i, j int) {
+	b.holders[i], b.holders[j] = b.holders[j], b.holders[i]
+	b.holders[i].flowShare.at, b.holders[j].flowShare.at = i, j
+}
+
+// Push adds a holder at the end.
+func (b *flowBudget) Push(x any) {
+	f := x.(*frontend)
+	f.flowShare.at = len(b.holders)
+	b.holders = append(b.holders, f)
+}
+
+// Pop takes the last holder out.
+func (b *flowBudget) Pop() any {
+	last := len(b.holders) - 1
+	f := b.holders[last]
+	b.holders[last] = nil
+	b.holders = b.holders[:last]
+	return f
+}

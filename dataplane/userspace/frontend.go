@@ -31,6 +31,8 @@ type frontend struct {
 	count int
 	// flows are those of UDP.
 	flows flowTable
+	// flowShare is their part of what all frontends may have; that budget's mu guards it.
+	flowShare flowShare
 	// sticky is there once affinity was asked for.
 	sticky *pick.Sticky
 	// removed: no definition any more; what is left ends at drainUntil.

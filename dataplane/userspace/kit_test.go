@@ -54,7 +54,7 @@ func start(t testing.TB, o Options) *rig {
 		if n := d.budget.used.Load(); n != 0 {
 			t.Errorf("%d descriptors are still counted", n)
 		}
-		if n := d.flows.used.Load(); n != 0 {
+		if n := d.flows.used; n != 0 {
 			t.Errorf("%d flows are still counted", n)
 		}
 		for _, c := range d.Counters() {

@@ -124,32 +124,50 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 	}
 }
 
-// flowOf returns the client's flow, a new one if need be; nil: there is no backend for it, or it may not have one.
+// flowOf returns the client's flow, a new one if need be; nil: there is no backend for it, or it may not have one. It is
+// called by the read loop of the frontend's socket alone.
 func (f *frontend) flowOf(back way, client netip.AddrPort, tried []*backend) *flow {
 	f.mu.Lock()
+	x, may := f.flowLocked(back, client)
+	f.mu.Unlock()
+	if x != nil || !may || !f.d.roomForFlow(f) {
+		return x
+	}
+	f.mu.Lock()
 	defer f.mu.Unlock()
+	if _, may := f.flowLocked(back, client); !may { // things have changed meanwhile
+		f.d.flows.give(f)
+		return nil
+	}
+	x = f.newFlowLocked(back, client, tried)
+	if x == nil {
+		f.d.flows.give(f)
+	}
+	return x
+}
+
+// flowLocked returns the client's flow, or nil and whether it may have a new one.
+func (f *frontend) flowLocked(back way, client netip.AddrPort) (x *flow, may bool) {
 	if x := f.flows.by[client]; x != nil {
 		if x.back == back {
-			return x
+			return x, false
 		}
 		f.endFlowLocked(x) // the client comes another way now
 	}
 	c := f.conf.Load()
-	if f.removed || !c.serves || f.packets != back.socket || !c.allows(f.d, client.Addr()) {
-		return nil
-	}
-	if !f.roomForFlowLocked() {
-		return nil
-	}
+	return nil, !f.removed && c.serves && f.packets == back.socket && c.allows(f.d, client.Addr())
+}
+
+// newFlowLocked opens a flow to the backend that is chosen, in a place that was taken for it; nil: there is none, or no
+// socket for it.
+func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backend) *flow {
 	b, c, err := f.chooseLocked(client, tried)
 	if err != nil {
-		f.d.flows.give()
 		return nil
 	}
 	socket, err := net.DialUDP(network(f.key), nil, net.UDPAddrFromAddrPort(b.addr))
 	if err != nil {
 		b.release()
-		f.d.flows.give()
 		f.judge(b, err)
 		return nil
 	}
@@ -165,17 +183,34 @@ func (f *frontend) flowOf(back way, client netip.AddrPort, tried []*backend) *fl
 	return x
 }
 
-// roomForFlowLocked takes a place for one more flow. Where there is none, the oldest one of this frontend makes room.
-func (f *frontend) roomForFlowLocked() bool {
-	if f.d.budget.room(1) && f.d.flows.take() {
-		return true
+// roomForFlow takes a place for one more flow of f. Where there is none, the oldest flow of the frontend with the most
+// makes room, so that no service can take the flows of all. No frontend is locked.
+func (d *Dataplane) roomForFlow(f *frontend) bool {
+	const tries = 4 // others may take the place that was made
+	made := d.budget.room(1)
+	for range tries {
+		if made && d.flows.take(f) {
+			return true
+		}
+		g := d.flows.yields(f)
+		if g == nil || !g.endOldest() {
+			return false
+		}
+		made = true
 	}
+	return false
+}
+
+// endOldest ends the flow that has been quiet for longest, and reports whether there was one.
+func (f *frontend) endOldest() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	x := f.flows.oldest()
 	if x == nil {
 		return false
 	}
 	f.endFlowLocked(x)
-	return f.d.flows.take()
+	return true
 }
 
 // reply carries the datagrams of backend back until the flow ends, and ends it where it can't go on.
@@ -230,7 +265,7 @@ func (f *frontend) endFlowLocked(x *flow) {
 	f.flows.remove(x)
 	_ = x.socket.Close()
 	x.backend.release()
-	f.d.flows.give()
+	f.d.flows.give(f)
 	f.d.budget.give(1)
 }
 

@@ -54,8 +54,8 @@ type Options struct {
 	// MaxDescriptors bounds the file descriptors of connections, flows and listeners. Default: what the process may
 	// open, less a reserve for everything else.
 	MaxDescriptors int
-	// MaxFlows bounds the UDP flows of all frontends together; at the bound, the oldest makes room. Default 65536, and
-	// never more than half of MaxDescriptors.
+	// MaxFlows bounds the UDP flows of all frontends together; at the bound, the oldest one of the frontend with the most
+	// makes room. Default 65536, and never more than half of MaxDescriptors.
 	MaxFlows int
 }
 
