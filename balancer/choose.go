@@ -31,11 +31,15 @@ func (n standing) panics(h *Health) bool {
 // out reports whether there are endpoints, and all of them fail their checks.
 func (n standing) out() bool { return n.healthy == 0 && n.all > 0 }
 
-// backends returns the backends of port p of s for VIPs of the family of vip, sorted by address: every endpoint of that
-// family, each with its state. It also returns how many of them are healthy.
-func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) ([]Backend, standing) {
-	candidates := c.candidates(p, vip)
-	n := c.standing(env, candidates)
+// backends returns the backends of port p of s for a frontend at own, sorted by address: every endpoint of that family,
+// each with its state. An endpoint at own itself is not among them, for connections to it would come back for ever: back
+// says that there is one. It also returns how many of them are healthy.
+func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (all []Backend, n standing, back bool) {
+	candidates := c.candidates(p, own.Addr())
+	if i := slices.IndexFunc(candidates, func(c candidate) bool { return c.Addr == own }); i >= 0 {
+		candidates, back = slices.Delete(candidates, i, i+1), true
+	}
+	n = c.standing(env, candidates)
 	if n.panics(c.service.Health) {
 		useAll(env, c.service.Locality, candidates)
 	} else {
@@ -49,7 +53,7 @@ func (c *serviceInputs) backends(env *Env, p *Port, vip netip.Addr) ([]Backend, 
 		}
 		backends[i] = b
 	}
-	return backends, n
+	return backends, n, back
 }
 
 // candidates returns the endpoints at port p of the family of a, sorted by address.

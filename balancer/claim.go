@@ -71,7 +71,10 @@ func oneIf(b bool) int {
 // claim adds the frontend of port p at key.
 func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool) {
 	s := u.service
-	backends, n := c.backends(env, p, key.Addr)
+	backends, n, back := c.backends(env, p, key.AddrPort())
+	if back {
+		u.leadsBack(p, key)
+	}
 	u.short(p, key.Addr, n)
 	f := &Frontend{
 		Key: key, NodePort: nodePort, Service: s.Name, Port: p.Name,
@@ -97,6 +100,18 @@ func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool
 	}
 	env.Capabilities.fit(f)
 	u.claims = append(u.claims, f)
+}
+
+// leadsBack reports an endpoint of port p that is at key, where the service itself answers.
+func (u *unit) leadsBack(p *Port, key Key) {
+	field := "endpoints"
+	for i := range u.service.Endpoints {
+		if e := &u.service.Endpoints[i]; e.Address == key.Addr && e.TargetPort(p) == key.Port {
+			field = fmt.Sprintf("endpoints[%d].address", i)
+		}
+	}
+	u.problem(SeverityError, field, "%s is where the service itself answers: connections would come back for ever, so the endpoint gets none from there; "+
+		"it needs an address of its own, or another port", key)
 }
 
 // FirstNodePort is the least node port that a service from etcd may open without more ado: below are those of the host's

@@ -78,7 +78,7 @@ func (r *reading) checkPortNames(e *Endpoint, names []string, i int) {
 func (r *reading) checkReach(s *Service, e *Endpoint, i int) {
 	own := slices.Contains(s.VIPs, e.Address)
 	if own && r.leadsBack(s, e) {
-		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service with the same port: connections to it may come back for ever", e.Address)
+		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service, and the endpoint has the port of another of its ports: connections to it may come back for ever", e.Address)
 	}
 	if own || len(s.VIPs) == 0 || len(s.Pools) > 0 {
 		return
@@ -94,12 +94,13 @@ func (r *reading) checkReach(s *Service, e *Endpoint, i int) {
 	}
 }
 
-// leadsBack reports whether a port of e, which has a VIP's address, is a port of the service.
+// leadsBack reports whether a port of e, which has a VIP's address, is another port of the service. Compile sees to those
+// that are the same.
 func (r *reading) leadsBack(s *Service, e *Endpoint) bool {
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		target := e.TargetPort(p)
-		open := func(q Port) bool { return q.Port == target && q.Protocol == p.Protocol }
+		open := func(q Port) bool { return q.Port == target && q.Port != p.Port && q.Protocol == p.Protocol }
 		if target != 0 && slices.ContainsFunc(s.Ports, open) {
 			return true
 		}
