@@ -53,6 +53,7 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 			d.frontends[c.Key] = f
 		}
 		f.configure(c.New, d.tallyLocked(c.New))
+		d.chains.add(f)
 		if err := d.tables.open(f); err != nil {
 			failed[c.Key] = err
 		}
@@ -67,6 +68,7 @@ func (d *Dataplane) removeLocked(c dataplane.Change) {
 		return
 	}
 	d.tables.forget(f)
+	d.chains.remove(f)
 	if f.remove(time.Now()) {
 		d.dropLocked(f)
 		return

@@ -78,6 +78,9 @@ func (a *attempt) Err() error {
 // dial opens a connection to b within the connect timeout. While the process is out of descriptors it waits: that is
 // not the backend's fault, and the client can't tell it from a slow one.
 func (c *conn) dial(b *backend) (*net.TCPConn, error) {
+	if c.f.d.chains.leadBack(c.f.key, b.addr) {
+		return nil, errLoop
+	}
 	dialer := net.Dialer{KeepAliveConfig: keepAlive, FallbackDelay: -1}
 	dialer.SetMultipathTCP(false)
 	wait := backoff{}

@@ -18,6 +18,8 @@ type frontend struct {
 	key  balancer.Key
 	vip  netip.AddrPort
 	conf atomic.Pointer[config] // written under mu
+	// descriptors are those of its connections.
+	descriptors atomic.Int64
 
 	mu sync.Mutex // guards what follows
 	// listener and packets are the sockets at VIP:port, in the bind interception; nil: not listening.

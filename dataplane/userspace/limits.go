@@ -32,10 +32,19 @@ func (b *budget) give(n int64) { b.used.Add(-n) }
 // room reports whether n more are within the budget.
 func (b *budget) room(n int64) bool { return b.used.Load()+n <= b.limit }
 
-// wait returns when there is room for a connection; false: stop was closed first.
-func (b *budget) wait(stop <-chan struct{}) bool {
+// greed is how many times what is left the connections of one frontend may hold. So one frontend alone gets at most four
+// fifths of the budget, two get four ninths each, and whoever comes next finds something left, whatever the clients of
+// others do. Where there is plenty, it bounds nobody.
+const greed = 4
+
+// fair reports whether a frontend may hold as many as n.
+func (b *budget) fair(n int64) bool { return n <= greed*(b.limit-b.flows-b.used.Load()) }
+
+// wait returns when there is room for a connection of f, which is nil where that is not known before it is accepted;
+// false: stop was closed first.
+func (b *budget) wait(f *frontend, stop <-chan struct{}) bool {
 	slower := backoff{}
-	for !b.room(2 + b.flows) {
+	for !b.room(2+b.flows) || f != nil && !b.fair(f.descriptors.Load()+2) {
 		if !slower.sleep(stop) {
 			return false
 		}

@@ -61,7 +61,7 @@ func (f *frontend) listen() error {
 func (f *frontend) accept(ln *net.TCPListener) {
 	defer f.d.tasks.Done()
 	defer f.d.budget.give(1)
-	f.d.acceptLoop(ln, func(c *net.TCPConn, from netip.AddrPort) {
+	f.d.acceptLoop(ln, f, func(c *net.TCPConn, from netip.AddrPort) {
 		if !f.conf.Load().allows(f.d, from.Addr()) {
 			f.d.budget.give(2)
 			reset(c)
@@ -72,11 +72,12 @@ func (f *frontend) accept(ln *net.TCPListener) {
 }
 
 // acceptLoop hands each connection with the two descriptors that it takes to use, until the listener is closed. While
-// the descriptors are in use, connections wait in the kernel's queue.
-func (d *Dataplane) acceptLoop(ln *net.TCPListener, use func(*net.TCPConn, netip.AddrPort)) {
+// the descriptors are in use, or f, whose listener it is alone unless it is nil, has its share of them, connections wait
+// in the kernel's queue.
+func (d *Dataplane) acceptLoop(ln *net.TCPListener, f *frontend, use func(*net.TCPConn, netip.AddrPort)) {
 	slower := backoff{}
 	for {
-		if !d.budget.wait(d.ctx.Done()) {
+		if !d.budget.wait(f, d.ctx.Done()) {
 			return
 		}
 		c, err := ln.AcceptTCP()
@@ -105,9 +106,11 @@ func (d *Dataplane) goServe(f *frontend, c *net.TCPConn, from netip.AddrPort) {
 		reset(c)
 		return
 	}
+	f.descriptors.Add(2)
 	go func() {
 		defer d.conns.Done()
 		defer d.budget.give(2)
+		defer f.descriptors.Add(-2)
 		f.serve(c, from)
 	}()
 }

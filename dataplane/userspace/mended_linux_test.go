@@ -120,11 +120,14 @@ func TestStaleFiltersGo(t *testing.T) {
 func TestFlowsHaveRoomBesideConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{MaxDescriptors: 64})
-	f := frontendAt("127.77.8.2:9000", s.addr)
 	g := frontendAt("127.77.8.2:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
-	d.apply(f, g)
-	for range 60 { // as many as may be; the others wait
-		mustConnect(t, f.AddrPort())
+	d.apply(g)
+	for port := range 4 { // each leaves some to others
+		f := frontendAt(fmt.Sprintf("127.77.8.2:%d", 9000+port), s.addr)
+		d.apply(f)
+		for range 30 { // more than may be; the others wait
+			mustConnect(t, f.AddrPort())
+		}
 	}
 	eventually(t, "the bound", func() error {
 		if used := d.budget.used.Load(); d.budget.limit-used > 2+d.budget.flows {

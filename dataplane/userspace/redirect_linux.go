@@ -192,12 +192,13 @@ func (y *redirectFamily) wildcard() string {
 	return "[::]:0"
 }
 
-// accept hands each connection to the frontend that it was made to. Those made straight to our port are reset.
+// accept hands each connection to the frontend that it was made to. Those made straight to our port are reset, and so are
+// those beyond the frontend's share: the queue that they could wait in is the one of all frontends.
 func (y *redirectFamily) accept(ln *net.TCPListener) {
 	d := y.r.d
 	defer d.tasks.Done()
 	defer d.budget.give(1)
-	d.acceptLoop(ln, func(c *net.TCPConn, from netip.AddrPort) {
+	d.acceptLoop(ln, nil, func(c *net.TCPConn, from netip.AddrPort) {
 		var f *frontend
 		if at, err := originalOf(c, y.name == xtables.IPv4); err == nil {
 			y.r.mu.RLock()
@@ -205,6 +206,12 @@ func (y *redirectFamily) accept(ln *net.TCPListener) {
 			y.r.mu.RUnlock()
 		}
 		if f == nil || !f.conf.Load().allows(d, from.Addr()) {
+			d.budget.give(2)
+			reset(c)
+			return
+		}
+		if !d.budget.fair(f.descriptors.Load() + 2) {
+			d.seldom("resetting clients: the service has its share of the descriptors", "frontend", f.key)
 			d.budget.give(2)
 			reset(c)
 			return

@@ -165,7 +165,12 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backe
 	if err != nil {
 		return nil
 	}
-	socket, err := net.DialUDP(network(f.key), nil, net.UDPAddrFromAddrPort(b.addr))
+	var socket *net.UDPConn
+	if f.d.chains.leadBack(f.key, b.addr) {
+		err = errLoop
+	} else {
+		socket, err = net.DialUDP(network(f.key), nil, net.UDPAddrFromAddrPort(b.addr))
+	}
 	if err != nil {
 		b.release()
 		f.judge(b, err)

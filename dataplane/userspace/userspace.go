@@ -65,6 +65,7 @@ type Dataplane struct {
 	own     *ownAddresses
 	budget  *budget
 	flows   *flowBudget
+	chains  chains
 	tables  interception
 	filters bool // sockets can be filtered
 	detail  string
@@ -117,6 +118,7 @@ func New(o Options) (*Dataplane, error) {
 		frontends: map[balancer.Key]*frontend{},
 		timed:     map[*frontend]struct{}{},
 		tallies:   map[tallyKey]*tally{},
+		chains:    chains{frontends: map[balancer.Key]*frontend{}},
 	}
 	d.budget = newBudget(o.MaxDescriptors)
 	d.flows = newFlowBudget(o.MaxFlows, d.budget.limit)
