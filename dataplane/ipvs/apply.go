@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"vipd/balancer"
@@ -27,8 +25,12 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	failed := dataplane.KeyErrors{}
+	taken := d.askLocked
+	if len(batch) > atATime {
+		taken = d.listing()
+	}
 	for part := range slices.Chunk(batch, atATime) {
-		d.applyLocked(ctx, part, failed)
+		d.applyLocked(ctx, part, taken, failed)
 	}
 	if len(d.quiet) > 0 {
 		d.drains.look()
@@ -40,7 +42,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return nil
 }
 
-func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, failed dataplane.KeyErrors) {
+func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, taken taken, failed dataplane.KeyErrors) {
 	now := time.Now()
 	var work []*server
 	for _, c := range part {
@@ -62,7 +64,7 @@ func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, fa
 	}
 	for n := 1; len(work) > 0; n++ {
 		r := newRound(ctx, d)
-		r.run(work, now)
+		r.run(work, taken, now)
 		for s, err := range r.errs {
 			failed[s.key] = err
 		}
@@ -131,7 +133,7 @@ func newRound(ctx context.Context, d *Dataplane) *round {
 // over reports whether nothing more is to be done for s in this round.
 func (r *round) over(s *server) bool { return r.errs[s] != nil || r.again[s] != nil }
 
-func (r *round) run(work []*server, now time.Time) {
+func (r *round) run(work []*server, taken taken, now time.Time) {
 	plans := make(map[*server]steps, len(work))
 	for _, s := range work {
 		if s.unsure {
@@ -141,6 +143,9 @@ func (r *round) run(work []*server, now time.Time) {
 			}
 		}
 		p := s.plan(now)
+		if len(p.create) > 0 && !r.d.ledger.owns(s.key) && r.takenBy(s, taken) {
+			continue
+		}
 		if len(p.create) > 0 || s.there {
 			r.d.recordLocked(s)
 		}
@@ -240,8 +245,8 @@ func absent(op lvs.Op, err error) bool {
 func (r *round) refused(s *server, op lvs.Op, err error) {
 	switch {
 	case op.Verb == lvs.AddService && errors.Is(err, lvs.ErrExists):
-		// The ledger did not name it before, and what is in the ledger and not in the kernel is dropped when that is
-		// noticed: somebody else has made it.
+		// It was not there before the ledger named it, and what is in the ledger and not in the kernel is dropped when that
+		// is noticed: somebody else has made it just now.
 		r.d.goneLocked(s)
 		r.errs[s] = r.d.foreign(r.ctx, s.key)
 	case op.Verb == lvs.AddService && !uncertain(err):
@@ -264,35 +269,4 @@ func (r *round) refused(s *server, op lvs.Op, err error) {
 // uncertain reports whether an op that failed may have been done all the same.
 func uncertain(err error) bool {
 	return errors.Is(err, lvs.ErrNoAnswer) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// foreign is the error for a frontend whose virtual server somebody else has.
-func (d *Dataplane) foreign(ctx context.Context, k balancer.Key) error {
-	what := "somebody else has made a virtual server there"
-	if v, err := d.conn.Service(ctx, k); err == nil {
-		what += " (" + v.Scheduler
-		if all, err := d.conn.Destinations(ctx, k); err == nil {
-			what += ", " + some(all)
-		}
-		what += ")"
-	}
-	return fmt.Errorf("%s is not served: %s, and vipd does not touch what it did not make; remove it (ipvsadm -D %s), or give the service another address or port",
-		k, what, command(k))
-}
-
-// some names a few destinations.
-func some(all []lvs.DestinationState) string {
-	const most = 3
-	if len(all) == 0 {
-		return "without destinations"
-	}
-	var names []string
-	for _, s := range all[:min(most, len(all))] {
-		names = append(names, s.Addr.String())
-	}
-	text := "to " + strings.Join(names, ", ")
-	if len(all) > most {
-		text += fmt.Sprintf(" and %d others", len(all)-most)
-	}
-	return text
 }

@@ -1,0 +1,86 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/lvs"
+)
+
+// TestKilledBesideForeign has a process that is killed while it makes virtual servers leave nothing that has the next one
+// take another's for its own, whether few are made or many.
+func TestKilledBesideForeign(t *testing.T) {
+	for name, n := range map[string]int{"few": 2, "many": atATime + 2} {
+		t.Run(name, func(t *testing.T) {
+			k, dir := newKernel(), t.TempDir()
+			at := func(n int) balancer.Key {
+				return balancer.Key{Addr: key(0).Addr, Port: uint16(1 + n), Proto: balancer.TCP}
+			}
+			var all []*balancer.Frontend
+			for i := range n {
+				all = append(all, web(at(i), 1))
+			}
+			theirs := lvs.Service{Key: at(0), Scheduler: "rr"}
+			if errs := k.Do(context.Background(), []lvs.Op{
+				{Verb: lvs.AddService, Service: theirs},
+				{Verb: lvs.AddDestination, Service: theirs, Destination: lvs.Destination{Addr: address(theirs.Key, 77), Forward: balancer.NATForward, Weight: 5}},
+			}); errs != nil {
+				t.Fatal(errs)
+			}
+			isTheirs := func(k balancer.Key) bool { return k == theirs.Key }
+			before := k.text(t, isTheirs)
+			p := start(t, k, dir)
+			p.observe()
+			k.lose = func(lvs.Op) (bool, bool) { panic("killed") } // what is to be made is in the ledger by now
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("nothing was made")
+					}
+				}()
+				_ = p.Apply(context.Background(), changes(all...))
+			}()
+			k.lose = nil
+			p.Dataplane = start(t, k, dir).Dataplane
+			p.observe()
+			for range 2 {
+				err := p.Apply(context.Background(), changes(all...))
+				var each dataplane.KeyErrors
+				if !errors.As(err, &each) || len(each) != 1 || each[theirs.Key] == nil {
+					t.Fatalf("Apply says %v, want an error of %s alone", err, theirs.Key)
+				}
+			}
+			p.remove(all[0])
+			if err := p.Close(context.Background(), false); err != nil {
+				t.Fatal(err)
+			}
+			if got := k.text(t, every); got != before {
+				t.Errorf("left\n%swant\n%s", got, before)
+			}
+		})
+	}
+}
+
+// TestForeignAtTheLastMoment has somebody make a virtual server after it was asked whether there is one.
+func TestForeignAtTheLastMoment(t *testing.T) {
+	k := newKernel()
+	p := start(t, k, t.TempDir())
+	p.observe()
+	f := web(key(0), 1)
+	k.before = func(op lvs.Op) {
+		k.before = nil
+		k.Fake.Do(context.Background(), []lvs.Op{{Verb: lvs.AddService, Service: lvs.Service{Key: f.Key, Scheduler: "rr"}}})
+	}
+	if err := p.Apply(context.Background(), changes(f)); err == nil {
+		t.Error("another's virtual server was taken over")
+	}
+	p.restart(true)
+	p.observe()
+	p.remove(f)
+	if got, want := k.text(t, every), "-A -t 10.96.0.0:80 -s rr\n"; got != want {
+		t.Errorf("left\n%swant\n%s", got, want)
+	}
+}
