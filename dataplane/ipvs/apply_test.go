@@ -215,6 +215,26 @@ func TestNoLedgerNoServer(t *testing.T) {
 	}
 }
 
+// TestNothingIsKeptOfWhatIsGone has the ledger name virtual servers that are not there any more.
+func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
+	k, dir := newKernel(), t.TempDir()
+	p := start(t, k, dir)
+	p.observe()
+	for n := range 50 {
+		p.apply(web(key(n), 1))
+	}
+	p.restart(true)
+	k.Flush()
+	p.observe()
+	if n := len(p.servers) + len(p.quiet) + len(p.ledger.entries); n != 0 {
+		t.Errorf("%d entries are left, want none", n)
+	}
+	p.apply(web(key(0), 1))
+	if n := len(p.servers); n != 1 {
+		t.Errorf("%d virtual servers are known, want 1", n)
+	}
+}
+
 // TestDamageIsSeen has every change by others be seen, by Intact within one turn, by Observe at once, and mended by an
 // Apply; what is not ours is not.
 func TestDamageIsSeen(t *testing.T) {

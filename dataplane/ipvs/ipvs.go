@@ -153,7 +153,7 @@ func (d *Dataplane) changedLocked(s *server, was bool) {
 	} else {
 		delete(d.quiet, s.key)
 	}
-	if s.front == nil && s.told && !s.there && !s.unsure {
+	if s.front == nil && !s.there && !s.unsure { // nor is anything of it left that an earlier process has told of
 		delete(d.servers, s.key)
 		d.counts.forget(s.key)
 	}
