@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/totals"
 )
 
 // Connections implements dataplane.Connections: the flows to frontends that conntrack knows.
@@ -64,14 +65,15 @@ type traffic struct {
 	// before and live are the bytes of flows that had ended when those there are were last counted, and of these.
 	before, live map[portKey]volume
 	active       map[countKey]uint64
-	// shown is what was last said of each port.
+	// shown is what was last said of each port, and asked when its bytes were last asked for, or had to be remembered.
 	shown map[portKey]volume
+	asked map[portKey]time.Time
 	next  time.Time
 }
 
 // newTraffic subscribes to the ends of flows where net.netfilter.nf_conntrack_acct is on.
 func newTraffic(fl *flows, conn *conntrack.Conn) (*traffic, error) {
-	t := &traffic{flows: fl, conn: conn, ended: map[portKey]volume{}, shown: map[portKey]volume{}}
+	t := &traffic{flows: fl, conn: conn, ended: map[portKey]volume{}, shown: map[portKey]volume{}, asked: map[portKey]time.Time{}}
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_acct")
 	if err != nil || strings.TrimSpace(string(text)) != "1" {
 		return t, nil
@@ -172,8 +174,26 @@ func (t *traffic) bytes(k portKey) volume {
 	defer t.mu.Unlock()
 	before, live, shown := t.before[k], t.live[k], t.shown[k]
 	shown = volume{max(shown.in, before.in+live.in), max(shown.out, before.out+live.out)}
-	t.shown[k] = shown
+	t.shown[k], t.asked[k] = shown, time.Now()
 	return shown
+}
+
+// prune forgets the bytes of ports that nobody has asked for in as long as connections are remembered of what is gone.
+func (t *traffic) prune(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for k := range t.ended {
+		if _, known := t.asked[k]; !known {
+			t.asked[k] = now
+		}
+	}
+	for k, at := range t.asked {
+		if now.Sub(at) > totals.Memory {
+			delete(t.asked, k)
+			delete(t.ended, k)
+			delete(t.shown, k)
+		}
+	}
 }
 
 // activeAt returns the live connections of a backend.

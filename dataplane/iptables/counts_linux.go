@@ -204,6 +204,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 		})
 		byPort[p] = &out[len(out)-1]
 	}
+	d.traffic.prune(time.Now())
 	for _, of := range counts {
 		for k, n := range of {
 			c := byPort[portKey{k.service, k.port}]

@@ -1,0 +1,35 @@
+package iptables
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/dataplane/internal/totals"
+)
+
+// TestBytesOfWhatIsGoneAreForgotten keeps the bytes of a port for as long as they are asked for, and for some time after.
+func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counts := &traffic{ended: map[portKey]volume{}, shown: map[portKey]volume{}, asked: map[portKey]time.Time{}}
+		stays, goes, never := portKey{"stays", ""}, portKey{"goes", ""}, portKey{"never", ""}
+		for _, k := range []portKey{stays, goes, never} { // the last one ended before anybody asked
+			counts.ended[k] = volume{1, 2}
+		}
+		counts.before = counts.ended
+		counts.bytes(goes)
+		for began := time.Now(); time.Since(began) <= totals.Memory; time.Sleep(totals.Memory / 4) {
+			if got := counts.bytes(stays); got != (volume{1, 2}) {
+				t.Errorf("got %v, want what was counted", got)
+			}
+			counts.prune(time.Now())
+			if len(counts.ended) != 3 {
+				t.Errorf("after %v %d ports are known, want all 3", time.Since(began), len(counts.ended))
+			}
+		}
+		counts.prune(time.Now())
+		if len(counts.ended) != 1 || len(counts.shown) != 1 || len(counts.asked) != 1 || counts.ended[stays] != (volume{1, 2}) {
+			t.Errorf("an hour later got %v ended, %v shown, %v asked; want those of %s alone", counts.ended, counts.shown, counts.asked, stays.service)
+		}
+	})
+}
