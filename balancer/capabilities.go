@@ -28,6 +28,8 @@ type Capabilities struct {
 	Timeouts bool
 	// MaxConnections: it can bound connections per endpoint.
 	MaxConnections bool
+	// AffinityUnbounded: clients that affinity sends to an endpoint again come beyond that bound.
+	AffinityUnbounded bool
 	// DropsClients: it can leave clients without any answer (no_endpoints = "drop").
 	DropsClients bool
 	// LoopbackVIPs: forwarded clients apart, VIPs in 127.0.0.0/8 and ::1 can be served, and endpoints there reached.
@@ -67,6 +69,10 @@ func (u *unit) capabilities(c *Capabilities, endpoints []*Endpoint) {
 				nearest(fmt.Sprintf("endpoints[%d].max_connections", i), "bound connections", "they are not bounded")
 			}
 		}
+	}
+	bounded := func(e *Endpoint) bool { return e.MaxConnections > 0 }
+	if c.MaxConnections && c.AffinityUnbounded && s.Affinity == ClientIPAffinity && slices.ContainsFunc(endpoints, bounded) {
+		nearest("affinity", "keep max_connections for clients that have been on an endpoint before", "only new clients are bounded")
 	}
 	if !c.LoopbackVIPs {
 		for i, vip := range s.Addresses() {

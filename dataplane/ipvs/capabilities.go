@@ -28,7 +28,9 @@ func Capabilities() balancer.Capabilities {
 		Untranslated:   []balancer.Forward{balancer.DRForward, balancer.TunnelForward},
 		KeepsSource:    true,
 		MaxConnections: true,
-		DropsClients:   true,
+		// A template of persistence is followed without a look at thresholds (ip_vs_sched_persist).
+		AffinityUnbounded: true,
+		DropsClients:      true,
 	}
 }
 
