@@ -30,6 +30,8 @@ type Capabilities struct {
 	MaxConnections bool
 	// AffinityUnbounded: clients that affinity sends to an endpoint again come beyond that bound.
 	AffinityUnbounded bool
+	// EnforcesSources: it keeps clients outside source_ranges out by itself, also where the host's guard can't.
+	EnforcesSources bool
 	// DropsClients: it can leave clients without any answer (no_endpoints = "drop").
 	DropsClients bool
 	// LoopbackVIPs: forwarded clients apart, VIPs in 127.0.0.0/8 and ::1 can be served, and endpoints there reached.

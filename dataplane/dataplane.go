@@ -90,12 +90,12 @@ type Host interface {
 
 // Gate is implemented by hosts on which some frontends must not be served before what restricts them is in force. The
 // engine asks between Prepare and Apply, of each key that it is about to apply and does not remove, and asks again in
-// every round while the answer is an error: that key stays what it is, and all others go on. Where a restriction can
-// never be had on a host, that is a matter for Problems, and Ready says nothing: whoever runs vipd there has been told,
-// and the mode may enforce it by itself.
+// every round while the answer is an error: that key stays what it is, and all others go on. Where a restriction can never
+// be had on a host, that is a matter for Problems, too.
 type Gate interface {
-	// Ready says why c can't be applied yet; nil: it can. It is cheap, and is called by the engine's goroutine.
-	Ready(c Change) error
+	// Ready says why c can't be applied yet; nil: it can. enforced: the dataplane restricts clients by itself, so that it
+	// waits only for what can be had (Capabilities.EnforcesSources). It is cheap, and is called by the engine's goroutine.
+	Ready(c Change, enforced bool) error
 }
 
 // Yielder is implemented by dataplanes that have to step aside for another one that has taken over: they stand before it

@@ -251,7 +251,7 @@ func (h *gatedHost) Prepare(ctx context.Context, want balancer.Desired) error {
 	return err
 }
 
-func (h *gatedHost) Ready(c dataplane.Change) error {
+func (h *gatedHost) Ready(c dataplane.Change, _ bool) error {
 	if h.shut.Load() && len(c.New.Sources) > 0 {
 		return errShut
 	}

@@ -123,7 +123,7 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 	var fresh, failed []Change
 	a := &applying{Engine: e, ctx: ctx}
-	now := time.Now()
+	now, enforced := time.Now(), e.Dataplane.Capabilities().EnforcesSources
 	for key, d := range snap.Diff(e.done, want.Frontends) {
 		t := e.retries[key]
 		if t != nil && t.wanted == d.New && now.Before(t.due) && !t.held {
@@ -137,7 +137,7 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 		if d.HadOld && e.known(d.Old) {
 			c.Old = d.Old
 		}
-		switch err := e.ready(c); {
+		switch err := e.ready(c, enforced); {
 		case err != nil:
 			a.hold(c, err)
 		case t != nil && t.tries > 0:
@@ -161,12 +161,12 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 	return a
 }
 
-// ready asks the host whether c can be applied.
-func (e *Engine) ready(c Change) error {
+// ready asks the host whether c can be applied, where enforced says whether the dataplane restricts clients by itself.
+func (e *Engine) ready(c Change, enforced bool) error {
 	if e.gate == nil || c.New == nil {
 		return nil
 	}
-	return e.gate.Ready(c)
+	return e.gate.Ready(c, enforced)
 }
 
 // known reports whether f is a frontend that was applied, not the mark of something found.

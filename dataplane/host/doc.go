@@ -51,7 +51,8 @@
 // guard stands, and the guard goes after the last address: no port of the host's own is ever open on a VIP. Where
 // iptables is busy addresses wait; where there is none, that is a problem, and they do not.
 // So do frontends with source ranges on addresses that are there anyway: see Ready. What the kernel refuses for
-// some seconds the guard does without, and tries again from time to time.
+// some seconds the guard does without, and tries again from time to time; meanwhile frontends with source ranges are for
+// modes that restrict by themselves alone.
 //
 // Rules are replaced in one transaction a part, so that nothing is open in between. Whether they are still there is seen
 // by the sizes of chains and how much leads to them, whether entries are, by the sets' headers.

@@ -416,7 +416,7 @@ func (h *history) round() {
 	if h.g.prepare(h.t.Context()) == nil && h.g.needed() {
 		h.checkPrepared()
 		for _, f := range h.want {
-			if err := h.g.restricts(f); isRestricted(f) && err != nil {
+			if err := h.g.restricts(f, false); isRestricted(f) && err != nil {
 				h.fatalf("after prepare, %s is held back: %v", f.Key, err)
 			}
 		}
@@ -578,7 +578,7 @@ func contains(networks []netip.Prefix, a netip.Addr) bool {
 func (h *history) checkRestricted() {
 	h.t.Helper()
 	for _, f := range h.want {
-		if !isRestricted(f) || h.g.restricts(f) != nil {
+		if !isRestricted(f) || h.g.restricts(f, false) != nil {
 			continue
 		}
 		for _, name := range []string{restrictedSet, specialSet} {
@@ -730,8 +730,13 @@ func TestRefusedForAMoment(t *testing.T) {
 			for time.Since(began) < lasting {
 				time.Sleep(time.Second)
 				err := g.prepare(t.Context())
-				if late := time.Since(began) > refusedAfter; late && err != nil {
+				late := time.Since(began) > refusedAfter
+				if late && err != nil {
 					t.Fatalf("after %v: %v", time.Since(began), err)
+				}
+				if late = time.Since(began) >= refusedAfter; g.restricts(f, false) == nil || (g.restricts(f, true) == nil) != late {
+					t.Fatalf("after %v it is to be served: %v in a mode that does not restrict, %v in one that does",
+						time.Since(began), g.restricts(f, false), g.restricts(f, true))
 				}
 			}
 			if lasting == time.Hour {
@@ -763,6 +768,9 @@ func TestRefusedForAMoment(t *testing.T) {
 			}
 			if reason, err := g.intact(t.Context()); reason != "" || err != nil {
 				t.Errorf("not intact: %q, %v", reason, err)
+			}
+			if err := errors.Join(g.prepare(t.Context()), g.restricts(f, false)); err != nil {
+				t.Errorf("with the guard in place it is not to be served: %v", err)
 			}
 		})
 	}

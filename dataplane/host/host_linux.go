@@ -304,12 +304,13 @@ func (h *Host) needed(a netip.Addr) bool { return h.want.Has(a) || h.appliedAt[a
 
 // Ready implements dataplane.Gate: a frontend with source ranges is not applied before the guard of its family stands and
 // knows it. An address that vipd adds waits for the guard itself, but those of the host, of node ports, and those that
-// are routed to it are there anyway.
-func (h *Host) Ready(c dataplane.Change) error {
+// are routed to it are there anyway. Where the guard can't be had, only a dataplane that restricts by itself serves it; what
+// was served within the same source ranges before goes on.
+func (h *Host) Ready(c dataplane.Change, enforced bool) error {
 	if unrestricted(c) {
 		return nil
 	}
-	return h.guard(c.New.Addr).restricts(c.New)
+	return h.guard(c.New.Addr).restricts(c.New, enforced)
 }
 
 // Resync makes the next Prepare and Finish compare with the kernel in full.

@@ -51,7 +51,15 @@ func (g *guard) problems() []balancer.Problem {
 			}
 		}
 		if err != nil {
-			out = append(out, balancer.Problem{Severity: l.severity, Text: fmt.Sprintf("%s (%s): %v", l.text, g.family, err)})
+			text := l.text
+			switch {
+			case l.set != restrictedSet:
+			case g.plan.mode.Forward:
+				text += ": services that have them are not served, but for those that are in the kernel already, which go on as they are"
+			default:
+				text += " by the kernel: vipd does it itself"
+			}
+			out = append(out, balancer.Problem{Severity: l.severity, Text: fmt.Sprintf("%s (%s): %v", text, g.family, err)})
 		}
 	}
 	return out

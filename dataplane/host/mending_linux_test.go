@@ -253,7 +253,7 @@ func TestBusyTables(t *testing.T) {
 }
 
 // TestHeldBack has a frontend with source ranges on the node's own address wait for the guard, and nothing else; where
-// the guard can't be had, nothing waits.
+// the guard can't be had, it is left to a mode that restricts by itself.
 func TestHeldBack(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -267,7 +267,9 @@ func TestHeldBack(t *testing.T) {
 	g.tool = func(context.Context) (ruleKernel, error) {
 		return nil, errors.New("Another app is currently holding the xtables lock")
 	}
-	ready := func(f, old *balancer.Frontend) error { return h.Ready(dataplane.Change{Key: f.Key, Old: old, New: f}) }
+	ready := func(f, old *balancer.Frontend) error {
+		return h.Ready(dataplane.Change{Key: f.Key, Old: old, New: f}, false)
+	}
 	if err := h.Prepare(t.Context(), both); !xtables.IsBusy(err) {
 		t.Fatalf("got %v, want an error that says that the tables are busy", err)
 	}
@@ -294,7 +296,12 @@ func TestHeldBack(t *testing.T) {
 	}
 	h.Resync()
 	must(t, h.Prepare(t.Context(), both))
-	must(t, ready(tight, nil))
+	if err := ready(tight, nil); err == nil || !strings.Contains(err.Error(), "install iptables") || !strings.Contains(err.Error(), "userspace") {
+		t.Errorf("got %v, want an error that says what is missing, and what helps", err)
+	}
+	must(t, ready(tight, tight)) // what is served goes on
+	must(t, ready(plain, nil))
+	must(t, h.Ready(dataplane.Change{Key: tight.Key, New: tight}, true))
 	g.tool = find
 }
 

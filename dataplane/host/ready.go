@@ -12,21 +12,21 @@ import (
 // errNotYet is why source ranges are not in force where nothing has failed.
 var errNotYet = errors.New("the guard has not been put up yet")
 
-// restricts says why the source ranges of f are not in force; nil: they are, or they can't be had here. That is so where
-// there are no ipsets or iptables, or no privilege to use them, where the kernel lacks sets of networks, and where it
-// has refused the rules for as long as refusedAfter: then problems says so, and what was served without them still is,
-// for the userspace mode enforces them by itself.
-func (g *guard) restricts(f *balancer.Frontend) error {
-	if g.failed != nil || g.set(allowedSet).lacking != nil {
-		return nil
+// restricts says why the source ranges of f are not in force; nil: they are, or they can't be had here and the dataplane
+// enforces them by itself. They can't be had where there are no ipsets or iptables, or no privilege to use them, where the
+// kernel lacks sets of networks, and where it has refused the rules for as long as refusedAfter.
+func (g *guard) restricts(f *balancer.Frontend, enforced bool) error {
+	if err := g.unrestrictable(); err != nil {
+		if enforced {
+			return nil
+		}
+		return fmt.Errorf("it is not served, because its source_ranges can't be enforced here: mend that, use mode = \"userspace\", "+
+			"which enforces them by itself, or remove source_ranges: %w", err)
 	}
 	standing := g.ready
 	for _, p := range g.parts {
 		if p.def.name != marksPart {
 			continue
-		}
-		if p.failed != nil {
-			return nil
 		}
 		standing = standing && p.chains != nil
 	}
@@ -46,6 +46,17 @@ func (g *guard) restricts(f *balancer.Frontend) error {
 		err = errNotYet
 	}
 	return fmt.Errorf("source_ranges are not in force yet: %w", err)
+}
+
+// unrestrictable says why source ranges can't be had here; nil: they can, now or soon.
+func (g *guard) unrestrictable() error {
+	err := errors.Join(g.failed, g.set(allowedSet).lacking)
+	for _, p := range g.parts {
+		if p.def.name == marksPart {
+			err = errors.Join(err, p.failed)
+		}
+	}
+	return err
 }
 
 // unrestricted reports whether c is none of the guard's business: it has no source ranges, or was served within the same

@@ -151,14 +151,15 @@ func (d *Dataplane) Capabilities() balancer.Capabilities {
 // Capabilities says what userspace mode can honour where it has the privileges, for those that have no Dataplane.
 func Capabilities() balancer.Capabilities {
 	return balancer.Capabilities{
-		Mode:           "userspace",
-		Protocols:      []balancer.Protocol{balancer.TCP, balancer.UDP},
-		Forwards:       []balancer.Forward{balancer.NATForward},
-		ProxyProtocol:  true,
-		Timeouts:       true,
-		MaxConnections: true,
-		DropsClients:   dropsClients,
-		LoopbackVIPs:   true,
+		Mode:            "userspace",
+		EnforcesSources: true,
+		Protocols:       []balancer.Protocol{balancer.TCP, balancer.UDP},
+		Forwards:        []balancer.Forward{balancer.NATForward},
+		ProxyProtocol:   true,
+		Timeouts:        true,
+		MaxConnections:  true,
+		DropsClients:    dropsClients,
+		LoopbackVIPs:    true,
 	}
 }
 
