@@ -123,10 +123,12 @@ func TestWrongEndpoints(t *testing.T) {
 			`endpoints[2].address: 0.0.0.0 is the unspecified address: an endpoint has an address of one host`,
 			`endpoints[3].address: 239.1.1.1 is a multicast address: an endpoint has an address of one host`,
 		}},
-		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "weight": 65536}, {"address": "10.0.0.2", "weight": -1}, {"address": "10.0.0.3", "max_connections": -1}]`, want: []string{
+		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "weight": 65536}, {"address": "10.0.0.2", "weight": -1}, {"address": "10.0.0.3", "max_connections": -1},
+			{"address": "10.0.0.4", "max_connections": 2147483647}, {"address": "10.0.0.5", "max_connections": 4294967297}]`, want: []string{
 			`endpoints[0].weight: 65536 is out of range; 0 (no new connections) to 65535 are possible`,
 			`endpoints[1].weight: -1 is out of range; 0 (no new connections) to 65535 are possible`,
-			`endpoints[2].max_connections: -1 is negative; 0 (no bound) or more is possible`,
+			`endpoints[2].max_connections: -1 is out of range; 0 (no bound) to 2147483647 are possible`,
+			`endpoints[4].max_connections: 4294967297 is out of range; 0 (no bound) to 2147483647 are possible`,
 		}},
 		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "weight": 99999999999999999999, "draining": "true", "backup": 1, "node": 7}]`, want: []string{
 			`endpoints[0].weight: 99999999999999999999 is out of range`,
