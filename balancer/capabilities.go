@@ -66,11 +66,9 @@ func (u *unit) capabilities(c *Capabilities, endpoints []*Endpoint) {
 		nearest("no_endpoints", "leave clients without an answer", "it rejects them")
 	}
 	if !c.MaxConnections {
-		for i := range s.Endpoints {
-			if s.Endpoints[i].MaxConnections > 0 {
-				nearest(fmt.Sprintf("endpoints[%d].max_connections", i), "bound connections", "they are not bounded")
-			}
-		}
+		u.each(endpoints, "max_connections", func(e *Endpoint) bool { return e.MaxConnections > 0 }, func(field, whose string) {
+			nearest(field, "bound connections"+whose, "they are not bounded")
+		})
 	}
 	bounded := func(e *Endpoint) bool { return e.MaxConnections > 0 }
 	if c.MaxConnections && c.AffinityUnbounded && s.Affinity == ClientIPAffinity && slices.ContainsFunc(endpoints, bounded) {
@@ -82,7 +80,45 @@ func (u *unit) capabilities(c *Capabilities, endpoints []*Endpoint) {
 				nearest(s.vipField(i), "serve loopback VIPs to clients beyond this host", "programs of this host reach it")
 			}
 		}
+		u.each(endpoints, "address", func(e *Endpoint) bool { return e.Address.IsLoopback() }, func(field, whose string) {
+			nearest(field, "forward clients beyond this host to loopback addresses"+whose, "programs of this host reach them")
+		})
 	}
+}
+
+// each calls tell for each of the endpoints that has it: with the path of its field where it is one of the service's own, and
+// once for all that were published apart, which have no place in the service's text, with words that name them.
+func (u *unit) each(endpoints []*Endpoint, field string, has func(*Endpoint) bool, tell func(field, whose string)) {
+	var own map[*Endpoint]int
+	var apart []*Endpoint
+	for _, e := range endpoints {
+		if !has(e) {
+			continue
+		}
+		if own == nil {
+			own = make(map[*Endpoint]int, len(u.service.Endpoints))
+			for i := range u.service.Endpoints {
+				own[&u.service.Endpoints[i]] = i
+			}
+		}
+		if i, there := own[e]; there {
+			tell(element("endpoints", i, field), "")
+		} else {
+			apart = append(apart, e)
+		}
+	}
+	if len(apart) > 0 {
+		tell("endpoints", " (registered: "+some(apart)+")")
+	}
+}
+
+// some names the first of the endpoints, and how many more there are.
+func some(endpoints []*Endpoint) string {
+	first := endpoints[0].Address.String()
+	if len(endpoints) > 1 {
+		return fmt.Sprintf("%s and %d more", first, len(endpoints)-1)
+	}
+	return first
 }
 
 // untranslated reports what keeps ports of a service, or clients' addresses, from being left as they are.

@@ -69,3 +69,61 @@ func TestUntranslatedForwards(t *testing.T) {
 		})
 	}
 }
+
+// TestEndpointsBeyondTheMode has a mode say of every endpoint what it can't do for it, also of those that are not in the
+// service's own text.
+func TestEndpointsBeyondTheMode(t *testing.T) {
+	s := &balancer.Service{
+		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 80}},
+		Endpoints: []balancer.Endpoint{
+			{Address: netip.MustParseAddr("192.168.1.11"), Weight: 1},
+			{Address: netip.MustParseAddr("127.0.0.1"), Weight: 1, MaxConnections: 5},
+			{Address: netip.MustParseAddr("192.168.1.12"), Weight: 1, MaxConnections: 6},
+		},
+		Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, NoEndpoints: balancer.RejectClients,
+		ProxyProtocol: balancer.NoProxyProtocol,
+	}
+	const bounds, loopback = "can't bound connections%s; they are not bounded", "can't forward clients beyond this host to loopback addresses%s; programs of this host reach them"
+	own := []string{"endpoints[1].max_connections: " + bounds, "endpoints[2].max_connections: " + bounds, "endpoints[1].address: " + loopback}
+	for name, c := range map[string]struct {
+		able  bool
+		apart []string
+		want  []string
+	}{
+		"able":  {true, []string{"127.0.0.2"}, nil},
+		"alone": {false, nil, own},
+		"one registered": {false, []string{"127.0.0.2"}, []string{
+			own[0], own[1], "endpoints: " + strings.Replace(bounds, "%s", " (registered: 127.0.0.2)", 1),
+			own[2], "endpoints: " + strings.Replace(loopback, "%s", " (registered: 127.0.0.2)", 1),
+		}},
+		"three registered": {false, []string{"127.0.0.2", "192.168.1.13", "127.0.0.3"}, []string{
+			own[0], own[1], "endpoints: " + strings.Replace(bounds, "%s", " (registered: 127.0.0.2 and 2 more)", 1),
+			own[2], "endpoints: " + strings.Replace(loopback, "%s", " (registered: 127.0.0.2 and 1 more)", 1),
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := balancer.Inputs{}
+			in.Services = in.Services.Set(s.Name, s)
+			for i, a := range c.apart {
+				id := balancer.EndpointID{Service: s.Name, ID: string(rune('a' + i))}
+				in.Endpoints = in.Endpoints.Set(id, &balancer.Endpoint{Address: netip.MustParseAddr(a), Weight: 1, MaxConnections: 1})
+			}
+			env := plainEnv()
+			env.Capabilities.MaxConnections, env.Capabilities.LoopbackVIPs = c.able, c.able
+			var got []string
+			for _, p := range found(balancer.Compile(env, in)) {
+				got = append(got, p.Field+": "+strings.Replace(p.Text, env.Capabilities.Mode+" mode ", "", 1))
+				if p.Severity != balancer.SeverityNearest {
+					t.Errorf("%s is %s", p, p.Severity)
+				}
+			}
+			var want []string
+			for _, w := range c.want {
+				want = append(want, strings.ReplaceAll(w, "%s", ""))
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("problems\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+		})
+	}
+}
