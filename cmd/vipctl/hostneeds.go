@@ -48,8 +48,11 @@ func lacksFile(path string) string {
 		return ""
 	}
 	// One that may not be looked at is another's business: vipd may be somebody who may.
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+	switch info, err := os.Stat(path); {
+	case errors.Is(err, fs.ErrNotExist):
 		return "there is no file " + path + " on this host"
+	case err == nil && !info.Mode().IsRegular():
+		return path + " is not a regular file on this host"
 	}
 	return ""
 }

@@ -2,10 +2,12 @@ package probe_test
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -123,6 +125,11 @@ func TestHTTPS(t *testing.T) {
 	mutual := &tls.Config{Certificates: []tls.Certificate{good}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: ca.pool()}
 	ca.issue("client", -time.Hour, time.Hour)
 	named := func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", ca.file("ca.pem") }
+	fifo, large := ca.file("fifo"), ca.file("large.pem")
+	err := errors.Join(syscall.Mkfifo(fifo, 0o600), os.WriteFile(large, make([]byte, 1<<20+1), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name   string
 		handle func(net.Conn)
@@ -151,6 +158,9 @@ func TestHTTPS(t *testing.T) {
 		{"truncated", overTLS(config(good), says("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready")), named, health.Failed, "answered 200 OK, but the body is truncated"},
 		{"no such file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/nowhere/ca.pem" }, health.NotRun, "not run: looking at a certificate file: stat /nowhere/ca.pem"},
 		{"no certificate in it", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/proc/version" }, health.NotRun, "not run: reading ca_file: /proc/version holds no certificate"},
+		{"no end", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = "/dev/zero" }, health.NotRun, "not run: reading ca_file: /dev/zero is not a regular file"},
+		{"nobody writes it", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile = fifo }, health.NotRun, "not run: reading ca_file: " + fifo + " is not a regular file"},
+		{"too large", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CertFile, h.KeyFile = ca.file("ca.pem"), large }, health.NotRun, "not run: reading cert_file and key_file: " + large + " has more than 1048576 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			check(t, define(balancer.HTTPSHealth, c.change), serve(t, c.handle), c.want, c.text)

@@ -27,7 +27,7 @@ type Probe struct {
 func New(h *balancer.Health, proto balancer.Protocol) *Probe {
 	p := &Probe{health: h, proto: proto, kind: kinds()[h.Type]}
 	if h.Type == balancer.HTTPSHealth || h.Type == balancer.GRPCHealth && grpcOverTLS(h) {
-		p.files = &files{health: h}
+		p.files = newFiles(h)
 	}
 	return p
 }

@@ -8,84 +8,15 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
-
-	"vipd/balancer"
 )
-
-// files holds what a definition's certificate files said when they were last read.
-type files struct {
-	health *balancer.Health
-
-	mu      sync.Mutex
-	stamp   [3]stamp
-	authors *x509.CertPool // nil: the system's
-	own     []tls.Certificate
-	ready   bool
-}
-
-// stamp tells one version of a file from the next.
-type stamp struct {
-	size     int64
-	modified time.Time
-}
-
-// load reads the files again if they have changed: certificates are renewed under a running daemon.
-func (f *files) load() (*x509.CertPool, []tls.Certificate, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var now [3]stamp
-	for i, name := range []string{f.health.CAFile, f.health.CertFile, f.health.KeyFile} {
-		if name == "" {
-			continue
-		}
-		info, err := os.Stat(name)
-		if err != nil {
-			return nil, nil, localf("looking at a certificate file: %w", err)
-		}
-		now[i] = stamp{info.Size(), info.ModTime()}
-	}
-	if f.ready && now == f.stamp {
-		return f.authors, f.own, nil
-	}
-	f.ready = false
-	if err := f.readLocked(); err != nil {
-		return nil, nil, err
-	}
-	f.ready, f.stamp = true, now
-	return f.authors, f.own, nil
-}
-
-func (f *files) readLocked() error {
-	f.authors, f.own = nil, nil
-	if name := f.health.CAFile; name != "" {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			return localf("reading ca_file: %w", err)
-		}
-		f.authors = x509.NewCertPool()
-		if !f.authors.AppendCertsFromPEM(text) {
-			return localf("reading ca_file: %s holds no certificate", name)
-		}
-	}
-	if f.health.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(f.health.CertFile, f.health.KeyFile)
-		if err != nil {
-			return localf("reading cert_file and key_file: %w", err)
-		}
-		f.own = []tls.Certificate{pair}
-	}
-	return nil
-}
 
 // secure speaks TLS over conn, offering the application protocol alpn, and checks the certificate against the
 // definition's host, or the address where it has none.
 func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.Conn, error) {
-	authors, own, err := a.files.load()
+	certificates, err := a.files.load(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +28,7 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 		name = a.at.Addr().String() // no SNI, but the certificate has to hold the address
 	}
 	secured := tls.Client(conn, &tls.Config{
-		ServerName: name, RootCAs: authors, Certificates: own, NextProtos: []string{alpn},
+		ServerName: name, RootCAs: certificates.authors, Certificates: certificates.own, NextProtos: []string{alpn},
 		InsecureSkipVerify: !a.health.Verify, // only where users say verify = false
 	})
 	err = secured.HandshakeContext(ctx)

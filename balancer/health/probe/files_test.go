@@ -1,0 +1,89 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/snap"
+)
+
+// TestFilesHang: certificate files on a file system that hangs hold up no other check, nor the end, and are read once by as
+// many checks as there are; when it answers again, so do they.
+func TestFilesHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &balancer.Health{
+			Type: balancer.HTTPSHealth, CAFile: "/hangs/ca.pem", Interval: 2 * time.Second, FastInterval: time.Second, Timeout: time.Second, Rise: 1, Fall: 1,
+		}
+		other := *h
+		other.CAFile = "/works/ca.pem"
+		var looks atomic.Int32
+		answer := make(chan error)
+		hung, works := newFiles(h), newFiles(&other)
+		works.read = func(*balancer.Health, *certificates) (*certificates, error) { return &certificates{}, nil }
+		hung.read = func(*balancer.Health, *certificates) (*certificates, error) {
+			looks.Add(1)
+			return &certificates{}, <-answer
+		}
+		reported := snap.Map[balancer.Target, balancer.Verdict]{}
+		r := NewRunner(Options{
+			Report: func(changes []Change) {
+				for _, c := range changes {
+					reported = reported.Set(c.Targets[0], c.State.Verdict)
+				}
+			},
+			Check: func(ctx context.Context, p *Probe, _ netip.AddrPort) health.Result {
+				of := map[string]*files{h.CAFile: hung, other.CAFile: works}[p.health.CAFile]
+				return (&Probe{health: p.health, kind: func(_ *attempt, ctx context.Context) (string, error) {
+					_, err := of.load(ctx)
+					return "", err
+				}}).Check(ctx, netip.AddrPort{})
+			},
+		})
+		at := func(s balancer.Name, host byte) balancer.Target {
+			return balancer.Target{Service: s, Addr: netip.AddrFrom4([4]byte{192, 168, 1, host}), Port: 443}
+		}
+		var wanted snap.Map[balancer.Target, health.Subject]
+		for host := range byte(20) {
+			for s, h := range map[balancer.Name]*balancer.Health{"hangs": h, "works": &other} {
+				target := at(s, host)
+				wanted = wanted.Set(target, health.Subject{At: netip.AddrPortFrom(target.Addr, target.Port), Proto: balancer.TCP, Health: h})
+			}
+		}
+		r.Set(wanted)
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		go func() { r.Run(ctx); close(over) }()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for host := range byte(20) {
+			if reported.At(at("works", host)) != balancer.HealthUp || reported.Has(at("hangs", host)) {
+				t.Errorf("host %d: %v beside %v that hangs", host, reported.At(at("works", host)), reported.At(at("hangs", host)))
+			}
+			if s, _ := r.Status(at("hangs", host)); s.State.Last.Outcome != health.NotRun {
+				t.Errorf("host %d, whose files hang: %+v", host, s.State.Last)
+			}
+		}
+		answer <- errors.New("the server is back, the file is not")
+		time.Sleep(time.Minute)
+		answer <- nil
+		time.Sleep(500 * time.Millisecond)
+		if n := looks.Load(); n > 3 {
+			t.Errorf("%d looks", n)
+		}
+		cancel()
+		synctest.Wait()
+		select {
+		case <-over:
+		default:
+			t.Error("the end waits for a file")
+		}
+		close(answer) // lets the last look go
+	})
+}
