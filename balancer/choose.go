@@ -32,14 +32,26 @@ func (n standing) panics(h *Health) bool {
 func (n standing) out() bool { return n.healthy == 0 && n.all > 0 }
 
 // backends returns the backends of port p of s for a frontend at own, sorted by address: every endpoint of that family,
-// each with its state. An endpoint at own itself is not among them, for connections to it would come back for ever: back
-// says that there is one. It also returns how many of them are healthy.
-func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (all []Backend, n standing, back bool) {
-	candidates := c.candidates(p, own.Addr())
-	if i := slices.IndexFunc(candidates, func(c candidate) bool { return c.Addr == own }); i >= 0 {
-		candidates, back = slices.Delete(candidates, i, i+1), true
+// each with its state. They are made once for all VIPs of a family, but for a frontend that has an endpoint at its own
+// address and port. That endpoint is not among them, for connections to it would come back for ever: back says that there
+// is one.
+func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (made portBackends, back bool) {
+	of := portFamily{p, own.Addr().Is4()}
+	made, again := c.ports[of]
+	if !again {
+		made = c.make(env, c.candidates(p, own.Addr()))
+		c.ports[of] = made
 	}
-	n = c.standing(env, candidates)
+	at, back := slices.BinarySearchFunc(made.all, own, func(b Backend, own netip.AddrPort) int { return b.Addr.Compare(own) })
+	if !back {
+		return made, false
+	}
+	return c.make(env, slices.Delete(c.candidates(p, own.Addr()), at, at+1)), true
+}
+
+// make makes backends of candidates, and says how those stand.
+func (c *serviceInputs) make(env *Env, candidates []candidate) portBackends {
+	n := c.standing(env, candidates)
 	if n.panics(c.service.Health) {
 		useAll(env, c.service.Locality, candidates)
 	} else {
@@ -53,13 +65,13 @@ func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (all []B
 		}
 		backends[i] = b
 	}
-	return backends, n, back
+	return portBackends{backends, n}
 }
 
 // candidates returns the endpoints at port p of the family of a, sorted by address.
 func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
 	var candidates []candidate
-	for _, e := range c.endpoints {
+	for _, e := range c.joined.used {
 		if e.Address.Is4() == a.Is4() {
 			candidates = append(candidates, c.candidate(e, p))
 		}

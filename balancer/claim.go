@@ -18,13 +18,26 @@ type unit struct {
 
 // serviceInputs is what compiling one service looks at.
 type serviceInputs struct {
-	service   *Service
-	endpoints []*Endpoint
-	in        *Inputs
+	service *Service
+	joined  joined
+	in      *Inputs
+	ports   map[portFamily]portBackends // those that were asked for
+}
+
+// portFamily is what the backends of a frontend depend on.
+type portFamily struct {
+	port *Port
+	v4   bool
+}
+
+// portBackends are the backends of all frontends of one port and family.
+type portBackends struct {
+	all []Backend // shared by the frontends: it does not change
+	standing
 }
 
 func newServiceInputs(s *Service, in *Inputs) *serviceInputs {
-	return &serviceInputs{service: s, endpoints: EndpointsOf(s, in), in: in}
+	return &serviceInputs{service: s, joined: join(s, in), in: in, ports: map[portFamily]portBackends{}}
 }
 
 // defaultUDPIdle ends a UDP flow without traffic where users leave idle_timeout out.
@@ -37,7 +50,8 @@ func compileService(env *Env, s *Service, in *Inputs) *unit {
 	u.trust(env)
 	u.unbuilt()
 	u.unallocated()
-	u.capabilities(&env.Capabilities, c.endpoints)
+	u.tooMany(&c.joined)
+	u.capabilities(&env.Capabilities, c.joined.used)
 	vips := u.allowedVIPs(env)
 	for i := range s.Ports {
 		p := &s.Ports[i]
@@ -71,14 +85,14 @@ func oneIf(b bool) int {
 // claim adds the frontend of port p at key.
 func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool) {
 	s := u.service
-	backends, n, back := c.backends(env, p, key.AddrPort())
+	backends, back := c.backends(env, p, key.AddrPort())
 	if back {
 		u.leadsBack(p, key)
 	}
-	u.short(p, key.Addr, n)
+	u.short(p, key.Addr, backends.standing)
 	f := &Frontend{
 		Key: key, NodePort: nodePort, Service: s.Name, Port: p.Name,
-		Backends:       backends,
+		Backends:       backends.all,
 		Scheduler:      s.Scheduler,
 		Sources:        s.SourceRanges,
 		SNAT:           s.SNAT,

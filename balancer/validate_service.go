@@ -20,6 +20,9 @@ func (r *reading) checkService(d *definition) {
 	if !isLabel(string(r.service)) {
 		r.errorf("", "the name %q is not possible: names are DNS labels, %s", r.service, labelRule)
 	}
+	if !r.checkSize(d) {
+		return
+	}
 	r.checkVIPs(d.VIPs)
 	r.checkPorts(d.Ports)
 	r.checkEndpoints(&d.Service)

@@ -89,7 +89,7 @@ func subjects(s *balancer.Service, in *balancer.Inputs) map[balancer.Target]Subj
 	if s.Health == nil {
 		return wanted
 	}
-	for _, e := range balancer.EndpointsOf(s, in) {
+	for _, e := range balancer.UsedEndpoints(s, in) {
 		for i := range s.Ports {
 			p := &s.Ports[i]
 			probed := p

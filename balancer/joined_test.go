@@ -1,0 +1,105 @@
+package balancer_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+)
+
+// TestTooLarge has a service that would cost a host too much be refused as a whole where its own text says so, whatever
+// else is wrong with it, and soon.
+func TestTooLarge(t *testing.T) {
+	text := func(vips, ports, endpoints int) map[string]any {
+		list := func(n int, write func(i int) any) (all []any) {
+			for i := range n {
+				all = append(all, write(i))
+			}
+			return all
+		}
+		return map[string]any{
+			"vips":  list(vips, func(i int) any { return fmt.Sprintf("10.96.%d.%d", i>>8, i&255) }),
+			"ports": list(ports, func(i int) any { return map[string]any{"name": fmt.Sprintf("p%d", i), "port": int64(1 + i%65535)} }),
+			"endpoints": list(endpoints, func(i int) any {
+				return map[string]any{"address": fmt.Sprintf("10.%d.%d.%d", 1+i>>16, i>>8&255, i&255)}
+			}),
+		}
+	}
+	for _, c := range []struct {
+		vips, ports, endpoints int
+		want                   string
+	}{
+		{4, 1024, 61, ""},
+		{4, 1025, 0, "ports: 1025 ports at 4 VIPs are 4100 frontends; one service may have 4096: divide it into several services"},
+		{4097, 1, 1, "ports: 1 ports at 4097 VIPs are 4097 frontends; one service may have 4096: divide it into several services"},
+		{1, 40000, 1, "ports: 40000 ports at 1 VIPs are 40000 frontends; one service may have 4096: divide it into several services"},
+		{2, 12, 10000, ""},
+		{1, 1000, 1000, "endpoints: 1000 endpoints behind 1000 frontends are 1000000 backends; one service may have 250000: divide it into several services"},
+	} {
+		s, problems := balancer.DecodeService("web", text(c.vips, c.ports, c.endpoints), nil, nil, balancer.SeverityError)
+		got := ""
+		if len(problems) > 0 {
+			got = strings.TrimPrefix(problems[0].String(), "service web: ")
+		}
+		if len(problems) > 1 || got != c.want || (s == nil) != (c.want != "") {
+			t.Errorf("%d VIPs, %d ports, %d endpoints: %q, want %q", c.vips, c.ports, c.endpoints, got, c.want)
+		}
+	}
+}
+
+// TestTooManyRegistered has endpoints that are published apart left out where a service gets too large by them, never its
+// own, and as many of them used as are possible.
+func TestTooManyRegistered(t *testing.T) {
+	s := oneService("web", 0, 10)
+	s.VIPs = append(s.VIPs, netip.MustParseAddr("10.97.0.1"))
+	s.Ports = nil
+	for i := range 100 {
+		s.Ports = append(s.Ports, balancer.Port{Name: fmt.Sprintf("p%d", i), Port: uint16(80 + i), Protocol: balancer.TCP, TargetPort: 8080})
+	}
+	var in balancer.Inputs
+	in.Services = in.Services.Set("web", s)
+	const most = balancer.MaxBackends / 200
+	for i := range most + 5 - 10 {
+		id := balancer.EndpointID{Service: "web", ID: fmt.Sprintf("%06d", i)}
+		in.Endpoints = in.Endpoints.Set(id, &balancer.Endpoint{Address: netip.AddrFrom4([4]byte{192, 169, byte(i >> 8), byte(i)}), Weight: 1})
+	}
+	d := balancer.Compile(plainEnv(), in)
+	const want = "1255 endpoints behind 200 frontends are too many: 5, registered last by key, are not used, because one service may have 250000 backends in all. Divide it into several services"
+	if p := found(d); len(p) != 1 || p[0].Severity != balancer.SeverityError || p[0].Field != "endpoints" || p[0].Text != want {
+		t.Errorf("problems %v", p)
+	}
+	for k, f := range d.Frontends.All() {
+		if len(f.Backends) != most || f.Backends[0].Addr.Addr() != s.Endpoints[0].Address {
+			t.Fatalf("%s has %d backends, want %d, from %s on", k, len(f.Backends), most, f.Backends[0].Addr)
+		}
+	}
+	in.Endpoints = in.Endpoints.Delete(balancer.EndpointID{Service: "web", ID: "000000"})
+	if got := found(balancer.Compile(plainEnv(), in)); len(got) != 1 || !strings.Contains(got[0].Text, ": 4, registered last") {
+		t.Errorf("with one less: %v", got)
+	}
+}
+
+// TestVIPsShareBackends is the budget of memory: however many VIPs a service has, each port's backends are there once a
+// family.
+func TestVIPsShareBackends(t *testing.T) {
+	s := oneService("web", 0, 3)
+	s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: netip.MustParseAddr("fd00::1"), Weight: 1})
+	s.Ports = append(s.Ports, balancer.Port{Name: "other", Port: 81, Protocol: balancer.TCP, TargetPort: 8080})
+	for i := range 50 {
+		s.VIPs = append(s.VIPs, netip.AddrFrom4([4]byte{10, 98, 0, byte(i)}), netip.MustParseAddr(fmt.Sprintf("fd00:96::%x", i)))
+	}
+	var in balancer.Inputs
+	in.Services = in.Services.Set("web", s)
+	var c balancer.Compiler
+	for name, d := range map[string]balancer.Desired{"Compile": balancer.Compile(plainEnv(), in), "Next": c.Next(plainEnv(), in)} {
+		made := map[*balancer.Backend]bool{}
+		for _, f := range d.Frontends.All() {
+			made[&f.Backends[0]] = true
+		}
+		if d.Frontends.Len() != 202 || len(made) != 4 {
+			t.Errorf("%s: %d frontends with %d times backends, want 202 with those of 2 ports and 2 families", name, d.Frontends.Len(), len(made))
+		}
+	}
+}
