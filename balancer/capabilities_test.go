@@ -109,6 +109,7 @@ func TestEndpointsBeyondTheMode(t *testing.T) {
 				in.Endpoints = in.Endpoints.Set(id, &balancer.Endpoint{Address: netip.MustParseAddr(a), Weight: 1, MaxConnections: 1})
 			}
 			env := plainEnv()
+			env.Allowed = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("127.0.0.0/8")}
 			env.Capabilities.MaxConnections, env.Capabilities.LoopbackVIPs = c.able, c.able
 			var got []string
 			for _, p := range found(balancer.Compile(env, in)) {

@@ -292,5 +292,3 @@ func compareClaims(a, b *Service) int {
 		a.Name.Compare(b.Name),
 	)
 }
-
-func fromEtcd(s *Service) bool { return s.Origin.Key != "" }

@@ -36,8 +36,8 @@ type portBackends struct {
 	standing
 }
 
-func newServiceInputs(s *Service, in *Inputs) *serviceInputs {
-	return &serviceInputs{service: s, joined: join(s, in), in: in, ports: map[portFamily]portBackends{}}
+func newServiceInputs(env *Env, s *Service, in *Inputs) *serviceInputs {
+	return &serviceInputs{service: s, joined: join(env.Allowed, s, in), in: in, ports: map[portFamily]portBackends{}}
 }
 
 // defaultUDPIdle ends a UDP flow without traffic where users leave idle_timeout out.
@@ -46,11 +46,11 @@ const defaultUDPIdle = 60 * time.Second
 // compileService compiles one service on its own: everything but the question who gets a contested key.
 func compileService(env *Env, s *Service, in *Inputs) *unit {
 	u := &unit{service: s}
-	c := newServiceInputs(s, in)
+	c := newServiceInputs(env, s, in)
 	u.trust(env)
 	u.unbuilt()
 	u.unallocated()
-	u.tooMany(&c.joined)
+	u.leftOut(&c.joined)
 	u.capabilities(&env.Capabilities, c.joined.used)
 	vips := u.allowedVIPs(env)
 	for i := range s.Ports {

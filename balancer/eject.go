@@ -31,7 +31,7 @@ func eject(candidates []candidate) {
 // from then on a question costs no more than what was ejected or is back since. It is for one compile's inputs, and used by
 // one goroutine at a time.
 type EjectionRooms struct {
-	node     string
+	env      Env
 	in       Inputs // its Ejected is what the shares count
 	services map[Name]seats
 }
@@ -51,7 +51,7 @@ type share struct{ able, out int }
 
 // NewEjectionRooms returns the rooms among what is compiled from env and in.
 func NewEjectionRooms(env *Env, in *Inputs) *EjectionRooms {
-	return &EjectionRooms{node: env.Node, in: *in, services: map[Name]seats{}}
+	return &EjectionRooms{env: *env, in: *in, services: map[Name]seats{}}
 }
 
 // Has reports whether a service has an endpoint at t, which has a port.
@@ -104,10 +104,10 @@ func (r *EjectionRooms) seats(name Name) seats {
 		return all
 	}
 	all = seats{}
-	c := newServiceInputs(service, &r.in)
+	c := newServiceInputs(&r.env, service, &r.in)
 	for i := range service.Ports {
 		for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-			all.add(r.node, service.Locality, c.candidates(&service.Ports[i], family))
+			all.add(r.env.Node, service.Locality, c.candidates(&service.Ports[i], family))
 		}
 	}
 	r.services[name] = all

@@ -108,7 +108,7 @@ func TestEjectionRoom(t *testing.T) {
 		rooms := balancer.NewEjectionRooms(&h.env, &h.in)
 		for step := range 30 {
 			at := h.checked()
-			if got, want := rooms.Has(at), isEndpoint(&h.in, at); got != want {
+			if got, want := rooms.Has(at), isEndpoint(&h.env, &h.in, at); got != want {
 				t.Fatalf("seed %d: an endpoint at %s: %v, want %v", seed, at, got, want)
 			}
 			room := rooms.Room(at, h.in.Ejected)
@@ -135,9 +135,9 @@ func TestEjectionRoom(t *testing.T) {
 	}
 }
 
-func isEndpoint(in *balancer.Inputs, t balancer.Target) bool {
+func isEndpoint(env *balancer.Env, in *balancer.Inputs, t balancer.Target) bool {
 	s, ok := in.Services.Get(t.Service)
-	return ok && slices.ContainsFunc(balancer.EndpointsOf(s, in), func(e *balancer.Endpoint) bool {
+	return ok && slices.ContainsFunc(balancer.UsedEndpoints(env.Allowed, s, in), func(e *balancer.Endpoint) bool {
 		return e.Address == t.Addr && slices.ContainsFunc(s.Ports, func(q balancer.Port) bool { return e.TargetPort(&q) == t.Port })
 	})
 }

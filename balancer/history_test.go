@@ -40,6 +40,9 @@ func (h *history) backendAddr() netip.Addr {
 	if h.IntN(3) == 0 {
 		return addr(fmt.Sprintf("fd00::%d", 1+h.IntN(4)))
 	}
+	if h.IntN(8) == 0 {
+		return pickOne(h, addr("127.0.0.1"), addr("::1"), addr("169.254.169.254"))
+	}
 	return addr(fmt.Sprintf("192.168.1.%d", 10+h.IntN(5)))
 }
 
@@ -63,6 +66,9 @@ func (h *history) randomEnv() balancer.Env {
 	}
 	if h.IntN(4) == 0 {
 		env.Allowed = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24"), netip.MustParsePrefix("fd00:96::/64")}
+		if h.IntN(2) == 0 {
+			env.Allowed = append(env.Allowed, netip.MustParsePrefix("127.0.0.0/8"))
+		}
 	}
 	env.LocalOnly = h.IntN(4) == 0
 	env.Capabilities.KeepsSource = h.IntN(2) == 0

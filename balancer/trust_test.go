@@ -102,6 +102,72 @@ func TestTrustNodePorts(t *testing.T) {
 	}
 }
 
+// TestTrustedEndpoints has endpoints from etcd lead no client to what listens for programs of this host, unless its
+// configuration names such addresses, or no client comes from elsewhere; files may say what they like.
+func TestTrustedEndpoints(t *testing.T) {
+	const wide = "0.0.0.0/0 ::/0"
+	private := []string{"127.0.0.1", "127.9.9.9", "::1", "169.254.169.254", "fe80::1"}
+	for _, c := range []struct {
+		vip, allowed string
+		nodePort     uint16
+		endpoints    []string
+		fromEtcd     bool // whether they are used from there
+	}{
+		{"10.96.0.10 fd00:96::10", "", 0, []string{"192.168.1.11", "10.1.1.1", "fd00::1"}, true},
+		{"10.96.0.10 fd00:96::10", "", 0, private, false},
+		{"10.96.0.10 fd00:96::10", wide, 0, private, false},
+		{"10.96.0.10", wide + " 127.0.0.0/8", 0, []string{"127.0.0.1", "127.9.9.9"}, true},
+		{"10.96.0.10", wide + " 127.0.0.1/32", 0, []string{"127.9.9.9"}, false},
+		{"fd00:96::10", wide + " ::1/128", 0, []string{"::1"}, true},
+		{"fd00:96::10", wide + " 127.0.0.0/8 169.254.0.0/16", 0, []string{"::1", "fe80::1"}, false},
+		{"10.96.0.10", wide + " 169.254.169.254/32", 0, []string{"169.254.169.254"}, true},
+		{"fd00:96::10", wide + " fe80::/10", 0, []string{"fe80::1"}, true},
+		{"127.10.9.1", "127.10.9.0/24", 0, []string{"127.0.0.1"}, true}, // a fleet on loopback
+		{"127.10.9.1", "127.10.9.0/24", 0, []string{"169.254.169.254"}, false},
+		{"127.10.9.1", "127.10.9.0/24", 30080, []string{"127.0.0.1"}, false},
+		{"127.10.9.1", "", 0, []string{"127.0.0.1"}, false},
+		{"127.10.9.1 10.96.0.10", wide + " 127.10.9.0/24", 0, []string{"127.0.0.1"}, false},
+	} {
+		env := plainEnv()
+		env.NodePortAddresses = []netip.Addr{netip.MustParseAddr("192.168.1.5")}
+		for p := range strings.FieldsSeq(c.allowed) {
+			env.Allowed = append(env.Allowed, netip.MustParsePrefix(p))
+		}
+		for _, e := range c.endpoints {
+			for from, want := range map[string]bool{"a file": true, "etcd": c.fromEtcd, "etcd, apart": c.fromEtcd} {
+				s := oneService("web", 0, 1)
+				s.VIPs, s.Endpoints[0].Address = nil, netip.MustParseAddr(e)
+				s.Ports[0].NodePort = c.nodePort
+				for vip := range strings.FieldsSeq(c.vip) {
+					s.VIPs = append(s.VIPs, netip.MustParseAddr(vip))
+				}
+				in := balancer.Inputs{}
+				field := "endpoints[0].address"
+				if from != "a file" {
+					s.Origin.Key = "/vipd/services/web"
+				}
+				if from == "etcd, apart" {
+					field = "endpoints"
+					in.Endpoints = in.Endpoints.Set(balancer.EndpointID{Service: "web", ID: "a"}, &s.Endpoints[0])
+					s.Endpoints = nil
+				}
+				in.Services = in.Services.Set("web", s)
+				d := balancer.Compile(env, in)
+				used, told := false, false
+				for _, f := range d.Frontends.All() {
+					used = used || len(f.Backends) > 0
+				}
+				for _, p := range found(d) {
+					told = told || p.Field == field && p.Severity == balancer.SeverityError && strings.Contains(p.Text, "name their network in addresses.allowed")
+				}
+				if served := d.Frontends.Len() > 0; used != (want && served) || told == want {
+					t.Errorf("%s behind %s, allowed %q, node port %d, from %s: used %v, told %v; want it used %v", e, c.vip, c.allowed, c.nodePort, from, used, told, want)
+				}
+			}
+		}
+	}
+}
+
 // TestCheckedByFleet has a node say where the fleet can't check what asks for that, and where others run its programs.
 func TestCheckedByFleet(t *testing.T) {
 	file, key := balancer.Origin{File: "vipd.toml", Line: 3}, balancer.Origin{Key: "/vipd/services/web"}

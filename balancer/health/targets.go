@@ -27,13 +27,15 @@ type Targets struct {
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
 	allowExec bool
+	allowed   []netip.Prefix
 	wanted    snap.Map[balancer.Target, Subject]
 }
 
-// Next returns the subject of each target of the services that have checks. allowExec says whether services from etcd
-// may run programs: what they ask for is left out otherwise, unless others of a fleet may do it (Subject.Fleet; whoever
-// has it run looks at its type). What did not change keeps its place, so that snap.Diff of two answers costs what changed.
-func (t *Targets) Next(in *balancer.Inputs, allowExec bool) snap.Map[balancer.Target, Subject] {
+// Next returns the subject of each target of the services that have checks. env says whether services from etcd may run
+// programs (AllowExec): what they ask for is left out otherwise, unless others of a fleet may do it (Subject.Fleet; whoever
+// has it run looks at its type). Endpoints that the node does not use (Allowed) are not checked. What did not change keeps
+// its place, so that snap.Diff of two answers costs what changed.
+func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, Subject] {
 	dirty := map[balancer.Name]bool{}
 	for name := range snap.Diff(t.services, in.Services) {
 		dirty[name] = true
@@ -41,12 +43,12 @@ func (t *Targets) Next(in *balancer.Inputs, allowExec bool) snap.Map[balancer.Ta
 	for id := range snap.Diff(t.endpoints, in.Endpoints) {
 		dirty[id.Service] = true
 	}
-	if allowExec != t.allowExec {
+	if env.AllowExec != t.allowExec || !slices.Equal(env.Allowed, t.allowed) {
 		for name := range in.Services.Keys() {
 			dirty[name] = true
 		}
 	}
-	t.services, t.endpoints, t.allowExec = in.Services, in.Endpoints, allowExec
+	t.services, t.endpoints, t.allowExec, t.allowed = in.Services, in.Endpoints, env.AllowExec, env.Allowed
 	for name := range dirty {
 		t.replace(name, in)
 	}
@@ -57,7 +59,7 @@ func (t *Targets) Next(in *balancer.Inputs, allowExec bool) snap.Map[balancer.Ta
 func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 	wanted := map[balancer.Target]Subject{}
 	if s, ok := in.Services.Get(name); ok && (t.allowExec || !asksForeignExec(s) || ByFleet(s)) {
-		wanted = subjects(s, in)
+		wanted = subjects(t.allowed, s, in)
 	}
 	for target := range t.wanted.From(balancer.Target{Service: name}) {
 		if target.Service != name {
@@ -84,12 +86,12 @@ func asksForeignExec(s *balancer.Service) bool {
 }
 
 // subjects returns what is to be checked for each endpoint of s, one target for each of its ports.
-func subjects(s *balancer.Service, in *balancer.Inputs) map[balancer.Target]Subject {
+func subjects(allowed []netip.Prefix, s *balancer.Service, in *balancer.Inputs) map[balancer.Target]Subject {
 	wanted := map[balancer.Target]Subject{}
 	if s.Health == nil {
 		return wanted
 	}
-	for _, e := range balancer.UsedEndpoints(s, in) {
+	for _, e := range balancer.UsedEndpoints(allowed, s, in) {
 		for i := range s.Ports {
 			p := &s.Ports[i]
 			probed := p

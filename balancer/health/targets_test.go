@@ -61,7 +61,7 @@ func TestWhatIsChecked(t *testing.T) {
 			s.Endpoints = []balancer.Endpoint{endpoint(1)}
 			var in balancer.Inputs
 			in.Services = in.Services.Set("web", s)
-			if got := written(new(health.Targets).Next(&in, false)); got != c.want {
+			if got := written(new(health.Targets).Next(&balancer.Env{}, &in)); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
@@ -77,7 +77,7 @@ func TestForeignPrograms(t *testing.T) {
 	in.Services = in.Services.Set("web", s)
 	var targets health.Targets
 	for _, allowed := range []bool{false, true, false} {
-		if got := targets.Next(&in, allowed).Len() == 1; got != allowed {
+		if got := targets.Next(&balancer.Env{AllowExec: allowed}, &in).Len() == 1; got != allowed {
 			t.Errorf("allowed %v: checked %v", allowed, got)
 		}
 	}
@@ -104,7 +104,7 @@ func TestFleetTargets(t *testing.T) {
 		}
 		var in balancer.Inputs
 		in.Services = in.Services.Set("web", s)
-		got, checked := new(health.Targets).Next(&in, false).Get(balancer.Target{Service: "web", Addr: endpoint(1).Address, Port: 80})
+		got, checked := new(health.Targets).Next(&balancer.Env{}, &in).Get(balancer.Target{Service: "web", Addr: endpoint(1).Address, Port: 80})
 		if checked != c.checked || got.Fleet != c.ours {
 			t.Errorf("%+v: checked %v, by the fleet %v", c, checked, got.Fleet)
 		}
@@ -134,15 +134,52 @@ func TestTargetsFollow(t *testing.T) {
 				in.Services = in.Services.Set(n, s)
 			case 2:
 				e := endpoint(r.IntN(5))
+				if r.IntN(3) == 0 {
+					e.Address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+				}
 				in.Endpoints = in.Endpoints.Set(balancer.EndpointID{Service: name(), ID: fmt.Sprint(r.IntN(3))}, &e)
 			case 3:
 				in.Endpoints = in.Endpoints.Delete(balancer.EndpointID{Service: name(), ID: fmt.Sprint(r.IntN(3))})
 			}
-			exec := r.IntN(4) > 0
-			got, want := targets.Next(&in, exec), new(health.Targets).Next(&in, exec)
+			env := balancer.Env{AllowExec: r.IntN(4) > 0}
+			if r.IntN(2) == 0 {
+				env.Allowed = []netip.Prefix{netip.MustParsePrefix([]string{"127.0.0.0/8", "10.0.0.0/8"}[r.IntN(2)])}
+			}
+			got, want := targets.Next(&env, &in), new(health.Targets).Next(&env, &in)
 			for target, c := range snap.Diff(got, want) {
 				t.Fatalf("seed %d, step %d: %s is %+v, want %+v", seed, i, target, c.Old, c.New)
 			}
+		}
+	}
+}
+
+// TestForeignPlaces: no check is sent to what listens for this host's own programs because somebody who may write in etcd
+// says so.
+func TestForeignPlaces(t *testing.T) {
+	for _, c := range []struct {
+		key, allowed string
+		want         string
+	}{
+		{"", "", "[web/127.0.0.1:80=127.0.0.1:80/tcp web/192.168.1.1:80=192.168.1.1:80/tcp]"},
+		{"/vipd/services/web", "", "[web/192.168.1.1:80=192.168.1.1:80/tcp]"},
+		{"/vipd/services/web", "0.0.0.0/0", "[web/192.168.1.1:80=192.168.1.1:80/tcp]"},
+		{"/vipd/services/web", "127.0.0.1/32", "[web/127.0.0.1:80=127.0.0.1:80/tcp web/192.168.1.1:80=192.168.1.1:80/tcp]"},
+	} {
+		s := service("web", &balancer.Health{Type: balancer.TCPHealth}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
+		s.VIPs = []netip.Addr{netip.MustParseAddr("10.96.0.10")}
+		s.Endpoints = []balancer.Endpoint{endpoint(1), {Address: netip.MustParseAddr("127.0.0.1"), Weight: 1}}
+		s.Origin.Key = c.key
+		var in balancer.Inputs
+		in.Services = in.Services.Set("web", s)
+		for i, a := range []string{"127.0.0.2", "169.254.169.254"} {
+			in.Endpoints = in.Endpoints.Set(balancer.EndpointID{Service: "web", ID: fmt.Sprint(i)}, &balancer.Endpoint{Address: netip.MustParseAddr(a), Weight: 1})
+		}
+		env := balancer.Env{}
+		if c.allowed != "" {
+			env.Allowed = []netip.Prefix{netip.MustParsePrefix(c.allowed)}
+		}
+		if got := written(new(health.Targets).Next(&env, &in)); got != c.want {
+			t.Errorf("key %q, allowed %q: %s, want %s", c.key, c.allowed, got, c.want)
 		}
 	}
 }

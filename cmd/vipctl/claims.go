@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	"vipd/balancer"
@@ -104,6 +105,12 @@ func doubts(i *intent) (problems []balancer.Problem) {
 		if p.NodePort != 0 && p.NodePort < balancer.FirstNodePort {
 			doubt(fmt.Sprintf("ports[%d].node_port", n), fmt.Sprintf("node port %d/%s, below %d, is opened only by hosts whose addresses.allowed contains their own addresses",
 				p.NodePort, p.Protocol, balancer.FirstNodePort))
+		}
+	}
+	here := !slices.ContainsFunc(i.service.VIPs, func(a netip.Addr) bool { return !a.IsLoopback() })
+	for n := range i.service.Endpoints {
+		if a := i.service.Endpoints[n].Address; a.IsLinkLocalUnicast() || a.IsLoopback() && !here {
+			doubt(fmt.Sprintf("endpoints[%d].address", n), fmt.Sprintf("%s is used only by hosts whose addresses.allowed has a loopback or link-local network with it", a))
 		}
 	}
 	if h := i.service.Health; h != nil && h.Type == balancer.ExecHealth {

@@ -41,7 +41,7 @@ func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.
 	}
 	env := balancer.Env{Capabilities: balancer.Capabilities{Protocols: []balancer.Protocol{balancer.TCP}, Forwards: []balancer.Forward{balancer.NATForward}}}
 	in := balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", service)}
-	wanted := new(health.Targets).Next(&in, false)
+	wanted := new(health.Targets).Next(&balancer.Env{}, &in)
 	var compiler balancer.Compiler
 	var r *probe.Runner
 	compile := func([]probe.Change) {

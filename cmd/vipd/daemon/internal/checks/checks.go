@@ -95,12 +95,12 @@ func New(o Options) (*Checks, error) {
 }
 
 // Verdicts has the endpoints of in be checked from now on, and returns what is known of them.
-func (c *Checks) Verdicts(in *balancer.Inputs, allowExec bool) snap.Map[balancer.Target, balancer.Verdict] {
-	c.all = c.targets.Next(in, allowExec)
+func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, balancer.Verdict] {
+	c.all = c.targets.Next(env, in)
 	if c.fleet == nil {
 		return c.runner.Set(c.all)
 	}
-	return c.fleet.Verdicts(c.all, allowExec)
+	return c.fleet.Verdicts(c.all, env.AllowExec)
 }
 
 // heard has it be told that a check can't be carried out for long, and that it can again.

@@ -236,7 +236,7 @@ func (m *Model) round(s *State, memory balancer.Memory) (balancer.Inputs, balanc
 	in := balancer.Inputs{
 		Services: s.Snapshot.Services, Endpoints: s.Snapshot.Endpoints, Overrides: m.local.over(s.Snapshot.Overrides),
 	}.Remembering(memory)
-	in.Health = m.o.Checks.Verdicts(&in, s.Env.AllowExec)
+	in.Health = m.o.Checks.Verdicts(&s.Env, &in)
 	in.Ejected = m.o.Passive.Ejected(&in, &s.Env, m.carrier)
 	return in, m.compiler.Next(s.Env, in)
 }
