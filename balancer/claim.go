@@ -217,6 +217,8 @@ func (u *unit) problem(severity Severity, field, format string, args ...any) {
 func (u *unit) trust(env *Env) {
 	h := u.service.Health
 	switch {
+	case WantsUser(u.service):
+		u.problem(SeverityError, "health.user", "programs of checks from etcd run as %s, never as %s: leave user out, or have the service in the node's own file; nothing is run", ExecUser, h.User)
 	case !fromEtcd(u.service) || h == nil || h.Type != ExecHealth || env.AllowExec:
 	case h.From != HealthFromFleet:
 		u.problem(SeverityError, "health.type", "checks of services from etcd may run programs only where this node's configuration has health.allow_exec = true; nothing is run")

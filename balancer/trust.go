@@ -8,6 +8,16 @@ import (
 // fromEtcd reports whether s is in etcd, where others than this host's own administrators may write.
 func fromEtcd(s *Service) bool { return s.Origin.Key != "" }
 
+// ExecUser is whom exec checks run as where their definition names nobody, and vipd itself is root.
+const ExecUser = "nobody"
+
+// WantsUser reports whether s is in etcd and asks that programs run as somebody else than ExecUser. No node does that:
+// health.allow_exec lets others run programs on it, but not be root, nor a group that is as good.
+func WantsUser(s *Service) bool {
+	h := s.Health
+	return fromEtcd(s) && h != nil && h.Type == ExecHealth && h.User != "" && h.User != ExecUser
+}
+
 // trusted reports whether a node whose addresses.allowed is this takes an endpoint at a from etcd. What listens on loopback
 // or link-local addresses is often open to whoever gets there, such as a cloud's metadata: nobody who may write in etcd is
 // to publish it at a VIP, nor to have checks sent to it. Loopback ones are taken where clients are programs of this host

@@ -181,6 +181,7 @@ func TestCheckedByFleet(t *testing.T) {
 		{file, balancer.TCPHealth, false, true, "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks the endpoints of its own file itself"},
 		{key, balancer.TCPHealth, false, false, ""},
 		{key, balancer.ExecHealth, true, true, ""},
+		{file, balancer.ExecHealth, true, true, "this node checks the endpoints of its own file itself"},
 		{key, balancer.ExecHealth, false, true, ""},
 		{key, balancer.ExecHealth, false, false, "no node of the fleet has: nobody checks"},
 	} {
@@ -270,6 +271,29 @@ func TestTrustExec(t *testing.T) {
 			}
 			if got != refused {
 				t.Errorf("exec check from %v, allow_exec %v: refused %v, want %v", origin, allow, got, refused)
+			}
+		}
+	}
+}
+
+// TestTrustUser has programs of services from etcd run as nobody, and says so where they name somebody else.
+func TestTrustUser(t *testing.T) {
+	for _, from := range []balancer.HealthFrom{balancer.HealthFromNode, balancer.HealthFromFleet} {
+		for origin, users := range map[balancer.Origin]map[string]bool{
+			{File: "vipd.toml", Line: 3}: {"": true, "nobody": true, "root": true},
+			{Key: "/vipd/services/web"}:  {"": true, "nobody": true, "root": false, "docker": false},
+		} {
+			for user, want := range users {
+				env := balancer.Env{Capabilities: plainEnv().Capabilities, AllowExec: true, FleetExec: true}
+				s := balancer.Service{VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Health: &balancer.Health{Type: balancer.ExecHealth, User: user, From: from}}
+				_, problems := claims(env, origin, s)
+				got := true
+				for _, p := range problems {
+					got = got && p.Field != "health.user"
+				}
+				if got != want {
+					t.Errorf("%v, user %q, from %s: problems %v", origin, user, from, problems)
+				}
 			}
 		}
 	}

@@ -33,7 +33,7 @@ type Targets struct {
 
 // Next returns the subject of each target of the services that have checks. env says whether services from etcd may run
 // programs (AllowExec): what they ask for is left out otherwise, unless others of a fleet may do it (Subject.Fleet; whoever
-// has it run looks at its type). Endpoints that the node does not use (Allowed) are not checked. What did not change keeps
+// has it run looks at its type). Nobody runs them as somebody whom etcd names (balancer.WantsUser). Endpoints that the node does not use (Allowed) are not checked. What did not change keeps
 // its place, so that snap.Diff of two answers costs what changed.
 func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, Subject] {
 	dirty := map[balancer.Name]bool{}
@@ -58,7 +58,7 @@ func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer
 // replace makes the subjects of one service again.
 func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 	wanted := map[balancer.Target]Subject{}
-	if s, ok := in.Services.Get(name); ok && (t.allowExec || !asksForeignExec(s) || ByFleet(s)) {
+	if s, ok := in.Services.Get(name); ok && !balancer.WantsUser(s) && (t.allowExec || !asksForeignExec(s) || ByFleet(s)) {
 		wanted = subjects(t.allowed, s, in)
 	}
 	for target := range t.wanted.From(balancer.Target{Service: name}) {

@@ -83,6 +83,23 @@ func TestForeignPrograms(t *testing.T) {
 	}
 }
 
+// TestForeignUser: what comes from etcd runs programs as nobody, and as no one else whom it may name, here or elsewhere.
+func TestForeignUser(t *testing.T) {
+	for user, ok := range map[string]bool{"": true, "nobody": true, "root": false, "docker": false} {
+		for _, from := range []balancer.HealthFrom{balancer.HealthFromNode, balancer.HealthFromFleet} {
+			for key, want := range map[string]bool{"/vipd/services/web": ok, "": true} {
+				s := service("web", &balancer.Health{Type: balancer.ExecHealth, User: user, From: from}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
+				s.Endpoints, s.Origin.Key = []balancer.Endpoint{endpoint(1)}, key
+				var in balancer.Inputs
+				in.Services = in.Services.Set("web", s)
+				if got := new(health.Targets).Next(&balancer.Env{AllowExec: true}, &in).Len() == 1; got != want {
+					t.Errorf("user %q from %s, key %q: checked %v", user, from, key, got)
+				}
+			}
+		}
+	}
+}
+
 // TestFleetTargets: the fleet checks what is in etcd and asks for it, also with programs, which others may run.
 func TestFleetTargets(t *testing.T) {
 	for _, c := range []struct {

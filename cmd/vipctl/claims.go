@@ -113,6 +113,9 @@ func doubts(i *intent) (problems []balancer.Problem) {
 			doubt(fmt.Sprintf("endpoints[%d].address", n), fmt.Sprintf("%s is used only by hosts whose addresses.allowed has a loopback or link-local network with it", a))
 		}
 	}
+	if h := i.service.Health; h != nil && h.User != "" && h.User != balancer.ExecUser {
+		doubt("health.user", fmt.Sprintf("hosts run programs of checks from etcd as %s only: nothing is run as %s", balancer.ExecUser, h.User))
+	}
 	if h := i.service.Health; h != nil && h.Type == balancer.ExecHealth {
 		doubt("health.type", "exec checks run only on hosts with health.allow_exec = true")
 	}

@@ -15,14 +15,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
 )
 
 // maxOutput is how much is kept of what a program writes to either output: the end of it. All is read, so that the program
 // never waits for a reader.
 const maxOutput = 4 << 10
-
-// defaultUser runs the programs of definitions that name no user, where vipd itself is root.
-const defaultUser = "nobody"
 
 // exec runs the definition's program, without a shell, as its own user, in a process group of its own and with nothing
 // open but its outputs. It passes if it ends with 0; what was seen is the last line of its complaints, or else of what it
@@ -127,7 +126,7 @@ func identity(name string) (*syscall.Credential, error) {
 		if !root {
 			return nil, nil
 		}
-		name = defaultUser
+		name = balancer.ExecUser
 	}
 	u, err := user.Lookup(name)
 	if err != nil {

@@ -81,6 +81,8 @@ func unchecked(service *balancer.Service, named balancer.Target, s *model.State)
 	switch {
 	case len(place.Endpoints(named)) == 0:
 		return fmt.Errorf("service %s has no endpoint %s; it has %s", service.Name, named.Address(), find.Some(place.Addresses(service)))
+	case balancer.WantsUser(service):
+		return fmt.Errorf("service %s is in etcd, and what is there may run programs as %s only, not as %s", service.Name, balancer.ExecUser, service.Health.User)
 	case service.Health.Type == balancer.ExecHealth:
 		return fmt.Errorf("service %s is in etcd, and what is there may run no programs on this host: health.allow_exec of its config allows that", service.Name)
 	}

@@ -79,6 +79,8 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	switch subject, wanted := v.State.Checked.Get(t); {
 	case s.Health == nil:
 		return ""
+	case balancer.WantsUser(s):
+		return "programs from etcd run as " + balancer.ExecUser + " only"
 	case s.Health.Type == balancer.ExecHealth && !v.State.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
 		return "health.allow_exec is false here"
 	case !wanted:
