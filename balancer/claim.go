@@ -184,6 +184,10 @@ func (s *Service) vipField(i int) string {
 
 // refusal says why vip may not be claimed; "": it may.
 func (u *unit) refusal(env *Env, vip netip.Addr) string {
+	if what := reserved(env, vip); what != "" && fromEtcd(u.service) {
+		return fmt.Sprintf("it is %s, and a node that holds it itself would not hear from etcd again, nor that this is mended. Take another address; if it is meant, have the service in the node's own file, or %s in addresses.allowed of its configuration",
+			what, alone(vip))
+	}
 	if len(env.Allowed) > 0 {
 		if containsAddr(env.Allowed, vip) {
 			return ""

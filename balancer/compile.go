@@ -22,12 +22,22 @@ type Env struct {
 	// Allowed are the networks that services may claim VIPs in. Empty: any for services from files; all but loopback,
 	// link-local and multicast ones and the node's own for services from etcd.
 	Allowed []netip.Prefix
+	// Reserved are what this node reaches etcd by, sorted by address. Services from etcd may not claim these, unless Allowed
+	// has a network of that address alone.
+	Reserved []Reserved
 	// AllowExec: services from etcd may have checks that run programs of this host.
 	AllowExec bool
 	// FleetExec: some node of the fleet is known to have such checks run, or it is not known which do.
 	FleetExec bool
 	// Capabilities are those of the mode in use.
 	Capabilities Capabilities
+}
+
+// Reserved is an address of another host that this one can't do without.
+type Reserved struct {
+	Addr netip.Addr
+	// What it is, such as "an address of etcd".
+	What string
 }
 
 // Inputs is everything that has a say in what is compiled. Each has one writer. The maps share their values with

@@ -70,7 +70,7 @@ func concernedBy(before, after Env) func(*Service) bool {
 	if reflect.DeepEqual(before, after) {
 		return nil
 	}
-	before.Local, before.NodePortAddresses = after.Local, after.NodePortAddresses
+	before.Local, before.NodePortAddresses, before.Reserved = after.Local, after.NodePortAddresses, after.Reserved
 	if after.LocalOnly || !reflect.DeepEqual(before, after) {
 		return func(*Service) bool { return true }
 	}

@@ -70,6 +70,9 @@ func (h *history) randomEnv() balancer.Env {
 			env.Allowed = append(env.Allowed, netip.MustParsePrefix("127.0.0.0/8"))
 		}
 	}
+	if h.IntN(3) == 0 {
+		env.Reserved = []balancer.Reserved{{Addr: addr("10.96.0.2"), What: "an address of etcd"}}
+	}
 	env.LocalOnly = h.IntN(4) == 0
 	env.Capabilities.KeepsSource = h.IntN(2) == 0
 	return env
@@ -184,6 +187,7 @@ func (h *history) step() {
 		if h.IntN(2) == 0 {
 			h.env.Local = h.randomEnv().Local
 			h.env.NodePortAddresses = h.env.Local
+			h.env.Reserved = h.randomEnv().Reserved
 			return
 		}
 		h.env = h.randomEnv()

@@ -18,6 +18,18 @@ func WantsUser(s *Service) bool {
 	return fromEtcd(s) && h != nil && h.Type == ExecHealth && h.User != "" && h.User != ExecUser
 }
 
+// reserved says what vip is that services from etcd may not claim it on a node; "": nothing of that kind.
+func reserved(env *Env, vip netip.Addr) string {
+	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool { return r.Addr == vip })
+	if i < 0 || slices.Contains(env.Allowed, alone(vip)) {
+		return ""
+	}
+	return env.Reserved[i].What
+}
+
+// alone is the network of a alone.
+func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
 // trusted reports whether a node whose addresses.allowed is this takes an endpoint at a from etcd. What listens on loopback
 // or link-local addresses is often open to whoever gets there, such as a cloud's metadata: nobody who may write in etcd is
 // to publish it at a VIP, nor to have checks sent to it. Loopback ones are taken where clients are programs of this host

@@ -102,6 +102,35 @@ func TestTrustNodePorts(t *testing.T) {
 	}
 }
 
+// TestReserved has services from etcd take nothing that this host reaches etcd by, unless its configuration names that very
+// address: no other change would come through.
+func TestReserved(t *testing.T) {
+	member, gateway := netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("fe80::1")
+	for _, c := range []struct {
+		allowed string
+		want    bool
+	}{{"", false}, {"0.0.0.0/0 ::/0", false}, {"192.168.1.0/24 fe80::/10", false}, {"192.168.1.10/32 fe80::1/128", true}} {
+		env := plainEnv()
+		env.Reserved = []balancer.Reserved{{Addr: member, What: "an address of etcd"}, {Addr: gateway, What: "this node's gateway"}}
+		for p := range strings.FieldsSeq(c.allowed) {
+			env.Allowed = append(env.Allowed, netip.MustParsePrefix(p))
+		}
+		for _, r := range env.Reserved {
+			for field, s := range map[string]balancer.Service{"vips[0]": {VIPs: []netip.Addr{r.Addr}}, "vips": {Pools: []string{""}, Allocated: []netip.Addr{r.Addr}}} {
+				served, problems := claims(env, balancer.Origin{Key: "/vipd/services/web"}, s)
+				told := len(problems) == 1 && problems[0].Field == field && problems[0].Severity == balancer.SeverityError &&
+					strings.Contains(problems[0].Text, "it is "+r.What) && strings.Contains(problems[0].Text, netip.PrefixFrom(r.Addr, r.Addr.BitLen()).String()+" in addresses.allowed")
+				if served != c.want || told == c.want {
+					t.Errorf("%s, allowed %q: served %v, problems %v", r.Addr, c.allowed, served, problems)
+				}
+			}
+		}
+		if served, problems := claims(env, balancer.Origin{File: "vipd.toml"}, balancer.Service{VIPs: []netip.Addr{member}}); served == (len(problems) > 0) || !served && c.allowed == "" {
+			t.Errorf("from a file, allowed %q: served %v, problems %v", c.allowed, served, problems)
+		}
+	}
+}
+
 // TestTrustedEndpoints has endpoints from etcd lead no client to what listens for programs of this host, unless its
 // configuration names such addresses, or no client comes from elsewhere; files may say what they like.
 func TestTrustedEndpoints(t *testing.T) {

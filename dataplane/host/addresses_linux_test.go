@@ -498,6 +498,24 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// TestGateways asks the kernel for the gateways to some addresses, before and after there are any.
+func TestGateways(t *testing.T) {
+	l, _ := network(t)
+	h := newHost(t, options(t, xtables.NFT))
+	to := []netip.Addr{
+		netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1"),
+		netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("127.0.0.1"),
+	}
+	if got := h.Gateways(to); len(got) > 0 {
+		t.Errorf("without routes there are gateways %v", got)
+	}
+	l.Host().Default("10.1.0.2", "fd01::2")
+	l.Host().Route("203.0.113.0/24", "10.1.0.3")
+	if got, want := fmt.Sprint(h.Gateways(to)), "[10.1.0.2 fd01::2 10.1.0.3]"; got != want {
+		t.Errorf("gateways %s, want %s", got, want)
+	}
+}
+
 // TestOneFamily has no IPv6 on the device: that is a problem of those VIPs alone.
 func TestOneFamily(t *testing.T) {
 	l, _ := network(t)

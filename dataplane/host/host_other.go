@@ -100,6 +100,9 @@ func (h *Host) LocalAddresses(networks []netip.Prefix) ([]netip.Addr, error) {
 	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !usable(a) || !within(a, networks) }), err
 }
 
+// Gateways finds none.
+func (h *Host) Gateways([]netip.Addr) []netip.Addr { return nil }
+
 // FollowAddresses calls changed after each change of the host's addresses, and returns ctx's error when that ends.
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	return poll(ctx, pollInterval, interfaceAddrs, changed)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,6 +24,28 @@ func (h *Host) LocalAddresses(networks []netip.Prefix) ([]netip.Addr, error) {
 	added := h.public.Load().added
 	own := v.own(added.Has)
 	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !within(a, networks) }), nil
+}
+
+// Gateways returns the gateways by which the host reaches these addresses now. One that it reaches in another way, or not at
+// all, has none.
+func (h *Host) Gateways(to []netip.Addr) []netip.Addr {
+	var all []netip.Addr
+	for _, a := range to {
+		routes, err := h.nl.RouteGet(a.AsSlice())
+		if err != nil {
+			continue // there is no route
+		}
+		for i := range routes {
+			gateway := routes[i].Gw
+			if via, ok := routes[i].Via.(*netlink.Via); ok {
+				gateway = via.Addr // of the other family
+			}
+			if g, ok := netip.AddrFromSlice(gateway); ok && !slices.Contains(all, g.Unmap()) {
+				all = append(all, g.Unmap())
+			}
+		}
+	}
+	return all
 }
 
 // FollowAddresses calls changed when addresses of this host may have changed, and returns ctx's error when that ends.

@@ -17,6 +17,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/passive"
 	"vipd/cmd/vipd/daemon/internal/record"
+	"vipd/cmd/vipd/daemon/internal/reserved"
 	"vipd/cmd/vipd/daemon/internal/view"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
@@ -60,6 +61,9 @@ func (d *Daemon) build() (err error) {
 		Rules: d.Ejection, Journal: d.journal, Hint: d.checks.Hint, Kick: func() { d.model.Kick() },
 	})
 	d.passive.Listen(first.Dataplane)
+	if c.Store.Kind == config.EtcdStore {
+		d.reserved = reserved.New(reserved.Options{Endpoints: c.Etcd.Endpoints, Gateways: d.host.Gateways})
+	}
 	d.model = d.newModel(first.Dataplane)
 	d.record = d.newRecorder()
 	choice.Engine, choice.Listen = d.engine, d.passive.Listen
@@ -101,6 +105,7 @@ func (d *Daemon) newModel(carrier dataplane.Dataplane) *model.Model {
 		ConfigFile: d.ConfigFile, Config: d.config, Mode: d.Mode, Started: d.started, Journal: d.journal,
 		Carrier: carrier, Engine: d.engine, Checks: d.checks, Passive: d.passive,
 		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },
+		Reserved:       d.reserved.All,
 		// What a fleet has is waited for as long as it takes where an earlier vipd has left it in the kernel: it serves on there.
 		Patient: func() bool { return d.fleet != nil && d.chooser.Serving().Keeps && d.host.Inherited() },
 		Reread: func(c config.Config) {

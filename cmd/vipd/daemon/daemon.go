@@ -23,6 +23,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/passive"
 	"vipd/cmd/vipd/daemon/internal/record"
+	"vipd/cmd/vipd/daemon/internal/reserved"
 	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/cmd/vipd/daemon/internal/view"
 	"vipd/dataplane"
@@ -56,17 +57,19 @@ type Daemon struct {
 	engine  *dataplane.Engine
 	source  source
 	fleet   *fleet.Node // nil: the store is not a fleet's
-	checks  *checks.Checks
-	passive *passive.Passive
-	model   *model.Model
-	record  *record.Recorder
-	views   view.Sources
-	journal *journal.Journal // what begins or ends is recorded here, which logs it too
-	metrics *metrics
-	socket  net.Listener
-	web     net.Listener // nil: turned off
-	started time.Time
-	notify  notifier
+	// reserved is nil where the store is not a fleet's.
+	reserved *reserved.Follower
+	checks   *checks.Checks
+	passive  *passive.Passive
+	model    *model.Model
+	record   *record.Recorder
+	views    view.Sources
+	journal  *journal.Journal // what begins or ends is recorded here, which logs it too
+	metrics  *metrics
+	socket   net.Listener
+	web      net.Listener // nil: turned off
+	started  time.Time
+	notify   notifier
 }
 
 // New reads the configuration, tries the modes and opens the sockets. It starts nothing and changes nothing in the
@@ -200,6 +203,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("engine", d.engine.Run)
 	start("mode", d.chooser.Run)
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.AddressesChanged) })
+	if d.reserved != nil {
+		start("reserved addresses", func(ctx context.Context) error { return d.reserved.Run(ctx, d.model.Kick) })
+	}
 	start("leftovers", d.chooser.RemoveLeftovers)
 	start("notify", d.notifyLoop)
 	start("events", d.record.Follow)

@@ -76,6 +76,8 @@ type Options struct {
 	Passive *passive.Passive
 	// LocalAddresses lists the host's own addresses.
 	LocalAddresses func() ([]netip.Addr, error)
+	// Reserved lists what services from etcd may not claim.
+	Reserved func() []balancer.Reserved
 	// Patient reports whether a store that could not be read yet is waited for without end.
 	Patient func() bool
 	// Reread is told of a configuration that was read again, and has no errors.
@@ -268,7 +270,7 @@ func (m *Model) env(c config.Config, vips snap.Map[netip.Addr, int]) balancer.En
 	}
 	return balancer.Env{
 		Node: c.Node, Zone: c.Zone, Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePortAddresses: nodePortAddresses(m.addresses, vips), NodePorts: c.NodePorts.Addresses,
-		Allowed: c.Addresses.Allowed, AllowExec: c.Health.AllowExec, FleetExec: m.o.Checks.FleetExec(), Capabilities: m.carrier.Capabilities(),
+		Allowed: c.Addresses.Allowed, Reserved: m.o.Reserved(), AllowExec: c.Health.AllowExec, FleetExec: m.o.Checks.FleetExec(), Capabilities: m.carrier.Capabilities(),
 	}
 }
 

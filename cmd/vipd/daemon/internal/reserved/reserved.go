@@ -1,0 +1,159 @@
+package reserved
+
+import (
+	"context"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+)
+
+// The times between looks. A look at routes is some system calls; host names cost name servers something, with 10,000 nodes.
+const (
+	routesEvery = 10 * time.Second
+	namesEvery  = 5 * time.Minute
+	lookupTime  = 5 * time.Second
+)
+
+// Options are what a Follower is made from.
+type Options struct {
+	// Endpoints are the URLs of etcd.
+	Endpoints []string
+	// Gateways returns the gateways by which this host reaches these addresses.
+	Gateways func(to []netip.Addr) []netip.Addr
+	// Lookup returns the addresses of a host name. Nil: the system's resolver.
+	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
+	// Resolver is the file that names the name servers. Default /etc/resolv.conf.
+	Resolver string
+}
+
+// Follower keeps up with what is reserved. All may be called by any goroutine; the zero value and nil reserve nothing.
+type Follower struct {
+	o       Options
+	members []netip.Addr            // as written
+	names   map[string][]netip.Addr // what is known of the others; belongs to Run
+	now     atomic.Pointer[[]balancer.Reserved]
+}
+
+// New returns a follower that knows what is to be known without asking another host.
+func New(o Options) *Follower {
+	if o.Lookup == nil {
+		o.Lookup = func(ctx context.Context, name string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+		}
+	}
+	if o.Resolver == "" {
+		o.Resolver = "/etc/resolv.conf"
+	}
+	f := &Follower{o: o, names: map[string][]netip.Addr{}}
+	for _, endpoint := range o.Endpoints {
+		u, err := url.Parse(endpoint)
+		if err != nil || u.Hostname() == "" {
+			continue // a socket, or what the store says is wrong
+		}
+		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+			f.members = append(f.members, a)
+		} else if u.Hostname() != "localhost" {
+			f.names[u.Hostname()] = nil
+		}
+	}
+	f.look()
+	return f
+}
+
+// All returns what is reserved, sorted by address.
+func (f *Follower) All() []balancer.Reserved {
+	if f == nil || f.now.Load() == nil {
+		return nil
+	}
+	return *f.now.Load()
+}
+
+// Run calls changed whenever something else is reserved, until ctx ends, whose error it returns.
+func (f *Follower) Run(ctx context.Context, changed func()) error {
+	tick := time.NewTicker(routesEvery)
+	defer tick.Stop()
+	var asked time.Time
+	for {
+		if time.Since(asked) >= namesEvery || slices.ContainsFunc(slices.Collect(maps.Values(f.names)), func(of []netip.Addr) bool { return of == nil }) {
+			asked = time.Now()
+			f.lookup(ctx)
+		}
+		if f.look() {
+			changed()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// lookup asks for the addresses of names. While a name can't be resolved, it keeps those that it had.
+func (f *Follower) lookup(ctx context.Context) {
+	for name := range f.names {
+		limited, cancel := context.WithTimeout(ctx, lookupTime)
+		if of, err := f.o.Lookup(limited, name); err == nil && len(of) > 0 {
+			f.names[name] = of
+		}
+		cancel()
+	}
+}
+
+// anywhere are addresses of documentation: how they would be reached is how everything is that has no route of its own.
+var anywhere = [...]string{"198.51.100.1", "2001:db8::1"}
+
+// look takes in what is reserved now, and reports whether that has changed.
+func (f *Follower) look() bool {
+	what := map[netip.Addr]string{}
+	note := func(all []netip.Addr, is string) {
+		for _, a := range all {
+			a = a.Unmap().WithZone("")
+			if _, known := what[a]; !known && a.IsValid() && !a.IsLoopback() && !a.IsUnspecified() {
+				what[a] = is
+			}
+		}
+	}
+	note(f.members, "an address of etcd")
+	for _, of := range f.names {
+		note(of, "an address of etcd")
+	}
+	if len(f.names) > 0 {
+		note(f.nameServers(), "a name server, which this node needs to find etcd")
+	}
+	to := slices.SortedFunc(maps.Keys(what), netip.Addr.Compare)
+	for _, a := range anywhere {
+		to = append(to, netip.MustParseAddr(a))
+	}
+	note(f.o.Gateways(to), "a gateway of this node")
+	all := make([]balancer.Reserved, 0, len(what))
+	for _, a := range slices.SortedFunc(maps.Keys(what), netip.Addr.Compare) {
+		all = append(all, balancer.Reserved{Addr: a, What: what[a]})
+	}
+	if slices.Equal(all, f.All()) {
+		return false
+	}
+	f.now.Store(&all)
+	return true
+}
+
+// nameServers are those that the system's resolver asks; none where the file can't be read.
+func (f *Follower) nameServers() (all []netip.Addr) {
+	text, _ := os.ReadFile(f.o.Resolver)
+	for line := range strings.Lines(string(text)) {
+		if words := strings.Fields(line); len(words) >= 2 && words[0] == "nameserver" {
+			if a, err := netip.ParseAddr(words[1]); err == nil {
+				all = append(all, a)
+			}
+		}
+	}
+	return all
+}
