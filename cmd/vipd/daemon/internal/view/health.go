@@ -83,10 +83,18 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 		return "programs from etcd run as " + balancer.ExecUser + " only"
 	case s.Health.Type == balancer.ExecHealth && !v.State.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
 		return "health.allow_exec is false here"
+	case !wanted && (t.Addr.IsLoopback() || t.Addr.IsLinkLocalUnicast()) && !v.uses(s, t.Addr):
+		return "an endpoint from etcd with such an address is not used here"
 	case !wanted:
 		return fmt.Sprintf("a %s check can't be made at the ports of this service; health.port names one that can be checked", s.Health.Type)
 	}
 	return ""
+}
+
+// uses reports whether this node uses endpoints of s at the address.
+func (v *View) uses(s *balancer.Service, a netip.Addr) bool {
+	used := balancer.UsedEndpoints(v.State.Env.Allowed, s, &v.State.Inputs)
+	return slices.ContainsFunc(used, func(e *balancer.Endpoint) bool { return e.Address == a })
 }
 
 // cuts reports whether the connections of a backend are ended when it goes down.
