@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"strings"
 
 	"vipd/balancer"
@@ -11,6 +12,7 @@ import (
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/table"
+	"vipd/dataplane/host"
 	"vipd/dataplane/ipvs"
 )
 
@@ -63,6 +65,7 @@ func (c *call) examined() doctor.Host {
 		h.ConfigProblem = oneLine(err.Error())
 	}
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
+	h.Held = func() (map[netip.Addr]string, error) { return host.InLedger(h.Config.RunDir) }
 	if c.askDaemon(&h) {
 		return h
 	}

@@ -86,6 +86,8 @@ type Host struct {
 	Programs func() []string
 	// Owned returns the virtual servers of IPVS that vipd's ledger names.
 	Owned func() ([]balancer.Key, error)
+	// Held returns the addresses that vipd's ledger names as put there by it, with their devices.
+	Held func() (map[netip.Addr]string, error)
 }
 
 // check is one entry of the table.
@@ -113,7 +115,12 @@ func checks() []check {
 
 // Examine makes every check, and returns what they found in the order of the checks.
 func Examine(ctx context.Context, h Host) []Finding {
-	v := &visit{Host: h}
+	v := &visit{Host: h, vips: map[netip.Addr]bool{}}
+	for _, f := range h.Frontends {
+		if !f.NodePort {
+			v.vips[f.Addr] = true
+		}
+	}
 	v.backends = readBackends(ctx, v)
 	var all []Finding
 	for _, c := range checks() {
@@ -128,6 +135,8 @@ func Examine(ctx context.Context, h Host) []Finding {
 // visit is one examination: the host, and what several checks need of it.
 type visit struct {
 	Host
+	// vips are the addresses of all frontends but those of node ports.
+	vips map[netip.Addr]bool
 	// backends are those of iptables that can be read.
 	backends []*backend
 	// serves is the mode that vipd would take, as far as the trials have shown; "" where they have not.

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"net"
+	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -27,6 +28,7 @@ func namespace(t *testing.T) Host {
 	}
 	h.Frontends = []Frontend{{Key: k, Service: "web"}}
 	h.Owned = func() ([]balancer.Key, error) { return nil, nil }
+	h.Held = func() (map[netip.Addr]string, error) { return nil, nil }
 	return h
 }
 

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -20,6 +21,7 @@ import (
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
 	"vipd/dataplane/userspace"
+	"vipd/test/wait"
 )
 
 // made is a host made of texts: files by path, and what command lines print.
@@ -28,7 +30,8 @@ type made struct {
 	files, prints map[string]string
 	programs      []string
 	owned         []balancer.Key
-	lost          error // why the ledger can't be read
+	put           map[netip.Addr]string
+	lost          error // why the ledgers can't be read
 }
 
 // newMade returns a host with everything as it should be, on which the kernel mode of the test works.
@@ -80,6 +83,7 @@ func newMade() *made {
 		Owners:   func() map[string]string { return map[string]string{"111": "vipd", "222": "nginx"} },
 		Programs: func() []string { return m.programs },
 		Owned:    func() ([]balancer.Key, error) { return m.owned, m.lost },
+		Held:     func() (map[netip.Addr]string, error) { return m.put, m.lost },
 	}
 	m.frontend("10.96.0.10:80/tcp", false)
 	m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "vipd0"}}
@@ -311,7 +315,7 @@ func line(local, state, inode string) string {
 	return fmt.Sprintf("   0: %s 00000000:0000 %s 00000000:00000000 00:00000000 00000000     0        0 %s 1\n", local, state, inode)
 }
 
-// TestArrival: the four ways by which traffic gets to a VIP, without a daemon and with one.
+// TestArrival: the four ways by which traffic gets to a VIP.
 func TestArrival(t *testing.T) {
 	for _, test := range []struct{ name, vip, device, held, want string }{
 		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reached by programs of this host, and by other hosts where a route leads here"},
@@ -325,18 +329,92 @@ func TestArrival(t *testing.T) {
 			m.frontend(test.vip+":80/tcp", false)
 			m.frontend("192.168.1.5:30080/tcp", true)
 			m.Status.Addresses = []api.Address{{Address: test.vip, Held: test.held}}
-			for range 2 {
-				all := Examine(t.Context(), m.Host)
-				last := all[len(all)-1]
-				if last.What != test.want || last.Level != OK {
-					t.Errorf("got %q, want %q", last.What, test.want)
-				}
-				if strings.Contains(last.Mend, "VIP") || strings.Contains(last.Mend, "THIS-HOST") {
-					t.Errorf("the command has a gap: %s", last.Mend)
-				}
-				m.Status, m.NoDaemon = nil, "no vipd answers"
-			}
+			m.arrives(t, OK, test.want)
 		})
+	}
+}
+
+// arrives demands what is said of the traffic.
+func (m *made) arrives(t *testing.T, level Level, want string) {
+	t.Helper()
+	all := Examine(t.Context(), m.Host)
+	last := all[len(all)-1]
+	if last.What != want || last.Level != level {
+		t.Errorf("got %s %q, want %s %q", last.Level, last.What, level, want)
+	}
+	if strings.Contains(last.Mend, "VIP") || strings.Contains(last.Mend, "THIS-HOST") {
+		t.Errorf("the command has a gap: %s", last.Mend)
+	}
+}
+
+// TestArrivalWithoutDaemon: where VIPs are when no vipd answers is what its ledger says, and where they will be what the
+// configuration does. Nothing is claimed that can't be known.
+func TestArrivalWithoutDaemon(t *testing.T) {
+	for _, test := range []struct {
+		name, vip, device string
+		change            func(m *made)
+		level             Level
+		want              string
+	}{
+		{"killed", "192.168.1.100", "vipd0", func(m *made) { m.put[netip.MustParseAddr("192.168.1.100")] = "eth0" }, OK,
+			"192.168.1.100 is held on eth0 by a vipd that does not answer: this host answers ARP or NDP for it there"},
+		{"killed, on lo", "10.96.0.10", "vipd0", func(m *made) {
+			a := netip.MustParseAddr("10.96.0.10")
+			m.put[a] = "lo"
+			m.Interfaces = func() ([]Interface, error) {
+				return []Interface{{Name: "lo", Addrs: []netip.Addr{a}}, {Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5")}}}, nil
+			}
+		}, OK, "10.96.0.10 is held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts where a route leads here"},
+		{"killed, and gone since", "10.96.0.10", "vipd0", func(m *made) { m.put[netip.MustParseAddr("10.96.0.10")] = "lo" }, OK,
+			"10.96.0.10 is not here yet: vipd puts addresses on vipd0, or on lo where the kernel has no dummy devices; other hosts reach them where a route leads here"},
+		{"before the first start", "10.96.0.10", "lo", nil, OK, "10.96.0.10 is not here yet: vipd puts addresses on lo; other hosts reach them where a route leads here"},
+		{"before the first start, on a real device", "10.96.0.10", "eth0", nil, OK,
+			"10.96.0.10 is not here yet: vipd puts addresses on eth0, where this host answers ARP or NDP for them"},
+		{"the host's own", "192.168.1.100", "vipd0", nil, OK, "192.168.1.100 is the host's own (eth0): reached by whoever reaches the host"},
+		{"loopback", "127.0.3.1", "vipd0", nil, OK, "127.0.3.1 is on this host's loopback: for programs of this host only"},
+		{"without root", "192.168.1.100", "vipd0", func(m *made) { m.lost = fs.ErrPermission }, Note,
+			"192.168.1.100 is on eth0, and it is not known whether vipd put it there"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := newMade()
+			m.Config.Addresses.Interface, m.Frontends, m.put = test.device, nil, map[netip.Addr]string{}
+			m.Status, m.NoDaemon = nil, "no vipd answers"
+			m.frontend(test.vip+":80/tcp", false)
+			if test.change != nil {
+				test.change(m)
+			}
+			m.arrives(t, test.level, test.want)
+		})
+	}
+}
+
+// TestManyServices: what is looked at does not grow with the square of what there is. With 10,000 VIPs that are on a
+// device, as after a crash, a look at the devices per VIP takes minutes.
+func TestManyServices(t *testing.T) {
+	m := newMade()
+	m.Frontends, m.put, m.Status.Addresses = nil, map[netip.Addr]string{}, nil
+	var all []netip.Addr
+	for i := range 10000 {
+		a := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
+		all = append(all, a)
+		m.put[a] = "lo"
+		m.frontend(a.String()+":80/tcp", false)
+		m.Status.Addresses = append(m.Status.Addresses, api.Address{Address: a.String(), Held: "lo"})
+	}
+	looks := 0
+	m.Interfaces = func() ([]Interface, error) {
+		looks++
+		return []Interface{{Name: "lo", Addrs: all}, {Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5")}}}, nil
+	}
+	began := time.Now()
+	m.arrives(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo: reached by programs of this host, and by other hosts where a route leads here")
+	m.Status, m.NoDaemon = nil, "no vipd answers"
+	m.arrives(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts where a route leads here")
+	if took := time.Since(began); took > wait.Scaled(20*time.Second) {
+		t.Errorf("two examinations took %s", took)
+	}
+	if looks > 20 {
+		t.Errorf("the devices were looked at %d times", looks)
 	}
 }
 

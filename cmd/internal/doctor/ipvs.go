@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strconv"
@@ -109,22 +110,24 @@ func (v *visit) schedulers() []Finding {
 	if v.module("ip_vs") == unseen || v.text("/lib/modules/"+v.text("/proc/sys/kernel/osrelease")+"/modules.dep") == "" {
 		return nil // nothing is known of modules; the trial has said whether IPVS is there
 	}
-	var missing, there []string
+	wanted := map[string]bool{}
 	for _, f := range v.Frontends {
-		name := "ip_vs_" + string(f.Scheduler)
-		if f.Scheduler == balancer.Random {
-			name = "ip_vs_wrr" // the nearest that IPVS has
-		}
-		list := &there
-		if v.module(name) == unseen {
-			list = &missing
-		}
-		if f.Scheduler != "" && !slices.Contains(*list, name) {
-			*list = append(*list, name)
+		switch f.Scheduler {
+		case "":
+		case balancer.Random:
+			wanted["ip_vs_wrr"] = true // the nearest that IPVS has
+		default:
+			wanted["ip_vs_"+string(f.Scheduler)] = true
 		}
 	}
-	slices.Sort(missing)
-	slices.Sort(there)
+	var missing, there []string
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		if v.module(name) == unseen {
+			missing = append(missing, name)
+		} else {
+			there = append(there, name)
+		}
+	}
 	var found []Finding
 	for _, name := range missing {
 		found = append(found, Finding{
@@ -162,13 +165,16 @@ func (v *visit) foreignServers() []Finding {
 	if len(foreign) == 0 {
 		return nil
 	}
+	wanted := map[balancer.Key]bool{}
+	for _, f := range v.Frontends {
+		wanted[f.Key] = true
+	}
 	var inTheWay, beside, other []string
 	for _, s := range foreign {
-		same := func(f Frontend) bool { return f.Key == s.key }
 		switch {
-		case slices.ContainsFunc(v.Frontends, same):
+		case wanted[s.key]:
 			inTheWay = append(inTheWay, s.String())
-		case s.mark == "" && v.isVIP(s.key.Addr):
+		case s.mark == "" && v.vips[s.key.Addr]:
 			beside = append(beside, s.String())
 		default:
 			other = append(other, s.String())

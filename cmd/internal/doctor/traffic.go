@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,16 +11,32 @@ import (
 	"vipd/cmd/internal/api"
 )
 
+// What is said of an address, beside the values of api.Address.Held, where no vipd can be asked.
+const (
+	toCome = "to come" // vipd puts it on its device when it runs
+	unsure = "unsure"  // it is on a device, and who put it there is not known
+)
+
+// traffic is what the findings about VIPs need of the host. It is read once: there may be ten thousands of VIPs.
+type traffic struct {
+	*visit
+	// on are the host's addresses, with their devices.
+	on map[netip.Addr]string
+	// gateways are those by which others may reach this host: for IPv6 and IPv4.
+	gateways map[bool]string
+}
+
 // checkTraffic says for each VIP how its traffic gets here. VIPs for which the same is true share a finding.
 func checkTraffic(_ context.Context, v *visit) []Finding {
-	addresses := v.addresses()
+	t := v.traffic()
+	addresses := t.addresses()
 	if len(addresses) == 0 {
 		return []Finding{{Level: Note, What: "there are no services yet, so that nothing is known of their traffic"}}
 	}
 	var order []Finding
 	of := map[Finding][]string{}
 	for _, a := range addresses {
-		f := v.arrival(a)
+		f := t.arrival(a)
 		if of[f] == nil {
 			order = append(order, f)
 		}
@@ -33,57 +50,67 @@ func checkTraffic(_ context.Context, v *visit) []Finding {
 	return order
 }
 
-// addresses are the VIPs and who holds them: as the running vipd says, or as it would be.
-func (v *visit) addresses() []api.Address {
-	if v.Status != nil {
-		return v.Status.Addresses
-	}
-	var vips []netip.Addr
-	for _, f := range v.Frontends {
-		if !f.NodePort && !slices.Contains(vips, f.Addr) {
-			vips = append(vips, f.Addr)
+// traffic reads what the host has.
+func (v *visit) traffic() *traffic {
+	t := &traffic{v, map[netip.Addr]string{}, map[bool]string{false: "THIS-HOST", true: "THIS-HOST"}}
+	found := map[bool]bool{}
+	interfaces, _ := v.Interfaces() // one that does not tell has none that could be named
+	for _, i := range interfaces {
+		for _, a := range i.Addrs {
+			if t.on[a] == "" {
+				t.on[a] = i.Name
+			}
+			if is4 := a.Is4(); !found[is4] && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !v.vips[a] {
+				found[is4], t.gateways[is4] = true, a.String()
+			}
 		}
 	}
-	slices.SortFunc(vips, netip.Addr.Compare)
+	return t
+}
+
+// addresses are the VIPs and who holds them: as the running vipd says, or else as its ledger does.
+func (t *traffic) addresses() []api.Address {
+	if t.Status != nil {
+		return t.Status.Addresses
+	}
+	put, err := t.Held()
 	var all []api.Address
-	for _, a := range vips {
-		held := v.Config.Addresses.Interface
-		switch on := v.device(a); {
-		case on != "" && on != held || a.IsLoopback():
-			held = "host"
-		case !v.Config.Addresses.Bind && on == "":
+	for _, a := range slices.SortedFunc(maps.Keys(t.vips), netip.Addr.Compare) {
+		held := "host"
+		switch on := t.on[a]; {
+		case a.IsLoopback():
+		case on == "" && t.Config.Addresses.Bind:
+			held = toCome
+		case on == "":
 			held = "none"
+		case put[a] == on || strings.HasPrefix(on, "vipd"):
+			held = on
+		case err != nil:
+			held = unsure
 		}
 		all = append(all, api.Address{Address: a.String(), Held: held})
 	}
 	return all
 }
 
-// device returns the name of the device that has the address; "": none.
-func (v *visit) device(a netip.Addr) string {
-	all, err := v.Interfaces()
-	if err != nil {
-		return ""
-	}
-	for _, i := range all {
-		if slices.Contains(i.Addrs, a) {
-			return i.Name
-		}
-	}
-	return ""
-}
-
 // arrival says how traffic for an address gets here; "VIP" stands for the address in the command.
-func (v *visit) arrival(a api.Address) Finding {
+func (t *traffic) arrival(a api.Address) Finding {
 	addr, err := netip.ParseAddr(a.Address)
 	device := a.Held
-	route := "ip route add VIP via " + v.gateway(addr)
+	route := "ip route add VIP via " + t.gateways[addr.Is4()]
 	switch {
 	case err == nil && addr.IsLoopback():
 		return Finding{Level: OK, What: "on this host's loopback: for programs of this host only"}
 	case device == "host":
-		return Finding{Level: OK, What: "the host's own" + in(v.device(addr)) + ": reached by whoever reaches the host"}
-	case device == "none" && !v.Config.Addresses.Bind:
+		return Finding{Level: OK, What: "the host's own" + in(t.on[addr]) + ": reached by whoever reaches the host"}
+	case device == unsure:
+		return Finding{
+			Level: Note, What: fmt.Sprintf("on %s, and it is not known whether vipd put it there", t.on[addr]),
+			Why: "no vipd answers, and its ledger can't be read", Mend: "sudo vipctl doctor",
+		}
+	case device == toCome:
+		return t.arrivalToCome(route)
+	case device == "none" && !t.Config.Addresses.Bind:
 		return Finding{
 			Level: Note, What: "not here: bind is false, and somebody else is to bring it", Why: "vipd serves an address while it is here; its owner, such as keepalived, moves it",
 			Mend: "ip address show to VIP",
@@ -92,33 +119,38 @@ func (v *visit) arrival(a api.Address) Finding {
 		return Finding{Level: Problem, What: "not on this host" + in(a.Note), Why: "services get no traffic there", Mend: "vipctl status"}
 	case device == "lo" || strings.HasPrefix(device, "vipd"):
 		return Finding{
-			Level: OK, What: fmt.Sprintf("held on %s: reached by programs of this host, and by other hosts where a route leads here", device),
+			Level: OK, What: fmt.Sprintf("held on %s%s: reached by programs of this host, and by other hosts where a route leads here", device, t.left()),
 			Why: "nobody answers ARP for such an address: hosts that run vipd themselves need nothing, others a route to this one", Mend: route + "  # on those others, or on their router",
 		}
 	}
 	return Finding{
-		Level: OK, What: fmt.Sprintf("held on %s: this host answers ARP or NDP for it there", device),
+		Level: OK, What: fmt.Sprintf("held on %s%s: this host answers ARP or NDP for it there", device, t.left()),
 		Why: "only one host may hold it so: there is no failover between hosts in vipd",
 	}
 }
 
-// gateway is the address by which others may reach this host.
-func (v *visit) gateway(vip netip.Addr) string {
-	interfaces, err := v.Interfaces()
-	if err != nil {
-		return "THIS-HOST"
-	}
-	for _, i := range interfaces {
-		for _, a := range i.Addrs {
-			own := !a.IsLoopback() && !a.IsLinkLocalUnicast() && a.Is4() == vip.Is4() && !v.isVIP(a)
-			if own {
-				return a.String()
-			}
+// arrivalToCome is about an address that vipd puts on its device when it runs.
+func (t *traffic) arrivalToCome(route string) Finding {
+	device := t.Config.Addresses.Interface
+	switch {
+	case strings.HasPrefix(device, "vipd"):
+		device += ", or on lo where the kernel has no dummy devices"
+	case device != "lo":
+		return Finding{
+			Level: OK, What: fmt.Sprintf("not here yet: vipd puts addresses on %s, where this host answers ARP or NDP for them", device),
+			Why: "only one host may hold it so: there is no failover between hosts in vipd",
 		}
 	}
-	return "THIS-HOST"
+	return Finding{
+		Level: OK, What: fmt.Sprintf("not here yet: vipd puts addresses on %s; other hosts reach them where a route leads here", device),
+		Why: "nobody answers ARP for such an address: hosts that run vipd themselves need nothing, others a route to this one", Mend: route + "  # on those others, or on their router",
+	}
 }
 
-func (v *visit) isVIP(a netip.Addr) bool {
-	return slices.ContainsFunc(v.Frontends, func(f Frontend) bool { return f.Addr == a && !f.NodePort })
+// left says that nobody answers who could say that an address is still in use.
+func (t *traffic) left() string {
+	if t.Status != nil {
+		return ""
+	}
+	return " by a vipd that does not answer"
 }

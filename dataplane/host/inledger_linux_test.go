@@ -1,0 +1,37 @@
+package host
+
+import (
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestInLedger reads what a Host of this boot and namespace has written, and says so where it can't.
+func TestInLedger(t *testing.T) {
+	dir := t.TempDir()
+	h := &Host{opts: Options{RunDir: dir}}
+	if err := h.readLedger(); err != nil {
+		t.Fatal(err)
+	}
+	want := map[netip.Addr]string{netip.MustParseAddr("10.96.0.10"): "lo", netip.MustParseAddr("fd00:96::10"): "vipd0"}
+	for a, device := range want {
+		h.ledger.setAddress(a, device)
+	}
+	if err := h.ledger.save(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := InLedger(dir); err != nil || !maps.Equal(got, want) {
+		t.Errorf("got %v, %v; want %v", got, err, want)
+	}
+	if got, err := InLedger(t.TempDir()); err != nil || len(got) > 0 {
+		t.Errorf("without a ledger: %v, %v", got, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, ledgerFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := InLedger(dir); err == nil {
+		t.Errorf("of a broken ledger: %v", got)
+	}
+}
