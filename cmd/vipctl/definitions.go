@@ -61,8 +61,9 @@ func (d *definitions) sortProblems() {
 
 // compile compiles the definitions for a node as this one, adds what that finds wrong, and returns the frontends.
 func (d *definitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
+	local, open := d.localAddresses()
 	env := balancer.Env{
-		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(), NodePortAddresses: d.localAddresses(),
+		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: local, NodePortAddresses: open,
 		NodePorts: d.config.NodePorts.Addresses, Allowed: d.config.Addresses.Allowed, Capabilities: can,
 	}
 	if env.Node == "" {
@@ -105,9 +106,10 @@ func (l locator) locate(p balancer.Problem) balancer.Origin {
 	return doc.Where("services." + string(p.Service) + "." + p.Field)
 }
 
-// localAddresses are the addresses of this host, on which node ports open. VIPs that a vipd here holds are not among
-// them.
-func (d *definitions) localAddresses() []netip.Addr {
+// localAddresses are the host's own addresses, and those of them on which node ports open: the ones that are no VIPs, or,
+// of a family in which all are, all. VIPs that a vipd here holds are not the host's own: those on its device, or on lo,
+// which takes the place of one that the kernel can't make.
+func (d *definitions) localAddresses() (local, nodePorts []netip.Addr) {
 	vips := map[netip.Addr]bool{}
 	for _, s := range d.services.All() {
 		for _, v := range s.VIPs {
@@ -116,9 +118,8 @@ func (d *definitions) localAddresses() []netip.Addr {
 	}
 	interfaces, err := net.Interfaces()
 	if err != nil {
-		return nil // a host that does not tell has no node ports here
+		return nil, nil // a host that does not tell has no node ports here
 	}
-	var local []netip.Addr
 	for _, i := range interfaces {
 		addresses, err := i.Addrs()
 		if err != nil {
@@ -130,14 +131,22 @@ func (d *definitions) localAddresses() []netip.Addr {
 				continue
 			}
 			addr := p.Addr().Unmap().WithZone("")
-			held := i.Name == d.config.Addresses.Interface && vips[addr]
+			held := vips[addr] && (i.Name == d.config.Addresses.Interface || i.Flags&net.FlagLoopback != 0)
 			if !addr.IsLoopback() && !addr.IsLinkLocalUnicast() && !held {
 				local = append(local, addr)
 			}
 		}
 	}
 	slices.SortFunc(local, netip.Addr.Compare)
-	return slices.Compact(local)
+	local = slices.Compact(local)
+	for _, is4 := range []bool{true, false} {
+		of := slices.DeleteFunc(slices.Clone(local), func(a netip.Addr) bool { return a.Is4() != is4 })
+		if plain := slices.DeleteFunc(slices.Clone(of), func(a netip.Addr) bool { return vips[a] }); len(plain) > 0 {
+			of = plain
+		}
+		nodePorts = append(nodePorts, of...)
+	}
+	return local, nodePorts
 }
 
 // covers reports whether the definitions of file belong to what was read: a service from there that is missing now was
