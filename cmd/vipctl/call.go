@@ -17,6 +17,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/runlock"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 )
@@ -27,6 +29,8 @@ type world struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	now            func() time.Time
+	// root: this process may do what takes root, as far as there is such a thing on this system.
+	root bool
 	// outTerminal and errTerminal: somebody watches; color: stdout may have colours.
 	outTerminal, errTerminal, color bool
 	// width is how many columns the terminal has that stdout is; 0: it is none, or that is not known.
@@ -76,11 +80,41 @@ func (c *call) daemon() (*api.Client, error) {
 				return nil, err
 			}
 			socket = c.socketDespiteMistakes()
-			fmt.Fprintf(c.stderr, "vipctl: %s; asking the daemon at %s\n", oneLine(err.Error()), socket)
+			if !errors.Is(err, fs.ErrPermission) {
+				fmt.Fprintf(c.stderr, "vipctl: %s is no TOML (\"vipctl check\" says where); asking the daemon at %s\n", c.flags.String("config"), socket)
+			}
 		}
 		c.client = api.NewClient(socket)
+		c.client.Absent = func() string { return c.absent(socket, err) }
 	}
 	return c.client, nil
+}
+
+// absent says what is known of a daemon whose socket is not there. Unread is why the config that may name another one
+// could not be read.
+func (c *call) absent(socket string, unread error) string {
+	if errors.Is(unread, fs.ErrPermission) {
+		return fmt.Sprintf("there is no such socket, and the config %s, which may name another, is not open to you: use sudo, or name the socket with --socket",
+			c.flags.String("config"))
+	}
+	conf, _, err := config.Load(c.flags.String("config"))
+	if err != nil {
+		conf = config.Default()
+	}
+	if !samePath(conf.API.Socket, socket) {
+		return ""
+	}
+	if pid := runlock.Holder(lockFile(conf.RunDir)); pid != 0 {
+		return fmt.Sprintf("its socket was removed, and vipd runs (pid %d): restart it", pid)
+	}
+	return ""
+}
+
+// samePath reports whether two paths are the same text once they are absolute.
+func samePath(a, b string) bool {
+	x, errX := filepath.Abs(a)
+	y, errY := filepath.Abs(b)
+	return errX == nil && errY == nil && x == y
 }
 
 const defaultSocket = "/run/vipd/vipd.sock"

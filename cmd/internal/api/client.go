@@ -13,12 +13,21 @@ import (
 	"net/url"
 	"strconv"
 	"syscall"
+	"time"
 )
 
-// Client talks to a daemon over its Unix socket.
+// patience is how long a daemon may be silent that is asked for what it has at hand.
+const patience = 10 * time.Second
+
+// Client talks to a daemon over its Unix socket. What it only reads ends with an error when nothing of the answer comes for
+// 10 seconds; changes, which may wait for work, and what is followed end with their contexts alone.
 type Client struct {
-	socket string
-	http   *http.Client
+	// Absent returns what is known of a socket that is not there, and what to do; nil or "": nothing is known.
+	Absent func() string
+
+	socket   string
+	http     *http.Client
+	patience time.Duration
 }
 
 // NewClient returns a client of the daemon at socket. Nothing is connected yet.
@@ -26,7 +35,7 @@ func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket, &http.Client{Transport: &http.Transport{DialContext: dial}}}
+	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial}}, patience: patience}
 }
 
 // Close lets go of idle connections.
@@ -98,18 +107,25 @@ func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage)
 	if q.Follow {
 		values.Set("follow", "1")
 	}
-	response, err := c.send(ctx, http.MethodGet, "/v1/events?"+values.Encode(), nil)
+	asking, s := ctx, (*silence)(nil)
+	if !q.Follow {
+		asking, s = c.bound(ctx)
+		defer s.end()
+	}
+	response, err := c.send(asking, http.MethodGet, "/v1/events?"+values.Encode(), nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	d := json.NewDecoder(response.Body)
+	d := json.NewDecoder(s.heard(response.Body))
 	for {
 		var page EventPage
 		err := d.Decode(&page)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case err != nil && asking.Err() != nil:
+			return context.Cause(asking)
 		case err == io.EOF && !q.Follow:
 			return nil
 		case err != nil:
@@ -148,12 +164,21 @@ func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessa
 }
 
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
+	s := (*silence)(nil)
+	if method == http.MethodGet {
+		ctx, s = c.bound(ctx)
+		defer s.end()
+	}
 	response, err := c.send(ctx, method, path, in)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	if err := json.NewDecoder(response.Body).Decode(out); err != nil {
+	err = json.NewDecoder(s.heard(response.Body)).Decode(out)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
 		return fmt.Errorf("reading the answer of vipd at %s: %w", c.socket, err)
 	}
 	return nil
@@ -192,8 +217,13 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 func (c *Client) explain(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return context.Cause(ctx)
 	case errors.Is(err, fs.ErrNotExist):
+		if c.Absent != nil {
+			if known := c.Absent(); known != "" {
+				return fmt.Errorf("no vipd answers at %s: %s", c.socket, known)
+			}
+		}
 		return fmt.Errorf("no vipd answers at %s: there is no such socket; start vipd, or name its socket with --socket", c.socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("no vipd answers at %s: the socket is there, but nobody listens; start vipd", c.socket)

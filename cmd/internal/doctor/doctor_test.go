@@ -373,7 +373,7 @@ func TestArrivalWithoutDaemon(t *testing.T) {
 		{"the host's own", "192.168.1.100", "vipd0", nil, OK, "192.168.1.100 is the host's own (eth0): reached by whoever reaches the host"},
 		{"loopback", "127.0.3.1", "vipd0", nil, OK, "127.0.3.1 is on this host's loopback: for programs of this host only"},
 		{"without root", "192.168.1.100", "vipd0", func(m *made) { m.lost = fs.ErrPermission }, Note,
-			"192.168.1.100 is on eth0, and it is not known whether vipd put it there"},
+			"192.168.1.100 is on eth0, and it is not known whether vipd holds addresses there"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := newMade()

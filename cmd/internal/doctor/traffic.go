@@ -105,7 +105,7 @@ func (t *traffic) arrival(a api.Address) Finding {
 		return Finding{Level: OK, What: "the host's own" + in(t.on[addr]) + ": reached by whoever reaches the host"}
 	case device == unsure:
 		return Finding{
-			Level: Note, What: fmt.Sprintf("on %s, and it is not known whether vipd put it there", t.on[addr]),
+			Level: Note, What: fmt.Sprintf("on %s, and it is not known whether vipd holds addresses there", t.on[addr]),
 			Why: "no vipd answers, and its ledger can't be read", Mend: "sudo vipctl doctor",
 		}
 	case device == toCome:

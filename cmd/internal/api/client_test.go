@@ -1,0 +1,116 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// served returns a client of a daemon that answers like this, and takes such a silence.
+func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Client {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: answer}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(l) }()
+	c := NewClient(socket)
+	c.patience = patience
+	t.Cleanup(func() { c.Close(); _ = server.Close(); <-done })
+	return c
+}
+
+// A daemon that hangs, before it answers or in the middle, is not waited for when it is only read from.
+func TestSilentDaemon(t *testing.T) {
+	for name, first := range map[string]string{"without a word": "", "in the middle": `{"version": "v1"`} {
+		hang := make(chan struct{})
+		c := served(t, 50*time.Millisecond, func(w http.ResponseWriter, r *http.Request) {
+			if first != "" {
+				_, _ = w.Write([]byte(first))
+				w.(http.Flusher).Flush()
+			}
+			select {
+			case <-hang:
+			case <-r.Context().Done():
+			}
+		})
+		for what, ask := range map[string]func(context.Context) error{
+			"status": func(ctx context.Context) error { _, err := c.Status(ctx); return err },
+			"events": func(ctx context.Context) error {
+				return c.Events(ctx, EventsQuery{}, func(EventPage) error { return nil })
+			},
+		} {
+			err := ask(t.Context())
+			if !errors.Is(err, ErrSilent) || !strings.HasPrefix(err.Error(), "no answer in time: vipd at ") {
+				t.Errorf("%s, %s: %v", name, what, err)
+			}
+		}
+		close(hang)
+	}
+}
+
+// An answer that takes longer than that, but comes, is read; so is one to a change, and one that is followed, whatever the
+// silence.
+func TestSlowDaemon(t *testing.T) {
+	t.Parallel()
+	const parts, pause = 4, 700 * time.Millisecond // 2.8 s in all, and 1.3 s of a pause to spare
+	text := `{"version":      "v1"}`
+	c := served(t, 2*time.Second, func(w http.ResponseWriter, _ *http.Request) {
+		for i := range parts {
+			time.Sleep(pause)
+			_, _ = w.Write([]byte(text[i*len(text)/parts : (i+1)*len(text)/parts]))
+			w.(http.Flusher).Flush()
+		}
+	})
+	if s, err := c.Status(t.Context()); err != nil || s.Version != "v1" {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	c = served(t, 10*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
+		time.Sleep(100 * time.Millisecond)
+		_, _ = w.Write([]byte("{}"))
+	})
+	if _, err := c.Reload(t.Context()); err != nil {
+		t.Errorf("reload: %v", err)
+	}
+	followed := errors.New("followed")
+	if err := c.Events(t.Context(), EventsQuery{Follow: true}, func(EventPage) error { return followed }); !errors.Is(err, followed) {
+		t.Errorf("events: %v", err)
+	}
+}
+
+// Whoever asks is still who ends it.
+func TestInterruptedQuestion(t *testing.T) {
+	asked := make(chan struct{})
+	c := served(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-r.Context().Done()
+	})
+	ctx, interrupt := context.WithCancel(t.Context())
+	go func() { <-asked; interrupt() }()
+	if _, err := c.Status(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What is known of a socket that is gone is said.
+func TestAbsentSocket(t *testing.T) {
+	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))
+	for _, known := range []string{"", "vipd runs (pid 7)"} {
+		c.Absent = func() string { return known }
+		want := known
+		if want == "" {
+			want = "there is no such socket; start vipd"
+		}
+		if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "d.sock: "+want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
