@@ -20,7 +20,7 @@ LIBDIR     ?= $(PREFIX)/lib
 DATADIR    ?= $(PREFIX)/share
 DESTDIR    ?=
 
-.PHONY: help build run demo test test-kernel test-ipvs needs bench lint cover install clean
+.PHONY: help build run demo test test-kernel test-ipvs needs bench lint cover install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,12 @@ install: ## (after build) to DESTDIR: programs, unit, modules' options, completi
 	bin/vipctl completion bash | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/bash-completion/completions/vipctl
 	bin/vipctl completion zsh  | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/zsh/site-functions/_vipctl
 	bin/vipctl completion fish | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/vipctl.fish
+
+uninstall: ## what install has put to DESTDIR but for the config: stop vipd, and "vipctl cleanup" before
+	rm -f $(DESTDIR)$(BINDIR)/vipd $(DESTDIR)$(BINDIR)/vipctl $(DESTDIR)$(UNITDIR)/vipd.service
+	for d in modprobe.d modules-load.d sysctl.d; do rm -f $(DESTDIR)$(LIBDIR)/$$d/vipd.conf; done
+	rm -f $(DESTDIR)$(DATADIR)/bash-completion/completions/vipctl $(DESTDIR)$(DATADIR)/zsh/site-functions/_vipctl
+	rm -f $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/vipctl.fish
 
 clean: ## remove what the targets above have built
 	rm -rf bin build

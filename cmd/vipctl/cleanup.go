@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,7 +29,8 @@ func cleanupVerb() *verb {
 		name: "cleanup", brief: "remove everything that vipd ever created on this host",
 		about: "Removes what vipd left on this host, also after a crash: rules and sets, addresses and their device, changed " +
 			"sysctls (they get their old values back), and its files in run_dir and state_dir, with overrides and drains that " +
-			"were said by hand. It removes nothing else, and says what it removed, a line each.\n\n" +
+			"were said by hand. It removes nothing else, and says what it removed, a line each; many of a kind share one. It " +
+			"takes root.\n\n" +
 			"It works without a daemon, and refuses while one runs: stop that first. The config says where things are; " +
 			"without one the defaults hold. With --mode only what that mode created is removed.",
 		example: "sudo vipctl cleanup --dry-run",
@@ -51,7 +54,10 @@ func runCleanup(c *call) error {
 	if err != nil {
 		return err
 	}
-	if c.flags.Bool("dry-run") {
+	switch {
+	case !c.root:
+		return errors.New("what vipd makes on a host is for root to see and to remove: sudo vipctl cleanup")
+	case c.flags.Bool("dry-run"):
 		return c.clean(cleaners(conf, mode, &hold{}), true)
 	}
 	h, err := holdRunDir(conf.RunDir)
@@ -76,7 +82,7 @@ func (c *call) clean(cleaners []cleaner, dry bool) error {
 		done, err := clean(c, dry)
 		failed = append(failed, err)
 		n += len(done)
-		for _, what := range done {
+		for _, what := range grouped(done) {
 			failed = append(failed, c.print(prefix+table.Line(what)+"\n"))
 		}
 	}
@@ -87,6 +93,49 @@ func (c *call) clean(cleaners []cleaner, dry bool) error {
 		return c.print("nothing to remove\n")
 	}
 	return nil
+}
+
+// groupedFrom is how many of a kind, one after the other, are named one by one; of more only the first three are.
+const groupedFrom = 10
+
+// grouped joins lines that differ in nothing but an address, where there are many in a row: there may be ten thousands.
+func grouped(done []string) []string {
+	var out []string
+	for i := 0; i < len(done); {
+		before, _, behind := aroundAddress(done[i])
+		var all []string
+		for _, line := range done[i:] {
+			b, address, e := aroundAddress(line)
+			if address == "" || b != before || e != behind {
+				break
+			}
+			all = append(all, address)
+		}
+		if len(all) <= groupedFrom {
+			n := max(len(all), 1)
+			out = append(out, done[i:i+n]...)
+			i += n
+			continue
+		}
+		out = append(out, fmt.Sprintf("%s%s and %d more%s", before, strings.Join(all[:3], ", "), len(all)-3, behind))
+		i += len(all)
+	}
+	return out
+}
+
+// aroundAddress cuts a line around the first word that is an address or a frontend's key; address "": it has none.
+func aroundAddress(line string) (before, address, behind string) {
+	words := strings.Split(line, " ")
+	at := slices.IndexFunc(words, func(word string) bool {
+		_, notAddress := netip.ParseAddr(word)
+		_, notKey := balancer.ParseKey(word)
+		return notAddress == nil || notKey == nil
+	})
+	if at < 0 {
+		return line, "", ""
+	}
+	before, behind = strings.Join(words[:at], " ")+" ", " "+strings.Join(words[at+1:], " ")
+	return before, words[at], strings.TrimRight(behind, " ")
 }
 
 // ownConfig reads the config that says where things are. A mistake in it could lead to the wrong place: it is refused.

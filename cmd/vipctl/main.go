@@ -34,6 +34,7 @@ func thisProcess() world {
 	}
 	return world{
 		width: width, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, now: time.Now,
+		root:        runtime.GOOS != "linux" || os.Geteuid() == 0,
 		outTerminal: outTerminal, errTerminal: errTerminal, color: color,
 	}
 }
