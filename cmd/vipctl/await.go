@@ -37,10 +37,11 @@ func (c *call) await(r *api.OverrideResult) error {
 		switch {
 		case err == nil:
 			answered = c.now()
-			if left = n; closed && left == 0 {
+			if closed && n == 0 {
 				progress.end()
-				return c.drained(r)
+				return c.drained(len(r.Targets), "", cut(r.Targets, left, c.now()))
 			}
+			left = n
 			progress.show(left)
 		case c.Err() == nil && c.now().Sub(answered) > drainPatience:
 			progress.end()
@@ -55,11 +56,27 @@ func (c *call) await(r *api.OverrideResult) error {
 	}
 }
 
-func (c *call) drained(r *api.OverrideResult) error {
+// drained says that a drain is over: on which nodes, where several have been waited for, and how many connections were cut.
+func (c *call) drained(endpoints int, where string, cut uint64) error {
 	if c.format == formJSON {
 		return nil
 	}
-	return c.print(fmt.Sprintf("drained: %s, no connections left\n", count(len(r.Targets), "endpoint")))
+	how := ""
+	if cut > 0 {
+		how = fmt.Sprintf(": up to %s that had not ended in time were cut", count(cut, "connection"))
+	}
+	return c.print(fmt.Sprintf("drained: %s, no connections left%s%s\n", count(endpoints, "endpoint"), where, how))
+}
+
+// cut is how many connections the end of a drain's time has ended, at most: as many as were left at the last look, if the
+// drain was not over before.
+func cut(targets []api.OverrideTarget, left uint64, now time.Time) uint64 {
+	for _, t := range targets {
+		if t.Override != nil && !t.Override.Until.IsZero() && !now.Before(t.Override.Until) {
+			return left
+		}
+	}
+	return 0
 }
 
 // abandoned says what stays when the waiting ends before the drain. Where says on which nodes.

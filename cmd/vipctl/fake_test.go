@@ -188,6 +188,9 @@ func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 					weight = e.Override.Weight
 				}
 				e.Override = &balancer.Override{Weight: weight, Draining: q.Draining, By: q.By, Reason: q.Reason}
+				if q.Timeout > 0 {
+					e.Override.Until = time.Now().Add(q.Timeout)
+				}
 				switch {
 				case q.Draining != nil && *q.Draining:
 					e.State, e.Weight = balancer.Draining, 0

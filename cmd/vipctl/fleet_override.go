@@ -214,8 +214,11 @@ func (f *fleetOverride) await(r *fleetResult) error {
 	v := &vigil{revision: r.Revision, drains: func(d etcd.NodeDrain) bool {
 		return slices.ContainsFunc(f.targets, func(t balancer.Target) bool { return isDrain(t, d) })
 	}}
-	watcher := &watcher{call: f.call}
-	lag, err := v.keep(f.call, f.writer, watcher.show)
+	watcher, last := &watcher{call: f.call}, uint64(0)
+	lag, err := v.keep(f.call, f.writer, func(lag []laggard) {
+		last = left(lag)
+		watcher.show(lag)
+	})
 	watcher.end()
 	switch {
 	case err != nil && f.Err() != nil:
@@ -226,10 +229,7 @@ func (f *fleetOverride) await(r *fleetResult) error {
 	if len(v.gone) > 0 {
 		f.note("not waited for, since they have gone away: %s", strings.Join(v.gone, ", "))
 	}
-	if f.format == formJSON {
-		return nil
-	}
-	return f.print(fmt.Sprintf("drained: %s, no connections left on %s\n", count(len(f.targets), "endpoint"), count(len(v.done), "node")))
+	return f.drained(len(f.targets), " on "+count(len(v.done), "node"), cut(r.Targets, last, f.now()))
 }
 
 // isDrain reports whether what a node says of a drain is about the target, or a part of it.

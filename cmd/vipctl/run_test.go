@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
+	"vipd/test/wait"
 )
 
 // session runs command lines in this process, against a fakeDaemon.
@@ -191,6 +193,39 @@ func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
 			}
 			if want := "drained: 2 endpoints, no connections left\n"; !strings.HasSuffix(s.out.String(), want) {
 				t.Errorf("stdout is %q, want it to end in %q", s.out, want)
+			}
+		})
+	}
+}
+
+// A drain that its time has ended says how many connections were cut, and one that ended before says nothing of it.
+func TestDrainSaysWhatWasCut(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		late time.Duration // how late it is when the connections have ended
+		want string
+	}{
+		{"before its time", 0, "drained: 2 endpoints, no connections left\n"},
+		{"by its time", 91 * time.Second, "drained: 2 endpoints, no connections left: up to 7 connections that had not ended in time were cut\n"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newSession(t)
+			s.errTerminal = true
+			var late atomic.Int64
+			s.now = func() time.Time { return time.Now().Add(time.Duration(late.Load())) }
+			s.err.written = func(all string) {
+				if strings.HasSuffix(all, "7 connections left") {
+					late.Store(int64(test.late))
+					s.change(s.idle)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), wait.Scaled(10*time.Second))
+			defer cancel()
+			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--timeout", "90s"); code != exitDone {
+				t.Errorf("exits with %d: %s", code, s.err)
+			}
+			if got := s.out.String(); !strings.HasSuffix(got, test.want) {
+				t.Errorf("stdout is %q, want it to end in %q", got, test.want)
 			}
 		})
 	}

@@ -188,6 +188,23 @@ func (r *reader) install(t *testing.T, b block) {
 	if got := read(t, r.config()); got != mine {
 		t.Errorf("a second make install changed %s", r.config())
 	}
+	r.uninstall(t)
+}
+
+// uninstall takes all back but the configuration, in another DESTDIR.
+func (r *reader) uninstall(t *testing.T) {
+	other := t.TempDir()
+	r.run(t, "make install DESTDIR="+other)
+	r.run(t, "make uninstall DESTDIR="+other)
+	err := filepath.WalkDir(other, func(path string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && path != filepath.Join(other, "etc/vipd/vipd.toml") {
+			t.Errorf("make uninstall has left %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // checkTOML lets vipctl check a configuration of README.md.
