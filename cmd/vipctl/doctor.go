@@ -20,7 +20,7 @@ func doctorVerb() *verb {
 	return &verb{
 		name: "doctor", brief: "what this host can do, what is in the way, and what mends it",
 		about: "Looks at this host as vipd finds it: which modes work, with the reason for each no, and which one auto takes; virtual servers of the kernel; tools, kernel and sysctls; " +
-			"other programs that disturb; and how traffic for each VIP gets here. Each finding is ok, a note, a warning or a " +
+			"other programs that disturb; services that nobody serves; and how traffic for each VIP gets here. Each finding is ok, a note, a warning or a " +
 			"problem, with the reason and the command that mends it or shows more.\n\n" +
 			"Nothing is changed but that the trial of a mode may load kernel modules, and no daemon is needed; one that runs is asked for the mode in use and for its VIPs, and left " +
 			"alone. Without root much can't be seen, which is said. The exit code is 1 if there is a problem.",
@@ -74,7 +74,13 @@ func (c *call) examined() doctor.Host {
 		return h // what is wrong with the file is said already
 	}
 	for _, f := range d.compile("", planned(h.Config.Mode).Capabilities(h.Config)) {
-		h.Frontends = append(h.Frontends, doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler})
+		var states []balancer.BackendState
+		for _, b := range f.Backends {
+			states = append(states, b.State)
+		}
+		h.Frontends = append(h.Frontends, doctor.Frontend{
+			Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states),
+		})
 	}
 	return h
 }
@@ -88,7 +94,13 @@ func (c *call) askDaemon(h *doctor.Host) bool {
 		if err = errors.Join(asking, listing); err == nil {
 			h.Status = &status
 			for _, f := range frontends {
-				h.Frontends = append(h.Frontends, doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler})
+				var states []balancer.BackendState
+				for _, b := range f.Backends {
+					states = append(states, b.State)
+				}
+				h.Frontends = append(h.Frontends, doctor.Frontend{
+					Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states),
+				})
 			}
 			return true
 		}

@@ -86,6 +86,15 @@ func (c *call) fleetConfig() (fleetConfig, error) {
 	return said, nil
 }
 
+// verbText is the verb as it is typed, with what it lists: "vipctl get" needs etcd for nodes and pools only.
+func (c *call) verbText() string {
+	text := "vipctl " + c.verb.name
+	if (c.verb.name == "get" || c.verb.name == "describe") && len(c.args) > 0 {
+		text += " " + c.args[0]
+	}
+	return text
+}
+
 // etcdConfig joins flags, environment and config.
 func (c *call) etcdConfig() (etcd.Config, error) {
 	file := c.flags.String("config")
@@ -93,14 +102,14 @@ func (c *call) etcdConfig() (etcd.Config, error) {
 	absent := errors.Is(err, fs.ErrNotExist) && file == defaultConfig
 	switch {
 	case absent && !c.etcdNamed():
-		return etcd.Config{}, fmt.Errorf("\"vipctl %s\" needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", c.verb.name, file)
+		return etcd.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	case err != nil && !absent && !c.etcdNamed():
 		return etcd.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %w (--etcd names it)", err)
 	case err != nil && !absent:
 		fmt.Fprintf(c.stderr, "vipctl: %s; what the flags don't say of etcd is taken as not set\n", oneLine(err.Error()))
 		said.Etcd = config.Default().Etcd
 	case !c.etcdNamed() && said.Store.Kind != config.EtcdStore:
-		return etcd.Config{}, fmt.Errorf("\"vipctl %s\" is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", c.verb.name, file)
+		return etcd.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	}
 	conf, flagged := etcd.Config(said.Etcd), false
 	if c.etcdNamed() {

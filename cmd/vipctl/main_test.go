@@ -141,6 +141,11 @@ func changes(d *fakeDaemon) map[string]func() {
 				d.status.Addresses = append(d.status.Addresses, api.Address{Address: fmt.Sprint("10.97.0.", i), Held: "vipd0"})
 			}
 		},
+		"manynotes": func() {
+			for i := range d.status.Addresses {
+				d.status.Addresses[i].Note = "this kernel has no dummy devices"
+			}
+		},
 		"unnoted": func() { d.conns[0].Since, d.conns[0].In, d.conns[0].Out = time.Time{}, 0, 0 },
 		"roundrobin": func() {
 			for i := range d.frontends {

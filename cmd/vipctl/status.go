@@ -189,7 +189,10 @@ func (c *call) addressText(out *sheet, addresses []api.Address) {
 		shown = shown[:addressLines]
 	}
 	t := table.New(table.Column{}, table.Column{}, table.Column{})
-	notes := c.commonNotes(shown)
+	notes := c.commonNotes(addresses)
+	maps.DeleteFunc(notes, func(note string, _ []string) bool {
+		return !slices.ContainsFunc(shown, func(a api.Address) bool { return oneLine(a.Note) == note })
+	})
 	for _, a := range shown {
 		note := oneLine(a.Note)
 		if notes[note] != nil {
@@ -225,7 +228,7 @@ func heldText(a api.Address) string {
 	return "on " + a.Held
 }
 
-// commonNotes returns, with their addresses, the notes that are said below the list: those of several addresses, and
+// commonNotes returns, with all their addresses, the notes that are said below the list: those of several addresses, and
 // those that have no room beside one. The wide form has none.
 func (c *call) commonNotes(addresses []api.Address) map[string][]string {
 	of := map[string][]string{}

@@ -48,6 +48,8 @@ type Frontend struct {
 	Service  balancer.Name
 	// Scheduler is as compiled for the mode in use; "" where it is not known.
 	Scheduler balancer.Scheduler
+	// Idle is why no endpoint gets new connections there; "": one does.
+	Idle string
 }
 
 // Interface is a network device of the host.
@@ -109,6 +111,7 @@ func checks() []check {
 		{"others", checkOthers},
 		{"firewall", checkFirewall},
 		{"sockets", checkSockets},
+		{"services", checkServices},
 		{"traffic", checkTraffic},
 	}
 }

@@ -246,6 +246,14 @@ func TestFindings(t *testing.T) {
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace", Detail: "bind, because"}
 			m.files["/proc/thread-self/net/tcp"] = line("00000000:0050", "0A", "222") + line("0A00600A:0050", "0A", "333")
 		}, []string{"sockets: problem: nginx listens on 0.0.0.0:80/tcp, where service web is (10.96.0.10:80/tcp)"}},
+		{"services that nobody serves", func(m *made) {
+			m.frontend("10.96.0.11:80/tcp", false)
+			m.frontend("10.96.0.11:443/tcp", false)
+			m.Frontends[1].Service, m.Frontends[2].Service = "api", "api"
+			for i := range m.Frontends {
+				m.Frontends[i].Idle = "all endpoints are down"
+			}
+		}, []string{"services: problem: nobody serves clients of web, api: all endpoints are down"}},
 		{"an address that nobody holds", func(m *made) {
 			m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "none", Note: "no such device"}}
 		},
@@ -313,6 +321,27 @@ func TestJudge(t *testing.T) {
 // line is one of /proc/net/tcp.
 func line(local, state, inode string) string {
 	return fmt.Sprintf("   0: %s 00000000:0000 %s 00000000:00000000 00:00000000 00000000     0        0 %s 1\n", local, state, inode)
+}
+
+// TestIdle: a service is served by an endpoint that gets new connections, and by no other.
+func TestIdle(t *testing.T) {
+	type states = []balancer.BackendState
+	for _, test := range []struct {
+		states states
+		want   string
+	}{
+		{nil, "there are no endpoints"},
+		{states{balancer.Removed}, "there are no endpoints"},
+		{states{balancer.Down, balancer.Active}, ""},
+		{states{balancer.Down, balancer.Down, balancer.Removed}, "all endpoints are down"},
+		{states{balancer.Draining}, "all endpoints are drained"},
+		{states{balancer.ZeroWeight, balancer.Draining, balancer.Down}, "all endpoints are down or drained or of weight 0"},
+		{states{balancer.Remote}, "all endpoints are on other nodes than locality allows"},
+	} {
+		if got := Idle(test.states); got != test.want {
+			t.Errorf("%v: got %q, want %q", test.states, got, test.want)
+		}
+	}
 }
 
 // TestArrival: the four ways by which traffic gets to a VIP.

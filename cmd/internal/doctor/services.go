@@ -1,0 +1,72 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"vipd/balancer"
+)
+
+// Idle says why nobody gets new connections of a frontend whose backends are in these states; "": somebody does.
+func Idle(states []balancer.BackendState) string {
+	states = slices.DeleteFunc(slices.Clone(states), func(s balancer.BackendState) bool { return s == balancer.Removed })
+	if len(states) == 0 {
+		return "there are no endpoints"
+	}
+	words := []struct {
+		state balancer.BackendState
+		text  string
+	}{
+		{balancer.Down, "down"}, {balancer.Draining, "drained"}, {balancer.ZeroWeight, "of weight 0"},
+		{balancer.Untested, "not checked yet"}, {balancer.Ejected, "ejected"}, {balancer.Remote, "on other nodes than locality allows"},
+	}
+	text, kinds := "", 0
+	for _, w := range words {
+		if !slices.Contains(states, w.state) {
+			continue
+		}
+		if kinds++; kinds > 1 {
+			text += " or "
+		}
+		text += w.text
+	}
+	if kinds == 0 || slices.Contains(states, balancer.Active) {
+		return ""
+	}
+	return "all endpoints are " + text
+}
+
+// checkServices looks for services whose clients nobody serves. Those with the same cause share a finding.
+func checkServices(_ context.Context, v *visit) []Finding {
+	var causes []string
+	of := map[string][]string{}
+	seen := map[[2]string]bool{}
+	for _, f := range v.Frontends {
+		name := string(f.Service)
+		key := [2]string{f.Idle, name}
+		if f.Idle == "" || seen[key] {
+			continue
+		}
+		seen[key] = true
+		if of[f.Idle] == nil {
+			causes = append(causes, f.Idle)
+		}
+		of[f.Idle] = append(of[f.Idle], name)
+	}
+	var found []Finding
+	for _, cause := range causes {
+		all, level := of[cause], Problem
+		if v.Status == nil {
+			level = Warning // endpoints may still be written, or register
+		}
+		found = append(found, Finding{
+			Level: level, What: fmt.Sprintf("nobody serves clients of %s: %s", list(all), cause),
+			Why: "their connections are refused, or hear nothing", Mend: "vipctl describe service " + all[0],
+		})
+	}
+	if len(found) == 0 && len(v.Frontends) > 0 && v.Status != nil {
+		found = append(found, Finding{Level: OK, What: "each service has an endpoint for new connections"})
+	}
+	return found
+}
