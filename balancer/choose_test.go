@@ -196,7 +196,7 @@ func TestHolderKeeps(t *testing.T) {
 	if got := step(); got != "web" {
 		t.Error("a newcomer whose name sorts first took the address from its holder:", got)
 	}
-	want := "a.toml:9: service app: ports[0].port: 10.96.0.1:80/tcp is held by service web (a.toml:3): choose another address or port (a running vipd leaves it with the service that has it)"
+	want := "a.toml:9: service app: ports[0].port: 10.96.0.1:80/tcp is held by service web (a.toml:3): choose another address or port"
 	if got := problemsOf(before.Problems.At("app")); got != "["+want+"]" {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -16,6 +16,9 @@ func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	return slices.MinFunc(claimants, compareClaims)
 }
 
+// HeldAdvice ends the text of the problem of a service that wants what another one has.
+const HeldAdvice = ": choose another address or port"
+
 // lost is the problem of a service whose claim of f another service has won. Who only reads files knows no holders, and
 // may name another loser than a daemon does.
 func (u *unit) lost(f *Frontend, to *Service) Problem {
@@ -30,8 +33,7 @@ func (u *unit) lost(f *Frontend, to *Service) Problem {
 	}
 	return Problem{
 		Severity: SeverityError, Origin: u.service.Origin, Service: u.service.Name, Field: field,
-		Text: f.Key.String() + " is held by service " + string(to.Name) + at +
-			": choose another address or port (a running vipd leaves it with the service that has it)",
+		Text: f.Key.String() + " is held by service " + string(to.Name) + at + HeldAdvice,
 	}
 }
 

@@ -42,11 +42,7 @@ func runCheck(c *call) error {
 		d.checkFor(mode)
 		all = append(all, d.problems...)
 		for _, p := range d.problems {
-			line := oneLine(p.String())
-			if p.Severity == balancer.SeverityWarning {
-				line += " (a warning)"
-			}
-			fmt.Fprintln(&b, c.paint(line, severityStyle(p.Severity)))
+			fmt.Fprintln(&b, c.paint(problemLine(&p), severityStyle(p.Severity)))
 		}
 		if len(d.problems) == 0 {
 			fmt.Fprintf(&b, "%s: %s, no problems\n", file, count(d.services.Len(), "service"))
@@ -70,5 +66,10 @@ func (d *definitions) checkFor(mode config.ModeName) {
 		mode = d.config.Mode
 	}
 	d.compile("", capabilities(mode, d.config))
+	for i := range d.problems {
+		if p := &d.problems[i]; strings.HasSuffix(p.Text, balancer.HeldAdvice) {
+			p.Text += " (a running vipd leaves it with the service that has it)" // which a file does not tell
+		}
+	}
 	d.checkHost()
 }

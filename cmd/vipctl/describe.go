@@ -7,7 +7,6 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/find"
 	"vipd/cmd/internal/table"
 )
 
@@ -68,7 +67,7 @@ func runDescribe(c *call) error {
 		}
 		names = append(names, string(s.Name))
 	}
-	return fmt.Errorf("there is no service %q%s", c.args[1], find.Meant(c.args[1], names))
+	return c.notServed(client, c.args[1], names)
 }
 
 // describe prints a service. Wanted: it is as etcd has it, and nothing is known of how it runs.

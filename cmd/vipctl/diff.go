@@ -26,7 +26,7 @@ func diffVerb() *verb {
 			"With -f FILE and the etcd store (--etcd, or what the config says): what \"vipctl apply -f FILE\" would change in " +
 			"etcd. FILE is as for apply, and -f may be repeated; services that only etcd has are shown with --prune. The " +
 			"daemon's own config is still compared with the daemon.\n\n" +
-			"The exit code is 3 if there are differences, 0 if there are none.",
+			"The exit code is 3 if there are differences, 0 if there are none, and 1 if not all could be compared.",
 		example: "vipctl diff -f /etc/vipd/vipd.toml",
 		flags: []cli.Flag{
 			fileFlag("compare this `FILE` or folder; - is standard input"),
@@ -136,10 +136,10 @@ func (c *call) showDifferences(differences []serviceDiff, incomplete bool, betwe
 	switch {
 	case err != nil:
 		return err
-	case len(differences) > 0:
-		return errDifferences
 	case incomplete:
 		return errReported
+	case len(differences) > 0:
+		return errDifferences
 	}
 	return nil
 }

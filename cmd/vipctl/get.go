@@ -208,6 +208,18 @@ func (c *call) isService(client *api.Client, name string) error {
 		}
 		names = append(names, string(s.Name))
 	}
+	return c.notServed(client, name, names)
+}
+
+// notServed says why there is no service of this name: it has a mistake and none served before, or there are others only.
+func (c *call) notServed(client *api.Client, name string, names []string) error {
+	if s, err := client.Status(c); err == nil {
+		for _, p := range s.Problems {
+			if string(p.Service) == name && p.Severity == balancer.SeverityError {
+				return fmt.Errorf("service %q is not served: %s", name, p)
+			}
+		}
+	}
 	return fmt.Errorf("there is no service %q%s", name, find.Meant(name, names))
 }
 

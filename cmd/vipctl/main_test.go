@@ -172,6 +172,11 @@ func changes(d *fakeDaemon) map[string]func() {
 		"panic": func() {
 			d.status.Health = api.HealthCount{Checked: 9, Down: 6, Unknown: 1, Panic: []balancer.Name{"web", "api"}}
 		},
+		"newmistake": func() {
+			d.status.Problems = append(d.status.Problems, balancer.Problem{
+				Severity: balancer.SeverityError, Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 17}, Service: "web2", Field: "vips", Text: "is missing",
+			})
+		},
 		"secret": func() {
 			d.services[1].Definition["health"] = map[string]any{"type": "http", "headers": map[string]any{"X-Auth": "sesame", "X-Probe": "vipd"}}
 		},

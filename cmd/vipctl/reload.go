@@ -44,7 +44,7 @@ func (c *call) showReload(r *api.Reload) error {
 	}
 	var b strings.Builder
 	for _, p := range r.Problems {
-		fmt.Fprintln(&b, c.paint(oneLine(p.String()), severityStyle(p.Severity)))
+		fmt.Fprintln(&b, c.paint(problemLine(&p), severityStyle(p.Severity)))
 	}
 	fmt.Fprintf(&b, "reloaded: revision %d, %s, %s\n", r.Revision, count(r.Services, "service"), problems(len(r.Problems)))
 	return c.print(b.String())

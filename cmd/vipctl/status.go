@@ -265,7 +265,7 @@ func (c *call) problemText(out *sheet, problems []balancer.Problem) {
 	label := "problems"
 	for _, p := range problems {
 		indent := ""
-		for _, line := range table.Wrap(oneLine(p.String()), lineWidth-out.label-2) {
+		for _, line := range table.Wrap(problemLine(&p), lineWidth-out.label-2) {
 			fmt.Fprintf(&out.b, "%-*s%s%s\n", out.label, label, indent, c.paint(table.Line(line), severityStyle(p.Severity)))
 			label, indent = "", "  "
 		}

@@ -93,6 +93,15 @@ func stateStyle(text string) table.Style {
 	return table.Plain
 }
 
+// problemLine writes a problem in a line. What is no more than a warning says so.
+func problemLine(p *balancer.Problem) string {
+	text := oneLine(p.String())
+	if p.Severity == balancer.SeverityWarning {
+		text += " (a warning)"
+	}
+	return text
+}
+
 // severityStyle is the style of a problem.
 func severityStyle(s balancer.Severity) table.Style {
 	if s == balancer.SeverityWarning || s == balancer.SeverityNearest {
