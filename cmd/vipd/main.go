@@ -111,8 +111,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, "vipd serves virtual IPs as its configuration says.\n\nFlags:\n")
-		f.SetOutput(stdout)
-		f.PrintDefaults()
+		f.VisitAll(func(one *flag.Flag) { describe(stdout, one) })
 		return a, err
 	}
 	if err != nil {
@@ -125,6 +124,16 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 		return a, fmt.Errorf("--mode %q is unknown; possible are %s", a.mode, strings.Join(config.ModeName("").Values(), ", "))
 	}
 	return a, nil
+}
+
+// describe writes a flag as it is usually typed, with two dashes.
+func describe(out io.Writer, f *flag.Flag) {
+	value, usage := flag.UnquoteUsage(f)
+	name := strings.TrimSpace("--" + f.Name + " " + value)
+	if f.DefValue != "" && f.DefValue != "false" {
+		usage += " (default " + f.DefValue + ")"
+	}
+	fmt.Fprintf(out, "  %-20s %s\n", name, usage)
 }
 
 // reloadOn reloads at each hangup until ctx ends.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,12 +17,12 @@ import (
 	"vipd/dataplane/internal/totals"
 )
 
-// Connections implements dataplane.Connections: the flows to frontends that conntrack knows.
+// Connections implements dataplane.Connections: the flows to frontends and their backends that conntrack knows.
 func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, error) {
 	wanted := d.flows.frontends()
 	var all []dataplane.Connection
 	err := d.traffic.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
-		if f := wanted[flow.Frontend()]; f != nil && flow.Status.Has(conntrack.DstNAT) {
+		if f := wanted[flow.Frontend()]; f != nil && flow.Status.Has(conntrack.DstNAT) && d.flows.leadsTo(f, flow.Backend()) {
 			all = append(all, dataplane.Connection{
 				Frontend: f.Key, Service: f.Service, Client: flow.Client(), Backend: flow.Backend(),
 				State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out,
@@ -36,6 +38,17 @@ func (fl *flows) frontends() map[balancer.Key]*balancer.Frontend {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	return maps.Clone(fl.wanted)
+}
+
+// leadsTo reports whether a backend is one of the frontend's, or was. A flow to another target was made by somebody else:
+// userspace mode, before a switch, has led it to its own port.
+func (fl *flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
+	if slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.Addr == backend }) {
+		return true
+	}
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return fl.leaving[f.Key].has(backend)
 }
 
 // portKey is a port of a service.

@@ -23,7 +23,7 @@ const tableBits = 20
 const loading = 30 * time.Second
 
 // Open finds the kernel's IPVS, and loads it where it is not loaded, with a large connection table, which it logs. The
-// error is ErrUnsupported, with the reason and what helps, where there is none, or none that this process may change.
+// error is ErrUnsupported, with the reason, where there is none, or none that this process may change.
 func Open(ctx context.Context, log *slog.Logger) (*Kernel, error) {
 	k := newKernel(func(ctx context.Context) (*socket, error) {
 		family, err := find(ctx, log)
@@ -80,7 +80,8 @@ func load(ctx context.Context, log *slog.Logger) error {
 	if said == "" || !errors.As(err, &ended) {
 		said = strings.TrimSpace(said + " " + err.Error())
 	}
-	return fmt.Errorf("%w: it is not loaded, and loading it fails: %s; %s", ErrUnsupported, said, remedy(said, release()))
+	log.Debug("loading IPVS into the kernel failed", "module", "ip_vs", "said", said)
+	return fmt.Errorf("%w: %s (vipctl doctor says what helps)", ErrUnsupported, lack(said))
 }
 
 // modprobe runs the program of that name, and returns what it says.
@@ -92,17 +93,18 @@ func modprobe(ctx context.Context, args ...string) ([]byte, error) {
 	return exec.CommandContext(ctx, program, args...).CombinedOutput()
 }
 
-// remedy says what helps where loading ip_vs fails with what modprobe said.
-func remedy(said, release string) string {
+// lack says in a clause why loading ip_vs fails, from what modprobe said: it is shown wherever the mode is. What helps
+// depends on the host, and is for vipctl doctor to say.
+func lack(said string) string {
 	switch {
 	case strings.Contains(said, "not found in directory"), strings.Contains(said, "could not open moddep file"), strings.Contains(said, "No such file or directory"):
-		return fmt.Sprintf("install the modules of kernel %s (packages like linux-modules-extra-%[1]s, kernel-modules), or a kernel with CONFIG_IP_VS; in a container, run `modprobe ip_vs` on the host that it runs on", release)
+		return "kernel " + release() + " has no module ip_vs"
 	case strings.Contains(said, "executable file not found"):
-		return "install kmod and run `modprobe ip_vs`; in a container, run that on the host that it runs on"
+		return "it is not loaded, and there is no modprobe"
 	case strings.Contains(said, "Operation not permitted"), strings.Contains(said, "Permission denied"):
-		return "run `modprobe ip_vs` as root on the host: this process may not load modules"
+		return "it is not loaded, and this process may not load modules"
 	}
-	return "run `modprobe ip_vs` as root, and see what the kernel's log (dmesg) says"
+	return "it is not loaded, and loading it fails: " + said
 }
 
 // release is the running kernel's.

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// TestHelp has each flag in the form in which everything else names it.
+func TestHelp(t *testing.T) {
+	var out, errs bytes.Buffer
+	if code := run([]string{"--help"}, &out, &errs); code != exitDone || errs.Len() > 0 {
+		t.Fatalf("exits with %d; stderr: %s", code, &errs)
+	}
+	for _, line := range []string{
+		"\n  --config FILE        FILE to read (default /etc/vipd/vipd.toml)\n", "\n  --log-level LEVEL    least LEVEL to log: ", "\n  --version            print the version and exit\n",
+	} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("got\n%swant %q in it", &out, line)
+		}
+	}
+}

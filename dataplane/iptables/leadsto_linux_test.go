@@ -1,0 +1,35 @@
+package iptables
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// TestLeadsTo: a flow that leads to no backend, such as to the port of a proxy before a switch, is no connection of the
+// service; one to a backend that has left the frontend with it is.
+func TestLeadsTo(t *testing.T) {
+	at := netip.MustParseAddrPort
+	key, err := balancer.ParseKey("10.96.0.10:80/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &balancer.Frontend{Key: key, Backends: []balancer.Backend{
+		{Addr: at("10.0.0.1:8080"), State: balancer.Active}, {Addr: at("10.0.0.2:8080"), State: balancer.Removed},
+	}}
+	fl := newFlows(nil, nil)
+	for _, test := range []struct {
+		backend string
+		want    bool
+	}{{"10.0.0.1:8080", true}, {"10.0.0.2:8080", true}, {"127.0.0.1:40001", false}, {"10.0.0.1:40001", false}} {
+		if got := fl.leadsTo(f, at(test.backend)); got != test.want {
+			t.Errorf("%s: got %t, want %t", test.backend, got, test.want)
+		}
+	}
+	fl.leaving[key] = &leave{until: time.Now().Add(time.Minute), since: map[netip.AddrPort]bool{at("10.0.0.1:8080"): true}}
+	if !fl.leadsTo(f, at("10.0.0.9:8080")) {
+		t.Error("a backend of the frontend before is not known")
+	}
+}
