@@ -133,9 +133,9 @@ type Connection struct {
 	State string `json:"state"`
 	// Since is when it began; zero where nobody notes that.
 	Since time.Time `json:"since,omitzero"`
-	// In and Out are bytes from and to the client; 0 also where nobody counts them.
-	In  uint64 `json:"bytes_in"`
-	Out uint64 `json:"bytes_out"`
+	// In and Out are bytes from and to the client; 0, and left out, also where nobody counts them.
+	In  uint64 `json:"bytes_in,omitzero"`
+	Out uint64 `json:"bytes_out,omitzero"`
 }
 
 // Connections is implemented by dataplanes that can list live connections. It is safe to call at any time.

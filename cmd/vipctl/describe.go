@@ -130,8 +130,8 @@ func describedPorts(s *api.Service) *table.Table {
 		if p.NodePort != 0 {
 			nodePort = strconv.Itoa(int(p.NodePort))
 		}
-		in, out := "", "" // not counted
-		if p.In+p.Out > 0 || p.Connections == 0 {
+		in, out := "", "" // none, or they are not counted
+		if p.In+p.Out > 0 {
 			in, out = bytesText(p.In), bytesText(p.Out)
 		}
 		t.Row(p.Name, fmt.Sprintf("%d/%s", p.Port, p.Protocol), strconv.Itoa(int(p.TargetPort)), nodePort,

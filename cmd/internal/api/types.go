@@ -148,10 +148,11 @@ type Port struct {
 	Protocol   balancer.Protocol `json:"protocol"`
 	TargetPort uint16            `json:"target_port"`
 	NodePort   uint16            `json:"node_port,omitempty"`
-	// Connections, In and Out count since the daemon started.
+	// Connections, In and Out count since the daemon started. In and Out are left out where there are none, or where the
+	// kernel does not count bytes.
 	Connections uint64 `json:"connections"`
-	In          uint64 `json:"bytes_in"`
-	Out         uint64 `json:"bytes_out"`
+	In          uint64 `json:"bytes_in,omitzero"`
+	Out         uint64 `json:"bytes_out,omitzero"`
 }
 
 // Endpoint is one endpoint of a service, at one of its ports, as written and as it works.

@@ -285,6 +285,20 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if r, err := n.client.Overrides(t.Context()); err != nil || len(r.Targets) != 0 {
 		t.Errorf("overrides that say nothing are left: %+v, %v", r, err)
 	}
+	// What can't be kept is not done, and that is said.
+	before, state := n.endpoints(), filepath.Join(n.dir, "state")
+	if err := os.Rename(state, state+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := drain(api.OverrideRequest{Node: "a", Draining: &yes}); err == nil || !strings.HasPrefix(err.Error(), "nothing was changed, for it could not be kept: ") {
+		t.Errorf("without state_dir: %v", err)
+	}
+	if got := n.endpoints(); got != before {
+		t.Errorf("without state_dir: %s, want %s", got, before)
+	}
+	if err := os.Rename(state+".away", state); err != nil {
+		t.Fatal(err)
+	}
 	n.write(strings.Replace(web, `node = "a"`, `draining = true`, 1))
 	wait.For(t, 5*time.Second, "the changed file", func() bool { return strings.Contains(n.endpoints(), "9001:draining") })
 	if err := drain(api.OverrideRequest{Service: "web", Address: "127.40.1.1:9001", Draining: &no}); err != nil {

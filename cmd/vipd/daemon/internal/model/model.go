@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -149,7 +150,7 @@ func (m *Model) answer(r request) error {
 		return err
 	}
 	if err := m.files.saveOverrides(local); err != nil {
-		return err
+		return fmt.Errorf("nothing was changed, for it could not be kept: %w", err)
 	}
 	m.local = local
 	m.compile()
