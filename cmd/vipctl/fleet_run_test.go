@@ -288,7 +288,7 @@ func TestParallelClaims(t *testing.T) {
 			var written atomic.Int32
 			for _, file := range files {
 				running.Go(func() {
-					code, stdout, stderr := f.run(t.Context(), "ana", "apply", "-f", file)
+					code, stdout, stderr := f.process("ana", "apply", "-f", file)
 					switch {
 					case code == exitDone:
 						written.Add(1)
