@@ -120,7 +120,7 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 	_, err := m.writer.Apply(t.Context(), etcd.Change{Name: "web", Base: etcd.Any, Fields: map[string]any{
 		"vips": []any{"127.44.0.3"}, "ports": []any{map[string]any{"port": int64(8080)}},
 		"endpoints": []any{map[string]any{"address": "127.44.1.3", "port": int64(9001)}},
-		"health":    map[string]any{"type": "exec", "command": []any{"/bin/touch", ran}, "user": "root", "interval": "200ms", "timeout": "150ms", "from": "fleet"},
+		"health":    map[string]any{"type": "exec", "command": []any{"/bin/touch", ran}, "interval": "200ms", "timeout": "150ms", "from": "fleet"},
 	}})
 	if err != nil {
 		t.Fatal(err)

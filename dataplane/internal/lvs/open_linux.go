@@ -23,7 +23,7 @@ const tableBits = 20
 const loading = 30 * time.Second
 
 // Open finds the kernel's IPVS, and loads it where it is not loaded, with a large connection table, which it logs. The
-// error is ErrUnsupported, with the reason, where there is none, or none that this process may change.
+// error is ErrUnsupported, with the reason and what helps, where there is none, or none that this process may change.
 func Open(ctx context.Context, log *slog.Logger) (*Kernel, error) {
 	k := newKernel(func(ctx context.Context) (*socket, error) {
 		family, err := find(ctx, log)
@@ -81,7 +81,7 @@ func load(ctx context.Context, log *slog.Logger) error {
 		said = strings.TrimSpace(said + " " + err.Error())
 	}
 	log.Debug("loading IPVS into the kernel failed", "module", "ip_vs", "said", said)
-	return fmt.Errorf("%w: %s (vipctl doctor says what helps)", ErrUnsupported, lack(said))
+	return fmt.Errorf("%w: %s", ErrUnsupported, lack(said))
 }
 
 // modprobe runs the program of that name, and returns what it says.
@@ -93,18 +93,18 @@ func modprobe(ctx context.Context, args ...string) ([]byte, error) {
 	return exec.CommandContext(ctx, program, args...).CombinedOutput()
 }
 
-// lack says in a clause why loading ip_vs fails, from what modprobe said: it is shown wherever the mode is. What helps
-// depends on the host, and is for vipctl doctor to say.
+// lack says why loading ip_vs fails, from what modprobe said, and the command that helps; in short, for it is shown
+// wherever the mode is.
 func lack(said string) string {
 	switch {
 	case strings.Contains(said, "not found in directory"), strings.Contains(said, "could not open moddep file"), strings.Contains(said, "No such file or directory"):
-		return "kernel " + release() + " has no module ip_vs"
+		return fmt.Sprintf("kernel %s has no module ip_vs: install linux-modules-extra-%[1]s or the like, then `modprobe ip_vs`", release())
 	case strings.Contains(said, "executable file not found"):
-		return "it is not loaded, and there is no modprobe"
+		return "it is not loaded, and there is no modprobe: install kmod, then `modprobe ip_vs`"
 	case strings.Contains(said, "Operation not permitted"), strings.Contains(said, "Permission denied"):
-		return "it is not loaded, and this process may not load modules"
+		return "it is not loaded, and this process may not load modules: `modprobe ip_vs` as root of the host"
 	}
-	return "it is not loaded, and loading it fails: " + said
+	return "it is not loaded, and `modprobe ip_vs` fails: " + said
 }
 
 // release is the running kernel's.
