@@ -57,6 +57,11 @@ func runDiff(c *call) error {
 	if err != nil {
 		return err
 	}
+	if len(differences) == 0 {
+		if err := c.unread(client); err != nil {
+			return err
+		}
+	}
 	if c.format == formJSON {
 		err = c.printJSON(list(differences))
 	} else {
@@ -219,6 +224,15 @@ func compareFields(runs, wants map[string]any) []fieldDiff {
 		}
 	}
 	return fields
+}
+
+// unread says that the daemon has nothing to compare with: it has not read its store since it started.
+func (c *call) unread(client *api.Client) error {
+	s, err := client.Status(c)
+	if err != nil || s.Store.EverRead || s.Store.Error == "" {
+		return err
+	}
+	return fmt.Errorf("what is wanted is not known: the store could not be read since vipd started: %s", s.Store.Error)
 }
 
 // hintAtProblems says that definitions may ask for more than what can be wanted here, which no difference shows.

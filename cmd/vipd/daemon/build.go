@@ -113,6 +113,7 @@ func (d *Daemon) newModel(carrier dataplane.Dataplane) *model.Model {
 				d.fleet.Source().SetDefaults(c.Defaults)
 			}
 		},
+		Awaiting: func(s *model.State, now time.Time) { d.record.Awaiting(s, now) },
 		Compiled: func(before, s *model.State, now time.Time) { d.record.Compiled(before, s, now) },
 	})
 }

@@ -438,8 +438,11 @@ func TestStoreComesLate(t *testing.T) {
 	t.Cleanup(func() { n.stop() })
 	wait.For(t, 5*time.Second, "the reason why it is not ready", func() bool {
 		code, body := n.get("/readyz")
-		return code == http.StatusServiceUnavailable && strings.Contains(body, "first complete state")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, "nothing of it is served yet: ")
 	})
+	if s := n.status().Store; s.Error == "" || s.EverRead {
+		t.Errorf("status says of the store %+v, without the reason why it is not read", s)
+	}
 	folder := filepath.Join(n.dir, "services")
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		t.Fatal(err)

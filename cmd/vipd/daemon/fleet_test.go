@@ -158,10 +158,17 @@ func TestFleetNeverRead(t *testing.T) {
 	}
 	m := joinVia(t, c, c.Endpoints(), "[services.own]\nvips = [\"127.41.0.7\"]\nports = [{ port = 8080 }]\nendpoints = [{ address = \"127.41.1.3\", port = 9001 }]\n")
 	m.launch()
+	wait.For(t, 30*time.Second, "the reason why nothing is served yet", func() bool { return strings.Contains(m.status().Store.Error, "nothing was ever read") })
+	wait.For(t, 5*time.Second, "the event", func() bool { return len(m.events(api.EventsQuery{Kind: "store"})) > 0 })
+	_, body := m.get("/readyz")
+	if !strings.Contains(body, "connection refused; nothing was ever read") {
+		t.Errorf("before it serves, it is not ready because of %s", body)
+	}
 	wait.For(t, 30*time.Second, "the node's own service", func() bool { return ask("127.41.0.7:8080") == "own" })
 	if s := m.status(); s.Ready || !strings.Contains(s.Store.Error, "nothing was ever read") {
 		t.Errorf("ready %v, %q; want to hear that nothing was ever read", s.Ready, s.Store.Error)
 	}
+	m.tells("etcd is not reached since the start, and nothing is known of what it holds")
 }
 
 // TestFleetSeesNodes has a node tell the fleet how it is, and do what the fleet says of it.

@@ -25,10 +25,10 @@ func (f *Node) connection(revision int64, err error) {
 	f.o.Journal.Record(e)
 }
 
-// Began records that the first state is not etcd's, where that is so.
+// Began records, once, that the first state is not etcd's, where that is so.
 func (f *Node) Began(s *model.State, now time.Time) {
 	f.mu.Lock()
-	away := !f.followed
+	away := !f.followed && f.lost.IsZero()
 	if away {
 		f.lost = now
 	}
@@ -37,6 +37,9 @@ func (f *Node) Began(s *model.State, now time.Time) {
 		return
 	}
 	e := journal.Event{Kind: journal.Store, Level: slog.LevelWarn, Text: "etcd is not reached since the start; what is known from before is served"}
+	if !s.Snapshot.Kept {
+		e.Text = "etcd is not reached since the start, and nothing is known of what it holds"
+	}
 	if s.Snapshot.Err != nil {
 		e.Cause = s.Snapshot.Err.Error()
 	}

@@ -83,6 +83,8 @@ type Options struct {
 	Patient func() bool
 	// Reread is told of a configuration that was read again, and has no errors.
 	Reread func(config.Config)
+	// Awaiting is told of each state that says only why the store could not be read yet. It is called by the model's loop.
+	Awaiting func(s *State, now time.Time)
 	// Compiled is told of each new state before it is published, and of the one before. It is called by the model's loop.
 	Compiled func(before, s *State, now time.Time)
 }
@@ -185,6 +187,7 @@ func (m *Model) compile() {
 		return // the first snapshot is still to come
 	}
 	if m.everRead = m.everRead || latest.Connected || latest.Kept; !m.everRead && m.waits() {
+		m.await(latest, c, fileErrors)
 		return // a folder that is mounted late would look like services that are gone
 	}
 	if !m.State().Complete && m.o.Checks.Awaits(latest) {
@@ -219,14 +222,27 @@ func (m *Model) compile() {
 		s.Desired.Revision.Seen = now
 	}
 	m.o.Compiled(m.State(), s, now)
-	m.current.Store(s)
-	changed := make(chan struct{})
-	close(*m.changed.Swap(&changed))
+	m.show(s)
 	if next != nil {
 		m.o.Engine.Switch(next.dataplane, s.Desired, func() { close(next.moved) })
 		return
 	}
 	m.o.Engine.Set(s.Desired)
+}
+
+// show publishes a state.
+func (m *Model) show(s *State) {
+	m.current.Store(s)
+	changed := make(chan struct{})
+	close(*m.changed.Swap(&changed))
+}
+
+// await publishes why the store could not be read yet, and nothing that it has: nothing of that is served.
+func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []balancer.Problem) {
+	s := &State{Config: c, Problems: slices.Concat(fileErrors, m.files.Problems())}
+	s.Snapshot = store.Snapshot{Err: latest.Err, Problems: latest.Problems}
+	m.o.Awaiting(s, time.Now())
+	m.show(s)
 }
 
 // waits reports whether a store that could not be read yet is waited for before what can be read is served.

@@ -29,10 +29,10 @@ type Options struct {
 	Journal *journal.Journal
 	// Started is when vipd was.
 	Started time.Time
-	// Files: services are in files alone. Otherwise Began is told of the first state, and a fleet's source says itself whether
-	// it can be read.
+	// Files: services are in files alone. Otherwise Began is told of the first state, and of those before it that say only
+	// why the store can't be read; afterwards a fleet's source says itself whether it can be.
 	Files bool
-	Began func(first *model.State, now time.Time)
+	Began func(s *model.State, now time.Time)
 	// DownSince is since when a target is down, and why.
 	DownSince func(balancer.Target) (since time.Time, cause string)
 	// Refused is called when what was written has new errors, for which the last good state stays.
@@ -68,6 +68,14 @@ func reload(by string, s *model.State, problems []balancer.Problem, err error) j
 		e.Text = fmt.Sprintf("all was read again: %s, and no problems", howMany(s.Snapshot.Services.Len(), "service"))
 	}
 	return e
+}
+
+// Awaiting records that the store could not be read since the start, and that nothing of it is served yet, which s says. It is
+// called by the goroutine that calls Compiled.
+func (r *Recorder) Awaiting(s *model.State, now time.Time) {
+	if !r.o.Files {
+		r.o.Began(s, now)
+	}
 }
 
 // Compiled records what s, which is compiled from now on, changes: problems, drains, and whether files can be read. It is

@@ -121,6 +121,8 @@ func (v *View) Ready() bool { return len(v.Unready()) == 0 }
 func (v *View) Unready() []string {
 	s, e := v.State, v.Sync
 	switch {
+	case !s.Complete && s.Snapshot.Err != nil:
+		return []string{fmt.Sprintf("the store could not be read since the start, and nothing of it is served yet: %v", s.Snapshot.Err)}
 	case !s.Complete:
 		return []string{"the store has not given its first complete state yet"}
 	case !s.EverRead:
