@@ -116,6 +116,24 @@ func (m Memory) Expire(now time.Time) Memory {
 	return m
 }
 
+// Shift returns m after the clock was set forward by so much, or back: what goes on takes no longer and no shorter for that.
+func (m Memory) Shift(by time.Duration) Memory {
+	if by == 0 {
+		return m
+	}
+	for k, d := range m.Drains.All() {
+		m.Drains = m.Drains.Set(k, Drain{d.Until.Add(by)})
+	}
+	for a, d := range m.Leaving.All() {
+		m.Leaving = m.Leaving.Set(a, Drain{d.Until.Add(by)})
+	}
+	for k, r := range m.Ramps.All() {
+		r.Since = r.Since.Add(by)
+		m.Ramps = m.Ramps.Set(k, r)
+	}
+	return m
+}
+
 // NextExpiry returns when the next drain ends, of an endpoint or a VIP, or the next step of a ramp is due; zero: none is
 // under way.
 func (m Memory) NextExpiry() time.Time {

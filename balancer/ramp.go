@@ -21,7 +21,11 @@ type Ramp struct {
 
 // at returns the ramp as it is at now, and whether it is over.
 func (r Ramp) at(now time.Time) (Ramp, bool) {
-	r.Step = max(r.Step, 1+int(rampSteps*now.Sub(r.Since)/r.Over))
+	gone := now.Sub(r.Since)
+	if gone >= r.Over { // however long: ten times a clock that was never set is more than a Duration holds
+		return r, true
+	}
+	r.Step = max(r.Step, 1+int(rampSteps*max(gone, 0)/r.Over))
 	return r, r.Step >= rampSteps
 }
 

@@ -52,6 +52,7 @@ type Model struct {
 	memory    balancer.Memory
 	local     Overrides
 	files     files
+	clock     clock        // how far the wall clock was set
 	everRead  bool         // the store could be read at least once
 	addresses []netip.Addr // the host's own
 }
@@ -91,7 +92,7 @@ type Options struct {
 
 // New returns a model of nothing, with what an earlier run kept in state_dir. It compiles nothing before Run and Publish.
 func New(o Options) *Model {
-	m := &Model{o: o, wake: make(chan struct{}, 1), ask: make(chan request), modeChanged: make(chan struct{}, 1), fileConfig: o.Config, carrier: o.Carrier}
+	m := &Model{o: o, wake: make(chan struct{}, 1), ask: make(chan request), modeChanged: make(chan struct{}, 1), fileConfig: o.Config, carrier: o.Carrier, clock: newClock(time.Now())}
 	// What can't be kept is a problem that the next round tells.
 	m.files = files{statedir.New(o.Config.StateDir, func(error) { m.Kick() })}
 	changed := make(chan struct{})
@@ -173,7 +174,15 @@ func (m *Model) nextExpiry() time.Duration {
 			next = t
 		}
 	}
-	return max(time.Until(next), time.Millisecond)
+	return pauseUntil(next, time.Now())
+}
+
+// pauseUntil is how long to wait for next. What is due and is not over, though it was looked at, would be looked at without end.
+func pauseUntil(next, now time.Time) time.Duration {
+	if !next.After(now) {
+		return 100 * time.Millisecond
+	}
+	return max(next.Sub(now), time.Millisecond)
 }
 
 // compile makes the state anew and hands it to the engine.
@@ -201,7 +210,7 @@ func (m *Model) compile() {
 	}
 	s := &State{Snapshot: *latest, Config: c, Local: m.local.Map, Complete: true, EverRead: m.everRead}
 	s.Problems = slices.Concat(fileErrors, m.files.Problems())
-	before, memory := m.State().Desired, m.memory.Expire(now)
+	before, memory := m.State().Desired, m.memory.Shift(m.clock.stepped(now.Round(0), time.Since(m.clock.began))).Expire(now)
 	s.Desired = before
 	// What is compiled has a say in what it is compiled from: drains begin and end, and a VIP is no place for node ports.
 	// The second round takes that in; a third would find nothing new.

@@ -1,0 +1,72 @@
+package balancer_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// TestShift: histories of drains and ramps go on alike, however the clock is set meanwhile.
+func TestShift(t *testing.T) {
+	drained, ramped := 0, 0
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		steady, set := newRamping(t), newRamping(t)
+		for i := range 60 {
+			d := time.Duration(r.Int64N(int64(4 * time.Second)))
+			if r.IntN(4) == 0 {
+				by := time.Duration(r.Int64N(int64(80*365*24*time.Hour))) - 40*365*24*time.Hour
+				set.now, set.memory = set.now.Add(by), set.memory.Shift(by)
+			}
+			n, down, v := 1+r.IntN(4), r.IntN(4), balancer.HealthUp
+			if r.IntN(2) == 0 {
+				v = balancer.HealthDown
+			}
+			var got [2]string
+			for j, c := range []*ramping{steady, set} {
+				c.service(n, func(s *balancer.Service) { s.DrainTimeout = 10 * time.Second })
+				c.verdict(down, v)
+				got[j] = c.after(d)
+			}
+			next := [2]time.Duration{steady.left(), set.left()}
+			if got[0] != got[1] || next[0] != next[1] {
+				t.Fatalf("seed %d, step %d: with a steady clock %s, next in %s; with one that is set %s, %s", seed, i, got[0], next[0], got[1], next[1])
+			}
+			drained, ramped = drained+steady.memory.Drains.Len(), ramped+steady.memory.Ramps.Len()
+		}
+	}
+	if drained < 100 || ramped < 100 {
+		t.Errorf("%d drains and %d ramps: the test looks at too little", drained, ramped)
+	}
+}
+
+// left is how long it is to the next change by time alone.
+func (r *ramping) left() time.Duration {
+	if next := r.memory.NextExpiry(); !next.IsZero() {
+		return next.Sub(r.now)
+	}
+	return 0
+}
+
+// TestRampUnderAStep: a ramp ends also where the clock was set by more than a Duration holds ten times, and stays where it is
+// when that was back.
+func TestRampUnderAStep(t *testing.T) {
+	for _, years := range []time.Duration{-250, -100, -30, -1, 1, 30, 100, 250} {
+		r := newRamping(t)
+		r.service(1, nil)
+		r.compiled()
+		r.service(2, nil)
+		want(t, "one joins", r.compiled(), "0:active/10 1:active/1")
+		then := "0:active/1 1:active/1"
+		if years < 0 {
+			then = "0:active/10 1:active/1"
+		}
+		want(t, fmt.Sprint("after years: ", int(years)), r.after(years*365*24*time.Hour), then)
+		if ramps := r.memory.Ramps.Len(); (ramps > 0) != (years < 0) {
+			t.Errorf("%d years later there are %d ramps", years, ramps)
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package model
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// TestClockSteps: every step of the wall clock is noticed once, and in sum they are what it was set by; going on is no step.
+func TestClockSteps(t *testing.T) {
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		began := time.Now()
+		c := newClock(began)
+		var gone, set, told time.Duration
+		for range 100 {
+			gone += time.Duration(r.Int64N(int64(time.Hour)))
+			step := time.Duration(0)
+			if r.IntN(3) == 0 {
+				step = time.Duration(r.Int64N(int64(20*365*24*time.Hour))) - 10*365*24*time.Hour
+			}
+			set += step
+			blur := time.Duration(r.Int64N(int64(time.Millisecond))) // between the two readings
+			got := c.stepped(began.Round(0).Add(gone+set+blur), gone)
+			if told += got; step == 0 && got != 0 || (told-set).Abs() > time.Millisecond {
+				t.Fatalf("seed %d: set by %s, it says %s; in all %s, and %s", seed, step, got, set, told)
+			}
+		}
+	}
+}
+
+// TestPauseUntil: what is due is not looked at without end, wherever the clock was set.
+func TestPauseUntil(t *testing.T) {
+	now := time.Now().Round(0)
+	for ahead, want := range map[time.Duration]time.Duration{
+		-40 * 365 * 24 * time.Hour: 100 * time.Millisecond, -1: 100 * time.Millisecond, 0: 100 * time.Millisecond,
+		1: time.Millisecond, time.Second: time.Second,
+	} {
+		if got := pauseUntil(now.Add(ahead), now); got != want {
+			t.Errorf("what is due in %s is waited for %s, want %s", ahead, got, want)
+		}
+	}
+}
