@@ -78,3 +78,40 @@ func serverUntil(t *testing.T, address, name string) (stop func()) {
 	t.Cleanup(stop)
 	return stop
 }
+
+// TestUnkeptChecks: where what checks have found can't be read or kept, that is a problem, an event, and over once it can be.
+func TestUnkeptChecks(t *testing.T) {
+	server(t, "127.42.1.1:9001", "one")
+	two := serverUntil(t, "127.42.1.1:9002", "two")
+	n := &node{t: t, dir: t.TempDir()}
+	n.write(checked)
+	state := filepath.Join(n.dir, "state")
+	file := filepath.Join(state, "health.json")
+	if err := os.Mkdir(state, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	if p := n.problems(); !strings.Contains(p, "health.json.broken") {
+		t.Errorf("health.json is garbage, and the problems are %q", p)
+	}
+	wait.For(t, 20*time.Second, "what was found to be kept", func() bool { return n.problems() == "" })
+	if err := os.Rename(state, state+".away"); err != nil {
+		t.Fatal(err)
+	}
+	two()
+	const lost = "what health checks have found does not outlive a restart: "
+	wait.For(t, 20*time.Second, "the problem", func() bool { return strings.Contains(n.problems(), lost) })
+	if err := os.Rename(state+".away", state); err != nil {
+		t.Fatal(err)
+	}
+	server(t, "127.42.1.1:9002", "two")
+	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.problems() == "" })
+	story := n.story(journal.Problem)
+	if strings.Count(story, "there is a problem: ") != 2 || strings.Count(story, "a problem is over") != 2 || strings.Count(story, lost) != 2 {
+		t.Errorf("the journal has\n%s", story)
+	}
+}

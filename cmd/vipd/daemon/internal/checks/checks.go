@@ -2,6 +2,7 @@ package checks
 
 import (
 	"context"
+	"fmt"
 	"hash/fnv"
 	"log/slog"
 	"net/netip"
@@ -25,8 +26,8 @@ type Checks struct {
 	fleet   *fleetchecks.Checks // nil: the store is not a fleet's
 	targets health.Targets      // belongs to the caller of Verdicts, and so does all
 	all     snap.Map[balancer.Target, health.Subject]
-	files   *statedir.Dir // belongs to Run
-	changed atomic.Bool   // since the states were kept
+	files   *statedir.Dir
+	changed atomic.Bool // since the states were kept
 	unable  unable
 }
 
@@ -66,11 +67,7 @@ func (k *keptChecks) FileVersion() int { return k.Version }
 // New reads what an earlier run has found. It checks nothing before Verdicts and Run. An error says that the node can't have
 // its name in a fleet.
 func New(o Options) (*Checks, error) {
-	c := &Checks{o: o, files: statedir.New(o.StateDir, func(err error) {
-		o.Journal.Record(journal.Event{
-			Kind: journal.Problem, Level: slog.LevelWarn, Text: "what health checks have found does not outlive a restart", Cause: err.Error(),
-		})
-	})}
+	c := &Checks{o: o, files: statedir.New(o.StateDir, o.Kick)}
 	var kept keptChecks
 	c.files.Read(checksFile, &kept)
 	seed := fnv.New64a()
@@ -88,7 +85,7 @@ func New(o Options) (*Checks, error) {
 	}
 	fleet := *o.Fleet
 	fleet.Node, fleet.Runner, fleet.Record, fleet.Kick = o.Node, c.runner, o.Journal.Record, o.Kick
-	o.outlive(&fleet)
+	c.outlive(&fleet)
 	var err error
 	c.fleet, err = fleetchecks.New(fleet)
 	return c, err
@@ -161,9 +158,20 @@ func (c *Checks) Share(ctx context.Context) error {
 // keep writes what is known. Where nothing is checked there is nothing to keep.
 func (c *Checks) keep() {
 	if kept := c.runner.Keep(); len(kept) > 0 {
-		c.files.Note(checksFile, c.files.Write(checksFile, keptChecks{statedir.Version, kept}))
+		c.files.Note(checksFile, because("what health checks have found does not outlive a restart", c.files.Write(checksFile, keptChecks{statedir.Version, kept})))
 	}
 }
+
+// because says what comes of err; nil: nothing does.
+func because(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// Unkept says what of the checks could not be kept for the next run, or read of the one before.
+func (c *Checks) Unkept() []balancer.Problem { return c.files.Problems() }
 
 // healthEvent tells of a verdict that has changed.
 func healthEvent(t balancer.Target, c probe.Change) journal.Event {

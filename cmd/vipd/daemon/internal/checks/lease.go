@@ -1,9 +1,6 @@
 package checks
 
 import (
-	"log/slog"
-
-	"vipd/cmd/internal/journal"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/cmd/vipd/daemon/internal/statedir"
 )
@@ -20,19 +17,13 @@ type keptLease struct {
 func (k *keptLease) FileVersion() int { return k.Version }
 
 // outlive has the lease of a run that is killed be known to the next, which takes back at once what that one has said.
-func (o *Options) outlive(fleet *fleetchecks.Options) {
+func (c *Checks) outlive(fleet *fleetchecks.Options) {
 	lifetime := fleet.Lease
-	files := statedir.New(o.StateDir, func(err error) {
-		o.Journal.Record(journal.Event{
-			Kind: journal.Problem, Level: slog.LevelWarn,
-			Text:  "after a crash, what this node tells the fleet of health counts for " + lifetime.String(),
-			Cause: err.Error(),
-		})
-	})
 	var kept keptLease
-	files.Read(leaseFile, &kept)
+	c.files.Read(leaseFile, &kept)
 	fleet.Former = kept.Lease
 	fleet.Keep = func(lease int64) {
-		files.Note(leaseFile, files.Write(leaseFile, keptLease{statedir.Version, lease}))
+		err := c.files.Write(leaseFile, keptLease{statedir.Version, lease})
+		c.files.Note(leaseFile, because("after a crash, what this node tells the fleet of health counts for "+lifetime.String(), err))
 	}
 }

@@ -94,7 +94,7 @@ type Options struct {
 func New(o Options) *Model {
 	m := &Model{o: o, wake: make(chan struct{}, 1), ask: make(chan request), modeChanged: make(chan struct{}, 1), fileConfig: o.Config, carrier: o.Carrier, clock: newClock(time.Now())}
 	// What can't be kept is a problem that the next round tells.
-	m.files = files{statedir.New(o.Config.StateDir, func(error) { m.Kick() })}
+	m.files = files{statedir.New(o.Config.StateDir, m.Kick)}
 	changed := make(chan struct{})
 	m.changed.Store(&changed)
 	m.current.Store(&State{Config: o.Config})
@@ -209,7 +209,7 @@ func (m *Model) compile() {
 		m.files.Note(overridesName, m.files.saveOverrides(local))
 	}
 	s := &State{Snapshot: *latest, Config: c, Local: m.local.Map, Complete: true, EverRead: m.everRead}
-	s.Problems = slices.Concat(fileErrors, m.files.Problems())
+	s.Problems = slices.Concat(fileErrors, m.files.Problems(), m.o.Checks.Unkept())
 	before, memory := m.State().Desired, m.memory.Shift(m.clock.stepped(now.Round(0), time.Since(m.clock.began))).Expire(now)
 	s.Desired = before
 	// What is compiled has a say in what it is compiled from: drains begin and end, and a VIP is no place for node ports.
@@ -248,7 +248,7 @@ func (m *Model) show(s *State) {
 
 // await publishes why the store could not be read yet, and nothing that it has: nothing of that is served.
 func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []balancer.Problem) {
-	s := &State{Config: c, Problems: slices.Concat(fileErrors, m.files.Problems())}
+	s := &State{Config: c, Problems: slices.Concat(fileErrors, m.files.Problems(), m.o.Checks.Unkept())}
 	s.Snapshot = store.Snapshot{Err: latest.Err, Problems: latest.Problems}
 	m.o.Awaiting(s, time.Now())
 	m.show(s)

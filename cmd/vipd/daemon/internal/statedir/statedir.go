@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"vipd/balancer"
 )
@@ -16,16 +17,19 @@ import (
 // Version is what files are written with. It is raised when an old program would misread them.
 const Version = 1
 
-// Dir is a folder of files, each of which is written and read as a whole. It belongs to one goroutine.
+// Dir is a folder of files, each of which is written and read as a whole. Its methods may be called by any goroutine, those
+// about one file by one at a time.
 type Dir struct {
-	path   string
+	path    string
+	changed func()
+
+	mu     sync.Mutex       // guards failed
 	failed map[string]error // by file: of the last write or of the first read
-	tell   func(error)
 }
 
-// New returns the folder at path. Tell is told of an error that is not the one of the last time.
-func New(path string, tell func(error)) *Dir {
-	return &Dir{path: path, failed: map[string]error{}, tell: tell}
+// New returns the folder at path. Changed is called when Note has made Problems others; it must not block.
+func New(path string, changed func()) *Dir {
+	return &Dir{path: path, failed: map[string]error{}, changed: changed}
 }
 
 // Content is what is in a file.
@@ -48,7 +52,7 @@ func (d *Dir) Read(name string, into Content) bool {
 		err = fmt.Errorf("it has version %d; this program reads %d", into.FileVersion(), Version)
 	}
 	if err != nil {
-		d.Note(name, fmt.Errorf("reading what an earlier run kept (the file is now %s.broken): %w", path, errors.Join(err, os.Rename(path, path+".broken"))))
+		d.note(name, fmt.Errorf("reading what an earlier run kept (the file is now %s.broken): %w", path, errors.Join(err, os.Rename(path, path+".broken"))))
 	}
 	return err == nil
 }
@@ -97,18 +101,28 @@ func cause(err error) error {
 
 // Note keeps the outcome of reading or writing a file, for Problems.
 func (d *Dir) Note(name string, err error) {
-	if old := d.failed[name]; err != nil && (old == nil || old.Error() != err.Error()) {
-		d.tell(err)
+	if d.note(name, err) {
+		d.changed()
 	}
+}
+
+// note is Note, and reports whether the outcome is another than the last one.
+func (d *Dir) note(name string, err error) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	old := d.failed[name]
 	if err == nil {
 		delete(d.failed, name)
-		return
+		return old != nil
 	}
 	d.failed[name] = err
+	return old == nil || old.Error() != err.Error()
 }
 
 // Problems returns what could not be kept.
 func (d *Dir) Problems() []balancer.Problem {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	var problems []balancer.Problem
 	for _, name := range slices.Sorted(maps.Keys(d.failed)) {
 		problems = append(problems, balancer.Problem{
