@@ -88,6 +88,13 @@ type Host interface {
 	Problems() []balancer.Problem
 }
 
+// Mender is implemented by hosts that mend some of what others have changed as they look at it. The engine asks after each
+// look, and tells of it.
+type Mender interface {
+	// Mended lists what was mended since it was last asked: what was found of each.
+	Mended() []string
+}
+
 // Gate is implemented by hosts on which some frontends must not be served before what restricts them is in force. The
 // engine asks between Prepare and Apply, of each key that it is about to apply and does not remove, and asks again in
 // every round while the answer is an error: that key stays what it is, and all others go on. Where a restriction can never

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,8 +54,10 @@ type Metrics interface {
 //  6. Another dataplane takes over without a gap: see Switch.
 type Engine struct {
 	Options
-	wake chan struct{} // holds one token: look again
-	gate Gate          // the host, where it is one
+	wake   chan struct{} // holds one token: look again
+	gate   Gate          // the host, where it is one
+	mender Mender        // the same
+	began  time.Time     // with its monotonic reading
 
 	mu     sync.Mutex // guards the rest of this block
 	wanted balancer.Desired
@@ -64,7 +67,7 @@ type Engine struct {
 	status   atomic.Pointer[Status]
 	changed  atomic.Pointer[chan struct{}] // closed at the next change of status
 	asked    atomic.Bool                   // a full comparison was asked for
-	progress atomic.Int64                  // when the loop last came round, in Unix nanoseconds
+	progress atomic.Int64                  // how long after began the loop last came round, in nanoseconds
 
 	// The rest belongs to the goroutine of Run.
 	done       snap.Map[balancer.Key, *balancer.Frontend]
@@ -96,10 +99,11 @@ func NewEngine(o Options) *Engine {
 	}
 	e := &Engine{Options: o, wake: make(chan struct{}, 1), retries: map[balancer.Key]*retry{}, resync: true}
 	e.gate, _ = o.Host.(Gate)
+	e.mender, _ = o.Host.(Mender)
 	e.status.Store(&Status{})
 	changed := make(chan struct{})
 	e.changed.Store(&changed)
-	e.progress.Store(time.Now().UnixNano())
+	e.began = time.Now()
 	return e
 }
 
@@ -143,7 +147,10 @@ func (e *Engine) Wanted() (balancer.Desired, bool) {
 
 // Progress returns when the loop last came round. It does so at least every ProbeInterval, unless a call into the
 // dataplane or the host hangs.
-func (e *Engine) Progress() time.Time { return time.Unix(0, e.progress.Load()) }
+func (e *Engine) Progress() time.Time { return e.began.Add(time.Duration(e.progress.Load())) }
+
+// comesRound notes that nothing hangs, by the clock that nobody sets.
+func (e *Engine) comesRound() { e.progress.Store(int64(time.Since(e.began))) }
 
 // Run carries out what is Set until ctx ends, and returns nil then. It leaves the dataplane as it is: closing that is
 // up to whoever made it.
@@ -155,7 +162,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	retry := time.NewTimer(0)
 	defer retry.Stop()
 	for {
-		e.progress.Store(time.Now().UnixNano())
+		e.comesRound()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -207,6 +214,7 @@ func (e *Engine) damaged(ctx context.Context) bool {
 		var alsoErr error
 		reason, alsoErr = e.Host.Intact(ctx)
 		err = errors.Join(err, alsoErr)
+		e.mended()
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -226,4 +234,16 @@ func (e *Engine) damaged(ctx context.Context) bool {
 	}
 	e.resync, e.repair, e.damage = true, true, reason
 	return true
+}
+
+// mended tells of what the host has mended by itself.
+func (e *Engine) mended() {
+	if e.mender == nil {
+		return
+	}
+	if all := e.mender.Mended(); len(all) > 0 {
+		e.report.Repairs += len(all)
+		e.Metrics.Repaired(len(all), strings.Join(all, "; "))
+		e.publish()
+	}
 }

@@ -426,6 +426,34 @@ func TestDriftIsMended(t *testing.T) {
 	})
 }
 
+// mending is a host that mends something by itself at every look.
+type mending struct{ dataplane.Host }
+
+func (mending) Mended() []string { return []string{"a was 0", "b was 0"} }
+
+// TestMendedByTheHost: what the host mends as it looks is told and counted each time, and makes nobody compare in full.
+func TestMendedByTheHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{Rand: rand.New(rand.NewPCG(4, 11)), t: t, kernel: fake.NewKernel()}
+		w.startOver(mending{fake.NewHost(w.kernel)})
+		w.change()
+		time.Sleep(10500 * time.Millisecond)
+		synctest.Wait()
+		if n := w.engine.Status().Repairs; n != 20 || w.repaired != n || w.damage != "a was 0; b was 0" || w.full != 1 {
+			t.Errorf("after 10 looks: %d repairs, %d told, the last %q, %d full comparisons", n, w.repaired, w.damage, w.full)
+		}
+		w.stop()
+	})
+}
+
+// TestProgressIsMonotonic: how long the loop is stuck is not told by a clock that can be set.
+func TestProgressIsMonotonic(t *testing.T) {
+	e := dataplane.NewEngine(dataplane.Options{})
+	if p := e.Progress(); p == p.Round(0) {
+		t.Error("the time of the last round has no monotonic reading")
+	}
+}
+
 // blind is a dataplane that can't be looked at.
 type blind struct{ dataplane.Dataplane }
 

@@ -205,7 +205,7 @@ func (a *applying) run(batch []Change) {
 		return
 	}
 	err := a.Dataplane.Apply(a.ctx, batch)
-	a.progress.Store(time.Now().UnixNano())
+	a.comesRound()
 	var each KeyErrors
 	switch {
 	case err == nil:

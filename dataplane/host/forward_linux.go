@@ -45,7 +45,7 @@ func (h *Host) forwarding() (err error) {
 	if len(h.guards[0].vips.count) > 0 {
 		h.unforwarded, err = raise(h.sys, h.ledger, h.unmanaged(), []minimum{
 			{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services reach no endpoint on another host"},
-		})
+		}, h.mend)
 	}
 	if len(h.guards[1].vips.count) > 0 {
 		if text, readErr := h.sys.Read(forward6); readErr == nil && text == "0" {
@@ -84,7 +84,7 @@ func (h *Host) virtualServers() (err error) {
 	if leave == "" && h.foreignServers() {
 		leave = "it is left, for it would change virtual servers that are not vipd's"
 	}
-	h.untuned, err = raise(h.sys, h.ledger, leave, wanted)
+	h.untuned, err = raise(h.sys, h.ledger, leave, wanted, h.mend)
 	return err
 }
 

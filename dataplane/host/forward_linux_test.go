@@ -315,11 +315,19 @@ func TestForwarding(t *testing.T) {
 		t.Fatalf("it does not masquerade:\n%s", out)
 	}
 	checkIntact(t, h)
+	if told := h.Mended(); len(told) > 0 {
+		t.Errorf("nothing was changed, and %v is mended", told)
+	}
 	l.Host().Sysctl(forward6, "1") // as the problem says
-	l.Host().Sysctl(forward4, "0") // as somebody else may
-	h.guardLooked = time.Time{}
-	checkIntact(t, h)
-	checkSysctl(t, l, forward4, "1")
+	for range 2 {
+		l.Host().Sysctl(forward4, "0") // as somebody else may
+		h.guardLooked = time.Time{}
+		checkIntact(t, h)
+		checkSysctl(t, l, forward4, "1")
+		if told := h.Mended(); !slices.Equal(told, []string{"sysctl net.ipv4.ip_forward was 0"}) {
+			t.Errorf("told of what was mended: %q", told)
+		}
+	}
 	if p := h.Problems(); len(p) != 0 {
 		t.Fatalf("problems: %v", p)
 	}

@@ -377,7 +377,7 @@ func (h *Host) wantsStrictARP() bool {
 func (h *Host) strictARP() (err error) {
 	h.arp = nil
 	if h.wantsStrictARP() {
-		h.arp, err = raise(h.sys, h.ledger, h.unmanaged(), strictARP())
+		h.arp, err = raise(h.sys, h.ledger, h.unmanaged(), strictARP(), h.mend)
 	}
 	return err
 }

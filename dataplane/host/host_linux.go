@@ -98,14 +98,17 @@ type Host struct {
 	arp, unforwarded, untuned []balancer.Problem
 	// release is the kernel's.
 	release string
+	// mended is what others had changed and was mended, for Mended.
+	mended []string
 	// inherited: the ledger of an earlier process had addresses when this one began.
 	inherited bool
 	public    atomic.Pointer[public]
 }
 
 var (
-	_ dataplane.Host = (*Host)(nil)
-	_ dataplane.Gate = (*Host)(nil)
+	_ dataplane.Host   = (*Host)(nil)
+	_ dataplane.Gate   = (*Host)(nil)
+	_ dataplane.Mender = (*Host)(nil)
 )
 
 // public is what other goroutines may see.

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -131,9 +132,20 @@ func TestSysctls(t *testing.T) {
 			if !c.manage {
 				leave = "nobody may"
 			}
-			problems, err := raise(s, l, leave, least)
+			var again []string
+			problems, err := raise(s, l, leave, least, func(what string) { again = append(again, what) })
 			if err != nil || len(problems) != c.problems || s.values["net.x"] != c.during {
 				t.Fatalf("raised to %q with %v, %v; want %q with %d problems", s.values["net.x"], problems, err, c.during, c.problems)
+			}
+			if len(again) > 0 {
+				t.Errorf("told that it was changed though it never was ours: %v", again)
+			}
+			if !c.locked && len(l.Sysctls) > 0 {
+				s.values["net.x"] = c.before
+				_, err := raise(s, l, leave, least, func(what string) { again = append(again, what) })
+				if want := "[sysctl net.x was " + c.before + "]"; err != nil || fmt.Sprint(again) != want || s.values["net.x"] != c.during {
+					t.Errorf("set back behind its back, told %v, want %s; now it is %s, %v", again, want, s.values["net.x"], err)
+				}
 			}
 			if c.meanwhile != "" {
 				s.values["net.x"] = c.meanwhile

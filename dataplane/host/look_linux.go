@@ -192,6 +192,16 @@ func (h *Host) lookAtSysctls() error {
 	return err
 }
 
+// mend notes what of ours somebody has changed, and is mended.
+func (h *Host) mend(what string) { h.mended = append(h.mended, what) }
+
+// Mended implements dataplane.Mender.
+func (h *Host) Mended() []string {
+	all := h.mended
+	h.mended = nil
+	return all
+}
+
 // reconnect has the guards follow the host's interfaces, which come and go all the time on some hosts: that is no drift.
 // A reason says what could not be done.
 func (h *Host) reconnect(ctx context.Context) (reason string) {

@@ -81,8 +81,8 @@ func virtualServers(release string) []minimum {
 }
 
 // raise brings the sysctls up to their minima, recording their old values first. What can't be done is a problem; so is,
-// where there is a reason to leave them, that they are below.
-func raise(s sysctls, l *ledger, leave string, wanted []minimum) ([]balancer.Problem, error) {
+// where there is a reason to leave them, that they are below. Again is told of each that was raised before.
+func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what string)) ([]balancer.Problem, error) {
 	var problems []balancer.Problem
 	for _, m := range wanted {
 		text, err := s.Read(m.name)
@@ -98,6 +98,7 @@ func raise(s sysctls, l *ledger, leave string, wanted []minimum) ([]balancer.Pro
 			problems = append(problems, sysctlProblem(m, fmt.Sprintf("%s is %s, and %s", m.name, text, leave)))
 			continue
 		}
+		_, before := l.Sysctls[m.name]
 		// A value that somebody gave it since we did is what is to come back.
 		l.setSysctl(m.name, sysctlRecord{Old: text, Set: strconv.Itoa(m.value)})
 		if err := l.save(); err != nil {
@@ -106,6 +107,8 @@ func raise(s sysctls, l *ledger, leave string, wanted []minimum) ([]balancer.Pro
 		}
 		if err := s.Write(m.name, strconv.Itoa(m.value)); err != nil {
 			problems = append(problems, sysctlProblem(m, err.Error()))
+		} else if before {
+			again(fmt.Sprintf("sysctl %s was %s", m.name, text))
 		}
 	}
 	return problems, nil
