@@ -376,6 +376,14 @@ func TestMetricsAndHealth(t *testing.T) {
 			t.Errorf("no metric %s", name)
 		}
 	}
+	const programmed = "\nvipd_programming_duration_seconds_count 1\n"
+	yes := true
+	if _, err := n.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.40.1.1:9001", Draining: &yes}); err != nil {
+		t.Fatal(err)
+	}
+	if _, after := n.get("/metrics"); !strings.Contains(text, programmed) || !strings.Contains(after, programmed) {
+		t.Errorf("what was said by hand counts as a change that the store had, or the first one does not: %s", after)
+	}
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if code, body := n.get(path); code != 200 || !strings.Contains(body, `"ok":true`) {
 			t.Errorf("%s: %d %s", path, code, body)

@@ -227,9 +227,6 @@ func (m *Model) compile() {
 	s.fallen(m.State())
 	s.Lacking, s.Unable = m.o.Checks.Lacking(s.Snapshot.Services)
 	s.Desired.Revision = balancer.Revision{Store: latest.Revision, Seen: seen}
-	if seen.IsZero() {
-		s.Desired.Revision.Seen = now
-	}
 	m.o.Compiled(m.State(), s, now)
 	m.show(s)
 	if next != nil {
