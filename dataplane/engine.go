@@ -63,6 +63,8 @@ type Engine struct {
 	wanted balancer.Desired
 	isSet  bool
 	next   *succession // asked for, and not begun
+	behind time.Time   // since when wanted is not carried out; zero: it is
+	asks   int         // counts what was wanted
 
 	status   atomic.Pointer[Status]
 	changed  atomic.Pointer[chan struct{}] // closed at the next change of status
@@ -70,6 +72,7 @@ type Engine struct {
 	progress atomic.Int64                  // how long after began the loop last came round, in nanoseconds
 
 	// The rest belongs to the goroutine of Run.
+	doing      int // which of asks this round is about
 	done       snap.Map[balancer.Key, *balancer.Frontend]
 	retries    map[balancer.Key]*retry
 	wholeDue   time.Time // when what is not about single keys is to be tried again; zero: it is in order
@@ -120,9 +123,44 @@ func (e *Engine) Set(d balancer.Desired) {
 	if e.isSet && !e.wanted.Revision.Seen.IsZero() && e.status.Load().Applied.Seen != e.wanted.Revision.Seen {
 		d.Revision.Seen = e.wanted.Revision.Seen // still waiting: the oldest change that is not carried out
 	}
-	e.wanted, e.isSet = d, true
+	e.wantLocked(d)
 	e.mu.Unlock()
 	e.kick()
+}
+
+// wantLocked makes d what is wanted.
+func (e *Engine) wantLocked(d balancer.Desired) {
+	e.wanted, e.isSet = d, true
+	e.asks++
+	if e.behind.IsZero() {
+		e.behind = time.Now()
+	}
+}
+
+// Behind returns since when what is wanted is not carried out, frontends in backoff aside; zero: it is.
+func (e *Engine) Behind() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.behind
+}
+
+// fellBehind notes that what is wanted could not be carried out, or mended, in a round that began at started.
+func (e *Engine) fellBehind(started time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.behind.IsZero() {
+		e.behind = started
+	}
+}
+
+// caughtUp notes that a round which began at started has carried out what was wanted then.
+func (e *Engine) caughtUp(started time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.behind = time.Time{}
+	if e.asks != e.doing {
+		e.behind = started // or a little later
+	}
 }
 
 // Resync asks for a full comparison soon.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/snap"
 	"vipd/dataplane"
 	"vipd/dataplane/fake"
 )
@@ -442,6 +443,53 @@ func TestMendedByTheHost(t *testing.T) {
 		if n := w.engine.Status().Repairs; n != 20 || w.repaired != n || w.damage != "a was 0; b was 0" || w.full != 1 {
 			t.Errorf("after 10 looks: %d repairs, %d told, the last %q, %d full comparisons", n, w.repaired, w.damage, w.full)
 		}
+		w.stop()
+	})
+}
+
+// failing is a host whose end of a round fails while it is told to.
+type failing struct {
+	dataplane.Host
+	fails *atomic.Bool
+}
+
+func (f failing) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
+	if f.fails.Load() {
+		return errors.New("no such device")
+	}
+	return f.Host.Finish(ctx, applied)
+}
+
+// TestBehind: while the host's side of what is wanted fails, it is known since when, whatever else is wanted meanwhile; and that
+// is over with the failure.
+func TestBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
+		fails := &atomic.Bool{}
+		w.startOver(failing{fake.NewHost(w.kernel), fails})
+		behind := func(want time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			got := time.Duration(0)
+			if since := w.engine.Behind(); !since.IsZero() {
+				got = time.Since(since)
+			}
+			if got != want {
+				t.Errorf("behind for %s, want %s; the last error is %q", got, want, w.engine.Status().LastError)
+			}
+		}
+		w.change()
+		time.Sleep(time.Second)
+		behind(0)
+		fails.Store(true)
+		for range 5 {
+			w.change()
+			time.Sleep(time.Minute)
+		}
+		behind(5 * time.Minute)
+		fails.Store(false)
+		time.Sleep(2 * time.Minute)
+		behind(0)
 		w.stop()
 	})
 }

@@ -20,7 +20,7 @@ type succession struct {
 // dataplane is then the caller's to close, and whose moved is never called.
 func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
 	e.mu.Lock()
-	e.wanted, e.isSet = d, true
+	e.wantLocked(d)
 	e.next = &succession{dataplane: next, moved: moved}
 	e.mu.Unlock()
 	e.kick()
@@ -31,7 +31,7 @@ func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
 func (e *Engine) begin() (want balancer.Desired, isSet bool) {
 	e.mu.Lock()
 	next := e.next
-	want, isSet, e.next = e.wanted, e.isSet, nil
+	want, isSet, e.next, e.doing = e.wanted, e.isSet, nil, e.asks
 	e.mu.Unlock()
 	if next != nil {
 		e.succeed(next)

@@ -70,7 +70,10 @@ func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, s
 			e.Metrics.Programmed(now.Sub(want.Revision.Seen))
 		}
 		r.Applied = want.Revision
+		e.caughtUp(started)
 		r.Ready = r.Ready || e.some(want)
+	} else {
+		e.fellBehind(started)
 	}
 	r.Failing = make(map[balancer.Key]Failure, len(e.retries))
 	for k, t := range e.retries {

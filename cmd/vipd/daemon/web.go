@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-
-	"vipd/balancer/snap"
 )
 
 // webHandler returns the handler of api.http: metrics and health, nothing that changes anything.
@@ -53,16 +51,17 @@ func (d *Daemon) unhealthy() []string {
 	if stuck := d.model.Waiting(); stuck > patience {
 		reasons = append(reasons, fmt.Sprintf("a change of the store has not been compiled for %s", stuck.Round(time.Second)))
 	}
-	want, isSet := d.engine.Wanted()
-	if !isSet || want.Revision.Seen.IsZero() || time.Since(want.Revision.Seen) < patience {
-		return reasons
-	}
-	status := d.engine.Status()
-	for key := range snap.Diff(status.Done, want.Frontends) {
-		if _, failing := status.Failing[key]; !failing {
-			reasons = append(reasons, fmt.Sprintf("%s has waited for more than a minute to be carried out", key))
-			break
-		}
+	if since := d.engine.Behind(); !since.IsZero() && time.Since(since) > patience {
+		reasons = append(reasons, overdue(time.Since(since), d.engine.Status().LastError))
 	}
 	return reasons
+}
+
+// overdue says for how long what is wanted was not carried out, and what the last round failed at.
+func overdue(behind time.Duration, last string) string {
+	text := fmt.Sprintf("what is wanted has not been carried out for %s", behind.Round(time.Second))
+	if last != "" {
+		text += ": " + last
+	}
+	return text
 }
