@@ -90,7 +90,7 @@ func (r *Recorder) Compiled(last, s *model.State, now time.Time) {
 	if !last.Complete {
 		r.tellStillDown(s, now)
 	}
-	written := slices.Concat(s.Problems, s.Snapshot.Problems)
+	written := written(s)
 	all := slices.Concat(written, s.Lacking)
 	for _, of := range s.Desired.Problems.All() {
 		all = append(all, *of...)
@@ -103,6 +103,18 @@ func (r *Recorder) Compiled(last, s *model.State, now time.Time) {
 	}
 	r.told = r.told.next(r.o.Journal, now, all, func(name balancer.Name, port string) bool { return served(s, name, port) })
 	r.drains.next(r.o.Journal, s, last.Desired, now)
+}
+
+// written are the problems of what was written. A file that can't be read is one of the configuration and of the services,
+// and counts once.
+func written(s *model.State) []balancer.Problem {
+	all := slices.Clone(s.Problems)
+	for _, p := range s.Snapshot.Problems {
+		if !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 // tellFiles records that files were read again, or can't be.
@@ -119,7 +131,7 @@ func (r *Recorder) tellFiles(last, s *model.State, now time.Time) {
 	case last.Complete && !was.Connected && is.Connected:
 		r.o.Journal.Record(journal.Event{Kind: journal.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
 	case last.Complete && was.Revision != is.Revision && r.reloads.Load() == 0:
-		r.o.Journal.Record(reload("a file has changed", s, slices.Concat(s.Problems, is.Problems), nil))
+		r.o.Journal.Record(reload("a file has changed", s, written(s), nil))
 	}
 }
 
