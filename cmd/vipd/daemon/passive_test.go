@@ -177,7 +177,7 @@ func TestChecksEndTheEjection(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	two := serverUntil(t, "127.58.1.1:9002", "two")
 	// fall is so high that only the ejection takes it out.
-	n, log := startPassive(t, pair+`health = { type = "tcp", interval = "100ms", timeout = "90ms", rise = 2, fall = 1000 }`, time.Hour)
+	n, log := startPassive(t, pair+`health = { type = "tcp", interval = "1s", timeout = "900ms", rise = 2, fall = 1000 }`, time.Hour)
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:active/1")
 	wait.For(t, 20*time.Second, "both to be found up, as the first result of a check counts at once", func() bool {
 		h := n.status().Health
