@@ -43,6 +43,7 @@ func (d *Daemon) build() (err error) {
 	}
 	choice := chooser.Options{
 		Modes: d.Modes, Config: c, Log: d.Log, Journal: d.journal, Tell: d.host.SetMode, Tally: &d.tally,
+		By: model.ModeBy(d.ConfigFile, d.Mode, ""),
 	}
 	first, err := chooser.First(context.Background(), choice)
 	if err != nil {
@@ -67,6 +68,7 @@ func (d *Daemon) build() (err error) {
 	d.model = d.newModel(first.Dataplane)
 	d.record = d.newRecorder()
 	choice.Engine, choice.Listen = d.engine, d.passive.Listen
+	choice.ConfiguredBy = d.model.ConfiguredBy
 	choice.Configured, choice.Changed, choice.Adopt, choice.Kick = d.model.Configured, d.model.ModeChanged(), d.model.Adopt, d.model.Kick
 	d.chooser = chooser.New(choice, first)
 	if err := d.openStore(); err != nil {

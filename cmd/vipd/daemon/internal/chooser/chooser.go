@@ -43,8 +43,11 @@ type Options struct {
 	Config     config.Config
 	Configured func() config.Config
 	Changed    <-chan struct{}
-	Log        *slog.Logger
-	Journal    *journal.Journal
+	// By says who asks for the mode of Config, such as "configured by --mode", and ConfiguredBy for that of Configured.
+	By           string
+	ConfiguredBy func() string
+	Log          *slog.Logger
+	Journal      *journal.Journal
 	// Engine carries out in the mode that serves.
 	Engine *dataplane.Engine
 	// Adopt has the model compile for a dataplane, and the engine take it; what it returns is closed when all traffic has
@@ -61,7 +64,7 @@ type Options struct {
 
 // First chooses the mode to begin with, by Modes, Config, Log and Journal of the options alone.
 func First(ctx context.Context, o Options) (*Chosen, error) {
-	return choice{all: o.Modes, config: o.Config, log: o.Log, journal: o.Journal}.make(ctx)
+	return choice{all: o.Modes, config: o.Config, by: o.By, log: o.Log, journal: o.Journal}.make(ctx)
 }
 
 // New returns a Chooser that begins with first.
@@ -123,10 +126,10 @@ func (c *Chooser) again(ctx context.Context) {
 	defer c.changing.Unlock()
 	defer c.tune()
 	defer c.forsake()
-	use, conf := c.Serving(), c.o.Configured()
+	use, conf, by := c.Serving(), c.o.Configured(), c.o.ConfiguredBy()
 	unfit := map[config.ModeName]error{}
 	for {
-		next, err := choice{all: c.o.Modes, config: conf, log: c.o.Log, journal: c.o.Journal, use: use, unfit: unfit, before: c.endRetiring}.make(ctx)
+		next, err := choice{all: c.o.Modes, config: conf, by: by, log: c.o.Log, journal: c.o.Journal, use: use, unfit: unfit, before: c.endRetiring}.make(ctx)
 		switch {
 		case ctx.Err() != nil && next != nil && next.Dataplane != use.Dataplane:
 			c.unused = append(c.unused, next)

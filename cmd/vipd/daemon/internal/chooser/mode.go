@@ -28,6 +28,7 @@ type Chosen struct {
 type choice struct {
 	all     []modes.Mode
 	config  config.Config
+	by      string // who asks for its mode
 	log     *slog.Logger
 	journal *journal.Journal
 	// use is the mode in use, which needs no trial; nil: none is.
@@ -62,7 +63,7 @@ func (c choice) make(ctx context.Context) (*Chosen, error) {
 		case wanted == config.AutoMode:
 			out.Reason = "the best that works here"
 		default:
-			out.Reason = "configured"
+			out.Reason = c.by
 		}
 		if out.Fallback && (c.use == nil || !c.use.Fallback || c.use.Reason != out.Reason) {
 			c.journal.Record(journal.Event{

@@ -52,6 +52,24 @@ func (m *Model) configuredLocked() config.Config {
 	return c
 }
 
+// ConfiguredBy says who asks for the mode of Configured.
+func (m *Model) ConfiguredBy() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return ModeBy(m.o.ConfigFile, m.o.Mode, m.nodeConfig.Mode)
+}
+
+// ModeBy says who asks for the mode: the command line, if that has one, else what the fleet says of this node, else file.
+func ModeBy(file string, commandLine config.ModeName, fleet string) string {
+	switch {
+	case commandLine != "":
+		return "configured by --mode"
+	case fleet != "":
+		return "set in etcd by vipctl node set"
+	}
+	return "configured in " + file
+}
+
 // configChanged reports whether the configuration file is another than the one that was read.
 func (m *Model) configChanged() bool {
 	m.mu.Lock()
