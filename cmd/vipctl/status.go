@@ -140,6 +140,9 @@ func (c *call) storeText(out *sheet, s *api.Store) {
 func (c *call) syncText(out *sheet, s *api.Status) {
 	y := &s.Sync
 	text := fmt.Sprintf("revision %d, applied", y.Applied)
+	if y.Failing > 0 {
+		text += " but for what fails"
+	}
 	if y.Wanted != y.Applied {
 		text = fmt.Sprintf("revision %d is applied, %d is wanted", y.Applied, y.Wanted)
 	}
@@ -150,8 +153,8 @@ func (c *call) syncText(out *sheet, s *api.Status) {
 	if !y.Last.IsZero() {
 		out.text("", fmt.Sprintf("last %s, took %s, %s", c.ago(y.Last), short(y.LastDuration), count(y.LastChanges, "change")))
 	}
-	if y.Pending > 0 || y.Failing > 0 {
-		out.text("", fmt.Sprintf("%s not as wanted yet, %d failing", count(y.Pending, "frontend"), y.Failing))
+	if n := y.Pending + y.Failing; n > 0 { // those in backoff are not pending
+		out.text("", fmt.Sprintf("%s not as wanted yet, %d of them failing", count(n, "frontend"), y.Failing))
 	}
 	if y.Repairs > 0 {
 		out.text("", fmt.Sprintf("drift was mended %s", times(y.Repairs)))
