@@ -2,8 +2,10 @@ package balancer
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -14,14 +16,16 @@ type candidate struct {
 	backup     bool
 	health     Verdict
 	ejected    bool
+	byHand     bool // it drains because an operator said so
 }
 
 // eligible reports whether nothing about the candidate itself keeps it from new connections.
 func (c *candidate) eligible() bool { return c.State == Active }
 
 // standing is how many endpoints of a port there are for the VIPs of a family: all that may serve here, and those of them
-// that are healthy. One that was not checked yet counts as healthy.
-type standing struct{ healthy, all int }
+// that are healthy. One that was not checked yet counts as healthy. The others are kept from it: drained by hand or as they
+// are written, of weight 0, or on other nodes.
+type standing struct{ healthy, all, byHand, drained, weightless, elsewhere int }
 
 // panics reports whether fewer than the panic threshold are healthy.
 func (n standing) panics(h *Health) bool {
@@ -30,6 +34,24 @@ func (n standing) panics(h *Health) bool {
 
 // out reports whether there are endpoints, and all of them fail their checks.
 func (n standing) out() bool { return n.healthy == 0 && n.all > 0 }
+
+// idle says why no endpoint may take new connections, where somebody has said so of each; "": some may, or there is none. A
+// service that serves from its own node alone is idle on most.
+func (n standing) idle() string {
+	if n.all > 0 || n.elsewhere > 0 {
+		return ""
+	}
+	var why []string
+	for _, of := range []struct {
+		n    int
+		what string
+	}{{n.byHand, "drained by hand"}, {n.drained, "drained as written"}, {n.weightless, "of weight 0"}} {
+		if of.n > 0 {
+			why = append(why, fmt.Sprintf("%d %s", of.n, of.what))
+		}
+	}
+	return strings.Join(why, ", ")
+}
 
 // backends returns the backends of port p of s for a frontend at own, sorted by address: every endpoint of that family,
 // each with its state. They are made once for all VIPs of a family, but for a frontend that has an endpoint at its own
@@ -86,9 +108,18 @@ func (c *serviceInputs) standing(env *Env, candidates []candidate) (n standing) 
 	for i := range candidates {
 		k := &candidates[i]
 		if c.service.Locality == NodeOnly && k.node != env.Node {
+			n.elsewhere++
 			continue
 		}
 		switch k.State {
+		case Draining:
+			if k.byHand {
+				n.byHand++
+			} else {
+				n.drained++
+			}
+		case ZeroWeight:
+			n.weightless++
 		case Active:
 			n.healthy, n.all = n.healthy+1, n.all+1
 		case Down:
@@ -128,7 +159,7 @@ func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 			out.Weight = *o.Weight
 		}
 		if o.Draining != nil {
-			draining = *o.Draining
+			draining, out.byHand = *o.Draining, *o.Draining
 			if draining && !o.Until.IsZero() {
 				out.Until = o.Until.UTC()
 			}

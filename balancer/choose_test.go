@@ -142,6 +142,10 @@ func TestHealth(t *testing.T) {
 			if wanted := !strings.Contains(c.want, "active") && strings.Contains(c.want, "down"); said != wanted {
 				t.Errorf("the outage is reported: %v, want %v", said, wanted)
 			}
+			idle := "endpoints: port 80/tcp: no endpoint takes new connections: 1 drained as written, 1 of weight 0"
+			if said, wanted := strings.Contains(problems, idle), c.want == "1:draining/0 2:zero-weight/0"; said != wanted {
+				t.Errorf("that none takes connections is reported: %v, want %v: %s", said, wanted, problems)
+			}
 		})
 	}
 }

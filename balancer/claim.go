@@ -248,13 +248,23 @@ const (
 	PanicField = "health.panic_threshold"
 	// OutageField is that of the warning that no endpoint is left.
 	OutageField = "no_endpoints"
+	// IdleField is that of the warning that no endpoint may take new connections, though none fails.
+	IdleField = "endpoints"
 )
+
+// IdleText is in the text of each warning of IdleField.
+const IdleText = "no endpoint takes new connections: "
 
 // InPanic reports whether p says that a port is in panic, rather than that the field is wrong.
 func (p *Problem) InPanic() bool { return p.Field == PanicField && p.Severity == SeverityWarning }
 
 // Outage reports whether p says that a port has no endpoint left.
 func (p *Problem) Outage() bool { return p.Field == OutageField && p.Severity == SeverityWarning }
+
+// Idle reports whether p says that no endpoint of a port may take new connections.
+func (p *Problem) Idle() bool {
+	return p.Field == IdleField && p.Severity == SeverityWarning && strings.Contains(p.Text, ": "+IdleText)
+}
 
 // short reports, once for each port and family, that too few endpoints are healthy.
 func (u *unit) short(p *Port, vip netip.Addr, n standing) {
@@ -268,6 +278,8 @@ func (u *unit) short(p *Port, vip netip.Addr, n standing) {
 		if s.NoEndpoints == DropClients {
 			text = "no endpoint is left, all fail their checks: clients hear nothing"
 		}
+	case n.idle() != "":
+		field, text = IdleField, IdleText+n.idle()
 	default:
 		return
 	}

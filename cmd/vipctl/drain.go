@@ -153,8 +153,12 @@ func runWeight(c *call) error {
 		return f.weigh(n)
 	}
 	r, err := c.overrideAll(q, func(api.OverrideTarget) string { return fmt.Sprintf("weight %d", n) })
-	if err == nil && n > 0 {
+	switch {
+	case err != nil:
+	case n > 0:
 		c.noteUnweighted(r.Targets)
+	default:
+		c.noteIdle(r.Targets)
 	}
 	return err
 }
@@ -253,10 +257,32 @@ func runDrain(c *call) error {
 		return f.drain(done)
 	}
 	r, err := c.overrideAll(q, func(api.OverrideTarget) string { return done })
-	if err != nil || !c.flags.Bool("wait") {
+	if err != nil {
 		return err
 	}
+	c.noteIdle(r.Targets)
+	if !c.flags.Bool("wait") {
+		return nil
+	}
 	return c.await(&r)
+}
+
+// noteIdle says which of the targets' services have no endpoint any more that takes new connections. Where that can't be asked,
+// there is no note.
+func (c *call) noteIdle(targets []api.OverrideTarget) {
+	client, err := c.daemon()
+	if err != nil {
+		return
+	}
+	s, err := client.Status(c)
+	if err != nil {
+		return
+	}
+	for _, p := range s.Problems {
+		if p.Idle() && slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return t.Service == p.Service }) {
+			fmt.Fprintf(c.stderr, "note: service %s: %s\n", p.Service, p.Text)
+		}
+	}
 }
 
 // completeTarget lists services, then the addresses of the service's endpoints.

@@ -201,7 +201,9 @@ func TestFleetSeesNodes(t *testing.T) {
 	m.answers("127.41.0.9", "one")
 	wait.For(t, 10*time.Second, "the zone in the node's own status", func() bool { return m.status().Zone == "z9" })
 	set(func(c etcd.NodeConfig) etcd.NodeConfig { c.Mode = "iptables"; return c })
-	told("the mode", func(s etcd.NodeStatus) bool { return s.Mode == "iptables" && s.Wanted == "iptables" && !s.Fallback && s.Why == "set in etcd by vipctl node set" })
+	told("the mode", func(s etcd.NodeStatus) bool {
+		return s.Mode == "iptables" && s.Wanted == "iptables" && !s.Fallback && s.Why == "set in etcd by vipctl node set"
+	})
 	if _, err := m.etcd.Client().Put(t.Context(), "/vipd/nodes/n1/config", `{"mode": "fast"}`); err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +211,9 @@ func TestFleetSeesNodes(t *testing.T) {
 		return s.Mode == "iptables" && s.ProblemCount == 1 && strings.Contains(s.Problems[0], "/vipd/nodes/n1/config: mode: ")
 	})
 	set(func(etcd.NodeConfig) etcd.NodeConfig { return etcd.NodeConfig{} })
-	told("what the file says", func(s etcd.NodeStatus) bool { return s.Mode == "userspace" && s.Zone == "" && s.ProblemCount == 0 && s.Why == "configured in "+m.file() })
+	told("what the file says", func(s etcd.NodeStatus) bool {
+		return s.Mode == "userspace" && s.Zone == "" && s.ProblemCount == 0 && s.Why == "configured in "+m.file()
+	})
 	m.answers("127.41.0.9", "one")
 	m.stop()
 	wait.For(t, 20*time.Second, "the node to be gone", func() bool {

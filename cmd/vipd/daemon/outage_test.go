@@ -65,8 +65,22 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	}
 	server(t, "127.42.1.1:9002", "two")
 	story(begins, ends)
-	if s := n.status(); len(s.Health.Out) > 0 || len(s.Problems) > 0 {
+	const idle, drained = "endpoints: port 8080/tcp: no endpoint takes new connections: ", "service drained: "
+	if s := n.status(); len(s.Health.Out) > 0 || len(s.Problems) != 1 || !strings.Contains(n.problems(), drained+idle+"1 drained as written") {
 		t.Errorf("after the outage status says %+v, %v", s.Health, s.Problems)
+	}
+	for _, yes := range []bool{true, false} {
+		for i, port := range []string{"9001", "9002"} {
+			if _, err := n.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.42.1.1:" + port, Draining: &yes}); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(n.problems(), "service web: "+idle+"2 drained by hand"); got != (yes && i == 1) {
+				t.Errorf("draining %v, %d: the problems are %s", yes, i, n.problems())
+			}
+		}
+	}
+	if got := n.story(journal.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web is rid of a problem: ") != 1 || strings.Count(got, idle+"2 drained by hand") != 2 {
+		t.Errorf("the journal has\n%s", got)
 	}
 }
 

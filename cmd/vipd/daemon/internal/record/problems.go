@@ -43,9 +43,10 @@ func (t told) next(j *journal.Journal, now time.Time, problems []balancer.Proble
 	return holds
 }
 
-// identity tells problems apart. In a panic the number of healthy endpoints may change.
+// identity tells problems apart. In a panic the number of healthy endpoints may change, and where none takes
+// connections that of those that drain.
 func identity(p *balancer.Problem) string {
-	if p.InPanic() {
+	if p.InPanic() || p.Idle() {
 		q := *p
 		q.Text = portOf(p)
 		return q.String()
