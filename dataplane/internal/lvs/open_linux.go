@@ -104,7 +104,7 @@ func lack(said string) string {
 	case strings.Contains(said, "Operation not permitted"), strings.Contains(said, "Permission denied"):
 		return "it is not loaded, and this process may not load modules: `modprobe ip_vs` as root of the host"
 	}
-	return "it is not loaded, and `modprobe ip_vs` fails: " + said
+	return "it is not loaded, and `modprobe ip_vs` fails: " + said + " (dmesg may say why)"
 }
 
 // release is the running kernel's.
