@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nlsock"
 )
 
 // batchSize is how many messages go out at once. The kernel's answers to as many have room in the smallest buffer of a
@@ -87,21 +88,17 @@ func (b *batches) answers(first uint32, errs []error) (last bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	answers, err := syscall.ParseNetlinkMessage(b.buf[:n])
-	if err != nil {
-		return false, err
-	}
-	for _, a := range answers {
-		i := int(a.Header.Seq - first)
-		if a.Header.Type != unix.NLMSG_ERROR || len(a.Data) < 4 || i < 0 || i >= len(errs) {
+	for m := nlsock.Read(b.buf[:n]); ; {
+		if !m.Next() {
+			return last, m.Err
+		}
+		i := int(m.Seq - first)
+		if m.Kind != unix.NLMSG_ERROR || i < 0 || i >= len(errs) {
 			continue // left of a call that failed
 		}
-		if code := int32(binary.NativeEndian.Uint32(a.Data)); code != 0 {
-			errs[i] = syscall.Errno(-code)
-		}
+		errs[i] = m.Refusal()
 		last = last || i == len(errs)-1
 	}
-	return last, nil
 }
 
 // attribute appends an attribute of rtnetlink, whose value has a length that is a multiple of 4.

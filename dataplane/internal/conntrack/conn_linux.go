@@ -28,13 +28,13 @@ func Open() (*Conn, error) {
 	}
 	deletes, err := openSocket()
 	if err != nil {
-		return nil, errors.Join(err, lists.close())
+		return nil, errors.Join(err, lists.Close())
 	}
 	return &Conn{lists: lists, deletes: deletes}, nil
 }
 
 // Close closes the connection. Calls that are under way fail.
-func (c *Conn) Close() error { return errors.Join(c.lists.close(), c.deletes.close()) }
+func (c *Conn) Close() error { return errors.Join(c.lists.Close(), c.deletes.Close()) }
 
 // Each calls visit for every flow that the filter finds. The flow is visit's until it returns; a copy may be kept. Flows
 // that come and go meanwhile may be found or not, and while many do, one may be found twice. What visit returns ends it,
@@ -95,34 +95,34 @@ func (l *listing) run(s *socket, what selection) error {
 	var w writer
 	seq := s.next()
 	w.list(what, seq)
-	if err := s.send(w.b); err != nil {
+	if err := s.Send(w.b); err != nil {
 		return err
 	}
 	var busy error // with a list that was left halfway, whose rest is still to come
 	for {
-		m, err := s.receive()
+		m, err := s.Receive()
 		if err != nil {
 			return err
 		}
 		if l.stop == nil {
 			l.stop = l.ctx.Err()
 		}
-		for m.next() {
-			l.disturbed = l.disturbed || m.seq == seq && m.flags&unix.NLM_F_DUMP_INTR != 0
-			switch end := m.kind == unix.NLMSG_ERROR || m.kind == unix.NLMSG_DONE; {
-			case m.seq != seq && m.kind == unix.NLMSG_DONE && busy != nil:
+		for m.Next() {
+			l.disturbed = l.disturbed || m.Seq == seq && m.Flags&unix.NLM_F_DUMP_INTR != 0
+			switch end := m.Kind == unix.NLMSG_ERROR || m.Kind == unix.NLMSG_DONE; {
+			case m.Seq != seq && m.Kind == unix.NLMSG_DONE && busy != nil:
 				return busy
-			case m.seq != seq: // of that list
-			case end && errors.Is(m.errno(), unix.EBUSY):
-				busy = m.errno()
+			case m.Seq != seq: // of that list
+			case end && errors.Is(m.Refusal(), unix.EBUSY):
+				busy = m.Refusal()
 			case end:
-				return m.errno()
-			case m.kind == messageNew:
-				l.take(m.body)
+				return m.Refusal()
+			case m.Kind == messageNew:
+				l.take(m.Body)
 			}
 		}
-		if m.err != nil {
-			return m.err
+		if m.Err != nil {
+			return m.Err
 		}
 	}
 }
@@ -154,31 +154,31 @@ func (c *Conn) deleteAll(flows []Flow) (int, error) {
 		c.request.delete(&flows[i], flags, last)
 	}
 	first := last - uint32(len(flows)) + 1
-	if err := c.deletes.send(c.request.b); err != nil {
+	if err := c.deletes.Send(c.request.b); err != nil {
 		return 0, fmt.Errorf("deleting conntrack's flows: %w", err)
 	}
 	deleted := len(flows)
 	for {
-		m, err := c.deletes.receive()
+		m, err := c.deletes.Receive()
 		if err != nil {
 			return 0, fmt.Errorf("deleting conntrack's flows: %w", err)
 		}
-		for m.next() {
-			if m.kind != unix.NLMSG_ERROR || m.seq-first >= uint32(len(flows)) {
+		for m.Next() {
+			if m.Kind != unix.NLMSG_ERROR || m.Seq-first >= uint32(len(flows)) {
 				continue // of flows before these, after an error
 			}
-			switch err := m.errno(); {
+			switch err := m.Refusal(); {
 			case errors.Is(err, unix.ENOENT):
 				deleted--
 			case err != nil:
-				return 0, fmt.Errorf("deleting conntrack's flow of %s to %s: %w", flows[m.seq-first].Client(), flows[m.seq-first].Frontend(), err)
+				return 0, fmt.Errorf("deleting conntrack's flow of %s to %s: %w", flows[m.Seq-first].Client(), flows[m.Seq-first].Frontend(), err)
 			}
-			if m.seq == last {
+			if m.Seq == last {
 				return deleted, nil
 			}
 		}
-		if m.err != nil {
-			return 0, fmt.Errorf("deleting conntrack's flows: %w", m.err)
+		if m.Err != nil {
+			return 0, fmt.Errorf("deleting conntrack's flows: %w", m.Err)
 		}
 	}
 }

@@ -43,26 +43,26 @@ func subscribeTo(filter []unix.SockFilter) (*Ends, error) {
 		}
 		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, groupDestroy)
 	}
-	if failed := s.raw.Control(set); failed != nil {
+	if failed := s.Control(set); failed != nil {
 		err = failed
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("subscribing to the ends of flows: %w", err), s.close())
+		return nil, errors.Join(fmt.Errorf("subscribing to the ends of flows: %w", err), s.Close())
 	}
 	return &Ends{s}, nil
 }
 
 // Close ends the subscription.
-func (e *Ends) Close() error { return e.socket.close() }
+func (e *Ends) Close() error { return e.socket.Close() }
 
 // Run calls visit for every flow that ends, until ctx does; then it returns nil. The flow is visit's until it returns.
 // Where visit is too slow for what comes, the kernel drops some: lost is called each time that happens, and Run goes on.
 func (e *Ends) Run(ctx context.Context, visit func(*Flow), lost func()) error {
-	stop := context.AfterFunc(ctx, func() { _ = e.socket.file.SetReadDeadline(time.Unix(0, 1)) })
+	stop := context.AfterFunc(ctx, func() { _ = e.socket.SetReadDeadline(time.Unix(0, 1)) })
 	defer stop()
 	var flow Flow
 	for {
-		m, err := e.socket.receive()
+		m, err := e.socket.Receive()
 		switch {
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
@@ -72,11 +72,11 @@ func (e *Ends) Run(ctx context.Context, visit func(*Flow), lost func()) error {
 		default:
 			return fmt.Errorf("reading the ends of flows: %w", err)
 		}
-		for m.next() {
-			if m.kind != messageDelete {
+		for m.Next() {
+			if m.Kind != messageDelete {
 				continue
 			}
-			ours, err := flow.read(m.body)
+			ours, err := flow.read(m.Body)
 			if err != nil {
 				return fmt.Errorf("reading the ends of flows: %w", err)
 			}
@@ -84,8 +84,8 @@ func (e *Ends) Run(ctx context.Context, visit func(*Flow), lost func()) error {
 				visit(&flow)
 			}
 		}
-		if m.err != nil {
-			return fmt.Errorf("reading the ends of flows: %w", m.err)
+		if m.Err != nil {
+			return fmt.Errorf("reading the ends of flows: %w", m.Err)
 		}
 	}
 }

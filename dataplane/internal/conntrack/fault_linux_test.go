@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/nlsock"
 )
 
 // answer is what a made-up kernel says to one message, given its number.
@@ -24,16 +25,16 @@ func against(t *testing.T, answers ...answer) *Conn {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ours, err := newSocket(fds[0])
+		ours, err := nlsock.Over(fds[0])
 		if err != nil {
 			t.Fatal(err)
 		}
-		kernel, err := newSocket(fds[1])
+		kernel, err := nlsock.Over(fds[1])
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.Go(func() { serve(t, kernel, answers) })
-		return ours
+		return &socket{Socket: ours}
 	}
 	c := &Conn{lists: open(), deletes: open()}
 	t.Cleanup(func() {
@@ -45,11 +46,11 @@ func against(t *testing.T, answers ...answer) *Conn {
 	return c
 }
 
-func serve(t *testing.T, kernel *socket, answers []answer) {
+func serve(t *testing.T, kernel *nlsock.Socket, answers []answer) {
 	for {
-		m, err := kernel.receive()
-		if err == nil && len(m.rest) == 0 || errors.Is(err, unix.ECONNRESET) { // the other end is closed
-			if err := kernel.close(); err != nil {
+		m, err := kernel.Receive()
+		if err == nil && m.Empty() || errors.Is(err, unix.ECONNRESET) { // the other end is closed
+			if err := kernel.Close(); err != nil {
 				t.Error(err)
 			}
 			return
@@ -58,10 +59,10 @@ func serve(t *testing.T, kernel *socket, answers []answer) {
 			t.Error(err)
 			return
 		}
-		for m.next() {
+		for m.Next() {
 			var w writer
-			if answers[0](&w, m.seq); len(w.b) > 0 {
-				if err := kernel.send(w.b); err != nil && !errors.Is(err, unix.EPIPE) { // or the other end knows enough
+			if answers[0](&w, m.Seq); len(w.b) > 0 {
+				if err := kernel.Send(w.b); err != nil && !errors.Is(err, unix.EPIPE) { // or the other end knows enough
 					t.Error(err)
 				}
 			}
@@ -116,9 +117,9 @@ func TestListsOfKernelsInTrouble(t *testing.T) {
 		"refuses without filter":     {[]answer{fails(unix.EINVAL)}, Filter{}, 0, unix.EINVAL},
 		"no privilege":               {[]answer{fails(unix.EPERM)}, Filter{Proto: balancer.UDP, Family: IPv4}, 0, unix.EPERM},
 		"fails in the end":           {[]answer{func(w *writer, seq uint32) { w.fail(unix.NLMSG_DONE, seq, unix.ENOMEM) }}, Filter{}, 0, unix.ENOMEM},
-		"garbage":                    {[]answer{garbage}, Filter{}, 0, errMalformed},
-		"garbage for a message":      {[]answer{func(w *writer, _ uint32) { w.b = []byte{1, 2, 3} }}, Filter{}, 0, errMalformed},
-		"garbage for an error":       {[]answer{func(w *writer, seq uint32) { w.plain(unix.NLMSG_ERROR, 0, seq) }}, Filter{}, 0, errMalformed},
+		"garbage":                    {[]answer{garbage}, Filter{}, 0, nlsock.ErrMalformed},
+		"garbage for a message":      {[]answer{func(w *writer, _ uint32) { w.b = []byte{1, 2, 3} }}, Filter{}, 0, nlsock.ErrMalformed},
+		"garbage for an error":       {[]answer{func(w *writer, seq uint32) { w.plain(unix.NLMSG_ERROR, 0, seq) }}, Filter{}, 0, nlsock.ErrMalformed},
 		"still busy with the former": {[]answer{func(w *writer, seq uint32) { fails(unix.EBUSY)(w, seq); lists(0, one)(w, seq-1) }, lists(0, two)}, Filter{}, 1, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

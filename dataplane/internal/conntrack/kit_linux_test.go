@@ -40,7 +40,7 @@ func newTable(t testing.TB, ns *lab.NS) *table {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(tab.Close(), tab.write.close()); err != nil {
+		if err := errors.Join(tab.Close(), tab.write.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -72,7 +72,7 @@ func (tab *table) create(t testing.TB, in where, flows ...Flow) {
 			last = tab.write.next()
 			w.create(&part[i], in, last)
 		}
-		if err := tab.write.send(w.b); err != nil {
+		if err := tab.write.Send(w.b); err != nil {
 			t.Fatal(err)
 		}
 		tab.await(t, last)
@@ -95,15 +95,15 @@ func (c *Conn) delete(f *Flow) error {
 func (tab *table) await(t testing.TB, last uint32) {
 	t.Helper()
 	for {
-		m, err := tab.write.receive()
+		m, err := tab.write.Receive()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for m.next() {
-			if err := m.errno(); err != nil {
+		for m.Next() {
+			if err := m.Refusal(); err != nil {
 				t.Fatalf("writing to the table: %v", err)
 			}
-			if m.seq == last {
+			if m.Seq == last {
 				return
 			}
 		}
@@ -116,7 +116,7 @@ func (tab *table) flush(t testing.TB) {
 	var w writer
 	last := tab.write.next()
 	w.end(w.begin(messageDelete, unix.NLM_F_ACK, last, unix.AF_UNSPEC))
-	if err := tab.write.send(w.b); err != nil {
+	if err := tab.write.Send(w.b); err != nil {
 		t.Fatal(err)
 	}
 	tab.await(t, last)

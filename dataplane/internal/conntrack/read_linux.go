@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"encoding/binary"
 	"errors"
 	"net/netip"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/nlsock"
 )
 
 // The attributes of an entry that are read or written (include/uapi/linux/netfilter/nfnetlink_conntrack.h).
@@ -52,9 +52,6 @@ const (
 // headerSize is that of struct nfgenmsg, between netlink's header and the attributes.
 const headerSize = 4
 
-// errMalformed: a message does not have the form that the kernel documents.
-var errMalformed = errors.New("the kernel's message is malformed")
-
 // number and protocol translate the protocols that have flows here; 0 and "" are all others.
 func number(p balancer.Protocol) byte {
 	switch p {
@@ -81,41 +78,16 @@ func protocol(number byte) balancer.Protocol {
 }
 
 // attributes reads a list of attributes, one after the other.
-type attributes struct {
-	rest  []byte
-	kind  uint16 // without the flags
-	value []byte
-	err   error
-}
-
-// next goes on to the next attribute, and reports whether there is one.
-func (a *attributes) next() bool {
-	if len(a.rest) == 0 || a.err != nil {
-		return false
-	}
-	size := 0
-	if len(a.rest) >= unix.SizeofNlAttr {
-		size = int(binary.NativeEndian.Uint16(a.rest))
-	}
-	if size < unix.SizeofNlAttr || size > len(a.rest) {
-		a.err = errMalformed
-		return false
-	}
-	const flags = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
-	a.kind = binary.NativeEndian.Uint16(a.rest[2:]) &^ flags
-	a.value = a.rest[unix.SizeofNlAttr:size]
-	a.rest = a.rest[min(aligned(size), len(a.rest)):]
-	return true
-}
+type attributes struct{ nlsock.Attributes }
 
 // number is the value as an unsigned number of that many bytes.
 func (a *attributes) number(size int) uint64 {
-	if len(a.value) != size {
-		a.err = errMalformed
+	if len(a.Value) != size {
+		a.Err = nlsock.ErrMalformed
 		return 0
 	}
 	var n uint64
-	for _, b := range a.value {
+	for _, b := range a.Value {
 		n = n<<8 | uint64(b)
 	}
 	return n
@@ -123,12 +95,12 @@ func (a *attributes) number(size int) uint64 {
 
 // nested is the attribute of that kind in the value, as a number; 0 where there is none.
 func (a *attributes) nested(kind uint16, size int) (n uint64) {
-	for in := (attributes{rest: a.value}); ; {
-		if !in.next() {
-			a.err = errors.Join(a.err, in.err)
+	for in := (attributes{nlsock.In(a.Value)}); ; {
+		if !in.Next() {
+			a.Err = errors.Join(a.Err, in.Err)
 			return n
 		}
-		if in.kind == kind {
+		if in.Kind == kind {
 			n = in.number(size)
 		}
 	}
@@ -138,25 +110,25 @@ func (a *attributes) nested(kind uint16, size int) (n uint64) {
 // of another protocol.
 func (f *Flow) read(message []byte) (bool, error) {
 	if len(message) < headerSize {
-		return false, errMalformed
+		return false, nlsock.ErrMalformed
 	}
 	*f = Flow{}
 	info := attributes{}
-	a := attributes{rest: message[headerSize:]}
-	for a.next() {
-		switch a.kind {
+	a := attributes{nlsock.In(message[headerSize:])}
+	for a.Next() {
+		switch a.Kind {
 		case ctaTupleOrig:
 			f.Proto, f.zone = f.Orig.read(&a)
 			f.half = f.zone != 0
 			if f.Proto == "" {
-				return false, a.err
+				return false, a.Err
 			}
 		case ctaTupleReply:
 			f.Reply.read(&a)
 		case ctaStatus:
 			f.Status = Status(a.number(4))
 		case ctaProtoInfo:
-			info.rest = a.value
+			info = attributes{nlsock.In(a.Value)}
 		case ctaCountersOrig:
 			f.In = a.nested(ctaCountersBytes, 8)
 		case ctaCountersReply:
@@ -171,25 +143,25 @@ func (f *Flow) read(message []byte) (bool, error) {
 			}
 		}
 	}
-	if a.err != nil || f.Proto == "" || !f.Reply.Src.IsValid() || f.Reply.Src.Addr().Is4() != f.Orig.Src.Addr().Is4() {
-		return false, errMalformed
+	if a.Err != nil || f.Proto == "" || !f.Reply.Src.IsValid() || f.Reply.Src.Addr().Is4() != f.Orig.Src.Addr().Is4() {
+		return false, nlsock.ErrMalformed
 	}
 	f.State = udpState(f.Status)
 	if f.Proto != balancer.UDP {
 		f.State = f.readState(&info)
 	}
-	if info.err != nil {
-		return false, errMalformed
+	if info.Err != nil {
+		return false, nlsock.ErrMalformed
 	}
 	return true, nil
 }
 
 func (f *Flow) readState(info *attributes) (state string) {
-	for info.next() {
+	for info.Next() {
 		switch {
-		case info.kind == ctaProtoInfoTCP && f.Proto == balancer.TCP:
+		case info.Kind == ctaProtoInfoTCP && f.Proto == balancer.TCP:
 			state = tcpState(byte(info.nested(ctaState, 1)))
-		case info.kind == ctaProtoInfoSCTP && f.Proto == balancer.SCTP:
+		case info.Kind == ctaProtoInfoSCTP && f.Proto == balancer.SCTP:
 			state = sctpState(byte(info.nested(ctaState, 1)))
 		}
 	}
@@ -201,25 +173,25 @@ func (t *Tuple) read(a *attributes) (proto balancer.Protocol, zone uint16) {
 	var src, dst netip.Addr
 	var srcPort, dstPort uint16
 	var err error
-	in := attributes{rest: a.value}
-	for in.next() {
-		switch in.kind {
+	in := attributes{nlsock.In(a.Value)}
+	for in.Next() {
+		switch in.Kind {
 		case ctaTupleIP:
-			src, dst, err = readAddresses(in.value)
+			src, dst, err = readAddresses(in.Value)
 		case ctaTupleProto:
-			proto, srcPort, dstPort, err = readPorts(in.value)
+			proto, srcPort, dstPort, err = readPorts(in.Value)
 		case ctaTupleZone:
 			zone = uint16(in.number(2))
 		}
 		if err != nil {
-			in.err = err
+			in.Err = err
 		}
 	}
-	if in.err == nil && (!src.IsValid() || !dst.IsValid() || src.Is4() != dst.Is4()) {
-		in.err = errMalformed
+	if in.Err == nil && (!src.IsValid() || !dst.IsValid() || src.Is4() != dst.Is4()) {
+		in.Err = nlsock.ErrMalformed
 	}
-	if in.err != nil {
-		a.err = in.err
+	if in.Err != nil {
+		a.Err = in.Err
 		return "", 0
 	}
 	t.Src, t.Dst = netip.AddrPortFrom(src, srcPort), netip.AddrPortFrom(dst, dstPort)
@@ -227,30 +199,30 @@ func (t *Tuple) read(a *attributes) (proto balancer.Protocol, zone uint16) {
 }
 
 func readAddresses(b []byte) (src, dst netip.Addr, err error) {
-	a := attributes{rest: b}
-	for a.next() {
-		switch a.kind {
+	a := attributes{nlsock.In(b)}
+	for a.Next() {
+		switch a.Kind {
 		case ctaIPv4Src, ctaIPv6Src:
-			src = a.address(a.kind == ctaIPv4Src)
+			src = a.address(a.Kind == ctaIPv4Src)
 		case ctaIPv4Dst, ctaIPv6Dst:
-			dst = a.address(a.kind == ctaIPv4Dst)
+			dst = a.address(a.Kind == ctaIPv4Dst)
 		}
 	}
-	return src, dst, a.err
+	return src, dst, a.Err
 }
 
 func (a *attributes) address(is4 bool) netip.Addr {
-	addr, ok := netip.AddrFromSlice(a.value)
+	addr, ok := netip.AddrFromSlice(a.Value)
 	if !ok || addr.Is4() != is4 {
-		a.err = errMalformed
+		a.Err = nlsock.ErrMalformed
 	}
 	return addr
 }
 
 func readPorts(b []byte) (proto balancer.Protocol, src, dst uint16, err error) {
-	a := attributes{rest: b}
-	for a.next() {
-		switch a.kind {
+	a := attributes{nlsock.In(b)}
+	for a.Next() {
+		switch a.Kind {
 		case ctaProtoNum:
 			proto = protocol(byte(a.number(1)))
 		case ctaProtoSrcPort:
@@ -259,7 +231,5 @@ func readPorts(b []byte) (proto balancer.Protocol, src, dst uint16, err error) {
 			dst = uint16(a.number(2))
 		}
 	}
-	return proto, src, dst, a.err
+	return proto, src, dst, a.Err
 }
-
-func aligned(n int) int { return (n + 3) &^ 3 }

@@ -2,12 +2,13 @@ package lvs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nlsock"
 )
 
 // batch is the number of changes that are sent at once. What goes from process to kernel and back costs next to nothing
@@ -83,31 +84,33 @@ func (s *socket) refusals(last uint32, n int) ([]syscall.Errno, error) {
 	refusals := make([]syscall.Errno, n)
 	lost := false
 	for {
-		m, err := s.receive()
+		m, err := s.Receive()
 		switch {
 		case err == unix.ENOBUFS:
-			lost, s.drain = true, true
+			lost = true
+			s.Drain()
 			continue
 		case err == unix.EAGAIN && lost:
 			return refusals, errLost
 		case err != nil:
 			return nil, err
 		}
-		for m.next() {
-			errno, err := m.errno()
-			if m.kind != unix.NLMSG_ERROR || err != nil {
-				return nil, errors.Join(errMalformed, err)
+		for m.Next() {
+			err := m.Refusal()
+			errno, known := err.(syscall.Errno)
+			if m.Kind != unix.NLMSG_ERROR || err != nil && !known {
+				return nil, nlsock.ErrMalformed
 			}
-			if i := n - 1 - int(int32(last-m.seq)); i >= 0 && i < n {
+			if i := n - 1 - int(int32(last-m.Seq)); i >= 0 && i < n {
 				refusals[i] = errno
 			}
-			if m.seq == last && !lost {
+			if m.Seq == last && !lost {
 				s.owing = false
 				return refusals, nil
 			}
 		}
-		if m.err != nil {
-			return nil, m.err
+		if m.Err != nil {
+			return nil, m.Err
 		}
 	}
 }

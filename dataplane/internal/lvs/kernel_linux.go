@@ -54,7 +54,7 @@ func (k *Kernel) Close() error {
 		return nil
 	}
 	if s := <-k.turn; s != nil {
-		return s.close()
+		return s.Close()
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func ask[T any](ctx context.Context, k *Kernel, write func(*socket), read func(*
 	write(s)
 	answer, late, err := watch(ctx, k.limit, func() (T, error) {
 		s.owing = true
-		if err := s.send(); err != nil {
+		if err := s.Send(s.out); err != nil {
 			return *new(T), err
 		}
 		return read(s)

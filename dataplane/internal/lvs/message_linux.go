@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/nlsock"
 )
 
 // The messages besides those of Verb (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
@@ -205,58 +206,38 @@ func (s *socket) destination(d *Destination, identity bool) {
 }
 
 // attributes reads a message's attributes, one after the other.
-type attributes struct {
-	rest  []byte
-	kind  uint16
-	value []byte
-	err   error
-}
-
-func (a *attributes) next() bool {
-	if len(a.rest) < unix.SizeofNlAttr || a.err != nil {
-		return false
-	}
-	size := int(binary.NativeEndian.Uint16(a.rest))
-	if size < unix.SizeofNlAttr || size > len(a.rest) {
-		a.err = errMalformed
-		return false
-	}
-	a.kind = binary.NativeEndian.Uint16(a.rest[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-	a.value = a.rest[unix.SizeofNlAttr:size]
-	a.rest = a.rest[min(aligned(size), len(a.rest)):]
-	return true
-}
+type attributes struct{ nlsock.Attributes }
 
 func (a *attributes) u16() uint16 {
-	if len(a.value) < 2 {
-		a.err = errMalformed
+	if len(a.Value) < 2 {
+		a.Err = nlsock.ErrMalformed
 		return 0
 	}
-	return binary.NativeEndian.Uint16(a.value)
+	return binary.NativeEndian.Uint16(a.Value)
 }
 
 func (a *attributes) u32() uint32 {
-	if len(a.value) < 4 {
-		a.err = errMalformed
+	if len(a.Value) < 4 {
+		a.Err = nlsock.ErrMalformed
 		return 0
 	}
-	return binary.NativeEndian.Uint32(a.value)
+	return binary.NativeEndian.Uint32(a.Value)
 }
 
 func (a *attributes) be16() uint16 {
-	if len(a.value) < 2 {
-		a.err = errMalformed
+	if len(a.Value) < 2 {
+		a.Err = nlsock.ErrMalformed
 		return 0
 	}
-	return binary.BigEndian.Uint16(a.value)
+	return binary.BigEndian.Uint16(a.Value)
 }
 
 // counter is 64 bits wide, or 32 where an old kernel has no wider one.
 func (a *attributes) counter() uint64 {
-	if len(a.value) < 8 {
+	if len(a.Value) < 8 {
 		return uint64(a.u32())
 	}
-	return binary.NativeEndian.Uint64(a.value)
+	return binary.NativeEndian.Uint64(a.Value)
 }
 
 // addrOf reads an address, which the kernel gives room for IPv6 in either family.
@@ -273,15 +254,15 @@ func addrOf(b []byte, family uint16) (netip.Addr, bool) {
 // about returns what a message says of kind.
 func about(body []byte, kind uint16) (attributes, error) {
 	if len(body) < unix.GENL_HDRLEN {
-		return attributes{}, errMalformed
+		return attributes{}, nlsock.ErrMalformed
 	}
-	a := attributes{rest: body[unix.GENL_HDRLEN:]}
-	for a.next() {
-		if a.kind == kind {
-			return attributes{rest: a.value}, nil
+	a := attributes{nlsock.In(body[unix.GENL_HDRLEN:])}
+	for a.Next() {
+		if a.Kind == kind {
+			return attributes{nlsock.In(a.Value)}, nil
 		}
 	}
-	return attributes{}, errMalformed
+	return attributes{}, nlsock.ErrMalformed
 }
 
 // readService reads a virtual server. It is not ok where that has no key: it goes by a firewall mark, or by a protocol
@@ -293,33 +274,33 @@ func readService(body []byte) (v ServiceState, ok bool, err error) {
 	}
 	var family uint16
 	var addr, stats, stats64 []byte
-	for a.next() {
-		switch a.kind {
+	for a.Next() {
+		switch a.Kind {
 		case serviceFamily:
 			family = a.u16()
 		case serviceProtocol:
 			v.Key.Proto = protocol(a.u16())
 		case serviceAddr:
-			addr = a.value
+			addr = a.Value
 		case servicePort:
 			v.Key.Port = a.be16()
 		case serviceScheduler:
-			v.Scheduler = unix.ByteSliceToString(a.value)
+			v.Scheduler = unix.ByteSliceToString(a.Value)
 		case serviceFlags:
 			v.Flags = Flags(a.u32()) &^ hashed
 		case serviceTimeout:
 			v.Timeout = time.Duration(a.u32()) * time.Second
 		case serviceStats:
-			stats = a.value
+			stats = a.Value
 		case serviceStats64:
-			stats64 = a.value
+			stats64 = a.Value
 		}
 	}
-	if v.Key.Proto == "" || addr == nil || a.err != nil {
-		return v, false, a.err
+	if v.Key.Proto == "" || addr == nil || a.Err != nil {
+		return v, false, a.Err
 	}
 	if v.Key.Addr, ok = addrOf(addr, family); !ok {
-		return v, false, errMalformed
+		return v, false, nlsock.ErrMalformed
 	}
 	v.Stats, err = readStats(stats, stats64)
 	return v, err == nil, err
@@ -333,10 +314,10 @@ func readDestination(body []byte, family uint16) (d DestinationState, err error)
 	}
 	var addr, stats, stats64 []byte
 	var port uint16
-	for a.next() {
-		switch a.kind {
+	for a.Next() {
+		switch a.Kind {
 		case destinationAddr:
-			addr = a.value
+			addr = a.Value
 		case destinationPort:
 			port = a.be16()
 		case destinationForward:
@@ -358,14 +339,14 @@ func readDestination(body []byte, family uint16) (d DestinationState, err error)
 		case destinationFamily: // from Linux 3.18 on
 			family = a.u16()
 		case destinationStats:
-			stats = a.value
+			stats = a.Value
 		case destinationStats64:
-			stats64 = a.value
+			stats64 = a.Value
 		}
 	}
 	ip, ok := addrOf(addr, family)
-	if a.err != nil || !ok {
-		return d, errMalformed
+	if a.Err != nil || !ok {
+		return d, nlsock.ErrMalformed
 	}
 	d.Addr = netip.AddrPortFrom(ip, port)
 	d.Stats, err = readStats(stats, stats64)
@@ -377,9 +358,9 @@ func readStats(narrow, wide []byte) (s Stats, err error) {
 	if wide == nil {
 		wide = narrow
 	}
-	a := attributes{rest: wide}
-	for a.next() {
-		switch a.kind {
+	a := attributes{nlsock.In(wide)}
+	for a.Next() {
+		switch a.Kind {
 		case statsConnections:
 			s.Connections = a.counter()
 		case statsInPackets:
@@ -392,5 +373,5 @@ func readStats(narrow, wide []byte) (s Stats, err error) {
 			s.OutBytes = a.counter()
 		}
 	}
-	return s, a.err
+	return s, a.Err
 }

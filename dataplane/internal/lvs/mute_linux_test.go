@@ -10,18 +10,20 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nlsock"
 )
 
 // answer is what a made-up kernel says to one message; nil: nothing.
-type answer func(m *messages) []byte
+type answer func(m *nlsock.Messages) []byte
 
 // refusal answers with the kernel's number for an error; 0: an acknowledgement.
 func refusal(errno syscall.Errno) answer {
-	return func(m *messages) []byte {
+	return func(m *nlsock.Messages) []byte {
 		b := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+4)
 		b = binary.NativeEndian.AppendUint16(b, unix.NLMSG_ERROR)
 		b = binary.NativeEndian.AppendUint16(b, 0)
-		b = binary.NativeEndian.AppendUint32(b, m.seq)
+		b = binary.NativeEndian.AppendUint32(b, m.Seq)
 		b = append(b, 0, 0, 0, 0)
 		return binary.NativeEndian.AppendUint32(b, uint32(-int32(errno)))
 	}
@@ -40,13 +42,13 @@ func against(t *testing.T, limit time.Duration, kernels ...answer) *Kernel {
 		if err != nil {
 			return nil, err
 		}
-		peer, err := newSocket(fds[1], 0)
+		peer, err := over(fds[1])
 		if err != nil {
 			return nil, err
 		}
-		t.Cleanup(func() { _ = peer.close() })
+		t.Cleanup(func() { _ = peer.Close() })
 		go serve(peer, a)
-		return newSocket(fds[0], 0)
+		return over(fds[0])
 	}, limit)
 	t.Cleanup(func() {
 		if err := k.Close(); err != nil {
@@ -56,19 +58,24 @@ func against(t *testing.T, limit time.Duration, kernels ...answer) *Kernel {
 	return k
 }
 
+func over(fd int) (*socket, error) {
+	s, err := nlsock.Over(fd)
+	return &socket{Socket: s}, err
+}
+
 func serve(peer *socket, a answer) {
 	for {
-		m, err := peer.receive()
-		if err != nil || len(m.rest) == 0 {
+		m, err := peer.Receive()
+		if err != nil || m.Empty() {
 			return
 		}
 		peer.out = peer.out[:0]
-		for m.next() {
+		for m.Next() {
 			if a != nil {
 				peer.out = append(peer.out, a(&m)...)
 			}
 		}
-		if len(peer.out) > 0 && peer.send() != nil {
+		if len(peer.out) > 0 && peer.Send(peer.out) != nil {
 			return
 		}
 	}
@@ -155,17 +162,17 @@ func TestUnloaded(t *testing.T) {
 
 // TestMalformed makes errors of answers that are none.
 func TestMalformed(t *testing.T) {
-	garbage := func(m *messages) []byte {
+	garbage := func(m *nlsock.Messages) []byte {
 		b := refusal(0)(m)
 		b[0] = 200 // longer than it is
 		return b
 	}
 	k := against(t, time.Hour, garbage, garbage, refusal(0))
-	if _, err := k.Services(t.Context()); !errors.Is(err, errMalformed) {
-		t.Fatalf("got %v, want %v", err, errMalformed)
+	if _, err := k.Services(t.Context()); !errors.Is(err, nlsock.ErrMalformed) {
+		t.Fatalf("got %v, want %v", err, nlsock.ErrMalformed)
 	}
-	if errs := k.Do(t.Context(), fleet(1, 0)); len(errs) != 1 || !errors.Is(errs[0], errMalformed) {
-		t.Fatalf("got %v, want %v", errs, errMalformed)
+	if errs := k.Do(t.Context(), fleet(1, 0)); len(errs) != 1 || !errors.Is(errs[0], nlsock.ErrMalformed) {
+		t.Fatalf("got %v, want %v", errs, nlsock.ErrMalformed)
 	}
 	do(t, k, fleet(1, 0)...)
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/nlsock"
 )
 
 // rereads is how often a list is asked for again that changed, or was lost, while it was read.
@@ -23,13 +24,10 @@ func (k *Kernel) Service(ctx context.Context, key balancer.Key) (ServiceState, e
 	v, err := ask(ctx, k, func(s *socket) {
 		s.ask(getService, 0, key)
 	}, func(s *socket) (v ServiceState, err error) {
-		errno, err := s.answers(func(body []byte) (err error) {
+		err = s.answers(func(body []byte) (err error) {
 			v, _, err = readService(body)
 			return err
 		})
-		if err == nil && errno != 0 {
-			err = errno
-		}
 		return v, err
 	})
 	if err == syscall.ESRCH {
@@ -90,16 +88,13 @@ func (s *socket) ask(command byte, flags uint16, key balancer.Key) {
 func list[T any](ctx context.Context, k *Kernel, write func(*socket), read func([]byte) (T, bool, error)) ([]T, error) {
 	for try := 0; ; try++ {
 		all, err := ask(ctx, k, write, func(s *socket) (all []T, err error) {
-			errno, err := s.answers(func(body []byte) error {
+			err = s.answers(func(body []byte) error {
 				v, ok, err := read(body)
 				if ok {
 					all = append(all, v)
 				}
 				return err
 			})
-			if err == nil && errno != 0 {
-				err = errno
-			}
 			return all, err
 		})
 		if (err != errChanged && err != unix.ENOBUFS) || try == rereads {
@@ -112,37 +107,36 @@ func list[T any](ctx context.Context, k *Kernel, write func(*socket), read func(
 var errChanged = fmt.Errorf("the list changes faster than it can be read: %w", unix.EINTR)
 
 // answers reads the answers to the one message that was sent, and gives their bodies to read. It returns the kernel's
-// number for why it has none.
-func (s *socket) answers(read func(body []byte) error) (syscall.Errno, error) {
+// number for why it has none, as a syscall.Errno.
+func (s *socket) answers(read func(body []byte) error) error {
 	changed := false
 	for {
-		m, err := s.receive()
+		m, err := s.Receive()
 		if err != nil {
-			return 0, err
+			return err
 		}
-		for m.next() {
-			if m.seq != s.seq {
-				return 0, errMalformed
+		for m.Next() {
+			if m.Seq != s.seq {
+				return nlsock.ErrMalformed
 			}
-			changed = changed || m.flags&unix.NLM_F_DUMP_INTR != 0
-			if m.kind == unix.NLMSG_ERROR || m.kind == unix.NLMSG_DONE {
+			changed = changed || m.Flags&unix.NLM_F_DUMP_INTR != 0
+			if m.Kind == unix.NLMSG_ERROR || m.Kind == unix.NLMSG_DONE {
 				s.owing = false
-				errno, err := m.errno()
-				if err == nil && changed {
-					err = errChanged
+				if changed {
+					return errChanged
 				}
-				return errno, err
+				return m.Refusal()
 			}
-			if err := read(m.body); err != nil {
-				return 0, err
+			if err := read(m.Body); err != nil {
+				return err
 			}
-			if m.flags&unix.NLM_F_MULTI == 0 {
+			if m.Flags&unix.NLM_F_MULTI == 0 {
 				s.owing = false
-				return 0, nil
+				return nil
 			}
 		}
-		if m.err != nil {
-			return 0, m.err
+		if m.Err != nil {
+			return m.Err
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestIPVSLostRefusals(t *testing.T) {
 	ops := fleet(1, batch-1)
 	do(t, k, ops...)
 	s := <-k.turn
-	if err := s.raw.Control(func(fd uintptr) {
+	if err := s.Control(func(fd uintptr) {
 		if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1); err != nil { // it takes the least there is
 			t.Error(err)
 		}
@@ -159,7 +159,7 @@ func TestIPVSSocketIsReplaced(t *testing.T) {
 	}
 	silent.turn <- nil
 	s := <-k.turn
-	if err := s.close(); err != nil {
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	k.turn <- s

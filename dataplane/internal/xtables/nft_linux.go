@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nlsock"
 )
 
 // How much of an answer is read at once: the kernel sends at most 32 KiB of a listing in one piece.
@@ -68,26 +70,30 @@ func (c *nftConn) ask(r request, answer func(attrs []byte)) error {
 		if err != nil {
 			return fmt.Errorf("reading what nf_tables answers: %w", err)
 		}
-		for m := range messages(c.buf[:n]) {
-			if m.seq != c.seq {
+		m := nlsock.Read(c.buf[:n])
+		for m.Next() {
+			if m.Seq != c.seq {
 				continue // of an earlier question that was given up
 			}
-			interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
+			interrupted = interrupted || m.Flags&unix.NLM_F_DUMP_INTR != 0
 			switch {
-			case m.kind == unix.NLMSG_ERROR || m.kind == unix.NLMSG_DONE:
-				if code := m.code(); code != 0 {
-					return fmt.Errorf("asking nf_tables: %w", code)
+			case m.Kind == unix.NLMSG_ERROR || m.Kind == unix.NLMSG_DONE:
+				if err := m.Refusal(); err != nil {
+					return fmt.Errorf("asking nf_tables: %w", err)
 				}
 				if interrupted {
 					return errInterrupted
 				}
 				return nil
-			case len(m.body) >= nfgenmsgLen:
-				answer(m.body[nfgenmsgLen:])
+			case len(m.Body) >= nfgenmsgLen:
+				answer(m.Body[nfgenmsgLen:])
 			}
 			if !r.dump {
 				return nil
 			}
+		}
+		if m.Err != nil {
+			return fmt.Errorf("reading what nf_tables answers: %w", m.Err)
 		}
 	}
 }
@@ -125,53 +131,13 @@ func text(kind uint16, s string) []byte {
 	return append(b, make([]byte, 1+(4-n%4)%4)...)
 }
 
-// message is one of netlink's.
-type message struct {
-	kind, flags uint16
-	seq         uint32
-	body        []byte
-}
-
-// code is the error that a message of the kinds ERROR and DONE carries.
-func (m message) code() unix.Errno {
-	if len(m.body) < 4 {
-		return 0
-	}
-	return unix.Errno(-int32(binary.NativeEndian.Uint32(m.body)))
-}
-
-func messages(b []byte) iter.Seq[message] {
-	return func(yield func(message) bool) {
-		for len(b) >= unix.NLMSG_HDRLEN {
-			n := int(binary.NativeEndian.Uint32(b))
-			if n < unix.NLMSG_HDRLEN || n > len(b) {
-				return
-			}
-			m := message{
-				kind: binary.NativeEndian.Uint16(b[4:]), flags: binary.NativeEndian.Uint16(b[6:]),
-				seq: binary.NativeEndian.Uint32(b[8:]), body: b[unix.NLMSG_HDRLEN:n],
-			}
-			if !yield(m) {
-				return
-			}
-			b = b[min((n+3)&^3, len(b)):]
-		}
-	}
-}
-
-// attributes yields the kinds, without flags, and the values.
+// attributes yields the kinds, without flags, and the values, up to what can't be read.
 func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
-		for len(b) >= unix.SizeofNlAttr {
-			n := int(binary.NativeEndian.Uint16(b))
-			if n < unix.SizeofNlAttr || n > len(b) {
+		for a := nlsock.In(b); a.Next(); {
+			if !yield(a.Kind, a.Value) {
 				return
 			}
-			kind := binary.NativeEndian.Uint16(b[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-			if !yield(kind, b[unix.SizeofNlAttr:n]) {
-				return
-			}
-			b = b[min((n+3)&^3, len(b)):]
 		}
 	}
 }

@@ -1,0 +1,147 @@
+package nlsock
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// part is a message or an attribute.
+type part struct {
+	kind, flags uint16
+	seq         uint32
+	value       []byte
+}
+
+func someParts(r *rand.Rand) []part {
+	all := make([]part, r.IntN(6))
+	for i := range all {
+		value := make([]byte, r.IntN(11))
+		for j := range value {
+			value[j] = byte(r.Uint32())
+		}
+		all[i] = part{uint16(r.Uint32()) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER), uint16(r.Uint32()), r.Uint32(), value}
+	}
+	return all
+}
+
+func pad(b []byte) []byte {
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+func message(b []byte, p part) []byte {
+	b = binary.NativeEndian.AppendUint32(b, uint32(unix.SizeofNlMsghdr+len(p.value)))
+	b = binary.NativeEndian.AppendUint16(b, p.kind)
+	b = binary.NativeEndian.AppendUint16(b, p.flags)
+	b = binary.NativeEndian.AppendUint32(b, p.seq)
+	b = binary.NativeEndian.AppendUint32(b, 99) // the port, which nobody asks for
+	return append(b, p.value...)
+}
+
+func attribute(b []byte, p part) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofNlAttr+len(p.value)))
+	b = binary.NativeEndian.AppendUint16(b, p.kind|p.flags&(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER))
+	return append(b, p.value...)
+}
+
+// written writes parts one behind the other, and says after how many bytes, at least and with padding, each ends.
+func written(parts []part, write func([]byte, part) []byte) (b []byte, ends [][2]int) {
+	for _, p := range parts {
+		b = write(b, p)
+		least := len(b)
+		b = pad(b)
+		ends = append(ends, [2]int{least, len(b)})
+	}
+	return b, ends
+}
+
+// whole is how many parts are in n bytes, and whether these end with the last of them.
+func whole(ends [][2]int, n int) (parts int, even bool) {
+	even = n == 0
+	for _, e := range ends {
+		if n >= e[0] {
+			parts, even = parts+1, n <= e[1]
+		}
+	}
+	return parts, even
+}
+
+// TestReadsWhatWasWritten reads what was written, and all of it that came whole where some was cut off, which is told.
+func TestReadsWhatWasWritten(t *testing.T) {
+	for seed := range uint64(100) {
+		parts := someParts(rand.New(rand.NewPCG(seed, 0)))
+		b, ends := written(parts, message)
+		for n := range len(b) + 1 {
+			want, even := whole(ends, n)
+			m, got := Read(b[:n]), 0
+			for ; m.Next(); got++ {
+				if p := parts[got]; m.Kind != p.kind || m.Flags != p.flags || m.Seq != p.seq || !bytes.Equal(m.Body, p.value) {
+					t.Fatalf("seed %d: message %d is %+v, want %+v", seed, got, m, p)
+				}
+			}
+			if got != want || (m.Err == nil) != even || m.Err != nil && !errors.Is(m.Err, ErrMalformed) || m.Next() || even != m.Empty() {
+				t.Fatalf("seed %d: %d messages of %d bytes of %v, %v; want %d, and whether all were whole: %t", seed, got, n, parts, m.Err, want, even)
+			}
+		}
+		b, ends = written(parts, attribute)
+		for n := range len(b) + 1 {
+			want, even := whole(ends, n)
+			a, got := In(b[:n]), 0
+			for ; a.Next(); got++ {
+				if p := parts[got]; a.Kind != p.kind || !bytes.Equal(a.Value, p.value) {
+					t.Fatalf("seed %d: attribute %d is %+v, want %+v", seed, got, a, p)
+				}
+			}
+			if got != want || (a.Err == nil) != even || a.Err != nil && !errors.Is(a.Err, ErrMalformed) || a.Next() || even != (len(a.Rest()) == 0) {
+				t.Fatalf("seed %d: %d attributes of %d bytes of %v, %v; want %d, and whether all were whole: %t", seed, got, n, parts, a.Err, want, even)
+			}
+		}
+	}
+}
+
+// TestRefusesShortLengths refuses lengths that are less than a header's, with which a reader would stand still.
+func TestRefusesShortLengths(t *testing.T) {
+	for size := range unix.SizeofNlMsghdr {
+		b := make([]byte, 64)
+		binary.NativeEndian.PutUint32(b, uint32(size))
+		if m := Read(b); m.Next() || m.Err == nil {
+			t.Errorf("a message of %d bytes was read", size)
+		}
+	}
+	for size := range unix.SizeofNlAttr {
+		b := make([]byte, 64)
+		binary.NativeEndian.PutUint16(b, uint16(size))
+		if a := In(b); a.Next() || a.Err == nil {
+			t.Errorf("an attribute of %d bytes was read", size)
+		}
+	}
+}
+
+// TestRefusal tells done, refused and neither apart.
+func TestRefusal(t *testing.T) {
+	refused := -int32(unix.EBUSY)
+	for _, c := range []struct {
+		kind uint16
+		body []byte
+		want error
+	}{
+		{unix.NLMSG_ERROR, binary.NativeEndian.AppendUint32(nil, 0), nil},
+		{unix.NLMSG_ERROR, binary.NativeEndian.AppendUint32(nil, uint32(refused)), syscall.EBUSY},
+		{unix.NLMSG_DONE, binary.NativeEndian.AppendUint32(nil, uint32(refused)), syscall.EBUSY},
+		{unix.NLMSG_DONE, nil, nil},
+		{unix.NLMSG_ERROR, []byte{0, 0, 0}, ErrMalformed},
+	} {
+		m := Read(message(nil, part{kind: c.kind, value: c.body}))
+		if !m.Next() || m.Refusal() != c.want {
+			t.Errorf("%+v: got %v, want %v", m, m.Refusal(), c.want)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package nlsock
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func open(t *testing.T) *Socket {
+	t.Helper()
+	s, err := Open(unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// question is one about network devices, all of them or one that is not.
+func question(flags uint16, seq uint32) []byte {
+	body := make([]byte, unix.SizeofIfInfomsg)
+	body[4], body[5], body[6] = 0xff, 0xff, 0xff
+	return message(nil, part{unix.RTM_GETLINK, flags | unix.NLM_F_REQUEST, seq, body})
+}
+
+// TestAsksTheKernel gets a list, its end, and a refusal, which lacks the message that it is about.
+func TestAsksTheKernel(t *testing.T) {
+	s := open(t)
+	if err := s.Send(question(unix.NLM_F_DUMP, 7)); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for done := false; !done; {
+		m, err := s.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for m.Next() {
+			switch {
+			case m.Seq != 7 || m.Kind == unix.NLMSG_ERROR:
+				t.Fatalf("got %+v", m)
+			case m.Kind == unix.NLMSG_DONE:
+				done = true
+				if err := m.Refusal(); err != nil {
+					t.Error(err)
+				}
+				continue
+			}
+			for a := In(m.Body[unix.SizeofIfInfomsg:]); a.Next(); {
+				if a.Kind == unix.IFLA_IFNAME {
+					names[unix.ByteSliceToString(a.Value)] = true
+				}
+			}
+		}
+		if m.Err != nil {
+			t.Fatal(m.Err)
+		}
+	}
+	if !names["lo"] {
+		t.Errorf("got the devices %v, want lo among them", names)
+	}
+	if err := s.Send(question(unix.NLM_F_ACK, 8)); err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.Receive()
+	if err != nil || !m.Next() || m.Seq != 8 || m.Kind != unix.NLMSG_ERROR || m.Refusal() != syscall.ENODEV || len(m.Body) != 4+unix.SizeofNlMsghdr {
+		t.Errorf("got %+v, %v; want %v", m, err, syscall.ENODEV)
+	}
+}
+
+// TestWaitsNoLonger than until the deadline, or the end of the socket, or not at all.
+func TestWaitsNoLonger(t *testing.T) {
+	for name, end := range map[string]func(*Socket){
+		"deadline": func(s *Socket) { _ = s.SetReadDeadline(time.Unix(0, 1)) },
+		"closed":   func(s *Socket) { _ = s.Close() },
+	} {
+		s := open(t)
+		got := make(chan error)
+		go func() {
+			_, err := s.Receive()
+			got <- err
+		}()
+		end(s)
+		if err := <-got; err == nil || errors.Is(err, os.ErrDeadlineExceeded) != (name == "deadline") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	s := open(t)
+	s.Drain()
+	if _, err := s.Receive(); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("with nothing there: got %v, want %v", err, unix.EAGAIN)
+	}
+}
+
+// TestNamesTheSocket that can't be had.
+func TestNamesTheSocket(t *testing.T) {
+	const none = 31 // one short of MAX_LINKS
+	if s, err := Open(none); !errors.Is(err, unix.EPROTONOSUPPORT) {
+		t.Errorf("got %v, %v", s, err)
+	}
+}
