@@ -49,7 +49,7 @@ func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, ta
 		if c.New == nil && d.servers[c.Key] == nil {
 			continue
 		}
-		if err := d.missing[c.Key.Addr.Is4()]; err != nil && c.New != nil {
+		if err := d.no(c.Key.Addr); err != nil && c.New != nil {
 			failed[c.Key] = err
 			continue
 		}

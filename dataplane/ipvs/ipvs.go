@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -21,9 +22,10 @@ type Dataplane struct {
 	caps balancer.Capabilities
 	// failover: the kernel has the scheduler fo.
 	failover bool
-	// missing says which schedulers the kernel lacks, and why a family can't be had: by whether it is IPv4.
-	lacks   []balancer.Scheduler
-	missing map[bool]error
+	// lacks are the schedulers that the kernel does not have.
+	lacks []balancer.Scheduler
+	// no4 and no6 say why a family can't be had; nil: it can.
+	no4, no6 error
 	// timeouts are those that the kernel is given.
 	timeouts lvs.Timeouts
 	counts   *counts
@@ -54,7 +56,7 @@ var (
 func newDataplane(ctx context.Context, conn lvs.Conn, tracked cutter, l *ledger, log *slog.Logger) (*Dataplane, error) {
 	d := &Dataplane{
 		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), flows: newFlows(tracked, log), ledger: l,
-		missing: map[bool]error{}, servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{},
+		servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{},
 	}
 	d.drains.begin(d.sweep)
 	var nearest balancer.Scheduler
@@ -86,16 +88,24 @@ func (d *Dataplane) Capabilities() balancer.Capabilities { return d.caps }
 // Detail says in one line what is missing here, if anything is.
 func (d *Dataplane) Detail() string {
 	var parts []string
-	if err := d.missing[true]; err != nil {
-		parts = append(parts, "no ipv4: "+err.Error())
+	if d.no4 != nil {
+		parts = append(parts, "no ipv4: "+d.no4.Error())
 	}
-	if err := d.missing[false]; err != nil {
-		parts = append(parts, "no ipv6: "+err.Error())
+	if d.no6 != nil {
+		parts = append(parts, "no ipv6: "+d.no6.Error())
 	}
 	for _, name := range d.lacks {
 		parts = append(parts, fmt.Sprintf("the kernel lacks the scheduler %s", name))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// no says why addresses of the family of a can't be served; nil: they can.
+func (d *Dataplane) no(a netip.Addr) error {
+	if a.Is4() {
+		return d.no4
+	}
+	return d.no6
 }
 
 // Digest covers what virtual servers are made of.

@@ -16,17 +16,20 @@ import (
 func (d *Dataplane) try(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var failed error
 	for _, is4 := range []bool{true, false} {
-		if err := d.tryLocked(ctx, is4); err != nil {
-			if uncertain(err) || ctx.Err() != nil {
-				return err
-			}
-			d.missing[is4] = err
-			failed = errors.Join(failed, err)
+		err := d.tryLocked(ctx, is4)
+		switch {
+		case err == nil:
+		case uncertain(err) || ctx.Err() != nil:
+			return err
+		case is4:
+			d.no4 = err
+		default:
+			d.no6 = err
 		}
 	}
-	if len(d.missing) > 1 {
+	failed := errors.Join(d.no4, d.no6)
+	if d.no4 != nil && d.no6 != nil {
 		return failed
 	}
 	if failed != nil {
