@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +17,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/runfile"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -176,10 +175,9 @@ func New(o Options) (*Host, error) {
 }
 
 func (h *Host) readLedger() (err error) {
-	boot, bootErr := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	namespace, nsErr := os.Readlink("/proc/thread-self/ns/net")
-	h.ledger, err = loadLedger(h.opts.RunDir, strings.TrimSpace(string(boot)), namespace)
-	return errors.Join(err, bootErr, nsErr)
+	boot, namespace, untold := runfile.Stamp()
+	h.ledger, err = loadLedger(h.opts.RunDir, boot, namespace)
+	return errors.Join(err, untold)
 }
 
 // tool finds iptables when the guard needs it, and once more when it is asked after a resync.

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"vipd/dataplane/internal/runfile"
 )
 
 // ledgerFile is its name in the run folder.
@@ -158,7 +161,7 @@ func (l *ledger) save() error {
 	if err != nil {
 		return fmt.Errorf("writing the ledger: %w", err)
 	}
-	if err := replaceFile(l.path, text); err != nil {
+	if err := runfile.Replace(l.path, func(w *bufio.Writer) { w.Write(text) }); err != nil {
 		return fmt.Errorf("writing the ledger: %w", err)
 	}
 	l.changed = false
@@ -195,25 +198,4 @@ func (l *ledger) text() ([]byte, error) {
 
 func (l *ledger) empty() bool {
 	return len(l.Links) == 0 && len(l.Addresses) == 0 && len(l.Sysctls) == 0
-}
-
-// replaceFile puts text in the place of path at once: who reads it sees the old text or the new one. It is not synced
-// to the disk, for it means nothing after the machine has stopped.
-func replaceFile(path string, text []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
 }

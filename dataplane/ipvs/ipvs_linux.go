@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/runfile"
 )
 
 // New proves by a trial virtual server that IPVS works here, and returns a dataplane over what is in the kernel. It
@@ -46,15 +45,11 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 
 // ledgerHere opens the ledger of this boot and network namespace.
 func ledgerHere(dir string) (*ledger, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, namespace, err := runfile.Stamp()
 	if err != nil {
 		return nil, fmt.Errorf("telling whose the ledger of virtual servers is: %w", err)
 	}
-	namespace, err := os.Readlink("/proc/thread-self/ns/net")
-	if err != nil {
-		return nil, fmt.Errorf("telling whose the ledger of virtual servers is: %w", err)
-	}
-	return openLedger(dir, strings.TrimSpace(string(boot)), namespace)
+	return openLedger(dir, boot, namespace)
 }
 
 // Cleanup removes the virtual servers that the ledger in runDir names, as after a crash, or, with dry, only looks. It says

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/runfile"
 )
 
 // ledgerFile is its name in the run folder.
@@ -243,8 +244,7 @@ func (l *ledger) append() error {
 	return errors.Join(err, f.Close())
 }
 
-// rewrite puts a file of the entries alone in the place of the old one, at once. An empty ledger is no file. It is not
-// synced to the disk, for it means nothing after the machine has stopped.
+// rewrite puts a file of the entries alone in the place of the old one, at once. An empty ledger is no file.
 func (l *ledger) rewrite() error {
 	if l.empty() {
 		if err := os.Remove(l.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -253,25 +253,15 @@ func (l *ledger) rewrite() error {
 		l.lines, l.fresh = 0, true
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(l.path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(l.path), ledgerFile+".*")
+	err := runfile.Replace(l.path, func(w *bufio.Writer) {
+		w.WriteString(sealed(l.header))
+		w.WriteString(l.timeoutsLine())
+		for _, k := range slices.SortedFunc(maps.Keys(l.entries), balancer.Key.Compare) {
+			w.WriteString(l.entries[k].line(k))
+		}
+	})
 	if err != nil {
 		return err
-	}
-	w := bufio.NewWriter(f)
-	w.WriteString(sealed(l.header)) // an error of w is told by Flush
-	w.WriteString(l.timeoutsLine())
-	for _, k := range slices.SortedFunc(maps.Keys(l.entries), balancer.Key.Compare) {
-		w.WriteString(l.entries[k].line(k))
-	}
-	err = errors.Join(w.Flush(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), l.path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
 	}
 	l.lines, l.fresh = 1+len(l.entries), false
 	return nil

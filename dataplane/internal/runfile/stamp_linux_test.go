@@ -1,0 +1,28 @@
+package runfile
+
+import (
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestStamp tells one network namespace from the other, and has one boot for both.
+func TestStamp(t *testing.T) {
+	boot, namespace, err := Stamp()
+	if err != nil || len(boot) != len("01234567-0123-0123-0123-0123456789ab") || namespace == "" {
+		t.Fatalf("%q, %q, %v", boot, namespace, err)
+	}
+	if b, n, err := Stamp(); b != boot || n != namespace || err != nil {
+		t.Errorf("%q, %q, %v; before, %q, %q", b, n, err, boot, namespace)
+	}
+	t.Run("in another namespace", func(t *testing.T) {
+		runtime.LockOSThread() // the thread ends with this goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Skip("needs root: ", err)
+		}
+		if b, n, err := Stamp(); b != boot || n == namespace || n == "" || err != nil {
+			t.Errorf("%q, %q, %v; in the other, %q, %q", b, n, err, boot, namespace)
+		}
+	})
+}
