@@ -14,6 +14,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/sweep"
 )
 
 // flows drops what conntrack would go on leading to a backend that is gone, or past a service that has come since:
@@ -23,13 +24,9 @@ import (
 type flows struct {
 	conn *conntrack.Conn
 	log  *slog.Logger
-	// ended is closed by close; running waits for the goroutine.
-	ended   chan struct{}
-	running sync.WaitGroup
-	wake    chan struct{} // holds one token: due has changed
+	loop *sweep.Loop
 
-	mu      sync.Mutex // guards what follows
-	started bool
+	mu sync.Mutex // guards what follows
 	// wanted are the frontends that are carried out.
 	wanted map[balancer.Key]*balancer.Frontend
 	// due says when connections of a key have to be looked at.
@@ -62,11 +59,13 @@ func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) &&
 const lastWords = 10 * time.Second
 
 func newFlows(conn *conntrack.Conn, log *slog.Logger) *flows {
-	return &flows{
-		conn: conn, log: log, ended: make(chan struct{}), wake: make(chan struct{}, 1),
+	fl := &flows{
+		conn: conn, log: log,
 		wanted: map[balancer.Key]*balancer.Frontend{}, due: map[balancer.Key]time.Time{}, leaving: map[balancer.Key]*leave{},
 		found: map[balancer.Key]bool{}, uncut: map[balancer.Key]bool{},
 	}
+	fl.loop = sweep.New(fl.sweep)
+	return fl
 }
 
 // find takes in what is there: connections to frontends of an earlier process may be of a time when they were others.
@@ -131,7 +130,7 @@ func (fl *flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[
 		}
 	}
 	if len(fl.due) > 0 {
-		fl.startLocked()
+		fl.loop.Look()
 	}
 	return atOnce
 }
@@ -257,42 +256,12 @@ func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time)
 	return !kept || flow.Proto == balancer.UDP
 }
 
-// startLocked starts the goroutine, or has it look at what is due.
-func (fl *flows) startLocked() {
-	if !fl.started {
-		fl.started = true
-		fl.running.Go(fl.run)
-	}
-	select {
-	case fl.wake <- struct{}{}:
-	default:
-	}
-}
-
 // retryCut is the time until what conntrack refused is tried again.
 const retryCut = time.Second
 
-func (fl *flows) run() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { <-fl.ended; cancel() }()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-fl.ended:
-			return
-		case <-fl.wake:
-		case <-timer.C:
-		}
-		if next := fl.sweep(ctx, time.Now()); !next.IsZero() {
-			timer.Reset(time.Until(next))
-		}
-	}
-}
-
 // sweep drops what is due, and returns when something is due again.
-func (fl *flows) sweep(ctx context.Context, now time.Time) (next time.Time) {
+func (fl *flows) sweep(ctx context.Context) (next time.Time) {
+	now := time.Now()
 	fl.mu.Lock()
 	keys := map[balancer.Key]bool{}
 	for k, at := range fl.due {
@@ -333,7 +302,6 @@ func (fl *flows) sweep(ctx context.Context, now time.Time) (next time.Time) {
 // process ends those to endpoints that drain, because it is told of them again, and those to endpoints that go meanwhile;
 // connections to frontends that are gone by then live as long as their two ends want.
 func (fl *flows) close() error {
-	close(fl.ended)
-	fl.running.Wait()
+	fl.loop.Close()
 	return fl.conn.Close()
 }

@@ -33,9 +33,9 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 		d.applyLocked(ctx, part, taken, failed)
 	}
 	if len(d.quiet) > 0 {
-		d.drains.look()
+		d.drains.Look()
 	}
-	d.flows.loop.look()
+	d.flows.loop.Look()
 	if len(failed) > 0 {
 		return failed
 	}

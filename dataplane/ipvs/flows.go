@@ -11,6 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/sweep"
 )
 
 // flows drops what conntrack would go on keeping from virtual servers. Those end their own connections with their
@@ -24,7 +25,7 @@ import (
 type flows struct {
 	conn cutter
 	log  *slog.Logger
-	loop loop
+	loop *sweep.Loop
 
 	mu sync.Mutex // guards what follows
 	// ends says when flows to a backend end that has no time beyond that.
@@ -50,7 +51,7 @@ const retryCut = time.Second
 
 func newFlows(conn cutter, log *slog.Logger) *flows {
 	fl := &flows{conn: conn, log: log, ends: map[flowKey]time.Time{}, begun: map[balancer.Key]bool{}}
-	fl.loop.begin(fl.sweep)
+	fl.loop = sweep.New(fl.sweep)
 	return fl
 }
 
@@ -142,6 +143,6 @@ func stale(flow *conntrack.Flow, due map[flowKey]bool, begun map[balancer.Key]bo
 
 // close ends the goroutine: flows that still have time live as long as their two ends want.
 func (fl *flows) close() error {
-	fl.loop.close()
+	fl.loop.Close()
 	return fl.conn.Close()
 }

@@ -75,12 +75,12 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 		take := func(was, f *balancer.Frontend) {
 			c := dataplane.Change{Key: was.Key, New: f}
 			fl.take(c, was, time.Now())
-			fl.loop.look()
+			fl.loop.Look()
 			synctest.Wait()
 		}
 		begin := func(f *balancer.Frontend) {
 			fl.take(dataplane.Change{Key: f.Key, New: f}, nil, time.Now())
-			fl.loop.look()
+			fl.loop.Look()
 			synctest.Wait()
 		}
 		dns, front := web(key(1), 1, 2), web(key(0), 1, 2)

@@ -13,6 +13,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/sweep"
 )
 
 // Dataplane carries frontends out by virtual servers of the kernel. See the package's documentation.
@@ -29,7 +30,7 @@ type Dataplane struct {
 	// timeouts are those that the kernel is given.
 	timeouts lvs.Timeouts
 	counts   *counts
-	drains   loop
+	drains   *sweep.Loop
 	flows    *flows
 
 	mu     sync.Mutex // guards what follows
@@ -58,7 +59,7 @@ func newDataplane(ctx context.Context, conn lvs.Conn, tracked cutter, l *ledger,
 		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), flows: newFlows(tracked, log), ledger: l,
 		servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{},
 	}
-	d.drains.begin(d.sweep)
+	d.drains = sweep.New(d.sweep)
 	var nearest balancer.Scheduler
 	for _, name := range schedulers() {
 		has, err := conn.HasScheduler(ctx, string(name))
@@ -122,7 +123,7 @@ const closeTime = 20 * time.Second
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
-	d.drains.close()
+	d.drains.Close()
 	d.counts.readNow(ctx, d.conn)
 	failed := d.flows.close()
 	d.mu.Lock()

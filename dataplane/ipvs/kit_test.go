@@ -147,7 +147,7 @@ func (p *process) restart(crash bool) {
 			p.Fatal(err)
 		}
 	} else {
-		p.drains.close()
+		p.drains.Close()
 		if err := p.flows.close(); err != nil {
 			p.Fatal(err)
 		}

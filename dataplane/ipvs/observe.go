@@ -38,7 +38,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 	}
 	d.told = true
 	if len(d.quiet) > 0 {
-		d.drains.look()
+		d.drains.Look()
 	}
 	return seen, nil
 }
