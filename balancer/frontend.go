@@ -58,6 +58,9 @@ type Backend struct {
 // Drains reports whether b has been told to drain, or is gone and still has time to.
 func (b Backend) Drains() bool { return b.State == Draining || b.State == Removed }
 
+// Over reports whether the time of b's connections has ended.
+func (b Backend) Over(now time.Time) bool { return !b.Until.IsZero() && !now.Before(b.Until) }
+
 // Target is the endpoint behind b, which is a backend of f.
 func (f *Frontend) Target(b Backend) Target {
 	return Target{Service: f.Service, Addr: b.Addr.Addr(), Port: b.Addr.Port()}

@@ -51,12 +51,6 @@ func (fl *flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	return fl.leaving[f.Key].has(backend)
 }
 
-// portKey is a port of a service.
-type portKey struct {
-	service balancer.Name
-	port    string
-}
-
 // volume is bytes from and to clients.
 type volume struct{ in, out uint64 }
 
@@ -74,19 +68,19 @@ type traffic struct {
 
 	mu sync.Mutex // guards what follows; never held for long, because the ends of flows do not wait
 	// ended are the bytes of flows that have ended.
-	ended map[portKey]volume
+	ended map[totals.Port]volume
 	// before and live are the bytes of flows that had ended when those there are were last counted, and of these.
-	before, live map[portKey]volume
-	active       map[countKey]uint64
+	before, live map[totals.Port]volume
+	active       map[totals.Backend]uint64
 	// shown is what was last said of each port, and asked when its bytes were last asked for, or had to be remembered.
-	shown map[portKey]volume
-	asked map[portKey]time.Time
+	shown map[totals.Port]volume
+	asked map[totals.Port]time.Time
 	next  time.Time
 }
 
 // newTraffic subscribes to the ends of flows where net.netfilter.nf_conntrack_acct is on.
 func newTraffic(fl *flows, conn *conntrack.Conn) (*traffic, error) {
-	t := &traffic{flows: fl, conn: conn, ended: map[portKey]volume{}, shown: map[portKey]volume{}, asked: map[portKey]time.Time{}}
+	t := &traffic{flows: fl, conn: conn, ended: map[totals.Port]volume{}, shown: map[totals.Port]volume{}, asked: map[totals.Port]time.Time{}}
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_acct")
 	if err != nil || strings.TrimSpace(string(text)) != "1" {
 		return t, nil
@@ -129,9 +123,9 @@ func (t *traffic) end(flow *conntrack.Flow) {
 }
 
 // portOf returns the port that a flow is counted to: that of the frontend it was made by, even if that is gone now.
-func (fl *flows) portOf(flow *conntrack.Flow) (portKey, bool) {
+func (fl *flows) portOf(flow *conntrack.Flow) (totals.Port, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {
-		return portKey{}, false
+		return totals.Port{}, false
 	}
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -140,9 +134,9 @@ func (fl *flows) portOf(flow *conntrack.Flow) (portKey, bool) {
 		return l.port, true
 	}
 	if f := fl.wanted[k]; f != nil {
-		return portKey{f.Service, f.Port}, true
+		return totals.Port{Service: f.Service, Name: f.Port}, true
 	}
-	return portKey{}, false
+	return totals.Port{}, false
 }
 
 // look counts the flows there are, unless that was done just now, or somebody else is at it.
@@ -158,14 +152,14 @@ func (t *traffic) look(ctx context.Context) error {
 	if started.Before(next) {
 		return nil
 	}
-	active, live := map[countKey]uint64{}, map[portKey]volume{}
+	active, live := map[totals.Backend]uint64{}, map[totals.Port]volume{}
 	err := t.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
 		k, ok := t.flows.portOf(flow)
 		if !ok {
 			return nil
 		}
 		if flow.State != "time-wait" && flow.State != "close" {
-			active[countKey{k.service, k.port, flow.Backend()}]++
+			active[totals.Backend{Port: k, Addr: flow.Backend()}]++
 		}
 		v := live[k]
 		live[k] = volume{v.in + flow.In, v.out + flow.Out}
@@ -176,13 +170,13 @@ func (t *traffic) look(ctx context.Context) error {
 	if err == nil {
 		t.before, t.active, t.live = before, active, live
 	}
-	t.next = time.Now().Add(max(readEvery, readShare*time.Since(started)))
+	t.next = totals.NextReading(started)
 	return err
 }
 
 // bytes returns the bytes of a port when the flows were last counted. Those of a flow that ended meanwhile come with the
 // next time: what was said once stays.
-func (t *traffic) bytes(k portKey) volume {
+func (t *traffic) bytes(k totals.Port) volume {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before, live, shown := t.before[k], t.live[k], t.shown[k]
@@ -210,7 +204,7 @@ func (t *traffic) prune(now time.Time) {
 }
 
 // activeAt returns the live connections of a backend.
-func (t *traffic) activeAt(k countKey) uint64 {
+func (t *traffic) activeAt(k totals.Backend) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.active[k]

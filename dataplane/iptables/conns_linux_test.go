@@ -8,6 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/totals"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	"vipd/test/wait"
@@ -88,7 +89,7 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 			client := netip.MustParseAddrPort(c.LocalAddr().String())
 			want := r.volumeOf(client)
 			r.remove(f) // its drain timeout is 0
-			at := portKey{f.Service, f.Port}
+			at := totals.Port{Service: f.Service, Name: f.Port}
 			bytes := func() volume {
 				r.counted()
 				return r.d.traffic.bytes(at)

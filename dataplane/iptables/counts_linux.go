@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/totals"
 	"vipd/dataplane/internal/xtables"
@@ -18,24 +17,17 @@ import (
 type counted struct {
 	counting sync.Mutex // guards what follows; taken after the family's
 	// totals are the connections that rules counted which are not there any more.
-	totals *totals.Sums[countKey, uint64]
+	totals *totals.Sums[totals.Backend, uint64]
 	// last is what each chain's rules were last seen at.
 	last map[string][]uint64
 	// shown is what was last said, and next when the table may be read again.
-	shown map[countKey]uint64
+	shown map[totals.Backend]uint64
 	next  time.Time
 }
 
-// countKey is one backend of a service's port; without one, all those that are forgotten.
-type countKey struct {
-	service balancer.Name
-	port    string
-	backend netip.AddrPort
-}
-
-func newTotals() *totals.Sums[countKey, uint64] {
+func newTotals() *totals.Sums[totals.Backend, uint64] {
 	return totals.New(
-		func(k countKey) countKey { return countKey{service: k.service, port: k.port} },
+		totals.Backend.Whole,
 		func(a, b uint64) uint64 { return a + b },
 	)
 }
@@ -96,7 +88,7 @@ func (y *family) endLocked(f *front, name string, counts []uint64) {
 			n += last[i]
 		}
 		if n > 0 && target.IsValid() {
-			y.totals.Add(f.countKey(target), n, time.Now())
+			y.totals.Add(f.total(target), n, time.Now())
 		}
 	}
 }
@@ -113,23 +105,16 @@ func (y *family) countLastLocked(ctx context.Context) {
 	}
 	y.counting.Lock()
 	defer y.counting.Unlock()
-	y.shown = y.totals.With(map[countKey]uint64{}, time.Now()) // what is said where the table can't be read any more
+	y.shown = y.totals.With(map[totals.Backend]uint64{}, time.Now()) // what is said where the table can't be read any more
 }
 
-func (f *front) countKey(backend netip.AddrPort) countKey {
-	return countKey{f.service, f.port, backend}
+func (f *front) total(backend netip.AddrPort) totals.Backend {
+	return totals.Backend{Port: totals.Port{Service: f.service, Name: f.port}, Addr: backend}
 }
-
-// readEvery is how often the counters of the whole table are read at most, and readShare the part of the time that
-// reading may take.
-const (
-	readEvery = time.Second
-	readShare = 20
-)
 
 // counts returns all counts so far, or, while the table is written or was read just now, those of the last reading. The
 // result is not changed any more.
-func (y *family) counts(ctx context.Context) map[countKey]uint64 {
+func (y *family) counts(ctx context.Context) map[totals.Backend]uint64 {
 	y.counting.Lock()
 	shown, next := y.shown, y.next
 	y.counting.Unlock()
@@ -147,15 +132,15 @@ func (y *family) counts(ctx context.Context) map[countKey]uint64 {
 	y.counting.Lock()
 	defer y.counting.Unlock()
 	y.shown = y.sumLocked(counts, epoch)
-	y.next = time.Now().Add(max(readEvery, readShare*time.Since(started)))
+	y.next = totals.NextReading(started)
 	return y.shown
 }
 
 // sumLocked adds a reading to the totals. Chains that were written after the epoch in which it began are left out: what
 // they had is among the totals.
-func (y *family) sumLocked(counts map[string][]xtables.Count, epoch uint64) map[countKey]uint64 {
+func (y *family) sumLocked(counts map[string][]xtables.Count, epoch uint64) map[totals.Backend]uint64 {
 	owners := y.chainOwners()
-	all := make(map[countKey]uint64, len(y.shown))
+	all := make(map[totals.Backend]uint64, len(y.shown))
 	for name, c := range y.chains {
 		f := owners[name]
 		if f == nil || c.epoch > epoch {
@@ -167,9 +152,9 @@ func (y *family) sumLocked(counts map[string][]xtables.Count, epoch uint64) map[
 				continue
 			}
 			if i < len(before) && now[i] < before[i] { // somebody else has written the chain
-				y.totals.Add(f.countKey(target), before[i], time.Now())
+				y.totals.Add(f.total(target), before[i], time.Now())
 			}
-			all[f.countKey(target)] += now[i]
+			all[f.total(target)] += now[i]
 		}
 		if len(now) > 0 {
 			y.last[name] = now
@@ -184,32 +169,32 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
 	_ = d.traffic.look(ctx) // what was last seen is better than nothing
-	var counts []map[countKey]uint64
-	backends := map[portKey]int{} // ten thousand services have many: their room is made at once
+	var counts []map[totals.Backend]uint64
+	backends := map[totals.Port]int{} // ten thousand services have many: their room is made at once
 	for _, name := range xtables.Families() {
 		if y := d.families[name]; y != nil {
 			of := y.counts(ctx)
 			counts = append(counts, of)
 			for k := range of {
-				backends[portKey{k.service, k.port}]++
+				backends[k.Port]++
 			}
 		}
 	}
-	byPort := make(map[portKey]*dataplane.FrontendCount, len(backends))
+	byPort := make(map[totals.Port]*dataplane.FrontendCount, len(backends))
 	out := make([]dataplane.FrontendCount, 0, len(backends))
 	for p, n := range backends {
 		v := d.traffic.bytes(p)
 		out = append(out, dataplane.FrontendCount{
-			Service: p.service, Port: p.port, In: v.in, Out: v.out, Backends: make([]dataplane.BackendCount, 0, n),
+			Service: p.Service, Port: p.Name, In: v.in, Out: v.out, Backends: make([]dataplane.BackendCount, 0, n),
 		})
 		byPort[p] = &out[len(out)-1]
 	}
 	d.traffic.prune(time.Now())
 	for _, of := range counts {
 		for k, n := range of {
-			c := byPort[portKey{k.service, k.port}]
-			if c.Connections += n; k.backend.IsValid() {
-				c.Backends = append(c.Backends, dataplane.BackendCount{Backend: k.backend, Connections: n, Active: d.traffic.activeAt(k)})
+			c := byPort[k.Port]
+			if c.Connections += n; k.Addr.IsValid() {
+				c.Backends = append(c.Backends, dataplane.BackendCount{Backend: k.Addr, Connections: n, Active: d.traffic.activeAt(k)})
 			}
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/sweep"
+	"vipd/dataplane/internal/totals"
 )
 
 // flows drops what conntrack would go on leading to a backend that is gone, or past a service that has come since:
@@ -44,7 +45,7 @@ type leave struct {
 	// until is when their time ends.
 	until time.Time
 	// port is what their bytes are counted to.
-	port portKey
+	port totals.Port
 	// since are the backends of later frontends of the key: connections to these are theirs.
 	since map[netip.AddrPort]bool
 }
@@ -142,7 +143,7 @@ func (fl *flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Ti
 	if was == nil {
 		return
 	}
-	l := &leave{until: now, port: portKey{was.Service, was.Port}}
+	l := &leave{until: now, port: totals.Port{Service: was.Service, Name: was.Port}}
 	fl.leaving[k] = l
 	if k.Proto != balancer.UDP {
 		l.until = now.Add(was.DrainTimeout)
@@ -157,7 +158,7 @@ func (fl *flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	if k.Proto != balancer.UDP && (fl.found[k] || was == nil && fl.leaving[k] == nil) {
 		// Endpoints may have gone while nobody looked, or another mode has served: those connections have the time that they
 		// would have had there.
-		fl.leaving[k] = &leave{until: now.Add(f.DrainTimeout), port: portKey{f.Service, f.Port}}
+		fl.leaving[k] = &leave{until: now.Add(f.DrainTimeout), port: totals.Port{Service: f.Service, Name: f.Port}}
 	}
 	delete(fl.found, k)
 	if l := fl.leaving[k]; l != nil {
@@ -184,12 +185,9 @@ func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 func losesBackend(was, next *balancer.Frontend, now time.Time) bool {
 	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
 		is := backend(next, b)
-		return is == nil || over(is, now) && !over(&b, now)
+		return is == nil || is.Over(now) && !b.Over(now)
 	})
 }
-
-// over reports whether the time of a backend's connections has ended.
-func over(b *balancer.Backend, now time.Time) bool { return !b.Until.IsZero() && !b.Until.After(now) }
 
 // backend finds b among those of f.
 func backend(f *balancer.Frontend, b balancer.Backend) *balancer.Backend {
@@ -250,7 +248,7 @@ func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time)
 	}
 	if f != nil {
 		if b := backend(f, balancer.Backend{Addr: flow.Backend()}); b != nil {
-			return over(b, now)
+			return b.Over(now)
 		}
 	}
 	return !kept || flow.Proto == balancer.UDP

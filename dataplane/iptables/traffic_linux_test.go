@@ -11,9 +11,9 @@ import (
 // TestBytesOfWhatIsGoneAreForgotten keeps the bytes of a port for as long as they are asked for, and for some time after.
 func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		counts := &traffic{ended: map[portKey]volume{}, shown: map[portKey]volume{}, asked: map[portKey]time.Time{}}
-		stays, goes, never := portKey{"stays", ""}, portKey{"goes", ""}, portKey{"never", ""}
-		for _, k := range []portKey{stays, goes, never} { // the last one ended before anybody asked
+		counts := &traffic{ended: map[totals.Port]volume{}, shown: map[totals.Port]volume{}, asked: map[totals.Port]time.Time{}}
+		stays, goes, never := totals.Port{Service: "stays"}, totals.Port{Service: "goes"}, totals.Port{Service: "never"}
+		for _, k := range []totals.Port{stays, goes, never} { // the last one ended before anybody asked
 			counts.ended[k] = volume{1, 2}
 		}
 		counts.before = counts.ended
@@ -29,7 +29,7 @@ func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 		}
 		counts.prune(time.Now())
 		if len(counts.ended) != 1 || len(counts.shown) != 1 || len(counts.asked) != 1 || counts.ended[stays] != (volume{1, 2}) {
-			t.Errorf("an hour later got %v ended, %v shown, %v asked; want those of %s alone", counts.ended, counts.shown, counts.asked, stays.service)
+			t.Errorf("an hour later got %v ended, %v shown, %v asked; want those of %s alone", counts.ended, counts.shown, counts.asked, stays.Service)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/totals"
 )
 
 // atATime is how many frontends are changed together: a new virtual server is without destinations for as long as those
@@ -93,7 +94,7 @@ func (d *Dataplane) drainLocked(s *server, c dataplane.Change) time.Duration {
 
 // renameLocked has what was counted so far stay with the service that had the key, when another gets it.
 func (d *Dataplane) renameLocked(ctx context.Context, s *server, f *balancer.Frontend) error {
-	if f == nil || !d.counts.renames(s.key, portKey{f.Service, f.Port}) {
+	if f == nil || !d.counts.renames(s.key, totals.Port{Service: f.Service, Name: f.Port}) {
 		return nil
 	}
 	if s.there && s.last != nil {
@@ -101,7 +102,7 @@ func (d *Dataplane) renameLocked(ctx context.Context, s *server, f *balancer.Fro
 			return err
 		}
 	}
-	d.counts.name(s.key, portKey{f.Service, f.Port})
+	d.counts.name(s.key, totals.Port{Service: f.Service, Name: f.Port})
 	return nil
 }
 

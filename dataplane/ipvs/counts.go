@@ -14,18 +14,6 @@ import (
 	"vipd/dataplane/internal/totals"
 )
 
-// portKey is a port of a service.
-type portKey struct {
-	service balancer.Name
-	port    string
-}
-
-// countKey is one backend of a service's port; without one, all those that are forgotten.
-type countKey struct {
-	portKey
-	backend netip.AddrPort
-}
-
 // counts remembers what the kernel has counted, which it forgets with each destination.
 type counts struct {
 	reading sync.Mutex // held by who reads all counters
@@ -36,12 +24,12 @@ type counts struct {
 	// tallies are of the virtual servers that are there.
 	tallies map[balancer.Key]*tally
 	// totals are what destinations had counted that are gone.
-	totals *totals.Sums[countKey, lvs.Stats]
+	totals *totals.Sums[totals.Backend, lvs.Stats]
 }
 
 // tally is what the destinations of one virtual server have counted.
 type tally struct {
-	of   portKey
+	of   totals.Port
 	live map[netip.AddrPort]live
 	// gone are destinations that were deleted, with what they had counted: the kernel keeps one for two minutes or more
 	// (IP_VS_DEST_TRASH_PERIOD), and goes on counting from there if it comes back.
@@ -64,12 +52,11 @@ type live struct {
 const mostGone = 256
 
 func newCounts() *counts {
-	whole := func(k countKey) countKey { return countKey{portKey: k.portKey} }
-	return &counts{tallies: map[balancer.Key]*tally{}, totals: totals.New(whole, plus)}
+	return &counts{tallies: map[balancer.Key]*tally{}, totals: totals.New(totals.Backend.Whole, plus)}
 }
 
 // renames reports whether the key has not been of this port.
-func (c *counts) renames(k balancer.Key, of portKey) bool {
+func (c *counts) renames(k balancer.Key, of totals.Port) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tallies[k]
@@ -77,7 +64,7 @@ func (c *counts) renames(k balancer.Key, of portKey) bool {
 }
 
 // name has what is counted from now on be this port's.
-func (c *counts) name(k balancer.Key, of portKey) {
+func (c *counts) name(k balancer.Key, of totals.Port) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tallies[k]
@@ -86,8 +73,8 @@ func (c *counts) name(k balancer.Key, of portKey) {
 		c.tallies[k] = t
 	}
 	for at, l := range t.live {
-		if t.of != (portKey{}) {
-			c.addLocked(countKey{t.of, at}, minus(l.seen, l.from))
+		if t.of != (totals.Port{}) {
+			c.addLocked(totals.Backend{Port: t.of, Addr: at}, minus(l.seen, l.from))
 			l.from = l.seen
 			t.live[at] = l
 		}
@@ -118,7 +105,7 @@ func (c *counts) seeLocked(k balancer.Key, t *tally, states []lvs.DestinationSta
 		}
 		delete(t.gone, s.Addr)
 		if less(s.Stats, l.seen) { // somebody has set them back
-			c.addLocked(countKey{t.of, s.Addr}, minus(l.seen, l.from))
+			c.addLocked(totals.Backend{Port: t.of, Addr: s.Addr}, minus(l.seen, l.from))
 			l.from = lvs.Stats{}
 		}
 		l.seen, l.active = s.Stats, s.Active
@@ -149,7 +136,7 @@ func plus(a, b lvs.Stats) lvs.Stats {
 	}
 }
 
-func (c *counts) addLocked(k countKey, s lvs.Stats) { c.totals.Add(k, s, time.Now()) }
+func (c *counts) addLocked(k totals.Backend, s lvs.Stats) { c.totals.Add(k, s, time.Now()) }
 
 // end takes in that a destination is deleted.
 func (c *counts) end(k balancer.Key, at netip.AddrPort) {
@@ -166,7 +153,7 @@ func (c *counts) endLocked(t *tally, at netip.AddrPort) {
 	if !ok {
 		return
 	}
-	c.addLocked(countKey{t.of, at}, minus(l.seen, l.from))
+	c.addLocked(totals.Backend{Port: t.of, Addr: at}, minus(l.seen, l.from))
 	delete(t.live, at)
 	if len(t.gone) >= mostGone {
 		clear(t.gone)
@@ -209,13 +196,8 @@ func (c *counts) back(k balancer.Key, ops []lvs.Op) bool {
 	})
 }
 
-// Counters are read at most once every readEvery, and take at most a readShare'th of the time.
-const (
-	readEvery = time.Second
-	readShare = 20
-	// countTime bounds one reading of all counters.
-	countTime = 10 * time.Second
-)
+// countTime bounds one reading of all counters.
+const countTime = 10 * time.Second
 
 // Counters implements dataplane.Counters: connections of each backend, those that are live (of TCP and SCTP, established
 // ones), and bytes.
@@ -234,7 +216,7 @@ func (c *counts) read(ctx context.Context, conn lvs.Conn) {
 	}
 	defer c.reading.Unlock()
 	if started := time.Now(); !started.Before(c.next) && c.readLocked(ctx, conn) {
-		c.next = time.Now().Add(max(readEvery, readShare*time.Since(started)))
+		c.next = totals.NextReading(started)
 	}
 }
 
@@ -287,29 +269,29 @@ func (c *counts) take(s lvs.ServiceState, states []lvs.DestinationState, epoch u
 func (c *counts) sums() []dataplane.FrontendCount {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stats, active := map[countKey]lvs.Stats{}, map[countKey]uint64{}
+	stats, active := map[totals.Backend]lvs.Stats{}, map[totals.Backend]uint64{}
 	for _, t := range c.tallies {
 		for at, l := range t.live {
-			k := countKey{t.of, at}
+			k := totals.Backend{Port: t.of, Addr: at}
 			stats[k] = plus(stats[k], minus(l.seen, l.from))
 			active[k] += uint64(l.active)
 		}
 	}
-	byPort := map[portKey]*dataplane.FrontendCount{}
+	byPort := map[totals.Port]*dataplane.FrontendCount{}
 	for k, s := range c.totals.With(stats, time.Now()) {
-		if k.service == "" {
+		if k.Service == "" {
 			continue
 		}
-		f := byPort[k.portKey]
+		f := byPort[k.Port]
 		if f == nil {
-			f = &dataplane.FrontendCount{Service: k.service, Port: k.port}
-			byPort[k.portKey] = f
+			f = &dataplane.FrontendCount{Service: k.Service, Port: k.Port.Name}
+			byPort[k.Port] = f
 		}
 		f.Connections += s.Connections
 		f.In += s.InBytes
 		f.Out += s.OutBytes
-		if k.backend.IsValid() {
-			f.Backends = append(f.Backends, dataplane.BackendCount{Backend: k.backend, Connections: s.Connections, Active: active[k]})
+		if k.Addr.IsValid() {
+			f.Backends = append(f.Backends, dataplane.BackendCount{Backend: k.Addr, Connections: s.Connections, Active: active[k]})
 		}
 	}
 	all := make([]dataplane.FrontendCount, 0, len(byPort))

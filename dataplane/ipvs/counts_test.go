@@ -7,6 +7,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/totals"
 )
 
 // counted returns the connections and bytes of the service web's port, and the connections of endpoint i.
@@ -41,7 +42,7 @@ func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
 // come back, with and without their old counts, virtual servers that go, also by others, and counters that others set
 // back.
 func TestCountersNeverGoBack(t *testing.T) {
-	for name, trash := range map[string]map[countKey]lvs.Stats{"anew": nil, "on": {}} {
+	for name, trash := range map[string]map[totals.Backend]lvs.Stats{"anew": nil, "on": {}} {
 		t.Run("the kernel counts "+name, func(t *testing.T) {
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) { neverBack(t, dir, trash) })
@@ -49,7 +50,7 @@ func TestCountersNeverGoBack(t *testing.T) {
 	}
 }
 
-func neverBack(t *testing.T, dir string, trash map[countKey]lvs.Stats) {
+func neverBack(t *testing.T, dir string, trash map[totals.Backend]lvs.Stats) {
 	p := start(t, newKernel(), dir)
 	p.k.trash = trash
 	p.observe()

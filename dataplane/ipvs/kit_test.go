@@ -14,6 +14,7 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/totals"
 )
 
 // kernel is a Fake whose answers can be lost.
@@ -24,7 +25,7 @@ type kernel struct {
 	// before is asked ahead of each op that is done.
 	before func(lvs.Op)
 	// trash keeps what deleted destinations had counted, which goes on when they come back; nil: it does not.
-	trash map[countKey]lvs.Stats
+	trash map[totals.Backend]lvs.Stats
 	// omitted are virtual servers that the table leaves out.
 	omitted map[balancer.Key]bool
 	// unloaded: IPVS was taken out of the kernel, with all that it had. To list virtual servers loads it again.
@@ -60,7 +61,7 @@ func (k *kernel) Do(ctx context.Context, ops []lvs.Op) []error {
 }
 
 func (k *kernel) do(ctx context.Context, op lvs.Op) error {
-	of := countKey{portKey{port: op.Service.Key.String()}, op.Destination.Addr}
+	of := totals.Backend{Port: totals.Port{Name: op.Service.Key.String()}, Addr: op.Destination.Addr}
 	if op.Verb == lvs.DeleteDestination && k.trash != nil {
 		_ = k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *lvs.DestinationState) { k.trash[of] = s.Stats })
 	}

@@ -108,7 +108,7 @@ func (s *server) target(now time.Time) (lvs.Service, []lvs.Destination) {
 		switch {
 		case b.State == balancer.Active:
 			all = append(all, renderDestination(s.front, b, weigh(b.Weight)))
-		case there && !over(b, now):
+		case there && !b.Over(now):
 			keep(rest[0])
 		}
 		if there {
@@ -126,9 +126,6 @@ func (s *server) target(now time.Time) (lvs.Service, []lvs.Destination) {
 	}
 	return v, all
 }
-
-// over reports whether the time of a backend's connections has ended.
-func over(b *balancer.Backend, now time.Time) bool { return !b.Until.IsZero() && !b.Until.After(now) }
 
 // lingers reports whether connections to a destination that no backend stands for have time.
 func (s *server) lingers(at netip.AddrPort, now time.Time) bool { return s.old[at].After(now) }

@@ -149,7 +149,7 @@ func (c *config) index(at netip.AddrPort) int {
 // keeps reports whether connections to b may live on.
 func (c *config) keeps(b *backend, now time.Time) bool {
 	is := c.find(b)
-	return is != nil && (is.Until.IsZero() || now.Before(is.Until))
+	return is != nil && !is.Over(now)
 }
 
 // nextUntil returns the next instant at which a backend loses its connections; zero: there is none.

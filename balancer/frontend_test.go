@@ -1,0 +1,25 @@
+package balancer
+
+import (
+	"testing"
+	"time"
+)
+
+// TestOver has connections end at the instant that is said, and never where none is.
+func TestOver(t *testing.T) {
+	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, c := range []struct {
+		until time.Time
+		now   time.Time
+		want  bool
+	}{
+		{time.Time{}, until, false},
+		{until, until.Add(-1), false},
+		{until, until, true},
+		{until, until.Add(time.Hour), true},
+	} {
+		if got := (Backend{Until: c.until}).Over(c.now); got != c.want {
+			t.Errorf("until %v, at %v: %v, want %v", c.until, c.now, got, c.want)
+		}
+	}
+}
