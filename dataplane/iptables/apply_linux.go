@@ -19,7 +19,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	d.traffic.start()
 	parts := map[xtables.Family][]dataplane.Change{}
 	for _, c := range batch {
-		parts[familyOf(c.Key)] = append(parts[familyOf(c.Key)], c)
+		parts[xtables.FamilyOf(c.Key.Addr)] = append(parts[xtables.FamilyOf(c.Key.Addr)], c)
 	}
 	failed := dataplane.KeyErrors{}
 	var all error

@@ -98,13 +98,6 @@ func (y *family) forget() {
 
 func (y *family) is4() bool { return y.name == xtables.IPv4 }
 
-func familyOf(k balancer.Key) xtables.Family {
-	if k.Addr.Is4() {
-		return xtables.IPv4
-	}
-	return xtables.IPv6
-}
-
 // state is what the chain is known by once the kernel has it.
 func (y *family) state(c xtables.Chain) chainState {
 	var h maphash.Hash

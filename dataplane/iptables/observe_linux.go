@@ -135,7 +135,7 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 		if len(rules) > 0 {
 			n, ok = readNote(rules[len(rules)-1])
 		}
-		if !ok || frontChain(n.key) != chain || familyOf(n.key) != y.name {
+		if !ok || frontChain(n.key) != chain || xtables.FamilyOf(n.key.Addr) != y.name {
 			continue // nobody knows whose it was: it is an orphan
 		}
 		f := s.front(n, last[n.key], changed)

@@ -13,6 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 )
 
@@ -189,7 +190,7 @@ func TestRestoresInBlocks(t *testing.T) {
 	w := newTown(t)
 	w.serve()
 	d := redirecting(t)
-	y := d.tables.(*redirect).families[familyOf(w.four(t, 80)[0].Key)]
+	y := d.tables.(*redirect).families[xtables.FamilyOf(w.four(t, 80)[0].Key.Addr)]
 	var most int
 	y.restore = func(ctx context.Context, input string) error { // as a kernel that takes no more at once, nor one of the rules
 		most = max(most, strings.Count(input, "\n"))
@@ -233,7 +234,7 @@ func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	w.serve()
 	d := redirecting(t)
 	f := w.four(t, 80)[0]
-	y := d.tables.(*redirect).families[familyOf(f.Key)]
+	y := d.tables.(*redirect).families[xtables.FamilyOf(f.Key.Addr)]
 	d.apply(f)
 	y.restore = func(context.Context, string) error { return os.ErrPermission }
 	removal := []dataplane.Change{{Key: f.Key}}
@@ -281,7 +282,7 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	w := newTown(t)
 	d := redirecting(t)
 	f := w.four(t, 80)[0]
-	y := d.tables.(*redirect).families[familyOf(f.Key)]
+	y := d.tables.(*redirect).families[xtables.FamilyOf(f.Key.Addr)]
 	started, goOn := make(chan bool), make(chan bool)
 	y.restore = func(ctx context.Context, input string) error {
 		started <- true

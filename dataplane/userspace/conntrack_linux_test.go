@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 )
 
@@ -16,7 +17,7 @@ func TestWhatIsToBeForgottenIsKept(t *testing.T) {
 	w.serve()
 	d := redirecting(t)
 	f := w.four(t, 80)[1]
-	y := d.tables.(*redirect).families[familyOf(f.Key)]
+	y := d.tables.(*redirect).families[xtables.FamilyOf(f.Key.Addr)]
 	y.forgetFlows = func(context.Context, map[balancer.Key]bool) error { return unix.EPERM }
 	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
 	if err != nil {

@@ -114,16 +114,9 @@ func tryRedirect(ctx context.Context, tool *xtables.Tool) error {
 	return nil
 }
 
-func familyOf(k balancer.Key) xtables.Family {
-	if k.Addr.Is4() {
-		return xtables.IPv4
-	}
-	return xtables.IPv6
-}
-
 // open asks for the rule of f. Where iptables does not work for its family, f is bound.
 func (r *redirect) open(f *frontend) error {
-	family := r.families[familyOf(f.key)]
+	family := r.families[xtables.FamilyOf(f.key.Addr)]
 	if family == nil {
 		return bind{}.open(f)
 	}
@@ -268,7 +261,7 @@ func (f *frontend) receiveRedirected(pc *net.UDPConn) {
 
 // forget asks for the rule of f to go.
 func (r *redirect) forget(f *frontend) {
-	if family := r.families[familyOf(f.key)]; family != nil {
+	if family := r.families[xtables.FamilyOf(f.key.Addr)]; family != nil {
 		family.pending[f.key] = ""
 	}
 	r.mu.Lock()
@@ -278,7 +271,7 @@ func (r *redirect) forget(f *frontend) {
 
 // served reports whether the rule of f is in the kernel.
 func (r *redirect) served(f *frontend) bool {
-	family := r.families[familyOf(f.key)]
+	family := r.families[xtables.FamilyOf(f.key.Addr)]
 	if family == nil {
 		return bind{}.served(f)
 	}

@@ -275,7 +275,7 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 	defer cancel()
 	var failed error
 	for _, f := range frontends {
-		y := r.families[familyOf(f.key)]
+		y := r.families[xtables.FamilyOf(f.key.Addr)]
 		if y == nil {
 			failed = errors.Join(failed, bind{}.stop(ctx, []*frontend{f}))
 			continue
@@ -293,7 +293,7 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 		failed = errors.Join(failed, r.commit(ctx))
 	}
 	for _, f := range frontends {
-		if r.families[familyOf(f.key)] != nil {
+		if r.families[xtables.FamilyOf(f.key.Addr)] != nil {
 			f.shut()
 		}
 	}

@@ -1,5 +1,7 @@
 package xtables
 
+import "net/netip"
+
 // Family is the family of addresses that rules are for.
 type Family string
 
@@ -11,6 +13,14 @@ const (
 
 // Families returns both.
 func Families() []Family { return []Family{IPv4, IPv6} }
+
+// FamilyOf returns that of an address.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
 
 func (f Family) program() string {
 	if f == IPv6 {
