@@ -212,7 +212,7 @@ func containsAddr(networks []netip.Prefix, a netip.Addr) bool {
 
 func (u *unit) problem(severity Severity, field, format string, args ...any) {
 	u.problems = append(u.problems, Problem{
-		Severity: severity, Origin: u.service.Origin, Service: u.service.Name, Field: field,
+		Severity: severity, Origin: u.service.Origin.At(field), Service: u.service.Name, Field: field,
 		Text: fmt.Sprintf(format, args...),
 	})
 }

@@ -32,7 +32,7 @@ func (u *unit) lost(f *Frontend, to *Service) Problem {
 		at = " (" + at + ")"
 	}
 	return Problem{
-		Severity: SeverityError, Origin: u.service.Origin, Service: u.service.Name, Field: field,
+		Severity: SeverityError, Origin: u.service.Origin.At(field), Service: u.service.Name, Field: field,
 		Text: f.Key.String() + " is held by service " + string(to.Name) + at + HeldAdvice,
 	}
 }

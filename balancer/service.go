@@ -196,4 +196,6 @@ type Origin struct {
 	Key      string `json:"key,omitempty"`
 	Revision int64  `json:"revision,omitempty"`
 	Created  int64  `json:"created,omitempty"`
+	// Fields are the lines of the fields, as far as the source knows them; see At.
+	Fields FieldLines `json:"-"`
 }

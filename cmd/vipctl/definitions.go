@@ -70,12 +70,8 @@ func (d *definitions) compile(node string, can balancer.Capabilities) []*balance
 		env.Node, _ = os.Hostname() // without a name, no endpoint is on this node
 	}
 	desired := balancer.Compile(env, balancer.Inputs{Services: d.services})
-	at := locator{}
 	for _, problems := range desired.Problems.All() {
-		for _, p := range *problems {
-			p.Origin = at.locate(p)
-			d.problems = append(d.problems, p)
-		}
+		d.problems = append(d.problems, *problems...)
 	}
 	d.sortProblems()
 	var frontends []*balancer.Frontend
@@ -83,27 +79,6 @@ func (d *definitions) compile(node string, can balancer.Capabilities) []*balance
 		frontends = append(frontends, f)
 	}
 	return frontends
-}
-
-// locator finds the lines of fields: what compiling finds wrong knows its service's line only.
-type locator map[string]*tomlfile.Document
-
-func (l locator) locate(p balancer.Problem) balancer.Origin {
-	file := p.Origin.File
-	if file == "" || p.Field == "" {
-		return p.Origin
-	}
-	doc, known := l[file]
-	if !known {
-		if text, err := os.ReadFile(file); err == nil {
-			doc, _ = tomlfile.Parse(file, text)
-		}
-		l[file] = doc
-	}
-	if doc == nil {
-		return p.Origin
-	}
-	return doc.Where("services." + string(p.Service) + "." + p.Field)
 }
 
 // localAddresses are the host's own addresses, and those of them on which node ports open: the ones that are no VIPs, or,

@@ -13,7 +13,6 @@ import (
 // checkHost adds warnings for what the health checks of the services need on their host and this one lacks: files,
 // programs and users. It may be another host that the definitions are for.
 func (d *definitions) checkHost() {
-	at := locator{}
 	for name, s := range d.services.All() {
 		if s.Health == nil {
 			continue
@@ -22,9 +21,9 @@ func (d *definitions) checkHost() {
 			if n.lacks == "" {
 				continue
 			}
-			p := balancer.Problem{Severity: balancer.SeverityWarning, Service: name, Origin: s.Origin, Field: n.field, Text: n.lacks}
-			p.Origin = at.locate(p)
-			d.problems = append(d.problems, p)
+			d.problems = append(d.problems, balancer.Problem{
+				Severity: balancer.SeverityWarning, Service: name, Origin: s.Origin.At(n.field), Field: n.field, Text: n.lacks,
+			})
 		}
 	}
 	d.sortProblems()

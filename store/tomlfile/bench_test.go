@@ -147,4 +147,12 @@ func BenchmarkLines(b *testing.B) {
 			}
 		})
 	}
+	b.Run("fields", func(b *testing.B) {
+		doc, _ := Parse("fleet.toml", []byte(text.String()))
+		b.SetBytes(int64(text.Len()))
+		b.ReportAllocs()
+		for b.Loop() {
+			doc.fieldLines()
+		}
+	})
 }

@@ -26,10 +26,13 @@ func decodeServices(doc *Document, defaults map[string]any, old *contents) (map[
 	}
 	services := make(map[balancer.Name]definition, len(table))
 	var problems []balancer.Problem
-	in, folder := interner{}, doc.Folder()
+	in, folder, fields := interner{}, doc.Folder(), doc.fieldLines()
 	for _, key := range slices.Sorted(maps.Keys(table)) {
 		name := balancer.Name(in.text(key))
 		d, found := decodeService(doc, folder, name, in.own(table[key]), defaults)
+		if d.service != nil {
+			d.service.Origin.Fields = fields[key]
+		}
 		if old != nil && d.service != nil {
 			if former := old.services[name].service; former != nil && reflect.DeepEqual(former, d.service) {
 				d.service = former

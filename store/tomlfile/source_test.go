@@ -23,7 +23,7 @@ func TestMainAndFolderTogether(t *testing.T) {
 		"web": {File: w.path("vipd.toml"), Line: 5}, "a": {File: w.path("services.d/a.toml"), Line: 1},
 		"b2": {File: w.path("services.d/b.toml"), Line: 4},
 	} {
-		if got := s.Services.At(name).Origin; got != want {
+		if got := s.Services.At(name).Origin.At(""); got != want {
 			t.Errorf("%s is from %+v, want %+v", name, got, want)
 		}
 	}

@@ -585,7 +585,8 @@ func TestUnusableConfigurationNamesThePlace(t *testing.T) {
 	}
 }
 
-// TestContestedAddress checks that the holder keeps an address, also over a restart.
+// TestContestedAddress checks that the holder keeps an address, also over a restart, and that the other's problem is at the
+// line of the field.
 func TestContestedAddress(t *testing.T) {
 	n := startNode(t, web)
 	other := strings.Replace(web, "services.web", "services.app", 1)
@@ -602,6 +603,19 @@ func TestContestedAddress(t *testing.T) {
 	})
 	if h := holder(); h != "web" {
 		t.Error("the newcomer took the address:", h)
+	}
+	r, err := n.client.Reload(t.Context())
+	if err != nil || len(r.Problems) != 1 {
+		t.Fatalf("reload says %v, %v", r.Problems, err)
+	}
+	at := r.Problems[0].Origin
+	text, err := os.ReadFile(at.File)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, _ := strings.Cut(string(text), other)
+	if want := strings.Count(before, "\n") + 4; at.Line != want {
+		t.Errorf("the problem is at line %d, want %d, where the service's ports are:\n%s", at.Line, want, text)
 	}
 	n.stop()
 	n.start()

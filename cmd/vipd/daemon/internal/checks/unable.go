@@ -99,7 +99,7 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 	u.said = said
 	for _, name := range slices.Sorted(maps.Keys(said)) {
 		all = append(all, balancer.Problem{
-			Severity: balancer.SeverityWarning, Origin: services.At(name).Origin, Service: name, Field: "health",
+			Severity: balancer.SeverityWarning, Origin: services.At(name).Origin.At("health"), Service: name, Field: "health",
 			Text: fmt.Sprintf("%s can't be checked from here: %s", said[name].target.Address(), said[name].text),
 		})
 	}

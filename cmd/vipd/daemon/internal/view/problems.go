@@ -34,7 +34,7 @@ func (v *View) Problems() []balancer.Problem {
 	all = append(all, s.Lacking...)
 	for _, p := range v.from.Host.Problems() {
 		if service := s.Snapshot.Services.At(p.Service); service != nil && p.Origin == (balancer.Origin{}) {
-			p.Origin = service.Origin // the host knows addresses, not files
+			p.Origin = service.Origin.At(p.Field) // the host knows addresses, not files
 		}
 		all = append(all, p)
 	}
@@ -51,7 +51,7 @@ func (v *View) Problems() []balancer.Problem {
 			Text: fmt.Sprintf("%s is not carried out: %v", key, v.Sync.Failing[key].Err),
 		}
 		if service := s.Snapshot.Services.At(f.Service); service != nil {
-			p.Origin = service.Origin
+			p.Origin = service.Origin.At("")
 		}
 		all = append(all, p)
 	}

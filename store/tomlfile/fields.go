@@ -1,0 +1,103 @@
+package tomlfile
+
+import (
+	"strings"
+
+	"vipd/balancer"
+)
+
+// fieldLines returns the lines of the fields of each [services.NAME], for what is found wrong when the text is gone. Services
+// that are written alike share theirs: a file that a program has written takes little.
+func (d *Document) fieldLines() map[string]balancer.FieldLines {
+	f := fieldScan{doc: d, of: map[string]balancer.FieldLines{}, at: map[string]int{}, paths: interner{}, texts: interner{}}
+	s := scanner{text: d.text, counts: map[string]int{}}
+	s.visit = func(path []byte, line int, _ bool) {
+		switch {
+		case s.parts == topDepth:
+			f.enter(path)
+		case s.parts > topDepth && f.service != "":
+			f.field(path[len(f.prefix):], line)
+		}
+	}
+	s.scan()
+	f.leave()
+	return f.of
+}
+
+// fieldScan is how far fieldLines has come.
+type fieldScan struct {
+	doc *Document
+	of  map[string]balancer.FieldLines
+	// service is the one that the text is in, "" outside of them; prefix is its path and a dot, line its line.
+	service, prefix string
+	line            int
+	// at has the lines of its fields so far, but for those that are where what is around them is; last is the latest of them.
+	at       map[string]int
+	last     string
+	lastLine int
+	// text is what is known of the service, as FieldLines.
+	text         []byte
+	paths, texts interner
+}
+
+// enter goes on in the table at path, of two parts.
+func (f *fieldScan) enter(path []byte) {
+	if f.service != "" && string(path) == f.prefix[:len(f.prefix)-1] {
+		return
+	}
+	f.leave()
+	name, found := strings.CutPrefix(string(path), "services.")
+	if !found || !isBare(name) {
+		return // quoted names are no services' names
+	}
+	f.service, f.prefix = name, string(path)+"."
+	f.line = f.doc.Where(string(path)).Line
+	f.text = append(f.text, f.of[name]...) // of a table that is written in pieces
+}
+
+// leave keeps what is known of the service.
+func (f *fieldScan) leave() {
+	if f.service != "" && len(f.text) > 0 {
+		f.of[f.service] = balancer.FieldLines(f.texts.bytes(f.text))
+	}
+	clear(f.at)
+	f.service, f.last, f.text = "", "", f.text[:0]
+}
+
+// field notes a field. Where one is told of again, the first time counts: an array of tables is where its first element is.
+func (f *fieldScan) field(path []byte, line int) {
+	if f.last != "" && line == f.lastLine && len(path) > len(f.last) && string(path[:len(f.last)]) == f.last {
+		if next := path[len(f.last)]; next == '.' || next == '[' {
+			return // most of all: a field of an element on a line of its own
+		}
+	}
+	if _, known := f.at[string(path)]; known || line == f.around(path) {
+		return
+	}
+	f.last, f.lastLine = f.paths.bytes(path), line
+	f.at[f.last] = line
+	f.text = balancer.AppendFieldLine(f.text, f.last, line-f.line)
+}
+
+// around is the line of the nearest known thing around path.
+func (f *fieldScan) around(path []byte) int {
+	for i := len(path) - 1; i > 0; i-- {
+		if path[i] != '.' && path[i] != '[' {
+			continue
+		}
+		if line, known := f.at[string(path[:i])]; known {
+			return line
+		}
+	}
+	return f.line
+}
+
+// bytes is text of what is in b.
+func (in interner) bytes(b []byte) string {
+	own, known := in[string(b)]
+	if !known {
+		own = string(b)
+		in[own] = own
+	}
+	return own
+}

@@ -1,0 +1,96 @@
+package tomlfile_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"vipd/store/tomlfile"
+)
+
+// TestFieldLines: what a service knows of its fields' lines is what the text says of them, however it is written.
+func TestFieldLines(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		text := scattered(r)
+		path := filepath.Join(t.TempDir(), "services.toml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		read := tomlfile.Load(path)
+		if len(read.Snapshot.Problems) > 0 || read.Snapshot.Services.Len() != 3 {
+			t.Fatalf("seed %d: %d services, problems %v of\n%s", seed, read.Snapshot.Services.Len(), read.Snapshot.Problems, text)
+		}
+		doc := parse(t, path, text)
+		for name, s := range read.Snapshot.Services.All() {
+			for _, field := range []string{
+				"", "vips", "vips[0]", "vips[1]", "scheduler", "ports", "ports[0]", "ports[0].port", "ports[1].node_port", "ports[1].protocol",
+				"endpoints", "endpoints[0].address", "endpoints[1]", "endpoints[1].weight", "endpoints[12].address", "endpoints[1].ports.a",
+				"health", "health.type", "health.panic_threshold", "health.interval", "slow_start", "nothing", "nothing[3].at.all",
+			} {
+				want := doc.Where(strings.TrimSuffix("services."+string(name)+"."+field, "."))
+				if got := s.Origin.At(field); got != want {
+					t.Fatalf("seed %d: %s of %s is at line %d, want %d of\n%s", seed, field, name, got.Line, want.Line, text)
+				}
+			}
+		}
+	}
+}
+
+// scattered writes three services, each in one piece or in several, with what else may stand between.
+func scattered(r *rand.Rand) string {
+	var b strings.Builder
+	some := func(texts ...string) { b.WriteString(texts[r.IntN(len(texts))]) }
+	space := func() { some("", "", "\n", "# vips = 7\n\n") }
+	var later []string
+	for i, name := range []string{"a", "a1", "web"} {
+		space()
+		fmt.Fprintf(&b, "[services.%s]\n", name)
+		space()
+		fmt.Fprintf(&b, "vips = [\"10.96.0.%d\",", i+1)
+		some(" ", "\n", "\n# more\n ")
+		fmt.Fprintf(&b, "\"10.96.1.%d\"]\n", i+1)
+		some("", "scheduler = \"rr\"\n", "slow_start = \"5s\"\nscheduler = \"wrr\"\n")
+		some("ports = [{ port = 80, name = \"a\" }, { port = 81, name = \"b\" }]\n",
+			"ports = [\n  { port = 80, name = \"a\" },\n\n  { port = 81, name = \"b\", protocol = \"udp\" } ]\n")
+		some("", "health = { type = \"tcp\",  interval = \"2s\" }\n", "health.type = \"tcp\"\n\nhealth.panic_threshold = 50\n")
+		piece := ""
+		for e := range r.IntN(14) {
+			piece += fmt.Sprintf("[[services.%s.endpoints]]\naddress = \"192.168.1.%d\"\n", name, e+1)
+			if e%2 == 1 {
+				piece += "\nports = { a = 8080 }\nweight = 7\n"
+			}
+		}
+		later = append(later, piece)
+	}
+	r.Shuffle(len(later), func(i, j int) { later[i], later[j] = later[j], later[i] })
+	for _, piece := range later {
+		space()
+		b.WriteString(piece)
+	}
+	return b.String()
+}
+
+// TestFieldLinesAreShared: what services written alike know of their lines is in memory once.
+func TestFieldLinesAreShared(t *testing.T) {
+	var b strings.Builder
+	for i := range 3 {
+		fmt.Fprintf(&b, "\n[services.s%d]\nvips = [\"10.96.0.%d\"]\nports = [{ port = 80 }]\nendpoints = [\n  { address = \"192.168.1.%d\" },\n]\n", i, i+1, i+1)
+	}
+	path := filepath.Join(t.TempDir(), "services.toml")
+	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	services := tomlfile.Load(path).Snapshot.Services
+	first, last := services.At("s0").Origin, services.At("s2").Origin
+	if first.Fields == "" || unsafe.StringData(string(first.Fields)) != unsafe.StringData(string(last.Fields)) {
+		t.Errorf("%q and %q are two", first.Fields, last.Fields)
+	}
+	if got := last.At("endpoints[0].address"); got.Line != 20 || got.Fields != "" {
+		t.Errorf("the endpoint of the third is at %+v, want line 20", got)
+	}
+}
