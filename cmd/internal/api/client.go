@@ -16,11 +16,16 @@ import (
 	"time"
 )
 
-// patience is how long a daemon may be silent that is asked for what it has at hand.
-const patience = 10 * time.Second
+const (
+	// patience is how long a daemon may be silent that is asked for what it has at hand.
+	patience = 10 * time.Second
+	// workPatience is how long one may be that is asked for a change: it reads files, and waits 5 s for what comes of them.
+	workPatience = 60 * time.Second
+)
 
 // Client talks to a daemon over its Unix socket. What it only reads ends with an error when nothing of the answer comes for
-// 10 seconds; changes, which may wait for work, and what is followed end with their contexts alone.
+// 10 seconds, a change when none comes for 60. A health check, which takes as long as its service says, and what is followed end with
+// their contexts alone.
 type Client struct {
 	// Absent returns what is known of a socket that is not there, and what to do; nil or "": nothing is known.
 	Absent func() string
@@ -28,6 +33,7 @@ type Client struct {
 	socket   string
 	http     *http.Client
 	patience time.Duration
+	work     time.Duration // the patience with changes
 }
 
 // NewClient returns a client of the daemon at socket. Nothing is connected yet.
@@ -35,7 +41,7 @@ func NewClient(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial}}, patience: patience}
+	return &Client{socket: socket, http: &http.Client{Transport: &http.Transport{DialContext: dial}}, patience: patience, work: workPatience}
 }
 
 // Close lets go of idle connections.
@@ -88,7 +94,7 @@ func (c *Client) Override(ctx context.Context, q OverrideRequest) (r OverrideRes
 
 // Check runs the health check of one endpoint once.
 func (c *Client) Check(ctx context.Context, q CheckRequest) (r CheckResult, err error) {
-	return r, c.call(ctx, http.MethodPost, "/v1/check", q, &r)
+	return r, c.ask(ctx, nil, http.MethodPost, "/v1/check", q, &r)
 }
 
 // EventsQuery says which events are asked for.
@@ -109,7 +115,7 @@ func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage)
 	}
 	asking, s := ctx, (*silence)(nil)
 	if !q.Follow {
-		asking, s = c.bound(ctx)
+		asking, s = c.bound(ctx, c.patience)
 		defer s.end()
 	}
 	response, err := c.send(asking, http.MethodGet, "/v1/events?"+values.Encode(), nil)
@@ -164,11 +170,17 @@ func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessa
 }
 
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
-	s := (*silence)(nil)
+	patience := c.work
 	if method == http.MethodGet {
-		ctx, s = c.bound(ctx)
-		defer s.end()
+		patience = c.patience
 	}
+	ctx, s := c.bound(ctx, patience)
+	defer s.end()
+	return c.ask(ctx, s, method, path, in, out)
+}
+
+// ask puts a question, whose context ends when s does; nil: whenever the answer comes is soon enough.
+func (c *Client) ask(ctx context.Context, s *silence, method, path string, in, out any) error {
 	response, err := c.send(ctx, method, path, in)
 	if err != nil {
 		return err

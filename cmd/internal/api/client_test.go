@@ -23,12 +23,12 @@ func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Clie
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(l) }()
 	c := NewClient(socket)
-	c.patience = patience
+	c.patience, c.work = patience, 20*patience
 	t.Cleanup(func() { c.Close(); _ = server.Close(); <-done })
 	return c
 }
 
-// A daemon that hangs, before it answers or in the middle, is not waited for when it is only read from.
+// A daemon that hangs, before it answers or in the middle, is not waited for, whether it is read from or asked for a change.
 func TestSilentDaemon(t *testing.T) {
 	for name, first := range map[string]string{"without a word": "", "in the middle": `{"version": "v1"`} {
 		hang := make(chan struct{})
@@ -47,6 +47,8 @@ func TestSilentDaemon(t *testing.T) {
 			"events": func(ctx context.Context) error {
 				return c.Events(ctx, EventsQuery{}, func(EventPage) error { return nil })
 			},
+			"reload":   func(ctx context.Context) error { _, err := c.Reload(ctx); return err },
+			"override": func(ctx context.Context) error { _, err := c.Override(ctx, OverrideRequest{}); return err },
 		} {
 			err := ask(t.Context())
 			if !errors.Is(err, ErrSilent) || !strings.HasPrefix(err.Error(), "no answer in time: vipd at ") {
@@ -57,8 +59,8 @@ func TestSilentDaemon(t *testing.T) {
 	}
 }
 
-// An answer that takes longer than that, but comes, is read; so is one to a change, and one that is followed, whatever the
-// silence.
+// An answer that takes longer than that, but comes, is read; so is one to a change, which has more time, and one of a
+// check or that is followed, whatever the silence.
 func TestSlowDaemon(t *testing.T) {
 	t.Parallel()
 	const parts, pause = 4, 700 * time.Millisecond // 2.8 s in all, and 1.3 s of a pause to spare
@@ -77,8 +79,13 @@ func TestSlowDaemon(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		_, _ = w.Write([]byte("{}"))
 	})
+	c.work = time.Minute
 	if _, err := c.Reload(t.Context()); err != nil {
 		t.Errorf("reload: %v", err)
+	}
+	c.work = time.Millisecond
+	if _, err := c.Check(t.Context(), CheckRequest{}); err != nil {
+		t.Errorf("check: %v", err)
 	}
 	followed := errors.New("followed")
 	if err := c.Events(t.Context(), EventsQuery{Follow: true}, func(EventPage) error { return followed }); !errors.Is(err, followed) {

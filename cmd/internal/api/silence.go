@@ -19,14 +19,13 @@ type silence struct {
 	body     io.Reader
 }
 
-// bound returns a context that ends when the daemon is silent for as long as its client has patience. Its silence is to be
-// ended.
-func (c *Client) bound(ctx context.Context) (context.Context, *silence) {
+// bound returns a context that ends when the daemon is silent for as long as patience says. Its silence is to be ended.
+func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Context, *silence) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(c.patience, func() {
-		cancel(fmt.Errorf("%w: vipd at %s has said nothing for %s; it hangs, or this host has no time for it", ErrSilent, c.socket, c.patience))
+	timer := time.AfterFunc(patience, func() {
+		cancel(fmt.Errorf("%w: vipd at %s has said nothing for %s; it hangs, or this host has no time for it", ErrSilent, c.socket, patience))
 	})
-	return ctx, &silence{patience: c.patience, timer: timer, cancel: cancel}
+	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }
 
 // heard returns the answer; each part of it that comes ends the silence so far.
