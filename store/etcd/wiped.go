@@ -68,7 +68,7 @@ func (w *watching) refillEnd() time.Time {
 func (h *wiped) problem(keys Keys) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityError, Origin: balancer.Origin{Key: keys.prefix + serviceFolder},
-		Text: fmt.Sprintf("etcd was wiped, or restored without services: what was read up to revision %d stays in use, %d services; write them again (vipctl apply), and what they are then counts",
+		Text: fmt.Sprintf("etcd was wiped, or restored without services: what was read up to revision %d stays in use, %d services; write them again (vipctl apply), and what they are then counts; if none are meant, write any, and delete it when this problem has gone",
 			h.state.revision, h.state.services.Len()),
 	}
 }
