@@ -242,39 +242,6 @@ const (
 	formName  = "name"
 )
 
-// follow shows one state after the other. On a terminal, tables are drawn over the one before; elsewhere they follow
-// one another with an empty line between. The end of ctx is the normal end.
-func (c *call) follow(what string, show func(json.RawMessage) error) error {
-	client, err := c.daemon()
-	if err != nil {
-		return err
-	}
-	first := true
-	err = client.Watch(c, what, func(answer json.RawMessage) error {
-		if err := c.newFrame(first); err != nil {
-			return err
-		}
-		first = false
-		return show(answer)
-	})
-	if c.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-// newFrame makes room for the next state: over the one before, or below it.
-func (c *call) newFrame(first bool) error {
-	tables := c.format == formTable || c.format == formWide
-	switch {
-	case tables && c.outTerminal:
-		return c.print("\x1b[H\x1b[2J")
-	case tables && !first:
-		return c.print("\n")
-	}
-	return nil
-}
-
 // readAnswer reads an answer that was followed.
 func readAnswer[T any](answer json.RawMessage) (v T, err error) {
 	if err = json.Unmarshal(answer, &v); err != nil {

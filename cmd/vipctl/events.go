@@ -162,9 +162,6 @@ func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
 	return events, any, err
 }
 
-// comeback is the pause between two attempts to reach a daemon that has gone.
-const comeback = time.Second
-
 // follow shows what comes, also after restarts of the daemon. The end of ctx is the normal end.
 func (l *eventList) follow() error {
 	l.query.Follow = true
@@ -206,12 +203,6 @@ func (l *eventList) missed(n uint64) string {
 	}
 	return count(n, "event") + ", of whatever kind and service, came and went before they could be looked at"
 }
-
-// showError is that the output can't be written, whereas another daemon may answer.
-type showError struct{ err error }
-
-// Error is the reason.
-func (e *showError) Error() string { return e.err.Error() }
 
 // show prints events, the first with the titles above.
 func (l *eventList) show(events []api.Event, first bool) error {

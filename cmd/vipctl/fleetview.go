@@ -114,9 +114,9 @@ func (c *call) followFleet(show func(*store.Snapshot) error) error {
 	}
 	ctx, cancel := context.WithCancelCause(c.Context)
 	defer cancel(nil)
-	first := true
+	last := frame{}
 	err = source.Watch(ctx, func(s store.Snapshot) {
-		if err := c.showChange(&s, &first, show); err != nil {
+		if err := c.showChange(&s, &last, show); err != nil {
 			cancel(err)
 		}
 	})
@@ -127,7 +127,7 @@ func (c *call) followFleet(show func(*store.Snapshot) error) error {
 }
 
 // showChange shows one state of etcd, or that it is away.
-func (c *call) showChange(s *store.Snapshot, first *bool, show func(*store.Snapshot) error) error {
+func (c *call) showChange(s *store.Snapshot, last *frame, show func(*store.Snapshot) error) error {
 	switch {
 	case !s.Connected && s.Revision == 0 && s.Err != nil:
 		return s.Err
@@ -137,11 +137,7 @@ func (c *call) showChange(s *store.Snapshot, first *bool, show func(*store.Snaps
 	case s.Revision == 0 && !s.Connected:
 		return errors.New("etcd has not answered")
 	}
-	if err := c.newFrame(*first); err != nil {
-		return err
-	}
-	*first = false
-	return show(s)
+	return c.showFrame(last, func() error { return show(s) })
 }
 
 // getFleet lists services or endpoints from etcd.

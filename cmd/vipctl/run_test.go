@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -102,16 +104,55 @@ func TestWatchShowsEachChangeUntilInterrupted(t *testing.T) {
 	}
 }
 
-func TestWatchEndsWithTheDaemon(t *testing.T) {
+// TestWatchGoesOnAfterARestart: what looks as before is not shown again, what is new is. A daemon that was never there, or an
+// output that can't be written, ends it.
+func TestWatchGoesOnAfterARestart(t *testing.T) {
 	s := newSession(t)
-	s.out.written = func(string) { go func() { _ = s.server.Close() }() }
-	if code := s.run(t.Context(), "status", "-w"); code != exitFailed {
-		t.Errorf("exits with %d, want %d", code, exitFailed)
+	ctx, interrupt := context.WithTimeout(t.Context(), wait.Scaled(30*time.Second))
+	defer interrupt()
+	s.out.written = func(all string) {
+		if strings.Contains(all, "0/1") {
+			interrupt()
+		}
 	}
-	if got := s.err.String(); !strings.HasPrefix(got, "vipctl: following status: vipd at ") {
-		t.Errorf("stderr is %q", got)
+	socket := os.Getenv("VIPCTL_SOCKET")
+	ended := make(chan int)
+	go func() { ended <- s.run(ctx, "get", "services", "dns", "-w") }()
+	wait.For(t, 5*time.Second, "the first state", func() bool { return strings.Contains(s.out.String(), "1/1") })
+	_ = s.server.Close()
+	wait.For(t, 5*time.Second, "the daemon to be missed", func() bool { return strings.HasSuffix(s.err.String(), "; waiting for vipd\n") })
+	d, stop, err := serveFake(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	wait.For(t, 10*time.Second, "the daemon to be back", func() bool { return strings.HasSuffix(s.err.String(), "vipctl: vipd is there again\n") })
+	d.change(func() { d.services[1].Origin.Line++ }) // of another service
+	d.change(func() { d.services[0].Endpoints[0].State = balancer.Down })
+	if code := <-ended; code != exitDone {
+		t.Errorf("exits with %d, want %d", code, exitDone)
+	}
+	const state = "NAME  VIPS        PORTS   UP   PROBLEMS\ndns   10.96.0.53  53/udp  %s  -\n"
+	if d := cmp.Diff(fmt.Sprintf(state+"\n"+state, "1/1", "0/1"), s.out.String()); d != "" {
+		t.Errorf("output (-want +got):\n%s", d)
+	}
+	want := "vipctl: following services: vipd at " + socket + " ended the answer; waiting for vipd\nvipctl: vipd is there again\n"
+	if got := s.err.String(); got != want {
+		t.Errorf("stderr is %q, want %q", got, want)
+	}
+	if code := s.run(t.Context(), "--socket", socket+"x", "status", "-w"); code != exitFailed {
+		t.Errorf("without a daemon it exits with %d, want %d", code, exitFailed)
+	}
+	s.stdout = brokenOutput{}
+	if code := s.run(t.Context(), "status", "-w"); code != exitFailed {
+		t.Errorf("with an output that is gone it exits with %d, want %d", code, exitFailed)
 	}
 }
+
+// brokenOutput takes nothing.
+type brokenOutput struct{}
+
+func (brokenOutput) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
 
 func TestDrainWaitInterrupted(t *testing.T) {
 	s := newSession(t)

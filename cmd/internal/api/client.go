@@ -161,7 +161,7 @@ func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessa
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return fmt.Errorf("following %s: vipd at %s ended the answer: %w", what, c.socket, err)
+			return fmt.Errorf("following %s: vipd at %s ended the answer", what, c.socket)
 		}
 		if err := each(answer); err != nil {
 			return err
