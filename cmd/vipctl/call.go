@@ -33,7 +33,7 @@ type world struct {
 	root bool
 	// outTerminal and errTerminal: somebody watches; color: stdout may have colours.
 	outTerminal, errTerminal, color bool
-	// width is how many columns the terminal has that stdout is; 0: it is none, or that is not known.
+	// width is how many columns the terminal has that stdout is; 0: it is none.
 	width int
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,9 @@ func main() {
 	os.Exit(code)
 }
 
+// usualColumns is how many columns a terminal has that does not tell.
+const usualColumns = 80
+
 // thisProcess is the world that this process was given.
 func thisProcess() world {
 	outTerminal, errTerminal := terminal(os.Stdout), terminal(os.Stderr)
@@ -30,7 +34,7 @@ func thisProcess() world {
 	}
 	width := 0
 	if outTerminal {
-		width = columns(os.Stdout)
+		width = cmp.Or(columns(os.Stdout), usualColumns)
 	}
 	return world{
 		width: width, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, now: time.Now,

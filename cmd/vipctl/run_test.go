@@ -412,6 +412,42 @@ func TestBytesText(t *testing.T) {
 	}
 }
 
+// TestTerminalCutsLongNames: on a terminal long names are cut so that lines fit, but for whoever asks for all, or reads with a
+// program.
+func TestTerminalCutsLongNames(t *testing.T) {
+	s := newSession(t)
+	long := balancer.Name(strings.Repeat("payment-gateway-", 3) + "production-7")
+	s.change(func() {
+		s.services[1].Name = long
+		for i := range s.services[1].Endpoints {
+			s.services[1].Endpoints[i].Service = long
+		}
+	})
+	for _, c := range []struct {
+		line  string
+		width int
+		whole bool
+	}{
+		{"get endpoints", 80, false}, {"get services", 60, false}, {"get endpoints", 0, true}, {"get endpoints -o wide", 80, true},
+		{"get endpoints -o json", 80, true}, {"get endpoints -o name", 80, true},
+	} {
+		s.out, s.width = &notice{}, c.width
+		s.stdout = s.out
+		if code := s.run(t.Context(), strings.Fields(c.line)...); code != exitDone {
+			t.Errorf("%s exits with %d: %s", c.line, code, s.err)
+		}
+		got := s.out.String()
+		if strings.Contains(got, string(long)) != c.whole || strings.Contains(got, "…") == c.whole {
+			t.Errorf("%s in %d columns prints\n%s", c.line, c.width, got)
+		}
+		for l := range strings.Lines(got) {
+			if w := table.Width(strings.TrimSuffix(l, "\n")); w > c.width && !c.whole {
+				t.Errorf("%s: a line of %d columns:\n%s", c.line, w, l)
+			}
+		}
+	}
+}
+
 // TestTerminalCutsLongCells: on a terminal the last cell is cut so that the line fits, but for whoever asks for all.
 func TestTerminalCutsLongCells(t *testing.T) {
 	s := newSession(t)

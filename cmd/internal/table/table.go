@@ -1,6 +1,7 @@
 package table
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -22,7 +23,9 @@ type Form struct {
 	Wide bool
 	// Color writes styles as terminal colours.
 	Color bool
-	// Width is how many columns a line may have: what is longer in the last cell is cut, with an ellipsis; 0: any.
+	// Width is how many columns a line may have; 0: any. Where it is exceeded, the widest cells are cut, but numbers: the last
+	// of a line at its end, others in their middle, since names that are long often differ only at their ends. Where
+	// that would leave too little of them, nothing is cut.
 	Width int
 }
 
@@ -58,13 +61,13 @@ const gap = "  "
 
 // Text returns the table with its titles, a line for each row.
 func (t *Table) Text(form Form) string {
-	widths := t.widths()
+	widths := t.fit(t.widths(), form)
 	var b strings.Builder
 	titles := make([]string, len(t.columns))
 	for i, c := range t.columns {
 		titles[i] = c.Title
 	}
-	t.line(&b, titles, widths, Form{Wide: form.Wide, Width: form.Width})
+	t.line(&b, titles, widths, Form{Wide: form.Wide})
 	for _, row := range t.rows {
 		t.line(&b, row, widths, form)
 	}
@@ -82,9 +85,32 @@ func (t *Table) widths() []int {
 	return widths
 }
 
+// fit returns the widths that columns of these may have for the form: of the widest as much as there is room for.
+func (t *Table) fit(widths []int, form Form) []int {
+	if form.Width == 0 {
+		return widths
+	}
+	for most := slices.Max(append(slices.Clone(widths), shortest)); most >= shortest; most-- {
+		fitted, total := slices.Clone(widths), -len(gap)
+		for i, c := range t.columns {
+			if c.Wide && !form.Wide {
+				continue
+			}
+			if !c.Right {
+				fitted[i] = min(fitted[i], max(most, Width(c.Title)))
+			}
+			total += fitted[i] + len(gap)
+		}
+		if total <= form.Width {
+			return fitted
+		}
+	}
+	return widths
+}
+
 // line writes one row. Spaces are held back until text follows, so that no line ends in them.
 func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) {
-	pending, first, at := 0, true, 0
+	pending, first, last := 0, true, t.last(form)
 	for i, c := range t.columns {
 		if c.Wide && !form.Wide {
 			continue
@@ -93,20 +119,20 @@ func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) 
 			pending += len(gap)
 		}
 		first = false
-		pad := widths[i] - Width(row[i])
+		text := row[i]
+		if i == last {
+			text = Cut(text, widths[i])
+		} else {
+			text = CutMiddle(text, widths[i])
+		}
+		pad := widths[i] - Width(text)
 		if c.Right {
 			pending += pad
 			pad = 0
 		}
 		b.WriteString(strings.Repeat(" ", pending))
-		text := row[i]
-		at += pending
-		if room := form.Width - at; form.Width > 0 && i == t.last(form) && room >= shortest {
-			text = Cut(text, room)
-		}
-		at += Width(text)
 		if form.Color && c.Style != nil {
-			text = Paint(text, c.Style(text))
+			text = Paint(text, c.Style(row[i]))
 		}
 		b.WriteString(text)
 		pending = pad
@@ -114,7 +140,7 @@ func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) 
 	b.WriteByte('\n')
 }
 
-// shortest is how much of a cell is left at least; a narrower line is none.
+// shortest is how much of a cell is left at least.
 const shortest = 10
 
 // last is the index of the last column that is shown.

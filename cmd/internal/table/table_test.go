@@ -96,3 +96,66 @@ func TestWidthCutsTheLastCell(t *testing.T) {
 		t.Errorf("where there is no room to speak of, nothing is cut, but got\n%s", got)
 	}
 }
+
+// Names that are long are cut in their middle, numbers and what is short are not, and a cell keeps its style.
+func TestWidthCutsTheWidest(t *testing.T) {
+	styled := func(text string) Style {
+		if text == "a-name-that-is-too-long-01" {
+			return Bad
+		}
+		return Plain
+	}
+	tab := New(Column{Title: "NAME", Style: styled}, Column{Title: "ADDRESS"}, Column{Title: "N", Right: true}, Column{Title: "STATE"})
+	tab.Row("a-name-that-is-too-long-01", "10.96.0.1:80", "12345678901", "active")
+	tab.Row("a-name-that-is-too-long-02", "10.96.0.2:80", "1", "up")
+	want := "NAME           ADDRESS                 N  STATE\n" +
+		"a-name-…ong-01  10.96.0.1:80  12345678901  active\n" +
+		"a-name-…ong-02  10.96.0.2:80            1  up\n"
+	want = strings.Replace(want, "NAME          ", "NAME           ", 1)
+	if got := tab.Text(Form{Width: 49}); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	if got := tab.Text(Form{Width: 49, Color: true}); !strings.Contains(got, "\x1b[31ma-name-…ong-01\x1b[0m  10") {
+		t.Errorf("in colour it is\n%s", got)
+	}
+	if got := tab.Text(Form{}); !strings.Contains(got, "a-name-that-is-too-long-01") {
+		t.Errorf("without a width it is\n%s", got)
+	}
+}
+
+// Whatever is in the cells: no line is wider than it may be, columns stay columns, and where there is room nothing is cut.
+func TestWidthLaws(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	letters := []rune("abcö東-.:/\u0301")
+	word := func(n int) string {
+		w := make([]rune, 1+r.IntN(n))
+		for i := range w {
+			w[i] = letters[r.IntN(len(letters))]
+		}
+		return string(w)
+	}
+	for range 500 {
+		tab := New(Column{Title: "A"}, Column{Title: "N", Right: true}, Column{Title: "B"}, Column{Title: "C"})
+		for range 1 + r.IntN(5) {
+			tab.Row(word(60), "12345", word(20), "|"+word(40))
+		}
+		whole, width := tab.Text(Form{}), 41+r.IntN(100) // 3 x 10, 5, and the gaps
+		text, widest := tab.Text(Form{Width: width}), 0
+		for line := range strings.Lines(whole) {
+			widest = max(widest, Width(strings.TrimSuffix(line, "\n")))
+		}
+		if widest <= width && text != whole {
+			t.Fatalf("%d columns are enough for\n%s, but it is\n%s", width, whole, text)
+		}
+		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		at := Width(lines[0][:strings.Index(lines[0], "C")])
+		for _, line := range lines[1:] {
+			if w := Width(line); w > width {
+				t.Fatalf("a line of %d columns, at most %d:\n%s", w, width, text)
+			}
+			if got := Width(line[:strings.Index(line, "|")]); got != at {
+				t.Fatalf("the last column starts at %d, want %d:\n%s", got, at, text)
+			}
+		}
+	}
+}

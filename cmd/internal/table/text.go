@@ -56,6 +56,29 @@ func Cut(text string, width int) string {
 	return text
 }
 
+// CutMiddle returns text if it has at most so many columns, else its beginning and its end, with an ellipsis between.
+func CutMiddle(text string, width int) string {
+	if Width(text) <= width {
+		return text
+	}
+	runes := []rune(text)
+	from, to, left := 0, len(runes), width-1
+	for tail := false; ; tail = !tail {
+		next := runes[from]
+		if tail {
+			next = runes[to-1]
+		}
+		if left -= Width(string(next)); left < 0 {
+			return string(runes[:from]) + "…" + string(runes[to:])
+		}
+		if tail {
+			to--
+		} else {
+			from++
+		}
+	}
+}
+
 // Wrap breaks text at spaces into lines of at most width columns. A word that is longer has a line of its own.
 func Wrap(text string, width int) []string {
 	var lines []string
