@@ -30,7 +30,9 @@ func (w *watching) due() time.Time {
 		earlier(w.first.Add(longest))
 	}
 	earlier(w.shown().expiry)
-	earlier(w.refillEnd())
+	if w.connected { // else nothing comes of it, and it would be due over and over
+		earlier(w.refillEnd())
+	}
 	return due
 }
 
