@@ -257,7 +257,7 @@ func filesCleaner(conf config.Config) cleaner {
 // isKept reports whether a file of this name in state_dir is the daemon's: one that it keeps, one that it set aside, or
 // one that a crash left half written.
 func isKept(name string) bool {
-	for _, kept := range []string{"overrides.json", "memory.json", "health.json", "etcd.state"} {
+	for _, kept := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state"} {
 		rest, ok := strings.CutPrefix(name, kept)
 		if ok && (rest == "" || rest == ".broken" || isTemporary(rest)) {
 			return true
