@@ -25,6 +25,8 @@ const (
 	mostSlots = 40
 	// allClaims is the slot that everybody minds.
 	allClaims = "all"
+	// anySlot stands for all of them together, of which a Writer has a spell, too. There is no such key.
+	anySlot = ""
 )
 
 // StaleError says that somebody may have claimed what a service was to claim since that was looked at.
@@ -57,8 +59,9 @@ type claiming struct {
 	// minds are the slots that must not have been written after a revision; writes are those that are written.
 	minds  map[string]int64
 	writes []string
-	// everything: no slot at all may have been written after since.
+	// everything: no slot at all may have been written after anySince.
 	everything bool
+	anySince   int64
 }
 
 // claimingOf returns the turn of a change that makes a service wanted, which may be nil as before may be.
@@ -73,23 +76,24 @@ func (w *Writer) claimingOf(c Change, before *Stored, wanted *balancer.Service, 
 	}
 	w.slotMu.Lock()
 	defer w.slotMu.Unlock()
-	mind := func(name string) {
-		t.minds[name] = t.since
+	last := func(name string) int64 { // of the revisions from since on in which nobody else wrote it
 		if own := w.slots[name]; own.since <= t.since {
-			t.minds[name] = max(t.since, own.until)
+			return max(t.since, own.until)
 		}
+		return t.since
 	}
 	for claim := range withAllocated(wanted, vips.keep, vips.take...).Claims() {
 		if _, is := had[claim]; !is {
-			mind(slot(claim))
+			name := slot(claim)
+			t.minds[name] = last(name)
 		}
 	}
 	t.writes = slices.Sorted(maps.Keys(t.minds))
 	if len(t.writes) > mostSlots {
-		t.minds, t.writes, t.everything = map[string]int64{}, []string{allClaims}, true
+		t.minds, t.writes, t.everything, t.anySince = map[string]int64{}, []string{allClaims}, true, last(anySlot)
 	}
 	if len(t.writes) > 0 {
-		mind(allClaims)
+		t.minds[allClaims] = last(allClaims)
 	}
 	return t
 }
@@ -117,7 +121,7 @@ func (t *claiming) ops(keys Keys) (ifs []*etcdserverpb.Compare, then, otherwise 
 		return nil, then, nil
 	}
 	if t.everything {
-		ifs = append(ifs, notSince(all, t.since))
+		ifs = append(ifs, notSince(all, t.anySince))
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.minds)) {
 		ifs = append(ifs, notSince(scope{key: all.key + name}, t.minds[name]))
@@ -134,15 +138,28 @@ func notSince(s scope, revision int64) *etcdserverpb.Compare {
 	}
 }
 
-// stale reports whether a slot that the turn minds was written after a revision, which the answer to what ops asks tells.
-func (t *claiming) stale(keys Keys, answer *etcdserverpb.TxnResponse, checked int64) bool {
+// stale reports whether somebody else has written a slot that the turn minds after a revision, which the answer to what ops
+// asks tells.
+func (w *Writer) stale(t *claiming, answer *etcdserverpb.TxnResponse, checked int64) bool {
+	w.slotMu.Lock()
+	defer w.slotMu.Unlock()
 	for _, part := range answer.Responses {
 		for _, kv := range part.GetResponseRange().GetKvs() {
-			bound, minded := t.minds[strings.TrimPrefix(string(kv.Key), keys.prefix+claimFolder)]
-			if (minded && kv.ModRevision > bound || t.everything) && kv.ModRevision > checked {
+			name := strings.TrimPrefix(string(kv.Key), w.keys.prefix+claimFolder)
+			bound, minded := t.minds[name]
+			if t.everything {
+				bound, minded = t.since, true
+				if own := w.slots[name]; own.since <= t.since && own.until == kv.ModRevision {
+					continue // the next attempt knows
+				}
+			}
+			if minded && kv.ModRevision > bound && kv.ModRevision > checked {
 				return true
 			}
 		}
+	}
+	if t.everything {
+		w.spellLocked(anySlot, t.since, answer.Header.Revision)
 	}
 	return false
 }
@@ -155,14 +172,22 @@ func (w *Writer) took(t claiming, revision int64) {
 	w.slotMu.Lock()
 	defer w.slotMu.Unlock()
 	for _, name := range t.writes {
-		own := w.slots[name]
-		if own.since > t.since || own.until <= t.since {
-			own.since = t.since
-		}
-		own.until = revision
-		if w.slots == nil {
-			w.slots = map[string]ownSpell{}
-		}
-		w.slots[name] = own
+		w.spellLocked(name, t.since, revision)
 	}
+	if t.everything {
+		w.spellLocked(anySlot, t.since, revision)
+	}
+}
+
+// spellLocked notes that nobody else wrote a slot from one revision to another.
+func (w *Writer) spellLocked(name string, since, until int64) {
+	own := w.slots[name]
+	if own.since > since || own.until <= since {
+		own.since = since
+	}
+	own.until = until
+	if w.slots == nil {
+		w.slots = map[string]ownSpell{}
+	}
+	w.slots[name] = own
 }

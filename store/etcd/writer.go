@@ -288,7 +288,7 @@ func (w *Writer) claim(
 		return 0, false, err
 	case answer.Succeeded:
 		w.took(t, answer.Header.Revision)
-	case c.Checked != 0 && t.stale(w.keys, answer, c.Checked):
+	case c.Checked != 0 && w.stale(&t, answer, c.Checked):
 		return 0, false, &StaleError{c.Name, c.Checked}
 	}
 	return answer.Header.Revision, answer.Succeeded, nil

@@ -1,0 +1,42 @@
+package etcd_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+)
+
+// TestManyClaims: what one writer itself has come to claim since its look makes none of its changes stale, those of more
+// claims than a transaction has slots for among them. What another has does.
+func TestManyClaims(t *testing.T) {
+	_, _, p := single(t, etcdkit.Options{})
+	w, other := newWriter(t, p.config), newWriter(t, p.config)
+	at := func(n, ports int) etcd.Change {
+		var all []any
+		for i := range ports {
+			all = append(all, map[string]any{"name": fmt.Sprintf("p%d", i), "port": int64(1000 + i)})
+		}
+		fields := map[string]any{"vips": []any{fmt.Sprintf("10.97.0.%d", n)}, "ports": all}
+		return etcd.Change{Name: balancer.Name(fmt.Sprintf("s%d", n)), Fields: fields}
+	}
+	look := apply(t, w, at(1, 1)).Revision
+	checked := func(c etcd.Change) etcd.Change { c.Checked = look; return c }
+	for n, ports := range []int{60, 1, 60, 60, 2, 1, 60} {
+		apply(t, w, checked(at(10+n, ports)))
+	}
+	apply(t, other, at(30, 1))
+	var stale *etcd.StaleError
+	if r, err := w.Apply(t.Context(), checked(at(31, 60))); !errors.As(err, &stale) {
+		t.Errorf("claims of another are passed over: %+v, %v", r, err)
+	}
+	look = apply(t, w, at(32, 60)).Revision
+	apply(t, w, checked(at(33, 60)))
+	apply(t, other, at(34, 60))
+	if r, err := w.Apply(t.Context(), checked(at(35, 1))); !errors.As(err, &stale) {
+		t.Errorf("many claims of another are passed over: %+v, %v", r, err)
+	}
+}
