@@ -122,18 +122,26 @@ func (t *Tally) DialRetries() (n uint64, counted bool) {
 	return n, counted
 }
 
-// since returns what f has counted since it was at from: no dataplane's counts go back.
+// since returns what f has counted since it was at from. Counts go back only where a dataplane has forgotten what was gone
+// for long, and begins anew with it: then all of it has come since.
 func since(f, from dataplane.FrontendCount) dataplane.FrontendCount {
-	f.Connections, f.In, f.Out = f.Connections-from.Connections, f.In-from.In, f.Out-from.Out
+	f.Connections, f.In, f.Out = more(f.Connections, from.Connections), more(f.In, from.In), more(f.Out, from.Out)
 	before := map[netip.AddrPort]uint64{}
 	for _, b := range from.Backends {
 		before[b.Backend] = b.Connections
 	}
 	f.Backends = slices.Clone(f.Backends)
 	for i, b := range f.Backends {
-		f.Backends[i].Connections = b.Connections - before[b.Backend]
+		f.Backends[i].Connections = more(b.Connections, before[b.Backend])
 	}
 	return f
+}
+
+func more(now, before uint64) uint64 {
+	if now < before {
+		return now
+	}
+	return now - before
 }
 
 // addCount adds the counts of one port of a service.

@@ -59,3 +59,17 @@ func TestTallyOfAModeThatComesBack(t *testing.T) {
 		all.End(resumed)
 	}
 }
+
+// TestTallyOfWhatWasForgotten: a dataplane that has forgotten what was gone for long, and counts it anew, is not told of with
+// counts that have wrapped around.
+func TestTallyOfWhatWasForgotten(t *testing.T) {
+	one := netip.MustParseAddrPort("192.0.2.1:80")
+	var all Tally
+	resumed := &meter{counted: []dataplane.FrontendCount{counted("http", 400, dataplane.BackendCount{Backend: one, Connections: 8})}}
+	all.Begin(resumed, true)
+	want := counted("http", 30, dataplane.BackendCount{Backend: one, Connections: 2})
+	resumed.counted = []dataplane.FrontendCount{want}
+	if d := cmp.Diff(want, all.Counts()[Port{"web", "http"}], cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
