@@ -27,8 +27,8 @@ type Options struct {
 	// Heard, unless nil, is told each result that counts, once for each target, with what was probed. It must not block,
 	// nor call the Runner.
 	Heard func(t balancer.Target, at netip.AddrPort, res health.Result)
-	// InFlight bounds the checks under way, exec checks and those that Exchange does aside. Default 8192, which with the default timeout of 1 s is as
-	// many checks a second even if all of them hang.
+	// InFlight bounds the checks under way, exec checks and those that Exchange does aside. Default 8192, which with the
+	// default timeout of 1 s is as many checks a second even if all of them hang.
 	InFlight int
 	// Programs bounds the exec checks under way, those that Exchange does aside. Default 16.
 	Programs int
