@@ -83,18 +83,27 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 		return "programs from etcd run as " + balancer.ExecUser + " only"
 	case s.Health.Type == balancer.ExecHealth && !v.State.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
 		return "health.allow_exec is false here"
-	case !wanted && (t.Addr.IsLoopback() || t.Addr.IsLinkLocalUnicast()) && !v.uses(s, t.Addr):
-		return "an endpoint from etcd with such an address is not used here"
+	case !wanted && !v.uses(s, t.Addr):
+		if t.Addr.IsLoopback() || t.Addr.IsLinkLocalUnicast() {
+			return "an endpoint from etcd with such an address is not used here"
+		}
+		return "the service has more endpoints than one may have, and this one is not used"
 	case !wanted:
 		return fmt.Sprintf("a %s check can't be made at the ports of this service; health.port names one that can be checked", s.Health.Type)
 	}
 	return ""
 }
 
-// uses reports whether this node uses endpoints of s at the address.
+// uses reports whether this node uses endpoints of s at the address. It is asked of one endpoint of a service after the
+// other, of which there may be very many.
 func (v *View) uses(s *balancer.Service, a netip.Addr) bool {
-	used := balancer.UsedEndpoints(v.State.Env.Allowed, s, &v.State.Inputs)
-	return slices.ContainsFunc(used, func(e *balancer.Endpoint) bool { return e.Address == a })
+	if v.usedOf != s {
+		v.usedOf, v.used = s, map[netip.Addr]bool{}
+		for _, e := range balancer.UsedEndpoints(v.State.Env.Allowed, s, &v.State.Inputs) {
+			v.used[e.Address] = true
+		}
+	}
+	return v.used[a]
 }
 
 // cuts reports whether the connections of a backend are ended when it goes down.

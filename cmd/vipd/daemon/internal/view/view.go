@@ -55,6 +55,9 @@ type View struct {
 
 	from *Sources
 	sums map[tally.Port]dataplane.FrontendCount // see Counts
+
+	usedOf *balancer.Service // see uses
+	used   map[netip.Addr]bool
 }
 
 // Look returns what is so now.
