@@ -41,10 +41,16 @@ func TestEndsWaitForNoList(t *testing.T) {
 		})
 	}()
 	<-begun
-	go func() { looked <- r.d.traffic.look(context.Background()) }()
+	look := func() { looked <- r.d.traffic.look(context.Background()) }
+	go look()
 	wait.For(t, 5*time.Second, "the look to begin", func() bool {
 		if r.d.traffic.looking.TryLock() {
 			r.d.traffic.looking.Unlock()
+			select {
+			case <-looked: // it has met the lock held by this question, and left it to whoever holds it
+				go look()
+			default:
+			}
 			return false
 		}
 		return true

@@ -116,14 +116,19 @@ func checks() []check {
 	}
 }
 
-// Examine makes every check, and returns what they found in the order of the checks.
-func Examine(ctx context.Context, h Host) []Finding {
+func newVisit(h Host) *visit {
 	v := &visit{Host: h, vips: map[netip.Addr]bool{}}
 	for _, f := range h.Frontends {
 		if !f.NodePort {
 			v.vips[f.Addr] = true
 		}
 	}
+	return v
+}
+
+// Examine makes every check, and returns what they found in the order of the checks.
+func Examine(ctx context.Context, h Host) []Finding {
+	v := newVisit(h)
 	v.backends = readBackends(ctx, v)
 	var all []Finding
 	for _, c := range checks() {

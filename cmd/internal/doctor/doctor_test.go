@@ -277,7 +277,7 @@ func TestFindings(t *testing.T) {
 
 // TestJudge: what the rules before vipd's drop.
 func TestJudge(t *testing.T) {
-	v := &visit{Host: newMade().Host}
+	v := newVisit(newMade().Host)
 	b := &backend{tables: map[string]map[string]*chain{"filter": {
 		"ALL":    {rules: []string{"-p tcp -j ACCEPT", "-j DROP"}},
 		"MOST":   {rules: []string{"-s 10.0.0.0/8 -j RETURN", "-j DROP"}},

@@ -51,7 +51,7 @@ func TestIPVSReal(t *testing.T) {
 // about are the findings about IPVS alone whose text has the part: the others take long where processors are slow.
 func about(t *testing.T, h Host, part string) []Finding {
 	t.Helper()
-	v := &visit{Host: h}
+	v := newVisit(h)
 	all := append(checkModes(t.Context(), v), checkIPVS(t.Context(), v)...)
 	return slices.DeleteFunc(all, func(f Finding) bool { return !strings.Contains(f.What, part) })
 }
