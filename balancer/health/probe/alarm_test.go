@@ -15,6 +15,8 @@ import (
 	"vipd/balancer/snap"
 )
 
+// All of this file runs on synctest's clock: as in runner_test.go, each time.Sleep lets that go on, and takes no time.
+
 // spread asks for checks of n targets of one service, at so many addresses.
 func spread(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target, health.Subject], all []netip.AddrPort) {
 	for i := range n {

@@ -15,7 +15,7 @@ import (
 )
 
 // TestFilesHang: certificate files on a file system that hangs hold up no other check, nor the end, and are read once by as
-// many checks as there are; when it answers again, so do they.
+// many checks as there are; when it answers again, so do they. Its sleeps are those of synctest's clock.
 func TestFilesHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &balancer.Health{

@@ -67,7 +67,7 @@ func TestSlowDaemon(t *testing.T) {
 	text := `{"version":      "v1"}`
 	c := served(t, 2*time.Second, func(w http.ResponseWriter, _ *http.Request) {
 		for i := range parts {
-			time.Sleep(pause)
+			time.Sleep(pause) // the daemon's own slowness
 			_, _ = w.Write([]byte(text[i*len(text)/parts : (i+1)*len(text)/parts]))
 			w.(http.Flusher).Flush()
 		}
@@ -76,7 +76,7 @@ func TestSlowDaemon(t *testing.T) {
 		t.Errorf("got %+v, %v", s, err)
 	}
 	c = served(t, 10*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // longer than what only asks may take here
 		_, _ = w.Write([]byte("{}"))
 	})
 	c.work = time.Minute
