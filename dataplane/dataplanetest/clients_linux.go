@@ -17,32 +17,56 @@ func (r *rig) sticky(timeout time.Duration, servers ...*server) *balancer.Servic
 	return web
 }
 
-// testAffinity has clients stay on their servers, and move only when these go.
+// testAffinity has clients stay on their servers, and move only when these leave, in each way that they can. When a
+// server is back, clients that moved stay where they moved.
 func testAffinity(r *rig) {
-	all := r.w.servers
+	web := r.sticky(time.Hour, r.w.servers...)
 	r.each(func(r *rig, key balancer.Key) {
-		r.apply(r.sticky(time.Hour, all...))
+		r.apply(web)
 		first := r.askAll(key)
-		if len(distinct(first)) != len(all) {
+		if len(distinct(first)) != len(r.w.servers) {
 			r.Errorf("new clients are answered by %v, want round robin over all servers", first)
 		}
 		for range 3 {
-			if again := r.askAll(key); !slices.Equal(again, first) {
-				r.Fatalf("clients are answered by %v, then by %v", first, again)
-			}
+			r.asBefore(key, first, "and nothing has changed")
 		}
-		rest := slices.DeleteFunc(slices.Clone(all), func(s *server) bool { return s.name == first[0] })
-		r.apply(r.sticky(time.Hour, rest...))
-		moved := r.askAll(key)
-		for i := range moved {
-			if moved[i] == first[0] || first[i] != first[0] && moved[i] != first[i] {
-				r.Errorf("without %s, client %d is answered by %s, before by %s", first[0], i, moved[i], first[i])
-			}
-		}
-		if again := r.askAll(key); !slices.Equal(again, moved) {
-			r.Errorf("after moving, clients are answered by %v, then by %v", moved, again)
+		for _, y := range ways() {
+			first = r.leavesAndReturns(key, web, y, first)
 		}
 	})
+}
+
+// leavesAndReturns has the server of the first client leave in some way and return. It returns the servers of all clients.
+func (r *rig) leavesAndReturns(key balancer.Key, web *balancer.Service, y way, before []string) []string {
+	r.Helper()
+	at := slices.IndexFunc(r.w.servers, func(s *server) bool { return s.name == before[0] })
+	if at < 0 {
+		r.Fatalf("%q is no server", before[0])
+	}
+	left := r.w.servers[at]
+	if y.down {
+		r.judge(balancer.HealthDown, balancer.Target{Service: web.Name, Addr: left.addr.of(key.Addr), Port: targetPort})
+	}
+	r.apply(y.without(web, left))
+	moved := r.askAll(key)
+	for i := range moved {
+		if moved[i] == left.name || before[i] != left.name && moved[i] != before[i] {
+			r.Errorf("when %s leaves (%s), client %d is answered by %s, before by %s", left.name, y.name, i, moved[i], before[i])
+		}
+	}
+	r.asBefore(key, moved, "and nothing has changed since "+left.name+" left ("+string(y.name)+")")
+	r.judge(balancer.HealthUp)
+	r.apply(web)
+	r.asBefore(key, moved, "and "+left.name+" has returned ("+string(y.name)+")")
+	return moved
+}
+
+// asBefore checks that all clients are answered by the servers that answered them before.
+func (r *rig) asBefore(key balancer.Key, before []string, since string) {
+	r.Helper()
+	if again := r.askAll(key); !slices.Equal(again, before) {
+		r.Errorf("clients were answered by %v, %s: they are answered by %v", before, since, again)
+	}
 }
 
 // testAffinityEnds has clients that come back after affinity_timeout be scheduled anew, and those that keep coming

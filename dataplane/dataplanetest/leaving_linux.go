@@ -50,18 +50,22 @@ func (y way) services(servers []*server) (before, after []*balancer.Service) {
 		if i == 1 {
 			s.Affinity = balancer.ClientIPAffinity
 		}
-		before = append(before, s)
-		if y.leave != nil {
-			s = edited(s, func(s *balancer.Service) {
-				for _, a := range servers[0].addr {
-					at := slices.IndexFunc(s.Endpoints, func(e balancer.Endpoint) bool { return e.Address == a })
-					y.leave(s, &s.Endpoints[at])
-				}
-			})
-		}
-		after = append(after, s)
+		before, after = append(before, s), append(after, y.without(s, servers[0]))
 	}
 	return before, after
+}
+
+// without is the service after a server has left it.
+func (y way) without(s *balancer.Service, left *server) *balancer.Service {
+	if y.leave == nil {
+		return s
+	}
+	return edited(s, func(s *balancer.Service) {
+		for _, a := range left.addr {
+			at := slices.IndexFunc(s.Endpoints, func(e balancer.Endpoint) bool { return e.Address == a })
+			y.leave(s, &s.Endpoints[at])
+		}
+	})
 }
 
 // targets are what is down after.
@@ -83,13 +87,15 @@ type guests struct {
 	idle   []net.Conn
 	busy   []*pulse
 	moving []net.Conn // flows of UDP that don't stay
-	client addrs      // who stays there by affinity
+	client addrs      // stays there by affinity
+	moved  [2]string  // the server that the client has come to since
 }
 
 // testDrains has the first server leave services in every way, while clients of each kind are with it: those whose
 // connections are busy or idle, flows, and those who stay by affinity. Connections live on, and nobody comes new, before
 // and after the process that carries this out is killed, and after another follows in good order. Then the server is
-// back before its time was over: all are still with it, and new ones come.
+// back before its time was over: all are still with it, and new ones come, but clients that had to move stay where they
+// moved.
 func testDrains(t *testing.T, s *Subject) {
 	w := layouts()[0].build(t, lab.New(t))
 	e := errand{Local: w.own, Then: []*balancer.Service{}}
@@ -209,18 +215,25 @@ func (r *rig) leavesInPeace(all []*guests, when string) {
 			if g.moving != nil {
 				r.movesFrom(g.moving[i], keyOf(vip, vipPort, balancer.UDP), "s1")
 			}
-			sticky := keyOf(g.way.stickyVIP()[i], vipPort, balancer.TCP)
-			var names []string
-			for range 2 {
-				a, err := r.askFrom(r.w.client, g.client[i], sticky, atOnce)
-				if err != nil {
-					r.Errorf("%s, %s: a client with affinity at %s: %v", g.way.name, when, sticky, err)
-				}
-				names = append(names, a.Server)
-			}
-			if names[0] == "s1" || names[0] != names[1] {
-				r.Errorf("%s, %s: a client with affinity at %s is answered by %v, want by one of the other servers", g.way.name, when, sticky, names)
-			}
+			r.movesOnce(g, i, when)
+		}
+	}
+}
+
+// movesOnce checks that the client with affinity is with another server than the first, and always with the same one.
+func (r *rig) movesOnce(g *guests, family int, when string) {
+	r.Helper()
+	sticky := keyOf(g.way.stickyVIP()[family], vipPort, balancer.TCP)
+	for range 2 {
+		a, err := r.askFrom(r.w.client, g.client[family], sticky, atOnce)
+		was := g.moved[family]
+		switch {
+		case err != nil:
+			r.Errorf("%s, %s: a client with affinity at %s: %v", g.way.name, when, sticky, err)
+		case was == "" && a.Server != "s1":
+			g.moved[family] = a.Server
+		case was != a.Server:
+			r.Errorf("%s, %s: a client with affinity at %s, moved from s1 to %q, is answered by %s", g.way.name, when, sticky, was, a.Server)
 		}
 	}
 }
@@ -236,9 +249,10 @@ func (r *rig) returns(all []*guests, services []*balancer.Service) {
 				r.Errorf("%s: when the server is back, an idle connection to %s: %v", g.way.name, c.RemoteAddr(), err)
 			}
 		}
-		for _, vip := range g.way.vip {
+		for i, vip := range g.way.vip {
 			r.meetsAll(keyOf(vip, vipPort, balancer.TCP))
 			r.meetsAll(keyOf(vip, vipPort, balancer.UDP))
+			r.movesOnce(g, i, "when the server is back")
 		}
 		r.undisturbed(g.busy, string(g.way.name)+" and the server's return")
 	}

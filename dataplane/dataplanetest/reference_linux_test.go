@@ -41,6 +41,8 @@ type front struct {
 	f      *balancer.Frontend
 	picker pick.Picker
 	sticky *pick.Sticky
+	// first are the backends that clients with affinity came to first.
+	first  map[netip.Addr]netip.AddrPort
 	closer io.Closer // the listener or packet socket; nil while clients are refused
 	gone   *atomic.Bool
 	conns  map[*pair]bool
@@ -204,7 +206,7 @@ func (r *reference) stickLocked(e *front) {
 	case timeout == 0:
 		e.sticky = nil
 	case e.sticky == nil:
-		e.sticky = pick.NewSticky(timeout, 1000)
+		e.sticky, e.first = pick.NewSticky(timeout, 1000), map[netip.Addr]netip.AddrPort{}
 	default:
 		e.sticky.SetTimeout(timeout)
 	}

@@ -22,7 +22,11 @@ func (r *reference) chooseLocked(e *front, client netip.AddrPort) (netip.AddrPor
 		return netip.AddrPort{}, errors.New("not within source_ranges")
 	}
 	if e.sticky != nil {
-		if to, ok := e.sticky.Lookup(client.Addr(), time.Now()); ok && slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.Addr == to && b.State == balancer.Active }) {
+		to, ok := e.sticky.Lookup(client.Addr(), time.Now())
+		if first, known := e.first[client.Addr()]; known && e.active(first) && r.fault == "throws clients back" {
+			to = first
+		}
+		if ok && e.active(to) {
 			e.sticky.Store(client.Addr(), to, time.Now())
 			return to, nil
 		}
@@ -44,8 +48,16 @@ func (r *reference) chooseLocked(e *front, client netip.AddrPort) (netip.AddrPor
 	to := f.Backends[i].Addr
 	if e.sticky != nil {
 		e.sticky.Store(client.Addr(), to, time.Now())
+		if _, known := e.first[client.Addr()]; !known {
+			e.first[client.Addr()] = to
+		}
 	}
 	return to, nil
+}
+
+// active reports whether a backend gets new connections.
+func (e *front) active(to netip.AddrPort) bool {
+	return slices.ContainsFunc(e.f.Backends, func(b balancer.Backend) bool { return b.Addr == to && b.State == balancer.Active })
 }
 
 func isHosts(a netip.Addr) bool {

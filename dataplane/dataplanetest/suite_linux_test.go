@@ -47,6 +47,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"never meets itself":        "routed/host-endpoint/udp6",
 		"ignores weights":           "routed/shares",
 		"forgets clients":           "routed/affinity",
+		"throws clients back":       "routed/affinity",
 		"never forgets clients":     "routed/affinity-ends",
 		"lets everyone in":          "routed/source-ranges",
 		"never refuses":             "routed/no-endpoints/none/tcp4",

@@ -45,6 +45,10 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 			}
 		}
 	}
+	var err error
+	if y.slots, err = y.setsThere(); err != nil {
+		return err
+	}
 	s := survey{y: y, rules: map[string][]string{}, below: map[string][]string{}}
 	stamp, _ := y.tool.Stamp(table) // unknown: it is compared at the next probe
 	leads, err := y.tool.Saved(ctx, table, frontPrefix, s.take)
@@ -63,8 +67,7 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 		y.removeOrphansLocked(ctx)
 		y.look.Left(y.tool, table, untouched)
 	}
-	y.slots, err = y.setsThere()
-	return err
+	return nil
 }
 
 // setsThere counts the sticky sets, up to the first that is missing or is another kind of set.
@@ -218,6 +221,8 @@ func (s *survey) front(n note, last *front, changed map[string]bool) *front {
 	}
 	if last != nil {
 		f.used, f.proved = max(f.used, last.used), last.proved
+	} else {
+		f.used = max(f.used, s.y.slots) // an earlier process may have given away more than still have chains
 	}
 	if !intact || count != n.rules {
 		f.digest, f.proved = 0, false

@@ -62,10 +62,15 @@ func waysOf(f *balancer.Frontend) []way {
 const longestTimeout = math.MaxUint32 / 2 / 1000 * time.Second
 
 // stick gives every way a chain that notes the client before it takes the way, and returns the rules by which clients
-// that were noted come back.
-func (m *form) stick(f *balancer.Frontend, ways []way, slots map[netip.AddrPort]int) []string {
+// that were noted come back. Before these, a client that comes while its backend gets no new connections is struck from
+// that backend's set: it stays where it goes now, also when the backend returns.
+func (m *form) stick(f *balancer.Frontend, ways []way, slots map[netip.AddrPort]int) (rules []string) {
 	timeout := int((min(f.AffinityTimeout, longestTimeout) + time.Second - 1) / time.Second)
-	rules := make([]string, len(ways))
+	for _, b := range f.Backends {
+		if slot, ok := slots[b.Addr]; ok && b.State != balancer.Active && len(ways) > 0 {
+			rules = append(rules, fmt.Sprintf("-j SET --del-set %s dst,dst,src", stickySet(slot, f.Addr.Is4())))
+		}
+	}
 	for i := range ways {
 		w := &ways[i]
 		slot := slots[w.addr]
@@ -75,7 +80,7 @@ func (m *form) stick(f *balancer.Frontend, ways []way, slots map[netip.AddrPort]
 			fmt.Sprintf("-j SET --add-set %s dst,dst,src --exist --timeout %d", set, timeout),
 			w.rule(""),
 		}})
-		rules[i] = fmt.Sprintf("-m set --match-set %s dst,dst,src -g %s", set, chain)
+		rules = append(rules, fmt.Sprintf("-m set --match-set %s dst,dst,src -g %s", set, chain))
 		w.proto, w.action = "", "-g "+chain
 	}
 	return rules

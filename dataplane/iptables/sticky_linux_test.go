@@ -17,7 +17,7 @@ func (r *rig) sticky(servers ...int) *balancer.Frontend {
 	return f
 }
 
-// TestClientsStay has a client stay on its endpoint while others come and go, over a restart too, and has nobody be sent
+// TestClientsStay has a client stay on its endpoint while others come and go, over a restart too, and has none be sent
 // to a new endpoint only because it got the place of one that went.
 func TestClientsStay(t *testing.T) {
 	eachBackend(t, func(r *rig) {
@@ -36,10 +36,7 @@ func TestClientsStay(t *testing.T) {
 		stays("all others went", my)
 		stays("others came", my, 5, 6, 7)
 		stays("they went in another order", 7, my)
-		if err := r.d.Close(context.Background(), true); err != nil {
-			r.Fatal(err)
-		}
-		r.d = r.open(r.d.families[xtables.IPv4].tool.Backend())
+		r.restart()
 		stays("a restart", my, 2, 3)
 		stays("a restart and another", my, 3)
 
@@ -51,6 +48,37 @@ func TestClientsStay(t *testing.T) {
 			r.Fatalf("%d endpoints have places, want 2", len(places))
 		}
 	})
+}
+
+// TestClientsStayWhereTheyMoved has an endpoint drain over a restart, after which nothing tells which place it has.
+func TestClientsStayWhereTheyMoved(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		r.apply(r.sticky(2, 3))
+		r.apply(r.sticky(3))
+		r.ask(balancer.TCP) // notes the client in place 1
+		drained := r.sticky(2, 3)
+		drained.Backends[1].State = balancer.Draining
+		r.apply(r.sticky(2, 3))
+		r.apply(drained)
+		r.restart()
+		r.apply(drained)
+		if _, name := r.ask(balancer.TCP); name != "s2" {
+			r.Fatalf("while s3 drains, %s answers", name)
+		}
+		r.apply(r.sticky(3, 2))
+		if _, name := r.ask(balancer.TCP); name != "s2" {
+			r.Errorf("after s3 drained, %s answers a client that moved to s2", name)
+		}
+	})
+}
+
+// restart has another dataplane take over what there is.
+func (r *rig) restart() {
+	r.Helper()
+	if err := r.d.Close(context.Background(), true); err != nil {
+		r.Fatal(err)
+	}
+	r.d = r.open(r.d.families[xtables.IPv4].tool.Backend())
 }
 
 // TestPlacesAreEmptied has an endpoint that gets the place of another get none of its clients with it.
