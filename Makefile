@@ -20,7 +20,7 @@ LIBDIR     ?= $(PREFIX)/lib
 DATADIR    ?= $(PREFIX)/share
 DESTDIR    ?=
 
-.PHONY: help build run demo test test-kernel test-ipvs needs bench lint cover install uninstall clean
+.PHONY: help build run demo check test soak test-kernel test-ipvs needs bench lint cover install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,8 +35,21 @@ run: build ## three servers behind a VIP on this machine, without root; Ctrl-C e
 demo: build ## a tour that ends by itself: load, a dying server, a drain, a reload, a broken file
 	@bin/demo tour
 
+# What was changed since the commit that upstream has too, or since the last one where there is no upstream.
+CHANGED = { git diff --name-only --diff-filter=d "$$(git merge-base HEAD '@{upstream}' 2>/dev/null || echo HEAD)"; \
+	git ls-files --others --exclude-standard; } | { grep '\.go$$' || true; } | sort -u
+
+check: ## before each commit, under a minute, without root, race detector or network: lint of what changed, and the tests of single parts
+	@files=$$($(CHANGED)); [ -z "$$files" ] || { \
+		unformatted=$$(gofmt -l $$files); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi; \
+		packages=$$(dirname $$files | sort -u | sed 's,^,./,'); $(GO) vet $$packages && $(STATICCHECK) $$packages; }
+	@$(GO) test -short -timeout=5m ./balancer/... ./store/... ./dataplane/... ./cmd/... ./test/deps/... | { grep -v 'no test files' || true; }
+
 test: needs lint ## lint, and every test under the race detector; skips are listed with their reasons
 	@$(GO) run -buildvcs=false ./test/report -race -timeout=20m ./...
+
+soak: needs ## every test, with all of the random histories and sizes of which "make test" takes the first ones (an hour; see docs/contributing.md)
+	@VIPD_SOAK=1 $(GO) run -buildvcs=false ./test/report -race -count=1 -timeout=60m ./...
 
 test-kernel: needs ## only the packages whose tests need root and make real kernel objects
 	@$(GO) run -buildvcs=false ./test/report -kernel -race -count=1 -timeout=20m

@@ -17,7 +17,7 @@ import (
 
 // mendTime is within what everything is as it was, with the engine's usual ProbeInterval, on slow machines too. Usually
 // it is usuallyMended.
-const mendTime, usuallyMended = 3 * time.Second, 1500 * time.Millisecond
+const mendTime, usuallyMended = 8 * time.Second, 1500 * time.Millisecond
 
 // testDamage has each kind of damage noticed and mended, while connections are open, which outlive it as long as nothing
 // is sent on them meanwhile, and clients keep coming.

@@ -49,6 +49,9 @@ type Cluster struct {
 // Start starts etcd and waits until it serves.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("needs etcd, which -short does without")
+	}
 	binary, err := exec.LookPath("etcd")
 	if err != nil {
 		t.Skip("needs etcd (Debian's package etcd-server)")

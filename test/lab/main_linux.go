@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -38,7 +39,8 @@ func run(m Tests) (int, error) {
 	if state != "" || slices.ContainsFunc(os.Args[1:], isWorkerFlag) {
 		return runHere(m, state)
 	}
-	if os.Geteuid() != 0 {
+	flag.Parse()
+	if os.Geteuid() != 0 || testing.Short() {
 		return m.Run(), nil
 	}
 	return runAgain(m)
@@ -138,6 +140,8 @@ func Require(t testing.TB) {
 	t.Helper()
 	switch state := os.Getenv(insideVar); {
 	case state == inside:
+	case testing.Short():
+		t.Skip("needs network namespaces, which -short does without")
 	case state != "":
 		t.Skip("needs network namespaces: ", state)
 	case os.Geteuid() != 0:

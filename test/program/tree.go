@@ -72,6 +72,9 @@ func Build(t testing.TB, packages ...string) string {
 
 func build(t testing.TB, into string, packages ...string) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("needs the built programs, which -short does without")
+	}
 	cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-o", into + "/"}, packages...)...)
 	cmd.Dir = source(t)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
