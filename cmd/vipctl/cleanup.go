@@ -19,6 +19,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
+	"vipd/cmd/internal/netlock"
 	"vipd/cmd/internal/runlock"
 	"vipd/cmd/internal/table"
 	"vipd/dataplane/host"
@@ -31,12 +32,14 @@ func cleanupVerb() *verb {
 			"sysctls (they get their old values back), and its files in run_dir and state_dir, with overrides and drains that " +
 			"were said by hand. It removes nothing else, and says what it removed, a line each; many of a kind share one. It " +
 			"takes root.\n\n" +
-			"It works without a daemon, and refuses while one runs: stop that first. The config says where things are; " +
-			"without one the defaults hold. With --mode only what that mode created is removed.",
+			"It works without a daemon, and refuses while one runs in this network namespace, whatever its config: stop that " +
+			"first, or remove what it uses all the same with --force. The config says where things are; without one the " +
+			"defaults hold. With --mode only what that mode created is removed.",
 		example: "sudo vipctl cleanup --dry-run",
 		flags: []cli.Flag{
 			modeFlag("remove only what this `MODE` created"),
 			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be removed, and remove nothing"},
+			&cli.BoolFlag{Name: "force", Usage: "remove it also while a vipd runs, whose services stop"},
 		},
 		run: runCleanup,
 	}
@@ -54,21 +57,37 @@ func runCleanup(c *call) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case !c.root:
+	if !c.root {
 		return errors.New("what vipd makes on a host is for root to see and to remove: sudo vipctl cleanup")
-	case c.flags.Bool("dry-run"):
+	}
+	lock, err := netlock.Take(netlock.Holder{})
+	defer func() { _ = lock.Close() }()
+	if c.flags.Bool("dry-run") {
+		_ = lock.Close() // a look keeps no vipd from its start
+		if err != nil {
+			fmt.Fprintf(c.stderr, "vipctl: %v, and uses what follows\n", err)
+		}
 		return c.clean(cleaners(conf, mode, &hold{}), true)
 	}
-	h, err := holdRunDir(conf.RunDir)
+	force := c.flags.Bool("force")
+	if err != nil && !force {
+		return fmt.Errorf("%w: %s", err, wayOut)
+	}
+	h, err := holdRunDir(conf.RunDir, force)
 	if err != nil {
 		return err
 	}
-	if err = c.refuseWhileServing(); err == nil {
+	if !force {
+		err = c.refuseWhileServing()
+	}
+	if err == nil {
 		err = c.clean(cleaners(conf, mode, h), false)
 	}
 	return errors.Join(err, h.release())
 }
+
+// wayOut says what to do about a vipd that runs.
+const wayOut = "stop it first, see what would be removed with --dry-run, or remove it all the same with --force"
 
 // clean runs the cleaners one after the other, and prints what they do.
 func (c *call) clean(cleaners []cleaner, dry bool) error {
@@ -164,17 +183,20 @@ type hold struct {
 	made bool     // the cleanup's own, which nobody left behind
 }
 
-// holdRunDir takes the lock that a daemon has for its whole life. It tells of one whose socket is gone or elsewhere.
-func holdRunDir(dir string) (*hold, error) {
+// holdRunDir takes the lock that a daemon has for its whole life. It finds one in another network namespace, and one that may
+// not change this one. With force it does without a lock that a daemon has.
+func holdRunDir(dir string, force bool) (*hold, error) {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return &hold{}, nil
 	}
 	_, err := os.Lstat(lockFile(dir))
 	h := &hold{made: errors.Is(err, fs.ErrNotExist)}
 	h.lock, err = runlock.Take(lockFile(dir))
+	if errors.Is(err, runlock.ErrHeld) && force {
+		return &hold{}, nil
+	}
 	if errors.Is(err, runlock.ErrHeld) {
-		return nil, fmt.Errorf("vipd is running, or another cleanup is: %s is held; stop it first, or see what would be removed with --dry-run",
-			lockFile(dir))
+		return nil, fmt.Errorf("vipd is running, or another cleanup is: %s is held; %s", lockFile(dir), wayOut)
 	}
 	return h, err
 }
@@ -203,7 +225,7 @@ func (c *call) refuseWhileServing() error {
 	switch {
 	case err == nil:
 		_ = conn.Close()
-		return fmt.Errorf("vipd is running and answers at %s: stop it first, or see what would be removed with --dry-run", socket)
+		return fmt.Errorf("vipd is running and answers at %s: %s", socket, wayOut)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil
 	}

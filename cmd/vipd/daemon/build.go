@@ -9,7 +9,6 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/cmd/internal/config"
-	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/chooser"
 	"vipd/cmd/vipd/daemon/internal/fleet"
@@ -20,7 +19,6 @@ import (
 	"vipd/cmd/vipd/daemon/internal/reserved"
 	"vipd/cmd/vipd/daemon/internal/view"
 	"vipd/dataplane"
-	"vipd/dataplane/host"
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/store/tomlfile"
@@ -36,9 +34,7 @@ type source interface {
 func (d *Daemon) build() (err error) {
 	c := d.config
 	component := func(name string) *slog.Logger { return d.Log.With("component", name) }
-	o := modes.HostOptions(c)
-	o.Log = component("host")
-	if d.host, err = host.New(o); err != nil {
+	if d.host, err = d.newHost(component("host")); err != nil {
 		return err
 	}
 	choice := chooser.Options{

@@ -16,6 +16,7 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
+	"vipd/cmd/internal/netlock"
 	"vipd/cmd/internal/runlock"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/chooser"
@@ -27,7 +28,6 @@ import (
 	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/cmd/vipd/daemon/internal/view"
 	"vipd/dataplane"
-	"vipd/dataplane/host"
 	"vipd/store"
 )
 
@@ -49,14 +49,17 @@ type Options struct {
 // Daemon is one running vipd.
 type Daemon struct {
 	Options
-	config  config.Config
-	lock    *os.File
-	host    *host.Host
-	chooser *chooser.Chooser
-	tally   tally.Tally // of what all modes have counted
-	engine  *dataplane.Engine
-	source  source
-	fleet   *fleet.Node // nil: the store is not a fleet's
+	config config.Config
+	lock   *os.File
+	host   hostSide
+	// namespace is the lock of the network namespace, nil where none is needed; beside says which vipd has it, if another does.
+	namespace *netlock.Lock
+	beside    *netlock.HeldError
+	chooser   *chooser.Chooser
+	tally     tally.Tally // of what all modes have counted
+	engine    *dataplane.Engine
+	source    source
+	fleet     *fleet.Node // nil: the store is not a fleet's
 	// reserved is nil where the store is not a fleet's.
 	reserved *reserved.Follower
 	checks   *checks.Checks
@@ -97,6 +100,9 @@ func New(o Options) (*Daemon, error) {
 			d.closeFiles()
 		}
 	}()
+	if err := d.claimNamespace(); err != nil {
+		return nil, err
+	}
 	if err := d.openFiles(); err != nil {
 		return nil, err
 	}
@@ -154,6 +160,9 @@ func (d *Daemon) closeFiles() {
 	if d.lock != nil {
 		_ = d.lock.Close()
 	}
+	if d.namespace != nil {
+		_ = d.namespace.Close()
+	}
 }
 
 // Socket returns the path of the API's socket.
@@ -191,6 +200,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("API", func(ctx context.Context) error { return serve(ctx, d.socket, d.api()) })
 	if d.web != nil {
 		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler()) })
+	}
+	if d.namespace != nil {
+		start("network namespace", d.namespace.Run)
 	}
 	start("model", d.model.Run)
 	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.publish) })

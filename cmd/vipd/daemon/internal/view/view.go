@@ -32,8 +32,14 @@ type Sources struct {
 	Engine     *dataplane.Engine
 	Tally      *tally.Tally
 	Checks     *checks.Checks
-	Host       *host.Host
+	Host       Host
 	Fleet      Fleet // nil: the store is not a fleet's
+}
+
+// Host is what is asked of the side of the host.
+type Host interface {
+	Problems() []balancer.Problem
+	Addresses() []host.Held
 }
 
 // Fleet is what is asked of this node's part in a fleet.

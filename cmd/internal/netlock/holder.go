@@ -1,0 +1,50 @@
+package netlock
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+)
+
+// ErrHeld means that another process has the lock. The error with it is a *HeldError.
+var ErrHeld = errors.New("this network namespace is taken")
+
+// Holder is the process that has the lock.
+type Holder struct {
+	// PID is its process id; 0 if it is in a process namespace that this process does not see.
+	PID int `json:"-"`
+	// Program is its name, "" if PID is 0.
+	Program string `json:"-"`
+	// Config is its configuration file and RunDir its run_dir, as absolute paths; "" if it does not answer, or is no vipd.
+	Config string `json:"config"`
+	RunDir string `json:"run_dir"`
+}
+
+// IsDaemon reports whether the holder is a vipd, and not a cleanup of vipctl.
+func (h Holder) IsDaemon() bool { return h.Program != cleaner }
+
+// cleaner is the program that takes the lock for a moment only.
+const cleaner = "vipctl"
+
+// String returns something like "vipd (pid 12, config /etc/vipd/vipd.toml, run_dir /run/vipd)".
+func (h Holder) String() string {
+	s := cmp.Or(h.Program, "vipd")
+	if h.PID == 0 {
+		s += " (its pid is not visible here"
+	} else {
+		s += fmt.Sprintf(" (pid %d", h.PID)
+	}
+	if h.Config != "" {
+		s += fmt.Sprintf(", config %s, run_dir %s", h.Config, h.RunDir)
+	}
+	return s + ")"
+}
+
+// HeldError says who has the lock. It is ErrHeld (errors.Is).
+type HeldError struct{ Holder Holder }
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("%s already manages the services of this network namespace", e.Holder)
+}
+
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }

@@ -1,0 +1,125 @@
+package netlock
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// name is the abstract name of the socket.
+const name = "@vipd"
+
+// answerTime bounds how long the holder may take to answer, and how long one client may keep it.
+const answerTime = time.Second
+
+// Lock is the lock of the network namespace. The nil Lock holds nothing.
+type Lock struct {
+	listener *net.UnixListener
+	answer   []byte
+}
+
+// Take takes the lock of this process's network namespace, and tells those who ask of self while Run runs. The error is a
+// *HeldError if another process has it.
+func Take(self Holder) (*Lock, error) {
+	answer, err := json.Marshal(self)
+	if err != nil {
+		return nil, fmt.Errorf("describing this process: %w", err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, &HeldError{ask()}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("locking the network namespace: %w", err)
+	}
+	return &Lock{l, answer}, nil
+}
+
+// Run tells every process that connects who holds the lock, until ctx ends. The lock stays until Close.
+func (l *Lock) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.listener.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		c, err := l.listener.AcceptUnix()
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = c.Close()
+			}
+			return nil
+		}
+		if err != nil { // out of file descriptors, most likely
+			select {
+			case <-ctx.Done():
+			case <-time.After(answerTime):
+			}
+			continue
+		}
+		_ = c.SetDeadline(time.Now().Add(answerTime))
+		_, _ = c.Write(l.answer) // a client that is gone needs no answer
+		_ = c.Close()
+	}
+}
+
+// Close gives the lock back.
+func (l *Lock) Close() error {
+	if l == nil {
+		return nil
+	}
+	return l.listener.Close()
+}
+
+// ask returns what can be known of the holder.
+func ask() (h Holder) {
+	conn, err := net.DialTimeout("unix", name, answerTime)
+	if err != nil {
+		return h // it has just ended, or has no room for another client
+	}
+	defer func() { _ = conn.Close() }()
+	c := conn.(*net.UnixConn)
+	var answer bytes.Buffer
+	if c.SetReadDeadline(time.Now().Add(answerTime)) == nil {
+		if _, err := answer.ReadFrom(c); err == nil && json.Unmarshal(answer.Bytes(), &h) != nil {
+			h = Holder{}
+		}
+	}
+	h.PID = listenerOf(c)
+	if h.PID > 0 {
+		if comm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(h.PID), "comm")); err == nil {
+			h.Program = string(bytes.TrimSpace(comm))
+		}
+	}
+	return h
+}
+
+// listenerOf returns the id of the process that listens at the other end of c, 0 if it is not visible here.
+func listenerOf(c *net.UnixConn) (pid int) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	})
+	return pid
+}
+
+// Needed reports whether this process may change the network namespace: without CAP_NET_ADMIN it has nothing to lock.
+func Needed() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return true
+	}
+	return data[0].Effective&(1<<unix.CAP_NET_ADMIN) != 0
+}

@@ -1,0 +1,48 @@
+package netlock
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// TestHolder: the second process is told who has the lock, also while the first does not answer, and gets it when the first
+// has ended.
+func TestHolder(t *testing.T) {
+	lab.New(t) // a network namespace of its own
+	first, err := Take(Holder{Config: "/etc/vipd/vipd.toml", RunDir: "/run/vipd"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Holder{PID: os.Getpid(), Program: "netlock.test"}
+	var held *HeldError
+	if _, err := Take(Holder{}); !errors.As(err, &held) || !errors.Is(err, ErrHeld) || held.Holder != want {
+		t.Errorf("the holder does not answer: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- first.Run(ctx) }()
+	want.Config, want.RunDir = "/etc/vipd/vipd.toml", "/run/vipd"
+	if _, err := Take(Holder{}); !errors.As(err, &held) || held.Holder != want {
+		t.Errorf("got %v, want %v", err, want)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	second, err := Take(Holder{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}
