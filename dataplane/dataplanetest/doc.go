@@ -25,7 +25,9 @@
 //	routed         client --- host --- s1, s2, s3, a link each; replies come back through the host
 //	one-arm        client, host, s1, s2, s3 on one switch; replies would go straight to the client
 //	astray         client --- host --- switch with s1, s2, s3, whose default gateway is another router; snat = always
-//	shared-vip     routed, and the servers hold the VIP on their own loopbacks
+//	shared-vip     routed, and the servers hold the VIP on their own loopbacks; they have no route to the host's addresses
+//	               on other links, and filter by reverse path
+//	narrow         client --- host --- router --- s1, s2, s3; the link to the router takes 1400 bytes, and no message says so
 //	own-address    routed, and the VIP is the host's own address
 //	dr, tunnel     client --- host --- switch with s1, s2, s3, which hold the VIP and answer through a router of their own
 package dataplanetest

@@ -184,11 +184,28 @@ func astray(_ testing.TB, l *lab.Lab) *world {
 
 func sharedVIP(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
+	w.host.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	for _, s := range w.servers {
 		s.ns.AddAddr("lo", w.vip[0].String()+"/32")
 		s.ns.AddAddr("lo", w.vip[1].String()+"/128")
+		w.noWayBack(s)
 	}
 	return w
+}
+
+// noWayBack leaves a server no route to the host's addresses on other links, and has it filter by reverse path: packets
+// from those addresses are lost.
+func (w *world) noWayBack(s *server) {
+	s.ns.Sysctl("net.ipv4.conf.all.rp_filter", "1")
+	for _, a := range w.own {
+		bits := 24
+		if a.Is6() {
+			bits = 64
+		}
+		if link := netip.PrefixFrom(s.addr.of(a), bits); !link.Masked().Contains(a) {
+			s.ns.Unreachable(netip.PrefixFrom(a, a.BitLen()).String())
+		}
+	}
 }
 
 func ownAddress(t testing.TB, l *lab.Lab) *world {

@@ -231,6 +231,13 @@ func TestSource(t *testing.T) {
 	checkSource(t, "10.96.0.10", "10.1.0.1")
 	checkSource(t, "fd00:96::10", "fd01::1")
 	checkIntact(t, h)
+
+	// The node's only addresses are VIPs of a service too.
+	finishNothing(t, h)
+	h.Resync()
+	apply(t, h, append(both, frontend("10.1.0.1:80"), frontend("[fd01::1]:80"))...)
+	checkSource(t, "10.96.0.10", "10.1.0.1")
+	checkSource(t, "fd00:96::10", "fd01::1")
 	must(t, h.Release(t.Context()))
 	if routes := h.ourRoutes(); len(routes) != 0 {
 		t.Fatalf("routes are left: %v", routes)

@@ -25,7 +25,8 @@
 //	filter INPUT                ours: known, translated or vipd-served -> accepted; vipd-rejected -> refused
 //	                            to one of the networks that cover vipd-held, new, to an address in it: ICMP and vipd-served
 //	                               pass, all else is refused
-//	filter OUTPUT               ours, new, leaving the host: vipd-rejected -> refused
+//	filter OUTPUT               ours, new: leaving the host and in vipd-rejected -> refused; else marked: an endpoint may
+//	                               have no route to the source that the VIP's route names
 //	nat POSTROUTING             ours, not vipd-never: marked, or from its own destination -> masqueraded
 //
 // In ipvs mode the kernel's virtual servers take packets to VIPs at the end of INPUT, or, from the host itself, in OUTPUT

@@ -187,6 +187,12 @@ func verdictChains(p *plan) []chain {
 	if p.mode.IPVS { // what virtual servers forward goes out here; what programs of this host begin is for others to judge
 		leaving = append([]string{known, "-m addrtype ! --src-type LOCAL -j ACCEPT"}, leaving...)
 	}
+	if p.mode.Forward {
+		// The route to a VIP gives programs of this host one source for all endpoints. An endpoint behind another interface
+		// may have no route to that address, or filter it by reverse path.
+		leaving = append(leaving, fmt.Sprintf("-m conntrack --ctstate NEW -m connmark ! --mark %s -j MARK --set-xmark %s",
+			both(p.bits.never), both(p.bits.masquerade)))
+	}
 	return []chain{
 		{"VIPD-FORWARD", []string{known, translated + " -g VIPD-FORWARD-NEW", refused}},
 		{"VIPD-FORWARD-NEW", []string{"-j VIPD-ONE-ARM", "-j ACCEPT"}},

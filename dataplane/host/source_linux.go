@@ -26,9 +26,13 @@ func world() [2]netip.Addr {
 }
 
 // anySource finds the node's own address that connections to VIPs of a family should leave with: the one that it speaks
-// to the world with, else, without a default route, the first that it has. It is invalid where the node has none.
+// to the world with, else, without a default route, the first that it has. One that is a service's VIP as well is the
+// last choice. It is invalid where the node has none.
 func (h *Host) anySource(family int) netip.Addr {
-	own := h.view.own(func(a netip.Addr) bool { return familyOf(a) != family || h.added.Has(a) || h.needed(a) })
+	own := h.view.own(func(a netip.Addr) bool { return familyOf(a) != family || h.added.Has(a) })
+	if private := slices.DeleteFunc(slices.Clone(own), h.needed); len(private) > 0 {
+		own = private
+	}
 	if len(own) == 0 {
 		return netip.Addr{}
 	}

@@ -206,6 +206,22 @@ func (n *NS) Route(dst, via string) {
 	})
 }
 
+// MTU bounds the packets that a device sends and receives.
+func (n *NS) MTU(dev string, bytes int) {
+	n.lab.t.Helper()
+	if err := n.netlink.LinkSetMTU(n.link(dev), bytes); err != nil {
+		n.lab.t.Fatalf("setting the MTU of %s in %s: %v", dev, n.Name, err)
+	}
+}
+
+// Unreachable leaves the namespace no way to dst.
+func (n *NS) Unreachable(dst string) {
+	n.lab.t.Helper()
+	if err := n.netlink.RouteReplace(&netlink.Route{Dst: n.ipNet(dst), Type: unix.RTN_UNREACHABLE}); err != nil {
+		n.lab.t.Fatalf("leaving no way to %s in %s: %v", dst, n.Name, err)
+	}
+}
+
 // Default makes each gateway the default one of its address family.
 func (n *NS) Default(gateways ...string) {
 	n.lab.t.Helper()
