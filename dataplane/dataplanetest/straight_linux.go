@@ -104,7 +104,7 @@ func (r *rig) answersStraight(key balancer.Key) {
 	}
 	const size = 1 << 20
 	before := r.counted("lan")
-	r.echoStream(key, zeros{}, size)
+	r.echoStream(r.w.client, key, zeros{}, size)
 	after := r.counted("lan")
 	if in, out := after.RxBytes-before.RxBytes, after.TxBytes-before.TxBytes; in > size/10 || out < size {
 		r.Errorf("%s: of a stream of %d bytes there and back, %d bytes came to the host from servers and %d went, want none but the client's", key, size, in, out)

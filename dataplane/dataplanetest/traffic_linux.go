@@ -28,7 +28,7 @@ func testStreams(r *rig) {
 			return
 		}
 		for _, size := range []int{0, 1, 100_000, 4 << 20} {
-			r.echoStream(key, random, size)
+			r.echoStream(r.w.client, key, random, size)
 		}
 	})
 }
@@ -51,9 +51,9 @@ func (r *rig) echoDatagram(key balancer.Key, random io.Reader, size int) {
 }
 
 // echoStream sends size bytes, ends its half of the connection, and reads all of them back, to the other half's end.
-func (r *rig) echoStream(key balancer.Key, random io.Reader, size int) {
+func (r *rig) echoStream(from *lab.NS, key balancer.Key, random io.Reader, size int) {
 	r.Helper()
-	c, _ := r.mustOpen(r.w.client, netip.Addr{}, key)
+	c, _ := r.mustOpen(from, netip.Addr{}, key)
 	sent := make([]byte, size)
 	_, _ = io.ReadFull(random, sent) // never fails
 	if err := c.SetDeadline(time.Now().Add(wait.Scaled(4 * atOnce))); err != nil {

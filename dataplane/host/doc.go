@@ -20,6 +20,7 @@
 //	                               vipd-silent: dropped; vipd-masquerade: the packet is marked; vipd-never: the connection too
 //	                               the connection is marked as ours
 //	nat PREROUTING, OUTPUT      the mode's own: DNAT or REDIRECT
+//	filter FORWARD, OUTPUT      ours: the segment size of TCP connections is clamped to what their links take
 //	filter FORWARD              ours: known -> accepted; translated -> marked if it leaves where it came in, accepted;
 //	                               vipd-rejected -> refused
 //	filter INPUT                ours: known, translated or vipd-served -> accepted; vipd-rejected -> refused

@@ -13,7 +13,7 @@ import (
 // trialChain holds a rule for a moment, to prove that the kernel takes it.
 const trialChain = "VIPD-TRIAL"
 
-// try finds out what the kernel can do for masquerading. In most cases it can do all, which takes one trial.
+// try finds out what the kernel can do beyond what every kernel can. Most can do all, which takes one trial.
 func (g *guard) try(ctx context.Context, tool ruleKernel) error {
 	full := g.plan
 	full.hairpin, full.randomFully, full.mode.Marked = true, true, false
@@ -29,19 +29,20 @@ func (g *guard) try(ctx context.Context, tool ruleKernel) error {
 		}
 		return false, err
 	}
-	all, err := works(hairpin, randomFully)
-	full.hairpin, full.randomFully = all, all
-	if err == nil && !all {
-		full.hairpin, err = works(hairpin)
-	}
-	if err == nil && !all {
-		full.randomFully, err = works(randomFully)
+	all, err := works(hairpin, randomFully, clampRule)
+	for _, trial := range []struct {
+		rule string
+		can  *bool
+	}{{hairpin, &full.hairpin}, {randomFully, &full.randomFully}, {clampRule, &full.clamp}} {
+		if *trial.can = all; err == nil && !all {
+			*trial.can, err = works(trial.rule)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("trying rules of the nat table: %w", err)
 	}
-	g.stale = g.stale || full.hairpin != g.plan.hairpin || full.randomFully != g.plan.randomFully
-	g.plan.hairpin, g.plan.randomFully = full.hairpin, full.randomFully
+	g.stale = g.stale || full.hairpin != g.plan.hairpin || full.randomFully != g.plan.randomFully || full.clamp != g.plan.clamp
+	g.plan.hairpin, g.plan.randomFully, g.plan.clamp = full.hairpin, full.randomFully, full.clamp
 	return nil
 }
 

@@ -16,8 +16,8 @@ type plan struct {
 	mode Mode
 	// sources: the kernel has the sets for source ranges; arrivals, that rules note there where packets came in; hairpin,
 	// that it runs the program which finds packets to their own source; randomFully, that it chooses ports of masqueraded
-	// connections at random.
-	sources, arrivals, hairpin, randomFully bool
+	// connections at random; clamp, that it changes the segment size that TCP connections announce.
+	sources, arrivals, hairpin, randomFully, clamp bool
 	// vips contain the addresses of all frontends that are looked for, held those that vipd added, and direct those of
 	// the frontends whose packets reach endpoints as they came; none: there are none.
 	vips, held, direct []netip.Prefix
@@ -169,6 +169,11 @@ func markJumps(*plan) []jump {
 	return []jump{{"PREROUTING", "-j VIPD-PREROUTING"}, {"OUTPUT", "-j VIPD-OUTPUT"}}
 }
 
+// clampRule bounds the segment size that both ends of a TCP connection announce by the links that packets really take. A
+// program of the host announces 65495, what fits the loopback device of the VIP's route, and a client what fits its own
+// link. Where a link to the endpoint takes less and the messages that say so are filtered, the connection would hang.
+const clampRule = "-p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"
+
 // verdictChains let in and through what belongs to our connections, and refuse for frontends that have nobody to serve.
 func verdictChains(p *plan) []chain {
 	const (
@@ -193,8 +198,12 @@ func verdictChains(p *plan) []chain {
 		leaving = append(leaving, fmt.Sprintf("-m conntrack --ctstate NEW -m connmark ! --mark %s -j MARK --set-xmark %s",
 			both(p.bits.never), both(p.bits.masquerade)))
 	}
+	forward := []string{known, translated + " -g VIPD-FORWARD-NEW", refused}
+	if p.clamp && p.mode.Forward {
+		forward, leaving = append([]string{clampRule}, forward...), append([]string{clampRule}, leaving...)
+	}
 	return []chain{
-		{"VIPD-FORWARD", []string{known, translated + " -g VIPD-FORWARD-NEW", refused}},
+		{"VIPD-FORWARD", forward},
 		{"VIPD-FORWARD-NEW", []string{"-j VIPD-ONE-ARM", "-j ACCEPT"}},
 		{"VIPD-ONE-ARM", oneArm},
 		{"VIPD-INPUT", []string{known, translated + " -j ACCEPT", p.in(servedSet, "dst,dst") + " -j ACCEPT", refused}},

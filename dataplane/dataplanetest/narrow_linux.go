@@ -1,0 +1,52 @@
+package dataplanetest
+
+import (
+	"fmt"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// narrow is a layout whose link between host and servers takes smaller packets than all others, and on which no message
+// arrives that says so:
+//
+//	client --- host ===1400=== router --- s1, s2, s3
+func narrow(t testing.TB, l *lab.Lab) *world {
+	w := newWorld(l)
+	router := l.Add("router")
+	l.Link(w.host, router, "10.4.0.1/24", "10.4.0.2/24", "fd04::1/64", "fd04::2/64")
+	w.host.MTU("router", 1400)
+	router.MTU("host", 1400)
+	w.own = append(w.own, parseAddrs("10.4.0.1", "fd04::1").slice()...)
+	router.Default("10.4.0.1", "fd04::1")
+	router.Sysctl("net.ipv4.ip_forward", "1")
+	router.Sysctl("net.ipv6.conf.all.forwarding", "1")
+	for i := 1; i <= serverCount; i++ {
+		name := fmt.Sprint("s", i)
+		ns := l.Add(name)
+		gateway := parseAddrs(fmt.Sprintf("10.2.%d.1", i), fmt.Sprintf("fd02:%d::1", i))
+		at := parseAddrs(fmt.Sprintf("10.2.%d.2", i), fmt.Sprintf("fd02:%d::2", i))
+		l.Link(router, ns, gateway[0].String()+"/24", at[0].String()+"/24", gateway[1].String()+"/64", at[1].String()+"/64")
+		ns.Default(gateway[0].String(), gateway[1].String())
+		w.host.Route(fmt.Sprintf("10.2.%d.0/24", i), "10.4.0.2")
+		w.host.Route(fmt.Sprintf("fd02:%d::/64", i), "fd04::2")
+		w.serve(name, ns, at)
+	}
+	for ns, chain := range map[*lab.NS]string{router: "OUTPUT", w.client: "INPUT"} {
+		ns.Exec("iptables", "-A", chain, "-p", "icmp", "--icmp-type", "fragmentation-needed", "-j", "DROP")
+		ns.Exec("ip6tables", "-A", chain, "-p", "icmpv6", "--icmpv6-type", "packet-too-big", "-j", "DROP")
+	}
+	return w
+}
+
+// testNarrow has streams in both directions pass a link that is narrower than both ends know.
+func testNarrow(t *testing.T, s *Subject) {
+	r := newRig(t, s, layout{name: "narrow", build: narrow}, s.newHost(t))
+	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
+	for name, from := range map[string]*lab.NS{"forwarded": r.w.client, "local": r.w.host} {
+		r.step(name, func(r *rig) {
+			r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) { r.echoStream(from, key, zeros{}, 100_000) })
+		})
+	}
+}
