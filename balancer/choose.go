@@ -200,8 +200,13 @@ func (c *serviceInputs) override(at netip.AddrPort) *Override {
 // was said of all at its address. Nil: nothing.
 func OverrideOf(in *Inputs, t Target) *Override {
 	narrow, wide := in.Overrides.At(t), in.Overrides.At(Target{t.Service, t.Addr, 0})
-	if narrow == nil || wide == nil {
-		return cmp.Or(narrow, wide)
+	switch {
+	case !narrow.Says() && !wide.Says():
+		return nil
+	case !narrow.Says():
+		return wide
+	case !wide.Says():
+		return narrow
 	}
 	both := *narrow
 	if both.Weight == nil {

@@ -5,12 +5,18 @@ import (
 	"time"
 )
 
+// TakenBack is the Weight of a change that takes a weight back which was set by hand. No override that is kept has it.
+const TakenBack = -1
+
 // Over returns what is said of a target once o is said after old: o, with what it leaves open taken from old, and without
 // what only repeats the definition of the endpoints that the target names, unless wide says otherwise: what is said of the
 // address as a whole, where the target is one port of it. It is nil if nothing is said any more.
 func (o Override) Over(old, wide Override, defined []*Endpoint) *Override {
-	if o.Weight == nil {
+	switch {
+	case o.Weight == nil:
 		o.Weight = old.Weight
+	case *o.Weight == TakenBack:
+		o.Weight = nil
 	}
 	if o.Draining == nil {
 		o.Draining, o.Until = old.Draining, old.Until
@@ -30,6 +36,19 @@ func (o Override) Over(old, wide Override, defined []*Endpoint) *Override {
 	return o.saying()
 }
 
+// Note returns what o leaves behind for a while when it takes old back: who did it, and why. It is nil if there was nothing
+// to take back, or if o is not signed. An earlier note stays.
+func (o Override) Note(old Override) *Override {
+	note := Override{By: o.By, Reason: o.Reason}
+	if !old.Says() {
+		note = Override{By: old.By, Reason: old.Reason}
+	}
+	if note == (Override{}) {
+		return nil
+	}
+	return &note
+}
+
 // Under returns what stays said of one port of an address, where wide is then said of the address as a whole: that
 // replaces what it speaks of. It is nil if nothing is said any more.
 func (o Override) Under(wide Override) *Override {
@@ -45,9 +64,12 @@ func (o Override) Under(wide Override) *Override {
 // Lapsed reports whether o says nothing any more, at a time.
 func (o *Override) Lapsed(now time.Time) bool { return !o.Expires.IsZero() && !o.Expires.After(now) }
 
+// Says reports whether an override sets anything. A nil one does not, nor does a Note.
+func (o *Override) Says() bool { return o != nil && (o.Weight != nil || o.Draining != nil) }
+
 // saying is nil for an override that says nothing.
 func (o Override) saying() *Override {
-	if o.Weight == nil && o.Draining == nil {
+	if !o.Says() {
 		return nil
 	}
 	return &o

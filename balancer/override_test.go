@@ -25,7 +25,11 @@ func TestOverrideLaws(t *testing.T) {
 			} else {
 				port = valueOf(change.Over(port, wide, defined))
 			}
-			if change.Weight != nil {
+			switch {
+			case change.Weight == nil:
+			case *change.Weight == balancer.TakenBack:
+				weight = *first(wide.Weight, &defined[0].Weight)
+			default:
 				weight = *change.Weight
 			}
 			if change.Draining != nil {
@@ -49,7 +53,7 @@ func TestOverrideLaws(t *testing.T) {
 func anyOverride(r *rand.Rand) (o balancer.Override) {
 	what := 1 + r.IntN(3)
 	if what&1 != 0 {
-		w := r.IntN(3)
+		w := r.IntN(4) + balancer.TakenBack
 		o.Weight = &w
 	}
 	if what&2 != 0 {

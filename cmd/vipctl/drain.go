@@ -23,7 +23,7 @@ func nodeFlag() cli.Flag {
 }
 
 func reasonFlag() cli.Flag {
-	return &cli.StringFlag{Name: "reason", Usage: "a `TEXT` that is shown beside the override"}
+	return &cli.StringFlag{Name: "reason", Usage: "why, a `TEXT` that is kept with the change and shown in events"}
 }
 
 func expiresFlag() cli.Flag {
@@ -56,9 +56,9 @@ func undrainVerb() *verb {
 		name: "undrain", args: "SERVICE ADDRESS | --node NODE", brief: "take a drain back",
 		about: "Takes a drain back: the endpoint, or all endpoints on a node, get new connections again as far as health, " +
 			"weight and locality allow. It takes the same names as drain. A weight that was set by hand stays; \"vipctl " +
-			"weight\" with the weight that is written takes that back.\n\n" + overridePlace,
+			"weight SERVICE ADDRESS -\" takes that back.\n\n" + overridePlace,
 		example: "vipctl undrain web 192.168.1.11",
-		flags:   []cli.Flag{nodeFlag()},
+		flags:   []cli.Flag{nodeFlag(), reasonFlag()},
 		formats: []string{formTable, formJSON}, most: 2, fleet: true,
 		complete: completeTarget, run: runUndrain,
 	}
@@ -66,10 +66,10 @@ func undrainVerb() *verb {
 
 func weightVerb() *verb {
 	return &verb{
-		name: "weight", args: "SERVICE ADDRESS N | --node NODE N", brief: "set the weight of an endpoint",
-		about: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0: no new "+
-			"connections. It wins over what is written, also across restarts and reloads. Setting the weight that is "+
-			"written takes it back. The schedulers rr and lc look at no weight but 0.\n\n", balancer.MaxWeight) + overridePlace,
+		name: "weight", args: "SERVICE ADDRESS N|- | --node NODE N|-", brief: "set the weight of an endpoint, or take it back",
+		about: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0 means no new "+
+			"connections. It wins over what is written, also across restarts and reloads, until \"-\" in place of N takes it "+
+			"back. The schedulers rr and lc look at no weight but 0.\n\n", balancer.MaxWeight) + overridePlace,
 		example: "vipctl weight web 192.168.1.11 5",
 		flags:   []cli.Flag{nodeFlag(), reasonFlag(), expiresFlag()},
 		formats: []string{formTable, formJSON}, most: 3, fleet: true,
@@ -142,8 +142,11 @@ func runWeight(c *call) error {
 	}
 	text := c.args[len(c.args)-1]
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > balancer.MaxWeight {
-		return wrongUse("%q is not a weight: a whole number, 0 to %d", text, balancer.MaxWeight)
+	switch {
+	case text == "-":
+		n = balancer.TakenBack
+	case err != nil || n < 0 || n > balancer.MaxWeight:
+		return wrongUse("%q is not a weight: a whole number, 0 to %d, or - to take back the one that was set", text, balancer.MaxWeight)
 	}
 	q.Weight = &n
 	switch f, err := c.fleetOverride(q); {
@@ -152,15 +155,23 @@ func runWeight(c *call) error {
 	case f != nil:
 		return f.weigh(n)
 	}
-	r, err := c.overrideAll(q, func(api.OverrideTarget) string { return fmt.Sprintf("weight %d", n) })
+	r, err := c.overrideAll(q, func(api.OverrideTarget) string { return weighed(n) })
 	switch {
-	case err != nil:
+	case err != nil || n == balancer.TakenBack:
 	case n > 0:
 		c.noteUnweighted(r.Targets)
 	default:
 		c.noteIdle(r.Targets)
 	}
 	return err
+}
+
+// weighed says what a weight comes to.
+func weighed(n int) string {
+	if n == balancer.TakenBack {
+		return "the weight that is written counts again"
+	}
+	return fmt.Sprintf("weight %d", n)
 }
 
 // noteUnweighted says of which of the targets' services the scheduler does not look at weights. Where that can't be
@@ -222,8 +233,8 @@ func undrained(t api.OverrideTarget, before []api.Endpoint) string {
 	}
 	i := slices.IndexFunc(at, func(e api.Endpoint) bool { return e.Override != nil && e.Override.Weight != nil })
 	if i >= 0 {
-		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s %d\" takes it back",
-			*at[i].Override.Weight, t.Service, t.Address, at[i].Configured)
+		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s -\" takes it back",
+			*at[i].Override.Weight, t.Service, t.Address)
 	}
 	return text
 }

@@ -221,11 +221,11 @@ func (l *eventList) show(events []api.Event, first bool) error {
 				l.timeWidth = max(l.timeWidth, len(l.when(events[i].At)))
 			}
 			l.timeWidth = max(l.timeWidth, len(time.TimeOnly))
-			fmt.Fprintf(&b, "%-*s  %-7s  %s\n", l.timeWidth, "TIME", "KIND", "EVENT")
+			fmt.Fprintf(&b, "%-*s  %-8s  %s\n", l.timeWidth, "TIME", "KIND", "EVENT")
 		}
 		for i := range events {
 			e := &events[i]
-			fmt.Fprintf(&b, "%*s  %-7s  %s\n", l.timeWidth, l.when(e.At), e.Kind, l.paint(table.Line(oneLine(sentence(e))), eventStyle(e)))
+			fmt.Fprintf(&b, "%*s  %-8s  %s\n", l.timeWidth, l.when(e.At), e.Kind, l.paint(table.Line(oneLine(sentence(e))), eventStyle(e)))
 		}
 	}
 	if b.Len() == 0 {

@@ -65,12 +65,12 @@ func TestEventsFollow(t *testing.T) {
 			if code != exitDone {
 				t.Errorf("exits with %d: %s", code, s.err)
 			}
-			want := "TIME      KIND     EVENT\n"
+			want := "TIME      KIND      EVENT\n"
 			for i, text := range []string{"one", "two", "three", "four"} {
 				if form == "table" {
-					want += "23:59:59  mode     " + text + "\n"
+					want += "23:59:59  mode      " + text + "\n"
 				} else {
-					want = strings.TrimPrefix(want, "TIME      KIND     EVENT\n") + fmt.Sprintf(`{"seq":%d,"at":%q,"kind":"mode","level":"INFO","text":%q}`, i+1, now.Format(time.RFC3339Nano), text) + "\n"
+					want = strings.TrimPrefix(want, "TIME      KIND      EVENT\n") + fmt.Sprintf(`{"seq":%d,"at":%q,"kind":"mode","level":"INFO","text":%q}`, i+1, now.Format(time.RFC3339Nano), text) + "\n"
 				}
 			}
 			if got := s.out.String(); got != want {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -118,7 +119,9 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (*balan
 	}
 	var next *balancer.Override
 	r, err := f.writer.EditOverride(f, t, func(old balancer.Override) *balancer.Override {
-		next = change.Over(f.lasting(old), wide, defined)
+		if next = change.Over(f.lasting(old), wide, defined); next == nil {
+			return change.Note(old)
+		}
 		return next
 	})
 	revision := r.Revision
@@ -134,7 +137,7 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (*balan
 		}
 		r, err := f.writer.EditOverride(f, at, func(old balancer.Override) *balancer.Override {
 			lasting := f.lasting(old)
-			return lasting.Under(change)
+			return cmp.Or(lasting.Under(change), change.Note(old))
 		})
 		if err != nil {
 			return next, revision, err
@@ -184,18 +187,17 @@ func (f *fleetOverride) undrained(t balancer.Target) string {
 	if !drained && !slices.ContainsFunc(defined, func(e *balancer.Endpoint) bool { return e.Draining }) {
 		text = "it was not draining"
 	}
-	i := slices.IndexFunc(said, func(o *balancer.Override) bool { return o.Weight != nil })
-	if i >= 0 && len(defined) > 0 {
-		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s %d\" takes it back",
-			*said[i].Weight, t.Service, t.Address(), defined[0].Weight)
+	if i := slices.IndexFunc(said, func(o *balancer.Override) bool { return o.Weight != nil }); i >= 0 {
+		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s -\" takes it back",
+			*said[i].Weight, t.Service, t.Address())
 	}
 	return text
 }
 
 // weigh is "weight N" through etcd.
 func (f *fleetOverride) weigh(n int) error {
-	_, err := f.write(func(balancer.Target) string { return fmt.Sprintf("weight %d", n) })
-	if err != nil || n == 0 {
+	_, err := f.write(func(balancer.Target) string { return weighed(n) })
+	if err != nil || n <= 0 {
 		return err
 	}
 	noted := map[balancer.Name]bool{}

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -49,6 +50,7 @@ func TestOverridesLaw(t *testing.T) {
 	define("web", "10.0.0.2", "rack2", 3, true, 8080, 8443)
 	define("web", "fd00::1", "rack1", 2, false, 8080, 8443)
 	define("dns", "10.0.0.1", "rack1", 4, false, 53)
+	defined := maps.Clone(model)
 	targets := make([]balancer.Target, 0, len(model))
 	for target := range model {
 		targets = append(targets, target)
@@ -59,6 +61,7 @@ func TestOverridesLaw(t *testing.T) {
 	for step := range 80 {
 		some := targets[r.IntN(len(targets))]
 		var which []string
+		single := false
 		var meant func(balancer.Target) bool
 		switch r.IntN(3) {
 		case 0:
@@ -69,12 +72,16 @@ func TestOverridesLaw(t *testing.T) {
 			which = []string{string(wide.Service), wide.Address()}
 			meant = func(t balancer.Target) bool { return t.Service == some.Service && t.Addr == some.Addr }
 		default:
+			single = true
 			which, meant = []string{string(some.Service), some.Address()}, func(t balancer.Target) bool { return t == some }
 		}
 		what := []string{"drain", "undrain", "weight"}[r.IntN(3)]
 		weight := r.IntN(5)
 		words := append([]string{what}, which...)
-		if what == "weight" {
+		back := what == "weight" && weight == 0 && !single
+		if back {
+			words = append(words, "-")
+		} else if what == "weight" {
 			words = append(words, fmt.Sprint(weight))
 		}
 		f.do(exitDone, words...)
@@ -84,7 +91,9 @@ func TestOverridesLaw(t *testing.T) {
 			if meant(target) {
 				switch what {
 				case "weight":
-					old.weight = weight
+					if old.weight = weight; back {
+						old.weight = defined[target].weight
+					}
 				default:
 					old.draining = what == "drain"
 				}

@@ -24,7 +24,7 @@ func nodeVerb() *verb {
 		example: "vipctl node set gw1 --mode iptables",
 		flags: []cli.Flag{
 			modeFlag("the `MODE` that the node is to use: " + choices(config.ModeName("").Values()) + "; \"\": what its file says"),
-			zoneFlag("where the node is, a `ZONE` of your own naming; \"\": what its file says"),
+			reasonFlag(), zoneFlag("where the node is, a `ZONE` of your own naming; \"\": what its file says"),
 		},
 		formats: []string{formTable, formJSON},
 		fleet:   true, least: 2, most: 2,
@@ -74,6 +74,7 @@ func runNode(c *call) error {
 	}
 	out := nodeSet{Node: name}
 	result, err := w.SetNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
+		conf.By, conf.Reason = c.operator(), c.flags.String("reason")
 		if setsMode {
 			conf.Mode = string(mode)
 		}

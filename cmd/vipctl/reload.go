@@ -25,7 +25,7 @@ func runReload(c *call) error {
 	if err != nil {
 		return err
 	}
-	r, err := client.Reload(c)
+	r, err := client.Reload(c, c.operator())
 	if err != nil {
 		return err
 	}

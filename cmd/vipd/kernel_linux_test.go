@@ -217,7 +217,7 @@ func TestIPTablesMode(t *testing.T) {
 			g.examine("iptables mode is in use", "userspace mode works here (redirect)")
 
 			g.write(settings("iptables", backend), 1)
-			if r, err := g.api.Reload(t.Context()); err != nil || len(r.Problems) > 0 {
+			if r, err := g.api.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
 				t.Errorf("reload: %+v, %v", r, err)
 			}
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s2"}) {

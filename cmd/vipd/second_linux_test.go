@@ -68,7 +68,7 @@ endpoints = [{ address = "127.0.0.1" }]
 		t.Errorf("problems of the second vipd: %s", text)
 	}
 	write(settings("iptables", "auto") + "[userspace]\nintercept = \"bind\"\n")
-	if _, err := client.Reload(t.Context()); err != nil {
+	if _, err := client.Reload(t.Context(), ""); err != nil {
 		t.Error(err)
 	}
 	if s, err := client.Status(t.Context()); err != nil || s.Mode.InUse != "userspace" || !strings.Contains(s.Mode.Reason, who) {

@@ -88,7 +88,7 @@ func switching(t *testing.T, names ...string) {
 		_, c := g.ask(g.client)
 		open[fmt.Sprintf("opened in %s mode, as number %d", names[i], i)] = c
 		g.write(mode(name), 0, 1)
-		if _, err := g.api.Reload(t.Context()); err != nil {
+		if _, err := g.api.Reload(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		s, err := g.api.Status(t.Context())

@@ -15,7 +15,13 @@ type NodeConfig struct {
 	Mode string `json:"mode,omitempty"`
 	// Zone is where the node is; "": its file says it.
 	Zone string `json:"zone,omitempty"`
+	// By and Reason say who set it last, and why.
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
 }
+
+// Says reports whether the node is told anything. It is false for a note, which says who took its settings back.
+func (c NodeConfig) Says() bool { return c.Mode != "" || c.Zone != "" }
 
 // NodeLive says which daemon is there (nodes/NODE/live). It is written once, under the daemon's lease.
 type NodeLive struct {
@@ -71,8 +77,10 @@ const MaxNodeProblems = 20
 
 // nodeConfigFields are those of a NodeConfig as etcd holds it.
 type nodeConfigFields struct {
-	Mode nodeMode `toml:"mode"`
-	Zone string   `toml:"zone"`
+	Mode   nodeMode `toml:"mode"`
+	Zone   string   `toml:"zone"`
+	By     string   `toml:"by"`
+	Reason string   `toml:"reason"`
 }
 
 // nodeMode is a mode that a node may be told; a newer version's is an error here, and the last good one stays.
@@ -105,5 +113,5 @@ func decodeNodeConfig(fields map[string]any, origin balancer.Origin) (*NodeConfi
 	if !good {
 		return nil, problems
 	}
-	return &NodeConfig{Mode: string(f.Mode), Zone: f.Zone}, problems
+	return &NodeConfig{Mode: string(f.Mode), Zone: f.Zone, By: f.By, Reason: f.Reason}, problems
 }

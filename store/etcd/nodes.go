@@ -53,7 +53,7 @@ func (w *Writer) Statuses(ctx context.Context) (nodes []Node, err error) {
 	err = readScope(ctx, w.get, all, &limit, &at, func(answer *etcdserverpb.RangeResponse) error {
 		for _, kv := range answer.Kvs {
 			name, key, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), all.key), "/")
-			if CheckNode(name) != nil {
+			if CheckNode(name) != nil || key == nodeConfig && isNote(kv.Value) {
 				continue
 			}
 			if byName[name] == nil {
@@ -71,6 +71,12 @@ func (w *Writer) Statuses(ctx context.Context) (nodes []Node, err error) {
 	}
 	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	return nodes, nil
+}
+
+// isNote reports whether a node's configuration says only who took back what was set.
+func isNote(text []byte) bool {
+	d, problems := decodeValue(subject{kind: nodeConfigKind}, text, balancer.Origin{}, nil)
+	return d.config != nil && !d.config.Says() && len(problems) == 0
 }
 
 // take takes in one key of a node.
@@ -106,7 +112,7 @@ func (w *Writer) SetNode(ctx context.Context, name string, edit func(NodeConfig)
 		return Result{}, err
 	}
 	key := w.keys.NodeConfig(name)
-	return w.edit(ctx, key, func(old []byte) ([]byte, error) {
+	return w.edit(ctx, key, func(old []byte) (edited, error) {
 		fields, _ := parseObject(old)
 		d, _ := decodeNodeConfig(fields, balancer.Origin{})
 		if d == nil {
@@ -114,27 +120,32 @@ func (w *Writer) SetNode(ctx context.Context, name string, edit func(NodeConfig)
 		}
 		next := edit(*d)
 		if err := next.Check(); err != nil {
-			return nil, fmt.Errorf("configuring node %s: %w", name, err)
+			return edited{}, fmt.Errorf("configuring node %s: %w", name, err)
 		}
-		if next == *d && fields != nil {
-			return old, nil
+		if next.Mode == d.Mode && next.Zone == d.Zone && fields != nil {
+			return edited{text: old}, nil
 		}
-		return next.text(fields)
+		return next.text(fields, len(old) > 0)
 	})
 }
 
-// text writes c over the fields that are there; nil: nothing is left to say.
-func (c NodeConfig) text(fields map[string]any) ([]byte, error) {
+// text writes c over the fields that are there. Where c takes back all that was set, only a note is left, if something was.
+func (c NodeConfig) text(fields map[string]any, was bool) (edited, error) {
 	if fields == nil {
 		fields = map[string]any{}
 	}
-	for field, value := range map[string]string{"mode": c.Mode, "zone": c.Zone} {
+	signs := 0
+	for field, value := range map[string]string{"mode": c.Mode, "zone": c.Zone, "by": c.By, "reason": c.Reason} {
 		if fields[field] = value; value == "" {
 			delete(fields, field)
+		} else if field == "by" || field == "reason" {
+			signs++
 		}
 	}
-	if len(fields) == 0 {
-		return nil, nil
+	note := len(fields) == signs
+	if note && (!was || signs == 0) {
+		return edited{}, nil
 	}
-	return encode(fields)
+	text, err := encode(fields)
+	return edited{text, note}, err
 }

@@ -126,7 +126,11 @@ func TestSetNode(t *testing.T) {
 		if len(answer.Kvs) == 0 {
 			return "none"
 		}
-		return strings.Join(strings.Fields(string(answer.Kvs[0].Value)), "")
+		leased := ""
+		if answer.Kvs[0].Lease != 0 {
+			leased = "(leased)"
+		}
+		return strings.Join(strings.Fields(string(answer.Kvs[0].Value)), "") + leased
 	}
 	for _, step := range []struct {
 		name    string
@@ -139,11 +143,17 @@ func TestSetNode(t *testing.T) {
 		{"b", func(c *etcd.NodeConfig) { *c = etcd.NodeConfig{} }, `{"rack":7}`, true},
 		{"c", func(c *etcd.NodeConfig) { c.Mode = "auto" }, `{"mode":"auto"}`, true},
 		{"c", func(c *etcd.NodeConfig) { c.Mode = "" }, `none`, true},
-		{"c", func(c *etcd.NodeConfig) {}, `none`, false},
+		{"c", func(c *etcd.NodeConfig) { c.By = "ana" }, `none`, false},
+		{"c", func(c *etcd.NodeConfig) { c.Mode, c.By = "auto", "ana" }, `{"by":"ana","mode":"auto"}`, true},
+		{"c", func(c *etcd.NodeConfig) { c.Mode, c.By = "", "ben" }, `{"by":"ben"}(leased)`, true},
+		{"c", func(c *etcd.NodeConfig) { c.By = "cleo" }, `{"by":"ben"}(leased)`, false},
 	} {
 		if r, err := set(step.name, step.edit); err != nil || r.Changed != step.changed || text(step.name) != step.want {
 			t.Errorf("%s is told %s, %+v, %v; want %s", step.name, text(step.name), r, err, step.want)
 		}
+	}
+	if nodes, err := w.Statuses(t.Context()); err != nil || len(nodes) != 1 {
+		t.Errorf("nodes are %+v, %v; want b alone, for c has a note only", nodes, err)
 	}
 	_, err := set("b", func(c *etcd.NodeConfig) { c.Mode = "ipv" })
 	expectError(t, err, `configuring node b: "ipv" is not a mode`)

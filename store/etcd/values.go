@@ -112,7 +112,7 @@ func decodeOverride(service balancer.Name, fields map[string]any, origin balance
 			add(balancer.SeverityError, p.Path, p.Text)
 		}
 	}
-	if good && f.Weight == nil && f.Draining == nil {
+	if note := f.By != "" || f.Reason != ""; good && !note && f.Weight == nil && f.Draining == nil {
 		add(balancer.SeverityError, "", "an override says nothing without weight or draining")
 	}
 	if !good {

@@ -328,10 +328,15 @@ func conflict(name balancer.Name, revision int64, past []Entry) error {
 	return e
 }
 
-// EditOverride changes what is said by hand of a target: edit gets a copy of what is said (the zero value: nothing),
-// and returns what is to be said, or nil for nothing. It may be called again if somebody else writes at the same time.
+// noteTTL is how long etcd keeps a note, which says who took an override or a node's settings back: long enough for every
+// node that reaches etcd to read it, and to put it into its events.
+const noteTTL = time.Minute
+
+// EditOverride changes the override of a target: edit gets a copy of it (the zero value if there is none), and returns the
+// new one, nil for none. A note (one that sets nothing) is under a lease of noteTTL. Edit may be called again if another
+// client writes at the same time.
 func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(balancer.Override) *balancer.Override) (Result, error) {
-	return w.edit(ctx, w.keys.Override(t), func(text []byte) ([]byte, error) {
+	return w.edit(ctx, w.keys.Override(t), func(text []byte) (edited, error) {
 		var old balancer.Override
 		d, _ := decodeValue(subject{kind: overrideKind, of: t.Service, target: t}, text, balancer.Origin{}, nil)
 		if d.override != nil {
@@ -339,19 +344,26 @@ func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(
 		}
 		switch next := edit(old); {
 		case next == nil:
-			return nil, nil
+			return edited{}, nil
 		case d.override != nil && reflect.DeepEqual(*next, old):
-			return text, nil
+			return edited{text: text}, nil
 		default:
-			return encode(next)
+			text, err := encode(next)
+			return edited{text, !next.Says()}, err
 		}
 	})
 }
 
-// edit changes one key: change gets its text (nil: there is none) and returns the new one (nil: the key goes). It is
-// called again if somebody else has written in between. More conditions may be added.
+// edited is the new value of a key: nil removes the key, and a note is under a lease.
+type edited struct {
+	text []byte
+	note bool
+}
+
+// edit changes one key: change gets its value (nil if there is none) and returns the new one. It is called again if another
+// client has written in between. More conditions may be added.
 func (w *Writer) edit(
-	ctx context.Context, key string, change func([]byte) ([]byte, error), conditions ...*etcdserverpb.Compare,
+	ctx context.Context, key string, change func([]byte) (edited, error), conditions ...*etcdserverpb.Compare,
 ) (Result, error) {
 	for range 10 {
 		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
@@ -367,12 +379,16 @@ func (w *Writer) edit(
 		if err != nil {
 			return Result{}, err
 		}
-		if next == nil && revision == 0 || next != nil && revision != 0 && bytes.Equal(next, old) {
+		if next.text == nil && revision == 0 || next.text != nil && revision != 0 && bytes.Equal(next.text, old) {
 			return Result{Revision: revision}, nil
 		}
 		op := remove(key)
-		if next != nil {
-			op = put(key, next, 0)
+		if next.text != nil {
+			lease, err := w.noteLease(ctx, key, next.note)
+			if err != nil {
+				return Result{}, err
+			}
+			op = put(key, next.text, lease)
 		}
 		at, ok, err := w.commit(ctx, key, append([]*etcdserverpb.Compare{unchanged(key, revision)}, conditions...), []*etcdserverpb.RequestOp{op})
 		if err != nil || ok {
@@ -380,4 +396,16 @@ func (w *Writer) edit(
 		}
 	}
 	return Result{}, fmt.Errorf("%s is changed by others all the time: nothing was written", key)
+}
+
+// noteLease asks for the lease of a note; 0 for other values.
+func (w *Writer) noteLease(ctx context.Context, key string, note bool) (int64, error) {
+	if !note {
+		return 0, nil
+	}
+	l, err := w.newLease(key, noteTTL)
+	if err != nil {
+		return 0, err
+	}
+	return l.grant(ctx)
 }

@@ -77,9 +77,9 @@ func (c *Client) Diff(ctx context.Context) (d []Difference, err error) {
 	return d, c.call(ctx, http.MethodGet, "/v1/diff", nil, &d)
 }
 
-// Reload makes the daemon read its configuration again.
-func (c *Client) Reload(ctx context.Context) (r Reload, err error) {
-	return r, c.call(ctx, http.MethodPost, "/v1/reload", nil, &r)
+// Reload makes the daemon read its configuration again, for the operator with the name by; "" if that is not known.
+func (c *Client) Reload(ctx context.Context, by string) (r Reload, err error) {
+	return r, c.call(ctx, http.MethodPost, "/v1/reload?by="+url.QueryEscape(by), nil, &r)
 }
 
 // Overrides asks for what operators said by hand.

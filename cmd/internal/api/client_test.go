@@ -47,7 +47,7 @@ func TestSilentDaemon(t *testing.T) {
 			"events": func(ctx context.Context) error {
 				return c.Events(ctx, EventsQuery{}, func(EventPage) error { return nil })
 			},
-			"reload":   func(ctx context.Context) error { _, err := c.Reload(ctx); return err },
+			"reload":   func(ctx context.Context) error { _, err := c.Reload(ctx, ""); return err },
 			"override": func(ctx context.Context) error { _, err := c.Override(ctx, OverrideRequest{}); return err },
 		} {
 			err := ask(t.Context())
@@ -80,7 +80,7 @@ func TestSlowDaemon(t *testing.T) {
 		_, _ = w.Write([]byte("{}"))
 	})
 	c.work = time.Minute
-	if _, err := c.Reload(t.Context()); err != nil {
+	if _, err := c.Reload(t.Context(), ""); err != nil {
 		t.Errorf("reload: %v", err)
 	}
 	c.work = time.Millisecond

@@ -21,6 +21,8 @@ const (
 	Health Kind = "health"
 	// Drain: an endpoint began or ended to drain.
 	Drain Kind = "drain"
+	// Override: an operator changed something by hand: a weight, a drain, what is set for the node.
+	Override Kind = "override"
 	// Mode: another mode serves, or was to.
 	Mode Kind = "mode"
 	// Drift: somebody else changed what is vipd's, and it was mended.
@@ -35,7 +37,7 @@ const (
 
 // Values lists the kinds.
 func (Kind) Values() []string {
-	return []string{"reload", "apply", "health", "drain", "mode", "drift", "problem", "panic", "store"}
+	return []string{"reload", "apply", "health", "drain", "override", "mode", "drift", "problem", "panic", "store"}
 }
 
 // Event is one thing that happened.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +11,9 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/find"
+	"vipd/cmd/internal/journal"
 	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/cmd/vipd/daemon/internal/record"
 	"vipd/cmd/vipd/daemon/internal/view"
 	"vipd/dataplane"
 )
@@ -93,13 +96,21 @@ func (d *Daemon) follow(ctx context.Context, w http.ResponseWriter, make func(*v
 }
 
 func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
-	problems, err := d.Reload(r.Context(), "vipctl asked for it")
+	problems, err := d.Reload(r.Context(), "vipctl reload"+signedBy(r))
 	if err != nil {
 		refuseCall(w, http.StatusInternalServerError, err)
 		return
 	}
 	s := d.model.State()
 	answer(w, api.Reload{Revision: s.Snapshot.Revision, Services: s.Snapshot.Services.Len(), Problems: problems})
+}
+
+// signedBy is who a request says asks, as " by NAME"; "" where it does not say.
+func signedBy(r *http.Request) string {
+	if by := r.URL.Query().Get("by"); by != "" {
+		return " by " + by
+	}
+	return ""
 }
 
 func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
@@ -131,21 +142,28 @@ func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var result api.OverrideResult
+	var events []journal.Event
 	err := d.model.Update(r.Context(), func(s *model.State, o model.Overrides) (model.Overrides, error) {
-		place := s.Place()
+		place, now := s.Place(), time.Now()
 		targets, err := place.Targets(&q)
 		if err != nil {
 			return o, err
 		}
-		change, err := find.Asked(&q, time.Now())
+		change, err := find.Asked(&q, now)
 		if err != nil {
 			return o, err
 		}
 		for _, t := range targets {
+			was := o.At(t)
 			o = o.Say(t, change, place.Endpoints(t))
+			events = append(events, record.ByHand(t, was, cmp.Or(o.At(t), &balancer.Override{By: q.By, Reason: q.Reason}), now)...)
 			result.Targets = append(result.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o.At(t)})
 		}
 		return o, nil
+	}, func() {
+		for _, e := range events {
+			d.journal.Record(e)
+		}
 	})
 	if err != nil {
 		refuseCall(w, http.StatusBadRequest, err)

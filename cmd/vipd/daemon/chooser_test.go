@@ -136,7 +136,7 @@ func TestTakesABetterModeAtReload(t *testing.T) {
 		t.Fatalf("%q answers", got)
 	}
 	works.Store(true)
-	if _, err := n.client.Reload(t.Context()); err != nil {
+	if _, err := n.client.Reload(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if m := n.status().Mode; m.InUse != "iptables" || m.Reason != "the best that works here" {
@@ -227,7 +227,7 @@ func TestComesBackToAModeThatDrains(t *testing.T) {
 	in := func(name string) {
 		t.Helper()
 		n.configure(`mode = "userspace"`, `mode = "`+name+`"`, web)
-		if _, err := n.client.Reload(t.Context()); err != nil {
+		if _, err := n.client.Reload(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
 		if m := n.status().Mode; m.InUse != name && works.Load() {

@@ -223,7 +223,7 @@ func TestBrokenFile(t *testing.T) {
 		if got := ask("127.40.0.1:8080"); got != "one" {
 			t.Errorf("%s: traffic was harmed: %q", c.name, got)
 		}
-		r, err := n.client.Reload(t.Context())
+		r, err := n.client.Reload(t.Context(), "")
 		if err != nil || len(r.Problems) == 0 {
 			t.Errorf("%s: reload says %v, %v", c.name, r.Problems, err)
 		}
@@ -604,7 +604,7 @@ func TestContestedAddress(t *testing.T) {
 	if h := holder(); h != "web" {
 		t.Error("the newcomer took the address:", h)
 	}
-	r, err := n.client.Reload(t.Context())
+	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || len(r.Problems) != 1 {
 		t.Fatalf("reload says %v, %v", r.Problems, err)
 	}

@@ -107,15 +107,21 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 	serverUntil(t, "127.47.1.1:9002", "two")
 	health("up")
 	yes, no := true, false
-	for _, draining := range []*bool{&yes, &no} {
-		q := api.OverrideRequest{Service: "web", Address: "127.47.1.1:9002", Draining: draining, By: "ana", Reason: "kernel update"}
+	five, back := 5, balancer.TakenBack
+	for _, q := range []api.OverrideRequest{
+		{Service: "web", Address: "127.47.1.1:9002", Draining: &yes, By: "ana", Reason: "kernel update"},
+		{Service: "web", Address: "127.47.1.1:9002", Draining: &no, By: "ana", Reason: "kernel update"},
+		{Service: "web", Address: "127.47.1.1:9002", Draining: &no, By: "ana", Reason: "which changes nothing"},
+		{Service: "web", Address: "127.47.1.1", Weight: &five, By: "ana", Reason: "canary", Expires: time.Hour},
+		{Service: "web", Address: "127.47.1.1", Weight: &back, By: "ben"},
+	} {
 		if _, err := n.client.Override(t.Context(), q); err != nil {
 			t.Fatal(err)
 		}
 	}
 	n.write(strings.Replace(watched, "port = 9001", "port = 9001, weight = 7", 1))
 	wait.For(t, 10*time.Second, "the changed file", func() bool { return strings.Contains(n.endpoints(), "9001:active/7") })
-	if _, err := n.client.Reload(t.Context()); err != nil {
+	if _, err := n.client.Reload(t.Context(), "ana"); err != nil {
 		t.Fatal(err)
 	}
 	wait.For(t, 10*time.Second, "the apply of the changed file", func() bool {
@@ -139,10 +145,14 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		"web is in panic: port 8080/tcp: 1 of 2 endpoints are up, fewer than 60 percent: all of them are used, healthy or not",
 		"web 127.47.1.1:9002 is up again: connected",
 		"web is out of panic",
+		"web 127.47.1.1:9002 drained by ana: kernel update",
 		"web 127.47.1.1:9002 drains: said by ana: kernel update",
+		"web 127.47.1.1:9002 undrained by ana: kernel update",
 		"web 127.47.1.1:9002 drains no longer, and gets new connections",
+		"web 127.47.1.1 weight set to 5 for 1h0m0s by ana: canary",
+		"web 127.47.1.1 weight 5 taken back by ben",
 		"all was read again: 1 service, and no problems: a file has changed",
-		"all was read again: 1 service, and no problems: vipctl asked for it",
+		"all was read again: 1 service, and no problems: vipctl reload by ana",
 	}
 	if !slices.Equal(story, want) {
 		t.Errorf("the journal has\n%s\nwant\n%s", strings.Join(story, "\n"), strings.Join(want, "\n"))

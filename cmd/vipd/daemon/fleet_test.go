@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
 	"vipd/store/etcd"
@@ -196,11 +198,11 @@ func TestFleetSeesNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	set(func(c etcd.NodeConfig) etcd.NodeConfig { c.Zone = "z9"; return c })
+	set(func(c etcd.NodeConfig) etcd.NodeConfig { c.Zone, c.By, c.Reason = "z9", "ana", "moved"; return c })
 	told("the zone", func(s etcd.NodeStatus) bool { return s.Zone == "z9" })
 	m.answers("127.41.0.9", "one")
 	wait.For(t, 10*time.Second, "the zone in the node's own status", func() bool { return m.status().Zone == "z9" })
-	set(func(c etcd.NodeConfig) etcd.NodeConfig { c.Mode = "iptables"; return c })
+	set(func(c etcd.NodeConfig) etcd.NodeConfig { c.Mode, c.By, c.Reason = "iptables", "ben", ""; return c })
 	told("the mode", func(s etcd.NodeStatus) bool {
 		return s.Mode == "iptables" && s.Wanted == "iptables" && !s.Fallback && s.Why == "set in etcd by vipctl node set"
 	})
@@ -210,11 +212,17 @@ func TestFleetSeesNodes(t *testing.T) {
 	told("the problem", func(s etcd.NodeStatus) bool {
 		return s.Mode == "iptables" && s.ProblemCount == 1 && strings.Contains(s.Problems[0], "/vipd/nodes/n1/config: mode: ")
 	})
-	set(func(etcd.NodeConfig) etcd.NodeConfig { return etcd.NodeConfig{} })
+	set(func(etcd.NodeConfig) etcd.NodeConfig { return etcd.NodeConfig{By: "cleo", Reason: "done"} })
 	told("what the file says", func(s etcd.NodeStatus) bool {
 		return s.Mode == "userspace" && s.Zone == "" && s.ProblemCount == 0 && s.Why == "configured in "+m.file()
 	})
 	m.answers("127.41.0.9", "one")
+	if got, want := m.story(journal.Override), `node: zone set to z9 by ana: moved
+node: mode set to iptables by ben
+node: mode iptables taken back by cleo: done
+node: zone z9 taken back by cleo: done`; got != want {
+		t.Errorf("the journal has\n%s\nwant\n%s", got, want)
+	}
 	m.stop()
 	wait.For(t, 20*time.Second, "the node to be gone", func() bool {
 		nodes, _, err := m.writer.Nodes(context.Background())
@@ -251,9 +259,16 @@ func TestFleetCountsDrains(t *testing.T) {
 	defer func() { _ = c.Close() }()
 	yes := true
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.41.1.5")}
-	if _, err := m.writer.EditOverride(t.Context(), target, func(balancer.Override) *balancer.Override { return &balancer.Override{Draining: &yes} }); err != nil {
-		t.Fatal(err)
+	say := func(o balancer.Override) {
+		t.Helper()
+		edit := func(old balancer.Override) *balancer.Override {
+			return cmp.Or(o.Over(old, balancer.Override{}, []*balancer.Endpoint{{Weight: 1}}), o.Note(old))
+		}
+		if _, err := m.writer.EditOverride(t.Context(), target, edit); err != nil {
+			t.Fatal(err)
+		}
 	}
+	say(balancer.Override{Draining: &yes, By: "ana", Reason: "disk"})
 	left := func(want uint64) {
 		t.Helper()
 		wait.For(t, 20*time.Second, fmt.Sprintf("%d connections to be left", want), func() bool {
@@ -267,4 +282,22 @@ func TestFleetCountsDrains(t *testing.T) {
 		t.Fatal(err)
 	}
 	left(0)
+	no, five, back := false, 5, balancer.TakenBack
+	for i, step := range []struct {
+		say  balancer.Override
+		want string
+	}{
+		{balancer.Override{Draining: &no, By: "ben", Reason: "new disk"}, "undrained by ben: new disk"},
+		{balancer.Override{Weight: &five, By: "ana"}, "weight set to 5 by ana"},
+		{balancer.Override{Weight: &back, By: "ben"}, "weight 5 taken back by ben"},
+	} {
+		say(step.say)
+		wait.For(t, 10*time.Second, "the event "+step.want, func() bool {
+			lines := strings.Split(m.story(journal.Override), "\n")
+			return len(lines) == i+2 && lines[i+1] == "web 127.41.1.5 "+step.want
+		})
+	}
+	if all, err := m.client.Overrides(t.Context()); err != nil || len(all.Targets) > 0 {
+		t.Errorf("overrides are left: %+v, %v", all, err)
+	}
 }

@@ -120,7 +120,7 @@ func TestAllowExecIsFollowed(t *testing.T) {
 	server(t, "127.42.1.1:9002", "two")
 	n := startNode(t, checked)
 	n.write(checked + "[health]\nallow_exec = true\n")
-	r, err := n.client.Reload(t.Context())
+	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || len(r.Problems) > 0 {
 		t.Errorf("the reload says %v, %v", r.Problems, err)
 	}

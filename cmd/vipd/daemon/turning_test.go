@@ -52,7 +52,7 @@ func TestTurnGoesOn(t *testing.T) {
 	for name, disturb := range map[string]func(){
 		"a reload": func() {
 			n.write(turning + other)
-			if r, err := n.client.Reload(t.Context()); err != nil || len(r.Problems) > 0 {
+			if r, err := n.client.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
 				t.Errorf("reload: %+v, %v", r, err)
 			}
 		},

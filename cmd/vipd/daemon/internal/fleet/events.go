@@ -6,6 +6,8 @@ import (
 
 	"vipd/cmd/internal/journal"
 	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/cmd/vipd/daemon/internal/record"
+	"vipd/store/etcd"
 )
 
 // connection records that etcd is followed, or lost.
@@ -44,6 +46,17 @@ func (f *Node) Began(s *model.State, now time.Time) {
 		e.Cause = s.Snapshot.Err.Error()
 	}
 	f.o.Journal.Record(e)
+}
+
+// configured records a change of what is set in etcd for this node, and passes it on.
+func (f *Node) configured(set etcd.NodeConfig) {
+	if f.set != nil {
+		for _, e := range record.NodeSet(*f.set, set) {
+			f.o.Journal.Record(e)
+		}
+	}
+	f.set = &set
+	f.o.Configured(set)
 }
 
 // report takes in whether the fleet sees this node.

@@ -36,6 +36,9 @@ type Node struct {
 	lost     time.Time // when etcd was lost; zero: it is followed
 
 	drains drainers
+
+	// set is what etcd last said of this node; nil before it said anything. It belongs to the source.
+	set *etcd.NodeConfig
 }
 
 // Options are what a Node is made of.
@@ -63,7 +66,7 @@ func New(o Options) (*Node, error) {
 	f := &Node{o: o}
 	var err error
 	f.source, err = etcd.New(etcd.Options{
-		Config: o.Config, StateDir: o.StateDir, Defaults: o.Defaults, Log: o.Log, Node: o.Name, Configured: o.Configured, Connection: f.connection,
+		Config: o.Config, StateDir: o.StateDir, Defaults: o.Defaults, Log: o.Log, Node: o.Name, Configured: f.configured, Connection: f.connection,
 	})
 	if err != nil {
 		return nil, err

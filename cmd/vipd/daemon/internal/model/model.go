@@ -60,6 +60,7 @@ type Model struct {
 // request asks the loop to change the local overrides.
 type request struct {
 	change func(*State, Overrides) (Overrides, error)
+	kept   func()
 	answer chan error
 }
 
@@ -155,6 +156,7 @@ func (m *Model) answer(r request) error {
 	if err := m.files.saveOverrides(local); err != nil {
 		return fmt.Errorf("nothing was changed, for it could not be kept: %w", err)
 	}
+	r.kept()
 	m.local = local
 	m.compile()
 	return nil
@@ -308,12 +310,13 @@ func (m *Model) State() *State { return m.current.Load() }
 
 // CatchUp returns when all that was published before is compiled.
 func (m *Model) CatchUp(ctx context.Context) error {
-	return m.Update(ctx, func(_ *State, o Overrides) (Overrides, error) { return o, nil })
+	return m.Update(ctx, func(_ *State, o Overrides) (Overrides, error) { return o, nil }, func() {})
 }
 
-// Update changes the local overrides in the loop, and returns when the change is compiled.
-func (m *Model) Update(ctx context.Context, change func(*State, Overrides) (Overrides, error)) error {
-	r := request{change, make(chan error, 1)}
+// Update changes the local overrides in the loop, and returns when the change is compiled. Kept is called before that, when
+// a change is on disk.
+func (m *Model) Update(ctx context.Context, change func(*State, Overrides) (Overrides, error), kept func()) error {
+	r := request{change, kept, make(chan error, 1)}
 	select {
 	case m.ask <- r:
 	case <-ctx.Done():

@@ -80,14 +80,7 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 	case o == nil || o.Draining == nil:
 		return text, "its definition says so"
 	}
-	cause = "said by hand"
-	if o.By != "" {
-		cause = "said by " + o.By
-	}
-	if o.Reason != "" {
-		cause += ": " + o.Reason
-	}
-	return text, cause
+	return text, saidBy(o)
 }
 
 // drainEnds says what the endpoint at t is now that it does not drain any more.

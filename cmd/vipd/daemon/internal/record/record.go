@@ -102,6 +102,10 @@ func (r *Recorder) Compiled(last, s *model.State, now time.Time) {
 		}
 	}
 	r.told = r.told.next(r.o.Journal, now, all, func(name balancer.Name, port string) bool { return served(s, name, port) })
+	if last.Complete {
+		r.tellOverrides(last.Snapshot.Overrides, s.Snapshot.Overrides, false, now)
+		r.tellOverrides(last.Local, s.Local, true, now)
+	}
 	r.drains.next(r.o.Journal, s, last.Desired, now)
 }
 

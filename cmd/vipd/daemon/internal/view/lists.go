@@ -173,7 +173,9 @@ func (v *View) Differences() []api.Difference {
 func (v *View) Overrides() api.OverrideResult {
 	r := api.OverrideResult{Targets: []api.OverrideTarget{}}
 	for t, o := range v.State.Inputs.Overrides.All() {
-		r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o})
+		if o.Says() {
+			r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o})
+		}
 	}
 	return r
 }
