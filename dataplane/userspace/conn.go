@@ -48,7 +48,7 @@ func (f *frontend) serve(client *net.TCPConn, from netip.AddrPort) {
 	err := c.connect()
 	if err == nil {
 		c.traffic.tally = f.conf.Load().tally
-		err = relay(client, c.server, &c.traffic)
+		err = relay(client, c.server, &c.traffic, d.pipes)
 	}
 	f.leave(c)
 	if c.server != nil {

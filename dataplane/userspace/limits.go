@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// reserve is what is left for everything that is not a connection, flow or listener: files, netlink, the API, pipes
-// of splice, of which there are few at a time.
-func reserve(limit int) int { return min(max(limit/8, 32), 1024) }
+// reserve is what is left for everything that is not a connection, flow, listener or pipe: files, netlink, health checks,
+// and the API, which has up to 128 connections.
+func reserve(limit int) int { return min(max(limit/4, 32), 1024) }
 
 // budget counts descriptors in use.
 type budget struct {

@@ -14,10 +14,10 @@ import (
 // The end of one direction is passed on, and the other goes on. It returns nil when both ended in order. Otherwise (a
 // reset, a deadline that someone set in the past to cut the connection) both stop and it returns the first cause; what
 // to do with the connections is up to the caller, who closes them in any case.
-func relay(client, server *net.TCPConn, t *traffic) error {
+func relay(client, server *net.TCPConn, t *traffic, p *pipes) error {
 	r := relaying{traffic: t}
-	r.in = pump{src: client, dst: server, count: &t.in, sum: &t.tally.in}
-	r.out = pump{src: server, dst: client, count: &t.out, sum: &t.tally.out}
+	r.in = pump{src: client, dst: server, count: &t.in, sum: &t.tally.in, pipes: p}
+	r.out = pump{src: server, dst: client, count: &t.out, sum: &t.tally.out, pipes: p}
 	r.other.Add(1)
 	go r.backend()
 	r.run(&r.in)
@@ -58,7 +58,8 @@ func (r *relaying) run(p *pump) {
 type pump struct {
 	src, dst   *net.TCPConn
 	count, sum *atomic.Uint64
-	mover      mover
+	pipes      *pipes
+	mover
 }
 
 // counted notes n bytes.

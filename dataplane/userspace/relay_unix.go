@@ -3,6 +3,7 @@
 package userspace
 
 import (
+	"errors"
 	"io"
 	"sync"
 	"syscall"
@@ -11,22 +12,30 @@ import (
 const (
 	// small is how much is read at once while traffic comes in messages. Most fit; what fills it is taken for bulk.
 	small = 16 << 10
-	// bulk is how much is then moved at once, by the kernel where it can splice. The byte counts lag behind by as much.
+	// bulk is how much is then moved at once, at most, through a pipe.
 	bulk = 1 << 20
+	// large is how much is read at once of bulk where there is no pipe.
+	large = 64 << 10
 )
 
 // buffers are in use only between a read and the write of what it got: waiting connections have none.
-var buffers = sync.Pool{New: func() any { return new([small]byte) }}
+var (
+	smallBuffers = sync.Pool{New: func() any { b := make([]byte, small); return &b }}
+	largeBuffers = sync.Pool{New: func() any { b := make([]byte, large); return &b }}
+)
+
+// errNoPipe is why a pump copies bulk, too.
+var errNoPipe = errors.New("there is no pipe to be had")
 
 // mover is what a pump remembers between the calls of step.
 type mover struct {
-	err  error // io.EOF: the end, in order
-	full bool  // the last read filled the buffer
+	err      error // io.EOF: the end, in order
+	bulk     bool  // the last read filled the buffer
+	splicing splicing
 }
 
 // run moves bytes until the end, which is nil, or a failure. Messages are read and written through a buffer: splice
-// would cost two more system calls for each, which weigh more than copying a little. Bulk is left to io.CopyN between bare
-// connections, which splices on Linux.
+// would cost two more system calls for each, which weigh more than copying a little. Bulk goes through a pipe, on Linux.
 func (p *pump) run() error {
 	raw, err := p.src.SyscallConn()
 	if err != nil {
@@ -37,53 +46,66 @@ func (p *pump) run() error {
 		if err := raw.Read(step); err != nil {
 			return err
 		}
-		if p.mover.err != nil {
-			return ended(p.mover.err)
+		switch p.err {
+		case nil:
+		case io.EOF:
+			return nil
+		default:
+			return p.err
 		}
-		if p.mover.full {
-			n, err := io.CopyN(p.dst, p.src, bulk)
-			p.counted(int(n))
-			if err != nil {
-				return ended(err)
+		if n := p.splicing.held; n > 0 {
+			if err := p.drain(); err != nil {
+				return err
 			}
+			p.bulk = n >= small
 		}
 	}
 }
 
-func ended(err error) error {
-	if err == io.EOF {
-		return nil
-	}
-	return err
-}
-
-// step moves what there is to read, and returns true when there is something to look at: the end, a failure, or bulk.
-// False: there is nothing now, call again.
+// step moves what there is to read, and returns true when there is something to look at: the end, a failure, or bytes in
+// a pipe. False: there is nothing now, call again.
 func (p *pump) step(fd uintptr) bool {
-	buf := buffers.Get().(*[small]byte)
-	defer buffers.Put(buf)
 	for {
-		n, err := syscall.Read(int(fd), buf[:])
+		buffers := &smallBuffers
+		if p.bulk {
+			n, err := p.fill(int(fd))
+			if n > 0 {
+				return true
+			}
+			if err == syscall.EAGAIN {
+				return false
+			}
+			buffers = &largeBuffers // there is no pipe; what else went wrong, or the end, reading tells as well
+		}
+		n, err := p.copy(fd, buffers)
 		switch {
-		case n > 0:
-			if _, err := p.dst.Write(buf[:n]); err != nil {
-				p.mover.err = err
-				return true
-			}
-			p.counted(n)
-			p.mover.full = n == small
-			if p.mover.full {
-				return true
-			}
 		case err == syscall.EAGAIN:
 			return false
-		case err == syscall.EINTR:
-		case err != nil:
-			p.mover.err = err
-			return true
-		default:
-			p.mover.err = io.EOF
+		case err == nil && n == 0:
+			err = io.EOF
+		}
+		if p.err = err; err != nil {
 			return true
 		}
+		p.bulk = n >= small
 	}
+}
+
+// copy reads once, and writes what it got.
+func (p *pump) copy(fd uintptr, buffers *sync.Pool) (n int, err error) {
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	for {
+		n, err = syscall.Read(int(fd), *buf)
+		if err != syscall.EINTR {
+			break
+		}
+	}
+	if n <= 0 || err != nil {
+		return 0, err
+	}
+	if _, err = p.dst.Write((*buf)[:n]); err == nil {
+		p.counted(n)
+	}
+	return n, err
 }

@@ -65,6 +65,7 @@ type Dataplane struct {
 	own     *ownAddresses
 	budget  *budget
 	flows   *flowBudget
+	pipes   *pipes
 	chains  chains
 	tables  interception
 	filters bool // sockets can be filtered
@@ -121,6 +122,7 @@ func New(o Options) (*Dataplane, error) {
 		chains:    chains{frontends: map[balancer.Key]*frontend{}},
 	}
 	d.budget = newBudget(o.MaxDescriptors)
+	d.pipes = newPipes(d.budget)
 	d.flows = newFlowBudget(o.MaxFlows, d.budget.limit)
 	tables, detail, err := newInterception(o, d)
 	if err != nil {
@@ -230,6 +232,7 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	d.cancel()
 	<-drained
 	d.tasks.Wait()
+	d.pipes.close()
 	err = errors.Join(err, d.tables.close(ctx))
 	for _, f := range frontends {
 		f.letGo()

@@ -22,6 +22,7 @@ type sizes struct {
 
 func main() {
 	vipd := flag.String("vipd", "bin/vipd", "the daemon's binary")
+	other := flag.String("other", "", "the binary of another build of vipd, to compare with")
 	rounds := flag.Int("rounds", 5, "how often everything is measured")
 	quick := flag.Bool("quick", false, "a hundredth of the work, to see that it runs")
 	flag.Parse()
@@ -31,7 +32,7 @@ func main() {
 	if *quick {
 		s = sizes{bulk: 64 << 20, connections: 400, requests: 2_000, clients: 8, services: 100}
 	}
-	err := run(ctx, *vipd, *rounds, s)
+	err := run(ctx, *vipd, *other, *rounds, s)
 	if err == nil {
 		err = definitions(ctx, *vipd, s.services, 5)
 	}
@@ -43,7 +44,7 @@ func main() {
 }
 
 // run measures every proxy in every round, and prints the table.
-func run(ctx context.Context, vipd string, rounds int, s sizes) error {
+func run(ctx context.Context, vipd, other string, rounds int, s sizes) error {
 	backend, err := startBackend()
 	if err != nil {
 		return err
@@ -54,7 +55,7 @@ func run(ctx context.Context, vipd string, rounds int, s sizes) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	proxies, missing, err := startAll(ctx, dir, vipd, backend.address)
+	proxies, missing, err := startAll(ctx, dir, vipd, other, backend.address)
 	defer func() {
 		for _, p := range proxies {
 			p.stop()

@@ -20,18 +20,24 @@ type proxy struct {
 	command *exec.Cmd
 }
 
-// startAll starts what is there; missing says what is not.
-func startAll(ctx context.Context, dir, vipd, backend string) (proxies []*proxy, missing []string, err error) {
+// startAll starts what is there; missing says what is not. Other is another build of vipd to compare with, or "".
+func startAll(ctx context.Context, dir, vipd, other, backend string) (proxies []*proxy, missing []string, err error) {
 	proxies = append(proxies, &proxy{name: "direct", address: backend})
-	for _, one := range []struct {
+	type candidate struct {
 		name, tool, address string
 		config              string
 		args                func(file string) []string
-	}{
-		{"vipd", vipd, "127.10.9.1:7001", vipdConfig(dir, backend), func(f string) []string { return []string{"--config", f} }},
+	}
+	candidates := []candidate{
+		{"vipd", vipd, "127.10.9.1:7001", vipdConfig(dir, "127.10.9.1", backend), func(f string) []string { return []string{"--config", f} }},
 		{"HAProxy", "haproxy", "127.0.0.1:17102", haproxyConfig(backend), func(f string) []string { return []string{"-db", "-f", f} }},
 		{"nginx", "nginx", "127.0.0.1:17103", nginxConfig(dir, backend), func(f string) []string { return []string{"-c", f, "-p", dir} }},
-	} {
+	}
+	if other != "" {
+		config := vipdConfig(filepath.Join(dir, "other"), "127.10.9.2", backend)
+		candidates = append(candidates, candidate{"other vipd", other, "127.10.9.2:7001", config, candidates[0].args})
+	}
+	for _, one := range candidates {
 		path, err := exec.LookPath(one.tool)
 		if err != nil {
 			missing = append(missing, one.name+" ("+err.Error()+")")
@@ -64,7 +70,7 @@ func startAll(ctx context.Context, dir, vipd, backend string) (proxies []*proxy,
 	return proxies, missing, nil
 }
 
-func vipdConfig(dir, backend string) string {
+func vipdConfig(dir, vip, backend string) string {
 	host, port, _ := net.SplitHostPort(backend)
 	return fmt.Sprintf(`mode = "userspace"
 state_dir = %[1]q
@@ -75,10 +81,10 @@ http = ""
 [userspace]
 intercept = "bind"
 [services.bench]
-vips = ["127.10.9.1"]
+vips = [%[5]q]
 ports = [{ port = 7001 }]
 endpoints = [{ address = %[3]q, port = %[4]s }]
-`, dir, filepath.Join(dir, "vipd.sock"), host, port)
+`, dir, filepath.Join(dir, "vipd.sock"), host, port, vip)
 }
 
 func haproxyConfig(backend string) string {

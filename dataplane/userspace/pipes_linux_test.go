@@ -1,0 +1,123 @@
+package userspace
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/dataplane"
+)
+
+// TestIdleConnectionsHoldNoPipes checks how many descriptors connections hold after large answers, and that the budget
+// counts all of them.
+func TestIdleConnectionsHoldNoPipes(t *testing.T) {
+	const n, stalled = 100, 10
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	flood := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, zeros{}) })
+	d := start(t, Options{})
+	f, floods := frontendAt("127.77.7.1:9000", s.addr), frontendAt("127.77.7.1:9001", flood.addr)
+	d.apply(f, floods)
+	var clients []*client
+	for range n {
+		clients = append(clients, mustConnect(t, f.AddrPort()))
+	}
+	for _, size := range []int{20 << 10, 256 << 10} {
+		line := strings.Repeat("x", size)
+		for _, c := range clients {
+			echo(t, c, line)
+		}
+		eventually(t, fmt.Sprintf("%d idle connections after %d bytes each", n, size), func() error {
+			if pipes := pipeEnds(); pipes > n/5 {
+				return fmt.Errorf("they hold %d descriptors of pipes, want at most %d", pipes, n/5)
+			}
+			return nil
+		})
+	}
+	for range stalled { // they don't read: what is under way fills the sockets, and pipes
+		mustConnect(t, floods.AddrPort())
+	}
+	eventually(t, "the clients that don't read", func() error {
+		pipes, counted := pipeEnds(), int(d.budget.used.Load())
+		if most := 2 * pipesFor(int(d.budget.limit)); pipes > most {
+			t.Fatalf("they hold %d descriptors of pipes, want at most %d", pipes, most)
+		}
+		if want := 2 + 2*(n+stalled) + pipes; counted != want || len(connections(t, d.Dataplane)) != n+stalled {
+			return fmt.Errorf("%d descriptors are counted, want %d, of which %d are pipes", counted, want, pipes)
+		}
+		return nil
+	})
+	for _, c := range clients {
+		c.mustAsk(t)
+	}
+}
+
+func connections(t testing.TB, d *Dataplane) []dataplane.Connection {
+	t.Helper()
+	all, err := d.Connections(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// TestBulkWithoutPipes checks that bytes arrive, and in order, where no pipe may be opened.
+func TestBulkWithoutPipes(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{})
+	d.pipes.most = 0
+	f := frontendAt("127.77.7.2:9000", s.addr)
+	d.apply(f)
+	echo(t, mustConnect(t, f.AddrPort()), countTo(200_000))
+	d.pipes.most = 1
+	echo(t, mustConnect(t, f.AddrPort()), countTo(200_000))
+}
+
+// echo sends a long line, and checks what comes back.
+func echo(t testing.TB, c *client, line string) {
+	t.Helper()
+	if _, err := io.WriteString(c, line+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.in.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != "s "+line+"\n" {
+		t.Fatalf("got %d bytes back that are not the %d that were sent", len(got)-len("s \n"), len(line))
+	}
+}
+
+// countTo returns the numbers up to n, a line in which nothing can be missing or out of order unseen.
+func countTo(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%d,", i)
+	}
+	return b.String()
+}
+
+// zeros is an endless stream.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// pipeEnds counts the descriptors that the process has open of pipes of the size of ours.
+func pipeEnds() (n int) {
+	entries, _ := os.ReadDir("/proc/self/fd")
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if size, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0); err == nil && size == pipeSize {
+			n++
+		}
+	}
+	return n
+}
