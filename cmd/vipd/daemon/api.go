@@ -137,7 +137,7 @@ func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
 
 func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 	var q api.OverrideRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&q); err != nil {
+	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
 		refuseCall(w, http.StatusBadRequest, err)
 		return
 	}

@@ -15,7 +15,7 @@ import (
 // postCheck runs one health check.
 func (d *Daemon) postCheck(w http.ResponseWriter, r *http.Request) {
 	var q api.CheckRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20)).Decode(&q); err != nil {
+	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
 		refuseCall(w, http.StatusBadRequest, err)
 		return
 	}

@@ -197,9 +197,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	writing.Go(func() { d.journal.Run(logging) })
 	first := d.chooser.Serving()
 	d.journal.Record(journal.Event{Kind: journal.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
-	start("API", func(ctx context.Context) error { return serve(ctx, d.socket, d.api()) })
+	start("API", func(ctx context.Context) error {
+		return serve(ctx, d.socket, fewFollowers(d.api(), defaultBounds), defaultBounds)
+	})
 	if d.web != nil {
-		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler()) })
+		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler(), defaultBounds) })
 	}
 	if d.namespace != nil {
 		start("network namespace", d.namespace.Run)

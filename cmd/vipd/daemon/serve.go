@@ -1,18 +1,15 @@
 package daemon
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"time"
 )
 
 // socketGroup may use the API's socket, if the group exists.
@@ -49,24 +46,4 @@ func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 		}
 	}
 	return l, nil
-}
-
-// serve answers HTTP on l until ctx ends.
-func serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-	}
-	stopped := context.AfterFunc(ctx, func() {
-		limit, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if server.Shutdown(limit) != nil {
-			_ = server.Close() // answers that don't end by themselves are cut
-		}
-	})
-	defer stopped()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving on %s: %w", l.Addr(), err)
-	}
-	return nil
 }

@@ -1,0 +1,181 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// inMemory is a listener of connections in memory, so that time-outs run in virtual time. Those that are not accepted yet wait.
+type inMemory struct {
+	queue chan net.Conn
+	over  chan struct{}
+}
+
+func (l *inMemory) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.queue:
+		return halfClosing{c}, nil
+	case <-l.over:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *inMemory) Close() error   { close(l.over); return nil }
+func (l *inMemory) Addr() net.Addr { return &net.UnixAddr{Name: "memory"} }
+
+type halfClosing struct{ net.Conn }
+
+func (halfClosing) CloseWrite() error { return nil }
+
+// dial connects, says what it is given, and returns what it reads from.
+func (l *inMemory) dial(t *testing.T, says string) net.Conn {
+	client, server := net.Pipe()
+	t.Cleanup(func() { _ = client.Close() })
+	go func() {
+		l.queue <- server
+		_, _ = io.WriteString(client, says) // fails where it is thrown out before
+	}()
+	return client
+}
+
+// bounded runs a test in virtual time, beside a server with defaultBounds.
+func bounded(t *testing.T, h http.Handler, test func(t *testing.T, l *inMemory)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := &inMemory{make(chan net.Conn), make(chan struct{})}
+		served := make(chan error, 1)
+		go func() { served <- serve(ctx, l, fewFollowers(h, defaultBounds), defaultBounds) }()
+		test(t, l)
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+const quick = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+func ask(t *testing.T, l *inMemory) (closes bool, err error) {
+	r, err := http.ReadResponse(bufio.NewReader(l.dial(t, quick)), nil)
+	if err != nil {
+		return false, err
+	}
+	if text, err := io.ReadAll(r.Body); err != nil || string(text) != "quick" {
+		return false, fmt.Errorf("got %q, %w", text, err)
+	}
+	return r.Close, nil
+}
+
+// TestSilentClients checks that nobody keeps a connection without saying anything, and that connections are bounded.
+func TestSilentClients(t *testing.T) {
+	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "quick") })
+	for what, says := range map[string]string{
+		"without a request":     "",
+		"in a header":           "GET / HTTP/1.1\r\nHost:",
+		"in a body":             "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc",
+		"in a chunk":            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+		"in too large a body":   fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 10*mostBody),
+		"after its request":     quick,
+		"while it is answered":  "POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n",
+		"after a wrong request": "nonsense\r\n\r\n",
+	} {
+		t.Run(what, func(t *testing.T) {
+			bounded(t, h, func(t *testing.T, l *inMemory) {
+				ends := make(chan error)
+				began := time.Now()
+				for range 2 * defaultBounds.connections { // those above the bound wait until the others are thrown out
+					c := l.dial(t, says)
+					go func() { _, err := io.Copy(io.Discard, c); ends <- err }()
+				}
+				if synctest.Wait(); time.Since(began) > 0 {
+					t.Fatal("time has passed")
+				}
+				if _, err := ask(t, l); err != nil {
+					t.Errorf("another client: %v", err)
+				}
+				for range 2 * defaultBounds.connections {
+					<-ends
+				}
+				if took := time.Since(began); took > time.Minute+10*time.Second {
+					t.Errorf("it took %s to be rid of them", took)
+				}
+			})
+		})
+	}
+}
+
+// TestClientThatDoesNotRead checks that an answer that is not read ends.
+func TestClientThatDoesNotRead(t *testing.T) {
+	var ended chan error
+	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var err error
+		for err == nil {
+			_, err = w.Write(make([]byte, 1<<20))
+		}
+		ended <- err
+	})
+	bounded(t, h, func(t *testing.T, l *inMemory) {
+		ended = make(chan error)
+		began := time.Now()
+		l.dial(t, quick)
+		if err := <-ended; time.Since(began) != defaultBounds.write {
+			t.Errorf("it ended after %s with %v, want %s", time.Since(began), err, defaultBounds.write)
+		}
+	})
+}
+
+// TestFollowers checks that what is followed has no bound in time, and that it leaves connections to others.
+func TestFollowers(t *testing.T) {
+	const lines = 20
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RawQuery == "" {
+			_, _ = io.WriteString(w, "quick")
+			return
+		}
+		for range lines {
+			_, _ = io.WriteString(w, "line\n")
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(time.Minute):
+			}
+		}
+	})
+	bounded(t, h, func(t *testing.T, l *inMemory) {
+		counts := make(chan int)
+		for range defaultBounds.connections / 2 {
+			c := l.dial(t, "GET /?watch=1 HTTP/1.0\r\n\r\n")
+			go func() {
+				n := 0
+				for s := bufio.NewScanner(c); s.Scan(); {
+					if s.Text() == "line" {
+						n++
+					}
+				}
+				counts <- n
+			}()
+		}
+		synctest.Wait()
+		r, err := http.ReadResponse(bufio.NewReader(l.dial(t, "GET /?follow=1 HTTP/1.0\r\n\r\n")), nil)
+		if err != nil || r.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("one too many got %v, %v", r, err)
+		}
+		if closes, err := ask(t, l); err != nil || !closes {
+			t.Error(errors.Join(err, errors.New("want an answer that ends its connection, as half of them are in use")))
+		}
+		for range defaultBounds.connections / 2 {
+			if n := <-counts; n != lines {
+				t.Errorf("a follower got %d lines, want %d", n, lines)
+			}
+		}
+	})
+}
