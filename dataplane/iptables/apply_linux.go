@@ -16,7 +16,6 @@ import (
 // Apply makes each key what its change says: the chains that differ are written in as few transactions as the kernel
 // takes well, those of one frontend in one. Then flows that conntrack still leads elsewhere are dropped.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
-	d.traffic.start()
 	parts := map[xtables.Family][]dataplane.Change{}
 	for _, c := range batch {
 		parts[xtables.FamilyOf(c.Key.Addr)] = append(parts[xtables.FamilyOf(c.Key.Addr)], c)
@@ -43,7 +42,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	if all != nil {
 		return all
 	}
-	d.forgetFlows(ctx, batch, failed)
+	d.tracker.Applied(ctx, batch, failed)
 	if len(failed) > 0 {
 		return failed
 	}

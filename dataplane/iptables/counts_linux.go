@@ -168,37 +168,13 @@ func (y *family) sumLocked(counts map[string][]xtables.Count, epoch uint64) map[
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	_ = d.traffic.look(ctx) // what was last seen is better than nothing
 	var counts []map[totals.Backend]uint64
-	backends := map[totals.Port]int{} // ten thousand services have many: their room is made at once
 	for _, name := range xtables.Families() {
 		if y := d.families[name]; y != nil {
-			of := y.counts(ctx)
-			counts = append(counts, of)
-			for k := range of {
-				backends[k.Port]++
-			}
+			counts = append(counts, y.counts(ctx))
 		}
 	}
-	byPort := make(map[totals.Port]*dataplane.FrontendCount, len(backends))
-	out := make([]dataplane.FrontendCount, 0, len(backends))
-	for p, n := range backends {
-		v := d.traffic.bytes(p)
-		out = append(out, dataplane.FrontendCount{
-			Service: p.Service, Port: p.Name, In: v.in, Out: v.out, Backends: make([]dataplane.BackendCount, 0, n),
-		})
-		byPort[p] = &out[len(out)-1]
-	}
-	d.traffic.prune(time.Now())
-	for _, of := range counts {
-		for k, n := range of {
-			c := byPort[k.Port]
-			if c.Connections += n; k.Addr.IsValid() {
-				c.Backends = append(c.Backends, dataplane.BackendCount{Backend: k.Addr, Connections: n, Active: d.traffic.activeAt(k)})
-			}
-		}
-	}
-	return out
+	return d.tracker.Counters(ctx, counts...)
 }
 
 // countTime bounds one reading of all counters.

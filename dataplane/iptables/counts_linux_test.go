@@ -4,15 +4,11 @@ import (
 	"context"
 	"net/netip"
 	"os/exec"
-	"slices"
 	"testing"
-	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/xtables"
-	"vipd/test/lab"
-	"vipd/test/wait"
 )
 
 // counted reads the counters anew, however recently they were read.
@@ -21,7 +17,6 @@ func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.Ba
 	for _, y := range r.d.families {
 		y.shown = nil
 	}
-	r.d.traffic.next = r.d.traffic.next.AddDate(-1, 0, 0)
 	byBackend = map[netip.AddrPort]dataplane.BackendCount{}
 	for _, f := range r.d.Counters() {
 		if f.Service != "web" || f.Port != "http" {
@@ -127,37 +122,5 @@ func TestCountsOutliveTheRules(t *testing.T) {
 		if _, err := r.d.Observe(context.Background()); err != nil {
 			r.Fatal(err)
 		}
-	})
-}
-
-// TestLiveConnectionsAndBytes compares conntrack's view with connections that are open and bytes that went.
-func TestLiveConnectionsAndBytes(t *testing.T) {
-	lab.Require(t)
-	const acct = "net.netfilter.nf_conntrack_acct"
-	lab.New(t).Host().Sysctl(acct, "1")
-	eachBackend(t, func(r *rig) {
-		r.apply(r.web(balancer.TCP, 2))
-		c, _ := r.ask(balancer.TCP)
-		_, backends, all := r.counted()
-		if b := backends[netip.AddrPortFrom(r.address(2), 8080)]; b.Active != 1 {
-			r.Errorf("%d live connections, want 1", b.Active)
-		}
-		if all.In == 0 || all.Out == 0 {
-			r.Errorf("%d bytes in and %d out with one connection open", all.In, all.Out)
-		}
-		conns, err := r.d.Connections(context.Background())
-		i := slices.IndexFunc(conns, func(n dataplane.Connection) bool { return n.Client.String() == c.LocalAddr().String() })
-		if err != nil || i < 0 || conns[i].Service != "web" || conns[i].Backend.Addr() != r.address(2) ||
-			conns[i].State != "established" || conns[i].In == 0 {
-			r.Errorf("connections: %+v, %v", conns, err)
-		}
-		_ = c.Close()
-		wait.For(r.T, 5*time.Second, "the connection to be live no more", func() bool {
-			_, backends, again := r.counted()
-			if again.In < all.In || again.Out < all.Out {
-				r.Fatalf("bytes went back from %d and %d to %d and %d", all.In, all.Out, again.In, again.Out)
-			}
-			return backends[netip.AddrPortFrom(r.address(2), 8080)].Active == 0
-		})
 	})
 }

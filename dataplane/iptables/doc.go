@@ -15,10 +15,8 @@
 // made of, so that a restart and the full comparison find what is there without reading rules (note.go,
 // observe_linux.go). The cheap look each second asks the kernel whether anybody has changed the table at all.
 //
-// Backends that get no new connections have no rules: established connections live on in conntrack. Flows that
-// conntrack would go on leading to a backend that is gone are dropped (flows_linux.go).
-//
-// Connections that get no answer are told from conntrack, to whoever asks (suspect_linux.go).
+// Backends that get no new connections have no rules: established connections live on in conntrack. Flows that conntrack
+// would go on leading to a backend that is gone are vipd/dataplane/internal/dnat's.
 //
 // What this package does not do: addresses, source ranges, rejecting, masquerading and accepting are the guard's
 // (vipd/dataplane/host); it sets no sysctls, and of marks only

@@ -11,7 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
@@ -22,8 +22,7 @@ type Dataplane struct {
 	mark     string
 	caps     balancer.Capabilities
 	sets     *ipset.Conn
-	flows    *flows
-	traffic  *traffic
+	tracker  *dnat.Tracker
 	families map[xtables.Family]*family
 	// told: the engine was asked to apply everything once.
 	told bool
@@ -35,6 +34,7 @@ var (
 	_ dataplane.Dataplane   = (*Dataplane)(nil)
 	_ dataplane.Connections = (*Dataplane)(nil)
 	_ dataplane.Counters    = (*Dataplane)(nil)
+	_ dataplane.Suspecter   = (*Dataplane)(nil)
 	_ dataplane.Renderer    = (*Dataplane)(nil)
 )
 
@@ -51,7 +51,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 		return nil, err
 	}
 	d.sets = sets
-	if err := d.openTracking(); err != nil {
+	if d.tracker, err = dnat.Open(o.Log); err != nil {
 		sets.Close()
 		return nil, err
 	}
@@ -97,23 +97,6 @@ func (d *Dataplane) find(ctx context.Context, name xtables.Family, o Options) (t
 		case <-time.After(busyPause):
 		}
 	}
-}
-
-// openTracking opens what looks at conntrack.
-func (d *Dataplane) openTracking() error {
-	own, err := conntrack.Open()
-	if err != nil {
-		return err
-	}
-	other, err := conntrack.Open()
-	if err != nil {
-		return errors.Join(err, own.Close())
-	}
-	d.flows = newFlows(own, d.log)
-	if d.traffic, err = newTraffic(d.flows, other); err != nil {
-		d.log.Warn("bytes are not counted", "err", err)
-	}
-	return nil
 }
 
 // trialSet is the name of the set that is created and destroyed to prove that sets can be had.
@@ -205,6 +188,16 @@ func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) {
 	return Render(frontends, d.mark)
 }
 
+// Connections implements dataplane.Connections.
+func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, error) {
+	return d.tracker.Connections(ctx)
+}
+
+// Suspect implements dataplane.Suspecter, for TCP.
+func (d *Dataplane) Suspect(ctx context.Context, tell func(balancer.Target)) error {
+	return d.tracker.Suspect(ctx, tell)
+}
+
 // closeTime bounds how long Close may take.
 const closeTime = 20 * time.Second
 
@@ -212,7 +205,7 @@ const closeTime = 20 * time.Second
 // only where nothing else on the host uses conntrack.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	defer d.sets.Close()
-	failed := errors.Join(d.traffic.close(), d.flows.close())
+	failed := d.tracker.Close()
 	if keep {
 		return failed
 	}

@@ -29,7 +29,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		}
 	}
 	d.told = true
-	d.flows.find(seen.Digests)
+	d.tracker.Found(seen.Digests)
 	return seen, nil
 }
 

@@ -1,15 +1,16 @@
-package iptables
+package dnat
 
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/totals"
-	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -24,14 +25,14 @@ func accounted(t *testing.T) {
 // TestEndsWaitForNoList has the ends of flows taken in, and counters answered, while all flows are listed.
 func TestEndsWaitForNoList(t *testing.T) {
 	accounted(t)
-	r := newRig(t, xtables.NFT)
+	r := newRig(t)
 	f := r.web(balancer.TCP, 2)
 	r.apply(f)
 	r.ask(balancer.TCP)
 	begun, release, looked := make(chan bool), make(chan bool), make(chan error, 1)
 	go func() { // conntrack makes one list at a time: whoever looks now waits for this one
 		first := true
-		_ = r.d.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(*conntrack.Flow) error {
+		_ = r.tracker.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(*conntrack.Flow) error {
 			if first {
 				first = false
 				close(begun)
@@ -41,11 +42,11 @@ func TestEndsWaitForNoList(t *testing.T) {
 		})
 	}()
 	<-begun
-	look := func() { looked <- r.d.traffic.look(context.Background()) }
+	look := func() { looked <- r.tracker.traffic.look(context.Background()) }
 	go look()
 	wait.For(t, 5*time.Second, "the look to begin", func() bool {
-		if r.d.traffic.looking.TryLock() {
-			r.d.traffic.looking.Unlock()
+		if r.tracker.traffic.looking.TryLock() {
+			r.tracker.traffic.looking.Unlock()
 			select {
 			case <-looked: // it has met the lock held by this question, and left it to whoever holds it
 				go look()
@@ -58,12 +59,12 @@ func TestEndsWaitForNoList(t *testing.T) {
 	done := make(chan bool)
 	go func() {
 		defer close(done)
-		r.d.traffic.end(&conntrack.Flow{
+		r.tracker.traffic.end(&conntrack.Flow{
 			Proto: balancer.TCP, Status: conntrack.DstNAT, In: 1, Out: 1,
 			Orig:  conntrack.Tuple{Dst: f.AddrPort()},
 			Reply: conntrack.Tuple{Src: f.Backends[0].Addr},
 		})
-		if err := r.d.traffic.look(context.Background()); err != nil { // a second list would wait, too
+		if err := r.tracker.traffic.look(context.Background()); err != nil { // a second list would wait, too
 			t.Error(err)
 		}
 	}()
@@ -85,10 +86,10 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 	accounted(t)
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 		t.Run(string(proto), func(t *testing.T) {
-			r := newRig(t, xtables.NFT)
+			r := newRig(t)
 			f := r.web(proto, 2)
 			r.apply(f)
-			if r.d.traffic.ends == nil {
+			if r.tracker.traffic.ends == nil {
 				t.Fatal("conntrack does not count bytes")
 			}
 			c, _ := r.ask(proto)
@@ -97,8 +98,8 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 			r.remove(f) // its drain timeout is 0
 			at := totals.Port{Service: f.Service, Name: f.Port}
 			bytes := func() volume {
-				r.counted()
-				return r.d.traffic.bytes(at)
+				r.lookAgain()
+				return r.tracker.traffic.bytes(at)
 			}
 			wait.For(t, 5*time.Second, "the flow's bytes after its end", func() bool {
 				got := bytes()
@@ -121,7 +122,7 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 // volumeOf is what the kernel has counted of a client's only flow.
 func (r *rig) volumeOf(client netip.AddrPort) (v volume) {
 	r.Helper()
-	if err := r.d.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(f *conntrack.Flow) error {
+	if err := r.tracker.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(f *conntrack.Flow) error {
 		if f.Client() == client {
 			v = volume{f.In, f.Out}
 		}
@@ -133,4 +134,33 @@ func (r *rig) volumeOf(client netip.AddrPort) (v volume) {
 		r.Fatalf("the flow of %s has %+v bytes", client, v)
 	}
 	return v
+}
+
+// TestLiveConnectionsAndBytes compares what conntrack tells with connections that are open and bytes that went.
+func TestLiveConnectionsAndBytes(t *testing.T) {
+	accounted(t)
+	r := newRig(t)
+	r.apply(r.web(balancer.TCP, 2))
+	c, _ := r.ask(balancer.TCP)
+	all := r.counted()
+	if n := all.Backends[0].Active; n != 1 {
+		t.Errorf("%d live connections, want 1", n)
+	}
+	if all.In == 0 || all.Out == 0 {
+		t.Errorf("%d bytes in and %d out with one connection open", all.In, all.Out)
+	}
+	conns, err := r.tracker.Connections(context.Background())
+	i := slices.IndexFunc(conns, func(n dataplane.Connection) bool { return n.Client.String() == c.LocalAddr().String() })
+	if err != nil || i < 0 || conns[i].Service != "web" || conns[i].Backend.Addr() != r.address(2) ||
+		conns[i].State != "established" || conns[i].In == 0 {
+		t.Errorf("connections: %+v, %v", conns, err)
+	}
+	_ = c.Close()
+	wait.For(t, 5*time.Second, "the connection to be live no more", func() bool {
+		again := r.counted()
+		if again.In < all.In || again.Out < all.Out {
+			t.Fatalf("bytes went back from %d and %d to %d and %d", all.In, all.Out, again.In, again.Out)
+		}
+		return again.Backends[0].Active == 0
+	})
 }

@@ -1,4 +1,4 @@
-package iptables
+package dnat
 
 import (
 	"context"
@@ -12,26 +12,9 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/totals"
 )
-
-// Connections implements dataplane.Connections: the flows to frontends and their backends that conntrack knows.
-func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, error) {
-	wanted := d.flows.frontends()
-	var all []dataplane.Connection
-	err := d.traffic.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
-		if f := wanted[flow.Frontend()]; f != nil && flow.Status.Has(conntrack.DstNAT) && d.flows.leadsTo(f, flow.Backend()) {
-			all = append(all, dataplane.Connection{
-				Frontend: f.Key, Service: f.Service, Client: flow.Client(), Backend: flow.Backend(),
-				State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out,
-			})
-		}
-		return nil
-	})
-	return all, err
-}
 
 // frontends returns those that are carried out.
 func (fl *flows) frontends() map[balancer.Key]*balancer.Frontend {

@@ -1,4 +1,4 @@
-package iptables
+package dnat
 
 import (
 	"net/netip"

@@ -1,4 +1,4 @@
-package iptables
+package dnat
 
 import (
 	"cmp"
@@ -77,21 +77,6 @@ func (fl *flows) find(there map[balancer.Key]dataplane.Digest) {
 	for k := range there {
 		if fl.wanted[k] == nil {
 			fl.found[k] = true
-		}
-	}
-}
-
-// forgetFlows drops the flows that a batch has made stale. Keys of which it can't are noted in failed, and tried again.
-func (d *Dataplane) forgetFlows(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) {
-	atOnce := d.flows.take(batch, failed)
-	if len(atOnce) == 0 {
-		return
-	}
-	_, err := d.flows.conn.Cut(ctx, atOnce, d.flows.judge(atOnce, time.Now()))
-	d.flows.cut(atOnce, err)
-	if err != nil {
-		for k := range atOnce {
-			failed[k] = err
 		}
 	}
 }
@@ -296,10 +281,25 @@ func (fl *flows) sweep(ctx context.Context) (next time.Time) {
 	return next
 }
 
-// close ends the goroutine, and nobody is left to end connections that still have time. Where the rules stay, the next
-// process ends those to endpoints that drain, because it is told of them again, and those to endpoints that go meanwhile;
-// connections to frontends that are gone by then live as long as their two ends want.
+// close stops the loop. Connections that still have time are not ended any more. Where the rules stay, the next process
+// ends those to endpoints that drain or go, because it is told of them; connections to frontends that are gone by then live
+// as long as their two ends want.
 func (fl *flows) close() error {
 	fl.loop.Close()
 	return fl.conn.Close()
+}
+
+// targetOf returns the backend that a flow of a frontend leads to.
+func (fl *flows) targetOf(flow *conntrack.Flow) (balancer.Target, bool) {
+	if !flow.Status.Has(conntrack.DstNAT) {
+		return balancer.Target{}, false
+	}
+	fl.mu.Lock()
+	f := fl.wanted[flow.Frontend()]
+	fl.mu.Unlock()
+	if f == nil {
+		return balancer.Target{}, false
+	}
+	at := flow.Backend()
+	return balancer.Target{Service: f.Service, Addr: at.Addr(), Port: at.Port()}, true
 }

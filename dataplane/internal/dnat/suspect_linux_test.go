@@ -1,4 +1,4 @@
-package iptables
+package dnat
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 // TestSuspects has one of two endpoints refuse and then be silent, and wants it told, and never the other.
 func TestSuspects(t *testing.T) {
-	r := newRig(t, "nft")
+	r := newRig(t)
 	r.apply(r.web(balancer.TCP, 2, 3))
 	var mu sync.Mutex
 	told := map[balancer.Target]int{}
@@ -25,7 +25,7 @@ func TestSuspects(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- r.d.Suspect(ctx, func(at balancer.Target) {
+		done <- r.tracker.Suspect(ctx, func(at balancer.Target) {
 			mu.Lock()
 			defer mu.Unlock()
 			told[at]++
@@ -41,7 +41,7 @@ func TestSuspects(t *testing.T) {
 	for _, how := range [][]string{{"REJECT", "--reject-with", "tcp-reset"}, {"DROP"}} {
 		before := of(3)
 		r.server.Exec("iptables", append([]string{"-A", "INPUT", "-p", "tcp", "-d", "10.2.0.3", "-j"}, how...)...)
-		wait.For(t, 20*time.Second, "3 to be told: it does "+how[0], func() bool { try(); return of(3) > before })
+		wait.For(t, 2*time.Minute, "3 to be told: it does "+how[0], func() bool { try(); return of(3) > before })
 		r.server.Exec("iptables", "-F", "INPUT")
 	}
 	if n := of(2); n > 0 {
