@@ -57,7 +57,7 @@
 // modes that restrict by themselves alone.
 //
 // Rules are replaced in one transaction a part, so that nothing is open in between. Whether they are still there is seen
-// by the sizes of chains and how much leads to them, whether entries are, by the sets' headers.
+// by the sizes of chains, how much leads to them and prints of what they contain, whether entries are, by the sets' headers.
 //
 // A further concern of all modes is a set in setDefs, its rules in parts, and in losses what is lost without it.
 //

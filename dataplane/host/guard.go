@@ -265,11 +265,19 @@ func (g *guard) establish(ctx context.Context) error {
 	return nil
 }
 
-// bringAll brings every part: at once, or, where that is refused or a part was before, one by one.
+// bringAll brings every part, where any is not as it should be, and looks what came of it.
 func (g *guard) bringAll(ctx context.Context, tool ruleKernel) error {
 	if !slices.ContainsFunc(g.parts, g.due) {
 		return nil
 	}
+	if err := g.bringParts(ctx, tool); err != nil {
+		return err
+	}
+	return g.wrote(ctx, tool)
+}
+
+// bringParts brings every part: at once, or, where that is refused or a part was before, one by one.
+func (g *guard) bringParts(ctx context.Context, tool ruleKernel) error {
 	if !slices.ContainsFunc(g.parts, func(p *part) bool { return !p.refusals.since.IsZero() }) {
 		err := g.atOnce(ctx, tool, g.parts, func(tool ruleKernel, p *part) error { return g.bring(ctx, tool, p) })
 		if !isRefused(err) {

@@ -229,6 +229,16 @@ func (k *kernel) ChainExists(_ context.Context, table, chain string) (bool, erro
 }
 
 // look counts rules, and what leads to chains.
+// wrote implements ruleWatch.
+func (k *kernel) wrote(_ context.Context, _ ruleKernel, table string, want map[string]chainSize, _ []string) error {
+	for name, s := range want {
+		if n := len(k.chains[table+" "+name]); n != s.rules {
+			return fmt.Errorf("%s of %s has %d rules, want %d", name, table, n, s.rules)
+		}
+	}
+	return nil
+}
+
 func (k *kernel) look(_ context.Context, _ ruleKernel, table string, want map[string]chainSize) (string, error) {
 	var all []chain
 	for name, rules := range k.chains {

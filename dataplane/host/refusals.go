@@ -57,7 +57,11 @@ func (g *guard) retry(ctx context.Context) (mended bool) {
 		if p.failed == nil || !p.refusals.over() {
 			continue
 		}
-		if err := g.bring(ctx, g.found, p); err != nil {
+		err := g.bring(ctx, g.found, p)
+		if err == nil && p.failed == nil {
+			err = g.wrote(ctx, g.found)
+		}
+		if err != nil {
 			p.refusals.due = time.Now().Add(refusalFirst)
 			g.log.Debug("trying a part of the guard again", "part", p.def.name, "family", g.family, "err", err)
 		}

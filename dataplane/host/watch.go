@@ -1,12 +1,18 @@
 package host
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // ruleWatch looks cheaply whether our chains are as they were left.
 type ruleWatch interface {
-	// look returns in words what differs of a table: a chain that has not the size that want says. "": nothing is known
-	// to differ.
+	// look returns in words what differs of a table: a chain that has not the size that want says, or other rules than
+	// when wrote was called. "": nothing is known to differ.
 	look(ctx context.Context, tool ruleKernel, table string, want map[string]chainSize) (reason string, err error)
+	// wrote remembers what the chains of a table, which have just been written, and the jumps to them from bases look like.
+	// The error says which has not the rules that it was given.
+	wrote(ctx context.Context, tool ruleKernel, table string, want map[string]chainSize, bases []string) error
 }
 
 // chainSize is how many rules a chain has, and how many lead to it.
@@ -27,6 +33,28 @@ func (g *guard) sizes(table string) map[string]chainSize {
 		}
 	}
 	return want
+}
+
+// wrote has the watch remember what the kernel has of all parts.
+func (g *guard) wrote(ctx context.Context, tool ruleKernel) error {
+	for _, table := range tables() {
+		want := g.sizes(table)
+		if want == nil {
+			continue
+		}
+		var bases []string
+		for _, p := range g.parts {
+			for _, j := range p.jumps {
+				if p.def.table == table && !slices.Contains(bases, j.base) {
+					bases = append(bases, j.base)
+				}
+			}
+		}
+		if err := g.watch.wrote(ctx, tool, table, want, bases); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // tables are those that the guard has parts in.

@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"vipd/dataplane/internal/xtables"
 )
@@ -9,7 +11,9 @@ import (
 // tableReader is what looks at tables; *xtables.Tool does it.
 type tableReader interface {
 	Stamp(table string) (xtables.Stamp, error)
+	Commits() uint32
 	Compare(ctx context.Context, table string, ours func(chain string) bool, want map[string]xtables.Size) (reason string, err error)
+	Prints(ctx context.Context, table, prefix string, chains []string) (map[string]xtables.Print, error)
 }
 
 var _ tableReader = (*xtables.Tool)(nil)
@@ -17,26 +21,76 @@ var _ tableReader = (*xtables.Tool)(nil)
 // watch implements ruleWatch: it compares a table when anybody has changed it since it was last found to be as we left
 // it. The mode changes its rules all the time, so that this is paced.
 type watch struct {
-	tables map[string]*xtables.Look
+	tables map[string]*watched
 }
 
-func newWatch() *watch { return &watch{tables: map[string]*xtables.Look{}} }
+// watched is one table.
+type watched struct {
+	look xtables.Watch
+	// prints say what the chains contained when they were written, and the kernel's own of jumps to them; broken, what
+	// was found in their place.
+	prints, broken map[string]xtables.Print
+}
+
+func newWatch() *watch { return &watch{tables: map[string]*watched{}} }
+
+func (w *watch) table(name string) *watched {
+	if w.tables[name] == nil {
+		w.tables[name] = &watched{broken: map[string]xtables.Print{}}
+	}
+	return w.tables[name]
+}
 
 func (w *watch) look(ctx context.Context, tool ruleKernel, table string, want map[string]chainSize) (string, error) {
 	reader, ok := tool.(tableReader)
 	if !ok {
 		return "", nil
 	}
-	if w.tables[table] == nil {
-		w.tables[table] = &xtables.Look{}
-	}
-	return w.tables[table].Probe(reader, table, func() int { return entriesOf(want) }, func() (string, error) {
+	t := w.table(table)
+	return t.look.Probe(reader, table, func() int { return entriesOf(want) }, func() (string, error) {
 		sizes := make(map[string]xtables.Size, len(want))
 		for name, s := range want {
 			sizes[name] = xtables.Size{Rules: s.rules, Jumps: s.jumps}
 		}
 		return reader.Compare(ctx, table, nil, sizes)
+	}, func() (string, error) {
+		now, err := reader.Prints(ctx, table, ourPrefix, slices.Collect(maps.Keys(t.prints)))
+		if err != nil {
+			return "", err
+		}
+		for _, name := range slices.Sorted(maps.Keys(t.prints)) {
+			if now[name] != t.prints[name] {
+				t.broken[name] = now[name]
+				return "rules of chain " + name + " were changed", nil
+			}
+		}
+		return "", nil
 	})
+}
+
+// ourPrefix begins the names of our chains.
+const ourPrefix = "VIPD-"
+
+func (w *watch) wrote(ctx context.Context, tool ruleKernel, table string, want map[string]chainSize, bases []string) error {
+	reader, ok := tool.(tableReader)
+	if !ok {
+		return nil
+	}
+	names := slices.AppendSeq(slices.Clone(bases), maps.Keys(want))
+	prints, err := reader.Prints(ctx, table, ourPrefix, names)
+	if err != nil {
+		return err
+	}
+	t := w.table(table)
+	for name, s := range want {
+		got := prints[name]
+		if broken, known := t.broken[name]; got.Rules != s.rules || known && got == broken {
+			return xtables.NotWritten(table, name, got)
+		}
+	}
+	t.prints = prints
+	clear(t.broken)
+	return nil
 }
 
 // entriesOf is how many entries of a table of the legacy backend the chains take: a rule is one, a chain two more.

@@ -19,6 +19,12 @@ type slowTable struct {
 
 func (s *slowTable) Stamp(string) (xtables.Stamp, error) { return s.stamp, nil }
 
+func (s *slowTable) Commits() uint32 { return 0 }
+
+func (s *slowTable) Prints(context.Context, string, string, []string) (map[string]xtables.Print, error) {
+	return nil, nil
+}
+
 func (s *slowTable) Compare(context.Context, string, func(string) bool, map[string]xtables.Size) (string, error) {
 	s.compared++
 	time.Sleep(s.takes)

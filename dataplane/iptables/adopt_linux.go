@@ -12,7 +12,7 @@ import (
 
 // findTree follows the tree that was read from the root on. Where it leads to every frontend, and to nothing else, it is
 // the family's; otherwise the family is unsure, and the answer says what is wrong with it.
-func (s *survey) findTree(known map[string]bool) string {
+func (s *survey) findTree() string {
 	y := s.y
 	for chain := range s.rules {
 		if isNode(chain) {
@@ -21,18 +21,16 @@ func (s *survey) findTree(known map[string]bool) string {
 		}
 	}
 	rules, ok := s.rules[rootChain]
-	if !ok {
-		if len(y.fronts) == 0 {
-			return ""
-		}
-		return "chain " + rootChain + " is missing"
-	}
-	known[rootChain] = true
 	last := keeper(y.is4())
-	if len(rules) == 0 || rules[len(rules)-1] != last {
+	switch {
+	case (!ok || len(rules) == 0) && len(y.fronts) == 0:
+		return ""
+	case !ok:
+		return "chain " + rootChain + " is missing"
+	case len(rules) == 0 || rules[len(rules)-1] != last:
 		return "the last rule of " + rootChain + " is missing"
 	}
-	t := treeReader{survey: s, known: known, reached: map[balancer.Key]bool{}}
+	t := treeReader{survey: s, nodes: map[string]bool{}, reached: map[balancer.Key]bool{}}
 	root, err := t.node(rootChain, y.tree.root.at, rules[:len(rules)-1])
 	switch {
 	case err != nil:
@@ -42,14 +40,22 @@ func (s *survey) findTree(known map[string]bool) string {
 	case root.depth() > deepestTree:
 		return fmt.Sprintf("the chains below %s are %d deep", rootChain, root.depth())
 	}
-	y.tree.root, y.unsure = root, false
-	return ""
+	changed := ""
+	root.each(func(n *node) {
+		if !y.alike(y.chains[n.name], y.state(n.chain())) {
+			changed = "rules of chain " + n.name + " were changed"
+		}
+	})
+	if changed == "" {
+		y.tree.root, y.unsure = root, false
+	}
+	return changed
 }
 
 // treeReader makes nodes of rules.
 type treeReader struct {
 	*survey
-	known   map[string]bool
+	nodes   map[string]bool
 	reached map[balancer.Key]bool
 }
 
@@ -61,8 +67,8 @@ func (t *treeReader) node(name string, at path, rules []string) (*node, error) {
 		switch below, exists := t.rules[target]; {
 		case !ok || !exists:
 			return nil, fmt.Errorf("a rule of %s is not ours: %s", name, rule)
-		case isNode(target) && !t.known[target]:
-			t.known[target] = true
+		case isNode(target) && !t.nodes[target]:
+			t.nodes[target] = true
 			var err error
 			if b.node, err = t.node(target, to, below); err != nil {
 				return nil, err

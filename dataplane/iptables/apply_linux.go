@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -55,8 +56,8 @@ const mostBad = 8
 func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	untouched := y.look.Untouched(y.tool, table)
-	defer func() { y.look.Left(y.tool, table, untouched) }()
+	wrote := y.look.Writing(y.tool, table)
+	defer func() { wrote() }()
 	if err := y.ensureJumps(ctx); err != nil {
 		return err
 	}
@@ -69,6 +70,9 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 		done, counts, err := y.tool.WriteCounted(ctx, table, p.groups, y.countedLocked(p))
 		p.counts = counts
 		y.noteLocked(p, done)
+		if err := y.proveLocked(ctx, p.groups[:done]); err != nil {
+			return err
+		}
 		if err == nil {
 			break
 		}
@@ -83,6 +87,42 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change, failed dat
 	return nil
 }
 
+// proveLocked looks whether the kernel has what was written, and remembers what that looks like.
+func (y *family) proveLocked(ctx context.Context, written []xtables.Group) error {
+	names, gone := hooks(), map[string]bool{}
+	for _, g := range written {
+		for _, c := range g.Write {
+			names = append(names, c.Name)
+		}
+		for _, name := range g.Delete {
+			names, gone[name] = append(names, name), true
+		}
+	}
+	prints, err := y.tool.Prints(ctx, table, rootChain, names)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		c, ours := y.chains[name]
+		got, there := prints[name]
+		broken, known := y.broken[name]
+		switch {
+		case ours && (got.Rules != c.rules || known && got == broken):
+			y.chains[name] = chainState{rules: got.Rules, epoch: c.epoch} // so that it is written again
+			err = xtables.NotWritten(table, name, got)
+		case !ours && there && gone[name]:
+			y.chains[name] = chainState{rules: got.Rules, epoch: y.epoch} // an orphan
+			err = xtables.NotWritten(table, name, got)
+		case ours || isHook(name):
+			y.prints[name] = got
+			delete(y.broken, name)
+		}
+	}
+	return err
+}
+
+func isHook(chain string) bool { return slices.Contains(hooks(), chain) }
+
 // ensureJumps has packets come to the root, which may lead nowhere yet. It comes before the first rules: each jump takes a
 // look at the whole table, which is long once it is full.
 func (y *family) ensureJumps(ctx context.Context) error {
@@ -96,6 +136,12 @@ func (y *family) ensureJumps(ctx context.Context) error {
 		if err := y.tool.EnsureJump(ctx, table, hook, true, "-j", rootChain); err != nil {
 			return err
 		}
+	}
+	if len(y.surplus) > 0 {
+		if err := y.tool.Restore(ctx, "*"+table+"\n-D "+strings.Join(y.surplus, "\n-D ")+"\nCOMMIT\n"); err != nil {
+			return err
+		}
+		y.surplus = nil
 	}
 	y.jumps = len(hooks()) // others there may be are found by the next comparison
 	return nil

@@ -3,8 +3,10 @@ package iptables
 import (
 	"hash/maphash"
 	"log/slog"
+	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -38,23 +40,29 @@ type family struct {
 	chains map[string]chainState
 	// unsure: the tree in the kernel is not known to be as tree says.
 	unsure bool
-	// jumps is how many rules of the kernel's chains lead to the root; 0: not each of them has one.
+	// jumps is how many rules of the kernel's chains lead to the root; 0: not each of them has just one.
 	jumps int
-	// orphans are chains of ours that were found and belong to nothing.
-	orphans []string
+	// surplus are rules that lead to the root once more, with their chains.
+	surplus []string
+	// prints say what the kernel had in each of chains, and of jumps in its own, when they were written or found right.
+	prints map[string]xtables.Print
+	// broken is what was found of chains instead.
+	broken map[string]xtables.Print
+	// exact: the programs here print rules in the words in which they are written.
+	exact bool
 	// looked: other backends were looked into.
 	looked bool
 	// epoch counts the writes.
 	epoch uint64
 	// slots is how many sticky sets exist.
 	slots int
-	look  xtables.Look
+	look  xtables.Watch
 	counted
 }
 
 // chainState is what is known of a chain in the kernel.
 type chainState struct {
-	// text is a hash of the rules; 0: unknown, but what the note says.
+	// text is a hash of the rules; 0: unknown.
 	text  uint64
 	rules int
 	// epoch is when it was written.
@@ -84,6 +92,7 @@ type front struct {
 func newFamily(name xtables.Family, tool *xtables.Tool, sets *ipset.Conn, mark string, log *slog.Logger) *family {
 	y := &family{name: name, tool: tool, sets: sets, mark: mark, log: log, seed: maphash.MakeSeed()}
 	y.totals, y.last = newTotals(), map[string][]uint64{}
+	y.broken = map[string]xtables.Print{}
 	y.forget()
 	return y
 }
@@ -93,7 +102,7 @@ func (y *family) forget() {
 	y.fronts = map[balancer.Key]*front{}
 	y.chains = map[string]chainState{}
 	y.tree = newTree(y.is4())
-	y.unsure, y.jumps, y.orphans = true, 0, nil
+	y.unsure, y.jumps, y.prints = true, 0, map[string]xtables.Print{}
 }
 
 func (y *family) is4() bool { return y.name == xtables.IPv4 }
@@ -104,7 +113,7 @@ func (y *family) state(c xtables.Chain) chainState {
 	h.SetSeed(y.seed)
 	s := chainState{rules: len(c.Rules)}
 	for _, rule := range c.Rules {
-		_, _ = h.WriteString(rule) // a hash never fails
+		_, _ = h.WriteString(canonical(rule)) // a hash never fails
 		_ = h.WriteByte('\n')
 		if target := targetOf(rule); target != "" {
 			s.to = append(s.to, target)
@@ -118,6 +127,24 @@ func (y *family) state(c xtables.Chain) chainState {
 		}
 	}
 	return s
+}
+
+// certain is the probability 1 as the kernel keeps it, in 31 bits: programs print what those make of a number.
+const certain = 1 << 31
+
+// canonical is a rule in words that do not depend on who wrote it.
+func canonical(rule string) string {
+	const option = "--probability "
+	before, rest, ok := strings.Cut(rule, option)
+	if !ok {
+		return strings.TrimSpace(rule)
+	}
+	number, after, _ := strings.Cut(rest, " ")
+	chance, err := strconv.ParseFloat(number, 64)
+	if err != nil {
+		return rule
+	}
+	return before + option + strconv.FormatFloat(math.Round(chance*certain), 'f', 0, 64) + " " + strings.TrimSpace(after)
 }
 
 // targetOf returns the chain of ours that a rule leads to.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,9 +59,10 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	}
 	var reasons []error
 	for _, name := range xtables.Families() {
-		tool, err := d.find(ctx, name, o)
+		tool, exact, err := d.find(ctx, name, o)
 		if err == nil {
 			d.families[name] = newFamily(name, tool, sets, o.Mark, o.Log)
+			d.families[name].exact = exact
 			continue
 		}
 		err = fmt.Errorf("iptables mode can't serve %s here: %w", name, err)
@@ -81,19 +84,19 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 // busyPause is between two trials while others hold the tables.
 const busyPause = 100 * time.Millisecond
 
-// find returns the tool of a family, and takes out of the capabilities what does not work with it. It goes on while
+// find returns the tool of a family, says whether it prints rules as they are written, and takes out of the capabilities what does not work with it. It goes on while
 // others hold the tables, until ctx ends: a family is missing for as long as the process runs.
-func (d *Dataplane) find(ctx context.Context, name xtables.Family, o Options) (tool *xtables.Tool, err error) {
+func (d *Dataplane) find(ctx context.Context, name xtables.Family, o Options) (tool *xtables.Tool, exact bool, err error) {
 	for {
 		if tool, err = xtables.Find(ctx, name, o.Backend, o.Log); err == nil {
-			err = try(ctx, tool, d.sets, &d.caps, o.Mark)
+			exact, err = try(ctx, tool, d.sets, &d.caps, o.Mark)
 		}
 		if !xtables.IsBusy(err) {
-			return tool, err
+			return tool, exact, err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return nil, false, err
 		case <-time.After(busyPause):
 		}
 	}
@@ -107,52 +110,65 @@ func trialSet(is4 bool) string {
 	return "vipd-trial6"
 }
 
-// try proves what rules need. What single schedulers and protocols need is taken out of caps where it is missing.
-func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities, mark string) (err error) {
-	to := "198.51.100.1:9" // of the addresses for documentation (RFC 5737, RFC 3849)
-	if tool.Family() == xtables.IPv6 {
-		to = "[2001:db8::1]:9"
+// try proves what rules need, and says whether they are printed as they are written. What single schedulers and protocols
+// need is taken out of caps where it is missing.
+func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities, mark string) (exact bool, err error) {
+	is4 := tool.Family() == xtables.IPv4
+	to := netip.MustParseAddrPort("198.51.100.1:9") // of the addresses for documentation (RFC 5737, RFC 3849)
+	if !is4 {
+		to = netip.MustParseAddrPort("[2001:db8::1]:9")
 	}
-	set := trialSet(tool.Family() == xtables.IPv4)
+	set := trialSet(is4)
 	if err := createSet(sets, set, tool.Family()); err != nil {
-		return err
+		return false, err
 	}
 	defer func() { err = errors.Join(err, sets.DestroySoon(ctx, set)) }()
-	if err := tool.Try(ctx, table,
-		"-p tcp "+byChance("", 1, 3)+"-j DNAT --to-destination "+to,
-		"-p udp "+inTurn("", 1, 3)+"-j DNAT --to-destination "+to,
-		"-m set --match-set "+set+" dst,dst,src -j RETURN",
-		"-j SET --add-set "+set+" dst,dst,src --exist --timeout 10",
+	key := balancer.Key{Addr: to.Addr(), Port: 9, Proto: balancer.TCP}
+	rules := []string{
+		"-p tcp " + byChance("", 1, 3) + "-j DNAT --to-destination " + to.String(),
+		"-p udp " + inTurn("", 1, 3) + "-j DNAT --to-destination " + to.String(),
+		"-m set --match-set " + set + " dst,dst,src -j RETURN",
+		"-j SET --add-set " + set + " dst,dst,src --exist --timeout 10",
+		"-j SET --del-set " + set + " dst,dst,src",
 		cmp.Or(mark, "-j RETURN"),
-		keeper(tool.Family() == xtables.IPv4),
-	); err != nil {
-		return err
+		keeper(is4),
+		pathOf(key).match(newTree(is4).root.at) + "-j RETURN",
+		note{key: key, service: "trial", digest: 1}.rule(),
 	}
-	missing, err := refused(ctx, tool, "-p sctp -m sctp --dport 9 -j DNAT --to-destination "+to)
+	read, err := tool.Try(ctx, table, rules...)
 	if err != nil {
-		return err
+		return false, err
+	}
+	exact = slices.EqualFunc(rules, read, sameText)
+	missing, _, err := refused(ctx, tool, "-p sctp -m sctp --dport 9 -j DNAT --to-destination "+to.String())
+	if err != nil {
+		return false, err
 	}
 	if missing {
 		caps.Protocols = []balancer.Protocol{balancer.TCP, balancer.UDP}
 	}
-	missing, err = refused(ctx, tool, bySource(tool.Family() == xtables.IPv4)("trial", 1, 3)+"-j RETURN")
+	missing, same, err := refused(ctx, tool, bySource(is4)("trial", 1, 3)+"-j RETURN")
 	if err != nil {
-		return err
+		return false, err
 	}
 	if missing {
 		caps.Nearest[balancer.SourceHash], caps.Nearest[balancer.Maglev] = balancer.Random, balancer.Random
 	}
 	_, err = tool.Saved(ctx, table, frontPrefix, func(string, []string) error { return nil })
-	return err
+	return exact && (missing || same), err
 }
 
-// refused reports whether a rule can't be had here. err says why that is not known.
-func refused(ctx context.Context, tool *xtables.Tool, rule string) (missing bool, err error) {
-	err = tool.Try(ctx, table, rule)
+// sameText reports whether a rule is printed as it was written.
+func sameText(written, read string) bool { return canonical(written) == canonical(read) }
+
+// refused reports whether a rule can't be had here, and, if it can, whether it is printed as it was written. err says why
+// that is not known.
+func refused(ctx context.Context, tool *xtables.Tool, rule string) (missing, same bool, err error) {
+	read, err := tool.Try(ctx, table, rule)
 	if xtables.IsBusy(err) || ctx.Err() != nil {
-		return false, err
+		return false, false, err
 	}
-	return err != nil, nil
+	return err != nil, err == nil && sameText(rule, read[0]), nil
 }
 
 // Capabilities says what was found to work here.

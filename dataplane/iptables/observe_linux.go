@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -55,18 +56,18 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 	if err != nil {
 		return err
 	}
+	s.prints, err = y.tool.Prints(ctx, table, rootChain, slices.AppendSeq(hooks(), maps.Keys(s.rules)))
+	if err != nil {
+		return err
+	}
 	y.look.Found(stamp)
 	damage := s.conclude(seen.Digests)
 	y.looked = true
-	if missing := y.countJumps(leads); missing != "" && len(y.fronts) > 0 {
-		damage = append(damage, fmt.Sprintf("the jump from %s to %s is missing (%s)", missing, rootChain, y.name))
+	if wrong := y.countJumps(leads); wrong != "" && len(y.fronts) > 0 {
+		damage = append(damage, fmt.Sprintf("%s leads to %s (%s)", wrong, rootChain, y.name))
 	}
 	seen.Damage = append(seen.Damage, damage...)
-	if len(y.orphans) > 0 {
-		untouched := y.look.Untouched(y.tool, table)
-		y.removeOrphansLocked(ctx)
-		y.look.Left(y.tool, table, untouched)
-	}
+	y.removeOrphansLocked(ctx)
 	return nil
 }
 
@@ -85,22 +86,28 @@ func (y *family) setsThere() (int, error) {
 	}
 }
 
-// countJumps notes the jumps to the root, and returns the hook that has none.
-func (y *family) countJumps(leads []xtables.Lead) (missing string) {
+// countJumps notes the jumps to the root, and says which hook has not just one.
+func (y *family) countJumps(leads []xtables.Lead) (wrong string) {
 	count := map[string]int{}
+	y.jumps, y.surplus = len(hooks()), nil
 	for _, lead := range leads {
-		if lead.Rule == "-j "+rootChain {
+		switch {
+		case lead.Rule == "-j "+rootChain && count[lead.Chain] == 0:
 			count[lead.Chain]++
-			y.jumps++
+		case lead.Target == rootChain:
+			y.surplus = append(y.surplus, lead.Chain+" "+lead.Rule)
+			wrong = "more than one jump of " + lead.Chain
 		}
 	}
 	for _, hook := range hooks() {
 		if count[hook] == 0 {
-			y.jumps = 0
-			return hook
+			wrong = "no jump of " + hook
 		}
 	}
-	return ""
+	if wrong != "" {
+		y.jumps = 0
+	}
+	return wrong
 }
 
 // survey is one reading of the table.
@@ -109,6 +116,8 @@ type survey struct {
 	// rules are those of the tree and of frontends; below are the chains of each frontend, by its hash.
 	rules map[string][]string
 	below map[string][]string
+	// prints are those of the chains, and of the jumps in the kernel's own.
+	prints map[string]xtables.Print
 }
 
 func (s *survey) take(chain string, rules []string) error {
@@ -128,8 +137,11 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 	last := y.fronts
 	read, changed := s.compare()
 	y.forget()
-	y.chains = read
-	known := map[string]bool{}
+	y.chains, y.prints = read, s.prints
+	keys := make(map[string]balancer.Key, len(last))
+	for k, f := range last {
+		keys[f.chain] = k
+	}
 	for chain, rules := range s.rules {
 		if !isFront(chain) {
 			continue
@@ -139,22 +151,17 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 			n, ok = readNote(rules[len(rules)-1])
 		}
 		if !ok || frontChain(n.key) != chain || xtables.FamilyOf(n.key.Addr) != y.name {
-			continue // nobody knows whose it was: it is an orphan
+			k, ours := keys[chain]
+			if !ours {
+				continue // nobody knows whose it was: it is an orphan
+			}
+			n = note{key: k, service: last[k].service, port: last[k].port}
 		}
 		f := s.front(n, last[n.key], changed)
 		y.fronts[n.key], digests[n.key] = f, f.digest
-		known[chain] = true
-		for _, name := range f.below {
-			known[name] = true
-		}
 	}
-	if found := s.findTree(known); found != "" {
+	if found := s.findTree(); found != "" {
 		damage = append(damage, fmt.Sprintf("%s (%s)", found, y.name))
-	}
-	for chain := range s.rules {
-		if !known[chain] {
-			y.orphans = append(y.orphans, chain)
-		}
 	}
 	return damage
 }
@@ -167,12 +174,16 @@ func (s *survey) compare() (read map[string]chainState, changed map[string]bool)
 	read, changed = make(map[string]chainState, len(s.rules)), map[string]bool{}
 	for chain, rules := range s.rules {
 		now := y.saved(chain, rules)
+		print, printed := y.prints[chain]
 		if was, ok := y.chains[chain]; !ok {
 			read[chain] = now
-		} else if was.alike(now) {
+		} else if y.alike(was, now) && (!printed || print == s.prints[chain]) {
 			read[chain] = was
 		} else {
 			read[chain], changed[chain] = now, true
+			if printed && print != s.prints[chain] {
+				y.broken[chain] = s.prints[chain]
+			}
 		}
 	}
 	for chain := range y.chains {
@@ -186,15 +197,21 @@ func (s *survey) compare() (read map[string]chainState, changed map[string]bool)
 	return read, changed
 }
 
-// alike reports whether chains have as many rules, which lead to the same places.
-func (c chainState) alike(d chainState) bool {
+// alike reports whether chains have the same rules, or, where their text does not show that, as many rules, which lead to
+// the same places.
+func (y *family) alike(c, d chainState) bool {
+	if y.exact && c.text != 0 && d.text != 0 {
+		return c.text == d.text
+	}
 	return c.rules == d.rules && slices.Equal(c.targets, d.targets) && slices.Equal(c.to, d.to)
 }
 
-// saved is the state of a chain as it was read: its text differs from that which was written, in blanks at least.
+// saved is the state of a chain as it was read.
 func (y *family) saved(chain string, rules []string) chainState {
 	s := y.state(xtables.Chain{Name: chain, Rules: rules})
-	s.text = 0
+	if !y.exact {
+		s.text = 0
+	}
 	return s
 }
 
@@ -221,6 +238,14 @@ func (s *survey) front(n note, last *front, changed map[string]bool) *front {
 	}
 	if last != nil {
 		f.used, f.proved = max(f.used, last.used), last.proved
+		if f.slots == nil && len(last.slots) > 0 {
+			f.slots = map[netip.AddrPort]int{}
+		}
+		for b, slot := range last.slots { // also of those whose chains are gone
+			if _, ok := f.slots[b]; !ok {
+				f.slots[b] = slot
+			}
+		}
 	} else {
 		f.used = max(f.used, s.y.slots) // an earlier process may have given away more than still have chains
 	}
@@ -259,7 +284,21 @@ func (y *family) intact(ctx context.Context) (string, error) {
 	}
 	return y.look.Probe(y.tool, table, y.entriesLocked, func() (string, error) {
 		return y.tool.Compare(ctx, table, isOurs, y.sizes())
-	})
+	}, func() (string, error) { return y.contentLocked(ctx) })
+}
+
+// contentLocked says which chain does not contain what it did when it was written, or found to be right.
+func (y *family) contentLocked(ctx context.Context) (string, error) {
+	prints, err := y.tool.Prints(ctx, table, rootChain, slices.AppendSeq(hooks(), maps.Keys(y.chains)))
+	if err != nil {
+		return "", err
+	}
+	for name, want := range y.prints {
+		if _, ours := y.chains[name]; (ours || isHook(name)) && prints[name] != want {
+			return fmt.Sprintf("rules of chain %s were changed (%s)", name, y.name), nil
+		}
+	}
+	return "", nil
 }
 
 // entriesLocked is how many entries of legacy's table are ours: the rules, and two of each chain.

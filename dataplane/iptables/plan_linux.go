@@ -205,7 +205,7 @@ func (y *family) prove(f *balancer.Frontend, was *front) bool {
 		return false
 	}
 	for _, c := range append(made.below, made.front) {
-		if have, ok := y.chains[c.Name]; !ok || !have.alike(y.state(c)) {
+		if have, ok := y.chains[c.Name]; !ok || !y.alike(have, y.state(c)) {
 			return false
 		}
 	}
@@ -213,17 +213,35 @@ func (y *family) prove(f *balancer.Frontend, was *front) bool {
 	return true
 }
 
-// removeOrphansLocked deletes chains that were found and belong to nothing, as an earlier process leaves them that was
-// killed. Nothing waits for it: one to which a rule of somebody else leads can't be deleted.
+// orphansLocked are the chains of ours in the kernel that belong to no frontend and not to the tree.
+func (y *family) orphansLocked() (names []string) {
+	wanted := y.chainOwners()
+	nodes := map[string]bool{rootChain: true}
+	y.tree.root.each(func(n *node) { nodes[n.name] = true })
+	for name := range y.chains {
+		if wanted[name] == nil && !nodes[name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// removeOrphansLocked deletes chains that belong to nothing, as an earlier process leaves them that was killed. Nothing
+// waits for it: one to which a rule of somebody else leads can't be deleted.
 func (y *family) removeOrphansLocked(ctx context.Context) {
-	if len(y.orphans) == 0 || y.unsure && len(y.fronts) > 0 { // what leads nowhere may lead to them
+	if y.unsure && len(y.fronts) > 0 { // what leads nowhere may lead to them
 		return
 	}
+	orphans := y.orphansLocked()
+	if len(orphans) == 0 {
+		return
+	}
+	defer y.look.Writing(y.tool, table)()
 	var groups []xtables.Group
-	for _, name := range y.orphans {
+	for _, name := range orphans {
 		groups = append(groups, xtables.Group{Write: []xtables.Chain{{Name: name}}})
 	}
-	for _, name := range y.orphans {
+	for _, name := range orphans {
 		groups = append(groups, xtables.Group{Delete: []string{name}})
 	}
 	for len(groups) > 0 && ctx.Err() == nil {
@@ -234,8 +252,7 @@ func (y *family) removeOrphansLocked(ctx context.Context) {
 		y.log.Warn("a chain that an earlier process has left can't be deleted", "family", y.name, "err", err)
 		groups = groups[min(done+1, len(groups)):]
 	}
-	for _, name := range y.orphans {
+	for _, name := range orphans {
 		delete(y.chains, name)
 	}
-	y.orphans = nil
 }

@@ -148,7 +148,7 @@ func TestIntactNamesChainsTooMany(t *testing.T) {
 			}
 			r.apply(r.web(balancer.TCP, 2))
 			y := r.d.families[xtables.IPv4]
-			y.look = xtables.Look{}
+			y.look = xtables.Watch{}
 			run(r.T, tool, "-t", "nat", "-N", c.chain)
 			reason, err := r.d.Intact(r.Context())
 			if err != nil || strings.Contains(reason, c.chain+" too many") != c.ours || (reason != "") != c.ours {

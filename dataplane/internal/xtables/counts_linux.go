@@ -124,18 +124,27 @@ func countsNFT(ctx context.Context, family Family, table string, chains []string
 // countsOf returns the counters of one chain; the error is ENOENT where it is absent.
 func (c *nftConn) countsOf(family Family, table, chain string) ([]Count, error) {
 	var list []Count
+	err := c.rulesOf(family, table, chain, func() { list = nil }, func(attrs []byte) { list = append(list, ruleCount(attrs)) })
+	return list, err
+}
+
+// rulesOf calls rule with the attributes of each rule of a chain, and begin before the first, again where the listing was
+// interrupted. The error is ENOENT where the chain is absent.
+func (c *nftConn) rulesOf(family Family, table, chain string, begin func(), rule func(attrs []byte)) error {
+	some := false
 	attrs := append(text(unix.NFTA_RULE_TABLE, table), text(unix.NFTA_RULE_CHAIN, chain)...)
 	err := steady(func() error {
-		list = nil
+		begin()
 		return c.ask(request{command: unix.NFT_MSG_GETRULE, dump: true, family: family, attrs: attrs}, func(attrs []byte) {
-			list = append(list, ruleCount(attrs))
+			some = true
+			rule(attrs)
 		})
 	})
-	if err != nil || list != nil {
-		return list, err
+	if err != nil || some {
+		return err
 	}
 	attrs = append(text(unix.NFTA_CHAIN_TABLE, table), text(unix.NFTA_CHAIN_NAME, chain)...) // an absent chain has no rules either
-	return nil, c.ask(request{command: unix.NFT_MSG_GETCHAIN, family: family, attrs: attrs}, func([]byte) {})
+	return c.ask(request{command: unix.NFT_MSG_GETCHAIN, family: family, attrs: attrs}, func([]byte) {})
 }
 
 // ruleCount returns what a rule's first counter says.

@@ -180,8 +180,11 @@ type blob struct {
 
 // rule is one entry of a blob.
 type rule struct {
+	at     int // where it begins
 	count  Count
 	jumpTo int // where the chain that it leads to begins; -1: it leads to none
+	// onward: it has no target, so that packets go on.
+	onward bool
 }
 
 // errBlob says that a table is not made as this package knows it.
@@ -237,6 +240,7 @@ func (b *blob) hookAt(at int) string {
 func (b *blob) rule(at int) rule {
 	target, next, _ := b.entry(at)
 	r := rule{
+		at: at,
 		count: Count{
 			Packets: binary.NativeEndian.Uint64(b.entries[at+b.layout.counters:]),
 			Bytes:   binary.NativeEndian.Uint64(b.entries[at+b.layout.counters+8:]),
@@ -245,7 +249,7 @@ func (b *blob) rule(at int) rule {
 	}
 	if b.entries[target+targetNameAt] == 0 && target+targetLen+4 <= next { // the standard target has no name
 		verdict := int(int32(binary.NativeEndian.Uint32(b.entries[target+targetLen:])))
-		if verdict >= 0 && verdict != next { // to the next rule: it has no target at all
+		if r.onward = verdict == next; verdict >= 0 && !r.onward {
 			r.jumpTo = verdict
 		}
 	}

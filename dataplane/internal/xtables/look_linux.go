@@ -1,6 +1,9 @@
 package xtables
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Look decides at each probe whether a table is to be compared with what it should be: if anybody has changed it since
 // it was last found, or left, in order. Comparing grows with the table, and others may change rules all the time, so
@@ -9,11 +12,13 @@ import "time"
 type Look struct {
 	// Wary compares also where legacy's stamp says that nothing has changed, for it can miss a change.
 	Wary bool
+	// Longest is the most between two comparisons, however long they take; 0: longestPause.
+	Longest time.Duration
 
 	// stamp is the table's when it was last compared or left; sure: it was in order.
 	stamp Stamp
 	sure  bool
-	// again is when it is to be compared in any case: others may have changed it while we did. Zero: it need not be.
+	// again is when it is to be compared in any case: others may have changed it while we did. Zero: they have not.
 	again time.Time
 	// owed is the time that comparisons took and that was not waited for yet, at the time of the last one, ended.
 	owed  time.Duration
@@ -25,13 +30,15 @@ const (
 	share = 200
 	// credit is how much it may take at once without waiting.
 	credit = 20 * time.Millisecond
-	// longestPause is the most between two comparisons, however long they take.
+	// longestPause is the most between two comparisons, however long they take; contentPause is that of contents.
 	longestPause = 10 * time.Second
+	contentPause = 2 * time.Minute
 )
 
-// stamper is what tells stamps; *Tool does it.
+// stamper is what tells stamps, and how many transactions it has made; *Tool does it.
 type stamper interface {
 	Stamp(table string) (Stamp, error)
+	Commits() uint32
 }
 
 var _ stamper = (*Tool)(nil)
@@ -43,6 +50,10 @@ func (l *Look) Probe(s stamper, table string, ours func() int, compare func() (r
 	if err != nil {
 		return "", err
 	}
+	return l.probe(stamp, ours, compare)
+}
+
+func (l *Look) probe(stamp Stamp, ours func() int, compare func() (reason string, err error)) (reason string, err error) {
 	began := time.Now()
 	if l.unchanged(stamp, began) || l.rests(began) && (stamp.Entries == 0 || stamp.Entries >= ours()) {
 		return "", nil
@@ -66,7 +77,7 @@ func (l *Look) owes(now time.Time) time.Duration {
 func (l *Look) rests(now time.Time) bool { return l.owes(now) > credit }
 
 func (l *Look) pay(began, ended time.Time) {
-	l.owed, l.ended = min(l.owes(began)+ended.Sub(began), credit+longestPause/share), ended
+	l.owed, l.ended = min(l.owes(began)+ended.Sub(began), credit+cmp.Or(l.Longest, longestPause)/share), ended
 }
 
 // Found takes in that the table was read, and is from now on what it should be; stamp is that from before the reading,
@@ -75,14 +86,52 @@ func (l *Look) Found(stamp Stamp) {
 	l.stamp, l.sure, l.again = stamp, stamp != Stamp{}, time.Time{}
 }
 
-// Untouched reports whether nobody has changed the table since it was found or left in order.
-func (l *Look) Untouched(s stamper, table string) bool {
-	stamp, err := s.Stamp(table)
-	return l.sure && err == nil && stamp == l.stamp
+// Writing is called before we change the table, and what it returns afterwards. Where that leaves open whether others
+// have changed it too, it is compared: in nft at the next probe, for each transaction of ours is counted, and in legacy,
+// where nobody can know, after longestPause.
+func (l *Look) Writing(s stamper, table string) (wrote func()) {
+	before, err := s.Stamp(table)
+	untouched := l.sure && err == nil && before == l.stamp
+	began := s.Commits()
+	return func() {
+		after, err := s.Stamp(table)
+		l.stamp, l.sure, l.again = after, untouched && err == nil, time.Time{}
+		if after.Generation == 0 {
+			l.again = time.Now().Add(longestPause)
+		} else if after.Generation-before.Generation != s.Commits()-began {
+			l.sure = false
+		}
+	}
 }
 
-// Left takes in that we have changed the table; untouched: before that nobody else had.
-func (l *Look) Left(s stamper, table string, untouched bool) {
+// Watch is a Look at the sizes of chains, and one at what is in them, which costs more and is paced by itself. The zero
+// Watch knows nothing.
+type Watch struct{ sizes, content Look }
+
+// Probe is Look.Probe with both comparisons: the content is compared where sizes differ in nothing.
+func (w *Watch) Probe(s stamper, table string, ours func() int, sizes, content func() (reason string, err error)) (reason string, err error) {
 	stamp, err := s.Stamp(table)
-	l.stamp, l.sure, l.again = stamp, untouched && err == nil, time.Now().Add(longestPause)
+	if err != nil {
+		return "", err
+	}
+	if reason, err = w.sizes.probe(stamp, ours, sizes); reason != "" || err != nil {
+		return reason, err
+	}
+	w.content.Wary, w.content.Longest = true, contentPause
+	return w.content.probe(stamp, func() int { return 0 }, content)
+}
+
+// Found is Look.Found.
+func (w *Watch) Found(stamp Stamp) {
+	w.sizes.Found(stamp)
+	w.content.Found(stamp)
+}
+
+// Writing is Look.Writing.
+func (w *Watch) Writing(s stamper, table string) (wrote func()) {
+	sizes, content := w.sizes.Writing(s, table), w.content.Writing(s, table)
+	return func() {
+		sizes()
+		content()
+	}
 }

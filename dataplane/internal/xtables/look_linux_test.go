@@ -197,7 +197,7 @@ func TestSaved(t *testing.T) {
 			t.Errorf("visited %q, want %q", names, want)
 		}
 		slices.SortFunc(leads, func(a, b Lead) int { return strings.Compare(b.Chain, a.Chain) })
-		want := []Lead{{"OUTPUT", "-j VIPD-SERVICES"}, {"FOREIGN", `-p tcp -m comment --comment "a \" b -j RETURN" -g VIPD-EMPTY`}}
+		want := []Lead{{"OUTPUT", "-j VIPD-SERVICES", "VIPD-SERVICES"}, {"FOREIGN", `-p tcp -m comment --comment "a \" b -j RETURN" -g VIPD-EMPTY`, "VIPD-EMPTY"}}
 		if !slices.Equal(leads, want) {
 			t.Errorf("leads: got %q, want %q", leads, want)
 		}
@@ -219,14 +219,15 @@ func TestTry(t *testing.T) {
 		ctx := t.Context()
 		must(t, tool.Restore(ctx, foreignRules))
 		before := saved(t, tool, "nat")
-		must(t, tool.Try(ctx, "nat", "-p tcp -m statistic --mode random --probability 0.25 -j RETURN", "-m comment --comment \"-j NOPE\" -j RETURN"))
+		_, err := tool.Try(ctx, "nat", "-p tcp -m statistic --mode random --probability 0.25 -j RETURN", "-m comment --comment \"-j NOPE\" -j RETURN")
+		must(t, err)
 		for rule, reason := range map[string]string{
 			"-p tcp -m nosuchmatch -j RETURN":          "nosuchmatch",
 			"-p tcp -j VIPD-NOPE":                      "VIPD-NOPE",
 			"-m set --match-set vipd-no dst -j RETURN": "vipd-no",
 			"-j TPROXY --on-port 1":                    "", // nat has no such target: the kernel gives no reason
 		} {
-			err := tool.Try(ctx, "nat", "-p udp -j RETURN", rule)
+			_, err := tool.Try(ctx, "nat", "-p udp -j RETURN", rule)
 			if err == nil || !strings.Contains(err.Error(), reason) {
 				t.Errorf("%q: got %v, want an error with %q", rule, err, reason)
 			}

@@ -7,9 +7,19 @@ import (
 )
 
 // changing is a table that others change.
-type changing struct{ stamp Stamp }
+type changing struct {
+	stamp   Stamp
+	commits uint32
+}
 
 func (c *changing) Stamp(string) (Stamp, error) { return c.stamp, nil }
+func (c *changing) Commits() uint32             { return c.commits }
+
+// write has us change the table.
+func (c *changing) write() {
+	c.stamp.Generation++
+	c.commits++
+}
 
 // TestLookKnowsItsOwn goes through what happens to a table between probes, and whether the next one compares it.
 func TestLookKnowsItsOwn(t *testing.T) {
@@ -38,26 +48,35 @@ func TestLookKnowsItsOwn(t *testing.T) {
 		{"nft hides none", nft, true, func(l *Look, c *changing) { l.Found(c.stamp) }, false, false},
 		{"we change it", nft, false, func(l *Look, c *changing) {
 			l.Found(c.stamp)
-			untouched := l.Untouched(c, "nat")
-			change(c)
-			l.Left(c, "nat", untouched)
+			defer l.Writing(c, "nat")()
+			c.write()
 		}, false, false},
 		{"others change it, and then we", nft, false, func(l *Look, c *changing) {
 			l.Found(c.stamp)
 			change(c)
-			untouched := l.Untouched(c, "nat")
-			change(c)
-			l.Left(c, "nat", untouched)
+			defer l.Writing(c, "nat")()
+			c.write()
 		}, true, false},
-		{"we changed it long ago, and others may have at the same time", nft, false, func(l *Look, c *changing) {
+		{"others change it while we do", nft, false, func(l *Look, c *changing) {
 			l.Found(c.stamp)
-			l.Left(c, "nat", true)
+			defer l.Writing(c, "nat")()
+			change(c)
+			c.write()
+		}, true, false},
+		{"we change legacy's", legacy, false, func(l *Look, c *changing) {
+			l.Found(c.stamp)
+			defer l.Writing(c, "nat")()
+			change(c)
+		}, false, false},
+		{"we changed legacy's long ago, and others may have at the same time", legacy, false, func(l *Look, c *changing) {
+			l.Found(c.stamp)
+			l.Writing(c, "nat")()
 			time.Sleep(longestPause)
 		}, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				table, l := &changing{c.stamp}, &Look{Wary: c.wary}
+				table, l := &changing{stamp: c.stamp}, &Look{Wary: c.wary}
 				c.happens(l, table)
 				for _, want := range []bool{c.compared, c.afterward} {
 					compared := false
@@ -75,7 +94,7 @@ func TestLookKnowsItsOwn(t *testing.T) {
 func TestLookPaces(t *testing.T) {
 	for _, takes := range []time.Duration{100 * time.Microsecond, 5 * time.Millisecond, 25 * time.Millisecond, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			table, l := &changing{Stamp{Generation: 1}}, &Look{}
+			table, l := &changing{stamp: Stamp{Generation: 1}}, &Look{}
 			var spent, last, longest time.Duration
 			began := time.Now()
 			for since := time.Duration(0); since < 10*time.Minute; since = time.Since(began) {

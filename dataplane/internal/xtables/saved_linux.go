@@ -18,6 +18,8 @@ type Lead struct {
 	Chain string
 	// Rule is as iptables-save prints it, without "-A" and the chain's name.
 	Rule string
+	// Target is where it leads.
+	Target string
 }
 
 // Saved calls visit with each chain of the table whose name begins with prefix, and with its rules as iptables-save
@@ -67,8 +69,8 @@ func (r *savedReader) line(line string) error {
 
 func (r *savedReader) rule(chain, rule string) error {
 	if !strings.HasPrefix(chain, r.prefix) {
-		if strings.HasPrefix(targetOf(rule), r.prefix) {
-			r.leads = append(r.leads, Lead{Chain: chain, Rule: rule})
+		if target := targetOf(rule); strings.HasPrefix(target, r.prefix) {
+			r.leads = append(r.leads, Lead{Chain: chain, Rule: rule, Target: target})
 		}
 		return nil
 	}

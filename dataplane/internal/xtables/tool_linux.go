@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-iptables/iptables"
@@ -28,6 +29,8 @@ type Tool struct {
 	jumps func() (jumpEditor, error)
 	run   command
 	trial sync.Mutex // held by who uses the trial chain
+	// commits counts the transactions that were done.
+	commits atomic.Uint32
 }
 
 // jumpEditor is what is used of *iptables.IPTables.
@@ -64,10 +67,14 @@ func (t *Tool) restore(ctx context.Context, input string) (stdout string, err er
 	op := t.program + "-restore"
 	stdout, stderr, err := t.run(ctx, input, op, "--noflush", "--wait", fmt.Sprint(waitSeconds))
 	if err != nil {
-		err = failure(op, input, stderr, err)
+		return stdout, failure(op, input, stderr, err)
 	}
-	return stdout, err
+	t.commits.Add(uint32(strings.Count(input, "\nCOMMIT\n")))
+	return stdout, nil
 }
+
+// Commits returns how many transactions this Tool has made. Those of a restore that failed are not counted.
+func (t *Tool) Commits() uint32 { return t.commits.Load() }
 
 // EnsureChain makes sure that there is a chain. One that is there stays as it is.
 func (t *Tool) EnsureChain(ctx context.Context, table, chain string) error {
@@ -103,6 +110,7 @@ func (t *Tool) EnsureJump(ctx context.Context, table, chain string, first bool, 
 	if err != nil {
 		return fmt.Errorf("adding the jump from %s %s: %w", table, chain, err)
 	}
+	t.commits.Add(1)
 	return nil
 }
 
@@ -136,6 +144,7 @@ func (t *Tool) RemoveJump(ctx context.Context, table, chain string, rule ...stri
 		if err := jumps.Delete(table, chain, rule...); err != nil {
 			return fmt.Errorf("removing the jump from %s %s: %w", table, chain, err)
 		}
+		t.commits.Add(1)
 	}
 }
 

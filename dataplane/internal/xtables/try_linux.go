@@ -10,22 +10,21 @@ import (
 
 // Try writes rules to a trial chain of the table, reads them back, and removes it: whether this kernel and these
 // programs know the matches and targets that the rules use. The error says what was refused, or that what is read back
-// is not what was written.
-func (t *Tool) Try(ctx context.Context, table string, rules ...string) error {
+// is not what was written. read is how these programs print the rules.
+func (t *Tool) Try(ctx context.Context, table string, rules ...string) (read []string, err error) {
 	t.trial.Lock()
 	defer t.trial.Unlock()
-	_, err := t.Write(ctx, table, []Group{{Write: []Chain{{Name: trialChain, Rules: rules}}}})
-	if err != nil {
-		return fmt.Errorf("trying rules: %w", err)
+	if _, err := t.Write(ctx, table, []Group{{Write: []Chain{{Name: trialChain, Rules: rules}}}}); err != nil {
+		return nil, fmt.Errorf("trying rules: %w", err)
 	}
-	got, err := t.Rules(ctx, table, trialChain)
+	read, err = t.Rules(ctx, table, trialChain)
 	if err == nil {
-		err = sameParts(rules, got)
+		err = sameParts(rules, read)
 	}
 	if err := errors.Join(err, t.DeleteChains(ctx, table, trialChain)); err != nil {
-		return fmt.Errorf("trying rules: %w", err)
+		return nil, fmt.Errorf("trying rules: %w", err)
 	}
-	return nil
+	return read, nil
 }
 
 // sameParts compares rules as written with what was read back, by the matches and targets that they name: the rest may

@@ -1,0 +1,162 @@
+package xtables
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+
+	"golang.org/x/sys/unix"
+)
+
+// Print is what a chain's content is known by. Prints are compared with ==; they mean nothing to another process.
+type Print struct {
+	// Rules is how many rules the chain has.
+	Rules int
+	// Sum is a hash of the rules as the kernel keeps them, in order, without their counters.
+	Sum uint64
+}
+
+// seed is that of all prints.
+var seed = maphash.MakeSeed()
+
+// Prints returns what the named chains contain. Chains that are absent are absent in the result. Of the kernel's own
+// chains only the rules count that lead to chains whose names begin with prefix. It costs what Counts does.
+func (t *Tool) Prints(ctx context.Context, table, prefix string, chains []string) (prints map[string]Print, err error) {
+	if t.backend == NFT {
+		prints, err = printsNFT(ctx, t.family, table, prefix, chains)
+	} else if err = ctx.Err(); err == nil {
+		prints, err = printsLegacy(t.family, table, prefix, chains)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the rules of %s: %w", table, err)
+	}
+	return prints, nil
+}
+
+// NotWritten is the error of a chain that has other rules than the programs said they wrote, as its print shows.
+func NotWritten(table, chain string, got Print) error {
+	return fmt.Errorf("chain %s of table %s was written, and the kernel has %d other rules in it: somebody else changes it at the same time, "+
+		"or the iptables program that vipd found does nothing: try it by hand, and choose the other [iptables] backend", chain, table, got.Rules)
+}
+
+// isHook reports whether a chain is the kernel's own.
+func isHook(chain string) bool {
+	for h := range hooks {
+		if hookName(h) == chain {
+			return true
+		}
+	}
+	return false
+}
+
+func printsNFT(ctx context.Context, family Family, table, prefix string, chains []string) (map[string]Print, error) {
+	conn, err := openNFT(nftListing)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.close()
+	prints := make(map[string]Print, len(chains))
+	for _, chain := range chains {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		var p Print
+		var sum maphash.Hash
+		hook := isHook(chain)
+		err := conn.rulesOf(family, table, chain, func() { p.Rules = 0; sum.SetSeed(seed) }, func(attrs []byte) {
+			if !hook || bytes.Contains(attrs, []byte(prefix)) {
+				p.Rules++
+				hashRuleNFT(&sum, attrs)
+			}
+		})
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			continue
+		case err != nil:
+			return nil, err
+		}
+		p.Sum = sum.Sum64()
+		prints[chain] = p
+	}
+	return prints, nil
+}
+
+// hashRuleNFT takes in a rule without its handle, its place and its counters.
+func hashRuleNFT(sum *maphash.Hash, attrs []byte) {
+	for kind, value := range attributes(attrs) {
+		switch kind {
+		case unix.NFTA_RULE_EXPRESSIONS:
+			for _, expr := range attributes(value) {
+				if _, counter := counterOf(expr); counter {
+					expr = []byte("counter")
+				}
+				hashPiece(sum, kind, expr)
+			}
+		case unix.NFTA_RULE_COMPAT, unix.NFTA_RULE_USERDATA:
+			hashPiece(sum, kind, value)
+		}
+	}
+}
+
+// hashPiece takes in a piece so that no two sequences of pieces come to the same.
+func hashPiece(sum *maphash.Hash, kind uint16, piece []byte) {
+	var head [8]byte
+	binary.NativeEndian.PutUint16(head[:], kind)
+	binary.NativeEndian.PutUint32(head[4:], uint32(len(piece)))
+	_, _ = sum.Write(head[:]) // a hash never fails
+	_, _ = sum.Write(piece)
+}
+
+func printsLegacy(family Family, table, prefix string, chains []string) (map[string]Print, error) {
+	prints := make(map[string]Print, len(chains))
+	wanted := make(map[string]bool, len(chains))
+	for _, c := range chains {
+		wanted[c] = true
+	}
+	err := readLegacy(family, table, func(b *blob) error {
+		clear(prints)
+		names := map[int]string{}
+		if err := b.walk(func(name []byte, at int) { names[at] = string(name) }, func(rule) {}); err != nil {
+			return err
+		}
+		var p Print
+		var sum maphash.Hash
+		name := ""
+		end := func() {
+			if wanted[name] {
+				p.Sum = sum.Sum64()
+				prints[name] = p
+			}
+		}
+		err := b.walk(func(_ []byte, at int) {
+			end()
+			name, p = names[at], Print{}
+			sum.SetSeed(seed)
+		}, func(r rule) {
+			target := names[r.jumpTo]
+			if wanted[name] && (!isHook(name) || len(target) >= len(prefix) && target[:len(prefix)] == prefix) {
+				p.Rules++
+				b.hash(&sum, r, target)
+			}
+		})
+		end()
+		return err
+	})
+	return prints, err
+}
+
+// hash takes in a rule without its counters and without where the chains are that it leads to.
+func (b *blob) hash(sum *maphash.Hash, r rule, to string) {
+	target, next, _ := b.entry(r.at)
+	entry := b.entries[r.at:next]
+	hashPiece(sum, 0, entry[:b.layout.targetOffset-4])  // what it matches by itself; a cache of the kernel's follows
+	hashPiece(sum, 1, entry[b.layout.size:target-r.at]) // further matches
+	if r.jumpTo >= 0 || r.onward {
+		hashPiece(sum, 2, []byte(to))
+		return
+	}
+	hashPiece(sum, 3, b.entries[target:next])
+}

@@ -1,0 +1,272 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// TestForeignEdits is a law: after any history of our changes, restarts and others' edits of our chains, the kernel has
+// the rules that are wanted and no other chain of ours, after what Intact finds has been mended.
+func TestForeignEdits(t *testing.T) {
+	lab.Require(t)
+	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
+		t.Run(string(backend), func(t *testing.T) {
+			for seed := range uint64(2) {
+				t.Run(fmt.Sprint(seed), func(t *testing.T) { newVandal(t, backend, seed).run(10) })
+			}
+		})
+	}
+}
+
+// vandal edits what a dataplane has written.
+type vandal struct {
+	*rand.Rand
+	*testing.T
+	backend xtables.Backend
+	d       *Dataplane
+	wanted  map[balancer.Key]*balancer.Frontend
+	history []string
+}
+
+func newVandal(t *testing.T, backend xtables.Backend, seed uint64) *vandal {
+	t.Helper()
+	v := &vandal{Rand: rand.New(rand.NewPCG(seed, 25)), T: t, backend: backend, wanted: map[balancer.Key]*balancer.Frontend{}}
+	v.open()
+	t.Cleanup(func() {
+		if err := v.d.Close(context.Background(), false); err != nil {
+			t.Error("closing: ", err)
+		}
+	})
+	for range 3 {
+		v.change()
+	}
+	v.settle()
+	v.history = nil
+	return v
+}
+
+func (v *vandal) run(rounds int) {
+	for range rounds {
+		for range 1 + v.IntN(3) {
+			switch n := v.IntN(10); {
+			case n == 0:
+				v.restart()
+			case n < 4:
+				v.change()
+			default:
+				v.edit()
+			}
+		}
+		var wrong string
+		for until := time.Now().Add(wait.Scaled(time.Minute)); time.Now().Before(until); { // looks are paced where they take long
+			v.settle()
+			if wrong = v.wrong(); wrong == "" {
+				break
+			}
+		}
+		if wrong != "" {
+			v.Fatalf("%s\nafter\n%s", wrong, strings.Join(v.history, "\n"))
+		}
+	}
+}
+
+func (v *vandal) did(format string, args ...any) {
+	v.history = append(v.history, fmt.Sprintf(format, args...))
+}
+
+func (v *vandal) open() {
+	v.Helper()
+	d, err := New(context.Background(), Options{Backend: v.backend})
+	if err != nil {
+		v.Fatal(err)
+	}
+	v.d = d
+}
+
+func (v *vandal) restart() {
+	v.Helper()
+	if err := v.d.Close(context.Background(), true); err != nil {
+		v.Fatal(err)
+	}
+	v.open()
+	v.did("restart")
+	v.observe()
+}
+
+// change adds, changes or removes a frontend.
+func (v *vandal) change() {
+	v.Helper()
+	k := balancer.Key{Addr: netip.MustParseAddr([]string{"10.96.0.20", "10.96.0.21", "fd00::20"}[v.IntN(3)]), Port: uint16(80 + v.IntN(3)), Proto: balancer.TCP}
+	f := &balancer.Frontend{Key: k, Service: "web", Scheduler: []balancer.Scheduler{balancer.RoundRobin, balancer.WeightedRoundRobin, balancer.Maglev}[v.IntN(3)]}
+	if v.IntN(3) == 0 {
+		f.AffinityTimeout = 600e9
+	}
+	n := 1 + v.IntN(13)
+	for i := range n {
+		at := netip.AddrFrom4([4]byte{10, 2, 0, byte(i + 2)})
+		if !k.Addr.Is4() {
+			at = netip.AddrFrom16([16]byte{0xfd, 2, 15: byte(i + 2)})
+		}
+		f.Backends = append(f.Backends, balancer.Backend{Addr: netip.AddrPortFrom(at, 8080), State: balancer.Active, Weight: 1 + v.IntN(3)})
+	}
+	if v.wanted[k] != nil && v.IntN(3) == 0 {
+		f = nil
+	}
+	v.did("change %s to %v", k, f)
+	if err := v.d.Apply(context.Background(), []dataplane.Change{{Key: k, New: f}}); err != nil {
+		v.Fatal(err)
+	}
+	if f == nil {
+		delete(v.wanted, k)
+	} else {
+		v.wanted[k] = f
+	}
+}
+
+// edit has somebody else change one of our chains, or the whole table, or what leads to us.
+func (v *vandal) edit() {
+	v.Helper()
+	program := []string{"iptables-", "ip6tables-"}[v.IntN(2)] + string(v.backend)
+	var chains []string
+	rules := map[string][]string{}
+	for _, line := range v.save(program) {
+		if name, ok := strings.CutPrefix(line, ":VIPD-"); ok {
+			name, _, _ = strings.Cut("VIPD-"+name, " ")
+			chains = append(chains, name)
+		} else if words := strings.Fields(line); words[0] == "-A" {
+			rules[words[1]] = append(rules[words[1]], line)
+		}
+	}
+	if len(chains) == 0 {
+		return
+	}
+	chain := chains[v.IntN(len(chains))]
+	n := len(rules[chain])
+	at := fmt.Sprint(1 + v.IntN(max(n, 1)))
+	last := fmt.Sprint(max(n, 1))
+	kinds := [][]string{
+		{"-A", chain, "-m", "comment", "--comment", "hello"},
+		{"-I", chain, "1", "-j", "RETURN"},
+		{"-F", chain},
+		{"-D", chain, last},
+		{"-D", chain, at},
+		{"-R", chain, at, "-m", "comment", "--comment", "hello"},
+		{"-R", chain, at, "-p", "tcp", "-j", "RETURN"},
+		{"-R", chain, at, "-p", "tcp", "-j", "REDIRECT", "--to-ports", "9"},
+		{"-F"},
+		{"-D", hooks()[v.IntN(2)], "-j", rootChain},
+		{"-I", hooks()[v.IntN(2)], "-j", rootChain},
+		{"-N", nodePrefix + "ZZ"},
+		{"-N", frontPrefix + "10.96.0.99:80/t"},
+	}
+	args := append([]string{"-w", "-t", "nat"}, kinds[v.IntN(len(kinds))]...)
+	out, err := exec.Command(program, args...).CombinedOutput()
+	v.did("%s %s: %v %s", program, strings.Join(args[1:], " "), err, strings.TrimSpace(string(out)))
+}
+
+func (v *vandal) save(program string) []string {
+	v.Helper()
+	out, err := exec.Command(program+"-save", "-t", "nat").CombinedOutput()
+	if err != nil {
+		v.Fatalf("%v: %s", err, out)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+// settle looks and mends until there is nothing to say, as the engine does.
+func (v *vandal) settle() {
+	v.Helper()
+	for range 4 {
+		reason, err := v.d.Intact(context.Background())
+		if err != nil {
+			v.Fatal(err)
+		}
+		if reason == "" {
+			return
+		}
+		v.did("looking: %s", reason)
+		v.observe()
+	}
+	v.Fatalf("it never says that all is well\nafter\n%s", strings.Join(v.history, "\n"))
+}
+
+func (v *vandal) observe() {
+	v.Helper()
+	r := &rig{T: v.T, d: v.d}
+	var all []*balancer.Frontend
+	for _, f := range v.wanted {
+		all = append(all, f)
+	}
+	v.did("mended %v", r.observe(all...))
+}
+
+// wrong compares the tables with what is wanted.
+func (v *vandal) wrong() string {
+	v.Helper()
+	for _, name := range xtables.Families() {
+		y, want, got := v.d.families[name], map[string][]string{}, map[string][]string{}
+		program := map[xtables.Family]string{xtables.IPv4: "iptables-", xtables.IPv6: "ip6tables-"}[name] + string(v.backend)
+		reached := map[balancer.Key]bool{}
+		for k, f := range v.wanted {
+			if xtables.FamilyOf(k.Addr) == name {
+				made := render(f, y.fronts[k].slots, "")
+				for _, c := range append(made.below, made.front) {
+					want[c.Name] = c.Rules
+				}
+				reached[k] = true
+			}
+		}
+		jumps := map[string]int{}
+		for _, line := range v.save(program) {
+			words := strings.Fields(line)
+			switch {
+			case strings.HasPrefix(line, ":VIPD-"):
+				got[words[0][1:]] = got[words[0][1:]]
+			case words[0] == "-A" && strings.HasPrefix(words[1], "VIPD-"):
+				got[words[1]] = append(got[words[1]], strings.Join(words[2:], " "))
+			case words[0] == "-A" && strings.HasSuffix(line, "-j "+rootChain):
+				jumps[words[1]]++
+			}
+		}
+		if len(got) == 0 && len(want) == 0 {
+			continue
+		}
+		y.tree.root.each(func(n *node) {
+			want[n.name] = n.chain().Rules
+			for _, w := range n.ways {
+				if w.node == nil {
+					delete(reached, w.at.key())
+				}
+			}
+		})
+		if len(reached) > 0 {
+			return fmt.Sprintf("%s: the tree does not lead to %v", name, reached)
+		}
+		for chain := range want {
+			if !slices.EqualFunc(got[chain], want[chain], sameText) {
+				return fmt.Sprintf("%s: %s has\n%s\nwant\n%s", name, chain, strings.Join(got[chain], "\n"), strings.Join(want[chain], "\n"))
+			}
+			delete(got, chain)
+		}
+		if len(got) > 0 {
+			return fmt.Sprintf("%s: chains are too many: %v", name, got)
+		}
+		if len(jumps) != 2 || jumps["PREROUTING"] != 1 || jumps["OUTPUT"] != 1 {
+			return fmt.Sprintf("%s: the jumps are %v", name, jumps)
+		}
+	}
+	return ""
+}
