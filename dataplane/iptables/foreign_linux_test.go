@@ -179,9 +179,9 @@ func (v *vandal) edit() {
 
 func (v *vandal) save(program string) []string {
 	v.Helper()
-	out, err := exec.Command(program+"-save", "-t", "nat").CombinedOutput()
+	out, err := exec.Command(program+"-save", "-t", "nat").Output() // without what it says of the other backend's tables
 	if err != nil {
-		v.Fatalf("%v: %s", err, out)
+		v.Fatal(err)
 	}
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
