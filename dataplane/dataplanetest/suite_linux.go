@@ -79,6 +79,7 @@ func checks() []check {
 		{name: "policy-drop", guard: true, needs: []string{"iptables", "ip6tables"}, run: testPolicyDrop},
 		{name: "snat", run: testSNAT},
 		{name: "straight", needs: []string{"ip"}, run: testStraight},
+		{name: "arrival", guard: true, run: testArrival},
 		{name: "narrow", needs: []string{"iptables", "ip6tables"}, run: testNarrow},
 		{name: "routed", run: testRouted},
 		{name: "damage", run: testDamage},

@@ -401,8 +401,22 @@ func TestRealLink(t *testing.T) {
 	client.Sysctl("net.ipv6.conf.host.accept_untracked_na", "1")
 	client.Sysctl("net.ipv6.conf.host.forwarding", "1") // routers alone learn from advertisements that they did not ask for
 	h := newHost(t, o)
-	apply(t, h, frontend("10.1.0.10:80"), frontend("[fd01::10]:80"))
+
+	// Before a frontend is applied the VIPs are silent, on all ports, and not announced.
+	both := desired(frontend("10.1.0.10:80"), frontend("[fd01::10]:80"))
+	must(t, h.Prepare(t.Context(), both))
 	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32", "fd01::1/64", "fd01::10/128")
+	if neighbours := client.Exec("ip", "neigh"); strings.Contains(neighbours, "::10 ") || strings.Contains(neighbours, ".10 ") {
+		t.Errorf("VIPs without a frontend are announced:\n%s", neighbours)
+	}
+	for _, from := range []*lab.NS{client, l.Host()} {
+		checkAttempt(t, from, "10.1.0.10:80", silence)
+		checkAttempt(t, from, "[fd01::10]:80", silence)
+	}
+	client.Exec("ip", "neigh", "flush", "all")
+	must(t, h.Finish(t.Context(), both.Frontends))
+	checkAttempt(t, client, "10.1.0.10:81", refused)
+	checkAttempt(t, client, "[fd01::10]:81", refused)
 	lab.Eventually(t, 2*time.Second, "the client to learn where the VIPs are", func() error {
 		neighbours := client.Exec("ip", "neigh")
 		for _, a := range []string{"10.1.0.10", "fd01::10"} {

@@ -1,9 +1,10 @@
 // Package host keeps in order what all modes share on a host: the VIPs' addresses, the guard, and sysctls. It
 // implements dataplane.Host. The engine calls Prepare before it applies frontends and Finish after it:
 //
-//	Prepare(want)     guard: restrictions of what is to come, end of what is not to be open -> addresses -> routes, sysctls, announcement
+//	Prepare(want)     guard: restrictions of what is to come, end of what is not to be open -> addresses -> routes, sysctls
 //	  ... the dataplane applies frontends ...
-//	Finish(applied)   what was applied is opened; what no applied frontend needs any more is removed, in reverse
+//	Finish(applied)   what was applied is opened, and addresses that serve now are announced; what no applied frontend
+//	                  needs any more is removed, in reverse
 //
 // Addresses. A VIP that the host has anyway is used as it is, and never touched. Every other one is added to the device
 // that the configuration names: a dummy device that vipd makes, lo where the kernel has no dummies, or a real link, on
@@ -25,7 +26,8 @@
 //	                               vipd-rejected -> refused
 //	filter INPUT                ours: known, translated or vipd-served -> accepted; vipd-rejected -> refused
 //	                            to one of the networks that cover vipd-held, new, to an address in it: ICMP and vipd-served
-//	                               pass, all else is refused
+//	                               pass, all else is refused, or dropped where vipd-pending has the address: none of its
+//	                               frontends has been applied yet
 //	filter OUTPUT               ours, new: leaving the host and in vipd-rejected -> refused; else marked: an endpoint may
 //	                               have no route to the source that the VIP's route names
 //	nat POSTROUTING             ours, not vipd-never: marked, or from its own destination -> masqueraded

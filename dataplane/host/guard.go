@@ -48,8 +48,9 @@ type guard struct {
 	log   *slog.Logger
 
 	members []*members
-	// Those of members that are asked for most; held are the addresses that vipd added.
-	frontends, special, held, direct *members
+	// Those of members that are asked for most; held are the addresses that vipd added, and pending those among them
+	// that are silent.
+	frontends, special, held, pending, direct *members
 
 	parts []*part
 	// plan is what the rules are made for, and stale, that those in the kernel may be for another.
@@ -94,7 +95,8 @@ func (g *guard) compose(o Options) *guard {
 			m.kept = func(e ipset.Entry) bool { return g.unknown[at(e)] > 0 }
 		}
 	}
-	g.frontends, g.special, g.held, g.direct = g.set(frontendsSet), g.set(specialSet), g.set(heldSet), g.set(directSet)
+	g.frontends, g.special, g.direct = g.set(frontendsSet), g.set(specialSet), g.set(directSet)
+	g.held, g.pending = g.set(heldSet), g.set(pendingSet)
 	g.frontends.veto = func(e ipset.Entry) bool {
 		return g.plan.mode.Marked || g.special.count[e] > 0 || g.special.have[e] && g.special.kept(e)
 	}

@@ -120,6 +120,9 @@ func (h *Host) hold(ctx context.Context) error {
 	for _, a := range fresh {
 		h.record(a, h.device.name)
 	}
+	for _, a := range todo[add] {
+		h.setPending(a, h.appliedAt[a] == 0)
+	}
 	var all []error
 	if err := h.ledger.save(); err != nil {
 		all = append(all, h.refuse(fresh, err))
@@ -142,7 +145,7 @@ func (h *Host) move(ctx context.Context, fresh, gone []netip.Addr) error {
 		all = append(all, h.removeOurs(a))
 	}
 	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.virtualServers(), h.ledger.save())
-	h.announceAll()
+	h.announceAll() // what is back after somebody took it away
 	h.publish()
 	return errors.Join(all...)
 }

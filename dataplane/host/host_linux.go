@@ -61,6 +61,9 @@ type Host struct {
 	added snap.Map[netip.Addr, string]
 	// held says of every address in want or applied who holds it.
 	held snap.Map[netip.Addr, Held]
+	// pending are the addresses that vipd has added and that have had no applied frontend since. Until they have, they do
+	// not answer and are not announced.
+	pending map[netip.Addr]bool
 	// dirty are addresses that have to be looked at again by the next Prepare, and leaving by the next Finish.
 	dirty, leaving map[netip.Addr]bool
 	// retry are addresses that could not be added; the engine says when they are tried again.
@@ -125,7 +128,7 @@ func New(o Options) (*Host, error) {
 	h := &Host{
 		opts: o, log: o.Log, sys: procSysctls{}, full: true,
 		appliedAt: map[netip.Addr]int{}, dirty: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}, retry: map[netip.Addr]bool{},
-		unrouted: map[netip.Addr]string{}, unannounced: map[netip.Addr]bool{},
+		unrouted: map[netip.Addr]string{}, unannounced: map[netip.Addr]bool{}, pending: map[netip.Addr]bool{},
 		arriving: map[netip.Addr]bool{}, shadowed: map[netip.Addr]bool{}, routed: map[netip.Addr]netip.Addr{},
 		newLink: func(name string) netlink.Link {
 			return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
@@ -281,12 +284,31 @@ func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balan
 	}
 	h.applied = applied
 	all = append(all, h.removeUnneeded(ctx))
+	for a := range h.pending {
+		if h.appliedAt[a] > 0 {
+			h.setPending(a, false)
+		}
+	}
 	for _, g := range h.guards {
 		all = append(all, g.finish(ctx))
 	}
+	h.announceAll()
 	all = append(all, h.clear(), h.ledger.save())
 	h.publish()
 	return errors.Join(all...)
+}
+
+// setPending makes an address silent that is about to be added, or ends that.
+func (h *Host) setPending(a netip.Addr, pending bool) {
+	if h.pending[a] == pending {
+		return
+	}
+	by := 1
+	if h.pending[a] = pending; !pending {
+		by = -1
+		delete(h.pending, a)
+	}
+	h.guard(a).pending.want(ipset.Entry{Addr: a}, by)
 }
 
 // count keeps the number of applied frontends on each VIP.

@@ -124,6 +124,7 @@ func (h *Host) unrecord(a netip.Addr) {
 	h.ledger.dropAddress(a)
 	delete(h.unrouted, a)
 	delete(h.unannounced, a)
+	h.setPending(a, false)
 	h.added = h.added.Delete(a)
 }
 

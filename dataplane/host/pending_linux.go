@@ -87,10 +87,16 @@ func (h *Host) announceAgain() {
 	}
 }
 
-// announceAll announces what is not announced yet. What can't be announced now stays for the next look.
+// announceAll announces what is not announced yet and serves. What can't be announced now stays for the next look.
 func (h *Host) announceAll() {
 	h.unheard = ""
-	if len(h.unannounced) == 0 {
+	serving := make([]netip.Addr, 0, len(h.unannounced))
+	for a := range h.unannounced {
+		if !h.pending[a] {
+			serving = append(serving, a)
+		}
+	}
+	if len(serving) == 0 {
 		return
 	}
 	switch d, err := h.holder(); {
@@ -106,7 +112,8 @@ func (h *Host) announceAll() {
 		return
 	}
 	const atOnce = 100 // what is announced twice after an error does no harm
-	for addrs := range slices.Chunk(slices.SortedFunc(maps.Keys(h.unannounced), netip.Addr.Compare), atOnce) {
+	slices.SortFunc(serving, netip.Addr.Compare)
+	for addrs := range slices.Chunk(serving, atOnce) {
 		if err := announce(h.device.index, addrs); err != nil {
 			h.unheard = err.Error()
 			return

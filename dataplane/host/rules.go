@@ -105,7 +105,8 @@ func parts() []partDef {
 // fresh are the states of packets that open connections, as far as anybody knows.
 const fresh = "-m conntrack --ctstate NEW,UNTRACKED"
 
-// heldChains keep the held addresses closed but for the ports of services, and ping.
+// heldChains keep the held addresses closed but for the ports of services, and ping. Before the first of an address's
+// frontends is applied they are silent.
 func heldChains(p *plan) []chain {
 	icmp := "icmp"
 	if p.family == ipset.IPv6 {
@@ -119,6 +120,7 @@ func heldChains(p *plan) []chain {
 	if len(p.direct) > 0 {
 		guarded = append(guarded, halfway+" "+p.in(directSet, "dst,dst")+" -j RETURN")
 	}
+	guarded = append(guarded, p.in(pendingSet, "dst")+" -j DROP") // clients try again after silence, but not after a refusal
 	return []chain{{"VIPD-HELD", dispatch(p.held, "VIPD-GUARD")}, {"VIPD-GUARD", append(guarded, refusal(p.family)...)}}
 }
 

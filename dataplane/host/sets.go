@@ -37,6 +37,7 @@ const (
 	neverSet      = "never"      // never get it
 	allowedSet    = "allowed"    // who may use restricted ones
 	heldSet       = "held"       // addresses that vipd added
+	pendingSet    = "pending"    // those of which no frontend was applied yet
 	servedSet     = "served"     // serve, and are applied
 	rejectedSet   = "rejected"   // refuse
 	directSet     = "direct"     // are passed on as they are, and answered past this node
@@ -65,6 +66,7 @@ func setDefs() []setDef {
 		{name: neverSet, kind: ipset.HashIPPort, early: true, entries: unchanged},
 		{name: allowedSet, kind: ipset.HashIPPortNet, early: true, optional: true, entries: allowed},
 		{name: heldSet, kind: ipset.HashIP, early: true},
+		{name: pendingSet, kind: ipset.HashIP, early: true},
 		{name: servedSet, kind: ipset.HashIPPort, entries: served},
 		{name: rejectedSet, kind: ipset.HashIPPort, entries: rejected},
 	}

@@ -1,0 +1,101 @@
+package dataplanetest
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// knocking has a client connect to a VIP all the time, over TCP.
+type knocking struct {
+	stop             chan struct{}
+	running          sync.WaitGroup
+	mu               sync.Mutex // guards the rest
+	served, refusals int
+}
+
+// knock begins to connect to a VIP that need not be there yet.
+func (r *rig) knock(vip netip.Addr) *knocking {
+	k := &knocking{stop: make(chan struct{})}
+	r.Cleanup(k.end)
+	k.running.Go(func() {
+		for {
+			select {
+			case <-k.stop:
+				return
+			case <-time.After(wait.Paced(time.Millisecond)):
+			}
+			c, err := r.open(r.w.client, netip.Addr{}, keyOf(vip, vipPort, balancer.TCP), unanswered)
+			if err == nil {
+				_ = c.Close()
+			}
+			k.mu.Lock()
+			if err == nil {
+				k.served++
+			} else if errors.Is(err, unix.ECONNREFUSED) {
+				k.refusals++
+			}
+			k.mu.Unlock()
+		}
+	})
+	return k
+}
+
+func (k *knocking) end() {
+	select {
+	case <-k.stop:
+	default:
+		close(k.stop)
+	}
+	k.running.Wait()
+}
+
+// letIn waits until the client has been served, and checks that it was never refused.
+func (k *knocking) letIn(r *rig, when string) {
+	r.Helper()
+	lab.Eventually(r, atOnce, "serving a client "+when, func() error {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.served == 0 {
+			return fmt.Errorf("no connection yet")
+		}
+		return nil
+	})
+	k.end()
+	if k.refusals > 0 {
+		r.Errorf("%s a client was refused %d times before it was served, want silence: clients try again after that", when, k.refusals)
+	}
+}
+
+// testArrival has VIPs arrive while clients already ask for them: when the dataplane starts, and with a new service. Until
+// the VIP serves, clients hear nothing.
+func testArrival(t *testing.T, s *Subject) {
+	r := newStill(t, s, routed(t, lab.New(t)))
+	r.prepare(wait.Scaled(driverProbe))
+	r.endDriven()
+	services := []*balancer.Service{newService("web", r.w.vip, endpoints(r.w.servers...)...)}
+	for i := range wait.Load(30) {
+		services = append(services, newService(balancer.Name(fmt.Sprint("other", i)), vipN(100+i), endpoints(r.w.servers...)...))
+	}
+	knocking4, knocking6 := r.knock(r.w.vip[0]), r.knock(r.w.vip[1])
+	r.set(services...)
+	r.start()
+	knocking4.letIn(r, "at the start")
+	knocking6.letIn(r, "at the start")
+	if err := r.wait(r.set(services...)); err != nil {
+		r.Fatal(err)
+	}
+	knocking4, knocking6 = r.knock(vipN(30)[0]), r.knock(vipN(30)[1])
+	r.apply(append(services, newService("new", vipN(30), endpoints(r.w.servers...)...))...)
+	knocking4.letIn(r, "with a new service")
+	knocking6.letIn(r, "with a new service")
+}
