@@ -60,7 +60,7 @@ func compileService(env *Env, s *Service, in *Inputs) *unit {
 				env.Capabilities.Mode, p.Protocol, p.Port, joinProtocols(env.Capabilities.Protocols))
 			continue
 		}
-		for _, vip := range vips {
+		for _, vip := range u.unreserved(env, i, vips) {
 			u.claim(env, c, p, Key{vip, p.Port, p.Protocol}, false)
 		}
 		for _, a := range u.nodePortAddresses(env, i) {
@@ -139,21 +139,50 @@ func (u *unit) nodePortAddresses(env *Env, i int) (open []netip.Addr) {
 	if p.NodePort == 0 {
 		return nil
 	}
+	field := fmt.Sprintf("ports[%d].node_port", i)
 	guarded := p.NodePort < FirstNodePort && fromEtcd(u.service)
-	refused := false
+	refused, what := false, ""
 	for _, a := range env.NodePortAddresses {
+		if len(env.NodePorts) > 0 && !containsAddr(env.NodePorts, a) {
+			continue
+		}
+		is := ""
+		if fromEtcd(u.service) {
+			is = env.refusesPort(Key{a, p.NodePort, p.Protocol})
+		}
 		switch {
-		case len(env.NodePorts) > 0 && !containsAddr(env.NodePorts, a):
+		case is != "":
+			what = is
 		case guarded && !containsAddr(env.Allowed, a):
 			refused = true
 		default:
 			open = append(open, a)
 		}
 	}
+	if what != "" {
+		u.refuse(Reserving, field, "node port %d/%s is not opened: %s, and %s", p.NodePort, p.Protocol, what, portAdvice)
+	}
 	if refused {
-		u.problem(SeverityError, fmt.Sprintf("ports[%d].node_port", i),
-			"node port %d/%s is not opened: services from etcd may have ports below %d only of those of this node's addresses that addresses.allowed of its configuration contains",
+		u.refuse(Refused, field, "node port %d/%s is not opened: services from etcd may have ports below %d only of those of a node's addresses that addresses.allowed of its configuration contains",
 			p.NodePort, p.Protocol, FirstNodePort)
+	}
+	return open
+}
+
+// unreserved are those of vips on which the service may claim its port i. It reports the others.
+func (u *unit) unreserved(env *Env, i int, vips []netip.Addr) (open []netip.Addr) {
+	p := &u.service.Ports[i]
+	for _, vip := range vips {
+		key := Key{vip, p.Port, p.Protocol}
+		what := ""
+		if fromEtcd(u.service) && slices.Contains(env.Local, vip) {
+			what = env.refusesPort(key)
+		}
+		if what == "" {
+			open = append(open, vip)
+			continue
+		}
+		u.refuse(Reserving, fmt.Sprintf("ports[%d].port", i), "%s is not served: it is this node's own address, %s, and %s", key, what, portAdvice)
 	}
 	return open
 }
@@ -163,7 +192,7 @@ func (u *unit) allowedVIPs(env *Env) []netip.Addr {
 	var allowed []netip.Addr
 	for i, vip := range u.service.Addresses() {
 		if why := u.refusal(env, vip); why != "" {
-			u.problem(SeverityError, u.service.vipField(i), "%s is not served: %s", vip, why)
+			u.refuse(Refused, u.service.vipField(i), "%s is not served: %s", vip, why)
 			continue
 		}
 		if env.LocalOnly && !vip.IsLoopback() && !slices.Contains(env.Local, vip) {
@@ -184,24 +213,13 @@ func (s *Service) vipField(i int) string {
 
 // refusal says why vip may not be claimed; "": it may.
 func (u *unit) refusal(env *Env, vip netip.Addr) string {
-	if what := reserved(env, vip); what != "" && fromEtcd(u.service) {
-		return fmt.Sprintf("it is %s, and a node that holds it itself would not hear from etcd again, nor that this is mended. Take another address; if it is meant, have the service in the node's own file, or %s in addresses.allowed of its configuration",
-			what, alone(vip))
-	}
-	if len(env.Allowed) > 0 {
-		if containsAddr(env.Allowed, vip) {
-			return ""
+	if fromEtcd(u.service) {
+		if why := env.refusesVIP(vip); why != "" {
+			return why
 		}
+	}
+	if len(env.Allowed) > 0 && !containsAddr(env.Allowed, vip) {
 		return "addresses.allowed of this node's configuration does not contain it"
-	}
-	if !fromEtcd(u.service) {
-		return ""
-	}
-	switch {
-	case vip.IsLoopback(), vip.IsLinkLocalUnicast(), vip.IsMulticast():
-		return "services from etcd may not claim loopback, link-local or multicast addresses unless addresses.allowed contains them"
-	case slices.Contains(env.Local, vip):
-		return "it is this node's own address, which services from etcd may not claim unless addresses.allowed contains it"
 	}
 	return ""
 }
@@ -217,15 +235,21 @@ func (u *unit) problem(severity Severity, field, format string, args ...any) {
 	})
 }
 
+// refuse reports what the node does not grant the service.
+func (u *unit) refuse(kind ProblemKind, field, format string, args ...any) {
+	u.problem(SeverityError, field, format, args...)
+	u.problems[len(u.problems)-1].Kind = kind
+}
+
 // trust reports what a service from etcd asks for beside addresses that this node does not grant it.
 func (u *unit) trust(env *Env) {
 	h := u.service.Health
 	switch {
 	case WantsUser(u.service):
-		u.problem(SeverityError, "health.user", "programs of checks from etcd run as %s, never as %s: leave user out, or have the service in the node's own file; nothing is run", ExecUser, h.User)
+		u.refuse(Refused, "health.user", "programs of checks from etcd run as %s, never as %s: leave user out, or have the service in the node's own file; nothing is run", ExecUser, h.User)
 	case !fromEtcd(u.service) || h == nil || h.Type != ExecHealth || env.AllowExec:
 	case h.From != HealthFromFleet:
-		u.problem(SeverityError, "health.type", "checks of services from etcd may run programs only where this node's configuration has health.allow_exec = true; nothing is run")
+		u.refuse(Refused, "health.type", "checks of services from etcd may run programs only on nodes whose configuration has health.allow_exec = true; nothing is run elsewhere")
 	case !env.FleetExec:
 		u.problem(SeverityWarning, "health.type", "checks of services from etcd may run programs only where the node's configuration has health.allow_exec = true, and no node of the fleet has: nobody checks")
 	}

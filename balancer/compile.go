@@ -22,8 +22,7 @@ type Env struct {
 	// Allowed are the networks that services may claim VIPs in. Empty: any for services from files; all but loopback,
 	// link-local and multicast ones and the node's own for services from etcd.
 	Allowed []netip.Prefix
-	// Reserved are what this node reaches etcd by, sorted by address. Services from etcd may not claim these, unless Allowed
-	// has a network of that address alone.
+	// Reserved is what services from etcd may not claim here: see Reserved.
 	Reserved []Reserved
 	// AllowExec: services from etcd may have checks that run programs of this host.
 	AllowExec bool
@@ -33,9 +32,14 @@ type Env struct {
 	Capabilities Capabilities
 }
 
-// Reserved is an address of another host that this one can't do without.
+// Reserved is an address, or a port of the node's own addresses, that the node can't do without.
 type Reserved struct {
+	// Addr is the address. The zero value means all of the node's own, and needs a port.
 	Addr netip.Addr
+	// Port is 0 where the whole address is reserved. Services from etcd claim such an address only where Env.Allowed has a
+	// network of it alone. They never get a reserved port: what uses it would be cut off, whatever the service is for.
+	Port  uint16
+	Proto Protocol
 	// What it is, such as "an address of etcd".
 	What string
 }

@@ -70,12 +70,33 @@ func concernedBy(before, after Env) func(*Service) bool {
 	if reflect.DeepEqual(before, after) {
 		return nil
 	}
+	local, nodePorts, reserved := before.Local, before.NodePortAddresses, before.Reserved
 	before.Local, before.NodePortAddresses, before.Reserved = after.Local, after.NodePortAddresses, after.Reserved
 	if after.LocalOnly || !reflect.DeepEqual(before, after) {
 		return func(*Service) bool { return true }
 	}
+	if slices.Equal(local, after.Local) && slices.Equal(nodePorts, after.NodePortAddresses) {
+		return reservedAnew(reserved, after.Reserved)
+	}
 	return func(s *Service) bool {
 		return fromEtcd(s) || slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 })
+	}
+}
+
+// reservedAnew returns which services a change of what is reserved concerns: of ports, which programs of the host open and
+// close, only those that name one of them.
+func reservedAnew(before, after []Reserved) func(*Service) bool {
+	ports, addresses := map[uint16]bool{}, false
+	for _, lists := range [][2][]Reserved{{before, after}, {after, before}} {
+		for _, r := range lists[0] {
+			if !slices.Contains(lists[1], r) {
+				ports[r.Port] = true
+				addresses = addresses || r.Port == 0
+			}
+		}
+	}
+	return func(s *Service) bool {
+		return fromEtcd(s) && (addresses || slices.ContainsFunc(s.Ports, func(p Port) bool { return ports[p.Port] || ports[p.NodePort] }))
 	}
 }
 

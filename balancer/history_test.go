@@ -70,12 +70,24 @@ func (h *history) randomEnv() balancer.Env {
 			env.Allowed = append(env.Allowed, netip.MustParsePrefix("127.0.0.0/8"))
 		}
 	}
-	if h.IntN(3) == 0 {
-		env.Reserved = []balancer.Reserved{{Addr: addr("10.96.0.2"), What: "an address of etcd"}}
-	}
+	env.Reserved = h.reserved()
 	env.LocalOnly = h.IntN(4) == 0
 	env.Capabilities.KeepsSource = h.IntN(2) == 0
 	return env
+}
+
+func (h *history) reserved() (all []balancer.Reserved) {
+	if h.IntN(3) == 0 {
+		all = append(all, balancer.Reserved{Addr: addr("10.96.0.2"), What: "an address of etcd"})
+	}
+	for range h.IntN(3) {
+		r := balancer.Reserved{Port: uint16(80 + h.IntN(3)), Proto: pickOne(h, balancer.TCP, balancer.UDP), What: "taken"}
+		if h.IntN(2) == 0 {
+			r.Addr = addr("192.168.1.1")
+		}
+		all = append(all, r)
+	}
+	return all
 }
 
 func (h *history) endpoint() balancer.Endpoint {

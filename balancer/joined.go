@@ -51,7 +51,7 @@ func UsedEndpoints(allowed []netip.Prefix, s *Service, in *Inputs) []*Endpoint {
 // leftOut reports the endpoints that do not count.
 func (u *unit) leftOut(j *joined) {
 	u.each(j.untrusted, "address", func(*Endpoint) bool { return true }, func(field, whose string) {
-		u.problem(SeverityError, field, "endpoints from etcd with loopback or link-local addresses are not used%s: clients from anywhere would reach what listens for programs of this node only. If that is meant, have the service in the node's own file, or name their network in addresses.allowed of its configuration",
+		u.refuse(Refused, field, "endpoints from etcd with loopback or link-local addresses are not used%s: clients from anywhere would reach what listens for programs of this node only. If that is meant, have the service in the node's own file, or name their network in addresses.allowed of its configuration",
 			whose)
 	})
 	if j.beyond > 0 {

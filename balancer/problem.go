@@ -18,6 +18,17 @@ const (
 	SeverityWarning Severity = "warning"
 )
 
+// ProblemKind says what kind of thing a problem is about.
+type ProblemKind string
+
+// The kinds of problems.
+const (
+	// Refused: a service from etcd asks for what the node's configuration does not grant it.
+	Refused ProblemKind = "refused"
+	// Reserving: it asks for a port that something on the node needs; no configuration grants that.
+	Reserving ProblemKind = "reserved"
+)
+
 // Problem is one thing that is wrong with what users wrote, or that can't be done here. Problems are collected and
 // shown (check, status, log, metric), they never stop what is right beside them.
 type Problem struct {
@@ -28,6 +39,8 @@ type Problem struct {
 	Service Name `json:"service,omitempty"`
 	// Field is the path of the field inside its table, such as endpoints[2].weight; "" for the whole.
 	Field string `json:"field,omitempty"`
+	// Kind tells apart the problems that programs treat in a way of their own; "" for all others.
+	Kind ProblemKind `json:"kind,omitempty"`
 	// Text says what is wrong and what is allowed or helps.
 	Text string `json:"text"`
 }

@@ -1,8 +1,10 @@
 package balancer
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // fromEtcd reports whether s is in etcd, where others than this host's own administrators may write.
@@ -18,13 +20,67 @@ func WantsUser(s *Service) bool {
 	return fromEtcd(s) && h != nil && h.Type == ExecHealth && h.User != "" && h.User != ExecUser
 }
 
-// reserved says what vip is that services from etcd may not claim it on a node; "": nothing of that kind.
-func reserved(env *Env, vip netip.Addr) string {
-	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool { return r.Addr == vip })
-	if i < 0 || slices.Contains(env.Allowed, alone(vip)) {
+// refusesVIP says why a service from etcd may not claim vip on a node; "" means that it may.
+func (env *Env) refusesVIP(vip netip.Addr) string {
+	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool { return r.Addr == vip && r.Port == 0 })
+	switch {
+	case i >= 0 && !slices.Contains(env.Allowed, alone(vip)):
+		return fmt.Sprintf("it is %s, and a node that holds it itself can't reach etcd any more, nor learn that this is mended. Take another address; if it is meant, have the service in the node's own file, or %s in addresses.allowed of its configuration",
+			env.Reserved[i].What, alone(vip))
+	case len(env.Allowed) > 0:
+		return "" // which are asked for services from files as well
+	case vip.IsLoopback(), vip.IsLinkLocalUnicast(), vip.IsMulticast():
+		return "services from etcd may claim loopback, link-local and multicast addresses only where addresses.allowed of the node's configuration contains them"
+	case slices.Contains(env.Local, vip):
+		return "it is this node's own address, which services from etcd may claim only where addresses.allowed of the node's configuration contains it"
+	}
+	return ""
+}
+
+// refusesPort says what a port of one of the node's own addresses is that no service from etcd may claim it; "" means
+// nothing of that kind.
+func (env *Env) refusesPort(key Key) string {
+	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool {
+		return r.Port == key.Port && r.Proto == key.Proto && (!r.Addr.IsValid() || r.Addr == key.Addr)
+	})
+	if i < 0 {
 		return ""
 	}
 	return env.Reserved[i].What
+}
+
+// portAdvice ends the texts about reserved ports.
+const portAdvice = "services from etcd never get it. Choose another port, or have the service in the node's own file"
+
+// Untrusted returns what nodes refuse a service from etcd, as far as that is known without knowing a node: errors are for
+// all nodes, warnings for those whose configuration does not allow it. Reserved is what is reserved on all nodes.
+func Untrusted(s *Service, reserved []Reserved) (all []Problem) {
+	c := *s
+	c.Origin = Origin{Key: "etcd"} // trust depends on the store alone
+	if c.Health != nil {
+		h := *c.Health
+		h.From = HealthFromNode // a node of the fleet has to allow what each node would
+		c.Health = &h
+	}
+	env := Env{NodePortAddresses: []netip.Addr{netip.IPv4Unspecified()}, Reserved: reserved}
+	env.Capabilities.Protocols = []Protocol{TCP, UDP, SCTP}
+	strict := compileService(&env, &c, &Inputs{}).problems
+	for _, vip := range c.Addresses() { // a node that serves them allows them
+		env.Allowed = append(env.Allowed, alone(vip))
+	}
+	allowing := compileService(&env, &c, &Inputs{}).problems
+	for _, p := range strict {
+		switch {
+		case p.Kind == Reserving:
+		case p.Kind == Refused && (!strings.HasPrefix(p.Field, "endpoints") || slices.Contains(allowing, p)):
+			p.Severity = SeverityWarning
+		default:
+			continue
+		}
+		p.Origin = Origin{}
+		all = append(all, p)
+	}
+	return all
 }
 
 // alone is the network of a alone.

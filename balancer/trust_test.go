@@ -24,7 +24,7 @@ func TestTrust(t *testing.T) {
 		saying    string
 	}{
 		{nil, []string{"10.96.0.10", "fd00:96::10"}, true, true, ""},
-		{nil, refused, true, false, "unless addresses.allowed contains"},
+		{nil, refused, true, false, "only where addresses.allowed of the node's configuration contains"},
 		{[]string{"10.96.0.0/16"}, []string{"10.96.0.10"}, true, true, ""},
 		{[]string{"10.96.0.0/16"}, []string{"8.8.8.8", "10.97.0.1", "192.168.1.5", "fd00:96::10"}, false, false, "does not contain it"},
 		{[]string{"127.0.0.0/8", "192.168.1.5/32"}, []string{"127.0.0.53", "192.168.1.5"}, true, true, ""},
@@ -127,6 +127,99 @@ func TestReserved(t *testing.T) {
 		}
 		if served, problems := claims(env, balancer.Origin{File: "vipd.toml"}, balancer.Service{VIPs: []netip.Addr{member}}); served == (len(problems) > 0) || !served && c.allowed == "" {
 			t.Errorf("from a file, allowed %q: served %v, problems %v", c.allowed, served, problems)
+		}
+	}
+}
+
+// TestReservedPorts has services from etcd open no port on this host's own addresses that it needs itself, whatever its
+// configuration allows, and all others; files may say what they like.
+func TestReservedPorts(t *testing.T) {
+	own, other := netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")
+	env := balancer.Env{
+		Local: []netip.Addr{own, other}, NodePortAddresses: []netip.Addr{own, other}, Capabilities: plainEnv().Capabilities,
+		Allowed: []netip.Prefix{netip.MustParsePrefix("192.168.1.5/32"), netip.MustParsePrefix("10.96.0.10/32")},
+		Reserved: []balancer.Reserved{
+			{Port: 2379, Proto: balancer.TCP, What: "it is a port of etcd"},
+			{Addr: own, Port: 9100, Proto: balancer.TCP, What: "a program of this host listens on it"},
+		},
+	}
+	for _, c := range []struct {
+		vip            string
+		port, nodePort uint16
+		want           string // the keys that a service from etcd gets
+		field          string // that it is told of
+	}{
+		{"10.96.0.10", 2379, 2379, "10.96.0.10:2379/tcp", "ports[0].node_port"},
+		{"10.96.0.10", 9100, 9100, "10.96.0.10:9100/tcp [2001:db8::5]:9100/tcp", "ports[0].node_port"},
+		{"10.96.0.10", 80, 9101, "10.96.0.10:80/tcp 192.168.1.5:9101/tcp [2001:db8::5]:9101/tcp", ""},
+		{"192.168.1.5", 2379, 0, "", "ports[0].port"},
+		{"192.168.1.5", 9100, 0, "", "ports[0].port"},
+		{"192.168.1.5", 80, 0, "192.168.1.5:80/tcp", ""},
+	} {
+		for _, s := range []balancer.Service{{VIPs: []netip.Addr{netip.MustParseAddr(c.vip)}}, {Pools: []string{""}, Allocated: []netip.Addr{netip.MustParseAddr(c.vip)}}} {
+			s.Name, s.Scheduler, s.Forward = "web", balancer.WeightedRoundRobin, balancer.NATForward
+			s.Ports = []balancer.Port{{Port: c.port, TargetPort: 80, Protocol: balancer.TCP, NodePort: c.nodePort}}
+			s.Origin.Key = "/vipd/services/web"
+			d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", &s)})
+			var keys []string
+			for k := range d.Frontends.All() {
+				keys = append(keys, k.String())
+			}
+			problems := found(d)
+			told := len(problems) == 1 && problems[0].Kind == balancer.Reserving && problems[0].Field == c.field && strings.Contains(problems[0].Text, "Choose another port")
+			if strings.Join(keys, " ") != c.want || told != (c.field != "") || !told && len(problems) > 0 {
+				t.Errorf("%+v: got %v, problems %v", c, keys, problems)
+			}
+			s.Origin, s.Pools, s.VIPs, s.Allocated = balancer.Origin{File: "vipd.toml"}, nil, s.Addresses(), nil
+			want := 1
+			if c.nodePort != 0 {
+				want += 2
+			}
+			if d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", &s)}); d.Frontends.Len() != want || len(found(d)) > 0 {
+				t.Errorf("%+v, from a file: %d frontends, want %d; problems %v", c, d.Frontends.Len(), want, found(d))
+			}
+		}
+	}
+}
+
+// TestUntrusted has what writes to etcd say what nodes will refuse, by the same law as nodes: each problem that Untrusted
+// finds is one on a plain node, and what a plain node refuses it finds.
+func TestUntrusted(t *testing.T) {
+	reserved := []balancer.Reserved{{Addr: netip.MustParseAddr("10.1.0.1"), What: "an address of etcd"}, {Port: 2379, Proto: balancer.TCP, What: "it is a port of etcd"}}
+	for _, c := range []struct {
+		vips, endpoint string
+		nodePort       uint16
+		health         *balancer.Health
+		want           string // field and severity of each problem
+	}{
+		{"10.96.0.10", "10.2.0.1", 30080, nil, ""},
+		{"10.1.0.1", "10.2.0.1", 0, nil, "vips[0]:warning"},
+		{"10.96.0.10 127.0.0.53 169.254.1.1", "10.2.0.1", 0, nil, "vips[1]:warning vips[2]:warning"},
+		{"10.96.0.10", "10.2.0.1", 2379, nil, "ports[0].node_port:error"},
+		{"10.96.0.10", "10.2.0.1", 22, nil, "ports[0].node_port:warning"},
+		{"10.96.0.10", "127.0.0.1", 0, nil, "endpoints[0].address:warning"},
+		{"127.0.0.9", "127.0.0.1", 0, nil, "vips[0]:warning"}, // who allows the one gets the other
+		{"10.96.0.10", "10.2.0.1", 0, &balancer.Health{Type: balancer.ExecHealth, From: balancer.HealthFromFleet}, "health.type:warning"},
+		{"10.96.0.10", "10.2.0.1", 0, &balancer.Health{Type: balancer.ExecHealth, User: "root"}, "health.user:warning"},
+	} {
+		for _, allocated := range []bool{false, true} {
+			s := oneService("web", 0, 1)
+			s.VIPs, s.Endpoints[0].Address, s.Ports[0].NodePort, s.Health = nil, netip.MustParseAddr(c.endpoint), c.nodePort, c.health
+			for vip := range strings.FieldsSeq(c.vips) {
+				s.VIPs = append(s.VIPs, netip.MustParseAddr(vip))
+			}
+			want := c.want
+			if allocated {
+				s.Pools, s.Allocated, s.VIPs = make([]string, len(s.VIPs)), s.VIPs, nil
+				want = strings.NewReplacer("vips[0]", "vips", "vips[1]", "vips", "vips[2]", "vips").Replace(want)
+			}
+			var got []string
+			for _, p := range balancer.Untrusted(s, reserved) {
+				got = append(got, p.Field+":"+string(p.Severity))
+			}
+			if strings.Join(got, " ") != want {
+				t.Errorf("%+v, allocated %v: got %v", c, allocated, got)
+			}
 		}
 	}
 }

@@ -49,6 +49,8 @@ type call struct {
 	format string
 	client *api.Client  // see daemon
 	writer *etcd.Writer // see fleet
+	// members are the URLs of etcd, once writer is there.
+	members []string
 }
 
 // prepare checks what all verbs share: the form of the output and the number of arguments.

@@ -3,10 +3,10 @@ package main
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/reserved"
 )
 
 // claimText names a claim.
@@ -89,35 +89,11 @@ func contests(before map[balancer.Name]*balancer.Service, changes []*intent) (al
 	return all
 }
 
-// doubts are what hosts do not do for services from etcd unless their configuration allows it.
-func doubts(i *intent) (problems []balancer.Problem) {
-	doubt := func(field, text string) {
-		problems = append(problems, balancer.Problem{
-			Severity: balancer.SeverityWarning, Origin: i.place(field), Service: i.Name, Field: field, Text: text,
-		})
-	}
-	for n, vip := range i.service.VIPs {
-		if vip.IsLoopback() || vip.IsLinkLocalUnicast() {
-			doubt(fmt.Sprintf("vips[%d]", n), fmt.Sprintf("%s is served only by hosts whose addresses.allowed contains it", vip))
-		}
-	}
-	for n, p := range i.service.Ports {
-		if p.NodePort != 0 && p.NodePort < balancer.FirstNodePort {
-			doubt(fmt.Sprintf("ports[%d].node_port", n), fmt.Sprintf("node port %d/%s, below %d, is opened only by hosts whose addresses.allowed contains their own addresses",
-				p.NodePort, p.Protocol, balancer.FirstNodePort))
-		}
-	}
-	here := !slices.ContainsFunc(i.service.VIPs, func(a netip.Addr) bool { return !a.IsLoopback() })
-	for n := range i.service.Endpoints {
-		if a := i.service.Endpoints[n].Address; a.IsLinkLocalUnicast() || a.IsLoopback() && !here {
-			doubt(fmt.Sprintf("endpoints[%d].address", n), fmt.Sprintf("%s is used only by hosts whose addresses.allowed has a loopback or link-local network with it", a))
-		}
-	}
-	if h := i.service.Health; h != nil && h.User != "" && h.User != balancer.ExecUser {
-		doubt("health.user", fmt.Sprintf("hosts run programs of checks from etcd as %s only: nothing is run as %s", balancer.ExecUser, h.User))
-	}
-	if h := i.service.Health; h != nil && h.Type == balancer.ExecHealth {
-		doubt("health.type", "exec checks run only on hosts with health.allow_exec = true")
+// untrusted are what hosts will not do for a service from etcd, by the law that they go by.
+func (e *edit) untrusted(i *intent) (problems []balancer.Problem) {
+	problems = balancer.Untrusted(i.service, reserved.New(reserved.Options{Endpoints: e.members}).All())
+	for n := range problems {
+		problems[n].Origin = i.place(problems[n].Field)
 	}
 	return problems
 }

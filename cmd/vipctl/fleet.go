@@ -40,6 +40,7 @@ func (c *call) fleet() (*etcd.Writer, error) {
 		if c.writer, err = etcd.NewWriter(conf); err != nil {
 			return nil, err
 		}
+		c.members = conf.Endpoints
 	}
 	return c.writer, nil
 }

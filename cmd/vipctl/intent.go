@@ -174,7 +174,7 @@ func (e *edit) check() error {
 		if i.service == nil || i.What == unchangedService {
 			continue
 		}
-		e.problems = append(e.problems, doubts(i)...)
+		e.problems = append(e.problems, e.untrusted(i)...)
 		if err := e.writer.Check(e.change(i)); err != nil {
 			e.problems = append(e.problems, balancer.Problem{
 				Severity: balancer.SeverityError, Origin: i.place(""), Service: i.Name, Text: err.Error(),

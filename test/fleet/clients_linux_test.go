@@ -13,11 +13,13 @@ import (
 )
 
 // once is one connection of a client to a VIP: it returns the name of the server that it met.
-func once(from *lab.NS, vip string) (string, error) {
+func once(from *lab.NS, vip string) (string, error) { return onceAt(from, vip+":80") }
+
+func onceAt(from *lab.NS, at string) (string, error) {
 	within := wait.Scaled(10 * time.Second)
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	c, err := from.Dial(ctx, "tcp", vip+":80")
+	c, err := from.Dial(ctx, "tcp", at)
 	if err != nil {
 		return "", err
 	}

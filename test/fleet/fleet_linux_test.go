@@ -1,12 +1,15 @@
 package fleet
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"vipd/test/lab"
 	"vipd/test/program"
+	"vipd/test/wait"
 )
 
 // TestFleet runs three vipd through everything, in each mode that every kernel has.
@@ -21,6 +24,7 @@ func TestFleet(t *testing.T) {
 			w := newWorld(t, bin, 3)
 			w.start(mode)
 			w.knowTheirRights()
+			w.keepTheirPorts()
 			holds(t, "95 of 100 changes are in effect", kernelWithin, func() time.Duration {
 				_, last := w.moves(20, 200*time.Millisecond)
 				t.Logf("from a put to its effect at every node: %s", last)
@@ -49,6 +53,35 @@ func (w *world) knowTheirRights() {
 			}
 			return len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text, "its role has no right to "+prefix+"/nodes/"+n.name+"/live")
 		})
+	}
+}
+
+// hostPort is where a program of each node listens.
+const hostPort = 30099
+
+// keepTheirPorts: node ports from etcd leave a node's own programs alone, and etcd; others open.
+func (w *world) keepTheirPorts() {
+	w.t.Helper()
+	w.put("/services/ports", `{"vips":["10.96.0.99"],"ports":[{"name":"a","port":80,"target_port":8080,"node_port":30100},`+
+		fmt.Sprintf(`{"name":"b","port":81,"target_port":8080,"node_port":%d},{"name":"c","port":82,"target_port":8080,"node_port":2380}]}`, hostPort))
+	w.endpoint("ports", "a", 1)
+	for i, n := range w.nodes {
+		n.await("the node ports that it does not open", func(s status) bool {
+			told := func(what string) bool {
+				return slices.ContainsFunc(s.Problems, func(p problem) bool { return strings.Contains(p.Text, what) })
+			}
+			return told(fmt.Sprintf("node port %d/tcp is not opened: a program of this node listens on it", hostPort)) && told("node port 2380/tcp is not opened: it is a port of etcd")
+		})
+		at := fmt.Sprintf("10.1.%d.1", i)
+		wait.For(w.t, patience, "the service to answer at its node port", func() bool { who, err := onceAt(n.behind, at+":30100"); return err == nil && who == "e1" })
+		if who, err := onceAt(n.behind, fmt.Sprintf("%s:%d", at, hostPort)); err != nil || who != "program" {
+			w.t.Errorf("at port %d of %s, where a program listens, a client meets %q: %v", hostPort, n.name, who, err)
+		}
+	}
+	for _, key := range []string{"/services/ports", "/endpoints/ports/a"} {
+		if _, err := w.client.Delete(w.t.Context(), prefix+key); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }
 

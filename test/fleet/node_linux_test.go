@@ -48,8 +48,10 @@ type status struct {
 		Wanted, Applied  int64
 		Pending, Failing int
 	}
-	Problems []struct{ Text string }
+	Problems []problem
 }
+
+type problem struct{ Text string }
 
 const configuration = `mode = %q
 strict_mode = true

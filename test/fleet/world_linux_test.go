@@ -145,6 +145,7 @@ func (w *world) newNode(i int, bridge *lab.Bridge) *node {
 	w.Link(n.ns, n.behind, fmt.Sprintf("10.1.%d.1/24", i), fmt.Sprintf("10.1.%d.2/24", i))
 	n.behind.Default(fmt.Sprintf("10.1.%d.1", i))
 	w.servers.Route(fmt.Sprintf("10.1.%d.0/24", i), address)
+	n.ns.Echo("tcp", "program", netip.AddrPortFrom(netip.IPv4Unspecified(), hostPort))
 	for _, m := range w.etcd.Members {
 		listener, err := n.ns.Listen("tcp", m.Addr())
 		if err != nil {

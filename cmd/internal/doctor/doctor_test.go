@@ -235,8 +235,8 @@ func TestFindings(t *testing.T) {
 		{"sockets", func(m *made) {
 			m.frontend("192.168.1.5:30080/tcp", true)
 			m.files["/proc/thread-self/net/tcp"] = "  sl  local_address rem_address   st\n" +
-				line("0A00600A:0050", "0A", "222") + line("0A00600A:0050", "0A", "111") + line("0A00600A:0050", "01", "222") +
-				line("0A00600A:0051", "0A", "222") + line("00000000:0050", "0A", "222") + line("00000000:7580", "0A", "222")
+				line("0A00600A:0050", "0A", "222") + line("0A00600A:0050", "0A", "111") +
+				line("0A00600A:0051", "0A", "222") + line("00000000:0050", "0A", "222") + line("00000000:7580", "0A", "222") + line("0A00600A:0050", "01", "222")
 			m.files["/proc/thread-self/net/udp6"] = line("00000000000000000000000000000000:0050", "07", "222")
 		}, []string{
 			"sockets: warning: nginx listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)",

@@ -2,64 +2,20 @@ package doctor
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"vipd/balancer"
-)
-
-// socket is one that waits for clients.
-type socket struct {
-	at    balancer.Key
-	inode string
-}
-
-// The states in /proc/net/tcp and udp of sockets that wait for clients: TCP_LISTEN and TCP_CLOSE of the kernel's
-// include/net/tcp_states.h, the latter of UDP sockets that are not connected.
-const (
-	listening   = "0A"
-	unconnected = "07"
+	"vipd/cmd/internal/sockets"
 )
 
 // sockets reads all sockets that wait for clients.
-func (v *visit) sockets() []socket {
-	var all []socket
-	for _, file := range []struct {
-		name  string
-		proto balancer.Protocol
-		state string
-	}{{"tcp", balancer.TCP, listening}, {"tcp6", balancer.TCP, listening}, {"udp", balancer.UDP, unconnected}, {"udp6", balancer.UDP, unconnected}} {
-		for line := range strings.Lines(v.text("/proc/thread-self/net/" + file.name)) {
-			f := strings.Fields(line)
-			if len(f) < 10 || f[3] != file.state {
-				continue
-			}
-			if at, ok := parseSocket(f[1]); ok {
-				all = append(all, socket{balancer.Key{Addr: at.Addr(), Port: at.Port(), Proto: file.proto}, f[9]})
-			}
-		}
+func (v *visit) sockets() (all []sockets.Socket) {
+	for _, f := range sockets.Files() {
+		all = append(all, f.In(strings.NewReader(v.text(sockets.Folder+f.Name)))...)
 	}
 	return all
-}
-
-// parseSocket reads an address as the kernel writes it: words of 32 bits in the host's byte order, in hexadecimal, and
-// the port.
-func parseSocket(text string) (netip.AddrPort, bool) {
-	address, port, _ := strings.Cut(text, ":")
-	raw, err := hex.DecodeString(address)
-	n, errPort := strconv.ParseUint(port, 16, 16)
-	if err != nil || errPort != nil || len(raw) != 4 && len(raw) != 16 {
-		return netip.AddrPort{}, false
-	}
-	for i := 0; i < len(raw); i += 4 {
-		binary.NativeEndian.PutUint32(raw[i:], binary.BigEndian.Uint32(raw[i:]))
-	}
-	a, _ := netip.AddrFromSlice(raw) // of the length of an address
-	return netip.AddrPortFrom(a.Unmap(), uint16(n)), true
 }
 
 // checkSockets looks for other programs that listen where frontends are.
@@ -68,18 +24,18 @@ func checkSockets(_ context.Context, v *visit) []Finding {
 		return nil
 	}
 	owners := v.Owners()
-	sockets := v.sockets()
+	waiting := v.sockets()
 	var found []Finding
 	for _, f := range v.Frontends {
-		for _, s := range sockets {
-			if s.at.Port != f.Port || s.at.Proto != f.Proto || !meets(s.at.Addr, f.Addr) {
+		for _, s := range waiting {
+			if s.At.Port != f.Port || s.At.Proto != f.Proto || !meets(s.At.Addr, f.Addr) {
 				continue
 			}
-			owner, known := owners[s.inode]
-			if owner == "vipd" || !known && v.Status != nil && s.at.Addr == f.Addr {
+			owner, known := owners[s.Inode]
+			if owner == "vipd" || !known && v.Status != nil && s.At.Addr == f.Addr {
 				continue // its own, or most likely so
 			}
-			if finding, bad := v.taken(f, s.at, owner); bad {
+			if finding, bad := v.taken(f, s.At, owner); bad {
 				found = append(found, finding)
 			}
 		}

@@ -11,13 +11,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"vipd/cmd/internal/sockets"
 )
 
 // ThisHost returns a Host whose functions look at the host, and the network namespace, of this process. Owned, which
 // takes the configuration, is left to the caller.
 func ThisHost() Host {
 	return Host{
-		Root: os.Geteuid() == 0, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: socketOwners,
+		Root: os.Geteuid() == 0, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: sockets.Owners,
 		Programs: programs,
 	}
 }
@@ -71,23 +73,4 @@ func programs() []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-// socketOwners returns the name of the program that has each socket, by inode, of all processes that let themselves be
-// seen.
-func socketOwners() map[string]string {
-	owners := map[string]string{}
-	descriptors, _ := filepath.Glob("/proc/[0-9]*/fd/*") // it fails for bad patterns only
-	for _, d := range descriptors {
-		target, err := os.Readlink(d)
-		inode, ok := strings.CutPrefix(target, "socket:[")
-		if err != nil || !ok {
-			continue
-		}
-		name, err := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(d)), "comm"))
-		if err == nil {
-			owners[strings.TrimSuffix(inode, "]")] = strings.TrimSpace(string(name))
-		}
-	}
-	return owners
 }

@@ -9,6 +9,8 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/reserved"
+	"vipd/cmd/internal/sockets"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/chooser"
 	"vipd/cmd/vipd/daemon/internal/fleet"
@@ -16,7 +18,6 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/passive"
 	"vipd/cmd/vipd/daemon/internal/record"
-	"vipd/cmd/vipd/daemon/internal/reserved"
 	"vipd/cmd/vipd/daemon/internal/view"
 	"vipd/dataplane"
 	"vipd/store"
@@ -59,7 +60,9 @@ func (d *Daemon) build() (err error) {
 	})
 	d.passive.Listen(first.Dataplane)
 	if c.Store.Kind == config.EtcdStore {
-		d.reserved = reserved.New(reserved.Options{Endpoints: c.Etcd.Endpoints, Gateways: d.host.Gateways})
+		d.reserved = reserved.New(reserved.Options{
+			Endpoints: c.Etcd.Endpoints, Gateways: d.host.Gateways, Sockets: sockets.All, Own: sockets.Own, HTTP: c.API.HTTP,
+		})
 	}
 	d.model = d.newModel(first.Dataplane)
 	d.record = d.newRecorder()

@@ -8,11 +8,13 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/sockets"
 )
 
 // The times between looks. A look at routes is some system calls; host names cost name servers something, with 10,000 nodes.
@@ -26,8 +28,14 @@ const (
 type Options struct {
 	// Endpoints are the URLs of etcd.
 	Endpoints []string
-	// Gateways returns the gateways by which this host reaches these addresses.
+	// Gateways returns the gateways by which this host reaches these addresses. Nil: they are no matter.
 	Gateways func(to []netip.Addr) []netip.Addr
+	// Sockets returns those that wait for clients on this host. Nil: they are no matter.
+	Sockets func() []sockets.Socket
+	// Own returns the inodes of this process's sockets, which are no other program's.
+	Own func() map[string]bool
+	// HTTP is where this process has its API and metrics, HOST:PORT; "": nowhere.
+	HTTP string
 	// Lookup returns the addresses of a host name. Nil: the system's resolver.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 	// Resolver is the file that names the name servers. Default /etc/resolv.conf.
@@ -38,7 +46,9 @@ type Options struct {
 type Follower struct {
 	o       Options
 	members []netip.Addr            // as written
-	names   map[string][]netip.Addr // what is known of the others; belongs to Run
+	ports   []balancer.Reserved     // of etcd
+	names   map[string][]netip.Addr // what is known of the other members; belongs to Run
+	taken   taken                   // belongs to Run
 	now     atomic.Pointer[[]balancer.Reserved]
 }
 
@@ -52,11 +62,15 @@ func New(o Options) *Follower {
 	if o.Resolver == "" {
 		o.Resolver = "/etc/resolv.conf"
 	}
-	f := &Follower{o: o, names: map[string][]netip.Addr{}}
+	f := &Follower{o: o, names: map[string][]netip.Addr{}, taken: newTaken(o)}
+	ports := map[uint16]bool{etcdClients: true, etcdPeers: true}
 	for _, endpoint := range o.Endpoints {
 		u, err := url.Parse(endpoint)
 		if err != nil || u.Hostname() == "" {
 			continue // a socket, or what the store says is wrong
+		}
+		if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil && n > 0 {
+			ports[uint16(n)] = true
 		}
 		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
 			f.members = append(f.members, a)
@@ -64,11 +78,29 @@ func New(o Options) *Follower {
 			f.names[u.Hostname()] = nil
 		}
 	}
+	for _, port := range slices.Sorted(maps.Keys(ports)) {
+		f.ports = append(f.ports, balancer.Reserved{Port: port, Proto: balancer.TCP, What: "it is a port of etcd"})
+	}
+	if host, port, err := net.SplitHostPort(o.HTTP); err == nil {
+		at, _ := netip.ParseAddr(host) // a name, or none, stands for all addresses
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil && n > 0 {
+			if at.IsUnspecified() {
+				at = netip.Addr{}
+			}
+			f.ports = append(f.ports, balancer.Reserved{Addr: at, Port: uint16(n), Proto: balancer.TCP, What: "vipd's own HTTP listener is there"})
+		}
+	}
 	f.look()
 	return f
 }
 
-// All returns what is reserved, sorted by address.
+// The ports that IANA has registered for etcd: a member that is down at the moment listens on none.
+const (
+	etcdClients = 2379
+	etcdPeers   = 2380
+)
+
+// All returns what is reserved: ports of etcd, then those of programs, then addresses, sorted.
 func (f *Follower) All() []balancer.Reserved {
 	if f == nil || f.now.Load() == nil {
 		return nil
@@ -133,8 +165,10 @@ func (f *Follower) look() bool {
 	for _, a := range anywhere {
 		to = append(to, netip.MustParseAddr(a))
 	}
-	note(f.o.Gateways(to), "a gateway of this node")
-	all := make([]balancer.Reserved, 0, len(what))
+	if f.o.Gateways != nil {
+		note(f.o.Gateways(to), "a gateway of this node")
+	}
+	all := slices.Concat(f.ports, f.taken.look(time.Now()))
 	for _, a := range slices.SortedFunc(maps.Keys(what), netip.Addr.Compare) {
 		all = append(all, balancer.Reserved{Addr: a, What: what[a]})
 	}

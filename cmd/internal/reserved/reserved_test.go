@@ -3,16 +3,21 @@ package reserved_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"vipd/cmd/vipd/daemon/internal/reserved"
+	"vipd/balancer"
+	"vipd/cmd/internal/reserved"
+	"vipd/cmd/internal/sockets"
 )
 
 func addrs(all ...string) (out []netip.Addr) {
@@ -22,10 +27,12 @@ func addrs(all ...string) (out []netip.Addr) {
 	return out
 }
 
-// written writes what is reserved.
+// written writes which addresses are reserved.
 func written(f *reserved.Follower) (all []string) {
 	for _, r := range f.All() {
-		all = append(all, r.Addr.String()+" "+r.What)
+		if r.Port == 0 {
+			all = append(all, r.Addr.String()+" "+r.What)
+		}
 	}
 	return all
 }
@@ -115,6 +122,74 @@ func TestFollows(t *testing.T) {
 			t.Errorf("told %d times of two changes", told)
 		}
 		mu.Unlock()
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+// ports writes which ports are reserved.
+func ports(f *reserved.Follower) (all []string) {
+	for _, r := range f.All() {
+		if r.Port != 0 {
+			all = append(all, strings.TrimPrefix(fmt.Sprintf("%s:%d/%s %s", r.Addr, r.Port, r.Proto, r.What), "invalid IP"))
+		}
+	}
+	return all
+}
+
+// TestPorts: the ports of etcd are reserved, whether a member listens or not; those of programs while they listen and a
+// minute longer, but for sockets of this process, of clients, and on loopback.
+func TestPorts(t *testing.T) {
+	const program = " a program of this node listens on it"
+	of := func(at, inode string, proto balancer.Protocol) sockets.Socket {
+		a := netip.MustParseAddrPort(at)
+		return sockets.Socket{At: balancer.Key{Addr: a.Addr(), Port: a.Port(), Proto: proto}, Inode: inode}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // guards these
+		open, own, asked := []sockets.Socket{of("127.0.0.1:7000", "1", balancer.TCP), of("0.0.0.0:22", "2", balancer.TCP), of("192.168.1.5:53", "3", balancer.UDP)}, map[string]bool{}, 0
+		f := reserved.New(reserved.Options{
+			Endpoints: []string{"https://127.0.0.1:12379", "https://10.1.0.1"}, HTTP: "192.168.1.5:9100",
+			Sockets: func() []sockets.Socket { mu.Lock(); defer mu.Unlock(); return slices.Clone(open) },
+			Own:     func() map[string]bool { mu.Lock(); defer mu.Unlock(); asked++; return maps.Clone(own) },
+		})
+		always := []string{":2379/tcp it is a port of etcd", ":2380/tcp it is a port of etcd", ":12379/tcp it is a port of etcd", "192.168.1.5:9100/tcp vipd's own HTTP listener is there"}
+		want := func(what string, programs ...string) {
+			t.Helper()
+			if got, want := ports(f), slices.Concat(always, programs); !slices.Equal(got, want) {
+				t.Errorf("%s: reserved %q, want %q", what, got, want)
+			}
+		}
+		want("at first", ":22/tcp"+program)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- f.Run(ctx, func() {}) }()
+		// later changes what is open, and returns after the looks that d has room for.
+		later := func(d time.Duration, change func()) {
+			mu.Lock()
+			change()
+			mu.Unlock()
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		later(time.Second, func() {})
+		want("a UDP socket that stays", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
+		later(10*time.Second, func() {
+			own["4"] = true
+			open = append(open, of("192.168.1.5:80", "4", balancer.TCP), of("0.0.0.0:40000", "5", balancer.UDP))
+		})
+		before := asked
+		later(10*time.Second, func() { open = slices.DeleteFunc(open, func(s sockets.Socket) bool { return s.Inode == "5" }) })
+		want("what this process and a client have", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
+		later(10*time.Second, func() { open = slices.DeleteFunc(open, func(s sockets.Socket) bool { return s.Inode < "4" }) })
+		if asked != before {
+			t.Errorf("its own sockets were listed %d times without anything new", asked-before)
+		}
+		want("programs that start again", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
+		later(time.Minute, func() {})
+		want("programs that have ended")
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)

@@ -1,0 +1,76 @@
+package reserved
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/sockets"
+)
+
+// kept is how long a port stays reserved after its program was seen last: the program may be starting again.
+const kept = time.Minute
+
+// taken follows the ports on which programs of the host listen.
+type taken struct {
+	o    Options
+	seen map[balancer.Key]time.Time // when last; an address that is not valid stands for all
+	// before are the sockets of the look before, and own those of them that belong to this process.
+	before, own map[sockets.Socket]bool
+}
+
+func newTaken(o Options) taken { return taken{o: o, seen: map[balancer.Key]time.Time{}} }
+
+// look returns the ports that are taken, sorted. A UDP socket counts from the second look on: most are a client's, and gone
+// by then.
+func (t *taken) look(now time.Time) (all []balancer.Reserved) {
+	if t.o.Sockets == nil {
+		return nil
+	}
+	found := map[sockets.Socket]bool{}
+	for _, s := range t.o.Sockets() {
+		found[s] = true
+	}
+	t.findOwn(found)
+	for s := range found {
+		key := s.At
+		switch {
+		case key.Addr.IsLoopback(), t.own[s], key.Proto == balancer.UDP && !t.before[s]:
+			continue
+		case key.Addr.IsUnspecified():
+			key.Addr = netip.Addr{}
+		}
+		t.seen[key] = now
+	}
+	t.before = found
+	maps.DeleteFunc(t.seen, func(_ balancer.Key, last time.Time) bool { return now.Sub(last) > kept })
+	for key := range t.seen {
+		all = append(all, balancer.Reserved{Addr: key.Addr, Port: key.Port, Proto: key.Proto, What: "a program of this node listens on it"})
+	}
+	slices.SortFunc(all, func(a, b balancer.Reserved) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Proto, b.Proto))
+	})
+	return all
+}
+
+// findOwn finds the sockets on which this process serves, as userspace mode does: those with an address. To list a process's
+// sockets costs much where it has many connections, so that is done only where one is new.
+func (t *taken) findOwn(found map[sockets.Socket]bool) {
+	var all map[string]bool
+	own := map[sockets.Socket]bool{}
+	for s := range found {
+		if s.At.Addr.IsUnspecified() || s.At.Addr.IsLoopback() {
+			continue
+		}
+		if all == nil && !t.before[s] {
+			all = t.o.Own()
+		}
+		if all[s.Inode] || t.own[s] {
+			own[s] = true
+		}
+	}
+	t.own = own
+}

@@ -1,0 +1,120 @@
+package sockets
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/hex"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"vipd/balancer"
+)
+
+// Socket is one that waits for clients. The unspecified address means all of the host; :: includes those of IPv4.
+type Socket struct {
+	At    balancer.Key
+	Inode string
+}
+
+// Folder is where Files are.
+const Folder = "/proc/thread-self/net/"
+
+// File is one of the kernel's lists of sockets.
+type File struct {
+	Name  string
+	Proto balancer.Protocol
+	// state is that of sockets that wait for clients: TCP_LISTEN and TCP_CLOSE of the kernel's include/net/tcp_states.h, the
+	// latter of UDP sockets that are not connected.
+	state string
+}
+
+// Files are the kernel's lists.
+func Files() []File {
+	return []File{{"tcp", balancer.TCP, "0A"}, {"tcp6", balancer.TCP, "0A"}, {"udp", balancer.UDP, "07"}, {"udp6", balancer.UDP, "07"}}
+}
+
+// In reads those that wait for clients from the text of a file. The kernel lists TCP's first, and In stops after them: a
+// proxy has many other sockets.
+func (f File) In(text io.Reader) (all []Socket) {
+	lines := bufio.NewScanner(text)
+	for lines.Scan() {
+		words := strings.Fields(lines.Text())
+		switch {
+		case len(words) < 10, words[0] == "sl": // the heading
+			continue
+		case words[3] != f.state && f.Proto == balancer.TCP:
+			return all
+		case words[3] != f.state:
+			continue
+		}
+		if at, ok := parse(words[1]); ok {
+			all = append(all, Socket{balancer.Key{Addr: at.Addr(), Port: at.Port(), Proto: f.Proto}, words[9]})
+		}
+	}
+	return all
+}
+
+// parse reads an address as the kernel writes it: words of 32 bits in the host's byte order, in hexadecimal, and the port.
+func parse(text string) (netip.AddrPort, bool) {
+	address, port, _ := strings.Cut(text, ":")
+	raw, err := hex.DecodeString(address)
+	n, errPort := strconv.ParseUint(port, 16, 16)
+	if err != nil || errPort != nil || len(raw) != 4 && len(raw) != 16 {
+		return netip.AddrPort{}, false
+	}
+	for i := 0; i < len(raw); i += 4 {
+		binary.NativeEndian.PutUint32(raw[i:], binary.BigEndian.Uint32(raw[i:]))
+	}
+	a, _ := netip.AddrFromSlice(raw) // of the length of an address
+	return netip.AddrPortFrom(a.Unmap(), uint16(n)), true
+}
+
+// All reads all sockets of this network namespace that wait for clients.
+func All() (all []Socket) {
+	for _, f := range Files() {
+		if text, err := os.Open(Folder + f.Name); err == nil { // IPv6 may be off
+			all = append(all, f.In(text)...)
+			_ = text.Close() // it was only read
+		}
+	}
+	return all
+}
+
+// Own returns the inodes of the sockets of this process.
+func Own() map[string]bool {
+	own := map[string]bool{}
+	descriptors, _ := os.ReadDir("/proc/self/fd") // on systems without it there are no sockets to tell apart
+	for _, d := range descriptors {
+		if inode, is := strings.CutPrefix(target("/proc/self/fd/"+d.Name()), "socket:["); is {
+			own[strings.TrimSuffix(inode, "]")] = true
+		}
+	}
+	return own
+}
+
+// Owners returns the name of the program that has each socket, by inode, of all processes that let themselves be seen.
+func Owners() map[string]string {
+	owners := map[string]string{}
+	descriptors, _ := filepath.Glob("/proc/[0-9]*/fd/*") // it fails for bad patterns only
+	for _, d := range descriptors {
+		inode, is := strings.CutPrefix(target(d), "socket:[")
+		if !is {
+			continue
+		}
+		name, err := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(d)), "comm"))
+		if err == nil {
+			owners[strings.TrimSuffix(inode, "]")] = strings.TrimSpace(string(name))
+		}
+	}
+	return owners
+}
+
+// target is where a link leads; "" where that can't be read.
+func target(link string) string {
+	to, _ := os.Readlink(link) // of a descriptor that is closed meanwhile
+	return to
+}
