@@ -62,8 +62,8 @@ const hostPort = 30099
 // keepTheirPorts: node ports from etcd leave a node's own programs alone, and etcd; others open.
 func (w *world) keepTheirPorts() {
 	w.t.Helper()
-	w.put("/services/ports", `{"vips":["10.96.0.99"],"ports":[{"name":"a","port":80,"target_port":8080,"node_port":30100},`+
-		fmt.Sprintf(`{"name":"b","port":81,"target_port":8080,"node_port":%d},{"name":"c","port":82,"target_port":8080,"node_port":2380}]}`, hostPort))
+	w.put("/services/ports", `{"vips":["`+webVIP+`"],"ports":[{"name":"a","port":1080,"target_port":8080,"node_port":30100},`+
+		fmt.Sprintf(`{"name":"b","port":1081,"target_port":8080,"node_port":%d},{"name":"c","port":1082,"target_port":8080,"node_port":2380}]}`, hostPort))
 	w.endpoint("ports", "a", 1)
 	for i, n := range w.nodes {
 		n.await("the node ports that it does not open", func(s status) bool {
