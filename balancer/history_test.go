@@ -13,15 +13,16 @@ import (
 // history makes random worlds: few names, addresses and ports, so that everything collides with everything.
 type history struct {
 	*rand.Rand
-	now time.Time
-	env balancer.Env
-	in  balancer.Inputs
+	ports *rand.Rand // for what is reserved
+	now   time.Time
+	env   balancer.Env
+	in    balancer.Inputs
 
 	memory balancer.Memory
 }
 
 func newHistory(seed uint64) *history {
-	h := &history{Rand: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(1_700_000_000, 0).UTC()}
+	h := &history{Rand: rand.New(rand.NewPCG(seed, 7)), ports: rand.New(rand.NewPCG(seed, 8)), now: time.Unix(1_700_000_000, 0).UTC()}
 	h.env = h.randomEnv()
 	return h
 }
@@ -80,9 +81,9 @@ func (h *history) reserved() (all []balancer.Reserved) {
 	if h.IntN(3) == 0 {
 		all = append(all, balancer.Reserved{Addr: addr("10.96.0.2"), What: "an address of etcd"})
 	}
-	for range h.IntN(3) {
-		r := balancer.Reserved{Port: uint16(80 + h.IntN(3)), Proto: pickOne(h, balancer.TCP, balancer.UDP), What: "taken"}
-		if h.IntN(2) == 0 {
+	for range h.ports.IntN(3) {
+		r := balancer.Reserved{Port: uint16(80 + h.ports.IntN(3)), Proto: pickOne(&history{Rand: h.ports}, balancer.TCP, balancer.UDP), What: "taken"}
+		if h.ports.IntN(2) == 0 {
 			r.Addr = addr("192.168.1.1")
 		}
 		all = append(all, r)
