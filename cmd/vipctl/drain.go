@@ -26,6 +26,10 @@ func reasonFlag() cli.Flag {
 	return &cli.StringFlag{Name: "reason", Usage: "why, a `TEXT` that is kept with the change and shown in events"}
 }
 
+func forceFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "force", Usage: "also where a service has no usable endpoint left then"}
+}
+
 func expiresFlag() cli.Flag {
 	return &cli.DurationFlag{Name: "expires", Usage: "it is taken back by itself after `TIME`; 0: never"}
 }
@@ -35,7 +39,8 @@ func drainVerb() *verb {
 		name: "drain", args: "SERVICE ADDRESS | --node NODE", brief: "no new connections to an endpoint; established ones live on",
 		about: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names, or to all endpoints on a node. " +
 			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +
-			"\"vipctl undrain\", also across restarts and reloads, or until --expires.\n\n" +
+			"\"vipctl undrain\", also across restarts and reloads, or until --expires. The last usable endpoint of a service is " +
+			"drained only with --force.\n\n" +
 			overridePlace + "\n\n" +
 			"With --wait it returns when the last connection has ended, in etcd's case on all nodes. Ctrl-C then ends the " +
 			"waiting, not the drain.",
@@ -44,7 +49,7 @@ func drainVerb() *verb {
 			nodeFlag(),
 			&cli.BoolFlag{Name: "wait", Usage: "return when the last connection has ended"},
 			&cli.DurationFlag{Name: "timeout", Usage: "the daemon cuts what is left after `TIME`, such as 90s or 10m; 0: never"},
-			reasonFlag(), expiresFlag(),
+			reasonFlag(), expiresFlag(), forceFlag(),
 		},
 		formats: []string{formTable, formJSON}, most: 2, fleet: true,
 		complete: completeTarget, run: runDrain,
@@ -69,9 +74,9 @@ func weightVerb() *verb {
 		name: "weight", args: "SERVICE ADDRESS N|- | --node NODE N|-", brief: "set the weight of an endpoint, or take it back",
 		about: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0 means no new "+
 			"connections. It wins over what is written, also across restarts and reloads, until \"-\" in place of N takes it "+
-			"back. The schedulers rr and lc look at no weight but 0.\n\n", balancer.MaxWeight) + overridePlace,
+			"back. The last usable endpoint of a service gets 0 only with --force. The schedulers rr and lc look at no weight but 0.\n\n", balancer.MaxWeight) + overridePlace,
 		example: "vipctl weight web 192.168.1.11 5",
-		flags:   []cli.Flag{nodeFlag(), reasonFlag(), expiresFlag()},
+		flags:   []cli.Flag{nodeFlag(), reasonFlag(), expiresFlag(), forceFlag()},
 		formats: []string{formTable, formJSON}, most: 3, fleet: true,
 		complete: completeTarget, run: runWeight,
 	}
@@ -80,7 +85,7 @@ func weightVerb() *verb {
 // request reads what is meant, out of the first arguments or --node; more are the arguments behind it.
 func (c *call) request(more int) (q api.OverrideRequest, err error) {
 	q = api.OverrideRequest{
-		Node: c.flags.String("node"), By: c.operator(), Reason: c.flags.String("reason"), Expires: c.flags.Duration("expires"),
+		Node: c.flags.String("node"), By: c.operator(), Reason: c.flags.String("reason"), Expires: c.flags.Duration("expires"), Force: c.flags.Bool("force"),
 	}
 	args := len(c.args) - more
 	switch {

@@ -44,7 +44,9 @@ func (c *call) fleetOverride(q api.OverrideRequest) (*fleetOverride, error) {
 		call: c, writer: w, request: q,
 		Place: find.Place{Inputs: &balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}, Name: " in etcd"},
 	}
-	f.targets, err = f.Targets(&q)
+	if f.targets, err = f.Targets(&q); err == nil {
+		err = find.Spares(f.Inputs, &q, f.targets)
+	}
 	return f, err
 }
 

@@ -16,6 +16,39 @@ import (
 	"vipd/balancer"
 )
 
+// said is what holds of an endpoint at a port.
+type said struct {
+	weight   int
+	draining bool
+}
+
+type saidOf map[balancer.Target]said
+
+// last reports whether a change that takes out what is meant takes out the last usable endpoint of a port.
+func (m saidOf) last(takesOut bool, meant func(balancer.Target) bool) bool {
+	type place struct {
+		service balancer.Name
+		port    uint16
+		v4      bool
+	}
+	taken, left := map[place]bool{}, map[place]bool{}
+	for t, s := range m {
+		if s.weight > 0 && !s.draining {
+			if at := (place{t.Service, t.Port, t.Addr.Is4()}); meant(t) {
+				taken[at] = true
+			} else {
+				left[at] = true
+			}
+		}
+	}
+	for at := range taken {
+		if takesOut && !left[at] && at.v4 {
+			return true // the services have IPv4 VIPs alone
+		}
+	}
+	return false
+}
+
 // TestOverridesLaw: after any series of drains, undrains and weights, of addresses, of single ports, of nodes, each
 // endpoint has the weight and the drain that were said of it last, or else those of its definition.
 func TestOverridesLaw(t *testing.T) {
@@ -34,11 +67,7 @@ func TestOverridesLaw(t *testing.T) {
 		"vips": []any{"10.96.0.53"}, "ports": []any{map[string]any{"port": int64(53), "protocol": "udp"}},
 		"endpoints": []any{endpoint("10.0.0.1", "rack1", 4, false)},
 	})
-	type said struct {
-		weight   int
-		draining bool
-	}
-	model := map[balancer.Target]said{}
+	model := saidOf{}
 	nodes := map[balancer.Target]string{}
 	define := func(service balancer.Name, address, node string, weight int, draining bool, ports ...uint16) {
 		for _, p := range ports {
@@ -83,6 +112,16 @@ func TestOverridesLaw(t *testing.T) {
 			words = append(words, "-")
 		} else if what == "weight" {
 			words = append(words, fmt.Sprint(weight))
+		}
+		last := model.last(what == "drain" || what == "weight" && weight == 0 && !back, meant)
+		if force := r.IntN(3) > 0; last && !force {
+			_, stderr := f.do(exitFailed, words...)
+			if !strings.Contains(stderr, "no usable endpoint would be left of service ") {
+				t.Errorf("%q says %q", words, stderr)
+			}
+			continue
+		} else if last && force {
+			words = append(words, "--force")
 		}
 		f.do(exitDone, words...)
 		s := f.read()
@@ -161,7 +200,7 @@ func TestFleetDrainInterrupted(t *testing.T) {
 	f.start("gw1", draining(1<<40, "web", "10.0.0.1", 5))
 	f.start("gw2", draining(1<<40, "web", "10.0.0.1:8080", 2))
 	f.there(2)
-	l := f.begin("drain", "web", "10.0.0.1", "--wait")
+	l := f.begin("drain", "web", "10.0.0.1", "--wait", "--force")
 	l.says("waiting: gw1 has 5 connections, gw2 has 2 connections")
 	l.stop()
 	l.ends(exitFailed)
@@ -178,7 +217,7 @@ func TestFleetDrainThroughAnOutage(t *testing.T) {
 	f.service("web", nil, "10.0.0.1")
 	one := f.start("gw1", draining(1<<40, "web", "10.0.0.1", 5))
 	f.there(1)
-	l := f.begin("drain", "web", "10.0.0.1", "--wait")
+	l := f.begin("drain", "web", "10.0.0.1", "--wait", "--force")
 	l.says("waiting: gw1 has 5 connections")
 	f.Members[0].Kill()
 	l.says("; trying again\n")
@@ -192,7 +231,7 @@ func TestFleetOverrideLapses(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1")
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1")}
-	stdout, _ := f.do(exitDone, "drain", "web", "10.0.0.1", "--expires", "1h")
+	stdout, _ := f.do(exitDone, "drain", "web", "10.0.0.1", "--expires", "1h", "--force")
 	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining; taken back in 1h0m0s\n") {
 		t.Errorf("stdout is %q", stdout)
 	}
@@ -272,7 +311,7 @@ func TestFleetOverrideRights(t *testing.T) {
 	f.service("web", map[string]any{"endpoints": []any{map[string]any{"address": "10.0.0.1", "node": "rack1"}}})
 	f.service("dns", map[string]any{"vips": []any{"10.96.0.53"}, "endpoints": []any{map[string]any{"address": "10.0.0.1", "node": "rack1"}}})
 	f.limit("ops", []string{"/vipd/"}, []string{"/vipd/overrides/web/"})
-	stdout, stderr := f.do(exitFailed, "drain", "--node", "rack1")
+	stdout, stderr := f.do(exitFailed, "drain", "--node", "rack1", "--force")
 	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining\n") || !strings.Contains(stderr, "dns/10.0.0.1: the user ops may not do that") {
 		t.Errorf("stdout is %q, stderr is %q", stdout, stderr)
 	}

@@ -286,6 +286,8 @@ type OverrideRequest struct {
 	Expires time.Duration `json:"expires_ns,omitempty"`
 	By      string        `json:"by,omitempty"`
 	Reason  string        `json:"reason,omitempty"`
+	// Force: also where no usable endpoint is left then.
+	Force bool `json:"force,omitempty"`
 }
 
 // OverrideResult says what an override came to.

@@ -146,6 +146,9 @@ func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 	err := d.model.Update(r.Context(), func(s *model.State, o model.Overrides) (model.Overrides, error) {
 		place, now := s.Place(), time.Now()
 		targets, err := place.Targets(&q)
+		if err == nil {
+			err = find.Spares(&s.Inputs, &q, targets)
+		}
 		if err != nil {
 			return o, err
 		}

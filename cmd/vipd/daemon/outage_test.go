@@ -71,7 +71,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	}
 	for _, yes := range []bool{true, false} {
 		for i, port := range []string{"9001", "9002"} {
-			if _, err := n.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.42.1.1:" + port, Draining: &yes}); err != nil {
+			if _, err := n.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.42.1.1:" + port, Draining: &yes, Force: true}); err != nil {
 				t.Fatal(err)
 			}
 			if got := strings.Contains(n.problems(), "service web: "+idle+"2 drained by hand"); got != (yes && i == 1) {
