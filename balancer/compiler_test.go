@@ -7,12 +7,13 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/test/wait"
 )
 
 // TestNextEqualsCompile is the law of the incremental compiler: whatever the history, its answer is that of a compile
 // from scratch, and what did not change keeps its pointer.
 func TestNextEqualsCompile(t *testing.T) {
-	for seed := range uint64(1000) {
+	for seed := range uint64(wait.Soak(200, 1000)) {
 		h := newHistory(seed)
 		var c balancer.Compiler
 		var before balancer.Desired
@@ -37,7 +38,7 @@ func TestNextEqualsCompile(t *testing.T) {
 
 // TestOrderDoesNotMatter compiles the same inputs reached by different ways.
 func TestOrderDoesNotMatter(t *testing.T) {
-	for seed := range uint64(1000) {
+	for seed := range uint64(wait.Soak(200, 1000)) {
 		h := newHistory(seed)
 		for range 60 {
 			h.step()

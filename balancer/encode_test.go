@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"vipd/balancer"
+	"vipd/test/wait"
 )
 
 // random makes services that are right.
@@ -185,7 +186,7 @@ func checkEncode(t testing.TB, s *balancer.Service) {
 
 // TestEncode: decoding is the inverse of encoding.
 func TestEncode(t *testing.T) {
-	for seed := range uint64(1000) {
+	for seed := range uint64(wait.Soak(200, 1000)) {
 		r := random{rand.New(rand.NewPCG(seed, 2))}
 		if s := r.service(); !t.Run(fmt.Sprint(seed), func(t *testing.T) { checkEncode(t, s) }) {
 			return

@@ -16,6 +16,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/dataplane"
 	"vipd/dataplane/fake"
+	"vipd/test/wait"
 )
 
 // world is an engine over a fake kernel, with a random history.
@@ -141,7 +142,7 @@ func (w *world) difference() string {
 // TestConverges is the law of the engine: after any history of changes, failures, drift and restarts, the kernel is what
 // is wanted once the failures end.
 func TestConverges(t *testing.T) {
-	for seed := range uint64(1000) {
+	for seed := range uint64(wait.Soak(200, 1000)) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, seed)
 			drift := seed%2 == 0

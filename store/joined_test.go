@@ -36,7 +36,7 @@ func (p fleetPlace) Delete(name balancer.Name) { p.fleet.Delete(name) }
 
 // TestJoined holds what is joined to a model, after each step of random histories.
 func TestJoined(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		local, fleet := memory.New(), memory.New()
 		last := follow(t, &store.Joined{Local: local, Fleet: fleet})

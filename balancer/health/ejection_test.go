@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/test/wait"
 )
 
 // life is the reference: one endpoint, told of every second that passes.
@@ -114,7 +115,7 @@ func member(i int) balancer.Target {
 func TestEjectionsAreLives(t *testing.T) {
 	rules := health.EjectionRules{Failures: 3, Apart: 2 * time.Second, Base: 10 * time.Second, Most: 30 * time.Second, Forgive: 40 * time.Second}
 	ejections := 0
-	for seed := range uint64(500) {
+	for seed := range uint64(wait.Soak(300, 500)) {
 		random := rand.New(rand.NewPCG(seed, 9))
 		start := time.Unix(1_700_000_000, 0)
 		now := start

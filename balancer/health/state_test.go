@@ -8,6 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/test/wait"
 )
 
 // model is the reference: it keeps every result and answers by looking at all of them.
@@ -152,7 +153,7 @@ func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res 
 // TestNoticedInTime kills targets at random moments and counts how long they go on being taken for alive, each failing
 // check lasting up to its time limit.
 func TestNoticedInTime(t *testing.T) {
-	for seed := range uint64(3000) {
+	for seed := range uint64(wait.Soak(500, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		rules := randomRules(r)
 		timeout := time.Duration(1 + r.Int64N(int64(rules.Interval)-1))

@@ -7,13 +7,14 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/test/wait"
 )
 
 // TestInStep: whatever the rules, and whenever a target of a crowd begins to turn, its checks come neither sooner than the
 // fast interval allows nor later than the interval, never before the one before is over; and those that take as long each
 // come at the wave's instants, where the interval leaves room for that.
 func TestInStep(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range uint64(wait.Soak(400, 2000)) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		r := randomRules(rng)
 		start := time.Unix(1_700_000_000, 0)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"vipd/test/wait"
 )
 
 func TestArrange(t *testing.T) {
@@ -75,7 +77,7 @@ func TestArrangeInAnyOrder(t *testing.T) {
 	flags := [][]string{{"--wait"}, {"--timeout", "3s"}, {"--reason=x y"}, {"--socket", "s"}, {"-ojson"}, {"--config", "-"}}
 	words := []string{"drain", "web", "10.0.0.1"}
 	want := []string{"--config=-", "--o=json", "--reason=x y", "--socket=s", "--timeout=3s", "--wait"}
-	for range 300 {
+	for range wait.Soak(60, 300) {
 		line := [][]string{{words[0]}, {words[1]}, {words[2]}}
 		for _, i := range r.Perm(len(flags)) {
 			line = slices.Insert(line, r.IntN(len(line)+1), flags[i])

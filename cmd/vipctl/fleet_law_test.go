@@ -16,6 +16,7 @@ import (
 	"vipd/balancer"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
+	"vipd/test/wait"
 )
 
 // randomService is the table of a service that is right, in one of the ways to write it. No two of them claim the same
@@ -98,7 +99,7 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 	f.do(exitDone, "pool", "set", "blue", "fd00:98::/112")
 	r := rand.New(rand.NewPCG(5, 1))
 	w := f.writer(t)
-	const services = 80
+	services := wait.Soak(25, 80)
 	for n := range services {
 		name := balancer.Name(fmt.Sprintf("s%d", n))
 		_, err := w.Apply(t.Context(), etcd.Change{Name: name, Fields: randomService(t, r, n), AllowUnknown: true})
@@ -132,7 +133,7 @@ func TestHistoryLaw(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(exitDone, "pool", "set", "default", "10.97.0.0/16")
 	f.do(exitDone, "pool", "set", "blue", "10.98.0.0/16")
-	for seed := range uint64(2) {
+	for seed := range uint64(wait.Soak(1, 2)) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		name := fmt.Sprintf("w%d", seed)
 		var now map[string]any

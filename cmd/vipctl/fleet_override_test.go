@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/test/wait"
 )
 
 // said is what holds of an endpoint at a port.
@@ -87,7 +88,7 @@ func TestOverridesLaw(t *testing.T) {
 	slices.SortFunc(targets, balancer.Target.Compare)
 
 	r := rand.New(rand.NewPCG(1, 2))
-	for step := range 80 {
+	for step := range wait.Soak(30, 80) {
 		some := targets[r.IntN(len(targets))]
 		var which []string
 		single := false

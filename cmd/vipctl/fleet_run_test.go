@@ -18,6 +18,7 @@ import (
 	"vipd/balancer"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
+	"vipd/test/wait"
 )
 
 // fleet runs command lines in this process, against a real etcd.
@@ -257,7 +258,7 @@ func TestOvertaken(t *testing.T) {
 // exactly one comes to be, and the others are told which. Services that have nothing in common hinder nobody, whether
 // they are new or come to claim more.
 func TestParallelClaims(t *testing.T) {
-	const n = 100
+	n := wait.Soak(20, 100)
 	f := newFleet(t, etcdkit.Options{})
 	texts := map[string]func(i int) string{
 		"one address": func(i int) string { return serviceText(fmt.Sprint("a", i), "10.96.1.1", 80) },

@@ -8,12 +8,13 @@ import (
 	"testing"
 
 	"vipd/balancer"
+	"vipd/test/wait"
 )
 
 // TestContestsLaw: each key that two services would have is told once, if one of them changes; as an error exactly
 // where a change brings it about.
 func TestContestsLaw(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		before := map[balancer.Name]*balancer.Service{}
 		for n := range r.IntN(6) {

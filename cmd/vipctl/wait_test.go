@@ -89,7 +89,7 @@ func TestVigil(t *testing.T) {
 // Whatever nodes do: a vigil is over exactly when each node that is there has come to the end, and each that has vanished
 // before it had is away for long enough.
 func TestVigilLaw(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		v := &vigil{revision: 10, drains: func(d etcd.NodeDrain) bool { return d.Service == "web" }}
 		now := time.Now()

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
+	"vipd/test/wait"
 )
 
 // keySource makes keys of one shape.
@@ -109,7 +110,7 @@ func matches(match string, k balancer.Key) bool {
 func TestTree(t *testing.T) {
 	for _, source := range keySources() {
 		t.Run(source.name, func(t *testing.T) {
-			for seed := range uint64(3) {
+			for seed := range uint64(wait.Soak(1, 3)) {
 				r := rand.New(rand.NewPCG(seed, 1))
 				first := source.make(r)
 				tr := newTree(first.Addr.Is4())

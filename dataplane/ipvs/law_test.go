@@ -14,6 +14,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/lvs"
+	"vipd/test/wait"
 )
 
 // history is a random life of a dataplane: changes in batches, lost answers, crashes, others who make and break virtual
@@ -38,11 +39,7 @@ const historyKeys, historyEndpoints = 14, 6
 // TestHistories has every history end where one Apply does, others' virtual servers stay as they are throughout, and no
 // connection be cut before its time.
 func TestHistories(t *testing.T) {
-	seeds := 40
-	if testing.Short() {
-		seeds = 10
-	}
-	for seed := range seeds {
+	for seed := range wait.Soak(10, 40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/lvs"
+	"vipd/test/wait"
 )
 
 func reopen(t *testing.T, dir string) *ledger {
@@ -25,7 +26,7 @@ func reopen(t *testing.T, dir string) *ledger {
 
 // TestLedgerHistories has a ledger be read back as it was saved, whatever was done, and its file stay in bounds.
 func TestLedgerHistories(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range uint64(wait.Soak(3, 10)) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		dir := filepath.Join(t.TempDir(), "run")
 		l := reopen(t, dir)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
+	"vipd/test/wait"
 )
 
 // TestUsable: a pool gives exactly those addresses of its networks that hosts can have, each at one place.
@@ -51,7 +52,7 @@ func TestUsable(t *testing.T) {
 // TestChoose holds random choices to what they promise: no address is taken from anybody, those that are held stay as
 // far as they are asked for, and only an exhausted pool is refused.
 func TestChoose(t *testing.T) {
-	for seed := range uint64(3000) {
+	for seed := range uint64(wait.Soak(500, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		b, s := randomBook(r), &balancer.Service{Name: "web"}
 		for range r.IntN(4) {

@@ -15,6 +15,7 @@ import (
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
+	"vipd/test/wait"
 )
 
 // TestParallelAllocation: a hundred who apply at once get a hundred addresses, also where there are no more.
@@ -151,7 +152,7 @@ func TestAllocationEnds(t *testing.T) {
 // each service has what it asks for, and what it had stays where it may.
 func TestAllocationHistories(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
-	for seed := range uint64(4) {
+	for seed := range uint64(wait.Soak(1, 4)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 11))
 			p := &place{t: t, client: c.Client(), config: configAt(c, int(seed))}

@@ -14,12 +14,13 @@ import (
 	"vipd/store"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
+	"vipd/test/wait"
 )
 
 // TestFaults holds a source to the state that a fresh reading finds, whatever has happened in between: the network to
 // members is cut or swallows everything, members crash and return, the leader moves, what changed is compacted.
 func TestFaults(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range uint64(wait.Soak(1, 3)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newWorld(t, seed)
 			f := follow(t, newSource(t, etcd.Options{Config: w.through(), StateDir: t.TempDir()}))

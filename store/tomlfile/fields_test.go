@@ -10,11 +10,12 @@ import (
 	"unsafe"
 
 	"vipd/store/tomlfile"
+	"vipd/test/wait"
 )
 
 // TestFieldLines: what a service knows of its fields' lines is what the text says of them, however it is written.
 func TestFieldLines(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		text := scattered(r)
 		path := filepath.Join(t.TempDir(), "services.toml")

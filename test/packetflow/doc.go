@@ -1,10 +1,7 @@
-// Package packetflow holds every mode to the tables in flows.md: what clients get from where they are, under each
-// policy. The tables are written for people, and read by two drivers:
+// Package packetflow holds every mode to the tables in flows.md: what clients get from where they are, under each policy.
+// The tables are written for people. Real packets in a network of namespaces with the same addresses are held to them: in
+// userspace and iptables mode everywhere (once through a node that drops what nobody asks for), in ipvs mode where the
+// kernel has IPVS, which the guest's has. In iptables mode the rules in the kernel have to be those that vipctl plan prints.
 //
-//	rules_test.go          the text of the rules, as vipctl plan prints it, through vipd/test/netfilter: every way that
-//	                       chance can take, with exact shares, and the replies
-//	packets_linux_test.go  real packets in a network of namespaces with the same addresses
-//
-// Both need no more of a mode than its line in modes, and fail where the tables, the rules or the packets differ. It is
-// a package of its own because vipd/test/netfilter knows nothing of vipd, and because no mode owns the tables.
+// It needs no more of a mode than its line in modes, and is a package of its own because no mode owns the tables.
 package packetflow

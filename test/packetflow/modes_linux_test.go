@@ -4,22 +4,47 @@ import (
 	"log/slog"
 	"testing"
 
+	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
 	"vipd/dataplane/iptables"
+	"vipd/dataplane/ipvs"
 	"vipd/dataplane/userspace"
 )
 
-// modes are what real packets meet.
+// modes are what real packets meet on every kernel. One of them is on a node that drops what nobody asks for.
 func modes() []mode {
 	guard, nft, legacy := host.DefaultOptions(), host.DefaultOptions(), host.DefaultOptions()
 	nft.Backend, nft.Mode = "nft", host.Mode{Forward: true, Marked: true}
 	legacy.Backend, legacy.Mode = "legacy", host.Mode{Forward: true, Marked: true}
 	return []mode{
-		{"userspace, redirect", guard, openRedirect},
-		{"iptables, nft", nft, openIPTables(iptables.Options{Backend: "nft", Mark: host.Mark(nft)})},
-		{"iptables, legacy", legacy, openIPTables(iptables.Options{Backend: "legacy", Mark: host.Mark(legacy)})},
+		{name: "userspace, redirect", host: guard, open: openRedirect},
+		{
+			name: "iptables, nft", host: nft, drops: true,
+			open: openIPTables(iptables.Options{Backend: "nft", Mark: host.Mark(nft)}), plan: planIPTables(nft),
+		},
+		{
+			name: "iptables, legacy", host: legacy,
+			open: openIPTables(iptables.Options{Backend: "legacy", Mark: host.Mark(legacy)}), plan: planIPTables(legacy),
+		},
 	}
+}
+
+func ipvsMode() mode {
+	o := host.DefaultOptions()
+	o.Backend, o.Mode = "nft", host.Mode{Forward: true, IPVS: true}
+	return mode{name: "ipvs", host: o, open: func(t *testing.T) dataplane.Dataplane {
+		t.Helper()
+		d, err := ipvs.New(t.Context(), ipvs.Options{Log: slog.New(slog.DiscardHandler), RunDir: o.RunDir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}}
+}
+
+func planIPTables(o host.Options) func([]*balancer.Frontend) (string, error) {
+	return func(frontends []*balancer.Frontend) (string, error) { return iptables.Render(frontends, host.Mark(o)) }
 }
 
 func openRedirect(t *testing.T) dataplane.Dataplane {

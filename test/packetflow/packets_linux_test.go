@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,6 +23,7 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/host"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
@@ -28,38 +33,106 @@ type mode struct {
 	name string
 	host host.Options
 	open func(t *testing.T) dataplane.Dataplane
+	// plan prints what vipctl plan does for frontends. Nil: nothing that iptables prints.
+	plan func(frontends []*balancer.Frontend) (string, error)
+	// drops: the node's own policy is to drop what nobody asks for.
+	drops bool
 }
 
 // TestPackets holds real packets to the tables.
 func TestPackets(t *testing.T) {
 	for _, m := range modes() {
-		t.Run(m.name, func(t *testing.T) {
-			lab.Need(t, "iptables", "ip6tables")
-			w := newWorld(t, m)
-			for _, s := range readSections(t) {
-				t.Run(s.name, func(t *testing.T) {
-					w.apply(t, s)
-					var silent sync.WaitGroup // those who hear nothing wait together
-					for _, r := range s.rows {
-						for _, network := range []string{"tcp", "udp"} {
-							check := func() {
-								if wrong := w.check(r, network); wrong != "" {
-									t.Errorf("%s, %s: %s", r, network, wrong)
-								}
-							}
-							if r.verdict == dropped || r.verdict == lost {
-								silent.Go(check)
-							} else {
-								check()
-							}
+		t.Run(m.name, func(t *testing.T) { m.holds(t) })
+	}
+}
+
+// TestIPVSPackets is TestPackets for the mode that few kernels have.
+func TestIPVSPackets(t *testing.T) {
+	lab.NeedIPVS(t)
+	ipvsMode().holds(t)
+}
+
+func (m mode) holds(t *testing.T) {
+	lab.Need(t, "iptables", "ip6tables")
+	w := newWorld(t, m)
+	for _, s := range readSections(t) {
+		t.Run(s.name, func(t *testing.T) {
+			d := w.apply(t, s)
+			var silent sync.WaitGroup // those who hear nothing wait together
+			for _, r := range s.rows {
+				if _, literal := netip.ParseAddrPort(r.to); literal == nil && m.drops {
+					continue // what is no service's is dropped then, as it should be
+				}
+				for _, network := range []string{"tcp", "udp"} {
+					check := func() {
+						if wrong := w.check(r, network); wrong != "" {
+							t.Errorf("%s, %s: %s", r, network, wrong)
 						}
 					}
-					silent.Wait()
-				})
+					if r.verdict == dropped || r.verdict == lost {
+						silent.Go(check)
+					} else {
+						check()
+					}
+				}
 			}
+			m.asPlanned(t, d)
+			silent.Wait()
 		})
 	}
 }
+
+// asPlanned checks that the rules of the mode in the kernel are those of its plan, and no others.
+func (m mode) asPlanned(t *testing.T, d balancer.Desired) {
+	t.Helper()
+	if m.plan == nil {
+		return
+	}
+	var frontends []*balancer.Frontend
+	for _, f := range d.Frontends.All() {
+		frontends = append(frontends, f)
+	}
+	text, err := m.plan(frontends)
+	if err != nil {
+		t.Fatal(err)
+	}
+	planned, there := map[string]bool{}, map[string]bool{}
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "-A ") {
+			planned[plain(line)] = true
+		}
+	}
+	for _, tool := range []string{"iptables", "ip6tables"} {
+		out, err := exec.Command(tool+"-"+string(m.host.Backend)+"-save", "-t", "nat").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(out)) {
+			line = plain(line)
+			if there[line] = true; ofServices.MatchString(line) && !planned[line] {
+				t.Errorf("not planned: %s", line)
+			}
+		}
+	}
+	for line := range planned {
+		if !there[line] {
+			t.Errorf("planned, and not there: %s", line)
+		}
+	}
+}
+
+// ofServices are the rules that lead to services and belong to them.
+var ofServices = regexp.MustCompile(`^-A VIPD-(SERVICES|[0-9a-f]+[.:]|[ANE0-9]+-)`)
+
+// plain is a rule without its comment, and with no more digits of a probability than the kernel keeps: 31 bits.
+func plain(line string) string {
+	return probability.ReplaceAllString(comment.ReplaceAllString(strings.TrimSpace(line), ""), "$1")
+}
+
+var (
+	comment     = regexp.MustCompile(` -m comment --comment ("[^"]*"|\S+)`)
+	probability = regexp.MustCompile(`(--probability 0\.[0-9]{8})[0-9]*`)
+)
 
 // world is the network of flows.md, with a mode at work on the node.
 type world struct {
@@ -81,6 +154,9 @@ func newWorld(t *testing.T, m mode) *world {
 		}
 	}
 	w.hosts["stranger"] = w.hosts["far"]
+	if m.drops {
+		dropAll(t, l.Host())
+	}
 	l.Host().Sysctl("net.ipv4.ip_forward", "1")
 	l.Host().Sysctl("net.ipv6.conf.all.forwarding", "1")
 	for _, name := range servers() {
@@ -92,6 +168,20 @@ func newWorld(t *testing.T, m mode) *world {
 	}
 	w.start(t, m)
 	return w
+}
+
+// dropAll has the node drop what nothing accepts, but for what no firewall drops: neighbour discovery and lo.
+func dropAll(t *testing.T, n *lab.NS) {
+	set := func(do, policy string) {
+		for _, tool := range []string{"iptables", "ip6tables"} {
+			n.Exec(tool, "-w", do, "INPUT", "-i", "lo", "-j", "ACCEPT")
+			n.Exec(tool, "-w", "-P", "INPUT", policy)
+			n.Exec(tool, "-w", "-P", "FORWARD", policy)
+		}
+		n.Exec("ip6tables", "-w", do, "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT")
+	}
+	set("-A", "DROP")
+	t.Cleanup(func() { set("-D", "ACCEPT") })
 }
 
 // plug joins the node and one namespace that is all hosts of the link.
@@ -136,7 +226,7 @@ func (w *world) start(t *testing.T, m mode) {
 	go func() { done <- w.engine.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		stop, end := context.WithTimeout(context.Background(), 5*time.Second)
+		stop, end := context.WithTimeout(context.Background(), wait.Scaled(30*time.Second))
 		defer end()
 		if err := errors.Join(<-done, dp.Close(stop, false), h.Release(stop), h.Close()); err != nil {
 			t.Errorf("stopping: %v", err)
@@ -144,26 +234,29 @@ func (w *world) start(t *testing.T, m mode) {
 	})
 }
 
-// apply makes a section's services the only ones.
-func (w *world) apply(t *testing.T, s section) {
+// apply makes a section's services the only ones, and returns what they come to.
+func (w *world) apply(t *testing.T, s section) balancer.Desired {
 	t.Helper()
 	d := s.compile(w.caps)
 	w.revision++
 	d.Revision = balancer.Revision{Store: w.revision, Seen: time.Now()}
 	w.engine.Set(d)
-	lab.Eventually(t, 10*time.Second, "carrying out "+s.name, func() error {
+	lab.Eventually(t, 30*time.Second, "carrying out "+s.name, func() error {
 		if s := w.engine.Status(); !s.Ready || s.Applied.Store < w.revision || len(s.Failing) > 0 || s.LastError != "" {
 			return fmt.Errorf("revision %d is applied of %d, %d frontends fail, last error %q", s.Applied.Store, w.revision, len(s.Failing), s.LastError)
 		}
 		return nil
 	})
+	return d
 }
 
 const (
-	atOnce  = 3 * time.Second        // bounds what waits for nothing, on a busy machine
+	atOnce  = 15 * time.Second       // bounds what waits for nothing, on a busy machine
 	silence = 250 * time.Millisecond // is how long a client waits that must hear nothing
 	// enough connections that a server which has a quarter of them is among those that answer, but for one time in 10^12.
 	enough = 100
+	// so many connections show shares that differ: by chance alone they are six standard deviations off once in 10^9.
+	fair, deviations = 100, 6
 )
 
 // check says what is wrong with what a row's client gets.
@@ -189,6 +282,11 @@ func (w *world) check(r row, network string) string {
 		}
 		return ""
 	}
+	return w.checkServed(r, network)
+}
+
+// checkServed says what is wrong with the answers to a row's client.
+func (w *world) checkServed(r row, network string) string {
 	seen := map[string]bool{}
 	for i := 0; i < enough && (len(seen) < len(r.answers) || i < 6); i++ {
 		a, err := w.ask(r, network, atOnce)
@@ -207,6 +305,36 @@ func (w *world) check(r row, network string) string {
 	}
 	if len(seen) < len(r.answers) {
 		return fmt.Sprintf("only %v answer of %v", seen, r.names())
+	}
+	if !r.stays {
+		return w.checkShares(r, network)
+	}
+	return ""
+}
+
+// checkShares says which server answers too often or too rarely, where their shares differ.
+func (w *world) checkShares(r row, network string) string {
+	total, differ := 0, false
+	for _, share := range r.answers {
+		total += share
+		differ = differ || share != r.answers[r.names()[0]]
+	}
+	if !differ {
+		return ""
+	}
+	n, got := wait.Load(fair), map[string]int{}
+	for range n {
+		a, err := w.ask(r, network, atOnce)
+		if err != nil {
+			return fmt.Sprintf("%v, want an answer by %v", err, r.names())
+		}
+		got[a.Server]++
+	}
+	for name, share := range r.answers {
+		p := float64(share) / float64(total)
+		if off := float64(got[name]) - p*float64(n); math.Abs(off) > deviations*math.Sqrt(p*(1-p)*float64(n)) {
+			return fmt.Sprintf("of %d connections %v are answered by each, want shares as %v", n, got, r.answers)
+		}
 	}
 	return ""
 }

@@ -50,13 +50,16 @@ func run(args []string) (bool, error) {
 	return waitErr == nil && s.failed() == 0, readErr
 }
 
-// packagesAtOnce is how many packages go test runs at once on a machine of few processors: most of their time tests wait.
-const packagesAtOnce = 3
+// On a machine of few processors, packagesAtOnce is how many packages go test runs at once, and testsAtOnce how many of the
+// tests of one that may run side by side: most of their time tests wait.
+const packagesAtOnce, testsAtOnce = 4, 4
 
 // runHere runs go test. The second error is how it ended.
 func runHere(p plan, s *summary) (readErr, waitErr error) {
-	atOnce := fmt.Sprintf("-p=%d", max(packagesAtOnce, runtime.GOMAXPROCS(0))) // a -p among the flags comes later, and counts
-	cmd := exec.Command("go", slices.Concat([]string{"test", "-json", atOnce}, p.flags, p.packages)...)
+	atOnce := []string{ // one of these among the flags comes later, and counts
+		fmt.Sprintf("-p=%d", max(packagesAtOnce, runtime.GOMAXPROCS(0))), fmt.Sprintf("-parallel=%d", max(testsAtOnce, runtime.GOMAXPROCS(0))),
+	}
+	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, atOnce, p.flags, p.packages)...)
 	cmd.Stderr = os.Stderr
 	events, err := cmd.StdoutPipe()
 	if err != nil {

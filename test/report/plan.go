@@ -82,7 +82,7 @@ func newPlan(args []string) (plan, error) {
 // longestFirst puts those packages first whose tests take minutes: go test begins in this order, and the end should not
 // wait for one alone.
 func longestFirst(packages []string) []string {
-	long := []string{"vipd/dataplane/iptables", "vipd/dataplane/userspace", "vipd/dataplane/host", "vipd/cmd/vipd", "vipd/dataplane/dataplanetest", "vipd/store/etcd"}
+	long := []string{"vipd/dataplane/iptables", "vipd/dataplane/userspace", "vipd/dataplane/host", "vipd/store/etcd", "vipd/cmd/vipctl", "vipd/cmd/vipd", "vipd/dataplane/dataplanetest"}
 	place := func(path string) int {
 		if i := slices.Index(long, path); i >= 0 {
 			return i

@@ -12,6 +12,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
+	"vipd/test/wait"
 )
 
 // verdicts, duties and subjects are what a council answers with.
@@ -101,7 +102,7 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 
 // TestCouncilFollows: over random histories a council answers as one that looks at everything anew.
 func TestCouncilFollows(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		h := history{r: r, own: map[balancer.Target]balancer.Verdict{}}
 		council, reference := quorum.New("host1"), &model{"host1", map[balancer.Target]balancer.Verdict{}, map[quorum.Ballot]time.Time{}}

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"vipd/balancer"
+	"vipd/test/wait"
 )
 
 var addresses = cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})
@@ -186,7 +187,7 @@ func randomTable(r *rand.Rand) map[balancer.Key]Entry {
 
 // TestTables reads random tables as they were written.
 func TestTables(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range uint64(wait.Soak(15, 50)) {
 		want := randomTable(rand.New(rand.NewPCG(seed, 1)))
 		got, err := readTable(bytes.NewReader(show(want)))
 		if err != nil {

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"vipd/test/wait"
 )
 
 // key is an endpoint of a service; endpoint 0 is the service as a whole.
@@ -39,7 +41,7 @@ func TestForgets(t *testing.T) {
 // TestNothingGoesBack lets endpoints of services come, count and go at random: what a service counted in all never goes
 // back while something of it was there in the last hour, nor does an endpoint's own count; and what is kept stays small.
 func TestNothingGoesBack(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		s, now := newSums(), time.Unix(0, 0)
 		live, seen, was := map[key]int{}, map[key]time.Time{}, map[key]int{}

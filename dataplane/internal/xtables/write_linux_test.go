@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"vipd/test/wait"
 )
 
 const foreignRules = `*nat
@@ -163,7 +165,7 @@ func TestWriteFollowsModel(t *testing.T) {
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		must(t, tool.Restore(t.Context(), foreignRules))
 		before := foreign(t, tool)
-		for seed := range uint64(3) {
+		for seed := range uint64(wait.Soak(1, 3)) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			m := model{}
 			for step := range 12 {
