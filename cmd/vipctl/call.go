@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/BurntSushi/toml"
 	"github.com/urfave/cli/v2"
 
 	"vipd/cmd/internal/api"
@@ -21,6 +19,7 @@ import (
 	"vipd/cmd/internal/runlock"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
+	"vipd/store/tomlfile"
 )
 
 // world is what this process was given.
@@ -133,15 +132,15 @@ func (c *call) socket() (string, error) {
 			Socket string `toml:"socket"`
 		} `toml:"api"`
 	}
-	text, err := os.ReadFile(file)
+	text, err := tomlfile.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) && file == defaultConfig {
 		return defaultSocket, nil
 	}
 	if err == nil {
-		err = toml.Unmarshal(text, &config)
+		err = tomlfile.Decode(file, text, &config)
 	}
 	if err != nil {
-		return "", fmt.Errorf("looking for the daemon's socket in its config %s: %w (--socket names it)", file, err)
+		return "", fmt.Errorf("looking for the daemon's socket in its config: %w (--socket names it)", err)
 	}
 	return c.socketFrom(config.API.Socket), nil
 }
@@ -159,7 +158,7 @@ func (c *call) socketFrom(written string) string {
 
 // socketDespiteMistakes looks for api.socket in the lines of a config that is no TOML as a whole.
 func (c *call) socketDespiteMistakes() string {
-	text, err := os.ReadFile(c.flags.String("config"))
+	text, err := tomlfile.ReadFile(c.flags.String("config"))
 	if err != nil {
 		return defaultSocket
 	}
@@ -176,7 +175,7 @@ func (c *call) socketDespiteMistakes() string {
 			section = strings.TrimSpace(name)
 			continue
 		}
-		if err := toml.Unmarshal([]byte(line), &config); err != nil {
+		if err := tomlfile.Decode("", []byte(line), &config); err != nil {
 			continue
 		}
 		switch {

@@ -4,15 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/BurntSushi/toml"
 	"github.com/urfave/cli/v2"
 
 	"vipd/cmd/internal/config"
 	"vipd/store/etcd"
+	"vipd/store/tomlfile"
 )
 
 // fleetFlags say how etcd is reached. What they leave out comes from [etcd] of the config. There is none for the
@@ -72,12 +71,12 @@ type fleetConfig struct {
 func (c *call) fleetConfig() (fleetConfig, error) {
 	said := fleetConfig{Etcd: config.Default().Etcd}
 	file := c.flags.String("config")
-	text, err := os.ReadFile(file)
+	text, err := tomlfile.ReadFile(file)
 	if err != nil {
 		return said, err
 	}
-	if err := toml.Unmarshal(text, &said); err != nil {
-		return said, fmt.Errorf("%s: %w", file, err)
+	if err := tomlfile.Decode(file, text, &said); err != nil {
+		return said, err
 	}
 	for _, path := range []*string{&said.Etcd.PasswordFile, &said.Etcd.CAFile, &said.Etcd.CertFile, &said.Etcd.KeyFile} {
 		if *path != "" && !filepath.IsAbs(*path) {

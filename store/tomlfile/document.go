@@ -2,7 +2,9 @@ package tomlfile
 
 import (
 	"errors"
+	"maps"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,12 +38,31 @@ type mark struct {
 // document.
 func Parse(file string, text []byte) (*Document, []balancer.Problem) {
 	d := &Document{file: file, text: string(text)}
+	if why, line := excess(d.text); why != "" {
+		return nil, []balancer.Problem{tooMuch(file, why, line)}
+	}
 	if _, err := toml.Decode(d.text, &d.tree); err != nil {
 		return nil, []balancer.Problem{syntaxProblem(file, d.text, err)}
 	}
-	d.top = sync.OnceValue(func() map[string]mark { return lines(d.text, topDepth) })
-	d.all = sync.OnceValue(func() map[string]mark { return lines(d.text, 0) })
+	d.top = sync.OnceValue(func() map[string]mark { return lines(d.text, topDepth, "") })
+	d.all = sync.OnceValue(func() map[string]mark { return lines(d.text, 0, "") })
 	return d, nil
+}
+
+// settings returns what d says besides services, without keeping its text in memory.
+func (d *Document) settings() *Document {
+	tree := maps.Clone(d.tree)
+	delete(tree, "services")
+	marks := lines(d.text, 0, "services")
+	out := &Document{file: d.file, tree: interner{}.table(tree)}
+	out.top = func() map[string]mark { return marks }
+	out.all = out.top
+	return out
+}
+
+// same reports whether two documents say the same on the same lines.
+func (d *Document) same(other *Document) bool {
+	return d.file == other.file && reflect.DeepEqual(d.tree, other.tree) && maps.Equal(d.all(), other.all())
 }
 
 func syntaxProblem(file, text string, err error) balancer.Problem {
@@ -115,11 +136,15 @@ func (d *Document) Under(base string) balancer.Locator {
 	}
 }
 
-// lines scans text for the lines of all paths of at most depth parts; 0 is any depth.
-func lines(text string, depth int) map[string]mark {
+// lines scans text for the lines of all paths of at most depth parts, and any depth if that is 0, without those inside the
+// table of the name without.
+func lines(text string, depth int, without string) map[string]mark {
 	marks := map[string]mark{}
 	s := scanner{text: text, depth: depth, counts: map[string]int{}}
 	s.visit = func(path []byte, line int, defined bool) {
+		if n := len(without); n > 0 && len(path) > n && path[n] == '.' && string(path[:n]) == without {
+			return
+		}
 		// An array of tables is where its first element is, a table where its own header is.
 		if m, known := marks[string(path)]; !known || defined && !m.defined {
 			marks[string(path)] = mark{int32(line), defined}

@@ -24,9 +24,6 @@ type scanner struct {
 	nested int // depth of nested values
 }
 
-// maxNested bounds how deep values may be nested; below it nothing is told. The parser takes deeper ones.
-const maxNested = 1000
-
 func (s *scanner) scan() {
 	s.line, s.pos = 1, len(bom(s.text))
 	base, parts := 0, 0
@@ -148,7 +145,7 @@ func (s *scanner) value() {
 func (s *scanner) inside(end byte, element func(i int)) {
 	base, parts := len(s.path), s.parts
 	s.pos++
-	if s.nested++; s.nested > maxNested {
+	if s.nested++; s.nested > maxNested+1 { // excess has refused it, or does so now
 		s.pos = len(s.text)
 	}
 	for i := 0; s.pos < len(s.text); {
