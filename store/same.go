@@ -10,7 +10,7 @@ import (
 // Same reports whether two snapshots say the same, whatever their revisions: a source has nothing new to publish then.
 // Its cost is that of comparing what differs.
 func (s Snapshot) Same(other Snapshot) bool {
-	return s.Connected == other.Connected && s.Kept == other.Kept && message(s.Err) == message(other.Err) &&
+	return s.Connected == other.Connected && s.Kept == other.Kept && s.Settings == other.Settings && message(s.Err) == message(other.Err) &&
 		slices.Equal(s.Problems, other.Problems) && same(s.Services, other.Services) &&
 		same(s.Endpoints, other.Endpoints) && same(s.Overrides, other.Overrides)
 }

@@ -36,6 +36,21 @@ type Snapshot struct {
 	// and absent if it could not be read since the source started.
 	Connected bool
 	Err       error
+	// Settings are what the file of the source says besides services, for the program that follows it; nil for a source
+	// without such a file. They keep their pointer as long as they say the same on the same lines. A file that can't be read,
+	// or is no valid document, leaves them as they were.
+	Settings Document
 	// Kept: the place could not be read since the source started, but what it held is known from before.
 	Kept bool
+}
+
+// Document is what a file says, with the place of each of its parts. It never changes.
+type Document interface {
+	// File is the name of the file, and Folder is where paths in it begin.
+	File() string
+	Folder() string
+	// Tree is what the file says, as decode.Into takes it. It is shared: don't change it.
+	Tree() map[string]any
+	// Where returns the place of a path such as etcd.endpoints[2], or of the nearest thing around it.
+	Where(path string) balancer.Origin
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 )
@@ -13,8 +15,12 @@ func reloadVerb() *verb {
 		name: "reload", brief: "make the daemon read its files now, and say what came of it",
 		about: "Makes the daemon read its configuration and services again, and answers when that is done. Problems are " +
 			"printed, a line each; what they are about stays in its last good state, and the exit code is 1 if any of " +
-			"them is more than a warning.",
+			"them is more than a warning. A file that a program is still writing is read when that has closed it. A main file " +
+			"that says nothing any more is a problem, and what it said before goes on, unless --allow-empty says that it is meant.",
 		example: "vipctl reload",
+		flags: []cli.Flag{
+			&cli.BoolFlag{Name: "allow-empty", Usage: "serve nothing where the main file says nothing"},
+		},
 		formats: []string{formTable, formJSON},
 		run:     runReload,
 	}
@@ -25,7 +31,11 @@ func runReload(c *call) error {
 	if err != nil {
 		return err
 	}
-	r, err := client.Reload(c, c.operator())
+	reload := client.Reload
+	if c.flags.Bool("allow-empty") {
+		reload = client.ReloadEmpty
+	}
+	r, err := reload(c, c.operator())
 	if err != nil {
 		return err
 	}

@@ -18,8 +18,17 @@
 //
 // Only regular files of 64 MiB at most are read: anything else, at the end of a link too, is a file that can't be read.
 //
-// A file that is removed from the folder takes its services with it, and so does an empty [store].path. A file that is
-// suddenly empty is believed after a second: many programs empty a file before they write it.
+// A file that is removed from the folder takes its services with it, and so does an empty [store].path.
+//
+// A file that is being written is read when its writer has closed it, or has written nothing for two seconds: what half a
+// file says may be valid. On Linux, the kernel says whether a file has a writer, if vipd is root or owns the file. Where that
+// can't be known, services that disappear from a file wait for two seconds without a change. So does a file that is suddenly
+// empty, in any case: many programs empty a file before they write it. Reload waits for a writer, and for nothing else.
+//
+// A main file that says nothing any more is never believed by itself: it is a problem, and what it said before goes on, until
+// Reload after AllowEmpty.
+//
+// The file's other sections are published with each snapshot, as Settings: nobody has to read the file a second time.
 //
 // In the folder, names that end in .toml and don't begin with a dot count; folders in it do not. Symbolic links are
 // followed, those on the way to the main file and the folder as well as files in it, and swapping any of them is

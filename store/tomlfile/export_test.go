@@ -1,6 +1,10 @@
 package tomlfile
 
-import "github.com/fsnotify/fsnotify"
+import (
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
 
 // Paths returns every path that the scanner found.
 func (d *Document) Paths() map[string]bool {
@@ -10,6 +14,9 @@ func (d *Document) Paths() map[string]bool {
 	}
 	return paths
 }
+
+// SetGrace replaces how long a file that is being written must be quiet.
+func (s *Source) SetGrace(grace time.Duration) { s.loader.grace = grace }
 
 // SetOpen replaces what starts notifications.
 func (s *Source) SetOpen(open func() (*fsnotify.Watcher, error)) { s.open = open }

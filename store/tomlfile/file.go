@@ -16,25 +16,36 @@ const maxSize = 64 << 20
 // ReadFile reads a file that a Source would read: a regular one, at the end of whatever links, of 64 MiB at most. It
 // never waits for others, as reading a pipe does.
 func ReadFile(path string) ([]byte, error) {
-	text, _, err := readFile(path)
+	text, _, _, err := readFile(path)
 	return text, err
 }
 
-func readFile(path string) ([]byte, fs.FileInfo, error) {
+// writers says whether a process has a file open for writing.
+type writers int
+
+const (
+	unknownWriters writers = iota
+	noWriters
+	someWriters
+)
+
+func readFile(path string) ([]byte, fs.FileInfo, writers, error) {
 	file, info, err := openRegular(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, unknownWriters, err
 	}
 	defer func() { _ = file.Close() }() // it was only read
+	before := writersOf(file)
 	var buffer bytes.Buffer
 	buffer.Grow(int(info.Size()) + bytes.MinRead)
 	if _, err = buffer.ReadFrom(io.LimitReader(file, maxSize+1)); err != nil {
-		return nil, nil, err
+		return nil, nil, unknownWriters, err
 	}
 	if buffer.Len() > maxSize { // it has grown meanwhile
-		return nil, nil, tooLarge(path)
+		return nil, nil, unknownWriters, tooLarge(path)
 	}
-	return buffer.Bytes(), info, nil
+	// A writer that came or went during the reading may have left half of the new text in it.
+	return buffer.Bytes(), info, max(before, writersOf(file)), nil
 }
 
 // openRegular opens a file without waiting. Opening a pipe waits for somebody who writes to it, and opening a device may

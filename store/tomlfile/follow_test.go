@@ -2,6 +2,7 @@ package tomlfile_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -19,32 +20,74 @@ type snapshot = store.Snapshot
 // in fills in the folder of w.
 func (w *world) in(text string) string { return strings.ReplaceAll(text, "DIR", w.dir) }
 
+// TestFilesThatAreWrittenInSteps: no half of a file is believed while its writer has it open.
 func TestFilesThatAreWrittenInSteps(t *testing.T) {
-	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1)})
-	w.follow()
-	w.is("the first state", "a=1")
-	file, err := os.Create(w.path("vipd.toml")) // empties it
+	for _, name := range []string{"vipd.toml", "services.d/a.toml"} {
+		t.Run(name, func(t *testing.T) {
+			const head = "store.path = \"services.d\"\n"
+			w := newWorld(t, map[string]string{"vipd.toml": head, "services.d/o.toml": service("o", 1)})
+			steps := []string{"", "[services.a]\nvips = [", "\"10.96.0.2\"]\nports = [{ port = 80 }]\n", service("b", 2)}
+			if name == "vipd.toml" {
+				steps[0] = head
+			}
+			w.write(name, steps[0]+service("a", 1)+service("b", 1))
+			w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(time.Hour) })
+			w.is("the first state", "a=1 b=1 o=1")
+			file, err := os.Create(w.path(name)) // empties it
+			w.do(err)
+			for i, text := range steps {
+				_, err := file.WriteString(text)
+				w.do(err)
+				if problems := w.reload(); len(problems) != 1 || !strings.Contains(problems[0].Text, "is being written") {
+					t.Errorf("reload after step %d: %v", i, problems)
+				}
+				w.write("services.d/o.toml", service("o", 10+i)) // when this is seen, the other file was looked at too
+				w.until("the next look", func(s snapshot) bool { return strings.HasPrefix(describe(s), fmt.Sprint("a=1 b=1 o=", 10+i)) })
+			}
+			w.do(file.Close())
+			w.is("the whole file", fmt.Sprint("a=2 b=2 o=", 9+len(steps)))
+		})
+	}
+}
+
+// TestAWriterThatHangs is not waited for longer than the grace.
+func TestAWriterThatHangs(t *testing.T) {
+	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1) + service("b", 1)})
+	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(200 * time.Millisecond) })
+	file, err := os.Create(w.path("vipd.toml"))
 	w.do(err)
 	defer func() { _ = file.Close() }()
-	w.stays("an empty file", 300*time.Millisecond)
-	step := func(text string) {
-		_, err := file.WriteString(text)
-		w.do(err)
+	_, err = file.WriteString(service("a", 2))
+	w.do(err)
+	w.is("what there is", "a=2")
+}
+
+// TestAnEmptyMainFile changes nothing by itself, with or without comments in it.
+func TestAnEmptyMainFile(t *testing.T) {
+	w := newWorld(t, map[string]string{"vipd.toml": "zone = \"z\"\n" + service("a", 1)})
+	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(100 * time.Millisecond) })
+	const problem = "a=1 | DIR/vipd.toml: is empty, so that what it said before goes on; if it is meant to be empty: vipctl reload --allow-empty"
+	for _, text := range []string{"", "# nothing\n"} {
+		w.write("vipd.toml", text)
+		w.is("a problem", problem)
+		if problems := w.reload(); len(problems) != 1 {
+			t.Errorf("reload: %v", problems)
+		}
+		if s := w.is("a reload that changes nothing", problem); s.Settings == nil || s.Settings.Tree()["zone"] != "z" {
+			t.Error("the settings have gone")
+		}
 	}
-	step("[services.a]\nvips = [")
-	w.until("the problem of half a file", func(s snapshot) bool {
-		return strings.HasPrefix(describe(s), w.in("a=1 | DIR/vipd.toml:2: not valid TOML"))
-	})
-	step("\"10.96.0.2\"]\nports = [{ port = 80 }]\n")
-	w.is("the whole file", "a=2")
-	w.write("services.d/b.toml", service("b", 1))
-	step("[store]\npath = \"services.d\"\n")
-	w.is("another file", "a=2 b=1")
-	w.do(file.Truncate(0))
-	w.stays("an empty file, again", 300*time.Millisecond)
-	w.write("services.d/b.toml", service("b", 2)) // goes on while the main file is waited for
-	w.is("the other file's change", "a=2 b=2")
-	w.is("a file that stays empty", "")
+	w.source.AllowEmpty()
+	if problems := w.reload(); len(problems) != 0 {
+		t.Errorf("reload that allows it: %v", problems)
+	}
+	if s := w.is("nothing", ""); len(s.Settings.Tree()) != 0 {
+		t.Error("settings stay:", s.Settings.Tree())
+	}
+	w.write("vipd.toml", service("a", 1))
+	w.is("a service again", "a=1")
+	w.write("vipd.toml", "")
+	w.is("that permission was for one reload", problem)
 }
 
 func TestReplacedFiles(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"vipd/balancer"
 	"vipd/store"
@@ -31,8 +32,10 @@ type loader struct {
 	// defaults are the last good [defaults], and round counts them.
 	defaults map[string]any
 	round    int
-	// unsettled: some file has been empty suddenly since the last look at everything.
+	// unsettled means that some file has been in the making since the last look at everything.
 	unsettled bool
+	// grace is defaultGrace but in tests.
+	grace time.Duration
 
 	merge merge
 	// pass is what the load at hand has changed.
@@ -46,12 +49,14 @@ type look struct {
 	all bool
 	// forced: read also what seems unchanged.
 	forced bool
+	// empty: a main file that says nothing is meant.
+	empty bool
 	// files are names in the place's folder.
 	files map[string]bool
 }
 
 func newLoader(main, place string) *loader {
-	return &loader{path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main)}
+	return &loader{path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace}
 }
 
 // load looks, and reports whether the snapshot says something else now.
@@ -60,8 +65,8 @@ func (l *loader) load(what look) bool {
 	if what.all {
 		l.unsettled = false
 		l.follow.begin()
-		l.loadMain(what.forced)
-		l.loadPlace(what.forced)
+		l.loadMain(what)
+		l.loadPlace(what)
 		l.follow.end()
 	} else {
 		l.loadFiles(what)
@@ -70,16 +75,16 @@ func (l *loader) load(what look) bool {
 	return l.renew()
 }
 
-// renew makes the snapshot what was merged, and reports whether it says something else now, or the main file may do.
+// renew makes the snapshot what was merged, and reports whether it says something else now.
 func (l *loader) renew() bool {
 	next := store.Snapshot{Services: l.merge.services, Revision: l.state.Revision}
 	next.Err = cmp.Or(l.main.err, l.placeErr, l.placeFileErr())
 	next.Connected = next.Err == nil
 	next.Problems = l.problems()
-	if l.state.Revision > 0 && next.Same(l.state) && !l.main.edited {
+	next.Settings = l.settings()
+	if l.state.Revision > 0 && next.Same(l.state) {
 		return false
 	}
-	l.main.edited = false
 	next.Revision++
 	l.state = next
 	return true
@@ -116,7 +121,7 @@ func (l *loader) placeProblem() balancer.Problem {
 }
 
 // loadPlace looks which files there are, and reads those that have changed.
-func (l *loader) loadPlace(forced bool) {
+func (l *loader) loadPlace(what look) {
 	l.placeErr = nil
 	found := map[string]os.FileInfo{}
 	if l.place != "" {
@@ -130,7 +135,7 @@ func (l *loader) loadPlace(forced bool) {
 			l.merge.put(l.pass, path, nil)
 		}
 	}
-	l.readAll(found, forced)
+	l.readAll(found, what)
 }
 
 // loadFiles looks at some names in the folder.
@@ -146,7 +151,7 @@ func (l *loader) loadFiles(what look) {
 			found[path] = info
 		}
 	}
-	l.readAll(found, what.forced)
+	l.readAll(found, what)
 }
 
 // list returns the files at place; nil for one that is there but can't be looked at.
@@ -206,11 +211,11 @@ func (l *loader) stat(path string) (os.FileInfo, error) {
 const readers = 4
 
 // readAll reads the files that have changed, and merges them.
-func (l *loader) readAll(found map[string]os.FileInfo, forced bool) {
+func (l *loader) readAll(found map[string]os.FileInfo, what look) {
 	var paths []string
 	for path, info := range found {
 		old := l.merge.files[path]
-		if forced || info == nil || !old.current(identityOf(info)) || old.round != l.round {
+		if what.forced || info == nil || !old.current(identityOf(info)) || old.round != l.round {
 			paths = append(paths, path)
 		}
 	}
@@ -221,7 +226,7 @@ func (l *loader) readAll(found map[string]os.FileInfo, forced bool) {
 	for range min(readers, runtime.GOMAXPROCS(0), len(paths)) {
 		running.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(paths)); i = next.Add(1) - 1 {
-				fresh[i] = l.read(paths[i], l.merge.files[paths[i]], forced)
+				fresh[i] = l.read(paths[i], l.merge.files[paths[i]], what)
 			}
 		})
 	}
@@ -233,17 +238,20 @@ func (l *loader) readAll(found map[string]os.FileInfo, forced bool) {
 }
 
 // read reads one file of the place. It changes nothing of the loader: several run at once.
-func (l *loader) read(path string, old *contents, forced bool) *contents {
+func (l *loader) read(path string, old *contents, what look) *contents {
 	t, err := l.readText(path)
 	if err != nil {
 		return old.broken(path, err, []balancer.Problem{unreadable(path, err)})
 	}
-	if kept := old.reread(&t, l.round, forced); kept != nil {
+	if kept := l.reread(old, &t, what); kept != nil {
 		return kept
 	}
 	doc, problems := Parse(path, t.bytes)
 	if doc == nil {
 		return old.seen(&t, l.round).broken(path, nil, problems)
+	}
+	if l.isCut(old, doc, &t, what) {
+		return old.unchanged(false)
 	}
 	c := (*contents)(nil).seen(&t, l.round)
 	c.path = path

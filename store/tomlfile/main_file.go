@@ -1,12 +1,12 @@
 package tomlfile
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 
 	"vipd/balancer"
+	"vipd/store"
 )
 
 // mainFile is what the loader knows of the daemon's own file.
@@ -20,19 +20,18 @@ type mainFile struct {
 	// doc is the last one that was parsed, where keepDoc asks for it; nil if the last text was no TOML.
 	doc     *Document
 	keepDoc bool
-	// rest is all in it that is not about services, and edited, that it says something else than was told.
-	rest   map[string]any
-	edited bool
+	// settings are all in it that is not about services, as it was last read without errors in its syntax; nil before.
+	settings *Document
 }
 
 // loadMain reads the main file, if it has changed: its services, the place of others, and the defaults.
-func (l *loader) loadMain(forced bool) {
+func (l *loader) loadMain(what look) {
 	if l.path == "" {
 		return
 	}
 	l.follow.place(l.path)
 	old := l.main.contents
-	if info, err := os.Stat(l.path); err == nil && !forced && old.current(identityOf(info)) {
+	if info, err := os.Stat(l.path); err == nil && !what.forced && old.current(identityOf(info)) {
 		return
 	}
 	t, err := l.readText(l.path)
@@ -42,7 +41,7 @@ func (l *loader) loadMain(forced bool) {
 		return
 	}
 	l.main.info = t.info
-	if kept := old.reread(&t, l.round, forced); kept != nil {
+	if kept := l.reread(old, &t, what); kept != nil {
 		l.replaceMain(kept)
 		return
 	}
@@ -54,14 +53,39 @@ func (l *loader) loadMain(forced bool) {
 		l.replaceMain(old.seen(&t, l.round).broken(l.path, nil, problems))
 		return
 	}
+	if len(doc.tree) == 0 && !what.empty && l.main.says() {
+		l.replaceMain(l.emptied(old, &t, what))
+		return
+	}
+	if l.isCut(old, doc, &t, what) {
+		l.replaceMain(old.unchanged(false))
+		return
+	}
 	l.readPlace(doc)
-	l.readRest(doc)
+	l.readSettings(doc)
 	problems = l.readDefaults(doc)
 	fresh := (*contents)(nil).seen(&t, l.round)
 	fresh.path = l.path
 	fresh.services, fresh.problems = decodeServices(doc, l.defaults, old)
 	fresh.problems = append(problems, fresh.problems...)
 	l.replaceMain(fresh)
+}
+
+// says reports whether the file defined a service or had a setting when it was last read.
+func (m *mainFile) says() bool {
+	return m.contents != nil && len(m.services) > 0 || m.settings != nil && len(m.settings.tree) > 0
+}
+
+// emptied returns what an old main file becomes that says nothing any more: a disk was full, the power failed, or a program
+// writes it just now. What it said goes on.
+func (l *loader) emptied(old *contents, t *text, what look) *contents {
+	if !what.forced && l.recent(t) {
+		return old.unchanged(false)
+	}
+	return old.seen(t, l.round).broken(l.path, nil, []balancer.Problem{{
+		Severity: balancer.SeverityError, Origin: balancer.Origin{File: l.path},
+		Text: "is empty, so that what it said before goes on; if it is meant to be empty: vipctl reload --allow-empty",
+	}})
 }
 
 func (l *loader) replaceMain(fresh *contents) {
@@ -87,12 +111,19 @@ func (l *loader) readPlace(doc *Document) {
 	l.place, l.main.placeOrigin = filepath.Clean(path), doc.Where("store.path")
 }
 
-// readRest notes what the file says besides services: that is for whoever the snapshots are for.
-func (l *loader) readRest(doc *Document) {
-	rest := maps.Clone(doc.tree)
-	delete(rest, "services")
-	l.main.edited = l.main.edited || !reflect.DeepEqual(rest, l.main.rest)
-	l.main.rest = rest
+// readSettings takes what the file says besides services.
+func (l *loader) readSettings(doc *Document) {
+	if fresh := doc.settings(); l.main.settings == nil || !l.main.settings.same(fresh) {
+		l.main.settings = fresh
+	}
+}
+
+// settings are those of the main file, for the snapshot.
+func (l *loader) settings() store.Document {
+	if l.main.settings == nil {
+		return nil // a nil *Document in an interface would not be nil
+	}
+	return l.main.settings
 }
 
 // readDefaults takes [defaults], unless there is an error in them. Other defaults make another round: all services

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"io/fs"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -14,8 +15,10 @@ const (
 	// settled is how old the last change of a file must be for its times to tell it from a later one: file systems
 	// stamp files by a clock that ticks every few milliseconds, some every two seconds.
 	settled = 2 * time.Second
-	// emptyGrace is how long a file that is suddenly empty is taken for one that is just being written.
-	emptyGrace = time.Second
+	// defaultGrace is how long a file must be quiet before its text is believed while a process has it open for writing, or
+	// where that can't be known and services have disappeared from it. So long an empty file is waited for in any case: many
+	// programs empty a file before they write it.
+	defaultGrace = 2 * time.Second
 )
 
 // identity tells a file from its former self without reading it.
@@ -39,8 +42,10 @@ type contents struct {
 	problems []balancer.Problem
 	// err is why the file can't be opened or read.
 	err error
-	// unsettled: the file is probably just being written, and this is from before.
+	// unsettled means that the file is probably being written, and this is from before.
 	unsettled bool
+	// writing means that the last of the problems says so.
+	writing bool
 }
 
 // definition is one [services.NAME] of a file.
@@ -64,22 +69,53 @@ func (c *contents) seen(t *text, round int) *contents {
 	}
 	out.id, out.read = identityOf(t.info), t.began
 	out.sum, out.round, out.err, out.unsettled = t.sum, round, nil, false
+	if out.writing {
+		out.problems, out.writing = out.problems[:len(out.problems)-1], false
+	}
 	return &out
 }
 
-// reread returns what c becomes by reading t, where that takes no parsing; nil: it does.
-func (c *contents) reread(t *text, round int, forced bool) *contents {
+// reread returns what c becomes by reading t where that takes no parsing, and nil where it does.
+func (l *loader) reread(c *contents, t *text, what look) *contents {
 	switch {
 	case c == nil:
 		return nil
-	case c.err == nil && c.sum == t.sum && c.round == round:
-		return c.seen(t, round)
-	case !forced && len(c.services) > 0 && t.blank() && time.Since(t.info.ModTime()) < emptyGrace:
-		kept := *c
-		kept.unsettled = true
-		return &kept
+	case c.err == nil && c.sum == t.sum && c.round == l.round && !(what.empty && c.path == l.path):
+		return c.seen(t, l.round)
+	case t.writers == someWriters && l.recent(t), !what.forced && t.blank() && l.recent(t):
+		return c.unchanged(what.forced)
 	}
 	return nil
+}
+
+// recent reports whether the file has changed within the grace.
+func (l *loader) recent(t *text) bool { return time.Since(t.info.ModTime()) < l.grace }
+
+// unchanged returns c for a file that is being written, which is to be looked at again soon. Told adds a problem that says so.
+func (c *contents) unchanged(told bool) *contents {
+	kept := *c
+	kept.unsettled = true
+	if told && !c.writing {
+		kept.writing = true
+		p := balancer.Problem{Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: c.path}}
+		p.Text = "is being written: it is read when its writer has closed it, or has written nothing for 2s"
+		kept.problems = append(slices.Clip(c.problems), p)
+	}
+	return &kept
+}
+
+// isCut reports whether services of c may be missing in doc, which was read from t, only because the file is being written.
+func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
+	if c == nil || what.forced || t.writers == noWriters || !l.recent(t) {
+		return false
+	}
+	table, _ := doc.tree["services"].(map[string]any)
+	for name := range c.services {
+		if _, still := table[string(name)]; !still {
+			return true
+		}
+	}
+	return false
 }
 
 // broken returns contents with the services of c (nil: none), which stay in use, and what is wrong with the file.
@@ -88,7 +124,7 @@ func (c *contents) broken(path string, err error, problems []balancer.Problem) *
 	if c != nil {
 		out = *c
 	}
-	out.path, out.err, out.problems = path, err, problems
+	out.path, out.err, out.problems, out.writing = path, err, problems, false
 	return &out
 }
 
@@ -98,11 +134,13 @@ type text struct {
 	began time.Time
 	bytes []byte
 	sum   uint64
+	// writers says whether the file was being written while it was read.
+	writers writers
 }
 
 func (l *loader) readText(path string) (t text, err error) {
 	t.began = time.Now()
-	if t.bytes, t.info, err = readFile(path); err == nil {
+	if t.bytes, t.info, t.writers, err = readFile(path); err == nil {
 		t.sum = maphash.Bytes(l.seed, t.bytes)
 	}
 	return t, err

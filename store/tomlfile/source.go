@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -37,6 +38,8 @@ const (
 	deafPoll        = time.Second
 	// patience is how many times Debounce files may go on changing before they are read anyway.
 	patience = 10
+	// unsettledPoll is the time between looks while a file is being written.
+	unsettledPoll = 200 * time.Millisecond
 	// pollShare bounds the part of the time that goes into polling: one in that many.
 	pollShare = 20
 )
@@ -47,6 +50,7 @@ type Source struct {
 	// open starts notifications; tests make it fail.
 	open    func() (*fsnotify.Watcher, error)
 	reloads chan reload
+	empty   atomic.Bool // see AllowEmpty
 
 	mu     sync.Mutex // held while Watch runs, which owns loader
 	loader *loader
@@ -116,6 +120,10 @@ func (s *Source) Reload(ctx context.Context) ([]balancer.Problem, error) {
 	}
 }
 
+// AllowEmpty makes the next Reload believe a main file that says nothing any more. Otherwise such a file is a problem, and what
+// it said before goes on.
+func (s *Source) AllowEmpty() { s.empty.Store(true) }
+
 // watching is one run of Watch.
 type watching struct {
 	*Source
@@ -136,7 +144,8 @@ func (w *watching) load(what look) bool {
 		}
 		w.due = time.Now().Add(pause)
 	}
-	if soon := time.Now().Add(emptyGrace + emptyGrace/10); w.loader.unsettled && soon.Before(w.due) {
+	// No notification tells that a writer has closed a file.
+	if soon := time.Now().Add(unsettledPoll); w.loader.unsettled && soon.Before(w.due) {
 		w.due = soon
 	}
 	if changed {
@@ -165,7 +174,7 @@ func (w *watching) next(ctx context.Context) (look, chan<- []balancer.Problem, b
 		case <-ctx.Done():
 			return what, nil, false
 		case r := <-w.reloads:
-			return look{all: true, forced: true}, r.answer, true
+			return look{all: true, forced: true, empty: w.empty.Swap(false)}, r.answer, true
 		case e, ok := <-w.follower.events():
 			if !ok {
 				w.follower.lost()

@@ -82,6 +82,11 @@ func (c *Client) Reload(ctx context.Context, by string) (r Reload, err error) {
 	return r, c.call(ctx, http.MethodPost, "/v1/reload?by="+url.QueryEscape(by), nil, &r)
 }
 
+// ReloadEmpty is Reload, and believes a main file that says nothing any more.
+func (c *Client) ReloadEmpty(ctx context.Context, by string) (r Reload, err error) {
+	return r, c.call(ctx, http.MethodPost, "/v1/reload?allow_empty=true&by="+url.QueryEscape(by), nil, &r)
+}
+
 // Overrides asks for what operators said by hand.
 func (c *Client) Overrides(ctx context.Context) (r OverrideResult, err error) {
 	return r, c.call(ctx, http.MethodGet, "/v1/overrides", nil, &r)

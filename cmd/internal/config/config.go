@@ -7,7 +7,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
-	"vipd/store/tomlfile"
+	"vipd/store"
 )
 
 // DefaultFile is where the daemon and vipctl look for the configuration.
@@ -198,7 +198,7 @@ func Default() Config {
 
 // Decode reads the daemon's part of a document. Every problem is collected; the fields that have one keep their
 // default.
-func Decode(d *tomlfile.Document) (Config, []balancer.Problem) {
+func Decode(d store.Document) (Config, []balancer.Problem) {
 	c := Default()
 	var problems []balancer.Problem
 	for _, p := range decode.Into(&c, d.Tree()) {

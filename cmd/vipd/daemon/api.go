@@ -96,6 +96,9 @@ func (d *Daemon) follow(ctx context.Context, w http.ResponseWriter, make func(*v
 }
 
 func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Has("allow_empty") {
+		d.files.AllowEmpty()
+	}
 	problems, err := d.Reload(r.Context(), "vipctl reload"+signedBy(r))
 	if err != nil {
 		refuseCall(w, http.StatusInternalServerError, err)

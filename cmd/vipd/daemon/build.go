@@ -131,9 +131,9 @@ func (d *Daemon) newRecorder() *record.Recorder {
 // openStore makes the source of services: the node's files and, where the configuration says so, what a fleet shares.
 func (d *Daemon) openStore() error {
 	log := d.Log.With("component", "store")
-	files := tomlfile.New(tomlfile.Options{Main: d.ConfigFile, Log: log})
+	d.files = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, Log: log})
 	if d.config.Store.Kind != config.EtcdStore {
-		d.source = files
+		d.source = d.files
 		return nil
 	}
 	var err error
@@ -143,6 +143,6 @@ func (d *Daemon) openStore() error {
 	}); err != nil {
 		return err
 	}
-	d.source = &store.Joined{Local: files, Fleet: d.fleet.Source()}
+	d.source = &store.Joined{Local: d.files, Fleet: d.fleet.Source()}
 	return nil
 }

@@ -29,6 +29,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/view"
 	"vipd/dataplane"
 	"vipd/store"
+	"vipd/store/tomlfile"
 )
 
 // Options are what a Daemon is made of.
@@ -59,7 +60,8 @@ type Daemon struct {
 	tally     tally.Tally // of what all modes have counted
 	engine    *dataplane.Engine
 	source    source
-	fleet     *fleet.Node // nil: the store is not a fleet's
+	files     *tomlfile.Source // the part of source that follows files
+	fleet     *fleet.Node      // nil: the store is not a fleet's
 	// reserved is nil where the store is not a fleet's.
 	reserved *reserved.Follower
 	checks   *checks.Checks
@@ -285,7 +287,6 @@ func (d *Daemon) reload(ctx context.Context) ([]balancer.Problem, error) {
 	if _, err := d.source.Reload(ctx); err != nil {
 		return nil, err
 	}
-	d.model.Reconfigure()
 	if err := d.model.CatchUp(ctx); err != nil {
 		return nil, err
 	}

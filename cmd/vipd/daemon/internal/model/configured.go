@@ -1,11 +1,12 @@
 package model
 
 import (
-	"os"
+	"cmp"
 	"reflect"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/store"
 	"vipd/store/etcd"
 )
 
@@ -70,43 +71,26 @@ func ModeBy(file string, commandLine config.ModeName, fleet string) string {
 	return "configured in " + file
 }
 
-// configChanged reports whether the configuration file is another than the one that was read.
-func (m *Model) configChanged() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	info, err := os.Stat(m.o.ConfigFile)
-	was := m.fileInfo
-	return err != nil || was == nil || !os.SameFile(was, info) || was.Size() != info.Size() || !was.ModTime().Equal(info.ModTime())
-}
-
-// Reconfigure reads the daemon's own part of the configuration again. What can change while running does; a part with
-// errors keeps what was there.
-func (m *Model) Reconfigure() {
-	m.reading.Lock()
-	defer m.reading.Unlock()
-	info, _ := os.Stat(m.o.ConfigFile) // before reading: a change in between is seen the next time
-	c, problems, err := config.Load(m.o.ConfigFile)
-	if err != nil {
-		problems = append(problems, balancer.Problem{Severity: balancer.SeverityError, Origin: balancer.Origin{File: m.o.ConfigFile}, Text: err.Error()})
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if config.Unusable(problems) == nil {
-		if m.o.Mode != "" {
-			c.Mode = m.o.Mode
-		}
-		if c.Node == "" {
-			c.Node = m.o.Config.Node
-		}
+// reconfigure takes the daemon's own part of the configuration. What can change while running does; a part with errors keeps
+// what was there.
+func (m *Model) reconfigure(settings store.Document) {
+	c, problems := config.Decode(settings)
+	usable := config.Unusable(problems) == nil
+	if usable {
+		c.Mode, c.Node = cmp.Or(m.o.Mode, c.Mode), cmp.Or(c.Node, m.o.Config.Node)
 		problems = append(problems, m.needRestart(c)...)
-		if c.Mode != m.fileConfig.Mode || c.StrictMode != m.fileConfig.StrictMode {
-			m.chooseAgain()
-		}
-		m.fileConfig = c
-		m.o.Reread(c)
 	}
-	m.fileErrors, m.fileInfo = problems, info
-	m.Kick()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fileErrors = problems
+	if !usable {
+		return
+	}
+	if c.Mode != m.fileConfig.Mode || c.StrictMode != m.fileConfig.StrictMode {
+		m.chooseAgain()
+	}
+	m.fileConfig = c
+	m.o.Reread(c)
 }
 
 // needRestart reports what was changed in the configuration but is in use as it was when vipd started.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -35,7 +34,7 @@ type Model struct {
 	// modeChanged holds a token when the configuration says something else about the mode.
 	modeChanged chan struct{}
 
-	reading sync.Mutex // held while the configuration is read, so that the last to read is the last to say
+	settings store.Document // of the last snapshot that had any; for Publish alone
 
 	mu         sync.Mutex // guards the rest of this block
 	latest     *store.Snapshot
@@ -43,8 +42,7 @@ type Model struct {
 	fileConfig config.Config
 	nodeConfig etcd.NodeConfig // what the fleet says of this node
 	fileErrors []balancer.Problem
-	fileInfo   os.FileInfo // of the file that fileConfig was read from
-	next       *adoption   // a dataplane that is to take over
+	next       *adoption // a dataplane that is to take over
 
 	// The rest belongs to the loop.
 	carrier   dataplane.Dataplane // for which it is compiled
@@ -83,7 +81,7 @@ type Options struct {
 	Reserved func() []balancer.Reserved
 	// Patient reports whether a store that could not be read yet is waited for without end.
 	Patient func() bool
-	// Reread is told of a configuration that was read again, and has no errors.
+	// Reread is told of each configuration that was read and has no errors.
 	Reread func(config.Config)
 	// Awaiting is told of each state that says only why the store could not be read yet. It is called by the model's loop.
 	Awaiting func(s *State, now time.Time)
@@ -104,17 +102,18 @@ func New(o Options) *Model {
 	return m
 }
 
-// Publish takes a snapshot of the store. It does not block.
+// Publish takes a snapshot of the store. It does not block, and is called by one goroutine at a time.
 func (m *Model) Publish(s store.Snapshot) {
+	if s.Settings != nil && s.Settings != m.settings {
+		m.settings = s.Settings
+		m.reconfigure(s.Settings)
+	}
 	m.mu.Lock()
 	m.latest = &s
 	if m.seen.IsZero() {
 		m.seen = time.Now()
 	}
 	m.mu.Unlock()
-	if m.configChanged() {
-		m.Reconfigure()
-	}
 	m.Kick()
 }
 

@@ -1,0 +1,39 @@
+package daemon_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestSavingInPlace: a configuration that is emptied, by a program that writes it just now or by a full disk, changes neither the
+// services nor the settings. To serve nothing on purpose takes a word.
+func TestSavingInPlace(t *testing.T) {
+	n := startNode(t, web)
+	unchanged := func(problem string) {
+		t.Helper()
+		r, err := n.client.Reload(t.Context(), "")
+		if err != nil || r.Services != 1 || len(r.Problems) != 1 || !strings.Contains(r.Problems[0].Text, problem) {
+			t.Errorf("reload: %+v, %v; want one service and the problem that the file %s", r, err, problem)
+		}
+		if s := n.status(); s.Mode.Wanted != "userspace" {
+			t.Errorf("the wanted mode is %s", s.Mode.Wanted)
+		}
+	}
+	file, err := os.Create(n.file())
+	if err != nil {
+		t.Fatal(err)
+	}
+	unchanged("is being written")
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	unchanged("is empty")
+	r, err := n.client.ReloadEmpty(t.Context(), "")
+	if err != nil || r.Services != 0 {
+		t.Errorf("reload that allows an empty file: %+v, %v", r, err)
+	}
+	if s := n.status(); s.Mode.Wanted != "auto" {
+		t.Errorf("the wanted mode is %s, want the default", s.Mode.Wanted)
+	}
+}

@@ -1,0 +1,32 @@
+package tomlfile
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// writersOf reports whether a process has the file open for writing. The kernel gives a read lease only on files that nobody
+// writes, to their owner and to root; the lease is given back at once.
+func writersOf(f *os.File) writers {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return unknownWriters
+	}
+	found := unknownWriters
+	err = raw.Control(func(fd uintptr) {
+		_, err := unix.FcntlInt(fd, unix.F_SETLEASE, unix.F_RDLCK)
+		switch {
+		case err == nil:
+			found = noWriters
+			_, _ = unix.FcntlInt(fd, unix.F_SETLEASE, unix.F_UNLCK) // closing the file does it too
+		case errors.Is(err, unix.EAGAIN):
+			found = someWriters
+		}
+	})
+	if err != nil {
+		return unknownWriters
+	}
+	return found
+}
