@@ -95,6 +95,13 @@ type Mender interface {
 	Mended() []string
 }
 
+// Alerter is implemented by hosts that are told when somebody changes what a dataplane or the host has made.
+type Alerter interface {
+	// Alerts calls tell, which must not block, when there is a reason to look at once whether everything is still there,
+	// until ctx ends. What we change ourselves may be a reason too.
+	Alerts(ctx context.Context, tell func())
+}
+
 // Gate is implemented by hosts on which some frontends must not be served before what restricts them is in force. The
 // engine asks between Prepare and Apply, of each key that it is about to apply and does not remove, and asks again in
 // every round while the answer is an error: that key stays what it is, and all others go on. Where a restriction can never

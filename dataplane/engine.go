@@ -85,6 +85,7 @@ type Engine struct {
 	moving  *succession
 	serving snap.Map[balancer.Key, *balancer.Frontend]
 
+	alertDue   time.Time // until then alerts wait
 	probeDue   time.Time // when to look again after damage that was not mended
 	probeTries int
 	probeError string // of the last look, to be logged once
@@ -199,11 +200,22 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer resync.Stop()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
+	alerts, ended := e.alerts(ctx)
+	defer ended()
+	late := time.NewTimer(time.Hour)
+	defer late.Stop()
 	for {
 		e.comesRound()
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-alerts:
+			late.Reset(time.Until(e.alertDue))
+			continue
+		case <-late.C:
+			if !e.alerted(ctx) {
+				continue
+			}
 		case <-e.wake:
 			e.resync = e.asked.Swap(false) || e.resync
 		case <-retry.C:
@@ -227,6 +239,36 @@ func (e *Engine) Run(ctx context.Context) error {
 			retry.Reset(time.Until(next))
 		}
 	}
+}
+
+// alerts returns a channel on which the host has the engine look, and what waits for the end of that, when ctx has ended.
+func (e *Engine) alerts(ctx context.Context) (told <-chan struct{}, ended func()) {
+	alerter, ok := e.Host.(Alerter)
+	if !ok {
+		return nil, func() {}
+	}
+	alerts, done := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		alerter.Alerts(ctx, func() {
+			select {
+			case alerts <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	return alerts, func() { <-done }
+}
+
+// alertShare is how many times as long as a look takes the engine waits after it until an alert makes it look again:
+// others may change rules all the time.
+const alertShare = 20
+
+// alerted is damaged, after an alert.
+func (e *Engine) alerted(ctx context.Context) bool {
+	began := time.Now()
+	defer func() { e.alertDue = time.Now().Add(alertShare * time.Since(began)) }()
+	return e.damaged(ctx)
 }
 
 // rest waits until MinInterval after started; false: ctx has ended.

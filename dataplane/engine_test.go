@@ -428,6 +428,47 @@ func TestDriftIsMended(t *testing.T) {
 	})
 }
 
+// alerting is a host that is told when somebody has changed something.
+type alerting struct {
+	dataplane.Host
+	told chan struct{}
+}
+
+func (a alerting) Alerts(ctx context.Context, tell func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.told:
+			tell()
+		}
+	}
+}
+
+// TestAlertsAreLookedInto: what somebody changes is mended at once where the host hears of it.
+func TestAlertsAreLookedInto(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
+		host := alerting{fake.NewHost(w.kernel), make(chan struct{})}
+		w.startOver(host)
+		for w.desired.Frontends.Len() == 0 {
+			w.change()
+		}
+		time.Sleep(10 * time.Second)
+		for range 3 {
+			time.Sleep(1300 * time.Millisecond) // between two probes, after one that found all in order
+			w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { clear(f) })
+			host.told <- struct{}{}
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			if d := w.difference(); d != "" {
+				t.Errorf("1 ms after an alert: %s", d)
+			}
+		}
+		w.stop()
+	})
+}
+
 // mending is a host that mends something by itself at every look.
 type mending struct{ dataplane.Host }
 

@@ -60,7 +60,6 @@ func TestLife(t *testing.T) {
 
 func checkIntact(t *testing.T, h *Host) {
 	t.Helper()
-	h.guardLooked = time.Time{}
 	if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
 		t.Fatalf("not intact: %q, %v", reason, err)
 	}

@@ -185,7 +185,6 @@ func TestDrift(t *testing.T) {
 				t.Fatalf("%q: %v: %s", damage, err, out)
 			}
 			lab.Eventually(t, deadlineIn, fmt.Sprintf("%q to be noticed", damage), func() error { // nft frees rules a moment later
-				h.guardLooked = h.guardLooked.Add(-guardInterval)
 				if reason, err := h.Intact(t.Context()); reason == "" || err != nil {
 					return fmt.Errorf("reason %q, %w", reason, err)
 				}

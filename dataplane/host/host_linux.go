@@ -21,12 +21,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// guardInterval is how often Intact looks at the guard's sets at most: at every probe of the usual interval. A look is
-// some dozens of small messages.
-const guardInterval = 500 * time.Millisecond
-
-// Host implements dataplane.Host. Of its methods, Problems, Addresses, LocalAddresses and FollowAddresses may be called
-// by any goroutine at any time; the others by one at a time.
+// Host implements dataplane.Host. Of its methods, Problems, Addresses, LocalAddresses, FollowAddresses and Alerts may be
+// called by any goroutine at any time; the others by one at a time.
 type Host struct {
 	opts   Options
 	log    *slog.Logger
@@ -34,6 +30,7 @@ type Host struct {
 	sets   *ipset.Conn // nil without access to ipsets
 	sys    sysctls
 	events *events
+	alerts alerts
 	// batches is for addresses and routes, which are many.
 	batches *batches
 	guards  []*guard
@@ -93,7 +90,6 @@ type Host struct {
 	// busy gets what comes of the addresses that are being added while the mode writes its rules; nil: none are.
 	busy chan error
 
-	guardLooked time.Time
 	// foreignDue is when virtual servers of others, which there were, are looked for again.
 	foreignDue time.Time
 	// arp, unforwarded and untuned are the problems with sysctls.
@@ -154,6 +150,10 @@ func New(o Options) (*Host, error) {
 	if h.events, err = openEvents(); err != nil {
 		h.nl.Close()
 		return nil, errors.Join(err, h.batches.close())
+	}
+	if h.alerts, err = openAlerts(); err != nil {
+		h.nl.Close()
+		return nil, errors.Join(err, h.batches.close(), h.events.close())
 	}
 	var noSets error
 	var kernel setKernel
@@ -217,7 +217,7 @@ func (h *Host) Close() error {
 		h.sets.Close()
 	}
 	h.nl.Close()
-	return errors.Join(failed, h.events.close(), h.batches.close())
+	return errors.Join(failed, h.events.close(), h.batches.close(), h.alerts.close())
 }
 
 // Refuse has the addresses that vipd holds refuse new connections, while what is established goes on: for the time in

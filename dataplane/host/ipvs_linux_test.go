@@ -391,7 +391,6 @@ func testVirtualSysctls(t *testing.T, l *lab.Lab) {
 		}
 	}
 	foreign = false
-	h.guardLooked = time.Time{}
 	checkIntact(t, h)
 	check("1")
 	if p := h.Problems(); len(p) != 0 {

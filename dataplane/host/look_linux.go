@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -171,10 +170,6 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 			h.publish()
 		}
 	}
-	if time.Since(h.guardLooked) < guardInterval {
-		return "", nil
-	}
-	h.guardLooked = time.Now()
 	for _, g := range h.guards {
 		if reason, err := g.intact(ctx); reason != "" || err != nil {
 			return reason, err

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -269,4 +271,41 @@ func (v *vandal) wrong() string {
 		}
 	}
 	return ""
+}
+
+// TestToolThatDoesNothing has a program of iptables say that it is done, and do nothing: that is an error for a new
+// frontend, for one that goes, and for a rule that somebody has replaced.
+func TestToolThatDoesNothing(t *testing.T) {
+	eachBackend(t, func(r *rig) {
+		f, g := r.web(balancer.TCP, 2, 3), r.web(balancer.UDP, 2)
+		r.apply(f)
+		r.iptables("-R", frontChain(f.Key), "1", "-p", "tcp", "-j", "RETURN")
+		if _, err := r.d.Observe(r.Context()); err != nil {
+			r.Fatal(err)
+		}
+		path := os.Getenv("PATH")
+		idle := r.TempDir()
+		for _, name := range []string{"iptables-nft-restore", "iptables-legacy-restore"} {
+			if err := os.WriteFile(filepath.Join(idle, name), []byte("#!/bin/sh\nexec cat >/dev/null\n"), 0o755); err != nil {
+				r.Fatal(err)
+			}
+		}
+		r.Setenv("PATH", idle+":"+path)
+		for what, c := range map[string]dataplane.Change{
+			"a new frontend": {Key: g.Key, New: g}, "a replaced rule": {Key: f.Key, New: f}, "a frontend that goes": {Key: f.Key},
+		} {
+			err := r.d.Apply(context.Background(), []dataplane.Change{c})
+			if err == nil || !strings.Contains(err.Error(), "does nothing") {
+				r.Errorf("%s: %v", what, err)
+			}
+		}
+		r.Setenv("PATH", path)
+		r.observe(f)
+		if _, name := r.ask(balancer.TCP); name != "s2" && name != "s3" {
+			r.Errorf("%q answers after all", name)
+		}
+		if wrong := r.observe(f); len(wrong) > 0 {
+			r.Errorf("after mending %v is wrong", wrong)
+		}
+	})
 }
