@@ -44,6 +44,12 @@ func plain(err error) error {
 // is reports whether err is the server's error want.
 func is(err, want error) bool { return errors.Is(rpctypes.Error(unwrapped(err)), want) }
 
+// leaderless reports whether err says that etcd has not begun an operation because its leader changes. Such an operation can
+// be repeated, a write too. A request that timed out can't: it may have been done.
+func leaderless(err error) bool {
+	return err != nil && (is(err, rpctypes.ErrLeaderChanged) || is(err, rpctypes.ErrNoLeader))
+}
+
 // late reports whether err says that there was no answer in time.
 func late(err error) bool {
 	cause := unwrapped(err)

@@ -203,3 +203,28 @@ func TestOneRevision(t *testing.T) {
 		}
 	}
 }
+
+// TestWritesWaitForALeader: a write that meets an election through a member that lives waits for the new leader.
+func TestWritesWaitForALeader(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
+	client, leader := c.Client(), -1
+	wait.For(t, etcdkit.Patience, "a leader", func() bool {
+		for i, endpoint := range c.Endpoints() {
+			if status, err := client.Status(t.Context(), endpoint); err == nil && status.Leader == status.Header.MemberId {
+				leader = i
+			}
+		}
+		return leader >= 0
+	})
+	config := configAt(c, 0)
+	config.Endpoints = []string{c.Endpoints()[(leader+1)%3]}
+	w := newWriter(t, config)
+	if _, err := w.Apply(t.Context(), etcd.Change{Name: "web", Fields: fields(1)}); err != nil {
+		t.Fatal(err)
+	}
+	c.Members[leader].Pause() // what is asked now is waiting for it when another is elected
+	defer c.Members[leader].Resume()
+	if r, err := w.Apply(t.Context(), etcd.Change{Name: "web", Base: etcd.Any}); err != nil || !r.Changed {
+		t.Errorf("a write during an election: %+v, %v", r, err)
+	}
+}

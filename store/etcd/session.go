@@ -78,7 +78,8 @@ func (w *Writer) connection(ctx context.Context, old *clientv3.Client) (*clientv
 	return client, err
 }
 
-// do runs one operation, again with a new token if the old one has ended. What is the key or folder that it is about.
+// do runs one operation, again with a new token if the old one has ended, and while etcd elects a leader. What is the key or
+// folder that it is about.
 func (w *Writer) do(ctx context.Context, what string, operation func(context.Context, *clientv3.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -88,7 +89,16 @@ func (w *Writer) do(ctx context.Context, what string, operation func(context.Con
 		if client, err = w.connection(ctx, client); err != nil {
 			return w.where(err)
 		}
-		if err = operation(ctx, client); err == nil {
+		for tries := 0; ; tries++ {
+			if err = operation(ctx, client); !leaderless(err) {
+				break
+			}
+			sleep(ctx, usualTiming().pause(tries))
+			if ctx.Err() != nil {
+				break
+			}
+		}
+		if err == nil {
 			return nil
 		}
 		if is(err, rpctypes.ErrPermissionDenied) {
