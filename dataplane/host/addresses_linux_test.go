@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -388,6 +390,60 @@ func TestSysctlsOfOthers(t *testing.T) {
 		t.Fatalf("problems: %v", p)
 	}
 	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "0")
+}
+
+// TestCleanupSaysWhatItLeaves has cleanup turn forwarding off only where no other program seems to need it, and remove
+// what a process left that was killed while it wrote the ledger.
+func TestCleanupSaysWhatItLeaves(t *testing.T) {
+	l, _ := network(t)
+	lab.Need(t, "ip")
+	for _, c := range []struct {
+		name, meanwhile, after, says string
+		bridge                       bool
+	}{
+		{"no other", "1", "0", "set sysctl net.ipv4.ip_forward back from 1 to 0", false},
+		{"containers", "1", "1", "leave sysctl net.ipv4.ip_forward at 1, which was 0 before vipd: bridge docker7 may need it", true},
+		{"set since", "2", "2", "leave sysctl net.ipv4.ip_forward at 2, which was 0 before vipd: another program has set it since", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l.Host().Sysctl("net.ipv4.ip_forward", "0")
+			o := options(t, xtables.NFT)
+			o.Interface, o.Mode.Forward = "lo", true
+			h := newHost(t, o)
+			apply(t, h, frontend("10.96.0.10:80"))
+			checkSysctl(t, l, "net.ipv4.ip_forward", "1")
+			must(t, h.Close())
+			if c.bridge {
+				l.Host().Exec("ip", "link", "add", "docker7", "up", "type", "bridge")
+				t.Cleanup(func() { l.Host().Exec("ip", "link", "del", "docker7") })
+			}
+			l.Host().Sysctl("net.ipv4.ip_forward", c.meanwhile)
+			half := filepath.Join(o.RunDir, ledgerFile+".123")
+			must(t, os.WriteFile(half, []byte("half"), 0o600))
+			for _, dry := range []bool{true, false} {
+				done, err := Cleanup(t.Context(), o, dry)
+				must(t, err)
+				if !slices.Contains(done, c.says) || !slices.Contains(done, "remove file "+half) {
+					t.Errorf("dry %v: %q, want %q, and %s removed", dry, done, c.says, half)
+				}
+			}
+			checkSysctl(t, l, "net.ipv4.ip_forward", c.after)
+			if left, err := os.ReadDir(o.RunDir); err != nil || len(left) > 0 {
+				t.Errorf("%v, %v are left in the run folder", left, err)
+			}
+		})
+	}
+}
+
+// TestSetIn reads what sysctl.d(5) describes.
+func TestSetIn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "50-x.conf")
+	must(t, os.WriteFile(file, []byte("# net.ipv4.ip_forward=1\n-net/ipv4/ip_forward = 1\nnet.ipv4.x=2\n"), 0o600))
+	for name, want := range map[string]string{"net.ipv4.ip_forward": file, "net.ipv4.x": "", "net.ipv4.y": ""} {
+		if got := setIn([]string{filepath.Dir(file) + "/*.conf"}, name, "1"); got != want {
+			t.Errorf("%s=1 is set in %q, want %q", name, got, want)
+		}
+	}
 }
 
 // TestRealLink holds VIPs on the link to the client: they answer there, and are announced.

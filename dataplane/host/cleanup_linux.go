@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 
 	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/runfile"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -37,6 +39,9 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	c.ipsets()
 	c.sysctls()
 	c.devices()
+	for _, file := range runfile.Leftovers(h.ledger.path) {
+		c.do("remove file "+file, func() error { return os.Remove(file) })
+	}
 	if !dryRun {
 		c.note(h.ledger.save())
 	}
@@ -126,13 +131,26 @@ func (c *cleaner) removeRoute(r netlink.Route) error {
 	return nil
 }
 
-// sysctls restores those that vipd set.
+// sysctls restores those that vipd set and that no other program has set or needs since.
 func (c *cleaner) sysctls() {
 	h := c.host
 	for _, name := range slices.Sorted(maps.Keys(h.ledger.Sysctls)) {
 		r := h.ledger.Sysctls[name]
-		if now, err := h.sys.Read(name); err == nil && now == r.Set && now != r.Old {
+		now, err := h.sys.Read(name)
+		if err != nil || now == r.Old {
+			continue
+		}
+		reason := "another program has set it since"
+		if now == r.Set {
+			reason = h.neededByOthers(name, now)
+		}
+		if reason == "" {
 			c.done = append(c.done, fmt.Sprintf("set sysctl %s back from %s to %s", name, r.Set, r.Old))
+			continue
+		}
+		c.done = append(c.done, fmt.Sprintf("leave sysctl %s at %s, which was %s before vipd: %s", name, now, r.Old, reason))
+		if !c.dry {
+			h.ledger.dropSysctl(name)
 		}
 	}
 	if !c.dry {

@@ -130,6 +130,7 @@ func TestKilledWhileMoving(t *testing.T) {
 	network(t)
 	ip(t, "link add second type bridge")
 	ip(t, "link set second up")
+	t.Cleanup(func() { ip(t, "link del second") })
 	for _, after := range []string{"the ledger", "the guard", "the removal", "everything"} {
 		for _, then := range []string{"second", "lo", "Cleanup"} {
 			t.Run(fmt.Sprintf("after %s, then %s", after, then), func(t *testing.T) {

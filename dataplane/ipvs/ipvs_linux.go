@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -60,21 +61,27 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 	if err != nil {
 		return nil, err
 	}
-	if l.empty() {
-		return nil, nil // without loading IPVS
+	for _, file := range runfile.Leftovers(l.path) {
+		if done = append(done, "remove file "+file); !dry {
+			err = errors.Join(err, os.Remove(file))
+		}
+	}
+	if l.empty() || err != nil {
+		return done, err // without loading IPVS
 	}
 	conn, err := lvs.Open(ctx, slog.New(slog.DiscardHandler))
 	switch {
 	case errors.Is(err, lvs.ErrUnsupported) && !errors.Is(err, unix.EPERM): // what the ledger names went with IPVS
 		if dry {
-			return nil, nil
+			return done, nil
 		}
-		return nil, l.clear()
+		return done, l.clear()
 	case err != nil:
-		return nil, fmt.Errorf("looking for vipd's virtual servers: %w", err)
+		return done, fmt.Errorf("looking for vipd's virtual servers: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	done, err = removeOwned(ctx, conn, l, dry)
+	removed, err := removeOwned(ctx, conn, l, dry)
+	done = append(done, removed...)
 	if l.timeouts != [3]changed{} {
 		done = append(done, "set the timeouts of IPVS back")
 	}

@@ -24,10 +24,20 @@ func TestCleanupWithoutIPVS(t *testing.T) {
 	if err := l.save(); err != nil {
 		t.Fatal(err)
 	}
+	half := filepath.Join(dir, ledgerFile+".123") // kill -9 in mid-write
+	if err := os.WriteFile(half, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, dry := range []bool{true, false} {
 		done, err := Cleanup(t.Context(), dir, dry)
+		if len(done) != 1 || done[0] != "remove file "+half {
+			t.Errorf("dry %v: %q, want the half-written file removed", dry, done)
+		}
+		if _, err := os.Stat(half); dry != (err == nil) {
+			t.Errorf("dry %v: the half-written file: %v", dry, err)
+		}
 		_, missing := os.Stat(filepath.Join(dir, ledgerFile))
-		if err != nil || len(done) > 0 || dry == os.IsNotExist(missing) {
+		if err != nil || dry == os.IsNotExist(missing) {
 			t.Errorf("dry %v: %q, %v; the ledger: %v", dry, done, err, missing)
 		}
 	}

@@ -1,0 +1,65 @@
+package host
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// sysctlFiles are where administrators and packages set sysctls for the next boot, as sysctl.d(5) has them.
+func sysctlFiles() []string {
+	return []string{"/etc/sysctl.conf", "/etc/sysctl.d/*.conf", "/run/sysctl.d/*.conf", "/usr/local/lib/sysctl.d/*.conf", "/usr/lib/sysctl.d/*.conf"}
+}
+
+// setIn returns the first of some files that sets a sysctl to a value, or "".
+func setIn(patterns []string, name, value string) string {
+	for _, pattern := range patterns {
+		files, _ := filepath.Glob(pattern) // the patterns are well-formed
+		for _, file := range files {
+			if sets(file, name, value) {
+				return file
+			}
+		}
+	}
+	return ""
+}
+
+func sets(file, name, value string) bool {
+	f, err := os.Open(file)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }() // only read from
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		key, text, found := strings.Cut(strings.TrimPrefix(strings.TrimSpace(lines.Text()), "-"), "=")
+		if found && strings.ReplaceAll(strings.TrimSpace(key), "/", ".") == name && strings.TrimSpace(text) == value {
+			return true
+		}
+	}
+	return false
+}
+
+// neededByOthers says why a sysctl that vipd has set should stay as it is, or "". A program that finds it set already,
+// such as Docker, does not set it again, and so leaves no trace but what it forwards for.
+func (h *Host) neededByOthers(name, value string) string {
+	if file := setIn(sysctlFiles(), name, value); file != "" {
+		return file + " sets it"
+	}
+	if name != forward4 {
+		return ""
+	}
+	links, err := again(h.nl.LinkList)
+	if err != nil {
+		return fmt.Sprintf("whether others need it is unknown: listing links: %v", err)
+	}
+	for _, l := range links {
+		if slices.Contains([]string{"bridge", "tuntap", "wireguard", "vxlan"}, l.Type()) && l.Attrs().Flags&net.FlagUp != 0 {
+			return fmt.Sprintf("%s %s may need it", l.Type(), l.Attrs().Name)
+		}
+	}
+	return ""
+}
