@@ -129,7 +129,7 @@ func newVisit(h Host) *visit {
 // Examine makes every check, and returns what they found in the order of the checks.
 func Examine(ctx context.Context, h Host) []Finding {
 	v := newVisit(h)
-	v.backends = readBackends(ctx, v)
+	v.backends = readBackends(ctx, v, "")
 	var all []Finding
 	for _, c := range checks() {
 		for _, f := range c.run(ctx, v) {
@@ -138,6 +138,21 @@ func Examine(ctx context.Context, h Host) []Finding {
 		}
 	}
 	return all
+}
+
+// Drops returns what may keep packets from VIPs: the warnings and problems of the check "firewall". A daemon can afford
+// it each minute: it tries nothing, and reads no rules but those of the filter tables.
+func Drops(ctx context.Context, h Host) []Finding {
+	v := newVisit(h)
+	v.backends = readBackends(ctx, v, "filter")
+	var found []Finding
+	for _, f := range checkFirewall(ctx, v) {
+		if f.Level == Warning || f.Level == Problem {
+			f.Check = "firewall"
+			found = append(found, f)
+		}
+	}
+	return found
 }
 
 // visit is one examination: the host, and what several checks need of it.

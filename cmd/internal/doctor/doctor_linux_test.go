@@ -139,10 +139,16 @@ func TestRealDropsBefore(t *testing.T) {
 				t.Errorf("%s %s: it claims what is not so: %+v", program, test.rule, found)
 			}
 			f := demand(t, namespace(t), "firewall", test.level, "in FORWARD of "+program)
+			if got := Drops(t.Context(), namespace(t)); !slices.Contains(got, f) {
+				t.Errorf("%s %s: the short look has %+v, and not %+v", program, test.rule, got, f)
+			}
 			if out, err := exec.Command("sh", "-ec", f.Mend).CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v: %s", f.Mend, err, out)
 			}
 			demand(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
+			if got := Drops(t.Context(), namespace(t)); len(got) > 0 {
+				t.Errorf("%s %s: mended, and the short look still has %+v", program, test.rule, got)
+			}
 			flush(t)
 		}
 	}

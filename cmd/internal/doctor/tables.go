@@ -46,9 +46,9 @@ func (v *visit) plain(ctx context.Context, family string) (config.Backend, strin
 	return config.LegacyBackend, strings.TrimSpace(version) // versions before 1.8 know no other, and do not say so
 }
 
-// readBackends reads the rules of both backends and families. Of legacy it asks only for tables that are loaded, because
-// asking for a table loads it.
-func readBackends(ctx context.Context, v *visit) []*backend {
+// readBackends reads the rules of both backends and families, of one table or, with "", of all. Of legacy it asks only for
+// tables that are loaded, because asking for a table loads it.
+func readBackends(ctx context.Context, v *visit, only string) []*backend {
 	if !v.Root {
 		return nil
 	}
@@ -63,12 +63,16 @@ func readBackends(ctx context.Context, v *visit) []*backend {
 				}
 				b.program = family // some systems have the plain names only
 			}
-			if kind == config.NFTBackend {
+			switch {
+			case kind == config.NFTBackend && only == "":
 				b.read(ctx, v)
-			}
-			for _, table := range v.legacyTables(family) {
-				if kind == config.LegacyBackend {
-					b.read(ctx, v, "-t", table)
+			case kind == config.NFTBackend:
+				b.read(ctx, v, "-t", only)
+			default:
+				for _, table := range v.legacyTables(family) {
+					if only == "" || table == only {
+						b.read(ctx, v, "-t", table)
+					}
 				}
 			}
 			all = append(all, b)

@@ -4,15 +4,19 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/sockets"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/chooser"
+	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/cmd/vipd/daemon/internal/model"
@@ -65,6 +69,7 @@ func (d *Daemon) build() (err error) {
 		})
 	}
 	d.model = d.newModel(first.Dataplane)
+	d.firewall = firewall.New(firewall.Options{Host: d.examined, Interval: d.FirewallInterval})
 	d.record = d.newRecorder()
 	choice.Engine, choice.Listen = d.engine, d.passive.Listen
 	choice.ConfiguredBy = d.model.ConfiguredBy
@@ -75,12 +80,29 @@ func (d *Daemon) build() (err error) {
 	}
 	d.views = view.Sources{
 		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: c, Model: d.model, Chooser: d.chooser, Engine: d.engine,
-		Tally: &d.tally, Checks: d.checks, Host: d.host,
+		Tally: &d.tally, Checks: d.checks, HostProblems: d.hostProblems, Host: d.host,
 	}
 	if d.fleet != nil {
 		d.views.Fleet = d.fleet
 	}
 	return nil
+}
+
+// hostProblems are what the host can't do, and what on it is in the way.
+func (d *Daemon) hostProblems() []balancer.Problem {
+	return slices.Concat(d.host.Problems(), d.firewall.Problems())
+}
+
+// examined is this host as doctor sees it, as far as looking at firewalls takes it.
+func (d *Daemon) examined() doctor.Host {
+	v := d.views.Look()
+	h := doctor.ThisHost()
+	h.Config, h.Modes = v.State.Config, d.Modes
+	h.Status = &api.Status{Mode: v.ModeStatus()}
+	for key, f := range v.State.Desired.Frontends.All() {
+		h.Frontends = append(h.Frontends, doctor.Frontend{Key: key, NodePort: f.NodePort, Service: f.Service})
+	}
+	return h
 }
 
 // leaseTime is how long after its end a node is still seen by others: three renewals may fail.
@@ -123,7 +145,7 @@ func (d *Daemon) newRecorder() *record.Recorder {
 	return record.New(record.Options{
 		Journal: d.journal, Started: d.started, Files: d.config.Store.Kind != config.EtcdStore, DownSince: d.checks.DownSince,
 		Began:   func(s *model.State, now time.Time) { d.fleet.Began(s, now) },
-		Refused: d.metrics.reloadFailed, Engine: d.engine, HostProblems: d.host.Problems,
+		Refused: d.metrics.reloadFailed, Engine: d.engine, HostProblems: d.hostProblems, HostChanged: d.firewall.Changed(),
 		Applied: func() int64 { return d.views.Look().Applied() },
 	})
 }

@@ -21,6 +21,7 @@ import (
 	"vipd/cmd/internal/runlock"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/chooser"
+	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/passive"
@@ -45,6 +46,8 @@ type Options struct {
 	Modes []modes.Mode
 	// Ejection says when failed connects eject an endpoint. Default health.DefaultEjectionRules.
 	Ejection health.EjectionRules
+	// FirewallInterval is how often the firewalls of the host are looked at. Default a minute.
+	FirewallInterval time.Duration
 }
 
 // Daemon is one running vipd.
@@ -66,6 +69,7 @@ type Daemon struct {
 	reserved *reserved.Follower
 	checks   *checks.Checks
 	passive  *passive.Passive
+	firewall *firewall.Watch
 	model    *model.Model
 	record   *record.Recorder
 	views    view.Sources
@@ -216,6 +220,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("health", d.checks.Run)
 	start("fleet's checks", d.checks.Share)
 	start("passive health", d.passive.Run)
+	start("firewall", d.firewall.Run)
 	start("engine", d.engine.Run)
 	start("mode", d.chooser.Run)
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.AddressesChanged) })

@@ -51,7 +51,8 @@ type node struct {
 	log    slog.Handler // nil: nobody reads it
 	// ejection is zero for the rules that vipd goes by.
 	ejection health.EjectionRules
-	stop     func() // ends it and waits
+	firewall time.Duration // 0: the daemon's own interval
+	stop     func()        // ends it and waits
 }
 
 // noRoot is the mode that needs no privilege and leaves the host's rules alone: without root, tests run on the host itself.
@@ -104,7 +105,7 @@ func (n *node) launch() {
 	if n.log == nil {
 		n.log = slog.DiscardHandler
 	}
-	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(n.log), Version: "test", Modes: n.modes, Ejection: n.ejection})
+	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(n.log), Version: "test", Modes: n.modes, Ejection: n.ejection, FirewallInterval: n.firewall})
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -6,14 +6,16 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"vipd/balancer"
 )
 
 // webHandler returns the handler of api.http: metrics and health, nothing that changes anything.
 func (d *Daemon) webHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", d.check(d.unhealthy))
-	mux.HandleFunc("GET /readyz", d.check(func() []string { return d.views.Look().Unready() }))
+	mux.HandleFunc("GET /healthz", d.check(d.unhealthy, nil))
+	mux.HandleFunc("GET /readyz", d.check(func() []string { return d.views.Look().Unready() }, d.hostProblems))
 	return mux
 }
 
@@ -22,15 +24,22 @@ type verdict struct {
 	OK bool `json:"ok"`
 	// Reasons say why not; empty where it is.
 	Reasons []string `json:"reasons"`
-	Mode    string   `json:"mode"`
+	// Problems are those of the host, which may keep traffic away though all is applied; /readyz has them.
+	Problems []string `json:"problems,omitempty"`
+	Mode     string   `json:"mode"`
 	// Revision is the store's that is carried out.
 	Revision int64 `json:"revision_applied"`
 }
 
-func (d *Daemon) check(reasons func() []string) http.HandlerFunc {
+func (d *Daemon) check(reasons func() []string, problems func() []balancer.Problem) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		v := verdict{Reasons: append([]string{}, reasons()...), Mode: string(d.chooser.Serving().Name), Revision: d.engine.Status().Applied.Store}
 		v.OK = len(v.Reasons) == 0
+		if problems != nil {
+			for _, p := range problems() {
+				v.Problems = append(v.Problems, p.String())
+			}
+		}
 		w.Header().Set("Content-Type", "application/json")
 		if !v.OK {
 			w.WriteHeader(http.StatusServiceUnavailable)

@@ -50,6 +50,7 @@ func (c *carriedOut) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-c.o.HostChanged:
 		}
 	}
 }

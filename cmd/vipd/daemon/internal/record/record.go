@@ -41,6 +41,8 @@ type Options struct {
 	Engine       *dataplane.Engine
 	Applied      func() int64
 	HostProblems func() []balancer.Problem
+	// HostChanged is received from when HostProblems returns something new though the engine has done nothing.
+	HostChanged <-chan struct{}
 }
 
 // New returns a Recorder that has recorded nothing.

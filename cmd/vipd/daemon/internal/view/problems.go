@@ -32,7 +32,7 @@ func (v *View) Problems() []balancer.Problem {
 		all = append(all, *of...)
 	}
 	all = append(all, s.Lacking...)
-	for _, p := range v.from.Host.Problems() {
+	for _, p := range v.from.HostProblems() {
 		if service := s.Snapshot.Services.At(p.Service); service != nil && p.Origin == (balancer.Origin{}) {
 			p.Origin = service.Origin.At(p.Field) // the host knows addresses, not files
 		}

@@ -34,11 +34,12 @@ type Sources struct {
 	Checks     *checks.Checks
 	Host       Host
 	Fleet      Fleet // nil: the store is not a fleet's
+	// HostProblems are those of the host, and of what is in the way on it.
+	HostProblems func() []balancer.Problem
 }
 
 // Host is what is asked of the side of the host.
 type Host interface {
-	Problems() []balancer.Problem
 	Addresses() []host.Held
 }
 
@@ -99,12 +100,6 @@ func (v *View) Status() api.Status {
 	if s.Snapshot.Err != nil {
 		store.Error = s.Snapshot.Err.Error()
 	}
-	mode := api.Mode{
-		InUse: string(v.Mode.Name), Wanted: string(s.Config.Mode), Reason: v.Mode.Reason, Fallback: v.Mode.Fallback,
-	}
-	if d, ok := v.Mode.Dataplane.(interface{ Detail() string }); ok {
-		mode.Detail = d.Detail()
-	}
 	endpoints, checked := 0, 0
 	for _, service := range s.Snapshot.Services.All() {
 		of := balancer.EndpointsOf(service, &s.Inputs)
@@ -112,7 +107,7 @@ func (v *View) Status() api.Status {
 		checked += v.checkedOf(service, of)
 	}
 	return api.Status{
-		Version: v.from.Version, Node: s.Config.Node, Zone: s.Config.Zone, Started: v.from.Started, Mode: mode, Store: store,
+		Version: v.from.Version, Node: s.Config.Node, Zone: s.Config.Zone, Started: v.from.Started, Mode: v.ModeStatus(), Store: store,
 		Sync: api.Sync{
 			Wanted: v.reached(s.Desired.Revision.Store), Applied: v.Applied(), Pending: v.Pending(), Failing: len(e.Failing),
 			Last: e.Last, LastDuration: e.LastDuration, LastChanges: e.LastChanges, LastError: e.LastError, Repairs: e.Repairs,
@@ -121,6 +116,17 @@ func (v *View) Status() api.Status {
 		Ready:  v.Ready(), Services: s.Snapshot.Services.Len(), Frontends: s.Desired.Frontends.Len(), Endpoints: endpoints,
 		Addresses: v.addresses(), Problems: v.Problems(),
 	}
+}
+
+// ModeStatus says which mode serves, and why.
+func (v *View) ModeStatus() api.Mode {
+	mode := api.Mode{
+		InUse: string(v.Mode.Name), Wanted: string(v.State.Config.Mode), Reason: v.Mode.Reason, Fallback: v.Mode.Fallback,
+	}
+	if d, ok := v.Mode.Dataplane.(interface{ Detail() string }); ok {
+		mode.Detail = d.Detail()
+	}
+	return mode
 }
 
 // Ready reports whether the first complete state is carried out.
