@@ -1,12 +1,19 @@
 package dataplanetest
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/netip"
+	"os"
+	"slices"
 	"time"
 
 	"vipd/balancer"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // consequence is what a service has become of the connections of an endpoint that is found down.
@@ -29,7 +36,8 @@ func consequences() []consequence {
 
 // testOnFailure has the first server be found down while it has clients of each kind: where connections are to be cut,
 // clients learn of it at once; where they are to be kept they live on, and so do those of other servers. Then it is up
-// again.
+// again. The clients have been with the other servers before, from the same ports, which these have in TIME_WAIT: there a
+// packet of a connection that is cut would be answered, but by no reset.
 func testOnFailure(r *rig) {
 	var services []*balancer.Service
 	var failed []balancer.Target
@@ -46,13 +54,21 @@ func testOnFailure(r *rig) {
 		of         consequence
 		key        balancer.Key
 		first, own net.Conn // with the server that fails, and with another
+		local      net.Conn // TCP from the host itself to the server that fails
 	}
 	var all []visit
 	for _, c := range consequences() {
 		for _, vip := range c.vip {
 			for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 				key := keyOf(vip, vipPort, proto)
-				all = append(all, visit{c, key, r.openTo("s1", key), r.openTo("s2", key)})
+				v := visit{of: c, key: key}
+				if proto == balancer.TCP {
+					v.first, v.local = r.openAgain(r.w.client, "s1", key), r.openAgain(r.w.host, "s1", key)
+				} else {
+					v.first = r.openTo("s1", key)
+				}
+				v.own = r.openTo("s2", key)
+				all = append(all, v)
 			}
 		}
 	}
@@ -65,12 +81,8 @@ func testOnFailure(r *rig) {
 		case v.key.Proto == balancer.UDP:
 			r.movesFrom(v.first, v.key, "s1")
 		default:
-			lab.Eventually(r, atOnce, fmt.Sprintf("%s: %s: the end of a connection that is to be cut", v.of.name, v.key), func() error {
-				if alive(v.first, 500*time.Millisecond) == nil {
-					return fmt.Errorf("it carries data")
-				}
-				return nil
-			})
+			r.learnsOfEnd(v.first, fmt.Sprintf("%s: %s: a client", v.of.name, v.key))
+			r.learnsOfEnd(v.local, fmt.Sprintf("%s: %s: a client on the host", v.of.name, v.key))
 		}
 		r.stays(v.of.name, v.key, v.own, "s2")
 		if got := r.tally(r.w.client, v.key, 4); got["s1"] > 0 {
@@ -85,6 +97,69 @@ func testOnFailure(r *rig) {
 		}
 		r.stays(v.of.name, v.key, v.own, "s2")
 		r.meetsAll(v.key)
+	}
+}
+
+// learnsOfEnd checks that the end of a connection is told to its client, within a second of what that sends.
+func (r *rig) learnsOfEnd(c net.Conn, what string) {
+	r.Helper()
+	r.Eventually(what+" learns of the end of its connection", func() error {
+		switch err := alive(c, time.Second); {
+		case err == nil:
+			return errors.New("it carries data")
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return errors.New("nothing answers what is sent")
+		}
+		return nil
+	})
+}
+
+// openAgain has every server end a connection from one port of a client, which it then has in TIME_WAIT, and returns
+// one from that port to a server of that name.
+func (r *rig) openAgain(from *lab.NS, name string, key balancer.Key) net.Conn {
+	r.Helper()
+	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // the first time any port
+	var c net.Conn
+	dial := func() (err error) { // the port is free a moment after the end of the last connection
+		ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(atOnce))
+		defer cancel()
+		c, err = from.DialFrom(ctx, "tcp", source, key.AddrPort().String())
+		return err
+	}
+	met := map[string]bool{}
+	for range 20 * len(r.w.servers) {
+		r.Eventually(fmt.Sprintf("%s connects to %s", source, key), dial)
+		source = netip.MustParseAddrPort(c.LocalAddr().String())
+		a, err := lab.AskWithin(c, patience(atOnce))
+		if err != nil {
+			r.Fatalf("%s asks %s: %v", source, key, err)
+		}
+		if a.Server == name && len(met) == len(r.w.servers) {
+			r.Cleanup(func() { _ = c.Close() })
+			return c
+		}
+		r.hangsUp(a, c)
+		met[a.Server] = true
+	}
+	r.Fatalf("%s never answers %s", name, key)
+	return nil
+}
+
+// hangsUp has the server that has answered on a connection end it, and then the client.
+func (r *rig) hangsUp(a lab.Answer, c net.Conn) {
+	r.Helper()
+	at := slices.IndexFunc(r.w.servers, func(s *server) bool { return s.name == a.Server })
+	err := r.w.servers[at].echo[keyOf(a.Local.Addr(), a.Local.Port(), balancer.TCP)].HangUp(a.Client)
+	if err == nil {
+		err = c.SetDeadline(time.Now().Add(patience(atOnce)))
+	}
+	if err == nil {
+		if _, err = c.Read(make([]byte, 1)); err == io.EOF {
+			err = c.Close()
+		}
+	}
+	if err != nil {
+		r.Fatalf("%s ends its connection: %v", a.Server, err)
 	}
 }
 

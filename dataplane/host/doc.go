@@ -22,8 +22,9 @@
 //	                               the connection is marked as ours
 //	nat PREROUTING, OUTPUT      the mode's own: DNAT or REDIRECT
 //	filter FORWARD, OUTPUT      ours: the segment size of TCP connections is clamped to what their links take
-//	filter FORWARD              ours: known -> accepted; translated -> marked if it leaves where it came in, accepted;
-//	                               vipd-rejected -> refused
+//	filter FORWARD              ours: known -> accepted; TCP without SYN -> reset (in modes where conntrack alone knows
+//	                               connections; in INPUT and OUTPUT too); translated -> marked if it leaves where it
+//	                               came in, accepted; vipd-rejected -> refused
 //	filter INPUT                ours: known, translated or vipd-served -> accepted; vipd-rejected -> refused
 //	                            to one of the networks that cover vipd-held, new, to an address in it: ICMP and vipd-served
 //	                               pass, all else is refused, or dropped where vipd-pending has the address: none of its

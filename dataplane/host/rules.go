@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"vipd/dataplane/internal/ipset"
@@ -200,7 +201,9 @@ func verdictChains(p *plan) []chain {
 		leaving = append(leaving, fmt.Sprintf("-m conntrack --ctstate NEW -m connmark ! --mark %s -j MARK --set-xmark %s",
 			both(p.bits.never), both(p.bits.masquerade)))
 	}
-	forward := []string{known, translated + " -g VIPD-FORWARD-NEW", refused}
+	cut := p.cut()
+	leaving = append(cut, leaving...)
+	forward := slices.Concat([]string{known}, cut, []string{translated + " -g VIPD-FORWARD-NEW", refused})
 	if p.clamp && p.mode.Forward {
 		forward, leaving = append([]string{clampRule}, forward...), append([]string{clampRule}, leaving...)
 	}
@@ -208,10 +211,22 @@ func verdictChains(p *plan) []chain {
 		{"VIPD-FORWARD", forward},
 		{"VIPD-FORWARD-NEW", []string{"-j VIPD-ONE-ARM", "-j ACCEPT"}},
 		{"VIPD-ONE-ARM", oneArm},
-		{"VIPD-INPUT", []string{known, translated + " -j ACCEPT", p.in(servedSet, "dst,dst") + " -j ACCEPT", refused}},
+		{"VIPD-INPUT", slices.Concat([]string{known}, cut, []string{translated + " -j ACCEPT", p.in(servedSet, "dst,dst") + " -j ACCEPT", refused})},
 		{"VIPD-OUTPUT", leaving},
 		{"VIPD-REFUSE", refusal(p.family)},
 	}
+}
+
+// cut are the rules that reset TCP connections which are new to conntrack without a SYN: they were cut, or conntrack has
+// lost them. Where conntrack alone knows their endpoints, such a packet was translated anew, maybe for another endpoint,
+// which answers with a reset of its own or, from TIME_WAIT, with none. Virtual servers leave such packets to the
+// host, which resets them (sloppy_tcp), and so do the sockets of a mode that ends connections itself; connections that
+// these still know go on.
+func (p *plan) cut() []string {
+	if !p.mode.Forward || p.mode.IPVS {
+		return nil
+	}
+	return []string{"-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m conntrack --ctstate NEW -j REJECT --reject-with tcp-reset"}
 }
 
 func verdictJumps(p *plan) []jump {

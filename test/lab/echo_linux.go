@@ -108,6 +108,18 @@ func (s *Server) Open() int {
 	return len(s.open)
 }
 
+// HangUp ends the TCP connection of a client, which the server then has in TIME_WAIT once the client has ended it too.
+func (s *Server) HangUp(client netip.AddrPort) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.open {
+		if addrPort(c.RemoteAddr()) == client {
+			return c.Close()
+		}
+	}
+	return fmt.Errorf("%s has no connection of %s", s.Name, client)
+}
+
 func (s *Server) accept(ln net.Listener) {
 	for {
 		c, err := ln.Accept()
