@@ -186,6 +186,7 @@ func TestIPTablesMode(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			g := newGateway(t)
 			g.Host().Sysctl("net.ipv4.ip_forward", "0")
+			g.Host().Sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "0")
 			g.Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
 			rule := []string{"FORWARD", "-s", "203.0.113.0/24", "-j", "DROP"} // of somebody else
 			g.Host().Exec("iptables-"+backend, append([]string{"-A"}, rule...)...)
@@ -209,8 +210,10 @@ func TestIPTablesMode(t *testing.T) {
 			if a.Client.Addr() != netip.MustParseAddr("10.1.0.2") {
 				t.Errorf("the server sees %v, want the client's own address", a.Client)
 			}
-			if got := g.Host().ReadSysctl("net.ipv4.ip_forward"); got != "1" {
-				t.Errorf("net.ipv4.ip_forward is %s", got)
+			for _, name := range []string{"net.ipv4.ip_forward", "net.netfilter.nf_conntrack_tcp_be_liberal"} {
+				if got := g.Host().ReadSysctl(name); got != "1" {
+					t.Errorf("%s is %s", name, got)
+				}
 			}
 
 			g.counted(open)
@@ -313,8 +316,10 @@ func (g *gateway) cleanup(before string) {
 	if addresses := g.Host().Exec("ip", "address"); strings.Contains(addresses, "10.96.0.10") {
 		g.t.Errorf("an address is left:\n%s", addresses)
 	}
-	if got := g.Host().ReadSysctl("net.ipv4.ip_forward"); got != "0" {
-		g.t.Errorf("net.ipv4.ip_forward is %s after the cleanup", got)
+	for _, name := range []string{"net.ipv4.ip_forward", "net.netfilter.nf_conntrack_tcp_be_liberal"} {
+		if got := g.Host().ReadSysctl(name); got != "0" {
+			g.t.Errorf("%s is %s after the cleanup", name, got)
+		}
 	}
 }
 

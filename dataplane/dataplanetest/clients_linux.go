@@ -39,11 +39,7 @@ func testAffinity(r *rig) {
 // leavesAndReturns has the server of the first client leave in some way and return. It returns the servers of all clients.
 func (r *rig) leavesAndReturns(key balancer.Key, web *balancer.Service, y way, before []string) []string {
 	r.Helper()
-	at := slices.IndexFunc(r.w.servers, func(s *server) bool { return s.name == before[0] })
-	if at < 0 {
-		r.Fatalf("%q is no server", before[0])
-	}
-	left := r.w.servers[at]
+	left := r.serverOf(lab.Answer{Server: before[0]})
 	if y.down {
 		r.judge(balancer.HealthDown, balancer.Target{Service: web.Name, Addr: left.addr.of(key.Addr), Port: targetPort})
 	}

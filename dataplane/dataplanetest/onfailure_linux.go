@@ -148,8 +148,7 @@ func (r *rig) openAgain(from *lab.NS, name string, key balancer.Key) net.Conn {
 // hangsUp has the server that has answered on a connection end it, and then the client.
 func (r *rig) hangsUp(a lab.Answer, c net.Conn) {
 	r.Helper()
-	at := slices.IndexFunc(r.w.servers, func(s *server) bool { return s.name == a.Server })
-	err := r.w.servers[at].echo[keyOf(a.Local.Addr(), a.Local.Port(), balancer.TCP)].HangUp(a.Client)
+	err := r.echoOf(a).HangUp(a.Client)
 	if err == nil {
 		err = c.SetDeadline(time.Now().Add(patience(atOnce)))
 	}
@@ -161,6 +160,21 @@ func (r *rig) hangsUp(a lab.Answer, c net.Conn) {
 	if err != nil {
 		r.Fatalf("%s ends its connection: %v", a.Server, err)
 	}
+}
+
+// echoOf is the server that has given an answer over TCP.
+func (r *rig) echoOf(a lab.Answer) *lab.Server {
+	r.Helper()
+	return r.serverOf(a).echo[keyOf(a.Local.Addr(), a.Local.Port(), balancer.TCP)]
+}
+
+func (r *rig) serverOf(a lab.Answer) *server {
+	r.Helper()
+	at := slices.IndexFunc(r.w.servers, func(s *server) bool { return s.name == a.Server })
+	if at < 0 {
+		r.Fatalf("%q is no server", a.Server)
+	}
+	return r.w.servers[at]
 }
 
 // stays checks that a connection or flow that was with a server still is.

@@ -45,6 +45,7 @@ func scenes() []check {
 		{name: "udp-follows", run: driven(testUDPFollows)},
 		{name: "service-removed", run: driven(testServiceRemoved)},
 		{name: "streams", run: driven(testStreams)},
+		{name: "strays", run: driven(testStrays)},
 		{name: "connections", run: driven(testConnections)},
 		{name: "held-vip", guard: true, needs: []string{"ping"}, run: driven(testHeldVIP)},
 		{name: "idempotent", run: bared(testIdempotent)},

@@ -33,6 +33,33 @@ func testStreams(r *rig) {
 	})
 }
 
+// testStrays has connections outlive segments from outside the window, from either end.
+func testStrays(r *rig) {
+	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
+	r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) {
+		for _, from := range []*lab.NS{r.w.client, r.w.host} {
+			for _, by := range []string{"client", "server"} {
+				c, a := r.mustOpen(from, netip.Addr{}, key)
+				sender, end := from, c
+				var err error
+				if by == "server" {
+					sender = r.serverOf(a).ns
+					end, err = r.echoOf(a).Conn(a.Client)
+				}
+				if err == nil {
+					err = sender.SendStray(end)
+				}
+				if err != nil {
+					r.Fatal(err)
+				}
+				if err := alive(c, atOnce); err != nil {
+					r.Errorf("%s: a connection from %s, after a segment of the %s from outside the window: %v", key, from.Name, by, err)
+				}
+			}
+		}
+	})
+}
+
 func (r *rig) echoDatagram(key balancer.Key, random io.Reader, size int) {
 	r.Helper()
 	c, _ := r.mustOpen(r.w.client, netip.Addr{}, key)

@@ -34,20 +34,24 @@ func (h *Host) obey() {
 	h.relinked = false
 }
 
-// forwarding sets what lets the kernel forward IPv4 packets, and says what keeps it from forwarding IPv6 ones: setting
-// that would have the host stop listening to router advertisements. The setting stays until Cleanup, for connections
-// outlive frontends.
+// forwarding sets what lets the kernel forward IPv4 packets and translate all of a connection's, and says what keeps it
+// from forwarding IPv6 ones: setting that would have the host stop listening to router advertisements. The settings stay
+// until Cleanup, for connections outlive frontends.
 func (h *Host) forwarding() (err error) {
 	h.unforwarded = nil
 	if !h.mode.Load().Forward {
 		return nil
 	}
-	if len(h.guards[0].vips.count) > 0 {
-		h.unforwarded, err = raise(h.sys, h.ledger, h.unmanaged(), []minimum{
-			{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services reach no endpoint on another host"},
-		}, h.mend)
+	four, six := len(h.guards[0].vips.count) > 0, len(h.guards[1].vips.count) > 0
+	var wanted []minimum
+	if four {
+		wanted = append(wanted, minimum{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services reach no endpoint on another host"})
 	}
-	if len(h.guards[1].vips.count) > 0 {
+	if _, readErr := h.sys.Read(liberal); (four || six) && !errors.Is(readErr, os.ErrNotExist) { // it comes with the module
+		wanted = append(wanted, minimum{name: liberal, value: 1, loss: "a TCP segment outside the window that conntrack expects is not translated, and is answered by a reset that ends its connection"})
+	}
+	h.unforwarded, err = raise(h.sys, h.ledger, h.unmanaged(), wanted, h.mend)
+	if six {
 		if text, readErr := h.sys.Read(forward6); readErr == nil && text == "0" {
 			h.unforwarded = append(h.unforwarded, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
 				"this host does not forward IPv6 packets, so services reach no endpoint on another host: sysctl -w %s=1 "+

@@ -63,6 +63,11 @@ func strictARP() []minimum {
 const (
 	forward4 = "net.ipv4.ip_forward"
 	forward6 = "net.ipv6.conf.all.forwarding"
+	// liberal has conntrack take TCP segments outside the window for parts of their connections, of both families. They
+	// are invalid otherwise, and NAT leaves invalid packets as they are. To drop them instead would need a rule for every
+	// forwarded packet and a set of all endpoints, and would stop for good each connection of which conntrack has missed
+	// more than a window, as after the way back to a host that still has an entry. The ends look at the window themselves.
+	liberal = "net.netfilter.nf_conntrack_tcp_be_liberal"
 )
 
 // virtualServers are the sysctls of the kernel's virtual servers. All of them change what those of others do, too.

@@ -39,7 +39,8 @@ func TestConformance(t *testing.T) {
 		}
 		s := subject(Redirect)
 		s.Host = guarded
-		s.Skip = map[string]string{}
+		const why = "a client's segment from outside the window is invalid to conntrack, so that it is not redirected, and the host resets the connection"
+		s.Skip = map[string]string{"routed/strays/tcp4": why, "routed/strays/tcp6": why}
 		s.Damage = dataplanetest.Damages("")
 		s.Scratches = dataplanetest.Scratches()
 		s.Cleanup = cleanup

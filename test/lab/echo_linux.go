@@ -108,16 +108,32 @@ func (s *Server) Open() int {
 	return len(s.open)
 }
 
+// Conn returns the server's end of the TCP connection of a client.
+func (s *Server) Conn(client netip.AddrPort) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.connLocked(client)
+}
+
+func (s *Server) connLocked(client netip.AddrPort) (net.Conn, error) {
+	for c := range s.open {
+		if addrPort(c.RemoteAddr()) == client {
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("%s has no connection of %s", s.Name, client)
+}
+
 // HangUp ends the TCP connection of a client, which the server then has in TIME_WAIT once the client has ended it too.
 func (s *Server) HangUp(client netip.AddrPort) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c := range s.open {
-		if addrPort(c.RemoteAddr()) == client {
-			return c.Close()
-		}
+	c, err := s.connLocked(client)
+	if err != nil {
+		return err
 	}
-	return fmt.Errorf("%s has no connection of %s", s.Name, client)
+	delete(s.open, c) // the client may be back from the same port before what serves it here notices
+	return c.Close()
 }
 
 func (s *Server) accept(ln net.Listener) {

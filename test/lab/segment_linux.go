@@ -1,0 +1,95 @@
+package lab
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// beyond is how far outside the window SendStray sends: more than any window has.
+const beyond = 1 << 30
+
+// SendStray sends, in place of the namespace's end of a TCP connection, a segment whose sequence number is outside the
+// window and whose acknowledgment is the right one, as reordering and late retransmissions make them. The other end
+// answers it with an ACK alone; a host that does not know the connection, with a reset that ends it.
+func (n *NS) SendStray(c net.Conn) error {
+	sends, expects, err := sequence(c)
+	if err != nil {
+		return fmt.Errorf("asking for the sequence numbers of a connection: %w", err)
+	}
+	from, to := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
+	s := make([]byte, 21) // a byte of data
+	binary.BigEndian.PutUint16(s[0:], from.Port())
+	binary.BigEndian.PutUint16(s[2:], to.Port())
+	binary.BigEndian.PutUint32(s[4:], sends+beyond)
+	binary.BigEndian.PutUint32(s[8:], expects)
+	s[12], s[13] = 5<<4, 1<<4 // five words of header; ACK
+	binary.BigEndian.PutUint16(s[14:], 1000)
+	binary.BigEndian.PutUint16(s[16:], checksum(from.Addr(), to.Addr(), s))
+	network := "ip4:tcp"
+	if from.Addr().Is6() {
+		network = "ip6:tcp"
+	}
+	return n.Do(func() error {
+		raw, err := net.ListenIP(network, &net.IPAddr{IP: from.Addr().AsSlice()})
+		if err != nil {
+			return err
+		}
+		defer raw.Close()
+		_, err = raw.WriteTo(s, &net.IPAddr{IP: to.Addr().AsSlice()})
+		return err
+	})
+}
+
+// sequence returns the sequence number of what a connection sends next, and of what it expects.
+func sequence(c net.Conn) (sends, expects uint32, err error) {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return 0, 0, err
+	}
+	const receiveQueue, sendQueue, off = 1, 2, -1 // TCP_RECV_QUEUE, TCP_SEND_QUEUE, TCP_REPAIR_OFF_NO_WP
+	number := func(fd, queue int) (int, error) {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, queue); err != nil {
+			return 0, err
+		}
+		return unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUEUE_SEQ)
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		if err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, 1); err != nil {
+			return
+		}
+		var s, e int
+		if s, err = number(int(fd), sendQueue); err == nil {
+			e, err = number(int(fd), receiveQueue)
+		}
+		if offErr := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, off); err == nil {
+			err = offErr
+		}
+		sends, expects = uint32(s), uint32(e)
+	})
+	if controlErr != nil {
+		return 0, 0, controlErr
+	}
+	return sends, expects, err
+}
+
+// checksum is that of a TCP segment whose own checksum is still 0.
+func checksum(from, to netip.Addr, segment []byte) uint16 {
+	text := append(append(from.AsSlice(), to.AsSlice()...), 0, unix.IPPROTO_TCP, 0, byte(len(segment)))
+	text = append(text, segment...)
+	if len(text)%2 == 1 {
+		text = append(text, 0)
+	}
+	sum := uint32(0)
+	for i := 0; i < len(text); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(text[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}
