@@ -295,17 +295,7 @@ func (c *client) mustAsk(t testing.TB) string {
 // eventually waits until ok returns nil.
 func eventually(t testing.TB, what string, ok func() error) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		err := ok()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	lab.Eventually(t, 30*time.Second, what, ok)
 }
 
 // wantReset checks that the connection ends with a reset, whatever comes before.

@@ -18,6 +18,7 @@ import (
 
 // TestReader: a role that may read three folders is enough, with tokens that end, and over TLS. The password is nowhere.
 func TestReader(t *testing.T) {
+	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{TLS: true, TokenTTL: time.Second})
 	const password = "correct horse"
 	c.EnableAuth(etcdkit.User{Name: "vipd", Password: password, Read: []string{"/vipda/services/", "/vipda/endpoints/", "/vipda/overrides/"}})
@@ -51,6 +52,7 @@ func TestReader(t *testing.T) {
 
 // TestNoAccess: who gets in, and who not, is told.
 func TestNoAccess(t *testing.T) {
+	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
 	c.EnableAuth(etcdkit.User{Name: "half", Password: "secret", Read: []string{"/vipda/services/"}})
 	dir := t.TempDir()
@@ -82,6 +84,7 @@ func TestNoAccess(t *testing.T) {
 // TestRevoked: a watch goes on when the right to read is taken away, and tells nothing any more. That is noticed, also when
 // the user is gone or its token has ended meanwhile, and said; what was read last stays; and the right comes back.
 func TestRevoked(t *testing.T) {
+	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{TokenTTL: 2 * time.Second})
 	folders := []string{"/vipda/services/", "/vipda/endpoints/", "/vipda/overrides/", "/vipda/vips/"}
 	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: folders})

@@ -20,6 +20,7 @@ import (
 
 // TestParallelAllocation: a hundred who apply at once get a hundred addresses, also where there are no more.
 func TestParallelAllocation(t *testing.T) {
+	t.Parallel()
 	const n = 100
 	c := etcdkit.Start(t, etcdkit.Options{})
 	for i, networks := range [][]string{
@@ -73,6 +74,7 @@ func TestParallelAllocation(t *testing.T) {
 
 // TestAllocation: an address stays while it is asked for, whatever else changes.
 func TestAllocation(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
@@ -113,6 +115,7 @@ func TestAllocation(t *testing.T) {
 
 // TestAllocationEnds: an address is not given where others name it, and is given back when it is no longer asked for.
 func TestAllocationEnds(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
@@ -151,6 +154,7 @@ func TestAllocationEnds(t *testing.T) {
 // TestAllocationHistories applies, removes and sets pools at random, by several writers: no address has two holders,
 // each service has what it asks for, and what it had stays where it may.
 func TestAllocationHistories(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	for seed := range uint64(wait.Soak(1, 4)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

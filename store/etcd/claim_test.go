@@ -13,6 +13,7 @@ import (
 // TestManyClaims: what one writer itself has come to claim since its look makes none of its changes stale, those of more
 // claims than a transaction has slots for among them. What another has does.
 func TestManyClaims(t *testing.T) {
+	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
 	w, other := newWriter(t, p.config), newWriter(t, p.config)
 	at := func(n, ports int) etcd.Change {

@@ -18,6 +18,7 @@ import (
 // TestClockJump: when somebody sets the clock of the host by an hour, nothing is lost and nothing said again. Only what
 // was to end at a time of day ends then.
 func TestClockJump(t *testing.T) {
+	t.Parallel()
 	for _, hours := range []int64{1, -1} {
 		t.Run(fmt.Sprint(hours), func(t *testing.T) {
 			c := etcdkit.Start(t, etcdkit.Options{})

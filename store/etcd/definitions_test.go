@@ -56,6 +56,7 @@ func object(t *testing.T, text string) map[string]any {
 }
 
 func TestDefinitions(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)

@@ -20,6 +20,7 @@ import (
 // TestFaults holds a source to the state that a fresh reading finds, whatever has happened in between: the network to
 // members is cut or swallows everything, members crash and return, the leader moves, what changed is compacted.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(wait.Soak(1, 3)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newWorld(t, seed)
@@ -167,6 +168,7 @@ func (w *world) compare(f *follower) {
 
 // TestOneRevision: the first state is that of one moment, though it is read in pages while it changes.
 func TestOneRevision(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	for i := range 100 { // so that there are many pages between a and z

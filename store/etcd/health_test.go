@@ -143,6 +143,7 @@ func (p *place) now() int64 {
 
 // TestHealthVotes: votes are written in few transactions, once, and again whenever they are lost; they go with the node.
 func TestHealthVotes(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	b := readBoard(t, etcd.BoardOptions{Config: p.config})
@@ -208,6 +209,7 @@ func TestHealthVotes(t *testing.T) {
 // TestHealthVotesMended: votes that others have removed or changed, and those that come from nowhere, are as the node says
 // again, with nothing written but what that takes.
 func TestHealthVotesMended(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	b := readBoard(t, etcd.BoardOptions{Config: p.config})
@@ -243,6 +245,7 @@ func TestHealthVotesMended(t *testing.T) {
 // TestHealthVotesSucceeded: a daemon that comes after one that was killed takes its node's key over at once and withdraws its
 // votes, without the node being gone in between. Whoever does not know the former lease leaves all as it is.
 func TestHealthVotesSucceeded(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	b := readBoard(t, etcd.BoardOptions{Config: p.config})
@@ -307,6 +310,7 @@ func TestHealthVotesSucceeded(t *testing.T) {
 // TestHealthBoard: a board is what etcd holds, whatever has happened to the network in between; what can't be read is not
 // on it, and while etcd is away what was there last is.
 func TestHealthBoard(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	b := readBoard(t, etcd.BoardOptions{Config: w.through(), Patience: 50 * time.Millisecond})
 	key := func() string { return fmt.Sprintf("/health/n%d/web/%s", w.IntN(3), place80(w.IntN(20)).Address()) }
@@ -357,6 +361,7 @@ func TestHealthBoard(t *testing.T) {
 // TestHealthRights: a node's role may read what all have found, and write what it has found itself and nothing else; who
 // may not is told.
 func TestHealthRights(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, config: configAt(c, 0)}
 	c.EnableAuth(
@@ -392,6 +397,7 @@ func TestHealthRights(t *testing.T) {
 
 // TestHealthProxied: votes travel through a gRPC proxy, also after etcd was away behind it.
 func TestHealthProxied(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	proxy := c.StartProxy(c.Endpoints()...)
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}

@@ -46,7 +46,7 @@ func hostileKeys() map[string]hostile {
 		"/endpoints/web/\xff":      {`{"address":"10.0.0.1"}`, "is not possible", false},
 		"/endpoints/web":           {`{"address":"10.0.0.1"}`, "needs an ID", false},
 		"/endpoints/web/big":       {`{"address":"10.0.0.1","zone":"` + strings.Repeat("z", 16<<10) + `"}`, "16384 are possible", false},
-		"/overrides/web/10.0.0.1":  {`{"by":"me"}`, "says nothing without weight or draining", false},
+		"/overrides/web/10.0.0.1":  {`{}`, "says nothing without weight or draining", false},
 		"/overrides/web/10.0.0.2":  {`{"weight":-1}`, "weight", false},
 		"/overrides/web/10.0.0.3":  {`{"weight":1,"expires":"tomorrow"}`, "needs a time such as", false},
 		"/overrides/web/fd00:0::1": {`{"weight":1}`, `must be written as "fd00::1"`, false},
@@ -69,6 +69,7 @@ func hostileKeys() map[string]hostile {
 
 // TestHostileKeys: whatever is written is named, and nobody else is affected.
 func TestHostileKeys(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
 	config := configAt(c, 0)
 	p := &place{t: t, config: config}
@@ -106,6 +107,7 @@ func (h hostile) told(key string, problems []balancer.Problem) string {
 
 // TestHostileStart: who finds all of it at the start names each, and serves what is right.
 func TestHostileStart(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	p.put("/services/web", web)
@@ -129,6 +131,7 @@ func TestHostileStart(t *testing.T) {
 
 // TestLastGood: each kind of key keeps its last good value while it has an error, and a warning changes nothing.
 func TestLastGood(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	p.put("/services/web", web)
@@ -161,6 +164,7 @@ func TestLastGood(t *testing.T) {
 
 // TestChangedBack: a value that is what it was before its change was published keeps its pointer.
 func TestChangedBack(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`)
@@ -174,6 +178,7 @@ func TestChangedBack(t *testing.T) {
 
 // TestOverrideLapses: an override is gone when its time is over, without anybody writing.
 func TestOverrideLapses(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	p.put("/overrides/web/10.0.0.1", `{"draining":true,"expires":"2020-01-01T00:00:00Z"}`)
@@ -186,6 +191,7 @@ func TestOverrideLapses(t *testing.T) {
 
 // TestDefaults: exchanged defaults reach the services that don't set the field.
 func TestDefaults(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	p.put("/services/a", web)
@@ -213,6 +219,7 @@ func TestDefaults(t *testing.T) {
 
 // TestLeases: the last endpoints whose leases end together stay in use; those that are deleted do not.
 func TestLeases(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	p.put("/services/web", `{"vips":["10.96.0.10"],"ports":[{"port":80}]}`)

@@ -48,6 +48,7 @@ func (c *told) wait(t *testing.T, want ...etcd.NodeConfig) {
 // TestNodeConfig: what a node is told is known before the first snapshot, followed live, and kept for a restart without
 // etcd. What can't be read leaves what was told before.
 func TestNodeConfig(t *testing.T) {
+	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
 	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
 	p.put("/nodes/n10/config", `{"mode":"userspace"}`)
@@ -106,6 +107,7 @@ func quoted(text string) string { return text[:min(len(text), 40)] }
 
 // TestConfiguredBeforeFirst: a node knows what it is told before it gets the first snapshot.
 func TestConfiguredBeforeFirst(t *testing.T) {
+	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
 	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
 	var order []string
@@ -142,6 +144,7 @@ func (p *place) as(t *testing.T, u etcdkit.User) etcd.Config {
 // TestRole: the rights to read five places and to write two keys are enough for a daemon, and these two are all that it
 // ever writes.
 func TestRole(t *testing.T) {
+	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	p.put("/vips/10.96.0.10", "web")
 	last := p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
@@ -196,6 +199,7 @@ func TestRole(t *testing.T) {
 // TestMissingRights: without the right to read addresses or the node's configuration the rest is followed, with a
 // problem that ends when the right is there; what was read before stays in use.
 func TestMissingRights(t *testing.T) {
+	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	p.put("/services/auto", `{"vips":["auto"],"ports":[{"port":80}]}`)
 	p.put("/vips/10.96.0.1", "auto")

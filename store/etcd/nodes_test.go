@@ -13,6 +13,7 @@ import (
 
 // TestNodes lists what there is, whatever was written.
 func TestNodes(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
@@ -50,6 +51,7 @@ func TestNodes(t *testing.T) {
 // TestNewestRemoval: removals count as changes, of whatever and by whomever, and what else is written does not; also where
 // etcd has forgotten most of the past, and asked again and again.
 func TestNewestRemoval(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
@@ -96,6 +98,7 @@ func TestNewestRemoval(t *testing.T) {
 
 // TestNodesOnly: the right to read nodes is enough to see them, though not how far they should be.
 func TestNodesOnly(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	p.put("/services/web", web)
@@ -110,6 +113,7 @@ func TestNodesOnly(t *testing.T) {
 
 // TestSetNode changes what nodes are told, and leaves what it does not know.
 func TestSetNode(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)

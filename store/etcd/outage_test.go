@@ -30,6 +30,7 @@ func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, 
 
 // TestOutage: what etcd held stays, one snapshot tells that it is away and one that it is back.
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]func(*etcdkit.Relay){"refused": (*etcdkit.Relay).Cut, "swallowed": (*etcdkit.Relay).Freeze} {
 		t.Run(name, func(t *testing.T) {
 			_, relay, p := single(t, etcdkit.Options{})
@@ -59,6 +60,7 @@ func TestOutage(t *testing.T) {
 
 // TestSilence: a server that is stopped keeps its connections, and says nothing on them.
 func TestSilence(t *testing.T) {
+	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
 	p.config.Endpoints = c.Endpoints()
 	f := follow(t, newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond}))
@@ -71,6 +73,7 @@ func TestSilence(t *testing.T) {
 
 // TestCompaction: what changed during an outage is compacted, so that only a full reading can tell.
 func TestCompaction(t *testing.T) {
+	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	for _, name := range []string{"b", "c", "d"} {
 		p.put("/services/"+name, web)
@@ -92,6 +95,7 @@ func TestCompaction(t *testing.T) {
 
 // TestWipe: an etcd that begins anew, or from a backup, has revisions that were seen before.
 func TestWipe(t *testing.T) {
+	t.Parallel()
 	for _, writes := range []int{0, 20} { // behind what was seen, and past it
 		c, relay, p := single(t, etcdkit.Options{})
 		f := follow(t, newSource(t, etcd.Options{Config: p.config}))
@@ -113,6 +117,7 @@ func TestWipe(t *testing.T) {
 
 // TestRestart: a source that starts while etcd is away serves what was kept, and goes on from there.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
 	dir := t.TempDir()
 	options := etcd.Options{Config: p.config, StateDir: dir, Patience: time.Millisecond}
@@ -155,6 +160,7 @@ func TestRestart(t *testing.T) {
 
 // TestDamagedState: a file that is not whole is set aside, and nothing of it is served.
 func TestDamagedState(t *testing.T) {
+	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
 	dir := t.TempDir()
 	options := etcd.Options{Config: p.config, StateDir: dir, Patience: time.Millisecond}
@@ -189,6 +195,7 @@ func TestDamagedState(t *testing.T) {
 // TestTooManyKeys: more keys than may be are refused as a whole, whether they are there at the start or come later; what
 // was there before is served until they are gone.
 func TestTooManyKeys(t *testing.T) {
+	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
 	source := newSource(t, etcd.Options{Config: p.config, Patience: time.Millisecond})
 	source.Most(5)
@@ -214,6 +221,7 @@ func TestTooManyKeys(t *testing.T) {
 
 // TestStateDirMissing: where the state can't be kept, that is logged once, and everything else goes on.
 func TestStateDirMissing(t *testing.T) {
+	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
 	var log lockedText
 	options := etcd.Options{

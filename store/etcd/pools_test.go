@@ -80,6 +80,7 @@ func (p *place) vips(name string) (of []string) {
 
 // TestPoolRace: a pool that loses networks while addresses of them are taken keeps them, or they were not taken.
 func TestPoolRace(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
@@ -107,6 +108,7 @@ func TestPoolRace(t *testing.T) {
 }
 
 func TestSetPoolRefuses(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
@@ -163,6 +165,7 @@ func manyNetworks() (out []netip.Prefix) {
 
 // TestOrphanedAddresses: addresses that were left behind by hand are told, and go with the way out that is told.
 func TestOrphanedAddresses(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)

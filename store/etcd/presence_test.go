@@ -93,6 +93,7 @@ func says(revision int64) func(*etcd.Node) bool {
 
 // TestPresence: the keys are there while the daemon is, again after each loss, and no longer than that.
 func TestPresence(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", 3*time.Second)
@@ -135,6 +136,7 @@ func TestPresence(t *testing.T) {
 
 // TestStatusRate: the newest status is written soon, not more than once a second, and not at all if it says the same.
 func TestStatusRate(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", 10*time.Second)
@@ -168,6 +170,7 @@ func TestStatusRate(t *testing.T) {
 
 // TestNodeNameTwice: the second daemon with a node's name writes nothing, says so, and takes over when the first is gone.
 func TestNodeNameTwice(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	first := appear(t, newWriter(t, p.config), "n1", "first", 3*time.Second)
@@ -196,6 +199,7 @@ func TestNodeNameTwice(t *testing.T) {
 // TestPresenceAfterCrash: a daemon that is started again before the lease of its former run has ended takes over in
 // silence.
 func TestPresenceAfterCrash(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	lease, err := p.client.Grant(t.Context(), 3)
@@ -215,6 +219,7 @@ func TestPresenceAfterCrash(t *testing.T) {
 
 // TestPresenceThroughOutages: whatever the network does, the node is there again after it, and Tell never waits.
 func TestPresenceThroughOutages(t *testing.T) {
+	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	direct := &place{t: t, client: p.client, config: configAt(c, 0)}
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", 2*time.Second)
@@ -251,6 +256,7 @@ func TestPresenceThroughOutages(t *testing.T) {
 
 // TestLeaseOutlivesFrozenMember: who is connected to a member that no longer answers goes to another in time.
 func TestLeaseOutlivesFrozenMember(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	config := w.through()
 	r, err := newWriter(t, config).Registrar(balancerID("web", "a"), someEndpoint(), 10*time.Second)

@@ -45,6 +45,7 @@ func proxied(t *testing.T, o etcdkit.Options) (c *etcdkit.Cluster, proxy *etcdki
 
 // TestProxyWiped: etcd begins anew behind a proxy that stays, which goes on watching as if nothing had happened.
 func TestProxyWiped(t *testing.T) {
+	t.Parallel()
 	for _, writes := range []int{0, 20} { // behind what was seen, and past it
 		c := etcdkit.Start(t, etcdkit.Options{})
 		proxy := c.StartProxy()
@@ -71,6 +72,7 @@ func TestProxyWiped(t *testing.T) {
 
 // TestProxy follows through a proxy: changes come, and while there are none the source does not think that it is away.
 func TestProxy(t *testing.T) {
+	t.Parallel()
 	_, proxy, p, config := proxied(t, etcdkit.Options{})
 	var log strings.Builder
 	f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))}))
@@ -95,6 +97,7 @@ func TestProxy(t *testing.T) {
 
 // TestProxyLosesEtcd: the proxy is there, and what is behind it not, or begins anew.
 func TestProxyLosesEtcd(t *testing.T) {
+	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{})
 	f := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond}))
 	f.wait("the first state", connected)
@@ -108,6 +111,7 @@ func TestProxyLosesEtcd(t *testing.T) {
 
 // TestProxyTokens: whoever comes first lends its token to the watches that all share. They outlive it.
 func TestProxyTokens(t *testing.T) {
+	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{TokenTTL: time.Second})
 	first := follow(t, newSource(t, etcd.Options{Config: config, Patience: time.Millisecond}))
 	first.wait("the first state", connected)
@@ -123,6 +127,7 @@ func TestProxyTokens(t *testing.T) {
 
 // TestProxyRegistrar: a lease lives through the proxy as long as its registrar, and not much longer.
 func TestProxyRegistrar(t *testing.T) {
+	t.Parallel()
 	_, _, p, config := proxied(t, etcdkit.Options{})
 	config.Username = "registrar"
 	w, err := etcd.NewWriter(config)
@@ -163,6 +168,7 @@ func TestProxyRegistrar(t *testing.T) {
 
 // TestProxyFaults is TestFaults with a proxy between: what happens behind it, a source does not see by its connection.
 func TestProxyFaults(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, 1)
 	proxy := w.cluster.StartProxy(w.through().Endpoints...)
 	config := w.config

@@ -17,7 +17,7 @@ import (
 )
 
 // TestSource runs the suite of all sources over real etcd. The places share a server, each under its own prefix.
-func TestSource(t *testing.T) {
+func TestSource(t *testing.T) { // not beside others, whose goroutines would be taken for its own
 	c := etcdkit.Start(t, etcdkit.Options{})
 	client := c.Client()
 	n := 0

@@ -15,6 +15,7 @@ import (
 // TestWiped: what was read stays in use where etcd is wiped, over a restart of the source too, until it has services again,
 // all of them. Who removes all services has that, before and after.
 func TestWiped(t *testing.T) {
+	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}]}`)
 	for range 20 {

@@ -47,6 +47,7 @@ func apply(t *testing.T, w *etcd.Writer, c etcd.Change) etcd.Result {
 }
 
 func TestApply(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
@@ -110,6 +111,7 @@ func TestApply(t *testing.T) {
 }
 
 func TestApplyRefuses(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	w := newWriter(t, configAt(c, 0))
 	for want, change := range map[string]etcd.Change{
@@ -128,6 +130,7 @@ func TestApplyRefuses(t *testing.T) {
 
 // TestHistoryLength: the last texts are kept, and no more.
 func TestHistoryLength(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	w := newWriter(t, configAt(c, 0))
 	for i := range 30 {
@@ -141,6 +144,7 @@ func TestHistoryLength(t *testing.T) {
 
 // TestRace: of many who change the same definition, one does; of many who overwrite, all do, one after the other.
 func TestRace(t *testing.T) {
+	t.Parallel()
 	const n = 8
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, config: configAt(c, 0)}
@@ -183,6 +187,7 @@ func TestRace(t *testing.T) {
 // TestRemove: a removed service takes its overrides and loose endpoints along, and leaves what registrars hold, and
 // what is of services whose names begin alike.
 func TestRemove(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
@@ -243,6 +248,7 @@ func someEndpoint() balancer.Endpoint {
 
 // TestRegistrar: the endpoint is there, and there again after each loss; it drains and leaves at once.
 func TestRegistrar(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	w := newWriter(t, p.config)
@@ -303,6 +309,7 @@ func TestRegistrar(t *testing.T) {
 
 // TestRegistrarYields: a registrar whose lease has ended leaves the key to the one that has it by then.
 func TestRegistrarYields(t *testing.T) {
+	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	direct := &place{t: t, client: p.client, config: configAt(c, 0)}
 	id := balancerID("web", "b")
@@ -334,6 +341,7 @@ func TestRegistrarYields(t *testing.T) {
 
 // TestWriterRights: who may not write is told which right is missing, and a token that has ended is renewed.
 func TestWriterRights(t *testing.T) {
+	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{TokenTTL: time.Second})
 	c.EnableAuth(etcdkit.User{Name: "web", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/endpoints/web/"}})
 	file := filepath.Join(t.TempDir(), "password")

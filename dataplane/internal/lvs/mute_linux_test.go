@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/dataplane/internal/nlsock"
+	"vipd/test/wait"
 )
 
 // answer is what a made-up kernel says to one message; nil: nothing.
@@ -121,9 +122,7 @@ func TestContextEnds(t *testing.T) {
 		_, err := k.Services(ctx)
 		first <- err
 	}()
-	for len(k.turn) != 0 {
-		time.Sleep(time.Millisecond) // until the other has the socket
-	}
+	wait.For(t, 10*time.Second, "the other to have the socket", func() bool { return len(k.turn) == 0 })
 	short, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()
 	if _, err := k.Services(short); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrNoAnswer) {
