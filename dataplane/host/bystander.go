@@ -66,7 +66,9 @@ func (b *Bystander) Prepare(_ context.Context, want balancer.Desired) error {
 }
 
 // Finish does nothing.
-func (b *Bystander) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error { return nil }
+func (b *Bystander) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error {
+	return nil
+}
 
 // Intact finds nothing missing.
 func (b *Bystander) Intact(context.Context) (string, error) { return "", nil }
