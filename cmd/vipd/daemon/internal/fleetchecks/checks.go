@@ -91,14 +91,14 @@ func New(o Options) (*Checks, error) {
 	if o.Settle == 0 {
 		o.Settle = o.Lease
 	}
-	f := &Checks{o: o, wake: make(chan struct{}, 1)}
+	f := &Checks{o: o, wake: make(chan struct{}, 1), council: quorum.New(quorum.Node(o.Node))}
 	f.forget()
 	return f, nil
 }
 
-// forget begins anew: nothing is known of the fleet.
+// forget begins anew: nothing is known of the fleet. The council stays: it has no target of the fleet's then, and knows what
+// this node's own checks have found, from which a service goes on that asks for the fleet's again.
 func (f *Checks) forget() {
-	f.council = quorum.New(quorum.Node(f.o.Node))
 	f.board, f.told, f.read, f.aloneUntil, f.alone, f.unread, f.unheard = quorum.Board{}, false, time.Time{}, time.Time{}, time.Time{}, nil, nil
 	f.duties, f.votes = snap.Map[balancer.Target, bool]{}, snap.Map[balancer.Target, *quorum.Vote]{}
 	f.pending, f.lame = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}

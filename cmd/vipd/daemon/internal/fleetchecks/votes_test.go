@@ -3,6 +3,8 @@ package fleetchecks
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +16,9 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
 	"vipd/balancer/health/quorum"
+	"vipd/balancer/snap"
 	"vipd/cmd/internal/journal"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
@@ -214,5 +218,30 @@ func TestVoteSaysWhatDecided(t *testing.T) {
 		if vote == nil && r.vote != "" || vote != nil && (string(vote.Verdict) != r.vote || vote.Cause != r.cause) {
 			t.Errorf("after result %d: %+v, want %q: %q", i, vote, r.vote, r.cause)
 		}
+	}
+}
+
+// TestKnowsAfterLeavingTheFleet: a service may ask for the fleet's checks again at the moment at which this node has stopped
+// following them. It goes on from what the node has found itself.
+func TestKnowsAfterLeavingTheFleet(t *testing.T) {
+	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}
+	subject := health.Subject{At: netip.MustParseAddrPort("127.0.0.1:9"), Health: &balancer.Health{Type: balancer.TCPHealth, Interval: time.Hour, Timeout: time.Second, Rise: 2, Fall: 2}}
+	wanted := func(fleet bool) snap.Map[balancer.Target, health.Subject] {
+		s := subject
+		s.Fleet = fleet
+		return snap.Map[balancer.Target, health.Subject]{}.Set(target, s)
+	}
+	f, err := New(Options{Node: "host1", Runner: probe.NewRunner(probe.Options{}), Log: slog.New(slog.DiscardHandler), Record: func(journal.Event) {}, Kick: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.o.Runner.Assume(snap.Map[balancer.Target, balancer.Verdict]{}.Set(target, balancer.HealthDown))
+	f.council.Judge(f.o.Runner.Set(f.council.Assign(quorum.Round{Wanted: wanted(false)})))
+	if got := f.Verdicts(wanted(false), false).At(target); got != balancer.HealthDown {
+		t.Fatalf("its own checks say %q", got)
+	}
+	f.forget()
+	if got := f.Verdicts(wanted(true), false).At(target); got != balancer.HealthDown {
+		t.Errorf("when the fleet checks again, the target is %q", got)
 	}
 }
