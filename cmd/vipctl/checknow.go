@@ -19,7 +19,7 @@ func checkNowVerb() *verb {
 			"An endpoint that is checked at several ports needs PORT too. Values of headers that carry secrets are not shown.",
 		example: "vipctl check-now web 192.168.1.11",
 		formats: []string{formTable, formJSON},
-		least:   2, most: 2,
+		least:   1, most: 2,
 		complete: func(c *call, before []string) []string {
 			switch len(before) {
 			case 0:
@@ -34,7 +34,11 @@ func checkNowVerb() *verb {
 }
 
 func runCheckNow(c *call) error {
-	q := api.CheckRequest{Service: balancer.Name(c.args[0]), Address: c.args[1]}
+	at := endpointArgs(c.args)
+	if len(at) < 2 {
+		return wrongUse("\"vipctl check-now\" needs %s; for example: %s", c.verb.args, c.verb.example)
+	}
+	q := api.CheckRequest{Service: balancer.Name(at[0]), Address: at[1]}
 	if _, err := balancer.ParseTarget(q.Service, q.Address); err != nil {
 		return wrongUse("%v", err)
 	}

@@ -37,7 +37,8 @@ func expiresFlag() cli.Flag {
 func drainVerb() *verb {
 	return &verb{
 		name: "drain", args: "SERVICE ADDRESS | --node NODE", brief: "no new connections to an endpoint; established ones live on",
-		about: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names, or to all endpoints on a node. " +
+		about: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names (SERVICE/ADDRESS, as \"vipctl get " +
+			"endpoints -o name\" prints it, will do as well), or to all endpoints on a node. " +
 			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +
 			"\"vipctl undrain\", also across restarts and reloads, or until --expires. The last usable endpoint of a service is " +
 			"drained only with --force.\n\n" +
@@ -87,7 +88,8 @@ func (c *call) request(more int) (q api.OverrideRequest, err error) {
 	q = api.OverrideRequest{
 		Node: c.flags.String("node"), By: c.operator(), Reason: c.flags.String("reason"), Expires: c.flags.Duration("expires"), Force: c.flags.Bool("force"),
 	}
-	args := len(c.args) - more
+	at := endpointArgs(c.args[:max(0, len(c.args)-more)])
+	args := len(at)
 	switch {
 	case q.Expires < 0:
 		return q, wrongUse("--expires %s is below zero", q.Expires)
@@ -98,11 +100,21 @@ func (c *call) request(more int) (q api.OverrideRequest, err error) {
 	case q.Node != "" || args != 2:
 		return q, wrongUse("\"vipctl %s\" needs %s; for example: %s", c.verb.name, c.verb.args, c.verb.example)
 	}
-	q.Service, q.Address = balancer.Name(c.args[0]), c.args[1]
+	q.Service, q.Address = balancer.Name(at[0]), at[1]
 	if _, err := balancer.ParseTarget(q.Service, q.Address); err != nil {
 		return q, wrongUse("%v", err)
 	}
 	return q, nil
+}
+
+// endpointArgs takes SERVICE/ADDRESS, which "get endpoints -o name" prints, for SERVICE and ADDRESS.
+func endpointArgs(args []string) []string {
+	if len(args) == 1 {
+		if service, address, ok := strings.Cut(args[0], "/"); ok {
+			return []string{service, address}
+		}
+	}
+	return args
 }
 
 // operator is who does it, for the record; "" where that is not known.

@@ -229,7 +229,8 @@ func serviceNamed(s *api.Service, name string) bool { return string(s.Name) == n
 func endpointID(e *api.Endpoint) string { return string(e.Service) + "/" + e.Address }
 
 func endpointNamed(e *api.Endpoint, name string) bool {
-	return string(e.Service) == name || endpointID(e) == name
+	service, address, _ := strings.Cut(name, "/")
+	return string(e.Service) == service && (address == "" || isAt(e.Address, address))
 }
 
 func frontendID(f *api.Frontend) string { return f.Key.String() }

@@ -90,6 +90,7 @@ func runRegister(c *call) error {
 			return wrongUse("no command is behind --; it goes: %s", c.verb.usage())
 		}
 	}
+	own = endpointArgs(own)
 	switch {
 	case len(own) < 2:
 		return wrongUse("\"vipctl register\" needs SERVICE ADDRESS[:PORT]; for example: %s", c.verb.example)
