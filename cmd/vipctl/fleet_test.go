@@ -19,7 +19,7 @@ import (
 //
 //	put KEY FILE   writes a key below the prefix, as others do
 //	del KEY        removes one
-//	keys           prints the keys below the prefix
+//	keys           prints the keys below the prefix that stay: those under no lease
 func TestFleet(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/fleet", UpdateScripts: *update, RequireExplicitExec: true, RequireUniqueNames: true,
@@ -71,6 +71,8 @@ func keysBelow(ts *testscript.TestScript, _ bool, _ []string) {
 	answer, err := client.Get(ctx, prefix+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	ts.Check(err)
 	for _, kv := range answer.Kvs {
-		_, _ = fmt.Fprintln(ts.Stdout(), strings.TrimPrefix(string(kv.Key), prefix+"/"))
+		if kv.Lease == 0 {
+			_, _ = fmt.Fprintln(ts.Stdout(), strings.TrimPrefix(string(kv.Key), prefix+"/"))
+		}
 	}
 }
