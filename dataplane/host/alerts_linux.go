@@ -25,7 +25,8 @@ const alertBuffer = 32 << 10
 // read: it is a reason to look. The legacy backend and ipsets tell nothing.
 type alerts []*os.File
 
-// openAlerts opens what can be had here.
+// openAlerts opens a socket for each kind of alert. A kind that the kernel lacks, or that needs a privilege this process
+// does not have, is left out: the engine looks once a second anyway.
 func openAlerts() (all alerts, err error) {
 	for _, from := range []struct {
 		protocol int
@@ -42,7 +43,12 @@ func openAlerts() (all alerts, err error) {
 			return nil, errors.Join(fmt.Errorf("opening a socket for alerts: %w", err), all.close())
 		}
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, alertBuffer) // else it keeps more
-		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: from.groups}); err != nil {
+		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: from.groups})
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+			_ = unix.Close(fd)
+			continue // nft's changes are told to those with CAP_NET_ADMIN
+		}
+		if err != nil {
 			return nil, errors.Join(fmt.Errorf("subscribing to alerts: %w", err), unix.Close(fd), all.close())
 		}
 		all = append(all, os.NewFile(uintptr(fd), "netlink alerts"))

@@ -136,27 +136,8 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	if err := h.look(); err != nil {
 		return "", err
 	}
-	if h.downed {
-		h.full, h.downed = true, false
-		return "the device that holds the VIPs was taken down", nil
-	}
-	for a := range h.dirty {
-		if !h.needed(a) {
-			delete(h.dirty, a)
-			continue
-		}
-		was := h.held.At(a)
-		held, next := h.decide(a)
-		if next != keep && next != wait || held.Where != was.Where {
-			return h.difference(a, was), nil
-		}
-		delete(h.dirty, a)
-	}
-	if reason := h.sourceChanged(); reason != "" {
+	if reason := h.addressesIntact(); reason != "" {
 		return reason, nil
-	}
-	if h.asleep && h.view.devices[h.device.index].up {
-		return fmt.Sprintf("device %s has come up, for which routes to VIPs were waiting", h.device.name), nil
 	}
 	if len(h.unannounced) > 0 {
 		h.announceAll()
@@ -176,6 +157,34 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 		}
 	}
 	return "", h.lookAtSysctls()
+}
+
+// addressesIntact says what has happened to addresses, or to the device that holds them, since the last look. It costs
+// what has changed, however many addresses are held.
+func (h *Host) addressesIntact() (reason string) {
+	if h.downed {
+		h.full, h.downed = true, false
+		return "the device that holds the VIPs was taken down"
+	}
+	for a := range h.dirty {
+		if !h.needed(a) {
+			delete(h.dirty, a)
+			continue
+		}
+		was := h.held.At(a)
+		held, next := h.decide(a)
+		if next != keep && next != wait || held.Where != was.Where {
+			return h.difference(a, was)
+		}
+		delete(h.dirty, a)
+	}
+	if reason := h.sourceChanged(); reason != "" {
+		return reason
+	}
+	if h.asleep && h.view.devices[h.device.index].up {
+		return fmt.Sprintf("device %s has come up, for which routes to VIPs were waiting", h.device.name)
+	}
+	return ""
 }
 
 // lookAtSysctls sets again what somebody has changed, and shows what has been mended by hand, or needs to be.
