@@ -3,6 +3,7 @@ package pick
 import (
 	"math"
 
+	"vipd/balancer"
 	"vipd/balancer/internal/hash"
 )
 
@@ -76,4 +77,16 @@ type destinationHash struct{ rendezvous }
 // Pick implements Picker.
 func (d *destinationHash) Pick(f Flow, skip func(i int) bool) int {
 	return d.pick(hashAddr(f.VIP.Addr()), skip)
+}
+
+// Buckets returns, for each of n buckets, the index of the backend that clients in it go to, for modes that hash clients into
+// buckets in the kernel. Backends are Active and have a weight. A bucket's backend depends on its number and the backends alone;
+// when a backend comes or goes only its own buckets change.
+func Buckets(backends []balancer.Backend, n int) []int {
+	r := newRendezvous(membersOf(backends))
+	out := make([]int, n)
+	for i := range out {
+		out[i] = r.pick(hash.Mix(uint64(i)+1), nil)
+	}
+	return out
 }

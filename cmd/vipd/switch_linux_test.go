@@ -81,8 +81,9 @@ func switching(t *testing.T, names ...string) {
 	g.start()
 	l := g.clients(8, time.Hour)
 	open := map[string]net.Conn{}
-	// listed are those that have to be listed: the kernel goes on with those of iptables mode without vipd.
-	listed := func(serving, opened string) bool { return serving == "iptables" || opened != "iptables" }
+	// listed are those that have to be listed: the kernel goes on with those that it translates without vipd.
+	translates := func(name string) bool { return name == "iptables" || name == "nftables" }
+	listed := func(serving, opened string) bool { return translates(serving) || !translates(opened) }
 	for i, name := range names[1:] {
 		l.more(20)
 		_, c := g.ask(g.client)
@@ -150,7 +151,7 @@ func (g *gateway) lists(c net.Conn, what string) {
 // TestIPVSSwitch goes through all modes and back.
 func TestIPVSSwitch(t *testing.T) {
 	lab.NeedIPVS(t)
-	switching(t, "userspace", "iptables", "ipvs", "iptables", "userspace")
+	switching(t, "userspace", "nftables", "ipvs", "iptables", "userspace")
 }
 
 // TestWithoutIPVS: a kernel that has no IPVS is served by the next best mode, loudly; strict_mode ends with the reason and
@@ -164,7 +165,7 @@ func TestWithoutIPVS(t *testing.T) {
 	g.write(strings.Replace(strict, "strict_mode = true", "strict_mode = false", 1), 0, 1)
 	g.start()
 	s, err := g.api.Status(t.Context())
-	if err != nil || s.Mode.InUse != "iptables" || s.Mode.Wanted != "ipvs" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "modprobe ip_vs") {
+	if err != nil || s.Mode.InUse != "nftables" || s.Mode.Wanted != "ipvs" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "modprobe ip_vs") {
 		t.Errorf("mode %+v, %v", s.Mode, err)
 	}
 	if got := g.servers(g.client); len(got) != 2 {
@@ -173,7 +174,7 @@ func TestWithoutIPVS(t *testing.T) {
 	g.write(strings.Replace(strict, `mode = "ipvs"`, `mode = "auto"`, 1), 0, 1)
 	wait.For(t, 20*time.Second, "the fallback to end", func() bool {
 		s, err := g.api.Status(t.Context())
-		return err == nil && !s.Mode.Fallback && s.Mode.InUse == "iptables" && strings.Contains(s.Mode.Reason, "not ipvs")
+		return err == nil && !s.Mode.Fallback && s.Mode.InUse == "nftables" && strings.Contains(s.Mode.Reason, "not ipvs")
 	})
 	g.stop()
 	g.write(strict, 0, 1)
@@ -184,7 +185,7 @@ func TestWithoutIPVS(t *testing.T) {
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 }
 
-func TestSwitch(t *testing.T) { switching(t, "userspace", "iptables", "userspace", "iptables") }
+func TestSwitch(t *testing.T) { switching(t, "userspace", "nftables", "iptables", "nftables", "userspace", "iptables") }
 
 // TestSwitchBackAndForth changes the mode again while the one before still drains, or the switch is going on: what is left
 // of a mode is never in the way of the next of its kind.

@@ -73,8 +73,13 @@ func (s *Snapshot) rules(tool, saved string) {
 func (s *Snapshot) nftables(t testing.TB) {
 	t.Helper()
 	ofIptables := regexp.MustCompile(`^table (ip|ip6) (filter|nat|mangle|raw|security)$`)
+	ours := regexp.MustCompile(`^table (ip|ip6) vipd$`)
 	for table := range strings.Lines(run(t, "nft", "list", "tables")) {
 		if table = strings.TrimSpace(table); ofIptables.MatchString(table) {
+			continue
+		}
+		if ours.MatchString(table) {
+			s.Ours = append(s.Ours, table)
 			continue
 		}
 		for line := range strings.Lines(run(t, "nft", append([]string{"-s", "list"}, strings.Fields(table)...)...)) {

@@ -401,3 +401,7 @@ func restore(table string, chains []chain, further ...string) string {
 	b.WriteString("COMMIT\n")
 	return b.String()
 }
+
+// MarkBits are the bits of a connection's mark that say it was opened to a frontend, for modes that mark connections by
+// themselves (Mode.Marked).
+func MarkBits(o Options) uint32 { return newMarkBits(o.MasqueradeBit).ours }

@@ -33,12 +33,6 @@ func bans() []ban {
 		{from: "dataplane", what: "vipd/store", tests: true,
 			why: "a dataplane sees compiled frontends only; with a store in reach it would look at raw endpoints"},
 		{from: "dataplane", what: "vipd/cmd", tests: true, why: "nothing imports the programs"},
-		{from: "dataplane/userspace", what: "vipd/dataplane/iptables", why: "modes share dataplane/internal, never each other"},
-		{from: "dataplane/userspace", what: "vipd/dataplane/ipvs", why: "modes share dataplane/internal, never each other"},
-		{from: "dataplane/iptables", what: "vipd/dataplane/ipvs", why: "modes share dataplane/internal, never each other"},
-		{from: "dataplane/iptables", what: "vipd/dataplane/userspace", why: "modes share dataplane/internal, never each other"},
-		{from: "dataplane/ipvs", what: "vipd/dataplane/iptables", why: "modes share dataplane/internal, never each other"},
-		{from: "dataplane/ipvs", what: "vipd/dataplane/userspace", why: "modes share dataplane/internal, never each other"},
 		{from: "", but: []string{"cmd", "balancer/health"}, what: "vipd/balancer/health/probe",
 			why: "health is a pure state machine; only the daemon does the I/O of checks"},
 		{from: "cmd/vipctl", what: "vipd/cmd/vipd/daemon",
@@ -107,6 +101,34 @@ func TestImportDirections(t *testing.T) {
 				if b.covers(f, imported) {
 					t.Errorf("%s imports %s: %s", f.path, imported, b.why)
 				}
+			}
+		}
+	}
+}
+
+// TestModesKnowNotEachOther: what two modes share is in dataplane/internal. The modes are what cmd/internal/modes imports of
+// dataplane, but for the host.
+func TestModesKnowNotEachOther(t *testing.T) {
+	_, files := readTree(t)
+	modes := map[string]bool{}
+	for _, f := range files {
+		for _, imported := range f.imports {
+			if folder, ok := strings.CutPrefix(imported, "vipd/dataplane/"); ok && !f.test && f.folder() == "cmd/internal/modes" && folder != "host" {
+				modes[folder] = true
+			}
+		}
+	}
+	if len(modes) < 2 {
+		t.Fatalf("cmd/internal/modes imports %v", modes)
+	}
+	for _, f := range files {
+		mine, ok := strings.CutPrefix(f.folder(), "dataplane/")
+		if !ok || !modes[mine] || f.test {
+			continue
+		}
+		for _, imported := range f.imports {
+			if other := strings.TrimPrefix(imported, "vipd/dataplane/"); other != mine && modes[other] {
+				t.Errorf("%s imports %s: modes share dataplane/internal, never each other", f.path, imported)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"vipd/dataplane/host"
 	"vipd/dataplane/iptables"
 	"vipd/dataplane/ipvs"
+	"vipd/dataplane/nftables"
 	"vipd/dataplane/userspace"
 )
 
@@ -19,6 +20,7 @@ func modes() []mode {
 	legacy.Backend, legacy.Mode = "legacy", host.Mode{Forward: true, Marked: true}
 	return []mode{
 		{name: "userspace, redirect", host: guard, open: openRedirect},
+		{name: "nftables", host: nft, open: openNFTables(nft)},
 		{
 			name: "iptables, nft", host: nft, drops: true,
 			open: openIPTables(iptables.Options{Backend: "nft", Mark: host.Mark(nft)}), plan: planIPTables(nft),
@@ -54,6 +56,17 @@ func openRedirect(t *testing.T) dataplane.Dataplane {
 		t.Fatal(err)
 	}
 	return d
+}
+
+func openNFTables(o host.Options) func(t *testing.T) dataplane.Dataplane {
+	return func(t *testing.T) dataplane.Dataplane {
+		t.Helper()
+		d, err := nftables.New(nftables.Options{Log: slog.New(slog.DiscardHandler), Mark: host.MarkBits(o)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
 }
 
 func openIPTables(o iptables.Options) func(t *testing.T) dataplane.Dataplane {

@@ -50,12 +50,15 @@ type ModeName string
 const (
 	AutoMode      ModeName = "auto"
 	IPVSMode      ModeName = "ipvs"
+	NFTablesMode  ModeName = "nftables"
 	IPTablesMode  ModeName = "iptables"
 	UserspaceMode ModeName = "userspace"
 )
 
 // Values lists what users may write.
-func (ModeName) Values() []string { return []string{"auto", "ipvs", "iptables", "userspace"} }
+func (ModeName) Values() []string {
+	return []string{"auto", "ipvs", "nftables", "iptables", "userspace"}
+}
 
 // StoreKind is where services come from.
 type StoreKind string

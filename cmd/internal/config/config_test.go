@@ -52,7 +52,7 @@ func TestPathsAreRelativeToTheFile(t *testing.T) {
 
 func TestProblemsNameThePlace(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"mode = \"ipvss\"", `vipd.toml:1: mode: "ipvss" is not one of auto, ipvs, iptables, userspace; did you mean "ipvs"?`},
+		{"mode = \"ipvss\"", `vipd.toml:1: mode: "ipvss" is not one of auto, ipvs, nftables, iptables, userspace; did you mean "ipvs"?`},
 		{"\nmodee = \"ipvs\"", `vipd.toml:2: modee: unknown field; did you mean "mode"?`},
 		{"[sync]\nprobe_interval = \"1us\"", "vipd.toml:2: sync.probe_interval: 1us is too short; 10ms or more is possible"},
 		{"[api]\nhttp = \"9890\"", `vipd.toml:2: api.http: "9890" is not ADDRESS:PORT, such as "127.0.0.1:9890"; "" turns it off`},

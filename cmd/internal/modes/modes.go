@@ -36,6 +36,7 @@ type Mode struct {
 func All() []Mode {
 	return []Mode{
 		ipvsMode(),
+		nftablesMode(),
 		iptablesMode(),
 		userspaceMode(),
 	}

@@ -1,0 +1,33 @@
+package modes
+
+import (
+	"context"
+	"log/slog"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/dataplane"
+	"vipd/dataplane/host"
+	"vipd/dataplane/nftables"
+)
+
+func nftablesMode() Mode {
+	return Mode{
+		Name: config.NFTablesMode,
+		New: func(_ context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
+			return nftables.New(nftables.Options{Log: log, Mark: host.MarkBits(HostOptions(c))})
+		},
+		Keeps:        true,
+		Forwards:     true,
+		Marks:        true,
+		Capabilities: func(config.Config) balancer.Capabilities { return nftables.Capabilities() },
+		Render: func(c config.Config, frontends []*balancer.Frontend) (string, error) {
+			text := nftables.Render(frontends, host.MarkBits(HostOptions(c)))
+			if text != "" { // beside what else is programmed, it says whose input it is
+				text = "# nft -f -\n" + text
+			}
+			return text, nil
+		},
+		Cleanup: func(_ context.Context, _ config.Config, dry bool) ([]string, error) { return nftables.Cleanup(dry) },
+	}
+}

@@ -1,0 +1,194 @@
+package nft
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Family is the address family of a table.
+type Family byte
+
+// The families. Each has tables of its own: one for both (inet) would need a test of the family in each rule.
+const (
+	IPv4 Family = 2  // NFPROTO_IPV4, "ip"
+	IPv6 Family = 10 // NFPROTO_IPV6, "ip6"
+)
+
+// String is nft's word: ip or ip6.
+func (f Family) String() string {
+	if f == IPv6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
+// Expr is a value that rules read: a field of the packet, a number, or several values behind each other.
+type Expr interface {
+	// text is the expression as nft prints it.
+	text(f Family) string
+	// kind is its type, which formats values and describes sets.
+	kind(f Family) kind
+	// load writes the expressions that put the value into register reg; temp is the first register that is free.
+	load(m *message, f Family, reg, temp int)
+	// typeof writes what describes the expression in the user data of a set.
+	typeof(u *userdata, f Family)
+}
+
+// kind is a type of values: nft's number for it, the bytes of a value, and their order. IPv4 and IPv6 addresses differ.
+type kind struct {
+	id    uint32
+	size  int
+	order order
+	parts []kind // of a concatenation
+}
+
+// order is the order of the bytes of a value, as user data says it.
+type order uint32
+
+const (
+	mixed  order = 0 // a concatenation
+	native order = 1
+	wire   order = 2
+)
+
+// registers is how many 32-bit registers values take.
+func (k kind) registers() int { return (k.size + 3) / 4 }
+
+// Numbers of nft's types (its include/datatype.h). The kernel only keeps them for listings.
+const (
+	typeVerdict = 0xffffff00
+	typeInteger = 4
+	typeIPv4    = 7
+	typeIPv6    = 8
+	typeProto   = 12
+	typePort    = 13
+	typeMark    = 19
+	typeIface   = 20
+	typeClass   = 23
+	typeOther   = 0 // in no key or data here
+)
+
+// Concat is several values behind each other, each padded to 32 bits: the key of most maps.
+type Concat []Expr
+
+func (c Concat) text(f Family) string {
+	parts := make([]string, len(c))
+	for i, e := range c {
+		parts[i] = e.text(f)
+	}
+	return strings.Join(parts, " . ")
+}
+
+func (c Concat) kind(f Family) (all kind) {
+	for _, e := range c {
+		k := e.kind(f)
+		all.id = all.id<<6 | k.id
+		all.size += k.registers() * 4
+		all.parts = append(all.parts, k)
+	}
+	return all
+}
+
+func (c Concat) load(m *message, f Family, reg, temp int) {
+	for _, e := range c {
+		e.load(m, f, reg, temp)
+		reg += e.kind(f).registers()
+	}
+}
+
+func (c Concat) typeof(u *userdata, f Family) {
+	u.expr(exprConcat, func() {
+		for i, e := range c {
+			u.nest(i, func() { e.typeof(u, f) })
+		}
+	})
+}
+
+// Numgen is a number below Mod: random, or the next one of a counter that belongs to the rule.
+type Numgen struct {
+	Random bool
+	Mod    uint32
+}
+
+func (n Numgen) text(Family) string {
+	if n.Random {
+		return fmt.Sprintf("numgen random mod %d", n.Mod)
+	}
+	return fmt.Sprintf("numgen inc mod %d", n.Mod)
+}
+
+func (Numgen) kind(Family) kind { return kind{id: typeInteger, size: 4, order: native} }
+
+func (n Numgen) load(m *message, _ Family, reg, _ int) {
+	m.expr(listElem, "numgen", func() {
+		m.uint32(1, register(reg)) // NFTA_NG_DREG
+		m.uint32(2, n.Mod)         // NFTA_NG_MODULUS
+		m.uint32(3, bit(n.Random)) // NFTA_NG_TYPE
+		m.uint32(4, 0)             // NFTA_NG_OFFSET
+	})
+}
+
+func (n Numgen) typeof(u *userdata, _ Family) {
+	u.expr(exprNumgen, func() {
+		u.uint32(0, bit(n.Random))
+		u.uint32(1, n.Mod)
+		u.uint32(2, 0) // offset
+	})
+}
+
+// Jhash is the kernel's Jenkins hash of a value with a seed, scaled to a number below Mod.
+type Jhash struct {
+	Of   Expr
+	Mod  uint32
+	Seed uint32
+}
+
+func (j Jhash) text(f Family) string {
+	return fmt.Sprintf("jhash %s mod %d seed 0x%x", j.Of.text(f), j.Mod, j.Seed)
+}
+
+func (Jhash) kind(Family) kind { return kind{id: typeInteger, size: 4, order: native} }
+
+func (j Jhash) load(m *message, f Family, reg, temp int) {
+	of := j.Of.kind(f)
+	j.Of.load(m, f, temp, temp+of.registers())
+	m.expr(listElem, "hash", func() {
+		m.uint32(1, register(temp))  // NFTA_HASH_SREG
+		m.uint32(2, register(reg))   // NFTA_HASH_DREG
+		m.uint32(3, uint32(of.size)) // NFTA_HASH_LEN
+		m.uint32(4, j.Mod)           // NFTA_HASH_MODULUS
+		m.uint32(5, j.Seed)          // NFTA_HASH_SEED
+		m.uint32(7, 0)               // NFTA_HASH_TYPE, NFT_HASH_JENKINS
+	})
+}
+
+// typeof describes any number: nft 1.0.6 crashes as it lists a set that is declared by a hash.
+func (Jhash) typeof(u *userdata, f Family) { Numgen{Random: true, Mod: 2}.typeof(u, f) }
+
+// Lookup is what a map has for a key. A rule in which it is read goes no further where the map has nothing.
+type Lookup struct {
+	Key Expr
+	In  *Set
+}
+
+func (l Lookup) text(f Family) string { return l.Key.text(f) + " map @" + l.In.Name }
+
+func (l Lookup) kind(f Family) kind { return l.In.dataKind(f) }
+
+func (l Lookup) load(m *message, f Family, reg, temp int) {
+	l.Key.load(m, f, reg, temp+l.Key.kind(f).registers())
+	m.expr(listElem, "lookup", func() {
+		m.string(1, l.In.Name)     // NFTA_LOOKUP_SET
+		m.uint32(2, register(reg)) // NFTA_LOOKUP_SREG
+		m.uint32(3, register(reg)) // NFTA_LOOKUP_DREG
+	})
+}
+
+func (l Lookup) typeof(u *userdata, f Family) { l.In.Data.typeof(u, f) }
+
+func bit(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}

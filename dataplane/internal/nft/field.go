@@ -1,0 +1,152 @@
+package nft
+
+// Field is a field of the packet, of its way through the host, or of its connection.
+type Field byte
+
+// The fields.
+const (
+	Saddr     Field = iota // source address
+	Daddr                  // destination address
+	L4proto                // protocol of the transport header
+	Sport                  // source port of TCP, UDP or SCTP
+	Dport                  // destination port
+	Iif                    // index of the interface that the packet came in by; in nat postrouting too since Linux 5.5
+	Oif                    // index of the interface that it leaves by
+	Priority               // the packet's priority: 32 bits that rules can use as a variable
+	Mark                   // the packet's mark
+	CtMark                 // the connection's mark
+	CtState                // bits of the connection's state
+	CtStatus               // bits of what was done with it
+	SaddrType              // what the source address is to this host: LocalAddress, ...
+	fieldCount
+)
+
+// source is where the kernel takes a field from.
+type source byte
+
+const (
+	fromNetwork   source = iota // the network header
+	fromTransport               // the transport header
+	fromMeta
+	fromCt
+	fromFib
+)
+
+// spec is all that is to say about a field in one family.
+type spec struct {
+	text   string
+	kind   kind
+	source source
+	at     uint32 // offset in a header, else the key of meta, ct or fib
+	// nft's numbers of the field's protocol and of the field in it, for user data.
+	protocol, field uint32
+}
+
+// Numbers of protocols in nft's user data (its enum proto_desc_id).
+const (
+	protocolTransport = 11
+	protocolIPv4      = 12
+	protocolIPv6      = 13
+)
+
+func (x Field) spec(f Family) spec {
+	addr, network := kind{id: typeIPv4, size: 4, order: wire}, uint32(protocolIPv4)
+	saddr, daddr := spec{at: 12, field: 11}, spec{at: 16, field: 12}
+	if f == IPv6 {
+		addr, network = kind{id: typeIPv6, size: 16, order: wire}, protocolIPv6
+		saddr, daddr = spec{at: 8, field: 8}, spec{at: 24, field: 9}
+	}
+	number := func(id uint32) kind { return kind{id: id, size: 4, order: native} }
+	port := kind{id: typePort, size: 2, order: wire}
+	switch x {
+	case Saddr:
+		return spec{f.String() + " saddr", addr, fromNetwork, saddr.at, network, saddr.field}
+	case Daddr:
+		return spec{f.String() + " daddr", addr, fromNetwork, daddr.at, network, daddr.field}
+	case L4proto:
+		return spec{"meta l4proto", kind{id: typeProto, size: 1, order: native}, fromMeta, 16, 0, 0}
+	case Sport:
+		return spec{"th sport", port, fromTransport, 0, protocolTransport, 1}
+	case Dport:
+		return spec{"th dport", port, fromTransport, 2, protocolTransport, 2}
+	case Iif:
+		return spec{"iif", number(typeIface), fromMeta, 4, 0, 0}
+	case Oif:
+		return spec{"oif", number(typeIface), fromMeta, 5, 0, 0}
+	case Priority:
+		return spec{"meta priority", number(typeClass), fromMeta, 2, 0, 0}
+	case Mark:
+		return spec{"meta mark", number(typeMark), fromMeta, 3, 0, 0}
+	case CtMark:
+		return spec{"ct mark", number(typeMark), fromCt, 3, 0, 0}
+	case CtState:
+		return spec{"ct state", number(typeOther), fromCt, 0, 0, 0}
+	case CtStatus:
+		return spec{"ct status", number(typeOther), fromCt, 2, 0, 0}
+	case SaddrType:
+		return spec{"fib saddr type", number(typeOther), fromFib, 3, 0, 0} // NFT_FIB_RESULT_ADDRTYPE
+	}
+	panic("nft: there is no such field")
+}
+
+func (x Field) text(f Family) string { return x.spec(f).text }
+
+func (x Field) kind(f Family) kind { return x.spec(f).kind }
+
+func (x Field) load(m *message, f Family, reg, _ int) {
+	s := x.spec(f)
+	switch s.source {
+	case fromNetwork, fromTransport:
+		m.expr(listElem, "payload", func() {
+			m.uint32(1, register(reg))       // NFTA_PAYLOAD_DREG
+			m.uint32(2, uint32(s.source)+1)  // NFTA_PAYLOAD_BASE: 1 network, 2 transport
+			m.uint32(3, s.at)                // NFTA_PAYLOAD_OFFSET
+			m.uint32(4, uint32(s.kind.size)) // NFTA_PAYLOAD_LEN
+		})
+	case fromMeta:
+		m.expr(listElem, "meta", func() {
+			m.uint32(1, register(reg)) // NFTA_META_DREG
+			m.uint32(2, s.at)          // NFTA_META_KEY
+		})
+	case fromCt:
+		m.expr(listElem, "ct", func() {
+			m.uint32(1, register(reg)) // NFTA_CT_DREG
+			m.uint32(2, s.at)          // NFTA_CT_KEY
+		})
+	case fromFib:
+		m.expr(listElem, "fib", func() {
+			m.uint32(1, register(reg)) // NFTA_FIB_DREG
+			m.uint32(2, s.at)          // NFTA_FIB_RESULT
+			m.uint32(3, 1)             // NFTA_FIB_FLAGS: NFTA_FIB_F_SADDR
+		})
+	}
+}
+
+func (x Field) typeof(u *userdata, f Family) {
+	s := x.spec(f)
+	switch s.source {
+	case fromNetwork, fromTransport:
+		u.expr(exprPayload, func() {
+			u.uint32(0, s.protocol)
+			u.uint32(1, s.field)
+		})
+	case fromMeta:
+		u.expr(exprMeta, func() { u.uint32(0, s.at) })
+	default:
+		panic("nft: no set here is declared by " + s.text)
+	}
+}
+
+// set writes the expression that sets the field from a register.
+func (x Field) set(m *message, reg int) {
+	s := x.spec(IPv4)
+	name, sreg := "meta", 3 // NFTA_META_SREG
+	key := 2
+	if s.source == fromCt {
+		name, sreg = "ct", 4 // NFTA_CT_SREG
+	}
+	m.expr(listElem, name, func() {
+		m.uint32(key, s.at)
+		m.uint32(sreg, register(reg))
+	})
+}

@@ -1,0 +1,324 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Set is a named set or map. Its key and data are declared by expressions, as nft's "typeof" does.
+type Set struct {
+	Name string
+	Key  Expr
+	// Data makes it a map to such values; Verdict makes it a map to verdicts. With neither it is a set.
+	Data    Expr
+	Verdict bool
+	// Interval lets elements of a concatenated key be ranges (Elem.KeyEnd).
+	Interval bool
+	// Timed lets elements have an end (Elem.Timeout, Update).
+	Timed bool
+	// Counter counts packets and bytes of each element.
+	Counter bool
+	// Dynamic lets rules add elements (Update, Delete).
+	Dynamic bool
+	// Size is the most elements that it takes; 0 means no bound.
+	Size uint32
+}
+
+func (s *Set) isMap() bool { return s.Verdict || s.Data != nil }
+
+// word is nft's word for it.
+func (s *Set) word() string {
+	if s.isMap() {
+		return "map"
+	}
+	return "set"
+}
+
+func (s *Set) dataKind(f Family) kind {
+	if s.Verdict {
+		return kind{id: typeVerdict}
+	}
+	return s.Data.kind(f)
+}
+
+// text is the declaration, without the elements.
+func (s *Set) text(f Family) string {
+	var b strings.Builder
+	data := ""
+	switch {
+	case s.Verdict:
+		data = " : verdict"
+	case s.Data != nil:
+		data = " : " + s.Data.text(f)
+	}
+	fmt.Fprintf(&b, " %s { typeof %s%s;", s.Name, s.Key.text(f), data)
+	if s.Size != 0 {
+		fmt.Fprintf(&b, " size %d;", s.Size)
+	}
+	var flags []string
+	if s.Interval {
+		flags = append(flags, "interval")
+	}
+	if s.Timed {
+		flags = append(flags, "timeout")
+	}
+	if s.Dynamic {
+		flags = append(flags, "dynamic")
+	}
+	if len(flags) > 0 {
+		fmt.Fprintf(&b, " flags %s;", strings.Join(flags, ","))
+	}
+	if s.Counter {
+		b.WriteString(" counter;")
+	}
+	b.WriteString(" }")
+	return b.String()
+}
+
+func (s *Set) flags(f Family) (flags uint32) {
+	for _, x := range []struct {
+		on   bool
+		flag uint32
+	}{
+		{s.Interval, setInterval}, {s.isMap(), setMap}, {s.Timed, setHasTTL}, {s.Dynamic, setEval},
+		{s.Interval && s.Key.kind(f).parts != nil, setConcat},
+	} {
+		if x.on {
+			flags |= x.flag
+		}
+	}
+	return flags
+}
+
+// write writes the attributes of the set behind its table.
+func (s *Set) write(m *message, f Family, id uint32) {
+	key, data := s.Key.kind(f), kind{}
+	m.string(setName, s.Name)
+	m.uint32(setFlags, s.flags(f))
+	m.uint32(setKeyType, key.id)
+	m.uint32(setKeyLen, uint32(key.size))
+	if s.isMap() {
+		data = s.dataKind(f)
+		m.uint32(setDataType, data.id)
+		if !s.Verdict {
+			m.uint32(setDataLen, uint32(data.size))
+		}
+	}
+	m.uint32(setID, id)
+	s.writeDesc(m, key)
+	m.bytes(setUserdata, s.userdata(f, key, data))
+	if s.Counter {
+		m.expr(setExpr, "counter", func() {})
+	}
+}
+
+// writeDesc writes the bound of the set, and the lengths of the fields of a concatenation with ranges.
+func (s *Set) writeDesc(m *message, key kind) {
+	fields := s.Interval && key.parts != nil
+	if s.Size == 0 && !fields {
+		return
+	}
+	m.nest(setDesc, func() {
+		if s.Size != 0 {
+			m.uint32(descSize, s.Size)
+		}
+		if !fields {
+			return
+		}
+		m.nest(descConcat, func() {
+			for _, p := range key.parts {
+				m.nest(listElem, func() { m.uint32(fieldLen, uint32(p.size)) })
+			}
+		})
+	})
+}
+
+func (s *Set) userdata(f Family, key, data kind) []byte {
+	var u userdata
+	u.uint32(udataKeyOrder, uint32(key.order))
+	if s.isMap() {
+		u.uint32(udataDataOrder, uint32(data.order))
+	}
+	u.nest(udataKeyTypeof, func() { s.Key.typeof(&u, f) })
+	if s.isMap() {
+		u.nest(udataDataTypeof, func() {
+			if s.Verdict {
+				u.expr(exprVerdict, func() {})
+			} else {
+				s.Data.typeof(&u, f)
+			}
+		})
+		u.uint32(udataDataInterval, 0)
+	}
+	return u.b
+}
+
+// Elem is an element of a set or map.
+type Elem struct {
+	// Key has the bytes of each part of the set's key, padded to 32 bits (Bytes). With KeyEnd it is the first of a range.
+	Key, KeyEnd []byte
+	// Data is the value of a map; Goto the chain that a map to verdicts leads to; Drop drops instead.
+	Data []byte
+	Goto string
+	Drop bool
+	// Timeout is how long the element stays; 0 means for ever.
+	Timeout time.Duration
+	// Comment is shown by listings, at most 127 bytes.
+	Comment string
+}
+
+// write writes the element of a set whose keys and data have so many bytes: a single port has two, though Bytes pads it.
+func (e *Elem) write(m *message, key, data int, withData bool) {
+	m.openNest(listElem)
+	m.value(elemKey, e.Key[:min(key, len(e.Key))])
+	if e.KeyEnd != nil {
+		m.value(elemKeyEnd, e.KeyEnd[:min(key, len(e.KeyEnd))])
+	}
+	if withData {
+		switch {
+		case e.Drop:
+			m.verdict(elemData, codeDrop, "")
+		case e.Goto != "":
+			m.verdict(elemData, codeGoto, e.Goto)
+		case e.Data != nil:
+			m.value(elemData, e.Data[:min(data, len(e.Data))])
+		}
+		if e.Timeout > 0 {
+			m.uint64(elemTimeout, uint64(e.Timeout.Milliseconds()))
+		}
+		if u := comment(e.Comment); u != nil {
+			m.bytes(elemUserdata, u)
+		}
+	}
+	m.closeNest()
+}
+
+func (e *Elem) text(s *Set, f Family, withData bool) string {
+	var b strings.Builder
+	key := s.Key.kind(f)
+	b.WriteString(key.format(e.Key, e.KeyEnd))
+	if !withData {
+		return b.String()
+	}
+	if e.Timeout > 0 {
+		fmt.Fprintf(&b, " timeout %ds", int(e.Timeout.Seconds()))
+	}
+	if e.Comment != "" {
+		fmt.Fprintf(&b, " comment %q", e.Comment[:min(len(e.Comment), maxComment)])
+	}
+	switch {
+	case e.Drop:
+		b.WriteString(" : drop")
+	case e.Goto != "":
+		b.WriteString(" : goto " + e.Goto)
+	case e.Data != nil:
+		b.WriteString(" : " + s.Data.kind(f).format(e.Data, nil))
+	}
+	return b.String()
+}
+
+// format prints a value of this type, or a range of them.
+func (k kind) format(v, end []byte) string {
+	parts := k.parts
+	if parts == nil {
+		parts = []kind{k}
+	}
+	texts := make([]string, len(parts))
+	for i, p := range parts {
+		n := p.registers() * 4
+		if len(v) < p.size {
+			return fmt.Sprintf("0x%x", v)
+		}
+		texts[i] = p.formatOne(v[:p.size])
+		if len(end) >= p.size {
+			if last := p.formatOne(end[:p.size]); last != texts[i] {
+				texts[i] = between(v[:p.size], end[:p.size], texts[i], last)
+			}
+			end = end[min(n, len(end)):]
+		}
+		v = v[min(n, len(v)):]
+	}
+	return strings.Join(texts, " . ")
+}
+
+// between prints a range: as a network where it is one.
+func between(first, last []byte, firstText, lastText string) string {
+	if a, ok := netip.AddrFromSlice(first); ok && len(first) >= 4 {
+		for bits := a.BitLen(); bits >= 0; bits-- {
+			if p := netip.PrefixFrom(a, bits); p.Masked().Addr() == a && lastOf(p) == netip.Addr.String(mustAddr(last)) {
+				return p.String()
+			}
+		}
+	}
+	return firstText + "-" + lastText
+}
+
+func (k kind) formatOne(v []byte) string {
+	switch k.id {
+	case typeIPv4, typeIPv6:
+		return mustAddr(v).String()
+	case typeProto:
+		return protocol(v[0])
+	case typePort:
+		return strconv.Itoa(int(binary.BigEndian.Uint16(v)))
+	case typeClass:
+		n := binary.NativeEndian.Uint32(v)
+		return fmt.Sprintf("%x:%x", n>>16, n&0xffff)
+	case typeMark:
+		return fmt.Sprintf("0x%08x", binary.NativeEndian.Uint32(v))
+	}
+	return strconv.FormatUint(uint64(binary.NativeEndian.Uint32(v)), 10)
+}
+
+// protocol is nft's word for a transport protocol.
+func protocol(n byte) string {
+	switch n {
+	case 1:
+		return "icmp"
+	case 6:
+		return "tcp"
+	case 17:
+		return "udp"
+	case 58:
+		return "ipv6-icmp"
+	case 132:
+		return "sctp"
+	}
+	return strconv.Itoa(int(n))
+}
+
+// mustAddr reads the bytes of an address that this package wrote or whose length it has checked.
+func mustAddr(v []byte) netip.Addr {
+	a, _ := netip.AddrFromSlice(v)
+	return a
+}
+
+// Last is the last address of a network: the end of a range that begins with its first.
+func Last(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	return mustAddr(b)
+}
+
+func lastOf(p netip.Prefix) string { return Last(p).String() }
+
+// Bytes is the value of a key or of data under construction: each part is padded to 32 bits.
+type Bytes []byte
+
+// Addr appends an address; both families have their own length.
+func (b Bytes) Addr(a netip.Addr) Bytes { return append(b, a.AsSlice()...) }
+
+// Proto appends the number of a transport protocol.
+func (b Bytes) Proto(n byte) Bytes { return append(b, n, 0, 0, 0) }
+
+// Port appends a port.
+func (b Bytes) Port(n uint16) Bytes { return append(b, byte(n>>8), byte(n), 0, 0) }
+
+// Number appends a number in the host's byte order: a slot, a mark, an interface.
+func (b Bytes) Number(n uint32) Bytes { return binary.NativeEndian.AppendUint32(b, n) }

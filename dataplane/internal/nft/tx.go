@@ -1,0 +1,255 @@
+package nft
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Table names a table.
+type Table struct {
+	Family Family
+	Name   string
+}
+
+// String is the table as nft's commands name it: "ip vipd".
+func (t Table) String() string { return t.Family.String() + " " + t.Name }
+
+// Chain is a chain; its rules are added by AddRule.
+type Chain struct {
+	Name string
+	// Hook makes it a base chain; nil means that other chains lead to it.
+	Hook *Hook
+}
+
+// Hook is where a base chain meets packets.
+type Hook struct {
+	Type  ChainType
+	Point Point
+	// Priority orders the base chains of a point: lower ones come first.
+	Priority int32
+}
+
+// ChainType is the type of a base chain.
+type ChainType string
+
+// The types. Chains of type nat see the first packet of a connection only.
+const (
+	NAT    ChainType = "nat"
+	Filter ChainType = "filter"
+)
+
+// Point is where in the kernel packets meet a base chain. The numbers are the kernel's.
+type Point uint32
+
+// The points.
+const (
+	Prerouting  Point = 0
+	Input       Point = 1
+	Forward     Point = 2
+	Output      Point = 3
+	Postrouting Point = 4
+)
+
+// String is nft's word.
+func (p Point) String() string {
+	return [...]string{"prerouting", "input", "forward", "output", "postrouting"}[p]
+}
+
+// Tx is a transaction: what is added to it takes effect in this order, as a whole or not at all. The zero value is empty.
+type Tx struct{ ops []op }
+
+// op is one step of a transaction.
+type op struct {
+	table Table
+	text  string // of all but elements: the command without "add" and table; elements are printed when asked
+	verb  string // add, create, delete, flush
+	what  string // table, chain, rule, map, set, element
+	write func(*message)
+	set   *Set
+	elems []Elem
+}
+
+// Len is the number of steps.
+func (t *Tx) Len() int { return len(t.ops) }
+
+// Append adds the steps of another transaction.
+func (t *Tx) Append(other *Tx) { t.ops = append(t.ops, other.ops...) }
+
+// AddTable makes a table unless it is there.
+func (t *Tx) AddTable(x Table) {
+	t.ops = append(t.ops, op{table: x, verb: "add", what: "table", write: func(m *message) {
+		m.open(msgNewTable, flagCreate, x.Family)
+		m.string(tableName, x.Name)
+		m.uint32(2, 0) // NFTA_TABLE_FLAGS
+		m.close()
+	}})
+}
+
+// DeleteTable removes a table with all that is in it. The transaction fails where there is none.
+func (t *Tx) DeleteTable(x Table) {
+	t.ops = append(t.ops, op{table: x, verb: "delete", what: "table", write: func(m *message) {
+		m.open(msgDelTable, 0, x.Family)
+		m.string(tableName, x.Name)
+		m.close()
+	}})
+}
+
+// AddChain makes a chain unless it is there.
+func (t *Tx) AddChain(x Table, c *Chain) {
+	text := " " + c.Name
+	if c.Hook != nil {
+		text += fmt.Sprintf(" { type %s hook %s priority %d; policy accept; }", c.Hook.Type, c.Hook.Point, c.Hook.Priority)
+	}
+	t.ops = append(t.ops, op{table: x, verb: "add", what: "chain", text: text, write: func(m *message) {
+		m.open(msgNewChain, flagCreate, x.Family)
+		m.string(chainTable, x.Name)
+		m.string(chainName, c.Name)
+		if c.Hook != nil {
+			m.nest(chainHook, func() {
+				m.uint32(hookNum, uint32(c.Hook.Point))
+				m.uint32(hookPriority, uint32(c.Hook.Priority))
+			})
+			m.uint32(chainPolicy, policyAccept)
+			m.string(chainType, string(c.Hook.Type))
+		}
+		m.close()
+	}})
+}
+
+// DeleteChain removes a chain that is empty and that nothing leads to.
+func (t *Tx) DeleteChain(x Table, name string) {
+	t.named(x, "delete", "chain", msgDelChain, chainName, name)
+}
+
+// FlushChain removes all rules of a chain.
+func (t *Tx) FlushChain(x Table, name string) {
+	t.named(x, "flush", "chain", msgDelRule, ruleChain, name)
+}
+
+// AddRule appends a rule to a chain.
+func (t *Tx) AddRule(x Table, chain string, r Rule) {
+	t.ops = append(t.ops, op{table: x, verb: "add", what: "rule", text: " " + chain + " " + r.text(x.Family), write: func(m *message) {
+		m.open(msgNewRule, flagCreate|flagAppend, x.Family)
+		m.string(ruleTable, x.Name)
+		m.string(ruleChain, chain)
+		r.write(m, x.Family)
+		m.close()
+	}})
+}
+
+// AddSet makes a set or map unless it is there.
+func (t *Tx) AddSet(x Table, s *Set) {
+	id := uint32(len(t.ops) + 1) // the kernel wants a number that is unique in the transaction
+	t.ops = append(t.ops, op{table: x, verb: "add", what: s.word(), text: s.text(x.Family), write: func(m *message) {
+		m.open(msgNewSet, flagCreate, x.Family)
+		m.string(setTable, x.Name)
+		s.write(m, x.Family, id)
+		m.close()
+	}})
+}
+
+// DeleteSet removes a set that no rule uses.
+func (t *Tx) DeleteSet(x Table, name string) { t.named(x, "delete", "set", msgDelSet, setName, name) }
+
+// FlushSet removes all elements of a set.
+func (t *Tx) FlushSet(x Table, name string) {
+	t.named(x, "flush", "set", msgDelSetElem, elemsSet, name)
+}
+
+// named adds a step that needs no more than the name of an object.
+func (t *Tx) named(x Table, verb, what string, kind, attribute int, name string) {
+	t.ops = append(t.ops, op{table: x, verb: verb, what: what, text: " " + name, write: func(m *message) {
+		m.open(kind, 0, x.Family)
+		m.string(1, x.Name) // the table's attribute is the first of each kind of object
+		m.string(attribute, name)
+		m.close()
+	}})
+}
+
+// Add puts elements into a set. One that is there already stays; its data must be the same.
+func (t *Tx) Add(x Table, s *Set, elems ...Elem) {
+	t.elements(x, s, "add", msgNewSetElem, flagCreate, elems)
+}
+
+// Create puts elements into a set. The transaction fails where one is there already.
+func (t *Tx) Create(x Table, s *Set, elems ...Elem) {
+	t.elements(x, s, "create", msgNewSetElem, flagCreate|flagExcl, elems)
+}
+
+// Delete removes elements from a set. The transaction fails where one is not there.
+func (t *Tx) Delete(x Table, s *Set, elems ...Elem) {
+	t.elements(x, s, "delete", msgDelSetElem, 0, elems)
+}
+
+// mostNested bounds the elements of one message: the length of an attribute has 16 bits.
+const mostNested = 60_000
+
+func (t *Tx) elements(x Table, s *Set, verb string, kind, flags int, elems []Elem) {
+	if len(elems) == 0 {
+		return
+	}
+	t.ops = append(t.ops, op{table: x, verb: verb, what: "element", set: s, elems: elems, write: func(m *message) {
+		key, data := s.Key.kind(x.Family).size, 0
+		if s.Data != nil {
+			data = s.Data.kind(x.Family).size
+		}
+		for rest := elems; len(rest) > 0; {
+			m.open(kind, flags, x.Family)
+			m.string(elemsTable, x.Name)
+			m.string(elemsSet, s.Name)
+			m.openNest(elemsElements)
+			for len(rest) > 0 && m.nested() < mostNested {
+				rest[0].write(m, key, data, kind == msgNewSetElem)
+				rest = rest[1:]
+			}
+			m.closeNest()
+			m.close()
+		}
+	}})
+}
+
+// Text is the transaction as input of "nft -f".
+func (t *Tx) Text() string {
+	var b strings.Builder
+	for i := range t.ops {
+		b.WriteString(t.ops[i].String())
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// String is the step as one command of nft.
+func (o *op) String() string {
+	text := o.text
+	if o.set != nil {
+		elems := make([]string, len(o.elems))
+		for i := range o.elems {
+			elems[i] = o.elems[i].text(o.set, o.table.Family, o.verb != "delete")
+		}
+		text = " " + o.set.Name + " { " + strings.Join(elems, ", ") + " }"
+	}
+	return o.verb + " " + o.what + " " + o.table.String() + text
+}
+
+// encode writes the transaction as netlink messages that begin with the number seq, and says which step each message is
+// of. Only the last step's message asks to be acknowledged: the kernel reports errors unasked.
+func (t *Tx) encode(seq uint32) (b []byte, steps []int) {
+	m := &message{seq: seq}
+	note := func(step int) {
+		for uint32(len(steps)) < m.seq-seq {
+			steps = append(steps, step)
+		}
+	}
+	m.header(batchBegin, 0, 0, subsystem)
+	m.close()
+	note(-1)
+	for i := range t.ops {
+		t.ops[i].write(m)
+		note(i)
+	}
+	m.ask()
+	m.header(batchEnd, 0, 0, subsystem)
+	m.close()
+	note(-1)
+	return m.b, steps
+}

@@ -1,0 +1,61 @@
+package nft
+
+import "encoding/binary"
+
+// userdata writes what nft stores beside objects for its own listings: attributes of one byte type and one byte length
+// (libnftnl's udata.h). Without it, a set that is declared by "typeof" is listed with types that nft does not read back.
+type userdata struct{ b []byte }
+
+// Kinds of expressions (nft's enum expr_types).
+const (
+	exprVerdict = 1
+	exprPayload = 7
+	exprMeta    = 9
+	exprConcat  = 13
+	exprNumgen  = 23
+)
+
+// Attributes of sets (libnftnl's enum nftnl_udata_set_types).
+const (
+	udataKeyOrder     = 0
+	udataDataOrder    = 1
+	udataKeyTypeof    = 3
+	udataDataTypeof   = 4
+	udataDataInterval = 6
+)
+
+func (u *userdata) uint32(kind int, v uint32) {
+	u.b = append(u.b, byte(kind), 4)
+	u.b = binary.NativeEndian.AppendUint32(u.b, v)
+}
+
+func (u *userdata) string(kind int, s string) {
+	u.b = append(u.b, byte(kind), byte(len(s)+1))
+	u.b = append(u.b, s...)
+	u.b = append(u.b, 0)
+}
+
+func (u *userdata) nest(kind int, inside func()) {
+	at := len(u.b)
+	u.b = append(u.b, byte(kind), 0)
+	inside()
+	u.b[at+1] = byte(len(u.b) - at - 2)
+}
+
+// expr describes an expression: its kind, and what inside writes of it.
+func (u *userdata) expr(kind uint32, inside func()) {
+	u.uint32(0, kind)
+	u.nest(1, inside)
+}
+
+// comment is the user data of a rule or an element with a comment; nil for none. nft takes 127 bytes at most.
+func comment(s string) []byte {
+	if s == "" {
+		return nil
+	}
+	var u userdata
+	u.string(udataRuleText, s[:min(len(s), maxComment)])
+	return u.b
+}
+
+const maxComment = 127

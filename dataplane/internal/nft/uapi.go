@@ -1,0 +1,109 @@
+package nft
+
+// Numbers of the kernel's interface: include/uapi/linux/netfilter/nf_tables.h, nfnetlink.h and netfilter.h of Linux 6.1.
+// They stand here because golang.org/x/sys/unix has them for Linux alone, and lacks some.
+const (
+	subsystem = 10 // NFNL_SUBSYS_NFTABLES
+
+	batchBegin = 16 // NFNL_MSG_BATCH_BEGIN
+	batchEnd   = 17 // NFNL_MSG_BATCH_END
+
+	msgNewTable   = 0
+	msgGetTable   = 1
+	msgDelTable   = 2
+	msgNewChain   = 3
+	msgGetChain   = 4
+	msgDelChain   = 5
+	msgNewRule    = 6
+	msgGetRule    = 7
+	msgDelRule    = 8
+	msgNewSet     = 9
+	msgGetSet     = 10
+	msgDelSet     = 11
+	msgNewSetElem = 12
+	msgGetSetElem = 13
+	msgDelSetElem = 14
+	msgGetGen     = 16
+
+	// Flags of messages (linux/netlink.h).
+	flagRequest = 0x1
+	flagAck     = 0x4
+	flagExcl    = 0x200
+	flagCreate  = 0x400
+	flagAppend  = 0x800
+
+	attrNested = 0x8000 // NLA_F_NESTED
+
+	// Attributes of tables, chains and rules.
+	tableName     = 1
+	chainTable    = 1
+	chainHandle   = 2
+	chainName     = 3
+	chainHook     = 4
+	chainPolicy   = 5
+	chainUse      = 6
+	chainType     = 7
+	hookNum       = 1
+	hookPriority  = 2
+	ruleTable     = 1
+	ruleChain     = 2
+	ruleHandle    = 3
+	ruleExprs     = 4
+	ruleUserdata  = 7
+	listElem      = 1 // NFTA_LIST_ELEM
+	exprName      = 1
+	exprData      = 2
+	dataValue     = 1
+	dataVerdict   = 2
+	verdictCode   = 1
+	verdictChain  = 2
+	genID         = 1
+	policyAccept  = 1
+	udataRuleText = 0 // the comment in a rule's or an element's user data (NFTNL_UDATA_RULE_COMMENT)
+
+	// Attributes of sets and elements.
+	setTable       = 1
+	setName        = 2
+	setFlags       = 3
+	setKeyType     = 4
+	setKeyLen      = 5
+	setDataType    = 6
+	setDataLen     = 7
+	setDesc        = 9
+	setID          = 10
+	setTimeout     = 11
+	setUserdata    = 13
+	setHandle      = 16
+	setExpr        = 17
+	descSize       = 1
+	descConcat     = 2
+	fieldLen       = 1
+	elemsTable     = 1
+	elemsSet       = 2
+	elemsElements  = 3
+	elemKey        = 1
+	elemData       = 2
+	elemTimeout    = 4
+	elemExpiration = 5
+	elemUserdata   = 6
+	elemExpr       = 7
+	elemKeyEnd     = 10
+	elemExprs      = 11
+
+	setInterval = 0x4
+	setMap      = 0x8
+	setHasTTL   = 0x10
+	setEval     = 0x20
+	setConcat   = 0x80
+
+	// Verdicts, as the kernel's signed numbers read without sign.
+	codeDrop   = 0
+	codeAccept = 1
+	codeReturn = 0xfffffffb
+	codeGoto   = 0xfffffffc
+	codeJump   = 0xfffffffd
+
+	// Registers: the four of 16 bytes are numbered 1 to 4, and their 32-bit parts from 8 on.
+	regVerdict = 0
+	reg32      = 8
+)

@@ -1,0 +1,252 @@
+package nftables
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/nft"
+)
+
+// settle is how long packets may be between two lookups of one chain: what a transaction has stopped leading to may be
+// deleted after it. A packet passes a chain within microseconds, with interrupts off or in a softirq.
+const settle = time.Millisecond
+
+// Apply makes each key what its change says, in two transactions for each family: the first makes what is new and leads
+// packets there, the second deletes what nothing leads to any more. Then flows that conntrack still leads to backends that
+// are gone are dropped.
+func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
+	for _, y := range d.families {
+		part := slices.DeleteFunc(slices.Clone(batch), func(c dataplane.Change) bool { return d.family(c.Key) != y })
+		if len(part) == 0 {
+			continue
+		}
+		if err := y.apply(part); err != nil {
+			return fmt.Errorf("writing the table %s: %w", y.schema.table, err)
+		}
+	}
+	failed := dataplane.KeyErrors{}
+	d.tracker.Applied(ctx, batch, failed)
+	if len(failed) > 0 {
+		return failed
+	}
+	return nil
+}
+
+// edit is a batch as two transactions.
+type edit struct {
+	first, then nft.Tx
+	// add and replace are elements of the first transaction: what it adds, and what it deletes before; remove are those that
+	// the second deletes.
+	add, replace, remove map[*nft.Set][]nft.Elem
+	// next are the frontends as they are after it; nil means gone.
+	next map[balancer.Key]*front
+	// users says how many frontends more use each chain, and made what the chains choose by that are written.
+	users map[string]int
+	made  map[string]choice
+}
+
+func (y *family) apply(batch []dataplane.Change) error {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if !y.sound {
+		if _, err := y.readLocked(); err != nil {
+			return err
+		}
+	}
+	e := &edit{
+		add: map[*nft.Set][]nft.Elem{}, replace: map[*nft.Set][]nft.Elem{}, remove: map[*nft.Set][]nft.Elem{},
+		next: map[balancer.Key]*front{}, users: map[string]int{}, made: map[string]choice{},
+	}
+	if !y.sound {
+		y.schema.skeleton(&e.first, y.mark)
+		y.rules = nil
+	}
+	for _, c := range batch {
+		y.edit(e, c)
+	}
+	y.finish(e)
+	lost := y.countedBeforeLocked(e)
+	if err := y.commit(&e.first); err != nil {
+		return err
+	}
+	y.sound, y.damage = true, ""
+	if y.rules == nil {
+		if err := y.learnLocked(); err != nil {
+			return err
+		}
+	}
+	if e.then.Len() > 0 {
+		time.Sleep(settle)
+		if err := y.commit(&e.then); err != nil {
+			return err
+		}
+	}
+	y.noteLocked(e, lost)
+	return nil
+}
+
+// edit adds one change.
+func (y *family) edit(e *edit, c dataplane.Change) {
+	was, next := y.fronts[c.Key], &front{}
+	if was == nil {
+		was = &front{}
+	}
+	if c.New != nil {
+		next = y.front(c.New, was)
+		y.lead(e, c.Key, was, next)
+		e.next[c.Key] = next
+	} else {
+		e.next[c.Key] = nil
+		if was.chain != "" {
+			e.remove[y.schema.svc] = append(e.remove[y.schema.svc], nft.Elem{Key: key(c.Key)})
+			e.users[was.chain]--
+		}
+	}
+	id := func(n uint32) []byte { return nft.Bytes{}.Number(n) }
+	backend := func(a netip.AddrPort) []byte { return data(a) }
+	element(e, y.schema.digests, key(c.Key), was.stored, next.stored, func(d dataplane.Digest) []byte {
+		return nft.Bytes{}.Number(uint32(d >> 32)).Number(uint32(d))
+	})
+	numbered(e, y.schema.eps, c.Key, was.eps, next.eps, backend)
+	numbered(e, y.schema.slots, c.Key, was.slots, next.slots, id)
+	for n := range union(was.ids, next.ids) {
+		element(e, y.schema.ids, key(c.Key).Number(n), was.ids[n], next.ids[n], backend)
+	}
+}
+
+// front is what f comes to, with the slots in an order that keeps most of what is there.
+func (y *family) front(f *balancer.Frontend, was *front) *front {
+	form := render(f)
+	next := &front{digest: digest(f), stored: digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key)}
+	if form.choice.sticky == 0 {
+		next.eps = arrange(was.eps, form.slots, form.fixed)
+		return next
+	}
+	next.ids = make(map[uint32]netip.AddrPort, len(form.ids))
+	for a, id := range form.ids {
+		next.ids[id] = a
+	}
+	slots := make([]uint32, len(form.slots))
+	for i, a := range form.slots {
+		slots[i] = form.ids[a]
+	}
+	next.slots = arrange(was.slots, slots, form.fixed)
+	return next
+}
+
+func union(a, b map[uint32]netip.AddrPort) map[uint32]bool {
+	all := make(map[uint32]bool, len(a)+len(b))
+	for n := range a {
+		all[n] = true
+	}
+	for n := range b {
+		all[n] = true
+	}
+	return all
+}
+
+// numbered makes the numbered elements of a frontend what is wanted; the zero value stands for an element that is missing.
+func numbered[V comparable](e *edit, set *nft.Set, k balancer.Key, was, is []V, write func(V) []byte) {
+	at := func(all []V, i int) (v V) {
+		if i < len(all) {
+			v = all[i]
+		}
+		return v
+	}
+	for i := range max(len(was), len(is)) {
+		element(e, set, key(k).Number(uint32(i)), at(was, i), at(is, i), write)
+	}
+}
+
+// element makes one element what is wanted. What is not wanted any more goes with the second transaction.
+func element[V comparable](e *edit, set *nft.Set, at []byte, was, is V, write func(V) []byte) {
+	var none V
+	switch {
+	case was == is:
+	case is == none:
+		e.remove[set] = append(e.remove[set], nft.Elem{Key: at})
+	case was == none:
+		e.add[set] = append(e.add[set], nft.Elem{Key: at, Data: write(is)})
+	default:
+		e.replace[set] = append(e.replace[set], nft.Elem{Key: at})
+		e.add[set] = append(e.add[set], nft.Elem{Key: at, Data: write(is)})
+	}
+}
+
+// lead makes the chain of a frontend, and its element of svc, where they are not there.
+func (y *family) lead(e *edit, k balancer.Key, was, next *front) {
+	if next.chain != unserved {
+		have := e.made[next.chain]
+		if c := y.chains[next.chain]; c != nil && have == (choice{}) {
+			have = c.choice
+		}
+		if have != next.choice {
+			y.schema.write(&e.first, &nft.Chain{Name: next.chain}, y.schema.rules(next.choice, y.mark))
+			e.made[next.chain] = next.choice
+			y.rules = nil
+		}
+	}
+	if was.chain == next.chain && was.label == next.label {
+		return
+	}
+	if was.chain != "" {
+		e.replace[y.schema.svc] = append(e.replace[y.schema.svc], nft.Elem{Key: key(k)})
+		e.users[was.chain]--
+	}
+	e.users[next.chain]++
+	e.add[y.schema.svc] = append(e.add[y.schema.svc], nft.Elem{Key: key(k), Goto: next.chain, Comment: next.label})
+}
+
+// finish writes what was gathered. Elements of svc come last: what they lead to is there by then.
+func (y *family) finish(e *edit) {
+	s := y.schema
+	for _, set := range []*nft.Set{s.digests, s.eps, s.ids, s.slots, s.svc} {
+		e.first.Delete(s.table, set, e.replace[set]...)
+		e.first.Create(s.table, set, e.add[set]...)
+	}
+	e.first.Delete(s.table, s.svc, e.remove[s.svc]...) // from then on nothing leads to what goes with it
+	for _, set := range []*nft.Set{s.digests, s.eps, s.ids, s.slots} {
+		e.then.Delete(s.table, set, e.remove[set]...)
+	}
+	for name, c := range y.chains {
+		if c.users+e.users[name] == 0 && name != unserved {
+			e.then.FlushChain(s.table, name)
+			e.then.DeleteChain(s.table, name)
+		}
+	}
+}
+
+// noteLocked takes in what was committed.
+func (y *family) noteLocked(e *edit, lost []lostCount) {
+	y.endLocked(lost)
+	for k, next := range e.next {
+		if next == nil {
+			delete(y.fronts, k)
+			continue
+		}
+		next.epoch = y.epoch
+		y.fronts[k] = next
+	}
+	for name, c := range e.made {
+		if y.chains[name] == nil {
+			y.chains[name] = &chain{}
+		}
+		y.chains[name].choice = c
+	}
+	for name, n := range e.users {
+		if y.chains[name] == nil {
+			y.chains[name] = &chain{}
+		}
+		y.chains[name].users += n
+	}
+	for name, c := range y.chains {
+		if c.users == 0 {
+			delete(y.chains, name)
+		}
+	}
+}

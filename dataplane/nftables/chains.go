@@ -1,0 +1,192 @@
+package nftables
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/nft"
+)
+
+// tableName is the name of our table in each family.
+const tableName = "vipd"
+
+// natPriority is where our chains stand: before those of iptables and of most tables (dstnat, -100), so that a service is
+// served though others redirect its port. sourcePriority is before srcnat, 100.
+const (
+	natPriority    = -105
+	sourcePriority = 95
+)
+
+// Seeds of the hashes: of the client for sh and mh, and two for the 64 bits by which sticky knows a client at a frontend.
+const (
+	bucketSeed = 0x76697064
+	stickySeed = 0x64706976
+	stickyAlso = 0x70646976
+)
+
+// mostClients bounds the clients that affinity remembers in a family. New ones beyond it are served without affinity.
+const mostClients = 1 << 20
+
+// schema is the table of one family and its maps.
+type schema struct {
+	table nft.Table
+	// svc leads from a frontend to the chain that chooses its backend; its elements are named by service and port.
+	svc *nft.Set
+	// eps has the backend in each slot of a frontend.
+	eps *nft.Set
+	// slots has the id of the backend in each slot of a frontend with affinity, ids the backend of each id, and sticky the id
+	// of each client.
+	slots, ids, sticky *nft.Set
+	// digests has the digest of each frontend, for the next process. No packet is looked up in it.
+	digests *nft.Set
+}
+
+// sets are all of them.
+func (s *schema) sets() []*nft.Set {
+	return []*nft.Set{s.svc, s.eps, s.slots, s.ids, s.sticky, s.digests}
+}
+
+func newSchema(f nft.Family) *schema {
+	place := func(more ...nft.Expr) nft.Concat {
+		return append(nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}, more...)
+	}
+	backend := nft.Concat{nft.Daddr, nft.Dport}
+	number := nft.Numgen{Random: true, Mod: 2}
+	return &schema{
+		table:   nft.Table{Family: f, Name: tableName},
+		svc:     &nft.Set{Name: "svc", Key: place(), Verdict: true},
+		eps:     &nft.Set{Name: "eps", Key: place(number), Data: backend, Counter: true},
+		slots:   &nft.Set{Name: "slots", Key: place(number), Data: nft.Priority},
+		ids:     &nft.Set{Name: "ids", Key: place(nft.Priority), Data: backend, Counter: true},
+		sticky:  &nft.Set{Name: "sticky", Key: nft.Concat{number, number}, Data: nft.Priority, Size: mostClients, Timed: true},
+		digests: &nft.Set{Name: "digests", Key: place(), Data: nft.Concat{nft.Mark, nft.Mark}},
+	}
+}
+
+// base is a chain that is there whatever the frontends are.
+type base struct {
+	nft.Chain
+	rules []nft.Rule
+}
+
+// bases are the chains that meet packets, and the one that only marks.
+func (s *schema) bases(mark uint32) []base {
+	dispatch := []nft.Rule{{Do: []nft.Stmt{nft.Vmap{Of: s.svc.Key, In: s.svc}}}}
+	return []base{
+		{nft.Chain{Name: "prerouting", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Prerouting, Priority: natPriority}}, dispatch},
+		{nft.Chain{Name: "output", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Output, Priority: natPriority}}, dispatch},
+		{nft.Chain{Name: "postrouting", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Postrouting, Priority: sourcePriority}}, []nft.Rule{
+			{Do: []nft.Stmt{nft.Bits{Field: nft.CtMark, Mask: mark, Value: mark}, nft.ClearPriority{}}},
+		}},
+		{nft.Chain{Name: unserved}, []nft.Rule{marked(mark)}},
+	}
+}
+
+// unserved is the chain of frontends without active backends.
+const unserved = "unserved"
+
+func marked(mark uint32) nft.Rule {
+	return nft.Rule{Do: []nft.Stmt{nft.AddBits{Field: nft.CtMark, Bits: mark}}}
+}
+
+// skeleton adds the table with all that is there whatever the frontends are. Chains that are there are written again.
+func (s *schema) skeleton(tx *nft.Tx, mark uint32) {
+	tx.AddTable(s.table)
+	for _, set := range s.sets() {
+		tx.AddSet(s.table, set)
+	}
+	for _, c := range s.bases(mark) {
+		s.write(tx, &c.Chain, c.rules)
+	}
+}
+
+// write makes a chain have these rules.
+func (s *schema) write(tx *nft.Tx, c *nft.Chain, rules []nft.Rule) {
+	tx.AddChain(s.table, c)
+	tx.FlushChain(s.table, c.Name)
+	for _, r := range rules {
+		tx.AddRule(s.table, c.Name, r)
+	}
+}
+
+// choice is how a frontend's packets get a number below n, and how long a client keeps what it got.
+type choice struct {
+	by     by
+	n      uint32
+	sticky time.Duration // 0: no affinity
+}
+
+// by is a way to choose.
+type by string
+
+const (
+	byChance by = "random"
+	inTurn   by = "turn"
+	byClient by = "hash"
+)
+
+// chain is the name of the chain that chooses so. Those that count are the frontend's own; all others are shared.
+func (c choice) chain(k balancer.Key) string {
+	if c.n == 0 {
+		return unserved
+	}
+	name := fmt.Sprintf("%s-%d", c.by, c.n)
+	if c.by == inTurn {
+		name = fmt.Sprintf("%s-%s/%s/%d", c.by, plain(k.Addr), k.Proto, k.Port)
+	}
+	if c.sticky > 0 {
+		name += fmt.Sprintf("-sticky-%d", int(c.sticky.Seconds()))
+	}
+	return name
+}
+
+// plain is an address without colons, which nft does not read in names.
+func plain(a netip.Addr) string {
+	if a.Is4() {
+		return a.String()
+	}
+	return hex.EncodeToString(a.AsSlice())
+}
+
+// number is the expression of the choice.
+func (c choice) number() nft.Expr {
+	switch c.by {
+	case inTurn:
+		return nft.Numgen{Mod: c.n}
+	case byClient:
+		return nft.Jhash{Of: nft.Saddr, Mod: c.n, Seed: bucketSeed}
+	}
+	return nft.Numgen{Random: true, Mod: c.n}
+}
+
+// rules are those of the chain.
+func (s *schema) rules(c choice, mark uint32) []nft.Rule {
+	rules := []nft.Rule{marked(mark)}
+	add := func(all ...nft.Stmt) { rules = append(rules, nft.Rule{Do: all}) }
+	place := s.svc.Key.(nft.Concat)
+	at := func(e nft.Expr) nft.Concat { return append(place[:len(place):len(place)], e) }
+	if c.sticky == 0 {
+		add(nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: s.eps}})
+		return rules
+	}
+	hash := func(seed uint32) nft.Expr {
+		return nft.Jhash{Of: append(nft.Concat{nft.Saddr}, place...), Mod: 1<<32 - 1, Seed: seed}
+	}
+	client := nft.Concat{hash(stickySeed), hash(stickyAlso)}
+	choose := nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: at(c.number()), In: s.slots}}
+	note := nft.Update{Map: s.sticky, Key: client, Data: nft.Priority, Timeout: c.sticky}
+	lead := nft.DNAT{To: nft.Lookup{Key: at(nft.Priority), In: s.ids}}
+	add(choose)
+	add(note) // a client that is known keeps its id, and its time begins anew
+	add(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: client, In: s.sticky}})
+	add(lead)
+	// The backend of that id is gone or gets no new connections: the client is given another one.
+	add(nft.Delete{Map: s.sticky, Key: client, Data: nft.Priority})
+	add(choose)
+	add(note)
+	add(lead)
+	return rules
+}

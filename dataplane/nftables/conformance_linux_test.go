@@ -1,0 +1,93 @@
+package nftables
+
+import (
+	"context"
+	"log/slog"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"vipd/dataplane"
+	"vipd/dataplane/dataplanetest"
+	"vipd/dataplane/host"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+func TestConformance(t *testing.T) {
+	dataplanetest.Run(t, dataplanetest.Subject{
+		Name:     "nftables",
+		Backend:  string(xtables.NFT),
+		Keeps:    true,
+		Survives: true,
+		New: func(t testing.TB) dataplane.Dataplane {
+			d, err := New(Options{Log: slog.New(slog.DiscardHandler), Mark: host.MarkBits(options())})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		},
+		Host:      guarded,
+		Cleanup:   cleanup,
+		Damage:    damages(),
+		Scratches: dataplanetest.Scratches(),
+	})
+}
+
+// options are those of the host as vipd keeps it in this mode.
+func options() host.Options {
+	o := host.DefaultOptions()
+	o.Backend, o.Mode = xtables.NFT, host.Mode{Forward: true, Marked: true}
+	return o
+}
+
+func guarded(t testing.TB) dataplane.Host {
+	t.Helper()
+	h, err := host.New(options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Release(context.Background()); err != nil {
+			t.Errorf("releasing the host: %v", err)
+		}
+		if err := h.Close(); err != nil {
+			t.Errorf("closing the host: %v", err)
+		}
+	})
+	return h
+}
+
+func cleanup(t testing.TB) {
+	t.Helper()
+	_, err := Cleanup(false)
+	_, hostErr := host.Cleanup(context.Background(), options(), false)
+	if err != nil || hostErr != nil {
+		t.Fatal(err, hostErr)
+	}
+}
+
+// damages are those of the guard in iptables, and ways to break our tables.
+func damages() map[string]func(t testing.TB) {
+	all := dataplanetest.Damages(string(xtables.NFT))
+	for what, script := range map[string]string{
+		"ruleset-flushed":  "flush ruleset",
+		"table-deleted":    "delete table ip vipd\ndelete table ip6 vipd",
+		"chains-flushed":   "flush chain ip vipd prerouting\nflush chain ip6 vipd prerouting\nflush chain ip vipd output",
+		"maps-flushed":     "flush map ip vipd svc\nflush map ip6 vipd eps",
+		"rule-put-before":  "insert rule ip vipd prerouting tcp dport 80 accept",
+		"rule-put-between": "insert rule ip6 vipd unserved drop",
+	} {
+		all["nft-"+what] = func(t testing.TB) {
+			t.Helper()
+			cmd := exec.Command("nft", "-f", "-")
+			cmd.Stdin = strings.NewReader(script + "\n")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,167 @@
+package nftables
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/nft"
+	"vipd/dataplane/internal/totals"
+)
+
+// counts is what is remembered of the kernel's counters. An element counts the first packets of connections, and begins anew
+// when it is replaced: what it had is added to the totals before.
+type counts struct {
+	// counter is a connection of its own: reading many elements takes time, for which a change must not wait.
+	counter *nft.Conn
+
+	// reading is held by whoever reads all counters with it.
+	reading sync.Mutex
+
+	counting sync.Mutex // guards what follows, never for long; taken after the family's
+	// totals are the connections of elements that are gone.
+	totals *totals.Sums[totals.Backend, uint64]
+	// shown is what was last said, and due when the kernel may be read again.
+	shown map[totals.Backend]uint64
+	due   time.Time
+}
+
+// countTime bounds one reading of the flows that are there.
+const countTime = 10 * time.Second
+
+// Counters implements dataplane.Counters.
+func (d *Dataplane) Counters() []dataplane.FrontendCount {
+	ctx, cancel := context.WithTimeout(context.Background(), countTime)
+	defer cancel()
+	var all []map[totals.Backend]uint64
+	for _, y := range d.families {
+		all = append(all, y.counted())
+	}
+	return d.tracker.Counters(ctx, all...)
+}
+
+// total is what the connections to a backend of a frontend are counted as.
+func total(label string, backend netip.AddrPort) totals.Backend {
+	service, port, _ := strings.Cut(label, "/")
+	return totals.Backend{Port: totals.Port{Service: balancer.Name(service), Name: port}, Addr: backend}
+}
+
+// counted returns all counts so far, or those of the last reading while frontends are changed or the kernel was read just
+// now. The result is not changed any more.
+func (y *family) counted() map[totals.Backend]uint64 {
+	began := time.Now()
+	y.counting.Lock()
+	shown, due := y.shown, y.due
+	y.counting.Unlock()
+	if shown != nil && began.Before(due) || !y.reading.TryLock() {
+		return shown
+	}
+	defer y.reading.Unlock()
+	if !y.mu.TryLock() {
+		return shown
+	}
+	labels := make(map[balancer.Key]string, len(y.fronts))
+	for k, f := range y.fronts {
+		labels[k] = f.label
+	}
+	epoch := y.epoch
+	y.mu.Unlock()
+	live := map[totals.Backend]uint64{}
+	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
+		elems, err := y.counter.Elements(y.schema.table, set.Name)
+		if err != nil {
+			return shown
+		}
+		for _, e := range elems {
+			if k, _, ok := keyOf(e.Key, y.schema.table.Family); ok {
+				live[total(labels[k], backendOf(e.Data))] += e.Packets
+			}
+		}
+	}
+	if !y.mu.TryLock() {
+		return shown
+	}
+	defer y.mu.Unlock()
+	if y.epoch != epoch { // a part of what was read is among the totals
+		return shown
+	}
+	y.counting.Lock()
+	defer y.counting.Unlock()
+	y.shown, y.due = y.totals.With(live, time.Now()), totals.NextReading(began)
+	return y.shown
+}
+
+// fewElements is up to how many elements are read one by one; more are read by a list of all.
+const fewElements = 200
+
+// countedBeforeLocked reads what the elements have counted that an edit deletes.
+func (y *family) countedBeforeLocked(e *edit) (lost []lostCount) {
+	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
+		gone := append(append([]nft.Elem(nil), e.replace[set]...), e.remove[set]...)
+		if len(gone) == 0 {
+			continue
+		}
+		var there []nft.FoundElem
+		var err error
+		if len(gone) <= fewElements {
+			there, err = y.conn.Find(y.schema.table, set, gone)
+		} else {
+			there, err = y.conn.Elements(y.schema.table, set.Name)
+		}
+		if err != nil {
+			continue // counters are no reason to hold up a change
+		}
+		of := make(map[string]bool, len(gone))
+		for _, g := range gone {
+			of[string(g.Key)] = true
+		}
+		for _, x := range there {
+			if of[string(x.Key)] {
+				lost = append(lost, y.lostLocked(x)...)
+			}
+		}
+	}
+	return lost
+}
+
+// lostCount is what an element had counted that is gone.
+type lostCount struct {
+	of totals.Backend
+	n  uint64
+}
+
+func (y *family) lostLocked(x nft.FoundElem) []lostCount {
+	k, _, ok := keyOf(x.Key, y.schema.table.Family)
+	if f := y.fronts[k]; ok && f != nil && x.Packets > 0 {
+		return []lostCount{{total(f.label, backendOf(x.Data)), x.Packets}}
+	}
+	return nil
+}
+
+// endLocked adds what was counted at elements that are gone to the totals.
+func (y *family) endLocked(lost []lostCount) {
+	y.counting.Lock()
+	defer y.counting.Unlock()
+	for _, l := range lost {
+		y.totals.Add(l.of, l.n, time.Now())
+	}
+}
+
+// countLastLocked adds what all elements have counted to the totals, because they go.
+func (y *family) countLastLocked() {
+	var lost []lostCount
+	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
+		elems, _ := y.conn.Elements(y.schema.table, set.Name)
+		for _, x := range elems {
+			lost = append(lost, y.lostLocked(x)...)
+		}
+	}
+	y.endLocked(lost)
+	y.counting.Lock()
+	defer y.counting.Unlock()
+	y.shown = y.totals.With(map[totals.Backend]uint64{}, time.Now()) // what is said where the table is gone
+}

@@ -1,0 +1,15 @@
+//go:build !linux
+
+package nftables
+
+import (
+	"errors"
+
+	"vipd/dataplane"
+)
+
+// New fails: nf_tables are Linux's.
+func New(Options) (dataplane.Dataplane, error) { return nil, errors.New("nftables mode needs Linux") }
+
+// Cleanup finds nothing.
+func Cleanup(bool) ([]string, error) { return nil, nil }

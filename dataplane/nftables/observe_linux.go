@@ -1,0 +1,317 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/nft"
+)
+
+// Observe reads all that is in our tables.
+func (d *Dataplane) Observe(context.Context) (dataplane.Observation, error) {
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, Untold: !d.told}
+	for _, y := range d.families {
+		if err := y.observe(&seen); err != nil {
+			return dataplane.Observation{}, fmt.Errorf("reading the table %s: %w", y.schema.table, err)
+		}
+	}
+	d.told = true
+	d.tracker.Found(seen.Digests)
+	return seen, nil
+}
+
+func (y *family) observe(seen *dataplane.Observation) error {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if _, err := y.readLocked(); err != nil {
+		return err
+	}
+	for k, f := range y.fronts {
+		seen.Digests[k] = f.digest
+	}
+	if y.damage != "" {
+		seen.Damage = append(seen.Damage, fmt.Sprintf("table %s: %s", y.schema.table, y.damage))
+	}
+	return nil
+}
+
+// Intact asks for the number of the last transaction, and reads our tables where it is another program's. It reads them at
+// most one part in lookShare of the time.
+func (d *Dataplane) Intact(context.Context) (string, error) {
+	for _, y := range d.families {
+		if reason, err := y.intact(); reason != "" || err != nil {
+			return reason, err
+		}
+	}
+	return "", nil
+}
+
+const lookShare = 100
+
+func (y *family) intact() (string, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if !y.sound || time.Now().Before(y.next) {
+		return "", nil
+	}
+	now, err := y.conn.Generation()
+	if err != nil || now == y.generation {
+		return "", err
+	}
+	began := time.Now()
+	damage, err := y.readLocked()
+	y.next = time.Now().Add(lookShare * time.Since(began))
+	if damage != "" {
+		damage = fmt.Sprintf("table %s: %s", y.schema.table, damage)
+	}
+	return damage, err
+}
+
+// handlesOf are the handles of the rules of each chain.
+func handlesOf(rules []nft.FoundRule) map[string][]uint64 {
+	all := map[string][]uint64{}
+	for _, r := range rules {
+		all[r.Chain] = append(all[r.Chain], r.Handle)
+	}
+	return all
+}
+
+// learnLocked notes the handles of rules that we have just written.
+func (y *family) learnLocked() error {
+	rules, err := y.conn.Rules(y.schema.table)
+	if err == nil {
+		y.rules = handlesOf(rules)
+	}
+	return err
+}
+
+// kernel is what was read of a table.
+type kernel struct {
+	chains, sets                  []nft.Found
+	rules                         map[string][]uint64
+	svc, eps, slots, ids, digests []nft.FoundElem
+}
+
+// errBusy says that others commit all the time.
+var errBusy = errors.New("other programs change nf_tables without pause")
+
+// readAll reads the table as it is in one generation.
+func (y *family) readAll() (k kernel, generation uint32, err error) {
+	x, c := y.schema.table, y.conn
+	for range 10 {
+		before, err := c.Generation()
+		if err != nil {
+			return k, 0, err
+		}
+		rules, failed := c.Rules(x)
+		k.rules = handlesOf(rules)
+		note := func(err error) { failed = errors.Join(failed, err) }
+		k.chains, err = c.Chains(x)
+		note(err)
+		k.sets, err = c.Sets(x)
+		note(err)
+		for set, into := range map[*nft.Set]*[]nft.FoundElem{y.schema.svc: &k.svc, y.schema.eps: &k.eps, y.schema.slots: &k.slots, y.schema.ids: &k.ids, y.schema.digests: &k.digests} {
+			*into, err = c.Elements(x, set.Name)
+			note(err)
+		}
+		if failed != nil {
+			return k, 0, failed
+		}
+		if after, err := c.Generation(); err != nil || after == before {
+			return k, after, err
+		}
+	}
+	return k, 0, errBusy
+}
+
+// readLocked reads the table, takes in what is there, and says in what it is not as we left it. Frontends that are not get
+// the digest 0, and what is there in place of them is noted, so that the next Apply writes the difference.
+func (y *family) readLocked() (damage string, err error) {
+	k, generation, err := y.readAll()
+	if err != nil {
+		return "", err
+	}
+	if damage = y.compareRules(&k); damage != "" && !y.sound {
+		y.damage = damage
+	}
+	found := frontsOf(&k, y.schema.table.Family)
+	broken := 0
+	for key, f := range found {
+		last := y.fronts[key]
+		switch {
+		case f.chain != "" && y.chains[f.chain] == nil:
+			f.digest = 0 // it leads to a chain that is not there any more, or was changed
+		case last == nil && !y.sound && f.chain != "":
+			f.digest = f.stored // an earlier process has left it
+			continue
+		case last != nil && last.same(f):
+			found[key] = last
+			continue
+		}
+		broken++
+	}
+	missing := 0
+	for key := range y.fronts {
+		if found[key] == nil {
+			missing++
+		}
+	}
+	if y.sound && damage == "" && broken+missing > 0 {
+		damage = fmt.Sprintf("the elements of %d frontends were changed, of %d deleted", broken, missing)
+	}
+	y.fronts, y.generation = found, generation
+	for _, c := range y.chains {
+		c.users = 0
+	}
+	for _, f := range found {
+		if c := y.chains[f.chain]; c != nil {
+			c.users++
+		}
+	}
+	return damage, nil
+}
+
+// same reports whether what was read is what was written.
+func (f *front) same(read *front) bool {
+	return f.chain == read.chain && f.stored == read.stored && f.label == read.label && slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) &&
+		maps.Equal(f.ids, read.ids)
+}
+
+// compareRules takes in the chains that are there, and says in what they are not as we left them. Those whose rules are not
+// have an unknown choice, and are written again for whoever uses them; where one that is always there is not, nothing is sound.
+func (y *family) compareRules(k *kernel) (damage string) {
+	last, sound := y.chains, y.sound
+	find := func(format string, args ...any) {
+		if sound && damage == "" {
+			damage = fmt.Sprintf(format, args...)
+		}
+	}
+	missing := map[string]bool{} // of what is always there
+	for _, b := range y.schema.bases(y.mark) {
+		missing[b.Name] = true
+	}
+	y.chains = map[string]*chain{}
+	for _, c := range k.chains {
+		same := y.rules != nil && slices.Equal(y.rules[c.Name], k.rules[c.Name])
+		if !same {
+			find("the rules of chain %s were changed", c.Name)
+			y.sound = y.sound && !missing[c.Name]
+		}
+		if !missing[c.Name] || c.Name == unserved {
+			y.chains[c.Name] = &chain{}
+			if was := last[c.Name]; was != nil && same {
+				y.chains[c.Name].choice = was.choice
+			}
+		}
+		delete(missing, c.Name)
+	}
+	for name := range last {
+		if y.chains[name] == nil {
+			find("chain %s is missing", name)
+		}
+	}
+	if len(missing) > 0 || len(k.sets) < len(y.schema.sets()) {
+		find("chains or maps are missing")
+		y.sound = false
+	}
+	return damage
+}
+
+// frontsOf puts together what was read of each frontend.
+func frontsOf(k *kernel, f nft.Family) map[balancer.Key]*front {
+	all := map[balancer.Key]*front{}
+	of := func(at []byte) (*front, uint32) {
+		key, n, ok := keyOf(at, f)
+		if !ok {
+			return &front{}, 0
+		}
+		if all[key] == nil {
+			all[key] = &front{}
+		}
+		return all[key], n
+	}
+	for _, e := range k.svc {
+		x, _ := of(e.Key)
+		x.chain, x.label = e.Goto, e.Comment
+	}
+	for _, e := range k.digests {
+		if x, _ := of(e.Key); len(e.Data) >= 8 {
+			x.stored = dataplane.Digest(binary.NativeEndian.Uint32(e.Data))<<32 | dataplane.Digest(binary.NativeEndian.Uint32(e.Data[4:]))
+		}
+	}
+	for _, e := range k.eps {
+		x, n := of(e.Key)
+		x.eps = put(x.eps, n, backendOf(e.Data))
+	}
+	for _, e := range k.slots {
+		x, n := of(e.Key)
+		if len(e.Data) >= 4 {
+			x.slots = put(x.slots, n, binary.NativeEndian.Uint32(e.Data))
+		}
+	}
+	for _, e := range k.ids {
+		x, n := of(e.Key)
+		if x.ids == nil {
+			x.ids = map[uint32]netip.AddrPort{}
+		}
+		x.ids[n] = backendOf(e.Data)
+	}
+	return all
+}
+
+// put sets element n of a list; numbers beyond what a frontend can have are others' and are left alone.
+func put[V any](list []V, n uint32, v V) []V {
+	if n >= 1<<20 {
+		return list
+	}
+	for uint32(len(list)) <= n {
+		var none V
+		list = append(list, none)
+	}
+	list[n] = v
+	return list
+}
+
+// keyOf reads the key of an element, and the number behind it.
+func keyOf(b []byte, f nft.Family) (k balancer.Key, n uint32, ok bool) {
+	size := 4
+	if f == nft.IPv6 {
+		size = 16
+	}
+	if len(b) < size+8 {
+		return k, 0, false
+	}
+	a, _ := netip.AddrFromSlice(b[:size])
+	k = balancer.Key{Addr: a, Port: binary.BigEndian.Uint16(b[size+4:])}
+	switch b[size] {
+	case 6:
+		k.Proto = balancer.TCP
+	case 17:
+		k.Proto = balancer.UDP
+	case 132:
+		k.Proto = balancer.SCTP
+	default:
+		return k, 0, false
+	}
+	if len(b) >= size+12 {
+		n = binary.NativeEndian.Uint32(b[size+8:])
+	}
+	return k, n, true
+}
+
+// backendOf reads the value of an element.
+func backendOf(b []byte) netip.AddrPort {
+	if len(b) < 8 {
+		return netip.AddrPort{}
+	}
+	a, _ := netip.AddrFromSlice(b[:len(b)-4])
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(b[len(b)-4:]))
+}

@@ -1,0 +1,61 @@
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/nft"
+)
+
+// Render is what New's dataplane would make of frontends, as input of "nft -f -". mark is Options.Mark.
+func Render(frontends []*balancer.Frontend, mark uint32) string {
+	text := ""
+	for _, family := range []nft.Family{nft.IPv4, nft.IPv6} {
+		s := newSchema(family)
+		var tx nft.Tx
+		s.skeleton(&tx, mark)
+		empty := tx.Len()
+		made := map[string]bool{unserved: true}
+		for _, f := range frontends {
+			if f.Addr.Is4() == (family == nft.IPv4) {
+				s.add(&tx, f, made, mark)
+			}
+		}
+		if tx.Len() > empty {
+			text += tx.Text()
+		}
+	}
+	return text
+}
+
+// add adds a frontend to an empty table. made are the chains that are there already.
+func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]bool, mark uint32) {
+	form := render(f)
+	chain := form.choice.chain(f.Key)
+	if !made[chain] {
+		s.write(tx, &nft.Chain{Name: chain}, s.rules(form.choice, mark))
+		made[chain] = true
+	}
+	var eps, slots, ids []nft.Elem
+	for i, a := range form.slots {
+		at := key(f.Key).Number(uint32(i))
+		if form.ids == nil {
+			eps = append(eps, nft.Elem{Key: at, Data: data(a)})
+		} else {
+			slots = append(slots, nft.Elem{Key: at, Data: nft.Bytes{}.Number(form.ids[a])})
+		}
+	}
+	backends := make([]netip.AddrPort, 0, len(form.ids))
+	for a := range form.ids {
+		backends = append(backends, a)
+	}
+	slices.SortFunc(backends, netip.AddrPort.Compare)
+	for _, a := range backends {
+		ids = append(ids, nft.Elem{Key: key(f.Key).Number(form.ids[a]), Data: data(a)})
+	}
+	tx.Create(s.table, s.eps, eps...)
+	tx.Create(s.table, s.slots, slots...)
+	tx.Create(s.table, s.ids, ids...)
+	tx.Create(s.table, s.svc, nft.Elem{Key: key(f.Key), Goto: chain, Comment: form.label})
+}

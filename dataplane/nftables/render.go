@@ -1,0 +1,123 @@
+package nftables
+
+import (
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/pick"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/nft"
+)
+
+// form is what a frontend comes to in the kernel: which chain chooses, and which backend is in which slot.
+type form struct {
+	choice choice
+	// label names service and port, and is the comment of the frontend's element in svc.
+	label string
+	slots []netip.AddrPort
+	// fixed: the order of slots counts.
+	fixed bool
+	// ids are those of the backends, where there is affinity.
+	ids map[netip.AddrPort]uint32
+}
+
+// labelOf names a frontend's service and port: "web/http", or "web" where the port has no name.
+func labelOf(f *balancer.Frontend) string {
+	if f.Port == "" {
+		return string(f.Service)
+	}
+	return string(f.Service) + "/" + f.Port
+}
+
+// longestTimeout is the longest affinity that the kernel takes here: its timeouts are 64-bit numbers of milliseconds, but
+// nft prints and reads seconds of 32 bits.
+const longestTimeout = 1<<31*time.Second - time.Second
+
+// render makes the form of f.
+func render(f *balancer.Frontend) form {
+	made := form{label: labelOf(f), choice: choice{by: byChance}}
+	backends := active(f)
+	if len(backends) == 0 {
+		return made
+	}
+	switch f.Scheduler {
+	case balancer.RoundRobin:
+		made.choice.by = inTurn
+		for _, b := range backends {
+			made.slots = append(made.slots, b.Addr)
+		}
+	case balancer.SourceHash, balancer.Maglev:
+		made.choice.by, made.fixed = byClient, true
+		made.slots = hashed(backends)
+	case balancer.DestinationHash:
+		at := pick.New(f.Scheduler, backends, nil).Pick(pick.Flow{VIP: f.AddrPort()}, nil)
+		made.slots = []netip.AddrPort{backends[at].Addr}
+	default:
+		made.slots = weighted(backends)
+	}
+	made.choice.n = uint32(len(made.slots))
+	if f.AffinityTimeout > 0 {
+		made.choice.sticky = min(f.AffinityTimeout.Truncate(time.Second)+time.Second*bool2(f.AffinityTimeout%time.Second > 0), longestTimeout)
+		made.ids = idsOf(backends)
+	}
+	return made
+}
+
+func bool2(b bool) time.Duration {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// idsOf gives each backend a number that depends on its address, so that clients which are remembered find it again after a
+// restart, and after it was away. Where two would have the same, the later one takes the next.
+func idsOf(backends []balancer.Backend) map[netip.AddrPort]uint32 {
+	ids, taken := make(map[netip.AddrPort]uint32, len(backends)), make(map[uint32]bool, len(backends))
+	for _, b := range backends {
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(b.Addr.String())) // a hash never fails
+		id := max(1, h.Sum32())
+		for taken[id] {
+			id = max(1, id+1)
+		}
+		ids[b.Addr], taken[id] = id, true
+	}
+	return ids
+}
+
+// key is the frontend's key in maps.
+func key(k balancer.Key) nft.Bytes {
+	return nft.Bytes{}.Addr(k.Addr).Proto(protocolNumber(k.Proto)).Port(k.Port)
+}
+
+func protocolNumber(p balancer.Protocol) byte {
+	switch p {
+	case balancer.UDP:
+		return 17
+	case balancer.SCTP:
+		return 132
+	}
+	return 6
+}
+
+// data is a backend as the value of a map.
+func data(a netip.AddrPort) nft.Bytes { return nft.Bytes{}.Addr(a.Addr()).Port(a.Port()) }
+
+// digest is Dataplane.Digest: a hash of the form, and of what the tracker of connections has to know.
+func digest(f *balancer.Frontend) dataplane.Digest {
+	g := &balancer.Frontend{
+		Key: f.Key, Service: f.Service, Port: f.Port, Scheduler: f.Scheduler, AffinityTimeout: f.AffinityTimeout,
+		Backends: slices.Clone(f.Backends),
+	}
+	for i, b := range f.Backends {
+		g.Backends[i] = balancer.Backend{Addr: b.Addr, Weight: b.Weight, Until: b.Until}
+		if b.State == balancer.Active {
+			g.Backends[i].State = b.State
+		}
+	}
+	return dataplane.DigestOf(g)
+}
