@@ -185,7 +185,9 @@ func TestWithoutIPVS(t *testing.T) {
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 }
 
-func TestSwitch(t *testing.T) { switching(t, "userspace", "nftables", "iptables", "nftables", "userspace", "iptables") }
+func TestSwitch(t *testing.T) {
+	switching(t, "userspace", "nftables", "iptables", "nftables", "userspace", "iptables")
+}
 
 // TestSwitchBackAndForth changes the mode again while the one before still drains, or the switch is going on: what is left
 // of a mode is never in the way of the next of its kind.

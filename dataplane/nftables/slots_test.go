@@ -1,0 +1,138 @@
+package nftables
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"vipd/balancer"
+)
+
+func at(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8080)
+}
+
+func randomBackends(r *rand.Rand, most, heaviest int) []balancer.Backend {
+	all := make([]balancer.Backend, 1+r.IntN(most))
+	for i := range all {
+		all[i] = balancer.Backend{Addr: at(i), State: balancer.Active, Weight: 1 + r.IntN(heaviest)}
+	}
+	return all
+}
+
+func count(slots []netip.AddrPort) map[netip.AddrPort]int {
+	all := map[netip.AddrPort]int{}
+	for _, a := range slots {
+		all[a]++
+	}
+	return all
+}
+
+// TestWeighted: every backend has a slot; the slots are bounded; and shares are those of the weights exactly where these have
+// few slots in common, else nearly, unless a weight is so small that its one slot is more than its share.
+func TestWeighted(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := range 300 {
+		heaviest := []int{1, 3, 20, 1000, 65535}[i%5]
+		backends := randomBackends(r, 40, heaviest)
+		slots := weighted(backends)
+		sum, common := 0, 0
+		for _, b := range backends {
+			sum, common = sum+b.Weight, gcd(common, b.Weight)
+		}
+		if len(slots) > max(mostSlots, slotsEach*len(backends))+len(backends) {
+			t.Fatalf("%v: %d slots", backends, len(slots))
+		}
+		counts := count(slots)
+		for _, b := range backends {
+			n := counts[b.Addr]
+			share, want := float64(n)/float64(len(slots)), float64(b.Weight)/float64(sum)
+			exact := sum/common <= mostSlots
+			if n < 1 || exact && n*sum != b.Weight*len(slots) || n > 1 && (share > 1.1*want || share < 0.9*want) && n > 20 {
+				t.Errorf("%v: %s has %d of %d slots, its weight is %d of %d", backends, b.Addr, n, len(slots), b.Weight, sum)
+			}
+		}
+	}
+}
+
+// TestArrange: what is arranged is what is wanted, and as many slots stay as can.
+func TestArrange(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 300 {
+		list := func() (all []netip.AddrPort) {
+			for range r.IntN(30) {
+				all = append(all, at(r.IntN(8)))
+			}
+			return all
+		}
+		there, want := list(), list()
+		for i := range there {
+			if r.IntN(10) == 0 {
+				there[i] = netip.AddrPort{} // an element that somebody deleted
+			}
+		}
+		got := arrange(there, want, false)
+		if fmt.Sprint(count(got)) != fmt.Sprint(count(want)) {
+			t.Fatalf("%v of %v is %v", want, there, got)
+		}
+		kept, could := 0, 0
+		needed := count(want)
+		for i := range min(len(there), len(want)) {
+			if there[i] == got[i] {
+				kept++
+			}
+			if needed[there[i]] > 0 {
+				needed[there[i]]--
+				could++
+			}
+		}
+		if kept < could {
+			t.Errorf("%v of %v is %v: %d slots stay, %d could", want, there, got, kept, could)
+		}
+		if fixed := arrange(there, want, true); !slices.Equal(fixed, want) {
+			t.Errorf("the fixed order %v became %v", want, fixed)
+		}
+	}
+}
+
+// TestHashedMoves: when a backend leaves, only its own buckets get another one; and each has about its share.
+func TestHashedMoves(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 20 {
+		backends := randomBackends(r, 30, 3)
+		before := hashed(backends)
+		gone := r.IntN(len(backends))
+		if len(backends) == 1 {
+			continue
+		}
+		after := hashed(slices.Delete(slices.Clone(backends), gone, gone+1))
+		for i := range before {
+			if before[i] != after[i] && before[i] != backends[gone].Addr {
+				t.Fatalf("bucket %d went from %s to %s, though %s left", i, before[i], after[i], backends[gone].Addr)
+			}
+		}
+	}
+}
+
+// TestIDs: a backend has the same id whoever else there is, unless another one has it; no two have the same, and none has 0.
+func TestIDs(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for range 50 {
+		backends := randomBackends(r, 200, 1)
+		ids := idsOf(backends)
+		seen := map[uint32]bool{}
+		for a, id := range ids {
+			if id == 0 || seen[id] {
+				t.Fatalf("%s has the id %d", a, id)
+			}
+			seen[id] = true
+		}
+		for a, id := range idsOf(backends[:1]) {
+			if ids[a] != id {
+				t.Errorf("%s alone has the id %d, among others %d", a, id, ids[a])
+			}
+		}
+	}
+}
