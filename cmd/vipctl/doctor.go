@@ -73,7 +73,8 @@ func (c *call) examined() doctor.Host {
 	if err != nil {
 		return h // what is wrong with the file is said already
 	}
-	for _, f := range d.compile("", planned(h.Config.Mode).Capabilities(h.Config)) {
+	mode, _ := planned(h.Config.Mode)
+	for _, f := range d.compile("", mode.Capabilities(h.Config)) {
 		var states []balancer.BackendState
 		for _, b := range f.Backends {
 			states = append(states, b.State)

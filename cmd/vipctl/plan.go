@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"net"
+	"os"
 
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/table"
 	"vipd/dataplane/host"
@@ -24,7 +26,7 @@ func planVerb() *verb {
 			"Problems go to stderr; the exit code is 1 if any of them keeps a part of FILE from being served at all.",
 		example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
 		flags: []cli.Flag{
-			modeFlag("plan for this `MODE`; default: what FILE says; auto is " + string(modes.Best().Name) + " here, which vipd takes where it works"),
+			modeFlag("plan for this `MODE`; default: what FILE says; auto is the one that vipd most likely takes on this host"),
 			&cli.StringFlag{Name: "node", Usage: "plan for this `NODE`, for locality; default: what FILE says, or this host"},
 		},
 		least: 1, most: 1,
@@ -41,7 +43,8 @@ func runPlan(c *call) error {
 	if err != nil {
 		return err
 	}
-	mode := planned(cmp.Or(name, d.config.Mode))
+	mode, note := planned(cmp.Or(name, d.config.Mode))
+	fmt.Fprint(c.stderr, note)
 	frontends := d.compile(c.flags.String("node"), mode.Capabilities(d.config))
 	incomplete := false
 	for _, p := range d.problems {
@@ -64,12 +67,16 @@ func runPlan(c *call) error {
 	return nil
 }
 
-// planned returns the mode of a name; auto is the one that a host takes where all of them work.
-func planned(name config.ModeName) modes.Mode {
+// planned returns the mode of a name; for auto the one that vipd most likely takes here, and a sentence that says so.
+func planned(name config.ModeName) (mode modes.Mode, note string) {
 	if mode, ok := modes.Find(name); ok {
-		return mode
+		return mode, ""
 	}
-	return modes.Best()
+	mode, why := doctor.Likely(os.ReadFile)
+	if why != "" {
+		why = " (" + why + ")"
+	}
+	return mode, fmt.Sprintf("note: mode auto: this is for %s mode, which vipd most likely takes here%s; --mode names another\n", mode.Name, why)
 }
 
 // render writes what is programmed: for modes in which the kernel forwards, that is the guard as well.

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"errors"
+	"io/fs"
 	"strings"
 	"testing"
 
@@ -214,5 +215,22 @@ func TestLackOfIPVS(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func TestLikely(t *testing.T) {
+	files := map[string]string{"/proc/sys/kernel/osrelease": "6.1\n"}
+	read := func(path string) ([]byte, error) {
+		if text, there := files[path]; there {
+			return []byte(text), nil
+		}
+		return nil, fs.ErrNotExist
+	}
+	if m, why := Likely(read); m.Name == config.IPVSMode || why != "this kernel has no module ip_vs" {
+		t.Errorf("without IPVS it is %s, because %q", m.Name, why)
+	}
+	files["/lib/modules/6.1/modules.dep"] = "kernel/net/netfilter/ipvs/ip_vs.ko.xz: x\n"
+	if m, why := Likely(read); m.Name != config.IPVSMode || why != "" {
+		t.Errorf("with IPVS it is %s, because %q", m.Name, why)
 	}
 }

@@ -42,9 +42,6 @@ func All() []Mode {
 	}
 }
 
-// Best returns the mode that auto takes where all of them work.
-func Best() Mode { return All()[0] }
-
 // Find returns the mode of a name; false: this version does not have it.
 func Find(name config.ModeName) (Mode, bool) {
 	for _, m := range All() {
