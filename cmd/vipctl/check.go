@@ -2,12 +2,15 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
+	"vipd/balancer/decode"
 	"vipd/cmd/internal/config"
+	"vipd/store/tomlfile"
 )
 
 func checkVerb() *verb {
@@ -17,8 +20,9 @@ func checkVerb() *verb {
 			"a daemon's config (with the services in it and where its [store].path leads), a services file, or a folder of " +
 			"those; [defaults] hold for the files that they come with.\n\n" +
 			"It also reports what the mode can't honour: that of --mode, or of the file; with auto only what is wrong in any " +
-			"mode. Files, programs and users of health checks that this host lacks are warnings. The exit code is 1 if any " +
-			"problem is more than a warning. No daemon is needed.",
+			"mode. What depends on the host is a warning, for the file may be another host's: files, programs and users of health " +
+			"checks and the interface of VIPs that this host lacks, VIPs that are an endpoint's address, and ports of this host's " +
+			"own addresses on which a program listens. The exit code is 1 if any problem is more than a warning. No daemon is needed.",
 		example: "vipctl check /etc/vipd/vipd.toml --mode userspace",
 		flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + choices(config.ModeName("").Values()))},
 		formats: []string{formTable, formJSON},
@@ -65,11 +69,61 @@ func (d *definitions) checkFor(mode config.ModeName) {
 	if mode == "" {
 		mode = d.config.Mode
 	}
-	d.compile("", capabilities(mode, d.config))
+	frontends := d.compile("", capabilities(mode, d.config))
 	for i := range d.problems {
 		if p := &d.problems[i]; strings.HasSuffix(p.Text, balancer.HeldAdvice) {
 			p.Text += " (a running vipd leaves it with the service that has it)" // which a file does not tell
 		}
 	}
-	d.checkHost()
+	d.checkOverlaps()
+	d.checkHost(frontends)
+	d.sortProblems()
+}
+
+// checkOverlaps adds what services that have another mistake claim of what others claim: as those are not compiled, that would
+// show only when the mistake is mended.
+func (d *definitions) checkOverlaps() {
+	valid, seen := maps.Collect(d.services.All()), map[balancer.Name]bool{}
+	documents := map[string]*tomlfile.Document{}
+	var wrong []*intent
+	for _, p := range d.problems {
+		if p.Service == "" || p.Origin.File == "" || seen[p.Service] || valid[p.Service] != nil {
+			continue
+		}
+		seen[p.Service] = true
+		doc, known := documents[p.Origin.File]
+		if !known {
+			if text, err := tomlfile.ReadFile(p.Origin.File); err == nil {
+				doc, _ = tomlfile.Parse(p.Origin.File, text)
+			}
+			documents[p.Origin.File] = doc
+		}
+		if i := claimsIn(doc, p.Service); i != nil {
+			wrong = append(wrong, i)
+		}
+	}
+	for _, c := range contests(valid, wrong) {
+		d.problems = append(d.problems, c.problem())
+	}
+}
+
+// claimsIn reads what a service claims, and nothing else of it; nil where that can't be read.
+func claimsIn(doc *tomlfile.Document, name balancer.Name) *intent {
+	if doc == nil {
+		return nil
+	}
+	services, _ := doc.Tree()["services"].(map[string]any)
+	fields, _ := services[string(name)].(map[string]any)
+	claims := map[string]any{}
+	for _, field := range []string{"vips", "ports"} {
+		if value, there := fields[field]; there {
+			claims[field] = value
+		}
+	}
+	where := doc.Under(decode.Join("services", string(name)))
+	service, _ := balancer.DecodeService(name, claims, nil, where, balancer.SeverityWarning)
+	if service == nil {
+		return nil
+	}
+	return &intent{Name: name, What: createdService, service: service, where: where}
 }

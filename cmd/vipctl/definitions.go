@@ -24,6 +24,8 @@ type definitions struct {
 	services snap.Map[balancer.Name, *balancer.Service]
 	// config is the daemon's part of the file; the defaults for a folder or a file without one.
 	config config.Config
+	// interfaceAt is where the config names the interface of VIPs.
+	interfaceAt balancer.Origin
 	// problems are everything that was found wrong, by file and line.
 	problems []balancer.Problem
 }
@@ -42,6 +44,7 @@ func readDefinitions(place string) (*definitions, error) {
 	if read.Main != nil {
 		var more []balancer.Problem
 		d.config, more = config.Decode(read.Main)
+		d.interfaceAt = read.Main.Where("addresses.interface")
 		d.problems = append(d.problems, more...)
 	}
 	d.sortProblems()

@@ -2,31 +2,90 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/user"
+	"slices"
+	"strings"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/sockets"
 )
 
-// checkHost adds warnings for what the health checks of the services need on their host and this one lacks: files,
-// programs and users. It may be another host that the definitions are for.
-func (d *definitions) checkHost() {
+// checkHost adds warnings for what does not fit this host. The definitions may be for another one.
+func (d *definitions) checkHost(frontends []*balancer.Frontend) {
+	local, _ := d.localAddresses()
+	d.checkInterface()
+	d.checkListeners(frontends, local)
 	for name, s := range d.services.All() {
+		d.checkEndpoints(s, local)
 		if s.Health == nil {
 			continue
 		}
 		for _, n := range needsOf(s.Health) {
-			if n.lacks == "" {
-				continue
+			if n.lacks != "" {
+				d.warn(s.Origin.At(n.field), name, n.field, n.lacks)
 			}
-			d.problems = append(d.problems, balancer.Problem{
-				Severity: balancer.SeverityWarning, Service: name, Origin: s.Origin.At(n.field), Field: n.field, Text: n.lacks,
-			})
 		}
 	}
-	d.sortProblems()
+}
+
+func (d *definitions) warn(at balancer.Origin, service balancer.Name, field, text string) {
+	d.problems = append(d.problems, balancer.Problem{Severity: balancer.SeverityWarning, Service: service, Origin: at, Field: field, Text: text})
+}
+
+// checkInterface looks for the interface that is to hold VIPs, unless vipd makes it.
+func (d *definitions) checkInterface() {
+	name := d.config.Addresses.Interface
+	if !d.config.Addresses.Bind || strings.HasPrefix(name, "vipd") {
+		return
+	}
+	if _, err := net.InterfaceByName(name); err != nil {
+		d.warn(d.interfaceAt, "", "addresses.interface", "there is no interface "+name+" on this host, and vipd makes only one whose name begins with vipd")
+	}
+}
+
+// checkListeners looks for frontends at the host's own addresses where a program of the host listens already.
+func (d *definitions) checkListeners(frontends []*balancer.Frontend, local []netip.Addr) {
+	frontends = slices.DeleteFunc(slices.Clone(frontends), func(f *balancer.Frontend) bool { return !slices.Contains(local, f.Key.Addr) })
+	if len(frontends) == 0 {
+		return
+	}
+	all, owners := sockets.All(), sockets.Owners()
+	for _, f := range frontends {
+		taken := slices.ContainsFunc(all, func(s sockets.Socket) bool {
+			// A vipd that runs listens at single addresses too. Only root is told whose a socket is.
+			own := owners[s.Inode] == "vipd" || owners[s.Inode] == "" && !s.At.Addr.IsUnspecified()
+			meets := s.At.Addr == f.Key.Addr || s.At.Addr.IsUnspecified() && (s.At.Addr.Is6() || f.Key.Addr.Is4())
+			return !own && meets && s.At.Port == f.Key.Port && s.At.Proto == f.Key.Proto
+		})
+		s := d.services.At(f.Service)
+		if !taken || s == nil {
+			continue
+		}
+		claim := f.Key
+		if f.NodePort {
+			claim.Addr = netip.Addr{}
+		}
+		field := s.Claims()[claim]
+		d.warn(s.Origin.At(field), s.Name, field, f.Key.String()+" is at this host's own address, and a program of this host listens there: "+
+			"clients would reach the service in its place. Choose another port or address")
+	}
+}
+
+// checkEndpoints looks for endpoints on other hosts whose address is a VIP of their service.
+func (d *definitions) checkEndpoints(s *balancer.Service, local []netip.Addr) {
+	for i, e := range s.Endpoints {
+		if slices.Contains(s.VIPs, e.Address) && !e.Address.IsLoopback() && !slices.Contains(local, e.Address) {
+			field := fmt.Sprintf("endpoints[%d].address", i)
+			d.warn(s.Origin.At(field), s.Name, field, e.Address.String()+" is a VIP of the service as well: a host that holds the VIP reaches itself there, and not the endpoint. "+
+				"Choose another VIP")
+		}
+	}
 }
 
 // need is what a field of health asks of the host; lacks says what is not there, "" if all is.
