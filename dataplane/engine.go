@@ -80,6 +80,7 @@ type Engine struct {
 	resync     bool   // the next sync observes first
 	repair     bool   // what the next Observe finds missing was broken by someone
 	damage     string // what was noticed of that
+	broken     broken // what was found broken, and is not mended yet
 	report     Status
 	// moving is the switch that is going on, if any, and serving what the dataplane before it carried out when it began.
 	moving  *succession
@@ -168,6 +169,30 @@ func (e *Engine) caughtUp(started time.Time) {
 func (e *Engine) Resync() {
 	e.asked.Store(true)
 	e.kick()
+}
+
+// Compare has the engine compare everything with what is there now, and mend what differs; then it returns how far the
+// engine is. An error says why it could not compare. Before the first Set there is nothing to compare.
+func (e *Engine) Compare(ctx context.Context) (*Status, error) {
+	asked := time.Now()
+	if _, isSet := e.Wanted(); isSet {
+		e.Resync()
+	}
+	for {
+		changed := e.Changed()
+		s := e.Status()
+		if _, isSet := e.Wanted(); !isSet || s.Compared.After(asked) {
+			return s, nil
+		}
+		if began := s.Last.Add(-s.LastDuration); s.LastFull && s.LastError != "" && began.After(asked) {
+			return nil, errors.New(s.LastError)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-changed:
+		}
+	}
 }
 
 func (e *Engine) kick() {

@@ -28,6 +28,8 @@ type Status struct {
 	LastFull     bool
 	LastChanges  int
 	LastError    string
+	// Compared is when the last full comparison began that could read everything.
+	Compared time.Time
 	// Repairs counts what others broke and the engine mended.
 	Repairs int
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"math/bits"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,6 +66,7 @@ func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, s
 		e.Metrics.Synced(full, r.LastDuration, changes, failed != nil)
 	}
 	r.Tried = true
+	e.repaired()
 	if !e.resync && e.wholeTries == 0 {
 		if r.Applied != want.Revision && !want.Revision.Seen.IsZero() && r.Applied.Seen != want.Revision.Seen {
 			e.Metrics.Programmed(now.Sub(want.Revision.Seen))
@@ -83,6 +85,23 @@ func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, s
 	e.publish()
 }
 
+// broken is what others broke: how many things, the frontends among them, and what was noticed first.
+type broken struct {
+	things int
+	keys   []balancer.Key
+	what   string
+}
+
+// repaired tells of what others broke once all of it is mended.
+func (e *Engine) repaired() {
+	failing := func(k balancer.Key) bool { return e.retries[k] != nil }
+	if b := e.broken; b.things > 0 && e.wholeTries == 0 && !slices.ContainsFunc(b.keys, failing) {
+		e.report.Repairs += b.things
+		e.Metrics.Repaired(b.things, b.what)
+		e.broken = broken{}
+	}
+}
+
 // some reports whether anything of want is carried out: of a state of which nothing at all could be, nobody should say
 // that it is.
 func (e *Engine) some(want balancer.Desired) bool {
@@ -91,10 +110,12 @@ func (e *Engine) some(want balancer.Desired) bool {
 
 // observe rebuilds what is done from what is there.
 func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
+	began := time.Now()
 	seen, err := e.Dataplane.Observe(ctx)
 	if err != nil {
 		return err
 	}
+	e.report.Compared = began
 	e.Host.Resync()
 	var done snap.Map[balancer.Key, *balancer.Frontend]
 	for key, digest := range seen.Digests {
@@ -104,18 +125,17 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 		}
 		done = done.Set(key, f)
 	}
-	repairs := len(seen.Damage)
+	var keys []balancer.Key
 	for key, change := range snap.Diff(e.done, done) {
 		if change.HadOld && want.Frontends.At(key) == change.Old {
-			repairs++
+			keys = append(keys, key)
 		}
 	}
-	if e.repair && repairs == 0 {
-		repairs = 1 // what was missing belongs to the host
-	}
-	if repairs > 0 && e.report.Ready {
-		e.report.Repairs += repairs
-		e.Metrics.Repaired(repairs, cmp.Or(e.damage, strings.Join(seen.Damage, "; ")))
+	if n := len(seen.Damage) + len(keys); e.report.Ready && (e.repair || n > 0) {
+		b := &e.broken
+		b.things = max(b.things, n, 1) // what is missing of the host's is one thing
+		b.keys = append(b.keys, keys...)
+		b.what = cmp.Or(e.damage, strings.Join(seen.Damage, "; "))
 	}
 	e.done, e.resync, e.repair, e.damage = done, false, false, ""
 	return nil

@@ -18,7 +18,8 @@ import (
 func diffVerb() *verb {
 	return &verb{
 		name: "diff", brief: "what is wanted against what runs, or against etcd",
-		about: "Without -f: what of the daemon's services does not run as wanted, and why.\n\n" +
+		about: "Without -f: what of the daemon's services does not run as wanted, and why. The daemon compares it with what the " +
+			"kernel has now, mends what others have changed, and shows what it can't mend.\n\n" +
 			"With -f FILE, where services come from files: what would change if the daemon read FILE now. FILE is a daemon's " +
 			"config, a services file, or a folder of those. Services are compared field by field; one that runs and is not in " +
 			"FILE counts as removed only if it was read from there (FILE, a file in that folder, or where the [store].path of " +
@@ -68,7 +69,11 @@ func runDiff(c *call) error {
 		t := table.New(table.Column{Title: "FRONTEND"}, table.Column{Title: "SERVICE"},
 			table.Column{Title: "WHAT", Style: stateStyle}, table.Column{Title: "WHY"})
 		for _, d := range differences {
-			t.Row(d.Key.String(), string(d.Service), d.What, d.Why)
+			key := "-"
+			if d.Key != (balancer.Key{}) {
+				key = d.Key.String()
+			}
+			t.Row(key, string(d.Service), d.What, d.Why)
 		}
 		err = c.printTable(t, "no differences: everything runs as wanted")
 		if len(differences) == 0 {

@@ -24,6 +24,7 @@ func Damages(backend string) map[string]func(t testing.TB) {
 		"chain-filter": FlushChain(backend, "filter"),
 		"chain-mangle": FlushChain(backend, "mangle"),
 		"jumps":        RemoveJumps(backend),
+		"rules":        ReplaceRules(backend),
 		"entries":      FlushSets,
 		"sets":         DestroySets(backend),
 		"addresses":    RemoveAddresses,
@@ -75,6 +76,31 @@ func FlushChain(backend, table string) func(t testing.TB) {
 		}
 		last := chains[len(chains)-1]
 		run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
+	}
+}
+
+// ReplaceRules is a Damage: the first rule of each of our chains in iptables lets nothing pass, or leads nowhere, and there
+// are as many rules as before.
+func ReplaceRules(backend string) func(t testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
+		s := &Subject{Backend: backend}
+		var lines strings.Builder
+		restores, tools := s.tools("-restore"), s.tools("")
+		for i := range tools { // one command each: mending may come between two
+			lines.Reset()
+			last := ""
+			s.saved(t, func(tool, table, line string) {
+				words := strings.Fields(line)
+				if tool != tools[i] || len(words) < 2 || words[0] != "-A" || !ownPrefix.MatchString(words[1]) || words[1] == last {
+					return
+				}
+				last = words[1]
+				target := map[bool]string{true: "DROP", false: "RETURN"}[table == "filter"]
+				fmt.Fprintf(&lines, "*%s\n-R %s 1 -j %s\nCOMMIT\n", table, last, target)
+			})
+			pipe(t, lines.String(), restores[i], "--noflush", "--wait")
+		}
 	}
 }
 

@@ -272,6 +272,11 @@ func (g *guard) bringAll(ctx context.Context, tool ruleKernel) error {
 	if !slices.ContainsFunc(g.parts, g.due) {
 		return nil
 	}
+	for _, table := range tables() {
+		if err := g.watch.writing(ctx, tool, table); err != nil {
+			return err
+		}
+	}
 	if err := g.bringParts(ctx, tool); err != nil {
 		return err
 	}

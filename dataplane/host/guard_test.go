@@ -230,6 +230,9 @@ func (k *kernel) ChainExists(_ context.Context, table, chain string) (bool, erro
 }
 
 // look counts rules, and what leads to chains.
+// writing implements ruleWatch.
+func (*kernel) writing(context.Context, ruleKernel, string) error { return nil }
+
 // wrote implements ruleWatch.
 func (k *kernel) wrote(_ context.Context, _ ruleKernel, table string, want map[string]chainSize, _ []string) error {
 	for name, s := range want {

@@ -10,6 +10,9 @@ type ruleWatch interface {
 	// look returns in words what differs of a table: a chain that has not the size that want says, or other rules than
 	// when wrote was called. "": nothing is known to differ.
 	look(ctx context.Context, tool ruleKernel, table string, want map[string]chainSize) (reason string, err error)
+	// writing looks which chains of a table have other rules than when wrote was called. It comes before all of ours are
+	// written.
+	writing(ctx context.Context, tool ruleKernel, table string) error
 	// wrote remembers what the chains of a table, which have just been written, and the jumps to them from bases look like.
 	// The error says which has not the rules that it was given.
 	wrote(ctx context.Context, tool ruleKernel, table string, want map[string]chainSize, bases []string) error
@@ -37,6 +40,7 @@ func (g *guard) sizes(table string) map[string]chainSize {
 
 // wrote has the watch remember what the kernel has of all parts.
 func (g *guard) wrote(ctx context.Context, tool ruleKernel) error {
+	var failed error
 	for _, table := range tables() {
 		want := g.sizes(table)
 		if want == nil {
@@ -50,11 +54,11 @@ func (g *guard) wrote(ctx context.Context, tool ruleKernel) error {
 				}
 			}
 		}
-		if err := g.watch.wrote(ctx, tool, table, want, bases); err != nil {
-			return err
+		if err := g.watch.wrote(ctx, tool, table, want, bases); err != nil && failed == nil {
+			failed = err
 		}
 	}
-	return nil
+	return failed
 }
 
 // tables are those that the guard has parts in.

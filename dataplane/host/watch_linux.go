@@ -54,18 +54,40 @@ func (w *watch) look(ctx context.Context, tool ruleKernel, table string, want ma
 		}
 		return reader.Compare(ctx, table, nil, sizes)
 	}, func() (string, error) {
-		now, err := reader.Prints(ctx, table, ourPrefix, slices.Collect(maps.Keys(t.prints)))
-		if err != nil {
+		changed, err := t.compare(ctx, reader, table)
+		if changed == "" || err != nil {
 			return "", err
 		}
-		for _, name := range slices.Sorted(maps.Keys(t.prints)) {
-			if now[name] != t.prints[name] {
-				t.broken[name] = now[name]
-				return "rules of chain " + name + " were changed", nil
+		return "rules of chain " + changed + " were changed", nil
+	})
+}
+
+// compare notes which chains have other rules than when they were written, and returns the first of them; "": none.
+func (t *watched) compare(ctx context.Context, reader tableReader, table string) (changed string, err error) {
+	now, err := reader.Prints(ctx, table, ourPrefix, slices.Collect(maps.Keys(t.prints)))
+	if err != nil {
+		return "", err
+	}
+	for name, was := range t.prints {
+		if now[name] != was {
+			t.broken[name] = now[name]
+			if changed == "" || name < changed {
+				changed = name
 			}
 		}
-		return "", nil
-	})
+	}
+	return changed, nil
+}
+
+func (w *watch) writing(ctx context.Context, tool ruleKernel, table string) error {
+	reader, ok := tool.(tableReader)
+	t := w.table(table)
+	if !ok || len(t.prints) == 0 {
+		return nil
+	}
+	_, err := t.compare(ctx, reader, table)
+	t.prints = nil
+	return err
 }
 
 // ourPrefix begins the names of our chains.

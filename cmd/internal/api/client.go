@@ -19,7 +19,8 @@ import (
 const (
 	// patience is how long a daemon may be silent that is asked for what it has at hand.
 	patience = 10 * time.Second
-	// workPatience is how long one may be that is asked for a change: it reads files, and waits 5 s for what comes of them.
+	// workPatience is how long one may be that is asked for a change, for which it reads files, and waits 5 s for what comes
+	// of them; or to compare what is wanted with what the kernel has.
 	workPatience = 60 * time.Second
 )
 
@@ -72,9 +73,11 @@ func (c *Client) Connections(ctx context.Context, service string) (l []Connectio
 	return l, c.call(ctx, http.MethodGet, "/v1/connections?service="+url.QueryEscape(service), nil, &l)
 }
 
-// Diff asks what does not run as wanted.
+// Diff has the daemon compare what is wanted with what the kernel has, and asks what differs.
 func (c *Client) Diff(ctx context.Context) (d []Difference, err error) {
-	return d, c.call(ctx, http.MethodGet, "/v1/diff", nil, &d)
+	ctx, s := c.bound(ctx, c.work)
+	defer s.end()
+	return d, c.ask(ctx, s, http.MethodGet, "/v1/diff", nil, &d)
 }
 
 // Reload makes the daemon read its configuration again, for the operator with the name by; "" if that is not known.

@@ -4,7 +4,7 @@
 //	GET    /v1/status
 //	GET    /v1/services  /v1/endpoints  /v1/frontends      with ?watch=1: a line of JSON for each state
 //	GET    /v1/connections?service=NAME
-//	GET    /v1/diff
+//	GET    /v1/diff                                         compares with the kernel first
 //	POST   /v1/reload
 //	GET    /v1/overrides
 //	POST   /v1/overrides                                    an OverrideRequest; answers with an OverrideResult

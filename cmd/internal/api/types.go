@@ -261,9 +261,9 @@ type Reload struct {
 	Problems []balancer.Problem `json:"problems"`
 }
 
-// Difference is one key that does not run as wanted.
+// Difference is one key that does not run as wanted, or, without a key, what frontends share.
 type Difference struct {
-	Key     balancer.Key  `json:"key"`
+	Key     balancer.Key  `json:"key,omitzero"`
 	Service balancer.Name `json:"service,omitempty"`
 	// What is missing, extra or differs.
 	What string `json:"what"`

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -25,7 +26,7 @@ func (d *Daemon) api() http.Handler {
 	mux.HandleFunc("GET /v1/services", d.view(func(v *view.View) any { return v.Services() }))
 	mux.HandleFunc("GET /v1/endpoints", d.view(func(v *view.View) any { return v.Endpoints() }))
 	mux.HandleFunc("GET /v1/frontends", d.view(func(v *view.View) any { return v.Frontends() }))
-	mux.HandleFunc("GET /v1/diff", d.view(func(v *view.View) any { return v.Differences() }))
+	mux.HandleFunc("GET /v1/diff", d.getDiff)
 	mux.HandleFunc("GET /v1/overrides", d.view(func(v *view.View) any { return v.Overrides() }))
 	mux.HandleFunc("POST /v1/overrides", d.postOverrides)
 	mux.HandleFunc("GET /v1/connections", d.getConnections)
@@ -114,6 +115,23 @@ func signedBy(r *http.Request) string {
 		return " by " + by
 	}
 	return ""
+}
+
+// compareTime bounds how long a caller waits for the comparison with the kernel.
+const compareTime = 30 * time.Second
+
+// getDiff compares what is wanted with what the kernel has now. What differs is mended at once; what is left is answered.
+func (d *Daemon) getDiff(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeoutCause(r.Context(), compareTime, fmt.Errorf("it takes longer than %s", compareTime))
+	defer cancel()
+	if _, err := d.engine.Compare(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		refuseCall(w, http.StatusServiceUnavailable, fmt.Errorf("what is wanted can't be compared with what the kernel has: %w; see \"vipctl status\"", err))
+		return
+	}
+	answer(w, d.views.Look().Differences())
 }
 
 func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {

@@ -148,7 +148,7 @@ func (v *View) Frontends() []api.Frontend {
 	return all
 }
 
-// Differences lists the keys that do not run as wanted.
+// Differences lists the keys that do not run as wanted, and where all keys do, what frontends share and can't be had.
 func (v *View) Differences() []api.Difference {
 	all := []api.Difference{}
 	for key, c := range snap.Diff(v.Sync.Done, v.State.Desired.Frontends) {
@@ -165,6 +165,9 @@ func (v *View) Differences() []api.Difference {
 			d.Why = failure.Err.Error()
 		}
 		all = append(all, d)
+	}
+	if v.Sync.LastError != "" && len(all) == 0 {
+		all = append(all, api.Difference{What: "differs", Why: v.Sync.LastError})
 	}
 	return all
 }

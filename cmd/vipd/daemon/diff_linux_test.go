@@ -1,0 +1,80 @@
+package daemon_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/modes"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// TestDiffReadsTheKernel has somebody change rules while iptables-restore says that it is done and does nothing: the
+// difference is shown, and nothing is said to be mended, until iptables works again.
+func TestDiffReadsTheKernel(t *testing.T) {
+	lab.New(t)
+	lab.Need(t, "iptables-nft")
+	mode, _ := modes.Find(config.IPTablesMode)
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
+	n.configure(`mode = "userspace"`, `mode = "iptables"`, `
+[iptables]
+backend = "nft"
+[services.web]
+vips = ["10.96.0.10"]
+ports = [{ port = 80 }]
+endpoints = [{ address = "10.2.1.2", port = 8080 }]
+`)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	if got := n.diff(); got != "" {
+		t.Fatal("it differs from the start: ", got)
+	}
+	path, idle := os.Getenv("PATH"), t.TempDir()
+	for _, name := range []string{"iptables-nft-restore", "ip6tables-nft-restore"} {
+		if err := os.WriteFile(filepath.Join(idle, name), []byte("#!/bin/sh\nexec cat >/dev/null\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, edit := range map[string]string{
+		"a frontend's chain": "-t nat -F VIPD-10.96.0.10:80/t", "the guard": "-t filter -R VIPD-FORWARD 1 -j DROP",
+	} {
+		drifts := strings.Count(n.story(journal.Drift), "mended")
+		t.Setenv("PATH", idle+":"+path)
+		if out, err := exec.Command("iptables-nft", strings.Fields(edit)...).CombinedOutput(); err != nil {
+			t.Fatalf("iptables %s: %v: %s", edit, err, out)
+		}
+		for range 2 {
+			if got := n.diff(); !strings.Contains(got, "does nothing") {
+				t.Errorf("%s was changed, and can't be mended: the differences are %q; %s", what, got, n.problems())
+			}
+		}
+		if got := strings.Count(n.story(journal.Drift), "mended"); got != drifts {
+			t.Errorf("%s is said to be mended: %s", what, n.story(journal.Drift))
+		}
+		t.Setenv("PATH", path)
+		wait.For(t, 30*time.Second, what+" to be mended", func() bool { return n.diff() == "" })
+	}
+	if got := n.story(journal.Drift); !strings.Contains(got, "mended") {
+		t.Errorf("no event tells that something was mended: %q", got)
+	}
+}
+
+// diff writes the differences, a line each.
+func (n *node) diff() string {
+	n.t.Helper()
+	all, err := n.client.Diff(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var lines []string
+	for _, d := range all {
+		lines = append(lines, d.Key.String()+" "+d.What+" "+d.Why)
+	}
+	return strings.Join(lines, "\n")
+}
