@@ -10,13 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
+	"vipd/balancer/atomicfile"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/netlock"
@@ -256,57 +256,32 @@ func hostCleaner(conf config.Config) cleaner {
 	}
 }
 
-// filesCleaner removes the daemon's socket, and what it keeps in state_dir.
+// filesCleaner removes the daemon's socket, and what it keeps in state_dir: also what it set aside, and what was half written
+// when it was killed.
 func filesCleaner(conf config.Config) cleaner {
 	return func(_ context.Context, dry bool) ([]string, error) {
 		files := []string{conf.API.Socket}
-		entries, err := os.ReadDir(conf.StateDir)
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		} else if err != nil {
-			err = fmt.Errorf("looking for files of vipd: %w", err)
+		for _, name := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state"} {
+			path := filepath.Join(conf.StateDir, name)
+			files = append(append(files, path, path+".broken"), atomicfile.Leftovers(path)...)
 		}
-		for _, e := range entries {
-			if isKept(e.Name()) {
-				files = append(files, filepath.Join(conf.StateDir, e.Name()))
-			}
-		}
-		removed, failed := removeFiles(files, dry)
-		return removed, errors.Join(err, failed)
+		return removeFiles(files, dry)
 	}
-}
-
-// isKept reports whether a file of this name in state_dir is the daemon's: one that it keeps, one that it set aside, or
-// one that a crash left half written.
-func isKept(name string) bool {
-	for _, kept := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state"} {
-		rest, ok := strings.CutPrefix(name, kept)
-		if ok && (rest == "" || rest == ".broken" || isTemporary(rest)) {
-			return true
-		}
-	}
-	return false
-}
-
-// isTemporary reports whether a name ends as those of the files that vipd writes before it renames them: in .tmp- and a
-// number of 32 bits.
-func isTemporary(end string) bool {
-	number, ok := strings.CutPrefix(end, ".tmp-")
-	_, err := strconv.ParseUint(number, 10, 32)
-	return ok && err == nil
 }
 
 func removeFiles(files []string, dry bool) (removed []string, err error) {
 	var failed []error
 	for _, file := range files {
-		if _, err := os.Lstat(file); err != nil {
+		_, err := os.Lstat(file)
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if !dry {
-			if err := os.Remove(file); err != nil {
-				failed = append(failed, fmt.Errorf("removing vipd's files: %w", err))
-				continue
-			}
+		if err == nil && !dry {
+			err = os.Remove(file)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("removing vipd's files: %w", err))
+			continue
 		}
 		removed = append(removed, "remove file "+file)
 	}

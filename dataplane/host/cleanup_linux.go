@@ -12,8 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"vipd/balancer/atomicfile"
 	"vipd/dataplane/internal/ipset"
-	"vipd/dataplane/internal/runfile"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -39,7 +39,7 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	c.ipsets()
 	c.sysctls()
 	c.devices()
-	for _, file := range runfile.Leftovers(h.ledger.path) {
+	for _, file := range atomicfile.Leftovers(h.ledger.path) {
 		c.do("remove file "+file, func() error { return os.Remove(file) })
 	}
 	if !dryRun {

@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"vipd/dataplane/internal/runfile"
+	"vipd/balancer/atomicfile"
 )
 
 // ledgerFile is its name in the run folder.
@@ -151,7 +151,7 @@ func (l *ledger) save() error {
 		return nil
 	}
 	if l.empty() {
-		if err := os.Remove(l.path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		if err := atomicfile.Remove(l.path); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return fmt.Errorf("removing the ledger: %w", err)
 		}
 		l.changed = false
@@ -161,7 +161,7 @@ func (l *ledger) save() error {
 	if err != nil {
 		return fmt.Errorf("writing the ledger: %w", err)
 	}
-	if err := runfile.Replace(l.path, func(w *bufio.Writer) { w.Write(text) }); err != nil {
+	if err := atomicfile.Write(l.path, atomicfile.ThisBoot, func(w *bufio.Writer) error { _, err := w.Write(text); return err }); err != nil {
 		return fmt.Errorf("writing the ledger: %w", err)
 	}
 	l.changed = false

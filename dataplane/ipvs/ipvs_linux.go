@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vipd/balancer/atomicfile"
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/lvs"
 	"vipd/dataplane/internal/runfile"
@@ -61,7 +62,7 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 	if err != nil {
 		return nil, err
 	}
-	for _, file := range runfile.Leftovers(l.path) {
+	for _, file := range atomicfile.Leftovers(l.path) {
 		if done = append(done, "remove file "+file); !dry {
 			err = errors.Join(err, os.Remove(file))
 		}

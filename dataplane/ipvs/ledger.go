@@ -16,10 +16,10 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/runfile"
+	"vipd/balancer/atomicfile"
 )
 
-// ledgerFile is its name in the run folder.
+// ledgerFile is the name of the ledger in run_dir.
 const ledgerFile = "ipvs.ledger"
 
 // ledger is the record of the virtual servers that vipd made: the kernel has no room for a mark on them. It is written
@@ -247,18 +247,19 @@ func (l *ledger) append() error {
 // rewrite puts a file of the entries alone in the place of the old one, at once. An empty ledger is no file.
 func (l *ledger) rewrite() error {
 	if l.empty() {
-		if err := os.Remove(l.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := atomicfile.Remove(l.path); err != nil {
 			return err
 		}
 		l.lines, l.fresh = 0, true
 		return nil
 	}
-	err := runfile.Replace(l.path, func(w *bufio.Writer) {
+	err := atomicfile.Write(l.path, atomicfile.ThisBoot, func(w *bufio.Writer) error {
 		w.WriteString(sealed(l.header))
 		w.WriteString(l.timeoutsLine())
 		for _, k := range slices.SortedFunc(maps.Keys(l.entries), balancer.Key.Compare) {
 			w.WriteString(l.entries[k].line(k))
 		}
+		return nil // Write finds the writer's errors
 	})
 	if err != nil {
 		return err

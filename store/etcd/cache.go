@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/atomicfile"
 )
 
 // cache is the file with the last good state: one JSON line about the whole, one a key, and the checksum of them all.
@@ -201,26 +202,15 @@ func (c *cache) write(s state) (out saved) {
 	began := time.Now()
 	out.state = s
 	defer func() { out.took = time.Since(began) }()
-	// One name for all: what a crash leaves is overwritten by the next.
-	temporary, err := os.OpenFile(c.path+".tmp", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	err := atomicfile.Write(c.path, atomicfile.Lasting, func(w *bufio.Writer) error { return c.encode(w, s) })
 	if err != nil {
 		out.err = fmt.Errorf("keeping state in state_dir: %w", err)
-		return out
-	}
-	err = c.encode(temporary, s)
-	err = errors.Join(err, temporary.Sync(), temporary.Close())
-	if err == nil {
-		err = os.Rename(temporary.Name(), c.path)
-	}
-	if err != nil {
-		out.err = fmt.Errorf("keeping state in state_dir: %w", errors.Join(err, os.Remove(temporary.Name())))
 	}
 	return out
 }
 
-func (c *cache) encode(file *os.File, s state) error {
+func (c *cache) encode(buffer *bufio.Writer, s state) error {
 	sum := sha256.New()
-	buffer := bufio.NewWriterSize(file, 1<<16)
 	write := func(line any) error {
 		text, err := json.Marshal(line)
 		if err != nil {
@@ -255,5 +245,5 @@ func (c *cache) encode(file *os.File, s state) error {
 		}
 	}
 	fmt.Fprintln(buffer, hex.EncodeToString(sum.Sum(nil)))
-	return buffer.Flush()
+	return nil // atomicfile finds the writer's errors
 }

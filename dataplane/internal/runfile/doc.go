@@ -1,3 +1,3 @@
-// Package runfile is what the files have in common in which a process notes what it has made in the kernel, for the next
-// one to find: they are replaced at once, and mean nothing after the next boot, or in another network namespace.
+// Package runfile tells this boot and this network namespace from others: what a process notes of what it has made in the
+// kernel means nothing after the next boot, or in another network namespace.
 package runfile

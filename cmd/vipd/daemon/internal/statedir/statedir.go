@@ -1,6 +1,7 @@
 package statedir
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"sync"
 
 	"vipd/balancer"
+	"vipd/balancer/atomicfile"
 )
 
 // Version is what files are written with. It is raised when an old program would misread them.
@@ -63,25 +65,9 @@ func (d *Dir) Write(name string, content any) error {
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", name, err)
 	}
-	if err := replace(filepath.Join(d.path, name), append(text, '\n')); err != nil {
+	write := func(w *bufio.Writer) error { _, err := w.Write(append(text, '\n')); return err }
+	if err := atomicfile.Write(filepath.Join(d.path, name), atomicfile.Lasting, write); err != nil {
 		return fmt.Errorf("keeping %s in state_dir (%s): %w", name, d.path, cause(err))
-	}
-	return nil
-}
-
-// replace writes a file beside the one at path, and then in its place.
-func replace(path string, text []byte) error {
-	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp-*")
-	if err != nil {
-		return err
-	}
-	_, err = temporary.Write(text)
-	err = errors.Join(err, temporary.Sync(), temporary.Close())
-	if err == nil {
-		err = os.Rename(temporary.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temporary.Name()))
 	}
 	return nil
 }

@@ -1,0 +1,91 @@
+package atomicfile
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestWrite has readers see the old text until the new one is whole, in a folder that is made, and leaves nothing beside
+// the file, also where it fails.
+func TestWrite(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "file")
+	old := ""
+	for _, text := range []string{"one", "", strings.Repeat("two\n", 100_000)} {
+		err := Write(path, ThisBoot, func(w *bufio.Writer) error {
+			_, _ = w.WriteString(text[:len(text)/2])
+			if got, _ := os.ReadFile(path); string(got) != old {
+				t.Errorf("halfway there are %d bytes, want the old %d", len(got), len(old))
+			}
+			_, err := w.WriteString(text[len(text)/2:])
+			return err
+		})
+		if got, readErr := os.ReadFile(path); err != nil || readErr != nil || string(got) != text {
+			t.Fatalf("%v, %v: %d bytes, want %d", err, readErr, len(got), len(text))
+		}
+		old = text
+	}
+	folder := filepath.Join(filepath.Dir(path), "folder")
+	if err := os.MkdirAll(filepath.Join(folder, "full"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(folder, ThisBoot, func(*bufio.Writer) error { return nil }); err == nil {
+		t.Error("a file took the place of a folder")
+	}
+	if err := Write(filepath.Join(path, "below"), ThisBoot, func(*bufio.Writer) error { return nil }); err == nil {
+		t.Error("a file has another below it")
+	}
+	failure := errors.New("the test's")
+	if err := Write(path, ThisBoot, func(*bufio.Writer) error { return failure }); !errors.Is(err, failure) {
+		t.Errorf("a text that fails: %v", err)
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 2 {
+		t.Errorf("%v, %v; want a file and a folder", entries, err)
+	}
+}
+
+// TestKilled: what a process left that was killed in Write is found, is in nobody's way, and goes with the file.
+func TestKilled(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	half := func() {
+		if err := os.WriteFile(path+temporary, []byte(strings.Repeat("half", 1000)), 0o444); err != nil {
+			t.Fatal(err)
+		}
+	}
+	half()
+	left := []string{path + ".4294967295", path + temporary, path + ".tmp-7"}
+	for _, name := range []string{left[0], left[2], path + ".202611210000", path + ".tmp.bak", path + ".bak", path + "s.tmp"} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := Leftovers(path); !slices.Equal(got, left) {
+		t.Errorf("left: %q, want %q", got, left)
+	}
+	if got := Leftovers(filepath.Join(dir, "none", "file")); len(got) > 0 {
+		t.Errorf("left in a folder that is not there: %q", got)
+	}
+	if err := Write(path, Lasting, func(w *bufio.Writer) error { _, err := w.WriteString("new"); return err }); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "new" {
+		t.Errorf("%q, %v", got, err)
+	}
+	half()
+	for range 2 {
+		if err := Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range []string{path, path + temporary} {
+		if _, err := os.Lstat(name); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", name, err)
+		}
+	}
+}
