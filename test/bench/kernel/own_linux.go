@@ -17,9 +17,10 @@ import (
 	hostside "vipd/dataplane/host"
 	"vipd/dataplane/iptables"
 	"vipd/dataplane/ipvs"
+	"vipd/dataplane/nftables"
 )
 
-// own is iptables mode, or ipvs mode, as the daemon runs it: services are compiled, and an engine carries them out. What is timed is
+// own is iptables, nftables or ipvs mode as the daemon runs it: services are compiled, and an engine carries them out. What is timed is
 // from the engine's Set until it is applied.
 type own struct {
 	backend   backend
@@ -57,11 +58,16 @@ func (o *own) start(probe time.Duration) error {
 	options.Backend, options.Log = hostside.Backend(o.backend), log
 	var d dataplane.Dataplane
 	var err error
-	if o.spec.Layout == ipvsLayout {
+	switch o.spec.Layout {
+	case ipvsLayout:
 		options.Mode = hostside.Mode{Forward: true, IPVS: true}
 		d, err = ipvs.New(context.Background(), ipvs.Options{Log: log, RunDir: options.RunDir})
-	} else {
+	case mapsLayout, mapsCompleteLayout:
 		options.Interface = "lo" // not every kernel has dummy devices
+		options.Mode = hostside.Mode{Forward: true, Marked: true}
+		d, err = nftables.New(nftables.Options{Log: log, Mark: hostside.MarkBits(options)})
+	default:
+		options.Interface = "lo"
 		options.Mode = hostside.Mode{Forward: true, Marked: true}
 		mode := iptables.Options{Log: log, Backend: options.Backend}
 		if o.spec.Layout == completeLayout {
@@ -73,7 +79,7 @@ func (o *own) start(probe time.Duration) error {
 		return fmt.Errorf("starting %s: %w", o.spec.Layout, err)
 	}
 	o.dataplane, o.host = &clocked{Dataplane: d}, bareHost{}
-	if o.spec.Layout != natLayout {
+	if o.spec.Layout != natLayout && o.spec.Layout != mapsLayout {
 		if o.host, err = hostside.New(options); err != nil {
 			return fmt.Errorf("starting the host's side: %w", err)
 		}

@@ -26,6 +26,9 @@ const (
 	natLayout      layout = "nat"      // iptables mode's own rules, without the guard
 	completeLayout layout = "complete" // iptables mode with all that the daemon keeps on a host
 
+	mapsLayout         layout = "maps"          // nftables mode's own table, without the guard
+	mapsCompleteLayout layout = "maps complete" // nftables mode with all that the daemon keeps on a host
+
 	ipvsLayout    layout = "ipvs"    // ipvs mode with all that the daemon keeps on a host
 	ipvsadmLayout layout = "ipvsadm" // the same virtual servers, by ipvsadm --restore
 	vipsLayout    layout = "VIPs"    // nothing but VIPs on a device, one for each service
@@ -138,6 +141,8 @@ func plan(s sizes) []row {
 	}
 	rows = append(rows, ownPaths(s, natLayout, "nat rules alone", [2]float64{1.4, 1.7})...)
 	rows = append(rows, ownPaths(s, completeLayout, "complete", [2]float64{1.6, 1.9})...)
+	rows = append(rows, ownPaths(s, mapsLayout, "nftables mode alone", [2]float64{0, 1.25})...)
+	rows = append(rows, ownPaths(s, mapsCompleteLayout, "nftables mode, complete", [2]float64{0, 1.4})...)
 	first := ""
 	for i, n := range s.one {
 		r := row{name: fmt.Sprintf("one service, %s endpoints", group(n)), box: spec{completeLayout, 1, n}, what: anyVIP, against: first}
@@ -155,7 +160,37 @@ func plan(s sizes) []row {
 		row{name: stranger, box: floor, what: noVIP},
 		row{name: fmt.Sprintf("for no VIP: list of %s", group(longest)), box: spec{listLayout, longest, s.endpoints}, what: noVIP, against: stranger},
 		row{name: fmt.Sprintf("for no VIP: complete, %s", group(usual.Services)), box: usual, what: noVIP, against: stranger, limits: [2]float64{1.05, 1.05}})
-	return append(rows, control(s)...)
+	rows = append(rows, row{
+		name: fmt.Sprintf("for no VIP: nftables mode, complete, %s", group(usual.Services)), box: spec{mapsCompleteLayout, usual.Services, usual.Endpoints},
+		what: noVIP, against: stranger, limits: [2]float64{0, 1.05},
+	})
+	return append(append(rows, control(s)...), mapsControl(s)...)
+}
+
+// mapsControl are the rows of nftables mode's control plane.
+func mapsControl(s sizes) (rows []row) {
+	for i, n := range s.services {
+		complete, alone := spec{mapsCompleteLayout, n, s.endpoints}, spec{mapsLayout, n, s.endpoints}
+		name := fmt.Sprintf("of %s, nftables mode", group(n))
+		limit := func(most float64) (l [2]float64) {
+			if i == 1 {
+				l[1] = most
+			}
+			return l
+		}
+		rows = append(rows,
+			row{name: "load " + name, box: complete, what: loading, limits: limit(1.5)},
+			row{name: "load " + name + " alone", box: alone, what: loading, limits: limit(0.5)})
+		for _, what := range []measure{endpointChanged, serviceAdded, serviceRemoved} {
+			rows = append(rows, row{name: fmt.Sprintf("%s %s", what, name), box: complete, what: what, limits: limit(5)})
+		}
+	}
+	usual := spec{mapsCompleteLayout, s.services[1], s.endpoints}
+	name := fmt.Sprintf(", nftables mode, %s", group(usual.Services))
+	return append(rows,
+		row{name: "memory at most" + name, box: usual, what: memory, limits: [2]float64{0, 200}},
+		row{name: "CPU with nothing to do" + name, box: usual, what: idle, limits: [2]float64{0, 0.2}},
+		row{name: "CPU while others add rules" + name, box: usual, what: disturbed, limits: [2]float64{0, 1}})
 }
 
 // ownPaths are the rows of one of iptables mode's layouts; limits are those of the usual number of services.
