@@ -213,11 +213,12 @@ func (r *rig) meetsAll(key balancer.Key) {
 // VirtualServerDamages are ways to break virtual servers of IPVS that hurt one service alone, that at heldVIP, for
 // Subject.Scratches.
 func VirtualServerDamages() map[string]func(t testing.TB) {
-	at := []string{"-t", heldVIP()[0].String() + ":80"}
+	at, at6 := []string{"-t", heldVIP()[0].String() + ":80"}, []string{"-t", "[" + heldVIP()[1].String() + "]:80"}
 	return map[string]func(t testing.TB){
 		"virtual-server": func(t testing.TB) { run(t, "ipvsadm", append([]string{"-D"}, at...)...) },
-		"destination": func(t testing.TB) {
+		"destinations": func(t testing.TB) { // one is gone, and one of another virtual server gets nothing
 			run(t, "ipvsadm", append(append([]string{"-d"}, at...), "-r", "10.2.1.2:8080")...)
+			run(t, "ipvsadm", append(append([]string{"-e"}, at6...), "-r", "[fd02:1::2]:8080", "-m", "-w", "0")...)
 		},
 	}
 }

@@ -281,6 +281,34 @@ func TestDamageIsSeen(t *testing.T) {
 	}
 }
 
+// TestDamageIsSeenAmongMany has a change be seen in the first look at a table that is too large for one turn.
+func TestDamageIsSeenAmongMany(t *testing.T) {
+	p := start(t, newKernel(), t.TempDir())
+	p.observe()
+	var all []*balancer.Frontend
+	for i := range 1500 {
+		all = append(all, web(key(i), 1, 2))
+	}
+	p.apply(all...)
+	for i := 0; i < len(all); i += 400 {
+		f := all[i]
+		op := lvs.Op{Verb: lvs.EditDestination, Service: lvs.Service{Key: f.Key}, Destination: lvs.Destination{Addr: address(f.Key, 2), Forward: balancer.NATForward, Weight: 5}}
+		if errs := p.k.Do(t.Context(), []lvs.Op{op}); errs != nil {
+			t.Fatal(errs)
+		}
+		if reason, err := p.Intact(t.Context()); !strings.Contains(reason, "changed") || err != nil {
+			t.Errorf("Intact says %q, %v", reason, err)
+		}
+		p.observe()
+		p.apply(f)
+		p.look.table = time.Time{} // it has waited long enough
+		if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
+			t.Errorf("after mending Intact says %q, %v", reason, err)
+		}
+		p.look.table = time.Time{}
+	}
+}
+
 // TestUnloadingIsSeen: IPVS that somebody takes out of the kernel, where nothing keeps it, takes everything with it.
 func TestUnloadingIsSeen(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())

@@ -51,7 +51,7 @@ func TestIPVSConformance(t *testing.T) {
 			return spoilt(t, d)
 		},
 		Host:      guarded,
-		Ends:      map[string]string{"virtual-servers": ended, "virtual-server": ended, "destination": ended},
+		Ends:      map[string]string{"virtual-servers": ended, "virtual-server": ended, "destinations": ended},
 		Cleanup:   cleanup,
 		Damage:    damages(),
 		Scratches: scratches(),

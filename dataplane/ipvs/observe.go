@@ -129,16 +129,20 @@ type look struct {
 	ring []balancer.Key
 	// next is when all virtual servers may be listed again, because others come and go.
 	next time.Time
+	// table is when the kernel's table may be read again.
+	table time.Time
 }
 
 // lookTime is how long one look at some of the virtual servers may take. At least one is looked at.
 const lookTime = 500 * time.Microsecond
 
-// listShare is the part of the time that listing all virtual servers may take while others' come and go.
-const listShare = 100
+// listShare is the part of the time that listing all virtual servers may take while others' come and go, and tableShare
+// the part that reading the table may take.
+const listShare, tableShare = 100, 200
 
 // Intact looks whether there are as many virtual servers as there were, and at a few of ours in turn, as many as there is
-// time for: in a small table everything is found within a second, in a large one what is gone with all the others.
+// time for: in a small table everything is found within a second. In a larger one it reads the kernel's table from time to
+// time, too, which has all but thresholds and flags.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,21 +158,46 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 			return reason, err
 		}
 	}
-	if len(d.look.ring) == 0 {
+	whole := len(d.look.ring) == 0
+	if whole {
 		d.look.ring = slices.Collect(maps.Keys(d.servers))
 	}
 	for began := time.Now(); ; {
 		s := d.nextLocked()
-		if s == nil {
+		if s == nil && whole {
 			return "", nil
+		}
+		if s == nil {
+			return d.tableLocked(ctx)
 		}
 		if reason, err := d.wrongLocked(ctx, s); reason != "" || err != nil {
 			return reason, err
 		}
 		if time.Since(began) > lookTime {
-			return "", nil
+			return d.tableLocked(ctx)
 		}
 	}
+}
+
+// tableLocked compares the kernel's table with what was left there, unless it has done so lately.
+func (d *Dataplane) tableLocked(ctx context.Context) (string, error) {
+	began := time.Now()
+	if began.Before(d.look.table) {
+		return "", nil
+	}
+	defer func() { d.look.table = time.Now().Add(tableShare * time.Since(began)) }()
+	table, err := d.conn.Table(ctx)
+	if err != nil {
+		return "", err
+	}
+	for k, s := range d.servers {
+		if entry, told := table[k]; told && s.there && !s.unsure && !s.resembles(entry) {
+			if reason, err := d.wrongLocked(ctx, s); reason != "" || err != nil {
+				return reason, err
+			}
+		}
+	}
+	return "", nil
 }
 
 // listLocked looks whether all of ours are there.

@@ -171,6 +171,17 @@ func (s *server) saw(virtual lvs.Service, destinations []lvs.Destination) {
 	s.quiet = s.hasQuiet()
 }
 
+// resembles reports whether the kernel's table shows what is known of the virtual server.
+func (s *server) resembles(e lvs.Entry) bool {
+	for _, t := range e.Destinations {
+		i, known := s.find(t.Addr)
+		if !known || s.destinations[i].Weight != t.Weight || s.destinations[i].Forward != t.Forward {
+			return false
+		}
+	}
+	return len(e.Destinations) == len(s.destinations) && e.Scheduler == s.virtual.Scheduler
+}
+
 // ended returns what is to be removed because it has served out its time at now: destinations with weight 0 whose last
 // connection has ended, or has no time left, and, where nobody else is left, the virtual server itself.
 func (s *server) ended(states []lvs.DestinationState, now time.Time) []lvs.Op {
