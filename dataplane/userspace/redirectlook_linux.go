@@ -3,7 +3,6 @@ package userspace
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"vipd/dataplane/internal/xtables"
 )
@@ -65,8 +64,8 @@ func (y *redirectFamily) compareLocked(ctx context.Context) (string, error) {
 			return fmt.Sprintf("the jump from %s to %s is missing (%s)", hook, chain, y.name), nil
 		}
 	}
-	if !slices.Contains(there, keeper) {
-		return fmt.Sprintf("the rule that keeps conntrack is missing in %s (%s)", chain, y.name), nil
+	if len(there) == 0 || there[0] != keeper { // the order of the others, which match different packets, does not matter
+		return fmt.Sprintf("the rule that keeps conntrack is not the first of %s (%s)", chain, y.name), nil
 	}
 	lines := make(map[string]bool, len(there))
 	for _, line := range there {

@@ -69,6 +69,9 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 	if err == nil {
 		err = y.ensureJumps(ctx)
 	}
+	if err == nil && !sure && len(failed) == 0 {
+		err = y.provedLocked(ctx)
+	}
 	if err != nil {
 		y.unsure = true
 		return err
@@ -81,6 +84,16 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 	}
 	clear(y.stale)
 	return nil
+}
+
+// provedLocked looks whether what was broken is as it was just written.
+func (y *redirectFamily) provedLocked(ctx context.Context) error {
+	wrong, err := y.compareLocked(ctx)
+	if wrong == "" || err != nil {
+		return err
+	}
+	return fmt.Errorf("%s, though it was just written: somebody else changes it at the same time, or the iptables program that vipd found "+
+		"does nothing: try it by hand, and choose the other [iptables] backend", wrong)
 }
 
 // forgetFlows drops what conntrack knows of UDP flows to the keys: it decides only once per flow where that goes, so that
@@ -241,10 +254,14 @@ func (y *redirectFamily) read(ctx context.Context) ([]string, error) {
 		}
 	}
 	y.made = true
-	if i := slices.Index(lines, keeper); i >= 0 {
-		return slices.Delete(lines, i, i+1), nil
-	}
 	input := "-I " + chain + " 1 " + keeper + "\n"
+	switch i := slices.Index(lines, keeper); {
+	case i == 0:
+		return lines[1:], nil
+	case i > 0:
+		lines = slices.Delete(lines, i, i+1)
+		input = "-D " + chain + " " + keeper + "\n" + input
+	}
 	if !there {
 		input = ":" + chain + " - [0:0]\n" + input
 	}
