@@ -291,6 +291,9 @@ func TestRedirectMendsDamage(t *testing.T) {
 		"ip6tables -t nat -D PREROUTING -j VIPD-US",
 		"iptables -t nat -F VIPD-US",
 		"ip6tables -t nat -F VIPD-US",
+		"iptables -t nat -I VIPD-US 1 -j RETURN",
+		"iptables -t nat -R VIPD-US 2 -j RETURN",
+		"iptables -t nat -D VIPD-US 1 && iptables -t nat -A VIPD-US " + keeper,
 	}
 	for _, damage := range damages {
 		if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
