@@ -35,7 +35,11 @@ func (c *call) fleetOverride(q api.OverrideRequest) (*fleetOverride, error) {
 	}
 	s, err := w.Read(c, nil)
 	if err != nil {
-		return nil, err
+		socket := "--socket PATH"
+		if c.etcdNamed() {
+			socket += " in place of --etcd"
+		}
+		return nil, fmt.Errorf("%w; while etcd is away, \"vipctl %s\" with %s has the daemon of this host do it, for itself alone", err, c.verb.name, socket)
 	}
 	if !c.etcdNamed() && q.Node == "" && !s.Services.Has(q.Service) {
 		return nil, nil
@@ -169,7 +173,43 @@ func (f *fleetOverride) drain(done string) error {
 // undrain is "undrain" through etcd.
 func (f *fleetOverride) undrain() error {
 	_, err := f.write(f.undrained)
+	f.noteLocalDrains()
 	return err
+}
+
+// noteLocalDrains says which of the targets the daemon of this host drains by itself: etcd does not know of that. Where the daemon
+// can't be asked, there is no note.
+func (f *fleetOverride) noteLocalDrains() {
+	client, err := f.daemon()
+	if err != nil {
+		return
+	}
+	endpoints, err := client.Endpoints(f)
+	if err != nil {
+		return
+	}
+	socket, err := f.socket()
+	if err != nil {
+		socket = "PATH"
+	}
+	for _, t := range f.targets {
+		if slices.ContainsFunc(endpoints, func(e api.Endpoint) bool {
+			return e.Service == t.Service && isAt(e.Address, t.Address()) && f.drainedHere(e)
+		}) {
+			fmt.Fprintf(f.stderr, "note: the daemon of this host drains %s by itself: \"vipctl undrain %s %s --socket %s\" takes that back\n", t, t.Service, t.Address(), socket)
+		}
+	}
+}
+
+// drainedHere reports whether an endpoint drains by an override of its own host: by one that etcd did not have before.
+func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
+	o := e.Override
+	t, err := balancer.ParseTarget(e.Service, e.Address)
+	if err != nil || o == nil || o.Draining == nil || !*o.Draining {
+		return false
+	}
+	shared := balancer.OverrideOf(f.Inputs, t)
+	return shared == nil || shared.Draining == nil || !*shared.Draining || shared.By != o.By || shared.Reason != o.Reason
 }
 
 // undrained says what the end of a drain came to for a target.

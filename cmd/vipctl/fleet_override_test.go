@@ -292,6 +292,43 @@ func TestOverridePlace(t *testing.T) {
 	}
 }
 
+// TestFleetUndrainHere: what the daemon of this host drains by itself, etcd does not know of. Where etcd is away, the way to the
+// daemon is told.
+func TestFleetUndrainHere(t *testing.T) {
+	f := newStage(t)
+	f.service("web", nil, "192.168.1.11")
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	d, stop, err := serveFake(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	t.Setenv("VIPCTL_SOCKET", socket)
+	etcd := "--etcd " + f.config.Endpoints[0]
+	note := "note: the daemon of this host drains web/192.168.1.11 by itself: \"vipctl undrain web 192.168.1.11 --socket " + socket + "\" takes that back\n"
+	for _, test := range []struct {
+		line, want string
+		code       int
+	}{
+		{"--socket " + socket + " drain web 192.168.1.11", "", exitDone},
+		{etcd + " undrain web 192.168.1.11", note, exitDone},
+		{"--socket " + socket + " undrain web 192.168.1.11", "", exitDone},
+		{etcd + " undrain web 192.168.1.11", "", exitDone},
+		{"--etcd http://127.0.0.1:1 drain web 192.168.1.11", "while etcd is away, \"vipctl drain\" with --socket PATH in place of --etcd has the daemon of this host do it", exitFailed},
+	} {
+		l := f.line()
+		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != test.code {
+			t.Errorf("%q exits with %d: %s", test.line, code, l.err)
+		}
+		if got := l.err.String(); !strings.Contains(got, test.want) || strings.Contains(got, note) != (test.want == note) {
+			t.Errorf("%q says %q, want %q", test.line, got, test.want)
+		}
+	}
+	if len(d.asked) != 2 {
+		t.Errorf("the daemon was asked %d times for overrides, want 2", len(d.asked))
+	}
+}
+
 func TestFleetOverrideJSON(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1")

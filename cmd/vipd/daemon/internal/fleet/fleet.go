@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -112,7 +113,7 @@ func (f *Node) Run(ctx context.Context, look func() *view.View) error {
 	var told news
 	for {
 		v := look()
-		if now := (news{v.State, v.Sync, v.Mode, f.Position()}); v.State.Complete && (now != told || len(f.drains.keys) > 0) {
+		if now := (news{v.State, v.Sync, v.Mode, f.Position(), fmt.Sprint(v.LiveProblems())}); v.State.Complete && (now != told || len(f.drains.keys) > 0) {
 			told = now
 			f.presence.Tell(f.status(v))
 		}
@@ -130,6 +131,7 @@ type news struct {
 	engine   *dataplane.Status
 	mode     *chooser.Chosen
 	position etcd.Position
+	problems string // those that come and go without a change of the rest
 }
 
 // status is what the fleet is told of this node.

@@ -24,20 +24,11 @@ func (v *View) Problems() []balancer.Problem {
 			Text: fmt.Sprintf("%s mode serves instead of %s: %s", v.Mode.Name, v.State.Config.Mode, v.Mode.Reason),
 		})
 	}
-	if v.from.Fleet != nil {
-		all = append(all, v.from.Fleet.Problems(s.Snapshot.Connected)...)
-		all = append(all, v.from.Checks.Problems(s.Snapshot.Connected)...)
-	}
 	for _, of := range s.Desired.Problems.All() {
 		all = append(all, *of...)
 	}
 	all = append(all, s.Lacking...)
-	for _, p := range v.from.HostProblems() {
-		if service := s.Snapshot.Services.At(p.Service); service != nil && p.Origin == (balancer.Origin{}) {
-			p.Origin = service.Origin.At(p.Field) // the host knows addresses, not files
-		}
-		all = append(all, p)
-	}
+	all = append(all, v.LiveProblems()...)
 	for _, key := range slices.SortedFunc(maps.Keys(v.Sync.Failing), balancer.Key.Compare) {
 		f := s.Desired.Frontends.At(key)
 		if f == nil {
@@ -52,6 +43,23 @@ func (v *View) Problems() []balancer.Problem {
 		}
 		if service := s.Snapshot.Services.At(f.Service); service != nil {
 			p.Origin = service.Origin.At("")
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// LiveProblems are those of the problems that come and go without a change of the state, the mode or what is applied: those of
+// the host, of checks, and of being one of a fleet.
+func (v *View) LiveProblems() (all []balancer.Problem) {
+	s := v.State
+	if v.from.Fleet != nil {
+		all = append(all, v.from.Fleet.Problems(s.Snapshot.Connected)...)
+		all = append(all, v.from.Checks.Problems(s.Snapshot.Connected)...)
+	}
+	for _, p := range v.from.HostProblems() {
+		if service := s.Snapshot.Services.At(p.Service); service != nil && p.Origin == (balancer.Origin{}) {
+			p.Origin = service.Origin.At(p.Field) // the host knows addresses, not files
 		}
 		all = append(all, p)
 	}
