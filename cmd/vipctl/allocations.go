@@ -120,6 +120,11 @@ func (i *intent) lacking(pools map[string]etcd.Pool) (names []string) {
 	return names
 }
 
+// asksOthers reports whether a change asks for addresses of other pools than before, so that it may not keep those it holds.
+func (i *intent) asksOthers() bool {
+	return i.What == updatedService && i.service != nil && (i.stored.Service == nil || !slices.Equal(i.service.Pools, i.stored.Service.Pools))
+}
+
 // addressText says which addresses of pools a service has, behind what became of it.
 func (i *intent) addressText() string {
 	texts := make([]string, len(i.Addresses))

@@ -279,6 +279,11 @@ func (e *edit) finish(dry bool) error {
 		return err
 	}
 	if dry {
+		for _, i := range e.intents {
+			if i.asksOthers() {
+				i.Addresses = nil // which ones it is given is known when it is applied
+			}
+		}
 		return e.report(true)
 	}
 	err := e.write()

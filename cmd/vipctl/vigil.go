@@ -23,6 +23,8 @@ type vigil struct {
 	seen map[string]sight
 	// done and gone are the nodes that have come to the end, and those that went before and are given up.
 	done, gone []string
+	// problems are those that nodes among done have told, a sentence each.
+	problems map[string][]string
 }
 
 // sight is how a node was when it was last there.
@@ -52,7 +54,7 @@ func (v *vigil) look(nodes []etcd.Node, now time.Time) []laggard {
 	}
 	var lag []laggard
 	there := map[string]bool{}
-	v.done, v.gone = nil, nil
+	v.done, v.gone, v.problems = nil, nil, map[string][]string{}
 	for i := range nodes {
 		n := &nodes[i]
 		if n.Live == nil || len(v.named) > 0 && !slices.Contains(v.named, n.Name) {
@@ -62,6 +64,9 @@ func (v *vigil) look(nodes []etcd.Node, now time.Time) []laggard {
 		there[n.Name], v.seen[n.Name] = true, sight{now, l.Why == ""}
 		if l.Why == "" {
 			v.done = append(v.done, n.Name)
+			if len(n.Status.Problems) > 0 {
+				v.problems[n.Name] = n.Status.Problems
+			}
 		} else {
 			lag = append(lag, l)
 		}

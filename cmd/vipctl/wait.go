@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +19,8 @@ func waitVerb() *verb {
 			"drain or a tool of your own has printed. Whoever joins meanwhile counts too. A node that goes away is waited " +
 			"for a while longer, as one that is restarted comes back, and then left out, which is said.\n\n" +
 			"With --nodes only these count, and they are waited for until they are there. When --timeout is over, whoever " +
-			"lags is named, and the exit code is 1. An etcd that is away for a while is waited for.",
+			"lags is named, and the exit code is 1. A node that refuses a service has applied the revision all the same; the problems " +
+			"of nodes are told. An etcd that is away for a while is waited for.",
 		example: "vipctl wait --revision 1042 --timeout 30s",
 		flags: []cli.Flag{
 			&cli.Int64Flag{Name: "revision", Usage: "what is to be applied, a `NUMBER`"},
@@ -38,6 +40,8 @@ type waited struct {
 	Applied []string  `json:"applied"`
 	Behind  []laggard `json:"behind"`
 	Gone    []string  `json:"gone"`
+	// Problems are those of the nodes among Applied: what a node refuses, it has applied without that.
+	Problems map[string][]string `json:"problems,omitempty"`
 }
 
 func runWait(c *call) error {
@@ -70,7 +74,7 @@ func runWait(c *call) error {
 	lag, err := v.keep(&bounded, w, watcher.show)
 	watcher.end()
 	if c.format == formJSON && (err == nil || len(lag) > 0) {
-		if err := c.printJSON(waited{v.revision, list(v.done), list(lag), list(v.gone)}); err != nil {
+		if err := c.printJSON(waited{v.revision, list(v.done), list(lag), list(v.gone), v.problems}); err != nil {
 			return err
 		}
 	}
@@ -92,10 +96,22 @@ func (c *call) applied(v *vigil) error {
 	if len(v.gone) > 0 {
 		c.note("not waited for, since they have gone away: %s", strings.Join(v.gone, ", "))
 	}
+	const most = 5
+	for i, name := range slices.Sorted(maps.Keys(v.problems)) {
+		if i == most {
+			c.note("%s more, which \"vipctl get nodes\" lists", count(len(v.problems)-most, "node"))
+			break
+		}
+		c.note("%s has %s: %s", name, count(len(v.problems[name]), "problem"), v.problems[name][0])
+	}
 	if c.format == formJSON {
 		return nil
 	}
-	return c.print(fmt.Sprintf("revision %d is applied on %s\n", v.revision, count(len(v.done), "node")))
+	how := ""
+	if n := len(v.problems); n > 0 {
+		how = fmt.Sprintf(", but %d of them may not serve all of it", n)
+	}
+	return c.print(fmt.Sprintf("revision %d is applied on %s%s\n", v.revision, count(len(v.done), "node"), how))
 }
 
 // watcher shows whom a vigil waits for: on a terminal in one line that changes, elsewhere a line now and then when it is

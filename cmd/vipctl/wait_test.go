@@ -163,7 +163,7 @@ func TestWait(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &got); err != nil {
 		t.Fatal(err)
 	}
-	want := waited{42, []string{"gw2"}, []laggard{{Node: "gw1", Revision: 41, Why: "is at revision 41"}, {Node: "gw9", Why: "is not there"}}, []string{}}
+	want := waited{42, []string{"gw2"}, []laggard{{Node: "gw1", Revision: 41, Why: "is at revision 41"}, {Node: "gw9", Why: "is not there"}}, []string{}, nil}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("JSON (-want +got):\n%s", d)
 	}
