@@ -22,6 +22,15 @@ func (Scheduler) Values() []string {
 	return []string{"rr", "wrr", "random", "lc", "wlc", "sh", "dh", "mh", "sed", "nq"}
 }
 
+// SharesByWeight reports whether an endpoint's share of the connections to a VIP follows its weight. With every scheduler an
+// endpoint of weight 0 gets none.
+func (s Scheduler) SharesByWeight() bool {
+	return s != RoundRobin && s != LeastConn && s != DestinationHash
+}
+
+// ModeNames lists the modes that users may ask a node for.
+func ModeNames() []string { return []string{"auto", "ipvs", "nftables", "iptables", "userspace"} }
+
 // Affinity is what keeps a client on its endpoint.
 type Affinity string
 

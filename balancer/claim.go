@@ -261,8 +261,8 @@ func (u *unit) unbuilt() {
 	if s.Health != nil && s.Health.From == HealthFromFleet && !fromEtcd(s) {
 		u.problem(SeverityNearest, "health.from", "a fleet checks only services that are in etcd, where vipctl apply puts them: this node checks the endpoints of its own file itself")
 	}
-	if s.SlowStart > 0 && slices.Contains([]Scheduler{RoundRobin, LeastConn, DestinationHash}, s.Scheduler) {
-		u.problem(SeverityNearest, "slow_start", "scheduler %s heeds no weights, which are what ramps up: endpoints get their whole share at once", s.Scheduler)
+	if s.SlowStart > 0 && !s.Scheduler.SharesByWeight() {
+		u.problem(SeverityNearest, "slow_start", "scheduler %s shares nothing by weight, which is what ramps up: endpoints get their whole share at once", s.Scheduler)
 	}
 }
 

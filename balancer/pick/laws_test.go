@@ -215,3 +215,20 @@ func ExampleNew() {
 	// 192.168.1.12:80
 	// 192.168.1.11:80
 }
+
+// TestSharesByWeight: with the schedulers that say so, and no others, nine tenths of the connections to a VIP go to the
+// endpoint that has nine tenths of the weight.
+func TestSharesByWeight(t *testing.T) {
+	for _, s := range schedulers() {
+		var loads [2]int64
+		p := New(s, active(1, 9), func(i int) int64 { return loads[i] })
+		const flows = 4000
+		for n := range flows {
+			loads[p.Pick(flowOf(n), nil)]++
+		}
+		follows := math.Abs(float64(loads[1])/flows-0.9) < 0.04
+		if follows != s.SharesByWeight() {
+			t.Errorf("%s: got %v connections for weights 1 and 9, and SharesByWeight is %t", s, loads, s.SharesByWeight())
+		}
+	}
+}

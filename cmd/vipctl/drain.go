@@ -75,12 +75,18 @@ func weightVerb() *verb {
 		name: "weight", args: "SERVICE ADDRESS N|- | --node NODE N|-", brief: "set the weight of an endpoint, or take it back",
 		about: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0 means no new "+
 			"connections. It wins over what is written, also across restarts and reloads, until \"-\" in place of N takes it "+
-			"back. The last usable endpoint of a service gets 0 only with --force. The schedulers rr and lc look at no weight but 0.\n\n", balancer.MaxWeight) + overridePlace,
+			"back. The last usable endpoint of a service gets 0 only with --force. The schedulers %s share nothing by weight.\n\n", balancer.MaxWeight, unweighted()) + overridePlace,
 		example: "vipctl weight web 192.168.1.11 5",
 		flags:   []cli.Flag{nodeFlag(), reasonFlag(), expiresFlag(), forceFlag()},
 		formats: []string{formTable, formJSON}, most: 3, fleet: true,
 		complete: completeTarget, run: runWeight,
 	}
+}
+
+// unweighted lists the schedulers that share nothing by weight.
+func unweighted() string {
+	names := slices.DeleteFunc(balancer.Scheduler("").Values(), func(s string) bool { return balancer.Scheduler(s).SharesByWeight() })
+	return strings.Join(names, ", ")
 }
 
 // request reads what is meant, out of the first arguments or --node; more are the arguments behind it.
@@ -205,7 +211,7 @@ func (c *call) noteUnweighted(targets []api.OverrideTarget) {
 	noted := map[balancer.Name]bool{}
 	for _, f := range frontends {
 		meant := slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return t.Service == f.Service })
-		if meant && !noted[f.Service] && (f.Scheduler == balancer.RoundRobin || f.Scheduler == balancer.LeastConn) {
+		if meant && !noted[f.Service] && !f.Scheduler.SharesByWeight() {
 			noted[f.Service] = true
 			c.noteUnweightedService(f.Service, f.Scheduler)
 		}
@@ -213,7 +219,7 @@ func (c *call) noteUnweighted(targets []api.OverrideTarget) {
 }
 
 func (c *call) noteUnweightedService(name balancer.Name, by balancer.Scheduler) {
-	fmt.Fprintf(c.stderr, "note: service %s is scheduled by %s, for which no weight but 0 counts\n", name, by)
+	fmt.Fprintf(c.stderr, "note: service %s is scheduled by %s, which shares nothing by weight; only weight 0 keeps new connections away\n", name, by)
 }
 
 func runUndrain(c *call) error {

@@ -245,7 +245,7 @@ func (f *fleetOverride) weigh(n int) error {
 	noted := map[balancer.Name]bool{}
 	for _, t := range f.targets {
 		s := f.Services.At(t.Service)
-		if s != nil && !noted[s.Name] && (s.Scheduler == balancer.RoundRobin || s.Scheduler == balancer.LeastConn) {
+		if s != nil && !noted[s.Name] && !s.Scheduler.SharesByWeight() {
 			noted[s.Name] = true
 			f.noteUnweightedService(s.Name, s.Scheduler)
 		}

@@ -87,9 +87,7 @@ type nodeConfigFields struct {
 type nodeMode string
 
 // Values lists what may be written.
-func (nodeMode) Values() []string {
-	return []string{"auto", "ipvs", "nftables", "iptables", "userspace"}
-}
+func (nodeMode) Values() []string { return balancer.ModeNames() }
 
 // Check says what is wrong with c; nil: nothing.
 func (c NodeConfig) Check() error {

@@ -56,9 +56,7 @@ const (
 )
 
 // Values lists what users may write.
-func (ModeName) Values() []string {
-	return []string{"auto", "ipvs", "nftables", "iptables", "userspace"}
-}
+func (ModeName) Values() []string { return balancer.ModeNames() }
 
 // StoreKind is where services come from.
 type StoreKind string
