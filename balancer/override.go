@@ -3,10 +3,43 @@ package balancer
 import (
 	"slices"
 	"time"
+
+	"vipd/balancer/snap"
 )
 
 // TakenBack is the Weight of a change that takes a weight back which was set by hand. No override that is kept has it.
 const TakenBack = -1
+
+// OverrideEdit is what becomes of the override of Target: Next returns it, given what it was (the zero value: nothing). It is nil
+// if nothing is said any more.
+type OverrideEdit struct {
+	Target Target
+	Next   func(old Override) *Override
+}
+
+// OverrideEdits returns what a change of t does to all overrides, to that of t first: what is said of an address replaces what
+// was said of its ports. Defined are the endpoints that t names.
+func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, defined []*Endpoint) []OverrideEdit {
+	var wide Override
+	if t.Port != 0 {
+		if w := all.At(Target{Service: t.Service, Addr: t.Addr}); w != nil {
+			wide = *w
+		}
+	}
+	edits := []OverrideEdit{{t, func(old Override) *Override { return change.Over(old, wide, defined) }}}
+	if t.Port != 0 {
+		return edits
+	}
+	for at := range all.From(t) {
+		if at.Service != t.Service || at.Addr != t.Addr {
+			break
+		}
+		if at != t {
+			edits = append(edits, OverrideEdit{at, func(old Override) *Override { return old.Under(change) }})
+		}
+	}
+	return edits
+}
 
 // Over returns what is said of a target once o is said after old: o, with what it leaves open taken from old, and without
 // what only repeats the definition of the endpoints that the target names, unless wide says otherwise: what is said of the

@@ -250,14 +250,21 @@ func runUndrain(c *call) error {
 // undrained says what the end of a drain came to for a target, whose endpoints were as in before.
 func undrained(t api.OverrideTarget, before []api.Endpoint) string {
 	at := slices.DeleteFunc(slices.Clone(before), func(e api.Endpoint) bool { return e.Service != t.Service || !isAt(e.Address, t.Address) })
+	var said []*balancer.Override
+	for _, e := range at {
+		said = append(said, e.Override)
+	}
+	return undrainedText(t.Service, t.Address, len(at) == 0 || slices.ContainsFunc(at, drains), said)
+}
+
+// undrainedText says what the end of a drain came to for an endpoint of which overrides said something, whether it drained or not.
+func undrainedText(service balancer.Name, address string, drained bool, said []*balancer.Override) string {
 	text := "drain taken back"
-	if len(at) > 0 && !slices.ContainsFunc(at, drains) {
+	if !drained {
 		text = "it was not draining"
 	}
-	i := slices.IndexFunc(at, func(e api.Endpoint) bool { return e.Override != nil && e.Override.Weight != nil })
-	if i >= 0 {
-		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s -\" takes it back",
-			*at[i].Override.Weight, t.Service, t.Address)
+	if i := slices.IndexFunc(said, func(o *balancer.Override) bool { return o != nil && o.Weight != nil }); i >= 0 {
+		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s -\" takes it back", *said[i].Weight, service, address)
 	}
 	return text
 }

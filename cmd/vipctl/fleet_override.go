@@ -114,41 +114,20 @@ func (f *fleetOverride) write(done func(balancer.Target) string) (r fleetResult,
 	return r, errors.Join(append(errs, err)...)
 }
 
-// set changes what is said of one target, and returns what that comes to. What is said of an address replaces what was
-// said of its ports.
-func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (*balancer.Override, int64, error) {
-	defined, wide := f.Endpoints(t), balancer.Override{}
-	if t.Port != 0 {
-		if w := f.Overrides.At(balancer.Target{Service: t.Service, Addr: t.Addr}); w != nil {
-			wide = *w
-		}
-	}
-	var next *balancer.Override
-	r, err := f.writer.EditOverride(f, t, func(old balancer.Override) *balancer.Override {
-		if next = change.Over(f.lasting(old), wide, defined); next == nil {
-			return change.Note(old)
-		}
-		return next
-	})
-	revision := r.Revision
-	if err != nil || t.Port != 0 {
-		return next, revision, err
-	}
-	for at := range f.Overrides.From(t) {
-		if at.Service != t.Service || at.Addr != t.Addr {
-			break
-		}
-		if at == t {
-			continue
-		}
-		r, err := f.writer.EditOverride(f, at, func(old balancer.Override) *balancer.Override {
-			lasting := f.lasting(old)
-			return cmp.Or(lasting.Under(change), change.Note(old))
+// set changes what is said of one target, and returns what that comes to, and the revision of the last write.
+func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *balancer.Override, revision int64, err error) {
+	for _, e := range balancer.OverrideEdits(f.Overrides, t, change, f.Endpoints(t)) {
+		var is *balancer.Override
+		r, err := f.writer.EditOverride(f, e.Target, func(old balancer.Override) *balancer.Override {
+			is = e.Next(f.lasting(old))
+			return cmp.Or(is, change.Note(old))
 		})
 		if err != nil {
 			return next, revision, err
 		}
-		revision = max(revision, r.Revision)
+		if revision = max(revision, r.Revision); e.Target == t {
+			next = is
+		}
 	}
 	return next, revision, nil
 }
@@ -225,15 +204,8 @@ func (f *fleetOverride) undrained(t balancer.Target) string {
 	}
 	drained := slices.ContainsFunc(said, func(o *balancer.Override) bool { return o.Draining != nil && *o.Draining })
 	defined := f.Endpoints(t)
-	text := "drain taken back"
-	if !drained && !slices.ContainsFunc(defined, func(e *balancer.Endpoint) bool { return e.Draining }) {
-		text = "it was not draining"
-	}
-	if i := slices.IndexFunc(said, func(o *balancer.Override) bool { return o.Weight != nil }); i >= 0 {
-		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s -\" takes it back",
-			*said[i].Weight, t.Service, t.Address())
-	}
-	return text
+	drained = drained || slices.ContainsFunc(defined, func(e *balancer.Endpoint) bool { return e.Draining })
+	return undrainedText(t.Service, t.Address(), drained, said)
 }
 
 // weigh is "weight N" through etcd.

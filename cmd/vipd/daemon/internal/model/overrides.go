@@ -41,30 +41,14 @@ func (o Overrides) over(stored snap.Map[balancer.Target, *balancer.Override]) sn
 	return stored
 }
 
-// Say returns them with one target's override changed by what is asked; defined are the endpoints that it names. What is said of an address
-// replaces what was said of its ports.
+// Say returns them changed by what is said of one target; defined are the endpoints that it names.
 func (o Overrides) Say(t balancer.Target, change balancer.Override, defined []*balancer.Endpoint) Overrides {
-	var old, wide balancer.Override
-	if v := o.At(t); v != nil {
-		old = *v
-	}
-	if t.Port == 0 {
-		o = o.widen(t, change)
-	} else if v := o.At(balancer.Target{Service: t.Service, Addr: t.Addr}); v != nil {
-		wide = *v
-	}
-	return o.put(t, change.Over(old, wide, defined))
-}
-
-// widen takes back what was said of single ports of an address, as far as change now says it of all.
-func (o Overrides) widen(t balancer.Target, change balancer.Override) Overrides {
-	for at, v := range o.From(t) {
-		if at.Service != t.Service || at.Addr != t.Addr {
-			break
+	for _, e := range balancer.OverrideEdits(o.Map, t, change, defined) {
+		var old balancer.Override
+		if v := o.At(e.Target); v != nil {
+			old = *v
 		}
-		if at.Port != 0 {
-			o = o.put(at, v.Under(change))
-		}
+		o = o.put(e.Target, e.Next(old))
 	}
 	return o
 }
