@@ -138,7 +138,7 @@ func TestHealth(t *testing.T) {
 			if wanted := panicked && !strings.Contains(c.want, "draining"); said != wanted {
 				t.Errorf("the panic is reported: %v, want %v", said, wanted)
 			}
-			said = strings.Contains(problems, "no_endpoints: port 80/tcp: no endpoint is left, all fail their checks: clients are refused")
+			said = strings.Contains(problems, "no_endpoints: port 80/tcp: all endpoints fail their checks: clients are refused")
 			if wanted := !strings.Contains(c.want, "active") && strings.Contains(c.want, "down"); said != wanted {
 				t.Errorf("the outage is reported: %v, want %v", said, wanted)
 			}

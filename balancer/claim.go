@@ -266,56 +266,33 @@ func (u *unit) unbuilt() {
 	}
 }
 
-// The fields of the problems of ports that are short of healthy endpoints. Their texts begin with the port and ": ".
-const (
-	// PanicField is that of the warning that endpoints are used in spite of their health.
-	PanicField = "health.panic_threshold"
-	// OutageField is that of the warning that no endpoint is left.
-	OutageField = "no_endpoints"
-	// IdleField is that of the warning that no endpoint may take new connections, though none fails.
-	IdleField = "endpoints"
-)
-
-// IdleText is in the text of each warning of IdleField.
-const IdleText = "no endpoint takes new connections: "
-
-// InPanic reports whether p says that a port is in panic, rather than that the field is wrong.
-func (p *Problem) InPanic() bool { return p.Field == PanicField && p.Severity == SeverityWarning }
-
-// Outage reports whether p says that a port has no endpoint left.
-func (p *Problem) Outage() bool { return p.Field == OutageField && p.Severity == SeverityWarning }
-
-// Idle reports whether p says that no endpoint of a port may take new connections.
-func (p *Problem) Idle() bool {
-	return p.Field == IdleField && p.Severity == SeverityWarning && strings.Contains(p.Text, ": "+IdleText)
-}
-
 // short reports, once for each port and family, that too few endpoints are healthy.
 func (u *unit) short(p *Port, vip netip.Addr, n standing) {
-	s, field, text := u.service, "", ""
+	s := u.service
+	is := Problem{Port: s.PortWords(p, vip)}
 	switch {
 	case n.panics(s.Health):
-		field = PanicField
-		text = fmt.Sprintf("%d of %d endpoints are up, fewer than %d percent: all of them are used, healthy or not", n.healthy, n.all, s.Health.PanicThreshold)
+		is.Kind, is.Field = InPanic, "health.panic_threshold"
+		is.Text = fmt.Sprintf("%d of %d endpoints are up, fewer than %d percent: all of them are used, healthy or not", n.healthy, n.all, s.Health.PanicThreshold)
 	case n.out():
-		field, text = OutageField, "no endpoint is left, all fail their checks: clients are refused"
+		is.Kind, is.Field, is.Text = Outage, "no_endpoints", "all endpoints fail their checks: clients are refused"
 		if s.NoEndpoints == DropClients {
-			text = "no endpoint is left, all fail their checks: clients hear nothing"
+			is.Text = "all endpoints fail their checks: clients hear nothing"
 		}
 	case n.idle() != "":
-		field, text = IdleField, IdleText+n.idle()
+		is.Kind, is.Field, is.Text = Idle, "endpoints", "no endpoint takes new connections: "+n.idle()
 	default:
 		return
 	}
-	text = s.PortWords(p, vip) + ": " + text
-	if !slices.ContainsFunc(u.problems, func(q Problem) bool { return q.Field == field && q.Text == text }) {
-		u.problem(SeverityWarning, field, "%s", text)
+	if !slices.ContainsFunc(u.problems, func(q Problem) bool { return q.Kind == is.Kind && q.Port == is.Port && q.Text == is.Text }) {
+		is.Severity, is.Origin, is.Service = SeverityWarning, s.Origin.At(is.Field), s.Name
+		u.problems = append(u.problems, is)
 	}
 }
 
-// PortWords names port p of s at VIPs of the family of vip: "port 80/tcp", and the family where s has VIPs of both.
+// PortWords names port p of s at VIPs of the family of vip: "80/tcp", and the family where s has VIPs of both.
 func (s *Service) PortWords(p *Port, vip netip.Addr) string {
-	words := fmt.Sprintf("port %d/%s", p.Port, p.Protocol)
+	words := fmt.Sprintf("%d/%s", p.Port, p.Protocol)
 	switch other := slices.ContainsFunc(s.Addresses(), func(a netip.Addr) bool { return a.Is4() != vip.Is4() }); {
 	case other && vip.Is4():
 		return words + " (IPv4)"

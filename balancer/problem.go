@@ -27,6 +27,14 @@ const (
 	Refused ProblemKind = "refused"
 	// Reserving: it asks for a port that something on the node needs; no configuration grants that.
 	Reserving ProblemKind = "reserved"
+	// Held: another service has the address and port that a service claims.
+	Held ProblemKind = "held"
+	// InPanic: endpoints of a port are used in spite of their health.
+	InPanic ProblemKind = "panic"
+	// Outage: a port has no endpoint left.
+	Outage ProblemKind = "outage"
+	// Idle: no endpoint of a port may take new connections, though none fails.
+	Idle ProblemKind = "idle"
 )
 
 // Problem is one thing that is wrong with what users wrote, or that can't be done here. Problems are collected and
@@ -41,11 +49,21 @@ type Problem struct {
 	Field string `json:"field,omitempty"`
 	// Kind tells apart the problems that programs treat in a way of their own; "" for all others.
 	Kind ProblemKind `json:"kind,omitempty"`
+	// Port is the port of a problem with one port's endpoints, such as "80/tcp", as Service.PortWords writes it; "" for all others.
+	Port string `json:"port,omitempty"`
 	// Text says what is wrong and what is allowed or helps.
 	Text string `json:"text"`
 }
 
-// String writes the problem in one line: place, service, field and text.
+// PortText is the text, after the port where the problem has one.
+func (p *Problem) PortText() string {
+	if p.Port == "" {
+		return p.Text
+	}
+	return "port " + p.Port + ": " + p.Text
+}
+
+// String writes the problem in one line: place, service, field, port and text.
 func (p Problem) String() string {
 	var b strings.Builder
 	if at := p.place(); at != "" {
@@ -57,7 +75,7 @@ func (p Problem) String() string {
 	if p.Field != "" {
 		fmt.Fprintf(&b, "%s: ", p.Field)
 	}
-	b.WriteString(p.Text)
+	b.WriteString(p.PortText())
 	return b.String()
 }
 

@@ -16,9 +16,6 @@ func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	return slices.MinFunc(claimants, compareClaims)
 }
 
-// HeldAdvice ends the text of the problem of a service that wants what another one has.
-const HeldAdvice = ": choose another address or port"
-
 // lost is the problem of a service whose claim of f another service has won. Who only reads files knows no holders, and
 // may name another loser than a daemon does.
 func (u *unit) lost(f *Frontend, to *Service) Problem {
@@ -32,8 +29,8 @@ func (u *unit) lost(f *Frontend, to *Service) Problem {
 		at = " (" + at + ")"
 	}
 	return Problem{
-		Severity: SeverityError, Origin: u.service.Origin.At(field), Service: u.service.Name, Field: field,
-		Text: f.Key.String() + " is held by service " + string(to.Name) + at + HeldAdvice,
+		Severity: SeverityError, Origin: u.service.Origin.At(field), Service: u.service.Name, Field: field, Kind: Held,
+		Text: f.Key.String() + " is held by service " + string(to.Name) + at + ": choose another address or port",
 	}
 }
 

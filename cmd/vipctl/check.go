@@ -71,7 +71,7 @@ func (d *definitions) checkFor(mode config.ModeName) {
 	}
 	frontends := d.compile("", capabilities(mode, d.config))
 	for i := range d.problems {
-		if p := &d.problems[i]; strings.HasSuffix(p.Text, balancer.HeldAdvice) {
+		if p := &d.problems[i]; p.Kind == balancer.Held {
 			p.Text += " (a running vipd leaves it with the service that has it)" // which a file does not tell
 		}
 	}

@@ -56,7 +56,7 @@ func (d *definitions) sortProblems() {
 	slices.SortStableFunc(d.problems, func(a, b balancer.Problem) int {
 		return cmp.Or(
 			cmp.Compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line),
-			cmp.Compare(a.Service, b.Service), cmp.Compare(a.Field, b.Field), cmp.Compare(a.Text, b.Text),
+			cmp.Compare(a.Service, b.Service), cmp.Compare(a.Field, b.Field), cmp.Compare(a.PortText(), b.PortText()),
 		)
 	})
 	d.problems = slices.Compact(d.problems)

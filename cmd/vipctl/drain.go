@@ -320,8 +320,8 @@ func (c *call) noteIdle(targets []api.OverrideTarget) {
 		return
 	}
 	for _, p := range s.Problems {
-		if p.Idle() && slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return t.Service == p.Service }) {
-			fmt.Fprintf(c.stderr, "note: service %s: %s\n", p.Service, p.Text)
+		if p.Kind == balancer.Idle && slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return t.Service == p.Service }) {
+			fmt.Fprintf(c.stderr, "note: service %s: %s\n", p.Service, p.PortText())
 		}
 	}
 }

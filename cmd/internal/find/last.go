@@ -50,7 +50,7 @@ func lastAt(in *balancer.Inputs, s *balancer.Service, targets []balancer.Target)
 					left++
 				}
 			}
-			if words := s.PortWords(p, vip); taken > 0 && left == 0 && !slices.Contains(ports, words) {
+			if words := "port " + s.PortWords(p, vip); taken > 0 && left == 0 && !slices.Contains(ports, words) {
 				ports = append(ports, words)
 			}
 		}

@@ -138,7 +138,7 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 		}
 	}
 	state("127.44.1.3:9001:down/0")
-	if p := m.problems(); strings.Contains(p, "health.type") || !strings.Contains(p, "no endpoint is left") {
+	if p := m.problems(); strings.Contains(p, "health.type") || !strings.Contains(p, "all endpoints fail their checks") {
 		t.Errorf("problems: %s", p) // that others run it is as it should be
 	}
 	if r, err := m.client.Check(t.Context(), api.CheckRequest{Service: "web", Address: "127.44.1.3"}); err == nil || !strings.Contains(err.Error(), "may run no programs on this host") {

@@ -51,13 +51,13 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	wait.For(t, 20*time.Second, "the first to be down", func() bool { return strings.Contains(n.endpoints(), "9001:down/0") })
 	story()
 	two()
-	const begins, ends = "has no endpoint left at port 8080/tcp: all fail their checks: clients are refused", "has an endpoint again at port 8080/tcp"
+	const begins, ends = "has no endpoint left at port 8080/tcp: all endpoints fail their checks: clients are refused", "has an endpoint again at port 8080/tcp"
 	story(begins)
 	s := n.status()
 	if got := fmt.Sprint(s.Health.Out); got != "[web]" {
 		t.Errorf("status says that %s has no endpoint left, want web", got)
 	}
-	if got := fmt.Sprint(s.Problems); strings.Count(got, "service web: no_endpoints: port 8080/tcp: no endpoint is left, ") != 1 || strings.Contains(got, "empty") {
+	if got := fmt.Sprint(s.Problems); strings.Count(got, "service web: no_endpoints: port 8080/tcp: all endpoints fail") != 1 || strings.Contains(got, "empty") {
 		t.Errorf("the problems are %s", got)
 	}
 	if _, metrics := n.get("/metrics"); !strings.Contains(metrics, "\nvipd_problems{field=\"no_endpoints\",service=\"web\"} 1\n") {
@@ -137,7 +137,7 @@ func TestManyStillDown(t *testing.T) {
 	n.stop()
 	n.start()
 	story := n.story(journal.Health)
-	want := "21 endpoints are still down, as before the start; vipctl get endpoints --down lists them\nweb has no endpoint left at port 8080/tcp: all fail their checks: clients are refused"
+	want := "21 endpoints are still down, as before the start; vipctl get endpoints --down lists them\nweb has no endpoint left at port 8080/tcp: all endpoints fail their checks: clients are refused"
 	if story != want {
 		t.Errorf("the journal has\n%s\nwant\n%s", story, want)
 	}

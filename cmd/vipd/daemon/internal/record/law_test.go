@@ -93,10 +93,10 @@ func TestProblemEventsAlternate(t *testing.T) {
 			next := map[string]bool{}
 			for i := range 5 {
 				if r.IntN(2) == 0 {
-					p := balancer.Problem{Severity: balancer.SeverityWarning, Field: "health.panic_threshold", Text: fmt.Sprint(i)}
+					p := balancer.Problem{Severity: balancer.SeverityWarning, Kind: balancer.InPanic, Port: "80/tcp", Text: fmt.Sprint(i)}
 					p.Service = balancer.Name(fmt.Sprint("s", i))
 					if i > 2 {
-						p.Field = ""
+						p.Kind, p.Port = "", ""
 					}
 					all = append(all, p, p) // one may be found twice
 					next[string(p.Service)] = true

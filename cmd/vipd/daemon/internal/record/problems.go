@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"vipd/balancer"
@@ -46,28 +45,20 @@ func (t told) next(j *journal.Journal, now time.Time, problems []balancer.Proble
 // identity tells problems apart. In a panic the number of healthy endpoints may change, and where none takes
 // connections that of those that drain.
 func identity(p *balancer.Problem) string {
-	if p.InPanic() || p.Idle() {
+	if p.Kind == balancer.InPanic || p.Kind == balancer.Idle {
 		q := *p
-		q.Text = portOf(p)
+		q.Text = ""
 		return q.String()
 	}
 	return p.String()
 }
 
-// portOf is the port of which p says that it is short of endpoints.
-func portOf(p *balancer.Problem) string {
-	port, _, _ := strings.Cut(p.Text, ": ")
-	return port
-}
-
 func problemBegins(p balancer.Problem) journal.Event {
-	switch {
-	case p.InPanic():
-		return journal.Event{Kind: journal.Panic, Level: slog.LevelError, Service: p.Service, Text: "is in panic", Cause: p.Text}
-	case p.Outage():
-		_, how, _ := strings.Cut(p.Text, ": ")
-		how = strings.TrimPrefix(how, "no endpoint is left, ")
-		return journal.Event{Kind: journal.Health, Level: slog.LevelError, Service: p.Service, Text: "has no endpoint left at " + portOf(&p), Cause: how}
+	switch p.Kind {
+	case balancer.InPanic:
+		return journal.Event{Kind: journal.Panic, Level: slog.LevelError, Service: p.Service, Text: "is in panic", Cause: p.PortText()}
+	case balancer.Outage:
+		return journal.Event{Kind: journal.Health, Level: slog.LevelError, Service: p.Service, Text: "has no endpoint left at port " + p.Port, Cause: p.Text}
 	}
 	e := journal.Event{Kind: journal.Problem, Level: slog.LevelWarn, Service: p.Service, Text: "has a problem"}
 	if p.Service == "" {
@@ -84,10 +75,10 @@ func (t toldProblem) over(now time.Time, served func(balancer.Name, string) bool
 	switch {
 	case e.Kind == journal.Panic:
 		e.Text, e.Cause = "is out of panic", ""
-	case t.Problem.Outage():
-		e.Text, e.Cause, e.Was = "has an endpoint again at "+portOf(&t.Problem), "", "none"
-		if !served(t.Service, portOf(&t.Problem)) {
-			e.Text = "has none at " + portOf(&t.Problem) + " that fails its checks any more, and none that serves: they are gone, or taken out by hand"
+	case t.Kind == balancer.Outage:
+		e.Text, e.Cause, e.Was = "has an endpoint again at port "+t.Port, "", "none"
+		if !served(t.Service, t.Port) {
+			e.Text = "has none at port " + t.Port + " that fails its checks any more, and none that serves: they are gone, or taken out by hand"
 		}
 	case e.Service != "":
 		e.Text = "is rid of a problem"

@@ -141,7 +141,7 @@ func (r *Recorder) tellFiles(last, s *model.State, now time.Time) {
 	}
 }
 
-// served reports whether a port of a service, as portOf has it, has an endpoint in use.
+// served reports whether a port of a service, as Problem.Port has it, has an endpoint in use.
 func served(s *model.State, name balancer.Name, port string) bool {
 	service, there := s.Snapshot.Services.Get(name)
 	if !there {

@@ -143,10 +143,10 @@ func (v *View) health(endpoints int) (n api.HealthCount) {
 	}
 	for _, of := range v.State.Desired.Problems.All() {
 		for i := range *of {
-			switch p := &(*of)[i]; {
-			case p.InPanic():
+			switch p := &(*of)[i]; p.Kind {
+			case balancer.InPanic:
 				n.Panic = withLast(n.Panic, p.Service)
-			case p.Outage():
+			case balancer.Outage:
 				n.Out = withLast(n.Out, p.Service)
 			}
 		}
