@@ -236,7 +236,9 @@ func (v *vandal) wrong() string {
 			words := strings.Fields(line)
 			switch {
 			case strings.HasPrefix(line, ":VIPD-"):
-				got[words[0][1:]] = got[words[0][1:]]
+				if name := words[0][1:]; got[name] == nil {
+					got[name] = nil // a chain without rules is there, too
+				}
 			case words[0] == "-A" && strings.HasPrefix(words[1], "VIPD-"):
 				got[words[1]] = append(got[words[1]], strings.Join(words[2:], " "))
 			case words[0] == "-A" && strings.HasSuffix(line, "-j "+rootChain):

@@ -86,18 +86,6 @@ func nameOf(a netip.Addr) string {
 	return ""
 }
 
-// linkTo is the link on which an address is reached.
-func linkTo(a netip.Addr) *link {
-	for _, l := range links() {
-		for _, n := range l.own {
-			if n.Contains(a) {
-				return &l
-			}
-		}
-	}
-	return nil
-}
-
 // ownAddresses are the node's.
 func ownAddresses() []netip.Addr {
 	var all []netip.Addr
