@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -27,13 +28,13 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"vipctl": main, "vipd": vipd})
 }
 
-// vipd is a daemon like the real one, with the config vipd.toml and without a log.
+// vipd is a daemon like the real one, with the config vipd.toml, without a log, and with the one flag --allow-empty.
 func vipd() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	d, err := daemon.New(daemon.Options{
 		ConfigFile: "vipd.toml", Log: slog.New(slog.DiscardHandler), Version: "test",
-		Modes: modes.All(),
+		Modes: modes.All(), AllowEmpty: slices.Contains(os.Args, "--allow-empty"),
 	})
 	if err == nil {
 		err = d.Run(ctx)

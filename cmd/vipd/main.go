@@ -44,7 +44,7 @@ func main() {
 // arguments are the command line.
 type arguments struct {
 	config, mode, level, format string
-	version                     bool
+	version, allowEmpty         bool
 }
 
 // run parses the command line, runs the daemon until a signal ends it, and returns the exit code.
@@ -82,7 +82,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	d, err := daemon.New(daemon.Options{
-		ConfigFile: a.config, Mode: config.ModeName(a.mode), Log: log, Version: version.Version, Modes: modes.All(),
+		ConfigFile: a.config, Mode: config.ModeName(a.mode), AllowEmpty: a.allowEmpty, Log: log, Version: version.Version, Modes: modes.All(),
 	})
 	if err == nil {
 		go reloadOn(ctx, hangups, d)
@@ -105,6 +105,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	f.SetOutput(io.Discard) // errors are printed once, by run
 	f.StringVar(&a.config, "config", config.DefaultFile, "`FILE` to read")
 	f.StringVar(&a.mode, "mode", "", "`MODE` that wins over the configuration's: "+strings.Join(config.ModeName("").Values(), ", "))
+	f.BoolVar(&a.allowEmpty, "allow-empty", false, "start with a configuration that says nothing also where an earlier vipd has left services")
 	f.StringVar(&a.level, "log-level", "info", "least `LEVEL` to log: debug, info, warn, error")
 	f.StringVar(&a.format, "log-format", "text", "`FORMAT` of the log: text or json")
 	f.BoolVar(&a.version, "version", false, "print the version and exit")

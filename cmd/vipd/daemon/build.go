@@ -42,6 +42,9 @@ func (d *Daemon) build() (err error) {
 	if d.host, err = d.newHost(component("host")); err != nil {
 		return err
 	}
+	if err := d.checkEmptied(); err != nil {
+		return err
+	}
 	choice := chooser.Options{
 		Modes: d.Modes, Config: c, Log: d.Log, Journal: d.journal, Tell: d.host.SetMode, Tally: &d.tally,
 		By: model.ModeBy(d.ConfigFile, d.Mode, ""),

@@ -39,7 +39,9 @@ type Options struct {
 	ConfigFile string
 	// Mode, unless "", wins over the configuration's.
 	Mode config.ModeName
-	Log  *slog.Logger
+	// AllowEmpty has a configuration that says nothing take away what an earlier vipd left. Otherwise New refuses it.
+	AllowEmpty bool
+	Log        *slog.Logger
 	// Version is shown in status and metrics.
 	Version string
 	// Modes are the dataplanes that this program has, the best first.
@@ -122,6 +124,23 @@ func New(o Options) (*Daemon, error) {
 // ErrConfig is what an error of New is (errors.Is) when the configuration can't be read or used: until somebody mends it,
 // another attempt ends the same way.
 var ErrConfig = errors.New("the configuration can't be used")
+
+// checkEmptied returns an error if the configuration says nothing, though an earlier vipd has left addresses of services: the
+// power failed, or a disk was full. They stay as they are until somebody mends the file.
+func (d *Daemon) checkEmptied() error {
+	if d.AllowEmpty || !d.host.Inherited() {
+		return nil
+	}
+	text, err := tomlfile.ReadFile(d.ConfigFile)
+	if err != nil {
+		return configError{err}
+	}
+	if doc, _ := tomlfile.Parse(d.ConfigFile, text); doc == nil || len(doc.Tree()) > 0 { // the source says what is wrong
+		return nil
+	}
+	return configError{fmt.Errorf("%s is empty, and an earlier vipd has left services here, which stay as they are: restore the file; "+
+		"if it is meant to be empty: vipd --allow-empty once, or vipctl cleanup", d.ConfigFile)}
+}
 
 type configError struct{ error }
 
