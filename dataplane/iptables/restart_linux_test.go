@@ -27,7 +27,7 @@ func TestRestartWritesNothing(t *testing.T) {
 			t.Errorf("counted %d connections, want 1", total)
 		}
 		y := r.d.families[xtables.IPv4]
-		if c := y.chains[y.fronts[f.Key].chain]; c.text != 0 || c.rules == 0 {
+		if c := y.chains[y.fronts[f.Key].chain]; c.epoch != 0 || c.rules == 0 {
 			t.Errorf("the chain was written though it was right: %+v", c)
 		}
 	})
