@@ -136,7 +136,8 @@ const ending = 3 * time.Second
 // uncounted is the number of a change that is none of those whose time is taken.
 const uncounted = 20
 
-// endpointMessages counts the messages to IPVS for one endpoint that is replaced by another.
+// endpointMessages counts the messages to IPVS that change something for one endpoint that is replaced by another. Those that
+// only read are not counted: the engine may look at the tables meanwhile, when the kernel tells of a change on the host.
 func (o *own) endpointMessages(ctx context.Context) (float64, error) {
 	if err := o.restart(never); err != nil {
 		return 0, err
@@ -157,5 +158,5 @@ func (o *own) endpointMessages(ctx context.Context) (float64, error) {
 	if err == nil && changing == 0 {
 		err = fmt.Errorf("none of %d messages to IPVS changes anything", all)
 	}
-	return float64(all), err
+	return float64(changing), err
 }
