@@ -60,17 +60,10 @@ func render(f *balancer.Frontend) form {
 	}
 	made.choice.n = uint32(len(made.slots))
 	if f.AffinityTimeout > 0 {
-		made.choice.sticky = min(f.AffinityTimeout.Truncate(time.Second)+time.Second*bool2(f.AffinityTimeout%time.Second > 0), longestTimeout)
+		made.choice.sticky = (min(f.AffinityTimeout, longestTimeout) + time.Second - 1).Truncate(time.Second)
 		made.ids = idsOf(backends)
 	}
 	return made
-}
-
-func bool2(b bool) time.Duration {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // idsOf gives each backend a number that depends on its address, so that clients which are remembered find it again after a
