@@ -237,8 +237,13 @@ func (g *gateway) serves(mode string) {
 // TestSwitchByFile: the mode changes with the file, without a reload.
 func TestSwitchByFile(t *testing.T) {
 	g := newGateway(t)
+	const liberal = "net.netfilter.nf_conntrack_tcp_be_liberal"
+	g.Host().Sysctl(liberal, "0")
 	g.write(settings("userspace", "auto"), 0, 1)
 	g.start()
+	if got := g.Host().ReadSysctl(liberal); got != "1" {
+		t.Errorf("%s is %s while redirects lead here", liberal, got)
+	}
 	g.write(settings("iptables", "auto"), 0, 1)
 	wait.For(t, 20*time.Second, "the mode to change", func() bool {
 		s, err := g.api.Status(t.Context())

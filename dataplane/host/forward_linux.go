@@ -39,19 +39,20 @@ func (h *Host) obey() {
 // until Cleanup, for connections outlive frontends.
 func (h *Host) forwarding() (err error) {
 	h.unforwarded = nil
-	if !h.mode.Load().Forward {
+	mode := h.mode.Load()
+	if !mode.Forward && !mode.Translates {
 		return nil
 	}
 	four, six := len(h.guards[0].vips.count) > 0, len(h.guards[1].vips.count) > 0
 	var wanted []minimum
-	if four {
+	if four && mode.Forward {
 		wanted = append(wanted, minimum{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services reach no endpoint on another host"})
 	}
 	if _, readErr := h.sys.Read(liberal); (four || six) && !errors.Is(readErr, os.ErrNotExist) { // it comes with the module
 		wanted = append(wanted, minimum{name: liberal, value: 1, loss: "a TCP segment outside the window that conntrack expects is not translated, and is answered by a reset that ends its connection"})
 	}
 	h.unforwarded, err = raise(h.sys, h.ledger, h.unmanaged(), wanted, h.mend)
-	if six {
+	if six && mode.Forward {
 		if text, readErr := h.sys.Read(forward6); readErr == nil && text == "0" {
 			h.unforwarded = append(h.unforwarded, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
 				"this host does not forward IPv6 packets, so services reach no endpoint on another host: sysctl -w %s=1 "+

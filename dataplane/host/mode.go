@@ -11,9 +11,14 @@ type Mode struct {
 	// IPVS: the kernel's virtual servers forward. They take packets where they would come in, so that filter FORWARD
 	// sees replies alone, and they have sysctls of their own.
 	IPVS bool
+	// Translates: conntrack translates connections to it without Forward, as redirects of userspace mode do.
+	Translates bool
 }
 
 // And returns what two modes need that serve at the same time, as they do while one takes over from the other.
 func (m Mode) And(other Mode) Mode {
-	return Mode{Forward: m.Forward || other.Forward, Marked: m.Marked && other.Marked, IPVS: m.IPVS || other.IPVS}
+	return Mode{
+		Forward: m.Forward || other.Forward, Marked: m.Marked && other.Marked, IPVS: m.IPVS || other.IPVS,
+		Translates: m.Translates || other.Translates,
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
+	"vipd/dataplane/host"
 )
 
 // Chosen is a mode that serves, and why it does.
@@ -22,6 +23,15 @@ type Chosen struct {
 	Fallback bool
 	// Reason is in words for users.
 	Reason string
+}
+
+// Host is what the host's side has to know of the mode, and of its dataplane here.
+func (c *Chosen) Host() host.Mode {
+	m := c.Mode.Host()
+	if d, ok := c.Dataplane.(interface{ Translates() bool }); ok {
+		m.Translates = d.Translates()
+	}
+	return m
 }
 
 // choice is how a mode is chosen.
