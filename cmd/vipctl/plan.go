@@ -13,7 +13,7 @@ import (
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/table"
-	"vipd/dataplane/host"
+	"vipd/dataplane/guard"
 )
 
 func planVerb() *verb {
@@ -97,5 +97,5 @@ func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend)
 	}
 	o := modes.HostOptions(conf)
 	o.Mode = mode.Host()
-	return host.Render(o, frontends, names) + text, nil
+	return guard.Render(o.Guard(), frontends, names) + text, nil
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"vipd/balancer/atomicfile"
-	"vipd/dataplane/internal/ipset"
-	"vipd/dataplane/internal/xtables"
+	"vipd/dataplane/guard"
 )
 
 // Cleanup removes everything that a Host ever made here, also after a crash, and nothing else. It returns what it did
@@ -31,12 +30,9 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	}
 	h.adopt()
 	c.addresses() // before the guard: without it they would answer on every port
-	for _, family := range xtables.Families() {
-		for _, tool := range xtables.Existing(ctx, family) {
-			c.rules(tool, fmt.Sprintf("%s, %s", family, tool.Backend()))
-		}
-	}
-	c.ipsets()
+	done, err := guard.Cleanup(ctx, dryRun)
+	c.done = append(c.done, done...)
+	c.note(err)
 	c.sysctls()
 	c.devices()
 	for _, file := range atomicfile.Leftovers(h.ledger.path) {
@@ -72,40 +68,6 @@ func (c *cleaner) do(what string, do func() error) {
 		}
 	}
 	c.done = append(c.done, what)
-}
-
-// rules removes our chains, and the jumps to them, from one backend.
-func (c *cleaner) rules(tool ruleKernel, which string) {
-	g := c.host.guards[0] // the rules' names do not depend on the family
-	for _, p := range slices.Backward(g.parts) {
-		chains, err := g.remove(c.ctx, tool, p, true)
-		if err != nil {
-			c.note(err)
-			continue
-		}
-		if len(chains) > 0 {
-			c.do(fmt.Sprintf("remove from table %s (%s): chains %s", p.def.table, which, strings.Join(chains, ", ")), func() error {
-				return g.removePart(c.ctx, tool, p)
-			})
-		}
-	}
-}
-
-// ipsets destroys our sets.
-func (c *cleaner) ipsets() {
-	if c.host.sets == nil {
-		return
-	}
-	for _, g := range c.host.guards {
-		for _, m := range g.members {
-			_, err := m.kernel.Header(m.name)
-			if err == nil {
-				c.do("destroy ipset "+m.name, func() error { return m.destroy(c.ctx) })
-			} else if !errors.Is(err, ipset.ErrNotFound) && !isUnsupported(err) {
-				c.note(err)
-			}
-		}
-	}
 }
 
 // addresses removes the ledger's addresses that are there, and every route with our mark.

@@ -19,18 +19,13 @@ func (h *Host) SetMode(m Mode) { h.mode.Store(&m) }
 // interfaces.
 func (h *Host) obey() {
 	mode := *h.mode.Load()
-	for _, g := range h.guards {
-		if g.setMode(mode) {
-			h.relinked = true
-		}
+	if h.guard.SetMode(mode) {
+		h.relinked = true
 	}
 	if !h.relinked {
 		return
 	}
-	names := h.view.interfaces()
-	for _, g := range h.guards {
-		g.connect(names)
-	}
+	h.guard.Connect(h.view.interfaces())
 	h.relinked = false
 }
 
@@ -43,7 +38,7 @@ func (h *Host) forwarding() (err error) {
 	if !mode.Forward && !mode.Translates {
 		return nil
 	}
-	four, six := len(h.guards[0].vips.count) > 0, len(h.guards[1].vips.count) > 0
+	four, six := h.guard.Knows(world()[0]), h.guard.Knows(world()[1])
 	var wanted []minimum
 	if four && mode.Forward {
 		wanted = append(wanted, minimum{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services reach no endpoint on another host"})

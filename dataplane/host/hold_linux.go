@@ -129,8 +129,8 @@ func (h *Host) hold(ctx context.Context) error {
 		fresh = nil
 	}
 	h.publish()
-	for family, g := range h.guards {
-		if err := g.prepare(ctx); err != nil {
+	for family, err := range h.guard.Prepare(ctx) {
+		if err != nil {
 			all = append(all, err)
 			fresh = h.putOff(fresh, family, err)
 		}

@@ -2,12 +2,14 @@ package host
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -36,7 +38,17 @@ type Options struct {
 	Backend xtables.Backend
 	// Log gets each change at Debug level; nil: nothing is logged.
 	Log *slog.Logger
+
+	tools func(context.Context, xtables.Family) (guard.Tool, error)
 }
+
+// Guard are the options of the guard among these.
+func (o Options) Guard() guard.Options {
+	return guard.Options{Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, Backend: o.Backend, Tools: o.tools, Log: o.Log}
+}
+
+// Mode is what the host's side has to know of a mode.
+type Mode = guard.Mode
 
 // DefaultOptions returns the defaults of the configuration.
 func DefaultOptions() Options {

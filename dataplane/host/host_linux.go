@@ -16,9 +16,8 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/runfile"
-	"vipd/dataplane/internal/xtables"
 )
 
 // Host implements dataplane.Host. Of its methods, Problems, Addresses, LocalAddresses, FollowAddresses and Alerts may be
@@ -27,13 +26,12 @@ type Host struct {
 	opts   Options
 	log    *slog.Logger
 	nl     *netlink.Handle
-	sets   *ipset.Conn // nil without access to ipsets
 	sys    sysctls
 	events *events
 	alerts alerts
 	// batches is for addresses and routes, which are many.
 	batches *batches
-	guards  []*guard
+	guard   *guard.Guard
 	// newLink describes the device to make.
 	newLink func(name string) netlink.Link
 	// readView reads everything that the view is made of.
@@ -155,22 +153,11 @@ func New(o Options) (*Host, error) {
 		h.nl.Close()
 		return nil, errors.Join(err, h.batches.close(), h.events.close())
 	}
-	var noSets error
-	var kernel setKernel
-	if h.sets, noSets = ipset.Open(); noSets == nil {
-		kernel = h.sets
-	}
 	h.SetMode(o.Mode)
-	for _, family := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
-		g := &guard{
-			family: family, sets: kernel, err: noSets, tool: h.tool(family), others: otherTools(family),
-			watch: newWatch(), log: h.log,
-		}
-		h.guards = append(h.guards, g.compose(o))
-	}
+	h.guard = guard.New(o.Guard())
 	for a := range h.ledger.Addresses {
 		h.added = h.added.Set(a, h.ledger.Addresses[a])
-		h.guard(a).hold(a, 1)
+		h.guard.Hold(a, 1)
 	}
 	h.inherited = len(h.ledger.Addresses) > 0
 	h.publish()
@@ -183,39 +170,13 @@ func (h *Host) readLedger() (err error) {
 	return errors.Join(err, untold)
 }
 
-// tool finds iptables when the guard needs it, and once more when it is asked after a resync.
-func (h *Host) tool(family ipset.Family) func(context.Context) (ruleKernel, error) {
-	return func(ctx context.Context) (ruleKernel, error) {
-		t, err := xtables.Find(ctx, xtables.Family(family), h.opts.Backend, h.log)
-		if err != nil {
-			return nil, err // a nil *Tool in an interface would not be nil
-		}
-		return t, nil
-	}
-}
-
-// otherTools finds the backends that an earlier process may have used.
-func otherTools(family ipset.Family) func(context.Context, ruleKernel) []ruleKernel {
-	return func(ctx context.Context, than ruleKernel) []ruleKernel {
-		var others []ruleKernel
-		for _, t := range xtables.Existing(ctx, xtables.Family(family)) {
-			if used, ok := than.(*xtables.Tool); ok && used.Backend() != t.Backend() {
-				others = append(others, t)
-			}
-		}
-		return others
-	}
-}
-
 // Inherited reports whether an earlier process has left addresses that were still held when this one began.
 func (h *Host) Inherited() bool { return h.inherited }
 
 // Close closes what New opened; what is held stays.
 func (h *Host) Close() error {
 	failed := h.await()
-	if h.sets != nil {
-		h.sets.Close()
-	}
+	h.guard.Close()
 	h.nl.Close()
 	return errors.Join(failed, h.events.close(), h.batches.close(), h.alerts.close())
 }
@@ -231,9 +192,6 @@ func (h *Host) Release(ctx context.Context) error {
 	none := balancer.Desired{}
 	return errors.Join(h.Prepare(ctx, none), h.Finish(ctx, none.Frontends))
 }
-
-// guard returns the guard of the address's family.
-func (h *Host) guard(a netip.Addr) *guard { return h.guards[familyOf(a)] }
 
 // familyOf returns 0 for IPv4 and 1 for IPv6.
 func familyOf(a netip.Addr) int {
@@ -267,10 +225,10 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 // weigh counts what a frontend puts into the guard's sets.
 func (h *Host) weigh(c snap.Change[*balancer.Frontend], applied bool) {
 	if c.HadOld {
-		h.guard(c.Old.Addr).want(c.Old, -1, applied)
+		h.guard.Want(c.Old, -1, applied)
 	}
 	if c.HasNew {
-		h.guard(c.New.Addr).want(c.New, 1, applied)
+		h.guard.Want(c.New, 1, applied)
 	}
 }
 
@@ -289,9 +247,7 @@ func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balan
 			h.setPending(a, false)
 		}
 	}
-	for _, g := range h.guards {
-		all = append(all, g.finish(ctx))
-	}
+	all = append(all, h.guard.Finish(ctx))
 	h.announceAll()
 	all = append(all, h.clear(), h.ledger.save())
 	h.publish()
@@ -308,7 +264,7 @@ func (h *Host) setPending(a netip.Addr, pending bool) {
 		by = -1
 		delete(h.pending, a)
 	}
-	h.guard(a).pending.want(ipset.Entry{Addr: a}, by)
+	h.guard.Silence(a, by)
 }
 
 // count keeps the number of applied frontends on each VIP.
@@ -330,26 +286,18 @@ func (h *Host) needed(a netip.Addr) bool { return h.want.Has(a) || h.appliedAt[a
 // are routed to it are there anyway. Where the guard can't be had, only a dataplane that restricts by itself serves it; what
 // was served within the same source ranges before goes on.
 func (h *Host) Ready(c dataplane.Change, enforced bool) error {
-	if unrestricted(c) {
-		return nil
-	}
-	return h.guard(c.New.Addr).restricts(c.New, enforced)
+	return h.guard.Ready(c, enforced)
 }
 
 // Resync makes the next Prepare and Finish compare with the kernel in full.
 func (h *Host) Resync() {
 	h.full = true
-	for _, g := range h.guards {
-		g.resync()
-	}
+	h.guard.Resync()
 }
 
 // publish shows the state to other goroutines.
 func (h *Host) publish() {
-	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: slices.Concat(h.arp, h.unforwarded, h.untuned, h.unfinished())}
-	for _, g := range h.guards {
-		p.other = append(p.other[:len(p.other):len(p.other)], g.problems()...)
-	}
+	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: slices.Concat(h.arp, h.unforwarded, h.untuned, h.unfinished(), h.guard.Problems())}
 	h.public.Store(p)
 }
 

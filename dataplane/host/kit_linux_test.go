@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	testwait "vipd/test/wait"
@@ -52,6 +54,28 @@ func options(t *testing.T, backend xtables.Backend) Options {
 	o := DefaultOptions()
 	o.RunDir, o.Backend = t.TempDir(), backend
 	return o
+}
+
+// finder finds iptables for a guard; a test may replace how.
+type finder struct {
+	find func(context.Context, xtables.Family) (guard.Tool, error)
+}
+
+// findTools has the guard of a Host to be made ask the finder.
+func findTools(o *Options) *finder {
+	f := &finder{find: findTool}
+	o.tools = func(ctx context.Context, family xtables.Family) (guard.Tool, error) { return f.find(ctx, family) }
+	return f
+}
+
+// findTool finds the tool of the nft backend.
+func findTool(ctx context.Context, family xtables.Family) (guard.Tool, error) {
+	return xtables.Find(ctx, family, xtables.NFT, slog.New(slog.DiscardHandler))
+}
+
+// noTool finds none.
+func noTool(context.Context, xtables.Family) (guard.Tool, error) {
+	return nil, &xtables.UnsupportedError{Feature: "iptables", Need: "install iptables"}
 }
 
 // apply is the engine's round with a dataplane that succeeds.

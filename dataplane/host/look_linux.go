@@ -109,7 +109,7 @@ func (h *Host) adopt() {
 // record notes that an address is ours.
 func (h *Host) record(a netip.Addr, device string) {
 	if _, ok := h.ledger.Addresses[a]; !ok {
-		h.guard(a).hold(a, 1)
+		h.guard.Hold(a, 1)
 	}
 	h.ledger.setAddress(a, device)
 	h.added = h.added.Set(a, device)
@@ -118,7 +118,7 @@ func (h *Host) record(a netip.Addr, device string) {
 // unrecord notes that an address is not ours any more.
 func (h *Host) unrecord(a netip.Addr) {
 	if _, ok := h.ledger.Addresses[a]; ok {
-		h.guard(a).hold(a, -1)
+		h.guard.Hold(a, -1)
 	}
 	h.ledger.dropAddress(a)
 	delete(h.unrouted, a)
@@ -146,15 +146,12 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	if reason := h.reconnect(ctx); reason != "" {
 		return reason, ctx.Err()
 	}
-	for _, g := range h.guards {
-		if g.retry(ctx) {
-			h.publish()
-		}
+	reason, mended, err := h.guard.Intact(ctx)
+	if mended {
+		h.publish()
 	}
-	for _, g := range h.guards {
-		if reason, err := g.intact(ctx); reason != "" || err != nil {
-			return reason, err
-		}
+	if reason != "" || err != nil {
+		return reason, err
 	}
 	return "", h.lookAtSysctls()
 }
@@ -214,13 +211,10 @@ func (h *Host) reconnect(ctx context.Context) (reason string) {
 		return ""
 	}
 	h.relinked = false
-	names := h.view.interfaces()
-	for _, g := range h.guards {
-		g.connect(names)
-		if err := g.refresh(ctx); err != nil {
-			h.relinked = true
-			reason = fmt.Sprintf("the host's interfaces are others now: %v", err)
-		}
+	h.guard.Connect(h.view.interfaces())
+	if err := h.guard.Refresh(ctx); err != nil {
+		h.relinked = true
+		reason = fmt.Sprintf("the host's interfaces are others now: %v", err)
 	}
 	return reason
 }
@@ -257,7 +251,7 @@ func (h *Host) sourceChanged() string {
 }
 
 // holds reports whether any address of the family is held.
-func (h *Host) holds(family int) bool { return len(h.guards[family].held.count) > 0 }
+func (h *Host) holds(family int) bool { return h.guard.Holds(world()[family]) }
 
 // deprecated reports whether the kernel avoids the address as a source.
 func (p local) deprecated() bool {

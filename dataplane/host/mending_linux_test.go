@@ -14,6 +14,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 )
@@ -141,8 +142,10 @@ func TestKilledWhileMoving(t *testing.T) {
 				apply(t, h, web)
 				must(t, h.Close())
 				o.Interface = "second"
+				find := findTools(&o)
 				h = newHost(t, o)
-				die(t, h, after, web)
+				die(t, h, find, after, web)
+				o.tools = nil
 				must(t, h.Close())
 
 				if then != "Cleanup" {
@@ -174,7 +177,7 @@ func TestKilledWhileMoving(t *testing.T) {
 }
 
 // die makes the beginning of a round, and ends after a step of it.
-func die(t *testing.T, h *Host, after string, f *balancer.Frontend) {
+func die(t *testing.T, h *Host, tools *finder, after string, f *balancer.Frontend) {
 	t.Helper()
 	d := desired(f)
 	switch after {
@@ -184,10 +187,9 @@ func die(t *testing.T, h *Host, after string, f *balancer.Frontend) {
 	case "the guard":
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		find := h.guards[0].tool
-		h.guards[0].tool = func(ctx context.Context) (ruleKernel, error) {
+		tools.find = func(ctx context.Context, f xtables.Family) (guard.Tool, error) {
 			defer cancel() // the addresses after it are not touched any more
-			return find(context.WithoutCancel(ctx))
+			return findTool(context.WithoutCancel(ctx), f)
 		}
 		_ = h.Prepare(ctx, d) // it was ended
 		return
@@ -208,11 +210,14 @@ func TestBusyTables(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
+	tools := findTools(&o)
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
-	g := h.guards[0]
-	find, finds := g.tool, 0
-	g.tool = func(context.Context) (ruleKernel, error) {
+	finds := 0
+	tools.find = func(ctx context.Context, f xtables.Family) (guard.Tool, error) {
+		if f == xtables.IPv6 {
+			return findTool(ctx, f)
+		}
 		finds++
 		return nil, errors.New("Another app is currently holding the xtables lock")
 	}
@@ -234,23 +239,21 @@ func TestBusyTables(t *testing.T) {
 	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "xtables lock") {
 		t.Fatalf("problems: %v", p)
 	}
-	g.tool = find
+	tools.find = findTool
 	must(t, h.Prepare(t.Context(), more))
 	must(t, h.Finish(t.Context(), more.Frontends))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.11/32", "fd00:96::11/128")
 	checkIntact(t, h)
 
 	// Where iptables does not work here at all, that is a problem of its own.
-	g.tool = func(context.Context) (ruleKernel, error) {
-		return nil, &xtables.UnsupportedError{Feature: "iptables", Need: "install iptables"}
-	}
+	tools.find = noTool
 	h.Resync()
 	apply(t, h, frontend("10.96.0.12:80"))
 	checkWhere(t, h, "10.96.0.12", "lo")
 	if text := fmt.Sprint(h.Problems()); !strings.Contains(text, "answer on every port") {
 		t.Errorf("problems: %s", text)
 	}
-	g.tool = find
+	tools.find = findTool
 }
 
 // TestHeldBack has a frontend with source ranges on the node's own address wait for the guard, and nothing else; where
@@ -259,13 +262,15 @@ func TestHeldBack(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
+	tools := findTools(&o)
 	h := newHost(t, o)
 	listen(t, 80)
 	plain, tight := frontend("10.1.0.1:81"), frontend("10.1.0.1:80", sources("10.9.0.0/16"))
 	both := desired(plain, tight)
-	g := h.guards[0]
-	find := g.tool
-	g.tool = func(context.Context) (ruleKernel, error) {
+	tools.find = func(ctx context.Context, f xtables.Family) (guard.Tool, error) {
+		if f == xtables.IPv6 {
+			return findTool(ctx, f)
+		}
 		return nil, errors.New("Another app is currently holding the xtables lock")
 	}
 	ready := func(f, old *balancer.Frontend) error {
@@ -286,15 +291,13 @@ func TestHeldBack(t *testing.T) {
 	if ready(tight, idle) == nil || ready(tight, plain) == nil {
 		t.Error("one that was not served within its source ranges may be applied")
 	}
-	g.tool = find
+	tools.find = findTool
 	must(t, h.Prepare(t.Context(), both))
 	must(t, ready(tight, nil))
 	checkAttempt(t, client, "10.1.0.1:80", silence)
 	must(t, h.Finish(t.Context(), both.Frontends))
 
-	g.tool = func(context.Context) (ruleKernel, error) {
-		return nil, &xtables.UnsupportedError{Feature: "iptables", Need: "install iptables"}
-	}
+	tools.find = noTool
 	h.Resync()
 	must(t, h.Prepare(t.Context(), both))
 	if err := ready(tight, nil); err == nil || !strings.Contains(err.Error(), "install iptables") || !strings.Contains(err.Error(), "userspace") {
@@ -303,7 +306,7 @@ func TestHeldBack(t *testing.T) {
 	must(t, ready(tight, tight)) // what is served goes on
 	must(t, ready(plain, nil))
 	must(t, h.Ready(dataplane.Change{Key: tight.Key, New: tight}, true))
-	g.tool = find
+	tools.find = findTool
 }
 
 // TestToolsOncePerResync counts the searches for iptables over many rounds in which parts come and go.
@@ -311,14 +314,12 @@ func TestToolsOncePerResync(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
 	o.Interface = "lo"
+	tools := findTools(&o)
 	h := newHost(t, o)
 	finds := 0
-	for _, g := range h.guards {
-		find := g.tool
-		g.tool = func(ctx context.Context) (ruleKernel, error) {
-			finds++
-			return find(ctx)
-		}
+	tools.find = func(ctx context.Context, f xtables.Family) (guard.Tool, error) {
+		finds++
+		return findTool(ctx, f)
 	}
 	for i := range 6 {
 		edits := []func(*balancer.Frontend){dropping, sources("10.0.0.0/8"), func(f *balancer.Frontend) { f.Backends = nil }}[i%3]

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"os/exec"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 )
@@ -170,8 +172,9 @@ func TestBitChanges(t *testing.T) {
 			h = newHost(t, o)
 			apply(t, h, web, frontend("10.96.0.11:80"))
 			saved := l.Host().Exec("iptables-" + string(backend) + "-save")
-			bits := newMarkBits(bit)
-			for _, want := range []string{both(bits.ours), both(bits.never)} {
+			ours := guard.MarkBits(bit)
+			for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // ours, and that the source stays
+				want := fmt.Sprintf("%#x/%#x", mark, mark)
 				if !strings.Contains(saved, want) {
 					t.Errorf("bit %d: there is no %s in\n%s", bit, want, saved)
 				}
@@ -217,7 +220,7 @@ func TestRenderIsWhatIsThere(t *testing.T) {
 			}
 		}
 		var want []string
-		for line := range strings.Lines(Render(o, frontends, h.view.interfaces())) {
+		for line := range strings.Lines(guard.Render(o.Guard(), frontends, h.view.interfaces())) {
 			line = strings.TrimSpace(line)
 			if base, ok := strings.CutPrefix(line, "-I "); ok {
 				line = "-A " + strings.Replace(base, " 1 ", " ", 1)

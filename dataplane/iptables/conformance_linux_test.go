@@ -7,6 +7,7 @@ import (
 
 	"vipd/dataplane"
 	"vipd/dataplane/dataplanetest"
+	"vipd/dataplane/guard"
 	"vipd/dataplane/host"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
@@ -24,7 +25,7 @@ func TestConformance(t *testing.T) {
 				Keeps:    true,
 				Survives: true,
 				New: func(t testing.TB) dataplane.Dataplane {
-					d, err := New(context.Background(), Options{Log: slog.New(slog.DiscardHandler), Backend: backend, Mark: host.Mark(options(backend))})
+					d, err := New(context.Background(), Options{Log: slog.New(slog.DiscardHandler), Backend: backend, Mark: guard.Mark(options(backend).MasqueradeBit)})
 					if err != nil {
 						t.Fatal(err)
 					}

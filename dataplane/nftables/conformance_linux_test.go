@@ -9,6 +9,7 @@ import (
 
 	"vipd/dataplane"
 	"vipd/dataplane/dataplanetest"
+	"vipd/dataplane/guard"
 	"vipd/dataplane/host"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
@@ -23,7 +24,7 @@ func TestConformance(t *testing.T) {
 		Keeps:    true,
 		Survives: true,
 		New: func(t testing.TB) dataplane.Dataplane {
-			d, err := New(Options{Log: slog.New(slog.DiscardHandler), Mark: host.MarkBits(options())})
+			d, err := New(Options{Log: slog.New(slog.DiscardHandler), Mark: guard.MarkBits(options().MasqueradeBit)})
 			if err != nil {
 				t.Fatal(err)
 			}

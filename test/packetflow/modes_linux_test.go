@@ -6,6 +6,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/guard"
 	"vipd/dataplane/host"
 	"vipd/dataplane/iptables"
 	"vipd/dataplane/ipvs"
@@ -15,19 +16,19 @@ import (
 
 // modes are what real packets meet on every kernel. One of them is on a node that drops what nobody asks for.
 func modes() []mode {
-	guard, nft, legacy := host.DefaultOptions(), host.DefaultOptions(), host.DefaultOptions()
+	plain, nft, legacy := host.DefaultOptions(), host.DefaultOptions(), host.DefaultOptions()
 	nft.Backend, nft.Mode = "nft", host.Mode{Forward: true, Marked: true}
 	legacy.Backend, legacy.Mode = "legacy", host.Mode{Forward: true, Marked: true}
 	return []mode{
-		{name: "userspace, redirect", host: guard, open: openRedirect},
+		{name: "userspace, redirect", host: plain, open: openRedirect},
 		{name: "nftables", host: nft, open: openNFTables(nft)},
 		{
 			name: "iptables, nft", host: nft, drops: true,
-			open: openIPTables(iptables.Options{Backend: "nft", Mark: host.Mark(nft)}), plan: planIPTables(nft),
+			open: openIPTables(iptables.Options{Backend: "nft", Mark: guard.Mark(nft.MasqueradeBit)}), plan: planIPTables(nft),
 		},
 		{
 			name: "iptables, legacy", host: legacy,
-			open: openIPTables(iptables.Options{Backend: "legacy", Mark: host.Mark(legacy)}), plan: planIPTables(legacy),
+			open: openIPTables(iptables.Options{Backend: "legacy", Mark: guard.Mark(legacy.MasqueradeBit)}), plan: planIPTables(legacy),
 		},
 	}
 }
@@ -46,7 +47,9 @@ func ipvsMode() mode {
 }
 
 func planIPTables(o host.Options) func([]*balancer.Frontend) (string, error) {
-	return func(frontends []*balancer.Frontend) (string, error) { return iptables.Render(frontends, host.Mark(o)) }
+	return func(frontends []*balancer.Frontend) (string, error) {
+		return iptables.Render(frontends, guard.Mark(o.MasqueradeBit))
+	}
 }
 
 func openRedirect(t *testing.T) dataplane.Dataplane {
@@ -61,7 +64,7 @@ func openRedirect(t *testing.T) dataplane.Dataplane {
 func openNFTables(o host.Options) func(t *testing.T) dataplane.Dataplane {
 	return func(t *testing.T) dataplane.Dataplane {
 		t.Helper()
-		d, err := nftables.New(nftables.Options{Log: slog.New(slog.DiscardHandler), Mark: host.MarkBits(o)})
+		d, err := nftables.New(nftables.Options{Log: slog.New(slog.DiscardHandler), Mark: guard.MarkBits(o.MasqueradeBit)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/dataplane"
-	"vipd/dataplane/host"
+	"vipd/dataplane/guard"
 	"vipd/dataplane/iptables"
 )
 
@@ -15,14 +15,14 @@ func iptablesMode() Mode {
 	return Mode{
 		Name: config.IPTablesMode,
 		New: func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
-			return iptables.New(ctx, iptables.Options{Log: log, Backend: iptables.TablesBackend(c.IPTables.Backend), Mark: host.Mark(HostOptions(c))})
+			return iptables.New(ctx, iptables.Options{Log: log, Backend: iptables.TablesBackend(c.IPTables.Backend), Mark: guard.Mark(c.IPTables.MasqueradeBit)})
 		},
 		Keeps:        true,
 		Forwards:     true,
 		Marks:        true,
 		Capabilities: func(config.Config) balancer.Capabilities { return iptables.Capabilities() },
 		Render: func(c config.Config, frontends []*balancer.Frontend) (string, error) {
-			return iptables.Render(frontends, host.Mark(HostOptions(c)))
+			return iptables.Render(frontends, guard.Mark(c.IPTables.MasqueradeBit))
 		},
 		Cleanup: func(ctx context.Context, _ config.Config, dry bool) ([]string, error) {
 			return iptables.Cleanup(ctx, dry)

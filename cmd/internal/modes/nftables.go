@@ -7,7 +7,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
 	"vipd/dataplane"
-	"vipd/dataplane/host"
+	"vipd/dataplane/guard"
 	"vipd/dataplane/nftables"
 )
 
@@ -15,14 +15,14 @@ func nftablesMode() Mode {
 	return Mode{
 		Name: config.NFTablesMode,
 		New: func(_ context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
-			return nftables.New(nftables.Options{Log: log, Mark: host.MarkBits(HostOptions(c))})
+			return nftables.New(nftables.Options{Log: log, Mark: guard.MarkBits(c.IPTables.MasqueradeBit)})
 		},
 		Keeps:        true,
 		Forwards:     true,
 		Marks:        true,
 		Capabilities: func(config.Config) balancer.Capabilities { return nftables.Capabilities() },
 		Render: func(c config.Config, frontends []*balancer.Frontend) (string, error) {
-			text := nftables.Render(frontends, host.MarkBits(HostOptions(c)))
+			text := nftables.Render(frontends, guard.MarkBits(c.IPTables.MasqueradeBit))
 			if text != "" { // beside what else is programmed, it says whose input it is
 				text = "# nft -f -\n" + text
 			}

@@ -14,6 +14,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/dataplane"
+	"vipd/dataplane/guard"
 	hostside "vipd/dataplane/host"
 	"vipd/dataplane/iptables"
 	"vipd/dataplane/ipvs"
@@ -65,13 +66,13 @@ func (o *own) start(probe time.Duration) error {
 	case mapsLayout, mapsCompleteLayout:
 		options.Interface = "lo" // not every kernel has dummy devices
 		options.Mode = hostside.Mode{Forward: true, Marked: true}
-		d, err = nftables.New(nftables.Options{Log: log, Mark: hostside.MarkBits(options)})
+		d, err = nftables.New(nftables.Options{Log: log, Mark: guard.MarkBits(options.MasqueradeBit)})
 	default:
 		options.Interface = "lo"
 		options.Mode = hostside.Mode{Forward: true, Marked: true}
 		mode := iptables.Options{Log: log, Backend: options.Backend}
 		if o.spec.Layout == completeLayout {
-			mode.Mark = hostside.Mark(options)
+			mode.Mark = guard.Mark(options.MasqueradeBit)
 		}
 		d, err = iptables.New(context.Background(), mode)
 	}

@@ -1,4 +1,4 @@
-package host
+package guard
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 // slowTable is a table that takes time to compare, and in which things happen.
 type slowTable struct {
-	ruleKernel
+	Tool
 	stamp    xtables.Stamp
 	takes    time.Duration
 	broken   bool

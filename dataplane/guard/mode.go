@@ -1,4 +1,4 @@
-package host
+package guard
 
 // Mode is what the host's side has to know of a mode. The zero value is one that ends connections itself, and needs
 // nothing of the kernel but to be reached.

@@ -1,4 +1,4 @@
-package host
+package guard
 
 import (
 	"context"
@@ -231,10 +231,10 @@ func (k *kernel) ChainExists(_ context.Context, table, chain string) (bool, erro
 
 // look counts rules, and what leads to chains.
 // writing implements ruleWatch.
-func (*kernel) writing(context.Context, ruleKernel, string) error { return nil }
+func (*kernel) writing(context.Context, Tool, string) error { return nil }
 
 // wrote implements ruleWatch.
-func (k *kernel) wrote(_ context.Context, _ ruleKernel, table string, want map[string]chainSize, _ []string) error {
+func (k *kernel) wrote(_ context.Context, _ Tool, table string, want map[string]chainSize, _ []string) error {
 	for name, s := range want {
 		if n := len(k.chains[table+" "+name]); n != s.rules {
 			return fmt.Errorf("%s of %s has %d rules, want %d", name, table, n, s.rules)
@@ -243,7 +243,7 @@ func (k *kernel) wrote(_ context.Context, _ ruleKernel, table string, want map[s
 	return nil
 }
 
-func (k *kernel) look(_ context.Context, _ ruleKernel, table string, want map[string]chainSize) (string, error) {
+func (k *kernel) look(_ context.Context, _ Tool, table string, want map[string]chainSize) (string, error) {
 	var all []chain
 	for name, rules := range k.chains {
 		if name, ok := strings.CutPrefix(name, table+" "); ok {
@@ -258,11 +258,11 @@ func (k *kernel) look(_ context.Context, _ ruleKernel, table string, want map[st
 	return "", k.op()
 }
 
-func guardOver(k *kernel, m Mode) *guard {
-	g := &guard{
+func guardOver(k *kernel, m Mode) *family {
+	g := &family{
 		family: ipset.IPv4, sets: k, log: slog.New(slog.DiscardHandler), watch: k,
-		tool:   func(context.Context) (ruleKernel, error) { return k, k.op() },
-		others: func(context.Context, ruleKernel) []ruleKernel { return nil },
+		tool:   func(context.Context) (Tool, error) { return k, k.op() },
+		others: func(context.Context, Tool) []Tool { return nil },
 	}
 	return g.compose(Options{MasqueradeBit: 14, Mode: m})
 }
@@ -276,7 +276,7 @@ type history struct {
 	step          int
 	r             *rand.Rand
 	k             *kernel
-	g             *guard
+	g             *family
 	want, applied map[balancer.Key]*balancer.Frontend
 	held          map[netip.Addr]bool
 }
@@ -498,7 +498,7 @@ func (h *history) fatalf(format string, args ...any) {
 }
 
 // edit makes random frontends come, change and go.
-func edit(r *rand.Rand, g *guard, frontends map[balancer.Key]*balancer.Frontend) {
+func edit(r *rand.Rand, g *family, frontends map[balancer.Key]*balancer.Frontend) {
 	for range r.IntN(4) {
 		f := frontend(fmt.Sprintf("10.%d.0.%d:%d", 96+r.IntN(6), r.IntN(3), 80+r.IntN(2)))
 		if r.IntN(3) == 0 {
@@ -533,7 +533,7 @@ func edit(r *rand.Rand, g *guard, frontends map[balancer.Key]*balancer.Frontend)
 }
 
 // follow makes applied what is wanted, but for keys of which nothing is known.
-func follow(r *rand.Rand, g *guard, applied, want map[balancer.Key]*balancer.Frontend) {
+func follow(r *rand.Rand, g *family, applied, want map[balancer.Key]*balancer.Frontend) {
 	for _, f := range applied {
 		g.want(f, -1, true)
 	}

@@ -1,4 +1,4 @@
-package host
+package guard
 
 import (
 	"context"
@@ -14,15 +14,15 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// ruleKernel is what changes rules; *xtables.Tool does it.
-type ruleKernel interface {
+// Tool is what changes rules; *xtables.Tool does it.
+type Tool interface {
 	Restore(ctx context.Context, input string) error
 	Rules(ctx context.Context, table, chain string) ([]string, error)
 	HasJump(ctx context.Context, table, chain string, rule ...string) (bool, error)
 	ChainExists(ctx context.Context, table, chain string) (bool, error)
 }
 
-// guard is the guard of one family.
+// family is the guard of one family.
 //
 // Goals, and how each is met:
 //  1. Restrictions are in force before what they are for: entries of early sets follow the union of what is wanted and
@@ -32,15 +32,15 @@ type ruleKernel interface {
 //     change with the networks that cover all VIPs, and with the host's interfaces.
 //  3. Traffic for no VIP pays nearly nothing: see plan and cover.
 //  4. Without privilege or kernel support the rest of the host goes on: see problems.
-type guard struct {
+type family struct {
 	family ipset.Family
 	// tool finds iptables. It is asked once after each resync; what it could not say in one round, it is asked in the next.
-	tool func(ctx context.Context) (ruleKernel, error)
+	tool func(ctx context.Context) (Tool, error)
 	// found and missing are its last answer.
-	found   ruleKernel
+	found   Tool
 	missing error
 	// others finds what may hold rules that an earlier process put into another backend.
-	others func(ctx context.Context, than ruleKernel) []ruleKernel
+	others func(ctx context.Context, than Tool) []Tool
 	// watch looks at rules, for intact.
 	watch ruleWatch
 	sets  setKernel // nil: there is no access to ipsets, for the reason err
@@ -85,7 +85,7 @@ type part struct {
 }
 
 // compose makes the parts of a guard that has all else.
-func (g *guard) compose(o Options) *guard {
+func (g *family) compose(o Options) *family {
 	g.plan = plan{family: g.family, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode, sources: true}
 	g.vips, g.specials, g.directs, g.holds, g.unknown = newCover(), newCover(), newCover(), newCover(), map[ipset.Entry]int{}
 	for _, def := range setDefs() {
@@ -109,12 +109,12 @@ func (g *guard) compose(o Options) *guard {
 // at is the place of an entry, without the network that some sets have besides.
 func at(e ipset.Entry) ipset.Entry { return ipset.Entry{Addr: e.Addr, Proto: e.Proto, Port: e.Port} }
 
-func (g *guard) set(name string) *members {
+func (g *family) set(name string) *members {
 	return g.members[slices.IndexFunc(g.members, func(m *members) bool { return m.def.name == name })]
 }
 
 // want counts f by times more among what is wanted or what is applied.
-func (g *guard) want(f *balancer.Frontend, by int, applied bool) {
+func (g *family) want(f *balancer.Frontend, by int, applied bool) {
 	if f.Addr.IsLoopback() {
 		return
 	}
@@ -143,14 +143,14 @@ func (g *guard) want(f *balancer.Frontend, by int, applied bool) {
 }
 
 // hold counts an address that vipd adds.
-func (g *guard) hold(a netip.Addr, by int) {
+func (g *family) hold(a netip.Addr, by int) {
 	g.held.want(ipset.Entry{Addr: a}, by)
 	g.holds.want(a, by)
 }
 
 // connect sets the interfaces that packets are forwarded between. Virtual servers forward past the place where both are
 // known, see masqueradeChains.
-func (g *guard) connect(names []string) {
+func (g *family) connect(names []string) {
 	if !g.plan.mode.Forward || g.plan.mode.IPVS {
 		names = nil
 	}
@@ -160,7 +160,7 @@ func (g *guard) connect(names []string) {
 }
 
 // setMode says what the mode does, and reports whether that is news.
-func (g *guard) setMode(m Mode) bool {
+func (g *family) setMode(m Mode) bool {
 	if g.plan.mode == m {
 		return false
 	}
@@ -174,10 +174,10 @@ func (g *guard) setMode(m Mode) bool {
 }
 
 // needed reports whether there is anything to guard.
-func (g *guard) needed() bool { return len(g.frontends.count) > 0 || len(g.held.count) > 0 }
+func (g *family) needed() bool { return len(g.frontends.count) > 0 || len(g.held.count) > 0 }
 
 // wants reports whether the guard has any use for the part.
-func (g *guard) wants(p *part) bool {
+func (g *family) wants(p *part) bool {
 	if p.def.special && g.plan.mode.Marked && len(g.special.count) == 0 && len(g.special.have) == 0 {
 		return false
 	}
@@ -188,7 +188,7 @@ func (g *guard) wants(p *part) bool {
 }
 
 // prepare puts in force what restricts, and closes what shall not be open any more.
-func (g *guard) prepare(ctx context.Context) error {
+func (g *family) prepare(ctx context.Context) error {
 	if !isUnsupported(g.missing) {
 		g.missing = nil
 	}
@@ -199,7 +199,7 @@ func (g *guard) prepare(ctx context.Context) error {
 }
 
 // finish opens what was applied, and removes what nobody needs.
-func (g *guard) finish(ctx context.Context) error {
+func (g *family) finish(ctx context.Context) error {
 	if !g.needed() {
 		return g.note(g.leave(ctx))
 	}
@@ -211,7 +211,7 @@ func (g *guard) finish(ctx context.Context) error {
 }
 
 // note keeps what trying again won't mend for problems, and has all else compared in full the next time.
-func (g *guard) note(err error) error {
+func (g *family) note(err error) error {
 	g.fault = err
 	switch {
 	case err == nil:
@@ -225,7 +225,7 @@ func (g *guard) note(err error) error {
 }
 
 // forget has all compared in full.
-func (g *guard) forget() {
+func (g *family) forget() {
 	g.ready, g.looked = false, false
 	for _, m := range g.members {
 		m.state = unseen
@@ -236,7 +236,7 @@ func (g *guard) forget() {
 }
 
 // establish makes sets and rules, and puts in what restricts.
-func (g *guard) establish(ctx context.Context) error {
+func (g *family) establish(ctx context.Context) error {
 	if g.failed != nil {
 		return nil
 	}
@@ -268,7 +268,7 @@ func (g *guard) establish(ctx context.Context) error {
 }
 
 // bringAll brings every part, where any is not as it should be, and looks what came of it.
-func (g *guard) bringAll(ctx context.Context, tool ruleKernel) error {
+func (g *family) bringAll(ctx context.Context, tool Tool) error {
 	if !slices.ContainsFunc(g.parts, g.due) {
 		return nil
 	}
@@ -284,9 +284,9 @@ func (g *guard) bringAll(ctx context.Context, tool ruleKernel) error {
 }
 
 // bringParts brings every part: at once, or, where that is refused or a part was before, one by one.
-func (g *guard) bringParts(ctx context.Context, tool ruleKernel) error {
+func (g *family) bringParts(ctx context.Context, tool Tool) error {
 	if !slices.ContainsFunc(g.parts, func(p *part) bool { return !p.refusals.since.IsZero() }) {
-		err := g.atOnce(ctx, tool, g.parts, func(tool ruleKernel, p *part) error { return g.bring(ctx, tool, p) })
+		err := g.atOnce(ctx, tool, g.parts, func(tool Tool, p *part) error { return g.bring(ctx, tool, p) })
 		if !isRefused(err) {
 			return err
 		}
@@ -304,12 +304,12 @@ func (g *guard) bringParts(ctx context.Context, tool ruleKernel) error {
 }
 
 // due reports whether there may be something to do about a part.
-func (g *guard) due(p *part) bool {
+func (g *family) due(p *part) bool {
 	return g.stale || !g.looked || !p.refusals.since.IsZero() || g.wants(p) != (p.chains != nil)
 }
 
 // rules returns what changes rules.
-func (g *guard) rules(ctx context.Context) (ruleKernel, error) {
+func (g *family) rules(ctx context.Context) (Tool, error) {
 	if g.found != nil || g.missing != nil {
 		return g.found, g.missing
 	}
@@ -329,7 +329,7 @@ func (g *guard) rules(ctx context.Context) (ruleKernel, error) {
 }
 
 // intact looks for entries, rules and jumps that are gone, by counts alone.
-func (g *guard) intact(ctx context.Context) (string, error) {
+func (g *family) intact(ctx context.Context) (string, error) {
 	if !g.ready || g.failed != nil {
 		return "", nil
 	}
@@ -365,7 +365,7 @@ func inTable(reason, table string, family ipset.Family) string {
 }
 
 // resync makes the next prepare and finish compare in full.
-func (g *guard) resync() {
+func (g *family) resync() {
 	g.found, g.missing, g.failed = nil, nil, nil
 	for _, p := range g.parts {
 		p.failed = nil

@@ -1,4 +1,4 @@
-package host
+package guard
 
 import (
 	"context"
@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// gathering is a ruleKernel that puts off what is to be written, so that one program writes it all: to start programs is
+// gathering is a Tool that puts off what is to be written, so that one program writes it all: to start programs is
 // most of what the guard takes. What it reads is as it will be then.
 type gathering struct {
-	ruleKernel
+	Tool
 	lines strings.Builder
 	read  map[chainAt][]string // rules as they are in the kernel
 	edits map[chainAt][]string // lines that are put off about rules of a chain, in order
@@ -19,11 +19,11 @@ type gathering struct {
 // chainAt is a chain of a table.
 type chainAt struct{ table, chain string }
 
-func newGathering(tool ruleKernel) *gathering {
-	return &gathering{ruleKernel: tool, read: map[chainAt][]string{}, edits: map[chainAt][]string{}, there: map[chainAt]bool{}}
+func newGathering(tool Tool) *gathering {
+	return &gathering{Tool: tool, read: map[chainAt][]string{}, edits: map[chainAt][]string{}, there: map[chainAt]bool{}}
 }
 
-// Restore implements ruleKernel.
+// Restore implements Tool.
 func (w *gathering) Restore(_ context.Context, input string) error {
 	w.lines.WriteString(input)
 	table := ""
@@ -61,16 +61,16 @@ func (w *gathering) flush(ctx context.Context) error {
 	clear(w.read)
 	clear(w.edits)
 	clear(w.there)
-	return w.ruleKernel.Restore(ctx, input)
+	return w.Tool.Restore(ctx, input)
 }
 
-// Rules implements ruleKernel.
+// Rules implements Tool.
 func (w *gathering) Rules(ctx context.Context, table, chain string) ([]string, error) {
 	at := chainAt{table, chain}
 	rules, ok := w.read[at]
 	if !ok {
 		var err error
-		if rules, err = w.ruleKernel.Rules(ctx, table, chain); err != nil {
+		if rules, err = w.Tool.Rules(ctx, table, chain); err != nil {
 			return nil, err
 		}
 		w.read[at] = rules
@@ -94,26 +94,26 @@ func (w *gathering) Rules(ctx context.Context, table, chain string) ([]string, e
 	return rules, nil
 }
 
-// HasJump implements ruleKernel.
+// HasJump implements Tool.
 func (w *gathering) HasJump(ctx context.Context, table, chain string, rule ...string) (bool, error) {
 	if err := w.flush(ctx); err != nil { // only the program knows whether two rules say the same
 		return false, err
 	}
-	return w.ruleKernel.HasJump(ctx, table, chain, rule...)
+	return w.Tool.HasJump(ctx, table, chain, rule...)
 }
 
-// ChainExists implements ruleKernel.
+// ChainExists implements Tool.
 func (w *gathering) ChainExists(ctx context.Context, table, chain string) (bool, error) {
 	if there, ok := w.there[chainAt{table, chain}]; ok {
 		return there, nil
 	}
-	return w.ruleKernel.ChainExists(ctx, table, chain)
+	return w.Tool.ChainExists(ctx, table, chain)
 }
 
 // atOnce calls do for parts with a tool that puts off what is to be written, and then writes it. Each part is a transaction
 // of its own all the same. Where something is refused it is as if nothing was known to be done: to do it part by part
 // finds out which, and what is done twice changes nothing.
-func (g *guard) atOnce(ctx context.Context, tool ruleKernel, parts []*part, do func(tool ruleKernel, p *part) error) error {
+func (g *family) atOnce(ctx context.Context, tool Tool, parts []*part, do func(tool Tool, p *part) error) error {
 	before := make([]part, len(parts))
 	for i, p := range parts {
 		before[i] = *p

@@ -1,4 +1,4 @@
-package host
+package guard
 
 import (
 	"context"
@@ -9,20 +9,20 @@ import (
 type ruleWatch interface {
 	// look returns in words what differs of a table: a chain that has not the size that want says, or other rules than
 	// when wrote was called. "": nothing is known to differ.
-	look(ctx context.Context, tool ruleKernel, table string, want map[string]chainSize) (reason string, err error)
+	look(ctx context.Context, tool Tool, table string, want map[string]chainSize) (reason string, err error)
 	// writing looks which chains of a table have other rules than when wrote was called. It comes before all of ours are
 	// written.
-	writing(ctx context.Context, tool ruleKernel, table string) error
+	writing(ctx context.Context, tool Tool, table string) error
 	// wrote remembers what the chains of a table, which have just been written, and the jumps to them from bases look like.
 	// The error says which has not the rules that it was given.
-	wrote(ctx context.Context, tool ruleKernel, table string, want map[string]chainSize, bases []string) error
+	wrote(ctx context.Context, tool Tool, table string, want map[string]chainSize, bases []string) error
 }
 
 // chainSize is how many rules a chain has, and how many lead to it.
 type chainSize struct{ rules, jumps int }
 
 // sizes are those of all chains of a table that the parts have there; nil: they have none.
-func (g *guard) sizes(table string) map[string]chainSize {
+func (g *family) sizes(table string) map[string]chainSize {
 	var want map[string]chainSize
 	for _, p := range g.parts {
 		if p.def.table != table {
@@ -39,7 +39,7 @@ func (g *guard) sizes(table string) map[string]chainSize {
 }
 
 // wrote has the watch remember what the kernel has of all parts.
-func (g *guard) wrote(ctx context.Context, tool ruleKernel) error {
+func (g *family) wrote(ctx context.Context, tool Tool) error {
 	var failed error
 	for _, table := range tables() {
 		want := g.sizes(table)

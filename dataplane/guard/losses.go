@@ -1,4 +1,4 @@
-package host
+package guard
 
 import (
 	"errors"
@@ -34,7 +34,7 @@ func losses() []loss {
 }
 
 // problems says what can't be had while it is needed.
-func (g *guard) problems() []balancer.Problem {
+func (g *family) problems() []balancer.Problem {
 	var out []balancer.Problem
 	for _, l := range losses() {
 		m := g.set(l.set)

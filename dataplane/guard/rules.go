@@ -1,4 +1,4 @@
-package host
+package guard
 
 import (
 	"fmt"
@@ -46,9 +46,9 @@ func newMarkBits(bit int) markBits {
 // mark is the rule that makes a connection ours.
 func (b markBits) mark() string { return "-j CONNMARK --set-xmark " + both(b.ours) }
 
-// Mark is the rule, without "-A" and a chain's name, by which a mode marks the connections to its frontends, where
-// Mode.Marked says that it does.
-func Mark(o Options) string { return newMarkBits(o.MasqueradeBit).mark() }
+// Mark is the rule of iptables, without "-A" and a chain's name, by which a mode marks the connections to its frontends, where
+// Mode.Marked says that it does. The bit is Options.MasqueradeBit.
+func Mark(bit int) string { return newMarkBits(bit).mark() }
 
 // partDef is a piece of the guard in one table, that comes and goes by itself.
 type partDef struct {
@@ -403,5 +403,5 @@ func restore(table string, chains []chain, further ...string) string {
 }
 
 // MarkBits are the bits of a connection's mark that say it was opened to a frontend, for modes that mark connections by
-// themselves (Mode.Marked).
-func MarkBits(o Options) uint32 { return newMarkBits(o.MasqueradeBit).ours }
+// themselves (Mode.Marked). The bit is Options.MasqueradeBit.
+func MarkBits(bit int) uint32 { return newMarkBits(bit).ours }

@@ -1,4 +1,4 @@
-package host
+package guard
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 const trialChain = "VIPD-TRIAL"
 
 // try finds out what the kernel can do beyond what every kernel can. Most can do all, which takes one trial.
-func (g *guard) try(ctx context.Context, tool ruleKernel) error {
+func (g *family) try(ctx context.Context, tool Tool) error {
 	full := g.plan
 	full.hairpin, full.randomFully, full.mode.Marked = true, true, false
 	hairpin, randomFully := masqueradeChains(&full)[0].rules[1], masqueradeChains(&full)[1].rules[1]
@@ -47,7 +47,7 @@ func (g *guard) try(ctx context.Context, tool ruleKernel) error {
 }
 
 // bring makes a part what it should be: all of it where that is not known, else what differs.
-func (g *guard) bring(ctx context.Context, tool ruleKernel, p *part) error {
+func (g *family) bring(ctx context.Context, tool Tool, p *part) error {
 	var err error
 	switch {
 	case p.failed != nil && !p.refusals.over():
@@ -80,7 +80,7 @@ func (g *guard) bring(ctx context.Context, tool ruleKernel, p *part) error {
 
 // install puts a part in the place of whatever an earlier process left of it, in one transaction: there is no moment
 // without either.
-func (g *guard) install(ctx context.Context, tool ruleKernel, p *part) error {
+func (g *family) install(ctx context.Context, tool Tool, p *part) error {
 	chains, jumps := p.def.chains(&g.plan), p.def.jumps(&g.plan)
 	declared := slices.Clone(chains)
 	var further, retired []string
@@ -110,7 +110,7 @@ func (g *guard) install(ctx context.Context, tool ruleKernel, p *part) error {
 
 // rejoin returns the lines that make j the only rule of its base that leads to one of our chains. Where it is there it
 // stays in its place: others may have put theirs before it, and would do so again.
-func rejoin(ctx context.Context, tool ruleKernel, table string, j jump, own []chain) ([]string, error) {
+func rejoin(ctx context.Context, tool Tool, table string, j jump, own []chain) ([]string, error) {
 	rules, err := jumpsTo(ctx, tool, table, j.base, own)
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func rejoin(ctx context.Context, tool ruleKernel, table string, j jump, own []ch
 }
 
 // jumpsTo returns the rules of a base chain that lead to any of the chains.
-func jumpsTo(ctx context.Context, tool ruleKernel, table, base string, chains []chain) ([]string, error) {
+func jumpsTo(ctx context.Context, tool Tool, table, base string, chains []chain) ([]string, error) {
 	rules, err := tool.Rules(ctx, table, base)
 	return slices.DeleteFunc(rules, func(rule string) bool {
 		return !slices.ContainsFunc(chains, func(c chain) bool { return leadsTo(rule, c.name) })
@@ -145,7 +145,7 @@ func jumpsTo(ctx context.Context, tool ruleKernel, table, base string, chains []
 }
 
 // rewrite rewrites the chains that the plan makes others.
-func (g *guard) rewrite(ctx context.Context, tool ruleKernel, p *part) error {
+func (g *family) rewrite(ctx context.Context, tool Tool, p *part) error {
 	if !slices.Equal(p.jumps, p.def.jumps(&g.plan)) {
 		return g.install(ctx, tool, p)
 	}
@@ -167,7 +167,7 @@ func (g *guard) rewrite(ctx context.Context, tool ruleKernel, p *part) error {
 }
 
 // refresh rewrites what the plan makes others, where the guard is up. What can't be done is left to the next prepare.
-func (g *guard) refresh(ctx context.Context) error {
+func (g *family) refresh(ctx context.Context) error {
 	if !g.stale || !g.ready || g.failed != nil {
 		return nil
 	}
@@ -175,7 +175,7 @@ func (g *guard) refresh(ctx context.Context) error {
 }
 
 // leave removes the guard if any of it may be there.
-func (g *guard) leave(ctx context.Context) error {
+func (g *family) leave(ctx context.Context) error {
 	if g.sets == nil || g.failed != nil || g.looked && !g.ready {
 		return nil
 	}
@@ -212,7 +212,7 @@ func (g *guard) leave(ctx context.Context) error {
 }
 
 // present looks whether any of the sets is there.
-func (g *guard) present() (bool, error) {
+func (g *family) present() (bool, error) {
 	for _, m := range g.members {
 		_, err := m.kernel.Header(m.name)
 		switch {
@@ -226,10 +226,10 @@ func (g *guard) present() (bool, error) {
 }
 
 // removeRules removes all parts.
-func (g *guard) removeRules(ctx context.Context, tool ruleKernel) error {
+func (g *family) removeRules(ctx context.Context, tool Tool) error {
 	parts := slices.Clone(g.parts)
 	slices.Reverse(parts)
-	err := g.atOnce(ctx, tool, parts, func(tool ruleKernel, p *part) error { return g.removePart(ctx, tool, p) })
+	err := g.atOnce(ctx, tool, parts, func(tool Tool, p *part) error { return g.removePart(ctx, tool, p) })
 	if !isRefused(err) {
 		return err
 	}
@@ -242,7 +242,7 @@ func (g *guard) removeRules(ctx context.Context, tool ruleKernel) error {
 }
 
 // removeOthers removes all parts from all backends but that of tool.
-func (g *guard) removeOthers(ctx context.Context, tool ruleKernel) error {
+func (g *family) removeOthers(ctx context.Context, tool Tool) error {
 	for _, other := range g.others(ctx, tool) {
 		for _, p := range g.parts {
 			if _, err := g.remove(ctx, other, p, false); err != nil {
@@ -253,7 +253,7 @@ func (g *guard) removeOthers(ctx context.Context, tool ruleKernel) error {
 	return nil
 }
 
-func (g *guard) removePart(ctx context.Context, tool ruleKernel, p *part) error {
+func (g *family) removePart(ctx context.Context, tool Tool, p *part) error {
 	_, err := g.remove(ctx, tool, p, false)
 	if err == nil {
 		p.chains, p.jumps = nil, nil
@@ -263,7 +263,7 @@ func (g *guard) removePart(ctx context.Context, tool ruleKernel, p *part) error 
 
 // possible reports whether the part can be there. To look for a chain in a table of the legacy backend makes the table,
 // which costs all packets; and the kernel keeps sets for as long as rules look at them.
-func (g *guard) possible(p *part) (bool, error) {
+func (g *family) possible(p *part) (bool, error) {
 	if !p.def.direct || g.sets == nil {
 		return !p.def.direct, nil
 	}
@@ -281,7 +281,7 @@ func (g *guard) possible(p *part) (bool, error) {
 
 // remove removes a part's jumps and chains, and those of earlier versions, in one transaction. It returns the names of
 // the chains that there are, which is all that it does in a dry run.
-func (g *guard) remove(ctx context.Context, tool ruleKernel, p *part, dry bool) ([]string, error) {
+func (g *family) remove(ctx context.Context, tool Tool, p *part, dry bool) ([]string, error) {
 	if possible, err := g.possible(p); !possible {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package host
+package guard
 
 import (
 	"flag"
@@ -11,7 +11,7 @@ import (
 	"vipd/balancer"
 )
 
-// TestRender compares with golden files; go test -run TestRender ./dataplane/host -update writes it.
+// TestRender compares with golden files; go test -run TestRender ./dataplane/guard -update writes it.
 func TestRender(t *testing.T) {
 	checkRendered(t, Mode{Forward: true}, examples(), "testdata/render.want")
 	direct := examples()
@@ -21,15 +21,14 @@ func TestRender(t *testing.T) {
 		}))
 	}
 	checkRendered(t, Mode{Forward: true, IPVS: true}, direct, "testdata/ipvs.want")
-	if got := Render(DefaultOptions(), []*balancer.Frontend{frontend("127.0.0.1:80"), frontend("[::1]:80")}, nil); got != "" {
+	if got := Render(Options{}, []*balancer.Frontend{frontend("127.0.0.1:80"), frontend("[::1]:80")}, nil); got != "" {
 		t.Errorf("for loopback alone it renders\n%s", got)
 	}
 }
 
 func checkRendered(t *testing.T, m Mode, frontends []*balancer.Frontend, golden string) {
 	t.Helper()
-	o := DefaultOptions()
-	o.Mode = m
+	o := Options{Mode: m, MasqueradeBit: 14}
 	got := Render(o, frontends, []string{"eth1", "eth0"})
 	shuffled := slices.Clone(frontends)
 	slices.Reverse(shuffled)

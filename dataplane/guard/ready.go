@@ -1,4 +1,4 @@
-package host
+package guard
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ var errNotYet = errors.New("the guard has not been put up yet")
 // restricts says why the source ranges of f are not in force; nil: they are, or they can't be had here and the dataplane
 // enforces them by itself. They can't be had where there are no ipsets or iptables, or no privilege to use them, where the
 // kernel lacks sets of networks, and where it has refused the rules for as long as refusedAfter.
-func (g *guard) restricts(f *balancer.Frontend, enforced bool) error {
+func (g *family) restricts(f *balancer.Frontend, enforced bool) error {
 	if err := g.unrestrictable(); err != nil {
 		if enforced {
 			return nil
@@ -49,7 +49,7 @@ func (g *guard) restricts(f *balancer.Frontend, enforced bool) error {
 }
 
 // unrestrictable says why source ranges can't be had here; nil: they can, now or soon.
-func (g *guard) unrestrictable() error {
+func (g *family) unrestrictable() error {
 	err := errors.Join(g.failed, g.set(allowedSet).lacking)
 	for _, p := range g.parts {
 		if p.def.name == marksPart {

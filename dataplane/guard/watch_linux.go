@@ -1,4 +1,4 @@
-package host
+package guard
 
 import (
 	"context"
@@ -41,7 +41,7 @@ func (w *watch) table(name string) *watched {
 	return w.tables[name]
 }
 
-func (w *watch) look(ctx context.Context, tool ruleKernel, table string, want map[string]chainSize) (string, error) {
+func (w *watch) look(ctx context.Context, tool Tool, table string, want map[string]chainSize) (string, error) {
 	reader, ok := tool.(tableReader)
 	if !ok {
 		return "", nil
@@ -79,7 +79,7 @@ func (t *watched) compare(ctx context.Context, reader tableReader, table string)
 	return changed, nil
 }
 
-func (w *watch) writing(ctx context.Context, tool ruleKernel, table string) error {
+func (w *watch) writing(ctx context.Context, tool Tool, table string) error {
 	reader, ok := tool.(tableReader)
 	t := w.table(table)
 	if !ok || len(t.prints) == 0 {
@@ -93,7 +93,7 @@ func (w *watch) writing(ctx context.Context, tool ruleKernel, table string) erro
 // ourPrefix begins the names of our chains.
 const ourPrefix = "VIPD-"
 
-func (w *watch) wrote(ctx context.Context, tool ruleKernel, table string, want map[string]chainSize, bases []string) error {
+func (w *watch) wrote(ctx context.Context, tool Tool, table string, want map[string]chainSize, bases []string) error {
 	reader, ok := tool.(tableReader)
 	if !ok {
 		return nil

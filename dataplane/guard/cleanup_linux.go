@@ -1,0 +1,78 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
+)
+
+// Cleanup removes every guard that a process which is gone has left, and returns what it did in words, or, with dry, what it
+// would do. It goes on after errors, and returns them together.
+func Cleanup(ctx context.Context, dry bool) ([]string, error) {
+	c := cleaner{ctx: ctx, dry: dry}
+	g := New(Options{Log: slog.New(slog.DiscardHandler)})
+	defer g.Close()
+	for _, f := range xtables.Families() {
+		for _, tool := range xtables.Existing(ctx, f) {
+			c.rules(g.families[0], tool, fmt.Sprintf("%s, %s", f, tool.Backend())) // the rules' names do not depend on the family
+		}
+	}
+	if g.sets != nil {
+		c.ipsets(g.families[0])
+		c.ipsets(g.families[1])
+	}
+	return c.done, errors.Join(c.errs...)
+}
+
+// cleaner is one Cleanup under way.
+type cleaner struct {
+	ctx  context.Context
+	dry  bool
+	done []string
+	errs []error
+}
+
+// do says what is done, and does it unless this is a dry run.
+func (c *cleaner) do(what string, do func() error) {
+	if !c.dry {
+		if err := do(); err != nil {
+			c.errs = append(c.errs, err)
+			return
+		}
+	}
+	c.done = append(c.done, what)
+}
+
+// rules removes our chains, and the jumps to them, from one backend.
+func (c *cleaner) rules(y *family, tool Tool, which string) {
+	for _, p := range slices.Backward(y.parts) {
+		chains, err := y.remove(c.ctx, tool, p, true)
+		if err != nil {
+			c.errs = append(c.errs, err)
+			continue
+		}
+		if len(chains) > 0 {
+			c.do(fmt.Sprintf("remove from table %s (%s): chains %s", p.def.table, which, strings.Join(chains, ", ")), func() error {
+				return y.removePart(c.ctx, tool, p)
+			})
+		}
+	}
+}
+
+// ipsets destroys our sets.
+func (c *cleaner) ipsets(y *family) {
+	for _, m := range y.members {
+		_, err := m.kernel.Header(m.name)
+		if err == nil {
+			c.do("destroy ipset "+m.name, func() error { return m.destroy(c.ctx) })
+		} else if !errors.Is(err, ipset.ErrNotFound) && !isUnsupported(err) {
+			c.errs = append(c.errs, err)
+		}
+	}
+}

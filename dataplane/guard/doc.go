@@ -1,0 +1,57 @@
+// Package guard keeps in netfilter what all modes share: VIPs that vipd holds answer on the ports of services alone, source
+// ranges, refusals, marks, and the node's address as the source where replies would miss it otherwise. The host says what is
+// wanted and what is applied, and when: Prepare before a dataplane applies frontends, Finish after it.
+//
+// A constant handful of rules in chains of our own, over ipsets whose entries follow the frontends. A packet meets
+// them in this order; those for no VIP pay for the comparisons with a few networks, and for a look at the mark of their
+// connection:
+//
+//	mangle PREROUTING, OUTPUT   to one of the networks that cover all frontends' addresses, opening a connection:
+//	    vipd-frontends          -> the connection is marked as ours
+//	    vipd-special            -> vipd-restricted and not vipd-allowed, nor from the host itself: dropped
+//	                               vipd-silent: dropped; vipd-masquerade: the packet is marked; vipd-never: the connection too
+//	                               the connection is marked as ours
+//	nat PREROUTING, OUTPUT      the mode's own: DNAT or REDIRECT
+//	filter FORWARD, OUTPUT      ours: the segment size of TCP connections is clamped to what their links take
+//	filter FORWARD              ours: known -> accepted; TCP without SYN -> reset (in modes where conntrack alone knows
+//	                               connections; in INPUT and OUTPUT too); translated -> marked if it leaves where it
+//	                               came in, accepted; vipd-rejected -> refused
+//	filter INPUT                ours: known, translated or vipd-served -> accepted; vipd-rejected -> refused
+//	                            to one of the networks that cover vipd-held, new, to an address in it: ICMP and vipd-served
+//	                               pass, all else is refused, or dropped where vipd-pending has the address: none of its
+//	                               frontends has been applied yet
+//	filter OUTPUT               ours, new: leaving the host and in vipd-rejected -> refused; else marked: an endpoint may
+//	                               have no route to the source that the VIP's route names
+//	nat POSTROUTING             ours, not vipd-never: marked, or from its own destination -> masqueraded
+//
+// In ipvs mode the kernel's virtual servers take packets to VIPs at the end of INPUT, or, from the host itself, in OUTPUT
+// between mangle and filter. What they send to endpoints goes through OUTPUT and POSTROUTING; only answers go through
+// FORWARD. So in that mode
+//
+//	mangle PREROUTING           also adds the client, with the interface that it came in by, to vipd-arrived, for a second
+//	filter OUTPUT               ours: known, or from elsewhere -> accepted. What programs of the host begin is left to
+//	                               the rules of others, as in all modes
+//	nat POSTROUTING             ours: in vipd-arrived with the interface that it leaves by -> masqueraded: filter FORWARD,
+//	                               where both interfaces are known, sees no such packet, and POSTROUTING but the second
+//
+// Frontends with forward = "dr" or "tunnel" are answered past this node. Tracked, their connections would be new until
+// they time out, all but their first packets invalid, and idle ones new again, so they are not:
+//
+//	raw PREROUTING, OUTPUT      to or from vipd-direct: not tracked
+//	mangle, filter              what is not tracked and opens no TCP connection is let through; the rest meets the rules
+//	                               above: source ranges, refusals
+//	filter INPUT, OUTPUT        vipd-direct: accepted, or refused; OUTPUT also tunnels to vipd-tunnels
+//
+// Entries of the sets that mangle looks at, and vipd-held, are there before the frontend is applied and until no applied
+// one needs them; what opens or refuses a port follows what is both wanted and applied. An address is added when the
+// guard stands, and the guard goes after the last address: no port of the host's own is ever open on a VIP. Where
+// iptables is busy addresses wait; where there is none, that is a problem, and they do not.
+// So do frontends with source ranges on addresses that are there anyway: see Ready. What the kernel refuses for
+// some seconds the guard does without, and tries again from time to time; meanwhile frontends with source ranges are for
+// modes that restrict by themselves alone.
+//
+// Rules are replaced in one transaction a part, so that nothing is open in between. Whether they are still there is seen
+// by the sizes of chains, how much leads to them and prints of what they contain, whether entries are, by the sets' headers.
+//
+// A further concern of all modes is a set in setDefs, its rules in parts, and in losses what is lost without it.
+package guard

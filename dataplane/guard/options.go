@@ -1,0 +1,24 @@
+package guard
+
+import (
+	"context"
+	"log/slog"
+
+	"vipd/dataplane/internal/xtables"
+)
+
+// Options are the parts of the configuration that concern the guard.
+type Options struct {
+	// Mode is what the rules depend on of the mode in use. SetMode changes it.
+	Mode Mode
+	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The next bit of connections'
+	// marks says that vipd knows them, and the one after that they keep their source; after 31 comes 0.
+	MasqueradeBit int
+	// Backend is the backend of iptables.
+	Backend xtables.Backend
+	// Tools finds iptables in place of xtables.Find; nil: that is used. It is asked when the guard needs a tool first, and once
+	// more after each Resync.
+	Tools func(context.Context, xtables.Family) (Tool, error)
+	// Log gets each change at Debug level.
+	Log *slog.Logger
+}
