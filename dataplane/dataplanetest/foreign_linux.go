@@ -116,7 +116,7 @@ func testForeign(t *testing.T, s *Subject) {
 	if chains := s.ourChains(t, ""); len(chains) > 0 {
 		repairs := r.engine.Status().Repairs
 		s.iptables(t, "-t", chains[0].table, "-F", chains[0].name)
-		r.repaired(repairs, atOnce)
+		r.repaired(repairs)
 		sameForeign(t, "after damage was mended", before)
 	}
 	r.stop()

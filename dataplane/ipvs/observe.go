@@ -137,8 +137,11 @@ type look struct {
 const lookTime = 500 * time.Microsecond
 
 // listShare is the part of the time that listing all virtual servers may take while others' come and go, and tableShare
-// the part that reading the table may take.
-const listShare, tableShare = 100, 200
+// the part that reading the table may take. listPause is the longest pause between two lists, however long they take.
+const (
+	listShare, tableShare = 100, 200
+	listPause             = time.Second
+)
 
 // Intact looks whether there are as many virtual servers as there were, and at a few of ours in turn, as many as there is
 // time for: in a small table everything is found within a second. In a larger one it reads the kernel's table from time to
@@ -222,7 +225,7 @@ func (d *Dataplane) listLocked(ctx context.Context, services4 int) (string, erro
 	switch missing {
 	case 0:
 		d.others4 = services4 - d.ours4
-		d.look.next = time.Now().Add(listShare * time.Since(began))
+		d.look.next = time.Now().Add(min(listPause, listShare*time.Since(began)))
 		return "", nil
 	case 1:
 		return fmt.Sprintf("virtual server %s is gone", which), nil

@@ -43,8 +43,7 @@ func (y *family) observe(seen *dataplane.Observation) error {
 	return nil
 }
 
-// Intact asks for the number of the last transaction, and reads our tables where it is another program's. It reads them at
-// most one part in lookShare of the time.
+// Intact asks for the number of the last transaction, and reads our tables where it is another program's.
 func (d *Dataplane) Intact(context.Context) (string, error) {
 	for _, y := range d.families {
 		if reason, err := y.intact(); reason != "" || err != nil {
@@ -54,7 +53,12 @@ func (d *Dataplane) Intact(context.Context) (string, error) {
 	return "", nil
 }
 
-const lookShare = 100
+// lookShare is how many times as long as a reading of our tables took the next one waits, up to longestPause: looks come
+// each second, and what others change must be found within two.
+const (
+	lookShare    = 100
+	longestPause = time.Second
+)
 
 func (y *family) intact() (string, error) {
 	y.mu.Lock()
@@ -68,7 +72,7 @@ func (y *family) intact() (string, error) {
 	}
 	began := time.Now()
 	damage, err := y.readLocked()
-	y.next = time.Now().Add(lookShare * time.Since(began))
+	y.next = time.Now().Add(min(longestPause, lookShare*time.Since(began)))
 	if damage != "" {
 		damage = fmt.Sprintf("table %s: %s", y.schema.table, damage)
 	}

@@ -5,20 +5,21 @@ import (
 	"time"
 )
 
-// Look decides at each probe whether a table is to be compared with what it should be: if anybody has changed it since
-// it was last found, or left, in order. Comparing grows with the table, and others may change rules all the time, so
-// that it may take a part of the time only: nobody need wait before the first comparisons, and after them for share times
-// as long as they took. The zero Look knows nothing.
+// Look decides at each probe whether to compare a table with what it should be: if anyone has changed it since it was last
+// found, or left, in order. Comparing grows with the table, and others may change rules all the time. So after a credit
+// comparisons are share times as far apart as they took, but no more than seenPause where the stamp shows a change: probes
+// come each second, and a change must be found within two, also on a machine that is so busy that a comparison takes
+// long. The zero Look knows nothing.
 type Look struct {
-	// Wary compares also where legacy's stamp says that nothing has changed, for it can miss a change.
+	// Wary compares also where legacy's stamp shows no change, because it can miss one.
 	Wary bool
-	// Longest is the most between two comparisons, however long they take; 0: longestPause.
+	// Longest is the longest pause where the stamp shows no change; 0 means longestPause.
 	Longest time.Duration
 
 	// stamp is the table's when it was last compared or left; sure: it was in order.
 	stamp Stamp
 	sure  bool
-	// again is when it is to be compared in any case: others may have changed it while we did. Zero: they have not.
+	// again is when to compare in any case, because others may have changed it while we did; zero if they have not.
 	again time.Time
 	// owed is the time that comparisons took and that was not waited for yet, at the time of the last one, ended.
 	owed  time.Duration
@@ -26,11 +27,13 @@ type Look struct {
 }
 
 const (
-	// share is which part of the time comparing may take: half a hundredth.
+	// share is the part of the time that comparisons take in the long run: half a hundredth.
 	share = 200
-	// credit is how much it may take at once without waiting.
+	// credit is how long they may take at once without a pause.
 	credit = 20 * time.Millisecond
-	// longestPause is the most between two comparisons, however long they take; contentPause is that of contents.
+	// seenPause is the longest pause before a change that the stamp shows is looked at.
+	seenPause = time.Second
+	// longestPause is the longest pause where the stamp shows none; contentPause is that of contents.
 	longestPause = 10 * time.Second
 	contentPause = 2 * time.Minute
 )
@@ -55,7 +58,7 @@ func (l *Look) Probe(s stamper, table string, ours func() int, compare func() (r
 
 func (l *Look) probe(stamp Stamp, ours func() int, compare func() (reason string, err error)) (reason string, err error) {
 	began := time.Now()
-	if l.unchanged(stamp, began) || l.rests(began) && (stamp.Entries == 0 || stamp.Entries >= ours()) {
+	if l.unchanged(stamp, began) || l.rests(stamp, began) && (stamp.Entries == 0 || stamp.Entries >= ours()) {
 		return "", nil
 	}
 	reason, err = compare()
@@ -74,7 +77,11 @@ func (l *Look) owes(now time.Time) time.Duration {
 	return max(0, l.owed-now.Sub(l.ended)/share)
 }
 
-func (l *Look) rests(now time.Time) bool { return l.owes(now) > credit }
+// rests reports whether it is too early for the next comparison.
+func (l *Look) rests(stamp Stamp, now time.Time) bool {
+	seen := !l.sure || stamp != l.stamp || !l.again.IsZero()
+	return l.owes(now) > credit && !(seen && now.Sub(l.ended) >= seenPause)
+}
 
 func (l *Look) pay(began, ended time.Time) {
 	l.owed, l.ended = min(l.owes(began)+ended.Sub(began), credit+cmp.Or(l.Longest, longestPause)/share), ended
@@ -87,8 +94,8 @@ func (l *Look) Found(stamp Stamp) {
 }
 
 // Writing is called before we change the table, and what it returns afterwards. Where that leaves open whether others
-// have changed it too, it is compared: in nft at the next probe, for each transaction of ours is counted, and in legacy,
-// where nobody can know, after longestPause.
+// have changed it too, it is compared: in nft at the next probe, because our transactions are counted, and in legacy,
+// which does not tell, after seenPause.
 func (l *Look) Writing(s stamper, table string) (wrote func()) {
 	before, err := s.Stamp(table)
 	untouched := l.sure && err == nil && before == l.stamp
@@ -97,7 +104,7 @@ func (l *Look) Writing(s stamper, table string) (wrote func()) {
 		after, err := s.Stamp(table)
 		l.stamp, l.sure, l.again = after, untouched && err == nil, time.Time{}
 		if after.Generation == 0 {
-			l.again = time.Now().Add(longestPause)
+			l.again = time.Now().Add(seenPause)
 		} else if after.Generation-before.Generation != s.Commits()-began {
 			l.sure = false
 		}

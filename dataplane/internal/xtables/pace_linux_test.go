@@ -71,7 +71,7 @@ func TestLookKnowsItsOwn(t *testing.T) {
 		{"we changed legacy's long ago, and others may have at the same time", legacy, false, func(l *Look, c *changing) {
 			l.Found(c.stamp)
 			l.Writing(c, "nat")()
-			time.Sleep(longestPause)
+			time.Sleep(seenPause)
 		}, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -90,35 +90,76 @@ func TestLookKnowsItsOwn(t *testing.T) {
 	}
 }
 
-// TestLookPaces lets others change a table ten times a second, which takes long to compare.
+// TestLookPaces lets others change a table ten times a second, which takes some time to compare, and probes it as often: a
+// change is compared within seenPause, and at once where comparing is cheap. In legacy, where a stamp may hide a change,
+// comparisons without one take no more than their share.
 func TestLookPaces(t *testing.T) {
 	for _, takes := range []time.Duration{100 * time.Microsecond, 5 * time.Millisecond, 25 * time.Millisecond, time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			table, l := &changing{stamp: Stamp{Generation: 1}}, &Look{}
-			var spent, last, longest time.Duration
-			began := time.Now()
-			for since := time.Duration(0); since < 10*time.Minute; since = time.Since(began) {
-				table.stamp.Generation++
-				_, err := l.Probe(table, "nat", func() int { return 0 }, func() (string, error) {
-					longest, last = max(longest, since-last), since
-					spent += takes
-					time.Sleep(takes)
-					return "", nil
-				})
-				if err != nil {
-					t.Fatal(err)
+		for _, seen := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				table, l := &changing{stamp: Stamp{Entries: 1}}, &Look{Wary: true}
+				var spent, last, longest time.Duration
+				began := time.Now()
+				for since := time.Duration(0); since < 10*time.Minute; since = time.Since(began) {
+					if seen {
+						table.stamp.Bytes++
+					}
+					_, err := l.Probe(table, "nat", func() int { return 0 }, func() (string, error) {
+						longest, last = max(longest, time.Since(began)-last), time.Since(began)+takes
+						spent += takes
+						time.Sleep(takes)
+						return "", nil
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(100 * time.Millisecond)
 				}
-				time.Sleep(100 * time.Millisecond)
-			}
-			if most := time.Since(began)/share + 2*credit; spent > most && longest < longestPause {
-				t.Errorf("comparing for %s each took %s, want at most %s", takes, spent, most)
-			}
-			if longest > longestPause+takes+200*time.Millisecond {
-				t.Errorf("comparing for %s each, there were %s between two", takes, longest)
-			}
-			if takes*10 < time.Second/share && longest > 100*time.Millisecond+takes {
-				t.Errorf("comparing for %s each, which is cheap, there were %s between two", takes, longest)
-			}
-		})
+				pause := map[bool]time.Duration{true: seenPause, false: longestPause}[seen]
+				if most := time.Since(began)/share + 2*credit; spent > most && longest < pause {
+					t.Errorf("comparing for %s each (seen: %t) took %s, want at most %s", takes, seen, spent, most)
+				}
+				if longest > pause+100*time.Millisecond {
+					t.Errorf("comparing for %s each (seen: %t), there was a pause of %s", takes, seen, longest)
+				}
+				if takes*10 < time.Second/share && longest > 100*time.Millisecond+takes {
+					t.Errorf("comparing for %s each, which is cheap, there was a pause of %s", takes, longest)
+				}
+			})
+		}
 	}
+}
+
+// TestLookFindsChangesInTime has a machine be so busy that a comparison takes 150 ms: what others break just after one is
+// found within two seconds by probes that come each second.
+func TestLookFindsChangesInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, w := &changing{stamp: Stamp{Generation: 1}}, &Watch{}
+		found, broken := "", ""
+		probe := func() {
+			compared := func(reason string) func() (string, error) {
+				return func() (string, error) { time.Sleep(150 * time.Millisecond); return reason, nil }
+			}
+			reason, err := w.Probe(table, "nat", nil, compared(""), compared(broken))
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = reason
+		}
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for range 21 { // others change rules all the time, and the last of these probes compares
+			table.stamp.Generation++
+			probe()
+			<-tick.C
+		}
+		table.stamp.Generation++
+		began := time.Now()
+		for broken = "a rule is gone"; found == "" && time.Since(began) < time.Minute; probe() {
+			<-tick.C
+		}
+		if took := time.Since(began); found != broken || took > 2*time.Second+300*time.Millisecond { // with the comparisons
+			t.Errorf("after %s %q was found", took, found)
+		}
+	})
 }
