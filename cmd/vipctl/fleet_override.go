@@ -48,10 +48,41 @@ func (c *call) fleetOverride(q api.OverrideRequest) (*fleetOverride, error) {
 		call: c, writer: w, request: q,
 		Place: find.Place{Inputs: &balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}, Name: " in etcd"},
 	}
+	f.addKept()
 	if f.targets, err = f.Targets(&q); err == nil {
 		err = find.Spares(f.Inputs, &q, f.targets)
 	}
 	return f, err
+}
+
+// addKept adds the endpoints that the daemon of this host keeps in use although their leases have ended: etcd no longer has
+// them, but nodes follow what it says of them. If the daemon does not answer, nothing is added.
+func (f *fleetOverride) addKept() {
+	client, err := f.daemon()
+	if err != nil {
+		return
+	}
+	services, err := client.Services(f)
+	if err != nil {
+		return
+	}
+	for _, s := range services {
+		shared := f.Services.At(s.Name)
+		if shared == nil || s.Origin.Key == "" {
+			continue
+		}
+		for _, e := range s.Endpoints {
+			t, err := balancer.ParseTarget(s.Name, e.Address)
+			if err != nil || e.Configured == 0 || len(f.Endpoints(t)) > 0 {
+				continue
+			}
+			kept := &balancer.Endpoint{Address: t.Addr, Node: e.Node, Weight: e.Configured}
+			if !slices.ContainsFunc(shared.Ports, func(p balancer.Port) bool { return kept.TargetPort(&p) == t.Port }) {
+				kept.Port = t.Port
+			}
+			f.Inputs.Endpoints = f.Inputs.Endpoints.Set(balancer.EndpointID{Service: s.Name, ID: e.Address}, kept)
+		}
+	}
 }
 
 // overridesFleet reports whether overrides of services in etcd go to etcd.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/api"
 	"vipd/test/wait"
 )
 
@@ -326,6 +327,45 @@ func TestFleetUndrainHere(t *testing.T) {
 	}
 	if len(d.asked) != 2 {
 		t.Errorf("the daemon was asked %d times for overrides, want 2", len(d.asked))
+	}
+}
+
+// TestFleetDrainKept: endpoints whose leases have ended, and which nodes keep in use, are drained with their node.
+func TestFleetDrainKept(t *testing.T) {
+	f := newStage(t)
+	f.service("web", map[string]any{"ports": []any{
+		map[string]any{"name": "http", "port": int64(80), "target_port": int64(8080)}, map[string]any{"name": "https", "port": int64(443), "target_port": int64(8443)},
+	}})
+	f.service("dns", nil, "10.0.0.3")
+	socket := filepath.Join(t.TempDir(), "d.sock")
+	d, stop, err := serveFake(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	t.Setenv("VIPCTL_SOCKET", socket)
+	kept := func(address, port string, weight int) api.Endpoint {
+		return api.Endpoint{Service: "web", Address: address, Port: port, Node: "rack1", Configured: weight}
+	}
+	d.services = []api.Service{
+		{Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, Endpoints: []api.Endpoint{
+			kept("10.0.0.1:8080", "http", 1), kept("10.0.0.1:8443", "https", 1), kept("10.0.0.2:9000", "http", 1), // of another port
+			kept("10.0.0.4:8080", "http", 0), // removed, and only drains
+		}},
+		{Name: "dns", Origin: balancer.Origin{File: "vipd.toml"}, Endpoints: []api.Endpoint{{Service: "dns", Address: "10.0.0.5:8080", Node: "rack1", Configured: 1}}},
+	}
+	for _, test := range []struct{ line, want string }{
+		{"drain --node rack1 --force", "web/10.0.0.1: draining\nweb/10.0.0.2:9000: draining\n"},
+		{"undrain web 10.0.0.2", "web/10.0.0.2: drain taken back\n"},
+		{"weight web/10.0.0.1:8443 2", "web/10.0.0.1:8443: weight 2\n"},
+	} {
+		l := f.line()
+		if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+test.line)); code != exitDone || !strings.HasPrefix(l.out.String(), test.want+"revision ") {
+			t.Errorf("%q exits with %d, and says %q, %q; want %q", test.line, code, l.out, l.err, test.want)
+		}
+	}
+	if len(d.asked) > 0 {
+		t.Errorf("the daemon was asked for %+v", d.asked)
 	}
 }
 

@@ -1,0 +1,72 @@
+package fleet
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/journal"
+	"vipd/cmd/vipd/daemon/internal/chooser"
+	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/cmd/vipd/daemon/internal/tally"
+	"vipd/cmd/vipd/daemon/internal/view"
+	"vipd/dataplane"
+	"vipd/dataplane/fake"
+	"vipd/store/etcd"
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// TestTellsProblemsOfTheHost: a problem of the host is told to the fleet when it comes and when it has gone, though nothing else
+// has changed.
+func TestTellsProblemsOfTheHost(t *testing.T) {
+	c := etcdkit.Start(t, etcdkit.Options{})
+	log := slog.New(slog.DiscardHandler)
+	n, err := New(Options{
+		Config: etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}, Name: "gw1", StateDir: t.TempDir(), Lease: 10 * time.Second,
+		Log: log, Journal: journal.New(journal.Options{Log: log}),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernel := fake.NewKernel()
+	dp := fake.New(kernel)
+	var problems atomic.Pointer[[]balancer.Problem]
+	from := view.Sources{
+		Model:        model.New(model.Options{}),
+		Chooser:      chooser.New(chooser.Options{Tally: &tally.Tally{}}, &chooser.Chosen{Dataplane: dp}),
+		Engine:       dataplane.NewEngine(dataplane.Options{Dataplane: dp, Host: fake.NewHost(kernel)}),
+		HostProblems: func() []balancer.Problem { return *problems.Load() },
+	}
+	ill := []balancer.Problem{{Text: "the host is ill"}}
+	problems.Store(&ill)
+	state := &model.State{Complete: true}
+	ctx, end := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		_ = n.Run(ctx, func() *view.View {
+			v := from.Look()
+			v.State = state
+			return v
+		})
+	})
+	defer running.Wait()
+	defer end()
+
+	w, err := etcd.NewWriter(n.o.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = w.Close() }()
+	for _, now := range [][]balancer.Problem{ill, {}} {
+		problems.Store(&now)
+		wait.For(t, etcdkit.Patience, "the fleet to be told", func() bool {
+			nodes, _, err := w.Nodes(ctx)
+			return err == nil && len(nodes) == 1 && nodes[0].Status != nil && nodes[0].Status.ProblemCount == len(now)
+		})
+	}
+}
