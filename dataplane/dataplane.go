@@ -11,8 +11,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Dataplane carries out frontends, and nothing else. All methods are called by one goroutine at a time, but for those
-// of the optional interfaces.
+// Dataplane carries out frontends, and nothing else. The methods down to Close are called by one goroutine at a time, the
+// others at any time, and Base has those. A wrapper embeds a Dataplane, and so passes on all that it does not change.
 type Dataplane interface {
 	// Capabilities says what this dataplane can honour here. It does not change during its life.
 	Capabilities() balancer.Capabilities
@@ -30,6 +30,50 @@ type Dataplane interface {
 	// Close ends the dataplane. With keep, what forwards traffic without this process stays in the kernel; otherwise
 	// everything goes. It drains what it has to until ctx ends, which ends no removal. Counters stay readable.
 	Close(ctx context.Context, keep bool) error
+
+	// Traits says what the dataplane needs of the host, and how it does here.
+	Traits() Traits
+	// Yield takes away what leads new connections here, as another dataplane has taken over behind which this one would
+	// stand in the kernel, and may drain until ctx ends. Connections that are established, or on their way, go on until
+	// Close, which comes next.
+	Yield(ctx context.Context) error
+	// Connections lists the live connections.
+	Connections(ctx context.Context) ([]Connection, error)
+	// Counters never go back while the dataplane lives, not even when a frontend is removed and comes back.
+	Counters() []FrontendCount
+	// DialRetries counts attempts to reach a backend that went on to another one; false: the kernel connects.
+	DialRetries() (n uint64, counted bool)
+	// TellDials, which comes before the first Apply, has a dataplane that connects to backends itself call tell with the
+	// error of each connect that fails, and with nil for the first that succeeds after one that failed. Tell is called by
+	// many goroutines, and must not block.
+	TellDials(tell func(balancer.Target, error))
+	// Suspect has tell called, until ctx ends, with backends that leave a new connection of the kernel's without an answer,
+	// or refuse it; then it returns nil. An error says why the kernel tells nothing; Suspect may be called again then. It is
+	// a hint, no more: the same backend may answer others. Tell is called by one goroutine, and must not block.
+	Suspect(ctx context.Context, tell func(balancer.Target)) error
+}
+
+// Traits are what a dataplane is like here. They may change with what is applied.
+type Traits struct {
+	Needs
+	// Detail says in one line how it does what it does here, and what is missing.
+	Detail string
+	// Drains: Yield waits for connections to end.
+	Drains bool
+}
+
+// Base is embedded by dataplanes: its methods are what one does that has nothing to do there.
+type Base struct{}
+
+func (Base) Traits() Traits                                    { return Traits{} }
+func (Base) Yield(context.Context) error                       { return nil }
+func (Base) Connections(context.Context) ([]Connection, error) { return nil, nil }
+func (Base) Counters() []FrontendCount                         { return nil }
+func (Base) DialRetries() (n uint64, counted bool)             { return 0, false }
+func (Base) TellDials(func(balancer.Target, error))            {}
+func (Base) Suspect(ctx context.Context, _ func(balancer.Target)) error {
+	<-ctx.Done()
+	return nil
 }
 
 // Digest is a hash of the form that a frontend takes in a dataplane. 0 is no frontend's digest.
@@ -86,56 +130,30 @@ type Host interface {
 	Resync()
 	// Problems are what this host can't do of what is wanted.
 	Problems() []balancer.Problem
-}
-
-// Mender is implemented by hosts that mend some of what others have changed as they look at it. The engine asks after each
-// look, and tells of it.
-type Mender interface {
-	// Mended lists what was mended since it was last asked: what was found of each.
+	// Mended lists what others had changed and a look has mended since Mended was last asked: what was found of each.
 	Mended() []string
-}
-
-// Alerter is implemented by hosts that are told when somebody changes what a dataplane or the host has made.
-type Alerter interface {
 	// Alerts calls tell, which must not block, when there is a reason to look at once whether everything is still there,
 	// until ctx ends. What we change ourselves may be a reason too.
 	Alerts(ctx context.Context, tell func())
-}
-
-// Gate is implemented by hosts on which some frontends must not be served before what restricts them is in force. The
-// engine asks between Prepare and Apply, of each key that it is about to apply and does not remove, and asks again in
-// every round while the answer is an error: that key stays what it is, and all others go on. Where a restriction can never
-// be had on a host, that is a matter for Problems, too.
-type Gate interface {
-	// Ready says why c can't be applied yet; nil: it can. enforced: the dataplane restricts clients by itself, so that it
-	// waits only for what can be had (Capabilities.EnforcesSources). It is cheap, and is called by the engine's goroutine.
+	// Ready says why c can't be applied yet, as what restricts its clients is not in force; nil: it can. The engine asks
+	// between Prepare and Apply, of each key that it is about to apply and does not remove, and asks again in every round
+	// while the answer is an error: that key stays what it is, and all others go on. Where a restriction can never be had
+	// on a host, that is a matter for Problems, too. enforced: the dataplane restricts clients by itself, so that it waits
+	// only for what can be had (Capabilities.EnforcesSources).
 	Ready(c Change, enforced bool) error
 }
 
-// Yielder is implemented by dataplanes that have to step aside for another one that has taken over: they stand before it
-// in the kernel, or take new connections to their end when they are closed.
-type Yielder interface {
-	// Yield takes away what leads new connections here, and may drain until ctx ends. Connections that are established, or
-	// on their way, go on until Close, which comes next.
-	Yield(ctx context.Context) error
-}
+// NoHost is a Host that does nothing.
+type NoHost struct{}
 
-// Dialer is implemented by dataplanes that connect to backends themselves, and see what comes of it.
-type Dialer interface {
-	// TellDials has tell called with what comes of connects to backends: with the error of each that fails, and with nil for
-	// the first that succeeds after one that failed. It is called by many goroutines, and must not block. TellDials comes
-	// before the first Apply.
-	TellDials(tell func(balancer.Target, error))
-}
-
-// Suspecter is implemented by dataplanes whose kernel connects clients to backends, and notes which connections nobody
-// answers.
-type Suspecter interface {
-	// Suspect has tell called with backends that leave a new connection without an answer, or refuse it, until ctx ends;
-	// then it returns nil. An error says why the kernel tells nothing; Suspect may be called again then. It is a hint, no
-	// more: the same backend may answer others. tell is called by one goroutine, and must not block.
-	Suspect(ctx context.Context, tell func(balancer.Target)) error
-}
+func (NoHost) Prepare(context.Context, balancer.Desired) error                          { return nil }
+func (NoHost) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error { return nil }
+func (NoHost) Intact(context.Context) (string, error)                                   { return "", nil }
+func (NoHost) Resync()                                                                  {}
+func (NoHost) Problems() []balancer.Problem                                             { return nil }
+func (NoHost) Mended() []string                                                         { return nil }
+func (NoHost) Alerts(context.Context, func())                                           {}
+func (NoHost) Ready(Change, bool) error                                                 { return nil }
 
 // Connection is one live connection or flow.
 type Connection struct {
@@ -152,17 +170,6 @@ type Connection struct {
 	Out uint64 `json:"bytes_out,omitzero"`
 }
 
-// Connections is implemented by dataplanes that can list live connections. It is safe to call at any time.
-type Connections interface {
-	Connections(ctx context.Context) ([]Connection, error)
-}
-
-// Counters is implemented by dataplanes that count. It is safe to call at any time. Counts never go back while the
-// dataplane lives, not even when a frontend is removed and comes back.
-type Counters interface {
-	Counters() []FrontendCount
-}
-
 // FrontendCount is what was counted at one frontend.
 type FrontendCount struct {
 	Service balancer.Name
@@ -176,9 +183,4 @@ type FrontendCount struct {
 type BackendCount struct {
 	Backend             netip.AddrPort
 	Connections, Active uint64
-}
-
-// Renderer is implemented by dataplanes whose form can be printed in the kernel's native syntax without privilege.
-type Renderer interface {
-	Render(frontends []*balancer.Frontend) (string, error)
 }

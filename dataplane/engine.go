@@ -54,10 +54,8 @@ type Metrics interface {
 //  6. Another dataplane takes over without a gap: see Switch.
 type Engine struct {
 	Options
-	wake   chan struct{} // holds one token: look again
-	gate   Gate          // the host, where it is one
-	mender Mender        // the same
-	began  time.Time     // with its monotonic reading
+	wake  chan struct{} // holds one token: look again
+	began time.Time     // with its monotonic reading
 
 	mu     sync.Mutex // guards the rest of this block
 	wanted balancer.Desired
@@ -103,8 +101,6 @@ func NewEngine(o Options) *Engine {
 		o.Metrics = noMetrics{}
 	}
 	e := &Engine{Options: o, wake: make(chan struct{}, 1), retries: map[balancer.Key]*retry{}, resync: true}
-	e.gate, _ = o.Host.(Gate)
-	e.mender, _ = o.Host.(Mender)
 	e.status.Store(&Status{})
 	changed := make(chan struct{})
 	e.changed.Store(&changed)
@@ -268,14 +264,10 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // alerts returns a channel on which the host has the engine look, and what waits for the end of that, when ctx has ended.
 func (e *Engine) alerts(ctx context.Context) (told <-chan struct{}, ended func()) {
-	alerter, ok := e.Host.(Alerter)
-	if !ok {
-		return nil, func() {}
-	}
 	alerts, done := make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer close(done)
-		alerter.Alerts(ctx, func() {
+		e.Host.Alerts(ctx, func() {
 			select {
 			case alerts <- struct{}{}:
 			default:
@@ -344,10 +336,7 @@ func (e *Engine) damaged(ctx context.Context) bool {
 
 // mended tells of what the host has mended by itself.
 func (e *Engine) mended() {
-	if e.mender == nil {
-		return
-	}
-	if all := e.mender.Mended(); len(all) > 0 {
+	if all := e.Host.Mended(); len(all) > 0 {
 		e.report.Repairs += len(all)
 		e.Metrics.Repaired(len(all), strings.Join(all, "; "))
 		e.publish()

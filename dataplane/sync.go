@@ -160,9 +160,13 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 		if d.HadOld && e.known(d.Old) {
 			c.Old = d.Old
 		}
-		switch err := e.ready(c, enforced); {
-		case err != nil:
-			a.hold(c, err)
+		var held error
+		if c.New != nil {
+			held = e.Host.Ready(c, enforced)
+		}
+		switch {
+		case held != nil:
+			a.hold(c, held)
 		case t != nil && t.tries > 0:
 			failed = append(failed, c)
 		default:
@@ -182,14 +186,6 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 		e.done = want.Frontends // the same entries; sharing the nodes makes the next comparison cheap
 	}
 	return a
-}
-
-// ready asks the host whether c can be applied, where enforced says whether the dataplane restricts clients by itself.
-func (e *Engine) ready(c Change, enforced bool) error {
-	if e.gate == nil || c.New == nil {
-		return nil
-	}
-	return e.gate.Ready(c, enforced)
 }
 
 // known reports whether f is a frontend that was applied, not the mark of something found.

@@ -82,7 +82,7 @@ func planned(name config.ModeName) (mode modes.Mode, note string) {
 // render writes what is programmed: for modes in which the kernel forwards, that is the guard as well.
 func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend) (string, error) {
 	text, err := mode.Render(conf, frontends)
-	if err != nil || !mode.Forwards {
+	if err != nil || !mode.Forward {
 		return text, err
 	}
 	devices, err := net.Interfaces()
@@ -96,6 +96,6 @@ func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend)
 		}
 	}
 	o := modes.HostOptions(conf)
-	o.Mode = mode.Host()
+	o.Mode = mode.Needs
 	return guard.Render(o.Guard(), frontends, names) + text, nil
 }

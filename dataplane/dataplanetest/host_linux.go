@@ -20,6 +20,7 @@ import (
 // plainHost adds VIPs to lo, and does nothing else. It knows its own by their place: whatever is on lo and is no
 // loopback address.
 type plainHost struct {
+	dataplane.NoHost
 	lo   netlink.Link
 	want snap.Map[netip.Addr, int] // of the last Prepare
 }
@@ -91,15 +92,6 @@ func (h *plainHost) Finish(_ context.Context, applied snap.Map[balancer.Key, *ba
 	}
 	return nil
 }
-
-// Intact finds nothing wrong: nobody else is there.
-func (h *plainHost) Intact(context.Context) (string, error) { return "", nil }
-
-// Resync has nothing to forget.
-func (h *plainHost) Resync() {}
-
-// Problems are none.
-func (h *plainHost) Problems() []balancer.Problem { return nil }
 
 // localAddrs are all that this host has.
 func localAddrs() (map[netip.Addr]bool, error) {

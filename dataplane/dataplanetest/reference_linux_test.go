@@ -20,6 +20,7 @@ import (
 // reference is the plainest dataplane that conforms: it listens on VIPs and copies bytes, with a lock around
 // everything. With a fault it conforms no more, which the suite has to notice.
 type reference struct {
+	dataplane.Base
 	fault fault
 
 	mu      sync.Mutex

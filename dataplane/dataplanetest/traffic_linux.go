@@ -97,36 +97,23 @@ func (r *rig) echoStream(from *lab.NS, key balancer.Key, random io.Reader, size 
 	}
 }
 
-// testConnections has dataplanes that list connections and count tell the truth about them. The VIP is that of no other
+// testConnections has dataplanes tell the truth about them. The VIP is that of no other
 // case: the kernel reads IPVS's counters every two seconds, and what a destination had counted since then, before it was
 // deleted, shows when it comes back.
 func testConnections(r *rig) {
 	vip := vipN(25)
 	web := newService("web", vip, endpoints(r.w.servers...)...)
 	r.apply(web)
-	lists, isLister := r.dp.(dataplane.Connections)
-	counts, isCounter := r.dp.(dataplane.Counters)
-	if !isLister && !isCounter {
-		r.Skip("it neither lists connections nor counts them")
-	}
 	r.each(func(r *rig, key balancer.Key) {
 		key.Addr = vip.of(key.Addr)
-		var before uint64
-		if isCounter {
-			before = counted(counts, key.Proto)
-		}
+		before := counted(r.dp, key.Proto)
 		c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
-		if isLister {
-			r.lists(lists, key, c.LocalAddr().String(), a)
-		}
-		if !isCounter {
-			return
-		}
+		r.lists(key, c.LocalAddr().String(), a)
 		r.tally(r.w.client, key, 4)
-		r.Eventually("counting 5 connections", func() error { return counts5(counts, key.Proto, before) })
+		r.Eventually("counting 5 connections", func() error { return counts5(r.dp, key.Proto, before) })
 		r.apply()
 		r.apply(web)
-		if err := counts5(counts, key.Proto, before); err != nil {
+		if err := counts5(r.dp, key.Proto, before); err != nil {
 			r.Errorf("after the service was removed and came back: %v", err)
 		}
 	})
@@ -139,7 +126,7 @@ func (r *rig) Eventually(what string, check func() error) {
 }
 
 // counted sums the connections of the service web's port for proto.
-func counted(c dataplane.Counters, proto balancer.Protocol) (n uint64) {
+func counted(c dataplane.Dataplane, proto balancer.Protocol) (n uint64) {
 	for _, f := range c.Counters() {
 		if f.Service == "web" && f.Port == string(proto) {
 			n += f.Connections
@@ -148,7 +135,7 @@ func counted(c dataplane.Counters, proto balancer.Protocol) (n uint64) {
 	return n
 }
 
-func counts5(c dataplane.Counters, proto balancer.Protocol, before uint64) error {
+func counts5(c dataplane.Dataplane, proto balancer.Protocol, before uint64) error {
 	if got := counted(c, proto) - before; got != 5 {
 		return fmt.Errorf("%d connections counted, want 5", got)
 	}
@@ -156,10 +143,10 @@ func counts5(c dataplane.Counters, proto balancer.Protocol, before uint64) error
 }
 
 // lists checks that the connection of client that is answered by a server is listed.
-func (r *rig) lists(l dataplane.Connections, key balancer.Key, client string, a lab.Answer) {
+func (r *rig) lists(key balancer.Key, client string, a lab.Answer) {
 	r.Helper()
 	r.Eventually("listing a connection", func() error {
-		all, err := l.Connections(r.Context())
+		all, err := r.dp.Connections(r.Context())
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 
 // Dataplane carries frontends out in a Kernel.
 type Dataplane struct {
+	dataplane.Base
 	kernel *Kernel
 	known  map[balancer.Key]bool // what Intact looks for
 }

@@ -13,6 +13,7 @@ import (
 
 // Host holds addresses in a Kernel. It is strict about its order: an address must outlive the frontends on it.
 type Host struct {
+	dataplane.NoHost
 	kernel *Kernel
 	want   map[netip.Addr]bool
 }
@@ -67,9 +68,3 @@ func (h *Host) Intact(context.Context) (string, error) {
 	}
 	return "", nil
 }
-
-// Resync has nothing to forget: every call looks at the kernel.
-func (h *Host) Resync() {}
-
-// Problems are none.
-func (h *Host) Problems() []balancer.Problem { return nil }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
@@ -151,7 +152,7 @@ func (g *family) hold(a netip.Addr, by int) {
 // connect sets the interfaces that packets are forwarded between. Virtual servers forward past the place where both are
 // known, see masqueradeChains.
 func (g *family) connect(names []string) {
-	if !g.plan.mode.Forward || g.plan.mode.IPVS {
+	if !g.plan.mode.Forward || g.plan.mode.LocalIn {
 		names = nil
 	}
 	if !slices.Equal(g.plan.interfaces, names) {
@@ -160,7 +161,7 @@ func (g *family) connect(names []string) {
 }
 
 // setMode says what the mode does, and reports whether that is news.
-func (g *family) setMode(m Mode) bool {
+func (g *family) setMode(m dataplane.Needs) bool {
 	if g.plan.mode == m {
 		return false
 	}

@@ -91,7 +91,7 @@ func (g *Guard) Holds(a netip.Addr) bool { return len(g.of(a).held.count) > 0 }
 func (g *Guard) Knows(a netip.Addr) bool { return len(g.of(a).vips.count) > 0 }
 
 // SetMode says what the mode does. It reports whether that is news: then Connect has to follow.
-func (g *Guard) SetMode(m Mode) (news bool) {
+func (g *Guard) SetMode(m dataplane.Needs) (news bool) {
 	for _, y := range g.families {
 		news = y.setMode(m) || news
 	}

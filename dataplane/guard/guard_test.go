@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 	testwait "vipd/test/wait"
@@ -258,7 +259,7 @@ func (k *kernel) look(_ context.Context, _ Tool, table string, want map[string]c
 	return "", k.op()
 }
 
-func guardOver(k *kernel, m Mode) *family {
+func guardOver(k *kernel, m dataplane.Needs) *family {
 	g := &family{
 		family: ipset.IPv4, sets: k, log: slog.New(slog.DiscardHandler), watch: k,
 		tool:   func(context.Context) (Tool, error) { return k, k.op() },
@@ -308,7 +309,7 @@ func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (
 			}
 			return all
 		}
-		if s.ipvs && !h.g.plan.mode.IPVS {
+		if s.ipvs && !h.g.plan.mode.LocalIn {
 			continue
 		}
 		all[name], besides[name] = entries{}, entries{}
@@ -371,8 +372,8 @@ func TestGuardHistories(t *testing.T) {
 }
 
 // mode returns one that is, or two that serve at once.
-func (h *history) mode() Mode {
-	all := []Mode{{}, {Forward: true}, {Forward: true, Marked: true}, {Forward: true, IPVS: true}}
+func (h *history) mode() dataplane.Needs {
+	all := []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true}, {Forward: true, LocalIn: true}}
 	return all[h.r.IntN(len(all))]
 }
 
@@ -644,7 +645,7 @@ func (h *history) checkRules() {
 
 // TestLacking takes away what kernels may lack: the rest is there, and what is lost is a problem where it matters.
 func TestLacking(t *testing.T) {
-	forwards, ipvs := Mode{Forward: true}, Mode{Forward: true, IPVS: true}
+	forwards, ipvs := dataplane.Needs{Forward: true}, dataplane.Needs{Forward: true, LocalIn: true}
 	for _, c := range []struct {
 		name string
 		// refuse is what rules contain that the kernel refuses.
@@ -652,7 +653,7 @@ func TestLacking(t *testing.T) {
 		kind   ipset.Kind
 		// absent is in no rule then, present in some.
 		absent, present string
-		mode            Mode
+		mode            dataplane.Needs
 		problems        []string
 	}{
 		{"nothing", "none", "", "none", "--random-fully", forwards, nil},
@@ -661,8 +662,8 @@ func TestLacking(t *testing.T) {
 		{"both", "VIPD-TRIAL", "", "-m bpf", "-j MASQUERADE", forwards, nil},
 		{"networks in sets", "none", ipset.HashIPPortNet, "vipd-allowed4", "vipd-silent4", forwards, []string{"source_ranges are not enforced"}},
 		{"NAT", "MASQUERADE", "", "-j VIPD-MASQUERADE", "VIPD-FORWARD", forwards, []string{"node ports, snat"}},
-		{"marks of connections", "CONNMARK", "", "CONNMARK", "VIPD-HELD", Mode{}, []string{"source_ranges are not enforced", "are rejected"}},
-		{"refusing", "REJECT", "", "REJECT", "VIPD-ARRIVING", Mode{}, []string{"answer on every port", "may reach a program"}},
+		{"marks of connections", "CONNMARK", "", "CONNMARK", "VIPD-HELD", dataplane.Needs{}, []string{"source_ranges are not enforced", "are rejected"}},
+		{"refusing", "REJECT", "", "REJECT", "VIPD-ARRIVING", dataplane.Needs{}, []string{"answer on every port", "may reach a program"}},
 		{"nothing, with virtual servers", "none", "", "none", "--add-set vipd-arrived4 ", ipvs, nil},
 		{"interfaces in sets", "none", ipset.HashNetIface, "vipd-arrived4", "-m bpf", ipvs, []string{"behind one interface do not work in ipvs mode"}},
 		{"interfaces that nobody needs", "none", ipset.HashNetIface, "vipd-arrived4", "-m bpf", forwards, nil},
@@ -679,7 +680,7 @@ func TestLacking(t *testing.T) {
 				frontend("10.96.0.1:80", sources("10.0.0.0/8")), frontend("10.96.0.1:81", dropping),
 				frontend("10.96.0.1:82", func(f *balancer.Frontend) { f.Backends = nil }),
 			}
-			if c.mode.IPVS {
+			if c.mode.LocalIn {
 				f = append(f, frontend("10.96.0.1:83", forward(balancer.TunnelForward)))
 			}
 			for _, f := range f {
@@ -733,7 +734,7 @@ func TestRefusedForAMoment(t *testing.T) {
 	for _, lasting := range []time.Duration{0, time.Second, 8 * time.Second, time.Hour} {
 		inBubble(t, lasting.String(), func(t *testing.T) {
 			k := newKernel(t)
-			g := guardOver(k, Mode{Forward: true})
+			g := guardOver(k, dataplane.Needs{Forward: true})
 			f := frontend("10.96.0.1:80", sources("10.0.0.0/8"))
 			g.want(f, 1, false)
 			k.refuse = "CONNMARK"
@@ -793,7 +794,7 @@ func TestRefusedForAMoment(t *testing.T) {
 // TestGuardBudget holds the work of one change to what it changes.
 func TestGuardBudget(t *testing.T) {
 	k := newKernel(t)
-	g := guardOver(k, Mode{Forward: true})
+	g := guardOver(k, dataplane.Needs{Forward: true})
 	both := func(f *balancer.Frontend, by int) {
 		g.want(f, by, false)
 		g.want(f, by, true)

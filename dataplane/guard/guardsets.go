@@ -41,12 +41,12 @@ func (g *family) uses(m *members) bool {
 	if m.def.direct {
 		return g.directed() || len(g.plan.direct) > 0
 	}
-	return !m.def.ipvs || g.plan.mode.IPVS
+	return !m.def.ipvs || g.plan.mode.LocalIn
 }
 
 // directed reports whether there are direct frontends.
 func (g *family) directed() bool {
-	return g.plan.mode.IPVS && len(g.direct.count)+len(g.direct.have) > 0
+	return g.plan.mode.LocalIn && len(g.direct.count)+len(g.direct.have) > 0
 }
 
 // has reports whether the guard has the set.

@@ -53,7 +53,7 @@ func Render(o Options, frontends []*balancer.Frontend, interfaces []string) stri
 // modelled is a guard of which nothing is in any kernel, and everything that it would put there is known.
 func modelled(o Options, of ipset.Family, frontends []*balancer.Frontend, interfaces []string) *family {
 	g := (&family{family: of}).compose(o)
-	g.plan.hairpin, g.plan.randomFully, g.plan.clamp, g.plan.arrivals = true, true, true, o.Mode.IPVS
+	g.plan.hairpin, g.plan.randomFully, g.plan.clamp, g.plan.arrivals = true, true, true, o.Mode.LocalIn
 	held := map[netip.Addr]bool{}
 	for _, f := range frontends {
 		if f.Addr.Is4() != (of == ipset.IPv4) {

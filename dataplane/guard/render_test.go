@@ -9,24 +9,25 @@ import (
 	"testing"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 )
 
 // TestRender compares with golden files; go test -run TestRender ./dataplane/guard -update writes it.
 func TestRender(t *testing.T) {
-	checkRendered(t, Mode{Forward: true}, examples(), "testdata/render.want")
+	checkRendered(t, dataplane.Needs{Forward: true}, examples(), "testdata/render.want")
 	direct := examples()
 	for i, how := range []balancer.Forward{balancer.DRForward, balancer.TunnelForward} {
 		direct = append(direct, frontend(fmt.Sprintf("10.96.0.%d:80", 60+i), forward(how)), frontend(fmt.Sprintf("[fd00:96::%d]:80", 60+i), forward(how), func(f *balancer.Frontend) {
 			f.Backends[0].Addr = netip.MustParseAddrPort("[2001:db8::9]:80")
 		}))
 	}
-	checkRendered(t, Mode{Forward: true, IPVS: true}, direct, "testdata/ipvs.want")
+	checkRendered(t, dataplane.Needs{Forward: true, LocalIn: true}, direct, "testdata/ipvs.want")
 	if got := Render(Options{}, []*balancer.Frontend{frontend("127.0.0.1:80"), frontend("[::1]:80")}, nil); got != "" {
 		t.Errorf("for loopback alone it renders\n%s", got)
 	}
 }
 
-func checkRendered(t *testing.T, m Mode, frontends []*balancer.Frontend, golden string) {
+func checkRendered(t *testing.T, m dataplane.Needs, frontends []*balancer.Frontend, golden string) {
 	t.Helper()
 	o := Options{Mode: m, MasqueradeBit: 14}
 	got := Render(o, frontends, []string{"eth1", "eth0"})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"vipd/dataplane"
 	"vipd/dataplane/internal/ipset"
 )
 
@@ -14,7 +15,7 @@ type plan struct {
 	family ipset.Family
 	bits   markBits
 	// mode is the one in use.
-	mode Mode
+	mode dataplane.Needs
 	// sources: the kernel has the sets for source ranges; arrivals, that rules note there where packets came in; hairpin,
 	// that it runs the program which finds packets to their own source; randomFully, that it chooses ports of masqueraded
 	// connections at random; clamp, that it changes the segment size that TCP connections announce.
@@ -47,7 +48,7 @@ func newMarkBits(bit int) markBits {
 func (b markBits) mark() string { return "-j CONNMARK --set-xmark " + both(b.ours) }
 
 // Mark is the rule of iptables, without "-A" and a chain's name, by which a mode marks the connections to its frontends, where
-// Mode.Marked says that it does. The bit is Options.MasqueradeBit.
+// dataplane.Needs.Marked says that it does. The bit is Options.MasqueradeBit.
 func Mark(bit int) string { return newMarkBits(bit).mark() }
 
 // partDef is a piece of the guard in one table, that comes and goes by itself.
@@ -192,7 +193,7 @@ func verdictChains(p *plan) []chain {
 	// What stays on the host is refused when it comes in: a program whose datagram is refused going out is told that it
 	// may not send, not that nobody is there.
 	leaving := []string{"! -o lo -m conntrack --ctstate NEW " + refused}
-	if p.mode.IPVS { // what virtual servers forward goes out here; what programs of this host begin is for others to judge
+	if p.mode.LocalIn { // what virtual servers forward goes out here; what programs of this host begin is for others to judge
 		leaving = append([]string{known, "-m addrtype ! --src-type LOCAL -j ACCEPT"}, leaving...)
 	}
 	if p.mode.Forward {
@@ -223,7 +224,7 @@ func verdictChains(p *plan) []chain {
 // host, which resets them (sloppy_tcp), and so do the sockets of a mode that ends connections itself; connections that
 // these still know go on.
 func (p *plan) cut() []string {
-	if !p.mode.Forward || p.mode.IPVS {
+	if !p.mode.Forward || p.mode.LocalIn {
 		return nil
 	}
 	return []string{"-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m conntrack --ctstate NEW -j REJECT --reject-with tcp-reset"}
@@ -403,5 +404,5 @@ func restore(table string, chains []chain, further ...string) string {
 }
 
 // MarkBits are the bits of a connection's mark that say it was opened to a frontend, for modes that mark connections by
-// themselves (Mode.Marked). The bit is Options.MasqueradeBit.
+// themselves (dataplane.Needs.Marked). The bit is Options.MasqueradeBit.
 func MarkBits(bit int) uint32 { return newMarkBits(bit).ours }

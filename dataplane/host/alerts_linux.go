@@ -9,11 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"vipd/dataplane"
 )
-
-var _ dataplane.Alerter = (*Host)(nil)
 
 // nftGroup is NFNLGRP_NFTABLES (linux/netfilter/nfnetlink.h).
 const nftGroup = 7
@@ -63,7 +59,7 @@ func (a alerts) close() (err error) {
 	return err
 }
 
-// Alerts implements dataplane.Alerter.
+// Alerts implements dataplane.Host.
 func (h *Host) Alerts(ctx context.Context, tell func()) {
 	var readers sync.WaitGroup
 	for _, f := range h.alerts {

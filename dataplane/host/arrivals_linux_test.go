@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"vipd/dataplane"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -16,7 +17,7 @@ func TestArrivalsFlood(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
 		r := newRouter(t, backend)
 		o := options(t, backend)
-		o.Interface, o.Mode = "lo", Mode{Forward: true, IPVS: true}
+		o.Interface, o.Mode = "lo", dataplane.Needs{Forward: true, LocalIn: true}
 		// One that is there is kept: this one is full at once, and for long.
 		if out, err := exec.Command("ipset", "create", "vipd-arrived4", "hash:net,iface", "hashsize", "64", "maxelem", "256", "timeout", "600", "forceadd").CombinedOutput(); err != nil {
 			t.Fatalf("making a small set: %v: %s", err, out)

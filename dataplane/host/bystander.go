@@ -16,6 +16,7 @@ import (
 // Bystander implements dataplane.Host for a vipd that must not change the host: it adds no address and writes no rule, and
 // says which VIPs are not local. Its methods may be called by any goroutine.
 type Bystander struct {
+	dataplane.NoHost
 	why  string
 	seen atomic.Pointer[seen]
 }
@@ -65,19 +66,8 @@ func (b *Bystander) Prepare(_ context.Context, want balancer.Desired) error {
 	return nil
 }
 
-// Finish does nothing.
-func (b *Bystander) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error {
-	return nil
-}
-
-// Intact finds nothing missing.
-func (b *Bystander) Intact(context.Context) (string, error) { return "", nil }
-
-// Resync does nothing.
-func (b *Bystander) Resync() {}
-
 // SetMode does nothing.
-func (b *Bystander) SetMode(Mode) {}
+func (b *Bystander) SetMode(dataplane.Needs) {}
 
 // Problems says which VIPs are not local.
 func (b *Bystander) Problems() []balancer.Problem {

@@ -19,7 +19,7 @@
 // next process, or Cleanup, knows what to remove and that all else belongs to others. An address that is added stays in
 // it until it is removed, with every device that it may be on. It holds for one boot.
 //
-// The package does not forward traffic, and knows of modes only what Mode says: those whose traffic the kernel forwards
+// The package does not forward traffic, and knows of modes only what dataplane.Needs says: those whose traffic the kernel forwards
 // get ip_forward, masquerading and one-arm rules, and virtual servers their sysctls. Where the host lacks privilege or a kernel
 // feature it says so in Problems, and does the rest.
 package host

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 )
 
 // SetMode says what the mode in use does; the next Prepare obeys. It may be called by any goroutine.
-func (h *Host) SetMode(m Mode) { h.mode.Store(&m) }
+func (h *Host) SetMode(m dataplane.Needs) { h.mode.Store(&m) }
 
 // obey gives the guards what they depend on besides frontends: whether packets are forwarded, and between which
 // interfaces.
@@ -69,7 +70,7 @@ func (h *Host) unmanaged() string {
 // Cleanup, like forwarding. What a kernel does not have, or not before it loads its module, is left out.
 func (h *Host) virtualServers() (err error) {
 	h.untuned = nil
-	if !h.mode.Load().IPVS {
+	if !h.mode.Load().LocalIn {
 		return nil
 	}
 	wanted := slices.DeleteFunc(virtualServers(h.release), func(m minimum) bool {

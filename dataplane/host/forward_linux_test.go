@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 )
@@ -138,7 +139,7 @@ func udp(f *balancer.Frontend) *balancer.Frontend {
 // which source the endpoints see.
 func TestSNAT(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
-		for name, mode := range map[string]Mode{"one mode": {Forward: true}, "while ipvs takes over": {Forward: true, IPVS: true}} {
+		for name, mode := range map[string]dataplane.Needs{"one mode": {Forward: true}, "while ipvs takes over": {Forward: true, LocalIn: true}} {
 			t.Run(name, func(t *testing.T) {
 				o := options(t, backend)
 				o.Interface, o.Mode = "lo", mode
@@ -304,7 +305,7 @@ func TestForwarding(t *testing.T) {
 	if out := l.Host().Exec("iptables-nft-save"); strings.Contains(out, "MASQUERADE") {
 		t.Fatalf("it masquerades for a mode that does not forward:\n%s", out)
 	}
-	h.SetMode(Mode{Forward: true})
+	h.SetMode(dataplane.Needs{Forward: true})
 	apply(t, h, both...)
 	checkSysctl(t, l, forward4, "1")
 	checkSysctl(t, l, forward6, "0")
@@ -330,7 +331,7 @@ func TestForwarding(t *testing.T) {
 	if p := h.Problems(); len(p) != 0 {
 		t.Fatalf("problems: %v", p)
 	}
-	h.SetMode(Mode{})
+	h.SetMode(dataplane.Needs{})
 	apply(t, h, both...)
 	if out := l.Host().Exec("iptables-nft-save"); strings.Contains(out, "MASQUERADE") || strings.Contains(out, "-i client") {
 		t.Fatalf("it still masquerades:\n%s", out)

@@ -9,6 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/dataplane"
 	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/xtables"
 )
@@ -30,7 +31,7 @@ type Options struct {
 	// they do are left alone. It is asked only while such a sysctl is not as it should be; nil: there are none.
 	ForeignServers func() bool
 	// Mode is what the guard and the sysctls depend on of the mode in use. SetMode changes it.
-	Mode Mode
+	Mode dataplane.Needs
 	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The next bit of connections'
 	// marks says that vipd knows them, and the one after that they keep their source; after 31 comes 0.
 	MasqueradeBit int
@@ -46,9 +47,6 @@ type Options struct {
 func (o Options) Guard() guard.Options {
 	return guard.Options{Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, Backend: o.Backend, Tools: o.tools, Log: o.Log}
 }
-
-// Mode is what the host's side has to know of a mode.
-type Mode = guard.Mode
 
 // DefaultOptions returns the defaults of the configuration.
 func DefaultOptions() Options {

@@ -82,7 +82,7 @@ type Host struct {
 	arriving, shadowed map[netip.Addr]bool
 
 	// mode is what SetMode said last.
-	mode atomic.Pointer[Mode]
+	mode atomic.Pointer[dataplane.Needs]
 	// relinked: devices may have changed since the guards heard of them.
 	relinked bool
 	// busy gets what comes of the addresses that are being added while the mode writes its rules; nil: none are.
@@ -102,9 +102,7 @@ type Host struct {
 }
 
 var (
-	_ dataplane.Host   = (*Host)(nil)
-	_ dataplane.Gate   = (*Host)(nil)
-	_ dataplane.Mender = (*Host)(nil)
+	_ dataplane.Host = (*Host)(nil)
 )
 
 // public is what other goroutines may see.
@@ -281,7 +279,7 @@ func (h *Host) count(f *balancer.Frontend, by int) {
 // needed reports whether the address is wanted, or a frontend on it is still there.
 func (h *Host) needed(a netip.Addr) bool { return h.want.Has(a) || h.appliedAt[a] > 0 }
 
-// Ready implements dataplane.Gate: a frontend with source ranges is not applied before the guard of its family stands and
+// Ready implements dataplane.Host: a frontend with source ranges is not applied before the guard of its family stands and
 // knows it. An address that vipd adds waits for the guard itself, but those of the host, of node ports, and those that
 // are routed to it are there anyway. Where the guard can't be had, only a dataplane that restricts by itself serves it; what
 // was served within the same source ranges before goes on.

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	testwait "vipd/test/wait"
@@ -104,7 +105,7 @@ func TestIPVSGuard(t *testing.T) {
 func testVirtual(t *testing.T, r *router) {
 	t.Helper()
 	o := options(t, r.backend)
-	o.Mode = Mode{Forward: true, IPVS: true}
+	o.Mode = dataplane.Needs{Forward: true, LocalIn: true}
 	h, err := New(o) // newHost's Cleanup starts a hundred programs, and there is nothing left for it
 	must(t, err)
 	t.Cleanup(func() { _ = h.Close() })
@@ -380,7 +381,7 @@ func testVirtualSysctls(t *testing.T, l *lab.Lab) {
 	}
 	foreign := true
 	o := options(t, xtables.NFT)
-	o.Mode, o.ForeignServers = Mode{Forward: true, IPVS: true}, func() bool { return foreign }
+	o.Mode, o.ForeignServers = dataplane.Needs{Forward: true, LocalIn: true}, func() bool { return foreign }
 	t.Cleanup(func() { check("0") }) // after newHost's Cleanup
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
@@ -396,7 +397,7 @@ func testVirtualSysctls(t *testing.T, l *lab.Lab) {
 	if p := h.Problems(); len(p) != 0 {
 		t.Errorf("problems: %v", p)
 	}
-	h.SetMode(Mode{Forward: true, Marked: true})
+	h.SetMode(dataplane.Needs{Forward: true, Marked: true})
 	apply(t, h, frontend("10.96.0.10:80"))
 	finishNothing(t, h)
 	check("1") // until Cleanup: connections outlive frontends

@@ -197,7 +197,7 @@ func (h *Host) lookAtSysctls() error {
 // mend notes what of ours somebody has changed, and is mended.
 func (h *Host) mend(what string) { h.mended = append(h.mended, what) }
 
-// Mended implements dataplane.Mender.
+// Mended implements dataplane.Host.
 func (h *Host) Mended() []string {
 	all := h.mended
 	h.mended = nil

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -22,15 +23,15 @@ func TestSwitch(t *testing.T) {
 		o.Interface = "lo"
 		h := newHost(t, o)
 		listen(t, 80)
-		userspace, iptables, ipvs := Mode{}, Mode{Forward: true, Marked: true}, Mode{Forward: true, IPVS: true}
-		for _, m := range []Mode{
+		userspace, iptables, ipvs := dataplane.Needs{}, dataplane.Needs{Forward: true, Marked: true}, dataplane.Needs{Forward: true, LocalIn: true}
+		for _, m := range []dataplane.Needs{
 			userspace, userspace.And(ipvs), ipvs, ipvs.And(iptables), iptables, iptables.And(ipvs), ipvs, ipvs.And(userspace), userspace, iptables, userspace,
 		} {
 			frontends := []*balancer.Frontend{
 				frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80", snat(balancer.AlwaysSNAT)),
 				frontend("10.96.0.12:80", dropping),
 			}
-			if m.IPVS { // the others take it for nat
+			if m.LocalIn { // the others take it for nat
 				frontends = append(frontends, frontend("10.96.0.13:80", forward(balancer.DRForward)), frontend("[fd00:96::13]:80", forward(balancer.TunnelForward)))
 			}
 			h.SetMode(m)
@@ -45,11 +46,11 @@ func TestSwitch(t *testing.T) {
 			}
 			sets := strings.Fields(l.Host().Exec("ipset", "list", "-n"))
 			for _, name := range []string{"vipd-arrived4", "vipd-arrived6", "vipd-direct4", "vipd-direct6", "vipd-tunnels6"} {
-				if got := slices.Contains(sets, name); got != m.IPVS {
+				if got := slices.Contains(sets, name); got != m.LocalIn {
 					t.Errorf("%+v: set %s is there: %t", m, name, got)
 				}
 			}
-			if got := strings.Contains(l.Host().Exec("iptables-"+string(backend)+"-save", "-t", "raw"), "VIPD"); got != m.IPVS {
+			if got := strings.Contains(l.Host().Exec("iptables-"+string(backend)+"-save", "-t", "raw"), "VIPD"); got != m.LocalIn {
 				t.Errorf("%+v: rules in table raw: %t", m, got)
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"vipd/dataplane"
 )
 
 // TestVirtualServerSysctls sets what virtual servers need on different kernels, beside virtual servers of others or not,
@@ -16,11 +18,11 @@ func TestVirtualServerSysctls(t *testing.T) {
 	fresh := map[string]string{conntrack: "0", reuse: "1", nodest: "0", template: "0"}
 	tuned := map[string]string{conntrack: "1", reuse: "1", nodest: "1", template: "1"}
 	reused := map[string]string{conntrack: "1", reuse: "0", nodest: "1", template: "1"}
-	ipvs := Mode{Forward: true, IPVS: true}
+	ipvs := dataplane.Needs{Forward: true, LocalIn: true}
 	for _, c := range []struct {
 		name, release  string
 		before, during map[string]string
-		mode           Mode
+		mode           dataplane.Needs
 		left, foreign  bool
 		problems       int
 	}{
@@ -34,7 +36,7 @@ func TestVirtualServerSysctls(t *testing.T) {
 		{"some are not there", "6.1.0", map[string]string{conntrack: "0"}, map[string]string{conntrack: "1"}, ipvs, false, false, 0},
 		{"virtual servers of others", "5.4.0", fresh, fresh, ipvs, false, true, 4},
 		{"left to others", "5.4.0", fresh, fresh, ipvs, true, false, 4},
-		{"another mode", "5.4.0", fresh, fresh, Mode{Forward: true}, false, false, 0},
+		{"another mode", "5.4.0", fresh, fresh, dataplane.Needs{Forward: true}, false, false, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, err := loadLedger(t.TempDir(), "boot", "net")
@@ -91,7 +93,7 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 				spent += took
 				return foreign
 			}}}
-			h.SetMode(Mode{Forward: true, IPVS: true})
+			h.SetMode(dataplane.Needs{Forward: true, LocalIn: true})
 			look := func() {
 				must(t, h.virtualServers())
 				time.Sleep(time.Second)

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -36,3 +37,6 @@ func Capabilities() balancer.Capabilities {
 		DropsClients: true,
 	}
 }
+
+// Needs are what iptables mode needs of the host.
+func Needs() dataplane.Needs { return dataplane.Needs{Forward: true, Marked: true} }

@@ -59,7 +59,7 @@ func elsewhere(backend xtables.Backend) map[string]string {
 // options are those of the host as vipd keeps it in this mode.
 func options(backend xtables.Backend) host.Options {
 	o := host.DefaultOptions()
-	o.Backend, o.Mode = backend, host.Mode{Forward: true, Marked: true}
+	o.Backend, o.Mode = backend, dataplane.Needs{Forward: true, Marked: true}
 	return o
 }
 

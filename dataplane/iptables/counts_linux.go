@@ -163,7 +163,7 @@ func (y *family) sumLocked(counts map[string][]xtables.Count, epoch uint64) map[
 	return y.totals.With(all, time.Now())
 }
 
-// Counters implements dataplane.Counters: the connections that were given to each backend and those that are live, and,
+// Counters implements dataplane.Dataplane: the connections that were given to each backend and those that are live, and,
 // where conntrack accounts for them, bytes.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)

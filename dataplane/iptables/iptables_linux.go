@@ -20,6 +20,7 @@ import (
 
 // Dataplane carries frontends out by rules of the nat table. See the package's documentation.
 type Dataplane struct {
+	dataplane.Base
 	log      *slog.Logger
 	mark     string
 	caps     balancer.Capabilities
@@ -32,13 +33,7 @@ type Dataplane struct {
 	missing map[xtables.Family]error
 }
 
-var (
-	_ dataplane.Dataplane   = (*Dataplane)(nil)
-	_ dataplane.Connections = (*Dataplane)(nil)
-	_ dataplane.Counters    = (*Dataplane)(nil)
-	_ dataplane.Suspecter   = (*Dataplane)(nil)
-	_ dataplane.Renderer    = (*Dataplane)(nil)
-)
+var _ dataplane.Dataplane = (*Dataplane)(nil)
 
 // New proves by trial chains and a trial set what works here, and returns a dataplane over what is in the kernel. It
 // changes nothing else. The error says why neither IPv4 nor IPv6 can be served, or what stands in the way of one of them
@@ -174,8 +169,13 @@ func refused(ctx context.Context, tool *xtables.Tool, rule string) (missing, sam
 // Capabilities says what was found to work here.
 func (d *Dataplane) Capabilities() balancer.Capabilities { return d.caps }
 
-// Detail says in one line which backend each family uses and why, and which family is missing.
-func (d *Dataplane) Detail() string {
+// Traits implements dataplane.Dataplane.
+func (d *Dataplane) Traits() dataplane.Traits {
+	return dataplane.Traits{Needs: Needs(), Detail: d.detail()}
+}
+
+// detail says in one line which backend each family uses and why, and which family is missing.
+func (d *Dataplane) detail() string {
 	var parts []string
 	backends := map[string]bool{}
 	for _, name := range xtables.Families() {
@@ -199,17 +199,12 @@ func (d *Dataplane) Detail() string {
 // Digest covers what rules are made of.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f, d.mark) }
 
-// Render implements dataplane.Renderer.
-func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) {
-	return Render(frontends, d.mark)
-}
-
-// Connections implements dataplane.Connections.
+// Connections implements dataplane.Dataplane.
 func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, error) {
 	return d.tracker.Connections(ctx)
 }
 
-// Suspect implements dataplane.Suspecter, for TCP.
+// Suspect implements dataplane.Dataplane, for TCP.
 func (d *Dataplane) Suspect(ctx context.Context, tell func(balancer.Target)) error {
 	return d.tracker.Suspect(ctx, tell)
 }

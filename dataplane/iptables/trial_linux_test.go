@@ -198,7 +198,7 @@ func TestDetail(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		return d.Detail()
+		return d.Traits().Detail
 	}
 	if got := detail(xtables.Legacy); got != "legacy (configured)" {
 		t.Errorf("got %q", got)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 )
 
 // Options are what a Dataplane is made of.
@@ -42,3 +43,6 @@ func schedulers() []balancer.Scheduler {
 		balancer.SourceHash, balancer.Maglev, balancer.DestinationHash, balancer.ShortestDelay, balancer.NeverQueue,
 	}
 }
+
+// Needs are what ipvs mode needs of the host.
+func Needs() dataplane.Needs { return dataplane.Needs{Forward: true, LocalIn: true} }

@@ -8,7 +8,7 @@ import (
 	"vipd/dataplane"
 )
 
-// Connections implements dataplane.Connections: what the kernel's table has of ours. The memory of where a client with
+// Connections implements dataplane.Dataplane: what the kernel's table has of ours. The memory of where a client with
 // affinity belongs is no connection.
 func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, error) {
 	d.mu.Lock()

@@ -199,7 +199,7 @@ func (c *counts) back(k balancer.Key, ops []lvs.Op) bool {
 // countTime bounds one reading of all counters.
 const countTime = 10 * time.Second
 
-// Counters implements dataplane.Counters: connections of each backend, those that are live (of TCP and SCTP, established
+// Counters implements dataplane.Dataplane: connections of each backend, those that are live (of TCP and SCTP, established
 // ones), and bytes.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)

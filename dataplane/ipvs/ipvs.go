@@ -18,6 +18,7 @@ import (
 
 // Dataplane carries frontends out by virtual servers of the kernel. See the package's documentation.
 type Dataplane struct {
+	dataplane.Base
 	log  *slog.Logger
 	conn lvs.Conn
 	caps balancer.Capabilities
@@ -46,12 +47,7 @@ type Dataplane struct {
 	look look
 }
 
-var (
-	_ dataplane.Dataplane   = (*Dataplane)(nil)
-	_ dataplane.Connections = (*Dataplane)(nil)
-	_ dataplane.Counters    = (*Dataplane)(nil)
-	_ dataplane.Renderer    = (*Dataplane)(nil)
-)
+var _ dataplane.Dataplane = (*Dataplane)(nil)
 
 // newDataplane returns a dataplane over what is in the kernel. It changes nothing there.
 func newDataplane(ctx context.Context, conn lvs.Conn, tracked cutter, l *ledger, log *slog.Logger) (*Dataplane, error) {
@@ -86,8 +82,13 @@ func newDataplane(ctx context.Context, conn lvs.Conn, tracked cutter, l *ledger,
 // Capabilities says what was found to work here.
 func (d *Dataplane) Capabilities() balancer.Capabilities { return d.caps }
 
-// Detail says in one line what is missing here, if anything is.
-func (d *Dataplane) Detail() string {
+// Traits implements dataplane.Dataplane.
+func (d *Dataplane) Traits() dataplane.Traits {
+	return dataplane.Traits{Needs: Needs(), Detail: d.missing(), Drains: true}
+}
+
+// missing says in one line what is missing here, if anything is.
+func (d *Dataplane) missing() string {
 	var parts []string
 	if d.no4 != nil {
 		parts = append(parts, "no ipv4: "+d.no4.Error())
@@ -111,9 +112,6 @@ func (d *Dataplane) no(a netip.Addr) error {
 
 // Digest covers what virtual servers are made of.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f) }
-
-// Render implements dataplane.Renderer.
-func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) { return Render(frontends) }
 
 // closeTime bounds how long Close may take.
 const closeTime = 20 * time.Second

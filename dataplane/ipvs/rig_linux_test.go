@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/snap"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/lvs"
 	"vipd/test/lab"
@@ -94,7 +93,7 @@ func (r *rig) open() {
 	}
 	r.d = d
 	r.engine = dataplane.NewEngine(dataplane.Options{
-		Dataplane: d, Host: bareHost{}, Log: slog.New(slog.NewTextHandler(r.Output(), nil)), MinInterval: time.Millisecond,
+		Dataplane: d, Host: dataplane.NoHost{}, Log: slog.New(slog.NewTextHandler(r.Output(), nil)), MinInterval: time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -117,17 +116,6 @@ func (r *rig) restart() {
 	}
 	r.open()
 }
-
-// bareHost does nothing: the rig has brought the addresses.
-type bareHost struct{}
-
-func (bareHost) Prepare(context.Context, balancer.Desired) error { return nil }
-func (bareHost) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error {
-	return nil
-}
-func (bareHost) Intact(context.Context) (string, error) { return "", nil }
-func (bareHost) Resync()                                {}
-func (bareHost) Problems() []balancer.Problem           { return nil }
 
 // set returns when exactly these frontends are carried out.
 func (r *rig) set(frontends ...*balancer.Frontend) {

@@ -4,13 +4,10 @@ import (
 	"context"
 
 	"vipd/balancer"
-	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
 )
 
-var _ dataplane.Suspecter = (*Dataplane)(nil)
-
-// Suspect implements dataplane.Suspecter, for TCP that is forwarded by NAT: of dr and tunnel no answer comes by. It asks
+// Suspect implements dataplane.Dataplane, for TCP that is forwarded by NAT: of dr and tunnel no answer comes by. It asks
 // conntrack, which sees connections to virtual servers too (net.ipv4.vs.conntrack) and lists those without a reply far
 // cheaper than IPVS does, whose table has to be read whole.
 func (d *Dataplane) Suspect(ctx context.Context, tell func(balancer.Target)) error {

@@ -28,8 +28,8 @@ func TestTrialLeavesNothing(t *testing.T) {
 	if got := k.text(t, every); got != "" || !p.ledger.empty() {
 		t.Errorf("the trial left\n%s%v", got, p.ledger.entries)
 	}
-	if p.Detail() != "" {
-		t.Errorf("nothing is missing, and Detail says %q", p.Detail())
+	if p.Traits().Detail != "" {
+		t.Errorf("nothing is missing, and Detail says %q", p.Traits().Detail)
 	}
 }
 
@@ -81,8 +81,8 @@ func TestOneFamilyMissing(t *testing.T) {
 	p.observe()
 	var each dataplane.KeyErrors
 	err := p.Apply(t.Context(), changes(web(key(0), 1), web(key(3), 1)))
-	if !errors.As(err, &each) || len(each) != 1 || each[key(3)] == nil || !strings.Contains(p.Detail(), "ipv6") {
-		t.Errorf("Apply says %v, Detail %q", err, p.Detail())
+	if !errors.As(err, &each) || len(each) != 1 || each[key(3)] == nil || !strings.Contains(p.Traits().Detail, "ipv6") {
+		t.Errorf("Apply says %v, Detail %q", err, p.Traits().Detail)
 	}
 	if err := p.Apply(t.Context(), []dataplane.Change{{Key: key(3)}}); err != nil {
 		t.Errorf("removing what never was: %v", err)
@@ -113,8 +113,8 @@ func TestMissingSchedulers(t *testing.T) {
 		switch has := name == "rr" || name == "lc" || name == "sh"; {
 		case has == nearest, nearest && instead != balancer.RoundRobin:
 			t.Errorf("%s: %q, %v", name, instead, nearest)
-		case !has && name != "random" && !strings.Contains(d.Detail(), fmt.Sprint("scheduler ", name)):
-			t.Errorf("Detail does not say that %s is missing: %s", name, d.Detail())
+		case !has && name != "random" && !strings.Contains(d.Traits().Detail, fmt.Sprint("scheduler ", name)):
+			t.Errorf("Detail does not say that %s is missing: %s", name, d.Traits().Detail)
 		}
 	}
 	if d.Capabilities().Nearest[balancer.Maglev] == "" || len(Capabilities().Nearest) != 1 {

@@ -8,17 +8,14 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/dataplane"
 	"vipd/dataplane/internal/lvs"
 )
-
-var _ dataplane.Yielder = (*Dataplane)(nil)
 
 // yieldEvery is between two looks at what has yielded. The kernel brings the counters that they compare up to date every
 // two seconds (net/netfilter/ipvs/ip_vs_est.c).
 const yieldEvery = 3 * time.Second
 
-// Yield implements dataplane.Yielder. NAT rules stand before IPVS, so a successor that uses them has all new connections,
+// Yield implements dataplane.Dataplane. NAT rules stand before IPVS, so a successor that uses them has all new connections,
 // and virtual servers stay as they are until their last connections have ended. Sockets stand behind IPVS: a virtual
 // server that still gets new connections is in its successor's way, and goes with what it has.
 func (d *Dataplane) Yield(ctx context.Context) error {

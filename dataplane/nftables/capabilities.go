@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 )
 
 // Options are what a Dataplane is made of.
@@ -28,3 +29,6 @@ func Capabilities() balancer.Capabilities {
 		DropsClients: true,
 	}
 }
+
+// Needs are what nftables mode needs of the host.
+func Needs() dataplane.Needs { return dataplane.Needs{Forward: true, Marked: true} }

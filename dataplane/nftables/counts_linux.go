@@ -33,7 +33,7 @@ type counts struct {
 // countTime bounds one reading of the flows that are there.
 const countTime = 10 * time.Second
 
-// Counters implements dataplane.Counters.
+// Counters implements dataplane.Dataplane.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()

@@ -15,6 +15,7 @@ import (
 
 // Dataplane forwards frontends by maps of nf_tables. See the package's documentation.
 type Dataplane struct {
+	dataplane.Base
 	log      *slog.Logger
 	families []*family // IPv4 and IPv6
 	tracker  *dnat.Tracker
@@ -22,12 +23,7 @@ type Dataplane struct {
 	told bool
 }
 
-var (
-	_ dataplane.Dataplane   = (*Dataplane)(nil)
-	_ dataplane.Connections = (*Dataplane)(nil)
-	_ dataplane.Counters    = (*Dataplane)(nil)
-	_ dataplane.Suspecter   = (*Dataplane)(nil)
-)
+var _ dataplane.Dataplane = (*Dataplane)(nil)
 
 // New proves by a trial table in each family what works here, and returns a dataplane over what is in the kernel. It changes
 // nothing else. The error says what the kernel lacks.
@@ -71,15 +67,18 @@ func (d *Dataplane) family(k balancer.Key) *family {
 // Capabilities implements dataplane.Dataplane.
 func (d *Dataplane) Capabilities() balancer.Capabilities { return Capabilities() }
 
+// Traits implements dataplane.Dataplane.
+func (d *Dataplane) Traits() dataplane.Traits { return dataplane.Traits{Needs: Needs()} }
+
 // Digest implements dataplane.Dataplane.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f) }
 
-// Connections implements dataplane.Connections.
+// Connections implements dataplane.Dataplane.
 func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, error) {
 	return d.tracker.Connections(ctx)
 }
 
-// Suspect implements dataplane.Suspecter, for TCP.
+// Suspect implements dataplane.Dataplane, for TCP.
 func (d *Dataplane) Suspect(ctx context.Context, tell func(balancer.Target)) error {
 	return d.tracker.Suspect(ctx, tell)
 }

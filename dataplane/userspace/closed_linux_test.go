@@ -358,8 +358,8 @@ func TestTheTrialNeedsRedirects(t *testing.T) {
 		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	}
 	d := start(t, Options{Intercept: Auto, Backend: NFTTables})
-	if !strings.HasPrefix(d.Detail(), "bind, because ") || !strings.Contains(d.Detail(), "no table nat") {
-		t.Errorf("got %q, want bind, because there is no nat table", d.Detail())
+	if !strings.HasPrefix(d.Traits().Detail, "bind, because ") || !strings.Contains(d.Traits().Detail, "no table nat") {
+		t.Errorf("got %q, want bind, because there is no nat table", d.Traits().Detail)
 	}
 }
 

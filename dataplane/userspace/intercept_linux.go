@@ -40,12 +40,6 @@ func newInterception(o Options, d *Dataplane) (interception, string, error) {
 	return nil, "", fmt.Errorf("unknown interception %q: auto, redirect and bind are possible", want)
 }
 
-// Translates reports whether conntrack translates connections on their way here, as it does for redirects.
-func (d *Dataplane) Translates() bool {
-	_, is := d.tables.(*redirect)
-	return is
-}
-
 // Cleanup removes the rules of the redirect interception, whichever process made them, and nothing else. It returns what
 // it removed, a line each, or, with dryRun, what it would remove.
 func Cleanup(ctx context.Context, dryRun bool) (removed []string, failed error) {

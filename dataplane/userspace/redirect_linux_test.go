@@ -92,8 +92,8 @@ func wantRefused(t *testing.T, w *town, all ...*balancer.Frontend) {
 func redirecting(t *testing.T) *rig {
 	t.Helper()
 	d := start(t, Options{Intercept: Redirect})
-	if d.Detail() != "redirect" {
-		t.Fatalf("got %q, want redirect", d.Detail())
+	if d.Traits().Detail != "redirect" {
+		t.Fatalf("got %q, want redirect", d.Traits().Detail)
 	}
 	if _, err := d.Observe(t.Context()); err != nil {
 		t.Fatal(err)
@@ -380,13 +380,13 @@ func TestManyRedirectsAtOnce(t *testing.T) {
 
 func TestAutoFallsBackToBind(t *testing.T) {
 	newTown(t)
-	if d := start(t, Options{Intercept: Auto}); d.Detail() != "redirect" {
-		t.Errorf("got %q, want redirect, which works here", d.Detail())
+	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
+		t.Errorf("got %q, want redirect, which works here", d.Traits().Detail)
 	}
 	t.Setenv("PATH", t.TempDir())
 	d := start(t, Options{Intercept: Auto})
-	if !strings.HasPrefix(d.Detail(), "bind, because ") || !strings.Contains(d.Detail(), "install iptables") {
-		t.Errorf("got %q, want bind and why", d.Detail())
+	if !strings.HasPrefix(d.Traits().Detail, "bind, because ") || !strings.Contains(d.Traits().Detail, "install iptables") {
+		t.Errorf("got %q, want bind and why", d.Traits().Detail)
 	}
 	if _, err := New(Options{Intercept: Redirect}); err == nil || !strings.Contains(err.Error(), "install iptables") {
 		t.Errorf("got %v, want what is missing", err)

@@ -61,6 +61,7 @@ type Options struct {
 
 // Dataplane carries frontends out by proxying. See the package's documentation.
 type Dataplane struct {
+	dataplane.Base
 	log     *slog.Logger
 	own     *ownAddresses
 	budget  *budget
@@ -97,14 +98,7 @@ type Dataplane struct {
 	yielded   bool // another dataplane has the new connections
 }
 
-var (
-	_ dataplane.Dataplane   = (*Dataplane)(nil)
-	_ dataplane.Connections = (*Dataplane)(nil)
-	_ dataplane.Counters    = (*Dataplane)(nil)
-	_ dataplane.Renderer    = (*Dataplane)(nil)
-	_ dataplane.Yielder     = (*Dataplane)(nil)
-	_ dataplane.Dialer      = (*Dataplane)(nil)
-)
+var _ dataplane.Dataplane = (*Dataplane)(nil)
 
 // New returns a dataplane that serves nothing yet. Goroutines start with the first Apply and end with Close.
 func New(o Options) (*Dataplane, error) {
@@ -133,14 +127,17 @@ func New(o Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// Detail says how connections are intercepted and, where that was chosen, why.
-func (d *Dataplane) Detail() string { return d.detail }
+// Traits implements dataplane.Dataplane. The detail is how connections are intercepted and, where that was chosen, why.
+func (d *Dataplane) Traits() dataplane.Traits {
+	_, binds := d.tables.(bind)
+	return dataplane.Traits{Needs: dataplane.Needs{Translates: !binds}, Detail: d.detail, Drains: true}
+}
 
-// TellDials implements dataplane.Dialer. Of UDP, what succeeds is an answer, and what fails is a datagram that is refused.
+// TellDials implements dataplane.Dataplane. Of UDP, what succeeds is an answer, and what fails is a datagram that is refused.
 func (d *Dataplane) TellDials(tell func(balancer.Target, error)) { d.told = tell }
 
 // DialRetries counts attempts on a further backend after one had failed.
-func (d *Dataplane) DialRetries() uint64 { return d.retries.Load() }
+func (d *Dataplane) DialRetries() (n uint64, counted bool) { return d.retries.Load(), true }
 
 // Capabilities says what userspace mode can honour here. Without the right to filter sockets, it can't leave clients
 // without an answer.
@@ -173,7 +170,7 @@ func (d *Dataplane) now() int64 { return int64(time.Since(d.epoch)) }
 
 var errClosed = errors.New("the userspace dataplane is closed")
 
-// Yield implements dataplane.Yielder: it removes the redirects, accepts what was on its way, and lets go of its ports:
+// Yield implements dataplane.Dataplane: it removes the redirects, accepts what was on its way, and lets go of its ports:
 // another dataplane of this kind may be the next to have them.
 func (d *Dataplane) Yield(ctx context.Context) error {
 	d.applying.Lock()

@@ -92,7 +92,7 @@ func newMade() *made {
 
 // trialOf is a mode whose trial ends in err.
 func trialOf(name config.ModeName, forwards bool, err error) modes.Mode {
-	return modes.Mode{Name: name, Forwards: forwards, New: func(context.Context, config.Config, *slog.Logger) (dataplane.Dataplane, error) {
+	return modes.Mode{Name: name, Needs: dataplane.Needs{Forward: forwards}, New: func(context.Context, config.Config, *slog.Logger) (dataplane.Dataplane, error) {
 		if err != nil {
 			return nil, err
 		}

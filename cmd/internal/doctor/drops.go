@@ -209,7 +209,7 @@ func (v *visit) otherPolicy(b *backend, name string) Finding {
 		Level: Warning, What: drops, Mend: fmt.Sprintf("%s -P %s ACCEPT", b.program, name),
 		Why: "what vipd accepts in its backend is dropped in this one: an accept in one does not overrule a drop in the other",
 	}
-	if v.has(b.family == "iptables") && (name == "INPUT" || v.mode().Forwards) {
+	if v.has(b.family == "iptables") && (name == "INPUT" || v.mode().Forward) {
 		f.Level = Problem
 	}
 	return f

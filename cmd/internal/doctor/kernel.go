@@ -51,7 +51,7 @@ type need struct {
 
 func needs() []need {
 	every := func(modes.Mode) bool { return true }
-	forwards := func(m modes.Mode) bool { return m.Forwards }
+	forwards := func(m modes.Mode) bool { return m.Forward }
 	return []need{
 		{"set", every, "without sets of addresses there are no source_ranges, and held addresses answer on every port"},
 		{"conntrack", every, "without it the guard can't tell new connections from others"},

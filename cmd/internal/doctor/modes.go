@@ -125,7 +125,7 @@ func checkDaemon(_ context.Context, v *visit) []Finding {
 
 // try makes a dataplane of the mode, and closes it without having given it anything to do.
 func (v *visit) try(ctx context.Context, m modes.Mode) (Finding, tried) {
-	if m.Forwards && !v.Root {
+	if m.Forward && !v.Root {
 		return Finding{Level: Note, What: fmt.Sprintf("%s mode was not tried: that takes root", m.Name), Mend: "sudo vipctl doctor"}, tried{mode: m}
 	}
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
@@ -137,10 +137,7 @@ func (v *visit) try(ctx context.Context, m modes.Mode) (Finding, tried) {
 	defer done()
 	d, err := m.New(ctx, c, slog.New(slog.DiscardHandler))
 	if err == nil {
-		detail := ""
-		if says, ok := d.(interface{ Detail() string }); ok {
-			detail = says.Detail()
-		}
+		detail := d.Traits().Detail
 		if err = d.Close(ctx, true); err == nil {
 			return Finding{Level: OK, What: fmt.Sprintf("%s mode works here", m.Name) + in(detail)}, tried{m, true, true}
 		}

@@ -23,7 +23,7 @@ func checkSysctls(_ context.Context, v *visit) []Finding {
 
 // checkForwarding is about packets that this host passes on: the kernel modes' whole traffic from other hosts.
 func checkForwarding(v *visit) []Finding {
-	if !v.mode().Forwards {
+	if !v.mode().Forward {
 		return nil
 	}
 	const four, six = "net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"
@@ -141,7 +141,7 @@ func (v *visit) held() []string {
 
 // checkAccounting is about what the kernel counts, and about packets that it takes for invalid.
 func checkAccounting(v *visit) []Finding {
-	if !v.mode().Forwards || v.sysctl("net.netfilter.nf_conntrack_max") == "" {
+	if !v.mode().Forward || v.sysctl("net.netfilter.nf_conntrack_max") == "" {
 		return nil
 	}
 	var found []Finding
@@ -165,7 +165,7 @@ func checkAccounting(v *visit) []Finding {
 
 // checkBridges is about clients and endpoints behind one bridge of this host, such as containers.
 func checkBridges(v *visit) []Finding {
-	if !v.mode().Forwards || v.sysctl("net.bridge.bridge-nf-call-iptables") == "1" {
+	if !v.mode().Forward || v.sysctl("net.bridge.bridge-nf-call-iptables") == "1" {
 		return nil
 	}
 	interfaces, err := v.Interfaces()

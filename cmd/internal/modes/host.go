@@ -21,8 +21,3 @@ func HostOptions(c config.Config) host.Options {
 	o.Backend, o.MasqueradeBit = host.Backend(c.IPTables.Backend), c.IPTables.MasqueradeBit
 	return o
 }
-
-// Host is what the host's side has to know of the mode.
-func (m Mode) Host() host.Mode {
-	return host.Mode{Forward: m.Forwards, Marked: m.Marks, IPVS: m.Name == config.IPVSMode}
-}

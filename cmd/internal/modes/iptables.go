@@ -18,8 +18,7 @@ func iptablesMode() Mode {
 			return iptables.New(ctx, iptables.Options{Log: log, Backend: iptables.TablesBackend(c.IPTables.Backend), Mark: guard.Mark(c.IPTables.MasqueradeBit)})
 		},
 		Keeps:        true,
-		Forwards:     true,
-		Marks:        true,
+		Needs:        iptables.Needs(),
 		Capabilities: func(config.Config) balancer.Capabilities { return iptables.Capabilities() },
 		Render: func(c config.Config, frontends []*balancer.Frontend) (string, error) {
 			return iptables.Render(frontends, guard.Mark(c.IPTables.MasqueradeBit))

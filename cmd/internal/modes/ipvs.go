@@ -20,7 +20,7 @@ func ipvsMode() Mode {
 			})
 		},
 		Keeps:        true,
-		Forwards:     true,
+		Needs:        ipvs.Needs(),
 		Capabilities: func(config.Config) balancer.Capabilities { return ipvs.Capabilities() },
 		Render: func(_ config.Config, frontends []*balancer.Frontend) (string, error) {
 			text, err := ipvs.Render(frontends)

@@ -18,11 +18,8 @@ type Mode struct {
 	New func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error)
 	// Keeps: traffic goes on without this process, so that a stop leaves everything in place.
 	Keeps bool
-	// Forwards: the kernel forwards packets from clients to endpoints, so that it has to be allowed to, and whatever
-	// filters forwarded packets concerns the mode.
-	Forwards bool
-	// Marks: the mode marks the connections to frontends itself (host.Mark).
-	Marks bool
+	// Needs of the host, of a mode at its best; those of a dataplane in use are in its traits.
+	dataplane.Needs
 	// Capabilities is what the mode can honour where all that it can use is there; a dataplane in use may say less.
 	Capabilities func(c config.Config) balancer.Capabilities
 	// Render writes what the mode would program, in its native syntax.

@@ -18,8 +18,7 @@ func nftablesMode() Mode {
 			return nftables.New(nftables.Options{Log: log, Mark: guard.MarkBits(c.IPTables.MasqueradeBit)})
 		},
 		Keeps:        true,
-		Forwards:     true,
-		Marks:        true,
+		Needs:        nftables.Needs(),
 		Capabilities: func(config.Config) balancer.Capabilities { return nftables.Capabilities() },
 		Render: func(c config.Config, frontends []*balancer.Frontend) (string, error) {
 			text := nftables.Render(frontends, guard.MarkBits(c.IPTables.MasqueradeBit))

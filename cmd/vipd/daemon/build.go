@@ -53,7 +53,7 @@ func (d *Daemon) build() (err error) {
 	if err != nil {
 		return err
 	}
-	d.host.SetMode(first.Host())
+	d.host.SetMode(first.Dataplane.Traits().Needs)
 	d.metrics = newMetrics(d)
 	d.engine = dataplane.NewEngine(dataplane.Options{
 		Dataplane: first.Dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,

@@ -111,6 +111,7 @@ func (willing) Observe(context.Context) (dataplane.Observation, error) {
 }
 func (willing) Intact(context.Context) (string, error)          { return "", nil }
 func (willing) Apply(context.Context, []dataplane.Change) error { return nil }
+func (willing) Traits() dataplane.Traits                        { return dataplane.Traits{} }
 
 // TestTakesABetterModeAtReload: auto looks again at each reload, and not before; what was counted stays counted.
 func TestTakesABetterModeAtReload(t *testing.T) {
@@ -198,6 +199,7 @@ func TestRemovesWhatAModeCouldNot(t *testing.T) {
 // metered is a dataplane that drains for as long as it may, and whose connections the kernel counts.
 type metered struct{ willing }
 
+func (metered) Traits() dataplane.Traits        { return dataplane.Traits{Drains: true} }
 func (metered) Yield(ctx context.Context) error { <-ctx.Done(); return nil }
 func (metered) Counters() []dataplane.FrontendCount {
 	return []dataplane.FrontendCount{{Service: "web", Connections: 5}}

@@ -19,7 +19,7 @@ import (
 // hostSide is the side of the host: host.Host, or host.Bystander where another vipd has the network namespace.
 type hostSide interface {
 	dataplane.Host
-	SetMode(host.Mode)
+	SetMode(dataplane.Needs)
 	Problems() []balancer.Problem
 	Addresses() []host.Held
 	LocalAddresses(networks []netip.Prefix) ([]netip.Addr, error)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/snap"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/totals"
@@ -25,6 +24,7 @@ func TestMain(m *testing.M) { lab.Main(m) }
 // rig is a small network with a dataplane of a few plain rules on its host: a client on one side, a server with many
 // addresses on the other.
 type rig struct {
+	dataplane.Base
 	*testing.T
 	tracker *Tracker
 	client  *lab.NS
@@ -216,17 +216,6 @@ func (r *rig) counted() dataplane.FrontendCount {
 	return all[0]
 }
 
-// bareHost keeps nothing: these tests are about flows.
-type bareHost struct{}
-
-func (bareHost) Prepare(context.Context, balancer.Desired) error { return nil }
-func (bareHost) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error {
-	return nil
-}
-func (bareHost) Intact(context.Context) (string, error) { return "", nil }
-func (bareHost) Resync()                                {}
-func (bareHost) Problems() []balancer.Problem           { return nil }
-
 // driven is an engine over the rig's dataplane.
 type driven struct {
 	*rig
@@ -238,7 +227,7 @@ type driven struct {
 // drive runs an engine with these frontends, until stop or the end of the test.
 func (r *rig) drive(frontends ...*balancer.Frontend) *driven {
 	r.Helper()
-	e := &driven{rig: r, engine: dataplane.NewEngine(dataplane.Options{Dataplane: r, Host: bareHost{}, Log: slog.New(slog.DiscardHandler)})}
+	e := &driven{rig: r, engine: dataplane.NewEngine(dataplane.Options{Dataplane: r, Host: dataplane.NoHost{}, Log: slog.New(slog.DiscardHandler)})}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- e.engine.Run(ctx) }()

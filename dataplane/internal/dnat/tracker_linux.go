@@ -79,7 +79,7 @@ func (t *Tracker) Connections(ctx context.Context) ([]dataplane.Connection, erro
 }
 
 // Suspect calls tell with backends that leave a new TCP connection without an answer, or refuse it, until ctx ends
-// (dataplane.Suspecter).
+// (dataplane.Dataplane).
 func (t *Tracker) Suspect(ctx context.Context, tell func(balancer.Target)) error {
 	u, err := conntrack.NewUnanswered(t.flows.targetOf, tell)
 	if err != nil {

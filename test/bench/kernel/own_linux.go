@@ -61,15 +61,15 @@ func (o *own) start(probe time.Duration) error {
 	var err error
 	switch o.spec.Layout {
 	case ipvsLayout:
-		options.Mode = hostside.Mode{Forward: true, IPVS: true}
+		options.Mode = dataplane.Needs{Forward: true, LocalIn: true}
 		d, err = ipvs.New(context.Background(), ipvs.Options{Log: log, RunDir: options.RunDir})
 	case mapsLayout, mapsCompleteLayout:
 		options.Interface = "lo" // not every kernel has dummy devices
-		options.Mode = hostside.Mode{Forward: true, Marked: true}
+		options.Mode = dataplane.Needs{Forward: true, Marked: true}
 		d, err = nftables.New(nftables.Options{Log: log, Mark: guard.MarkBits(options.MasqueradeBit)})
 	default:
 		options.Interface = "lo"
-		options.Mode = hostside.Mode{Forward: true, Marked: true}
+		options.Mode = dataplane.Needs{Forward: true, Marked: true}
 		mode := iptables.Options{Log: log, Backend: options.Backend}
 		if o.spec.Layout == completeLayout {
 			mode.Mark = guard.Mark(options.MasqueradeBit)
@@ -79,7 +79,7 @@ func (o *own) start(probe time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", o.spec.Layout, err)
 	}
-	o.dataplane, o.host = &clocked{Dataplane: d}, bareHost{}
+	o.dataplane, o.host = &clocked{Dataplane: d}, dataplane.NoHost{}
 	if o.spec.Layout != natLayout && o.spec.Layout != mapsLayout {
 		if o.host, err = hostside.New(options); err != nil {
 			return fmt.Errorf("starting the host's side: %w", err)
@@ -186,14 +186,3 @@ func (o *own) stop() {
 	o.cancel()
 	o.running.Wait()
 }
-
-// bareHost keeps nothing around a dataplane: VIPs that a dataplane translates before routing need no address.
-type bareHost struct{}
-
-func (bareHost) Prepare(context.Context, balancer.Desired) error { return nil }
-func (bareHost) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error {
-	return nil
-}
-func (bareHost) Intact(context.Context) (string, error) { return "", nil }
-func (bareHost) Resync()                                {}
-func (bareHost) Problems() []balancer.Problem           { return nil }

@@ -14,7 +14,6 @@ import (
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon/internal/tally"
 	"vipd/dataplane"
-	"vipd/dataplane/host"
 )
 
 // Chooser owns which mode serves. Serving, Connections, Reload and DrainTime may be called by any goroutine.
@@ -28,7 +27,7 @@ type Chooser struct {
 	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the rest
 	retiring []*retirement
 	// tuned is what the host was last told of the modes.
-	tuned host.Mode
+	tuned dataplane.Needs
 	// resumed are modes whose drains were ended because they are to serve again; what they had in the kernel is there.
 	resumed map[config.ModeName]bool
 	unused  []*Chosen // could not be closed yet
@@ -55,7 +54,7 @@ type Options struct {
 	Adopt func(dataplane.Dataplane) <-chan struct{}
 	Kick  func()
 	// Tell tells the host what modes need of it.
-	Tell func(host.Mode)
+	Tell func(dataplane.Needs)
 	// Listen is called with a dataplane before it begins.
 	Listen func(dataplane.Dataplane)
 	// Tally counts in the dataplanes that serve and have served.
@@ -70,7 +69,7 @@ func First(ctx context.Context, o Options) (*Chosen, error) {
 // New returns a Chooser that begins with first.
 func New(o Options, first *Chosen) *Chooser {
 	c := &Chooser{
-		o: o, ask: make(chan chan struct{}), left: make(chan struct{}, 1), ended: make(chan struct{}, 1), resumed: map[config.ModeName]bool{}, tuned: first.Host(),
+		o: o, ask: make(chan chan struct{}), left: make(chan struct{}, 1), ended: make(chan struct{}, 1), resumed: map[config.ModeName]bool{}, tuned: first.Dataplane.Traits().Needs,
 	}
 	c.serving.Store(first)
 	o.Tally.Begin(first.Dataplane, false)
@@ -164,7 +163,7 @@ const failLooks = 10
 func (c *Chooser) move(ctx context.Context, use, next *Chosen) error {
 	c.o.Log.Debug("switching the mode", "from", use.Name, "to", next.Name, "why", next.Reason)
 	started := time.Now()
-	c.tell(use.Host().And(next.Host())) // both serve for a while
+	c.tell(use.Dataplane.Traits().And(next.Dataplane.Traits().Needs)) // both serve for a while
 	c.o.Listen(next.Dataplane)
 	moved := c.o.Adopt(next.Dataplane)
 	if err := c.await(ctx, moved); err != nil {
@@ -182,21 +181,21 @@ func (c *Chooser) move(ctx context.Context, use, next *Chosen) error {
 
 // tune tells the host what the mode in use needs of it, and what those need whose connections the kernel still forwards.
 func (c *Chooser) tune() {
-	mode := c.Serving().Host()
+	needs := c.Serving().Dataplane.Traits().Needs
 	for _, r := range c.retiring {
-		if r.Forwards && !r.isDone() {
-			mode = mode.And(r.Host())
+		if r.needs.Forward && !r.isDone() {
+			needs = needs.And(r.needs)
 		}
 	}
-	if mode != c.tuned {
-		c.tell(mode)
+	if needs != c.tuned {
+		c.tell(needs)
 		c.o.Kick()
 	}
 }
 
-func (c *Chooser) tell(mode host.Mode) {
-	c.tuned = mode
-	c.o.Tell(mode)
+func (c *Chooser) tell(needs dataplane.Needs) {
+	c.tuned = needs
+	c.o.Tell(needs)
 }
 
 // await waits until traffic has moved; the error says why it has not.

@@ -19,19 +19,16 @@ import (
 )
 
 // refusing is a dataplane, and the host around it, that can't be written to before it works.
-type refusing struct{ works atomic.Bool }
-
-func (*refusing) Capabilities() balancer.Capabilities             { return balancer.Capabilities{} }
-func (*refusing) Digest(*balancer.Frontend) dataplane.Digest      { return 1 }
-func (*refusing) Intact(context.Context) (string, error)          { return "", nil }
-func (*refusing) Close(context.Context, bool) error               { return nil }
-func (*refusing) Prepare(context.Context, balancer.Desired) error { return nil }
-func (*refusing) Resync()                                         {}
-func (*refusing) Problems() []balancer.Problem                    { return nil }
-
-func (*refusing) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error {
-	return nil
+type refusing struct {
+	dataplane.Base
+	dataplane.NoHost
+	works atomic.Bool
 }
+
+func (*refusing) Capabilities() balancer.Capabilities        { return balancer.Capabilities{} }
+func (*refusing) Digest(*balancer.Frontend) dataplane.Digest { return 1 }
+func (*refusing) Intact(context.Context) (string, error)     { return "", nil }
+func (*refusing) Close(context.Context, bool) error          { return nil }
 
 func (*refusing) Observe(context.Context) (dataplane.Observation, error) {
 	return dataplane.Observation{}, nil

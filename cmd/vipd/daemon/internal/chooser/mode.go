@@ -12,7 +12,6 @@ import (
 	"vipd/cmd/internal/journal"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
-	"vipd/dataplane/host"
 )
 
 // Chosen is a mode that serves, and why it does.
@@ -23,15 +22,6 @@ type Chosen struct {
 	Fallback bool
 	// Reason is in words for users.
 	Reason string
-}
-
-// Host is what the host's side has to know of the mode, and of its dataplane here.
-func (c *Chosen) Host() host.Mode {
-	m := c.Mode.Host()
-	if d, ok := c.Dataplane.(interface{ Translates() bool }); ok {
-		m.Translates = d.Translates()
-	}
-	return m
 }
 
 // choice is how a mode is chosen.

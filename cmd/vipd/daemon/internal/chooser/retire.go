@@ -19,7 +19,8 @@ import (
 // retirement is a mode that was left, while it drains.
 type retirement struct {
 	modes.Mode
-	cut context.CancelFunc
+	needs dataplane.Needs
+	cut   context.CancelFunc
 	// yielded is closed when the mode has let go of what the next dataplane of its kind needs, if it goes on in this
 	// process, and done when it has ended.
 	yielded, done chan struct{}
@@ -33,17 +34,13 @@ type retirement struct {
 // retire closes a mode that traffic has moved away from. Its connections may go on for as long as a drain takes.
 func (c *Chooser) retire(old *Chosen) {
 	ctx, cut := context.WithTimeout(context.Background(), c.DrainTime())
-	r := &retirement{Mode: old.Mode, cut: cut, yielded: make(chan struct{}), done: make(chan struct{})}
-	yielder, drains := old.Dataplane.(dataplane.Yielder)
-	r.drains = drains
+	traits := old.Dataplane.Traits()
+	r := &retirement{Mode: old.Mode, needs: traits.Needs, drains: traits.Drains, cut: cut, yielded: make(chan struct{}), done: make(chan struct{})}
 	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
 	began := time.Now()
 	go func() { // endRetiring and close wait for it
 		defer cut()
-		var failed error
-		if drains {
-			failed = yielder.Yield(ctx)
-		}
+		failed := old.Dataplane.Yield(ctx)
 		close(r.yielded)
 		r.kept = r.resumed.Load()
 		failed = errors.Join(failed, old.Dataplane.Close(ctx, r.kept))
@@ -85,14 +82,7 @@ func (c *Chooser) Connections(ctx context.Context) (all []dataplane.Connection, 
 	serving := c.Serving()
 	draining := slices.DeleteFunc(c.o.Tally.Dataplanes(), func(dp dataplane.Dataplane) bool { return dp == serving.Dataplane })
 	for _, dp := range append(draining, serving.Dataplane) {
-		lister, ok := dp.(dataplane.Connections)
-		if !ok && dp == serving.Dataplane {
-			return nil, fmt.Errorf("%s mode can't list connections", serving.Name)
-		}
-		if !ok {
-			continue
-		}
-		list, failed := lister.Connections(ctx)
+		list, failed := dp.Connections(ctx)
 		if failed != nil && dp != serving.Dataplane {
 			continue // it has just ended
 		}

@@ -57,11 +57,7 @@ func New(o Options) *Passive {
 }
 
 // Listen has a dataplane that has not begun yet tell what comes of its dials, if it makes any.
-func (p *Passive) Listen(dp dataplane.Dataplane) {
-	if dialer, ok := dp.(dataplane.Dialer); ok {
-		dialer.TellDials(p.dialed)
-	}
-}
+func (p *Passive) Listen(dp dataplane.Dataplane) { dp.TellDials(p.dialed) }
 
 // dialed takes in what came of a connect to t. It is called by connections.
 func (p *Passive) dialed(t balancer.Target, err error) {
@@ -158,7 +154,7 @@ func (p *Passive) kick() {
 
 // Run has the kernel's connections looked at while that is of use, until ctx ends.
 func (p *Passive) Run(ctx context.Context) error {
-	var looking dataplane.Suspecter // its kernel's connections are looked at
+	var looking dataplane.Dataplane // its kernel's connections are looked at
 	stop := func() {}
 	for {
 		select {
@@ -175,18 +171,17 @@ func (p *Passive) Run(ctx context.Context) error {
 }
 
 // wanted returns the dataplane whose kernel's connections are to be looked at; nil: none.
-func (p *Passive) wanted() dataplane.Suspecter {
+func (p *Passive) wanted() dataplane.Dataplane {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.checked == 0 {
 		return nil
 	}
-	look, _ := p.carrier.(dataplane.Suspecter)
-	return look
+	return p.carrier
 }
 
 // look begins to look for connections without an answer; what it returns ends that, and waits for it. Nil: nowhere.
-func (p *Passive) look(ctx context.Context, in dataplane.Suspecter) (stop func()) {
+func (p *Passive) look(ctx context.Context, in dataplane.Dataplane) (stop func()) {
 	if in == nil {
 		return func() {}
 	}
@@ -209,7 +204,7 @@ const (
 )
 
 // keepLooking looks until ctx ends, again and again where that fails. Once it went well for long, a failure is news again.
-func (p *Passive) keepLooking(ctx context.Context, in dataplane.Suspecter) {
+func (p *Passive) keepLooking(ctx context.Context, in dataplane.Dataplane) {
 	pause, told := lookPause, false
 	for {
 		began := time.Now()

@@ -32,10 +32,8 @@ type counting struct {
 
 func (c counting) counts() map[Port]dataplane.FrontendCount {
 	all := map[Port]dataplane.FrontendCount{}
-	if counters, ok := c.Dataplane.(dataplane.Counters); ok {
-		for _, f := range counters.Counters() {
-			addCount(all, f)
-		}
+	for _, f := range c.Counters() {
+		addCount(all, f)
 	}
 	for k, from := range c.from {
 		if f, ok := all[k]; ok {
@@ -44,9 +42,6 @@ func (c counting) counts() map[Port]dataplane.FrontendCount {
 	}
 	return all
 }
-
-// retrier is a dataplane that counts attempts to reach an endpoint that went on to another.
-type retrier interface{ DialRetries() uint64 }
 
 // Begin counts in a dataplane. One that has resumed what another of its kind left goes on with the kernel's counters.
 func (t *Tally) Begin(dp dataplane.Dataplane, resumed bool) {
@@ -78,9 +73,8 @@ func (t *Tally) End(dp dataplane.Dataplane) {
 		}
 		return true
 	})
-	if r, ok := dp.(retrier); ok {
-		t.retries += r.DialRetries()
-	}
+	n, _ := dp.DialRetries()
+	t.retries += n
 }
 
 // Dataplanes returns those that count, the oldest first.
@@ -115,9 +109,8 @@ func (t *Tally) DialRetries() (n uint64, counted bool) {
 	defer t.mu.Unlock()
 	n, counted = t.retries, t.retries > 0
 	for _, c := range t.live {
-		if r, ok := c.Dataplane.(retrier); ok {
-			n, counted = n+r.DialRetries(), true
-		}
+		more, counts := c.Dataplane.DialRetries()
+		n, counted = n+more, counted || counts
 	}
 	return n, counted
 }

@@ -15,6 +15,7 @@ type meter struct {
 	counted []dataplane.FrontendCount
 }
 
+func (m *meter) DialRetries() (uint64, bool)         { return 0, false }
 func (m *meter) Counters() []dataplane.FrontendCount { return m.counted }
 
 // counted is one port's counts: connections, bytes and what is live, by endpoint.

@@ -120,13 +120,10 @@ func (v *View) Status() api.Status {
 
 // ModeStatus says which mode serves, and why.
 func (v *View) ModeStatus() api.Mode {
-	mode := api.Mode{
+	return api.Mode{
 		InUse: string(v.Mode.Name), Wanted: string(v.State.Config.Mode), Reason: v.Mode.Reason, Fallback: v.Mode.Fallback,
+		Detail: v.Mode.Dataplane.Traits().Detail,
 	}
-	if d, ok := v.Mode.Dataplane.(interface{ Detail() string }); ok {
-		mode.Detail = d.Detail()
-	}
-	return mode
 }
 
 // Ready reports whether the first complete state is carried out.

@@ -1,0 +1,24 @@
+package dataplane
+
+// Needs are what a mode needs of the host around it. The zero value is those of one that ends connections itself, and needs
+// nothing of the kernel but to be reached.
+type Needs struct {
+	// Forward: it forwards packets, so that it needs the kernel to, and replies to come back through this node.
+	Forward bool
+	// Marked: it marks the connections to its frontends (host.Mark), so that the guard has to look for those only
+	// that ask for more.
+	Marked bool
+	// LocalIn: the kernel takes packets where they would come in, as virtual servers do, so that filter FORWARD
+	// sees replies alone, and they have sysctls of their own.
+	LocalIn bool
+	// Translates: conntrack translates connections to it without Forward, as redirects of userspace mode do.
+	Translates bool
+}
+
+// And returns what two modes need that serve at the same time, as they do while one takes over from the other.
+func (n Needs) And(other Needs) Needs {
+	return Needs{
+		Forward: n.Forward || other.Forward, Marked: n.Marked && other.Marked, LocalIn: n.LocalIn || other.LocalIn,
+		Translates: n.Translates || other.Translates,
+	}
+}
