@@ -161,7 +161,7 @@ type Connection struct {
 	Service  balancer.Name  `json:"service"`
 	Client   netip.AddrPort `json:"client"`
 	Backend  netip.AddrPort `json:"backend"`
-	// State is the mode's own word: connecting, established, half-closed, flow, ...
+	// State is the mode's own word: connecting, established, half-closed, flow, ...; Idle where that applies.
 	State string `json:"state"`
 	// Since is when it began; zero where nobody notes that.
 	Since time.Time `json:"since,omitzero"`
@@ -169,6 +169,13 @@ type Connection struct {
 	In  uint64 `json:"bytes_in,omitzero"`
 	Out uint64 `json:"bytes_out,omitzero"`
 }
+
+// UDP flows have no end: one that has had no packet for IdleAfter counts as live no more, though it is remembered for longer, and
+// its state is Idle. Resolvers ask again after 5 s.
+const (
+	IdleAfter = 10 * time.Second
+	Idle      = "idle"
+)
 
 // FrontendCount is what was counted at one frontend.
 type FrontendCount struct {
@@ -181,6 +188,7 @@ type FrontendCount struct {
 
 // BackendCount is what was counted at one backend of a frontend.
 type BackendCount struct {
-	Backend             netip.AddrPort
+	Backend netip.AddrPort
+	// Active are live ones, without UDP flows that are idle.
 	Connections, Active uint64
 }

@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/dataplane"
 )
 
 // The pace of waiting for a drain, and how long a daemon may be away meanwhile.
@@ -128,10 +129,10 @@ func counted(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint6
 }
 
 // open counts the connections to the targets but for those that are over, which the counts of active ones leave out too: the
-// kernel remembers a closed TCP connection for minutes.
+// kernel remembers a closed TCP connection for minutes, and a UDP flow without packets for half a minute or more.
 func open(conns []api.Connection, targets []api.OverrideTarget) (left uint64) {
 	for i := range conns {
-		over := conns[i].State == "time-wait" || conns[i].State == "close"
+		over := slices.Contains([]string{"time-wait", "close", dataplane.Idle}, conns[i].State)
 		if !over && isAtAny(conns[i].Service, conns[i].Backend.String(), targets) {
 			left++
 		}

@@ -40,7 +40,7 @@ func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 func TestOpenConnections(t *testing.T) {
 	targets := []api.OverrideTarget{{Service: "web", Address: "192.168.1.11"}}
 	for state, want := range map[string]uint64{
-		"established": 1, "fin-wait": 1, "close-wait": 1, "last-ack": 1, "syn-sent": 1, "flow": 1, "": 1, "time-wait": 0, "close": 0,
+		"established": 1, "fin-wait": 1, "close-wait": 1, "last-ack": 1, "syn-sent": 1, "flow": 1, "": 1, "time-wait": 0, "close": 0, "idle": 0,
 	} {
 		conns := []api.Connection{
 			{Service: "web", Backend: netip.MustParseAddrPort("192.168.1.11:8080"), State: state},

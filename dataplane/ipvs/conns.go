@@ -6,6 +6,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/lvs"
 )
 
 // Connections implements dataplane.Dataplane: what the kernel's table has of ours. The memory of where a client with
@@ -19,6 +20,10 @@ func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, er
 		}
 	}
 	d.mu.Unlock()
+	idle, err := d.idle(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var all []dataplane.Connection
 	for c, err := range d.conn.Connections(ctx) {
 		if err != nil {
@@ -27,8 +32,53 @@ func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, er
 		k := balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}
 		if service, ours := services[k]; ours && !c.Template {
 			state := strings.ReplaceAll(c.State, "_", "-") // the words of all modes: time-wait
+			if idle(&c) {
+				state = dataplane.Idle
+			}
 			all = append(all, dataplane.Connection{Frontend: k, Service: service, Client: c.Client, Backend: c.Backend, State: state})
 		}
 	}
 	return all, nil
+}
+
+// idle returns what tells whether a flow of UDP has had no packet for dataplane.IdleAfter.
+func (d *Dataplane) idle(ctx context.Context) (func(*lvs.Connection) bool, error) {
+	whole, err := d.conn.Timeouts(ctx)
+	return func(c *lvs.Connection) bool {
+		return c.Proto == balancer.UDP && !c.Template && whole.UDP-c.Expires >= dataplane.IdleAfter
+	}, err
+}
+
+// idleFlows counts the idle flows of endpoints that drain, for whose end somebody may wait: to look at all endpoints would cost
+// a reading of the whole table each time.
+func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.DrainKey]uint64 {
+	flows := map[balancer.DrainKey]uint64{}
+	d.mu.Lock()
+	for k, s := range d.servers {
+		if s.there && s.last != nil && k.Proto == balancer.UDP {
+			for _, b := range s.last.Backends {
+				if b.Drains() {
+					flows[balancer.DrainKey{Frontend: k, Backend: b.Addr}] = 0
+				}
+			}
+		}
+	}
+	d.mu.Unlock()
+	if len(flows) == 0 {
+		return nil
+	}
+	idle, err := d.idle(ctx)
+	if err != nil {
+		return nil // they count
+	}
+	for c, err := range d.conn.Connections(ctx) {
+		if err != nil {
+			break
+		}
+		k := balancer.DrainKey{Frontend: balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}, Backend: c.Backend}
+		if n, drains := flows[k]; drains && idle(&c) {
+			flows[k] = n + 1
+		}
+	}
+	return flows
 }

@@ -205,7 +205,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
 	d.counts.read(ctx, d.conn)
-	return d.counts.sums()
+	return d.counts.sums(d.idleFlows(ctx))
 }
 
 // read reads the destinations of the virtual servers that have counted anything since they were last read, or had
@@ -265,16 +265,17 @@ func (c *counts) take(s lvs.ServiceState, states []lvs.DestinationState, epoch u
 	}
 }
 
-// sums returns what has been counted so far, by service and port.
-func (c *counts) sums() []dataplane.FrontendCount {
+// sums returns what has been counted so far, by service and port; idle flows are not live.
+func (c *counts) sums(idle map[balancer.DrainKey]uint64) []dataplane.FrontendCount {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	stats, active := map[totals.Backend]lvs.Stats{}, map[totals.Backend]uint64{}
-	for _, t := range c.tallies {
+	for key, t := range c.tallies {
 		for at, l := range t.live {
 			k := totals.Backend{Port: t.of, Addr: at}
 			stats[k] = plus(stats[k], minus(l.seen, l.from))
-			active[k] += uint64(l.active)
+			live := uint64(l.active)
+			active[k] += live - min(live, idle[balancer.DrainKey{Frontend: key, Backend: at}])
 		}
 	}
 	byPort := map[totals.Port]*dataplane.FrontendCount{}

@@ -1,11 +1,14 @@
 package ipvs
 
 import (
+	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/lvs"
 	"vipd/dataplane/internal/totals"
 )
@@ -107,4 +110,37 @@ func neverBack(t *testing.T, dir string, trash map[totals.Backend]lvs.Stats) {
 	if err := p.Close(t.Context(), true); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestIdleFlowsAreNotLive: of an endpoint that drains, flows of UDP without packets are not live.
+func TestIdleFlowsAreNotLive(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, newKernel(), dir)
+		p.observe()
+		f := web(key(1), 1, 2)
+		p.apply(f)
+		var table []lvs.Connection
+		for i, quiet := range []time.Duration{0, dataplane.IdleAfter - time.Second, dataplane.IdleAfter, time.Minute} {
+			client := netip.AddrPortFrom(address(f.Key, 100).Addr(), uint16(1000+i))
+			table = append(table, lvs.Connection{
+				Proto: f.Proto, Client: client, Frontend: f.AddrPort(), Backend: address(f.Key, 1), State: "udp", Expires: 5*time.Minute - quiet,
+			})
+		}
+		p.k.SetConnections(table)
+		p.k.connect(t, f, 1, 0, uint32(len(table)))
+		p.traffic(f, 1, uint64(len(table)))
+		p.apply(drained(f, 1, balancer.Draining, time.Time{}))
+		if all, _, _, active := p.counted("web", 1); active != 2 || all != 4 {
+			t.Errorf("%d of %d flows are live, want 2 of 4", active, all)
+		}
+		conns, err := p.Connections(t.Context())
+		idle := slices.DeleteFunc(conns, func(c dataplane.Connection) bool { return c.State != dataplane.Idle })
+		if err != nil || len(idle) != 2 {
+			t.Errorf("idle are %+v, %v; want 2", idle, err)
+		}
+		if err := p.Close(t.Context(), true); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"vipd/dataplane"
 )
 
 // flow is one UDP client at one frontend, with a socket of its own to its backend.
@@ -26,6 +28,9 @@ type flow struct {
 	placed     int64 // what last was when it was put in its place in the ring
 	ended      bool
 }
+
+// idle reports whether x counts as live no more.
+func (x *flow) idle(now int64) bool { return time.Duration(now-x.last.Load()) >= dataplane.IdleAfter }
 
 // flowTable finds flows by client, and knows their age: the ring is in the order of
 // their last datagrams, as far as anyone has looked.

@@ -66,8 +66,12 @@ func (f *frontend) list(list []dataplane.Connection) []dataplane.Connection {
 		list = append(list, entry)
 	}
 	f.flows.each(func(x *flow) {
+		state := "flow"
+		if x.idle(f.d.now()) {
+			state = dataplane.Idle
+		}
 		list = append(list, dataplane.Connection{
-			Frontend: f.key, Service: c.Service, Client: x.client, Backend: x.backend.addr, Since: x.since, State: "flow",
+			Frontend: f.key, Service: c.Service, Client: x.client, Backend: x.backend.addr, Since: x.since, State: state,
 			In: x.in.Load(), Out: x.out.Load(),
 		})
 	})

@@ -83,6 +83,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.forgetLocked(time.Now())
+	idle := d.idleLocked()
 	counts := make([]dataplane.FrontendCount, 0, len(d.tallies))
 	for k, t := range d.tallies {
 		c := dataplane.FrontendCount{
@@ -91,7 +92,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 		}
 		t.mu.Lock()
 		for at, b := range t.backends {
-			active := uint64(max(0, b.active.Load()))
+			active := uint64(max(0, b.active.Load()-idle[b]))
 			c.Backends = append(c.Backends, dataplane.BackendCount{Backend: at, Connections: b.total.Load(), Active: active})
 		}
 		t.mu.Unlock()
@@ -102,4 +103,19 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Port, b.Port))
 	})
 	return counts
+}
+
+// idleLocked counts the idle flows of each backend.
+func (d *Dataplane) idleLocked() map[*backend]int64 {
+	idle, now := map[*backend]int64{}, d.now()
+	for _, f := range d.frontends {
+		f.mu.Lock()
+		f.flows.each(func(x *flow) {
+			if x.idle(now) {
+				idle[x.backend]++
+			}
+		})
+		f.mu.Unlock()
+	}
+	return idle
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 )
 
 // udpServer answers each datagram with its name, a space, and the datagram; an empty one with an empty one.
@@ -256,4 +257,33 @@ func TestFlowsEnd(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestIdleFlowsAreNotLive: a flow without packets is live no more, and is with the next one.
+func TestIdleFlowsAreNotLive(t *testing.T) {
+	d := start(t, Options{})
+	f := frontendAt("127.77.2.7:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
+	d.apply(f)
+	c := udpClient(t, f.AddrPort())
+	for _, idle := range []bool{false, true, false} {
+		if !idle {
+			if _, err := askUDP(c, "x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, f := range d.list() {
+			f.mu.Lock()
+			f.flows.each(func(x *flow) {
+				if idle {
+					x.last.Add(-int64(dataplane.IdleAfter))
+				}
+			})
+			f.mu.Unlock()
+		}
+		list, _ := d.Connections(t.Context())
+		active := d.Counters()[0].Backends[0].Active
+		if len(list) != 1 || (list[0].State == dataplane.Idle) != idle || (active == 0) != idle {
+			t.Errorf("%d live flows, and %+v; want one, idle: %v", active, list, idle)
+		}
+	}
 }

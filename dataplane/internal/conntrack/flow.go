@@ -18,6 +18,8 @@ type Flow struct {
 	// State is the state of TCP and SCTP in the kernel's words, in lower case: "established", "syn-sent", "time-wait";
 	// "" where the kernel did not say. Of UDP it is "unreplied", "replied" or "assured", which is replied more than once.
 	State string
+	// Left is how long the kernel remembers the flow if no packet comes, in whole seconds.
+	Left time.Duration
 	// Start is when the flow began; zero unless sysctl net.netfilter.nf_conntrack_timestamp was on then.
 	Start time.Time
 	// In and Out are the bytes from and to the client, with IP headers; zero unless sysctl

@@ -17,6 +17,7 @@ const (
 	ctaTupleReply    = 2
 	ctaStatus        = 3
 	ctaProtoInfo     = 4
+	ctaTimeout       = 7
 	ctaCountersOrig  = 9
 	ctaCountersReply = 10
 	ctaID            = 12
@@ -129,6 +130,8 @@ func (f *Flow) read(message []byte) (bool, error) {
 			f.Status = Status(a.number(4))
 		case ctaProtoInfo:
 			info = attributes{nlsock.In(a.Value)}
+		case ctaTimeout:
+			f.Left = time.Duration(a.number(4)) * time.Second
 		case ctaCountersOrig:
 			f.In = a.nested(ctaCountersBytes, 8)
 		case ctaCountersReply:

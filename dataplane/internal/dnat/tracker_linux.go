@@ -64,10 +64,13 @@ func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed 
 
 // Connections lists the flows to frontends and their backends that conntrack knows.
 func (t *Tracker) Connections(ctx context.Context) ([]dataplane.Connection, error) {
-	wanted := t.flows.frontends()
+	wanted, idle := t.flows.frontends(), idle()
 	var all []dataplane.Connection
 	err := t.traffic.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
 		if f := wanted[flow.Frontend()]; f != nil && flow.Status.Has(conntrack.DstNAT) && t.flows.leadsTo(f, flow.Backend()) {
+			if idle(flow) {
+				flow.State = dataplane.Idle
+			}
 			all = append(all, dataplane.Connection{
 				Frontend: f.Key, Service: f.Service, Client: flow.Client(), Backend: flow.Backend(),
 				State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out,

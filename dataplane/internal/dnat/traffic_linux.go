@@ -7,11 +7,13 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/totals"
 )
@@ -135,13 +137,13 @@ func (t *traffic) look(ctx context.Context) error {
 	if started.Before(next) {
 		return nil
 	}
-	active, live := map[totals.Backend]uint64{}, map[totals.Port]volume{}
+	active, live, idle := map[totals.Backend]uint64{}, map[totals.Port]volume{}, idle()
 	err := t.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
 		k, ok := t.flows.portOf(flow)
 		if !ok {
 			return nil
 		}
-		if flow.State != "time-wait" && flow.State != "close" {
+		if flow.State != "time-wait" && flow.State != "close" && !idle(flow) {
 			active[totals.Backend{Port: k, Addr: flow.Backend()}]++
 		}
 		v := live[k]
@@ -155,6 +157,24 @@ func (t *traffic) look(ctx context.Context) error {
 	}
 	t.next = totals.NextReading(started)
 	return err
+}
+
+// idle returns what tells whether a flow of UDP has had no packet for dataplane.IdleAfter: by then so much has passed of the
+// time that each packet gives it (net.netfilter.nf_conntrack_udp_timeout, or with _stream if it is assured).
+func idle() func(*conntrack.Flow) bool {
+	read := func(name string) time.Duration {
+		text, _ := os.ReadFile("/proc/sys/net/netfilter/" + name)
+		n, _ := strconv.Atoi(strings.TrimSpace(string(text))) // 0, where it can't be read: no flow is idle
+		return time.Duration(n) * time.Second
+	}
+	short, long := read("nf_conntrack_udp_timeout"), read("nf_conntrack_udp_timeout_stream")
+	return func(f *conntrack.Flow) bool {
+		whole := short
+		if f.Status.Has(conntrack.Assured) {
+			whole = long
+		}
+		return f.Proto == balancer.UDP && whole-f.Left >= dataplane.IdleAfter
+	}
 }
 
 // bytes returns the bytes of a port when the flows were last counted. Those of a flow that ended meanwhile come with the

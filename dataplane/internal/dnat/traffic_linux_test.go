@@ -164,3 +164,39 @@ func TestLiveConnectionsAndBytes(t *testing.T) {
 		return again.Backends[0].Active == 0
 	})
 }
+
+// TestIdleFlowsAreNotLive: a flow of UDP without packets is live no more long before the kernel forgets it, and is with the next
+// packet. That the kernel gives flows more time than it gave this one is as if as much had passed.
+func TestIdleFlowsAreNotLive(t *testing.T) {
+	lab.Require(t)
+	host := lab.New(t).Host()
+	r := newRig(t)
+	r.apply(r.web(balancer.UDP, 2))
+	c, _ := r.ask(balancer.UDP)
+	want := func(active uint64, idle bool) {
+		t.Helper()
+		if n := r.counted().Backends[0].Active; n != active {
+			t.Errorf("%d live flows, want %d", n, active)
+		}
+		conns, err := r.tracker.Connections(t.Context())
+		if err != nil || len(conns) != 1 || (conns[0].State == dataplane.Idle) != idle {
+			t.Errorf("connections: %+v, %v; want one, idle: %v", conns, err, idle)
+		}
+	}
+	const timeout = "net.netfilter.nf_conntrack_udp_timeout"
+	for _, name := range []string{timeout, timeout + "_stream"} { // so long that no time of the test counts
+		host.Sysctl(name, "100000")
+	}
+	if _, err := lab.Ask(c); err != nil {
+		t.Fatal(err)
+	}
+	want(1, false)
+	for _, name := range []string{timeout, timeout + "_stream"} {
+		host.Sysctl(name, "100011")
+	}
+	want(0, true)
+	if _, err := lab.Ask(c); err != nil {
+		t.Fatal(err)
+	}
+	want(1, false)
+}
