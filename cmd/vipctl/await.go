@@ -21,63 +21,46 @@ const (
 	drainPatience = 15 * time.Second
 )
 
-// await returns when the targets have no connections and get no new ones. It asks again and again, and does not follow
-// changes: the end of a connection is none. A daemon that is away for a while is waited for.
-func (c *call) await(r *api.OverrideResult) error {
-	client, err := c.daemon()
+// await asks again and again, and does not follow changes: the end of a connection is none.
+func (d *daemonOverride) await() error {
+	client, err := d.daemon.client()
 	if err != nil {
 		return err
 	}
-	tick := time.NewTicker(drainInterval)
-	defer tick.Stop()
-	progress := &progress{call: c}
-	answered := c.now()
+	progress := &progress{printer: d.printer}
 	left := uint64(0)
-	for {
-		n, closed, err := c.remaining(client, r.Targets)
-		switch {
-		case err == nil:
-			answered = c.now()
-			if closed && n == 0 {
-				progress.end()
-				return c.drained(len(r.Targets), "", cut(r.Targets, left, c.now()))
-			}
-			left = n
-			progress.show(left)
-		case c.Err() == nil && c.now().Sub(answered) > drainPatience:
-			progress.end()
-			return fmt.Errorf("waiting for the drain, which stays in place: %w", err)
+	err = d.poll(pace{drainInterval, drainPatience, drainPatience}, func() (bool, error) {
+		n, closed, err := d.remaining(client, d.targets)
+		if err != nil || closed && n == 0 {
+			return err == nil, err
 		}
-		select {
-		case <-c.Done():
-			progress.end()
-			return c.abandoned(left, "")
-		case <-tick.C:
-		}
-	}
+		left = n
+		progress.text(count(left, "connection") + " left")
+		return false, nil
+	})
+	progress.end()
+	return d.ended(err, d.targets, left, "", "")
 }
 
-// drained says that a drain is over: on which nodes, where several have been waited for, and how many connections were cut.
-func (c *call) drained(endpoints int, where string, cut uint64) error {
-	if c.format == formJSON {
+// ended says how the waiting for a drain ended, with err or not. Left were the connections at the last look, and stillOn
+// says on which nodes; doneOn says how many nodes have none.
+func (c *call) ended(err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
+	switch {
+	case err != nil && c.Err() != nil:
+		return c.abandoned(left, stillOn)
+	case err != nil:
+		return fmt.Errorf("waiting for the drain, which stays in place: %w", err)
+	case c.format == formJSON:
 		return nil
 	}
 	how := ""
-	if cut > 0 {
-		how = fmt.Sprintf(": up to %s that had not ended in time were cut", count(cut, "connection"))
+	inTime := func(t api.OverrideTarget) bool {
+		return t.Override == nil || t.Override.Until.IsZero() || c.now().Before(t.Override.Until)
 	}
-	return c.print(fmt.Sprintf("drained: %s, no connections left%s%s\n", count(endpoints, "endpoint"), where, how))
-}
-
-// cut is how many connections the end of a drain's time has ended, at most: as many as were left at the last look, if the
-// drain was not over before.
-func cut(targets []api.OverrideTarget, left uint64, now time.Time) uint64 {
-	for _, t := range targets {
-		if t.Override != nil && !t.Override.Until.IsZero() && !now.Before(t.Override.Until) {
-			return left
-		}
+	if left > 0 && slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return !inTime(t) }) {
+		how = fmt.Sprintf(": up to %s that had not ended in time were cut", count(left, "connection"))
 	}
-	return 0
+	return c.print(fmt.Sprintf("drained: %s, no connections left%s%s\n", count(len(targets), "endpoint"), doneOn, how))
 }
 
 // abandoned says what stays when the waiting ends before the drain. Where says on which nodes.
@@ -156,13 +139,11 @@ func isAt(endpoint, target string) bool {
 	return err == nil && t.Addr == at.Addr().Unmap() && (t.Port == at.Port() || t.Port == 0)
 }
 
-// progress shows how many connections are left, on a terminal.
+// progress shows on a terminal what is waited for, in one line that changes.
 type progress struct {
-	*call
-	width int
+	*printer
+	width int // of the line so far
 }
-
-func (p *progress) show(left uint64) { p.text(count(left, "connection") + " left") }
 
 // text shows what fits in a line.
 func (p *progress) text(text string) {

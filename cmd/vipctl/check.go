@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -45,22 +46,12 @@ func runCheck(c *call) error {
 		}
 		d.checkFor(mode)
 		all = append(all, d.problems...)
-		for _, p := range d.problems {
-			fmt.Fprintln(&b, c.paint(problemLine(&p), severityStyle(p.Severity)))
-		}
+		b.WriteString(c.problemLines(d.problems))
 		if len(d.problems) == 0 {
 			fmt.Fprintf(&b, "%s: %s, no problems\n", file, count(d.services.Len(), "service"))
 		}
 	}
-	if c.format == formJSON {
-		err = c.printJSON(all)
-	} else {
-		err = c.print(b.String())
-	}
-	if err == nil && grave(all) {
-		err = errReported
-	}
-	return err
+	return cmp.Or(c.show(all, b.String), reported(all))
 }
 
 // checkFor adds what only compiling finds: for mode, or where that is "" for the one that the file wants. And it adds

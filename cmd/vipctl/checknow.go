@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -20,16 +21,8 @@ func checkNowVerb() *verb {
 		example: "vipctl check-now web 192.168.1.11",
 		formats: []string{formTable, formJSON},
 		least:   1, most: 2,
-		complete: func(c *call, before []string) []string {
-			switch len(before) {
-			case 0:
-				return c.serviceNames()
-			case 1:
-				return c.checkedAddresses(balancer.Name(before[0]))
-			}
-			return nil
-		},
-		run: runCheckNow,
+		complete: inTurn(serviceNames, checkedAddresses),
+		run:      runCheckNow,
 	}
 }
 
@@ -42,27 +35,18 @@ func runCheckNow(c *call) error {
 	if _, err := balancer.ParseTarget(q.Service, q.Address); err != nil {
 		return wrongUse("%v", err)
 	}
-	client, err := c.daemon()
+	r, err := askDaemon(c, func(d *api.Client, ctx context.Context) (api.CheckResult, error) { return d.Check(ctx, q) })
 	if err != nil {
 		return err
 	}
-	r, err := client.Check(c, q)
-	if err != nil {
+	if err := c.show(r, func() string { return c.checkText(&r) }); err != nil || r.Outcome == string(health.Passed) {
 		return err
 	}
-	if c.format == formJSON {
-		err = c.printJSON(r)
-	} else {
-		err = c.print(c.checkText(&r))
-	}
-	if err == nil && r.Outcome != string(health.Passed) {
-		return errReported
-	}
-	return err
+	return errReported
 }
 
 // checkText is the exchange, and what it came to.
-func (c *call) checkText(r *api.CheckResult) string {
+func (p *printer) checkText(r *api.CheckResult) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s/%s: %s check of %s\n", r.Service, r.Address, r.Type, r.At)
 	for line := range strings.Lines(r.Exchange) {
@@ -76,7 +60,7 @@ func (c *call) checkText(r *api.CheckResult) string {
 		verdict, style = "could not be carried out by this host, which says nothing of the endpoint", table.Notice
 		why = strings.TrimPrefix(why, "not run: ") // which is said in more words
 	}
-	fmt.Fprintf(&b, "%s: %s\n", c.paint("the check "+verdict, style), table.Line(oneLine(why)))
+	fmt.Fprintf(&b, "%s: %s\n", p.paint("the check "+verdict, style), table.Line(oneLine(why)))
 	if stands := string(r.Health); stands == "" {
 		b.WriteString("this does not count; no check that counts is over yet\n")
 	} else {
@@ -85,9 +69,9 @@ func (c *call) checkText(r *api.CheckResult) string {
 	return b.String()
 }
 
-// checkedAddresses asks the daemon where a service's endpoints are checked; none if it does not answer.
-func (c *call) checkedAddresses(service balancer.Name) (out []string) {
-	for _, e := range c.endpointsOf(service) {
+// checkedAddresses are where the daemon checks a service's endpoints.
+func checkedAddresses(c *call, before []string) (out []string) {
+	for _, e := range endpointsOf(c, balancer.Name(before[0])) {
 		if e.Check != nil {
 			out = append(out, e.Address)
 		}

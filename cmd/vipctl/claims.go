@@ -91,7 +91,7 @@ func contests(before map[balancer.Name]*balancer.Service, changes []*intent) (al
 
 // untrusted are what hosts will not do for a service from etcd, by the law that they go by.
 func (e *edit) untrusted(i *intent) (problems []balancer.Problem) {
-	problems = balancer.Untrusted(i.service, reserved.New(reserved.Options{Endpoints: e.members}).All())
+	problems = balancer.Untrusted(i.service, reserved.New(reserved.Options{Endpoints: e.fleet.members}).All())
 	for n := range problems {
 		problems[n].Origin = i.place(problems[n].Field)
 	}

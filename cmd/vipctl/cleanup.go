@@ -65,7 +65,7 @@ func runCleanup(c *call) error {
 	if c.flags.Bool("dry-run") {
 		_ = lock.Close() // a look keeps no vipd from its start
 		if err != nil {
-			fmt.Fprintf(c.stderr, "vipctl: %v, and uses what follows\n", err)
+			c.note("%v, and uses what follows", err)
 		}
 		return c.clean(cleaners(conf, mode, &hold{}), true)
 	}
@@ -217,7 +217,7 @@ func (h *hold) release() error {
 
 // refuseWhileServing returns an error if a daemon listens on the socket, or if that can't be known.
 func (c *call) refuseWhileServing() error {
-	socket, err := c.socket()
+	socket, err := c.daemon.socket()
 	if err != nil {
 		return err
 	}

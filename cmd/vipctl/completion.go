@@ -21,12 +21,7 @@ func completionVerb() *verb {
 			"after compinit. fish: vipctl completion fish > ~/.config/fish/completions/vipctl.fish.",
 		example: "source <(vipctl completion bash)",
 		least:   1, most: 1,
-		complete: func(_ *call, before []string) []string {
-			if len(before) == 0 {
-				return shells
-			}
-			return nil
-		},
+		complete: inTurn(oneOf(shells...)),
 		run: func(c *call) error {
 			shell, err := choice("the shell", c.args[0], shells)
 			if err != nil {
@@ -211,11 +206,11 @@ func (c *call) offerValue(v *verb, flag string) []string {
 	case flag == "kind":
 		return journal.Kind("").Values()
 	case flag == "service":
-		return c.serviceNames()
+		return serviceNames(c, nil)
 	case flag == "mode":
 		return config.ModeName("").Values()
 	case flag == "nodes":
-		return c.nodeNames()
+		return nodeNames(c, nil)
 	}
 	return nil
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
 )
 
@@ -13,39 +15,24 @@ func connsVerb() *verb {
 			"service and the bytes from and to the client.\n\n" +
 			"In kernel modes they are what the kernel remembers: some have ended already, and age and bytes are there only " +
 			"where it notes them (net.netfilter.nf_conntrack_timestamp and nf_conntrack_acct).",
-		example: "vipctl conns web",
-		formats: []string{formTable, formWide, formJSON},
-		most:    1,
-		complete: func(c *call, before []string) []string {
-			if len(before) == 0 {
-				return c.serviceNames()
-			}
-			return nil
-		},
-		run: runConns,
+		example:  "vipctl conns web",
+		formats:  []string{formTable, formWide, formJSON},
+		most:     1,
+		complete: inTurn(serviceNames),
+		run:      runConns,
 	}
 }
 
 func runConns(c *call) error {
-	service := ""
-	if len(c.args) > 0 {
-		service = c.args[0]
-	}
-	client, err := c.daemon()
-	if err != nil {
-		return err
-	}
-	conns, err := client.Connections(c, service)
+	service := c.argument(0)
+	conns, err := askDaemon(c, func(d *api.Client, ctx context.Context) ([]api.Connection, error) { return d.Connections(ctx, service) })
 	if err != nil {
 		return err
 	}
 	if len(conns) == 0 && service != "" {
-		if err := c.isService(client, service); err != nil {
+		if err := c.isService(service); err != nil {
 			return err
 		}
-	}
-	if c.format == formJSON {
-		return c.printJSON(list(conns))
 	}
 	t := table.New(
 		table.Column{Title: "CLIENT"}, table.Column{Title: "FRONTEND"}, table.Column{Title: "ENDPOINT"},
@@ -57,18 +44,12 @@ func runConns(c *call) error {
 		if n.Backend.IsValid() {
 			backend = n.Backend.String()
 		}
-		age, in, out := "", "", "" // not known
-		if !n.Since.IsZero() {
-			age = roughly(c.now().Sub(n.Since))
-		}
-		if n.In+n.Out > 0 {
-			in, out = bytesText(n.In), bytesText(n.Out)
-		}
-		t.Row(n.Client.String(), n.Frontend.String(), backend, n.State, age, string(n.Service), in, out)
+		in, out := transferred(n.In, n.Out)
+		t.Row(n.Client.String(), n.Frontend.String(), backend, n.State, c.elapsed(n.Since), string(n.Service), in, out)
 	}
 	empty := "there are no connections"
 	if service != "" {
 		empty = fmt.Sprintf("%s has no connections", service)
 	}
-	return c.printTable(t, empty)
+	return c.printRows(list(conns), t, empty)
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"vipd/balancer"
-	"vipd/cmd/internal/find"
 )
 
 func deleteVerb() *verb {
@@ -22,7 +21,7 @@ func deleteVerb() *verb {
 			if len(before) == 0 {
 				return []string{"service"}
 			}
-			return c.fleetNames()
+			return fleetNames(c, before)
 		},
 		run: runDelete,
 	}
@@ -32,7 +31,7 @@ func runDelete(c *call) error {
 	if c.args[0] != "service" && c.args[0] != "services" {
 		return wrongUse("delete removes services, not %q; for example: %s", c.args[0], c.verb.example)
 	}
-	w, err := c.fleet()
+	w, err := c.fleet.writer()
 	if err != nil {
 		return err
 	}
@@ -42,7 +41,7 @@ func runDelete(c *call) error {
 	for _, name := range slices.Compact(names) {
 		s, err := w.Service(c, balancer.Name(name))
 		if err == nil && s == nil {
-			err = c.noService(name)
+			err = absent("service", name, " in etcd", fleetNames(c, nil))
 		}
 		if err != nil {
 			return fmt.Errorf("nothing was removed: %w", err)
@@ -51,26 +50,4 @@ func runDelete(c *call) error {
 	}
 	err = e.write()
 	return errors.Join(err, e.report(false))
-}
-
-// fleetNames asks etcd for the names of all services; none if it does not answer.
-func (c *call) fleetNames() []string {
-	w, err := c.fleet()
-	if err != nil {
-		return nil
-	}
-	names, err := w.Names(c)
-	if err != nil {
-		return nil
-	}
-	out := make([]string, len(names))
-	for i, n := range names {
-		out[i] = string(n)
-	}
-	return out
-}
-
-// noService says that etcd has no such service, and what is near.
-func (c *call) noService(name string) error {
-	return fmt.Errorf("there is no service %q in etcd%s", name, find.Meant(name, c.fleetNames()))
 }

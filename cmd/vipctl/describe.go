@@ -22,63 +22,53 @@ func describeVerb() *verb {
 		example: "vipctl describe service web",
 		formats: []string{formTable, formWide, formJSON, formTOML}, fleet: true,
 		least: 2, most: 2,
-		complete: func(c *call, before []string) []string {
-			switch len(before) {
-			case 0:
-				return []string{"service", "node"}
-			case 1:
-				switch {
-				case strings.HasPrefix(before[0], "node"):
-					return c.nodeNames()
-				case c.etcdNamed():
-					return c.fleetNames()
-				}
-				return c.serviceNames()
-			}
-			return nil
-		},
-		run: runDescribe,
+		complete: inTurn(oneOf("service", "node"), namesToList),
+		run:      runDescribe,
 	}
 }
 
 func runDescribe(c *call) error {
-	if c.args[0] == "node" || c.args[0] == "nodes" {
-		return c.describeNode(c.args[1])
-	}
-	if c.args[0] != "service" && c.args[0] != "services" {
+	name := c.args[1]
+	switch strings.TrimSuffix(c.args[0], "s") {
+	case "node":
+		return c.describeNode(name)
+	case "service":
+	default:
 		return wrongUse("describe describes a service or a node, not %q; for example: %s", c.args[0], c.verb.example)
 	}
-	if c.etcdNamed() {
-		return c.describeFleet(c.args[1])
+	if c.fleet.named() {
+		return c.describeFleet(name)
 	}
-	client, err := c.daemon()
+	services, err := askDaemon(c, (*api.Client).Services)
 	if err != nil {
 		return err
 	}
-	services, err := client.Services(c)
-	if err != nil {
-		return err
+	if s := serviceIn(services, name); s != nil {
+		return c.describe(s, false)
 	}
-	var names []string
-	for i := range services {
-		s := &services[i]
-		if string(s.Name) == c.args[1] {
-			return c.describe(s, false)
-		}
-		names = append(names, string(s.Name))
-	}
-	return c.notServed(client, c.args[1], names)
+	return c.notServed(name, services)
 }
 
-// describe prints a service. Wanted: it is as etcd has it, and nothing is known of how it runs.
-func (c *call) describe(s *api.Service, wanted bool) error {
-	switch c.format {
-	case formJSON:
-		return c.printJSON(s)
-	case formTOML:
-		return c.print(servicesTOML([]api.Service{*s}))
+// serviceIn finds a service by its name; nil: there is none.
+func serviceIn(services []api.Service, name string) *api.Service {
+	for i := range services {
+		if string(services[i].Name) == name {
+			return &services[i]
+		}
 	}
-	out := &sheet{label: 11}
+	return nil
+}
+
+// describe prints a service; one of a fleet as etcd has it, without what only a host knows.
+func (p *printer) describe(s *api.Service, fleet bool) error {
+	if p.format == formTOML {
+		return p.print(servicesTOML([]api.Service{*s}))
+	}
+	return p.show(s, func() string { return p.serviceText(s, fleet) })
+}
+
+func (p *printer) serviceText(s *api.Service, fleet bool) string {
+	out := &sheet{printer: p}
 	out.line("service", string(s.Name))
 	out.line("origin", origin(s.Origin))
 	out.text("vips", strings.Join(s.VIPs, ", "))
@@ -93,59 +83,39 @@ func (c *call) describe(s *api.Service, wanted bool) error {
 	if s.Check != nil {
 		out.text("check", rulesText(s.Check))
 	}
-	c.problemText(out, s.Problems)
-	if wanted {
-		c.section(out, "ports", fleetPorts(s))
-		c.section(out, "endpoints", fleetEndpointRows(s))
-		c.section(out, "overrides", c.describedOverrides(s))
-		return c.print(out.b.String())
+	out.problems(s.Problems)
+	out.section("ports", describedPorts(s, fleet))
+	out.section("endpoints", describedEndpoints(s, fleet))
+	if !fleet {
+		out.section("health", p.describedChecks(s))
 	}
-	c.section(out, "ports", describedPorts(s))
-	c.section(out, "endpoints", c.describedEndpoints(s))
-	c.section(out, "health", c.describedChecks(s))
-	c.section(out, "overrides", c.describedOverrides(s))
-	c.section(out, "drains", c.describedDrains(s))
-	c.section(out, "frontends", c.describedFrontends(s))
-	return c.print(out.b.String())
-}
-
-// section writes a table under its title; nothing where it has no rows.
-func (c *call) section(out *sheet, title string, t *table.Table) {
-	if t.Len() > 0 {
-		fmt.Fprintf(&out.b, "\n%s\n%s", title, indented(t.Text(table.Form{Color: c.color, Width: c.room(2)})))
+	out.section("overrides", p.describedOverrides(s))
+	if !fleet {
+		out.section("drains", p.describedDrains(s))
+		out.section("frontends", describedFrontends(s))
 	}
+	return out.b.String()
 }
 
-func indented(text string) string {
-	return "  " + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  ") + "\n"
-}
-
-func describedPorts(s *api.Service) *table.Table {
+func describedPorts(s *api.Service, fleet bool) *table.Table {
 	t := table.New(
 		table.Column{Title: "NAME"}, table.Column{Title: "PORT"}, table.Column{Title: "TARGET"}, table.Column{Title: "NODEPORT"},
-		table.Column{Title: "CONNECTIONS", Right: true}, table.Column{Title: "IN", Right: true}, table.Column{Title: "OUT", Right: true},
+		table.Column{Title: "CONNECTIONS", Right: true, Skip: fleet}, table.Column{Title: "IN", Right: true, Skip: fleet}, table.Column{Title: "OUT", Right: true, Skip: fleet},
 	)
 	for _, p := range s.Ports {
-		nodePort := ""
-		if p.NodePort != 0 {
-			nodePort = strconv.Itoa(int(p.NodePort))
-		}
-		in, out := "", "" // none, or they are not counted
-		if p.In+p.Out > 0 {
-			in, out = bytesText(p.In), bytesText(p.Out)
-		}
-		t.Row(p.Name, fmt.Sprintf("%d/%s", p.Port, p.Protocol), strconv.Itoa(int(p.TargetPort)), nodePort,
+		in, out := transferred(p.In, p.Out)
+		t.Row(p.Name, fmt.Sprintf("%d/%s", p.Port, p.Protocol), strconv.Itoa(int(p.TargetPort)), number(int(p.NodePort)),
 			strconv.FormatUint(p.Connections, 10), in, out)
 	}
 	return t
 }
 
-func (c *call) describedEndpoints(s *api.Service) *table.Table {
+func describedEndpoints(s *api.Service, fleet bool) *table.Table {
 	t := table.New(
 		table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT"}, table.Column{Title: "SET", Right: true},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
-		table.Column{Title: "HEALTH", Style: stateStyle}, table.Column{Title: "ACTIVE", Right: true},
-		table.Column{Title: "TOTAL", Right: true}, table.Column{Title: "AT"},
+		table.Column{Title: "HEALTH", Style: stateStyle, Skip: fleet}, table.Column{Title: "ACTIVE", Right: true, Skip: fleet},
+		table.Column{Title: "TOTAL", Right: true, Skip: fleet}, table.Column{Title: "AT"},
 	)
 	weight := weights(s.Endpoints)
 	for i, e := range s.Endpoints {
@@ -164,17 +134,17 @@ func placed(e *api.Endpoint) string {
 	return at
 }
 
-func (c *call) describedOverrides(s *api.Service) *table.Table {
+func (p *printer) describedOverrides(s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "OVERRIDE"})
 	for _, e := range s.Endpoints {
 		if e.Override != nil {
-			t.Row(e.Address, c.override(e.Override))
+			t.Row(e.Address, p.override(e.Override))
 		}
 	}
 	return t
 }
 
-func (c *call) describedDrains(s *api.Service) *table.Table {
+func (p *printer) describedDrains(s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "STATE", Style: stateStyle},
 		table.Column{Title: "LEFT", Right: true}, table.Column{Title: "CUT"})
 	for _, e := range s.Endpoints {
@@ -183,14 +153,14 @@ func (c *call) describedDrains(s *api.Service) *table.Table {
 		}
 		cut := "never"
 		if !e.Until.IsZero() {
-			cut = c.ahead(e.Until)
+			cut = p.ahead(e.Until)
 		}
 		t.Row(e.Address, string(e.State), strconv.FormatUint(e.Active, 10), cut)
 	}
 	return t
 }
 
-func (c *call) describedFrontends(s *api.Service) *table.Table {
+func describedFrontends(s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "FRONTEND"}, table.Column{Title: "SCHEDULER"}, table.Column{Title: "UP", Style: upStyle},
 		table.Column{Title: "STATE", Style: stateStyle}, table.Column{Title: "ERROR"})
 	for _, f := range s.Frontends {

@@ -15,30 +15,23 @@ func (c *call) describeNode(name string) error {
 	if c.format == formTOML {
 		return wrongUse("-o toml prints definitions, and nodes have none")
 	}
-	w, err := c.fleet()
-	if err != nil {
-		return err
-	}
-	all, err := c.readNodes(w)
+	all, err := askEtcd(c, nodeViews)
 	if err != nil {
 		return err
 	}
 	i := slices.IndexFunc(all, func(n nodeView) bool { return n.Node == name })
-	switch {
-	case i < 0:
+	if i < 0 {
 		return noNode(all, name)
-	case c.format == formJSON:
-		return c.printJSON(all[i])
 	}
-	return c.print(c.nodeText(&all[i]))
+	return c.show(all[i], func() string { return c.nodeText(&all[i]) })
 }
 
-func (c *call) nodeText(n *nodeView) string {
-	out := &sheet{label: 11}
+func (p *printer) nodeText(n *nodeView) string {
+	out := &sheet{printer: p}
 	out.line("node", n.Node)
 	out.text("config", cmp.Or(configText(n.Config), "nothing is set in etcd"))
-	for _, p := range n.Problems {
-		out.text("", p.String())
+	for _, problem := range n.Problems {
+		out.text("", problem.String())
 	}
 	switch {
 	case !n.Here:
@@ -49,35 +42,21 @@ func (c *call) nodeText(n *nodeView) string {
 		return out.b.String()
 	}
 	s := n.Status
-	out.text("vipd", fmt.Sprintf("%s, started %s", s.Version, c.ago(n.Live.Started)))
+	out.text("vipd", fmt.Sprintf("%s, started %s", s.Version, p.ago(n.Live.Started)))
 	out.text("zone", s.Zone)
-	c.nodeModeText(out, s)
-	c.nodeSyncText(out, n)
+	out.mode(s.Mode, s.Wanted, s.Why, s.Fallback)
+	out.nodeSync(n)
 	out.text("serving", fmt.Sprintf("%s, %s, %s", count(s.Services, "service"), count(s.Frontends, "frontend"), count(s.Endpoints, "endpoint")))
-	c.nodeProblemText(out, s)
+	out.nodeProblems(s)
 	t := table.New(table.Column{Title: "SERVICE"}, table.Column{Title: "ADDRESS"}, table.Column{Title: "CONNECTIONS", Right: true})
 	for _, d := range s.Drains {
 		t.Row(string(d.Service), d.Address, strconv.FormatUint(d.Active, 10))
 	}
-	c.section(out, "drains", t)
+	out.section("drains", t)
 	return out.b.String()
 }
 
-func (c *call) nodeModeText(out *sheet, s *etcd.NodeStatus) {
-	switch {
-	case s.Fallback:
-		fmt.Fprintf(&out.b, "%-*s%s, a fallback: %s is wanted\n", out.label, "mode", c.paint(table.Line(s.Mode), table.Bad), table.Line(s.Wanted))
-	case s.Wanted != s.Mode && s.Wanted != "":
-		out.text("mode", s.Mode+", wanted: "+s.Wanted)
-	default:
-		out.text("mode", s.Mode)
-	}
-	if s.Why != "" {
-		out.text("", "why: "+s.Why)
-	}
-}
-
-func (c *call) nodeSyncText(out *sheet, n *nodeView) {
+func (out *sheet) nodeSync(n *nodeView) {
 	s := n.Status
 	text := fmt.Sprintf("revision %d is applied", s.Revision)
 	if n.Behind != nil && *n.Behind > 0 {
@@ -91,11 +70,11 @@ func (c *call) nodeSyncText(out *sheet, n *nodeView) {
 		out.text("", fmt.Sprintf("%s not as wanted yet, %d failing", count(s.Pending, "frontend"), s.Failing))
 	}
 	if !s.At.IsZero() {
-		out.text("", "told "+c.ago(s.At)+"; nothing is new since")
+		out.text("", "told "+out.ago(s.At)+"; nothing is new since")
 	}
 }
 
-func (c *call) nodeProblemText(out *sheet, s *etcd.NodeStatus) {
+func (out *sheet) nodeProblems(s *etcd.NodeStatus) {
 	if s.ProblemCount == 0 {
 		out.line("problems", "none")
 		return

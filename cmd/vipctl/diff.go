@@ -50,38 +50,30 @@ func runDiff(c *call) error {
 	case len(files) == 1:
 		return c.diffFile(files[0])
 	}
-	client, err := c.daemon()
-	if err != nil {
-		return err
-	}
-	differences, err := client.Diff(c)
+	differences, err := askDaemon(c, (*api.Client).Diff)
 	if err != nil {
 		return err
 	}
 	if len(differences) == 0 {
-		if err := c.unread(client); err != nil {
+		if err := c.unread(); err != nil {
 			return err
 		}
 	}
-	if c.format == formJSON {
-		err = c.printJSON(list(differences))
-	} else {
-		t := table.New(table.Column{Title: "FRONTEND"}, table.Column{Title: "SERVICE"},
-			table.Column{Title: "WHAT", Style: stateStyle}, table.Column{Title: "WHY"})
-		for _, d := range differences {
-			key := "-"
-			if d.Key != (balancer.Key{}) {
-				key = d.Key.String()
-			}
-			t.Row(key, string(d.Service), d.What, d.Why)
+	t := table.New(table.Column{Title: "FRONTEND"}, table.Column{Title: "SERVICE"},
+		table.Column{Title: "WHAT", Style: stateStyle}, table.Column{Title: "WHY"})
+	for _, d := range differences {
+		key := "-"
+		if d.Key != (balancer.Key{}) {
+			key = d.Key.String()
 		}
-		err = c.printTable(t, "no differences: everything runs as wanted")
-		if len(differences) == 0 {
-			c.hintAtProblems(client)
-		}
+		t.Row(key, string(d.Service), d.What, d.Why)
 	}
-	if err == nil && len(differences) > 0 {
-		err = errDifferences
+	err = c.printRows(list(differences), t, "no differences: everything runs as wanted")
+	switch {
+	case err == nil && len(differences) > 0:
+		return errDifferences
+	case len(differences) == 0 && c.format != formJSON:
+		c.hintAtProblems()
 	}
 	return err
 }
@@ -112,13 +104,9 @@ func (c *call) diffFile(file string) error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(bad)) {
-		fmt.Fprintf(c.stderr, "vipctl: not compared: %s\n", table.Line(bad[name].String()))
+		c.note("not compared: %s", bad[name])
 	}
-	client, err := c.daemon()
-	if err != nil {
-		return err
-	}
-	running, err := client.Services(c)
+	running, err := askDaemon(c, (*api.Client).Services)
 	if err != nil {
 		return err
 	}
@@ -133,16 +121,15 @@ func (c *call) diffFile(file string) error {
 // is the daemon's.
 func (c *call) comparesEtcd(files []string) bool {
 	own := func(file string) bool { return file != stdinName && samePlace(file, c.flags.String("config")) }
-	return c.fleetStore() && (c.etcdNamed() || !slices.ContainsFunc(files, own))
+	return c.fleet.isStore() && (c.fleet.named() || !slices.ContainsFunc(files, own))
 }
 
 // showDifferences prints them, and returns what the exit code follows from. Incomplete: something was not compared.
 func (c *call) showDifferences(differences []serviceDiff, incomplete bool, between string) (err error) {
-	if c.format == formJSON {
-		err = c.printJSON(differences)
-	} else {
-		err = c.printDifferences(differences, between)
+	if len(differences) == 0 && c.format != formJSON {
+		c.say("no differences between %s", between)
 	}
+	err = c.show(differences, func() string { return c.differencesText(differences) })
 	switch {
 	case err != nil:
 		return err
@@ -232,8 +219,8 @@ func compareFields(runs, wants map[string]any) []fieldDiff {
 }
 
 // unread says that the daemon has nothing to compare with: it has not read its store since it started.
-func (c *call) unread(client *api.Client) error {
-	s, err := client.Status(c)
+func (c *call) unread() error {
+	s, err := askDaemon(c, (*api.Client).Status)
 	if err != nil || s.Store.EverRead || s.Store.Error == "" {
 		return err
 	}
@@ -241,41 +228,38 @@ func (c *call) unread(client *api.Client) error {
 }
 
 // hintAtProblems says that definitions may ask for more than what can be wanted here, which no difference shows.
-func (c *call) hintAtProblems(client *api.Client) {
-	s, err := client.Status(c)
-	if err == nil && grave(s.Problems) {
-		fmt.Fprintln(c.stderr, "not everything can be served as it is defined: see the problems in \"vipctl status\"")
+func (c *call) hintAtProblems() {
+	if s, _ := askDaemon(c, (*api.Client).Status); grave(s.Problems) {
+		c.say("not everything can be served as it is defined: see the problems in \"vipctl status\"")
 	}
 }
 
-func (c *call) printDifferences(differences []serviceDiff, between string) error {
-	if len(differences) == 0 {
-		fmt.Fprintf(c.stderr, "no differences between %s\n", between)
-		return nil
-	}
+func (p *printer) differencesText(differences []serviceDiff) string {
 	var b strings.Builder
 	for _, d := range differences {
+		mark, style := "~", table.Notice
 		switch d.What {
 		case "added":
-			fmt.Fprintln(&b, c.paint("+ service "+string(d.Service), table.Good))
+			mark, style = "+", table.Good
 		case "removed":
-			fmt.Fprintln(&b, c.paint("- service "+string(d.Service), table.Bad))
-		default:
-			fmt.Fprintln(&b, c.paint("~ service "+string(d.Service), table.Notice))
+			mark, style = "-", table.Bad
 		}
-		c.writeFields(&b, d.Fields)
+		fmt.Fprintln(&b, p.paint(mark+" service "+string(d.Service), style))
+		b.WriteString(p.fieldsText(d.Fields))
 	}
-	return c.print(b.String())
+	return b.String()
 }
 
-// writeFields writes each field as it is, and as it would be.
-func (c *call) writeFields(b *strings.Builder, fields []fieldDiff) {
+// fieldsText is each field as it is, and as it would be.
+func (p *printer) fieldsText(fields []fieldDiff) string {
+	var b strings.Builder
 	for _, f := range fields {
 		if f.Runs != nil {
-			fmt.Fprintln(b, c.paint("  - "+f.Field+" = "+tomlValue(f.Runs, ""), table.Bad))
+			fmt.Fprintln(&b, p.paint("  - "+f.Field+" = "+tomlValue(f.Runs, ""), table.Bad))
 		}
 		if f.Wants != nil {
-			fmt.Fprintln(b, c.paint("  + "+f.Field+" = "+tomlValue(f.Wants, ""), table.Good))
+			fmt.Fprintln(&b, p.paint("  + "+f.Field+" = "+tomlValue(f.Wants, ""), table.Good))
 		}
 	}
+	return b.String()
 }

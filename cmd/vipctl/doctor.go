@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
 	"vipd/cmd/internal/modes"
@@ -32,16 +34,9 @@ func doctorVerb() *verb {
 
 func runDoctor(c *call) error {
 	findings := doctor.Examine(c, c.examined())
-	var err error
-	if c.format == formJSON {
-		err = c.printJSON(findings)
-	} else {
-		err = c.print(c.findingsText(findings))
-	}
-	for _, f := range findings {
-		if f.Level == doctor.Problem && err == nil {
-			err = errReported
-		}
+	err := c.show(findings, func() string { return c.findingsText(findings) })
+	if err == nil && slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Level == doctor.Problem }) {
+		return errReported
 	}
 	return err
 }
@@ -66,7 +61,7 @@ func (c *call) examined() doctor.Host {
 	}
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
 	h.Held = func() (map[netip.Addr]string, error) { return host.InLedger(h.Config.RunDir) }
-	if c.askDaemon(&h) {
+	if c.askVipd(&h) {
 		return h
 	}
 	d, err := readDefinitions(file)
@@ -74,47 +69,34 @@ func (c *call) examined() doctor.Host {
 		return h // what is wrong with the file is said already
 	}
 	mode, _ := planned(h.Config.Mode)
-	for _, f := range d.compile("", mode.Capabilities(h.Config)) {
-		var states []balancer.BackendState
-		for _, b := range f.Backends {
-			states = append(states, b.State)
-		}
-		h.Frontends = append(h.Frontends, doctor.Frontend{
-			Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states),
-		})
-	}
+	h.Frontends = mapped(d.compile("", mode.Capabilities(h.Config)), func(f *balancer.Frontend) doctor.Frontend {
+		states := mapped(f.Backends, func(b balancer.Backend) balancer.BackendState { return b.State })
+		return doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states)}
+	})
 	return h
 }
 
-// askDaemon asks a running vipd for what it knows; false: none answers.
-func (c *call) askDaemon(h *doctor.Host) bool {
-	client, err := c.daemon()
-	if err == nil {
-		status, asking := client.Status(c)
-		frontends, listing := client.Frontends(c)
-		if err = errors.Join(asking, listing); err == nil {
-			h.Status = &status
-			for _, f := range frontends {
-				var states []balancer.BackendState
-				for _, b := range f.Backends {
-					states = append(states, b.State)
-				}
-				h.Frontends = append(h.Frontends, doctor.Frontend{
-					Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states),
-				})
-			}
-			return true
-		}
-		err = asking
-	}
+// askVipd asks a running vipd for what it knows; false: none answers.
+func (c *call) askVipd(h *doctor.Host) bool {
+	status, err := askDaemon(c, (*api.Client).Status)
 	if err != nil {
 		h.NoDaemon = oneLine(err.Error())
+		return false
 	}
-	return false
+	frontends, err := askDaemon(c, (*api.Client).Frontends)
+	if err != nil {
+		return false
+	}
+	h.Status = &status
+	h.Frontends = mapped(frontends, func(f api.Frontend) doctor.Frontend {
+		states := mapped(f.Backends, func(b api.Backend) balancer.BackendState { return b.State })
+		return doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states)}
+	})
+	return true
 }
 
 // findingsText writes the findings of each check below its name, with reasons and commands.
-func (c *call) findingsText(findings []doctor.Finding) string {
+func (p *printer) findingsText(findings []doctor.Finding) string {
 	const margin = 10
 	var b strings.Builder
 	check := ""
@@ -128,13 +110,13 @@ func (c *call) findingsText(findings []doctor.Finding) string {
 		level := fmt.Sprintf("  %-*s", margin-2, f.Level)
 		for i, line := range table.Wrap(table.Line(f.What), 79-margin) {
 			if i == 0 {
-				b.WriteString(c.paint(level, levelStyle(f.Level)) + line + "\n")
+				b.WriteString(p.paint(level, levelStyle(f.Level)) + line + "\n")
 			} else {
 				fmt.Fprintf(&b, "%*s%s\n", margin, "", line)
 			}
 		}
 		for _, line := range table.Wrap(table.Line(f.Why), 77-margin) {
-			fmt.Fprintf(&b, "%*s%s\n", margin+2, "", c.paint(line, table.Faint))
+			fmt.Fprintf(&b, "%*s%s\n", margin+2, "", p.paint(line, table.Faint))
 		}
 		if f.Mend != "" {
 			fmt.Fprintf(&b, "%*s$ %s\n", margin+2, "", table.Line(f.Mend))

@@ -2,7 +2,7 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
+	"maps"
 	"os/user"
 	"slices"
 	"strconv"
@@ -53,7 +53,7 @@ func drainVerb() *verb {
 			reasonFlag(), expiresFlag(), forceFlag(),
 		},
 		formats: []string{formTable, formJSON}, most: 2, fleet: true,
-		complete: completeTarget, run: runDrain,
+		complete: inTurn(namesToOverride, addressesToOverride), run: runDrain,
 	}
 }
 
@@ -66,7 +66,7 @@ func undrainVerb() *verb {
 		example: "vipctl undrain web 192.168.1.11",
 		flags:   []cli.Flag{nodeFlag(), reasonFlag()},
 		formats: []string{formTable, formJSON}, most: 2, fleet: true,
-		complete: completeTarget, run: runUndrain,
+		complete: inTurn(namesToOverride, addressesToOverride), run: runUndrain,
 	}
 }
 
@@ -79,7 +79,7 @@ func weightVerb() *verb {
 		example: "vipctl weight web 192.168.1.11 5",
 		flags:   []cli.Flag{nodeFlag(), reasonFlag(), expiresFlag(), forceFlag()},
 		formats: []string{formTable, formJSON}, most: 3, fleet: true,
-		complete: completeTarget, run: runWeight,
+		complete: inTurn(namesToOverride, addressesToOverride), run: runWeight,
 	}
 }
 
@@ -134,30 +134,6 @@ func (c *call) operator() string {
 	return name
 }
 
-// overrideAll sends the request and prints a line for each endpoint that it met: what done says of it.
-func (c *call) overrideAll(q api.OverrideRequest, done func(api.OverrideTarget) string) (api.OverrideResult, error) {
-	client, err := c.daemon()
-	if err != nil {
-		return api.OverrideResult{}, err
-	}
-	r, err := client.Override(c, q)
-	switch {
-	case err != nil:
-		return r, err
-	case len(r.Targets) == 0 && q.Node != "":
-		return r, fmt.Errorf("no endpoint is on node %q", q.Node)
-	case len(r.Targets) == 0:
-		return r, fmt.Errorf("service %s has no endpoint %s", q.Service, q.Address)
-	case c.format == formJSON:
-		return r, c.printJSON(r)
-	}
-	var b strings.Builder
-	for _, t := range r.Targets {
-		fmt.Fprintf(&b, "%s/%s: %s\n", t.Service, t.Address, done(t))
-	}
-	return r, c.print(b.String())
-}
-
 func runWeight(c *call) error {
 	q, err := c.request(1)
 	if err != nil {
@@ -165,61 +141,28 @@ func runWeight(c *call) error {
 	}
 	text := c.args[len(c.args)-1]
 	n, err := strconv.Atoi(text)
+	done := fmt.Sprintf("weight %d", n)
 	switch {
 	case text == "-":
-		n = balancer.TakenBack
+		n, done = balancer.TakenBack, "the weight that is written counts again"
 	case err != nil || n < 0 || n > balancer.MaxWeight:
 		return wrongUse("%q is not a weight: a whole number, 0 to %d, or - to take back the one that was set", text, balancer.MaxWeight)
 	}
 	q.Weight = &n
-	switch f, err := c.fleetOverride(q); {
-	case err != nil:
+	o, err := c.overrider(q)
+	if err != nil {
 		return err
-	case f != nil:
-		return f.weigh(n)
 	}
-	r, err := c.overrideAll(q, func(api.OverrideTarget) string { return weighed(n) })
-	switch {
-	case err != nil || n == balancer.TakenBack:
-	case n > 0:
-		c.noteUnweighted(r.Targets)
-	default:
-		c.noteIdle(r.Targets)
-	}
-	return err
-}
-
-// weighed says what a weight comes to.
-func weighed(n int) string {
-	if n == balancer.TakenBack {
-		return "the weight that is written counts again"
-	}
-	return fmt.Sprintf("weight %d", n)
-}
-
-// noteUnweighted says of which of the targets' services the scheduler does not look at weights. Where that can't be
-// asked, there is no note.
-func (c *call) noteUnweighted(targets []api.OverrideTarget) {
-	client, err := c.daemon()
-	if err != nil {
-		return
-	}
-	frontends, err := client.Frontends(c)
-	if err != nil {
-		return
-	}
-	noted := map[balancer.Name]bool{}
-	for _, f := range frontends {
-		meant := slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return t.Service == f.Service })
-		if meant && !noted[f.Service] && !f.Scheduler.SharesByWeight() {
-			noted[f.Service] = true
-			c.noteUnweightedService(f.Service, f.Scheduler)
+	err = o.override(func(api.OverrideTarget) string { return done })
+	if err == nil && n > 0 {
+		by := o.schedulers()
+		for _, name := range slices.Sorted(maps.Keys(by)) {
+			if !by[name].SharesByWeight() {
+				c.hint("service %s is scheduled by %s, which shares nothing by weight; only weight 0 keeps new connections away", name, by[name])
+			}
 		}
 	}
-}
-
-func (c *call) noteUnweightedService(name balancer.Name, by balancer.Scheduler) {
-	fmt.Fprintf(c.stderr, "note: service %s is scheduled by %s, which shares nothing by weight; only weight 0 keeps new connections away\n", name, by)
+	return err
 }
 
 func runUndrain(c *call) error {
@@ -229,49 +172,11 @@ func runUndrain(c *call) error {
 	}
 	draining := false
 	q.Draining = &draining
-	switch f, err := c.fleetOverride(q); {
-	case err != nil:
-		return err
-	case f != nil:
-		return f.undrain()
-	}
-	client, err := c.daemon()
+	o, err := c.overrider(q)
 	if err != nil {
 		return err
 	}
-	before, err := client.Endpoints(c)
-	if err != nil {
-		return err
-	}
-	_, err = c.overrideAll(q, func(t api.OverrideTarget) string { return undrained(t, before) })
-	return err
-}
-
-// undrained says what the end of a drain came to for a target, whose endpoints were as in before.
-func undrained(t api.OverrideTarget, before []api.Endpoint) string {
-	at := slices.DeleteFunc(slices.Clone(before), func(e api.Endpoint) bool { return e.Service != t.Service || !isAt(e.Address, t.Address) })
-	var said []*balancer.Override
-	for _, e := range at {
-		said = append(said, e.Override)
-	}
-	return undrainedText(t.Service, t.Address, len(at) == 0 || slices.ContainsFunc(at, drains), said)
-}
-
-// undrainedText says what the end of a drain came to for an endpoint of which overrides said something, whether it drained or not.
-func undrainedText(service balancer.Name, address string, drained bool, said []*balancer.Override) string {
-	text := "drain taken back"
-	if !drained {
-		text = "it was not draining"
-	}
-	if i := slices.IndexFunc(said, func(o *balancer.Override) bool { return o != nil && o.Weight != nil }); i >= 0 {
-		text += fmt.Sprintf("; the weight %d that was set by hand stays: \"vipctl weight %s %s -\" takes it back", *said[i].Weight, service, address)
-	}
-	return text
-}
-
-// drains reports whether somebody drains the endpoint, by hand or in the file.
-func drains(e api.Endpoint) bool {
-	return e.State == balancer.Draining || e.Override != nil && e.Override.Draining != nil && *e.Override.Draining
+	return o.override(o.undrained)
 }
 
 func runDrain(c *call) error {
@@ -291,93 +196,13 @@ func runDrain(c *call) error {
 	if q.Expires > 0 {
 		done += fmt.Sprintf("; taken back in %s", q.Expires)
 	}
-	switch f, err := c.fleetOverride(q); {
-	case err != nil:
-		return err
-	case f != nil:
-		return f.drain(done)
-	}
-	r, err := c.overrideAll(q, func(api.OverrideTarget) string { return done })
+	o, err := c.overrider(q)
 	if err != nil {
 		return err
 	}
-	c.noteIdle(r.Targets)
-	if !c.flags.Bool("wait") {
-		return nil
+	err = o.override(func(api.OverrideTarget) string { return done })
+	if err != nil || !c.flags.Bool("wait") {
+		return err
 	}
-	return c.await(&r)
-}
-
-// noteIdle says which of the targets' services have no endpoint any more that takes new connections. Where that can't be asked,
-// there is no note.
-func (c *call) noteIdle(targets []api.OverrideTarget) {
-	client, err := c.daemon()
-	if err != nil {
-		return
-	}
-	s, err := client.Status(c)
-	if err != nil {
-		return
-	}
-	for _, p := range s.Problems {
-		if p.Kind == balancer.Idle && slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return t.Service == p.Service }) {
-			fmt.Fprintf(c.stderr, "note: service %s: %s\n", p.Service, p.PortText())
-		}
-	}
-}
-
-// completeTarget lists services, then the addresses of the service's endpoints.
-func completeTarget(c *call, before []string) []string {
-	fleet := c.overridesFleet()
-	switch {
-	case len(before) == 0 && fleet:
-		return c.fleetNames()
-	case len(before) == 0:
-		return c.serviceNames()
-	case len(before) == 1 && fleet:
-		return c.fleetAddresses(balancer.Name(before[0]))
-	case len(before) == 1:
-		return c.addresses(balancer.Name(before[0]))
-	}
-	return nil
-}
-
-// addresses asks the daemon for the addresses of a service's endpoints; none if it does not answer.
-func (c *call) addresses(service balancer.Name) (out []string) {
-	for _, e := range c.endpointsOf(service) {
-		if at, err := netip.ParseAddrPort(e.Address); err == nil {
-			out = append(out, at.Addr().String())
-		}
-	}
-	return out
-}
-
-// endpointsOf asks the daemon for a service's endpoints; none if it does not answer.
-func (c *call) endpointsOf(service balancer.Name) []api.Endpoint {
-	client, err := c.daemon()
-	if err != nil {
-		return nil
-	}
-	all, err := client.Endpoints(c)
-	if err != nil {
-		return nil
-	}
-	return slices.DeleteFunc(all, func(e api.Endpoint) bool { return e.Service != service })
-}
-
-// serviceNames asks the daemon for the names of all services; none if it does not answer.
-func (c *call) serviceNames() []string {
-	client, err := c.daemon()
-	if err != nil {
-		return nil
-	}
-	services, err := client.Services(c)
-	if err != nil {
-		return nil
-	}
-	out := make([]string, len(services))
-	for i, s := range services {
-		out[i] = string(s.Name)
-	}
-	return out
+	return o.await()
 }

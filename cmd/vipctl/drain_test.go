@@ -54,7 +54,7 @@ func TestOpenConnections(t *testing.T) {
 
 func TestOverrideText(t *testing.T) {
 	now := time.Now()
-	c := &call{world: world{now: func() time.Time { return now }}}
+	c := &printer{world: world{now: func() time.Time { return now }}}
 	yes, no, five := true, false, 5
 	for want, o := range map[string]*balancer.Override{
 		"":                               nil,

@@ -15,25 +15,17 @@ import (
 
 // refuse prints the problems, and returns an error if one of them keeps everything from being written.
 func (e *edit) refuse() error {
-	var b strings.Builder
 	wrong := 0
 	for _, p := range e.problems {
-		line := table.Line(p.String())
-		if p.Severity == balancer.SeverityWarning {
-			line += " (a warning)"
-		} else {
+		if e.note("%s", problemLine(&p)); p.Severity != balancer.SeverityWarning {
 			wrong++
 		}
-		fmt.Fprintf(&b, "vipctl: %s\n", line)
 	}
-	if wrong > 0 {
-		fmt.Fprintf(&b, "vipctl: %s: nothing was written\n", count(wrong, "problem"))
+	if wrong == 0 {
+		return nil
 	}
-	fmt.Fprint(e.stderr, b.String())
-	if wrong > 0 {
-		return errReported
-	}
-	return nil
+	e.note("%s: nothing was written", count(wrong, "problem"))
+	return errReported
 }
 
 // write carries out the changes, one transaction each: first what comes, then what goes, so that a key that moves from
@@ -129,11 +121,7 @@ type takenError struct{ problems []balancer.Problem }
 
 // Error has the problems in one line.
 func (e *takenError) Error() string {
-	var texts []string
-	for _, p := range e.problems {
-		texts = append(texts, p.String())
-	}
-	return strings.Join(texts, "; ")
+	return strings.Join(mapped(e.problems, balancer.Problem.String), "; ")
 }
 
 // taken returns what another service claims of what a change would bring about, of those that are left.
@@ -210,7 +198,7 @@ func (e *edit) overtaken() error {
 	wrong := 0
 	for _, now := range contests(others, again) {
 		if !slices.ContainsFunc(e.contested, now.same) {
-			fmt.Fprintf(e.stderr, "vipctl: %s\n", table.Line(now.problem().String()))
+			e.note("%s", now.problem())
 			wrong++
 		}
 	}
@@ -238,27 +226,24 @@ func (e *edit) report(dry bool) error {
 		return e.printJSON(editResult{Revision: revision, Services: list(e.intents), DryRun: dry})
 	}
 	var b strings.Builder
-	written := false
+	written := int64(0)
 	for _, i := range e.intents {
 		what := string(i.What)
 		switch {
 		case i.Error != "":
-			fmt.Fprintf(e.stderr, "vipctl: %s\n", oneLine(i.Error))
+			e.note("%s", i.Error)
 			continue
 		case dry && i.What != unchangedService:
 			what = "would be " + what
 		case i.What != unchangedService:
-			written = true
+			written = revision
 		}
 		fmt.Fprintln(&b, e.paint(fmt.Sprintf("%s: %s", i.Name, what+i.addressText()), outcomeStyle(i.What)))
 		if dry {
-			e.writeFields(&b, i.Fields)
+			b.WriteString(e.fieldsText(i.Fields))
 		}
 	}
-	if written {
-		fmt.Fprintf(&b, "revision %d; \"vipctl wait --revision %d\" returns when it is in effect on all hosts\n", revision, revision)
-	}
-	return e.print(b.String())
+	return e.print(b.String() + waitText(written))
 }
 
 func outcomeStyle(o outcome) table.Style {

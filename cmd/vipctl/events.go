@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -53,6 +52,7 @@ func eventsVerb() *verb {
 type eventList struct {
 	*call
 	query api.EventsQuery
+	asked *api.Client // once past has asked
 	// from is the earliest time that is shown.
 	from time.Time
 	// span says that in words.
@@ -84,10 +84,10 @@ func runEvents(c *call) error {
 		return c.printJSON(list(before))
 	}
 	if len(before) == 0 && !follow {
-		fmt.Fprintf(c.stderr, "there are no such events %s\n", l.span)
+		c.say("there are no such events %s", l.span)
 		return nil
 	}
-	if err := l.show(before, true); err != nil || !follow {
+	if err := l.showEvents(before, true); err != nil || !follow {
 		return err
 	}
 	return l.follow()
@@ -133,23 +133,24 @@ func (l *eventList) window() (most int, err error) {
 // known refuses a service that is not there, and of which no event tells that it was.
 func (l *eventList) known() error {
 	any := false
-	err := l.client.Events(l, api.EventsQuery{Service: l.query.Service}, func(p api.EventPage) error {
+	err := l.asked.Events(l, api.EventsQuery{Service: l.query.Service}, func(p api.EventPage) error {
 		any = any || len(p.Events) > 0
 		return nil
 	})
 	if err != nil || any {
 		return err
 	}
-	return l.isService(l.client, l.query.Service)
+	return l.isService(l.query.Service)
 }
 
 // past asks for what there is, and returns the latest of it; below zero: all. Any: there is some. The query is then for
 // what comes after.
 func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
-	client, err := l.daemon()
+	client, err := l.daemon.client()
 	if err != nil {
 		return nil, false, err
 	}
+	l.asked = client
 	err = client.Events(l, l.query, func(p api.EventPage) error {
 		events = append(events, slices.DeleteFunc(p.Events, func(e api.Event) bool { return e.At.Before(l.from) })...)
 		l.query.Since = p.Next
@@ -165,35 +166,16 @@ func (l *eventList) past(most int) (events []api.Event, any bool, err error) {
 // follow shows what comes, also after restarts of the daemon. The end of ctx is the normal end.
 func (l *eventList) follow() error {
 	l.query.Follow = true
-	away := false
-	for {
-		err := l.client.Events(l, l.query, func(p api.EventPage) error {
-			if away {
-				away = false
-				l.note("vipd is there again")
-			}
+	return l.call.follow(true, func(heard func()) error {
+		return l.asked.Events(l, l.query, func(p api.EventPage) error {
+			heard()
 			if p.Missed > 0 {
 				l.note("%s", l.missed(p.Missed))
 			}
 			l.query.Since = p.Next
-			return l.show(p.Events, false)
+			return l.showEvents(p.Events, false)
 		})
-		var broken *showError
-		switch {
-		case l.Err() != nil:
-			return nil
-		case errors.As(err, &broken):
-			return broken.err
-		case !away:
-			away = true
-			l.note("%v; waiting for vipd", err)
-		}
-		select {
-		case <-l.Done():
-			return nil
-		case <-time.After(comeback):
-		}
-	}
+	})
 }
 
 // missed says how many events are lost. Nobody knows what they were about: it is all that is gone.
@@ -205,7 +187,7 @@ func (l *eventList) missed(n uint64) string {
 }
 
 // show prints events, the first with the titles above.
-func (l *eventList) show(events []api.Event, first bool) error {
+func (l *eventList) showEvents(events []api.Event, first bool) error {
 	var b strings.Builder
 	if l.format == formJSON {
 		out := json.NewEncoder(&b)

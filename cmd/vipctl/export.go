@@ -3,12 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/find"
-	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 	"vipd/store/tomlfile"
 )
@@ -24,13 +23,13 @@ func exportVerb() *verb {
 		example: "vipctl export > services.toml",
 		formats: []string{formTOML, formJSON}, fleet: true,
 		most:     -1,
-		complete: func(c *call, _ []string) []string { return c.fleetNames() },
+		complete: fleetNames,
 		run:      runExport,
 	}
 }
 
 func runExport(c *call) error {
-	w, err := c.fleet()
+	w, err := c.fleet.writer()
 	if err != nil {
 		return err
 	}
@@ -48,7 +47,7 @@ func runExport(c *call) error {
 	for _, s := range all {
 		text, err := exported(s, c.format)
 		if err != nil {
-			fmt.Fprintf(c.stderr, "vipctl: not exported: service %s: %s\n", s.Name, table.Line(err.Error()))
+			c.note("not exported: service %s: %v", s.Name, err)
 			left++
 			continue
 		}
@@ -57,11 +56,7 @@ func runExport(c *call) error {
 		}
 		b.WriteString(text)
 	}
-	if c.format == formJSON {
-		err = c.printJSON(map[string]any{"services": tables})
-	} else {
-		err = c.print(b.String())
-	}
+	err = c.show(map[string]any{"services": tables}, b.String)
 	if err == nil && left > 0 {
 		err = errReported
 	}
@@ -73,24 +68,15 @@ func (c *call) named(all []*etcd.Stored) ([]*etcd.Stored, error) {
 	if len(c.args) == 0 {
 		return all, nil
 	}
-	known := make([]string, len(all))
-	for i, s := range all {
-		known[i] = string(s.Name)
-	}
-	wanted := map[string]bool{}
-	for _, name := range c.args {
-		wanted[name] = true
-	}
 	var some []*etcd.Stored
 	for _, s := range all {
-		if wanted[string(s.Name)] {
+		if slices.Contains(c.args, string(s.Name)) {
 			some = append(some, s)
-			delete(wanted, string(s.Name))
 		}
 	}
 	for _, name := range c.args {
-		if wanted[name] {
-			return nil, fmt.Errorf("there is no service %q in etcd%s", name, find.Meant(name, known))
+		if !slices.ContainsFunc(some, func(s *etcd.Stored) bool { return string(s.Name) == name }) {
+			return nil, absent("service", name, " in etcd", mapped(all, func(s *etcd.Stored) string { return string(s.Name) }))
 		}
 	}
 	return some, nil

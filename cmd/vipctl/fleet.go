@@ -28,34 +28,56 @@ func fleetFlags() []cli.Flag {
 	}
 }
 
-// fleet returns what reads and writes the etcd store, which the flags, the environment or the config name. It connects
+// fleetLink is the connection to etcd, which a fleet shares.
+type fleetLink struct {
+	*printer
+	flags *cli.Context
+	// verb is what needs etcd, for messages.
+	verb   string
+	opened *etcd.Writer // nil: nothing was asked yet
+	// members are the URLs of etcd, once it is opened.
+	members []string
+}
+
+func (f *fleetLink) close() {
+	if f.opened != nil {
+		_ = f.opened.Close() // what it did has been answered
+	}
+}
+
+// writer returns what reads and writes the etcd store, which the flags, the environment or the config name. It connects
 // when it is first used.
-func (c *call) fleet() (*etcd.Writer, error) {
-	if c.writer == nil {
-		conf, err := c.etcdConfig()
+func (f *fleetLink) writer() (*etcd.Writer, error) {
+	if f.opened == nil {
+		conf, err := f.etcdConfig()
 		if err != nil {
 			return nil, err
 		}
-		if c.writer, err = etcd.NewWriter(conf); err != nil {
+		if f.opened, err = etcd.NewWriter(conf); err != nil {
 			return nil, err
 		}
-		c.members = conf.Endpoints
+		f.members = conf.Endpoints
 	}
-	return c.writer, nil
+	return f.opened, nil
 }
 
-// etcdNamed reports whether the command line or the environment names an etcd. Where it does, verbs that usually ask
-// the daemon read and write etcd.
-func (c *call) etcdNamed() bool { return c.flags.String("etcd") != "" }
+// named reports whether the command line or the environment names an etcd. Where it does, verbs that usually ask the
+// daemon read and write etcd.
+func (f *fleetLink) named() bool { return f.flags.String("etcd") != "" }
 
-// fleetStore reports whether services come from etcd: because one is named, or because the config says so. A config
-// that can't be read says nothing.
-func (c *call) fleetStore() bool {
-	if c.etcdNamed() {
+// isStore reports whether services come from etcd: because one is named, or because the config says so. A config that
+// can't be read says nothing.
+func (f *fleetLink) isStore() bool {
+	if f.named() {
 		return true
 	}
-	said, err := c.fleetConfig()
+	said, err := f.config()
 	return err == nil && said.Store.Kind == config.EtcdStore
+}
+
+// takesOverrides reports whether overrides of services in etcd go to etcd.
+func (f *fleetLink) takesOverrides() bool {
+	return f.named() || f.flags.String("socket") == "" && f.isStore()
 }
 
 // fleetConfig is what vipctl reads of the config to find etcd, and nothing else: a mistake elsewhere in there leaves
@@ -67,10 +89,10 @@ type fleetConfig struct {
 	Etcd config.Etcd `toml:"etcd"`
 }
 
-// fleetConfig reads the config. Paths in it are relative to its folder.
-func (c *call) fleetConfig() (fleetConfig, error) {
+// config reads the config. Paths in it are relative to its folder.
+func (f *fleetLink) config() (fleetConfig, error) {
 	said := fleetConfig{Etcd: config.Default().Etcd}
-	file := c.flags.String("config")
+	file := f.flags.String("config")
 	text, err := tomlfile.ReadFile(file)
 	if err != nil {
 		return said, err
@@ -86,35 +108,26 @@ func (c *call) fleetConfig() (fleetConfig, error) {
 	return said, nil
 }
 
-// verbText is the verb as it is typed, with what it lists: "vipctl get" needs etcd for nodes and pools only.
-func (c *call) verbText() string {
-	text := "vipctl " + c.verb.name
-	if (c.verb.name == "get" || c.verb.name == "describe") && len(c.args) > 0 {
-		text += " " + c.args[0]
-	}
-	return text
-}
-
 // etcdConfig joins flags, environment and config.
-func (c *call) etcdConfig() (etcd.Config, error) {
-	file := c.flags.String("config")
-	said, err := c.fleetConfig()
+func (f *fleetLink) etcdConfig() (etcd.Config, error) {
+	file := f.flags.String("config")
+	said, err := f.config()
 	absent := errors.Is(err, fs.ErrNotExist) && file == defaultConfig
 	switch {
-	case absent && !c.etcdNamed():
-		return etcd.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
-	case err != nil && !absent && !c.etcdNamed():
+	case absent && !f.named():
+		return etcd.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", f.verb, file)
+	case err != nil && !absent && !f.named():
 		return etcd.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %w (--etcd names it)", err)
 	case err != nil && !absent:
-		fmt.Fprintf(c.stderr, "vipctl: %s; what the flags don't say of etcd is taken as not set\n", oneLine(err.Error()))
+		f.note("%v; etcd settings that the flags don't give are taken as not set", err)
 		said.Etcd = config.Default().Etcd
-	case !c.etcdNamed() && said.Store.Kind != config.EtcdStore:
-		return etcd.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
+	case !f.named() && said.Store.Kind != config.EtcdStore:
+		return etcd.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", f.verb, file)
 	}
 	conf, flagged := etcd.Config(said.Etcd), false
-	if c.etcdNamed() {
+	if f.named() {
 		conf.Endpoints, flagged = nil, true
-		for url := range strings.SplitSeq(c.flags.String("etcd"), ",") {
+		for url := range strings.SplitSeq(f.flags.String("etcd"), ",") {
 			conf.Endpoints = append(conf.Endpoints, strings.TrimSpace(url))
 		}
 	}
@@ -122,8 +135,8 @@ func (c *call) etcdConfig() (etcd.Config, error) {
 		"prefix": &conf.Prefix, "user": &conf.Username, "password-file": &conf.PasswordFile,
 		"ca-file": &conf.CAFile, "cert-file": &conf.CertFile, "key-file": &conf.KeyFile,
 	} {
-		if c.flags.IsSet(name) { // "" takes back what the config says
-			*field, flagged = c.flags.String(name), true
+		if f.flags.IsSet(name) { // "" takes back what the config says
+			*field, flagged = f.flags.String(name), true
 		}
 	}
 	switch err := conf.Check(); {

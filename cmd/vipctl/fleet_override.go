@@ -20,28 +20,26 @@ type fleetOverride struct {
 	request api.OverrideRequest
 	find.Place
 	targets []balancer.Target
+	// result is what the change came to.
+	result fleetResult
 }
 
-// fleetOverride finds out whether what is asked for is about endpoints in etcd, and about which. It is nil where the
-// daemon is to be asked: no etcd is named, and either the socket is, or services come from files, or the service of the
-// request does.
+// fleetOverride finds out which endpoints in etcd the request is about. It is nil where the request names a service that
+// etcd does not have, and no etcd is named.
 func (c *call) fleetOverride(q api.OverrideRequest) (*fleetOverride, error) {
-	if !c.overridesFleet() {
-		return nil, nil
-	}
-	w, err := c.fleet()
+	w, err := c.fleet.writer()
 	if err != nil {
 		return nil, err
 	}
 	s, err := w.Read(c, nil)
 	if err != nil {
 		socket := "--socket PATH"
-		if c.etcdNamed() {
+		if c.fleet.named() {
 			socket += " in place of --etcd"
 		}
 		return nil, fmt.Errorf("%w; while etcd is away, \"vipctl %s\" with %s has the daemon of this host do it, for itself alone", err, c.verb.name, socket)
 	}
-	if !c.etcdNamed() && q.Node == "" && !s.Services.Has(q.Service) {
+	if !c.fleet.named() && q.Node == "" && !s.Services.Has(q.Service) {
 		return nil, nil
 	}
 	f := &fleetOverride{
@@ -58,14 +56,7 @@ func (c *call) fleetOverride(q api.OverrideRequest) (*fleetOverride, error) {
 // addKept adds the endpoints that the daemon of this host keeps in use although their leases have ended: etcd no longer has
 // them, but nodes follow what it says of them. If the daemon does not answer, nothing is added.
 func (f *fleetOverride) addKept() {
-	client, err := f.daemon()
-	if err != nil {
-		return
-	}
-	services, err := client.Services(f)
-	if err != nil {
-		return
-	}
+	services, _ := askDaemon(f.call, (*api.Client).Services)
 	for _, s := range services {
 		shared := f.Services.At(s.Name)
 		if shared == nil || s.Origin.Key == "" {
@@ -85,29 +76,6 @@ func (f *fleetOverride) addKept() {
 	}
 }
 
-// overridesFleet reports whether overrides of services in etcd go to etcd.
-func (c *call) overridesFleet() bool {
-	return c.etcdNamed() || c.flags.String("socket") == "" && c.fleetStore()
-}
-
-// fleetAddresses are those of a service's endpoints in etcd; none if it does not answer.
-func (c *call) fleetAddresses(name balancer.Name) (out []string) {
-	w, err := c.fleet()
-	if err != nil {
-		return nil
-	}
-	s, err := w.Read(c, nil)
-	if err != nil {
-		return nil
-	}
-	if service := s.Services.At(name); service != nil {
-		for _, e := range balancer.EndpointsOf(service, &balancer.Inputs{Endpoints: s.Endpoints}) {
-			out = append(out, e.Address.String())
-		}
-	}
-	return out
-}
-
 // fleetResult says what an override in etcd came to.
 type fleetResult struct {
 	api.OverrideResult
@@ -115,14 +83,13 @@ type fleetResult struct {
 	Revision int64 `json:"revision"`
 }
 
-// write carries the change out, target by target, and prints a line for each: what done says of it. Where one can't be
-// written, the others are.
-func (f *fleetOverride) write(done func(balancer.Target) string) (r fleetResult, err error) {
+// override makes the change target by target. Where one can't be written, the others are.
+func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
 	change, err := find.Asked(&f.request, f.now())
 	if err != nil {
-		return r, err
+		return err
 	}
-	var b strings.Builder
+	r := &f.result
 	var errs []error
 	for _, t := range f.targets {
 		next, revision, err := f.set(t, change)
@@ -132,17 +99,20 @@ func (f *fleetOverride) write(done func(balancer.Target) string) (r fleetResult,
 		}
 		r.Revision = max(r.Revision, revision)
 		r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: next})
-		fmt.Fprintf(&b, "%s: %s\n", t, done(t))
 	}
-	if f.format == formJSON {
-		err = f.printJSON(r)
-	} else {
-		if r.Revision > 0 {
-			fmt.Fprintf(&b, "revision %d; \"vipctl wait --revision %d\" returns when it is in effect on all hosts\n", r.Revision, r.Revision)
-		}
-		err = f.print(b.String())
+	errs = append(errs, f.show(*r, func() string { return targetLines(r.Targets, said) + waitText(r.Revision) }))
+	if f.request.Draining != nil && !*f.request.Draining {
+		f.noteLocalDrains()
 	}
-	return r, errors.Join(append(errs, err)...)
+	return errors.Join(errs...)
+}
+
+// waitText says how to wait for a revision; nothing where there is none.
+func waitText(revision int64) string {
+	if revision == 0 {
+		return ""
+	}
+	return fmt.Sprintf("revision %d; \"vipctl wait --revision %[1]d\" returns when it is in effect on all hosts\n", revision)
 }
 
 // set changes what is said of one target, and returns what that comes to, and the revision of the last write.
@@ -171,34 +141,11 @@ func (f *fleetOverride) lasting(o balancer.Override) balancer.Override {
 	return o
 }
 
-// drain is "drain" through etcd.
-func (f *fleetOverride) drain(done string) error {
-	r, err := f.write(func(balancer.Target) string { return done })
-	if err != nil || !f.flags.Bool("wait") {
-		return err
-	}
-	return f.await(&r)
-}
-
-// undrain is "undrain" through etcd.
-func (f *fleetOverride) undrain() error {
-	_, err := f.write(f.undrained)
-	f.noteLocalDrains()
-	return err
-}
-
-// noteLocalDrains says which of the targets the daemon of this host drains by itself: etcd does not know of that. Where the daemon
-// can't be asked, there is no note.
+// noteLocalDrains says which of the targets the daemon of this host drains by itself: etcd does not know of that. Where the
+// daemon does not answer, there is no note.
 func (f *fleetOverride) noteLocalDrains() {
-	client, err := f.daemon()
-	if err != nil {
-		return
-	}
-	endpoints, err := client.Endpoints(f)
-	if err != nil {
-		return
-	}
-	socket, err := f.socket()
+	endpoints, _ := askDaemon(f.call, (*api.Client).Endpoints)
+	socket, err := f.daemon.socket()
 	if err != nil {
 		socket = "PATH"
 	}
@@ -206,7 +153,7 @@ func (f *fleetOverride) noteLocalDrains() {
 		if slices.ContainsFunc(endpoints, func(e api.Endpoint) bool {
 			return e.Service == t.Service && isAt(e.Address, t.Address()) && f.drainedHere(e)
 		}) {
-			fmt.Fprintf(f.stderr, "note: the daemon of this host drains %s by itself: \"vipctl undrain %s %s --socket %s\" takes that back\n", t, t.Service, t.Address(), socket)
+			f.hint("the daemon of this host drains %s by itself: \"vipctl undrain %s %s --socket %s\" takes that back", t, t.Service, t.Address(), socket)
 		}
 	}
 }
@@ -215,15 +162,15 @@ func (f *fleetOverride) noteLocalDrains() {
 func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 	o := e.Override
 	t, err := balancer.ParseTarget(e.Service, e.Address)
-	if err != nil || o == nil || o.Draining == nil || !*o.Draining {
+	if err != nil || !drains(o) {
 		return false
 	}
 	shared := balancer.OverrideOf(f.Inputs, t)
-	return shared == nil || shared.Draining == nil || !*shared.Draining || shared.By != o.By || shared.Reason != o.Reason
+	return !drains(shared) || shared.By != o.By || shared.Reason != o.Reason
 }
 
-// undrained says what the end of a drain came to for a target.
-func (f *fleetOverride) undrained(t balancer.Target) string {
+func (f *fleetOverride) undrained(target api.OverrideTarget) string {
+	t, _ := balancer.ParseTarget(target.Service, target.Address) // it was one
 	var said []*balancer.Override
 	for at, o := range f.Overrides.From(balancer.Target{Service: t.Service, Addr: t.Addr}) {
 		if at.Service != t.Service || at.Addr != t.Addr {
@@ -233,50 +180,34 @@ func (f *fleetOverride) undrained(t balancer.Target) string {
 			said = append(said, o)
 		}
 	}
-	drained := slices.ContainsFunc(said, func(o *balancer.Override) bool { return o.Draining != nil && *o.Draining })
-	defined := f.Endpoints(t)
-	drained = drained || slices.ContainsFunc(defined, func(e *balancer.Endpoint) bool { return e.Draining })
-	return undrainedText(t.Service, t.Address(), drained, said)
+	drained := slices.ContainsFunc(said, drains) || slices.ContainsFunc(f.Endpoints(t), func(e *balancer.Endpoint) bool { return e.Draining })
+	return undrainedText(target, drained, said)
 }
 
-// weigh is "weight N" through etcd.
-func (f *fleetOverride) weigh(n int) error {
-	_, err := f.write(func(balancer.Target) string { return weighed(n) })
-	if err != nil || n <= 0 {
-		return err
-	}
-	noted := map[balancer.Name]bool{}
+func (f *fleetOverride) schedulers() map[balancer.Name]balancer.Scheduler {
+	by := map[balancer.Name]balancer.Scheduler{}
 	for _, t := range f.targets {
-		s := f.Services.At(t.Service)
-		if s != nil && !noted[s.Name] && !s.Scheduler.SharesByWeight() {
-			noted[s.Name] = true
-			f.noteUnweightedService(s.Name, s.Scheduler)
+		if s := f.Services.At(t.Service); s != nil {
+			by[s.Name] = s.Scheduler
 		}
 	}
-	return nil
+	return by
 }
 
-// await returns when no node has a connection to the targets any more, and none makes new ones.
-func (f *fleetOverride) await(r *fleetResult) error {
-	v := &vigil{revision: r.Revision, drains: func(d etcd.NodeDrain) bool {
+func (f *fleetOverride) await() error {
+	v := &vigil{revision: f.result.Revision, drains: func(d etcd.NodeDrain) bool {
 		return slices.ContainsFunc(f.targets, func(t balancer.Target) bool { return isDrain(t, d) })
 	}}
-	watcher, last := &watcher{call: f.call}, uint64(0)
+	watcher, last := &watcher{progress: progress{printer: f.printer}}, uint64(0)
 	lag, err := v.keep(f.call, f.writer, func(lag []laggard) {
 		last = left(lag)
 		watcher.show(lag)
 	})
 	watcher.end()
-	switch {
-	case err != nil && f.Err() != nil:
-		return f.abandoned(left(lag), names(lag))
-	case err != nil:
-		return fmt.Errorf("waiting for the drain, which stays in place: %w", err)
-	}
-	if len(v.gone) > 0 {
+	if err == nil && len(v.gone) > 0 {
 		f.note("not waited for, since they have gone away: %s", strings.Join(v.gone, ", "))
 	}
-	return f.drained(len(f.targets), " on "+count(len(v.done), "node"), cut(r.Targets, last, f.now()))
+	return f.ended(err, f.result.Targets, last, names(lag), " on "+count(len(v.done), "node"))
 }
 
 // isDrain reports whether what a node says of a drain is about the target, or a part of it.

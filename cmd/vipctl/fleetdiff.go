@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"vipd/balancer"
-	"vipd/cmd/internal/table"
 )
 
 // diffFleet compares files with what etcd holds: what apply would change.
@@ -27,7 +26,7 @@ func (c *call) diffFleet(places []string) error {
 		if p.Service == "" {
 			return fmt.Errorf("%s can't be compared: %s", strings.Join(places, ", "), p)
 		}
-		fmt.Fprintf(c.stderr, "vipctl: not compared: %s\n", table.Line(p.String()))
+		c.note("not compared: %s", p)
 		bad[p.Service] = true
 	}
 	for _, name := range g.names() {

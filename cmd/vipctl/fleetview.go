@@ -7,13 +7,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/find"
-	"vipd/cmd/internal/table"
 	"vipd/store"
 	"vipd/store/etcd"
 )
@@ -31,11 +28,8 @@ func fleetServices(s *store.Snapshot) []api.Service {
 	all := []api.Service{}
 	for name, service := range s.Services.All() {
 		out := api.Service{
-			Name: name, Origin: service.Origin, Definition: balancer.EncodeService(service), VIPs: []string{},
+			Name: name, Origin: service.Origin, Definition: balancer.EncodeService(service), VIPs: mapped(service.Addresses(), netip.Addr.String),
 			Endpoints: fleetEndpoints(service, &in), Frontends: []api.Frontend{}, Problems: list(problems[name]), Check: api.RulesOf(service.Health),
-		}
-		for _, vip := range service.Addresses() {
-			out.VIPs = append(out.VIPs, vip.String())
 		}
 		for _, p := range service.Ports {
 			out.Ports = append(out.Ports, api.Port{Name: p.Name, Port: p.Port, Protocol: p.Protocol, TargetPort: p.TargetPort, NodePort: p.NodePort})
@@ -90,10 +84,13 @@ func fleetEndpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, 
 	return out
 }
 
+// readEtcd reads all that etcd holds.
+func readEtcd(w *etcd.Writer, ctx context.Context) (store.Snapshot, error) { return w.Read(ctx, nil) }
+
 // followFleet shows what etcd holds, and with -w again with each change. Meanwhile etcd may be away: what was read last
 // is shown until it is back.
 func (c *call) followFleet(show func(*store.Snapshot) error) error {
-	w, err := c.fleet()
+	w, err := c.fleet.writer()
 	if err != nil {
 		return err
 	}
@@ -104,7 +101,7 @@ func (c *call) followFleet(show func(*store.Snapshot) error) error {
 		}
 		return show(&s)
 	}
-	conf, err := c.etcdConfig()
+	conf, err := c.fleet.etcdConfig()
 	if err != nil {
 		return err
 	}
@@ -132,7 +129,7 @@ func (c *call) showChange(s *store.Snapshot, last *frame, show func(*store.Snaps
 	case !s.Connected && s.Revision == 0 && s.Err != nil:
 		return s.Err
 	case !s.Connected && s.Err != nil:
-		fmt.Fprintf(c.stderr, "vipctl: %s\n", oneLine(s.Err.Error()))
+		c.note("%v", s.Err)
 		return nil
 	case s.Revision == 0 && !s.Connected:
 		return errors.New("etcd has not answered")
@@ -140,29 +137,25 @@ func (c *call) showChange(s *store.Snapshot, last *frame, show func(*store.Snaps
 	return c.showFrame(last, func() error { return show(s) })
 }
 
-// getFleet lists services or endpoints from etcd.
-func getFleet(c *call, what, name string) error {
+// readFleetServices hands the services in etcd to show.
+func readFleetServices(c *call, show func([]api.Service) error) error {
+	name, watch := c.argument(1), c.flags.Bool("watch")
 	return c.followFleet(func(s *store.Snapshot) error {
 		services := fleetServices(s)
-		if name != "" && !c.flags.Bool("watch") {
-			service, _, _ := strings.Cut(name, "/")
-			if !s.Services.Has(balancer.Name(service)) {
-				return fmt.Errorf("there is no service %q in etcd%s", service, find.Meant(service, namesOf(services)))
-			}
-		}
-		if name == "" {
+		switch service, _, _ := strings.Cut(name, "/"); {
+		case name == "":
 			c.tellUnread(s)
+		case !watch && !s.Services.Has(balancer.Name(service)):
+			return absent("service", service, " in etcd", namesOf(services))
 		}
-		if what == "services" {
-			k := kind[api.Service]{plural: what, id: serviceID, named: serviceNamed, table: fleetServicesTable}
-			return show(c, k, narrow(k, services, name), name)
-		}
-		var endpoints []api.Endpoint
-		for i := range services {
-			endpoints = append(endpoints, services[i].Endpoints...)
-		}
-		k := kind[api.Endpoint]{plural: what, id: endpointID, named: endpointNamed, table: fleetEndpointsTable}
-		return show(c, k, narrow(k, endpoints, name), name)
+		return show(services)
+	})
+}
+
+// readFleetEndpoints hands the endpoints of all services in etcd to show.
+func readFleetEndpoints(c *call, show func([]api.Endpoint) error) error {
+	return readFleetServices(c, func(services []api.Service) error {
+		return show(slices.Concat(mapped(services, func(s api.Service) []api.Endpoint { return s.Endpoints })...))
 	})
 }
 
@@ -170,101 +163,23 @@ func getFleet(c *call, what, name string) error {
 func (c *call) tellUnread(s *store.Snapshot) {
 	for _, p := range s.Problems {
 		if isError(p) && !s.Services.Has(p.Service) {
-			fmt.Fprintf(c.stderr, "vipctl: %s\n", table.Line(p.String()))
+			c.note("%s", p)
 		}
 	}
-}
-
-func namesOf(services []api.Service) []string {
-	names := make([]string, len(services))
-	for i := range services {
-		names[i] = string(services[i].Name)
-	}
-	return names
-}
-
-func fleetServicesTable(c *call, services []api.Service) *table.Table {
-	t := table.New(
-		table.Column{Title: "NAME"}, table.Column{Title: "VIPS"}, table.Column{Title: "PORTS"},
-		table.Column{Title: "ENDPOINTS"}, table.Column{Title: "PROBLEMS", Style: problemStyle},
-		table.Column{Title: "SCHEDULER", Wide: true}, table.Column{Title: "REVISION", Wide: true, Right: true},
-	)
-	for i := range services {
-		s := &services[i]
-		var ports []string
-		for _, p := range s.Ports {
-			ports = append(ports, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
-		}
-		vips, shown := few(s.VIPs, 1), few(ports, 3)
-		if c.format == formWide {
-			vips, shown = strings.Join(s.VIPs, ","), strings.Join(ports, ",")
-		}
-		t.Row(string(s.Name), vips, shown, up(s.Endpoints), problemCount(s.Problems),
-			fieldText(s.Definition, "scheduler", string(balancer.WeightedRoundRobin)), strconv.FormatInt(s.Origin.Revision, 10))
-	}
-	return t
-}
-
-func fleetEndpointsTable(c *call, endpoints []api.Endpoint) *table.Table {
-	t := table.New(
-		table.Column{Title: "SERVICE"}, table.Column{Title: "PORT"}, table.Column{Title: "ADDRESS"},
-		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
-		table.Column{Title: "CONFIGURED", Wide: true, Right: true}, table.Column{Title: "NODE", Wide: true},
-		table.Column{Title: "ZONE", Wide: true}, table.Column{Title: "BACKUP", Wide: true}, table.Column{Title: "OVERRIDE", Wide: true},
-	)
-	for i := range endpoints {
-		e := &endpoints[i]
-		t.Row(string(e.Service), e.Port, e.Address, strconv.Itoa(e.Weight), string(e.State), strconv.Itoa(e.Configured),
-			e.Node, e.Zone, yesIf(e.Backup), c.override(e.Override))
-	}
-	return t
-}
-
-func yesIf(b bool) string {
-	if b {
-		return "yes"
-	}
-	return ""
 }
 
 // describeFleet describes one service as etcd holds it.
 func (c *call) describeFleet(name string) error {
 	return c.followFleet(func(s *store.Snapshot) error {
 		services := fleetServices(s)
-		for i := range services {
-			if string(services[i].Name) == name {
-				return c.describe(&services[i], true)
-			}
+		if service := serviceIn(services, name); service != nil {
+			return c.describe(service, true)
 		}
 		for _, p := range s.Problems {
 			if string(p.Service) == name {
 				return fmt.Errorf("service %s can't be read: %s", name, p)
 			}
 		}
-		return fmt.Errorf("there is no service %q in etcd%s", name, find.Meant(name, namesOf(services)))
+		return absent("service", name, " in etcd", namesOf(services))
 	})
-}
-
-// fleetPorts and fleetEndpointRows are the tables of a description without what only a host knows.
-func fleetPorts(s *api.Service) *table.Table {
-	t := table.New(table.Column{Title: "NAME"}, table.Column{Title: "PORT"}, table.Column{Title: "TARGET"}, table.Column{Title: "NODEPORT"})
-	for _, p := range s.Ports {
-		nodePort := ""
-		if p.NodePort != 0 {
-			nodePort = strconv.Itoa(int(p.NodePort))
-		}
-		t.Row(p.Name, fmt.Sprintf("%d/%s", p.Port, p.Protocol), strconv.Itoa(int(p.TargetPort)), nodePort)
-	}
-	return t
-}
-
-func fleetEndpointRows(s *api.Service) *table.Table {
-	t := table.New(
-		table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT"}, table.Column{Title: "SET", Right: true},
-		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle}, table.Column{Title: "AT"},
-	)
-	for _, e := range s.Endpoints {
-		t.Row(e.Address, e.Port, strconv.Itoa(e.Configured), strconv.Itoa(e.Weight), string(e.State), placed(&e))
-	}
-	return t
 }

@@ -2,12 +2,21 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/cmd/internal/api"
 )
+
+func watchFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show it again with each change, until Ctrl-C"}
+}
 
 // comeback is the pause between two attempts to reach a daemon that has gone.
 const comeback = time.Second
@@ -18,32 +27,25 @@ type showError struct{ err error }
 // Error is the reason.
 func (e *showError) Error() string { return e.err.Error() }
 
-// follow shows one state after the other, also after restarts of the daemon, once it has answered. On a terminal, tables are
-// drawn over the one before; elsewhere they follow one another with an empty line between. The end of ctx is the normal end.
-func (c *call) follow(what string, show func(json.RawMessage) error) error {
-	client, err := c.daemon()
-	if err != nil {
-		return err
+// follow keeps a stream of a daemon's answers going over restarts of the daemon, once it has answered. The stream calls
+// heard with each answer. The end of ctx is the normal end.
+func (c *call) follow(answered bool, stream func(heard func()) error) error {
+	away := false
+	heard := func() {
+		if answered = true; away {
+			away = false
+			c.note("vipd is there again")
+		}
 	}
-	last, away := frame{}, false
 	for {
-		err := client.Watch(c, what, func(answer json.RawMessage) error {
-			if away {
-				away = false
-				c.note("vipd is there again")
-			}
-			if err := c.showFrame(&last, func() error { return show(answer) }); err != nil {
-				return &showError{err}
-			}
-			return nil
-		})
+		err := stream(heard)
 		var broken *showError
 		switch {
 		case c.Err() != nil:
 			return nil
 		case errors.As(err, &broken):
 			return broken.err
-		case !last.shown:
+		case !answered:
 			return err
 		case !away:
 			away = true
@@ -57,41 +59,101 @@ func (c *call) follow(what string, show func(json.RawMessage) error) error {
 	}
 }
 
+// showDaemon shows what the daemon answers to a question: once, or with -w again with each change of it. What is its name
+// in the API's path.
+func showDaemon[T any](c *call, what string, question func(*api.Client, context.Context) (T, error), show func(T) error) error {
+	client, err := c.daemon.client()
+	if err != nil {
+		return err
+	}
+	if !c.flags.Bool("watch") {
+		answer, err := question(client, c)
+		if err != nil {
+			return err
+		}
+		return show(answer)
+	}
+	last := frame{}
+	return c.follow(false, func(heard func()) error {
+		return client.Watch(c, what, func(text json.RawMessage) error {
+			var answer T
+			err := json.Unmarshal(text, &answer)
+			if err != nil {
+				err = fmt.Errorf("reading the daemon's answer: %w", err)
+			} else {
+				heard()
+				err = c.showFrame(&last, func() error { return show(answer) })
+			}
+			if err != nil {
+				return &showError{err}
+			}
+			return nil
+		})
+	})
+}
+
+// pace is how often something is asked, and how long it may be away: at the start, where the command line may be wrong,
+// and later.
+type pace struct{ interval, first, later time.Duration }
+
+// poll asks again and again until ask is done, ctx ends, or what is asked has been away for too long.
+func (c *call) poll(p pace, ask func() (done bool, err error)) error {
+	tick := time.NewTicker(p.interval)
+	defer tick.Stop()
+	answered, patience, told := c.now(), p.first, ""
+	for {
+		asked := c.now()
+		done, err := ask()
+		switch {
+		case done:
+			return err
+		case c.Err() != nil:
+		case err == nil:
+			answered, patience, told = asked, p.later, ""
+		case c.now().Sub(answered) > patience:
+			return err
+		case told != err.Error():
+			told = err.Error()
+			c.note("%v; trying again", err)
+		}
+		select {
+		case <-c.Done():
+			return c.Err()
+		case <-tick.C:
+		}
+	}
+}
+
 // frame is one state as it was shown; the zero value: none was.
 type frame struct {
 	shown    bool
 	out, err string
 }
 
-// showFrame shows the next state, unless it looks like the last.
-func (c *call) showFrame(last *frame, show func() error) error {
+// showFrame shows the next state, unless it looks like the last. On a terminal, tables are drawn over the one before;
+// elsewhere they follow one another with an empty line between.
+func (p *printer) showFrame(last *frame, show func() error) error {
 	var out, told bytes.Buffer
-	stdout, stderr := c.stdout, c.stderr
-	c.stdout, c.stderr = &out, &told
+	stdout, stderr := p.stdout, p.stderr
+	p.stdout, p.stderr = &out, &told
 	err := show()
-	c.stdout, c.stderr = stdout, stderr
+	p.stdout, p.stderr = stdout, stderr
 	next := frame{true, out.String(), told.String()}
 	if err != nil || next == *last {
 		return err
 	}
-	if err := c.newFrame(!last.shown); err != nil {
-		return err
+	before := ""
+	if tables := p.format == formTable || p.format == formWide; tables && p.outTerminal {
+		before = "\x1b[H\x1b[2J"
+	} else if tables && last.shown {
+		before = "\n"
 	}
 	*last = next
-	if _, err := io.WriteString(c.stderr, next.err); err != nil {
+	if err := p.print(before); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(p.stderr, next.err); err != nil {
 		return fmt.Errorf("writing to stderr: %w", err)
 	}
-	return c.print(next.out)
-}
-
-// newFrame makes room for the next state: over the one before, or below it.
-func (c *call) newFrame(first bool) error {
-	tables := c.format == formTable || c.format == formWide
-	switch {
-	case tables && c.outTerminal:
-		return c.print("\x1b[H\x1b[2J")
-	case tables && !first:
-		return c.print("\n")
-	}
-	return nil
+	return p.print(next.out)
 }

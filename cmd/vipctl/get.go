@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -37,36 +36,25 @@ func getVerb() *verb {
 		},
 		formats: []string{formTable, formWide, formJSON, formTOML, formName}, fleet: true,
 		least: 1, most: 2,
-		complete: func(c *call, before []string) []string {
-			switch len(before) {
-			case 0:
-				return []string{"services", "endpoints", "frontends", "nodes", "pools"}
-			case 1:
-				switch {
-				case strings.HasPrefix(before[0], "pool"):
-					return c.poolNames()
-				case strings.HasPrefix(before[0], "node"):
-					return c.nodeNames()
-				case c.etcdNamed():
-					return c.fleetNames()
-				}
-				return c.serviceNames()
-			}
-			return nil
-		},
-		run: runGet,
+		complete: inTurn(oneOf("services", "endpoints", "frontends", "nodes", "pools"), namesToList),
+		run:      runGet,
 	}
 }
 
 // kind is something that get lists.
 type kind[T any] struct {
-	// plural is its name, also in the API's path.
+	// plural is its name.
 	plural string
-	ask    func(*api.Client, context.Context) ([]T, error)
+	// read hands all there are to show: once, or with -w again with each change.
+	read func(c *call, show func([]T) error) error
 	// id is what -o name prints; named reports whether NAME means this one.
 	id    func(*T) string
 	named func(*T, string) bool
-	table func(*call, []T) *table.Table
+	table func(*printer, []T) *table.Table
+	// absent is the error where none of all has the name; nil means that read has looked.
+	absent func(c *call, all []T, name string) error
+	// none is the sentence where there are none, of this name if one is given; nil means the usual one.
+	none func(name string) string
 }
 
 func runGet(c *call) error {
@@ -74,22 +62,31 @@ func runGet(c *call) error {
 	if err != nil {
 		return err
 	}
-	switch what {
-	case "pools":
-		return c.getPools(c.nameArgument())
-	case "nodes":
-		return c.getNodes(c.nameArgument())
+	switch fleet := c.fleet.named(); {
+	case what == "pools":
+		return get(c, pools())
+	case what == "nodes":
+		return get(c, nodes())
+	case what == "services" && fleet:
+		return get(c, kind[api.Service]{what, readFleetServices, serviceID, serviceNamed, fleetServicesTable, nil, nil})
+	case what == "endpoints" && fleet:
+		return get(c, kind[api.Endpoint]{what, readFleetEndpoints, endpointID, endpointNamed, fleetEndpointsTable, nil, nil})
+	case what == "services":
+		return get(c, ofDaemon(what, (*api.Client).Services, serviceID, serviceNamed, servicesTable))
+	case what == "endpoints":
+		return get(c, ofDaemon(what, (*api.Client).Endpoints, endpointID, endpointNamed, endpointsTable))
 	}
-	if name := c.nameArgument(); c.etcdNamed() && what != "frontends" {
-		return getFleet(c, what, name)
+	return get(c, ofDaemon(what, (*api.Client).Frontends, frontendID, frontendNamed, frontendsTable))
+}
+
+// ofDaemon is a kind of which the daemon of this host is asked.
+func ofDaemon[T any](
+	what string, ask func(*api.Client, context.Context) ([]T, error), id func(*T) string, named func(*T, string) bool, table func(*printer, []T) *table.Table,
+) kind[T] {
+	return kind[T]{
+		what, func(c *call, show func([]T) error) error { return showDaemon(c, what, ask, show) }, id, named, table,
+		func(c *call, _ []T, name string) error { return c.isService(name) }, nil,
 	}
-	switch what {
-	case "services":
-		return get(c, kind[api.Service]{what, (*api.Client).Services, serviceID, serviceNamed, servicesTable})
-	case "endpoints":
-		return get(c, kind[api.Endpoint]{what, (*api.Client).Endpoints, endpointID, endpointNamed, endpointsTable})
-	}
-	return get(c, kind[api.Frontend]{what, (*api.Client).Frontends, frontendID, frontendNamed, frontendsTable})
 }
 
 // kindName reads the first argument, in the singular or plural.
@@ -101,7 +98,7 @@ func (c *call) kindName() (string, error) {
 		return "", wrongUse("get lists %s, not %q%s", choices(kinds), c.args[0], find.Meant(c.args[0], kinds))
 	case c.format == formTOML && what != "services":
 		return "", wrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", what)
-	case c.flags.Bool("down") && (what != "endpoints" || c.etcdNamed()):
+	case c.flags.Bool("down") && (what != "endpoints" || c.fleet.named()):
 		return "", wrongUse("--down is for the endpoints that this host's vipd knows: vipctl get endpoints --down")
 	case what == "pools" && c.flags.Bool("watch"):
 		return "", wrongUse("pools are not followed: leave -w out")
@@ -109,118 +106,81 @@ func (c *call) kindName() (string, error) {
 	return what, nil
 }
 
-// nameArgument is NAME; "" where it is left out.
-func (c *call) nameArgument() string {
-	if len(c.args) > 1 {
-		return c.args[1]
-	}
-	return ""
-}
-
-// get lists one kind, once or again with each change.
+// get lists one kind, or those of them that the second argument names.
 func get[T any](c *call, k kind[T]) error {
-	name := c.nameArgument()
-	if c.flags.Bool("watch") {
-		return c.follow(k.plural, func(answer json.RawMessage) error {
-			all, err := readAnswer[[]T](answer)
-			if err != nil {
+	name := c.argument(1)
+	return k.read(c, func(all []T) error {
+		some := slices.DeleteFunc(slices.Clone(all), func(t T) bool { return name != "" && !k.named(&t, name) })
+		if name != "" && len(some) == 0 && k.absent != nil && !c.flags.Bool("watch") {
+			if err := k.absent(c, all, name); err != nil {
 				return err
 			}
-			return show(c, k, shown(c, narrow(k, all, name)), name)
-		})
-	}
-	client, err := c.daemon()
-	if err != nil {
-		return err
-	}
-	all, err := k.ask(client, c)
-	if err != nil {
-		return err
-	}
-	some := narrow(k, all, name)
-	if name != "" && len(some) == 0 {
-		if err := c.isService(client, name); err != nil {
-			return err
 		}
-	}
-	return show(c, k, shown(c, some), name)
-}
-
-// shown leaves out what --down does: endpoints that get new connections, or would if no others came first.
-func shown[T any](c *call, all []T) []T {
-	if !c.flags.Bool("down") {
-		return all
-	}
-	return slices.DeleteFunc(all, func(t T) bool {
-		e, _ := any(t).(api.Endpoint)
-		switch e.State {
-		case balancer.Active, balancer.Standby, balancer.Remote:
-			return e.Health != balancer.HealthDown
+		if c.flags.Bool("down") {
+			some = slices.DeleteFunc(some, served)
 		}
-		return false
+		switch c.format {
+		case formJSON:
+			return c.printJSON(list(some))
+		case formName:
+			return c.print(strings.Join(mapped(some, func(t T) string { return k.id(&t) + "\n" }), ""))
+		case formTOML:
+			services, _ := any(some).([]api.Service)
+			return c.print(servicesTOML(services))
+		}
+		none := "there are no " + k.plural
+		if name != "" {
+			none = fmt.Sprintf("%s has no %s", name, k.plural)
+		}
+		if c.flags.Bool("down") {
+			none += " that are down or taken out"
+		}
+		if k.none != nil {
+			none = k.none(name)
+		}
+		return c.printTable(k.table(c.printer, some), none)
 	})
 }
 
-func narrow[T any](k kind[T], all []T, name string) []T {
-	some := []T{}
-	for i := range all {
-		if name == "" || k.named(&all[i], name) {
-			some = append(some, all[i])
-		}
+// served reports whether t is an endpoint that --down leaves out: one that gets new connections, or would if no others came
+// first.
+func served[T any](t T) bool {
+	e, _ := any(t).(api.Endpoint)
+	switch e.State {
+	case balancer.Active, balancer.Standby, balancer.Remote:
+		return e.Health != balancer.HealthDown
 	}
-	return some
-}
-
-func show[T any](c *call, k kind[T], some []T, name string) error {
-	switch c.format {
-	case formJSON:
-		return c.printJSON(some)
-	case formName:
-		var b strings.Builder
-		for i := range some {
-			fmt.Fprintln(&b, k.id(&some[i]))
-		}
-		return c.print(b.String())
-	case formTOML:
-		services, _ := any(some).([]api.Service)
-		return c.print(servicesTOML(services))
-	}
-	empty := "there are no " + k.plural
-	if name != "" {
-		empty = fmt.Sprintf("%s has no %s", name, k.plural)
-	}
-	if c.flags.Bool("down") {
-		empty += " that are down or taken out"
-	}
-	return c.printTable(k.table(c, some), empty)
+	return false
 }
 
 // isService returns an error that names what is near, unless the daemon has the service.
-func (c *call) isService(client *api.Client, name string) error {
-	services, err := client.Services(c)
-	if err != nil {
+func (c *call) isService(name string) error {
+	services, err := askDaemon(c, (*api.Client).Services)
+	if err != nil || slices.ContainsFunc(services, func(s api.Service) bool { return string(s.Name) == name }) {
 		return err
 	}
-	var names []string
-	for _, s := range services {
-		if string(s.Name) == name {
-			return nil
-		}
-		names = append(names, string(s.Name))
-	}
-	return c.notServed(client, name, names)
+	return c.notServed(name, services)
 }
 
-// notServed says why there is no service of this name: it has a mistake and none served before, or there are others only.
-func (c *call) notServed(client *api.Client, name string, names []string) error {
-	if s, err := client.Status(c); err == nil {
+// notServed says why none of the daemon's services has this name: it has a mistake and was never served, or there is none.
+func (c *call) notServed(name string, services []api.Service) error {
+	if s, err := askDaemon(c, (*api.Client).Status); err == nil {
 		for _, p := range s.Problems {
-			if string(p.Service) == name && p.Severity == balancer.SeverityError {
+			if string(p.Service) == name && isError(p) {
 				return fmt.Errorf("service %q is not served: %s", name, p)
 			}
 		}
 	}
-	return fmt.Errorf("there is no service %q%s", name, find.Meant(name, names))
+	return absent("service", name, "", namesOf(services))
+}
+
+// absent says that there is nothing of a kind with this name, and what is near. Where is "" or says where it was looked for.
+func absent(what, name, where string, known []string) error {
+	return fmt.Errorf("there is no %s %q%s%s", what, name, where, find.Meant(name, known))
+}
+
+func namesOf(services []api.Service) []string {
+	return mapped(services, func(s api.Service) string { return string(s.Name) })
 }
 
 func serviceID(s *api.Service) string               { return string(s.Name) }
@@ -240,42 +200,38 @@ func frontendNamed(f *api.Frontend, name string) bool {
 	return string(f.Service) == name || err == nil && f.Key == key
 }
 
-func servicesTable(c *call, services []api.Service) *table.Table {
+func servicesTable(p *printer, s []api.Service) *table.Table      { return serviceRows(p, s, false) }
+func fleetServicesTable(p *printer, s []api.Service) *table.Table { return serviceRows(p, s, true) }
+
+// serviceRows lists services; those of a fleet without what only a host knows.
+func serviceRows(p *printer, services []api.Service, fleet bool) *table.Table {
 	t := table.New(
 		table.Column{Title: "NAME"}, table.Column{Title: "VIPS"}, table.Column{Title: "PORTS"},
-		table.Column{Title: "UP", Style: upStyle}, table.Column{Title: "PROBLEMS", Style: problemStyle},
-		table.Column{Title: "SCHEDULER", Wide: true}, table.Column{Title: "CONNECTIONS", Wide: true, Right: true},
-		table.Column{Title: "ORIGIN", Wide: true},
+		table.Column{Title: "UP", Style: upStyle, Skip: fleet}, table.Column{Title: "ENDPOINTS", Skip: !fleet}, table.Column{Title: "PROBLEMS", Style: problemStyle},
+		table.Column{Title: "SCHEDULER", Wide: true}, table.Column{Title: "CONNECTIONS", Wide: true, Right: true, Skip: fleet},
+		table.Column{Title: "ORIGIN", Wide: true, Skip: fleet}, table.Column{Title: "REVISION", Wide: true, Right: true, Skip: !fleet},
 	)
 	for i := range services {
 		s := &services[i]
 		var ports []string
 		var connections uint64
-		for _, p := range s.Ports {
-			ports = append(ports, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
-			connections += p.Connections
+		for _, port := range s.Ports {
+			ports = append(ports, fmt.Sprintf("%d/%s", port.Port, port.Protocol))
+			connections += port.Connections
 		}
-		vips, shown := few(s.VIPs, 1), few(ports, 3)
-		if c.format == formWide {
-			vips, shown = strings.Join(s.VIPs, ","), strings.Join(ports, ",")
+		scheduler, set := s.Definition["scheduler"]
+		if !set {
+			scheduler = balancer.WeightedRoundRobin
 		}
-		t.Row(string(s.Name), vips, shown, up(s.Endpoints), problemCount(s.Problems),
-			fieldText(s.Definition, "scheduler", string(balancer.WeightedRoundRobin)), strconv.FormatUint(connections, 10),
-			origin(s.Origin))
+		t.Row(string(s.Name), p.few(s.VIPs, 1), p.few(ports, 3), up(s.Endpoints), up(s.Endpoints), number(len(s.Problems)), fmt.Sprint(scheduler),
+			strconv.FormatUint(connections, 10), origin(s.Origin), strconv.FormatInt(s.Origin.Revision, 10))
 	}
 	return t
 }
 
-func fieldText(definition map[string]any, field, otherwise string) string {
-	if v, ok := definition[field]; ok {
-		return fmt.Sprint(v)
-	}
-	return otherwise
-}
-
-// few lists the first n of list, and how many more there are.
-func few(list []string, n int) string {
-	if len(list) <= n+1 && n > 1 || len(list) <= n {
+// few lists the first n of list, and how many more there are; in the wide form all.
+func (p *printer) few(list []string, n int) string {
+	if p.format == formWide || len(list) <= n+1 && n > 1 || len(list) <= n {
 		return strings.Join(list, ",")
 	}
 	return fmt.Sprintf("%s +%d", strings.Join(list[:n], ","), len(list)-n)
@@ -316,11 +272,12 @@ func upStyle(text string) table.Style {
 	return table.Notice
 }
 
-func problemCount(problems []balancer.Problem) string {
-	if len(problems) == 0 {
+// number writes n, or nothing for 0.
+func number[N int | int64 | uint64](n N) string {
+	if n == 0 {
 		return ""
 	}
-	return strconv.Itoa(len(problems))
+	return strconv.FormatInt(int64(n), 10)
 }
 
 func problemStyle(text string) table.Style {
@@ -330,7 +287,11 @@ func problemStyle(text string) table.Style {
 	return table.Bad
 }
 
-func endpointsTable(c *call, endpoints []api.Endpoint) *table.Table {
+func endpointsTable(p *printer, e []api.Endpoint) *table.Table      { return endpointRows(p, e, false) }
+func fleetEndpointsTable(p *printer, e []api.Endpoint) *table.Table { return endpointRows(p, e, true) }
+
+// endpointRows lists endpoints; those of a fleet without what only a host knows.
+func endpointRows(p *printer, endpoints []api.Endpoint, fleet bool) *table.Table {
 	// An endpoint may serve two ports of its service at one address: then only the ports' names tell the rows apart.
 	seen := map[[2]string]bool{}
 	distinct := !slices.ContainsFunc(endpoints, func(e api.Endpoint) bool {
@@ -340,25 +301,26 @@ func endpointsTable(c *call, endpoints []api.Endpoint) *table.Table {
 		return again
 	})
 	t := table.New(
-		table.Column{Title: "SERVICE"}, table.Column{Title: "PORT", Wide: distinct}, table.Column{Title: "ADDRESS"},
+		table.Column{Title: "SERVICE"}, table.Column{Title: "PORT", Wide: distinct && !fleet}, table.Column{Title: "ADDRESS"},
 		table.Column{Title: "WEIGHT", Right: true}, table.Column{Title: "STATE", Style: stateStyle},
-		table.Column{Title: "HEALTH", Style: healthStyle}, table.Column{Title: "ACTIVE", Right: true}, table.Column{Title: "WHY", Wide: true},
-		table.Column{Title: "LAST RESULT", Wide: true}, table.Column{Title: "NEXT", Wide: true},
-		table.Column{Title: "CONFIGURED", Wide: true, Right: true}, table.Column{Title: "CONNECTIONS", Wide: true, Right: true},
+		table.Column{Title: "HEALTH", Style: healthStyle, Skip: fleet}, table.Column{Title: "ACTIVE", Right: true, Skip: fleet},
+		table.Column{Title: "WHY", Wide: true, Skip: fleet}, table.Column{Title: "LAST RESULT", Wide: true, Skip: fleet},
+		table.Column{Title: "NEXT", Wide: true, Skip: fleet}, table.Column{Title: "CONFIGURED", Wide: true, Right: true},
+		table.Column{Title: "CONNECTIONS", Wide: true, Right: true, Skip: fleet},
 		table.Column{Title: "NODE", Wide: true}, table.Column{Title: "ZONE", Wide: true}, table.Column{Title: "BACKUP", Wide: true},
 		table.Column{Title: "OVERRIDE", Wide: true},
 	)
 	weight := weights(endpoints)
 	for i := range endpoints {
 		e := &endpoints[i]
-		t.Row(string(e.Service), e.Port, e.Address, weight[i], string(e.State), c.health(e), strconv.FormatUint(e.Active, 10), why(e),
-			c.lastResult(e.Check), c.nextCheck(e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
-			e.Node, e.Zone, yesIf(e.Backup), c.override(e.Override))
+		t.Row(string(e.Service), e.Port, e.Address, weight[i], string(e.State), p.verdict(e), strconv.FormatUint(e.Active, 10), why(e),
+			p.lastResult(e.Check), p.nextCheck(e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
+			e.Node, e.Zone, yesIf(e.Backup), p.override(e.Override))
 	}
 	return t
 }
 
-func frontendsTable(_ *call, frontends []api.Frontend) *table.Table {
+func frontendsTable(_ *printer, frontends []api.Frontend) *table.Table {
 	t := table.New(
 		table.Column{Title: "FRONTEND"}, table.Column{Title: "SERVICE"}, table.Column{Title: "PORT"},
 		table.Column{Title: "SCHEDULER"}, table.Column{Title: "UP", Style: upStyle}, table.Column{Title: "STATE", Style: stateStyle},
@@ -366,10 +328,7 @@ func frontendsTable(_ *call, frontends []api.Frontend) *table.Table {
 	)
 	for i := range frontends {
 		f := &frontends[i]
-		var backends []string
-		for _, b := range f.Backends {
-			backends = append(backends, fmt.Sprintf("%s(%s)", b.Address, backendNote(&b)))
-		}
+		backends := mapped(f.Backends, func(b api.Backend) string { return fmt.Sprintf("%s(%s)", b.Address, backendNote(&b)) })
 		t.Row(f.Key.String(), string(f.Service), f.Port, string(f.Scheduler), upBackends(f.Backends),
 			f.State, yesIf(f.NodePort), strings.Join(backends, ","), f.Error)
 	}
@@ -396,4 +355,11 @@ func backendNote(b *api.Backend) string {
 		return strconv.Itoa(b.Weight)
 	}
 	return string(b.State)
+}
+
+func yesIf(b bool) string {
+	if b {
+		return "yes"
+	}
+	return ""
 }

@@ -16,9 +16,9 @@ import (
 	"vipd/cmd/internal/table"
 )
 
-// health is the verdict on an endpoint, and for how long it has stood: "down 3m12s".
-func (c *call) health(e *api.Endpoint) string {
-	return strings.TrimSpace(string(e.Health) + " " + c.since(e))
+// verdict is the verdict on an endpoint, and for how long it has stood: "down 3m12s".
+func (p *printer) verdict(e *api.Endpoint) string {
+	return strings.TrimSpace(string(e.Health) + " " + p.since(e))
 }
 
 // healthStyle is the style of that.
@@ -28,11 +28,11 @@ func healthStyle(text string) table.Style {
 }
 
 // since is for how long the endpoint has been up or down.
-func (c *call) since(e *api.Endpoint) string {
-	if e.Check == nil || e.Check.Since.IsZero() {
+func (p *printer) since(e *api.Endpoint) string {
+	if e.Check == nil {
 		return ""
 	}
-	return roughly(c.now().Sub(e.Check.Since))
+	return p.elapsed(e.Check.Since)
 }
 
 // why says what is wrong with an endpoint, or on its way; "" where nothing is.
@@ -132,7 +132,7 @@ func weights(endpoints []api.Endpoint) []string {
 }
 
 // nextCheck says when the endpoint is checked next.
-func (c *call) nextCheck(k *api.Check) string {
+func (p *printer) nextCheck(k *api.Check) string {
 	switch {
 	case k == nil:
 		return ""
@@ -141,22 +141,22 @@ func (c *call) nextCheck(k *api.Check) string {
 	case k.Next.IsZero(): // while it is watched
 		return ""
 	}
-	return c.ahead(k.Next)
+	return p.ahead(k.Next)
 }
 
 // lastResult is what the latest check has seen, and how long ago.
-func (c *call) lastResult(k *api.Check) string {
+func (p *printer) lastResult(k *api.Check) string {
 	if k == nil || k.LastOutcome == "" {
 		return ""
 	}
 	if k.Last.IsZero() { // while it is watched
 		return k.LastText
 	}
-	return k.LastText + ", " + c.ago(k.Last)
+	return k.LastText + ", " + p.ago(k.Last)
 }
 
 // describedChecks is the health of a service's endpoints, of those where there is something to say.
-func (c *call) describedChecks(s *api.Service) *table.Table {
+func (p *printer) describedChecks(s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "HEALTH", Style: stateStyle},
 		table.Column{Title: "SINCE", Right: true}, table.Column{Title: "NEXT"}, table.Column{Title: "LAST RESULT"})
 	for i := range s.Endpoints {
@@ -166,7 +166,7 @@ func (c *call) describedChecks(s *api.Service) *table.Table {
 			all = append([]string{k.Fleet.Here}, all...)
 		}
 		if k := e.Check; k != nil {
-			last := c.lastResult(k)
+			last := p.lastResult(k)
 			if k.Against > 0 {
 				last = fmt.Sprintf("%s (%s %d of %d)", last, k.LastOutcome, k.Against, k.Needed)
 			}
@@ -179,7 +179,7 @@ func (c *call) describedChecks(s *api.Service) *table.Table {
 		} else if e.Ejection == nil && e.Ramp == 0 {
 			continue
 		}
-		t.Row(e.Address, verdict, c.since(e), c.nextCheck(e.Check), strings.Join(all, "; "))
+		t.Row(e.Address, verdict, p.since(e), p.nextCheck(e.Check), strings.Join(all, "; "))
 	}
 	return t
 }
@@ -213,8 +213,8 @@ func withoutSecrets(field string, value any) any {
 	return check
 }
 
-// healthText is the lines of status on health.
-func (c *call) healthText(out *sheet, h *api.HealthCount) {
+// health writes the lines of status on health.
+func (out *sheet) health(h *api.HealthCount) {
 	if h.Checked == 0 {
 		return
 	}
@@ -222,50 +222,37 @@ func (c *call) healthText(out *sheet, h *api.HealthCount) {
 	if h.Endpoints != 0 && h.Endpoints != h.Checked {
 		text = fmt.Sprintf("%s of %s", count(h.Checked, "check"), count(h.Endpoints, "endpoint"))
 	}
-	switch {
-	case h.Down == 0 && h.Unknown == 0:
+	style := table.Plain
+	if h.Down == 0 && h.Unknown == 0 {
 		text += ", all up"
-	default:
+	} else {
 		text += fmt.Sprintf(", %d down", h.Down)
-		if h.Unknown > 0 {
-			text += fmt.Sprintf(", %d unknown", h.Unknown)
-		}
+	}
+	if h.Down > 0 {
+		style = table.Bad
+	}
+	if h.Unknown > 0 {
+		text += fmt.Sprintf(", %d unknown", h.Unknown)
 	}
 	if h.Unable > 0 {
 		text += fmt.Sprintf("; %d can't be checked from here", h.Unable)
 	}
-	label := "health"
-	for _, line := range table.Wrap(text, lineWidth-out.label) {
-		out.line(label, c.paint(line, downStyle(h.Down)))
-		label = ""
-	}
-	c.namedServices(out, "no endpoint is left for clients of ", h.Out)
-	c.namedServices(out, "in panic, so that all endpoints are used, healthy or not: ", h.Panic)
+	out.painted("health", text, style)
+	out.namedServices("no endpoint is left for clients of ", h.Out)
+	out.namedServices("in panic, so that all endpoints are used, healthy or not: ", h.Panic)
 }
 
 // servicesNamed is how many services a line of status names, unless it is asked for all.
 const servicesNamed = 10
 
 // namedServices writes what is the matter with some services, loudly.
-func (c *call) namedServices(out *sheet, what string, of []balancer.Name) {
+func (out *sheet) namedServices(what string, of []balancer.Name) {
 	if len(of) == 0 {
 		return
 	}
-	var names []string
-	for _, n := range slices.Sorted(slices.Values(of)) {
-		names = append(names, string(n))
-	}
-	if more := len(names) - servicesNamed; more > 0 && c.format != formWide {
+	names := mapped(slices.Sorted(slices.Values(of)), func(n balancer.Name) string { return string(n) })
+	if more := len(names) - servicesNamed; more > 0 && out.format != formWide {
 		names = append(names[:servicesNamed], fmt.Sprintf("and %d more: vipctl status -o wide", more))
 	}
-	for _, line := range table.Wrap(what+strings.Join(names, ", "), lineWidth-out.label) {
-		out.line("", c.paint(line, table.Bad))
-	}
-}
-
-func downStyle(down int) table.Style {
-	if down > 0 {
-		return table.Bad
-	}
-	return table.Plain
+	out.painted("", what+strings.Join(names, ", "), table.Bad)
 }

@@ -18,16 +18,16 @@ func TestEjectedEndpointSaysWhy(t *testing.T) {
 		{Service: "web", Address: "192.168.1.11:8080", State: balancer.Active, Weight: 1},
 		{Service: "web", Address: "192.168.1.12:8080", State: balancer.Ejected, Ejection: &balancer.Ejection{Until: until, Cause: "connection refused"}},
 	}
-	c := &call{}
+	p := &printer{}
 	want := "connects fail: connection refused; ejected until 12:00:30 at the latest"
 	for _, got := range []string{
-		endpointsTable(c, rows).Text(table.Form{Wide: true}), c.describedChecks(&api.Service{Endpoints: rows}).Text(table.Form{}),
+		endpointsTable(p, rows).Text(table.Form{Wide: true}), p.describedChecks(&api.Service{Endpoints: rows}).Text(table.Form{}),
 	} {
 		if strings.Count(got, want) != 1 {
 			t.Errorf("got\n%s\nwant %q in it once", got, want)
 		}
 	}
-	if got := endpointsTable(c, rows).Text(table.Form{}); !strings.Contains(got, " ejected ") {
+	if got := endpointsTable(p, rows).Text(table.Form{}); !strings.Contains(got, " ejected ") {
 		t.Errorf("got\n%s\nwant the state in it", got)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,7 +27,7 @@ func historyVerb() *verb {
 		example: "vipctl history web",
 		formats: []string{formTable, formWide, formJSON}, fleet: true,
 		least: 1, most: 2,
-		complete: completeHistory, run: runHistory,
+		complete: inTurn(fleetNames, textNumbers), run: runHistory,
 	}
 }
 
@@ -40,28 +41,16 @@ func rollbackVerb() *verb {
 		flags:   []cli.Flag{&cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"}},
 		formats: []string{formTable, formJSON}, fleet: true,
 		least: 2, most: 2,
-		complete: completeHistory, run: runRollback,
+		complete: inTurn(fleetNames, textNumbers), run: runRollback,
 	}
 }
 
-func completeHistory(c *call, before []string) (out []string) {
-	switch len(before) {
-	case 0:
-		return c.fleetNames()
-	case 1:
-		w, err := c.fleet()
-		if err != nil {
-			return nil
-		}
-		entries, err := w.History(c, balancer.Name(before[0]))
-		if err != nil {
-			return nil
-		}
-		for _, e := range entries {
-			out = append(out, strconv.Itoa(e.N))
-		}
-	}
-	return out
+// textNumbers are those of a service's history.
+func textNumbers(c *call, before []string) []string {
+	entries, _ := askEtcd(c, func(w *etcd.Writer, ctx context.Context) ([]etcd.Entry, error) {
+		return w.History(ctx, balancer.Name(before[0]))
+	})
+	return mapped(entries, func(e etcd.Entry) string { return strconv.Itoa(e.N) })
 }
 
 // edition is an entry of the history in JSON.
@@ -91,27 +80,21 @@ func runHistory(c *call) error {
 		}
 		return c.printEdition(editions[n])
 	}
-	if c.format == formJSON {
-		return c.printJSON(list(editions))
-	}
 	t := table.New(table.Column{Title: "N", Right: true}, table.Column{Title: "WHEN"}, table.Column{Title: "WHO"},
 		table.Column{Title: "CHANGED"}, table.Column{Title: "REVISION", Right: true, Wide: true})
 	for _, e := range editions {
-		at, revision := "", ""
+		at := ""
 		if !e.At.IsZero() {
 			at = e.At.Local().Format("2006-01-02 15:04")
 		}
-		if e.Revision != 0 {
-			revision = strconv.FormatInt(e.Revision, 10)
-		}
-		t.Row(strconv.Itoa(e.N), at, e.By, c.changeText(e), revision)
+		t.Row(strconv.Itoa(e.N), at, e.By, c.changeText(e), number(e.Revision))
 	}
-	return c.printTable(t, "")
+	return c.printRows(list(editions), t, "")
 }
 
 // history reads the history of the service that the first argument names.
 func (c *call) history() ([]etcd.Entry, error) {
-	w, err := c.fleet()
+	w, err := c.fleet.writer()
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +111,7 @@ func (c *call) history() ([]etcd.Entry, error) {
 	case err != nil:
 		return nil, err
 	case s == nil:
-		return nil, c.noService(string(name))
+		return nil, absent("service", string(name), " in etcd", fleetNames(c, nil))
 	}
 	return nil, fmt.Errorf("service %s has no history: it was not written by vipctl", name)
 }
@@ -148,13 +131,12 @@ func (c *call) number(entries []etcd.Entry) (int, error) {
 
 // printEdition prints one text.
 func (c *call) printEdition(e edition) error {
-	switch {
-	case c.format == formJSON:
-		return c.printJSON(e)
-	case e.Fields == nil:
-		return c.print(fmt.Sprintf("# service %s was removed\n", c.args[0]))
-	}
-	return c.print(servicesTOML([]api.Service{{Name: balancer.Name(c.args[0]), Definition: e.Fields}}))
+	return c.show(e, func() string {
+		if e.Fields == nil {
+			return fmt.Sprintf("# service %s was removed\n", c.args[0])
+		}
+		return servicesTOML([]api.Service{{Name: balancer.Name(c.args[0]), Definition: e.Fields}})
+	})
 }
 
 // editionsOf says of each entry what it changed of the one before.
@@ -194,15 +176,12 @@ func whatOf(fields, before map[string]any) outcome {
 }
 
 // changeText writes what an edition changed; in narrow tables the first two fields of it.
-func (c *call) changeText(e edition) string {
+func (p *printer) changeText(e edition) string {
 	if e.What != updatedService {
 		return string(e.What)
 	}
-	var fields []string
-	for _, d := range e.Changed {
-		fields = append(fields, fieldChange(d))
-	}
-	if c.format == formWide {
+	fields := mapped(e.Changed, fieldChange)
+	if p.format == formWide {
 		return strings.Join(fields, ", ")
 	}
 	const width = 34
@@ -210,13 +189,11 @@ func (c *call) changeText(e edition) string {
 	if table.Width(text) <= width {
 		return text
 	}
-	for i, d := range e.Changed {
-		fields[i] = d.Field
-	}
+	fields = mapped(e.Changed, func(d fieldDiff) string { return d.Field })
 	if text = strings.Join(fields, ", "); table.Width(text) <= width {
 		return text
 	}
-	return few(fields, 1)
+	return p.few(fields, 1)
 }
 
 // fieldChange writes how a field changed, as far as that takes a few words.

@@ -65,7 +65,7 @@ type edit struct {
 
 // newEdit reads all services.
 func (c *call) newEdit() (*edit, error) {
-	w, err := c.fleet()
+	w, err := c.fleet.writer()
 	if err != nil {
 		return nil, err
 	}

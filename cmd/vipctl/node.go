@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"unicode"
@@ -28,16 +27,8 @@ func nodeVerb() *verb {
 		},
 		formats: []string{formTable, formJSON},
 		fleet:   true, least: 2, most: 2,
-		complete: func(c *call, before []string) []string {
-			switch len(before) {
-			case 0:
-				return []string{"set"}
-			case 1:
-				return c.nodeNames()
-			}
-			return nil
-		},
-		run: runNode,
+		complete: inTurn(oneOf("set"), nodeNames),
+		run:      runNode,
 	}
 }
 
@@ -68,7 +59,7 @@ func runNode(c *call) error {
 	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > longestZone {
 		return wrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, longestZone)
 	}
-	w, err := c.fleet()
+	w, err := c.fleet.writer()
 	if err != nil {
 		return err
 	}
@@ -89,14 +80,13 @@ func runNode(c *call) error {
 	}
 	out.Revision, out.Changed = result.Revision, result.Changed
 	c.noteUnknownNode(w, name)
-	if c.format == formJSON {
-		return c.printJSON(out)
-	}
-	text := "node " + name + ": " + cmp.Or(configText(&out.Config), "nothing is set in etcd any more")
-	if !out.Changed {
-		text += ", as before"
-	}
-	return c.print(text + "\n")
+	return c.show(out, func() string {
+		text := "node " + name + ": " + cmp.Or(configText(&out.Config), "nothing is set in etcd any more")
+		if !out.Changed {
+			text += ", as before"
+		}
+		return text + "\n"
+	})
 }
 
 // longestZone is how long the name of a zone may be, in bytes.
@@ -105,16 +95,9 @@ const longestZone = 253
 // noteUnknownNode says where no vipd of that name is there. Where nodes can't be read, there is no note.
 func (c *call) noteUnknownNode(w *etcd.Writer, name string) {
 	nodes, err := w.Statuses(c)
-	if err != nil {
-		return
-	}
-	var here []string
-	for _, n := range nodes {
-		if n.Live != nil {
-			here = append(here, n.Name)
-		}
-	}
-	if !slices.Contains(here, name) {
-		fmt.Fprintf(c.stderr, "note: no vipd with the name %q is there now%s\n", name, find.Meant(name, here))
+	nodes = slices.DeleteFunc(nodes, func(n etcd.Node) bool { return n.Live == nil })
+	here := mapped(nodes, func(n etcd.Node) string { return n.Name })
+	if err == nil && !slices.Contains(here, name) {
+		c.hint("no vipd with the name %q is there now%s", name, find.Meant(name, here))
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/cmd/internal/find"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 )
@@ -28,110 +28,71 @@ type nodeView struct {
 	Problems []balancer.Problem `json:"problems,omitempty"`
 }
 
-// readNodes returns all nodes, and how far each is behind.
-func (c *call) readNodes(w *etcd.Writer) ([]nodeView, error) {
-	nodes, newest, err := w.Nodes(c)
-	if err != nil {
-		return nil, err
+// nodes are what "get nodes" lists.
+func nodes() kind[nodeView] {
+	return kind[nodeView]{
+		"nodes", readNodes, func(n *nodeView) string { return n.Node }, func(n *nodeView, name string) bool { return n.Node == name },
+		nodesTable, func(_ *call, all []nodeView, name string) error { return noNode(all, name) }, noNodes,
 	}
-	views := []nodeView{}
-	for _, n := range nodes {
+}
+
+func noNodes(name string) string {
+	if name != "" {
+		return fmt.Sprintf("there is no node %q", name)
+	}
+	return "there are no nodes: no vipd has been at this etcd under this prefix"
+}
+
+// noNode says that there is no such node, and which is near.
+func noNode(all []nodeView, name string) error {
+	return absent("node", name, "", mapped(all, func(n nodeView) string { return n.Node }))
+}
+
+// nodeViews returns all nodes, and how far each is behind.
+func nodeViews(w *etcd.Writer, ctx context.Context) ([]nodeView, error) {
+	nodes, newest, err := w.Nodes(ctx)
+	return mapped(nodes, func(n etcd.Node) nodeView {
 		v := nodeView{Node: n.Name, Here: n.Live != nil, Live: n.Live, Config: n.Config, Status: n.Status, Problems: n.Problems}
 		if v.Here && v.Status != nil && newest > 0 {
 			behind := max(0, newest-v.Status.Revision)
 			v.Behind = &behind
 		}
-		views = append(views, v)
-	}
-	return views, nil
+		return v
+	}), err
 }
 
-// getNodes is "get nodes".
-func (c *call) getNodes(name string) error {
-	w, err := c.fleet()
-	if err != nil {
-		return err
-	}
-	if c.flags.Bool("watch") {
-		return c.followNodes(w, name)
-	}
-	all, err := c.readNodes(w)
-	if err != nil {
-		return err
-	}
-	some := ofNode(all, name)
-	if name != "" && len(some) == 0 {
-		return noNode(all, name)
-	}
-	return c.showNodes(some, name)
-}
-
-func ofNode(all []nodeView, name string) []nodeView {
-	return slices.DeleteFunc(slices.Clone(all), func(n nodeView) bool { return name != "" && n.Node != name })
-}
-
-// noNode says that there is no such node, and which is near.
-func noNode(all []nodeView, name string) error {
-	var known []string
-	for _, n := range all {
-		known = append(known, n.Node)
-	}
-	return fmt.Errorf("there is no node %q%s", name, find.Meant(name, known))
-}
-
-func (c *call) showNodes(nodes []nodeView, name string) error {
-	switch c.format {
-	case formJSON:
-		return c.printJSON(nodes)
-	case formName:
-		var b strings.Builder
-		for _, n := range nodes {
-			fmt.Fprintln(&b, n.Node)
-		}
-		return c.print(b.String())
-	}
-	empty := "there are no nodes: no vipd has been at this etcd under this prefix"
-	if name != "" {
-		empty = fmt.Sprintf("there is no node %q", name)
-	}
-	return c.printTable(c.nodesTable(nodes), empty)
-}
-
-// followNodes shows the nodes again with each change, until ctx ends. It asks once a second: that is how often nodes tell
-// anything.
-func (c *call) followNodes(w *etcd.Writer, name string) error {
-	tick := time.NewTicker(fleetInterval)
-	defer tick.Stop()
-	answered, patience, trouble, last := c.now(), fleetFirstPatience, "", ""
-	for {
-		all, err := c.readNodes(w)
-		switch {
-		case c.Err() != nil:
-			return nil
-		case err == nil:
-			answered, patience, trouble = c.now(), fleetPatience, ""
-			some := ofNode(all, name)
-			if text := changing(some); text != last {
-				if err := c.newFrame(last == ""); err != nil {
-					return err
-				}
-				if err := c.showNodes(some, name); err != nil {
-					return err
-				}
-				last = text
-			}
-		case c.now().Sub(answered) > patience:
+// readNodes shows the nodes: once, or with -w again with each change, until ctx ends. It asks once a second: that is how
+// often nodes tell anything.
+func readNodes(c *call, show func([]nodeView) error) error {
+	if !c.flags.Bool("watch") {
+		all, err := askEtcd(c, nodeViews)
+		if err != nil {
 			return err
-		case trouble != err.Error():
-			trouble = err.Error()
-			c.note("%v; trying again", err)
 		}
-		select {
-		case <-c.Done():
-			return nil
-		case <-tick.C:
-		}
+		return show(all)
 	}
+	w, err := c.fleet.writer()
+	if err != nil {
+		return err
+	}
+	last, before := frame{}, ""
+	err = c.poll(fleetPace(), func() (bool, error) {
+		all, err := nodeViews(w, c)
+		if err != nil {
+			return false, err
+		}
+		text := changing(all)
+		if text == before {
+			return false, nil
+		}
+		before = text
+		err = c.showFrame(&last, func() error { return show(all) })
+		return err != nil, err
+	})
+	if c.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // changing is what is compared to find a change: all but when a status was written.
@@ -148,7 +109,7 @@ func changing(nodes []nodeView) string {
 	return string(text)
 }
 
-func (c *call) nodesTable(nodes []nodeView) *table.Table {
+func nodesTable(p *printer, nodes []nodeView) *table.Table {
 	t := table.New(
 		table.Column{Title: "NODE"}, table.Column{Title: "ZONE", Wide: true}, table.Column{Title: "MODE", Style: nodeModeStyle},
 		table.Column{Title: "READY", Style: readyStyle}, table.Column{Title: "REVISION", Right: true},
@@ -163,18 +124,10 @@ func (c *call) nodesTable(nodes []nodeView) *table.Table {
 		if n.Status != nil {
 			s = *n.Status
 		}
-		t.Row(n.Node, s.Zone, nodeMode(&s), ready(n), number(s.Revision), behind(n), number(s.ProblemCount), c.age(n),
-			configText(n.Config), s.Version, frontendText(&s), number(drainCount(&s)), c.seenText(&s), s.Why)
+		t.Row(n.Node, s.Zone, nodeMode(&s), ready(n), number(s.Revision), behind(n), number(s.ProblemCount), p.age(n),
+			configText(n.Config), s.Version, frontendText(&s), number(drainCount(&s)), p.seenText(&s), s.Why)
 	}
 	return t
-}
-
-// number writes n, or nothing for 0.
-func number[N int | int64 | uint64](n N) string {
-	if n == 0 {
-		return ""
-	}
-	return strconv.FormatInt(int64(n), 10)
 }
 
 // nodeMode is the mode in use, with a mark where it is a fallback.
@@ -238,19 +191,19 @@ func behindStyle(text string) table.Style {
 }
 
 // age is how long the node's vipd has been running.
-func (c *call) age(n *nodeView) string {
-	if n.Live == nil || n.Live.Started.IsZero() {
+func (p *printer) age(n *nodeView) string {
+	if n.Live == nil {
 		return ""
 	}
-	return roughly(c.now().Sub(n.Live.Started))
+	return p.elapsed(n.Live.Started)
 }
 
 // seenText is how long ago the status was written: one that has nothing new to tell is not written again.
-func (c *call) seenText(s *etcd.NodeStatus) string {
+func (p *printer) seenText(s *etcd.NodeStatus) string {
 	if s.At.IsZero() {
 		return ""
 	}
-	return c.ago(s.At)
+	return p.ago(s.At)
 }
 
 func configText(conf *etcd.NodeConfig) string {
@@ -284,19 +237,7 @@ func drainCount(s *etcd.NodeStatus) uint64 {
 	return n
 }
 
-// nodeNames lists the nodes' names; none where etcd does not answer.
-func (c *call) nodeNames() []string {
-	w, err := c.fleet()
-	if err != nil {
-		return nil
-	}
-	nodes, err := w.Statuses(c)
-	if err != nil {
-		return nil
-	}
-	var all []string
-	for _, n := range nodes {
-		all = append(all, n.Name)
-	}
-	return all
+func nodeNames(c *call, _ []string) []string {
+	all, _ := askEtcd(c, (*etcd.Writer).Statuses) // no answer, no names
+	return mapped(all, func(n etcd.Node) string { return n.Name })
 }

@@ -51,9 +51,9 @@ func TestGetNodesWatch(t *testing.T) {
 
 // No line is over 80 columns with names of up to 20 letters.
 func TestNodesFitEightyColumns(t *testing.T) {
-	c := &call{world: world{now: time.Now}}
+	p := &printer{world: world{now: time.Now}}
 	behind := int64(1234567)
-	text := c.nodesTable([]nodeView{
+	text := nodesTable(p, []nodeView{
 		{
 			Node: "gateway-frankfurt-12", Here: true, Behind: &behind, Live: &etcd.NodeLive{Started: time.Now().Add(-400 * 24 * time.Hour)},
 			Status: &etcd.NodeStatus{Mode: "userspace", Fallback: true, Revision: 123456789, ProblemCount: 1234},

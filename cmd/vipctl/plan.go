@@ -58,13 +58,10 @@ func runPlan(c *call) error {
 	if len(frontends) == 0 {
 		fmt.Fprintf(c.stderr, "%s comes to no frontends\n", c.args[0])
 	}
-	if err := c.print(text); err != nil {
+	if err := c.print(text); err != nil || !incomplete {
 		return err
 	}
-	if incomplete {
-		return errReported
-	}
-	return nil
+	return errReported
 }
 
 // planned returns the mode of a name; for auto the one that vipd most likely takes here, and a sentence that says so.

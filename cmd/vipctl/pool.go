@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
-	"strings"
 
 	"vipd/balancer/decode"
-	"vipd/cmd/internal/find"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
 )
@@ -23,33 +21,13 @@ func poolVerb() *verb {
 		example: "vipctl pool set default 10.96.0.0/24 fd00:96::/112",
 		formats: []string{formTable, formJSON, formName}, fleet: true,
 		least: 1, most: -1,
-		complete: completePool, run: runPool,
+		complete: inTurn(oneOf("set", "get", "delete"), poolNames), run: runPool,
 	}
 }
 
-func completePool(c *call, before []string) []string {
-	switch {
-	case len(before) == 0:
-		return []string{"set", "get", "delete"}
-	case len(before) == 1:
-		return c.poolNames()
-	}
-	return nil
-}
-
-func (c *call) poolNames() (names []string) {
-	w, err := c.fleet()
-	if err != nil {
-		return nil
-	}
-	pools, err := w.Pools(c)
-	if err != nil {
-		return nil
-	}
-	for _, p := range pools {
-		names = append(names, p.Name)
-	}
-	return names
+func poolNames(c *call, _ []string) []string {
+	all, _ := askEtcd(c, (*etcd.Writer).Pools) // no answer, no names
+	return mapped(all, func(p etcd.Pool) string { return p.Name })
 }
 
 func runPool(c *call) error {
@@ -58,9 +36,9 @@ func runPool(c *call) error {
 	case action == "set" && len(rest) >= 2:
 		return c.setPool(rest[0], rest[1:])
 	case action == "get" && len(rest) <= 1:
-		return c.getPools(strings.Join(rest, ""))
+		return get(c, pools())
 	case action == "delete" && len(rest) == 1:
-		return c.deletePool(rest[0])
+		return c.writePool(rest[0], nil, "removed")
 	}
 	return wrongUse("it goes: vipctl pool %s; for example: %s", c.verb.args, c.verb.example)
 }
@@ -74,40 +52,25 @@ func (c *call) setPool(name string, networks []string) error {
 		}
 		cidrs = append(cidrs, cidr)
 	}
-	w, err := c.fleet()
+	return c.writePool(name, cidrs, "set")
+}
+
+// writePool gives a pool these networks, or removes it where there are none.
+func (c *call) writePool(name string, cidrs []netip.Prefix, what string) error {
+	w, err := c.fleet.writer()
 	if err != nil {
 		return err
 	}
 	r, err := w.SetPool(c, name, cidrs)
-	if err != nil {
-		return err
-	}
-	return c.reportPool(name, "set", r)
-}
-
-func (c *call) deletePool(name string) error {
-	w, err := c.fleet()
-	if err != nil {
-		return err
-	}
-	r, err := w.SetPool(c, name, nil)
 	switch {
 	case err != nil:
 		return err
+	case !r.Changed && len(cidrs) == 0:
+		return absent("pool", name, " in etcd", poolNames(c, nil))
 	case !r.Changed:
-		return fmt.Errorf("there is no pool %q in etcd%s", name, find.Meant(name, c.poolNames()))
-	}
-	return c.reportPool(name, "removed", r)
-}
-
-func (c *call) reportPool(name, what string, r etcd.Result) error {
-	if !r.Changed {
 		what = "unchanged"
 	}
-	if c.format == formJSON {
-		return c.printJSON(map[string]any{"pool": name, "what": what, "revision": r.Revision})
-	}
-	return c.print(fmt.Sprintf("pool %s: %s\n", name, what))
+	return c.show(map[string]any{"pool": name, "what": what, "revision": r.Revision}, func() string { return fmt.Sprintf("pool %s: %s\n", name, what) })
 }
 
 // poolJSON is a pool in JSON.
@@ -121,9 +84,18 @@ type poolJSON struct {
 	Problem  string         `json:"problem,omitempty"`
 }
 
-// getPools lists all pools, or the one of a name.
-func (c *call) getPools(name string) error {
-	w, err := c.fleet()
+// pools are what "get pools" and "pool get" list.
+func pools() kind[poolJSON] {
+	return kind[poolJSON]{
+		"pools", readPools, func(p *poolJSON) string { return p.Name }, func(p *poolJSON, name string) bool { return p.Name == name }, poolsTable,
+		func(_ *call, all []poolJSON, name string) error {
+			return absent("pool", name, " in etcd", mapped(all, func(p poolJSON) string { return p.Name }))
+		}, nil,
+	}
+}
+
+func readPools(c *call, show func([]poolJSON) error) error {
+	w, err := c.fleet.writer()
 	if err != nil {
 		return err
 	}
@@ -131,43 +103,17 @@ func (c *call) getPools(name string) error {
 	if err != nil {
 		return fmt.Errorf("reading the pools: %w", err)
 	}
-	some := []poolJSON{}
-	var names []string
-	for _, p := range all {
-		if names = append(names, p.Name); name == "" || p.Name == name {
-			some = append(some, poolJSON{p.Name, list(p.CIDRs), p.Size, p.Held, p.Free, p.Revision, p.Problem})
-		}
-	}
-	if name != "" && len(some) == 0 {
-		return fmt.Errorf("there is no pool %q in etcd%s", name, find.Meant(name, names))
-	}
-	switch c.format {
-	case formJSON:
-		return c.printJSON(some)
-	case formName:
-		var b strings.Builder
-		for _, p := range some {
-			fmt.Fprintln(&b, p.Name)
-		}
-		return c.print(b.String())
-	}
-	return c.printTable(poolsTable(c, some), "there are no pools")
+	return show(mapped(all, func(p etcd.Pool) poolJSON {
+		return poolJSON{p.Name, list(p.CIDRs), p.Size, p.Held, p.Free, p.Revision, p.Problem}
+	}))
 }
 
-func poolsTable(c *call, pools []poolJSON) *table.Table {
+func poolsTable(p *printer, pools []poolJSON) *table.Table {
 	t := table.New(table.Column{Title: "NAME"}, table.Column{Title: "CIDRS"}, table.Column{Title: "SIZE", Right: true},
 		table.Column{Title: "HELD", Right: true}, table.Column{Title: "FREE", Right: true}, table.Column{Title: "PROBLEM", Style: problemStyle})
-	for _, p := range pools {
-		var cidrs []string
-		for _, cidr := range p.CIDRs {
-			cidrs = append(cidrs, cidr.String())
-		}
-		shown := few(cidrs, 2)
-		if c.format == formWide {
-			shown = strings.Join(cidrs, ",")
-		}
-		number := func(n uint64) string { return strconv.FormatUint(n, 10) }
-		t.Row(p.Name, shown, number(p.Size), number(p.Held), number(p.Free), p.Problem)
+	number := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	for _, o := range pools {
+		t.Row(o.Name, p.few(mapped(o.CIDRs, netip.Prefix.String), 2), number(o.Size), number(o.Held), number(o.Free), o.Problem)
 	}
 	return t
 }

@@ -51,13 +51,8 @@ func registerVerb() *verb {
 			&cli.DurationFlag{Name: "kill-after", Value: defaultKillAfter, Usage: "how long COMMAND may take to end, a `TIME`"},
 		},
 		fleet: true, wraps: true, most: -1,
-		complete: func(c *call, before []string) []string {
-			if len(before) == 0 {
-				return c.fleetNames()
-			}
-			return nil
-		},
-		run: runRegister,
+		complete: inTurn(fleetNames),
+		run:      runRegister,
 	}
 }
 
@@ -132,7 +127,7 @@ func (c *call) registration(service, address string) (*registration, error) {
 	case e.MaxConnections < 0:
 		return nil, wrongUse("--max-connections %d is below zero", e.MaxConnections)
 	}
-	w, err := c.fleet()
+	w, err := c.fleet.writer()
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +199,7 @@ func (r *registration) noteUnknownService() {
 	ctx, cancel := context.WithTimeout(r, etcd.MinTTL/2) // meanwhile nobody renews the lease
 	defer cancel()
 	if s, err := r.writer.Service(ctx, r.id.Service); err == nil && s == nil {
-		fmt.Fprintf(r.stderr, "note: there is no service %s in etcd yet, so that nobody uses it\n", r.id.Service)
+		r.hint("there is no service %s in etcd yet, so that nobody uses it", r.id.Service)
 	}
 }
 

@@ -1,13 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"vipd/balancer"
-	"vipd/cmd/internal/api"
 )
 
 func reloadVerb() *verb {
@@ -27,7 +28,7 @@ func reloadVerb() *verb {
 }
 
 func runReload(c *call) error {
-	client, err := c.daemon()
+	client, err := c.daemon.client()
 	if err != nil {
 		return err
 	}
@@ -39,25 +40,17 @@ func runReload(c *call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.showReload(&r); err != nil {
-		return err
-	}
-	if grave(r.Problems) {
-		return errReported
-	}
-	return nil
+	err = c.show(r, func() string {
+		return c.problemLines(r.Problems) + fmt.Sprintf("reloaded: revision %d, %s, %s\n", r.Revision, count(r.Services, "service"), problems(len(r.Problems)))
+	})
+	return cmp.Or(err, reported(r.Problems))
 }
 
-func (c *call) showReload(r *api.Reload) error {
-	if c.format == formJSON {
-		return c.printJSON(r)
-	}
-	var b strings.Builder
-	for _, p := range r.Problems {
-		fmt.Fprintln(&b, c.paint(problemLine(&p), severityStyle(p.Severity)))
-	}
-	fmt.Fprintf(&b, "reloaded: revision %d, %s, %s\n", r.Revision, count(r.Services, "service"), problems(len(r.Problems)))
-	return c.print(b.String())
+// problemLines writes problems, a line each.
+func (p *printer) problemLines(problems []balancer.Problem) string {
+	return strings.Join(mapped(problems, func(problem balancer.Problem) string {
+		return p.paint(problemLine(&problem), severityStyle(problem.Severity)) + "\n"
+	}), "")
 }
 
 func problems(n int) string {
@@ -69,10 +62,13 @@ func problems(n int) string {
 
 // grave reports whether any problem is more than a warning.
 func grave(problems []balancer.Problem) bool {
-	for _, p := range problems {
-		if p.Severity != balancer.SeverityWarning {
-			return true
-		}
+	return slices.ContainsFunc(problems, func(p balancer.Problem) bool { return p.Severity != balancer.SeverityWarning })
+}
+
+// reported is the error of a verb whose output has these problems.
+func reported(problems []balancer.Problem) error {
+	if grave(problems) {
+		return errReported
 	}
-	return false
+	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,35 +27,10 @@ func statusVerb() *verb {
 	}
 }
 
-func watchFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show it again with each change, until Ctrl-C"}
-}
-
 func runStatus(c *call) error {
-	show := func(s api.Status) error {
-		if c.format == formJSON {
-			return c.printJSON(s)
-		}
-		return c.print(c.statusText(&s))
-	}
-	if c.flags.Bool("watch") {
-		return c.follow("status", func(answer json.RawMessage) error {
-			s, err := readAnswer[api.Status](answer)
-			if err != nil {
-				return err
-			}
-			return show(s)
-		})
-	}
-	client, err := c.daemon()
-	if err != nil {
-		return err
-	}
-	s, err := client.Status(c)
-	if err != nil {
-		return err
-	}
-	return show(s)
+	return showDaemon(c, "status", (*api.Client).Status, func(s api.Status) error {
+		return c.show(s, func() string { return c.statusText(&s) })
+	})
 }
 
 // lineWidth is what a line may have on a terminal of 80 columns.
@@ -64,62 +38,83 @@ const lineWidth = 79
 
 // sheet collects labelled lines.
 type sheet struct {
+	*printer
 	b strings.Builder
-	// label is the width of the labels.
-	label int
 }
 
+// labelWidth is the width of the labels.
+const labelWidth = 11
+
 // line writes one line, unbroken. An empty label continues what is above.
-func (s *sheet) line(label, text string) {
-	fmt.Fprintln(&s.b, strings.TrimRight(fmt.Sprintf("%-*s%s", s.label, label, table.Line(text)), " "))
+func (out *sheet) line(label, text string) { out.styled(label, text, table.Plain) }
+
+func (out *sheet) styled(label, text string, style table.Style) {
+	if text = strings.TrimRight(table.Line(text), " "); text != "" {
+		text = fmt.Sprintf("%-*s%s", labelWidth, label, out.paint(text, style))
+	} else {
+		text = label
+	}
+	fmt.Fprintln(&out.b, text)
 }
 
 // text writes text in as many lines as it takes; nothing if there is none.
-func (s *sheet) text(label, text string) {
-	for _, l := range table.Wrap(oneLine(text), lineWidth-s.label) {
-		s.line(label, l)
+func (out *sheet) text(label, text string) { out.painted(label, text, table.Plain) }
+
+// painted is text in a style.
+func (out *sheet) painted(label, text string, style table.Style) {
+	for _, l := range table.Wrap(oneLine(text), lineWidth-labelWidth) {
+		out.styled(label, l, style)
 		label = ""
 	}
 }
 
-func (c *call) statusText(s *api.Status) string {
-	out := &sheet{label: 11}
+// section writes a table under its title; nothing where it has no rows.
+func (out *sheet) section(title string, t *table.Table) {
+	if t.Len() > 0 {
+		text := t.Text(table.Form{Color: out.color, Width: out.room(2)})
+		fmt.Fprintf(&out.b, "\n%s\n  %s\n", title, strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  "))
+	}
+}
+
+func (p *printer) statusText(s *api.Status) string {
+	out := &sheet{printer: p}
 	node := s.Node
 	if s.Zone != "" {
 		node += " in zone " + s.Zone
 	}
-	out.text("node", fmt.Sprintf("%s, vipd %s, started %s", node, s.Version, c.ago(s.Started)))
-	c.modeText(out, &s.Mode)
-	c.storeText(out, &s.Store)
-	c.syncText(out, s)
+	out.text("node", fmt.Sprintf("%s, vipd %s, started %s", node, s.Version, p.ago(s.Started)))
+	out.mode(s.Mode.InUse, s.Mode.Wanted, s.Mode.Reason, s.Mode.Fallback)
+	switch detail := s.Mode.Detail; {
+	case detail != "" && s.Mode.InUse == "userspace":
+		out.text("", "intercept: "+detail)
+	case detail != "":
+		out.text("", "detail: "+detail)
+	}
+	out.store(&s.Store)
+	out.sync(s)
 	out.text("serving", fmt.Sprintf("%s, %s, %s", count(s.Services, "service"), count(s.Frontends, "frontend"), count(s.Endpoints, "endpoint")))
-	c.healthText(out, &s.Health)
-	c.problemText(out, s.Problems)
-	c.addressText(out, s.Addresses)
+	out.health(&s.Health)
+	out.problems(s.Problems)
+	out.addresses(s.Addresses)
 	return out.b.String()
 }
 
-func (c *call) modeText(out *sheet, m *api.Mode) {
+// mode writes which mode is in use, and why it is not the one that is wanted.
+func (out *sheet) mode(inUse, wanted, why string, fallback bool) {
 	switch {
-	case m.Fallback:
-		fmt.Fprintf(&out.b, "%-*s%s, a fallback: %s is wanted\n", out.label, "mode", c.paint(m.InUse, table.Bad), m.Wanted)
-	case m.Wanted != m.InUse && m.Wanted != "":
-		out.text("mode", m.InUse+", wanted: "+m.Wanted)
+	case fallback:
+		fmt.Fprintf(&out.b, "%-*s%s, a fallback: %s is wanted\n", labelWidth, "mode", out.paint(table.Line(inUse), table.Bad), table.Line(wanted))
+	case wanted != inUse && wanted != "":
+		out.text("mode", inUse+", wanted: "+wanted)
 	default:
-		out.text("mode", m.InUse)
+		out.text("mode", inUse)
 	}
-	if m.Reason != "" {
-		out.text("", "why: "+m.Reason)
-	}
-	switch {
-	case m.Detail != "" && m.InUse == "userspace":
-		out.text("", "intercept: "+m.Detail)
-	case m.Detail != "":
-		out.text("", "detail: "+m.Detail)
+	if why != "" {
+		out.text("", "why: "+why)
 	}
 }
 
-func (c *call) storeText(out *sheet, s *api.Store) {
+func (out *sheet) store(s *api.Store) {
 	word := "connected"
 	if s.Kind == "file" {
 		word = "readable"
@@ -133,11 +128,11 @@ func (c *call) storeText(out *sheet, s *api.Store) {
 	if !s.EverRead {
 		how = "not " + word + " since vipd started: only what could be read is served"
 	}
-	out.line("", c.paint(how, table.Bad))
+	out.styled("", how, table.Bad)
 	out.text("", s.Error)
 }
 
-func (c *call) syncText(out *sheet, s *api.Status) {
+func (out *sheet) sync(s *api.Status) {
 	y := &s.Sync
 	text := fmt.Sprintf("revision %d, applied", y.Applied)
 	if y.Failing > 0 {
@@ -151,7 +146,7 @@ func (c *call) syncText(out *sheet, s *api.Status) {
 	}
 	out.text("sync", text)
 	if !y.Last.IsZero() {
-		out.text("", fmt.Sprintf("last %s, took %s, %s", c.ago(y.Last), short(y.LastDuration), count(y.LastChanges, "change")))
+		out.text("", fmt.Sprintf("last %s, took %s, %s", out.ago(y.Last), short(y.LastDuration), count(y.LastChanges, "change")))
 	}
 	if n := y.Pending + y.Failing; n > 0 { // those in backoff are not pending
 		out.text("", fmt.Sprintf("%s not as wanted yet, %d of them failing", count(n, "frontend"), y.Failing))
@@ -180,19 +175,19 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-func (c *call) addressText(out *sheet, addresses []api.Address) {
+func (out *sheet) addresses(addresses []api.Address) {
 	if len(addresses) == 0 {
 		out.line("addresses", "none")
 		return
 	}
 	shown, more := slices.Clone(addresses), 0
-	if len(shown) > addressLines && c.format != formWide {
+	if len(shown) > addressLines && out.format != formWide {
 		slices.SortStableFunc(shown, func(a, b api.Address) int { return cmp.Compare(missing(a), missing(b)) })
 		more = len(shown) - addressLines
 		shown = shown[:addressLines]
 	}
 	t := table.New(table.Column{}, table.Column{}, table.Column{})
-	notes := c.commonNotes(addresses)
+	notes := out.commonNotes(addresses)
 	maps.DeleteFunc(notes, func(note string, _ []string) bool {
 		return !slices.ContainsFunc(shown, func(a api.Address) bool { return oneLine(a.Note) == note })
 	})
@@ -233,9 +228,9 @@ func heldText(a api.Address) string {
 
 // commonNotes returns, with all their addresses, the notes that are said below the list: those of several addresses, and
 // those that have no room beside one. The wide form has none.
-func (c *call) commonNotes(addresses []api.Address) map[string][]string {
+func (p *printer) commonNotes(addresses []api.Address) map[string][]string {
 	of := map[string][]string{}
-	if c.format == formWide {
+	if p.format == formWide {
 		return of
 	}
 	for _, a := range addresses {
@@ -251,7 +246,7 @@ func (c *call) commonNotes(addresses []api.Address) map[string][]string {
 // addressLines is how many addresses a status shows unless it is asked for all; those that are missing come first.
 const addressLines = 10
 
-// missing sorts the addresses that nobody holds to the top.
+// missing sorts the addresses that are not held to the top.
 func missing(a api.Address) int {
 	if a.Held == "none" || a.Held == "" {
 		return 0
@@ -259,8 +254,8 @@ func missing(a api.Address) int {
 	return 1
 }
 
-// problemText writes problems, each from a line of its own on, and what follows of it moved in.
-func (c *call) problemText(out *sheet, problems []balancer.Problem) {
+// problems writes problems, each from a line of its own on, and what follows of it moved in.
+func (out *sheet) problems(problems []balancer.Problem) {
 	if len(problems) == 0 {
 		out.line("problems", "none")
 		return
@@ -268,8 +263,8 @@ func (c *call) problemText(out *sheet, problems []balancer.Problem) {
 	label := "problems"
 	for _, p := range problems {
 		indent := ""
-		for _, line := range table.Wrap(problemLine(&p), lineWidth-out.label-2) {
-			fmt.Fprintf(&out.b, "%-*s%s%s\n", out.label, label, indent, c.paint(table.Line(line), severityStyle(p.Severity)))
+		for _, line := range table.Wrap(problemLine(&p), lineWidth-labelWidth-2) {
+			out.styled(label, indent+line, severityStyle(p.Severity))
 			label, indent = "", "  "
 		}
 	}

@@ -22,7 +22,7 @@ type verb struct {
 	// those themselves.
 	least, most int
 	// complete lists what may stand at the end of the arguments given so far.
-	complete func(c *call, before []string) []string
+	complete completer
 	// fleet verbs may talk to etcd, and have the flags for it.
 	fleet bool
 	// hidden verbs are for scripts; raw ones get what follows as it stands.
@@ -107,7 +107,7 @@ func (v *verb) command(w world) *cli.Command {
 			return wrongUse("\"vipctl %s\": %v", v.name, err)
 		},
 		Action: func(c *cli.Context) error {
-			call := &call{Context: c.Context, world: w, flags: c, args: c.Args().Slice(), verb: v}
+			call := newCall(c, w, v)
 			if err := call.prepare(); err != nil {
 				return err
 			}

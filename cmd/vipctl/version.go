@@ -10,10 +10,7 @@ func versionVerb() *verb {
 		formats: []string{formTable, formJSON},
 		run: func(c *call) error {
 			info := version.Current()
-			if c.format == formJSON {
-				return c.printJSON(info)
-			}
-			return c.print("vipctl " + info.String() + "\n")
+			return c.show(info, func() string { return "vipctl " + info.String() + "\n" })
 		},
 	}
 }

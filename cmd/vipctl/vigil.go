@@ -140,7 +140,7 @@ func names(lag []laggard) string {
 	return text
 }
 
-// The pace of looking at the nodes, and how long etcd may be away: at the start, where the command line may be wrong,
+// The pace of looking at the nodes, which tell once a second how far they are, and how long etcd may be away: at the start,
 // and later.
 const (
 	fleetInterval      = time.Second
@@ -148,44 +148,27 @@ const (
 	fleetPatience      = 5 * time.Minute
 )
 
+func fleetPace() pace { return pace{fleetInterval, fleetFirstPatience, fleetPatience} }
+
 // errNobody ends a vigil over nobody.
 var errNobody = errors.New("no vipd is there: none keeps its status in this etcd, under this prefix")
 
-// keep looks at the nodes again and again until nobody is waited for, and hands whom it waits for to show. It returns
-// who that is when it ends for another reason: ctx, or etcd, which may be away for a while.
-func (v *vigil) keep(c *call, w *etcd.Writer, show func([]laggard)) ([]laggard, error) {
-	tick := time.NewTicker(fleetInterval)
-	defer tick.Stop()
-	var lag []laggard
-	answered, patience, trouble := c.now(), fleetFirstPatience, ""
-	for {
+// keep looks at the nodes again and again until it waits for none, and hands those that it waits for to show. It returns
+// which those are when it ends for another reason: ctx, or etcd, which may be away for a while.
+func (v *vigil) keep(c *call, w *etcd.Writer, show func([]laggard)) (lag []laggard, err error) {
+	err = c.poll(fleetPace(), func() (bool, error) {
 		nodes, err := w.Statuses(c)
-		switch {
-		case c.Err() != nil:
-		case err == nil:
-			answered, patience, trouble = c.now(), fleetPatience, ""
-			if lag = v.look(nodes, answered); len(lag) == 0 {
-				if len(v.done) == 0 {
-					return nil, errNobody
-				}
-				return nil, nil
-			}
+		if err != nil {
+			return false, err
+		}
+		if lag = v.look(nodes, c.now()); len(lag) > 0 {
 			show(lag)
-		case c.now().Sub(answered) > patience:
-			return lag, err
-		case trouble != err.Error():
-			trouble = err.Error()
-			c.note("%v; trying again", err)
+			return false, nil
 		}
-		select {
-		case <-c.Done():
-			return lag, c.Err()
-		case <-tick.C:
+		if len(v.done) == 0 {
+			return true, errNobody
 		}
-	}
-}
-
-// note says something besides the output.
-func (c *call) note(format string, args ...any) {
-	fmt.Fprintf(c.stderr, "vipctl: %s\n", oneLine(fmt.Sprintf(format, args...)))
+		return true, nil
+	})
+	return lag, err
 }

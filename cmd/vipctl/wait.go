@@ -60,7 +60,7 @@ func runWait(c *call) error {
 			}
 		}
 	}
-	w, err := c.fleet()
+	w, err := c.fleet.writer()
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func runWait(c *call) error {
 		defer cancel()
 		bounded.Context = ctx
 	}
-	watcher := &watcher{call: c}
+	watcher := &watcher{progress: progress{printer: c.printer}}
 	lag, err := v.keep(&bounded, w, watcher.show)
 	watcher.end()
 	if c.format == formJSON && (err == nil || len(lag) > 0) {
@@ -117,11 +117,10 @@ func (c *call) applied(v *vigil) error {
 // watcher shows whom a vigil waits for: on a terminal in one line that changes, elsewhere a line now and then when it is
 // others.
 type watcher struct {
-	*call
-	progress progress
-	looks    int
-	last     string
-	said     time.Time
+	progress
+	looks int
+	last  string
+	said  time.Time
 }
 
 // sayAgain is the time between two lines, and silentLooks how many looks pass in silence: nodes tell once a second how
@@ -134,19 +133,12 @@ const (
 func (w *watcher) show(lag []laggard) {
 	text := "waiting: " + names(lag)
 	if w.errTerminal {
-		w.progress.call = w.call
-		w.progress.text(text)
+		w.text(text)
 		return
 	}
-	var who []string
-	for _, l := range lag {
-		who = append(who, l.Node)
-	}
-	key := strings.Join(who, ",")
+	key := strings.Join(mapped(lag, func(l laggard) string { return l.Node }), ",")
 	if w.looks++; w.looks > silentLooks && key != w.last && w.now().Sub(w.said) >= sayAgain {
 		w.last, w.said = key, w.now()
 		w.note("%s", text)
 	}
 }
-
-func (w *watcher) end() { w.progress.end() }

@@ -39,17 +39,25 @@ func pair(d, big time.Duration, bigName string, small time.Duration, smallName s
 	return text
 }
 
+// elapsed writes how long ago t was; nothing where that is not known.
+func (p *printer) elapsed(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return roughly(p.now().Sub(t))
+}
+
 // ago says how long ago t was.
-func (c *call) ago(t time.Time) string {
+func (p *printer) ago(t time.Time) string {
 	if t.IsZero() {
 		return "never"
 	}
-	return roughly(c.now().Sub(t)) + " ago"
+	return roughly(p.now().Sub(t)) + " ago"
 }
 
 // ahead says how far ahead t is.
-func (c *call) ahead(t time.Time) string {
-	if d := t.Sub(c.now()); d > 0 {
+func (p *printer) ahead(t time.Time) string {
+	if d := t.Sub(p.now()); d > 0 {
 		return "in " + roughly(d)
 	}
 	return "now"
@@ -67,6 +75,14 @@ func bytesText(n uint64) string {
 		}
 	}
 	return fmt.Sprintf("%.1f %s", value, unit)
+}
+
+// transferred writes the bytes of both directions; nothing where there are none, or they are not counted.
+func transferred(in, out uint64) (inText, outText string) {
+	if in+out == 0 {
+		return "", ""
+	}
+	return bytesText(in), bytesText(out)
 }
 
 // origin writes where a definition was read.
@@ -111,7 +127,7 @@ func severityStyle(s balancer.Severity) table.Style {
 }
 
 // override writes what an operator said by hand.
-func (c *call) override(o *balancer.Override) string {
+func (p *printer) override(o *balancer.Override) string {
 	if o == nil {
 		return ""
 	}
@@ -130,10 +146,10 @@ func (c *call) override(o *balancer.Override) string {
 		}
 	}
 	if !o.Until.IsZero() {
-		text += ", cut " + c.ahead(o.Until)
+		text += ", cut " + p.ahead(o.Until)
 	}
 	if !o.Expires.IsZero() {
-		text += ", lapses " + c.ahead(o.Expires)
+		text += ", lapses " + p.ahead(o.Expires)
 	}
 	if o.By != "" {
 		text += ", by " + o.By

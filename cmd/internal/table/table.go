@@ -11,11 +11,15 @@ type Column struct {
 	Title string
 	// Wide columns are left out unless the form is wide.
 	Wide bool
+	// Skip leaves the column out of every form.
+	Skip bool
 	// Right pads on the left: for numbers.
 	Right bool
 	// Style chooses the style of a cell by its text; nil: all are plain.
 	Style func(text string) Style
 }
+
+func (c *Column) shown(form Form) bool { return !c.Skip && (form.Wide || !c.Wide) }
 
 // Form is how a table is printed.
 type Form struct {
@@ -112,7 +116,7 @@ func (t *Table) fit(widths []int, form Form) []int {
 func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) {
 	pending, first, last := 0, true, t.last(form)
 	for i, c := range t.columns {
-		if c.Wide && !form.Wide {
+		if !c.shown(form) {
 			continue
 		}
 		if !first {
@@ -146,7 +150,7 @@ const shortest = 10
 // last is the index of the last column that is shown.
 func (t *Table) last(form Form) int {
 	for i := len(t.columns) - 1; i > 0; i-- {
-		if form.Wide || !t.columns[i].Wide {
+		if t.columns[i].shown(form) {
 			return i
 		}
 	}

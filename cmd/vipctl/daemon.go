@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/runlock"
+	"vipd/store/tomlfile"
+)
+
+// daemonLink is the connection to the daemon of this host.
+type daemonLink struct {
+	*printer
+	flags  *cli.Context
+	opened *api.Client // nil: nothing was asked yet
+}
+
+func (d *daemonLink) close() {
+	if d.opened != nil {
+		d.opened.Close()
+	}
+}
+
+// client returns the client of the daemon that the flags name. A config that can't be read does not hide a
+// daemon that runs: where the file exists, client takes the socket that its readable lines name, or else the default.
+func (d *daemonLink) client() (*api.Client, error) {
+	if d.opened == nil {
+		socket, err := d.socket()
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			socket = d.socketDespiteMistakes()
+			if !errors.Is(err, fs.ErrPermission) {
+				d.note("%s is not valid TOML (\"vipctl check\" says where); asking the daemon at %s", d.flags.String("config"), socket)
+			}
+		}
+		d.opened = api.NewClient(socket)
+		d.opened.Absent = func() string { return d.absent(socket, err) }
+	}
+	return d.opened, nil
+}
+
+// absent says what is known of a daemon whose socket is not there. Unread is why the config that may name another one
+// could not be read.
+func (d *daemonLink) absent(socket string, unread error) string {
+	if errors.Is(unread, fs.ErrPermission) {
+		return fmt.Sprintf("there is no such socket, and the config %s, which may name another, is not open to you: use sudo, or name the socket with --socket",
+			d.flags.String("config"))
+	}
+	conf, _, err := config.Load(d.flags.String("config"))
+	if err != nil {
+		conf = config.Default()
+	}
+	if !samePath(conf.API.Socket, socket) {
+		return ""
+	}
+	if pid := runlock.Holder(lockFile(conf.RunDir)); pid != 0 {
+		return fmt.Sprintf("its socket was removed, and vipd runs (pid %d): restart it", pid)
+	}
+	return ""
+}
+
+// samePath reports whether two paths are the same text once they are absolute.
+func samePath(a, b string) bool {
+	x, errX := filepath.Abs(a)
+	y, errY := filepath.Abs(b)
+	return errX == nil && errY == nil && x == y
+}
+
+const defaultSocket = "/run/vipd/vipd.sock"
+
+// socketConfig is what is read of the config to find the socket, and nothing else: a mistake elsewhere in there leaves the
+// daemon within reach.
+type socketConfig struct {
+	API struct {
+		Socket string `toml:"socket"`
+	} `toml:"api"`
+}
+
+// socket finds the daemon's socket: the flag, the environment, the config, or the default.
+func (d *daemonLink) socket() (string, error) {
+	if s := d.flags.String("socket"); s != "" {
+		return s, nil
+	}
+	file := d.flags.String("config")
+	var conf socketConfig
+	text, err := tomlfile.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && file == defaultConfig {
+		return defaultSocket, nil
+	}
+	if err == nil {
+		err = tomlfile.Decode(file, text, &conf)
+	}
+	if err != nil {
+		return "", fmt.Errorf("looking for the daemon's socket in its config: %w (--socket names it)", err)
+	}
+	return d.socketFrom(&conf), nil
+}
+
+// socketFrom is the place that api.socket of the config means.
+func (d *daemonLink) socketFrom(conf *socketConfig) string {
+	written := conf.API.Socket
+	switch {
+	case written == "":
+		return defaultSocket
+	case filepath.IsAbs(written):
+		return written
+	}
+	return filepath.Join(filepath.Dir(d.flags.String("config")), written) // as the daemon reads it
+}
+
+// socketDespiteMistakes looks for api.socket in the lines of a config that is no TOML as a whole.
+func (d *daemonLink) socketDespiteMistakes() string {
+	text, _ := tomlfile.ReadFile(d.flags.String("config")) // one that can't be read says nothing
+	section := ""
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(strings.TrimSpace(line), "[") {
+			section = line
+			continue
+		}
+		var conf socketConfig
+		if err := tomlfile.Decode("", []byte(section+line), &conf); err == nil && conf.API.Socket != "" {
+			return d.socketFrom(&conf)
+		}
+	}
+	return defaultSocket
+}

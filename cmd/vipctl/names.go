@@ -1,0 +1,86 @@
+package main
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/store/etcd"
+)
+
+// completer lists what may stand at the end of the arguments given so far. Where the daemon or etcd does not answer, it
+// lists nothing.
+type completer func(c *call, before []string) []string
+
+// inTurn completes the first argument by the first completer, the second by the second, and so on.
+func inTurn(all ...completer) completer {
+	return func(c *call, before []string) []string {
+		if len(before) < len(all) {
+			return all[len(before)](c, before)
+		}
+		return nil
+	}
+}
+
+func oneOf(words ...string) completer {
+	return func(*call, []string) []string { return words }
+}
+
+// serviceNames are those of the daemon, fleetNames those in etcd.
+func serviceNames(c *call, _ []string) []string {
+	services, _ := askDaemon(c, (*api.Client).Services)
+	return namesOf(services)
+}
+
+func fleetNames(c *call, _ []string) []string {
+	names, _ := askEtcd(c, (*etcd.Writer).Names)
+	return mapped(names, func(n balancer.Name) string { return string(n) })
+}
+
+// namesToList are those of the kind that the first argument of get or describe names.
+func namesToList(c *call, before []string) []string {
+	switch kind := before[0]; {
+	case strings.HasPrefix(kind, "pool"):
+		return poolNames(c, nil)
+	case strings.HasPrefix(kind, "node"):
+		return nodeNames(c, nil)
+	case c.fleet.named():
+		return fleetNames(c, nil)
+	}
+	return serviceNames(c, nil)
+}
+
+// namesToOverride are the services, and addressesToOverride the addresses of one, that drain and weight change.
+func namesToOverride(c *call, _ []string) []string {
+	if c.fleet.takesOverrides() {
+		return fleetNames(c, nil)
+	}
+	return serviceNames(c, nil)
+}
+
+func addressesToOverride(c *call, before []string) (out []string) {
+	service := balancer.Name(before[0])
+	if c.fleet.takesOverrides() {
+		s, _ := askEtcd(c, readEtcd)
+		if of := s.Services.At(service); of != nil {
+			for _, e := range balancer.EndpointsOf(of, &balancer.Inputs{Endpoints: s.Endpoints}) {
+				out = append(out, e.Address.String())
+			}
+		}
+		return out
+	}
+	for _, e := range endpointsOf(c, service) {
+		if at, err := netip.ParseAddrPort(e.Address); err == nil {
+			out = append(out, at.Addr().String())
+		}
+	}
+	return out
+}
+
+// endpointsOf asks the daemon for a service's endpoints.
+func endpointsOf(c *call, service balancer.Name) []api.Endpoint {
+	all, _ := askDaemon(c, (*api.Client).Endpoints)
+	return slices.DeleteFunc(all, func(e api.Endpoint) bool { return e.Service != service })
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"vipd/cmd/internal/table"
+)
+
+// The forms of output.
+const (
+	formTable = "table"
+	formWide  = "wide"
+	formJSON  = "json"
+	formTOML  = "toml"
+	formName  = "name"
+)
+
+// printer writes what a verb has to say, in the form that was asked for.
+type printer struct {
+	world
+	// format is the form of the output, one of the verb's.
+	format string
+}
+
+// print writes text to stdout.
+func (p *printer) print(text string) error {
+	if _, err := io.WriteString(p.stdout, text); err != nil {
+		return fmt.Errorf("writing the output: %w", err)
+	}
+	return nil
+}
+
+// show writes v as JSON where that is asked for, or else the text.
+func (p *printer) show(v any, text func() string) error {
+	if p.format == formJSON {
+		return p.printJSON(v)
+	}
+	return p.print(text())
+}
+
+// printTable writes a table in the form asked for, or, where it has no rows, the sentence to stderr.
+func (p *printer) printTable(t *table.Table, empty string) error {
+	if t.Len() == 0 {
+		p.say("%s", empty)
+		return nil
+	}
+	return p.print(t.Text(table.Form{Wide: p.format == formWide, Color: p.color, Width: p.room(0)}))
+}
+
+// printRows writes rows as JSON where that is asked for, or else as a table.
+func (p *printer) printRows(rows any, t *table.Table, empty string) error {
+	if p.format == formJSON {
+		return p.printJSON(rows)
+	}
+	return p.printTable(t, empty)
+}
+
+// room is how wide a table may be that is moved in by so much; 0: as wide as it is. Only somebody who watches can ask for
+// more.
+func (p *printer) room(in int) int {
+	if p.width == 0 || p.format == formWide {
+		return 0
+	}
+	return p.width - in
+}
+
+// printJSON writes v as the API gives it, indented.
+func (p *printer) printJSON(v any) error {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("writing JSON: %w", err)
+	}
+	return p.print(b.String())
+}
+
+// paint colours text where colours are wanted.
+func (p *printer) paint(text string, s table.Style) string {
+	if !p.color {
+		return text
+	}
+	return table.Paint(text, s)
+}
+
+// say writes a sentence to stderr where there is nothing to print.
+func (p *printer) say(format string, args ...any) { fmt.Fprintf(p.stderr, format+"\n", args...) }
+
+// note writes a message to stderr, beside the output.
+func (p *printer) note(format string, args ...any) {
+	fmt.Fprintf(p.stderr, "vipctl: %s\n", table.Line(oneLine(fmt.Sprintf(format, args...))))
+}
+
+// hint says what a user may not expect of a verb that succeeds.
+func (p *printer) hint(format string, args ...any) {
+	fmt.Fprintf(p.stderr, "note: %s\n", table.Line(fmt.Sprintf(format, args...)))
+}
+
+// list returns s, or an empty list where it is nil: JSON shows [] then, not null.
+func list[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}
