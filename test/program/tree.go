@@ -33,7 +33,11 @@ func New(t *testing.T) *Tree {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(top) })
 	tree := &Tree{top}
-	build(t, filepath.Join(top, "bin"), "./cmd/vipd", "./cmd/vipctl", "./examples/echo", "./examples/demo")
+	if folder := os.Getenv(BinVar); folder == "" {
+		build(t, filepath.Join(top, "bin"), all()...)
+	} else if err := os.CopyFS(filepath.Join(top, "bin"), os.DirFS(folder)); err != nil {
+		t.Fatal(err)
+	}
 	tree.copyExamples(t)
 	err = filepath.WalkDir(top, func(path string, _ fs.DirEntry, err error) error {
 		if err == nil {
@@ -50,8 +54,25 @@ func New(t *testing.T) *Tree {
 	return tree
 }
 
-// BinVar names a folder with vipd and vipctl in the environment, for tests that run where building them takes long.
+// BinVar names in the environment a folder with all programs: whoever runs many tests builds them once.
 const BinVar = "VIPD_BIN"
+
+func all() []string {
+	return []string{"vipd/cmd/vipd", "vipd/cmd/vipctl", "vipd/examples/echo", "vipd/examples/demo"}
+}
+
+// BuildAll builds all programs into a folder below the top of the tree, and names it in the environment.
+func BuildAll(ctx context.Context, folder string) error {
+	top, err := source()
+	if err != nil {
+		return err
+	}
+	folder = filepath.Join(top, folder)
+	if err := compile(ctx, top, folder, all()); err != nil {
+		return err
+	}
+	return os.Setenv(BinVar, folder)
+}
 
 // Bin is a folder with vipd and vipctl, built for this test unless BinVar names one.
 func Bin(t testing.TB) string {
@@ -75,28 +96,42 @@ func build(t testing.TB, into string, packages ...string) {
 	if testing.Short() {
 		t.Skip("needs the built programs, which -short does without")
 	}
-	cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-o", into + "/"}, packages...)...)
-	cmd.Dir = source(t)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building the programs: %v\n%s", err, out)
+	top, err := source()
+	if err == nil {
+		err = compile(t.Context(), top, into, packages)
 	}
-}
-
-// source is the top of the tree under test.
-func source(t testing.TB) string {
-	t.Helper()
-	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Dir(strings.TrimSpace(string(out)))
+}
+
+func compile(ctx context.Context, top, into string, packages []string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-buildvcs=false", "-o", into + "/"}, packages...)...)
+	cmd.Dir = top
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the programs: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// source is the top of the tree under test.
+func source() (string, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("finding the tree: %w", err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
 func (tree *Tree) copyExamples(t *testing.T) {
 	t.Helper()
+	source, err := source()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, folder := range []string{"examples", "examples/etcd"} {
-		files, err := filepath.Glob(filepath.Join(source(t), folder, "*.toml"))
+		files, err := filepath.Glob(filepath.Join(source, folder, "*.toml"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("finding the examples: %v, %v", files, err)
 		}

@@ -47,9 +47,6 @@ func runGuests(p plan, s *summary) {
 			return err
 		}
 		defer func() { _ = os.RemoveAll(folder) }()
-		if err := goRun(ctx, "build", "-buildvcs=false", "-o", folder+"/", "vipd/cmd/vipd", "vipd/cmd/vipctl"); err != nil {
-			return err
-		}
 		o, err := build(ctx, p, folder)
 		if err != nil {
 			return err
@@ -121,7 +118,7 @@ func boot(ctx context.Context, number int, folder, file, queue string, s *summar
 	read := make(chan error, 1)
 	go func() { read <- s.read(events, where) }()
 	status, err := vm.Run(ctx, vm.Options{
-		Limit: guestLimit, Stdout: w, Stderr: os.Stderr, Writable: queue, Env: []string{program.BinVar + "=" + folder},
+		Limit: guestLimit, Stdout: w, Stderr: os.Stderr, Writable: queue, Env: []string{program.BinVar + "=" + os.Getenv(program.BinVar)},
 		Log: func(format string, args ...any) { fmt.Printf("guest %d: %s\n", number, fmt.Sprintf(format, args...)) },
 	}, self, insideFlag, file)
 	_ = w.Close()

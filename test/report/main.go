@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"vipd/test/program"
 )
 
 func main() {
@@ -35,6 +38,9 @@ func run(args []string) (bool, error) {
 	}
 	if p.note != "" {
 		fmt.Println(p.note)
+	}
+	if err := program.BuildAll(context.Background(), "build/test"); err != nil {
+		return false, err
 	}
 	s := newSummary(os.Stdout)
 	var readErr, waitErr error
