@@ -15,6 +15,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/dataplane"
 	"vipd/dataplane/fake"
+	"vipd/test/wait"
 )
 
 // pair is a world with two dataplanes beside each other, of which the engine uses kernel, and switches to other.
@@ -221,7 +222,7 @@ func TestNoDataplaneGetsAnothersWork(t *testing.T) {
 		engine.Switch(dp, desired, func() { close(moved) })
 		select {
 		case <-moved:
-		case <-time.After(5 * time.Second):
+		case <-time.After(wait.Patience):
 			t.Fatalf("switch %d: %+v", i, engine.Status())
 		}
 	}

@@ -55,7 +55,7 @@ func failures() []failure {
 				if _, err := io.WriteString(c, answer[i:i+1]); err != nil {
 					return
 				}
-				time.Sleep(scaled(slowByte))
+				time.Sleep(scaled(slowByte)) // it is slow on purpose
 			}
 		}},
 		{name: "wrong status", check: balancer.HTTPHealth, reply: func(c net.Conn, _ string) {
@@ -64,7 +64,7 @@ func failures() []failure {
 		{name: "truncated", check: balancer.HTTPHealth, reply: func(c net.Conn, answer string) { _, _ = io.WriteString(c, answer[:len(answer)-3]) }},
 		{name: "endless body", check: balancer.HTTPHealth, reply: func(c net.Conn, _ string) {
 			_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
-			for more := strings.Repeat("more ", 1000); err == nil; time.Sleep(time.Millisecond) {
+			for more := strings.Repeat("more ", 1000); err == nil; time.Sleep(time.Millisecond) { // it is slow on purpose
 				_, err = io.WriteString(c, more)
 			}
 		}},

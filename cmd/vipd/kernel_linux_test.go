@@ -123,7 +123,7 @@ func (g *gateway) start() {
 // ask connects to the VIP from a namespace, and returns the name of the server, and the open connection.
 func (g *gateway) ask(from *lab.NS) (lab.Answer, net.Conn) {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(g.t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(g.t.Context(), wait.Patience)
 	defer cancel()
 	c, err := from.Dial(ctx, "tcp", "10.96.0.10:80")
 	if err != nil {
@@ -166,7 +166,7 @@ func (g *gateway) rules() string {
 
 // echoes sends a line over an open connection, and wants it back.
 func echoes(c net.Conn) error {
-	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(wait.Patience)); err != nil {
 		return err
 	}
 	const line = "still there?\n"

@@ -1,8 +1,10 @@
 package dataplanetest
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -13,9 +15,6 @@ import (
 
 // drainTime is the drain_timeout of the cases that wait for its end: long enough for what they do before it.
 func drainTime() time.Duration { return min(wait.Scaled(time.Second), 5*time.Second) }
-
-// drainSlack is how much later the end may come.
-const drainSlack = 2 * time.Second
 
 // testDrainTimeout has the connection of a removed endpoint end when its time is over and not before.
 func testDrainTimeout(r *rig) {
@@ -43,9 +42,20 @@ func testDrainTimeout(r *rig) {
 func (r *rig) endInTime(of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
 	r.Helper()
 	ended := make([]time.Duration, len(conns))
-	for slices.Contains(ended, 0) && time.Since(removed) < drainTime()+wait.Scaled(drainSlack) {
+	due := removed.Add(drainTime())
+	for slices.Contains(ended, 0) && time.Since(due) < wait.Scaled(settleTime) {
 		for i, c := range conns {
-			if ended[i] == 0 && alive(c, 500*time.Millisecond) != nil {
+			if ended[i] > 0 {
+				continue
+			}
+			asked, within := time.Now(), atOnce
+			if asked.After(due) {
+				within = 500 * time.Millisecond
+			}
+			switch err := alive(c, within); {
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				ended[i] = asked.Sub(removed)
+			case err != nil:
 				ended[i] = time.Since(removed)
 			}
 		}

@@ -209,7 +209,7 @@ func (r *rig) leavesInPeace(all []*guests, when string) {
 		for i, vip := range g.way.vip {
 			for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 				if got := r.tally(r.w.client, keyOf(vip, vipPort, proto), 6); got["s1"] > 0 || len(got) != 2 {
-					r.Errorf("%s, %s: new clients at %s are answered by %v, want only by the other servers", g.way.name, when, vip, got)
+					r.Errorf("%s, %s: new clients at %s by %s are answered by %v, want only by the other servers", g.way.name, when, vip, proto, got)
 				}
 			}
 			if g.moving != nil {

@@ -25,7 +25,7 @@ func newService(name balancer.Name, vip addrs, endpoints ...balancer.Endpoint) *
 		Locality:        balancer.AnyLocality,
 		NoEndpoints:     balancer.RejectClients,
 		DrainTimeout:    30 * time.Second,
-		ConnectTimeout:  time.Second,
+		ConnectTimeout:  10 * time.Second,
 		ProxyProtocol:   balancer.NoProxyProtocol,
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // run runs a program in the lab's host.
@@ -67,9 +69,15 @@ func TestNewOutlastsOthers(t *testing.T) {
 func TestNewGivesUpWithItsContext(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
-	stand(t, "ip6tables-nft-restore", "VIPD-TRIAL", held, false) // and iptables works
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	dir := stand(t, "ip6tables-nft-restore", "VIPD-TRIAL", held, false) // and iptables works
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() {
+		wait.For(t, wait.Patience, "a try", func() bool { _, err := os.Stat(filepath.Join(dir, "tried")); return err == nil })
+		cancel()
+	})
 	if d, err := New(ctx, Options{Backend: xtables.NFT}); !xtables.IsBusy(err) {
 		t.Errorf("got %v, want who is in the way", err)
 		if err == nil {
@@ -84,15 +92,16 @@ const (
 	lacking = "iptables-restore: line 3 failed: No such file or directory."
 )
 
-// stand puts a program before the real one that fails when its input has word, once or always.
-func stand(t *testing.T, program, word, says string, once bool) {
+// stand puts a program before the real one that fails when its input has word, once or always. In the folder that it
+// returns is a file "tried" then.
+func stand(t *testing.T, program, word, says string, once bool) (dir string) {
 	t.Helper()
 	real, err := exec.LookPath(program)
 	if err != nil {
 		t.Skip("needs ", program)
 	}
-	dir := t.TempDir()
-	note := ""
+	dir = t.TempDir()
+	note := "touch " + dir + "/tried;"
 	if once {
 		note = "touch " + dir + "/said;"
 	}
@@ -105,6 +114,7 @@ printf '%%s\n' "$input" | exec %s "$@"
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return dir
 }
 
 // What was refused only because others held the tables is not taken out of the capabilities.

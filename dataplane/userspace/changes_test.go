@@ -69,7 +69,7 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 			}
 			s.stop()
 			_ = d.tryApply(draining)
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // traffic goes on meanwhile
 			_ = d.tryApply(f)
 			s = serveAt(t, flaky.addr.String(), named("flaky"))
 		}
@@ -102,7 +102,7 @@ func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.Addr
 		if err := r.tryApply(g); err != nil {
 			r.t.Error(err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // traffic goes on meanwhile
 	}
 }
 
@@ -214,7 +214,7 @@ func TestRemovedFrontendDrains(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
 	f := frontendAt("127.77.1.4:9000", s.addr)
-	f.DrainTimeout = 400 * time.Millisecond
+	f.DrainTimeout = time.Hour
 	d.apply(f)
 	c := mustConnect(t, f.AddrPort())
 	c.mustAsk(t)
@@ -227,11 +227,14 @@ func TestRemovedFrontendDrains(t *testing.T) {
 		t.Errorf("got the connections %v, want one that is draining", list)
 	}
 	d.apply(f) // back in time: it lives on
-	time.Sleep(600 * time.Millisecond)
+	later := time.Now().Add(2 * f.DrainTimeout)
+	d.tidy(later)
 	c.mustAsk(t)
 	d.remove(f.Key)
+	d.tidy(later)
 	wantReset(t, c)
 	eventually(t, "the end of the frontend", func() error {
+		d.tidy(later)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if len(d.frontends) > 0 || len(d.timed) > 0 {
@@ -270,37 +273,64 @@ func TestCloseDrains(t *testing.T) {
 	wantReset(t, stays)
 }
 
+// TestIdleTimeout ends connections without traffic, and no others. A machine that stood still for too long makes those idle
+// as well: then it tries again with twice the timeout.
 func TestIdleTimeout(t *testing.T) {
+	for timeout := 600 * time.Millisecond; ; timeout *= 2 {
+		gap, err := idles(t, timeout)
+		if err == nil {
+			return
+		}
+		if gap < timeout/2 {
+			t.Fatal(err)
+		}
+		t.Logf("%v, after a standstill of %s", err, gap)
+	}
+}
+
+// idles says what is wrong about connections that are idle or not, and for how long at most nothing was sent on the latter.
+func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
+	t.Helper()
+	pause := timeout / 4
+	const drops = 10
+	dropped := make(chan time.Duration, 1) // the longest gap
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	slow := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // fills the relay's buffer at once, and then sends drops
+		var gap time.Duration
+		defer func() { dropped <- gap }()
 		_, _ = c.Write(make([]byte, 200<<10))
-		for range 10 {
-			time.Sleep(200 * time.Millisecond)
+		for range drops {
+			last := time.Now()
+			time.Sleep(pause) // it is slow on purpose
 			if _, err := c.Write([]byte("x")); err != nil {
 				return
 			}
+			gap = max(gap, time.Since(last))
 		}
 	})
 	d := start(t, Options{})
-	f := frontendAt("127.77.1.6:9000", s.addr)
-	f.IdleTimeout = 600 * time.Millisecond
-	g := frontendAt("127.77.1.7:9000", slow.addr)
-	g.IdleTimeout = f.IdleTimeout
+	f, g := frontendAt("127.77.1.6:9000", s.addr), frontendAt("127.77.1.7:9000", slow.addr)
+	f.IdleTimeout, g.IdleTimeout = timeout, timeout
 	d.apply(f, g)
-	busy, idle, drops := mustConnect(t, f.AddrPort()), mustConnect(t, f.AddrPort()), mustConnect(t, g.AddrPort())
+	defer d.remove(f.Key, g.Key)
+	busy, idle, drip := mustConnect(t, f.AddrPort()), mustConnect(t, f.AddrPort()), mustConnect(t, g.AddrPort())
 	idle.mustAsk(t)
 	all := make(chan int64)
 	go func() {
-		n, _ := io.Copy(io.Discard, drops)
+		n, _ := io.Copy(io.Discard, drip)
 		all <- n
 	}()
-	for range 15 {
-		busy.mustAsk(t)
-		time.Sleep(100 * time.Millisecond)
+	for range drops {
+		last := time.Now()
+		if _, busyErr := busy.ask("hello"); busyErr != nil {
+			err = fmt.Errorf("a busy connection: %w", busyErr)
+		}
+		time.Sleep(pause) // it is slow on purpose
+		gap = max(gap, time.Since(last))
 	}
 	wantReset(t, idle)
-	busy.mustAsk(t)
-	if n := <-all; n != 200<<10+10 {
-		t.Errorf("a slow transfer got %d bytes, want %d: it was not idle", n, 200<<10+10)
+	if n := <-all; n != 200<<10+drops {
+		err = fmt.Errorf("a slow transfer got %d bytes, want %d: it was not idle", n, 200<<10+drops)
 	}
+	return max(gap, <-dropped), err
 }

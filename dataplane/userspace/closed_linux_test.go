@@ -15,6 +15,7 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // squat has a program of the host listen on every address at a port, as any could.
@@ -67,8 +68,8 @@ func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- d.Close(ctx, false) }()
 	eventually(t, "the closed port", func() error {
-		if err := try(t, w.remote, all[3].Key); err == nil {
-			return fmt.Errorf("it answers")
+		if err := tryFor(t, w.remote, all[3].Key, silence); err == nil || !strings.Contains(err.Error(), "refused") {
+			return fmt.Errorf("%w, want that it is refused", err)
 		}
 		return nil
 	})
@@ -84,7 +85,7 @@ func wantSilence(t *testing.T, w *town, all ...*balancer.Frontend) {
 	t.Helper()
 	for _, f := range all {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
-			err := try(t, from, f.Key)
+			err := tryFor(t, from, f.Key, silence)
 			if err == nil || strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "reset") {
 				t.Errorf("%s from %s: got %v, want silence", f.Key, from.Name, err)
 			}
@@ -163,7 +164,7 @@ func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 			x.Close()
 			return fmt.Errorf("it connects")
 		}
-		if _, err := askUDP(udpClient(t, u.AddrPort()), "x"); err == nil {
+		if _, err := askUDPFor(udpClient(t, u.AddrPort()), "x", silence); err == nil {
 			return fmt.Errorf("it answers")
 		}
 		return nil
@@ -301,7 +302,7 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	}()
 	select {
 	case <-asked:
-	case <-time.After(5 * time.Second):
+	case <-time.After(wait.Patience):
 		t.Error("counters wait for iptables")
 	}
 	close(goOn)

@@ -21,6 +21,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
@@ -236,7 +237,7 @@ type client struct {
 }
 
 func connect(vip netip.AddrPort, from string) (*client, error) {
-	d := net.Dialer{Timeout: 10 * time.Second}
+	d := net.Dialer{Timeout: wait.Patience}
 	if from != "" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 	}
@@ -244,7 +245,7 @@ func connect(vip netip.AddrPort, from string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(2 * wait.Patience))
 	return &client{c.(*net.TCPConn), bufio.NewReader(c)}, nil
 }
 
@@ -295,7 +296,7 @@ func (c *client) mustAsk(t testing.TB) string {
 // eventually waits until ok returns nil.
 func eventually(t testing.TB, what string, ok func() error) {
 	t.Helper()
-	lab.Eventually(t, 30*time.Second, what, ok)
+	lab.Eventually(t, wait.Patience, what, ok)
 }
 
 // wantReset checks that the connection ends with a reset, whatever comes before.

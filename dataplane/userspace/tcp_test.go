@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/test/wait"
 )
 
 func TestSpreadsExactly(t *testing.T) {
@@ -220,7 +221,7 @@ func TestClientResetReachesTheBackend(t *testing.T) {
 		if !isReset(err) {
 			t.Errorf("the backend saw %v, want a reset", err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(wait.Patience):
 		t.Error("the backend saw nothing")
 	}
 }

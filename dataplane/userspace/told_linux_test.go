@@ -17,9 +17,7 @@ func TestSilenceIsTold(t *testing.T) {
 	f.ConnectTimeout = 100 * time.Millisecond
 	d.apply(f)
 	wantTold(t, told, hole, os.ErrDeadlineExceeded, func() {
-		if _, err := askOnce(f.AddrPort(), ""); err != nil {
-			t.Error(err)
-		}
+		_, _ = askOnce(f.AddrPort(), "") // no server may answer within that time
 	})
 }
 
@@ -32,7 +30,7 @@ func TestRedirectedDialsAreTold(t *testing.T) {
 	d.apply(all...)
 	for _, f := range all[:3:3] { // the fourth has the address of the third
 		at := f.Backends[0].Addr
-		wantTold(t, told, at, syscall.ECONNREFUSED, func() { _ = try(t, w.remote, f.Key) })
+		wantTold(t, told, at, syscall.ECONNREFUSED, func() { _ = tryFor(t, w.remote, f.Key, silence) })
 	}
 	w.serve()
 	for _, f := range all {

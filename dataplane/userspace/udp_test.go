@@ -16,6 +16,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/test/wait"
 )
 
 // udpServer answers each datagram with its name, a space, and the datagram; an empty one with an empty one.
@@ -64,8 +65,10 @@ func udpClient(t testing.TB, vip netip.AddrPort) *net.UDPConn {
 }
 
 // askUDP sends one datagram and returns the name of who answered.
-func askUDP(c *net.UDPConn, text string) (string, error) {
-	_ = c.SetDeadline(time.Now().Add(time.Second))
+func askUDP(c *net.UDPConn, text string) (string, error) { return askUDPFor(c, text, wait.Patience) }
+
+func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error) {
+	_ = c.SetDeadline(time.Now().Add(within))
 	if _, err := c.Write([]byte(text)); err != nil {
 		return "", err
 	}
@@ -127,7 +130,7 @@ func TestDatagramsStayWhole(t *testing.T) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
-	_ = c.SetDeadline(time.Now().Add(time.Second))
+	_ = c.SetDeadline(time.Now().Add(wait.Patience))
 	if _, err := c.Write(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +205,7 @@ func TestUDPWithoutBackends(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{})
 	f := frontendAt("127.77.2.5:9000/udp", a)
-	f.IdleTimeout = 300 * time.Millisecond
+	f.IdleTimeout = time.Hour
 	d.apply(f)
 	c := udpClient(t, f.AddrPort())
 	if _, err := askUDP(c, "x"); err != nil {
@@ -213,8 +216,9 @@ func TestUDPWithoutBackends(t *testing.T) {
 	if name, err := askUDP(c, "established"); name != "a" {
 		t.Errorf("an established flow got %q, %v", name, err)
 	}
+	d.apply(with(down, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the closed port", func() error {
-		if _, err := askUDP(udpClient(t, f.AddrPort()), "new"); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := askUDPFor(udpClient(t, f.AddrPort()), "new", 300*time.Millisecond); !errors.Is(err, syscall.ECONNREFUSED) {
 			return fmt.Errorf("got %v, want that it is refused", err)
 		}
 		return nil
@@ -224,7 +228,7 @@ func TestUDPWithoutBackends(t *testing.T) {
 		t.Errorf("with the backend back got %q, %v", name, err)
 	}
 	d.apply(with(down, func(f *balancer.Frontend) { f.NoBackends = balancer.DropClients }))
-	if _, err := askUDP(udpClient(t, f.AddrPort()), "new"); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, err := askUDPFor(udpClient(t, f.AddrPort()), "new", 300*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("with drop got %v, want silence", err)
 	}
 }
@@ -233,7 +237,7 @@ func TestFlowsEnd(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{MaxFlows: 10})
 	f := frontendAt("127.77.2.6:9000/udp", a)
-	f.IdleTimeout = 500 * time.Millisecond
+	f.IdleTimeout = time.Hour
 	d.apply(f)
 	first := udpClient(t, f.AddrPort())
 	for range 30 { // far more than may be; the one that is in use stays
@@ -251,6 +255,7 @@ func TestFlowsEnd(t *testing.T) {
 	if got, want := d.Counters()[0].Connections, uint64(31); got != want {
 		t.Errorf("got %d flows in all, want %d: the oldest makes room, not the one in use", got, want)
 	}
+	d.apply(with(f, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the end of idle flows", func() error {
 		if list, _ := d.Connections(context.Background()); len(list) > 0 {
 			return fmt.Errorf("there are %d", len(list))

@@ -152,7 +152,7 @@ func TestStatusRate(t *testing.T) {
 	began, before := time.Now(), writes()
 	for i := range int64(250) {
 		n.Tell(etcd.NodeStatus{Revision: 2 + i, At: time.Now()})
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // changes come a hundred times a second
 	}
 	p.node("n1", "the last status", says(251))
 	if took, n := time.Since(began), writes()-before; n > int64(took/time.Second)+1 {
@@ -277,7 +277,7 @@ func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	for _, relay := range w.relays[:2] { // it asks each of the three in turn
 		relay.Freeze()
 	}
-	for end := time.Now().Add(11 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(11 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // longer than its lease
 		if now := created(); now != was {
 			t.Fatalf("the endpoint of revision %d is now of %d", was, now)
 		}

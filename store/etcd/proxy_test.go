@@ -153,7 +153,7 @@ func TestProxyRegistrar(t *testing.T) {
 		return len(answer.Kvs) == 1
 	}
 	wait.For(t, within, "the endpoint", present)
-	for end := time.Now().Add(4 * etcd.MinTTL); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(4 * etcd.MinTTL); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // it must not go
 		if !present() {
 			t.Fatal("the endpoint is gone while its registrar lives")
 		}

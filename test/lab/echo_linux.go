@@ -207,7 +207,7 @@ func (s *Server) answer(client, local netip.AddrPort) string {
 
 // Ask says Hello on a connection to an echo server, TCP or UDP, and returns what it answers. It waits for two seconds,
 // scaled to the machine as wait.Scaled does.
-func Ask(c net.Conn) (Answer, error) { return AskWithin(c, wait.Scaled(2*time.Second)) }
+func Ask(c net.Conn) (Answer, error) { return AskWithin(c, wait.Scaled(10*time.Second)) }
 
 // AskWithin is Ask with another bound, which is not scaled: it is as often for proving that no answer comes.
 func AskWithin(c net.Conn, within time.Duration) (Answer, error) {

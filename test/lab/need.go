@@ -55,10 +55,10 @@ func Need(t testing.TB, tools ...string) {
 }
 
 // Eventually waits until check returns nil, and fails the test with check's last error when that takes longer than
-// within, scaled to the machine as wait.Scaled does. It asks again every few milliseconds.
+// wait.Bound(within). It asks again every few milliseconds.
 func Eventually(t testing.TB, within time.Duration, what string, check func() error) {
 	t.Helper()
-	within = wait.Scaled(within)
+	within = wait.Bound(within)
 	deadline := time.Now().Add(within)
 	for {
 		err := check()

@@ -15,11 +15,18 @@ const SlownessVar = "VIPD_SLOWNESS"
 // not what SlownessVar says: the clock of an emulated one may stand still while it works.
 const CostVar = "VIPD_COST"
 
-// For asks cond until it says yes. After within, which is Scaled, it fails the test with what, which names what did not
-// come: "the third snapshot".
+// Patience is the least that a test waits for what has to come: the bound is against hanging, and a machine with other
+// work may stand still for seconds.
+const Patience = 30 * time.Second
+
+// Bound is how long to wait on this machine for what has to come, and takes at most d on a usual one that is not busy.
+func Bound(d time.Duration) time.Duration { return Scaled(max(d, Patience)) }
+
+// For asks cond until it says yes. After Bound(within) it fails the test with what, which names what did not come: "the
+// third snapshot".
 func For(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
-	within = Scaled(within)
+	within = Bound(within)
 	deadline := time.Now().Add(within)
 	for pause := 100 * time.Microsecond; !cond(); pause = min(2*pause, 10*time.Millisecond) {
 		if time.Now().After(deadline) {

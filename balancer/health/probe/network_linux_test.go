@@ -15,6 +15,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/balancer/health/probe"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 // TestNetwork checks across a cable: packets that vanish, hosts that are not there, sources and marks.
@@ -63,7 +64,7 @@ func testSource(t *testing.T, server *lab.NS) {
 	}
 	defer func() { _ = ln.Close() }()
 	check(t, define(balancer.TCPHealth, func(h *balancer.Health) { h.Source = netip.MustParseAddr("10.1.0.9") }), netip.MustParseAddrPort("10.1.0.2:90"), health.Passed, "connected")
-	_ = ln.(*net.TCPListener).SetDeadline(time.Now().Add(5 * time.Second))
+	_ = ln.(*net.TCPListener).SetDeadline(time.Now().Add(wait.Patience))
 	c, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)

@@ -102,7 +102,7 @@ func TestUnansweredIsTold(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(2 * lookPause)
+		time.Sleep(2 * lookPause) // in which nothing must be told
 		if n := s.of(target); n != 2 {
 			t.Errorf("it was told %d times though it answers", n-2)
 		}

@@ -70,7 +70,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(5 * time.Second):
+	case <-time.After(wait.Patience):
 		t.Error("the end of a flow, or a second look, waits for the list of all flows")
 	}
 	close(release)
