@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 )
 
 // load is a number of clients that ask the same URL again and again, each time on a new connection and without any
@@ -35,20 +34,6 @@ func (t tally) total() (n int) {
 		n += count
 	}
 	return n
-}
-
-// startLoad starts clients that ask until stop.
-func startLoad(ctx context.Context, clients int, url string) *load {
-	ctx, cancel := context.WithCancel(ctx)
-	l := &load{url: url, cancel: cancel, answers: map[string]int{}}
-	for range clients {
-		l.clients.Go(func() {
-			for ctx.Err() == nil {
-				l.count(fetch(url))
-			}
-		})
-	}
-	return l
 }
 
 func (l *load) count(server string, err error) {
@@ -93,26 +78,4 @@ func fetch(url string) (string, error) {
 		return "", fmt.Errorf("%s: %s: %q", url, response.Status, body)
 	}
 	return name, nil
-}
-
-// await polls until check is true.
-func await(ctx context.Context, what string, check func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		ok, err := check()
-		if ok {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			if err != nil {
-				return fmt.Errorf("waiting until %s: %w", what, err)
-			}
-			return fmt.Errorf("waited in vain until %s", what)
-		case <-tick.C:
-		}
-	}
 }

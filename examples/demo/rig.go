@@ -92,16 +92,11 @@ func (r *rig) vipctl(ctx context.Context, args ...string) (string, error) {
 
 // ask runs a command of vipctl that reads, and decodes its answer.
 func (r *rig) ask(ctx context.Context, answer any, args ...string) error {
-	args = append(append([]string{"--socket", r.socket}, args...), "-o", "json")
-	cmd := exec.CommandContext(ctx, r.program("vipctl"), args...)
-	out, err := cmd.Output()
+	out, err := r.vipctl(ctx, append(args, "-o", "json")...)
 	if err != nil {
-		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-			return fmt.Errorf("vipctl %v: %w: %s", args, err, exit.Stderr)
-		}
 		return err
 	}
-	if err := json.Unmarshal(out, answer); err != nil {
+	if err := json.Unmarshal([]byte(out), answer); err != nil {
 		return fmt.Errorf("reading the answer of vipctl %v: %w\n%s", args, err, out)
 	}
 	return nil

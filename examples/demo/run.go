@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -66,25 +67,18 @@ vipd serves examples/quickstart.toml. In another terminal:
 Edit examples/quickstart.toml while it runs: vipd takes the change by itself. Ctrl-C here ends everything.
 `
 
-// quickstartPortsFree says which of the ports that the quickstart needs somebody else has.
+// quickstartPortsFree says which of the ports that the quickstart needs other programs have.
 func quickstartPortsFree() error {
-	needed := []struct{ network, address string }{
-		{"tcp", "127.10.0.1:8080"}, {"tcp", "127.10.0.1:7000"}, {"udp", "127.10.0.1:7000"}, {"tcp", "127.0.0.1:9890"},
-	}
+	needed := []string{"tcp 127.10.0.1:8080", "tcp 127.10.0.1:7000", "udp 127.10.0.1:7000", "tcp 127.0.0.1:9890"}
 	for i := range 3 {
-		for _, at := range []struct {
-			network string
-			port    int
-		}{{"tcp", 18081 + i}, {"tcp", 17001 + i}, {"udp", 17001 + i}} {
-			needed = append(needed, struct{ network, address string }{at.network, fmt.Sprintf("127.0.0.1:%d", at.port)})
-		}
+		needed = append(needed, fmt.Sprintf("tcp 127.0.0.1:%d", 18081+i), fmt.Sprintf("tcp 127.0.0.1:%d", 17001+i), fmt.Sprintf("udp 127.0.0.1:%d", 17001+i))
 	}
 	var taken []string
-	for _, n := range needed {
-		if err := tryBind(n.network, n.address); errors.Is(err, syscall.EADDRINUSE) {
-			taken = append(taken, n.network+" "+n.address)
+	for _, place := range needed {
+		if err := tryBind(place); errors.Is(err, syscall.EADDRINUSE) {
+			taken = append(taken, place)
 		} else if err != nil {
-			return fmt.Errorf("trying %s %s: %w", n.network, n.address, err)
+			return fmt.Errorf("trying %s: %w", place, err)
 		}
 	}
 	if len(taken) > 0 {
@@ -94,15 +88,14 @@ func quickstartPortsFree() error {
 	return nil
 }
 
-func tryBind(network, address string) error {
-	if network == "udp" {
-		conn, err := net.ListenPacket(network, address)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
+// tryBind listens at a place such as "udp 127.0.0.1:7000" for a moment.
+func tryBind(place string) (err error) {
+	var l io.Closer
+	if network, address, _ := strings.Cut(place, " "); network == "udp" {
+		l, err = net.ListenPacket(network, address)
+	} else {
+		l, err = net.Listen(network, address)
 	}
-	l, err := net.Listen(network, address)
 	if err != nil {
 		return err
 	}

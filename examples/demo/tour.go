@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"vipd/examples/process"
 )
@@ -16,12 +19,16 @@ const (
 	clients = 8
 )
 
-// tourist is one tour: three servers, a daemon, and a configuration that changes on the way.
+// tourist is one tour: three servers, a daemon, and a configuration that changes on the way. After the first error nothing
+// more happens.
 type tourist struct {
 	*rig
+	ctx            context.Context
 	folder, config string
 	servers        map[string]*process.Process
+	loads          []*load
 	claims, broken int
+	err            error
 }
 
 // serverAddress is where each server listens; the addresses are all local.
@@ -41,29 +48,27 @@ func tour(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.end()) }()
-	t := &tourist{rig: r, folder: folder, config: filepath.Join(folder, "vipd.toml"), servers: map[string]*process.Process{}}
+	t := &tourist{rig: r, ctx: ctx, folder: folder, config: filepath.Join(folder, "vipd.toml"), servers: map[string]*process.Process{}}
+	defer t.stopLoads()
 	for _, name := range []string{"a", "b", "c"} {
-		if err := t.startServer(ctx, name); err != nil {
-			return err
-		}
+		t.startServer(name)
 	}
-	if err := t.write(tourConfig); err != nil {
+	t.write(tourConfig)
+	t.do(func() error {
+		_, err := t.vipd(ctx, nil, t.config)
 		return err
+	})
+	t.say("three servers a, b, c behind %s; every request is a new connection, nothing is retried by the clients", tourVIP)
+	for _, station := range []func(){t.spread, t.death, t.drained, t.reloaded, t.brokenFile} {
+		station()
 	}
-	if _, err := t.vipd(ctx, nil, t.config); err != nil {
-		return err
-	}
-	fmt.Printf("three servers a, b, c behind %s; every request is a new connection, nothing is retried by the clients\n", tourVIP)
-	stations := []func(context.Context) error{t.spread, t.death, t.drained, t.reloaded, t.brokenFile}
-	for _, station := range stations {
-		if err := station(ctx); err != nil {
-			return err
-		}
-	}
-	if t.broken > 0 {
+	switch {
+	case t.err != nil:
+		return t.err
+	case t.broken > 0:
 		return fmt.Errorf("%d of %d claims did not hold", t.broken, t.claims)
 	}
-	fmt.Printf("\nall %d claims held\n", t.claims)
+	t.say("\nall %d claims held", t.claims)
 	return nil
 }
 
@@ -90,15 +95,34 @@ address = "127.10.9.12"
 address = "127.10.9.13"
 `
 
+// do does something, unless the tour has failed or is to end.
+func (t *tourist) do(step func() error) {
+	if t.err == nil {
+		t.err = t.ctx.Err()
+	}
+	if t.err == nil {
+		t.err = step()
+	}
+}
+
+func (t *tourist) say(format string, args ...any) {
+	if t.err == nil {
+		fmt.Printf(format+"\n", args...)
+	}
+}
+
 // claim checks one statement and prints it with what was seen.
 func (t *tourist) claim(holds bool, format string, args ...any) {
+	if t.err != nil {
+		return
+	}
 	t.claims++
 	mark := "yes"
 	if !holds {
 		t.broken++
 		mark = "NO"
 	}
-	fmt.Printf("  %-4s %s\n", mark, fmt.Sprintf(format, args...))
+	t.say("  %-4s %s", mark, fmt.Sprintf(format, args...))
 }
 
 // noFailures claims that every request was answered.
@@ -114,34 +138,47 @@ func first(failures []string) string {
 }
 
 // write replaces the configuration in one step, as an editor or a deployment does.
-func (t *tourist) write(text string) error {
-	next := t.config + ".next"
-	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(next, t.config)
+func (t *tourist) write(text string) {
+	t.do(func() error {
+		next := t.config + ".next"
+		if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
+			return err
+		}
+		return os.Rename(next, t.config)
+	})
 }
 
 func (t *tourist) countFile(name string) string { return filepath.Join(t.folder, name+".count") }
 
-func (t *tourist) startServer(ctx context.Context, name string) (err error) {
-	t.servers[name], err = t.echo(ctx, name, "--http", serverAddress(name)+":8080", "--count-file", t.countFile(name))
-	return err
+func (t *tourist) startServer(name string) {
+	t.do(func() (err error) {
+		t.servers[name], err = t.echo(t.ctx, name, "--http", serverAddress(name)+":8080", "--count-file", t.countFile(name))
+		return err
+	})
+}
+
+// command runs a command of vipctl that has to succeed.
+func (t *tourist) command(args ...string) (out string) {
+	t.do(func() (err error) {
+		out, err = t.vipctl(t.ctx, args...)
+		return err
+	})
+	return out
 }
 
 // accepted is the server's own count of HTTP requests; it can be read after its death too.
-func (t *tourist) accepted(name string) (n int, err error) {
-	text, err := os.ReadFile(t.countFile(name))
-	if err != nil {
-		return 0, err
-	}
-	if len(text) == 0 {
-		return 0, nil // nothing was accepted yet
-	}
-	if _, err := fmt.Sscanf(string(text), "accepted http=%d", &n); err != nil {
-		return 0, fmt.Errorf("reading the count of %s from %q: %w", name, text, err)
-	}
-	return n, nil
+func (t *tourist) accepted(name string) (n int) {
+	t.do(func() error {
+		text, err := os.ReadFile(t.countFile(name))
+		if err != nil || len(text) == 0 { // nothing was accepted yet
+			return err
+		}
+		if _, err := fmt.Sscanf(string(text), "accepted http=%d", &n); err != nil {
+			return fmt.Errorf("reading the count of %s from %q: %w", name, text, err)
+		}
+		return nil
+	})
+	return n
 }
 
 // endpoint is what vipctl says of a server.
@@ -152,23 +189,81 @@ type endpoint struct {
 	Connections int    `json:"connections"`
 }
 
-func (t *tourist) endpoint(ctx context.Context, name string) (endpoint, error) {
-	var all []endpoint
-	if err := t.ask(ctx, &all, "get", "endpoints"); err != nil {
-		return endpoint{}, err
-	}
-	for _, e := range all {
-		if strings.HasPrefix(e.Address, serverAddress(name)+":") {
-			return e, nil
+func (t *tourist) endpoint(name string) (e endpoint) {
+	t.do(func() error {
+		var all []endpoint
+		if err := t.ask(t.ctx, &all, "get", "endpoints"); err != nil {
+			return err
 		}
+		i := slices.IndexFunc(all, func(e endpoint) bool { return strings.HasPrefix(e.Address, serverAddress(name)+":") })
+		if i < 0 {
+			return fmt.Errorf("vipctl does not know the endpoint %s: %v", serverAddress(name), all)
+		}
+		e = all[i]
+		return nil
+	})
+	return e
+}
+
+// fetch asks so many times, and counts the answers of each server.
+func (t *tourist) fetch(times int) map[string]int {
+	seen := map[string]int{}
+	for range times {
+		t.do(func() error {
+			name, err := fetch("http://" + tourVIP + "/")
+			seen[name]++
+			return err
+		})
 	}
-	return endpoint{}, fmt.Errorf("vipctl does not know the endpoint %s: %v", serverAddress(name), all)
+	return seen
+}
+
+// startLoad starts clients that ask until stop.
+func (t *tourist) startLoad(path string) *load {
+	ctx, cancel := context.WithCancel(t.ctx)
+	l := &load{url: "http://" + tourVIP + path, cancel: cancel, answers: map[string]int{}}
+	for range clients {
+		l.clients.Go(func() {
+			for ctx.Err() == nil {
+				l.count(fetch(l.url))
+			}
+		})
+	}
+	t.loads = append(t.loads, l)
+	return l
+}
+
+func (t *tourist) stopLoads() {
+	for _, l := range t.loads {
+		l.stop()
+	}
 }
 
 // answering waits until the load has seen n more answers of a server than before.
-func (t *tourist) answering(ctx context.Context, l *load, name string, n int) error {
+func (t *tourist) answering(l *load, name string, n int) {
 	before := l.sofar().answers[name]
-	return await(ctx, fmt.Sprintf("%s has answered %d more requests", name, n), func() (bool, error) {
+	t.await(fmt.Sprintf("%s has answered %d more requests", name, n), func() (bool, error) {
 		return l.sofar().answers[name] >= before+n, nil
+	})
+}
+
+// await polls until check is true.
+func (t *tourist) await(what string, check func() (bool, error)) {
+	t.do(func() error {
+		ctx, cancel := context.WithTimeout(t.ctx, patience)
+		defer cancel()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			ok, err := check()
+			if ok {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("waiting until %s: %w", what, cmp.Or(err, ctx.Err()))
+			case <-tick.C:
+			}
+		}
 	})
 }
