@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -39,6 +40,17 @@ type Finding struct {
 	Why string `json:"why,omitempty"`
 	// Mend is the command that mends it, or that shows more; "" where there is nothing to do.
 	Mend string `json:"mend,omitempty"`
+}
+
+func fine(what string) Finding { return Finding{Level: OK, What: what} }
+func note(what, why, mend string) Finding {
+	return Finding{Level: Note, What: what, Why: why, Mend: mend}
+}
+func warning(what, why, mend string) Finding {
+	return Finding{Level: Warning, What: what, Why: why, Mend: mend}
+}
+func problem(what, why, mend string) Finding {
+	return Finding{Level: Problem, What: what, Why: why, Mend: mend}
 }
 
 // Frontend is a place where services listen.
@@ -95,7 +107,7 @@ type Host struct {
 // check is one entry of the table.
 type check struct {
 	name string
-	run  func(ctx context.Context, v *visit) []Finding
+	run  func(ctx context.Context, v *visit)
 }
 
 // checks is the table, in the order of the output.
@@ -130,14 +142,11 @@ func newVisit(h Host) *visit {
 func Examine(ctx context.Context, h Host) []Finding {
 	v := newVisit(h)
 	v.backends = readBackends(ctx, v, "")
-	var all []Finding
 	for _, c := range checks() {
-		for _, f := range c.run(ctx, v) {
-			f.Check = c.name
-			all = append(all, f)
-		}
+		v.check = c.name
+		c.run(ctx, v)
 	}
-	return all
+	return v.found
 }
 
 // Drops returns what may keep packets from VIPs: the warnings and problems of the check "firewall". A daemon can afford
@@ -145,14 +154,9 @@ func Examine(ctx context.Context, h Host) []Finding {
 func Drops(ctx context.Context, h Host) []Finding {
 	v := newVisit(h)
 	v.backends = readBackends(ctx, v, "filter")
-	var found []Finding
-	for _, f := range checkFirewall(ctx, v) {
-		if f.Level == Warning || f.Level == Problem {
-			f.Check = "firewall"
-			found = append(found, f)
-		}
-	}
-	return found
+	v.check = "firewall"
+	checkFirewall(ctx, v)
+	return slices.DeleteFunc(v.found, func(f Finding) bool { return f.Level != Warning && f.Level != Problem })
 }
 
 // visit is one examination: the host, and what several checks need of it.
@@ -164,6 +168,17 @@ type visit struct {
 	backends []*backend
 	// serves is the mode that vipd would take, as far as the trials have shown; "" where they have not.
 	serves config.ModeName
+	// found is what the checks have found so far, check the one that runs.
+	found []Finding
+	check string
+}
+
+// add adds findings of the check that runs.
+func (v *visit) add(found ...Finding) {
+	for _, f := range found {
+		f.Check = v.check
+		v.found = append(v.found, f)
+	}
 }
 
 // mode is the mode in use, or, without a daemon, the one that the configuration comes to here. Where that could not be

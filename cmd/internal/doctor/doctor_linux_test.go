@@ -190,7 +190,7 @@ func TestRealOthers(t *testing.T) {
 	run(t, "iptables -t nat -N KUBE-SERVICES")
 	run(t, "iptables -t nat -A KUBE-SERVICES -d 10.96.0.10 -p tcp -j DNAT --to-destination 192.0.2.1:80")
 	demand(t, namespace(t), "others", Note, "kube-proxy")
-	f := demand(t, namespace(t), "others", Warning, "a rule of somebody else translates traffic for 10.96.0.10")
+	f := demand(t, namespace(t), "others", Warning, "a rule of another program translates traffic for 10.96.0.10")
 	run(t, f.Mend)
 	if left := find(t, namespace(t), "others", "translates"); len(left) > 0 {
 		t.Errorf("the command did not mend it: %+v", left)

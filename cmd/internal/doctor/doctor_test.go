@@ -185,8 +185,8 @@ func TestFindings(t *testing.T) {
 				"-A INPUT -m conntrack --ctstate INVALID -j DROP\n-A INPUT -p icmp -j DROP\n-A INPUT -j BLOCK\n-A INPUT -j VIPD-INPUT\n-A INPUT -j DROP\n" +
 				"-A FORWARD -i eth1 -j ACCEPT\n-A FORWARD -m comment --comment \"no more\" -j DROP\n-A FORWARD -j VIPD-FORWARD\nCOMMIT\n"
 		}, []string{
-			"firewall: warning: in INPUT of iptables-nft, rules of somebody else stand before vipd's and drop some packets: -j BLOCK",
-			"firewall: problem: in FORWARD of iptables-nft, a rule of somebody else stands before vipd's and drops everything: -m comment --comment \"no more\" -j DROP",
+			"firewall: warning: in INPUT of iptables-nft, rules of other programs stand before vipd's and drop some packets: -j BLOCK",
+			"firewall: problem: in FORWARD of iptables-nft, a rule of another program stands before vipd's and drops everything: -m comment --comment \"no more\" -j DROP",
 		}},
 		{"a match is missing", func(m *made) {
 			m.files["/proc/thread-self/net/ip_tables_matches"] = "conntrack\nconnmark\nstatistic\nbpf\n"
@@ -231,7 +231,7 @@ func TestFindings(t *testing.T) {
 			m.prints["iptables-nft-save"] = "*nat\n:PREROUTING ACCEPT [0:0]\n:VIPD-X - [0:0]\n-A PREROUTING -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
 				"-A PREROUTING -d 10.96.0.0/16 -j DNAT --to-destination 1.1.1.1\n-A PREROUTING ! -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\n" +
 				"-A PREROUTING -d 10.96.0.10/32 -j ACCEPT\n-A VIPD-X -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1\nCOMMIT\n"
-		}, []string{"others: warning: a rule of somebody else translates traffic for 10.96.0.10 (iptables-nft, chain PREROUTING): -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1"}},
+		}, []string{"others: warning: a rule of another program translates traffic for 10.96.0.10 (iptables-nft, chain PREROUTING): -d 10.96.0.10/32 -j DNAT --to-destination 1.1.1.1"}},
 		{"sockets", func(m *made) {
 			m.frontend("192.168.1.5:30080/tcp", true)
 			m.files["/proc/thread-self/net/tcp"] = "  sl  local_address rem_address   st\n" +
@@ -253,14 +253,14 @@ func TestFindings(t *testing.T) {
 			for i := range m.Frontends {
 				m.Frontends[i].Idle = "all endpoints are down"
 			}
-		}, []string{"services: problem: nobody serves clients of web, api: all endpoints are down"}},
+		}, []string{"services: problem: clients of web, api are not served: all endpoints are down"}},
 		{"an address that nobody holds", func(m *made) {
 			m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "none", Note: "no such device"}}
 		},
 			[]string{"traffic: problem: 10.96.0.10 is not on this host (no such device)"}},
 		{"an address of somebody else", func(m *made) {
 			m.Status.Addresses, m.Config.Addresses.Bind = []api.Address{{Address: "10.96.0.10", Held: "none"}, {Address: "10.96.0.11", Held: "none"}}, false
-		}, []string{"traffic: note: 10.96.0.10, 10.96.0.11 are not here: bind is false, and somebody else is to bring it"}},
+		}, []string{"traffic: note: 10.96.0.10, 10.96.0.11 are not here: bind is false, and another program has to add it"}},
 		{"no services", func(m *made) { m.Status.Addresses, m.Frontends = nil, nil },
 			[]string{"traffic: note: there are no services yet, so that nothing is known of their traffic"}},
 	} {
@@ -349,7 +349,7 @@ func TestArrival(t *testing.T) {
 	for _, test := range []struct{ name, vip, device, held, want string }{
 		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reached by programs of this host, and by other hosts where a route leads here"},
 		{"on a real device", "192.168.1.77", "eth0", "eth0", "192.168.1.77 is held on eth0: this host answers ARP or NDP for it there"},
-		{"the host's own", "192.168.1.100", "vipd0", "host", "192.168.1.100 is the host's own (eth0): reached by whoever reaches the host"},
+		{"the host's own", "192.168.1.100", "vipd0", "host", "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
 		{"loopback", "127.0.3.1", "vipd0", "host", "127.0.3.1 is on this host's loopback: for programs of this host only"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -399,7 +399,7 @@ func TestArrivalWithoutDaemon(t *testing.T) {
 		{"before the first start", "10.96.0.10", "lo", nil, OK, "10.96.0.10 is not here yet: vipd puts addresses on lo; other hosts reach them where a route leads here"},
 		{"before the first start, on a real device", "10.96.0.10", "eth0", nil, OK,
 			"10.96.0.10 is not here yet: vipd puts addresses on eth0, where this host answers ARP or NDP for them"},
-		{"the host's own", "192.168.1.100", "vipd0", nil, OK, "192.168.1.100 is the host's own (eth0): reached by whoever reaches the host"},
+		{"the host's own", "192.168.1.100", "vipd0", nil, OK, "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
 		{"loopback", "127.0.3.1", "vipd0", nil, OK, "127.0.3.1 is on this host's loopback: for programs of this host only"},
 		{"without root", "192.168.1.100", "vipd0", func(m *made) { m.lost = fs.ErrPermission }, Note,
 			"192.168.1.100 is on eth0, and it is not known whether vipd holds addresses there"},

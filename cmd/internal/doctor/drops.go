@@ -129,23 +129,24 @@ func (v *visit) letsVIPsThrough(rule string) bool {
 	return false
 }
 
-// dropsBefore is the finding about rules of others that drop before vipd's jump accepts.
-func (v *visit) dropsBefore(b *backend, chain string) (Finding, bool) {
+// dropsBefore looks for rules of others that drop before vipd's jump accepts, and reports whether it has found any.
+func (v *visit) dropsBefore(b *backend, chain string) bool {
 	others, jump := b.before(chain)
 	verdict := v.judge(b, others, 0)
 	if verdict.drops == nothing {
-		return Finding{}, false
+		return false
 	}
-	f := Finding{
-		Level: Warning, Why: "connections to VIPs that match are lost before vipd's rule accepts them; the command moves that rule to the front",
-		What: fmt.Sprintf("in %s of %s, rules of somebody else stand before vipd's and drop some packets: %s", chain, b.program, list(verdict.by)),
-		Mend: fmt.Sprintf("%s -D %s %s; %s -I %s %s", b.program, chain, jump, b.program, chain, jump),
-	}
+	const remedy = "before vipd's rule accepts them; the command moves that rule to the front"
+	mend := fmt.Sprintf("%s -D %s %s; %s -I %s %s", b.program, chain, jump, b.program, chain, jump)
+	place := fmt.Sprintf("in %s of %s, ", chain, b.program)
 	if verdict.drops == all {
-		f.Level, f.Why = Problem, "connections to VIPs are lost before vipd's rule accepts them; the command moves that rule to the front"
-		f.What = fmt.Sprintf("in %s of %s, a rule of somebody else stands before vipd's and drops everything: %s", chain, b.program, verdict.by[len(verdict.by)-1])
+		v.add(problem(place+"a rule of another program stands before vipd's and drops everything: "+verdict.by[len(verdict.by)-1],
+			"connections to VIPs are lost "+remedy, mend))
+	} else {
+		v.add(warning(place+"rules of other programs stand before vipd's and drop some packets: "+list(verdict.by),
+			"connections to VIPs that match are lost "+remedy, mend))
 	}
-	return f, true
+	return true
 }
 
 // filtered are the chains that connections to VIPs pass.
@@ -158,27 +159,19 @@ func (v *visit) filtered() []string {
 }
 
 // policies are the findings about one backend's ends of those chains, and about what drops there before vipd accepts.
-func (v *visit) policies(b *backend, isOurs bool) []Finding {
-	var found []Finding
+func (v *visit) policies(b *backend, isOurs bool) {
 	for _, name := range v.filtered() {
-		dropped := false
-		if isOurs {
-			var f Finding
-			if f, dropped = v.dropsBefore(b, name); dropped {
-				found = append(found, f)
-			}
-		}
+		dropped := isOurs && v.dropsBefore(b, name)
 		if b.chainOf("filter", name).policy != "DROP" {
 			continue
 		}
 		switch {
 		case !isOurs:
-			found = append(found, v.otherPolicy(b, name))
+			v.add(v.otherPolicy(b, name))
 		case !dropped:
-			found = append(found, v.ownPolicy(b, name))
+			v.add(v.ownPolicy(b, name))
 		}
 	}
-	return found
 }
 
 // ownPolicy is the finding about a policy DROP in the backend that vipd uses.
@@ -187,14 +180,12 @@ func (v *visit) ownPolicy(b *backend, name string) Finding {
 	_, jump := b.before(name)
 	switch {
 	case jump != "":
-		return Finding{Level: OK, What: drops + "; vipd accepts its own connections there"}
+		return fine(drops + "; vipd accepts its own connections there")
 	case v.Status == nil:
-		return Finding{Level: OK, What: drops + "; a vipd that serves accepts its own connections there"}
+		return fine(drops + "; a vipd that serves accepts its own connections there")
 	}
-	return Finding{
-		Level: Note, What: drops + ", and vipd has no rule there now",
-		Why: "it makes one, before all others, with the first frontend for which its mode needs it", Mend: b.program + " -S " + name,
-	}
+	return note(drops+", and vipd has no rule there now",
+		"it makes one, before all others, with the first frontend for which its mode needs it", b.program+" -S "+name)
 }
 
 // otherPolicy is the finding about a policy DROP in the backend that vipd does not use.
@@ -202,13 +193,12 @@ func (v *visit) otherPolicy(b *backend, name string) Finding {
 	drops := fmt.Sprintf("%s of %s drops what no rule accepts, and vipd uses the other backend", name, b.program)
 	for _, rule := range b.chainOf("filter", name).rules {
 		if target(rule) == "ACCEPT" && (unconditional(rule) || v.letsVIPsThrough(rule)) {
-			return Finding{Level: Note, What: drops + "; a rule there lets connections to VIPs through: " + rule}
+			return note(drops+"; a rule there lets connections to VIPs through: "+rule, "", "")
 		}
 	}
-	f := Finding{
-		Level: Warning, What: drops, Mend: fmt.Sprintf("%s -P %s ACCEPT", b.program, name),
-		Why: "what vipd accepts in its backend is dropped in this one: an accept in one does not overrule a drop in the other",
-	}
+	f := warning(drops,
+		"what vipd accepts in its backend is dropped in this one: an accept in one does not overrule a drop in the other",
+		fmt.Sprintf("%s -P %s ACCEPT", b.program, name))
 	if v.has(b.family == "iptables") && (name == "INPUT" || v.mode().Forward) {
 		f.Level = Problem
 	}

@@ -9,32 +9,28 @@ import (
 )
 
 // checkFleet looks at what a host takes from etcd, and whether it does.
-func checkFleet(_ context.Context, v *visit) []Finding {
+func checkFleet(_ context.Context, v *visit) {
 	if v.Config.Store.Kind != config.EtcdStore {
-		return nil
+		return
 	}
-	var all []Finding
 	if len(v.Config.Addresses.Allowed) == 0 {
-		all = append(all, Finding{
-			Level: Warning, What: "services from etcd may claim any address but loopback, link-local, multicast and this host's own",
-			Why: "whoever may write services there can take this host's traffic to, say, its name server. Set addresses.allowed in " + v.ConfigFile +
+		v.add(warning("services from etcd may claim any address but loopback, link-local, multicast and this host's own",
+			"anyone who may write services there can take this host's traffic to, say, its name server. Set addresses.allowed in "+v.ConfigFile+
 				` to the networks of your VIPs, such as ["10.96.0.0/16"]`,
-		})
+			""))
 	}
 	if exposed(v.Config.Etcd.Endpoints) {
-		all = append(all, Finding{
-			Level: Warning, What: "etcd is reached without TLS",
-			Why: "whoever is on the way can read and change what this host does. Give etcd certificates, and name them in [etcd]",
-		})
+		v.add(warning("etcd is reached without TLS",
+			"anyone on the path can read and change what this host does. Give etcd certificates, and name them in [etcd]", ""))
 	}
 	switch s := v.Status; {
 	case s == nil:
 	case !s.Store.Connected:
-		all = append(all, Finding{Level: Problem, What: "etcd can't be read: " + s.Store.Error, Why: "changes of services do not come here", Mend: "etcdctl --endpoints=" + strings.Join(v.Config.Etcd.Endpoints, ",") + " endpoint health"})
+		v.add(problem("etcd can't be read: "+s.Store.Error,
+			"changes of services do not come here", "etcdctl --endpoints="+strings.Join(v.Config.Etcd.Endpoints, ",")+" endpoint health"))
 	default:
-		all = append(all, Finding{Level: OK, What: "services come from " + s.Store.Place})
+		v.add(fine("services come from " + s.Store.Place))
 	}
-	return all
 }
 
 // exposed reports whether one of the URLs leads to another host without TLS.

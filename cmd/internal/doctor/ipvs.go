@@ -14,14 +14,13 @@ import (
 )
 
 // checkIPVS looks at the kernel's virtual servers: whether they can be had, how they are set, and who else uses them.
-func checkIPVS(_ context.Context, v *visit) []Finding {
-	var found []Finding
+func checkIPVS(_ context.Context, v *visit) {
 	if v.wantsIPVS() {
-		found = append(found, v.schedulers()...)
-		found = append(found, v.connectionTable()...)
+		v.schedulers()
+		v.connectionTable()
 	}
-	found = append(found, v.foreignServers()...)
-	return append(found, v.otherOwners()...)
+	v.foreignServers()
+	v.otherOwners()
 }
 
 // wantsIPVS reports whether vipd uses IPVS, or would where it works.
@@ -41,7 +40,7 @@ func (v *visit) lack() (why, mend string) {
 	const outside = "modprobe ip_vs  # on the host of this container"
 	switch {
 	case v.nested():
-		return "this process is in a user namespace of its own, where the kernel lets nobody change virtual servers",
+		return "this process is in a user namespace of its own, where the kernel lets no process change virtual servers",
 			"sudo vipctl doctor  # on the host itself, or in a container without a user namespace"
 	case !v.capable(netAdmin):
 		return "this process may not change the network (CAP_NET_ADMIN)", "docker run --cap-add NET_ADMIN --network host ...  # as for this container"
@@ -106,9 +105,9 @@ func (v *visit) packaged(module string) string {
 }
 
 // schedulers looks for the modules of the schedulers that services want.
-func (v *visit) schedulers() []Finding {
+func (v *visit) schedulers() {
 	if v.module("ip_vs") == unseen || v.text("/lib/modules/"+v.text("/proc/sys/kernel/osrelease")+"/modules.dep") == "" {
-		return nil // nothing is known of modules; the trial has said whether IPVS is there
+		return // nothing is known of modules; the trial has said whether IPVS is there
 	}
 	wanted := map[string]bool{}
 	for _, f := range v.Frontends {
@@ -128,42 +127,39 @@ func (v *visit) schedulers() []Finding {
 			there = append(there, name)
 		}
 	}
-	var found []Finding
 	for _, name := range missing {
-		found = append(found, Finding{
-			Level: Warning, What: fmt.Sprintf("the kernel comes without the scheduler %s, which services want", name),
-			Why: "ipvs mode serves them by the nearest that is there", Mend: v.packaged(name),
-		})
+		v.add(warning(fmt.Sprintf("the kernel comes without the scheduler %s, which services want", name),
+			"ipvs mode serves them by the nearest that is there", v.packaged(name)))
 	}
 	if len(there) > 0 {
-		found = append(found, Finding{Level: OK, What: "the kernel has the schedulers that services want: " + strings.Join(there, ", ")})
+		v.add(fine("the kernel has the schedulers that services want: " + strings.Join(there, ", ")))
 	}
-	return found
 }
 
 // connectionTable looks at the number of buckets in which IPVS finds connections.
-func (v *visit) connectionTable() []Finding {
+func (v *visit) connectionTable() {
 	bits, err := strconv.Atoi(v.text("/sys/module/ip_vs/parameters/conn_tab_bits"))
 	if err != nil {
-		return nil // not loaded, or built in
+		return // not loaded, or built in
 	}
-	f := Finding{Level: OK, What: fmt.Sprintf("IPVS finds connections in a table of %d buckets", 1<<bits)}
+	f := fine(fmt.Sprintf("IPVS finds connections in a table of %d buckets", 1<<bits))
 	if bits < 16 {
 		f.Level = Note
 		f.Why = "with more connections than that, each packet searches a longer list: 100,000 connections need some 2^17. The size is fixed while ip_vs is loaded"
 		f.Mend = "echo 'options ip_vs conn_tab_bits=20' >/etc/modprobe.d/vipd.conf  # then load ip_vs anew, or restart the host"
 	}
-	return []Finding{f}
+	v.add(f)
 }
 
 // foreignServers is about virtual servers that vipd did not make, and never touches.
-func (v *visit) foreignServers() []Finding {
+func (v *visit) foreignServers() {
 	foreign, err := v.foreign()
 	if err != nil {
-		return []Finding{{Level: Warning, What: "which virtual servers are vipd's can't be told: " + oneLine(err), Mend: "sudo vipctl doctor"}}
+		v.add(warning("which virtual servers are vipd's can't be told: "+oneLine(err), "", "sudo vipctl doctor"))
+		return
 	}
 	if len(foreign) == 0 {
-		return nil
+		return
 	}
 	wanted := map[balancer.Key]bool{}
 	for _, f := range v.Frontends {
@@ -184,29 +180,23 @@ func (v *visit) foreignServers() []Finding {
 	if _, err := v.Look("ipvsadm"); err == nil {
 		show = "ipvsadm -Ln"
 	}
-	var found []Finding
 	if len(inTheWay) > 0 {
-		found = append(found, Finding{
-			Level: Problem, What: "virtual servers of somebody else are where services are: " + list(inTheWay),
-			Why: "IPVS gives each address and port to one; vipd does not touch what it did not make, and its own can't be there. " +
-				"Whoever made it has to remove it, or the service needs another VIP or port", Mend: show,
-		})
+		v.add(problem("virtual servers of other programs are where services are: "+list(inTheWay),
+			"IPVS gives each address and port to one; vipd does not touch what it did not make, and its own can't be there. "+
+				"Whoever made it has to remove it, or the service needs another VIP or port",
+			show))
 	}
 	if len(beside) > 0 {
-		found = append(found, Finding{
-			Level: Note, What: "virtual servers of somebody else are on VIPs of services, on other ports: " + list(beside),
-			Why: "they are served beside vipd's, which leaves them alone", Mend: show,
-		})
+		v.add(note("virtual servers of other programs are on VIPs of services, on other ports: "+list(beside),
+			"they are served beside vipd's, which leaves them alone", show))
 	}
 	if len(other) > 0 {
-		found = append(found, Finding{Level: Note, What: "there are virtual servers of somebody else: " + list(other), Why: "vipd leaves them alone", Mend: show})
+		v.add(note("there are virtual servers of other programs: "+list(other), "vipd leaves them alone", show))
 	}
-	return found
 }
 
 // otherOwners looks for programs that manage virtual servers.
-func (v *visit) otherOwners() []Finding {
-	var found []Finding
+func (v *visit) otherOwners() {
 	running := v.Programs()
 	for _, p := range []struct{ name, why string }{
 		{"keepalived", "it may have virtual servers of its own, which vipd leaves alone; with lvs_flush in its configuration it removes vipd's when it starts or stops, " +
@@ -214,21 +204,18 @@ func (v *visit) otherOwners() []Finding {
 		{"ldirectord", "it has virtual servers of its own, which vipd leaves alone; no address and port may be in both configurations"},
 	} {
 		if slices.Contains(running, p.name) {
-			found = append(found, Finding{Level: Note, What: p.name + " is running", Why: p.why})
+			v.add(note(p.name+" is running", p.why, ""))
 		}
 	}
 	if interfaces, err := v.Interfaces(); err == nil && slices.ContainsFunc(interfaces, func(i Interface) bool { return i.Name == "kube-ipvs0" }) {
-		f := Finding{
-			Level: Note, What: "kube-proxy is or was here in ipvs mode (kube-ipvs0)",
-			Why:  "it deletes virtual servers that it does not know, other than in the networks that it is told to leave alone: name those of the VIPs",
-			Mend: "kube-proxy --ipvs-exclude-cidrs=" + v.vipNetwork() + "  # with its other flags, or ipvs.excludeCIDRs in its configuration",
-		}
+		f := note("kube-proxy is or was here in ipvs mode (kube-ipvs0)",
+			"it deletes virtual servers that it does not know, other than in the networks that it is told to leave alone: name those of the VIPs",
+			"kube-proxy --ipvs-exclude-cidrs="+v.vipNetwork()+"  # with its other flags, or ipvs.excludeCIDRs in its configuration")
 		if v.usesIPVS() {
 			f.Level = Warning
 		}
-		found = append(found, f)
+		v.add(f)
 	}
-	return found
 }
 
 // vipNetwork is an example of a network that holds VIPs.
@@ -263,27 +250,26 @@ func (v *visit) virtualSysctls() []virtualSysctl {
 
 // checkVirtualServers is about the sysctls of IPVS, which vipd sets when it starts unless that is not wanted, or would
 // change what virtual servers of others do.
-func checkVirtualServers(v *visit) []Finding {
+func checkVirtualServers(v *visit) {
+	before := len(v.found)
 	if v.mode().Name != config.IPVSMode || v.sysctl("net.ipv4.vs.conntrack") == "" {
-		return nil
+		return
 	}
 	foreign, err := v.foreign()
 	others := err == nil && len(foreign) > 0
-	var found []Finding
 	for _, s := range v.virtualSysctls() {
 		name := "net.ipv4.vs." + s.name
 		value := v.sysctl(name)
 		if value == "" || value == s.value || v.Status == nil && v.Config.Host.ManageSysctls && !others {
 			continue
 		}
-		f := Finding{Level: Warning, What: fmt.Sprintf("%s is %s", name, value), Why: s.loss, Mend: "sysctl -w " + name + "=" + s.value}
+		f := warning(fmt.Sprintf("%s is %s", name, value), s.loss, "sysctl -w "+name+"="+s.value)
 		if others && v.Config.Host.ManageSysctls {
-			f.What += "; vipd leaves it, for it would change virtual servers of somebody else"
+			f.What += "; vipd leaves it, for it would change virtual servers of other programs"
 		}
-		found = append(found, f)
+		v.add(f)
 	}
-	if len(found) == 0 && v.Status != nil {
-		found = append(found, Finding{Level: OK, What: "virtual servers are set as vipd needs them (net.ipv4.vs)"})
+	if len(v.found) == before && v.Status != nil {
+		v.add(fine("virtual servers are set as vipd needs them (net.ipv4.vs)"))
 	}
-	return found
 }

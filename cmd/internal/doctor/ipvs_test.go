@@ -65,15 +65,15 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace"}
 		}, nil},
 		{"in the way", func(m *made) { m.owned = nil },
-			[]string{"ipvs: problem: virtual servers of somebody else are where services are: 10.96.0.10:80/tcp"}},
+			[]string{"ipvs: problem: virtual servers of other programs are where services are: 10.96.0.10:80/tcp"}},
 		{"whose they are is not known", func(m *made) { m.lost = errors.New("no") }, []string{"ipvs: warning: which virtual servers are vipd's can't be told: no"}},
 		{"foreign", func(m *made) {
 			m.add("UDP  0A60000A:0035 rr  ")
 			m.add("TCP  [2001:0db8:0000:0000:0000:0000:0000:0001]:0050 wlc  ")
 			m.add("FWM  0000000A wrr ")
 		}, []string{
-			"ipvs: note: virtual servers of somebody else are on VIPs of services, on other ports: 10.96.0.10:53/udp",
-			"ipvs: note: there are virtual servers of somebody else: [2001:db8::1]:80/tcp, mark 10",
+			"ipvs: note: virtual servers of other programs are on VIPs of services, on other ports: 10.96.0.10:53/udp",
+			"ipvs: note: there are virtual servers of other programs: [2001:db8::1]:80/tcp, mark 10",
 		}},
 		{"other owners", func(m *made) {
 			m.programs = []string{"keepalived", "ldirectord"}
@@ -112,8 +112,8 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			m.files["/proc/sys/net/ipv4/vs/conntrack"] = "0\n"
 			m.add("FWM  0000000A wrr ")
 		}, []string{
-			"ipvs: note: there are virtual servers of somebody else: mark 10",
-			"sysctls: warning: net.ipv4.vs.conntrack is 0; vipd leaves it, for it would change virtual servers of somebody else",
+			"ipvs: note: there are virtual servers of other programs: mark 10",
+			"sysctls: warning: net.ipv4.vs.conntrack is 0; vipd leaves it, for it would change virtual servers of other programs",
 		}},
 		{"sysctls in another mode", func(m *made) {
 			m.files["/proc/sys/net/ipv4/vs/conntrack"] = "0\n"
@@ -124,7 +124,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 				"-A OUTPUT -o eth0 -p tcp -j REJECT\n-A OUTPUT -m connmark --mark 0x8000/0x8000 -j VIPD-OUTPUT\nCOMMIT\n"
 			m.prints["ip6tables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\nCOMMIT\n"
 		}, []string{
-			"firewall: warning: in OUTPUT of iptables-nft, rules of somebody else stand before vipd's and drop some packets: -o eth0 -p tcp -j REJECT",
+			"firewall: warning: in OUTPUT of iptables-nft, rules of other programs stand before vipd's and drop some packets: -o eth0 -p tcp -j REJECT",
 			"firewall: note: OUTPUT of ip6tables-nft drops what no rule accepts, and vipd has no rule there now",
 		}},
 		{"OUTPUT is not for connections to VIPs in iptables mode", func(m *made) {

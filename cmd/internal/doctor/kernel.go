@@ -16,7 +16,7 @@ type presence int
 const (
 	// unseen: neither the kernel nor a list of modules names it. Kernels without modules tell little.
 	unseen presence = iota
-	// loadable: it is there when somebody asks for it.
+	// loadable: the kernel loads it on request.
 	loadable
 	// loaded, or built in.
 	loaded
@@ -64,46 +64,45 @@ func needs() []need {
 }
 
 // checkKernel looks for what rules need. The kernel lists what is loaded; it loads the rest by itself where it can.
-func checkKernel(_ context.Context, v *visit) []Finding {
+func checkKernel(_ context.Context, v *visit) {
 	text, err := v.ReadFile("/proc/thread-self/net/ip_tables_matches")
 	if err != nil {
-		return []Finding{{Level: Note, What: "the kernel's matches of iptables can't be seen: " + oneLine(err), Mend: "sudo vipctl doctor"}}
+		v.add(note("the kernel's matches of iptables can't be seen: "+oneLine(err), "", "sudo vipctl doctor"))
+		return
 	}
 	matches := strings.Fields(string(text))
 	var there []string
-	var found []Finding
 	for _, n := range needs() {
 		switch {
 		case !n.by(v.mode()):
 		case slices.Contains(matches, n.match), v.module("xt_"+n.match) != unseen:
 			there = append(there, "xt_"+n.match)
 		default:
-			found = append(found, Finding{
-				Level: Warning, What: fmt.Sprintf("the kernel does not show the match xt_%s", n.match), Why: n.loss, Mend: "modprobe xt_" + n.match,
-			})
+			v.add(warning(fmt.Sprintf("the kernel does not show the match xt_%s", n.match), n.loss, "modprobe xt_"+n.match))
 		}
 	}
 	if len(there) > 0 {
-		found = append(found, Finding{Level: OK, What: "the kernel has what rules need: " + strings.Join(there, ", ")})
+		v.add(fine("the kernel has what rules need: " + strings.Join(there, ", ")))
 	}
-	return append(found, v.conntrackTable()...)
+	v.conntrackTable()
 }
 
 // conntrackTable compares the number of connections with the room for them.
-func (v *visit) conntrackTable() []Finding {
+func (v *visit) conntrackTable() {
 	var count, limit int
 	_, errCount := fmt.Sscan(v.sysctl("net.netfilter.nf_conntrack_count"), &count)
 	_, errLimit := fmt.Sscan(v.sysctl("net.netfilter.nf_conntrack_max"), &limit)
 	if errCount != nil || errLimit != nil {
-		return []Finding{{Level: Note, What: "the kernel's connection tracking is not loaded", Why: "it is as soon as rules need it"}}
+		v.add(note("the kernel's connection tracking is not loaded", "it is as soon as rules need it", ""))
+		return
 	}
-	f := Finding{Level: OK, What: fmt.Sprintf("connection tracking has %d of %d entries in use", count, limit)}
+	f := fine(fmt.Sprintf("connection tracking has %d of %d entries in use", count, limit))
 	if limit > 0 && count >= limit/10*8 {
 		f.Level = Warning
 		f.Why = "when it is full, the kernel drops new connections of the whole host"
 		f.Mend = fmt.Sprintf("sysctl -w net.netfilter.nf_conntrack_max=%d", 2*limit)
 	}
-	return []Finding{f}
+	v.add(f)
 }
 
 // Likely returns the mode that auto most likely takes on a host whose files read returns, and why it passes over better

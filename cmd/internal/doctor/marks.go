@@ -9,13 +9,12 @@ import (
 )
 
 // foreignMarks finds rules of others that change the bits of marks that are vipd's: what they overwrite is forgotten.
-func (v *visit) foreignMarks() []Finding {
+func (v *visit) foreignMarks() {
 	bit := v.Config.IPTables.MasqueradeBit
 	ours := uint32(0)
 	for i := range 3 { // of packets, and of connections
 		ours |= 1 << ((bit + i) % 32)
 	}
-	var found []Finding
 	for _, b := range v.backends {
 		for _, table := range slices.Sorted(maps.Keys(b.tables)) {
 			for _, name := range slices.Sorted(maps.Keys(b.tables[table])) {
@@ -26,17 +25,14 @@ func (v *visit) foreignMarks() []Finding {
 					if marked(rule)&ours == 0 {
 						continue
 					}
-					found = append(found, Finding{
-						Level: Warning, What: fmt.Sprintf("a rule of somebody else changes marks that vipd uses (%s, table %s, chain %s): %s", b.program, table, name, rule),
-						Why: fmt.Sprintf("it covers the bits %#x, by which connections to VIPs are accepted and get the node's address: give the rule "+
+					v.add(warning(fmt.Sprintf("a rule of another program changes marks that vipd uses (%s, table %s, chain %s): %s", b.program, table, name, rule),
+						fmt.Sprintf("it covers the bits %#x, by which connections to VIPs are accepted and get the node's address: give the rule "+
 							"a mask without them, or set iptables.masquerade_bit to another", ours),
-						Mend: fmt.Sprintf("%s -t %s -S %s", b.program, table, name),
-					})
+						fmt.Sprintf("%s -t %s -S %s", b.program, table, name)))
 				}
 			}
 		}
 	}
-	return found
 }
 
 // marked returns the bits that a rule may change in the mark of a packet or connection.

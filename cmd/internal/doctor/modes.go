@@ -25,20 +25,20 @@ type tried struct {
 }
 
 // checkModes tries every mode but the one in use, which needs no proof, and says what auto makes of that.
-func checkModes(ctx context.Context, v *visit) []Finding {
-	var found []Finding
+func checkModes(ctx context.Context, v *visit) {
 	var all []tried
 	for _, m := range v.Modes {
 		if v.Status != nil && v.Status.Mode.InUse == string(m.Name) {
-			found = append(found, Finding{Level: OK, What: string(m.Name) + " mode is in use" + in(v.Status.Mode.Detail)})
+			v.add(fine(string(m.Name) + " mode is in use" + in(v.Status.Mode.Detail)))
 			all = append(all, tried{m, true, true})
 			continue
 		}
 		f, t := v.try(ctx, m)
-		found, all = append(found, f), append(all, t)
+		v.add(f)
+		all = append(all, t)
 	}
 	v.serves = serving(v.Config.Mode, all)
-	return append(found, v.choice(all)...)
+	v.choice(all)
 }
 
 // serving is the mode that is taken where this one is wanted: itself if it works, or else the best that does; "" where
@@ -61,14 +61,14 @@ func serving(wanted config.ModeName, all []tried) config.ModeName {
 }
 
 // choice says which mode auto takes.
-func (v *visit) choice(all []tried) []Finding {
+func (v *visit) choice(all []tried) {
 	wanted := v.Config.Mode
 	if v.Status != nil {
 		wanted = config.ModeName(v.Status.Mode.Wanted)
 	}
 	at := slices.IndexFunc(all, func(t tried) bool { return t.works })
 	if wanted != config.AutoMode || at < 0 {
-		return nil
+		return
 	}
 	best := all[at].mode.Name
 	var not, unknown []string
@@ -85,31 +85,29 @@ func (v *visit) choice(all []tried) []Finding {
 	}
 	switch {
 	case v.Status != nil && v.Status.Mode.InUse != string(best):
-		return []Finding{{
-			Level: Note, What: fmt.Sprintf("auto would take %s mode now, and vipd uses %s", best, v.Status.Mode.InUse),
-			Why: "modes are tried when vipd starts and when it reloads", Mend: "vipctl reload",
-		}}
+		v.add(note(fmt.Sprintf("auto would take %s mode now, and vipd uses %s", best, v.Status.Mode.InUse),
+			"modes are tried when vipd starts and when it reloads", "vipctl reload"))
+		return
 	case len(unknown) > 0:
-		return []Finding{{Level: Note, What: fmt.Sprintf("auto takes %s mode unless a better one works, which is not known of %s", best, strings.Join(unknown, ", ")), Why: why}}
+		v.add(note(fmt.Sprintf("auto takes %s mode unless a better one works, which is not known of %s", best, strings.Join(unknown, ", ")), why, ""))
+		return
 	}
-	return []Finding{{Level: OK, What: fmt.Sprintf("auto takes %s mode, the best that works here", best), Why: why}}
+	v.add(Finding{Level: OK, What: fmt.Sprintf("auto takes %s mode, the best that works here", best), Why: why})
 }
 
 // checkDaemon says how the running vipd is.
-func checkDaemon(_ context.Context, v *visit) []Finding {
-	var found []Finding
+func checkDaemon(_ context.Context, v *visit) {
 	if v.ConfigProblem != "" {
-		found = append(found, Finding{Level: Problem, What: "the configuration: " + v.ConfigProblem, Mend: "vipctl check " + v.ConfigFile})
+		v.add(problem("the configuration: "+v.ConfigProblem, "", "vipctl check "+v.ConfigFile))
 	}
 	if v.Status == nil {
-		return append(found, Finding{Level: Note, What: v.NoDaemon, Why: "what follows is of the host, and of what the configuration says"})
+		v.add(note(v.NoDaemon, "what follows is of the host, and of what the configuration says", ""))
+		return
 	}
-	found = append(found, Finding{Level: OK, What: fmt.Sprintf("vipd %s runs on node %s", v.Status.Version, v.Status.Node)})
+	v.add(fine(fmt.Sprintf("vipd %s runs on node %s", v.Status.Version, v.Status.Node)))
 	if m := v.Status.Mode; m.Fallback {
-		found = append(found, Finding{
-			Level: Problem, What: fmt.Sprintf("vipd serves by %s mode, though %s is wanted: %s", m.InUse, m.Wanted, m.Reason),
-			Why: "modes differ in what they can do and cost", Mend: "vipctl reload  # when the reason is mended",
-		})
+		v.add(problem(fmt.Sprintf("vipd serves by %s mode, though %s is wanted: %s", m.InUse, m.Wanted, m.Reason),
+			"modes differ in what they can do and cost", "vipctl reload  # when the reason is mended"))
 	}
 	grave := 0
 	for _, p := range v.Status.Problems {
@@ -118,31 +116,30 @@ func checkDaemon(_ context.Context, v *visit) []Finding {
 		}
 	}
 	if grave > 0 {
-		found = append(found, Finding{Level: Warning, What: fmt.Sprintf("vipd reports problems (%d)", grave), Mend: "vipctl status"})
+		v.add(warning(fmt.Sprintf("vipd reports problems (%d)", grave), "", "vipctl status"))
 	}
-	return found
 }
 
 // try makes a dataplane of the mode, and closes it without having given it anything to do.
 func (v *visit) try(ctx context.Context, m modes.Mode) (Finding, tried) {
 	if m.Forward && !v.Root {
-		return Finding{Level: Note, What: fmt.Sprintf("%s mode was not tried: that takes root", m.Name), Mend: "sudo vipctl doctor"}, tried{mode: m}
+		return note(fmt.Sprintf("%s mode was not tried: that takes root", m.Name), "", "sudo vipctl doctor"), tried{mode: m}
 	}
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
 	c, done, err := v.apart()
 	if err != nil {
-		return Finding{Level: Note, What: fmt.Sprintf("%s mode was not tried: %s", m.Name, oneLine(err))}, tried{mode: m}
+		return note(fmt.Sprintf("%s mode was not tried: %s", m.Name, oneLine(err)), "", ""), tried{mode: m}
 	}
 	defer done()
 	d, err := m.New(ctx, c, slog.New(slog.DiscardHandler))
 	if err == nil {
 		detail := d.Traits().Detail
 		if err = d.Close(ctx, true); err == nil {
-			return Finding{Level: OK, What: fmt.Sprintf("%s mode works here", m.Name) + in(detail)}, tried{m, true, true}
+			return fine(fmt.Sprintf("%s mode works here", m.Name) + in(detail)), tried{m, true, true}
 		}
 	}
-	f := Finding{Level: Note, What: fmt.Sprintf("%s mode does not work here: %s", m.Name, oneLine(err)), Why: "auto takes the next best"}
+	f := note(fmt.Sprintf("%s mode does not work here: %s", m.Name, oneLine(err)), "auto takes the next best", "")
 	if v.Config.Mode == m.Name {
 		f.Level, f.Why = Problem, "the configuration asks for it; vipd takes another one, or, with strict_mode, does not start"
 	}
@@ -163,7 +160,7 @@ func (v *visit) apart() (c config.Config, done func(), err error) {
 		return c, done, nil
 	}
 	if c.RunDir, err = os.MkdirTemp("", "vipctl-doctor-"); err == nil {
-		done = func() { _ = os.RemoveAll(c.RunDir) } // it is small, and of no use to anybody
+		done = func() { _ = os.RemoveAll(c.RunDir) } // it is small
 	}
 	return c, done, err
 }

@@ -52,40 +52,39 @@ func (v *visit) nft(ctx context.Context, args ...string) ([]nftObject, error) {
 }
 
 // foreignChains looks at the chains of others' nft tables that filter what vipd's traffic passes through.
-func (v *visit) foreignChains(ctx context.Context) []Finding {
+func (v *visit) foreignChains(ctx context.Context) {
+	before := len(v.found)
 	if _, err := v.Look("nft"); err != nil {
-		return []Finding{{Level: Note, What: "others' nft tables were not looked at: nft is not installed", Mend: "apt-get install nftables"}}
+		v.add(note("others' nft tables were not looked at: nft is not installed", "", "apt-get install nftables"))
+		return
 	}
 	objects, err := v.nft(ctx, "list", "chains")
 	if err != nil {
-		return []Finding{{Level: Warning, What: "others' nft tables can't be read: " + oneLine(err), Mend: "nft list chains"}}
+		v.add(warning("others' nft tables can't be read: "+oneLine(err), "", "nft list chains"))
+		return
 	}
-	var found []Finding
 	for _, o := range objects {
 		c := o.Chain
 		if c == nil || c.Type != "filter" || c.fromTables() || !slices.Contains([]string{"forward", "input", "prerouting", "output"}, c.Hook) {
 			continue
 		}
-		if f, drops := v.foreignChain(ctx, c); drops {
-			found = append(found, f)
-		}
+		v.foreignChain(ctx, c)
 	}
-	if len(found) == 0 {
-		found = append(found, Finding{Level: OK, What: "no nft table of others drops what it does not know"})
+	if len(v.found) == before {
+		v.add(fine("no nft table of others drops what it does not know"))
 	}
-	return found
 }
 
-// foreignChain is the finding about a chain that drops, by its policy or by a rule without conditions, what its rules do
-// not accept.
-func (v *visit) foreignChain(ctx context.Context, c *nftChain) (Finding, bool) {
+// foreignChain looks at a chain that may drop, by its policy or by a rule without conditions, what its rules do not accept.
+func (v *visit) foreignChain(ctx context.Context, c *nftChain) {
 	how := ""
 	if c.Policy == "drop" {
 		how = "has the policy drop"
 	}
 	objects, err := v.nft(ctx, "list", "chain", c.Family, c.Table, c.Name)
 	if err != nil && how == "" {
-		return Finding{Level: Warning, What: fmt.Sprintf("the nft chain %s can't be read: %s", c.place(), oneLine(err))}, true
+		v.add(warning(fmt.Sprintf("the nft chain %s can't be read: %s", c.place(), oneLine(err)), "", ""))
+		return
 	}
 	lets := false
 	for _, o := range objects {
@@ -97,19 +96,16 @@ func (v *visit) foreignChain(ctx context.Context, c *nftChain) (Finding, bool) {
 			how = "ends in a rule that drops or rejects all"
 		}
 	}
-	switch {
+	switch bit := v.connectionMark(); {
 	case how == "":
-		return Finding{}, false
 	case lets:
-		return Finding{Level: Note, What: fmt.Sprintf("the nft chain %s %s, and lets connections to VIPs through before", c.place(), how)}, true
+		v.add(note(fmt.Sprintf("the nft chain %s %s, and lets connections to VIPs through before", c.place(), how), "", ""))
+	default:
+		v.add(warning(fmt.Sprintf("the nft chain %s (hook %s) %s", c.place(), c.Hook, how),
+			"vipd accepts its connections in iptables' own chains, and that does not overrule a drop in another table; "+
+				"connections to VIPs carry a mark by which a rule there can let them through",
+			fmt.Sprintf("nft insert rule %s ct mark and %#x == %#x accept", c.place(), bit, bit)))
 	}
-	bit := v.connectionMark()
-	return Finding{
-		Level: Warning, What: fmt.Sprintf("the nft chain %s (hook %s) %s", c.place(), c.Hook, how),
-		Why: "vipd accepts its connections in iptables' own chains, and that does not overrule a drop in another table; " +
-			"connections to VIPs carry a mark by which a rule there can let them through",
-		Mend: fmt.Sprintf("nft insert rule %s ct mark and %#x == %#x accept", c.place(), bit, bit),
-	}, true
 }
 
 // dropsAll reports whether the rule drops or rejects without a condition.
@@ -137,14 +133,9 @@ func (v *visit) letsVIPs(r *nftRule) bool {
 			accepts = true
 		}
 		if text := string(e["match"]); text != "" {
-			var flat strings.Builder
-			for _, letter := range text {
-				if letter != ' ' && letter != '\n' {
-					flat.WriteRune(letter)
-				}
-			}
-			known = known || v.translates() && strings.Contains(flat.String(), `"key":"status"`) && strings.Contains(flat.String(), `"dnat"`) ||
-				strings.Contains(flat.String(), `"key":"mark"`) && strings.Contains(flat.String(), fmt.Sprint(v.connectionMark()))
+			flat := strings.NewReplacer(" ", "", "\n", "").Replace(text)
+			known = known || v.translates() && strings.Contains(flat, `"key":"status"`) && strings.Contains(flat, `"dnat"`) ||
+				strings.Contains(flat, `"key":"mark"`) && strings.Contains(flat, fmt.Sprint(v.connectionMark()))
 		}
 	}
 	return accepts && known

@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 )
 
-// Idle says why nobody gets new connections of a frontend whose backends are in these states; "": somebody does.
+// Idle says why a frontend whose backends are in these states gives no one new connections; "" means that it does.
 func Idle(states []balancer.BackendState) string {
 	states = slices.DeleteFunc(slices.Clone(states), func(s balancer.BackendState) bool { return s == balancer.Removed })
 	if len(states) == 0 {
@@ -37,8 +37,9 @@ func Idle(states []balancer.BackendState) string {
 	return "all endpoints are " + text
 }
 
-// checkServices looks for services whose clients nobody serves. Those with the same cause share a finding.
-func checkServices(_ context.Context, v *visit) []Finding {
+// checkServices looks for services whose clients are not served. Those with the same cause share a finding.
+func checkServices(_ context.Context, v *visit) {
+	before := len(v.found)
 	var causes []string
 	of := map[string][]string{}
 	seen := map[[2]string]bool{}
@@ -54,19 +55,17 @@ func checkServices(_ context.Context, v *visit) []Finding {
 		}
 		of[f.Idle] = append(of[f.Idle], name)
 	}
-	var found []Finding
 	for _, cause := range causes {
 		all, level := of[cause], Problem
 		if v.Status == nil {
 			level = Warning // endpoints may still be written, or register
 		}
-		found = append(found, Finding{
-			Level: level, What: fmt.Sprintf("nobody serves clients of %s: %s", list(all), cause),
+		v.add(Finding{
+			Level: level, What: fmt.Sprintf("clients of %s are not served: %s", list(all), cause),
 			Why: "their connections are refused, or hear nothing", Mend: "vipctl describe service " + all[0],
 		})
 	}
-	if len(found) == 0 && len(v.Frontends) > 0 && v.Status != nil {
-		found = append(found, Finding{Level: OK, What: "each service has an endpoint for new connections"})
+	if len(v.found) == before && len(v.Frontends) > 0 && v.Status != nil {
+		v.add(fine("each service has an endpoint for new connections"))
 	}
-	return found
 }

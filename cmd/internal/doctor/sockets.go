@@ -19,13 +19,13 @@ func (v *visit) sockets() (all []sockets.Socket) {
 }
 
 // checkSockets looks for other programs that listen where frontends are.
-func checkSockets(_ context.Context, v *visit) []Finding {
+func checkSockets(_ context.Context, v *visit) {
+	before := len(v.found)
 	if len(v.Frontends) == 0 {
-		return nil
+		return
 	}
 	owners := v.Owners()
 	waiting := v.sockets()
-	var found []Finding
 	for _, f := range v.Frontends {
 		for _, s := range waiting {
 			if s.At.Port != f.Port || s.At.Proto != f.Proto || !meets(s.At.Addr, f.Addr) {
@@ -35,15 +35,12 @@ func checkSockets(_ context.Context, v *visit) []Finding {
 			if owner == "vipd" || !known && v.Status != nil && s.At.Addr == f.Addr {
 				continue // its own, or most likely so
 			}
-			if finding, bad := v.taken(f, s.At, owner); bad {
-				found = append(found, finding)
-			}
+			v.taken(f, s.At, owner)
 		}
 	}
-	if len(found) == 0 {
-		found = append(found, Finding{Level: OK, What: "no other program listens where services do"})
+	if len(v.found) == before {
+		v.add(fine("no other program listens where services do"))
 	}
-	return found
 }
 
 // meets reports whether a socket on this address gets what is for the other.
@@ -54,23 +51,18 @@ func meets(on, to netip.Addr) bool {
 	return on == to
 }
 
-// taken is the finding about a socket of another program on a frontend. One on every address is in nobody's way, unless
-// vipd listens itself, or the port is a node's.
-func (v *visit) taken(f Frontend, at balancer.Key, owner string) (Finding, bool) {
+// taken looks at a socket of another program on a frontend. One on every address is in no one's way, unless vipd listens
+// itself, or the port is a node's.
+func (v *visit) taken(f Frontend, at balancer.Key, owner string) {
 	if owner == "" {
 		owner = "another program"
 	}
-	out := Finding{
-		Level: Warning, What: fmt.Sprintf("%s listens on %s, where service %s is (%s)", owner, at, f.Service, f.Key),
-		Why:  "it gets no connection any more that comes to this address, and comes back in its place when vipd goes",
-		Mend: fmt.Sprintf("ss -lntup 'sport = :%d'", f.Port),
-	}
+	what := fmt.Sprintf("%s listens on %s, where service %s is (%s)", owner, at, f.Service, f.Key)
+	show := fmt.Sprintf("ss -lntup 'sport = :%d'", f.Port)
 	switch {
 	case v.binds():
-		out.Level, out.Why = Problem, "vipd has to listen there itself in userspace mode without redirects"
-		return out, true
+		v.add(problem(what, "vipd has to listen there itself in userspace mode without redirects", show))
 	case at.Addr == f.Addr || f.NodePort:
-		return out, true
+		v.add(warning(what, "it gets no connection any more that comes to this address, and comes back in its place when vipd goes", show))
 	}
-	return Finding{}, false
 }

@@ -11,44 +11,37 @@ import (
 )
 
 // checkSysctls reads the settings of the kernel that decide over traffic to VIPs.
-func checkSysctls(_ context.Context, v *visit) []Finding {
-	var found []Finding
-	for _, check := range []func(*visit) []Finding{
+func checkSysctls(_ context.Context, v *visit) {
+	for _, check := range []func(*visit){
 		checkForwarding, checkVirtualServers, checkLoopbackRouting, checkReversePath, checkARP, checkAccounting, checkBridges,
 	} {
-		found = append(found, check(v)...)
+		check(v)
 	}
-	return found
 }
 
 // checkForwarding is about packets that this host passes on: the kernel modes' whole traffic from other hosts.
-func checkForwarding(v *visit) []Finding {
+func checkForwarding(v *visit) {
 	if !v.mode().Forward {
-		return nil
+		return
 	}
 	const four, six = "net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"
-	var found []Finding
 	switch {
 	case v.sysctl(four) != "0":
-		found = append(found, Finding{Level: OK, What: "IPv4 packets are forwarded"})
+		v.add(fine("IPv4 packets are forwarded"))
 	case v.Config.Host.ManageSysctls && v.Status == nil:
-		found = append(found, Finding{Level: OK, What: "IPv4 packets are not forwarded yet; vipd sets that when it starts"})
+		v.add(fine("IPv4 packets are not forwarded yet; vipd sets that when it starts"))
 	default:
-		found = append(found, Finding{
-			Level: Problem, What: "IPv4 packets are not forwarded", Why: "clients on other hosts reach no endpoint through this one", Mend: "sysctl -w " + four + "=1",
-		})
+		v.add(problem("IPv4 packets are not forwarded", "clients on other hosts reach no endpoint through this one", "sysctl -w "+four+"=1"))
 	}
 	switch value := v.sysctl(six); {
 	case value == "0" && v.has(false):
-		found = append(found, Finding{
-			Level: Warning, What: "IPv6 packets are not forwarded", Mend: "sysctl -w " + six + "=1",
-			Why: "clients on other hosts reach no endpoint through IPv6 VIPs. vipd leaves this to you: with it, the host no longer takes " +
+		v.add(warning("IPv6 packets are not forwarded",
+			"clients on other hosts reach no endpoint through IPv6 VIPs. vipd leaves this to you: with it, the host no longer takes "+
 				"its own routes from router advertisements, unless accept_ra is 2",
-		})
+			"sysctl -w "+six+"=1"))
 	case value == "1":
-		found = append(found, Finding{Level: OK, What: "IPv6 packets are forwarded"})
+		v.add(fine("IPv6 packets are forwarded"))
 	}
-	return found
 }
 
 // per lists the devices, "all" among them, for which a sysctl of net.ipv4.conf has the value.
@@ -65,16 +58,15 @@ func (v *visit) per(name, value string) []string {
 	})
 }
 
-func checkLoopbackRouting(v *visit) []Finding {
+func checkLoopbackRouting(v *visit) {
 	on := v.per("route_localnet", "1")
 	if len(on) == 0 {
-		return []Finding{{Level: OK, What: "127.0.0.0/8 is closed to other hosts (route_localnet)"}}
+		v.add(fine("127.0.0.0/8 is closed to other hosts (route_localnet)"))
+		return
 	}
-	return []Finding{{
-		Level: Warning, What: "127.0.0.0/8 is open to other hosts: route_localnet is on for " + list(on),
-		Why:  "whoever is on the link reaches programs that listen on 127.0.0.1 alone. vipd never turns it on; kube-proxy and Docker may have",
-		Mend: "sysctl -w " + sysctlOf(on[0], "route_localnet") + "=0",
-	}}
+	v.add(warning("127.0.0.0/8 is open to other hosts: route_localnet is on for "+list(on),
+		"every host on the link reaches programs that listen on 127.0.0.1 alone. vipd never turns it on; kube-proxy and Docker may have",
+		"sysctl -w "+sysctlOf(on[0], "route_localnet")+"=0"))
 }
 
 func sysctlOf(device, name string) string {
@@ -84,7 +76,7 @@ func sysctlOf(device, name string) string {
 	return "net.ipv4.conf." + device + "." + name
 }
 
-func checkReversePath(v *visit) []Finding {
+func checkReversePath(v *visit) {
 	// The kernel takes the larger of the device's value and that of "all"; 1 is strict, 2 loose.
 	strict := v.per("rp_filter", "1")
 	if slices.Contains(v.per("rp_filter", "2"), "all") {
@@ -92,37 +84,33 @@ func checkReversePath(v *visit) []Finding {
 	}
 	strict = slices.DeleteFunc(strict, func(d string) bool { return d == "lo" })
 	if len(strict) == 0 {
-		return []Finding{{Level: OK, What: "no device filters by the way back (rp_filter)"}}
+		v.add(fine("no device filters by the way back (rp_filter)"))
+		return
 	}
-	return []Finding{{
-		Level: Note, What: "rp_filter is strict on " + list(strict),
-		Why: "packets of a client that come in by one device while the route back to it leads out of another are dropped; " +
+	v.add(note("rp_filter is strict on "+list(strict),
+		"packets of a client that come in by one device while the route back to it leads out of another are dropped; "+
 			"it matters only where routes are asymmetric",
-		Mend: "sysctl -w " + sysctlOf(strict[0], "rp_filter") + "=2",
-	}}
+		"sysctl -w "+sysctlOf(strict[0], "rp_filter")+"=2"))
 }
 
 // checkARP is about VIPs on lo or on vipd's own device, for which the host must not answer ARP.
-func checkARP(v *visit) []Finding {
+func checkARP(v *visit) {
+	before := len(v.found)
 	held := slices.DeleteFunc(v.held(), func(d string) bool { return d != "lo" && !strings.HasPrefix(d, "vipd") })
 	if len(held) == 0 || !v.Config.Addresses.StrictARP {
-		return nil
+		return
 	}
-	var found []Finding
 	for _, s := range []struct{ name, least string }{{"arp_ignore", "1"}, {"arp_announce", "2"}} {
 		name := "net.ipv4.conf.all." + s.name
 		if value := v.sysctl(name); value != "" && value < s.least {
-			found = append(found, Finding{
-				Level: Warning, What: fmt.Sprintf("%s is %s while VIPs are held here", name, value),
-				Why:  "this host answers ARP for VIPs that other hosts hold as well, so that clients on its link may come to the wrong one",
-				Mend: "sysctl -w " + name + "=" + s.least,
-			})
+			v.add(warning(fmt.Sprintf("%s is %s while VIPs are held here", name, value),
+				"this host answers ARP for VIPs that other hosts hold as well, so that clients on its link may come to the wrong one",
+				"sysctl -w "+name+"="+s.least))
 		}
 	}
-	if len(found) == 0 {
-		found = append(found, Finding{Level: OK, What: "held VIPs are kept out of ARP (arp_ignore, arp_announce)"})
+	if len(v.found) == before {
+		v.add(fine("held VIPs are kept out of ARP (arp_ignore, arp_announce)"))
 	}
-	return found
 }
 
 // held lists the devices on which the running vipd holds VIPs.
@@ -140,37 +128,31 @@ func (v *visit) held() []string {
 }
 
 // checkAccounting is about what the kernel counts, and about packets that it takes for invalid.
-func checkAccounting(v *visit) []Finding {
+func checkAccounting(v *visit) {
 	if !v.mode().Forward || v.sysctl("net.netfilter.nf_conntrack_max") == "" {
-		return nil
+		return
 	}
-	var found []Finding
 	if v.sysctl("net.netfilter.nf_conntrack_acct") == "0" && v.mode().Name == config.IPTablesMode {
-		found = append(found, Finding{
-			Level: Note, What: "the kernel does not count bytes of connections (nf_conntrack_acct)",
-			Why:  "vipd_service_bytes_total and the bytes of vipctl conns stay 0; connections are counted all the same. It holds for new connections",
-			Mend: "sysctl -w net.netfilter.nf_conntrack_acct=1",
-		})
+		v.add(note("the kernel does not count bytes of connections (nf_conntrack_acct)",
+			"vipd_service_bytes_total and the bytes of vipctl conns stay 0; connections are counted all the same. It holds for new connections",
+			"sysctl -w net.netfilter.nf_conntrack_acct=1"))
 	}
 	if v.sysctl("net.netfilter.nf_conntrack_tcp_be_liberal") == "0" {
-		found = append(found, Finding{
-			Level: Note, What: "connection tracking is strict about TCP windows (nf_conntrack_tcp_be_liberal)",
-			Why: "a packet that it takes for invalid is not translated; where packets are often late or lost, such an answer of an " +
+		v.add(note("connection tracking is strict about TCP windows (nf_conntrack_tcp_be_liberal)",
+			"a packet that it takes for invalid is not translated; where packets are often late or lost, such an answer of an "+
 				"endpoint can reset its connection",
-			Mend: "sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1",
-		})
+			"sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1"))
 	}
-	return found
 }
 
 // checkBridges is about clients and endpoints behind one bridge of this host, such as containers.
-func checkBridges(v *visit) []Finding {
+func checkBridges(v *visit) {
 	if !v.mode().Forward || v.sysctl("net.bridge.bridge-nf-call-iptables") == "1" {
-		return nil
+		return
 	}
 	interfaces, err := v.Interfaces()
 	if err != nil {
-		return nil
+		return
 	}
 	var bridges []string
 	for _, i := range interfaces {
@@ -179,12 +161,10 @@ func checkBridges(v *visit) []Finding {
 		}
 	}
 	if len(bridges) == 0 {
-		return nil
+		return
 	}
-	return []Finding{{
-		Level: Note, What: "packets inside of bridges bypass iptables: " + list(bridges),
-		Why: fmt.Sprintf("an endpoint behind the same bridge as its client answers it directly, past this host, where snat is %q; auto "+
+	v.add(note("packets inside of bridges bypass iptables: "+list(bridges),
+		fmt.Sprintf("an endpoint behind the same bridge as its client answers it directly, past this host, where snat is %q; auto "+
 			"replaces the client's address there", balancer.NeverSNAT),
-		Mend: "modprobe br_netfilter; sysctl -w net.bridge.bridge-nf-call-iptables=1",
-	}}
+		"modprobe br_netfilter; sysctl -w net.bridge.bridge-nf-call-iptables=1"))
 }

@@ -164,56 +164,45 @@ func (v *visit) ours(ctx context.Context, family string) config.Backend {
 }
 
 // checkTools looks for the programs that vipd runs, and whose rules are where.
-func checkTools(ctx context.Context, v *visit) []Finding {
-	var found []Finding
+func checkTools(ctx context.Context, v *visit) {
 	for _, family := range families() {
 		plain, version := v.plain(ctx, family)
 		if plain == "" {
-			found = append(found, v.noTables(family))
+			v.add(v.noTables(family))
 			continue
 		}
 		if _, err := v.Look(family + "-restore"); err != nil {
-			found = append(found, v.noTables(family+"-restore"))
+			v.add(v.noTables(family + "-restore"))
 			continue
 		}
-		found = append(found, Finding{Level: OK, What: fmt.Sprintf("%s; vipd uses the %s backend", version, v.ours(ctx, family))})
+		v.add(fine(fmt.Sprintf("%s; vipd uses the %s backend", version, v.ours(ctx, family))))
 	}
 	if !v.Root {
-		return append(found, Finding{Level: Note, What: "the host's rules were not looked at: that takes root", Mend: "sudo vipctl doctor"})
+		v.add(note("the host's rules were not looked at: that takes root", "", "sudo vipctl doctor"))
+		return
 	}
 	for _, b := range v.backends {
 		if b.err != nil {
-			found = append(found, Finding{Level: Warning, What: fmt.Sprintf("the rules of %s can't be read: %s", b.program, oneLine(b.err))})
+			v.add(warning(fmt.Sprintf("the rules of %s can't be read: %s", b.program, oneLine(b.err)), "", ""))
 		}
-		if f, mixed := v.mixed(ctx, b); mixed {
-			found = append(found, f)
-		}
+		v.mixed(ctx, b)
 	}
-	return found
 }
 
 func (v *visit) noTables(program string) Finding {
-	f := Finding{
-		Level: Warning, What: program + " is not installed", Mend: "apt-get install iptables",
-		Why: "without it there is no guard (source_ranges, refused ports), and userspace mode listens on each VIP and port itself",
-	}
+	f := warning(program+" is not installed",
+		"without it there is no guard (source_ranges, refused ports), and userspace mode listens on each VIP and port itself", "apt-get install iptables")
 	if v.Config.Mode == config.IPTablesMode {
 		f.Level, f.Why = Problem, "the configuration asks for iptables mode"
 	}
 	return f
 }
 
-// mixed is the finding about others' rules in the backend that vipd does not use.
-func (v *visit) mixed(ctx context.Context, b *backend) (Finding, bool) {
+// mixed looks for others' rules in the backend that vipd does not use.
+func (v *visit) mixed(ctx context.Context, b *backend) {
 	_, foreign := b.counts()
-	use := v.ours(ctx, b.family)
-	if b.kind == use || foreign == 0 {
-		return Finding{}, false
+	if use := v.ours(ctx, b.family); b.kind != use && foreign > 0 {
+		v.add(warning(fmt.Sprintf("others have rules in the %s tables too (%s, rules: %d), and vipd uses %s", b.kind, b.family, foreign, use),
+			"every packet passes both: what one drops the other can't accept, and the order of their NAT is undefined", b.program+"-save"))
 	}
-	return Finding{
-		Level: Warning,
-		What:  fmt.Sprintf("others have rules in the %s tables too (%s, rules: %d), and vipd uses %s", b.kind, b.family, foreign, use),
-		Why:   "every packet passes both: what one drops the other can't accept, and the order of their NAT is anybody's guess",
-		Mend:  b.program + "-save",
-	}, true
 }

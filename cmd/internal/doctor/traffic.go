@@ -27,11 +27,12 @@ type traffic struct {
 }
 
 // checkTraffic says for each VIP how its traffic gets here. VIPs for which the same is true share a finding.
-func checkTraffic(_ context.Context, v *visit) []Finding {
+func checkTraffic(_ context.Context, v *visit) {
 	t := v.traffic()
 	addresses := t.addresses()
 	if len(addresses) == 0 {
-		return []Finding{{Level: Note, What: "there are no services yet, so that nothing is known of their traffic"}}
+		v.add(note("there are no services yet, so that nothing is known of their traffic", "", ""))
+		return
 	}
 	var order []Finding
 	of := map[Finding][]string{}
@@ -47,7 +48,7 @@ func checkTraffic(_ context.Context, v *visit) []Finding {
 		order[i].What = list(all) + " " + be(len(all)) + " " + f.What
 		order[i].Mend = strings.ReplaceAll(f.Mend, "VIP", all[0])
 	}
-	return order
+	v.add(order...)
 }
 
 // traffic reads what the host has.
@@ -100,33 +101,23 @@ func (t *traffic) arrival(a api.Address) Finding {
 	route := "ip route add VIP via " + t.gateways[addr.Is4()]
 	switch {
 	case err == nil && addr.IsLoopback():
-		return Finding{Level: OK, What: "on this host's loopback: for programs of this host only"}
+		return fine("on this host's loopback: for programs of this host only")
 	case device == "host":
-		return Finding{Level: OK, What: "the host's own" + in(t.on[addr]) + ": reached by whoever reaches the host"}
+		return fine("the host's own" + in(t.on[addr]) + ": every client that reaches the host reaches it")
 	case device == unsure:
-		return Finding{
-			Level: Note, What: fmt.Sprintf("on %s, and it is not known whether vipd holds addresses there", t.on[addr]),
-			Why: "no vipd answers, and its ledger can't be read", Mend: "sudo vipctl doctor",
-		}
+		return note(fmt.Sprintf("on %s, and it is not known whether vipd holds addresses there", t.on[addr]),
+			"no vipd answers, and its ledger can't be read", "sudo vipctl doctor")
 	case device == toCome:
 		return t.arrivalToCome(route)
 	case device == "none" && !t.Config.Addresses.Bind:
-		return Finding{
-			Level: Note, What: "not here: bind is false, and somebody else is to bring it", Why: "vipd serves an address while it is here; its owner, such as keepalived, moves it",
-			Mend: "ip address show to VIP",
-		}
+		return note("not here: bind is false, and another program has to add it",
+			"vipd serves an address while it is here; its owner, such as keepalived, moves it", "ip address show to VIP")
 	case device == "none" || device == "":
-		return Finding{Level: Problem, What: "not on this host" + in(a.Note), Why: "services get no traffic there", Mend: "vipctl status"}
+		return problem("not on this host"+in(a.Note), "services get no traffic there", "vipctl status")
 	case device == "lo" || strings.HasPrefix(device, "vipd"):
-		return Finding{
-			Level: OK, What: fmt.Sprintf("held on %s%s: reached by programs of this host, and by other hosts where a route leads here", device, t.left()),
-			Why: "nobody answers ARP for such an address: hosts that run vipd themselves need nothing, others a route to this one", Mend: route + "  # on those others, or on their router",
-		}
+		return routed(fmt.Sprintf("held on %s%s: reached by programs of this host, and by other hosts where a route leads here", device, t.left()), route)
 	}
-	return Finding{
-		Level: OK, What: fmt.Sprintf("held on %s%s: this host answers ARP or NDP for it there", device, t.left()),
-		Why: "only one host may hold it so: there is no failover between hosts in vipd",
-	}
+	return announced(fmt.Sprintf("held on %s%s: this host answers ARP or NDP for it there", device, t.left()))
 }
 
 // arrivalToCome is about an address that vipd puts on its device when it runs.
@@ -136,18 +127,24 @@ func (t *traffic) arrivalToCome(route string) Finding {
 	case strings.HasPrefix(device, "vipd"):
 		device += ", or on lo where the kernel has no dummy devices"
 	case device != "lo":
-		return Finding{
-			Level: OK, What: fmt.Sprintf("not here yet: vipd puts addresses on %s, where this host answers ARP or NDP for them", device),
-			Why: "only one host may hold it so: there is no failover between hosts in vipd",
-		}
+		return announced(fmt.Sprintf("not here yet: vipd puts addresses on %s, where this host answers ARP or NDP for them", device))
 	}
+	return routed(fmt.Sprintf("not here yet: vipd puts addresses on %s; other hosts reach them where a route leads here", device), route)
+}
+
+// routed is about an address that no host answers ARP for, announced about one on a real device.
+func routed(what, route string) Finding {
 	return Finding{
-		Level: OK, What: fmt.Sprintf("not here yet: vipd puts addresses on %s; other hosts reach them where a route leads here", device),
-		Why: "nobody answers ARP for such an address: hosts that run vipd themselves need nothing, others a route to this one", Mend: route + "  # on those others, or on their router",
+		Level: OK, What: what, Why: "no host answers ARP for such an address: hosts that run vipd need nothing, others need a route to this one",
+		Mend: route + "  # on those others, or on their router",
 	}
 }
 
-// left says that nobody answers who could say that an address is still in use.
+func announced(what string) Finding {
+	return Finding{Level: OK, What: what, Why: "only one host may hold it so: there is no failover between hosts in vipd"}
+}
+
+// left says of an address in use that no vipd answers.
 func (t *traffic) left() string {
 	if t.Status != nil {
 		return ""
