@@ -167,7 +167,7 @@ func (c *Capabilities) fit(f *Frontend) {
 	if !c.ProxyProtocol || f.Proto != TCP { // the header goes ahead of a byte stream
 		f.ProxyProtocol = NoProxyProtocol
 	}
-	if f.NoBackends == DropClients && !c.DropsClients {
-		f.NoBackends = RejectClients
+	if f.NoEndpoints == DropClients && !c.DropsClients {
+		f.NoEndpoints = RejectClients
 	}
 }

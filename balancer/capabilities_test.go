@@ -38,8 +38,7 @@ func TestUntranslatedForwards(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &balancer.Service{
 				Name: "web", VIPs: []netip.Addr{vip}, Ports: []balancer.Port{c.port}, Endpoints: c.endpoints,
-				Scheduler: balancer.WeightedRoundRobin, Forward: balancer.DRForward, SNAT: c.snat, NoEndpoints: balancer.RejectClients,
-				ProxyProtocol: balancer.NoProxyProtocol,
+				Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.DRForward, SNAT: c.snat, NoEndpoints: balancer.RejectClients, ProxyProtocol: balancer.NoProxyProtocol},
 			}
 			var in balancer.Inputs
 			in.Services = in.Services.Set(s.Name, s)
@@ -80,8 +79,7 @@ func TestEndpointsBeyondTheMode(t *testing.T) {
 			{Address: netip.MustParseAddr("127.0.0.1"), Weight: 1, MaxConnections: 5},
 			{Address: netip.MustParseAddr("192.168.1.12"), Weight: 1, MaxConnections: 6},
 		},
-		Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, NoEndpoints: balancer.RejectClients,
-		ProxyProtocol: balancer.NoProxyProtocol,
+		Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, NoEndpoints: balancer.RejectClients, ProxyProtocol: balancer.NoProxyProtocol},
 	}
 	const bounds, loopback = "can't bound connections%s; they are not bounded", "can't forward clients beyond this host to loopback addresses%s; programs of this host reach them"
 	own := []string{"endpoints[1].max_connections: " + bounds, "endpoints[2].max_connections: " + bounds, "endpoints[1].address: " + loopback}

@@ -91,17 +91,7 @@ func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool
 	}
 	u.short(p, key.Addr, backends.standing)
 	f := &Frontend{
-		Key: key, NodePort: nodePort, Service: s.Name, Port: p.Name,
-		Backends:       backends.all,
-		Scheduler:      s.Scheduler,
-		Sources:        s.SourceRanges,
-		SNAT:           s.SNAT,
-		Forward:        s.Forward,
-		NoBackends:     s.NoEndpoints,
-		DrainTimeout:   s.DrainTimeout,
-		ConnectTimeout: s.ConnectTimeout,
-		ProxyProtocol:  s.ProxyProtocol,
-		SlowStart:      s.SlowStart,
+		Key: key, NodePort: nodePort, Service: s.Name, Port: p.Name, Policy: s.Policy, Backends: backends.all, Sources: s.SourceRanges,
 	}
 	if s.Affinity == ClientIPAffinity {
 		f.AffinityTimeout = s.AffinityTimeout

@@ -78,8 +78,8 @@ func manyServices(n, e int) balancer.Inputs {
 func oneService(name balancer.Name, i, e int) *balancer.Service {
 	s := &balancer.Service{
 		Name: name, VIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(96 + i>>16), byte(i >> 8), byte(i)})},
-		Ports:     []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 8080}},
-		Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward,
+		Ports:  []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 8080}},
+		Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward},
 	}
 	for j := range e {
 		s.Endpoints = append(s.Endpoints, balancer.Endpoint{

@@ -146,16 +146,11 @@ func (v vip) MarshalText() ([]byte, error) {
 // newDefinition returns a service with the defaults of the program.
 func newDefinition() *definition {
 	return &definition{Service: Service{
-		Scheduler:       WeightedRoundRobin,
-		Affinity:        NoAffinity,
-		AffinityTimeout: 3 * time.Hour,
-		SNAT:            AutoSNAT,
-		Forward:         NATForward,
-		Locality:        AnyLocality,
-		NoEndpoints:     RejectClients,
-		DrainTimeout:    30 * time.Second,
-		ConnectTimeout:  time.Second,
-		ProxyProtocol:   NoProxyProtocol,
+		Policy: Policy{
+			Scheduler: WeightedRoundRobin, SNAT: AutoSNAT, Forward: NATForward, NoEndpoints: RejectClients,
+			DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: NoProxyProtocol,
+		},
+		Affinity: NoAffinity, AffinityTimeout: 3 * time.Hour, Locality: AnyLocality,
 	}}
 }
 

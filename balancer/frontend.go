@@ -17,27 +17,13 @@ type Frontend struct {
 	// Backends are sorted by address; each appears once. Those that get no new connections are among them, so that
 	// established ones live on: see Backend.State.
 	Backends []Backend
-	// Scheduler is what the service asks for; a mode that lacks it does the nearest.
-	Scheduler Scheduler
+	Policy
 	// Affinity keeps a client on its backend for AffinityTimeout after its last new connection; 0: no affinity.
 	AffinityTimeout time.Duration
 	// Sources are the networks that may connect besides the node itself; empty: all.
 	Sources []netip.Prefix
-	SNAT    SNAT
-	Forward Forward
-	// NoBackends is what clients see while no backend is active.
-	NoBackends NoEndpoints
-	// DrainTimeout bounds what is left of connections when the whole frontend goes.
-	DrainTimeout time.Duration
-	// ConnectTimeout bounds one attempt to reach a backend.
-	ConnectTimeout time.Duration
 	// IdleTimeout ends a connection or flow without traffic; 0: never.
 	IdleTimeout time.Duration
-	// ProxyProtocol is the header that backends get.
-	ProxyProtocol ProxyProtocol
-	// SlowStart is how long the weight of a backend that joins or recovers ramps up, see Memory.Ramps; 0: not at all. The
-	// weights have it in them already.
-	SlowStart time.Duration
 }
 
 // Backend is one endpoint of a frontend.
@@ -108,24 +94,16 @@ func (f *Frontend) Equal(g *Frontend) bool {
 
 // scalars are the fields that == compares; a test holds them complete.
 type scalars struct {
-	key                            Key
-	nodePort                       bool
-	service                        Name
-	port                           string
-	scheduler                      Scheduler
-	affinity, drain, connect, idle time.Duration
-	slowStart                      time.Duration
-	snat                           SNAT
-	forward                        Forward
-	noBackends                     NoEndpoints
-	proxy                          ProxyProtocol
+	key            Key
+	nodePort       bool
+	service        Name
+	port           string
+	policy         Policy
+	affinity, idle time.Duration
 }
 
 func (f *Frontend) scalars() scalars {
-	return scalars{
-		f.Key, f.NodePort, f.Service, f.Port, f.Scheduler, f.AffinityTimeout, f.DrainTimeout, f.ConnectTimeout,
-		f.IdleTimeout, f.SlowStart, f.SNAT, f.Forward, f.NoBackends, f.ProxyProtocol,
-	}
+	return scalars{f.Key, f.NodePort, f.Service, f.Port, f.Policy, f.AffinityTimeout, f.IdleTimeout}
 }
 
 // Equal reports whether two backends say the same in every field.

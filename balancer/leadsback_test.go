@@ -36,7 +36,7 @@ func TestNoFrontendLeadsToItself(t *testing.T) {
 			env := plainEnv()
 			env.NodePortAddresses = append(env.NodePortAddresses, addr("192.168.1.5"))
 			var in balancer.Inputs
-			s := &balancer.Service{Name: "web", Ports: c.ports, Endpoints: c.endpoints, Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward}
+			s := &balancer.Service{Name: "web", Ports: c.ports, Endpoints: c.endpoints, Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward}}
 			s.VIPs = append(s.VIPs, addr("10.96.0.10"))
 			in.Services = in.Services.Set(s.Name, s)
 			if c.published != "" {

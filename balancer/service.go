@@ -25,33 +25,18 @@ type Service struct {
 	Ports []Port `toml:"ports"`
 	// Endpoints may be empty.
 	Endpoints []Endpoint `toml:"endpoints"`
-	// Scheduler chooses among the endpoints. Default wrr.
-	Scheduler Scheduler `toml:"scheduler"`
+	Policy
 	// Affinity keeps a client on its endpoint. Default none.
 	Affinity Affinity `toml:"affinity"`
 	// AffinityTimeout counts from the client's last new connection. Default 3h.
 	AffinityTimeout time.Duration `toml:"affinity_timeout"`
 	// SourceRanges are the networks that may connect; the node itself always may. Empty: all.
 	SourceRanges []netip.Prefix `toml:"source_ranges"`
-	// SNAT says when the client's address is replaced by the node's. Default auto.
-	SNAT SNAT `toml:"snat"`
-	// Forward is how packets reach the endpoints. Default nat.
-	Forward Forward `toml:"forward"`
 	// Locality prefers or demands endpoints nearby. Default any.
 	Locality Locality `toml:"locality"`
-	// NoEndpoints says what clients see when no endpoint is up. Default reject.
-	NoEndpoints NoEndpoints `toml:"no_endpoints"`
-	// DrainTimeout bounds the life of TCP and SCTP connections to an endpoint that was removed. Default 30s.
-	DrainTimeout time.Duration `toml:"drain_timeout"`
-	// ConnectTimeout bounds one attempt to reach an endpoint (userspace). Default 1s.
-	ConnectTimeout time.Duration `toml:"connect_timeout"`
 	// IdleTimeout ends a connection or flow without traffic (userspace); 0 is never. Nil where users left it out:
 	// never for TCP, 60s for UDP.
 	IdleTimeout *time.Duration `toml:"idle_timeout"`
-	// ProxyProtocol sends a PROXY header to the endpoints (userspace). Default none.
-	ProxyProtocol ProxyProtocol `toml:"proxy_protocol"`
-	// SlowStart ramps up the weight of an endpoint that joins or recovers. Default 0.
-	SlowStart time.Duration `toml:"slow_start"`
 	// Health is how endpoints are checked; nil: they are not.
 	Health *Health `toml:"health"`
 }

@@ -82,8 +82,8 @@ func TestTrustNodePorts(t *testing.T) {
 			env.NodePorts = []netip.Prefix{netip.MustParsePrefix(c.narrowed)}
 		}
 		s := &balancer.Service{
-			Name: "web", Origin: c.origin, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Scheduler: balancer.WeightedRoundRobin,
-			Forward: balancer.NATForward, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP, NodePort: c.port}},
+			Name: "web", Origin: c.origin, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward},
+			Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP, NodePort: c.port}},
 		}
 		d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
 		var open []netip.Addr
@@ -348,7 +348,7 @@ func TestAllocated(t *testing.T) {
 	} {
 		s := &balancer.Service{
 			Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, VIPs: []netip.Addr{a}, Pools: c.pools, Allocated: c.allocated,
-			Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}, Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward,
+			Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}, Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward},
 		}
 		if c.file {
 			s.Origin = balancer.Origin{File: "vipd.toml"}

@@ -38,16 +38,16 @@ func TestWrongService(t *testing.T) {
 		}},
 		{fields: web + `, "scheduler": "wr", "affinity": "clientip", "snat": "sometimes", "locality": true`, want: []string{
 			`scheduler: "wr" is not one of rr, wrr, random, lc, wlc, sh, dh, mh, sed, nq; did you mean "rr"?`,
-			`affinity: "clientip" is not one of none, client_ip; did you mean "client_ip"?`,
 			`snat: "sometimes" is not one of auto, always, never`,
+			`affinity: "clientip" is not one of none, client_ip; did you mean "client_ip"?`,
 			`locality: needs text in quotes, not true`,
 		}},
 		{fields: web + `, "affinity_timeout": 30, "drain_timeout": "30", "connect_timeout": "-1s", "idle_timeout": "1 minute", "slow_start": {}`, want: []string{
-			`affinity_timeout: 30 needs a unit: write "30s" for seconds`,
 			`drain_timeout: "30" needs a unit: write "30s" for seconds`,
 			`connect_timeout: -1s is negative; 0s or more is possible`,
-			`idle_timeout: "1 minute" is not a duration, such as "500ms", "30s", "5m" or "3h"`,
 			`slow_start: needs a duration in quotes, such as "30s", not a table`,
+			`affinity_timeout: 30 needs a unit: write "30s" for seconds`,
+			`idle_timeout: "1 minute" is not a duration, such as "500ms", "30s", "5m" or "3h"`,
 		}},
 		{fields: web + `, "affinity": "client_ip", "affinity_timeout": "500ms", "connect_timeout": "0s"`, want: []string{
 			`affinity_timeout: 500ms is out of range; 1s to 576h (24 days) are possible`,

@@ -2,8 +2,10 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 	"net/netip"
+	"reflect"
 
 	"vipd/balancer"
 )
@@ -24,7 +26,7 @@ func DigestOf(f *balancer.Frontend) Digest {
 	}
 	w.text(string(f.SNAT))
 	w.text(string(f.Forward))
-	w.text(string(f.NoBackends))
+	w.text(string(f.NoEndpoints))
 	w.number(int64(f.DrainTimeout))
 	w.number(int64(f.ConnectTimeout))
 	w.number(int64(f.IdleTimeout))
@@ -32,6 +34,7 @@ func DigestOf(f *balancer.Frontend) Digest {
 	if f.SlowStart > 0 {
 		w.number(int64(f.SlowStart))
 	}
+	w.newer(reflect.ValueOf(f.Policy))
 	for _, b := range f.Backends {
 		w.addrPort(b.Addr)
 		w.text(string(b.State))
@@ -48,6 +51,17 @@ func DigestOf(f *balancer.Frontend) Digest {
 type digester struct{ buf []byte }
 
 func (w *digester) number(n int64) { w.buf = binary.AppendVarint(w.buf, n) }
+
+// newer adds the fields of a policy that are not spelled out in DigestOf, each where it is set: so a new field leaves the
+// digests alone that an earlier version has written into the kernel.
+func (w *digester) newer(policy reflect.Value) {
+	slowStart, _ := policy.Type().FieldByName("SlowStart")
+	for i := slowStart.Index[0] + 1; i < policy.NumField(); i++ {
+		if v := policy.Field(i); !v.IsZero() {
+			w.text(fmt.Sprint(i, v))
+		}
+	}
+}
 
 func (w *digester) flag(b bool) {
 	if b {

@@ -77,7 +77,7 @@ func (w *world) startWith(dp dataplane.Dataplane, host dataplane.Host) {
 }
 
 func (w *world) frontend(key balancer.Key) *balancer.Frontend {
-	f := &balancer.Frontend{Key: key, Service: "s", Scheduler: balancer.RoundRobin}
+	f := &balancer.Frontend{Key: key, Service: "s", Policy: balancer.Policy{Scheduler: balancer.RoundRobin}}
 	for i := range w.IntN(4) {
 		at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 168, 1, byte(i)}), 8080)
 		f.Backends = append(f.Backends, balancer.Backend{Addr: at, State: balancer.Active, Weight: 1 + w.IntN(3)})

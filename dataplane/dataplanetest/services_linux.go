@@ -17,16 +17,10 @@ func newService(name balancer.Name, vip addrs, endpoints ...balancer.Endpoint) *
 			{Name: "udp", Port: vipPort, Protocol: balancer.UDP, TargetPort: targetPort},
 		},
 		Endpoints:       endpoints,
-		Scheduler:       balancer.WeightedRoundRobin,
+		Policy:          balancer.Policy{Scheduler: balancer.WeightedRoundRobin, SNAT: balancer.AutoSNAT, Forward: balancer.NATForward, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: 10 * time.Second, ProxyProtocol: balancer.NoProxyProtocol},
 		Affinity:        balancer.NoAffinity,
 		AffinityTimeout: 3 * time.Hour,
-		SNAT:            balancer.AutoSNAT,
-		Forward:         balancer.NATForward,
 		Locality:        balancer.AnyLocality,
-		NoEndpoints:     balancer.RejectClients,
-		DrainTimeout:    30 * time.Second,
-		ConnectTimeout:  10 * time.Second,
-		ProxyProtocol:   balancer.NoProxyProtocol,
 	}
 }
 

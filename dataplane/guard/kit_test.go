@@ -15,7 +15,7 @@ func frontend(key string, edits ...func(*balancer.Frontend)) *balancer.Frontend 
 		panic(err)
 	}
 	f := &balancer.Frontend{
-		Key: k, Service: "web", NoBackends: balancer.RejectClients,
+		Key: k, Service: "web", Policy: balancer.Policy{NoEndpoints: balancer.RejectClients},
 		Backends: []balancer.Backend{{Addr: netip.MustParseAddrPort("192.0.2.9:8080"), State: balancer.Active, Weight: 1}},
 	}
 	for _, e := range edits {
@@ -38,7 +38,7 @@ func sources(networks ...string) func(*balancer.Frontend) {
 	}
 }
 
-func dropping(f *balancer.Frontend) { f.NoBackends, f.Backends = balancer.DropClients, nil }
+func dropping(f *balancer.Frontend) { f.NoEndpoints, f.Backends = balancer.DropClients, nil }
 
 // desired is what Compile makes of frontends.
 func desired(frontends ...*balancer.Frontend) balancer.Desired {

@@ -188,12 +188,12 @@ func upperHalf(n netip.Prefix) netip.Prefix {
 
 // rejected are the frontends that refuse.
 func rejected(f *balancer.Frontend) []ipset.Entry {
-	return recognisedIf(f, f.NoBackends == balancer.RejectClients && !f.Serves())
+	return recognisedIf(f, f.NoEndpoints == balancer.RejectClients && !f.Serves())
 }
 
 // silent are the frontends that give no answer.
 func silent(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, isSilent(f)) }
 
 func isSilent(f *balancer.Frontend) bool {
-	return f.NoBackends == balancer.DropClients && !f.Serves()
+	return f.NoEndpoints == balancer.DropClients && !f.Serves()
 }

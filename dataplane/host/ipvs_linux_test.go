@@ -182,7 +182,7 @@ func testNoEndpoints(t *testing.T, r *router, h *Host) {
 		{"serving", func(*balancer.Frontend) {}, 1, 0, open},
 		{"draining", func(f *balancer.Frontend) { f.Backends[0].State = balancer.Draining }, 0, 0, refused},
 		{"draining, and dropping", func(f *balancer.Frontend) {
-			f.Backends[0].State, f.NoBackends = balancer.Draining, balancer.DropClients
+			f.Backends[0].State, f.NoEndpoints = balancer.Draining, balancer.DropClients
 		}, 0, 0, silence},
 		{"serving again", func(*balancer.Frontend) {}, 1, 0, open},
 		{"rejecting", func(f *balancer.Frontend) { f.Backends = nil }, 0, 1, refused},

@@ -48,7 +48,7 @@ func TestNoEndpoints(t *testing.T) {
 			{"draining", func(f *balancer.Frontend) { f.Backends[0].State = balancer.Draining }, refused},
 			{"serving again", func(*balancer.Frontend) {}, open},
 			{"dropping", dropping, silence},
-			{"serving in the end", func(f *balancer.Frontend) { f.NoBackends = balancer.DropClients }, open},
+			{"serving in the end", func(f *balancer.Frontend) { f.NoEndpoints = balancer.DropClients }, open},
 		} {
 			apply(t, h, all(c.edit)...)
 			for _, from := range []*lab.NS{client, l.Host()} {

@@ -16,7 +16,7 @@ import (
 func frontend(scheduler balancer.Scheduler, weights ...int) *balancer.Frontend {
 	f := &balancer.Frontend{
 		Key:     balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP},
-		Service: "web", Scheduler: scheduler,
+		Service: "web", Policy: balancer.Policy{Scheduler: scheduler},
 	}
 	for i, w := range weights {
 		b := balancer.Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 8080), State: balancer.Active, Weight: w}

@@ -103,7 +103,7 @@ func stickySet(slot int, is4 bool) string {
 func digest(f *balancer.Frontend, mark string) dataplane.Digest {
 	// What the guard and other modes do of a frontend is no concern of these rules.
 	g := &balancer.Frontend{
-		Key: f.Key, Service: f.Service, Port: f.Port, Scheduler: f.Scheduler, AffinityTimeout: f.AffinityTimeout,
+		Key: f.Key, Service: f.Service, Port: f.Port, Policy: balancer.Policy{Scheduler: f.Scheduler}, AffinityTimeout: f.AffinityTimeout,
 		Backends: make([]balancer.Backend, len(f.Backends)),
 	}
 	for i, b := range f.Backends {

@@ -96,7 +96,7 @@ func (r *rig) address(i int) netip.Addr {
 
 // web is a frontend of the servers of these numbers.
 func (r *rig) web(proto balancer.Protocol, servers ...int) *balancer.Frontend {
-	f := &balancer.Frontend{Key: balancer.Key{Addr: vip(), Port: 80, Proto: proto}, Service: "web", Port: "http", Scheduler: balancer.RoundRobin}
+	f := &balancer.Frontend{Key: balancer.Key{Addr: vip(), Port: 80, Proto: proto}, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.RoundRobin}}
 	for _, i := range servers {
 		f.Backends = append(f.Backends, balancer.Backend{Addr: netip.AddrPortFrom(r.address(i), 8080), State: balancer.Active, Weight: 1})
 	}

@@ -53,7 +53,7 @@ func TestMessagesOfOneChange(t *testing.T) {
 		}, "scheduler wrr for 2s"},
 		"guard alone": {func(f *balancer.Frontend) *balancer.Frontend {
 			g := *f
-			g.NoBackends, g.SNAT = balancer.DropClients, balancer.AlwaysSNAT
+			g.NoEndpoints, g.SNAT = balancer.DropClients, balancer.AlwaysSNAT
 			return &g
 		}, ""},
 	} {

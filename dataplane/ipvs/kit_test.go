@@ -255,7 +255,7 @@ func address(k balancer.Key, i int) netip.AddrPort {
 // web is a frontend at k with active backends of these numbers.
 func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{
-		Key: k, Service: "web", Port: "http", Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, DrainTimeout: time.Minute,
+		Key: k, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, DrainTimeout: time.Minute},
 	}
 	for _, i := range numbers {
 		f.Backends = append(f.Backends, balancer.Backend{Addr: address(k, i), State: balancer.Active, Weight: 1})

@@ -134,8 +134,9 @@ func (s *server) lingers(at netip.AddrPort, now time.Time) bool { return s.old[a
 // guard makes of a frontend is no concern of virtual servers.
 func digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
-		Key: f.Key, Service: f.Service, Port: f.Port, Scheduler: f.Scheduler, AffinityTimeout: f.AffinityTimeout,
-		Forward: f.Forward, DrainTimeout: f.DrainTimeout, Backends: make([]balancer.Backend, len(f.Backends)),
+		Key: f.Key, Service: f.Service, Port: f.Port, AffinityTimeout: f.AffinityTimeout,
+		Policy:   balancer.Policy{Scheduler: f.Scheduler, Forward: f.Forward, DrainTimeout: f.DrainTimeout},
+		Backends: make([]balancer.Backend, len(f.Backends)),
 	}
 	for i, b := range f.Backends {
 		g.Backends[i] = balancer.Backend{Addr: b.Addr, Until: b.Until}

@@ -145,7 +145,7 @@ func (r *rig) backend(i int) netip.AddrPort { return netip.AddrPortFrom(r.addres
 func (r *rig) web(proto balancer.Protocol, servers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{
 		Key: balancer.Key{Addr: vip(), Port: 80, Proto: proto}, Service: "web", Port: string(proto),
-		Scheduler: balancer.RoundRobin, Forward: balancer.NATForward,
+		Policy: balancer.Policy{Scheduler: balancer.RoundRobin, Forward: balancer.NATForward},
 	}
 	for _, i := range servers {
 		f.Backends = append(f.Backends, balancer.Backend{Addr: r.backend(i), State: balancer.Active, Weight: 1})

@@ -19,7 +19,7 @@ func TestIPVSSuspects(t *testing.T) {
 	good, refuses, silent := netip.MustParseAddrPort("10.2.0.2:8080"), netip.MustParseAddrPort("10.2.0.3:8081"), netip.MustParseAddrPort("10.2.0.9:8080")
 	f := &balancer.Frontend{
 		Key: balancer.Key{Addr: vip(), Port: 80, Proto: balancer.TCP}, Service: "web", Port: "http",
-		Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward,
+		Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward},
 	}
 	for _, at := range []netip.AddrPort{good, refuses, silent} {
 		f.Backends = append(f.Backends, balancer.Backend{Addr: at, State: balancer.Active, Weight: 1})

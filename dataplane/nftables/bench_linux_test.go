@@ -18,7 +18,7 @@ func BenchmarkLoad(b *testing.B) {
 	for i := range 10_000 {
 		f := &balancer.Frontend{
 			Key:     balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 80, Proto: balancer.TCP},
-			Service: "web", Scheduler: balancer.WeightedRoundRobin,
+			Service: "web", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin},
 		}
 		for j := range 10 {
 			f.Backends = append(f.Backends, balancer.Backend{Addr: at(i*10 + j), State: balancer.Active, Weight: 1})

@@ -103,7 +103,7 @@ func data(a netip.AddrPort) nft.Bytes { return nft.Bytes{}.Addr(a.Addr()).Port(a
 // digest is Dataplane.Digest: a hash of the form, and of what the tracker of connections has to know.
 func digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
-		Key: f.Key, Service: f.Service, Port: f.Port, Scheduler: f.Scheduler, AffinityTimeout: f.AffinityTimeout,
+		Key: f.Key, Service: f.Service, Port: f.Port, Policy: balancer.Policy{Scheduler: f.Scheduler}, AffinityTimeout: f.AffinityTimeout,
 		Backends: slices.Clone(f.Backends),
 	}
 	for i, b := range f.Backends {

@@ -89,7 +89,7 @@ func (f *frontend) refuse() {
 	if f.removed {
 		return
 	}
-	err := f.holdLocked(f.conf.Load().NoBackends == balancer.DropClients)
+	err := f.holdLocked(f.conf.Load().NoEndpoints == balancer.DropClients)
 	if err != nil {
 		err = f.holdLocked(false)
 	}

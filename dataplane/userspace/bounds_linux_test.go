@@ -195,7 +195,7 @@ func TestDropWithoutBackends(t *testing.T) {
 		t.Skip("needs root on this kernel: filters sockets")
 	}
 	f := frontendAt("127.77.4.4:9000", s.addr)
-	f.NoBackends = balancer.DropClients
+	f.NoEndpoints = balancer.DropClients
 	d.apply(f)
 	c := mustConnect(t, f.AddrPort())
 	c.mustAsk(t)

@@ -51,7 +51,7 @@ func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	wantServed(t, w, all...)
 	d.apply(closed...)
 	wantRefused(t, w, all...)
-	d.apply(closedOf(all, func(f *balancer.Frontend) { f.NoBackends = balancer.DropClients })...)
+	d.apply(closedOf(all, func(f *balancer.Frontend) { f.NoEndpoints = balancer.DropClients })...)
 	wantSilence(t, w, all...)
 	d.apply(all...)
 	wantServed(t, w, all...)
@@ -152,7 +152,7 @@ func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	d := start(t, Options{})
 	f, silent := frontendAt("127.77.7.2:9000", s.addr), frontendAt("127.77.7.2:9001", s.addr)
 	u := frontendAt("127.77.7.2:9002/udp", udpServer(t, "127.0.0.1:0", "a"))
-	silent.NoBackends = balancer.DropClients
+	silent.NoEndpoints = balancer.DropClients
 	d.apply(f, silent, u)
 	c := mustConnect(t, f.AddrPort())
 	c.mustAsk(t)

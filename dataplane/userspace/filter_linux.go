@@ -80,7 +80,7 @@ func canFilter() bool {
 // filterProgram returns the filter for c; nil: everything may pass.
 func filterProgram(c *config) []bpf.Instruction {
 	var keep, drop bpf.Instruction = bpf.RetConstant{Val: 1 << 31}, bpf.RetConstant{Val: 0}
-	if !c.serves && c.NoBackends == balancer.DropClients && c.Proto == balancer.TCP {
+	if !c.serves && c.NoEndpoints == balancer.DropClients && c.Proto == balancer.TCP {
 		return []bpf.Instruction{drop}
 	}
 	if len(c.Sources) == 0 {

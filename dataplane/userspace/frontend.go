@@ -126,7 +126,7 @@ func (f *frontend) timed() bool {
 }
 
 // closed reports whether clients are to find a closed port.
-func (c *config) closed() bool { return !c.serves && c.NoBackends != balancer.DropClients }
+func (c *config) closed() bool { return !c.serves && c.NoEndpoints != balancer.DropClients }
 
 // find returns the definition of the backend, or nil when the frontend does not have its address any more. Where the
 // service has got another name it is another backend by now, at the same address.

@@ -137,8 +137,7 @@ func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 		panic(err)
 	}
 	f := &balancer.Frontend{
-		Key: k, Service: "web", Port: "p", Scheduler: balancer.WeightedRoundRobin, NoBackends: balancer.RejectClients,
-		DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: balancer.NoProxyProtocol,
+		Key: k, Service: "web", Port: "p", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: balancer.NoProxyProtocol},
 	}
 	if k.Proto == balancer.UDP {
 		f.IdleTimeout = time.Minute

@@ -145,7 +145,7 @@ func (y *redirectFamily) portOf(f *frontend) (uint16, error) {
 
 // closedFor returns the port of ours that f's traffic is sent to while nobody serves it.
 func (y *redirectFamily) closedFor(f *frontend) (uint16, error) {
-	kind := closedPort{f.key.Proto, f.conf.Load().NoBackends == balancer.DropClients}
+	kind := closedPort{f.key.Proto, f.conf.Load().NoEndpoints == balancer.DropClients}
 	if y.closed[kind] == nil {
 		held, err := y.r.d.hold(netip.MustParseAddrPort(y.wildcard()), kind.proto, kind.silent)
 		if err != nil {

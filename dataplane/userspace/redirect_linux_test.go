@@ -213,7 +213,7 @@ func TestRedirectDrops(t *testing.T) {
 	all := w.four(t, 80)
 	for i := range all {
 		all[i].Backends = nil
-		all[i].NoBackends = balancer.DropClients
+		all[i].NoEndpoints = balancer.DropClients
 	}
 	d.apply(all...)
 	wantSilence(t, w, all...)

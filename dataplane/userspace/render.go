@@ -35,7 +35,7 @@ func Render(frontends []*balancer.Frontend) (string, error) {
 			b.WriteByte('\n')
 		}
 		if !f.Serves() {
-			fmt.Fprintf(&b, "  none: %s\n", f.NoBackends)
+			fmt.Fprintf(&b, "  none: %s\n", f.NoEndpoints)
 		}
 	}
 	return b.String(), nil

@@ -22,7 +22,7 @@ var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 // are there: see endIdleFlowsLocked.
 func (f *frontend) wantPacketsLocked() bool {
 	c := f.conf.Load()
-	return c.serves || c.NoBackends == balancer.DropClients || f.packets != nil && len(f.flows.by) > 0
+	return c.serves || c.NoEndpoints == balancer.DropClients || f.packets != nil && len(f.flows.by) > 0
 }
 
 // openPacketsLocked makes the UDP socket at the VIP what the definition says.

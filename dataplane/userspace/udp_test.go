@@ -227,7 +227,7 @@ func TestUDPWithoutBackends(t *testing.T) {
 	if name, err := askUDP(c, "back"); name != "a" {
 		t.Errorf("with the backend back got %q, %v", name, err)
 	}
-	d.apply(with(down, func(f *balancer.Frontend) { f.NoBackends = balancer.DropClients }))
+	d.apply(with(down, func(f *balancer.Frontend) { f.NoEndpoints = balancer.DropClients }))
 	if _, err := askUDPFor(udpClient(t, f.AddrPort()), "new", 300*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("with drop got %v, want silence", err)
 	}

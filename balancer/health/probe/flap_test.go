@@ -35,7 +35,7 @@ type weighed struct {
 func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.Duration) {
 	t.Helper()
 	service := &balancer.Service{
-		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Scheduler: balancer.WeightedRoundRobin, Health: h,
+		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin}, Health: h,
 		Ports:     []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 80}},
 		Endpoints: []balancer.Endpoint{{Address: at(1).Addr(), Weight: 7}, {Address: at(2).Addr(), Weight: 7}},
 	}

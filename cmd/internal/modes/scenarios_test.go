@@ -70,7 +70,7 @@ func write(d balancer.Desired, dir string) string {
 		if f.NodePort {
 			b.WriteString(" node-port")
 		}
-		fmt.Fprintf(&b, " %s snat %s %s none: %s drain %s", f.Scheduler, f.SNAT, f.Forward, f.NoBackends, f.DrainTimeout)
+		fmt.Fprintf(&b, " %s snat %s %s none: %s drain %s", f.Scheduler, f.SNAT, f.Forward, f.NoEndpoints, f.DrainTimeout)
 		if f.AffinityTimeout > 0 {
 			fmt.Fprintf(&b, " affinity %s", f.AffinityTimeout)
 		}

@@ -49,8 +49,7 @@ func (d *device) hold(ctx context.Context, vips []netip.Addr) error {
 	for _, a := range vips {
 		want.Addresses = want.Addresses.Set(a, 1)
 		f := &balancer.Frontend{
-			Key: balancer.Key{Addr: a, Port: servicePort, Proto: balancer.TCP}, Service: balancer.Name("s"), Scheduler: balancer.WeightedRoundRobin,
-			SNAT: balancer.AutoSNAT, Forward: balancer.NATForward,
+			Key: balancer.Key{Addr: a, Port: servicePort, Proto: balancer.TCP}, Service: balancer.Name("s"), Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, SNAT: balancer.AutoSNAT, Forward: balancer.NATForward},
 			Backends: []balancer.Backend{{Addr: netip.AddrPortFrom(endpoint(0), targetPort), Weight: 1, State: balancer.Active}},
 		}
 		want.Frontends = want.Frontends.Set(f.Key, f)

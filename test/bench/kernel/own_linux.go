@@ -109,10 +109,9 @@ func (o *own) load(ctx context.Context) (time.Duration, error) {
 func (o *own) add(i int) {
 	s := &balancer.Service{
 		Name: balancer.Name(serviceName(i)), VIPs: o.vips[i : i+1],
-		Ports:     []balancer.Port{{Port: servicePort, Protocol: balancer.TCP, TargetPort: targetPort}},
-		Scheduler: balancer.WeightedRoundRobin, Affinity: balancer.NoAffinity, AffinityTimeout: 3 * time.Hour,
-		SNAT: balancer.AutoSNAT, Forward: balancer.NATForward, Locality: balancer.AnyLocality, NoEndpoints: balancer.RejectClients,
-		DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: balancer.NoProxyProtocol,
+		Ports:  []balancer.Port{{Port: servicePort, Protocol: balancer.TCP, TargetPort: targetPort}},
+		Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, SNAT: balancer.AutoSNAT, Forward: balancer.NATForward, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: balancer.NoProxyProtocol}, Affinity: balancer.NoAffinity, AffinityTimeout: 3 * time.Hour,
+		Locality: balancer.AnyLocality,
 	}
 	for j := range o.spec.Endpoints {
 		s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: endpoint(i*o.spec.Endpoints + j), Weight: 1})
