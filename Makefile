@@ -8,6 +8,7 @@ GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # The commit is stamped where git can tell it; in a tree without .git, or of another user, the build must not fail.
 STAMP   := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
+REPORT  := CGO_ENABLED=0 $(GO) build -buildvcs=false -o build/report ./test/report && build/report
 BUILD   := CGO_ENABLED=0 $(GO) build -buildvcs=$(STAMP) -trimpath -ldflags "-X vipd/cmd/internal/version.Version=$(VERSION)"
 # Pinned in a file of its own and not in go.mod, so that a linter's dependencies are never the program's.
 STATICCHECK := $(GO) tool -modfile=test/lint.mod staticcheck
@@ -46,16 +47,17 @@ check: ## before each commit, under a minute, without root, race detector or net
 	@$(GO) test -short -timeout=5m ./balancer/... ./store/... ./dataplane/... ./cmd/... ./test/deps/... | { grep -v 'no test files' || true; }
 
 test: needs lint ## lint, and every test under the race detector; skips are listed with their reasons
-	@$(GO) run -buildvcs=false ./test/report -race -vet=off -timeout=20m ./...
+	@$(REPORT) -race -vet=off -timeout=20m ./...
 
 soak: needs ## every test, with all of the random histories and sizes of which "make test" takes the first ones (an hour; see docs/contributing.md)
-	@VIPD_SOAK=1 $(GO) run -buildvcs=false ./test/report -race -count=1 -timeout=60m ./...
+	@$(call builds,darwin)
+	@export VIPD_SOAK=1; $(REPORT) -race -count=1 -timeout=60m ./...
 
 test-kernel: needs ## only the packages whose tests need root and make real kernel objects
-	@$(GO) run -buildvcs=false ./test/report -kernel -race -count=1 -timeout=20m
+	@$(REPORT) -kernel -race -count=1 -timeout=20m
 
 test-ipvs: needs ## only the tests that need IPVS: here if the kernel has it, else in a guest
-	@$(GO) run -buildvcs=false ./test/report -ipvs -race -count=1 -timeout=20m
+	@$(REPORT) -ipvs -race -count=1 -timeout=20m
 
 needs:
 	@test/needs
@@ -67,12 +69,16 @@ bench: build ## every benchmark, userspace mode beside HAProxy and nginx, iptabl
 	$(GO) run -buildvcs=false ./test/bench/kernel
 	$(GO) run -buildvcs=false ./test/bench/kernel -ipvs
 
-lint: ## gofmt, go vet, staticcheck, and the builds for other systems
+# Whether what runs elsewhere compiles for a system, without linking and optimizing. What Windows takes leaves little for
+# macOS to refuse, whose half of an empty cache is minutes of a processor: make soak alone asks.
+builds = GOOS=$(1) GOARCH=amd64 CGO_ENABLED=0 $(GO) list -export -gcflags='all=-N -l' ./cmd/vipctl ./dataplane/userspace >/dev/null
+
+# Without cgo, as the programs are built, so that one set of compiled packages serves all but the race detector.
+lint: ## gofmt, go vet, staticcheck, and the build for Windows
 	@unformatted=$$(gofmt -l .); if [ -n "$$unformatted" ]; then echo "gofmt would change:"; echo "$$unformatted"; exit 1; fi
-	$(GO) vet ./...
-	$(STATICCHECK) ./...
-	GOOS=windows GOARCH=amd64 CGO_ENABLED=0 $(GO) build ./cmd/vipctl ./dataplane/userspace
-	GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) build ./cmd/vipctl ./dataplane/userspace
+	CGO_ENABLED=0 $(GO) vet ./...
+	CGO_ENABLED=0 $(STATICCHECK) ./...
+	@$(call builds,windows)
 
 cover: ## statement coverage of each package by all tests together
 	@mkdir -p build

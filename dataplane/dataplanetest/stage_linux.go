@@ -55,6 +55,15 @@ func scenes() []check {
 	}
 }
 
+// Scenes are the names of the cases below routed.
+func Scenes() []string {
+	var names []string
+	for _, c := range scenes() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
 // newStage builds it, until the end of the test.
 func newStage(t *testing.T, s *Subject) *stage {
 	t.Helper()

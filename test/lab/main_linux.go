@@ -46,6 +46,12 @@ func run(m Tests) (int, error) {
 	return runAgain(m)
 }
 
+// Apart is an environment without what Main has left there: a test process that is started with it gets namespaces of its
+// own, also from within a test.
+func Apart(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, insideVar+"=") })
+}
+
 func isWorkerFlag(arg string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(arg, "-"), "-test.fuzzworker")
 }

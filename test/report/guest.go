@@ -102,7 +102,9 @@ func build(ctx context.Context, p plan, folder string) (orders, error) {
 }
 
 func goRun(ctx context.Context, args ...string) error {
-	if out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput(); err != nil {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the programs are built, so that their packages are compiled already
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
 	return nil

@@ -82,7 +82,11 @@ func newPlan(args []string) (plan, error) {
 // longestFirst puts those packages first whose tests take minutes: go test begins in this order, and the end should not
 // wait for one alone.
 func longestFirst(packages []string) []string {
-	long := []string{"vipd/dataplane/iptables", "vipd/dataplane/userspace", "vipd/dataplane/host", "vipd/store/etcd", "vipd/cmd/vipctl", "vipd/cmd/vipd", "vipd/dataplane/dataplanetest"}
+	long := []string{
+		"vipd/dataplane/iptables", "vipd/dataplane/userspace", "vipd/cmd/vipctl", "vipd/cmd/vipd", "vipd/dataplane/host", "vipd/dataplane/nftables",
+		"vipd/test/examples", "vipd/test/bench/kernel", "vipd/test/fleet", "vipd/cmd/vipd/daemon", "vipd/store/etcd", "vipd/dataplane/dataplanetest",
+		"vipd/cmd/vipd/daemon/internal/fleetchecks", "vipd/balancer/health/probe", "vipd/test/guest/vm", "vipd/store/tomlfile",
+	}
 	place := func(path string) int {
 		if i := slices.Index(long, path); i >= 0 {
 			return i

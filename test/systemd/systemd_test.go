@@ -9,17 +9,14 @@ import (
 	"testing"
 
 	"vipd/test/lab"
+	"vipd/test/program"
 )
 
 // TestUnit lets systemd look at the unit, with the programs where the unit expects them.
 func TestUnit(t *testing.T) {
 	lab.Need(t, "systemd-analyze")
 	folder := t.TempDir()
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", folder+"/", "../../cmd/vipd", "../../cmd/vipctl")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the programs: %v\n%s", err, out)
-	}
-	unit := strings.ReplaceAll(read(t, "../../systemd/vipd.service"), "/usr/local/bin/", folder+"/")
+	unit := strings.ReplaceAll(read(t, "../../systemd/vipd.service"), "/usr/local/bin/", program.Bin(t)+"/")
 	file := filepath.Join(folder, "vipd.service")
 	if err := os.WriteFile(file, []byte(unit), 0o644); err != nil {
 		t.Fatal(err)
@@ -60,11 +57,7 @@ func TestDefaultsLoad(t *testing.T) {
 	if service < 0 {
 		t.Fatal("the default configuration has no service to uncomment")
 	}
-	folder := t.TempDir()
-	vipctl := filepath.Join(folder, "vipctl")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", vipctl, "../../cmd/vipctl").CombinedOutput(); err != nil {
-		t.Fatalf("building vipctl: %v\n%s", err, out)
-	}
+	vipctl := filepath.Join(program.Bin(t), "vipctl")
 	for name, variant := range map[string]string{
 		"as installed": text,
 		"uncommented":  setting.ReplaceAllString(text[:service], "$1"),
