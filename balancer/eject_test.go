@@ -2,6 +2,7 @@ package balancer_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +41,9 @@ func TestEjection(t *testing.T) {
 			"1:ejected/0 2:active/1", 0},
 		{"only those of this node count", "uu", func(s *balancer.Service) { s.Locality, s.Endpoints[0].Node = balancer.NodeOnly, "n1" },
 			"1:active/1 2:remote/0", 0},
+		{"one that is down on another node does not count", "eud", func(s *balancer.Service) {
+			s.Locality, s.Endpoints[0].Node, s.Endpoints[1].Node = balancer.NodeOnly, "n1", "n1"
+		}, "1:ejected/0 2:active/1 3:down/0", 0},
 		{"a panic uses all", "eddd", func(s *balancer.Service) { s.Health.PanicThreshold = 50 }, "1:active/1 2:active/1 3:active/1 4:active/1", -2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -124,7 +128,7 @@ func TestEjectionRoom(t *testing.T) {
 			ejected++
 			h.in.Ejected = h.in.Ejected.Set(at, balancer.Ejection{Count: 1})
 			for k, f := range balancer.Compile(h.env, h.in).Frontends.All() {
-				if able, out := counted(h.in.Services.At(f.Service), f); f.Service == at.Service && out > max(able/2, downOf(f)) {
+				if able, out, down := counted(h, f); f.Service == at.Service && out > max(able/2, down) {
 					t.Fatalf("seed %d: with %s ejected, %d of %d are out at %s: %+v", seed, at, out, able, k, f.Backends)
 				}
 			}
@@ -142,11 +146,16 @@ func isEndpoint(env *balancer.Env, in *balancer.Inputs, t balancer.Target) bool 
 	})
 }
 
-// counted are the backends of f that could serve, and those of them that are out.
-func counted(s *balancer.Service, f *balancer.Frontend) (able, out int) {
+// counted are the backends of f that could serve on this node, those of them that are out, and those of these that are down.
+func counted(h *history, f *balancer.Frontend) (able, out, down int) {
+	s := h.in.Services.At(f.Service)
 	for _, b := range f.Backends {
 		switch b.State {
-		case balancer.Down, balancer.Ejected:
+		case balancer.Down:
+			if s.Locality != balancer.NodeOnly || nodeOf(h, s, f, b.Addr) == h.env.Node {
+				able, out, down = able+1, out+1, down+1
+			}
+		case balancer.Ejected:
 			able, out = able+1, out+1
 		case balancer.Active, balancer.Standby, balancer.Untested:
 			able++
@@ -156,14 +165,16 @@ func counted(s *balancer.Service, f *balancer.Frontend) (able, out int) {
 			}
 		}
 	}
-	return able, out
+	return able, out, down
 }
 
-func downOf(f *balancer.Frontend) (n int) {
-	for _, b := range f.Backends {
-		if b.State == balancer.Down {
-			n++
+// nodeOf is the node of the endpoint that a backend of f stands for: the first one at its address.
+func nodeOf(h *history, s *balancer.Service, f *balancer.Frontend, at netip.AddrPort) string {
+	port := s.Ports[slices.IndexFunc(s.Ports, func(p balancer.Port) bool { return p.Name == f.Port })]
+	for _, e := range balancer.UsedEndpoints(h.env.Allowed, s, &h.in) {
+		if netip.AddrPortFrom(e.Address, e.TargetPort(&port)) == at {
+			return e.Node
 		}
 	}
-	return n
+	return ""
 }

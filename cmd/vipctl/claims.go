@@ -35,7 +35,7 @@ func (c contest) same(d contest) bool {
 // problem is an error if the change brings the contest about, and a warning if it was there before.
 func (c contest) problem() balancer.Problem {
 	p := balancer.Problem{
-		Severity: balancer.SeverityError, Origin: c.intent.place(c.field), Service: c.intent.Name, Field: c.field,
+		Severity: balancer.SeverityError, Origin: c.intent.place(c.field), Service: c.intent.Name, Field: c.field, Kind: balancer.Held,
 		Text: fmt.Sprintf("%s is claimed by service %s (%s): choose another address or port", claimText(c.key), c.other.Name, origin(c.other.Origin)),
 	}
 	if !c.isNew {

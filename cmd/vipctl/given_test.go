@@ -42,6 +42,9 @@ func TestContestsLaw(t *testing.T) {
 		r.Shuffle(len(changes), func(i, j int) { changes[i], changes[j] = changes[j], changes[i] })
 		got := map[string]int{}
 		for _, c := range contests(before, changes) {
+			if p := c.problem(); p.Kind != balancer.Held {
+				t.Fatalf("%v is of the kind %q", p, p.Kind)
+			}
 			got[contestText(c.intent.Name, c.other.Name, c.key, c.isNew)]++
 		}
 		want := map[string]int{}

@@ -298,7 +298,7 @@ const releaseTime = 20 * time.Second
 // Reload reads the configuration and all definitions again, and returns what came of it. The journal says so, and that
 // by was the cause.
 func (d *Daemon) Reload(ctx context.Context, by string) ([]balancer.Problem, error) {
-	done := d.record.Reloads(by)
+	done := d.record.Reloads(d.model.State(), by)
 	problems, err := d.reload(ctx)
 	done(d.model.State(), problems, err)
 	d.notify.status(d.summary)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/snap"
 	"vipd/cmd/internal/journal"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/dataplane"
@@ -48,28 +49,46 @@ type Options struct {
 // New returns a Recorder that has recorded nothing.
 func New(o Options) *Recorder { return &Recorder{o: o} }
 
-// Reloads says that everything is being read again, because of by. What it returns is called with what came of it, and records
-// that.
-func (r *Recorder) Reloads(by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
+// Reloads says that the configuration and the services, which are last so far, are being read again, because of by. What it returns
+// is called with the result, and records that.
+func (r *Recorder) Reloads(last *model.State, by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
 	r.reloads.Add(1)
 	return func(s *model.State, problems []balancer.Problem, err error) {
-		r.o.Journal.Record(reload(by, s, problems, err))
+		r.o.Journal.Record(reload(by, last, s, problems, err))
 		r.reloads.Add(-1)
 	}
 }
 
-// reload tells what came of a reload.
-func reload(by string, s *model.State, problems []balancer.Problem, err error) journal.Event {
+// reload tells the result of a reload.
+func reload(by string, last, s *model.State, problems []balancer.Problem, err error) journal.Event {
 	e := journal.Event{Kind: journal.Reload, Cause: by, Revision: s.Snapshot.Revision}
 	switch {
 	case err != nil:
 		e.Level, e.Text, e.Cause = slog.LevelError, "a reload failed, and all stays as it was", err.Error()
-	case len(problems) > 0:
-		e.Level, e.Text = slog.LevelWarn, fmt.Sprintf("all was read again: %s, and %s", howMany(s.Snapshot.Services.Len(), "service"), howMany(len(problems), "problem"))
 	default:
-		e.Text = fmt.Sprintf("all was read again: %s, and no problems", howMany(s.Snapshot.Services.Len(), "service"))
+		found := "no problems"
+		if len(problems) > 0 {
+			e.Level, found = slog.LevelWarn, howMany(len(problems), "problem")
+		}
+		e.Text = fmt.Sprintf("the configuration and the services were read again: %s (%s), %s", howMany(s.Snapshot.Services.Len(), "service"), changes(last, s), found)
 	}
 	return e
+}
+
+// changes says how the services of s differ from those of last.
+func changes(last, s *model.State) string {
+	added, changed, removed := 0, 0, 0
+	for _, c := range snap.Diff(last.Snapshot.Services, s.Snapshot.Services) {
+		switch {
+		case !c.HadOld:
+			added++
+		case !c.HasNew:
+			removed++
+		default:
+			changed++
+		}
+	}
+	return fmt.Sprintf("%d added, %d changed, %d removed", added, changed, removed)
 }
 
 // Awaiting records that the store could not be read since the start, and that nothing of it is served yet, which s says. It is
@@ -137,7 +156,7 @@ func (r *Recorder) tellFiles(last, s *model.State, now time.Time) {
 	case last.Complete && !was.Connected && is.Connected:
 		r.o.Journal.Record(journal.Event{Kind: journal.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
 	case last.Complete && was.Revision != is.Revision && r.reloads.Load() == 0:
-		r.o.Journal.Record(reload("a file has changed", s, written(s), nil))
+		r.o.Journal.Record(reload("a file has changed", last, s, written(s), nil))
 	}
 }
 
