@@ -84,7 +84,7 @@ func TestWatchShowsEachChangeUntilInterrupted(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSession(t)
 			s.outTerminal = test.terminal
-			ctx, interrupt := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
 			defer interrupt()
 			var once sync.Once
 			s.out.written = func(all string) {
@@ -157,7 +157,7 @@ func (brokenOutput) Write([]byte) (int, error) { return 0, errors.New("nobody re
 func TestDrainWaitInterrupted(t *testing.T) {
 	s := newSession(t)
 	s.errTerminal = true
-	ctx, interrupt := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
 	defer interrupt()
 	s.err.written = func(all string) {
 		if strings.Contains(all, "7 connections left") {
@@ -224,7 +224,7 @@ func TestDrainWaitsForWhatIsNotDefinedAnyMore(t *testing.T) {
 					s.change(s.idle)
 				}
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 			defer cancel()
 			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11"); code != exitDone {
 				t.Errorf("exits with %d: %s", code, s.err)
@@ -260,7 +260,7 @@ func TestDrainSaysWhatWasCut(t *testing.T) {
 					s.change(s.idle)
 				}
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), wait.Scaled(10*time.Second))
+			ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 			defer cancel()
 			if code := s.run(ctx, "drain", "--wait", "web", "192.168.1.11", "--timeout", "90s"); code != exitDone {
 				t.Errorf("exits with %d: %s", code, s.err)

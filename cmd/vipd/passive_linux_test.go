@@ -24,7 +24,7 @@ func TestUnansweredClientsHintTheCheck(t *testing.T) {
 vips = ["10.96.0.10"]
 ports = [{ port = 80, target_port = 8080 }]
 endpoints = [{ address = "10.2.0.2" }, { address = "10.2.2.2" }]
-health = { type = "tcp", interval = "5m", fast_interval = "200ms", timeout = "190ms", rise = 1, fall = 2 }
+health = { type = "tcp", interval = "5m", fast_interval = "200ms", timeout = "2s", rise = 1, fall = 2 }
 `
 	if err := os.WriteFile(g.file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

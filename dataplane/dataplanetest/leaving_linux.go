@@ -1,12 +1,15 @@
 package dataplanetest
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"vipd/balancer"
 	"vipd/test/lab"
@@ -209,7 +212,8 @@ func (r *rig) leavesInPeace(all []*guests, when string) {
 		for i, vip := range g.way.vip {
 			for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 				if got := r.tally(r.w.client, keyOf(vip, vipPort, proto), 6); got["s1"] > 0 || len(got) != 2 {
-					r.Errorf("%s, %s: new clients at %s by %s are answered by %v, want only by the other servers", g.way.name, when, vip, proto, got)
+					r.Errorf("%s, %s: new clients at %s by %s are answered by %v, want only by the other servers:\n%s",
+						g.way.name, when, vip, proto, got, r.leadsTo(vip, r.w.servers[0]))
 				}
 			}
 			if g.moving != nil {
@@ -218,6 +222,28 @@ func (r *rig) leavesInPeace(all []*guests, when string) {
 			r.movesOnce(g, i, when)
 		}
 	}
+}
+
+// leadsTo tells what leads clients of a VIP to a server: rules of ours, and flows that conntrack knows.
+func (r *rig) leadsTo(vip netip.Addr, to *server) string {
+	r.Helper()
+	var all strings.Builder
+	r.s.saved(r, func(tool, table, line string) {
+		if strings.Contains(line, to.addr.of(vip).String()) {
+			fmt.Fprintf(&all, "%s -t %s: %s", tool, table, line)
+		}
+	})
+	family := map[bool]netlink.InetFamily{true: netlink.FAMILY_V4, false: netlink.FAMILY_V6}[vip.Is4()]
+	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, f := range flows {
+		if f.Forward.DstIP.String() == vip.String() {
+			fmt.Fprintln(&all, f)
+		}
+	}
+	return all.String()
 }
 
 // movesOnce checks that the client with affinity is with another server than the first, and always with the same one.

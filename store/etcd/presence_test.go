@@ -233,7 +233,7 @@ func TestPresenceThroughOutages(t *testing.T) {
 		revision++
 		began := time.Now()
 		n.Tell(etcd.NodeStatus{Revision: revision})
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("%s: Tell took %s", name, took)
 		}
 		if name != "killed" {
@@ -249,7 +249,7 @@ func TestPresenceThroughOutages(t *testing.T) {
 	relay.Freeze()
 	began := time.Now()
 	n.stop()
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > wait.Patience {
 		t.Errorf("without etcd the end took %s", took)
 	}
 }

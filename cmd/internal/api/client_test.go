@@ -63,9 +63,9 @@ func TestSilentDaemon(t *testing.T) {
 // check or that is followed, whatever the silence.
 func TestSlowDaemon(t *testing.T) {
 	t.Parallel()
-	const parts, pause = 4, 700 * time.Millisecond // 2.8 s in all, and 1.3 s of a pause to spare
+	const parts, pause = 4, 1500 * time.Millisecond // 6 s in all, and 3.5 s of a pause to spare
 	text := `{"version":      "v1"}`
-	c := served(t, 2*time.Second, func(w http.ResponseWriter, _ *http.Request) {
+	c := served(t, 5*time.Second, func(w http.ResponseWriter, _ *http.Request) {
 		for i := range parts {
 			time.Sleep(pause) // the daemon's own slowness
 			_, _ = w.Write([]byte(text[i*len(text)/parts : (i+1)*len(text)/parts]))

@@ -160,7 +160,7 @@ func TestEjectionIsNoOutage(t *testing.T) {
 func TestFailedDialHintsTheCheck(t *testing.T) {
 	server(t, "127.58.1.1:9001", "one")
 	two := serverUntil(t, "127.58.1.1:9002", "two")
-	n, log := startPassive(t, pair+`health = { type = "tcp", interval = "10m", fast_interval = "100ms", timeout = "90ms", rise = 2, fall = 2 }`, time.Hour)
+	n, log := startPassive(t, pair+`health = { type = "tcp", interval = "10m", fast_interval = "100ms", timeout = "10s", rise = 2, fall = 2 }`, time.Hour)
 	wait.For(t, 20*time.Second, "the first checks", func() bool {
 		all, err := n.client.Endpoints(t.Context())
 		return err == nil && all[0].Health == balancer.HealthUp && all[1].Health == balancer.HealthUp

@@ -246,7 +246,7 @@ func (w *world) turn(down bool, targets ...balancer.Target) {
 func (w *world) settled(hosts []*simulated, want balancer.Verdict) {
 	w.t.Helper()
 	size := min(len(hosts), quorum.Size)
-	wait.For(w.t, 60*time.Second, fmt.Sprintf("%d hosts to have shared the checks of %d targets", len(hosts), len(w.targets)), func() bool {
+	wait.For(w.t, 5*time.Minute, fmt.Sprintf("%d hosts to have shared the checks of %d targets", len(hosts), len(w.targets)), func() bool {
 		checking := 0
 		for _, h := range hosts {
 			checking += h.checking()
