@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
 	"vipd/test/ipvs"
@@ -133,10 +134,11 @@ func switching(t *testing.T, names ...string) {
 // lists demands that a connection is listed once, with the endpoint that serves it.
 func (g *gateway) lists(c net.Conn, what string) {
 	g.t.Helper()
-	conns, err := g.api.Connections(g.t.Context(), "web")
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	var conns []api.Connection
+	lab.Eventually(g.t, time.Minute, "a list of connections", func() (err error) { // vipd may have no time for it at once
+		conns, err = g.api.Connections(g.t.Context(), "web")
+		return err
+	})
 	var found []string
 	for _, n := range conns {
 		if n.Client.String() == c.LocalAddr().String() {

@@ -155,7 +155,7 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	}
 	stopA()
 	eventually(t, "the other backend", func() error { // the first datagram brings the ICMP error
-		name, err := askUDP(c, "y")
+		name, err := askUDPFor(c, "y", 300*time.Millisecond)
 		if name != "b" {
 			return fmt.Errorf("got %q, %v; want b", name, err)
 		}
