@@ -48,11 +48,7 @@ func (e *edit) takenVIPs(changes []*intent) (problems []balancer.Problem) {
 			if !held || holder == i.Name || i.stored != nil && i.stored.Service != nil && slices.Contains(i.stored.Service.VIPs, vip) {
 				continue
 			}
-			field := fmt.Sprintf("vips[%d]", n)
-			problems = append(problems, balancer.Problem{
-				Severity: balancer.SeverityError, Origin: i.place(field), Service: i.Name, Field: field,
-				Text: fmt.Sprintf("%s was given to service %s by a pool: choose another address", vip, holder),
-			})
+			problems = append(problems, i.problem(fmt.Sprintf("vips[%d]", n), "%s was given to service %s by a pool: choose another address", vip, holder))
 		}
 	}
 	return problems
@@ -96,9 +92,7 @@ func (e *edit) shortages() (problems []balancer.Problem, err error) {
 		default:
 			continue
 		}
-		problems = append(problems, balancer.Problem{
-			Severity: balancer.SeverityError, Origin: first[name].place("vips"), Service: first[name].Name, Field: "vips", Text: text,
-		})
+		problems = append(problems, first[name].problem("vips", "%s", text))
 	}
 	return problems, nil
 }
@@ -127,12 +121,5 @@ func (i *intent) asksOthers() bool {
 
 // addressText says which addresses of pools a service has, behind what became of it.
 func (i *intent) addressText() string {
-	texts := make([]string, len(i.Addresses))
-	for n, a := range i.Addresses {
-		texts[n] = a.String()
-	}
-	if len(texts) == 0 {
-		return ""
-	}
-	return ", " + strings.Join(texts, ", ")
+	return strings.Join(mapped(i.Addresses, func(a netip.Addr) string { return ", " + a.String() }), "")
 }

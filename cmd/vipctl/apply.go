@@ -13,16 +13,16 @@ import (
 func applyVerb() *verb {
 	return &verb{
 		name: "apply", args: "-f FILE", brief: "write services to etcd",
-		about: "Makes the services in etcd what FILE says: those that are missing are created, those that differ are updated, " +
-			"the others are left alone. FILE is TOML or JSON; -f may be given several times, and takes a folder (its *.toml and " +
-			"*.json) and - (standard input). JSON is {\"services\": {NAME: {...}}}, as \"vipctl export -o json\" prints it; the " +
-			"outer object may be left out.\n\n" +
-			"All of it is checked first, against what etcd holds too: two services can't have the same address, port and " +
-			"protocol, or the same node port. If anything is wrong, nothing is written. Then each service is one " +
-			"transaction, with its place in the history. Who was overtaken by somebody else's edit is told by whom and when, " +
-			"and their edit stays.\n\n" +
-			"Fields that this version does not know are errors, but for those that the service has in etcd already. The " +
-			"last line names the revision that \"vipctl wait\" waits for.",
+		about: "Makes the services in etcd what FILE says: creates missing ones, updates those that differ, and leaves the " +
+			"others alone. FILE is TOML or JSON; -f may be repeated, and takes a folder (its *.toml and *.json) and - " +
+			"(standard input). JSON is {\"services\": {NAME: {...}}}, as \"vipctl export -o json\" prints it; the outer object " +
+			"may be left out.\n\n" +
+			"Everything is checked first, also against etcd: two services can't have the same address, port and protocol, or " +
+			"the same node port. If anything is wrong, nothing is written. Then each service is written in one transaction, " +
+			"which adds to its history. If someone else changed a service meanwhile, their change stays, and the error names " +
+			"them and the time.\n\n" +
+			"Fields that this version does not know are errors, unless the service has them in etcd already. The last line " +
+			"names the revision that \"vipctl wait\" waits for.",
 		example: "vipctl apply -f services.toml --dry-run",
 		flags: []cli.Flag{
 			fileFlag("the `FILE` or folder to apply, or - for standard input; may be repeated"),

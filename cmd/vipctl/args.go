@@ -140,10 +140,7 @@ func verbIn(verbs []*verb, args []string, takes map[string]bool) *verb {
 			}
 			continue
 		}
-		if at := slices.IndexFunc(verbs, func(v *verb) bool { return v.name == arg }); at >= 0 {
-			return verbs[at]
-		}
-		return nil
+		return verbNamed(verbs, arg)
 	}
 	return nil
 }
@@ -173,25 +170,17 @@ func (a *arranged) findVerb(verbs []*verb, used []usedFlag) error {
 		}
 	}
 	name := a.rest[0]
-	for _, v := range verbs {
-		if v.name == name {
-			a.verb, a.rest = v, a.rest[1:]
-			if at := a.marked - 1; v.wraps && at >= 0 {
-				a.rest = slices.Insert(slices.Clone(a.rest), at, "--") // what it takes for a command is behind it
-			}
-			return nil
+	if v := verbNamed(verbs, name); v != nil {
+		a.verb, a.rest = v, a.rest[1:]
+		if at := a.marked - 1; v.wraps && at >= 0 {
+			a.rest = slices.Insert(slices.Clone(a.rest), at, "--") // what it takes for a command is behind it
 		}
+		return nil
 	}
 	if slices.Contains(later(), name) {
 		return wrongUse("this version does not have the command %q yet", name)
 	}
-	var names []string
-	for _, v := range verbs {
-		if !v.hidden {
-			names = append(names, v.name)
-		}
-	}
-	help := find.Meant(name, names)
+	help := find.Meant(name, verbNames(verbs))
 	if help == "" {
 		help = "; \"vipctl --help\" lists them"
 	}
@@ -227,10 +216,8 @@ func (a *arranged) takeFlags(used []usedFlag) error {
 			return wrongUse("\"vipctl %s\" has no flag %s%s", a.verb.name, f.text, find.Meant("--"+f.name, long))
 		case f.hasValue && !takesValue(flag) && f.value != "true" && f.value != "false":
 			return wrongUse("flag %s takes no value", f.text)
-		case isTime(flag) && !aTime(f.value):
-			return wrongUse("%s %q is not a time, such as 90s or 10m", f.text, f.value)
-		case isNumber(flag) && !aNumber(f.value):
-			return wrongUse("%s %q is not a whole number", f.text, f.value)
+		case mistake(flag, f.value) != "":
+			return wrongUse("%s %q %s", f.text, f.value, mistake(flag, f.value))
 		case f.hasValue:
 			a.flags = append(a.flags, "--"+f.name+"="+f.value)
 		default:
@@ -240,25 +227,35 @@ func (a *arranged) takeFlags(used []usedFlag) error {
 	return nil
 }
 
-func isNumber(f cli.Flag) bool {
+// mistake says why the value is none for the flag; "" means that it may be one.
+func mistake(f cli.Flag, value string) string {
 	switch f.(type) {
+	case *cli.DurationFlag:
+		if _, err := time.ParseDuration(value); err != nil {
+			return "is not a time, such as 90s or 10m"
+		}
 	case *cli.IntFlag, *cli.Int64Flag:
-		return true
+		if _, err := strconv.ParseInt(value, 10, 64); err != nil {
+			return "is not a whole number"
+		}
 	}
-	return false
+	return ""
 }
 
-func aNumber(text string) bool {
-	_, err := strconv.ParseInt(text, 10, 64)
-	return err == nil
+// verbNamed finds a verb; nil: there is none of that name.
+func verbNamed(verbs []*verb, name string) *verb {
+	if at := slices.IndexFunc(verbs, func(v *verb) bool { return v.name == name }); at >= 0 {
+		return verbs[at]
+	}
+	return nil
 }
 
-func isTime(f cli.Flag) bool {
-	_, is := f.(*cli.DurationFlag)
-	return is
-}
-
-func aTime(text string) bool {
-	_, err := time.ParseDuration(text)
-	return err == nil
+// verbNames are those that help shows.
+func verbNames(verbs []*verb) (names []string) {
+	for _, v := range verbs {
+		if !v.hidden {
+			names = append(names, v.name)
+		}
+	}
+	return names
 }

@@ -14,9 +14,9 @@ import (
 func checkNowVerb() *verb {
 	return &verb{
 		name: "check-now", args: "SERVICE ADDRESS[:PORT]", brief: "run an endpoint's health check once, and show the exchange",
-		about: "Has the daemon of this host run the health check of an endpoint once, and prints what was sent (>), what was " +
-			"received (<), what else happened (*), and what it comes to. The exit code is 0 if the check passed, else 1. The " +
-			"result does not count: the endpoint's state, and when it is checked next, stay as they are.\n\n" +
+		about: "The daemon of this host runs the health check of an endpoint once. Prints what was sent (>), what was received " +
+			"(<), other events (*), and the result. The exit code is 0 if the check passed, else 1. The result does not " +
+			"count: the endpoint's state and the time of its next check stay as they are.\n\n" +
 			"An endpoint that is checked at several ports needs PORT too. Values of headers that carry secrets are not shown.",
 		example: "vipctl check-now web 192.168.1.11",
 		formats: []string{formTable, formJSON},
@@ -57,7 +57,7 @@ func (p *printer) checkText(r *api.CheckResult) string {
 	case string(health.Passed):
 		verdict, style = "passed", table.Good
 	case string(health.NotRun):
-		verdict, style = "could not be carried out by this host, which says nothing of the endpoint", table.Notice
+		verdict, style = "could not run on this host, which says nothing about the endpoint", table.Notice
 		why = strings.TrimPrefix(why, "not run: ") // which is said in more words
 	}
 	fmt.Fprintf(&b, "%s: %s\n", p.paint("the check "+verdict, style), table.Line(oneLine(why)))

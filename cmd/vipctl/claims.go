@@ -34,10 +34,8 @@ func (c contest) same(d contest) bool {
 
 // problem is an error if the change brings the contest about, and a warning if it was there before.
 func (c contest) problem() balancer.Problem {
-	p := balancer.Problem{
-		Severity: balancer.SeverityError, Origin: c.intent.place(c.field), Service: c.intent.Name, Field: c.field, Kind: balancer.Held,
-		Text: fmt.Sprintf("%s is claimed by service %s (%s): choose another address or port", claimText(c.key), c.other.Name, origin(c.other.Origin)),
-	}
+	p := c.intent.problem(c.field, "%s is claimed by service %s (%s): choose another address or port", claimText(c.key), c.other.Name, origin(c.other.Origin))
+	p.Kind = balancer.Held
 	if !c.isNew {
 		p.Severity = balancer.SeverityWarning
 		p.Text = fmt.Sprintf("%s is claimed by service %s as well (%s), as it was before", claimText(c.key), c.other.Name, origin(c.other.Origin))

@@ -29,12 +29,11 @@ func cleanupVerb() *verb {
 	return &verb{
 		name: "cleanup", brief: "remove everything that vipd ever created on this host",
 		about: "Removes what vipd left on this host, also after a crash: rules and sets, addresses and their device, changed " +
-			"sysctls (they get their old values back), and its files in run_dir and state_dir, with overrides and drains that " +
-			"were said by hand. It removes nothing else, and says what it removed, a line each; many of a kind share one. It " +
-			"takes root.\n\n" +
+			"sysctls (their old values are restored), and its files in run_dir and state_dir, including overrides and drains. " +
+			"It removes nothing else, and prints a line for each thing; many of a kind share one. It needs root.\n\n" +
 			"It works without a daemon, and refuses while one runs in this network namespace, whatever its config: stop that " +
-			"first, or remove what it uses all the same with --force. The config says where things are; without one the " +
-			"defaults hold. With --mode only what that mode created is removed.",
+			"first, or use --force. The config says where things are; without one the defaults hold. With --mode it removes " +
+			"only what that mode created.",
 		example: "sudo vipctl cleanup --dry-run",
 		flags: []cli.Flag{
 			modeFlag("remove only what this `MODE` created"),

@@ -27,23 +27,13 @@ func completionVerb() *verb {
 			if err != nil {
 				return err
 			}
-			return c.print(completionScript(shell))
+			return c.print(map[string]string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}[shell])
 		},
 	}
 }
 
 // completeName is the verb that the scripts call, with the words up to the cursor, the last one unfinished.
 const completeName = "__complete"
-
-func completionScript(shell string) string {
-	switch shell {
-	case "bash":
-		return bashCompletion
-	case "zsh":
-		return zshCompletion
-	}
-	return fishCompletion
-}
 
 // Where nothing is offered, the shells fall back to file names.
 const bashCompletion = `# bash completion of vipctl
@@ -150,11 +140,10 @@ func offers(c *call, before []string, last string) []string {
 			continue
 		}
 		if v == nil {
-			if at := slices.IndexFunc(all, func(v *verb) bool { return v.name == word }); at >= 0 {
-				v = all[at]
-				continue
+			if v = verbNamed(all, word); v == nil {
+				return nil
 			}
-			return nil
+			continue
 		}
 		args = append(args, word)
 	}
@@ -162,13 +151,7 @@ func offers(c *call, before []string, last string) []string {
 	case strings.HasPrefix(last, "-"):
 		return offerFlags(v)
 	case v == nil:
-		var names []string
-		for _, v := range all {
-			if !v.hidden {
-				names = append(names, v.name)
-			}
-		}
-		return names
+		return verbNames(all)
 	case v.complete != nil:
 		c.verb = v
 		return unique(v.complete(c, args))

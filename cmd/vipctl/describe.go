@@ -13,12 +13,12 @@ import (
 func describeVerb() *verb {
 	return &verb{
 		name: "describe", args: "service|node NAME", brief: "everything about one service or node",
-		about: "Shows one service: where it was read, the fields that are not at their default, its ports with what they " +
-			"counted since the daemon started, its endpoints with configured and effective weight, health and override, " +
-			"what their checks have found, its drains, frontends and problems.\n\n" +
-			"In kernel modes bytes are there only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
-			"With --etcd it is read from etcd: what is wanted of all hosts, without what each knows for itself. A node is " +
-			"always read from etcd: what its vipd has told last.",
+		about: "Shows one service: where it was read, fields that are not at their default, ports with their counters since the " +
+			"daemon started, endpoints with configured and effective weight, health and override, results of checks, drains, " +
+			"frontends and problems.\n\n" +
+			"In kernel modes bytes are shown only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
+			"With --etcd it is read from etcd: the definition for all hosts, without what only a host knows. A node is always " +
+			"read from etcd: the status that its vipd wrote last.",
 		example: "vipctl describe service web",
 		formats: []string{formTable, formWide, formJSON, formTOML}, fleet: true,
 		least: 2, most: 2,

@@ -67,10 +67,10 @@ func (out *sheet) nodeSync(n *nodeView) {
 	}
 	out.text("sync", text)
 	if s.Pending > 0 || s.Failing > 0 {
-		out.text("", fmt.Sprintf("%s not as wanted yet, %d failing", count(s.Pending, "frontend"), s.Failing))
+		out.text("", fmt.Sprintf("%s pending, %d failing", count(s.Pending, "frontend"), s.Failing))
 	}
 	if !s.At.IsZero() {
-		out.text("", "told "+out.ago(s.At)+"; nothing is new since")
+		out.text("", "last report "+out.ago(s.At))
 	}
 }
 

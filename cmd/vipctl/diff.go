@@ -18,15 +18,15 @@ import (
 func diffVerb() *verb {
 	return &verb{
 		name: "diff", brief: "what is wanted against what runs, or against etcd",
-		about: "Without -f: what of the daemon's services does not run as wanted, and why. The daemon compares it with what the " +
-			"kernel has now, mends what others have changed, and shows what it can't mend.\n\n" +
+		about: "Without -f: which of the daemon's services do not run as wanted, and why. The daemon compares them with what the " +
+			"kernel has now, repairs what other programs have changed, and shows what it can't repair.\n\n" +
 			"With -f FILE, where services come from files: what would change if the daemon read FILE now. FILE is a daemon's " +
 			"config, a services file, or a folder of those. Services are compared field by field; one that runs and is not in " +
-			"FILE counts as removed only if it was read from there (FILE, a file in that folder, or where the [store].path of " +
-			"FILE leads). A services file or folder is read without the [defaults] of a config.\n\n" +
-			"With -f FILE and the etcd store (--etcd, or what the config says): what \"vipctl apply -f FILE\" would change in " +
-			"etcd. FILE is as for apply, and -f may be repeated; services that only etcd has are shown with --prune. The " +
-			"daemon's own config is still compared with the daemon.\n\n" +
+			"FILE counts as removed only if it was read from there (FILE, a file in that folder, or the [store].path of " +
+			"FILE). A services file or folder is read without the [defaults] of a config.\n\n" +
+			"With -f FILE and the etcd store (--etcd, or the config's): what \"vipctl apply -f FILE\" would change in etcd. " +
+			"FILE is as for apply, and -f may be repeated; services that only etcd has are shown with --prune. The daemon's " +
+			"own config is still compared with the daemon.\n\n" +
 			"The exit code is 3 if there are differences, 0 if there are none, and 1 if not all could be compared.",
 		example: "vipctl diff -f /etc/vipd/vipd.toml",
 		flags: []cli.Flag{

@@ -1,9 +1,10 @@
-// Command vipctl is the command line of vipd: it asks and tells the daemon of this host through its Unix socket, reads
-// and writes what a fleet shares in etcd, and checks, renders and cleans up without either.
+// Command vipctl is the command line of vipd: it queries and controls the daemon of this host through its Unix socket,
+// reads and writes what a fleet shares in etcd, and checks, renders and cleans up without either.
 //
 // A command line passes through three steps. arrange (args.go) finds the verb and its flags wherever they stand, and
 // refuses what is wrong in a sentence. urfave/cli parses the flags and prints help. The verb's run function does the
-// work with a call, which has the streams, the client and the output form.
+// work with a call, which has a printer (the streams and the output form), a daemonLink and a fleetLink (the connections
+// to the daemon and to etcd).
 //
 //	vipctl -o json get services      ->  get -o json -- services
 //	vipctl drain web 10.0.0.1 --wait ->  drain --wait -- web 10.0.0.1

@@ -20,12 +20,14 @@ import (
 
 func doctorVerb() *verb {
 	return &verb{
-		name: "doctor", brief: "what this host can do, what is in the way, and what mends it",
-		about: "Looks at this host as vipd finds it: which modes work, with the reason for each no, and which one auto takes; virtual servers of the kernel; tools, kernel and sysctls; " +
-			"programs that disturb; services without a usable endpoint; and how traffic for each VIP gets here. Each finding is ok, a note, a warning or a " +
-			"problem, with the reason and the command that mends it or shows more.\n\n" +
-			"Nothing is changed but that the trial of a mode may load kernel modules, and no daemon is needed; one that runs is asked for the mode in use and for its VIPs, and left " +
-			"alone. Without root much can't be seen, which is said. The exit code is 1 if there is a problem.",
+		name: "doctor", brief: "what this host can do, what is in the way, and how to fix it",
+		about: "Examines this host: which modes work, with the reason for each that does not, and which one auto takes; virtual " +
+			"servers of the kernel; tools, kernel and sysctls; programs that interfere; services without a usable endpoint; " +
+			"and how traffic for each VIP gets here. Each finding is ok, a note, a warning or a problem, with the reason and " +
+			"the command that fixes it or shows more.\n\n" +
+			"It changes nothing, except that the trial of a mode may load kernel modules. It needs no daemon; one that runs " +
+			"is asked for its mode and VIPs. Without root it says what it can't see. The exit code is 1 if there is a " +
+			"problem.",
 		example: "sudo vipctl doctor",
 		formats: []string{formTable, formJSON},
 		run:     runDoctor,

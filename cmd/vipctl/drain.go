@@ -75,7 +75,7 @@ func weightVerb() *verb {
 		name: "weight", args: "SERVICE ADDRESS N|- | --node NODE N|-", brief: "set the weight of an endpoint, or take it back",
 		about: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0 means no new "+
 			"connections. It wins over what is written, also across restarts and reloads, until \"-\" in place of N takes it "+
-			"back. The last usable endpoint of a service gets 0 only with --force. The schedulers %s share nothing by weight.\n\n", balancer.MaxWeight, unweighted()) + overridePlace,
+			"back. The last usable endpoint of a service gets 0 only with --force. The schedulers %s ignore weights.\n\n", balancer.MaxWeight, unweighted()) + overridePlace,
 		example: "vipctl weight web 192.168.1.11 5",
 		flags:   []cli.Flag{nodeFlag(), reasonFlag(), expiresFlag(), forceFlag()},
 		formats: []string{formTable, formJSON}, most: 3, fleet: true,
@@ -83,7 +83,7 @@ func weightVerb() *verb {
 	}
 }
 
-// unweighted lists the schedulers that share nothing by weight.
+// unweighted lists the schedulers that ignore weights.
 func unweighted() string {
 	names := slices.DeleteFunc(balancer.Scheduler("").Values(), func(s string) bool { return balancer.Scheduler(s).SharesByWeight() })
 	return strings.Join(names, ", ")
@@ -144,7 +144,7 @@ func runWeight(c *call) error {
 	done := fmt.Sprintf("weight %d", n)
 	switch {
 	case text == "-":
-		n, done = balancer.TakenBack, "the weight that is written counts again"
+		n, done = balancer.TakenBack, "the configured weight counts again"
 	case err != nil || n < 0 || n > balancer.MaxWeight:
 		return wrongUse("%q is not a weight: a whole number, 0 to %d, or - to take back the one that was set", text, balancer.MaxWeight)
 	}
@@ -158,7 +158,7 @@ func runWeight(c *call) error {
 		by := o.schedulers()
 		for _, name := range slices.Sorted(maps.Keys(by)) {
 			if !by[name].SharesByWeight() {
-				c.hint("service %s is scheduled by %s, which shares nothing by weight; only weight 0 keeps new connections away", name, by[name])
+				c.hint("service %s is scheduled by %s, which ignores weights; only weight 0 keeps new connections away", name, by[name])
 			}
 		}
 	}

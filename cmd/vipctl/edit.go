@@ -51,7 +51,7 @@ func (e *edit) write() error {
 			continue
 		case !errors.As(err, &conflict):
 			e.intents = e.intents[:n]
-			return fmt.Errorf("%s of %s: %w; what is listed was done; run it again when that is mended: what is there already is left alone", i.verb(), i.Name, err)
+			return fmt.Errorf("%s of %s: %w; the changes listed above are done; run it again when the cause is fixed: it leaves them alone", i.verb(), i.Name, err)
 		case e.agrees(i, conflict):
 			continue
 		}
@@ -59,7 +59,7 @@ func (e *edit) write() error {
 		missed++
 	}
 	if missed > 0 {
-		return fmt.Errorf("%s not written, because somebody else was faster", count(missed, "change"))
+		return fmt.Errorf("%s not written, because someone else was faster", count(missed, "change"))
 	}
 	return nil
 }
@@ -203,7 +203,7 @@ func (e *edit) overtaken() error {
 		}
 	}
 	if wrong > 0 {
-		return errors.New("all was written, but so was a service of somebody else that claims the same: one of the two is not served there")
+		return errors.New("all is written, but someone else wrote a service that claims the same: one of the two is not served there")
 	}
 	return nil
 }

@@ -26,14 +26,14 @@ const (
 func eventsVerb() *verb {
 	return &verb{
 		name: "events", brief: "what has happened on this node, in order",
-		about: "Lists what the daemon has noted, a line each, the latest last: reloads, applies (what was carried out, and how " +
-			"long that took), health of endpoints, drains, mode, drift (what others changed, and vipd mended), problems, " +
-			"panics (so few endpoints are healthy that all are used), and the store lost and found. Times are local; the date " +
-			"is there where it is not today's. In brackets stands how long what ended had lasted. -o json has all of each.\n\n" +
-			"-f goes on with what comes, until Ctrl-C. It goes on over a restart of vipd too, and says on stderr when vipd is away " +
-			"and back; with -o json it writes a line of JSON each.\n\n" +
-			"vipd keeps the latest 10,000 in memory, and of each kind at least 1,000; its log has them too, over restarts, but for " +
-			"applies, which it has at --log-level debug only.",
+		about: "Lists the daemon's events, one a line, the latest last: reloads, applies (and how long they took), health of " +
+			"endpoints, drains, mode, drift (changes by other programs that vipd has repaired), problems, panics (so few " +
+			"endpoints are healthy that all are used), and etcd lost and found. Times are local, with the date unless it is " +
+			"today's. Brackets show how long a state that ended had lasted. -o json has all details.\n\n" +
+			"-f follows new events until Ctrl-C, also over restarts of vipd; it says on stderr when vipd is away and back. " +
+			"With -o json it writes one line of JSON for each event.\n\n" +
+			"vipd keeps the latest 10,000 in memory, and at least 1,000 of each kind. Its log has them too, over restarts; " +
+			"applies only at --log-level debug.",
 		example: "vipctl events -f --service web",
 		flags: []cli.Flag{
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on with what comes, until Ctrl-C"},
@@ -181,9 +181,9 @@ func (l *eventList) follow() error {
 // missed says how many events are lost. Nobody knows what they were about: it is all that is gone.
 func (l *eventList) missed(n uint64) string {
 	if l.query.Service == "" && l.query.Kind == "" {
-		return count(n, "event") + " came and went before they could be shown"
+		return count(n, "event") + " were lost before they could be shown"
 	}
-	return count(n, "event") + ", of whatever kind and service, came and went before they could be looked at"
+	return count(n, "event") + ", of any kind and service, were lost before they could be read"
 }
 
 // show prints events, the first with the titles above.

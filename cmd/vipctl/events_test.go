@@ -76,8 +76,8 @@ func TestEventsFollow(t *testing.T) {
 			if got := s.out.String(); got != want {
 				t.Errorf("stdout is\n%swant\n%s", got, want)
 			}
-			want = "vipctl: 7 events came and went before they could be shown\nvipctl: reading events: vipd at " + socket +
-				" ended the answer; waiting for vipd\nvipctl: vipd is there again\n"
+			want = "vipctl: 7 events were lost before they could be shown\nvipctl: reading events: vipd at " + socket +
+				" ended the answer; waiting for vipd\nvipctl: vipd is back\n"
 			if got := s.err.String(); got != want {
 				t.Errorf("stderr is\n%swant\n%s", got, want)
 			}
@@ -88,9 +88,9 @@ func TestEventsFollow(t *testing.T) {
 // TestMissedEvents: where some kind or service is asked for, those that are lost may be of others.
 func TestMissedEvents(t *testing.T) {
 	for query, want := range map[api.EventsQuery]string{
-		{}:               "7 events came and went before they could be shown",
-		{Service: "web"}: "7 events, of whatever kind and service, came and went before they could be looked at",
-		{Kind: "health"}: "7 events, of whatever kind and service, came and went before they could be looked at",
+		{}:               "7 events were lost before they could be shown",
+		{Service: "web"}: "7 events, of any kind and service, were lost before they could be read",
+		{Kind: "health"}: "7 events, of any kind and service, were lost before they could be read",
 	} {
 		if got := (&eventList{query: query}).missed(7); got != want {
 			t.Errorf("%+v: %q, want %q", query, got, want)

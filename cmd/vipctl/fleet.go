@@ -19,8 +19,8 @@ import (
 func fleetFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "etcd", EnvVars: []string{"VIPCTL_ETCD"}, Usage: "etcd's members, `URL,...`; default: what the config says"},
-		&cli.StringFlag{Name: "prefix", Usage: "what all keys begin with, such as /vipd; a `PATH`"},
-		&cli.StringFlag{Name: "user", Usage: "whom etcd is to take vipctl for, a `NAME`"},
+		&cli.StringFlag{Name: "prefix", Usage: "the prefix of all keys, a `PATH` such as /vipd"},
+		&cli.StringFlag{Name: "user", Usage: "etcd's user `NAME`"},
 		&cli.StringFlag{Name: "password-file", Usage: "the user's password is in this `FILE`"},
 		&cli.StringFlag{Name: "ca-file", Usage: "the authorities of etcd's certificates, a `FILE`"},
 		&cli.StringFlag{Name: "cert-file", Usage: "the client's certificate, a `FILE`"},

@@ -205,7 +205,7 @@ func (f *fleetOverride) await() error {
 	})
 	watcher.end()
 	if err == nil && len(v.gone) > 0 {
-		f.note("not waited for, since they have gone away: %s", strings.Join(v.gone, ", "))
+		f.note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
 	}
 	return f.ended(err, f.result.Targets, last, names(lag), " on "+count(len(v.done), "node"))
 }

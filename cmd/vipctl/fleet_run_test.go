@@ -143,7 +143,7 @@ func TestParallelApplies(t *testing.T) {
 		case o.code == exitDone:
 			acknowledged[fmt.Sprintf("op%d", i)] = result.Revision
 		case o.code != exitFailed || !strings.Contains(result.Services[0].Error, "service web was changed (now at revision ") ||
-			!strings.Contains(result.Services[0].Error, " by op") || !strings.Contains(o.stderr, "somebody else was faster"):
+			!strings.Contains(result.Services[0].Error, " by op") || !strings.Contains(o.stderr, "someone else was faster"):
 			t.Errorf("operator %d exits with %d: %s%s", i, o.code, o.stdout, o.stderr)
 		}
 	}
@@ -239,7 +239,7 @@ func TestOvertaken(t *testing.T) {
 		f.do(exitDone, "apply", "-f", f.file(serviceText("other", "10.96.0.20", 80)))
 	})
 	if code != exitFailed || stdout[:strings.Index(stdout, "revision")] != "next: created\n" || !strings.Contains(stderr, "10.96.0.20:80/tcp is claimed by service other (/vipd/services/other, revision ") ||
-		!strings.Contains(stderr, "1 change not written, because somebody else was faster") {
+		!strings.Contains(stderr, "1 change not written, because someone else was faster") {
 		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
 	}
 	// What writes to etcd without vipctl can't be kept from it.
@@ -249,7 +249,7 @@ func TestOvertaken(t *testing.T) {
 		}
 	})
 	if code != exitFailed || !strings.HasPrefix(stdout, "late: created\n") || !strings.Contains(stderr, "10.96.0.22:80/tcp is claimed by service raw (/vipd/services/raw, revision ") ||
-		!strings.Contains(stderr, "all was written, but so was a service of somebody else") {
+		!strings.Contains(stderr, "all is written, but someone else wrote a service that claims the same") {
 		t.Errorf("exits with %d: %s%s", code, stdout, stderr)
 	}
 }
@@ -320,7 +320,7 @@ func (f *fleet) written(t *testing.T) []balancer.Name {
 func TestFleetCheckRules(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)+"health = { type = \"tcp\", interval = \"4s\" }\n"))
-	if got, want := f.do(exitDone, "describe", "service", "web"), "tcp every 4s, 1s while turning, timeout 1s, rise 2, fall 3\n"; !strings.Contains(got, want) {
+	if got, want := f.do(exitDone, "describe", "service", "web"), "tcp every 4s, 1s while confirming a change, timeout 1s, rise 2, fall"; !strings.Contains(got, want) {
 		t.Errorf("want %q in\n%s", want, got)
 	}
 }

@@ -34,7 +34,7 @@ func (c *call) follow(answered bool, stream func(heard func()) error) error {
 	heard := func() {
 		if answered = true; away {
 			away = false
-			c.note("vipd is there again")
+			c.note("vipd is back")
 		}
 	}
 	for {

@@ -84,13 +84,13 @@ func takenOut(e *api.Endpoint) string {
 	o, what := e.Override, ""
 	switch {
 	case e.State == balancer.Removed:
-		return "its service has it no longer"
+		return "removed from its service"
 	case e.State == balancer.Draining && (o == nil || o.Draining == nil):
-		return "its definition says that it drains"
+		return "draining in its definition"
 	case e.State == balancer.Draining:
 		what = "drained by "
 	case e.State == balancer.ZeroWeight && o != nil && o.Weight != nil:
-		what = "weight 0, said by "
+		what = "weight 0, set by "
 	default:
 		return ""
 	}
@@ -186,7 +186,7 @@ func (p *printer) describedChecks(s *api.Service) *table.Table {
 
 // rulesText is how the endpoints of a service are checked, with all that it leaves to the defaults.
 func rulesText(k *api.CheckRules) string {
-	text := fmt.Sprintf("%s every %s, %s while turning, timeout %s, rise %d, fall %d", k.Type, k.Interval, k.FastInterval, k.Timeout, k.Rise, k.Fall)
+	text := fmt.Sprintf("%s every %s, %s while confirming a change, timeout %s, rise %d, fall %d", k.Type, k.Interval, k.FastInterval, k.Timeout, k.Rise, k.Fall)
 	if k.From == balancer.HealthFromFleet {
 		text += ", by the fleet"
 	}
@@ -239,7 +239,7 @@ func (out *sheet) health(h *api.HealthCount) {
 	}
 	out.painted("health", text, style)
 	out.namedServices("no endpoint is left for clients of ", h.Out)
-	out.namedServices("in panic, so that all endpoints are used, healthy or not: ", h.Panic)
+	out.namedServices("in panic mode, all endpoints are used, healthy or not: ", h.Panic)
 }
 
 // servicesNamed is how many services a line of status names, unless it is asked for all.

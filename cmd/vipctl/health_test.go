@@ -44,10 +44,10 @@ func TestWhy(t *testing.T) {
 		"up by 2 of 3 nodes; this node: no answer within 1s": {State: balancer.Active, Health: balancer.HealthUp, Check: &api.Check{LastOutcome: "passed", Fleet: &api.FleetCheck{Here: "up by 2 of 3 nodes; this node: no answer within 1s"}}},
 		"drained by ana: kernel update":                      {State: balancer.Draining, Override: &balancer.Override{Draining: &yes, By: "ana", Reason: "kernel update"}},
 		"drained by hand":                                    {State: balancer.Draining, Override: &balancer.Override{Draining: &yes}},
-		"its definition says that it drains":                 {State: balancer.Draining},
-		"weight 0, said by ana: disk":                        {State: balancer.ZeroWeight, Override: &balancer.Override{Weight: &none, By: "ana", Reason: "disk"}},
+		"draining in its definition":                         {State: balancer.Draining},
+		"weight 0, set by ana: disk":                         {State: balancer.ZeroWeight, Override: &balancer.Override{Weight: &none, By: "ana", Reason: "disk"}},
 		"ramping up: 20% of its weight":                      {State: balancer.Active, Ramp: 20},
-		"its service has it no longer":                       {State: balancer.Removed},
+		"removed from its service":                           {State: balancer.Removed},
 	} {
 		if got := why(&e); got != want {
 			t.Errorf("%+v: %q, want %q", e, got, want)

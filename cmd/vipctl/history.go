@@ -34,9 +34,9 @@ func historyVerb() *verb {
 func rollbackVerb() *verb {
 	return &verb{
 		name: "rollback", args: "SERVICE N", brief: "make an old text of a service in etcd the present one",
-		about: "Writes text N of \"vipctl history SERVICE\" again, also of a service that was removed. It is checked as by " +
-			"apply: nothing is written if another service has the address and port by now, or if somebody else edits the " +
-			"service meanwhile. The rollback itself is a new text in the history.",
+		about: "Writes text N of \"vipctl history SERVICE\" again, also of a service that was removed. It is checked as by apply: " +
+			"nothing is written if another service has taken the address and port, or if someone else changes the service " +
+			"meanwhile. The rollback itself is a new text in the history.",
 		example: "vipctl rollback web 3",
 		flags:   []cli.Flag{&cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"}},
 		formats: []string{formTable, formJSON}, fleet: true,

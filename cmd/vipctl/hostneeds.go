@@ -60,8 +60,7 @@ func (d *definitions) checkListeners(frontends []*balancer.Frontend, local []net
 		taken := slices.ContainsFunc(all, func(s sockets.Socket) bool {
 			// A vipd that runs listens at single addresses too. Only root is told whose a socket is.
 			own := owners[s.Inode] == "vipd" || owners[s.Inode] == "" && !s.At.Addr.IsUnspecified()
-			meets := s.At.Addr == f.Key.Addr || s.At.Addr.IsUnspecified() && (s.At.Addr.Is6() || f.Key.Addr.Is4())
-			return !own && meets && s.At.Port == f.Key.Port && s.At.Proto == f.Key.Proto
+			return !own && s.Takes(f.Key)
 		})
 		s := d.services.At(f.Service)
 		if !taken || s == nil {

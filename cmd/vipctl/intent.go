@@ -49,6 +49,11 @@ func (i *intent) place(field string) balancer.Origin {
 	return i.where(field)
 }
 
+// problem is an error in a field of the service.
+func (i *intent) problem(field, format string, args ...any) balancer.Problem {
+	return balancer.Problem{Severity: balancer.SeverityError, Origin: i.place(field), Service: i.Name, Field: field, Text: fmt.Sprintf(format, args...)}
+}
+
 // edit is a set of changes to the services in etcd: what there was when it began, and what is to become of it.
 type edit struct {
 	*call
@@ -176,9 +181,7 @@ func (e *edit) check() error {
 		}
 		e.problems = append(e.problems, e.untrusted(i)...)
 		if err := e.writer.Check(e.change(i)); err != nil {
-			e.problems = append(e.problems, balancer.Problem{
-				Severity: balancer.SeverityError, Origin: i.place(""), Service: i.Name, Text: err.Error(),
-			})
+			e.problems = append(e.problems, i.problem("", "%v", err))
 		}
 	}
 	return nil

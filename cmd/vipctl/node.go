@@ -17,9 +17,9 @@ func nodeVerb() *verb {
 	return &verb{
 		name: "node", args: "set NODE", brief: "set mode and zone of a node of the fleet",
 		about: "Sets mode or zone of the vipd on NODE, which follows at once and keeps them over restarts. They win over the " +
-			"node's own file, but not over its --mode. What is not given stays; --mode \"\" and --zone \"\" take back " +
-			"what was set here. It may be set before there is such a node.\n\n" +
-			"\"vipctl get nodes -o wide\" shows what is set, and what came of it.",
+			"node's own file, but not over its --mode. What is not given stays; --mode \"\" and --zone \"\" remove what was set " +
+			"here. The node need not exist yet.\n\n" +
+			"\"vipctl get nodes -o wide\" shows what is set, and the mode in use.",
 		example: "vipctl node set gw1 --mode iptables",
 		flags: []cli.Flag{
 			modeFlag("the `MODE` that the node is to use: " + choices(config.ModeName("").Values()) + "; \"\": what its file says"),

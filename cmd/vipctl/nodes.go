@@ -40,7 +40,7 @@ func noNodes(name string) string {
 	if name != "" {
 		return fmt.Sprintf("there is no node %q", name)
 	}
-	return "there are no nodes: no vipd has been at this etcd under this prefix"
+	return "there are no nodes: no vipd has used this etcd under this prefix"
 }
 
 // noNode says that there is no such node, and which is near.

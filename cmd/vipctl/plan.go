@@ -56,7 +56,7 @@ func runPlan(c *call) error {
 		return fmt.Errorf("planning %s: %w", c.args[0], err)
 	}
 	if len(frontends) == 0 {
-		fmt.Fprintf(c.stderr, "%s comes to no frontends\n", c.args[0])
+		fmt.Fprintf(c.stderr, "%s has no frontends\n", c.args[0])
 	}
 	if err := c.print(text); err != nil || !incomplete {
 		return err

@@ -27,21 +27,21 @@ const (
 func registerVerb() *verb {
 	return &verb{
 		name: "register", args: "SERVICE ADDRESS[:PORT] [-- COMMAND...]", brief: "keep an endpoint in etcd as long as this, or COMMAND, runs",
-		about: "Puts an endpoint of SERVICE into etcd, under a lease, and keeps it there until Ctrl-C or SIGTERM. If vipctl " +
-			"or its host dies, the endpoint is gone after --ttl. While etcd is away it tries on, and registers again. All " +
-			"that is said goes to stderr.\n\n" +
-			"With COMMAND the endpoint is there as long as COMMAND runs, and the exit code is that of COMMAND. Ctrl-C or " +
-			"SIGTERM first drains the endpoint: no node makes new connections, and when none are left, at the latest after " +
-			"the service's drain_timeout, the endpoint is taken out and COMMAND gets SIGTERM, and SIGKILL if it still runs " +
-			"after --kill-after. A second signal skips the drain, a third one kills. SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 " +
-			"are passed on. COMMAND has a process group of its own, so that Ctrl-C reaches vipctl only; under systemd set " +
+		about: "Puts an endpoint of SERVICE into etcd, under a lease, and keeps it there until Ctrl-C or SIGTERM. If vipctl or " +
+			"its host dies, the endpoint is gone after --ttl. While etcd is unreachable, vipctl keeps trying and registers " +
+			"again. It writes messages to stderr.\n\n" +
+			"With COMMAND the endpoint stays as long as COMMAND runs, and the exit code is that of COMMAND. Ctrl-C or SIGTERM " +
+			"first drains the endpoint: no node makes new connections. When none are left, at the latest after the service's " +
+			"drain_timeout, the endpoint is removed and COMMAND gets SIGTERM, and SIGKILL if it still runs after " +
+			"--kill-after. A second signal skips the drain, a third one kills. SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are " +
+			"passed on. COMMAND has a process group of its own, so that Ctrl-C reaches vipctl only; under systemd set " +
 			"KillMode=mixed for the same reason.\n\n" +
-			"The endpoint's key is PREFIX/endpoints/SERVICE/ID. Who registers an ID that another holds takes it over, and " +
+			"The endpoint's key is PREFIX/endpoints/SERVICE/ID. Registering an ID that another vipctl holds takes it over; " +
 			"the other says so.",
 		example: "vipctl register web 192.168.1.11:8080 -- /usr/sbin/nginx -g \"daemon off;\"",
 		flags: []cli.Flag{
 			&cli.IntFlag{Name: "weight", Value: 1, Usage: fmt.Sprintf("its share among the endpoints, a `NUMBER` from 0 to %d", balancer.MaxWeight)},
-			&cli.DurationFlag{Name: "ttl", Value: defaultTTL, Usage: "how long it stays when nobody renews it, a `TIME`"},
+			&cli.DurationFlag{Name: "ttl", Value: defaultTTL, Usage: "how long it stays without renewal, a `TIME`"},
 			&cli.StringFlag{Name: "id", Usage: "its `ID` among the endpoints of the service; default: address and port"},
 			nodeNameFlag("the `NODE` that it is on"),
 			zoneFlag("the `ZONE` that it is in"),
@@ -199,7 +199,7 @@ func (r *registration) noteUnknownService() {
 	ctx, cancel := context.WithTimeout(r, etcd.MinTTL/2) // meanwhile nobody renews the lease
 	defer cancel()
 	if s, err := r.writer.Service(ctx, r.id.Service); err == nil && s == nil {
-		r.hint("there is no service %s in etcd yet, so that nobody uses it", r.id.Service)
+		r.hint("there is no service %s in etcd yet, so no node uses the endpoint", r.id.Service)
 	}
 }
 

@@ -13,11 +13,11 @@ import (
 
 func reloadVerb() *verb {
 	return &verb{
-		name: "reload", brief: "make the daemon read its files now, and say what came of it",
-		about: "Makes the daemon read its configuration and services again, and answers when that is done. Problems are " +
-			"printed, a line each; what they are about stays in its last good state, and the exit code is 1 if any of " +
-			"them is more than a warning. A file that a program is still writing is read when that has closed it. A main file " +
-			"that says nothing any more is a problem, and what it said before goes on, unless --allow-empty says that it is meant.",
+		name: "reload", brief: "make the daemon read its files now, and print the result",
+		about: "Makes the daemon read its configuration and services again, and returns when that is done. It prints each " +
+			"problem on a line; the last good state of what has a problem stays in use. The exit code is 1 if any problem is " +
+			"more than a warning. A file that a program is still writing is read when that program has closed it. A main file " +
+			"that is suddenly empty is a problem, and its services stay, unless --allow-empty is given.",
 		example: "vipctl reload",
 		flags: []cli.Flag{
 			&cli.BoolFlag{Name: "allow-empty", Usage: "serve nothing where the main file says nothing"},

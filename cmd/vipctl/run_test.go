@@ -126,7 +126,7 @@ func TestWatchGoesOnAfterARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	wait.For(t, 10*time.Second, "the daemon to be back", func() bool { return strings.HasSuffix(s.err.String(), "vipctl: vipd is there again\n") })
+	wait.For(t, 10*time.Second, "the daemon to be back", func() bool { return strings.HasSuffix(s.err.String(), "vipctl: vipd is back\n") })
 	d.change(func() { d.services[1].Origin.Line++ }) // of another service
 	d.change(func() { d.services[0].Endpoints[0].State = balancer.Down })
 	if code := <-ended; code != exitDone {
@@ -136,7 +136,7 @@ func TestWatchGoesOnAfterARestart(t *testing.T) {
 	if d := cmp.Diff(fmt.Sprintf(state+"\n"+state, "1/1", "0/1"), s.out.String()); d != "" {
 		t.Errorf("output (-want +got):\n%s", d)
 	}
-	want := "vipctl: following services: vipd at " + socket + " ended the answer; waiting for vipd\nvipctl: vipd is there again\n"
+	want := "vipctl: following services: vipd at " + socket + " ended the answer; waiting for vipd\nvipctl: vipd is back\n"
 	if got := s.err.String(); got != want {
 		t.Errorf("stderr is %q, want %q", got, want)
 	}

@@ -149,10 +149,10 @@ func (out *sheet) sync(s *api.Status) {
 		out.text("", fmt.Sprintf("last %s, took %s, %s", out.ago(y.Last), short(y.LastDuration), count(y.LastChanges, "change")))
 	}
 	if n := y.Pending + y.Failing; n > 0 { // those in backoff are not pending
-		out.text("", fmt.Sprintf("%s not as wanted yet, %d of them failing", count(n, "frontend"), y.Failing))
+		out.text("", fmt.Sprintf("%s not applied yet, %d of them failing", count(n, "frontend"), y.Failing))
 	}
 	if y.Repairs > 0 {
-		out.text("", fmt.Sprintf("drift was mended %s", times(y.Repairs)))
+		out.text("", fmt.Sprintf("drift was repaired %s", times(y.Repairs)))
 	}
 	out.text("", y.LastError)
 }

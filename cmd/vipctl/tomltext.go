@@ -1,10 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -29,26 +29,25 @@ func servicesTOML(services []api.Service) string {
 
 // definedFields lists the fields of a definition: vips, ports and endpoints, then the others, then health.
 func definedFields(definition map[string]any) []string {
-	rank := []string{"vips", "ports", "endpoints", "", "health"}
-	place := func(field string) int {
-		if i := slices.Index(rank, field); i >= 0 {
-			return i
-		}
-		return slices.Index(rank, "")
-	}
-	var fields []string
-	for field, value := range definition {
+	return inOrder(definition, []string{"vips", "ports", "endpoints"}, []string{"health"})
+}
+
+// inOrder lists the keys that have a value: those in first, then the others, then those in last.
+func inOrder(table map[string]any, first, last []string) []string {
+	var keys []string
+	for key, value := range table {
 		if value != nil {
-			fields = append(fields, field)
+			keys = append(keys, key)
 		}
 	}
-	sort.Slice(fields, func(i, j int) bool {
-		if a, b := place(fields[i]), place(fields[j]); a != b {
-			return a < b
+	place := func(key string) int {
+		if i := slices.Index(first, key); i >= 0 {
+			return i - len(first)
 		}
-		return fields[i] < fields[j]
-	})
-	return fields
+		return slices.Index(last, key) + 1 // 0: it is in neither
+	}
+	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
+	return keys
 }
 
 // tomlValue writes a value that came as JSON. A list of several tables has one a line, behind indent; indent "" keeps
@@ -88,32 +87,11 @@ func tomlList(list []any, indent string) string {
 
 // tomlTable writes an inline table; what names an entry comes first.
 func tomlTable(table map[string]any) string {
-	rank := []string{"type", "name", "address", "port", "protocol"}
-	place := func(key string) int {
-		if i := slices.Index(rank, key); i >= 0 {
-			return i
-		}
-		return len(rank)
-	}
-	var keys []string
-	for key, value := range table {
-		if value != nil {
-			keys = append(keys, key)
-		}
-	}
-	sort.Slice(keys, func(i, j int) bool {
-		if a, b := place(keys[i]), place(keys[j]); a != b {
-			return a < b
-		}
-		return keys[i] < keys[j]
-	})
+	keys := inOrder(table, []string{"type", "name", "address", "port", "protocol"}, nil)
 	if len(keys) == 0 {
 		return "{}"
 	}
-	parts := make([]string, len(keys))
-	for i, key := range keys {
-		parts[i] = tomlKey(key) + " = " + tomlValue(table[key], "")
-	}
+	parts := mapped(keys, func(key string) string { return tomlKey(key) + " = " + tomlValue(table[key], "") })
 	return "{ " + strings.Join(parts, ", ") + " }"
 }
 

@@ -86,7 +86,7 @@ func execute(ctx context.Context, w world, args []string) error {
 // newApp makes the parser. It never exits, and prints nothing but help.
 func newApp(w world, all []*verb) *cli.App {
 	app := &cli.App{
-		Name: "vipctl", HelpName: "vipctl", Usage: "ask and tell vipd, the service load balancer of this host",
+		Name: "vipctl", HelpName: "vipctl", Usage: "query and control vipd, the service load balancer of this host",
 		Writer: w.stdout, ErrWriter: w.stderr,
 		HideHelpCommand: true, HideVersion: true,
 		DisableSliceFlagSeparator: true, // names of files may have commas

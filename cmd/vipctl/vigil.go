@@ -151,7 +151,7 @@ const (
 func fleetPace() pace { return pace{fleetInterval, fleetFirstPatience, fleetPatience} }
 
 // errNobody ends a vigil over nobody.
-var errNobody = errors.New("no vipd is there: none keeps its status in this etcd, under this prefix")
+var errNobody = errors.New("no vipd runs here: none has a status in this etcd under this prefix")
 
 // keep looks at the nodes again and again until it waits for none, and hands those that it waits for to show. It returns
 // which those are when it ends for another reason: ctx, or etcd, which may be away for a while.

@@ -15,12 +15,12 @@ import (
 func waitVerb() *verb {
 	return &verb{
 		name: "wait", args: "--revision R", brief: "return when all nodes have applied a revision of etcd",
-		about: "Returns when every vipd that is there has revision R of etcd in its kernel: the revision that apply, delete, " +
-			"drain or a tool of your own has printed. Whoever joins meanwhile counts too. A node that goes away is waited " +
-			"for a while longer, as one that is restarted comes back, and then left out, which is said.\n\n" +
-			"With --nodes only these count, and they are waited for until they are there. When --timeout is over, whoever " +
-			"lags is named, and the exit code is 1. A node that refuses a service has applied the revision all the same; the problems " +
-			"of nodes are told. An etcd that is away for a while is waited for.",
+		about: "Returns when every running vipd has revision R of etcd in its kernel: the revision that apply, delete, drain or " +
+			"a tool of your own has printed. Nodes that join meanwhile count too. A node that goes away may be restarting: it " +
+			"is waited for a while longer, and then left out with a message.\n\n" +
+			"With --nodes only these nodes count, and they are waited for until they appear. When --timeout ends, the nodes " +
+			"that lag are named, and the exit code is 1. A node that refuses a service has applied the revision all the same; " +
+			"its problems are printed. Outages of etcd are waited out.",
 		example: "vipctl wait --revision 1042 --timeout 30s",
 		flags: []cli.Flag{
 			&cli.Int64Flag{Name: "revision", Usage: "what is to be applied, a `NUMBER`"},
@@ -94,7 +94,7 @@ func runWait(c *call) error {
 // applied says that it is everywhere, and where it is not and was not waited for.
 func (c *call) applied(v *vigil) error {
 	if len(v.gone) > 0 {
-		c.note("not waited for, since they have gone away: %s", strings.Join(v.gone, ", "))
+		c.note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
 	}
 	const most = 5
 	for i, name := range slices.Sorted(maps.Keys(v.problems)) {

@@ -200,7 +200,7 @@ func TestWaitForOneThatDies(t *testing.T) {
 	f.looksAgain()
 	l.ahead.Store(int64(absence))
 	l.ends(exitDone)
-	if want := "vipctl: not waited for, since they have gone away: gw2\n"; !strings.HasSuffix(l.err.String(), want) {
+	if want := "vipctl: no longer waited for, because they went away: gw2\n"; !strings.HasSuffix(l.err.String(), want) {
 		t.Errorf("stderr is %q, want %q at the end", l.err, want)
 	}
 	if want := "revision 41 is applied on 1 node\n"; l.out.String() != want {
@@ -211,7 +211,7 @@ func TestWaitForOneThatDies(t *testing.T) {
 func TestWaitForNobody(t *testing.T) {
 	f := newStage(t)
 	_, stderr := f.do(exitFailed, "wait", "--revision", "41")
-	if want := "vipctl: no vipd is there: none keeps its status in this etcd, under this prefix\n"; stderr != want {
+	if want := "vipctl: no vipd runs here: none has a status in this etcd under this prefix\n"; stderr != want {
 		t.Errorf("stderr is %q, want %q", stderr, want)
 	}
 }

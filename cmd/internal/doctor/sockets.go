@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"vipd/balancer"
@@ -28,7 +27,7 @@ func checkSockets(_ context.Context, v *visit) {
 	waiting := v.sockets()
 	for _, f := range v.Frontends {
 		for _, s := range waiting {
-			if s.At.Port != f.Port || s.At.Proto != f.Proto || !meets(s.At.Addr, f.Addr) {
+			if !s.Takes(f.Key) {
 				continue
 			}
 			owner, known := owners[s.Inode]
@@ -41,14 +40,6 @@ func checkSockets(_ context.Context, v *visit) {
 	if len(v.found) == before {
 		v.add(fine("no other program listens where services do"))
 	}
-}
-
-// meets reports whether a socket on this address gets what is for the other.
-func meets(on, to netip.Addr) bool {
-	if on.IsUnspecified() {
-		return on.Is6() || to.Is4() // a socket on :: usually takes IPv4 too
-	}
-	return on == to
 }
 
 // taken looks at a socket of another program on a frontend. One on every address is in no one's way, unless vipd listens

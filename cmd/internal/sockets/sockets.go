@@ -20,6 +20,13 @@ type Socket struct {
 	Inode string
 }
 
+// Takes reports whether the socket gets what is for key. One on :: usually takes IPv4 too.
+func (s Socket) Takes(key balancer.Key) bool {
+	on := s.At.Addr
+	meets := on == key.Addr || on.IsUnspecified() && (on.Is6() || key.Addr.Is4())
+	return meets && s.At.Port == key.Port && s.At.Proto == key.Proto
+}
+
 // Folder is where Files are.
 const Folder = "/proc/thread-self/net/"
 
