@@ -184,6 +184,9 @@ func echoes(c net.Conn) error {
 func TestIPTablesMode(t *testing.T) {
 	for _, backend := range []string{"nft", "legacy"} {
 		t.Run(backend, func(t *testing.T) {
+			if backend == "nft" && !wait.Soaking() {
+				t.Skip("make soak runs it: the daemon does the same with legacy")
+			}
 			g := newGateway(t)
 			g.Host().Sysctl("net.ipv4.ip_forward", "0")
 			g.Host().Sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "0")

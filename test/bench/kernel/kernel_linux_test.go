@@ -37,6 +37,9 @@ func TestQuick(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {
 			needs(t, b)
+			if b == legacy && !wait.Soaking() { // of nft more is expected
+				t.Skip("make soak runs it: nft shows the same")
+			}
 			rows := plan(quickSizes())
 			values, err := run(t.Context(), b, rows, quickEffort(), t.Logf)
 			if err != nil {
@@ -83,6 +86,9 @@ func TestPacketsAreFirstPackets(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {
 			needs(t, b)
+			if b == legacy && !wait.Soaking() { // of nft more is expected
+				t.Skip("make soak runs it: nft shows the same")
+			}
 			x := loaded(t, b, spec{floorLayout, 1, 1})
 			f, err := newFlood(x, vips(1))
 			if err != nil {
@@ -144,6 +150,9 @@ func TestListChanges(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {
 			needs(t, b)
+			if b == legacy && !wait.Soaking() { // of nft more is expected
+				t.Skip("make soak runs it: nft shows the same")
+			}
 			const services, endpoints = 20, 3
 			x := loaded(t, b, spec{listLayout, services, endpoints})
 			all := vips(services + 2)

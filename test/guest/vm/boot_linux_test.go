@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vipd/test/wait"
 )
 
 // needGuest skips the test where there can be no guest.
@@ -100,6 +102,9 @@ func TestTheLimitEndsAGuest(t *testing.T) {
 // TestAFailingBootShowsTheConsole: the kernel can't do with an initial file system that is none.
 func TestAFailingBootShowsTheConsole(t *testing.T) {
 	needGuest(t)
+	if !wait.Soaking() {
+		t.Skip("make soak runs it: it is a boot more")
+	}
 	dir, err := cacheDir()
 	if err != nil {
 		t.Fatal(err)
