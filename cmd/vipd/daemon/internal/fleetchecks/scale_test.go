@@ -24,16 +24,17 @@ func TestFleetSharesChecks(t *testing.T) {
 		began := time.Now()
 		w.settled(w.hosts, balancer.HealthUp)
 		settled := time.Since(began)
-		before := w.revision()
-		began = time.Now()
-		w.probes.Store(0)
-		time.Sleep(4 * w.health.Interval) // what is measured takes time
-		rate := float64(w.probes.Load()) / targets / (float64(time.Since(began)) / float64(w.health.Interval))
+		rate := 0.0
+		wait.For(t, time.Minute, "an end of writes", func() bool { // votes may still move from host to host
+			before := w.revision()
+			began = time.Now()
+			w.probes.Store(0)
+			time.Sleep(4 * w.health.Interval) // what is measured takes time
+			rate = float64(w.probes.Load()) / targets / (float64(time.Since(began)) / float64(w.health.Interval))
+			return w.revision() == before
+		})
 		if rate == 0 || rate > 3.7 { // intervals are up to a tenth shorter by chance, and much longer on a busy machine
 			t.Errorf("%d hosts: %.2f probes of each target an interval, want 3", n, rate)
-		}
-		if after := w.revision(); after != before {
-			t.Errorf("%d hosts: %d writes while nothing changed", n, after-before)
 		}
 		mean, most := float64(3*targets)/float64(n), 0
 		for _, h := range w.hosts {
