@@ -58,10 +58,13 @@ func runPlan(c *call) error {
 	if len(frontends) == 0 {
 		fmt.Fprintf(c.stderr, "%s has no frontends\n", c.args[0])
 	}
-	if err := c.print(text); err != nil || !incomplete {
+	if err := c.print(text); err != nil {
 		return err
 	}
-	return errReported
+	if incomplete {
+		return errReported
+	}
+	return nil
 }
 
 // planned returns the mode of a name; for auto the one that vipd most likely takes here, and a sentence that says so.
@@ -79,20 +82,20 @@ func planned(name config.ModeName) (mode modes.Mode, note string) {
 // render writes what is programmed: for modes in which the kernel forwards, that is the guard as well.
 func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend) (string, error) {
 	text, err := mode.Render(conf, frontends)
-	if err != nil || !mode.Forward {
+	if err != nil || !mode.Needs.Forward {
 		return text, err
 	}
 	devices, err := net.Interfaces()
 	if err != nil {
 		return "", fmt.Errorf("listing this host's devices: %w", err)
 	}
-	var names []string
+	var interfaces []guard.Interface
 	for _, d := range devices {
 		if d.Flags&net.FlagLoopback == 0 {
-			names = append(names, d.Name)
+			interfaces = append(interfaces, guard.Interface{Name: d.Name, Index: d.Index})
 		}
 	}
 	o := modes.HostOptions(conf)
 	o.Mode = mode.Needs
-	return guard.Render(o.Guard(), frontends, names) + text, nil
+	return guard.Render(o.Guard(), frontends, interfaces) + text, nil
 }

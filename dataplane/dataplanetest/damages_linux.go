@@ -16,9 +16,14 @@ import (
 )
 
 // Damages are the ways to break what a dataplane and its Host keep in iptables of that backend (see Subject.Backend), in
-// ipsets, and on devices.
+// ipsets, in the guard's tables of nf_tables, and on devices.
 func Damages(backend string) map[string]func(t testing.TB) {
 	return map[string]func(t testing.TB){
+		"guard-deleted":  scriptGuard("delete table %s"),
+		"guard-flushed":  scriptGuard("flush table %s"),
+		"guard-bypassed": scriptGuard("insert rule %s prerouting accept\ninsert rule %[1]s output accept\ninsert rule %[1]s input accept"),
+		"guard-emptied":  scriptGuard("flush set %s special\nflush set %[1]s served\nflush set %[1]s held"),
+
 		"tables":       FlushTables(backend),
 		"chain-nat":    FlushChain(backend, "nat"),
 		"chain-filter": FlushChain(backend, "filter"),
@@ -40,9 +45,44 @@ func Scratches() map[string]func(t testing.TB) {
 	}
 }
 
-// removeEntry takes one entry about an address from our ipsets.
+// guardTables are the guard's tables in nf_tables, where it has any.
+func guardTables(t testing.TB) (all []string) {
+	t.Helper()
+	if !has("nft") {
+		return nil
+	}
+	for line := range strings.Lines(run(t, "nft", "list", "tables")) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "table "); ok && strings.HasSuffix(name, " vipd-guard") {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// scriptGuard is a Damage: it runs a script of nft, in which %s stands for the table, on both of the guard's tables at once.
+func scriptGuard(script string) func(t testing.TB) {
+	return func(t testing.TB) {
+		t.Helper()
+		tables := guardTables(t)
+		if len(tables) == 0 {
+			t.Skip("the guard is not in nf_tables")
+		}
+		var lines strings.Builder
+		for _, table := range tables {
+			fmt.Fprintf(&lines, script+"\n", table)
+		}
+		pipe(t, lines.String(), "nft", "-f", "-")
+	}
+}
+
+// removeEntry takes one entry about an address from the guard's sets.
 func removeEntry(t testing.TB, vip netip.Addr) {
 	t.Helper()
+	family := map[bool]string{true: "ip", false: "ip6"}[vip.Is4()]
+	if slices.Contains(guardTables(t), family+" vipd-guard") {
+		run(t, "nft", "delete", "element", family, "vipd-guard", "served", fmt.Sprintf("{ %s . tcp . %d }", vip, vipPort))
+		return
+	}
 	for _, name := range ourSets(t) {
 		for line := range strings.Lines(run(t, "ipset", "save", name)) {
 			words := strings.Fields(line) // add NAME ENTRY ...
@@ -59,18 +99,21 @@ func removeEntry(t testing.TB, vip netip.Addr) {
 func FlushTables(backend string) func(t testing.TB) {
 	return func(t testing.TB) {
 		t.Helper()
+		if len((&Subject{Backend: backend}).ourChains(t, "")) == 0 {
+			t.Skip("it has no chains in iptables")
+		}
 		for _, restore := range (&Subject{Backend: backend}).tools("-restore") { // one command: mending may come between two
 			pipe(t, "*nat\n-F\nCOMMIT\n*mangle\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", restore, "--noflush", "--wait")
 		}
 	}
 }
 
-// FlushChain is a Damage: it empties one of our chains in a table, the last.
+// FlushChain is a Damage: it empties one of our chains in a table, the last that is not empty.
 func FlushChain(backend, table string) func(t testing.TB) {
 	return func(t testing.TB) {
 		t.Helper()
 		s := &Subject{Backend: backend}
-		chains := s.ourChains(t, table)
+		chains := slices.DeleteFunc(s.ourChains(t, table), func(c ourChain) bool { return !c.rules })
 		if len(chains) == 0 {
 			t.Skipf("it has no chain in table %s", table)
 		}
@@ -84,6 +127,9 @@ func FlushChain(backend, table string) func(t testing.TB) {
 func ReplaceRules(backend string) func(t testing.TB) {
 	return func(t testing.TB) {
 		t.Helper()
+		if len((&Subject{Backend: backend}).ourChains(t, "")) == 0 {
+			t.Skip("it has no chains in iptables")
+		}
 		s := &Subject{Backend: backend}
 		var lines strings.Builder
 		restores, tools := s.tools("-restore"), s.tools("")
@@ -111,7 +157,7 @@ func RemoveJumps(backend string) func(t testing.TB) {
 		s := &Subject{Backend: backend}
 		jumps := s.ourJumps(t)
 		if len(jumps) == 0 {
-			t.Fatal("nothing leads to chains of ours")
+			t.Skip("no rule of iptables leads to chains of ours")
 		}
 		restores := s.tools("-restore")
 		for i, tool := range s.tools("") { // one command: mending may come between two
@@ -168,15 +214,26 @@ func ourSets(t testing.TB) []string {
 }
 
 // ourChain is a chain with our prefix.
-type ourChain struct{ tool, table, name string }
+type ourChain struct {
+	tool, table, name string
+	rules             bool // it has any
+}
 
 // ourChains are those of a table, or of all; both families'.
 func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 	t.Helper()
 	var all []ourChain
 	s.saved(t, func(tool, in, line string) {
-		if name, ok := strings.CutPrefix(line, ":"); ok && ownPrefix.MatchString(line) && (table == "" || table == in) {
-			all = append(all, ourChain{tool, in, strings.Fields(name)[0]})
+		name, declares := strings.CutPrefix(line, ":")
+		words := strings.Fields(line)
+		switch {
+		case len(words) < 2 || table != "" && table != in:
+		case declares && ownPrefix.MatchString(line):
+			all = append(all, ourChain{tool: tool, table: in, name: strings.Fields(name)[0]})
+		case words[0] == "-A":
+			if i := slices.Index(all, ourChain{tool: tool, table: in, name: words[1]}); i >= 0 {
+				all[i].rules = true
+			}
 		}
 	})
 	return all

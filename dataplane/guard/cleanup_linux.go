@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -16,16 +17,25 @@ import (
 // would do. It goes on after errors, and returns them together.
 func Cleanup(ctx context.Context, dry bool) ([]string, error) {
 	c := cleaner{ctx: ctx, dry: dry}
-	g := New(Options{Log: slog.New(slog.DiscardHandler)})
-	defer g.Close()
-	for _, f := range xtables.Families() {
-		for _, tool := range xtables.Existing(ctx, f) {
-			c.rules(g.families[0], tool, fmt.Sprintf("%s, %s", f, tool.Backend())) // the rules' names do not depend on the family
-		}
+	sets, noSets := ipset.Open()
+	if noSets != nil {
+		sets = nil
+	} else {
+		defer sets.Close()
 	}
-	if g.sets != nil {
-		c.ipsets(g.families[0])
-		c.ipsets(g.families[1])
+	if conn, err := nft.Open(); err == nil {
+		c.tables(conn)
+		c.errs = append(c.errs, conn.Close())
+	}
+	for _, f := range xtables.Families() {
+		o := Options{Log: slog.New(slog.DiscardHandler)}
+		g := newLegacy(newWanted(ipset.Family(f), o), o, sets, noSets)
+		for _, tool := range xtables.Existing(ctx, f) {
+			c.rules(g, tool, fmt.Sprintf("%s, %s", f, tool.Backend()))
+		}
+		if sets != nil {
+			c.ipsets(g)
+		}
 	}
 	return c.done, errors.Join(c.errs...)
 }
@@ -49,8 +59,19 @@ func (c *cleaner) do(what string, do func() error) {
 	c.done = append(c.done, what)
 }
 
+// tables deletes our tables of nf_tables.
+func (c *cleaner) tables(conn *nft.Conn) {
+	for _, f := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
+		table := newLayout(f).table
+		if there, err := conn.HasTable(table); err != nil || !there {
+			continue // a kernel without nf_tables has none
+		}
+		c.do("delete the nftables table "+table.String(), func() error { return removeTable(conn, f) })
+	}
+}
+
 // rules removes our chains, and the jumps to them, from one backend.
-func (c *cleaner) rules(y *family, tool Tool, which string) {
+func (c *cleaner) rules(y *legacy, tool Tool, which string) {
 	for _, p := range slices.Backward(y.parts) {
 		chains, err := y.remove(c.ctx, tool, p, true)
 		if err != nil {
@@ -66,7 +87,7 @@ func (c *cleaner) rules(y *family, tool Tool, which string) {
 }
 
 // ipsets destroys our sets.
-func (c *cleaner) ipsets(y *family) {
+func (c *cleaner) ipsets(y *legacy) {
 	for _, m := range y.members {
 		_, err := m.kernel.Header(m.name)
 		if err == nil {

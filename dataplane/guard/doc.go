@@ -2,8 +2,30 @@
 // ranges, refusals, marks, and the node's address as the source where replies would miss it otherwise. The host says what is
 // wanted and what is applied, and when: Prepare before a dataplane applies frontends, Finish after it.
 //
-// A constant handful of rules in chains of our own, over ipsets whose entries follow the frontends. A packet meets
-// them in this order; those for no VIP pay for the comparisons with a few networks, and for a look at the mark of their
+// It has one of two forms, of the same sets (see setDefs) and in the same order of what comes in and goes when.
+//
+// Native: a table of nf_tables for each family, vipd-guard, of which each change is one transaction. Most chains are of type
+// nat: they see the first packet of a connection, and no other. A packet meets
+//
+//	prerouting, output   TCP without SYN to what is served -> reset, in modes where conntrack alone knows connections
+//	                     special    -> restricted and not allowed, nor from the host itself: dropped; silent: dropped;
+//	                                   marked as ours; rejected: refused; always and never: marked so
+//	                     frontends  -> marked as ours
+//	                     then the mode's own: DNAT, REDIRECT, virtual servers
+//	input                known -> passes; rejected -> refused; to a held address: ICMP and served pass, pending is silent, all
+//	                     else is refused
+//	segment-size         ours, the first segment of either side: its size is clamped to what the links of its path take
+//	source               ours, not never: with onearm's pair of interfaces by which it came in and goes out, or marked
+//	                     always -> masqueraded. A program of the host comes in by none
+//
+// Frontends with forward = "dr" or "tunnel" are answered past this node. Tracked, their connections would be new until they
+// time out, all but their first packets invalid, and idle ones new again, so they are not: chains of their own keep them from
+// being tracked, and sort what opens a connection. What a filter of iptables drops no other table can accept: an acceptor
+// keeps three chains there, where iptables has filters. Another firewall's own tables have to be told by who runs them.
+//
+// Legacy: chains in iptables over ipsets, for kernels that can't do the above, see choose.
+//
+// A packet meets them in this order; those for no VIP pay for the comparisons with a few networks, and for a look at the mark of their
 // connection:
 //
 //	mangle PREROUTING, OUTPUT   to one of the networks that cover all frontends' addresses, opening a connection:
@@ -42,7 +64,7 @@
 //	                               above: source ranges, refusals
 //	filter INPUT, OUTPUT        vipd-direct: accepted, or refused; OUTPUT also tunnels to vipd-tunnels
 //
-// Entries of the sets that mangle looks at, and vipd-held, are there before the frontend is applied and until no applied
+// Entries of the sets that sort packets, and of held, are there before the frontend is applied and until no applied
 // one needs them; what opens or refuses a port follows what is both wanted and applied. An address is added when the
 // guard stands, and the guard goes after the last address: no port of the host's own is ever open on a VIP. Where
 // iptables is busy addresses wait; where there is none, that is a problem, and they do not.
@@ -50,8 +72,9 @@
 // some seconds the guard does without, and tries again from time to time; meanwhile frontends with source ranges are for
 // modes that restrict by themselves alone.
 //
-// Rules are replaced in one transaction a part, so that nothing is open in between. Whether they are still there is seen
-// by the sizes of chains, how much leads to them and prints of what they contain, whether entries are, by the sets' headers.
+// Rules are replaced in one transaction, in legacy form one a part, so that nothing is open in between. Whether they are still
+// there is seen by the generation of nf_tables and the handles of rules, or by the sizes of chains, how much leads to them and
+// prints of what they contain; whether entries are, by reading the sets where others have changed something, or their headers.
 //
-// A further concern of all modes is a set in setDefs, its rules in parts, and in losses what is lost without it.
+// A further concern of all modes is a set in setDefs, its rules in both forms, and in losses what is lost without it.
 package guard

@@ -113,7 +113,7 @@ func (w *gathering) ChainExists(ctx context.Context, table, chain string) (bool,
 // atOnce calls do for parts with a tool that puts off what is to be written, and then writes it. Each part is a transaction
 // of its own all the same. Where something is refused it is as if nothing was known to be done: to do it part by part
 // finds out which, and what is done twice changes nothing.
-func (g *family) atOnce(ctx context.Context, tool Tool, parts []*part, do func(tool Tool, p *part) error) error {
+func (g *legacy) atOnce(ctx context.Context, tool Tool, parts []*part, do func(tool Tool, p *part) error) error {
 	before := make([]part, len(parts))
 	for i, p := range parts {
 		before[i] = *p

@@ -4,39 +4,128 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/xtables"
 )
 
 // Guard is the guard of both families. Its methods are for one goroutine at a time.
 type Guard struct {
-	families [2]*family // IPv4 and IPv6
-	sets     *ipset.Conn
+	families [2]*family  // IPv4 and IPv6
+	sets     *ipset.Conn // nil where there are none
+	conns    []*nft.Conn
+}
+
+// family is the guard of one family.
+type family struct {
+	*wanted
+	// form is how it stands in the kernel; nil: nobody has had to know.
+	form form
+	// choose finds out which form works here.
+	choose func() form
+}
+
+// form is how a guard stands in the kernel: in nf_tables, or in iptables and ipsets.
+type form interface {
+	// prepare puts in force what restricts, and closes what shall not be open any more.
+	prepare(ctx context.Context) error
+	// finish opens what was applied, and removes what nobody needs.
+	finish(ctx context.Context) error
+	// obey has the next prepare follow the mode and the interfaces.
+	obey()
+	// refresh makes the rules what obey has made others, where the guard stands.
+	refresh(ctx context.Context) error
+	// retry tries again what the kernel has refused and is due, and reports whether it was taken.
+	retry(ctx context.Context) (mended bool)
+	// intact says what others have changed.
+	intact(ctx context.Context) (string, error)
+	// restricts says why the source ranges of f are not in force; nil: they are, or they can't be had and the dataplane enforces
+	// them by itself.
+	restricts(f *balancer.Frontend, enforced bool) error
+	// problems says what can't be had while it is needed.
+	problems() []balancer.Problem
+	// resync has all compared in full.
+	resync()
 }
 
 // New returns a guard of which nothing is wanted. It changes nothing in the kernel; Close closes what it opens there.
 func New(o Options) *Guard {
 	g := &Guard{}
-	var kernel setKernel
 	sets, noSets := ipset.Open()
 	if noSets == nil {
-		g.sets, kernel = sets, sets
+		g.sets = sets
 	}
 	for i, f := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
-		y := &family{family: f, sets: kernel, err: noSets, tool: o.tool(f), others: otherTools(f), watch: newWatch(), log: o.Log}
-		g.families[i] = y.compose(o)
+		w := newWanted(f, o)
+		g.families[i] = &family{wanted: w, choose: func() form { return g.choose(w, o, noSets) }}
 	}
 	return g
+}
+
+// choose returns the form in nf_tables, unless the legacy backend is asked for or the kernel can't do it. What the other form
+// has left goes once the one that is chosen stands.
+func (g *Guard) choose(w *wanted, o Options, noSets error) form {
+	conn, err := nft.Open()
+	if err == nil {
+		g.conns = append(g.conns, conn)
+		former := newWanted(w.family, Options{Mode: dataplane.Needs{Forward: true}, MasqueradeBit: o.MasqueradeBit, Log: o.Log})
+		n := newNative(w, conn, newAcceptor(w, o, conn), func(ctx context.Context) error {
+			return newLegacy(former, o, g.sets, noSets).leave(ctx)
+		})
+		if o.Backend == xtables.Legacy {
+			err = errors.New("iptables.backend is legacy")
+		} else if err = n.try(); err == nil {
+			return n
+		}
+	}
+	o.Log.Debug("the guard stands in iptables and ipsets", "family", w.family, "err", err)
+	l := newLegacy(w, o, g.sets, noSets)
+	l.native = func() error { return removeTable(conn, w.family) }
+	return l
+}
+
+// removeTable deletes the guard's table of a family from nf_tables.
+func removeTable(conn *nft.Conn, of ipset.Family) error {
+	if conn == nil {
+		return nil
+	}
+	l := newLayout(of)
+	there, err := conn.HasTable(l.table)
+	if err != nil || !there {
+		return nil // a kernel without nf_tables has none
+	}
+	var tx nft.Tx
+	tx.DeleteTable(l.table)
+	return conn.Commit(&tx)
+}
+
+// newLegacy is the guard of a family in iptables and ipsets, for which sets is nil where there are none for a reason.
+func newLegacy(w *wanted, o Options, sets *ipset.Conn, reason error) *legacy {
+	g := &legacy{err: reason, tool: o.tool(w.family), others: otherTools(w.family), watch: newWatch()}
+	if sets != nil {
+		g.sets = sets
+	}
+	return g.compose(w)
+}
+
+// formed is the form that works here.
+func (y *family) formed() form {
+	if y.form == nil {
+		y.form = y.choose()
+	}
+	return y.form
 }
 
 // Close closes what New opened; what is in the kernel stays.
 func (g *Guard) Close() {
 	if g.sets != nil {
 		g.sets.Close()
+	}
+	for _, c := range g.conns {
+		_ = c.Close() // nothing depends on it any more
 	}
 }
 
@@ -95,13 +184,25 @@ func (g *Guard) SetMode(m dataplane.Needs) (news bool) {
 	for _, y := range g.families {
 		news = y.setMode(m) || news
 	}
+	if news {
+		g.obey()
+	}
 	return news
 }
 
-// Connect sets the interfaces, by name, that packets are forwarded between; the next Prepare or Refresh obeys.
-func (g *Guard) Connect(names []string) {
+// Connect sets the interfaces that packets are forwarded between; the next Prepare or Refresh obeys.
+func (g *Guard) Connect(interfaces []Interface) {
 	for _, y := range g.families {
-		y.connect(names)
+		y.connect(interfaces)
+	}
+	g.obey()
+}
+
+func (g *Guard) obey() {
+	for _, y := range g.families {
+		if y.form != nil {
+			y.form.obey()
+		}
 	}
 }
 
@@ -109,7 +210,7 @@ func (g *Guard) Connect(names []string) {
 // for IPv6: addresses of a family with an error must not be added, for all their ports would be open.
 func (g *Guard) Prepare(ctx context.Context) (failed [2]error) {
 	for i, y := range g.families {
-		failed[i] = y.prepare(ctx)
+		failed[i] = y.formed().prepare(ctx)
 	}
 	return failed
 }
@@ -118,7 +219,7 @@ func (g *Guard) Prepare(ctx context.Context) (failed [2]error) {
 func (g *Guard) Finish(ctx context.Context) error {
 	var all []error
 	for _, y := range g.families {
-		all = append(all, y.finish(ctx))
+		all = append(all, y.formed().finish(ctx))
 	}
 	return errors.Join(all...)
 }
@@ -127,7 +228,9 @@ func (g *Guard) Finish(ctx context.Context) error {
 func (g *Guard) Refresh(ctx context.Context) error {
 	var all []error
 	for _, y := range g.families {
-		all = append(all, y.refresh(ctx))
+		if y.form != nil {
+			all = append(all, y.form.refresh(ctx))
+		}
 	}
 	return errors.Join(all...)
 }
@@ -136,10 +239,13 @@ func (g *Guard) Refresh(ctx context.Context) error {
 // when that is due, and mended reports that something was taken.
 func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err error) {
 	for _, y := range g.families {
-		mended = y.retry(ctx) || mended
+		mended = y.form != nil && y.form.retry(ctx) || mended
 	}
 	for _, y := range g.families {
-		if reason, err := y.intact(ctx); reason != "" || err != nil {
+		if y.form == nil {
+			continue
+		}
+		if reason, err := y.form.intact(ctx); reason != "" || err != nil {
 			return reason, mended, err
 		}
 	}
@@ -153,17 +259,24 @@ func (g *Guard) Ready(c dataplane.Change, enforced bool) error {
 	if unrestricted(c) {
 		return nil
 	}
-	return g.of(c.New.Addr).restricts(c.New, enforced)
+	return g.of(c.New.Addr).formed().restricts(c.New, enforced)
 }
 
 // Problems says what of the guard can't be had while it is needed.
-func (g *Guard) Problems() []balancer.Problem {
-	return slices.Concat(g.families[0].problems(), g.families[1].problems())
+func (g *Guard) Problems() (all []balancer.Problem) {
+	for _, y := range g.families {
+		if y.form != nil {
+			all = append(all, y.form.problems()...)
+		}
+	}
+	return all
 }
 
 // Resync makes the next Prepare and Finish compare with the kernel in full.
 func (g *Guard) Resync() {
 	for _, y := range g.families {
-		y.resync()
+		if y.form != nil {
+			y.form.resync()
+		}
 	}
 }

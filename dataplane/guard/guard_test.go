@@ -259,13 +259,13 @@ func (k *kernel) look(_ context.Context, _ Tool, table string, want map[string]c
 	return "", k.op()
 }
 
-func guardOver(k *kernel, m dataplane.Needs) *family {
-	g := &family{
-		family: ipset.IPv4, sets: k, log: slog.New(slog.DiscardHandler), watch: k,
+func guardOver(k *kernel, m dataplane.Needs) *legacy {
+	g := &legacy{
+		sets: k, watch: k,
 		tool:   func(context.Context) (Tool, error) { return k, k.op() },
 		others: func(context.Context, Tool) []Tool { return nil },
 	}
-	return g.compose(Options{MasqueradeBit: 14, Mode: m})
+	return g.compose(newWanted(ipset.IPv4, Options{MasqueradeBit: 14, Mode: m, Log: slog.New(slog.DiscardHandler)}))
 }
 
 type entries = map[ipset.Entry]bool
@@ -277,7 +277,7 @@ type history struct {
 	step          int
 	r             *rand.Rand
 	k             *kernel
-	g             *family
+	g             *legacy
 	want, applied map[balancer.Key]*balancer.Frontend
 	held          map[netip.Addr]bool
 }
@@ -415,10 +415,12 @@ func (h *history) round() {
 		h.g.resync()
 	case 2:
 		h.g.setMode(h.mode())
+		h.g.obey()
 	case 3:
-		h.g.connect([][]string{{"eth0"}, {"eth0", "eth1"}}[h.r.IntN(2)])
+		h.g.connect([]Interface{{"eth0", 2}, {"eth1", 3}}[:1+h.r.IntN(2)])
+		h.g.obey()
 	}
-	edit(h.r, h.g, h.want)
+	edit(h.r, h.g.wanted, h.want)
 	a := netip.AddrFrom4([4]byte{10, 96, byte(h.r.IntN(3)), byte(h.r.IntN(3))})
 	by := 1
 	if h.held[a] {
@@ -499,11 +501,11 @@ func (h *history) fatalf(format string, args ...any) {
 }
 
 // edit makes random frontends come, change and go.
-func edit(r *rand.Rand, g *family, frontends map[balancer.Key]*balancer.Frontend) {
+func edit(r *rand.Rand, g *wanted, frontends map[balancer.Key]*balancer.Frontend) {
 	for range r.IntN(4) {
 		f := frontend(fmt.Sprintf("10.%d.0.%d:%d", 96+r.IntN(6), r.IntN(3), 80+r.IntN(2)))
 		if r.IntN(3) == 0 {
-			sources([]string{"10.0.0.0/8", "0.0.0.0/0", "192.0.2.0/24", "fd00::/8"}[r.IntN(4)], "198.51.100.7/32")(f)
+			sources([]string{"10.0.0.0/8", "0.0.0.0/0", "192.0.2.0/24", "198.51.100.0/24", "fd00::/8"}[r.IntN(5)], "198.51.100.7/32")(f)
 		}
 		switch r.IntN(6) {
 		case 0, 1:
@@ -534,7 +536,7 @@ func edit(r *rand.Rand, g *family, frontends map[balancer.Key]*balancer.Frontend
 }
 
 // follow makes applied what is wanted, but for keys of which nothing is known.
-func follow(r *rand.Rand, g *family, applied, want map[balancer.Key]*balancer.Frontend) {
+func follow(r *rand.Rand, g *legacy, applied, want map[balancer.Key]*balancer.Frontend) {
 	for _, f := range applied {
 		g.want(f, -1, true)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // makeSets makes sure that the sets in use are there, and compares those of which nothing is known.
-func (g *family) makeSets(ctx context.Context, tool Tool) error {
+func (g *legacy) makeSets(ctx context.Context, tool Tool) error {
 	for _, m := range g.members {
 		if !g.uses(m) || m.state == present {
 			continue
@@ -37,7 +37,7 @@ func (g *family) makeSets(ctx context.Context, tool Tool) error {
 }
 
 // uses reports whether the guard has any use for the set, or rules that look at it.
-func (g *family) uses(m *members) bool {
+func (g *legacy) uses(m *members) bool {
 	if m.def.direct {
 		return g.directed() || len(g.plan.direct) > 0
 	}
@@ -45,15 +45,15 @@ func (g *family) uses(m *members) bool {
 }
 
 // directed reports whether there are direct frontends.
-func (g *family) directed() bool {
+func (g *legacy) directed() bool {
 	return g.plan.mode.LocalIn && len(g.direct.count)+len(g.direct.have) > 0
 }
 
 // has reports whether the guard has the set.
-func (g *family) has(m *members) bool { return g.uses(m) && m.lacking == nil }
+func (g *legacy) has(m *members) bool { return g.uses(m) && m.lacking == nil }
 
 // restrict puts in what restricts, and takes out what must not be there when others are applied.
-func (g *family) restrict() error {
+func (g *legacy) restrict() error {
 	for _, m := range slices.Backward(g.members) { // exceptions before rules
 		if m.def.early && g.has(m) {
 			if err := m.fill(); err != nil {
@@ -68,7 +68,7 @@ func (g *family) restrict() error {
 }
 
 // settle puts in what was applied, and takes out what nobody wants.
-func (g *family) settle(ctx context.Context) error {
+func (g *legacy) settle(ctx context.Context) error {
 	for _, m := range slices.Backward(g.members) {
 		if g.has(m) {
 			if err := m.fill(); err != nil {
@@ -92,7 +92,7 @@ func (g *family) settle(ctx context.Context) error {
 }
 
 // cover makes the rules' networks contain all that the sets hold or shall hold. They may shrink where all is compared.
-func (g *family) cover(shrink bool) {
+func (g *legacy) cover(shrink bool) {
 	vips, sets := g.vips, []*members{g.frontends, g.special}
 	if g.plan.mode.Marked {
 		vips, sets = g.specials, sets[1:]

@@ -14,7 +14,7 @@ import (
 const trialChain = "VIPD-TRIAL"
 
 // try finds out what the kernel can do beyond what every kernel can. Most can do all, which takes one trial.
-func (g *family) try(ctx context.Context, tool Tool) error {
+func (g *legacy) try(ctx context.Context, tool Tool) error {
 	full := g.plan
 	full.hairpin, full.randomFully, full.mode.Marked = true, true, false
 	hairpin, randomFully := masqueradeChains(&full)[0].rules[1], masqueradeChains(&full)[1].rules[1]
@@ -47,7 +47,7 @@ func (g *family) try(ctx context.Context, tool Tool) error {
 }
 
 // bring makes a part what it should be: all of it where that is not known, else what differs.
-func (g *family) bring(ctx context.Context, tool Tool, p *part) error {
+func (g *legacy) bring(ctx context.Context, tool Tool, p *part) error {
 	var err error
 	switch {
 	case p.failed != nil && !p.refusals.over():
@@ -80,7 +80,7 @@ func (g *family) bring(ctx context.Context, tool Tool, p *part) error {
 
 // install puts a part in the place of whatever an earlier process left of it, in one transaction: there is no moment
 // without either.
-func (g *family) install(ctx context.Context, tool Tool, p *part) error {
+func (g *legacy) install(ctx context.Context, tool Tool, p *part) error {
 	chains, jumps := p.def.chains(&g.plan), p.def.jumps(&g.plan)
 	declared := slices.Clone(chains)
 	var further, retired []string
@@ -145,7 +145,7 @@ func jumpsTo(ctx context.Context, tool Tool, table, base string, chains []chain)
 }
 
 // rewrite rewrites the chains that the plan makes others.
-func (g *family) rewrite(ctx context.Context, tool Tool, p *part) error {
+func (g *legacy) rewrite(ctx context.Context, tool Tool, p *part) error {
 	if !slices.Equal(p.jumps, p.def.jumps(&g.plan)) {
 		return g.install(ctx, tool, p)
 	}
@@ -167,7 +167,7 @@ func (g *family) rewrite(ctx context.Context, tool Tool, p *part) error {
 }
 
 // refresh rewrites what the plan makes others, where the guard is up. What can't be done is left to the next prepare.
-func (g *family) refresh(ctx context.Context) error {
+func (g *legacy) refresh(ctx context.Context) error {
 	if !g.stale || !g.ready || g.failed != nil {
 		return nil
 	}
@@ -175,7 +175,7 @@ func (g *family) refresh(ctx context.Context) error {
 }
 
 // leave removes the guard if any of it may be there.
-func (g *family) leave(ctx context.Context) error {
+func (g *legacy) leave(ctx context.Context) error {
 	if g.sets == nil || g.failed != nil || g.looked && !g.ready {
 		return nil
 	}
@@ -212,7 +212,7 @@ func (g *family) leave(ctx context.Context) error {
 }
 
 // present looks whether any of the sets is there.
-func (g *family) present() (bool, error) {
+func (g *legacy) present() (bool, error) {
 	for _, m := range g.members {
 		_, err := m.kernel.Header(m.name)
 		switch {
@@ -226,7 +226,7 @@ func (g *family) present() (bool, error) {
 }
 
 // removeRules removes all parts.
-func (g *family) removeRules(ctx context.Context, tool Tool) error {
+func (g *legacy) removeRules(ctx context.Context, tool Tool) error {
 	parts := slices.Clone(g.parts)
 	slices.Reverse(parts)
 	err := g.atOnce(ctx, tool, parts, func(tool Tool, p *part) error { return g.removePart(ctx, tool, p) })
@@ -241,8 +241,13 @@ func (g *family) removeRules(ctx context.Context, tool Tool) error {
 	return nil
 }
 
-// removeOthers removes all parts from all backends but that of tool.
-func (g *family) removeOthers(ctx context.Context, tool Tool) error {
+// removeOthers removes all parts from all backends but that of tool, and the table of nf_tables.
+func (g *legacy) removeOthers(ctx context.Context, tool Tool) error {
+	if g.native != nil {
+		if err := g.native(); err != nil {
+			return err
+		}
+	}
 	for _, other := range g.others(ctx, tool) {
 		for _, p := range g.parts {
 			if _, err := g.remove(ctx, other, p, false); err != nil {
@@ -253,7 +258,7 @@ func (g *family) removeOthers(ctx context.Context, tool Tool) error {
 	return nil
 }
 
-func (g *family) removePart(ctx context.Context, tool Tool, p *part) error {
+func (g *legacy) removePart(ctx context.Context, tool Tool, p *part) error {
 	_, err := g.remove(ctx, tool, p, false)
 	if err == nil {
 		p.chains, p.jumps = nil, nil
@@ -263,7 +268,7 @@ func (g *family) removePart(ctx context.Context, tool Tool, p *part) error {
 
 // possible reports whether the part can be there. To look for a chain in a table of the legacy backend makes the table,
 // which costs all packets; and the kernel keeps sets for as long as rules look at them.
-func (g *family) possible(p *part) (bool, error) {
+func (g *legacy) possible(p *part) (bool, error) {
 	if !p.def.direct || g.sets == nil {
 		return !p.def.direct, nil
 	}
@@ -281,7 +286,7 @@ func (g *family) possible(p *part) (bool, error) {
 
 // remove removes a part's jumps and chains, and those of earlier versions, in one transaction. It returns the names of
 // the chains that there are, which is all that it does in a dry run.
-func (g *family) remove(ctx context.Context, tool Tool, p *part, dry bool) ([]string, error) {
+func (g *legacy) remove(ctx context.Context, tool Tool, p *part, dry bool) ([]string, error) {
 	if possible, err := g.possible(p); !possible {
 		return nil, err
 	}

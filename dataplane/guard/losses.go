@@ -23,9 +23,9 @@ func losses() []loss {
 		{"held addresses", "", heldSet, false, balancer.SeverityWarning, "addresses that vipd holds answer on every port that this host listens on"},
 		{marksPart, allowedSet, restrictedSet, false, balancer.SeverityError, "source_ranges are not enforced"},
 		{marksPart, "", silentSet, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
-		{"verdicts", "", rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
+		{verdictsPart, "", rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
 		{marksPart, "", frontendsSet, true, balancer.SeverityError, "services' connections are not recognised: replies miss this node where it has to be their source, and a policy DROP stops them"},
-		{"verdicts", "", frontendsSet, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP, nor for clients and endpoints behind one interface"},
+		{verdictsPart, "", frontendsSet, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP, nor for clients and endpoints behind one interface"},
 		{"masquerade", "", frontendsSet, true, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
 		{"", arrivedSet, frontendsSet, true, balancer.SeverityError, "clients and endpoints behind one interface do not work in ipvs mode, but with snat = \"always\""},
 		{untrackedPart, "", directSet, true, balancer.SeverityWarning, "connections by dr and tunnel are tracked, though this node sees half of them: where the policy of INPUT or OUTPUT is DROP they do not work"},
@@ -33,14 +33,34 @@ func losses() []loss {
 	}
 }
 
-// problems says what can't be had while it is needed.
-func (g *family) problems() []balancer.Problem {
+// lost says what can't be had while it is needed: of each loss, for what reason it has come.
+func (w *wanted) lost(why func(*loss) error) []balancer.Problem {
 	var out []balancer.Problem
 	for _, l := range losses() {
-		m := g.set(l.set)
-		if len(m.count) == 0 && len(m.asked) == 0 || l.forward && !g.plan.mode.Forward {
+		m := w.set(l.set)
+		if len(m.count) == 0 && len(m.asked) == 0 || l.forward && !w.mode.Forward {
 			continue
 		}
+		err := why(&l)
+		if err == nil {
+			continue
+		}
+		text := l.text
+		switch {
+		case l.set != restrictedSet:
+		case w.mode.Forward:
+			text += ": services that have them are not served, but for those that are in the kernel already, which go on as they are"
+		default:
+			text += " by the kernel: vipd does it itself"
+		}
+		out = append(out, balancer.Problem{Severity: l.severity, Text: fmt.Sprintf("%s (%s): %v", text, w.family, err)})
+	}
+	return out
+}
+
+// problems implements form.
+func (g *legacy) problems() []balancer.Problem {
+	return g.lost(func(l *loss) error {
 		err := g.failed
 		if l.kind != "" && g.uses(g.set(l.kind)) {
 			err = errors.Join(err, g.set(l.kind).lacking)
@@ -50,17 +70,6 @@ func (g *family) problems() []balancer.Problem {
 				err = errors.Join(err, p.failed)
 			}
 		}
-		if err != nil {
-			text := l.text
-			switch {
-			case l.set != restrictedSet:
-			case g.plan.mode.Forward:
-				text += ": services that have them are not served, but for those that are in the kernel already, which go on as they are"
-			default:
-				text += " by the kernel: vipd does it itself"
-			}
-			out = append(out, balancer.Problem{Severity: l.severity, Text: fmt.Sprintf("%s (%s): %v", text, g.family, err)})
-		}
-	}
-	return out
+		return err
+	})
 }

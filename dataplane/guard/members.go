@@ -3,6 +3,8 @@ package guard
 import (
 	"context"
 	"errors"
+	"maps"
+	"net/netip"
 	"slices"
 
 	"vipd/dataplane/internal/ipset"
@@ -35,6 +37,9 @@ type members struct {
 	most  int
 	// veto, unless nil, says which entries stay out, whoever wants them.
 	veto func(ipset.Entry) bool
+	// disjoint: the kernel takes no network beside one that contains it. near has those at each place.
+	disjoint bool
+	near     map[ipset.Entry]map[ipset.Entry]bool
 	// kept says which entries stay in though nobody wants them.
 	kept func(ipset.Entry) bool
 	// state is what is known of the set itself; lacking is why the kernel can't have it.
@@ -51,11 +56,12 @@ const (
 	present setState = "present" // it is there, and was compared
 )
 
-func newMembers(def setDef, kernel setKernel, family ipset.Family) *members {
+func newMembers(def setDef, family ipset.Family) *members {
 	return &members{
 		kept: func(ipset.Entry) bool { return false },
-		def:  def, kernel: kernel, family: family, name: setName(def.name, family),
+		def:  def, family: family,
 		count: map[ipset.Entry]int{}, asked: map[ipset.Entry]int{}, have: map[ipset.Entry]bool{}, dirty: map[ipset.Entry]bool{},
+		near: map[ipset.Entry]map[ipset.Entry]bool{},
 	}
 }
 
@@ -71,6 +77,32 @@ func (m *members) add(to map[ipset.Entry]int, e ipset.Entry, by int) {
 		delete(to, e)
 	}
 	m.dirty[e] = true
+	if !e.Net.IsValid() {
+		return
+	}
+	if m.near[at(e)] == nil {
+		m.near[at(e)] = map[ipset.Entry]bool{}
+	}
+	if m.near[at(e)][e] = true; to[e] == 0 && !m.have[e] {
+		if delete(m.near[at(e)], e); len(m.near[at(e)]) == 0 {
+			delete(m.near, at(e))
+		}
+	}
+	if m.disjoint {
+		maps.Copy(m.dirty, m.near[at(e)]) // what it contained may have to stand for itself, or need not
+	}
+}
+
+// contained reports whether the entry's network is in another one that is wanted, or stays, at its place.
+func (m *members) contained(e ipset.Entry) bool {
+	for bits := e.Net.Bits() - 1; bits > 0; bits-- {
+		wider := at(e)
+		wider.Net = netip.PrefixFrom(e.Net.Addr(), bits).Masked()
+		if m.count[wider] > 0 || m.have[wider] && m.kept(wider) {
+			return true
+		}
+	}
+	return false
 }
 
 // touch has all entries looked at again.
@@ -88,7 +120,9 @@ func (m *members) wants(e ipset.Entry) bool {
 	return m.count[e] > 0 && (m.def.early || m.asked[e] > 0) && !m.vetoed(e)
 }
 
-func (m *members) vetoed(e ipset.Entry) bool { return m.veto != nil && m.veto(e) }
+func (m *members) vetoed(e ipset.Entry) bool {
+	return m.veto != nil && m.veto(e) || m.disjoint && m.contained(e)
+}
 
 // create makes sure that the set is there, and compares it in full with what is wanted.
 func (m *members) create() error {

@@ -49,7 +49,7 @@ func isRefused(err error) bool {
 
 // retry tries again what was refused and is due, and reports whether it was taken. What fails otherwise has time until
 // it is due again.
-func (g *family) retry(ctx context.Context) (mended bool) {
+func (g *legacy) retry(ctx context.Context) (mended bool) {
 	if !g.ready || g.failed != nil || g.found == nil {
 		return false
 	}

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,67 +9,94 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/xtables"
 )
 
-// Render returns, in the syntax of ipset restore and iptables-restore, what the guard puts into a kernel that can do
-// all it is asked for these frontends: their VIPs are held by vipd, and packets are forwarded between these interfaces.
-// It needs no privilege, and answers equal questions equally.
-func Render(o Options, frontends []*balancer.Frontend, interfaces []string) string {
+// Render returns, as input of nft, what the guard puts into a kernel that can do all it is asked for these frontends: their
+// VIPs are held by vipd, and packets are forwarded between these interfaces. With the legacy backend it is in the syntax of
+// ipset restore and iptables-restore. It needs no privilege, and answers equal questions equally.
+func Render(o Options, frontends []*balancer.Frontend, interfaces []Interface) string {
 	var b strings.Builder
-	for _, family := range xtables.Families() {
-		g := modelled(o, ipset.Family(family), frontends, interfaces)
-		if !g.needed() {
-			continue
-		}
-		b.WriteString("# ipset restore\n")
-		for _, m := range slices.Backward(g.members) {
-			if g.uses(m) {
-				b.WriteString(m.creation() + "\n")
-			}
-		}
-		for _, m := range slices.Backward(g.members) {
-			if !g.uses(m) {
-				continue
-			}
-			for _, e := range m.wanted() {
-				fmt.Fprintf(&b, "add %s %s\n", m.name, member(e))
-			}
-		}
-		fmt.Fprintf(&b, "# %s-restore --noflush\n", program(g.family))
-		for _, p := range g.parts {
-			if !g.wants(p) {
-				continue
-			}
-			var jumps []string
-			for _, j := range p.def.jumps(&g.plan) {
-				jumps = append(jumps, j.insertion())
-			}
-			b.WriteString(restore(p.def.table, p.def.chains(&g.plan), jumps...))
+	for _, f := range xtables.Families() {
+		w := modelled(o, ipset.Family(f), frontends, interfaces)
+		switch {
+		case !w.needed():
+		case o.Backend == xtables.Legacy:
+			renderLegacy(&b, w)
+		default:
+			renderNative(&b, w)
 		}
 	}
 	return b.String()
 }
 
-// modelled is a guard of which nothing is in any kernel, and everything that it would put there is known.
-func modelled(o Options, of ipset.Family, frontends []*balancer.Frontend, interfaces []string) *family {
-	g := (&family{family: of}).compose(o)
-	g.plan.hairpin, g.plan.randomFully, g.plan.clamp, g.plan.arrivals = true, true, true, o.Mode.LocalIn
+// renderNative writes the table of a family.
+func renderNative(b *strings.Builder, w *wanted) {
+	l := newLayout(w.family)
+	w.set(allowedSet).disjoint = true
+	var tx nft.Tx
+	l.write(&tx, l.chains(w.mode, w.bits, w.mode.LocalIn && len(w.direct.count) > 0))
+	for _, m := range w.members {
+		if l.sets[m.def.name] != nil {
+			tx.Add(l.table, l.sets[m.def.name], elements(m.wanted())...)
+		}
+	}
+	tx.Add(l.table, l.oneArm, oneArms(w.mode, w.interfaces)...)
+	b.WriteString("# nft -f -\n" + tx.Text())
+}
+
+// renderLegacy writes the sets and rules of a family.
+func renderLegacy(b *strings.Builder, w *wanted) {
+	g := (&legacy{}).compose(w)
+	g.plan.hairpin, g.plan.randomFully, g.plan.clamp, g.plan.arrivals = true, true, true, w.mode.LocalIn
+	g.cover(true)
+	b.WriteString("# ipset restore\n")
+	for _, m := range slices.Backward(g.members) {
+		if g.uses(m) {
+			b.WriteString(m.creation() + "\n")
+		}
+	}
+	for _, m := range slices.Backward(g.members) {
+		if !g.uses(m) {
+			continue
+		}
+		for _, e := range m.wanted() {
+			fmt.Fprintf(b, "add %s %s\n", m.name, member(e))
+		}
+	}
+	fmt.Fprintf(b, "# %s-restore --noflush\n", program(g.family))
+	for _, p := range g.parts {
+		if !g.wants(p) {
+			continue
+		}
+		var jumps []string
+		for _, j := range p.def.jumps(&g.plan) {
+			jumps = append(jumps, j.insertion())
+		}
+		b.WriteString(restore(p.def.table, p.def.chains(&g.plan), jumps...))
+	}
+}
+
+// modelled is what the guard of a family holds for frontends that are wanted and applied, and whose VIPs vipd holds.
+func modelled(o Options, of ipset.Family, frontends []*balancer.Frontend, interfaces []Interface) *wanted {
+	w := newWanted(of, o)
 	held := map[netip.Addr]bool{}
 	for _, f := range frontends {
 		if f.Addr.Is4() != (of == ipset.IPv4) {
 			continue
 		}
-		g.want(f, 1, false)
-		g.want(f, 1, true)
+		w.want(f, 1, false)
+		w.want(f, 1, true)
 		if !f.NodePort && !f.Addr.IsLoopback() && !held[f.Addr] {
 			held[f.Addr] = true
-			g.hold(f.Addr, 1)
+			w.hold(f.Addr, 1)
 		}
 	}
-	g.connect(slices.Sorted(slices.Values(interfaces)))
-	g.cover(true)
-	return g
+	interfaces = slices.Clone(interfaces)
+	slices.SortFunc(interfaces, func(a, b Interface) int { return cmp.Compare(a.Name, b.Name) })
+	w.connect(interfaces)
+	return w
 }
 
 // creation is the line that makes the set.

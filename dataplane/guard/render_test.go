@@ -10,30 +10,33 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/xtables"
 )
 
 // TestRender compares with golden files; go test -run TestRender ./dataplane/guard -update writes it.
 func TestRender(t *testing.T) {
-	checkRendered(t, dataplane.Needs{Forward: true}, examples(), "testdata/render.want")
+	checkRendered(t, "legacy", dataplane.Needs{Forward: true}, examples(), "testdata/render.want")
+	checkRendered(t, "auto", dataplane.Needs{Forward: true}, examples(), "testdata/nft.want")
 	direct := examples()
 	for i, how := range []balancer.Forward{balancer.DRForward, balancer.TunnelForward} {
 		direct = append(direct, frontend(fmt.Sprintf("10.96.0.%d:80", 60+i), forward(how)), frontend(fmt.Sprintf("[fd00:96::%d]:80", 60+i), forward(how), func(f *balancer.Frontend) {
 			f.Backends[0].Addr = netip.MustParseAddrPort("[2001:db8::9]:80")
 		}))
 	}
-	checkRendered(t, dataplane.Needs{Forward: true, LocalIn: true}, direct, "testdata/ipvs.want")
+	checkRendered(t, "legacy", dataplane.Needs{Forward: true, LocalIn: true}, direct, "testdata/ipvs.want")
+	checkRendered(t, "auto", dataplane.Needs{Forward: true, LocalIn: true}, direct, "testdata/nft-ipvs.want")
 	if got := Render(Options{}, []*balancer.Frontend{frontend("127.0.0.1:80"), frontend("[::1]:80")}, nil); got != "" {
 		t.Errorf("for loopback alone it renders\n%s", got)
 	}
 }
 
-func checkRendered(t *testing.T, m dataplane.Needs, frontends []*balancer.Frontend, golden string) {
+func checkRendered(t *testing.T, backend xtables.Backend, m dataplane.Needs, frontends []*balancer.Frontend, golden string) {
 	t.Helper()
-	o := Options{Mode: m, MasqueradeBit: 14}
-	got := Render(o, frontends, []string{"eth1", "eth0"})
+	o := Options{Mode: m, MasqueradeBit: 14, Backend: backend}
+	got := Render(o, frontends, []Interface{{"eth1", 3}, {"eth0", 2}})
 	shuffled := slices.Clone(frontends)
 	slices.Reverse(shuffled)
-	if again := Render(o, shuffled, []string{"eth0", "eth1"}); again != got {
+	if again := Render(o, shuffled, []Interface{{"eth0", 2}, {"eth1", 3}}); again != got {
 		t.Errorf("in another order it renders\n%s\nbefore:\n%s", again, got)
 	}
 	if *update {

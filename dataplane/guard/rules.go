@@ -85,9 +85,11 @@ func (j jump) insertion() string { return "-I " + j.base + " 1 " + j.rule }
 // target is the chain that it leads to.
 func (j jump) target() string { return j.rule[strings.LastIndexByte(j.rule, ' ')+1:] }
 
-// marksPart is the part that restricts, among others, and untrackedPart the one that keeps connections from being tracked.
+// marksPart is the part that restricts, among others, verdictsPart the one that lets our connections through, and untrackedPart
+// the one that keeps connections from being tracked.
 const (
 	marksPart     = "marks"
+	verdictsPart  = "verdicts"
 	untrackedPart = "half connections"
 )
 
@@ -99,7 +101,7 @@ func parts() []partDef {
 		{name: marksPart, table: "mangle", special: true, chains: markChains, jumps: markJumps, retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
 		{name: untrackedPart, table: "raw", forward: true, direct: true, chains: untrackedChains, jumps: untrackedJumps},
 		{name: "direct verdicts", table: "filter", forward: true, direct: true, chains: directChains, jumps: directJumps},
-		{name: "verdicts", table: "filter", chains: verdictChains, jumps: verdictJumps, retired: []string{"VIPD-REJECT"}},
+		{name: verdictsPart, table: "filter", chains: verdictChains, jumps: verdictJumps, retired: []string{"VIPD-REJECT"}},
 		{name: "masquerade", table: "nat", forward: true, chains: masqueradeChains, jumps: masqueradeJumps, retired: []string{trialChain}},
 	}
 }

@@ -22,7 +22,7 @@ type ruleWatch interface {
 type chainSize struct{ rules, jumps int }
 
 // sizes are those of all chains of a table that the parts have there; nil: they have none.
-func (g *family) sizes(table string) map[string]chainSize {
+func (g *legacy) sizes(table string) map[string]chainSize {
 	var want map[string]chainSize
 	for _, p := range g.parts {
 		if p.def.table != table {
@@ -39,7 +39,7 @@ func (g *family) sizes(table string) map[string]chainSize {
 }
 
 // wrote has the watch remember what the kernel has of all parts.
-func (g *family) wrote(ctx context.Context, tool Tool) error {
+func (g *legacy) wrote(ctx context.Context, tool Tool) error {
 	var failed error
 	for _, table := range tables() {
 		want := g.sizes(table)

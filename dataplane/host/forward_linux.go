@@ -1,16 +1,17 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/guard"
 )
 
 // SetMode says what the mode in use does; the next Prepare obeys. It may be called by any goroutine.
@@ -110,18 +111,15 @@ func (h *Host) foreignServers() bool {
 	return foreign
 }
 
-// plainName is what an interface's name has to be to stand in a rule as it is: a + at its end would stand for any end.
-var plainName = regexp.MustCompile(`^[A-Za-z0-9_.:@][A-Za-z0-9_.:@-]*$`)
-
-// interfaces returns the names of the devices that packets are forwarded between, sorted: all but loopback ones, and
-// those that belong to a bridge, a bond or a VRF, which forwards in their stead.
-func (v *view) interfaces() []string {
-	var names []string
-	for _, d := range v.devices {
-		if !d.loopback && d.master == 0 && plainName.MatchString(d.name) {
-			names = append(names, d.name)
+// interfaces returns the devices that packets are forwarded between, sorted by name: all but loopback ones, and those that
+// belong to a bridge, a bond or a VRF, which forwards in their stead.
+func (v *view) interfaces() []guard.Interface {
+	var all []guard.Interface
+	for i, d := range v.devices {
+		if !d.loopback && d.master == 0 {
+			all = append(all, guard.Interface{Name: d.name, Index: i})
 		}
 	}
-	slices.Sort(names)
-	return names
+	slices.SortFunc(all, func(a, b guard.Interface) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -241,7 +242,11 @@ func checkMarks(t *testing.T, r *router, server net.PacketConn) {
 	t.Helper()
 	r.rule("", "-t mangle -A PREROUTING -j MARK --set-xmark 0x2/0x2")
 	r.rule("", "-t mangle -A PREROUTING -j CONNMARK --set-xmark 0x1/0x1")
-	r.rule("", "-t mangle -A POSTROUTING -m mark --mark 0x4002/0xffffffff -j ACCEPT")
+	mark, both := "0x4002/0xffffffff", uint32(0x1|0x8000)
+	if r.backend == xtables.NFT { // there the bit that stands for masquerading is one of the connection
+		mark, both = "0x2/0xffffffff", both|0x4000
+	}
+	r.rule("", "-t mangle -A POSTROUTING -m mark --mark "+mark+" -j ACCEPT")
 	if got := r.source(r.client, "10.96.0.10:81", server); got != "10.2.0.1" {
 		t.Errorf("with marks of others the endpoint sees %q", got)
 	}
@@ -249,7 +254,6 @@ func checkMarks(t *testing.T, r *router, server net.PacketConn) {
 	if !strings.Contains(seen, "       1 ") {
 		t.Errorf("no packet with both marks has passed:\n%s", seen)
 	}
-	const both = 0x1 | 0x8000
 	for _, conn := range connectionMarks(t, "10.96.0.10") {
 		if conn&0x1 != 0 && conn != both {
 			t.Errorf("a connection's mark is %#x, want %#x", conn, both)
@@ -302,7 +306,8 @@ func TestForwarding(t *testing.T) {
 	both := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80")}
 	apply(t, h, both...)
 	checkSysctl(t, l, forward4, "0")
-	if out := l.Host().Exec("iptables-nft-save"); strings.Contains(out, "MASQUERADE") {
+	rules := func() string { return l.Host().Exec("nft", "list", "table", "ip", "vipd-guard") }
+	if out := rules(); strings.Contains(out, "masquerade") {
 		t.Fatalf("it masquerades for a mode that does not forward:\n%s", out)
 	}
 	h.SetMode(dataplane.Needs{Forward: true})
@@ -312,7 +317,7 @@ func TestForwarding(t *testing.T) {
 	if p := fmt.Sprint(h.Problems()); !strings.Contains(p, "sysctl -w net.ipv6.conf.all.forwarding=1") || !strings.Contains(p, "router advertisements") {
 		t.Fatalf("problems: %v", p)
 	}
-	if out := l.Host().Exec("iptables-nft-save"); strings.Count(out, "-j MASQUERADE --random-fully") != 1 || !strings.Contains(out, "-i client -o client") {
+	if out := rules(); strings.Count(out, "masquerade fully-random") != 2 || !strings.Contains(out, `"client" . "client"`) {
 		t.Fatalf("it does not masquerade:\n%s", out)
 	}
 	checkIntact(t, h)
@@ -333,7 +338,7 @@ func TestForwarding(t *testing.T) {
 	}
 	h.SetMode(dataplane.Needs{})
 	apply(t, h, both...)
-	if out := l.Host().Exec("iptables-nft-save"); strings.Contains(out, "MASQUERADE") || strings.Contains(out, "-i client") {
+	if out := rules(); strings.Contains(out, "masquerade") || strings.Contains(out, `"client"`) {
 		t.Fatalf("it still masquerades:\n%s", out)
 	}
 	checkIntact(t, h)
@@ -353,11 +358,20 @@ func TestForwarding(t *testing.T) {
 	}
 }
 
-// oneArm lists the interfaces that the kernel has rules for.
-func oneArm(t *testing.T, l *lab.Lab) []string {
+// oneArm lists the interfaces by which a connection may come in and go out with the node's address for a source.
+func oneArm(t *testing.T, l *lab.Lab, backend xtables.Backend) []string {
 	t.Helper()
 	var names []string
-	for line := range strings.Lines(l.Host().Exec("iptables-nft", "-S", "VIPD-ONE-ARM")) {
+	if backend == xtables.NFT {
+		for _, pair := range samePair.FindAllStringSubmatch(l.Host().Exec("nft", "list", "set", "ip", "vipd-guard", "onearm"), -1) {
+			if pair[1] == pair[2] {
+				names = append(names, pair[1])
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	for line := range strings.Lines(l.Host().Exec("iptables-legacy", "-S", "VIPD-ONE-ARM")) {
 		if words := strings.Fields(line); words[0] == "-A" {
 			names = append(names, words[3])
 		}
@@ -366,13 +380,19 @@ func oneArm(t *testing.T, l *lab.Lab) []string {
 }
 
 // TestInterfaces has links come, go, be renamed, and join a bridge: the guard follows, and takes it for no drift.
-func TestInterfaces(t *testing.T) {
+func TestInterfaces(t *testing.T) { bothBackends(t, testInterfaces) }
+
+func testInterfaces(t *testing.T, backend xtables.Backend) {
 	l, _ := network(t)
-	o := options(t, xtables.NFT)
+	odd := []string{"db1"} // in a rule of iptables it would stand for all that begin so
+	if backend == xtables.NFT {
+		odd = append(odd, "odd+")
+	}
+	o := options(t, backend)
 	o.Interface, o.Mode.Forward = "lo", true
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
-	before := oneArm(t, l)
+	before := oneArm(t, l, backend)
 	if !slices.Contains(before, "client") || slices.Contains(before, "lo") {
 		t.Fatalf("rules for %q", before)
 	}
@@ -386,17 +406,19 @@ func TestInterfaces(t *testing.T) {
 		{"link set web0 master br0", []string{"br0", "db1"}},
 		{"link set web0 nomaster", []string{"br0", "db1", "web0"}},
 		{"link del br0", []string{"db1", "web0"}},
-		{"link set web0 name odd+", []string{"db1"}}, // it would stand for all that begin so
+		{"link set web0 name odd+", odd},
 		{"link del db1", nil},
 	} {
 		ip(t, c.do)
 		want := slices.Sorted(slices.Values(slices.Concat(before, c.want)))
 		lab.Eventually(t, deadlineIn, "rules for "+fmt.Sprint(want)+" after "+c.do, func() error {
 			checkIntact(t, h)
-			if got := oneArm(t, l); !slices.Equal(got, want) {
+			if got := oneArm(t, l, backend); !slices.Equal(got, want) {
 				return fmt.Errorf("got %q", got)
 			}
 			return nil
 		})
 	}
 }
+
+var samePair = regexp.MustCompile(`"([^"]+)" \. "([^"]+)"`)

@@ -163,7 +163,7 @@ func TestDrift(t *testing.T) {
 		frontends := []*balancer.Frontend{frontend("10.96.0.10:80", sources("10.1.0.0/24"))}
 		apply(t, h, frontends...)
 		iptables := "iptables-" + string(backend)
-		for _, damage := range [][]string{
+		damages := [][]string{
 			{iptables, "-w", "-F", "INPUT"},
 			{iptables, "-w", "-F", "VIPD-GUARD"},
 			{iptables, "-w", "-t", "mangle", "-F", "PREROUTING"},
@@ -180,7 +180,26 @@ func TestDrift(t *testing.T) {
 			{"ipset", "flush", "vipd-held4"},
 			{"ipset", "del", "vipd-allowed4", "10.96.0.10,tcp:80,10.1.0.0/24"},
 			{"ipset", "add", "vipd-served4", "10.96.0.10,tcp:22"},
-		} {
+		}
+		if backend == xtables.NFT {
+			table := func(command string) []string { return append([]string{"nft"}, strings.Fields(command)...) }
+			damages = [][]string{
+				{iptables, "-w", "-F", "INPUT"},
+				{iptables, "-w", "-R", "VIPD-FORWARD", "1", "-j", "DROP"},
+				{iptables, "-w", "-D", "FORWARD", "-m", "connmark", "--mark", "0x8000/0x8000", "-j", "VIPD-FORWARD"},
+				table("flush ruleset"),
+				table("delete table ip vipd-guard"),
+				table("flush chain ip vipd-guard prerouting"),
+				table("flush table ip vipd-guard"),
+				table("insert rule ip vipd-guard input accept"),
+				table("delete chain ip vipd-guard source"),
+				table("flush set ip vipd-guard held"),
+				table("flush set ip vipd-guard onearm"),
+				table("delete element ip vipd-guard allowed { 10.96.0.10 . tcp . 80 . 10.1.0.0/24 }"),
+				table("add element ip vipd-guard served { 10.96.0.10 . tcp . 22 }"),
+			}
+		}
+		for _, damage := range damages {
 			if out, err := exec.Command(damage[0], damage[1:]...).CombinedOutput(); err != nil {
 				t.Fatalf("%q: %v: %s", damage, err, out)
 			}

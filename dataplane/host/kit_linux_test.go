@@ -68,9 +68,9 @@ func findTools(o *Options) *finder {
 	return f
 }
 
-// findTool finds the tool of the nft backend.
+// findTool finds the tool of the legacy backend.
 func findTool(ctx context.Context, family xtables.Family) (guard.Tool, error) {
-	return xtables.Find(ctx, family, xtables.NFT, slog.New(slog.DiscardHandler))
+	return xtables.Find(ctx, family, xtables.Legacy, slog.New(slog.DiscardHandler))
 }
 
 // noTool finds none.

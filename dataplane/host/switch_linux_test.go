@@ -44,6 +44,12 @@ func TestSwitch(t *testing.T) {
 			if p := h.Problems(); len(p) != 0 {
 				t.Errorf("%+v: problems: %v", m, p)
 			}
+			if backend == xtables.NFT {
+				if got := strings.Contains(l.Host().Exec("nft", "list", "table", "ip", "vipd-guard"), "notrack"); got != m.LocalIn {
+					t.Errorf("%+v: rules that keep from tracking: %t", m, got)
+				}
+				continue
+			}
 			sets := strings.Fields(l.Host().Exec("ipset", "list", "-n"))
 			for _, name := range []string{"vipd-arrived4", "vipd-arrived6", "vipd-direct4", "vipd-direct6", "vipd-tunnels6"} {
 				if got := slices.Contains(sets, name); got != m.LocalIn {

@@ -109,14 +109,16 @@ func (s *sample) rules() map[string][]Rule {
 			{Do: []Stmt{Unreachable}, Comment: "what is left"},
 		},
 		"forward-it": {
-			do(Bits{CtMark, 0x8000, 0x8000}, Is{L4proto, 6, false}, Flags{SYN | RST, SYN}, MSS{1200}),
+			do(Bits{CtMark, 0x8000, 0x8000, false}, Is{L4proto, 6, false}, Flags{SYN | RST, SYN, false}, MSS{1200}),
+			do(Is{L4proto, 6, false}, Flags{SYN | RST, SYN, true}, Return),
+			do(Is{L4proto, 6, false}, Flags{SYN | RST, SYN, false}, ClampMSS{}),
 			do(Is{L4proto, 6, true}, Accept),
 		},
 		"post": {
-			do(Bits{CtMark, 0x20000, 0x20000}, ClearPriority{}),
+			do(Bits{CtMark, 0x20000, 0x20000, false}, ClearPriority{}),
 			do(Is{Oif, 1, false}, Return),
 			do(In{Concat{Iif, Oif}, s.pair, false}, Masquerade),
-			do(Bits{Mark, 0x4000, 0x4000}, Masquerade),
+			do(Bits{Mark, 0x4000, 0x4000, true}, Masquerade),
 		},
 		"early": {do(In{place, s.always, false}, Notrack)},
 	}
@@ -303,7 +305,7 @@ func TestReads(t *testing.T) {
 		t.Errorf("the sets are %v, %v", sets, err)
 	}
 	rules, err := c.Rules(s.table)
-	if err != nil || len(rules) != 31 || rules[0].Handle == 0 {
+	if err != nil || len(rules) != 33 || rules[0].Handle == 0 {
 		t.Errorf("there are %d rules %v, %v", len(rules), rules, err)
 	}
 	for _, x := range []Table{{IPv4, "absent"}, {IPv6, "sample"}} {

@@ -105,20 +105,25 @@ func bitwise(m *message, mask, xor uint32) {
 	})
 }
 
-// Bits matches a mark of which the bits of Mask are those of Value.
+// Bits matches a mark of which the bits of Mask are those of Value; with Not, all others.
 type Bits struct {
 	Field       Field // Mark or CtMark
 	Mask, Value uint32
+	Not         bool
 }
 
 func (s Bits) text(f Family) string {
-	return fmt.Sprintf("%s & 0x%08x == 0x%08x", s.Field.text(f), s.Mask, s.Value)
+	operator := "=="
+	if s.Not {
+		operator = "!="
+	}
+	return fmt.Sprintf("%s & 0x%08x %s 0x%08x", s.Field.text(f), s.Mask, operator, s.Value)
 }
 
 func (s Bits) write(m *message, f Family) {
 	s.Field.load(m, f, first, spare)
 	bitwise(m, s.Mask, 0)
-	compare(m, true, binary.NativeEndian.AppendUint32(nil, s.Value))
+	compare(m, !s.Not, binary.NativeEndian.AppendUint32(nil, s.Value))
 }
 
 // State matches connections in one of several states.
@@ -161,8 +166,12 @@ func (Translated) text(Family) string { return "ct status dnat" }
 
 func (Translated) write(m *message, f Family) { anyOf(m, f, CtStatus, 32) } // IPS_DST_NAT
 
-// Flags matches TCP segments of whose flags in Mask those of Value are set. A match of the protocol stands before it.
-type Flags struct{ Mask, Value TCPFlags }
+// Flags matches TCP segments of whose flags in Mask those of Value are set; with Not, all others. A match of the protocol
+// stands before it.
+type Flags struct {
+	Mask, Value TCPFlags
+	Not         bool
+}
 
 // TCPFlags are flags of the TCP header.
 type TCPFlags byte
@@ -185,7 +194,12 @@ func (x TCPFlags) String() string {
 	return strings.Join(words, ",")
 }
 
-func (s Flags) text(Family) string { return fmt.Sprintf("tcp flags %s / %s", s.Value, s.Mask) }
+func (s Flags) text(Family) string {
+	if s.Not {
+		return fmt.Sprintf("tcp flags != %s / %s", s.Value, s.Mask)
+	}
+	return fmt.Sprintf("tcp flags %s / %s", s.Value, s.Mask)
+}
 
 func (s Flags) write(m *message, _ Family) {
 	m.expr(listElem, "payload", func() {
@@ -201,7 +215,7 @@ func (s Flags) write(m *message, _ Family) {
 		m.value(4, []byte{byte(s.Mask)})
 		m.value(5, []byte{0})
 	})
-	compare(m, true, []byte{byte(s.Value)})
+	compare(m, !s.Not, []byte{byte(s.Value)})
 }
 
 // In matches values that are in a set; with Not, those that are not.
@@ -364,16 +378,7 @@ func (s MSS) text(Family) string {
 
 func (s MSS) write(m *message, _ Family) {
 	value := binary.BigEndian.AppendUint16(nil, s.Size)
-	option := func(reg int) {
-		m.expr(listElem, "exthdr", func() {
-			m.uint32(reg, register(first))
-			m.bytes(2, []byte{2}) // NFTA_EXTHDR_TYPE: TCPOPT_MAXSEG
-			m.uint32(3, 2)        // NFTA_EXTHDR_OFFSET
-			m.uint32(4, 2)        // NFTA_EXTHDR_LEN
-			m.uint32(6, 1)        // NFTA_EXTHDR_OP: NFT_EXTHDR_OP_TCPOPT
-		})
-	}
-	option(1) // NFTA_EXTHDR_DREG
+	m.expr(listElem, "exthdr", func() { maxseg(m, 1) }) // NFTA_EXTHDR_DREG
 	m.expr(listElem, "cmp", func() {
 		m.uint32(1, register(first))
 		m.uint32(2, 4) // NFT_CMP_GT
@@ -383,7 +388,38 @@ func (s MSS) write(m *message, _ Family) {
 		m.uint32(1, register(first))
 		m.value(2, value)
 	})
-	option(7) // NFTA_EXTHDR_SREG
+	m.expr(listElem, "exthdr", func() { maxseg(m, 7) }) // NFTA_EXTHDR_SREG
+}
+
+// ClampMSS lowers the maximum segment size of a TCP SYN to what the links of its path take, both ways. A match of the flags
+// stands before it.
+type ClampMSS struct{}
+
+func (ClampMSS) text(Family) string { return "tcp option maxseg size set rt mtu" }
+
+func (ClampMSS) write(m *message, _ Family) {
+	m.expr(listElem, "rt", func() {
+		m.uint32(1, register(first)) // NFTA_RT_DREG
+		m.uint32(2, 3)               // NFTA_RT_KEY: NFT_RT_TCPMSS
+	})
+	m.expr(listElem, "byteorder", func() {
+		m.uint32(1, register(first)) // NFTA_BYTEORDER_SREG
+		m.uint32(2, register(first)) // NFTA_BYTEORDER_DREG
+		m.uint32(3, 1)               // NFTA_BYTEORDER_OP: NFT_BYTEORDER_HTON
+		m.uint32(4, 2)               // NFTA_BYTEORDER_LEN
+		m.uint32(5, 2)               // NFTA_BYTEORDER_SIZE
+	})
+	m.expr(listElem, "exthdr", func() { maxseg(m, 7) }) // NFTA_EXTHDR_SREG
+}
+
+// maxseg writes the attributes of an expression about the option of a TCP SYN that has the segment size, by the attribute
+// that names the register.
+func maxseg(m *message, reg int) {
+	m.uint32(reg, register(first))
+	m.bytes(2, []byte{2}) // NFTA_EXTHDR_TYPE: TCPOPT_MAXSEG
+	m.uint32(3, 2)        // NFTA_EXTHDR_OFFSET
+	m.uint32(4, 2)        // NFTA_EXTHDR_LEN
+	m.uint32(6, 1)        // NFTA_EXTHDR_OP: NFT_EXTHDR_OP_TCPOPT
 }
 
 // Simple is a statement without arguments.
@@ -394,7 +430,7 @@ const (
 	Accept      Simple = "accept"
 	Drop        Simple = "drop"
 	Return      Simple = "return"
-	Masquerade  Simple = "masquerade"
+	Masquerade  Simple = "masquerade fully-random" // the node's address, and a port by chance
 	Notrack     Simple = "notrack"
 	Counter     Simple = "counter"
 	ResetTCP    Simple = "reject with tcp reset" // a match of the protocol stands before it
@@ -412,7 +448,7 @@ func (s Simple) write(m *message, f Family) {
 	case Return:
 		verdict(m, codeReturn, "")
 	case Masquerade:
-		m.expr(listElem, "masq", func() {})
+		m.expr(listElem, "masq", func() { m.uint32(1, 0x10) }) // NFTA_MASQ_FLAGS: NF_NAT_RANGE_PROTO_RANDOM_FULLY
 	case ResetTCP:
 		reject(m, 1, 0) // NFT_REJECT_TCP_RST
 	case Unreachable:

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"net/netip"
+	"regexp"
 	"slices"
 	"time"
 
-	"vipd/balancer"
-	"vipd/dataplane"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
@@ -23,7 +20,7 @@ type Tool interface {
 	ChainExists(ctx context.Context, table, chain string) (bool, error)
 }
 
-// family is the guard of one family.
+// legacy is the guard of one family in iptables and ipsets, for kernels without nf_tables.
 //
 // Goals, and how each is met:
 //  1. Restrictions are in force before what they are for: entries of early sets follow the union of what is wanted and
@@ -33,8 +30,8 @@ type Tool interface {
 //     change with the networks that cover all VIPs, and with the host's interfaces.
 //  3. Traffic for no VIP pays nearly nothing: see plan and cover.
 //  4. Without privilege or kernel support the rest of the host goes on: see problems.
-type family struct {
-	family ipset.Family
+type legacy struct {
+	*wanted
 	// tool finds iptables. It is asked once after each resync; what it could not say in one round, it is asked in the next.
 	tool func(ctx context.Context) (Tool, error)
 	// found and missing are its last answer.
@@ -42,16 +39,12 @@ type family struct {
 	missing error
 	// others finds what may hold rules that an earlier process put into another backend.
 	others func(ctx context.Context, than Tool) []Tool
+	// native removes what a guard in nf_tables has left; nil: there can be none.
+	native func() error
 	// watch looks at rules, for intact.
 	watch ruleWatch
 	sets  setKernel // nil: there is no access to ipsets, for the reason err
 	err   error
-	log   *slog.Logger
-
-	members []*members
-	// Those of members that are asked for most; held are the addresses that vipd added, and pending those among them
-	// that are silent.
-	frontends, special, held, pending, direct *members
 
 	parts []*part
 	// plan is what the rules are made for, and stale, that those in the kernel may be for another.
@@ -59,11 +52,6 @@ type family struct {
 	stale bool
 	// refit: the networks have to cover others than before.
 	refit bool
-	// vips cover the frontends' addresses, specials those of special ones, directs those of direct ones, holds those that
-	// vipd added.
-	vips, specials, directs, holds *cover
-	// unknown counts applied frontends of which nothing is known but where they are.
-	unknown map[ipset.Entry]int
 
 	// ready: the sets are there, and were compared; looked: it is known whether the kernel has anything of the guard.
 	ready, looked bool
@@ -86,99 +74,44 @@ type part struct {
 }
 
 // compose makes the parts of a guard that has all else.
-func (g *family) compose(o Options) *family {
-	g.plan = plan{family: g.family, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode, sources: true}
-	g.vips, g.specials, g.directs, g.holds, g.unknown = newCover(), newCover(), newCover(), newCover(), map[ipset.Entry]int{}
-	for _, def := range setDefs() {
-		m := newMembers(def, g.sets, g.family)
-		g.members = append(g.members, m)
-		if def.early && def.entries != nil {
-			m.kept = func(e ipset.Entry) bool { return g.unknown[at(e)] > 0 }
-		}
-	}
-	g.frontends, g.special, g.direct = g.set(frontendsSet), g.set(specialSet), g.set(directSet)
-	g.held, g.pending = g.set(heldSet), g.set(pendingSet)
-	g.frontends.veto = func(e ipset.Entry) bool {
-		return g.plan.mode.Marked || g.special.count[e] > 0 || g.special.have[e] && g.special.kept(e)
-	}
+func (g *legacy) compose(w *wanted) *legacy {
+	g.wanted = w
+	g.plan = plan{family: w.family, bits: w.bits, mode: w.mode, sources: true}
+	w.set(allowedSet).disjoint = false
+	w.on(g.sets, func(name string) string { return setName(name, w.family) })
 	for _, def := range parts() {
 		g.parts = append(g.parts, &part{def: def})
 	}
+	g.obey()
 	return g
 }
 
-// at is the place of an entry, without the network that some sets have besides.
-func at(e ipset.Entry) ipset.Entry { return ipset.Entry{Addr: e.Addr, Proto: e.Proto, Port: e.Port} }
-
-func (g *family) set(name string) *members {
-	return g.members[slices.IndexFunc(g.members, func(m *members) bool { return m.def.name == name })]
-}
-
-// want counts f by times more among what is wanted or what is applied.
-func (g *family) want(f *balancer.Frontend, by int, applied bool) {
-	if f.Addr.IsLoopback() {
+// obey has the rules follow the mode and the interfaces that are wanted. Virtual servers forward past the place where both
+// interfaces are known, see masqueradeChains.
+func (g *legacy) obey() {
+	names := make([]string, 0, len(g.interfaces))
+	for _, i := range g.interfaces {
+		if plainName.MatchString(i.Name) && g.mode.Forward && !g.mode.LocalIn {
+			names = append(names, i.Name)
+		}
+	}
+	slices.Sort(names)
+	if slices.Equal(g.plan.interfaces, names) && g.plan.mode == g.mode {
 		return
 	}
-	if applied && f.Service == "" {
-		g.unknown[place(f)] += by
+	if g.plan.mode != g.mode {
+		g.refit = g.refit || g.plan.mode.Marked != g.mode.Marked
+		g.found = nil // more has to be tried
 	}
-	g.vips.want(f.Addr, by)
-	if len(special(f)) > 0 {
-		g.specials.want(f.Addr, by)
-	}
-	if isDirect(f) {
-		g.directs.want(f.Addr, by)
-	}
-	for _, m := range g.members {
-		if m.def.entries == nil {
-			continue
-		}
-		for _, e := range m.def.entries(f) {
-			if applied || m.def.early {
-				m.want(e, by)
-			} else {
-				m.ask(e, by)
-			}
-		}
-	}
+	g.plan.mode, g.plan.interfaces, g.stale = g.mode, names, true
 }
 
-// hold counts an address that vipd adds.
-func (g *family) hold(a netip.Addr, by int) {
-	g.held.want(ipset.Entry{Addr: a}, by)
-	g.holds.want(a, by)
-}
-
-// connect sets the interfaces that packets are forwarded between. Virtual servers forward past the place where both are
-// known, see masqueradeChains.
-func (g *family) connect(names []string) {
-	if !g.plan.mode.Forward || g.plan.mode.LocalIn {
-		names = nil
-	}
-	if !slices.Equal(g.plan.interfaces, names) {
-		g.plan.interfaces, g.stale = names, true
-	}
-}
-
-// setMode says what the mode does, and reports whether that is news.
-func (g *family) setMode(m dataplane.Needs) bool {
-	if g.plan.mode == m {
-		return false
-	}
-	if g.plan.mode.Marked != m.Marked {
-		g.frontends.touch()
-		g.refit = true
-	}
-	g.plan.mode, g.stale = m, true
-	g.found = nil // more has to be tried
-	return true
-}
-
-// needed reports whether there is anything to guard.
-func (g *family) needed() bool { return len(g.frontends.count) > 0 || len(g.held.count) > 0 }
+// plainName is what an interface's name has to be to stand in a rule of iptables as it is: a + at its end would stand for
+// any end.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_.:@][A-Za-z0-9_.:@-]*$`)
 
 // wants reports whether the guard has any use for the part.
-func (g *family) wants(p *part) bool {
+func (g *legacy) wants(p *part) bool {
 	if p.def.special && g.plan.mode.Marked && len(g.special.count) == 0 && len(g.special.have) == 0 {
 		return false
 	}
@@ -189,7 +122,7 @@ func (g *family) wants(p *part) bool {
 }
 
 // prepare puts in force what restricts, and closes what shall not be open any more.
-func (g *family) prepare(ctx context.Context) error {
+func (g *legacy) prepare(ctx context.Context) error {
 	if !isUnsupported(g.missing) {
 		g.missing = nil
 	}
@@ -200,7 +133,7 @@ func (g *family) prepare(ctx context.Context) error {
 }
 
 // finish opens what was applied, and removes what nobody needs.
-func (g *family) finish(ctx context.Context) error {
+func (g *legacy) finish(ctx context.Context) error {
 	if !g.needed() {
 		return g.note(g.leave(ctx))
 	}
@@ -212,7 +145,7 @@ func (g *family) finish(ctx context.Context) error {
 }
 
 // note keeps what trying again won't mend for problems, and has all else compared in full the next time.
-func (g *family) note(err error) error {
+func (g *legacy) note(err error) error {
 	g.fault = err
 	switch {
 	case err == nil:
@@ -226,7 +159,7 @@ func (g *family) note(err error) error {
 }
 
 // forget has all compared in full.
-func (g *family) forget() {
+func (g *legacy) forget() {
 	g.ready, g.looked = false, false
 	for _, m := range g.members {
 		m.state = unseen
@@ -237,7 +170,7 @@ func (g *family) forget() {
 }
 
 // establish makes sets and rules, and puts in what restricts.
-func (g *family) establish(ctx context.Context) error {
+func (g *legacy) establish(ctx context.Context) error {
 	if g.failed != nil {
 		return nil
 	}
@@ -269,7 +202,7 @@ func (g *family) establish(ctx context.Context) error {
 }
 
 // bringAll brings every part, where any is not as it should be, and looks what came of it.
-func (g *family) bringAll(ctx context.Context, tool Tool) error {
+func (g *legacy) bringAll(ctx context.Context, tool Tool) error {
 	if !slices.ContainsFunc(g.parts, g.due) {
 		return nil
 	}
@@ -285,7 +218,7 @@ func (g *family) bringAll(ctx context.Context, tool Tool) error {
 }
 
 // bringParts brings every part: at once, or, where that is refused or a part was before, one by one.
-func (g *family) bringParts(ctx context.Context, tool Tool) error {
+func (g *legacy) bringParts(ctx context.Context, tool Tool) error {
 	if !slices.ContainsFunc(g.parts, func(p *part) bool { return !p.refusals.since.IsZero() }) {
 		err := g.atOnce(ctx, tool, g.parts, func(tool Tool, p *part) error { return g.bring(ctx, tool, p) })
 		if !isRefused(err) {
@@ -305,12 +238,12 @@ func (g *family) bringParts(ctx context.Context, tool Tool) error {
 }
 
 // due reports whether there may be something to do about a part.
-func (g *family) due(p *part) bool {
+func (g *legacy) due(p *part) bool {
 	return g.stale || !g.looked || !p.refusals.since.IsZero() || g.wants(p) != (p.chains != nil)
 }
 
 // rules returns what changes rules.
-func (g *family) rules(ctx context.Context) (Tool, error) {
+func (g *legacy) rules(ctx context.Context) (Tool, error) {
 	if g.found != nil || g.missing != nil {
 		return g.found, g.missing
 	}
@@ -319,7 +252,7 @@ func (g *family) rules(ctx context.Context) (Tool, error) {
 	if err != nil {
 		return nil, err
 	}
-	if g.plan.mode.Forward {
+	if g.plan.mode.Forward && slices.ContainsFunc(g.parts, func(p *part) bool { return p.def.table == "nat" }) {
 		if err := g.try(ctx, tool); err != nil {
 			g.missing = err
 			return nil, err
@@ -330,7 +263,7 @@ func (g *family) rules(ctx context.Context) (Tool, error) {
 }
 
 // intact looks for entries, rules and jumps that are gone, by counts alone.
-func (g *family) intact(ctx context.Context) (string, error) {
+func (g *legacy) intact(ctx context.Context) (string, error) {
 	if !g.ready || g.failed != nil {
 		return "", nil
 	}
@@ -346,6 +279,11 @@ func (g *family) intact(ctx context.Context) (string, error) {
 			return reason, err
 		}
 	}
+	return g.rulesIntact(ctx)
+}
+
+// rulesIntact looks for rules and jumps that are gone or others.
+func (g *legacy) rulesIntact(ctx context.Context) (string, error) {
 	for _, table := range tables() {
 		want := g.sizes(table)
 		if want == nil {
@@ -366,7 +304,7 @@ func inTable(reason, table string, family ipset.Family) string {
 }
 
 // resync makes the next prepare and finish compare in full.
-func (g *family) resync() {
+func (g *legacy) resync() {
 	g.found, g.missing, g.failed = nil, nil, nil
 	for _, p := range g.parts {
 		p.failed = nil

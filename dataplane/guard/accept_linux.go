@@ -1,0 +1,136 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/nft"
+)
+
+// acceptor lets our connections through the filters of iptables: what a chain of those drops, no table of nf_tables can accept.
+// It is there where iptables has filters, for which it looks again whenever somebody changes rules. Other firewalls have to be
+// told by whoever runs them, which doctor says.
+type acceptor struct {
+	*legacy
+	conn *nft.Conn
+}
+
+// newAcceptor has the rules that accept, and no sets, in the guard of a family.
+func newAcceptor(w *wanted, o Options, conn *nft.Conn) *acceptor {
+	l := &legacy{wanted: w, tool: o.tool(w.family), others: otherTools(w.family), watch: newWatch(), plan: plan{family: w.family, bits: w.bits}}
+	l.parts = []*part{{def: partDef{name: verdictsPart, table: "filter", chains: acceptChains, jumps: acceptJumps}}}
+	return &acceptor{legacy: l, conn: conn}
+}
+
+// filtered reports whether iptables has filters, in either backend: their table is there as soon as somebody has asked for it.
+func (a *acceptor) filtered() bool {
+	table, names := nft.Table{Family: nft.IPv4, Name: "filter"}, "/proc/net/ip_tables_names"
+	if a.family == ipset.IPv6 {
+		table.Family, names = nft.IPv6, "/proc/net/ip6_tables_names"
+	}
+	if there, err := a.conn.HasTable(table); err == nil && there {
+		return true
+	}
+	text, err := os.ReadFile(names)
+	return err == nil && slices.Contains(strings.Fields(string(text)), "filter")
+}
+
+// establish puts up the rules where there are filters. That iptables is not there is no error, for services may work without:
+// see failed.
+func (a *acceptor) establish(ctx context.Context, directed bool) error {
+	if a.plan.mode != a.mode || len(a.plan.direct) > 0 != directed {
+		a.plan.mode, a.plan.direct, a.stale = a.mode, nil, true
+		if directed {
+			a.plan.direct = a.directs.prefixes
+		}
+	}
+	if a.looked && !a.stale {
+		return nil
+	}
+	if !a.filtered() {
+		a.looked = true
+		return nil
+	}
+	if !isUnsupported(a.missing) {
+		a.missing = nil
+	}
+	tool, err := a.rules(ctx)
+	if err == nil {
+		err = a.bringAll(ctx, tool)
+	}
+	if err != nil && !isUnsupported(err) {
+		a.looked = false
+		return fmt.Errorf("having iptables accept our connections: %w", err)
+	}
+	a.missing, a.looked, a.stale, a.ready = err, true, false, err == nil
+	return nil
+}
+
+// leave removes the rules.
+func (a *acceptor) leave(ctx context.Context) error {
+	if !a.filtered() {
+		return nil
+	}
+	tool, err := a.rules(ctx)
+	if err == nil {
+		err = a.removeRules(ctx, tool)
+	}
+	if err != nil && !isUnsupported(err) {
+		return err
+	}
+	a.ready = false
+	return nil
+}
+
+// intact says what others have changed, or that there are filters now.
+func (a *acceptor) intact(ctx context.Context) (string, error) {
+	if a.missing != nil {
+		return "", nil
+	}
+	if !a.ready && a.filtered() {
+		return "iptables has filters now", nil
+	}
+	if a.ready && !a.filtered() {
+		a.ready = false // whoever had them has gone, with our rules
+		a.forget()
+	}
+	if !a.ready {
+		return "", nil
+	}
+	return a.rulesIntact(ctx)
+}
+
+// failed is why our connections may be dropped; nil: they are not.
+func (a *acceptor) failed() error {
+	if a.missing != nil {
+		return a.missing
+	}
+	return a.parts[0].failed
+}
+
+func acceptChains(p *plan) []chain {
+	const accept = "-j ACCEPT"
+	arriving, leaving := []string{accept}, []string(nil)
+	if p.mode.LocalIn { // what virtual servers forward goes out here; what programs of this host begin is for others to judge
+		leaving = []string{"-m conntrack --ctstate RELATED,ESTABLISHED " + accept, "-m addrtype ! --src-type LOCAL " + accept}
+	}
+	if len(p.direct) > 0 {
+		direct, tracked := "-m mark --mark "+both(p.bits.ours)+" "+accept, "-m connmark ! --mark "+both(p.bits.ours)+" -j RETURN"
+		arriving, leaving = append([]string{direct, tracked}, arriving...), append([]string{direct, tracked}, leaving...)
+	}
+	return []chain{{"VIPD-FORWARD", []string{accept}}, {"VIPD-INPUT", arriving}, {"VIPD-OUTPUT", leaving}}
+}
+
+// acceptJumps are one of each base chain, whatever the mode: where one is not needed its chain is empty.
+func acceptJumps(p *plan) []jump {
+	marked := "-m connmark --mark " + both(p.bits.ours) + " "
+	to := marked
+	if len(p.direct) > 0 { // untracked packets have no connection
+		to = ""
+	}
+	return []jump{{"FORWARD", marked + "-j VIPD-FORWARD"}, {"INPUT", to + "-j VIPD-INPUT"}, {"OUTPUT", to + "-j VIPD-OUTPUT"}}
+}

@@ -1,0 +1,248 @@
+package guard
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/nft"
+	"vipd/dataplane/internal/xtables"
+	"vipd/test/lab"
+	testwait "vipd/test/wait"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+func nftables(t *testing.T, input string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("nft", args...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft %s: %v\n%s\n%s", strings.Join(args, " "), err, out, input)
+	}
+	return string(out)
+}
+
+// TestNativePlansLoad: nft takes what is rendered, and reads its own listing of it back.
+func TestNativePlansLoad(t *testing.T) {
+	lab.Require(t)
+	lab.Need(t, "nft")
+	for _, m := range []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true}, {Forward: true, LocalIn: true}} {
+		frontends := append(examples(), frontend("10.96.0.60:80", forward(balancer.DRForward)), frontend("10.96.0.61:80", sources("10.0.0.0/8", "10.1.0.0/16")))
+		text := Render(Options{Mode: m, MasqueradeBit: 14}, frontends, []Interface{{"lo", 1}})
+		nftables(t, text, "-f", "-")
+		nftables(t, "flush ruleset\n"+nftables(t, "", "list", "ruleset"), "-f", "-")
+		nftables(t, "", "flush", "ruleset")
+	}
+}
+
+// nativeHistory is a guard in the kernel's nf_tables with what was asked of it.
+type nativeHistory struct {
+	*testing.T
+	r             *rand.Rand
+	conn          *nft.Conn
+	g             *native
+	want, applied map[balancer.Key]*balancer.Frontend
+	held          map[netip.Addr]bool
+}
+
+// restart makes another guard over what is there.
+func (h *nativeHistory) restart(m dataplane.Needs) {
+	o := Options{Mode: m, MasqueradeBit: 14, Log: slog.New(slog.DiscardHandler), Tools: func(_ context.Context, f xtables.Family) (Tool, error) {
+		return nil, &xtables.UnsupportedError{Feature: "iptables", Need: "nothing"}
+	}}
+	w := newWanted(ipset.IPv4, o)
+	h.g = newNative(w, h.conn, newAcceptor(w, o, h.conn), func(context.Context) error { return nil })
+	for a := range h.held {
+		w.hold(a, 1)
+	}
+	for _, f := range h.want {
+		w.want(f, 1, false)
+	}
+	for _, f := range h.applied {
+		w.want(f, 1, true)
+	}
+}
+
+// nativeModes are those that histories change between.
+func nativeModes() []dataplane.Needs {
+	return []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true}, {Forward: true, LocalIn: true}}
+}
+
+// specified is what each set shall hold, from scratch.
+func (h *nativeHistory) specified() map[string]entries {
+	all := map[string]entries{}
+	for _, s := range setDefs() {
+		collect := func(frontends map[balancer.Key]*balancer.Frontend) entries {
+			all := entries{}
+			for _, f := range frontends {
+				for _, e := range s.entries(f) {
+					all[e] = true
+				}
+			}
+			return all
+		}
+		switch {
+		case s.entries == nil && s.name != heldSet:
+		case s.name == heldSet:
+			all[s.name] = entries{}
+			for a := range h.held {
+				all[s.name][ipset.Entry{Addr: a}] = true
+			}
+		case s.early:
+			all[s.name] = collect(h.want)
+			maps.Copy(all[s.name], collect(h.applied))
+		default:
+			both := collect(h.applied)
+			all[s.name] = collect(h.want)
+			maps.DeleteFunc(all[s.name], func(e ipset.Entry, _ bool) bool { return !both[e] })
+		}
+	}
+	plain := all[frontendsSet]
+	for e := range plain {
+		if h.g.mode.Marked || all[specialSet][e] {
+			delete(plain, e)
+		}
+	}
+	maps.DeleteFunc(all[allowedSet], func(e ipset.Entry, _ bool) bool { // the kernel takes no network beside one that has it
+		for wider := range all[allowedSet] {
+			if at(wider) == at(e) && wider.Net.Bits() < e.Net.Bits() && wider.Net.Contains(e.Net.Addr()) {
+				return true
+			}
+		}
+		return false
+	})
+	return all
+}
+
+// check compares the kernel with what is specified, and with the rules that a guard writes afresh.
+func (h *nativeHistory) check(seed uint64, step int) {
+	h.Helper()
+	if len(h.want)+len(h.applied)+len(h.held) == 0 {
+		if there, err := h.conn.HasTable(h.g.layout.table); there || err != nil {
+			h.Fatalf("seed %d step %d: the table is there: %t, %v", seed, step, there, err)
+		}
+		return
+	}
+	for name, want := range h.specified() {
+		list, err := h.g.List(nftName(name))
+		if err != nil {
+			h.Fatal(err)
+		}
+		got := entries{}
+		for _, e := range list {
+			got[e] = true
+		}
+		if !maps.Equal(got, want) {
+			h.Fatalf("seed %d step %d: set %s has\n%v\nwant\n%v", seed, step, name, got, want)
+		}
+	}
+	before := nftables(h.T, "", "-s", "list", "chains", "ip")
+	fresh := *h.g
+	fresh.stale = true
+	if err := fresh.establish(h.Context()); err != nil {
+		h.Fatal(err)
+	}
+	if after := nftables(h.T, "", "-s", "list", "chains", "ip"); after != before {
+		h.Fatalf("seed %d step %d: the chains are\n%s\nwant\n%s", seed, step, before, after)
+	}
+	h.g.rules, h.g.generation = fresh.rules, fresh.generation
+	if reason, err := h.g.intact(h.Context()); reason != "" || err != nil {
+		h.Fatalf("seed %d step %d: it takes itself for broken: %q, %v", seed, step, reason, err)
+	}
+}
+
+// damage has somebody else change the table, and the guard has to notice.
+func (h *nativeHistory) damage(seed uint64, step int) {
+	h.Helper()
+	if !h.g.ready {
+		return
+	}
+	scripts := []string{
+		"delete table ip vipd-guard", "flush table ip vipd-guard", "flush chain ip vipd-guard by-policy", "insert rule ip vipd-guard input accept",
+		"add element ip vipd-guard held { 192.0.2.200 }", "add element ip vipd-guard served { 192.0.2.200 . tcp . 80 }",
+	}
+	nftables(h.T, scripts[h.r.IntN(len(scripts))]+"\n", "-f", "-")
+	h.g.next = h.g.next.Add(-lookPause)
+	if reason, err := h.g.intact(h.Context()); reason == "" || err != nil {
+		h.Fatalf("seed %d step %d: damage was not noticed: %v", seed, step, err)
+	}
+	h.g.resync()
+}
+
+// TestNativeHistories holds the table to the specification over random histories of wanted and applied states, with restarts,
+// changes of the mode and damage by others.
+func TestNativeHistories(t *testing.T) {
+	lab.Require(t)
+	lab.Need(t, "nft")
+	conn, err := nft.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	for seed := range uint64(testwait.Soak(8, 100)) {
+		h := &nativeHistory{
+			T: t, r: rand.New(rand.NewPCG(seed, 5)), conn: conn, want: map[balancer.Key]*balancer.Frontend{},
+			applied: map[balancer.Key]*balancer.Frontend{}, held: map[netip.Addr]bool{},
+		}
+		h.restart(dataplane.Needs{})
+		for step := range 30 {
+			m := nativeModes()[h.r.IntN(4)]
+			switch h.r.IntN(8) {
+			case 0:
+				h.restart(m)
+			case 1:
+				h.damage(seed, step)
+			case 2:
+				if h.g.setMode(m) {
+					h.g.obey()
+				}
+			case 3:
+				h.g.connect([]Interface{{"lo", 1}, {"eth1", 3}}[:1+h.r.IntN(2)])
+				h.g.obey()
+			}
+			edit(h.r, h.g.wanted, h.want)
+			a := netip.AddrFrom4([4]byte{10, 96, 0, byte(h.r.IntN(3))})
+			if h.held[a] {
+				delete(h.held, a)
+				h.g.hold(a, -1)
+			} else {
+				h.held[a] = true
+				h.g.hold(a, 1)
+			}
+			if err := h.g.prepare(t.Context()); err != nil {
+				t.Fatalf("seed %d step %d: %v", seed, step, err)
+			}
+			for _, f := range h.want {
+				if err := h.g.restricts(f, false); isRestricted(f) && err != nil {
+					t.Fatalf("seed %d step %d: after prepare %s is held back: %v", seed, step, f.Key, err)
+				}
+			}
+			if h.r.IntN(4) > 0 {
+				for _, f := range h.applied {
+					h.g.want(f, -1, true)
+				}
+				for _, f := range h.want {
+					h.g.want(f, 1, true)
+				}
+				h.applied = maps.Clone(h.want)
+			}
+			if err := h.g.finish(t.Context()); err != nil {
+				t.Fatalf("seed %d step %d: %v", seed, step, err)
+			}
+			h.check(seed, step)
+		}
+		if err := h.g.leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

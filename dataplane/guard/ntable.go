@@ -1,0 +1,273 @@
+package guard
+
+import (
+	"vipd/dataplane"
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/nft"
+)
+
+// tableName is the name of the guard's table in nf_tables, of each family.
+const tableName = "vipd-guard"
+
+// Where the guard's chains meet packets: sorting before any mode's own translation (-105, iptables' -100, IPVS's -98), the
+// source after nftables mode has cleared its register in postrouting (95), and before srcnat (100).
+const (
+	rawPriority    = -300
+	manglePriority = -150
+	sortPriority   = -110
+	inputPriority  = -5
+	sourcePriority = 96
+	onlySYN        = nft.FIN | nft.SYN | nft.RST | nft.ACK
+	loopback       = 1 // the index of lo in each network namespace
+	protocolTCP    = 6
+	protocolICMP   = 1
+	protocolICMPv6 = 58
+	protocolIPIP   = 4  // IPPROTO_IPIP
+	protocolIPv6   = 41 // IPPROTO_IPV6
+)
+
+// layout is the guard's table in nf_tables of one family: its sets, and its chains as a mode needs them.
+type layout struct {
+	table nft.Table
+	place nft.Concat
+	// sets are by the names of setDefs.
+	sets map[string]*nft.Set
+	// oneArm has the pairs of interfaces by which a connection comes in and goes out whose replies would miss this node.
+	oneArm *nft.Set
+}
+
+func newLayout(of ipset.Family) *layout {
+	l := &layout{table: nft.Table{Family: nft.IPv4, Name: tableName}, place: nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}, sets: map[string]*nft.Set{}}
+	if of == ipset.IPv6 {
+		l.table.Family = nft.IPv6
+	}
+	for _, def := range setDefs() {
+		if def.passing != nil {
+			continue // both interfaces are known in postrouting
+		}
+		s := &nft.Set{Name: nftName(def.name), Key: l.place}
+		switch def.kind {
+		case ipset.HashIP:
+			s.Key = nft.Daddr
+		case ipset.HashIPPortNet:
+			s.Key, s.Interval = append(l.place[:3:3], nft.Saddr), true
+		}
+		l.sets[def.name] = s
+	}
+	l.oneArm = &nft.Set{Name: "onearm", Key: nft.Concat{nft.Iif, nft.Oif}}
+	return l
+}
+
+// nftName is the name of a set in nf_tables, where "masquerade" is a word of the language.
+func nftName(name string) string {
+	if name == masqueradeSet {
+		return "always"
+	}
+	return name
+}
+
+// chainOf is a chain with its rules.
+type chainOf struct {
+	nft.Chain
+	rules []nft.Rule
+}
+
+// rule is a rule of statements.
+func rule(do ...nft.Stmt) nft.Rule { return nft.Rule{Do: do} }
+
+// at matches packets to a place that a set has.
+func (l *layout) at(set string, then ...nft.Stmt) nft.Rule {
+	return rule(append([]nft.Stmt{nft.In{Of: l.place, Set: l.sets[set]}}, then...)...)
+}
+
+var (
+	isTCP   = nft.Is{Field: nft.L4proto, Value: protocolTCP}
+	midway  = nft.Flags{Mask: onlySYN, Value: nft.SYN, Not: true} // TCP that opens no connection
+	opening = nft.Flags{Mask: nft.SYN | nft.RST, Value: nft.SYN}  // the first segment of either side
+)
+
+// chains are all chains for a mode; direct: there are frontends whose packets reach endpoints as they came.
+func (l *layout) chains(m dataplane.Needs, bits markBits, direct bool) []chainOf {
+	all := []chainOf{
+		{nft.Chain{Name: "refuse-now"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Unreachable)}},
+		// The node's own are refused in input: a program whose datagram is refused going out is told that it may not send.
+		{nft.Chain{Name: "refuse"}, []nft.Rule{rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), rule(nft.Goto("refuse-now"))}},
+		{nft.Chain{Name: "by-policy"}, l.policy(m, bits)},
+		{nft.Chain{Name: "arriving"}, []nft.Rule{
+			rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto("by-policy")), // the node itself always may
+			l.at(restrictedSet, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop),
+			rule(nft.Goto("by-policy")),
+		}},
+		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), l.sorted(m, bits, "arriving")},
+		{base("output", nft.NAT, nft.Output, sortPriority), l.sorted(m, bits, "by-policy")},
+		{base("input", nft.Filter, nft.Input, inputPriority), l.input(direct)},
+	}
+	if m.Forward {
+		all = append(all,
+			chainOf{base("segment-size", nft.Filter, nft.Postrouting, manglePriority), []nft.Rule{
+				rule(isTCP, opening, nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}, nft.ClampMSS{}),
+			}},
+			chainOf{base("source", nft.NAT, nft.Postrouting, sourcePriority), []nft.Rule{
+				rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours | bits.never, Value: bits.ours, Not: true}, nft.Return),
+				rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), // there are no replies to miss
+				rule(nft.In{Of: l.oneArm.Key, Set: l.oneArm}, nft.Masquerade),
+				rule(nft.Bits{Field: nft.CtMark, Mask: bits.masquerade, Value: bits.masquerade}, nft.Masquerade),
+			}},
+		)
+	}
+	if direct {
+		all = append(all, l.direct(bits)...)
+	}
+	return all
+}
+
+func base(name string, kind nft.ChainType, at nft.Point, priority int32) nft.Chain {
+	return nft.Chain{Name: name, Hook: &nft.Hook{Type: kind, Point: at, Priority: priority}}
+}
+
+// sorted tells the packets that open connections to frontends from all others. Where conntrack alone knows connections, TCP
+// without a SYN that is new to it belongs to one that was cut, or that conntrack has lost: translated anew, maybe for another
+// endpoint, it would hang. Virtual servers leave such packets to the host, which resets them (sloppy_tcp), and so do the
+// sockets of a mode that ends connections itself; connections that these still know go on.
+func (l *layout) sorted(m dataplane.Needs, bits markBits, then string) (rules []nft.Rule) {
+	ours := nft.AddBits{Field: nft.CtMark, Bits: bits.ours}
+	if m.Forward && !m.LocalIn {
+		rules = append(rules, rule(isTCP, midway, nft.In{Of: l.place, Set: l.sets[servedSet]}, ours, nft.ResetTCP))
+	}
+	rules = append(rules, l.at(specialSet, nft.Goto(then)))
+	if !m.Marked {
+		rules = append(rules, l.at(frontendsSet, ours))
+	}
+	return rules
+}
+
+// policy is what frontends ask for besides being recognised. A refusal bears the mark of the connection, by which it is accepted.
+func (l *layout) policy(m dataplane.Needs, bits markBits) []nft.Rule {
+	mark := func(bit uint32) nft.Stmt { return nft.AddBits{Field: nft.CtMark, Bits: bit} }
+	rules := []nft.Rule{l.at(silentSet, nft.Drop), rule(mark(bits.ours)), l.at(rejectedSet, nft.Goto("refuse"))}
+	if m.Forward {
+		rules = append(rules, l.at(masqueradeSet, mark(bits.masquerade)), l.at(neverSet, mark(bits.never)))
+	}
+	return rules
+}
+
+// input keeps held addresses closed but for the ports of services, and ping. Before the first frontend of an address is
+// applied they are silent: clients try again after silence, but not after a refusal.
+func (l *layout) input(direct bool) []nft.Rule {
+	icmp := uint32(protocolICMP)
+	if l.table.Family == nft.IPv6 {
+		icmp = protocolICMPv6
+	}
+	rules := []nft.Rule{
+		rule(nft.State(nft.Established|nft.Related), nft.Accept),
+		l.at(rejectedSet, nft.Goto("refuse-now")),
+		rule(nft.In{Of: nft.Daddr, Set: l.sets[heldSet], Not: true}, nft.Accept),
+		rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.Accept),
+		l.at(servedSet, nft.Accept),
+	}
+	if direct {
+		rules = append(rules, rule(nft.State(nft.Untracked), isTCP, midway, nft.In{Of: l.place, Set: l.sets[directSet]}, nft.Accept))
+	}
+	return append(rules, rule(nft.In{Of: nft.Daddr, Set: l.sets[pendingSet]}, nft.Drop), rule(nft.Goto("refuse-now")))
+}
+
+// direct keeps the connections of direct frontends from being tracked, sorts what opens them, for chains of type nat see
+// tracked ones alone, and marks their packets for rules that accept them.
+func (l *layout) direct(bits markBits) []chainOf {
+	to := nft.In{Of: l.place, Set: l.sets[directSet]}
+	from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[directSet]} // of endpoints on this node, and refusals
+	mark := nft.AddBits{Field: nft.Mark, Bits: bits.ours}
+	tunnel, icmp := uint32(protocolIPIP), uint32(protocolICMP)
+	if l.table.Family == nft.IPv6 {
+		tunnel, icmp = protocolIPv6, protocolICMPv6
+	}
+	untracked := []nft.Rule{rule(to, nft.Notrack), rule(from, nft.Notrack)}
+	return []chainOf{
+		{base("untracked", nft.Filter, nft.Prerouting, rawPriority), untracked},
+		{base("untracked-output", nft.Filter, nft.Output, rawPriority), untracked},
+		{base("direct", nft.Filter, nft.Prerouting, manglePriority), []nft.Rule{
+			rule(to, mark), rule(isTCP, midway, nft.Return), rule(to, nft.Goto("arriving")),
+		}},
+		{base("direct-output", nft.Filter, nft.Output, manglePriority), []nft.Rule{
+			rule(to, mark), rule(from, mark),
+			rule(nft.Is{Field: nft.L4proto, Value: tunnel}, nft.In{Of: nft.Daddr, Set: l.sets[tunnelsSet]}, mark),
+			rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.In{Of: nft.Saddr, Set: l.sets[heldSet]}, mark), // that less fits into a tunnel
+			rule(isTCP, midway, nft.Return), rule(to, nft.Goto("by-policy")),
+		}},
+	}
+}
+
+// optional are the names of the chains that some modes have.
+var optional = []string{"segment-size", "source", "untracked", "untracked-output", "direct", "direct-output"}
+
+// writeSets makes the table and its sets, unless they are there.
+func (l *layout) writeSets(tx *nft.Tx) {
+	tx.AddTable(l.table)
+	for _, def := range setDefs() {
+		if s := l.sets[def.name]; s != nil {
+			tx.AddSet(l.table, s)
+		}
+	}
+	tx.AddSet(l.table, l.oneArm)
+}
+
+// write makes the table have the sets and these chains, and no others.
+func (l *layout) write(tx *nft.Tx, chains []chainOf) {
+	l.writeSets(tx)
+	has := map[string]bool{}
+	for _, c := range chains {
+		has[c.Name] = true
+		tx.AddChain(l.table, &c.Chain)
+		tx.FlushChain(l.table, c.Name)
+	}
+	for _, c := range chains {
+		for _, r := range c.rules {
+			tx.AddRule(l.table, c.Name, r)
+		}
+	}
+	for _, name := range optional {
+		if !has[name] {
+			tx.AddChain(l.table, &nft.Chain{Name: name}) // to delete one that is not there fails
+			tx.FlushChain(l.table, name)
+			tx.DeleteChain(l.table, name)
+		}
+	}
+}
+
+// element is an entry of a set.
+func element(e ipset.Entry) nft.Elem {
+	key := nft.Bytes{}.Addr(e.Addr)
+	if e.Port != 0 {
+		key = key.Proto(byte(e.Proto)).Port(e.Port)
+	}
+	if !e.Net.IsValid() {
+		return nft.Elem{Key: key}
+	}
+	first := append(key[:len(key):len(key)], nft.Bytes{}.Addr(e.Net.Masked().Addr())...)
+	last := append(key[:len(key):len(key)], nft.Bytes{}.Addr(nft.Last(e.Net))...)
+	return nft.Elem{Key: first, KeyEnd: last}
+}
+
+func elements(entries []ipset.Entry) []nft.Elem {
+	all := make([]nft.Elem, len(entries))
+	for i, e := range entries {
+		all[i] = element(e)
+	}
+	return all
+}
+
+// oneArms are the pairs of interfaces by which connections need the node's address for a source: those that leave where they
+// came in, as hosts of one segment would answer each other past this node, and those of programs of this node, which come in
+// by none: the route to a VIP gives them one source for all endpoints, and an endpoint behind another interface may have no
+// route to that address, or filter it by reverse path.
+func oneArms(m dataplane.Needs, interfaces []Interface) (pairs []nft.Elem) {
+	if !m.Forward {
+		return nil
+	}
+	for _, i := range interfaces {
+		pairs = append(pairs,
+			nft.Elem{Key: nft.Bytes{}.Number(uint32(i.Index)).Number(uint32(i.Index))},
+			nft.Elem{Key: nft.Bytes{}.Number(0).Number(uint32(i.Index))})
+	}
+	return pairs
+}

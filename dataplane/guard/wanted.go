@@ -1,0 +1,124 @@
+package guard
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/ipset"
+)
+
+// wanted is what shall be in the guard of one family, whatever holds it in the kernel.
+type wanted struct {
+	family ipset.Family
+	log    *slog.Logger
+	bits   markBits
+	// mode is the one in use, and interfaces those that packets are forwarded between.
+	mode       dataplane.Needs
+	interfaces []Interface
+
+	members []*members
+	// Those of members that are asked for most; held are the addresses that vipd added, and pending those among them
+	// that are silent.
+	frontends, special, held, pending, direct *members
+	// vips cover the frontends' addresses, specials those of special ones, directs those of direct ones, holds those that
+	// vipd added.
+	vips, specials, directs, holds *cover
+	// unknown counts applied frontends of which nothing is known but where they are.
+	unknown map[ipset.Entry]int
+}
+
+// Interface is a network interface that packets are forwarded between.
+type Interface struct {
+	Name  string
+	Index int
+}
+
+func newWanted(family ipset.Family, o Options) *wanted {
+	w := &wanted{
+		family: family, log: o.Log, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode,
+		vips: newCover(), specials: newCover(), directs: newCover(), holds: newCover(), unknown: map[ipset.Entry]int{},
+	}
+	for _, def := range setDefs() {
+		m := newMembers(def, family)
+		w.members = append(w.members, m)
+		if def.early && def.entries != nil {
+			m.kept = func(e ipset.Entry) bool { return w.unknown[at(e)] > 0 }
+		}
+	}
+	w.frontends, w.special, w.direct = w.set(frontendsSet), w.set(specialSet), w.set(directSet)
+	w.held, w.pending = w.set(heldSet), w.set(pendingSet)
+	w.frontends.veto = func(e ipset.Entry) bool {
+		return w.mode.Marked || w.special.count[e] > 0 || w.special.have[e] && w.special.kept(e)
+	}
+	return w
+}
+
+// on has sets written by a kernel of which nothing is known yet, under its names for them.
+func (w *wanted) on(kernel setKernel, name func(string) string) {
+	for _, m := range w.members {
+		m.kernel, m.name, m.state = kernel, name(m.def.name), unseen
+	}
+}
+
+// at is the place of an entry, without the network that some sets have besides.
+func at(e ipset.Entry) ipset.Entry { return ipset.Entry{Addr: e.Addr, Proto: e.Proto, Port: e.Port} }
+
+func (w *wanted) set(name string) *members {
+	return w.members[slices.IndexFunc(w.members, func(m *members) bool { return m.def.name == name })]
+}
+
+// want counts f by times more among what is wanted or what is applied.
+func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
+	if f.Addr.IsLoopback() {
+		return
+	}
+	if applied && f.Service == "" {
+		w.unknown[place(f)] += by
+	}
+	w.vips.want(f.Addr, by)
+	if len(special(f)) > 0 {
+		w.specials.want(f.Addr, by)
+	}
+	if isDirect(f) {
+		w.directs.want(f.Addr, by)
+	}
+	for _, m := range w.members {
+		if m.def.entries == nil {
+			continue
+		}
+		for _, e := range m.def.entries(f) {
+			if applied || m.def.early {
+				m.want(e, by)
+			} else {
+				m.ask(e, by)
+			}
+		}
+	}
+}
+
+// hold counts an address that vipd adds.
+func (w *wanted) hold(a netip.Addr, by int) {
+	w.held.want(ipset.Entry{Addr: a}, by)
+	w.holds.want(a, by)
+}
+
+// connect sets the interfaces that packets are forwarded between.
+func (w *wanted) connect(interfaces []Interface) { w.interfaces = interfaces }
+
+// setMode says what the mode does, and reports whether that is news.
+func (w *wanted) setMode(m dataplane.Needs) bool {
+	if w.mode == m {
+		return false
+	}
+	if w.mode.Marked != m.Marked {
+		w.frontends.touch()
+	}
+	w.mode = m
+	return true
+}
+
+// needed reports whether there is anything to guard.
+func (w *wanted) needed() bool { return len(w.frontends.count) > 0 || len(w.held.count) > 0 }
