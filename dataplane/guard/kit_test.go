@@ -40,18 +40,6 @@ func sources(networks ...string) func(*balancer.Frontend) {
 
 func dropping(f *balancer.Frontend) { f.NoEndpoints, f.Backends = balancer.DropClients, nil }
 
-// desired is what Compile makes of frontends.
-func desired(frontends ...*balancer.Frontend) balancer.Desired {
-	var d balancer.Desired
-	for _, f := range frontends {
-		d.Frontends = d.Frontends.Set(f.Key, f)
-		if !f.NodePort {
-			d.Addresses = d.Addresses.Set(f.Addr, d.Addresses.At(f.Addr)+1)
-		}
-	}
-	return d
-}
-
 // examples are frontends of every kind.
 func examples() []*balancer.Frontend {
 	sctp := frontend("10.96.0.12:5000")
