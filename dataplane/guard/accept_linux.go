@@ -26,13 +26,15 @@ func newAcceptor(w *wanted, o Options, conn *nft.Conn) *acceptor {
 	return &acceptor{legacy: l, conn: conn}
 }
 
-// filtered reports whether iptables has filters, in either backend: their table is there as soon as somebody has asked for it.
+// filtered reports whether iptables has filters, in either backend: they are there as soon as somebody has asked for them. A
+// table of that name without its chains is somebody's own.
 func (a *acceptor) filtered() bool {
 	table, names := nft.Table{Family: nft.IPv4, Name: "filter"}, "/proc/net/ip_tables_names"
 	if a.family == ipset.IPv6 {
 		table.Family, names = nft.IPv6, "/proc/net/ip6_tables_names"
 	}
-	if there, err := a.conn.HasTable(table); err == nil && there {
+	chains, err := a.conn.Chains(table)
+	if err == nil && slices.ContainsFunc(chains, func(c nft.Found) bool { return c.Name == "FORWARD" || c.Name == "INPUT" }) {
 		return true
 	}
 	text, err := os.ReadFile(names)
@@ -42,11 +44,8 @@ func (a *acceptor) filtered() bool {
 // establish puts up the rules where there are filters. That iptables is not there is no error, for services may work without:
 // see failed.
 func (a *acceptor) establish(ctx context.Context, directed bool) error {
-	if a.plan.mode != a.mode || len(a.plan.direct) > 0 != directed {
-		a.plan.mode, a.plan.direct, a.stale = a.mode, nil, true
-		if directed {
-			a.plan.direct = a.directs.prefixes
-		}
+	if a.plan.mode != a.mode || a.plan.directed != directed {
+		a.plan.mode, a.plan.directed, a.stale = a.mode, directed, true
 	}
 	if a.looked && !a.stale {
 		return nil
@@ -113,23 +112,24 @@ func (a *acceptor) failed() error {
 }
 
 func acceptChains(p *plan) []chain {
-	const accept = "-j ACCEPT"
-	arriving, leaving := []string{accept}, []string(nil)
+	// A match that does not want the mark would hold for packets without a connection.
+	ours := "-m connmark --mark " + both(p.bits.ours) + " "
+	arriving, leaving := []string{ours + "-j ACCEPT"}, []string(nil)
 	if p.mode.LocalIn { // what virtual servers forward goes out here; what programs of this host begin is for others to judge
-		leaving = []string{"-m conntrack --ctstate RELATED,ESTABLISHED " + accept, "-m addrtype ! --src-type LOCAL " + accept}
+		leaving = []string{ours + "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", ours + "-m addrtype ! --src-type LOCAL -j ACCEPT"}
 	}
-	if len(p.direct) > 0 {
-		direct, tracked := "-m mark --mark "+both(p.bits.ours)+" "+accept, "-m connmark ! --mark "+both(p.bits.ours)+" -j RETURN"
-		arriving, leaving = append([]string{direct, tracked}, arriving...), append([]string{direct, tracked}, leaving...)
+	if p.directed {
+		direct := "-m mark --mark " + both(p.bits.ours) + " -j ACCEPT"
+		arriving, leaving = append(arriving, direct), append(leaving, direct)
 	}
-	return []chain{{"VIPD-FORWARD", []string{accept}}, {"VIPD-INPUT", arriving}, {"VIPD-OUTPUT", leaving}}
+	return []chain{{"VIPD-FORWARD", []string{"-j ACCEPT"}}, {"VIPD-INPUT", arriving}, {"VIPD-OUTPUT", leaving}}
 }
 
 // acceptJumps are one of each base chain, whatever the mode: where one is not needed its chain is empty.
 func acceptJumps(p *plan) []jump {
 	marked := "-m connmark --mark " + both(p.bits.ours) + " "
 	to := marked
-	if len(p.direct) > 0 { // untracked packets have no connection
+	if p.directed { // untracked packets have no connection
 		to = ""
 	}
 	return []jump{{"FORWARD", marked + "-j VIPD-FORWARD"}, {"INPUT", to + "-j VIPD-INPUT"}, {"OUTPUT", to + "-j VIPD-OUTPUT"}}

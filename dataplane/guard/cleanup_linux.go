@@ -59,14 +59,17 @@ func (c *cleaner) do(what string, do func() error) {
 	c.done = append(c.done, what)
 }
 
-// tables deletes our tables of nf_tables.
+// tables deletes our tables of nf_tables, and those of trials that were cut short.
 func (c *cleaner) tables(conn *nft.Conn) {
 	for _, f := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
-		table := newLayout(f).table
-		if there, err := conn.HasTable(table); err != nil || !there {
-			continue // a kernel without nf_tables has none
+		for _, suffix := range []string{"", trialSuffix} {
+			table := newLayout(f).table
+			table.Name += suffix
+			if there, err := conn.HasTable(table); err != nil || !there {
+				continue // a kernel without nf_tables has none
+			}
+			c.do("delete the nftables table "+table.String(), func() error { return removeTable(conn, table) })
 		}
-		c.do("delete the nftables table "+table.String(), func() error { return removeTable(conn, f) })
 	}
 }
 

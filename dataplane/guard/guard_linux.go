@@ -73,7 +73,12 @@ func (g *Guard) choose(w *wanted, o Options, noSets error) form {
 		g.conns = append(g.conns, conn)
 		former := newWanted(w.family, Options{Mode: dataplane.Needs{Forward: true}, MasqueradeBit: o.MasqueradeBit, Log: o.Log})
 		n := newNative(w, conn, newAcceptor(w, o, conn), func(ctx context.Context) error {
-			return newLegacy(former, o, g.sets, noSets).leave(ctx)
+			err := newLegacy(former, o, g.sets, noSets).leave(ctx)
+			if isUnsupported(err) { // where there are no ipsets or no iptables, no guard can stand in them
+				o.Log.Debug("no guard of an earlier version is looked for", "family", w.family, "err", err)
+				return nil
+			}
+			return err
 		})
 		if o.Backend == xtables.Legacy {
 			err = errors.New("iptables.backend is legacy")
@@ -83,22 +88,19 @@ func (g *Guard) choose(w *wanted, o Options, noSets error) form {
 	}
 	o.Log.Debug("the guard stands in iptables and ipsets", "family", w.family, "err", err)
 	l := newLegacy(w, o, g.sets, noSets)
-	l.native = func() error { return removeTable(conn, w.family) }
+	if conn != nil {
+		l.native = func() error { return removeTable(conn, newLayout(w.family).table) }
+	}
 	return l
 }
 
-// removeTable deletes the guard's table of a family from nf_tables.
-func removeTable(conn *nft.Conn, of ipset.Family) error {
-	if conn == nil {
-		return nil
-	}
-	l := newLayout(of)
-	there, err := conn.HasTable(l.table)
-	if err != nil || !there {
-		return nil // a kernel without nf_tables has none
+// removeTable deletes a table from nf_tables, where it is.
+func removeTable(conn *nft.Conn, table nft.Table) error {
+	if there, err := conn.HasTable(table); err != nil || !there {
+		return nil //nolint:nilerr // a kernel without nf_tables has none
 	}
 	var tx nft.Tx
-	tx.DeleteTable(l.table)
+	tx.DeleteTable(table)
 	return conn.Commit(&tx)
 }
 

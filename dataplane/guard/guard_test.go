@@ -672,7 +672,7 @@ func TestLacking(t *testing.T) {
 		{"leaving alone", "--notrack", "", "--notrack", "VIPD-DIRECT-TO", ipvs, []string{"by dr and tunnel are tracked"}},
 		{"letting through", "VIPD-DIRECT", "", "VIPD-DIRECT", "--notrack", ipvs, []string{"forward = \"dr\""}},
 		{"all, and forwarding", "VIPD-", "", "VIPD-", "", forwards, []string{
-			"answer on every port", "source_ranges are not enforced", "are rejected", "may reach a program", "not recognised", "policy of FORWARD", "node ports, snat"}},
+			"answer on every port", "source_ranges are not enforced", "are rejected", "may reach a program", "not recognised", "policy of FORWARD", "behind one interface do not work", "node ports, snat"}},
 	} {
 		inBubble(t, c.name, func(t *testing.T) {
 			k := newKernel(t)

@@ -12,36 +12,39 @@ type loss struct {
 	// part is the part that it needs, and kind the set that not every kernel has; "": none.
 	part, kind string
 	// set is the set in which something has to be wanted for it to matter; forward: it matters to modes that forward.
-	set      string
-	forward  bool
+	set     string
+	forward bool
+	// filters: iptables' filters do it where the guard does not let connections through them.
+	filters  bool
 	severity balancer.Severity
 	text     string
 }
 
 func losses() []loss {
 	return []loss{
-		{"held addresses", "", heldSet, false, balancer.SeverityWarning, "addresses that vipd holds answer on every port that this host listens on"},
-		{marksPart, allowedSet, restrictedSet, false, balancer.SeverityError, "source_ranges are not enforced"},
-		{marksPart, "", silentSet, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
-		{verdictsPart, "", rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
-		{marksPart, "", frontendsSet, true, balancer.SeverityError, "services' connections are not recognised: replies miss this node where it has to be their source, and a policy DROP stops them"},
-		{verdictsPart, "", frontendsSet, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP, nor for clients and endpoints behind one interface"},
-		{"masquerade", "", frontendsSet, true, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
-		{"", arrivedSet, frontendsSet, true, balancer.SeverityError, "clients and endpoints behind one interface do not work in ipvs mode, but with snat = \"always\""},
-		{untrackedPart, "", directSet, true, balancer.SeverityWarning, "connections by dr and tunnel are tracked, though this node sees half of them: where the policy of INPUT or OUTPUT is DROP they do not work"},
-		{"direct verdicts", "", directSet, true, balancer.SeverityWarning, "services with forward = \"dr\" or \"tunnel\" do not work where the policy of INPUT or OUTPUT is DROP"},
+		{"held addresses", "", heldSet, false, false, balancer.SeverityWarning, "addresses that vipd holds answer on every port that this host listens on"},
+		{marksPart, allowedSet, restrictedSet, false, false, balancer.SeverityError, "source_ranges are not enforced"},
+		{marksPart, "", silentSet, false, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
+		{verdictsPart, "", rejectedSet, false, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
+		{marksPart, "", frontendsSet, true, false, balancer.SeverityError, "services' connections are not recognised: replies miss this node where it has to be their source, and a policy DROP stops them"},
+		{verdictsPart, "", frontendsSet, true, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP"},
+		{verdictsPart, "", frontendsSet, true, false, balancer.SeverityWarning, "clients and endpoints behind one interface do not work"},
+		{"masquerade", "", frontendsSet, true, false, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
+		{"", arrivedSet, frontendsSet, true, false, balancer.SeverityError, "clients and endpoints behind one interface do not work in ipvs mode, but with snat = \"always\""},
+		{untrackedPart, "", directSet, true, false, balancer.SeverityWarning, "connections by dr and tunnel are tracked, though this node sees half of them: where the policy of INPUT or OUTPUT is DROP they do not work"},
+		{"direct verdicts", "", directSet, true, false, balancer.SeverityWarning, "services with forward = \"dr\" or \"tunnel\" do not work where the policy of INPUT or OUTPUT is DROP"},
 	}
 }
 
 // lost says what can't be had while it is needed: of each loss, for what reason it has come.
-func (w *wanted) lost(why func(*loss) error) []balancer.Problem {
+func (w *wanted) lost(why func(loss) error) []balancer.Problem {
 	var out []balancer.Problem
 	for _, l := range losses() {
 		m := w.set(l.set)
 		if len(m.count) == 0 && len(m.asked) == 0 || l.forward && !w.mode.Forward {
 			continue
 		}
-		err := why(&l)
+		err := why(l)
 		if err == nil {
 			continue
 		}
@@ -60,7 +63,7 @@ func (w *wanted) lost(why func(*loss) error) []balancer.Problem {
 
 // problems implements form.
 func (g *legacy) problems() []balancer.Problem {
-	return g.lost(func(l *loss) error {
+	return g.lost(func(l loss) error {
 		err := g.failed
 		if l.kind != "" && g.uses(g.set(l.kind)) {
 			err = errors.Join(err, g.set(l.kind).lacking)

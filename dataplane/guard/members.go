@@ -120,6 +120,19 @@ func (m *members) wants(e ipset.Entry) bool {
 	return m.count[e] > 0 && (m.def.early || m.asked[e] > 0) && !m.vetoed(e)
 }
 
+// displaced reports whether nobody wants the entry, and its network contains one that is wanted at its place.
+func (m *members) displaced(e ipset.Entry) bool {
+	if !m.disjoint || m.count[e] > 0 || m.kept(e) {
+		return false
+	}
+	for x := range m.near[at(e)] {
+		if m.count[x] > 0 && x.Net.Bits() > e.Net.Bits() && e.Net.Contains(x.Net.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
 func (m *members) vetoed(e ipset.Entry) bool {
 	return m.veto != nil && m.veto(e) || m.disjoint && m.contained(e)
 }
@@ -194,12 +207,12 @@ func (m *members) trim() error {
 	return m.flush(m.kernel.Delete, false)
 }
 
-// withdraw deletes what must not be there when others are applied: what is vetoed, or, in a set that is not early, what
-// no wanted frontend asks for any more.
+// withdraw deletes what must not be there when others are applied: what is vetoed or displaced, or, in a set that is not
+// early, what no wanted frontend asks for any more.
 func (m *members) withdraw() error {
 	var change []ipset.Entry
 	for e := range m.dirty {
-		if m.have[e] && (m.vetoed(e) || !m.def.early && m.asked[e] == 0) {
+		if m.have[e] && (m.vetoed(e) || !m.def.early && m.asked[e] == 0 || m.displaced(e)) {
 			change = append(change, e)
 		}
 	}

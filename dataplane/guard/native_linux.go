@@ -52,10 +52,13 @@ func newNative(w *wanted, conn *nft.Conn, accept *acceptor, earlier func(ctx con
 	return t
 }
 
+// trialSuffix ends the name of the table that a trial makes and deletes.
+const trialSuffix = "-trial"
+
 // try makes a table with all chains, and deletes it: an error says what the kernel can't do.
 func (t *native) try() error {
 	l := newLayout(t.family)
-	l.table.Name += "-trial"
+	l.table.Name += trialSuffix
 	var tx, away nft.Tx
 	l.write(&tx, l.chains(dataplane.Needs{Forward: true}, t.bits, true))
 	away.DeleteTable(l.table)
@@ -149,7 +152,12 @@ func (t *native) establish(ctx context.Context) error {
 		t.tx.FlushSet(t.layout.table, t.layout.oneArm.Name)
 		t.tx.Add(t.layout.table, t.layout.oneArm, oneArms(t.mode, t.interfaces)...)
 	}
-	if err := t.commit(); err != nil {
+	err := t.commit()
+	var refused *nft.Error
+	if !t.ready && errors.As(err, &refused) && !isDenied(err) {
+		err = t.renew(directed, err)
+	}
+	if err != nil {
 		return err
 	}
 	if written {
@@ -167,8 +175,13 @@ func (t *native) establish(ctx context.Context) error {
 	return nil
 }
 
-// read takes in what the sets hold. A table whose sets are of other kinds, as another version made it, is replaced.
+// read takes in what the sets hold. Where the table is not there, held addresses are silent until what was applied is open:
+// clients try again after silence, but not after a refusal.
 func (t *native) read() error {
+	there, err := t.conn.HasTable(t.layout.table)
+	if err != nil {
+		return err
+	}
 	for _, m := range t.members {
 		if !t.has(m) {
 			continue
@@ -177,22 +190,43 @@ func (t *native) read() error {
 			return err
 		}
 	}
-	var tx nft.Tx
-	t.layout.writeSets(&tx)
-	err := t.conn.Commit(&tx)
-	var refused *nft.Error
-	if !errors.As(err, &refused) || isDenied(err) {
-		return err
+	if !there {
+		t.silence()
 	}
-	var again nft.Tx
-	again.DeleteTable(t.layout.table)
-	again.Append(&tx)
-	if failed := t.conn.Commit(&again); failed != nil {
-		return errors.Join(err, failed)
+	return nil
+}
+
+// silence puts off that all held addresses are pending, until settle.
+func (t *native) silence() {
+	for e := range t.held.count {
+		if !t.pending.have[e] {
+			t.pending.have[e], t.pending.dirty[e] = true, true
+			_ = t.Add(t.pending.name, []ipset.Entry{e})
+		}
 	}
+}
+
+// renew replaces a table that the kernel does not change into ours: another version made it, or another program changed it.
+func (t *native) renew(directed bool, cause error) error {
+	t.tx = nft.Tx{}
 	for _, m := range t.members {
 		clear(m.have)
 		m.touch()
+	}
+	t.ready = false
+	t.silence()
+	if err := t.restrict(); err != nil {
+		return err
+	}
+	var tx nft.Tx
+	tx.AddTable(t.layout.table) // or else there may be none to delete
+	tx.DeleteTable(t.layout.table)
+	t.layout.write(&tx, t.layout.chains(t.mode, t.bits, directed))
+	tx.Add(t.layout.table, t.layout.oneArm, oneArms(t.mode, t.interfaces)...)
+	tx.Append(&t.tx)
+	t.tx = tx
+	if err := t.commit(); err != nil {
+		return errors.Join(cause, err)
 	}
 	return nil
 }
@@ -206,12 +240,7 @@ func (t *native) restrict() error {
 		if err := m.withdraw(); err != nil {
 			return err
 		}
-		if m.disjoint { // nobody wants what it takes out, wanted or applied
-			if err := m.trim(); err != nil {
-				return err
-			}
-		}
-		if m.def.early {
+		if m.def.early || !t.ready { // a table that is made anew has all at once
 			if err := m.fill(); err != nil {
 				return err
 			}
@@ -229,6 +258,9 @@ func (t *native) settle() error {
 		if err := errors.Join(m.trim(), m.fill()); err != nil {
 			return err
 		}
+	}
+	for _, c := range []*cover{t.vips, t.specials, t.directs, t.holds} {
+		c.fresh = c.fresh[:0] // no rule has networks here
 	}
 	return t.commit()
 }
@@ -394,8 +426,8 @@ func (t *native) restricts(f *balancer.Frontend, enforced bool) error {
 
 // problems implements form.
 func (t *native) problems() []balancer.Problem {
-	return t.lost(func(l *loss) error {
-		if l.part == verdictsPart && t.failed == nil {
+	return t.lost(func(l loss) error {
+		if l.filters && t.failed == nil {
 			return t.accept.failed()
 		}
 		return t.failed

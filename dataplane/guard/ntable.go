@@ -80,10 +80,14 @@ func (l *layout) at(set string, then ...nft.Stmt) nft.Rule {
 	return rule(append([]nft.Stmt{nft.In{Of: l.place, Set: l.sets[set]}}, then...)...)
 }
 
+// The matches are constants that the compiler can't make.
 var (
-	isTCP   = nft.Is{Field: nft.L4proto, Value: protocolTCP}
-	midway  = nft.Flags{Mask: onlySYN, Value: nft.SYN, Not: true} // TCP that opens no connection
-	opening = nft.Flags{Mask: nft.SYN | nft.RST, Value: nft.SYN}  // the first segment of either side
+	// isTCP matches TCP.
+	isTCP = nft.Is{Field: nft.L4proto, Value: protocolTCP}
+	// midway matches TCP that opens no connection.
+	midway = nft.Flags{Mask: onlySYN, Value: nft.SYN, Not: true}
+	// opening matches the first segment of either side.
+	opening = nft.Flags{Mask: nft.SYN | nft.RST, Value: nft.SYN}
 )
 
 // chains are all chains for a mode; direct: there are frontends whose packets reach endpoints as they came.
@@ -100,7 +104,7 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, direct bool) []chainOf
 		}},
 		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), l.sorted(m, bits, "arriving")},
 		{base("output", nft.NAT, nft.Output, sortPriority), l.sorted(m, bits, "by-policy")},
-		{base("input", nft.Filter, nft.Input, inputPriority), l.input(direct)},
+		{base("input", nft.Filter, nft.Input, inputPriority), l.input(bits, direct)},
 	}
 	if m.Forward {
 		all = append(all,
@@ -110,6 +114,9 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, direct bool) []chainOf
 			chainOf{base("source", nft.NAT, nft.Postrouting, sourcePriority), []nft.Rule{
 				rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours | bits.never, Value: bits.ours, Not: true}, nft.Return),
 				rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), // there are no replies to miss
+				// A program of this host, whose packets come in by none: the route to a VIP gives it one source for all endpoints, and
+				// one behind another interface may have no route to that address, or filter it by reverse path.
+				rule(nft.Is{Field: nft.Iif, Value: 0}, nft.Masquerade),
 				rule(nft.In{Of: l.oneArm.Key, Set: l.oneArm}, nft.Masquerade),
 				rule(nft.Bits{Field: nft.CtMark, Mask: bits.masquerade, Value: bits.masquerade}, nft.Masquerade),
 			}},
@@ -153,29 +160,34 @@ func (l *layout) policy(m dataplane.Needs, bits markBits) []nft.Rule {
 
 // input keeps held addresses closed but for the ports of services, and ping. Before the first frontend of an address is
 // applied they are silent: clients try again after silence, but not after a refusal.
-func (l *layout) input(direct bool) []nft.Rule {
+func (l *layout) input(bits markBits, direct bool) []nft.Rule {
 	icmp := uint32(protocolICMP)
 	if l.table.Family == nft.IPv6 {
 		icmp = protocolICMPv6
 	}
-	rules := []nft.Rule{
-		rule(nft.State(nft.Established|nft.Related), nft.Accept),
+	rules := []nft.Rule{rule(nft.State(nft.Established|nft.Related), nft.Accept)}
+	if direct { // the rest of connections that were opened before
+		rules = append(rules, rule(nft.State(nft.Untracked), isTCP, midway, nft.In{Of: l.place, Set: l.sets[directSet]}, nft.Accept))
+	}
+	return append(rules,
 		l.at(rejectedSet, nft.Goto("refuse-now")),
+		// A redirect may lead to a held address, as may a translation to a program of this host.
+		rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}, nft.Translated{}, nft.Accept),
 		rule(nft.In{Of: nft.Daddr, Set: l.sets[heldSet], Not: true}, nft.Accept),
 		rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.Accept),
 		l.at(servedSet, nft.Accept),
-	}
-	if direct {
-		rules = append(rules, rule(nft.State(nft.Untracked), isTCP, midway, nft.In{Of: l.place, Set: l.sets[directSet]}, nft.Accept))
-	}
-	return append(rules, rule(nft.In{Of: nft.Daddr, Set: l.sets[pendingSet]}, nft.Drop), rule(nft.Goto("refuse-now")))
+		rule(nft.In{Of: nft.Daddr, Set: l.sets[pendingSet]}, nft.Drop),
+		rule(nft.Goto("refuse-now")),
+	)
 }
 
-// direct keeps the connections of direct frontends from being tracked, sorts what opens them, for chains of type nat see
-// tracked ones alone, and marks their packets for rules that accept them.
+// direct keeps the connections of direct frontends from being tracked, restricts what opens them, for chains of type nat see
+// tracked ones alone, and marks their packets for rules that accept them. Refusals are left to input, whose answers come from
+// the VIP.
 func (l *layout) direct(bits markBits) []chainOf {
 	to := nft.In{Of: l.place, Set: l.sets[directSet]}
 	from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[directSet]} // of endpoints on this node, and refusals
+	silent := nft.In{Of: l.place, Set: l.sets[silentSet]}
 	mark := nft.AddBits{Field: nft.Mark, Bits: bits.ours}
 	tunnel, icmp := uint32(protocolIPIP), uint32(protocolICMP)
 	if l.table.Family == nft.IPv6 {
@@ -186,13 +198,14 @@ func (l *layout) direct(bits markBits) []chainOf {
 		{base("untracked", nft.Filter, nft.Prerouting, rawPriority), untracked},
 		{base("untracked-output", nft.Filter, nft.Output, rawPriority), untracked},
 		{base("direct", nft.Filter, nft.Prerouting, manglePriority), []nft.Rule{
-			rule(to, mark), rule(isTCP, midway, nft.Return), rule(to, nft.Goto("arriving")),
+			rule(to, mark), rule(isTCP, midway, nft.Return), rule(to, silent, nft.Drop), rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Return),
+			rule(to, nft.In{Of: l.place, Set: l.sets[restrictedSet]}, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop),
 		}},
 		{base("direct-output", nft.Filter, nft.Output, manglePriority), []nft.Rule{
 			rule(to, mark), rule(from, mark),
 			rule(nft.Is{Field: nft.L4proto, Value: tunnel}, nft.In{Of: nft.Daddr, Set: l.sets[tunnelsSet]}, mark),
 			rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.In{Of: nft.Saddr, Set: l.sets[heldSet]}, mark), // that less fits into a tunnel
-			rule(isTCP, midway, nft.Return), rule(to, nft.Goto("by-policy")),
+			rule(isTCP, midway, nft.Return), rule(to, silent, nft.Drop),
 		}},
 	}
 }
@@ -257,17 +270,13 @@ func elements(entries []ipset.Entry) []nft.Elem {
 }
 
 // oneArms are the pairs of interfaces by which connections need the node's address for a source: those that leave where they
-// came in, as hosts of one segment would answer each other past this node, and those of programs of this node, which come in
-// by none: the route to a VIP gives them one source for all endpoints, and an endpoint behind another interface may have no
-// route to that address, or filter it by reverse path.
+// came in, as hosts of one segment would answer each other past this node.
 func oneArms(m dataplane.Needs, interfaces []Interface) (pairs []nft.Elem) {
 	if !m.Forward {
 		return nil
 	}
 	for _, i := range interfaces {
-		pairs = append(pairs,
-			nft.Elem{Key: nft.Bytes{}.Number(uint32(i.Index)).Number(uint32(i.Index))},
-			nft.Elem{Key: nft.Bytes{}.Number(0).Number(uint32(i.Index))})
+		pairs = append(pairs, nft.Elem{Key: nft.Bytes{}.Number(uint32(i.Index)).Number(uint32(i.Index))})
 	}
 	return pairs
 }

@@ -23,6 +23,8 @@ type plan struct {
 	// vips contain the addresses of all frontends that are looked for, held those that vipd added, and direct those of
 	// the frontends whose packets reach endpoints as they came; none: there are none.
 	vips, held, direct []netip.Prefix
+	// directed: there are frontends of the last kind, for the rules beside a guard in nf_tables.
+	directed bool
 	// interfaces are those that packets are forwarded between, by name.
 	interfaces []string
 }

@@ -317,7 +317,7 @@ func TestForwarding(t *testing.T) {
 	if p := fmt.Sprint(h.Problems()); !strings.Contains(p, "sysctl -w net.ipv6.conf.all.forwarding=1") || !strings.Contains(p, "router advertisements") {
 		t.Fatalf("problems: %v", p)
 	}
-	if out := rules(); strings.Count(out, "masquerade fully-random") != 2 || !strings.Contains(out, `"client" . "client"`) {
+	if out := rules(); strings.Count(out, "masquerade fully-random") != 3 || !strings.Contains(out, `"client" . "client"`) {
 		t.Fatalf("it does not masquerade:\n%s", out)
 	}
 	checkIntact(t, h)

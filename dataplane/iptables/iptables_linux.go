@@ -79,16 +79,22 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 // busyPause is between two trials while others hold the tables.
 const busyPause = 100 * time.Millisecond
 
-// find returns the tool of a family, says whether it prints rules as they are written, and takes out of the capabilities what does not work with it. It goes on while
-// others hold the tables, until ctx ends: a family is missing for as long as the process runs.
+// find returns the tool of a family, says whether it prints rules as they are written, and takes out of the capabilities what
+// does not work with it. It goes on while others hold the tables, until ctx ends, and then says that they do: a family is
+// missing for as long as the process runs.
 func (d *Dataplane) find(ctx context.Context, name xtables.Family, o Options) (tool *xtables.Tool, exact bool, err error) {
+	var busy error
 	for {
 		if tool, err = xtables.Find(ctx, name, o.Backend, o.Log); err == nil {
 			exact, err = try(ctx, tool, d.sets, &d.caps, o.Mark)
 		}
-		if !xtables.IsBusy(err) {
+		switch {
+		case err != nil && ctx.Err() != nil && busy != nil:
+			return nil, false, busy // the last try was cut short
+		case !xtables.IsBusy(err):
 			return tool, exact, err
 		}
+		busy = err
 		select {
 		case <-ctx.Done():
 			return nil, false, err
