@@ -30,6 +30,10 @@ vips = ["10.96.0.10"]
 ports = [{ port = 80 }]
 endpoints = [{ address = "10.2.1.2", port = 8080 }]
 `)
+	// Where iptables has filters, the guard has chains there.
+	if out, err := exec.Command("iptables-nft", "-A", "FORWARD", "-i", "other0", "-j", "ACCEPT").CombinedOutput(); err != nil {
+		t.Fatalf("iptables: %v: %s", err, out)
+	}
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if got := n.diff(); got != "" {
