@@ -5,7 +5,7 @@ SHELL       := bash
 .DEFAULT_GOAL := help
 
 GO      ?= go
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION ?= $(shell packaging/version 2>/dev/null || echo unknown)
 # The commit is stamped where git can tell it; in a tree without .git, or of another user, the build must not fail.
 STAMP   := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo true || echo false)
 REPORT  := CGO_ENABLED=0 $(GO) build -buildvcs=false -o build/report ./test/report && build/report
@@ -21,7 +21,7 @@ LIBDIR     ?= $(PREFIX)/lib
 DATADIR    ?= $(PREFIX)/share
 DESTDIR    ?=
 
-.PHONY: help build run demo check test soak test-kernel test-ipvs needs bench lint cover install uninstall clean
+.PHONY: help build run demo check test soak test-kernel test-ipvs needs bench lint cover package package-test install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,21 +85,33 @@ cover: ## statement coverage of each package by all tests together
 	@$(GO) test -coverpkg ./... -coverprofile build/cover.out ./... >build/cover.log || { cat build/cover.log; exit 1; }
 	@awk -f test/cover.awk build/cover.out
 
+package: ## build/packages: .deb and .rpm for amd64 and arm64, of this commit
+	packaging/build build/packages amd64 arm64
+
+package-test: ## builds packages of two versions, and installs, upgrades, downgrades, removes and purges them on a machine in namespaces (as root; minutes)
+	@rm -rf build/package-test
+	VERSION=v0.0.1 packaging/build build/package-test/old amd64
+	VERSION=v0.0.2 packaging/build build/package-test/new amd64 arm64
+	VERSION=v0.0.2 packaging/build build/package-test/again amd64 arm64
+	VIPD_PACKAGES=$(CURDIR)/build/package-test $(GO) test -count=1 -run Packages ./packaging/... ./test/systemd
+
 install: ## (after build) to DESTDIR: programs, unit, modules' options, completions, and a default config unless there is one
 	@test -x bin/vipd || { echo 'run "make build" first'; exit 1; } # not as a dependency: under sudo there may be no Go
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/vipd
 	install -m 0755 bin/vipd bin/vipctl $(DESTDIR)$(BINDIR)/
 	sed 's,/usr/local/bin/,$(BINDIR)/,; s,/etc/vipd/,$(SYSCONFDIR)/vipd/,' systemd/vipd.service >bin/vipd.service
 	install -m 0644 bin/vipd.service $(DESTDIR)$(UNITDIR)/vipd.service
-	for d in modprobe.d modules-load.d sysctl.d; do install -D -m 0644 systemd/$$d/vipd.conf $(DESTDIR)$(LIBDIR)/$$d/vipd.conf; done
+	sed 's,/usr/local/bin/,$(BINDIR)/,; s,/etc/vipd/,$(SYSCONFDIR)/vipd/,' systemd/vipd-owner.service >bin/vipd-owner.service
+	install -m 0644 bin/vipd-owner.service $(DESTDIR)$(UNITDIR)/vipd-owner.service
+	for d in modprobe.d modules-load.d sysctl.d sysusers.d tmpfiles.d; do install -D -m 0644 systemd/$$d/vipd.conf $(DESTDIR)$(LIBDIR)/$$d/vipd.conf; done
 	if [ ! -e $(DESTDIR)$(SYSCONFDIR)/vipd/vipd.toml ]; then install -m 0644 systemd/vipd.toml $(DESTDIR)$(SYSCONFDIR)/vipd/vipd.toml; fi
 	bin/vipctl completion bash | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/bash-completion/completions/vipctl
 	bin/vipctl completion zsh  | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/zsh/site-functions/_vipctl
 	bin/vipctl completion fish | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/vipctl.fish
 
 uninstall: ## what install has put to DESTDIR but for the config: stop vipd, and "vipctl cleanup" before
-	rm -f $(DESTDIR)$(BINDIR)/vipd $(DESTDIR)$(BINDIR)/vipctl $(DESTDIR)$(UNITDIR)/vipd.service
-	for d in modprobe.d modules-load.d sysctl.d; do rm -f $(DESTDIR)$(LIBDIR)/$$d/vipd.conf; done
+	rm -f $(DESTDIR)$(BINDIR)/vipd $(DESTDIR)$(BINDIR)/vipctl $(DESTDIR)$(UNITDIR)/vipd.service $(DESTDIR)$(UNITDIR)/vipd-owner.service
+	for d in modprobe.d modules-load.d sysctl.d sysusers.d tmpfiles.d; do rm -f $(DESTDIR)$(LIBDIR)/$$d/vipd.conf; done
 	rm -f $(DESTDIR)$(DATADIR)/bash-completion/completions/vipctl $(DESTDIR)$(DATADIR)/zsh/site-functions/_vipctl
 	rm -f $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/vipctl.fish
 

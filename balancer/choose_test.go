@@ -178,14 +178,10 @@ func TestHolderKeeps(t *testing.T) {
 	var in balancer.Inputs
 	var c balancer.Compiler
 	var before balancer.Desired
-	var m balancer.Memory
 	step := func() string {
-		in = in.Remembering(m)
-		d := c.Next(plainEnv(), in)
-		m = m.After(before, d, time.Unix(1, 0))
-		before = d
+		before = c.Next(plainEnv(), in, time.Unix(1, 0))
 		k, _ := balancer.ParseKey("10.96.0.1:80")
-		return string(d.Frontends.At(k).Service)
+		return string(before.Frontends.At(k).Service)
 	}
 	set := func(name balancer.Name, o balancer.Origin) {
 		s := oneService(name, 1, 1)
@@ -209,17 +205,15 @@ func TestHolderKeeps(t *testing.T) {
 		t.Error("the address did not pass on:", got, before.Problems.Len())
 	}
 	// From scratch, without a holder: files before etcd, the older in etcd, then the name.
-	m = balancer.Memory{}
 	set("a", balancer.Origin{Key: "/vipd/services/a", Created: 5})
 	set("b", balancer.Origin{Key: "/vipd/services/b", Created: 4})
 	in.Services = in.Services.Delete("app")
-	c, before = balancer.Compiler{}, balancer.Desired{}
+	c = balancer.Compiler{}
 	if got := step(); got != "b" {
 		t.Error("the younger in etcd got it:", got)
 	}
-	m = balancer.Memory{}
 	set("z", balancer.Origin{File: "a.toml"})
-	c, before = balancer.Compiler{}, balancer.Desired{}
+	c = balancer.Compiler{}
 	if got := step(); got != "z" {
 		t.Error("etcd came before a file:", got)
 	}
@@ -229,20 +223,14 @@ func TestHolderKeeps(t *testing.T) {
 func TestDrainsEnd(t *testing.T) {
 	var in balancer.Inputs
 	var c balancer.Compiler
-	var before balancer.Desired
-	var m balancer.Memory
+	m := &c.Memory
 	now := time.Unix(1000, 0)
 	step := func(endpoints int) string {
 		s := oneService("web", 1, endpoints)
 		s.DrainTimeout = 30 * time.Second
 		in.Services = in.Services.Set("web", s)
-		for range 2 { // the fold makes drains, which the next compile sees
-			in = in.Remembering(m)
-			d := c.Next(plainEnv(), in)
-			m = m.After(before, d, now)
-			before = d
-		}
-		return states(plainEnv(), in, "10.96.0.1:80")
+		c.Next(plainEnv(), in, now)
+		return states(plainEnv(), in.Remembering(*m), "10.96.0.1:80")
 	}
 	for _, s := range []struct {
 		after     time.Duration
@@ -258,7 +246,6 @@ func TestDrainsEnd(t *testing.T) {
 		{time.Second, 1, "0:active/1", 0},
 	} {
 		now = now.Add(s.after)
-		m = m.Expire(now)
 		if got := step(s.endpoints); got != s.want || m.Drains.Len() != s.drains {
 			t.Errorf("at %d s with %d endpoints: got %s, %d drains; want %s, %d", now.Unix()-1000, s.endpoints, got, m.Drains.Len(), s.want, s.drains)
 		}
@@ -270,21 +257,20 @@ func TestDrainsEnd(t *testing.T) {
 	step(2)
 	step(1)
 	in.Services = snap.Map[balancer.Name, *balancer.Service]{}
-	d := c.Next(plainEnv(), in)
-	if m = m.After(before, d, now); m.Drains.Len() != 0 || m.Holders.Len() != 0 {
+	d := c.Next(plainEnv(), in, now)
+	if m.Drains.Len() != 0 || m.Holders.Len() != 0 {
 		t.Error("the memory of a service outlived it")
 	}
 	// But its VIP stays for what is left of its connections, and no longer.
 	vip := addr("10.96.0.1")
-	in = in.Remembering(m)
-	if d = c.Next(plainEnv(), in); !d.Addresses.Has(vip) || d.Addresses.At(vip) != 0 || d.Frontends.Len() != 0 {
+	if !d.Addresses.Has(vip) || d.Addresses.At(vip) != 0 || d.Frontends.Len() != 0 {
 		t.Error("the VIP of a removed service went before its connections")
 	}
-	if m = m.Expire(now.Add(30 * time.Second)); m.Leaving.Len() != 0 {
+	d = c.Next(plainEnv(), in, now.Add(30*time.Second))
+	if m.Leaving.Len() != 0 {
 		t.Error("the VIP of a removed service stays for ever")
 	}
-	in = in.Remembering(m)
-	if d = c.Next(plainEnv(), in); d.Addresses.Has(vip) {
+	if d.Addresses.Has(vip) {
 		t.Error("the VIP of a removed service is still wanted")
 	}
 }

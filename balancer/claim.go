@@ -52,7 +52,7 @@ func compileService(env *Env, s *Service, in *Inputs) *unit {
 	u.unallocated()
 	u.leftOut(&c.joined)
 	u.capabilities(&env.Capabilities, c.joined.used)
-	vips := u.allowedVIPs(env)
+	vips := u.allowedVIPs(env, in)
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if !slices.Contains(env.Capabilities.Protocols, p.Protocol) {
@@ -178,14 +178,15 @@ func (u *unit) unreserved(env *Env, i int, vips []netip.Addr) (open []netip.Addr
 }
 
 // allowedVIPs returns the VIPs that the service may claim here and now, and reports those that it may not.
-func (u *unit) allowedVIPs(env *Env) []netip.Addr {
+func (u *unit) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 	var allowed []netip.Addr
 	for i, vip := range u.service.Addresses() {
-		if why := u.refusal(env, vip); why != "" {
+		owned := in.PolicyOf(vip).Hold == HoldOne // it comes and goes
+		if why := u.refusal(env, vip, owned); why != "" {
 			u.refuse(Refused, u.service.vipField(i), "%s is not served: %s", vip, why)
 			continue
 		}
-		if env.LocalOnly && !vip.IsLoopback() && !slices.Contains(env.Local, vip) {
+		if env.LocalOnly && !owned && !vip.IsLoopback() && !slices.Contains(env.Local, vip) {
 			continue // it rests until somebody brings it
 		}
 		allowed = append(allowed, vip)
@@ -201,10 +202,10 @@ func (s *Service) vipField(i int) string {
 	return "vips"
 }
 
-// refusal says why vip may not be claimed; "": it may.
-func (u *unit) refusal(env *Env, vip netip.Addr) string {
+// refusal says why vip may not be claimed; "": it may. Owned: one host of several brings it.
+func (u *unit) refusal(env *Env, vip netip.Addr, owned bool) string {
 	if fromEtcd(u.service) {
-		if why := env.refusesVIP(vip); why != "" {
+		if why := env.refusesVIP(vip, owned); why != "" {
 			return why
 		}
 	}

@@ -15,7 +15,7 @@ type Env struct {
 	Local []netip.Addr
 	// LocalOnly: VIPs are somebody else's to bring, and served while they are among Local; loopback ones always.
 	LocalOnly bool
-	// NodePortAddresses are those of them that node ports open on, as far as NodePorts lets them.
+	// NodePortAddresses are those of them that node ports open on, as far as NodePorts lets them. Compiler.Next fills them in.
 	NodePortAddresses []netip.Addr
 	// NodePorts narrows NodePortAddresses; empty: all of them.
 	NodePorts []netip.Prefix
@@ -65,6 +65,11 @@ type Inputs struct {
 	Leaving snap.Map[netip.Addr, Drain]
 	// Holders say which service had a contested key last; see Memory.
 	Holders snap.Map[Key, Name]
+	// VIPs are the settings of addresses, and Pools those of all addresses of a pool that have none of their own.
+	VIPs  snap.Map[netip.Addr, *VIP]
+	Pools snap.Map[Name, *Pool]
+	// Away are VIPs that were withdrawn; see Memory.
+	Away snap.Map[netip.Addr, Away]
 }
 
 // DrainKey names a removed endpoint at one frontend.
@@ -94,6 +99,9 @@ type Desired struct {
 	// Addresses counts the frontends (node ports aside) on each VIP; 0 for one that is only kept for what is left of its
 	// connections.
 	Addresses snap.Map[netip.Addr, int]
+	// Standings say how those of Addresses that have settings stand here. The frontends on one that is not held are carried out
+	// all the same: when the address comes, all is ready.
+	Standings snap.Map[netip.Addr, Standing]
 	// Contested says who has each key that more than one service claims.
 	Contested snap.Map[Key, Name]
 	// Problems are those of services that can't be served as written, by service.

@@ -4,19 +4,23 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"time"
 
 	"vipd/balancer/snap"
 )
 
-// Compiler compiles one state after the other, with work only for what changed between them. The zero value is ready;
-// its first Next is a full Compile. It is used by one goroutine.
+// Compiler compiles one state after the other, with work only for what changed between them, and remembers what one state has
+// to say in the next. The zero value is ready; its first Next is a full Compile. It is used by one goroutine.
 //
 // Goals, and how each is met:
-//  1. The same answer as Compile: both share compileService, winner and remembered; a law test holds them equal.
+//  1. The same answer as Compile with the same memory: both share compileService, winner and remembered; a law test holds them equal.
 //  2. Work for a change grows with the change: Diff of each input names the dirty services, their old and new claims
 //     name the dirty keys, and only the claimants of those keys have their problems made again.
 //  3. What comes out equal keeps its pointer, so that whoever compares later finds no difference.
 type Compiler struct {
+	// Memory is what the next Next takes into account of those before.
+	Memory Memory
+
 	env       Env
 	in        Inputs
 	out       Desired
@@ -30,11 +34,47 @@ type work struct {
 	keys      map[Key]bool        // to be resolved again
 	addresses map[netip.Addr]bool // to be counted again
 	problems  map[Name]bool       // whose problems are to be made again
+	standings map[netip.Addr]bool // to be decided again
 }
 
-// Next returns what Compile(env, in) returns. Values that are equal to those of the call before keep their pointers.
-func (c *Compiler) Next(env Env, in Inputs) Desired {
-	w := work{map[Name]bool{}, map[Key]bool{}, map[netip.Addr]bool{}, map[Name]bool{}}
+// maxRounds bounds the rounds of one Next, should two answers ever lead to each other.
+const maxRounds = 8
+
+// Next compiles env and in as they are at the time now. It fills in what follows from what is compiled, in place of what they
+// have of it: Memory, and the addresses for node ports. Values that are equal to those of the call before keep their pointers.
+//
+// What is compiled has a say in what it is compiled from: drains begin and end, and a VIP is no place for node ports. Rounds
+// take that in until one changes nothing of it, which is the second as a rule.
+func (c *Compiler) Next(env Env, in Inputs, now time.Time) Desired {
+	before := c.out
+	c.Memory = c.Memory.Expire(now)
+	for range maxRounds {
+		addresses, memory := c.out.Addresses, c.Memory
+		env.NodePortAddresses = nodePortAddresses(env.Local, addresses)
+		c.Memory = memory.After(before, c.compile(env, in.Remembering(memory)), now)
+		if c.out.Addresses == addresses && c.Memory == memory {
+			break
+		}
+	}
+	return c.out
+}
+
+// nodePortAddresses are those of the node's own addresses that are no VIPs; or, of a family in which all of them are, all.
+func nodePortAddresses(own []netip.Addr, vips snap.Map[netip.Addr, int]) []netip.Addr {
+	var open []netip.Addr
+	for _, v4 := range []bool{true, false} {
+		of := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return a.Is4() != v4 })
+		if plain := slices.DeleteFunc(slices.Clone(of), vips.Has); len(plain) > 0 {
+			of = plain
+		}
+		open = append(open, of...)
+	}
+	return open
+}
+
+// compile returns what Compile(env, in) returns.
+func (c *Compiler) compile(env Env, in Inputs) Desired {
+	w := work{map[Name]bool{}, map[Key]bool{}, map[netip.Addr]bool{}, map[Name]bool{}, map[netip.Addr]bool{}}
 	if c.units == nil {
 		c.units, c.claimants = map[Name]*unit{}, map[Key][]*Service{}
 	}
@@ -57,9 +97,13 @@ func (c *Compiler) Next(env Env, in Inputs) Desired {
 	}
 	for a := range w.addresses {
 		c.count(a, 0)
+		w.standings[a] = true
 	}
 	for name := range w.problems {
 		c.report(name)
+	}
+	for a := range w.standings {
+		c.stand(a)
 	}
 	return c.out
 }
@@ -111,6 +155,8 @@ func (c *Compiler) dirty(w *work, in *Inputs) {
 	mark(w.keys, c.in.Ramps, in.Ramps, func(d DrainKey) Key { return d.Frontend })
 	mark(w.addresses, c.in.Leaving, in.Leaving, func(a netip.Addr) netip.Addr { return a })
 	mark(w.keys, c.in.Holders, in.Holders, func(k Key) Key { return k })
+	mark(w.standings, c.in.Away, in.Away, func(a netip.Addr) netip.Addr { return a })
+	c.resettle(w, in)
 }
 
 func mark[K snap.Ordered[K], V comparable, M comparable](marks map[M]bool, before, after snap.Map[K, V], of func(K) M) {
@@ -158,6 +204,7 @@ func (c *Compiler) resolve(key Key, w *work) {
 		w.problems[s.Name] = true
 	}
 	c.out.Contested = c.out.Contested.Delete(key)
+	w.standings[key.Addr] = true
 	old := c.out.Frontends.At(key)
 	if old != nil {
 		w.problems[old.Service] = true

@@ -21,7 +21,7 @@ func TestNextEqualsCompile(t *testing.T) {
 			for range 1 + h.IntN(3) {
 				h.step()
 			}
-			got := c.Next(h.env, h.in)
+			got := c.Once(h.env, h.in)
 			if d := sameDesired(got, balancer.Compile(h.env, h.in)); d != "" {
 				t.Fatalf("seed %d, step %d: %s", seed, i, d)
 			}
@@ -32,6 +32,24 @@ func TestNextEqualsCompile(t *testing.T) {
 			}
 			h.remember(before, got)
 			before = got
+		}
+	}
+}
+
+// TestNextSettles is the law of what Next remembers: what it compiled is what a compile from scratch makes of the memory that it
+// leaves, so that another round would find nothing new.
+func TestNextSettles(t *testing.T) {
+	for seed := range uint64(wait.Soak(50, 1000)) {
+		h := newHistory(seed)
+		var c balancer.Compiler
+		for i := range 25 {
+			h.step()
+			got := c.Next(h.env, h.in, h.now)
+			env := h.env
+			env.NodePortAddresses = balancer.NodePortAddresses(env.Local, got.Addresses)
+			if d := sameDesired(got, balancer.Compile(env, h.in.Remembering(c.Memory))); d != "" {
+				t.Fatalf("seed %d, step %d: %s", seed, i, d)
+			}
 		}
 	}
 }
@@ -55,11 +73,11 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		h.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		for _, n := range names {
 			in.Services = in.Services.Set(n, h.service(n))
-			c.Next(h.env, in)
+			c.Once(h.env, in)
 			in.Services = in.Services.Set(n, h.in.Services.At(n))
-			c.Next(h.randomEnv(), in)
+			c.Once(h.randomEnv(), in)
 		}
-		if d := sameDesired(c.Next(h.env, h.in), want); d != "" {
+		if d := sameDesired(c.Once(h.env, h.in), want); d != "" {
 			t.Fatalf("seed %d: %s", seed, d)
 		}
 	}
@@ -102,10 +120,10 @@ func TestOneServiceOneKey(t *testing.T) {
 	for _, n := range []int{10, 1000, 10000} {
 		in := manyServices(n, 3)
 		var c balancer.Compiler
-		before := c.Next(plainEnv(), in)
+		before := c.Once(plainEnv(), in)
 		changed := oneService("s000005", 5, 4)
 		in.Services = in.Services.Set(changed.Name, changed)
-		after := c.Next(plainEnv(), in)
+		after := c.Once(plainEnv(), in)
 		var keys []balancer.Key
 		for k := range snap.Diff(before.Frontends, after.Frontends) {
 			keys = append(keys, k)
@@ -124,13 +142,13 @@ func BenchmarkNext(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			in := manyServices(n, 10)
 			var c balancer.Compiler
-			before := c.Next(plainEnv(), in)
+			before := c.Once(plainEnv(), in)
 			keys := 0
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				s := oneService("s000005", 5, 9+i%2)
 				in.Services = in.Services.Set(s.Name, s)
-				after := c.Next(plainEnv(), in)
+				after := c.Once(plainEnv(), in)
 				for range snap.Diff(before.Frontends, after.Frontends) {
 					keys++
 				}
@@ -138,5 +156,24 @@ func BenchmarkNext(b *testing.B) {
 			}
 			b.ReportMetric(float64(keys)/float64(b.N), "keys/op")
 		})
+	}
+}
+
+func TestNodePortAddresses(t *testing.T) {
+	a, b, c := addr("192.168.1.1"), addr("192.168.1.100"), addr("fd00::1")
+	for _, x := range []struct{ own, vips, want []netip.Addr }{
+		{own: []netip.Addr{a, b, c}, want: []netip.Addr{a, b, c}},
+		{own: []netip.Addr{a, b, c}, vips: []netip.Addr{b}, want: []netip.Addr{a, c}},
+		{own: []netip.Addr{a, b, c}, vips: []netip.Addr{c}, want: []netip.Addr{a, b, c}}, // the only one of its family
+		{own: []netip.Addr{a, b}, vips: []netip.Addr{a, b}, want: []netip.Addr{a, b}},
+		{},
+	} {
+		var vips snap.Map[netip.Addr, int]
+		for _, v := range x.vips {
+			vips = vips.Set(v, 1)
+		}
+		if got := balancer.NodePortAddresses(x.own, vips); fmt.Sprint(got) != fmt.Sprint(x.want) {
+			t.Errorf("own %v, VIPs %v: got %v, want %v", x.own, x.vips, got, x.want)
+		}
 	}
 }

@@ -83,6 +83,12 @@ func (f *Frontend) Serves() bool {
 	return slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.State == Active })
 }
 
+// Allows reports whether the source ranges of f have client. The node itself always may connect, which is the caller's to know.
+func (f *Frontend) Allows(client netip.Addr) bool {
+	client = client.WithZone("")
+	return len(f.Sources) == 0 || slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
+}
+
 // Equal reports whether two frontends say the same in every field.
 func (f *Frontend) Equal(g *Frontend) bool {
 	if f == g || f == nil || g == nil {

@@ -14,6 +14,7 @@ import (
 type history struct {
 	*rand.Rand
 	ports *rand.Rand // for what is reserved
+	vips  *rand.Rand // for the settings of addresses
 	now   time.Time
 	env   balancer.Env
 	in    balancer.Inputs
@@ -22,7 +23,7 @@ type history struct {
 }
 
 func newHistory(seed uint64) *history {
-	h := &history{Rand: rand.New(rand.NewPCG(seed, 7)), ports: rand.New(rand.NewPCG(seed, 8)), now: time.Unix(1_700_000_000, 0).UTC()}
+	h := &history{Rand: rand.New(rand.NewPCG(seed, 7)), ports: rand.New(rand.NewPCG(seed, 8)), vips: rand.New(rand.NewPCG(seed, 9)), now: time.Unix(1_700_000_000, 0).UTC()}
 	h.env = h.randomEnv()
 	return h
 }
@@ -156,9 +157,30 @@ func (h *history) checked() balancer.Target {
 	return balancer.Target{Service: h.name(), Addr: h.backendAddr(), Port: uint16(8000 + h.IntN(3))}
 }
 
+// resettle changes what is said of an address or a pool now and then.
+func (h *history) resettle() {
+	r := &history{Rand: h.vips}
+	switch r.IntN(12) {
+	case 0:
+		if v := r.vip(); h.in.VIPs.Has(v) && r.IntN(2) == 0 {
+			h.in.VIPs = h.in.VIPs.Delete(v)
+		} else {
+			h.in.VIPs = h.in.VIPs.Set(v, &balancer.VIP{Addr: v, VIPPolicy: r.vipPolicy(), Given: []string{"hold", "withdraw"}[r.IntN(2):]})
+		}
+	case 1:
+		if pool := pickOne[balancer.Name](r, "blue", "red"); h.in.Pools.Has(pool) {
+			h.in.Pools = h.in.Pools.Delete(pool)
+		} else {
+			cidr := netip.PrefixFrom(r.vip(), 16+r.IntN(16)).Masked()
+			h.in.Pools = h.in.Pools.Set(pool, &balancer.Pool{Name: pool, CIDRs: []netip.Prefix{cidr}, VIPPolicy: r.vipPolicy()})
+		}
+	}
+}
+
 // step changes one thing somewhere.
 func (h *history) step() {
 	h.now = h.now.Add(time.Duration(h.IntN(20)) * time.Second)
+	h.resettle()
 	switch h.IntN(13) {
 	case 0, 1, 2, 3:
 		name := h.name()
@@ -204,6 +226,13 @@ func (h *history) step() {
 	}
 }
 
+func (h *history) vipPolicy() balancer.VIPPolicy {
+	p := balancer.DefaultVIPPolicy()
+	p.Hold = pickOne(h, balancer.HoldEach, balancer.HoldEach, balancer.HoldOne)
+	p.Withdraw = pickOne(h, balancer.WithdrawNever, balancer.WithdrawNoEndpoint)
+	return p
+}
+
 // remember folds the step from before to after into the inputs.
 func (h *history) remember(before, after balancer.Desired) {
 	h.memory = h.memory.Expire(h.now).After(before, after, h.now)
@@ -219,6 +248,9 @@ func sameDesired(got, want balancer.Desired) string {
 	}
 	for a, c := range snap.Diff(got.Addresses, want.Addresses) {
 		return fmt.Sprintf("address %s: got %d frontends, want %d", a, c.Old, c.New)
+	}
+	for a, c := range snap.Diff(got.Standings, want.Standings) {
+		return fmt.Sprintf("standing of %s: got %q, want %q", a, c.Old, c.New)
 	}
 	for k, c := range snap.Diff(got.Contested, want.Contested) {
 		return fmt.Sprintf("contested %s: got %q, want %q", k, c.Old, c.New)

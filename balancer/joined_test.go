@@ -93,7 +93,7 @@ func TestVIPsShareBackends(t *testing.T) {
 	var in balancer.Inputs
 	in.Services = in.Services.Set("web", s)
 	var c balancer.Compiler
-	for name, d := range map[string]balancer.Desired{"Compile": balancer.Compile(plainEnv(), in), "Next": c.Next(plainEnv(), in)} {
+	for name, d := range map[string]balancer.Desired{"Compile": balancer.Compile(plainEnv(), in), "Next": c.Once(plainEnv(), in)} {
 		made := map[*balancer.Backend]bool{}
 		for _, f := range d.Frontends.All() {
 			made[&f.Backends[0]] = true

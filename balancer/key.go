@@ -29,6 +29,32 @@ const (
 // Values lists what users may write.
 func (Protocol) Values() []string { return []string{"tcp", "udp", "sctp"} }
 
+// Number is the protocol's in IP headers; 0 for one that services can't be made of.
+func (p Protocol) Number() byte {
+	switch p {
+	case TCP:
+		return 6
+	case UDP:
+		return 17
+	case SCTP:
+		return 132
+	}
+	return 0
+}
+
+// ProtocolOf is the protocol of a number; empty for one that services can't be made of.
+func ProtocolOf(number byte) Protocol {
+	switch number {
+	case 6:
+		return TCP
+	case 17:
+		return UDP
+	case 132:
+		return SCTP
+	}
+	return ""
+}
+
 // Key identifies a frontend: one address, port and protocol, always concrete.
 type Key struct {
 	Addr  netip.Addr

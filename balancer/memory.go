@@ -9,7 +9,7 @@ import (
 )
 
 // Memory is what has to be remembered from one compiled state to the next: removed endpoints whose connections may live
-// on, weights that are still ramping up, and who holds which key. It is a fold over compiled states, feeds the next Compile through Inputs, and is kept on
+// on, weights that are still ramping up, VIPs that are withdrawn, and who holds which key. It is a fold over compiled states, feeds the next Compile through Inputs, and is kept on
 // disk so that a restart loses none of it.
 type Memory struct {
 	// Drains holds the removed endpoints, until their time is over.
@@ -21,11 +21,13 @@ type Memory struct {
 	Leaving snap.Map[netip.Addr, Drain]
 	// Holders says which service has each key.
 	Holders snap.Map[Key, Name]
+	// Away holds the VIPs that are withdrawn, or were a moment ago.
+	Away snap.Map[netip.Addr, Away]
 }
 
 // Remembering returns in with what m remembers in place of what it had.
 func (in Inputs) Remembering(m Memory) Inputs {
-	in.Drains, in.Ramps, in.Leaving, in.Holders = m.Drains, m.Ramps, m.Leaving, m.Holders
+	in.Drains, in.Ramps, in.Leaving, in.Holders, in.Away = m.Drains, m.Ramps, m.Leaving, m.Holders, m.Away
 	return in
 }
 
@@ -42,7 +44,9 @@ func (m Memory) After(before, after Desired, now time.Time) Memory {
 			m = m.forget(key).leave(change.Old, after, now)
 			continue
 		}
-		m.Leaving = m.Leaving.Delete(key.Addr)
+		if !change.New.NodePort { // an own address that was a VIP is one until its time is over
+			m.Leaving = m.Leaving.Delete(key.Addr)
+		}
 		m = m.ramp(change.Old, change.New, now)
 		m.Holders = m.Holders.Set(key, change.New.Service)
 		if change.HadOld && key.Proto != UDP {
@@ -54,7 +58,7 @@ func (m Memory) After(before, after Desired, now time.Time) Memory {
 			}
 		}
 	}
-	return m.Expire(now)
+	return m.withdraw(before, after, now).Expire(now)
 }
 
 // drainLeft begins the drain of each backend that is in old and not in next.
@@ -113,7 +117,7 @@ func (m Memory) Expire(now time.Time) Memory {
 			m.Leaving = m.Leaving.Delete(a)
 		}
 	}
-	return m
+	return m.expireAway(now)
 }
 
 // Shift returns m after the clock was set forward by so much, or back: what goes on takes no longer and no shorter for that.
@@ -130,6 +134,12 @@ func (m Memory) Shift(by time.Duration) Memory {
 	for k, r := range m.Ramps.All() {
 		r.Since = r.Since.Add(by)
 		m.Ramps = m.Ramps.Set(k, r)
+	}
+	for a, d := range m.Away.All() {
+		if !d.Until.IsZero() {
+			d.Until = d.Until.Add(by)
+			m.Away = m.Away.Set(a, d)
+		}
 	}
 	return m
 }
@@ -151,6 +161,11 @@ func (m Memory) NextExpiry() time.Time {
 	}
 	for _, r := range m.Ramps.All() {
 		earlier(r.next())
+	}
+	for _, d := range m.Away.All() {
+		if !d.Until.IsZero() {
+			earlier(d.Until)
+		}
 	}
 	return next
 }

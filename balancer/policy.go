@@ -24,4 +24,6 @@ type Policy struct {
 	// SlowStart is how long the weight of an endpoint that joins or recovers ramps up, see Memory.Ramps. The weights of
 	// backends have it in them already. Default 0: not at all.
 	SlowStart time.Duration `toml:"slow_start"`
+	// MSS bounds the segments that both ends of a TCP connection send, in bytes. Default 0: what their links take.
+	MSS int `toml:"mss" range:"0,65495"`
 }

@@ -146,14 +146,14 @@ func TestRampEnds(t *testing.T) {
 		var before balancer.Desired
 		for range 20 {
 			h.step()
-			got := c.Next(h.env, h.in)
+			got := c.Once(h.env, h.in)
 			h.remember(before, got)
 			before = got
 			ramped += h.memory.Ramps.Len()
 		}
 		for range 3 { // what is remembered has a say in what is compiled, and the other way round
 			h.now = h.now.Add(time.Minute)
-			got := c.Next(h.env, h.in)
+			got := c.Once(h.env, h.in)
 			h.remember(before, got)
 			before = got
 		}
@@ -162,7 +162,7 @@ func TestRampEnds(t *testing.T) {
 		}
 		rest := h.in
 		rest.Ramps = balancer.Inputs{}.Ramps
-		if d := sameDesired(c.Next(h.env, h.in), balancer.Compile(h.env, rest)); d != "" {
+		if d := sameDesired(c.Once(h.env, h.in), balancer.Compile(h.env, rest)); d != "" {
 			t.Fatalf("seed %d: %s", seed, d)
 		}
 	}

@@ -72,5 +72,10 @@ func Compile(env Env, in Inputs) Desired {
 			out.Problems = out.Problems.Set(name, &problems)
 		}
 	}
+	for a := range out.Addresses.Keys() {
+		if now := standingOf(a, &in, &out); now != "" {
+			out.Standings = out.Standings.Set(a, now)
+		}
+	}
 	return out
 }

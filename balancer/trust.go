@@ -20,8 +20,9 @@ func WantsUser(s *Service) bool {
 	return fromEtcd(s) && h != nil && h.Type == ExecHealth && h.User != "" && h.User != ExecUser
 }
 
-// refusesVIP says why a service from etcd may not claim vip on a node; "" means that it may.
-func (env *Env) refusesVIP(vip netip.Addr) string {
+// refusesVIP says why a service from etcd may not claim vip on a node; "" means that it may. Owned: the address is the node's
+// own only because vipd brings it.
+func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool { return r.Addr == vip && r.Port == 0 })
 	switch {
 	case i >= 0 && !slices.Contains(env.Allowed, alone(vip)):
@@ -31,7 +32,7 @@ func (env *Env) refusesVIP(vip netip.Addr) string {
 		return "" // which are asked for services from files as well
 	case vip.IsLoopback(), vip.IsLinkLocalUnicast(), vip.IsMulticast():
 		return "services from etcd may claim loopback, link-local and multicast addresses only where addresses.allowed of the node's configuration contains them"
-	case slices.Contains(env.Local, vip):
+	case slices.Contains(env.Local, vip) && !owned:
 		return "it is this node's own address, which services from etcd may claim only where addresses.allowed of the node's configuration contains it"
 	}
 	return ""

@@ -120,12 +120,18 @@ func (r *reading) checkSettings(s *Service) {
 	if s.AffinityTimeout < minAffinityTimeout || s.AffinityTimeout > maxAffinityTimeout {
 		r.errorf("affinity_timeout", "%s is out of range; 1s to 576h (24 days) are possible", formatted(s.AffinityTimeout))
 	}
+	if least := leastMSS(s); s.MSS != 0 && s.MSS < least {
+		r.errorf("mss", "%d is out of range; 0 (no clamp), 536 to 65495, and 1220 at least with IPv6 VIPs are possible", s.MSS)
+	}
 	if s.ConnectTimeout <= 0 {
 		r.errorf("connect_timeout", "leaves no time to connect; more than 0s is needed, such as 1s")
 	}
 	if s.Forward != NATForward {
 		if s.ProxyProtocol != NoProxyProtocol {
 			r.errorf("proxy_protocol", "%s is not possible with forward = %q, which passes packets on as they are: choose one", s.ProxyProtocol, s.Forward)
+		}
+		if s.MSS > 0 {
+			r.warnf("mss", "has no effect with forward = %q: endpoints answer clients themselves", s.Forward)
 		}
 		if s.SNAT == AlwaysSNAT {
 			r.warnf("snat", "always has no effect with forward = %q, which leaves the client's address as it is", s.Forward)
@@ -134,6 +140,14 @@ func (r *reading) checkSettings(s *Service) {
 	if s.Health != nil {
 		r.checkHealth(s.Health)
 	}
+}
+
+// leastMSS is what every host must be able to take, less the headers: packets of 576 bytes of IPv4, and 1280 of IPv6.
+func leastMSS(s *Service) int {
+	if slices.ContainsFunc(s.VIPs, netip.Addr.Is6) {
+		return 1220
+	}
+	return 536
 }
 
 // checkForward checks that nothing asks for another port where forwarding leaves ports alone.
@@ -179,6 +193,9 @@ func (r *reading) checkProtocols(s *Service) {
 	}
 	if r.sets("connect_timeout") && !has(TCP) {
 		r.warnf("connect_timeout", "has no effect: the service has no TCP port")
+	}
+	if r.sets("mss") && s.MSS > 0 && !has(TCP) {
+		r.warnf("mss", "has no effect: the service has no TCP port")
 	}
 	if r.sets("drain_timeout") && !has(TCP) && !has(SCTP) {
 		r.warnf("drain_timeout", "has no effect: flows of UDP leave a removed endpoint at once")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
@@ -37,8 +36,17 @@ type Dataplane interface {
 	// stand in the kernel, and may drain until ctx ends. Connections that are established, or on their way, go on until
 	// Close, which comes next.
 	Yield(ctx context.Context) error
-	// Connections lists the live connections.
-	Connections(ctx context.Context) ([]Connection, error)
+	// Connections calls visit for each live connection that q names, as it is found: nothing is collected, and visit may be
+	// slow. What visit returns ends it, and is returned. The connection is visit's until it returns.
+	Connections(ctx context.Context, q ConnectionQuery, visit func(*Connection) error) error
+	// Kill ends the connections that q names, and returns how many there were. What fails leaves some of them ended.
+	Kill(ctx context.Context, q ConnectionQuery) (int, error)
+	// Follow calls tell for each connection that begins or ends, until ctx does; then it returns nil. The connection is tell's
+	// until it returns. Where tell is too slow for what comes, some are missed, and lost is called.
+	Follow(ctx context.Context, tell func(began bool, c *Connection), lost func()) error
+	// Explain reports how this dataplane chooses the backend of a new connection of client to f, which is applied, as the
+	// objects in the kernel say it.
+	Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (Explanation, error)
 	// Counters never go back while the dataplane lives, not even when a frontend is removed and comes back.
 	Counters() []FrontendCount
 	// DialRetries counts attempts to reach a backend that went on to another one; false: the kernel connects.
@@ -65,12 +73,22 @@ type Traits struct {
 // Base is embedded by dataplanes: its methods are what one does that has nothing to do there.
 type Base struct{}
 
-func (Base) Traits() Traits                                    { return Traits{} }
-func (Base) Yield(context.Context) error                       { return nil }
-func (Base) Connections(context.Context) ([]Connection, error) { return nil, nil }
-func (Base) Counters() []FrontendCount                         { return nil }
-func (Base) DialRetries() (n uint64, counted bool)             { return 0, false }
-func (Base) TellDials(func(balancer.Target, error))            {}
+func (Base) Traits() Traits              { return Traits{} }
+func (Base) Yield(context.Context) error { return nil }
+func (Base) Connections(context.Context, ConnectionQuery, func(*Connection) error) error {
+	return nil
+}
+func (Base) Kill(context.Context, ConnectionQuery) (int, error) { return 0, nil }
+func (Base) Follow(ctx context.Context, _ func(bool, *Connection), _ func()) error {
+	<-ctx.Done()
+	return nil
+}
+func (Base) Explain(context.Context, *balancer.Frontend, netip.Addr) (Explanation, error) {
+	return Explanation{}, nil
+}
+func (Base) Counters() []FrontendCount              { return nil }
+func (Base) DialRetries() (n uint64, counted bool)  { return 0, false }
+func (Base) TellDials(func(balancer.Target, error)) {}
 func (Base) Suspect(ctx context.Context, _ func(balancer.Target)) error {
 	<-ctx.Done()
 	return nil
@@ -154,28 +172,6 @@ func (NoHost) Problems() []balancer.Problem                                     
 func (NoHost) Mended() []string                                                         { return nil }
 func (NoHost) Alerts(context.Context, func())                                           {}
 func (NoHost) Ready(Change, bool) error                                                 { return nil }
-
-// Connection is one live connection or flow.
-type Connection struct {
-	Frontend balancer.Key   `json:"frontend"`
-	Service  balancer.Name  `json:"service"`
-	Client   netip.AddrPort `json:"client"`
-	Backend  netip.AddrPort `json:"backend"`
-	// State is the mode's own word: connecting, established, half-closed, flow, ...; Idle where that applies.
-	State string `json:"state"`
-	// Since is when it began; zero where nobody notes that.
-	Since time.Time `json:"since,omitzero"`
-	// In and Out are bytes from and to the client; 0, and left out, also where nobody counts them.
-	In  uint64 `json:"bytes_in,omitzero"`
-	Out uint64 `json:"bytes_out,omitzero"`
-}
-
-// UDP flows have no end: one that has had no packet for IdleAfter counts as live no more, though it is remembered for longer, and
-// its state is Idle. Resolvers ask again after 5 s.
-const (
-	IdleAfter = 10 * time.Second
-	Idle      = "idle"
-)
 
 // FrontendCount is what was counted at one frontend.
 type FrontendCount struct {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -14,7 +15,7 @@ import (
 
 // Joined is the source of what two others hold together: services of this node alone, and those of a fleet. Where both
 // define one name, the node's own is taken, and what the fleet says of that name (endpoints, overrides) is left out: it
-// is about another service.
+// is about another service. Of two settings of one address the node's own are taken, too.
 type Joined struct {
 	// Local has services. Endpoints and overrides apart from them are the fleet's alone.
 	Local Source
@@ -84,13 +85,16 @@ func (w *joining) take(of **Snapshot, s Snapshot) {
 type joined struct {
 	local, fleet Snapshot // of which it was made
 	out          Snapshot
-	// contested are services of the fleet that the node defines too.
-	contested snap.Map[balancer.Name, *balancer.Service]
+	// contested are services of the fleet that the node defines too, and contestedVIPs settings of addresses.
+	contested     snap.Map[balancer.Name, *balancer.Service]
+	contestedVIPs snap.Map[netip.Addr, *balancer.VIP]
 }
 
 // next joins the two snapshots that came after. Its cost is that of comparing them with those before.
 func (j *joined) next(local, fleet Snapshot) Snapshot {
-	moved := j.services(local, fleet)
+	moved := either(&j.out.Services, &j.contested, [2]snap.Map[balancer.Name, *balancer.Service]{j.local.Services, j.fleet.Services}, local.Services, fleet.Services)
+	either(&j.out.VIPs, &j.contestedVIPs, [2]snap.Map[netip.Addr, *balancer.VIP]{j.local.VIPs, j.fleet.VIPs}, local.VIPs, fleet.VIPs)
+	j.out.Pools = fleet.Pools
 	serviceOf := func(id balancer.EndpointID) balancer.Name { return id.Service }
 	j.out.Endpoints = follow(j.out.Endpoints, local.Services, j.fleet.Endpoints, fleet.Endpoints, serviceOf)
 	targetOf := func(t balancer.Target) balancer.Name { return t.Service }
@@ -108,32 +112,31 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 	return j.out
 }
 
-// services takes each service from the node, or else from the fleet, and returns those that the node has begun or ceased
-// to define.
-func (j *joined) services(local, fleet Snapshot) (moved map[balancer.Name]bool) {
-	moved = map[balancer.Name]bool{}
-	look := func(name balancer.Name) {
-		own, shared := local.Services.At(name), fleet.Services.At(name)
-		j.out.Services = set(j.out.Services, name, cmp.Or(own, shared))
-		if own != nil && shared != nil {
-			j.contested = j.contested.Set(name, shared)
-		} else {
-			j.contested = j.contested.Delete(name)
+// either brings into out what has changed since before in what the node defines and the fleet: each from the node, or else
+// from the fleet. Contested gets the fleet's where both define it. It returns what the node has begun or ceased to define.
+func either[K snap.Ordered[K], V any](out, contested *snap.Map[K, *V], before [2]snap.Map[K, *V], local, fleet snap.Map[K, *V]) (moved map[K]bool) {
+	moved = map[K]bool{}
+	look := func(key K) {
+		own, shared := local.At(key), fleet.At(key)
+		*out = set(*out, key, cmp.Or(own, shared))
+		if own == nil {
+			shared = nil
 		}
+		*contested = set(*contested, key, shared)
 	}
-	for name, c := range snap.Diff(j.local.Services, local.Services) {
-		look(name)
+	for key, c := range snap.Diff(before[0], local) {
+		look(key)
 		if c.HadOld != c.HasNew {
-			moved[name] = true
+			moved[key] = true
 		}
 	}
-	for name := range snap.Diff(j.fleet.Services, fleet.Services) {
-		look(name)
+	for key := range snap.Diff(before[1], fleet) {
+		look(key)
 	}
 	return moved
 }
 
-// contests are the problems of the services that both define.
+// contests are the problems of what both define.
 func (j *joined) contests(local Snapshot) []balancer.Problem {
 	var problems []balancer.Problem
 	for name, shared := range j.contested.All() {
@@ -141,6 +144,13 @@ func (j *joined) contests(local Snapshot) []balancer.Problem {
 		problems = append(problems, balancer.Problem{
 			Severity: balancer.SeverityError, Service: name, Origin: shared.Origin,
 			Text: fmt.Sprintf("this node has a service of that name of its own (%s:%d), and serves that; rename or remove one of the two", at.File, at.Line),
+		})
+	}
+	for addr, shared := range j.contestedVIPs.All() {
+		at := local.VIPs.At(addr).Origin
+		problems = append(problems, balancer.Problem{
+			Severity: balancer.SeverityError, Origin: shared.Origin.At(""),
+			Text: fmt.Sprintf("this node has settings of %s of its own (%s:%d), and goes by those; remove one of the two", addr, at.File, at.Line),
 		})
 	}
 	return problems

@@ -12,7 +12,7 @@ import (
 func (s Snapshot) Same(other Snapshot) bool {
 	return s.Connected == other.Connected && s.Kept == other.Kept && s.Settings == other.Settings && message(s.Err) == message(other.Err) &&
 		slices.Equal(s.Problems, other.Problems) && same(s.Services, other.Services) &&
-		same(s.Endpoints, other.Endpoints) && same(s.Overrides, other.Overrides)
+		same(s.Endpoints, other.Endpoints) && same(s.Overrides, other.Overrides) && same(s.VIPs, other.VIPs) && same(s.Pools, other.Pools)
 }
 
 func same[K snap.Ordered[K], V comparable](a, b snap.Map[K, V]) bool {
@@ -35,6 +35,8 @@ func (s Snapshot) Keeping(old Snapshot) Snapshot {
 	s.Services = keeping(s.Services, old.Services)
 	s.Endpoints = keeping(s.Endpoints, old.Endpoints)
 	s.Overrides = keeping(s.Overrides, old.Overrides)
+	s.VIPs = keeping(s.VIPs, old.VIPs)
+	s.Pools = keeping(s.Pools, old.Pools)
 	return s
 }
 

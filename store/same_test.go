@@ -3,6 +3,7 @@ package store_test
 import (
 	"errors"
 	"net/netip"
+	"strconv"
 	"testing"
 
 	"vipd/balancer"
@@ -15,6 +16,10 @@ func snapshot(weight int) store.Snapshot {
 	s.Services = s.Services.Set("web", &balancer.Service{Name: "web", Endpoints: []balancer.Endpoint{{Weight: weight}}})
 	s.Endpoints = s.Endpoints.Set(balancer.EndpointID{Service: "web", ID: "a"}, &balancer.Endpoint{Weight: weight})
 	s.Overrides = s.Overrides.Set(balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1")}, &balancer.Override{Weight: &weight})
+	vip := balancer.VIP{Addr: netip.MustParseAddr("10.96.0.1")}
+	vip.Prefer = []string{strconv.Itoa(weight)}
+	s.VIPs = s.VIPs.Set(vip.Addr, &vip)
+	s.Pools = s.Pools.Set("blue", &balancer.Pool{Name: "blue", VIPPolicy: vip.VIPPolicy})
 	return s
 }
 
@@ -37,6 +42,8 @@ func TestSame(t *testing.T) {
 		"a service":    func(s *store.Snapshot) { s.Services = s.Services.Delete("web") },
 		"an endpoint":  func(s *store.Snapshot) { s.Endpoints = snapshot(1).Endpoints },
 		"an override":  func(s *store.Snapshot) { s.Overrides = snapshot(1).Overrides },
+		"an address":   func(s *store.Snapshot) { s.VIPs = snapshot(1).VIPs },
+		"a pool":       func(s *store.Snapshot) { s.Pools = snapshot(1).Pools },
 		"a problem":    func(s *store.Snapshot) { s.Problems = []balancer.Problem{{Text: "x"}} },
 		"connectivity": func(s *store.Snapshot) { s.Connected = false },
 		"an error":     func(s *store.Snapshot) { s.Err = errors.New("away") },

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"net/netip"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
@@ -27,6 +28,9 @@ type Snapshot struct {
 	Services  snap.Map[balancer.Name, *balancer.Service]
 	Endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
 	Overrides snap.Map[balancer.Target, *balancer.Override]
+	// VIPs are the settings of addresses, and Pools what pools say of theirs.
+	VIPs  snap.Map[netip.Addr, *balancer.VIP]
+	Pools snap.Map[balancer.Name, *balancer.Pool]
 	// Problems are what was found wrong in what users wrote. What they are about is absent from the maps, or there in
 	// its last good state.
 	Problems []balancer.Problem
@@ -36,7 +40,7 @@ type Snapshot struct {
 	// and absent if it could not be read since the source started.
 	Connected bool
 	Err       error
-	// Settings are what the file of the source says besides services, for the program that follows it; nil for a source
+	// Settings are what the file of the source says besides services and VIPs, for the program that follows it; nil for a source
 	// without such a file. They keep their pointer as long as they say the same on the same lines. A file that can't be read,
 	// or is no valid document, leaves them as they were.
 	Settings Document

@@ -66,6 +66,17 @@ func (s *Sticky) Lookup(client netip.Addr, now time.Time) (netip.AddrPort, bool)
 	return s.backends.list[s.entries[at].backend].addr, true
 }
 
+// Left is how long client is remembered after now if it makes no new connection; 0 where it is not.
+func (s *Sticky) Left(client netip.Addr, now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, ok := s.clients[client.As16()]
+	if !ok {
+		return 0
+	}
+	return max(0, s.timeout+s.entries[at].last-now.Sub(s.epoch))
+}
+
 // Store notes that client makes a new connection to backend at now. Call it for every new connection, found by Lookup
 // or picked: the timeout counts from the last one.
 func (s *Sticky) Store(client netip.Addr, backend netip.AddrPort, now time.Time) {

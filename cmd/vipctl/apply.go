@@ -20,14 +20,14 @@ func applyVerb() *verb {
 			"Everything is checked first, also against etcd: two services can't have the same address, port and protocol, or " +
 			"the same node port. If anything is wrong, nothing is written. Then each service is written in one transaction, " +
 			"which adds to its history. If someone else changed a service meanwhile, their change stays, and the error names " +
-			"them and the time.\n\n" +
+			"them and the time. Settings of addresses ([vips.\"ADDRESS\"]) are written beside the services.\n\n" +
 			"Fields that this version does not know are errors, unless the service has them in etcd already. The last line " +
 			"names the revision that \"vipctl wait\" waits for.",
 		example: "vipctl apply -f services.toml --dry-run",
 		flags: []cli.Flag{
 			fileFlag("the `FILE` or folder to apply, or - for standard input; may be repeated"),
 			&cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"},
-			&cli.BoolFlag{Name: "prune", Usage: "remove the services in etcd that no FILE defines"},
+			&cli.BoolFlag{Name: "prune", Usage: "remove the services and settings of addresses in etcd that no FILE defines"},
 			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know as they are"},
 		},
 		formats: []string{formTable, formJSON}, fleet: true,
@@ -66,6 +66,9 @@ func runApply(c *call) error {
 			return err
 		}
 	}
+	if err := e.wantVIPs(g, prune, c.flags.Bool("allow-unknown")); err != nil {
+		return err
+	}
 	if prune {
 		e.prune(g)
 	}
@@ -81,7 +84,7 @@ func (g *given) sufficient(places []string, prune bool) error {
 	switch {
 	case len(g.problems) > 0 && slices.ContainsFunc(g.problems, isError):
 		return nil // which says more
-	case len(g.services) == 0:
+	case len(g.services)+len(g.vips) == 0:
 		return fmt.Errorf("%s: no service is defined there; \"vipctl delete\" removes services", strings.Join(places, ", "))
 	case prune && len(g.bare) > 0:
 		return fmt.Errorf("%s: no service is defined there, which --prune does not take for granted: leave the file out", g.bare[0])

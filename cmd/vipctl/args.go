@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"vipd/cmd/internal/find"
+	"vipd/cmd/internal/lookup"
 )
 
 // arranged is a command line in the order that urfave/cli understands: it would take flags behind an argument for
@@ -148,7 +148,7 @@ func verbIn(verbs []*verb, args []string, takes map[string]bool) *verb {
 // later are the verbs of later versions: typing one is answered by a sentence of its own.
 func later() []string {
 	return []string{
-		"top", "explain", "convert",
+		"top",
 	}
 }
 
@@ -180,7 +180,7 @@ func (a *arranged) findVerb(verbs []*verb, used []usedFlag) error {
 	if slices.Contains(later(), name) {
 		return wrongUse("this version does not have the command %q yet", name)
 	}
-	help := find.Meant(name, verbNames(verbs))
+	help := lookup.Meant(name, verbNames(verbs))
 	if help == "" {
 		help = "; \"vipctl --help\" lists them"
 	}
@@ -213,7 +213,7 @@ func (a *arranged) takeFlags(used []usedFlag) error {
 		case flag == nil && (f.name == "o" || f.name == "output"):
 			return wrongUse("\"vipctl %s\" has one form of output and takes no -o", a.verb.name)
 		case flag == nil:
-			return wrongUse("\"vipctl %s\" has no flag %s%s", a.verb.name, f.text, find.Meant("--"+f.name, long))
+			return wrongUse("\"vipctl %s\" has no flag %s%s", a.verb.name, f.text, lookup.Meant("--"+f.name, long))
 		case f.hasValue && !takesValue(flag) && f.value != "true" && f.value != "false":
 			return wrongUse("flag %s takes no value", f.text)
 		case mistake(flag, f.value) != "":

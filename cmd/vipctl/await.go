@@ -91,7 +91,7 @@ func (c *call) remaining(client *api.Client, targets []api.OverrideTarget) (left
 	if !closed || left > 0 {
 		return left, closed, nil
 	}
-	conns, err := client.Connections(c, "") // of all services: the daemon knows nothing of one that is gone
+	conns, err := client.Connections(c, dataplane.ConnectionQuery{}) // of all services: the daemon knows nothing of one that is gone
 	return open(conns, targets), closed, err
 }
 

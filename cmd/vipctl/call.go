@@ -48,7 +48,7 @@ func newCall(ctx *cli.Context, w world, v *verb) *call {
 // prepare checks what all verbs share: the form of the output and the number of arguments.
 func (c *call) prepare() (err error) {
 	if len(c.verb.formats) > 0 {
-		if c.format, err = choice("-o", c.flags.String("output"), c.verb.formats); err != nil {
+		if err = c.choose(c.verb, c.flags.String("output")); err != nil {
 			return err
 		}
 	}

@@ -18,9 +18,9 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/atomicfile"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/lockfile"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/netlock"
-	"vipd/cmd/internal/runlock"
 	"vipd/cmd/internal/table"
 	"vipd/dataplane/host"
 )
@@ -190,11 +190,11 @@ func holdRunDir(dir string, force bool) (*hold, error) {
 	}
 	_, err := os.Lstat(lockFile(dir))
 	h := &hold{made: errors.Is(err, fs.ErrNotExist)}
-	h.lock, err = runlock.Take(lockFile(dir))
-	if errors.Is(err, runlock.ErrHeld) && force {
+	h.lock, err = lockfile.Take(lockFile(dir))
+	if errors.Is(err, lockfile.ErrHeld) && force {
 		return &hold{}, nil
 	}
-	if errors.Is(err, runlock.ErrHeld) {
+	if errors.Is(err, lockfile.ErrHeld) {
 		return nil, fmt.Errorf("vipd is running, or another cleanup is: %s is held; %s", lockFile(dir), wayOut)
 	}
 	return h, err

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"vipd/cmd/internal/config"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/convert"
+	"vipd/cmd/internal/events"
 )
 
 func completionVerb() *verb {
@@ -185,13 +186,15 @@ func offerFlags(v *verb) []string {
 func (c *call) offerValue(v *verb, flag string) []string {
 	switch {
 	case (flag == "o" || flag == "output") && v != nil:
-		return v.formats
+		return v.forms()
 	case flag == "kind":
-		return journal.Kind("").Values()
+		return events.Kind("").Values()
 	case flag == "service":
 		return serviceNames(c, nil)
 	case flag == "mode":
 		return config.ModeName("").Values()
+	case flag == "from":
+		return convert.Formats()
 	case flag == "nodes":
 		return nodeNames(c, nil)
 	}

@@ -3,9 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"strings"
 
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
+	"vipd/dataplane"
 )
 
 func connsVerb() *verb {
@@ -14,23 +20,83 @@ func connsVerb() *verb {
 		about: "Lists the connections that are open now: client, frontend, endpoint, state and age. -o wide adds the " +
 			"service and the bytes from and to the client.\n\n" +
 			"In kernel modes they are what the kernel remembers: some have ended already, and age and bytes are there only " +
-			"where it notes them (net.netfilter.nf_conntrack_timestamp and nf_conntrack_acct).",
+			"where it notes them (net.netfilter.nf_conntrack_timestamp and nf_conntrack_acct).\n\n" +
+			"--follow shows a line for each that begins or ends. The kernel tells the end of a TCP connection when it forgets it, " +
+			"which is minutes after it was closed.\n\n" +
+			"--kill ends connections: both sides see a reset, in nftables and iptables mode as soon as they send something. In ipvs " +
+			"mode the kernel can't end single ones.",
 		example:  "vipctl conns web",
 		formats:  []string{formTable, formWide, formJSON},
+		flags:    connectionFlags(),
 		most:     1,
 		complete: inTurn(serviceNames),
 		run:      runConns,
 	}
 }
 
+// connectionFlags narrow connections.
+func connectionFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "service", Usage: "only those of the service `NAME`"},
+		&cli.StringFlag{Name: "client", Usage: "only those from a client's `ADDRESS[:PORT]`"},
+		&cli.StringFlag{Name: "endpoint", Usage: "only those to an endpoint's `ADDRESS[:PORT]`"},
+		&cli.StringFlag{Name: "state", Usage: "only those in the `STATE`, a word of the column"},
+		&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "show those that begin and end, until Ctrl-C"},
+		&cli.BoolFlag{Name: "kill", Usage: "end them; asks first"},
+		&cli.BoolFlag{Name: "yes", Usage: "with --kill: don't ask"},
+	}
+}
+
 func runConns(c *call) error {
-	service := c.argument(0)
-	conns, err := askDaemon(c, func(d *api.Client, ctx context.Context) ([]api.Connection, error) { return d.Connections(ctx, service) })
+	q, err := c.connectionQuery()
+	follow, kill := c.flags.Bool("follow"), c.flags.Bool("kill")
+	switch {
+	case err != nil:
+		return err
+	case follow && kill:
+		return wrongUse("--follow and --kill don't go together")
+	case follow && q.State != "":
+		return wrongUse("--follow tells of begins and ends, whatever the state: leave out --state")
+	case follow:
+		return c.followConnections(q)
+	case kill:
+		return c.killConnections(q)
+	case c.flags.Bool("yes"):
+		return wrongUse("--yes goes with --kill alone")
+	}
+	conns, err := askDaemon(c, func(d *api.Client, ctx context.Context) ([]api.Connection, error) { return d.Connections(ctx, q) })
 	if err != nil {
 		return err
 	}
-	if len(conns) == 0 && service != "" {
-		if err := c.isService(service); err != nil {
+	return c.printConnections(conns, q)
+}
+
+// connectionQuery reads the argument and the flags.
+func (c *call) connectionQuery() (q dataplane.ConnectionQuery, err error) {
+	service := c.flags.String("service")
+	if given := c.argument(0); given != "" {
+		if service != "" && service != given {
+			return q, wrongUse("the service is given twice, as %q and as %q", given, service)
+		}
+		service = given
+	}
+	q.Service, q.State = balancer.Name(strings.TrimPrefix(service, "service/")), c.flags.String("state")
+	for flag, at := range map[string]*netip.AddrPort{"client": &q.Client, "endpoint": &q.Backend} {
+		if text := c.flags.String(flag); text != "" {
+			t, err := balancer.ParseTarget("", text[strings.Index(text, "/")+1:]) // SERVICE/ADDRESS is how endpoints are printed
+			if err != nil {
+				return q, wrongUse("--%s %q is not ADDRESS or ADDRESS:PORT, such as 10.0.0.7 or [fd00::1]:8080", flag, text)
+			}
+			*at = netip.AddrPortFrom(t.Addr, t.Port)
+		}
+	}
+	return q, nil
+}
+
+// printConnections prints a table of connections.
+func (c *call) printConnections(conns []api.Connection, q dataplane.ConnectionQuery) error {
+	if len(conns) == 0 && q.Service != "" {
+		if err := c.isService(string(q.Service)); err != nil {
 			return err
 		}
 	}
@@ -48,8 +114,11 @@ func runConns(c *call) error {
 		t.Row(n.Client.String(), n.Frontend.String(), backend, n.State, c.elapsed(n.Since), string(n.Service), in, out)
 	}
 	empty := "there are no connections"
-	if service != "" {
-		empty = fmt.Sprintf("%s has no connections", service)
+	if q != (dataplane.ConnectionQuery{}) {
+		empty = "there are no such connections"
+	}
+	if q == (dataplane.ConnectionQuery{Service: q.Service}) && q.Service != "" {
+		empty = fmt.Sprintf("%s has no connections", q.Service)
 	}
 	return c.printRows(list(conns), t, empty)
 }

@@ -11,7 +11,7 @@ import (
 
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
-	"vipd/cmd/internal/runlock"
+	"vipd/cmd/internal/lockfile"
 	"vipd/store/tomlfile"
 )
 
@@ -62,7 +62,7 @@ func (d *daemonLink) absent(socket string, unread error) string {
 	if !samePath(conf.API.Socket, socket) {
 		return ""
 	}
-	if pid := runlock.Holder(lockFile(conf.RunDir)); pid != 0 {
+	if pid := lockfile.Holder(lockFile(conf.RunDir)); pid != 0 {
 		return fmt.Sprintf("its socket was removed, and vipd runs (pid %d): restart it", pid)
 	}
 	return ""

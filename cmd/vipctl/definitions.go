@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
@@ -22,6 +23,7 @@ type definitions struct {
 	// place is the file or folder.
 	place    string
 	services snap.Map[balancer.Name, *balancer.Service]
+	vips     snap.Map[netip.Addr, *balancer.VIP]
 	// config is the daemon's part of the file; the defaults for a folder or a file without one.
 	config config.Config
 	// interfaceAt is where the config names the interface of VIPs.
@@ -46,9 +48,23 @@ func readDefinitions(place string) (*definitions, error) {
 		d.config, more = config.Decode(read.Main)
 		d.interfaceAt = read.Main.Where("addresses.interface")
 		d.problems = append(d.problems, more...)
+		if isConfig(read.Main) {
+			d.problems = append(d.problems, d.config.Unheld(read.Snapshot.VIPs, read.Snapshot.Pools)...)
+		}
 	}
+	d.vips = read.Snapshot.VIPs
 	d.sortProblems()
 	return d, nil
+}
+
+// isConfig reports whether a file has sections of a daemon's configuration: what it lacks has its default then.
+func isConfig(doc *tomlfile.Document) bool {
+	for section := range doc.Tree() {
+		if section != "services" && section != "vips" && section != "defaults" {
+			return true
+		}
+	}
+	return false
 }
 
 // sortProblems orders them by place, and leaves each standing once: two readers may have found the same.
@@ -64,15 +80,14 @@ func (d *definitions) sortProblems() {
 
 // compile compiles the definitions for a node as this one, adds what that finds wrong, and returns the frontends.
 func (d *definitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
-	local, open := d.localAddresses()
 	env := balancer.Env{
-		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: local, NodePortAddresses: open,
+		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(),
 		NodePorts: d.config.NodePorts.Addresses, Allowed: d.config.Addresses.Allowed, Capabilities: can,
 	}
 	if env.Node == "" {
 		env.Node, _ = os.Hostname() // without a name, no endpoint is on this node
 	}
-	desired := balancer.Compile(env, balancer.Inputs{Services: d.services})
+	desired := new(balancer.Compiler).Next(env, balancer.Inputs{Services: d.services, VIPs: d.vips}, time.Now())
 	for _, problems := range desired.Problems.All() {
 		d.problems = append(d.problems, *problems...)
 	}
@@ -84,10 +99,9 @@ func (d *definitions) compile(node string, can balancer.Capabilities) []*balance
 	return frontends
 }
 
-// localAddresses are the host's own addresses, and those of them on which node ports open: the ones that are no VIPs, or,
-// of a family in which all are, all. VIPs that a vipd here holds are not the host's own: those on its device, or on lo,
+// localAddresses are the host's own addresses. VIPs that a vipd here holds are not among them: those on its device, or on lo,
 // which takes the place of one that the kernel can't make.
-func (d *definitions) localAddresses() (local, nodePorts []netip.Addr) {
+func (d *definitions) localAddresses() (local []netip.Addr) {
 	vips := map[netip.Addr]bool{}
 	for _, s := range d.services.All() {
 		for _, v := range s.VIPs {
@@ -96,7 +110,7 @@ func (d *definitions) localAddresses() (local, nodePorts []netip.Addr) {
 	}
 	interfaces, err := net.Interfaces()
 	if err != nil {
-		return nil, nil // a host that does not tell has no node ports here
+		return nil // a host that does not tell has no node ports here
 	}
 	for _, i := range interfaces {
 		addresses, err := i.Addrs()
@@ -116,15 +130,7 @@ func (d *definitions) localAddresses() (local, nodePorts []netip.Addr) {
 		}
 	}
 	slices.SortFunc(local, netip.Addr.Compare)
-	local = slices.Compact(local)
-	for _, is4 := range []bool{true, false} {
-		of := slices.DeleteFunc(slices.Clone(local), func(a netip.Addr) bool { return a.Is4() != is4 })
-		if plain := slices.DeleteFunc(slices.Clone(of), func(a netip.Addr) bool { return vips[a] }); len(plain) > 0 {
-			of = plain
-		}
-		nodePorts = append(nodePorts, of...)
-	}
-	return local, nodePorts
+	return slices.Compact(local)
 }
 
 // covers reports whether the definitions of file belong to what was read: a service from there that is missing now was

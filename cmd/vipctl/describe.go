@@ -8,6 +8,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/tomltext"
 )
 
 func describeVerb() *verb {
@@ -72,12 +73,15 @@ func (p *printer) serviceText(s *api.Service, fleet bool) string {
 	out.line("service", string(s.Name))
 	out.line("origin", origin(s.Origin))
 	out.text("vips", strings.Join(s.VIPs, ", "))
+	if len(s.Withdrawn) > 0 {
+		out.text("withdrawn", strings.Join(s.Withdrawn, ", ")+": no endpoint is usable")
+	}
 	label := "fields"
-	for _, field := range definedFields(s.Definition) {
+	for _, field := range tomltext.Fields(s.Definition) {
 		if field == "vips" || field == "ports" || field == "endpoints" {
 			continue
 		}
-		out.text(label, field+" = "+tomlValue(withoutSecrets(field, s.Definition[field]), ""))
+		out.text(label, field+" = "+tomltext.Value(withoutSecrets(field, s.Definition[field]), ""))
 		label = ""
 	}
 	if s.Check != nil {

@@ -13,6 +13,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/tomltext"
 )
 
 func diffVerb() *verb {
@@ -80,7 +81,9 @@ func runDiff(c *call) error {
 
 // serviceDiff is how one service differs.
 type serviceDiff struct {
-	Service balancer.Name `json:"service"`
+	Service balancer.Name `json:"service,omitempty"`
+	// VIP is the address whose settings differ, where it is no service.
+	VIP string `json:"vip,omitempty"`
 	// What is added, removed or changed.
 	What string `json:"what"`
 	// Fields are those that differ.
@@ -178,7 +181,7 @@ func compare(running []api.Service, d *definitions, bad map[balancer.Name]balanc
 				return nil, err
 			}
 			if fields := compareFields(r.Definition, wants); len(fields) > 0 {
-				differences = append(differences, serviceDiff{r.Name, "changed", fields})
+				differences = append(differences, serviceDiff{Service: r.Name, What: "changed", Fields: fields})
 			}
 		}
 	}
@@ -210,7 +213,7 @@ func compareFields(runs, wants map[string]any) []fieldDiff {
 	}
 	maps.Copy(all, wants)
 	var fields []fieldDiff
-	for _, field := range definedFields(all) {
+	for _, field := range tomltext.Fields(all) {
 		if a, b := runs[field], wants[field]; !reflect.DeepEqual(a, b) {
 			fields = append(fields, fieldDiff{field, a, b})
 		}
@@ -244,7 +247,11 @@ func (p *printer) differencesText(differences []serviceDiff) string {
 		case "removed":
 			mark, style = "-", table.Bad
 		}
-		fmt.Fprintln(&b, p.paint(mark+" service "+string(d.Service), style))
+		subject := "service " + string(d.Service)
+		if d.VIP != "" {
+			subject = "vip " + d.VIP
+		}
+		fmt.Fprintln(&b, p.paint(mark+" "+subject, style))
 		b.WriteString(p.fieldsText(d.Fields))
 	}
 	return b.String()
@@ -255,10 +262,10 @@ func (p *printer) fieldsText(fields []fieldDiff) string {
 	var b strings.Builder
 	for _, f := range fields {
 		if f.Runs != nil {
-			fmt.Fprintln(&b, p.paint("  - "+f.Field+" = "+tomlValue(f.Runs, ""), table.Bad))
+			fmt.Fprintln(&b, p.paint("  - "+f.Field+" = "+tomltext.Value(f.Runs, ""), table.Bad))
 		}
 		if f.Wants != nil {
-			fmt.Fprintln(&b, p.paint("  + "+f.Field+" = "+tomlValue(f.Wants, ""), table.Good))
+			fmt.Fprintln(&b, p.paint("  + "+f.Field+" = "+tomltext.Value(f.Wants, ""), table.Good))
 		}
 	}
 	return b.String()

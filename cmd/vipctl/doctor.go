@@ -16,6 +16,7 @@ import (
 	"vipd/cmd/internal/table"
 	"vipd/dataplane/host"
 	"vipd/dataplane/ipvs"
+	"vipd/dataplane/ownership"
 )
 
 func doctorVerb() *verb {
@@ -62,6 +63,7 @@ func (c *call) examined() doctor.Host {
 		h.ConfigProblem = oneLine(err.Error())
 	}
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
+	h.Fence = ownership.Trial
 	h.Held = func() (map[netip.Addr]string, error) { return host.InLedger(h.Config.RunDir) }
 	if c.askVipd(&h) {
 		return h

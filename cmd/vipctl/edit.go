@@ -61,7 +61,7 @@ func (e *edit) write() error {
 	if missed > 0 {
 		return fmt.Errorf("%s not written, because someone else was faster", count(missed, "change"))
 	}
-	return nil
+	return e.writeVIPs()
 }
 
 // agrees reports whether somebody else, who was faster, wanted the same.
@@ -161,13 +161,20 @@ func (c *call) author() string {
 func (e *edit) look() (others bool, err error) {
 	var written []*intent
 	newest, given := int64(0), false
+	settings := 0
+	for _, i := range e.vips {
+		if i.What != unchangedService {
+			newest = max(newest, i.Revision)
+			settings++
+		}
+	}
 	for _, i := range e.intents {
 		if i.What != unchangedService && i.Error == "" {
 			written, newest = append(written, i), max(newest, i.Revision)
 			given = given || i.service != nil && len(i.service.Pools) > 0
 		}
 	}
-	others = newest != e.began+int64(len(written))
+	others = newest != e.began+int64(len(written)+settings)
 	if len(written) == 0 || !others && !given {
 		return false, nil
 	}
@@ -213,7 +220,9 @@ type editResult struct {
 	// Revision is that which the hosts have to reach for all of it to be in effect.
 	Revision int64     `json:"revision"`
 	Services []*intent `json:"services"`
-	DryRun   bool      `json:"dry_run,omitempty"`
+	// VIPs are the settings of addresses.
+	VIPs   []*vipIntent `json:"vips,omitempty"`
+	DryRun bool         `json:"dry_run,omitempty"`
 }
 
 // report prints what became of each service, or would.
@@ -222,8 +231,11 @@ func (e *edit) report(dry bool) error {
 	for _, i := range e.intents {
 		revision = max(revision, i.Revision)
 	}
+	for _, i := range e.vips {
+		revision = max(revision, i.Revision)
+	}
 	if e.format == formJSON {
-		return e.printJSON(editResult{Revision: revision, Services: list(e.intents), DryRun: dry})
+		return e.printJSON(editResult{Revision: revision, Services: list(e.intents), VIPs: e.vips, DryRun: dry})
 	}
 	var b strings.Builder
 	written := int64(0)
@@ -239,6 +251,19 @@ func (e *edit) report(dry bool) error {
 			written = revision
 		}
 		fmt.Fprintln(&b, e.paint(fmt.Sprintf("%s: %s", i.Name, what+i.addressText()), outcomeStyle(i.What)))
+		if dry {
+			b.WriteString(e.fieldsText(i.Fields))
+		}
+	}
+	for _, i := range e.vips {
+		what := string(i.What)
+		switch {
+		case dry && i.What != unchangedService:
+			what = "would be " + what
+		case i.What != unchangedService:
+			written = revision
+		}
+		fmt.Fprintln(&b, e.paint(fmt.Sprintf("%s: %s", i.Addr, what), outcomeStyle(i.What)))
 		if dry {
 			b.WriteString(e.fieldsText(i.Fields))
 		}

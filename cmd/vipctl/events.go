@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -12,8 +11,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/find"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/table"
 )
 
@@ -41,7 +40,7 @@ func eventsVerb() *verb {
 				Usage: "the latest `N`; 0: all that are kept, and with -f only those that come"},
 			&cli.StringFlag{Name: "since", Usage: "since `TIME`: 10m ago, 23:15, 2026-11-21T23:15"},
 			&cli.StringFlag{Name: "service", Usage: "of this `NAME`"},
-			&cli.StringFlag{Name: "kind", Usage: "of this `KIND`, or of several, as health,panic: " + choices(journal.Kind("").Values())},
+			&cli.StringFlag{Name: "kind", Usage: "of this `KIND`, or of several, as health,panic: " + choices(events.Kind("").Values())},
 		},
 		formats: []string{formTable, formJSON},
 		run:     runEvents,
@@ -98,10 +97,10 @@ func (l *eventList) checkKinds() error {
 	if l.query.Kind == "" {
 		return nil
 	}
-	kinds := journal.Kind("").Values()
+	kinds := events.Kind("").Values()
 	for _, k := range strings.Split(l.query.Kind, ",") {
 		if !slices.Contains(kinds, k) {
-			return wrongUse("there are no events of kind %q%s; there are %s", k, find.Meant(k, kinds), choices(kinds))
+			return wrongUse("there are no events of kind %q%s; there are %s", k, lookup.Meant(k, kinds), choices(kinds))
 		}
 	}
 	return nil
@@ -190,12 +189,12 @@ func (l *eventList) missed(n uint64) string {
 func (l *eventList) showEvents(events []api.Event, first bool) error {
 	var b strings.Builder
 	if l.format == formJSON {
-		out := json.NewEncoder(&b)
-		out.SetEscapeHTML(false)
 		for i := range events {
-			if err := out.Encode(&events[i]); err != nil {
-				return fmt.Errorf("writing JSON: %w", err)
+			text, err := l.encode(&events[i], "")
+			if err != nil {
+				return err
 			}
+			b.WriteString(text)
 		}
 	} else {
 		if first {
@@ -266,11 +265,11 @@ func eventStyle(e *api.Event) table.Style {
 	switch {
 	case e.Level >= slog.LevelError:
 		return table.Bad
-	case e.Level >= slog.LevelWarn && e.Kind == journal.Health:
+	case e.Level >= slog.LevelWarn && e.Kind == events.Health:
 		return table.Bad
 	case e.Level >= slog.LevelWarn:
 		return table.Notice
-	case e.Kind == journal.Health && strings.HasPrefix(e.Text, "is "+string(balancer.HealthUp)):
+	case e.Kind == events.Health && strings.HasPrefix(e.Text, "is "+string(balancer.HealthUp)):
 		return table.Good
 	case e.Level < slog.LevelInfo:
 		return table.Faint

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 )
 
 // TestEventsFollow shows what there is and what comes, over a restart of the daemon, until it is interrupted.
@@ -20,7 +20,7 @@ func TestEventsFollow(t *testing.T) {
 			now := time.Date(2025, 3, 9, 23, 59, 59, 0, time.Local)
 			s.now = func() time.Time { return now }
 			event := func(seq uint64, text string) api.Event {
-				return api.Event{Seq: seq, At: now, Kind: journal.Mode, Text: text}
+				return api.Event{Seq: seq, At: now, Kind: events.Mode, Text: text}
 			}
 			s.fakeDaemon.events = []api.Event{event(1, "one"), event(2, "two")}
 			socket := filepath.Join(t.TempDir(), "d.sock")
@@ -101,7 +101,7 @@ func TestMissedEvents(t *testing.T) {
 // TestEventsFollowOnlyNew: with -n 0 and -f only what comes is shown.
 func TestEventsFollowOnlyNew(t *testing.T) {
 	s := newSession(t)
-	s.fakeDaemon.events = []api.Event{{Seq: 1, At: time.Now(), Kind: journal.Mode, Text: "old"}}
+	s.fakeDaemon.events = []api.Event{{Seq: 1, At: time.Now(), Kind: events.Mode, Text: "old"}}
 	ctx, interrupt := context.WithTimeout(t.Context(), time.Minute)
 	defer interrupt()
 	s.out.written = func(all string) {
@@ -109,7 +109,7 @@ func TestEventsFollowOnlyNew(t *testing.T) {
 			interrupt()
 		} else {
 			s.change(func() {
-				s.fakeDaemon.events = append(s.fakeDaemon.events, api.Event{Seq: 2, At: time.Now(), Kind: journal.Mode, Text: "new"})
+				s.fakeDaemon.events = append(s.fakeDaemon.events, api.Event{Seq: 2, At: time.Now(), Kind: events.Mode, Text: "new"})
 			})
 		}
 	}

@@ -56,7 +56,26 @@ func runExport(c *call) error {
 		}
 		b.WriteString(text)
 	}
-	err = c.show(map[string]any{"services": tables}, b.String)
+	everything := map[string]any{"services": tables}
+	if len(c.args) == 0 {
+		policies, err := w.Policies(c)
+		if etcd.Forbidden(err) {
+			c.note("not exported: settings of addresses: %v", err)
+		} else if err != nil {
+			return fmt.Errorf("reading the settings of addresses: %w", err)
+		}
+		vips := map[string]any{}
+		for _, p := range policies {
+			if vips[p.Addr.String()] = p.Fields; b.Len() > 0 {
+				b.WriteByte('\n')
+			}
+			b.WriteString(vipTOML(p))
+		}
+		if len(vips) > 0 {
+			everything["vips"] = vips
+		}
+	}
+	err = c.show(everything, b.String)
 	if err == nil && left > 0 {
 		err = errReported
 	}

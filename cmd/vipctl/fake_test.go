@@ -14,7 +14,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
+	"vipd/dataplane/explain"
 )
 
 // fakeDaemon answers the API with values that a script can change. It keeps overrides, and ends nothing by itself.
@@ -53,6 +54,10 @@ func serveFake(socket string) (d *fakeDaemon, stop func(), err error) {
 	answer("/v1/frontends", func() any { return d.frontends })
 	answer("/v1/diff", func() any { return d.diff })
 	mux.HandleFunc("GET /v1/connections", d.connections)
+	mux.HandleFunc("POST /v1/connections/kill", func(w http.ResponseWriter, r *http.Request) {
+		d.answer(w, r, func() any { return api.Killed{Connections: 2} })
+	})
+	answer("/v1/explain", func() any { return explained() })
 	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) { d.answer(w, r, func() any { return d.reload }) })
 	mux.HandleFunc("POST /v1/overrides", d.override)
 	mux.HandleFunc("GET /v1/events", d.journal)
@@ -158,12 +163,32 @@ func (d *fakeDaemon) endpoints() []api.Endpoint {
 	return out
 }
 
+// explained is the explanation of every connection.
+func explained() api.Explanation {
+	client := netip.MustParseAddr("10.0.0.7")
+	return api.Explanation{
+		Answer: explain.Answer{
+			Client: client, To: balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP}, Verdict: explain.Dropped,
+			Summary: "dropped: 10.0.0.7 may not connect to web",
+			Steps: []explain.Step{
+				{What: "address", Text: "10.96.0.10 is a VIP that vipd holds on vipd0"}, {What: "source", Text: "10.0.0.7 is in none of source_ranges [10.1.0.0/16]", Wrong: true},
+			},
+		},
+		Live: &api.Live{
+			Client: netip.AddrPortFrom(client, 51234), Endpoint: netip.MustParseAddrPort("192.168.1.11:8080"), State: "established",
+			Connected: 1234567, Taken: 2345678,
+		},
+	}
+}
+
 func (d *fakeDaemon) connections(w http.ResponseWriter, r *http.Request) {
-	service := r.URL.Query().Get("service")
+	q, err := api.ParseConnectionQuery(r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
 	d.answer(w, r, func() any {
-		return slices.DeleteFunc(slices.Clone(d.conns), func(c api.Connection) bool {
-			return service != "" && string(c.Service) != service
-		})
+		return slices.DeleteFunc(append([]api.Connection{}, d.conns...), func(c api.Connection) bool { return !q.Names(&c) })
 	})
 }
 
@@ -313,12 +338,12 @@ func (d *fakeDaemon) fill() {
 	}
 	past := time.Date(2025, 3, 9, 3, 4, 5, 0, time.UTC)
 	d.events = []api.Event{
-		{Seq: 1001, At: past, Kind: journal.Mode, Text: "userspace mode serves", Cause: "configured"},
-		{Seq: 1002, At: past.Add(time.Second), Kind: journal.Apply, Level: slog.LevelDebug, Service: "web", Text: "is carried out, in 2 frontends", Took: 3141592, Revision: 12},
-		{Seq: 1003, At: past.Add(time.Hour), Kind: journal.Health, Level: slog.LevelWarn, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is down", Cause: "answered 503 Service Unavailable", Was: "up", Lasted: 59 * time.Minute},
-		{Seq: 1004, At: past.Add(61 * time.Minute), Kind: journal.Drain, Service: "gone", Endpoint: "192.168.1.19:8080", Text: "has drained, and is gone"},
-		{Seq: 1005, At: past.Add(62 * time.Minute), Kind: journal.Health, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is up again", Cause: "answered 200 OK", Was: "down", Lasted: 2*time.Minute + 3*time.Second},
-		{Seq: 1006, At: past.Add(63 * time.Minute), Kind: journal.Store, Text: "etcd is followed again", Lasted: 1260 * time.Millisecond, Revision: 40},
-		{Seq: 1007, At: past.Add(64 * time.Minute), Kind: journal.Problem, Level: slog.LevelWarn, Service: "dns", Text: "has a problem", Cause: "line one\nline two"},
+		{Seq: 1001, At: past, Kind: events.Mode, Text: "userspace mode serves", Cause: "configured"},
+		{Seq: 1002, At: past.Add(time.Second), Kind: events.Apply, Level: slog.LevelDebug, Service: "web", Text: "is carried out, in 2 frontends", Took: 3141592, Revision: 12},
+		{Seq: 1003, At: past.Add(time.Hour), Kind: events.Health, Level: slog.LevelWarn, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is down", Cause: "answered 503 Service Unavailable", Was: "up", Lasted: 59 * time.Minute},
+		{Seq: 1004, At: past.Add(61 * time.Minute), Kind: events.Drain, Service: "gone", Endpoint: "192.168.1.19:8080", Text: "has drained, and is gone"},
+		{Seq: 1005, At: past.Add(62 * time.Minute), Kind: events.Health, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is up again", Cause: "answered 200 OK", Was: "down", Lasted: 2*time.Minute + 3*time.Second},
+		{Seq: 1006, At: past.Add(63 * time.Minute), Kind: events.Store, Text: "etcd is followed again", Lasted: 1260 * time.Millisecond, Revision: 40},
+		{Seq: 1007, At: past.Add(64 * time.Minute), Kind: events.Problem, Level: slog.LevelWarn, Service: "dns", Text: "has a problem", Cause: "line one\nline two"},
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/find"
+	"vipd/cmd/internal/lookup"
 	"vipd/store/etcd"
 )
 
@@ -18,7 +18,7 @@ type fleetOverride struct {
 	*call
 	writer  *etcd.Writer
 	request api.OverrideRequest
-	find.Place
+	lookup.Place
 	targets []balancer.Target
 	// result is what the change came to.
 	result fleetResult
@@ -44,11 +44,11 @@ func (c *call) fleetOverride(q api.OverrideRequest) (*fleetOverride, error) {
 	}
 	f := &fleetOverride{
 		call: c, writer: w, request: q,
-		Place: find.Place{Inputs: &balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}, Name: " in etcd"},
+		Place: lookup.Place{Inputs: &balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}, Name: " in etcd"},
 	}
 	f.addKept()
 	if f.targets, err = f.Targets(&q); err == nil {
-		err = find.Spares(f.Inputs, &q, f.targets)
+		err = lookup.Spares(f.Inputs, &q, f.targets)
 	}
 	return f, err
 }
@@ -85,7 +85,7 @@ type fleetResult struct {
 
 // override makes the change target by target. Where one can't be written, the others are.
 func (f *fleetOverride) override(said func(api.OverrideTarget) string) error {
-	change, err := find.Asked(&f.request, f.now())
+	change, err := lookup.Asked(&f.request, f.now())
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,9 @@ func (c *call) diffFleet(places []string) error {
 			}
 		}
 	}
+	if err := e.wantVIPs(g, c.flags.Bool("prune"), true); err != nil {
+		return err
+	}
 	if c.flags.Bool("prune") {
 		if err := g.sufficient(places, true); err != nil {
 			return err
@@ -55,5 +58,10 @@ func (e *edit) differences() []serviceDiff {
 		}
 	}
 	slices.SortFunc(all, func(a, b serviceDiff) int { return a.Service.Compare(b.Service) })
+	for _, i := range e.vips {
+		if i.What != unchangedService {
+			all = append(all, serviceDiff{VIP: i.Addr.String(), What: what[i.What], Fields: i.Fields})
+		}
+	}
 	return all
 }

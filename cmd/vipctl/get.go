@@ -11,13 +11,13 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/find"
+	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/table"
 )
 
 func getVerb() *verb {
 	return &verb{
-		name: "get", args: "services|endpoints|frontends|nodes|pools [NAME]", brief: "list services, endpoints, frontends, nodes or pools",
+		name: "get", args: "services|endpoints|frontends|nodes|pools|vips [NAME]", brief: "list services, endpoints, frontends, nodes, pools or VIPs",
 		about: "Lists what the daemon has: services as written, their endpoints as they work, or the frontends that were " +
 			"compiled from them. NAME is a service; for frontends also a key such as 10.96.0.10:80/tcp. With -w the list " +
 			"is shown again with each change.\n\n" +
@@ -25,7 +25,7 @@ func getVerb() *verb {
 			"that can be saved as a services file. -o name prints a name a line: web, web/192.168.1.11:8080 or " +
 			"10.96.0.10:80/tcp.\n\n" +
 			"With --etcd services and endpoints are read from etcd: what is wanted of all hosts, without what each knows for " +
-			"itself. Frontends are always the daemon's, nodes and pools are always in etcd. Of each node it shows the mode in " +
+			"itself. Frontends are always the daemon's, nodes, pools and vips (those with one owner among the hosts) are always in etcd. Of each node it shows the mode in " +
 			"use (with ! where that is a fallback), the revision of etcd that is in the kernel, how many revisions that is " +
 			"behind the newest, and how long its vipd has been running. A node that is gone is listed as long as it is " +
 			"configured in etcd.",
@@ -36,7 +36,7 @@ func getVerb() *verb {
 		},
 		formats: []string{formTable, formWide, formJSON, formTOML, formName}, fleet: true,
 		least: 1, most: 2,
-		complete: inTurn(oneOf("services", "endpoints", "frontends", "nodes", "pools"), namesToList),
+		complete: inTurn(oneOf("services", "endpoints", "frontends", "nodes", "pools", "vips"), namesToList),
 		run:      runGet,
 	}
 }
@@ -65,6 +65,8 @@ func runGet(c *call) error {
 	switch fleet := c.fleet.named(); {
 	case what == "pools":
 		return get(c, pools())
+	case what == "vips":
+		return getVIPs(c)
 	case what == "nodes":
 		return get(c, nodes())
 	case what == "services" && fleet:
@@ -91,17 +93,17 @@ func ofDaemon[T any](
 
 // kindName reads the first argument, in the singular or plural.
 func (c *call) kindName() (string, error) {
-	kinds := []string{"services", "endpoints", "frontends", "nodes", "pools"}
+	kinds := []string{"services", "endpoints", "frontends", "nodes", "pools", "vips"}
 	what := strings.TrimSuffix(c.args[0], "s") + "s"
 	switch {
 	case !slices.Contains(kinds, what):
-		return "", wrongUse("get lists %s, not %q%s", choices(kinds), c.args[0], find.Meant(c.args[0], kinds))
+		return "", wrongUse("get lists %s, not %q%s", choices(kinds), c.args[0], lookup.Meant(c.args[0], kinds))
 	case c.format == formTOML && what != "services":
 		return "", wrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", what)
 	case c.flags.Bool("down") && (what != "endpoints" || c.fleet.named()):
 		return "", wrongUse("--down is for the endpoints that this host's vipd knows: vipctl get endpoints --down")
-	case what == "pools" && c.flags.Bool("watch"):
-		return "", wrongUse("pools are not followed: leave -w out")
+	case (what == "pools" || what == "vips") && c.flags.Bool("watch"):
+		return "", wrongUse("%s are not followed: leave -w out", what)
 	}
 	return what, nil
 }
@@ -176,7 +178,7 @@ func (c *call) notServed(name string, services []api.Service) error {
 
 // absent says that there is nothing of a kind with this name, and what is near. Where is "" or says where it was looked for.
 func absent(what, name, where string, known []string) error {
-	return fmt.Errorf("there is no %s %q%s%s", what, name, where, find.Meant(name, known))
+	return fmt.Errorf("there is no %s %q%s%s", what, name, where, lookup.Meant(name, known))
 }
 
 func namesOf(services []api.Service) []string {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,7 +46,8 @@ type written struct {
 // given is what the files that -f names hold.
 type given struct {
 	services map[balancer.Name]*written
-	// bare are the files without any service.
+	vips     map[netip.Addr]*writtenVIP
+	// bare are the files without any service, and without settings of an address.
 	bare     []string
 	problems []balancer.Problem
 }
@@ -53,7 +55,7 @@ type given struct {
 // readGiven reads files, folders and standard input. An error says that there is something that can't be read at all;
 // what is wrong with what was read is among the problems.
 func (c *call) readGiven(places []string) (*given, error) {
-	g := &given{services: map[balancer.Name]*written{}}
+	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*writtenVIP{}}
 	for i, place := range places {
 		if place == stdinName && slices.Contains(places[:i], stdinName) {
 			return nil, wrongUse("standard input can be read once: -f - is there twice")
@@ -139,11 +141,11 @@ func readStream(from io.Reader) ([]byte, error) {
 
 // add takes in what a file holds: JSON where it begins with a brace, as no TOML does, or else TOML.
 func (g *given) add(file string, text []byte) {
-	var tables map[string]any
-	var under func(name string) balancer.Locator
+	var tables, vips map[string]any
+	var under func(section, name string) balancer.Locator
 	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		tables = g.readJSON(file, text)
-		under = func(string) balancer.Locator {
+		tables, vips = g.readJSON(file, text)
+		under = func(string, string) balancer.Locator {
 			return func(string) balancer.Origin { return balancer.Origin{File: file} }
 		}
 	} else {
@@ -153,13 +155,17 @@ func (g *given) add(file string, text []byte) {
 			return
 		}
 		tables = g.readTOML(doc)
-		under = func(name string) balancer.Locator { return doc.Under(decode.Join("services", name)) }
+		vips, _ = doc.Tree()["vips"].(map[string]any)
+		under = func(section, name string) balancer.Locator { return doc.Under(decode.Join(section, name)) }
 	}
-	if len(tables) == 0 {
+	if len(tables)+len(vips) == 0 {
 		g.bare = append(g.bare, file)
 	}
 	for _, name := range slices.Sorted(maps.Keys(tables)) {
-		g.define(balancer.Name(name), tables[name], under(name))
+		g.define(balancer.Name(name), tables[name], under("services", name))
+	}
+	for _, name := range slices.Sorted(maps.Keys(vips)) {
+		g.defineVIP(name, vips[name], under("vips", name))
 	}
 }
 
@@ -170,7 +176,7 @@ func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
 	for _, p := range decode.Into(&conf, doc.Tree()) {
 		top := !strings.ContainsAny(p.Path, ".[")
 		if p.Unknown && top {
-			g.problem(doc.Where(p.Path), "", p.Path, p.Text+"; only [services.NAME] tables, and the sections of a daemon's config, belong in this file")
+			g.problem(doc.Where(p.Path), "", p.Path, p.Text+"; only [services.NAME] and [vips.\"ADDRESS\"] tables, and the sections of a daemon's config, belong in this file")
 		}
 	}
 	if _, there := doc.Tree()["defaults"]; there {
@@ -187,8 +193,9 @@ func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
 	return tables
 }
 
-// readJSON returns the tables of services: {"services": {NAME: {...}}}, or the inner object alone.
-func (g *given) readJSON(file string, text []byte) map[string]any {
+// readJSON returns the tables of services, and those of addresses: {"services": {NAME: {...}}, "vips": {ADDRESS: {...}}}, or what is
+// in services alone.
+func (g *given) readJSON(file string, text []byte) (services, vips map[string]any) {
 	origin := balancer.Origin{File: file}
 	var raw json.RawMessage
 	var syntax *json.SyntaxError
@@ -196,27 +203,31 @@ func (g *given) readJSON(file string, text []byte) map[string]any {
 		at := min(max(int(syntax.Offset)-1, 0), len(text))
 		origin.Line = 1 + bytes.Count(text[:at], []byte("\n"))
 		g.problem(origin, "", "", "not valid JSON: "+syntax.Error())
-		return nil
+		return nil, nil
 	}
 	top, err := etcd.ParseObject(text)
 	if err != nil {
 		g.problem(origin, "", "", err.Error())
-		return nil
+		return nil, nil
 	}
 	inner, wrapped := top["services"]
-	if !wrapped {
-		return top
+	settings, both := top["vips"]
+	if !wrapped && !both {
+		return top, nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(top)) {
-		if name != "services" {
-			g.problem(origin, "", name, `stands beside "services"; only {"services": {NAME: {...}}} belongs in this file`)
+		if name != "services" && name != "vips" {
+			g.problem(origin, "", name, `stands beside "services"; only {"services": {NAME: {...}}, "vips": {ADDRESS: {...}}} belongs in this file`)
 		}
 	}
-	tables, ok := inner.(map[string]any)
-	if !ok {
+	services, ok := inner.(map[string]any)
+	if wrapped && !ok {
 		g.problem(origin, "", "services", `needs an object for each service: {"services": {NAME: {...}}}`)
 	}
-	return tables
+	if vips, ok = settings.(map[string]any); both && !ok {
+		g.problem(origin, "", "vips", `needs an object for each address: {"vips": {ADDRESS: {...}}}`)
+	}
+	return services, vips
 }
 
 // define takes in one service.

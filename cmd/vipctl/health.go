@@ -206,7 +206,7 @@ func withoutSecrets(field string, value any) any {
 	check, headers = maps.Clone(check), maps.Clone(headers)
 	for name := range headers {
 		if probe.Secret(name) {
-			headers[name] = "(hidden)"
+			headers[name] = hidden
 		}
 	}
 	check["headers"] = headers

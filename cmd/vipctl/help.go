@@ -27,7 +27,9 @@ Flags may stand anywhere; "--" ends them. All commands have:
                   of the config (environment VIPCTL_ETCD). Further flags for it:
                   --prefix, --user, --password-file, --ca-file, --cert-file,
                   --key-file
-  -o FORM         on reads: table, wide, json, toml or name, where they fit
+  -o FORM         on reads: table, wide, json, toml or name, where they fit;
+                  with json also yaml, and jsonpath=TEMPLATE as kubectl has it,
+                  such as jsonpath='{[*].name}'
   -h, --help      help of a command, with an example
 
 Exit codes: 0 done; 1 it failed; 2 wrong use; 3 there are differences (diff).

@@ -14,6 +14,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/tomltext"
 	"vipd/store/etcd"
 )
 
@@ -235,7 +236,7 @@ func listChange(of, other any) (names []string) {
 	list, _ := of.([]any)
 	rest, _ := other.([]any)
 	for _, entry := range list {
-		if !slices.ContainsFunc(rest, func(e any) bool { return tomlValue(e, "") == tomlValue(entry, "") }) {
+		if !slices.ContainsFunc(rest, func(e any) bool { return tomltext.Value(e, "") == tomltext.Value(entry, "") }) {
 			names = append(names, entryName(entry))
 		}
 	}

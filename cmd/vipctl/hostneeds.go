@@ -18,7 +18,7 @@ import (
 
 // checkHost adds warnings for what does not fit this host. The definitions may be for another one.
 func (d *definitions) checkHost(frontends []*balancer.Frontend) {
-	local, _ := d.localAddresses()
+	local := d.localAddresses()
 	d.checkInterface()
 	d.checkListeners(frontends, local)
 	for name, s := range d.services.All() {

@@ -63,6 +63,8 @@ type edit struct {
 	held            map[netip.Addr]balancer.Name
 	revision, began int64
 	intents         []*intent
+	// vips are what is to become of settings of addresses.
+	vips []*vipIntent
 	// problems are what is wrong with the changes, those of contested included.
 	problems  []balancer.Problem
 	contested []contest

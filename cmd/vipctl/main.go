@@ -11,11 +11,11 @@ import (
 	"syscall"
 	"time"
 
-	"vipd/cmd/internal/programs"
+	"vipd/cmd/internal/execpath"
 )
 
 func main() {
-	programs.AddFolders()
+	execpath.AddFolders()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, thisProcess(), os.Args[1:])
 	stop()

@@ -9,25 +9,29 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"vipd/cmd/internal/config"
-	"vipd/cmd/internal/find"
+	"vipd/cmd/internal/lookup"
 	"vipd/store/etcd"
 )
 
 func nodeVerb() *verb {
 	return &verb{
-		name: "node", args: "set NODE", brief: "set mode and zone of a node of the fleet",
+		name: "node", args: "set|standby|resume|fence NODE", brief: "set a node's mode and zone, and whether it may own VIPs",
 		about: "Sets mode or zone of the vipd on NODE, which follows at once and keeps them over restarts. They win over the " +
 			"node's own file, but not over its --mode. What is not given stays; --mode \"\" and --zone \"\" remove what was set " +
 			"here. The node need not exist yet.\n\n" +
+			"\"node standby\" has NODE give away the VIPs of which it is the owner (hold = \"one\"), and take none until \"node " +
+			"resume\", over restarts too. \"node fence NODE --is-off\" states that a node is off: others take its VIPs at once, where too " +
+			"few hosts are left to find that out. If it is not off, two hosts may answer.\n\n" +
 			"\"vipctl get nodes -o wide\" shows what is set, and the mode in use.",
 		example: "vipctl node set gw1 --mode iptables",
 		flags: []cli.Flag{
 			modeFlag("the `MODE` that the node is to use: " + choices(config.ModeName("").Values()) + "; \"\": what its file says"),
+			&cli.BoolFlag{Name: "is-off", Usage: "fence: I have made sure that NODE is off"},
 			reasonFlag(), zoneFlag("where the node is, a `ZONE` of your own naming; \"\": what its file says"),
 		},
 		formats: []string{formTable, formJSON},
 		fleet:   true, least: 2, most: 2,
-		complete: inTurn(oneOf("set"), nodeNames),
+		complete: inTurn(oneOf("set", "standby", "resume", "fence"), nodeNames),
 		run:      runNode,
 	}
 }
@@ -46,8 +50,15 @@ func runNode(c *call) error {
 	name := c.args[1]
 	setsMode, setsZone := c.flags.IsSet("mode"), c.flags.IsSet("zone")
 	switch {
+	case c.args[0] == "fence":
+		return fenceNode(c, name)
+	case c.args[0] == "standby" || c.args[0] == "resume":
+		return editNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
+			conf.Standby = c.args[0] == "standby"
+			return conf
+		})
 	case c.args[0] != "set":
-		return wrongUse("\"vipctl node\" knows set, not %q; \"vipctl get nodes\" lists nodes", c.args[0])
+		return wrongUse("\"vipctl node\" knows set, standby, resume and fence, not %q; \"vipctl get nodes\" lists nodes", c.args[0])
 	case !setsMode && !setsZone:
 		return wrongUse("say what to set: --mode or --zone; for example: %s", c.verb.example)
 	}
@@ -59,19 +70,27 @@ func runNode(c *call) error {
 	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > longestZone {
 		return wrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, longestZone)
 	}
-	w, err := c.fleet.writer()
-	if err != nil {
-		return err
-	}
-	out := nodeSet{Node: name}
-	result, err := w.SetNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
-		conf.By, conf.Reason = c.operator(), c.flags.String("reason")
+	return editNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
 		if setsMode {
 			conf.Mode = string(mode)
 		}
 		if setsZone {
 			conf.Zone = zone
 		}
+		return conf
+	})
+}
+
+// editNode changes what a node is told.
+func editNode(c *call, name string, edit func(etcd.NodeConfig) etcd.NodeConfig) error {
+	w, err := c.fleet.writer()
+	if err != nil {
+		return err
+	}
+	out := nodeSet{Node: name}
+	result, err := w.SetNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
+		conf = edit(conf)
+		conf.By, conf.Reason = c.operator(), c.flags.String("reason")
 		out.Config = conf
 		return conf
 	})
@@ -98,6 +117,6 @@ func (c *call) noteUnknownNode(w *etcd.Writer, name string) {
 	nodes = slices.DeleteFunc(nodes, func(n etcd.Node) bool { return n.Live == nil })
 	here := mapped(nodes, func(n etcd.Node) string { return n.Name })
 	if err == nil && !slices.Contains(here, name) {
-		c.hint("no vipd with the name %q is there now%s", name, find.Meant(name, here))
+		c.hint("no vipd with the name %q is there now%s", name, lookup.Meant(name, here))
 	}
 }

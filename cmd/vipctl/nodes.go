@@ -217,6 +217,9 @@ func configText(conf *etcd.NodeConfig) string {
 	if conf.Zone != "" {
 		words = append(words, "zone="+conf.Zone)
 	}
+	if conf.Standby {
+		words = append(words, "standby")
+	}
 	return strings.Join(words, ",")
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 
+	"gopkg.in/yaml.v3"
+
 	"vipd/cmd/internal/table"
 )
 
@@ -23,6 +25,8 @@ type printer struct {
 	world
 	// format is the form of the output, one of the verb's.
 	format string
+	// remake makes the output of JSON; nil means JSON itself.
+	remake func(*yaml.Node) (string, error)
 }
 
 // print writes text to stdout.
@@ -67,16 +71,32 @@ func (p *printer) room(in int) int {
 	return p.width - in
 }
 
-// printJSON writes v as the API gives it, indented.
+// printJSON writes v as the API gives it, indented, or what is made of that.
 func (p *printer) printJSON(v any) error {
+	text, err := p.encode(v, "  ")
+	if err != nil {
+		return err
+	}
+	return p.print(text)
+}
+
+// encode is v as JSON, or what is made of that.
+func (p *printer) encode(v any, indent string) (string, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
+	e.SetIndent("", indent)
 	if err := e.Encode(v); err != nil {
-		return fmt.Errorf("writing JSON: %w", err)
+		return "", fmt.Errorf("writing JSON: %w", err)
 	}
-	return p.print(b.String())
+	if p.remake == nil {
+		return b.String(), nil
+	}
+	var doc yaml.Node // JSON is YAML
+	if err := yaml.Unmarshal(b.Bytes(), &doc); err != nil {
+		return "", fmt.Errorf("reading the JSON of the output: %w", err)
+	}
+	return p.remake(doc.Content[0])
 }
 
 // paint colours text where colours are wanted.

@@ -209,11 +209,11 @@ func (r *registration) leave() error {
 	r.mu.Lock()
 	registered := r.registered
 	r.mu.Unlock()
-	if !registered {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context), goodbye)
 	defer cancel()
+	if !registered { // the write that stop cancelled may have reached etcd
+		return r.left(r.registrar.Leave(ctx))
+	}
 	// First it drains, again where its lease has ended meanwhile: hosts may have kept it, and are to know that it has
 	// left on purpose.
 	err := r.registrar.Drain(ctx)
@@ -223,11 +223,18 @@ func (r *registration) leave() error {
 	if err == nil {
 		err = r.registrar.Leave(ctx)
 	}
-	if err != nil {
-		return fmt.Errorf("taking %s out: %w; it is gone when its lease ends, in %s at most", r.name(), err, r.ttl)
+	if err == nil {
+		r.note("%s is taken out", r.name())
 	}
-	r.note("%s is taken out", r.name())
-	return nil
+	return r.left(err)
+}
+
+// left says how long an endpoint stays that could not be taken out; nil means that it is gone.
+func (r *registration) left(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("taking %s out: %w; it is gone when its lease ends, in %s at most", r.name(), err, r.ttl)
 }
 
 // drain says in etcd that the endpoint drains, and waits until no node has a connection to it any more, for as long as

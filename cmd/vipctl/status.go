@@ -95,6 +95,9 @@ func (p *printer) statusText(s *api.Status) string {
 	out.text("serving", fmt.Sprintf("%s, %s, %s", count(s.Services, "service"), count(s.Frontends, "frontend"), count(s.Endpoints, "endpoint")))
 	out.health(&s.Health)
 	out.problems(s.Problems)
+	if s.Ownership != "" {
+		out.line("ownership", s.Ownership)
+	}
 	out.addresses(s.Addresses)
 	return out.b.String()
 }

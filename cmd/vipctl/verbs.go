@@ -35,9 +35,9 @@ type verb struct {
 // verbs are all commands, in the order of help.
 func verbs() []*verb {
 	return []*verb{
-		checkVerb(), planVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(), eventsVerb(), checkNowVerb(),
-		applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(),
-		drainVerb(), undrainVerb(), weightVerb(), cleanupVerb(), completionVerb(), versionVerb(), completeVerb(),
+		checkVerb(), planVerb(), convertVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(), explainVerb(), eventsVerb(), checkNowVerb(),
+		applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(), vipVerb(),
+		drainVerb(), undrainVerb(), weightVerb(), cleanupVerb(), debugVerb(), completionVerb(), versionVerb(), completeVerb(),
 	}
 }
 
@@ -49,7 +49,7 @@ func (v *verb) allFlags() []cli.Flag {
 	if len(v.formats) > 0 {
 		flags = append(flags, &cli.StringFlag{
 			Name: "output", Aliases: []string{"o"}, Value: v.formats[0],
-			Usage: "the `FORM` of the output: " + choices(v.formats),
+			Usage: "the `FORM` of the output: " + choices(v.forms()),
 		})
 	}
 	if v.fleet {

@@ -14,8 +14,8 @@ import (
 	"syscall"
 
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/execpath"
 	"vipd/cmd/internal/modes"
-	"vipd/cmd/internal/programs"
 	"vipd/cmd/internal/version"
 	"vipd/cmd/vipd/daemon"
 )
@@ -37,7 +37,10 @@ func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbagePercent)
 	}
-	programs.AddFolders()
+	execpath.AddFolders()
+	if len(os.Args) > 1 && os.Args[1] == ownerVerb {
+		os.Exit(runOwner(os.Args[2:], os.Stdout, os.Stderr))
+	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -27,7 +27,6 @@ type driver struct {
 
 	mu       sync.Mutex // guards what follows: tests and the expiry of drains publish
 	compiler balancer.Compiler
-	memory   balancer.Memory
 	services snap.Map[balancer.Name, *balancer.Service]
 	health   snap.Map[balancer.Target, balancer.Verdict]
 	compiled balancer.Desired
@@ -95,7 +94,6 @@ func (d *driver) expireDrains(ctx context.Context) {
 			return
 		case <-d.expire.C:
 			d.mu.Lock()
-			d.memory = d.memory.Expire(time.Now())
 			d.publishLocked()
 			d.mu.Unlock()
 		}
@@ -117,19 +115,13 @@ func (d *driver) set(services ...*balancer.Service) int64 {
 
 func (d *driver) publishLocked() {
 	now := time.Now()
-	next := d.compiler.Next(d.env, d.inputsLocked())
-	d.memory = d.memory.After(d.compiled, next, now)
-	d.compiled = d.compiler.Next(d.env, d.inputsLocked()) // with the drains that this change began
+	d.compiled = d.compiler.Next(d.env, balancer.Inputs{Services: d.services, Health: d.health}, now)
 	d.revision++
 	d.compiled.Revision = balancer.Revision{Store: d.revision, Seen: now}
 	d.engine.Set(d.compiled)
-	if end := d.memory.NextExpiry(); !end.IsZero() {
+	if end := d.compiler.Memory.NextExpiry(); !end.IsZero() {
 		d.expire.Reset(time.Until(end) + time.Millisecond)
 	}
-}
-
-func (d *driver) inputsLocked() balancer.Inputs {
-	return balancer.Inputs{Services: d.services, Health: d.health}.Remembering(d.memory)
 }
 
 // wanted returns what was last compiled.

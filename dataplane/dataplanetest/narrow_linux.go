@@ -2,6 +2,9 @@ package dataplanetest
 
 import (
 	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
 	"testing"
 
 	"vipd/balancer"
@@ -40,13 +43,48 @@ func narrow(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testNarrow has streams in both directions pass a link that is narrower than both ends know.
+// testNarrow has streams in both directions pass a link that is narrower than both ends know, and both ends of a connection
+// send no larger segments than the service's mss says.
 func testNarrow(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "narrow", build: narrow}, s.newHost(t))
-	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
-	for name, from := range map[string]*lab.NS{"forwarded": r.w.client, "local": r.w.host} {
+	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
+	r.apply(web)
+	clients := map[string]*lab.NS{"forwarded": r.w.client, "local": r.w.host}
+	for name, from := range clients {
 		r.step(name, func(r *rig) {
 			r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) { r.echoStream(from, key, zeros{}, 100_000) })
 		})
+	}
+	const mss = 1240 // what all links take with IPv6's headers
+	r.apply(edited(web, func(s *balancer.Service) { s.MSS = mss }))
+	for name, from := range clients {
+		r.step(name+" with mss", func(r *rig) {
+			r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) { r.checkSegments(from, key, mss) })
+		})
+	}
+}
+
+// checkSegments opens a connection, and holds the segments that its ends, and the host between them, send to at most mss, less
+// TCP's options.
+func (r *rig) checkSegments(client *lab.NS, key balancer.Key, mss int) {
+	r.Helper()
+	c, _ := r.mustOpen(client, netip.Addr{}, key)
+	all := []*lab.NS{client, r.w.host}
+	for _, s := range r.w.servers {
+		all = append(all, s.ns)
+	}
+	sizes := regexp.MustCompile(`\bmss:(\d+)`)
+	r.Eventually("segments of the service's mss alone", func() error { // an earlier connection may be about to end
+		for _, ns := range all {
+			for _, size := range sizes.FindAllStringSubmatch(ns.Exec("ss", "-Htin", "state", "established"), -1) {
+				if n, err := strconv.Atoi(size[1]); err != nil || n > mss || n < mss-40 {
+					return fmt.Errorf("%s: segments of %d bytes with mss = %d, %v", key, n, mss, err)
+				}
+			}
+		}
+		return nil
+	})
+	if err := c.Close(); err != nil {
+		r.Error(err)
 	}
 }

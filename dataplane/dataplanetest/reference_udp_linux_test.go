@@ -59,11 +59,22 @@ func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair,
 	return c, nil
 }
 
-// Connections lists what is open.
-func (r *reference) Connections(context.Context) ([]dataplane.Connection, error) {
+// Connections calls visit for what is open.
+func (r *reference) Connections(_ context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
+	for _, c := range r.open() {
+		if !q.Names(&c) {
+			continue
+		}
+		if err := visit(&c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reference) open() (all []dataplane.Connection) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []dataplane.Connection
 	for k, e := range r.fronts {
 		add := func(p *pair) {
 			all = append(all, dataplane.Connection{Frontend: k, Service: e.f.Service, Client: p.from, Backend: p.to})
@@ -75,7 +86,7 @@ func (r *reference) Connections(context.Context) ([]dataplane.Connection, error)
 			add(p)
 		}
 	}
-	return all, nil
+	return all
 }
 
 // Counters tells how often each frontend was used.

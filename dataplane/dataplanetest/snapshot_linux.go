@@ -73,7 +73,7 @@ func (s *Snapshot) rules(tool, saved string) {
 func (s *Snapshot) nftables(t testing.TB) {
 	t.Helper()
 	ofIptables := regexp.MustCompile(`^table (ip|ip6) (filter|nat|mangle|raw|security)$`)
-	ours := regexp.MustCompile(`^table (ip|ip6) vipd(-guard)?$`)
+	ours := regexp.MustCompile(`^table (ip|ip6) vipd(-guard|-redirect)?$`)
 	for table := range strings.Lines(run(t, "nft", "list", "tables")) {
 		if table = strings.TrimSpace(table); ofIptables.MatchString(table) {
 			continue

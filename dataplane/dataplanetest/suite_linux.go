@@ -80,7 +80,7 @@ func checks() []check {
 		{name: "snat", run: testSNAT},
 		{name: "straight", needs: []string{"ip"}, run: testStraight},
 		{name: "arrival", guard: true, run: testArrival},
-		{name: "narrow", needs: []string{"iptables", "ip6tables"}, run: testNarrow},
+		{name: "narrow", needs: []string{"ss", "iptables", "ip6tables"}, run: testNarrow},
 		{name: "routed", run: testRouted},
 		{name: "damage", run: testDamage},
 		{name: "foreign", needs: foreignTools(), run: testForeign},

@@ -146,7 +146,7 @@ func counts5(c dataplane.Dataplane, proto balancer.Protocol, before uint64) erro
 func (r *rig) lists(key balancer.Key, client string, a lab.Answer) {
 	r.Helper()
 	r.Eventually("listing a connection", func() error {
-		all, err := r.dp.Connections(r.Context())
+		all, err := dataplane.Connections(r.Context(), r.dp, dataplane.ConnectionQuery{})
 		if err != nil {
 			return err
 		}

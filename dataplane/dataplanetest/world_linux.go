@@ -210,7 +210,12 @@ func (w *world) noWayBack(s *server) {
 
 func ownAddress(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
-	w.vip = w.node
+	w.vip = w.node // which is no place for node ports then: they open on the addresses towards the servers
+	for _, a := range w.own {
+		if a != w.vip[0] && a != w.vip[1] {
+			w.node[map[bool]int{true: 0, false: 1}[a.Is4()]] = a
+		}
+	}
 	return w
 }
 

@@ -23,10 +23,8 @@ func Cleanup(ctx context.Context, dry bool) ([]string, error) {
 	} else {
 		defer sets.Close()
 	}
-	if conn, err := nft.Open(); err == nil {
-		c.tables(conn)
-		c.errs = append(c.errs, conn.Close())
-	}
+	tables, err := nft.Cleanup(dry, tableName, tableName+trialSuffix)
+	c.done, c.errs = tables, append(c.errs, err)
 	for _, f := range xtables.Families() {
 		o := Options{Log: slog.New(slog.DiscardHandler)}
 		g := newLegacy(newWanted(ipset.Family(f), o), o, sets, noSets)
@@ -59,20 +57,6 @@ func (c *cleaner) do(what string, do func() error) {
 	c.done = append(c.done, what)
 }
 
-// tables deletes our tables of nf_tables, and those of trials that were cut short.
-func (c *cleaner) tables(conn *nft.Conn) {
-	for _, f := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
-		for _, suffix := range []string{"", trialSuffix} {
-			table := newLayout(f).table
-			table.Name += suffix
-			if there, err := conn.HasTable(table); err != nil || !there {
-				continue // a kernel without nf_tables has none
-			}
-			c.do("delete the nftables table "+table.String(), func() error { return removeTable(conn, table) })
-		}
-	}
-}
-
 // rules removes our chains, and the jumps to them, from one backend.
 func (c *cleaner) rules(y *legacy, tool Tool, which string) {
 	for _, p := range slices.Backward(y.parts) {
@@ -92,9 +76,9 @@ func (c *cleaner) rules(y *legacy, tool Tool, which string) {
 // ipsets destroys our sets.
 func (c *cleaner) ipsets(y *legacy) {
 	for _, m := range y.members {
-		_, err := m.kernel.Header(m.name)
+		_, err := y.sets.Header(m.name)
 		if err == nil {
-			c.do("destroy ipset "+m.name, func() error { return m.destroy(c.ctx) })
+			c.do("destroy ipset "+m.name, func() error { return m.destroy(c.ctx, y.sets) })
 		} else if !errors.Is(err, ipset.ErrNotFound) && !isUnsupported(err) {
 			c.errs = append(c.errs, err)
 		}

@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -10,55 +9,35 @@ import (
 // maxCover is how many networks cover the addresses of one family: each is one more comparison for every packet.
 const maxCover = 4
 
-// cover keeps a few networks that contain some addresses, so that packets for others are told apart at the cost of a
-// comparison. It follows what is added, and shrinks only when it is told to: addresses come and go more often than
-// networks.
-type cover struct {
-	count    map[netip.Addr]int
-	prefixes []netip.Prefix
-	// fresh were counted for the first time since the last look.
-	fresh []netip.Addr
-}
+// cover is a few networks that contain the addresses in some sets, so that packets for others are told apart at the cost of a
+// comparison. It follows what is added, and shrinks only when it is told to: addresses come and go more often than networks.
+type cover []netip.Prefix
 
-func newCover() *cover { return &cover{count: map[netip.Addr]int{}} }
-
-// want changes by how many an address is wanted.
-func (c *cover) want(a netip.Addr, by int) {
-	if c.count[a] == 0 && by > 0 {
-		c.fresh = append(c.fresh, a)
-	}
-	if c.count[a] += by; c.count[a] <= 0 {
-		delete(c.count, a)
-	}
-}
-
-// exceeded reports whether addresses were added since it was asked last that the networks do not contain.
-func (c *cover) exceeded() bool {
-	outside := false
-	for _, a := range c.fresh {
-		outside = outside || c.count[a] > 0 && !c.contains(a)
-	}
-	c.fresh = c.fresh[:0]
-	return outside
-}
-
-// fit makes the networks contain what is wanted, and others, and as little else as possible. It reports whether they are
-// others now.
-func (c *cover) fit(others func(yield func(netip.Addr) bool)) bool {
-	addrs := slices.AppendSeq(slices.Collect(maps.Keys(c.count)), others)
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	old := c.prefixes
-	c.prefixes = covering(slices.Compact(addrs))
-	return !slices.Equal(old, c.prefixes)
-}
-
-func (c *cover) contains(a netip.Addr) bool {
-	for _, p := range c.prefixes {
-		if p.Contains(a) {
-			return true
+// lacks reports whether addresses that the sets shall hold, and were not asked to before, are outside.
+func (c cover) lacks(sets ...*members) bool {
+	for _, m := range sets {
+		for e := range m.dirty {
+			if m.count[e] > 0 && !slices.ContainsFunc(c, func(p netip.Prefix) bool { return p.Contains(e.Addr) }) {
+				return true
+			}
 		}
 	}
 	return false
+}
+
+// coverOf returns the networks that contain what sets hold or shall hold, and as little else as possible.
+func coverOf(sets ...*members) cover {
+	var addrs []netip.Addr
+	for _, m := range sets {
+		for e := range m.count {
+			addrs = append(addrs, e.Addr)
+		}
+		for e := range m.have {
+			addrs = append(addrs, e.Addr)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return covering(slices.Compact(addrs))
 }
 
 // covering returns at most maxCover networks that contain all of the addresses, which are sorted and of one family. It

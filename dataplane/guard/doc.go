@@ -14,7 +14,8 @@
 //	                     then the mode's own: DNAT, REDIRECT, virtual servers
 //	input                known -> passes; rejected -> refused; to a held address: ICMP and served pass, pending is silent, all
 //	                     else is refused
-//	segment-size         ours, the first segment of either side: its size is clamped to what the links of its path take
+//	segment-size         ours, the first segment of either side: its size is clamped to what the links of its path take, and to
+//	                     what clamps has for the place that the connection was opened to, in input too
 //	source               ours, not never: with onearm's pair of interfaces by which it came in and goes out, or marked
 //	                     always -> masqueraded. A program of the host comes in by none
 //
@@ -44,6 +45,8 @@
 //	                               frontends has been applied yet
 //	filter OUTPUT               ours, new: leaving the host and in vipd-rejected -> refused; else marked: an endpoint may
 //	                               have no route to the source that the VIP's route names
+//	mangle INPUT, POSTROUTING   ours, opening a TCP connection: its segment size is bounded where its service has an mss, by a
+//	                               rule for each such frontend
 //	nat POSTROUTING             ours, not vipd-never: marked, or from its own destination -> masqueraded
 //
 // In ipvs mode the kernel's virtual servers take packets to VIPs at the end of INPUT, or, from the host itself, in OUTPUT
@@ -75,6 +78,9 @@
 // Rules are replaced in one transaction, in legacy form one a part, so that nothing is open in between. Whether they are still
 // there is seen by the generation of nf_tables and the handles of rules, or by the sizes of chains, how much leads to them and
 // prints of what they contain; whether entries are, by reading the sets where others have changed something, or their headers.
+//
+// Redirects are what a mode that ends connections itself needs beside the guard, in the same two forms: connections to
+// frontends are led to ports of this host.
 //
 // A further concern of all modes is a set in setDefs, its rules in both forms, and in losses what is lost without it.
 package guard

@@ -89,19 +89,14 @@ func (g *Guard) choose(w *wanted, o Options, noSets error) form {
 	o.Log.Debug("the guard stands in iptables and ipsets", "family", w.family, "err", err)
 	l := newLegacy(w, o, g.sets, noSets)
 	if conn != nil {
-		l.native = func() error { return removeTable(conn, newLayout(w.family).table) }
+		l.native = func() error {
+			if _, err := conn.Generation(); err != nil {
+				return nil //nolint:nilerr // a kernel without nf_tables has none
+			}
+			return (&nft.Owned{Conn: conn, Table: newLayout(w.family).table}).Remove()
+		}
 	}
 	return l
-}
-
-// removeTable deletes a table from nf_tables, where it is.
-func removeTable(conn *nft.Conn, table nft.Table) error {
-	if there, err := conn.HasTable(table); err != nil || !there {
-		return nil //nolint:nilerr // a kernel without nf_tables has none
-	}
-	var tx nft.Tx
-	tx.DeleteTable(table)
-	return conn.Commit(&tx)
 }
 
 // newLegacy is the guard of a family in iptables and ipsets, for which sets is nil where there are none for a reason.
@@ -179,7 +174,7 @@ func (g *Guard) Silence(a netip.Addr, by int) { g.of(a).pending.want(ipset.Entry
 func (g *Guard) Holds(a netip.Addr) bool { return len(g.of(a).held.count) > 0 }
 
 // Knows reports whether any frontend of the address's family is wanted or applied.
-func (g *Guard) Knows(a netip.Addr) bool { return len(g.of(a).vips.count) > 0 }
+func (g *Guard) Knows(a netip.Addr) bool { return len(g.of(a).frontends.count) > 0 }
 
 // SetMode says what the mode does. It reports whether that is news: then Connect has to follow.
 func (g *Guard) SetMode(m dataplane.Needs) (news bool) {

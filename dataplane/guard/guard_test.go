@@ -221,10 +221,6 @@ func (k *kernel) Rules(_ context.Context, table, chain string) ([]string, error)
 	return slices.Clone(k.chains[table+" "+chain]), k.op()
 }
 
-func (k *kernel) HasJump(_ context.Context, table, chain string, rule ...string) (bool, error) {
-	return slices.Contains(k.chains[table+" "+chain], strings.Join(rule, " ")), k.op()
-}
-
 func (k *kernel) ChainExists(_ context.Context, table, chain string) (bool, error) {
 	_, ok := k.chains[table+" "+chain]
 	return ok, k.op()
@@ -280,6 +276,7 @@ type history struct {
 	g             *legacy
 	want, applied map[balancer.Key]*balancer.Frontend
 	held          map[netip.Addr]bool
+	clamps        entries // as last specified
 }
 
 // specified is the specification: the entries of every set, from scratch, and those that may be there besides, because
@@ -309,7 +306,11 @@ func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (
 			}
 			return all
 		}
-		if s.ipvs && !h.g.plan.mode.LocalIn {
+		if s.name == clampsSet {
+			h.clamps = collect(want)
+			maps.Copy(h.clamps, collect(applied))
+		}
+		if s.native || s.ipvs && !h.g.plan.mode.LocalIn {
 			continue
 		}
 		all[name], besides[name] = entries{}, entries{}
@@ -462,6 +463,9 @@ func (h *history) round() {
 			h.fatalf("set %s got\n%v\nwant\n%v", name, got[name], want)
 		}
 	}
+	if clamps := slices.SortedFunc(maps.Keys(h.clamps), ipset.Entry.Compare); h.g.needed() && !slices.Equal(h.g.plan.clamps, clamps) {
+		h.fatalf("the rules clamp\n%v\nwant\n%v", h.g.plan.clamps, clamps)
+	}
 	for name, want := range all {
 		direct := name == setName(directSet, ipset.IPv4) || name == setName(tunnelsSet, ipset.IPv4)
 		if got[name] == nil && (!direct || len(all[setName(directSet, ipset.IPv4)]) > 0) {
@@ -516,6 +520,7 @@ func edit(r *rand.Rand, g *wanted, frontends map[balancer.Key]*balancer.Frontend
 			f.Backends[0].State = balancer.Draining
 		}
 		f.NodePort = r.IntN(4) == 0
+		f.MSS = []int{0, 0, 1200, 1300}[r.IntN(4)]
 		if r.IntN(8) == 0 {
 			f.Forward = []balancer.Forward{balancer.DRForward, balancer.TunnelForward}[r.IntN(2)]
 		}
@@ -559,7 +564,7 @@ func (h *history) checkPrepared() {
 	for _, s := range setDefs() {
 		name := setName(s.name, ipset.IPv4)
 		if s.early {
-			for e := range all[name] {
+			for e := range all[name] { // none where the form has no such set
 				if !h.k.sets[name][e] {
 					h.fatalf("after prepare, %s lacks %v", s.name, e)
 				}

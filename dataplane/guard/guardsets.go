@@ -3,7 +3,7 @@ package guard
 import (
 	"context"
 	"errors"
-	"net/netip"
+	"maps"
 	"slices"
 
 	"vipd/dataplane/internal/ipset"
@@ -16,10 +16,10 @@ func (g *legacy) makeSets(ctx context.Context, tool Tool) error {
 			continue
 		}
 		m.lacking = nil
-		err := m.create()
+		err := m.create(g.sets)
 		if errors.Is(err, ipset.ErrDifferent) { // left by another version
 			if err = g.removeRules(ctx, tool); err == nil {
-				err = errors.Join(m.destroy(ctx), m.create())
+				err = errors.Join(m.destroy(ctx, g.sets), m.create(g.sets))
 			}
 		}
 		if m.def.optional && errors.Is(err, ipset.ErrUnsupported) {
@@ -38,6 +38,9 @@ func (g *legacy) makeSets(ctx context.Context, tool Tool) error {
 
 // uses reports whether the guard has any use for the set, or rules that look at it.
 func (g *legacy) uses(m *members) bool {
+	if m.def.native {
+		return false
+	}
 	if m.def.direct {
 		return g.directed() || len(g.plan.direct) > 0
 	}
@@ -67,8 +70,8 @@ func (g *legacy) restrict() error {
 	return nil
 }
 
-// settle puts in what was applied, and takes out what nobody wants.
-func (g *legacy) settle(ctx context.Context) error {
+// syncSets puts in what was applied, and takes out what nobody wants.
+func (g *legacy) syncSets(ctx context.Context) error {
 	for _, m := range slices.Backward(g.members) {
 		if g.has(m) {
 			if err := m.fill(); err != nil {
@@ -83,7 +86,7 @@ func (g *legacy) settle(ctx context.Context) error {
 			}
 		}
 		if !g.uses(m) && m.state != absent {
-			if err := m.discard(ctx); err != nil {
+			if err := m.discard(ctx, g.sets); err != nil {
 				return err
 			}
 		}
@@ -93,38 +96,36 @@ func (g *legacy) settle(ctx context.Context) error {
 
 // cover makes the rules' networks contain all that the sets hold or shall hold. They may shrink where all is compared.
 func (g *legacy) cover(shrink bool) {
-	vips, sets := g.vips, []*members{g.frontends, g.special}
+	g.clamp()
+	vips := []*members{g.frontends, g.special}
 	if g.plan.mode.Marked {
-		vips, sets = g.specials, sets[1:]
+		vips = vips[1:]
 	}
-	changed := false
-	if all, some := g.vips.exceeded(), g.specials.exceeded(); all && vips == g.vips || some && vips == g.specials || shrink {
-		changed = vips.fit(addresses(sets...))
+	changed := shrink
+	fit := func(c *cover, needed bool, sets ...*members) {
+		next := *c
+		if !needed {
+			next = nil
+		} else if shrink || next == nil || c.lacks(sets...) {
+			next = coverOf(sets...)
+		}
+		changed = changed || !slices.Equal(*c, next)
+		*c = next
 	}
-	if g.holds.exceeded() || shrink {
-		changed = g.holds.fit(addresses(g.held)) || changed
-	}
-	if g.directs.exceeded() || shrink {
-		g.directs.fit(addresses(g.direct))
-	}
-	var direct []netip.Prefix
-	if g.directed() {
-		direct = g.directs.prefixes
-	}
-	if changed || shrink || !slices.Equal(direct, g.plan.direct) {
-		g.plan.vips, g.plan.held, g.plan.direct, g.stale = vips.prefixes, g.holds.prefixes, direct, true
-	}
+	fit(&g.plan.vips, true, vips...)
+	fit(&g.plan.held, true, g.held)
+	fit(&g.plan.direct, g.directed(), g.direct)
+	g.stale = g.stale || changed
 }
 
-// addresses are those in sets.
-func addresses(sets ...*members) func(yield func(netip.Addr) bool) {
-	return func(yield func(netip.Addr) bool) {
-		for _, m := range sets {
-			for e := range m.have {
-				if !yield(e.Addr) {
-					return
-				}
-			}
-		}
+// clamp makes the rules' clamps those that are wanted.
+func (g *legacy) clamp() {
+	if len(g.clamps.dirty) == 0 {
+		return
+	}
+	clear(g.clamps.dirty)
+	clamps := slices.SortedFunc(maps.Keys(g.clamps.count), ipset.Entry.Compare)
+	if !slices.Equal(clamps, g.plan.clamps) {
+		g.plan.clamps, g.stale = clamps, true
 	}
 }

@@ -108,8 +108,8 @@ func (g *legacy) install(ctx context.Context, tool Tool, p *part) error {
 	return nil
 }
 
-// rejoin returns the lines that make j the only rule of its base that leads to one of our chains. Where it is there it
-// stays in its place: others may have put theirs before it, and would do so again.
+// rejoin returns the lines that make j the only rule of its base that leads to one of our chains. Where it is there, in these
+// words, it stays in its place: others may have put theirs before it, and would do so again.
 func rejoin(ctx context.Context, tool Tool, table string, j jump, own []chain) ([]string, error) {
 	rules, err := jumpsTo(ctx, tool, table, j.base, own)
 	if err != nil {
@@ -118,13 +118,7 @@ func rejoin(ctx context.Context, tool Tool, table string, j jump, own []chain) (
 	var lines []string
 	there := false
 	for _, r := range rules {
-		same := r == j.rule
-		if !same && len(rules) == 1 && leadsTo(r, j.target()) { // another version of iptables may write the same in other words
-			if same, err = tool.HasJump(ctx, table, j.base, strings.Fields(j.rule)...); err != nil {
-				return nil, err
-			}
-		}
-		if same && !there {
+		if r == j.rule && !there {
 			there = true
 			continue
 		}
@@ -201,7 +195,7 @@ func (g *legacy) leave(ctx context.Context) error {
 		}
 	}
 	for _, m := range g.members {
-		if err := m.discard(ctx); err != nil {
+		if err := m.discard(ctx, g.sets); err != nil {
 			return err
 		}
 	}
@@ -214,7 +208,7 @@ func (g *legacy) leave(ctx context.Context) error {
 // present looks whether any of the sets is there.
 func (g *legacy) present() (bool, error) {
 	for _, m := range g.members {
-		_, err := m.kernel.Header(m.name)
+		_, err := g.sets.Header(m.name)
 		switch {
 		case err == nil:
 			return true, nil

@@ -16,7 +16,6 @@ import (
 type Tool interface {
 	Restore(ctx context.Context, input string) error
 	Rules(ctx context.Context, table, chain string) ([]string, error)
-	HasJump(ctx context.Context, table, chain string, rule ...string) (bool, error)
 	ChainExists(ctx context.Context, table, chain string) (bool, error)
 }
 
@@ -43,7 +42,7 @@ type legacy struct {
 	native func() error
 	// watch looks at rules, for intact.
 	watch ruleWatch
-	sets  setKernel // nil: there is no access to ipsets, for the reason err
+	sets  setMaker // nil: there is no access to ipsets, for the reason err
 	err   error
 
 	parts []*part
@@ -118,6 +117,9 @@ func (g *legacy) wants(p *part) bool {
 	if p.def.direct && len(g.plan.direct) == 0 {
 		return false
 	}
+	if p.def.clamps && len(g.plan.clamps) == 0 {
+		return false
+	}
 	return g.plan.mode.Forward || !p.def.forward
 }
 
@@ -141,7 +143,7 @@ func (g *legacy) finish(ctx context.Context) error {
 	if err != nil || g.failed != nil {
 		return err
 	}
-	return g.note(g.settle(ctx))
+	return g.note(g.syncSets(ctx))
 }
 
 // note keeps what trying again won't mend for problems, and has all else compared in full the next time.
@@ -184,11 +186,11 @@ func (g *legacy) establish(ctx context.Context) error {
 	if err := g.makeSets(ctx, tool); err != nil {
 		return err
 	}
+	g.cover(!g.ready || g.refit)
+	g.refit = false
 	if err := g.restrict(); err != nil {
 		return err
 	}
-	g.cover(!g.ready || g.refit)
-	g.refit = false
 	if err := g.bringAll(ctx, tool); err != nil {
 		return err
 	}
@@ -275,7 +277,7 @@ func (g *legacy) intact(ctx context.Context) (string, error) {
 		for _, p := range g.parts {
 			n += references(p.chains, m.name)
 		}
-		if reason, err := m.intact(n); reason != "" || err != nil {
+		if reason, err := m.intact(g.sets, n); reason != "" || err != nil {
 			return reason, err
 		}
 	}

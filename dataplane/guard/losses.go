@@ -30,6 +30,7 @@ func losses() []loss {
 		{verdictsPart, "", frontendsSet, true, true, balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP"},
 		{verdictsPart, "", frontendsSet, true, false, balancer.SeverityWarning, "clients and endpoints behind one interface do not work"},
 		{"masquerade", "", frontendsSet, true, false, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
+		{clampsPart, "", clampsSet, false, false, balancer.SeverityWarning, "mss is left to the ends of connections and their links"},
 		{"", arrivedSet, frontendsSet, true, false, balancer.SeverityError, "clients and endpoints behind one interface do not work in ipvs mode, but with snat = \"always\""},
 		{untrackedPart, "", directSet, true, false, balancer.SeverityWarning, "connections by dr and tunnel are tracked, though this node sees half of them: where the policy of INPUT or OUTPUT is DROP they do not work"},
 		{"direct verdicts", "", directSet, true, false, balancer.SeverityWarning, "services with forward = \"dr\" or \"tunnel\" do not work where the policy of INPUT or OUTPUT is DROP"},

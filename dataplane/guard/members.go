@@ -10,14 +10,19 @@ import (
 	"vipd/dataplane/internal/ipset"
 )
 
-// setKernel is what changes ipsets; *ipset.Conn does it.
+// setKernel is what changes what is in sets.
 type setKernel interface {
-	Create(set string, kind ipset.Kind, family ipset.Family) error
-	CreatePassing(set string, kind ipset.Kind, family ipset.Family, p ipset.Passing) error
-	Destroy(set string) error
 	Add(set string, entries []ipset.Entry) error
 	Delete(set string, entries []ipset.Entry) error
 	List(set string) ([]ipset.Entry, error)
+}
+
+// setMaker makes the sets too, which are no part of a table; *ipset.Conn does it.
+type setMaker interface {
+	setKernel
+	Create(set string, kind ipset.Kind, family ipset.Family) error
+	CreatePassing(set string, kind ipset.Kind, family ipset.Family, p ipset.Passing) error
+	Destroy(set string) error
 	Header(set string) (ipset.Header, error)
 }
 
@@ -37,7 +42,8 @@ type members struct {
 	most  int
 	// veto, unless nil, says which entries stay out, whoever wants them.
 	veto func(ipset.Entry) bool
-	// disjoint: the kernel takes no network beside one that contains it. near has those at each place.
+	// disjoint: the kernel takes no network beside one that contains it, and no second MSS, of which the least counts. near has
+	// those at each place.
 	disjoint bool
 	near     map[ipset.Entry]map[ipset.Entry]bool
 	// kept says which entries stay in though nobody wants them.
@@ -77,7 +83,7 @@ func (m *members) add(to map[ipset.Entry]int, e ipset.Entry, by int) {
 		delete(to, e)
 	}
 	m.dirty[e] = true
-	if !e.Net.IsValid() {
+	if !e.Net.IsValid() && e.MSS == 0 {
 		return
 	}
 	if m.near[at(e)] == nil {
@@ -93,12 +99,21 @@ func (m *members) add(to map[ipset.Entry]int, e ipset.Entry, by int) {
 	}
 }
 
-// contained reports whether the entry's network is in another one that is wanted, or stays, at its place.
+// contained reports whether another entry that is wanted, or stays, at the same place does for this one: one whose network
+// contains its network, or whose MSS is less.
 func (m *members) contained(e ipset.Entry) bool {
+	stays := func(x ipset.Entry) bool { return m.count[x] > 0 || m.have[x] && m.kept(x) }
+	if e.MSS > 0 {
+		for x := range m.near[at(e)] {
+			if x.MSS < e.MSS && stays(x) {
+				return true
+			}
+		}
+	}
 	for bits := e.Net.Bits() - 1; bits > 0; bits-- {
 		wider := at(e)
 		wider.Net = netip.PrefixFrom(e.Net.Addr(), bits).Masked()
-		if m.count[wider] > 0 || m.have[wider] && m.kept(wider) {
+		if stays(wider) {
 			return true
 		}
 	}
@@ -120,13 +135,13 @@ func (m *members) wants(e ipset.Entry) bool {
 	return m.count[e] > 0 && (m.def.early || m.asked[e] > 0) && !m.vetoed(e)
 }
 
-// displaced reports whether nobody wants the entry, and its network contains one that is wanted at its place.
+// displaced reports whether nothing wants the entry, and it keeps out one that is wanted at its place.
 func (m *members) displaced(e ipset.Entry) bool {
 	if !m.disjoint || m.count[e] > 0 || m.kept(e) {
 		return false
 	}
 	for x := range m.near[at(e)] {
-		if m.count[x] > 0 && x.Net.Bits() > e.Net.Bits() && e.Net.Contains(x.Net.Addr()) {
+		if m.count[x] > 0 && (x.MSS > e.MSS || x.Net.Bits() > e.Net.Bits() && e.Net.Contains(x.Net.Addr())) {
 			return true
 		}
 	}
@@ -138,17 +153,22 @@ func (m *members) vetoed(e ipset.Entry) bool {
 }
 
 // create makes sure that the set is there, and compares it in full with what is wanted.
-func (m *members) create() error {
+func (m *members) create(sets setMaker) error {
 	if p := m.def.passing; p != nil { // what is in it is not ours to say
-		if err := m.kernel.CreatePassing(m.name, m.def.kind, m.family, *p); err != nil {
+		if err := sets.CreatePassing(m.name, m.def.kind, m.family, *p); err != nil {
 			return err
 		}
 		m.state = present
 		return nil
 	}
-	if err := m.kernel.Create(m.name, m.def.kind, m.family); err != nil {
+	if err := sets.Create(m.name, m.def.kind, m.family); err != nil {
 		return err
 	}
+	return m.compare()
+}
+
+// compare takes in what the set holds.
+func (m *members) compare() error {
 	entries, err := m.kernel.List(m.name)
 	if err != nil {
 		return err
@@ -166,8 +186,8 @@ func (m *members) create() error {
 
 // destroy removes the set. The kernel frees rules of the nft backend a moment after they are gone, so a set that is in
 // use may be free soon.
-func (m *members) destroy(ctx context.Context) error {
-	if err := ipset.Soon(ctx, m.kernel.Destroy, m.name); err != nil {
+func (m *members) destroy(ctx context.Context, sets setMaker) error {
+	if err := ipset.Soon(ctx, sets.Destroy, m.name); err != nil {
 		return err
 	}
 	m.state = absent
@@ -181,9 +201,9 @@ func (m *members) destroy(ctx context.Context) error {
 
 // discard is destroy for a set that may not be there, which is asked for first: to destroy nothing many kernels wait for
 // all their processors.
-func (m *members) discard(ctx context.Context) error {
+func (m *members) discard(ctx context.Context, sets setMaker) error {
 	if m.state == unseen {
-		_, err := m.kernel.Header(m.name)
+		_, err := sets.Header(m.name)
 		if errors.Is(err, ipset.ErrNotFound) {
 			m.state = absent
 			clear(m.have)
@@ -194,7 +214,7 @@ func (m *members) discard(ctx context.Context) error {
 	if m.state == absent {
 		return nil
 	}
-	return m.destroy(ctx)
+	return m.destroy(ctx, sets)
 }
 
 // fill adds what is missing.
@@ -259,8 +279,8 @@ func (m *members) carryOut(apply func(string, []ipset.Entry) error, change []ips
 }
 
 // intact reports what is wrong with the set as far as its header shows: entries gone, or rules that looked at it.
-func (m *members) intact(references int) (string, error) {
-	h, err := m.kernel.Header(m.name)
+func (m *members) intact(sets setMaker, references int) (string, error) {
+	h, err := sets.Header(m.name)
 	switch {
 	case errors.Is(err, ipset.ErrNotFound):
 		return "ipset " + m.name + " is gone", nil

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -20,7 +17,8 @@ import (
 type native struct {
 	*wanted
 	layout *layout
-	conn   *nft.Conn
+	// table is layout's in the kernel.
+	table *nft.Owned
 	// accept is what lets our connections through the filters of iptables.
 	accept *acceptor
 	// earlier is a guard in iptables and ipsets that another version may have left.
@@ -32,22 +30,17 @@ type native struct {
 	stale, pairs bool
 	// ready: the table is there, and was compared; looked: it is known whether the kernel has anything of the guard.
 	ready, looked bool
-	// directed: the chains are written for direct frontends too.
-	directed bool
+	// written is what the chains are written for.
+	written concerns
 	// failed is why nothing can be had here, and fault why the last change was not made; nil: all is well.
 	failed, fault error
-
-	// rules are the handles of the rules of each chain as they were written, and generation is that of the last commit or look.
-	rules      map[string][]uint64
-	generation uint32
-	// next is when the table may be read again after a change by others.
-	next time.Time
 }
 
 // newNative is a guard of which nothing is in the kernel.
 func newNative(w *wanted, conn *nft.Conn, accept *acceptor, earlier func(ctx context.Context) error) *native {
-	t := &native{wanted: w, layout: newLayout(w.family), conn: conn, accept: accept, earlier: earlier}
-	w.on(t, nftName)
+	l := newLayout(w.family)
+	t := &native{wanted: w, layout: l, table: &nft.Owned{Conn: conn, Table: l.table}, accept: accept, earlier: earlier}
+	w.on(t, func(name string) string { return name })
 	w.set(allowedSet).disjoint = true
 	return t
 }
@@ -59,22 +52,9 @@ const trialSuffix = "-trial"
 func (t *native) try() error {
 	l := newLayout(t.family)
 	l.table.Name += trialSuffix
-	var tx, away nft.Tx
-	l.write(&tx, l.chains(dataplane.Needs{Forward: true}, t.bits, true))
-	away.DeleteTable(l.table)
-	there, err := t.conn.HasTable(l.table)
-	if err != nil {
-		return err
-	}
-	if there { // of a trial that was cut short
-		if err := t.conn.Commit(&away); err != nil {
-			return err
-		}
-	}
-	if err := t.conn.Commit(&tx); err != nil {
-		return err
-	}
-	return t.conn.Commit(&away)
+	var tx nft.Tx
+	l.write(&tx, l.chains(dataplane.Needs{Forward: true}, t.bits, concerns{direct: true, clamps: true}))
+	return (&nft.Owned{Conn: t.table.Conn, Table: l.table}).Try(&tx)
 }
 
 // has reports whether the table has the set.
@@ -90,7 +70,7 @@ func (t *native) prepare(ctx context.Context) error {
 	}
 	err := t.note(t.establish(ctx))
 	if err == nil && t.failed == nil {
-		_ = t.accept.establish(ctx, t.directed) // finish tries again, and says why it can't
+		_ = t.accept.establish(ctx, t.written.direct) // finish tries again, and says why it can't
 	}
 	return err
 }
@@ -103,7 +83,7 @@ func (t *native) finish(ctx context.Context) error {
 	if err := t.note(t.establish(ctx)); err != nil || t.failed != nil {
 		return err
 	}
-	return errors.Join(t.note(t.settle()), t.accept.establish(ctx, t.directed))
+	return errors.Join(t.note(t.syncSets()), t.accept.establish(ctx, t.written.direct))
 }
 
 // note keeps what trying again won't mend for problems, and has all else compared in full the next time.
@@ -121,7 +101,7 @@ func (t *native) note(err error) error {
 }
 
 func (t *native) forget() {
-	t.tx, t.ready, t.looked, t.rules = nft.Tx{}, false, false, nil
+	t.tx, t.ready, t.looked, t.table.Shape = nft.Tx{}, false, false, nil
 	for _, m := range t.members {
 		m.state = unseen
 	}
@@ -140,11 +120,11 @@ func (t *native) establish(ctx context.Context) error {
 	if err := t.restrict(); err != nil {
 		return err
 	}
-	directed := t.mode.LocalIn && len(t.direct.count)+len(t.direct.have) > 0
-	written := t.stale || !t.ready || directed != t.directed
-	if written {
+	with := t.concerns()
+	write := t.stale || !t.ready || with != t.written
+	if write {
 		var tx nft.Tx
-		t.layout.write(&tx, t.layout.chains(t.mode, t.bits, directed))
+		t.layout.write(&tx, t.layout.chains(t.mode, t.bits, with))
 		tx.Append(&t.tx)
 		t.tx = tx
 	}
@@ -155,17 +135,17 @@ func (t *native) establish(ctx context.Context) error {
 	err := t.commit()
 	var refused *nft.Error
 	if !t.ready && errors.As(err, &refused) && !isDenied(err) {
-		err = t.renew(directed, err)
+		err = t.renew(with, err)
 	}
 	if err != nil {
 		return err
 	}
-	if written {
-		if err := t.learn(); err != nil {
+	if write {
+		if err := t.table.Learn(); err != nil {
 			return err
 		}
 	}
-	t.directed, t.ready, t.stale, t.pairs = directed, true, false, false
+	t.written, t.ready, t.stale, t.pairs = with, true, false, false
 	if !t.looked {
 		if err := t.earlier(ctx); err != nil {
 			return err
@@ -178,7 +158,7 @@ func (t *native) establish(ctx context.Context) error {
 // read takes in what the sets hold. Where the table is not there, held addresses are silent until what was applied is open:
 // clients try again after silence, but not after a refusal.
 func (t *native) read() error {
-	there, err := t.conn.HasTable(t.layout.table)
+	there, err := t.table.HasTable(t.layout.table)
 	if err != nil {
 		return err
 	}
@@ -186,7 +166,7 @@ func (t *native) read() error {
 		if !t.has(m) {
 			continue
 		}
-		if err := m.create(); err != nil {
+		if err := m.compare(); err != nil {
 			return err
 		}
 	}
@@ -196,7 +176,7 @@ func (t *native) read() error {
 	return nil
 }
 
-// silence puts off that all held addresses are pending, until settle.
+// silence puts off that all held addresses are pending, until syncSets.
 func (t *native) silence() {
 	for e := range t.held.count {
 		if !t.pending.have[e] {
@@ -207,7 +187,7 @@ func (t *native) silence() {
 }
 
 // renew replaces a table that the kernel does not change into ours: another version made it, or another program changed it.
-func (t *native) renew(directed bool, cause error) error {
+func (t *native) renew(with concerns, cause error) error {
 	t.tx = nft.Tx{}
 	for _, m := range t.members {
 		clear(m.have)
@@ -221,7 +201,7 @@ func (t *native) renew(directed bool, cause error) error {
 	var tx nft.Tx
 	tx.AddTable(t.layout.table) // or else there may be none to delete
 	tx.DeleteTable(t.layout.table)
-	t.layout.write(&tx, t.layout.chains(t.mode, t.bits, directed))
+	t.layout.write(&tx, t.layout.chains(t.mode, t.bits, with))
 	tx.Add(t.layout.table, t.layout.oneArm, oneArms(t.mode, t.interfaces)...)
 	tx.Append(&t.tx)
 	t.tx = tx
@@ -249,8 +229,8 @@ func (t *native) restrict() error {
 	return nil
 }
 
-// settle takes out what nobody wants, and puts in what was applied.
-func (t *native) settle() error {
+// syncSets takes out what nobody wants, and puts in what was applied.
+func (t *native) syncSets() error {
 	for _, m := range t.members {
 		if !t.has(m) || len(m.dirty) == 0 {
 			continue
@@ -259,49 +239,14 @@ func (t *native) settle() error {
 			return err
 		}
 	}
-	for _, c := range []*cover{t.vips, t.specials, t.directs, t.holds} {
-		c.fresh = c.fresh[:0] // no rule has networks here
-	}
 	return t.commit()
 }
 
-// commit carries out what was put off, and notes whether others have committed since the last look.
+// commit makes what was put off.
 func (t *native) commit() error {
-	if t.tx.Len() == 0 {
-		return nil
-	}
 	tx := t.tx
 	t.tx = nft.Tx{}
-	before, err := t.conn.Generation()
-	if err != nil {
-		return err
-	}
-	if err := t.conn.Commit(&tx); err != nil {
-		return err
-	}
-	after, err := t.conn.Generation()
-	if err == nil && before == t.generation && after == before+1 {
-		t.generation = after
-	}
-	return err
-}
-
-// learn notes the handles of the rules that were written.
-func (t *native) learn() error {
-	rules, err := t.handles()
-	if err == nil {
-		t.rules = rules
-	}
-	return err
-}
-
-func (t *native) handles() (map[string][]uint64, error) {
-	found, err := t.conn.Rules(t.layout.table)
-	all := map[string][]uint64{}
-	for _, r := range found {
-		all[r.Chain] = append(all[r.Chain], r.Handle)
-	}
-	return all, err
+	return t.table.Commit(&tx)
 }
 
 // leave removes the guard if any of it may be there.
@@ -309,16 +254,8 @@ func (t *native) leave(ctx context.Context) error {
 	if t.failed != nil || t.looked && !t.ready {
 		return nil
 	}
-	there, err := t.conn.HasTable(t.layout.table)
-	if err != nil {
+	if err := t.table.Remove(); err != nil {
 		return err
-	}
-	if there {
-		t.tx = nft.Tx{}
-		t.tx.DeleteTable(t.layout.table)
-		if err := t.commit(); err != nil {
-			return err
-		}
 	}
 	if err := errors.Join(t.accept.leave(ctx), t.earlier(ctx)); err != nil {
 		return err
@@ -343,15 +280,7 @@ func (t *native) refresh(ctx context.Context) error {
 // retry implements form. What nf_tables takes once it takes always; iptables' filters may not.
 func (t *native) retry(ctx context.Context) bool { return t.ready && t.accept.retry(ctx) }
 
-// The table is read at most one part in lookShare of the time, and after lookPause at the latest: every change of a mode
-// raises the generation too.
-const (
-	lookShare = 100
-	lookPause = 2 * time.Second
-)
-
-// intact implements form: it asks for the number of the last transaction, and compares the table where that is another
-// program's.
+// intact implements form.
 func (t *native) intact(ctx context.Context) (string, error) {
 	if !t.ready || t.failed != nil {
 		return "", nil
@@ -359,36 +288,13 @@ func (t *native) intact(ctx context.Context) (string, error) {
 	if reason, err := t.accept.intact(ctx); reason != "" || err != nil {
 		return reason, err
 	}
-	now, err := t.conn.Generation()
-	if err != nil || now == t.generation || time.Now().Before(t.next) {
-		return "", err
-	}
-	began := time.Now()
-	reason, err := t.compare()
-	t.next = time.Now().Add(min(lookShare*time.Since(began), lookPause))
-	if err == nil && reason == "" {
-		t.generation = now
-	}
-	return reason, err
+	return t.table.Look(t.compare)
 }
 
 // compare says in what the table is not as it was left.
 func (t *native) compare() (string, error) {
-	rules, err := t.handles()
-	if err != nil {
-		return "", err
-	}
-	for _, name := range slices.Sorted(maps.Keys(t.rules)) {
-		if !slices.Equal(rules[name], t.rules[name]) {
-			return fmt.Sprintf("table %s: rules of chain %s were changed", t.layout.table, name), nil
-		}
-	}
-	chains, err := t.conn.Chains(t.layout.table)
-	if err != nil {
-		return "", err
-	}
-	if len(chains) < len(t.rules) {
-		return fmt.Sprintf("table %s: chains are gone", t.layout.table), nil
+	if reason, err := t.table.Changed(); reason != "" || err != nil {
+		return reason, err
 	}
 	for _, m := range t.members {
 		if !t.has(m) {
@@ -403,12 +309,12 @@ func (t *native) compare() (string, error) {
 			same = same && m.have[e]
 		}
 		if !same {
-			return fmt.Sprintf("table %s: elements of set %s were changed", t.layout.table, m.name), nil
+			return fmt.Sprintf("elements of set %s were changed", t.layout.sets[m.name].Name), nil
 		}
 	}
-	pairs, err := t.conn.Elements(t.layout.table, t.layout.oneArm.Name)
+	pairs, err := t.table.Elements(t.layout.table, t.layout.oneArm.Name)
 	if err == nil && len(pairs) != len(oneArms(t.mode, t.interfaces)) && !t.pairs {
-		return fmt.Sprintf("table %s: elements of set %s were changed", t.layout.table, t.layout.oneArm.Name), nil
+		return fmt.Sprintf("elements of set %s were changed", t.layout.oneArm.Name), nil
 	}
 	return "", err
 }
@@ -436,77 +342,7 @@ func (t *native) problems() []balancer.Problem {
 
 // resync implements form.
 func (t *native) resync() {
-	t.failed, t.next = nil, time.Time{}
+	t.failed, t.table.Next = nil, time.Time{}
 	t.accept.resync()
 	t.forget()
-}
-
-// Create implements setKernel: all sets come with the table.
-func (t *native) Create(string, ipset.Kind, ipset.Family) error { return nil }
-
-// CreatePassing implements setKernel.
-func (t *native) CreatePassing(string, ipset.Kind, ipset.Family, ipset.Passing) error { return nil }
-
-// Destroy implements setKernel: all sets go with the table.
-func (t *native) Destroy(string) error { return nil }
-
-// Add implements setKernel.
-func (t *native) Add(set string, entries []ipset.Entry) error {
-	t.tx.Add(t.layout.table, t.named(set), elements(entries)...)
-	return nil
-}
-
-// Delete implements setKernel.
-func (t *native) Delete(set string, entries []ipset.Entry) error {
-	t.tx.Delete(t.layout.table, t.named(set), elements(entries)...)
-	return nil
-}
-
-// named is the set of a name in the table.
-func (t *native) named(name string) *nft.Set {
-	for _, s := range t.layout.sets {
-		if s.Name == name {
-			return s
-		}
-	}
-	return nil // members has no other names
-}
-
-// Header implements setKernel; what a set says of itself shows nothing that comparing does not.
-func (t *native) Header(string) (ipset.Header, error) { return ipset.Header{}, ipset.ErrNotFound }
-
-// List implements setKernel.
-func (t *native) List(set string) ([]ipset.Entry, error) {
-	found, err := t.conn.Elements(t.layout.table, set)
-	if err != nil {
-		return nil, fmt.Errorf("reading set %s of table %s: %w", set, t.layout.table, err)
-	}
-	entries := make([]ipset.Entry, 0, len(found))
-	for _, e := range found {
-		entries = append(entries, entryOf(&e.Elem, t.family))
-	}
-	return entries, nil
-}
-
-// entryOf reads an element. One that is none of ours becomes an entry that nobody wants.
-func entryOf(e *nft.Elem, of ipset.Family) (entry ipset.Entry) {
-	size := 4
-	if of == ipset.IPv6 {
-		size = 16
-	}
-	key := e.Key
-	if len(key) < size {
-		return entry
-	}
-	entry.Addr, _ = netip.AddrFromSlice(key[:size])
-	if len(key) >= size+8 {
-		entry.Proto = ipset.Protocol(key[size])
-		entry.Port = uint16(key[size+4])<<8 | uint16(key[size+5])
-	}
-	if len(key) >= 2*size+8 && len(e.KeyEnd) == len(key) {
-		first, _ := netip.AddrFromSlice(key[size+8:])
-		last, _ := netip.AddrFromSlice(e.KeyEnd[size+8:])
-		entry.Net = netip.PrefixFrom(first, commonBits(first, last))
-	}
-	return entry
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -113,6 +114,14 @@ func (h *nativeHistory) specified() map[string]entries {
 			delete(plain, e)
 		}
 	}
+	maps.DeleteFunc(all[clampsSet], func(e ipset.Entry, _ bool) bool { // the least counts
+		for x := range all[clampsSet] {
+			if at(x) == at(e) && x.MSS < e.MSS {
+				return true
+			}
+		}
+		return false
+	})
 	maps.DeleteFunc(all[allowedSet], func(e ipset.Entry, _ bool) bool { // the kernel takes no network beside one that has it
 		for wider := range all[allowedSet] {
 			if at(wider) == at(e) && wider.Net.Bits() < e.Net.Bits() && wider.Net.Contains(e.Net.Addr()) {
@@ -134,7 +143,7 @@ func (h *nativeHistory) check(seed uint64, step int) {
 		return
 	}
 	for name, want := range h.specified() {
-		list, err := h.g.List(nftName(name))
+		list, err := h.g.List(name)
 		if err != nil {
 			h.Fatal(err)
 		}
@@ -155,7 +164,6 @@ func (h *nativeHistory) check(seed uint64, step int) {
 	if after := nftables(h.T, "", "-s", "list", "chains", "ip"); after != before {
 		h.Fatalf("seed %d step %d: the chains are\n%s\nwant\n%s", seed, step, before, after)
 	}
-	h.g.rules, h.g.generation = fresh.rules, fresh.generation
 	if reason, err := h.g.intact(h.Context()); reason != "" || err != nil {
 		h.Fatalf("seed %d step %d: it takes itself for broken: %q, %v", seed, step, reason, err)
 	}
@@ -169,10 +177,12 @@ func (h *nativeHistory) damage(seed uint64, step int) {
 	}
 	scripts := []string{
 		"delete table ip vipd-guard", "flush table ip vipd-guard", "flush chain ip vipd-guard by-policy", "insert rule ip vipd-guard input accept",
+		"add chain ip vipd-guard input { policy drop; }", "add table ip vipd-guard { flags dormant; }",
 		"add element ip vipd-guard held { 192.0.2.200 }", "add element ip vipd-guard served { 192.0.2.200 . tcp . 80 }",
+		"add element ip vipd-guard clamps { 192.0.2.200 . tcp . 80 : 1250 }",
 	}
 	nftables(h.T, scripts[h.r.IntN(len(scripts))]+"\n", "-f", "-")
-	h.g.next = h.g.next.Add(-lookPause)
+	h.g.table.Next = time.Time{}
 	if reason, err := h.g.intact(h.Context()); reason == "" || err != nil {
 		h.Fatalf("seed %d step %d: damage was not noticed: %v", seed, step, err)
 	}

@@ -9,21 +9,23 @@ import (
 // tableName is the name of the guard's table in nf_tables, of each family.
 const tableName = "vipd-guard"
 
-// Where the guard's chains meet packets: sorting before any mode's own translation (-105, iptables' -100, IPVS's -98), the
-// source after nftables mode has cleared its register in postrouting (95), and before srcnat (100).
+// Where the guard's chains meet packets: sorting before any mode's own translation (-105, redirects' -103, iptables' -100,
+// IPVS's -98), the source after nftables mode has cleared its register in postrouting (95), and before srcnat (100).
 const (
-	rawPriority    = -300
-	manglePriority = -150
-	sortPriority   = -110
-	inputPriority  = -5
-	sourcePriority = 96
-	onlySYN        = nft.FIN | nft.SYN | nft.RST | nft.ACK
-	loopback       = 1 // the index of lo in each network namespace
-	protocolTCP    = 6
-	protocolICMP   = 1
-	protocolICMPv6 = 58
-	protocolIPIP   = 4  // IPPROTO_IPIP
-	protocolIPv6   = 41 // IPPROTO_IPV6
+	rawPriority      = -300
+	manglePriority   = -150
+	sortPriority     = -110
+	redirectPriority = -103
+	inputPriority    = -5
+	sourcePriority   = 96
+	onlySYN          = nft.FIN | nft.SYN | nft.RST | nft.ACK
+	loopback         = 1 // the index of lo in each network namespace
+	protocolTCP      = 6
+	protocolUDP      = 17
+	protocolICMP     = 1
+	protocolICMPv6   = 58
+	protocolIPIP     = 4  // IPPROTO_IPIP
+	protocolIPv6     = 41 // IPPROTO_IPV6
 )
 
 // layout is the guard's table in nf_tables of one family: its sets, and its chains as a mode needs them.
@@ -51,6 +53,9 @@ func newLayout(of ipset.Family) *layout {
 			s.Key = nft.Daddr
 		case ipset.HashIPPortNet:
 			s.Key, s.Interval = append(l.place[:3:3], nft.Saddr), true
+		}
+		if def.name == clampsSet {
+			s.Data = nft.Maxseg
 		}
 		l.sets[def.name] = s
 	}
@@ -90,8 +95,18 @@ var (
 	opening = nft.Flags{Mask: nft.SYN | nft.RST, Value: nft.SYN}
 )
 
-// chains are all chains for a mode; direct: there are frontends whose packets reach endpoints as they came.
-func (l *layout) chains(m dataplane.Needs, bits markBits, direct bool) []chainOf {
+// concerns are what only some frontends ask for: direct, that their packets reach endpoints as they came; clamps, a bound of
+// the segment size.
+type concerns struct{ direct, clamps bool }
+
+// concerns says which of them matter.
+func (w *wanted) concerns() concerns {
+	some := func(m *members) bool { return len(m.count)+len(m.have) > 0 }
+	return concerns{direct: w.mode.LocalIn && some(w.direct), clamps: some(w.clamps)}
+}
+
+// chains are all chains for a mode.
+func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chainOf {
 	all := []chainOf{
 		{nft.Chain{Name: "refuse-now"}, []nft.Rule{rule(isTCP, nft.ResetTCP), rule(nft.Unreachable)}},
 		// The node's own are refused in input: a program whose datagram is refused going out is told that it may not send.
@@ -104,13 +119,11 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, direct bool) []chainOf
 		}},
 		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), l.sorted(m, bits, "arriving")},
 		{base("output", nft.NAT, nft.Output, sortPriority), l.sorted(m, bits, "by-policy")},
-		{base("input", nft.Filter, nft.Input, inputPriority), l.input(bits, direct)},
+		{base("input", nft.Filter, nft.Input, inputPriority), l.input(bits, with.direct)},
 	}
+	all = append(all, l.sizes(m, bits, with.clamps)...)
 	if m.Forward {
 		all = append(all,
-			chainOf{base("segment-size", nft.Filter, nft.Postrouting, manglePriority), []nft.Rule{
-				rule(isTCP, opening, nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}, nft.ClampMSS{}),
-			}},
 			chainOf{base("source", nft.NAT, nft.Postrouting, sourcePriority), []nft.Rule{
 				rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours | bits.never, Value: bits.ours, Not: true}, nft.Return),
 				rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), // there are no replies to miss
@@ -122,7 +135,7 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, direct bool) []chainOf
 			}},
 		)
 	}
-	if direct {
+	if with.direct {
 		all = append(all, l.direct(bits)...)
 	}
 	return all
@@ -210,8 +223,32 @@ func (l *layout) direct(bits markBits) []chainOf {
 	}
 }
 
+// sizes bound the segment size that both ends of our TCP connections announce: by the links that packets take, where the mode
+// forwards them, and, with clamps, by what their frontends ask for.
+func (l *layout) sizes(m dataplane.Needs, bits markBits, clamps bool) (all []chainOf) {
+	ours := nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}
+	links := rule(isTCP, opening, ours, nft.ClampMSS{})
+	var leaving []nft.Rule
+	if m.Forward {
+		leaving = append(leaving, links)
+	}
+	if m.LocalIn { // virtual servers put the VIP into answers at the end of forward, and no link leads there
+		all = append(all, chainOf{base("segment-size-forward", nft.Filter, nft.Forward, manglePriority), []nft.Rule{links}})
+	}
+	if clamps {
+		opened := nft.Concat{nft.CtDaddr, nft.L4proto, nft.CtDport} // what answers have in common with what they answer
+		clamp := rule(isTCP, opening, ours, nft.SetField{Field: nft.Maxseg, To: nft.Lookup{Key: opened, In: l.sets[clampsSet]}})
+		leaving = append(leaving, clamp)
+		all = append(all, chainOf{base("segment-size-input", nft.Filter, nft.Input, manglePriority), []nft.Rule{clamp}})
+	}
+	if leaving != nil {
+		all = append(all, chainOf{base("segment-size", nft.Filter, nft.Postrouting, manglePriority), leaving})
+	}
+	return all
+}
+
 // optional are the names of the chains that some modes have.
-var optional = []string{"segment-size", "source", "untracked", "untracked-output", "direct", "direct-output"}
+var optional = []string{"segment-size", "segment-size-input", "segment-size-forward", "source", "untracked", "untracked-output", "direct", "direct-output"}
 
 // writeSets makes the table and its sets, unless they are there.
 func (l *layout) writeSets(tx *nft.Tx) {
@@ -252,6 +289,9 @@ func element(e ipset.Entry) nft.Elem {
 	key := nft.Bytes{}.Addr(e.Addr)
 	if e.Port != 0 {
 		key = key.Proto(byte(e.Proto)).Port(e.Port)
+	}
+	if e.MSS != 0 {
+		return nft.Elem{Key: key, Data: nft.Bytes{}.Port(e.MSS)}
 	}
 	if !e.Net.IsValid() {
 		return nft.Elem{Key: key}

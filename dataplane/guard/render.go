@@ -36,7 +36,7 @@ func renderNative(b *strings.Builder, w *wanted) {
 	l := newLayout(w.family)
 	w.set(allowedSet).disjoint = true
 	var tx nft.Tx
-	l.write(&tx, l.chains(w.mode, w.bits, w.mode.LocalIn && len(w.direct.count) > 0))
+	l.write(&tx, l.chains(w.mode, w.bits, w.concerns()))
 	for _, m := range w.members {
 		if l.sets[m.def.name] != nil {
 			tx.Add(l.table, l.sets[m.def.name], elements(m.wanted())...)
@@ -124,7 +124,7 @@ func (m *members) wanted() []ipset.Entry {
 func member(e ipset.Entry) string {
 	text := e.Addr.String()
 	if e.Port != 0 {
-		text += fmt.Sprintf(",%s:%d", protocolName(e.Proto), e.Port)
+		text += fmt.Sprintf(",%s:%d", balancer.ProtocolOf(byte(e.Proto)), e.Port)
 	}
 	switch {
 	case e.Net.IsSingleIP():
@@ -133,16 +133,6 @@ func member(e ipset.Entry) string {
 		text += "," + e.Net.String()
 	}
 	return text
-}
-
-func protocolName(p ipset.Protocol) string {
-	switch p {
-	case ipset.UDP:
-		return "udp"
-	case ipset.SCTP:
-		return "sctp"
-	}
-	return "tcp"
 }
 
 func inet(family ipset.Family) string {

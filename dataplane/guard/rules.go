@@ -22,11 +22,15 @@ type plan struct {
 	sources, arrivals, hairpin, randomFully, clamp bool
 	// vips contain the addresses of all frontends that are looked for, held those that vipd added, and direct those of
 	// the frontends whose packets reach endpoints as they came; none: there are none.
-	vips, held, direct []netip.Prefix
+	vips, held, direct cover
 	// directed: there are frontends of the last kind, for the rules beside a guard in nf_tables.
 	directed bool
+	// clamps are the bounds of segment sizes, sorted.
+	clamps []ipset.Entry
 	// interfaces are those that packets are forwarded between, by name.
 	interfaces []string
+	// redirects are rules that lead to ports of this host, see Redirects.
+	redirects []string
 }
 
 // markBits are the bits of marks that the guard uses.
@@ -63,6 +67,8 @@ type partDef struct {
 	special bool
 	// direct: it is of use only to frontends whose packets reach endpoints as they came.
 	direct bool
+	// clamps: it is of use only to frontends with a bound of the segment size.
+	clamps bool
 	chains func(*plan) []chain
 	jumps  func(*plan) []jump
 	// retired are chains of earlier versions in whose place this one stands.
@@ -84,15 +90,13 @@ type jump struct {
 // insertion is the line that puts the jump before all that others have there.
 func (j jump) insertion() string { return "-I " + j.base + " 1 " + j.rule }
 
-// target is the chain that it leads to.
-func (j jump) target() string { return j.rule[strings.LastIndexByte(j.rule, ' ')+1:] }
-
-// marksPart is the part that restricts, among others, verdictsPart the one that lets our connections through, and untrackedPart
-// the one that keeps connections from being tracked.
+// marksPart is the part that restricts, among others, verdictsPart the one that lets our connections through, untrackedPart
+// the one that keeps connections from being tracked, and clampsPart the one that bounds segment sizes.
 const (
 	marksPart     = "marks"
 	verdictsPart  = "verdicts"
 	untrackedPart = "half connections"
+	clampsPart    = "segment sizes"
 )
 
 // parts is the whole of the guard, in the order in which it is put up.
@@ -104,6 +108,7 @@ func parts() []partDef {
 		{name: untrackedPart, table: "raw", forward: true, direct: true, chains: untrackedChains, jumps: untrackedJumps},
 		{name: "direct verdicts", table: "filter", forward: true, direct: true, chains: directChains, jumps: directJumps},
 		{name: verdictsPart, table: "filter", chains: verdictChains, jumps: verdictJumps, retired: []string{"VIPD-REJECT"}},
+		{name: clampsPart, table: "mangle", clamps: true, chains: clampChains, jumps: clampJumps},
 		{name: "masquerade", table: "nat", forward: true, chains: masqueradeChains, jumps: masqueradeJumps, retired: []string{trialChain}},
 	}
 }
@@ -177,10 +182,28 @@ func markJumps(*plan) []jump {
 	return []jump{{"PREROUTING", "-j VIPD-PREROUTING"}, {"OUTPUT", "-j VIPD-OUTPUT"}}
 }
 
+const opensTCP = "-p tcp -m tcp --tcp-flags SYN,RST SYN"
+
+// clampChains have a rule for each frontend with a bound, for no set matches the place that a connection was opened to, which
+// is all that answers have in common with it. Only packets that open our connections meet them.
+func clampChains(p *plan) []chain {
+	c := chain{name: "VIPD-MSS"}
+	for _, e := range p.clamps {
+		c.rules = append(c.rules, fmt.Sprintf("%s -m conntrack --ctorigdst %s --ctorigdstport %d -j TCPMSS --set-mss %d", opensTCP, e.Addr, e.Port, e.MSS))
+	}
+	return []chain{c}
+}
+
+// clampJumps see packets on their way out, to endpoints and clients, and to programs of this host.
+func clampJumps(p *plan) []jump {
+	to := fmt.Sprintf("%s -m connmark --mark %s -j VIPD-MSS", opensTCP, both(p.bits.ours))
+	return []jump{{"POSTROUTING", to}, {"INPUT", to}}
+}
+
 // clampRule bounds the segment size that both ends of a TCP connection announce by the links that packets really take. A
 // program of the host announces 65495, what fits the loopback device of the VIP's route, and a client what fits its own
 // link. Where a link to the endpoint takes less and the messages that say so are filtered, the connection would hang.
-const clampRule = "-p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu"
+const clampRule = opensTCP + " -j TCPMSS --clamp-mss-to-pmtu"
 
 // verdictChains let in and through what belongs to our connections, and refuse for frontends that have nobody to serve.
 func verdictChains(p *plan) []chain {

@@ -21,6 +21,8 @@ type setDef struct {
 	optional bool
 	// ipvs: only the mode of the kernel's virtual servers has a use for it; direct: and only for direct frontends.
 	ipvs, direct bool
+	// native: it is a map of nf_tables; the form in iptables has rules instead.
+	native bool
 	// passing: rules add the entries, which are gone soon after.
 	passing *ipset.Passing
 	// entries are those of one frontend; nil where frontends are not what the set holds.
@@ -43,6 +45,7 @@ const (
 	directSet     = "direct"     // are passed on as they are, and answered past this node
 	tunnelsSet    = "tunnels"    // endpoints at the ends of tunnels
 	arrivedSet    = "arrived"    // where clients' packets came in
+	clampsSet     = "clamps"     // the segment sizes that connections announce at most
 )
 
 // arrivals are remembered from where a packet comes in until it goes out, which is a moment; ipsets know no shorter one
@@ -65,6 +68,7 @@ func setDefs() []setDef {
 		{name: masqueradeSet, kind: ipset.HashIPPort, early: true, entries: masqueraded},
 		{name: neverSet, kind: ipset.HashIPPort, early: true, entries: unchanged},
 		{name: allowedSet, kind: ipset.HashIPPortNet, early: true, optional: true, entries: allowed},
+		{name: clampsSet, kind: ipset.HashIPPort, early: true, native: true, entries: clamped},
 		{name: heldSet, kind: ipset.HashIP, early: true},
 		{name: pendingSet, kind: ipset.HashIP, early: true},
 		{name: servedSet, kind: ipset.HashIPPort, entries: served},
@@ -184,6 +188,18 @@ func upperHalf(n netip.Prefix) netip.Prefix {
 	b[0] = 0x80
 	a, _ := netip.AddrFromSlice(b) // of the length of an address
 	return netip.PrefixFrom(a, 1)
+}
+
+// clamped are the frontends with a bound of the segment size, and the bound.
+func clamped(f *balancer.Frontend) []ipset.Entry {
+	if f.MSS == 0 || f.Proto != balancer.TCP || isDirect(f) {
+		return nil
+	}
+	entries := recognised(f)
+	for i := range entries {
+		entries[i].MSS = uint16(f.MSS)
+	}
+	return entries
 }
 
 // rejected are the frontends that refuse.

@@ -22,10 +22,7 @@ type wanted struct {
 	members []*members
 	// Those of members that are asked for most; held are the addresses that vipd added, and pending those among them
 	// that are silent.
-	frontends, special, held, pending, direct *members
-	// vips cover the frontends' addresses, specials those of special ones, directs those of direct ones, holds those that
-	// vipd added.
-	vips, specials, directs, holds *cover
+	frontends, special, held, pending, direct, clamps *members
 	// unknown counts applied frontends of which nothing is known but where they are.
 	unknown map[ipset.Entry]int
 }
@@ -39,7 +36,7 @@ type Interface struct {
 func newWanted(family ipset.Family, o Options) *wanted {
 	w := &wanted{
 		family: family, log: o.Log, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode,
-		vips: newCover(), specials: newCover(), directs: newCover(), holds: newCover(), unknown: map[ipset.Entry]int{},
+		unknown: map[ipset.Entry]int{},
 	}
 	for _, def := range setDefs() {
 		m := newMembers(def, family)
@@ -49,7 +46,8 @@ func newWanted(family ipset.Family, o Options) *wanted {
 		}
 	}
 	w.frontends, w.special, w.direct = w.set(frontendsSet), w.set(specialSet), w.set(directSet)
-	w.held, w.pending = w.set(heldSet), w.set(pendingSet)
+	w.held, w.pending, w.clamps = w.set(heldSet), w.set(pendingSet), w.set(clampsSet)
+	w.clamps.disjoint = true
 	w.frontends.veto = func(e ipset.Entry) bool {
 		return w.mode.Marked || w.special.count[e] > 0 || w.special.have[e] && w.special.kept(e)
 	}
@@ -63,7 +61,7 @@ func (w *wanted) on(kernel setKernel, name func(string) string) {
 	}
 }
 
-// at is the place of an entry, without the network that some sets have besides.
+// at is the place of an entry, without the network or MSS that some sets have besides.
 func at(e ipset.Entry) ipset.Entry { return ipset.Entry{Addr: e.Addr, Proto: e.Proto, Port: e.Port} }
 
 func (w *wanted) set(name string) *members {
@@ -77,13 +75,6 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 	}
 	if applied && f.Service == "" {
 		w.unknown[place(f)] += by
-	}
-	w.vips.want(f.Addr, by)
-	if len(special(f)) > 0 {
-		w.specials.want(f.Addr, by)
-	}
-	if isDirect(f) {
-		w.directs.want(f.Addr, by)
 	}
 	for _, m := range w.members {
 		if m.def.entries == nil {
@@ -100,10 +91,7 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 }
 
 // hold counts an address that vipd adds.
-func (w *wanted) hold(a netip.Addr, by int) {
-	w.held.want(ipset.Entry{Addr: a}, by)
-	w.holds.want(a, by)
-}
+func (w *wanted) hold(a netip.Addr, by int) { w.held.want(ipset.Entry{Addr: a}, by) }
 
 // connect sets the interfaces that packets are forwarded between.
 func (w *wanted) connect(interfaces []Interface) { w.interfaces = interfaces }

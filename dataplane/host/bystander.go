@@ -58,7 +58,7 @@ func (b *Bystander) Prepare(_ context.Context, want balancer.Desired) error {
 	for a := range want.Addresses.Keys() {
 		held := Held{Addr: a, Where: onHost}
 		if !a.IsLoopback() && !slices.Contains(local, a) {
-			held = Held{a, nowhere, b.why}
+			held = Held{Addr: a, Where: nowhere, Note: b.why}
 		}
 		p.held = append(p.held, held)
 	}

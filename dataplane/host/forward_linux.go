@@ -14,6 +14,16 @@ import (
 	"vipd/dataplane/guard"
 )
 
+// tuning is what is known of the sysctls.
+type tuning struct {
+	// arp, unforwarded and untuned are the problems with them.
+	arp, unforwarded, untuned []balancer.Problem
+	// foreignDue is when virtual servers of others, which there were, are looked for again.
+	foreignDue time.Time
+	// release is the kernel's version.
+	release string
+}
+
 // SetMode says what the mode in use does; the next Prepare obeys. It may be called by any goroutine.
 func (h *Host) SetMode(m dataplane.Needs) { h.mode.Store(&m) }
 

@@ -193,6 +193,8 @@ func TestDrift(t *testing.T) {
 				table("flush table ip vipd-guard"),
 				table("insert rule ip vipd-guard input accept"),
 				table("delete chain ip vipd-guard source"),
+				table("add chain ip vipd-guard input { policy drop; }"),
+				table("add table ip vipd-guard { flags dormant; }"),
 				table("flush set ip vipd-guard held"),
 				table("flush set ip vipd-guard onearm"),
 				table("delete element ip vipd-guard allowed { 10.96.0.10 . tcp . 80 . 10.1.0.0/24 }"),

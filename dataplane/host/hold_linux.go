@@ -12,6 +12,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/rtnl"
 )
 
 // step is what has to be done about one address.
@@ -32,11 +35,17 @@ const needPrivilege = "adding it needs the capability CAP_NET_ADMIN: run as root
 func (h *Host) decide(a netip.Addr) (Held, step) {
 	on, recorded := h.ledger.Addresses[a]
 	ours := recorded && h.view.has(a, h.view.link(on))
+	standing := h.standings.At(a)
 	otherwise := func(where, note string, next step) (Held, step) {
 		if recorded {
 			next = release
 		}
 		return Held{Addr: a, Where: where, Note: note}, next
+	}
+	rests := func(note string) (Held, step) {
+		held, next := otherwise(nowhere, note, wait)
+		held.Standing = standing
+		return held, next
 	}
 	switch {
 	case a.IsLoopback():
@@ -48,19 +57,57 @@ func (h *Host) decide(a netip.Addr) (Held, step) {
 			return Held{Addr: a, Where: on}, keep
 		}
 		return Held{Addr: a}, wait
+	case standing == balancer.Owned:
+		return rests("rests until its owner among the hosts is this one")
+	case standing == balancer.Withdrawn:
+		return rests("withdrawn: no endpoint of its services is usable")
 	case !h.opts.Bind:
 		return otherwise(nowhere, "bind = false, and nobody has added it to this host", wait)
 	}
 	to, err := h.holder()
+	held := Held{Addr: a, Where: to.name, Note: to.note}
 	switch {
 	case err != nil:
-		return Held{a, nowhere, err.Error()}, wait
+		return Held{Addr: a, Where: nowhere, Note: err.Error()}, wait
 	case ours && on == to.name && len(h.ledger.Leaving[a]) == 0:
-		return Held{a, to.name, to.note}, keep
+		return held, keep
 	case ours || len(h.ledger.Leaving[a]) > 0:
-		return Held{a, to.name, to.note}, move
+		return held, move
+	case standing == balancer.Serving && !h.serves(a):
+		h.late[a] = true
+		return rests("comes when its frontends are carried out")
 	}
-	return Held{a, to.name, to.note}, add
+	return held, add
+}
+
+// serves reports whether an applied frontend on the address has an endpoint.
+func (h *Host) serves(a netip.Addr) bool {
+	for key, f := range h.applied.From(balancer.Key{Addr: a}) {
+		if key.Addr != a {
+			break
+		}
+		if !f.NodePort && f.Serves() {
+			return true
+		}
+	}
+	return false
+}
+
+// holdLate adds the addresses that were to come after their frontends.
+func (h *Host) holdLate(ctx context.Context) error {
+	due := false
+	for a := range h.late {
+		if !h.want.Has(a) || h.standings.At(a) != balancer.Serving {
+			delete(h.late, a)
+		} else if h.serves(a) {
+			delete(h.late, a)
+			h.dirty[a], due = true, true
+		}
+	}
+	if !due {
+		return nil
+	}
+	return errors.Join(h.holdWanted(ctx), h.await())
 }
 
 // elsewhere reports whether the address is anywhere but where vipd has put it.
@@ -77,8 +124,8 @@ func (h *Host) elsewhere(a netip.Addr) bool {
 	return places > 0
 }
 
-// settle decides with the device made and up, if the address is to be on it.
-func (h *Host) settle(a netip.Addr) (Held, step) {
+// decideOnDevice decides with the device made and up, if the address is to be on it.
+func (h *Host) decideOnDevice(a netip.Addr) (Held, step) {
 	held, next := h.decide(a)
 	if next != release && next != wait && held.Where != onHost && h.device.kind == madeDevice && !h.device.ready {
 		h.makeDevice()
@@ -96,7 +143,7 @@ func (h *Host) plan() map[step][]netip.Addr {
 		if !h.needed(a) {
 			continue
 		}
-		held, next := h.settle(a)
+		held, next := h.decideOnDevice(a)
 		if h.held = h.held.Set(a, held); held.Where == "" {
 			h.held = h.held.Delete(a)
 		}
@@ -106,8 +153,8 @@ func (h *Host) plan() map[step][]netip.Addr {
 	return todo
 }
 
-// hold brings every dirty address to where it should be, with the guard up before.
-func (h *Host) hold(ctx context.Context) error {
+// holdWanted brings every dirty address to where it should be, with the guard up before.
+func (h *Host) holdWanted(ctx context.Context) error {
 	todo := h.plan()
 	if unseen, err := h.unseen(todo[add]); unseen || err != nil {
 		maps.Copy(h.dirty, h.wantedOrApplied())
@@ -200,7 +247,7 @@ func (h *Host) putOff(addrs []netip.Addr, family int, err error) []netip.Addr {
 // addAll adds addresses to the device, after it has taken away those that are on another.
 func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 	var all []error
-	const between = 1000 / batchSize // the events that some batches make have room in the kernel
+	const between = 1000 / rtnl.BatchSize // the events that some batches make have room in the kernel
 	for i := 0; len(addrs) > 0; i++ {
 		if ctx.Err() != nil {
 			for _, rest := range addrs {
@@ -211,7 +258,7 @@ func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 		if i%between == between-1 {
 			h.catchUp()
 		}
-		part := addrs[:min(batchSize, len(addrs))]
+		part := addrs[:min(rtnl.BatchSize, len(addrs))]
 		all = append(all, h.addSome(part))
 		addrs = addrs[len(part):]
 	}
@@ -221,7 +268,7 @@ func (h *Host) addAll(ctx context.Context, addrs []netip.Addr) error {
 // addSome is addAll for what is done at once.
 func (h *Host) addSome(addrs []netip.Addr) error {
 	var all []error
-	messages := make([]message, len(addrs))
+	messages := make([]rtnl.Message, len(addrs))
 	for i, a := range addrs {
 		for _, device := range slices.Clone(h.ledger.Leaving[a]) {
 			if err := h.remove(a, device); err != nil {
@@ -231,9 +278,9 @@ func (h *Host) addSome(addrs []netip.Addr) error {
 			}
 			h.ledger.left(a, device)
 		}
-		messages[i] = newAddress(a, h.device)
+		messages[i] = rtnl.NewAddress(a, h.device.index, scopeOn(h.device))
 	}
-	for i, err := range h.batches.do(messages) {
+	for i, err := range h.batches.Do(messages) {
 		a := addrs[i]
 		switch {
 		case err == nil, errors.Is(err, syscall.EEXIST):
@@ -249,6 +296,15 @@ func (h *Host) addSome(addrs []netip.Addr) error {
 		}
 	}
 	return errors.Join(all...)
+}
+
+// scopeOn is the scope of addresses on a device: those that lead nowhere are for this host, so that the kernel never takes them
+// for the source of other connections.
+func scopeOn(d holder) byte {
+	if d.kind != realDevice {
+		return unix.RT_SCOPE_HOST
+	}
+	return unix.RT_SCOPE_UNIVERSE
 }
 
 // fail notes why an address could not be added, and has it tried again.
@@ -268,7 +324,7 @@ func (h *Host) deny(a netip.Addr, note string) {
 	if len(h.ledger.Leaving[a]) == 0 {
 		h.unrecord(a)
 	}
-	h.held = h.held.Set(a, Held{a, where, note})
+	h.held = h.held.Set(a, Held{Addr: a, Where: where, Note: note})
 }
 
 // arrive notes that an address is on the device, for the first time where it is new. Its route is to follow.
@@ -324,7 +380,7 @@ func (h *Host) remove(a netip.Addr, device string) error {
 // removeUnneeded removes the addresses that neither are wanted nor have a frontend left.
 func (h *Host) removeUnneeded(ctx context.Context) error {
 	if h.full || h.stale { // what can't be seen must not count as gone
-		if err := h.look(); err != nil {
+		if err := h.updateView(); err != nil {
 			return err
 		}
 	}

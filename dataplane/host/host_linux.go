@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -17,88 +16,89 @@ import (
 	"vipd/balancer/snap"
 	"vipd/dataplane"
 	"vipd/dataplane/guard"
+	"vipd/dataplane/internal/rtnl"
 	"vipd/dataplane/internal/runfile"
 )
 
 // Host implements dataplane.Host. Of its methods, Problems, Addresses, LocalAddresses, FollowAddresses and Alerts may be
 // called by any goroutine at any time; the others by one at a time.
 type Host struct {
-	opts   Options
-	log    *slog.Logger
+	opts Options
+	log  *slog.Logger
+	kernel
+	guard  *guard.Guard
+	ledger *ledger
+	known
+	device holder
+	demand
+	todo
+	routes
+	announcements
+	tuning
+
+	// added are the ledger's addresses, for readers in other goroutines.
+	added snap.Map[netip.Addr, string]
+	// held says of every address in want or applied who holds it.
+	held snap.Map[netip.Addr, Held]
+	// mode is what SetMode said last.
+	mode atomic.Pointer[dataplane.Needs]
+	// busy gets the errors of the addresses that are being added while the mode writes its rules; nil means that none are.
+	busy chan error
+	// mended is what others had changed and was mended, for Mended.
+	mended []string
+	// inherited: the ledger of an earlier process had addresses when this one began.
+	inherited bool
+	public    atomic.Pointer[public]
+}
+
+// kernel is by what a Host reads and changes the kernel.
+type kernel struct {
 	nl     *netlink.Handle
 	sys    sysctls
 	events *events
 	alerts alerts
 	// batches is for addresses and routes, which are many.
-	batches *batches
-	guard   *guard.Guard
+	batches *rtnl.Batches
 	// newLink describes the device to make.
 	newLink func(name string) netlink.Link
 	// readView reads everything that the view is made of.
 	readView func(*netlink.Handle) (view, error)
+}
 
-	ledger *ledger
-	view   view
+// known is what is known of the host's devices and addresses.
+type known struct {
+	view view
 	// full: nothing is known of the kernel; the next look reads everything.
 	full bool
 	// stale: events were lost, so the view has to be read again.
 	stale bool
 	// downed: the device that holds the VIPs went down since the last look.
 	downed bool
-	device holder
-
-	// want and wanted are of the last Prepare; applied of the last Finish, and appliedAt counts its VIPs.
-	want      snap.Map[netip.Addr, int]
-	wanted    snap.Map[balancer.Key, *balancer.Frontend]
-	applied   snap.Map[balancer.Key, *balancer.Frontend]
-	appliedAt map[netip.Addr]int
-	// added are the ledger's addresses, for readers in other goroutines.
-	added snap.Map[netip.Addr, string]
-	// held says of every address in want or applied who holds it.
-	held snap.Map[netip.Addr, Held]
-	// pending are the addresses that vipd has added and that have had no applied frontend since. Until they have, they do
-	// not answer and are not announced.
-	pending map[netip.Addr]bool
-	// dirty are addresses that have to be looked at again by the next Prepare, and leaving by the next Finish.
-	dirty, leaving map[netip.Addr]bool
-	// retry are addresses that could not be added; the engine says when they are tried again.
-	retry map[netip.Addr]bool
-	// source are the node's own addresses, IPv4 and IPv6, that connections to VIPs leave with; routed says which of
-	// them each VIP's route carries.
-	source [2]netip.Addr
-	routed map[netip.Addr]netip.Addr
-	// renumbered: others' addresses of the family have changed since a source was looked for.
-	renumbered [2]bool
-	// unrouted are held addresses whose route is not right yet, with the reason; asleep: some wait for the device to come
-	// up.
-	unrouted map[netip.Addr]string
-	asleep   bool
-	// unannounced are those of which the neighbours have not been told, and unheard is why.
-	unannounced map[netip.Addr]bool
-	unheard     string
-
-	// arriving are IPv6 addresses that the kernel is still adding; shadowed are those whose route from the kernel has to
-	// go.
-	arriving, shadowed map[netip.Addr]bool
-
-	// mode is what SetMode said last.
-	mode atomic.Pointer[dataplane.Needs]
 	// relinked: devices may have changed since the guards heard of them.
 	relinked bool
-	// busy gets what comes of the addresses that are being added while the mode writes its rules; nil: none are.
-	busy chan error
+}
 
-	// foreignDue is when virtual servers of others, which there were, are looked for again.
-	foreignDue time.Time
-	// arp, unforwarded and untuned are the problems with sysctls.
-	arp, unforwarded, untuned []balancer.Problem
-	// release is the kernel's.
-	release string
-	// mended is what others had changed and was mended, for Mended.
-	mended []string
-	// inherited: the ledger of an earlier process had addresses when this one began.
-	inherited bool
-	public    atomic.Pointer[public]
+// demand is what the engine asked for: want, standings and wanted with the last Prepare, applied with the last Finish.
+type demand struct {
+	want      snap.Map[netip.Addr, int]
+	standings snap.Map[netip.Addr, balancer.Standing]
+	wanted    snap.Map[balancer.Key, *balancer.Frontend]
+	applied   snap.Map[balancer.Key, *balancer.Frontend]
+	// appliedAt counts the VIPs of applied.
+	appliedAt map[netip.Addr]int
+}
+
+// todo are the addresses about which something is left to do.
+type todo struct {
+	// dirty ones have to be looked at again by the next Prepare, and leaving ones by the next Finish.
+	dirty, leaving map[netip.Addr]bool
+	// retry ones could not be added; the engine says when they are tried again.
+	retry map[netip.Addr]bool
+	// late ones are added by Finish, once a frontend with an endpoint is applied on them.
+	late map[netip.Addr]bool
+	// pending ones were added by vipd and have had no applied frontend since. Until they have, they do not answer and are
+	// not announced.
+	pending map[netip.Addr]bool
 }
 
 var (
@@ -118,14 +118,19 @@ type public struct {
 func New(o Options) (*Host, error) {
 	o = o.withDefaults()
 	h := &Host{
-		opts: o, log: o.Log, sys: procSysctls{}, full: true,
-		appliedAt: map[netip.Addr]int{}, dirty: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}, retry: map[netip.Addr]bool{},
-		unrouted: map[netip.Addr]string{}, unannounced: map[netip.Addr]bool{}, pending: map[netip.Addr]bool{},
-		arriving: map[netip.Addr]bool{}, shadowed: map[netip.Addr]bool{}, routed: map[netip.Addr]netip.Addr{},
-		newLink: func(name string) netlink.Link {
+		opts: o, log: o.Log,
+		kernel: kernel{sys: procSysctls{}, readView: readView, newLink: func(name string) netlink.Link {
 			return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, Alias: deviceAlias}}
+		}},
+		known:  known{full: true, view: view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}}},
+		demand: demand{appliedAt: map[netip.Addr]int{}},
+		todo: todo{
+			dirty: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}, retry: map[netip.Addr]bool{}, pending: map[netip.Addr]bool{}, late: map[netip.Addr]bool{},
 		},
-		readView: readView, view: view{addrs: map[netip.Addr][]local{}, devices: map[int]device{}},
+		routes: routes{
+			routed: map[netip.Addr]netip.Addr{}, unrouted: map[netip.Addr]string{}, arriving: map[netip.Addr]bool{}, shadowed: map[netip.Addr]bool{},
+		},
+		announcements: announcements{unannounced: map[netip.Addr]bool{}},
 	}
 	if err := h.readLedger(); err != nil {
 		h.log.Warn("going on without the ledger: addresses that an earlier process added to devices of others count as the host's own", "err", err)
@@ -139,17 +144,17 @@ func New(o Options) (*Host, error) {
 	if h.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("opening a route socket: %w", err)
 	}
-	if h.batches, err = openBatches(); err != nil {
+	if h.batches, err = rtnl.Open(); err != nil {
 		h.nl.Close()
 		return nil, err
 	}
 	if h.events, err = openEvents(); err != nil {
 		h.nl.Close()
-		return nil, errors.Join(err, h.batches.close())
+		return nil, errors.Join(err, h.batches.Close())
 	}
 	if h.alerts, err = openAlerts(); err != nil {
 		h.nl.Close()
-		return nil, errors.Join(err, h.batches.close(), h.events.close())
+		return nil, errors.Join(err, h.batches.Close(), h.events.close())
 	}
 	h.SetMode(o.Mode)
 	h.guard = guard.New(o.Guard())
@@ -176,7 +181,7 @@ func (h *Host) Close() error {
 	failed := h.await()
 	h.guard.Close()
 	h.nl.Close()
-	return errors.Join(failed, h.events.close(), h.batches.close(), h.alerts.close())
+	return errors.Join(failed, h.events.close(), h.batches.Close(), h.alerts.close())
 }
 
 // Refuse has the addresses that vipd holds refuse new connections, while what is established goes on: for the time in
@@ -205,7 +210,7 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 	if err := h.await(); err != nil {
 		return err
 	}
-	if err := h.look(); err != nil {
+	if err := h.updateView(); err != nil {
 		return err
 	}
 	h.downed = false
@@ -215,9 +220,12 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 	for a := range snap.Diff(h.want, want.Addresses) {
 		h.dirty[a], h.leaving[a] = true, true
 	}
-	h.want, h.wanted = want.Addresses, want.Frontends
+	for a := range snap.Diff(h.standings, want.Standings) {
+		h.dirty[a] = true
+	}
+	h.want, h.standings, h.wanted = want.Addresses, want.Standings, want.Frontends
 	h.obey()
-	return errors.Join(h.hold(ctx), ctx.Err())
+	return errors.Join(h.holdWanted(ctx), ctx.Err())
 }
 
 // weigh counts what a frontend puts into the guard's sets.
@@ -239,7 +247,7 @@ func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balan
 		h.count(c.New, 1)
 	}
 	h.applied = applied
-	all = append(all, h.removeUnneeded(ctx))
+	all = append(all, h.removeUnneeded(ctx), h.holdLate(ctx))
 	for a := range h.pending {
 		if h.appliedAt[a] > 0 {
 			h.setPending(a, false)
@@ -304,7 +312,7 @@ func (h *Host) Problems() []balancer.Problem {
 	p := h.public.Load()
 	out := p.other[:len(p.other):len(p.other)]
 	for _, held := range p.held.All() {
-		if held.Where == nowhere {
+		if held.Where == nowhere && held.Standing == "" {
 			out = append(out, notLocal(held, p.wanted))
 		}
 	}

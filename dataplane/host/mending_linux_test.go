@@ -194,7 +194,7 @@ func die(t *testing.T, h *Host, tools *finder, after string, f *balancer.Fronten
 		_ = h.Prepare(ctx, d) // it was ended
 		return
 	}
-	must(t, h.look())
+	must(t, h.updateView())
 	h.want = d.Addresses
 	h.dirty[f.Addr] = true
 	h.plan()
@@ -365,7 +365,7 @@ func TestLostView(t *testing.T) {
 
 	// A view that lacks the host's own addresses, for whatever reason: the kernel is asked before one is added.
 	l.Host().AddAddr("client", "10.1.0.8/24")
-	must(t, h.look())
+	must(t, h.updateView())
 	clear(h.dirty)
 	delete(h.view.addrs, netip.MustParseAddr("10.1.0.8"))
 	apply(t, h, frontend("10.96.0.10:80"), frontend("10.1.0.8:80"))

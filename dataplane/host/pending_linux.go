@@ -8,7 +8,14 @@ import (
 	"slices"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/neigh"
 )
+
+// announcements are what the neighbours have yet to be told: unannounced are the addresses, and unheard is why they were not.
+type announcements struct {
+	unannounced map[netip.Addr]bool
+	unheard     string
+}
 
 // notYet is why a route is missing that nobody has tried to add.
 const notYet = "it was not tried yet"
@@ -64,7 +71,7 @@ func (h *Host) reroute(family int, addrs []netip.Addr) error {
 		}
 		if _, pending := h.unrouted[a]; pending {
 			delete(h.unrouted, a)
-			if held := (Held{a, h.device.name, h.device.note}); h.held.At(a) != held {
+			if held := (Held{Addr: a, Where: h.device.name, Note: h.device.note}); h.held.At(a) != held {
 				h.held = h.held.Set(a, held)
 			}
 		}
@@ -75,7 +82,7 @@ func (h *Host) reroute(family int, addrs []netip.Addr) error {
 // unroutable notes why an address has no route.
 func (h *Host) unroutable(a netip.Addr, reason string) {
 	h.unrouted[a] = reason
-	h.held = h.held.Set(a, Held{a, h.device.name, "its route is pending: " + reason})
+	h.held = h.held.Set(a, Held{Addr: a, Where: h.device.name, Note: "its route is pending: " + reason})
 }
 
 // announceAgain has all addresses announced that are on the device: it is connected to something now.
@@ -114,7 +121,7 @@ func (h *Host) announceAll() {
 	const atOnce = 100 // what is announced twice after an error does no harm
 	slices.SortFunc(serving, netip.Addr.Compare)
 	for addrs := range slices.Chunk(serving, atOnce) {
-		if err := announce(h.device.index, addrs); err != nil {
+		if err := neigh.Announce(h.device.index, addrs); err != nil {
 			h.unheard = err.Error()
 			return
 		}

@@ -13,7 +13,24 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/rtnl"
 )
+
+// routes are how connections from this host to held VIPs leave.
+type routes struct {
+	// source are the node's own addresses, IPv4 and IPv6, that they leave with; routed says which of them each VIP's route
+	// carries.
+	source [2]netip.Addr
+	routed map[netip.Addr]netip.Addr
+	// renumbered: others' addresses of the family have changed since a source was looked for.
+	renumbered [2]bool
+	// unrouted are held addresses whose route is not right yet, with the reason; asleep: some wait for the device to come up.
+	unrouted map[netip.Addr]string
+	asleep   bool
+	// arriving are IPv6 addresses that the kernel is still adding; shadowed are those whose route from the kernel has to go.
+	arriving, shadowed map[netip.Addr]bool
+}
 
 // routeProtocol marks our routes, so that they are recognised without any memory. The number is nobody else's in
 // iproute2's list.
@@ -117,14 +134,14 @@ func (h *Host) route(family int, addrs []netip.Addr) []error {
 	if family == 1 {
 		flags |= unix.NLM_F_REPLACE // IPv6 takes routes that differ in the source alone for the same
 	}
-	var put, drop []message
+	var put, drop []rtnl.Message
 	var routed, replaced []int // by their places in addrs
 	for i, a := range addrs {
 		if h.routed[a] != src {
-			put, routed = append(put, localRoute(unix.RTM_NEWROUTE, flags, a, src, h.device.index, routeProtocol)), append(routed, i)
+			put, routed = append(put, rtnl.LocalRoute(unix.RTM_NEWROUTE, flags, a, src, h.device.index, routeProtocol)), append(routed, i)
 		}
 	}
-	for j, err := range h.batches.do(put) {
+	for j, err := range h.batches.Do(put) {
 		i := routed[j]
 		a := addrs[i]
 		if err != nil && !errors.Is(err, syscall.EEXIST) {
@@ -136,10 +153,10 @@ func (h *Host) route(family int, addrs []netip.Addr) []error {
 		if a.Is6() {
 			h.shadowed[a] = true
 		} else if old.IsValid() {
-			drop, replaced = append(drop, localRoute(unix.RTM_DELROUTE, 0, a, old, h.device.index, routeProtocol)), append(replaced, i)
+			drop, replaced = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, old, h.device.index, routeProtocol)), append(replaced, i)
 		}
 	}
-	for j, err := range h.batches.do(drop) {
+	for j, err := range h.batches.Do(drop) {
 		if err != nil && !errors.Is(err, syscall.ESRCH) {
 			errs[replaced[j]] = fmt.Errorf("removing the old route to %s: %w", addrs[replaced[j]], err)
 		}
@@ -164,12 +181,12 @@ func (h *Host) unshadow(ctx context.Context) error {
 		return fmt.Errorf("looking at device %s: %w", h.device.name, err)
 	}
 	shadowed := slices.Collect(maps.Keys(h.shadowed))
-	var drop []message
+	var drop []rtnl.Message
 	for _, a := range shadowed {
-		drop = append(drop, localRoute(unix.RTM_DELROUTE, 0, a, netip.Addr{}, h.device.index, unix.RTPROT_KERNEL))
+		drop = append(drop, rtnl.LocalRoute(unix.RTM_DELROUTE, 0, a, netip.Addr{}, h.device.index, unix.RTPROT_KERNEL))
 	}
 	var all []error
-	for i, err := range h.batches.do(drop) {
+	for i, err := range h.batches.Do(drop) {
 		if err != nil && !errors.Is(err, syscall.ESRCH) {
 			all = append(all, fmt.Errorf("removing the kernel's route to %s: %w", shadowed[i], err))
 		}

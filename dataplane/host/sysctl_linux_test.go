@@ -43,7 +43,7 @@ func TestVirtualServerSysctls(t *testing.T) {
 			must(t, err)
 			s := memorySysctls{maps.Clone(c.before), false}
 			asked := 0
-			h := &Host{sys: s, ledger: l, release: c.release, opts: Options{ManageSysctls: !c.left, ForeignServers: func() bool { asked++; return c.foreign }}}
+			h := &Host{kernel: kernel{sys: s}, ledger: l, tuning: tuning{release: c.release}, opts: Options{ManageSysctls: !c.left, ForeignServers: func() bool { asked++; return c.foreign }}}
 			h.SetMode(c.mode)
 			must(t, h.virtualServers())
 			if !maps.Equal(s.values, c.during) {
@@ -88,7 +88,7 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 			must(t, err)
 			s := memorySysctls{map[string]string{"net.ipv4.vs.conntrack": "0"}, false}
 			foreign, spent := true, time.Duration(0)
-			h := &Host{sys: s, ledger: l, release: "6.1.0", opts: Options{ManageSysctls: true, ForeignServers: func() bool {
+			h := &Host{kernel: kernel{sys: s}, ledger: l, tuning: tuning{release: "6.1.0"}, opts: Options{ManageSysctls: true, ForeignServers: func() bool {
 				time.Sleep(took)
 				spent += took
 				return foreign

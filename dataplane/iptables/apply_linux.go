@@ -133,7 +133,7 @@ func (y *family) ensureJumps(ctx context.Context) error {
 		return err
 	}
 	for _, hook := range hooks() {
-		if err := y.tool.EnsureJump(ctx, table, hook, true, "-j", rootChain); err != nil {
+		if err := y.tool.EnsureJump(ctx, table, hook, "-j", rootChain); err != nil {
 			return err
 		}
 	}

@@ -47,7 +47,12 @@ type chooser struct {
 
 // choose returns the rules of the frontend's chain, and the chains that they lead to, those first that others lead to.
 func choose(f *balancer.Frontend, ways []way) (rules []string, below []xtables.Chain) {
-	c := &chooser{coin: coinOf(f), prefix: groupPrefix + keyHash(f.Key) + "-"}
+	return chooseBy(coinOf(f), f, ways)
+}
+
+// chooseBy is choose with another coin.
+func chooseBy(by coin, f *balancer.Frontend, ways []way) (rules []string, below []xtables.Chain) {
+	c := &chooser{coin: by, prefix: groupPrefix + keyHash(f.Key) + "-"}
 	switch {
 	case len(ways) == 0:
 	case f.Scheduler == balancer.DestinationHash:

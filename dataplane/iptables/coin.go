@@ -30,11 +30,15 @@ func inTurn(_ string, _, rest int) string {
 // clients of ways that stay only few move when others come or go.
 func bySource(is4 bool) coin {
 	return func(id string, share, rest int) string {
-		h := fnv.New32a()
-		_, _ = h.Write([]byte(id)) // a hash never fails
-		limit := uint32(float64(share) / float64(rest) * (1 << 32))
-		return "-m bpf --bytecode \"" + bytecode(sourceBelow(is4, h.Sum32(), limit)) + "\" "
+		return "-m bpf --bytecode \"" + bytecode(sourceCoin(is4, id, share, rest)) + "\" "
 	}
+}
+
+// sourceCoin is the program of one coin of bySource.
+func sourceCoin(is4 bool, id string, share, rest int) []bpf.Instruction {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(id)) // a hash never fails
+	return sourceBelow(is4, h.Sum32(), uint32(float64(share)/float64(rest)*(1<<32)))
 }
 
 // sourceBelow matches packets whose source address, hashed with seed, is below limit. The mixing is the finalizer of

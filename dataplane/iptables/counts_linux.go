@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vipd/dataplane"
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -17,17 +17,17 @@ import (
 type counted struct {
 	counting sync.Mutex // guards what follows; taken after the family's
 	// totals are the connections that rules counted which are not there any more.
-	totals *totals.Sums[totals.Backend, uint64]
+	totals *counters.Sums[counters.Backend, uint64]
 	// last is what each chain's rules were last seen at.
 	last map[string][]uint64
 	// shown is what was last said, and next when the table may be read again.
-	shown map[totals.Backend]uint64
+	shown map[counters.Backend]uint64
 	next  time.Time
 }
 
-func newTotals() *totals.Sums[totals.Backend, uint64] {
-	return totals.New(
-		totals.Backend.Whole,
+func newTotals() *counters.Sums[counters.Backend, uint64] {
+	return counters.New(
+		counters.Backend.Whole,
 		func(a, b uint64) uint64 { return a + b },
 	)
 }
@@ -65,14 +65,6 @@ func (y *family) countedLocked(p *plan) (names []string) {
 	return names
 }
 
-func packets(rules []xtables.Count) []uint64 {
-	out := make([]uint64, len(rules))
-	for i, c := range rules {
-		out[i] = c.Packets
-	}
-	return out
-}
-
 // endLocked adds what a chain has counted to the totals, because it is replaced or deleted.
 func (y *family) endLocked(f *front, name string, counts []uint64) {
 	y.counting.Lock()
@@ -100,21 +92,21 @@ func (y *family) countLastLocked(ctx context.Context) {
 	owners := y.chainOwners()
 	for name := range y.chains {
 		if f := owners[name]; f != nil {
-			y.endLocked(f, name, packets(counts[name]))
+			y.endLocked(f, name, counts[name])
 		}
 	}
 	y.counting.Lock()
 	defer y.counting.Unlock()
-	y.shown = y.totals.With(map[totals.Backend]uint64{}, time.Now()) // what is said where the table can't be read any more
+	y.shown = y.totals.With(map[counters.Backend]uint64{}, time.Now()) // what is said where the table can't be read any more
 }
 
-func (f *front) total(backend netip.AddrPort) totals.Backend {
-	return totals.Backend{Port: totals.Port{Service: f.service, Name: f.port}, Addr: backend}
+func (f *front) total(backend netip.AddrPort) counters.Backend {
+	return counters.Backend{Port: counters.Port{Service: f.service, Name: f.port}, Addr: backend}
 }
 
 // counts returns all counts so far, or, while the table is written or was read just now, those of the last reading. The
 // result is not changed any more.
-func (y *family) counts(ctx context.Context) map[totals.Backend]uint64 {
+func (y *family) counts(ctx context.Context) map[counters.Backend]uint64 {
 	y.counting.Lock()
 	shown, next := y.shown, y.next
 	y.counting.Unlock()
@@ -132,21 +124,21 @@ func (y *family) counts(ctx context.Context) map[totals.Backend]uint64 {
 	y.counting.Lock()
 	defer y.counting.Unlock()
 	y.shown = y.sumLocked(counts, epoch)
-	y.next = totals.NextReading(started)
+	y.next = counters.NextReading(started)
 	return y.shown
 }
 
 // sumLocked adds a reading to the totals. Chains that were written after the epoch in which it began are left out: what
 // they had is among the totals.
-func (y *family) sumLocked(counts map[string][]xtables.Count, epoch uint64) map[totals.Backend]uint64 {
+func (y *family) sumLocked(counts map[string][]uint64, epoch uint64) map[counters.Backend]uint64 {
 	owners := y.chainOwners()
-	all := make(map[totals.Backend]uint64, len(y.shown))
+	all := make(map[counters.Backend]uint64, len(y.shown))
 	for name, c := range y.chains {
 		f := owners[name]
 		if f == nil || c.epoch > epoch {
 			continue
 		}
-		now, before := packets(counts[name]), y.last[name]
+		now, before := counts[name], y.last[name]
 		for i, target := range c.targets {
 			if !target.IsValid() || i >= len(now) {
 				continue
@@ -168,7 +160,7 @@ func (y *family) sumLocked(counts map[string][]xtables.Count, epoch uint64) map[
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	var counts []map[totals.Backend]uint64
+	var counts []map[counters.Backend]uint64
 	for _, name := range xtables.Families() {
 		if y := d.families[name]; y != nil {
 			counts = append(counts, y.counts(ctx))

@@ -206,8 +206,18 @@ func (d *Dataplane) detail() string {
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f, d.mark) }
 
 // Connections implements dataplane.Dataplane.
-func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, error) {
-	return d.tracker.Connections(ctx)
+func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
+	return d.tracker.Connections(ctx, q, visit)
+}
+
+// Kill implements dataplane.Dataplane.
+func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
+	return d.tracker.Kill(ctx, q)
+}
+
+// Follow implements dataplane.Dataplane.
+func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
+	return d.tracker.Follow(ctx, tell, lost)
 }
 
 // Suspect implements dataplane.Dataplane, for TCP.

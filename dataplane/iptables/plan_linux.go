@@ -26,7 +26,7 @@ type plan struct {
 	// slots is how many sticky sets are needed.
 	slots int
 	// counts are the counters, before the write, of the chains that go or are replaced, as far as they are known.
-	counts map[string][]xtables.Count
+	counts map[string][]uint64
 }
 
 // planLocked plans a batch, but for the keys that are bad.
@@ -161,7 +161,7 @@ func (y *family) noteLocked(p *plan, done int) {
 		f := y.fronts[p.owners[i]]
 		end := func(name string) {
 			if counts, ok := p.counts[name]; ok && f != nil {
-				y.endLocked(f, name, packets(counts))
+				y.endLocked(f, name, counts)
 			}
 		}
 		for _, c := range g.Write {

@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -9,8 +8,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // atATime is how many frontends are changed together: a new virtual server is without destinations for as long as those
@@ -36,7 +35,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	if len(d.quiet) > 0 {
 		d.drains.Look()
 	}
-	d.flows.loop.Look()
+	d.flows.Applied(batch, failed)
 	if len(failed) > 0 {
 		return failed
 	}
@@ -59,7 +58,6 @@ func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, ta
 			failed[c.Key] = err
 			continue
 		}
-		d.flows.take(c, cmp.Or(s.front, c.Old), now)
 		s.want(c.New, d.drainLocked(s, c), now)
 		work = append(work, s)
 	}
@@ -94,7 +92,7 @@ func (d *Dataplane) drainLocked(s *server, c dataplane.Change) time.Duration {
 
 // renameLocked has what was counted so far stay with the service that had the key, when another gets it.
 func (d *Dataplane) renameLocked(ctx context.Context, s *server, f *balancer.Frontend) error {
-	if f == nil || !d.counts.renames(s.key, totals.Port{Service: f.Service, Name: f.Port}) {
+	if f == nil || !d.counts.renames(s.key, counters.Port{Service: f.Service, Name: f.Port}) {
 		return nil
 	}
 	if s.there && s.last != nil {
@@ -102,13 +100,13 @@ func (d *Dataplane) renameLocked(ctx context.Context, s *server, f *balancer.Fro
 			return err
 		}
 	}
-	d.counts.name(s.key, totals.Port{Service: f.Service, Name: f.Port})
+	d.counts.name(s.key, counters.Port{Service: f.Service, Name: f.Port})
 	return nil
 }
 
 func (d *Dataplane) readCountsLocked(ctx context.Context, s *server) error {
 	states, err := d.conn.Destinations(ctx, s.key)
-	if errors.Is(err, lvs.ErrNoService) {
+	if errors.Is(err, ipvsnl.ErrNoService) {
 		return nil
 	}
 	if err == nil {
@@ -159,10 +157,10 @@ func (r *round) run(work []*server, taken taken, now time.Time) {
 			}
 		}
 	}
-	r.send(work, func(s *server) []lvs.Op { return plans[s].create })
-	r.send(work, func(s *server) []lvs.Op { return plans[s].change })
+	r.send(work, func(s *server) []ipvsnl.Op { return plans[s].create })
+	r.send(work, func(s *server) []ipvsnl.Op { return plans[s].change })
 	ends := r.endings(work, plans)
-	r.send(work, func(s *server) []lvs.Op { return ends[s] })
+	r.send(work, func(s *server) []ipvsnl.Op { return ends[s] })
 	if err := r.d.ledger.save(); err != nil { // it names more than there is, which is safe
 		r.d.log.Warn("the ledger is not up to date", "err", err)
 	}
@@ -184,8 +182,8 @@ func (d *Dataplane) recordLocked(s *server) {
 // endings returns what is removed at the end of a round: what its plan says, and destinations that take no new
 // connections and have no others. Before they go, their counters are read; so are those of destinations that are back,
 // which the kernel may go on counting from where they were.
-func (r *round) endings(work []*server, plans map[*server]steps) map[*server][]lvs.Op {
-	ends := map[*server][]lvs.Op{}
+func (r *round) endings(work []*server, plans map[*server]steps) map[*server][]ipvsnl.Op {
+	ends := map[*server][]ipvsnl.Op{}
 	for _, s := range work {
 		if r.over(s) || !s.there {
 			continue
@@ -196,13 +194,13 @@ func (r *round) endings(work []*server, plans map[*server]steps) map[*server][]l
 		}
 		states, err := r.d.conn.Destinations(r.ctx, s.key)
 		if err != nil {
-			r.refused(s, lvs.Op{Service: lvs.Service{Key: s.key}}, err)
+			r.refused(s, ipvsnl.Op{Service: ipvsnl.Service{Key: s.key}}, err)
 			continue
 		}
 		r.d.counts.see(s.key, states)
 		for _, op := range s.ended(states, time.Now()) {
-			if op.Verb == lvs.DeleteService {
-				remove = []lvs.Op{op}
+			if op.Verb == ipvsnl.DeleteService {
+				remove = []ipvsnl.Op{op}
 			} else if !slices.Contains(remove, op) {
 				remove = append(remove, op)
 			}
@@ -213,8 +211,8 @@ func (r *round) endings(work []*server, plans map[*server]steps) map[*server][]l
 }
 
 // send has the kernel do one step of each server that has not failed.
-func (r *round) send(work []*server, step func(*server) []lvs.Op) {
-	var ops []lvs.Op
+func (r *round) send(work []*server, step func(*server) []ipvsnl.Op) {
+	var ops []ipvsnl.Op
 	var owners []*server
 	for _, s := range work {
 		if !r.over(s) {
@@ -237,26 +235,26 @@ func (r *round) send(work []*server, step func(*server) []lvs.Op) {
 }
 
 // absent reports whether an op was not done because there is nothing to do.
-func absent(op lvs.Op, err error) bool {
-	return op.Verb == lvs.DeleteService && errors.Is(err, lvs.ErrNoService) ||
-		op.Verb == lvs.DeleteDestination && (errors.Is(err, lvs.ErrNoDestination) || errors.Is(err, lvs.ErrNoService))
+func absent(op ipvsnl.Op, err error) bool {
+	return op.Verb == ipvsnl.DeleteService && errors.Is(err, ipvsnl.ErrNoService) ||
+		op.Verb == ipvsnl.DeleteDestination && (errors.Is(err, ipvsnl.ErrNoDestination) || errors.Is(err, ipvsnl.ErrNoService))
 }
 
 // refused takes in that the kernel has not done op.
-func (r *round) refused(s *server, op lvs.Op, err error) {
+func (r *round) refused(s *server, op ipvsnl.Op, err error) {
 	switch {
-	case op.Verb == lvs.AddService && errors.Is(err, lvs.ErrExists):
+	case op.Verb == ipvsnl.AddService && errors.Is(err, ipvsnl.ErrExists):
 		// It was not there before the ledger named it, and what is in the ledger and not in the kernel is dropped when that
 		// is noticed: somebody else has made it just now.
 		r.d.goneLocked(s)
 		r.errs[s] = r.d.foreign(r.ctx, s.key)
-	case op.Verb == lvs.AddService && !uncertain(err):
+	case op.Verb == ipvsnl.AddService && !uncertain(err):
 		r.d.goneLocked(s)
 		r.errs[s] = err
-	case op.Verb == lvs.AddService:
+	case op.Verb == ipvsnl.AddService:
 		s.unsure, s.asked = true, &op.Service
 		r.again[s] = err
-	case errors.Is(err, lvs.ErrExists), errors.Is(err, lvs.ErrNoService), errors.Is(err, lvs.ErrNoDestination):
+	case errors.Is(err, ipvsnl.ErrExists), errors.Is(err, ipvsnl.ErrNoService), errors.Is(err, ipvsnl.ErrNoDestination):
 		s.unsure = true
 		r.again[s] = err
 	default:
@@ -269,5 +267,5 @@ func (r *round) refused(s *server, op lvs.Op, err error) {
 
 // uncertain reports whether an op that failed may have been done all the same.
 func uncertain(err error) bool {
-	return errors.Is(err, lvs.ErrNoAnswer) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	return errors.Is(err, ipvsnl.ErrNoAnswer) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

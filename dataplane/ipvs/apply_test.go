@@ -11,7 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // TestMessagesOfOneChange counts the messages of changes to one endpoint: few, whatever else there is, and in an order in
@@ -79,28 +79,28 @@ func TestMessagesOfOneChange(t *testing.T) {
 }
 
 // short says what ops do to endpoints of web.
-func short(ops []lvs.Op) string {
+func short(ops []ipvsnl.Op) string {
 	var words []string
 	for _, op := range ops {
 		i := op.Destination.Addr.Addr().AsSlice()
 		switch op.Verb {
-		case lvs.AddService, lvs.EditService:
+		case ipvsnl.AddService, ipvsnl.EditService:
 			w := "scheduler " + op.Service.Scheduler
 			if op.Service.Timeout > 0 {
 				w += " for " + op.Service.Timeout.String()
 			}
 			words = append(words, w)
-		case lvs.DeleteService:
+		case ipvsnl.DeleteService:
 			words = append(words, "delete all")
-		case lvs.AddDestination:
+		case ipvsnl.AddDestination:
 			words = append(words, fmt.Sprint("add ", i[len(i)-1]))
-		case lvs.EditDestination:
+		case ipvsnl.EditDestination:
 			w := fmt.Sprint("edit ", i[len(i)-1], " to ", op.Destination.Weight)
 			if op.Destination.Upper > 0 {
 				w += fmt.Sprint(" at most ", op.Destination.Upper)
 			}
 			words = append(words, w)
-		case lvs.DeleteDestination:
+		case ipvsnl.DeleteDestination:
 			words = append(words, fmt.Sprint("delete ", i[len(i)-1]))
 		}
 	}
@@ -156,12 +156,12 @@ func TestForeign(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
 	p.observe()
-	theirs := lvs.Service{Key: key(0), Scheduler: "wrr"}
+	theirs := ipvsnl.Service{Key: key(0), Scheduler: "wrr"}
 	beside := theirs
 	beside.Key.Port = 81
-	made := []lvs.Op{
-		{Verb: lvs.AddService, Service: theirs}, {Verb: lvs.AddService, Service: beside},
-		{Verb: lvs.AddDestination, Service: theirs, Destination: lvs.Destination{Addr: address(key(0), 9), Forward: balancer.NATForward, Weight: 3}},
+	made := []ipvsnl.Op{
+		{Verb: ipvsnl.AddService, Service: theirs}, {Verb: ipvsnl.AddService, Service: beside},
+		{Verb: ipvsnl.AddDestination, Service: theirs, Destination: ipvsnl.Destination{Addr: address(key(0), 9), Forward: balancer.NATForward, Weight: 3}},
 	}
 	if errs := k.Do(context.Background(), made); errs != nil {
 		t.Fatal(errs)
@@ -188,7 +188,7 @@ func TestForeign(t *testing.T) {
 	if err := p.Apply(context.Background(), []dataplane.Change{{Key: ours.Key}}); err != nil {
 		t.Errorf("removing what never was: %v", err)
 	}
-	if errs := k.Do(context.Background(), []lvs.Op{{Verb: lvs.DeleteService, Service: theirs}}); errs != nil {
+	if errs := k.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: theirs}}); errs != nil {
 		t.Fatal(errs)
 	}
 	p.apply(ours, other)
@@ -240,27 +240,27 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 func TestDamageIsSeen(t *testing.T) {
 	f := with(web(key(0), 1, 2, 3), 1, func(b *balancer.Backend) { b.MaxConnections = 9 })
 	f.Scheduler = balancer.SourceHash
-	at := lvs.Service{Key: f.Key}
+	at := ipvsnl.Service{Key: f.Key}
 	for name, c := range map[string]struct {
-		op   lvs.Op
+		op   ipvsnl.Op
 		sure bool
 	}{
-		"service gone":        {lvs.Op{Verb: lvs.DeleteService, Service: at}, true},
-		"scheduler":           {lvs.Op{Verb: lvs.EditService, Service: lvs.Service{Key: f.Key, Scheduler: "rr"}}, true},
-		"flags":               {lvs.Op{Verb: lvs.EditService, Service: lvs.Service{Key: f.Key, Scheduler: "sh"}}, true},
-		"destination gone":    {lvs.Op{Verb: lvs.DeleteDestination, Service: at, Destination: lvs.Destination{Addr: address(f.Key, 2)}}, true},
-		"weight":              {lvs.Op{Verb: lvs.EditDestination, Service: at, Destination: lvs.Destination{Addr: address(f.Key, 2), Forward: balancer.NATForward, Weight: 5}}, true},
-		"threshold":           {lvs.Op{Verb: lvs.EditDestination, Service: at, Destination: lvs.Destination{Addr: address(f.Key, 1), Forward: balancer.NATForward, Weight: 1}}, true},
-		"forward":             {lvs.Op{Verb: lvs.EditDestination, Service: at, Destination: lvs.Destination{Addr: address(f.Key, 2), Forward: balancer.DRForward, Weight: 1}}, true},
-		"destination added":   {lvs.Op{Verb: lvs.AddDestination, Service: at, Destination: lvs.Destination{Addr: address(f.Key, 8), Forward: balancer.NATForward, Weight: 1}}, true},
-		"somebody else comes": {lvs.Op{Verb: lvs.AddService, Service: lvs.Service{Key: key(6), Scheduler: "rr"}}, false},
+		"service gone":        {ipvsnl.Op{Verb: ipvsnl.DeleteService, Service: at}, true},
+		"scheduler":           {ipvsnl.Op{Verb: ipvsnl.EditService, Service: ipvsnl.Service{Key: f.Key, Scheduler: "rr"}}, true},
+		"flags":               {ipvsnl.Op{Verb: ipvsnl.EditService, Service: ipvsnl.Service{Key: f.Key, Scheduler: "sh"}}, true},
+		"destination gone":    {ipvsnl.Op{Verb: ipvsnl.DeleteDestination, Service: at, Destination: ipvsnl.Destination{Addr: address(f.Key, 2)}}, true},
+		"weight":              {ipvsnl.Op{Verb: ipvsnl.EditDestination, Service: at, Destination: ipvsnl.Destination{Addr: address(f.Key, 2), Forward: balancer.NATForward, Weight: 5}}, true},
+		"threshold":           {ipvsnl.Op{Verb: ipvsnl.EditDestination, Service: at, Destination: ipvsnl.Destination{Addr: address(f.Key, 1), Forward: balancer.NATForward, Weight: 1}}, true},
+		"forward":             {ipvsnl.Op{Verb: ipvsnl.EditDestination, Service: at, Destination: ipvsnl.Destination{Addr: address(f.Key, 2), Forward: balancer.DRForward, Weight: 1}}, true},
+		"destination added":   {ipvsnl.Op{Verb: ipvsnl.AddDestination, Service: at, Destination: ipvsnl.Destination{Addr: address(f.Key, 8), Forward: balancer.NATForward, Weight: 1}}, true},
+		"somebody else comes": {ipvsnl.Op{Verb: ipvsnl.AddService, Service: ipvsnl.Service{Key: key(6), Scheduler: "rr"}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, newKernel(), t.TempDir())
 			p.observe()
 			p.apply(f)
 			before := p.k.text(t, func(k balancer.Key) bool { return k == f.Key })
-			if errs := p.k.Do(context.Background(), []lvs.Op{c.op}); errs != nil {
+			if errs := p.k.Do(context.Background(), []ipvsnl.Op{c.op}); errs != nil {
 				t.Fatal(errs)
 			}
 			reason, err := p.Intact(context.Background())
@@ -292,8 +292,8 @@ func TestDamageIsSeenAmongMany(t *testing.T) {
 	p.apply(all...)
 	for i := 0; i < len(all); i += 400 {
 		f := all[i]
-		op := lvs.Op{Verb: lvs.EditDestination, Service: lvs.Service{Key: f.Key}, Destination: lvs.Destination{Addr: address(f.Key, 2), Forward: balancer.NATForward, Weight: 5}}
-		if errs := p.k.Do(t.Context(), []lvs.Op{op}); errs != nil {
+		op := ipvsnl.Op{Verb: ipvsnl.EditDestination, Service: ipvsnl.Service{Key: f.Key}, Destination: ipvsnl.Destination{Addr: address(f.Key, 2), Forward: balancer.NATForward, Weight: 5}}
+		if errs := p.k.Do(t.Context(), []ipvsnl.Op{op}); errs != nil {
 			t.Fatal(errs)
 		}
 		if reason, err := p.Intact(t.Context()); !strings.Contains(reason, "changed") || err != nil {
@@ -338,13 +338,13 @@ func TestUnloadingIsSeen(t *testing.T) {
 // having looked.
 func TestApplyCorrectsBeliefs(t *testing.T) {
 	f, g := web(key(0), 1, 2, 3), web(key(0), 2, 3, 4)
-	at := lvs.Service{Key: f.Key}
-	to := func(i int) lvs.Destination {
-		return lvs.Destination{Addr: address(f.Key, i), Forward: balancer.NATForward, Weight: 1}
+	at := ipvsnl.Service{Key: f.Key}
+	to := func(i int) ipvsnl.Destination {
+		return ipvsnl.Destination{Addr: address(f.Key, i), Forward: balancer.NATForward, Weight: 1}
 	}
-	for name, ops := range map[string][]lvs.Op{
-		"service gone":      {{Verb: lvs.DeleteService, Service: at}},
-		"one gone, one new": {{Verb: lvs.DeleteDestination, Service: at, Destination: to(1)}, {Verb: lvs.AddDestination, Service: at, Destination: to(4)}},
+	for name, ops := range map[string][]ipvsnl.Op{
+		"service gone":      {{Verb: ipvsnl.DeleteService, Service: at}},
+		"one gone, one new": {{Verb: ipvsnl.DeleteDestination, Service: at, Destination: to(1)}, {Verb: ipvsnl.AddDestination, Service: at, Destination: to(4)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, newKernel(), t.TempDir())
@@ -371,7 +371,7 @@ func TestCleanupRemovesWhatTheLedgerNames(t *testing.T) {
 	p := start(t, k, t.TempDir())
 	p.observe()
 	p.apply(web(key(0), 1), web(key(1), 1), web(key(3), 1))
-	if errs := k.Do(context.Background(), []lvs.Op{{Verb: lvs.AddService, Service: lvs.Service{Key: key(2), Scheduler: "rr"}}}); errs != nil {
+	if errs := k.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.AddService, Service: ipvsnl.Service{Key: key(2), Scheduler: "rr"}}}); errs != nil {
 		t.Fatal(errs)
 	}
 	for _, dry := range []bool{true, false} {

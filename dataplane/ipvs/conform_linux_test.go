@@ -62,8 +62,8 @@ func TestIPVSConformance(t *testing.T) {
 // emulated says that each case takes half a minute: this is a guest without hardware of its own.
 func emulated() bool { return wait.Scaled(time.Second) > time.Second }
 
-// elsewhere are the cases that such a guest runs in make soak alone: those about compiled services and the guard, which
-// all other modes show, and those about shares, which the kernel's schedulers make of the weights that tests of this
+// elsewhere are the cases that such a guest runs in make soak alone: those about compiled services, the guard and addresses,
+// which all other modes show, and those about shares, which the kernel's schedulers make of the weights that tests of this
 // package compare one by one.
 func elsewhere() map[string]string {
 	skip := map[string]string{}
@@ -71,7 +71,9 @@ func elsewhere() map[string]string {
 		return skip
 	}
 	for _, name := range []string{
-		"arrival", "narrow", "foreign", "damage/others-first", "layouts/one-arm", "layouts/shared-vip", "routed/targets", "routed/ports", "routed/many",
+		"arrival", "foreign", "damage/others-first", "layouts/one-arm", "layouts/shared-vip", "routed/targets", "routed/ports", "routed/many",
+		"damage/guard-deleted", "damage/guard-bypassed", "damage/guard-emptied", "damage/tables", "damage/chain-nat", "damage/chain-filter",
+		"damage/chain-mangle", "damage/rules", "damage/entries", "damage/sets", "damage/entry", "damage/entry6", "damage/address",
 		"routed/spread", "routed/hashes", "routed/undisturbed-many", "routed/no-endpoints-drop", "routed/host-endpoint",
 	} {
 		skip[name] = "make soak runs it here: other modes show the same"

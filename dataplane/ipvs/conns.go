@@ -2,16 +2,17 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // Connections implements dataplane.Dataplane: what the kernel's table has of ours. The memory of where a client with
 // affinity belongs is no connection.
-func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, error) {
+func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	d.mu.Lock()
 	services := make(map[balancer.Key]balancer.Name, len(d.servers))
 	for k, s := range d.servers {
@@ -22,29 +23,41 @@ func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, er
 	d.mu.Unlock()
 	idle, err := d.idle(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var all []dataplane.Connection
 	for c, err := range d.conn.Connections(ctx) {
 		if err != nil {
-			return all, err
+			return err
 		}
 		k := balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}
-		if service, ours := services[k]; ours && !c.Template {
-			state := strings.ReplaceAll(c.State, "_", "-") // the words of all modes: time-wait
-			if idle(&c) {
-				state = dataplane.Idle
-			}
-			all = append(all, dataplane.Connection{Frontend: k, Service: service, Client: c.Client, Backend: c.Backend, State: state})
+		service, ours := services[k]
+		if !ours || c.Template {
+			continue
+		}
+		state := strings.ReplaceAll(c.State, "_", "-") // the words of all modes: time-wait
+		if idle(&c) {
+			state = dataplane.Idle
+		}
+		n := dataplane.Connection{Frontend: k, Service: service, Client: c.Client, Backend: c.Backend, State: state}
+		if !q.Names(&n) {
+			continue
+		}
+		if err := visit(&n); err != nil {
+			return err
 		}
 	}
-	return all, nil
+	return nil
+}
+
+// Kill implements dataplane.Dataplane: the kernel can't.
+func (d *Dataplane) Kill(context.Context, dataplane.ConnectionQuery) (int, error) {
+	return 0, errors.New("the kernel can't end single connections of IPVS: \"vipctl drain SERVICE ADDRESS --timeout 1s\" ends all of an endpoint")
 }
 
 // idle returns what tells whether a flow of UDP has had no packet for dataplane.IdleAfter.
-func (d *Dataplane) idle(ctx context.Context) (func(*lvs.Connection) bool, error) {
+func (d *Dataplane) idle(ctx context.Context) (func(*ipvsnl.Connection) bool, error) {
 	whole, err := d.conn.Timeouts(ctx)
-	return func(c *lvs.Connection) bool {
+	return func(c *ipvsnl.Connection) bool {
 		return c.Proto == balancer.UDP && !c.Template && whole.UDP-c.Expires >= dataplane.IdleAfter
 	}, err
 }

@@ -10,8 +10,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // counts remembers what the kernel has counted, which it forgets with each destination.
@@ -24,27 +24,27 @@ type counts struct {
 	// tallies are of the virtual servers that are there.
 	tallies map[balancer.Key]*tally
 	// totals are what destinations had counted that are gone.
-	totals *totals.Sums[totals.Backend, lvs.Stats]
+	totals *counters.Sums[counters.Backend, ipvsnl.Stats]
 }
 
 // tally is what the destinations of one virtual server have counted.
 type tally struct {
-	of   totals.Port
+	of   counters.Port
 	live map[netip.AddrPort]live
 	// gone are destinations that were deleted, with what they had counted: the kernel keeps one for two minutes or more
 	// (IP_VS_DEST_TRASH_PERIOD), and goes on counting from there if it comes back.
-	gone map[netip.AddrPort]lvs.Stats
+	gone map[netip.AddrPort]ipvsnl.Stats
 	// epoch changes when destinations begin to count anew: what was read before does not fit any more.
 	epoch uint64
 	// was is what the virtual server as a whole had counted when its destinations were last read.
-	was lvs.Stats
+	was ipvsnl.Stats
 	// busy: some of them had connections then.
 	busy bool
 }
 
 // live is a destination's counters as they were last seen, what they were when it was made, and its connections.
 type live struct {
-	seen, from lvs.Stats
+	seen, from ipvsnl.Stats
 	active     uint32
 }
 
@@ -52,11 +52,11 @@ type live struct {
 const mostGone = 256
 
 func newCounts() *counts {
-	return &counts{tallies: map[balancer.Key]*tally{}, totals: totals.New(totals.Backend.Whole, plus)}
+	return &counts{tallies: map[balancer.Key]*tally{}, totals: counters.New(counters.Backend.Whole, plus)}
 }
 
 // renames reports whether the key has not been of this port.
-func (c *counts) renames(k balancer.Key, of totals.Port) bool {
+func (c *counts) renames(k balancer.Key, of counters.Port) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tallies[k]
@@ -64,17 +64,17 @@ func (c *counts) renames(k balancer.Key, of totals.Port) bool {
 }
 
 // name has what is counted from now on be this port's.
-func (c *counts) name(k balancer.Key, of totals.Port) {
+func (c *counts) name(k balancer.Key, of counters.Port) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tallies[k]
 	if t == nil {
-		t = &tally{live: map[netip.AddrPort]live{}, gone: map[netip.AddrPort]lvs.Stats{}}
+		t = &tally{live: map[netip.AddrPort]live{}, gone: map[netip.AddrPort]ipvsnl.Stats{}}
 		c.tallies[k] = t
 	}
 	for at, l := range t.live {
-		if t.of != (totals.Port{}) {
-			c.addLocked(totals.Backend{Port: t.of, Addr: at}, minus(l.seen, l.from))
+		if t.of != (counters.Port{}) {
+			c.addLocked(counters.Backend{Port: t.of, Addr: at}, minus(l.seen, l.from))
 			l.from = l.seen
 			t.live[at] = l
 		}
@@ -83,7 +83,7 @@ func (c *counts) name(k balancer.Key, of totals.Port) {
 }
 
 // see takes in what the kernel says of all destinations of a virtual server.
-func (c *counts) see(k balancer.Key, states []lvs.DestinationState) {
+func (c *counts) see(k balancer.Key, states []ipvsnl.DestinationState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.tallies[k]; t != nil {
@@ -92,7 +92,7 @@ func (c *counts) see(k balancer.Key, states []lvs.DestinationState) {
 	}
 }
 
-func (c *counts) seeLocked(k balancer.Key, t *tally, states []lvs.DestinationState) {
+func (c *counts) seeLocked(k balancer.Key, t *tally, states []ipvsnl.DestinationState) {
 	t.busy = false
 	for at, l := range t.live { // some may be gone
 		l.active = 0
@@ -105,8 +105,8 @@ func (c *counts) seeLocked(k balancer.Key, t *tally, states []lvs.DestinationSta
 		}
 		delete(t.gone, s.Addr)
 		if less(s.Stats, l.seen) { // somebody has set them back
-			c.addLocked(totals.Backend{Port: t.of, Addr: s.Addr}, minus(l.seen, l.from))
-			l.from = lvs.Stats{}
+			c.addLocked(counters.Backend{Port: t.of, Addr: s.Addr}, minus(l.seen, l.from))
+			l.from = ipvsnl.Stats{}
 		}
 		l.seen, l.active = s.Stats, s.Active
 		if k.Proto == balancer.UDP {
@@ -118,25 +118,25 @@ func (c *counts) seeLocked(k balancer.Key, t *tally, states []lvs.DestinationSta
 }
 
 // less reports whether a counter has gone back from before to now.
-func less(now, before lvs.Stats) bool {
+func less(now, before ipvsnl.Stats) bool {
 	return now.Connections < before.Connections || now.InBytes < before.InBytes || now.OutBytes < before.OutBytes
 }
 
-func minus(a, b lvs.Stats) lvs.Stats {
-	return lvs.Stats{
+func minus(a, b ipvsnl.Stats) ipvsnl.Stats {
+	return ipvsnl.Stats{
 		Connections: a.Connections - b.Connections, InPackets: a.InPackets - b.InPackets, OutPackets: a.OutPackets - b.OutPackets,
 		InBytes: a.InBytes - b.InBytes, OutBytes: a.OutBytes - b.OutBytes,
 	}
 }
 
-func plus(a, b lvs.Stats) lvs.Stats {
-	return lvs.Stats{
+func plus(a, b ipvsnl.Stats) ipvsnl.Stats {
+	return ipvsnl.Stats{
 		Connections: a.Connections + b.Connections, InPackets: a.InPackets + b.InPackets, OutPackets: a.OutPackets + b.OutPackets,
 		InBytes: a.InBytes + b.InBytes, OutBytes: a.OutBytes + b.OutBytes,
 	}
 }
 
-func (c *counts) addLocked(k totals.Backend, s lvs.Stats) { c.totals.Add(k, s, time.Now()) }
+func (c *counts) addLocked(k counters.Backend, s ipvsnl.Stats) { c.totals.Add(k, s, time.Now()) }
 
 // end takes in that a destination is deleted.
 func (c *counts) end(k balancer.Key, at netip.AddrPort) {
@@ -153,7 +153,7 @@ func (c *counts) endLocked(t *tally, at netip.AddrPort) {
 	if !ok {
 		return
 	}
-	c.addLocked(totals.Backend{Port: t.of, Addr: at}, minus(l.seen, l.from))
+	c.addLocked(counters.Backend{Port: t.of, Addr: at}, minus(l.seen, l.from))
 	delete(t.live, at)
 	if len(t.gone) >= mostGone {
 		clear(t.gone)
@@ -175,7 +175,7 @@ func (c *counts) endAll(k balancer.Key) {
 		c.endLocked(t, at)
 	}
 	clear(t.gone)
-	t.was, t.busy = lvs.Stats{}, false
+	t.was, t.busy = ipvsnl.Stats{}, false
 }
 
 // forget drops a key of which nobody speaks any more.
@@ -186,13 +186,13 @@ func (c *counts) forget(k balancer.Key) {
 }
 
 // back reports whether ops add destinations that were there before.
-func (c *counts) back(k balancer.Key, ops []lvs.Op) bool {
+func (c *counts) back(k balancer.Key, ops []ipvsnl.Op) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tallies[k]
-	return t != nil && slices.ContainsFunc(ops, func(op lvs.Op) bool {
+	return t != nil && slices.ContainsFunc(ops, func(op ipvsnl.Op) bool {
 		_, gone := t.gone[op.Destination.Addr]
-		return op.Verb == lvs.AddDestination && gone
+		return op.Verb == ipvsnl.AddDestination && gone
 	})
 }
 
@@ -210,24 +210,24 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 
 // read reads the destinations of the virtual servers that have counted anything since they were last read, or had
 // connections then. What can't be read stays as it was last seen.
-func (c *counts) read(ctx context.Context, conn lvs.Conn) {
+func (c *counts) read(ctx context.Context, conn ipvsnl.Conn) {
 	if !c.reading.TryLock() {
 		return
 	}
 	defer c.reading.Unlock()
 	if started := time.Now(); !started.Before(c.next) && c.readLocked(ctx, conn) {
-		c.next = totals.NextReading(started)
+		c.next = counters.NextReading(started)
 	}
 }
 
 // readNow is read, however soon after another.
-func (c *counts) readNow(ctx context.Context, conn lvs.Conn) {
+func (c *counts) readNow(ctx context.Context, conn ipvsnl.Conn) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	c.readLocked(ctx, conn)
 }
 
-func (c *counts) readLocked(ctx context.Context, conn lvs.Conn) bool {
+func (c *counts) readLocked(ctx context.Context, conn ipvsnl.Conn) bool {
 	services, err := conn.Services(ctx)
 	if err != nil {
 		return false
@@ -245,7 +245,7 @@ func (c *counts) readLocked(ctx context.Context, conn lvs.Conn) bool {
 	return true
 }
 
-func (c *counts) due(s lvs.ServiceState) (epoch uint64, due bool) {
+func (c *counts) due(s ipvsnl.ServiceState) (epoch uint64, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.tallies[s.Key]
@@ -256,7 +256,7 @@ func (c *counts) due(s lvs.ServiceState) (epoch uint64, due bool) {
 }
 
 // take takes in a reading that began in an epoch.
-func (c *counts) take(s lvs.ServiceState, states []lvs.DestinationState, epoch uint64) {
+func (c *counts) take(s ipvsnl.ServiceState, states []ipvsnl.DestinationState, epoch uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.tallies[s.Key]; t != nil && t.epoch == epoch {
@@ -269,16 +269,16 @@ func (c *counts) take(s lvs.ServiceState, states []lvs.DestinationState, epoch u
 func (c *counts) sums(idle map[balancer.DrainKey]uint64) []dataplane.FrontendCount {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stats, active := map[totals.Backend]lvs.Stats{}, map[totals.Backend]uint64{}
+	stats, active := map[counters.Backend]ipvsnl.Stats{}, map[counters.Backend]uint64{}
 	for key, t := range c.tallies {
 		for at, l := range t.live {
-			k := totals.Backend{Port: t.of, Addr: at}
+			k := counters.Backend{Port: t.of, Addr: at}
 			stats[k] = plus(stats[k], minus(l.seen, l.from))
 			live := uint64(l.active)
 			active[k] += live - min(live, idle[balancer.DrainKey{Frontend: key, Backend: at}])
 		}
 	}
-	byPort := map[totals.Port]*dataplane.FrontendCount{}
+	byPort := map[counters.Port]*dataplane.FrontendCount{}
 	for k, s := range c.totals.With(stats, time.Now()) {
 		if k.Service == "" {
 			continue

@@ -9,8 +9,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // counted returns the connections and bytes of the service web's port, and the connections of endpoint i.
@@ -33,7 +33,7 @@ func (p *process) counted(name balancer.Name, i int) (all, in, backend, active u
 // traffic adds to what a destination has counted.
 func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
 	p.Helper()
-	if err := p.k.SetDestination(f.Key, address(f.Key, i), func(s *lvs.DestinationState) {
+	if err := p.k.SetDestination(f.Key, address(f.Key, i), func(s *ipvsnl.DestinationState) {
 		s.Connections += n
 		s.InBytes += 100 * n
 	}); err != nil {
@@ -45,7 +45,7 @@ func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
 // come back, with and without their old counts, virtual servers that go, also by others, and counters that others set
 // back.
 func TestCountersNeverGoBack(t *testing.T) {
-	for name, trash := range map[string]map[totals.Backend]lvs.Stats{"anew": nil, "on": {}} {
+	for name, trash := range map[string]map[counters.Backend]ipvsnl.Stats{"anew": nil, "on": {}} {
 		t.Run("the kernel counts "+name, func(t *testing.T) {
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) { neverBack(t, dir, trash) })
@@ -53,7 +53,7 @@ func TestCountersNeverGoBack(t *testing.T) {
 	}
 }
 
-func neverBack(t *testing.T, dir string, trash map[totals.Backend]lvs.Stats) {
+func neverBack(t *testing.T, dir string, trash map[counters.Backend]ipvsnl.Stats) {
 	p := start(t, newKernel(), dir)
 	p.k.trash = trash
 	p.observe()
@@ -78,7 +78,7 @@ func neverBack(t *testing.T, dir string, trash map[totals.Backend]lvs.Stats) {
 	want("after it came back with nothing", 11, 8)
 	p.apply(without)
 	p.apply(f)
-	if err := p.k.SetDestination(f.Key, address(f.Key, 2), func(s *lvs.DestinationState) { s.Connections, s.InBytes = 0, 0 }); err != nil {
+	if err := p.k.SetDestination(f.Key, address(f.Key, 2), func(s *ipvsnl.DestinationState) { s.Connections, s.InBytes = 0, 0 }); err != nil {
 		t.Fatal(err)
 	}
 	p.traffic(f, 2, 4)
@@ -120,10 +120,10 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		p.observe()
 		f := web(key(1), 1, 2)
 		p.apply(f)
-		var table []lvs.Connection
+		var table []ipvsnl.Connection
 		for i, quiet := range []time.Duration{0, dataplane.IdleAfter - time.Second, dataplane.IdleAfter, time.Minute} {
 			client := netip.AddrPortFrom(address(f.Key, 100).Addr(), uint16(1000+i))
-			table = append(table, lvs.Connection{
+			table = append(table, ipvsnl.Connection{
 				Proto: f.Proto, Client: client, Frontend: f.AddrPort(), Backend: address(f.Key, 1), State: "udp", Expires: 5*time.Minute - quiet,
 			})
 		}
@@ -134,7 +134,7 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		if all, _, _, active := p.counted("web", 1); active != 2 || all != 4 {
 			t.Errorf("%d of %d flows are live, want 2 of 4", active, all)
 		}
-		conns, err := p.Connections(t.Context())
+		conns, err := dataplane.Connections(t.Context(), p, dataplane.ConnectionQuery{})
 		idle := slices.DeleteFunc(conns, func(c dataplane.Connection) bool { return c.State != dataplane.Idle })
 		if err != nil || len(idle) != 2 {
 			t.Errorf("idle are %+v, %v; want 2", idle, err)

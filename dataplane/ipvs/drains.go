@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // Drains are looked at every drainEvery, and looking takes at most a drainShare'th of the time.
@@ -73,7 +73,7 @@ func (d *Dataplane) sift(ctx context.Context, keys []balancer.Key) ([]balancer.K
 	return slices.DeleteFunc(keys, func(k balancer.Key) bool {
 		s := d.servers[k]
 		entry, told := table[k]
-		return s == nil || told && !slices.ContainsFunc(entry.Destinations, func(t lvs.TableDestination) bool {
+		return s == nil || told && !slices.ContainsFunc(entry.Destinations, func(t ipvsnl.TableDestination) bool {
 			return t.Weight == 0 && (t.Active+t.Inactive == 0 || s.expired(t.Addr, now))
 		})
 	}), nil
@@ -98,7 +98,7 @@ func (d *Dataplane) settle(ctx context.Context, keys []balancer.Key) error {
 		work = append(work, s)
 	}
 	ends := r.endings(work, nil)
-	r.send(work, func(s *server) []lvs.Op { return ends[s] })
+	r.send(work, func(s *server) []ipvsnl.Op { return ends[s] })
 	var failed error
 	for _, s := range work {
 		failed = errors.Join(failed, r.errs[s])

@@ -8,7 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // inTime runs a test of a dataplane over a frontend with three backends, of which the second has a connection, in a time
@@ -194,7 +194,7 @@ func TestManyLeave(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
 		})
-		if len(ops) != 1 || ops[0].Verb != lvs.DeleteService || ops[0].Service.Key != frontends[7].Key {
+		if len(ops) != 1 || ops[0].Verb != ipvsnl.DeleteService || ops[0].Service.Key != frontends[7].Key {
 			t.Errorf("the end of the last connection of %s sent %v", frontends[7].Key, ops)
 		}
 		time.Sleep(time.Minute)
@@ -257,8 +257,8 @@ func TestInterruptedEnd(t *testing.T) {
 	p.remove(f)
 	ended := p.k.text(t, every)
 	for _, i := range []int{1, 2} {
-		back := lvs.Op{Verb: lvs.EditDestination, Service: lvs.Service{Key: f.Key}, Destination: lvs.Destination{Addr: address(f.Key, i), Forward: balancer.NATForward, Weight: 1}}
-		if errs := p.k.Do(context.Background(), []lvs.Op{back}); errs != nil {
+		back := ipvsnl.Op{Verb: ipvsnl.EditDestination, Service: ipvsnl.Service{Key: f.Key}, Destination: ipvsnl.Destination{Addr: address(f.Key, i), Forward: balancer.NATForward, Weight: 1}}
+		if errs := p.k.Do(context.Background(), []ipvsnl.Op{back}); errs != nil {
 			t.Fatal(errs)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // taken reports whether there is a virtual server at a key that the ledger does not name. It is asked before the ledger
@@ -18,7 +18,7 @@ type taken func(ctx context.Context, k balancer.Key) (bool, error)
 // askLocked is the taken of few keys: a message for each.
 func (d *Dataplane) askLocked(ctx context.Context, k balancer.Key) (bool, error) {
 	_, err := d.conn.Service(ctx, k)
-	if errors.Is(err, lvs.ErrNoService) {
+	if errors.Is(err, ipvsnl.ErrNoService) {
 		return false, nil
 	}
 	return err == nil, err
@@ -69,7 +69,7 @@ func (d *Dataplane) foreign(ctx context.Context, k balancer.Key) error {
 }
 
 // some names a few destinations.
-func some(all []lvs.DestinationState) string {
+func some(all []ipvsnl.DestinationState) string {
 	const most = 3
 	if len(all) == 0 {
 		return "without destinations"

@@ -7,7 +7,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // TestKilledBesideForeign has a process that is killed while it makes virtual servers leave nothing that has the next one
@@ -23,10 +23,10 @@ func TestKilledBesideForeign(t *testing.T) {
 			for i := range n {
 				all = append(all, web(at(i), 1))
 			}
-			theirs := lvs.Service{Key: at(0), Scheduler: "rr"}
-			if errs := k.Do(context.Background(), []lvs.Op{
-				{Verb: lvs.AddService, Service: theirs},
-				{Verb: lvs.AddDestination, Service: theirs, Destination: lvs.Destination{Addr: address(theirs.Key, 77), Forward: balancer.NATForward, Weight: 5}},
+			theirs := ipvsnl.Service{Key: at(0), Scheduler: "rr"}
+			if errs := k.Do(context.Background(), []ipvsnl.Op{
+				{Verb: ipvsnl.AddService, Service: theirs},
+				{Verb: ipvsnl.AddDestination, Service: theirs, Destination: ipvsnl.Destination{Addr: address(theirs.Key, 77), Forward: balancer.NATForward, Weight: 5}},
 			}); errs != nil {
 				t.Fatal(errs)
 			}
@@ -34,7 +34,7 @@ func TestKilledBesideForeign(t *testing.T) {
 			before := k.text(t, isTheirs)
 			p := start(t, k, dir)
 			p.observe()
-			k.lose = func(lvs.Op) (bool, bool) { panic("killed") } // what is to be made is in the ledger by now
+			k.lose = func(ipvsnl.Op) (bool, bool) { panic("killed") } // what is to be made is in the ledger by now
 			func() {
 				defer func() {
 					if recover() == nil {
@@ -70,9 +70,9 @@ func TestForeignAtTheLastMoment(t *testing.T) {
 	p := start(t, k, t.TempDir())
 	p.observe()
 	f := web(key(0), 1)
-	k.before = func(op lvs.Op) {
+	k.before = func(op ipvsnl.Op) {
 		k.before = nil
-		k.Fake.Do(context.Background(), []lvs.Op{{Verb: lvs.AddService, Service: lvs.Service{Key: f.Key, Scheduler: "rr"}}})
+		k.Fake.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.AddService, Service: ipvsnl.Service{Key: f.Key, Scheduler: "rr"}}})
 	}
 	if err := p.Apply(context.Background(), changes(f)); err == nil {
 		t.Error("another's virtual server was taken over")

@@ -12,15 +12,16 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
-	"vipd/dataplane/internal/sweep"
+	"vipd/dataplane/internal/dnat"
+	"vipd/dataplane/internal/ipvsnl"
+	"vipd/dataplane/internal/worker"
 )
 
 // Dataplane carries frontends out by virtual servers of the kernel. See the package's documentation.
 type Dataplane struct {
 	dataplane.Base
 	log  *slog.Logger
-	conn lvs.Conn
+	conn ipvsnl.Conn
 	caps balancer.Capabilities
 	// failover: the kernel has the scheduler fo.
 	failover bool
@@ -29,10 +30,10 @@ type Dataplane struct {
 	// no4 and no6 say why a family can't be had; nil: it can.
 	no4, no6 error
 	// timeouts are those that the kernel is given.
-	timeouts lvs.Timeouts
+	timeouts ipvsnl.Timeouts
 	counts   *counts
-	drains   *sweep.Loop
-	flows    *flows
+	drains   *worker.Loop
+	flows    *dnat.Flows
 
 	mu     sync.Mutex // guards what follows
 	ledger *ledger
@@ -50,12 +51,12 @@ type Dataplane struct {
 var _ dataplane.Dataplane = (*Dataplane)(nil)
 
 // newDataplane returns a dataplane over what is in the kernel. It changes nothing there.
-func newDataplane(ctx context.Context, conn lvs.Conn, tracked cutter, l *ledger, log *slog.Logger) (*Dataplane, error) {
+func newDataplane(ctx context.Context, conn ipvsnl.Conn, tracked dnat.Cutter, l *ledger, log *slog.Logger) (*Dataplane, error) {
 	d := &Dataplane{
-		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), flows: newFlows(tracked, log), ledger: l,
+		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), flows: dnat.NewFlows(tracked, log), ledger: l,
 		servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{},
 	}
-	d.drains = sweep.New(d.sweep)
+	d.drains = worker.New(d.sweep)
 	var nearest balancer.Scheduler
 	for _, name := range schedulers() {
 		has, err := conn.HasScheduler(ctx, string(name))
@@ -123,12 +124,12 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	defer cancel()
 	d.drains.Close()
 	d.counts.readNow(ctx, d.conn)
-	failed := d.flows.close()
+	failed := d.flows.Close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !keep {
 		_, err := removeOwned(ctx, d.conn, d.ledger, false)
-		failed = errors.Join(failed, err, setTimeouts(ctx, d.conn, d.ledger, lvs.Timeouts{}))
+		failed = errors.Join(failed, err, setTimeouts(ctx, d.conn, d.ledger, ipvsnl.Timeouts{}))
 		clear(d.servers)
 		clear(d.quiet)
 	}
@@ -169,13 +170,13 @@ func (d *Dataplane) changedLocked(s *server, was bool) {
 }
 
 // didLocked takes in that the kernel has done op for s.
-func (d *Dataplane) didLocked(s *server, op lvs.Op) {
+func (d *Dataplane) didLocked(s *server, op ipvsnl.Op) {
 	was := s.there
-	if op.Verb == lvs.DeleteDestination {
+	if op.Verb == ipvsnl.DeleteDestination {
 		d.counts.end(s.key, op.Destination.Addr)
 	}
 	s.did(op)
-	if op.Verb == lvs.DeleteService {
+	if op.Verb == ipvsnl.DeleteService {
 		d.ledger.drop(s.key)
 	}
 	d.changedLocked(s, was)
@@ -190,7 +191,7 @@ func (d *Dataplane) goneLocked(s *server) {
 }
 
 // sawLocked takes in what the kernel says of the virtual server of s.
-func (d *Dataplane) sawLocked(s *server, virtual lvs.Service, destinations []lvs.Destination) {
+func (d *Dataplane) sawLocked(s *server, virtual ipvsnl.Service, destinations []ipvsnl.Destination) {
 	was := s.there
 	s.saw(virtual, destinations)
 	d.changedLocked(s, was)
@@ -199,12 +200,12 @@ func (d *Dataplane) sawLocked(s *server, virtual lvs.Service, destinations []lvs
 // refreshLocked reads the virtual server of s.
 func (d *Dataplane) refreshLocked(ctx context.Context, s *server) error {
 	virtual, err := d.conn.Service(ctx, s.key)
-	var states []lvs.DestinationState
+	var states []ipvsnl.DestinationState
 	if err == nil {
 		states, err = d.conn.Destinations(ctx, s.key)
 	}
 	switch {
-	case errors.Is(err, lvs.ErrNoService):
+	case errors.Is(err, ipvsnl.ErrNoService):
 		d.goneLocked(s)
 		return nil
 	case err != nil:
@@ -217,8 +218,8 @@ func (d *Dataplane) refreshLocked(ctx context.Context, s *server) error {
 	return nil
 }
 
-func plain(states []lvs.DestinationState) []lvs.Destination {
-	all := make([]lvs.Destination, len(states))
+func plain(states []ipvsnl.DestinationState) []ipvsnl.Destination {
+	all := make([]ipvsnl.Destination, len(states))
 	for i := range states {
 		all[i] = states[i].Destination
 	}

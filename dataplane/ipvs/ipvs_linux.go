@@ -11,7 +11,7 @@ import (
 
 	"vipd/balancer/atomicfile"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 	"vipd/dataplane/internal/runfile"
 )
 
@@ -26,7 +26,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := lvs.Open(ctx, o.Log)
+	conn, err := ipvsnl.Open(ctx, o.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	}
 	d, err := newDataplane(ctx, conn, tracked, l, o.Log)
 	if err == nil {
-		d.timeouts = lvs.Timeouts{TCP: o.TCPTimeout, TCPFin: o.TCPFinTimeout, UDP: o.UDPTimeout}
+		d.timeouts = ipvsnl.Timeouts{TCP: o.TCPTimeout, TCPFin: o.TCPFinTimeout, UDP: o.UDPTimeout}
 		err = d.try(ctx)
 	}
 	if err != nil {
@@ -70,9 +70,9 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 	if l.empty() || err != nil {
 		return done, err // without loading IPVS
 	}
-	conn, err := lvs.Open(ctx, slog.New(slog.DiscardHandler))
+	conn, err := ipvsnl.Open(ctx, slog.New(slog.DiscardHandler))
 	switch {
-	case errors.Is(err, lvs.ErrUnsupported) && !errors.Is(err, unix.EPERM): // what the ledger names went with IPVS
+	case errors.Is(err, ipvsnl.ErrUnsupported) && !errors.Is(err, unix.EPERM): // what the ledger names went with IPVS
 		if dry {
 			return done, nil
 		}
@@ -87,7 +87,7 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 		done = append(done, "set the timeouts of IPVS back")
 	}
 	if !dry {
-		err = errors.Join(err, setTimeouts(ctx, conn, l, lvs.Timeouts{}), l.save())
+		err = errors.Join(err, setTimeouts(ctx, conn, l, ipvsnl.Timeouts{}), l.save())
 	}
 	return done, err
 }

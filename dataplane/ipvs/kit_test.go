@@ -13,29 +13,29 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/lvs"
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // kernel is a Fake whose answers can be lost.
 type kernel struct {
-	*lvs.Fake
+	*ipvsnl.Fake
 	// lose says of an op whether it is done, and whether its answer comes; nil: always.
-	lose func(lvs.Op) (done, answered bool)
+	lose func(ipvsnl.Op) (done, answered bool)
 	// before is asked ahead of each op that is done.
-	before func(lvs.Op)
+	before func(ipvsnl.Op)
 	// trash keeps what deleted destinations had counted, which goes on when they come back; nil: it does not.
-	trash map[totals.Backend]lvs.Stats
+	trash map[counters.Backend]ipvsnl.Stats
 	// omitted are virtual servers that the table leaves out.
 	omitted map[balancer.Key]bool
 	// unloaded: IPVS was taken out of the kernel, with all that it had. To list virtual servers loads it again.
 	unloaded bool
 }
 
-func newKernel() *kernel { return &kernel{Fake: lvs.NewFake()} }
+func newKernel() *kernel { return &kernel{Fake: ipvsnl.NewFake()} }
 
-// Do implements lvs.Conn.
-func (k *kernel) Do(ctx context.Context, ops []lvs.Op) []error {
+// Do implements ipvsnl.Conn.
+func (k *kernel) Do(ctx context.Context, ops []ipvsnl.Op) []error {
 	errs := make([]error, len(ops))
 	failed := false
 	for i, op := range ops {
@@ -50,7 +50,7 @@ func (k *kernel) Do(ctx context.Context, ops []lvs.Op) []error {
 			errs[i] = k.do(ctx, op)
 		}
 		if !answered {
-			errs[i] = fmt.Errorf("%s: %w", op, lvs.ErrNoAnswer)
+			errs[i] = fmt.Errorf("%s: %w", op, ipvsnl.ErrNoAnswer)
 		}
 		failed = failed || errs[i] != nil
 	}
@@ -60,33 +60,33 @@ func (k *kernel) Do(ctx context.Context, ops []lvs.Op) []error {
 	return errs
 }
 
-func (k *kernel) do(ctx context.Context, op lvs.Op) error {
-	of := totals.Backend{Port: totals.Port{Name: op.Service.Key.String()}, Addr: op.Destination.Addr}
-	if op.Verb == lvs.DeleteDestination && k.trash != nil {
-		_ = k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *lvs.DestinationState) { k.trash[of] = s.Stats })
+func (k *kernel) do(ctx context.Context, op ipvsnl.Op) error {
+	of := counters.Backend{Port: counters.Port{Name: op.Service.Key.String()}, Addr: op.Destination.Addr}
+	if op.Verb == ipvsnl.DeleteDestination && k.trash != nil {
+		_ = k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *ipvsnl.DestinationState) { k.trash[of] = s.Stats })
 	}
-	if errs := k.Fake.Do(ctx, []lvs.Op{op}); errs != nil {
+	if errs := k.Fake.Do(ctx, []ipvsnl.Op{op}); errs != nil {
 		return errs[0]
 	}
-	if stats, ok := k.trash[of]; ok && op.Verb == lvs.AddDestination {
-		return k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *lvs.DestinationState) { s.Stats = stats })
+	if stats, ok := k.trash[of]; ok && op.Verb == ipvsnl.AddDestination {
+		return k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *ipvsnl.DestinationState) { s.Stats = stats })
 	}
-	if op.Verb == lvs.DeleteService {
+	if op.Verb == ipvsnl.DeleteService {
 		clear(k.trash) // those of another are no concern of the new one
 	}
 	return nil
 }
 
 // Info says that there is no IPVS where it was unloaded.
-func (k *kernel) Info(ctx context.Context) (lvs.Info, error) {
+func (k *kernel) Info(ctx context.Context) (ipvsnl.Info, error) {
 	if k.unloaded {
-		return lvs.Info{}, fmt.Errorf("asking IPVS about itself: %w: it is not loaded", lvs.ErrUnsupported)
+		return ipvsnl.Info{}, fmt.Errorf("asking IPVS about itself: %w: it is not loaded", ipvsnl.ErrUnsupported)
 	}
 	return k.Fake.Info(ctx)
 }
 
 // Services counts for virtual servers what their destinations do, as the kernel does.
-func (k *kernel) Services(ctx context.Context) ([]lvs.ServiceState, error) {
+func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 	k.unloaded = false
 	all, err := k.Fake.Services(ctx)
 	for i := range all {
@@ -100,7 +100,7 @@ func (k *kernel) Services(ctx context.Context) ([]lvs.ServiceState, error) {
 }
 
 // Table leaves some out, as the kernel's does where others have virtual servers in other network namespaces.
-func (k *kernel) Table(ctx context.Context) (map[balancer.Key]lvs.Entry, error) {
+func (k *kernel) Table(ctx context.Context) (map[balancer.Key]ipvsnl.Entry, error) {
 	table, err := k.Fake.Table(ctx)
 	for key := range k.omitted {
 		delete(table, key)
@@ -149,7 +149,7 @@ func (p *process) restart(crash bool) {
 		}
 	} else {
 		p.drains.Close()
-		if err := p.flows.close(); err != nil {
+		if err := p.flows.Close(); err != nil {
 			p.Fatal(err)
 		}
 	}
@@ -189,7 +189,7 @@ func changes(frontends ...*balancer.Frontend) []dataplane.Change {
 }
 
 // sent returns the ops that f has sent.
-func (p *process) sent(f func()) []lvs.Op {
+func (p *process) sent(f func()) []ipvsnl.Op {
 	n := len(p.k.Ops())
 	f()
 	return p.k.Ops()[n:]
@@ -198,7 +198,7 @@ func (p *process) sent(f func()) []lvs.Op {
 // connect sets the connections of a destination.
 func (k *kernel) connect(t testing.TB, f *balancer.Frontend, i int, active, inactive uint32) {
 	t.Helper()
-	if err := k.SetDestination(f.Key, address(f.Key, i), func(s *lvs.DestinationState) { s.Active, s.Inactive = active, inactive }); err != nil {
+	if err := k.SetDestination(f.Key, address(f.Key, i), func(s *ipvsnl.DestinationState) { s.Active, s.Inactive = active, inactive }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -219,10 +219,10 @@ func (k *kernel) text(t testing.TB, of func(balancer.Key) bool) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := line(lvs.Op{Verb: lvs.AddService, Service: s.Service})
-		slices.SortFunc(all, func(a, b lvs.DestinationState) int { return a.Addr.Compare(b.Addr) })
+		text := line(ipvsnl.Op{Verb: ipvsnl.AddService, Service: s.Service})
+		slices.SortFunc(all, func(a, b ipvsnl.DestinationState) int { return a.Addr.Compare(b.Addr) })
 		for _, d := range all {
-			text += "\n" + line(lvs.Op{Verb: lvs.AddDestination, Service: s.Service, Destination: d.Destination})
+			text += "\n" + line(ipvsnl.Op{Verb: ipvsnl.AddDestination, Service: s.Service, Destination: d.Destination})
 		}
 		lines = append(lines, text+"\n")
 	}

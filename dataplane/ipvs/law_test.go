@@ -13,7 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 	"vipd/test/wait"
 )
 
@@ -48,7 +48,7 @@ func TestHistories(t *testing.T) {
 					want: map[balancer.Key]*balancer.Frontend{}, others: map[balancer.Key]string{},
 				}
 				k := newKernel()
-				k.lose, k.before = h.lose, func(op lvs.Op) { h.mayCut(k, op) }
+				k.lose, k.before = h.lose, func(op ipvsnl.Op) { h.mayCut(k, op) }
 				h.p = start(t, k, dir)
 				h.p.observe()
 				for range 80 {
@@ -73,7 +73,7 @@ func TestHistories(t *testing.T) {
 }
 
 // lose loses some answers, and some questions.
-func (h *history) lose(lvs.Op) (done, answered bool) {
+func (h *history) lose(ipvsnl.Op) (done, answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.lossy || h.luck.IntN(20) > 0 {
@@ -83,9 +83,9 @@ func (h *history) lose(lvs.Op) (done, answered bool) {
 }
 
 // mayCut fails if an op cuts connections of a backend that has time.
-func (h *history) mayCut(kernel *kernel, op lvs.Op) {
+func (h *history) mayCut(kernel *kernel, op ipvsnl.Op) {
 	k := op.Service.Key
-	if k.Proto == balancer.UDP || op.Verb != lvs.DeleteService && op.Verb != lvs.DeleteDestination {
+	if k.Proto == balancer.UDP || op.Verb != ipvsnl.DeleteService && op.Verb != ipvsnl.DeleteDestination {
 		return
 	}
 	states, err := kernel.Destinations(context.Background(), k)
@@ -95,7 +95,7 @@ func (h *history) mayCut(kernel *kernel, op lvs.Op) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range states {
-		if op.Verb == lvs.DeleteDestination && s.Addr != op.Destination.Addr || s.Active == 0 {
+		if op.Verb == ipvsnl.DeleteDestination && s.Addr != op.Destination.Addr || s.Active == 0 {
 			continue
 		}
 		if b := backendOf(h.want[k], s.Addr); b != nil && !b.Over(time.Now()) {
@@ -167,7 +167,7 @@ func (h *history) apply(batch []dataplane.Change) {
 		h.Fatalf("Apply: %v", err)
 	}
 	for k, err := range each {
-		if h.ours(k) && !errors.Is(err, lvs.ErrNoAnswer) {
+		if h.ours(k) && !errors.Is(err, ipvsnl.ErrNoAnswer) {
 			h.Errorf("%s: %v", k, err)
 		}
 	}
@@ -224,25 +224,25 @@ func (h *history) meddle() {
 	if !h.ours(k) {
 		return
 	}
-	d := lvs.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: h.IntN(3)}
-	verbs := []lvs.Verb{lvs.EditService, lvs.DeleteService, lvs.AddDestination, lvs.EditDestination, lvs.DeleteDestination}
-	op := lvs.Op{Verb: verbs[h.IntN(len(verbs))], Service: lvs.Service{Key: k, Scheduler: "lblc"}, Destination: d}
-	h.p.k.Fake.Do(context.Background(), []lvs.Op{op}) // where it can be done
+	d := ipvsnl.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: h.IntN(3)}
+	verbs := []ipvsnl.Verb{ipvsnl.EditService, ipvsnl.DeleteService, ipvsnl.AddDestination, ipvsnl.EditDestination, ipvsnl.DeleteDestination}
+	op := ipvsnl.Op{Verb: verbs[h.IntN(len(verbs))], Service: ipvsnl.Service{Key: k, Scheduler: "lblc"}, Destination: d}
+	h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{op}) // where it can be done
 }
 
 // foreign has others make a virtual server, where there is none, or delete one of theirs.
 func (h *history) foreign() {
 	k := key(h.IntN(2 * historyKeys))
-	s := lvs.Service{Key: k, Scheduler: "wrr"}
+	s := ipvsnl.Service{Key: k, Scheduler: "wrr"}
 	if h.others[k] != "" {
-		h.p.k.Fake.Do(context.Background(), []lvs.Op{{Verb: lvs.DeleteService, Service: s}})
+		h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: s}})
 		delete(h.others, k)
 		return
 	}
 	h.p.observe() // otherwise the ledger may still name what was deleted there
-	add := []lvs.Op{
-		{Verb: lvs.AddService, Service: s},
-		{Verb: lvs.AddDestination, Service: s, Destination: lvs.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: 1}},
+	add := []ipvsnl.Op{
+		{Verb: ipvsnl.AddService, Service: s},
+		{Verb: ipvsnl.AddDestination, Service: s, Destination: ipvsnl.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: 1}},
 	}
 	if errs := h.p.k.Fake.Do(context.Background(), add[:1]); errs != nil {
 		return // somebody has it
@@ -259,7 +259,7 @@ func (h *history) traffic() {
 			continue
 		}
 		n := uint32(h.IntN(3))
-		_ = h.p.k.SetDestination(k, address(k, h.IntN(historyEndpoints)), func(s *lvs.DestinationState) {
+		_ = h.p.k.SetDestination(k, address(k, h.IntN(historyEndpoints)), func(s *ipvsnl.DestinationState) {
 			switch {
 			case n < s.Active || s.Weight > 0:
 				s.Active, s.Inactive = n, uint32(h.IntN(2))
@@ -303,7 +303,7 @@ func (h *history) settle() {
 		h.Errorf("adoption sent %v", ops)
 	}
 	for k := range h.others {
-		h.p.k.Fake.Do(context.Background(), []lvs.Op{{Verb: lvs.DeleteService, Service: lvs.Service{Key: k}}})
+		h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: ipvsnl.Service{Key: k}}})
 		delete(h.others, k)
 	}
 	h.apply(h.all())

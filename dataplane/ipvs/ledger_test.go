@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 	"vipd/test/wait"
 )
 
@@ -181,29 +181,29 @@ func TestTimeouts(t *testing.T) {
 	ctx := context.Background()
 	k, dir := newKernel(), t.TempDir()
 	was, _ := k.Timeouts(ctx)
-	set := func(want lvs.Timeouts) {
+	set := func(want ipvsnl.Timeouts) {
 		t.Helper()
 		if err := setTimeouts(ctx, k, reopen(t, dir), want); err != nil {
 			t.Fatal(err)
 		}
 	}
-	is := func(want lvs.Timeouts) {
+	is := func(want ipvsnl.Timeouts) {
 		t.Helper()
 		if got, _ := k.Timeouts(ctx); got != want {
 			t.Errorf("the timeouts are %+v, want %+v", got, want)
 		}
 	}
-	set(lvs.Timeouts{TCP: time.Minute, UDP: time.Second})
-	is(lvs.Timeouts{TCP: time.Minute, TCPFin: was.TCPFin, UDP: time.Second})
-	set(lvs.Timeouts{TCP: time.Hour, UDP: time.Second})
-	is(lvs.Timeouts{TCP: time.Hour, TCPFin: was.TCPFin, UDP: time.Second})
-	set(lvs.Timeouts{TCP: time.Hour})
-	is(lvs.Timeouts{TCP: time.Hour, TCPFin: was.TCPFin, UDP: was.UDP})
-	if err := k.SetTimeouts(ctx, lvs.Timeouts{TCP: 2 * time.Hour}); err != nil {
+	set(ipvsnl.Timeouts{TCP: time.Minute, UDP: time.Second})
+	is(ipvsnl.Timeouts{TCP: time.Minute, TCPFin: was.TCPFin, UDP: time.Second})
+	set(ipvsnl.Timeouts{TCP: time.Hour, UDP: time.Second})
+	is(ipvsnl.Timeouts{TCP: time.Hour, TCPFin: was.TCPFin, UDP: time.Second})
+	set(ipvsnl.Timeouts{TCP: time.Hour})
+	is(ipvsnl.Timeouts{TCP: time.Hour, TCPFin: was.TCPFin, UDP: was.UDP})
+	if err := k.SetTimeouts(ctx, ipvsnl.Timeouts{TCP: 2 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	set(lvs.Timeouts{})
-	is(lvs.Timeouts{TCP: 2 * time.Hour, TCPFin: was.TCPFin, UDP: was.UDP})
+	set(ipvsnl.Timeouts{})
+	is(ipvsnl.Timeouts{TCP: 2 * time.Hour, TCPFin: was.TCPFin, UDP: was.UDP})
 	if l := reopen(t, dir); !l.empty() {
 		t.Errorf("the ledger still has %+v", l.timeouts)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // Observe reads all virtual servers, and takes what it finds of ours for what is there. A frontend is as some Apply left
@@ -60,7 +60,7 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 		}
 		there[v.Key] = true
 		destinations, err := d.destinationsLocked(ctx, v.Key, table)
-		if errors.Is(err, lvs.ErrNoService) {
+		if errors.Is(err, ipvsnl.ErrNoService) {
 			delete(there, v.Key)
 			continue
 		}
@@ -95,16 +95,16 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 
 // destinationsLocked returns the destinations of one of our virtual servers. Only those with thresholds, which the table
 // does not show, and those that the kernel has left out of the table are asked for by themselves.
-func (d *Dataplane) destinationsLocked(ctx context.Context, k balancer.Key, table map[balancer.Key]lvs.Entry) ([]lvs.Destination, error) {
+func (d *Dataplane) destinationsLocked(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.Entry) ([]ipvsnl.Destination, error) {
 	s := d.servers[k]
 	entry, told := table[k]
 	if !told || d.ledger.entries[k].bounded || s != nil && s.bounded() {
 		states, err := d.conn.Destinations(ctx, k)
 		return plain(states), err
 	}
-	all := make([]lvs.Destination, len(entry.Destinations))
+	all := make([]ipvsnl.Destination, len(entry.Destinations))
 	for i, t := range entry.Destinations {
-		all[i] = lvs.Destination{Addr: t.Addr, Forward: t.Forward, Weight: t.Weight}
+		all[i] = ipvsnl.Destination{Addr: t.Addr, Forward: t.Forward, Weight: t.Weight}
 	}
 	return all, nil
 }
@@ -151,7 +151,7 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	defer d.mu.Unlock()
 	info, err := d.conn.Info(ctx)
 	switch {
-	case errors.Is(err, lvs.ErrUnsupported) && len(d.servers) > 0: // to look at all of it loads it again
+	case errors.Is(err, ipvsnl.ErrUnsupported) && len(d.servers) > 0: // to look at all of it loads it again
 		return fmt.Sprintf("the virtual servers are gone: %v", err), nil
 	case err != nil:
 		return "", err
@@ -248,11 +248,11 @@ func (d *Dataplane) nextLocked() *server {
 // wrongLocked says in what a virtual server is not as it was left; "": in nothing.
 func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) {
 	virtual, err := d.conn.Service(ctx, s.key)
-	var states []lvs.DestinationState
+	var states []ipvsnl.DestinationState
 	if err == nil {
 		states, err = d.conn.Destinations(ctx, s.key)
 	}
-	if errors.Is(err, lvs.ErrNoService) {
+	if errors.Is(err, ipvsnl.ErrNoService) {
 		return fmt.Sprintf("virtual server %s is gone", s.key), nil
 	}
 	if err != nil {
@@ -263,15 +263,15 @@ func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) 
 	p := now.plan(time.Now())
 	for _, op := range slices.Concat(p.change, p.remove) {
 		switch op.Verb {
-		case lvs.AddDestination:
+		case ipvsnl.AddDestination:
 			return fmt.Sprintf("destination %s of virtual server %s is gone", op.Destination.Addr, s.key), nil
-		case lvs.EditDestination:
+		case ipvsnl.EditDestination:
 			return fmt.Sprintf("destination %s of virtual server %s was changed", op.Destination.Addr, s.key), nil
-		case lvs.DeleteDestination:
+		case ipvsnl.DeleteDestination:
 			if _, known := s.find(op.Destination.Addr); !known {
 				return fmt.Sprintf("virtual server %s has a destination %s that nobody asked for", s.key, op.Destination.Addr), nil
 			}
-		case lvs.EditService:
+		case ipvsnl.EditService:
 			return fmt.Sprintf("virtual server %s was changed", s.key), nil
 		}
 	}

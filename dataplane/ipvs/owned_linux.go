@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // Owned returns the virtual servers that the ledger in runDir names as vipd's, sorted. They need not be there any more.
@@ -21,7 +21,7 @@ func Owned(runDir string) ([]balancer.Key, error) {
 
 // HasForeign reports whether there are virtual servers that the ledger in runDir does not name.
 func HasForeign(ctx context.Context, runDir string) (bool, error) {
-	keys, others, err := lvs.Names(ctx)
+	keys, others, err := ipvsnl.Names(ctx)
 	if err != nil || len(keys)+others == 0 {
 		return false, err
 	}

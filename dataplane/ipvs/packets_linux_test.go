@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/test/wait"
 )
 
@@ -135,7 +136,7 @@ func TestIPVSAffinity(t *testing.T) {
 			t.Errorf("%s, which drains, gets a new connection", name)
 		}
 	}
-	conns, err := r.d.Connections(t.Context())
+	conns, err := dataplane.Connections(t.Context(), r.d, dataplane.ConnectionQuery{})
 	if err != nil || len(conns) != 9 {
 		t.Errorf("%d connections, %v; want 9, without what is only remembered: %+v", len(conns), err, conns)
 	}

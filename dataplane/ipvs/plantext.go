@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // Render writes what frontends come to where nothing is yet, as input of ipvsadm --restore.
@@ -24,21 +24,21 @@ func Render(frontends []*balancer.Frontend) (string, error) {
 }
 
 // fresh is all that makes what is wanted where nothing is.
-func (s *server) fresh() []lvs.Op {
+func (s *server) fresh() []ipvsnl.Op {
 	p := s.plan(time.Time{})
 	return append(p.create, p.change...)
 }
 
 // line is an op in the words of ipvsadm --save -n, whose own lines it compares with; thresholds, which that leaves out,
 // come last.
-func line(op lvs.Op) string {
+func line(op ipvsnl.Op) string {
 	words := []string{"-a", command(op.Service.Key)}
-	if op.Verb == lvs.AddService {
+	if op.Verb == ipvsnl.AddService {
 		words = []string{"-A", command(op.Service.Key), "-s", op.Service.Scheduler}
-		if op.Service.Flags&lvs.Persistent != 0 {
+		if op.Service.Flags&ipvsnl.Persistent != 0 {
 			words = append(words, "-p", strconv.Itoa(int(op.Service.Timeout/time.Second)))
 		}
-		if op.Service.Flags&lvs.Fallback != 0 {
+		if op.Service.Flags&ipvsnl.Fallback != 0 {
 			words = append(words, "-b", op.Service.Scheduler+"-fallback")
 		}
 		return strings.Join(words, " ")

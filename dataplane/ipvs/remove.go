@@ -8,12 +8,12 @@ import (
 	"slices"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // removeOwned deletes the virtual servers that the ledger names, or, with dry, only looks which are there. It says what it
 // does.
-func removeOwned(ctx context.Context, conn lvs.Conn, l *ledger, dry bool) (done []string, err error) {
+func removeOwned(ctx context.Context, conn ipvsnl.Conn, l *ledger, dry bool) (done []string, err error) {
 	services, err := conn.Services(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading virtual servers: %w", err)
@@ -22,11 +22,11 @@ func removeOwned(ctx context.Context, conn lvs.Conn, l *ledger, dry bool) (done 
 	for _, s := range services {
 		there[s.Key] = l.owns(s.Key)
 	}
-	var ops []lvs.Op
+	var ops []ipvsnl.Op
 	for _, k := range slices.SortedFunc(maps.Keys(l.entries), balancer.Key.Compare) {
 		switch {
 		case there[k]:
-			ops = append(ops, lvs.Op{Verb: lvs.DeleteService, Service: lvs.Service{Key: k}})
+			ops = append(ops, ipvsnl.Op{Verb: ipvsnl.DeleteService, Service: ipvsnl.Service{Key: k}})
 		case !dry:
 			l.drop(k)
 		}

@@ -6,37 +6,37 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // failover is the scheduler that gives everything to the heaviest destination (ip_vs_fo).
 const failover = "fo"
 
 // render returns the virtual server that f comes to.
-func render(f *balancer.Frontend) lvs.Service {
-	s := lvs.Service{Key: f.Key, Scheduler: string(f.Scheduler)}
+func render(f *balancer.Frontend) ipvsnl.Service {
+	s := ipvsnl.Service{Key: f.Key, Scheduler: string(f.Scheduler)}
 	switch f.Scheduler {
 	case balancer.Random: // the kernel has none by chance
 		s.Scheduler = string(balancer.WeightedRoundRobin)
 	case balancer.SourceHash, balancer.Maglev:
 		// Without, a client whose hash leads to a destination that drains or is full would be refused. The client's port
 		// is not looked at: a client stays where it is by its address.
-		s.Flags = lvs.Fallback
+		s.Flags = ipvsnl.Fallback
 	}
 	if f.AffinityTimeout > 0 {
-		s.Flags |= lvs.Persistent
-		s.Timeout = min((f.AffinityTimeout+time.Second-1)/time.Second*time.Second, lvs.MaxTimeout)
+		s.Flags |= ipvsnl.Persistent
+		s.Timeout = min((f.AffinityTimeout+time.Second-1)/time.Second*time.Second, ipvsnl.MaxTimeout)
 	}
 	return s
 }
 
 // renderDestination returns the destination that an active backend of f comes to, with a weight that share has made of
 // the backend's.
-func renderDestination(f *balancer.Frontend, b *balancer.Backend, weight int) lvs.Destination {
+func renderDestination(f *balancer.Frontend, b *balancer.Backend, weight int) ipvsnl.Destination {
 	// The kernel clears the mark of a full destination below the lower threshold: with both alike, it takes a connection
 	// as soon as there is room for one. Without a lower one it waits for a quarter of them to end.
 	bound := uint32(max(b.MaxConnections, 0))
-	return lvs.Destination{Addr: b.Addr, Forward: f.Forward, Weight: weight, Upper: bound, Lower: bound}
+	return ipvsnl.Destination{Addr: b.Addr, Forward: f.Forward, Weight: weight, Upper: bound, Lower: bound}
 }
 
 // sourceHashBuckets is the size of the table of sh (IP_VS_SH_TAB_SIZE, net/netfilter/ipvs/ip_vs_sh.c: 8 bits unless the
@@ -78,10 +78,10 @@ func gcd(a, b int) int {
 // it is: the virtual server, none if there is no destination, and its destinations by their addresses.
 //
 // A backend that gets no new connections has a destination only for those that it has: where there is none, none is made.
-func (s *server) target(now time.Time) (lvs.Service, []lvs.Destination) {
-	var all []lvs.Destination
+func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
+	var all []ipvsnl.Destination
 	quiet := false
-	keep := func(d lvs.Destination) {
+	keep := func(d ipvsnl.Destination) {
 		d.Weight, quiet = 0, true
 		all = append(all, d)
 	}

@@ -15,7 +15,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -220,7 +220,7 @@ func (r *rig) ipvsadm(args ...string) {
 func (r *rig) weight(f *balancer.Frontend, i int) int {
 	r.Helper()
 	all, err := r.d.conn.Destinations(context.Background(), f.Key)
-	if err != nil && !errors.Is(err, lvs.ErrNoService) {
+	if err != nil && !errors.Is(err, ipvsnl.ErrNoService) {
 		r.Fatal(err)
 	}
 	for _, s := range all {

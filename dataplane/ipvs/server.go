@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // server is what is known of one frontend and its virtual server.
@@ -25,12 +25,12 @@ type server struct {
 
 	// there says that the virtual server exists and is ours; what follows is what it is like, sorted by address.
 	there        bool
-	virtual      lvs.Service
-	destinations []lvs.Destination
+	virtual      ipvsnl.Service
+	destinations []ipvsnl.Destination
 	// unsure: the kernel did not say what came of a change. It has to be read before the next.
 	unsure bool
 	// asked is the virtual server whose making the kernel did not answer; nil: none. What is there may be another's.
-	asked *lvs.Service
+	asked *ipvsnl.Service
 	// quiet: some destination has weight 0, so that somebody has to see it to its end.
 	quiet bool
 	// failover: the kernel has the scheduler fo.
@@ -41,16 +41,16 @@ type server struct {
 
 // bounded reports whether some destination has thresholds, or is to have.
 func (s *server) bounded() bool {
-	return slices.ContainsFunc(s.destinations, func(d lvs.Destination) bool { return d.Upper != 0 || d.Lower != 0 }) ||
+	return slices.ContainsFunc(s.destinations, func(d ipvsnl.Destination) bool { return d.Upper != 0 || d.Lower != 0 }) ||
 		s.front != nil && slices.ContainsFunc(s.front.Backends, func(b balancer.Backend) bool { return b.MaxConnections > 0 })
 }
 
 // steps are the messages that make a virtual server what it is to be, in the order in which they are sent: what is made
 // has to be there before others go, and what destinations of a new virtual server are added to has to be known as ours.
 type steps struct {
-	create []lvs.Op
-	change []lvs.Op
-	remove []lvs.Op
+	create []ipvsnl.Op
+	change []ipvsnl.Op
+	remove []ipvsnl.Op
 }
 
 func (p steps) none() bool { return len(p.create)+len(p.change)+len(p.remove) == 0 }
@@ -59,26 +59,26 @@ func (p steps) none() bool { return len(p.create)+len(p.change)+len(p.remove) ==
 // removed here.
 func (s *server) plan(now time.Time) (p steps) {
 	virtual, want := s.target(now)
-	at := lvs.Service{Key: s.key}
+	at := ipvsnl.Service{Key: s.key}
 	switch {
 	case len(want) == 0 && s.there:
-		p.remove = append(p.remove, lvs.Op{Verb: lvs.DeleteService, Service: at})
+		p.remove = append(p.remove, ipvsnl.Op{Verb: ipvsnl.DeleteService, Service: at})
 		return p
 	case len(want) == 0:
 		return p
 	case !s.there:
-		p.create = append(p.create, lvs.Op{Verb: lvs.AddService, Service: virtual})
+		p.create = append(p.create, ipvsnl.Op{Verb: ipvsnl.AddService, Service: virtual})
 	case s.virtual != virtual:
-		p.change = append(p.change, lvs.Op{Verb: lvs.EditService, Service: virtual})
+		p.change = append(p.change, ipvsnl.Op{Verb: ipvsnl.EditService, Service: virtual})
 	}
 	s.difference(&p, at, want)
 	return p
 }
 
 // difference adds what makes the destinations those that are wanted.
-func (s *server) difference(p *steps, at lvs.Service, want []lvs.Destination) {
+func (s *server) difference(p *steps, at ipvsnl.Service, want []ipvsnl.Destination) {
 	have := s.destinations
-	var edits []lvs.Op
+	var edits []ipvsnl.Op
 	for len(have) > 0 || len(want) > 0 {
 		order := 0
 		switch {
@@ -91,25 +91,25 @@ func (s *server) difference(p *steps, at lvs.Service, want []lvs.Destination) {
 		}
 		switch {
 		case order < 0:
-			p.remove = append(p.remove, lvs.Op{Verb: lvs.DeleteDestination, Service: at, Destination: have[0]})
+			p.remove = append(p.remove, ipvsnl.Op{Verb: ipvsnl.DeleteDestination, Service: at, Destination: have[0]})
 			have = have[1:]
 		case order > 0:
-			p.change = append(p.change, lvs.Op{Verb: lvs.AddDestination, Service: at, Destination: want[0]})
+			p.change = append(p.change, ipvsnl.Op{Verb: ipvsnl.AddDestination, Service: at, Destination: want[0]})
 			want = want[1:]
 		default:
 			if have[0] != want[0] {
-				edits = append(edits, lvs.Op{Verb: lvs.EditDestination, Service: at, Destination: want[0]})
+				edits = append(edits, ipvsnl.Op{Verb: ipvsnl.EditDestination, Service: at, Destination: want[0]})
 			}
 			have, want = have[1:], want[1:]
 		}
 	}
 	// Weights that are taken away come last, so that somebody always takes new connections.
-	slices.SortStableFunc(edits, func(a, b lvs.Op) int { return rank(a.Destination) - rank(b.Destination) })
+	slices.SortStableFunc(edits, func(a, b ipvsnl.Op) int { return rank(a.Destination) - rank(b.Destination) })
 	p.change = append(p.change, edits...)
 }
 
 // rank is 1 for a destination that takes no new connections.
-func rank(d lvs.Destination) int {
+func rank(d ipvsnl.Destination) int {
 	if d.Weight == 0 {
 		return 1
 	}
@@ -117,24 +117,24 @@ func rank(d lvs.Destination) int {
 }
 
 // did takes in that the kernel has done op.
-func (s *server) did(op lvs.Op) {
+func (s *server) did(op ipvsnl.Op) {
 	i, there := s.find(op.Destination.Addr)
 	switch op.Verb {
-	case lvs.AddService:
+	case ipvsnl.AddService:
 		s.there, s.virtual, s.destinations = true, op.Service, nil
 		s.epoch++
-	case lvs.EditService:
+	case ipvsnl.EditService:
 		s.virtual = op.Service
-	case lvs.DeleteService:
+	case ipvsnl.DeleteService:
 		s.gone()
-	case lvs.AddDestination:
+	case ipvsnl.AddDestination:
 		s.destinations = slices.Insert(s.destinations, i, op.Destination)
 		s.epoch++
-	case lvs.EditDestination:
+	case ipvsnl.EditDestination:
 		if there {
 			s.destinations[i] = op.Destination
 		}
-	case lvs.DeleteDestination:
+	case ipvsnl.DeleteDestination:
 		if there {
 			s.destinations = slices.Delete(s.destinations, i, i+1)
 		}
@@ -145,34 +145,34 @@ func (s *server) did(op lvs.Op) {
 
 // gone takes in that the virtual server is not there any more.
 func (s *server) gone() {
-	s.there, s.virtual, s.destinations, s.quiet, s.unsure, s.asked = false, lvs.Service{}, nil, false, false, nil
+	s.there, s.virtual, s.destinations, s.quiet, s.unsure, s.asked = false, ipvsnl.Service{}, nil, false, false, nil
 	s.epoch++
 }
 
 func (s *server) hasQuiet() bool {
-	return slices.ContainsFunc(s.destinations, func(d lvs.Destination) bool { return d.Weight == 0 })
+	return slices.ContainsFunc(s.destinations, func(d ipvsnl.Destination) bool { return d.Weight == 0 })
 }
 
 func (s *server) find(at netip.AddrPort) (int, bool) {
-	return slices.BinarySearchFunc(s.destinations, at, func(d lvs.Destination, at netip.AddrPort) int { return d.Addr.Compare(at) })
+	return slices.BinarySearchFunc(s.destinations, at, func(d ipvsnl.Destination, at netip.AddrPort) int { return d.Addr.Compare(at) })
 }
 
 // isOther reports whether a virtual server that is there, after the kernel did not say whether it made ours, is another's:
 // ours would be as it was asked for, and have nothing yet.
-func (s *server) isOther(virtual lvs.Service, destinations []lvs.Destination) bool {
+func (s *server) isOther(virtual ipvsnl.Service, destinations []ipvsnl.Destination) bool {
 	return s.asked != nil && (virtual != *s.asked || len(destinations) > 0)
 }
 
 // saw takes in what the kernel says of the virtual server.
-func (s *server) saw(virtual lvs.Service, destinations []lvs.Destination) {
-	slices.SortFunc(destinations, func(a, b lvs.Destination) int { return a.Addr.Compare(b.Addr) })
+func (s *server) saw(virtual ipvsnl.Service, destinations []ipvsnl.Destination) {
+	slices.SortFunc(destinations, func(a, b ipvsnl.Destination) int { return a.Addr.Compare(b.Addr) })
 	s.there, s.unsure, s.asked = true, false, nil
 	s.virtual, s.destinations = virtual, destinations
 	s.quiet = s.hasQuiet()
 }
 
 // resembles reports whether the kernel's table shows what is known of the virtual server.
-func (s *server) resembles(e lvs.Entry) bool {
+func (s *server) resembles(e ipvsnl.Entry) bool {
 	for _, t := range e.Destinations {
 		i, known := s.find(t.Addr)
 		if !known || s.destinations[i].Weight != t.Weight || s.destinations[i].Forward != t.Forward {
@@ -184,9 +184,9 @@ func (s *server) resembles(e lvs.Entry) bool {
 
 // ended returns what is to be removed because it has served out its time at now: destinations with weight 0 whose last
 // connection has ended, or has no time left, and, where nobody else is left, the virtual server itself.
-func (s *server) ended(states []lvs.DestinationState, now time.Time) []lvs.Op {
-	at := lvs.Service{Key: s.key}
-	var ops []lvs.Op
+func (s *server) ended(states []ipvsnl.DestinationState, now time.Time) []ipvsnl.Op {
+	at := ipvsnl.Service{Key: s.key}
+	var ops []ipvsnl.Op
 	quiet := 0
 	for _, d := range s.destinations {
 		quiet += rank(d)
@@ -197,14 +197,14 @@ func (s *server) ended(states []lvs.DestinationState, now time.Time) []lvs.Op {
 			continue
 		}
 		if state.Active+state.Inactive == 0 || s.expired(state.Addr, now) {
-			ops = append(ops, lvs.Op{Verb: lvs.DeleteDestination, Service: at, Destination: s.destinations[i]})
+			ops = append(ops, ipvsnl.Op{Verb: ipvsnl.DeleteDestination, Service: at, Destination: s.destinations[i]})
 		}
 	}
 	if s.there && len(ops) == len(s.destinations) && !s.serves() {
-		return []lvs.Op{{Verb: lvs.DeleteService, Service: at}}
+		return []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: at}}
 	}
 	if len(ops) > 0 && len(ops) == quiet && s.front != nil && s.virtual.Scheduler == failover {
-		ops = append(ops, lvs.Op{Verb: lvs.EditService, Service: render(s.front)})
+		ops = append(ops, ipvsnl.Op{Verb: ipvsnl.EditService, Service: render(s.front)})
 	}
 	return ops
 }

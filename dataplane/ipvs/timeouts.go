@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // changed is a timeout of the kernel before vipd, and the one that vipd gave it; zero: vipd left it alone.
@@ -12,15 +12,15 @@ type changed struct{ old, set time.Duration }
 
 // setTimeouts gives the kernel those timeouts that want has, and the others back what they were before vipd, unless
 // somebody else has set them since. The ledger knows of a change before it is made.
-func setTimeouts(ctx context.Context, conn lvs.Conn, l *ledger, want lvs.Timeouts) error {
-	if want == (lvs.Timeouts{}) && l.timeouts == ([3]changed{}) {
+func setTimeouts(ctx context.Context, conn ipvsnl.Conn, l *ledger, want ipvsnl.Timeouts) error {
+	if want == (ipvsnl.Timeouts{}) && l.timeouts == ([3]changed{}) {
 		return nil
 	}
 	now, err := conn.Timeouts(ctx)
 	if err != nil {
 		return err
 	}
-	record, next := l.timeouts, lvs.Timeouts{}
+	record, next := l.timeouts, ipvsnl.Timeouts{}
 	for i, t := range []struct {
 		want, now time.Duration
 		next      *time.Duration
@@ -43,7 +43,7 @@ func setTimeouts(ctx context.Context, conn lvs.Conn, l *ledger, want lvs.Timeout
 	if err := l.save(); err != nil {
 		return err
 	}
-	if next != (lvs.Timeouts{}) {
+	if next != (ipvsnl.Timeouts{}) {
 		if err := conn.SetTimeouts(ctx, next); err != nil {
 			return err
 		}

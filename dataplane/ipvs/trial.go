@@ -7,7 +7,7 @@ import (
 	"net/netip"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // try makes a virtual server with a destination, reads both back and deletes them, at addresses for documentation that
@@ -58,7 +58,7 @@ func (d *Dataplane) tryLocked(ctx context.Context, is4 bool) (err error) {
 	to := netip.AddrPortFrom(k.Addr.Next(), 9)
 	for range trials {
 		err = d.tryAtLocked(ctx, k, to)
-		if !errors.Is(err, lvs.ErrExists) {
+		if !errors.Is(err, ipvsnl.ErrExists) {
 			break
 		}
 		k.Port++
@@ -79,10 +79,10 @@ func (d *Dataplane) tryAtLocked(ctx context.Context, k balancer.Key, to netip.Ad
 	if err := d.ledger.save(); err != nil {
 		return err
 	}
-	s := lvs.Service{Key: k, Scheduler: string(d.caps.Nearest[balancer.Random])}
-	add := []lvs.Op{
-		{Verb: lvs.AddService, Service: s},
-		{Verb: lvs.AddDestination, Service: s, Destination: lvs.Destination{Addr: to, Forward: balancer.NATForward, Weight: 1}},
+	s := ipvsnl.Service{Key: k, Scheduler: string(d.caps.Nearest[balancer.Random])}
+	add := []ipvsnl.Op{
+		{Verb: ipvsnl.AddService, Service: s},
+		{Verb: ipvsnl.AddDestination, Service: s, Destination: ipvsnl.Destination{Addr: to, Forward: balancer.NATForward, Weight: 1}},
 	}
 	if errs := d.conn.Do(ctx, add[:1]); errs != nil {
 		if !uncertain(errs[0]) {
@@ -109,8 +109,8 @@ func (d *Dataplane) tryAtLocked(ctx context.Context, k balancer.Key, to netip.Ad
 }
 
 func (d *Dataplane) endTrialLocked(ctx context.Context, k balancer.Key) error {
-	op := lvs.Op{Verb: lvs.DeleteService, Service: lvs.Service{Key: k}}
-	if errs := d.conn.Do(ctx, []lvs.Op{op}); errs != nil && !absent(op, errs[0]) {
+	op := ipvsnl.Op{Verb: ipvsnl.DeleteService, Service: ipvsnl.Service{Key: k}}
+	if errs := d.conn.Do(ctx, []ipvsnl.Op{op}); errs != nil && !absent(op, errs[0]) {
 		return errs[0]
 	}
 	d.ledger.drop(k)

@@ -11,7 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 func TestTrialLeavesNothing(t *testing.T) {
@@ -38,10 +38,10 @@ func TestTrialLeavesNothing(t *testing.T) {
 func TestTrialCutShort(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
-	cut := lvs.Verb(0)
-	k.lose = func(op lvs.Op) (bool, bool) { return op.Verb != cut, op.Verb != cut }
-	cut = lvs.DeleteService
-	if err := p.try(t.Context()); !errors.Is(err, lvs.ErrNoAnswer) {
+	cut := ipvsnl.Verb(0)
+	k.lose = func(op ipvsnl.Op) (bool, bool) { return op.Verb != cut, op.Verb != cut }
+	cut = ipvsnl.DeleteService
+	if err := p.try(t.Context()); !errors.Is(err, ipvsnl.ErrNoAnswer) {
 		t.Fatalf("the trial says %v", err)
 	}
 	cut = 0
@@ -52,7 +52,7 @@ func TestTrialCutShort(t *testing.T) {
 	if got := k.text(t, every); got != "" {
 		t.Errorf("the next trial left\n%s", got)
 	}
-	theirs := []lvs.Op{{Verb: lvs.AddService, Service: lvs.Service{Key: balancer.Key{Addr: trialKey(true).Addr, Port: 9, Proto: balancer.TCP}, Scheduler: "rr"}}}
+	theirs := []ipvsnl.Op{{Verb: ipvsnl.AddService, Service: ipvsnl.Service{Key: balancer.Key{Addr: trialKey(true).Addr, Port: 9, Proto: balancer.TCP}, Scheduler: "rr"}}}
 	if errs := k.Do(t.Context(), theirs); errs != nil {
 		t.Fatal(errs)
 	}
@@ -68,7 +68,7 @@ func TestTrialCutShort(t *testing.T) {
 // TestOneFamilyMissing has frontends of a family that the kernel does not have say so, and all others be served.
 func TestOneFamilyMissing(t *testing.T) {
 	k := newKernel()
-	k.Fault = func(op lvs.Op) error {
+	k.Fault = func(op ipvsnl.Op) error {
 		if op.Service.Key.Addr.Is6() {
 			return syscall.EAFNOSUPPORT
 		}
@@ -87,7 +87,7 @@ func TestOneFamilyMissing(t *testing.T) {
 	if err := p.Apply(t.Context(), []dataplane.Change{{Key: key(3)}}); err != nil {
 		t.Errorf("removing what never was: %v", err)
 	}
-	k.Fault = func(lvs.Op) error { return syscall.EPERM }
+	k.Fault = func(ipvsnl.Op) error { return syscall.EPERM }
 	if err := start(t, k, t.TempDir()).try(t.Context()); err == nil {
 		t.Error("without any family the trial succeeds")
 	}

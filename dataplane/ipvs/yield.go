@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // yieldEvery is between two looks at what has yielded. The kernel brings the counters that they compare up to date every
@@ -21,7 +21,7 @@ const yieldEvery = 3 * time.Second
 func (d *Dataplane) Yield(ctx context.Context) error {
 	tick := time.NewTicker(yieldEvery)
 	defer tick.Stop()
-	var before map[balancer.Key]lvs.ServiceState
+	var before map[balancer.Key]ipvsnl.ServiceState
 	for first := true; ; first = false {
 		select {
 		case <-ctx.Done():
@@ -43,7 +43,7 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 
 // yield removes the virtual servers that nobody uses, and those that have got new connections since before. It returns
 // those of ours that are left. The first look removes none: what it compares with is yet to be known.
-func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]lvs.ServiceState, first bool) (map[balancer.Key]lvs.ServiceState, error) {
+func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.ServiceState, first bool) (map[balancer.Key]ipvsnl.ServiceState, error) {
 	services, err := d.conn.Services(ctx)
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]lvs.Servi
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	left := map[balancer.Key]lvs.ServiceState{}
+	left := map[balancer.Key]ipvsnl.ServiceState{}
 	r := newRound(ctx, d)
 	var work []*server
 	for _, v := range services {
@@ -77,8 +77,8 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]lvs.Servi
 		}
 		work = append(work, s)
 	}
-	r.send(work, func(s *server) []lvs.Op {
-		return []lvs.Op{{Verb: lvs.DeleteService, Service: lvs.Service{Key: s.key}}}
+	r.send(work, func(s *server) []ipvsnl.Op {
+		return []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: ipvsnl.Service{Key: s.key}}}
 	})
 	var failed error
 	for _, s := range work {
@@ -89,13 +89,13 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]lvs.Servi
 
 // busy reports whether a virtual server has connections. One that the kernel has left out of the table, as it may at any
 // time, is asked for by itself.
-func (d *Dataplane) busy(ctx context.Context, k balancer.Key, table map[balancer.Key]lvs.Entry) (bool, error) {
+func (d *Dataplane) busy(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.Entry) (bool, error) {
 	if e, told := table[k]; told {
-		return slices.ContainsFunc(e.Destinations, func(t lvs.TableDestination) bool { return t.Active+t.Inactive > 0 }), nil
+		return slices.ContainsFunc(e.Destinations, func(t ipvsnl.TableDestination) bool { return t.Active+t.Inactive > 0 }), nil
 	}
 	states, err := d.conn.Destinations(ctx, k)
-	if errors.Is(err, lvs.ErrNoService) {
+	if errors.Is(err, ipvsnl.ErrNoService) {
 		return false, nil
 	}
-	return slices.ContainsFunc(states, func(s lvs.DestinationState) bool { return s.Active+s.Inactive > 0 }), err
+	return slices.ContainsFunc(states, func(s ipvsnl.DestinationState) bool { return s.Active+s.Inactive > 0 }), err
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/lvs"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 // TestYield: what serves nobody goes, what has connections stays until they have ended or time is over, and what still
@@ -50,7 +50,7 @@ func TestYield(t *testing.T) {
 		there("at once", unused, ends, lasts, inTheWay)
 		time.Sleep(yieldEvery + time.Second)
 		there("after the first look", unused, ends, lasts, inTheWay)
-		more := func(s *lvs.DestinationState) { s.Connections++; s.Active++ }
+		more := func(s *ipvsnl.DestinationState) { s.Connections++; s.Active++ }
 		if err := p.k.SetDestination(inTheWay.Key, address(inTheWay.Key, 2), more); err != nil {
 			t.Fatal(err)
 		}

@@ -64,7 +64,7 @@ func (y *family) apply(batch []dataplane.Change) error {
 	}
 	if !y.sound {
 		y.schema.skeleton(&e.first, y.mark)
-		y.rules = nil
+		y.table.Shape = nil
 	}
 	for _, c := range batch {
 		y.edit(e, c)
@@ -75,8 +75,8 @@ func (y *family) apply(batch []dataplane.Change) error {
 		return err
 	}
 	y.sound, y.damage = true, ""
-	if y.rules == nil {
-		if err := y.learnLocked(); err != nil {
+	if y.table.Shape == nil {
+		if err := y.table.Learn(); err != nil {
 			return err
 		}
 	}
@@ -188,7 +188,7 @@ func (y *family) lead(e *edit, k balancer.Key, was, next *front) {
 		if have != next.choice {
 			y.schema.write(&e.first, &nft.Chain{Name: next.chain}, y.schema.rules(next.choice, y.mark))
 			e.made[next.chain] = next.choice
-			y.rules = nil
+			y.table.Shape = nil
 		}
 	}
 	if was.chain == next.chain && was.label == next.label {

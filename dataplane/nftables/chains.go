@@ -162,6 +162,11 @@ func (c choice) number() nft.Expr {
 	return nft.Numgen{Random: true, Mod: c.n}
 }
 
+// clientHash is 32 of the 64 bits by which sticky knows a client at a frontend.
+func (s *schema) clientHash(seed uint32) nft.Jhash {
+	return nft.Jhash{Of: append(nft.Concat{nft.Saddr}, s.svc.Key.(nft.Concat)...), Mod: 1<<32 - 1, Seed: seed}
+}
+
 // rules are those of the chain.
 func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	rules := []nft.Rule{marked(mark)}
@@ -172,10 +177,7 @@ func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 		add(nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: s.eps}})
 		return rules
 	}
-	hash := func(seed uint32) nft.Expr {
-		return nft.Jhash{Of: append(nft.Concat{nft.Saddr}, place...), Mod: 1<<32 - 1, Seed: seed}
-	}
-	client := nft.Concat{hash(stickySeed), hash(stickyAlso)}
+	client := nft.Concat{s.clientHash(stickySeed), s.clientHash(stickyAlso)}
 	choose := nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: at(c.number()), In: s.slots}}
 	note := nft.Update{Map: s.sticky, Key: client, Data: nft.Priority, Timeout: c.sticky}
 	lead := nft.DNAT{To: nft.Lookup{Key: at(nft.Priority), In: s.ids}}

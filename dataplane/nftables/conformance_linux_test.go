@@ -80,6 +80,7 @@ func damages() map[string]func(t testing.TB) {
 		"maps-flushed":     "flush map ip vipd svc\nflush map ip6 vipd eps",
 		"rule-put-before":  "insert rule ip vipd prerouting tcp dport 80 accept",
 		"rule-put-between": "insert rule ip6 vipd unserved drop",
+		"put-to-sleep":     "add table ip vipd { flags dormant; }\nadd chain ip6 vipd prerouting { policy drop; }",
 	} {
 		all["nft-"+what] = func(t testing.TB) {
 			t.Helper()

@@ -9,8 +9,8 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/counters"
 	"vipd/dataplane/internal/nft"
-	"vipd/dataplane/internal/totals"
 )
 
 // counts is what is remembered of the kernel's counters. An element counts the first packets of connections, and begins anew
@@ -24,9 +24,9 @@ type counts struct {
 
 	counting sync.Mutex // guards what follows, never for long; taken after the family's
 	// totals are the connections of elements that are gone.
-	totals *totals.Sums[totals.Backend, uint64]
+	totals *counters.Sums[counters.Backend, uint64]
 	// shown is what was last said, and due when the kernel may be read again.
-	shown map[totals.Backend]uint64
+	shown map[counters.Backend]uint64
 	due   time.Time
 }
 
@@ -37,7 +37,7 @@ const countTime = 10 * time.Second
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	var all []map[totals.Backend]uint64
+	var all []map[counters.Backend]uint64
 	for _, y := range d.families {
 		all = append(all, y.counted())
 	}
@@ -45,14 +45,14 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 }
 
 // total is what the connections to a backend of a frontend are counted as.
-func total(label string, backend netip.AddrPort) totals.Backend {
+func total(label string, backend netip.AddrPort) counters.Backend {
 	service, port, _ := strings.Cut(label, "/")
-	return totals.Backend{Port: totals.Port{Service: balancer.Name(service), Name: port}, Addr: backend}
+	return counters.Backend{Port: counters.Port{Service: balancer.Name(service), Name: port}, Addr: backend}
 }
 
 // counted returns all counts so far, or those of the last reading while frontends are changed or the kernel was read just
 // now. The result is not changed any more.
-func (y *family) counted() map[totals.Backend]uint64 {
+func (y *family) counted() map[counters.Backend]uint64 {
 	began := time.Now()
 	y.counting.Lock()
 	shown, due := y.shown, y.due
@@ -70,7 +70,7 @@ func (y *family) counted() map[totals.Backend]uint64 {
 	}
 	epoch := y.epoch
 	y.mu.Unlock()
-	live := map[totals.Backend]uint64{}
+	live := map[counters.Backend]uint64{}
 	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
 		elems, err := y.counter.Elements(y.schema.table, set.Name)
 		if err != nil {
@@ -91,7 +91,7 @@ func (y *family) counted() map[totals.Backend]uint64 {
 	}
 	y.counting.Lock()
 	defer y.counting.Unlock()
-	y.shown, y.due = y.totals.With(live, time.Now()), totals.NextReading(began)
+	y.shown, y.due = y.totals.With(live, time.Now()), counters.NextReading(began)
 	return y.shown
 }
 
@@ -108,9 +108,9 @@ func (y *family) countedBeforeLocked(e *edit) (lost []lostCount) {
 		var there []nft.FoundElem
 		var err error
 		if len(gone) <= fewElements {
-			there, err = y.conn.Find(y.schema.table, set, gone)
+			there, err = y.table.Find(y.schema.table, set, gone)
 		} else {
-			there, err = y.conn.Elements(y.schema.table, set.Name)
+			there, err = y.table.Elements(y.schema.table, set.Name)
 		}
 		if err != nil {
 			continue // counters are no reason to hold up a change
@@ -130,7 +130,7 @@ func (y *family) countedBeforeLocked(e *edit) (lost []lostCount) {
 
 // lostCount is what an element had counted that is gone.
 type lostCount struct {
-	of totals.Backend
+	of counters.Backend
 	n  uint64
 }
 
@@ -155,7 +155,7 @@ func (y *family) endLocked(lost []lostCount) {
 func (y *family) countLastLocked() {
 	var lost []lostCount
 	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
-		elems, _ := y.conn.Elements(y.schema.table, set.Name)
+		elems, _ := y.table.Elements(y.schema.table, set.Name)
 		for _, x := range elems {
 			lost = append(lost, y.lostLocked(x)...)
 		}
@@ -163,5 +163,5 @@ func (y *family) countLastLocked() {
 	y.endLocked(lost)
 	y.counting.Lock()
 	defer y.counting.Unlock()
-	y.shown = y.totals.With(map[totals.Backend]uint64{}, time.Now()) // what is said where the table is gone
+	y.shown = y.totals.With(map[counters.Backend]uint64{}, time.Now()) // what is said where the table is gone
 }

@@ -2,22 +2,21 @@ package nftables
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"sync"
-	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/counters"
 	"vipd/dataplane/internal/nft"
-	"vipd/dataplane/internal/totals"
 )
 
 // family is what is known of the table of one family in the kernel.
 type family struct {
 	schema *schema
 	mark   uint32
-	conn   *nft.Conn
+	// table is schema's in the kernel.
+	table *nft.Owned
 
 	mu sync.Mutex // guards what follows
 	// fronts are the frontends that are in the kernel.
@@ -28,12 +27,6 @@ type family struct {
 	sound bool
 	// damage says what was found broken since the last transaction that wrote all that frontends share.
 	damage string
-	// rules are the handles of the rules of each chain, in their order; nil: not known yet.
-	rules map[string][]uint64
-	// generation is that of our last commit or of the last look.
-	generation uint32
-	// next is when the table may be read again after a change by others.
-	next time.Time
 	// epoch counts commits.
 	epoch uint64
 
@@ -65,13 +58,14 @@ type chain struct {
 
 func newFamily(f nft.Family, mark uint32) (*family, error) {
 	y := &family{schema: newSchema(f), mark: mark}
-	y.totals = totals.New(totals.Backend.Whole, func(a, b uint64) uint64 { return a + b })
-	var err error
-	if y.conn, err = nft.Open(); err != nil {
+	y.totals = counters.New(counters.Backend.Whole, func(a, b uint64) uint64 { return a + b })
+	conn, err := nft.Open()
+	if err != nil {
 		return nil, err
 	}
+	y.table = &nft.Owned{Conn: conn, Table: y.schema.table}
 	if y.counter, err = nft.Open(); err != nil {
-		return nil, errors.Join(err, y.conn.Close())
+		return nil, errors.Join(err, conn.Close())
 	}
 	y.forget()
 	return y, nil
@@ -79,26 +73,16 @@ func newFamily(f nft.Family, mark uint32) (*family, error) {
 
 // forget is the state in which nothing is known of the kernel.
 func (y *family) forget() {
-	y.fronts, y.chains, y.rules, y.sound = map[balancer.Key]*front{}, map[string]*chain{}, nil, false
+	y.fronts, y.chains, y.table.Shape, y.sound = map[balancer.Key]*front{}, map[string]*chain{}, nil, false
 }
 
-// commit carries out a transaction, and notes whether others have committed since the last look.
+// commit makes a transaction.
 func (y *family) commit(tx *nft.Tx) error {
-	if tx.Len() == 0 {
-		return nil
-	}
-	before, err := y.conn.Generation()
+	err := y.table.Commit(tx)
 	if err != nil {
-		return err
-	}
-	if err := y.conn.Commit(tx); err != nil {
-		y.sound = false // somebody may have changed what the transaction builds on
-		return err
-	}
-	y.epoch++
-	after, err := y.conn.Generation()
-	if err == nil && before == y.generation && after == before+1 {
-		y.generation = after
+		y.sound = false // another program may have changed what the transaction builds on
+	} else if tx.Len() > 0 {
+		y.epoch++
 	}
 	return err
 }
@@ -108,15 +92,9 @@ func (y *family) remove() error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	y.countLastLocked()
-	there, err := y.conn.HasTable(y.schema.table)
-	if err != nil || !there {
-		return err
+	err := y.table.Remove()
+	if err == nil {
+		y.forget()
 	}
-	var tx nft.Tx
-	tx.DeleteTable(y.schema.table)
-	if err := y.conn.Commit(&tx); err != nil {
-		return fmt.Errorf("deleting the table %s: %w", y.schema.table, err)
-	}
-	y.forget()
-	return nil
+	return err
 }

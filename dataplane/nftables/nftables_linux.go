@@ -51,7 +51,7 @@ func New(o Options) (*Dataplane, error) {
 
 func (d *Dataplane) closeFamilies() (failed error) {
 	for _, y := range d.families {
-		failed = errors.Join(failed, y.conn.Close(), y.counter.Close())
+		failed = errors.Join(failed, y.table.Close(), y.counter.Close())
 	}
 	return failed
 }
@@ -74,8 +74,18 @@ func (d *Dataplane) Traits() dataplane.Traits { return dataplane.Traits{Needs: N
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f) }
 
 // Connections implements dataplane.Dataplane.
-func (d *Dataplane) Connections(ctx context.Context) ([]dataplane.Connection, error) {
-	return d.tracker.Connections(ctx)
+func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
+	return d.tracker.Connections(ctx, q, visit)
+}
+
+// Kill implements dataplane.Dataplane.
+func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
+	return d.tracker.Kill(ctx, q)
+}
+
+// Follow implements dataplane.Dataplane.
+func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
+	return d.tracker.Follow(ctx, tell, lost)
 }
 
 // Suspect implements dataplane.Dataplane, for TCP.
@@ -97,30 +107,7 @@ func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
 // Cleanup removes what a process that is gone left of this mode, and returns what it did in words, or, with dry, what it
 // would do.
 func Cleanup(dry bool) (done []string, err error) {
-	c, err := nft.Open()
-	if err != nil {
-		return nil, nil //nolint:nilerr // without nf_tables there is nothing of ours in it
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
-		for _, name := range []string{tableName, trialName} {
-			x := nft.Table{Family: f, Name: name}
-			there, err := c.HasTable(x)
-			if err != nil || !there {
-				continue // a kernel without nf_tables has none
-			}
-			done = append(done, "delete the nftables table "+x.String())
-			if dry {
-				continue
-			}
-			var tx nft.Tx
-			tx.DeleteTable(x)
-			if err := c.Commit(&tx); err != nil {
-				return done, fmt.Errorf("deleting the table %s: %w", x, err)
-			}
-		}
-	}
-	return done, nil
+	return nft.Cleanup(dry, tableName, trialName)
 }
 
 // trialName is the table that a trial makes and deletes.
@@ -130,21 +117,10 @@ const trialName = "vipd-trial"
 func (y *family) try() error {
 	s := newSchema(y.schema.table.Family)
 	s.table.Name = trialName
-	var tx, away nft.Tx
+	var tx nft.Tx
 	s.skeleton(&tx, y.mark)
 	for _, c := range []choice{{byChance, 1, 0}, {inTurn, 1, 0}, {byClient, 1, 0}, {byChance, 1, time.Second}} {
 		s.write(&tx, &nft.Chain{Name: c.chain(balancer.Key{Proto: balancer.TCP})}, s.rules(c, y.mark))
 	}
-	away.DeleteTable(s.table)
-	if there, err := y.conn.HasTable(s.table); err != nil {
-		return err
-	} else if there { // of a trial that was cut short
-		if err := y.conn.Commit(&away); err != nil {
-			return err
-		}
-	}
-	if err := y.conn.Commit(&tx); err != nil {
-		return err
-	}
-	return y.conn.Commit(&away)
+	return (&nft.Owned{Conn: y.table.Conn, Table: s.table}).Try(&tx)
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -53,54 +52,19 @@ func (d *Dataplane) Intact(context.Context) (string, error) {
 	return "", nil
 }
 
-// lookShare is how many times as long as a reading of our tables took the next one waits, up to longestPause: looks come
-// each second, and what others change must be found within two.
-const (
-	lookShare    = 100
-	longestPause = time.Second
-)
-
 func (y *family) intact() (string, error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if !y.sound || time.Now().Before(y.next) {
+	if !y.sound {
 		return "", nil
 	}
-	now, err := y.conn.Generation()
-	if err != nil || now == y.generation {
-		return "", err
-	}
-	began := time.Now()
-	damage, err := y.readLocked()
-	y.next = time.Now().Add(min(longestPause, lookShare*time.Since(began)))
-	if damage != "" {
-		damage = fmt.Sprintf("table %s: %s", y.schema.table, damage)
-	}
-	return damage, err
-}
-
-// handlesOf are the handles of the rules of each chain.
-func handlesOf(rules []nft.FoundRule) map[string][]uint64 {
-	all := map[string][]uint64{}
-	for _, r := range rules {
-		all[r.Chain] = append(all[r.Chain], r.Handle)
-	}
-	return all
-}
-
-// learnLocked notes the handles of rules that we have just written.
-func (y *family) learnLocked() error {
-	rules, err := y.conn.Rules(y.schema.table)
-	if err == nil {
-		y.rules = handlesOf(rules)
-	}
-	return err
+	return y.table.Look(y.readLocked)
 }
 
 // kernel is what was read of a table.
 type kernel struct {
-	chains, sets                  []nft.Found
-	rules                         map[string][]uint64
+	shape                         nft.Shape
+	sets                          []nft.Found
 	svc, eps, slots, ids, digests []nft.FoundElem
 }
 
@@ -109,16 +73,15 @@ var errBusy = errors.New("other programs change nf_tables without pause")
 
 // readAll reads the table as it is in one generation.
 func (y *family) readAll() (k kernel, generation uint32, err error) {
-	x, c := y.schema.table, y.conn
+	x, c := y.schema.table, y.table
 	for range 10 {
 		before, err := c.Generation()
 		if err != nil {
 			return k, 0, err
 		}
-		rules, failed := c.Rules(x)
-		k.rules = handlesOf(rules)
+		var failed error
 		note := func(err error) { failed = errors.Join(failed, err) }
-		k.chains, err = c.Chains(x)
+		k.shape, err = c.Read()
 		note(err)
 		k.sets, err = c.Sets(x)
 		note(err)
@@ -171,7 +134,7 @@ func (y *family) readLocked() (damage string, err error) {
 	if y.sound && damage == "" && broken+missing > 0 {
 		damage = fmt.Sprintf("the elements of %d frontends were changed, of %d deleted", broken, missing)
 	}
-	y.fronts, y.generation = found, generation
+	y.fronts, y.table.Seen = found, generation
 	for _, c := range y.chains {
 		c.users = 0
 	}
@@ -203,19 +166,26 @@ func (y *family) compareRules(k *kernel) (damage string) {
 		missing[b.Name] = true
 	}
 	y.chains = map[string]*chain{}
-	for _, c := range k.chains {
-		same := y.rules != nil && slices.Equal(y.rules[c.Name], k.rules[c.Name])
-		if !same {
-			find("the rules of chain %s were changed", c.Name)
-			y.sound = y.sound && !missing[c.Name]
+	for name, state := range k.shape {
+		same := y.table.Shape[name] == state
+		if name == "" {
+			if !same {
+				find("it is dormant")
+				y.sound = false
+			}
+			continue
 		}
-		if !missing[c.Name] || c.Name == unserved {
-			y.chains[c.Name] = &chain{}
-			if was := last[c.Name]; was != nil && same {
-				y.chains[c.Name].choice = was.choice
+		if !same {
+			find("the rules or the policy of chain %s were changed", name)
+			y.sound = y.sound && !missing[name]
+		}
+		if !missing[name] || name == unserved {
+			y.chains[name] = &chain{}
+			if was := last[name]; was != nil && same {
+				y.chains[name].choice = was.choice
 			}
 		}
-		delete(missing, c.Name)
+		delete(missing, name)
 	}
 	for name := range last {
 		if y.chains[name] == nil {
@@ -294,15 +264,8 @@ func keyOf(b []byte, f nft.Family) (k balancer.Key, n uint32, ok bool) {
 		return k, 0, false
 	}
 	a, _ := netip.AddrFromSlice(b[:size])
-	k = balancer.Key{Addr: a, Port: binary.BigEndian.Uint16(b[size+4:])}
-	switch b[size] {
-	case 6:
-		k.Proto = balancer.TCP
-	case 17:
-		k.Proto = balancer.UDP
-	case 132:
-		k.Proto = balancer.SCTP
-	default:
+	k = balancer.Key{Addr: a, Port: binary.BigEndian.Uint16(b[size+4:]), Proto: balancer.ProtocolOf(b[size])}
+	if k.Proto == "" {
 		return k, 0, false
 	}
 	if len(b) >= size+12 {

@@ -84,17 +84,7 @@ func idsOf(backends []balancer.Backend) map[netip.AddrPort]uint32 {
 
 // key is the frontend's key in maps.
 func key(k balancer.Key) nft.Bytes {
-	return nft.Bytes{}.Addr(k.Addr).Proto(protocolNumber(k.Proto)).Port(k.Port)
-}
-
-func protocolNumber(p balancer.Protocol) byte {
-	switch p {
-	case balancer.UDP:
-		return 17
-	case balancer.SCTP:
-		return 132
-	}
-	return 6
+	return nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number()).Port(k.Port)
 }
 
 // data is a backend as the value of a map.

@@ -41,7 +41,7 @@ func (bind) open(f *frontend) error {
 		f.shutListenerLocked()
 		return f.holdLocked(false)
 	case f.listener != nil:
-		return refilter(f.listener, c)
+		return refit(f.listener, c)
 	}
 	f.letGoLocked()
 	return f.listen()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/test/wait"
 )
 
@@ -223,7 +224,7 @@ func TestRemovedFrontendDrains(t *testing.T) {
 		t.Error("connected to a removed frontend")
 	}
 	c.mustAsk(t)
-	if list, _ := d.Connections(t.Context()); len(list) != 1 || list[0].State != "draining" {
+	if list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{}); len(list) != 1 || list[0].State != "draining" {
 		t.Errorf("got the connections %v, want one that is draining", list)
 	}
 	d.apply(f) // back in time: it lives on

@@ -6,8 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -187,47 +187,17 @@ func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	wantReset(t, c)
 }
 
-func TestRestoresInBlocks(t *testing.T) {
-	w := newTown(t)
-	w.serve()
-	d := redirecting(t)
-	y := d.tables.(*redirect).families[xtables.FamilyOf(w.four(t, 80)[0].Key.Addr)]
-	var most int
-	y.restore = func(ctx context.Context, input string) error { // as a kernel that takes no more at once, nor one of the rules
-		most = max(most, strings.Count(input, "\n"))
-		if strings.Count(input, "\n") > 500 || strings.Contains(input, "--dport 1400 ") {
-			return fmt.Errorf("message too long")
-		}
-		return y.tool.Restore(ctx, input)
+// failing is a redirector whose changes fail while err is set.
+type failing struct {
+	redirector
+	err error
+}
+
+func (f *failing) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
+	if f.err != nil {
+		return f.err
 	}
-	var batch []dataplane.Change
-	for port := 1000; port < 2000; port++ {
-		f := w.four(t, port)[0]
-		batch = append(batch, dataplane.Change{Key: f.Key, New: f})
-	}
-	err := d.Apply(t.Context(), batch)
-	each, ok := err.(dataplane.KeyErrors)
-	if !ok || len(each) == 0 || len(each) > mostLines || each[batch[400].Key] == nil {
-		t.Fatalf("got %v, want errors of the keys beside 1400 only", err)
-	}
-	if most < mostLines/2 || most > mostLines+2 {
-		t.Errorf("got %d lines at most in a restore, want about %d", most, mostLines)
-	}
-	wantServed(t, w, batch[0].New, batch[999].New)
-	again := slices.DeleteFunc(slices.Clone(batch), func(c dataplane.Change) bool { return each[c.Key] == nil || c.Key.Port == 1400 })
-	if err := d.Apply(t.Context(), again); err != nil {
-		t.Errorf("the others again: %v", err)
-	}
-	wantServed(t, w, again[0].New)
-	if err := d.Apply(t.Context(), batch[400:401]); err == nil {
-		t.Error("the bad one succeeded")
-	}
-	y.restore = y.tool.Restore
-	d.apply(batch[400].New)
-	wantServed(t, w, batch[400].New)
-	if saved := w.Host().Exec("iptables", "-t", "nat", "-S", chain); strings.Count(saved, "-A ") != 1001 {
-		t.Errorf("got %d rules, want the keeper and 1000", strings.Count(saved, "-A "))
-	}
+	return f.redirector.Set(ctx, ports)
 }
 
 func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
@@ -236,18 +206,20 @@ func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	d := redirecting(t)
 	f := w.four(t, 80)[0]
 	y := d.tables.(*redirect).families[xtables.FamilyOf(f.Key.Addr)]
+	kernel := &failing{redirector: y.kernel}
+	y.kernel = kernel
 	d.apply(f)
-	y.restore = func(context.Context, string) error { return os.ErrPermission }
+	kernel.err = os.ErrPermission
 	removal := []dataplane.Change{{Key: f.Key}}
 	if err := d.Apply(t.Context(), removal); err == nil {
 		t.Fatal("it succeeded")
 	}
-	y.restore = y.tool.Restore
+	kernel.err = nil
 	if err := d.Apply(t.Context(), removal); err != nil {
 		t.Fatal(err)
 	}
-	if saved := w.Host().Exec("iptables", "-t", "nat", "-S", chain); strings.Contains(saved, "--dport 80 ") {
-		t.Errorf("the rule is still there:\n%s", saved)
+	if got := w.Host().Exec("nft", "list", "map", "ip", "vipd-redirect", "ports"); strings.Contains(got, "10.96.0.1 . tcp . 80") {
+		t.Errorf("the redirect is still there:\n%s", got)
 	}
 }
 
@@ -279,25 +251,35 @@ func TestLookingCostsLittle(t *testing.T) {
 	}
 }
 
+// slow is a redirector whose first change waits to be told to go on.
+type slow struct {
+	redirector
+	once          sync.Once
+	started, goOn chan bool
+}
+
+func (s *slow) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
+	s.once.Do(func() {
+		s.started <- true
+		<-s.goOn
+	})
+	return s.redirector.Set(ctx, ports)
+}
+
 func TestCountersDoNotWaitForTables(t *testing.T) {
 	w := newTown(t)
 	d := redirecting(t)
 	f := w.four(t, 80)[0]
 	y := d.tables.(*redirect).families[xtables.FamilyOf(f.Key.Addr)]
 	started, goOn := make(chan bool), make(chan bool)
-	y.restore = func(ctx context.Context, input string) error {
-		started <- true
-		<-goOn
-		y.restore = y.tool.Restore
-		return y.tool.Restore(ctx, input)
-	}
+	y.kernel = &slow{redirector: y.kernel, started: started, goOn: goOn}
 	done := make(chan error)
 	go func() { done <- d.tryApply(f) }()
 	<-started
 	asked := make(chan bool)
 	go func() {
 		d.Counters()
-		_, _ = d.Connections(t.Context())
+		_, _ = dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{})
 		close(asked)
 	}()
 	select {
@@ -323,28 +305,24 @@ func TestBackendOfIptables(t *testing.T) {
 		}
 		d.apply(all...)
 		wantServed(t, w, all...)
-		for _, of := range []TablesBackend{LegacyTables, NFTTables} {
-			saved := w.Host().Exec("iptables-" + string(of) + "-save")
-			if there := strings.Contains(saved, "-A "+chain+" -d 10.96.0.1/32"); there != (of == b) {
-				t.Errorf("asked for %s, and rules of %s are there: %v", b, of, there)
-			}
+		saved, ruleset := w.Host().Exec("iptables-legacy-save"), w.Host().Exec("nft", "list", "ruleset")
+		if legacy, native := strings.Contains(saved, "-A VIPD-US -d 10.96.0.1/32"), strings.Contains(ruleset, "vipd-redirect"); legacy != (b == LegacyTables) || native == legacy {
+			t.Errorf("asked for %s: there are rules of iptables: %v, and a table of nftables: %v", b, legacy, native)
 		}
 		if damage, err := d.Observe(t.Context()); err != nil || len(damage.Damage) > 0 {
 			t.Errorf("%s: got the damage %q, %v", b, damage.Damage, err)
 		}
-		w.Host().Exec("sh", "-ec", "iptables-"+string(b)+" -t nat -F "+chain)
-		eventually(t, "the damage", func() error {
-			if reason, err := d.Intact(t.Context()); reason == "" {
-				return fmt.Errorf("it is not seen: %v", err)
-			}
-			return nil
-		})
+		damages := []string{"nft flush map ip vipd-redirect ports"}
+		if b == LegacyTables {
+			damages = legacyDamages()
+		}
+		w.wantMended(t, d, all, damages)
 	}
 }
 
 func TestTheTrialNeedsRedirects(t *testing.T) {
 	w := newTown(t)
-	for _, tool := range []string{"iptables-nft", "ip6tables-nft"} { // as a kernel without the nat table
+	for _, tool := range []string{"iptables-legacy", "ip6tables-legacy"} { // as a kernel without the nat table
 		path := strings.TrimSpace(w.Host().Exec("sh", "-c", "command -v "+tool+"-restore"))
 		dir := t.TempDir()
 		for _, name := range []string{tool, tool + "-restore", tool + "-save"} {
@@ -358,7 +336,7 @@ func TestTheTrialNeedsRedirects(t *testing.T) {
 		}
 		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	}
-	d := start(t, Options{Intercept: Auto, Backend: NFTTables})
+	d := start(t, Options{Intercept: Auto, Backend: LegacyTables})
 	if !strings.HasPrefix(d.Traits().Detail, "bind, because ") || !strings.Contains(d.Traits().Detail, "no table nat") {
 		t.Errorf("got %q, want bind, because there is no nat table", d.Traits().Detail)
 	}

@@ -26,6 +26,7 @@ type conn struct {
 	backend    *backend     // chosen; nil: not yet
 	server     *net.TCPConn // established; nil: not yet
 	cut        bool         // to be reset
+	left       bool         // ended, and not among the frontend's connections any more
 	// seen is the traffic at the instant seenAt, for the idle timeout.
 	seen   uint64
 	seenAt int64
@@ -96,6 +97,10 @@ func (f *frontend) leave(c *conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c.prev.next, c.next.prev = c.next, c.prev
+	c.left = true
+	if c.server != nil && f.d.followers.some() {
+		f.d.followers.tell(news{false, c.describeLocked()})
+	}
 	f.count--
 }
 
@@ -164,6 +169,9 @@ func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 	c.server = server
 	c.seenAt = c.f.d.now()
 	b.total.Add(1)
+	if c.f.d.followers.some() {
+		c.f.d.followers.tell(news{true, c.describeLocked()})
+	}
 	return true
 }
 

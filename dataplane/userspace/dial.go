@@ -83,6 +83,11 @@ func (c *conn) dial(b *backend) (*net.TCPConn, error) {
 	}
 	dialer := net.Dialer{KeepAliveConfig: keepAlive, FallbackDelay: -1}
 	dialer.SetMultipathTCP(false)
+	if mss := c.f.conf.Load().MSS; mss > 0 {
+		dialer.Control = func(_, _ string, raw syscall.RawConn) error {
+			return control(raw, func(fd uintptr) error { return announce(fd, mss) })
+		}
+	}
 	wait := backoff{}
 	for {
 		server, err := dialer.DialContext(&c.attempt, "tcp", b.text)

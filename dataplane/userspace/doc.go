@@ -3,7 +3,7 @@
 //
 //	client ---> VIP:port                                                  backend
 //	              |  bind:     a socket of ours listens there                ^
-//	              |  redirect: iptables sends it to a shared port of ours    |
+//	              |  redirect: netfilter sends it to a shared port of ours   |
 //	              v                                                          |
 //	          accept loop ---> handler: source check, choice, dial, header --+
 //	                                    |    ^  refused, timed out: the next backend
@@ -45,14 +45,12 @@
 //
 // # Redirect
 //
-// One chain of the nat table, VIPD-US, has one rule a frontend: the first packet of every connection of the host passes
-// through as many rules as there are frontends, so that it suits hundreds, not tens of thousands. TCP frontends share a
-// port; a connection made straight to it is reset. The rules of frontends that serve nobody lead to ports that are held
-// and closed, or silent: without a rule, any program of the host that listens on the port would get the clients. A UDP
-// frontend has a port of its own, and serves whoever finds that as it serves those that come through the VIP. While the
-// rules of a UDP frontend come or go, conntrack's memory of its flows is dropped, or clients that go on sending would be
-// led to where nobody is. The chain keeps a rule that uses conntrack even when it is empty, because established
-// connections are lost with the last of these.
+// One table of nf_tables a family, vipd-redirect, has a map from frontends to ports (vipd/dataplane/guard, Redirects); on hosts
+// without nf_tables it is a chain of iptables with one rule a frontend, which suits hundreds. TCP frontends share a port; a
+// connection made straight to it is reset. Frontends that serve nobody lead to ports that are held and closed, or silent:
+// without a redirect, any program of the host that listens on the port would get the clients. A UDP frontend has a port of its
+// own, and serves clients that find it as it serves those that come through the VIP. When the redirect of a UDP frontend comes
+// or goes, conntrack's memory of its flows is dropped, or clients that go on sending would be led to a port that is closed.
 //
 // The package does not hold addresses, and does not touch packets of others. It does not carry SCTP. Without privilege
 // it can do all that the bind interception needs, as long as ports and addresses are such that anyone may bind them:

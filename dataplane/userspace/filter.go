@@ -1,22 +1,37 @@
 package userspace
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
+
+	"vipd/balancer"
 )
 
-// refilter is filter for a socket that is open.
-func refilter(s syscall.Conn, c *config) error {
+// fit has a socket at the VIP see only the clients that its frontend lets in, and announce its segment size.
+func fit(fd uintptr, c *config) error {
+	if c.Key.Proto == balancer.TCP {
+		if err := announce(fd, c.MSS); err != nil {
+			return err
+		}
+	}
+	return filter(fd, c)
+}
+
+// refit is fit for a socket that is open.
+func refit(s syscall.Conn, c *config) error {
 	raw, err := s.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var failed error
-	if err := raw.Control(func(fd uintptr) { failed = filter(fd, c) }); err != nil {
-		return err
-	}
-	if failed != nil {
-		return fmt.Errorf("filtering the clients of %s: %w", c.Key, failed)
+	if err := control(raw, func(fd uintptr) error { return fit(fd, c) }); err != nil {
+		return fmt.Errorf("setting up the socket of %s: %w", c.Key, err)
 	}
 	return nil
+}
+
+// control calls do with the descriptor of a socket.
+func control(raw syscall.RawConn, do func(fd uintptr) error) error {
+	var failed error
+	return errors.Join(raw.Control(func(fd uintptr) { failed = do(fd) }), failed)
 }

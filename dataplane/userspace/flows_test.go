@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 )
 
 func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
@@ -25,7 +26,7 @@ func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	}
 	count := func() string {
 		of := map[balancer.Name]int{}
-		list, _ := d.Connections(t.Context())
+		list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{})
 		for _, c := range list {
 			of[c.Service]++
 		}

@@ -209,14 +209,5 @@ func (f *frontend) remove(now time.Time) bool {
 
 // allows reports whether a client may connect: all may where there are no source ranges; the node itself always may.
 func (c *config) allows(d *Dataplane, client netip.Addr) bool {
-	if len(c.Sources) == 0 || client.IsLoopback() || client == c.Addr {
-		return true
-	}
-	client = client.WithZone("")
-	for _, p := range c.Sources {
-		if p.Contains(client) {
-			return true
-		}
-	}
-	return d.own.has(client)
+	return c.Allows(client) || client.IsLoopback() || client == c.Addr || d.own.has(client)
 }

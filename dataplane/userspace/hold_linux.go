@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"errors"
 	"net/netip"
 
 	"golang.org/x/net/bpf"
@@ -54,6 +55,9 @@ func (h *heldPort) bind(at netip.AddrPort, proto balancer.Protocol) error {
 			return err
 		}
 	}
+	if err := anyAddress(uintptr(h.fd), at.Addr()); err != nil {
+		return err
+	}
 	if at.Addr().Is6() {
 		if err := unix.SetsockoptInt(h.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return err
@@ -87,7 +91,11 @@ func (h *heldPort) answer(at netip.Addr, proto balancer.Protocol, silent bool) e
 		if at.IsUnspecified() {
 			at = loopbackOf(at)
 		}
-		return unix.Connect(h.fd, sockaddr(at, h.port))
+		err := unix.Connect(h.fd, sockaddr(at, h.port))
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) {
+			return nil // this host does not have the VIP: nobody is there to be refused
+		}
+		return err
 	}
 	// Without the option others conflict with us, even those that have it.
 	return unix.SetsockoptInt(h.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)

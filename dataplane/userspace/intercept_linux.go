@@ -3,15 +3,15 @@ package userspace
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/xtables"
 )
 
-// probing bounds the trials of iptables.
+// probing bounds the trials of redirects.
 const probing = 30 * time.Second
 
 // newInterception returns what was asked for, and how it came to that in words.
@@ -32,7 +32,7 @@ func newInterception(o Options, d *Dataplane) (interception, string, error) {
 		}
 		for _, f := range xtables.Families() {
 			if r.families[f] == nil {
-				return r, fmt.Sprintf("redirect, but bind for %s, where iptables does not work", f), nil
+				return r, fmt.Sprintf("redirect, but bind for %s, where redirects do not work", f), nil
 			}
 		}
 		return r, "redirect", nil
@@ -40,22 +40,8 @@ func newInterception(o Options, d *Dataplane) (interception, string, error) {
 	return nil, "", fmt.Errorf("unknown interception %q: auto, redirect and bind are possible", want)
 }
 
-// Cleanup removes the rules of the redirect interception, whichever process made them, and nothing else. It returns what
-// it removed, a line each, or, with dryRun, what it would remove.
-func Cleanup(ctx context.Context, dryRun bool) (removed []string, failed error) {
-	for _, family := range xtables.Families() {
-		for _, tool := range xtables.Existing(ctx, family) {
-			there, err := tool.ChainExists(ctx, "nat", chain)
-			if there && err == nil && !dryRun {
-				err = remove(ctx, tool)
-			}
-			switch {
-			case err != nil:
-				failed = errors.Join(failed, fmt.Errorf("removing redirects of %s (%s): %w", family, tool.Backend(), err))
-			case there:
-				removed = append(removed, fmt.Sprintf("remove chain %s from table nat (%s, %s)", chain, family, tool.Backend()))
-			}
-		}
-	}
-	return removed, failed
+// Cleanup removes the redirects that a process which is gone has left, and nothing else. It returns what it did, a line each,
+// or, with dryRun, what it would do.
+func Cleanup(ctx context.Context, dryRun bool) ([]string, error) {
+	return guard.CleanupRedirects(ctx, dryRun)
 }

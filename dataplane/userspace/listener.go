@@ -28,11 +28,7 @@ func listenConfig(prepare func(fd uintptr) error) *net.ListenConfig {
 	lc := &net.ListenConfig{KeepAliveConfig: acceptedKeepAlive}
 	lc.SetMultipathTCP(false)
 	lc.Control = func(_, _ string, raw syscall.RawConn) error {
-		var failed error
-		if err := raw.Control(func(fd uintptr) { failed = prepare(fd) }); err != nil {
-			return err
-		}
-		return failed
+		return control(raw, prepare)
 	}
 	return lc
 }
@@ -41,10 +37,7 @@ func listenConfig(prepare func(fd uintptr) error) *net.ListenConfig {
 func (f *frontend) listen() error {
 	conf := f.conf.Load()
 	lc := listenConfig(func(fd uintptr) error {
-		if err := inheritKeepAlive(fd); err != nil {
-			return err
-		}
-		return filter(fd, conf)
+		return errors.Join(inheritKeepAlive(fd), anyAddress(fd, f.key.Addr), fit(fd, conf))
 	})
 	ln, err := lc.Listen(context.Background(), network(f.key), f.vip.String())
 	if err != nil {

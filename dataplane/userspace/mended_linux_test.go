@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/test/lab"
 )
 
@@ -104,7 +105,7 @@ func TestStaleFiltersGo(t *testing.T) {
 	}
 	defer ln.Close()
 	for _, n := range []int{180, 181, 600} { // the second fits only without the first, the third not at all
-		if err := refilter(ln.(*net.TCPListener), conf(n)); err != nil {
+		if err := refit(ln.(*net.TCPListener), conf(n)); err != nil {
 			t.Fatal(err)
 		}
 		want := len(filterProgram(conf(n)))
@@ -212,7 +213,7 @@ func TestRenamesKeepConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	local := func() string {
-		list, _ := d.Connections(t.Context())
+		list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{})
 		for _, x := range list {
 			if x.State == "flow" {
 				return x.Since.String()

@@ -59,7 +59,7 @@ func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 
 func connections(t testing.TB, d *Dataplane) []dataplane.Connection {
 	t.Helper()
-	all, err := d.Connections(t.Context())
+	all, err := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,23 +6,17 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"vipd/balancer"
+	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/xtables"
 )
 
-// redirect is the interception by iptables: one rule a frontend, to one shared port for all TCP frontends of a family,
-// and to a port of its own for each of UDP, which can't be asked for the original destination.
-//
-// Goals, and how each is met:
-//  1. A change writes only its own rules: they are added and deleted in one restore, beside those that are there.
-//  2. A failure hits only the keys that were written with it: restores are blocks of a few hundred rules.
-//  3. After a failure, and after damage, the kernel is asked which rules there are, and gets the difference.
-//  4. Rules of an earlier process lead to ports that nobody listens on: the first look at them removes them.
-//  5. A frontend that serves nobody keeps its rule, which then leads to a port that is closed, and held: without it,
-//     clients would get to any program of the host that listens on the same port.
+// redirect is the interception by netfilter (guard.Redirects): to one shared port for all TCP frontends of a family, and to a
+// port of its own for each of UDP, which can't be asked for the original destination. A frontend that serves nobody keeps its
+// redirect, which then leads to a port that is closed, and held: without it, clients would get to any program of the host that
+// listens on the same port.
 type redirect struct {
 	d        *Dataplane
 	families map[xtables.Family]*redirectFamily
@@ -33,29 +27,32 @@ type redirect struct {
 
 // redirectFamily is one family's half.
 type redirectFamily struct {
-	r    *redirect
-	name xtables.Family
-	tool *xtables.Tool
-	// restore is tool's; forgetFlows is that of conntrack.
-	restore     func(ctx context.Context, input string) error
+	r           *redirect
+	name        xtables.Family
+	kernel      redirector
 	forgetFlows func(ctx context.Context, keys map[balancer.Key]bool) error
 	// shared is the socket of all TCP frontends; nil: not needed so far.
 	shared *net.TCPListener
 	// closed are the ports of frontends that serve nobody.
 	closed map[closedPort]*heldPort
-	// pending are the rules that are asked for, or not to be there: "".
-	pending map[balancer.Key]string
-	// stale are the keys of UDP whose flows conntrack may lead elsewhere.
-	stale map[balancer.Key]bool
+	// ports are where connections to each frontend shall be led.
+	ports map[balancer.Key]uint16
 
 	mu sync.Mutex // guards what follows
-	// rules are those in the kernel, if it is as we left it.
-	rules map[balancer.Key]string
-	// made: the chain is ours by now; jumps: it is jumped to.
-	made, jumps bool
-	// unsure: the kernel may have something else than rules says.
-	unsure bool
-	look   xtables.Look
+	// there are the ports that the kernel leads connections to.
+	there map[balancer.Key]uint16
+	// stale are the keys of UDP whose flows conntrack may lead elsewhere.
+	stale map[balancer.Key]bool
+	// sure: the kernel has what there says, and nothing stale.
+	sure bool
+}
+
+// redirector is what redirects connections of a family; *guard.Redirects does it.
+type redirector interface {
+	Set(ctx context.Context, ports map[balancer.Key]uint16) error
+	Observe(ctx context.Context) (damage string, err error)
+	Intact(ctx context.Context) (string, error)
+	Close(ctx context.Context) error
 }
 
 // closedPort is what clients of a frontend that serves nobody meet.
@@ -64,23 +61,19 @@ type closedPort struct {
 	silent bool
 }
 
-// newRedirect finds out which families iptables works for. An error says why it works for none.
+// newRedirect finds out for which families redirects work. An error says why they do for none.
 func newRedirect(ctx context.Context, d *Dataplane, backend xtables.Backend) (*redirect, error) {
 	r := &redirect{d: d, families: map[xtables.Family]*redirectFamily{}, routes: map[balancer.Key]*frontend{}}
 	var reasons error
 	for _, family := range xtables.Families() {
-		tool, err := xtables.Find(ctx, family, backend, d.log)
-		if err == nil {
-			err = tryRedirect(ctx, tool)
-		}
+		kernel, err := guard.NewRedirects(ctx, family, guard.Options{Backend: backend, Log: d.log})
 		if err != nil {
 			reasons = errors.Join(reasons, err)
 			continue
 		}
 		r.families[family] = &redirectFamily{
-			r: r, name: family, tool: tool, restore: tool.Restore, forgetFlows: forgetFlows, unsure: true, closed: map[closedPort]*heldPort{},
-			pending: map[balancer.Key]string{}, stale: map[balancer.Key]bool{}, rules: map[balancer.Key]string{},
-			look: xtables.Look{Wary: true},
+			r: r, name: family, kernel: kernel, forgetFlows: forgetFlows, closed: map[closedPort]*heldPort{},
+			ports: map[balancer.Key]uint16{}, stale: map[balancer.Key]bool{},
 		}
 	}
 	if len(r.families) == 0 {
@@ -89,32 +82,7 @@ func newRedirect(ctx context.Context, d *Dataplane, backend xtables.Backend) (*r
 	return r, nil
 }
 
-// trialChain is made and deleted to prove that redirects can be written.
-const trialChain = chain + "-TRIAL"
-
-// tryRedirect proves what rules need: the nat table, the target, and conntrack.
-func tryRedirect(ctx context.Context, tool *xtables.Tool) error {
-	k := balancer.Key{Addr: netip.MustParseAddr("198.51.100.0"), Port: 9, Proto: balancer.TCP}
-	if tool.Family() == xtables.IPv6 {
-		k.Addr = netip.MustParseAddr("2001:db8::")
-	}
-	trial := rule(k, 9)
-	input := "*nat\n:" + trialChain + " - [0:0]\n-A " + trialChain + " " + keeper + "\n-A " + trialChain + " " + trial + "\nCOMMIT\n"
-	err := tool.Restore(ctx, input)
-	if err == nil {
-		rules, listing := tool.Rules(ctx, "nat", trialChain)
-		if err = listing; err == nil && !slices.Equal(rules, []string{keeper, trial}) {
-			err = fmt.Errorf("the rules read back are %q", rules)
-		}
-		err = errors.Join(err, tool.DeleteChains(ctx, "nat", trialChain))
-	}
-	if err != nil {
-		return fmt.Errorf("trying redirects of %s (%s): %w", tool.Family(), tool.Backend(), err)
-	}
-	return nil
-}
-
-// open asks for the rule of f. Where iptables does not work for its family, f is bound.
+// open asks for the redirect of f. Where redirects do not work for its family, f is bound.
 func (r *redirect) open(f *frontend) error {
 	family := r.families[xtables.FamilyOf(f.key.Addr)]
 	if family == nil {
@@ -127,7 +95,7 @@ func (r *redirect) open(f *frontend) error {
 	r.mu.Lock()
 	r.routes[f.key] = f
 	r.mu.Unlock()
-	family.pending[f.key] = rule(f.key, port)
+	family.ports[f.key] = port
 	return nil
 }
 
@@ -259,17 +227,17 @@ func (f *frontend) receiveRedirected(pc *net.UDPConn) {
 	}
 }
 
-// forget asks for the rule of f to go.
+// forget asks for the redirect of f to go.
 func (r *redirect) forget(f *frontend) {
 	if family := r.families[xtables.FamilyOf(f.key.Addr)]; family != nil {
-		family.pending[f.key] = ""
+		delete(family.ports, f.key)
 	}
 	r.mu.Lock()
 	delete(r.routes, f.key)
 	r.mu.Unlock()
 }
 
-// served reports whether the rule of f is in the kernel.
+// served reports whether the kernel redirects to f.
 func (r *redirect) served(f *frontend) bool {
 	family := r.families[xtables.FamilyOf(f.key.Addr)]
 	if family == nil {
@@ -277,6 +245,6 @@ func (r *redirect) served(f *frontend) bool {
 	}
 	family.mu.Lock()
 	defer family.mu.Unlock()
-	_, there := family.rules[f.key]
+	_, there := family.there[f.key]
 	return there
 }

@@ -202,7 +202,7 @@ func TestRedirectedConnectionsDrain(t *testing.T) {
 		t.Error(err)
 	}
 	wantRefused(t, w, all...)
-	if saved := w.Host().Exec("iptables-save") + w.Host().Exec("ip6tables-save"); strings.Contains(saved, "VIPD") {
+	if saved := w.Host().Exec("nft", "list", "ruleset"); strings.Contains(saved, "vipd-redirect") {
 		t.Errorf("something is left:\n%s", saved)
 	}
 }
@@ -274,9 +274,8 @@ func TestRedirectReplacesWhatAKilledOneLeft(t *testing.T) {
 			t.Errorf("a client of %s that goes on: %v", k, err)
 		}
 	}
-	saved := w.Host().Exec("iptables-save", "-t", "nat") + w.Host().Exec("ip6tables-save", "-t", "nat")
-	if n := strings.Count(saved, "-j VIPD-US"); n != 4 || strings.Contains(saved, "--to-ports 9\n") {
-		t.Errorf("got %d jumps, want 4, and nothing that is old:\n%s", n, saved)
+	if saved := w.Host().Exec("iptables-save", "-t", "nat") + w.Host().Exec("ip6tables-save", "-t", "nat"); strings.Contains(saved, "VIPD-US") {
+		t.Errorf("what an earlier version left is there:\n%s", saved)
 	}
 }
 
@@ -286,16 +285,32 @@ func TestRedirectMendsDamage(t *testing.T) {
 	d := redirecting(t)
 	all := w.four(t, 80)
 	d.apply(all...)
-	damages := []string{
-		"iptables -t nat -F",
-		"iptables -t nat -D OUTPUT -j VIPD-US",
-		"ip6tables -t nat -D PREROUTING -j VIPD-US",
-		"iptables -t nat -F VIPD-US",
-		"ip6tables -t nat -F VIPD-US",
-		"iptables -t nat -I VIPD-US 1 -j RETURN",
-		"iptables -t nat -R VIPD-US 2 -j RETURN",
-		"iptables -t nat -D VIPD-US 1 && iptables -t nat -A VIPD-US " + keeper,
+	w.wantMended(t, d, all, []string{
+		"nft flush ruleset",
+		"nft delete table ip vipd-redirect",
+		"nft flush chain ip6 vipd-redirect output",
+		"nft flush map ip vipd-redirect ports",
+		"nft delete element ip6 vipd-redirect ports '{ fd00:96::1 . udp . 80 }'",
+		"nft insert rule ip vipd-redirect prerouting accept",
+		"nft add table ip vipd-redirect '{ flags dormant; }'",
+	})
+}
+
+// legacyDamages break the rules of iptables-legacy.
+func legacyDamages() []string {
+	return []string{
+		"iptables-legacy -t nat -F",
+		"iptables-legacy -t nat -D OUTPUT -j VIPD-US",
+		"ip6tables-legacy -t nat -D PREROUTING -j VIPD-US",
+		"iptables-legacy -t nat -F VIPD-US",
+		"iptables-legacy -t nat -I VIPD-US 1 -j RETURN",
+		"iptables-legacy -t nat -R VIPD-US 2 -j RETURN",
 	}
+}
+
+// wantMended has others break the redirects of frontends that are applied: each damage is seen, and mended as the engine does.
+func (w *town) wantMended(t *testing.T, d *rig, all []*balancer.Frontend, damages []string) {
+	t.Helper()
 	for _, damage := range damages {
 		if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
 			t.Fatalf("before: got %q, %v; want that all is there", reason, err)
@@ -308,9 +323,8 @@ func TestRedirectMendsDamage(t *testing.T) {
 			}
 			return err
 		})
-		// What the engine does then.
-		if _, err := d.Observe(t.Context()); err != nil {
-			t.Fatal(err)
+		if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) == 0 {
+			t.Fatalf("after %s: observed %q, %v", damage, seen.Damage, err)
 		}
 		d.apply(all...)
 		wantServed(t, w, all...)
@@ -323,24 +337,16 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	for _, tool := range []string{"iptables", "ip6tables"} {
 		w.Host().Exec("sh", "-ec", fmt.Sprintf(`%[1]s -t nat -N FOREIGN; %[1]s -t nat -A FOREIGN -p tcp --dport 1 -j RETURN; %[1]s -t nat -A PREROUTING -j FOREIGN`, tool))
 	}
-	save := func() string {
-		var kept []string
-		for line := range strings.Lines(w.Host().Exec("iptables-save", "-t", "nat") + w.Host().Exec("ip6tables-save", "-t", "nat")) {
-			if !strings.HasPrefix(line, "#") {
-				kept = append(kept, strings.Split(line, " [")[0])
-			}
-		}
-		return strings.Join(kept, "\n")
-	}
+	save := func() string { return w.Host().Exec("nft", "-s", "list", "ruleset") }
 	before := save()
 	d := redirecting(t)
 	d.apply(w.four(t, 80)...)
-	if during := save(); !strings.Contains(during, chain) {
-		t.Errorf("got no chain of ours:\n%s", during)
+	if during := save(); !strings.Contains(during, "vipd-redirect") {
+		t.Errorf("got no table of ours:\n%s", during)
 	}
 	during := save()
 	would, err := Cleanup(t.Context(), true)
-	if err != nil || len(would) != 2 || save() != during { // a chain for IPv4 and one for IPv6
+	if err != nil || len(would) != 2 || save() != during { // a table for IPv4 and one for IPv6
 		t.Errorf("a dry run says %q, %v, and changes the rules: %v", would, err, save() != during)
 	}
 	if did, err := Cleanup(t.Context(), false); err != nil || !slices.Equal(did, would) {
@@ -385,11 +391,14 @@ func TestAutoFallsBackToBind(t *testing.T) {
 		t.Errorf("got %q, want redirect, which works here", d.Traits().Detail)
 	}
 	t.Setenv("PATH", t.TempDir())
-	d := start(t, Options{Intercept: Auto})
+	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
+		t.Errorf("got %q, want redirect, which needs no program", d.Traits().Detail)
+	}
+	d := start(t, Options{Intercept: Auto, Backend: LegacyTables})
 	if !strings.HasPrefix(d.Traits().Detail, "bind, because ") || !strings.Contains(d.Traits().Detail, "install iptables") {
 		t.Errorf("got %q, want bind and why", d.Traits().Detail)
 	}
-	if _, err := New(Options{Intercept: Redirect}); err == nil || !strings.Contains(err.Error(), "install iptables") {
+	if _, err := New(Options{Intercept: Redirect, Backend: LegacyTables}); err == nil || !strings.Contains(err.Error(), "install iptables") {
 		t.Errorf("got %v, want what is missing", err)
 	}
 	a := serveAt(t, "127.0.0.1:0", named("a"))

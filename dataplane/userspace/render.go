@@ -57,6 +57,9 @@ func options(f *balancer.Frontend) []string {
 	if f.Proto == balancer.TCP {
 		o = append(o, "connect_timeout "+f.ConnectTimeout.String())
 	}
+	if f.Proto == balancer.TCP && f.MSS > 0 {
+		o = append(o, fmt.Sprintf("mss %d", f.MSS))
+	}
 	if f.IdleTimeout > 0 {
 		o = append(o, "idle_timeout "+f.IdleTimeout.String())
 	}

@@ -1,7 +1,9 @@
 package userspace
 
 import (
+	"fmt"
 	"net"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +24,23 @@ func inheritKeepAlive(fd uintptr) error {
 		if err := unix.SetsockoptInt(int(fd), o.level, o.name, o.value); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// anyAddress lets a socket be bound to a VIP that this host does not have yet.
+func anyAddress(fd uintptr, a netip.Addr) error {
+	if a.Is6() {
+		return unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)
+	}
+	return unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
+}
+
+// announce bounds the segment size that connections of a socket announce, and what they send; with 0 their links do. The kernel
+// refuses more than its largest unscaled window (MAX_TCP_WINDOW).
+func announce(fd uintptr, mss int) error {
+	if err := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(mss, 32767)); err != nil {
+		return fmt.Errorf("bounding the segment size: %w", err)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
 )
 
 // tallyKey is what is counted together: all frontends of a service's port.
@@ -20,7 +20,7 @@ type tallyKey struct {
 }
 
 // tally counts for one port of a service. It outlives the frontends, and a backend's count the backend, for
-// totals.Memory, so that counts don't go back where something comes and goes.
+// counters.Memory, so that counts don't go back where something comes and goes.
 type tally struct {
 	connections, in, out atomic.Uint64
 	service              balancer.Name
@@ -67,11 +67,11 @@ func (d *Dataplane) forgetLocked(now time.Time) {
 		for at, b := range t.backends {
 			if b.active.Load() > 0 {
 				b.seen = now
-			} else if now.Sub(b.seen) > totals.Memory {
+			} else if now.Sub(b.seen) > counters.Memory {
 				delete(t.backends, at)
 			}
 		}
-		if len(t.backends) == 0 && now.Sub(t.seen) > totals.Memory {
+		if len(t.backends) == 0 && now.Sub(t.seen) > counters.Memory {
 			delete(d.tallies, k)
 		}
 		t.mu.Unlock()

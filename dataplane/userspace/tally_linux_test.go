@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
 )
 
 // TestTallyForgets: what was counted at a backend outlives it for a time, and the service's own count outlives both.
@@ -35,16 +35,16 @@ func TestTallyForgets(t *testing.T) {
 		}
 	}
 	f.configure(one, d.tallyLocked(one))
-	after(2*totals.Memory, 2) // a connection lives there
+	after(2*counters.Memory, 2) // a connection lives there
 	b.active.Add(-1)
-	after(totals.Memory, 2)
+	after(counters.Memory, 2)
 	after(time.Second, 1)
 	if n := d.Counters()[0].Connections; n != 3 {
 		t.Errorf("the service counts %d connections, want 3", n)
 	}
 	delete(d.frontends, both.Key)
 	now = time.Now() // Counters has just seen it
-	after(totals.Memory-time.Second, 1)
+	after(counters.Memory-time.Second, 1)
 	after(2*time.Second, 0)
 	if n := len(d.tallies); n != 0 {
 		t.Errorf("%d services are remembered, want none", n)

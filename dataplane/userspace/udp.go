@@ -33,10 +33,10 @@ func (f *frontend) openPacketsLocked() error {
 		f.shutPacketsLocked()
 		return f.holdLocked(false)
 	case f.packets != nil:
-		return refilter(f.packets, c)
+		return refit(f.packets, c)
 	}
 	f.letGoLocked()
-	lc := listenConfig(func(fd uintptr) error { return filter(fd, c) })
+	lc := listenConfig(func(fd uintptr) error { return errors.Join(anyAddress(fd, f.key.Addr), fit(fd, c)) })
 	pc, err := lc.ListenPacket(context.Background(), network(f.key), f.vip.String())
 	if err != nil {
 		return explainListen(f, err)
@@ -183,6 +183,9 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backe
 	x.last.Store(f.d.now())
 	x.placed = x.last.Load()
 	f.flows.add(x)
+	if f.d.followers.some() {
+		f.d.followers.tell(news{true, f.describeLocked(x)})
+	}
 	f.d.tasks.Add(1)
 	go f.reply(x, b)
 	return x
@@ -267,6 +270,9 @@ func (f *frontend) endFlowLocked(x *flow) {
 		return
 	}
 	x.ended = true
+	if f.d.followers.some() {
+		f.d.followers.tell(news{false, f.describeLocked(x)})
+	}
 	f.flows.remove(x)
 	_ = x.socket.Close()
 	x.backend.release()

@@ -111,7 +111,7 @@ func TestUDP(t *testing.T) {
 			if got["a"] != 5 || got["b"] != 5 {
 				t.Errorf("got %v, want 5 each", got)
 			}
-			if list, _ := d.Connections(t.Context()); len(list) != 10 || list[0].State != "flow" {
+			if list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{}); len(list) != 10 || list[0].State != "flow" {
 				t.Errorf("got %d flows (%v), want 10", len(list), list)
 			}
 		})
@@ -247,7 +247,7 @@ func TestFlowsEnd(t *testing.T) {
 		if _, err := askUDP(first, "y"); err != nil {
 			t.Fatal(err)
 		}
-		list, _ := d.Connections(context.Background())
+		list, _ := dataplane.Connections(context.Background(), d, dataplane.ConnectionQuery{})
 		if len(list) > 10 {
 			t.Fatalf("got %d flows, want at most 10", len(list))
 		}
@@ -257,7 +257,7 @@ func TestFlowsEnd(t *testing.T) {
 	}
 	d.apply(with(f, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the end of idle flows", func() error {
-		if list, _ := d.Connections(context.Background()); len(list) > 0 {
+		if list, _ := dataplane.Connections(context.Background(), d, dataplane.ConnectionQuery{}); len(list) > 0 {
 			return fmt.Errorf("there are %d", len(list))
 		}
 		return nil
@@ -285,7 +285,7 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 			})
 			f.mu.Unlock()
 		}
-		list, _ := d.Connections(t.Context())
+		list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{})
 		active := d.Counters()[0].Backends[0].Active
 		if len(list) != 1 || (list[0].State == dataplane.Idle) != idle || (active == 0) != idle {
 			t.Errorf("%d live flows, and %+v; want one, idle: %v", active, list, idle)

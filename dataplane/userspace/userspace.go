@@ -18,15 +18,16 @@ type Interception string
 
 // The interceptions.
 const (
-	// Auto is Redirect where iptables works, else Bind.
+	// Auto is Redirect where netfilter can do it, else Bind.
 	Auto Interception = "auto"
-	// Redirect has iptables send traffic for VIPs to ports of the proxy. Linux only.
+	// Redirect has netfilter send traffic for VIPs to ports of the proxy. Linux only.
 	Redirect Interception = "redirect"
 	// Bind listens on VIP:port itself. The addresses must be local.
 	Bind Interception = "bind"
 )
 
-// TablesBackend is which iptables the redirect interception uses.
+// TablesBackend is where the redirect interception stands: LegacyTables is iptables, the others are nf_tables where the kernel
+// has it.
 type TablesBackend string
 
 // The backends of iptables.
@@ -49,7 +50,7 @@ type Options struct {
 	Log *slog.Logger
 	// Intercept is how connections reach the proxy. Default Auto.
 	Intercept Interception
-	// Backend is the iptables that redirects are written with. Default AutoTables.
+	// Backend is where redirects stand. Default AutoTables.
 	Backend TablesBackend
 	// MaxDescriptors bounds the file descriptors of connections, flows and listeners. Default: what the process may
 	// open, less a reserve for everything else.
@@ -75,8 +76,9 @@ type Dataplane struct {
 	epoch   time.Time
 	retries atomic.Uint64
 	// told, unless nil, is told what comes of dials; set before the first Apply.
-	told   func(balancer.Target, error)
-	warned atomic.Int64 // the instant of the last of the warnings that are given seldom
+	told      func(balancer.Target, error)
+	followers followers
+	warned    atomic.Int64 // the instant of the last of the warnings that are given seldom
 
 	ctx    context.Context // ends when Close gives up waiting
 	cancel context.CancelFunc

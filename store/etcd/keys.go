@@ -36,6 +36,7 @@ const (
 	historyFolder  = "/history/"
 	healthFolder   = "/health/"
 	claimFolder    = "/claims/"
+	policyFolder   = ownershipFolder + "policy/"
 )
 
 // The keys of a node, in its folder.
@@ -60,6 +61,9 @@ func (k Keys) Override(t balancer.Target) string {
 
 // VIP returns the key of an allocated address.
 func (k Keys) VIP(a netip.Addr) string { return k.prefix + vipFolder + a.String() }
+
+// Policy returns the key of the settings of an address.
+func (k Keys) Policy(a netip.Addr) string { return k.prefix + policyFolder + a.String() }
 
 // Pool returns the key of a pool of addresses.
 func (k Keys) Pool(name string) string { return k.prefix + poolFolder + name }
@@ -110,6 +114,8 @@ const (
 	overrideKind
 	vipKind
 	nodeConfigKind
+	policyKind
+	poolKind
 )
 
 // subject is what a key names.
@@ -121,6 +127,7 @@ type subject struct {
 	target balancer.Target
 	vip    netip.Addr
 	node   string
+	ofPool balancer.Name
 }
 
 // longestID is how long the ID of an endpoint or the name of a node may be, in bytes.
@@ -134,6 +141,16 @@ func (k Keys) parse(key string) (subject, error) {
 	switch "/" + folder + "/" {
 	case vipFolder:
 		return parseVIP(rest)
+	case ownershipFolder:
+		s, err := parseVIP(strings.TrimPrefix(rest, "policy/"))
+		s.kind = policyKind
+		return s, err
+	case poolFolder:
+		s := subject{kind: poolKind, ofPool: balancer.Name(rest)}
+		if !s.ofPool.Valid() {
+			return subject{}, fmt.Errorf("%s names no pool: names are DNS labels of a-z, 0-9 and -", quote(key))
+		}
+		return s, nil
 	case nodeFolder:
 		return parseNode(key, rest)
 	}

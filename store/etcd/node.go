@@ -15,13 +15,15 @@ type NodeConfig struct {
 	Mode string `json:"mode,omitempty"`
 	// Zone is where the node is; "": its file says it.
 	Zone string `json:"zone,omitempty"`
+	// Standby: the node gives its VIPs with one owner away, and takes none.
+	Standby bool `json:"standby,omitempty"`
 	// By and Reason say who set it last, and why.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
 
 // Says reports whether the node is told anything. It is false for a note, which says who took its settings back.
-func (c NodeConfig) Says() bool { return c.Mode != "" || c.Zone != "" }
+func (c NodeConfig) Says() bool { return c.Mode != "" || c.Zone != "" || c.Standby }
 
 // NodeLive says which daemon is there (nodes/NODE/live). It is written once, under the daemon's lease.
 type NodeLive struct {
@@ -77,10 +79,11 @@ const MaxNodeProblems = 20
 
 // nodeConfigFields are those of a NodeConfig as etcd holds it.
 type nodeConfigFields struct {
-	Mode   nodeMode `toml:"mode"`
-	Zone   string   `toml:"zone"`
-	By     string   `toml:"by"`
-	Reason string   `toml:"reason"`
+	Mode    nodeMode `toml:"mode"`
+	Zone    string   `toml:"zone"`
+	Standby bool     `toml:"standby"`
+	By      string   `toml:"by"`
+	Reason  string   `toml:"reason"`
 }
 
 // nodeMode is a mode that a node may be told; a newer version's is an error here, and the last good one stays.
@@ -113,5 +116,5 @@ func decodeNodeConfig(fields map[string]any, origin balancer.Origin) (*NodeConfi
 	if !good {
 		return nil, problems
 	}
-	return &NodeConfig{Mode: string(f.Mode), Zone: f.Zone, By: f.By, Reason: f.Reason}, problems
+	return &NodeConfig{Mode: string(f.Mode), Zone: f.Zone, Standby: f.Standby, By: f.By, Reason: f.Reason}, problems
 }

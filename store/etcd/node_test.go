@@ -125,7 +125,7 @@ func TestConfiguredBeforeFirst(t *testing.T) {
 func role() etcdkit.User {
 	return etcdkit.User{
 		Name: "n1", Password: "secret",
-		Read:  []string{"/vipda/services/", "/vipda/endpoints/", "/vipda/overrides/", "/vipda/vips/", "/vipda/nodes/n1/config"},
+		Read:  []string{"/vipda/services/", "/vipda/endpoints/", "/vipda/overrides/", "/vipda/vips/", "/vipda/nodes/n1/config", "/vipda/pools/", "/vipda/ownership/policy/"},
 		Write: []string{"/vipda/nodes/n1/live", "/vipda/nodes/n1/status"},
 	}
 }
@@ -205,7 +205,7 @@ func TestMissingRights(t *testing.T) {
 	p.put("/vips/10.96.0.1", "auto")
 	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
 	old := role()
-	old.Read, old.Write = old.Read[:3], nil
+	old.Read, old.Write = slices.Concat(old.Read[:3], old.Read[5:]), nil
 	c.EnableAuth(old)
 	p.client = c.Client()
 	config := p.as(t, old)

@@ -122,7 +122,7 @@ func (w *Writer) SetNode(ctx context.Context, name string, edit func(NodeConfig)
 		if err := next.Check(); err != nil {
 			return edited{}, fmt.Errorf("configuring node %s: %w", name, err)
 		}
-		if next.Mode == d.Mode && next.Zone == d.Zone && fields != nil {
+		if next.Mode == d.Mode && next.Zone == d.Zone && next.Standby == d.Standby && fields != nil {
 			return edited{text: old}, nil
 		}
 		return next.text(fields, len(old) > 0)
@@ -141,6 +141,9 @@ func (c NodeConfig) text(fields map[string]any, was bool) (edited, error) {
 		} else if field == "by" || field == "reason" {
 			signs++
 		}
+	}
+	if fields["standby"] = c.Standby; !c.Standby {
+		delete(fields, "standby")
 	}
 	note := len(fields) == signs
 	if note && (!was || signs == 0) {

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"vipd/balancer"
@@ -29,6 +31,18 @@ type pool struct {
 	cidrs    []netip.Prefix
 	// wrong says why it can't be read; "": it can.
 	wrong string
+	// fields are all that it says.
+	fields map[string]any
+}
+
+// with is the text of the pool with other networks, and all else that it says.
+func (p *pool) with(cidrs []netip.Prefix) ([]byte, error) {
+	fields := maps.Clone(p.fields)
+	if fields == nil {
+		fields = map[string]any{}
+	}
+	fields["cidrs"] = cidrs
+	return encode(fields)
 }
 
 // mostOfCIDR is how many addresses of a network are used: more than can ever be held, so that numbers stay numbers.
@@ -61,6 +75,21 @@ func checkCIDRs(cidrs []netip.Prefix) error {
 // poolFields are those of a pool as etcd holds it.
 type poolFields struct {
 	CIDRs []netip.Prefix `toml:"cidrs" json:"cidrs"`
+	balancer.VIPPolicy
+}
+
+// decodePoolPolicy reads what a pool says of its addresses. The pool is nil if anything of that is an error; what is wrong with
+// its networks is told to who allocates, see Pools.
+func decodePoolPolicy(name balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Pool, []balancer.Problem) {
+	var f poolFields
+	_ = decode.Into(&f, fields) // the networks; the rest is told below
+	rest := maps.Clone(fields)
+	delete(rest, "cidrs")
+	policy, problems := balancer.DecodeVIPPolicy(rest, func(string) balancer.Origin { return origin }, balancer.SeverityWarning)
+	if slices.ContainsFunc(problems, func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }) {
+		return nil, problems
+	}
+	return &balancer.Pool{Name: name, Origin: origin, CIDRs: f.CIDRs, VIPPolicy: policy}, problems
 }
 
 // decodePool reads a pool.
@@ -75,6 +104,7 @@ func decodePool(name string, text []byte, revision int64) *pool {
 		p.wrong = "the value " + err.Error()
 		return p
 	}
+	p.fields = fields
 	var f poolFields
 	var wrong []string
 	for _, problem := range decode.Into(&f, fields) {

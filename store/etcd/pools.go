@@ -71,7 +71,7 @@ func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix)
 	if cidrs != nil {
 		err := checkCIDRs(cidrs)
 		if err == nil {
-			text, err = encode(poolFields{cidrs})
+			text, err = encode(map[string]any{"cidrs": cidrs})
 		}
 		if err == nil && len(text) > MaxEntryText {
 			err = fmt.Errorf("%d networks are too many: the text has %d bytes, and %d are possible", len(cidrs), len(text), MaxEntryText)
@@ -111,6 +111,9 @@ func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix,
 	key := w.keys.Pool(name)
 	op := remove(key)
 	if text != nil {
+		if text, err = old.with(cidrs); err != nil {
+			return Result{}, false, err
+		}
 		op = put(key, text, 0)
 	}
 	ifs := []*etcdserverpb.Compare{unchanged(key, old.revision), notSince(folder(w.keys.prefix+vipFolder), b.revision)}

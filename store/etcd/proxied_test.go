@@ -38,8 +38,8 @@ func TestNumbers(t *testing.T) {
 			}
 		}
 		got := [4]int64{}
-		for i, f := range l.scopes {
-			got[i] = f.next
+		for i := range got {
+			got[i] = l.scopes[i].next
 		}
 		if want := [4]int64{10, 10, 21, 31}; got != want || !l.steady {
 			t.Errorf("%s: the watches go on at %v (steady %t), want %v", name, got, l.steady, want)

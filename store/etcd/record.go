@@ -100,6 +100,10 @@ func (d *decoded) keep(old decoded) {
 		d.override = old.override
 	case d.config != nil && reflect.DeepEqual(d.config, old.config):
 		d.config = old.config
+	case d.policy != nil && reflect.DeepEqual(d.policy, old.policy):
+		d.policy = old.policy
+	case d.pool != nil && reflect.DeepEqual(d.pool, old.pool):
+		d.pool = old.pool
 	}
 }
 

@@ -31,7 +31,10 @@ func folder(key string) scope { return scope{key: key, end: clientv3.GetPrefixRa
 func (k Keys) scopes(node string) []scope {
 	vips := folder(k.prefix + vipFolder)
 	vips.without = `services whose vips say "auto" keep the addresses that were read before`
-	all := []scope{folder(k.prefix + serviceFolder), folder(k.prefix + endpointFolder), folder(k.prefix + overrideFolder), vips}
+	policies, pools := folder(k.prefix+policyFolder), folder(k.prefix+poolFolder)
+	policies.without = "addresses keep the settings that were read before"
+	pools.without = "addresses of pools keep the settings that were read before"
+	all := []scope{folder(k.prefix + serviceFolder), folder(k.prefix + endpointFolder), folder(k.prefix + overrideFolder), vips, policies, pools}
 	if node != "" {
 		all = append(all, scope{key: k.NodeConfig(node), without: "this node keeps the configuration that was read before"})
 	}

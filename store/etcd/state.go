@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -27,6 +28,8 @@ type state struct {
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
 	overrides snap.Map[balancer.Target, *balancer.Override]
+	vips      snap.Map[netip.Addr, *balancer.VIP]
+	pools     snap.Map[balancer.Name, *balancer.Pool]
 	// held are the addresses that are allocated, by service.
 	held snap.Map[holding, bool]
 	// config is what this node is told; nil: nothing.
@@ -90,6 +93,10 @@ func (s *state) use(r *record, now time.Time) {
 		s.hold(r, true)
 	case r.config != nil:
 		s.config = r.config
+	case r.policy != nil:
+		s.vips = s.vips.Set(r.vip, r.policy)
+	case r.pool != nil:
+		s.pools = s.pools.Set(r.ofPool, r.pool)
 	}
 }
 
@@ -118,6 +125,10 @@ func (s *state) disuse(r *record) {
 		s.hold(r, false)
 	case nodeConfigKind:
 		s.config = nil
+	case policyKind:
+		s.vips = s.vips.Delete(r.vip)
+	case poolKind:
+		s.pools = s.pools.Delete(r.ofPool)
 	}
 }
 
@@ -231,5 +242,5 @@ func (s *state) problems() []balancer.Problem {
 
 // snapshot is what is published of the state.
 func (s *state) snapshot() store.Snapshot {
-	return store.Snapshot{Services: s.services, Endpoints: s.endpoints, Overrides: s.overrides, Revision: s.revision}
+	return store.Snapshot{Services: s.services, Endpoints: s.endpoints, Overrides: s.overrides, VIPs: s.vips, Pools: s.pools, Revision: s.revision}
 }

@@ -31,10 +31,12 @@ type decoded struct {
 	// holder is the service that has an allocated address.
 	holder balancer.Name
 	config *NodeConfig
+	policy *balancer.VIP
+	pool   *balancer.Pool
 }
 
 func (d decoded) good() bool {
-	return d.service != nil || d.endpoint != nil || d.override != nil || d.holder != "" || d.config != nil
+	return d.service != nil || d.endpoint != nil || d.override != nil || d.holder != "" || d.config != nil || d.policy != nil || d.pool != nil
 }
 
 // decodeValue reads the value of a key. Origin is the key with its revisions.
@@ -67,6 +69,12 @@ func decodeValue(s subject, text []byte, origin balancer.Origin, defaults map[st
 	case nodeConfigKind:
 		config, problems := decodeNodeConfig(fields, origin)
 		return decoded{config: config}, problems
+	case policyKind:
+		policy, problems := balancer.DecodeVIP(s.vip.String(), fields, where, balancer.SeverityWarning)
+		return decoded{policy: policy}, problems
+	case poolKind:
+		pool, problems := decodePoolPolicy(s.ofPool, fields, origin)
+		return decoded{pool: pool}, problems
 	}
 	return decoded{}, problem(s.of, origin, "is not the key of anything that is known here")
 }

@@ -143,7 +143,7 @@ func BenchmarkLines(b *testing.B) {
 			b.SetBytes(int64(text.Len()))
 			b.ReportAllocs()
 			for b.Loop() {
-				lines(text.String(), depth, "")
+				lines(text.String(), depth)
 			}
 		})
 	}

@@ -3,6 +3,7 @@ package tomlfile
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,31 +13,21 @@ import (
 )
 
 // decodeServices reads the [services.*] of doc. A service that is as it was in old keeps its pointer.
-func decodeServices(doc *Document, defaults map[string]any, old *contents) (map[balancer.Name]definition, []balancer.Problem) {
-	raw, there := doc.tree["services"]
-	if !there {
-		return nil, nil
+func decodeServices(doc *Document, defaults map[string]any, old *contents) (map[balancer.Name]definition[balancer.Service], []balancer.Problem) {
+	table, problems := doc.tables("services", "service", "[services.web]")
+	services := make(map[balancer.Name]definition[balancer.Service], len(table))
+	if len(table) == 0 {
+		return nil, problems
 	}
-	table, ok := raw.(map[string]any)
-	if !ok {
-		return nil, []balancer.Problem{{
-			Severity: balancer.SeverityError, Origin: doc.Where("services"), Field: "services",
-			Text: "needs a table for each service, such as [services.web]",
-		}}
-	}
-	services := make(map[balancer.Name]definition, len(table))
-	var problems []balancer.Problem
 	in, folder, fields := interner{}, doc.Folder(), doc.fieldLines()
 	for _, key := range slices.Sorted(maps.Keys(table)) {
 		name := balancer.Name(in.text(key))
 		d, found := decodeService(doc, folder, name, in.own(table[key]), defaults)
-		if d.service != nil {
-			d.service.Origin.Fields = fields[key]
+		if d.value != nil {
+			d.value.Origin.Fields = fields[key]
 		}
-		if old != nil && d.service != nil {
-			if former := old.services[name].service; former != nil && reflect.DeepEqual(former, d.service) {
-				d.service = former
-			}
+		if old != nil {
+			d.keep(old.services[name])
 		}
 		services[name] = d
 		problems = append(problems, found...)
@@ -44,35 +35,96 @@ func decodeServices(doc *Document, defaults map[string]any, old *contents) (map[
 	return services, problems
 }
 
-func decodeService(doc *Document, folder string, name balancer.Name, raw any, defaults map[string]any) (definition, []balancer.Problem) {
+func decodeService(doc *Document, folder string, name balancer.Name, raw any, defaults map[string]any) (definition[balancer.Service], []balancer.Problem) {
 	path := string(appendKey([]byte("services"), string(name)))
 	fields, ok := raw.(map[string]any)
 	if ok {
 		service, problems := balancer.DecodeService(name, balancer.ResolvePaths(fields, folder), defaults, doc.Under(path), balancer.SeverityError)
-		return definition{service, doc.Where(path)}, problems
+		return definition[balancer.Service]{service, doc.Where(path)}, problems
 	}
-	p := balancer.Problem{Severity: balancer.SeverityError, Origin: doc.Where(path), Service: name}
+	p := doc.noTable(path, raw)
+	p.Service, p.Field = name, ""
+	return definition[balancer.Service]{nil, p.Origin}, []balancer.Problem{p}
+}
+
+// decodeVIPs reads the [vips."ADDRESS"] of doc. Settings that are as they were in old keep their pointer. One whose address
+// can't be read is no definition: nobody knows what it is about.
+func decodeVIPs(doc *Document, old *contents) (map[netip.Addr]definition[balancer.VIP], []balancer.Problem) {
+	table, problems := doc.tables("vips", "address", `[vips."192.168.1.100"]`)
+	var vips map[netip.Addr]definition[balancer.VIP]
+	in := interner{}
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		path := string(appendKey([]byte("vips"), key))
+		fields, ok := in.own(table[key]).(map[string]any)
+		if !ok {
+			problems = append(problems, doc.noTable(path, table[key]))
+			continue
+		}
+		vip, found := balancer.DecodeVIP(key, fields, doc.Under(path), balancer.SeverityError)
+		for _, p := range found {
+			p.Field = strings.TrimSuffix(path+"."+p.Field, ".")
+			problems = append(problems, p)
+		}
+		addr, err := decode.ParseAddr(key)
+		if err != nil {
+			continue
+		}
+		d := definition[balancer.VIP]{vip, doc.Where(path)}
+		if old != nil {
+			d.keep(old.vips[addr])
+		}
+		if vips == nil {
+			vips = map[netip.Addr]definition[balancer.VIP]{}
+		}
+		vips[addr] = d
+	}
+	return vips, problems
+}
+
+// keep takes the value of former where that says the same.
+func (d *definition[V]) keep(former definition[V]) {
+	if d.value != nil && former.value != nil && reflect.DeepEqual(former.value, d.value) {
+		d.value = former.value
+	}
+}
+
+// tables returns the tables of a section of which each is about a thing, as in the example.
+func (d *Document) tables(section, thing, example string) (map[string]any, []balancer.Problem) {
+	raw, there := d.tree[section]
+	table, ok := raw.(map[string]any)
+	if there && !ok {
+		return nil, []balancer.Problem{{
+			Severity: balancer.SeverityError, Origin: d.Where(section), Field: section,
+			Text: fmt.Sprintf("needs a table for each %s, such as %s", thing, example),
+		}}
+	}
+	return table, nil
+}
+
+// noTable is the problem of what stands at path in place of a table.
+func (d *Document) noTable(path string, raw any) balancer.Problem {
+	p := balancer.Problem{Severity: balancer.SeverityError, Origin: d.Where(path), Field: path}
 	p.Text = fmt.Sprintf("needs a table: [%s]", path)
 	if _, list := raw.([]map[string]any); list {
 		p.Text = fmt.Sprintf("is a list of tables; write [%s] with single brackets", path)
 	}
-	return definition{nil, p.Origin}, []balancer.Problem{p}
+	return p
 }
 
-// strangers are the problems of a file that may hold services only: everything else in it. Main is the file where
-// daemon sections belong; "": unknown.
+// strangers are the problems of a file that may hold services and settings of addresses only: everything else in it. Main is
+// the file where daemon sections belong; "": unknown.
 func strangers(doc *Document, main string) []balancer.Problem {
 	var problems []balancer.Problem
 	for _, key := range slices.Sorted(maps.Keys(doc.tree)) {
-		if key == "services" {
+		if key == "services" || key == "vips" {
 			continue
 		}
 		path := string(appendKey(nil, key))
-		text := "only [services.NAME] tables belong in this file"
+		text := "only [services.NAME] and [vips.\"ADDRESS\"] tables belong in this file"
 		fields, _ := doc.tree[key].(map[string]any)
 		switch {
-		case decode.Nearest(key, []string{"services"}) != "":
-			text += `; did you mean "services"?`
+		case decode.Nearest(key, []string{"services", "vips"}) != "":
+			text += fmt.Sprintf("; did you mean %q?", decode.Nearest(key, []string{"services", "vips"}))
 		case fields["vips"] != nil || fields["ports"] != nil || fields["endpoints"] != nil:
 			text += fmt.Sprintf("; did you mean [services.%s]?", path)
 		case main != "":

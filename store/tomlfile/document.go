@@ -44,16 +44,17 @@ func Parse(file string, text []byte) (*Document, []balancer.Problem) {
 	if _, err := toml.Decode(d.text, &d.tree); err != nil {
 		return nil, []balancer.Problem{syntaxProblem(file, d.text, err)}
 	}
-	d.top = sync.OnceValue(func() map[string]mark { return lines(d.text, topDepth, "") })
-	d.all = sync.OnceValue(func() map[string]mark { return lines(d.text, 0, "") })
+	d.top = sync.OnceValue(func() map[string]mark { return lines(d.text, topDepth) })
+	d.all = sync.OnceValue(func() map[string]mark { return lines(d.text, 0) })
 	return d, nil
 }
 
-// settings returns what d says besides services, without keeping its text in memory.
+// settings returns what d says besides services and settings of addresses, without keeping its text in memory.
 func (d *Document) settings() *Document {
 	tree := maps.Clone(d.tree)
 	delete(tree, "services")
-	marks := lines(d.text, 0, "services")
+	delete(tree, "vips")
+	marks := lines(d.text, 0, "services", "vips")
 	out := &Document{file: d.file, tree: interner{}.table(tree)}
 	out.top = func() map[string]mark { return marks }
 	out.all = out.top
@@ -137,13 +138,15 @@ func (d *Document) Under(base string) balancer.Locator {
 }
 
 // lines scans text for the lines of all paths of at most depth parts, and any depth if that is 0, without those inside the
-// table of the name without.
-func lines(text string, depth int, without string) map[string]mark {
+// tables of the names without.
+func lines(text string, depth int, without ...string) map[string]mark {
 	marks := map[string]mark{}
 	s := scanner{text: text, depth: depth, counts: map[string]int{}}
 	s.visit = func(path []byte, line int, defined bool) {
-		if n := len(without); n > 0 && len(path) > n && path[n] == '.' && string(path[:n]) == without {
-			return
+		for _, name := range without {
+			if n := len(name); len(path) > n && path[n] == '.' && string(path[:n]) == name {
+				return
+			}
 		}
 		// An array of tables is where its first element is, a table where its own header is.
 		if m, known := marks[string(path)]; !known || defined && !m.defined {

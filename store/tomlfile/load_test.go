@@ -15,7 +15,7 @@ func TestLoad(t *testing.T) {
 		"services.d/a.toml": service("a", 2), "services.d/b.toml": "mode = 1\n" + service("b", 3),
 		"broken.toml": "mode =\n",
 	})
-	const stranger = "| DIR/services.d/b.toml:1: mode: only [services.NAME] tables belong in this file"
+	const stranger = "| DIR/services.d/b.toml:1: mode: only [services.NAME] and [vips.\"ADDRESS\"] tables belong in this file"
 	for file, want := range map[string]string{
 		"vipd.toml":         "a=2 b=3 web=1 " + stranger + "; everything else belongs in DIR/vipd.toml",
 		"services.d":        "a=2 b=3 " + stranger,

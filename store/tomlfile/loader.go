@@ -38,8 +38,6 @@ type loader struct {
 	grace time.Duration
 
 	merge merge
-	// pass is what the load at hand has changed.
-	pass  pass
 	state store.Snapshot
 }
 
@@ -61,7 +59,6 @@ func newLoader(main, place string) *loader {
 
 // load looks, and reports whether the snapshot says something else now.
 func (l *loader) load(what look) bool {
-	l.pass = pass{}
 	if what.all {
 		l.unsettled = false
 		l.follow.begin()
@@ -71,13 +68,13 @@ func (l *loader) load(what look) bool {
 	} else {
 		l.loadFiles(what)
 	}
-	l.merge.settle(l.pass)
+	l.merge.settle()
 	return l.renew()
 }
 
 // renew makes the snapshot what was merged, and reports whether it says something else now.
 func (l *loader) renew() bool {
-	next := store.Snapshot{Services: l.merge.services, Revision: l.state.Revision}
+	next := store.Snapshot{Services: l.merge.services.values, VIPs: l.merge.vips.values, Revision: l.state.Revision}
 	next.Err = cmp.Or(l.main.err, l.placeErr, l.placeFileErr())
 	next.Connected = next.Err == nil
 	next.Problems = l.problems()
@@ -132,7 +129,7 @@ func (l *loader) loadPlace(what look) {
 	}
 	for path := range l.merge.files {
 		if _, there := found[path]; !there && path != l.path {
-			l.merge.put(l.pass, path, nil)
+			l.merge.put(path, nil)
 		}
 	}
 	l.readAll(found, what)
@@ -146,7 +143,7 @@ func (l *loader) loadFiles(what look) {
 		info, err := l.stat(path)
 		switch {
 		case err == nil && info == nil || os.IsNotExist(err):
-			l.merge.put(l.pass, path, nil)
+			l.merge.put(path, nil)
 		default:
 			found[path] = info
 		}
@@ -233,7 +230,7 @@ func (l *loader) readAll(found map[string]os.FileInfo, what look) {
 	running.Wait()
 	for i, path := range paths {
 		l.unsettled = l.unsettled || fresh[i].unsettled
-		l.merge.put(l.pass, path, fresh[i])
+		l.merge.put(path, fresh[i])
 	}
 }
 
@@ -255,7 +252,15 @@ func (l *loader) read(path string, old *contents, what look) *contents {
 	}
 	c := (*contents)(nil).seen(&t, l.round)
 	c.path = path
-	c.services, c.problems = decodeServices(doc, l.defaults, old)
+	l.define(c, doc, old)
 	c.problems = append(c.problems, strangers(doc, l.path)...)
 	return c
+}
+
+// define gives c the tables of doc. Those that are as in old keep their pointers.
+func (l *loader) define(c *contents, doc *Document, old *contents) {
+	var more []balancer.Problem
+	c.services, c.problems = decodeServices(doc, l.defaults, old)
+	c.vips, more = decodeVIPs(doc, old)
+	c.problems = append(c.problems, more...)
 }

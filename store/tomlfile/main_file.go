@@ -20,7 +20,7 @@ type mainFile struct {
 	// doc is the last one that was parsed, where keepDoc asks for it; nil if the last text was no TOML.
 	doc     *Document
 	keepDoc bool
-	// settings are all in it that is not about services, as it was last read without errors in its syntax; nil before.
+	// settings are all in it that is not about services and addresses, as it was last read without errors in its syntax; nil before.
 	settings *Document
 }
 
@@ -66,14 +66,14 @@ func (l *loader) loadMain(what look) {
 	problems = l.readDefaults(doc)
 	fresh := (*contents)(nil).seen(&t, l.round)
 	fresh.path = l.path
-	fresh.services, fresh.problems = decodeServices(doc, l.defaults, old)
+	l.define(fresh, doc, old)
 	fresh.problems = append(problems, fresh.problems...)
 	l.replaceMain(fresh)
 }
 
-// says reports whether the file defined a service or had a setting when it was last read.
+// says reports whether the file defined anything or had a setting when it was last read.
 func (m *mainFile) says() bool {
-	return m.contents != nil && len(m.services) > 0 || m.settings != nil && len(m.settings.tree) > 0
+	return m.contents != nil && len(m.services)+len(m.vips) > 0 || m.settings != nil && len(m.settings.tree) > 0
 }
 
 // emptied returns what an old main file becomes that says nothing any more: a disk was full, the power failed, or a program
@@ -91,7 +91,7 @@ func (l *loader) emptied(old *contents, t *text, what look) *contents {
 func (l *loader) replaceMain(fresh *contents) {
 	l.main.contents = fresh
 	l.unsettled = l.unsettled || fresh.unsettled
-	l.merge.put(l.pass, l.path, fresh)
+	l.merge.put(l.path, fresh)
 }
 
 // readPlace takes [store].path, relative to the main file's folder. One that is no text is reported by whoever reads
@@ -111,7 +111,7 @@ func (l *loader) readPlace(doc *Document) {
 	l.place, l.main.placeOrigin = filepath.Clean(path), doc.Where("store.path")
 }
 
-// readSettings takes what the file says besides services.
+// readSettings takes what the file says besides services and settings of addresses.
 func (l *loader) readSettings(doc *Document) {
 	if fresh := doc.settings(); l.main.settings == nil || !l.main.settings.same(fresh) {
 		l.main.settings = fresh

@@ -3,35 +3,32 @@ package tomlfile
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 
 	"vipd/balancer"
+	"vipd/balancer/decode"
 	"vipd/balancer/snap"
 )
 
-// merge makes one set of services of what the files define, with work only for what changed.
+// merge makes one set of services, and one of settings of addresses, of what the files define, with work only for what
+// changed.
 type merge struct {
 	// main sorts before all other files.
 	main string
 	// files are those that are merged.
 	files map[string]*contents
-	// claims are the files that define a service, in order; it has at least one.
-	claims map[balancer.Name][]string
-	// holders says which of them it is taken from, and contested are the services with several.
-	holders   map[balancer.Name]string
-	contested map[balancer.Name]bool
 	// faulty are the files with problems.
-	faulty map[string]bool
-	// services are what is merged: of each service the last good state.
-	services snap.Map[balancer.Name, *balancer.Service]
+	faulty   map[string]bool
+	services merged[balancer.Name, balancer.Service]
+	vips     merged[netip.Addr, balancer.VIP]
 }
 
 func newMerge(main string) merge {
-	return merge{
-		main: main, files: map[string]*contents{}, claims: map[balancer.Name][]string{},
-		holders: map[balancer.Name]string{}, contested: map[balancer.Name]bool{}, faulty: map[string]bool{},
-	}
+	m := merge{main: main, files: map[string]*contents{}, faulty: map[string]bool{}}
+	m.services, m.vips = newMerged[balancer.Name, balancer.Service](), newMerged[netip.Addr, balancer.VIP]()
+	return m
 }
 
 // compare orders files: the main file first, then by path.
@@ -47,11 +44,8 @@ func (m *merge) compare(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// pass is one run of changes. A service that goes from one file to another in it is not gone in between.
-type pass map[balancer.Name]bool
-
-// put makes fresh the contents of the file at path; nil: it is gone. What follows for the services waits for settle.
-func (m *merge) put(p pass, path string, fresh *contents) {
+// put makes fresh the contents of the file at path; nil: it is gone. What follows from that waits for settle.
+func (m *merge) put(path string, fresh *contents) {
 	old := m.files[path]
 	if old == fresh {
 		return
@@ -67,60 +61,14 @@ func (m *merge) put(p pass, path string, fresh *contents) {
 	if delete(m.faulty, path); len(fresh.problems) > 0 {
 		m.faulty[path] = true
 	}
-	for name := range old.services {
-		if _, still := fresh.services[name]; !still {
-			m.unclaim(name, path)
-			p[name] = true
-		}
-	}
-	for name, d := range fresh.services {
-		former, had := old.services[name]
-		if !had {
-			m.claim(name, path)
-		}
-		if former != d || !had {
-			p[name] = true
-		}
-	}
+	m.services.put(path, m.compare, old.services, fresh.services)
+	m.vips.put(path, m.compare, old.vips, fresh.vips)
 }
 
-func (m *merge) claim(name balancer.Name, path string) {
-	claims := m.claims[name]
-	i, _ := slices.BinarySearchFunc(claims, path, m.compare)
-	m.claims[name] = slices.Insert(claims, i, path)
-	if len(claims) > 0 {
-		m.contested[name] = true
-	}
-}
-
-func (m *merge) unclaim(name balancer.Name, path string) {
-	claims := slices.DeleteFunc(m.claims[name], func(p string) bool { return p == path })
-	m.claims[name] = claims
-	if len(claims) < 2 {
-		delete(m.contested, name)
-	}
-	if len(claims) == 0 {
-		delete(m.claims, name)
-	}
-}
-
-// settle carries out what follows from the pass.
-func (m *merge) settle(p pass) {
-	for name := range p {
-		claims := m.claims[name]
-		if len(claims) == 0 {
-			delete(m.holders, name)
-			m.services = m.services.Delete(name)
-			continue
-		}
-		if !slices.Contains(claims, m.holders[name]) {
-			m.holders[name] = claims[0]
-		}
-		service := m.files[m.holders[name]].services[name].service
-		if former := m.services.At(name); service != nil && !reflect.DeepEqual(former, service) {
-			m.services = m.services.Set(name, service)
-		}
-	}
+// settle carries out what follows from what was put. A table that went from one file to another is not gone in between.
+func (m *merge) settle() {
+	m.services.settle(func(path string) map[balancer.Name]definition[balancer.Service] { return m.files[path].services })
+	m.vips.settle(func(path string) map[netip.Addr]definition[balancer.VIP] { return m.files[path].vips })
 }
 
 // problems are those of all files, and those between them, in no particular order.
@@ -129,18 +77,112 @@ func (m *merge) problems() []balancer.Problem {
 	for path := range m.faulty {
 		problems = append(problems, m.files[path].problems...)
 	}
-	for name := range m.contested {
-		holder := m.holders[name]
-		at := m.files[holder].services[name].origin
-		for _, path := range m.claims[name] {
-			if path == holder {
-				continue
-			}
-			problems = append(problems, balancer.Problem{
-				Severity: balancer.SeverityError, Origin: m.files[path].services[name].origin, Service: name,
-				Text: fmt.Sprintf("is defined at %s:%d too, and taken from there; rename or remove one of the two", at.File, at.Line),
-			})
-		}
+	for _, c := range m.services.contests() {
+		problems = append(problems, twice(balancer.Problem{Service: c.of}, c.holder, m.files[c.loser].services[c.of].origin, m.files[c.holder].services[c.of].origin))
+	}
+	for _, c := range m.vips.contests() {
+		field := decode.Join("vips", c.of.String())
+		problems = append(problems, twice(balancer.Problem{Field: field}, c.holder, m.files[c.loser].vips[c.of].origin, m.files[c.holder].vips[c.of].origin))
 	}
 	return problems
+}
+
+// twice is the problem of a table at origin that another file has too, from which it is taken.
+func twice(p balancer.Problem, holder string, origin, taken balancer.Origin) balancer.Problem {
+	p.Severity, p.Origin = balancer.SeverityError, origin
+	p.Text = fmt.Sprintf("is defined at %s:%d too, and taken from there; rename or remove one of the two", holder, taken.Line)
+	return p
+}
+
+// merged is one kind of tables, of all files.
+type merged[K snap.Ordered[K], V any] struct {
+	// claims are the files that define a table, in order; it has at least one.
+	claims map[K][]string
+	// holders says which of them it is taken from, and contested are the tables with several.
+	holders   map[K]string
+	contested map[K]bool
+	// changed are the tables that settle has to look at.
+	changed map[K]bool
+	// values are what is merged: of each table the last good state.
+	values snap.Map[K, *V]
+}
+
+func newMerged[K snap.Ordered[K], V any]() merged[K, V] {
+	return merged[K, V]{claims: map[K][]string{}, holders: map[K]string{}, contested: map[K]bool{}, changed: map[K]bool{}}
+}
+
+// put takes in that the file at path defines fresh where it defined old.
+func (m *merged[K, V]) put(path string, compare func(a, b string) int, old, fresh map[K]definition[V]) {
+	for key := range old {
+		if _, still := fresh[key]; !still {
+			m.unclaim(key, path)
+			m.changed[key] = true
+		}
+	}
+	for key, d := range fresh {
+		former, had := old[key]
+		if !had {
+			m.claim(key, path, compare)
+		}
+		if former != d || !had {
+			m.changed[key] = true
+		}
+	}
+}
+
+func (m *merged[K, V]) claim(key K, path string, compare func(a, b string) int) {
+	claims := m.claims[key]
+	i, _ := slices.BinarySearchFunc(claims, path, compare)
+	m.claims[key] = slices.Insert(claims, i, path)
+	if len(claims) > 0 {
+		m.contested[key] = true
+	}
+}
+
+func (m *merged[K, V]) unclaim(key K, path string) {
+	claims := slices.DeleteFunc(m.claims[key], func(p string) bool { return p == path })
+	m.claims[key] = claims
+	if len(claims) < 2 {
+		delete(m.contested, key)
+	}
+	if len(claims) == 0 {
+		delete(m.claims, key)
+	}
+}
+
+// settle takes each changed table from the file that holds it. Tables returns those of a file.
+func (m *merged[K, V]) settle(tables func(path string) map[K]definition[V]) {
+	for key := range m.changed {
+		claims := m.claims[key]
+		if len(claims) == 0 {
+			delete(m.holders, key)
+			m.values = m.values.Delete(key)
+			continue
+		}
+		if !slices.Contains(claims, m.holders[key]) {
+			m.holders[key] = claims[0]
+		}
+		value := tables(m.holders[key])[key].value
+		if former := m.values.At(key); value != nil && !reflect.DeepEqual(former, value) {
+			m.values = m.values.Set(key, value)
+		}
+	}
+	m.changed = map[K]bool{}
+}
+
+// contest is a table that two files define.
+type contest[K any] struct {
+	of            K
+	holder, loser string
+}
+
+func (m *merged[K, V]) contests() (all []contest[K]) {
+	for key := range m.contested {
+		for _, path := range m.claims[key] {
+			if path != m.holders[key] {
+				all = append(all, contest[K]{key, m.holders[key], path})
+			}
+		}
+	}
+	return all
 }

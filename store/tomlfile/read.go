@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"io/fs"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -37,8 +38,9 @@ type contents struct {
 	// sum is the hash of the text, and round the number of the defaults that services were decoded with.
 	sum   uint64
 	round int
-	// services are the definitions in the file; in their last good state where the file as a whole can't be read.
-	services map[balancer.Name]definition
+	// services and vips are the definitions in the file; in their last good state where the file as a whole can't be read.
+	services map[balancer.Name]definition[balancer.Service]
+	vips     map[netip.Addr]definition[balancer.VIP]
 	problems []balancer.Problem
 	// err is why the file can't be opened or read.
 	err error
@@ -48,11 +50,11 @@ type contents struct {
 	writing bool
 }
 
-// definition is one [services.NAME] of a file.
-type definition struct {
-	// service is nil where the definition has an error.
-	service *balancer.Service
-	origin  balancer.Origin
+// definition is one table of a file: [services.NAME], or [vips."ADDRESS"].
+type definition[V any] struct {
+	// value is nil where the table has an error.
+	value  *V
+	origin balancer.Origin
 }
 
 // current reports whether c is what the file with this identity holds, as far as one can know without reading it.
@@ -104,14 +106,20 @@ func (c *contents) unchanged(told bool) *contents {
 	return &kept
 }
 
-// isCut reports whether services of c may be missing in doc, which was read from t, only because the file is being written.
+// isCut reports whether tables of c may be missing in doc, which was read from t, only because the file is being written.
 func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 	if c == nil || what.forced || t.writers == noWriters || !l.recent(t) {
 		return false
 	}
-	table, _ := doc.tree["services"].(map[string]any)
+	services, _ := doc.tree["services"].(map[string]any)
 	for name := range c.services {
-		if _, still := table[string(name)]; !still {
+		if _, still := services[string(name)]; !still {
+			return true
+		}
+	}
+	vips, _ := doc.tree["vips"].(map[string]any)
+	for addr := range c.vips {
+		if _, still := vips[addr.String()]; !still {
 			return true
 		}
 	}

@@ -165,14 +165,14 @@ func TestOnlyServicesBelongInTheFolder(t *testing.T) {
 	w := newWorld(t, map[string]string{
 		"vipd.toml":         "store.path = \"services.d\"\n",
 		"services.d/a.toml": "mode = \"auto\"\n[service.web]\n[dns]\nvips = []\n" + service("a", 1),
-		"services.d/b.toml": "services = 3\n",
+		"services.d/b.toml": "services = 3\nvip = 1\n",
 	})
 	w.follow()
-	const only = "only [services.NAME] tables belong in this file; "
-	w.is("four problems", "a=1 | DIR/services.d/a.toml:1: mode: "+only+"everything else belongs in DIR/vipd.toml"+
+	const only = "only [services.NAME] and [vips.\"ADDRESS\"] tables belong in this file; "
+	w.is("five problems", "a=1 | DIR/services.d/a.toml:1: mode: "+only+"everything else belongs in DIR/vipd.toml"+
 		` | DIR/services.d/a.toml:2: service: `+only+`did you mean "services"?`+
 		` | DIR/services.d/a.toml:3: dns: `+only+`did you mean [services.dns]?`+
-		` | DIR/services.d/b.toml:1: services: needs a table for each service, such as [services.web]`)
+		` | DIR/services.d/b.toml:1: services: needs a table for each service, such as [services.web] | DIR/services.d/b.toml:2: vip: `+only+`did you mean "vips"?`)
 }
 
 func TestReloadReadsEverything(t *testing.T) {
@@ -237,7 +237,7 @@ func TestAThousandFiles(t *testing.T) {
 func TestPathAlone(t *testing.T) {
 	w := newWorld(t, map[string]string{"a.toml": service("a", 1), "b.toml": "mode = 1\n"})
 	w.followWith(tomlfile.Options{Path: w.dir}, nil)
-	w.is("the folder", "a=1 | DIR/b.toml:1: mode: only [services.NAME] tables belong in this file")
+	w.is("the folder", "a=1 | DIR/b.toml:1: mode: only [services.NAME] and [vips.\"ADDRESS\"] tables belong in this file")
 	w.write("b.toml", service("b", 2))
 	w.is("a change", "a=1 b=2")
 }

@@ -38,9 +38,9 @@ func bans() []ban {
 		{from: "balancer", what: "vipd/balancer/atomicfile", why: "the model does no I/O; those above it keep files"},
 		{from: "cmd/vipctl", what: "vipd/cmd/vipd/daemon",
 			why: "vipctl asks a running daemon through cmd/internal/api; a second way to its state would give other answers"},
-		{from: "cmd/vipd/daemon/internal", but: []string{"cmd/vipd/daemon/internal/view", "cmd/vipd/daemon/internal/fleet"},
-			what: "vipd/cmd/vipd/daemon/internal/view", why: "nobody decides by what is shown"},
-		{from: "cmd/vipd/daemon/internal/chooser", what: "vipd/cmd/vipd/daemon/internal/model",
+		{from: "cmd/vipd/daemon/internal", but: []string{"cmd/vipd/daemon/internal/status", "cmd/vipd/daemon/internal/fleet"},
+			what: "vipd/cmd/vipd/daemon/internal/status", why: "nobody decides by what is shown"},
+		{from: "cmd/vipd/daemon/internal/modeswitch", what: "vipd/cmd/vipd/daemon/internal/model",
 			why: "the mode is chosen by the configuration alone, whatever is compiled"},
 		{from: "cmd/vipd", what: "vipd/cmd/vipctl", why: "the daemon does not know its clients"},
 		{from: "examples", what: "vipd", but: nil, why: "the examples use the programs as a user does, from outside"},
@@ -107,14 +107,14 @@ func TestImportDirections(t *testing.T) {
 	}
 }
 
-// TestModesKnowNotEachOther: what two modes share is in dataplane/internal. The modes are what cmd/internal/modes imports of
-// dataplane, but for the host.
+// TestModesKnowNotEachOther: what two modes share is in dataplane/internal, or the guard. The modes are what cmd/internal/modes imports of
+// dataplane, but for the host and the guard.
 func TestModesKnowNotEachOther(t *testing.T) {
 	_, files := readTree(t)
 	modes := map[string]bool{}
 	for _, f := range files {
 		for _, imported := range f.imports {
-			if folder, ok := strings.CutPrefix(imported, "vipd/dataplane/"); ok && !f.test && f.folder() == "cmd/internal/modes" && folder != "host" {
+			if folder, ok := strings.CutPrefix(imported, "vipd/dataplane/"); ok && !f.test && f.folder() == "cmd/internal/modes" && folder != "host" && folder != "guard" {
 				modes[folder] = true
 			}
 		}

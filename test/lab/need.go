@@ -33,6 +33,8 @@ func packageOf(tool string) string {
 		return "iputils-ping"
 	case "etcd":
 		return "etcd-server"
+	case "bird":
+		return "bird2"
 	case "etcdctl":
 		return "etcd-client"
 	}

@@ -65,7 +65,11 @@ func (m mode) holds(t *testing.T) {
 				}
 				for _, network := range []string{"tcp", "udp"} {
 					check := func() {
-						if wrong := w.check(r, network); wrong != "" {
+						wrong := w.check(r, network)
+						if wrong == "" {
+							wrong = w.explained(r, network)
+						}
+						if wrong != "" {
 							t.Errorf("%s, %s: %s", r, network, wrong)
 						}
 					}
@@ -136,6 +140,9 @@ var (
 
 // world is the network of flows.md, with a mode at work on the node.
 type world struct {
+	t        *testing.T
+	dp       dataplane.Dataplane
+	host     *host.Host
 	hosts    map[string]*lab.NS
 	engine   *dataplane.Engine
 	caps     balancer.Capabilities
@@ -145,7 +152,7 @@ type world struct {
 
 func newWorld(t *testing.T, m mode) *world {
 	l := lab.New(t)
-	w := &world{hosts: map[string]*lab.NS{"local": l.Host()}}
+	w := &world{t: t, hosts: map[string]*lab.NS{"local": l.Host()}}
 	for _, link := range links() {
 		if len(link.hosts) == 1 || link.dev == "far" {
 			w.plug(l, link)
@@ -217,7 +224,7 @@ func (w *world) start(t *testing.T, m mode) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.caps = dp.Capabilities()
+	w.dp, w.host, w.caps = dp, h, dp.Capabilities()
 	w.engine = dataplane.NewEngine(dataplane.Options{
 		Dataplane: dp, Host: h, Log: slog.New(slog.DiscardHandler), MinInterval: time.Millisecond,
 	})

@@ -215,7 +215,7 @@ func (r *reader) runBeside(t *testing.T, b block) {
 func (r *reader) install(t *testing.T, b block) {
 	r.run(t, b.text)
 	for _, file := range []string{
-		"usr/local/bin/vipd", "usr/local/bin/vipctl", "usr/local/lib/systemd/system/vipd.service", "etc/vipd/vipd.toml",
+		"usr/local/bin/vipd", "usr/local/bin/vipctl", "usr/local/lib/systemd/system/vipd.service", "usr/local/lib/systemd/system/vipd-owner.service", "etc/vipd/vipd.toml",
 		"usr/local/share/bash-completion/completions/vipctl", "usr/local/share/zsh/site-functions/_vipctl",
 		"usr/local/share/fish/vendor_completions.d/vipctl.fish",
 		"usr/local/lib/modprobe.d/vipd.conf", "usr/local/lib/modules-load.d/vipd.conf", "usr/local/lib/sysctl.d/vipd.conf",

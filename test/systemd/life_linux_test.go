@@ -27,7 +27,7 @@ type gateway struct {
 	client *lab.NS
 }
 
-func newGateway(t *testing.T, files map[string]string) *gateway {
+func newGateway(t *testing.T, install func(t *testing.T, to string), files map[string]string) *gateway {
 	t.Helper()
 	lab.Require(t)
 	lab.Need(t, "iptables", "ip6tables", "ipset")
@@ -42,7 +42,7 @@ func newGateway(t *testing.T, files map[string]string) *gateway {
 	for name, text := range files {
 		all[name] = text
 	}
-	return &gateway{newMachine(t, host, all), client}
+	return &gateway{newMachine(t, host, install, all), client}
 }
 
 // service is a service at 10.96.0.N whose endpoint is checked by a program.
@@ -138,7 +138,7 @@ func echoes(t *testing.T, c net.Conn) {
 // TestUnitLife boots a machine, does what README.md says under Install, and takes the unit, as it is installed, through a
 // life in each mode that works on this kernel, and through what goes wrong.
 func TestUnitLife(t *testing.T) {
-	g := newGateway(t, map[string]string{
+	g := newGateway(t, fromTree, map[string]string{
 		"etc/group": read(t, "/etc/group") + "vipd:x:4711:\n",
 		"etc/systemd/system/network-slow.service":                             unit("Before=network-online.target", "sleep 0.3"),
 		"etc/systemd/system/nftables.service":                                 unit("", "sleep 0.3; nft flush ruleset"),
@@ -180,7 +180,7 @@ func TestIPVSUnitLife(t *testing.T) {
 	lab.NeedIPVS(t)
 	_, modules := active(t, "../../systemd/modules-load.d/vipd.conf")
 	_, sysctls := active(t, "../../systemd/sysctl.d/vipd.conf")
-	g := newGateway(t, map[string]string{
+	g := newGateway(t, fromTree, map[string]string{
 		"etc/modules-load.d/vipd.conf": modules, "etc/sysctl.d/vipd.conf": sysctls,
 		"etc/vipd/vipd.toml": config("mode = \"ipvs\"\nstrict_mode = true\n[host]\nmanage_sysctls = false", service("web", 10, "/usr/local/bin/check")),
 	})

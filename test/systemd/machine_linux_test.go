@@ -21,15 +21,15 @@ import (
 )
 
 // machine is a systemd that is the init of its own namespaces, on this machine's files under an overlay, in the network
-// namespace of a lab. What README.md says to install is installed.
+// namespace of a lab.
 type machine struct {
 	t   *testing.T
 	ns  *lab.NS
 	pid int
 }
 
-// newMachine boots systemd. Files are put into it before, by their path.
-func newMachine(t *testing.T, ns *lab.NS, files map[string]string) *machine {
+// newMachine boots systemd. What install writes is put into it before, and files, by their path.
+func newMachine(t *testing.T, ns *lab.NS, install func(t *testing.T, to string), files map[string]string) *machine {
 	t.Helper()
 	lab.Need(t, "systemctl", "nsenter", "setpriv", "unshare", "make")
 	if _, err := os.Stat("/lib/systemd/systemd"); err != nil {
@@ -78,8 +78,8 @@ func newMachine(t *testing.T, ns *lab.NS, files map[string]string) *machine {
 	return m
 }
 
-// install does what README.md says under Install, with programs that are built already.
-func install(t *testing.T, to string) {
+// fromTree does what README.md says under Install, with programs that are built already.
+func fromTree(t *testing.T, to string) {
 	t.Helper()
 	top, err := filepath.Abs("../..")
 	if err != nil {

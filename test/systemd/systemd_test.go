@@ -83,3 +83,46 @@ func read(t *testing.T, file string) string {
 	}
 	return string(text)
 }
+
+// TestExampleUnit lets systemd look at the unit that keeps an endpoint registered.
+func TestExampleUnit(t *testing.T) {
+	lab.Need(t, "systemd-analyze")
+	folder := t.TempDir()
+	for name, text := range map[string]string{
+		"vipctl-register@.service": read(t, "../../examples/systemd/vipctl-register@.service"), "web.service": "[Service]\nExecStart=/bin/true\n",
+	} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("systemd-analyze", "verify", "--man=no", filepath.Join(folder, "vipctl-register@web.service"))
+	cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+folder+":")
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("systemd-analyze verify: got %v and\n%s\nwant no complaint", err, out)
+	}
+}
+
+// TestExposure holds the unit to what "systemd-analyze security" makes of it: 10 is no sandbox at all.
+func TestExposure(t *testing.T) {
+	lab.Need(t, "systemd-analyze")
+	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager", "../../systemd/vipd.service").CombinedOutput()
+	if err != nil {
+		t.Errorf("systemd-analyze security: %v\n%s\nwant at most 3.0", err, out)
+	}
+}
+
+// TestInitScripts lets the shell, and shellcheck where it is, read the scripts for other inits.
+func TestInitScripts(t *testing.T) {
+	for _, script := range []string{"vipd.openrc", "runit/run", "runit/finish"} {
+		path := filepath.Join("../../examples/init", script)
+		if out, err := exec.Command("sh", "-n", path).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", script, err, out)
+		}
+		if lint, err := exec.LookPath("shellcheck"); err == nil {
+			// OpenRC reads the variables. The shells of hosts with runit have ulimit -n.
+			if out, err := exec.Command(lint, "-s", "sh", "-e", "SC2034,SC2154,SC3045", path).CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", script, err, out)
+			}
+		}
+	}
+}

@@ -17,7 +17,7 @@ const CostVar = "VIPD_COST"
 
 // Patience is the least that a test waits for what has to come: the bound is against hanging, and a machine with other
 // work may stand still for seconds.
-const Patience = 30 * time.Second
+const Patience = 2 * time.Minute
 
 // Bound is how long to wait on this machine for what has to come, and takes at most d on a usual one that is not busy.
 func Bound(d time.Duration) time.Duration { return Scaled(max(d, Patience)) }

@@ -46,7 +46,7 @@ func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.
 	var r *probe.Runner
 	compile := func([]probe.Change) {
 		in.Health = r.Verdicts()
-		frontend := compiler.Next(env, in).Frontends.At(balancer.Key{Addr: service.VIPs[0], Port: 80, Proto: balancer.TCP})
+		frontend := compiler.Next(env, in, time.Now()).Frontends.At(balancer.Key{Addr: service.VIPs[0], Port: 80, Proto: balancer.TCP})
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		weight := frontend.Backends[0].Weight

@@ -10,10 +10,13 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 	"syscall"
 	"time"
+
+	"vipd/balancer"
 )
 
 const (
@@ -68,9 +71,13 @@ func (c *Client) Frontends(ctx context.Context) (f []Frontend, err error) {
 	return f, c.call(ctx, http.MethodGet, "/v1/frontends", nil, &f)
 }
 
-// Connections asks for live connections; service "" means all.
-func (c *Client) Connections(ctx context.Context, service string) (l []Connection, err error) {
-	return l, c.call(ctx, http.MethodGet, "/v1/connections?service="+url.QueryEscape(service), nil, &l)
+// Explain asks what would happen to a connection of client, whose port may be 0, to a frontend; live opens one from the daemon's node as well.
+func (c *Client) Explain(ctx context.Context, client netip.AddrPort, to balancer.Key, live bool) (e Explanation, err error) {
+	q := url.Values{"client": {placeText(client)}, "to": {to.String()}}
+	if live {
+		q.Set("live", "1")
+	}
+	return e, c.call(ctx, http.MethodGet, "/v1/explain?"+q.Encode(), nil, &e)
 }
 
 // Diff has the daemon compare what is wanted with what the kernel has, and asks what differs.
@@ -202,6 +209,16 @@ func (c *Client) ask(ctx context.Context, s *silence, method, path string, in, o
 		return fmt.Errorf("reading the answer of vipd at %s: %w", c.socket, err)
 	}
 	return nil
+}
+
+// Profile returns one of the daemon's profiles of net/http/pprof, such as "goroutine?debug=2" or "heap".
+func (c *Client) Profile(ctx context.Context, what string) ([]byte, error) {
+	response, err := c.send(ctx, http.MethodGet, "/debug/pprof/"+what, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	return io.ReadAll(response.Body)
 }
 
 // send returns an answer with status 200, whose body the caller closes, or an error.

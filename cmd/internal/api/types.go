@@ -1,11 +1,13 @@
 package api
 
 import (
+	"net/netip"
 	"time"
 
 	"vipd/balancer"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/dataplane"
+	"vipd/dataplane/explain"
 )
 
 // Error is the body of every answer that is not 200.
@@ -30,6 +32,8 @@ type Status struct {
 	Endpoints int  `json:"endpoints"`
 	// Health counts what checks find.
 	Health HealthCount `json:"health"`
+	// Ownership says how owning VIPs goes on this host; "": it owns none.
+	Ownership string `json:"ownership,omitempty"`
 	// Addresses are the VIPs and who holds them.
 	Addresses []Address          `json:"addresses"`
 	Problems  []balancer.Problem `json:"problems"`
@@ -109,10 +113,12 @@ type Service struct {
 	// Definition has the fields that are not at their default, by their names in TOML.
 	Definition map[string]any `json:"definition"`
 	// Check is how its endpoints are checked; nil: they are not.
-	Check     *CheckRules `json:"check,omitempty"`
-	VIPs      []string    `json:"vips"`
-	Ports     []Port      `json:"ports"`
-	Endpoints []Endpoint  `json:"endpoints"`
+	Check *CheckRules `json:"check,omitempty"`
+	VIPs  []string    `json:"vips"`
+	// Withdrawn are those of VIPs that this host does not hold, as no endpoint of the services on it is usable.
+	Withdrawn []string   `json:"withdrawn,omitempty"`
+	Ports     []Port     `json:"ports"`
+	Endpoints []Endpoint `json:"endpoints"`
 	// Frontends are the keys that this service has, and their state.
 	Frontends []Frontend         `json:"frontends"`
 	Problems  []balancer.Problem `json:"problems"`
@@ -304,7 +310,7 @@ type OverrideTarget struct {
 }
 
 // Event is one thing that happened on the node.
-type Event = journal.Event
+type Event = events.Event
 
 // EventPage is a part of the journal.
 type EventPage struct {
@@ -342,3 +348,23 @@ type CheckResult struct {
 
 // Connection is one live connection.
 type Connection = dataplane.Connection
+
+// Explanation is what would happen to a connection.
+type Explanation struct {
+	explain.Answer
+	// Live is what came of a connection that the daemon opened; nil: it was not asked to.
+	Live *Live `json:"live,omitempty"`
+}
+
+// Live is a connection that the daemon opened from its node.
+type Live struct {
+	Client netip.AddrPort `json:"client,omitzero"`
+	// Endpoint is which one took it; State is the mode's word for the connection.
+	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
+	State    string         `json:"state,omitempty"`
+	// Connected is how long connecting to the VIP took, and Taken how long it was until the endpoint was known.
+	Connected time.Duration `json:"connected_ns"`
+	Taken     time.Duration `json:"taken_ns,omitzero"`
+	// Error is why it failed.
+	Error string `json:"error,omitempty"`
+}

@@ -40,7 +40,10 @@ type Config struct {
 	IPTables   IPTables       `toml:"iptables"`
 	API        API            `toml:"api"`
 	Tracing    Tracing        `toml:"tracing"`
+	Ownership  Ownership      `toml:"ownership"`
 	Definition map[string]any `toml:"services"`
+	// VIPs are the settings of addresses, which the store reads.
+	VIPs map[string]any `toml:"vips"`
 }
 
 // ModeName is a mode, or auto.
@@ -177,6 +180,26 @@ type API struct {
 	HTTP string `toml:"http"`
 }
 
+// Ownership is this host's part in VIPs of which one host of the fleet is the owner (hold = "one").
+type Ownership struct {
+	// Enabled: this host confirms others, and may own VIPs.
+	Enabled bool `toml:"enabled"`
+	// Weight is its share of the VIPs; 0: it owns only what prefers it or is moved to it.
+	Weight int `toml:"weight" range:"0,65535"`
+	// Interfaces are the devices of owned VIPs; empty: the one whose network contains the VIP.
+	Interfaces []string `toml:"interfaces"`
+	// Listen are its addresses for heartbeats; empty: that of each such device, and the one that it reaches etcd from.
+	Listen []netip.Addr `toml:"listen"`
+	// Reach are addresses that must answer on the device; empty: the default gateways there.
+	Reach []netip.Addr `toml:"reach"`
+	// Detect is how long a host is silent before it is replaced.
+	Detect time.Duration `toml:"detect" range:"400ms,10s"`
+	// RestartGrace is how long vipd itself may be away in kernel modes before its VIPs go elsewhere.
+	RestartGrace time.Duration `toml:"restart_grace" range:"0s,10m"`
+	// AnnounceEvery repeats announcements; 0: they follow changes alone.
+	AnnounceEvery time.Duration `toml:"announce_every" range:"0s,24h"`
+}
+
 // Tracing sends spans somewhere; "" turns it off.
 type Tracing struct {
 	OTLPEndpoint string `toml:"otlp_endpoint"`
@@ -193,6 +216,7 @@ func Default() Config {
 		Host:      Host{ManageSysctls: true},
 		Userspace: Userspace{Intercept: AutoIntercept},
 		IPTables:  IPTables{Backend: AutoBackend, MasqueradeBit: 14},
+		Ownership: Ownership{Weight: 1, Detect: 800 * time.Millisecond, RestartGrace: 10 * time.Second, AnnounceEvery: time.Minute},
 		API:       API{Socket: "/run/vipd/vipd.sock", HTTP: "127.0.0.1:9890"},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/snap"
 	"vipd/store/etcd"
 )
 
@@ -27,10 +29,10 @@ func (c *Config) validate() []balancer.Problem {
 			wrong(field, "is empty; write a path, or leave the field out for the default")
 		}
 	}
-	// The kernel takes 15 bytes for an interface and 107 for the path of a Unix socket (IFNAMSIZ, sockaddr_un).
-	if n := len(c.Addresses.Interface); n == 0 || n > 15 || strings.ContainsAny(c.Addresses.Interface, "/ \t\n:") {
-		wrong("addresses.interface", "%q is not an interface's name: it has 1 to 15 characters, none of them a space, / or :", c.Addresses.Interface)
+	if !isInterface(c.Addresses.Interface) {
+		wrong("addresses.interface", notInterface, c.Addresses.Interface)
 	}
+	// The kernel takes 107 bytes for the path of a Unix socket (sockaddr_un).
 	if n := len(c.API.Socket); n > 107 {
 		wrong("api.socket", "is %d bytes long; a Unix socket's path has at most 107", n)
 	}
@@ -42,6 +44,17 @@ func (c *Config) validate() []balancer.Problem {
 	}
 	if c.Tracing.OTLPEndpoint != "" {
 		later("tracing.otlp_endpoint", "tracing")
+	}
+	if c.Ownership.Enabled && c.Store.Kind != EtcdStore {
+		wrong("ownership.enabled", "needs store.kind = \"etcd\": etcd says who owns which VIP")
+	}
+	if len(c.Ownership.Reach) > 0 {
+		later("ownership.reach", "asking gateways whether a host's network is cut off")
+	}
+	for i, name := range c.Ownership.Interfaces {
+		if !isInterface(name) {
+			wrong(fmt.Sprintf("ownership.interfaces[%d]", i), notInterface, name)
+		}
 	}
 	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
 		add(balancer.SeverityWarning, "etcd", "is for vipctl alone: vipd follows etcd where store.kind is \"etcd\"")
@@ -65,6 +78,13 @@ func (c *Config) validate() []balancer.Problem {
 	return problems
 }
 
+const notInterface = "%q is not an interface's name: it has 1 to 15 characters, none of them a space, / or :"
+
+// isInterface reports whether an interface can have this name: the kernel takes 15 bytes (IFNAMSIZ).
+func isInterface(name string) bool {
+	return len(name) > 0 && len(name) <= 15 && !strings.ContainsAny(name, "/ \t\n:")
+}
+
 // longestTimeout is the longest that IPVS takes on every kernel: INT_MAX ticks, of which there are at most 1000 a second
 // (ip_vs_set_timeout in the kernel's ip_vs_ctl.c).
 const longestTimeout = math.MaxInt32 / 1000 * time.Second
@@ -79,6 +99,50 @@ func notKernelTimeout(d time.Duration) string {
 		return "is longer than the kernel can count"
 	}
 	return ""
+}
+
+// Unowned says why VIPs with one owner (hold = "one") have none on this host; "": it may own them.
+func (c *Config) Unowned() string {
+	switch {
+	case c.Store.Kind != EtcdStore:
+		return `it takes etcd to say who the owner is: set store.kind = "etcd", or leave the address to another program with addresses.bind = false`
+	case !c.Ownership.Enabled:
+		return "this host owns none: set ownership.enabled = true on the hosts that may"
+	}
+	return ""
+}
+
+// Unheld are the problems with addresses that are to have one owner, and have none on this host.
+func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map[balancer.Name, *balancer.Pool]) (problems []balancer.Problem) {
+	why := c.Unowned()
+	grouped := func(what string, p balancer.VIPPolicy, origin balancer.Origin) {
+		if p.Hold == balancer.HoldOne && p.Group != "" {
+			problems = append(problems, balancer.Problem{
+				Severity: balancer.SeverityNearest, Origin: origin.At("group"), Field: what, Text: "groups of VIPs are not part of this version: the VIP moves alone",
+			})
+		}
+	}
+	add := func(what string, origin balancer.Origin) {
+		if why == "" {
+			return
+		}
+		problems = append(problems, balancer.Problem{
+			Severity: balancer.SeverityError, Origin: origin.At("hold"), Field: what, Text: `hold = "one" is not in effect, and this host does not hold it: ` + why,
+		})
+	}
+	for addr, v := range vips.All() {
+		grouped(fmt.Sprintf("vips.%q.group", addr), v.VIPPolicy, v.Origin)
+		if v.Hold == balancer.HoldOne {
+			add(fmt.Sprintf("vips.%q.hold", addr), v.Origin)
+		}
+	}
+	for name, p := range pools.All() {
+		grouped(fmt.Sprintf("pools.%s.group", name), p.VIPPolicy, p.Origin)
+		if p.Hold == balancer.HoldOne {
+			add(fmt.Sprintf("pools.%s.hold", name), p.Origin)
+		}
+	}
+	return problems
 }
 
 // etcdErrors are what is wrong with how etcd is reached.

@@ -100,6 +100,8 @@ type Host struct {
 	Programs func() []string
 	// Owned returns the virtual servers of IPVS that vipd's ledger names.
 	Owned func() ([]balancer.Key, error)
+	// Fence tries whether the kernel can fence VIPs that have one owner, and says why not.
+	Fence func() error
 	// Held returns the addresses that vipd's ledger names as put there by it, with their devices.
 	Held func() (map[netip.Addr]string, error)
 }
@@ -119,6 +121,7 @@ func checks() []check {
 		{"ipvs", checkIPVS},
 		{"tools", checkTools},
 		{"kernel", checkKernel},
+		{"ownership", checkOwnership},
 		{"sysctls", checkSysctls},
 		{"others", checkOthers},
 		{"firewall", checkFirewall},

@@ -32,6 +32,7 @@ type made struct {
 	owned         []balancer.Key
 	put           map[netip.Addr]string
 	lost          error // why the ledgers can't be read
+	unfenced      error
 }
 
 // newMade returns a host with everything as it should be, on which the kernel mode of the test works.
@@ -84,6 +85,7 @@ func newMade() *made {
 		Programs: func() []string { return m.programs },
 		Owned:    func() ([]balancer.Key, error) { return m.owned, m.lost },
 		Held:     func() (map[netip.Addr]string, error) { return m.put, m.lost },
+		Fence:    func() error { return m.unfenced },
 	}
 	m.frontend("10.96.0.10:80/tcp", false)
 	m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "vipd0"}}
@@ -126,6 +128,10 @@ func TestFindings(t *testing.T) {
 		want   []string
 	}{
 		{"all is well", func(*made) {}, nil},
+		{"a host that may own VIPs", func(m *made) { m.Config.Ownership.Enabled = true }, nil},
+		{"a kernel without a fence", func(m *made) {
+			m.Config.Ownership.Enabled, m.unfenced = true, errors.New("the kernel has no netdev egress: nf_tables refused \"add chain\"")
+		}, []string{`ownership: problem: this host can own no VIPs (hold = "one"): the kernel has no netdev egress`}},
 		{"a fallback", func(m *made) {
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "iptables", Fallback: true, Reason: "not iptables: no"}
 			m.Config.Mode, m.Modes[0] = config.IPTablesMode, trialOf(config.IPTablesMode, true, errors.New("no\nnot at all"))

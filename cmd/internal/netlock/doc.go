@@ -5,5 +5,5 @@
 // first for its own and remove them. The lock is a Unix socket with an abstract name: the kernel keeps such names for each
 // network namespace, and frees them when the process ends, however it ends. A connection to the socket tells who has the lock.
 //
-// Package runlock guards the files in run_dir, which two network namespaces may share.
+// Package lockfile guards the files in run_dir, which two network namespaces may share.
 package netlock

@@ -5,34 +5,41 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"expvar"
 	"fmt"
 	"net/http"
+	"net/http/pprof"
 	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/find"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/lookup"
 	"vipd/cmd/vipd/daemon/internal/model"
-	"vipd/cmd/vipd/daemon/internal/record"
-	"vipd/cmd/vipd/daemon/internal/view"
-	"vipd/dataplane"
+	"vipd/cmd/vipd/daemon/internal/recorder"
+	"vipd/cmd/vipd/daemon/internal/status"
 )
 
 // api returns the handler of the Unix socket.
 func (d *Daemon) api() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/status", d.view(func(v *view.View) any { return v.Status() }))
-	mux.HandleFunc("GET /v1/services", d.view(func(v *view.View) any { return v.Services() }))
-	mux.HandleFunc("GET /v1/endpoints", d.view(func(v *view.View) any { return v.Endpoints() }))
-	mux.HandleFunc("GET /v1/frontends", d.view(func(v *view.View) any { return v.Frontends() }))
+	mux.HandleFunc("GET /v1/status", d.view(func(v *status.View) any { return v.Status() }))
+	mux.HandleFunc("GET /v1/services", d.view(func(v *status.View) any { return v.Services() }))
+	mux.HandleFunc("GET /v1/endpoints", d.view(func(v *status.View) any { return v.Endpoints() }))
+	mux.HandleFunc("GET /v1/frontends", d.view(func(v *status.View) any { return v.Frontends() }))
 	mux.HandleFunc("GET /v1/diff", d.getDiff)
-	mux.HandleFunc("GET /v1/overrides", d.view(func(v *view.View) any { return v.Overrides() }))
+	mux.HandleFunc("GET /v1/overrides", d.view(func(v *status.View) any { return v.Overrides() }))
 	mux.HandleFunc("POST /v1/overrides", d.postOverrides)
 	mux.HandleFunc("GET /v1/connections", d.getConnections)
+	mux.HandleFunc("POST /v1/connections/kill", d.postKill)
+	mux.HandleFunc("GET /v1/explain", d.getExplain)
 	mux.HandleFunc("POST /v1/reload", d.postReload)
 	mux.HandleFunc("POST /v1/check", d.postCheck)
 	mux.HandleFunc("GET /v1/events", d.getEvents)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index) // this socket alone: what it shows is not for everyone
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.Handle("GET /debug/vars", expvar.Handler())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuseCall(w, http.StatusNotFound, errors.New("vipd does not know "+r.Method+" "+r.URL.Path+": vipctl and vipd may be of different versions"))
 	})
@@ -51,7 +58,7 @@ func refuseCall(w http.ResponseWriter, code int, err error) {
 }
 
 // view answers with what make returns, once or, with ?watch=1, whenever it has changed.
-func (d *Daemon) view(make func(*view.View) any) http.HandlerFunc {
+func (d *Daemon) view(make func(*status.View) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "" {
 			answer(w, make(d.views.Look()))
@@ -66,7 +73,7 @@ func (d *Daemon) view(make func(*view.View) any) http.HandlerFunc {
 const watchInterval = time.Second
 
 // follow writes a line whenever the answer has changed, until the caller goes.
-func (d *Daemon) follow(ctx context.Context, w http.ResponseWriter, make func(*view.View) any) {
+func (d *Daemon) follow(ctx context.Context, w http.ResponseWriter, make func(*status.View) any) {
 	last := ""
 	counts := time.NewTicker(watchInterval) // connections come and go without a word
 	defer counts.Stop()
@@ -134,28 +141,6 @@ func (d *Daemon) getDiff(w http.ResponseWriter, r *http.Request) {
 	answer(w, d.views.Look().Differences())
 }
 
-func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
-	all, err := d.chooser.Connections(r.Context())
-	if err != nil {
-		refuseCall(w, http.StatusInternalServerError, err)
-		return
-	}
-	service := r.URL.Query().Get("service")
-	if service != "" {
-		if _, err := d.model.State().Place().Service(balancer.Name(service)); err != nil {
-			refuseCall(w, http.StatusNotFound, err)
-			return
-		}
-	}
-	of := []dataplane.Connection{}
-	for _, c := range all {
-		if service == "" || string(c.Service) == service {
-			of = append(of, c)
-		}
-	}
-	answer(w, of)
-}
-
 func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 	var q api.OverrideRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
@@ -163,24 +148,24 @@ func (d *Daemon) postOverrides(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var result api.OverrideResult
-	var events []journal.Event
+	var events []events.Event
 	err := d.model.Update(r.Context(), func(s *model.State, o model.Overrides) (model.Overrides, error) {
 		place, now := s.Place(), time.Now()
 		targets, err := place.Targets(&q)
 		if err == nil {
-			err = find.Spares(&s.Inputs, &q, targets)
+			err = lookup.Spares(&s.Inputs, &q, targets)
 		}
 		if err != nil {
 			return o, err
 		}
-		change, err := find.Asked(&q, now)
+		change, err := lookup.Asked(&q, now)
 		if err != nil {
 			return o, err
 		}
 		for _, t := range targets {
 			was := o.At(t)
 			o = o.Say(t, change, place.Endpoints(t))
-			events = append(events, record.ByHand(t, was, cmp.Or(o.At(t), &balancer.Override{By: q.By, Reason: q.Reason}), now)...)
+			events = append(events, recorder.ByHand(t, was, cmp.Or(o.At(t), &balancer.Override{By: q.By, Reason: q.Reason}), now)...)
 			result.Targets = append(result.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o.At(t)})
 		}
 		return o, nil

@@ -10,7 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 )
 
 // eventsAtOnce is how many events are looked at for one page.
@@ -29,7 +29,7 @@ func (d *Daemon) getEvents(w http.ResponseWriter, r *http.Request) {
 		wanted = strings.Split(kind, ",")
 	}
 	for _, kind := range wanted {
-		if kinds := journal.Kind("").Values(); !slices.Contains(kinds, kind) {
+		if kinds := events.Kind("").Values(); !slices.Contains(kinds, kind) {
 			refuseCall(w, http.StatusBadRequest, fmt.Errorf("there are no events of kind %q; there are %s", kind, strings.Join(kinds, ", ")))
 			return
 		}

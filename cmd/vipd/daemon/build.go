@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -15,14 +16,15 @@ import (
 	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/sockets"
 	"vipd/cmd/vipd/daemon/internal/checks"
-	"vipd/cmd/vipd/daemon/internal/chooser"
 	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/cmd/vipd/daemon/internal/model"
-	"vipd/cmd/vipd/daemon/internal/passive"
-	"vipd/cmd/vipd/daemon/internal/record"
-	"vipd/cmd/vipd/daemon/internal/view"
+	"vipd/cmd/vipd/daemon/internal/modeswitch"
+	"vipd/cmd/vipd/daemon/internal/outlier"
+	"vipd/cmd/vipd/daemon/internal/owned"
+	"vipd/cmd/vipd/daemon/internal/recorder"
+	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/dataplane"
 	"vipd/store"
 	"vipd/store/etcd"
@@ -45,11 +47,11 @@ func (d *Daemon) build() (err error) {
 	if err := d.checkEmptied(); err != nil {
 		return err
 	}
-	choice := chooser.Options{
-		Modes: d.Modes, Config: c, Log: d.Log, Journal: d.journal, Tell: d.host.SetMode, Tally: &d.tally,
+	choice := modeswitch.Options{
+		Modes: d.Modes, Config: c, Log: d.Log, Journal: d.journal, Tell: d.host.SetMode, Counters: &d.counters,
 		By: model.ModeBy(d.ConfigFile, d.Mode, ""),
 	}
-	first, err := chooser.First(context.Background(), choice)
+	first, err := modeswitch.First(context.Background(), choice)
 	if err != nil {
 		return err
 	}
@@ -62,10 +64,10 @@ func (d *Daemon) build() (err error) {
 	if d.checks, err = d.newChecks(); err != nil {
 		return err
 	}
-	d.passive = passive.New(passive.Options{
+	d.outliers = outlier.New(outlier.Options{
 		Rules: d.Ejection, Journal: d.journal, Hint: d.checks.Hint, Kick: func() { d.model.Kick() },
 	})
-	d.passive.Listen(first.Dataplane)
+	d.outliers.Listen(first.Dataplane)
 	if c.Store.Kind == config.EtcdStore {
 		d.reserved = reserved.New(reserved.Options{
 			Endpoints: c.Etcd.Endpoints, Gateways: d.host.Gateways, Sockets: sockets.All, Own: sockets.Own, HTTP: c.API.HTTP,
@@ -74,26 +76,38 @@ func (d *Daemon) build() (err error) {
 	d.model = d.newModel(first.Dataplane)
 	d.firewall = firewall.New(firewall.Options{Host: d.examined, Interval: d.FirewallInterval})
 	d.record = d.newRecorder()
-	choice.Engine, choice.Listen = d.engine, d.passive.Listen
+	choice.Engine, choice.Listen = d.engine, d.outliers.Listen
 	choice.ConfiguredBy = d.model.ConfiguredBy
 	choice.Configured, choice.Changed, choice.Adopt, choice.Kick = d.model.Configured, d.model.ModeChanged(), d.model.Adopt, d.model.Kick
-	d.chooser = chooser.New(choice, first)
+	d.modeSwitch = modeswitch.New(choice, first)
 	if err := d.openStore(); err != nil {
 		return err
 	}
-	d.views = view.Sources{
-		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: c, Model: d.model, Chooser: d.chooser, Engine: d.engine,
-		Tally: &d.tally, Checks: d.checks, HostProblems: d.hostProblems, Host: d.host,
+	d.views = status.Sources{
+		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: c, Model: d.model, Modes: d.modeSwitch, Engine: d.engine,
+		Counters: &d.counters, Checks: d.checks, HostProblems: d.hostProblems, Host: d.host,
 	}
 	if d.fleet != nil {
 		d.views.Fleet = d.fleet
+	}
+	if c.Ownership.Enabled && d.fleet != nil {
+		d.owned = owned.New(owned.Options{
+			Socket: filepath.Join(c.RunDir, api.OwnerSocket), State: d.model.State, Changed: d.model.Changed,
+			Unready: func() []string { return d.views.Look().Unready() }, Keeps: func() bool { return d.modeSwitch.Serving().Keeps },
+			Grace: c.Ownership.RestartGrace, Journal: d.journal,
+		})
+		d.views.Ownership = d.owned.Summary
 	}
 	return nil
 }
 
 // hostProblems are what the host can't do, and what on it is in the way.
 func (d *Daemon) hostProblems() []balancer.Problem {
-	return slices.Concat(d.host.Problems(), d.firewall.Problems())
+	all := slices.Concat(d.host.Problems(), d.firewall.Problems())
+	if d.owned != nil {
+		all = append(all, d.owned.Problems()...)
+	}
+	return all
 }
 
 // examined is this host as doctor sees it, as far as looking at firewalls takes it.
@@ -116,7 +130,7 @@ func (d *Daemon) newChecks() (*checks.Checks, error) {
 	o := checks.Options{
 		StateDir: d.config.StateDir, Node: d.config.Node, Journal: d.journal, Kick: func() { d.model.Kick() },
 		Service: func(name balancer.Name) *balancer.Service { return d.model.State().Snapshot.Services.At(name) },
-		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.passive.Heard(t, at, res) },
+		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.outliers.Heard(t, at, res) },
 		Observe: d.metrics.checked,
 	}
 	if d.config.Store.Kind == config.EtcdStore {
@@ -129,11 +143,11 @@ func (d *Daemon) newChecks() (*checks.Checks, error) {
 func (d *Daemon) newModel(carrier dataplane.Dataplane) *model.Model {
 	return model.New(model.Options{
 		ConfigFile: d.ConfigFile, Config: d.config, Mode: d.Mode, Started: d.started, Journal: d.journal,
-		Carrier: carrier, Engine: d.engine, Checks: d.checks, Passive: d.passive,
+		Carrier: carrier, Engine: d.engine, Checks: d.checks, Outliers: d.outliers,
 		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,
 		// What a fleet has is waited for as long as it takes where an earlier vipd has left it in the kernel: it serves on there.
-		Patient: func() bool { return d.fleet != nil && d.chooser.Serving().Keeps && d.host.Inherited() },
+		Patient: func() bool { return d.fleet != nil && d.modeSwitch.Serving().Keeps && d.host.Inherited() },
 		Reread: func(c config.Config) {
 			if d.fleet != nil {
 				d.fleet.Source().SetDefaults(c.Defaults)
@@ -144,8 +158,8 @@ func (d *Daemon) newModel(carrier dataplane.Dataplane) *model.Model {
 	})
 }
 
-func (d *Daemon) newRecorder() *record.Recorder {
-	return record.New(record.Options{
+func (d *Daemon) newRecorder() *recorder.Recorder {
+	return recorder.New(recorder.Options{
 		Journal: d.journal, Started: d.started, Files: d.config.Store.Kind != config.EtcdStore, DownSince: d.checks.DownSince,
 		Began:   func(s *model.State, now time.Time) { d.fleet.Began(s, now) },
 		Refused: d.metrics.reloadFailed, Engine: d.engine, HostProblems: d.hostProblems, HostChanged: d.firewall.Changed(),

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/test/wait"
 )
 
@@ -47,7 +47,7 @@ func TestChecksSteer(t *testing.T) {
 	if got := n.endpoints(); got != "127.42.1.1:9001:active/1 127.42.1.1:9002:down/0" {
 		t.Errorf("after a restart: %s", got)
 	}
-	if got := n.story(journal.Health); got != "web 127.42.1.1:9002 is still down: connection refused: nothing listens there" {
+	if got := n.story(events.Health); got != "web 127.42.1.1:9002 is still down: connection refused: nothing listens there" {
 		t.Errorf("after a restart the journal has\n%s", got)
 	}
 	server(t, "127.42.1.1:9002", "two")
@@ -110,7 +110,7 @@ func TestUnkeptChecks(t *testing.T) {
 	}
 	server(t, "127.42.1.1:9002", "two")
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.problems() == "" })
-	story := n.story(journal.Problem)
+	story := n.story(events.Problem)
 	if strings.Count(story, "there is a problem: ") != 2 || strings.Count(story, "a problem is over") != 2 || strings.Count(story, lost) != 2 {
 		t.Errorf("the journal has\n%s", story)
 	}

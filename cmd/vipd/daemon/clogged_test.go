@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/test/wait"
 )
 
@@ -49,7 +49,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms", rise = 2, fall = 
 	if _, err := n.daemon.Reload(t.Context(), "the test"); err != nil {
 		t.Error(err)
 	}
-	if n.story(journal.Health) == "" || n.story(journal.Reload) == "" {
-		t.Errorf("the journal has\n%s\n%s", n.story(journal.Health), n.story(journal.Reload))
+	if n.story(events.Health) == "" || n.story(events.Reload) == "" {
+		t.Errorf("the journal has\n%s\n%s", n.story(events.Health), n.story(events.Reload))
 	}
 }

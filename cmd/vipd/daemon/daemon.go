@@ -14,20 +14,21 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/cmd/internal/config"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/lockfile"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/netlock"
 	"vipd/cmd/internal/reserved"
-	"vipd/cmd/internal/runlock"
 	"vipd/cmd/vipd/daemon/internal/checks"
-	"vipd/cmd/vipd/daemon/internal/chooser"
+	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/model"
-	"vipd/cmd/vipd/daemon/internal/passive"
-	"vipd/cmd/vipd/daemon/internal/record"
-	"vipd/cmd/vipd/daemon/internal/tally"
-	"vipd/cmd/vipd/daemon/internal/view"
+	"vipd/cmd/vipd/daemon/internal/modeswitch"
+	"vipd/cmd/vipd/daemon/internal/outlier"
+	"vipd/cmd/vipd/daemon/internal/owned"
+	"vipd/cmd/vipd/daemon/internal/recorder"
+	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/dataplane"
 	"vipd/store"
 	"vipd/store/tomlfile"
@@ -59,23 +60,24 @@ type Daemon struct {
 	lock   *os.File
 	host   hostSide
 	// namespace is the lock of the network namespace, nil where none is needed; beside says which vipd has it, if another does.
-	namespace *netlock.Lock
-	beside    *netlock.HeldError
-	chooser   *chooser.Chooser
-	tally     tally.Tally // of what all modes have counted
-	engine    *dataplane.Engine
-	source    source
-	files     *tomlfile.Source // the part of source that follows files
-	fleet     *fleet.Node      // nil: the store is not a fleet's
+	namespace  *netlock.Lock
+	beside     *netlock.HeldError
+	modeSwitch *modeswitch.Switch
+	counters   counters.Process // of what all modes have counted
+	engine     *dataplane.Engine
+	source     source
+	files      *tomlfile.Source // the part of source that follows files
+	fleet      *fleet.Node      // nil: the store is not a fleet's
 	// reserved is nil where the store is not a fleet's.
 	reserved *reserved.Follower
 	checks   *checks.Checks
-	passive  *passive.Passive
+	outliers *outlier.Detector
 	firewall *firewall.Watch
+	owned    *owned.Teller // nil: this host owns no VIPs
 	model    *model.Model
-	record   *record.Recorder
-	views    view.Sources
-	journal  *journal.Journal // what begins or ends is recorded here, which logs it too
+	record   *recorder.Recorder
+	views    status.Sources
+	journal  *events.Journal // what begins or ends is recorded here, which logs it too
 	metrics  *metrics
 	socket   net.Listener
 	web      net.Listener // nil: turned off
@@ -101,7 +103,7 @@ func New(o Options) (*Daemon, error) {
 			return nil, fmt.Errorf("finding the host's name (or set node in %s): %w", o.ConfigFile, err)
 		}
 	}
-	d := &Daemon{Options: o, config: c, started: time.Now(), journal: journal.New(journal.Options{Log: o.Log})}
+	d := &Daemon{Options: o, config: c, started: time.Now(), journal: events.New(events.Options{Log: o.Log})}
 	opened := false
 	defer func() {
 		if !opened {
@@ -154,8 +156,8 @@ func (d *Daemon) openFiles() (err error) {
 			return fmt.Errorf("making vipd's folder (set run_dir and state_dir to folders that this user may write): %w", err)
 		}
 	}
-	d.lock, err = runlock.Take(filepath.Join(d.config.RunDir, "vipd.lock"))
-	if errors.Is(err, runlock.ErrHeld) {
+	d.lock, err = lockfile.Take(filepath.Join(d.config.RunDir, "vipd.lock"))
+	if errors.Is(err, lockfile.ErrHeld) {
 		return fmt.Errorf("%w: stop it, or give this one another run_dir", err)
 	}
 	if err != nil {
@@ -220,8 +222,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer logged()
 	var writing sync.WaitGroup
 	writing.Go(func() { d.journal.Run(logging) })
-	first := d.chooser.Serving()
-	d.journal.Record(journal.Event{Kind: journal.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
+	first := d.modeSwitch.Serving()
+	d.journal.Record(events.Event{Kind: events.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
 	start("API", func(ctx context.Context) error {
 		return serve(ctx, d.socket, fewFollowers(d.api(), defaultBounds), defaultBounds)
 	})
@@ -238,15 +240,18 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	start("health", d.checks.Run)
 	start("fleet's checks", d.checks.Share)
-	start("passive health", d.passive.Run)
+	start("outlier detection", d.outliers.Run)
 	start("firewall", d.firewall.Run)
+	if d.owned != nil {
+		start("owned VIPs", d.owned.Run)
+	}
 	start("engine", d.engine.Run)
-	start("mode", d.chooser.Run)
+	start("mode", d.modeSwitch.Run)
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.AddressesChanged) })
 	if d.reserved != nil {
 		start("reserved addresses", func(ctx context.Context) error { return d.reserved.Run(ctx, d.model.Kick) })
 	}
-	start("leftovers", d.chooser.RemoveLeftovers)
+	start("leftovers", d.modeSwitch.RemoveLeftovers)
 	start("notify", d.notifyLoop)
 	start("events", d.record.Follow)
 	<-ctx.Done()
@@ -270,8 +275,8 @@ func (d *Daemon) publish(s store.Snapshot) {
 
 // handOver closes the dataplane and, where traffic can't go on without this process, takes the addresses back.
 func (d *Daemon) handOver() error {
-	d.chooser.Close()
-	mode, limit := d.chooser.Serving(), d.chooser.DrainTime()
+	d.modeSwitch.Close()
+	mode, limit := d.modeSwitch.Serving(), d.modeSwitch.DrainTime()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	d.notify.extend(limit + 2*releaseTime)
@@ -314,7 +319,7 @@ func (d *Daemon) reload(ctx context.Context) ([]balancer.Problem, error) {
 	if err := d.model.CatchUp(ctx); err != nil {
 		return nil, err
 	}
-	d.chooser.Reload(ctx)
+	d.modeSwitch.Reload(ctx)
 	d.engine.Resync()
 	d.settle(ctx)
 	return d.views.Look().Problems(), nil

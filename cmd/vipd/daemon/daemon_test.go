@@ -21,7 +21,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon"
 	"vipd/test/lab"
@@ -232,7 +232,7 @@ func TestBrokenFile(t *testing.T) {
 	n.write(web)
 	wait.For(t, 5*time.Second, "the mended file", func() bool { return n.problems() == "" })
 	// The first was a mistake of the whole file, which both the configuration and the services are read from.
-	first, _, _ := strings.Cut(n.story(journal.Reload), "\n")
+	first, _, _ := strings.Cut(n.story(events.Reload), "\n")
 	if !strings.HasPrefix(first, "the configuration and the services were read again: 1 service (0 added, 0 changed, 0 removed), 1 problem: a file has changed") {
 		t.Errorf("the journal has of the first mistake: %s", first)
 	}
@@ -448,6 +448,17 @@ func TestSocketInUse(t *testing.T) {
 	}
 }
 
+// TestProfiles asks the socket what goroutines do.
+func TestProfiles(t *testing.T) {
+	n := startNode(t, web)
+	if text, err := n.client.Profile(t.Context(), "goroutine?debug=2"); err != nil || !strings.Contains(string(text), "daemon.(*Daemon).Run") {
+		t.Errorf("goroutines: %.200s, %v", text, err)
+	}
+	if text, err := n.client.Profile(t.Context(), "frob"); err == nil {
+		t.Errorf("an unknown profile is %.200s", text)
+	}
+}
+
 // TestStoreComesLate starts a daemon before the folder of its services is there, as a late mount has it.
 func TestStoreComesLate(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
@@ -479,7 +490,7 @@ func TestStoreComesLate(t *testing.T) {
 		}
 		wait.For(t, 10*time.Second, "the folder to come and go", func() bool { return n.status().Store.Connected == there })
 	}
-	story := strings.Split(n.story(journal.Store), "\n")
+	story := strings.Split(n.story(events.Store), "\n")
 	if len(story) != 2 || !strings.HasPrefix(story[0], "the services' files can't be read; what they held last stays in use: ") || story[1] != "the services' files can be read again" {
 		t.Errorf("the journal has of the store %q", story)
 	}

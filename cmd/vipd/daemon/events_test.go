@@ -14,7 +14,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/test/wait"
 )
 
@@ -65,7 +65,7 @@ func (n *node) events(q api.EventsQuery) (all []api.Event) {
 }
 
 // story are the events of a kind, a line each.
-func (n *node) story(kind journal.Kind) string {
+func (n *node) story(kind events.Kind) string {
 	n.t.Helper()
 	var lines []string
 	for _, e := range n.events(api.EventsQuery{Kind: string(kind)}) {
@@ -131,9 +131,9 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 	all := n.events(api.EventsQuery{})
 	var story []string
 	for i := range all {
-		if e := &all[i]; e.Endpoint != "127.47.1.1:9001" && e.Kind != journal.Apply {
+		if e := &all[i]; e.Endpoint != "127.47.1.1:9001" && e.Kind != events.Apply {
 			story = append(story, strings.Trim(e.Subject()+" "+e.Text+": "+e.Cause, ": "))
-			if ended := e.Was != "" || e.Kind == journal.Panic && e.Level == slog.LevelInfo; ended && e.Lasted <= 0 {
+			if ended := e.Was != "" || e.Kind == events.Panic && e.Level == slog.LevelInfo; ended && e.Lasted <= 0 {
 				t.Errorf("%+v does not say how long what ended had lasted", e)
 			}
 		}
@@ -298,13 +298,13 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 	wait.For(t, 20*time.Second, "some tries", func() bool {
 		_, metrics := n.get("/metrics")
 		_, failures, _ := strings.Cut(metrics, "\nvipd_sync_failures_total ")
-		return number(failures) > 2 && n.story(journal.Problem) != ""
+		return number(failures) > 2 && n.story(events.Problem) != ""
 	})
 	_ = other.Close()
 	// The pause before the next try is as long as the tries so far took, a minute at most.
-	wait.For(t, 2*time.Minute, "everything to be carried out", func() bool { return strings.HasSuffix(n.story(journal.Problem), "carried out again") })
+	wait.For(t, 2*time.Minute, "everything to be carried out", func() bool { return strings.HasSuffix(n.story(events.Problem), "carried out again") })
 	all := n.events(api.EventsQuery{Kind: "problem"})
 	if len(all) != 2 || !strings.Contains(all[0].Cause, "address already in use") || all[1].Lasted < time.Second {
-		t.Errorf("the journal has\n%s", n.story(journal.Problem))
+		t.Errorf("the journal has\n%s", n.story(events.Problem))
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -39,7 +39,7 @@ endpoints = [{ address = "127.60.1.1", port = 9001 }]
 	const what = "the nft chain inet strict forward (hook forward) has the policy drop"
 	wait.For(t, 30*time.Second, "the problem", func() bool {
 		_, metrics := n.get("/metrics")
-		return strings.Contains(n.problems(), what) && strings.Contains(n.story(journal.Problem), what) &&
+		return strings.Contains(n.problems(), what) && strings.Contains(n.story(events.Problem), what) &&
 			strings.Contains(metrics, `vipd_problems{field="",service=""} 1`)
 	})
 	if code, text := n.get("/readyz"); code != 200 || !strings.Contains(text, what) {
@@ -47,6 +47,6 @@ endpoints = [{ address = "127.60.1.1", port = 9001 }]
 	}
 	nft("delete table inet strict")
 	wait.For(t, 30*time.Second, "the end of the problem", func() bool {
-		return n.problems() == "" && strings.Contains(n.story(journal.Problem), "a problem is over")
+		return n.problems() == "" && strings.Contains(n.story(events.Problem), "a problem is over")
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/modes"
 	"vipd/dataplane"
 	"vipd/store/etcd"
@@ -217,7 +217,7 @@ func TestFleetSeesNodes(t *testing.T) {
 		return s.Mode == "userspace" && s.Zone == "" && s.ProblemCount == 0 && s.Why == "configured in "+m.file()
 	})
 	m.answers("127.41.0.9", "one")
-	if got, want := m.story(journal.Override), `node: zone set to z9 by ana: moved
+	if got, want := m.story(events.Override), `node: zone set to z9 by ana: moved
 node: mode set to iptables by ben
 node: mode iptables taken back by cleo: done
 node: zone z9 taken back by cleo: done`; got != want {
@@ -293,7 +293,7 @@ func TestFleetCountsDrains(t *testing.T) {
 	} {
 		say(step.say)
 		wait.For(t, 10*time.Second, "the event "+step.want, func() bool {
-			lines := strings.Split(m.story(journal.Override), "\n")
+			lines := strings.Split(m.story(events.Override), "\n")
 			return len(lines) == i+2 && lines[i+1] == "web 127.41.1.5 "+step.want
 		})
 	}

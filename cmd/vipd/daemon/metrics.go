@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"vipd/balancer"
-	"vipd/cmd/vipd/daemon/internal/view"
+	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/dataplane"
 )
 
@@ -55,7 +55,7 @@ func newMetrics(d *Daemon) *metrics {
 	m.reloadFailures = counter("vipd_config_reload_failures_total", "Reloads that found errors and kept the last good state.")
 	m.registry.MustRegister(
 		m.syncDuration, m.lastSuccess, m.failures, m.changes, m.programming, m.repairs, m.events, m.reloadFailures, m.checks,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(d),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(d), newOwnedCollector(d),
 	)
 	return m
 }
@@ -144,7 +144,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, value uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
 	}
-	if n, counted := c.tally.DialRetries(); counted {
+	if n, counted := c.counters.DialRetries(); counted {
 		count(c.retries, n)
 	}
 	type endpoint struct{ service, address string }
@@ -165,7 +165,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-func (c *collector) collectNode(v *view.View, gauge func(*prometheus.Desc, float64, ...string)) {
+func (c *collector) collectNode(v *status.View, gauge func(*prometheus.Desc, float64, ...string)) {
 	gauge(c.info, 1, c.Version, runtime.Version())
 	gauge(c.mode, 1, string(v.Mode.Name))
 	gauge(c.fallback, oneIf(v.Mode.Fallback))
@@ -183,7 +183,7 @@ func (c *collector) collectNode(v *view.View, gauge func(*prometheus.Desc, float
 	}
 }
 
-func (c *collector) collectServices(v *view.View, gauge func(*prometheus.Desc, float64, ...string)) {
+func (c *collector) collectServices(v *status.View, gauge func(*prometheus.Desc, float64, ...string)) {
 	for name, s := range v.State.Snapshot.Services.All() {
 		states := map[balancer.BackendState]float64{balancer.Active: 0} // for alerts at 0
 		up := map[string]float64{}

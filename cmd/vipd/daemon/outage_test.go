@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/api"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/test/wait"
 )
 
@@ -79,7 +79,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 			}
 		}
 	}
-	if got := n.story(journal.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web is rid of a problem: ") != 1 || strings.Count(got, idle+"2 drained by hand") != 2 {
+	if got := n.story(events.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web is rid of a problem: ") != 1 || strings.Count(got, idle+"2 drained by hand") != 2 {
 		t.Errorf("the journal has\n%s", got)
 	}
 }
@@ -99,7 +99,7 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 		h := n.status().Health
 		return h.Unable == 2 && h.Checked == 4
 	})
-	story := n.story(journal.Problem)
+	story := n.story(events.Problem)
 	if !strings.Contains(story, "exn has a problem: ") || !strings.Contains(story, "can't be checked from here: ") || strings.Count(story, "\n") != 0 {
 		t.Errorf("the journal has\n%s", story)
 	}
@@ -108,7 +108,7 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 	}
 	n.write(checked) // the service goes, and with it what was said
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.status().Health.Unable == 0 && len(n.status().Problems) == 0 })
-	if story := n.story(journal.Problem); !strings.Contains(story, "exn is rid of a problem: ") {
+	if story := n.story(events.Problem); !strings.Contains(story, "exn is rid of a problem: ") {
 		t.Errorf("the journal has\n%s", story)
 	}
 }
@@ -136,7 +136,7 @@ func TestManyStillDown(t *testing.T) {
 	wait.For(t, 20*time.Second, "all to be down", func() bool { return n.status().Health.Down == 21 })
 	n.stop()
 	n.start()
-	story := n.story(journal.Health)
+	story := n.story(events.Health)
 	want := "21 endpoints are still down, as before the start; vipctl get endpoints --down lists them\nweb has no endpoint left at port 8080/tcp: all endpoints fail their checks: clients are refused"
 	if story != want {
 		t.Errorf("the journal has\n%s\nwant\n%s", story, want)

@@ -33,7 +33,7 @@ type verdict struct {
 
 func (d *Daemon) check(reasons func() []string, problems func() []balancer.Problem) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		v := verdict{Reasons: append([]string{}, reasons()...), Mode: string(d.chooser.Serving().Name), Revision: d.engine.Status().Applied.Store}
+		v := verdict{Reasons: append([]string{}, reasons()...), Mode: string(d.modeSwitch.Serving().Name), Revision: d.engine.Status().Applied.Store}
 		v.OK = len(v.Reasons) == 0
 		if problems != nil {
 			for _, p := range problems() {

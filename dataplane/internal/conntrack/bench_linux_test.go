@@ -118,7 +118,7 @@ func BenchmarkEnds(b *testing.B) {
 			tab := scratch(b)
 			if filter != nil {
 				var s *Ends
-				if err := tab.ns.Do(func() (err error) { s, err = subscribeTo(filter); return err }); err != nil {
+				if err := tab.ns.Do(func() (err error) { s, err = subscribeTo(filter, groupDestroy); return err }); err != nil {
 					b.Fatal(err)
 				}
 				defer s.Close()

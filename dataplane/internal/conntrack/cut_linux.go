@@ -57,7 +57,7 @@ func searches(keys map[balancer.Key]bool) []selection {
 	}
 	exact := map[kind]map[selection]bool{} // IPv6 keys of one port are one search
 	for k, wanted := range keys {
-		if !wanted || number(k.Proto) == 0 {
+		if !wanted || k.Proto.Number() == 0 {
 			continue
 		}
 		of := kind{familyOf(k.Addr), k.Proto}

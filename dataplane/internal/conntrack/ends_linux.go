@@ -10,9 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupDestroy is where the kernel announces the ends of flows (NFNLGRP_CONNTRACK_DESTROY,
-// include/uapi/linux/netfilter/nfnetlink.h).
-const groupDestroy = 3
+// Where the kernel announces the begins and ends of flows (NFNLGRP_CONNTRACK_..., include/uapi/linux/netfilter/nfnetlink.h).
+const (
+	groupNew     = 1
+	groupDestroy = 3
+)
+
+// Follow calls visit for every flow that begins or ends in the calling thread's network namespace, until ctx does; then it
+// returns nil. It is otherwise as Subscribe and Run.
+func Follow(ctx context.Context, visit func(began bool, flow *Flow), lost func()) error {
+	e, err := subscribeTo(nil, groupNew, groupDestroy)
+	if err != nil {
+		return err
+	}
+	return errors.Join(e.run(ctx, visit, lost), e.Close())
+}
 
 // endsBuffer holds about ten thousand ends that were not taken yet.
 const endsBuffer = 8 << 20
@@ -23,10 +35,10 @@ type Ends struct{ socket *socket }
 // Subscribe begins a subscription in the calling thread's network namespace: flows that end from then on are told. With
 // sysctl net.netfilter.nf_conntrack_events=2, the default from Linux 5.19 on, the ends of flows that began while nobody in
 // the namespace had a subscription are never told.
-func Subscribe() (*Ends, error) { return subscribeTo(nil) }
+func Subscribe() (*Ends, error) { return subscribeTo(nil, groupDestroy) }
 
-// subscribeTo is Subscribe, with a filter that the kernel asks which ends are told; nil: all.
-func subscribeTo(filter []unix.SockFilter) (*Ends, error) {
+// subscribeTo is Subscribe to groups, with a filter that the kernel asks what is told; nil means all.
+func subscribeTo(filter []unix.SockFilter, groups ...int) (*Ends, error) {
 	s, err := openSocket()
 	if err != nil {
 		return nil, err
@@ -41,7 +53,9 @@ func subscribeTo(filter []unix.SockFilter) (*Ends, error) {
 				return
 			}
 		}
-		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, groupDestroy)
+		for _, group := range groups {
+			err = errors.Join(err, unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
+		}
 	}
 	if failed := s.Control(set); failed != nil {
 		err = failed
@@ -58,6 +72,10 @@ func (e *Ends) Close() error { return e.socket.Close() }
 // Run calls visit for every flow that ends, until ctx does; then it returns nil. The flow is visit's until it returns.
 // Where visit is too slow for what comes, the kernel drops some: lost is called each time that happens, and Run goes on.
 func (e *Ends) Run(ctx context.Context, visit func(*Flow), lost func()) error {
+	return e.run(ctx, func(_ bool, flow *Flow) { visit(flow) }, lost)
+}
+
+func (e *Ends) run(ctx context.Context, visit func(began bool, flow *Flow), lost func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = e.socket.SetReadDeadline(time.Unix(0, 1)) })
 	defer stop()
 	var flow Flow
@@ -70,22 +88,22 @@ func (e *Ends) Run(ctx context.Context, visit func(*Flow), lost func()) error {
 		case errors.Is(err, unix.ENOBUFS):
 			lost()
 		default:
-			return fmt.Errorf("reading the ends of flows: %w", err)
+			return fmt.Errorf("reading the events of flows: %w", err)
 		}
 		for m.Next() {
-			if m.Kind != messageDelete {
+			if m.Kind != messageDelete && m.Kind != messageNew {
 				continue
 			}
 			ours, err := flow.read(m.Body)
 			if err != nil {
-				return fmt.Errorf("reading the ends of flows: %w", err)
+				return fmt.Errorf("reading the events of flows: %w", err)
 			}
 			if ours {
-				visit(&flow)
+				visit(m.Kind == messageNew, &flow)
 			}
 		}
 		if m.Err != nil {
-			return fmt.Errorf("reading the ends of flows: %w", m.Err)
+			return fmt.Errorf("reading the events of flows: %w", m.Err)
 		}
 	}
 }

@@ -133,8 +133,8 @@ func (w *writer) create(f *Flow, in where, seq uint32) {
 func (w *writer) entry(f *Flow, in where) {
 	zones := [3]uint16{}
 	zones[in] = f.zone
-	w.tuple(ctaTupleOrig, number(f.Proto), f.Orig, zones[original])
-	w.tuple(ctaTupleReply, number(f.Proto), f.Reply, zones[reply])
+	w.tuple(ctaTupleOrig, f.Proto.Number(), f.Orig, zones[original])
+	w.tuple(ctaTupleReply, f.Proto.Number(), f.Reply, zones[reply])
 	if zones[whole] != 0 {
 		w.number16(ctaZone, zones[whole])
 	}

@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vipd/balancer"
 	"vipd/dataplane/internal/nlsock"
 )
@@ -52,31 +50,6 @@ const (
 
 // headerSize is that of struct nfgenmsg, between netlink's header and the attributes.
 const headerSize = 4
-
-// number and protocol translate the protocols that have flows here; 0 and "" are all others.
-func number(p balancer.Protocol) byte {
-	switch p {
-	case balancer.TCP:
-		return unix.IPPROTO_TCP
-	case balancer.UDP:
-		return unix.IPPROTO_UDP
-	case balancer.SCTP:
-		return unix.IPPROTO_SCTP
-	}
-	return 0
-}
-
-func protocol(number byte) balancer.Protocol {
-	switch number {
-	case unix.IPPROTO_TCP:
-		return balancer.TCP
-	case unix.IPPROTO_UDP:
-		return balancer.UDP
-	case unix.IPPROTO_SCTP:
-		return balancer.SCTP
-	}
-	return ""
-}
 
 // attributes reads a list of attributes, one after the other.
 type attributes struct{ nlsock.Attributes }
@@ -227,7 +200,7 @@ func readPorts(b []byte) (proto balancer.Protocol, src, dst uint16, err error) {
 	for a.Next() {
 		switch a.Kind {
 		case ctaProtoNum:
-			proto = protocol(byte(a.number(1)))
+			proto = balancer.ProtocolOf(byte(a.number(1)))
 		case ctaProtoSrcPort:
 			src = uint16(a.number(2))
 		case ctaProtoDstPort:

@@ -56,7 +56,7 @@ func NewUnanswered(of func(*Flow) (balancer.Target, bool), tell func(balancer.Ta
 	if err != nil {
 		return nil, err
 	}
-	ends, err := subscribeTo(unrepliedOnly())
+	ends, err := subscribeTo(unrepliedOnly(), groupDestroy)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -114,7 +114,7 @@ func TestUnrepliedEndsOnly(t *testing.T) {
 	tab := scratch(t)
 	var s *Ends
 	err := tab.ns.Do(func() (err error) {
-		s, err = subscribeTo(unrepliedOnly())
+		s, err = subscribeTo(unrepliedOnly(), groupDestroy)
 		return err
 	})
 	if err != nil {

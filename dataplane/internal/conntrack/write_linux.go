@@ -99,9 +99,9 @@ func (w *writer) tuple(kind uint16, proto byte, t Tuple, zone uint16) {
 func (w *writer) delete(f *Flow, flags uint16, seq uint32) {
 	at := w.begin(messageDelete, flags, seq, family(familyOf(f.Orig.Src.Addr())))
 	if f.half {
-		w.tuple(ctaTupleOrig, number(f.Proto), f.Orig, f.zone)
+		w.tuple(ctaTupleOrig, f.Proto.Number(), f.Orig, f.zone)
 	} else {
-		w.tuple(ctaTupleOrig, number(f.Proto), f.Orig, 0)
+		w.tuple(ctaTupleOrig, f.Proto.Number(), f.Orig, 0)
 		if f.zone != 0 {
 			w.number16(ctaZone, f.zone)
 		}
@@ -139,7 +139,7 @@ func (f Filter) selection() selection {
 	}
 	if f.Proto != "" {
 		s.flags |= byProtocol
-		s.proto = number(f.Proto)
+		s.proto = f.Proto.Number()
 		if f.Port != 0 {
 			s.flags |= byPort
 			s.port = f.Port

@@ -3,7 +3,7 @@
 //
 //   - drops flows that conntrack would go on leading to a backend that is gone, or past a service that has come since: those
 //     of UDP with the change itself, because clients go on sending; connections when their time is over, in a goroutine of its
-//     own, because looking for them takes longer than a change (flows_linux.go),
+//     own, because looking for them takes longer than a change (Flows),
 //   - counts live connections, and bytes where the kernel accounts for them (traffic_linux.go),
 //   - lists connections, and tells which backends leave new ones without an answer.
 //

@@ -54,7 +54,7 @@ func TestRestartKnowsConnections(t *testing.T) {
 	e := r.drive(f)
 	r.ask(balancer.TCP)
 	e = e.restart(f)
-	conns, err := r.tracker.Connections(context.Background())
+	conns, err := dataplane.Connections(context.Background(), r.tracker, dataplane.ConnectionQuery{})
 	if err != nil || len(conns) != 1 || conns[0].Service != "web" {
 		t.Errorf("connections after a restart: %+v, %v", conns, err)
 	}

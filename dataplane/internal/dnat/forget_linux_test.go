@@ -5,20 +5,20 @@ import (
 	"testing/synctest"
 	"time"
 
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
 )
 
 // TestBytesOfWhatIsGoneAreForgotten keeps the bytes of a port for as long as they are asked for, and for some time after.
 func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		counts := &traffic{ended: map[totals.Port]volume{}, shown: map[totals.Port]volume{}, asked: map[totals.Port]time.Time{}}
-		stays, goes, never := totals.Port{Service: "stays"}, totals.Port{Service: "goes"}, totals.Port{Service: "never"}
-		for _, k := range []totals.Port{stays, goes, never} { // the last one ended before anybody asked
+		counts := &traffic{ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
+		stays, goes, never := counters.Port{Service: "stays"}, counters.Port{Service: "goes"}, counters.Port{Service: "never"}
+		for _, k := range []counters.Port{stays, goes, never} { // the last one ended before anybody asked
 			counts.ended[k] = volume{1, 2}
 		}
 		counts.before = counts.ended
 		counts.bytes(goes)
-		for began := time.Now(); time.Since(began) <= totals.Memory; time.Sleep(totals.Memory / 4) {
+		for began := time.Now(); time.Since(began) <= counters.Memory; time.Sleep(counters.Memory / 4) {
 			if got := counts.bytes(stays); got != (volume{1, 2}) {
 				t.Errorf("got %v, want what was counted", got)
 			}

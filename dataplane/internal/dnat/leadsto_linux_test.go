@@ -19,7 +19,7 @@ func TestLeadsTo(t *testing.T) {
 	f := &balancer.Frontend{Key: key, Backends: []balancer.Backend{
 		{Addr: at("10.0.0.1:8080"), State: balancer.Active}, {Addr: at("10.0.0.2:8080"), State: balancer.Removed},
 	}}
-	fl := newFlows(nil, nil)
+	fl := NewFlows(nil, nil)
 	for _, test := range []struct {
 		backend string
 		want    bool

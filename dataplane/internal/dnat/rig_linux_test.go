@@ -14,7 +14,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -208,8 +208,8 @@ func (r *rig) lookAgain() {
 func (r *rig) counted() dataplane.FrontendCount {
 	r.Helper()
 	r.lookAgain()
-	k := totals.Backend{Port: totals.Port{Service: "web", Name: "http"}, Addr: netip.AddrPortFrom(r.address(2), 8080)}
-	all := r.tracker.Counters(context.Background(), map[totals.Backend]uint64{k: 1})
+	k := counters.Backend{Port: counters.Port{Service: "web", Name: "http"}, Addr: netip.AddrPortFrom(r.address(2), 8080)}
+	all := r.tracker.Counters(context.Background(), map[counters.Backend]uint64{k: 1})
 	if len(all) != 1 || len(all[0].Backends) != 1 {
 		r.Fatalf("counters are %+v", all)
 	}

@@ -9,13 +9,13 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
 )
 
 // Tracker follows the connections that rules of the kernel lead from frontends to backends. Apart from Applied and Found,
 // which belong to the goroutine that applies frontends, its methods may be called at any time.
 type Tracker struct {
-	flows   *flows
+	flows   *Flows
 	traffic *traffic
 	log     *slog.Logger
 }
@@ -30,7 +30,7 @@ func Open(log *slog.Logger) (*Tracker, error) {
 	if err != nil {
 		return nil, errors.Join(err, own.Close())
 	}
-	t := &Tracker{flows: newFlows(own, log), log: log}
+	t := &Tracker{flows: NewFlows(own, log), log: log}
 	if t.traffic, err = newTraffic(t.flows, other); err != nil {
 		log.Warn("bytes are not counted", "err", err)
 	}
@@ -38,7 +38,7 @@ func Open(log *slog.Logger) (*Tracker, error) {
 }
 
 // Close ends the tracker's work; what it has counted stays readable.
-func (t *Tracker) Close() error { return errors.Join(t.traffic.close(), t.flows.close()) }
+func (t *Tracker) Close() error { return errors.Join(t.traffic.close(), t.flows.Close()) }
 
 // Found takes in which frontends an earlier process left in the kernel: connections to them may lead to backends that are
 // gone since.
@@ -62,23 +62,66 @@ func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed 
 	}
 }
 
-// Connections lists the flows to frontends and their backends that conntrack knows.
-func (t *Tracker) Connections(ctx context.Context) ([]dataplane.Connection, error) {
+// Connections calls visit for the flows to frontends and their backends that conntrack knows and q names. They are read by a
+// connection of their own: a slow visit keeps no other reader waiting.
+func (t *Tracker) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
+	conn, err := conntrack.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // nothing was written
 	wanted, idle := t.flows.frontends(), idle()
-	var all []dataplane.Connection
-	err := t.traffic.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
-		if f := wanted[flow.Frontend()]; f != nil && flow.Status.Has(conntrack.DstNAT) && t.flows.leadsTo(f, flow.Backend()) {
-			if idle(flow) {
-				flow.State = dataplane.Idle
-			}
-			all = append(all, dataplane.Connection{
-				Frontend: f.Key, Service: f.Service, Client: flow.Client(), Backend: flow.Backend(),
-				State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out,
-			})
+	filter := conntrack.Filter{Proto: q.Frontend.Proto, Dst: q.Frontend.Addr, Port: q.Frontend.Port}
+	return conn.Each(ctx, filter, func(flow *conntrack.Flow) error {
+		c, ours := t.flows.connection(wanted[flow.Frontend()], flow, idle)
+		if !ours || !q.Names(&c) {
+			return nil
 		}
-		return nil
+		return visit(&c)
 	})
-	return all, err
+}
+
+// Kill makes conntrack forget the flows that q names: what either side of a TCP connection sends next is reset (the guard's
+// chains), and a UDP client's next datagram begins a new flow.
+func (t *Tracker) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
+	conn, err := conntrack.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }() // what was asked for was answered
+	wanted, keys, idle := t.flows.frontends(), map[balancer.Key]bool{}, idle()
+	for k, f := range wanted {
+		keys[k] = (q.Service == "" || q.Service == f.Service) && (q.Frontend == balancer.Key{} || q.Frontend == k)
+	}
+	return conn.Cut(ctx, keys, func(flow *conntrack.Flow) bool {
+		c, ours := t.flows.connection(wanted[flow.Frontend()], flow, idle)
+		return ours && q.Names(&c)
+	})
+}
+
+// Follow calls tell for the flows to frontends that begin and end, see dataplane.Dataplane.
+func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
+	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
+		busy := func(*conntrack.Flow) bool { return false }
+		if c, ours := t.flows.connection(t.flows.frontend(flow.Frontend()), flow, busy); ours {
+			tell(began, &c)
+		}
+	}, lost)
+}
+
+// connection is a flow to f; ours: it leads, or led, to a backend of it. f is nil where there is no such frontend.
+func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle func(*conntrack.Flow) bool) (c dataplane.Connection, ours bool) {
+	if f == nil || !flow.Status.Has(conntrack.DstNAT) || !fl.leadsTo(f, flow.Backend()) {
+		return c, false
+	}
+	c = dataplane.Connection{
+		Frontend: f.Key, Service: f.Service, Client: flow.Client(), Backend: flow.Backend(),
+		State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out,
+	}
+	if idle(flow) {
+		c.State = dataplane.Idle
+	}
+	return c, true
 }
 
 // Suspect calls tell with backends that leave a new TCP connection without an answer, or refuse it, until ctx ends
@@ -93,15 +136,15 @@ func (t *Tracker) Suspect(ctx context.Context, tell func(balancer.Target)) error
 
 // Counters adds the live connections, and the bytes where conntrack accounts for them, to the connections that rules have
 // counted at each backend (dataplane.Counters).
-func (t *Tracker) Counters(ctx context.Context, counts ...map[totals.Backend]uint64) []dataplane.FrontendCount {
-	_ = t.traffic.look(ctx)           // what was last seen is better than nothing
-	backends := map[totals.Port]int{} // ten thousand services have many: their room is made at once
+func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.Backend]uint64) []dataplane.FrontendCount {
+	_ = t.traffic.look(ctx)             // what was last seen is better than nothing
+	backends := map[counters.Port]int{} // ten thousand services have many: their room is made at once
 	for _, of := range counts {
 		for k := range of {
 			backends[k.Port]++
 		}
 	}
-	byPort := make(map[totals.Port]*dataplane.FrontendCount, len(backends))
+	byPort := make(map[counters.Port]*dataplane.FrontendCount, len(backends))
 	out := make([]dataplane.FrontendCount, 0, len(backends))
 	for p, n := range backends {
 		v := t.traffic.bytes(p)

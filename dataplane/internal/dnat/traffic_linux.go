@@ -15,19 +15,26 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
 )
 
 // frontends returns those that are carried out.
-func (fl *flows) frontends() map[balancer.Key]*balancer.Frontend {
+func (fl *Flows) frontends() map[balancer.Key]*balancer.Frontend {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	return maps.Clone(fl.wanted)
 }
 
+// frontend returns the one that is carried out at k; nil means none.
+func (fl *Flows) frontend(k balancer.Key) *balancer.Frontend {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	return fl.wanted[k]
+}
+
 // leadsTo reports whether a backend is one of the frontend's, or was. A flow to another target was made by somebody else:
 // userspace mode, before a switch, has led it to its own port.
-func (fl *flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
+func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	if slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.Addr == backend }) {
 		return true
 	}
@@ -42,7 +49,7 @@ type volume struct{ in, out uint64 }
 // traffic counts what conntrack knows: live connections, and, where it accounts for them, bytes. Those of a flow are
 // told when it ends.
 type traffic struct {
-	flows *flows
+	flows *Flows
 	// conn is its own: a list of all flows takes time, for which a change must not wait.
 	conn *conntrack.Conn
 	// ends is nil where conntrack does not count bytes.
@@ -53,19 +60,19 @@ type traffic struct {
 
 	mu sync.Mutex // guards what follows; never held for long, because the ends of flows do not wait
 	// ended are the bytes of flows that have ended.
-	ended map[totals.Port]volume
+	ended map[counters.Port]volume
 	// before and live are the bytes of flows that had ended when those there are were last counted, and of these.
-	before, live map[totals.Port]volume
-	active       map[totals.Backend]uint64
+	before, live map[counters.Port]volume
+	active       map[counters.Backend]uint64
 	// shown is what was last said of each port, and asked when its bytes were last asked for, or had to be remembered.
-	shown map[totals.Port]volume
-	asked map[totals.Port]time.Time
+	shown map[counters.Port]volume
+	asked map[counters.Port]time.Time
 	next  time.Time
 }
 
 // newTraffic subscribes to the ends of flows where net.netfilter.nf_conntrack_acct is on.
-func newTraffic(fl *flows, conn *conntrack.Conn) (*traffic, error) {
-	t := &traffic{flows: fl, conn: conn, ended: map[totals.Port]volume{}, shown: map[totals.Port]volume{}, asked: map[totals.Port]time.Time{}}
+func newTraffic(fl *Flows, conn *conntrack.Conn) (*traffic, error) {
+	t := &traffic{flows: fl, conn: conn, ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_acct")
 	if err != nil || strings.TrimSpace(string(text)) != "1" {
 		return t, nil
@@ -108,9 +115,9 @@ func (t *traffic) end(flow *conntrack.Flow) {
 }
 
 // portOf returns the port that a flow is counted to: that of the frontend it was made by, even if that is gone now.
-func (fl *flows) portOf(flow *conntrack.Flow) (totals.Port, bool) {
+func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {
-		return totals.Port{}, false
+		return counters.Port{}, false
 	}
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -119,9 +126,9 @@ func (fl *flows) portOf(flow *conntrack.Flow) (totals.Port, bool) {
 		return l.port, true
 	}
 	if f := fl.wanted[k]; f != nil {
-		return totals.Port{Service: f.Service, Name: f.Port}, true
+		return counters.Port{Service: f.Service, Name: f.Port}, true
 	}
-	return totals.Port{}, false
+	return counters.Port{}, false
 }
 
 // look counts the flows there are, unless that was done just now, or somebody else is at it.
@@ -137,14 +144,14 @@ func (t *traffic) look(ctx context.Context) error {
 	if started.Before(next) {
 		return nil
 	}
-	active, live, idle := map[totals.Backend]uint64{}, map[totals.Port]volume{}, idle()
+	active, live, idle := map[counters.Backend]uint64{}, map[counters.Port]volume{}, idle()
 	err := t.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
 		k, ok := t.flows.portOf(flow)
 		if !ok {
 			return nil
 		}
 		if flow.State != "time-wait" && flow.State != "close" && !idle(flow) {
-			active[totals.Backend{Port: k, Addr: flow.Backend()}]++
+			active[counters.Backend{Port: k, Addr: flow.Backend()}]++
 		}
 		v := live[k]
 		live[k] = volume{v.in + flow.In, v.out + flow.Out}
@@ -155,7 +162,7 @@ func (t *traffic) look(ctx context.Context) error {
 	if err == nil {
 		t.before, t.active, t.live = before, active, live
 	}
-	t.next = totals.NextReading(started)
+	t.next = counters.NextReading(started)
 	return err
 }
 
@@ -179,7 +186,7 @@ func idle() func(*conntrack.Flow) bool {
 
 // bytes returns the bytes of a port when the flows were last counted. Those of a flow that ended meanwhile come with the
 // next time: what was said once stays.
-func (t *traffic) bytes(k totals.Port) volume {
+func (t *traffic) bytes(k counters.Port) volume {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before, live, shown := t.before[k], t.live[k], t.shown[k]
@@ -198,7 +205,7 @@ func (t *traffic) prune(now time.Time) {
 		}
 	}
 	for k, at := range t.asked {
-		if now.Sub(at) > totals.Memory {
+		if now.Sub(at) > counters.Memory {
 			delete(t.asked, k)
 			delete(t.ended, k)
 			delete(t.shown, k)
@@ -207,7 +214,7 @@ func (t *traffic) prune(now time.Time) {
 }
 
 // activeAt returns the live connections of a backend.
-func (t *traffic) activeAt(k totals.Backend) uint64 {
+func (t *traffic) activeAt(k counters.Backend) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.active[k]

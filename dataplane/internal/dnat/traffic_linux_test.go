@@ -10,7 +10,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/totals"
+	"vipd/dataplane/internal/counters"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -96,7 +96,7 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 			client := netip.MustParseAddrPort(c.LocalAddr().String())
 			want := r.volumeOf(client)
 			r.remove(f) // its drain timeout is 0
-			at := totals.Port{Service: f.Service, Name: f.Port}
+			at := counters.Port{Service: f.Service, Name: f.Port}
 			bytes := func() volume {
 				r.lookAgain()
 				return r.tracker.traffic.bytes(at)
@@ -149,7 +149,7 @@ func TestLiveConnectionsAndBytes(t *testing.T) {
 	if all.In == 0 || all.Out == 0 {
 		t.Errorf("%d bytes in and %d out with one connection open", all.In, all.Out)
 	}
-	conns, err := r.tracker.Connections(context.Background())
+	conns, err := dataplane.Connections(context.Background(), r.tracker, dataplane.ConnectionQuery{})
 	i := slices.IndexFunc(conns, func(n dataplane.Connection) bool { return n.Client.String() == c.LocalAddr().String() })
 	if err != nil || i < 0 || conns[i].Service != "web" || conns[i].Backend.Addr() != r.address(2) ||
 		conns[i].State != "established" || conns[i].In == 0 {
@@ -178,7 +178,7 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		if n := r.counted().Backends[0].Active; n != active {
 			t.Errorf("%d live flows, want %d", n, active)
 		}
-		conns, err := r.tracker.Connections(t.Context())
+		conns, err := dataplane.Connections(t.Context(), r.tracker, dataplane.ConnectionQuery{})
 		if err != nil || len(conns) != 1 || (conns[0].State == dataplane.Idle) != idle {
 			t.Errorf("connections: %+v, %v; want one, idle: %v", conns, err, idle)
 		}

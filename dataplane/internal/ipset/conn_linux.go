@@ -129,6 +129,19 @@ func (c *Conn) change(command int, set string, entries []Entry) error {
 
 // List returns the entries of a set, in no order; ErrNotFound where there is none.
 func (c *Conn) List(set string) ([]Entry, error) {
+	members, err := c.Members(set)
+	if err != nil {
+		return nil, err
+	}
+	entries := make([]Entry, len(members))
+	for i := range members {
+		entries[i] = members[i].Entry
+	}
+	return entries, nil
+}
+
+// Members is List with the time that is left to each entry.
+func (c *Conn) Members(set string) ([]Member, error) {
 	var l listing
 	messages, err := execute(c.message(nl.IPSET_CMD_LIST, set))
 	if err != nil {
@@ -138,6 +151,18 @@ func (c *Conn) List(set string) ([]Entry, error) {
 		l.read(m)
 	}
 	return l.entries, nil
+}
+
+// Has asks the kernel whether a packet of e is in the set; of a set of networks, whether one contains it. ErrNotFound: there is
+// no such set.
+func (c *Conn) Has(set string, e Entry) (bool, error) {
+	req := c.message(nl.IPSET_CMD_TEST, set)
+	req.AddData(e.data())
+	_, err := execute(req)
+	if errors.Is(err, nl.IPSetError(nl.IPSET_ERR_EXIST)) {
+		return false, nil
+	}
+	return err == nil, wrap("asking", set, err)
 }
 
 // Header returns what the set says of itself, at a cost that does not depend on its size; ErrNotFound where there is

@@ -59,16 +59,7 @@ const (
 )
 
 // ProtocolOf returns the number of a protocol of services.
-func ProtocolOf(p balancer.Protocol) Protocol {
-	switch p {
-	case balancer.UDP:
-		return UDP
-	case balancer.SCTP:
-		return SCTP
-	default:
-		return TCP
-	}
-}
+func ProtocolOf(p balancer.Protocol) Protocol { return Protocol(p.Number()) }
 
 // Entry is a member of a set. Fields that the set's kind does not have are zero.
 type Entry struct {
@@ -77,13 +68,22 @@ type Entry struct {
 	Port  uint16
 	// Net is the network, or the second address as a network of one. Its length is at least 1: ipsets can't hold /0.
 	Net netip.Prefix
+	// MSS is what maps of nf_tables have for the place; ipsets have none.
+	MSS uint16
 }
 
-// Compare orders entries by address, protocol, port and network.
+// Member is an entry that is in a set.
+type Member struct {
+	Entry
+	// Left is how long it stays; 0 means for ever.
+	Left time.Duration
+}
+
+// Compare orders entries by address, protocol, port, network and MSS.
 func (e Entry) Compare(o Entry) int {
 	return cmp.Or(
 		e.Addr.Compare(o.Addr), cmp.Compare(e.Proto, o.Proto), cmp.Compare(e.Port, o.Port),
-		e.Net.Addr().Compare(o.Net.Addr()), cmp.Compare(e.Net.Bits(), o.Net.Bits()),
+		e.Net.Addr().Compare(o.Net.Addr()), cmp.Compare(e.Net.Bits(), o.Net.Bits()), cmp.Compare(e.MSS, o.MSS),
 	)
 }
 

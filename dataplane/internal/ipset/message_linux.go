@@ -3,6 +3,7 @@ package ipset
 import (
 	"encoding/binary"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -68,7 +69,7 @@ func attributes(b []byte, yield func(kind int, value []byte)) {
 // listing is what the kernel said of one set.
 type listing struct {
 	header  Header
-	entries []Entry
+	entries []Member
 }
 
 // read takes in one message of a listing; a large set comes in several.
@@ -111,8 +112,8 @@ func (l *listing) readHeader(kind int, value []byte) {
 	}
 }
 
-func (l *listing) readEntry(data []byte) Entry {
-	var e Entry
+func (l *listing) readEntry(data []byte) Member {
+	var e Member
 	var second netip.Addr
 	bits := -1
 	attributes(data, func(kind int, value []byte) {
@@ -127,6 +128,8 @@ func (l *listing) readEntry(data []byte) Entry {
 			e.Proto = Protocol(value[0])
 		case nl.IPSET_ATTR_PORT:
 			e.Port = binary.BigEndian.Uint16(value)
+		case nl.IPSET_ATTR_TIMEOUT:
+			e.Left = time.Duration(binary.BigEndian.Uint32(value)) * time.Second
 		}
 	})
 	if second.IsValid() {

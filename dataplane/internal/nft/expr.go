@@ -10,14 +10,18 @@ type Family byte
 
 // The families. Each has tables of its own: one for both (inet) would need a test of the family in each rule.
 const (
-	IPv4 Family = 2  // NFPROTO_IPV4, "ip"
-	IPv6 Family = 10 // NFPROTO_IPV6, "ip6"
+	IPv4   Family = 2  // NFPROTO_IPV4, "ip"
+	Netdev Family = 5  // NFPROTO_NETDEV: frames of all protocols, as devices receive and send them
+	IPv6   Family = 10 // NFPROTO_IPV6, "ip6"
 )
 
-// String is nft's word: ip or ip6.
+// String is nft's word: ip, ip6 or netdev.
 func (f Family) String() string {
-	if f == IPv6 {
+	switch f {
+	case IPv6:
 		return "ip6"
+	case Netdev:
+		return "netdev"
 	}
 	return "ip"
 }

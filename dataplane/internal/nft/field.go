@@ -5,20 +5,21 @@ type Field byte
 
 // The fields.
 const (
-	Saddr     Field = iota // source address
-	Daddr                  // destination address
-	L4proto                // protocol of the transport header
-	Sport                  // source port of TCP, UDP or SCTP
-	Dport                  // destination port
-	Iif                    // index of the interface that the packet came in by; in nat postrouting too since Linux 5.5
-	Oif                    // index of the interface that it leaves by
-	Priority               // the packet's priority: 32 bits that rules can use as a variable
-	Mark                   // the packet's mark
-	CtMark                 // the connection's mark
-	CtState                // bits of the connection's state
-	CtStatus               // bits of what was done with it
-	SaddrType              // what the source address is to this host: LocalAddress, ...
-	fieldCount
+	Saddr    Field = iota // source address
+	Daddr                 // destination address
+	L4proto               // protocol of the transport header
+	Sport                 // source port of TCP, UDP or SCTP
+	Dport                 // destination port
+	Iif                   // index of the interface that the packet came in by; in nat postrouting too since Linux 5.5
+	Oif                   // index of the interface that it leaves by
+	Priority              // the packet's priority: 32 bits that rules can use as a variable
+	Mark                  // the packet's mark
+	CtMark                // the connection's mark
+	CtState               // bits of the connection's state
+	CtStatus              // bits of what was done with it
+	CtDaddr               // destination address of the packet that opened the connection
+	CtDport               // and its destination port
+	Maxseg                // maximum segment size that a TCP SYN announces
 )
 
 // source is where the kernel takes a field from.
@@ -29,7 +30,7 @@ const (
 	fromTransport               // the transport header
 	fromMeta
 	fromCt
-	fromFib
+	fromTCP
 )
 
 // spec is all that is to say about a field in one family.
@@ -37,7 +38,7 @@ type spec struct {
 	text   string
 	kind   kind
 	source source
-	at     uint32 // offset in a header, else the key of meta, ct or fib
+	at     uint32 // offset in a header, else the key of meta or ct, or the kind of a TCP option
 	// nft's numbers of the field's protocol and of the field in it, for user data.
 	protocol, field uint32
 }
@@ -50,10 +51,10 @@ const (
 )
 
 func (x Field) spec(f Family) spec {
-	addr, network := kind{id: typeIPv4, size: 4, order: wire}, uint32(protocolIPv4)
+	addr, network, ctDaddr := kind{id: typeIPv4, size: 4, order: wire}, uint32(protocolIPv4), uint32(20) // NFT_CT_DST_IP
 	saddr, daddr := spec{at: 12, field: 11}, spec{at: 16, field: 12}
 	if f == IPv6 {
-		addr, network = kind{id: typeIPv6, size: 16, order: wire}, protocolIPv6
+		addr, network, ctDaddr = kind{id: typeIPv6, size: 16, order: wire}, protocolIPv6, 22 // NFT_CT_DST_IP6
 		saddr, daddr = spec{at: 8, field: 8}, spec{at: 24, field: 9}
 	}
 	number := func(id uint32) kind { return kind{id: id, size: 4, order: native} }
@@ -83,8 +84,12 @@ func (x Field) spec(f Family) spec {
 		return spec{"ct state", number(typeOther), fromCt, 0, 0, 0}
 	case CtStatus:
 		return spec{"ct status", number(typeOther), fromCt, 2, 0, 0}
-	case SaddrType:
-		return spec{"fib saddr type", number(typeOther), fromFib, 3, 0, 0} // NFT_FIB_RESULT_ADDRTYPE
+	case CtDaddr:
+		return spec{"ct original " + f.String() + " daddr", addr, fromCt, ctDaddr, 0, 0}
+	case CtDport:
+		return spec{"ct original proto-dst", port, fromCt, 12, 0, 0} // NFT_CT_PROTO_DST
+	case Maxseg:
+		return spec{"tcp option maxseg size", kind{id: typeInteger, size: 2, order: wire}, fromTCP, 2, 0, 0} // TCPOPT_MSS
 	}
 	panic("nft: there is no such field")
 }
@@ -112,13 +117,12 @@ func (x Field) load(m *message, f Family, reg, _ int) {
 		m.expr(listElem, "ct", func() {
 			m.uint32(1, register(reg)) // NFTA_CT_DREG
 			m.uint32(2, s.at)          // NFTA_CT_KEY
+			if x == CtDaddr || x == CtDport {
+				m.bytes(3, []byte{0}) // NFTA_CT_DIRECTION: IP_CT_DIR_ORIGINAL
+			}
 		})
-	case fromFib:
-		m.expr(listElem, "fib", func() {
-			m.uint32(1, register(reg)) // NFTA_FIB_DREG
-			m.uint32(2, s.at)          // NFTA_FIB_RESULT
-			m.uint32(3, 1)             // NFTA_FIB_FLAGS: NFTA_FIB_F_SADDR
-		})
+	default:
+		panic("nft: no rule here reads " + s.text)
 	}
 }
 
@@ -132,6 +136,12 @@ func (x Field) typeof(u *userdata, f Family) {
 		})
 	case fromMeta:
 		u.expr(exprMeta, func() { u.uint32(0, s.at) })
+	case fromTCP:
+		u.expr(exprExthdr, func() {
+			u.uint32(1, s.at)
+			u.uint32(2, 1) // NFT_EXTHDR_OP_TCPOPT
+			u.uint32(0, 2) // the value behind the kind and the length
+		})
 	default:
 		panic("nft: no set here is declared by " + s.text)
 	}
@@ -142,8 +152,18 @@ func (x Field) set(m *message, reg int) {
 	s := x.spec(IPv4)
 	name, sreg := "meta", 3 // NFTA_META_SREG
 	key := 2
-	if s.source == fromCt {
+	switch s.source {
+	case fromCt:
 		name, sreg = "ct", 4 // NFTA_CT_SREG
+	case fromTCP:
+		m.expr(listElem, "exthdr", func() {
+			m.uint32(7, register(reg))     // NFTA_EXTHDR_SREG
+			m.bytes(2, []byte{byte(s.at)}) // NFTA_EXTHDR_TYPE
+			m.uint32(3, 2)                 // NFTA_EXTHDR_OFFSET
+			m.uint32(4, 2)                 // NFTA_EXTHDR_LEN
+			m.uint32(6, 1)                 // NFTA_EXTHDR_OP: NFT_EXTHDR_OP_TCPOPT
+		})
+		return
 	}
 	m.expr(listElem, name, func() {
 		m.uint32(key, s.at)

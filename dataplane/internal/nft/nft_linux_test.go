@@ -43,8 +43,8 @@ func run(t *testing.T, input, name string, args ...string) string {
 
 // sample is a table with every kind of object, expression and statement that the package knows.
 type sample struct {
-	table                                                                     Table
-	svc, special, eps, slots, ids, sticky, redir, always, allowed, held, pair *Set
+	table                                                                            Table
+	svc, special, eps, slots, ids, sticky, redir, always, allowed, held, pair, sizes *Set
 }
 
 func newSample(f Family) *sample {
@@ -64,11 +64,12 @@ func newSample(f Family) *sample {
 		allowed: &Set{Name: "allowed", Key: append(place[:3:3], Saddr), Interval: true},
 		held:    &Set{Name: "held", Key: Daddr},
 		pair:    &Set{Name: "pair", Key: Concat{Iif, Oif}},
+		sizes:   &Set{Name: "sizes", Key: place, Data: Maxseg},
 	}
 }
 
 func (s *sample) sets() []*Set {
-	return []*Set{s.svc, s.special, s.eps, s.slots, s.ids, s.sticky, s.redir, s.always, s.allowed, s.held, s.pair}
+	return []*Set{s.svc, s.special, s.eps, s.slots, s.ids, s.sticky, s.redir, s.always, s.allowed, s.held, s.pair, s.sizes}
 }
 
 // rules are the rules of each chain.
@@ -96,9 +97,8 @@ func (s *sample) rules() map[string][]Rule {
 		},
 		"checks": {
 			do(Is{Iif, 1, false}, Goto("hash-8")),
-			do(Is{SaddrType, LocalAddress, false}, Return),
 			do(In{with(Saddr), s.allowed, true}, Drop),
-			do(In{place, s.always, false}, AddBits{CtMark, 0x4000}, Counter),
+			do(In{place, s.always, false}, AddBits{CtMark, 0x4000}),
 			do(In{Concat{Saddr, L4proto, Sport}, s.always, false}, Accept),
 		},
 		"in": {
@@ -106,10 +106,10 @@ func (s *sample) rules() map[string][]Rule {
 			do(State(New), Translated{}, Accept),
 			do(In{Daddr, s.held, true}, Accept),
 			do(Is{L4proto, 6, false}, ResetTCP),
-			{Do: []Stmt{Unreachable}, Comment: "what is left"},
+			do(Unreachable),
 		},
 		"forward-it": {
-			do(Bits{CtMark, 0x8000, 0x8000, false}, Is{L4proto, 6, false}, Flags{SYN | RST, SYN, false}, MSS{1200}),
+			do(Bits{CtMark, 0x8000, 0x8000, false}, Is{L4proto, 6, false}, Flags{SYN | RST, SYN, false}, SetField{Maxseg, Lookup{Concat{CtDaddr, L4proto, CtDport}, s.sizes}}),
 			do(Is{L4proto, 6, false}, Flags{SYN | RST, SYN, true}, Return),
 			do(Is{L4proto, 6, false}, Flags{SYN | RST, SYN, false}, ClampMSS{}),
 			do(Is{L4proto, 6, true}, Accept),
@@ -132,9 +132,9 @@ func (s *sample) tx() *Tx {
 	}
 	for _, c := range []*Chain{
 		{"some-10", nil}, {"turn-3", nil}, {"hash-8", nil}, {"sticky-3", nil}, {"checks", nil},
-		{"early", &Hook{Filter, Prerouting, -300}},
-		{"pre", &Hook{NAT, Prerouting, -105}}, {"out", &Hook{NAT, Output, -105}},
-		{"in", &Hook{Filter, Input, -5}}, {"forward-it", &Hook{Filter, Forward, 0}}, {"post", &Hook{NAT, Postrouting, 95}},
+		{"early", &Hook{Type: Filter, Point: Prerouting, Priority: -300}},
+		{"pre", &Hook{Type: NAT, Point: Prerouting, Priority: -105}}, {"out", &Hook{Type: NAT, Point: Output, Priority: -105}},
+		{"in", &Hook{Type: Filter, Point: Input, Priority: -5}}, {"forward-it", &Hook{Type: Filter, Point: Forward, Priority: 0}}, {"post", &Hook{Type: NAT, Point: Postrouting, Priority: 95}},
 	} {
 		tx.AddChain(s.table, c)
 	}
@@ -149,7 +149,7 @@ func (s *sample) tx() *Tx {
 	}
 	key := func() Bytes { return Bytes{}.Addr(vip).Proto(6).Port(80) }
 	tx.Create(s.table, s.svc, Elem{Key: key(), Goto: "some-10", Comment: "web/http 0011aabb 10"})
-	tx.Create(s.table, s.special, Elem{Key: Bytes{}.Addr(vip).Proto(17).Port(53), Drop: true}) // one element a map: their order is by chance
+	tx.Create(s.table, s.special, Elem{Key: Bytes{}.Addr(vip).Proto(17).Port(53), Goto: "checks"}) // one element a map: their order is by chance
 	tx.Create(s.table, s.eps, Elem{Key: key().Number(3), Data: Bytes{}.Addr(far).Port(8080)})
 	tx.Create(s.table, s.slots, Elem{Key: key().Number(1), Data: Bytes{}.Number(0xffff0002)})
 	tx.Create(s.table, s.ids, Elem{Key: key().Number(0xffff0002), Data: Bytes{}.Addr(far).Port(8080)})
@@ -158,6 +158,7 @@ func (s *sample) tx() *Tx {
 	tx.Create(s.table, s.allowed, Elem{Key: key().Addr(client.Addr()), KeyEnd: key().Addr(Last(client))})
 	tx.Create(s.table, s.held, Elem{Key: Bytes{}.Addr(vip)})
 	tx.Create(s.table, s.pair, Elem{Key: Bytes{}.Number(1).Number(1)})
+	tx.Create(s.table, s.sizes, Elem{Key: key(), Data: Bytes{}.Port(1250)})
 	return &tx
 }
 
@@ -289,11 +290,11 @@ func TestReads(t *testing.T) {
 		t.Errorf("there are %d elements, %v", len(held), err)
 	}
 	svc, err := c.Elements(s.table, "svc")
-	if err != nil || len(svc) != 1 || svc[0].Drop || svc[0].Goto != "some-10" || svc[0].Comment != "web/http 0011aabb 10" {
+	if err != nil || len(svc) != 1 || svc[0].Goto != "some-10" || svc[0].Comment != "web/http 0011aabb 10" {
 		t.Errorf("svc has %+v, %v", svc, err)
 	}
 	special, err := c.Elements(s.table, "special")
-	if err != nil || len(special) != 1 || !special[0].Drop {
+	if err != nil || len(special) != 1 || special[0].Goto != "checks" {
 		t.Errorf("special has %+v, %v", special, err)
 	}
 	chains, err := c.Chains(s.table)
@@ -305,7 +306,7 @@ func TestReads(t *testing.T) {
 		t.Errorf("the sets are %v, %v", sets, err)
 	}
 	rules, err := c.Rules(s.table)
-	if err != nil || len(rules) != 33 || rules[0].Handle == 0 {
+	if err != nil || len(rules) != 32 || rules[0].Handle == 0 {
 		t.Errorf("there are %d rules %v, %v", len(rules), rules, err)
 	}
 	for _, x := range []Table{{IPv4, "absent"}, {IPv6, "sample"}} {

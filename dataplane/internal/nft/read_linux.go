@@ -14,7 +14,7 @@ import (
 )
 
 // errChanged says that what was listed changed meanwhile.
-var errChanged = errors.New("the rules changed while they were listed")
+var errChanged = fmt.Errorf("the rules changed while they were listed: %w", unix.EAGAIN)
 
 // list asks one question and calls each with the attributes of each answer. A list that changed while it was read is
 // ErrChanged.
@@ -79,44 +79,72 @@ func (c *Conn) dump(kind int, x Table, ask func(*message), reset func(), each fu
 
 // HasTable reports whether the table is there.
 func (c *Conn) HasTable(x Table) (bool, error) {
-	found := false
-	err := c.list(msgGetTable, x.Family, false, func(m *message) { m.string(tableName, x.Name) }, func([]byte) { found = true })
+	state, err := c.tableState(x)
+	return state != "", err
+}
+
+// tableState is "awake" or, where the table's chains meet no packets, "dormant"; it is empty where there is no such table.
+func (c *Conn) tableState(x Table) (state string, err error) {
+	err = c.list(msgGetTable, x.Family, false, func(m *message) { m.string(tableName, x.Name) }, func(body []byte) {
+		state = "awake"
+		for a := nlsock.In(body); a.Next(); {
+			if a.Kind == tableFlags && number(a.Value)&tableDormant != 0 {
+				state = "dormant"
+			}
+		}
+	})
 	if errors.Is(err, syscall.ENOENT) {
-		return false, nil
+		return "", nil
 	}
-	return found, err
+	return state, err
 }
 
 // Found is a chain or a set that is there.
 type Found struct {
-	Name   string
-	Handle uint64
+	Name string
 	// Use is how many rules and elements a chain has and how many lead to it; 0 for sets.
 	Use uint32
+	// Policy is what a base chain does with packets that leave it at its end, as the kernel's number.
+	Policy uint32
 }
 
 // Chains lists the chains of a table; none where the table is not there.
 func (c *Conn) Chains(x Table) (all []Found, err error) {
 	err = c.dump(msgGetChain, x, nil, func() { all = nil }, func(body []byte) {
-		var f Found
-		var table string
-		for a := nlsock.In(body); a.Next(); {
-			switch a.Kind {
-			case chainTable:
-				table = text(a.Value)
-			case chainName:
-				f.Name = text(a.Value)
-			case chainHandle:
-				f.Handle = number64(a.Value)
-			case chainUse:
-				f.Use = number(a.Value)
-			}
-		}
-		if table == x.Name {
+		if f, table := chainIn(body); table == x.Name {
 			all = append(all, f)
 		}
 	})
 	return all, err
+}
+
+// HasChain reports whether a table has a chain.
+func (c *Conn) HasChain(x Table, name string) (there bool, err error) {
+	ask := func(m *message) {
+		m.string(chainTable, x.Name)
+		m.string(chainName, name)
+	}
+	err = c.list(msgGetChain, x.Family, false, ask, func([]byte) { there = true })
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return there, err
+}
+
+func chainIn(body []byte) (f Found, table string) {
+	for a := nlsock.In(body); a.Next(); {
+		switch a.Kind {
+		case chainTable:
+			table = text(a.Value)
+		case chainName:
+			f.Name = text(a.Value)
+		case chainUse:
+			f.Use = number(a.Value)
+		case chainPolicy:
+			f.Policy = number(a.Value)
+		}
+	}
+	return f, table
 }
 
 // Sets lists the named sets and maps of a table; none where the table is not there.
@@ -125,11 +153,8 @@ func (c *Conn) Sets(x Table) (all []Found, err error) {
 	err = c.dump(msgGetSet, x, ask, func() { all = nil }, func(body []byte) {
 		var f Found
 		for a := nlsock.In(body); a.Next(); {
-			switch a.Kind {
-			case setName:
+			if a.Kind == setName {
 				f.Name = text(a.Value)
-			case setHandle:
-				f.Handle = number64(a.Value)
 			}
 		}
 		all = append(all, f)
@@ -139,9 +164,8 @@ func (c *Conn) Sets(x Table) (all []Found, err error) {
 
 // FoundRule is a rule that is there. A rule that was replaced has another handle.
 type FoundRule struct {
-	Chain   string
-	Handle  uint64
-	Comment string
+	Chain  string
+	Handle uint64
 }
 
 // Rules lists the rules of a table in their order; none where the table is not there.
@@ -155,8 +179,6 @@ func (c *Conn) Rules(x Table) (all []FoundRule, err error) {
 				r.Chain = text(a.Value)
 			case ruleHandle:
 				r.Handle = number64(a.Value)
-			case ruleUserdata:
-				r.Comment = commentOf(a.Value)
 			}
 		}
 		all = append(all, r)
@@ -164,13 +186,30 @@ func (c *Conn) Rules(x Table) (all []FoundRule, err error) {
 	return all, err
 }
 
+// ChainRules calls rule with the attributes of each rule of a chain, in their order, and begin before the first, again where the
+// rules have changed meanwhile. there is false where the chain is absent.
+func (c *Conn) ChainRules(x Table, chain string, begin func(), rule func(attrs []byte)) (there bool, err error) {
+	ask := func(m *message) {
+		m.string(ruleTable, x.Name)
+		m.string(ruleChain, chain)
+	}
+	err = c.dump(msgGetRule, x, ask, begin, func(attrs []byte) {
+		there = true
+		rule(attrs)
+	})
+	if err != nil || there {
+		return there, err
+	}
+	return c.HasChain(x, chain) // an absent chain has no rules either
+}
+
 // FoundElem is an element that is there.
 type FoundElem struct {
 	Elem
 	// Expires is when it goes, from now; 0 means never.
 	Expires time.Duration
-	// Packets and Bytes were counted, where the set counts.
-	Packets, Bytes uint64
+	// Packets were counted, where the set counts.
+	Packets uint64
 }
 
 // Elements lists the elements of a set; none where the set is not there. The time that it takes grows with the square of
@@ -220,18 +259,16 @@ func element(b []byte) (e FoundElem) {
 		case elemKeyEnd:
 			e.KeyEnd = value(a.Value)
 		case elemData:
-			e.Data, e.Goto, e.Drop = data(a.Value)
-		case elemTimeout:
-			e.Timeout = time.Duration(number64(a.Value)) * time.Millisecond
+			e.Data, e.Goto = data(a.Value)
 		case elemExpiration:
 			e.Expires = time.Duration(number64(a.Value)) * time.Millisecond
 		case elemUserdata:
 			e.Comment = commentOf(a.Value)
 		case elemExpr:
-			e.Packets, e.Bytes = counted(a.Value)
+			e.Packets, _ = Counted(a.Value)
 		case elemExprs:
 			for x := nlsock.In(a.Value); x.Next(); {
-				e.Packets, e.Bytes = counted(x.Value)
+				e.Packets, _ = Counted(x.Value)
 			}
 		}
 	}
@@ -247,41 +284,37 @@ func value(b []byte) []byte {
 	return nil
 }
 
-func data(b []byte) (v []byte, chain string, drop bool) {
+func data(b []byte) (v []byte, chain string) {
 	for a := nlsock.In(b); a.Next(); {
 		switch a.Kind {
 		case dataValue:
 			v = append([]byte(nil), a.Value...)
 		case dataVerdict:
 			for d := nlsock.In(a.Value); d.Next(); {
-				switch d.Kind {
-				case verdictChain:
+				if d.Kind == verdictChain {
 					chain = text(d.Value)
-				case verdictCode:
-					drop = number(d.Value) == codeDrop
 				}
 			}
 		}
 	}
-	return v, chain, drop
+	return v, chain
 }
 
-// counted reads a counter's expression.
-func counted(b []byte) (packets, bytes uint64) {
-	for a := nlsock.In(b); a.Next(); {
-		if a.Kind != exprData {
-			continue
-		}
-		for n := nlsock.In(a.Value); n.Next(); {
-			switch n.Kind {
-			case 1: // NFTA_COUNTER_BYTES
-				bytes = number64(n.Value)
-			case 2: // NFTA_COUNTER_PACKETS
-				packets = number64(n.Value)
+// Counted reads what a counter has counted from the kernel's form of an expression; ok is false where that is no counter.
+func Counted(expr []byte) (packets uint64, ok bool) {
+	for a := nlsock.In(expr); a.Next(); {
+		switch {
+		case a.Kind == exprName:
+			ok = text(a.Value) == "counter"
+		case a.Kind == exprData && ok:
+			for n := nlsock.In(a.Value); n.Next(); {
+				if n.Kind == 2 { // NFTA_COUNTER_PACKETS
+					packets = number64(n.Value)
+				}
 			}
 		}
 	}
-	return packets, bytes
+	return packets, ok
 }
 
 // commentOf reads the comment in user data.

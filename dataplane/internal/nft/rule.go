@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strings"
 	"time"
@@ -10,8 +9,6 @@ import (
 // Rule is what a chain does with the packets that match.
 type Rule struct {
 	Do []Stmt
-	// Comment is shown by listings, at most 127 bytes.
-	Comment string
 }
 
 // Stmt is one statement of a rule: a match, or what happens to the packets that matched so far.
@@ -25,9 +22,6 @@ func (r Rule) text(f Family) string {
 	for i, s := range r.Do {
 		parts[i] = s.text(f)
 	}
-	if r.Comment != "" {
-		parts = append(parts, fmt.Sprintf("comment %q", r.Comment[:min(len(r.Comment), maxComment)]))
-	}
 	return strings.Join(parts, " ")
 }
 
@@ -37,9 +31,6 @@ func (r Rule) write(m *message, f Family) {
 			s.write(m, f)
 		}
 	})
-	if u := comment(r.Comment); u != nil {
-		m.bytes(ruleUserdata, u)
-	}
 }
 
 // Registers that statements begin to use: their value, and what has to be computed on the way behind the four that nft
@@ -48,200 +39,6 @@ const (
 	first = 0
 	spare = 4
 )
-
-// Is matches a field with one value: a protocol's number, an interface's index, LocalAddress.
-type Is struct {
-	Field Field
-	Value uint32
-	Not   bool
-}
-
-// LocalAddress is the type (SaddrType) of the host's own addresses.
-const LocalAddress = 2 // RTN_LOCAL
-
-func (s Is) text(f Family) string {
-	var value string
-	switch s.Field {
-	case L4proto:
-		value = protocol(byte(s.Value))
-	case SaddrType:
-		value = "local"
-	case Mark, CtMark:
-		value = fmt.Sprintf("0x%08x", s.Value)
-	default:
-		value = fmt.Sprint(s.Value)
-	}
-	if s.Not {
-		value = "!= " + value
-	}
-	return s.Field.text(f) + " " + value
-}
-
-func (s Is) write(m *message, f Family) {
-	s.Field.load(m, f, first, spare)
-	value := binary.NativeEndian.AppendUint32(nil, s.Value)
-	if n := s.Field.kind(f).size; n < 4 {
-		value = []byte{byte(s.Value)}
-	}
-	compare(m, !s.Not, value)
-}
-
-func compare(m *message, equal bool, value []byte) {
-	m.expr(listElem, "cmp", func() {
-		m.uint32(1, register(first)) // NFTA_CMP_SREG
-		m.uint32(2, bit(!equal))     // NFTA_CMP_OP: NFT_CMP_EQ, NFT_CMP_NEQ
-		m.value(3, value)            // NFTA_CMP_DATA
-	})
-}
-
-// bitwise makes the first register (register & mask) ^ xor, in the host's byte order.
-func bitwise(m *message, mask, xor uint32) {
-	m.expr(listElem, "bitwise", func() {
-		m.uint32(1, register(first))                            // NFTA_BITWISE_SREG
-		m.uint32(2, register(first))                            // NFTA_BITWISE_DREG
-		m.uint32(3, 4)                                          // NFTA_BITWISE_LEN
-		m.value(4, binary.NativeEndian.AppendUint32(nil, mask)) // NFTA_BITWISE_MASK
-		m.value(5, binary.NativeEndian.AppendUint32(nil, xor))  // NFTA_BITWISE_XOR
-	})
-}
-
-// Bits matches a mark of which the bits of Mask are those of Value; with Not, all others.
-type Bits struct {
-	Field       Field // Mark or CtMark
-	Mask, Value uint32
-	Not         bool
-}
-
-func (s Bits) text(f Family) string {
-	operator := "=="
-	if s.Not {
-		operator = "!="
-	}
-	return fmt.Sprintf("%s & 0x%08x %s 0x%08x", s.Field.text(f), s.Mask, operator, s.Value)
-}
-
-func (s Bits) write(m *message, f Family) {
-	s.Field.load(m, f, first, spare)
-	bitwise(m, s.Mask, 0)
-	compare(m, !s.Not, binary.NativeEndian.AppendUint32(nil, s.Value))
-}
-
-// State matches connections in one of several states.
-type State uint32
-
-// The states (include/uapi/linux/netfilter/nf_conntrack_common.h).
-const (
-	Invalid     State = 1
-	Established State = 2
-	Related     State = 4
-	New         State = 8
-	Untracked   State = 64
-)
-
-func (s State) text(Family) string {
-	var words []string
-	for _, x := range []struct {
-		state State
-		word  string
-	}{{Invalid, "invalid"}, {Established, "established"}, {Related, "related"}, {New, "new"}, {Untracked, "untracked"}} {
-		if s&x.state != 0 {
-			words = append(words, x.word)
-		}
-	}
-	return "ct state " + strings.Join(words, ",")
-}
-
-func (s State) write(m *message, f Family) { anyOf(m, f, CtState, uint32(s)) }
-
-func anyOf(m *message, f Family, x Field, bits uint32) {
-	x.load(m, f, first, spare)
-	bitwise(m, bits, 0)
-	compare(m, false, make([]byte, 4))
-}
-
-// Translated matches connections whose destination was translated.
-type Translated struct{}
-
-func (Translated) text(Family) string { return "ct status dnat" }
-
-func (Translated) write(m *message, f Family) { anyOf(m, f, CtStatus, 32) } // IPS_DST_NAT
-
-// Flags matches TCP segments of whose flags in Mask those of Value are set; with Not, all others. A match of the protocol
-// stands before it.
-type Flags struct {
-	Mask, Value TCPFlags
-	Not         bool
-}
-
-// TCPFlags are flags of the TCP header.
-type TCPFlags byte
-
-// The flags.
-const (
-	FIN TCPFlags = 1
-	SYN TCPFlags = 2
-	RST TCPFlags = 4
-	ACK TCPFlags = 16
-)
-
-func (x TCPFlags) String() string {
-	var words []string
-	for i, word := range []string{"fin", "syn", "rst", "psh", "ack"} {
-		if x&(1<<i) != 0 {
-			words = append(words, word)
-		}
-	}
-	return strings.Join(words, ",")
-}
-
-func (s Flags) text(Family) string {
-	if s.Not {
-		return fmt.Sprintf("tcp flags != %s / %s", s.Value, s.Mask)
-	}
-	return fmt.Sprintf("tcp flags %s / %s", s.Value, s.Mask)
-}
-
-func (s Flags) write(m *message, _ Family) {
-	m.expr(listElem, "payload", func() {
-		m.uint32(1, register(first))
-		m.uint32(2, 2)
-		m.uint32(3, 13)
-		m.uint32(4, 1)
-	})
-	m.expr(listElem, "bitwise", func() {
-		m.uint32(1, register(first))
-		m.uint32(2, register(first))
-		m.uint32(3, 1)
-		m.value(4, []byte{byte(s.Mask)})
-		m.value(5, []byte{0})
-	})
-	compare(m, !s.Not, []byte{byte(s.Value)})
-}
-
-// In matches values that are in a set; with Not, those that are not.
-type In struct {
-	Of  Expr
-	Set *Set
-	Not bool
-}
-
-func (s In) text(f Family) string {
-	if s.Not {
-		return s.Of.text(f) + " != @" + s.Set.Name
-	}
-	return s.Of.text(f) + " @" + s.Set.Name
-}
-
-func (s In) write(m *message, f Family) {
-	s.Of.load(m, f, first, spare+s.Of.kind(f).registers())
-	m.expr(listElem, "lookup", func() {
-		m.string(1, s.Set.Name)
-		m.uint32(2, register(first))
-		if s.Not {
-			m.uint32(5, 1) // NFTA_LOOKUP_FLAGS: NFT_LOOKUP_F_INV
-		}
-	})
-}
 
 // Vmap goes where a map to verdicts says; packets for which it has nothing go on.
 type Vmap struct {
@@ -276,7 +73,8 @@ func (s AddBits) write(m *message, f Family) {
 	s.Field.set(m, first)
 }
 
-// SetField sets a field that can be set (Priority, Mark, CtMark) to a value that is computed.
+// SetField sets a field that can be set (Priority, Mark, CtMark, Maxseg) to a value that is computed. The kernel never raises
+// Maxseg; a match of the flags stands before it.
 type SetField struct {
 	Field Field
 	To    Expr
@@ -302,7 +100,8 @@ func (ClearPriority) write(m *message, _ Family) {
 	Priority.set(m, first)
 }
 
-// Update adds an element to a dynamic map, or replaces and refreshes the one that is there. The packet goes on either way.
+// Update adds an element to a dynamic map, or replaces and refreshes the one that is there; to a set where Data is nil. The
+// packet goes on either way.
 type Update struct {
 	Map     *Set
 	Key     Expr
@@ -311,7 +110,11 @@ type Update struct {
 }
 
 func (s Update) text(f Family) string {
-	return fmt.Sprintf("update @%s { %s timeout %ds : %s }", s.Map.Name, s.Key.text(f), int(s.Timeout.Seconds()), s.Data.text(f))
+	data := ""
+	if s.Data != nil {
+		data = " : " + s.Data.text(f)
+	}
+	return fmt.Sprintf("update @%s { %s timeout %s%s }", s.Map.Name, s.Key.text(f), duration(s.Timeout), data)
 }
 
 func (s Update) write(m *message, f Family) { dynset(m, f, s.Map, 1, s.Key, s.Data, s.Timeout) } // NFT_DYNSET_OP_UPDATE
@@ -331,12 +134,16 @@ func (s Delete) write(m *message, f Family) { dynset(m, f, s.Map, 2, s.Key, s.Da
 
 func dynset(m *message, f Family, set *Set, op uint32, key, data Expr, timeout time.Duration) {
 	key.load(m, f, first, spare)
-	data.load(m, f, spare, spare+1)
+	if data != nil {
+		data.load(m, f, spare, spare+1)
+	}
 	m.expr(listElem, "dynset", func() {
 		m.string(1, set.Name)        // NFTA_DYNSET_SET_NAME
 		m.uint32(3, op)              // NFTA_DYNSET_OP
 		m.uint32(4, register(first)) // NFTA_DYNSET_SREG_KEY
-		m.uint32(5, register(spare)) // NFTA_DYNSET_SREG_DATA
+		if data != nil {
+			m.uint32(5, register(spare)) // NFTA_DYNSET_SREG_DATA
+		}
 		if timeout > 0 {
 			m.uint64(6, uint64(timeout.Milliseconds())) // NFTA_DYNSET_TIMEOUT
 		}
@@ -369,28 +176,6 @@ func (s Redirect) write(m *message, f Family) {
 	m.expr(listElem, "redir", func() { m.uint32(1, register(first)) }) // NFTA_REDIR_REG_PROTO_MIN
 }
 
-// MSS sets the maximum segment size of a TCP SYN to at most Size. A match of the flags stands before it.
-type MSS struct{ Size uint16 }
-
-func (s MSS) text(Family) string {
-	return fmt.Sprintf("tcp option maxseg size > %d tcp option maxseg size set %d", s.Size, s.Size)
-}
-
-func (s MSS) write(m *message, _ Family) {
-	value := binary.BigEndian.AppendUint16(nil, s.Size)
-	m.expr(listElem, "exthdr", func() { maxseg(m, 1) }) // NFTA_EXTHDR_DREG
-	m.expr(listElem, "cmp", func() {
-		m.uint32(1, register(first))
-		m.uint32(2, 4) // NFT_CMP_GT
-		m.value(3, value)
-	})
-	m.expr(listElem, "immediate", func() {
-		m.uint32(1, register(first))
-		m.value(2, value)
-	})
-	m.expr(listElem, "exthdr", func() { maxseg(m, 7) }) // NFTA_EXTHDR_SREG
-}
-
 // ClampMSS lowers the maximum segment size of a TCP SYN to what the links of its path take, both ways. A match of the flags
 // stands before it.
 type ClampMSS struct{}
@@ -409,17 +194,7 @@ func (ClampMSS) write(m *message, _ Family) {
 		m.uint32(4, 2)               // NFTA_BYTEORDER_LEN
 		m.uint32(5, 2)               // NFTA_BYTEORDER_SIZE
 	})
-	m.expr(listElem, "exthdr", func() { maxseg(m, 7) }) // NFTA_EXTHDR_SREG
-}
-
-// maxseg writes the attributes of an expression about the option of a TCP SYN that has the segment size, by the attribute
-// that names the register.
-func maxseg(m *message, reg int) {
-	m.uint32(reg, register(first))
-	m.bytes(2, []byte{2}) // NFTA_EXTHDR_TYPE: TCPOPT_MAXSEG
-	m.uint32(3, 2)        // NFTA_EXTHDR_OFFSET
-	m.uint32(4, 2)        // NFTA_EXTHDR_LEN
-	m.uint32(6, 1)        // NFTA_EXTHDR_OP: NFT_EXTHDR_OP_TCPOPT
+	Maxseg.set(m, first)
 }
 
 // Simple is a statement without arguments.
@@ -432,7 +207,6 @@ const (
 	Return      Simple = "return"
 	Masquerade  Simple = "masquerade fully-random" // the node's address, and a port by chance
 	Notrack     Simple = "notrack"
-	Counter     Simple = "counter"
 	ResetTCP    Simple = "reject with tcp reset" // a match of the protocol stands before it
 	Unreachable Simple = "reject"                // ICMP: port unreachable
 )
@@ -468,6 +242,13 @@ func reject(m *message, kind uint32, code byte) {
 		m.bytes(2, []byte{code}) // NFTA_REJECT_ICMP_CODE
 	})
 }
+
+// Jump leads to a chain, and comes back where that decides nothing.
+type Jump string
+
+func (s Jump) text(Family) string { return "jump " + string(s) }
+
+func (s Jump) write(m *message, _ Family) { verdict(m, codeJump, string(s)) }
 
 // Goto leads to a chain and does not come back.
 type Goto string

@@ -161,10 +161,9 @@ func (s *Set) userdata(f Family, key, data kind) []byte {
 type Elem struct {
 	// Key has the bytes of each part of the set's key, padded to 32 bits (Bytes). With KeyEnd it is the first of a range.
 	Key, KeyEnd []byte
-	// Data is the value of a map; Goto the chain that a map to verdicts leads to; Drop drops instead.
+	// Data is the value of a map; Goto the chain that a map to verdicts leads to.
 	Data []byte
 	Goto string
-	Drop bool
 	// Timeout is how long the element stays; 0 means for ever.
 	Timeout time.Duration
 	// Comment is shown by listings, at most 127 bytes.
@@ -180,8 +179,6 @@ func (e *Elem) write(m *message, key, data int, withData bool) {
 	}
 	if withData {
 		switch {
-		case e.Drop:
-			m.verdict(elemData, codeDrop, "")
 		case e.Goto != "":
 			m.verdict(elemData, codeGoto, e.Goto)
 		case e.Data != nil:
@@ -205,20 +202,26 @@ func (e *Elem) text(s *Set, f Family, withData bool) string {
 		return b.String()
 	}
 	if e.Timeout > 0 {
-		fmt.Fprintf(&b, " timeout %ds", int(e.Timeout.Seconds()))
+		fmt.Fprintf(&b, " timeout %s", duration(e.Timeout))
 	}
 	if e.Comment != "" {
 		fmt.Fprintf(&b, " comment %q", e.Comment[:min(len(e.Comment), maxComment)])
 	}
 	switch {
-	case e.Drop:
-		b.WriteString(" : drop")
 	case e.Goto != "":
 		b.WriteString(" : goto " + e.Goto)
 	case e.Data != nil:
 		b.WriteString(" : " + s.Data.kind(f).format(e.Data, nil))
 	}
 	return b.String()
+}
+
+// duration is d as nft takes it: in seconds, or in milliseconds where those are no whole number.
+func duration(d time.Duration) string {
+	if d%time.Second == 0 {
+		return fmt.Sprintf("%ds", d/time.Second)
+	}
+	return fmt.Sprintf("%dms", d.Milliseconds())
 }
 
 // format prints a value of this type, or a range of them.
@@ -258,13 +261,14 @@ func between(first, last []byte, firstText, lastText string) string {
 }
 
 func (k kind) formatOne(v []byte) string {
+	if k.size == 2 { // a port, a segment size
+		return strconv.Itoa(int(binary.BigEndian.Uint16(v)))
+	}
 	switch k.id {
 	case typeIPv4, typeIPv6:
 		return mustAddr(v).String()
 	case typeProto:
 		return protocol(v[0])
-	case typePort:
-		return strconv.Itoa(int(binary.BigEndian.Uint16(v)))
 	case typeClass:
 		n := binary.NativeEndian.Uint32(v)
 		return fmt.Sprintf("%x:%x", n>>16, n&0xffff)

@@ -27,6 +27,8 @@ type Hook struct {
 	Point Point
 	// Priority orders the base chains of a point: lower ones come first.
 	Priority int32
+	// Device is the one whose frames a chain of the family netdev meets.
+	Device string
 }
 
 // ChainType is the type of a base chain.
@@ -48,11 +50,24 @@ const (
 	Forward     Point = 2
 	Output      Point = 3
 	Postrouting Point = 4
+
+	// Those of the family netdev: before and behind all others. Egress needs Linux 5.16.
+	Ingress Point = 0
+	Egress  Point = 1
 )
 
 // String is nft's word.
 func (p Point) String() string {
 	return [...]string{"prerouting", "input", "forward", "output", "postrouting"}[p]
+}
+
+// text is the hook as nft declares it.
+func (h *Hook) text() string {
+	point := h.Point.String()
+	if h.Device != "" {
+		point = fmt.Sprintf("%s device %q", [...]string{"ingress", "egress"}[h.Point], h.Device)
+	}
+	return fmt.Sprintf("{ type %s hook %s priority %d; policy accept; }", h.Type, point, h.Priority)
 }
 
 // Tx is a transaction: what is added to it takes effect in this order, as a whole or not at all. The zero value is empty.
@@ -80,7 +95,7 @@ func (t *Tx) AddTable(x Table) {
 	t.ops = append(t.ops, op{table: x, verb: "add", what: "table", write: func(m *message) {
 		m.open(msgNewTable, flagCreate, x.Family)
 		m.string(tableName, x.Name)
-		m.uint32(2, 0) // NFTA_TABLE_FLAGS
+		m.uint32(tableFlags, 0)
 		m.close()
 	}})
 }
@@ -98,7 +113,7 @@ func (t *Tx) DeleteTable(x Table) {
 func (t *Tx) AddChain(x Table, c *Chain) {
 	text := " " + c.Name
 	if c.Hook != nil {
-		text += fmt.Sprintf(" { type %s hook %s priority %d; policy accept; }", c.Hook.Type, c.Hook.Point, c.Hook.Priority)
+		text += " " + c.Hook.text()
 	}
 	t.ops = append(t.ops, op{table: x, verb: "add", what: "chain", text: text, write: func(m *message) {
 		m.open(msgNewChain, flagCreate, x.Family)
@@ -108,6 +123,9 @@ func (t *Tx) AddChain(x Table, c *Chain) {
 			m.nest(chainHook, func() {
 				m.uint32(hookNum, uint32(c.Hook.Point))
 				m.uint32(hookPriority, uint32(c.Hook.Priority))
+				if c.Hook.Device != "" {
+					m.string(hookDevice, c.Hook.Device)
+				}
 			})
 			m.uint32(chainPolicy, policyAccept)
 			m.string(chainType, string(c.Hook.Type))
@@ -147,9 +165,6 @@ func (t *Tx) AddSet(x Table, s *Set) {
 		m.close()
 	}})
 }
-
-// DeleteSet removes a set that no rule uses.
-func (t *Tx) DeleteSet(x Table, name string) { t.named(x, "delete", "set", msgDelSet, setName, name) }
 
 // FlushSet removes all elements of a set.
 func (t *Tx) FlushSet(x Table, name string) {

@@ -10,6 +10,7 @@ type userdata struct{ b []byte }
 const (
 	exprVerdict = 1
 	exprPayload = 7
+	exprExthdr  = 8
 	exprMeta    = 9
 	exprConcat  = 13
 	exprNumgen  = 23

@@ -19,7 +19,6 @@ const (
 	msgDelRule    = 8
 	msgNewSet     = 9
 	msgGetSet     = 10
-	msgDelSet     = 11
 	msgNewSetElem = 12
 	msgGetSetElem = 13
 	msgDelSetElem = 14
@@ -36,8 +35,9 @@ const (
 
 	// Attributes of tables, chains and rules.
 	tableName     = 1
+	tableFlags    = 2
+	tableDormant  = 0x1 // NFT_TABLE_F_DORMANT
 	chainTable    = 1
-	chainHandle   = 2
 	chainName     = 3
 	chainHook     = 4
 	chainPolicy   = 5
@@ -45,11 +45,11 @@ const (
 	chainType     = 7
 	hookNum       = 1
 	hookPriority  = 2
+	hookDevice    = 3
 	ruleTable     = 1
 	ruleChain     = 2
 	ruleHandle    = 3
 	ruleExprs     = 4
-	ruleUserdata  = 7
 	listElem      = 1 // NFTA_LIST_ELEM
 	exprName      = 1
 	exprData      = 2
@@ -71,7 +71,6 @@ const (
 	setDataLen     = 7
 	setDesc        = 9
 	setID          = 10
-	setTimeout     = 11
 	setUserdata    = 13
 	setHandle      = 16
 	setExpr        = 17

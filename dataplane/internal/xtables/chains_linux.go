@@ -3,7 +3,8 @@ package xtables
 import (
 	"context"
 	"fmt"
-	"slices"
+
+	"vipd/dataplane/internal/nft"
 )
 
 // Chains returns the table's chains whose names are ours, in no order. It does not read rules in nft, so that it works
@@ -12,7 +13,13 @@ func (t *Tool) Chains(ctx context.Context, table string, ours func(chain string)
 	err := ctx.Err()
 	var chains []string
 	if err == nil && t.backend == NFT {
-		chains, err = chainsNFT(t.family, table, func(name []byte) bool { return ours(string(name)) })
+		var all []nft.Found
+		all, err = chainsNFT(t.family, table)
+		for _, c := range all {
+			if ours(c.Name) {
+				chains = append(chains, c.Name)
+			}
+		}
 	} else if err == nil {
 		chains, err = chainsLegacy(t.family, table, ours)
 	}
@@ -28,7 +35,10 @@ func (t *Tool) ChainExists(ctx context.Context, table, chain string) (exists boo
 		return false, err
 	}
 	if t.backend == NFT {
-		err = nftNamedChains(t.family, table, slices.Values([]string{chain}), func([]byte, int) { exists = true })
+		err = inNFT(func(c *nft.Conn) (err error) {
+			exists, err = c.HasChain(tableOf(t.family, table), chain)
+			return err
+		})
 	} else {
 		var chains []string
 		chains, err = chainsLegacy(t.family, table, func(name string) bool { return name == chain })
@@ -38,19 +48,6 @@ func (t *Tool) ChainExists(ctx context.Context, table, chain string) (exists boo
 		return false, fmt.Errorf("looking for chain %s of %s: %w", chain, table, err)
 	}
 	return exists, nil
-}
-
-func chainsNFT(family Family, table string, wanted func(name []byte) bool) ([]string, error) {
-	var chains []string
-	err := steady(func() error {
-		chains = nil
-		return nftChains(family, table, func(name []byte, _ int) {
-			if wanted(name) {
-				chains = append(chains, string(name))
-			}
-		})
-	})
-	return chains, err
 }
 
 func chainsLegacy(family Family, table string, ours func(chain string) bool) ([]string, error) {

@@ -1,14 +1,9 @@
 package xtables
 
 import (
+	"cmp"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"iter"
-	"maps"
-
-	"golang.org/x/sys/unix"
 )
 
 // Size is what a chain is known by without reading its rules.
@@ -32,10 +27,7 @@ func (t *Tool) Compare(ctx context.Context, table string, ours func(chain string
 		ours = func(string) bool { return false }
 	}
 	if t.backend == NFT {
-		err = steady(func() error {
-			reason, err = compareNFT(t.family, table, ours, want)
-			return err
-		})
+		reason, err = compareNFT(t.family, table, ours, want)
 	} else {
 		reason, err = compareLegacy(t.family, table, ours, want)
 	}
@@ -89,82 +81,20 @@ func (c *comparison) absent(there func(name string) bool) string {
 	return fmt.Sprintf("%d chains are missing, such as %s", missing, first)
 }
 
-// fewChains is up to how many chains are asked for one by one, where others do not matter: each takes some microseconds,
-// and a list of all is a list of the whole family's.
-const fewChains = 64
-
 func compareNFT(family Family, table string, ours func(string) bool, want map[string]Size) (string, error) {
 	c := comparison{want: want, ours: ours}
-	seen := make(map[string]bool, len(want))
-	list := nftChains
-	if ours == nil && len(want) <= fewChains {
-		list = func(family Family, table string, visit func(name []byte, use int)) error {
-			return nftNamedChains(family, table, maps.Keys(want), visit)
-		}
-	}
-	err := list(family, table, func(name []byte, use int) {
-		n := string(name)
-		seen[n] = true
-		if w, ok := c.see(n); ok && use != w.Rules+w.Jumps {
-			c.wrong("chain %s has %d rules and jumps to it, instead of %d and %d", n, use, w.Rules, w.Jumps)
-		}
-	})
+	chains, err := chainsNFT(family, table)
 	if err != nil {
 		return "", err
 	}
-	if reason := c.absent(func(name string) bool { return seen[name] }); reason != "" {
-		return reason, nil
-	}
-	return c.reason, nil
-}
-
-// nftChains calls visit with each chain of the table, and how many rules it has and lead to it. name is valid until
-// visit returns.
-func nftChains(family Family, table string, visit func(name []byte, use int)) error {
-	conn, err := openNFT(nftListing)
-	if err != nil {
-		return err
-	}
-	defer conn.close()
-	return conn.ask(request{command: unix.NFT_MSG_GETCHAIN, dump: true, family: family}, ofTable(table, visit))
-}
-
-// nftNamedChains is nftChains for those of the names that there are.
-func nftNamedChains(family Family, table string, names iter.Seq[string], visit func(name []byte, use int)) error {
-	conn, err := openNFT(nftOne)
-	if err != nil {
-		return err
-	}
-	defer conn.close()
-	for name := range names {
-		attrs := append(text(unix.NFTA_CHAIN_TABLE, table), text(unix.NFTA_CHAIN_NAME, name)...)
-		err := conn.ask(request{command: unix.NFT_MSG_GETCHAIN, family: family, attrs: attrs}, ofTable(table, visit))
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return err
+	seen := make(map[string]bool, len(want))
+	for _, x := range chains {
+		seen[x.Name] = true
+		if w, ok := c.see(x.Name); ok && int(x.Use) != w.Rules+w.Jumps {
+			c.wrong("chain %s has %d rules and jumps to it, instead of %d and %d", x.Name, x.Use, w.Rules, w.Jumps)
 		}
 	}
-	return nil
-}
-
-// ofTable reads the kernel's descriptions of chains, and calls visit with those of the table.
-func ofTable(table string, visit func(name []byte, use int)) func(attrs []byte) {
-	return func(attrs []byte) {
-		var name []byte
-		use, ours := 0, false
-		for kind, value := range attributes(attrs) {
-			switch {
-			case kind == unix.NFTA_CHAIN_TABLE:
-				ours = string(cString(value)) == table
-			case kind == unix.NFTA_CHAIN_NAME:
-				name = cString(value)
-			case kind == unix.NFTA_CHAIN_USE && len(value) == 4:
-				use = int(binary.BigEndian.Uint32(value))
-			}
-		}
-		if ours {
-			visit(name, use)
-		}
-	}
+	return cmp.Or(c.absent(func(name string) bool { return seen[name] }), c.reason), nil
 }
 
 func compareLegacy(family Family, table string, ours func(string) bool, want map[string]Size) (reason string, err error) {

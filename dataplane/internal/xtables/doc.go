@@ -5,7 +5,7 @@
 //
 //	tool, err := xtables.Find(ctx, xtables.IPv4, xtables.Auto, log)
 //	err = tool.Restore(ctx, "*nat\n:VIPD-SERVICES - [0:0]\n-A VIPD-SERVICES -d 10.96.0.10 -p tcp -j REDIRECT --to-ports 4711\nCOMMIT\n")
-//	err = tool.EnsureJump(ctx, "nat", "PREROUTING", true, "-j", "VIPD-SERVICES")
+//	err = tool.EnsureJump(ctx, "nat", "PREROUTING", "-j", "VIPD-SERVICES")
 //
 // Rules go in by Restore, many in one transaction for each COMMIT, and whole chains by Write, which finds out how much
 // goes into one transaction best, and which group of chains was refused. Jumps from the kernel's own chains are single

@@ -103,6 +103,12 @@ func legacyStamp(family Family, table string) (Stamp, error) {
 // entriesAt is where the entries are in struct ipt_get_entries: after the table's name and a size, aligned.
 const entriesAt = (tableNameLen + 4 + 7) &^ 7
 
+// attempts is how often a table is read again that changes meanwhile.
+const attempts = 10
+
+// errInterrupted says that rules changed while they were read.
+var errInterrupted = fmt.Errorf("rules changed while they were listed: %w", unix.EAGAIN)
+
 // readLegacy calls read with a copy of the table, which takes its size in memory meanwhile: 30 MB for 114,000 rules.
 func readLegacy(family Family, table string, read func(b *blob) error) error {
 	if runtime.GOARCH == "386" { // it aligns differently
@@ -180,9 +186,9 @@ type blob struct {
 
 // rule is one entry of a blob.
 type rule struct {
-	at     int // where it begins
-	count  Count
-	jumpTo int // where the chain that it leads to begins; -1: it leads to none
+	at     int    // where it begins
+	count  uint64 // packets that it has matched
+	jumpTo int    // where the chain that it leads to begins; -1: it leads to none
 	// onward: it has no target, so that packets go on.
 	onward bool
 }
@@ -240,11 +246,8 @@ func (b *blob) hookAt(at int) string {
 func (b *blob) rule(at int) rule {
 	target, next, _ := b.entry(at)
 	r := rule{
-		at: at,
-		count: Count{
-			Packets: binary.NativeEndian.Uint64(b.entries[at+b.layout.counters:]),
-			Bytes:   binary.NativeEndian.Uint64(b.entries[at+b.layout.counters+8:]),
-		},
+		at:     at,
+		count:  binary.NativeEndian.Uint64(b.entries[at+b.layout.counters:]),
 		jumpTo: -1,
 	}
 	if b.entries[target+targetNameAt] == 0 && target+targetLen+4 <= next { // the standard target has no name

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/maphash"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nft"
+	"vipd/dataplane/internal/nlsock"
 )
 
 // Print is what a chain's content is known by. Prints are compared with ==; they mean nothing to another process.
@@ -53,50 +55,32 @@ func isHook(chain string) bool {
 }
 
 func printsNFT(ctx context.Context, family Family, table, prefix string, chains []string) (map[string]Print, error) {
-	conn, err := openNFT(nftListing)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.close()
 	prints := make(map[string]Print, len(chains))
-	for _, chain := range chains {
-		if err := ctx.Err(); err != nil {
-			return nil, err
+	var rules int
+	var sum maphash.Hash
+	err := rulesNFT(ctx, family, table, chains, func(string) { rules = 0; sum.SetSeed(seed) }, func(chain string, attrs []byte) {
+		if !isHook(chain) || bytes.Contains(attrs, []byte(prefix)) {
+			rules++
+			hashRuleNFT(&sum, attrs)
 		}
-		var p Print
-		var sum maphash.Hash
-		hook := isHook(chain)
-		err := conn.rulesOf(family, table, chain, func() { p.Rules = 0; sum.SetSeed(seed) }, func(attrs []byte) {
-			if !hook || bytes.Contains(attrs, []byte(prefix)) {
-				p.Rules++
-				hashRuleNFT(&sum, attrs)
-			}
-		})
-		switch {
-		case errors.Is(err, unix.ENOENT):
-			continue
-		case err != nil:
-			return nil, err
-		}
-		p.Sum = sum.Sum64()
-		prints[chain] = p
-	}
-	return prints, nil
+	}, func(chain string) { prints[chain] = Print{rules, sum.Sum64()} })
+	return prints, err
 }
 
 // hashRuleNFT takes in a rule without its handle, its place and its counters.
 func hashRuleNFT(sum *maphash.Hash, attrs []byte) {
-	for kind, value := range attributes(attrs) {
-		switch kind {
+	for a := nlsock.In(attrs); a.Next(); {
+		switch a.Kind {
 		case unix.NFTA_RULE_EXPRESSIONS:
-			for _, expr := range attributes(value) {
-				if _, counter := counterOf(expr); counter {
+			for e := nlsock.In(a.Value); e.Next(); {
+				expr := e.Value
+				if _, counter := nft.Counted(expr); counter {
 					expr = []byte("counter")
 				}
-				hashPiece(sum, kind, expr)
+				hashPiece(sum, a.Kind, expr)
 			}
 		case unix.NFTA_RULE_COMPAT, unix.NFTA_RULE_USERDATA:
-			hashPiece(sum, kind, value)
+			hashPiece(sum, a.Kind, a.Value)
 		}
 	}
 }

@@ -1,10 +1,9 @@
 package xtables
 
 import (
-	"encoding/binary"
-	"fmt"
+	"errors"
 
-	"golang.org/x/sys/unix"
+	"vipd/dataplane/internal/nft"
 )
 
 // Stamp is what a table is known by at a glance. Stamps are compared with ==.
@@ -28,27 +27,13 @@ func (t *Tool) Stamp(table string) (Stamp, error) {
 	if t.backend == Legacy {
 		return legacyStamp(t.family, table)
 	}
-	n, err := generation()
-	return Stamp{Generation: n}, err
-}
-
-// generation returns the number of the last transaction of nft.
-func generation() (uint32, error) {
-	c, err := openNFT(nftOne)
-	if err != nil {
-		return 0, err
-	}
-	defer c.close()
-	var id uint32
-	err = c.ask(request{command: unix.NFT_MSG_GETGEN}, func(attrs []byte) {
-		for kind, value := range attributes(attrs) {
-			if kind == unix.NFTA_GEN_ID && len(value) == 4 {
-				id = binary.BigEndian.Uint32(value)
-			}
-		}
+	var s Stamp
+	err := inNFT(func(c *nft.Conn) (err error) {
+		s.Generation, err = c.Generation()
+		return err
 	})
-	if err == nil && id == 0 {
-		err = fmt.Errorf("asking for the generation of nftables: the kernel did not say")
+	if err == nil && s.Generation == 0 {
+		err = errors.New("asking for the generation of nf_tables: the kernel did not say")
 	}
-	return id, err
+	return s, err
 }

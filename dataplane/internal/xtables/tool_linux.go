@@ -37,8 +37,6 @@ type Tool struct {
 type jumpEditor interface {
 	Exists(table, chain string, rule ...string) (bool, error)
 	Insert(table, chain string, position int, rule ...string) error
-	Append(table, chain string, rule ...string) error
-	Delete(table, chain string, rule ...string) error
 }
 
 var _ jumpEditor = (*iptables.IPTables)(nil)
@@ -85,9 +83,9 @@ func (t *Tool) EnsureChain(ctx context.Context, table, chain string) error {
 	return t.Restore(ctx, "*"+table+"\n-N "+chain+"\nCOMMIT\n")
 }
 
-// EnsureJump makes sure that chain has the rule, wherever in it. Where it is missing it becomes the chain's first rule
-// or its last. It is not moved when others put theirs before it: they might do the same.
-func (t *Tool) EnsureJump(ctx context.Context, table, chain string, first bool, rule ...string) error {
+// EnsureJump makes sure that chain has the rule, wherever in it. Where it is missing it becomes the chain's first rule. It is
+// not moved when others put theirs before it: they might do the same.
+func (t *Tool) EnsureJump(ctx context.Context, table, chain string, rule ...string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -96,56 +94,15 @@ func (t *Tool) EnsureJump(ctx context.Context, table, chain string, first bool, 
 		return err
 	}
 	exists, err := jumps.Exists(table, chain, rule...)
-	if err != nil {
-		return fmt.Errorf("looking for the jump from %s %s: %w", table, chain, err)
-	}
-	switch {
-	case exists:
-		return nil
-	case first:
-		err = jumps.Insert(table, chain, 1, rule...)
-	default:
-		err = jumps.Append(table, chain, rule...)
+	if err == nil && !exists {
+		if err = jumps.Insert(table, chain, 1, rule...); err == nil {
+			t.commits.Add(1)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("adding the jump from %s %s: %w", table, chain, err)
 	}
-	t.commits.Add(1)
 	return nil
-}
-
-// HasJump reports whether chain has the rule.
-func (t *Tool) HasJump(ctx context.Context, table, chain string, rule ...string) (bool, error) {
-	if err := ctx.Err(); err != nil {
-		return false, err
-	}
-	jumps, err := t.jumps()
-	if err != nil {
-		return false, err
-	}
-	exists, err := jumps.Exists(table, chain, rule...)
-	if err != nil {
-		return false, fmt.Errorf("looking for the jump from %s %s: %w", table, chain, err)
-	}
-	return exists, nil
-}
-
-// RemoveJump removes the rule from chain, however often it is there.
-func (t *Tool) RemoveJump(ctx context.Context, table, chain string, rule ...string) error {
-	jumps, err := t.jumps()
-	if err != nil {
-		return err
-	}
-	for {
-		exists, err := t.HasJump(ctx, table, chain, rule...)
-		if err != nil || !exists {
-			return err
-		}
-		if err := jumps.Delete(table, chain, rule...); err != nil {
-			return fmt.Errorf("removing the jump from %s %s: %w", table, chain, err)
-		}
-		t.commits.Add(1)
-	}
 }
 
 // RemoveJumpsTo removes every rule of chain that jumps or goes to one of targets, whatever else the rule says: for rules

@@ -46,7 +46,7 @@ func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done in
 // WriteCounted is Write, and returns the counters that the named chains had before it, as Counts does. In legacy, where
 // reading them takes a quarter as long as writing, whoever writes tells what it has read. Counters are no reason not to
 // write: chains whose counters can't be had are absent in the result.
-func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]Count, err error) {
+func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]uint64, err error) {
 	w := t.writer(table, groups)
 	if t.backend == Legacy {
 		w.asked = chains
@@ -72,7 +72,10 @@ func (t *Tool) writer(table string, groups []Group) *writer {
 // crowded looks how much is in a table of nft. Where it can't it says no, and writing will say why.
 func (t *Tool) crowded(table string) bool {
 	n := 0
-	err := nftChains(t.family, table, func(_ []byte, use int) { n += use })
+	chains, err := chainsNFT(t.family, table)
+	for _, c := range chains {
+		n += int(c.Use)
+	}
 	return err == nil && n > crowd
 }
 
@@ -83,7 +86,7 @@ type writer struct {
 	limit blockLimit
 	// asked are the chains whose counters the next run is to tell, and counts what came of that.
 	asked  []string
-	counts map[string][]Count
+	counts map[string][]uint64
 }
 
 // write is Write: when one run fails it finds out, with as few further runs as it can, about which group that is.

@@ -81,7 +81,7 @@ func (m model) check(t *testing.T, tool *Tool) {
 	must(t, err)
 	some, err := tool.Counts(t.Context(), "nat", append(slices.Collect(maps.Keys(m)), "VIPD-ABSENT"))
 	must(t, err)
-	for name, counts := range map[string]map[string][]Count{"FullCounts": full, "Counts": some} {
+	for name, counts := range map[string]map[string][]uint64{"FullCounts": full, "Counts": some} {
 		if len(counts) != len(m) {
 			t.Fatalf("%s has %d chains, want %d", name, len(counts), len(m))
 		}

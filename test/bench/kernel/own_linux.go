@@ -35,7 +35,6 @@ type own struct {
 
 	env      balancer.Env
 	compiler balancer.Compiler
-	memory   balancer.Memory
 	services snap.Map[balancer.Name, *balancer.Service]
 	compiled balancer.Desired
 	revision int64
@@ -122,18 +121,12 @@ func (o *own) add(i int) {
 // publish compiles the services, hands them to the engine, and waits until they are carried out.
 func (o *own) publish(ctx context.Context) (time.Duration, error) {
 	now := time.Now()
-	next := o.compiler.Next(o.env, o.inputs())
-	o.memory = o.memory.After(o.compiled, next, now)
-	o.compiled = o.compiler.Next(o.env, o.inputs()) // with the drains that this change began
+	o.compiled = o.compiler.Next(o.env, balancer.Inputs{Services: o.services}, now)
 	o.revision++
 	o.compiled.Revision = balancer.Revision{Store: o.revision, Seen: now}
 	began := time.Now()
 	o.engine.Set(o.compiled)
 	return o.wait(ctx, began)
-}
-
-func (o *own) inputs() balancer.Inputs {
-	return balancer.Inputs{Services: o.services}.Remembering(o.memory)
 }
 
 // patience is the longest that a load may take, in an emulated kernel too.

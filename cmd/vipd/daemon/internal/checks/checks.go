@@ -14,7 +14,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/balancer/health/probe"
 	"vipd/balancer/snap"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/cmd/vipd/daemon/internal/statedir"
 )
@@ -39,7 +39,7 @@ type Options struct {
 	Node string
 	// Fleet says where checks are shared; nil: nowhere. What is missing in it New adds.
 	Fleet   *fleetchecks.Options
-	Journal *journal.Journal
+	Journal *events.Journal
 	// Service returns what is served as name; nil: nothing.
 	Service func(name balancer.Name) *balancer.Service
 	// Kick has Verdicts be called again. It must not block.
@@ -174,9 +174,9 @@ func because(what string, err error) error {
 func (c *Checks) Unkept() []balancer.Problem { return c.files.Problems() }
 
 // healthEvent tells of a verdict that has changed.
-func healthEvent(t balancer.Target, c probe.Change) journal.Event {
-	e := journal.Event{
-		At: c.State.Since, Kind: journal.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.State.Verdict),
+func healthEvent(t balancer.Target, c probe.Change) events.Event {
+	e := events.Event{
+		At: c.State.Since, Kind: events.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.State.Verdict),
 		Cause: c.State.Cause, Was: string(c.Before), Lasted: c.For,
 	}
 	switch {

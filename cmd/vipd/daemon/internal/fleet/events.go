@@ -4,15 +4,15 @@ import (
 	"log/slog"
 	"time"
 
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/model"
-	"vipd/cmd/vipd/daemon/internal/record"
+	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/store/etcd"
 )
 
 // connection records that etcd is followed, or lost.
 func (f *Node) connection(revision int64, err error) {
-	e := journal.Event{Kind: journal.Store, Text: "etcd is followed", Revision: revision}
+	e := events.Event{Kind: events.Store, Text: "etcd is followed", Revision: revision}
 	f.mu.Lock()
 	switch now := time.Now(); {
 	case err != nil:
@@ -38,7 +38,7 @@ func (f *Node) Began(s *model.State, now time.Time) {
 	if !away {
 		return
 	}
-	e := journal.Event{Kind: journal.Store, Level: slog.LevelWarn, Text: "etcd is not reached since the start; what is known from before is served"}
+	e := events.Event{Kind: events.Store, Level: slog.LevelWarn, Text: "etcd is not reached since the start; what is known from before is served"}
 	if !s.Snapshot.Kept {
 		e.Text = "etcd is not reached since the start, and nothing is known of what it holds"
 	}
@@ -51,7 +51,7 @@ func (f *Node) Began(s *model.State, now time.Time) {
 // configured records a change of what is set in etcd for this node, and passes it on.
 func (f *Node) configured(set etcd.NodeConfig) {
 	if f.set != nil {
-		for _, e := range record.NodeSet(*f.set, set) {
+		for _, e := range recorder.NodeSet(*f.set, set) {
 			f.o.Journal.Record(e)
 		}
 	}
@@ -64,14 +64,14 @@ func (f *Node) report(err error) {
 	f.mu.Lock()
 	was, now := f.trouble, time.Now()
 	f.trouble = err
-	e := journal.Event{Kind: journal.Store, At: now, Text: "the fleet sees this node as " + f.o.Name}
+	e := events.Event{Kind: events.Store, At: now, Text: "the fleet sees this node as " + f.o.Name}
 	tell := !f.seen || was != nil
 	if !f.unseen.IsZero() {
 		e.Was, e.Lasted = "unseen", now.Sub(f.unseen)
 	}
 	if err != nil {
 		tell = was == nil
-		e = journal.Event{Kind: journal.Store, At: now, Level: slog.LevelWarn, Text: "the fleet does not see this node", Cause: err.Error()}
+		e = events.Event{Kind: events.Store, At: now, Level: slog.LevelWarn, Text: "the fleet does not see this node", Cause: err.Error()}
 		if tell {
 			f.unseen = now
 		}

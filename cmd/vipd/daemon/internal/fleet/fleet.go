@@ -12,11 +12,11 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
-	"vipd/cmd/internal/journal"
-	"vipd/cmd/vipd/daemon/internal/chooser"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/model"
-	"vipd/cmd/vipd/daemon/internal/tally"
-	"vipd/cmd/vipd/daemon/internal/view"
+	"vipd/cmd/vipd/daemon/internal/modeswitch"
+	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/dataplane"
 	"vipd/store/etcd"
 )
@@ -57,7 +57,7 @@ type Options struct {
 	// Lease is how long after its end this node is still seen by others.
 	Lease   time.Duration
 	Log     *slog.Logger
-	Journal *journal.Journal
+	Journal *events.Journal
 	// Configured is told what the fleet says of this node.
 	Configured func(etcd.NodeConfig)
 }
@@ -103,7 +103,7 @@ func (f *Node) Problems(connected bool) []balancer.Problem {
 }
 
 // Run tells the fleet how this node is, by what look returns, whenever that has changed, until ctx ends.
-func (f *Node) Run(ctx context.Context, look func() *view.View) error {
+func (f *Node) Run(ctx context.Context, look func() *status.View) error {
 	defer func() { _ = f.writer.Close() }() // nothing is left to be done about it
 	var present sync.WaitGroup
 	defer present.Wait()
@@ -129,13 +129,13 @@ func (f *Node) Run(ctx context.Context, look func() *view.View) error {
 type news struct {
 	state    *model.State
 	engine   *dataplane.Status
-	mode     *chooser.Chosen
+	mode     *modeswitch.Chosen
 	position etcd.Position
 	problems string // those that come and go without a change of the rest
 }
 
 // status is what the fleet is told of this node.
-func (f *Node) status(v *view.View) etcd.NodeStatus {
+func (f *Node) status(v *status.View) etcd.NodeStatus {
 	s := v.State
 	out := etcd.NodeStatus{
 		At: time.Now().UTC().Round(time.Second), Version: f.o.Version, Zone: s.Config.Zone,
@@ -162,7 +162,7 @@ type drainers struct {
 }
 
 // counted lists the endpoints that drain, with their live connections on this node.
-func (d *drainers) counted(desired balancer.Desired, v *view.View) []etcd.NodeDrain {
+func (d *drainers) counted(desired balancer.Desired, v *status.View) []etcd.NodeDrain {
 	if d.keys == nil {
 		d.keys = map[balancer.Key]bool{}
 	}
@@ -175,13 +175,13 @@ func (d *drainers) counted(desired balancer.Desired, v *view.View) []etcd.NodeDr
 	}
 	d.seen = desired.Frontends
 	type place struct { // counts are of a port, whatever the VIP
-		tally.Port
+		counters.Port
 		at netip.AddrPort
 	}
 	known, active := map[place]bool{}, map[balancer.Target]uint64{}
 	for key := range d.keys {
 		f := desired.Frontends.At(key)
-		port := tally.Port{Service: f.Service, Port: f.Port}
+		port := counters.Port{Service: f.Service, Port: f.Port}
 		for _, b := range f.Backends {
 			if p := (place{port, b.Addr}); b.Drains() && !known[p] {
 				known[p] = true

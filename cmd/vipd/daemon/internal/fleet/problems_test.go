@@ -9,11 +9,11 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/cmd/internal/journal"
-	"vipd/cmd/vipd/daemon/internal/chooser"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/model"
-	"vipd/cmd/vipd/daemon/internal/tally"
-	"vipd/cmd/vipd/daemon/internal/view"
+	"vipd/cmd/vipd/daemon/internal/modeswitch"
+	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/dataplane"
 	"vipd/dataplane/fake"
 	"vipd/store/etcd"
@@ -28,7 +28,7 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	n, err := New(Options{
 		Config: etcd.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"}, Name: "gw1", StateDir: t.TempDir(), Lease: 10 * time.Second,
-		Log: log, Journal: journal.New(journal.Options{Log: log}),
+		Log: log, Journal: events.New(events.Options{Log: log}),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -36,9 +36,9 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 	kernel := fake.NewKernel()
 	dp := fake.New(kernel)
 	var problems atomic.Pointer[[]balancer.Problem]
-	from := view.Sources{
+	from := status.Sources{
 		Model:        model.New(model.Options{}),
-		Chooser:      chooser.New(chooser.Options{Tally: &tally.Tally{}}, &chooser.Chosen{Dataplane: dp}),
+		Modes:        modeswitch.New(modeswitch.Options{Counters: &counters.Process{}}, &modeswitch.Chosen{Dataplane: dp}),
 		Engine:       dataplane.NewEngine(dataplane.Options{Dataplane: dp, Host: fake.NewHost(kernel)}),
 		HostProblems: func() []balancer.Problem { return *problems.Load() },
 	}
@@ -48,7 +48,7 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
-		_ = n.Run(ctx, func() *view.View {
+		_ = n.Run(ctx, func() *status.View {
 			v := from.Look()
 			v.State = state
 			return v

@@ -12,7 +12,7 @@ import (
 	"vipd/balancer/health/probe"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/store"
 	"vipd/store/etcd"
 )
@@ -59,7 +59,7 @@ type Options struct {
 	Runner *probe.Runner
 	Log    *slog.Logger
 	// Record is told what begins or ends, and must not block.
-	Record func(journal.Event)
+	Record func(events.Event)
 	// Kick has Verdicts be called again.
 	Kick func()
 	// Lease is how long after this node's end its votes count.
@@ -321,14 +321,14 @@ func (f *Checks) tellLocked() {
 	now := time.Now()
 	switch alone := f.aloneLocked(); {
 	case alone && f.alone.IsZero():
-		e := journal.Event{At: now, Kind: journal.Health, Level: slog.LevelWarn, Text: "this node checks the fleet's endpoints itself"}
+		e := events.Event{At: now, Kind: events.Health, Level: slog.LevelWarn, Text: "this node checks the fleet's endpoints itself", Cause: "no connection to etcd"}
 		if f.unread != nil {
 			e.Cause = f.unread.Error()
 		}
 		f.alone = now
 		f.o.Record(e)
 	case !alone && !f.alone.IsZero():
-		f.o.Record(journal.Event{At: now, Kind: journal.Health, Text: "the fleet's health checks are shared again", Was: "alone", Lasted: now.Sub(f.alone)})
+		f.o.Record(events.Event{At: now, Kind: events.Health, Text: "the fleet's health checks are shared again", Was: "alone", Lasted: now.Sub(f.alone)})
 		f.alone = time.Time{}
 	}
 }

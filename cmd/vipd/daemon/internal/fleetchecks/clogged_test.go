@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 )
 
 // gate is a log that takes no lines until it is closed.
@@ -26,7 +26,7 @@ func TestCloggedLogOfAChecker(t *testing.T) {
 	ctx, end := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
 	w.join("host2", func(h *simulated, o *Options) {
-		h.events = journal.New(journal.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+		h.events = events.New(events.Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 		o.Record = h.events.Record
 		writing.Go(func() { h.events.Run(ctx) })
 	})

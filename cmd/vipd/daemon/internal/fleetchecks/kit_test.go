@@ -19,7 +19,7 @@ import (
 	"vipd/balancer/health/probe"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/store/etcd"
 	"vipd/test/etcdkit"
 	"vipd/test/lab"
@@ -61,7 +61,7 @@ type simulated struct {
 	own    map[balancer.Target]bool // services of its own file are in place of the fleet's
 	relay  *etcdkit.Relay           // between this host and etcd
 	stop   func()
-	events *journal.Journal
+	events *events.Journal
 
 	seen    sync.Mutex // guards the rest
 	all     snap.Map[balancer.Target, balancer.Verdict]
@@ -109,7 +109,7 @@ func quick() balancer.Health {
 // join starts a host. Edit may change what it is made of.
 func (w *world) join(name string, edit ...func(*simulated, *Options)) *simulated {
 	w.t.Helper()
-	h := &simulated{world: w, name: name, kicks: make(chan struct{}, 1), events: journal.New(journal.Options{Log: w.log})}
+	h := &simulated{world: w, name: name, kicks: make(chan struct{}, 1), events: events.New(events.Options{Log: w.log})}
 	runner := probe.Options{Check: h.check, Gather: 5 * time.Millisecond, Report: func(changes []probe.Change) {
 		for _, c := range changes {
 			h.checks.Vote(c.Targets)
@@ -223,7 +223,7 @@ func (h *simulated) ever(v balancer.Verdict) bool {
 }
 
 // told is what the host has recorded of a text, in order.
-func (h *simulated) told(text string) (all []journal.Event) {
+func (h *simulated) told(text string) (all []events.Event) {
 	events, _ := h.events.Read(0, 0)
 	for _, e := range events {
 		if strings.Contains(e.Text, text) {

@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 )
 
 // dissent keeps which targets of the fleet this node finds otherwise than the majority, for longer than it takes the others
@@ -24,7 +24,7 @@ type dissent struct {
 // is to be recorded.
 func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap.Map[balancer.Target, balancer.Verdict],
 	wanted snap.Map[balancer.Target, health.Subject], settle time.Duration, now time.Time,
-) (journal.Event, bool) {
+) (events.Event, bool) {
 	since := map[balancer.Target]time.Time{}
 	var lasting []balancer.Target
 	for t, vote := range votes.All() {
@@ -46,16 +46,16 @@ func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap
 	case len(lasting) > 0 && d.told.IsZero():
 		t := lasting[0]
 		d.told = since[t]
-		return journal.Event{
-			At: now, Kind: journal.Health, Level: slog.LevelWarn, Cause: votes.At(t).Cause,
+		return events.Event{
+			At: now, Kind: events.Health, Level: slog.LevelWarn, Cause: votes.At(t).Cause,
 			Text: fmt.Sprintf("this node's own checks are outvoted: it finds %s %s %s, and most of the others %s", t.Service, t.Address(), votes.At(t).Verdict, fleet.At(t)),
 		}, true
 	case len(since) == 0 && !d.told.IsZero():
-		e := journal.Event{At: now, Kind: journal.Health, Text: "this node's own checks come to what most of the others find again", Was: "outvoted", Lasted: now.Sub(d.told)}
+		e := events.Event{At: now, Kind: events.Health, Text: "this node's own checks come to what most of the others find again", Was: "outvoted", Lasted: now.Sub(d.told)}
 		d.told = time.Time{}
 		return e, true
 	}
-	return journal.Event{}, false
+	return events.Event{}, false
 }
 
 // dissentLocked records that this node is outvoted, and the end of that. While it decides alone nobody outvotes it.

@@ -8,7 +8,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 )
 
 // Vote tells the fleet that this node's own checks have come to other verdicts, and returns the targets that are not the
@@ -103,11 +103,11 @@ func (f *Checks) report(err error) {
 	switch {
 	case err != nil && was == nil:
 		f.silent = now
-		f.o.Record(journal.Event{
-			At: now, Kind: journal.Health, Level: slog.LevelWarn, Text: "the fleet does not hear of this node's health checks", Cause: err.Error(),
+		f.o.Record(events.Event{
+			At: now, Kind: events.Health, Level: slog.LevelWarn, Text: "the fleet does not hear of this node's health checks", Cause: err.Error(),
 		})
 	case err == nil && was != nil:
-		f.o.Record(journal.Event{At: now, Kind: journal.Health, Text: "the fleet hears of this node's health checks again", Was: "unheard", Lasted: now.Sub(f.silent)})
+		f.o.Record(events.Event{At: now, Kind: events.Health, Text: "the fleet hears of this node's health checks again", Was: "unheard", Lasted: now.Sub(f.silent)})
 	}
 }
 
@@ -144,8 +144,8 @@ func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]
 		if !ours || !c.HasNew || !c.HadOld && time.Since(s.Since) > f.o.Settle {
 			continue // it is gone, or was so before this node has come to know it
 		}
-		e := journal.Event{
-			At: s.Since, Kind: journal.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.New), Cause: f.cause(t, s),
+		e := events.Event{
+			At: s.Since, Kind: events.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.New), Cause: f.cause(t, s),
 			Was: string(c.Old), Lasted: s.Lasted,
 		}
 		switch {

@@ -19,7 +19,7 @@ import (
 	"vipd/balancer/health/probe"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/test/etcdkit"
 	"vipd/test/wait"
 )
@@ -119,7 +119,7 @@ func TestFleetNeedsRights(t *testing.T) {
 // TestFleetGivesUp has a node that can't read what others find any more take part for as long as its lease, and no longer.
 func TestFleetGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, err := New(Options{Node: "host1", Lease: 15 * time.Second, Record: func(journal.Event) {}, Kick: func() {}})
+		f, err := New(Options{Node: "host1", Lease: 15 * time.Second, Record: func(events.Event) {}, Kick: func() {}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 		s.Fleet = fleet
 		return snap.Map[balancer.Target, health.Subject]{}.Set(target, s)
 	}
-	f, err := New(Options{Node: "host1", Runner: probe.NewRunner(probe.Options{}), Log: slog.New(slog.DiscardHandler), Record: func(journal.Event) {}, Kick: func() {}})
+	f, err := New(Options{Node: "host1", Runner: probe.NewRunner(probe.Options{}), Log: slog.New(slog.DiscardHandler), Record: func(events.Event) {}, Kick: func() {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func (m *Model) needRestart(c config.Config) []balancer.Problem {
 	for i := range is.NumField() {
 		name := is.Type().Field(i).Tag.Get("toml")
 		switch name {
-		case "mode", "strict_mode", "node", "zone", "node_ports", "defaults", "services", "health": // followed while running
+		case "mode", "strict_mode", "node", "zone", "node_ports", "defaults", "services", "vips", "health": // followed while running
 			continue
 		}
 		if name == "store" && m.o.Config.Store.Kind == c.Store.Kind {

@@ -11,11 +11,10 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
-	"vipd/cmd/internal/journal"
+	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/checks"
-	"vipd/cmd/vipd/daemon/internal/passive"
+	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/cmd/vipd/daemon/internal/statedir"
 	"vipd/dataplane"
 	"vipd/store"
@@ -47,7 +46,6 @@ type Model struct {
 	// The rest belongs to the loop.
 	carrier   dataplane.Dataplane // for which it is compiled
 	compiler  balancer.Compiler
-	memory    balancer.Memory
 	local     Overrides
 	files     files
 	clock     clock        // how far the wall clock was set
@@ -69,12 +67,12 @@ type Options struct {
 	Config     config.Config
 	Mode       config.ModeName
 	Started    time.Time
-	Journal    *journal.Journal
+	Journal    *events.Journal
 	// Carrier is the dataplane that is compiled for until Adopt, and Engine gets what is compiled.
-	Carrier dataplane.Dataplane
-	Engine  *dataplane.Engine
-	Checks  *checks.Checks
-	Passive *passive.Passive
+	Carrier  dataplane.Dataplane
+	Engine   *dataplane.Engine
+	Checks   *checks.Checks
+	Outliers *outlier.Detector
 	// LocalAddresses lists the host's own addresses.
 	LocalAddresses func() ([]netip.Addr, error)
 	// Reserved lists what services from etcd may not claim.
@@ -97,7 +95,7 @@ func New(o Options) *Model {
 	changed := make(chan struct{})
 	m.changed.Store(&changed)
 	m.current.Store(&State{Config: o.Config})
-	m.memory, m.local = m.files.load(time.Now())
+	m.compiler.Memory, m.local = m.files.load(time.Now())
 	m.moved.Store(true)
 	return m
 }
@@ -170,7 +168,7 @@ func (m *Model) nextExpiry() time.Duration {
 	if patience := m.o.Started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
 		next = patience
 	}
-	for _, t := range []time.Time{m.memory.NextExpiry(), m.local.nextExpiry(), m.o.Passive.Next()} {
+	for _, t := range []time.Time{m.compiler.Memory.NextExpiry(), m.local.nextExpiry(), m.o.Outliers.Next()} {
 		if !t.IsZero() && t.Before(next) {
 			next = t
 		}
@@ -210,20 +208,20 @@ func (m *Model) compile() {
 		m.files.Note(overridesName, m.files.saveOverrides(local))
 	}
 	s := &State{Snapshot: *latest, Config: c, Local: m.local.Map, Complete: true, EverRead: m.everRead}
-	s.Problems = slices.Concat(fileErrors, m.files.Problems(), m.o.Checks.Unkept())
-	before, memory := m.State().Desired, m.memory.Shift(m.clock.stepped(now.Round(0), time.Since(m.clock.began))).Expire(now)
-	s.Desired = before
-	// What is compiled has a say in what it is compiled from: drains begin and end, and a VIP is no place for node ports.
-	// The second round takes that in; a third would find nothing new.
-	for range 2 {
-		s.Env = m.env(c, s.Desired.Addresses)
-		s.Inputs, s.Desired = m.round(s, memory)
-		memory = memory.After(before, s.Desired, now)
+	s.Problems = slices.Concat(fileErrors, m.files.Problems(), m.o.Checks.Unkept(), c.Unheld(latest.VIPs, latest.Pools))
+	s.Env, s.Inputs = m.env(c), balancer.Inputs{
+		Services: latest.Services, Endpoints: latest.Endpoints, Overrides: m.local.over(latest.Overrides), VIPs: latest.VIPs, Pools: latest.Pools,
 	}
-	if memory.Drains != m.memory.Drains || memory.Leaving != m.memory.Leaving || s.Desired.Contested != before.Contested {
+	s.Inputs.Health = m.o.Checks.Verdicts(&s.Env, &s.Inputs)
+	s.Inputs.Ejected = m.o.Outliers.Ejected(&s.Inputs, &s.Env, m.carrier)
+	before, remembered := m.State().Desired, m.compiler.Memory
+	m.compiler.Memory = remembered.Shift(m.clock.stepped(now.Round(0), time.Since(m.clock.began)))
+	s.Desired = m.compiler.Next(s.Env, s.Inputs, now)
+	memory := m.compiler.Memory
+	s.Inputs = s.Inputs.Remembering(memory)
+	if memory.Drains != remembered.Drains || memory.Leaving != remembered.Leaving || s.Desired.Contested != before.Contested {
 		m.files.saveMemory(memory, s.Desired.Contested)
 	}
-	m.memory = memory
 	s.Checked = m.o.Checks.All()
 	s.fallen(m.State())
 	s.Lacking, s.Unable = m.o.Checks.Lacking(s.Snapshot.Services)
@@ -257,43 +255,20 @@ func (m *Model) waits() bool {
 	return time.Since(m.o.Started) < storePatience || m.o.Patient()
 }
 
-// round compiles the snapshot of s with what is remembered.
-func (m *Model) round(s *State, memory balancer.Memory) (balancer.Inputs, balancer.Desired) {
-	in := balancer.Inputs{
-		Services: s.Snapshot.Services, Endpoints: s.Snapshot.Endpoints, Overrides: m.local.over(s.Snapshot.Overrides),
-	}.Remembering(memory)
-	in.Health = m.o.Checks.Verdicts(&s.Env, &in)
-	in.Ejected = m.o.Passive.Ejected(&in, &s.Env, m.carrier)
-	return in, m.compiler.Next(s.Env, in)
-}
-
-// nodePortAddresses are those of the node's own addresses that are no VIPs; or, of a family in which all of them are, all.
-func nodePortAddresses(own []netip.Addr, vips snap.Map[netip.Addr, int]) []netip.Addr {
-	var open []netip.Addr
-	for _, v4 := range []bool{true, false} {
-		of := slices.DeleteFunc(slices.Clone(own), func(a netip.Addr) bool { return a.Is4() != v4 })
-		if plain := slices.DeleteFunc(slices.Clone(of), vips.Has); len(plain) > 0 {
-			of = plain
-		}
-		open = append(open, of...)
-	}
-	return open
-}
-
 // env collects the facts about this node.
-func (m *Model) env(c config.Config, vips snap.Map[netip.Addr, int]) balancer.Env {
+func (m *Model) env(c config.Config) balancer.Env {
 	if m.moved.Swap(false) {
 		local, err := m.o.LocalAddresses()
 		if err != nil {
-			m.o.Journal.Record(journal.Event{
-				Kind: journal.Problem, Level: slog.LevelWarn, Text: "this host's addresses can't be listed; node ports stay where they are", Cause: err.Error(),
+			m.o.Journal.Record(events.Event{
+				Kind: events.Problem, Level: slog.LevelWarn, Text: "this host's addresses can't be listed; node ports stay where they are", Cause: err.Error(),
 			})
 		} else {
 			m.addresses = local
 		}
 	}
 	return balancer.Env{
-		Node: c.Node, Zone: c.Zone, Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePortAddresses: nodePortAddresses(m.addresses, vips), NodePorts: c.NodePorts.Addresses,
+		Node: c.Node, Zone: c.Zone, Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePorts: c.NodePorts.Addresses,
 		Allowed: c.Addresses.Allowed, Reserved: m.o.Reserved(), AllowExec: c.Health.AllowExec, FleetExec: m.o.Checks.FleetExec(), Capabilities: m.carrier.Capabilities(),
 	}
 }

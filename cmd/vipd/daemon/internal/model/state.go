@@ -5,7 +5,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/config"
-	"vipd/cmd/internal/find"
+	"vipd/cmd/internal/lookup"
 	"vipd/store"
 )
 
@@ -32,10 +32,10 @@ type State struct {
 }
 
 // Place is where what users name is searched: among all services, with what is said of them by hand on this node.
-func (s *State) Place() find.Place {
+func (s *State) Place() lookup.Place {
 	in := s.Inputs
 	in.Overrides = s.Local
-	return find.Place{Inputs: &in}
+	return lookup.Place{Inputs: &in}
 }
 
 // fallen keeps, from those before, the targets that went down from being up. What was down from the first look on had no

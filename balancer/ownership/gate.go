@@ -1,0 +1,156 @@
+package ownership
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// gate is what this node knows of the kernel's gate.
+type gate int
+
+const (
+	closed  gate = iota // and nothing is bound
+	closing             // that is being done
+	opening
+	open
+)
+
+// passes says whether the gate may be opened or refreshed now, or an address bound.
+func (n *Node) passes() bool { return n.my.live && n.o.Timing.Passes(n.now, n.my.deadline) }
+
+// openGate opens a closed gate, which must not be done with an address bound: it may have passed to somebody else.
+func (n *Node) openGate() {
+	if n.gate == closed && !n.stopping && n.passes() {
+		n.gate = opening
+		n.do(OpenGate{})
+	}
+}
+
+// Opened takes in that the gate was opened, or could not be. Addresses are bound after a look at the deadline that comes after
+// the opening: that may have taken long.
+func (n *Node) Opened(now Time, err error) []Action {
+	n.now = now
+	if n.gate == opening {
+		n.gate = open
+		if err != nil {
+			n.do(Note{Kind: NoteGate, Text: "the gate can't be opened: " + err.Error()})
+			n.closeGate()
+		}
+		n.adopt()
+	}
+	n.step()
+	return n.flush()
+}
+
+// Lapsed takes in that the gate may have closed by itself: no refresh came in time.
+func (n *Node) Lapsed(now Time) []Action {
+	n.now = now
+	if n.gate == open {
+		why := "it was not refreshed in time"
+		if !n.passes() {
+			why = "not confirmed"
+		}
+		n.do(Note{Kind: NoteGate, Text: fmt.Sprintf("gate closed: %s; %d VIPs rest", why, n.bound), VIPs: n.bound, Why: why})
+		n.closeGate()
+	}
+	n.step()
+	return n.flush()
+}
+
+// closeGate closes the gate for all that went before, and unbinds everything.
+func (n *Node) closeGate() {
+	n.gate = closing
+	n.do(CloseGate{})
+	n.each(func(u *unit) { u.bound, u.giving = false, false })
+	n.bound = 0
+	clear(n.unbinds)
+}
+
+// Closed takes in that a CloseGate is carried out.
+func (n *Node) Closed(now Time) []Action {
+	n.now = now
+	if n.gate == closing {
+		n.gate = closed
+		n.leave()
+	}
+	n.step()
+	return n.flush()
+}
+
+// owns says whether etcd names this session as the owner of the unit.
+func (n *Node) owns(u *unit) bool {
+	o := n.owners[u.name]
+	return n.my.live && o != nil && o.value.Session == n.my.id
+}
+
+// adopt binds what this session owns, where the gate is open.
+func (n *Node) adopt() {
+	if n.gate != open || !n.passes() {
+		return
+	}
+	var addrs []netip.Addr
+	n.each(func(u *unit) {
+		if n.owns(u) && !u.bound && !u.giving {
+			u.bound = true
+			addrs = append(addrs, u.addrs...)
+		}
+	})
+	if len(addrs) > 0 {
+		n.bound += len(addrs)
+		n.do(Bind{addrs})
+	}
+}
+
+// unbind takes a unit off its device.
+func (n *Node) unbind(u *unit) {
+	if !u.bound {
+		return
+	}
+	u.bound = false
+	n.bound -= len(u.addrs)
+	n.do(Unbind{Addrs: u.addrs})
+}
+
+// ownerChanged takes in that etcd names another owner, or another session of it.
+func (n *Node) ownerChanged(name string) {
+	u := n.units[name]
+	if u == nil {
+		return
+	}
+	u.changed = append(u.changed, n.now)
+	if len(u.changed) > flaps {
+		u.changed = u.changed[1:]
+	}
+	u.giving = false // no write that compares an older revision can be carried out any more
+	if !n.owns(u) {
+		n.unbind(u)
+	}
+}
+
+// refresh finds what is free, if anything has changed, and binds what has become this node's.
+func (n *Node) refresh() {
+	if !n.stale {
+		return
+	}
+	n.stale = false
+	n.counted, n.free = map[string]int{}, n.free[:0]
+	n.each(func(u *unit) {
+		o := n.owners[u.name]
+		if o != nil && (o.odd || n.alive(o.value)) {
+			n.counted[o.value.Node] += len(u.addrs)
+			u.since = 0
+			return
+		}
+		if u.since == 0 {
+			u.since = n.now
+		}
+		n.free = append(n.free, u.name)
+	})
+	n.adopt()
+}
+
+// alive says whether etcd has the session that owns.
+func (n *Node) alive(o Owner) bool {
+	s := n.sessions[o.Node]
+	return s != nil && (s.odd || s.value.ID == o.Session)
+}

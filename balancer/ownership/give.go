@@ -1,0 +1,304 @@
+package ownership
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// flaps is how often a VIP may move in flapTime by itself before it stays where it is.
+const (
+	flaps    = 3
+	flapTime = time.Minute
+)
+
+// gift is a unit that is on its way to another node.
+type gift struct {
+	unit *unit
+	to   string
+}
+
+// giveAway moves what should be elsewhere: asked for, on standby, at the end, without its network, or without what the policy
+// requires.
+func (n *Node) giveAway() {
+	if !n.look || n.gate != open || !n.passes() || n.bound == 0 {
+		return
+	}
+	n.look = false
+	by := map[string][]gift{}
+	n.each(func(u *unit) {
+		if !u.bound || u.giving || !n.owns(u) {
+			return
+		}
+		if to, why := n.destination(u); to != "" && len(by[why]) < mostTaken {
+			by[why] = append(by[why], gift{u, to})
+		}
+	})
+	for why, gifts := range by {
+		n.give(gifts, why)
+	}
+}
+
+// destination is where a unit of this node should go now, and why; "": it stays.
+func (n *Node) destination(u *unit) (to, why string) {
+	if m := n.moves[u.name]; m != nil {
+		if to, no := n.whither(u, m.value); no == "" {
+			return to, "move"
+		} else if !n.taking {
+			n.refuse(u, no)
+		}
+		return "", ""
+	}
+	switch {
+	case n.stopping:
+		return n.best(u), "stop"
+	case n.o.Member.Standby:
+		return n.best(u), "standby"
+	case n.cut(u):
+		return n.best(u), "network"
+	case n.flapping(u):
+		return "", ""
+	case n.unable(u):
+		return n.best(u), "health"
+	}
+	return n.preempt(u), "preempt"
+}
+
+// whither is where a move leads, or why it does not.
+func (n *Node) whither(u *unit, m Move) (to, no string) {
+	if m.To == "" {
+		if to = n.best(u); to == "" {
+			return "", "no other node can take it"
+		}
+		return to, ""
+	}
+	if m.To == n.o.Name {
+		return "", "it is there"
+	}
+	if no = n.cannot(m.To, u); no != "" && !(m.Force && n.sessions[m.To] != nil) {
+		return "", m.To + " can't take it: " + no
+	}
+	return m.To, ""
+}
+
+// refuse removes what was asked for.
+func (n *Node) refuse(u *unit, why string) {
+	k := Key{Moves, u.name}
+	n.taking = true
+	w := Write{If: []Condition{{k, n.moves.at(u.name)}}, Delete: []Key{k}}
+	n.write(w, func(o Outcome, revision int64) {
+		n.taking = false
+		if o == Done {
+			n.wrote(&w, revision)
+			n.do(Note{Kind: NoteRefused, Text: fmt.Sprintf("did not move %s: %s", u.name, why)})
+		}
+	})
+}
+
+// flapping says whether a unit has moved so often that it stays for a while.
+func (n *Node) flapping(u *unit) bool {
+	return len(u.changed) == flaps && n.now.Since(u.changed[0]) < flapTime
+}
+
+// cut says whether no peer is heard on a unit's network, though some are elsewhere.
+func (n *Node) cut(u *unit) bool {
+	well := n.well()
+	return slices.ContainsFunc(u.addrs, func(a netip.Addr) bool {
+		at := n.o.Member.place(a)
+		return at >= 0 && well>>at&1 == 0
+	})
+}
+
+// unable says whether this node can't serve what the policy of a unit requires.
+func (n *Node) unable(u *unit) bool {
+	return slices.ContainsFunc(u.addrs, func(a netip.Addr) bool { return n.o.Member.Cannot[a] != "" })
+}
+
+// preempt is a node that the policy prefers, once it has been well for long enough.
+func (n *Node) preempt(u *unit) string {
+	if u.policy.Preempt <= 0 || len(u.policy.Prefer) == 0 {
+		return ""
+	}
+	best := n.best(u)
+	if best == "" || preferred(u, best) >= preferred(u, n.o.Name) {
+		u.better = 0
+		return ""
+	}
+	if u.better == 0 {
+		u.better = n.now
+	}
+	if n.now.Since(u.better) < u.policy.Preempt {
+		return ""
+	}
+	return best
+}
+
+// give makes units silent here, and then writes who owns them. If it can't be written, they come back.
+func (n *Node) give(gifts []gift, why string) {
+	var addrs []netip.Addr
+	for _, g := range gifts {
+		g.unit.giving, g.unit.bound = true, false
+		addrs = append(addrs, g.unit.addrs...)
+	}
+	n.bound -= len(addrs)
+	n.last++
+	id := n.my.id
+	n.unbinds[n.last] = func() {
+		if n.my.id == id {
+			n.hand(gifts, why)
+		}
+	}
+	n.do(Unbind{n.last, addrs})
+}
+
+// release gives up a unit that is no more to be owned: it is unbound, and then nobody's.
+func (n *Node) release(u *unit) {
+	if !n.owns(u) {
+		n.unbind(u)
+		return
+	}
+	if u.bound {
+		u.bound = false
+		n.bound -= len(u.addrs)
+	}
+	n.last++
+	id := n.my.id
+	n.unbinds[n.last] = func() {
+		if n.my.id == id && n.owns(u) && n.units[u.name] == nil {
+			w := Write{If: []Condition{{Key{VIPs, u.name}, n.owners.at(u.name)}}, Delete: []Key{{VIPs, u.name}}}
+			n.write(w, func(o Outcome, revision int64) {
+				if o == Done {
+					n.wrote(&w, revision)
+				}
+			})
+		}
+	}
+	n.do(Unbind{n.last, u.addrs})
+}
+
+// Unbound takes in that addresses are off their devices.
+func (n *Node) Unbound(now Time, id int) []Action {
+	n.now = now
+	then := n.unbinds[id]
+	delete(n.unbinds, id)
+	if then != nil {
+		then()
+	}
+	n.step()
+	return n.flush()
+}
+
+// hand writes the new owners.
+func (n *Node) hand(gifts []gift, why string) {
+	var w Write
+	var names []string
+	vips := 0
+	sessions := map[string]bool{}
+	for _, g := range gifts {
+		s := n.sessions[g.to]
+		if !g.unit.giving || s == nil || !n.owns(g.unit) {
+			g.unit.giving = false
+			continue
+		}
+		if !sessions[g.to] {
+			sessions[g.to] = true
+			w.If = append(w.If, Condition{Key{Sessions, g.to}, s.revision})
+		}
+		n.assign(&w, g.unit, Owner{Node: g.to, Session: s.value.ID, Why: why})
+		if m := n.moves[g.unit.name]; m != nil {
+			w.If = append(w.If, Condition{Key{Moves, g.unit.name}, m.revision})
+			w.Delete = append(w.Delete, Key{Moves, g.unit.name})
+		}
+		names = append(names, g.unit.name)
+		vips += len(g.unit.addrs)
+	}
+	if len(names) == 0 {
+		n.adopt()
+		return
+	}
+	id := n.my.id
+	n.write(w, func(o Outcome, revision int64) {
+		switch {
+		case n.my.id != id:
+		case o == Unknown:
+			n.reclaim(gifts)
+		default:
+			if o == Done {
+				n.wrote(&w, revision)
+				n.do(Note{Kind: NoteGave, Text: fmt.Sprintf("gave %s to %s (%s)", some(names), gifts[0].to, why), VIPs: vips, Why: why})
+			}
+			n.keep(gifts)
+		}
+	})
+}
+
+// assign adds to a write that a unit of this node has an owner.
+func (n *Node) assign(w *Write, u *unit, owner Owner) {
+	old := n.owners[u.name]
+	owner.Generation, owner.Since = old.value.Generation+1, n.o.Wall()
+	w.If = append(w.If, Condition{Key{VIPs, u.name}, old.revision})
+	w.Put = append(w.Put, Put{Key{VIPs, u.name}, text(owner)})
+}
+
+// keep ends the giving. What this node still owns is bound again.
+func (n *Node) keep(gifts []gift) {
+	for _, g := range gifts {
+		g.unit.giving = false
+	}
+	n.adopt()
+}
+
+// reclaim finds out who owns what was given away when nobody knows whether that was written: this node writes itself, on the
+// condition that nothing was. As long as that is unknown too, the VIPs rest, as they may be another's any moment.
+func (n *Node) reclaim(gifts []gift) {
+	for _, g := range gifts {
+		if !n.owns(g.unit) || !g.unit.giving {
+			g.unit.giving = false
+			continue // etcd has told that it was written
+		}
+		w := Write{}
+		n.assign(&w, g.unit, Owner{Node: n.o.Name, Session: n.my.id, Why: "kept"})
+		id := n.my.id
+		n.write(w, func(o Outcome, revision int64) {
+			switch {
+			case n.my.id != id:
+			case o == Unknown:
+				n.reclaim([]gift{g})
+			case o == Done:
+				n.wrote(&w, revision)
+				n.keep([]gift{g})
+			default: // it was written, and etcd's watch tells what
+			}
+		})
+	}
+}
+
+// depart closes the gate when a node that was stopped has given away what it can.
+func (n *Node) depart() {
+	if !n.stopping || n.leaving {
+		return
+	}
+	for _, u := range n.order {
+		if u.giving || u.bound && n.gate == open && n.passes() && n.best(u) != "" {
+			return
+		}
+	}
+	n.leaving = true
+	n.closeGate()
+}
+
+// leave ends the session of a node whose gate is closed for good, so that nobody waits for it to fall silent.
+func (n *Node) leave() {
+	if !n.leaving || n.left {
+		return
+	}
+	if !n.my.live {
+		n.left = true
+		return
+	}
+	w := n.ifMine()
+	w.Delete = append(w.Delete, Key{Sessions, n.o.Name})
+	n.my.live = false
+	n.write(w, func(Outcome, int64) { n.left = true })
+}

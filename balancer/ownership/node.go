@@ -1,0 +1,302 @@
+package ownership
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Options are what a node is given when it begins.
+type Options struct {
+	// Name is the node's, Boot names this run of it, and Member is what others read of it. Member.Boot and Weight count.
+	Name   string
+	Member Member
+	Timing Timing
+	// Started is when this run began: what an earlier one has confirmed may be as young as that.
+	Started Time
+	// NewID returns an ID that nobody has had, and Wall the time of day, for people.
+	NewID func() ID
+	Wall  func() time.Time
+}
+
+// Policy is what users say of a VIP with hold = "one".
+type Policy struct {
+	// Prefer are nodes, best first; the others follow.
+	Prefer []string
+	// Preempt is how long a better node of Prefer must be well until the VIP goes back to it; 0: never.
+	Preempt time.Duration
+}
+
+// Node is one host. Its methods are called by one goroutine, and return what is to be done.
+type Node struct {
+	o   Options
+	now Time
+	out []Action
+
+	members  table[Member]
+	sessions table[Session]
+	owners   table[Owner]
+	moves    table[Move]
+	fences   table[Fence]
+	// loaded: all records were read since this run was registered, and revision is how far they go.
+	loaded   bool
+	revision int64
+
+	units map[string]*unit
+	order []*unit // by name
+	// free are the names of units that no live session owns; counted has the addresses that each node owns. stale: both are
+	// to be found anew.
+	free    []string
+	counted map[string]int
+	stale   bool
+
+	my    mine
+	gate  gate
+	bound int // addresses
+
+	peers  map[string]*peer
+	jurors map[string]*Juror
+	votes  map[ID]map[string]ID // boots of those who voted a session dead
+	asked  Time
+	beat   Time
+
+	writes   map[int]func(Outcome, int64)
+	unbinds  map[int]func()
+	last     int  // ID of a Write or Unbind
+	taking   bool // a transaction that takes VIPs is under way
+	leaving  bool // all is given away, and the gate is being closed
+	left     bool
+	look     bool // what is bound here may belong elsewhere
+	stopping bool
+}
+
+// unit is what moves together: a VIP.
+type unit struct {
+	name   string
+	addrs  []netip.Addr
+	policy Policy
+	bound  bool
+	giving bool
+	// since is when it was found free; 0: it is not. better is since when a preferred node could have it.
+	since, better Time
+	// changed are the last times at which its owner changed.
+	changed []Time
+}
+
+// New returns a node that knows nothing yet. Its gate must be closed and no VIP bound.
+func New(o Options) *Node {
+	n := &Node{
+		o: o, members: table[Member]{}, sessions: table[Session]{}, owners: table[Owner]{}, moves: table[Move]{}, fences: table[Fence]{},
+		units: map[string]*unit{}, peers: map[string]*peer{}, jurors: map[string]*Juror{},
+		votes: map[ID]map[string]ID{}, writes: map[int]func(Outcome, int64){}, unbinds: map[int]func(){}, stale: true,
+	}
+	n.my = mine{id: o.NewID(), confirmed: map[string]Time{}}
+	return n
+}
+
+// flush returns what is to be done.
+func (n *Node) flush() []Action {
+	out := n.out
+	n.out = nil
+	return out
+}
+
+func (n *Node) do(a Action) { n.out = append(n.out, a) }
+
+// write begins a transaction; then gets its outcome and revision.
+func (n *Node) write(w Write, then func(Outcome, int64)) {
+	n.last++
+	w.ID = n.last
+	n.writes[w.ID] = then
+	n.do(w)
+}
+
+// Deadline returns until when the session is confirmed; 0: it is not, or the gate is closed. The gate is refreshed while Timing.Passes says so.
+func (n *Node) Deadline() Time {
+	if !n.my.live || n.gate != opening && n.gate != open {
+		return 0
+	}
+	return n.my.deadline
+}
+
+// Tick is called several times a heartbeat.
+func (n *Node) Tick(now Time) []Action {
+	n.now = now
+	n.step()
+	return n.flush()
+}
+
+// step does all that is due.
+func (n *Node) step() {
+	n.beats()
+	if !n.loaded {
+		return
+	}
+	n.session()
+	n.openGate()
+	n.renew()
+	n.changeJury()
+	n.refresh()
+	n.giveAway()
+	n.depart()
+	n.bury()
+	n.takeFree()
+}
+
+// Stored takes changes of etcd in, in the order of their revisions. All: they are everything there is at the revision, read
+// after nodes/NODE of this run was written.
+func (n *Node) Stored(now Time, changes []Change, revision int64, all bool) []Action {
+	n.now = now
+	if all {
+		n.loaded = true
+		changes = append(changes, n.removed(changes, revision)...)
+	}
+	n.revision = max(n.revision, revision)
+	for _, c := range changes {
+		n.learn(c)
+	}
+	n.step()
+	return n.flush()
+}
+
+// removed are the records that this node knows and that are not among all.
+func (n *Node) removed(all []Change, revision int64) (gone []Change) {
+	there := map[Key]bool{}
+	for _, c := range all {
+		there[c.Key] = true
+	}
+	add := func(kind Kind, name string) {
+		if k := (Key{kind, name}); !there[k] {
+			gone = append(gone, Change{Key: k, Revision: revision})
+		}
+	}
+	for name := range n.members {
+		add(Nodes, name)
+	}
+	for name := range n.sessions {
+		add(Sessions, name)
+	}
+	for name := range n.owners {
+		add(VIPs, name)
+	}
+	for name := range n.moves {
+		add(Moves, name)
+	}
+	for name := range n.fences {
+		add(Fences, name)
+	}
+	return gone
+}
+
+// learn takes one change in.
+func (n *Node) learn(c Change) {
+	n.stale, n.look = true, true
+	switch c.Kind {
+	case Nodes:
+		n.members.take(n.now, c)
+	case Sessions:
+		n.sessions.take(n.now, c)
+		if c.Name == n.o.Name {
+			n.mySession(c)
+		}
+	case VIPs:
+		before := n.owners[c.Name]
+		n.owners.take(n.now, c)
+		if n.owners[c.Name] != before {
+			n.ownerChanged(c.Name)
+		}
+	case Moves:
+		n.moves.take(n.now, c)
+	case Fences:
+		n.fences.take(n.now, c)
+		if c.Name == n.o.Name && c.Text != nil {
+			n.fenced()
+		}
+	}
+}
+
+// Wrote takes the outcome of a Write in. The revision counts where it is done.
+func (n *Node) Wrote(now Time, id int, outcome Outcome, revision int64) []Action {
+	n.now = now
+	then := n.writes[id]
+	delete(n.writes, id)
+	if then != nil {
+		then(outcome, revision)
+	}
+	n.step()
+	return n.flush()
+}
+
+// wrote takes what a Write has put and deleted in, without waiting to hear of it.
+func (n *Node) wrote(w *Write, revision int64) {
+	for _, k := range w.Delete {
+		n.learn(Change{Key: k, Revision: revision})
+	}
+	for _, p := range w.Put {
+		n.learn(Change{Key: p.Key, Revision: revision, Text: p.Text})
+	}
+}
+
+// SetPolicies says which VIPs have hold = "one", and what of them.
+func (n *Node) SetPolicies(now Time, policies map[netip.Addr]Policy) []Action {
+	n.now = now
+	next := map[string]*unit{}
+	for _, a := range slices.SortedFunc(maps.Keys(policies), netip.Addr.Compare) {
+		p := policies[a]
+		u := n.units[a.String()]
+		if u == nil {
+			u = &unit{name: a.String(), addrs: []netip.Addr{a}}
+		}
+		u.policy = p
+		next[u.name] = u
+	}
+	for name, old := range n.units {
+		if next[name] == nil {
+			n.release(old)
+		}
+	}
+	n.units, n.stale = next, true
+	n.order = slices.SortedFunc(maps.Values(next), func(a, b *unit) int { return cmp.Compare(a.name, b.name) })
+	n.adopt()
+	n.step()
+	return n.flush()
+}
+
+// SetMember says what others read of this node from now on; the caller has written it to etcd, or is about to.
+func (n *Node) SetMember(now Time, m Member) []Action {
+	n.now = now
+	n.o.Member, n.look = m, true
+	n.step()
+	return n.flush()
+}
+
+// Stop gives all VIPs away that somebody else can take, and then ends the session; Left says when that is done.
+func (n *Node) Stop(now Time) []Action {
+	n.now = now
+	n.stopping, n.look = true, true
+	n.step()
+	return n.flush()
+}
+
+// Bound returns how many addresses are bound here.
+func (n *Node) Bound() int { return n.bound }
+
+// each calls f for the units in order of their names.
+func (n *Node) each(f func(*unit)) {
+	for _, u := range n.order {
+		f(u)
+	}
+}
+
+// Addresses are where a node hears heartbeats.
+func (n *Node) Addresses(name string) []Address {
+	if m := n.members[name]; m != nil {
+		return m.value.At
+	}
+	return nil
+}
+
+// Left says whether a node that was stopped has no session any more.
+func (n *Node) Left() bool { return n.left }

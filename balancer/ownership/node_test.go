@@ -1,0 +1,87 @@
+package ownership
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"vipd/test/wait"
+)
+
+func addresses(n int) map[netip.Addr]Policy {
+	out := map[netip.Addr]Policy{}
+	for i := range n {
+		out[netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(i%250 + 1)})] = Policy{}
+	}
+	return out
+}
+
+// TestNeverTwoOwners injects faults from seeds: nobody ever answers beside the owner, and when all is well again each VIP has one.
+func TestNeverTwoOwners(t *testing.T) {
+	for seed := range uint64(wait.Soak(12, 10000)) {
+		w := newWorld(t, seed, 2+int(seed%3), addresses(1+int(seed%4)))
+		w.run(3 * time.Second)
+		for range 12 {
+			w.fault()
+			w.run(time.Duration(w.IntN(2500)) * time.Millisecond)
+		}
+		w.calm = true
+		w.run(20 * time.Second)
+		for v := range w.policy {
+			if w.owner(v) == nil && w.dual == "" {
+				w.dual = "nobody answers for " + v.String() + " though all is well"
+			}
+		}
+		if w.dual != "" {
+			for _, line := range w.log {
+				t.Log(line)
+			}
+			t.Fatalf("seed %d: %s", seed, w.dual)
+		}
+	}
+}
+
+// TestTwoOwnersWithoutGate: what the test above shows is the gate's doing, and the faults are such that it matters.
+func TestTwoOwnersWithoutGate(t *testing.T) {
+	for seed := range uint64(20) {
+		w := newWorld(t, seed, 3, addresses(1))
+		w.shut = true
+		w.run(3 * time.Second)
+		for range 12 {
+			w.fault()
+			w.run(time.Duration(w.IntN(2500)) * time.Millisecond)
+		}
+		if w.dual != "" {
+			return
+		}
+	}
+	t.Error("without a gate, two hosts never answered for a VIP in 20 histories")
+}
+
+// TestTakeOver: when the owner is killed, another one answers within a second, and the first does not take its VIP back.
+func TestTakeOver(t *testing.T) {
+	w := newWorld(t, 1, 3, addresses(1))
+	w.calm = true
+	w.run(3 * time.Second)
+	var vip netip.Addr
+	for vip = range w.policy {
+	}
+	first := w.owner(vip)
+	if first == nil {
+		t.Fatal("nobody took the VIP")
+	}
+	first.epoch++
+	killed := w.now
+	for w.owner(vip) == first || w.owner(vip) == nil {
+		if w.run(time.Millisecond); w.now.Since(killed) > time.Second {
+			t.Fatal("nobody took the VIP of a host that was killed")
+		}
+	}
+	t.Logf("taken after %s", w.now.Since(killed))
+	second := w.owner(vip)
+	first.start()
+	w.run(20 * time.Second)
+	if w.owner(vip) != second {
+		t.Error("the VIP moved though nothing was wrong with its owner")
+	}
+}

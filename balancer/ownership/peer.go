@@ -1,0 +1,131 @@
+package ownership
+
+// peer is another node, as its messages tell.
+type peer struct {
+	boot ID
+	// heard is when anything of it came, on what addresses of this node.
+	heard Time
+	on    [16]Time
+	// ready and well are of its newest heartbeat, sent at.
+	ready bool
+	well  uint16
+	sent  Time
+}
+
+// recent is how many heartbeats may be lost before a peer counts as silent for the choice among hosts.
+const recent = 6
+
+// recently says whether a time is so short ago that a peer counts as heard.
+func (n *Node) recently(t Time) bool { return t > 0 && n.now.Since(t) < recent*n.o.Timing.Beat }
+
+// beats sends heartbeats, when they are due.
+func (n *Node) beats() {
+	if n.now < n.beat {
+		return
+	}
+	n.beat, n.look = n.now.Add(n.o.Timing.Beat), true
+	m := Message{Kind: Beat, From: n.o.Name, Boot: n.o.Member.Boot, Sent: n.now, Ready: n.gate == open && !n.stopping, Well: n.well()}
+	if n.my.live {
+		m.Session = n.my.id
+	}
+	for name := range n.members {
+		if name != n.o.Name {
+			n.do(Send{name, -1, m})
+		}
+	}
+}
+
+// well returns a bit for each address of this node on which a peer was heard: or no peer was, anywhere.
+func (n *Node) well() (bits uint16) {
+	for i := range min(len(n.o.Member.At), 16) {
+		if n.hears(i) {
+			bits |= 1 << i
+		}
+	}
+	if bits == 0 {
+		return 1<<16 - 1
+	}
+	return bits
+}
+
+// hears says whether a peer was heard on an address.
+func (n *Node) hears(on int) bool {
+	for _, p := range n.peers {
+		if n.recently(p.on[on]) {
+			return true
+		}
+	}
+	return false
+}
+
+// Heard takes a message in that came to one of this node's addresses (an index of Member.At).
+func (n *Node) Heard(now Time, on int, m Message) []Action {
+	n.now = now
+	if m.From == n.o.Name || n.members[m.From] == nil && n.sessions[m.From] == nil || on < 0 || on >= 16 {
+		return nil
+	}
+	p := n.peers[m.From]
+	if p == nil {
+		p = &peer{}
+		n.peers[m.From] = p
+	}
+	if p.boot != m.Boot {
+		*p = peer{boot: m.Boot}
+	}
+	p.heard, p.on[on] = now, now
+	switch m.Kind {
+	case Beat:
+		n.heardBeat(p, on, m)
+	case Answer:
+		if n.my.live && m.Session == n.my.id && m.Sent > n.my.confirmed[m.From] && m.Sent <= now {
+			n.my.confirmed[m.From] = m.Sent
+			n.confirm()
+			n.openGate()
+		}
+	case Ask:
+		n.heardAsk(m)
+	case Vote:
+		if votes := n.votes[m.Session]; votes != nil {
+			votes[m.From] = m.Boot
+			n.bury()
+		}
+	}
+	return n.flush()
+}
+
+// heardBeat confirms a peer's session, if this node knows it from etcd.
+func (n *Node) heardBeat(p *peer, on int, m Message) {
+	if m.Sent < p.sent {
+		return // a newer one came first
+	}
+	p.sent, p.ready, p.well = m.Sent, m.Ready, m.Well
+	j := n.juror(m.From, m.Session)
+	if j != nil && j.Confirm(n.now, m.Session) {
+		n.do(Send{m.From, on, Message{Kind: Answer, From: n.o.Name, Boot: n.o.Member.Boot, Session: m.Session, Sent: m.Sent}})
+	}
+}
+
+// juror returns this node as a juror of a peer's session; nil: it must neither confirm it nor vote on it. Etcd has this run of
+// the node, and as of that registration or later the session: what an earlier run has voted stays so.
+func (n *Node) juror(node string, session ID) *Juror {
+	s := n.sessions[node]
+	if session == 0 || s == nil || s.value.ID != session || !n.registered() {
+		return nil
+	}
+	j := n.jurors[node]
+	if j == nil {
+		j = &Juror{}
+		n.jurors[node] = j
+	}
+	j.Meet(session)
+	return j
+}
+
+// heardAsk votes on a session.
+func (n *Node) heardAsk(m Message) {
+	j := n.juror(m.Subject, m.Session)
+	if j == nil || m.Subject == n.o.Name || !j.Vote(n.now, n.o.Started, n.sessions[m.Subject].value.Timing) {
+		return
+	}
+	n.do(Send{m.From, -1, Message{Kind: Vote, From: n.o.Name, Boot: n.o.Member.Boot, Session: m.Session, Subject: m.Subject}})
+}

@@ -1,0 +1,38 @@
+package ownership
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Status is how a node is at a moment.
+type Status struct {
+	Session ID // 0: etcd has none
+	Gate    string
+	// Left is how long the session is confirmed from now.
+	Left time.Duration
+	// Confirmed has the age of each juror's newest confirmation; -1: there is none.
+	Confirmed map[string]time.Duration
+	Bound     []netip.Addr
+}
+
+// Status says how the node is.
+func (n *Node) Status(now Time) Status {
+	s := Status{Gate: [...]string{"closed", "closing", "opening", "open"}[n.gate], Confirmed: map[string]time.Duration{}}
+	if n.my.live {
+		s.Session, s.Left = n.my.id, max(n.my.deadline.Since(now), 0)
+	}
+	for _, j := range n.my.jury {
+		if sent := n.my.confirmed[j]; sent > 0 {
+			s.Confirmed[j] = now.Since(sent)
+		} else if j != n.o.Name {
+			s.Confirmed[j] = -1
+		}
+	}
+	for _, u := range n.order {
+		if u.bound {
+			s.Bound = append(s.Bound, u.addrs...)
+		}
+	}
+	return s
+}

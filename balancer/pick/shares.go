@@ -1,0 +1,30 @@
+package pick
+
+import "vipd/balancer"
+
+// Shares returns the part of new connections that each backend gets, as the picker of s gives them out: all of them to one
+// where the choice depends on f or on the load, which is that of now; else by turns or by weight. It is all zeros where no
+// backend is left. The arguments are those of New and Pick.
+func Shares(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64, f Flow) []float64 {
+	parts := make([]float64, len(backends))
+	switch s {
+	case balancer.LeastConn, balancer.WeightedLeastConn, balancer.ShortestDelay, balancer.NeverQueue,
+		balancer.SourceHash, balancer.DestinationHash, balancer.Maglev:
+		if at := New(s, backends, load).Pick(f, nil); at >= 0 {
+			parts[at] = 1
+		}
+		return parts
+	}
+	members := membersOf(backends)
+	var sum int64
+	for i := range members {
+		if s == balancer.RoundRobin {
+			members[i].weight = 1
+		}
+		sum += members[i].weight
+	}
+	for _, m := range members {
+		parts[m.index] = float64(m.weight) / float64(sum)
+	}
+	return parts
+}

@@ -1,0 +1,126 @@
+package balancer_test
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// TestDecodeVIP reads the settings of addresses, right and wrong ones, and writes the right ones back.
+func TestDecodeVIP(t *testing.T) {
+	full := map[string]any{"hold": "one", "prefer": []any{"gw1", "gw2"}, "group": "edge", "preempt": "5m", "require": "local"}
+	v, problems := balancer.DecodeVIP("192.168.1.100", full, nil, balancer.SeverityError)
+	if v == nil || len(problems) > 0 {
+		t.Fatalf("a right one has problems: %v", problems)
+	}
+	want := balancer.VIPPolicy{
+		Hold: balancer.HoldOne, Prefer: []string{"gw1", "gw2"}, Group: "edge", Preempt: balancer.Preempt(5 * time.Minute),
+		Require: balancer.RequireLocal, Withdraw: balancer.WithdrawNever,
+	}
+	if !reflect.DeepEqual(v.VIPPolicy, want) {
+		t.Errorf("got %+v, want %+v", v.VIPPolicy, want)
+	}
+	if got := balancer.EncodeVIP(&v.VIPPolicy); !reflect.DeepEqual(got, full) {
+		t.Errorf("it is written as %v, want %v", got, full)
+	}
+	var in balancer.Inputs
+	in.Pools = in.Pools.Set("edge", &balancer.Pool{CIDRs: []netip.Prefix{netip.MustParsePrefix("fd00::/64")}, VIPPolicy: want})
+	over, _ := balancer.DecodeVIP("fd00::1", map[string]any{"preempt": "never", "require": "node"}, nil, balancer.SeverityError)
+	in.VIPs = in.VIPs.Set(over.Addr, over)
+	if p := in.PolicyOf(over.Addr); p.Preempt != 0 || p.Require != balancer.RequireNode || p.Group != "edge" || p.Hold != balancer.HoldOne {
+		t.Errorf("over a pool's settings a table comes to %+v", p)
+	}
+	if p := in.PolicyOf(addr("fd00::2")); !reflect.DeepEqual(p, want) {
+		t.Errorf("without a table an address of the pool has %+v", p)
+	}
+
+	for _, c := range []struct {
+		addr   string
+		fields map[string]any
+		want   string
+	}{
+		{"10.0.0.1", map[string]any{"hold": "two"}, `hold: "two" is not one of each, one`},
+		{"10.0.0.1", map[string]any{"holds": "one"}, `holds: unknown field; did you mean "hold"?`},
+		{"web", nil, `"web" is not an IP address, such as 192.168.1.11 or fd00::11`},
+		{"FD00::1", nil, `the address must be written as "fd00::1" here: only one table may be about an address`},
+		{"0.0.0.0", nil, "is the unspecified address, which no host can hold"},
+		{"127.0.0.9", map[string]any{"hold": "one"}, `hold: 127.0.0.9 is an address that each host has for itself: only "each" is possible`},
+		{"10.0.0.1", map[string]any{"hold": "one", "prefer": []any{"a b", "gw1", "gw1"}}, `prefer[0]: "a b" names no node: write its name as "vipctl get nodes" shows it
+prefer[2]: the node gw1 is there already`},
+		{"10.0.0.1", map[string]any{"hold": "one", "group": "No"}, `group: "No" is not possible: names of groups are 1 to 63 of a-z, 0-9 and "-", the first and last not "-"`},
+		{"10.0.0.1", map[string]any{"hold": "one", "preempt": "0s"}, `preempt: 0s is out of range; 1s to 24h and "never" are possible`},
+		{"10.0.0.1", map[string]any{"hold": "one", "preempt": "soon"}, `preempt: "soon" is neither "never" nor a duration, such as "30s" or "5m"`},
+		{"10.0.0.1", map[string]any{"hold": "one", "preempt": "5m"}, `preempt: has no effect without prefer, which names the hosts that are better`},
+		{"10.0.0.1", map[string]any{"hold": "one", "withdraw": "no_endpoint"}, `withdraw: is for VIPs that each host holds; with hold = "one" the owner gives a VIP away by require`},
+		{"10.0.0.1", map[string]any{"prefer": []any{"gw1"}, "require": "node"}, `prefer: has no effect without hold = "one": each host holds the VIP
+require: has no effect without hold = "one": each host holds the VIP`},
+	} {
+		_, problems := balancer.DecodeVIP(c.addr, c.fields, nil, balancer.SeverityError)
+		var lines []string
+		for _, p := range problems {
+			lines = append(lines, p.String())
+		}
+		if got := strings.Join(lines, "\n"); got != c.want {
+			t.Errorf("%s %v:\n got %s\nwant %s", c.addr, c.fields, got, c.want)
+		}
+	}
+}
+
+// TestWithdraw follows a VIP that is withdrawn while no endpoint is usable: it comes back when one is, at most once in 5 s.
+func TestWithdraw(t *testing.T) {
+	vip := addr("10.96.0.1")
+	var in balancer.Inputs
+	in.VIPs = in.VIPs.Set(vip, &balancer.VIP{Addr: vip, Given: []string{"withdraw"}, VIPPolicy: balancer.VIPPolicy{Withdraw: balancer.WithdrawNoEndpoint}})
+	env := balancer.Env{Capabilities: balancer.Capabilities{Protocols: []balancer.Protocol{balancer.TCP}, Forwards: []balancer.Forward{balancer.NATForward}}}
+	var c balancer.Compiler
+	var memory balancer.Memory
+	var before balancer.Desired
+	now := time.Unix(1_700_000_000, 0).UTC()
+	look := func(after time.Duration, endpoints int) string {
+		now = now.Add(after)
+		s := &balancer.Service{Name: "web", VIPs: []netip.Addr{vip}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}}
+		s.Forward = balancer.NATForward
+		for i := range endpoints {
+			s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: addr(fmt.Sprintf("192.168.1.%d", 10+i)), Weight: 1})
+		}
+		in.Services = in.Services.Set("web", s)
+		memory = memory.Expire(now)
+		desired := c.Once(env, in.Remembering(memory))
+		memory = memory.After(before, desired, now)
+		before = desired
+		if !desired.Addresses.Has(vip) {
+			t.Fatal("the VIP is not wanted at all")
+		}
+		return string(desired.Standings.At(vip))
+	}
+	for _, step := range []struct {
+		after     time.Duration
+		endpoints int
+		want      balancer.Standing
+	}{
+		{0, 0, balancer.Withdrawn},         // from the start
+		{time.Second, 1, balancer.Serving}, // it has not come back before
+		{time.Second, 0, balancer.Withdrawn},
+		{time.Second, 1, balancer.Withdrawn}, // 2 s after the last return
+		{2 * time.Second, 0, balancer.Withdrawn},
+		{2 * time.Second, 1, balancer.Serving}, // 6 s after it
+		{time.Second, 2, balancer.Serving},
+		{time.Second, 0, balancer.Withdrawn},
+		{time.Second, 2, balancer.Withdrawn},
+	} {
+		if got := look(step.after, step.endpoints); got != string(step.want) {
+			t.Fatalf("after %s with %d endpoints it is %q, want %q", step.after, step.endpoints, got, step.want)
+		}
+	}
+	if next := memory.NextExpiry(); next.Sub(now) != 2*time.Second {
+		t.Errorf("the next look is in %s, want 2 s", next.Sub(now))
+	}
+	if got := look(2*time.Second, 2); got != string(balancer.Serving) {
+		t.Errorf("when its time has come it is %q", got)
+	}
+}

@@ -1,0 +1,142 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// Connections asks for the live connections that q names.
+func (c *Client) Connections(ctx context.Context, q dataplane.ConnectionQuery) (all []Connection, err error) {
+	return all, c.EachConnection(ctx, q, func(n Connection) error {
+		all = append(all, n)
+		return nil
+	})
+}
+
+// EachConnection asks for the live connections that q names, and hands each to each as it comes.
+func (c *Client) EachConnection(ctx context.Context, q dataplane.ConnectionQuery, each func(Connection) error) error {
+	asking, s := c.bound(ctx, c.patience)
+	defer s.end()
+	response, err := c.send(asking, http.MethodGet, "/v1/connections?"+connectionValues(q).Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	d := json.NewDecoder(s.heard(response.Body))
+	_, err = d.Token() // the list's bracket
+	for err == nil && d.More() {
+		var n Connection
+		if err = d.Decode(&n); err != nil {
+			break
+		}
+		if err := each(n); err != nil {
+			return err
+		}
+	}
+	if err == nil {
+		_, err = d.Token()
+	}
+	switch {
+	case err != nil && asking.Err() != nil:
+		return context.Cause(asking)
+	case err != nil:
+		return fmt.Errorf("reading the connections: vipd at %s broke the answer off: %w", c.socket, err)
+	}
+	return nil
+}
+
+// ConnectionEvent is what is told of connections that are followed.
+type ConnectionEvent struct {
+	// Event is Following, Began, Ended or Missed.
+	Event      string      `json:"event"`
+	At         time.Time   `json:"at,omitzero"`
+	Connection *Connection `json:"connection,omitempty"`
+}
+
+// The events: following comes first, and after missed some connections that began or ended were not told.
+const (
+	Following = "following"
+	Began     = "begin"
+	Ended     = "end"
+	Missed    = "missed"
+)
+
+// Killed says how many connections were ended.
+type Killed struct {
+	Connections int `json:"connections"`
+}
+
+// FollowConnections hands each what begins and ends of the connections that q names, until it returns an error or ctx ends.
+func (c *Client) FollowConnections(ctx context.Context, q dataplane.ConnectionQuery, each func(ConnectionEvent) error) error {
+	values := connectionValues(q)
+	values.Set("follow", "1")
+	response, err := c.send(ctx, http.MethodGet, "/v1/connections?"+values.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	d := json.NewDecoder(response.Body)
+	for {
+		var e ConnectionEvent
+		if err := d.Decode(&e); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("following connections: vipd at %s ended the answer", c.socket)
+		}
+		if err := each(e); err != nil {
+			return err
+		}
+	}
+}
+
+// Kill ends the connections that q names, for the operator with the name by; "" if that is not known.
+func (c *Client) Kill(ctx context.Context, q dataplane.ConnectionQuery, by string) (k Killed, err error) {
+	values := connectionValues(q)
+	values.Set("by", by)
+	return k, c.call(ctx, http.MethodPost, "/v1/connections/kill?"+values.Encode(), nil, &k)
+}
+
+// connectionValues writes a query as ParseConnectionQuery reads it.
+func connectionValues(q dataplane.ConnectionQuery) url.Values {
+	values := url.Values{}
+	for name, value := range map[string]string{
+		"service": string(q.Service), "state": q.State, "client": placeText(q.Client), "endpoint": placeText(q.Backend),
+	} {
+		if value != "" {
+			values.Set(name, value)
+		}
+	}
+	return values
+}
+
+// ParseConnectionQuery reads which connections are asked for.
+func ParseConnectionQuery(from url.Values) (q dataplane.ConnectionQuery, err error) {
+	q.Service, q.State = balancer.Name(from.Get("service")), from.Get("state")
+	for name, at := range map[string]*netip.AddrPort{"client": &q.Client, "endpoint": &q.Backend} {
+		if text := from.Get(name); text != "" {
+			t, err := balancer.ParseTarget("", text)
+			if err != nil {
+				return q, fmt.Errorf("%s: %w", name, err)
+			}
+			*at = netip.AddrPortFrom(t.Addr, t.Port)
+		}
+	}
+	return q, nil
+}
+
+// placeText writes ADDRESS or ADDRESS:PORT; "" where there is none.
+func placeText(a netip.AddrPort) string {
+	if !a.Addr().IsValid() {
+		return ""
+	}
+	return balancer.Target{Addr: a.Addr(), Port: a.Port()}.Address()
+}

@@ -1,0 +1,83 @@
+package convert
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Options are what the text alone does not tell.
+type Options struct {
+	// VIPs stand in for listeners on every address, such as "*:80". Without one of the listener's family, such a listener
+	// is an error.
+	VIPs []netip.Addr
+}
+
+// Result is a converted configuration.
+type Result struct {
+	// TOML is a configuration of vipd. The notes stand at its end, as comments.
+	TOML string
+	// Services is the number of services in TOML.
+	Services int
+	// Notes are the lines that have no exact equivalent, in the order of their lines.
+	Notes []Note
+}
+
+// Note is a line that has no exact equivalent.
+type Note struct {
+	// Line is the number of the line, from 1.
+	Line int
+	// Text is what the line says.
+	Text string
+	// Nearest says what vipd does instead, or which setting is nearest.
+	Nearest string
+}
+
+// Error says why a text can't be converted.
+type Error struct {
+	File string
+	Line int
+	Text string
+}
+
+// Error writes the place and the reason.
+func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Text) }
+
+// maxText bounds the text: real configurations are far smaller.
+const maxText = 16 << 20
+
+// readers are the formats and what reads them.
+func readers() map[string]func(*draft) error {
+	return map[string]func(*draft) error{
+		"keepalived": readKeepalived, "haproxy": readHAProxy, "ipvsadm": readIPVSADM, "gobetween": readGobetween, "nginx": readNginx,
+	}
+}
+
+// Formats lists the formats that Convert reads.
+func Formats() []string { return slices.Sorted(maps.Keys(readers())) }
+
+// Convert converts text, which was read from file. The format is one of Formats. The error is an *Error where it belongs
+// to a line.
+func Convert(format, file string, text []byte, o Options) (*Result, error) {
+	read, known := readers()[format]
+	switch {
+	case !known:
+		return nil, fmt.Errorf("there is no format %q; it can be %s", format, strings.Join(Formats(), ", "))
+	case len(text) > maxText:
+		return nil, fmt.Errorf("%s has %d bytes, which is too much for a configuration of %s", file, len(text), format)
+	case !utf8.Valid(text):
+		valid := strings.ToValidUTF8(string(text), "\xff")
+		line := 1 + strings.Count(valid[:strings.IndexByte(valid, 0xff)], "\n")
+		return nil, &Error{File: file, Line: line, Text: "is not text in UTF-8; convert its encoding first, for example with iconv"}
+	}
+	d := newDraft(format, file, string(text), o)
+	if err := read(d); err != nil {
+		return nil, err
+	}
+	d.fitAll()
+	d.sortNotes()
+	return &Result{TOML: d.text(), Services: len(d.services), Notes: d.notes}, nil
+}

@@ -1,0 +1,110 @@
+package convert
+
+import (
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/store/tomlfile"
+	"vipd/test/wait"
+)
+
+// TestWhateverIsReadIsValid damages the configurations of testdata at random. Each either is an error with its place, or is
+// written as TOML whose services vipd takes.
+func TestWhateverIsReadIsValid(t *testing.T) {
+	files, err := filepath.Glob("testdata/*/*.conf")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d configurations, %v", len(files), err)
+	}
+	var texts [][]byte
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, text)
+	}
+	options := Options{VIPs: []netip.Addr{netip.MustParseAddr("10.5.0.1"), netip.MustParseAddr("2001:db8::1")}}
+	for seed := range uint64(wait.Soak(12, 1500)) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		for i, file := range files {
+			format := filepath.Base(filepath.Dir(file))
+			text := damaged(r, texts[i], texts[r.IntN(len(texts))])
+			result, err := Convert(format, "origin", text, options)
+			var placed *Error
+			if err != nil && (!errors.As(err, &placed) || placed.Line < 1 || placed.Text == "") {
+				t.Errorf("seed %d, %s: the error has no place: %v\n%s", seed, file, err, text)
+			}
+			if err == nil {
+				for _, p := range problemsOf(result) {
+					t.Errorf("seed %d, %s: %s\n%s\n%s", seed, file, p, text, result.TOML)
+				}
+			}
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}
+
+// damaged returns text after some random edits, some of them with pieces of another text.
+func damaged(r *rand.Rand, text, other []byte) []byte {
+	out := slices.Clone(text)
+	for range 1 + r.IntN(4) {
+		at := r.IntN(len(out) + 1)
+		end := min(len(out), at+r.IntN(30))
+		from := r.IntN(len(other))
+		piece := other[from:min(len(other), from+r.IntN(60))]
+		odd := []string{"{", "}", "\"", "'", ";", "\n", "\\", "$", "-", "0", "99999999999999999999", ":", "[", "\x00", "\xff", " ", "é", "::"}
+		switch r.IntN(4) {
+		case 0:
+			out = slices.Delete(out, at, end)
+		case 1:
+			out = slices.Insert(out, at, piece...)
+		case 2:
+			out = slices.Insert(out, at, []byte(odd[r.IntN(len(odd))])...)
+		case 3:
+			lines := strings.SplitAfter(string(out), "\n")
+			i, j := r.IntN(len(lines)), r.IntN(len(lines))
+			lines[i], lines[j] = lines[j], lines[i]
+			out = []byte(strings.Join(lines, ""))
+		}
+	}
+	return out
+}
+
+// problemsOf are the errors that vipd finds in what was written.
+func problemsOf(result *Result) []balancer.Problem {
+	doc, problems := tomlfile.Parse("converted", []byte(result.TOML))
+	if doc == nil {
+		return problems
+	}
+	services, _ := doc.Tree()["services"].(map[string]any)
+	if len(services) != result.Services {
+		return []balancer.Problem{{Text: "the number of services is wrong"}}
+	}
+	claims := map[balancer.Key]bool{}
+	for _, name := range slices.Sorted(maps.Keys(services)) {
+		fields, _ := services[name].(map[string]any)
+		s, found := balancer.DecodeService(balancer.Name(name), fields, nil, nil, balancer.SeverityError)
+		for _, p := range found {
+			if p.Severity == balancer.SeverityError {
+				problems = append(problems, p)
+			}
+		}
+		for key := range s.Claims() {
+			if claims[key] {
+				problems = append(problems, balancer.Problem{Service: balancer.Name(name), Text: key.String() + " is claimed twice"})
+			}
+			claims[key] = true
+		}
+	}
+	return problems
+}

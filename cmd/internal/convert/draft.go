@@ -1,0 +1,227 @@
+package convert
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/decode"
+)
+
+// draft is a configuration while it is converted.
+type draft struct {
+	format, file string
+	// lines are the lines of the origin; line n is lines[n-1].
+	lines []string
+	// wildcard are the VIPs of listeners without an address.
+	wildcard []netip.Addr
+	// mode is the mode that is most like the origin, and why; "" means auto.
+	mode, modeWhy string
+	// unbound: another program owns the addresses. It is the line that says so; 0: none does.
+	unbound  int
+	services []*service
+	notes    []Note
+	names    map[string]bool
+}
+
+// service is a service of a draft: each part with the line that it comes from.
+type service struct {
+	name     string
+	line     int
+	vips     []entry
+	ports    []entry
+	targets  []target
+	settings []setting
+	// health are the fields of the health table.
+	health []setting
+}
+
+// entry is an element of a list.
+type entry struct {
+	value any
+	line  int
+}
+
+// target is an endpoint.
+type target struct {
+	fields map[string]any
+	// port is the endpoint's port; 0: the service's.
+	port uint16
+	line int
+}
+
+// setting is a field.
+type setting struct {
+	name  string
+	value any
+	// line is where the origin says so; 0: it does not, and why says where the value comes from.
+	line int
+	why  string
+}
+
+func newDraft(format, file, text string, o Options) *draft {
+	return &draft{
+		format: format, file: file, wildcard: o.VIPs, names: map[string]bool{},
+		lines: strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n"),
+	}
+}
+
+// lineText is what line n says, without what a comment in TOML can't hold.
+func (d *draft) lineText(n int) string {
+	if n < 1 || n > len(d.lines) {
+		return ""
+	}
+	return plain(d.lines[n-1])
+}
+
+// oneLine makes text fit for a comment.
+func oneLine(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
+}
+
+// plain makes text of the origin fit for a comment, and shortens it.
+func plain(text string) string {
+	const longest = 100
+	text = oneLine(text)
+	if runes := []rune(text); len(runes) > longest {
+		text = string(runes[:longest]) + " ..."
+	}
+	return text
+}
+
+// errorf returns an error about a line.
+func (d *draft) errorf(line int, format string, args ...any) error {
+	return &Error{File: d.file, Line: line, Text: fmt.Sprintf(format, args...)}
+}
+
+// note records that a line has no exact equivalent. The text says what vipd does instead. A line that several services
+// inherit is noted once.
+func (d *draft) note(line int, format string, args ...any) {
+	n := Note{Line: line, Text: d.lineText(line), Nearest: oneLine(fmt.Sprintf(format, args...))}
+	if !slices.Contains(d.notes, n) {
+		d.notes = append(d.notes, n)
+	}
+}
+
+func (d *draft) sortNotes() {
+	slices.SortStableFunc(d.notes, func(a, b Note) int { return cmp.Compare(a.Line, b.Line) })
+}
+
+// newService adds a service. Its name is made of the words.
+func (d *draft) newService(line int, words ...string) *service {
+	s := &service{name: d.freeName(strings.Join(words, "-")), line: line}
+	d.services = append(d.services, s)
+	return s
+}
+
+// freeName makes a DNS label of text that no other service has.
+func (d *draft) freeName(text string) string {
+	const longest = 63 - len("-9999")
+	label := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return '-'
+	}, text)
+	label = strings.Trim(label[:min(len(label), longest)], "-")
+	label = cmp.Or(label, "service")
+	name := label
+	for n := 2; d.names[name]; n++ {
+		name = label + "-" + strconv.Itoa(n)
+	}
+	d.names[name] = true
+	return name
+}
+
+// set gives a field its value, in place of an earlier one.
+func (s *service) set(line int, name string, value any) {
+	s.settings = put(s.settings, setting{name: name, value: value, line: line})
+}
+
+// setDefault gives a field the origin's default where it has no value.
+func (s *service) setDefault(name string, value any, why string) {
+	if !has(s.settings, name) {
+		s.settings = append(s.settings, setting{name: name, value: value, why: why})
+	}
+}
+
+// check gives a field of the health table its value, in place of an earlier one.
+func (s *service) check(line int, name string, value any) {
+	s.health = put(s.health, setting{name: name, value: value, line: line})
+}
+
+func put(all []setting, one setting) []setting {
+	all = slices.DeleteFunc(all, func(s setting) bool { return s.name == one.name })
+	return append(all, one)
+}
+
+func has(all []setting, name string) bool {
+	return slices.ContainsFunc(all, func(s setting) bool { return s.name == name })
+}
+
+// endpoint adds an endpoint, without the fields that have their default.
+func (s *service) endpoint(line int, address netip.Addr, port uint16) map[string]any {
+	fields := map[string]any{"address": address.String()}
+	s.targets = append(s.targets, target{fields: fields, port: port, line: line})
+	return fields
+}
+
+// listener is an address and port on which the origin listens.
+type listener struct {
+	addr  netip.Addr
+	port  uint16
+	proto balancer.Protocol
+	line  int
+}
+
+// spread makes services for listeners: one for each set of addresses that have the same ports.
+func (d *draft) spread(line int, name string, listeners []listener) []*service {
+	type port struct {
+		number uint16
+		proto  balancer.Protocol
+	}
+	var ports []port
+	vips := map[port][]listener{}
+	for _, l := range listeners {
+		p := port{l.port, l.proto}
+		if vips[p] == nil {
+			ports = append(ports, p)
+		}
+		if !slices.ContainsFunc(vips[p], func(other listener) bool { return other.addr == l.addr }) {
+			vips[p] = append(vips[p], l)
+		}
+	}
+	sets := map[string]*service{}
+	var out []*service
+	for _, p := range ports {
+		key := ""
+		for _, l := range vips[p] {
+			key += l.addr.String() + " "
+		}
+		s := sets[key]
+		if s == nil {
+			s = d.newService(line, name)
+			for _, l := range vips[p] {
+				s.vips = append(s.vips, entry{l.addr.String(), l.line})
+			}
+			sets[key], out = s, append(out, s)
+		}
+		fields := map[string]any{"port": int64(p.number)}
+		if p.proto != balancer.TCP {
+			fields["protocol"] = string(p.proto)
+		}
+		s.ports = append(s.ports, entry{fields, vips[p][0].line})
+	}
+	return out
+}
+
+// seconds writes a time as vipd reads it.
+func seconds(d time.Duration) string { return decode.FormatDuration(d) }

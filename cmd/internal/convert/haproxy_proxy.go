@@ -1,0 +1,255 @@
+package convert
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// proxy is one service while the statements of its frontend and backend are read.
+type proxy struct {
+	*haproxy
+	*service
+	idle idle
+	// acls are the networks of acls about the client's address.
+	acls map[string][]string
+	// stick is the line of "stick on src", and table that of its stick-table.
+	stick, table statement
+	balance      statement
+	// consistent: hash-type is consistent.
+	consistent bool
+	defaults   []string
+	servers    []server
+	check      checkRules
+}
+
+// statement reads a line.
+func (p *proxy) statement(s *statement) {
+	switch s.word(0) {
+	case "bind", "default_backend", "use_backend", "description", "id", "disabled", "enabled", "guid":
+	case "mode":
+		if s.word(1) != "tcp" {
+			p.note(s.line, "vipd balances connections and does not read HTTP: rules about requests have no equivalent. Keep HAProxy behind a VIP of vipd where you need them")
+		}
+	case "balance":
+		p.balance = *s
+	case "hash-type":
+		p.consistent = s.word(1) == "consistent"
+	case "timeout":
+		p.timeout(s)
+	case "acl":
+		p.acl(s)
+	case "tcp-request":
+		p.request(s)
+	case "stick-table":
+		p.table = *s
+	case "stick":
+		p.stickOn(s)
+	case "server", "default-server", "server-template":
+		p.server(s)
+	case "option":
+		p.option(s)
+	case "http-check", "tcp-check":
+		p.check.rule(p.haproxy, s)
+	case "retries":
+		p.note(s.line, "vipd tries each endpoint once, then the next one, before the client notices")
+	case "maxconn", "fullconn", "rate-limit":
+		p.note(s.line, "nearest is max_connections in the endpoints")
+	case "source":
+		p.note(s.line, "connections leave with this host's address; source in the health table is for checks alone")
+	case "log", "log-format", "log-tag", "capture", "unique-id-format":
+		p.note(s.line, "nearest are \"vipctl conns --follow\", \"vipctl events -f\" and vipd's metrics")
+	case "cookie", "http-request", "http-response", "redirect", "compression", "errorfile", "http-reuse", "stats", "monitor-uri", "http-after-response":
+		p.note(s.line, "vipd does not read HTTP")
+	default:
+		p.note(s.line, "vipd has no equivalent")
+	}
+}
+
+// timeout reads a timeout line.
+func (p *proxy) timeout(s *statement) {
+	d, err := haproxySpan(s.word(2))
+	if err != nil {
+		p.note(s.line, "%v", err)
+		return
+	}
+	at := span{time: d, line: s.line}
+	switch s.word(1) {
+	case "connect":
+		p.set(s.line, "connect_timeout", seconds(d))
+	case "client":
+		p.idle.client = at
+	case "server":
+		p.idle.server = at
+	case "tunnel":
+		p.idle.tunnel = at
+	case "check":
+		p.check.times.timeout = at
+	case "queue":
+		p.note(s.line, "vipd has no queue: a connection that no endpoint takes goes to the next one, or is refused")
+	default:
+		p.note(s.line, "vipd does not read HTTP; idle_timeout is the nearest")
+	}
+}
+
+// acl remembers an acl about the client's address.
+func (p *proxy) acl(s *statement) {
+	if s.word(2) != "src" || strings.HasPrefix(s.word(3), "-") {
+		p.note(s.line, "vipd has rules about the client's address alone: source_ranges, the networks that may connect")
+		return
+	}
+	p.acls[s.word(1)] = append(p.acls[s.word(1)], s.words[3:]...)
+}
+
+// request reads rules that reject all clients but some, and notes others.
+func (p *proxy) request(s *statement) {
+	if !s.is("tcp-request", "connection", "reject") || len(s.words) < 5 {
+		if !s.is("tcp-request", "inspect-delay") && !s.is("tcp-request", "content", "accept") {
+			p.note(s.line, "nearest is source_ranges, the networks that may connect")
+		}
+		return
+	}
+	condition := strings.Join(s.words[4:], " ")
+	var networks []string
+	if name, negated := strings.CutPrefix(condition, "!"); negated {
+		inner, anonymous := strings.CutPrefix(strings.TrimSpace(name), "{")
+		if words := strings.Fields(strings.TrimSuffix(inner, "}")); anonymous && len(words) > 1 && words[0] == "src" {
+			networks = words[1:]
+		} else {
+			networks = p.acls[strings.TrimSpace(name)]
+		}
+	}
+	if s.word(3) == "unless" {
+		networks = p.acls[condition]
+	}
+	if len(networks) == 0 || has(p.settings, "source_ranges") {
+		p.note(s.line, "nearest is source_ranges, the networks that may connect")
+		return
+	}
+	p.set(s.line, "source_ranges", prefixes(networks))
+}
+
+// prefixes writes addresses and networks as networks.
+func prefixes(all []string) []any {
+	out := make([]any, len(all))
+	for i, text := range all {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			text = netip.PrefixFrom(addr, addr.BitLen()).String()
+		} else if prefix, err := netip.ParsePrefix(text); err == nil {
+			text = prefix.Masked().String()
+		}
+		out[i] = text
+	}
+	return out
+}
+
+// stickOn reads a stick line.
+func (p *proxy) stickOn(s *statement) {
+	if s.is("stick", "on", "src") || s.is("stick", "match", "src") || s.is("stick", "store-request", "src") {
+		p.stick = *s
+		return
+	}
+	p.note(s.line, "nearest is affinity = \"client_ip\": a client is known by its address alone")
+}
+
+// option reads an option line.
+func (p *proxy) option(s *statement) {
+	switch name := s.word(1); name {
+	case "httpchk", "tcp-check", "smtpchk", "redis-check", "mysql-check", "pgsql-check", "ldap-check", "ssl-hello-chk", "external-check":
+		p.check.option(p.haproxy, s)
+	case "redispatch", "log-health-checks", "splice-auto", "splice-request", "splice-response", "tcp-smart-accept", "tcp-smart-connect", "allbackups":
+		// vipd always does this.
+	case "tcplog", "dontlognull", "dontlog-normal":
+		p.note(s.line, "nearest are \"vipctl conns --follow\", \"vipctl events -f\" and vipd's metrics")
+	case "httplog", "forwardfor", "httpclose", "http-server-close", "http-keep-alive", "forceclose", "http-no-delay", "originalto", "http-buffer-request":
+		p.note(s.line, "vipd does not read HTTP")
+	default:
+		p.note(s.line, "vipd has no equivalent")
+	}
+}
+
+// scheduler sets the scheduler of a balance line, and of hash-type.
+func (p *proxy) scheduler() {
+	line := p.balance.line
+	switch p.balance.word(1) {
+	case "", "roundrobin", "static-rr":
+		if line > 0 {
+			p.set(line, "scheduler", "wrr")
+		}
+	case "leastconn":
+		p.set(line, "scheduler", "wlc")
+	case "random":
+		p.set(line, "scheduler", "random")
+	case "source":
+		p.set(line, "scheduler", "sh")
+		if p.consistent {
+			p.set(line, "scheduler", "mh")
+		}
+	case "first":
+		p.set(line, "scheduler", "wrr")
+		p.note(line, "nearest are backup = true in the later servers, and max_connections in the first ones")
+	case "hash":
+		if p.balance.word(2) == "src" {
+			p.set(line, "scheduler", "mh")
+			return
+		}
+		fallthrough
+	default:
+		p.set(line, "scheduler", "sh")
+		p.note(line, "vipd does not read HTTP; nearest is scheduler = \"sh\", by the client's address")
+	}
+}
+
+// sticky sets the affinity of a stick line and its table.
+func (p *proxy) sticky() {
+	if p.stick.line == 0 {
+		if p.table.line > 0 {
+			p.note(p.table.line, "vipd keeps no counters of clients")
+		}
+		return
+	}
+	p.set(p.stick.line, "affinity", "client_ip")
+	for i, word := range p.table.words {
+		if word == "expire" {
+			if d, err := haproxySpan(p.table.word(i + 1)); err == nil {
+				p.set(p.table.line, "affinity_timeout", seconds(d))
+			}
+		}
+		if word == "type" && p.table.word(i+1) != "ip" && p.table.word(i+1) != "ipv6" {
+			p.note(p.table.line, "a client is known by its address alone")
+		}
+	}
+}
+
+// finish sets what depends on several lines.
+func (p *proxy) finish() {
+	p.scheduler()
+	p.sticky()
+	if at := p.idle.shortest(); at.line > 0 {
+		p.set(at.line, "idle_timeout", seconds(at.time))
+	}
+	checked := 0
+	for i := range p.servers {
+		s := &p.servers[i]
+		if s.used = p.endpointOf(s); s.used && s.checked {
+			checked++
+		}
+	}
+	if checked > 0 {
+		p.check.write(p)
+	}
+	for _, s := range p.servers {
+		if checked > 0 && s.used && !s.checked {
+			p.note(s.line, "has no check in the origin; in vipd all endpoints of a service are checked")
+		}
+	}
+}
+
+// number reads a whole number; -1 where it is none.
+func number(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || n < 0 {
+		return -1
+	}
+	return n
+}

@@ -1,0 +1,153 @@
+package convert
+
+import (
+	"strconv"
+	"strings"
+)
+
+// server is a server line, with the words of the default-server lines above it before its own.
+type server struct {
+	words []string
+	line  int
+	// checked: it has a check. used: it became an endpoint.
+	checked, used bool
+}
+
+// server collects server lines.
+func (p *proxy) server(s *statement) {
+	switch s.word(0) {
+	case "default-server":
+		p.defaults = append(p.defaults, s.words[1:]...)
+	case "server-template":
+		p.note(s.line, "left out: servers that come and go join with \"vipctl register\"")
+	default:
+		if len(s.words) < 3 {
+			p.note(s.line, "left out: a server line is server NAME ADDRESS[:PORT]")
+			return
+		}
+		words := append(append(s.words[1:3:3], p.defaults...), s.words[3:]...)
+		p.servers = append(p.servers, server{words: words, line: s.line})
+	}
+}
+
+// endpointOf adds the endpoint of a server line, and reports whether it could be read.
+func (p *proxy) endpointOf(s *server) bool {
+	host, portText := splitPort(strings.TrimPrefix(strings.TrimPrefix(s.words[1], "ipv4@"), "ipv6@"))
+	addr, ok := p.host(s.line, host)
+	if !ok {
+		return false
+	}
+	var port uint16
+	if base := p.ports[0].value.(map[string]any)["port"].(int64); strings.HasPrefix(portText, "+") || strings.HasPrefix(portText, "-") {
+		offset, err := strconv.ParseInt(portText, 10, 32)
+		if sum := base + offset; err == nil && len(p.ports) == 1 && sum > 0 && sum < 1<<16 {
+			port = uint16(sum)
+		} else {
+			p.note(s.line, "left out: write a service for each port of a range that the servers shift")
+			return false
+		}
+	} else if portText != "" && portText != "0" {
+		var err error
+		if port, err = parsePort(portText); err != nil {
+			p.note(s.line, "left out: %v", err)
+			return false
+		}
+	}
+	e := &serverOptions{proxy: p, server: s, fields: p.endpoint(s.line, addr, port)}
+	for e.at = 2; e.at < len(s.words); e.at++ {
+		e.option(s.words[e.at])
+	}
+	return true
+}
+
+// serverOptions reads the words behind a server's address.
+type serverOptions struct {
+	proxy  *proxy
+	server *server
+	fields map[string]any
+	at     int
+}
+
+// value is the word behind an option.
+func (e *serverOptions) value() string {
+	if e.at++; e.at < len(e.server.words) {
+		return e.server.words[e.at]
+	}
+	return ""
+}
+
+// option reads one option.
+func (e *serverOptions) option(name string) {
+	p, line := e.proxy, e.server.line
+	switch name {
+	case "check":
+		e.server.checked = true
+	case "no-check":
+		e.server.checked = false
+	case "backup":
+		e.fields["backup"] = true
+	case "disabled":
+		e.fields["draining"] = true
+	case "enabled":
+		delete(e.fields, "draining")
+	case "weight", "maxconn":
+		n := number(e.value())
+		switch {
+		case n < 0:
+			p.note(line, "%s needs a number", name)
+		case name == "maxconn":
+			e.fields["max_connections"] = n
+		case n == 1:
+			delete(e.fields, "weight")
+		default:
+			e.fields["weight"] = n
+		}
+	case "send-proxy":
+		p.set(line, "proxy_protocol", "v1")
+	case "send-proxy-v2", "send-proxy-v2-ssl", "send-proxy-v2-ssl-cn":
+		p.set(line, "proxy_protocol", "v2")
+	case "slowstart":
+		if d, err := haproxySpan(e.value()); err == nil {
+			p.set(line, "slow_start", seconds(d))
+		}
+	case "on-marked-down":
+		if e.value() == "shutdown-sessions" {
+			p.check.cut = line
+		}
+	case "inter", "fastinter", "rise", "fall", "port", "addr", "verify", "check-ssl", "ca-file", "crt", "check-sni", "sni":
+		p.check.server(p, line, name, e)
+	case "id", "namespace", "redir", "init-addr", "resolve-prefer", "resolve-opts", "resolvers", "cookie", "track", "alpn", "crl-file", "verifyhost",
+		"ciphers", "ciphersuites", "observe", "error-limit", "on-error", "on-marked-up", "agent-port", "agent-inter", "agent-addr", "agent-send",
+		"minconn", "maxqueue", "pool-max-conn", "pool-purge-delay", "pool-low-conn", "proto", "check-proto", "check-alpn", "downinter",
+		"shard", "ws", "log-proto", "tcp-ut", "ssl-max-ver", "ssl-min-ver", "max-reuse", "source", "usesrc", "interface", "guid", "hash-key":
+		value := e.value()
+		p.note(line, "%s %s: %s", name, value, nearestOption(name))
+	default:
+		p.note(line, "%s: %s", name, nearestOption(name))
+	}
+}
+
+// nearestOption says what is nearest to an option of a server.
+func nearestOption(name string) string {
+	switch name {
+	case "ssl", "alpn", "ciphers", "ciphersuites", "crl-file", "verifyhost", "ssl-max-ver", "ssl-min-ver":
+		return "vipd does not speak TLS with endpoints; connections pass as the client sends them"
+	case "cookie", "proto", "ws":
+		return "vipd does not read HTTP"
+	case "agent-check", "agent-port", "agent-inter", "agent-addr", "agent-send":
+		return "nearest is a program that calls \"vipctl weight\" or \"vipctl drain\""
+	case "observe", "error-limit", "on-error":
+		return "nearest is a short fast_interval in the health table"
+	case "track":
+		return "checks of the same kind and address may be made twice; that is harmless"
+	case "minconn", "maxqueue":
+		return "nearest is max_connections; vipd has no queue"
+	case "downinter":
+		return "vipd checks endpoints that are down at the usual interval"
+	case "resolvers", "init-addr", "resolve-prefer", "resolve-opts":
+		return "endpoints have addresses; servers that come and go join with \"vipctl register\""
+	case "source", "usesrc", "interface":
+		return "connections leave with this host's address"
+	}
+	return "vipd has no equivalent"
+}

@@ -1,0 +1,68 @@
+package convert
+
+import "time"
+
+// timing is when endpoints are checked, as the origin says it. Zero durations are left to vipd.
+type timing struct {
+	interval, timeout, fast span
+}
+
+// span is a duration, with the line that says it, or where else it comes from.
+type span struct {
+	time time.Duration
+	line int
+	why  string
+}
+
+// The bounds of vipd's intervals.
+const (
+	leastInterval    = 100 * time.Millisecond
+	greatestInterval = 24 * time.Hour
+	usualInterval    = 2 * time.Second
+	usualTimeout     = time.Second
+)
+
+// checkTimes sets the times of the health table, within what vipd takes: timeout < interval, fast_interval <= interval.
+func (d *draft) checkTimes(s *service, t timing) {
+	bounded := min(max(t.interval.time, leastInterval), greatestInterval)
+	switch {
+	case t.interval.time == 0:
+		bounded = usualInterval
+	case bounded != t.interval.time:
+		d.note(t.interval.or(s), "interval is %s: vipd takes %s to %s", seconds(bounded), seconds(leastInterval), seconds(greatestInterval))
+		fallthrough
+	default:
+		s.checkSpan("interval", bounded, t.interval)
+	}
+	longest := (bounded - bounded/10).Truncate(time.Millisecond)
+	switch {
+	case t.timeout.time == 0 && bounded <= usualTimeout:
+		s.checkSpan("timeout", longest, span{why: "must be below interval"})
+	case t.timeout.time >= bounded:
+		d.note(t.timeout.or(s), "timeout is %s: in vipd it is below interval, which is %s", seconds(longest), seconds(bounded))
+		s.checkSpan("timeout", longest, t.timeout)
+	case t.timeout.time > 0:
+		s.checkSpan("timeout", max(t.timeout.time, time.Millisecond), t.timeout)
+	case t.timeout.line > 0:
+		d.note(t.timeout.line, "timeout keeps vipd's default: a check always ends")
+	}
+	if t.fast.time > 0 {
+		fast := min(max(t.fast.time, leastInterval), bounded)
+		if fast != t.fast.time {
+			d.note(t.fast.or(s), "fast_interval is %s: vipd takes %s up to interval", seconds(fast), seconds(leastInterval))
+		}
+		s.checkSpan("fast_interval", fast, t.fast)
+	}
+}
+
+func (s *service) checkSpan(name string, d time.Duration, from span) {
+	s.health = put(s.health, setting{name: name, value: seconds(d), line: from.line, why: from.why})
+}
+
+// or is the line of the span, or that of its service.
+func (t span) or(s *service) int {
+	if t.line > 0 {
+		return t.line
+	}
+	return s.line
+}

@@ -1,0 +1,379 @@
+package convert
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+)
+
+// keepalived is a file of keepalived while it is read.
+type keepalived struct {
+	*draft
+	groups map[string]*node
+	// variables are those of lines such as $NAME=value.
+	variables map[string]string
+}
+
+// readKeepalived reads keepalived.conf.
+func readKeepalived(d *draft) error {
+	nodes, err := d.parseBlocks("#!", false)
+	if err != nil {
+		return err
+	}
+	k := &keepalived{draft: d, groups: map[string]*node{}, variables: map[string]string{}}
+	nodes = k.substituted(nodes)
+	for _, n := range nodes {
+		if n.word(0) == "virtual_server_group" {
+			k.groups[n.word(1)] = n
+		}
+	}
+	for _, n := range nodes {
+		if err := k.top(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// substituted replaces variables by their values, and takes definitions and conditional lines out.
+func (k *keepalived) substituted(nodes []*node) []*node {
+	var out []*node
+	for _, n := range nodes {
+		for i, word := range n.words {
+			n.words[i] = k.expanded(word)
+		}
+		first := n.word(0)
+		switch name, value, defines := strings.Cut(strings.TrimPrefix(first, "$"), "="); {
+		case strings.HasPrefix(first, "$") && defines:
+			k.variables[name] = strings.Join(append([]string{value}, n.rest(1)...), " ")
+			continue
+		case strings.HasPrefix(first, "@"):
+			k.note(n.line, "left out: this line is for some hosts only; convert a file for each host")
+			continue
+		case first == "include" || first == "includer" || strings.HasPrefix(first, "include_"):
+			k.note(n.line, "not read: convert the included file as well")
+			continue
+		}
+		n.children = k.substituted(n.children)
+		out = append(out, n)
+	}
+	return out
+}
+
+// expanded replaces $NAME and ${NAME} in a word. Values do not expand further.
+func (k *keepalived) expanded(word string) string {
+	if !strings.Contains(word, "$") || len(k.variables) == 0 {
+		return word
+	}
+	var out strings.Builder
+	for {
+		before, after, found := strings.Cut(word, "$")
+		out.WriteString(before)
+		if !found {
+			return out.String()
+		}
+		name := after
+		if inner, ok := strings.CutPrefix(after, "{"); ok {
+			name, word, _ = strings.Cut(inner, "}")
+		} else {
+			end := strings.IndexFunc(after, func(r rune) bool {
+				return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+			})
+			if end < 0 {
+				end = len(after)
+			}
+			name, word = after[:end], after[end:]
+		}
+		if value, known := k.variables[name]; known {
+			out.WriteString(value)
+		} else {
+			out.WriteString("$" + name)
+		}
+	}
+}
+
+// top reads a statement outside of blocks.
+func (k *keepalived) top(n *node) error {
+	switch first := n.word(0); first {
+	case "virtual_server":
+		return k.virtualServer(n)
+	case "virtual_server_group":
+	case "vrrp_instance":
+		k.unbound = n.line
+		k.note(n.line, "stays with keepalived, which holds %s; bind = false lets vipd use the addresses as they come and go", k.held(n))
+	case "vrrp_sync_group", "vrrp_script", "vrrp_track_process", "static_ipaddress", "static_routes", "static_rules", "linkbeat_use_polling",
+		"track_file", "vrrp_track_file", "bfd_instance", "net_namespace", "global_defs", "garp_group", "track_bfd":
+		k.note(n.line, "stays with keepalived; vipd needs none of it")
+	case "SSL":
+		k.note(n.line, "nearest are ca_file, cert_file and key_file in the health table of each service")
+	default:
+		k.note(n.line, "vipd has no equivalent")
+	}
+	return nil
+}
+
+// held lists the addresses of a vrrp_instance.
+func (k *keepalived) held(n *node) string {
+	var out []string
+	for _, c := range n.children {
+		if strings.HasPrefix(c.word(0), "virtual_ipaddress") {
+			for _, a := range c.children {
+				out = append(out, a.word(0))
+			}
+		}
+	}
+	if len(out) == 0 {
+		return "its addresses"
+	}
+	return strings.Join(out, ", ")
+}
+
+// virtualServer reads one virtual_server.
+func (k *keepalived) virtualServer(n *node) error {
+	proto := balancer.TCP
+	for _, c := range n.children {
+		if c.word(0) == "protocol" {
+			proto = balancer.Protocol(strings.ToLower(c.word(1)))
+		}
+	}
+	listeners, name, err := k.listeners(n, proto)
+	if err != nil {
+		return err
+	}
+	for _, s := range k.spread(n.line, name, listeners) {
+		if err := k.fill(s, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listeners are the addresses and ports of a virtual_server, and a name for it.
+func (k *keepalived) listeners(n *node, proto balancer.Protocol) (out []listener, name string, err error) {
+	entries, name := []*node{{words: n.rest(1), line: n.line}}, "vs-"+n.word(1)+"-"+n.word(2)
+	if proto != balancer.TCP {
+		name += "-" + string(proto)
+	}
+	if n.word(1) == "group" {
+		group := k.groups[n.word(2)]
+		if group == nil {
+			return nil, "", k.errorf(n.line, "there is no virtual_server_group %q in this file; convert a file that has it", n.word(2))
+		}
+		entries, name = group.children, n.word(2)
+	}
+	for _, e := range entries {
+		if e.word(0) == "fwmark" {
+			k.note(e.line, "left out: vipd does not serve packet marks; write a service with the addresses and ports that the rules of this mark match")
+			continue
+		}
+		addresses, err := addressRange(e.word(0))
+		if err != nil {
+			return nil, "", k.errorf(e.line, "%v: write virtual_server ADDRESS PORT, or ADDRESS PORT in a group", err)
+		}
+		if e.word(1) == "" || e.word(1) == "0" {
+			k.note(e.line, "left out: services have ports; write one that lists the ports in use")
+			continue
+		}
+		port, err := parsePort(e.word(1))
+		if err != nil {
+			return nil, "", k.errorf(e.line, "%v", err)
+		}
+		for _, a := range addresses {
+			out = append(out, listener{a, port, proto, e.line})
+		}
+	}
+	return out, name, nil
+}
+
+// maxRange bounds the addresses of a range.
+const maxRange = 4096
+
+// addressRange reads an address, A.B.C.D-E, A.B.C.D-E.F.G.H or A.B.C.D/N, and the same of IPv6.
+func addressRange(text string) ([]netip.Addr, error) {
+	if prefix, err := netip.ParsePrefix(text); err == nil {
+		var out []netip.Addr
+		for a := prefix.Masked().Addr(); prefix.Contains(a); a = a.Next() {
+			if out = append(out, a); len(out) > maxRange {
+				return nil, fmt.Errorf("the range %q has more than %d addresses", text, maxRange)
+			}
+		}
+		return out, nil
+	}
+	first, last, isRange := strings.Cut(text, "-")
+	from, err := parseAddr(first)
+	if err != nil || !isRange {
+		return []netip.Addr{from}, err
+	}
+	if i := strings.LastIndexAny(first, ".:"); !strings.ContainsAny(last, ".:") {
+		last = first[:i+1] + last
+	}
+	to, err := parseAddr(last)
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for a := from; a.Is4() == to.Is4() && a.Compare(to) <= 0; a = a.Next() {
+		if out = append(out, a); len(out) > maxRange {
+			return nil, fmt.Errorf("the range %q has more than %d addresses", text, maxRange)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("the range %q has no addresses", plain(text))
+	}
+	return out, nil
+}
+
+// fill sets what a virtual_server says in its block.
+func (k *keepalived) fill(s *service, n *node) error {
+	var servers []*node
+	inherited := checkSettings{}
+	for _, c := range n.children {
+		switch first := c.word(0); {
+		case first == "real_server":
+			servers = append(servers, c)
+		case inherited.take(c):
+		default:
+			k.setting(s, c)
+		}
+	}
+	s.setDefault("scheduler", "wlc", wlcWhy)
+	var checkers []*checker
+	for _, r := range servers {
+		c, err := k.realServer(s, r, inherited)
+		if err != nil {
+			return err
+		}
+		checkers = append(checkers, c)
+	}
+	if err := k.sorryServers(s, n); err != nil {
+		return err
+	}
+	for _, one := range s.settings {
+		if one.name == "forward" && one.value != "nat" {
+			k.forwardPorts(s)
+		}
+	}
+	k.health(s, checkers)
+	return nil
+}
+
+// setting reads a statement of a virtual_server that is neither a server nor about checks.
+func (k *keepalived) setting(s *service, n *node) {
+	switch value := n.word(1); n.word(0) {
+	case "lb_algo", "lvs_sched":
+		k.scheduler(s, n.line, value)
+	case "lb_kind", "lvs_method":
+		k.forward(s, n)
+	case "protocol", "sorry_server", "inhibit_on_failure", "sorry_server_inhibit", "alpha", "warmup", "persistence_engine":
+		// Read elsewhere, or what vipd does anyway: a failing endpoint keeps its connections, and counts once it was checked.
+	case "persistence_timeout":
+		timeout := usualKeepalivedPersistence
+		if t, err := parseSpan(value, time.Second); err == nil && t > 0 {
+			timeout = t
+		}
+		s.persistent(n.line, timeout)
+	case "persistence_granularity":
+		k.granularity(n.line)
+	case "quorum", "hysteresis":
+		if value != "1" && n.word(0) == "quorum" || value != "0" && n.word(0) == "hysteresis" {
+			k.note(n.line, "vipd serves while one endpoint is up; nearest are an alert on vipd_endpoints and panic_threshold in the health table")
+		}
+	case "quorum_up", "quorum_down", "notify_up", "notify_down", "smtp_alert":
+		k.note(n.line, "nearest is a program that reads \"vipctl events -f\", or an alert on vipd's metrics")
+	case "ha_suspend":
+		k.note(n.line, "vipd checks endpoints whether or not this host has the VIP")
+	case "ops":
+		k.note(n.line, "nearest is a short udp_timeout in [ipvs]: vipd keeps flows of UDP on their endpoint")
+	case "virtualhost":
+		// Read with the checkers.
+	default:
+		k.note(n.line, "vipd has no equivalent")
+	}
+}
+
+// forward reads lb_kind.
+func (k *keepalived) forward(s *service, n *node) {
+	way, known := map[string]string{"NAT": "nat", "DR": "dr", "TUN": "tunnel"}[strings.ToUpper(n.word(1))]
+	if !known {
+		k.note(n.line, "vipd has no such way; forward is \"nat\"")
+		return
+	}
+	s.set(n.line, "forward", way)
+	if len(n.words) > 2 {
+		k.note(n.line, "tunnels are IP in IP; other types have no equivalent")
+	}
+}
+
+// endpointOf adds the endpoint that a server's first words name.
+func (k *keepalived) endpointOf(s *service, n *node) (map[string]any, error) {
+	addr, err := parseAddr(n.word(1))
+	if err != nil {
+		return nil, k.errorf(n.line, "%v: write %s ADDRESS [PORT]", err, n.word(0))
+	}
+	var port uint16
+	if n.word(2) != "" && n.word(2) != "0" {
+		if port, err = parsePort(n.word(2)); err != nil {
+			return nil, k.errorf(n.line, "%v", err)
+		}
+	}
+	return s.endpoint(n.line, addr, port), nil
+}
+
+// sorryServers adds the sorry servers as backups.
+func (k *keepalived) sorryServers(s *service, n *node) error {
+	for _, c := range n.children {
+		if c.word(0) != "sorry_server" {
+			continue
+		}
+		fields, err := k.endpointOf(s, c)
+		if err != nil {
+			return err
+		}
+		fields["backup"] = true
+	}
+	return nil
+}
+
+// realServer adds an endpoint, and returns its first checker; nil where it has none.
+func (k *keepalived) realServer(s *service, n *node, inherited checkSettings) (first *checker, err error) {
+	fields, err := k.endpointOf(s, n)
+	if err != nil {
+		return nil, err
+	}
+	own := inherited.clone()
+	for _, c := range n.children {
+		own.take(c)
+	}
+	for _, c := range n.children {
+		switch name := c.word(0); {
+		case own.knows(name), name == "inhibit_on_failure", name == "alpha", name == "warmup":
+		case name == "weight" || name == "uthreshold":
+			value, err := strconv.ParseInt(c.word(1), 10, 32)
+			if err != nil {
+				return nil, k.errorf(c.line, "%q is not a number", c.word(1))
+			}
+			if name == "uthreshold" {
+				fields["max_connections"] = value
+			} else if value != 1 {
+				fields["weight"] = value
+			}
+		case name == "lthreshold":
+			k.note(c.line, "vipd uses an endpoint again as soon as it is below max_connections")
+		case name == "lvs_method" || name == "lb_kind":
+			k.note(c.line, "forward is the same for all endpoints of a service")
+		case strings.HasSuffix(name, "_CHECK") || strings.HasSuffix(name, "_GET"):
+			if first != nil {
+				k.note(c.line, "endpoints have one check; this is the second one. Nearest is a check of type exec that does both")
+				continue
+			}
+			first = &checker{server: n.word(1), node: c, settings: own.clone()}
+		default:
+			k.setting(s, c)
+		}
+	}
+	return first, nil
+}

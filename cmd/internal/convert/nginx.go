@@ -1,0 +1,321 @@
+package convert
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+)
+
+// nginx is a configuration of nginx while it is read.
+type nginx struct {
+	*draft
+	upstreams map[string]*node
+	used      map[string]bool
+}
+
+// readNginx reads the stream block of nginx.conf, or a file that is included there.
+func readNginx(d *draft) error {
+	nodes, err := d.parseBlocks("#", true)
+	if err != nil {
+		return err
+	}
+	n := &nginx{draft: d, upstreams: map[string]*node{}, used: map[string]bool{}}
+	d.mode, d.modeWhy = proxyMode, proxyWhy
+	var inside []*node
+	for _, one := range nodes {
+		switch one.word(0) {
+		case "stream":
+			inside = append(inside, one.children...)
+		case "upstream", "server":
+			inside = append(inside, one)
+		case "http":
+			n.note(one.line, "vipd balances connections and does not read HTTP; keep nginx behind a VIP of vipd where you need this block")
+		case "include":
+			n.note(one.line, "not read: convert the included files as well")
+		case "mail":
+			n.note(one.line, "vipd does not speak mail protocols; nearest is a stream server")
+		default:
+			n.note(one.line, "a setting of nginx's process; vipd needs none of it")
+		}
+	}
+	return n.stream(inside)
+}
+
+// stream reads the statements of a stream block.
+func (n *nginx) stream(nodes []*node) error {
+	var outer, servers []*node
+	for _, one := range nodes {
+		switch one.word(0) {
+		case "upstream":
+			n.upstreams[one.word(1)] = one
+		case "server":
+			servers = append(servers, one)
+		case "include":
+			n.note(one.line, "not read: convert the included files as well")
+		case "map", "geo", "split_clients", "limit_conn_zone", "limit_req_zone":
+			n.note(one.line, "vipd does not choose by rules; give each choice a VIP or port, and a service, of its own")
+		default:
+			outer = append(outer, one)
+		}
+	}
+	for _, s := range servers {
+		if err := n.server(s, outer); err != nil {
+			return err
+		}
+	}
+	for _, one := range nodes {
+		if one.word(0) == "upstream" && !n.used[one.word(1)] {
+			n.note(one.line, "left out: no server passes connections to it")
+		}
+	}
+	return nil
+}
+
+// server makes services of a server block.
+func (n *nginx) server(block *node, outer []*node) error {
+	var listeners []listener
+	pass := (*node)(nil)
+	for _, one := range block.children {
+		switch one.word(0) {
+		case "listen":
+			more, err := n.listen(one)
+			if err != nil {
+				return err
+			}
+			listeners = append(listeners, more...)
+		case "proxy_pass":
+			pass = one
+		}
+	}
+	if pass == nil || strings.Contains(pass.word(1), "$") {
+		line := block.line
+		if pass != nil {
+			line = pass.line
+		}
+		n.note(line, "left out: vipd does not choose by rules; give each upstream a VIP or port, and a service, of its own")
+		return nil
+	}
+	if len(listeners) == 0 {
+		n.note(block.line, "left out: no address and port that vipd could serve")
+	}
+	upstream := n.upstreams[pass.word(1)]
+	name := pass.word(1)
+	if upstream == nil {
+		upstream = &node{line: pass.line, children: []*node{{words: []string{"server", pass.word(1)}, line: pass.line}}}
+		name = "server-" + name
+	}
+	n.used[pass.word(1)] = true
+	for _, s := range n.spread(block.line, name, listeners) {
+		n.upstream(s, upstream)
+		var allowed []string
+		var at int
+		for _, one := range slices.Concat(outer, block.children) {
+			if one.word(0) == "allow" && one.word(1) != "all" {
+				allowed, at = append(allowed, one.word(1)), one.line
+				continue
+			}
+			n.setting(s, one, len(allowed) > 0)
+		}
+		if len(allowed) > 0 && slices.ContainsFunc(block.children, func(c *node) bool { return c.word(0) == "deny" && c.word(1) == "all" }) {
+			s.set(at, "source_ranges", prefixes(allowed))
+		}
+	}
+	return nil
+}
+
+// listen reads a listen line.
+func (n *nginx) listen(one *node) ([]listener, error) {
+	place, options := one.word(1), one.rest(2)
+	if strings.HasPrefix(place, "unix:") {
+		n.note(one.line, "vipd listens on addresses, not on Unix sockets")
+		return nil, nil
+	}
+	protocol := balancer.TCP
+	for _, o := range options {
+		switch {
+		case o == "udp":
+			protocol = balancer.UDP
+		case o == "ssl":
+			n.note(one.line, "vipd does not end TLS: connections go on encrypted, and the endpoints need the certificate")
+		case o == "proxy_protocol":
+			n.note(one.line, "vipd does not read PROXY headers of clients; they go on to the endpoints as they are")
+		case o == "reuseport", strings.HasPrefix(o, "backlog="), strings.HasPrefix(o, "ipv6only="), strings.HasPrefix(o, "so_keepalive="):
+		default:
+			n.note(one.line, "%s: vipd has no equivalent", o)
+		}
+	}
+	host, ports := splitPort(place)
+	if ports == "" && !strings.ContainsAny(host, ".:") {
+		host, ports = "", host
+	}
+	first, last, err := n.portRange(one.line, ports, "listen ADDRESS:PORT")
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := n.listening(one.line, host, true, slices.Contains(options, "ipv6only=off"))
+	var out []listener
+	for _, a := range addresses {
+		for port := int(first); port <= int(last); port++ {
+			out = append(out, listener{a, uint16(port), protocol, one.line})
+		}
+	}
+	return out, err
+}
+
+// upstream reads an upstream block.
+func (n *nginx) upstream(s *service, block *node) {
+	for _, one := range block.children {
+		switch one.word(0) {
+		case "server":
+			n.endpointOf(s, one)
+		case "least_conn":
+			s.set(one.line, "scheduler", "wlc")
+		case "hash":
+			scheduler := "sh"
+			if one.word(2) == "consistent" {
+				scheduler = "mh"
+			}
+			s.set(one.line, "scheduler", scheduler)
+			if one.word(1) != "$remote_addr" && one.word(1) != "$binary_remote_addr" {
+				n.note(one.line, "nearest is scheduler = %q, by the client's address alone", scheduler)
+			}
+		case "random":
+			s.set(one.line, "scheduler", "random")
+			if len(one.words) > 1 {
+				s.set(one.line, "scheduler", "wlc")
+				n.note(one.line, "nearest is scheduler = \"wlc\", which compares all endpoints instead of two")
+			}
+		case "least_time":
+			s.set(one.line, "scheduler", "wlc")
+			n.note(one.line, "vipd does not measure answers; nearest is scheduler = \"wlc\"")
+		case "zone":
+		default:
+			n.note(one.line, "vipd has no equivalent")
+		}
+	}
+}
+
+// endpointOf adds the endpoint of a server line of an upstream.
+func (n *nginx) endpointOf(s *service, one *node) {
+	host, portText := splitPort(one.word(1))
+	if host == "unix" {
+		n.note(one.line, "left out: endpoints have addresses, not Unix sockets")
+		return
+	}
+	port, err := parsePort(portText)
+	if err != nil {
+		n.note(one.line, "left out: %v", err)
+		return
+	}
+	addr, ok := n.host(one.line, host)
+	if !ok {
+		return
+	}
+	fields := s.endpoint(one.line, addr, port)
+	for _, o := range one.rest(2) {
+		name, value, _ := strings.Cut(o, "=")
+		switch count := number(value); name {
+		case "weight", "max_conns":
+			switch {
+			case count < 0:
+				n.note(one.line, "%s needs a number", name)
+			case name == "weight" && count != 1:
+				fields["weight"] = count
+			case name == "max_conns" && count > 0:
+				fields["max_connections"] = count
+			}
+		case "backup":
+			fields["backup"] = true
+		case "down":
+			fields["draining"] = true
+		case "slow_start":
+			if d, err := parseSpan(value, time.Second); err == nil {
+				s.set(one.line, "slow_start", seconds(d))
+			}
+		case "max_fails", "fail_timeout":
+			n.note(one.line, "%s: a connection that fails goes to the next endpoint; a health table finds out before connections fail", o)
+		default:
+			n.note(one.line, "%s: vipd has no equivalent", o)
+		}
+	}
+}
+
+// setting reads another line of a server or stream block. allowed: an allow line stands above it.
+func (n *nginx) setting(s *service, one *node, allowed bool) {
+	span := func(field string, at int) {
+		d, err := parseSpan(one.word(at), time.Second)
+		if err != nil {
+			n.note(one.line, "%v", err)
+			return
+		}
+		s.set(one.line, field, seconds(d))
+	}
+	switch name, value := one.word(0), one.word(1); name {
+	case "listen", "proxy_pass", "server_name":
+	case "proxy_timeout":
+		span("idle_timeout", 1)
+	case "proxy_connect_timeout":
+		span("connect_timeout", 1)
+	case "proxy_protocol":
+		if value == "on" {
+			s.set(one.line, "proxy_protocol", "v1")
+		}
+	case "allow":
+	case "deny":
+		if value != "all" || !allowed {
+			n.note(one.line, "nearest is source_ranges, the networks that may connect")
+		}
+	case "health_check":
+		n.health(s, one)
+	case "proxy_next_upstream":
+		if value == "off" {
+			n.note(one.line, "vipd tries the next endpoint before the client notices")
+		}
+	case "proxy_next_upstream_tries", "proxy_next_upstream_timeout":
+		n.note(one.line, "vipd tries each endpoint once; connect_timeout bounds each attempt")
+	case "proxy_bind":
+		n.note(one.line, "connections leave with this host's address; in kernel modes endpoints see the client's")
+	case "proxy_ssl", "ssl_certificate", "ssl_certificate_key", "ssl_protocols", "ssl_preread":
+		n.note(one.line, "vipd does not speak TLS; connections pass as the client sends them")
+	case "access_log", "error_log", "log_format":
+		n.note(one.line, "nearest are \"vipctl conns --follow\", \"vipctl events -f\" and vipd's metrics")
+	case "limit_conn", "limit_conn_log_level", "proxy_download_rate", "proxy_upload_rate":
+		n.note(one.line, "nearest is max_connections in the endpoints")
+	case "proxy_responses", "proxy_requests":
+		n.note(one.line, "flows of UDP end after idle_timeout; vipd does not count datagrams")
+	default:
+		n.note(one.line, "vipd has no equivalent")
+	}
+}
+
+// health reads health_check of nginx Plus.
+func (n *nginx) health(s *service, one *node) {
+	s.check(one.line, "type", "tcp")
+	t := timing{interval: span{time: 5 * time.Second, why: "the default of the origin"}}
+	fall, rise := int64(1), int64(1)
+	for _, o := range one.rest(1) {
+		name, value, _ := strings.Cut(o, "=")
+		switch count := number(value); {
+		case name == "interval":
+			if d, err := parseSpan(value, time.Second); err == nil {
+				t.interval = span{time: d, line: one.line}
+			}
+		case name == "passes" && count > 0:
+			rise = count
+		case name == "fails" && count > 0:
+			fall = count
+		case name == "port" && count > 0:
+			s.check(one.line, "port", count)
+		case name == "udp":
+			s.check(one.line, "type", "udp")
+			s.health = defaulted(s.health, "send", "nginx health check")
+		default:
+			n.note(one.line, "%s: nearest are send and expect in the health table", o)
+		}
+	}
+	n.checkTimes(s, t)
+	s.check(one.line, "fall", fall)
+	s.check(one.line, "rise", rise)
+}

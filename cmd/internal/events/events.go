@@ -1,0 +1,163 @@
+package events
+
+import (
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Options are what a Journal is made of.
+type Options struct {
+	// Log gets a line for each event, from Run.
+	Log *slog.Logger
+	// Limit is how many events are kept. Default 10,000, which are some 3 MiB.
+	Limit int
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+}
+
+const defaultLimit = 10_000
+
+// Journal keeps the latest events. All methods may be called by any goroutine.
+type Journal struct {
+	o Options
+
+	mu     sync.Mutex // guards the rest; never held while anything is written
+	first  uint64     // the number of the first event of this process
+	next   uint64     // the number of the next one
+	kept   int
+	queues map[Kind]*queue
+	more   chan struct{} // closed at the next event; nil: nobody waits
+}
+
+// queue are the events of one kind, in order. Those before from were dropped.
+type queue struct {
+	events []Event
+	from   int
+}
+
+// New returns an empty journal.
+func New(o Options) *Journal {
+	if o.Limit == 0 {
+		o.Limit = defaultLimit
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	first := uint64(max(o.Now().UnixMicro(), 1))
+	return &Journal{o: o, first: first, next: first, queues: map[Kind]*queue{}}
+}
+
+// Record keeps an event, for Run to log it. It waits for nobody: who finds out that something is down must not stand still
+// because the log does.
+func (j *Journal) Record(e Event) {
+	if e.At.IsZero() {
+		e.At = j.o.Now()
+	}
+	e.At = e.At.Round(0) // no monotonic reading: it goes out of the process
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.kept >= j.o.Limit {
+		j.dropLocked()
+	}
+	e.Seq = j.next
+	j.next++
+	j.kept++
+	q := j.queues[e.Kind]
+	if q == nil {
+		q = &queue{}
+		j.queues[e.Kind] = q
+	}
+	q.events = append(q.events, e)
+	if j.more != nil {
+		close(j.more)
+		j.more = nil
+	}
+}
+
+// dropLocked drops the oldest event of the kind that has the most; among equals, the oldest of all.
+func (j *Journal) dropLocked() {
+	var most *queue
+	for _, q := range j.queues {
+		switch n := q.len(); {
+		case most == nil || n > most.len(), n == most.len() && n > 0 && q.oldest() < most.oldest():
+			most = q
+		}
+	}
+	most.drop()
+	j.kept--
+}
+
+func (q *queue) len() int       { return len(q.events) - q.from }
+func (q *queue) oldest() uint64 { return q.events[q.from].Seq }
+
+// drop drops the oldest event. What is dropped is cut off when it is half of all, so that a drop costs nothing much.
+func (q *queue) drop() {
+	q.events[q.from] = Event{}
+	q.from++
+	if q.from > len(q.events)/2 {
+		q.events = slices.Clone(q.events[q.from:])
+		q.from = 0
+	}
+}
+
+// after returns the events with greater numbers.
+func (q *queue) after(seq uint64) []Event {
+	kept := q.events[q.from:]
+	i, _ := slices.BinarySearchFunc(kept, seq, func(e Event, seq uint64) int {
+		if e.Seq <= seq {
+			return -1
+		}
+		return 1
+	})
+	return kept[i:]
+}
+
+// Changed returns a channel that is closed at the next event. Take it before Read.
+func (j *Journal) Changed() <-chan struct{} {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.more == nil {
+		j.more = make(chan struct{})
+	}
+	return j.more
+}
+
+// Read returns the events after the one numbered since, in order, at most so many (0: all), and how many others came
+// between those that are returned, or before them, and are not kept any more. A number from an earlier process means all
+// of this one; so does a number that this process has not given out yet, which is from an earlier one with a clock ahead.
+func (j *Journal) Read(since uint64, most int) (events []Event, missed uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if since < j.first || since >= j.next {
+		since = j.first - 1
+	}
+	var queues [][]Event
+	total := 0
+	for _, q := range j.queues {
+		if later := q.after(since); len(later) > 0 {
+			queues = append(queues, later)
+			total += len(later)
+		}
+	}
+	if most == 0 || most > total {
+		most = total
+	}
+	events = make([]Event, 0, most)
+	for len(events) < most {
+		least := 0
+		for i := range queues {
+			if len(queues[least]) == 0 || len(queues[i]) > 0 && queues[i][0].Seq < queues[least][0].Seq {
+				least = i
+			}
+		}
+		events = append(events, queues[least][0])
+		queues[least] = queues[least][1:]
+	}
+	last := j.next - 1
+	if most < total {
+		last = events[most-1].Seq
+	}
+	return events, last - since - uint64(len(events))
+}

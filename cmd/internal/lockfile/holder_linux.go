@@ -1,0 +1,54 @@
+package lockfile
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Holder returns the process id of the vipd that has the lock at path; 0: none has, as far as can be seen, or it is a
+// cleanup of vipctl. It takes no right to the file, and leaves it alone.
+func Holder(path string) (pid int) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0
+	}
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return 0
+	}
+	return holderIn(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino), program)
+}
+
+// holderIn looks for the file, as MAJOR:MINOR:INODE, in the text of /proc/locks, whose lines go
+// "1: FLOCK  ADVISORY  WRITE 1234 00:19:5678 0 EOF". Who waits for a lock has an arrow behind the number.
+func holderIn(locks, file string, program func(pid int) string) int {
+	for line := range strings.Lines(locks) {
+		f := strings.Fields(line)
+		if len(f) < 6 || f[1] != "FLOCK" || f[5] != file {
+			continue
+		}
+		if pid, err := strconv.Atoi(f[4]); err == nil && pid > 0 && program(pid) != "vipctl" {
+			return pid
+		}
+	}
+	return 0
+}
+
+// program is the name of a process; "" where it is gone.
+func program(pid int) string {
+	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(name))
+}

@@ -1,0 +1,42 @@
+package lockfile
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestHolder finds who has a lock that is really taken, and nobody before and after.
+func TestHolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "vipd.lock")
+	if pid := Holder(path); pid != 0 {
+		t.Errorf("of no file: %d", pid)
+	}
+	f, err := Take(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pid := Holder(path); pid != os.Getpid() {
+		t.Errorf("got %d, want this process, %d", pid, os.Getpid())
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if pid := Holder(path); pid != 0 {
+		t.Errorf("of a lock that nobody has: %d", pid)
+	}
+}
+
+// A cleanup has the lock too, and is no vipd; who waits has nothing.
+func TestHolderIn(t *testing.T) {
+	const locks = `1: POSIX  ADVISORY  WRITE 5 00:19:77 0 EOF
+2: FLOCK  ADVISORY  WRITE 6 00:19:78 0 EOF
+3: FLOCK  ADVISORY  WRITE 7 00:19:77 0 EOF
+3: -> FLOCK  ADVISORY  WRITE 8 00:19:77 0 EOF
+`
+	for name, want := range map[string]int{"vipd": 7, "": 7, "vipctl": 0} {
+		if got := holderIn(locks, "00:19:77", func(int) string { return name }); got != want {
+			t.Errorf("program %q: got %d, want %d", name, got, want)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package lookup
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/balancer/decode"
+	"vipd/balancer/snap"
+)
+
+// Place is what is searched.
+type Place struct {
+	// Inputs are the services and endpoints, and what is said of them by hand here.
+	*balancer.Inputs
+	// Name follows "service" in sentences where that helps: " in etcd".
+	Name string
+}
+
+// Service returns the service with that name.
+func (p Place) Service(name balancer.Name) (*balancer.Service, error) {
+	s, ok := p.Services.Get(name)
+	if ok {
+		return s, nil
+	}
+	return nil, fmt.Errorf("there is no service %q%s%s", name, p.Name, Other(string(name), names(p.Services)))
+}
+
+// Endpoints returns the endpoints that a target names.
+func (p Place) Endpoints(t balancer.Target) (at []*balancer.Endpoint) {
+	service := p.Services.At(t.Service)
+	if service == nil {
+		return nil
+	}
+	for _, e := range balancer.EndpointsOf(service, p.Inputs) {
+		if e.Address == t.Addr && (t.Port == 0 || serves(service, e, t.Port)) {
+			at = append(at, e)
+		}
+	}
+	return at
+}
+
+// serves reports whether e serves a port of the service at that port.
+func serves(service *balancer.Service, e *balancer.Endpoint, port uint16) bool {
+	return slices.ContainsFunc(service.Ports, func(p balancer.Port) bool { return e.TargetPort(&p) == port })
+}
+
+// Addresses lists where the endpoints of a service are reached, at each of its ports, as ADDRESS:PORT.
+func (p Place) Addresses(service *balancer.Service) (all []string) {
+	for _, e := range balancer.EndpointsOf(service, p.Inputs) {
+		for _, t := range each(service, e) {
+			all = append(all, t.Address())
+		}
+	}
+	return all
+}
+
+// each are the targets of an endpoint, one for each of its ports.
+func each(service *balancer.Service, e *balancer.Endpoint) (targets []balancer.Target) {
+	for i := range service.Ports {
+		t := balancer.Target{Service: service.Name, Addr: e.Address, Port: e.TargetPort(&service.Ports[i])}
+		if !slices.Contains(targets, t) {
+			targets = append(targets, t)
+		}
+	}
+	return targets
+}
+
+// Meant names what was probably meant by name, as "; did you mean X?", or is "" where nothing known is near.
+func Meant(name string, known []string) string {
+	near := decode.Nearest(name, known)
+	if near == "" && len(name) > 1 {
+		if i := slices.IndexFunc(known, func(k string) bool { return strings.HasPrefix(k, name) }); i >= 0 {
+			near = known[i]
+		}
+	}
+	if near == "" {
+		return ""
+	}
+	return "; did you mean " + near + "?"
+}
+
+// Other is Meant, or else says what is known.
+func Other(name string, known []string) string {
+	if near := Meant(name, known); near != "" {
+		return near
+	}
+	return "; there are " + Some(known)
+}
+
+// Some joins words for a sentence, and leaves out the rest of long lists.
+func Some(words []string) string {
+	const most = 8
+	if len(words) == 0 {
+		return "none"
+	}
+	text := strings.Join(words[:min(len(words), most)], ", ")
+	if more := len(words) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+func names(services snap.Map[balancer.Name, *balancer.Service]) (out []string) {
+	for name := range services.Keys() {
+		out = append(out, string(name))
+	}
+	return out
+}

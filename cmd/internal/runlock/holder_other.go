@@ -1,6 +1,0 @@
-//go:build !linux
-
-package runlock
-
-// Holder knows of nobody.
-func Holder(string) int { return 0 }

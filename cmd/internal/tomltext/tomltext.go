@@ -1,0 +1,117 @@
+package tomltext
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Fields lists the fields of a definition: vips, ports and endpoints, then the others, then health.
+func Fields(definition map[string]any) []string {
+	return inOrder(definition, []string{"vips", "ports", "endpoints"}, []string{"health"})
+}
+
+// inOrder lists the keys that have a value: those in first, then the others, then those in last.
+func inOrder(table map[string]any, first, last []string) []string {
+	var keys []string
+	for key, value := range table {
+		if value != nil {
+			keys = append(keys, key)
+		}
+	}
+	place := func(key string) int {
+		if i := slices.Index(first, key); i >= 0 {
+			return i - len(first)
+		}
+		return slices.Index(last, key) + 1 // 0: it is in neither
+	}
+	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
+	return keys
+}
+
+// Value writes a value as JSON decodes it. A list of several tables is written a table a line, each after indent; with
+// indent "" all is on one line.
+func Value(v any, indent string) string {
+	switch v := v.(type) {
+	case string:
+		return Quote(v)
+	case float64:
+		// JSON has one kind of number; definitions hold whole ones.
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+			return strconv.FormatInt(int64(v), 10)
+		}
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	case []any:
+		return list(v, indent)
+	case map[string]any:
+		return table(v)
+	}
+	return fmt.Sprint(v)
+}
+
+func list(values []any, indent string) string {
+	parts := make([]string, len(values))
+	tables := 0
+	for i, v := range values {
+		parts[i] = Value(v, "")
+		if _, ok := v.(map[string]any); ok {
+			tables++
+		}
+	}
+	if tables > 1 && indent != "" {
+		return "[\n" + indent + strings.Join(parts, ",\n"+indent) + ",\n]"
+	}
+	return "[" + strings.Join(parts, ", ") + "]"
+}
+
+// table writes an inline table; what names an entry comes first.
+func table(t map[string]any) string {
+	keys := inOrder(t, []string{"type", "name", "address", "port", "protocol"}, nil)
+	if len(keys) == 0 {
+		return "{}"
+	}
+	parts := make([]string, len(keys))
+	for i, key := range keys {
+		parts[i] = Key(key) + " = " + Value(t[key], "")
+	}
+	return "{ " + strings.Join(parts, ", ") + " }"
+}
+
+// Key writes a key, in quotes where TOML needs them.
+func Key(key string) string {
+	bare := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_'
+	}
+	if key != "" && !strings.ContainsFunc(key, func(r rune) bool { return !bare(r) }) {
+		return key
+	}
+	return Quote(key)
+}
+
+// Quote writes a string in quotes. TOML has fewer escapes than Go.
+func Quote(text string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range text {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case r < 0x20 || r == 0x7f:
+			fmt.Fprintf(&b, `\u%04X`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}

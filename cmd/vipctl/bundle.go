@@ -1,0 +1,200 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/cmd/internal/config"
+)
+
+func debugVerb() *verb {
+	return &verb{
+		name: "debug", args: "bundle", brief: "gather what a bug report needs, in one file",
+		about: "\"debug bundle\" writes a tar.gz: what vipd says of itself (status, lists, differences, events), doctor's findings, the " +
+			"configuration and services files, what vipd has in the kernel, addresses and routes, and what its goroutines " +
+			"do. What can't be gathered says why, in its place.\n\n" +
+			"Headers and texts that checks send, and passwords in URLs, are replaced by \"(hidden)\". Passwords and keys that are in files of their own " +
+			"are not read. Clients' addresses are left out. Look through it before you send it: names and addresses of your network are in it.",
+		example: "sudo vipctl debug bundle --file /tmp/bundle.tar.gz",
+		flags: []cli.Flag{
+			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "write to `FILE`; \"-\": to stdout; default: vipd-HOST-TIME.tar.gz in this folder"},
+		},
+		least: 1, most: 1,
+		complete: inTurn(oneOf("bundle")),
+		run:      runDebug,
+	}
+}
+
+// bundleWait is how long one part of a bundle may take.
+const bundleWait = 30 * time.Second
+
+func runDebug(c *call) error {
+	if c.args[0] != "bundle" {
+		return wrongUse("\"vipctl debug\" knows bundle, not %q", c.args[0])
+	}
+	file := c.flags.String("file")
+	if file == "-" {
+		return c.writeBundle(c.stdout)
+	}
+	if file == "" {
+		host, _ := os.Hostname() // without a name it is a bundle, too
+		file = fmt.Sprintf("vipd-%s-%s.tar.gz", host, c.now().Format("20060102-150405"))
+	}
+	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("writing the bundle: %w", err)
+	}
+	if err := c.writeBundle(out); err != nil {
+		_ = out.Close()
+		_ = os.Remove(file) // half a bundle helps no one
+		return err
+	}
+	if err := out.Close(); err != nil {
+		return fmt.Errorf("writing the bundle: %w", err)
+	}
+	return c.print(file + "\n")
+}
+
+// exhibit is one file of a bundle.
+type exhibit struct {
+	name string
+	read func(context.Context) ([]byte, error)
+}
+
+func (c *call) writeBundle(to io.Writer) error {
+	packed := gzip.NewWriter(to)
+	archive := tar.NewWriter(packed)
+	folder := "vipd-bundle/"
+	for _, x := range c.exhibits() {
+		ctx, cancel := context.WithTimeout(c, bundleWait)
+		text, err := x.read(ctx)
+		cancel()
+		if c.Err() != nil {
+			return c.Err()
+		}
+		if err != nil {
+			c.note("%s: %v", x.name, err)
+			text = fmt.Appendf(text, "\n(not complete: %v)\n", err)
+		}
+		h := &tar.Header{Name: folder + x.name, Mode: 0o600, Size: int64(len(text)), ModTime: c.now()}
+		if err := archive.WriteHeader(h); err != nil {
+			return fmt.Errorf("writing the bundle: %w", err)
+		}
+		if _, err := archive.Write(text); err != nil {
+			return fmt.Errorf("writing the bundle: %w", err)
+		}
+	}
+	if err := archive.Close(); err != nil {
+		return fmt.Errorf("writing the bundle: %w", err)
+	}
+	return packed.Close()
+}
+
+// exhibits are all that a bundle holds: answers of vipctl itself, files, the kernel's objects, and the daemon's goroutines.
+func (c *call) exhibits() []exhibit {
+	all := []exhibit{
+		c.answer("version.txt", "version"), c.answer("status.json", "status", "-o", "json"),
+		c.answer("services.txt", "get", "services", "-o", "wide"), c.answer("endpoints.json", "get", "endpoints", "-o", "json"),
+		c.answer("frontends.json", "get", "frontends", "-o", "json"), c.answer("diff.txt", "diff"),
+		c.answer("events.txt", "events", "-n", "0"), c.answer("doctor.txt", "doctor"),
+	}
+	conf, _, err := config.Load(c.flags.String("config"))
+	files := []string{c.flags.String("config")}
+	if place := conf.Store.Path; err == nil && place != "" {
+		if !filepath.IsAbs(place) {
+			place = filepath.Join(filepath.Dir(files[0]), place)
+		}
+		if in, err := filepath.Glob(filepath.Join(place, "*.toml")); err == nil && in != nil {
+			files = append(files, in...)
+		} else {
+			files = append(files, place)
+		}
+	}
+	for i, file := range files {
+		all = append(all, exhibit{fmt.Sprintf("config/%d-%s", i, filepath.Base(file)), func(context.Context) ([]byte, error) { return shareable(file) }})
+	}
+	all = append(all,
+		output("kernel/uname.txt", nil, "uname", "-a"), output("kernel/addresses.txt", nil, "ip", "-d", "address"),
+		output("kernel/routes.txt", nil, "ip", "route", "show", "table", "all"), output("kernel/routes6.txt", nil, "ip", "-6", "route", "show", "table", "all"),
+		output("kernel/rules.txt", nil, "ip", "rule"), exhibit{"kernel/nft.txt", ourTables},
+		output("kernel/iptables.txt", isOurs, "iptables-save", "-c"), output("kernel/ip6tables.txt", isOurs, "ip6tables-save", "-c"),
+		output("kernel/ipset.txt", isOurs, "ipset", "list", "-name"), output("kernel/ipvs.txt", nil, "ipvsadm", "-Ln", "--stats"),
+		exhibit{"daemon/goroutines.txt", func(ctx context.Context) ([]byte, error) { return c.profile(ctx, "goroutine?debug=2") }},
+		exhibit{"daemon/heap.pprof", func(ctx context.Context) ([]byte, error) { return c.profile(ctx, "heap") }},
+	)
+	return all
+}
+
+// answer is what another verb prints, on stdout and stderr.
+func (c *call) answer(name string, args ...string) exhibit {
+	return exhibit{name, func(ctx context.Context) ([]byte, error) {
+		var text bytes.Buffer
+		w := c.world
+		w.stdout, w.stderr, w.color, w.width, w.outTerminal = &text, &text, false, 0, false
+		args = append(args, "--config", c.flags.String("config"))
+		if socket := c.flags.String("socket"); socket != "" {
+			args = append(args, "--socket", socket)
+		}
+		run(ctx, w, args) // how it fails is in the text
+		return text.Bytes(), ctx.Err()
+	}}
+}
+
+func (c *call) profile(ctx context.Context, what string) ([]byte, error) {
+	d, err := c.daemon.client()
+	if err != nil {
+		return nil, err
+	}
+	return d.Profile(ctx, what)
+}
+
+// output is what a command prints, of which only the lines that keep wants; nil keeps all.
+func output(name string, keep func(line string) bool, command ...string) exhibit {
+	return exhibit{name, func(ctx context.Context) ([]byte, error) {
+		text, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+		if err != nil || keep == nil {
+			return text, err
+		}
+		var kept bytes.Buffer
+		for line := range bytes.Lines(text) {
+			if keep(string(line)) {
+				kept.Write(line)
+			}
+		}
+		return kept.Bytes(), nil
+	}}
+}
+
+// isOurs keeps the lines that name what vipd has made.
+func isOurs(line string) bool { return strings.Contains(strings.ToLower(line), "vipd") }
+
+// ourTables lists the tables of vipd in nf_tables.
+func ourTables(ctx context.Context) ([]byte, error) {
+	text, err := exec.CommandContext(ctx, "nft", "list", "tables").CombinedOutput()
+	if err != nil {
+		return text, err
+	}
+	var all bytes.Buffer
+	for line := range strings.Lines(string(text)) {
+		if !isOurs(line) {
+			continue
+		}
+		table, err := exec.CommandContext(ctx, "nft", append([]string{"list"}, strings.Fields(line)...)...).CombinedOutput()
+		all.Write(table)
+		if err != nil {
+			return all.Bytes(), err
+		}
+	}
+	return all.Bytes(), nil
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestConvert converts the configurations of cmd/internal/convert/testdata, compares them with the files beside them, and has
+// vipctl check them. The first line of a configuration may have flags: "# --vip 10.5.0.1".
+func TestConvert(t *testing.T) {
+	const folder = "../internal/convert/testdata"
+	files, err := filepath.Glob(folder + "/*/*.conf")
+	if err != nil || len(files) < 30 {
+		t.Fatalf("%d configurations, %v", len(files), err)
+	}
+	for _, file := range files {
+		format := filepath.Base(filepath.Dir(file))
+		t.Run(format+"/"+filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			args := []string{"convert", "--from", format, "-"}
+			if flags, ok := strings.CutPrefix(strings.SplitN(string(text), "\n", 2)[0], "# --"); ok {
+				args = append(args, strings.Fields("--"+flags)...)
+			}
+			code, got, said := runAlone(t, string(text), args...)
+			if code != exitDone {
+				t.Fatalf("exits with %d: %s", code, said)
+			}
+			golden := strings.TrimSuffix(file, ".conf") + ".toml"
+			if *update {
+				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), got); d != "" {
+				t.Errorf("output (-want +got):\n%s", d)
+			}
+			if strings.Contains(got, "[services.") != strings.Contains(said, "line") && strings.Contains(got, "Lines without") {
+				t.Errorf("stderr is %q", said)
+			}
+			code, said, _ = runAlone(t, "", "check", golden)
+			if code != exitDone {
+				t.Errorf("vipctl check exits with %d:\n%s", code, said)
+			}
+		})
+	}
+}
+
+// runAlone runs a command that needs no daemon.
+func runAlone(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err strings.Builder
+	w := world{stdin: strings.NewReader(stdin), stdout: &out, stderr: &err, getenv: func(string) string { return "" }}
+	code = run(context.Background(), w, args)
+	return code, out.String(), err.String()
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/table"
+	"vipd/dataplane/explain"
+)
+
+func explainVerb() *verb {
+	return &verb{
+		name: "explain", args: "CLIENT[:PORT] VIP:PORT[/PROTOCOL]", brief: "what would happen to a connection, and why",
+		about: "Says what a client that connects to a VIP gets, and each step on the way: who holds the address, which service has " +
+			"the port, the source check, affinity with the time that is left, each endpoint with its share of new connections and " +
+			"the reason of its state, whose address it sees, whether its reply comes back through this node, and the objects in " +
+			"the kernel with their counters. Connections of the client that exist already are listed: they go on to where they " +
+			"went; with PORT only that one is. Rules of other programs that drop the connection are named.\n\n" +
+			"Nothing is sent. With --live the daemon opens a TCP connection from this node, and shows which endpoint took it and " +
+			"how long that lasted. Lines that begin with ! keep the client from being served as written.",
+		example:  "vipctl explain 10.1.0.2 10.96.0.10:80",
+		formats:  []string{formTable, formJSON},
+		flags:    []cli.Flag{&cli.BoolFlag{Name: "live", Usage: "open a connection from this node as well"}},
+		least:    2,
+		most:     2,
+		complete: inTurn(oneOf(), frontendKeys),
+		run:      runExplain,
+	}
+}
+
+func runExplain(c *call) error {
+	client, err := clientArg(c.args[0])
+	if err != nil {
+		return wrongUse("%v", err)
+	}
+	to, err := balancer.ParseKey(c.args[1])
+	if err != nil {
+		return wrongUse("%v", err)
+	}
+	e, err := askDaemon(c, func(d *api.Client, ctx context.Context) (api.Explanation, error) {
+		return d.Explain(ctx, client, to, c.flags.Bool("live"))
+	})
+	if err != nil {
+		return err
+	}
+	return c.show(e, func() string { return c.explanation(&e) })
+}
+
+// clientArg reads a client's address, and its port if it is given.
+func clientArg(text string) (netip.AddrPort, error) {
+	t, err := balancer.ParseTarget("", text)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("%q is not a client's ADDRESS, such as 10.1.0.2 or fd01::2", text)
+	}
+	return netip.AddrPortFrom(t.Addr, t.Port), nil
+}
+
+// explanation is the verdict, and a line for each step.
+func (p *printer) explanation(e *api.Explanation) string {
+	style := table.Bad
+	if e.Verdict == explain.Served {
+		style = table.Good
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s to %s: %s\n\n", e.Client, e.To, p.paint(table.Line(e.Summary), style))
+	for _, s := range e.Steps {
+		mark := " "
+		if s.Wrong {
+			mark = p.paint("!", table.Bad)
+		}
+		fmt.Fprintf(&b, "%s %-9s %s\n", mark, s.What, table.Line(oneLine(s.Text)))
+	}
+	if e.Live != nil {
+		fmt.Fprintf(&b, "  %-9s %s\n", "live", table.Line(oneLine(liveText(e.Live))))
+	}
+	return b.String()
+}
+
+// liveText says what came of the connection that the daemon opened.
+func liveText(l *api.Live) string {
+	connected := l.Connected.Round(10 * time.Microsecond)
+	switch {
+	case !l.Client.IsValid():
+		return fmt.Sprintf("connecting from this node failed after %s: %s", connected, l.Error)
+	case l.Error != "":
+		return fmt.Sprintf("connected from %s in %s; which endpoint took it is not known: %s", l.Client, connected, l.Error)
+	}
+	return fmt.Sprintf("connected from %s in %s; %s took it, known after %s (%s)", l.Client, connected, l.Endpoint, l.Taken.Round(10*time.Microsecond), l.State)
+}
+
+// frontendKeys are those of the daemon.
+func frontendKeys(c *call, _ []string) (out []string) {
+	frontends, _ := askDaemon(c, (*api.Client).Frontends)
+	for _, f := range frontends {
+		out = append(out, f.Key.String())
+	}
+	return out
+}

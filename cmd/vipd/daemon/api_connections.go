@@ -1,0 +1,125 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/events"
+	"vipd/dataplane"
+)
+
+// getConnections writes connections as they are found, as one JSON array, or, with ?follow, those that begin and end. A failure
+// after the first one breaks the answer off.
+func (d *Daemon) getConnections(w http.ResponseWriter, r *http.Request) {
+	q, err := d.connectionQuery(r)
+	switch {
+	case err != nil:
+		refuseCall(w, http.StatusNotFound, err)
+	case r.URL.Query().Has("follow"):
+		d.followConnections(w, r, &q)
+	default:
+		d.listConnections(w, r, q)
+	}
+}
+
+// connectionQuery reads which connections a request is about.
+func (d *Daemon) connectionQuery(r *http.Request) (dataplane.ConnectionQuery, error) {
+	q, err := api.ParseConnectionQuery(r.URL.Query())
+	if err == nil && q.Service != "" {
+		_, err = d.model.State().Place().Service(q.Service)
+	}
+	return q, err
+}
+
+func (d *Daemon) listConnections(w http.ResponseWriter, r *http.Request, q dataplane.ConnectionQuery) {
+	w.Header().Set("Content-Type", "application/json")
+	out := bufio.NewWriter(w)
+	begin := "["
+	err := d.modeSwitch.Connections(r.Context(), q, func(c *dataplane.Connection) error {
+		text, err := json.Marshal(c)
+		if err == nil {
+			_, err = out.WriteString(begin)
+		}
+		if err == nil {
+			_, err = out.Write(append(text, '\n'))
+		}
+		begin = ","
+		return err
+	})
+	switch {
+	case err != nil && begin == "[":
+		refuseCall(w, http.StatusInternalServerError, err)
+	case err != nil:
+		panic(http.ErrAbortHandler) // the caller sees that the list is not complete
+	case begin == "[":
+		_, _ = out.WriteString("[]\n") // as in answer
+		_ = out.Flush()
+	default:
+		_, _ = out.WriteString("]\n")
+		_ = out.Flush()
+	}
+}
+
+// followConnections writes a line for each connection that begins or ends. A reader that is too slow misses some, and is told.
+func (d *Daemon) followConnections(w http.ResponseWriter, r *http.Request, q *dataplane.ConnectionQuery) {
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	out := json.NewEncoder(w)
+	var writing sync.Mutex // losses may be told by another goroutine than connections
+	write := func(e api.ConnectionEvent) {
+		writing.Lock()
+		defer writing.Unlock()
+		if out.Encode(e) != nil || http.NewResponseController(w).Flush() != nil {
+			cancel() // the caller has gone
+		}
+	}
+	write(api.ConnectionEvent{Event: api.Following})
+	err := d.modeSwitch.Follow(ctx, func(began bool, c *dataplane.Connection) {
+		e := api.ConnectionEvent{Event: api.Ended, At: time.Now(), Connection: c}
+		if began {
+			e.Event = api.Began
+		}
+		if q.Names(c) {
+			write(e)
+		}
+	}, func() { write(api.ConnectionEvent{Event: api.Missed, At: time.Now()}) })
+	if err != nil {
+		d.Log.Warn("connections can't be followed", "err", err)
+		panic(http.ErrAbortHandler) // the caller sees that more should have come
+	}
+}
+
+// postKill ends connections.
+func (d *Daemon) postKill(w http.ResponseWriter, r *http.Request) {
+	q, err := d.connectionQuery(r)
+	if err == nil && q == (dataplane.ConnectionQuery{}) {
+		err = errors.New("all connections of this node are not ended at once: say of which service, client or endpoint, or in which state")
+	}
+	if err != nil {
+		refuseCall(w, http.StatusBadRequest, err)
+		return
+	}
+	n, err := d.modeSwitch.Kill(r.Context(), q)
+	if n > 0 {
+		e := events.Event{
+			Kind: events.Override, Service: q.Service, Text: fmt.Sprintf("connections ended by hand: %d", n), Cause: "vipctl conns --kill" + signedBy(r),
+		}
+		if q.Backend.IsValid() {
+			e.Endpoint = q.Backend.String()
+		}
+		d.journal.Record(e)
+	}
+	if err != nil {
+		refuseCall(w, http.StatusInternalServerError, fmt.Errorf("%w (%d connections were ended)", err, n))
+		return
+	}
+	answer(w, api.Killed{Connections: n})
+}

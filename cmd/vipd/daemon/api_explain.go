@@ -1,0 +1,164 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/doctor"
+	"vipd/cmd/vipd/daemon/internal/status"
+	"vipd/dataplane"
+	"vipd/dataplane/explain"
+)
+
+// explainTime bounds one explanation: it reads the kernel, and the firewalls of others.
+const explainTime = 8 * time.Second
+
+// getExplain says what would happen to a connection and, with ?live=1, opens one from this node.
+func (d *Daemon) getExplain(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), explainTime)
+	defer cancel()
+	q := r.URL.Query()
+	client, err := balancer.ParseTarget("", q.Get("client"))
+	var key balancer.Key
+	if err == nil {
+		key, err = balancer.ParseKey(q.Get("to"))
+	}
+	if err != nil {
+		refuseCall(w, http.StatusBadRequest, err)
+		return
+	}
+	v := d.views.Look()
+	node := explain.Node{
+		Desired: v.State.Desired, Applied: v.Sync.Done, Mode: string(v.Mode.Name), Dataplane: v.Mode.Dataplane, Connections: d.modeSwitch,
+		Held: d.host.Addresses(), Why: whyOf(v),
+		Trouble: func(k balancer.Key) string {
+			if failure, failing := v.Sync.Failing[k]; failing {
+				return failure.Err.Error()
+			}
+			return ""
+		},
+		Foreign: func(k balancer.Key) []string { return d.drops(ctx, v.State.Desired.Frontends.At(k)) },
+	}
+	a, err := node.Explain(ctx, explain.Question{Client: client.Addr, Port: client.Port, To: key})
+	if err != nil {
+		refuseCall(w, http.StatusBadRequest, err)
+		return
+	}
+	out := api.Explanation{Answer: a}
+	if q.Get("live") != "" {
+		if a.Service == "" || key.Proto != balancer.TCP {
+			refuseCall(w, http.StatusBadRequest, fmt.Errorf("%s is no TCP port of a service: --live opens connections to those alone", key))
+			return
+		}
+		out.Live = d.tryLive(ctx, key)
+	}
+	answer(w, out)
+}
+
+// drops says which rules of others drop connections to f.
+func (d *Daemon) drops(ctx context.Context, f *balancer.Frontend) (all []string) {
+	if f == nil {
+		return nil
+	}
+	h := d.examined()
+	h.Frontends = []doctor.Frontend{{Key: f.Key, NodePort: f.NodePort, Service: f.Service}}
+	for _, found := range doctor.Drops(ctx, h) {
+		all = append(all, found.What)
+	}
+	return all
+}
+
+// whyOf returns what says why a backend has its state.
+func whyOf(v *status.View) func(*balancer.Frontend, balancer.Backend) string {
+	var of balancer.Name
+	endpoints := map[string]*api.Endpoint{}
+	return func(f *balancer.Frontend, b balancer.Backend) string {
+		if service := v.State.Snapshot.Services.At(f.Service); of != f.Service && service != nil {
+			of = f.Service
+			all := v.EndpointsOf(service)
+			for i := range all {
+				endpoints[all[i].Address] = &all[i]
+			}
+		}
+		if e := endpoints[b.Addr.String()]; e != nil {
+			return why(e)
+		}
+		return ""
+	}
+}
+
+// why says why an endpoint has its state.
+func why(e *api.Endpoint) string {
+	switch {
+	case e.State == balancer.Draining && e.Override != nil:
+		return "drained by hand" + byWhom(e.Override)
+	case e.State == balancer.Draining:
+		return "drained as written"
+	case e.State == balancer.ZeroWeight && e.Override != nil:
+		return "set by hand" + byWhom(e.Override)
+	case e.State == balancer.Standby:
+		return "a backup, and others are up"
+	case e.State == balancer.Remote:
+		return "left aside by locality"
+	case e.State == balancer.Removed:
+		return "no longer an endpoint of the service"
+	case e.Ejection != nil:
+		return "connects to it fail"
+	case e.Check != nil && e.Check.LastText != "":
+		return "its check: " + e.Check.LastText
+	}
+	return cmp.Or(string(e.Health), "not checked")
+}
+
+func byWhom(o *balancer.Override) (text string) {
+	if o.By != "" {
+		text = " by " + o.By
+	}
+	if o.Reason != "" {
+		text += ": " + o.Reason
+	}
+	return text
+}
+
+// livePause is between two looks for the endpoint of a live connection.
+const livePause = 5 * time.Millisecond
+
+// tryLive opens a connection from this node, says which endpoint took it and how long that lasted, and closes it.
+func (d *Daemon) tryLive(ctx context.Context, k balancer.Key) *api.Live {
+	started := time.Now()
+	c, err := (&net.Dialer{Timeout: explainTime / 2}).DialContext(ctx, "tcp", k.AddrPort().String())
+	l := &api.Live{Connected: time.Since(started)}
+	if err != nil {
+		l.Error = err.Error()
+		return l
+	}
+	defer func() { _ = c.Close() }() // nothing was written
+	l.Client, err = netip.ParseAddrPort(c.LocalAddr().String())
+	for err == nil && !l.Endpoint.IsValid() {
+		var found []dataplane.Connection
+		found, err = dataplane.Connections(ctx, d.modeSwitch, dataplane.ConnectionQuery{Frontend: k, Client: l.Client})
+		for _, n := range found {
+			if n.State != "connecting" {
+				l.Endpoint, l.State, l.Taken = n.Backend, n.State, time.Since(started)
+			}
+		}
+		if err == nil && !l.Endpoint.IsValid() {
+			select {
+			case <-ctx.Done():
+				err = fmt.Errorf("it is connected, and none of the mode's connections: %w", ctx.Err())
+			case <-time.After(livePause):
+			}
+		}
+	}
+	if err != nil {
+		l.Error = err.Error()
+	}
+	return l
+}

@@ -1,0 +1,164 @@
+package counters
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// Process sums up what the dataplanes of this process have counted. Its zero value is ready. All methods may be called by any
+// goroutine.
+type Process struct {
+	mu      sync.Mutex
+	live    []counting // in use, or draining
+	gone    map[Port]dataplane.FrontendCount
+	retries uint64 // of dataplanes that are gone
+}
+
+// Port is a port of a service, by its name: counts are of a port, whatever the VIP.
+type Port struct {
+	Service balancer.Name
+	Port    string
+}
+
+// counting is a dataplane that counts, with what it had counted when it began: what the one before it has told of already.
+type counting struct {
+	dataplane.Dataplane
+	from map[Port]dataplane.FrontendCount
+}
+
+func (c counting) counts() map[Port]dataplane.FrontendCount {
+	all := map[Port]dataplane.FrontendCount{}
+	for _, f := range c.Counters() {
+		addCount(all, f)
+	}
+	for k, from := range c.from {
+		if f, ok := all[k]; ok {
+			all[k] = since(f, from)
+		}
+	}
+	return all
+}
+
+// Begin counts in a dataplane. One that has resumed what another of its kind left goes on with the kernel's counters.
+func (t *Process) Begin(dp dataplane.Dataplane, resumed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := counting{Dataplane: dp}
+	if resumed {
+		c.from = c.counts()
+	}
+	t.live = append(t.live, c)
+}
+
+// End keeps what a dataplane has counted, which is closed.
+func (t *Process) End(dp dataplane.Dataplane) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.gone == nil {
+		t.gone = map[Port]dataplane.FrontendCount{}
+	}
+	t.live = slices.DeleteFunc(t.live, func(c counting) bool {
+		if c.Dataplane != dp {
+			return false
+		}
+		for _, f := range c.counts() {
+			for i := range f.Backends {
+				f.Backends[i].Active = 0
+			}
+			addCount(t.gone, f)
+		}
+		return true
+	})
+	n, _ := dp.DialRetries()
+	t.retries += n
+}
+
+// Dataplanes returns those that count, the oldest first.
+func (t *Process) Dataplanes() (all []dataplane.Dataplane) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.live {
+		all = append(all, c.Dataplane)
+	}
+	return all
+}
+
+// Counts returns the sums. To read them has dataplanes forget what is gone.
+func (t *Process) Counts() map[Port]dataplane.FrontendCount {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make(map[Port]dataplane.FrontendCount, len(t.gone))
+	for _, f := range t.gone {
+		addCount(all, f)
+	}
+	for _, c := range t.live {
+		for _, f := range c.counts() {
+			addCount(all, f)
+		}
+	}
+	return all
+}
+
+// DialRetries returns the sum of retries; false: no dataplane of this process has counted them.
+func (t *Process) DialRetries() (n uint64, counted bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n, counted = t.retries, t.retries > 0
+	for _, c := range t.live {
+		more, counts := c.Dataplane.DialRetries()
+		n, counted = n+more, counted || counts
+	}
+	return n, counted
+}
+
+// since returns what f has counted since it was at from. Counts go back only where a dataplane has forgotten what was gone
+// for long, and begins anew with it: then all of it has come since.
+func since(f, from dataplane.FrontendCount) dataplane.FrontendCount {
+	f.Connections, f.In, f.Out = more(f.Connections, from.Connections), more(f.In, from.In), more(f.Out, from.Out)
+	before := map[netip.AddrPort]uint64{}
+	for _, b := range from.Backends {
+		before[b.Backend] = b.Connections
+	}
+	f.Backends = slices.Clone(f.Backends)
+	for i, b := range f.Backends {
+		f.Backends[i].Connections = more(b.Connections, before[b.Backend])
+	}
+	return f
+}
+
+func more(now, before uint64) uint64 {
+	if now < before {
+		return now
+	}
+	return now - before
+}
+
+// addCount adds the counts of one port of a service.
+func addCount(to map[Port]dataplane.FrontendCount, f dataplane.FrontendCount) {
+	k := Port{f.Service, f.Port}
+	sum, ok := to[k]
+	if !ok {
+		to[k] = f
+		return
+	}
+	sum.Connections, sum.In, sum.Out = sum.Connections+f.Connections, sum.In+f.In, sum.Out+f.Out
+	at := map[netip.AddrPort]int{}
+	sum.Backends = slices.Clone(sum.Backends)
+	for i, b := range sum.Backends {
+		at[b.Backend] = i
+	}
+	for _, b := range f.Backends {
+		i, ok := at[b.Backend]
+		if !ok {
+			sum.Backends = append(sum.Backends, b)
+			continue
+		}
+		sum.Backends[i].Connections += b.Connections
+		sum.Backends[i].Active += b.Active
+	}
+	to[k] = sum
+}

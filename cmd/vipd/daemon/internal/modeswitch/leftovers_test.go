@@ -1,0 +1,150 @@
+package modeswitch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/cmd/vipd/daemon/internal/counters"
+	"vipd/dataplane"
+)
+
+// refusing is a dataplane, and the host around it, that can't be written to before it works.
+type refusing struct {
+	dataplane.Base
+	dataplane.NoHost
+	works atomic.Bool
+}
+
+func (*refusing) Capabilities() balancer.Capabilities        { return balancer.Capabilities{} }
+func (*refusing) Digest(*balancer.Frontend) dataplane.Digest { return 1 }
+func (*refusing) Intact(context.Context) (string, error)     { return "", nil }
+func (*refusing) Close(context.Context, bool) error          { return nil }
+
+func (*refusing) Observe(context.Context) (dataplane.Observation, error) {
+	return dataplane.Observation{}, nil
+}
+
+func (r *refusing) Apply(context.Context, []dataplane.Change) error {
+	if r.works.Load() {
+		return nil
+	}
+	return errors.New("the kernel refuses")
+}
+
+// remains is what another mode left, which goes at the last of some attempts.
+type remains struct {
+	attempts int
+	looks    int
+	blind    int // the first looks that fail
+}
+
+func (r *remains) cleanup(_ context.Context, _ config.Config, dry bool) ([]string, error) {
+	if dry {
+		if r.looks++; r.looks <= r.blind {
+			return nil, errors.New("the tables are held by others")
+		}
+		if r.attempts == 0 {
+			return nil, nil
+		}
+		return []string{"delete rules"}, nil
+	}
+	if r.attempts--; r.attempts > 0 {
+		return nil, errors.New("the tables are held by others")
+	}
+	return []string{"delete rules"}, nil
+}
+
+// What another mode left serves on until the mode in use does, and is removed at last, however many attempts that takes.
+func TestLeftoversGoOnceTheModeServes(t *testing.T) {
+	for name, others := range map[string]*remains{
+		"at once":                  {attempts: 1},
+		"after failures":           {attempts: 9},
+		"after looks that failed":  {attempts: 3, blind: 4},
+		"nothing, once it is seen": {blind: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { leftoversGo(t, others) })
+		})
+	}
+}
+
+func leftoversGo(t *testing.T, others *remains) {
+	serving := &refusing{}
+	log := slog.New(slog.DiscardHandler)
+	mode := modes.Mode{Name: "here", Cleanup: func(context.Context, config.Config, bool) ([]string, error) {
+		t.Error("the mode in use is cleaned up")
+		return nil, nil
+	}}
+	engine := dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log})
+	c := New(Options{
+		Modes: []modes.Mode{mode, {Name: "other", Cleanup: others.cleanup}}, Log: log, Engine: engine, Counters: &counters.Process{},
+	}, &Chosen{Mode: mode, Dataplane: serving})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- engine.Run(ctx) }()
+	gone := make(chan error, 1)
+	go func() { gone <- c.RemoveLeftovers(ctx) }()
+
+	key := balancer.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Proto: balancer.TCP}
+	engine.Set(balancer.Desired{Frontends: snap.Map[balancer.Key, *balancer.Frontend]{}.Set(key, &balancer.Frontend{Key: key})})
+	time.Sleep(time.Hour) // of the bubble's time
+	synctest.Wait()
+	if s := engine.Status(); !s.Tried || s.Ready || others.looks > 0 {
+		t.Errorf("tried %t, ready %t, %d looks; want that nothing is touched that may still serve", s.Tried, s.Ready, others.looks)
+	}
+	serving.works.Store(true)
+	time.Sleep(2 * time.Hour)
+	synctest.Wait()
+	if others.attempts > 0 {
+		t.Errorf("%d attempts before the last", others.attempts)
+	}
+	looks := others.looks
+	others.attempts = 3 // a mode that is left later can't remove everything
+	c.leave()
+	time.Sleep(2 * time.Hour)
+	synctest.Wait()
+	if others.attempts > 0 || others.looks != looks+3 {
+		t.Errorf("later: %d attempts before the last, after %d looks, want 3", others.attempts, others.looks-looks)
+	}
+	cancel()
+	if err := <-gone; err != nil {
+		t.Error(err)
+	}
+	<-ended
+}
+
+// Attempts end with the daemon.
+func TestLeftoversEndWithTheDaemon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, serving := slog.New(slog.DiscardHandler), &refusing{}
+		engine := dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log})
+		others := &remains{attempts: 1 << 30}
+		c := New(Options{
+			Modes: []modes.Mode{{Name: "other", Cleanup: others.cleanup}}, Log: log, Engine: engine, Counters: &counters.Process{},
+		}, &Chosen{Mode: modes.Mode{Name: "here"}, Dataplane: serving})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		go func() { ended <- engine.Run(ctx) }()
+		engine.Set(balancer.Desired{})
+		go func() { ended <- c.RemoveLeftovers(ctx) }()
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		if others.looks < 200 || others.looks > 300 {
+			t.Errorf("%d attempts in a day, want one in five minutes", others.looks)
+		}
+		cancel()
+		for range cap(ended) {
+			<-ended
+		}
+	})
+}

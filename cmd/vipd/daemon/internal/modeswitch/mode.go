@@ -1,0 +1,113 @@
+package modeswitch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane"
+)
+
+// Chosen is a mode that serves, and why it does.
+type Chosen struct {
+	modes.Mode
+	Dataplane dataplane.Dataplane
+	// Fallback: another mode was wanted, which is not usable here.
+	Fallback bool
+	// Reason is in words for users.
+	Reason string
+}
+
+// choice is how a mode is chosen.
+type choice struct {
+	all     []modes.Mode
+	config  config.Config
+	by      string // who asks for its mode
+	log     *slog.Logger
+	journal *events.Journal
+	// use is the mode in use, which needs no trial; nil: none is.
+	use *Chosen
+	// unfit are modes that can't be taken, with the reason.
+	unfit map[config.ModeName]error
+	// before is called before a mode is tried that is not in use; nil: nothing is.
+	before func(config.ModeName)
+}
+
+// trialTime bounds the trial of one mode, which takes a fraction of a second on a machine that is not overloaded.
+const trialTime = 45 * time.Second
+
+// make tries the wanted mode, then the others from the best on, and returns the first that works: the one in use with
+// its dataplane, another one with a new dataplane.
+func (c choice) make(ctx context.Context) (*Chosen, error) {
+	var reasons []string
+	wanted := c.config.Mode
+	for _, name := range order(c.all, wanted) {
+		m, dp, err := c.try(ctx, name)
+		if err != nil {
+			reasons = append(reasons, fmt.Sprintf("%s: %v", name, err))
+			if wanted != config.AutoMode && c.config.StrictMode {
+				return nil, fmt.Errorf("mode %s is not usable here, and strict_mode forbids another: %w", name, err)
+			}
+			continue
+		}
+		out := &Chosen{Mode: m, Dataplane: dp, Fallback: wanted != config.AutoMode && name != wanted}
+		switch {
+		case len(reasons) > 0:
+			out.Reason = "not " + strings.Join(reasons, "; not ")
+		case wanted == config.AutoMode:
+			out.Reason = "the best that works here"
+		default:
+			out.Reason = c.by
+		}
+		if out.Fallback && (c.use == nil || !c.use.Fallback || c.use.Reason != out.Reason) {
+			c.journal.Record(events.Event{
+				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode is not usable here, so that %s mode is taken", wanted, name),
+				Cause: out.Reason,
+			})
+		}
+		return out, nil
+	}
+	return nil, errors.New("no mode is usable here: " + strings.Join(reasons, "; "))
+}
+
+// try proves that a mode works.
+func (c choice) try(ctx context.Context, name config.ModeName) (modes.Mode, dataplane.Dataplane, error) {
+	if err := c.unfit[name]; err != nil {
+		return modes.Mode{}, nil, err
+	}
+	if c.use != nil && c.use.Name == name {
+		return c.use.Mode, c.use.Dataplane, nil
+	}
+	for _, m := range c.all {
+		if m.Name == name {
+			if c.before != nil {
+				c.before(name)
+			}
+			ctx, cancel := context.WithTimeout(ctx, trialTime)
+			defer cancel()
+			dp, err := m.New(ctx, c.config, c.log.With("component", "dataplane", "dataplane", string(name)))
+			return m, dp, err
+		}
+	}
+	return modes.Mode{}, nil, errors.New("this version does not have it")
+}
+
+// order lists the modes to be tried: the wanted one, then the others, the best first.
+func order(all []modes.Mode, wanted config.ModeName) []config.ModeName {
+	var names []config.ModeName
+	if wanted != config.AutoMode {
+		names = append(names, wanted)
+	}
+	for _, m := range all {
+		if m.Name != wanted {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}

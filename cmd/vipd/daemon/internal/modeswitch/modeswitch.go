@@ -1,0 +1,266 @@
+package modeswitch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/modes"
+	"vipd/cmd/vipd/daemon/internal/counters"
+	"vipd/dataplane"
+)
+
+// Switch owns which mode serves. Serving, Connections, Reload and DrainTime may be called by any goroutine.
+type Switch struct {
+	o       Options
+	serving atomic.Pointer[Chosen]
+	ask     chan chan struct{} // a request to choose again, closed when that is done
+	left    chan struct{}      // holds a token: something of a mode that does not serve may be left
+	ended   chan struct{}      // holds a token: a mode that was left has ended
+
+	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the rest
+	retiring []*retirement
+	// tuned is what the host was last told of the modes.
+	tuned dataplane.Needs
+	// resumed are modes whose drains were ended because they are to serve again; what they had in the kernel is there.
+	resumed map[config.ModeName]bool
+	unused  []*Chosen // could not be closed yet
+}
+
+// Options are what a Switch is made of.
+type Options struct {
+	// Modes are those that there are, the best first.
+	Modes []modes.Mode
+	// Config is the configuration at the start, Configured returns it as it is now, and Changed holds a token when that says
+	// something else about the mode.
+	Config     config.Config
+	Configured func() config.Config
+	Changed    <-chan struct{}
+	// By says who asks for the mode of Config, such as "configured by --mode", and ConfiguredBy for that of Configured.
+	By           string
+	ConfiguredBy func() string
+	Log          *slog.Logger
+	Journal      *events.Journal
+	// Engine carries out in the mode that serves.
+	Engine *dataplane.Engine
+	// Adopt has the model compile for a dataplane, and the engine take it; what it returns is closed when all traffic has
+	// moved. Kick has the engine look at the host again.
+	Adopt func(dataplane.Dataplane) <-chan struct{}
+	Kick  func()
+	// Tell tells the host what modes need of it.
+	Tell func(dataplane.Needs)
+	// Listen is called with a dataplane before it begins.
+	Listen func(dataplane.Dataplane)
+	// Counters counts in the dataplanes that serve and have served.
+	Counters *counters.Process
+}
+
+// First chooses the mode to begin with, by Modes, Config, Log and Journal of the options alone.
+func First(ctx context.Context, o Options) (*Chosen, error) {
+	return choice{all: o.Modes, config: o.Config, by: o.By, log: o.Log, journal: o.Journal}.make(ctx)
+}
+
+// New returns a Switch that begins with first.
+func New(o Options, first *Chosen) *Switch {
+	c := &Switch{
+		o: o, ask: make(chan chan struct{}), left: make(chan struct{}, 1), ended: make(chan struct{}, 1), resumed: map[config.ModeName]bool{}, tuned: first.Dataplane.Traits().Needs,
+	}
+	c.serving.Store(first)
+	o.Counters.Begin(first.Dataplane, false)
+	return c
+}
+
+// Serving returns the mode in use.
+func (c *Switch) Serving() *Chosen { return c.serving.Load() }
+
+// countPause is the time between two looks at what the dataplanes have counted, whoever else looks. What is gone is
+// forgotten when somebody looks: without scrapes and questions, it would pile up as endpoints come and go.
+const countPause = 10 * time.Minute
+
+// Run chooses again whenever that is asked for, until ctx ends.
+func (c *Switch) Run(ctx context.Context) error {
+	count := time.NewTicker(countPause)
+	defer count.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.o.Changed:
+			c.again(ctx)
+		case done := <-c.ask:
+			c.again(ctx)
+			close(done)
+		case <-count.C:
+			c.o.Counters.Counts()
+		case <-c.ended:
+			c.changing.Lock()
+			c.tune()
+			c.changing.Unlock()
+		}
+	}
+}
+
+// Reload chooses again, and returns when that is done.
+func (c *Switch) Reload(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case c.ask <- done:
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	case <-ctx.Done():
+	}
+}
+
+// again chooses, and switches if another mode than the one in use is to serve.
+func (c *Switch) again(ctx context.Context) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	defer c.tune()
+	defer c.forsake()
+	use, conf, by := c.Serving(), c.o.Configured(), c.o.ConfiguredBy()
+	unfit := map[config.ModeName]error{}
+	for {
+		next, err := choice{all: c.o.Modes, config: conf, by: by, log: c.o.Log, journal: c.o.Journal, use: use, unfit: unfit, before: c.endRetiring}.make(ctx)
+		switch {
+		case ctx.Err() != nil && next != nil && next.Dataplane != use.Dataplane:
+			c.unused = append(c.unused, next)
+			return
+		case ctx.Err() != nil:
+			return
+		case err != nil: // strict_mode ends the start, but not what serves
+			c.o.Journal.Record(events.Event{
+				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays, as the wanted one is not usable here", use.Name), Cause: err.Error(),
+			})
+			c.serving.Store(&Chosen{Mode: use.Mode, Dataplane: use.Dataplane, Fallback: true, Reason: err.Error()})
+			return
+		case next.Dataplane == use.Dataplane:
+			c.serving.Store(next)
+			return
+		}
+		if err = c.move(ctx, use, next); err == nil || ctx.Err() != nil {
+			return
+		}
+		unfit[next.Name] = err
+	}
+}
+
+// moveTime bounds how long the next mode may take to carry out what is wanted, before it is left again. A first load of
+// ten thousands of services takes some seconds.
+const moveTime = 2 * time.Minute
+
+// failLooks is for how many seconds nothing at all may work in the next mode before it is left again.
+const failLooks = 10
+
+// move has the next mode take over. The error says why the one in use still serves.
+func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
+	c.o.Log.Debug("switching the mode", "from", use.Name, "to", next.Name, "why", next.Reason)
+	started := time.Now()
+	c.tell(use.Dataplane.Traits().And(next.Dataplane.Traits().Needs)) // both serve for a while
+	c.o.Listen(next.Dataplane)
+	moved := c.o.Adopt(next.Dataplane)
+	if err := c.await(ctx, moved); err != nil {
+		c.back(ctx, use, next, err)
+		return err
+	}
+	c.o.Counters.Begin(next.Dataplane, c.resumed[next.Name])
+	c.serving.Store(next)
+	c.retire(use)
+	c.o.Journal.Record(events.Event{
+		Kind: events.Mode, Text: fmt.Sprintf("%s mode serves now, in place of %s", next.Name, use.Name), Cause: next.Reason, Took: time.Since(started),
+	})
+	return nil
+}
+
+// tune tells the host what the mode in use needs of it, and what those need whose connections the kernel still forwards.
+func (c *Switch) tune() {
+	needs := c.Serving().Dataplane.Traits().Needs
+	for _, r := range c.retiring {
+		if r.needs.Forward && !r.isDone() {
+			needs = needs.And(r.needs)
+		}
+	}
+	if needs != c.tuned {
+		c.tell(needs)
+		c.o.Kick()
+	}
+}
+
+func (c *Switch) tell(needs dataplane.Needs) {
+	c.tuned = needs
+	c.o.Tell(needs)
+}
+
+// await waits until traffic has moved; the error says why it has not.
+func (c *Switch) await(ctx context.Context, moved <-chan struct{}) error {
+	limit := time.NewTimer(moveTime)
+	defer limit.Stop()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for failing := 0; ; {
+		select {
+		case <-moved:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limit.C:
+			return fmt.Errorf("it has not carried everything out within %v", moveTime)
+		case <-look.C:
+			s := c.o.Engine.Status()
+			if failing++; !s.Moving || s.LastError == "" {
+				failing = 0
+			}
+			if failing == failLooks {
+				return errors.New(s.LastError)
+			}
+		}
+	}
+}
+
+// back leaves a mode to which traffic could not move.
+func (c *Switch) back(ctx context.Context, use, next *Chosen, why error) {
+	if ctx.Err() == nil {
+		c.o.Journal.Record(events.Event{
+			Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode can't carry out what is wanted, and is left again", next.Name),
+			Cause: why.Error(),
+		})
+		if c.await(ctx, c.o.Adopt(use.Dataplane)) == nil {
+			c.drop(next)
+			return
+		}
+	}
+	c.unused = append(c.unused, next) // the engine may be at work in it
+}
+
+// closeTime bounds how long it may take to close a dataplane that does not serve.
+const closeTime = 20 * time.Second
+
+// drop closes the dataplane of a mode that is not to serve after all.
+func (c *Switch) drop(next *Chosen) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	if err := next.Dataplane.Close(ctx, false); err != nil {
+		c.o.Log.Error("closing a mode that does not serve; what is left of it is removed later", "dataplane", next.Name, "err", err)
+		c.leave()
+	}
+}
+
+// Close closes all dataplanes but the one in use. It is called when the engine has ended.
+func (c *Switch) Close() {
+	for _, r := range c.retiring {
+		r.cut()
+	}
+	for _, r := range c.retiring {
+		<-r.done
+	}
+	for _, next := range c.unused {
+		c.drop(next)
+	}
+}

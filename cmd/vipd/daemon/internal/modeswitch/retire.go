@@ -1,0 +1,168 @@
+package modeswitch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane"
+)
+
+// retirement is a mode that was left, while it drains.
+type retirement struct {
+	modes.Mode
+	needs dataplane.Needs
+	cut   context.CancelFunc
+	// yielded is closed when the mode has let go of what the next dataplane of its kind needs, if it goes on in this
+	// process, and done when it has ended.
+	yielded, done chan struct{}
+	// resumed: the mode is to serve again, so that what it still has in the kernel stays, for the next dataplane of its
+	// kind to take over.
+	resumed atomic.Bool
+	drains  bool // its connections have a time to end
+	kept    bool // what it had in the kernel stayed; known once it is done
+}
+
+// retire closes a mode that traffic has moved away from. Its connections may go on for as long as a drain takes.
+func (c *Switch) retire(old *Chosen) {
+	ctx, cut := context.WithTimeout(context.Background(), c.DrainTime())
+	traits := old.Dataplane.Traits()
+	r := &retirement{Mode: old.Mode, needs: traits.Needs, drains: traits.Drains, cut: cut, yielded: make(chan struct{}), done: make(chan struct{})}
+	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
+	began := time.Now()
+	go func() { // endRetiring and close wait for it
+		defer cut()
+		failed := old.Dataplane.Yield(ctx)
+		close(r.yielded)
+		r.kept = r.resumed.Load()
+		failed = errors.Join(failed, old.Dataplane.Close(ctx, r.kept))
+		c.o.Counters.End(old.Dataplane)
+		if failed != nil {
+			c.o.Log.Error("closing the mode that was left; what is left of it is removed later", "dataplane", old.Name, "err", failed)
+		}
+		c.o.Journal.Record(events.Event{
+			Kind: events.Mode, Text: fmt.Sprintf("%s mode, which served before, has ended", old.Name), Was: "draining", Lasted: time.Since(began),
+		})
+		close(r.done)
+		select {
+		case c.ended <- struct{}{}:
+		default:
+		}
+		if failed != nil { // nothing is looked for while it retires
+			c.leave()
+		}
+	}()
+}
+
+func (r *retirement) isDone() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Connections calls visit for the connections that q names of the mode in use, and of modes that were left and drain. Where
+// connections end in this process, a kernel mode that has come after sees them too, on their way here: each is visited as the
+// mode that serves it describes it.
+func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
+	serving := c.Serving().Dataplane
+	draining := slices.DeleteFunc(c.o.Counters.Dataplanes(), func(dp dataplane.Dataplane) bool { return dp == serving })
+	if len(draining) == 0 {
+		return serving.Connections(ctx, q, visit)
+	}
+	type end struct {
+		frontend balancer.Key
+		client   netip.AddrPort
+	}
+	seen := map[end]bool{}
+	once := func(n *dataplane.Connection) error {
+		if at := (end{n.Frontend, n.Client}); !seen[at] {
+			seen[at] = true
+			return visit(n)
+		}
+		return nil
+	}
+	for _, dp := range draining {
+		_ = dp.Connections(ctx, q, once) // one that fails has just ended
+	}
+	return serving.Connections(ctx, q, once)
+}
+
+// Kill ends the connections that q names, of the mode in use and of modes that were left and drain, and returns how many.
+func (c *Switch) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, err error) {
+	for _, dp := range c.o.Counters.Dataplanes() {
+		killed, failed := dp.Kill(ctx, q)
+		n += killed
+		if dp == c.Serving().Dataplane {
+			err = failed // a mode that drains may have ended just now
+		}
+	}
+	return n, err
+}
+
+// DrainTime is how long connections may take to end when what serves them goes as a whole.
+func (c *Switch) DrainTime() time.Duration {
+	limit := time.Second
+	want, _ := c.o.Engine.Wanted()
+	for key, f := range want.Frontends.All() {
+		if key.Proto != balancer.UDP { // its flows have no end to wait for
+			limit = max(limit, f.DrainTimeout)
+		}
+	}
+	return limit
+}
+
+// isRetiring reports whether a mode of that name drains.
+func (c *Switch) isRetiring(name config.ModeName) bool {
+	return slices.ContainsFunc(c.retiring, func(r *retirement) bool { return r.Name == name && !r.isDone() })
+}
+
+// endRetiring ends the drain of a kernel mode that is to be tried again: two of its kind would be in each other's way. One
+// that has no drain ends by itself, with all that it has counted. Where connections end in this process, another of the
+// kind does not disturb them, but needs the same ports.
+func (c *Switch) endRetiring(name config.ModeName) {
+	for _, r := range c.retiring {
+		switch {
+		case r.Name != name || r.isDone():
+		case r.Keeps && r.drains:
+			r.resumed.Store(true)
+			r.cut()
+			<-r.done
+			if r.kept {
+				c.resumed[name] = true
+			}
+		case r.Keeps:
+			<-r.done
+		default:
+			<-r.yielded
+		}
+	}
+}
+
+// forsake has removed what is left of modes that were to serve again and do not.
+func (c *Switch) forsake() {
+	for name := range c.resumed {
+		if name != c.Serving().Name {
+			c.leave()
+		}
+	}
+	clear(c.resumed)
+}
+
+// leave has whatever other modes have left looked for, and removed.
+func (c *Switch) leave() {
+	select {
+	case c.left <- struct{}{}:
+	default:
+	}
+}

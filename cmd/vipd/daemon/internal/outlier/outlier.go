@@ -1,0 +1,244 @@
+package outlier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/events"
+	"vipd/dataplane"
+)
+
+// Detector is what is learned and remembered. All methods may be called by any goroutine.
+type Detector struct {
+	o    Options
+	wake chan struct{} // holds one token for run: there may be something to be looked for elsewhere
+	some atomic.Bool   // something is ejected: results of checks matter
+
+	mu        sync.Mutex // guards the rest; nothing is called with it held that waits
+	ejections *health.Ejections
+	services  snap.Map[balancer.Name, *balancer.Service]
+	rooms     *balancer.EjectionRooms
+	checked   int                 // services that have checks
+	carrier   dataplane.Dataplane // what carries out
+}
+
+// Options are what a Detector is made of.
+type Options struct {
+	// Rules say when failed connects eject an endpoint. Default health.DefaultEjectionRules.
+	Rules health.EjectionRules
+	// Journal is told of ejections.
+	Journal *events.Journal
+	// Hint has the health check of a target, if it has one, be done at once. It must not block.
+	Hint func(balancer.Target)
+	// Kick has Ejected be called again. It must not block.
+	Kick func()
+}
+
+// New returns one that has learned nothing yet.
+func New(o Options) *Detector {
+	if o.Rules == (health.EjectionRules{}) {
+		o.Rules = health.DefaultEjectionRules()
+	}
+	return &Detector{
+		o: o, wake: make(chan struct{}, 1), ejections: health.NewEjections(o.Rules),
+		rooms: balancer.NewEjectionRooms(&balancer.Env{}, &balancer.Inputs{}),
+	}
+}
+
+// Listen has a dataplane that has not begun yet tell what comes of its dials, if it makes any.
+func (p *Detector) Listen(dp dataplane.Dataplane) { dp.TellDials(p.dialed) }
+
+// dialed takes in what came of a connect to t. It is called by connections.
+func (p *Detector) dialed(t balancer.Target, err error) {
+	if err != nil {
+		p.o.Hint(t)
+	}
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var x health.Ejected
+	var changed bool
+	if err == nil {
+		x, changed = p.ejections.Answered(t, now)
+	} else if p.rooms.Has(t) {
+		x, changed = p.ejections.Failed(t, causeOf(err), now, p.roomLocked)
+	}
+	if changed {
+		p.changedLocked(x)
+		p.o.Kick()
+	}
+}
+
+// Heard takes in the result of a check, which counts for an ejection if it looked at the endpoint's own port.
+func (p *Detector) Heard(t balancer.Target, at netip.AddrPort, res health.Result) {
+	if !p.some.Load() || at != netip.AddrPortFrom(t.Addr, t.Port) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.services.At(t.Service)
+	if s == nil || s.Health == nil {
+		return
+	}
+	if x, ended := p.ejections.Checked(t, res, s.Health.Rise, time.Now()); ended {
+		p.changedLocked(x)
+		p.o.Kick()
+	}
+}
+
+// Ejected takes in what is compiled next, and returns what is ejected of it.
+func (p *Detector) Ejected(in *balancer.Inputs, env *balancer.Env, carrier dataplane.Dataplane) snap.Map[balancer.Target, balancer.Ejection] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, change := range snap.Diff(p.services, in.Services) {
+		if change.HadOld && change.Old.Health != nil {
+			p.checked--
+		}
+		if change.HasNew && change.New.Health != nil {
+			p.checked++
+		}
+	}
+	p.services, p.rooms, p.carrier = in.Services, balancer.NewEjectionRooms(env, in), carrier
+	for _, x := range p.ejections.Follow(time.Now(), p.rooms.Has, p.roomLocked) {
+		p.changedLocked(x)
+	}
+	p.kick()
+	return p.ejections.Now()
+}
+
+// roomLocked is the room for what was last compiled, beside what is ejected by now.
+func (p *Detector) roomLocked(t balancer.Target) int { return p.rooms.Room(t, p.ejections.Now()) }
+
+// changedLocked records that an ejection began or ended.
+func (p *Detector) changedLocked(x health.Ejected) {
+	p.some.Store(p.ejections.Now().Len() > 0)
+	p.o.Journal.Record(ejectionEvent(x))
+}
+
+func ejectionEvent(x health.Ejected) events.Event {
+	e := events.Event{Kind: events.Health, Service: x.Target.Service, Endpoint: x.Target.Address()}
+	if x.End == "" {
+		e.At, e.Level = x.Since, slog.LevelWarn
+		e.Text, e.Cause = fmt.Sprintf("is ejected for %s", x.Until.Sub(x.Since)), x.Cause
+		return e
+	}
+	e.At = time.Now()
+	e.Text, e.Cause, e.Was, e.Lasted = "is no longer ejected", x.End, "ejected", x.For
+	return e
+}
+
+// Next returns when the next ejection ends; zero: nothing is ejected.
+func (p *Detector) Next() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ejections.Next()
+}
+
+func (p *Detector) kick() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run has the kernel's connections looked at while that is of use, until ctx ends.
+func (p *Detector) Run(ctx context.Context) error {
+	var looking dataplane.Dataplane // its kernel's connections are looked at
+	stop := func() {}
+	for {
+		select {
+		case <-ctx.Done():
+			stop()
+			return nil
+		case <-p.wake:
+		}
+		if wanted := p.wanted(); wanted != looking {
+			stop()
+			looking, stop = wanted, p.look(ctx, wanted)
+		}
+	}
+}
+
+// wanted returns the dataplane whose kernel's connections are to be looked at; nil: none.
+func (p *Detector) wanted() dataplane.Dataplane {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.checked == 0 {
+		return nil
+	}
+	return p.carrier
+}
+
+// look begins to look for connections without an answer; what it returns ends that, and waits for it. Nil: nowhere.
+func (p *Detector) look(ctx context.Context, in dataplane.Dataplane) (stop func()) {
+	if in == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { // what is returned waits for it
+		defer close(done)
+		p.keepLooking(ctx, in)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// The pauses between two attempts to look: the first, doubled each time up to the longest.
+const (
+	lookPause    = time.Second
+	longestPause = time.Minute
+)
+
+// keepLooking looks until ctx ends, again and again where that fails. Once it went well for long, a failure is news again.
+func (p *Detector) keepLooking(ctx context.Context, in dataplane.Dataplane) {
+	pause, told := lookPause, false
+	for {
+		began := time.Now()
+		err := in.Suspect(ctx, p.o.Hint)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) > longestPause {
+			pause, told = lookPause, false
+		}
+		if err != nil && !told {
+			told = true
+			p.o.Journal.Record(events.Event{
+				Kind: events.Problem, Level: slog.LevelWarn, Cause: err.Error(),
+				Text: "connections without an answer can't be looked for, which is tried again; till then health checks find out who is down at their own pace",
+			})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// causeOf says why a connect failed, in words.
+func causeOf(err error) string {
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "no answer in time"
+	case errors.As(err, &errno):
+		return errno.Error()
+	}
+	return err.Error()
+}

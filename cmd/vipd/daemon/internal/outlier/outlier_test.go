@@ -1,0 +1,129 @@
+package outlier
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/cmd/internal/events"
+	"vipd/dataplane"
+)
+
+// passiveOf returns a Detector that ejects at the first failure, and what it has been given of a service web.
+func passiveOf(s *balancer.Service) (*Detector, *balancer.Inputs) {
+	p := New(Options{
+		Rules:   health.EjectionRules{Failures: 1, Base: time.Hour, Most: time.Hour, Forgive: time.Hour},
+		Journal: events.New(events.Options{Log: slog.New(slog.DiscardHandler)}), Hint: func(balancer.Target) {}, Kick: func() {},
+	})
+	var in balancer.Inputs
+	in.Services = in.Services.Set(s.Name, s)
+	p.Ejected(&in, &balancer.Env{}, nil)
+	return p, &in
+}
+
+// large is a service of two ports with n endpoints, and those at its first port.
+func large(n int) (*balancer.Service, []balancer.Target) {
+	s := &balancer.Service{Name: "web", Ports: []balancer.Port{{Name: "a", Port: 80, TargetPort: 80}, {Name: "b", Port: 443, TargetPort: 443}}}
+	var targets []balancer.Target
+	for i := range n {
+		a := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: a, Weight: 1})
+		targets = append(targets, balancer.Target{Service: s.Name, Addr: a, Port: 80})
+	}
+	return s, targets
+}
+
+// TestFailedDialsAreCheap: with half of a thousand endpoints ejected, another failed dial costs the same as in a service of
+// ten, and what is compiled next costs one look at the endpoints, not one for each that is ejected.
+func TestFailedDialsAreCheap(t *testing.T) {
+	s, targets := large(1000)
+	p, in := passiveOf(s)
+	for _, at := range targets {
+		p.dialed(at, syscall.ECONNREFUSED)
+	}
+	if n := p.ejections.Now().Len(); n != len(targets)/2 {
+		t.Fatalf("%d of %d are ejected, want half", n, len(targets))
+	}
+	next := 0
+	if n := testing.AllocsPerRun(200, func() { p.dialed(targets[len(targets)-1-next%400], syscall.ECONNREFUSED); next++ }); n > 8 {
+		t.Errorf("a failed dial makes %v allocations, want a few", n)
+	}
+	if n := testing.AllocsPerRun(5, func() { p.Ejected(in, &balancer.Env{}, nil) }); n > 6*float64(len(targets)) {
+		t.Errorf("what is compiled next makes %v allocations for %d endpoints, want a few each", n, len(targets))
+	}
+}
+
+func BenchmarkFailedDial(b *testing.B) {
+	s, targets := large(1000)
+	p, _ := passiveOf(s)
+	for _, at := range targets {
+		p.dialed(at, syscall.ECONNREFUSED)
+	}
+	for i := 0; b.Loop(); i++ {
+		p.dialed(targets[len(targets)-1-i%400], syscall.ECONNREFUSED)
+	}
+}
+
+func BenchmarkEjectedOfThousand(b *testing.B) {
+	s, targets := large(1000)
+	p, in := passiveOf(s)
+	for _, at := range targets {
+		p.dialed(at, syscall.ECONNREFUSED)
+	}
+	for b.Loop() {
+		p.Ejected(in, &balancer.Env{}, nil)
+	}
+}
+
+// moody is a dataplane whose kernel tells nothing for some attempts, and then tells until the end.
+type moody struct {
+	dataplane.Dataplane
+	fails int
+	at    []time.Time // of the attempts
+}
+
+func (m *moody) Suspect(ctx context.Context, tell func(balancer.Target)) error {
+	m.at = append(m.at, time.Now())
+	if len(m.at) <= m.fails {
+		return errors.New("the dump was torn")
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// TestHintsComeBack: a kernel that can't be asked for connections without an answer is asked again, with growing pauses,
+// and that it could not is told once.
+func TestHintsComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := large(2)
+		s.Health = &balancer.Health{}
+		p, in := passiveOf(s)
+		m := &moody{fails: 10}
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); _ = p.Run(ctx) }()
+		began := time.Now()
+		p.Ejected(in, &balancer.Env{}, m)
+		time.Sleep(time.Hour)
+		end()
+		<-ended
+		var pauses []time.Duration
+		for i, at := range m.at {
+			pauses = append(pauses, at.Sub(append([]time.Time{began}, m.at...)[i]))
+		}
+		if len(pauses) != 11 || pauses[0] != 0 || pauses[1] != time.Second || pauses[2] != 2*time.Second || pauses[10] != time.Minute {
+			t.Errorf("pauses before attempts: %v", pauses)
+		}
+		events, _ := p.o.Journal.Read(0, 0)
+		if len(events) != 1 || events[0].Cause != "the dump was torn" {
+			t.Errorf("the journal has %+v", events)
+		}
+	})
+}

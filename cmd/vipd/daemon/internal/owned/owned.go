@@ -1,0 +1,222 @@
+package owned
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/model"
+)
+
+// Options are what a Teller needs.
+type Options struct {
+	// Socket is the owner's.
+	Socket string
+	// State is what is compiled, and Changed is closed with the next one.
+	State   func() *model.State
+	Changed func() <-chan struct{}
+	// Unready says what this vipd has yet to do before it serves anything.
+	Unready func() []string
+	// Keeps: what is served goes on without this process, for Grace at most.
+	Keeps   func() bool
+	Grace   time.Duration
+	Journal *events.Journal
+}
+
+// The times between two messages, and how long vipd may be silent where nothing is served without it.
+const (
+	every        = time.Second
+	everyServing = 150 * time.Millisecond
+	shortGrace   = 500 * time.Millisecond
+	least        = 50 * time.Millisecond
+)
+
+// Teller tells the owner.
+type Teller struct {
+	o      Options
+	client *http.Client
+	status atomic.Pointer[api.OwnerStatus] // nil: the owner does not answer
+	failed atomic.Pointer[error]
+	seen   time.Time // of the owner's last event
+}
+
+// New returns a Teller that has told nothing yet.
+func New(o Options) *Teller {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", o.Socket)
+	}
+	return &Teller{o: o, seen: time.Now(), client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: dial}}}
+}
+
+// Status is how the owner is; nil: it does not answer.
+func (t *Teller) Status() *api.OwnerStatus { return t.status.Load() }
+
+// Problems are what keeps VIPs from having an owner here.
+func (t *Teller) Problems() []balancer.Problem {
+	var texts []string
+	if err := t.failed.Load(); err != nil {
+		texts = append(texts, fmt.Sprintf(`VIPs with hold = "one" are not taken here: vipd owner does not answer (%s): systemctl start vipd-owner`, *err))
+	}
+	if s := t.status.Load(); s != nil {
+		texts = append(texts, s.Problems...)
+	}
+	var out []balancer.Problem
+	for _, text := range texts {
+		out = append(out, balancer.Problem{Severity: balancer.SeverityError, Field: "ownership", Text: text})
+	}
+	return out
+}
+
+// Run tells until ctx ends.
+func (t *Teller) Run(ctx context.Context) error {
+	defer t.client.CloseIdleConnections()
+	for {
+		changed := t.o.Changed()
+		if s := t.o.State(); s.Complete {
+			t.tell(ctx, t.message(s))
+		}
+		pause := every
+		if !t.o.Keeps() {
+			pause = everyServing
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			t.farewell()
+			return nil
+		case <-timer.C:
+		case <-changed:
+			timer.Stop()
+			time.Sleep(least) // changes come in bursts
+		}
+	}
+}
+
+// farewell says at the end that nothing is served here any more, where that is so.
+func (t *Teller) farewell() {
+	s := t.o.State()
+	if t.o.Keeps() || !s.Complete {
+		return
+	}
+	m := t.message(s)
+	for a, v := range m.VIPs {
+		v.Cannot = "vipd stops"
+		m.VIPs[a] = v
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	t.tell(ctx, m)
+}
+
+// message is what the owner is told.
+func (t *Teller) message(s *model.State) api.OwnerTold {
+	m := api.OwnerTold{VIPs: map[netip.Addr]api.OwnedVIP{}, Grace: t.o.Grace}
+	if !t.o.Keeps() {
+		m.Grace = shortGrace
+	}
+	add := func(a netip.Addr) {
+		p := s.Inputs.PolicyOf(a)
+		if _, there := m.VIPs[a]; there || p.Hold != balancer.HoldOne {
+			return
+		}
+		m.VIPs[a] = api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Cannot: t.cannot(s, a, p.Require)}
+	}
+	for a := range s.Inputs.VIPs.Keys() {
+		add(a)
+	}
+	for a := range s.Desired.Standings.Keys() {
+		add(a)
+	}
+	return m
+}
+
+// cannot says why a VIP could not be served here; "": it could.
+func (t *Teller) cannot(s *model.State, a netip.Addr, require balancer.Require) string {
+	if why := t.o.Unready(); len(why) > 0 {
+		return "vipd is not ready: " + why[0]
+	}
+	if require == balancer.RequireNode {
+		return ""
+	}
+	served, local := map[balancer.Name]bool{}, map[balancer.Name]bool{}
+	for key, f := range s.Desired.Frontends.From(balancer.Key{Addr: a}) {
+		if key.Addr != a {
+			break
+		}
+		served[f.Service] = served[f.Service] || f.Serves()
+		local[f.Service] = local[f.Service] || servesLocally(f, s.Env.Local)
+	}
+	if require == balancer.RequireLocal {
+		served = local
+	}
+	for name, ok := range served {
+		switch {
+		case !ok && require == balancer.RequireLocal:
+			return fmt.Sprintf("service %s has no usable endpoint on this host", name)
+		case !ok:
+			return fmt.Sprintf("service %s has no usable endpoint", name)
+		}
+	}
+	return ""
+}
+
+// tell sends a message and takes the answer in.
+func (t *Teller) tell(ctx context.Context, m api.OwnerTold) {
+	s, err := t.ask(ctx, m)
+	if err != nil {
+		t.status.Store(nil)
+		if t.failed.Store(nil); len(m.VIPs) > 0 {
+			t.failed.Store(&err)
+		}
+		return
+	}
+	t.failed.Store(nil)
+	t.status.Store(s)
+	for _, e := range s.Events {
+		if e.Time.After(t.seen) {
+			t.seen = e.Time
+			t.o.Journal.Record(events.Event{At: e.Time, Kind: events.VIP, Level: slog.LevelInfo, Text: e.Text, Cause: "vipd owner"})
+		}
+	}
+}
+
+func (t *Teller) ask(ctx context.Context, m api.OwnerTold) (*api.OwnerStatus, error) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://owner/vips", bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	answer, err := t.client.Do(r)
+	if err != nil {
+		return nil, errors.Unwrap(err) // without the URL, which says nothing
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("it answers %s", answer.Status)
+	}
+	var s api.OwnerStatus
+	return &s, json.NewDecoder(answer.Body).Decode(&s)
+}
+
+// servesLocally reports whether a frontend has a usable endpoint on this host.
+func servesLocally(f *balancer.Frontend, local []netip.Addr) bool {
+	return slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool {
+		return b.State == balancer.Active && (b.Addr.Addr().IsLoopback() || slices.Contains(local, b.Addr.Addr()))
+	})
+}

@@ -1,0 +1,31 @@
+package owned
+
+import (
+	"net/netip"
+	"testing"
+
+	"vipd/cmd/internal/api"
+)
+
+func TestSummary(t *testing.T) {
+	vip := []netip.Addr{netip.MustParseAddr("192.168.1.100")}
+	for _, c := range []struct {
+		status api.OwnerStatus
+		want   string
+	}{
+		{api.OwnerStatus{Gate: "closed"}, "NOT confirmed: VIPs rest"},
+		{api.OwnerStatus{Gate: "open", Bound: vip, Confirmed: map[string]float64{"gw3": 0.02, "gw2": 0.03}}, "1 VIP here; confirmed by gw2, gw3; gate open"},
+		{
+			api.OwnerStatus{Gate: "open", Confirmed: map[string]float64{"gw2": -1, "gw3": 9}},
+			"0 VIPs here; confirmed by etcd only: gw2, gw3 silent: a failure of etcd would end it",
+		},
+		{
+			api.OwnerStatus{Gate: "open", Bound: vip, Etcd: "etcd is silent", Confirmed: map[string]float64{"gw2": 0}},
+			"1 VIP here; etcd away: owners stay, nothing can move",
+		},
+	} {
+		if got := summary(&c.status); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package recorder
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/events"
+	"vipd/dataplane"
+)
+
+// carriedOut records what the engine has carried out, and what it can't.
+type carriedOut struct {
+	o       Options
+	done    snap.Map[balancer.Key, *balancer.Frontend] // what was recorded
+	told    told                                       // of the host
+	failing time.Time                                  // since when something can't be carried out; zero: nothing
+	errors  map[string]bool                            // what was recorded of that
+}
+
+// applyPause is the least time between two applies: those of a stream of changes are told as one a second.
+const applyPause = time.Second
+
+// Follow records what the engine carries out, and what it can't, until ctx ends.
+func (r *Recorder) Follow(ctx context.Context) error { return (&carriedOut{o: r.o}).follow(ctx) }
+
+// follow is Follow.
+func (c *carriedOut) follow(ctx context.Context) error {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pause.C:
+		}
+		changed := c.o.Engine.Changed()
+		if c.look(time.Now()) {
+			pause.Reset(applyPause)
+		} else {
+			pause.Reset(0)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-c.o.HostChanged:
+		}
+	}
+}
+
+// look records what is new, and reports whether anything was carried out.
+func (c *carriedOut) look(now time.Time) (applied bool) {
+	s := c.o.Engine.Status()
+	c.told = c.told.next(c.o.Journal, now, c.o.HostProblems(), nil)
+	if s.Moving {
+		return false // the dataplane that takes over begins with nothing, and has failures of its own
+	}
+	c.lookAtFailures(s, now)
+	services, n := map[balancer.Name]bool{}, 0
+	for _, change := range snap.Diff(c.done, s.Done) {
+		switch { // a frontend without a service marks what failed
+		case change.HasNew && change.New.Service != "":
+			services[change.New.Service] = true
+			n++
+		case !change.HasNew && change.Old.Service != "":
+			services[change.Old.Service] = true
+			n++
+		}
+	}
+	c.done = s.Done
+	if n == 0 {
+		return false
+	}
+	e := events.Event{
+		Kind: events.Apply, Level: slog.LevelDebug, Text: "is carried out, in " + howMany(n, "frontend"),
+		Took: s.LastDuration, Revision: c.o.Applied(),
+	}
+	names := slices.Sorted(maps.Keys(services))
+	if len(names) == 1 {
+		e.Service = names[0]
+	} else {
+		e.Text = fmt.Sprintf("%s are carried out, in %s", several(names), howMany(n, "frontend"))
+	}
+	c.o.Journal.Record(e)
+	return true
+}
+
+// lookAtFailures records that something can't be carried out, and each new reason, until everything is.
+func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
+	switch {
+	case s.LastError != "" && !c.errors[s.LastError] && len(c.errors) < reasonsTold:
+		if c.failing.IsZero() {
+			c.failing, c.errors = now, map[string]bool{}
+		}
+		c.errors[s.LastError] = true
+		e := events.Event{Kind: events.Problem, Level: slog.LevelError, Text: "not everything is carried out; it is tried again and again", Cause: s.LastError}
+		if n := len(s.Failing); n > 0 {
+			e.Text = howMany(n, "frontend") + " can't be carried out, and will be tried again and again"
+		}
+		c.o.Journal.Record(e)
+	case s.LastError == "" && len(s.Failing) == 0 && !c.failing.IsZero():
+		c.o.Journal.Record(events.Event{Kind: events.Problem, Text: "everything is carried out again", Lasted: now.Sub(c.failing)})
+		c.failing, c.errors = time.Time{}, nil
+	}
+}
+
+// reasonsTold bounds the reasons that are recorded until everything is carried out again.
+const reasonsTold = 20
+
+// Repaired records that what others had changed was mended.
+func (r *Recorder) Repaired(n int, what string) {
+	e := events.Event{Kind: events.Drift, Level: slog.LevelWarn, Text: "something of vipd's was changed by somebody else, and is mended", Cause: what}
+	if n > 1 {
+		e.Text = fmt.Sprintf("%d things of vipd's were changed by somebody else, and are mended", n)
+	}
+	r.o.Journal.Record(e)
+}
+
+// howMany writes "1 service", "3 services".
+func howMany(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// several names services for a sentence; of many, the first.
+func several(names []balancer.Name) string {
+	const most = 3
+	var words []string
+	for _, n := range names[:min(len(names), most)] {
+		words = append(words, string(n))
+	}
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(words, ", "), more)
+	}
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " and " + words[last]
+}

@@ -1,0 +1,108 @@
+package recorder
+
+import (
+	"fmt"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/events"
+	"vipd/store/etcd"
+)
+
+// ByHand returns the events of a change of the override of a target, from was to is: one for each thing that is set or taken
+// back, signed by whoever signed is. It returns none if nothing has changed.
+func ByHand(t balancer.Target, was, is *balancer.Override, now time.Time) (out []events.Event) {
+	var old, next balancer.Override
+	if was != nil {
+		old = *was
+	}
+	if is != nil {
+		next = *is
+	}
+	add := func(text string) {
+		out = append(out, events.Event{
+			Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: text + signature(next.By), Cause: next.Reason,
+		})
+	}
+	if w, o := next.Weight, old.Weight; w != nil && (o == nil || *o != *w) {
+		add(fmt.Sprintf("weight set to %d", *w) + lasting(&next, now))
+	} else if w == nil && o != nil {
+		add(fmt.Sprintf("weight %d taken back", *o))
+	}
+	drains, drained := next.Draining, old.Draining
+	switch {
+	case drains != nil && *drains && (drained == nil || !*drained):
+		add("drained" + lasting(&next, now))
+	case drained != nil && *drained && (drains == nil || !*drains), drains != nil && drained == nil:
+		add("undrained" + lasting(&next, now))
+	case drained != nil && drains == nil:
+		add("undrain taken back")
+	}
+	if len(out) == 0 && is.Says() && renewed(old, next) {
+		add("override renewed" + lasting(&next, now))
+	}
+	return out
+}
+
+// renewed reports whether two overrides that set the same differ in when they end, in who signed them, or why.
+func renewed(a, b balancer.Override) bool {
+	return a.By != b.By || a.Reason != b.Reason || !a.Expires.Equal(b.Expires) || !a.Until.Equal(b.Until)
+}
+
+// signature is " by NAME", or " by hand" where the name is not known.
+func signature(by string) string {
+	if by == "" {
+		by = "hand"
+	}
+	return " by " + by
+}
+
+// lasting is " for TIME" where an override expires.
+func lasting(o *balancer.Override, now time.Time) string {
+	if o.Expires.IsZero() {
+		return ""
+	}
+	return " for " + o.Expires.Sub(now).Round(time.Second).String()
+}
+
+// tellOverrides records how the overrides have changed that the fleet shares. Of those of this node it records the ones that
+// have expired; who changes others records that.
+func (r *Recorder) tellOverrides(before, after snap.Map[balancer.Target, *balancer.Override], local bool, now time.Time) {
+	for t, c := range snap.Diff(before, after) {
+		var out []events.Event
+		if lapsed := c.HadOld && !c.HasNew && c.Old.Lapsed(now); lapsed && c.Old.Says() {
+			out = []events.Event{{Kind: events.Override, Service: t.Service, Endpoint: t.Address(), Text: "override has expired", Cause: saidBy(c.Old)}}
+		} else if !lapsed && !local {
+			out = ByHand(t, c.Old, c.New, now)
+		}
+		for _, e := range out {
+			e.At = now
+			r.o.Journal.Record(e)
+		}
+	}
+}
+
+// saidBy names who set an override, and why.
+func saidBy(o *balancer.Override) string {
+	text := "said" + signature(o.By)
+	if o.Reason != "" {
+		text += ": " + o.Reason
+	}
+	return text
+}
+
+// NodeSet returns the events of a change of what is set in etcd for this node.
+func NodeSet(was, is etcd.NodeConfig) (out []events.Event) {
+	for _, field := range []struct{ name, was, is string }{{"mode", was.Mode, is.Mode}, {"zone", was.Zone, is.Zone}} {
+		text := field.name + " set to " + field.is
+		switch field.is {
+		case field.was:
+			continue
+		case "":
+			text = field.name + " " + field.was + " taken back"
+		}
+		out = append(out, events.Event{Kind: events.Override, Text: "node: " + text + signature(is.By), Cause: is.Reason})
+	}
+	return out
+}

@@ -1,0 +1,96 @@
+package recorder
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/model"
+)
+
+// drainsOpen are the endpoints that drain: in how many frontends, and since when.
+type drainsOpen map[balancer.Target]openDrain
+
+type openDrain struct {
+	frontends int
+	since     time.Time
+}
+
+// next records the drains that begin and end from before to what s wants, at a cost of what has changed.
+func (o *drainsOpen) next(j *events.Journal, s *model.State, before balancer.Desired, now time.Time) {
+	if *o == nil {
+		*o = drainsOpen{}
+	}
+	more := map[balancer.Target]int{}
+	is := map[balancer.Target]balancer.Backend{} // as they are now, those that drain before others
+	for _, c := range snap.Diff(before.Frontends, s.Desired.Frontends) {
+		if c.HadOld {
+			for _, b := range c.Old.Backends {
+				if b.Drains() {
+					more[c.Old.Target(b)]--
+				}
+			}
+		}
+		if c.HasNew {
+			for _, b := range c.New.Backends {
+				t := c.New.Target(b)
+				if b.Drains() {
+					more[t]++
+				}
+				if known, ok := is[t]; !ok || !known.Drains() {
+					is[t] = b
+				}
+			}
+		}
+	}
+	for _, t := range slices.SortedFunc(maps.Keys(more), balancer.Target.Compare) {
+		d := (*o)[t]
+		was := d.frontends
+		d.frontends += more[t]
+		e := events.Event{Kind: events.Drain, Service: t.Service, Endpoint: t.Address()}
+		switch {
+		case was == 0 && d.frontends > 0:
+			d.since = now
+			e.Text, e.Cause = drainBegins(t, is[t], s, now)
+		case was > 0 && d.frontends == 0:
+			e.Text, e.Lasted = drainEnds(is, t), now.Sub(d.since)
+		}
+		if (*o)[t] = d; d.frontends == 0 {
+			delete(*o, t)
+		}
+		if e.Text != "" {
+			j.Record(e)
+		}
+	}
+}
+
+// drainBegins says that the endpoint at t drains, and why.
+func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time.Time) (text, cause string) {
+	text = "drains"
+	if !b.Until.IsZero() {
+		text += ", for " + b.Until.Sub(now).Round(time.Second).String() + " at most"
+	}
+	o := balancer.OverrideOf(&s.Inputs, t)
+	switch {
+	case b.State == balancer.Removed:
+		return text, "its service has it no longer"
+	case o == nil || o.Draining == nil:
+		return text, "its definition says so"
+	}
+	return text, saidBy(o)
+}
+
+// drainEnds says what the endpoint at t is now that it does not drain any more.
+func drainEnds(is map[balancer.Target]balancer.Backend, t balancer.Target) string {
+	switch b, there := is[t]; {
+	case !there:
+		return "has drained, and is gone"
+	case b.State == balancer.Active:
+		return "drains no longer, and gets new connections"
+	default:
+		return "drains no longer, but gets no new connections: it is " + string(b.State)
+	}
+}

@@ -1,0 +1,186 @@
+package recorder
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/dataplane"
+)
+
+// Recorder records what is compiled and what is carried out.
+type Recorder struct {
+	o       Options
+	reloads atomic.Int32 // under way, which say themselves that files were read
+
+	// The rest belongs to Compiled.
+	told   told // what was recorded and still holds
+	drains drainsOpen
+	unread time.Time // since when the services' files can't be read
+	// withdrawn are the VIPs that are withdrawn, since when.
+	withdrawn map[netip.Addr]time.Time
+}
+
+// Options are what a Recorder is made of.
+type Options struct {
+	Journal *events.Journal
+	// Started is when vipd was.
+	Started time.Time
+	// Files: services are in files alone. Otherwise Began is told of the first state, and of those before it that say only
+	// why the store can't be read; afterwards a fleet's source says itself whether it can be.
+	Files bool
+	Began func(s *model.State, now time.Time)
+	// DownSince is since when a target is down, and why.
+	DownSince func(balancer.Target) (since time.Time, cause string)
+	// Refused is called when what was written has new errors, for which the last good state stays.
+	Refused func()
+	// Engine carries out, and Applied is the store's revision up to which it has. HostProblems are what the host can't do.
+	Engine       *dataplane.Engine
+	Applied      func() int64
+	HostProblems func() []balancer.Problem
+	// HostChanged is received from when HostProblems returns something new though the engine has done nothing.
+	HostChanged <-chan struct{}
+}
+
+// New returns a Recorder that has recorded nothing.
+func New(o Options) *Recorder { return &Recorder{o: o} }
+
+// Reloads says that the configuration and the services, which are last so far, are being read again, because of by. What it returns
+// is called with the result, and records that.
+func (r *Recorder) Reloads(last *model.State, by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
+	r.reloads.Add(1)
+	return func(s *model.State, problems []balancer.Problem, err error) {
+		r.o.Journal.Record(reload(by, last, s, problems, err))
+		r.reloads.Add(-1)
+	}
+}
+
+// reload tells the result of a reload.
+func reload(by string, last, s *model.State, problems []balancer.Problem, err error) events.Event {
+	e := events.Event{Kind: events.Reload, Cause: by, Revision: s.Snapshot.Revision}
+	switch {
+	case err != nil:
+		e.Level, e.Text, e.Cause = slog.LevelError, "a reload failed, and all stays as it was", err.Error()
+	default:
+		found := "no problems"
+		if len(problems) > 0 {
+			e.Level, found = slog.LevelWarn, howMany(len(problems), "problem")
+		}
+		e.Text = fmt.Sprintf("the configuration and the services were read again: %s (%s), %s", howMany(s.Snapshot.Services.Len(), "service"), changes(last, s), found)
+	}
+	return e
+}
+
+// changes says how the services of s differ from those of last.
+func changes(last, s *model.State) string {
+	added, changed, removed := 0, 0, 0
+	for _, c := range snap.Diff(last.Snapshot.Services, s.Snapshot.Services) {
+		switch {
+		case !c.HadOld:
+			added++
+		case !c.HasNew:
+			removed++
+		default:
+			changed++
+		}
+	}
+	return fmt.Sprintf("%d added, %d changed, %d removed", added, changed, removed)
+}
+
+// Awaiting records that the store could not be read since the start, and that nothing of it is served yet, which s says. It is
+// called by the goroutine that calls Compiled.
+func (r *Recorder) Awaiting(s *model.State, now time.Time) {
+	if !r.o.Files {
+		r.o.Began(s, now)
+	}
+}
+
+// Compiled records what s, which is compiled from now on, changes: problems, drains, and whether files can be read. It is
+// called by one goroutine at a time.
+func (r *Recorder) Compiled(last, s *model.State, now time.Time) {
+	switch {
+	case r.o.Files:
+		r.tellFiles(last, s, now)
+	case !last.Complete:
+		r.o.Began(s, now)
+	}
+	if !last.Complete {
+		r.tellStillDown(s, now)
+	}
+	written := written(s)
+	all := slices.Concat(written, s.Lacking)
+	for _, of := range s.Desired.Problems.All() {
+		all = append(all, *of...)
+	}
+	for i := range written {
+		if _, known := r.told[identity(&written[i])]; !known && written[i].Severity == balancer.SeverityError {
+			r.o.Refused()
+			break
+		}
+	}
+	r.told = r.told.next(r.o.Journal, now, all, func(name balancer.Name, port string) bool { return served(s, name, port) })
+	if last.Complete {
+		r.tellOverrides(last.Snapshot.Overrides, s.Snapshot.Overrides, false, now)
+		r.tellOverrides(last.Local, s.Local, true, now)
+	}
+	r.drains.next(r.o.Journal, s, last.Desired, now)
+	r.tellWithdrawn(last, s, now)
+}
+
+// written are the problems of what was written. A file that can't be read is one of the configuration and of the services,
+// and counts once.
+func written(s *model.State) []balancer.Problem {
+	all := slices.Clone(s.Problems)
+	for _, p := range s.Snapshot.Problems {
+		if !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// tellFiles records that files were read again, or can't be.
+func (r *Recorder) tellFiles(last, s *model.State, now time.Time) {
+	was, is := &last.Snapshot, &s.Snapshot
+	switch {
+	case (!last.Complete || was.Connected) && !is.Connected:
+		e := events.Event{Kind: events.Store, Level: slog.LevelWarn, Text: "the services' files can't be read; what they held last stays in use"}
+		if is.Err != nil {
+			e.Cause = is.Err.Error()
+		}
+		r.unread = now
+		r.o.Journal.Record(e)
+	case last.Complete && !was.Connected && is.Connected:
+		r.o.Journal.Record(events.Event{Kind: events.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
+	case last.Complete && was.Revision != is.Revision && r.reloads.Load() == 0:
+		r.o.Journal.Record(reload("a file has changed", last, s, written(s), nil))
+	}
+}
+
+// served reports whether a port of a service, as Problem.Port has it, has an endpoint in use.
+func served(s *model.State, name balancer.Name, port string) bool {
+	service, there := s.Snapshot.Services.Get(name)
+	if !there {
+		return false
+	}
+	for _, vip := range service.Addresses() {
+		for i := range service.Ports {
+			p := &service.Ports[i]
+			f := s.Desired.Frontends.At(balancer.Key{Addr: vip, Port: p.Port, Proto: p.Protocol})
+			if f == nil || f.Service != name || service.PortWords(p, vip) != port {
+				continue
+			}
+			if slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.State == balancer.Active }) {
+				return true
+			}
+		}
+	}
+	return false
+}

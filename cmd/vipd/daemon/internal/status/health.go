@@ -1,0 +1,163 @@
+package status
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/health"
+	"vipd/balancer/health/probe"
+	"vipd/balancer/health/quorum"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/vipd/daemon/internal/fleetchecks"
+)
+
+// checkOf is what the check of a target has found; nil: nobody checks it.
+func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
+	found := v.from.Checks.Of(t)
+	switch {
+	case s.Health == nil || !found.Checked && !found.Shared:
+		return nil
+	case found.Shared:
+		return v.fleetCheckOf(s, t, found.Own, found.Fleet)
+	}
+	return v.ownCheckOf(s, found.Own)
+}
+
+// fleetCheckOf is what the fleet has found of a target, and this node, where it checks it.
+func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.Status, standing quorum.Standing) *api.Check {
+	c := v.ownCheckOf(s, own)
+	c.At = v.State.Checked.At(t).At.String()
+	c.Fleet = &api.FleetCheck{Alone: standing.Alone, Votes: map[string]api.FleetVote{}}
+	for _, n := range standing.Checkers {
+		c.Fleet.Checkers = append(c.Fleet.Checkers, string(n))
+	}
+	for n, vote := range standing.Votes {
+		c.Fleet.Votes[string(n)] = api.FleetVote(vote)
+	}
+	c.Since = standing.Since
+	if standing.Alone {
+		return c
+	}
+	c.Against, c.Last = 0, time.Time{}
+	switch standing.Verdict {
+	case balancer.HealthUp:
+		c.LastOutcome = string(health.Passed)
+	case balancer.HealthDown:
+		c.LastOutcome = string(health.Failed)
+	default:
+		c.LastOutcome = ""
+	}
+	c.LastText, c.Fleet.Here = standing.Words(), fleetchecks.Otherwise(quorum.Node(v.from.Config.Node), &standing)
+	return c
+}
+
+// ownCheckOf is what this node's own check has found.
+func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
+	is := &status.State
+	c := &api.Check{
+		At: status.At.String(), Type: s.Health.Type, Since: is.Since, Against: is.Streak, Needed: s.Health.Fall, Next: is.Due,
+		Checking: status.Checking,
+	}
+	if is.Verdict == balancer.HealthDown {
+		c.Needed = s.Health.Rise
+	}
+	if is.Last.Outcome != "" {
+		c.Last, c.LastOutcome, c.LastText = is.Last.Ended(), string(is.Last.Outcome), is.Last.Text
+	}
+	if v.Watched {
+		c.Last, c.Next, c.Checking = time.Time{}, time.Time{}, false
+	}
+	return c
+}
+
+// unchecked says why nobody checks an endpoint of a service, or this node does not and knows of nobody who does; "": it is
+// checked, or has no check.
+func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
+	switch subject, wanted := v.State.Checked.Get(t); {
+	case s.Health == nil:
+		return ""
+	case balancer.WantsUser(s):
+		return "programs from etcd run as " + balancer.ExecUser + " only"
+	case s.Health.Type == balancer.ExecHealth && !v.State.Env.AllowExec && s.Origin.Key != "" && (!wanted || !subject.Fleet):
+		return "health.allow_exec is false here"
+	case !wanted && !v.uses(s, t.Addr):
+		if t.Addr.IsLoopback() || t.Addr.IsLinkLocalUnicast() {
+			return "an endpoint from etcd with such an address is not used here"
+		}
+		return "the service has more endpoints than one may have, and this one is not used"
+	case !wanted:
+		return fmt.Sprintf("a %s check can't be made at the ports of this service; health.port names one that can be checked", s.Health.Type)
+	}
+	return ""
+}
+
+// uses reports whether this node uses endpoints of s at the address. It is asked of one endpoint of a service after the
+// other, of which there may be very many.
+func (v *View) uses(s *balancer.Service, a netip.Addr) bool {
+	if v.usedOf != s {
+		v.usedOf, v.used = s, map[netip.Addr]bool{}
+		for _, e := range balancer.UsedEndpoints(v.State.Env.Allowed, s, &v.State.Inputs) {
+			v.used[e.Address] = true
+		}
+	}
+	return v.used[a]
+}
+
+// cuts reports whether the connections of a backend are ended when it goes down.
+func cuts(b balancer.Backend) bool { return b.State == balancer.Down && !b.Until.IsZero() }
+
+// ramp is how many percent of its weight a backend has while it starts slowly; 0: it does not.
+func (v *View) ramp(key balancer.Key, at netip.AddrPort) int {
+	return v.State.Inputs.Ramps.At(balancer.DrainKey{Frontend: key, Backend: at}).Percent()
+}
+
+// checkedOf counts the endpoints of a service that are checked at one of their ports.
+func (v *View) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n int) {
+	if s.Health == nil {
+		return 0
+	}
+	for _, e := range endpoints {
+		if slices.ContainsFunc(s.Ports, func(p balancer.Port) bool {
+			return v.State.Checked.Has(balancer.Target{Service: s.Name, Addr: e.Address, Port: e.TargetPort(&p)})
+		}) {
+			n++
+		}
+	}
+	return n
+}
+
+// health sums up what checks find of so many endpoints.
+func (v *View) health(endpoints int) (n api.HealthCount) {
+	n.Endpoints = endpoints
+	n.Checked, n.Unable = v.State.Checked.Len(), v.State.Unable
+	for target := range v.State.Checked.Keys() {
+		switch v.State.Inputs.Health.At(target) {
+		case balancer.HealthDown:
+			n.Down++
+		case balancer.HealthUnknown:
+			n.Unknown++
+		}
+	}
+	for _, of := range v.State.Desired.Problems.All() {
+		for i := range *of {
+			switch p := &(*of)[i]; p.Kind {
+			case balancer.InPanic:
+				n.Panic = withLast(n.Panic, p.Service)
+			case balancer.Outage:
+				n.Out = withLast(n.Out, p.Service)
+			}
+		}
+	}
+	return n
+}
+
+// withLast appends name unless it is there already, at the end.
+func withLast(names []balancer.Name, name balancer.Name) []balancer.Name {
+	if len(names) > 0 && names[len(names)-1] == name {
+		return names
+	}
+	return append(names, name)
+}

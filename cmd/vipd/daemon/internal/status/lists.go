@@ -1,0 +1,195 @@
+package status
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/vipd/daemon/internal/counters"
+)
+
+// Services lists the services, with all that is known of each.
+func (v *View) Services() []api.Service {
+	frontends := map[balancer.Name][]api.Frontend{}
+	for _, f := range v.Frontends() {
+		frontends[f.Service] = append(frontends[f.Service], f)
+	}
+	problems := map[balancer.Name][]balancer.Problem{}
+	for _, p := range v.Problems() {
+		problems[p.Service] = append(problems[p.Service], p)
+	}
+	all := []api.Service{}
+	for name, s := range v.State.Snapshot.Services.All() {
+		out := api.Service{
+			Name: name, Origin: s.Origin, Definition: balancer.EncodeService(s), Check: api.RulesOf(s.Health), VIPs: []string{}, Ports: v.ports(s),
+			Endpoints: v.EndpointsOf(s), Frontends: list(frontends[name]), Problems: list(problems[name]),
+		}
+		for _, vip := range s.Addresses() {
+			out.VIPs = append(out.VIPs, vip.String())
+			if v.State.Desired.Standings.At(vip) == balancer.Withdrawn {
+				out.Withdrawn = append(out.Withdrawn, vip.String())
+			}
+		}
+		all = append(all, out)
+	}
+	return all
+}
+
+func (v *View) ports(s *balancer.Service) []api.Port {
+	ports := []api.Port{}
+	for _, p := range s.Ports {
+		c := v.Counts()[counters.Port{Service: s.Name, Port: p.Name}]
+		ports = append(ports, api.Port{
+			Name: p.Name, Port: p.Port, Protocol: p.Protocol, TargetPort: p.TargetPort, NodePort: p.NodePort,
+			Connections: c.Connections, In: c.In, Out: c.Out,
+		})
+	}
+	return ports
+}
+
+// Endpoints lists the endpoints of all services.
+func (v *View) Endpoints() []api.Endpoint {
+	all := []api.Endpoint{}
+	for _, s := range v.State.Snapshot.Services.All() {
+		all = append(all, v.EndpointsOf(s)...)
+	}
+	return all
+}
+
+// EndpointsOf lists the endpoints of a service at each of its ports, those that only drain included.
+func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
+	all := []api.Endpoint{}
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		of := map[netip.AddrPort]*api.Endpoint{}
+		for _, e := range balancer.EndpointsOf(s, &v.State.Inputs) {
+			at := netip.AddrPortFrom(e.Address, e.TargetPort(p))
+			if of[at] == nil {
+				of[at] = v.endpoint(s, p, e, at)
+			}
+		}
+		for _, f := range v.frontendsOf(s, p) {
+			for _, b := range f.Backends {
+				e := of[b.Addr]
+				if e == nil {
+					e = &api.Endpoint{Service: s.Name, Address: b.Addr.String(), Port: p.Name}
+					of[b.Addr] = e
+				}
+				e.State, e.Weight, e.Until, e.Cut = b.State, b.Weight, endOf(b), cuts(b) && v.State.Fell.Has(balancer.Target{Service: s.Name, Addr: b.Addr.Addr(), Port: b.Addr.Port()})
+				e.Ramp = v.ramp(f.Key, b.Addr)
+			}
+		}
+		for _, b := range v.Counts()[counters.Port{Service: s.Name, Port: p.Name}].Backends {
+			if e := of[b.Backend]; e != nil {
+				e.Active, e.Connections = b.Active, b.Connections
+			}
+		}
+		for _, at := range slices.SortedFunc(maps.Keys(of), netip.AddrPort.Compare) {
+			all = append(all, *of[at])
+		}
+	}
+	return all
+}
+
+// endOf is when what is left of a backend's connections is ended; zero: never, or that was at once.
+func endOf(b balancer.Backend) time.Time {
+	if b.State == balancer.Down {
+		return time.Time{}
+	}
+	return b.Until
+}
+
+// endpoint starts the view of one endpoint from its definition.
+func (v *View) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, at netip.AddrPort) *api.Endpoint {
+	t := balancer.Target{Service: s.Name, Addr: at.Addr(), Port: at.Port()}
+	var ejection *balancer.Ejection
+	if x, ok := v.State.Inputs.Ejected.Get(t); ok {
+		ejection = &x
+	}
+	return &api.Endpoint{
+		Ejection: ejection,
+		Service:  s.Name, Address: at.String(), Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
+		Backup: e.Backup, Override: balancer.OverrideOf(&v.State.Inputs, t), Health: v.State.Inputs.Health.At(t), State: "unused",
+		Check: v.checkOf(s, t), Unchecked: v.unchecked(s, t),
+	}
+}
+
+// frontendsOf returns the frontends that a port of a service has; none where another service holds them all.
+func (v *View) frontendsOf(s *balancer.Service, p *balancer.Port) []*balancer.Frontend {
+	var all []*balancer.Frontend
+	for _, vip := range s.Addresses() {
+		f := v.State.Desired.Frontends.At(balancer.Key{Addr: vip, Port: p.Port, Proto: p.Protocol})
+		if f != nil && f.Service == s.Name {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// Frontends lists what is compiled, and what has become of it.
+func (v *View) Frontends() []api.Frontend {
+	all := []api.Frontend{}
+	for key, f := range v.State.Desired.Frontends.All() {
+		out := api.Frontend{
+			Key: key, NodePort: f.NodePort, Service: f.Service, Port: f.Port, Scheduler: f.Scheduler, Backends: []api.Backend{},
+			State: "applied",
+		}
+		for _, b := range f.Backends {
+			out.Backends = append(out.Backends, api.Backend{Address: b.Addr.String(), State: b.State, Weight: b.Weight, Until: endOf(b)})
+		}
+		if failure, failing := v.Sync.Failing[key]; failing {
+			out.State, out.Error = "failing", failure.Err.Error()
+		} else if v.Sync.Done.At(key) != f {
+			out.State = "pending"
+		}
+		all = append(all, out)
+	}
+	return all
+}
+
+// Differences lists the keys that do not run as wanted, and where all keys do, what frontends share and can't be had.
+func (v *View) Differences() []api.Difference {
+	all := []api.Difference{}
+	for key, c := range snap.Diff(v.Sync.Done, v.State.Desired.Frontends) {
+		d := api.Difference{Key: key, What: "differs"}
+		switch {
+		case !c.HadOld:
+			d.What, d.Service = "missing", c.New.Service
+		case !c.HasNew:
+			d.What, d.Service = "extra", c.Old.Service
+		default:
+			d.Service = c.New.Service
+		}
+		if failure, failing := v.Sync.Failing[key]; failing {
+			d.Why = failure.Err.Error()
+		}
+		all = append(all, d)
+	}
+	if v.Sync.LastError != "" && len(all) == 0 {
+		all = append(all, api.Difference{What: "differs", Why: v.Sync.LastError})
+	}
+	return all
+}
+
+// Overrides lists what is said by hand of endpoints, here or for the whole fleet.
+func (v *View) Overrides() api.OverrideResult {
+	r := api.OverrideResult{Targets: []api.OverrideTarget{}}
+	for t, o := range v.State.Inputs.Overrides.All() {
+		if o.Says() {
+			r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o})
+		}
+	}
+	return r
+}
+
+// list returns one that JSON writes as [].
+func list[T any](l []T) []T {
+	if l == nil {
+		return []T{}
+	}
+	return l
+}

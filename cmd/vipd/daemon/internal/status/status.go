@@ -1,0 +1,219 @@
+package status
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/vipd/daemon/internal/checks"
+	"vipd/cmd/vipd/daemon/internal/counters"
+	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/cmd/vipd/daemon/internal/modeswitch"
+	"vipd/dataplane"
+	"vipd/dataplane/host"
+	"vipd/store/etcd"
+)
+
+// Sources are what is looked at.
+type Sources struct {
+	Version string
+	Started time.Time
+	// ConfigFile is vipd.toml, and Config what was in it at the start.
+	ConfigFile string
+	Config     config.Config
+	Model      *model.Model
+	Modes      *modeswitch.Switch
+	Engine     *dataplane.Engine
+	Counters   *counters.Process
+	Checks     *checks.Checks
+	Host       Host
+	Fleet      Fleet // nil: the store is not a fleet's
+	// HostProblems are those of the host, and of what is in the way on it.
+	HostProblems func() []balancer.Problem
+	// Ownership says how owning VIPs goes here; nil: this host owns none.
+	Ownership func() string
+}
+
+// Host is what is asked of the side of the host.
+type Host interface {
+	Addresses() []host.Held
+}
+
+// Fleet is what is asked of this node's part in a fleet.
+type Fleet interface {
+	// Problems says why the fleet does not see this node, while etcd is connected.
+	Problems(connected bool) []balancer.Problem
+	// Position is up to where the store was followed.
+	Position() etcd.Position
+}
+
+// View is what is said of one moment: the last compiled state, the mode that serves, the engine's status and, once they are
+// asked for, the counts, taken together. It belongs to one goroutine.
+type View struct {
+	State *model.State
+	Mode  *modeswitch.Chosen
+	Sync  *dataplane.Status
+	// Watched: it is made for somebody who is told of changes, of which a check that comes to the same is none.
+	Watched bool
+
+	from *Sources
+	sums map[counters.Port]dataplane.FrontendCount // see Counts
+
+	usedOf *balancer.Service // see uses
+	used   map[netip.Addr]bool
+}
+
+// Look returns what is so now.
+func (s *Sources) Look() *View {
+	return &View{State: s.Model.State(), Mode: s.Modes.Serving(), Sync: s.Engine.Status(), from: s}
+}
+
+// Counts returns what was counted when they were first asked for: reading them may cost more than all the rest.
+func (v *View) Counts() map[counters.Port]dataplane.FrontendCount {
+	if v.sums == nil {
+		v.sums = v.from.Counters.Counts()
+	}
+	return v.sums
+}
+
+// Active are the live connections of a port to one backend.
+func (v *View) Active(port counters.Port, at netip.AddrPort) uint64 {
+	for _, b := range v.Counts()[port].Backends {
+		if b.Backend == at {
+			return b.Active
+		}
+	}
+	return 0
+}
+
+// Status sums up how this node is.
+func (v *View) Status() api.Status {
+	s, e := v.State, v.Sync
+	store := api.Store{
+		Kind: string(v.from.Config.Store.Kind), Place: v.place(), Connected: s.Snapshot.Connected, EverRead: s.EverRead,
+		Revision: s.Snapshot.Revision,
+	}
+	if s.Snapshot.Err != nil {
+		store.Error = s.Snapshot.Err.Error()
+	}
+	endpoints, checked := 0, 0
+	for _, service := range s.Snapshot.Services.All() {
+		of := balancer.EndpointsOf(service, &s.Inputs)
+		endpoints += len(of)
+		checked += v.checkedOf(service, of)
+	}
+	owning := ""
+	if v.from.Ownership != nil {
+		owning = v.from.Ownership()
+	}
+	return api.Status{
+		Ownership: owning,
+		Version:   v.from.Version, Node: s.Config.Node, Zone: s.Config.Zone, Started: v.from.Started, Mode: v.ModeStatus(), Store: store,
+		Sync: api.Sync{
+			Wanted: v.reached(s.Desired.Revision.Store), Applied: v.Applied(), Pending: v.Pending(), Failing: len(e.Failing),
+			Last: e.Last, LastDuration: e.LastDuration, LastChanges: e.LastChanges, LastError: e.LastError, Repairs: e.Repairs,
+		},
+		Health: v.health(checked),
+		Ready:  v.Ready(), Services: s.Snapshot.Services.Len(), Frontends: s.Desired.Frontends.Len(), Endpoints: endpoints,
+		Addresses: v.addresses(), Problems: v.Problems(),
+	}
+}
+
+// ModeStatus says which mode serves, and why.
+func (v *View) ModeStatus() api.Mode {
+	return api.Mode{
+		InUse: string(v.Mode.Name), Wanted: string(v.State.Config.Mode), Reason: v.Mode.Reason, Fallback: v.Mode.Fallback,
+		Detail: v.Mode.Dataplane.Traits().Detail,
+	}
+}
+
+// Ready reports whether the first complete state is carried out.
+func (v *View) Ready() bool { return len(v.Unready()) == 0 }
+
+// Unready says why the first complete state is not carried out yet.
+func (v *View) Unready() []string {
+	s, e := v.State, v.Sync
+	switch {
+	case !s.Complete && s.Snapshot.Err != nil:
+		return []string{fmt.Sprintf("the store could not be read since the start, and nothing of it is served yet: %v", s.Snapshot.Err)}
+	case !s.Complete:
+		return []string{"the store has not given its first complete state yet"}
+	case !s.EverRead:
+		return []string{fmt.Sprintf("the store could not be read since the start: %v", s.Snapshot.Err)}
+	case !e.Ready && e.LastError != "":
+		return []string{"the first complete state is not carried out yet: " + e.LastError}
+	case !e.Ready:
+		return []string{"the first complete state is not carried out yet"}
+	}
+	return nil
+}
+
+// Applied is the store's revision that is carried out.
+func (v *View) Applied() int64 { return v.reached(v.Sync.Applied.Store) }
+
+// reached is the newest revision of the store for which the snapshot of another one is complete.
+func (v *View) reached(revision int64) int64 {
+	if v.from.Fleet != nil {
+		if at := v.from.Fleet.Position(); at.Published == revision {
+			return at.Seen // what has changed since made no difference
+		}
+	}
+	return revision
+}
+
+// Pending counts the frontends that are not as wanted, those in backoff aside.
+func (v *View) Pending() int {
+	n := 0
+	for key := range snap.Diff(v.Sync.Done, v.State.Desired.Frontends) {
+		if _, failing := v.Sync.Failing[key]; !failing {
+			n++
+		}
+	}
+	return n
+}
+
+func (v *View) addresses() []api.Address {
+	all := []api.Address{}
+	for _, h := range v.from.Host.Addresses() {
+		all = append(all, api.Address{Address: h.Addr.String(), Held: h.Where, Note: h.Note})
+	}
+	for _, vip := range v.resting() {
+		all = append(all, api.Address{Address: vip.String(), Held: "none", Note: "rests until somebody brings it (addresses.bind is false)"})
+	}
+	return all
+}
+
+// resting are the VIPs that somebody else is to bring and has not, sorted.
+func (v *View) resting() []netip.Addr {
+	if !v.State.Env.LocalOnly {
+		return nil
+	}
+	var vips []netip.Addr
+	for _, s := range v.State.Snapshot.Services.All() {
+		for _, vip := range s.Addresses() {
+			if !v.State.Desired.Addresses.Has(vip) {
+				vips = append(vips, vip)
+			}
+		}
+	}
+	slices.SortFunc(vips, netip.Addr.Compare)
+	return slices.Compact(vips)
+}
+
+// place says where services come from.
+func (v *View) place() string {
+	text := v.from.ConfigFile
+	if path := v.State.Config.Store.Path; path != "" {
+		text += " and " + path
+	}
+	if v.from.Fleet != nil {
+		text = fmt.Sprintf("%s at %s, %s", v.from.Config.Etcd.Prefix, strings.Join(v.from.Config.Etcd.Endpoints, ", "), text)
+	}
+	return text
+}

@@ -1,0 +1,269 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane"
+	"vipd/test/wait"
+)
+
+// broken is a dataplane that passes its trial and carries nothing out.
+type broken struct {
+	dataplane.Dataplane
+	closed *atomic.Int32
+}
+
+func (broken) Apply(context.Context, []dataplane.Change) error {
+	return errors.New("the kernel refuses")
+}
+
+func (b broken) Close(ctx context.Context, keep bool) error {
+	b.closed.Add(1)
+	return b.Dataplane.Close(ctx, keep)
+}
+
+// spare is a mode that ends connections in this process, as userspace mode does, under another name.
+func spare(name config.ModeName, wrap func(dataplane.Dataplane) (dataplane.Dataplane, error)) modes.Mode {
+	m := noRoot()[0]
+	m.Name = name
+	make := m.New
+	m.New = func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
+		dp, err := make(ctx, c, log)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(dp)
+	}
+	return m
+}
+
+// configure writes the configuration anew, with something replaced.
+func (n *node) configure(old, with, services string) {
+	n.t.Helper()
+	if err := os.WriteFile(n.file(), []byte(strings.Replace(header, old, with, 1)+services), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// TestLeavesAModeThatDoesNotWork: a mode in which nothing can be carried out takes nothing over, and is left again; what
+// served serves on.
+func TestLeavesAModeThatDoesNotWork(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	var closed atomic.Int32
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{
+		spare(config.IPTablesMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) { return broken{dp, &closed}, nil }),
+		noRoot()[0],
+	}}
+	n.write(web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	n.configure(`mode = "userspace"`, `mode = "iptables"`, web)
+	wait.For(t, time.Minute, "the mode to be tried and left", func() bool {
+		if got := ask("127.40.0.1:8080"); got != "one" {
+			t.Fatalf("%q answers meanwhile", got)
+		}
+		return closed.Load() > 0
+	})
+	wait.For(t, time.Minute, "the reason in status", func() bool {
+		m := n.status().Mode
+		return m.InUse == "userspace" && m.Wanted == "iptables" && m.Fallback && strings.Contains(m.Reason, "the kernel refuses")
+	})
+	if got := ask("127.40.0.1:8080"); got != "one" {
+		t.Errorf("%q answers after it", got)
+	}
+	for _, part := range []string{
+		"iptables mode can't carry out what is wanted, and is left again: ", "\niptables mode is not usable here, so that userspace mode is taken: not iptables: ",
+	} {
+		if got := n.story(events.Mode); strings.Count(got, part) != 1 {
+			t.Errorf("the journal does not have %q once:\n%s", part, got)
+		}
+	}
+}
+
+// TestStrictModeWhileRunning: a mode that is not usable here changes nothing, and is a problem.
+func TestStrictModeWhileRunning(t *testing.T) {
+	n := startNode(t, web)
+	n.configure(`mode = "userspace"`, "mode = \"ipvs\"\nstrict_mode = true", web)
+	wait.For(t, time.Minute, "the problem", func() bool {
+		m := n.status().Mode
+		return m.InUse == "userspace" && m.Fallback && strings.Contains(n.problems(), "strict_mode forbids another")
+	})
+	n.configure("", "", web)
+	wait.For(t, time.Minute, "the end of the problem", func() bool { return !n.status().Mode.Fallback && n.problems() == "" })
+}
+
+// willing is a dataplane that carries everything out, and forwards nothing.
+type willing struct{ dataplane.Dataplane }
+
+func (willing) Observe(context.Context) (dataplane.Observation, error) {
+	return dataplane.Observation{}, nil
+}
+func (willing) Intact(context.Context) (string, error)          { return "", nil }
+func (willing) Apply(context.Context, []dataplane.Change) error { return nil }
+func (willing) Traits() dataplane.Traits                        { return dataplane.Traits{} }
+
+// TestTakesABetterModeAtReload: auto looks again at each reload, and not before; what was counted stays counted.
+func TestTakesABetterModeAtReload(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	var works atomic.Bool
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{
+		spare(config.IPTablesMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) {
+			if works.Load() {
+				return willing{dp}, nil
+			}
+			return nil, errors.Join(errors.New("no iptables"), dp.Close(context.Background(), false))
+		}),
+		noRoot()[0],
+	}}
+	n.configure(`mode = "userspace"`, `mode = "auto"`, web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	if m := n.status().Mode; m.InUse != "userspace" || m.Fallback || !strings.Contains(m.Reason, "not iptables: no iptables") {
+		t.Fatalf("mode %+v", m)
+	}
+	if got := ask("127.40.0.1:8080"); got != "one" {
+		t.Fatalf("%q answers", got)
+	}
+	works.Store(true)
+	if _, err := n.client.Reload(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	if m := n.status().Mode; m.InUse != "iptables" || m.Reason != "the best that works here" {
+		t.Errorf("mode %+v", m)
+	}
+	wait.For(t, 10*time.Second, "the mode before to end", func() bool { return ask("127.40.0.1:8080") != "one" })
+	if n.connections() == 0 {
+		t.Error("what the mode before has counted is forgotten")
+	}
+	want := `userspace mode serves: not iptables: no iptables
+iptables mode serves now, in place of userspace: the best that works here
+userspace mode, which served before, has ended`
+	wait.For(t, 10*time.Second, "the journal to have all of it", func() bool { return n.story(events.Mode) == want })
+}
+
+// connections are those that the only service has counted.
+func (n *node) connections() uint64 {
+	n.t.Helper()
+	services, err := n.client.Services(n.t.Context())
+	if err != nil || len(services) != 1 {
+		n.t.Fatal(services, err)
+	}
+	return services[0].Ports[0].Connections
+}
+
+// stuck is a dataplane that can't be closed.
+type stuck struct{ willing }
+
+func (s stuck) Close(ctx context.Context, keep bool) error {
+	return errors.Join(errors.New("others hold the tables"), s.willing.Close(ctx, keep))
+}
+
+// TestRemovesWhatAModeCouldNot: what a mode could not take away when it was left is removed later, while the next serves.
+func TestRemovesWhatAModeCouldNot(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "one")
+	first := spare(config.IPTablesMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) { return stuck{willing{dp}}, nil })
+	var removed atomic.Int32
+	first.Cleanup = func(_ context.Context, _ config.Config, dry bool) ([]string, error) {
+		if !dry {
+			removed.Add(1)
+		}
+		return []string{"delete a chain"}, nil
+	}
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{first, noRoot()[0]}}
+	n.configure(`mode = "userspace"`, `mode = "iptables"`, web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	if m := n.status().Mode; m.InUse != "iptables" || removed.Load() > 0 {
+		t.Fatalf("mode %+v, cleaned up %d times", m, removed.Load())
+	}
+	n.configure("", "", web)
+	wait.For(t, time.Minute, "what is left to be removed", func() bool { return removed.Load() > 0 })
+	if got := ask("127.40.0.1:8080"); got != "one" {
+		t.Errorf("%q answers", got)
+	}
+}
+
+// metered is a dataplane that drains for as long as it may, and whose connections the kernel counts.
+type metered struct{ willing }
+
+func (metered) Traits() dataplane.Traits        { return dataplane.Traits{Drains: true} }
+func (metered) Yield(ctx context.Context) error { <-ctx.Done(); return nil }
+func (metered) Counters() []dataplane.FrontendCount {
+	return []dataplane.FrontendCount{{Service: "web", Connections: 5}}
+}
+
+// TestComesBackToAModeThatDrains: it takes over what it had in the kernel, whose counters are counted once; where it does
+// not come to serve after all, what it had is removed.
+func TestComesBackToAModeThatDrains(t *testing.T) {
+	var works atomic.Bool
+	var kept, removed atomic.Int32
+	works.Store(true)
+	first := spare(config.IPVSMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) {
+		if works.Load() {
+			return metered{willing{keeping{dp, &kept}}}, nil
+		}
+		return nil, errors.Join(errors.New("no IPVS any more"), dp.Close(context.Background(), false))
+	})
+	first.Keeps = true
+	first.Cleanup = func(_ context.Context, _ config.Config, dry bool) ([]string, error) {
+		if !dry {
+			removed.Add(1)
+		}
+		return []string{"delete virtual servers"}, nil
+	}
+	second := spare(config.UserspaceMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) { return willing{dp}, nil })
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{first, second}}
+	in := func(name string) {
+		t.Helper()
+		n.configure(`mode = "userspace"`, `mode = "`+name+`"`, web)
+		if _, err := n.client.Reload(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		if m := n.status().Mode; m.InUse != name && works.Load() {
+			t.Fatalf("mode %+v, want %s", m, name)
+		}
+		if n.connections() != 5 {
+			t.Errorf("%d connections are counted in %s mode, want 5", n.connections(), name)
+		}
+	}
+	n.configure(`mode = "userspace"`, `mode = "ipvs"`, web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	for range 3 {
+		in("userspace")
+		in("ipvs")
+	}
+	if kept.Load() != 3 || removed.Load() > 0 {
+		t.Errorf("what drained was kept %d times, and removed %d times; want 3 and 0", kept.Load(), removed.Load())
+	}
+	in("userspace")
+	works.Store(false)
+	in("ipvs")
+	wait.For(t, time.Minute, "what drained to be removed", func() bool { return removed.Load() > 0 })
+}
+
+// keeping counts how often it is closed and kept.
+type keeping struct {
+	dataplane.Dataplane
+	kept *atomic.Int32
+}
+
+func (k keeping) Close(ctx context.Context, keep bool) error {
+	if keep {
+		k.kept.Add(1)
+	}
+	return k.Dataplane.Close(ctx, keep)
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/dataplane"
+	"vipd/dataplane/explain"
+	"vipd/test/lab"
+)
+
+// explains demands that the mode in use explains a connection as it is, and what a connection from this node comes to.
+func (g *gateway) explains(open net.Conn) {
+	g.t.Helper()
+	client := netip.MustParseAddrPort(open.LocalAddr().String())
+	key := balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP}
+	e, err := g.api.Explain(g.t.Context(), client, key, true)
+	if err != nil {
+		g.t.Error("explain:", err)
+		return
+	}
+	if e.Verdict != explain.Served || len(e.Endpoints) != 2 || e.Endpoints[0].Part != 0.5 || e.Endpoints[1].Part != 0.5 || len(e.Objects) == 0 {
+		g.t.Errorf("explained as %+v", e.Answer)
+	}
+	for _, s := range e.Steps {
+		if s.Wrong {
+			g.t.Errorf("the step %q is wrong: %s", s.What, s.Text)
+		}
+	}
+	if len(e.Existing) != 1 || e.Existing[0].Client != client {
+		g.t.Errorf("%s is not among the existing connections %v", client, e.Existing)
+	}
+	if l := e.Live; l == nil || l.Error != "" || e.Led(l.Endpoint) == 0 || l.Connected <= 0 || l.Taken < l.Connected {
+		g.t.Errorf("the live connection came to %+v", l)
+	}
+	for at, want := range map[string]explain.Answer{
+		"10.96.0.10:81": {Verdict: explain.Refused, Summary: "10.96.0.10 serves 80/tcp"},
+		"10.96.0.11:80": {Verdict: explain.Elsewhere, Summary: "the nearest is 10.96.0.10:80/tcp (web)"},
+		"10.1.0.1:80":   {Verdict: explain.Elsewhere, Summary: "this node's own address"},
+	} {
+		k, _ := balancer.ParseKey(at)
+		e, err := g.api.Explain(g.t.Context(), client, k, false)
+		has := func(s explain.Step) bool { return strings.Contains(s.Text, want.Summary) }
+		if err != nil || e.Verdict != want.Verdict || !slices.ContainsFunc(e.Steps, has) {
+			g.t.Errorf("%s is explained as %+v, %v; want %s and %q", at, e.Answer, err, want.Verdict, want.Summary)
+		}
+	}
+}
+
+// kills demands that a connection is seen to begin, is ended when that is asked for, and is seen to end. The kernel can't end
+// single connections in ipvs mode.
+func (g *gateway) kills(mode string) {
+	g.t.Helper()
+	ctx, cancel := context.WithCancel(g.t.Context())
+	var mu sync.Mutex
+	var following sync.WaitGroup
+	told := map[string]bool{}
+	following.Go(func() {
+		_ = g.api.FollowConnections(ctx, dataplane.ConnectionQuery{Service: "web"}, func(e api.ConnectionEvent) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if e.Connection != nil {
+				told[e.Event+" "+e.Connection.Client.String()] = true
+			}
+			return nil
+		})
+	})
+	defer following.Wait()
+	defer cancel()
+	seen := func(event string, c net.Conn) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if !told[event+" "+c.LocalAddr().String()] {
+			return fmt.Errorf("no %s of %s is told", event, c.LocalAddr())
+		}
+		return nil
+	}
+	var c net.Conn
+	var opened []net.Conn // one that was opened before the subscription is never told
+	lab.Eventually(g.t, 30*time.Second, "being told of a connection that begins", func() error {
+		_, another := g.ask(g.client)
+		opened = append(opened, another)
+		i := slices.IndexFunc(opened, func(c net.Conn) bool { return seen(api.Began, c) == nil })
+		if i < 0 {
+			return fmt.Errorf("none of %d is told", len(opened))
+		}
+		c = opened[i]
+		return nil
+	})
+	k, err := g.api.Kill(ctx, dataplane.ConnectionQuery{Client: netip.MustParseAddrPort(c.LocalAddr().String())}, "ana")
+	if mode == "ipvs" {
+		if err == nil {
+			g.t.Error("single connections of IPVS are ended, they say:", k)
+		}
+		return
+	}
+	if err != nil || k.Connections != 1 {
+		g.t.Errorf("in %s mode, ending one connection came to %+v, %v", mode, k, err)
+	}
+	// In kernel modes the next packet may be taken for the first of a connection, and lead to the same endpoint by chance.
+	if err := echoes(c); mode == "userspace" && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)) {
+		g.t.Errorf("in %s mode, a connection that was ended goes on: %v", mode, err)
+	}
+	lab.Eventually(g.t, 30*time.Second, "being told of the connection's end", func() error { return seen(api.Ended, c) })
+}

@@ -1,0 +1,62 @@
+package owner
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer/ownership"
+)
+
+// now reads CLOCK_BOOTTIME: it goes on while the host is suspended, and nobody sets it.
+func now() ownership.Time {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // it is there since Linux 2.6.39
+	return ownership.Time(t.Nano())
+}
+
+// Priority is that of the process among real-time ones (SCHED_RR).
+const Priority = 5
+
+// Urgent gives the whole process real-time priority and locks its memory, as far as it may: it starts the program anew, as
+// threads take both from the one that starts them. Problems are what it may not.
+func Urgent() (problems []error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
+		problems = append(problems, fmt.Errorf("locking memory (LimitMEMLOCK=infinity, CAP_IPC_LOCK): %w", err))
+	}
+	attr, err := unix.SchedGetAttr(0, 0)
+	if err == nil && attr.Policy == unix.SCHED_RR || os.Getenv("VIPD_OWNER_PLAIN") != "" {
+		return problems
+	}
+	rr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: Priority}
+	if err := unix.SchedSetAttr(0, &rr, 0); err != nil {
+		return append(problems, fmt.Errorf("taking real-time priority (LimitRTPRIO=%d, CAP_SYS_NICE, RestrictRealtime=no): %w", Priority, err))
+	}
+	self, err := os.Executable()
+	if err == nil {
+		err = syscall.Exec(self, os.Args, os.Environ())
+	}
+	return append(problems, fmt.Errorf("starting with real-time priority: %w", err))
+}
+
+// machine names this kernel and network namespace: a session of the same is one whose gate this process has closed.
+func machine() (string, error) {
+	id, err := os.ReadFile("/etc/machine-id")
+	if err != nil {
+		id = nil // containers and old systems have none
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("reading which boot of the kernel this is: %w", err)
+	}
+	var namespace unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/net", &namespace); err != nil {
+		return "", fmt.Errorf("looking at the network namespace: %w", err)
+	}
+	return fmt.Sprintf("%s/%s/%d", trim(id), trim(boot), namespace.Ino), nil
+}

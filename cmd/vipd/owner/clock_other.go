@@ -1,0 +1,20 @@
+//go:build !linux
+
+package owner
+
+import (
+	"errors"
+	"time"
+
+	"vipd/balancer/ownership"
+)
+
+// began is a constant of the process: the clock has no other zero.
+var began = time.Now()
+
+func now() ownership.Time { return ownership.Time(time.Since(began)) + 1 }
+
+// Urgent does nothing: owning VIPs needs Linux.
+func Urgent() []error { return nil }
+
+func machine() (string, error) { return "", errors.New("owning VIPs needs Linux") }

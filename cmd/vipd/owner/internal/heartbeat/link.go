@@ -1,0 +1,122 @@
+package heartbeat
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"vipd/balancer/ownership"
+)
+
+// Port is where nodes hear each other.
+const Port = 9898
+
+// Link has a socket on each of a node's addresses.
+type Link struct {
+	at      []ownership.Address
+	conns   []*net.UDPConn
+	keys    atomic.Pointer[[][]byte]
+	foreign atomic.Int64
+}
+
+// Listen opens the sockets.
+func Listen(at []ownership.Address) (*Link, error) {
+	l := &Link{at: at}
+	for _, a := range at {
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.Addr, Port)))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("opening UDP port %d for heartbeats: %w", Port, err), l.Close())
+		}
+		l.conns = append(l.conns, c)
+	}
+	return l, nil
+}
+
+// Close closes the sockets.
+func (l *Link) Close() error {
+	var all []error
+	for _, c := range l.conns {
+		all = append(all, c.Close())
+	}
+	return errors.Join(all...)
+}
+
+// SetKeys says what datagrams are signed with: the first, and those that are taken, too. Without any nothing is sent or taken.
+func (l *Link) SetKeys(keys [][]byte) { l.keys.Store(&keys) }
+
+// Foreign counts the datagrams that were signed with another key.
+func (l *Link) Foreign() int64 { return l.foreign.Load() }
+
+// Run calls heard with each message and the index of the address that it came to, until ctx ends.
+func (l *Link) Run(ctx context.Context, heard func(on int, m ownership.Message)) {
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	var all sync.WaitGroup
+	for i, c := range l.conns {
+		all.Go(func() { l.receive(ctx, c, func(m ownership.Message) { heard(i, m) }) })
+	}
+	all.Wait()
+}
+
+func (l *Link) receive(ctx context.Context, c *net.UDPConn, heard func(ownership.Message)) {
+	b := make([]byte, 2048)
+	for {
+		n, _, err := c.ReadFromUDPAddrPort(b)
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			return
+		}
+		keys := l.keys.Load()
+		if err != nil || keys == nil {
+			continue // an error of a peer's port, told by ICMP
+		}
+		switch m, err := Decode(b[:n], *keys); {
+		case errors.Is(err, ErrKey):
+			l.foreign.Add(1)
+		case err == nil:
+			heard(m)
+		}
+	}
+}
+
+// Send sends a message to a peer with these addresses, from one of this node's (an index) or from all (-1): each to the
+// address that shares its network, and the way to etcd to the other's.
+func (l *Link) Send(m ownership.Message, on int, peer []ownership.Address) {
+	keys := l.keys.Load()
+	if keys == nil || len(*keys) == 0 {
+		return
+	}
+	var datagram []byte
+	for i := range l.at {
+		if on >= 0 && i != on {
+			continue
+		}
+		for _, to := range l.reach(i, peer) {
+			if datagram == nil {
+				datagram = Encode(m, (*keys)[0])
+			}
+			_, _ = l.conns[i].WriteToUDPAddrPort(datagram, netip.AddrPortFrom(to, Port)) // silence tells
+		}
+	}
+}
+
+// reach returns the addresses of a peer that are reached from an address of this node.
+func (l *Link) reach(from int, peer []ownership.Address) (to []netip.Addr) {
+	a := l.at[from]
+	for i, p := range peer {
+		shared := slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return slices.Contains(a.Networks, n) })
+		if (shared || from == way(l.at) && i == way(peer)) && a.Addr.Is4() == p.Addr.Is4() {
+			to = append(to, p.Addr)
+		}
+	}
+	return to
+}
+
+// way is the address by which a node reaches etcd: one without networks, or the first.
+func way(at []ownership.Address) int {
+	return max(slices.IndexFunc(at, func(a ownership.Address) bool { return len(a.Networks) == 0 }), 0)
+}

@@ -1,0 +1,154 @@
+package owner
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer/ownership"
+)
+
+// Kernel is what the owner needs of the host's kernel. All but Refresh are called by one goroutine.
+type Kernel interface {
+	// Close closes the gate, so that no refresh opens it, and then takes every VIP away.
+	Close() error
+	// Open opens the gate.
+	Open() error
+	// Refresh keeps an open gate open, and leaves a closed one as it is. It never waits.
+	Refresh()
+	// Cover changes the VIPs, which stay on the same devices. What is bound is among them.
+	Cover(devices map[netip.Addr]string) error
+	// Bind adds addresses, and announces them until they are unbound.
+	Bind([]netip.Addr) error
+	Unbind([]netip.Addr) error
+	// Intact says what somebody else has changed of the gate; "": nothing.
+	Intact() (string, error)
+	// Run does what is to be done beside all that, until ctx ends.
+	Run(ctx context.Context)
+	// End takes a closed gate away. Nothing is called after it.
+	End() error
+}
+
+// cover has the kernel know other VIPs.
+type cover struct{ devices map[netip.Addr]string }
+
+// work is what a kernel does in order, apart from the loop.
+type work struct {
+	kernel Kernel
+	timing ownership.Timing
+	queue  chan any // actions, and covers
+	tell   func(func(ownership.Time) []ownership.Action)
+	node   *ownership.Node
+	failed func(what string, err error)
+	done   <-chan struct{}
+
+	// deadline is until when the session is confirmed. opened: the gate was opened, and refreshed is when it last was.
+	deadline, refreshed atomic.Int64
+	opened              atomic.Bool
+	// late is the longest time by which a refresh came too late.
+	late atomic.Int64
+}
+
+// retry is the time between attempts to close.
+const retry = 50 * time.Millisecond
+
+func (w *work) run() {
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		select {
+		case <-w.done:
+			return
+		case a := <-w.queue:
+			w.act(a)
+		case <-look.C:
+			w.look()
+		}
+	}
+}
+
+// look has the gate made anew where somebody has changed it.
+func (w *work) look() {
+	why, err := w.kernel.Intact()
+	if err != nil {
+		w.failed("looking at the gate", err)
+	}
+	if why != "" && w.opened.CompareAndSwap(true, false) {
+		w.failed("somebody has changed the gate", errors.New(why))
+		w.tell(w.node.Lapsed)
+	}
+}
+
+func (w *work) act(a any) {
+	switch a := a.(type) {
+	case cover:
+		if err := w.kernel.Cover(a.devices); err != nil {
+			w.failed("changing the VIPs of the gate", err)
+		}
+	case ownership.CloseGate:
+		w.opened.Store(false)
+		for err := w.kernel.Close(); err != nil; err = w.kernel.Close() {
+			w.failed("closing the gate", err) // nothing is opened before it is closed
+			select {
+			case <-w.done:
+				return
+			case <-time.After(retry):
+			}
+		}
+		w.tell(w.node.Closed)
+	case ownership.OpenGate:
+		began := now()
+		err := w.kernel.Open()
+		if err == nil {
+			w.refreshed.Store(int64(began))
+			w.opened.Store(true)
+		}
+		w.tell(func(now ownership.Time) []ownership.Action { return w.node.Opened(now, err) })
+	case ownership.Bind:
+		if err := w.kernel.Bind(a.Addrs); err != nil {
+			w.failed("adding VIPs", err)
+		}
+	case ownership.Unbind:
+		if err := w.kernel.Unbind(a.Addrs); err != nil {
+			// What can't be taken away must be silent before anybody else may have it.
+			w.failed("taking VIPs away", err)
+			w.act(ownership.CloseGate{})
+			w.tell(w.node.Lapsed)
+			return
+		}
+		if a.ID != 0 {
+			w.tell(func(now ownership.Time) []ownership.Action { return w.node.Unbound(now, a.ID) })
+		}
+	}
+}
+
+// refresh prolongs the gate while the session is confirmed, until done.
+func (w *work) refresh() {
+	every := w.timing.Gate / 8
+	for next := now(); ; next = next.Add(every) {
+		at := now()
+		if late := at.Since(next); late > time.Duration(w.late.Load()) {
+			w.late.Store(int64(late))
+		}
+		if next < at {
+			next = at
+		}
+		if w.opened.Load() && w.timing.Passes(at, ownership.Time(w.deadline.Load())) {
+			w.kernel.Refresh()
+			w.refreshed.Store(int64(at))
+		}
+		select {
+		case <-w.done:
+			return
+		default:
+			time.Sleep(next.Add(every).Since(now()))
+		}
+	}
+}
+
+// lapsed says whether the gate may have closed by itself.
+func (w *work) lapsed(at ownership.Time) bool {
+	return w.opened.Load() && at.Since(ownership.Time(w.refreshed.Load())) > w.timing.Gate*4/5 && w.opened.CompareAndSwap(true, false)
+}

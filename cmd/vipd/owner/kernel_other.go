@@ -1,0 +1,15 @@
+//go:build !linux
+
+package owner
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"time"
+)
+
+// NewKernel returns an error: owning VIPs needs Linux.
+func NewKernel(*slog.Logger, time.Duration, time.Duration) func(map[netip.Addr]string) (Kernel, error) {
+	return func(map[netip.Addr]string) (Kernel, error) { return nil, errors.New("owning VIPs needs Linux") }
+}

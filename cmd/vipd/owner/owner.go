@@ -1,0 +1,215 @@
+package owner
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer/ownership"
+	"vipd/cmd/vipd/owner/internal/heartbeat"
+	"vipd/store/etcd"
+)
+
+// Options are what an owner is given.
+type Options struct {
+	Node, Zone, Version string
+	Weight              int
+	Timing              ownership.Timing
+	Etcd                etcd.Config
+	// Interfaces and Listen narrow where VIPs and heartbeats are.
+	Interfaces []string
+	Listen     []netip.Addr
+	// Kernel makes the part that changes the kernel, for VIPs and their devices.
+	Kernel func(devices map[netip.Addr]string) (Kernel, error)
+	Log    *slog.Logger
+}
+
+// core is one run with the same VIPs on the same devices.
+type core struct {
+	o      Options
+	node   *ownership.Node
+	link   *heartbeat.Link
+	store  *etcd.Ownership
+	work   *work
+	inputs chan func(ownership.Time) []ownership.Action
+	member atomic.Pointer[ownership.Member]
+	ended  <-chan struct{}
+	writes sync.WaitGroup
+	notes  func(ownership.Note)
+	away   atomic.Pointer[error] // of etcd; nil: it is there
+}
+
+// tick is how often the loop looks what is due.
+const tick = 10 * time.Millisecond
+
+// newID returns an ID that nobody has had.
+func newID() ownership.ID {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return ownership.ID(binary.BigEndian.Uint64(b[:]) | 1)
+}
+
+// newCore makes one: the gate is closed and no VIP bound when it returns.
+func newCore(o Options, p places) (c *core, err error) {
+	c = &core{o: o, inputs: make(chan func(ownership.Time) []ownership.Action, 1024)}
+	kernel, err := o.Kernel(p.devices)
+	if err != nil {
+		return nil, err
+	}
+	if err := kernel.Close(); err != nil {
+		return nil, fmt.Errorf("closing the gate: %w", err)
+	}
+	m := ownership.Member{Boot: newID(), At: p.at, Weight: o.Weight, Zone: o.Zone, Version: o.Version}
+	if m.Machine, err = machine(); err != nil {
+		return nil, err
+	}
+	c.member.Store(&m)
+	c.node = ownership.New(ownership.Options{
+		Name: o.Node, Member: m, Timing: o.Timing, Started: now(), NewID: newID, Wall: func() time.Time { return time.Now().UTC().Truncate(time.Millisecond) },
+	})
+	if c.link, err = heartbeat.Listen(p.at); err != nil {
+		return nil, err
+	}
+	if c.store, err = etcd.NewOwnership(o.Etcd, o.Node); err != nil {
+		return nil, err
+	}
+	c.work = &work{kernel: kernel, timing: o.Timing, queue: make(chan any, 4096), tell: c.tell, node: c.node, failed: c.failed}
+	c.store.Member = func() ownership.Member { return *c.member.Load() }
+	c.store.Secrets = c.link.SetKeys
+	c.store.Standby = c.standby
+	c.store.Report = func(err error) {
+		if err == nil {
+			c.away.Store(nil)
+		} else if c.away.Swap(&err) == nil {
+			o.Log.Warn("no way to etcd: nothing can move", "err", err)
+		}
+	}
+	c.store.Tell = func(changes []ownership.Change, revision int64, all bool) {
+		c.tell(func(now ownership.Time) []ownership.Action { return c.node.Stored(now, changes, revision, all) })
+	}
+	return c, nil
+}
+
+func (c *core) failed(what string, err error) { c.o.Log.Error(what, "err", err) }
+
+// tell hands something to the loop.
+func (c *core) tell(f func(ownership.Time) []ownership.Action) {
+	select {
+	case c.inputs <- f:
+	case <-c.ended:
+	}
+}
+
+// change changes what others read of this node.
+func (c *core) change(f func(*ownership.Member)) {
+	m := *c.member.Load()
+	f(&m)
+	c.member.Store(&m)
+	c.store.MemberChanged()
+	c.tell(func(now ownership.Time) []ownership.Action { return c.node.SetMember(now, m) })
+}
+
+func (c *core) standby(on bool) {
+	if c.member.Load().Standby != on {
+		c.change(func(m *ownership.Member) { m.Standby = on })
+	}
+}
+
+// farewell bounds how long giving everything away at the end may take.
+const farewell = 2 * time.Second
+
+// run owns until ctx ends, and then gives everything away.
+func (c *core) run(ctx context.Context, started chan<- struct{}) {
+	background, end := context.WithCancel(context.WithoutCancel(ctx))
+	c.ended, c.work.done = background.Done(), background.Done()
+	close(started)
+	var parts sync.WaitGroup
+	parts.Go(func() { c.link.Run(background, c.heard) })
+	parts.Go(func() { c.store.Run(background) })
+	parts.Go(c.work.run)
+	parts.Go(func() { c.work.kernel.Run(background) })
+	parts.Go(func() {
+		runtime.LockOSThread()
+		c.work.refresh()
+	})
+	c.loop(ctx, background)
+	end()
+	parts.Wait()
+	c.writes.Wait()
+	if err := c.work.kernel.Close(); err != nil {
+		c.failed("closing the gate at the end", err)
+		return
+	}
+	if err := c.work.kernel.End(); err != nil {
+		c.failed("removing the gate", err)
+	}
+}
+
+func (c *core) heard(on int, m ownership.Message) {
+	c.tell(func(now ownership.Time) []ownership.Action { return c.node.Heard(now, on, m) })
+}
+
+// loop is the only one who calls the node.
+func (c *core) loop(ctx, background context.Context) {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	stop := ctx.Done()
+	var limit <-chan time.Time
+	for {
+		select {
+		case <-stop:
+			stop, limit = nil, time.After(farewell)
+			c.handle(background, c.node.Stop)
+		case <-limit:
+			return
+		case f := <-c.inputs:
+			c.handle(background, f)
+		case <-ticker.C:
+			if at := now(); c.work.lapsed(at) {
+				c.handle(background, c.node.Lapsed)
+			}
+			c.handle(background, c.node.Tick)
+		}
+		if stop == nil && c.node.Left() {
+			return
+		}
+	}
+}
+
+// handle has the node take something in, and carries out what follows.
+func (c *core) handle(ctx context.Context, f func(ownership.Time) []ownership.Action) {
+	actions := f(now())
+	c.work.deadline.Store(int64(c.node.Deadline()))
+	for _, a := range actions {
+		switch a := a.(type) {
+		case ownership.Send:
+			c.link.Send(a.Message, a.On, c.node.Addresses(a.To))
+		case ownership.Write:
+			c.writes.Go(func() {
+				outcome, revision, err := c.store.Write(ctx, a)
+				if err != nil {
+					c.o.Log.Debug("writing to etcd", "err", err)
+				}
+				c.tell(func(now ownership.Time) []ownership.Action { return c.node.Wrote(now, a.ID, outcome, revision) })
+			})
+		case ownership.Note:
+			c.notes(a)
+		default:
+			c.work.queue <- a
+		}
+	}
+}
+
+// vipsOf are the VIPs of policies, sorted.
+func vipsOf(policies map[netip.Addr]ownership.Policy) []netip.Addr {
+	return slices.SortedFunc(maps.Keys(policies), netip.Addr.Compare)
+}

@@ -1,0 +1,240 @@
+package owner
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/api"
+	"vipd/test/etcdkit"
+	"vipd/test/lab"
+	"vipd/test/program"
+	"vipd/test/wait"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+var vip = netip.MustParseAddr("10.9.0.100")
+
+type gateway struct {
+	t     *testing.T
+	ns    *lab.NS
+	relay *etcdkit.Relay
+	bin   string
+	dir   string
+	cmd   *lab.Cmd
+	ended context.Context
+	http  *http.Client
+}
+
+type fleet struct {
+	t      *testing.T
+	client *lab.NS
+	hosts  []*gateway
+	etcd   *etcdkit.Cluster
+}
+
+func newFleet(t *testing.T) *fleet {
+	l, bin := lab.New(t), program.Bin(t)
+	f := &fleet{t: t, client: l.Add("client"), etcd: etcdkit.Start(t, etcdkit.Options{})}
+	lan := l.Bridge("lan")
+	lan.Join(f.client, "10.9.0.50/24")
+	for i := range 3 {
+		ns := l.Add(fmt.Sprintf("gw%d", i+1))
+		lan.Join(ns, fmt.Sprintf("10.9.0.%d/24", 11+i))
+		respond(t, ns, vip)
+		g := &gateway{t: t, ns: ns, bin: bin, dir: t.TempDir()}
+		if err := ns.Do(func() error {
+			l, err := net.Listen("tcp", "127.0.0.1:2379")
+			if err == nil {
+				g.relay = etcdkit.NewRelayOn(t, l, f.etcd.Members[0].Addr())
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		g.http = &http.Client{Timeout: time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(g.dir, "run", api.OwnerSocket))
+		}}}
+		f.hosts = append(f.hosts, g)
+		if err := os.WriteFile(g.config(), fmt.Appendf(nil, configuration, ns.Name, vip), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if text, err := os.ReadFile(filepath.Join(g.dir, "log")); t.Failed() && err == nil {
+				t.Logf("%s says:\n%s", ns.Name, text)
+			}
+		})
+		g.start()
+		g.run("vipd", "--config", g.config())
+	}
+	return f
+}
+
+// configuration is that of a host. On a busy machine vipd may be silent for long, and its VIPs go nowhere for it.
+const configuration = `
+node = "%[1]s"
+mode = "nftables"
+state_dir = "state"
+run_dir = "run"
+store.kind = "etcd"
+api.socket = "run/vipd.sock"
+api.http = ""
+[ownership]
+enabled = true
+restart_grace = "10m"
+[vips."%[2]s"]
+hold = "one"
+`
+
+// start starts vipd owner, after the one before has ended.
+func (g *gateway) start() {
+	g.t.Helper()
+	if g.cmd != nil {
+		<-g.ended.Done()
+	}
+	g.cmd, g.ended = g.run("vipd", "owner", "--config", g.config())
+}
+
+func (g *gateway) config() string { return filepath.Join(g.dir, "vipd.toml") }
+
+// run starts a built program on the host.
+func (g *gateway) run(name string, args ...string) (*lab.Cmd, context.Context) {
+	g.t.Helper()
+	cmd := g.ns.Command(g.t.Context(), filepath.Join(g.bin, name), args...)
+	log, err := os.OpenFile(filepath.Join(g.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		g.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { _ = cmd.Wait(); cancel() }()
+	g.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-ctx.Done()
+		_ = log.Close()
+	})
+	return cmd, ctx
+}
+
+// vipctl runs vipctl on the host, and returns what it prints.
+func (g *gateway) vipctl(args ...string) string {
+	g.t.Helper()
+	out, err := g.ns.Command(g.t.Context(), filepath.Join(g.bin, "vipctl"), append(args, "--config", g.config())...).CombinedOutput()
+	if err != nil {
+		g.t.Fatalf("vipctl %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// status is how the owner on the host is; nil: it does not answer.
+func (g *gateway) status() *api.OwnerStatus {
+	r, err := g.http.Get("http://owner/status")
+	if err != nil {
+		return nil
+	}
+	defer r.Body.Close()
+	var s api.OwnerStatus
+	if json.NewDecoder(r.Body).Decode(&s) != nil {
+		return nil
+	}
+	return &s
+}
+
+// late is the longest that an owner had to wait for a processor: this machine is too busy then to tell who is alive.
+func (f *fleet) late() (most time.Duration) {
+	for _, g := range f.hosts {
+		if s := g.status(); s != nil {
+			most = max(most, time.Duration(s.Late*float64(time.Second)))
+		}
+	}
+	return most
+}
+
+func (f *fleet) owner() *gateway {
+	for _, g := range f.hosts {
+		if s := g.status(); s != nil && slices.Contains(s.Bound, vip) {
+			return g
+		}
+	}
+	return nil
+}
+
+func (f *fleet) settled() *gateway {
+	f.t.Helper()
+	wait.For(f.t, etcdkit.Patience, "an owner, and two more that could be", func() bool {
+		open := 0
+		for _, g := range f.hosts {
+			if s := g.status(); s != nil && s.Gate == "open" && len(s.Confirmed) == 2 {
+				open++
+			}
+		}
+		return open == 3 && f.owner() != nil
+	})
+	return f.owner()
+}
+
+func (f *fleet) probe() *prober {
+	var hosts []*lab.NS
+	for _, g := range f.hosts {
+		hosts = append(hosts, g.ns)
+	}
+	return probe(f.t, f.client, "lan", netip.MustParseAddr("10.9.0.50"), vip, hosts)
+}
+
+// TestOneOwner breaks the owner of a VIP in turn: another one answers soon, and never both.
+func TestOneOwner(t *testing.T) {
+	f := newFleet(t)
+	if g := f.settled(); !strings.Contains(g.vipctl("get", "vips"), g.ns.Name) {
+		t.Errorf("%s is the owner, and vipctl get vips says\n%s", g.ns.Name, g.vipctl("get", "vips"))
+	}
+	signal := func(s os.Signal) func(*gateway) { return func(g *gateway) { _ = g.cmd.Process.Signal(s) } }
+	for _, c := range []struct {
+		name        string
+		fault, mend func(*gateway)
+		moves       bool
+	}{
+		{"cut from etcd", func(g *gateway) { g.relay.Cut() }, func(g *gateway) { g.relay.Heal() }, false},
+		{"etcd frozen", func(*gateway) { f.etcd.Members[0].Pause() }, func(*gateway) { f.etcd.Members[0].Resume() }, false},
+		{"vip move", func(g *gateway) { g.vipctl("vip", "move", vip.String()) }, func(*gateway) {}, true},
+		{"node standby", func(g *gateway) { g.vipctl("node", "standby", g.ns.Name) }, func(g *gateway) { g.vipctl("node", "resume", g.ns.Name) }, true},
+		{"kill -9", signal(syscall.SIGKILL), (*gateway).start, true},
+		{"SIGTERM", signal(syscall.SIGTERM), (*gateway).start, true},
+		{"stopped", signal(syscall.SIGSTOP), signal(syscall.SIGCONT), true},
+	} {
+		g := f.settled()
+		p := f.probe()
+		c.fault(g)
+		if c.moves {
+			wait.For(t, etcdkit.Patience, "another owner after "+c.name, func() bool { o := f.owner(); return o != nil && o != g })
+		} else {
+			time.Sleep(time.Second) // in which nothing may move: longer than a session is confirmed without anybody
+			if late := f.late(); f.owner() != g && late < 100*time.Millisecond {
+				t.Errorf("%s: the VIP moved, though no owner was later than %s", c.name, late)
+			}
+		}
+		c.mend(g)
+		f.settled() // whoever was stopped has had the time to answer again
+		gap, dual := p.gap()
+		t.Logf("%s: nobody answered for %s", c.name, gap.Round(time.Millisecond))
+		if len(dual) > 0 {
+			t.Errorf("%s: two hosts answered %d questions: %v", c.name, len(dual), dual[0])
+		}
+		if gap > wait.Bound(0) {
+			t.Errorf("%s: nobody answered for %s", c.name, gap)
+		}
+	}
+}

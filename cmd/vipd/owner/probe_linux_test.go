@@ -1,0 +1,187 @@
+package owner
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/test/lab"
+)
+
+// probePort is where each host answers with its name, once it has the VIP.
+const probePort = 9000
+
+// respond has a host answer each datagram to the VIP with what it was, and its name.
+func respond(t *testing.T, ns *lab.NS, vip netip.Addr) {
+	t.Helper()
+	ns.Sysctl("net.ipv4.ip_nonlocal_bind", "1")
+	var c *net.UDPConn
+	if err := ns.Do(func() (err error) {
+		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(vip, probePort)))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	go func() {
+		b := make([]byte, 200)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort(append(b[:n:n], ns.Name...), from)
+		}
+	}()
+}
+
+// prober asks for the VIP every 5 ms: as a client does, and each host straight, by its MAC.
+type prober struct {
+	mu    sync.Mutex // guards what follows
+	asked map[uint64]time.Time
+	// client and straight have who answered a question.
+	client, straight map[uint64][]string
+
+	stop chan struct{}
+	done sync.WaitGroup
+}
+
+// probe begins to ask.
+func probe(t *testing.T, client *lab.NS, device string, own, vip netip.Addr, hosts []*lab.NS) *prober {
+	t.Helper()
+	p := &prober{asked: map[uint64]time.Time{}, client: map[uint64][]string{}, straight: map[uint64][]string{}, stop: make(chan struct{})}
+	var macs []net.HardwareAddr
+	for _, h := range hosts {
+		if err := h.Do(func() error {
+			link, err := netlink.LinkByName(device)
+			if err == nil {
+				macs = append(macs, link.Attrs().HardwareAddr)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var usual, raw *net.UDPConn
+	var link netlink.Link
+	fd := -1
+	if err := client.Do(func() (err error) {
+		at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(own, 0))
+		if usual, err = net.ListenUDP("udp", at); err != nil {
+			return err
+		}
+		if raw, err = net.ListenUDP("udp", at); err != nil {
+			return err
+		}
+		if link, err = netlink.LinkByName(device); err != nil {
+			return err
+		}
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p.done.Go(func() { p.listen(usual, p.client) })
+	p.done.Go(func() { p.listen(raw, p.straight) })
+	p.done.Go(func() {
+		defer unix.Close(fd)
+		defer raw.Close()
+		defer usual.Close()
+		from := netip.AddrPortFrom(own, raw.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+		for id := uint64(1); ; id++ {
+			select {
+			case <-p.stop:
+				time.Sleep(100 * time.Millisecond) // the last answers are on their way
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			question := binary.BigEndian.AppendUint64(nil, id)
+			p.mu.Lock()
+			p.asked[id] = time.Now()
+			p.mu.Unlock()
+			_, _ = usual.WriteToUDPAddrPort(question, netip.AddrPortFrom(vip, probePort))
+			for _, mac := range macs {
+				frame := datagram(mac, link.Attrs().HardwareAddr, from, netip.AddrPortFrom(vip, probePort), question)
+				_ = unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Halen: 6})
+			}
+		}
+	})
+	return p
+}
+
+func (p *prober) listen(c *net.UDPConn, answers map[uint64][]string) {
+	b := make([]byte, 200)
+	for {
+		n, err := c.Read(b)
+		if err != nil {
+			if _, closed := err.(*net.OpError); closed && n == 0 && !isRefused(err) {
+				return
+			}
+			continue
+		}
+		id := binary.BigEndian.Uint64(b)
+		p.mu.Lock()
+		answers[id] = append(answers[id], string(b[8:n]))
+		p.mu.Unlock()
+	}
+}
+
+func isRefused(err error) bool {
+	e, ok := err.(*net.OpError)
+	return ok && e.Err != net.ErrClosed && e.Err.Error() != "use of closed network connection"
+}
+
+// gap ends the asking, and returns the longest time for which the client heard nobody, and the questions that two hosts answered.
+func (p *prober) gap() (gap time.Duration, dual [][]string) {
+	close(p.stop)
+	p.done.Wait()
+	var last time.Time
+	for id := uint64(1); id <= uint64(len(p.asked)); id++ {
+		if distinct(p.straight[id]) > 1 {
+			dual = append(dual, p.straight[id])
+		}
+		if len(p.client[id]) == 0 {
+			continue
+		}
+		if !last.IsZero() {
+			gap = max(gap, p.asked[id].Sub(last))
+		}
+		last = p.asked[id]
+	}
+	return gap, dual
+}
+
+func distinct(names []string) int {
+	all := map[string]bool{}
+	for _, n := range names {
+		all[n] = true
+	}
+	return len(all)
+}
+
+// datagram is an Ethernet frame with a datagram of UDP over IPv4, without a checksum.
+func datagram(to, from net.HardwareAddr, src, dst netip.AddrPort, payload []byte) []byte {
+	ip := []byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, unix.IPPROTO_UDP, 0, 0}
+	binary.BigEndian.PutUint16(ip[2:], uint16(28+len(payload)))
+	ip = append(append(ip, src.Addr().AsSlice()...), dst.Addr().AsSlice()...)
+	sum := uint32(0)
+	for i := 0; i < len(ip); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
+	frame := append(append(append([]byte{}, to...), from...), 8, 0)
+	frame = append(frame, ip...)
+	for _, v := range []uint16{src.Port(), dst.Port(), uint16(8 + len(payload)), 0} {
+		frame = binary.BigEndian.AppendUint16(frame, v)
+	}
+	return append(frame, payload...)
+}

@@ -1,0 +1,262 @@
+package owner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	"vipd/balancer/ownership"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/lockfile"
+)
+
+// Owner is the process: a core for the VIPs that vipd has told, and the socket by which it does.
+type Owner struct {
+	o      Options
+	runDir string
+
+	mu     sync.Mutex // guards what follows
+	told   *api.OwnerTold
+	heard  time.Time
+	core   *core
+	events []api.OwnerEvent
+	number int
+	counts map[ownership.Noted]map[string]int
+	wake   chan struct{}
+}
+
+// New returns an owner that keeps its socket in runDir.
+func New(o Options, runDir string) *Owner {
+	return &Owner{o: o, runDir: runDir, wake: make(chan struct{}, 1), counts: map[ownership.Noted]map[string]int{}}
+}
+
+// Run owns what vipd tells until ctx ends.
+func (o *Owner) Run(ctx context.Context) error {
+	lock, err := lockfile.Take(filepath.Join(o.runDir, "owner.lock"))
+	if errors.Is(err, lockfile.ErrHeld) {
+		return fmt.Errorf("%w: another vipd owner runs here: stop it", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	path := filepath.Join(o.runDir, api.OwnerSocket)
+	_ = os.Remove(path) // of an earlier process
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return fmt.Errorf("opening the owner's socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /vips", o.take)
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { o.answer(w) })
+	s := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(o.o.Log.Handler(), slog.LevelDebug)}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = s.Serve(l) })
+	err = o.follow(ctx)
+	_ = s.Close()
+	serving.Wait()
+	return err
+}
+
+// take takes in what vipd says.
+func (o *Owner) take(w http.ResponseWriter, r *http.Request) {
+	var told api.OwnerTold
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<20)).Decode(&told); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	o.mu.Lock()
+	o.told, o.heard = &told, time.Now()
+	o.mu.Unlock()
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+	o.answer(w)
+}
+
+// follow runs a core for what is told, and another one when VIPs come to other devices.
+func (o *Owner) follow(ctx context.Context) error {
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	var at places
+	stop := func() {}
+	defer func() { stop() }()
+	var last *api.OwnerTold
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-o.wake:
+		case <-look.C:
+		}
+		told := o.current()
+		if told == nil {
+			continue
+		}
+		policies := policiesOf(told)
+		next, err := find(vipsOf(policies), o.o.Interfaces, o.o.Listen, o.o.Etcd.Endpoints)
+		if err != nil {
+			return err
+		}
+		if o.core == nil || !reflect.DeepEqual(next.at, at.at) {
+			stop()
+			if stop, err = o.begin(ctx, next); err != nil {
+				return err
+			}
+			at, last = next, nil
+		}
+		if last == nil || !reflect.DeepEqual(last, told) {
+			o.core.policies(policies, at.devices, next.devices)
+			o.core.change(func(m *ownership.Member) { m.Cannot = cannot(told) })
+			at, last = next, told
+		}
+	}
+}
+
+// policies has the node know other VIPs: those that come are covered by the gate before, those that go until they are gone.
+func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after map[netip.Addr]string) {
+	if !maps.Equal(before, after) {
+		both := maps.Clone(before)
+		maps.Copy(both, after)
+		c.work.queue <- cover{both}
+	}
+	c.tell(func(now ownership.Time) []ownership.Action { return c.node.SetPolicies(now, policies) })
+	if !maps.Equal(before, after) {
+		c.tell(func(ownership.Time) []ownership.Action {
+			c.work.queue <- cover{after}
+			return nil
+		})
+	}
+}
+
+// current is what was last told; where vipd is silent for too long, no VIP can be served.
+func (o *Owner) current() *api.OwnerTold {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.told == nil || time.Since(o.heard) < max(o.told.Grace, 2*time.Second) {
+		return o.told
+	}
+	silent := &api.OwnerTold{VIPs: maps.Clone(o.told.VIPs), Grace: o.told.Grace}
+	for a, v := range silent.VIPs {
+		v.Cannot = "vipd is silent"
+		silent.VIPs[a] = v
+	}
+	return silent
+}
+
+// begin runs a core until what it returns is called.
+func (o *Owner) begin(ctx context.Context, p places) (stop func(), err error) {
+	c, err := newCore(o.o, p)
+	if err != nil {
+		return func() {}, err
+	}
+	c.notes = o.note
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	started := make(chan struct{})
+	running.Go(func() { c.run(ctx, started) })
+	<-started
+	o.mu.Lock()
+	o.core = c
+	o.mu.Unlock()
+	return func() { cancel(); running.Wait() }, nil
+}
+
+func policiesOf(told *api.OwnerTold) map[netip.Addr]ownership.Policy {
+	out := map[netip.Addr]ownership.Policy{}
+	for a, v := range told.VIPs {
+		out[a] = ownership.Policy{Prefer: v.Prefer, Preempt: v.Preempt}
+	}
+	return out
+}
+
+func cannot(told *api.OwnerTold) map[netip.Addr]string {
+	var out map[netip.Addr]string
+	for a, v := range told.VIPs {
+		if v.Cannot == "" {
+			continue
+		}
+		if out == nil {
+			out = map[netip.Addr]string{}
+		}
+		out[a] = v.Cannot
+	}
+	return out
+}
+
+// mostEvents bounds what is kept for vipd to hear.
+const mostEvents = 200
+
+// note logs what was done, and keeps it for vipd.
+func (o *Owner) note(n ownership.Note) {
+	o.o.Log.Info(n.Text, "kind", string(n.Kind))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n.Why != "" {
+		if o.counts[n.Kind] == nil {
+			o.counts[n.Kind] = map[string]int{}
+		}
+		o.counts[n.Kind][n.Why] += max(n.VIPs, 1)
+	}
+	o.number++
+	o.events = append(o.events, api.OwnerEvent{Number: o.number, Time: time.Now(), Text: n.Text})
+	o.events = o.events[max(0, len(o.events)-mostEvents):]
+}
+
+// answer says how the owner is.
+func (o *Owner) answer(w http.ResponseWriter) {
+	o.mu.Lock()
+	s := api.OwnerStatus{
+		Node: o.o.Node, Gate: "closed", Events: append([]api.OwnerEvent{}, o.events...), Took: maps.Clone(o.counts[ownership.NoteTook]),
+		Gave: maps.Clone(o.counts[ownership.NoteGave]), GateClosed: maps.Clone(o.counts[ownership.NoteGate]),
+	}
+	c := o.core
+	o.mu.Unlock()
+	if c != nil {
+		c.describe(&s)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(s) // who asked has gone
+}
+
+// describe adds how the core is.
+func (c *core) describe(s *api.OwnerStatus) {
+	got := make(chan ownership.Status, 1)
+	c.tell(func(now ownership.Time) []ownership.Action {
+		got <- c.node.Status(now)
+		return nil
+	})
+	select {
+	case n := <-got:
+		if n.Session != 0 {
+			s.Session = n.Session.String()
+		}
+		s.Gate, s.Left, s.Bound, s.Confirmed = n.Gate, n.Left.Seconds(), n.Bound, map[string]float64{}
+		for node, age := range n.Confirmed {
+			s.Confirmed[node] = max(age.Seconds(), -1)
+		}
+	case <-c.ended:
+	}
+	if err := c.away.Load(); err != nil {
+		s.Etcd = (*err).Error()
+	}
+	s.Foreign, s.Late = c.link.Foreign(), time.Duration(c.work.late.Load()).Seconds()
+	if s.Foreign > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf("%d heartbeats came that are signed with another key: another fleet on this network, or a key that was exchanged", s.Foreign))
+	}
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"vipd/balancer/ownership"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/version"
+	"vipd/cmd/vipd/owner"
+	"vipd/store/etcd"
+)
+
+// ownerVerb is the first argument that makes the program the owner of VIPs instead of the daemon.
+const ownerVerb = "owner"
+
+// runOwner runs the process that owns VIPs until a signal ends it, and returns the exit code.
+func runOwner(args []string, stdout, stderr io.Writer) int {
+	journal := isJournal(stderr, os.Getenv("JOURNAL_STREAM"))
+	complain := func(err error) {
+		for line := range strings.Lines(err.Error()) {
+			fmt.Fprintf(stderr, "vipd owner: %s\n", strings.TrimSpace(line))
+		}
+	}
+	var a arguments
+	f := flag.NewFlagSet("vipd owner", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&a.config, "config", config.DefaultFile, "`FILE` to read")
+	f.StringVar(&a.level, "log-level", "info", "least `LEVEL` to log: debug, info, warn, error")
+	f.StringVar(&a.format, "log-format", "text", "`FORMAT` of the log: text or json")
+	switch err := f.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(stdout, "vipd owner holds VIPs with hold = \"one\" while they are this host's.\n\nFlags:\n")
+		f.VisitAll(func(one *flag.Flag) { describe(stdout, one) })
+		return exitDone
+	case err != nil || f.NArg() > 0:
+		complain(errors.Join(err, errors.New("vipd owner takes flags only; see vipd owner --help")))
+		return exitUsage
+	}
+	log, err := newLog(stderr, journal, a.level, a.format)
+	if err != nil {
+		complain(err)
+		return exitUsage
+	}
+	o, runDir, announce, err := ownerOptions(a.config)
+	if err != nil {
+		complain(err)
+		return exitConfig
+	}
+	o.Log, o.Kernel = log, owner.NewKernel(log, o.Timing.Gate, announce)
+	for _, err := range owner.Urgent() {
+		log.Warn("the owner may be late on a busy host", "err", err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := owner.New(o, runDir).Run(ctx); err != nil {
+		complain(err)
+		return exitFailed
+	}
+	return exitDone
+}
+
+// ownerOptions reads the configuration.
+func ownerOptions(file string) (o owner.Options, runDir string, announce time.Duration, err error) {
+	c, problems, err := config.Load(file)
+	if err == nil {
+		err = config.Unusable(problems)
+	}
+	switch {
+	case err != nil:
+		return o, "", 0, err
+	case !c.Ownership.Enabled:
+		return o, "", 0, fmt.Errorf("%s: this host owns no VIPs: set ownership.enabled = true, or do not start vipd owner", file)
+	}
+	if c.Node == "" {
+		if c.Node, err = os.Hostname(); err != nil {
+			return o, "", 0, fmt.Errorf("finding the host's name (or set node in %s): %w", file, err)
+		}
+	}
+	if err := os.MkdirAll(c.RunDir, 0o755); err != nil {
+		return o, "", 0, fmt.Errorf("making vipd's folder (set run_dir to a folder that this user may write): %w", err)
+	}
+	w := c.Ownership
+	o = owner.Options{
+		Node: c.Node, Zone: c.Zone, Version: version.Version, Weight: w.Weight, Timing: ownership.NewTiming(w.Detect),
+		Etcd: etcd.Config(c.Etcd), Interfaces: w.Interfaces, Listen: w.Listen,
+	}
+	return o, c.RunDir, w.AnnounceEvery, o.Timing.Check()
+}

@@ -1,0 +1,67 @@
+package dataplane
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+)
+
+// Connection is one live connection or flow.
+type Connection struct {
+	Frontend balancer.Key   `json:"frontend"`
+	Service  balancer.Name  `json:"service"`
+	Client   netip.AddrPort `json:"client"`
+	Backend  netip.AddrPort `json:"backend"`
+	// State is the mode's own word: connecting, established, half-closed, flow, ...; Idle where that applies.
+	State string `json:"state"`
+	// Since is when it began; zero where the kernel does not record it.
+	Since time.Time `json:"since,omitzero"`
+	// In and Out are bytes from and to the client; 0, and left out, also where the kernel does not count them.
+	In  uint64 `json:"bytes_in,omitzero"`
+	Out uint64 `json:"bytes_out,omitzero"`
+}
+
+// UDP flows have no end: one that has had no packet for IdleAfter counts as live no more, though it is remembered for longer, and
+// its state is Idle. Resolvers ask again after 5 s.
+const (
+	IdleAfter = 10 * time.Second
+	Idle      = "idle"
+)
+
+// ConnectionQuery names connections. A zero field leaves the choice open, and so does port 0 of an address.
+type ConnectionQuery struct {
+	Service  balancer.Name
+	Frontend balancer.Key
+	Client   netip.AddrPort
+	Backend  netip.AddrPort
+	State    string
+}
+
+// Names reports whether q names c.
+func (q *ConnectionQuery) Names(c *Connection) bool {
+	return (q.Service == "" || q.Service == c.Service) &&
+		(q.Frontend == balancer.Key{} || q.Frontend == c.Frontend) &&
+		isAt(c.Client, q.Client) && isAt(c.Backend, q.Backend) &&
+		(q.State == "" || q.State == c.State)
+}
+
+// isAt reports whether a is at the place that was asked for.
+func isAt(a, asked netip.AddrPort) bool {
+	return !asked.Addr().IsValid() || asked.Addr() == a.Addr() && (asked.Port() == 0 || asked.Port() == a.Port())
+}
+
+// Connector has connections, as a Dataplane does.
+type Connector interface {
+	Connections(ctx context.Context, q ConnectionQuery, visit func(*Connection) error) error
+}
+
+// Connections collects the connections of d that q names.
+func Connections(ctx context.Context, d Connector, q ConnectionQuery) (all []Connection, err error) {
+	err = d.Connections(ctx, q, func(c *Connection) error {
+		all = append(all, *c)
+		return nil
+	})
+	return all, err
+}

@@ -1,0 +1,97 @@
+package explain
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/dataplane/guard"
+	"vipd/dataplane/host"
+)
+
+// choose says where the client may be led.
+func (n *Node) choose(a *Answer, f *balancer.Frontend) {
+	switch {
+	case f.AffinityTimeout <= 0:
+	case a.Sticky.IsValid():
+		a.step("affinity", false, "%s stays on %s for %s after its last new connection: %s are left", a.Client, a.Sticky, f.AffinityTimeout, left(a.Left))
+	default:
+		a.step("affinity", false, "client_ip for %s: %s is not remembered", f.AffinityTimeout, a.Client)
+	}
+	if a.Choice != "" && f.Serves() && !a.Sticky.IsValid() {
+		a.step("choice", false, "%s", a.Choice)
+	}
+	for _, b := range f.Backends {
+		e := Endpoint{Address: b.Addr, State: b.State, Weight: b.Weight, Part: a.Led(b.Addr)}
+		if n.Why != nil {
+			e.Why = n.Why(f, b)
+		}
+		a.Endpoints = append(a.Endpoints, e)
+	}
+}
+
+// wayBack says whose address each endpoint sees, and whether its reply comes back here.
+func (n *Node) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
+	needs := n.Dataplane.Traits().Needs
+	for i := range a.Endpoints {
+		e := &a.Endpoints[i]
+		if e.State == balancer.Active {
+			to, err := host.RouteTo(e.Address.Addr())
+			if err != nil {
+				e.Why = strings.TrimPrefix(e.Why+"; "+err.Error(), "; ")
+			}
+			path := guard.Path{Local: from.Local, In: from.Index, Out: to.Index, Stays: to.Local}
+			e.SNAT, e.Source, e.Lost = guard.SourceOf(f, needs, path)
+		}
+		a.step("endpoint", e.Lost && e.Part > 0, "%s", e.text(a.Client))
+	}
+}
+
+// text is an endpoint in one line.
+func (e *Endpoint) text(client netip.Addr) string {
+	part := "-"
+	if e.Part > 0 {
+		part = fmt.Sprintf("%.4g%%", math.Round(e.Part*1000)/10)
+	}
+	text := fmt.Sprintf("%-21s %5s  %s, weight %d", e.Address, part, e.State, e.Weight)
+	if e.Why != "" {
+		text += "; " + e.Why
+	}
+	if e.State != balancer.Active {
+		return text
+	}
+	sees := client.String()
+	if e.SNAT {
+		sees = "this node"
+	}
+	return text + "; sees " + sees + ": " + e.Source
+}
+
+// conclude sums up what the steps came to.
+func (n *Node) conclude(a *Answer, f *balancer.Frontend) {
+	var led, lost []string
+	for _, e := range a.Endpoints {
+		if e.Part > 0 {
+			led = append(led, e.Address.String())
+			if e.Lost {
+				lost = append(lost, e.Address.String())
+			}
+		}
+	}
+	switch {
+	case !f.Serves() && f.NoEndpoints == balancer.DropClients:
+		a.verdict(Dropped, "dropped: no endpoint of %s gets new connections, and no_endpoints is drop", f.Service)
+	case !f.Serves():
+		a.verdict(Refused, "refused: no endpoint of %s gets new connections", f.Service)
+	case len(led) == 0:
+		a.verdict(Lost, "not served: the kernel has nothing that leads to an endpoint of %s", f.Service)
+	case len(lost) == len(led):
+		a.verdict(Lost, "lost: %s answers past this node", strings.Join(lost, ", "))
+	case len(led) == 1:
+		a.verdict(Served, "served by %s", led[0])
+	default:
+		a.verdict(Served, "served by one of %d endpoints", len(led))
+	}
+}

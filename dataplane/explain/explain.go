@@ -1,0 +1,267 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/dataplane"
+	"vipd/dataplane/guard"
+	"vipd/dataplane/host"
+)
+
+// Question is a connection that a client may open.
+type Question struct {
+	Client netip.Addr
+	// Port is the client's; 0: any. Nothing is decided by it, but an existing connection is found.
+	Port uint16
+	To   balancer.Key
+}
+
+// Node is what an answer depends on.
+type Node struct {
+	// Desired is what is wanted, and Applied the frontends that are in the kernel.
+	Desired balancer.Desired
+	Applied snap.Map[balancer.Key, *balancer.Frontend]
+	// Mode is the name of the mode that serves, and Dataplane carries it out.
+	Mode      string
+	Dataplane dataplane.Dataplane
+	// Connections has the connections that there are.
+	Connections dataplane.Connector
+	// Held says who holds each VIP.
+	Held []host.Held
+	// Trouble says why a frontend is not applied as wanted, and Why why a backend has its state. Both may be nil.
+	Trouble func(balancer.Key) string
+	Why     func(f *balancer.Frontend, b balancer.Backend) string
+	// Foreign says what rules of others do to connections to a frontend; nil means that it was not looked for.
+	Foreign func(balancer.Key) []string
+}
+
+// Verdict is what a client gets.
+type Verdict string
+
+// The verdicts.
+const (
+	// Served: an endpoint answers.
+	Served Verdict = "served"
+	// Refused: a TCP reset, or ICMP port unreachable.
+	Refused Verdict = "refused"
+	// Dropped: no answer at all.
+	Dropped Verdict = "dropped"
+	// Lost: an endpoint answers past this node, so that the client does not know the answer for one.
+	Lost Verdict = "lost"
+	// Elsewhere: it is no frontend of vipd's; the connection passes as it would without vipd.
+	Elsewhere Verdict = "elsewhere"
+)
+
+// Answer is what would happen to a connection.
+type Answer struct {
+	Client  netip.Addr   `json:"client"`
+	To      balancer.Key `json:"to"`
+	Verdict Verdict      `json:"verdict"`
+	// Summary is the verdict in a sentence.
+	Summary string        `json:"summary"`
+	Mode    string        `json:"mode"`
+	Service balancer.Name `json:"service,omitempty"`
+	Port    string        `json:"port,omitempty"`
+	// Steps are the decisions in their order.
+	Steps []Step `json:"steps"`
+	// Endpoints are those of the frontend.
+	Endpoints []Endpoint `json:"endpoints"`
+	dataplane.Explanation
+	// Existing are connections of the client to the frontend. Their packets go where they went before.
+	Existing []dataplane.Connection `json:"existing"`
+}
+
+// Step is one decision.
+type Step struct {
+	What string `json:"what"`
+	Text string `json:"text"`
+	// Wrong: it keeps the client from being served as written.
+	Wrong bool `json:"wrong,omitempty"`
+}
+
+// Endpoint is one that the connection may or may not be led to.
+type Endpoint struct {
+	Address netip.AddrPort        `json:"address"`
+	State   balancer.BackendState `json:"state"`
+	Weight  int                   `json:"weight"`
+	// Why says why it has that state.
+	Why string `json:"why,omitempty"`
+	// Part is its share of new connections of this client, 0 to 1.
+	Part float64 `json:"part"`
+	// SNAT: it sees an address of this node in place of the client's; Lost: its reply misses this node. Source says why.
+	SNAT   bool   `json:"snat"`
+	Lost   bool   `json:"lost,omitempty"`
+	Source string `json:"source,omitempty"`
+}
+
+// mostExisting bounds the existing connections in an answer.
+const mostExisting = 10
+
+// Explain answers a question. An error says what could not be read.
+func (n *Node) Explain(ctx context.Context, q Question) (Answer, error) {
+	a := &Answer{Client: q.Client, To: q.To, Mode: n.Mode, Steps: []Step{}, Endpoints: []Endpoint{}, Existing: []dataplane.Connection{}}
+	if q.Client.Is4() != q.To.Addr.Is4() {
+		return *a, fmt.Errorf("%s and %s are of different families: no client connects so", q.Client, q.To.Addr)
+	}
+	n.address(a)
+	f := n.Applied.At(q.To)
+	if f == nil {
+		n.unserved(a)
+		return *a, nil
+	}
+	a.Service, a.Port = f.Service, f.Port
+	n.frontend(a, f)
+	from, err := host.RouteTo(q.Client)
+	if err != nil {
+		a.step("client", true, "%v", err)
+	}
+	objects, err := n.source(a, f, from)
+	if err != nil {
+		return *a, err
+	}
+	if a.Verdict != "" {
+		a.Objects = objects
+		return *a, nil
+	}
+	if a.Explanation, err = n.Dataplane.Explain(ctx, f, q.Client); err != nil {
+		return *a, err
+	}
+	a.Objects = append(a.Objects, objects...)
+	n.choose(a, f)
+	n.wayBack(a, f, from)
+	n.objects(a)
+	if err := n.existing(ctx, a, q.Port); err != nil {
+		return *a, err
+	}
+	n.foreign(a)
+	n.conclude(a, f)
+	return *a, nil
+}
+
+func (a *Answer) step(what string, wrong bool, format string, args ...any) {
+	a.Steps = append(a.Steps, Step{What: what, Text: fmt.Sprintf(format, args...), Wrong: wrong})
+}
+
+func (a *Answer) verdict(v Verdict, format string, args ...any) {
+	a.Verdict, a.Summary = v, fmt.Sprintf(format, args...)
+}
+
+// frontend says which one it is, and whether it is as wanted.
+func (n *Node) frontend(a *Answer, f *balancer.Frontend) {
+	what := nameOf(f)
+	if f.NodePort {
+		what += ", its node port"
+	}
+	want := n.Desired.Frontends.At(f.Key)
+	switch trouble := n.trouble(f.Key); {
+	case trouble != "":
+		a.step("frontend", true, "%s; its last change could not be applied: %s", what, trouble)
+	case want == nil:
+		a.step("frontend", true, "%s; about to be removed", what)
+	case want != f:
+		a.step("frontend", false, "%s; a change of it is about to be applied", what)
+	default:
+		a.step("frontend", false, "%s, applied in %s mode", what, n.Mode)
+	}
+}
+
+// nameOf names the service and port of a frontend.
+func nameOf(f *balancer.Frontend) string {
+	text := "service " + string(f.Service)
+	if f.Port != "" {
+		text += ", port " + f.Port
+	}
+	return text
+}
+
+func (n *Node) trouble(k balancer.Key) string {
+	if n.Trouble == nil {
+		return ""
+	}
+	return n.Trouble(k)
+}
+
+// source checks source ranges. It returns the objects of the guard that concern the frontend.
+func (n *Node) source(a *Answer, f *balancer.Frontend, from host.Route) ([]dataplane.Object, error) {
+	objects, has, err := guard.Explain(f, a.Client)
+	if err != nil {
+		a.step("guard", true, "the guard can't be read: %v", err)
+	}
+	may := f.Allows(a.Client)
+	switch {
+	case len(f.Sources) == 0:
+		a.step("source", false, "any client may connect")
+	case from.Local:
+		a.step("source", false, "%s is this node, which always may connect", a.Client)
+	case !may:
+		a.step("source", true, "%s is in none of source_ranges %v", a.Client, f.Sources)
+		a.verdict(Dropped, "dropped: %s may not connect to %s", a.Client, f.Service)
+	default:
+		a.step("source", false, "source_ranges have %s", a.Client)
+		if err == nil && !has && !n.Dataplane.Capabilities().EnforcesSources {
+			a.step("source", true, "the kernel's set of allowed clients does not have it yet")
+		}
+	}
+	return objects, nil
+}
+
+// existing lists connections of the client that there are, without those that have ended and are only remembered.
+func (n *Node) existing(ctx context.Context, a *Answer, port uint16) error {
+	enough := errors.New("enough")
+	q := dataplane.ConnectionQuery{Frontend: a.To, Client: netip.AddrPortFrom(a.Client, port)}
+	err := n.Connections.Connections(ctx, q, func(c *dataplane.Connection) error {
+		if c.State == "time-wait" || c.State == "close" {
+			return nil
+		}
+		if len(a.Existing) == mostExisting {
+			return enough
+		}
+		a.Existing = append(a.Existing, *c)
+		return nil
+	})
+	for _, c := range a.Existing {
+		a.step("existing", false, "%s goes on to %s (%s)", c.Client, c.Backend, c.State)
+	}
+	if errors.Is(err, enough) {
+		a.step("existing", false, "and more")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the connections: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) objects(a *Answer) {
+	for _, o := range a.Objects {
+		text := o.Name
+		if o.Says != "" {
+			text += ": " + o.Says
+		}
+		if o.Packets != nil {
+			text += fmt.Sprintf(" (counted %d)", *o.Packets)
+		}
+		if o.Missing {
+			text += ": missing in the kernel"
+		}
+		a.step("object", o.Missing, "%s", text)
+	}
+}
+
+func (n *Node) foreign(a *Answer) {
+	if n.Foreign == nil {
+		return
+	}
+	for _, text := range n.Foreign(a.To) {
+		a.step("foreign", true, "%s", text)
+	}
+}
+
+// left writes how long affinity remembers the client.
+func left(d time.Duration) string { return d.Round(time.Second).String() }

@@ -1,0 +1,132 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"vipd/balancer"
+	"vipd/dataplane/host"
+)
+
+// address says whose the address is.
+func (n *Node) address(a *Answer) {
+	to := a.To.Addr
+	held := n.held(to)
+	switch {
+	case held == nil && to.IsLoopback():
+		a.step("address", false, "%s is a loopback address", to)
+	case held == nil:
+		if own, err := host.RouteTo(to); err == nil && own.Local {
+			a.step("address", false, "%s is this node's own address, and no VIP", to)
+		} else {
+			a.step("address", true, "%s is no VIP of this node", to)
+		}
+	case held.Where == "none":
+		a.step("address", true, "%s is a VIP that this node does not hold%s", to, note(held))
+	case held.Where == "host":
+		a.step("address", false, "%s is a VIP, and the host's own address%s", to, note(held))
+	default:
+		a.step("address", false, "%s is a VIP that vipd holds on %s%s", to, held.Where, note(held))
+	}
+}
+
+func note(h *host.Held) string {
+	if h.Note == "" {
+		return ""
+	}
+	return " (" + h.Note + ")"
+}
+
+func (n *Node) held(at netip.Addr) *host.Held {
+	i := slices.IndexFunc(n.Held, func(h host.Held) bool { return h.Addr == at })
+	if i < 0 {
+		return nil
+	}
+	return &n.Held[i]
+}
+
+// keeps reports whether vipd added the address, so that its other ports are refused.
+func (n *Node) keeps(at netip.Addr) bool {
+	h := n.held(at)
+	return h != nil && h.Where != "none" && h.Where != "host"
+}
+
+// unserved explains a place where no frontend is applied.
+func (n *Node) unserved(a *Answer) {
+	if want := n.Desired.Frontends.At(a.To); want != nil {
+		a.Service, a.Port = want.Service, want.Port
+		text := nameOf(want) + " is not applied yet"
+		if trouble := n.trouble(a.To); trouble != "" {
+			text += ": " + trouble
+		}
+		a.step("frontend", true, "%s", text)
+		a.verdict(Refused, "not served: %s", text)
+		return
+	}
+	var here []balancer.Key
+	for k := range n.Desired.Frontends.Keys() {
+		if k.Addr == a.To.Addr {
+			here = append(here, k)
+		}
+	}
+	switch {
+	case len(here) > 0 && n.keeps(a.To.Addr):
+		a.step("frontend", true, "no service has %s; %s serves %s", place(a.To), a.To.Addr, places(here))
+		a.verdict(Refused, "refused: %s answers on the ports of its services alone", a.To.Addr)
+	case len(here) > 0:
+		a.step("frontend", true, "no service has %s; %s serves %s", place(a.To), a.To.Addr, places(here))
+		a.verdict(Elsewhere, "not vipd's: whatever program listens on %s answers", place(a.To))
+	default:
+		a.step("frontend", true, "no service has %s%s", a.To, n.nearest(a.To))
+		a.verdict(Elsewhere, "not vipd's: the connection passes as it would without vipd")
+	}
+}
+
+func place(k balancer.Key) string { return fmt.Sprintf("%d/%s", k.Port, k.Proto) }
+
+// places lists ports, and leaves out the rest of long lists.
+func places(keys []balancer.Key) string {
+	const most = 8
+	words := make([]string, 0, most)
+	for _, k := range keys[:min(len(keys), most)] {
+		words = append(words, place(k))
+	}
+	text := strings.Join(words, ", ")
+	if len(keys) > most {
+		text += fmt.Sprintf(" and %d more", len(keys)-most)
+	}
+	return text
+}
+
+// nearest names the frontend whose address has the most leading bits in common with what was asked for, and of those of one
+// address the one with the nearest port.
+func (n *Node) nearest(k balancer.Key) string {
+	var best *balancer.Frontend
+	score := func(f *balancer.Frontend) int { return 1<<17*common(f.Addr, k.Addr) - distance(f.Key.Port, k.Port) }
+	for _, f := range n.Desired.Frontends.All() {
+		if f.Addr.Is4() == k.Addr.Is4() && (best == nil || cmp.Compare(score(f), score(best)) > 0) {
+			best = f
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	return fmt.Sprintf("; the nearest is %s (%s)", best.Key, best.Service)
+}
+
+func distance(a, b uint16) int { return max(int(a)-int(b), int(b)-int(a)) }
+
+// common counts the leading bits that two addresses of one family share.
+func common(a, b netip.Addr) int {
+	x, y := a.AsSlice(), b.AsSlice()
+	for i := range x {
+		if d := x[i] ^ y[i]; d != 0 {
+			return 8*i + bits.LeadingZeros8(d)
+		}
+	}
+	return 8 * len(x)
+}

@@ -1,0 +1,259 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// updateView brings the view up to date: by what has happened since the last look, or in full where that is not enough.
+func (h *Host) updateView() error {
+	complete, err := h.events.drain(h.noteEvent)
+	if err != nil {
+		return err
+	}
+	if complete && !h.full && !h.stale {
+		return nil
+	}
+	h.stale = true // until all of this has succeeded
+	v, err := h.readView(h.nl)
+	if err != nil {
+		return err
+	}
+	h.view, h.device, h.renumbered, h.relinked = v, holder{}, [2]bool{true, true}, true
+	if h.full {
+		h.adopt()
+		if err := h.readRoutes(); err != nil {
+			return err
+		}
+		clear(h.source[:])
+	}
+	h.full, h.stale = false, false
+	maps.Copy(h.dirty, h.wantedOrApplied())
+	for a := range h.ledger.Addresses {
+		h.dirty[a], h.leaving[a] = true, true
+	}
+	return nil
+}
+
+// wantedOrApplied is every address in use.
+func (h *Host) wantedOrApplied() map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	for a := range h.want.Keys() {
+		all[a] = true
+	}
+	for a := range h.appliedAt {
+		all[a] = true
+	}
+	return all
+}
+
+// catchUp takes in events in the middle of work.
+func (h *Host) catchUp() {
+	if complete, err := h.events.drain(h.noteEvent); err != nil || !complete {
+		h.stale = true
+	}
+}
+
+// noteEvent takes in one event.
+func (h *Host) noteEvent(c change) {
+	if c.addr.IsValid() {
+		if c.gone {
+			h.view.unset(c.addr, c.link, c.at.bits)
+		} else {
+			h.view.set(c.addr, c.at)
+			delete(h.arriving, c.addr)
+		}
+		h.dirty[c.addr] = true
+		if !h.added.Has(c.addr) {
+			h.renumbered[familyOf(c.addr)] = true
+		}
+		return
+	}
+	was := h.view.devices[c.link]
+	if c.link == h.device.index && h.device.index != 0 {
+		if c.gone || was.up && !c.device.up {
+			h.full, h.downed = true, true // its routes are gone with it
+		}
+		if !was.running && c.device.running && h.device.kind == realDevice {
+			h.announceAgain()
+		}
+	}
+	h.relinked = true
+	if c.gone {
+		delete(h.view.devices, c.link)
+		return
+	}
+	h.view.devices[c.link] = c.device
+}
+
+// adopt takes the addresses on a device that vipd made for its own, also where the ledger was lost.
+func (h *Host) adopt() {
+	link, err := h.nl.LinkByName(h.opts.Interface)
+	if err != nil || !h.madeByUs(link) {
+		return
+	}
+	h.ledger.setLink(h.opts.Interface)
+	for a := range h.view.addrs {
+		if h.view.has(a, link.Attrs().Index) && !a.IsLinkLocalUnicast() {
+			h.record(a, h.opts.Interface)
+		}
+	}
+}
+
+// record notes that an address is ours.
+func (h *Host) record(a netip.Addr, device string) {
+	if _, ok := h.ledger.Addresses[a]; !ok {
+		h.guard.Hold(a, 1)
+	}
+	h.ledger.setAddress(a, device)
+	h.added = h.added.Set(a, device)
+}
+
+// unrecord notes that an address is not ours any more.
+func (h *Host) unrecord(a netip.Addr) {
+	if _, ok := h.ledger.Addresses[a]; ok {
+		h.guard.Hold(a, -1)
+	}
+	h.ledger.dropAddress(a)
+	delete(h.unrouted, a)
+	delete(h.unannounced, a)
+	h.setPending(a, false)
+	h.added = h.added.Delete(a)
+}
+
+// Intact looks at what has happened to addresses since the last look, and at the guard. What could not be announced yet
+// it announces, what of the guard was refused it tries again, and the guard follows what has happened to interfaces.
+func (h *Host) Intact(ctx context.Context) (string, error) {
+	if h.full {
+		return "", ctx.Err() // nothing was prepared yet, or Resync was called: Prepare is due anyway
+	}
+	if err := h.updateView(); err != nil {
+		return "", err
+	}
+	if reason := h.addressesIntact(); reason != "" {
+		return reason, nil
+	}
+	if len(h.unannounced) > 0 {
+		h.announceAll()
+		h.publish()
+	}
+	if reason := h.reconnect(ctx); reason != "" {
+		return reason, ctx.Err()
+	}
+	reason, mended, err := h.guard.Intact(ctx)
+	if mended {
+		h.publish()
+	}
+	if reason != "" || err != nil {
+		return reason, err
+	}
+	return "", h.lookAtSysctls()
+}
+
+// addressesIntact says what has happened to addresses, or to the device that holds them, since the last look. It costs
+// what has changed, however many addresses are held.
+func (h *Host) addressesIntact() (reason string) {
+	if h.downed {
+		h.full, h.downed = true, false
+		return "the device that holds the VIPs was taken down"
+	}
+	for a := range h.dirty {
+		if !h.needed(a) {
+			delete(h.dirty, a)
+			continue
+		}
+		was := h.held.At(a)
+		held, next := h.decide(a)
+		if next != keep && next != wait || held.Where != was.Where {
+			return h.difference(a, was)
+		}
+		delete(h.dirty, a)
+	}
+	if reason := h.sourceChanged(); reason != "" {
+		return reason
+	}
+	if h.asleep && h.view.devices[h.device.index].up {
+		return fmt.Sprintf("device %s has come up, for which routes to VIPs were waiting", h.device.name)
+	}
+	return ""
+}
+
+// lookAtSysctls sets again what somebody has changed, and shows what has been mended by hand, or needs to be.
+func (h *Host) lookAtSysctls() error {
+	before := slices.Concat(h.arp, h.unforwarded, h.untuned)
+	err := errors.Join(h.strictARP(), h.forwarding(), h.virtualServers(), h.ledger.save())
+	if !slices.Equal(before, slices.Concat(h.arp, h.unforwarded, h.untuned)) {
+		h.publish()
+	}
+	return err
+}
+
+// mend notes what of ours somebody has changed, and is mended.
+func (h *Host) mend(what string) { h.mended = append(h.mended, what) }
+
+// Mended implements dataplane.Host.
+func (h *Host) Mended() []string {
+	all := h.mended
+	h.mended = nil
+	return all
+}
+
+// reconnect has the guards follow the host's interfaces, which come and go all the time on some hosts: that is no drift.
+// A reason says what could not be done.
+func (h *Host) reconnect(ctx context.Context) (reason string) {
+	if !h.relinked {
+		return ""
+	}
+	h.relinked = false
+	h.guard.Connect(h.view.interfaces())
+	if err := h.guard.Refresh(ctx); err != nil {
+		h.relinked = true
+		reason = fmt.Sprintf("the host's interfaces are others now: %v", err)
+	}
+	return reason
+}
+
+// difference says what happened to an address.
+func (h *Host) difference(a netip.Addr, was Held) string {
+	switch {
+	case was.Where == nowhere:
+		return fmt.Sprintf("address %s can be had now", a)
+	case len(h.view.addrs[a]) == 0:
+		return fmt.Sprintf("address %s is gone from %s", a, was.Where)
+	}
+	return fmt.Sprintf("address %s is now also on another device than %s", a, was.Where)
+}
+
+// sourceChanged reports whether connections to held VIPs should leave with another address of the node.
+func (h *Host) sourceChanged() string {
+	if h.added.Len() == 0 {
+		return ""
+	}
+	for i, s := range h.source {
+		if s.IsValid() && len(h.view.addrs[s]) == 0 {
+			return fmt.Sprintf("the node's address %s is gone", s)
+		}
+		if s.IsValid() || !h.renumbered[i] || !h.holds(i) {
+			continue
+		}
+		if found := h.anySource(i); found.IsValid() {
+			return fmt.Sprintf("the node has an address for connections to its VIPs now: %s", found)
+		}
+		h.renumbered[i] = false
+	}
+	return ""
+}
+
+// holds reports whether any address of the family is held.
+func (h *Host) holds(family int) bool { return h.guard.Holds(world()[family]) }
+
+// deprecated reports whether the kernel avoids the address as a source.
+func (p local) deprecated() bool {
+	return p.flags&(unix.IFA_F_DEPRECATED|unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED|unix.IFA_F_TEMPORARY) != 0
+}

@@ -1,0 +1,22 @@
+package counters
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestNextReading takes no more of the time than it may, and is no more often than it has to.
+func TestNextReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct{ took, pause time.Duration }{
+			{0, time.Second}, {50 * time.Millisecond, time.Second}, {time.Second, 20 * time.Second},
+		} {
+			began := time.Now()
+			time.Sleep(c.took)
+			if got := time.Until(NextReading(began)); got != c.pause {
+				t.Errorf("after %v, the next reading is in %v, want %v", c.took, got, c.pause)
+			}
+		}
+	})
+}

@@ -1,0 +1,159 @@
+package dnat
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/conntrack"
+)
+
+// flowTable is a conntrack of a few flows.
+type flowTable struct {
+	mu     sync.Mutex
+	flows  map[string]conntrack.Flow
+	broken bool
+}
+
+func (f *flowTable) Cut(_ context.Context, keys map[balancer.Key]bool, stale func(*conntrack.Flow) bool) (n int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.broken {
+		return 0, errors.New("broken")
+	}
+	for name, flow := range f.flows {
+		if keys[flow.Frontend()] && stale(&flow) {
+			delete(f.flows, name)
+			n++
+		}
+	}
+	return n, nil
+}
+
+func (f *flowTable) Close() error { return nil }
+
+// key is the n-th frontend's: one of TCP, one of UDP, and so on.
+func key(n int) balancer.Key {
+	return balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(n)}), Port: 80, Proto: []balancer.Protocol{balancer.TCP, balancer.UDP}[n%2]}
+}
+
+// address is the i-th endpoint's.
+func address(i int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}), 8080)
+}
+
+// web is a frontend at k with active backends of these numbers.
+func web(k balancer.Key, numbers ...int) *balancer.Frontend {
+	f := &balancer.Frontend{Key: k, Service: "web", Policy: balancer.Policy{Forward: balancer.NATForward, DrainTimeout: time.Minute}}
+	for _, i := range numbers {
+		f.Backends = append(f.Backends, balancer.Backend{Addr: address(i), State: balancer.Active, Weight: 1})
+	}
+	return f
+}
+
+// removed is f with its last backend on the way out until a time.
+func removed(f *balancer.Frontend, until time.Time) *balancer.Frontend {
+	g := *f
+	g.Backends = slices.Clone(f.Backends)
+	last := &g.Backends[len(g.Backends)-1]
+	last.State, last.Weight, last.Until = balancer.Removed, 0, until
+	return &g
+}
+
+// add adds a flow to k that is led to a backend, or, for 0, to nobody.
+func (f *flowTable) add(name string, k balancer.Key, i int, status conntrack.Status) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	client := netip.MustParseAddrPort("10.1.0.2:1000")
+	to := k.AddrPort()
+	if i > 0 {
+		to = address(i)
+	}
+	f.flows[name] = conntrack.Flow{Proto: k.Proto, Orig: conntrack.Tuple{Src: client, Dst: k.AddrPort()}, Reply: conntrack.Tuple{Src: to, Dst: client}, Status: status}
+}
+
+func (f *flowTable) breaks(broken bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.broken = broken
+}
+
+// TestStaleFlowsAreDropped, where the kernel tracks connections by itself, has flows go that conntrack would lead past a virtual server: those from before it was there
+// at once, those that another mode led to an endpoint when the endpoint's time is over.
+func TestStaleFlowsAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &flowTable{flows: map[string]conntrack.Flow{}}
+		fl := NewFlows(table, slog.New(slog.DiscardHandler))
+		has := func(when, name string, want bool) {
+			t.Helper()
+			synctest.Wait()
+			table.mu.Lock()
+			defer table.mu.Unlock()
+			if _, got := table.flows[name]; got != want {
+				t.Errorf("%s, %s is there: %v", when, name, got)
+			}
+		}
+		take := func(was, f *balancer.Frontend) {
+			fl.Applied([]dataplane.Change{{Key: was.Key, Old: was, New: f}}, nil)
+			synctest.Wait()
+		}
+		begin := func(f *balancer.Frontend) {
+			fl.Applied([]dataplane.Change{{Key: f.Key, New: f}}, nil)
+			synctest.Wait()
+		}
+		dns, front := web(key(1), 1, 2), web(key(0), 1, 2)
+		table.add("a datagram to nobody", dns.Key, 0, 0)
+		table.add("an attempt at nobody", front.Key, 0, 0)
+		table.add("somebody's connection", front.Key, 0, conntrack.SeenReply)
+		table.add("another service's", key(7), 0, 0)
+		direct := web(key(3), 1)
+		direct.Forward = balancer.DRForward
+		table.add("a datagram by dr", direct.Key, 0, 0)
+		table.breaks(true)
+		begin(dns)
+		begin(front)
+		begin(direct)
+		has("while conntrack refuses", "a datagram to nobody", true)
+		table.breaks(false)
+		time.Sleep(retryCut)
+		has("when the services came", "a datagram to nobody", false)
+		has("when the services came", "an attempt at nobody", false)
+		has("when the services came", "somebody's connection", true)
+		has("when the services came", "another service's", true)
+		has("when the services came", "a datagram by dr", true)
+
+		table.add("a flow", dns.Key, 2, 0)
+		take(dns, web(dns.Key, 1))
+		has("when its endpoint went", "a flow", false)
+
+		table.add("a connection", front.Key, 2, conntrack.SeenReply)
+		table.add("another's", front.Key, 1, conntrack.SeenReply)
+		leaving := removed(front, time.Now().Add(time.Minute))
+		take(front, leaving)
+		time.Sleep(30 * time.Second)
+		take(leaving, front)
+		time.Sleep(time.Hour)
+		has("after a drain that was taken back", "a connection", true)
+		take(front, removed(front, time.Now().Add(time.Minute)))
+		time.Sleep(time.Minute - time.Second)
+		has("before its time", "a connection", true)
+		time.Sleep(time.Second)
+		has("after its time", "a connection", false)
+		take(front, nil)
+		time.Sleep(time.Minute - time.Second)
+		has("before the drain timeout of the frontend", "another's", true)
+		time.Sleep(time.Second)
+		has("after the drain timeout of the frontend", "another's", false)
+		if err := fl.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

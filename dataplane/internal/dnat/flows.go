@@ -1,0 +1,329 @@
+package dnat
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/internal/worker"
+)
+
+// Flows drops what conntrack would go on leading to a backend that is gone, or past a service that has come since:
+// conntrack decides only once per flow where that goes. UDP clients go on sending, so theirs go with the change itself;
+// connections are given their time, and end in a goroutine of their own, because looking for them takes longer than a
+// change.
+//
+// It is a part of Tracker, and serves alone where the kernel tracks connections by itself, as virtual servers do. Those end their
+// own connections with their destinations, but not flows that began before there was a virtual server, nor connections of
+// another mode that was in use before, which conntrack leads to their endpoints ahead of it.
+type Flows struct {
+	conn Cutter
+	log  *slog.Logger
+	loop *worker.Loop
+
+	mu sync.Mutex // guards what follows
+	// wanted are the frontends that are carried out.
+	wanted map[balancer.Key]*balancer.Frontend
+	// due says when connections of a key have to be looked at.
+	due map[balancer.Key]time.Time
+	// leaving are keys with connections of a frontend that is gone.
+	leaving map[balancer.Key]*leave
+	// found are the keys that an earlier process has left, until they are wanted.
+	found map[balancer.Key]bool
+	// uncut are keys of UDP whose flows have to go with the next change, because they could not with the last.
+	uncut map[balancer.Key]bool
+}
+
+// Cutter is conntrack.Conn.
+type Cutter interface {
+	Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*conntrack.Flow) bool) (int, error)
+	Close() error
+}
+
+// leave is what there is still to do for the connections of an earlier frontend of a key.
+type leave struct {
+	// until is when their time ends.
+	until time.Time
+	// port is what their bytes are counted to.
+	port counters.Port
+	// since are the backends of later frontends of the key: connections to these are theirs.
+	since map[netip.AddrPort]bool
+}
+
+// has reports whether a connection to b is an earlier frontend's.
+func (l *leave) has(b netip.AddrPort) bool { return l != nil && !l.since[b] }
+
+// keeps reports whether a connection to b still has time.
+func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) && l.until.After(now) }
+
+// lastWords is how long after its time a leave is remembered: the kernel tells the end of a flow after it was cut.
+const lastWords = 10 * time.Second
+
+// NewFlows begins to work with the first Applied. Close closes conn.
+func NewFlows(conn Cutter, log *slog.Logger) *Flows {
+	fl := &Flows{
+		conn: conn, log: log,
+		wanted: map[balancer.Key]*balancer.Frontend{}, due: map[balancer.Key]time.Time{}, leaving: map[balancer.Key]*leave{},
+		found: map[balancer.Key]bool{}, uncut: map[balancer.Key]bool{},
+	}
+	fl.loop = worker.New(fl.sweep)
+	return fl
+}
+
+// find takes in what is there: connections to frontends of an earlier process may be of a time when they were others.
+func (fl *Flows) find(there map[balancer.Key]dataplane.Digest) {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	clear(fl.found)
+	for k := range there {
+		if fl.wanted[k] == nil {
+			fl.found[k] = true
+		}
+	}
+}
+
+// cut notes what has come of the flows that had to go at once.
+func (fl *Flows) cut(keys map[balancer.Key]bool, err error) {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	for k := range keys {
+		if err != nil {
+			fl.uncut[k] = true
+		} else {
+			delete(fl.uncut, k)
+		}
+	}
+}
+
+// Applied takes in a batch of which all but the keys in failed are in the kernel. Flows that have to go at once go soon.
+func (fl *Flows) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
+	atOnce := fl.take(batch, failed)
+	fl.mu.Lock()
+	for k := range atOnce {
+		fl.due[k] = time.Now()
+	}
+	fl.mu.Unlock()
+	fl.loop.Look()
+}
+
+// take notes a batch that was carried out but for what failed. It returns the keys whose flows have to go at once.
+func (fl *Flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[balancer.Key]bool {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	now := time.Now() // under the lock, so that it is later than that of a sweep that has begun
+	fl.forgetLocked(now)
+	atOnce := map[balancer.Key]bool{}
+	for _, c := range batch {
+		if failed[c.Key] != nil {
+			continue
+		}
+		was := cmp.Or(fl.wanted[c.Key], c.Old)
+		if c.New == nil {
+			fl.leaveLocked(c.Key, cmp.Or(c.Old, was), now) // a new drain timeout alone is no change: Old has the last one
+		} else {
+			fl.wantLocked(c.New, was, now)
+		}
+		if c.Key.Proto == balancer.UDP && (c.New == nil || was == nil || movesFlows(was, c.New, now) || fl.uncut[c.Key]) {
+			atOnce[c.Key] = true
+		}
+	}
+	if len(fl.due) > 0 {
+		fl.loop.Look()
+	}
+	return atOnce
+}
+
+// leaveLocked notes that a key has lost its frontend; was is nil where none is known.
+func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Time) {
+	delete(fl.wanted, k)
+	delete(fl.found, k)
+	if was == nil {
+		return
+	}
+	l := &leave{until: now, port: counters.Port{Service: was.Service, Name: was.Port}}
+	fl.leaving[k] = l
+	if k.Proto != balancer.UDP {
+		l.until = now.Add(was.DrainTimeout)
+		fl.due[k] = l.until
+	}
+}
+
+// wantLocked notes that f is carried out in place of was, which is nil where none is known.
+func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
+	k := f.Key
+	fl.wanted[k] = f
+	if k.Proto != balancer.UDP && (fl.found[k] || was == nil && fl.leaving[k] == nil) {
+		// Endpoints may have gone while nobody looked, or another mode has served: those connections have the time that they
+		// would have had there.
+		fl.leaving[k] = &leave{until: now.Add(f.DrainTimeout), port: counters.Port{Service: f.Service, Name: f.Port}}
+	}
+	delete(fl.found, k)
+	if l := fl.leaving[k]; l != nil {
+		if l.since == nil {
+			l.since = map[netip.AddrPort]bool{}
+		}
+		for _, b := range f.Backends {
+			l.since[b.Addr] = true
+		}
+	}
+	if k.Proto != balancer.UDP && (was == nil || losesBackend(was, f, now)) {
+		fl.due[k] = now
+	}
+	fl.dueLocked(k, now)
+}
+
+// movesFlows reports whether some flow of was may be wrong for next.
+func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
+	return losesBackend(was, next, now) || !was.Serves() && next.Serves()
+}
+
+// losesBackend reports whether a backend of was is gone from next, or its connections' time is over there and was not in
+// was, as that of one that fails its checks may be at once.
+func losesBackend(was, next *balancer.Frontend, now time.Time) bool {
+	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
+		is := backend(next, b)
+		return is == nil || is.Over(now) && !b.Over(now)
+	})
+}
+
+// backend finds b among those of f.
+func backend(f *balancer.Frontend, b balancer.Backend) *balancer.Backend {
+	for i := range f.Backends {
+		if f.Backends[i].Addr == b.Addr {
+			return &f.Backends[i]
+		}
+	}
+	return nil
+}
+
+// dueLocked arranges for a key to be looked at when the time of the first of its backends, or of an earlier frontend's
+// connections, ends.
+func (fl *Flows) dueLocked(k balancer.Key, now time.Time) {
+	end := func(until time.Time) {
+		if at, ok := fl.due[k]; until.After(now) && (!ok || until.Before(at)) {
+			fl.due[k] = until
+		}
+	}
+	if f := fl.wanted[k]; f != nil {
+		for _, b := range f.Backends {
+			end(b.Until)
+		}
+	}
+	if l := fl.leaving[k]; l != nil {
+		end(l.until)
+	}
+}
+
+// forgetLocked drops what nobody will ask for any more.
+func (fl *Flows) forgetLocked(now time.Time) {
+	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(lastWords).Before(now) })
+}
+
+// judge returns what tells stale flows of keys.
+func (fl *Flows) judge(keys map[balancer.Key]bool, now time.Time) func(*conntrack.Flow) bool {
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	wanted, leaving := map[balancer.Key]*balancer.Frontend{}, map[balancer.Key]*leave{}
+	for k := range keys {
+		wanted[k] = fl.wanted[k]
+		if l := fl.leaving[k]; l != nil && l.until.After(now) {
+			leaving[k] = &leave{until: l.until, since: maps.Clone(l.since)}
+		}
+	}
+	return func(flow *conntrack.Flow) bool {
+		k := flow.Frontend()
+		return stale(flow, wanted[k], leaving[k].keeps(flow.Backend(), now), now)
+	}
+}
+
+// stale reports whether a flow to a frontend has to go; f is nil where there is none any more. kept: it is an earlier
+// frontend's, and still has time.
+func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time) bool {
+	if !flow.Status.Has(conntrack.DstNAT) && flow.Backend() == flow.Orig.Dst {
+		// It began before the service was there. A connection that was answered is somebody else's. With dr and tunnel, conntrack
+		// has nothing to change, and no answer comes by that would tell one flow from another.
+		direct := f != nil && (f.Forward == balancer.DRForward || f.Forward == balancer.TunnelForward)
+		return f != nil && !direct && f.Serves() && (f.Proto == balancer.UDP || !flow.Status.Has(conntrack.SeenReply))
+	}
+	if f != nil {
+		if b := backend(f, balancer.Backend{Addr: flow.Backend()}); b != nil {
+			return b.Over(now)
+		}
+	}
+	return !kept || flow.Proto == balancer.UDP
+}
+
+// retryCut is the time until what conntrack refused is tried again.
+const retryCut = time.Second
+
+// sweep drops what is due, and returns when something is due again.
+func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
+	now := time.Now()
+	fl.mu.Lock()
+	keys := map[balancer.Key]bool{}
+	for k, at := range fl.due {
+		if !at.After(now) {
+			keys[k] = true
+		}
+	}
+	fl.mu.Unlock()
+	var err error
+	if len(keys) > 0 {
+		_, err = fl.conn.Cut(ctx, keys, fl.judge(keys, now))
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		fl.log.Warn("ending connections to endpoints that are gone; trying again", "err", err)
+	}
+	fl.mu.Lock()
+	defer fl.mu.Unlock()
+	for k := range keys {
+		switch {
+		case fl.due[k].After(now): // something has come since
+		case err != nil:
+			fl.due[k] = now.Add(retryCut)
+		default:
+			delete(fl.due, k)
+			fl.dueLocked(k, now)
+		}
+	}
+	fl.forgetLocked(now)
+	for _, at := range fl.due {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	return next
+}
+
+// Close stops the loop. Connections that still have time are not ended any more. Where the rules stay, the next process
+// ends those to endpoints that drain or go, because it is told of them; connections to frontends that are gone by then live
+// as long as their two ends want.
+func (fl *Flows) Close() error {
+	fl.loop.Close()
+	return fl.conn.Close()
+}
+
+// targetOf returns the backend that a flow of a frontend leads to.
+func (fl *Flows) targetOf(flow *conntrack.Flow) (balancer.Target, bool) {
+	if !flow.Status.Has(conntrack.DstNAT) {
+		return balancer.Target{}, false
+	}
+	fl.mu.Lock()
+	f := fl.wanted[flow.Frontend()]
+	fl.mu.Unlock()
+	if f == nil {
+		return balancer.Target{}, false
+	}
+	at := flow.Backend()
+	return balancer.Target{Service: f.Service, Addr: at.Addr(), Port: at.Port()}, true
+}

@@ -1,0 +1,67 @@
+package ipvsnl
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"time"
+)
+
+// readConnections reads what /proc/net/ip_vs_conn shows, and hands on connections of protocols that frontends have,
+// until yield returns false:
+//
+//	Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
+//	TCP 0A010002 9C40 0A600001 0050 0A020001 1F90 ESTABLISHED     899
+//	UDP fd00:0000:0000:0000:0000:0000:0000:0002 9C40 fd00:... 0035 0A020001 0035 UDP             299
+func readConnections(r io.Reader, yield func(Connection) bool) error {
+	states := map[string]string{}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, lineBuffer), lineBuffer)
+	for n := 0; lines.Scan(); n++ {
+		if n == 0 { // the head
+			continue
+		}
+		c, ok, err := readConnection(lines.Bytes(), states)
+		if err != nil {
+			return fmt.Errorf("line %d of the table of connections, %q: %w", n+1, lines.Bytes(), err)
+		}
+		if ok && !yield(c) {
+			return nil
+		}
+	}
+	return lines.Err()
+}
+
+// readConnection reads a line. It is not ok for protocols that no frontend has. The names of states are kept in states.
+func readConnection(line []byte, states map[string]string) (c Connection, ok bool, err error) {
+	var words [9][]byte
+	for i := range words {
+		if words[i], line = cut(line); len(words[i]) == 0 {
+			return c, false, errLine
+		}
+	}
+	if c.Proto = protocolNamed(words[0]); c.Proto == "" {
+		return c, false, nil
+	}
+	if c.Client, err = hexAddr(words[1], words[2]); err != nil {
+		return c, false, err
+	}
+	if c.Frontend, err = hexAddr(words[3], words[4]); err != nil {
+		return c, false, err
+	}
+	if c.Backend, err = hexAddr(words[5], words[6]); err != nil {
+		return c, false, err
+	}
+	expires, fits := decimal(words[8])
+	if !fits {
+		return c, false, errLine
+	}
+	if c.State, fits = states[string(words[7])]; !fits {
+		c.State = string(bytes.ToLower(words[7]))
+		states[string(words[7])] = c.State
+	}
+	c.Expires = time.Duration(expires) * time.Second
+	c.Template = c.Client.Port() == 0
+	return c, true, nil
+}

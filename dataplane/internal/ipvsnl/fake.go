@@ -1,0 +1,344 @@
+package ipvsnl
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"vipd/balancer"
+)
+
+// Fake is a Conn without a kernel, for tests. It refuses what the kernel refuses: both are driven through the same
+// histories by a test. Its methods may be called from several goroutines; its fields are to be set before.
+type Fake struct {
+	// Schedulers are those that there are; nil: all of IPVS.
+	Schedulers []string
+	// Fault, if set, is asked ahead of each change; the change is not made where it returns an error. It must not call
+	// the Fake.
+	Fault func(Op) error
+
+	mu          sync.Mutex
+	closed      bool
+	services    map[balancer.Key]*fakeService
+	ops         []Op
+	timeouts    Timeouts
+	connections []Connection
+}
+
+type fakeService struct {
+	ServiceState
+	destinations []DestinationState // the latest first, as in the kernel
+}
+
+// kernelSchedulers are the schedulers of Linux 6.
+var kernelSchedulers = []string{"rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"}
+
+var _ Conn = (*Fake)(nil)
+
+// NewFake returns one without virtual servers, with the kernel's timeouts.
+func NewFake() *Fake {
+	return &Fake{
+		services: map[balancer.Key]*fakeService{},
+		timeouts: Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute, UDP: 5 * time.Minute},
+	}
+}
+
+// Ops returns the changes that were asked for so far, refused ones too.
+func (f *Fake) Ops() []Op {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.ops)
+}
+
+// SetDestination lets change edit what the Fake says of a destination: its connections and counters, as traffic would.
+func (f *Fake) SetDestination(key balancer.Key, at netip.AddrPort, change func(*DestinationState)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.services[key]
+	if s == nil {
+		return none("reading virtual server", key)
+	}
+	i := s.find(at)
+	if i < 0 {
+		return ErrNoDestination
+	}
+	change(&s.destinations[i])
+	return nil
+}
+
+// SetConnections replaces the table of connections.
+func (f *Fake) SetConnections(all []Connection) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.connections = slices.Clone(all)
+}
+
+// Flush deletes all virtual servers, as ipvsadm --clear does.
+func (f *Fake) Flush() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.services)
+}
+
+// usable locks the Fake if it can be asked, and returns why it can't otherwise.
+func (f *Fake) usable(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return os.ErrClosed
+	}
+	return nil
+}
+
+// Do implements Conn.
+func (f *Fake) Do(ctx context.Context, ops []Op) []error {
+	errs := make([]error, len(ops))
+	failed := false
+	for i, op := range ops {
+		if errs[i] = f.usable(ctx); errs[i] == nil {
+			errs[i] = f.doLocked(op)
+			f.mu.Unlock()
+		}
+		failed = failed || errs[i] != nil
+	}
+	if !failed {
+		return nil
+	}
+	return errs
+}
+
+func (f *Fake) doLocked(op Op) error {
+	f.ops = append(f.ops, op)
+	if err := op.invalid(); err != nil {
+		return err
+	}
+	if f.Fault != nil {
+		if err := f.Fault(op); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	return op.refused(f.changeLocked(op))
+}
+
+// changeLocked makes the kernel's checks in the kernel's order.
+func (f *Fake) changeLocked(op Op) syscall.Errno {
+	s := f.services[op.Service.Key]
+	switch {
+	case s == nil && op.Verb != AddService:
+		return syscall.ESRCH
+	case s != nil && op.Verb == AddService:
+		return syscall.EEXIST
+	case op.Verb <= EditService && !f.has(op.Service.Scheduler):
+		return syscall.ENOENT
+	}
+	switch op.Verb {
+	case AddService:
+		f.services[op.Service.Key] = &fakeService{ServiceState: ServiceState{Service: op.Service.kept()}}
+	case EditService:
+		s.Service = op.Service.kept()
+	case DeleteService:
+		delete(f.services, op.Service.Key)
+	default:
+		return s.change(op)
+	}
+	return 0
+}
+
+// kept is what the kernel keeps of a virtual server.
+func (s Service) kept() Service {
+	s.Flags &^= hashed
+	return s
+}
+
+func (s *fakeService) find(at netip.AddrPort) int {
+	return slices.IndexFunc(s.destinations, func(d DestinationState) bool { return d.Addr == at })
+}
+
+func (s *fakeService) change(op Op) syscall.Errno {
+	d := op.Destination
+	i := s.find(d.Addr)
+	if op.Verb == DeleteDestination {
+		if i < 0 {
+			return syscall.ENOENT
+		}
+		s.destinations = slices.Delete(s.destinations, i, i+1)
+		return 0
+	}
+	switch {
+	case d.Addr.Addr().Is4() != s.Key.Addr.Is4() && d.Forward != balancer.TunnelForward:
+		return syscall.EINVAL
+	case op.Verb == AddDestination && i >= 0:
+		return syscall.EEXIST
+	case op.Verb == EditDestination && i < 0:
+		return syscall.ENOENT
+	case op.Verb == AddDestination && !reachable(d.Addr.Addr()):
+		return syscall.EINVAL
+	}
+	if op.Verb == EditDestination {
+		s.destinations[i].Destination = d
+		return 0
+	}
+	s.destinations = slices.Insert(s.destinations, 0, DestinationState{Destination: d})
+	return 0
+}
+
+// reachable reports whether the kernel takes the address for one that packets can be sent to.
+func reachable(a netip.Addr) bool {
+	if a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return false
+	}
+	return !a.IsUnspecified() && !a.IsMulticast() && (a.Is4() || !a.IsLinkLocalUnicast())
+}
+
+// Service implements Conn.
+func (f *Fake) Service(ctx context.Context, key balancer.Key) (ServiceState, error) {
+	if err := f.usable(ctx); err != nil {
+		return ServiceState{}, err
+	}
+	defer f.mu.Unlock()
+	s := f.services[key]
+	if s == nil {
+		return ServiceState{}, none("reading virtual server", key)
+	}
+	return s.ServiceState, nil
+}
+
+// Services implements Conn.
+func (f *Fake) Services(ctx context.Context) ([]ServiceState, error) {
+	if err := f.usable(ctx); err != nil {
+		return nil, err
+	}
+	defer f.mu.Unlock()
+	var all []ServiceState
+	for s := range maps.Values(f.services) {
+		all = append(all, s.ServiceState)
+	}
+	return all, nil
+}
+
+// Destinations implements Conn.
+func (f *Fake) Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error) {
+	if err := f.usable(ctx); err != nil {
+		return nil, err
+	}
+	defer f.mu.Unlock()
+	s := f.services[key]
+	if s == nil {
+		return nil, none("reading destinations of virtual server", key)
+	}
+	return slices.Clone(s.destinations), nil
+}
+
+// Table implements Conn.
+func (f *Fake) Table(ctx context.Context) (map[balancer.Key]Entry, error) {
+	if err := f.usable(ctx); err != nil {
+		return nil, err
+	}
+	defer f.mu.Unlock()
+	table := make(map[balancer.Key]Entry, len(f.services))
+	for key, s := range f.services {
+		e := Entry{Scheduler: s.Scheduler, Persistent: s.Flags&Persistent != 0}
+		for _, d := range s.destinations {
+			if d.Forward == BypassForward {
+				d.Forward = balancer.NATForward
+			}
+			e.Destinations = append(e.Destinations, TableDestination{d.Addr, d.Forward, d.Weight, d.Active, d.Inactive})
+		}
+		table[key] = e
+	}
+	return table, nil
+}
+
+// Info implements Conn.
+func (f *Fake) Info(ctx context.Context) (Info, error) {
+	if err := f.usable(ctx); err != nil {
+		return Info{}, err
+	}
+	defer f.mu.Unlock()
+	info := Info{Version: "1.2.1", TableSize: 4096}
+	for key := range f.services {
+		if key.Addr.Is4() {
+			info.Services4++
+		}
+	}
+	return info, nil
+}
+
+// Timeouts implements Conn.
+func (f *Fake) Timeouts(ctx context.Context) (Timeouts, error) {
+	if err := f.usable(ctx); err != nil {
+		return Timeouts{}, err
+	}
+	defer f.mu.Unlock()
+	return f.timeouts, nil
+}
+
+// SetTimeouts implements Conn.
+func (f *Fake) SetTimeouts(ctx context.Context, t Timeouts) error {
+	if err := t.invalid(); err != nil {
+		return err
+	}
+	if err := f.usable(ctx); err != nil {
+		return err
+	}
+	defer f.mu.Unlock()
+	for _, c := range []struct{ to, from *time.Duration }{
+		{&f.timeouts.TCP, &t.TCP}, {&f.timeouts.TCPFin, &t.TCPFin}, {&f.timeouts.UDP, &t.UDP},
+	} {
+		if *c.from != 0 {
+			*c.to = *c.from
+		}
+	}
+	return nil
+}
+
+// Connections implements Conn.
+func (f *Fake) Connections(ctx context.Context) iter.Seq2[Connection, error] {
+	return func(yield func(Connection, error) bool) {
+		if err := f.usable(ctx); err != nil {
+			yield(Connection{}, err)
+			return
+		}
+		all := f.connections
+		f.mu.Unlock()
+		for _, c := range all {
+			if !yield(c, nil) {
+				return
+			}
+		}
+	}
+}
+
+// HasScheduler implements Conn.
+func (f *Fake) HasScheduler(ctx context.Context, name string) (bool, error) {
+	if err := f.usable(ctx); err != nil {
+		return false, err
+	}
+	defer f.mu.Unlock()
+	return f.has(name), nil
+}
+
+func (f *Fake) has(scheduler string) bool {
+	if f.Schedulers == nil {
+		return slices.Contains(kernelSchedulers, scheduler)
+	}
+	return slices.Contains(f.Schedulers, scheduler)
+}
+
+// Close implements Conn.
+func (f *Fake) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	return nil
+}

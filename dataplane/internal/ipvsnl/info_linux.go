@@ -1,0 +1,48 @@
+package ipvsnl
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// soGetInfo is IP_VS_SO_GET_INFO. The netlink message of like name does not tell the number of virtual servers.
+const soGetInfo = 64 + 1024 + 64 + 1
+
+// getInfo is struct ip_vs_getinfo.
+type getInfo struct{ version, size, services uint32 }
+
+// Info implements Conn.
+func (k *Kernel) Info(ctx context.Context) (Info, error) {
+	const doing = "asking IPVS about itself"
+	if err := k.usable(ctx); err != nil {
+		return Info{}, fmt.Errorf("%s: %w", doing, err)
+	}
+	i, _, err := watch(ctx, k.limit, readInfo)
+	if err != nil {
+		return Info{}, fmt.Errorf("%s: %w", doing, err)
+	}
+	version := fmt.Sprintf("%d.%d.%d", i.version>>16&0xff, i.version>>8&0xff, i.version&0xff)
+	return Info{Version: version, TableSize: int(i.size), Services4: int(i.services)}, nil
+}
+
+func readInfo() (i getInfo, err error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return i, err
+	}
+	defer unix.Close(fd)
+	size := uint32(unsafe.Sizeof(i))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_IP, soGetInfo,
+		uintptr(unsafe.Pointer(&i)), uintptr(unsafe.Pointer(&size)), 0)
+	switch {
+	case errno == syscall.ENOPROTOOPT:
+		return i, fmt.Errorf("%w: it is not loaded", ErrUnsupported)
+	case errno != 0:
+		return i, errno
+	}
+	return i, nil
+}

@@ -1,0 +1,155 @@
+package ipvsnl
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Kernel is the IPVS of the kernel, in the network namespace that the process runs in.
+//
+// Whoever asks takes the one socket, and hands it to a goroutine that speaks with the kernel while the asker watches: a
+// call into the kernel can't be interrupted, and may hang on its lock or on a module that it loads. When an answer does
+// not come in time, that socket and goroutine are given up, and the next question goes over a new socket.
+type Kernel struct {
+	// turn holds the socket for whoever is next; nil: it is to be opened first.
+	turn chan *socket
+	// done is closed by Close.
+	done chan struct{}
+	// open opens the socket.
+	open func(context.Context) (*socket, error)
+	// limit is the longest that one exchange of messages may take, however long the caller would wait.
+	limit time.Duration
+
+	mu         sync.Mutex
+	closed     bool
+	schedulers map[string]bool
+}
+
+var _ Conn = (*Kernel)(nil)
+
+// patience is the limit of an exchange. Loading a scheduler's module is the longest of what may rightly take time.
+const patience = 10 * time.Second
+
+func newKernel(open func(context.Context) (*socket, error), limit time.Duration) *Kernel {
+	k := &Kernel{turn: make(chan *socket, 1), done: make(chan struct{}), open: open, limit: limit, schedulers: map[string]bool{}}
+	k.turn <- nil
+	return k
+}
+
+// Close ends the connection with the kernel, after the exchange that is going on.
+func (k *Kernel) Close() error {
+	k.mu.Lock()
+	first := !k.closed
+	if first {
+		k.closed = true
+		close(k.done)
+	}
+	k.mu.Unlock()
+	if !first {
+		return nil
+	}
+	if s := <-k.turn; s != nil {
+		return s.Close()
+	}
+	return nil
+}
+
+// take waits for the socket.
+func (k *Kernel) take(ctx context.Context) (s *socket, err error) {
+	select {
+	case <-k.done:
+		return nil, os.ErrClosed
+	default:
+	}
+	select {
+	case s = <-k.turn:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-k.done:
+		return nil, os.ErrClosed
+	}
+	if s == nil {
+		if s, err = k.open(ctx); err != nil {
+			k.turn <- nil
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// ask sends what write puts together and lets read have the answers, or returns ErrNoAnswer when that takes too long.
+// What read changes besides what it returns, nobody may look at then.
+func ask[T any](ctx context.Context, k *Kernel, write func(*socket), read func(*socket) (T, error)) (T, error) {
+	s, err := k.take(ctx)
+	if err != nil {
+		return *new(T), err
+	}
+	s.out = s.out[:0]
+	write(s)
+	answer, late, err := watch(ctx, k.limit, func() (T, error) {
+		s.owing = true
+		if err := s.Send(s.out); err != nil {
+			return *new(T), err
+		}
+		return read(s)
+	})
+	if late || s.owing { // answers that nobody waits for may come yet: not over a socket that is asked again
+		s.abandon()
+		k.turn <- nil
+	} else {
+		k.turn <- s
+	}
+	return answer, err
+}
+
+// watch runs do in a goroutine, and gives it up, late, when it lasts longer than ctx or limit.
+func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)) (answer T, late bool, err error) {
+	type result struct {
+		answer T
+		err    error
+	}
+	results := make(chan result, 1)
+	go func() {
+		answer, err := do()
+		results <- result{answer, err}
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case r := <-results:
+		return r.answer, false, r.err
+	case <-ctx.Done():
+		return answer, true, fmt.Errorf("%w: %w", ErrNoAnswer, ctx.Err())
+	case <-timer.C:
+		return answer, true, fmt.Errorf("%w within %s", ErrNoAnswer, limit)
+	}
+}
+
+// gone returns why IPVS can't answer when it was taken out of the kernel, and has the next question look for it again;
+// nil: it is there. The kernel's number for this is the one for destinations and schedulers that are not.
+func (k *Kernel) gone() (err error) {
+	var s *socket
+	select {
+	case s = <-k.turn:
+	default:
+		return nil // who has the socket finds it out
+	}
+	if !loaded() {
+		err = fmt.Errorf("%w: it was unloaded", ErrUnsupported)
+	} else if f, lost := netlink.GenlFamilyGet("IPVS"); lost != nil {
+		err = fmt.Errorf("%w: %w", ErrUnsupported, lost)
+	} else if s != nil && f.ID != s.family {
+		err = fmt.Errorf("%w: it was loaded anew", ErrNoAnswer)
+	}
+	if s != nil && err != nil {
+		s.abandon()
+		s = nil
+	}
+	k.turn <- s
+	return err
+}

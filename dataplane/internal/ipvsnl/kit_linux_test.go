@@ -1,0 +1,83 @@
+package ipvsnl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"vipd/test/lab"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// kernel opens the kernel's IPVS, which has no virtual servers at the start and at the end of a test.
+func kernel(t testing.TB) *Kernel {
+	t.Helper()
+	lab.NeedIPVS(t)
+	k, err := Open(t.Context(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(empty(context.Background(), k), k.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := empty(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// empty deletes all virtual servers that have keys.
+func empty(ctx context.Context, c Conn) error {
+	all, err := c.Services(ctx)
+	if err != nil {
+		return err
+	}
+	ops := make([]Op, len(all))
+	for i, s := range all {
+		ops[i] = Op{Verb: DeleteService, Service: s.Service}
+	}
+	return errors.Join(c.Do(ctx, ops)...)
+}
+
+// do makes changes that all have to succeed.
+func do(t testing.TB, c Conn, ops ...Op) {
+	t.Helper()
+	if err := errors.Join(c.Do(t.Context(), ops)...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func at(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+func sortedServices(all []ServiceState) []ServiceState {
+	slices.SortFunc(all, func(a, b ServiceState) int { return a.Key.Compare(b.Key) })
+	return all
+}
+
+// lines are ops as ipvsadm --restore reads them.
+func lines(ops []Op) string {
+	var b []byte
+	for _, o := range ops {
+		if o.Verb == AddService {
+			b = fmt.Appendf(b, "-A -t %s -s %s\n", o.Service.Key.AddrPort(), o.Service.Scheduler)
+		} else {
+			b = fmt.Appendf(b, "-a -t %s -r %s -m -w %d\n", o.Service.Key.AddrPort(), o.Destination.Addr, o.Destination.Weight)
+		}
+	}
+	return string(b)
+}
+
+// took runs f and returns how long that took.
+func took(f func()) time.Duration {
+	start := time.Now()
+	f()
+	return time.Since(start)
+}

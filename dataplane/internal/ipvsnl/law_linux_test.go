@@ -1,0 +1,127 @@
+package ipvsnl
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"vipd/balancer"
+)
+
+func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
+
+// randomOp is of few virtual servers and destinations, so that ops meet, and of everything that a field can be, right
+// and wrong.
+func randomOp(r *rand.Rand) Op {
+	s := Service{
+		Key: balancer.Key{
+			Addr: netip.MustParseAddr(pick(r, "10.96.0.1", "10.96.0.2", "fd96::1", "fd96::2")),
+			Port: pick[uint16](r, 80, 81), Proto: pick(r, balancer.TCP, balancer.TCP, balancer.UDP, balancer.SCTP),
+		},
+		Scheduler: pick(r, append(kernelSchedulers, "wrr", "wrr", "wrr", "nosuch", "alongerthanitcan", "")...),
+		Flags:     Flags(r.IntN(64)),
+		Timeout:   pick(r, 0, time.Second, 3*time.Hour, MaxTimeout, MaxTimeout+time.Second, -time.Second, time.Millisecond),
+	}
+	d := Destination{
+		Addr: netip.AddrPortFrom(netip.MustParseAddr(pick(r,
+			"10.2.0.1", "10.2.0.2", "10.2.0.3", "fd02::1", "fd02::2", "fd02::3",
+			"0.0.0.0", "0.0.0.1", "169.254.0.1", "255.255.255.255", "224.0.0.1", "127.0.0.1", "::", "::1", "ff02::1", "fe80::1", "::ffff:10.2.0.1")),
+			pick[uint16](r, 8080, 8081)),
+		Forward: pick(r, balancer.NATForward, balancer.NATForward, balancer.DRForward, balancer.TunnelForward, LocalForward, BypassForward, ""),
+		Weight:  pick(r, 0, 1, 1, 100, 65535, 65536, math.MaxInt32, -1),
+		Upper:   pick[uint32](r, 0, 0, 10, math.MaxInt32, math.MaxInt32+1), Lower: pick[uint32](r, 0, 0, 0, 5, 11),
+	}
+	verb := pick(r, AddService, AddService, EditService, DeleteService, AddDestination, AddDestination, AddDestination, AddDestination, EditDestination, DeleteDestination, 4)
+	return Op{verb, s, d}
+}
+
+// TestIPVSHistories drives the kernel and the fake through the same random changes: each refuses what the other refuses,
+// for the same reason, and both show the same afterwards, whichever way one looks.
+func TestIPVSHistories(t *testing.T) {
+	k := kernel(t)
+	schedulers := []string{}
+	for _, name := range append(kernelSchedulers, "nosuch") {
+		has, err := k.HasScheduler(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if has {
+			schedulers = append(schedulers, name)
+		}
+	}
+	if want := []string{"rr", "wrr", "lc", "wlc", "dh", "sh", "mh", "sed", "nq"}; slices.ContainsFunc(want, func(s string) bool { return !slices.Contains(schedulers, s) }) || slices.Contains(schedulers, "nosuch") {
+		t.Fatalf("the kernel has %q, want %q among them", schedulers, want)
+	}
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			if err := empty(t.Context(), k); err != nil {
+				t.Fatal(err)
+			}
+			r := rand.New(rand.NewPCG(seed, 0))
+			f := NewFake()
+			f.Schedulers = schedulers
+			for range 20 {
+				ops := make([]Op, 1+r.IntN(60))
+				for i := range ops {
+					ops[i] = randomOp(r)
+				}
+				real, fake := k.Do(t.Context(), ops), f.Do(t.Context(), ops)
+				if (real == nil) != (fake == nil) {
+					t.Fatalf("kernel %v, fake %v", real, fake)
+				}
+				for i := range real {
+					if fmt.Sprint(real[i]) != fmt.Sprint(fake[i]) {
+						t.Fatalf("%+v %+v\nkernel %v\nfake   %v", ops[i].Service, ops[i].Destination, real[i], fake[i])
+					}
+				}
+				if diff := cmp.Diff(look(t, f), look(t, k), addresses); diff != "" {
+					t.Fatalf("fake -, kernel +:\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+// seen is all that can be seen.
+type seen struct {
+	Services     []ServiceState
+	Single       []ServiceState
+	Destinations map[balancer.Key][]DestinationState
+	Table        map[balancer.Key]Entry
+	Services4    int
+}
+
+func look(t *testing.T, c Conn) (s seen) {
+	t.Helper()
+	var err error
+	if s.Services, err = c.Services(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sortedServices(s.Services)
+	s.Destinations = map[balancer.Key][]DestinationState{}
+	for _, v := range s.Services {
+		single, err := c.Service(t.Context(), v.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Single = append(s.Single, single)
+		if s.Destinations[v.Key], err = c.Destinations(t.Context(), v.Key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.Table, err = c.Table(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	info, err := c.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Services4 = info.Services4
+	return s
+}

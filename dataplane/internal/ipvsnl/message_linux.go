@@ -1,0 +1,377 @@
+package ipvsnl
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/nlsock"
+)
+
+// The messages besides those of Verb (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
+const (
+	getService     = 4
+	getDestination = 8
+)
+
+// What a message is about (IPVS_CMD_ATTR_...).
+const (
+	aboutService     = 1
+	aboutDestination = 2
+)
+
+// What is said of a virtual server (IPVS_SVC_ATTR_...).
+const (
+	serviceFamily    = 1
+	serviceProtocol  = 2
+	serviceAddr      = 3
+	servicePort      = 4
+	serviceMark      = 5
+	serviceScheduler = 6
+	serviceFlags     = 7
+	serviceTimeout   = 8
+	serviceNetmask   = 9
+	serviceStats     = 10
+	serviceStats64   = 12
+)
+
+// What is said of a destination (IPVS_DEST_ATTR_...).
+const (
+	destinationAddr       = 1
+	destinationPort       = 2
+	destinationForward    = 3
+	destinationWeight     = 4
+	destinationUpper      = 5
+	destinationLower      = 6
+	destinationActive     = 7
+	destinationInactive   = 8
+	destinationPersistent = 9
+	destinationStats      = 10
+	destinationFamily     = 11
+	destinationStats64    = 12
+)
+
+// What is counted (IPVS_STATS_ATTR_...).
+const (
+	statsConnections = 1
+	statsInPackets   = 2
+	statsOutPackets  = 3
+	statsInBytes     = 4
+	statsOutBytes    = 5
+)
+
+// version is that of the protocol: IPVS_GENL_VERSION.
+const version = 1
+
+// begin starts a message; what it returns goes to end.
+func (s *socket) begin(command byte, flags uint16) int {
+	at := len(s.out)
+	s.seq++
+	s.out = append(s.out, 0, 0, 0, 0) // the length, see end
+	s.out = binary.NativeEndian.AppendUint16(s.out, s.family)
+	s.out = binary.NativeEndian.AppendUint16(s.out, flags|unix.NLM_F_REQUEST)
+	s.out = binary.NativeEndian.AppendUint32(s.out, s.seq)
+	s.out = append(s.out, 0, 0, 0, 0) // the port, which the kernel knows
+	s.out = append(s.out, command, version, 0, 0)
+	return at
+}
+
+func (s *socket) end(at int) {
+	binary.NativeEndian.PutUint32(s.out[at:], uint32(len(s.out)-at))
+}
+
+// nest starts an attribute of attributes; what it returns goes to unnest.
+func (s *socket) nest(kind uint16) int {
+	at := len(s.out)
+	s.out = append(s.out, 0, 0) // the length, see unnest
+	s.out = binary.NativeEndian.AppendUint16(s.out, kind|unix.NLA_F_NESTED)
+	return at
+}
+
+func (s *socket) unnest(at int) {
+	binary.NativeEndian.PutUint16(s.out[at:], uint16(len(s.out)-at))
+}
+
+func (s *socket) header(kind uint16, size int) {
+	s.out = binary.NativeEndian.AppendUint16(s.out, uint16(unix.SizeofNlAttr+size))
+	s.out = binary.NativeEndian.AppendUint16(s.out, kind)
+}
+
+func (s *socket) pad() {
+	for len(s.out)%unix.NLA_ALIGNTO != 0 {
+		s.out = append(s.out, 0)
+	}
+}
+
+func (s *socket) number16(kind, value uint16) {
+	s.header(kind, 2)
+	s.out = binary.NativeEndian.AppendUint16(s.out, value)
+	s.pad()
+}
+
+func (s *socket) number32(kind uint16, value uint32) {
+	s.header(kind, 4)
+	s.out = binary.NativeEndian.AppendUint32(s.out, value)
+}
+
+func (s *socket) port(kind, value uint16) {
+	s.header(kind, 2)
+	s.out = binary.BigEndian.AppendUint16(s.out, value)
+	s.pad()
+}
+
+func (s *socket) addr(kind uint16, a netip.Addr) {
+	if a.Is4() {
+		b := a.As4()
+		s.header(kind, len(b))
+		s.out = append(s.out, b[:]...)
+		return
+	}
+	b := a.As16()
+	s.header(kind, len(b))
+	s.out = append(s.out, b[:]...)
+}
+
+func (s *socket) text(kind uint16, value string) {
+	s.header(kind, len(value)+1)
+	s.out = append(append(s.out, value...), 0)
+	s.pad()
+}
+
+func familyOf(a netip.Addr) uint16 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// op puts a change into out.
+func (s *socket) op(o *Op, flags uint16) {
+	at := s.begin(byte(o.Verb), flags)
+	n := s.nest(aboutService)
+	s.key(o.Service.Key)
+	if o.Verb == AddService || o.Verb == EditService {
+		s.service(&o.Service)
+	}
+	s.unnest(n)
+	if o.Verb >= AddDestination {
+		n = s.nest(aboutDestination)
+		s.destination(&o.Destination, o.Verb == DeleteDestination)
+		s.unnest(n)
+	}
+	s.end(at)
+}
+
+// key says which virtual server it is about.
+func (s *socket) key(k balancer.Key) {
+	s.number16(serviceFamily, familyOf(k.Addr))
+	s.number16(serviceProtocol, uint16(k.Proto.Number()))
+	s.addr(serviceAddr, k.Addr)
+	s.port(servicePort, k.Port)
+}
+
+func (s *socket) service(v *Service) {
+	s.text(serviceScheduler, v.Scheduler)
+	s.header(serviceFlags, 8) // struct ip_vs_flags: the flags, and which of them are meant
+	s.out = binary.NativeEndian.AppendUint32(s.out, uint32(v.Flags))
+	s.out = binary.NativeEndian.AppendUint32(s.out, ^uint32(0))
+	s.number32(serviceTimeout, uint32(v.Timeout/time.Second))
+	s.netmask(v.Key.Addr.BitLen())
+}
+
+// netmask says that a persistent client is a single address: all bits of a mask for IPv4, the length of a prefix for
+// IPv6, where the kernel wants one whether the virtual server is persistent or not.
+func (s *socket) netmask(bits int) {
+	if bits == 32 {
+		s.number32(serviceNetmask, ^uint32(0))
+		return
+	}
+	s.number32(serviceNetmask, uint32(bits))
+}
+
+func (s *socket) destination(d *Destination, identity bool) {
+	s.number16(destinationFamily, familyOf(d.Addr.Addr()))
+	s.addr(destinationAddr, d.Addr.Addr())
+	s.port(destinationPort, d.Addr.Port())
+	if identity {
+		return
+	}
+	s.number32(destinationForward, uint32(method(d.Forward)))
+	s.number32(destinationWeight, uint32(d.Weight))
+	s.number32(destinationUpper, d.Upper)
+	s.number32(destinationLower, d.Lower)
+}
+
+// attributes reads a message's attributes, one after the other.
+type attributes struct{ nlsock.Attributes }
+
+func (a *attributes) u16() uint16 {
+	if len(a.Value) < 2 {
+		a.Err = nlsock.ErrMalformed
+		return 0
+	}
+	return binary.NativeEndian.Uint16(a.Value)
+}
+
+func (a *attributes) u32() uint32 {
+	if len(a.Value) < 4 {
+		a.Err = nlsock.ErrMalformed
+		return 0
+	}
+	return binary.NativeEndian.Uint32(a.Value)
+}
+
+func (a *attributes) be16() uint16 {
+	if len(a.Value) < 2 {
+		a.Err = nlsock.ErrMalformed
+		return 0
+	}
+	return binary.BigEndian.Uint16(a.Value)
+}
+
+// counter is 64 bits wide, or 32 where an old kernel has no wider one.
+func (a *attributes) counter() uint64 {
+	if len(a.Value) < 8 {
+		return uint64(a.u32())
+	}
+	return binary.NativeEndian.Uint64(a.Value)
+}
+
+// addrOf reads an address, which the kernel gives room for IPv6 in either family.
+func addrOf(b []byte, family uint16) (netip.Addr, bool) {
+	switch {
+	case family == unix.AF_INET && len(b) >= 4:
+		return netip.AddrFrom4([4]byte(b)), true
+	case family == unix.AF_INET6 && len(b) >= 16:
+		return netip.AddrFrom16([16]byte(b)), true
+	}
+	return netip.Addr{}, false
+}
+
+// about returns what a message says of kind.
+func about(body []byte, kind uint16) (attributes, error) {
+	if len(body) < unix.GENL_HDRLEN {
+		return attributes{}, nlsock.ErrMalformed
+	}
+	a := attributes{nlsock.In(body[unix.GENL_HDRLEN:])}
+	for a.Next() {
+		if a.Kind == kind {
+			return attributes{nlsock.In(a.Value)}, nil
+		}
+	}
+	return attributes{}, nlsock.ErrMalformed
+}
+
+// readService reads a virtual server. It is not ok where that has no key: it goes by a firewall mark, or by a protocol
+// that no frontend has.
+func readService(body []byte) (v ServiceState, ok bool, err error) {
+	a, err := about(body, aboutService)
+	if err != nil {
+		return v, false, err
+	}
+	var family uint16
+	var addr, stats, stats64 []byte
+	for a.Next() {
+		switch a.Kind {
+		case serviceFamily:
+			family = a.u16()
+		case serviceProtocol:
+			v.Key.Proto = balancer.ProtocolOf(byte(a.u16()))
+		case serviceAddr:
+			addr = a.Value
+		case servicePort:
+			v.Key.Port = a.be16()
+		case serviceScheduler:
+			v.Scheduler = unix.ByteSliceToString(a.Value)
+		case serviceFlags:
+			v.Flags = Flags(a.u32()) &^ hashed
+		case serviceTimeout:
+			v.Timeout = time.Duration(a.u32()) * time.Second
+		case serviceStats:
+			stats = a.Value
+		case serviceStats64:
+			stats64 = a.Value
+		}
+	}
+	if v.Key.Proto == "" || addr == nil || a.Err != nil {
+		return v, false, a.Err
+	}
+	if v.Key.Addr, ok = addrOf(addr, family); !ok {
+		return v, false, nlsock.ErrMalformed
+	}
+	v.Stats, err = readStats(stats, stats64)
+	return v, err == nil, err
+}
+
+// readDestination reads a destination of a virtual server of that family.
+func readDestination(body []byte, family uint16) (d DestinationState, err error) {
+	a, err := about(body, aboutDestination)
+	if err != nil {
+		return d, err
+	}
+	var addr, stats, stats64 []byte
+	var port uint16
+	for a.Next() {
+		switch a.Kind {
+		case destinationAddr:
+			addr = a.Value
+		case destinationPort:
+			port = a.be16()
+		case destinationForward:
+			if n := a.u32() & 7; int(n) < len(methods) { // IP_VS_CONN_F_FWD_MASK
+				d.Forward = methods[n]
+			}
+		case destinationWeight:
+			d.Weight = int(int32(a.u32()))
+		case destinationUpper:
+			d.Upper = a.u32()
+		case destinationLower:
+			d.Lower = a.u32()
+		case destinationActive:
+			d.Active = a.u32()
+		case destinationInactive:
+			d.Inactive = a.u32()
+		case destinationPersistent:
+			d.Persistent = a.u32()
+		case destinationFamily: // from Linux 3.18 on
+			family = a.u16()
+		case destinationStats:
+			stats = a.Value
+		case destinationStats64:
+			stats64 = a.Value
+		}
+	}
+	ip, ok := addrOf(addr, family)
+	if a.Err != nil || !ok {
+		return d, nlsock.ErrMalformed
+	}
+	d.Addr = netip.AddrPortFrom(ip, port)
+	d.Stats, err = readStats(stats, stats64)
+	return d, err
+}
+
+// readStats reads counters of 64 bits, or those of 32 where the kernel, before Linux 4.1, has no others.
+func readStats(narrow, wide []byte) (s Stats, err error) {
+	if wide == nil {
+		wide = narrow
+	}
+	a := attributes{nlsock.In(wide)}
+	for a.Next() {
+		switch a.Kind {
+		case statsConnections:
+			s.Connections = a.counter()
+		case statsInPackets:
+			s.InPackets = a.counter()
+		case statsOutPackets:
+			s.OutPackets = a.counter()
+		case statsInBytes:
+			s.InBytes = a.counter()
+		case statsOutBytes:
+			s.OutBytes = a.counter()
+		}
+	}
+	return s, a.Err
+}

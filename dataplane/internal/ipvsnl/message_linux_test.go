@@ -1,0 +1,84 @@
+package ipvsnl
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// counters puts counters into a message, 4 or 8 bytes each.
+func counters(s *socket, kind uint16, size int, first uint64) {
+	n := s.nest(kind)
+	for i := range uint16(5) {
+		s.header(statsConnections+i, size)
+		v := binary.NativeEndian.AppendUint64(nil, first+uint64(i))
+		if size == 4 {
+			v = binary.NativeEndian.AppendUint32(nil, uint32(first)+uint32(i))
+		}
+		s.out = append(s.out, v...)
+	}
+	s.unnest(n)
+}
+
+// TestWideCounters reads counters beyond 32 bits, and narrow ones only of kernels that have no others.
+func TestWideCounters(t *testing.T) {
+	const beyond = 1 << 40
+	for _, c := range []struct {
+		wide bool
+		want Stats
+	}{
+		{true, Stats{beyond, beyond + 1, beyond + 2, beyond + 3, beyond + 4}},
+		{false, Stats{7, 8, 9, 10, 11}},
+	} {
+		s := &socket{}
+		at := s.begin(byte(AddService), 0)
+		n := s.nest(aboutService)
+		s.key(key("10.96.0.1:80"))
+		counters(s, serviceStats, 4, 7)
+		if c.wide {
+			counters(s, serviceStats64, 8, beyond)
+		}
+		s.unnest(n)
+		s.end(at)
+		got, ok, err := readService(s.out[unix.SizeofNlMsghdr:])
+		if !ok || err != nil || got.Stats != c.want || got.Key != key("10.96.0.1:80") {
+			t.Errorf("virtual server: got %+v, %v, %v; want %+v", got, ok, err, c.want)
+		}
+
+		s = &socket{}
+		at = s.begin(byte(AddDestination), 0)
+		n = s.nest(aboutDestination)
+		s.destination(&Destination{Addr: at4, Forward: "dr", Weight: 65535, Upper: 3, Lower: 2}, false)
+		counters(s, destinationStats, 4, 7)
+		if c.wide {
+			counters(s, destinationStats64, 8, beyond)
+		}
+		s.unnest(n)
+		s.end(at)
+		want := DestinationState{Destination: Destination{at4, "dr", 65535, 3, 2}, Stats: c.want}
+		if got, err := readDestination(s.out[unix.SizeofNlMsghdr:], unix.AF_INET6); err != nil || got != want {
+			t.Errorf("destination: got %+v, %v; want %+v", got, err, want)
+		}
+	}
+}
+
+var at4 = at("10.2.0.1:8080")
+
+// FuzzMessages reads anything without harm.
+func FuzzMessages(f *testing.F) {
+	s := &socket{}
+	for _, o := range fleet(1, 1) {
+		s.out = s.out[:0]
+		s.op(&o, 0)
+		f.Add(s.out[unix.SizeofNlMsghdr:])
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if v, ok, err := readService(body); ok && (err != nil || !plain(v.Key.Addr) && !v.Key.Addr.Is4In6() || v.Key.Proto.Number() == 0) {
+			t.Errorf("%+v, %v", v, err)
+		}
+		if d, err := readDestination(body, unix.AF_INET); err == nil && !d.Addr.Addr().IsValid() {
+			t.Errorf("%+v", d)
+		}
+	})
+}

@@ -1,0 +1,177 @@
+package ipvsnl
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nlsock"
+	"vipd/test/wait"
+)
+
+// answer is what a made-up kernel says to one message; nil: nothing.
+type answer func(m *nlsock.Messages) []byte
+
+// refusal answers with the kernel's number for an error; 0: an acknowledgement.
+func refusal(errno syscall.Errno) answer {
+	return func(m *nlsock.Messages) []byte {
+		b := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+4)
+		b = binary.NativeEndian.AppendUint16(b, unix.NLMSG_ERROR)
+		b = binary.NativeEndian.AppendUint16(b, 0)
+		b = binary.NativeEndian.AppendUint32(b, m.Seq)
+		b = append(b, 0, 0, 0, 0)
+		return binary.NativeEndian.AppendUint32(b, uint32(-int32(errno)))
+	}
+}
+
+// against asks made-up kernels: the first socket meets the first of kernels, and so on. None has the number of IPVS.
+func against(t *testing.T, limit time.Duration, kernels ...answer) *Kernel {
+	t.Helper()
+	k := newKernel(func(context.Context) (*socket, error) {
+		if len(kernels) == 0 {
+			return nil, errors.New("no more sockets")
+		}
+		a := kernels[0]
+		kernels = kernels[1:]
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		peer, err := over(fds[1])
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { _ = peer.Close() })
+		go serve(peer, a)
+		return over(fds[0])
+	}, limit)
+	t.Cleanup(func() {
+		if err := k.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return k
+}
+
+func over(fd int) (*socket, error) {
+	s, err := nlsock.Over(fd)
+	return &socket{Socket: s}, err
+}
+
+func serve(peer *socket, a answer) {
+	for {
+		m, err := peer.Receive()
+		if err != nil || m.Empty() {
+			return
+		}
+		peer.out = peer.out[:0]
+		for m.Next() {
+			if a != nil {
+				peer.out = append(peer.out, a(&m)...)
+			}
+		}
+		if len(peer.out) > 0 && peer.Send(peer.out) != nil {
+			return
+		}
+	}
+}
+
+// TestNoAnswer asks a kernel that says nothing: the call ends with an error that says what was asked, and the next one
+// goes to another.
+func TestNoAnswer(t *testing.T) {
+	k := against(t, 50*time.Millisecond, nil, refusal(syscall.ESRCH))
+	_, err := k.Service(t.Context(), key("10.96.0.1:80"))
+	if want := "reading virtual server 10.96.0.1:80/tcp: the kernel does not answer within 50ms"; !errors.Is(err, ErrNoAnswer) || err.Error() != want {
+		t.Fatalf("got %v, want %s", err, want)
+	}
+	if _, err := k.Service(t.Context(), key("10.96.0.1:80")); !errors.Is(err, ErrNoService) {
+		t.Fatalf("got %v, want %v", err, ErrNoService)
+	}
+}
+
+// TestNoAnswerToABatch gives up at the first batch without an answer, and says of every change what is known of it.
+func TestNoAnswerToABatch(t *testing.T) {
+	k := against(t, 50*time.Millisecond, nil, refusal(0))
+	ops := fleet(1, 2*batch)
+	errs := k.Do(t.Context(), ops)
+	if len(errs) != len(ops) {
+		t.Fatalf("%d errors for %d changes", len(errs), len(ops))
+	}
+	for i, err := range errs {
+		if tried := !strings.Contains(err.Error(), "not tried"); !errors.Is(err, ErrNoAnswer) || !strings.HasPrefix(err.Error(), ops[i].String()) || tried != (i < batch) {
+			t.Fatalf("change %d: %v", i, err)
+		}
+	}
+	if errs := k.Do(t.Context(), ops); errs != nil {
+		t.Fatal(errs[0])
+	}
+}
+
+// TestContextEnds does not wait longer than the caller, neither for an answer nor for others.
+func TestContextEnds(t *testing.T) {
+	k := against(t, time.Hour, nil, nil, refusal(syscall.ESRCH))
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error)
+	go func() {
+		_, err := k.Services(ctx)
+		first <- err
+	}()
+	wait.For(t, 10*time.Second, "the other to have the socket", func() bool { return len(k.turn) == 0 })
+	short, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer stop()
+	if _, err := k.Services(short); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrNoAnswer) {
+		t.Fatalf("got %v, want %v, for nothing was asked", err, context.DeadlineExceeded)
+	}
+	cancel()
+	if err := <-first; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrNoAnswer) {
+		t.Fatalf("got %v, want %v", err, context.Canceled)
+	}
+	if errs := k.Do(ctx, fleet(1, 0)); len(errs) != 1 || !errors.Is(errs[0], context.Canceled) {
+		t.Fatalf("got %v, want %v", errs, context.Canceled)
+	}
+}
+
+// TestClosed refuses everything after Close.
+func TestClosed(t *testing.T) {
+	k := against(t, time.Hour)
+	if err := errors.Join(k.Close(), k.Close()); err != nil {
+		t.Fatal(err)
+	}
+	refuses(t, k)
+}
+
+// TestUnloaded does not take a kernel that has lost its IPVS for one without a destination.
+func TestUnloaded(t *testing.T) {
+	k := against(t, time.Hour, refusal(syscall.ENOENT), refusal(syscall.ENOENT), refusal(0))
+	op := Op{Verb: DeleteDestination, Service: Service{Key: key("10.96.0.1:80")}, Destination: Destination{Addr: at("10.2.0.1:80")}}
+	if err := errors.Join(k.Do(t.Context(), []Op{op})...); err == nil || errors.Is(err, ErrNoDestination) {
+		t.Fatalf("got %v, want an error that IPVS is gone or another", err)
+	}
+	if _, err := k.Services(t.Context()); err == nil || errors.Is(err, syscall.ENOENT) && !errors.Is(err, ErrUnsupported) {
+		t.Fatalf("got %v, want an error that IPVS is gone or another", err)
+	}
+	do(t, k, op) // over the third socket
+}
+
+// TestMalformed makes errors of answers that are none.
+func TestMalformed(t *testing.T) {
+	garbage := func(m *nlsock.Messages) []byte {
+		b := refusal(0)(m)
+		b[0] = 200 // longer than it is
+		return b
+	}
+	k := against(t, time.Hour, garbage, garbage, refusal(0))
+	if _, err := k.Services(t.Context()); !errors.Is(err, nlsock.ErrMalformed) {
+		t.Fatalf("got %v, want %v", err, nlsock.ErrMalformed)
+	}
+	if errs := k.Do(t.Context(), fleet(1, 0)); len(errs) != 1 || !errors.Is(errs[0], nlsock.ErrMalformed) {
+		t.Fatalf("got %v, want %v", errs, nlsock.ErrMalformed)
+	}
+	do(t, k, fleet(1, 0)...)
+}

@@ -1,0 +1,143 @@
+package ipvsnl
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"vipd/balancer"
+)
+
+// Verb says what an Op does.
+type Verb uint8
+
+// The verbs. Their numbers are the kernel's (IPVS_CMD_..., include/uapi/linux/ip_vs.h).
+const (
+	AddService        Verb = 1
+	EditService       Verb = 2
+	DeleteService     Verb = 3
+	AddDestination    Verb = 5
+	EditDestination   Verb = 6
+	DeleteDestination Verb = 7
+)
+
+// Op is one change: one message to the kernel.
+type Op struct {
+	Verb Verb
+	// Service is the virtual server. Only AddService and EditService look at more than its Key.
+	Service Service
+	// Destination is the one that is added, edited or deleted. Deleting looks at its Addr only.
+	Destination Destination
+}
+
+// String says what the op does, as errors do.
+func (o Op) String() string {
+	switch o.Verb {
+	case AddService:
+		return fmt.Sprintf("adding virtual server %s", o.Service.Key)
+	case EditService:
+		return fmt.Sprintf("changing virtual server %s", o.Service.Key)
+	case DeleteService:
+		return fmt.Sprintf("deleting virtual server %s", o.Service.Key)
+	case AddDestination:
+		return fmt.Sprintf("adding destination %s to virtual server %s", o.Destination.Addr, o.Service.Key)
+	case EditDestination:
+		return fmt.Sprintf("changing destination %s of virtual server %s", o.Destination.Addr, o.Service.Key)
+	case DeleteDestination:
+		return fmt.Sprintf("deleting destination %s of virtual server %s", o.Destination.Addr, o.Service.Key)
+	}
+	return fmt.Sprintf("unknown change %d", uint8(o.Verb))
+}
+
+// The errors that callers ask for, with errors.Is.
+var (
+	// ErrExists: the virtual server, or the destination, is there already.
+	ErrExists = errors.New("it exists already")
+	// ErrNoService: there is no such virtual server.
+	ErrNoService = errors.New("there is no such virtual server")
+	// ErrNoDestination: the virtual server has no such destination.
+	ErrNoDestination = errors.New("the virtual server has no such destination")
+	// ErrNoScheduler: the kernel lacks the scheduler, and the module of that name can't be loaded.
+	ErrNoScheduler = errors.New("the kernel has no such scheduler, and no such module can be loaded")
+	// ErrNoAnswer: the kernel did not answer in time. Whether the change was made is not known.
+	ErrNoAnswer = errors.New("the kernel does not answer")
+	// ErrUnsupported: there is no IPVS here, for the reason that the error gives.
+	ErrUnsupported = errors.New("IPVS can't be used here")
+)
+
+// refused turns the kernel's number for why an op was not done into an error of this package.
+func (o Op) refused(errno syscall.Errno) error {
+	if errno == 0 {
+		return nil
+	}
+	var err error = errno
+	switch errno {
+	case syscall.EEXIST:
+		err = ErrExists
+	case syscall.ESRCH:
+		err = ErrNoService
+	case syscall.ENOENT:
+		if err = ErrNoDestination; o.Verb == AddService || o.Verb == EditService {
+			err = fmt.Errorf("scheduler %q: %w", o.Service.Scheduler, ErrNoScheduler)
+		}
+	case syscall.EINVAL:
+		switch to := o.Destination.Addr.Addr(); {
+		case o.Verb < AddDestination:
+		case to.Is4() != o.Service.Key.Addr.Is4():
+			err = fmt.Errorf("only tunnels lead from one address family to the other: %w", errno)
+		default:
+			err = fmt.Errorf("no packets can be sent to %s: %w", to, errno)
+		}
+	}
+	return fmt.Errorf("%s: %w", o, err)
+}
+
+// none is the error for a virtual server that was to be read and is not there.
+func none(doing string, key balancer.Key) error {
+	return fmt.Errorf("%s %s: %w", doing, key, ErrNoService)
+}
+
+// invalid returns why an op can't even be put into a message; nil: it can. The kernel does not get to see it then.
+func (o Op) invalid() error {
+	s, d := &o.Service, &o.Destination
+	var err error
+	switch {
+	case o.Verb < AddService || o.Verb > DeleteDestination || o.Verb == 4: // IPVS_CMD_GET_SERVICE changes nothing
+		err = errors.New("no such verb")
+	case !plain(s.Key.Addr):
+		err = fmt.Errorf("%q is no address of a virtual server", s.Key.Addr)
+	case s.Key.Proto.Number() == 0:
+		err = fmt.Errorf("protocol %q is none of tcp, udp and sctp", s.Key.Proto)
+	case o.Verb <= EditService && (s.Timeout < 0 || s.Timeout > MaxTimeout || s.Timeout%time.Second != 0):
+		err = fmt.Errorf("a timeout of %s is not 0 to %s in whole seconds", s.Timeout, MaxTimeout)
+	case o.Verb <= EditService && len(s.Scheduler) >= schedulerSize:
+		err = fmt.Errorf("scheduler %q: %w", s.Scheduler, ErrNoScheduler)
+	case o.Verb >= AddDestination && !plain(d.Addr.Addr()):
+		err = fmt.Errorf("%q is no address of a destination", d.Addr)
+	case o.Verb >= AddDestination && o.Verb != DeleteDestination && method(d.Forward) < 0:
+		err = fmt.Errorf("%q is no way to forward", d.Forward)
+	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Weight < 0 || d.Weight > math.MaxInt32):
+		err = fmt.Errorf("weight %d: %w", d.Weight, syscall.ERANGE)
+	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Upper > math.MaxInt32 || d.Lower > d.Upper): // not all kernels look for the former
+		err = fmt.Errorf("thresholds %d and %d: %w", d.Upper, d.Lower, syscall.ERANGE)
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s: %w", o, err)
+}
+
+// plain reports whether a is an address as the kernel has them.
+func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() == "" }
+
+// schedulerSize is what a scheduler's name has room in, with a byte that ends it: IP_VS_SCHEDNAME_MAXLEN.
+const schedulerSize = 16
+
+// methods are the ways to forward by their numbers: IP_VS_CONN_F_MASQ and the following ones.
+var methods = [...]balancer.Forward{balancer.NATForward, LocalForward, balancer.TunnelForward, balancer.DRForward, BypassForward}
+
+// method returns the number of a way to forward; -1: there is none.
+func method(f balancer.Forward) int { return slices.Index(methods[:], f) }

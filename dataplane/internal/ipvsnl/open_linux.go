@@ -1,0 +1,117 @@
+package ipvsnl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// tableBits is the size of the connection table that IPVS gets where it is loaded here, as a power of two. What is the
+// default on most kernels, 12, makes for long chains from 100,000 connections on; 20 takes 8 to 16 MiB, and is the most
+// that older kernels allow.
+const tableBits = 20
+
+// loading is the longest that loading the module may take.
+const loading = 30 * time.Second
+
+// Open finds the kernel's IPVS, and loads it where it is not loaded, with a large connection table, which it logs. The
+// error is ErrUnsupported, with the reason and what helps, where there is none, or none that this process may change.
+func Open(ctx context.Context, log *slog.Logger) (*Kernel, error) {
+	k := newKernel(func(ctx context.Context) (*socket, error) {
+		family, err := find(ctx, log)
+		if err != nil {
+			return nil, err
+		}
+		return openSocket(family)
+	}, patience)
+	if _, err := k.Service(ctx, nobody); err != nil && !errors.Is(err, ErrNoService) {
+		if errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("%w: this process may not look at it: run it as root, or with CAP_NET_ADMIN: %w", ErrUnsupported, err)
+		}
+		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
+}
+
+// find returns the number of IPVS in the running kernel.
+func find(ctx context.Context, log *slog.Logger) (uint16, error) {
+	var failed error
+	if !loaded() {
+		failed = load(ctx, log)
+	}
+	// Asked for what it lacks, the kernel loads it, without our option, and in containers where we could not.
+	f, err := netlink.GenlFamilyGet("IPVS")
+	switch {
+	case err == nil && failed != nil:
+		log.Warn("the kernel loaded IPVS by itself, with the connection table that is the default", "err", failed)
+	case err != nil && failed != nil:
+		return 0, failed
+	case err != nil:
+		return 0, fmt.Errorf("%w: it is loaded, and the kernel does not know it: %w", ErrUnsupported, err)
+	}
+	return f.ID, nil
+}
+
+// loaded reports whether the kernel has IPVS at work, without making it load it.
+func loaded() bool {
+	_, err := os.Stat(tableFile)
+	return err == nil
+}
+
+func load(ctx context.Context, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, loading)
+	defer cancel()
+	option := fmt.Sprintf("conn_tab_bits=%d", tableBits)
+	out, err := modprobe(ctx, "ip_vs", option)
+	if err == nil {
+		log.Info("loaded IPVS into the kernel", "module", "ip_vs", "option", option)
+		return nil
+	}
+	said := strings.Join(strings.Fields(string(out)), " ")
+	var ended *exec.ExitError
+	if said == "" || !errors.As(err, &ended) {
+		said = strings.TrimSpace(said + " " + err.Error())
+	}
+	log.Debug("loading IPVS into the kernel failed", "module", "ip_vs", "said", said)
+	return fmt.Errorf("%w: %s", ErrUnsupported, lack(said))
+}
+
+// modprobe runs the program of that name, and returns what it says.
+func modprobe(ctx context.Context, args ...string) ([]byte, error) {
+	program, err := exec.LookPath("modprobe")
+	if err != nil {
+		program = "/sbin/modprobe" // not every PATH has it
+	}
+	return exec.CommandContext(ctx, program, args...).CombinedOutput()
+}
+
+// lack says why loading ip_vs fails, from what modprobe said, and the command that helps; in short, for it is shown
+// wherever the mode is.
+func lack(said string) string {
+	switch {
+	case strings.Contains(said, "not found in directory"), strings.Contains(said, "could not open moddep file"), strings.Contains(said, "No such file or directory"):
+		return fmt.Sprintf("kernel %s has no module ip_vs: install linux-modules-extra-%[1]s or the like, then `modprobe ip_vs`", release())
+	case strings.Contains(said, "executable file not found"):
+		return "it is not loaded, and there is no modprobe: install kmod, then `modprobe ip_vs`"
+	case strings.Contains(said, "Operation not permitted"), strings.Contains(said, "Permission denied"):
+		return "it is not loaded, and this process may not load modules: `modprobe ip_vs` as root of the host"
+	}
+	return "it is not loaded, and `modprobe ip_vs` fails: " + said + " (dmesg may say why)"
+}
+
+// release is the running kernel's.
+func release() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "that runs"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

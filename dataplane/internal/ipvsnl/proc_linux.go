@@ -1,0 +1,102 @@
+package ipvsnl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"time"
+
+	"vipd/balancer"
+)
+
+// What the kernel shows of the network namespace of the thread that looks.
+const (
+	tableFile       = "/proc/thread-self/net/ip_vs"
+	connectionsFile = "/proc/thread-self/net/ip_vs_conn"
+)
+
+// longRead is the limit for reading a whole table, which takes time with its size.
+const longRead = 2 * time.Minute
+
+// Table implements Conn.
+func (k *Kernel) Table(ctx context.Context) (map[balancer.Key]Entry, error) {
+	if err := k.usable(ctx); err != nil {
+		return nil, err
+	}
+	table, _, err := watch(ctx, longRead, func() (map[balancer.Key]Entry, error) {
+		f, err := os.Open(tableFile)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return readTable(reader{ctx, f})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the table of virtual servers: %w", err)
+	}
+	return table, nil
+}
+
+// Names returns which virtual servers there are, whoever made them, and how many others, which no frontend can have: for
+// firewall marks, and for other protocols. It needs no Kernel; without the module there are none.
+func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
+	f, err := os.Open(tableFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, 0, nil
+	}
+	if err == nil {
+		keys, others, err = readNames(reader{ctx, f})
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("reading the table of virtual servers: %w", err)
+	}
+	return keys, others, nil
+}
+
+// Connections implements Conn. What the kernel needs for it grows faster than the table: it begins each part, of 4 KiB,
+// with a search from the start, through all buckets.
+func (k *Kernel) Connections(ctx context.Context) iter.Seq2[Connection, error] {
+	return func(yield func(Connection, error) bool) {
+		err := k.usable(ctx)
+		if err == nil {
+			err = connections(ctx, func(c Connection) bool { return yield(c, nil) })
+		}
+		if err != nil {
+			yield(Connection{}, fmt.Errorf("reading the table of connections: %w", err))
+		}
+	}
+}
+
+func connections(ctx context.Context, yield func(Connection) bool) error {
+	f, err := os.Open(connectionsFile)
+	if err != nil {
+		return err
+	}
+	return errors.Join(readConnections(reader{ctx, f}, yield), f.Close())
+}
+
+func (k *Kernel) usable(ctx context.Context) error {
+	select {
+	case <-k.done:
+		return os.ErrClosed
+	default:
+		return ctx.Err()
+	}
+}
+
+// reader ends with its context.
+type reader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r reader) Read(b []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.r.Read(b)
+}

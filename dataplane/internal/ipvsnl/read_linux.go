@@ -1,0 +1,142 @@
+package ipvsnl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/nlsock"
+)
+
+// rereads is how often a list is asked for again that changed, or was lost, while it was read.
+const rereads = 3
+
+// Service implements Conn.
+func (k *Kernel) Service(ctx context.Context, key balancer.Key) (ServiceState, error) {
+	const doing = "reading virtual server"
+	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).invalid(); err != nil {
+		return ServiceState{}, none(doing, key) // there can't be one
+	}
+	v, err := ask(ctx, k, func(s *socket) {
+		s.ask(getService, 0, key)
+	}, func(s *socket) (v ServiceState, err error) {
+		err = s.answers(func(body []byte) (err error) {
+			v, _, err = readService(body)
+			return err
+		})
+		return v, err
+	})
+	if err == syscall.ESRCH {
+		return v, none(doing, key)
+	}
+	return v, k.failed(err, doing, key)
+}
+
+// Services implements Conn.
+func (k *Kernel) Services(ctx context.Context) ([]ServiceState, error) {
+	all, err := list(ctx, k, func(s *socket) {
+		s.end(s.begin(getService, unix.NLM_F_DUMP))
+	}, readService)
+	return all, k.failed(err, "reading", "virtual servers")
+}
+
+// Destinations implements Conn.
+func (k *Kernel) Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error) {
+	const doing = "reading destinations of virtual server"
+	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).invalid(); err != nil {
+		return nil, none(doing, key)
+	}
+	family := familyOf(key.Addr)
+	all, err := list(ctx, k, func(s *socket) {
+		s.ask(getDestination, unix.NLM_F_DUMP, key)
+	}, func(body []byte) (DestinationState, bool, error) {
+		d, err := readDestination(body, family)
+		return d, true, err
+	})
+	if err == nil && len(all) == 0 { // so it is for a virtual server that is not there, too
+		_, err := k.Service(ctx, key)
+		return nil, err
+	}
+	return all, k.failed(err, doing, key)
+}
+
+// failed names what was read.
+func (k *Kernel) failed(err error, doing string, what any) error {
+	if err == nil {
+		return nil
+	}
+	if err == syscall.ENOENT { // these questions have no such answer
+		err = cmp.Or(k.gone(), err)
+	}
+	return fmt.Errorf("%s %v: %w", doing, what, err)
+}
+
+// ask puts a question about one virtual server into out.
+func (s *socket) ask(command byte, flags uint16, key balancer.Key) {
+	at := s.begin(command, flags)
+	n := s.nest(aboutService)
+	s.key(key)
+	s.unnest(n)
+	s.end(at)
+}
+
+// list asks for a list, again if it changed meanwhile.
+func list[T any](ctx context.Context, k *Kernel, write func(*socket), read func([]byte) (T, bool, error)) ([]T, error) {
+	for try := 0; ; try++ {
+		all, err := ask(ctx, k, write, func(s *socket) (all []T, err error) {
+			err = s.answers(func(body []byte) error {
+				v, ok, err := read(body)
+				if ok {
+					all = append(all, v)
+				}
+				return err
+			})
+			return all, err
+		})
+		if (err != errChanged && err != unix.ENOBUFS) || try == rereads {
+			return all, err
+		}
+	}
+}
+
+// errChanged: a list changed while it was read.
+var errChanged = fmt.Errorf("the list changes faster than it can be read: %w", unix.EINTR)
+
+// answers reads the answers to the one message that was sent, and gives their bodies to read. It returns the kernel's
+// number for why it has none, as a syscall.Errno.
+func (s *socket) answers(read func(body []byte) error) error {
+	changed := false
+	for {
+		m, err := s.Receive()
+		if err != nil {
+			return err
+		}
+		for m.Next() {
+			if m.Seq != s.seq {
+				return nlsock.ErrMalformed
+			}
+			changed = changed || m.Flags&unix.NLM_F_DUMP_INTR != 0
+			if m.Kind == unix.NLMSG_ERROR || m.Kind == unix.NLMSG_DONE {
+				s.owing = false
+				if changed {
+					return errChanged
+				}
+				return m.Refusal()
+			}
+			if err := read(m.Body); err != nil {
+				return err
+			}
+			if m.Flags&unix.NLM_F_MULTI == 0 {
+				s.owing = false
+				return nil
+			}
+		}
+		if m.Err != nil {
+			return m.Err
+		}
+	}
+}

@@ -1,0 +1,417 @@
+package ipvsnl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// failAt repeats adding at random places, and returns the indices of the repetitions.
+func failAt(r *rand.Rand, ops []Op) ([]Op, map[int]bool) {
+	var out []Op
+	repeated := map[int]bool{}
+	for _, o := range ops {
+		out = append(out, o)
+		if r.IntN(20) == 0 {
+			repeated[len(out)] = true
+			out = append(out, o)
+		}
+	}
+	return out, repeated
+}
+
+// TestIPVSPartsOfBatches makes a thousand changes, of which some in the middle can't be: each of those has its error,
+// and all others are made.
+func TestIPVSPartsOfBatches(t *testing.T) {
+	k := kernel(t)
+	ops, repeated := failAt(rand.New(rand.NewPCG(1, 1)), fleet(10, 100))
+	errs := k.Do(t.Context(), ops)
+	if len(errs) != len(ops) || len(repeated) < 20 {
+		t.Fatalf("%d errors for %d changes, %d of them twice", len(errs), len(ops), len(repeated))
+	}
+	for i, err := range errs {
+		if repeated[i] != errors.Is(err, ErrExists) || !repeated[i] && err != nil {
+			t.Errorf("%s: got %v, twice: %v", ops[i], err, repeated[i])
+		}
+	}
+	table, err := k.Table(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k, e := range table {
+		if len(e.Destinations) != 100 {
+			t.Errorf("%s has %d destinations", k, len(e.Destinations))
+		}
+	}
+	// Refusals of all are more than of some.
+	for i, err := range k.Do(t.Context(), ops) {
+		if !errors.Is(err, ErrExists) {
+			t.Fatalf("%s again: %v", ops[i], err)
+		}
+	}
+}
+
+// TestIPVSLostRefusals leaves no room for what the kernel has to say: what was lost is not taken for success, and the
+// next changes are none the worse.
+func TestIPVSLostRefusals(t *testing.T) {
+	k := kernel(t)
+	ops := fleet(1, batch-1)
+	do(t, k, ops...)
+	s := <-k.turn
+	if err := s.Control(func(fd uintptr) {
+		if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1); err != nil { // it takes the least there is
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	k.turn <- s
+	known, unknown := 0, 0
+	for i, err := range k.Do(t.Context(), ops) {
+		switch {
+		case errors.Is(err, ErrExists):
+			known++
+		case errors.Is(err, ErrNoAnswer):
+			unknown++
+		default:
+			t.Errorf("%s: %v", ops[i], err)
+		}
+	}
+	if known+unknown != len(ops) || unknown == 0 {
+		t.Errorf("%d refusals came, %d were lost, of %d", known, unknown, len(ops))
+	}
+	for i, err := range k.Do(t.Context(), ops) {
+		if !errors.Is(err, ErrExists) {
+			t.Fatalf("%s: %v", ops[i], err)
+		}
+	}
+}
+
+// TestIPVSSeveralAtOnce lets goroutines change and read their own virtual servers at once: each gets its own answers.
+func TestIPVSSeveralAtOnce(t *testing.T) {
+	k := kernel(t)
+	var all sync.WaitGroup
+	for g := range 4 {
+		all.Go(func() {
+			s := Service{Key: key(fmt.Sprintf("10.96.1.%d:80", g)), Scheduler: "wrr"}
+			if g%2 == 1 {
+				s.Key = key(fmt.Sprintf("[fd96::1:%d]:80/udp", g))
+			}
+			want := Destination{Forward: balancer.NATForward}
+			for round := range 20 {
+				do(t, k, Op{Verb: AddService, Service: s})
+				var ops []Op
+				for i := range 5 + round {
+					want.Addr = netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf("10.%d.0.%d", g, i)), 80)
+					if s.Key.Addr.Is6() {
+						want.Addr = netip.AddrPortFrom(netip.MustParseAddr(fmt.Sprintf("fd0%d::%d", g, i+1)), 80)
+					}
+					want.Weight = g*100 + round
+					ops = append(ops, Op{AddDestination, s, want}, Op{AddDestination, s, want})
+				}
+				for i, err := range k.Do(t.Context(), ops) {
+					if (i%2 == 1) != errors.Is(err, ErrExists) {
+						t.Errorf("%s: %v", ops[i], err)
+					}
+				}
+				got, err := k.Destinations(t.Context(), s.Key)
+				if err != nil || len(got) != 5+round || got[0].Destination != want {
+					t.Errorf("%s: %d destinations, %+v, %v; want %d, %+v", s.Key, len(got), got, err, 5+round, want)
+					return
+				}
+				do(t, k, Op{Verb: DeleteService, Service: s})
+				if _, err := k.Destinations(t.Context(), s.Key); !errors.Is(err, ErrNoService) {
+					t.Errorf("got %v, want %v", err, ErrNoService)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestIPVSSocketIsReplaced loses the socket, and a made-up kernel in its place is silent: one call fails, and the next
+// asks IPVS.
+func TestIPVSSocketIsReplaced(t *testing.T) {
+	k := kernel(t)
+	do(t, k, fleet(2, 2)...)
+	silent := against(t, time.Hour, nil)
+	mute, err := silent.take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent.turn <- nil
+	s := <-k.turn
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	k.turn <- s
+	if all, err := k.Services(t.Context()); err == nil {
+		t.Fatalf("got %v over a closed socket", all)
+	}
+	s = <-k.turn
+	if s != nil {
+		t.Fatal("the lost socket is used again")
+	}
+	k.turn <- mute
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := k.Services(ctx); !errors.Is(err, ErrNoAnswer) {
+		t.Fatalf("got %v, want %v", err, ErrNoAnswer)
+	}
+	if all, err := k.Services(t.Context()); err != nil || len(all) != 2 {
+		t.Fatalf("%d virtual servers, %v; want 2", len(all), err)
+	}
+}
+
+// TestIPVSInfo compares with what the kernel shows elsewhere.
+func TestIPVSInfo(t *testing.T) {
+	k := kernel(t)
+	do(t, k, fleet(3, 1)...)
+	do(t, k, Op{Verb: AddService, Service: Service{Key: key("[fd96::1]:80"), Scheduler: "rr"}})
+	got, err := k.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(tableFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if head := fmt.Sprintf("IP Virtual Server version %s (size=%d)\n", got.Version, got.TableSize); !strings.HasPrefix(string(text), head) || got.Services4 != 3 {
+		t.Errorf("got %+v, want 3 virtual servers, and what %.60q says", got, text)
+	}
+}
+
+// TestIPVSTimeouts sets some, and leaves others as they are.
+func TestIPVSTimeouts(t *testing.T) {
+	k := kernel(t)
+	old, err := k.Timeouts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.SetTimeouts(context.Background(), old); err != nil {
+			t.Error(err)
+		}
+	})
+	f := NewFake()
+	for _, set := range []Timeouts{
+		{TCP: time.Hour, TCPFin: 30 * time.Second, UDP: 10 * time.Second}, {UDP: 20 * time.Second}, {}, {TCP: maxIdle + time.Second},
+		{TCPFin: time.Millisecond}, {UDP: -time.Second}, {TCP: maxIdle},
+	} {
+		real, fake := k.SetTimeouts(t.Context(), set), f.SetTimeouts(t.Context(), set)
+		if fmt.Sprint(real) != fmt.Sprint(fake) {
+			t.Errorf("setting %+v: kernel %v, fake %v", set, real, fake)
+		}
+		got, err := k.Timeouts(t.Context())
+		want, fakeErr := f.Timeouts(t.Context())
+		if got != want || err != nil || fakeErr != nil {
+			t.Errorf("after setting %+v: kernel %+v, %v; fake %+v, %v", set, got, err, want, fakeErr)
+		}
+	}
+}
+
+// TestIPVSTrial leaves nothing behind, nor touches what is where it tries.
+func TestIPVSTrial(t *testing.T) {
+	k := kernel(t)
+	do(t, k, Op{Verb: AddService, Service: Service{Key: nobody, Scheduler: "lc", Flags: Persistent, Timeout: time.Minute}})
+	before := look(t, k)
+	for _, name := range []string{"wrr", "nosuch"} {
+		err := k.Trial(t.Context(), name)
+		if name == "wrr" && err != nil || name == "nosuch" && !errors.Is(err, ErrNoScheduler) {
+			t.Errorf("trying %s: %v", name, err)
+		}
+		has, err := k.HasScheduler(t.Context(), name)
+		if err != nil || has != (name == "wrr") {
+			t.Errorf("has %s: %v, %v", name, has, err)
+		}
+		// A kernel without IPv6 says this; then a trial tells.
+		has, err = k.foundScheduler(t.Context(), name, syscall.EAFNOSUPPORT)
+		if err != nil || has != (name == "wrr") {
+			t.Errorf("has %s: %v, %v", name, has, err)
+		}
+	}
+	if diff := cmp.Diff(before, look(t, k), addresses); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestIPVSMarks leaves out virtual servers that go by firewall marks, which have no keys.
+func TestIPVSMarks(t *testing.T) {
+	k := kernel(t)
+	lab.Need(t, "ipvsadm")
+	host := lab.New(t).Host()
+	host.Exec("ipvsadm", "-A", "-f", "7", "-s", "rr")
+	t.Cleanup(func() { host.Exec("ipvsadm", "-D", "-f", "7") })
+	host.Exec("ipvsadm", "-a", "-f", "7", "-r", "10.2.0.9:80", "-m")
+	do(t, k, fleet(1, 1)...)
+	if got := look(t, k); len(got.Services) != 1 || len(got.Table) != 1 || len(got.Table[got.Services[0].Key].Destinations) != 1 || got.Services4 != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestIPVSTraffic counts what goes by, and sees connections come and go.
+func TestIPVSTraffic(t *testing.T) {
+	k := kernel(t)
+	l := lab.New(t)
+	client, server := l.Add("client"), l.Add("server")
+	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
+	l.Link(l.Host(), server, "10.2.0.1/24", "10.2.0.2/24", "fd02::1/64", "fd02::2/64")
+	server.Default("10.2.0.1", "fd02::1")
+	client.Default("10.1.0.1", "fd01::1")
+	l.Host().AddAddr("lo", "10.96.0.1/32")
+	l.Host().AddAddr("lo", "fd96::1/128")
+	l.Host().Sysctl("net.ipv4.ip_forward", "1")
+	l.Host().Sysctl("net.ipv6.conf.all.forwarding", "1")
+	for _, v := range []struct {
+		vip, endpoint string
+		header        uint64
+	}{{"10.96.0.1", "10.2.0.2", 28}, {"fd96::1", "fd02::2", 48}} {
+		t.Run(v.vip, func(t *testing.T) {
+			endpoint := netip.AddrPortFrom(netip.MustParseAddr(v.endpoint), 8080)
+			for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+				server.Echo(string(proto), "server", endpoint)
+				s := Service{Key: balancer.Key{Addr: netip.MustParseAddr(v.vip), Port: 80, Proto: proto}, Scheduler: "wrr"}
+				if proto == balancer.TCP {
+					s.Flags, s.Timeout = Persistent, 100*time.Second
+				}
+				do(t, k, Op{Verb: AddService, Service: s}, Op{AddDestination, s, Destination{Addr: endpoint, Forward: balancer.NATForward, Weight: 1}})
+				if proto == balancer.TCP {
+					connectionsComeAndGo(t, k, client, s, endpoint)
+				} else {
+					datagramsCount(t, k, client, s, endpoint, v.header)
+				}
+			}
+		})
+	}
+}
+
+// datagramsCount sends a known number of bytes to and fro.
+func datagramsCount(t *testing.T, k *Kernel, client *lab.NS, s Service, endpoint netip.AddrPort, header uint64) {
+	t.Helper()
+	const n, size = 50, 1000
+	c, err := client.Dial(t.Context(), "udp", s.Key.AddrPort().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	buf := slices.Repeat([]byte("x"), size)
+	for range n {
+		if err := c.SetDeadline(time.Now().Add(wait.Scaled(2 * time.Second))); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(buf); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.Read(buf); err != nil || got != size {
+			t.Fatalf("%d bytes came back, %v", got, err)
+		}
+	}
+	want := Stats{Connections: 1, InPackets: n, OutPackets: n, InBytes: n * (size + header), OutBytes: n * (size + header)}
+	counted(t, k, s.Key, endpoint, want, DestinationState{Inactive: 1})
+	udp := connectionsOf(t, k, s.Key)
+	if len(udp) != 1 || udp[0].State != "udp" || udp[0].Backend != endpoint || udp[0].Client.String() != c.LocalAddr().String() || udp[0].Template {
+		t.Errorf("connections %+v", udp)
+	}
+}
+
+// counted waits for the counts of a virtual server and its one destination: the kernel adds them up each two seconds.
+func counted(t *testing.T, k *Kernel, key balancer.Key, endpoint netip.AddrPort, want Stats, conns DestinationState) {
+	t.Helper()
+	var service ServiceState
+	var destinations []DestinationState
+	defer func() {
+		if t.Failed() {
+			t.Logf("got %+v %+v, want %+v", service.Stats, destinations, want)
+		}
+	}()
+	wait.For(t, 5*time.Second, "the counts of "+key.String(), func() bool {
+		var err, err2 error
+		service, err = k.Service(t.Context(), key)
+		destinations, err2 = k.Destinations(t.Context(), key)
+		if err := errors.Join(err, err2); err != nil {
+			t.Fatal(err)
+		}
+		d := destinations[0]
+		return len(destinations) == 1 && d.Addr == endpoint && service.Stats == want && d.Stats == want &&
+			d.Active == conns.Active && d.Inactive == conns.Inactive && d.Persistent == conns.Persistent
+	})
+	all, err := k.Services(t.Context())
+	if err != nil || !slices.Contains(all, service) {
+		t.Errorf("%+v is not among %+v, %v", service, all, err)
+	}
+	table, err := k.Table(t.Context())
+	want1 := []TableDestination{{endpoint, balancer.NATForward, 1, conns.Active, conns.Inactive}}
+	if got := table[key].Destinations; err != nil || !reflect.DeepEqual(got, want1) {
+		t.Errorf("the table has %+v, %v; want %+v", got, err, want1)
+	}
+}
+
+func connectionsOf(t *testing.T, k *Kernel, key balancer.Key) (all []Connection) {
+	t.Helper()
+	for c, err := range k.Connections(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (balancer.Key{Addr: c.Frontend.Addr(), Port: c.Frontend.Port(), Proto: c.Proto}) == key {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// connectionsComeAndGo holds two connections and ends one.
+func connectionsComeAndGo(t *testing.T, k *Kernel, client *lab.NS, s Service, endpoint netip.AddrPort) {
+	t.Helper()
+	var states []string
+	for i := range 3 {
+		c, err := client.Dial(t.Context(), "tcp", s.Key.AddrPort().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := lab.Ask(c); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := DestinationState{Active: 2, Inactive: 1, Persistent: 1}
+	wait.For(t, 5*time.Second, "one connection to end", func() bool {
+		d, err := k.Destinations(t.Context(), s.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(d) == 1 && d[0].Active == want.Active && d[0].Inactive == want.Inactive && d[0].Persistent == want.Persistent && d[0].Connections == 3
+	})
+	for _, c := range connectionsOf(t, k, s.Key) {
+		if c.Backend != endpoint || c.Client.Addr().Is4() != s.Key.Addr.Is4() || c.Expires <= 0 {
+			t.Errorf("%+v", c)
+		}
+		states = append(states, c.State+" "+strconv.FormatBool(c.Template))
+	}
+	slices.Sort(states)
+	if len(states) != 4 || states[1] != "established false" || states[2] != "established false" || !slices.ContainsFunc(states, func(s string) bool { return strings.HasSuffix(s, "true") }) {
+		t.Errorf("connections %q, want two established, one ended and one template", states)
+	}
+}

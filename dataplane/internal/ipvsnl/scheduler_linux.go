@@ -1,0 +1,91 @@
+package ipvsnl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+)
+
+// HasScheduler implements Conn. It asks for a virtual server that can't be: the kernel looks for the scheduler, and
+// loads its module, ahead of refusing a prefix of no bits for persistent IPv6 clients. So nothing is made to be deleted
+// again, which others would see, and which would stay if this process ended in between.
+func (k *Kernel) HasScheduler(ctx context.Context, name string) (bool, error) {
+	if name == "" || len(name) >= schedulerSize {
+		return false, nil
+	}
+	k.mu.Lock()
+	has, known := k.schedulers[name]
+	k.mu.Unlock()
+	if known {
+		return has, nil
+	}
+	preload(ctx, name)
+	refusals, err := ask(ctx, k, func(s *socket) {
+		at := s.begin(byte(AddService), unix.NLM_F_ACK)
+		n := s.nest(aboutService)
+		s.key(nobody6)
+		s.service(&Service{Key: nobody6, Scheduler: name})
+		s.number32(serviceNetmask, 0) // the last one of a kind counts
+		s.unnest(n)
+		s.end(at)
+	}, func(s *socket) ([]syscall.Errno, error) {
+		return s.refusals(s.seq, 1)
+	})
+	if err == nil {
+		has, err = k.foundScheduler(ctx, name, refusals[0])
+	}
+	if err != nil {
+		return false, fmt.Errorf("looking for scheduler %q: %w", name, err)
+	}
+	k.mu.Lock()
+	k.schedulers[name] = has
+	k.mu.Unlock()
+	return has, nil
+}
+
+// foundScheduler says what it means that the kernel refused the virtual server that can't be.
+func (k *Kernel) foundScheduler(ctx context.Context, name string, refusal syscall.Errno) (bool, error) {
+	switch refusal {
+	case syscall.EINVAL:
+		return true, nil
+	case syscall.ENOENT:
+		return false, k.gone()
+	case syscall.EAFNOSUPPORT: // without IPv6: there is nothing for it but to make one
+		err := k.Trial(ctx, name)
+		if errors.Is(err, ErrNoScheduler) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	return false, refusal
+}
+
+// Addresses for documentation, which nobody's virtual servers have (RFC 5737, RFC 3849).
+var (
+	nobody  = balancer.Key{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Port: 9, Proto: balancer.TCP}
+	nobody6 = balancer.Key{Addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1}), Port: 9, Proto: balancer.TCP}
+)
+
+// preload loads the module of a scheduler that the kernel must not load by itself. It does that with IPVS's lock held;
+// these two modules wait, as they begin, for network namespaces that are being removed, and those wait for that lock: then
+// IPVS stands still until the next boot, and with it every removal of a namespace (seen with Linux 6.1). Where it can't be
+// loaded so, as in containers, the kernel is left to it.
+func preload(ctx context.Context, name string) {
+	if name != "lblc" && name != "lblcr" {
+		return
+	}
+	module := "ip_vs_" + name
+	if _, err := os.Stat("/sys/module/" + module); err == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, loading)
+	defer cancel()
+	_, _ = modprobe(ctx, module)
+}

@@ -1,0 +1,322 @@
+package ipvsnl
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"vipd/balancer"
+	"vipd/test/wait"
+)
+
+var addresses = cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})
+
+func key(s string) balancer.Key {
+	k, err := balancer.ParseKey(s)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
+// fleet is the ops that add services virtual servers with destinations each.
+func fleet(services, destinations int) []Op {
+	var ops []Op
+	for i := range services {
+		s := Service{Key: balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 80, Proto: balancer.TCP}, Scheduler: "wrr"}
+		ops = append(ops, Op{Verb: AddService, Service: s})
+		for j := range destinations {
+			n := i*destinations + j
+			ops = append(ops, Op{Verb: AddDestination, Service: s, Destination: Destination{
+				Addr:    netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128 | byte(n>>16), byte(n >> 8), byte(n)}), 8080),
+				Forward: balancer.NATForward, Weight: 1,
+			}})
+		}
+	}
+	return ops
+}
+
+// TestRecordedTable reads what Linux 6.1 showed.
+func TestRecordedTable(t *testing.T) {
+	f, err := os.Open("testdata/ip_vs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got, err := readTable(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := func(addr string, forward balancer.Forward, weight int, active, inactive uint32) TableDestination {
+		return TableDestination{netip.MustParseAddrPort(addr), forward, weight, active, inactive}
+	}
+	want := map[balancer.Key]Entry{
+		key("10.0.0.3:80"): {"sh", false, []TableDestination{
+			d("10.1.0.3:80", "tunnel", 0, 0, 0), d("10.1.0.2:80", "dr", 1, 0, 0), d("10.1.0.1:80", "nat", 65535, 0, 0),
+		}},
+		key("[fd96::1]:82"): {"wrr", false, []TableDestination{
+			d("10.2.0.1:82", "tunnel", 65535, 0, 0), d("[fd02::1]:82", "dr", 1, 0, 0),
+		}},
+		key("10.96.0.2:81"):     {"wrr", false, []TableDestination{d("10.9.9.9:81", "tunnel", 1, 1, 0)}},
+		key("[fd96::1]:81"):     {"wlc", true, []TableDestination{d("[fd02::1]:8080", "nat", 1, 0, 1)}},
+		key("[fd96::1]:80"):     {"sh", false, []TableDestination{d("[fd02::1]:8080", "nat", 1, 1, 0)}},
+		key("10.96.0.1:80"):     {"wrr", true, []TableDestination{d("10.2.0.1:8080", "nat", 1, 1, 1)}},
+		key("10.96.0.1:53/udp"): {"rr", false, []TableDestination{d("10.2.0.1:53", "nat", 1, 0, 1)}},
+		key("10.0.0.2:81/udp"):  {"rr", false, nil},
+		key("10.0.0.2:80/udp"):  {"wrr", true, nil},
+		key("10.0.0.4:80/sctp"): {"mh", false, nil},
+	}
+	if diff := cmp.Diff(want, got, addresses); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+// TestRecordedConnections reads what Linux 6.1 showed.
+func TestRecordedConnections(t *testing.T) {
+	f, err := os.Open("testdata/ip_vs_conn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var got []Connection
+	if err := readConnections(f, func(c Connection) bool {
+		got = append(got, c)
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c := func(proto balancer.Protocol, client, frontend, backend, state string, expires int, template bool) Connection {
+		return Connection{
+			proto, netip.MustParseAddrPort(client), netip.MustParseAddrPort(frontend), netip.MustParseAddrPort(backend),
+			state, time.Duration(expires) * time.Second, template,
+		}
+	}
+	want := []Connection{
+		c("udp", "10.96.0.1:50634", "10.96.0.1:53", "10.2.0.1:53", "udp", 291, false),
+		c("tcp", "10.96.0.1:0", "10.96.0.1:80", "10.2.0.1:8080", "assured", 291, true),
+		c("tcp", "[fd96::1]:44136", "[fd96::1]:80", "[fd02::1]:8080", "established", 888, false),
+		c("tcp", "10.96.0.2:42542", "10.96.0.2:81", "10.9.9.9:81", "syn_recv", 51, false),
+		c("tcp", "[fd96::1]:36796", "[fd96::1]:81", "[fd02::1]:8080", "close_wait", 54, false),
+		c("tcp", "10.96.0.1:57944", "10.96.0.1:80", "10.2.0.1:8080", "close_wait", 51, false),
+		c("tcp", "10.96.0.1:57930", "10.96.0.1:80", "10.2.0.1:8080", "established", 888, false),
+		c("tcp", "[fd96::1]:0", "[fd96::1]:81", "[fd02::1]:8080", "assured", 10791, true),
+	}
+	if diff := cmp.Diff(want, got, addresses); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+// show writes a table as the kernel does, with virtual servers by firewall mark between the others.
+func show(table map[balancer.Key]Entry) []byte {
+	const mark = "FWM  00000007 wrr persistent 75000 FFFFFFFF\n  -> 0A010001:0050      Masq    65535  0          0         \n"
+	var b bytes.Buffer
+	b.WriteString("IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n" +
+		"  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n")
+	for k, e := range table {
+		fmt.Fprintf(&b, "%s%s  %s %s ", mark, strings.ToUpper(string(k.Proto)), hexadecimal(k.AddrPort(), true), e.Scheduler)
+		if k.Addr.Is4() {
+			b.WriteString([]string{"", "ops "}[k.Port%2] + " ")
+		}
+		if e.Persistent {
+			b.WriteString("persistent 75000 FFFFFFFF")
+		}
+		b.WriteString("\n")
+		for _, d := range e.Destinations {
+			name := map[balancer.Forward]string{"nat": "Masq", "local": "Local", "tunnel": "Tunnel", "dr": "Route"}[d.Forward]
+			fmt.Fprintf(&b, "  -> %s      %-7s %-6d %-10d %-10d\n", hexadecimal(d.Addr, true), name, d.Weight, d.Active, d.Inactive)
+		}
+	}
+	return b.Bytes()
+}
+
+// hexadecimal writes an address and port as the one table does, or the other.
+func hexadecimal(a netip.AddrPort, colon bool) string {
+	between := " "
+	if colon {
+		between = ":"
+	}
+	if a.Addr().Is4() {
+		return fmt.Sprintf("%X%s%04X", a.Addr().AsSlice(), between, a.Port())
+	}
+	groups := a.Addr().StringExpanded()
+	if colon {
+		groups = "[" + groups + "]"
+	}
+	return fmt.Sprintf("%s%s%04X", groups, between, a.Port())
+}
+
+func randomAddrPort(r *rand.Rand, six bool) netip.AddrPort {
+	var b [16]byte
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	a := netip.AddrFrom16(b)
+	if !six {
+		a = netip.AddrFrom4([4]byte(b[:4]))
+	}
+	return netip.AddrPortFrom(a, uint16(r.Uint32()))
+}
+
+func oneOf[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
+
+func randomTable(r *rand.Rand) map[balancer.Key]Entry {
+	table := map[balancer.Key]Entry{}
+	for range r.IntN(50) {
+		six := r.IntN(2) == 0
+		at := randomAddrPort(r, six)
+		e := Entry{Scheduler: oneOf(r, kernelSchedulers), Persistent: r.IntN(2) == 0}
+		for range r.IntN(4) * r.IntN(60) {
+			e.Destinations = append(e.Destinations, TableDestination{
+				randomAddrPort(r, six), oneOf(r, methods[:4]), r.IntN(1 << r.IntN(32)), r.Uint32(), r.Uint32(),
+			})
+		}
+		table[balancer.Key{Addr: at.Addr(), Port: at.Port(), Proto: oneOf(r, []balancer.Protocol{"tcp", "udp", "sctp"})}] = e
+	}
+	return table
+}
+
+// TestTables reads random tables as they were written.
+func TestTables(t *testing.T) {
+	for seed := range uint64(wait.Soak(15, 50)) {
+		want := randomTable(rand.New(rand.NewPCG(seed, 1)))
+		got, err := readTable(bytes.NewReader(show(want)))
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if diff := cmp.Diff(want, got, addresses); diff != "" {
+			t.Fatalf("seed %d: %s", seed, diff)
+		}
+		keys, others, err := readNames(bytes.NewReader(show(want)))
+		if err != nil || len(keys) != len(want) || others != len(want) {
+			t.Fatalf("seed %d: %d names and %d others, %v; want %d of each", seed, len(keys), others, err, len(want))
+		}
+		for _, k := range keys {
+			if _, ok := want[k]; !ok {
+				t.Fatalf("seed %d: %s is not there", seed, k)
+			}
+		}
+	}
+}
+
+// TestConnections reads random connections as they were written, and stops when it shall.
+func TestConnections(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 2))
+	var want []Connection
+	var b bytes.Buffer
+	b.WriteString("Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData\n")
+	for range 500 {
+		six := r.IntN(2) == 0
+		c := Connection{
+			Proto: oneOf(r, []balancer.Protocol{"tcp", "udp", "sctp"}), Client: randomAddrPort(r, six), Frontend: randomAddrPort(r, six),
+			Backend: randomAddrPort(r, six && r.IntN(3) > 0), State: oneOf(r, []string{"established", "none", "cookie_wait"}),
+			Expires: time.Duration(r.IntN(1<<r.IntN(22))) * time.Second,
+		}
+		if c.Template = r.IntN(3) == 0; c.Template {
+			c.Client = netip.AddrPortFrom(c.Client.Addr(), 0)
+		}
+		want = append(want, c)
+		fmt.Fprintf(&b, "%-3s %s %s %s %-11s %7d sip abc\n", strings.ToUpper(string(c.Proto)), hexadecimal(c.Client, false),
+			hexadecimal(c.Frontend, false), hexadecimal(c.Backend, false), strings.ToUpper(c.State), c.Expires/time.Second)
+		if r.IntN(5) == 0 {
+			b.WriteString("IP  0A000001 0000 0A000002 0000 0A000003 0000 NONE            299\n") // by a firewall mark
+		}
+	}
+	for _, n := range []int{len(want), 7} {
+		var got []Connection
+		if err := readConnections(bytes.NewReader(b.Bytes()), func(c Connection) bool {
+			got = append(got, c)
+			return len(got) < n
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want[:n], got, addresses); diff != "" {
+			t.Fatal(diff)
+		}
+	}
+}
+
+// FuzzTable reads anything without harm, and what it can read says the same when it is written and read again.
+func FuzzTable(f *testing.F) {
+	recorded, err := os.ReadFile("testdata/ip_vs")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(recorded)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		first, err := readTable(bytes.NewReader(text))
+		if err != nil {
+			return
+		}
+		again, err := readTable(bytes.NewReader(show(first)))
+		if err != nil || !reflect.DeepEqual(first, again) {
+			t.Fatalf("%v %s", err, cmp.Diff(first, again, addresses))
+		}
+	})
+}
+
+// FuzzConnections reads anything without harm.
+func FuzzConnections(f *testing.F) {
+	recorded, err := os.ReadFile("testdata/ip_vs_conn")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(recorded)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		n := 0
+		err := readConnections(bytes.NewReader(text), func(c Connection) bool {
+			n++
+			if !c.Client.IsValid() || !c.Frontend.IsValid() || !c.Backend.IsValid() || c.Proto == "" || c.Template != (c.Client.Port() == 0) {
+				t.Errorf("%+v", c)
+			}
+			return true
+		})
+		if lines := bytes.Count(text, []byte("\n")); err == nil && n > lines+1 {
+			t.Errorf("%d connections in %d lines", n, lines)
+		}
+	})
+}
+
+// TestAllocations holds reading a table to few pieces of memory a virtual server.
+func TestAllocations(t *testing.T) {
+	table := map[balancer.Key]Entry{}
+	for i := range 1000 {
+		a := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
+		table[balancer.Key{Addr: a, Port: 80, Proto: balancer.TCP}] = Entry{"wrr", false, slices.Repeat([]TableDestination{{netip.AddrPortFrom(a, 80), "nat", 1, 0, 0}}, 10)}
+	}
+	text := show(table)
+	got := testing.AllocsPerRun(5, func() {
+		if _, err := readTable(bytes.NewReader(text)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got > 200 {
+		t.Errorf("%.0f allocations for 1,000 virtual servers of 10 destinations", got)
+	}
+}
+
+// BenchmarkTable is what reading 10,000 virtual servers of ten destinations costs besides the kernel's part.
+func BenchmarkTable(b *testing.B) {
+	table := map[balancer.Key]Entry{}
+	for i := range 10000 {
+		a := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
+		table[balancer.Key{Addr: a, Port: 80, Proto: balancer.TCP}] = Entry{"wrr", false, slices.Repeat([]TableDestination{{netip.AddrPortFrom(a, 80), "nat", 1, 0, 0}}, 10)}
+	}
+	text := show(table)
+	b.ReportAllocs()
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		if _, err := readTable(bytes.NewReader(text)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

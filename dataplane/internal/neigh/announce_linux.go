@@ -1,0 +1,198 @@
+package neigh
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
+)
+
+// Announce tells the neighbours on a link that addresses are here now: a gratuitous ARP request and reply for each IPv4
+// address, an unsolicited neighbour advertisement for each IPv6 one.
+func Announce(link int, addrs []netip.Addr) error {
+	s, err := Open(link)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if err = s.Announce(a); err != nil {
+			break
+		}
+	}
+	return errors.Join(err, s.Close())
+}
+
+// Sender sends announcements and questions on one link. It is for one goroutine.
+type Sender struct {
+	device *net.Interface
+	// arp and ndp are opened when they are first needed.
+	arp, ndp *packet.Conn
+	// router: the host forwards IPv6 packets from there.
+	router bool
+}
+
+// Open returns a sender on the link of this index.
+func Open(link int) (*Sender, error) {
+	device, err := net.InterfaceByIndex(link)
+	if err != nil {
+		return nil, fmt.Errorf("looking at interface %d: %w", link, err)
+	}
+	// Neighbours believe the last advertisement: one that says that a router is none takes their route away.
+	forwarding, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + device.Name + "/forwarding")
+	router := err == nil && strings.TrimSpace(string(forwarding)) != "0"
+	return &Sender{device: device, router: router}, nil
+}
+
+// MAC is the link's address; it is empty where there are no neighbours that keep tables.
+func (s *Sender) MAC() net.HardwareAddr {
+	if len(s.device.HardwareAddr) != 6 {
+		return nil // no Ethernet
+	}
+	return s.device.HardwareAddr
+}
+
+// Close closes what was opened.
+func (s *Sender) Close() error {
+	var all []error
+	for _, c := range []*packet.Conn{s.arp, s.ndp} {
+		if c != nil {
+			all = append(all, c.Close())
+		}
+	}
+	return errors.Join(all...)
+}
+
+// Announce tells the neighbours that an address is here now.
+func (s *Sender) Announce(a netip.Addr) error {
+	mac := s.MAC()
+	if mac == nil {
+		return nil
+	}
+	if a.Is6() {
+		return s.send(a, net.HardwareAddr{0x33, 0x33, 0, 0, 0, 1}, unsolicitedAdvertisement(mac, a, s.router))
+	}
+	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	return errors.Join(
+		s.send(a, broadcast, gratuitousARP(mac, a, arpRequest)),
+		s.send(a, broadcast, gratuitousARP(mac, a, arpReply)),
+	)
+}
+
+// Ask asks who has an address, without saying that this host has it (RFC 5227, section 2.1.1, and RFC 4862, section 5.4.2).
+func (s *Sender) Ask(a netip.Addr) error {
+	mac := s.MAC()
+	if mac == nil {
+		return nil
+	}
+	if a.Is6() {
+		b := a.As16()
+		return s.send(a, net.HardwareAddr{0x33, 0x33, 0xff, b[13], b[14], b[15]}, solicitation(a))
+	}
+	return s.send(a, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, probe(mac, a))
+}
+
+// send sends a packet of the family of a.
+func (s *Sender) send(a netip.Addr, to net.HardwareAddr, body []byte) (err error) {
+	conn, protocol := &s.arp, unix.ETH_P_ARP
+	if a.Is6() {
+		conn, protocol = &s.ndp, unix.ETH_P_IPV6
+	}
+	if *conn == nil {
+		if *conn, err = packet.Listen(s.device, packet.Datagram, protocol, nil); err != nil {
+			return fmt.Errorf("opening a socket on %s: %w", s.device.Name, err)
+		}
+	}
+	if _, err := (*conn).WriteTo(body, &packet.Addr{HardwareAddr: to}); err != nil {
+		return fmt.Errorf("telling of %s on %s: %w", a, s.device.Name, err)
+	}
+	return nil
+}
+
+// The operations of ARP.
+const (
+	arpRequest = 1
+	arpReply   = 2
+)
+
+// gratuitousARP is an ARP packet in which both addresses are the one announced (RFC 5227, section 3).
+func gratuitousARP(mac net.HardwareAddr, a netip.Addr, operation uint16) []byte {
+	return arp(operation, mac, a, a)
+}
+
+// probe is an ARP request for an address from a host that has none yet.
+func probe(mac net.HardwareAddr, a netip.Addr) []byte {
+	return arp(arpRequest, mac, netip.IPv4Unspecified(), a)
+}
+
+func arp(operation uint16, mac net.HardwareAddr, from, about netip.Addr) []byte {
+	b := binary.BigEndian.AppendUint16(nil, 1) // Ethernet
+	b = binary.BigEndian.AppendUint16(b, unix.ETH_P_IP)
+	b = append(b, 6, 4) // lengths of the addresses
+	b = binary.BigEndian.AppendUint16(b, operation)
+	b = append(append(b, mac...), from.AsSlice()...)
+	if operation == arpReply {
+		b = append(b, mac...)
+	} else {
+		b = append(b, 0, 0, 0, 0, 0, 0)
+	}
+	return append(b, about.AsSlice()...)
+}
+
+// The messages of NDP, and its protocol.
+const (
+	neighbourSolicitation  = 135
+	neighbourAdvertisement = 136
+	icmp6                  = 58
+)
+
+// unsolicitedAdvertisement is an IPv6 packet with a neighbour advertisement to all nodes that overrides what they know
+// (RFC 4861, sections 4.4 and 7.2.6).
+func unsolicitedAdvertisement(mac net.HardwareAddr, a netip.Addr, router bool) []byte {
+	const override, isRouter, targetLink = 0x20, 0x80, 2
+	flags := byte(override)
+	if router {
+		flags |= isRouter
+	}
+	body := append([]byte{neighbourAdvertisement, 0, 0, 0, flags, 0, 0, 0}, a.AsSlice()...)
+	return icmp(a, netip.MustParseAddr("ff02::1"), append(append(body, targetLink, 1), mac...))
+}
+
+// solicitation is an IPv6 packet that asks for an address from a host that has none yet.
+func solicitation(a netip.Addr) []byte {
+	group := netip.MustParseAddr("ff02::1:ff00:0").As16()
+	b := a.As16()
+	copy(group[13:], b[13:])
+	return icmp(netip.IPv6Unspecified(), netip.AddrFrom16(group), append([]byte{neighbourSolicitation, 0, 0, 0, 0, 0, 0, 0}, b[:]...))
+}
+
+// icmp is an IPv6 packet with a message of ICMPv6.
+func icmp(from, to netip.Addr, body []byte) []byte {
+	pseudo := append(from.AsSlice(), to.AsSlice()...)
+	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(body)))
+	pseudo = append(pseudo, 0, 0, 0, icmp6)
+	binary.BigEndian.PutUint16(body[2:], checksum(append(pseudo, body...)))
+
+	header := []byte{0x60, 0, 0, 0}
+	header = binary.BigEndian.AppendUint16(header, uint16(len(body)))
+	header = append(header, icmp6, 255) // receivers refuse any other hop limit
+	header = append(append(header, from.AsSlice()...), to.AsSlice()...)
+	return append(header, body...)
+}
+
+// checksum is the internet's, of an even number of bytes.
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}

@@ -1,0 +1,104 @@
+package neigh
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
+)
+
+// Claim is a frame in which another host says that it has an address, or asks whether anybody has it before it takes it.
+type Claim struct {
+	Addr netip.Addr
+	MAC  net.HardwareAddr
+}
+
+// Claims calls tell for each claim that is received on the link of this index, but for those of its own MAC, until ctx ends.
+// Ready, unless nil, is called once when nothing is missed any more. Tell is called by several goroutines.
+func Claims(ctx context.Context, link int, ready func(), tell func(Claim)) error {
+	device, err := net.InterfaceByIndex(link)
+	if err != nil {
+		return fmt.Errorf("looking at interface %d: %w", link, err)
+	}
+	var conns []*packet.Conn
+	for _, protocol := range []int{unix.ETH_P_ARP, unix.ETH_P_IPV6} {
+		c, err := packet.Listen(device, packet.Raw, protocol, nil)
+		if err != nil {
+			for _, open := range conns {
+				err = errors.Join(err, open.Close())
+			}
+			return fmt.Errorf("listening on %s: %w", device.Name, err)
+		}
+		conns = append(conns, c)
+	}
+	if ready != nil {
+		ready()
+	}
+	errs := make([]error, len(conns))
+	var readers sync.WaitGroup
+	for i, c := range conns {
+		readers.Go(func() { errs[i] = read(ctx, c, device.HardwareAddr, tell) })
+	}
+	readers.Wait()
+	for _, c := range conns {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// read tells of the claims on one socket until ctx ends.
+func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(Claim)) error {
+	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
+	var frame [256]byte
+	for {
+		n, _, err := c.ReadFrom(frame[:])
+		if ctx.Err() != nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("listening for neighbours: %w", err)
+		}
+		if claim, ok := claimIn(frame[:n]); ok && claim.MAC.String() != own.String() {
+			tell(claim)
+		}
+	}
+}
+
+// claimIn reads an Ethernet frame.
+func claimIn(frame []byte) (Claim, bool) {
+	const header, ip6 = 14, 40
+	if len(frame) < header {
+		return Claim{}, false
+	}
+	mac, body := append(net.HardwareAddr(nil), frame[6:12]...), frame[header:]
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case unix.ETH_P_ARP:
+		if len(body) < 28 || body[4] != 6 || body[5] != 4 {
+			return Claim{}, false
+		}
+		sender, target := netip.AddrFrom4([4]byte(body[14:18])), netip.AddrFrom4([4]byte(body[24:28]))
+		if sender.IsUnspecified() {
+			sender = target // a probe (RFC 5227)
+		}
+		return Claim{sender, append(net.HardwareAddr(nil), body[8:14]...)}, true
+	case unix.ETH_P_IPV6:
+		if len(body) < ip6+24 || body[6] != icmp6 || body[7] != 255 {
+			return Claim{}, false
+		}
+		message, from := body[ip6:], netip.AddrFrom16([16]byte(body[8:24]))
+		target := netip.AddrFrom16([16]byte(message[8:24]))
+		switch {
+		case message[0] == neighbourAdvertisement, message[0] == neighbourSolicitation && from.IsUnspecified():
+			return Claim{target, mac}, true
+		}
+	}
+	return Claim{}, false
+}

@@ -1,0 +1,196 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+)
+
+// Is matches a field with one value: a protocol's number, an interface's index.
+type Is struct {
+	Field Field
+	Value uint32
+	Not   bool
+}
+
+func (s Is) text(f Family) string {
+	var value string
+	switch s.Field {
+	case L4proto:
+		value = protocol(byte(s.Value))
+	case Mark, CtMark:
+		value = fmt.Sprintf("0x%08x", s.Value)
+	default:
+		value = fmt.Sprint(s.Value)
+	}
+	if s.Not {
+		value = "!= " + value
+	}
+	return s.Field.text(f) + " " + value
+}
+
+func (s Is) write(m *message, f Family) {
+	s.Field.load(m, f, first, spare)
+	value := binary.NativeEndian.AppendUint32(nil, s.Value)
+	if n := s.Field.kind(f).size; n < 4 {
+		value = []byte{byte(s.Value)}
+	}
+	compare(m, !s.Not, value)
+}
+
+func compare(m *message, equal bool, value []byte) {
+	m.expr(listElem, "cmp", func() {
+		m.uint32(1, register(first)) // NFTA_CMP_SREG
+		m.uint32(2, bit(!equal))     // NFTA_CMP_OP: NFT_CMP_EQ, NFT_CMP_NEQ
+		m.value(3, value)            // NFTA_CMP_DATA
+	})
+}
+
+// bitwise makes the first register (register & mask) ^ xor, in the host's byte order.
+func bitwise(m *message, mask, xor uint32) {
+	m.expr(listElem, "bitwise", func() {
+		m.uint32(1, register(first))                            // NFTA_BITWISE_SREG
+		m.uint32(2, register(first))                            // NFTA_BITWISE_DREG
+		m.uint32(3, 4)                                          // NFTA_BITWISE_LEN
+		m.value(4, binary.NativeEndian.AppendUint32(nil, mask)) // NFTA_BITWISE_MASK
+		m.value(5, binary.NativeEndian.AppendUint32(nil, xor))  // NFTA_BITWISE_XOR
+	})
+}
+
+// Bits matches a mark of which the bits of Mask are those of Value; with Not, all others.
+type Bits struct {
+	Field       Field // Mark or CtMark
+	Mask, Value uint32
+	Not         bool
+}
+
+func (s Bits) text(f Family) string {
+	operator := "=="
+	if s.Not {
+		operator = "!="
+	}
+	return fmt.Sprintf("%s & 0x%08x %s 0x%08x", s.Field.text(f), s.Mask, operator, s.Value)
+}
+
+func (s Bits) write(m *message, f Family) {
+	s.Field.load(m, f, first, spare)
+	bitwise(m, s.Mask, 0)
+	compare(m, !s.Not, binary.NativeEndian.AppendUint32(nil, s.Value))
+}
+
+// State matches connections in one of several states.
+type State uint32
+
+// The states (include/uapi/linux/netfilter/nf_conntrack_common.h).
+const (
+	Invalid     State = 1
+	Established State = 2
+	Related     State = 4
+	New         State = 8
+	Untracked   State = 64
+)
+
+func (s State) text(Family) string {
+	var words []string
+	for _, x := range []struct {
+		state State
+		word  string
+	}{{Invalid, "invalid"}, {Established, "established"}, {Related, "related"}, {New, "new"}, {Untracked, "untracked"}} {
+		if s&x.state != 0 {
+			words = append(words, x.word)
+		}
+	}
+	return "ct state " + strings.Join(words, ",")
+}
+
+func (s State) write(m *message, f Family) { anyOf(m, f, CtState, uint32(s)) }
+
+func anyOf(m *message, f Family, x Field, bits uint32) {
+	x.load(m, f, first, spare)
+	bitwise(m, bits, 0)
+	compare(m, false, make([]byte, 4))
+}
+
+// Translated matches connections whose destination was translated.
+type Translated struct{}
+
+func (Translated) text(Family) string { return "ct status dnat" }
+
+func (Translated) write(m *message, f Family) { anyOf(m, f, CtStatus, 32) } // IPS_DST_NAT
+
+// Flags matches TCP segments of whose flags in Mask those of Value are set; with Not, all others. A match of the protocol
+// stands before it.
+type Flags struct {
+	Mask, Value TCPFlags
+	Not         bool
+}
+
+// TCPFlags are flags of the TCP header.
+type TCPFlags byte
+
+// The flags.
+const (
+	FIN TCPFlags = 1
+	SYN TCPFlags = 2
+	RST TCPFlags = 4
+	ACK TCPFlags = 16
+)
+
+func (x TCPFlags) String() string {
+	var words []string
+	for i, word := range []string{"fin", "syn", "rst", "psh", "ack"} {
+		if x&(1<<i) != 0 {
+			words = append(words, word)
+		}
+	}
+	return strings.Join(words, ",")
+}
+
+func (s Flags) text(Family) string {
+	if s.Not {
+		return fmt.Sprintf("tcp flags != %s / %s", s.Value, s.Mask)
+	}
+	return fmt.Sprintf("tcp flags %s / %s", s.Value, s.Mask)
+}
+
+func (s Flags) write(m *message, _ Family) {
+	m.expr(listElem, "payload", func() {
+		m.uint32(1, register(first))
+		m.uint32(2, 2)
+		m.uint32(3, 13)
+		m.uint32(4, 1)
+	})
+	m.expr(listElem, "bitwise", func() {
+		m.uint32(1, register(first))
+		m.uint32(2, register(first))
+		m.uint32(3, 1)
+		m.value(4, []byte{byte(s.Mask)})
+		m.value(5, []byte{0})
+	})
+	compare(m, !s.Not, []byte{byte(s.Value)})
+}
+
+// In matches values that are in a set; with Not, those that are not.
+type In struct {
+	Of  Expr
+	Set *Set
+	Not bool
+}
+
+func (s In) text(f Family) string {
+	if s.Not {
+		return s.Of.text(f) + " != @" + s.Set.Name
+	}
+	return s.Of.text(f) + " @" + s.Set.Name
+}
+
+func (s In) write(m *message, f Family) {
+	s.Of.load(m, f, first, spare+s.Of.kind(f).registers())
+	m.expr(listElem, "lookup", func() {
+		m.string(1, s.Set.Name)
+		m.uint32(2, register(first))
+		if s.Not {
+			m.uint32(5, 1) // NFTA_LOOKUP_FLAGS: NFT_LOOKUP_F_INV
+		}
+	})
+}

@@ -1,0 +1,169 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Owned is a table that this process writes. It counts its own transactions, so that one question shows whether another
+// program has committed any, and remembers the chains and rules that it has written.
+type Owned struct {
+	*Conn
+	Table Table
+	// Shape is what the table was when it was last learned; nil means that it has to be.
+	Shape Shape
+	// Seen is the generation of the last Commit that no other program's came before, or of the last look.
+	Seen uint32
+	// Next is when the table may be read again after a change by others.
+	Next time.Time
+}
+
+// Shape is the state of a table without its elements: of each chain, and of the table itself under the empty name. A rule that
+// was replaced has another handle.
+type Shape map[string]string
+
+// Commit makes a transaction, and notes whether others have committed since the last look.
+func (o *Owned) Commit(tx *Tx) error {
+	if tx.Len() == 0 {
+		return nil
+	}
+	before, err := o.Generation()
+	if err != nil {
+		return err
+	}
+	if err := o.Conn.Commit(tx); err != nil {
+		return err
+	}
+	after, err := o.Generation()
+	if err == nil && before == o.Seen && after == before+1 {
+		o.Seen = after
+	}
+	return err
+}
+
+// Remove deletes the table where it is there.
+func (o *Owned) Remove() error {
+	there, err := o.HasTable(o.Table)
+	if err != nil || !there {
+		return err
+	}
+	o.Shape = nil
+	var tx Tx
+	tx.DeleteTable(o.Table)
+	if err := o.Commit(&tx); err != nil {
+		return fmt.Errorf("deleting the table %s: %w", o.Table, err)
+	}
+	return nil
+}
+
+// Try makes the table of a transaction, and deletes it: an error says what the kernel can't do. One that a trial which was cut
+// short has left goes before.
+func (o *Owned) Try(tx *Tx) error {
+	if err := o.Remove(); err != nil {
+		return err
+	}
+	if err := o.Commit(tx); err != nil {
+		return err
+	}
+	return o.Remove()
+}
+
+// Read returns the shape of the table as it is.
+func (o *Owned) Read() (Shape, error) {
+	state, err := o.tableState(o.Table)
+	if err != nil || state == "" {
+		return nil, err
+	}
+	all := Shape{"": state}
+	chains, err := o.Chains(o.Table)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range chains {
+		all[c.Name] = fmt.Sprint(c.Policy)
+	}
+	rules, err := o.Rules(o.Table)
+	for _, r := range rules {
+		all[r.Chain] += fmt.Sprint(" ", r.Handle)
+	}
+	return all, err
+}
+
+// Learn remembers the table as it is, after it was written.
+func (o *Owned) Learn() (err error) {
+	o.Shape, err = o.Read()
+	return err
+}
+
+// Changed says in what the chains and rules are not as they were learned; chains that others have added don't matter.
+func (o *Owned) Changed() (string, error) {
+	now, err := o.Read()
+	if err != nil {
+		return "", err
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Shape)) {
+		_, there := now[name]
+		switch {
+		case now[name] == o.Shape[name]:
+		case name == "":
+			return "it is dormant or gone", nil
+		case !there:
+			return fmt.Sprintf("chain %s is missing", name), nil
+		default:
+			return fmt.Sprintf("the rules or the policy of chain %s were changed", name), nil
+		}
+	}
+	return "", nil
+}
+
+// A table is read at most one part in lookShare of the time, and after longestPause at the latest: looks come each second, and
+// what others change must be found within two.
+const (
+	lookShare    = 100
+	longestPause = time.Second
+)
+
+// Look calls compare where another program has committed since the last Commit or Look, unless it did so just now.
+func (o *Owned) Look(compare func() (reason string, err error)) (reason string, err error) {
+	now, err := o.Generation()
+	if err != nil || now == o.Seen || time.Now().Before(o.Next) {
+		return "", err
+	}
+	began := time.Now()
+	reason, err = compare()
+	o.Next = time.Now().Add(min(lookShare*time.Since(began), longestPause))
+	if err == nil && reason == "" {
+		o.Seen = now
+	}
+	if reason != "" {
+		reason = fmt.Sprintf("table %s: %s", o.Table, reason)
+	}
+	return reason, err
+}
+
+// Cleanup deletes the tables of these names, of both families, and returns what it did in words, or, with dry, what it would do.
+func Cleanup(dry bool, names ...string) (done []string, failed error) {
+	c, err := Open()
+	if err != nil {
+		return nil, nil //nolint:nilerr // without nf_tables there is nothing of ours in it
+	}
+	for _, f := range []Family{IPv4, IPv6} {
+		for _, name := range names {
+			o := Owned{Conn: c, Table: Table{f, name}}
+			if there, err := c.HasTable(o.Table); err != nil || !there {
+				continue // a kernel without nf_tables has none
+			}
+			if !dry {
+				if err := o.Remove(); err != nil {
+					failed = errors.Join(failed, err)
+					continue
+				}
+			}
+			done = append(done, "delete the nftables table "+o.Table.String())
+		}
+	}
+	return done, errors.Join(failed, c.Close())
+}

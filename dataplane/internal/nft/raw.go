@@ -1,0 +1,113 @@
+package nft
+
+import "fmt"
+
+// Raw is some bytes of a header, for tables of the family netdev, which has no fields of a protocol: an address of an ARP
+// packet, the target of a neighbour solicitation.
+type Raw struct {
+	Header Header
+	// Offset and Size are in bytes.
+	Offset, Size uint32
+}
+
+// Header is where the offsets of Raw begin.
+type Header uint32
+
+// The headers. The network header of an ARP frame is the ARP packet.
+const (
+	NetworkHeader   Header = 1
+	TransportHeader Header = 2
+)
+
+func (r Raw) text(Family) string {
+	name := "nh"
+	if r.Header == TransportHeader {
+		name = "th"
+	}
+	return fmt.Sprintf("@%s,%d,%d", name, r.Offset*8, r.Size*8)
+}
+
+func (r Raw) kind(Family) kind {
+	switch r.Size {
+	case 4:
+		return kind{id: typeIPv4, size: 4, order: wire}
+	case 16:
+		return kind{id: typeIPv6, size: 16, order: wire}
+	}
+	return kind{id: typeInteger, size: int(r.Size), order: wire}
+}
+
+func (r Raw) load(m *message, _ Family, reg, _ int) {
+	m.expr(listElem, "payload", func() {
+		m.uint32(1, register(reg))
+		m.uint32(2, uint32(r.Header))
+		m.uint32(3, r.Offset)
+		m.uint32(4, r.Size)
+	})
+}
+
+func (Raw) typeof(*userdata, Family) { panic("nft: no set here is declared by bytes of a header") }
+
+// As is a field of IPv4 or IPv6 in a table of the family netdev, where a match of the frame's protocol stands before it.
+type As struct {
+	Family Family
+	Field  Field
+}
+
+func (a As) text(Family) string { return a.Field.text(a.Family) }
+
+func (a As) kind(Family) kind { return a.Field.kind(a.Family) }
+
+func (a As) load(m *message, _ Family, reg, temp int) { a.Field.load(m, a.Family, reg, temp) }
+
+func (a As) typeof(u *userdata, _ Family) { a.Field.typeof(u, a.Family) }
+
+// Equal matches bytes of a header.
+type Equal struct {
+	Of    Raw
+	Value []byte
+}
+
+func (s Equal) text(f Family) string { return fmt.Sprintf("%s 0x%x", s.Of.text(f), s.Value) }
+
+func (s Equal) write(m *message, f Family) {
+	s.Of.load(m, f, first, spare)
+	compare(m, true, s.Value)
+}
+
+// EtherType matches the protocol of a frame.
+type EtherType uint16
+
+// The protocols.
+const (
+	EtherIPv4 EtherType = 0x0800
+	EtherARP  EtherType = 0x0806
+	EtherIPv6 EtherType = 0x86dd
+)
+
+func (s EtherType) text(Family) string { return fmt.Sprintf("meta protocol 0x%04x", uint16(s)) }
+
+func (s EtherType) write(m *message, _ Family) {
+	m.expr(listElem, "meta", func() {
+		m.uint32(1, register(first))
+		m.uint32(2, 1) // NFT_META_PROTOCOL
+	})
+	compare(m, true, []byte{byte(s >> 8), byte(s)})
+}
+
+// Constant is 0, written as nft writes a constant key: as no bits of the mark.
+type Constant struct{}
+
+func (Constant) text(Family) string { return "meta mark & 0x00000000" }
+
+func (Constant) kind(f Family) kind { return Mark.kind(f) }
+
+func (Constant) load(m *message, f Family, reg, temp int) {
+	if reg != first {
+		panic("nft: a constant is a key of its own")
+	}
+	Mark.load(m, f, reg, temp)
+	bitwise(m, 0, 0)
+}
+
+func (Constant) typeof(u *userdata, f Family) { Mark.typeof(u, f) }

@@ -1,3 +1,0 @@
-// Package sweep does what is due later, such as ending connections whose time is over, in a goroutine beside the changes
-// from which it comes. It remembers nothing itself: who is called finds out what is due.
-package sweep

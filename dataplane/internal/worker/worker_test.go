@@ -1,0 +1,90 @@
+package worker
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestLoop calls when it is told to look, and when the last call said.
+func TestLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		calls := make(chan time.Duration, 100)
+		var again atomic.Int64
+		l := New(func(context.Context) time.Time {
+			calls <- time.Since(began)
+			if pause := time.Duration(again.Load()); pause > 0 {
+				return time.Now().Add(pause)
+			}
+			return time.Time{}
+		})
+		defer l.Close()
+		want := func(all ...time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			var got []time.Duration
+			for len(calls) > 0 {
+				got = append(got, <-calls)
+			}
+			if !slices.Equal(got, all) {
+				t.Fatalf("called after %v, want %v", got, all)
+			}
+		}
+		time.Sleep(time.Hour)
+		want()
+		l.Look()
+		want(time.Hour)
+		time.Sleep(time.Hour)
+		want()
+
+		again.Store(int64(time.Minute))
+		l.Look()
+		want(2 * time.Hour)
+		time.Sleep(90 * time.Second)
+		l.Look() // and a minute from now on, not from the last time
+		want(2*time.Hour+time.Minute, 2*time.Hour+90*time.Second)
+		time.Sleep(59 * time.Second)
+		want()
+		again.Store(0)
+		time.Sleep(time.Hour)
+		want(2*time.Hour + 150*time.Second)
+	})
+}
+
+// TestClose ends the context of a call that is under way, waits for it, and lets no other begin.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls, ends atomic.Int64
+		l := New(func(ctx context.Context) time.Time {
+			calls.Add(1)
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			ends.Add(1)
+			return time.Now()
+		})
+		l.Look()
+		synctest.Wait()
+		l.Look()
+		l.Close()
+		if ends.Load() != 1 {
+			t.Error("Close did not wait")
+		}
+		l.Look()
+		l.Close()
+		if synctest.Wait(); calls.Load() != 1 {
+			t.Error("called after Close")
+		}
+	})
+}
+
+// TestNeverLooked closes what did not begin.
+func TestNeverLooked(t *testing.T) {
+	l := New(func(context.Context) time.Time { t.Error("called"); return time.Time{} })
+	l.Close()
+	l.Look()
+	l.Close()
+}

@@ -1,0 +1,95 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
+)
+
+// Explain implements dataplane.Dataplane: it follows the rules that f comes to, and looks the client up in the sets.
+func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
+	name := xtables.IPv6
+	if f.Addr.Is4() {
+		name = xtables.IPv4
+	}
+	y := d.families[name]
+	if y == nil {
+		return dataplane.Explanation{}, d.missing[name]
+	}
+	front, err := y.front(ctx, f.Key)
+	if err != nil {
+		return dataplane.Explanation{}, err
+	}
+	e := dataplane.Explanation{Choice: choiceOf(f), Shares: odds(f, client)}
+	chain := dataplane.Object{Name: "chain " + frontChain(f.Key) + " of table nat", Missing: front == nil}
+	if front == nil {
+		e.Objects = []dataplane.Object{chain}
+		return e, nil
+	}
+	if len(front.below) > 0 {
+		chain.Says = fmt.Sprintf("with %d chains below it", len(front.below))
+	}
+	e.Objects = append(e.Objects, chain)
+	counted := y.counts(ctx)
+	for _, s := range e.Shares {
+		o := dataplane.Object{Name: "DNAT rules of " + string(f.Service), Says: s.Backend.String()}
+		e.Objects = append(e.Objects, o.Counted(counted[counters.Backend{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: s.Backend}]))
+	}
+	return e, y.stuck(f, client, front.slots, &e)
+}
+
+// front is what is known of one frontend. It waits for changes under way, until ctx ends.
+func (y *family) front(ctx context.Context, k balancer.Key) (*front, error) {
+	const pause = 10 * time.Millisecond
+	for !y.mu.TryLock() {
+		select {
+		case <-ctx.Done():
+			return nil, errors.New("the rules are being changed; ask again")
+		case <-time.After(pause):
+		}
+	}
+	defer y.mu.Unlock()
+	if f := y.fronts[k]; f != nil {
+		copied := *f
+		return &copied, nil
+	}
+	return nil, nil
+}
+
+// stuck looks the client up in the sets of affinity, in the order of the rules that do.
+func (y *family) stuck(f *balancer.Frontend, client netip.Addr, slots map[netip.AddrPort]int, e *dataplane.Explanation) error {
+	if f.AffinityTimeout <= 0 {
+		return nil
+	}
+	entry := ipset.Entry{Addr: f.Addr, Proto: ipset.ProtocolOf(f.Proto), Port: f.Key.Port, Net: netip.PrefixFrom(client, client.BitLen())}
+	for _, w := range waysOf(f) {
+		set := stickySet(slots[w.addr], f.Addr.Is4())
+		in, err := y.sets.Has(set, entry)
+		if err != nil {
+			return err
+		}
+		if !in {
+			continue
+		}
+		members, err := y.sets.Members(set)
+		if err != nil {
+			return err
+		}
+		for _, m := range members {
+			if m.Entry == entry {
+				e.Sticky, e.Left = w.addr, m.Left
+				e.Objects = append(e.Objects, dataplane.Object{Name: "ipset " + set, Says: fmt.Sprintf("the client, for %s", m.Left)})
+				return nil
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,90 @@
+package iptables
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/bpf"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// partOption takes the place of a coin's match in rules that are not for the kernel: how many of the packets that reach the
+// rule take it.
+const partOption = "--part "
+
+// partly is a coin of which a share takes its part.
+func partly(_ string, share, rest int) string {
+	return partOption + strconv.FormatFloat(float64(share)/float64(rest), 'g', -1, 64) + " "
+}
+
+// certainly is the coin of bySource for one client: the program that the kernel runs for each rule is run here.
+func certainly(client netip.Addr) coin {
+	header := make([]byte, 20)
+	copy(header[12:], client.AsSlice())
+	if client.Is6() {
+		header = make([]byte, 40)
+		copy(header[8:], client.AsSlice())
+	}
+	return func(id string, share, rest int) string {
+		taken := 0
+		if vm, err := bpf.NewVM(sourceCoin(client.Is4(), id, share, rest)); err == nil {
+			taken, _ = vm.Run(header) // a program without divisions can't fail
+		}
+		return partOption + strconv.Itoa(min(taken, 1)) + " "
+	}
+}
+
+// odds returns the part of new connections of client that each backend of f gets, in the order of the rules that choose it.
+func odds(f *balancer.Frontend, client netip.Addr) []dataplane.Share {
+	by := coin(partly)
+	if isSourceHash(f) {
+		by = certainly(client)
+	}
+	rules, below := chooseBy(by, f, waysOf(f))
+	o := &walk{chains: map[string][]string{}}
+	for _, c := range below {
+		o.chains[c.Name] = c.Rules
+	}
+	o.through(rules, 1)
+	return o.shares
+}
+
+// walk follows rules to backends.
+type walk struct {
+	chains map[string][]string
+	shares []dataplane.Share
+}
+
+// through follows that part of connections which reaches rules.
+func (w *walk) through(rules []string, part float64) {
+	for _, rule := range rules {
+		taken := part
+		if _, text, ok := strings.Cut(rule, partOption); ok {
+			text, _, _ = strings.Cut(text, " ")
+			of, _ := strconv.ParseFloat(text, 64) // a coin wrote it
+			taken = part * of
+		}
+		part -= taken
+		if to := backendOf(rule); to.IsValid() && taken > 0 {
+			w.shares = append(w.shares, dataplane.Share{Backend: to, Part: taken})
+		} else if taken > 0 {
+			w.through(w.chains[targetOf(rule)], taken)
+		}
+	}
+}
+
+// choiceOf says which coin the rules of f have.
+func choiceOf(f *balancer.Frontend) string {
+	switch {
+	case f.Scheduler == balancer.DestinationHash:
+		return "by a hash of the VIP"
+	case f.Scheduler == balancer.RoundRobin:
+		return "in turn"
+	case isSourceHash(f):
+		return "by a hash of the client's address"
+	}
+	return "at random, by weight"
+}

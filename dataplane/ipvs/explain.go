@@ -1,0 +1,84 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+	"vipd/balancer/pick"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/ipvsnl"
+)
+
+// Explain implements dataplane.Dataplane: it reads the virtual server and its destinations, and the memory of where the client
+// belongs.
+func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
+	var e dataplane.Explanation
+	virtual, err := d.conn.Service(ctx, f.Key)
+	name := "virtual server " + f.Key.String()
+	if errors.Is(err, ipvsnl.ErrNoService) {
+		e.Objects = []dataplane.Object{{Name: name, Missing: f.Serves()}}
+		return e, nil
+	}
+	if err != nil {
+		return e, err
+	}
+	destinations, err := d.conn.Destinations(ctx, f.Key)
+	if err != nil {
+		return e, err
+	}
+	slices.SortFunc(destinations, func(a, b ipvsnl.DestinationState) int { return a.Addr.Compare(b.Addr) })
+	e.Objects = []dataplane.Object{dataplane.Object{Name: name, Says: "scheduler " + virtual.Scheduler}.Counted(virtual.InPackets)}
+	for _, x := range destinations {
+		e.Objects = append(e.Objects, dataplane.Object{
+			Name: "destination " + x.Addr.String(), Says: fmt.Sprintf("weight %d, %d active, %d inactive connections", x.Weight, x.Active, x.Inactive),
+		}.Counted(x.InPackets))
+	}
+	e.Choice, e.Shares = shares(virtual.Scheduler, destinations)
+	return e, d.stuck(ctx, f.Key, client, &e)
+}
+
+// shares are the parts that the kernel's scheduler gives destinations. Its hashes can't be computed here: any destination may
+// be the one.
+func shares(scheduler string, destinations []ipvsnl.DestinationState) (choice string, all []dataplane.Share) {
+	as, choice := balancer.WeightedRoundRobin, "in turn, by weight"
+	backends := make([]balancer.Backend, len(destinations))
+	for i, x := range destinations {
+		backends[i] = balancer.Backend{Addr: x.Addr, State: balancer.Active, Weight: x.Weight}
+	}
+	switch s := balancer.Scheduler(scheduler); s {
+	case balancer.RoundRobin:
+		as, choice = s, "in turn"
+	case balancer.LeastConn, balancer.WeightedLeastConn, balancer.ShortestDelay, balancer.NeverQueue:
+		as, choice = s, "by this node's connections as they are now"
+	case balancer.SourceHash, balancer.Maglev:
+		choice = "by the kernel's hash of the client's address; the shares are those of all clients"
+	case balancer.DestinationHash, failover:
+		as, choice = balancer.RoundRobin, "by the kernel's hash of the VIP; the shares are those of all VIPs"
+	}
+	load := func(i int) int64 { return int64(destinations[i].Active) + int64(destinations[i].Inactive) }
+	for i, part := range pick.Shares(as, backends, load, pick.Flow{}) {
+		if part > 0 {
+			all = append(all, dataplane.Share{Backend: backends[i].Addr, Part: part})
+		}
+	}
+	return choice, all
+}
+
+// stuck looks for the memory that the client belongs to a destination. A destination of weight 0 gets no new connections in
+// spite of it (net.ipv4.vs.expire_quiescent_template).
+func (d *Dataplane) stuck(ctx context.Context, k balancer.Key, client netip.Addr, e *dataplane.Explanation) error {
+	for c, err := range d.conn.Connections(ctx) {
+		if err != nil {
+			return err
+		}
+		if c.Template && c.Proto == k.Proto && c.Frontend == k.AddrPort() && c.Client.Addr() == client && e.Led(c.Backend) > 0 {
+			e.Sticky, e.Left = c.Backend, c.Expires
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,26 @@
+package ipvs
+
+import (
+	"context"
+
+	"vipd/dataplane"
+	"vipd/dataplane/internal/conntrack"
+)
+
+// Follow implements dataplane.Dataplane, by what conntrack tells of flows to our virtual servers.
+func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
+	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
+		k := flow.Frontend()
+		d.mu.Lock()
+		s := d.servers[k]
+		ours := s != nil && s.there && s.last != nil
+		c := dataplane.Connection{Frontend: k, Client: flow.Client(), Backend: flow.Backend(), State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out}
+		if ours {
+			c.Service = s.last.Service
+		}
+		d.mu.Unlock()
+		if ours {
+			tell(began, &c)
+		}
+	}, lost)
+}

@@ -1,0 +1,157 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/nft"
+)
+
+// Explain implements dataplane.Dataplane: it looks the connection up in the maps of the kernel as a packet would be.
+func (d *Dataplane) Explain(_ context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
+	conn, err := nft.Open()
+	if err != nil {
+		return dataplane.Explanation{}, err
+	}
+	x := lookup{schema: d.family(f.Key).schema, conn: conn, f: f, client: client, form: render(f)}
+	err = x.explain()
+	return x.out, errors.Join(err, conn.Close())
+}
+
+// lookup is one question to the maps of a family.
+type lookup struct {
+	*schema
+	conn   *nft.Conn
+	f      *balancer.Frontend
+	client netip.Addr
+	form   form
+	out    dataplane.Explanation
+}
+
+func (x *lookup) explain() error {
+	there, err := x.find(x.svc, key(x.f.Key))
+	if err != nil {
+		return err
+	}
+	o := dataplane.Object{Name: x.nameOf(x.svc), Missing: len(there) == 0}
+	if !o.Missing {
+		o.Says = "chain " + there[0].Goto
+	}
+	x.out.Objects = append(x.out.Objects, o)
+	c := x.form.choice
+	if c.n == 0 {
+		return nil
+	}
+	x.out.Choice = map[by]string{byChance: "at random, by weight", inTurn: "in turn", byClient: "by a hash of the client's address"}[c.by]
+	if err := x.stick(); err != nil {
+		return err
+	}
+	return x.share()
+}
+
+// stick looks up where affinity leads the client.
+func (x *lookup) stick() error {
+	if x.form.choice.sticky == 0 {
+		return nil
+	}
+	who := append(nft.Bytes{}.Addr(x.client), key(x.f.Key)...)
+	client := nft.Bytes{}.Number(x.clientHash(stickySeed).Sum(who)).Number(x.clientHash(stickyAlso).Sum(who))
+	known, err := x.find(x.sticky, client)
+	if err != nil || len(known) == 0 {
+		return err
+	}
+	x.out.Objects = append(x.out.Objects, dataplane.Object{
+		Name: x.nameOf(x.sticky), Says: fmt.Sprintf("the client, for %s", known[0].Expires.Round(time.Second)),
+	})
+	led, err := x.find(x.ids, append(key(x.f.Key), known[0].Data...))
+	if err == nil && len(led) > 0 { // else its backend gets no new connections, and the client is given another one
+		x.out.Sticky, x.out.Left = backendOf(led[0].Data), known[0].Expires
+	}
+	return err
+}
+
+// share reads the slots that a packet may fall into, and what they count.
+func (x *lookup) share() error {
+	c, slots := x.form.choice, x.eps
+	if c.sticky > 0 {
+		slots = x.slots
+	}
+	var keys []nft.Bytes
+	if h, ok := c.number().(nft.Jhash); ok {
+		keys = append(keys, key(x.f.Key).Number(h.Sum(nft.Bytes{}.Addr(x.client))))
+	} else {
+		for i := range c.n {
+			keys = append(keys, key(x.f.Key).Number(i))
+		}
+	}
+	there, err := x.find(slots, keys...)
+	if err != nil {
+		return err
+	}
+	parts, counted := map[netip.AddrPort]float64{}, map[netip.AddrPort]uint64{}
+	for _, e := range there {
+		to := backendOf(e.Data)
+		if c.sticky > 0 {
+			led, err := x.find(x.ids, append(key(x.f.Key), e.Data...))
+			if err != nil || len(led) == 0 {
+				return err
+			}
+			to, e.Packets = backendOf(led[0].Data), led[0].Packets
+			counted[to] = 0 // one element has all
+		}
+		parts[to] += 1 / float64(len(keys))
+		counted[to] += e.Packets
+	}
+	for to, part := range parts {
+		x.out.Shares = append(x.out.Shares, dataplane.Share{Backend: to, Part: part})
+	}
+	slices.SortFunc(x.out.Shares, func(a, b dataplane.Share) int { return a.Backend.Compare(b.Backend) })
+	for _, share := range x.out.Shares {
+		o := dataplane.Object{Name: x.nameOf(slots), Says: share.Backend.String()}
+		x.out.Objects = append(x.out.Objects, o.Counted(counted[share.Backend]))
+	}
+	if len(there) < len(keys) {
+		x.out.Objects = append(x.out.Objects, dataplane.Object{
+			Name: x.nameOf(slots), Says: fmt.Sprintf("%d of %d slots", len(there), len(keys)), Missing: true,
+		})
+	}
+	return nil
+}
+
+// find reads elements of a set by their keys. Those that are not there are left out.
+func (x *lookup) find(set *nft.Set, keys ...nft.Bytes) (all []nft.FoundElem, err error) {
+	for part := range slices.Chunk(keys, fewElements) {
+		elems := make([]nft.Elem, len(part))
+		for i, k := range part {
+			elems[i].Key = k
+		}
+		found, err := x.conn.Find(x.table, set, elems)
+		switch {
+		case errors.Is(err, unix.ENOENT) && len(part) > 1: // one of them
+			for _, k := range part {
+				one, err := x.find(set, k)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, one...)
+			}
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return nil, fmt.Errorf("reading %s: %w", x.nameOf(set), err)
+		default:
+			all = append(all, found...)
+		}
+	}
+	return all, nil
+}
+
+// nameOf names a map as nft does.
+func (x *lookup) nameOf(s *nft.Set) string { return "map " + s.Name + " of table " + x.table.String() }

@@ -1,0 +1,135 @@
+package ownership
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/rtnl"
+)
+
+// Addresses puts owned VIPs on devices and takes them away. It is for one goroutine.
+type Addresses struct{ batches *rtnl.Batches }
+
+// NewAddresses opens what it needs. It changes nothing.
+func NewAddresses() (*Addresses, error) {
+	b, err := rtnl.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &Addresses{b}, nil
+}
+
+// Close closes what NewAddresses opened. Addresses stay.
+func (x *Addresses) Close() error { return x.batches.Close() }
+
+// Add puts VIPs on a device, whole and alone: IPv6 ones without duplicate detection, which would take a second. One that is
+// there already counts as added. It returns an error or nil for each.
+func (x *Addresses) Add(device int, vips []netip.Addr) []error {
+	messages := make([]rtnl.Message, len(vips))
+	for i, a := range vips {
+		messages[i] = rtnl.NewAddress(a, device, unix.RT_SCOPE_UNIVERSE)
+	}
+	return x.do("adding", device, vips, messages, syscall.EEXIST)
+}
+
+// Remove takes VIPs from a device; one that is not there counts as removed. It returns an error or nil for each.
+func (x *Addresses) Remove(device int, vips []netip.Addr) []error {
+	messages := make([]rtnl.Message, len(vips))
+	for i, a := range vips {
+		messages[i] = rtnl.DropAddress(a, device)
+	}
+	return x.do("removing", device, vips, messages, syscall.EADDRNOTAVAIL)
+}
+
+func (x *Addresses) do(what string, device int, vips []netip.Addr, messages []rtnl.Message, fine error) []error {
+	errs := x.batches.Do(messages)
+	for i, err := range errs {
+		switch {
+		case err == nil:
+		case errors.Is(err, fine), errors.Is(err, syscall.ENODEV) && what == "removing":
+			errs[i] = nil
+		case errors.Is(err, syscall.EACCES) && vips[i].Is6():
+			errs[i] = fmt.Errorf("%s %s: IPv6 is disabled on interface %d: %w", what, vips[i], device, err)
+		default:
+			errs[i] = fmt.Errorf("%s %s: %w", what, vips[i], err)
+		}
+	}
+	return errs
+}
+
+// Strip takes the VIPs from every device, whoever put them there: what an earlier process left. One that is there with a
+// network is the host's own, and stays; it is returned in own.
+func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
+	wanted := map[netip.Addr]bool{}
+	for _, a := range vips {
+		wanted[a] = true
+	}
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("listing interfaces: %w", err)
+	}
+	var all []error
+	for _, link := range links {
+		var gone []netip.Addr
+		for a, p := range addressesOf(&link) {
+			switch {
+			case !wanted[a]:
+			case p.IsSingleIP():
+				gone = append(gone, a)
+			default:
+				own = append(own, a)
+			}
+		}
+		all = append(all, x.Remove(link.Index, gone)...)
+	}
+	slices.SortFunc(own, netip.Addr.Compare)
+	return own, errors.Join(all...)
+}
+
+// addressesOf lists the addresses of an interface with their networks.
+func addressesOf(link *net.Interface) map[netip.Addr]netip.Prefix {
+	out := map[netip.Addr]netip.Prefix{}
+	addrs, err := link.Addrs()
+	if err != nil {
+		return nil // it went away just now
+	}
+	for _, each := range addrs {
+		if p, err := netip.ParsePrefix(each.String()); err == nil {
+			out[p.Addr().Unmap()] = p
+		}
+	}
+	return out
+}
+
+// DeviceFor returns the device on whose network the VIP is, of the names in among, or of all where that is empty.
+func DeviceFor(vip netip.Addr, among []string) (*net.Interface, error) {
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("listing interfaces: %w", err)
+	}
+	var best *net.Interface
+	bits := 0
+	for i, link := range links {
+		if link.Flags&net.FlagLoopback != 0 || len(among) > 0 && !slices.Contains(among, link.Name) {
+			continue
+		}
+		for a, p := range addressesOf(&link) {
+			if a != vip && !p.IsSingleIP() && p.Masked().Contains(vip) && p.Bits() > bits {
+				best, bits = &links[i], p.Bits()
+			}
+		}
+	}
+	switch {
+	case best != nil:
+		return best, nil
+	case len(among) > 0:
+		return nil, fmt.Errorf("%s is in the network of none of the interfaces %v: name the right one in ownership.interfaces", vip, among)
+	}
+	return nil, fmt.Errorf("%s is in no interface's network: give one of them an address of its network, or route it by BGP (hold = \"each\")", vip)
+}

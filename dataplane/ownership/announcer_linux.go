@@ -1,0 +1,230 @@
+package ownership
+
+import (
+	"container/heap"
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"vipd/dataplane/internal/neigh"
+)
+
+// The pace of announcements in frames a second, of which an IPv4 address takes two. Switches throttle what comes faster.
+const (
+	firstRate  = 5000
+	repeatRate = 500
+)
+
+// repeats says how long after an address came it is announced again: a switch may have missed the first, or was still learning.
+func repeats() []time.Duration {
+	return []time.Duration{100 * time.Millisecond, 1100 * time.Millisecond, 2200 * time.Millisecond}
+}
+
+// Announcer tells the neighbours which addresses are here: at once, three times again within 2.2 s, and then every so often.
+// Its methods may be called by any goroutine.
+type Announcer struct {
+	every time.Duration
+	send  func(device int, a netip.Addr) error
+	log   *slog.Logger
+	wake  chan struct{}
+
+	mu    sync.Mutex // guards the rest
+	first []*announcement
+	again schedule
+	of    map[netip.Addr]*announcement
+	sent  uint64
+}
+
+// announcement is an address, with what is to come of it.
+type announcement struct {
+	addr   netip.Addr
+	device int
+	began  time.Time
+	round  int // how often it was announced
+	due    time.Time
+	over   bool
+}
+
+// NewAnnouncer returns an announcer that repeats each address every so often; 0: not after 2.2 s.
+func NewAnnouncer(every time.Duration, log *slog.Logger) *Announcer {
+	return &Announcer{every: every, log: log, wake: make(chan struct{}, 1), of: map[netip.Addr]*announcement{}}
+}
+
+// Announce tells of addresses that have come to a device, in this order, before all repeats. One that is known begins anew.
+func (n *Announcer) Announce(device int, addrs []netip.Addr) {
+	now := time.Now()
+	n.mu.Lock()
+	for _, a := range addrs {
+		n.forgetLocked(a)
+		next := &announcement{addr: a, device: device, began: now}
+		n.of[a] = next
+		n.first = append(n.first, next)
+	}
+	n.mu.Unlock()
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Forget ends the announcements of addresses.
+func (n *Announcer) Forget(addrs []netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, a := range addrs {
+		n.forgetLocked(a)
+	}
+}
+
+func (n *Announcer) forgetLocked(a netip.Addr) {
+	if old := n.of[a]; old != nil {
+		old.over = true // it is left out when its turn comes
+		delete(n.of, a)
+	}
+}
+
+// Sent is how many addresses were announced, each time counted.
+func (n *Announcer) Sent() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.sent
+}
+
+// Run announces until ctx ends.
+func (n *Announcer) Run(ctx context.Context) {
+	if n.send == nil {
+		senders := map[int]*neigh.Sender{}
+		n.send = func(device int, a netip.Addr) error { return sendBy(senders, device, a) }
+		defer func() {
+			for _, s := range senders {
+				_ = s.Close() // only sent from
+			}
+		}()
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	first, again := pace{rate: firstRate}, pace{rate: repeatRate}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.wake:
+		case <-timer.C:
+		}
+		timer.Reset(n.round(&first, &again))
+	}
+}
+
+// sendBy announces by the sender of the device. One that fails is opened anew the next time: the device may be another.
+func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr) error {
+	s := senders[device]
+	if s == nil {
+		var err error
+		if s, err = neigh.Open(device); err != nil {
+			return err
+		}
+		senders[device] = s
+	}
+	err := s.Announce(a)
+	if err != nil {
+		_ = s.Close() // the failure says more
+		delete(senders, device)
+	}
+	return err
+}
+
+// round announces what is due and may be sent by now, and returns how long to wait.
+func (n *Announcer) round(first, again *pace) time.Duration {
+	for {
+		now := time.Now()
+		next, wait := n.take(now, first, again)
+		if next == nil {
+			return wait
+		}
+		if err := n.send(next.device, next.addr); err != nil {
+			n.log.Warn("announcing a VIP", "address", next.addr, "err", err)
+		}
+	}
+}
+
+// take returns the next address to announce, and puts it where its repeat is waited for; nil: none before wait has passed.
+func (n *Announcer) take(now time.Time, first, again *pace) (next *announcement, wait time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for len(n.first) > 0 && n.first[0].over {
+		n.first = n.first[1:]
+	}
+	for len(n.again) > 0 && n.again[0].over {
+		heap.Pop(&n.again)
+	}
+	switch {
+	case len(n.first) > 0:
+		if wait = first.wait(now, n.first[0].addr); wait > 0 {
+			return nil, wait
+		}
+		next, n.first = n.first[0], n.first[1:]
+	case len(n.again) > 0:
+		if wait = max(n.again[0].due.Sub(now), again.wait(now, n.again[0].addr)); wait > 0 {
+			return nil, wait
+		}
+		next = heap.Pop(&n.again).(*announcement)
+	default:
+		return nil, time.Hour
+	}
+	n.sent++
+	next.round++
+	switch later := repeats(); {
+	case next.round <= len(later):
+		next.due = next.began.Add(later[next.round-1])
+	case n.every > 0:
+		next.due = now.Add(n.every)
+	default:
+		return next, 0
+	}
+	heap.Push(&n.again, next)
+	return next, 0
+}
+
+// pace bounds the frames of a second. What was not used for a while is not made up for beyond a burst.
+type pace struct {
+	rate int
+	free time.Time // when the next frame may go
+}
+
+// burst is how long the pace may be behind: a timer is not exact, and several frames go at once then.
+const burst = 10 * time.Millisecond
+
+// wait returns how long the frames of an address have to wait; 0: they count as sent.
+func (p *pace) wait(now time.Time, a netip.Addr) time.Duration {
+	if wait := p.free.Sub(now); wait > 0 {
+		return max(wait, time.Millisecond)
+	}
+	if now.Sub(p.free) > burst {
+		p.free = now.Add(-burst)
+	}
+	frames := 1
+	if a.Is4() {
+		frames = 2
+	}
+	p.free = p.free.Add(time.Duration(frames) * time.Second / time.Duration(p.rate))
+	return 0
+}
+
+// schedule has what is due first on top (container/heap).
+type schedule []*announcement
+
+func (s schedule) Len() int           { return len(s) }
+func (s schedule) Less(i, j int) bool { return s[i].due.Before(s[j].due) }
+func (s schedule) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
+
+// Push implements heap.Interface.
+func (s *schedule) Push(x any) { *s = append(*s, x.(*announcement)) }
+
+// Pop implements heap.Interface.
+func (s *schedule) Pop() any {
+	last := (*s)[len(*s)-1]
+	*s = (*s)[:len(*s)-1]
+	return last
+}

@@ -1,0 +1,226 @@
+package ownership
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+const (
+	vip4 = "10.9.0.100"
+	vip6 = "fd09::100"
+)
+
+// world is a host with a LAN, on which a client is, and a server behind it, to which it translates VIP:80.
+func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
+	l = lab.New(t)
+	lab.Need(t, "nft")
+	client = l.Add("client")
+	server := l.Add("server")
+	b := l.Bridge("lan")
+	b.Join(l.Host(), "10.9.0.11/24", "fd09::11/64")
+	b.Join(client, "10.9.0.50/24", "fd09::50/64")
+	l.Link(l.Host(), server, "10.8.0.1/24", "10.8.0.20/24")
+	server.Default("10.8.0.1")
+	l.Host().Sysctl("net.ipv4.ip_forward", "1")
+	server.Echo("udp", "s1", netip.MustParseAddrPort("10.8.0.20:80"))
+	l.Host().Exec("nft", `add table ip test; add chain ip test pre { type nat hook prerouting priority -100; }; add rule ip test pre ip daddr `+vip4+` udp dport 80 dnat to 10.8.0.20:80`)
+	t.Cleanup(func() { l.Host().For(t).Exec("nft", "delete table ip test") })
+	return l, client
+}
+
+// TestFrozen freezes an owner: by the kernel's clock alone nobody answers for its VIPs any more, by ARP or NDP, and nothing is
+// forwarded, with the addresses bound and without them. When it goes on its refreshes open nothing.
+func TestFrozen(t *testing.T) {
+	l, client := world(t)
+	process, tell := owner(t, l, vip4, vip6)
+	mac := hostMAC(t, l)
+	lab.Eventually(t, 10*time.Second, "answers", func() error {
+		found := answers(t, client, vip4, vip6)
+		if len(found) != 2 || found[netip.MustParseAddr(vip4)].String() != mac {
+			return fmt.Errorf("who answers is %v", found)
+		}
+		return nil
+	})
+	client.Exec("ip", "neigh", "replace", vip4, "lladdr", mac, "nud", "permanent", "dev", "lan") // ARP keeps nothing back
+	lab.Eventually(t, 10*time.Second, "an answer through the host", func() error { return askServer(t, client) })
+	tell()
+
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stopped, last := time.Now(), time.Duration(0)
+	lab.Eventually(t, 10*time.Second, "silence", func() error {
+		asked := time.Since(stopped)
+		if found := answers(t, client, vip4, vip6); len(found) > 0 {
+			last = asked
+			return fmt.Errorf("after %s %v answer", asked, found)
+		}
+		return nil
+	})
+	t.Logf("frozen: the last question that was answered was asked after %s", last.Round(time.Millisecond))
+	silent := func(when string) {
+		t.Helper()
+		if found := answers(t, client, vip4, vip6); len(found) > 0 {
+			t.Errorf("%s: %v answer", when, found)
+		}
+		if err := askServer(t, client); err == nil {
+			t.Errorf("%s: a packet was forwarded", when)
+		}
+	}
+	silent("frozen, with the addresses bound")
+	if err := process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	silent("going on")
+	silent("going on for longer than the timeout")
+	l.Host().Exec("ip", "addr", "del", vip4+"/32", "dev", "lan")
+	silent("without the address")
+}
+
+func hostMAC(t *testing.T, l *lab.Lab) string {
+	t.Helper()
+	device, err := net.InterfaceByName("lan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return device.HardwareAddr.String()
+}
+
+// askServer asks the server behind the VIP, and returns why there is no answer.
+func askServer(t *testing.T, client *lab.NS) error {
+	t.Helper()
+	c, err := client.Dial(t.Context(), "udp", vip4+":80")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	_, err = lab.AskWithin(c, wait.Scaled(100*time.Millisecond))
+	return err
+}
+
+// TestGate opens and closes a gate, changes its VIPs, and finds what others take away.
+func TestGate(t *testing.T) {
+	l, client := world(t)
+	if err := Trial(); err != nil {
+		t.Fatalf("the trial says: %v", err)
+	}
+	g, err := NewGate(GateOptions{Timeout: time.Hour}) // nothing here depends on time
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { clean(t, []string{vip4, vip6}); _ = g.Close() })
+	x, err := NewAddresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Close() })
+	device, err := DeviceFor(netip.MustParseAddr(vip4), nil)
+	if err != nil || device.Name != "lan" {
+		t.Fatalf("the device is %v, %v", device, err)
+	}
+	if _, err := DeviceFor(netip.MustParseAddr("10.77.0.1"), nil); err == nil {
+		t.Error("a VIP in no network has a device")
+	}
+	both := []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
+	if err := g.Install([]string{"lan"}, both); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(x.Add(device.Index, both)...); err != nil {
+		t.Fatal(err)
+	}
+	state := func(when string, want int, open bool) {
+		t.Helper()
+		if found := answers(t, client, vip4, vip6); len(found) != want {
+			t.Errorf("%s: %v answer, want %d", when, found, want)
+		}
+		if is, err := g.IsOpen(); err != nil || is != open {
+			t.Errorf("%s: open is %t, %v", when, is, err)
+		}
+		if reason, err := g.Intact(); reason != "" || err != nil {
+			t.Errorf("%s: %q, %v", when, reason, err)
+		}
+	}
+	state("installed", 0, false)
+	if err := g.Refresh(); err != nil {
+		t.Fatal(err)
+	}
+	state("refreshed, but never opened", 0, false)
+	do := func(f func() error) {
+		t.Helper()
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(g.Open)
+	state("open", 2, true)
+	do(g.Refresh)
+	state("refreshed", 2, true)
+	do(g.Shut)
+	state("shut", 0, false)
+	do(func() error { return g.Cover(both[:1]) })
+	state("of one VIP", 1, false)
+	do(func() error { return g.Cover(both) })
+	do(g.Open)
+	do(func() error { return g.Install([]string{"lan"}, both) })
+	state("installed anew", 0, false)
+	l.Host().Exec("nft", "delete table netdev "+DefaultTable)
+	if reason, err := g.Intact(); reason == "" || err != nil {
+		t.Errorf("after its table was deleted it is intact, %v", err)
+	}
+}
+
+// TestMany has 1,000 VIPs come at once, all of them announced, in order and in the time that their pace allows.
+func TestMany(t *testing.T) {
+	_, client := world(t)
+	n := wait.Load(1000)
+	var vips []netip.Addr
+	var texts []string
+	for i := range n {
+		a := netip.AddrFrom4([4]byte{10, 9, byte(1 + i/250), byte(1 + i%250)})
+		if i%4 == 3 {
+			a = netip.MustParseAddr(fmt.Sprintf("fd09::1:%x", i+1))
+		}
+		vips, texts = append(vips, a), append(texts, a.String())
+	}
+	g, err := NewGate(GateOptions{Timeout: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := NewAddresses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { clean(t, texts); _ = g.Close(); _ = x.Close() })
+	device, err := net.InterfaceByName("lan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	heard := hear(t, client)
+	began := time.Now()
+	if err := g.Install([]string{"lan"}, vips); err != nil {
+		t.Fatal(err)
+	}
+	installed := time.Now()
+	if err := g.Open(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(x.Add(device.Index, vips)...); err != nil {
+		t.Fatal(err)
+	}
+	added := time.Now()
+	announcing(t).Announce(device.Index, vips)
+	wait.For(t, 30*time.Second, "all are announced", func() bool { return heard.distinct() == n })
+	t.Logf("%d VIPs: the gate took %s, the addresses %s, the announcements %s", n, installed.Sub(began), added.Sub(installed), time.Since(added))
+	x.Remove(device.Index, vips[:n/2])
+	if own, err := x.Strip(vips); err != nil || len(own) > 0 {
+		t.Errorf("stripping left %v, %v", own, err)
+	}
+}

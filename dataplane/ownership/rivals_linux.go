@@ -1,0 +1,89 @@
+package ownership
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"vipd/dataplane/internal/neigh"
+)
+
+// Rival is another host on a link that says it has a VIP.
+type Rival struct {
+	VIP netip.Addr
+	MAC net.HardwareAddr
+}
+
+// Rivals calls tell for each frame in which another host on the device's link says that it has a VIP, until ctx ends. VIP
+// reports what is one; both are called by several goroutines, and must not block.
+func Rivals(ctx context.Context, device int, vip func(netip.Addr) bool, tell func(Rival)) error {
+	return neigh.Claims(ctx, device, nil, func(c neigh.Claim) {
+		if vip(c.Addr) {
+			tell(Rival{c.Addr, c.MAC})
+		}
+	})
+}
+
+// probes is how often Probe asks within its patience.
+const probes = 3
+
+// Probe asks on the device's link who has the VIPs, three times within patience (RFC 5227, RFC 4862), and returns the MAC of
+// who answers. This host must not have them.
+func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
+	asked, found := map[netip.Addr]bool{}, map[netip.Addr]net.HardwareAddr{}
+	for _, a := range vips {
+		asked[a] = true
+	}
+	sender, err := neigh.Open(device)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var mu sync.Mutex
+	var failed error
+	var asking sync.WaitGroup
+	ready := func() {
+		if failed = ask(sender, vips); failed == nil { // which opens the sockets here, where the caller is
+			asking.Go(func() { failed = askAgain(ctx, sender, vips, patience) })
+		}
+	}
+	err = neigh.Claims(ctx, device, ready, func(c neigh.Claim) {
+		mu.Lock()
+		defer mu.Unlock()
+		if asked[c.Addr] {
+			found[c.Addr] = c.MAC
+		}
+	})
+	asking.Wait()
+	return found, errors.Join(err, failed, sender.Close())
+}
+
+// ask asks once for each of the VIPs.
+func ask(sender *neigh.Sender, vips []netip.Addr) error {
+	for _, a := range vips {
+		if err := sender.Ask(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// askAgain asks until ctx ends.
+func askAgain(ctx context.Context, sender *neigh.Sender, vips []netip.Addr, patience time.Duration) error {
+	again := time.NewTicker(patience / probes)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+			if err := ask(sender, vips); err != nil {
+				return err
+			}
+		}
+	}
+}

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package ownership
+
+import "errors"
+
+// Trial says why this system can't fence owned VIPs.
+func Trial() error { return errors.New("only Linux can fence VIPs") }

@@ -1,0 +1,111 @@
+package userspace
+
+import (
+	"context"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// Connections calls visit for the connections and flows that q names. No lock is held meanwhile: of each frontend the
+// connections that there are at the beginning are visited, with what is so of each when its turn comes.
+func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
+	for _, f := range d.list() {
+		if q.Frontend != (balancer.Key{}) && q.Frontend != f.key {
+			continue
+		}
+		conns, flows := f.begun()
+		for c := range f.described(conns, flows) {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if !q.Names(&c) {
+				continue
+			}
+			if err := visit(&c); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// begun lists what goes through f.
+func (f *frontend) begun() (conns []*conn, flows []*flow) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	conns, flows = make([]*conn, 0, f.count), make([]*flow, 0, len(f.flows.by))
+	for x := f.conns.next; x != &f.conns; x = x.next {
+		conns = append(conns, x)
+	}
+	f.flows.each(func(x *flow) { flows = append(flows, x) })
+	return conns, flows
+}
+
+// described yields conns and flows that have not ended meanwhile.
+func (f *frontend) described(conns []*conn, flows []*flow) func(yield func(dataplane.Connection) bool) {
+	return func(yield func(dataplane.Connection) bool) {
+		for _, x := range conns {
+			if c, live := x.describe(); live && !yield(c) {
+				return
+			}
+		}
+		for _, x := range flows {
+			if c, live := f.describe(x); live && !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+// describe returns how a connection is; live: it has not ended.
+func (c *conn) describe() (entry dataplane.Connection, live bool) {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	return c.describeLocked(), !c.left
+}
+
+func (c *conn) describeLocked() dataplane.Connection {
+	conf := c.f.conf.Load()
+	entry := dataplane.Connection{
+		Frontend: c.f.key, Service: conf.Service, Client: c.from, Since: c.since, State: c.stateLocked(conf),
+		In: c.traffic.in.Load(), Out: c.traffic.out.Load(),
+	}
+	if c.backend != nil {
+		entry.Backend = c.backend.addr
+	}
+	return entry
+}
+
+// describe returns how a flow is; live: it has not ended.
+func (f *frontend) describe(x *flow) (entry dataplane.Connection, live bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.describeLocked(x), !x.ended
+}
+
+func (f *frontend) describeLocked(x *flow) dataplane.Connection {
+	state := "flow"
+	if x.idle(f.d.now()) {
+		state = dataplane.Idle
+	}
+	return dataplane.Connection{
+		Frontend: f.key, Service: f.conf.Load().Service, Client: x.client, Backend: x.backend.addr, Since: x.since, State: state,
+		In: x.in.Load(), Out: x.out.Load(),
+	}
+}
+
+// stateLocked is the word for where a connection stands.
+func (c *conn) stateLocked(conf *config) string {
+	if c.server == nil {
+		return "connecting"
+	}
+	if c.traffic.half.Load() {
+		return "half-closed"
+	}
+	is := conf.find(c.backend)
+	if c.f.removed || is == nil || is.State == balancer.Draining || is.State == balancer.Removed {
+		return "draining"
+	}
+	return "established"
+}

@@ -1,0 +1,70 @@
+package userspace
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/pick"
+	"vipd/dataplane"
+)
+
+// Explain implements dataplane.Dataplane: it asks the tables and pickers that connections are given out by.
+func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
+	d.mu.Lock()
+	f := d.frontends[g.Key]
+	d.mu.Unlock()
+	if f == nil {
+		return dataplane.Explanation{}, fmt.Errorf("userspace mode does not serve %s", g.Key)
+	}
+	e := dataplane.Explanation{Choice: choiceOf(g.Scheduler), Objects: f.sockets()}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c, now := f.conf.Load(), time.Now()
+	if f.sticky != nil {
+		if at, ok := f.sticky.Lookup(client, now); ok && c.mayKnow(at, nil) {
+			e.Sticky, e.Left = at, f.sticky.Left(client, now)
+		}
+	}
+	load := func(i int) int64 { return c.backends[i].active.Load() }
+	for i, part := range pick.Shares(c.Scheduler, c.Backends, load, f.flow(netip.AddrPortFrom(client, 0))) {
+		if part > 0 {
+			e.Shares = append(e.Shares, dataplane.Share{Backend: c.Backends[i].Addr, Part: part})
+		}
+	}
+	return e, nil
+}
+
+// choiceOf says how the picker of a scheduler chooses.
+func choiceOf(s balancer.Scheduler) string {
+	switch s {
+	case balancer.RoundRobin:
+		return "in turn"
+	case balancer.Random:
+		return "at random, by weight"
+	case balancer.LeastConn, balancer.WeightedLeastConn, balancer.ShortestDelay, balancer.NeverQueue:
+		return "by this node's connections as they are now"
+	case balancer.SourceHash, balancer.Maglev:
+		return "by a hash of the client's address"
+	case balancer.DestinationHash:
+		return "by a hash of the VIP"
+	}
+	return "in turn, by weight"
+}
+
+// sockets are where connections to f come in.
+func (f *frontend) sockets() (all []dataplane.Object) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.listener != nil:
+		all = append(all, dataplane.Object{Name: "socket of vipd", Says: "listens on " + f.listener.Addr().String()})
+	case f.packets != nil:
+		all = append(all, dataplane.Object{Name: "socket of vipd", Says: "receives on " + f.packets.LocalAddr().String()})
+	case f.held != nil:
+		all = append(all, dataplane.Object{Name: "socket of vipd", Says: "keeps the port closed"})
+	}
+	return append(all, dataplane.Object{Name: "connections", Says: fmt.Sprintf("%d, and %d UDP flows", f.count, len(f.flows.by))})
+}

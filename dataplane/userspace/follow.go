@@ -1,0 +1,111 @@
+package userspace
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// followers are told of connections that begin and end. Without any, that costs a connection one look at count.
+type followers struct {
+	count atomic.Int32
+	mu    sync.Mutex // guards all
+	all   map[*follower]bool
+}
+
+// follower has what one caller of Follow is to be told.
+type follower struct {
+	news chan news
+	// missed: there was more than fits into news.
+	missed atomic.Bool
+}
+
+// news is a connection that began or ended.
+type news struct {
+	began bool
+	conn  dataplane.Connection
+}
+
+// followerBuffer is how many connections begin or end before a slow follower misses some.
+const followerBuffer = 4096
+
+func (s *followers) some() bool { return s.count.Load() > 0 }
+
+// tell never blocks.
+func (s *followers) tell(n news) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for f := range s.all {
+		select {
+		case f.news <- n:
+		default:
+			f.missed.Store(true)
+		}
+	}
+}
+
+func (s *followers) add(f *follower) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[*follower]bool{}
+	}
+	s.all[f] = true
+	s.count.Add(1)
+}
+
+func (s *followers) remove(f *follower) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, f)
+	s.count.Add(-1)
+}
+
+// Follow implements dataplane.Dataplane: a connection begins when an endpoint has taken it.
+func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
+	f := &follower{news: make(chan news, followerBuffer)}
+	d.followers.add(f)
+	defer d.followers.remove(f)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case n := <-f.news:
+			tell(n.began, &n.conn)
+			if f.missed.Swap(false) {
+				lost()
+			}
+		}
+	}
+}
+
+// Kill implements dataplane.Dataplane: both sides of a connection are reset.
+func (d *Dataplane) Kill(_ context.Context, q dataplane.ConnectionQuery) (n int, err error) {
+	for _, f := range d.list() {
+		if q.Frontend == (balancer.Key{}) || q.Frontend == f.key {
+			n += f.kill(&q)
+		}
+	}
+	return n, nil
+}
+
+func (f *frontend) kill(q *dataplane.ConnectionQuery) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for x := f.conns.next; x != &f.conns; x = x.next {
+		if c := x.describeLocked(); !x.cut && q.Names(&c) {
+			x.cutLocked()
+			n++
+		}
+	}
+	f.flows.each(func(x *flow) {
+		if c := f.describeLocked(x); q.Names(&c) {
+			f.endFlowLocked(x)
+			n++
+		}
+	})
+	return n
+}

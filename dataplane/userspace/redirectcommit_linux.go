@@ -1,0 +1,178 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/conntrack"
+	"vipd/dataplane/internal/xtables"
+)
+
+// commit has the kernel redirect as was asked for, and drops conntrack's memory of UDP flows that went elsewhere. Keys that
+// failed on their own are a KeyErrors.
+func (r *redirect) commit(ctx context.Context) error {
+	failed := dataplane.KeyErrors{}
+	var all error
+	for _, family := range xtables.Families() {
+		if y := r.families[family]; y != nil {
+			if err := y.commit(ctx, failed); err != nil {
+				all = errors.Join(all, fmt.Errorf("redirecting %s: %w", y.name, err))
+			}
+		}
+	}
+	if all == nil && len(failed) > 0 {
+		return failed
+	}
+	return all
+}
+
+func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors) error {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	if y.sure && maps.Equal(y.there, y.ports) {
+		return nil
+	}
+	y.sure = false
+	if err := y.kernel.Set(ctx, y.ports); err != nil {
+		return err
+	}
+	for _, side := range []map[balancer.Key]uint16{y.there, y.ports} {
+		for k := range side {
+			if k.Proto == balancer.UDP && y.there[k] != y.ports[k] {
+				y.stale[k] = true
+			}
+		}
+	}
+	y.there = maps.Clone(y.ports)
+	if err := y.forgetFlows(ctx, y.stale); err != nil { // the redirects are there, but these keys are not done
+		for k := range y.stale {
+			failed[k] = err
+		}
+		return nil
+	}
+	clear(y.stale)
+	y.sure = true
+	return nil
+}
+
+// forgetFlows drops what conntrack knows of UDP flows to the keys: it decides only once per flow where that goes, so that
+// a client that goes on sending would never meet a redirect that is new, and go on meeting one that is not there any more.
+func forgetFlows(ctx context.Context, keys map[balancer.Key]bool) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	conn, err := conntrack.Open()
+	if err == nil {
+		_, err = conn.Cut(ctx, keys, nil)
+		err = errors.Join(err, conn.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("dropping conntrack's UDP flows to redirected addresses: %w", err)
+	}
+	return nil
+}
+
+// inspect removes what an earlier process has left, the first time, and later compares what is there with what we left: the next
+// commit mends it.
+func (r *redirect) inspect(ctx context.Context) ([]string, error) {
+	var damage []string
+	for _, family := range xtables.Families() {
+		y := r.families[family]
+		if y == nil {
+			continue
+		}
+		found, err := y.inspect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if found != "" {
+			damage = append(damage, fmt.Sprintf("redirects of %s: %s", family, found))
+		}
+	}
+	return damage, nil
+}
+
+func (y *redirectFamily) inspect(ctx context.Context) (string, error) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	damage, err := y.kernel.Observe(ctx)
+	y.sure = y.sure && damage == "" && err == nil
+	return damage, err
+}
+
+// intact looks, in one family after the other, for what is missing.
+func (r *redirect) intact(ctx context.Context) (string, error) {
+	for _, family := range xtables.Families() {
+		y := r.families[family]
+		if y == nil {
+			continue
+		}
+		y.mu.Lock()
+		reason, err := y.kernel.Intact(ctx)
+		y.mu.Unlock()
+		if reason != "" || err != nil {
+			return reason, err
+		}
+	}
+	return "", nil
+}
+
+// writeTime bounds how long taking the redirects back may take.
+const writeTime = 30 * time.Second
+
+// stop has every redirect lead to a closed port. It goes on where ctx has ended: they would lead clients to ports that others
+// may get.
+func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
+	defer cancel()
+	var failed error
+	for _, f := range frontends {
+		y := r.families[xtables.FamilyOf(f.key.Addr)]
+		if y == nil {
+			failed = errors.Join(failed, bind{}.stop(ctx, []*frontend{f}))
+			continue
+		}
+		if r.d.yielded { // another dataplane has the new connections
+			continue
+		}
+		if port, err := y.closedFor(f); err == nil && !f.isRemoved() {
+			y.ports[f.key] = port
+		} else if err != nil {
+			failed = errors.Join(failed, err)
+		}
+	}
+	if !r.d.yielded {
+		failed = errors.Join(failed, r.commit(ctx))
+	}
+	for _, f := range frontends {
+		if r.families[xtables.FamilyOf(f.key.Addr)] != nil {
+			f.shut()
+		}
+	}
+	for _, y := range r.families {
+		if y.shared != nil {
+			_ = y.shared.Close() // its loop ends
+		}
+	}
+	return failed
+}
+
+// close removes the redirects, and then the closed ports that they led to.
+func (r *redirect) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
+	defer cancel()
+	var failed error
+	for _, y := range r.families {
+		failed = errors.Join(failed, y.kernel.Close(ctx))
+		for _, held := range y.closed {
+			held.close()
+		}
+		clear(y.closed)
+	}
+	return failed
+}

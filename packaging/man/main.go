@@ -1,0 +1,197 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+func main() {
+	bin := flag.String("bin", "bin", "the `FOLDER` of the built programs")
+	out := flag.String("o", "build/man", "the `FOLDER` to write to")
+	version := flag.String("version", "", "the `VERSION` that the pages show")
+	flag.Parse()
+	if err := write(*bin, *out, *version); err != nil {
+		fmt.Fprintln(os.Stderr, "man:", err)
+		os.Exit(1)
+	}
+}
+
+// write writes all pages into a folder.
+func write(bin, out, version string) error {
+	pages, err := all(bin, version)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return fmt.Errorf("making the folder: %w", err)
+	}
+	for _, p := range pages {
+		if err := os.WriteFile(filepath.Join(out, p.file()), []byte(p.b.String()), 0o644); err != nil {
+			return fmt.Errorf("writing a page: %w", err)
+		}
+	}
+	return nil
+}
+
+// all makes the pages.
+func all(bin, version string) ([]*page, error) {
+	vipctl, err := asked(bin, "vipctl")
+	if err != nil {
+		return nil, err
+	}
+	pages := []*page{vipctlPage(vipctl, version)}
+	for _, command := range vipctl.lists["Commands"] {
+		h, err := asked(bin, "vipctl", command.term)
+		if err != nil {
+			return nil, err
+		}
+		pages = append(pages, verbPage(command, h, version))
+	}
+	vipd, err := asked(bin, "vipd")
+	if err != nil {
+		return nil, err
+	}
+	owner, err := asked(bin, "vipd", "owner")
+	if err != nil {
+		return nil, err
+	}
+	settings, err := settingsPage(version)
+	return append(pages, vipdPage(vipd, owner, version), settings), err
+}
+
+// asked is the help of a program, or of one of its commands.
+func asked(bin, program string, command ...string) (*help, error) {
+	out, err := exec.Command(filepath.Join(bin, program), append(command, "--help")...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("asking %s for help: %w", program, err)
+	}
+	return parseHelp(string(out)), nil
+}
+
+func vipctlPage(h *help, version string) *page {
+	_, brief, _ := strings.Cut(h.usage, " - ")
+	p := newPage("vipctl", 1, version, brief)
+	p.heading("SYNOPSIS")
+	p.literal([]string{h.lists["Usage"][0].term + " " + h.lists["Usage"][0].text})
+	p.heading("COMMANDS")
+	var others []string
+	for _, e := range h.lists["Commands"] {
+		p.item("vipctl "+e.term, e.text+"; see `vipctl-"+e.term+"`(1)")
+		others = append(others, "vipctl-"+e.term+"(1)")
+	}
+	for _, list := range h.order {
+		if list == "Usage" || list == "Commands" {
+			continue
+		}
+		p.heading("FLAGS")
+		p.paragraph(list + ":")
+		for _, e := range h.lists[list] {
+			p.item(e.term, e.text)
+		}
+	}
+	p.heading("EXIT STATUS")
+	for _, text := range h.last {
+		p.paragraph(strings.TrimPrefix(text, "Exit codes: "))
+	}
+	p.seeAlso(append(others, "vipd(8)", "vipd.toml(5)")...)
+	return p
+}
+
+func verbPage(command entry, h *help, version string) *page {
+	p := newPage("vipctl-"+command.term, 1, version, command.text)
+	p.heading("SYNOPSIS")
+	p.literal([]string{h.usage + " [FLAGS]"})
+	p.heading("DESCRIPTION")
+	for _, text := range h.paragraphs {
+		p.paragraph(text)
+	}
+	p.heading("FLAGS")
+	for _, e := range h.lists["Flags"] {
+		p.item(e.term, e.text)
+	}
+	p.heading("EXAMPLE")
+	for _, e := range h.lists["Example"] {
+		p.literal([]string{strings.TrimSpace(e.term + "  " + e.text)})
+	}
+	p.seeAlso("vipctl(1)", "vipd(8)", "vipd.toml(5)")
+	return p
+}
+
+func vipdPage(h, owner *help, version string) *page {
+	p := newPage("vipd", 8, version, "service load balancer for hosts without Kubernetes")
+	p.heading("SYNOPSIS")
+	p.literal([]string{"vipd [FLAGS]", "vipd owner [FLAGS]"})
+	p.heading("DESCRIPTION")
+	p.paragraph(h.usage)
+	p.paragraph("SIGHUP reloads the configuration, as `vipctl reload` does; a changed file is noticed without it. SIGTERM ends vipd: kernel " +
+		"modes leave their rules and addresses, so that traffic goes on, without health checks; userspace mode drains its connections. " +
+		"`vipctl cleanup` removes everything that vipd has created.")
+	p.heading("FLAGS")
+	for _, e := range h.lists["Flags"] {
+		p.item(e.term, e.text)
+	}
+	p.subheading("vipd owner")
+	p.paragraph(owner.usage)
+	for _, e := range owner.lists["Flags"] {
+		p.item(e.term, e.text)
+	}
+	p.heading("EXIT STATUS")
+	p.paragraph("0: it was asked to end. 1: it failed. 2: wrong use. 78: the configuration can't be used, or another vipd serves this network.")
+	p.heading("FILES")
+	p.item("/etc/vipd/vipd.toml", "the configuration, see `vipd.toml`(5)")
+	p.item("/run/vipd/vipd.sock", "the socket for `vipctl`(1), open to root and to the group vipd")
+	p.item("/var/lib/vipd", "what outlives a reboot: overrides, running drains, the last state of etcd")
+	p.seeAlso("vipctl(1)", "vipd.toml(5)")
+	return p
+}
+
+// settingsPage is vipd.toml(5): the settings of the daemon as the default configuration lists them, and what docs/configuration.md says of a
+// service.
+func settingsPage(version string) (*page, error) {
+	defaults, err := os.ReadFile("systemd/vipd.toml")
+	if err != nil {
+		return nil, fmt.Errorf("reading the default configuration: %w", err)
+	}
+	doc, err := os.ReadFile("docs/configuration.md")
+	if err != nil {
+		return nil, fmt.Errorf("reading the guide: %w", err)
+	}
+	intro, _, _ := strings.Cut(string(doc), "\n## ")
+	_, services, found := strings.Cut(string(doc), "\n## A service\n")
+	if !found {
+		return nil, fmt.Errorf("docs/configuration.md has no section %q", "A service")
+	}
+	p := newPage("vipd.toml", 5, version, "configuration of vipd")
+	p.heading("DESCRIPTION")
+	_, intro, _ = strings.Cut(intro, "\n")
+	p.markdown(intro)
+	p.heading("SETTINGS OF THE DAEMON")
+	p.settings(string(defaults))
+	p.markdown("## A service\n" + services)
+	p.seeAlso("vipd(8)", "vipctl(1)", "vipctl-check(1)")
+	return p, nil
+}
+
+// settings writes the settings of a default configuration: each with its default and what stands behind it.
+func (p *page) settings(text string) {
+	for l := range strings.Lines(text) {
+		l = strings.TrimSpace(l)
+		setting, about, _ := strings.Cut(strings.TrimPrefix(l, "#"), "  # ")
+		switch {
+		case strings.HasPrefix(l, "#[services."):
+			return
+		case strings.HasPrefix(l, "["):
+			name, about, _ := strings.Cut(l, "#")
+			p.subheading(strings.TrimSpace(name))
+			if about != "" {
+				p.paragraph(sentence(strings.TrimSpace(about)))
+			}
+		case strings.HasPrefix(l, "#") && !strings.HasPrefix(l, "# ") && strings.Contains(setting, " = "):
+			p.item(strings.TrimSpace(setting), sentence(strings.TrimSpace(about)))
+		}
+	}
+}

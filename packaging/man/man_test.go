@@ -1,0 +1,69 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+	"vipd/test/program"
+)
+
+// TestPages writes the pages of the built programs. There is one for each command, they have every field of a service and every
+// setting of the default configuration, and groff takes them without a warning.
+func TestPages(t *testing.T) {
+	bin := program.Bin(t)
+	t.Chdir("../..")
+	out := t.TempDir()
+	if err := write(bin, out, "1.2.3"); err != nil {
+		t.Fatal(err)
+	}
+	h, err := asked(bin, "vipctl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"vipctl.1", "vipd.8", "vipd.toml.5"}
+	for _, e := range h.lists["Commands"] {
+		names = append(names, "vipctl-"+e.term+".1")
+	}
+	files, err := filepath.Glob(filepath.Join(out, "*"))
+	if err != nil || len(files) != len(names) || len(names) < 28 {
+		t.Errorf("there are %d pages, %v, want %d: %v", len(files), err, len(names), names)
+	}
+	page, err := os.ReadFile(filepath.Join(out, "vipd.toml.5"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range fields(reflect.TypeFor[balancer.Service](), reflect.TypeFor[balancer.Port](), reflect.TypeFor[balancer.Endpoint](), reflect.TypeFor[balancer.Health]()) {
+		if !strings.Contains(string(page), `\fB`+field) && !strings.Contains(string(page), ", "+field) {
+			t.Errorf("vipd.toml(5) does not have the field %s", field)
+		}
+	}
+	for _, setting := range []string{`mode = "auto"`, `[store]`, `masquerade_bit = 14`} {
+		if !strings.Contains(string(page), escaped(setting)) {
+			t.Errorf("vipd.toml(5) does not have %s", setting)
+		}
+	}
+	lab.Need(t, "groff")
+	for _, file := range files {
+		if said, err := exec.Command("groff", "-man", "-Tutf8", "-ww", "-z", file).CombinedOutput(); err != nil || len(said) > 0 {
+			t.Errorf("groff: %v\n%s", err, said)
+		}
+	}
+}
+
+// fields are the names of the fields of structs in TOML.
+func fields(types ...reflect.Type) (names []string) {
+	for _, typ := range types {
+		for _, f := range reflect.VisibleFields(typ) {
+			if name := f.Tag.Get("toml"); name != "" && name != "-" {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}

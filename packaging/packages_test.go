@@ -1,0 +1,122 @@
+package packaging
+
+import (
+	"bytes"
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestScriptsAreShell lets the shell read the scripts of the packages.
+func TestScriptsAreShell(t *testing.T) {
+	var scripts []string
+	for _, pattern := range []string{"deb/*", "rpm/*", "version"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts = append(scripts, found...)
+	}
+	if len(scripts) != 7 {
+		t.Errorf("found %v", scripts)
+	}
+	for _, script := range scripts {
+		if out, err := exec.Command("sh", "-n", script).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", script, err, out)
+		}
+	}
+}
+
+// TestVersion: what Debian and RPM compare is in the order of the tags and commits.
+func TestVersion(t *testing.T) {
+	for version, want := range map[string]string{
+		"v1.2.3": "1.2.3", "v1.3.0-rc1": "1.3.0~rc1", "v1.2.3-5-gabcdef0": "1.2.3+5.gabcdef0", "v0.0.0-7-gabcdef0-dirty": "0.0.0+7.gabcdef0.dirty",
+	} {
+		cmd := exec.Command("./version", "package")
+		cmd.Env = append(os.Environ(), "VERSION="+version)
+		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("%s: got %q, %v, want %q", version, out, err, want)
+		}
+	}
+}
+
+// TestContents: all of systemd's files are in the packages, and every file of the tree that they name is there.
+func TestContents(t *testing.T) {
+	list, err := os.ReadFile("nfpm.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("../systemd/*.d/*.conf")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		if name := strings.TrimPrefix(file, "../"); !bytes.Contains(list, []byte(name)) {
+			t.Errorf("nfpm.yaml does not have %s", name)
+		}
+	}
+	units, err := filepath.Glob("../systemd/*.service")
+	if err != nil || len(units) == 0 {
+		t.Fatalf("%v, %v", units, err)
+	}
+	for _, unit := range units {
+		if name := filepath.Base(unit); !bytes.Contains(list, []byte("@STAGE@/"+name)) {
+			t.Errorf("nfpm.yaml does not have %s", name)
+		}
+	}
+	for line := range strings.Lines(string(list)) {
+		_, rest, found := strings.Cut(line, "{ src: ")
+		source, _, _ := strings.Cut(rest, ",")
+		if found && !strings.HasPrefix(source, `"@`) {
+			if _, err := os.Stat(filepath.Join("..", source)); err != nil {
+				t.Errorf("nfpm.yaml: %v", err)
+			}
+		}
+	}
+}
+
+// TestPackagesAreReproducible: what was built twice is the same, and the programs in it are of its architecture. The life of packages on
+// a host is in test/systemd.
+func TestPackagesAreReproducible(t *testing.T) {
+	folder := os.Getenv("VIPD_PACKAGES")
+	if folder == "" {
+		t.Skip("needs packages of two versions: make package-test builds them")
+	}
+	files, err := filepath.Glob(filepath.Join(folder, "new", "*"))
+	if err != nil || len(files) != 4 {
+		t.Fatalf("found %v, %v, want .deb and .rpm for two architectures", files, err)
+	}
+	for _, file := range files {
+		first, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := os.ReadFile(filepath.Join(folder, "again", filepath.Base(file)))
+		if err != nil {
+			t.Error(err)
+		} else if !bytes.Equal(first, second) {
+			t.Errorf("%s was built twice, and differs", filepath.Base(file))
+		}
+	}
+	for arch, want := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
+		root := t.TempDir()
+		debs, _ := filepath.Glob(filepath.Join(folder, "new", "*_"+arch+".deb"))
+		if out, err := exec.Command("dpkg-deb", append([]string{"-x"}, append(debs, root)...)...).CombinedOutput(); err != nil {
+			t.Fatalf("dpkg-deb: %v\n%s", err, out)
+		}
+		for _, program := range []string{"vipd", "vipctl"} {
+			f, err := elf.Open(filepath.Join(root, "usr/bin", program))
+			if err != nil {
+				t.Fatal(err)
+			}
+			libraries, err := f.ImportedLibraries()
+			if f.Machine != want || err != nil || len(libraries) > 0 {
+				t.Errorf("%s of %s: machine %v, libraries %v, %v", program, arch, f.Machine, libraries, err)
+			}
+			_ = f.Close()
+		}
+	}
+}

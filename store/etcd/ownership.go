@@ -1,0 +1,338 @@
+package etcd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"vipd/balancer/ownership"
+)
+
+const ownershipFolder = "/ownership/"
+
+// Ownership returns the key of a record of who owns which VIP.
+func (k Keys) Ownership(of ownership.Key) string {
+	return k.prefix + ownershipFolder + string(of.Kind) + "/" + of.Name
+}
+
+// The times of Ownership. A question must be short: without a leader etcd drops it, and it is asked again.
+const (
+	ownershipCall    = 400 * time.Millisecond
+	ownershipLoad    = 5 * time.Second
+	ownershipTTL     = 15
+	ownershipProbe   = time.Second
+	ownershipSilence = 3 * time.Second
+)
+
+// Ownership is how a host takes part in who owns which VIP: it is registered under a lease, follows all records, and writes.
+type Ownership struct {
+	config Config
+	keys   Keys
+	node   string
+	// Member is what is registered, and Tell gets all records after that, and then changes, in order. Secrets are the keys of
+	// heartbeats, newest first. Report hears what is in the way; nil: nothing.
+	Member  func() ownership.Member
+	Tell    func(changes []ownership.Change, revision int64, all bool)
+	Secrets func([][]byte)
+	Standby func(bool)
+	Report  func(error)
+
+	mu     sync.Mutex // guards client
+	client *clientv3.Client
+	wake   chan struct{}
+}
+
+// NewOwnership returns what does nothing until Run. The error is one of the configuration.
+func NewOwnership(c Config, node string) (*Ownership, error) {
+	if err := errors.Join(c.Check(), CheckNode(node)); err != nil {
+		return nil, err
+	}
+	keys, err := NewKeys(c.Prefix)
+	return &Ownership{config: c, keys: keys, node: node, wake: make(chan struct{}, 1)}, err
+}
+
+// MemberChanged has what Member returns written again.
+func (o *Ownership) MemberChanged() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run registers and follows, again and again, until ctx ends. Then the registration is withdrawn.
+func (o *Ownership) Run(ctx context.Context) {
+	for failures := 0; ctx.Err() == nil; failures++ {
+		began := time.Now()
+		err := o.attempt(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		o.Report(o.config.denied(plain(err), o.keys.prefix+ownershipFolder))
+		o.use(nil)
+		if time.Since(began) > 10*time.Second {
+			failures = 0
+		}
+		sleep(ctx, min(50*time.Millisecond<<min(failures, 5), time.Second))
+	}
+	o.use(nil)
+}
+
+// use makes client the one that writes go by, and closes the one before.
+func (o *Ownership) use(client *clientv3.Client) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.client != nil {
+		_ = o.client.Close() // nothing is left to be done about it
+	}
+	o.client = client
+}
+
+func (o *Ownership) attempt(ctx context.Context) error {
+	client, err := o.config.open(ctx)
+	if err != nil {
+		return err
+	}
+	o.use(client)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lease, err := o.register(ctx, client)
+	if err != nil {
+		return err
+	}
+	defer func() { // a registration that ends by itself would keep its node in juries for a while
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), ownershipCall)
+		defer cancel()
+		if ctx.Err() != nil {
+			_, _ = client.Revoke(bounded, lease)
+		}
+	}()
+	revision, err := o.load(ctx, client)
+	if err != nil {
+		return err
+	}
+	o.Report(nil)
+	return o.follow(ctx, client, lease, revision)
+}
+
+// register writes nodes/NODE under a lease.
+func (o *Ownership) register(ctx context.Context, client *clientv3.Client) (clientv3.LeaseID, error) {
+	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
+	defer cancel()
+	grant, err := client.Grant(ctx, ownershipTTL)
+	if err != nil {
+		return 0, err
+	}
+	return grant.ID, o.putMember(ctx, client, grant.ID)
+}
+
+func (o *Ownership) putMember(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID) error {
+	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
+	defer cancel()
+	text, err := json.Marshal(o.Member())
+	if err != nil {
+		return err
+	}
+	_, err = client.Put(ctx, o.keys.Ownership(ownership.Key{Kind: ownership.Nodes, Name: o.node}), string(text), clientv3.WithLease(lease))
+	return err
+}
+
+// load reads everything, as all members agree on it, and makes the key of heartbeats where there is none.
+func (o *Ownership) load(ctx context.Context, client *clientv3.Client) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, ownershipLoad)
+	defer cancel()
+	secret := o.keys.prefix + ownershipFolder + "key"
+	fresh, err := json.Marshal(secrets{Key: newSecret()})
+	if err != nil {
+		return 0, err
+	}
+	if _, err := client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(secret), "=", 0)).
+		Then(clientv3.OpPut(secret, string(fresh))).Commit(); err != nil {
+		return 0, err
+	}
+	both, err := client.Txn(ctx).Then(clientv3.OpGet(o.keys.prefix+ownershipFolder, clientv3.WithPrefix()),
+		clientv3.OpGet(o.keys.NodeConfig(o.node))).Commit()
+	if err != nil {
+		return 0, err
+	}
+	revision := both.Header.Revision
+	var all []ownership.Change
+	config := (*mvccpb.KeyValue)(nil)
+	for _, part := range both.Responses {
+		for _, kv := range part.GetResponseRange().Kvs {
+			if string(kv.Key) == o.keys.NodeConfig(o.node) {
+				config = kv
+				continue
+			}
+			if c, ok := o.change(kv, false); ok {
+				all = append(all, c)
+			}
+		}
+	}
+	o.configured(config)
+	o.Tell(all, revision, true)
+	return revision, nil
+}
+
+// configured tells whether the node is on standby.
+func (o *Ownership) configured(kv *mvccpb.KeyValue) {
+	var config struct {
+		Standby json.RawMessage `json:"standby"`
+	}
+	if kv != nil {
+		_ = json.Unmarshal(kv.Value, &config) // what is wrong with it is told by vipd, which follows it
+	}
+	o.Standby(len(config.Standby) > 0 && string(config.Standby) != "null" && string(config.Standby) != "false")
+}
+
+// change is a key as the protocol knows it; not ok: it is none of that.
+func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c ownership.Change, ok bool) {
+	rest, ok := strings.CutPrefix(string(kv.Key), o.keys.prefix+ownershipFolder)
+	if !ok {
+		return c, false
+	}
+	if rest == "key" && !gone {
+		var s secrets
+		if json.Unmarshal(kv.Value, &s) == nil {
+			o.Secrets(s.list())
+		}
+		return c, false
+	}
+	kind, name, ok := strings.Cut(rest, "/")
+	c = ownership.Change{Key: ownership.Key{Kind: ownership.Kind(kind), Name: name}, Revision: kv.ModRevision}
+	if !gone {
+		c.Text = append([]byte{}, kv.Value...)
+	}
+	return c, ok
+}
+
+// follow passes changes on and keeps the lease, until something fails.
+func (o *Ownership) follow(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID, revision int64) error {
+	ctx = clientv3.WithRequireLeader(ctx)
+	records := client.Watch(ctx, o.keys.prefix+ownershipFolder, clientv3.WithPrefix(), clientv3.WithRev(revision+1), clientv3.WithProgressNotify())
+	config := client.Watch(ctx, o.keys.NodeConfig(o.node), clientv3.WithRev(revision+1))
+	kept := make(chan error, 1)
+	go func() { kept <- o.keep(ctx, client, lease) }()
+	probe := time.NewTicker(ownershipProbe)
+	defer probe.Stop()
+	heard := time.Now()
+	for {
+		select {
+		case err := <-kept:
+			return err
+		case <-probe.C:
+			if time.Since(heard) > ownershipSilence {
+				return errors.New("etcd is silent")
+			}
+			go func() { _ = client.RequestProgress(ctx) }() // silence is what counts
+		case answer, ok := <-config:
+			if !ok || answer.Err() != nil {
+				return errors.Join(errors.New("the watch has ended"), answer.Err())
+			}
+			for _, e := range answer.Events {
+				if e.Type == mvccpb.DELETE {
+					e.Kv = nil
+				}
+				o.configured(e.Kv)
+			}
+		case answer, ok := <-records:
+			if !ok || answer.Err() != nil {
+				return errors.Join(errors.New("the watch has ended"), answer.Err())
+			}
+			heard = time.Now()
+			var changes []ownership.Change
+			for _, e := range answer.Events {
+				if c, ok := o.change(e.Kv, e.Type == mvccpb.DELETE); ok {
+					changes = append(changes, c)
+				}
+			}
+			o.Tell(changes, answer.Header.Revision, false)
+		}
+	}
+}
+
+// keep renews the lease, and writes what has changed of the member.
+func (o *Ownership) keep(ctx context.Context, client *clientv3.Client, lease clientv3.LeaseID) error {
+	renew := time.NewTicker(ownershipTTL * time.Second / 5)
+	defer renew.Stop()
+	failures := 0
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-o.wake:
+			err = o.putMember(ctx, client, lease)
+		case <-renew.C:
+			bounded, cancel := context.WithTimeout(ctx, ownershipTTL*time.Second/5)
+			_, err = client.KeepAliveOnce(bounded, lease)
+			cancel()
+		}
+		if failures++; err == nil {
+			failures = 0
+		} else if failures == 3 || !late(err) {
+			return fmt.Errorf("renewing the registration: %w", err)
+		}
+	}
+}
+
+// Write carries a transaction out, once. With an error nobody knows whether it was, unless the outcome is Refused.
+func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Outcome, int64, error) {
+	o.mu.Lock()
+	client := o.client
+	o.mu.Unlock()
+	if client == nil {
+		return ownership.Refused, 0, errors.New("there is no connection to etcd")
+	}
+	request := &etcdserverpb.TxnRequest{}
+	for _, c := range w.If {
+		request.Compare = append(request.Compare, unchanged(o.keys.Ownership(c.Key), c.Revision))
+	}
+	for _, k := range w.Delete {
+		request.Success = append(request.Success, remove(o.keys.Ownership(k)))
+	}
+	for _, p := range w.Put {
+		request.Success = append(request.Success, put(o.keys.Ownership(p.Key), p.Text, 0))
+	}
+	ctx, cancel := context.WithTimeout(ctx, ownershipCall)
+	defer cancel()
+	answer, err := etcdserverpb.NewKVClient(client.ActiveConnection()).Txn(ctx, request)
+	switch {
+	case err != nil && forbidden(err):
+		return ownership.Refused, 0, o.config.denied(plain(err), o.keys.prefix+ownershipFolder)
+	case err != nil:
+		return ownership.Unknown, 0, plain(err)
+	case !answer.Succeeded:
+		return ownership.Refused, 0, nil
+	}
+	return ownership.Done, answer.Header.Revision, nil
+}
+
+// secrets is what ownership/key says.
+type secrets struct {
+	Key      []byte `json:"key"`
+	Previous []byte `json:"previous,omitempty"`
+}
+
+func (s secrets) list() (all [][]byte) {
+	for _, k := range [][]byte{s.Key, s.Previous} {
+		if len(k) > 0 {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+func newSecret() []byte {
+	b := make([]byte, 32)
+	_, _ = rand.Read(b) // it never fails
+	return b
+}

@@ -1,0 +1,232 @@
+package bgp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"vipd/test/lab"
+	"vipd/test/program"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+const (
+	vip4 = "10.96.0.10"
+	vip6 = "fd00:96::10"
+)
+
+// router is the other side of the recipes: BIRD, which gives what it learns to its kernel.
+const router = `log stderr { fatal, bug, error };
+router id 192.168.1.1;
+protocol device { scan time 10; }
+protocol bfd { interface "*" { min rx interval 100 ms; min tx interval 100 ms; multiplier 3; }; }
+protocol kernel { merge paths on; ipv4 { import none; export all; }; }
+protocol kernel { merge paths on; ipv6 { import none; export all; }; }
+protocol bgp host {
+	local 192.168.1.1 as 65000;
+	neighbor 192.168.1.11 as 65001;
+	bfd on; passive on; hold time 9; keepalive time 3; graceful restart off; error wait time 1, 2;
+	ipv4 { import all; export none; };
+	ipv6 { import all; export none; };
+}
+`
+
+// world is a host with vipd and a speaker, a router that asks the VIPs, and a server.
+type world struct {
+	*lab.Lab
+	t              *testing.T
+	router, server *lab.NS
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	lab.Need(t, "bird")
+	w := &world{Lab: lab.New(t), t: t}
+	w.router, w.server = w.Add("router"), w.Add("server")
+	w.Link(w.Host(), w.router, "192.168.1.11/24", "192.168.1.1/24", "fd01::11/64", "fd01::1/64")
+	w.Link(w.Host(), w.server, "10.2.0.1/24", "10.2.0.2/24", "fd02::1/64", "fd02::2/64")
+	w.start(w.router, "bird", "-f", "-c", w.file("router.conf", router), "-s", w.path("router.ctl"), "-P", w.path("router.pid"))
+	return w
+}
+
+func (w *world) path(name string) string { return filepath.Join(w.t.TempDir(), name) }
+
+func (w *world) file(name, text string) string {
+	w.t.Helper()
+	path := w.path(name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+	return path
+}
+
+// start runs a program until the test ends.
+func (w *world) start(at *lab.NS, name string, args ...string) {
+	w.t.Helper()
+	cmd := at.Command(w.t.Context(), name, args...)
+	cmd.Stdout, cmd.Stderr = w.t.Output(), w.t.Output()
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		_ = cmd.Process.Kill() // its context may have ended it
+		_ = cmd.Wait()
+	})
+}
+
+// vipd starts one that withdraws its VIPs.
+func (w *world) vipd() {
+	w.t.Helper()
+	dir := w.t.TempDir()
+	w.start(w.Host(), filepath.Join(program.Bin(w.t), "vipd"), "--config", w.file("vipd.toml", fmt.Sprintf(`
+mode = "userspace"
+state_dir = %[1]q
+run_dir = %[1]q
+api.socket = "%[1]s/vipd.sock"
+api.http = ""
+[vips.%[2]q]
+withdraw = "no_endpoint"
+[vips.%[3]q]
+withdraw = "no_endpoint"
+[services.web]
+vips = [%[2]q, %[3]q]
+ports = [{ port = 80, target_port = 8080 }]
+endpoints = [{ address = "10.2.0.2" }, { address = "fd02::2" }]
+health = { type = "tcp", interval = "200ms", timeout = "150ms", fall = 1 }
+`, dir, vip4, vip6)))
+}
+
+// serve starts both servers.
+func (w *world) serve() (end func()) {
+	w.t.Helper()
+	four := w.server.Echo("tcp", "s1", netip.MustParseAddrPort("10.2.0.2:8080"))
+	six := w.server.Echo("tcp", "s1", netip.MustParseAddrPort("[fd02::2]:8080"))
+	return func() { four.Close(); six.Close() }
+}
+
+// routed waits until the router has routes to the VIPs, or none of them any more, and returns how long that took.
+func (w *world) routed(want bool) time.Duration {
+	w.t.Helper()
+	began := time.Now()
+	lab.Eventually(w.t, 30*time.Second, fmt.Sprintf("routes to the VIPs: %t", want), func() error {
+		routes := w.router.Exec("ip", "route") + w.router.Exec("ip", "-6", "route")
+		for _, vip := range []string{vip4, vip6} {
+			if has := strings.Contains(routes, vip+" "); has != want {
+				return fmt.Errorf("the route to %s is there: %t", vip, has)
+			}
+		}
+		return nil
+	})
+	return time.Since(began)
+}
+
+// ask asks both VIPs from the router.
+func (w *world) ask() {
+	w.t.Helper()
+	for _, vip := range []string{vip4 + ":80", "[" + vip6 + "]:80"} {
+		c, err := w.router.Dial(w.t.Context(), "tcp", vip)
+		if err != nil {
+			w.t.Errorf("asking %s: %v", vip, err)
+			continue
+		}
+		if _, err := lab.Ask(c); err != nil {
+			w.t.Errorf("asking %s: %v", vip, err)
+		}
+		_ = c.Close()
+	}
+}
+
+// recipe is a file of examples/bgp. Where the kernel has no dummy devices, vipd holds VIPs on lo.
+func recipe(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../examples/bgp", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	trial := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "trial"}}
+	if err := netlink.LinkAdd(trial); err != nil {
+		return strings.NewReplacer("interface \"vipd0\"", "interface \"lo\"", "interface vipd0", "interface lo").Replace(string(text))
+	}
+	if err := netlink.LinkDel(trial); err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestRecipes: with either speaker the router has a route to a VIP while an endpoint is usable, and leads clients there.
+func TestRecipes(t *testing.T) {
+	for _, speaker := range []struct {
+		name  string
+		start func(*world)
+	}{{"bird", (*world).bird}, {"frr", (*world).frr}} {
+		t.Run(speaker.name, func(t *testing.T) {
+			w := newWorld(t)
+			speaker.start(w)
+			end := w.serve()
+			w.vipd()
+			w.routed(true)
+			w.ask()
+			end()
+			t.Logf("from the last endpoint's death to the routes' end: %s, of which a check takes up to 200 ms", w.routed(false).Round(time.Millisecond))
+			end = w.serve()
+			t.Logf("from the endpoints' return to the routes' return: %s, of which two checks take up to 250 ms", w.routed(true).Round(time.Millisecond))
+			w.ask()
+			end()
+			w.routed(false)
+		})
+	}
+}
+
+func (w *world) bird() {
+	w.t.Helper()
+	w.start(w.Host(), "bird", "-f", "-c", w.file("bird.conf", recipe(w.t, "bird.conf")), "-s", w.path("bird.ctl"), "-P", w.path("bird.pid"))
+}
+
+// frr starts the daemons that FRR's service starts.
+func (w *world) frr() {
+	w.t.Helper()
+	const folder = "/usr/lib/frr/"
+	for _, name := range []string{"zebra", "bgpd", "bfdd"} {
+		if _, err := os.Stat(folder + name); err != nil {
+			w.t.Skip("needs frr: apt-get install frr")
+		}
+	}
+	const dir = "/run/frr" // which its user owns, in the lab's own /run
+	frr, err := user.Lookup("frr")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	id, err := strconv.Atoi(frr.Uid)
+	if err := errors.Join(err, os.MkdirAll(dir, 0o755), os.Chown(dir, id, id)); err != nil {
+		w.t.Fatal(err)
+	}
+	// As FRR's service does, each daemon gets its part of the file.
+	bgp, bfd, found := strings.Cut(recipe(w.t, "frr.conf"), "\nbfd\n")
+	if !found {
+		w.t.Fatal("the recipe has no section bfd")
+	}
+	for _, d := range []struct{ name, conf string }{{"zebra", "!\n"}, {"bfdd", "bfd\n" + bfd}, {"bgpd", bgp + "\n"}} {
+		name, conf := d.name, dir+"/"+d.name+".conf"
+		if err := os.WriteFile(conf, []byte(d.conf), 0o644); err != nil {
+			w.t.Fatal(err)
+		}
+		args := []string{"-f", conf, "-i", dir + "/" + name + ".pid", "-z", dir + "/zebra.sock", "--vty_socket", dir, "-P", "0", "--log", "stdout", "--log-level", "errors"}
+		if name == "bfdd" {
+			args = append(args, "--bfdctl", dir+"/bfdd.sock")
+		}
+		w.start(w.Host(), folder+name, args...)
+		if name == "zebra" {
+			lab.Eventually(w.t, 10*time.Second, "zebra's socket", func() error { _, err := os.Stat(dir + "/zebra.sock"); return err })
+		}
+	}
+}

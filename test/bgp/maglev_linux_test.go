@@ -1,0 +1,144 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"vipd/test/lab"
+	"vipd/test/program"
+)
+
+// gateways are three hosts with a vipd each, to which a router leads clients by ECMP, and four endpoints behind them.
+type gateways struct {
+	*world
+	clients []netip.AddrPort
+}
+
+func newGateways(t *testing.T, mode string) *gateways {
+	t.Helper()
+	g := &gateways{world: &world{Lab: lab.New(t), t: t}}
+	g.router = g.Add("router")
+	front, back := g.Bridge("front"), g.Bridge("back")
+	front.Join(g.router, "10.9.0.1/24")
+	for i := range 16 {
+		client := fmt.Sprintf("10.77.0.%d", 1+i)
+		g.router.AddAddr("lo", client+"/32")
+		g.clients = append(g.clients, netip.AddrPortFrom(netip.MustParseAddr(client), 0))
+	}
+	endpoints := ""
+	for i := range 4 {
+		name, addr := fmt.Sprintf("s%d", i), fmt.Sprintf("10.8.0.%d", 20+i)
+		server := g.Add(name)
+		back.Join(server, addr+"/24")
+		server.Echo("tcp", name, netip.MustParseAddrPort(addr+":8080"))
+		endpoints += fmt.Sprintf("{ address = %q }, ", addr)
+	}
+	bin := program.Bin(t)
+	for i := range 3 {
+		gw := g.Add(fmt.Sprintf("gw%d", i))
+		front.Join(gw, fmt.Sprintf("10.9.0.%d/24", 11+i))
+		back.Join(gw, fmt.Sprintf("10.8.0.%d/24", 11+i))
+		gw.Default("10.9.0.1")
+		dir := t.TempDir()
+		g.start(gw, filepath.Join(bin, "vipd"), "--log-level", "error", "--config", g.file("vipd.toml", fmt.Sprintf(`
+mode = %[1]q
+node = "gw%[2]d"
+state_dir = %[3]q
+run_dir = %[3]q
+api.socket = "%[3]s/vipd.sock"
+api.http = ""
+[services.web]
+vips = [%[4]q]
+ports = [{ port = 80, target_port = 8080 }]
+endpoints = [%[5]s]
+scheduler = "mh"
+snat = "always" # so that an endpoint sees which gateway a client came by
+`, mode, i, dir, vip4, endpoints)))
+	}
+	return g
+}
+
+// lead has the router lead clients to these gateways.
+func (g *gateways) lead(to ...int) {
+	g.t.Helper()
+	args := []string{"route", "replace", vip4}
+	for _, i := range to {
+		args = append(args, "nexthop", "via", fmt.Sprintf("10.9.0.%d", 11+i))
+	}
+	g.router.Exec("ip", args...)
+}
+
+// endpoints asks by each client, and returns which endpoint answers it, and by how many gateways they came.
+func (g *gateways) endpoints() (of map[netip.AddrPort]string, by int, err error) {
+	of = map[netip.AddrPort]string{}
+	through := map[netip.Addr]bool{}
+	for _, client := range g.clients {
+		c, err := g.router.DialFrom(g.t.Context(), "tcp", client, vip4+":80")
+		if err != nil {
+			return nil, 0, err
+		}
+		answer, err := lab.Ask(c)
+		_ = c.Close()
+		if err != nil {
+			return nil, 0, err
+		}
+		of[client], through[answer.Client.Addr()] = answer.Server, true
+	}
+	return of, len(through), nil
+}
+
+// TestMaglev: gateways of one mode lead a client to the same endpoint, so that where one is lost no client changes its endpoint,
+// neither its own nor those of the others.
+func TestMaglev(t *testing.T) {
+	for _, mode := range []string{"userspace", "iptables", "nftables"} {
+		t.Run(mode, func(t *testing.T) {
+			lab.Need(t, "iptables", "nft")
+			g := newGateways(t, mode)
+			var want map[netip.AddrPort]string
+			for i := range 3 {
+				g.lead(i)
+				lab.Eventually(t, 30*time.Second, fmt.Sprintf("answers through gw%d", i), func() error {
+					of, _, err := g.endpoints()
+					if want == nil && err == nil {
+						want = of
+					}
+					return err
+				})
+				g.same(fmt.Sprintf("through gw%d alone", i), want, 1)
+			}
+			served := map[string]bool{}
+			for _, server := range want {
+				served[server] = true
+			}
+			if len(served) < 2 {
+				t.Errorf("16 clients are spread over %d endpoints of 4", len(served))
+			}
+			g.lead(0, 1, 2)
+			g.same("by ECMP", want, 2)
+			g.lead(0, 2)
+			g.same("without gw1", want, 2)
+		})
+	}
+}
+
+// same holds each client to its endpoint, and all to some gateways at least.
+func (g *gateways) same(when string, want map[netip.AddrPort]string, least int) {
+	g.t.Helper()
+	got, by, err := g.endpoints()
+	if err != nil {
+		g.t.Errorf("%s: %v", when, err)
+		return
+	}
+	moved := 0
+	for client, server := range want {
+		if got[client] != server {
+			moved++
+		}
+	}
+	if moved > 0 || by < least {
+		g.t.Errorf("%s: %d of %d clients have another endpoint; they came by %d gateways", when, moved, len(want), by)
+	}
+}

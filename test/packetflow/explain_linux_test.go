@@ -1,0 +1,100 @@
+package packetflow
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+	"vipd/dataplane/explain"
+)
+
+// explained says what is wrong with what this node explains of a row. Real packets have been held to the row before, so that
+// affinity knows the client.
+func (w *world) explained(r row, network string) string {
+	to, err := r.destination()
+	if err != nil {
+		return err.Error()
+	}
+	status := w.engine.Status()
+	desired, _ := w.engine.Wanted()
+	n := explain.Node{
+		Desired: desired, Applied: status.Done, Mode: w.caps.Mode, Dataplane: w.dp, Connections: w.dp, Held: w.host.Addresses(),
+	}
+	client := addressOf(r.client, to.Addr())
+	a, err := n.Explain(w.t.Context(), explain.Question{
+		Client: client, To: balancer.Key{Addr: to.Addr(), Port: to.Port(), Proto: balancer.Protocol(network)},
+	})
+	if err != nil {
+		return err.Error()
+	}
+	if want := w.explanation(r, status.Done.Has(a.To)); a.Verdict != want {
+		return fmt.Sprintf("explained as %s (%s), want %s", a.Verdict, a.Summary, want)
+	}
+	for _, s := range a.Steps {
+		if s.Wrong && a.Verdict == explain.Served {
+			return fmt.Sprintf("explained with %q, which does not keep it from being served", s.Text)
+		}
+	}
+	if a.Verdict != explain.Served || r.verdict != served {
+		return ""
+	}
+	return w.explainedServed(r, network, &a)
+}
+
+// explanation is the verdict that a row asks for.
+func (w *world) explanation(r row, service bool) explain.Verdict {
+	to, literal := netip.ParseAddrPort(r.to)
+	switch {
+	case r.verdict == lost && !w.caps.KeepsSource:
+		return explain.Served
+	case !service && !(literal == nil && w.keeps(to.Addr())):
+		return explain.Elsewhere
+	}
+	return explain.Verdict(r.verdict)
+}
+
+func (w *world) keeps(a netip.Addr) bool {
+	for _, h := range w.host.Addresses() {
+		if h.Addr == a {
+			return h.Where != "host"
+		}
+	}
+	return false
+}
+
+// explainedServed holds shares and sources to the row, and where one endpoint is named, that one has to answer.
+func (w *world) explainedServed(r row, network string, a *explain.Answer) string {
+	total, parts, only := 0, 0.0, ""
+	for _, share := range r.answers {
+		total += share
+	}
+	for _, e := range a.Endpoints {
+		name := nameOf(e.Address.Addr())
+		if e.Part == 0 {
+			continue
+		}
+		parts += e.Part
+		if e.Part == 1 {
+			only = name
+		}
+		if want := float64(r.answers[name]) / float64(total); !slices.Contains(r.names(), name) || !r.stays && math.Abs(e.Part-want) > 0.02 {
+			return fmt.Sprintf("explained as served by %s with a share of %v, want %v", name, e.Part, r.answers)
+		}
+		if node := r.seesNode(name) || r.client == "local" || !w.caps.KeepsSource; node != e.SNAT {
+			return fmt.Sprintf("explained as if %s sees an address of the node's: %v, want %v", name, e.SNAT, node)
+		}
+	}
+	if math.Abs(parts-1) > 0.001 {
+		return fmt.Sprintf("the explained shares are %v together", parts)
+	}
+	if !r.stays || r.client == "local" || w.caps.Mode == "ipvs" && !a.Sticky.IsValid() {
+		return "" // a program of the node has several addresses, and the hashes of IPVS are the kernel's alone
+	}
+	answer, err := w.ask(r, network, atOnce)
+	if err != nil || answer.Server != only {
+		return fmt.Sprintf("explained as served by %q alone; %s answers, %v", only, answer.Server, err)
+	}
+	return ""
+}

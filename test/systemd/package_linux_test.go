@@ -1,0 +1,96 @@
+package systemd
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vipd/test/lab"
+)
+
+// TestPackages installs, upgrades, downgrades, removes and purges the packages of "make package-test", under a systemd and with traffic.
+// The machine's databases of packages are its own: what is written lies in its overlay.
+func TestPackages(t *testing.T) {
+	folder := os.Getenv("VIPD_PACKAGES")
+	if folder == "" {
+		t.Skip("needs packages of two versions: make package-test builds them")
+	}
+	lab.Need(t, "dpkg", "nft")
+	g := newGateway(t, func(t *testing.T, to string) {
+		if err := os.CopyFS(filepath.Join(to, "packages"), os.DirFS(folder)); err != nil {
+			t.Fatal(err)
+		}
+	}, map[string]string{"usr/sbin/policy-rc.d": "#!/bin/sh\nexit 0\n"}) // images of containers forbid packages to start anything
+	t.Run("deb", func(t *testing.T) {
+		g := g.of(t)
+		const dpkg = "dpkg --no-triggers " // the machine's other packages would index its manual pages each time
+		g.packaged(dpkg+"-i /packages/old/*_amd64.deb", dpkg+"-i /packages/new/*_amd64.deb", dpkg+"-r vipd")
+		g.run("test -e /etc/vipd/vipd.toml")
+		g.run(dpkg + "-P vipd")
+	})
+	t.Run("rpm", func(t *testing.T) {
+		lab.Need(t, "rpm")
+		g := g.of(t)
+		if out, err := g.try("test -e /usr/bin/vipd || test -e /etc/vipd || test -e /var/lib/vipd || ls -d /etc/systemd/system/*/vipd.service"); err == nil {
+			t.Fatalf("dpkg -P has left files:\n%s", out)
+		}
+		g.packaged("rpm -i --nodeps /packages/old/*.x86_64.rpm; systemctl start vipd", "rpm -U --nodeps /packages/new/*.x86_64.rpm", "rpm -e vipd")
+		g.run("test -e /etc/vipd/vipd.toml.rpmsave")
+	})
+}
+
+// packaged takes a package through its life, with the commands of its manager. In a kernel mode an upgrade and a downgrade lose no
+// connection, and removing it leaves nothing in the kernel.
+func (g *gateway) packaged(install, upgrade, remove string) {
+	t := g.t
+	t.Helper()
+	out := g.run(install)
+	if got := g.property("ActiveState"); got != "active" {
+		t.Fatalf("after the installation the unit is %s\n%s\n%s", got, out, g.journal(""))
+	}
+	g.run("getent group vipd")
+	g.version("0.0.1")
+	g.configure(config("mode = \"nftables\"\nstrict_mode = true", service("web", 10, "/usr/local/bin/check")))
+	g.run("systemctl restart vipd")
+	g.serves("10.96.0.10")
+	open, err := g.dial("10.96.0.10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = open.Close() }()
+	stop := g.clients("10.96.0.10")
+	g.run(upgrade)
+	g.version("0.0.2")
+	echoes(t, open)
+	if strings.HasPrefix(install, "dpkg") {
+		g.run(install)
+		g.version("0.0.1")
+		echoes(t, open)
+	}
+	if n := stop(); n < 20 {
+		t.Errorf("%d clients were served, want more", n)
+	}
+	if text := read(t, g.path("/etc/vipd/vipd.toml")); !strings.Contains(text, "[services.web]") {
+		t.Errorf("the configuration was replaced:\n%s", text)
+	}
+	g.run(remove)
+	if out := g.run("iptables-save; nft list ruleset; ip address"); strings.Contains(strings.ToLower(out), "vipd") || strings.Contains(out, "10.96.0.10") {
+		t.Errorf("%s has left\n%s", remove, out)
+	}
+	if out, err := g.try("pidof vipd"); err == nil {
+		t.Errorf("after %s vipd runs: %s", remove, out)
+	}
+}
+
+// version checks that vipctl, and the daemon that was started last, are of a version.
+func (g *gateway) version(want string) {
+	g.t.Helper()
+	if out := g.run("vipctl version"); !strings.Contains(out, want) {
+		g.t.Errorf("vipctl version says %s, want %s", out, want)
+	}
+	log := g.journal("")
+	if last := log[max(0, strings.LastIndex(log, "vipd starts")):]; !strings.Contains(last, "version=v"+want) {
+		g.t.Errorf("the last vipd is not %s:\n%s", want, log)
+	}
+}
