@@ -106,12 +106,13 @@ func (f *follower) wait(what string, is func(store.Snapshot) bool) store.Snapsho
 	return last
 }
 
-// reaches waits until everything up to a revision is published.
+// reaches waits until everything up to a revision is published. It asks for the position before it takes the snapshot: the
+// other way round the snapshot may be the one before.
 func (f *follower) reaches(revision int64) store.Snapshot {
 	f.t.Helper()
-	return f.wait(fmt.Sprintf("revision %d", revision), func(s store.Snapshot) bool {
-		return s.Connected && f.Source.Position().Seen >= revision
-	})
+	seen := func() bool { return f.Source.Position().Seen >= revision }
+	wait.For(f.t, within, fmt.Sprintf("revision %d", revision), func() bool { return seen() && f.last().Connected })
+	return f.last()
 }
 
 func connected(s store.Snapshot) bool { return s.Connected }
