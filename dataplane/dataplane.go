@@ -49,7 +49,8 @@ type Dataplane interface {
 	Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (Explanation, error)
 	// Counters never go back while the dataplane lives, not even when a frontend is removed and comes back.
 	Counters() []FrontendCount
-	// DialRetries counts attempts to reach a backend that went on to another one; false: the kernel connects.
+	// DialRetries counts attempts to reach a backend that went on to another one; false: the kernel connects, and no failures of
+	// connects are counted.
 	DialRetries() (n uint64, counted bool)
 	// TellDials, which comes before the first Apply, has a dataplane that connects to backends itself call tell with the
 	// error of each connect that fails, and with nil for the first that succeeds after one that failed. Tell is called by
@@ -179,12 +180,14 @@ type FrontendCount struct {
 	Port    string
 	// Connections were accepted and given to a backend or refused; In and Out are bytes from and to clients.
 	Connections, In, Out uint64
-	Backends             []BackendCount
+	// Failures are connects to backends that failed; always 0 where the kernel connects.
+	Failures uint64
+	Backends []BackendCount
 }
 
 // BackendCount is what was counted at one backend of a frontend.
 type BackendCount struct {
 	Backend netip.AddrPort
-	// Active are live ones, without UDP flows that are idle.
-	Connections, Active uint64
+	// Active are live ones, without UDP flows that are idle. Failures are connects that failed, as of the frontend.
+	Connections, Active, Failures uint64
 }

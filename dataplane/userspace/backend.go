@@ -17,7 +17,8 @@ type backend struct {
 	text string
 	// active counts connections and flows from the choice to the end.
 	active atomic.Int64
-	total  atomic.Uint64
+	// total counts connections and flows that it took, failures connects that failed.
+	total, failures atomic.Uint64
 	// restUntil is the instant up to which it is no one's first choice; 0: its last answer was good.
 	restUntil atomic.Int64
 	// seen is when a frontend last had it; the dataplane's mu guards it.

@@ -113,6 +113,8 @@ func (f *frontend) judge(b *backend, err error) {
 	case exhausted(err):
 		f.d.seldom("no descriptor is left for a connection to a backend", "frontend", f.key, "backend", b.addr)
 	default:
+		b.failures.Add(1)
+		f.conf.Load().tally.failures.Add(1)
 		if f.d.told != nil { // before b rests, so that no success after this one goes untold
 			f.d.told(b.target(), err)
 		}

@@ -22,9 +22,9 @@ type tallyKey struct {
 // tally counts for one port of a service. It outlives the frontends, and a backend's count the backend, for
 // counters.Memory, so that counts don't go back where something comes and goes.
 type tally struct {
-	connections, in, out atomic.Uint64
-	service              balancer.Name
-	seen                 time.Time // when a frontend last had it; the dataplane's mu guards it
+	connections, in, out, failures atomic.Uint64
+	service                        balancer.Name
+	seen                           time.Time // when a frontend last had it; the dataplane's mu guards it
 
 	mu       sync.Mutex
 	backends map[netip.AddrPort]*backend
@@ -88,12 +88,14 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	for k, t := range d.tallies {
 		c := dataplane.FrontendCount{
 			Service: k.service, Port: k.port,
-			Connections: t.connections.Load(), In: t.in.Load(), Out: t.out.Load(),
+			Connections: t.connections.Load(), In: t.in.Load(), Out: t.out.Load(), Failures: t.failures.Load(),
 		}
 		t.mu.Lock()
 		for at, b := range t.backends {
 			active := uint64(max(0, b.active.Load()-idle[b]))
-			c.Backends = append(c.Backends, dataplane.BackendCount{Backend: at, Connections: b.total.Load(), Active: active})
+			c.Backends = append(c.Backends, dataplane.BackendCount{
+				Backend: at, Connections: b.total.Load(), Active: active, Failures: b.failures.Load(),
+			})
 		}
 		t.mu.Unlock()
 		slices.SortFunc(c.Backends, func(a, b dataplane.BackendCount) int { return a.Backend.Compare(b.Backend) })

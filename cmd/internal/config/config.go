@@ -39,6 +39,7 @@ type Config struct {
 	IPVS       IPVS           `toml:"ipvs"`
 	IPTables   IPTables       `toml:"iptables"`
 	API        API            `toml:"api"`
+	Metrics    Metrics        `toml:"metrics"`
 	Tracing    Tracing        `toml:"tracing"`
 	Ownership  Ownership      `toml:"ownership"`
 	Definition map[string]any `toml:"services"`
@@ -200,6 +201,12 @@ type Ownership struct {
 	AnnounceEvery time.Duration `toml:"announce_every" range:"0s,24h"`
 }
 
+// Metrics bounds what a scrape costs.
+type Metrics struct {
+	// PerEndpoint: endpoints have series of their own.
+	PerEndpoint bool `toml:"per_endpoint"`
+}
+
 // Tracing sends spans somewhere; "" turns it off.
 type Tracing struct {
 	OTLPEndpoint string `toml:"otlp_endpoint"`
@@ -217,6 +224,7 @@ func Default() Config {
 		Userspace: Userspace{Intercept: AutoIntercept},
 		IPTables:  IPTables{Backend: AutoBackend, MasqueradeBit: 14},
 		Ownership: Ownership{Weight: 1, Detect: 800 * time.Millisecond, RestartGrace: 10 * time.Second, AnnounceEvery: time.Minute},
+		Metrics:   Metrics{PerEndpoint: true},
 		API:       API{Socket: "/run/vipd/vipd.sock", HTTP: "127.0.0.1:9890"},
 	}
 }

@@ -65,7 +65,7 @@ func (d *Daemon) build() (err error) {
 		return err
 	}
 	d.outliers = outlier.New(outlier.Options{
-		Rules: d.Ejection, Journal: d.journal, Hint: d.checks.Hint, Kick: func() { d.model.Kick() },
+		Rules: d.Ejection, Journal: d.journal, Hint: d.checks.Hint, Kick: func() { d.model.Kick() }, Ejects: d.metrics.ejections.add,
 	})
 	d.outliers.Listen(first.Dataplane)
 	if c.Store.Kind == config.EtcdStore {
@@ -162,7 +162,7 @@ func (d *Daemon) newRecorder() *recorder.Recorder {
 	return recorder.New(recorder.Options{
 		Journal: d.journal, Started: d.started, Files: d.config.Store.Kind != config.EtcdStore, DownSince: d.checks.DownSince,
 		Began:   func(s *model.State, now time.Time) { d.fleet.Began(s, now) },
-		Refused: d.metrics.reloadFailed, Engine: d.engine, HostProblems: d.hostProblems, HostChanged: d.firewall.Changed(),
+		Refused: d.metrics.reloadFailed, Drains: d.metrics.drained.add, Panics: d.metrics.panicked.add, Engine: d.engine, HostProblems: d.hostProblems, HostChanged: d.firewall.Changed(),
 		Applied: func() int64 { return d.views.Look().Applied() },
 	})
 }

@@ -43,7 +43,7 @@ func (o orderly) Run() (code int) {
 
 // node is a daemon in this process, on a configuration in a folder of its own.
 type node struct {
-	t      *testing.T
+	t      testing.TB
 	dir    string
 	client *api.Client
 	daemon *daemon.Daemon

@@ -25,6 +25,8 @@ type metrics struct {
 	reloadFailures prometheus.Counter
 	checks         *prometheus.HistogramVec
 	repaired       func(n int, what string)
+	// What began, by service:
+	ejections, drained, panicked serviceCount
 }
 
 var _ dataplane.Metrics = (*metrics)(nil)
@@ -95,8 +97,8 @@ func (m *metrics) reloadFailed() { m.reloadFailures.Inc() }
 // collector shows what is so at the moment of the question.
 type collector struct {
 	*Daemon
-	info, mode, fallback, pending, connected, problems, services, frontends, endpoints,
-	serviceConnections, serviceBytes, endpointConnections, endpointActive, endpointUp, retries *prometheus.Desc
+	info, mode, fallback, pending, connected, problems, services, frontends,
+	serviceConnections, serviceBytes, serviceFailures, retries *prometheus.Desc
 }
 
 func newCollector(d *Daemon) *collector {
@@ -104,30 +106,27 @@ func newCollector(d *Daemon) *collector {
 		return prometheus.NewDesc("vipd_"+name, help, labels, nil)
 	}
 	return &collector{
-		Daemon:              d,
-		info:                describe("build_info", "Always 1; the labels say which build this is.", "version", "goversion"),
-		mode:                describe("mode", "1 for the mode in use.", "mode"),
-		fallback:            describe("mode_fallback", "1 while another mode serves than the one that is wanted."),
-		pending:             describe("sync_pending_changes", "Frontends that are not yet as wanted, those in backoff included."),
-		connected:           describe("store_connected", "1 while the store can be read."),
-		problems:            describe("problems", "Problems, by service and field.", "service", "field"),
-		services:            describe("services", "Services."),
-		frontends:           describe("frontends", "Frontends: one for each address, port and protocol."),
-		endpoints:           describe("endpoints", "Endpoints, by service and state.", "service", "state"),
-		serviceConnections:  describe("service_connections_total", "Connections and UDP flows of clients.", "service", "port"),
-		serviceBytes:        describe("service_bytes_total", "Bytes from (in) and to (out) clients.", "service", "port", "direction"),
-		endpointConnections: describe("endpoint_connections_total", "Connections and UDP flows given to an endpoint.", "service", "endpoint"),
-		endpointActive:      describe("endpoint_active_connections", "Live connections and UDP flows of an endpoint.", "service", "endpoint"),
-		endpointUp:          describe("endpoint_up", "0 for an endpoint that its health checks find down, else 1: also where it is not checked yet, has no checks, or can't be checked.", "service", "endpoint"),
-		retries:             describe("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another."),
+		Daemon:             d,
+		info:               describe("build_info", "Always 1; the labels say which build this is.", "version", "goversion"),
+		mode:               describe("mode", "1 for the mode in use.", "mode"),
+		fallback:           describe("mode_fallback", "1 while another mode serves than the one that is wanted."),
+		pending:            describe("sync_pending_changes", "Frontends that are not yet as wanted, those in backoff included."),
+		connected:          describe("store_connected", "1 while the store can be read."),
+		problems:           describe("problems", "Problems, by service and field.", "service", "field"),
+		services:           describe("services", "Services."),
+		frontends:          describe("frontends", "Frontends: one for each address, port and protocol."),
+		serviceConnections: describe("service_connections_total", "Connections and UDP flows of clients.", "service", "port"),
+		serviceBytes:       describe("service_bytes_total", "Bytes from (in) and to (out) clients.", "service", "port", "direction"),
+		serviceFailures:    describe("service_connect_failures_total", "Connects to endpoints that failed, in userspace mode.", "service", "port"),
+		retries:            describe("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another."),
 	}
 }
 
 // Describe is for the registry.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.info, c.mode, c.fallback, c.pending, c.connected, c.problems, c.services, c.frontends, c.endpoints,
-		c.serviceConnections, c.serviceBytes, c.endpointConnections, c.endpointActive, c.endpointUp, c.retries,
+		c.info, c.mode, c.fallback, c.pending, c.connected, c.problems, c.services, c.frontends,
+		c.serviceConnections, c.serviceBytes, c.serviceFailures, c.retries,
 	} {
 		out <- d
 	}
@@ -140,28 +139,25 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	c.collectNode(v, gauge)
-	c.collectServices(v, gauge)
+	c.collectCounts(v, out)
+}
+
+// collectCounts shows what dataplanes have counted. Where the kernel connects, there is no word of connects that fail.
+func (c *collector) collectCounts(v *status.View, out chan<- prometheus.Metric) {
 	count := func(d *prometheus.Desc, value uint64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
 	}
-	if n, counted := c.counters.DialRetries(); counted {
-		count(c.retries, n)
+	retries, dials := c.counters.DialRetries()
+	if dials {
+		count(c.retries, retries)
 	}
-	type endpoint struct{ service, address string }
-	endpoints := map[endpoint][2]uint64{}
 	for key, f := range v.Counts() {
 		count(c.serviceConnections, f.Connections, string(key.Service), key.Port)
 		count(c.serviceBytes, f.In, string(key.Service), key.Port, "in")
 		count(c.serviceBytes, f.Out, string(key.Service), key.Port, "out")
-		for _, b := range f.Backends { // an endpoint may serve several ports
-			e := endpoint{string(key.Service), b.Backend.String()}
-			n := endpoints[e]
-			endpoints[e] = [2]uint64{n[0] + b.Connections, n[1] + b.Active}
+		if dials {
+			count(c.serviceFailures, f.Failures, string(key.Service), key.Port)
 		}
-	}
-	for e, n := range endpoints {
-		count(c.endpointConnections, n[0], e.service, e.address)
-		gauge(c.endpointActive, float64(n[1]), e.service, e.address)
 	}
 }
 
@@ -180,23 +176,6 @@ func (c *collector) collectNode(v *status.View, gauge func(*prometheus.Desc, flo
 	}
 	for at, n := range problems {
 		gauge(c.problems, n, at.service, at.field)
-	}
-}
-
-func (c *collector) collectServices(v *status.View, gauge func(*prometheus.Desc, float64, ...string)) {
-	for name, s := range v.State.Snapshot.Services.All() {
-		states := map[balancer.BackendState]float64{balancer.Active: 0} // for alerts at 0
-		up := map[string]float64{}
-		for _, e := range v.EndpointsOf(s) {
-			states[e.State]++
-			up[e.Address] = oneIf(e.Health != balancer.HealthDown)
-		}
-		for state, n := range states {
-			gauge(c.endpoints, n, string(name), string(state))
-		}
-		for address, n := range up {
-			gauge(c.endpointUp, n, string(name), address)
-		}
 	}
 }
 

@@ -5,15 +5,13 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"vipd/balancer"
 )
 
 // webHandler returns the handler of api.http: metrics and health, nothing that changes anything.
 func (d *Daemon) webHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(d.metrics.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /metrics", d.serveMetrics)
 	mux.HandleFunc("GET /healthz", d.check(d.unhealthy, nil))
 	mux.HandleFunc("GET /readyz", d.check(func() []string { return d.views.Look().Unready() }, d.hostProblems))
 	return mux

@@ -119,13 +119,15 @@ func (t *Process) DialRetries() (n uint64, counted bool) {
 // for long, and begins anew with it: then all of it has come since.
 func since(f, from dataplane.FrontendCount) dataplane.FrontendCount {
 	f.Connections, f.In, f.Out = more(f.Connections, from.Connections), more(f.In, from.In), more(f.Out, from.Out)
-	before := map[netip.AddrPort]uint64{}
+	f.Failures = more(f.Failures, from.Failures)
+	before := map[netip.AddrPort]dataplane.BackendCount{}
 	for _, b := range from.Backends {
-		before[b.Backend] = b.Connections
+		before[b.Backend] = b
 	}
 	f.Backends = slices.Clone(f.Backends)
 	for i, b := range f.Backends {
-		f.Backends[i].Connections = more(b.Connections, before[b.Backend])
+		was := before[b.Backend]
+		f.Backends[i].Connections, f.Backends[i].Failures = more(b.Connections, was.Connections), more(b.Failures, was.Failures)
 	}
 	return f
 }
@@ -145,7 +147,7 @@ func addCount(to map[Port]dataplane.FrontendCount, f dataplane.FrontendCount) {
 		to[k] = f
 		return
 	}
-	sum.Connections, sum.In, sum.Out = sum.Connections+f.Connections, sum.In+f.In, sum.Out+f.Out
+	sum.Connections, sum.In, sum.Out, sum.Failures = sum.Connections+f.Connections, sum.In+f.In, sum.Out+f.Out, sum.Failures+f.Failures
 	at := map[netip.AddrPort]int{}
 	sum.Backends = slices.Clone(sum.Backends)
 	for i, b := range sum.Backends {
@@ -159,6 +161,7 @@ func addCount(to map[Port]dataplane.FrontendCount, f dataplane.FrontendCount) {
 		}
 		sum.Backends[i].Connections += b.Connections
 		sum.Backends[i].Active += b.Active
+		sum.Backends[i].Failures += b.Failures
 	}
 	to[k] = sum
 }

@@ -43,6 +43,8 @@ type Options struct {
 	Hint func(balancer.Target)
 	// Kick has Ejected be called again. It must not block.
 	Kick func()
+	// Ejects is called with the service of each ejection that begins. It must not block.
+	Ejects func(balancer.Name)
 }
 
 // New returns one that has learned nothing yet.
@@ -123,6 +125,9 @@ func (p *Detector) roomLocked(t balancer.Target) int { return p.rooms.Room(t, p.
 // changedLocked records that an ejection began or ended.
 func (p *Detector) changedLocked(x health.Ejected) {
 	p.some.Store(p.ejections.Now().Len() > 0)
+	if x.End == "" {
+		p.o.Ejects(x.Target.Service)
+	}
 	p.o.Journal.Record(ejectionEvent(x))
 }
 

@@ -20,7 +20,7 @@ import (
 func passiveOf(s *balancer.Service) (*Detector, *balancer.Inputs) {
 	p := New(Options{
 		Rules:   health.EjectionRules{Failures: 1, Base: time.Hour, Most: time.Hour, Forgive: time.Hour},
-		Journal: events.New(events.Options{Log: slog.New(slog.DiscardHandler)}), Hint: func(balancer.Target) {}, Kick: func() {},
+		Journal: events.New(events.Options{Log: slog.New(slog.DiscardHandler)}), Hint: func(balancer.Target) {}, Kick: func() {}, Ejects: func(balancer.Name) {},
 	})
 	var in balancer.Inputs
 	in.Services = in.Services.Set(s.Name, s)

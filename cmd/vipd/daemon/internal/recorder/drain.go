@@ -19,8 +19,9 @@ type openDrain struct {
 	since     time.Time
 }
 
-// next records the drains that begin and end from before to what s wants, at a cost of what has changed.
-func (o *drainsOpen) next(j *events.Journal, s *model.State, before balancer.Desired, now time.Time) {
+// next records the drains that begin and end from before to what s wants, at a cost of what has changed. It returns the service of
+// each that begins.
+func (o *drainsOpen) next(j *events.Journal, s *model.State, before balancer.Desired, now time.Time) (begun []balancer.Name) {
 	if *o == nil {
 		*o = drainsOpen{}
 	}
@@ -54,6 +55,7 @@ func (o *drainsOpen) next(j *events.Journal, s *model.State, before balancer.Des
 		switch {
 		case was == 0 && d.frontends > 0:
 			d.since = now
+			begun = append(begun, t.Service)
 			e.Text, e.Cause = drainBegins(t, is[t], s, now)
 		case was > 0 && d.frontends == 0:
 			e.Text, e.Lasted = drainEnds(is, t), now.Sub(d.since)
@@ -65,6 +67,7 @@ func (o *drainsOpen) next(j *events.Journal, s *model.State, before balancer.Des
 			j.Record(e)
 		}
 	}
+	return begun
 }
 
 // drainBegins says that the endpoint at t drains, and why.

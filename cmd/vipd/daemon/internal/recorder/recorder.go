@@ -41,6 +41,8 @@ type Options struct {
 	DownSince func(balancer.Target) (since time.Time, cause string)
 	// Refused is called when what was written has new errors, for which the last good state stays.
 	Refused func()
+	// Drains and Panics are called with the service of each drain and each panic that begins.
+	Drains, Panics func(balancer.Name)
 	// Engine carries out, and Applied is the store's revision up to which it has. HostProblems are what the host can't do.
 	Engine       *dataplane.Engine
 	Applied      func() int64
@@ -125,12 +127,20 @@ func (r *Recorder) Compiled(last, s *model.State, now time.Time) {
 			break
 		}
 	}
-	r.told = r.told.next(r.o.Journal, now, all, func(name balancer.Name, port string) bool { return served(s, name, port) })
+	told := r.told.next(r.o.Journal, now, all, func(name balancer.Name, port string) bool { return served(s, name, port) })
+	for is, p := range told {
+		if _, known := r.told[is]; !known && p.Kind == balancer.InPanic {
+			r.o.Panics(p.Service)
+		}
+	}
+	r.told = told
 	if last.Complete {
 		r.tellOverrides(last.Snapshot.Overrides, s.Snapshot.Overrides, false, now)
 		r.tellOverrides(last.Local, s.Local, true, now)
 	}
-	r.drains.next(r.o.Journal, s, last.Desired, now)
+	for _, service := range r.drains.next(r.o.Journal, s, last.Desired, now) {
+		r.o.Drains(service)
+	}
 	r.tellWithdrawn(last, s, now)
 }
 

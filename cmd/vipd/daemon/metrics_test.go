@@ -1,0 +1,105 @@
+package daemon_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vipd/cmd/internal/api"
+	"vipd/test/wait"
+)
+
+// metric returns the line of a metric with its labels, without the value; "" where it is not there.
+func (n *node) metric(series string) string {
+	_, text := n.get("/metrics")
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, series+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// TestCountersOfTrouble: connects that fail, retries, ejections, drains and panics are counted when they begin.
+func TestCountersOfTrouble(t *testing.T) {
+	server(t, "127.58.1.1:9001", "one")
+	n, _ := startPassive(t, pair+`
+[services.sick]
+vips = ["127.58.0.2"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.58.1.2", port = 9001 }]
+health = { type = "tcp", interval = "100ms", timeout = "90ms", fall = 1, panic_threshold = 50 }
+`, 60e9)
+	n.askUntil("127.58.0.1:8080", "127.58.1.2:9001:active/1 127.58.1.1:9001:active/1 127.58.1.1:9002:ejected/0")
+	yes := true
+	if _, err := n.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.58.1.1:9002", Draining: &yes}); err != nil {
+		t.Fatal(err)
+	}
+	for series, want := range map[string]string{
+		`vipd_service_connect_failures_total{port="",service="web"}`:                     "2",
+		`vipd_endpoint_connect_failures_total{endpoint="127.58.1.1:9001",service="web"}`: "0",
+		`vipd_endpoint_connect_failures_total{endpoint="127.58.1.1:9002",service="web"}`: "2",
+		`vipd_userspace_dial_retries_total`:                                              "2",
+		`vipd_ejections_total{service="web"}`:                                            "1",
+		`vipd_drains_total{service="web"}`:                                               "1",
+		`vipd_panics_total{service="sick"}`:                                              "1",
+		`vipd_problems{field="health.panic_threshold",service="sick"}`:                   "1",
+		`vipd_endpoint_connections_total{endpoint="127.58.1.1:9002",service="web"}`:      "0",
+	} {
+		wait.For(t, 0, series+" "+want, func() bool { return n.metric(series) == want })
+	}
+}
+
+// TestNoSeriesOfEndpoints: with per_endpoint = false no series names an endpoint, and those of services are there.
+func TestNoSeriesOfEndpoints(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	n := startNode(t, "[metrics]\nper_endpoint = false\n"+web)
+	ask("127.40.0.1:8080")
+	_, text := n.get("/metrics")
+	if strings.Contains(text, "endpoint=") || !strings.Contains(text, `vipd_service_connections_total{port="",service="web"} 1`) ||
+		!strings.Contains(text, `vipd_endpoints{service="web",state="active"} 2`) {
+		t.Error(text)
+	}
+}
+
+// BenchmarkScrape asks for metrics of many services with ten endpoints each, none of which has had a connection.
+func BenchmarkScrape(b *testing.B) {
+	for _, perEndpoint := range []bool{true, false} {
+		for _, services := range []int{100, 10_000} {
+			b.Run(fmt.Sprintf("%dx10/per_endpoint=%v", services, perEndpoint), func(b *testing.B) {
+				dir := b.TempDir()
+				var text strings.Builder
+				fmt.Fprintf(&text, "%s[metrics]\nper_endpoint = %v\n", header, perEndpoint)
+				for i := range services {
+					fmt.Fprintf(&text, "[services.s%d]\nvips = [\"127.70.%d.%d\"]\nports = [{ port = 8080 }]\nendpoints = [", i, i>>8, i&255)
+					for j := range 10 {
+						fmt.Fprintf(&text, "{ address = \"127.90.%d.%d\", port = %d },", i>>8, i&255, 9000+j)
+					}
+					text.WriteString("]\n")
+				}
+				if err := os.WriteFile(filepath.Join(dir, "vipd.toml"), []byte(text.String()), 0o600); err != nil {
+					b.Fatal(err)
+				}
+				n := &node{t: b, dir: dir}
+				n.start()
+				defer func() { n.stop() }()
+				for b.Loop() {
+					r, err := http.Get("http://" + n.daemon.Web().String() + "/metrics")
+					if err != nil {
+						b.Fatal(err)
+					}
+					size, err := io.Copy(io.Discard, r.Body)
+					if err != nil {
+						b.Fatal(err)
+					}
+					_ = r.Body.Close()
+					b.ReportMetric(float64(size)/(1<<20), "MiB")
+				}
+			})
+		}
+	}
+}
