@@ -1,0 +1,219 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/api"
+	"vipd/test/wait"
+)
+
+const monitoring = "../../../examples/monitoring/"
+
+// prometheus is a real one that scrapes a node.
+type prometheus struct {
+	t       *testing.T
+	address string
+}
+
+// startPrometheus runs the example's Prometheus on the example's alerts, every second, with waits of a second.
+func startPrometheus(t *testing.T, target string) *prometheus {
+	for _, tool := range []string{"prometheus", "promtool"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip("needs Prometheus: Debian's package prometheus")
+		}
+	}
+	dir := t.TempDir()
+	rewrite := func(name string, edit func(string) string) {
+		text, err := os.ReadFile(monitoring + name)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), []byte(edit(string(text))), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rewrite("prometheus.yml", func(s string) string {
+		return strings.NewReplacer("15s", "1s", "127.0.0.1:9890", target).Replace(s)
+	})
+	rewrite("alerts.yml", func(s string) string { return regexp.MustCompile(`for: \w+`).ReplaceAllString(s, "for: 1s") })
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a free port: Prometheus does not say which one it took
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &prometheus{t, l.Addr().String()}
+	_ = l.Close()
+	said := &journaled{}
+	cmd := exec.CommandContext(t.Context(), "prometheus", "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data",
+		"--web.listen-address="+p.address, "--log.level=warn")
+	cmd.Stderr = said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log(said.lines(""))
+		}
+	})
+	return p
+}
+
+// ask asks Prometheus; false: it does not answer yet, or refuses.
+func (p *prometheus) ask(path string, into any) bool {
+	r, err := http.Get("http://" + p.address + "/api/v1/" + path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = r.Body.Close() }()
+	answer := struct{ Data any }{into}
+	return json.NewDecoder(r.Body).Decode(&answer) == nil && r.StatusCode == http.StatusOK
+}
+
+// has reports whether an expression has a value.
+func (p *prometheus) has(expr string) bool {
+	var data struct{ Result []any }
+	return p.ask("query?query="+url.QueryEscape(expr), &data) && len(data.Result) > 0
+}
+
+// fires waits until alerts fire.
+func (p *prometheus) fires(fired map[string]bool, names ...string) {
+	p.t.Helper()
+	for _, name := range names {
+		wait.For(p.t, 0, "the alert "+name, func() bool { return p.has(fmt.Sprintf(`ALERTS{alertname=%q,alertstate="firing"}`, name)) })
+		fired[name] = true
+	}
+}
+
+// TestMonitoring has a real Prometheus scrape a real node, with the alerts of the example: each fires when its fault is made, or in
+// the example's own test; and every expression of the dashboard has a value.
+func TestMonitoring(t *testing.T) {
+	server(t, "127.58.1.1:9001", "one")
+	healthy, err := net.Listen("tcp", "127.58.1.2:9001")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const services = pair + `
+[services.sick]
+vips = ["127.58.0.2"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.58.1.2", port = 9001 }]
+health = { type = "tcp", interval = "1s", timeout = "900ms", fall = 1, panic_threshold = 50 }
+[services.refusing]
+vips = ["127.58.0.5"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.58.1.3", port = 9001 }]
+`
+	n, _ := startPassive(t, services, time.Hour)
+	p := startPrometheus(t, n.daemon.Web().String())
+	wait.For(t, 0, "two scrapes", func() bool { return p.has(`count_over_time(vipd_mode[1m]) >= 2`) })
+
+	_ = healthy.Close()
+	taken, err := net.Listen("tcp", "127.58.0.3:8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	text := services + `
+[services.empty]
+vips = ["127.58.0.4"]
+ports = [{ port = 8080 }]
+endpoints = []
+[services.blocked]
+vips = ["127.58.0.3"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.58.1.1", port = 9001 }]
+`
+	n.write(text)
+	wait.For(t, 0, "an ejection", func() bool {
+		ask("127.58.0.1:8080")
+		ask("127.58.0.5:8080")
+		return n.metric(`vipd_ejections_total{service="web"}`) == "1"
+	})
+	fired := map[string]bool{}
+	p.fires(fired, "VipdNoEndpoint", "VipdPanic", "VipdEndpointDown", "VipdEndpointEjected", "VipdConnectFailures", "VipdBehind", "VipdSyncFails",
+		"VipdProblems")
+	yes := true
+	if _, err := n.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.58.1.1:9002", Draining: &yes}); err != nil {
+		t.Fatal(err)
+	}
+	p.dashboard()
+
+	wrong := strings.Replace(header, `mode = "userspace"`, `mode = "ipvs"`, 1) + strings.Replace(text, "endpoints = []", "endpoints = 7", 1)
+	if err := os.WriteFile(n.file(), []byte(wrong), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.fires(fired, "VipdConfigurationRefused", "VipdModeFallback")
+	if err := os.Rename(n.file(), n.file()+".away"); err != nil {
+		t.Fatal(err)
+	}
+	p.fires(fired, "VipdStoreUnreadable")
+	n.stop()
+	p.fires(fired, "VipdAway")
+
+	cmd := exec.CommandContext(t.Context(), "promtool", "test", "rules", "alerts_test.yml")
+	cmd.Dir = monitoring
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool: %v\n%s", err, said)
+	}
+	maps.Copy(fired, named(t, "alerts_test.yml", `alertname: (\w+)`))
+	if all := named(t, "alerts.yml", `alert: (\w+)`); !maps.Equal(all, fired) {
+		t.Errorf("alerts that fired: %v\nof %v", slices.Sorted(maps.Keys(fired)), slices.Sorted(maps.Keys(all)))
+	}
+}
+
+// named are what a pattern finds in a file of the example.
+func named(t *testing.T, file, pattern string) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(monitoring + file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, m := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
+		found[string(m[1])] = true
+	}
+	return found
+}
+
+// dashboard evaluates the expressions of all panels, as Grafana does.
+func (p *prometheus) dashboard() {
+	p.t.Helper()
+	text, err := os.ReadFile(monitoring + "dashboard.json")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(text, &board); err != nil {
+		p.t.Fatal(err)
+	}
+	exprs := 0
+	for _, panel := range board.Panels {
+		for _, target := range panel.Targets {
+			expr := strings.NewReplacer("$instance", ".*", "$service", ".*", "$__rate_interval", "5m").Replace(target.Expr)
+			wait.For(p.t, 0, panel.Title+": "+expr, func() bool { return p.has(expr) })
+			exprs++
+		}
+	}
+	if exprs < 20 {
+		p.t.Errorf("the dashboard has %d expressions", exprs)
+	}
+}
