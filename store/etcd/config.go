@@ -15,6 +15,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 )
 
 // Config is how etcd is reached: [etcd] of the daemon's configuration.
@@ -83,9 +85,18 @@ const (
 	// more often than every 5 s.
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 5 * time.Second
+	// slowestDial is the longest pause between attempts to connect. gRPC's own, two minutes, is longer than a question waits.
+	slowestDial = 3 * time.Second
 	// mostReceived bounds one answer, in bytes.
 	mostReceived = 64 << 20
 )
+
+// connecting is how often a client that has lost its server tries again.
+func connecting() grpc.ConnectParams {
+	pauses := backoff.DefaultConfig
+	pauses.MaxDelay = slowestDial
+	return grpc.ConnectParams{Backoff: pauses, MinConnectTimeout: dialTimeout}
+}
 
 // open returns a client, which connects by and by, and outlives ctx. Files are read each time, so that what was exchanged
 // counts.
@@ -100,7 +111,7 @@ func (c Config) open(ctx context.Context) (*clientv3.Client, error) {
 	config := clientv3.Config{
 		Endpoints: c.Endpoints, Context: context.WithoutCancel(ctx), DialTimeout: dialTimeout,
 		DialKeepAliveTime: keepaliveTime, DialKeepAliveTimeout: keepaliveTimeout,
-		MaxCallRecvMsgSize: mostReceived, Logger: zap.NewNop(),
+		MaxCallRecvMsgSize: mostReceived, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{grpc.WithConnectParams(connecting())},
 	}
 	var err error
 	if strings.HasPrefix(c.Endpoints[0], "https:") {
