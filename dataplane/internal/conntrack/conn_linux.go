@@ -95,7 +95,7 @@ func (l *listing) run(s *socket, what selection) error {
 	var w writer
 	seq := s.next()
 	w.list(what, seq)
-	if err := s.Send(w.b); err != nil {
+	if err := s.Send(w.B); err != nil {
 		return err
 	}
 	var busy error // with a list that was left halfway, whose rest is still to come
@@ -143,7 +143,7 @@ func (l *listing) take(body []byte) {
 func (c *Conn) deleteAll(flows []Flow) (int, error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()
-	c.request.b = c.request.b[:0]
+	c.request.B = c.request.B[:0]
 	var last uint32
 	for i := range flows {
 		var flags uint16
@@ -154,7 +154,7 @@ func (c *Conn) deleteAll(flows []Flow) (int, error) {
 		c.request.delete(&flows[i], flags, last)
 	}
 	first := last - uint32(len(flows)) + 1
-	if err := c.deletes.Send(c.request.b); err != nil {
+	if err := c.deletes.Send(c.request.B); err != nil {
 		return 0, fmt.Errorf("deleting conntrack's flows: %w", err)
 	}
 	deleted := len(flows)

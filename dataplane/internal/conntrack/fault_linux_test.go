@@ -61,8 +61,8 @@ func serve(t *testing.T, kernel *nlsock.Socket, answers []answer) {
 		}
 		for m.Next() {
 			var w writer
-			if answers[0](&w, m.Seq); len(w.b) > 0 {
-				if err := kernel.Send(w.b); err != nil && !errors.Is(err, unix.EPIPE) { // or the other end knows enough
+			if answers[0](&w, m.Seq); len(w.B) > 0 {
+				if err := kernel.Send(w.B); err != nil && !errors.Is(err, unix.EPIPE) { // or the other end knows enough
 					t.Error(err)
 				}
 			}
@@ -74,9 +74,8 @@ func serve(t *testing.T, kernel *nlsock.Socket, answers []answer) {
 }
 
 func (w *writer) plain(kind, flags uint16, seq uint32, body ...byte) {
-	at := w.begin(kind, flags, seq, 0)
-	w.b = append(w.b[:at+unix.SizeofNlMsghdr], body...)
-	w.end(at)
+	w.Begin(kind, flags, seq, body...)
+	w.End()
 }
 
 // fail answers with an error, or, with 0, that it is done.
@@ -118,7 +117,7 @@ func TestListsOfKernelsInTrouble(t *testing.T) {
 		"no privilege":               {[]answer{fails(unix.EPERM)}, Filter{Proto: balancer.UDP, Family: IPv4}, 0, unix.EPERM},
 		"fails in the end":           {[]answer{func(w *writer, seq uint32) { w.fail(unix.NLMSG_DONE, seq, unix.ENOMEM) }}, Filter{}, 0, unix.ENOMEM},
 		"garbage":                    {[]answer{garbage}, Filter{}, 0, nlsock.ErrMalformed},
-		"garbage for a message":      {[]answer{func(w *writer, _ uint32) { w.b = []byte{1, 2, 3} }}, Filter{}, 0, nlsock.ErrMalformed},
+		"garbage for a message":      {[]answer{func(w *writer, _ uint32) { w.B = []byte{1, 2, 3} }}, Filter{}, 0, nlsock.ErrMalformed},
 		"garbage for an error":       {[]answer{func(w *writer, seq uint32) { w.plain(unix.NLMSG_ERROR, 0, seq) }}, Filter{}, 0, nlsock.ErrMalformed},
 		"still busy with the former": {[]answer{func(w *writer, seq uint32) { fails(unix.EBUSY)(w, seq); lists(0, one)(w, seq-1) }, lists(0, two)}, Filter{}, 1, nil},
 	} {
@@ -153,7 +152,7 @@ func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 		"all gone":        {[]answer{fails(unix.ENOENT)}, 0, ""},
 		"no privilege":    {[]answer{fails(unix.EPERM), silence}, 0, "10.1.0.2:1000 to 10.96.0.1:53/udp: operation not permitted"},
 		"one not allowed": {[]answer{silence, fails(unix.EBUSY), done}, 0, "10.1.0.2:1001 to 10.96.0.1:53/udp: device or resource busy"},
-		"garbage":         {[]answer{func(w *writer, _ uint32) { w.b = []byte{1, 2, 3} }}, 0, "malformed"},
+		"garbage":         {[]answer{func(w *writer, _ uint32) { w.B = []byte{1, 2, 3} }}, 0, "malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, err := against(t, c.kernel...).deleteAll(flows)

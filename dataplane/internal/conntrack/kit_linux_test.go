@@ -72,7 +72,7 @@ func (tab *table) create(t testing.TB, in where, flows ...Flow) {
 			last = tab.write.next()
 			w.create(&part[i], in, last)
 		}
-		if err := tab.write.Send(w.b); err != nil {
+		if err := tab.write.Send(w.B); err != nil {
 			t.Fatal(err)
 		}
 		tab.await(t, last)
@@ -115,8 +115,9 @@ func (tab *table) flush(t testing.TB) {
 	t.Helper()
 	var w writer
 	last := tab.write.next()
-	w.end(w.begin(messageDelete, unix.NLM_F_ACK, last, unix.AF_UNSPEC))
-	if err := tab.write.Send(w.b); err != nil {
+	w.begin(messageDelete, unix.NLM_F_ACK, last, unix.AF_UNSPEC)
+	w.End()
+	if err := tab.write.Send(w.B); err != nil {
 		t.Fatal(err)
 	}
 	tab.await(t, last)
@@ -124,9 +125,9 @@ func (tab *table) flush(t testing.TB) {
 
 // create writes what the kernel takes for a new flow.
 func (w *writer) create(f *Flow, in where, seq uint32) {
-	at := w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, seq, family(familyOf(f.Orig.Src.Addr())))
+	w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, seq, family(familyOf(f.Orig.Src.Addr())))
 	w.entry(f, in)
-	w.end(at)
+	w.End()
 }
 
 // entry writes the attributes of a flow, as far as the kernel takes them.
@@ -136,25 +137,25 @@ func (w *writer) entry(f *Flow, in where) {
 	w.tuple(ctaTupleOrig, f.Proto.Number(), f.Orig, zones[original])
 	w.tuple(ctaTupleReply, f.Proto.Number(), f.Reply, zones[reply])
 	if zones[whole] != 0 {
-		w.number16(ctaZone, zones[whole])
+		w.Wire16(ctaZone, zones[whole])
 	}
-	w.number32(ctaStatus, uint32(f.Status|confirmed))
-	w.number32(7, 1000) // CTA_TIMEOUT, in seconds
+	w.Wire32(ctaStatus, uint32(f.Status|confirmed))
+	w.Wire32(7, 1000) // CTA_TIMEOUT, in seconds
 	if f.Proto == balancer.TCP {
-		info := w.nest(ctaProtoInfo)
-		tcp := w.nest(ctaProtoInfoTCP)
-		w.attribute(ctaState, 3)
-		w.close(tcp)
-		w.close(info)
+		w.Nest(ctaProtoInfo)
+		w.Nest(ctaProtoInfoTCP)
+		w.Bytes(ctaState, 3)
+		w.Unnest()
+		w.Unnest()
 	}
 	if f.Proto == balancer.SCTP {
-		info := w.nest(ctaProtoInfo)
-		sctp := w.nest(ctaProtoInfoSCTP)
-		w.attribute(ctaState, 4)
-		w.attribute(2, 0, 0, 0, 1) // CTA_PROTOINFO_SCTP_VTAG_ORIGINAL
-		w.attribute(3, 0, 0, 0, 2) // CTA_PROTOINFO_SCTP_VTAG_REPLY
-		w.close(sctp)
-		w.close(info)
+		w.Nest(ctaProtoInfo)
+		w.Nest(ctaProtoInfoSCTP)
+		w.Bytes(ctaState, 4)
+		w.Bytes(2, 0, 0, 0, 1) // CTA_PROTOINFO_SCTP_VTAG_ORIGINAL
+		w.Bytes(3, 0, 0, 0, 2) // CTA_PROTOINFO_SCTP_VTAG_REPLY
+		w.Unnest()
+		w.Unnest()
 	}
 }
 

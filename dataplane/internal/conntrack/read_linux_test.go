@@ -14,12 +14,13 @@ import (
 // encode is the message that the kernel would send of a flow, as far as one can write it, without netlink's header.
 func encode(f *Flow, in where) []byte {
 	var w writer
-	w.end(w.begin(messageNew, 0, 0, family(familyOf(f.Orig.Src.Addr()))))
+	w.begin(messageNew, 0, 0, family(familyOf(f.Orig.Src.Addr())))
+	w.End()
 	w.entry(f, in)
 	if f.id != 0 {
-		w.number32(ctaID, f.id)
+		w.Wire32(ctaID, f.id)
 	}
-	return w.b[unix.SizeofNlMsghdr:]
+	return w.B[unix.SizeofNlMsghdr:]
 }
 
 // Whatever comes, reading ends without a panic; and what was understood reads the same when it is written again.
@@ -58,8 +59,8 @@ func FuzzRead(f *testing.F) {
 		}
 		var w writer
 		w.delete(&first, 0, 1)
-		if binary.NativeEndian.Uint32(w.b) != uint32(len(w.b)) || !bytes.Contains(w.b, again[headerSize:headerSize+44]) && !first.half {
-			t.Fatalf("%+v is deleted by %x", first, w.b)
+		if binary.NativeEndian.Uint32(w.B) != uint32(len(w.B)) || !bytes.Contains(w.B, again[headerSize:headerSize+44]) && !first.half {
+			t.Fatalf("%+v is deleted by %x", first, w.B)
 		}
 	})
 }

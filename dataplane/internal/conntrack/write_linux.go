@@ -1,10 +1,11 @@
 package conntrack
 
 import (
-	"encoding/binary"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nlsock"
 )
 
 // The messages (enum cntl_msg_types, include/uapi/linux/netfilter/nfnetlink_conntrack.h).
@@ -22,94 +23,53 @@ const (
 )
 
 // writer makes messages, one behind the other.
-type writer struct{ b []byte }
+type writer struct{ nlsock.Writer }
 
-// begin starts a message; what it returns goes to end.
-func (w *writer) begin(kind, flags uint16, seq uint32, family byte) int {
-	at := len(w.b)
-	w.b = append(w.b, 0, 0, 0, 0) // the length, see end
-	w.b = binary.NativeEndian.AppendUint16(w.b, kind)
-	w.b = binary.NativeEndian.AppendUint16(w.b, flags|unix.NLM_F_REQUEST)
-	w.b = binary.NativeEndian.AppendUint32(w.b, seq)
-	w.b = append(w.b, 0, 0, 0, 0) // the port, which the kernel knows
-	w.b = append(w.b, family, unix.NFNETLINK_V0, 0, 0)
-	return at
-}
-
-func (w *writer) end(at int) {
-	binary.NativeEndian.PutUint32(w.b[at:], uint32(len(w.b)-at))
-}
-
-// nest starts an attribute of attributes; what it returns goes to close.
-func (w *writer) nest(kind uint16) int {
-	at := len(w.b)
-	w.b = append(w.b, 0, 0) // the length, see close
-	w.b = binary.NativeEndian.AppendUint16(w.b, kind|unix.NLA_F_NESTED)
-	return at
-}
-
-func (w *writer) close(at int) {
-	binary.NativeEndian.PutUint16(w.b[at:], uint16(len(w.b)-at))
-}
-
-func (w *writer) attribute(kind uint16, value ...byte) {
-	w.b = binary.NativeEndian.AppendUint16(w.b, uint16(unix.SizeofNlAttr+len(value)))
-	w.b = binary.NativeEndian.AppendUint16(w.b, kind)
-	w.b = append(w.b, value...)
-	for len(w.b)%4 != 0 {
-		w.b = append(w.b, 0)
-	}
-}
-
-func (w *writer) number16(kind, n uint16) { w.attribute(kind, byte(n>>8), byte(n)) }
-
-func (w *writer) number32(kind uint16, n uint32) {
-	w.attribute(kind, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+// begin starts a message.
+func (w *writer) begin(kind, flags uint16, seq uint32, family byte) {
+	w.Begin(kind, flags, seq, family, unix.NFNETLINK_V0, 0, 0)
 }
 
 func (w *writer) address(kind4, kind6 uint16, a netip.Addr) {
 	if a.Is4() {
-		b := a.As4()
-		w.attribute(kind4, b[:]...)
-		return
+		kind6 = kind4
 	}
-	b := a.As16()
-	w.attribute(kind6, b[:]...)
+	w.Addr(kind6, a)
 }
 
 // tuple writes one; zone 0 is that of no tuple.
 func (w *writer) tuple(kind uint16, proto byte, t Tuple, zone uint16) {
-	all := w.nest(kind)
-	ip := w.nest(ctaTupleIP)
+	w.Nest(kind)
+	w.Nest(ctaTupleIP)
 	w.address(ctaIPv4Src, ctaIPv6Src, t.Src.Addr())
 	w.address(ctaIPv4Dst, ctaIPv6Dst, t.Dst.Addr())
-	w.close(ip)
-	ports := w.nest(ctaTupleProto)
-	w.attribute(ctaProtoNum, proto)
-	w.number16(ctaProtoSrcPort, t.Src.Port())
-	w.number16(ctaProtoDstPort, t.Dst.Port())
-	w.close(ports)
+	w.Unnest()
+	w.Nest(ctaTupleProto)
+	w.Bytes(ctaProtoNum, proto)
+	w.Wire16(ctaProtoSrcPort, t.Src.Port())
+	w.Wire16(ctaProtoDstPort, t.Dst.Port())
+	w.Unnest()
 	if zone != 0 {
-		w.number16(ctaTupleZone, zone)
+		w.Wire16(ctaTupleZone, zone)
 	}
-	w.close(all)
+	w.Unnest()
 }
 
 // delete asks for the end of a flow, and of none but this.
 func (w *writer) delete(f *Flow, flags uint16, seq uint32) {
-	at := w.begin(messageDelete, flags, seq, family(familyOf(f.Orig.Src.Addr())))
+	w.begin(messageDelete, flags, seq, family(familyOf(f.Orig.Src.Addr())))
 	if f.half {
 		w.tuple(ctaTupleOrig, f.Proto.Number(), f.Orig, f.zone)
 	} else {
 		w.tuple(ctaTupleOrig, f.Proto.Number(), f.Orig, 0)
 		if f.zone != 0 {
-			w.number16(ctaZone, f.zone)
+			w.Wire16(ctaZone, f.zone)
 		}
 	}
 	if f.id != 0 {
-		w.number32(ctaID, f.id)
+		w.Wire32(ctaID, f.id)
 	}
-	w.end(at)
+	w.End()
 }
 
 // selection is what the kernel is asked to search by.
@@ -160,30 +120,30 @@ func family(f Family) byte {
 
 // list asks for the flows of the selection.
 func (w *writer) list(s selection, seq uint32) {
-	at := w.begin(messageGet, unix.NLM_F_DUMP, seq, s.family)
+	w.begin(messageGet, unix.NLM_F_DUMP, seq, s.family)
 	if s.flags != 0 {
-		all := w.nest(ctaTupleOrig)
+		w.Nest(ctaTupleOrig)
 		if s.flags&byDestination != 0 {
-			ip := w.nest(ctaTupleIP)
+			w.Nest(ctaTupleIP)
 			w.address(ctaIPv4Dst, ctaIPv6Dst, s.dst)
-			w.close(ip)
+			w.Unnest()
 		}
 		if s.flags&byProtocol != 0 {
-			ports := w.nest(ctaTupleProto)
-			w.attribute(ctaProtoNum, s.proto)
-			w.number16(ctaProtoDstPort, s.port)
-			w.close(ports)
+			w.Nest(ctaTupleProto)
+			w.Bytes(ctaProtoNum, s.proto)
+			w.Wire16(ctaProtoDstPort, s.port)
+			w.Unnest()
 		}
-		w.close(all)
-		filter := w.nest(ctaFilter)
+		w.Unnest()
+		w.Nest(ctaFilter)
 		// These two are in the machine's byte order.
-		w.attribute(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, s.flags)...)
-		w.attribute(ctaFilterReplyFlags, 0, 0, 0, 0)
-		w.close(filter)
+		w.Native32(ctaFilterOrigFlags, s.flags)
+		w.Bytes(ctaFilterReplyFlags, 0, 0, 0, 0)
+		w.Unnest()
 	}
 	if s.unreplied {
-		w.number32(ctaStatus, 0)
-		w.number32(ctaStatusMask, uint32(SeenReply))
+		w.Wire32(ctaStatus, 0)
+		w.Wire32(ctaStatusMask, uint32(SeenReply))
 	}
-	w.end(at)
+	w.End()
 }

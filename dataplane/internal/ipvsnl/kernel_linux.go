@@ -89,11 +89,11 @@ func ask[T any](ctx context.Context, k *Kernel, write func(*socket), read func(*
 	if err != nil {
 		return *new(T), err
 	}
-	s.out = s.out[:0]
+	s.B = s.B[:0]
 	write(s)
 	answer, late, err := watch(ctx, k.limit, func() (T, error) {
 		s.owing = true
-		if err := s.Send(s.out); err != nil {
+		if err := s.Send(s.B); err != nil {
 			return *new(T), err
 		}
 		return read(s)

@@ -66,79 +66,10 @@ const (
 // version is that of the protocol: IPVS_GENL_VERSION.
 const version = 1
 
-// begin starts a message; what it returns goes to end.
-func (s *socket) begin(command byte, flags uint16) int {
-	at := len(s.out)
+// begin starts a message.
+func (s *socket) begin(command byte, flags uint16) {
 	s.seq++
-	s.out = append(s.out, 0, 0, 0, 0) // the length, see end
-	s.out = binary.NativeEndian.AppendUint16(s.out, s.family)
-	s.out = binary.NativeEndian.AppendUint16(s.out, flags|unix.NLM_F_REQUEST)
-	s.out = binary.NativeEndian.AppendUint32(s.out, s.seq)
-	s.out = append(s.out, 0, 0, 0, 0) // the port, which the kernel knows
-	s.out = append(s.out, command, version, 0, 0)
-	return at
-}
-
-func (s *socket) end(at int) {
-	binary.NativeEndian.PutUint32(s.out[at:], uint32(len(s.out)-at))
-}
-
-// nest starts an attribute of attributes; what it returns goes to unnest.
-func (s *socket) nest(kind uint16) int {
-	at := len(s.out)
-	s.out = append(s.out, 0, 0) // the length, see unnest
-	s.out = binary.NativeEndian.AppendUint16(s.out, kind|unix.NLA_F_NESTED)
-	return at
-}
-
-func (s *socket) unnest(at int) {
-	binary.NativeEndian.PutUint16(s.out[at:], uint16(len(s.out)-at))
-}
-
-func (s *socket) header(kind uint16, size int) {
-	s.out = binary.NativeEndian.AppendUint16(s.out, uint16(unix.SizeofNlAttr+size))
-	s.out = binary.NativeEndian.AppendUint16(s.out, kind)
-}
-
-func (s *socket) pad() {
-	for len(s.out)%unix.NLA_ALIGNTO != 0 {
-		s.out = append(s.out, 0)
-	}
-}
-
-func (s *socket) number16(kind, value uint16) {
-	s.header(kind, 2)
-	s.out = binary.NativeEndian.AppendUint16(s.out, value)
-	s.pad()
-}
-
-func (s *socket) number32(kind uint16, value uint32) {
-	s.header(kind, 4)
-	s.out = binary.NativeEndian.AppendUint32(s.out, value)
-}
-
-func (s *socket) port(kind, value uint16) {
-	s.header(kind, 2)
-	s.out = binary.BigEndian.AppendUint16(s.out, value)
-	s.pad()
-}
-
-func (s *socket) addr(kind uint16, a netip.Addr) {
-	if a.Is4() {
-		b := a.As4()
-		s.header(kind, len(b))
-		s.out = append(s.out, b[:]...)
-		return
-	}
-	b := a.As16()
-	s.header(kind, len(b))
-	s.out = append(s.out, b[:]...)
-}
-
-func (s *socket) text(kind uint16, value string) {
-	s.header(kind, len(value)+1)
-	s.out = append(append(s.out, value...), 0)
-	s.pad()
+	s.Begin(s.family, flags, s.seq, command, version, 0, 0) // genlmsghdr
 }
 
 func familyOf(a netip.Addr) uint16 {
@@ -150,35 +81,35 @@ func familyOf(a netip.Addr) uint16 {
 
 // op puts a change into out.
 func (s *socket) op(o *Op, flags uint16) {
-	at := s.begin(byte(o.Verb), flags)
-	n := s.nest(aboutService)
+	s.begin(byte(o.Verb), flags)
+	s.Nest(aboutService)
 	s.key(o.Service.Key)
 	if o.Verb == AddService || o.Verb == EditService {
 		s.service(&o.Service)
 	}
-	s.unnest(n)
+	s.Unnest()
 	if o.Verb >= AddDestination {
-		n = s.nest(aboutDestination)
+		s.Nest(aboutDestination)
 		s.destination(&o.Destination, o.Verb == DeleteDestination)
-		s.unnest(n)
+		s.Unnest()
 	}
-	s.end(at)
+	s.End()
 }
 
 // key says which virtual server it is about.
 func (s *socket) key(k balancer.Key) {
-	s.number16(serviceFamily, familyOf(k.Addr))
-	s.number16(serviceProtocol, uint16(k.Proto.Number()))
-	s.addr(serviceAddr, k.Addr)
-	s.port(servicePort, k.Port)
+	s.Native16(serviceFamily, familyOf(k.Addr))
+	s.Native16(serviceProtocol, uint16(k.Proto.Number()))
+	s.Addr(serviceAddr, k.Addr)
+	s.Wire16(servicePort, k.Port)
 }
 
 func (s *socket) service(v *Service) {
-	s.text(serviceScheduler, v.Scheduler)
-	s.header(serviceFlags, 8) // struct ip_vs_flags: the flags, and which of them are meant
-	s.out = binary.NativeEndian.AppendUint32(s.out, uint32(v.Flags))
-	s.out = binary.NativeEndian.AppendUint32(s.out, ^uint32(0))
-	s.number32(serviceTimeout, uint32(v.Timeout/time.Second))
+	s.String(serviceScheduler, v.Scheduler)
+	s.Attribute(serviceFlags, 8) // struct ip_vs_flags: the flags, and which of them are meant
+	s.B = binary.NativeEndian.AppendUint32(s.B, uint32(v.Flags))
+	s.B = binary.NativeEndian.AppendUint32(s.B, ^uint32(0))
+	s.Native32(serviceTimeout, uint32(v.Timeout/time.Second))
 	s.netmask(v.Key.Addr.BitLen())
 }
 
@@ -186,23 +117,23 @@ func (s *socket) service(v *Service) {
 // IPv6, where the kernel wants one whether the virtual server is persistent or not.
 func (s *socket) netmask(bits int) {
 	if bits == 32 {
-		s.number32(serviceNetmask, ^uint32(0))
+		s.Native32(serviceNetmask, ^uint32(0))
 		return
 	}
-	s.number32(serviceNetmask, uint32(bits))
+	s.Native32(serviceNetmask, uint32(bits))
 }
 
 func (s *socket) destination(d *Destination, identity bool) {
-	s.number16(destinationFamily, familyOf(d.Addr.Addr()))
-	s.addr(destinationAddr, d.Addr.Addr())
-	s.port(destinationPort, d.Addr.Port())
+	s.Native16(destinationFamily, familyOf(d.Addr.Addr()))
+	s.Addr(destinationAddr, d.Addr.Addr())
+	s.Wire16(destinationPort, d.Addr.Port())
 	if identity {
 		return
 	}
-	s.number32(destinationForward, uint32(method(d.Forward)))
-	s.number32(destinationWeight, uint32(d.Weight))
-	s.number32(destinationUpper, d.Upper)
-	s.number32(destinationLower, d.Lower)
+	s.Native32(destinationForward, uint32(method(d.Forward)))
+	s.Native32(destinationWeight, uint32(d.Weight))
+	s.Native32(destinationUpper, d.Upper)
+	s.Native32(destinationLower, d.Lower)
 }
 
 // attributes reads a message's attributes, one after the other.

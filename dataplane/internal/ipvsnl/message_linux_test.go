@@ -9,16 +9,16 @@ import (
 
 // counters puts counters into a message, 4 or 8 bytes each.
 func counters(s *socket, kind uint16, size int, first uint64) {
-	n := s.nest(kind)
+	s.Nest(kind)
 	for i := range uint16(5) {
-		s.header(statsConnections+i, size)
+		s.Attribute(statsConnections+i, size)
 		v := binary.NativeEndian.AppendUint64(nil, first+uint64(i))
 		if size == 4 {
 			v = binary.NativeEndian.AppendUint32(nil, uint32(first)+uint32(i))
 		}
-		s.out = append(s.out, v...)
+		s.B = append(s.B, v...)
 	}
-	s.unnest(n)
+	s.Unnest()
 }
 
 // TestWideCounters reads counters beyond 32 bits, and narrow ones only of kernels that have no others.
@@ -32,32 +32,32 @@ func TestWideCounters(t *testing.T) {
 		{false, Stats{7, 8, 9, 10, 11}},
 	} {
 		s := &socket{}
-		at := s.begin(byte(AddService), 0)
-		n := s.nest(aboutService)
+		s.begin(byte(AddService), 0)
+		s.Nest(aboutService)
 		s.key(key("10.96.0.1:80"))
 		counters(s, serviceStats, 4, 7)
 		if c.wide {
 			counters(s, serviceStats64, 8, beyond)
 		}
-		s.unnest(n)
-		s.end(at)
-		got, ok, err := readService(s.out[unix.SizeofNlMsghdr:])
+		s.Unnest()
+		s.End()
+		got, ok, err := readService(s.B[unix.SizeofNlMsghdr:])
 		if !ok || err != nil || got.Stats != c.want || got.Key != key("10.96.0.1:80") {
 			t.Errorf("virtual server: got %+v, %v, %v; want %+v", got, ok, err, c.want)
 		}
 
 		s = &socket{}
-		at = s.begin(byte(AddDestination), 0)
-		n = s.nest(aboutDestination)
+		s.begin(byte(AddDestination), 0)
+		s.Nest(aboutDestination)
 		s.destination(&Destination{Addr: at4, Forward: "dr", Weight: 65535, Upper: 3, Lower: 2}, false)
 		counters(s, destinationStats, 4, 7)
 		if c.wide {
 			counters(s, destinationStats64, 8, beyond)
 		}
-		s.unnest(n)
-		s.end(at)
+		s.Unnest()
+		s.End()
 		want := DestinationState{Destination: Destination{at4, "dr", 65535, 3, 2}, Stats: c.want}
-		if got, err := readDestination(s.out[unix.SizeofNlMsghdr:], unix.AF_INET6); err != nil || got != want {
+		if got, err := readDestination(s.B[unix.SizeofNlMsghdr:], unix.AF_INET6); err != nil || got != want {
 			t.Errorf("destination: got %+v, %v; want %+v", got, err, want)
 		}
 	}
@@ -69,9 +69,9 @@ var at4 = at("10.2.0.1:8080")
 func FuzzMessages(f *testing.F) {
 	s := &socket{}
 	for _, o := range fleet(1, 1) {
-		s.out = s.out[:0]
+		s.B = s.B[:0]
 		s.op(&o, 0)
-		f.Add(s.out[unix.SizeofNlMsghdr:])
+		f.Add(s.B[unix.SizeofNlMsghdr:])
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if v, ok, err := readService(body); ok && (err != nil || !plain(v.Key.Addr) && !v.Key.Addr.Is4In6() || v.Key.Proto.Number() == 0) {

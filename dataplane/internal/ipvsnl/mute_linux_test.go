@@ -70,13 +70,13 @@ func serve(peer *socket, a answer) {
 		if err != nil || m.Empty() {
 			return
 		}
-		peer.out = peer.out[:0]
+		peer.B = peer.B[:0]
 		for m.Next() {
 			if a != nil {
-				peer.out = append(peer.out, a(&m)...)
+				peer.B = append(peer.B, a(&m)...)
 			}
 		}
-		if len(peer.out) > 0 && peer.Send(peer.out) != nil {
+		if len(peer.B) > 0 && peer.Send(peer.B) != nil {
 			return
 		}
 	}

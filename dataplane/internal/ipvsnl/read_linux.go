@@ -39,7 +39,8 @@ func (k *Kernel) Service(ctx context.Context, key balancer.Key) (ServiceState, e
 // Services implements Conn.
 func (k *Kernel) Services(ctx context.Context) ([]ServiceState, error) {
 	all, err := list(ctx, k, func(s *socket) {
-		s.end(s.begin(getService, unix.NLM_F_DUMP))
+		s.begin(getService, unix.NLM_F_DUMP)
+		s.End()
 	}, readService)
 	return all, k.failed(err, "reading", "virtual servers")
 }
@@ -77,11 +78,11 @@ func (k *Kernel) failed(err error, doing string, what any) error {
 
 // ask puts a question about one virtual server into out.
 func (s *socket) ask(command byte, flags uint16, key balancer.Key) {
-	at := s.begin(command, flags)
-	n := s.nest(aboutService)
+	s.begin(command, flags)
+	s.Nest(aboutService)
 	s.key(key)
-	s.unnest(n)
-	s.end(at)
+	s.Unnest()
+	s.End()
 }
 
 // list asks for a list, again if it changed meanwhile.

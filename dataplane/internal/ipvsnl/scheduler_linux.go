@@ -28,13 +28,13 @@ func (k *Kernel) HasScheduler(ctx context.Context, name string) (bool, error) {
 	}
 	preload(ctx, name)
 	refusals, err := ask(ctx, k, func(s *socket) {
-		at := s.begin(byte(AddService), unix.NLM_F_ACK)
-		n := s.nest(aboutService)
+		s.begin(byte(AddService), unix.NLM_F_ACK)
+		s.Nest(aboutService)
 		s.key(nobody6)
 		s.service(&Service{Key: nobody6, Scheduler: name})
-		s.number32(serviceNetmask, 0) // the last one of a kind counts
-		s.unnest(n)
-		s.end(at)
+		s.Native32(serviceNetmask, 0) // the last one of a kind counts
+		s.Unnest()
+		s.End()
 	}, func(s *socket) ([]syscall.Errno, error) {
 		return s.refusals(s.seq, 1)
 	})

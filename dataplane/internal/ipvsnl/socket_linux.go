@@ -15,8 +15,8 @@ type socket struct {
 	// family is the number of IPVS in this kernel.
 	family uint16
 	seq    uint32
-	// out is what is sent next.
-	out []byte
+	// What is sent next.
+	nlsock.Writer
 	// owing: a question was sent whose answers have not all come.
 	owing bool
 }

@@ -125,10 +125,10 @@ func (Numgen) kind(Family) kind { return kind{id: typeInteger, size: 4, order: n
 
 func (n Numgen) load(m *message, _ Family, reg, _ int) {
 	m.expr(listElem, "numgen", func() {
-		m.uint32(1, register(reg)) // NFTA_NG_DREG
-		m.uint32(2, n.Mod)         // NFTA_NG_MODULUS
-		m.uint32(3, bit(n.Random)) // NFTA_NG_TYPE
-		m.uint32(4, 0)             // NFTA_NG_OFFSET
+		m.Wire32(1, register(reg)) // NFTA_NG_DREG
+		m.Wire32(2, n.Mod)         // NFTA_NG_MODULUS
+		m.Wire32(3, bit(n.Random)) // NFTA_NG_TYPE
+		m.Wire32(4, 0)             // NFTA_NG_OFFSET
 	})
 }
 
@@ -157,12 +157,12 @@ func (j Jhash) load(m *message, f Family, reg, temp int) {
 	of := j.Of.kind(f)
 	j.Of.load(m, f, temp, temp+of.registers())
 	m.expr(listElem, "hash", func() {
-		m.uint32(1, register(temp))  // NFTA_HASH_SREG
-		m.uint32(2, register(reg))   // NFTA_HASH_DREG
-		m.uint32(3, uint32(of.size)) // NFTA_HASH_LEN
-		m.uint32(4, j.Mod)           // NFTA_HASH_MODULUS
-		m.uint32(5, j.Seed)          // NFTA_HASH_SEED
-		m.uint32(7, 0)               // NFTA_HASH_TYPE, NFT_HASH_JENKINS
+		m.Wire32(1, register(temp))  // NFTA_HASH_SREG
+		m.Wire32(2, register(reg))   // NFTA_HASH_DREG
+		m.Wire32(3, uint32(of.size)) // NFTA_HASH_LEN
+		m.Wire32(4, j.Mod)           // NFTA_HASH_MODULUS
+		m.Wire32(5, j.Seed)          // NFTA_HASH_SEED
+		m.Wire32(7, 0)               // NFTA_HASH_TYPE, NFT_HASH_JENKINS
 	})
 }
 
@@ -182,9 +182,9 @@ func (l Lookup) kind(f Family) kind { return l.In.dataKind(f) }
 func (l Lookup) load(m *message, f Family, reg, temp int) {
 	l.Key.load(m, f, reg, temp+l.Key.kind(f).registers())
 	m.expr(listElem, "lookup", func() {
-		m.string(1, l.In.Name)     // NFTA_LOOKUP_SET
-		m.uint32(2, register(reg)) // NFTA_LOOKUP_SREG
-		m.uint32(3, register(reg)) // NFTA_LOOKUP_DREG
+		m.String(1, l.In.Name)     // NFTA_LOOKUP_SET
+		m.Wire32(2, register(reg)) // NFTA_LOOKUP_SREG
+		m.Wire32(3, register(reg)) // NFTA_LOOKUP_DREG
 	})
 }
 

@@ -103,22 +103,22 @@ func (x Field) load(m *message, f Family, reg, _ int) {
 	switch s.source {
 	case fromNetwork, fromTransport:
 		m.expr(listElem, "payload", func() {
-			m.uint32(1, register(reg))       // NFTA_PAYLOAD_DREG
-			m.uint32(2, uint32(s.source)+1)  // NFTA_PAYLOAD_BASE: 1 network, 2 transport
-			m.uint32(3, s.at)                // NFTA_PAYLOAD_OFFSET
-			m.uint32(4, uint32(s.kind.size)) // NFTA_PAYLOAD_LEN
+			m.Wire32(1, register(reg))       // NFTA_PAYLOAD_DREG
+			m.Wire32(2, uint32(s.source)+1)  // NFTA_PAYLOAD_BASE: 1 network, 2 transport
+			m.Wire32(3, s.at)                // NFTA_PAYLOAD_OFFSET
+			m.Wire32(4, uint32(s.kind.size)) // NFTA_PAYLOAD_LEN
 		})
 	case fromMeta:
 		m.expr(listElem, "meta", func() {
-			m.uint32(1, register(reg)) // NFTA_META_DREG
-			m.uint32(2, s.at)          // NFTA_META_KEY
+			m.Wire32(1, register(reg)) // NFTA_META_DREG
+			m.Wire32(2, s.at)          // NFTA_META_KEY
 		})
 	case fromCt:
 		m.expr(listElem, "ct", func() {
-			m.uint32(1, register(reg)) // NFTA_CT_DREG
-			m.uint32(2, s.at)          // NFTA_CT_KEY
+			m.Wire32(1, register(reg)) // NFTA_CT_DREG
+			m.Wire32(2, s.at)          // NFTA_CT_KEY
 			if x == CtDaddr || x == CtDport {
-				m.bytes(3, []byte{0}) // NFTA_CT_DIRECTION: IP_CT_DIR_ORIGINAL
+				m.Bytes(3, 0) // NFTA_CT_DIRECTION: IP_CT_DIR_ORIGINAL
 			}
 		})
 	default:
@@ -150,23 +150,22 @@ func (x Field) typeof(u *userdata, f Family) {
 // set writes the expression that sets the field from a register.
 func (x Field) set(m *message, reg int) {
 	s := x.spec(IPv4)
-	name, sreg := "meta", 3 // NFTA_META_SREG
-	key := 2
+	name, key, sreg := "meta", uint16(2), uint16(3) // NFTA_META_KEY, NFTA_META_SREG
 	switch s.source {
 	case fromCt:
 		name, sreg = "ct", 4 // NFTA_CT_SREG
 	case fromTCP:
 		m.expr(listElem, "exthdr", func() {
-			m.uint32(7, register(reg))     // NFTA_EXTHDR_SREG
-			m.bytes(2, []byte{byte(s.at)}) // NFTA_EXTHDR_TYPE
-			m.uint32(3, 2)                 // NFTA_EXTHDR_OFFSET
-			m.uint32(4, 2)                 // NFTA_EXTHDR_LEN
-			m.uint32(6, 1)                 // NFTA_EXTHDR_OP: NFT_EXTHDR_OP_TCPOPT
+			m.Wire32(7, register(reg)) // NFTA_EXTHDR_SREG
+			m.Bytes(2, byte(s.at))     // NFTA_EXTHDR_TYPE
+			m.Wire32(3, 2)             // NFTA_EXTHDR_OFFSET
+			m.Wire32(4, 2)             // NFTA_EXTHDR_LEN
+			m.Wire32(6, 1)             // NFTA_EXTHDR_OP: NFT_EXTHDR_OP_TCPOPT
 		})
 		return
 	}
 	m.expr(listElem, name, func() {
-		m.uint32(key, s.at)
-		m.uint32(sreg, register(reg))
+		m.Wire32(key, s.at)
+		m.Wire32(sreg, register(reg))
 	})
 }

@@ -40,8 +40,8 @@ func (s Is) write(m *message, f Family) {
 
 func compare(m *message, equal bool, value []byte) {
 	m.expr(listElem, "cmp", func() {
-		m.uint32(1, register(first)) // NFTA_CMP_SREG
-		m.uint32(2, bit(!equal))     // NFTA_CMP_OP: NFT_CMP_EQ, NFT_CMP_NEQ
+		m.Wire32(1, register(first)) // NFTA_CMP_SREG
+		m.Wire32(2, bit(!equal))     // NFTA_CMP_OP: NFT_CMP_EQ, NFT_CMP_NEQ
 		m.value(3, value)            // NFTA_CMP_DATA
 	})
 }
@@ -49,9 +49,9 @@ func compare(m *message, equal bool, value []byte) {
 // bitwise makes the first register (register & mask) ^ xor, in the host's byte order.
 func bitwise(m *message, mask, xor uint32) {
 	m.expr(listElem, "bitwise", func() {
-		m.uint32(1, register(first))                            // NFTA_BITWISE_SREG
-		m.uint32(2, register(first))                            // NFTA_BITWISE_DREG
-		m.uint32(3, 4)                                          // NFTA_BITWISE_LEN
+		m.Wire32(1, register(first))                            // NFTA_BITWISE_SREG
+		m.Wire32(2, register(first))                            // NFTA_BITWISE_DREG
+		m.Wire32(3, 4)                                          // NFTA_BITWISE_LEN
 		m.value(4, binary.NativeEndian.AppendUint32(nil, mask)) // NFTA_BITWISE_MASK
 		m.value(5, binary.NativeEndian.AppendUint32(nil, xor))  // NFTA_BITWISE_XOR
 	})
@@ -155,15 +155,15 @@ func (s Flags) text(Family) string {
 
 func (s Flags) write(m *message, _ Family) {
 	m.expr(listElem, "payload", func() {
-		m.uint32(1, register(first))
-		m.uint32(2, 2)
-		m.uint32(3, 13)
-		m.uint32(4, 1)
+		m.Wire32(1, register(first))
+		m.Wire32(2, 2)
+		m.Wire32(3, 13)
+		m.Wire32(4, 1)
 	})
 	m.expr(listElem, "bitwise", func() {
-		m.uint32(1, register(first))
-		m.uint32(2, register(first))
-		m.uint32(3, 1)
+		m.Wire32(1, register(first))
+		m.Wire32(2, register(first))
+		m.Wire32(3, 1)
 		m.value(4, []byte{byte(s.Mask)})
 		m.value(5, []byte{0})
 	})
@@ -187,10 +187,10 @@ func (s In) text(f Family) string {
 func (s In) write(m *message, f Family) {
 	s.Of.load(m, f, first, spare+s.Of.kind(f).registers())
 	m.expr(listElem, "lookup", func() {
-		m.string(1, s.Set.Name)
-		m.uint32(2, register(first))
+		m.String(1, s.Set.Name)
+		m.Wire32(2, register(first))
 		if s.Not {
-			m.uint32(5, 1) // NFTA_LOOKUP_FLAGS: NFT_LOOKUP_F_INV
+			m.Wire32(5, 1) // NFTA_LOOKUP_FLAGS: NFT_LOOKUP_F_INV
 		}
 	})
 }

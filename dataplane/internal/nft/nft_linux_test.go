@@ -177,8 +177,8 @@ func state(t *testing.T, c *Conn, s *sample) string {
 	b.WriteString(handles.ReplaceAllString(swap.ReplaceAllString(listing, ""), "$1"))
 	for _, set := range s.sets() {
 		err := c.list(msgGetSet, s.table.Family, false, func(m *message) {
-			m.string(setTable, s.table.Name)
-			m.string(setName, set.Name)
+			m.String(setTable, s.table.Name)
+			m.String(setName, set.Name)
 		}, func(body []byte) { fmt.Fprintf(&b, "%s: %q\n", set.Name, withoutHandle(body)) })
 		if err != nil {
 			t.Fatal(err)

@@ -39,10 +39,10 @@ func (r Raw) kind(Family) kind {
 
 func (r Raw) load(m *message, _ Family, reg, _ int) {
 	m.expr(listElem, "payload", func() {
-		m.uint32(1, register(reg))
-		m.uint32(2, uint32(r.Header))
-		m.uint32(3, r.Offset)
-		m.uint32(4, r.Size)
+		m.Wire32(1, register(reg))
+		m.Wire32(2, uint32(r.Header))
+		m.Wire32(3, r.Offset)
+		m.Wire32(4, r.Size)
 	})
 }
 
@@ -89,8 +89,8 @@ func (s EtherType) text(Family) string { return fmt.Sprintf("meta protocol 0x%04
 
 func (s EtherType) write(m *message, _ Family) {
 	m.expr(listElem, "meta", func() {
-		m.uint32(1, register(first))
-		m.uint32(2, 1) // NFT_META_PROTOCOL
+		m.Wire32(1, register(first))
+		m.Wire32(2, 1) // NFT_META_PROTOCOL
 	})
 	compare(m, true, []byte{byte(s >> 8), byte(s)})
 }

@@ -30,8 +30,8 @@ func (c *Conn) list(kind int, family Family, dump bool, ask func(*message), each
 	if ask != nil {
 		ask(q)
 	}
-	q.close()
-	if err := c.sock.Send(q.b); err != nil {
+	q.End()
+	if err := c.sock.Send(q.B); err != nil {
 		return fmt.Errorf("asking nf_tables: %w", err)
 	}
 	changed := false
@@ -85,7 +85,7 @@ func (c *Conn) HasTable(x Table) (bool, error) {
 
 // tableState is "awake" or, where the table's chains meet no packets, "dormant"; it is empty where there is no such table.
 func (c *Conn) tableState(x Table) (state string, err error) {
-	err = c.list(msgGetTable, x.Family, false, func(m *message) { m.string(tableName, x.Name) }, func(body []byte) {
+	err = c.list(msgGetTable, x.Family, false, func(m *message) { m.String(tableName, x.Name) }, func(body []byte) {
 		state = "awake"
 		for a := nlsock.In(body); a.Next(); {
 			if a.Kind == tableFlags && number(a.Value)&tableDormant != 0 {
@@ -121,8 +121,8 @@ func (c *Conn) Chains(x Table) (all []Found, err error) {
 // HasChain reports whether a table has a chain.
 func (c *Conn) HasChain(x Table, name string) (there bool, err error) {
 	ask := func(m *message) {
-		m.string(chainTable, x.Name)
-		m.string(chainName, name)
+		m.String(chainTable, x.Name)
+		m.String(chainName, name)
 	}
 	err = c.list(msgGetChain, x.Family, false, ask, func([]byte) { there = true })
 	if errors.Is(err, unix.ENOENT) {
@@ -149,7 +149,7 @@ func chainIn(body []byte) (f Found, table string) {
 
 // Sets lists the named sets and maps of a table; none where the table is not there.
 func (c *Conn) Sets(x Table) (all []Found, err error) {
-	ask := func(m *message) { m.string(setTable, x.Name) }
+	ask := func(m *message) { m.String(setTable, x.Name) }
 	err = c.dump(msgGetSet, x, ask, func() { all = nil }, func(body []byte) {
 		var f Found
 		for a := nlsock.In(body); a.Next(); {
@@ -170,7 +170,7 @@ type FoundRule struct {
 
 // Rules lists the rules of a table in their order; none where the table is not there.
 func (c *Conn) Rules(x Table) (all []FoundRule, err error) {
-	ask := func(m *message) { m.string(ruleTable, x.Name) }
+	ask := func(m *message) { m.String(ruleTable, x.Name) }
 	err = c.dump(msgGetRule, x, ask, func() { all = nil }, func(body []byte) {
 		var r FoundRule
 		for a := nlsock.In(body); a.Next(); {
@@ -190,8 +190,8 @@ func (c *Conn) Rules(x Table) (all []FoundRule, err error) {
 // rules have changed meanwhile. there is false where the chain is absent.
 func (c *Conn) ChainRules(x Table, chain string, begin func(), rule func(attrs []byte)) (there bool, err error) {
 	ask := func(m *message) {
-		m.string(ruleTable, x.Name)
-		m.string(ruleChain, chain)
+		m.String(ruleTable, x.Name)
+		m.String(ruleChain, chain)
 	}
 	err = c.dump(msgGetRule, x, ask, begin, func(attrs []byte) {
 		there = true
@@ -216,8 +216,8 @@ type FoundElem struct {
 // their number: 10,000 take 6 ms, 100,000 a quarter of a second.
 func (c *Conn) Elements(x Table, set string) (all []FoundElem, err error) {
 	ask := func(m *message) {
-		m.string(elemsTable, x.Name)
-		m.string(elemsSet, set)
+		m.String(elemsTable, x.Name)
+		m.String(elemsSet, set)
 	}
 	err = c.dump(msgGetSetElem, x, ask, func() { all = nil }, func(body []byte) { all = append(all, elementsIn(body)...) })
 	return all, err
@@ -227,8 +227,8 @@ func (c *Conn) Elements(x Table, set string) (all []FoundElem, err error) {
 func (c *Conn) Find(x Table, s *Set, elems []Elem) (all []FoundElem, err error) {
 	size := s.Key.kind(x.Family).size
 	ask := func(m *message) {
-		m.string(elemsTable, x.Name)
-		m.string(elemsSet, s.Name)
+		m.String(elemsTable, x.Name)
+		m.String(elemsSet, s.Name)
 		m.nest(elemsElements, func() {
 			for i := range elems {
 				elems[i].write(m, size, 0, false)

@@ -51,9 +51,9 @@ func (s Vmap) text(f Family) string { return s.Of.text(f) + " vmap @" + s.In.Nam
 func (s Vmap) write(m *message, f Family) {
 	s.Of.load(m, f, first, spare+s.Of.kind(f).registers())
 	m.expr(listElem, "lookup", func() {
-		m.string(1, s.In.Name)
-		m.uint32(2, register(first))
-		m.uint32(3, regVerdict)
+		m.String(1, s.In.Name)
+		m.Wire32(2, register(first))
+		m.Wire32(3, regVerdict)
 	})
 }
 
@@ -94,7 +94,7 @@ func (ClearPriority) text(Family) string { return "meta priority set 0:0" }
 
 func (ClearPriority) write(m *message, _ Family) {
 	m.expr(listElem, "immediate", func() {
-		m.uint32(1, register(first))
+		m.Wire32(1, register(first))
 		m.value(2, make([]byte, 4))
 	})
 	Priority.set(m, first)
@@ -138,14 +138,14 @@ func dynset(m *message, f Family, set *Set, op uint32, key, data Expr, timeout t
 		data.load(m, f, spare, spare+1)
 	}
 	m.expr(listElem, "dynset", func() {
-		m.string(1, set.Name)        // NFTA_DYNSET_SET_NAME
-		m.uint32(3, op)              // NFTA_DYNSET_OP
-		m.uint32(4, register(first)) // NFTA_DYNSET_SREG_KEY
+		m.String(1, set.Name)        // NFTA_DYNSET_SET_NAME
+		m.Wire32(3, op)              // NFTA_DYNSET_OP
+		m.Wire32(4, register(first)) // NFTA_DYNSET_SREG_KEY
 		if data != nil {
-			m.uint32(5, register(spare)) // NFTA_DYNSET_SREG_DATA
+			m.Wire32(5, register(spare)) // NFTA_DYNSET_SREG_DATA
 		}
 		if timeout > 0 {
-			m.uint64(6, uint64(timeout.Milliseconds())) // NFTA_DYNSET_TIMEOUT
+			m.Wire64(6, uint64(timeout.Milliseconds())) // NFTA_DYNSET_TIMEOUT
 		}
 	})
 }
@@ -159,10 +159,10 @@ func (s DNAT) write(m *message, f Family) {
 	s.To.load(m, f, first, spare)
 	addr := Daddr.kind(f).registers()
 	m.expr(listElem, "nat", func() {
-		m.uint32(1, 1)                    // NFTA_NAT_TYPE: NFT_NAT_DNAT
-		m.uint32(2, uint32(f))            // NFTA_NAT_FAMILY
-		m.uint32(3, register(first))      // NFTA_NAT_REG_ADDR_MIN
-		m.uint32(5, register(first+addr)) // NFTA_NAT_REG_PROTO_MIN
+		m.Wire32(1, 1)                    // NFTA_NAT_TYPE: NFT_NAT_DNAT
+		m.Wire32(2, uint32(f))            // NFTA_NAT_FAMILY
+		m.Wire32(3, register(first))      // NFTA_NAT_REG_ADDR_MIN
+		m.Wire32(5, register(first+addr)) // NFTA_NAT_REG_PROTO_MIN
 	})
 }
 
@@ -173,7 +173,7 @@ func (s Redirect) text(f Family) string { return "redirect to :" + s.To.text(f) 
 
 func (s Redirect) write(m *message, f Family) {
 	s.To.load(m, f, first, spare)
-	m.expr(listElem, "redir", func() { m.uint32(1, register(first)) }) // NFTA_REDIR_REG_PROTO_MIN
+	m.expr(listElem, "redir", func() { m.Wire32(1, register(first)) }) // NFTA_REDIR_REG_PROTO_MIN
 }
 
 // ClampMSS lowers the maximum segment size of a TCP SYN to what the links of its path take, both ways. A match of the flags
@@ -184,15 +184,15 @@ func (ClampMSS) text(Family) string { return "tcp option maxseg size set rt mtu"
 
 func (ClampMSS) write(m *message, _ Family) {
 	m.expr(listElem, "rt", func() {
-		m.uint32(1, register(first)) // NFTA_RT_DREG
-		m.uint32(2, 3)               // NFTA_RT_KEY: NFT_RT_TCPMSS
+		m.Wire32(1, register(first)) // NFTA_RT_DREG
+		m.Wire32(2, 3)               // NFTA_RT_KEY: NFT_RT_TCPMSS
 	})
 	m.expr(listElem, "byteorder", func() {
-		m.uint32(1, register(first)) // NFTA_BYTEORDER_SREG
-		m.uint32(2, register(first)) // NFTA_BYTEORDER_DREG
-		m.uint32(3, 1)               // NFTA_BYTEORDER_OP: NFT_BYTEORDER_HTON
-		m.uint32(4, 2)               // NFTA_BYTEORDER_LEN
-		m.uint32(5, 2)               // NFTA_BYTEORDER_SIZE
+		m.Wire32(1, register(first)) // NFTA_BYTEORDER_SREG
+		m.Wire32(2, register(first)) // NFTA_BYTEORDER_DREG
+		m.Wire32(3, 1)               // NFTA_BYTEORDER_OP: NFT_BYTEORDER_HTON
+		m.Wire32(4, 2)               // NFTA_BYTEORDER_LEN
+		m.Wire32(5, 2)               // NFTA_BYTEORDER_SIZE
 	})
 	Maxseg.set(m, first)
 }
@@ -222,7 +222,7 @@ func (s Simple) write(m *message, f Family) {
 	case Return:
 		verdict(m, codeReturn, "")
 	case Masquerade:
-		m.expr(listElem, "masq", func() { m.uint32(1, 0x10) }) // NFTA_MASQ_FLAGS: NF_NAT_RANGE_PROTO_RANDOM_FULLY
+		m.expr(listElem, "masq", func() { m.Wire32(1, 0x10) }) // NFTA_MASQ_FLAGS: NF_NAT_RANGE_PROTO_RANDOM_FULLY
 	case ResetTCP:
 		reject(m, 1, 0) // NFT_REJECT_TCP_RST
 	case Unreachable:
@@ -238,8 +238,8 @@ func (s Simple) write(m *message, f Family) {
 
 func reject(m *message, kind uint32, code byte) {
 	m.expr(listElem, "reject", func() {
-		m.uint32(1, kind)        // NFTA_REJECT_TYPE
-		m.bytes(2, []byte{code}) // NFTA_REJECT_ICMP_CODE
+		m.Wire32(1, kind) // NFTA_REJECT_TYPE
+		m.Bytes(2, code)  // NFTA_REJECT_ICMP_CODE
 	})
 }
 
@@ -259,7 +259,7 @@ func (s Goto) write(m *message, _ Family) { verdict(m, codeGoto, string(s)) }
 
 func verdict(m *message, code uint32, chain string) {
 	m.expr(listElem, "immediate", func() {
-		m.uint32(1, regVerdict)   // NFTA_IMMEDIATE_DREG
+		m.Wire32(1, regVerdict)   // NFTA_IMMEDIATE_DREG
 		m.verdict(2, code, chain) // NFTA_IMMEDIATE_DATA
 	})
 }

@@ -97,20 +97,20 @@ func (s *Set) flags(f Family) (flags uint32) {
 // write writes the attributes of the set behind its table.
 func (s *Set) write(m *message, f Family, id uint32) {
 	key, data := s.Key.kind(f), kind{}
-	m.string(setName, s.Name)
-	m.uint32(setFlags, s.flags(f))
-	m.uint32(setKeyType, key.id)
-	m.uint32(setKeyLen, uint32(key.size))
+	m.String(setName, s.Name)
+	m.Wire32(setFlags, s.flags(f))
+	m.Wire32(setKeyType, key.id)
+	m.Wire32(setKeyLen, uint32(key.size))
 	if s.isMap() {
 		data = s.dataKind(f)
-		m.uint32(setDataType, data.id)
+		m.Wire32(setDataType, data.id)
 		if !s.Verdict {
-			m.uint32(setDataLen, uint32(data.size))
+			m.Wire32(setDataLen, uint32(data.size))
 		}
 	}
-	m.uint32(setID, id)
+	m.Wire32(setID, id)
 	s.writeDesc(m, key)
-	m.bytes(setUserdata, s.userdata(f, key, data))
+	m.Bytes(setUserdata, s.userdata(f, key, data)...)
 	if s.Counter {
 		m.expr(setExpr, "counter", func() {})
 	}
@@ -124,14 +124,14 @@ func (s *Set) writeDesc(m *message, key kind) {
 	}
 	m.nest(setDesc, func() {
 		if s.Size != 0 {
-			m.uint32(descSize, s.Size)
+			m.Wire32(descSize, s.Size)
 		}
 		if !fields {
 			return
 		}
 		m.nest(descConcat, func() {
 			for _, p := range key.parts {
-				m.nest(listElem, func() { m.uint32(fieldLen, uint32(p.size)) })
+				m.nest(listElem, func() { m.Wire32(fieldLen, uint32(p.size)) })
 			}
 		})
 	})
@@ -172,7 +172,7 @@ type Elem struct {
 
 // write writes the element of a set whose keys and data have so many bytes: a single port has two, though Bytes pads it.
 func (e *Elem) write(m *message, key, data int, withData bool) {
-	m.openNest(listElem)
+	m.Nest(listElem)
 	m.value(elemKey, e.Key[:min(key, len(e.Key))])
 	if e.KeyEnd != nil {
 		m.value(elemKeyEnd, e.KeyEnd[:min(key, len(e.KeyEnd))])
@@ -185,13 +185,13 @@ func (e *Elem) write(m *message, key, data int, withData bool) {
 			m.value(elemData, e.Data[:min(data, len(e.Data))])
 		}
 		if e.Timeout > 0 {
-			m.uint64(elemTimeout, uint64(e.Timeout.Milliseconds()))
+			m.Wire64(elemTimeout, uint64(e.Timeout.Milliseconds()))
 		}
 		if u := comment(e.Comment); u != nil {
-			m.bytes(elemUserdata, u)
+			m.Bytes(elemUserdata, u...)
 		}
 	}
-	m.closeNest()
+	m.Unnest()
 }
 
 func (e *Elem) text(s *Set, f Family, withData bool) string {

@@ -94,9 +94,9 @@ func (t *Tx) Append(other *Tx) { t.ops = append(t.ops, other.ops...) }
 func (t *Tx) AddTable(x Table) {
 	t.ops = append(t.ops, op{table: x, verb: "add", what: "table", write: func(m *message) {
 		m.open(msgNewTable, flagCreate, x.Family)
-		m.string(tableName, x.Name)
-		m.uint32(tableFlags, 0)
-		m.close()
+		m.String(tableName, x.Name)
+		m.Wire32(tableFlags, 0)
+		m.End()
 	}})
 }
 
@@ -104,8 +104,8 @@ func (t *Tx) AddTable(x Table) {
 func (t *Tx) DeleteTable(x Table) {
 	t.ops = append(t.ops, op{table: x, verb: "delete", what: "table", write: func(m *message) {
 		m.open(msgDelTable, 0, x.Family)
-		m.string(tableName, x.Name)
-		m.close()
+		m.String(tableName, x.Name)
+		m.End()
 	}})
 }
 
@@ -117,20 +117,20 @@ func (t *Tx) AddChain(x Table, c *Chain) {
 	}
 	t.ops = append(t.ops, op{table: x, verb: "add", what: "chain", text: text, write: func(m *message) {
 		m.open(msgNewChain, flagCreate, x.Family)
-		m.string(chainTable, x.Name)
-		m.string(chainName, c.Name)
+		m.String(chainTable, x.Name)
+		m.String(chainName, c.Name)
 		if c.Hook != nil {
 			m.nest(chainHook, func() {
-				m.uint32(hookNum, uint32(c.Hook.Point))
-				m.uint32(hookPriority, uint32(c.Hook.Priority))
+				m.Wire32(hookNum, uint32(c.Hook.Point))
+				m.Wire32(hookPriority, uint32(c.Hook.Priority))
 				if c.Hook.Device != "" {
-					m.string(hookDevice, c.Hook.Device)
+					m.String(hookDevice, c.Hook.Device)
 				}
 			})
-			m.uint32(chainPolicy, policyAccept)
-			m.string(chainType, string(c.Hook.Type))
+			m.Wire32(chainPolicy, policyAccept)
+			m.String(chainType, string(c.Hook.Type))
 		}
-		m.close()
+		m.End()
 	}})
 }
 
@@ -148,10 +148,10 @@ func (t *Tx) FlushChain(x Table, name string) {
 func (t *Tx) AddRule(x Table, chain string, r Rule) {
 	t.ops = append(t.ops, op{table: x, verb: "add", what: "rule", text: " " + chain + " " + r.text(x.Family), write: func(m *message) {
 		m.open(msgNewRule, flagCreate|flagAppend, x.Family)
-		m.string(ruleTable, x.Name)
-		m.string(ruleChain, chain)
+		m.String(ruleTable, x.Name)
+		m.String(ruleChain, chain)
 		r.write(m, x.Family)
-		m.close()
+		m.End()
 	}})
 }
 
@@ -160,9 +160,9 @@ func (t *Tx) AddSet(x Table, s *Set) {
 	id := uint32(len(t.ops) + 1) // the kernel wants a number that is unique in the transaction
 	t.ops = append(t.ops, op{table: x, verb: "add", what: s.word(), text: s.text(x.Family), write: func(m *message) {
 		m.open(msgNewSet, flagCreate, x.Family)
-		m.string(setTable, x.Name)
+		m.String(setTable, x.Name)
 		s.write(m, x.Family, id)
-		m.close()
+		m.End()
 	}})
 }
 
@@ -172,12 +172,12 @@ func (t *Tx) FlushSet(x Table, name string) {
 }
 
 // named adds a step that needs no more than the name of an object.
-func (t *Tx) named(x Table, verb, what string, kind, attribute int, name string) {
+func (t *Tx) named(x Table, verb, what string, kind int, attribute uint16, name string) {
 	t.ops = append(t.ops, op{table: x, verb: verb, what: what, text: " " + name, write: func(m *message) {
 		m.open(kind, 0, x.Family)
-		m.string(1, x.Name) // the table's attribute is the first of each kind of object
-		m.string(attribute, name)
-		m.close()
+		m.String(1, x.Name) // the table's attribute is the first of each kind of object
+		m.String(attribute, name)
+		m.End()
 	}})
 }
 
@@ -210,15 +210,15 @@ func (t *Tx) elements(x Table, s *Set, verb string, kind, flags int, elems []Ele
 		}
 		for rest := elems; len(rest) > 0; {
 			m.open(kind, flags, x.Family)
-			m.string(elemsTable, x.Name)
-			m.string(elemsSet, s.Name)
-			m.openNest(elemsElements)
-			for len(rest) > 0 && m.nested() < mostNested {
+			m.String(elemsTable, x.Name)
+			m.String(elemsSet, s.Name)
+			m.Nest(elemsElements)
+			for len(rest) > 0 && m.Nested() < mostNested {
 				rest[0].write(m, key, data, kind == msgNewSetElem)
 				rest = rest[1:]
 			}
-			m.closeNest()
-			m.close()
+			m.Unnest()
+			m.End()
 		}
 	}})
 }
@@ -256,15 +256,15 @@ func (t *Tx) encode(seq uint32) (b []byte, steps []int) {
 		}
 	}
 	m.header(batchBegin, 0, 0, subsystem)
-	m.close()
+	m.End()
 	note(-1)
 	for i := range t.ops {
 		t.ops[i].write(m)
 		note(i)
 	}
-	m.ask()
+	m.Ask()
 	m.header(batchEnd, 0, 0, subsystem)
-	m.close()
+	m.End()
 	note(-1)
-	return m.b, steps
+	return m.B, steps
 }

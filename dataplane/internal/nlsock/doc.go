@@ -1,5 +1,5 @@
 // Package nlsock is what all need who write messages for the kernel themselves, because a library lacks them or is too slow:
-// a netlink socket that is waited for as any file of Go's is, and readers of messages and of their attributes, which
+// a netlink socket that is waited for as any file of Go's is, a writer of messages, and readers of messages and of their attributes, which
 // allocate nothing.
 //
 //	s, err := nlsock.Open(unix.NETLINK_NETFILTER)
@@ -12,5 +12,5 @@
 //		}
 //	}
 //
-// Messages are written by those who know what is in them; nothing is numbered here, and no answer is matched to a question.
+// A Writer writes messages with their attributes; those who know what is in them number them, and match answers to questions.
 package nlsock

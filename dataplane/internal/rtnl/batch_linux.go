@@ -53,21 +53,17 @@ func (b *Batches) Do(messages []Message) []error {
 func (b *Batches) doSome(messages []Message) []error {
 	errs := make([]error, len(messages))
 	first := b.seq + 1
-	out := b.buf[:0]
+	out := nlsock.Writer{B: b.buf[:0]}
 	for i, m := range messages {
-		flags := m.Flags | unix.NLM_F_REQUEST
+		flags := m.Flags
 		if i == len(messages)-1 {
 			flags |= unix.NLM_F_ACK
 		}
 		b.seq++
-		out = binary.NativeEndian.AppendUint32(out, uint32(unix.SizeofNlMsghdr+len(m.Body)))
-		out = binary.NativeEndian.AppendUint16(out, m.Kind)
-		out = binary.NativeEndian.AppendUint16(out, flags)
-		out = binary.NativeEndian.AppendUint32(out, b.seq)
-		out = binary.NativeEndian.AppendUint32(out, 0) // the kernel knows whose socket it is
-		out = append(out, m.Body...)                   // bodies end at multiples of 4
+		out.Begin(m.Kind, flags, b.seq, m.Body...) // bodies end at multiples of 4
+		out.End()
 	}
-	err := unix.Sendto(b.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	err := unix.Sendto(b.fd, out.B, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	for answered := false; err == nil && !answered; {
 		answered, err = b.answers(first, errs)
 	}
@@ -101,13 +97,6 @@ func (b *Batches) answers(first uint32, errs []error) (last bool, err error) {
 	}
 }
 
-// attribute appends an attribute of rtnetlink, whose value has a length that is a multiple of 4.
-func attribute(body []byte, kind uint16, value []byte) []byte {
-	body = binary.NativeEndian.AppendUint16(body, uint16(unix.SizeofRtAttr+len(value)))
-	body = binary.NativeEndian.AppendUint16(body, kind)
-	return append(body, value...)
-}
-
 // NewAddress adds an address to a device. One of the scope RT_SCOPE_HOST is never taken by the kernel for the source of other
 // connections; IPv6 has lifetimes for that.
 func NewAddress(a netip.Addr, device int, scope byte) Message {
@@ -119,25 +108,26 @@ func NewAddress(a netip.Addr, device int, scope byte) Message {
 	if a.Is6() {
 		lifetimes := make([]byte, 16)                            // ifa_cacheinfo: preferred for no time,
 		binary.NativeEndian.PutUint32(lifetimes[4:], ^uint32(0)) // valid for ever
-		body = attribute(body, unix.IFA_CACHEINFO, lifetimes)
+		body.Bytes(unix.IFA_CACHEINFO, lifetimes...)
 	}
-	return Message{unix.RTM_NEWADDR, unix.NLM_F_CREATE | unix.NLM_F_EXCL, body}
+	return Message{unix.RTM_NEWADDR, unix.NLM_F_CREATE | unix.NLM_F_EXCL, body.B}
 }
 
 // DropAddress takes an address from a device.
 func DropAddress(a netip.Addr, device int) Message {
-	return Message{unix.RTM_DELADDR, 0, address(a, device, 0, 0)}
+	return Message{unix.RTM_DELADDR, 0, address(a, device, 0, 0).B}
 }
 
 // address is an ifaddrmsg about an address on a device.
-func address(a netip.Addr, device int, flags, scope byte) []byte {
+func address(a netip.Addr, device int, flags, scope byte) *nlsock.Writer {
 	family := byte(unix.AF_INET)
 	if a.Is6() {
 		family = unix.AF_INET6
 	}
-	body := binary.NativeEndian.AppendUint32([]byte{family, byte(a.BitLen()), flags, scope}, uint32(device))
-	body = attribute(body, unix.IFA_LOCAL, a.AsSlice())
-	return attribute(body, unix.IFA_ADDRESS, a.AsSlice())
+	body := &nlsock.Writer{B: binary.NativeEndian.AppendUint32([]byte{family, byte(a.BitLen()), flags, scope}, uint32(device))}
+	body.Addr(unix.IFA_LOCAL, a)
+	body.Addr(unix.IFA_ADDRESS, a)
+	return body
 }
 
 // LocalRoute is a message about a local route to an address through a device. Without a source it has none, or any.
@@ -146,11 +136,11 @@ func LocalRoute(kind, flags uint16, a, source netip.Addr, device int, protocol b
 	if a.Is6() {
 		family, scope = unix.AF_INET6, unix.RT_SCOPE_UNIVERSE
 	}
-	body := []byte{family, byte(a.BitLen()), 0, 0, unix.RT_TABLE_LOCAL, protocol, scope, unix.RTN_LOCAL, 0, 0, 0, 0} // rtmsg
-	body = attribute(body, unix.RTA_DST, a.AsSlice())
-	body = attribute(body, unix.RTA_OIF, binary.NativeEndian.AppendUint32(nil, uint32(device)))
+	body := nlsock.Writer{B: []byte{family, byte(a.BitLen()), 0, 0, unix.RT_TABLE_LOCAL, protocol, scope, unix.RTN_LOCAL, 0, 0, 0, 0}} // rtmsg
+	body.Addr(unix.RTA_DST, a)
+	body.Native32(unix.RTA_OIF, uint32(device))
 	if source.IsValid() {
-		body = attribute(body, unix.RTA_PREFSRC, source.AsSlice())
+		body.Addr(unix.RTA_PREFSRC, source)
 	}
-	return Message{kind, flags, body}
+	return Message{kind, flags, body.B}
 }

@@ -1,0 +1,131 @@
+package nlsock
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// Of a header and of an attribute (include/uapi/linux/netlink.h); this file stands without unix, for what is built elsewhere.
+const (
+	flagRequest = 1       // NLM_F_REQUEST
+	flagAck     = 4       // NLM_F_ACK
+	flagNested  = 1 << 15 // NLA_F_NESTED
+	alignTo     = 4       // NLA_ALIGNTO
+)
+
+// Writer writes messages one behind the other, each from Begin to End, with its attributes between. The zero Writer is ready.
+type Writer struct {
+	// B is all that was written; B[:0] takes it back.
+	B     []byte
+	begun int   // where the last message begins
+	nests []int // where the open nests begin
+}
+
+// Begin starts a message: its type, its flags besides NLM_F_REQUEST, its number, and the header of the protocol, whose length is a
+// multiple of 4.
+func (w *Writer) Begin(kind, flags uint16, seq uint32, header ...byte) {
+	w.begun = len(w.B)
+	w.B = append(w.B, 0, 0, 0, 0) // the length, see End
+	w.B = binary.NativeEndian.AppendUint16(w.B, kind)
+	w.B = binary.NativeEndian.AppendUint16(w.B, flags|flagRequest)
+	w.B = binary.NativeEndian.AppendUint32(w.B, seq)
+	w.B = append(w.B, 0, 0, 0, 0) // the port, which the kernel knows
+	w.B = append(w.B, header...)
+}
+
+// End ends the message that Begin started.
+func (w *Writer) End() {
+	binary.NativeEndian.PutUint32(w.B[w.begun:], uint32(len(w.B)-w.begun))
+}
+
+// Ask has the kernel acknowledge the last message.
+func (w *Writer) Ask() {
+	flags := w.B[w.begun+6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|flagAck)
+}
+
+// Nest starts an attribute of attributes, which holds 64 KiB at most.
+func (w *Writer) Nest(kind uint16) {
+	w.nests = append(w.nests, len(w.B))
+	w.Attribute(kind|flagNested, 0)
+}
+
+// Unnest ends the last attribute that Nest started.
+func (w *Writer) Unnest() {
+	last := len(w.nests) - 1
+	at := w.nests[last]
+	w.nests = w.nests[:last]
+	binary.NativeEndian.PutUint16(w.B[at:], uint16(len(w.B)-at))
+}
+
+// Nested is the size of the last nest that is open, so far.
+func (w *Writer) Nested() int { return len(w.B) - w.nests[len(w.nests)-1] }
+
+// Attribute writes the header of an attribute whose value of so many bytes is appended to B next.
+func (w *Writer) Attribute(kind uint16, size int) {
+	w.B = binary.NativeEndian.AppendUint16(w.B, uint16(4+size))
+	w.B = binary.NativeEndian.AppendUint16(w.B, kind)
+}
+
+func (w *Writer) pad() {
+	for len(w.B)%alignTo != 0 {
+		w.B = append(w.B, 0)
+	}
+}
+
+// Bytes writes an attribute.
+func (w *Writer) Bytes(kind uint16, v ...byte) {
+	w.Attribute(kind, len(v))
+	w.B = append(w.B, v...)
+	w.pad()
+}
+
+// String writes an attribute with the zero that ends a text.
+func (w *Writer) String(kind uint16, s string) {
+	w.Attribute(kind, len(s)+1)
+	w.B = append(append(w.B, s...), 0)
+	w.pad()
+}
+
+// Native16 writes a number in the machine's byte order.
+func (w *Writer) Native16(kind, v uint16) {
+	w.Attribute(kind, 2)
+	w.B = binary.NativeEndian.AppendUint16(w.B, v)
+	w.pad()
+}
+
+// Native32 writes a number in the machine's byte order.
+func (w *Writer) Native32(kind uint16, v uint32) {
+	w.Attribute(kind, 4)
+	w.B = binary.NativeEndian.AppendUint32(w.B, v)
+}
+
+// Wire16 writes a number in the network's byte order, as are all that follow.
+func (w *Writer) Wire16(kind, v uint16) {
+	w.Attribute(kind, 2)
+	w.B = binary.BigEndian.AppendUint16(w.B, v)
+	w.pad()
+}
+
+// Wire32 is Wire16 for 32 bits.
+func (w *Writer) Wire32(kind uint16, v uint32) {
+	w.Attribute(kind, 4)
+	w.B = binary.BigEndian.AppendUint32(w.B, v)
+}
+
+// Wire64 is Wire16 for 64 bits.
+func (w *Writer) Wire64(kind uint16, v uint64) {
+	w.Attribute(kind, 8)
+	w.B = binary.BigEndian.AppendUint64(w.B, v)
+}
+
+// Addr writes an address of 4 or 16 bytes.
+func (w *Writer) Addr(kind uint16, a netip.Addr) {
+	if a.Is4() {
+		b := a.As4()
+		w.Bytes(kind, b[:]...)
+		return
+	}
+	b := a.As16()
+	w.Bytes(kind, b[:]...)
+}
