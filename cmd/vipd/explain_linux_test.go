@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"vipd/balancer"
@@ -58,8 +59,8 @@ func (g *gateway) explains(open net.Conn) {
 }
 
 // kills demands that a connection is seen to begin, is ended when that is asked for, and is seen to end. The kernel can't end
-// single connections in ipvs mode.
-func (g *gateway) kills(mode string) {
+// single connections in ipvs mode. It returns where the client's end was.
+func (g *gateway) kills(mode string) netip.AddrPort {
 	g.t.Helper()
 	ctx, cancel := context.WithCancel(g.t.Context())
 	var mu sync.Mutex
@@ -97,12 +98,13 @@ func (g *gateway) kills(mode string) {
 		c = opened[i]
 		return nil
 	})
-	k, err := g.api.Kill(ctx, dataplane.ConnectionQuery{Client: netip.MustParseAddrPort(c.LocalAddr().String())}, "ana")
+	client := netip.MustParseAddrPort(c.LocalAddr().String())
+	k, err := g.api.Kill(ctx, dataplane.ConnectionQuery{Client: client}, "ana")
 	if mode == "ipvs" {
 		if err == nil {
 			g.t.Error("single connections of IPVS are ended, they say:", k)
 		}
-		return
+		return netip.AddrPort{}
 	}
 	if err != nil || k.Connections != 1 {
 		g.t.Errorf("in %s mode, ending one connection came to %+v, %v", mode, k, err)
@@ -112,4 +114,24 @@ func (g *gateway) kills(mode string) {
 		g.t.Errorf("in %s mode, a connection that was ended goes on: %v", mode, err)
 	}
 	lab.Eventually(g.t, 30*time.Second, "being told of the connection's end", func() error { return seen(api.Ended, c) })
+	_ = c.Close()
+	return client
+}
+
+// reuses demands that the client is served at the port of a connection that was ended before.
+func (g *gateway) reuses(client netip.AddrPort) {
+	g.t.Helper()
+	if !client.IsValid() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
+	defer cancel()
+	c, err := g.client.DialFrom(ctx, "tcp", client, "10.96.0.10:80")
+	if err == nil {
+		defer c.Close()
+		_, err = lab.AskWithin(c, 10*time.Second)
+	}
+	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) { // another connection has it by now
+		g.t.Errorf("from %s, the port of a connection that was ended: %v", client, err)
+	}
 }

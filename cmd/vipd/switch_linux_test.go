@@ -87,6 +87,7 @@ func switching(t *testing.T, names ...string) {
 	// listed are those that have to be listed: the kernel goes on with those that it translates without vipd.
 	translates := func(name string) bool { return name == "iptables" || name == "nftables" }
 	listed := func(serving, opened string) bool { return translates(serving) || !translates(opened) }
+	var killed netip.AddrPort
 	for i, name := range names[1:] {
 		l.more(20)
 		_, c := g.ask(g.client)
@@ -99,6 +100,7 @@ func switching(t *testing.T, names ...string) {
 		if err != nil || s.Mode.InUse != name || s.Mode.Wanted != name || s.Mode.Fallback || len(s.Problems) > 0 {
 			t.Fatalf("status %+v, %v", s, err)
 		}
+		g.reuses(killed)
 		l.more(20)
 		var shown net.Conn
 		for what, c := range open {
@@ -113,7 +115,7 @@ func switching(t *testing.T, names ...string) {
 		if shown != nil {
 			g.explains(shown)
 		}
-		g.kills(name)
+		killed = g.kills(name)
 	}
 	l.stop()
 	services, err := g.api.Services(t.Context())

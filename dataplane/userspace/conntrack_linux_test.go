@@ -2,14 +2,18 @@ package userspace
 
 import (
 	"context"
+	"net/netip"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 func TestWhatIsToBeForgottenIsKept(t *testing.T) {
@@ -34,4 +38,50 @@ func TestWhatIsToBeForgottenIsKept(t *testing.T) {
 		t.Errorf("%v are still to be forgotten", y.stale)
 	}
 	eventually(t, "the answer", func() error { _, err := lab.AskWithin(c, 100*time.Millisecond); return err })
+}
+
+// TestStepsAsideForReset demands that a client whose connection was reset is led to the next dataplane as soon as this one has
+// stepped aside, though conntrack would remember for ten seconds where its port was led.
+func TestStepsAsideForReset(t *testing.T) {
+	w := newTown(t)
+	w.serve()
+	d := redirecting(t)
+	f := w.four(t, 80)[0]
+	d.apply(f)
+	c, err := w.remote.Dial(t.Context(), "tcp", f.AddrPort().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := lab.AskWithin(c, wait.Patience); err != nil {
+		t.Fatal(err)
+	}
+	client := netip.MustParseAddrPort(c.LocalAddr().String())
+	if n, err := d.Kill(t.Context(), dataplane.ConnectionQuery{Client: client}); n != 1 || err != nil {
+		t.Fatalf("ended %d, %v", n, err)
+	}
+	remembered := func() (state string) {
+		conn, err := conntrack.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		err = conn.Each(t.Context(), conntrack.Filter{Proto: balancer.TCP, Dst: f.Key.Addr}, func(flow *conntrack.Flow) error {
+			if flow.Client() == client {
+				state = flow.State
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state
+	}
+	wait.For(t, wait.Patience, "the reset", func() bool { return remembered() == "close" })
+	if err := d.Yield(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if state := remembered(); state != "" {
+		t.Errorf("the connection is remembered as %q", state)
+	}
 }

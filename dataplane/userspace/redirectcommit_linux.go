@@ -62,17 +62,25 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 
 // forgetFlows drops what conntrack knows of UDP flows to the keys: it decides only once per flow where that goes, so that
 // a client that goes on sending would never meet a redirect that is new, and go on meeting one that is not there any more.
-func forgetFlows(ctx context.Context, keys map[balancer.Key]bool) error {
+func forgetFlows(ctx context.Context, keys map[balancer.Key]bool) error { return cut(ctx, keys, nil) }
+
+// forgetReset drops what conntrack knows of connections that this side has reset: for ten seconds it would lead a client that
+// takes the same port again to where the redirect led, though that is closed by then.
+func forgetReset(ctx context.Context, keys map[balancer.Key]bool) error {
+	return cut(ctx, keys, func(f *conntrack.Flow) bool { return f.State == "close" })
+}
+
+func cut(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error {
 	if len(keys) == 0 {
 		return nil
 	}
 	conn, err := conntrack.Open()
 	if err == nil {
-		_, err = conn.Cut(ctx, keys, nil)
+		_, err = conn.Cut(ctx, keys, which)
 		err = errors.Join(err, conn.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("dropping conntrack's UDP flows to redirected addresses: %w", err)
+		return fmt.Errorf("dropping conntrack's flows to redirected addresses: %w", err)
 	}
 	return nil
 }
@@ -162,13 +170,19 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 	return failed
 }
 
-// close removes the redirects, and then the closed ports that they led to.
+// close removes the redirects and what conntrack still leads that way of connections that are gone, and then the closed ports.
 func (r *redirect) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 	defer cancel()
 	var failed error
 	for _, y := range r.families {
-		failed = errors.Join(failed, y.kernel.Close(ctx))
+		reset := map[balancer.Key]bool{}
+		y.mu.Lock()
+		for k := range y.there {
+			reset[k] = k.Proto == balancer.TCP
+		}
+		y.mu.Unlock()
+		failed = errors.Join(failed, y.kernel.Close(ctx), forgetReset(ctx, reset))
 		for _, held := range y.closed {
 			held.close()
 		}
