@@ -84,7 +84,7 @@ func (c *call) writeBundle(to io.Writer) error {
 			return c.Err()
 		}
 		if err != nil {
-			c.note("%s: %v", x.name, err)
+			c.note("%s is not complete: %v", x.name, err)
 			text = fmt.Appendf(text, "\n(not complete: %v)\n", err)
 		}
 		h := &tar.Header{Name: folder + x.name, Mode: 0o600, Size: int64(len(text)), ModTime: c.now()}
@@ -163,8 +163,12 @@ func (c *call) profile(ctx context.Context, what string) ([]byte, error) {
 func output(name string, keep func(line string) bool, command ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		text, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
-		if err != nil || keep == nil {
-			return text, err
+		if err != nil {
+			said, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+			return text, fmt.Errorf("%s: %w: %s", command[0], err, said)
+		}
+		if keep == nil {
+			return text, nil
 		}
 		var kept bytes.Buffer
 		for line := range bytes.Lines(text) {

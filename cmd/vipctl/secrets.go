@@ -19,7 +19,7 @@ const hidden = "(hidden)"
 func shareable(file string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w; name the configuration of this vipd with --config", err)
 	}
 	doc, problems := tomlfile.Parse(file, text)
 	if doc == nil {
