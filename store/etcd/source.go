@@ -257,7 +257,7 @@ func (w *watching) tellConnection(err error) {
 	case w.options.Connection != nil:
 		w.options.Connection(w.state.revision, err)
 	case err != nil:
-		w.options.Log.Warn("lost etcd; what it held last stays in use", "err", err)
+		w.options.Log.Warn("lost etcd; serving what it last held", "err", err)
 	default:
 		w.options.Log.Info("following etcd", "rev", w.state.revision)
 	}

@@ -25,7 +25,7 @@ type Status struct {
 	Mode    Mode      `json:"mode"`
 	Store   Store     `json:"store"`
 	Sync    Sync      `json:"sync"`
-	// Ready: the first complete state is carried out.
+	// Ready: the first complete state is applied.
 	Ready     bool `json:"ready"`
 	Services  int  `json:"services"`
 	Frontends int  `json:"frontends"`

@@ -111,7 +111,7 @@ func TestUnkeptChecks(t *testing.T) {
 	server(t, "127.42.1.1:9002", "two")
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.problems() == "" })
 	story := n.story(events.Problem)
-	if strings.Count(story, "there is a problem: ") != 2 || strings.Count(story, "a problem is over") != 2 || strings.Count(story, lost) != 2 {
+	if strings.Count(story, "there is a problem: ") != 2 || strings.Count(story, "problem resolved") != 2 || strings.Count(story, lost) != 2 {
 		t.Errorf("the journal has\n%s", story)
 	}
 }

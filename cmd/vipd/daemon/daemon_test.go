@@ -233,7 +233,7 @@ func TestBrokenFile(t *testing.T) {
 	wait.For(t, 5*time.Second, "the mended file", func() bool { return n.problems() == "" })
 	// The first was a mistake of the whole file, which both the configuration and the services are read from.
 	first, _, _ := strings.Cut(n.story(events.Reload), "\n")
-	if !strings.HasPrefix(first, "the configuration and the services were read again: 1 service (0 added, 0 changed, 0 removed), 1 problem: a file has changed") {
+	if !strings.HasPrefix(first, "reloaded: 1 service (0 added, 0 changed, 0 removed), 1 problem: a file has changed") {
 		t.Errorf("the journal has of the first mistake: %s", first)
 	}
 }
@@ -491,7 +491,7 @@ func TestStoreComesLate(t *testing.T) {
 		wait.For(t, 10*time.Second, "the folder to come and go", func() bool { return n.status().Store.Connected == there })
 	}
 	story := strings.Split(n.story(events.Store), "\n")
-	if len(story) != 2 || !strings.HasPrefix(story[0], "the services' files can't be read; what they held last stays in use: ") || story[1] != "the services' files can be read again" {
+	if len(story) != 2 || !strings.HasPrefix(story[0], "the services' files can't be read; serving what they last held: ") || story[1] != "the services' files can be read again" {
 		t.Errorf("the journal has of the store %q", story)
 	}
 }

@@ -151,8 +151,8 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		"web 127.47.1.1:9002 drains no longer, and gets new connections",
 		"web 127.47.1.1 weight set to 5 for 1h0m0s by ana: canary",
 		"web 127.47.1.1 weight 5 taken back by ben",
-		"the configuration and the services were read again: 1 service (0 added, 1 changed, 0 removed), no problems: a file has changed",
-		"the configuration and the services were read again: 1 service (0 added, 0 changed, 0 removed), no problems: vipctl reload by ana",
+		"reloaded: 1 service (0 added, 1 changed, 0 removed), no problems: a file has changed",
+		"reloaded: 1 service (0 added, 0 changed, 0 removed), no problems: vipctl reload by ana",
 	}
 	if !slices.Equal(story, want) {
 		t.Errorf("the journal has\n%s\nwant\n%s", strings.Join(story, "\n"), strings.Join(want, "\n"))
@@ -302,7 +302,7 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 	})
 	_ = other.Close()
 	// The pause before the next try is as long as the tries so far took, a minute at most.
-	wait.For(t, 2*time.Minute, "everything to be carried out", func() bool { return strings.HasSuffix(n.story(events.Problem), "carried out again") })
+	wait.For(t, 2*time.Minute, "everything to be applied", func() bool { return strings.HasSuffix(n.story(events.Problem), "applied again") })
 	all := n.events(api.EventsQuery{Kind: "problem"})
 	if len(all) != 2 || !strings.Contains(all[0].Cause, "address already in use") || all[1].Lasted < time.Second {
 		t.Errorf("the journal has\n%s", n.story(events.Problem))

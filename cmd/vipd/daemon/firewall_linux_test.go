@@ -47,6 +47,6 @@ endpoints = [{ address = "127.60.1.1", port = 9001 }]
 	}
 	nft("delete table inet strict")
 	wait.For(t, 30*time.Second, "the end of the problem", func() bool {
-		return n.problems() == "" && strings.Contains(n.story(events.Problem), "a problem is over")
+		return n.problems() == "" && strings.Contains(n.story(events.Problem), "problem resolved")
 	})
 }

@@ -121,7 +121,7 @@ func TestFleetAway(t *testing.T) {
 	}
 	wait.For(t, 20*time.Second, "etcd's absence to be told", func() bool { return !m.status().Store.Connected })
 	m.answers("127.41.0.5", "one")
-	m.tells("etcd is followed", "etcd is lost; what it held last stays in use")
+	m.tells("following etcd", "etcd is unreachable; serving what it last held")
 	m.stop()
 	m.start()
 	m.answers("127.41.0.5", "one")
@@ -134,7 +134,7 @@ func TestFleetAway(t *testing.T) {
 	m.apply("web", "127.41.0.5", "127.41.1.2:9002")
 	m.answers("127.41.0.5", "two")
 	wait.For(t, 10*time.Second, "etcd to be back", func() bool { return m.status().Store.Connected })
-	m.tells("etcd is not reached since the start; what is known from before is served", "etcd is followed again")
+	m.tells("etcd has been unreachable since the start; serving the last good state", "etcd is reachable again")
 }
 
 // tells expects these events of etcd, and no others.
@@ -170,7 +170,7 @@ func TestFleetNeverRead(t *testing.T) {
 	if s := m.status(); s.Ready || !strings.Contains(s.Store.Error, "nothing was ever read") {
 		t.Errorf("ready %v, %q; want to hear that nothing was ever read", s.Ready, s.Store.Error)
 	}
-	m.tells("etcd is not reached since the start, and nothing is known of what it holds")
+	m.tells("etcd has been unreachable since the start, and there is no last good state")
 }
 
 // TestFleetSeesNodes has a node tell the fleet how it is, and do what the fleet says of it.

@@ -92,7 +92,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 		}
 		if !ready && d.views.Look().Ready() {
 			ready = true
-			d.Log.Info("ready: the first complete state is carried out", "took", time.Since(d.started).Round(time.Millisecond))
+			d.Log.Info("ready: the first complete state is applied", "took", time.Since(d.started).Round(time.Millisecond))
 			d.notify.status(d.summary)
 		}
 		if ready {

@@ -79,7 +79,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 			}
 		}
 	}
-	if got := n.story(events.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web is rid of a problem: ") != 1 || strings.Count(got, idle+"2 drained by hand") != 2 {
+	if got := n.story(events.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web problem resolved: ") != 1 || strings.Count(got, idle+"2 drained by hand") != 2 {
 		t.Errorf("the journal has\n%s", got)
 	}
 }
@@ -108,7 +108,7 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 	}
 	n.write(checked) // the service goes, and with it what was said
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.status().Health.Unable == 0 && len(n.status().Problems) == 0 })
-	if story := n.story(events.Problem); !strings.Contains(story, "exn is rid of a problem: ") {
+	if story := n.story(events.Problem); !strings.Contains(story, "exn problem resolved: ") {
 		t.Errorf("the journal has\n%s", story)
 	}
 }

@@ -66,7 +66,7 @@ func (d *Daemon) unhealthy() []string {
 
 // overdue says for how long what is wanted was not carried out, and what the last round failed at.
 func overdue(behind time.Duration, last string) string {
-	text := fmt.Sprintf("what is wanted has not been carried out for %s", behind.Round(time.Second))
+	text := fmt.Sprintf("changes have not been applied for %s", behind.Round(time.Second))
 	if last != "" {
 		text += ": " + last
 	}

@@ -12,14 +12,14 @@ import (
 
 // connection records that etcd is followed, or lost.
 func (f *Node) connection(revision int64, err error) {
-	e := events.Event{Kind: events.Store, Text: "etcd is followed", Revision: revision}
+	e := events.Event{Kind: events.Store, Text: "following etcd", Revision: revision}
 	f.mu.Lock()
 	switch now := time.Now(); {
 	case err != nil:
-		e.Level, e.Text, e.Cause = slog.LevelWarn, "etcd is lost; what it held last stays in use", err.Error()
+		e.Level, e.Text, e.Cause = slog.LevelWarn, "etcd is unreachable; serving what it last held", err.Error()
 		f.lost = now
 	case !f.lost.IsZero():
-		e.Text, e.Was, e.Lasted = "etcd is followed again", "away", now.Sub(f.lost)
+		e.Text, e.Was, e.Lasted = "etcd is reachable again", "away", now.Sub(f.lost)
 		f.lost = time.Time{}
 	}
 	f.followed = f.followed || err == nil
@@ -38,9 +38,9 @@ func (f *Node) Began(s *model.State, now time.Time) {
 	if !away {
 		return
 	}
-	e := events.Event{Kind: events.Store, Level: slog.LevelWarn, Text: "etcd is not reached since the start; what is known from before is served"}
+	e := events.Event{Kind: events.Store, Level: slog.LevelWarn, Text: "etcd has been unreachable since the start; serving the last good state"}
 	if !s.Snapshot.Kept {
-		e.Text = "etcd is not reached since the start, and nothing is known of what it holds"
+		e.Text = "etcd has been unreachable since the start, and there is no last good state"
 	}
 	if s.Snapshot.Err != nil {
 		e.Cause = s.Snapshot.Err.Error()

@@ -79,14 +79,14 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 		return false
 	}
 	e := events.Event{
-		Kind: events.Apply, Level: slog.LevelDebug, Text: "is carried out, in " + howMany(n, "frontend"),
+		Kind: events.Apply, Level: slog.LevelDebug, Text: "applied, " + howMany(n, "frontend"),
 		Took: s.LastDuration, Revision: c.o.Applied(),
 	}
 	names := slices.Sorted(maps.Keys(services))
 	if len(names) == 1 {
 		e.Service = names[0]
 	} else {
-		e.Text = fmt.Sprintf("%s are carried out, in %s", several(names), howMany(n, "frontend"))
+		e.Text = fmt.Sprintf("%s applied, %s", several(names), howMany(n, "frontend"))
 	}
 	c.o.Journal.Record(e)
 	return true
@@ -100,25 +100,25 @@ func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
 			c.failing, c.errors = now, map[string]bool{}
 		}
 		c.errors[s.LastError] = true
-		e := events.Event{Kind: events.Problem, Level: slog.LevelError, Text: "not everything is carried out; it is tried again and again", Cause: s.LastError}
+		e := events.Event{Kind: events.Problem, Level: slog.LevelError, Text: "not everything could be applied; vipd keeps retrying", Cause: s.LastError}
 		if n := len(s.Failing); n > 0 {
-			e.Text = howMany(n, "frontend") + " can't be carried out, and will be tried again and again"
+			e.Text = howMany(n, "frontend") + " can't be applied; vipd keeps retrying"
 		}
 		c.o.Journal.Record(e)
 	case s.LastError == "" && len(s.Failing) == 0 && !c.failing.IsZero():
-		c.o.Journal.Record(events.Event{Kind: events.Problem, Text: "everything is carried out again", Lasted: now.Sub(c.failing)})
+		c.o.Journal.Record(events.Event{Kind: events.Problem, Text: "everything is applied again", Lasted: now.Sub(c.failing)})
 		c.failing, c.errors = time.Time{}, nil
 	}
 }
 
-// reasonsTold bounds the reasons that are recorded until everything is carried out again.
+// reasonsTold bounds the reasons that are recorded until everything is applied again.
 const reasonsTold = 20
 
 // Repaired records that what others had changed was mended.
 func (r *Recorder) Repaired(n int, what string) {
-	e := events.Event{Kind: events.Drift, Level: slog.LevelWarn, Text: "something of vipd's was changed by somebody else, and is mended", Cause: what}
+	e := events.Event{Kind: events.Drift, Level: slog.LevelWarn, Text: "repaired an object that another program had changed", Cause: what}
 	if n > 1 {
-		e.Text = fmt.Sprintf("%d things of vipd's were changed by somebody else, and are mended", n)
+		e.Text = fmt.Sprintf("repaired %d objects that another program had changed", n)
 	}
 	r.o.Journal.Record(e)
 }

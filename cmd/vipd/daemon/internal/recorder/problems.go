@@ -81,9 +81,9 @@ func (t toldProblem) over(now time.Time, served func(balancer.Name, string) bool
 			e.Text = "has none at port " + t.Port + " that fails its checks any more, and none that serves: they are gone, or taken out by hand"
 		}
 	case e.Service != "":
-		e.Text = "is rid of a problem"
+		e.Text = "problem resolved"
 	default:
-		e.Text = "a problem is over"
+		e.Text = "problem resolved"
 	}
 	return e
 }

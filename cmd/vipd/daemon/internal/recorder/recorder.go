@@ -75,7 +75,7 @@ func reload(by string, last, s *model.State, problems []balancer.Problem, err er
 		if len(problems) > 0 {
 			e.Level, found = slog.LevelWarn, howMany(len(problems), "problem")
 		}
-		e.Text = fmt.Sprintf("the configuration and the services were read again: %s (%s), %s", howMany(s.Snapshot.Services.Len(), "service"), changes(last, s), found)
+		e.Text = fmt.Sprintf("reloaded: %s (%s), %s", howMany(s.Snapshot.Services.Len(), "service"), changes(last, s), found)
 	}
 	return e
 }
@@ -161,7 +161,7 @@ func (r *Recorder) tellFiles(last, s *model.State, now time.Time) {
 	was, is := &last.Snapshot, &s.Snapshot
 	switch {
 	case (!last.Complete || was.Connected) && !is.Connected:
-		e := events.Event{Kind: events.Store, Level: slog.LevelWarn, Text: "the services' files can't be read; what they held last stays in use"}
+		e := events.Event{Kind: events.Store, Level: slog.LevelWarn, Text: "the services' files can't be read; serving what they last held"}
 		if is.Err != nil {
 			e.Cause = is.Err.Error()
 		}

@@ -133,10 +133,10 @@ func (v *View) ModeStatus() api.Mode {
 	}
 }
 
-// Ready reports whether the first complete state is carried out.
+// Ready reports whether the first complete state is applied.
 func (v *View) Ready() bool { return len(v.Unready()) == 0 }
 
-// Unready says why the first complete state is not carried out yet.
+// Unready says why the first complete state is not applied yet.
 func (v *View) Unready() []string {
 	s, e := v.State, v.Sync
 	switch {
@@ -147,9 +147,9 @@ func (v *View) Unready() []string {
 	case !s.EverRead:
 		return []string{fmt.Sprintf("the store could not be read since the start: %v", s.Snapshot.Err)}
 	case !e.Ready && e.LastError != "":
-		return []string{"the first complete state is not carried out yet: " + e.LastError}
+		return []string{"the first complete state is not applied yet: " + e.LastError}
 	case !e.Ready:
-		return []string{"the first complete state is not carried out yet"}
+		return []string{"the first complete state is not applied yet"}
 	}
 	return nil
 }
