@@ -8,6 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/dataplane/handover"
 )
 
 // Dataplane carries out frontends, and nothing else. The methods down to Close are called by one goroutine at a time, the
@@ -36,6 +37,12 @@ type Dataplane interface {
 	// stand in the kernel, and may drain until ctx ends. Connections that are established, or on their way, go on until
 	// Close, which comes next.
 	Yield(ctx context.Context) error
+	// HandOver ends the dataplane and sends what it serves to the process that takes its place: open sockets, established
+	// connections, and what it holds of their bytes. What leads new connections here stays. It drains what can't be handed
+	// over until ctx ends. Only dataplanes that forward traffic themselves can do it.
+	HandOver(ctx context.Context, to *handover.Queue) error
+	// Inherit, which comes before the first Apply, takes what the process before this one has handed over.
+	Inherit(items []handover.Item)
 	// Connections calls visit for each live connection that q names, as it is found: nothing is collected, and visit may be
 	// slow. What visit returns ends it, and is returned. The connection is visit's until it returns.
 	Connections(ctx context.Context, q ConnectionQuery, visit func(*Connection) error) error
@@ -76,6 +83,14 @@ type Base struct{}
 
 func (Base) Traits() Traits              { return Traits{} }
 func (Base) Yield(context.Context) error { return nil }
+func (Base) HandOver(context.Context, *handover.Queue) error {
+	return handover.ErrUnsupported
+}
+func (Base) Inherit(items []handover.Item) {
+	for _, i := range items {
+		i.Close()
+	}
+}
 func (Base) Connections(context.Context, ConnectionQuery, func(*Connection) error) error {
 	return nil
 }

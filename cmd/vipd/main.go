@@ -46,8 +46,8 @@ func main() {
 
 // arguments are the command line.
 type arguments struct {
-	config, mode, level, format string
-	version, allowEmpty         bool
+	config, mode, level, format  string
+	version, allowEmpty, replace bool
 }
 
 // run parses the command line, runs the daemon until a signal ends it, and returns the exit code.
@@ -85,7 +85,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	d, err := daemon.New(daemon.Options{
-		ConfigFile: a.config, Mode: config.ModeName(a.mode), AllowEmpty: a.allowEmpty, Log: log, Version: version.Version, Modes: modes.All(),
+		ConfigFile: a.config, Mode: config.ModeName(a.mode), AllowEmpty: a.allowEmpty, Replace: a.replace, Log: log, Version: version.Version, Modes: modes.All(),
 	})
 	if err == nil {
 		go reloadOn(ctx, hangups, d)
@@ -109,6 +109,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	f.StringVar(&a.config, "config", config.DefaultFile, "`FILE` to read")
 	f.StringVar(&a.mode, "mode", "", "`MODE` that wins over the configuration's: "+strings.Join(config.ModeName("").Values(), ", "))
 	f.BoolVar(&a.allowEmpty, "allow-empty", false, "start with a configuration that says nothing also where an earlier vipd has left services")
+	f.BoolVar(&a.replace, "replace", false, "take the place of the vipd that runs with this run_dir, and its connections in userspace mode")
 	f.StringVar(&a.level, "log-level", "info", "least `LEVEL` to log: debug, info, warn, error")
 	f.StringVar(&a.format, "log-format", "text", "`FORMAT` of the log: text or json")
 	f.BoolVar(&a.version, "version", false, "print the version and exit")

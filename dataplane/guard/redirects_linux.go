@@ -56,6 +56,9 @@ func NewRedirects(ctx context.Context, family xtables.Family, o Options) (*Redir
 	return r, nil
 }
 
+// Adopt has Observe leave what an earlier process has made until Set replaces it.
+func (r *Redirects) Adopt() { r.made = true }
+
 // Set leads connections to the frontends to these ports, and to no others.
 func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
 	r.made = true

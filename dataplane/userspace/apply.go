@@ -57,6 +57,7 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 		if err := d.tables.open(f); err != nil {
 			failed[c.Key] = err
 		}
+		d.adopt(f)
 		d.watchLocked(f)
 	}
 	return failed, nil

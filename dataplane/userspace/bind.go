@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"context"
+	"net"
 
 	"vipd/balancer"
 )
@@ -23,6 +24,10 @@ type interception interface {
 	// live on. close takes the ways away, and leaves the sockets of frontends that are bound.
 	stop(ctx context.Context, frontends []*frontend) error
 	close(ctx context.Context) error
+	// shared returns the sockets that several frontends share.
+	shared() []*net.TCPListener
+	// inherit leaves the ways of an earlier process, which lead UDP to these ports, until the first commit replaces them.
+	inherit(ports map[balancer.Key]uint16)
 }
 
 // bind is the interception by sockets at VIP:port.
@@ -38,6 +43,9 @@ func (bind) open(f *frontend) error {
 	c := f.conf.Load()
 	switch {
 	case c.closed():
+		if ln := f.d.inherited.listener(f); ln != nil {
+			f.listener = ln
+		}
 		f.shutListenerLocked()
 		return f.holdLocked(false)
 	case f.listener != nil:
@@ -70,6 +78,8 @@ func (bind) commit(context.Context) error              { return nil }
 func (bind) inspect(context.Context) ([]string, error) { return nil, nil }
 func (bind) intact(context.Context) (string, error)    { return "", nil }
 func (bind) close(context.Context) error               { return nil }
+func (bind) shared() []*net.TCPListener                { return nil }
+func (bind) inherit(map[balancer.Key]uint16)           {}
 
 func (bind) stop(_ context.Context, frontends []*frontend) error {
 	for _, f := range frontends {

@@ -21,6 +21,9 @@ type conn struct {
 	// attempt is the dial under way.
 	attempt attempt
 
+	// relaying moves the bytes, once there is a server; only the connection's goroutine uses it.
+	relaying *relaying
+
 	// The rest is guarded by f.mu.
 	prev, next *conn
 	backend    *backend     // chosen; nil: not yet
@@ -40,25 +43,71 @@ var longAgo = time.Unix(1, 0)
 
 // serve carries one accepted connection to its end.
 func (f *frontend) serve(client *net.TCPConn, from netip.AddrPort) {
-	d := f.d
 	c := &conn{f: f, client: client, from: from, since: time.Now()}
 	if !f.enter(c) {
 		reset(client)
 		return
 	}
-	err := c.connect()
-	if err == nil {
-		c.traffic.tally = f.conf.Load().tally
-		err = relay(client, c.server, &c.traffic, d.pipes)
+	f.carry(c)
+}
+
+// carry takes a connection from where it stands to its end, or to the process that takes over.
+func (f *frontend) carry(c *conn) {
+	err := c.proceed()
+	for errors.Is(err, errPaused) {
+		if c.handOver() {
+			err = nil // what is closed is a copy
+			break
+		}
+		c.unpause()
+		err = c.proceed()
 	}
 	f.leave(c)
 	if c.server != nil {
 		closing(c.server, err)
 		c.backend.release()
 	}
-	closing(client, err)
+	closing(c.client, err)
 	if errors.Is(err, errNoBackend) {
-		d.log.Debug("resetting a client: no backend took it", "frontend", f.key, "client", from)
+		f.d.log.Debug("resetting a client: no backend took it", "frontend", f.key, "client", c.from)
+	}
+}
+
+// proceed connects to a backend, unless that is done, and relays until the end or a pause.
+func (c *conn) proceed() error {
+	if c.server == nil {
+		if err := c.connect(); err != nil {
+			return err
+		}
+	}
+	if c.relaying == nil {
+		c.traffic.tally = c.f.conf.Load().tally
+		c.relaying = newRelaying(c.client, c.server, &c.traffic, c.f.d.pipes)
+	}
+	return c.relaying.relay()
+}
+
+// pauseLocked has the connection stand still, by its own goroutine.
+func (c *conn) pauseLocked() {
+	c.traffic.paused.Store(true)
+	c.attempt.abandon()
+	_ = c.client.SetDeadline(longAgo) // both fail only where it is closed already
+	if c.server != nil {
+		_ = c.server.SetDeadline(longAgo)
+	}
+}
+
+// unpause has it go on, as it could not be handed over.
+func (c *conn) unpause() {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	c.traffic.paused.Store(false)
+	if c.cut {
+		return
+	}
+	_ = c.client.SetDeadline(time.Time{}) // as above
+	if c.server != nil {
+		_ = c.server.SetDeadline(time.Time{})
 	}
 }
 
@@ -84,12 +133,19 @@ func (f *frontend) enter(c *conn) bool {
 	if f.removed || f.ended {
 		return false
 	}
+	f.linkLocked(c)
+	f.conf.Load().tally.connections.Add(1)
+	if f.handing {
+		c.pauseLocked()
+	}
+	return true
+}
+
+func (f *frontend) linkLocked(c *conn) {
 	last := f.conns.prev
 	c.prev, c.next = last, &f.conns
 	last.next, f.conns.prev = c, c
 	f.count++
-	f.conf.Load().tally.connections.Add(1)
-	return true
 }
 
 // leave takes c out again. Nobody else touches it after that.
@@ -132,8 +188,11 @@ func (c *conn) connect() error {
 func (c *conn) choose(tried []*backend) (*backend, *config, error) {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
-	if c.cut {
+	switch {
+	case c.cut:
 		return nil, nil, errCut
+	case c.traffic.paused.Load():
+		return nil, nil, errPaused
 	}
 	b, conf, err := c.f.chooseLocked(c.from, tried)
 	if err == nil {
@@ -167,6 +226,9 @@ func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 		return false
 	}
 	c.server = server
+	if c.traffic.paused.Load() {
+		c.pauseLocked()
+	}
 	c.seenAt = c.f.d.now()
 	b.total.Add(1)
 	if c.f.d.followers.some() {
@@ -189,6 +251,8 @@ func (c *conn) cutLocked() {
 type traffic struct {
 	in, out atomic.Uint64
 	// half: one direction has ended.
-	half  atomic.Bool
-	tally *tally
+	half atomic.Bool
+	// paused: both directions stop, and keep what they hold.
+	paused atomic.Bool
+	tally  *tally
 }

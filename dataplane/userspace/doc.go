@@ -52,6 +52,14 @@
 // own, and serves clients that find it as it serves those that come through the VIP. When the redirect of a UDP frontend comes
 // or goes, conntrack's memory of its flows is dropped, or clients that go on sending would be led to a port that is closed.
 //
+// # Handing over
+//
+// HandOver sends everything to the process that takes this one's place, over a queue of package handover: listeners, UDP sockets and
+// flows, and each connection as its two sockets, with the bytes that were read and not written (in memory, or in a pipe, which is
+// sent as it is). Deadlines in the past stop all reads and writes first, so that both sides of the queue see the same bytes. Redirects
+// stay and lead to sockets that the next process has. In the next process, Inherit keeps the items until Apply brings their
+// frontends, and the first Intact, after everything wanted was applied, closes the rest.
+//
 // The package does not hold addresses, and does not touch packets of others. It does not carry SCTP. Without privilege
 // it can do all that the bind interception needs, as long as ports and addresses are such that anyone may bind them:
 //

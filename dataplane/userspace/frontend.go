@@ -42,6 +42,8 @@ type frontend struct {
 	drainUntil time.Time
 	// ended: the dataplane is closing, and waits no longer.
 	ended bool
+	// handing: connections are paused, to be handed over.
+	handing bool
 	// nextLost is when a backend next loses its connections; zero: at no known time.
 	nextLost time.Time
 	// idleChecked is when the janitor last looked for idle connections.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 
@@ -36,6 +37,10 @@ func listenConfig(prepare func(fd uintptr) error) *net.ListenConfig {
 // listen opens the TCP socket at the VIP, already with its filter, and starts its accept loop.
 func (f *frontend) listen() error {
 	conf := f.conf.Load()
+	if ln := f.d.inherited.listener(f); ln != nil {
+		f.acceptFrom(ln)
+		return refit(ln, conf)
+	}
 	lc := listenConfig(func(fd uintptr) error {
 		return errors.Join(inheritKeepAlive(fd), anyAddress(fd, f.key.Addr), fit(fd, conf))
 	})
@@ -43,11 +48,16 @@ func (f *frontend) listen() error {
 	if err != nil {
 		return explainListen(f, err)
 	}
-	f.listener = ln.(*net.TCPListener)
+	f.acceptFrom(ln.(*net.TCPListener))
+	return nil
+}
+
+// acceptFrom starts the accept loop of the frontend's socket.
+func (f *frontend) acceptFrom(ln *net.TCPListener) {
+	f.listener = ln
 	f.d.budget.take(1)
 	f.d.tasks.Add(1)
-	go f.accept(f.listener)
-	return nil
+	go f.accept(ln)
 }
 
 // accept takes connections until the listener is closed. It does nothing that could wait for anyone but the kernel.
@@ -80,7 +90,7 @@ func (d *Dataplane) acceptLoop(ln *net.TCPListener, f *frontend, use func(*net.T
 			d.budget.take(2)
 			from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
 			use(c, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()))
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the latter: the socket is handed over
 			return
 		case errors.Is(err, syscall.ECONNABORTED):
 		default:
@@ -100,12 +110,15 @@ func (d *Dataplane) goServe(f *frontend, c *net.TCPConn, from netip.AddrPort) {
 		return
 	}
 	f.descriptors.Add(2)
-	go func() {
-		defer d.conns.Done()
-		defer d.budget.give(2)
-		defer f.descriptors.Add(-2)
-		f.serve(c, from)
-	}()
+	go d.served(f, func() { f.serve(c, from) })
+}
+
+// served runs the goroutine of a connection, and gives back what it was counted with.
+func (d *Dataplane) served(f *frontend, serve func()) {
+	defer d.conns.Done()
+	defer d.budget.give(2)
+	defer f.descriptors.Add(-2)
+	serve()
 }
 
 // begin counts one more connection; false: there may be none any more.

@@ -32,7 +32,10 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 
 // Intact reports what is missing. Sockets don't go away by themselves: it is about the rules of the redirect
 // interception.
-func (d *Dataplane) Intact(ctx context.Context) (string, error) { return d.tables.intact(ctx) }
+func (d *Dataplane) Intact(ctx context.Context) (string, error) {
+	d.discard() // the engine asks once everything that is wanted has been applied
+	return d.tables.intact(ctx)
+}
 
 // list returns all frontends, in any order.
 func (d *Dataplane) list() []*frontend {

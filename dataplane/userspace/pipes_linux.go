@@ -96,6 +96,14 @@ func (p *pipes) close() {
 	p.free = nil
 }
 
+// add counts a pipe that another process has opened.
+func (p *pipes) add() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open++
+	p.budget.take(2)
+}
+
 // openPipe returns a pipe of pipeSize, or an error.
 func openPipe() (pipe, error) {
 	var ends [2]int
@@ -150,6 +158,9 @@ func (p *pump) drain() error {
 	}
 	if err == nil {
 		err = p.splicing.err
+	}
+	if p.isPaused(err) {
+		return err // the pipe goes along with the connection
 	}
 	if err == nil {
 		p.pipes.put(p.splicing.pipe)

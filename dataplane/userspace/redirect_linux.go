@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 
 	"vipd/balancer"
@@ -49,6 +50,8 @@ type redirectFamily struct {
 
 // redirector is what redirects connections of a family; *guard.Redirects does it.
 type redirector interface {
+	// Adopt says that what an earlier process has made is to stay until the first Set.
+	Adopt()
 	Set(ctx context.Context, ports map[balancer.Key]uint16) error
 	Observe(ctx context.Context) (damage string, err error)
 	Intact(ctx context.Context) (string, error)
@@ -127,16 +130,26 @@ func (y *redirectFamily) closedFor(f *frontend) (uint16, error) {
 // listen opens the TCP socket on every address, unless it is open.
 func (y *redirectFamily) listen() (uint16, error) {
 	if y.shared == nil {
+		if ln := y.r.d.inherited.sharedListener(y.name == xtables.IPv4); ln != nil {
+			y.acceptFrom(ln)
+		}
+	}
+	if y.shared == nil {
 		ln, err := listenConfig(inheritKeepAlive).Listen(context.Background(), y.network("tcp"), y.wildcard())
 		if err != nil {
 			return 0, fmt.Errorf("listening for redirected connections: %w", err)
 		}
-		y.shared = ln.(*net.TCPListener)
-		y.r.d.budget.take(1)
-		y.r.d.tasks.Add(1)
-		go y.accept(y.shared)
+		y.acceptFrom(ln.(*net.TCPListener))
 	}
 	return y.shared.Addr().(*net.TCPAddr).AddrPort().Port(), nil
+}
+
+// acceptFrom starts the accept loop of the shared socket.
+func (y *redirectFamily) acceptFrom(ln *net.TCPListener) {
+	y.shared = ln
+	y.r.d.budget.take(1)
+	y.r.d.tasks.Add(1)
+	go y.accept(ln)
 }
 
 func (y *redirectFamily) network(proto string) string {
@@ -160,25 +173,51 @@ func (y *redirectFamily) accept(ln *net.TCPListener) {
 	defer d.tasks.Done()
 	defer d.budget.give(1)
 	d.acceptLoop(ln, nil, func(c *net.TCPConn, from netip.AddrPort) {
-		var f *frontend
-		if at, err := originalOf(c, y.name == xtables.IPv4); err == nil {
-			y.r.mu.RLock()
-			f = y.r.routes[balancer.Key{Addr: at.Addr(), Port: at.Port(), Proto: balancer.TCP}]
-			y.r.mu.RUnlock()
-		}
-		if f == nil || !f.conf.Load().allows(d, from.Addr()) {
-			d.budget.give(2)
-			reset(c)
+		f := y.frontendOf(c)
+		if f == nil && d.inheriting.Load() { // its frontend may be applied in a moment
+			d.tasks.Add(1)
+			go y.await(c, from)
 			return
 		}
-		if !d.budget.fair(f.descriptors.Load() + 2) {
-			d.seldom("resetting clients: the service has its share of the descriptors", "frontend", f.key)
-			d.budget.give(2)
-			reset(c)
-			return
-		}
-		d.goServe(f, c, from)
+		y.admit(f, c, from)
 	})
+}
+
+// frontendOf returns the frontend that a connection was made to, or nil.
+func (y *redirectFamily) frontendOf(c *net.TCPConn) *frontend {
+	at, err := originalOf(c, y.name == xtables.IPv4)
+	if err != nil {
+		return nil
+	}
+	y.r.mu.RLock()
+	defer y.r.mu.RUnlock()
+	return y.r.routes[balancer.Key{Addr: at.Addr(), Port: at.Port(), Proto: balancer.TCP}]
+}
+
+// await waits for the frontend of a connection that came while this process took over: the kernel had queued it already.
+func (y *redirectFamily) await(c *net.TCPConn, from netip.AddrPort) {
+	d := y.r.d
+	defer d.tasks.Done()
+	var f *frontend
+	for pause := (backoff{}); f == nil && d.inheriting.Load() && pause.sleep(d.ctx.Done()); {
+		f = y.frontendOf(c)
+	}
+	y.admit(f, c, from)
+}
+
+// admit serves a connection, or resets it.
+func (y *redirectFamily) admit(f *frontend, c *net.TCPConn, from netip.AddrPort) {
+	d := y.r.d
+	switch {
+	case f == nil, !f.conf.Load().allows(d, from.Addr()):
+	case !d.budget.fair(f.descriptors.Load() + 2):
+		d.seldom("resetting clients: the service has its share of the descriptors", "frontend", f.key)
+	default:
+		d.goServe(f, c, from)
+		return
+	}
+	d.budget.give(2)
+	reset(c)
 }
 
 // packetsOf opens the socket of a UDP frontend and returns its port; 0: new flows are not for it.
@@ -188,6 +227,11 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	if !f.wantPacketsLocked() {
 		f.shutPacketsLocked()
 		return 0, nil
+	}
+	if f.packets == nil {
+		if pc := y.r.d.inherited.packets(f, true); pc != nil {
+			f.receiveFrom(pc, f.receiveRedirected)
+		}
 	}
 	if f.packets == nil {
 		lc := listenConfig(func(fd uintptr) error { return wantDestination(fd, y.name == xtables.IPv4) })
@@ -217,7 +261,7 @@ func (f *frontend) receiveRedirected(pc *net.UDPConn) {
 			slower = backoff{}
 			back := way{socket: pc, local: destinationOf(control[:m], f.key.Addr.Is4())}
 			f.forward(back, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), buf[:n])
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the latter: the socket is handed over
 			return
 		default:
 			if !slower.sleep(f.d.ctx.Done()) {

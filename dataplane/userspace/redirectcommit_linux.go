@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"time"
 
 	"vipd/balancer"
@@ -128,6 +129,30 @@ func (r *redirect) intact(ctx context.Context) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// shared returns the sockets of all TCP frontends of each family.
+func (r *redirect) shared() (all []*net.TCPListener) {
+	for _, y := range r.families {
+		if y.shared != nil {
+			all = append(all, y.shared)
+		}
+	}
+	return all
+}
+
+// inherit leaves the redirects of an earlier process until the first commit replaces them. Clients' flows to UDP ports that stay
+// the same stay in conntrack.
+func (r *redirect) inherit(ports map[balancer.Key]uint16) {
+	for _, y := range r.families {
+		y.kernel.Adopt()
+		y.there = map[balancer.Key]uint16{}
+	}
+	for k, port := range ports {
+		if y := r.families[xtables.FamilyOf(k.Addr)]; y != nil {
+			y.there[k] = port
+		}
+	}
 }
 
 // writeTime bounds how long taking the redirects back may take.

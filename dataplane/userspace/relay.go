@@ -3,25 +3,37 @@ package userspace
 import (
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 )
 
-// relay carries bytes both ways until both directions have ended, and counts them in t. It is the one place that moves
-// bytes: an event loop could take its place.
+// errPaused means that a connection stands still, to be handed over to another process.
+var errPaused = errors.New("the connection is paused")
+
+func newRelaying(client, server *net.TCPConn, t *traffic, p *pipes) *relaying {
+	r := &relaying{traffic: t}
+	r.in = pump{src: client, dst: server, count: &t.in, sum: &t.tally.in, pipes: p, paused: &t.paused}
+	r.out = pump{src: server, dst: client, count: &t.out, sum: &t.tally.out, pipes: p, paused: &t.paused}
+	return r
+}
+
+// relay carries bytes both ways until both directions have ended, and counts them in its traffic. It is the one place that
+// moves bytes: an event loop could take its place.
 //
 // The end of one direction is passed on, and the other goes on. It returns nil when both ended in order. Otherwise (a
 // reset, a deadline that someone set in the past to cut the connection) both stop and it returns the first cause; what
-// to do with the connections is up to the caller, who closes them in any case.
-func relay(client, server *net.TCPConn, t *traffic, p *pipes) error {
-	r := relaying{traffic: t}
-	r.in = pump{src: client, dst: server, count: &t.in, sum: &t.tally.in, pipes: p}
-	r.out = pump{src: server, dst: client, count: &t.out, sum: &t.tally.out, pipes: p}
+// to do with the connections is up to the caller, who closes them in any case. Where such a deadline was set to pause the
+// connection, it returns errPaused, and the pumps know what they have read and not written: relay may be called again.
+func (r *relaying) relay() error {
 	r.other.Add(1)
 	go r.backend()
 	r.run(&r.in)
 	r.other.Wait()
+	if r.err == nil && r.paused.Load() && !(r.in.ended && r.out.ended) {
+		return errPaused
+	}
 	return r.err
 }
 
@@ -42,11 +54,20 @@ func (r *relaying) backend() {
 
 // run moves one direction to its end, and passes that on.
 func (r *relaying) run(p *pump) {
+	if p.ended { // before the connection was paused
+		return
+	}
 	err := p.run()
-	if err == nil && !r.half.Swap(true) { // the last end needs no word of its own: the caller closes both
-		err = p.dst.CloseWrite()
+	if err == nil {
+		p.ended = true
+		if !r.half.Swap(true) { // the last end needs no word of its own: the caller closes both
+			err = p.dst.CloseWrite()
+		}
 	}
 	if err == nil || errors.Is(err, syscall.ENOTCONN) { // the latter: dst is gone, and its own direction tells how
+		return
+	}
+	if p.isPaused(err) {
 		return
 	}
 	r.once.Do(func() { r.err = err })
@@ -59,7 +80,14 @@ type pump struct {
 	src, dst   *net.TCPConn
 	count, sum *atomic.Uint64
 	pipes      *pipes
+	paused     *atomic.Bool
+	ended      bool // in order, and that was passed on
 	mover
+}
+
+// isPaused reports whether an error is that of a deadline which pauses the connection.
+func (p *pump) isPaused(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) && p.paused.Load()
 }
 
 // counted notes n bytes.

@@ -3,6 +3,7 @@
 package userspace
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"sync"
@@ -29,8 +30,9 @@ var errNoPipe = errors.New("there is no pipe to be had")
 
 // mover is what a pump remembers between the calls of step.
 type mover struct {
-	err      error // io.EOF: the end, in order
-	bulk     bool  // the last read filled the buffer
+	err      error  // io.EOF: the end, in order
+	bulk     bool   // the last read filled the buffer
+	pending  []byte // was read, and could not be written before the connection was paused
 	splicing splicing
 }
 
@@ -38,6 +40,9 @@ type mover struct {
 // would cost two more system calls for each, which weigh more than copying a little. Bulk goes through a pipe, on Linux.
 func (p *pump) run() error {
 	raw, err := p.src.SyscallConn()
+	if err == nil {
+		err = p.resume()
+	}
 	if err != nil {
 		return err
 	}
@@ -60,6 +65,23 @@ func (p *pump) run() error {
 			p.bulk = n >= small
 		}
 	}
+}
+
+// resume writes what was read before the connection was paused.
+func (p *pump) resume() error {
+	p.err = nil
+	if len(p.pending) > 0 {
+		n, err := p.dst.Write(p.pending)
+		p.counted(n)
+		p.pending = p.pending[n:]
+		if err != nil {
+			return err
+		}
+	}
+	if p.splicing.held > 0 {
+		return p.drain()
+	}
+	return nil
 }
 
 // step moves what there is to read, and returns true when there is something to look at: the end, a failure, or bytes in
@@ -104,8 +126,10 @@ func (p *pump) copy(fd uintptr, buffers *sync.Pool) (n int, err error) {
 	if n <= 0 || err != nil {
 		return 0, err
 	}
-	if _, err = p.dst.Write((*buf)[:n]); err == nil {
-		p.counted(n)
+	written, err := p.dst.Write((*buf)[:n])
+	p.counted(written)
+	if p.isPaused(err) {
+		p.pending = bytes.Clone((*buf)[written:n])
 	}
 	return n, err
 }

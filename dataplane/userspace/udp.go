@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -30,12 +31,19 @@ func (f *frontend) openPacketsLocked() error {
 	c := f.conf.Load()
 	switch {
 	case !f.wantPacketsLocked():
+		if pc := f.d.inherited.packets(f, false); pc != nil {
+			f.packets = pc
+		}
 		f.shutPacketsLocked()
 		return f.holdLocked(false)
 	case f.packets != nil:
 		return refit(f.packets, c)
 	}
 	f.letGoLocked()
+	if pc := f.d.inherited.packets(f, false); pc != nil {
+		f.receiveFrom(pc, f.receive)
+		return refit(pc, c)
+	}
 	lc := listenConfig(func(fd uintptr) error { return errors.Join(anyAddress(fd, f.key.Addr), fit(fd, c)) })
 	pc, err := lc.ListenPacket(context.Background(), network(f.key), f.vip.String())
 	if err != nil {
@@ -48,6 +56,7 @@ func (f *frontend) openPacketsLocked() error {
 // receiveFrom starts the read loop of the frontend's socket.
 func (f *frontend) receiveFrom(pc *net.UDPConn, loop func(*net.UDPConn)) {
 	f.packets = pc
+	f.adoptFlowsLocked()
 	f.d.budget.take(1)
 	f.d.tasks.Add(1)
 	go loop(pc)
@@ -75,7 +84,7 @@ func (f *frontend) receive(pc *net.UDPConn) {
 			slower = backoff{}
 			client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 			f.forward(way{socket: pc}, client, buf[:n])
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the latter: the socket is handed over
 			return
 		default: // what an earlier reply met, or no memory
 			if !slower.sleep(f.d.ctx.Done()) {
@@ -186,6 +195,9 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backe
 	if f.d.followers.some() {
 		f.d.followers.tell(news{true, f.describeLocked(x)})
 	}
+	if f.handing {
+		_ = socket.SetReadDeadline(longAgo)
+	}
 	f.d.tasks.Add(1)
 	go f.reply(x, b)
 	return x
@@ -232,6 +244,9 @@ func (f *frontend) reply(x *flow, backend *backend) {
 			x.tally.out.Add(uint64(len(b)))
 		}
 	})
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return // it is handed over
+	}
 	f.endFlow(x, err)
 }
 

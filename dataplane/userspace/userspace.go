@@ -78,7 +78,13 @@ type Dataplane struct {
 	// told, unless nil, is told what comes of dials; set before the first Apply.
 	told      func(balancer.Target, error)
 	followers followers
-	warned    atomic.Int64 // the instant of the last of the warnings that are given seldom
+	// inherited is what the process before this one has handed over and no frontend has taken yet; applying guards it.
+	inherited inheritance
+	// inheriting: not everything that is wanted has been applied since Inherit.
+	inheriting atomic.Bool
+	// heir is where connections are handed over to; nil means that they are not.
+	heir   *heir
+	warned atomic.Int64 // the instant of the last of the warnings that are given seldom
 
 	ctx    context.Context // ends when Close gives up waiting
 	cancel context.CancelFunc
@@ -194,13 +200,10 @@ const underWay = 2 * time.Second
 // Nothing forwards without this process, so that keep makes no difference. It returns when no goroutine and no
 // descriptor is left.
 func (d *Dataplane) Close(ctx context.Context, _ bool) error {
+	d.discard()
 	d.applying.Lock()
 	defer d.applying.Unlock()
-	d.mu.Lock()
-	was := d.closed
-	d.closed = true
-	d.mu.Unlock()
-	if was {
+	if !d.end() {
 		return nil
 	}
 	frontends := d.list()
@@ -208,10 +211,42 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	if !d.yielded {
 		err = d.tables.stop(ctx, frontends)
 	}
-	d.gate.Lock()
-	d.shutting = true
-	d.gate.Unlock()
+	d.refuseNew()
+	if left := d.drain(ctx, frontends); left > 0 {
+		d.log.Info("connections that were left have been reset", "connections", left)
+	}
+	d.cancel()
+	d.tasks.Wait()
+	d.pipes.close()
+	err = errors.Join(err, d.tables.close(ctx))
+	for _, f := range frontends {
+		f.letGo()
+	}
+	if err != nil {
+		return fmt.Errorf("closing the userspace dataplane: %w", err)
+	}
+	return nil
+}
 
+// end marks the dataplane as closed, and reports whether it was not.
+func (d *Dataplane) end() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was := d.closed
+	d.closed = true
+	return !was
+}
+
+// refuseNew lets no connection begin any more.
+func (d *Dataplane) refuseNew() {
+	d.gate.Lock()
+	defer d.gate.Unlock()
+	d.shutting = true
+}
+
+// drain waits until all connections have ended, those of each frontend for its DrainTimeout and all until ctx ends. It resets
+// those that are left at the end of ctx, and returns how many these were.
+func (d *Dataplane) drain(ctx context.Context, frontends []*frontend) (left int) {
 	for _, f := range frontends { // each drains for its own time, within that of the whole
 		cut := time.AfterFunc(f.conf.Load().DrainTimeout, func() { f.end() })
 		defer cut.Stop()
@@ -224,22 +259,10 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	select {
 	case <-drained:
 	case <-ctx.Done():
-		if left := cutAll(frontends); left > 0 {
-			d.log.Info("resetting the connections that are left", "connections", left)
-		}
+		left = cutAll(frontends)
 	}
-	d.cancel()
 	<-drained
-	d.tasks.Wait()
-	d.pipes.close()
-	err = errors.Join(err, d.tables.close(ctx))
-	for _, f := range frontends {
-		f.letGo()
-	}
-	if err != nil {
-		return fmt.Errorf("closing the userspace dataplane: %w", err)
-	}
-	return nil
+	return left
 }
 
 // cutAll resets all connections, also those that are about to enter, and returns how many there were.

@@ -237,15 +237,15 @@ func (g *gateway) live(l life) {
 	defer func() { _ = open.Close() }()
 	stop := g.clients("10.96.0.10")
 	g.reload(config(settings, web), config(settings, web, service("more", 12, "/usr/local/bin/check")))
+	g.restarts(open)
 	if !l.keeps {
-		stop()
-		echoes(t, open)
+		if n := stop(); n < 20 {
+			t.Errorf("%d clients were served, want more", n)
+		}
 		_ = open.Close()
 	}
 
 	g.killed()
-	g.serves("10.96.0.12")
-	g.run("systemctl restart vipd")
 	g.serves("10.96.0.12")
 	if l.keeps {
 		echoes(t, open)
@@ -264,6 +264,26 @@ func (g *gateway) live(l life) {
 		t.Errorf("a stopped proxy has kept its address:\n%s", out)
 	}
 	g.cleanedUp()
+}
+
+// restarts restarts the unit while connections are open and clients come, and looks whether all of them live on.
+func (g *gateway) restarts(open net.Conn) {
+	g.t.Helper()
+	all := []net.Conn{open}
+	for range wait.Soak(5, 200) {
+		c, err := g.dial("10.96.0.10")
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		all = append(all, c)
+	}
+	for range wait.Soak(1, 20) {
+		g.run("systemctl restart vipd")
+		for _, c := range all {
+			echoes(g.t, c)
+		}
+	}
 }
 
 // cleanedUp removes what the unit has left, and looks whether there is more.

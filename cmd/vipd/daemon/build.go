@@ -68,6 +68,8 @@ func (d *Daemon) build() (err error) {
 		Rules: d.Ejection, Journal: d.journal, Hint: d.checks.Hint, Kick: func() { d.model.Kick() }, Ejects: d.metrics.ejections.add,
 	})
 	d.outliers.Listen(first.Dataplane)
+	first.Dataplane.Inherit(d.inherited)
+	d.inherited = nil
 	if c.Store.Kind == config.EtcdStore {
 		d.reserved = reserved.New(reserved.Options{
 			Endpoints: c.Etcd.Endpoints, Gateways: d.host.Gateways, Sockets: sockets.All, Own: sockets.Own, HTTP: c.API.HTTP,

@@ -30,6 +30,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/dataplane"
+	"vipd/dataplane/handover"
 	"vipd/store"
 	"vipd/store/tomlfile"
 )
@@ -43,6 +44,8 @@ type Options struct {
 	// AllowEmpty has a configuration that says nothing take away what an earlier vipd left. Otherwise New refuses it.
 	AllowEmpty bool
 	Log        *slog.Logger
+	// Replace takes the place of the vipd that runs with the same run_dir, with its sockets and connections.
+	Replace bool
 	// Version is shown in status and metrics.
 	Version string
 	// Modes are the dataplanes that this program has, the best first.
@@ -83,6 +86,10 @@ type Daemon struct {
 	web      net.Listener // nil: turned off
 	started  time.Time
 	notify   notifier
+	// inherited is what the process before this one has handed over; heir is the one that takes this one's place, by replacing.
+	inherited []handover.Item
+	heir      *handover.Queue
+	replacing *net.UnixListener
 }
 
 // New reads the configuration, tries the modes and opens the sockets. It starts nothing and changes nothing in the
@@ -110,6 +117,9 @@ func New(o Options) (*Daemon, error) {
 			d.closeFiles()
 		}
 	}()
+	if err := d.takeOver(); err != nil {
+		return nil, err
+	}
 	if err := d.claimNamespace(); err != nil {
 		return nil, err
 	}
@@ -163,6 +173,9 @@ func (d *Daemon) openFiles() (err error) {
 	if err != nil {
 		return err
 	}
+	if d.replacing, err = listenHandover(d.handoverPath()); err != nil {
+		return err
+	}
 	if d.config.API.HTTP != "" {
 		if d.web, err = net.Listen("tcp", d.config.API.HTTP); err != nil {
 			return fmt.Errorf("opening api.http for metrics and health: %w", err)
@@ -184,11 +197,17 @@ func (d *Daemon) closeFiles() {
 	if d.socket != nil {
 		_ = d.socket.Close()
 	}
+	if d.replacing != nil {
+		_ = d.replacing.Close()
+	}
 	if d.lock != nil {
 		_ = d.lock.Close()
 	}
 	if d.namespace != nil {
 		_ = d.namespace.Close()
+	}
+	if d.heir != nil { // last: it takes what was closed above as soon as it sees the end
+		_ = d.heir.Close()
 	}
 }
 
@@ -233,6 +252,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.namespace != nil {
 		start("network namespace", d.namespace.Run)
 	}
+	if d.replacing != nil {
+		start("handover", d.awaitSuccessor)
+	}
 	start("model", d.model.Run)
 	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.publish) })
 	if d.fleet != nil {
@@ -260,7 +282,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	err := d.handOver()
 	logged()
 	writing.Wait()
-	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) && !errors.Is(cause, errReplaced) {
 		err = errors.Join(cause, err)
 	}
 	d.Log.Info("vipd has stopped")
@@ -280,6 +302,14 @@ func (d *Daemon) handOver() error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	d.notify.extend(limit + 2*releaseTime)
+	if !mode.Keeps {
+		switch queue, err := d.successor(ctx); {
+		case err != nil:
+			d.Log.Error("connections drain, as they can't be handed over", "err", err)
+		case queue != nil:
+			return mode.Dataplane.HandOver(ctx, queue) // addresses and redirects stay for the next process
+		}
+	}
 	if !mode.Keeps { // what stops serving must not leave its ports to programs of the host
 		if err := d.host.Refuse(ctx); err != nil {
 			d.Log.Error("refusing new clients at the VIPs", "err", err)
@@ -295,6 +325,16 @@ func (d *Daemon) handOver() error {
 	ctx, cancel = context.WithTimeout(context.Background(), releaseTime)
 	defer cancel()
 	return errors.Join(err, d.host.Release(ctx)) // an address that stays would swallow its clients' packets
+}
+
+// successor returns the queue to the process that takes this one's place; nil means that there is none.
+func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
+	if d.heir != nil {
+		return d.heir, nil
+	}
+	var err error
+	d.heir, err = d.storeQueue(ctx)
+	return d.heir, err
 }
 
 // releaseTime bounds how long taking the addresses back may take.

@@ -49,6 +49,8 @@ type node struct {
 	daemon *daemon.Daemon
 	modes  []modes.Mode // nil: noRoot
 	log    slog.Handler // nil: nobody reads it
+	// replace has launch take the place of the one that runs.
+	replace bool
 	// ejection is zero for the rules that vipd goes by.
 	ejection health.EjectionRules
 	firewall time.Duration // 0: the daemon's own interval
@@ -105,7 +107,7 @@ func (n *node) launch() {
 	if n.log == nil {
 		n.log = slog.DiscardHandler
 	}
-	d, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(n.log), Version: "test", Modes: n.modes, Ejection: n.ejection, FirewallInterval: n.firewall})
+	d, err := n.make(n.replace)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -121,6 +123,13 @@ func (n *node) launch() {
 			n.t.Error("Run returned", err)
 		}
 	}
+}
+
+func (n *node) make(replace bool) (*daemon.Daemon, error) {
+	return daemon.New(daemon.Options{
+		ConfigFile: n.file(), Log: slog.New(n.log), Version: "test", Modes: n.modes, Replace: replace, Ejection: n.ejection,
+		FirewallInterval: n.firewall,
+	})
 }
 
 func (n *node) status() api.Status {

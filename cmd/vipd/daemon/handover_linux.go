@@ -1,0 +1,191 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/handover"
+)
+
+// storeName is the name of the queue in systemd's descriptor store.
+const storeName = "vipd-handover"
+
+// systemctlTime bounds a question to systemd.
+const systemctlTime = 5 * time.Second
+
+// fromStore returns the queue that the process before this one has left with systemd; nil means that there is none.
+func fromStore() (queue *handover.Queue, err error) {
+	for _, f := range activation.Files(true) {
+		if f.Name() != storeName || queue != nil {
+			_ = f.Close()
+			continue
+		}
+		if queue, err = handover.FromFile(f); err != nil {
+			return nil, err
+		}
+		_, _ = systemd.SdNotify(false, "FDSTOREREMOVE=1\nFDNAME="+storeName) // it is empty from now on
+	}
+	return queue, nil
+}
+
+// askFor connects to the vipd that runs, which ends and hands over; nil means that none runs.
+func askFor(socket string) (*handover.Queue, error) {
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("asking the vipd that runs to hand over: %w", err)
+	}
+	return handover.Over(c), nil
+}
+
+// listenHandover opens the socket for askFor. Only this user may connect.
+func listenHandover(socket string) (*net.UnixListener, error) {
+	_ = os.Remove(socket) // of a vipd that was killed: the lock of run_dir is ours
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
+	if err != nil {
+		return nil, fmt.Errorf("opening the socket to hand over by: %w", err)
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("closing the socket to hand over by to others: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+// awaitSuccessor waits for a vipd that takes over, and then ends this one.
+func (d *Daemon) awaitSuccessor(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = d.replacing.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	c, err := d.replacing.AcceptUnix()
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("waiting for another vipd to take over: %w", err)
+	}
+	d.heir = handover.Over(c)
+	return errReplaced
+}
+
+// storeQueue leaves a queue with systemd, if this unit is being restarted; nil means that it is not, or that systemd keeps no
+// descriptors of it.
+func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
+	if os.Getenv("NOTIFY_SOCKET") == "" || !restarting(ctx) {
+		return nil, nil
+	}
+	in, out, err := handover.Pair()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = in.Close() }() // systemd has a copy
+	file, err := in.File()
+	if err == nil {
+		// systemd would drop the descriptor when this process, the other end, is gone.
+		err = notifyWith("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName, file)
+		_ = file.Close()
+	}
+	if err == nil {
+		err = barrier(ctx)
+	}
+	if err == nil && property(ctx, ownUnit(), "NFileDescriptorStore") == "0" {
+		err = errors.New("systemd did not take the descriptor: set FileDescriptorStoreMax=1 in the unit; systemd 246 is the oldest that can do it")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("leaving connections with systemd: %w", err), out.Close())
+	}
+	return out, nil
+}
+
+// restarting reports whether systemd stops this process to start it again: then its job is a restart. It also reports false where
+// the unit has no descriptor store.
+func restarting(ctx context.Context) bool {
+	unit := ownUnit()
+	if max := property(ctx, unit, "FileDescriptorStoreMax"); max == "" || max == "0" {
+		return false
+	}
+	jobs, _ := systemctl(ctx, "list-jobs", "--no-legend", "--plain", "--full") // an error is an answer too: no job is known
+	for line := range strings.Lines(jobs) {
+		if f := strings.Fields(line); len(f) >= 3 && f[1] == unit { // JOB UNIT TYPE STATE
+			return f[2] == "restart"
+		}
+	}
+	return false
+}
+
+// ownUnit returns the name of the unit of this process; "" where it is in none.
+func ownUnit() string {
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(groups)) {
+		if name := path.Base(strings.TrimSpace(line)); strings.HasSuffix(name, ".service") {
+			return name
+		}
+	}
+	return ""
+}
+
+func property(ctx context.Context, unit, name string) string {
+	out, err := systemctl(ctx, "show", "--value", "-p", name, "--", unit)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(out)
+}
+
+func systemctl(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, systemctlTime)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "systemctl", args...).Output()
+	return string(out), err
+}
+
+// notifyWith sends systemd a message with a descriptor.
+func notifyWith(text string, file *os.File) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		defer func() { _ = unix.Close(fd) }()
+		to := &unix.SockaddrUnix{Name: os.Getenv("NOTIFY_SOCKET")}
+		err = unix.Sendmsg(fd, []byte(text), unix.UnixRights(int(file.Fd())), to, unix.MSG_NOSIGNAL)
+	}
+	if err != nil {
+		return fmt.Errorf("notifying systemd: %w", err)
+	}
+	return nil
+}
+
+// barrier waits until systemd has read what it was told: it closes the descriptor that comes with BARRIER=1.
+func barrier(ctx context.Context) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("waiting for systemd: %w", err)
+	}
+	defer func() { _ = r.Close() }()
+	err = notifyWith("BARRIER=1", w)
+	_ = w.Close()
+	if err != nil {
+		return err
+	}
+	if err := r.SetReadDeadline(time.Now().Add(systemctlTime)); err != nil {
+		return fmt.Errorf("waiting for systemd: %w", err)
+	}
+	if _, err := r.Read(make([]byte, 1)); os.IsTimeout(err) {
+		return errors.New("systemd does not read what it is told")
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,73 @@
+package daemon_test
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"vipd/test/wait"
+)
+
+// echoes starts a server that sends lines back until the test ends.
+func echoes(t *testing.T, address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				for in := bufio.NewScanner(c); in.Scan(); {
+					fmt.Fprintln(c, in.Text())
+				}
+			}()
+		}
+	}()
+}
+
+// TestReplace: a vipd that is started with --replace takes the place of the one that runs, whose connections go on. Without it,
+// the second one is refused.
+func TestReplace(t *testing.T) {
+	echoes(t, "127.40.1.1:9001")
+	n := startNode(t, `
+[services.web]
+vips = ["127.40.0.1"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.40.1.1", port = 9001 }]
+`)
+	c, err := net.DialTimeout("tcp", "127.40.0.1:8080", wait.Patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	in := bufio.NewReader(c)
+	ask := func(when string) {
+		t.Helper()
+		_ = c.SetDeadline(time.Now().Add(wait.Patience))
+		fmt.Fprintln(c, when)
+		if got, err := in.ReadString('\n'); got != when+"\n" || err != nil {
+			t.Errorf("%s: got %q, %v", when, got, err)
+		}
+	}
+	ask("before")
+	for i := range 2 {
+		first := n.stop
+		n.replace = true
+		n.start() // the first one ends meanwhile
+		ask(fmt.Sprintf("after %d", i))
+		first()
+	}
+	if _, err := n.make(false); err == nil {
+		t.Error("a second vipd without --replace: no error")
+	}
+	ask("beside one that was refused")
+}

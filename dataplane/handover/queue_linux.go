@@ -1,0 +1,131 @@
+package handover
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// largest is the largest message: the description of a connection, and the bytes that it holds in each direction.
+	largest = 256 << 10
+	// queueSize is how much the kernel may keep for a queue that is not read yet: some hundred thousand connections.
+	queueSize = 1 << 30
+	// sendTime bounds how long Send waits for room.
+	sendTime = 5 * time.Second
+)
+
+// Queue is one end of a connection that carries Items. Send may be called by any goroutine.
+type Queue struct{ conn *net.UnixConn }
+
+// Pair returns the two ends of a queue. What is sent to out stays in the kernel until it is received from in.
+func Pair() (in, out *Queue, err error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a queue for the next process: %w", err)
+	}
+	if unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, queueSize) != nil { // it takes CAP_NET_ADMIN
+		_ = unix.SetsockoptInt(ends[1], unix.SOL_SOCKET, unix.SO_SNDBUF, queueSize) // as much as this user may have
+	}
+	in, err = FromFile(os.NewFile(uintptr(ends[0]), "handover"))
+	out, err2 := FromFile(os.NewFile(uintptr(ends[1]), "handover"))
+	if err = errors.Join(err, err2); err != nil {
+		_, _ = in.Close(), out.Close()
+		return nil, nil, err
+	}
+	return in, out, nil
+}
+
+// FromFile returns the queue whose end is file, which it closes.
+func FromFile(file *os.File) (*Queue, error) {
+	c, err := net.FileConn(file)
+	_ = file.Close() // FileConn has a copy
+	if err != nil {
+		return nil, fmt.Errorf("opening a queue: %w", err)
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		_ = c.Close()
+		return nil, fmt.Errorf("opening a queue: the descriptor is a %s, and not a Unix socket", c.LocalAddr().Network())
+	}
+	return &Queue{u}, nil
+}
+
+// Over returns the queue over a connection of type SOCK_SEQPACKET, "unixpacket" of package net.
+func Over(c *net.UnixConn) *Queue { return &Queue{c} }
+
+// File returns a copy of the descriptor of this end.
+func (q *Queue) File() (*os.File, error) { return q.conn.File() }
+
+// Send sends an item. The sender keeps its own descriptors, and may close them.
+func (q *Queue) Send(data []byte, files ...int) error {
+	if err := q.conn.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {
+		return fmt.Errorf("handing over: %w", err)
+	}
+	_, _, err := q.conn.WriteMsgUnix(data, unix.UnixRights(files...), nil)
+	if err != nil {
+		return fmt.Errorf("handing over: %w", err)
+	}
+	return nil
+}
+
+// Receive returns the next item; io.EOF means that the sender has sent all.
+func (q *Queue) Receive() (Item, error) {
+	buf, control := make([]byte, largest), make([]byte, unix.CmsgSpace(253*4)) // SCM_MAX_FD
+	n, c, flags, _, err := q.conn.ReadMsgUnix(buf, control)
+	if err != nil {
+		return Item{}, err
+	}
+	if n == 0 && c == 0 { // the end of a connection of messages
+		return Item{}, io.EOF
+	}
+	item := Item{Data: buf[:n:n]}
+	messages, err := unix.ParseSocketControlMessage(control[:c])
+	for i := range messages {
+		files, err2 := unix.ParseUnixRights(&messages[i])
+		item.Files, err = append(item.Files, files...), errors.Join(err, err2)
+	}
+	if err == nil && flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
+		err = errors.New("a part of it is lost: this process may have too few descriptors (LimitNOFILE)")
+	}
+	if err != nil {
+		item.Close()
+		return Item{}, fmt.Errorf("taking over: %w", err)
+	}
+	return item, nil
+}
+
+// All receives what there is until the sender has sent all, and closes the queue.
+func (q *Queue) All() (items []Item, err error) {
+	defer func() { _ = q.Close() }()
+	for {
+		item, err := q.Receive()
+		switch {
+		case errors.Is(err, io.EOF):
+			return items, nil
+		case err != nil:
+			return items, err
+		}
+		items = append(items, item)
+	}
+}
+
+// Close closes this end. What was sent stays with the other end.
+func (q *Queue) Close() error {
+	if q == nil {
+		return nil
+	}
+	return q.conn.Close()
+}
+
+// Close closes the descriptors of an item that nobody wants.
+func (i Item) Close() {
+	for _, fd := range i.Files {
+		_ = unix.Close(fd)
+	}
+}

@@ -1,0 +1,249 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/handover"
+	"vipd/test/wait"
+)
+
+// succeed hands what d serves over to a dataplane of its own, as a new process would take it, and applies frontends there.
+func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
+	r.t.Helper()
+	in, out, err := handover.Pair()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(r.t.Context(), wait.Patience)
+	defer cancel()
+	if err := errors.Join(r.HandOver(ctx, out), out.Close()); err != nil {
+		r.t.Fatal(err)
+	}
+	items, err := in.All()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	next := start(r.t, Options{})
+	next.Inherit(items)
+	next.apply(frontends...)
+	if reason, err := next.Intact(ctx); reason != "" || err != nil {
+		r.t.Fatal(reason, err)
+	}
+	return next
+}
+
+// pattern is a stream in which each byte says where it belongs.
+type pattern struct{ at int }
+
+func (p *pattern) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = byte(p.at) ^ byte(p.at>>8) ^ byte(p.at>>16)
+		p.at++
+	}
+	return len(b), nil
+}
+
+// stream sends a pattern through a backend that echoes it until stop is closed, and checks what comes back; pause is how long
+// the client waits between two reads.
+func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan struct{}) {
+	c := mustConnect(t, vip)
+	var sent atomic.Int64
+	go func() {
+		out, b := &pattern{}, make([]byte, 50_000)
+		for {
+			select {
+			case <-stop:
+				_ = c.CloseWrite()
+				return
+			default:
+			}
+			_, _ = out.Read(b)
+			n, err := c.Write(b)
+			sent.Add(int64(n))
+			if err != nil {
+				t.Errorf("writing after %d bytes: %v", sent.Load(), err)
+				return
+			}
+		}
+	}()
+	want, got, expected := &pattern{}, make([]byte, 30_000), make([]byte, 30_000)
+	for {
+		n, err := c.Read(got)
+		_, _ = want.Read(expected[:n])
+		if string(got[:n]) != string(expected[:n]) {
+			t.Errorf("the bytes before %d are not those that were sent", want.at)
+			return
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) || int64(want.at) != sent.Load() {
+				t.Errorf("got %d bytes of %d, then %v", want.at, sent.Load(), err)
+			}
+			return
+		}
+		select {
+		case <-stop:
+		default:
+			time.Sleep(pause) // a client that is slow on purpose, so that bytes wait in buffers and pipes
+		}
+	}
+}
+
+// TestHandOverLosesNothing hands streams, half-closed and waiting connections and new clients from one dataplane to the next.
+func TestHandOverLosesNothing(t *testing.T) {
+	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
+	lines := serveAt(t, "127.0.0.1:0", named("one"))
+	heard := make(chan string, 1) // what a client said in full before it closed its direction
+	answer := make(chan struct{})
+	late := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
+		b, _ := io.ReadAll(c)
+		heard <- string(b)
+		<-answer
+		_, _ = c.Write([]byte("bye"))
+	})
+	bulk, web, half := frontendAt("127.1.0.1:8000/tcp", echo.addr), frontendAt("127.1.0.1:8001/tcp", lines.addr), frontendAt("127.1.0.1:8002/tcp", late.addr)
+	all := []*balancer.Frontend{bulk, web, half}
+	d := start(t, Options{})
+	d.apply(all...)
+
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	for i := range 4 {
+		running.Go(func() { stream(t, bulk.AddrPort(), time.Duration(i)*time.Millisecond, stop) })
+	}
+	var served atomic.Int64
+	running.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := askOnce(web.AddrPort(), ""); err != nil {
+				t.Errorf("a new client, after %d others: %v", served.Load(), err)
+				return
+			}
+			served.Add(1)
+		}
+	})
+	idle := mustConnect(t, web.AddrPort())
+	idle.mustAsk(t)
+	closed := mustConnect(t, half.AddrPort())
+	if _, err := closed.Write([]byte("all that I say")); err != nil || closed.CloseWrite() != nil {
+		t.Fatal(err)
+	}
+	if got := <-heard; got != "all that I say" {
+		t.Fatalf("the backend heard %q", got)
+	}
+	for range wait.Soak(5, 100) {
+		before := served.Load()
+		d = d.succeed(all...)
+		wait.For(t, wait.Patience, "a new client to be served", func() bool { return served.Load() > before || t.Failed() })
+	}
+	idle.mustAsk(t)
+	close(answer)
+	if got, err := io.ReadAll(closed); string(got) != "bye" || err != nil {
+		t.Errorf("on the half-closed connection: %q, %v", got, err)
+	}
+	close(stop)
+	running.Wait()
+	if got := lines.accepted.Load(); got < served.Load() {
+		t.Errorf("%d clients were served by %d connections", served.Load(), got)
+	}
+}
+
+// TestHandOverOfFlows: UDP flows keep their backend and its answers.
+func TestHandOverOfFlows(t *testing.T) {
+	var backends []netip.AddrPort
+	for i := range 3 {
+		backends = append(backends, echoPackets(t, fmt.Sprintf("b%d", i)))
+	}
+	f := frontendAt("127.1.0.2:8000/udp", backends...)
+	d := start(t, Options{})
+	d.apply(f)
+	clients, was := make([]net.Conn, 6), make([]string, 6)
+	for i := range clients {
+		c, err := net.Dial("udp", f.AddrPort().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		clients[i], was[i] = c, askPacket(t, c)
+	}
+	for range 3 {
+		d = d.succeed(f)
+		for i, c := range clients {
+			if got := askPacket(t, c); got != was[i] {
+				t.Errorf("client %d was at %s, and is at %s", i, was[i], got)
+			}
+		}
+	}
+}
+
+// echoPackets starts a UDP backend that answers with its name.
+func echoPackets(t *testing.T, name string) netip.AddrPort {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	go func() {
+		b := make([]byte, 100)
+		for {
+			_, from, err := c.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteTo([]byte(name), from)
+		}
+	}()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+func askPacket(t *testing.T, c net.Conn) string {
+	t.Helper()
+	_ = c.SetDeadline(time.Now().Add(wait.Patience))
+	if _, err := c.Write([]byte("who?")); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 100)
+	n, err := c.Read(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b[:n])
+}
+
+// TestHandOverOfWhatIsNotWanted: what the next one does not serve any more is closed, and its port is free.
+func TestHandOverOfWhatIsNotWanted(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("one"))
+	gone, stays := frontendAt("127.1.0.3:8000/tcp", s.addr), frontendAt("127.1.0.3:8001/tcp", s.addr)
+	closed, closedUDP := frontendAt("127.1.0.3:8002/tcp", s.addr), frontendAt("127.1.0.3:8002/udp", s.addr)
+	d := start(t, Options{})
+	d.apply(gone, stays, closed, closedUDP)
+	lost, kept := mustConnect(t, gone.AddrPort()), mustConnect(t, stays.AddrPort())
+	lost.mustAsk(t)
+	kept.mustAsk(t)
+	noBackend := func(f *balancer.Frontend) { f.Backends = nil }
+	d.succeed(stays, with(closed, noBackend), with(closedUDP, noBackend))
+	kept.mustAsk(t)
+	if _, err := io.ReadAll(lost); err != nil && !isReset(err) {
+		t.Errorf("the connection of a frontend that is gone: %v, want its end", err)
+	}
+	for _, f := range []*balancer.Frontend{gone, closed} {
+		if c, err := net.Dial("tcp", f.AddrPort().String()); err == nil {
+			_ = c.Close()
+			t.Errorf("%s, which nobody serves any more, is open", f.Key)
+		}
+	}
+}

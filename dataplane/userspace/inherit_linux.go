@@ -1,0 +1,287 @@
+package userspace
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/dataplane/handover"
+)
+
+// inheritance is what an earlier process has handed over and no frontend has taken yet.
+type inheritance struct {
+	d *Dataplane
+	// sockets are the listeners and UDP sockets of frontends; shared the listeners of redirects, by "is IPv4".
+	sockets map[balancer.Key]inherited
+	shared  map[bool]int
+	// redirected means that an earlier process led connections here by redirects.
+	redirected   bool
+	conns, flows map[balancer.Key][]inherited
+}
+
+// inherited is one item.
+type inherited struct {
+	handed
+	tail  []byte
+	files []int
+}
+
+// inheritTime bounds the writes to the kernel that follow from what nobody takes.
+const inheritTime = 30 * time.Second
+
+// Inherit implements dataplane.Dataplane. Frontends take what is theirs when they are applied; discard closes the rest.
+func (d *Dataplane) Inherit(items []handover.Item) {
+	d.applying.Lock()
+	defer d.applying.Unlock()
+	in := inheritance{
+		d: d, sockets: map[balancer.Key]inherited{}, shared: map[bool]int{},
+		conns: map[balancer.Key][]inherited{}, flows: map[balancer.Key][]inherited{},
+	}
+	ports := map[balancer.Key]uint16{}
+	for _, item := range items {
+		h, tail, err := decodeHanded(item.Data)
+		if err != nil || len(item.Files) == 0 { // of another version
+			d.log.Warn("ignoring something that the vipd before this one has handed over", "err", err)
+			item.Close()
+			continue
+		}
+		x := inherited{h, tail, item.Files}
+		switch h.Kind {
+		case sharedKind:
+			in.redirected = true
+			in.shared[portOf(item.Files[0]).Addr().Is4()] = item.Files[0]
+		case listenerKind, packetsKind:
+			in.sockets[h.Key] = x
+			if h.Redirected {
+				in.redirected = true
+				ports[h.Key] = portOf(item.Files[0]).Port()
+			}
+		case connKind:
+			in.conns[h.Key] = append(in.conns[h.Key], x)
+		case flowKind:
+			in.flows[h.Key] = append(in.flows[h.Key], x)
+		default:
+			item.Close()
+		}
+	}
+	d.inherited = in
+	d.inheriting.Store(len(items) > 0)
+	if in.redirected {
+		d.tables.inherit(ports)
+	}
+}
+
+// listener returns the inherited listener of a frontend, or nil.
+func (in *inheritance) listener(f *frontend) *net.TCPListener {
+	x, ok := in.sockets[f.key]
+	if !ok || x.Kind != listenerKind {
+		return nil
+	}
+	delete(in.sockets, f.key)
+	return in.open(x.files[0])
+}
+
+// sharedListener returns the inherited listener of the redirects of a family, or nil.
+func (in *inheritance) sharedListener(is4 bool) *net.TCPListener {
+	fd, ok := in.shared[is4]
+	if !ok {
+		return nil
+	}
+	delete(in.shared, is4)
+	return in.open(fd)
+}
+
+func (in *inheritance) open(fd int) *net.TCPListener {
+	file := os.NewFile(uintptr(fd), "inherited")
+	defer func() { _ = file.Close() }() // FileListener has a copy
+	ln, err := net.FileListener(file)
+	if err != nil {
+		in.d.log.Warn("a socket of the vipd before this one can't be used", "err", err)
+		return nil
+	}
+	return ln.(*net.TCPListener)
+}
+
+// packets returns the inherited UDP socket of a frontend, or nil.
+func (in *inheritance) packets(f *frontend, redirected bool) *net.UDPConn {
+	x, ok := in.sockets[f.key]
+	if !ok || x.Kind != packetsKind || x.Redirected != redirected {
+		return nil
+	}
+	delete(in.sockets, f.key)
+	c, err := openConn[*net.UDPConn](x.files[0])
+	if err != nil {
+		in.d.log.Warn("a socket of the vipd before this one can't be used", "frontend", f.key, "err", err)
+		return nil
+	}
+	return c
+}
+
+// openConn returns the connection of a descriptor, which it closes.
+func openConn[C net.Conn](fd int) (C, error) {
+	file := os.NewFile(uintptr(fd), "inherited")
+	defer func() { _ = file.Close() }() // FileConn has a copy
+	var none C
+	c, err := net.FileConn(file)
+	if err != nil {
+		return none, err
+	}
+	is, ok := c.(C)
+	if !ok {
+		_ = c.Close()
+		return none, fmt.Errorf("it is a socket of another kind: %T", c)
+	}
+	return is, nil
+}
+
+// portOf returns where a socket is bound; the zero AddrPort where that can't be told.
+func portOf(fd int) netip.AddrPort {
+	var at netip.AddrPort
+	sa, _ := unix.Getsockname(fd)
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		at = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		at = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port))
+	}
+	return at
+}
+
+// adopt has a frontend go on with the inherited connections that are its own. Those of backends that it does not have any more
+// are reset, like those of frontends that nobody wants.
+func (d *Dataplane) adopt(f *frontend) {
+	for _, x := range d.inherited.conns[f.key] {
+		if err := f.adoptConn(x); err != nil {
+			d.log.Info("resetting a connection of the vipd before this one", "frontend", f.key, "client", x.Client, "err", err)
+		}
+	}
+	delete(d.inherited.conns, f.key)
+}
+
+func (f *frontend) adoptConn(x inherited) error {
+	client, err := openConn[*net.TCPConn](x.files[0])
+	if err != nil || len(x.files) == 1 {
+		if err == nil { // it has no backend yet
+			f.d.budget.take(2)
+			f.d.goServe(f, client, x.Client)
+		}
+		return err
+	}
+	server, err := openConn[*net.TCPConn](x.files[1])
+	if err != nil {
+		reset(client)
+		return err
+	}
+	pipes := x.files[2:]
+	conf := f.conf.Load()
+	i := conf.index(x.Backend)
+	if i < 0 || !conf.keeps(conf.backends[i], time.Now()) || !f.d.begin() {
+		reset(client)
+		reset(server)
+		handover.Item{Files: pipes}.Close()
+		return fmt.Errorf("backend %s has no connections any more", x.Backend)
+	}
+	c := &conn{f: f, client: client, server: server, from: x.Client, since: x.Since, backend: conf.backends[i], seenAt: f.d.now()}
+	c.backend.take(0)
+	c.traffic.tally = conf.tally
+	c.relaying = newRelaying(client, server, &c.traffic, f.d.pipes)
+	tail, pipes := c.relaying.in.inherit(x.In, x.tail, pipes)
+	c.relaying.out.inherit(x.Out, tail, pipes)
+	c.traffic.half.Store(x.In.Ended || x.Out.Ended)
+	f.d.budget.take(2)
+	f.descriptors.Add(2)
+	f.mu.Lock()
+	f.linkLocked(c)
+	if f.sticky != nil {
+		f.sticky.Store(x.Client.Addr(), x.Backend, time.Now())
+	}
+	f.mu.Unlock()
+	go f.d.served(f, func() { f.carry(c) })
+	return nil
+}
+
+// inherit has a pump begin where that of the process before has stopped. It returns what of the bytes and pipes is the other
+// direction's.
+func (p *pump) inherit(h handedHalf, tail []byte, pipes []int) ([]byte, []int) {
+	p.ended = h.Ended
+	p.count.Store(h.Bytes)
+	if n := min(h.Pending, len(tail)); n > 0 {
+		p.pending, tail = tail[:n:n], tail[n:]
+	}
+	if h.Piped > 0 && len(pipes) >= 2 {
+		p.splicing = splicing{pipe: pipe{pipes[0], pipes[1]}, held: h.Piped}
+		p.pipes.add()
+		pipes = pipes[2:]
+	}
+	return tail, pipes
+}
+
+// adoptFlowsLocked has a frontend go on with the inherited flows that are its own.
+func (f *frontend) adoptFlowsLocked() {
+	c := f.conf.Load()
+	for _, x := range f.d.inherited.flows[f.key] {
+		i := c.index(x.Backend)
+		socket, err := openConn[*net.UDPConn](x.files[0])
+		if err != nil {
+			continue
+		}
+		if i < 0 || c.Backends[i].State == balancer.Removed || !f.d.flows.take(f) {
+			_ = socket.Close()
+			continue
+		}
+		b := c.backends[i]
+		b.take(0)
+		f.d.budget.take(1)
+		n := &flow{
+			client: x.Client, back: way{socket: f.packets, local: x.Local}, backend: b, socket: socket, since: x.Since, tally: c.tally,
+			placed: f.d.now(),
+		}
+		n.in.Store(x.In.Bytes)
+		n.out.Store(x.Out.Bytes)
+		n.last.Store(n.placed)
+		f.flows.add(n)
+		f.d.tasks.Add(1)
+		go f.reply(n, b)
+	}
+	delete(f.d.inherited.flows, f.key)
+}
+
+// discard closes what was inherited and no frontend has taken, and redirects that lead there.
+func (d *Dataplane) discard() {
+	d.applying.Lock()
+	defer d.applying.Unlock()
+	in := d.inherited
+	d.inherited = inheritance{}
+	d.inheriting.Store(false)
+	for _, fd := range in.shared {
+		handover.Item{Files: []int{fd}}.Close()
+	}
+	for _, x := range in.sockets {
+		handover.Item{Files: x.files}.Close()
+	}
+	for _, all := range []map[balancer.Key][]inherited{in.conns, in.flows} {
+		for _, items := range all {
+			for _, x := range items {
+				handover.Item{Files: x.files}.Close()
+			}
+		}
+	}
+	if !in.redirected {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), inheritTime)
+	defer cancel()
+	err := d.tables.commit(ctx)
+	if _, binds := d.tables.(bind); binds && err == nil {
+		_, err = Cleanup(ctx, false)
+	}
+	if err != nil {
+		d.log.Warn("removing redirects of the vipd before this one; vipctl cleanup removes them while vipd is stopped", "err", err)
+	}
+}
