@@ -48,6 +48,9 @@ type Unbind struct {
 	Addrs []netip.Addr
 }
 
+// Probe asks whether hosts outside of the fleet have addresses that nobody here has; Node.Probed is told.
+type Probe struct{ Addrs []netip.Addr }
+
 // Note is an event for people.
 type Note struct {
 	Kind Noted
@@ -68,6 +71,7 @@ const (
 	NoteSession Noted = "session"
 	NoteGate    Noted = "gate"
 	NoteRefused Noted = "refused"
+	NoteRival   Noted = "rival"
 )
 
 func (Send) action()      {}
@@ -76,6 +80,7 @@ func (CloseGate) action() {}
 func (OpenGate) action()  {}
 func (Bind) action()      {}
 func (Unbind) action()    {}
+func (Probe) action()     {}
 func (Note) action()      {}
 
 // Outcome is what became of a Write.

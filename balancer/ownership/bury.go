@@ -125,8 +125,9 @@ func (n *Node) buried(w Write, node, from, why string) {
 	var units []*unit
 	if n.gate == open && n.passes() {
 		n.stale = true // ranking counts
+		seen := ranks{}
 		for _, u := range n.owned(node, s.value.ID) {
-			if n.rank(u) == 0 && len(units) < mostTaken {
+			if n.rank(u, seen) == 0 && len(units) < mostTaken {
 				units = append(units, u)
 			}
 		}

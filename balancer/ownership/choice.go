@@ -25,8 +25,35 @@ func compare(number int, scoreA, scoreB uint32, nameA, nameB string) int {
 	return cmp.Or(number, cmp.Compare(scoreA, scoreB), cmp.Compare(nameA, nameB))
 }
 
-// Cannot says why a node can't take a unit now; "": it can.
+// cannot says why a node can't take a unit, and what it moves with, now; "": it can.
 func (n *Node) cannot(name string, u *unit) string {
+	for _, each := range n.together(u) {
+		if why := n.cannotAlone(name, each); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// together are the units that a unit moves with, itself among them.
+func (n *Node) together(u *unit) []*unit {
+	if all := n.groups[u.policy.Group]; len(all) > 0 {
+		return all
+	}
+	return []*unit{u}
+}
+
+// leader is the node that the units of a unit's group go to: the owner of the first that has one. "": there is none.
+func (n *Node) leader(u *unit) string {
+	for _, each := range n.groups[u.policy.Group] {
+		if o := n.owners[each.name]; o != nil && !o.odd && n.alive(o.value) {
+			return o.value.Node
+		}
+	}
+	return ""
+}
+
+func (n *Node) cannotAlone(name string, u *unit) string {
 	m := n.members[name]
 	switch {
 	case m == nil || m.odd:
@@ -47,6 +74,8 @@ func (n *Node) cannot(name string, u *unit) string {
 			return "it is not heard"
 		}
 		ready, well = p.ready, p.well
+	} else if u.stranger != "" {
+		return u.stranger + " has it, which is not of this fleet"
 	}
 	if !ready {
 		return "its gate is closed"
@@ -65,9 +94,11 @@ func (n *Node) cannot(name string, u *unit) string {
 	return ""
 }
 
-// candidates are the nodes that can take a unit, best first: as the policy prefers, then by the fewest VIPs for their weight,
-// then by rendezvous.
+// candidates are the nodes that can take a unit, best first: the one that has others of its group, then as the policy prefers, then by
+// the fewest VIPs for their weight, then by rendezvous. The policy of a group is that of its first VIP.
 func (n *Node) candidates(u *unit) []string {
+	u = n.together(u)[0]
+	leader := n.leader(u)
 	var can []string
 	for name := range n.members {
 		if n.cannot(name, u) == "" {
@@ -77,9 +108,17 @@ func (n *Node) candidates(u *unit) []string {
 	slices.SortFunc(can, func(a, b string) int {
 		// Fewer for its weight: a/wa < b/wb.
 		load := n.counted[a]*max(n.members[b].value.Weight, 1) - n.counted[b]*max(n.members[a].value.Weight, 1)
-		return cmp.Or(preferred(u, a)-preferred(u, b), compare(load, score(u.name, b), score(u.name, a), a, b))
+		return cmp.Or(other(a, leader)-other(b, leader), preferred(u, a)-preferred(u, b), compare(load, score(u.name, b), score(u.name, a), a, b))
 	})
 	return can
+}
+
+// other is 1 for all names but one.
+func other(name, one string) int {
+	if name == one {
+		return 0
+	}
+	return 1
 }
 
 // preferred is the place of a node in the policy's list.
@@ -90,13 +129,23 @@ func preferred(u *unit, name string) int {
 	return len(u.policy.Prefer)
 }
 
+// ranks are this node's places for the groups that were looked at in one go: what is counted meanwhile must not part them.
+type ranks map[string]int
+
 // rank is this node's place among those that can take a unit; -1: it can't. The unit then counts for the best.
-func (n *Node) rank(u *unit) int {
+func (n *Node) rank(u *unit, seen ranks) int {
+	if r, ok := seen[u.policy.Group]; ok {
+		return r
+	}
 	can := n.candidates(u)
 	if len(can) > 0 {
-		n.counted[can[0]] += len(u.addrs)
+		n.counted[can[0]] += len(n.together(u))
 	}
-	return slices.Index(can, n.o.Name)
+	r := slices.Index(can, n.o.Name)
+	if u.policy.Group != "" {
+		seen[u.policy.Group] = r
+	}
+	return r
 }
 
 // best is the best node for a unit but this one; "": there is none.

@@ -121,7 +121,7 @@ func (n *Node) ownerChanged(name string) {
 	if len(u.changed) > flaps {
 		u.changed = u.changed[1:]
 	}
-	u.giving = false // no write that compares an older revision can be carried out any more
+	u.giving, u.clear, u.stranger = false, false, "" // no write that compares an older revision can be carried out any more
 	if !n.owns(u) {
 		n.unbind(u)
 	}

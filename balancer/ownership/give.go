@@ -26,18 +26,33 @@ func (n *Node) giveAway() {
 		return
 	}
 	n.look = false
-	by := map[string][]gift{}
-	n.each(func(u *unit) {
-		if !u.bound || u.giving || !n.owns(u) {
-			return
+	by, way := map[string][]gift{}, map[string][2]string{}
+	n.eachMine(func(u *unit) {
+		if to, why := n.destination(u); to != "" {
+			if g := u.policy.Group; g != "" {
+				way[g] = [2]string{to, why}
+			} else if len(by[why]) < mostTaken {
+				by[why] = append(by[why], gift{u, to})
+			}
 		}
-		if to, why := n.destination(u); to != "" && len(by[why]) < mostTaken {
-			by[why] = append(by[why], gift{u, to})
+	})
+	n.eachMine(func(u *unit) {
+		if w, ok := way[u.policy.Group]; ok && len(by[w[1]]) < mostTaken {
+			by[w[1]] = append(by[w[1]], gift{u, w[0]})
 		}
 	})
 	for why, gifts := range by {
 		n.give(gifts, why)
 	}
+}
+
+// eachMine calls f for the units that this node has.
+func (n *Node) eachMine(f func(*unit)) {
+	n.each(func(u *unit) {
+		if u.bound && !u.giving && n.owns(u) {
+			f(u)
+		}
+	})
 }
 
 // destination is where a unit of this node should go now, and why; "": it stays.
@@ -61,6 +76,9 @@ func (n *Node) destination(u *unit) (to, why string) {
 		return "", ""
 	case n.unable(u):
 		return n.best(u), "health"
+	}
+	if to := n.leader(u); to != "" && to != n.o.Name && n.cannot(to, u) == "" {
+		return to, "group"
 	}
 	return n.preempt(u), "preempt"
 }

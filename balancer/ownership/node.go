@@ -27,6 +27,8 @@ type Policy struct {
 	Prefer []string
 	// Preempt is how long a better node of Prefer must be well until the VIP goes back to it; 0: never.
 	Preempt time.Duration
+	// Group names VIPs that are to be on one node; "": it is alone.
+	Group string
 }
 
 // Node is one host. Its methods are called by one goroutine, and return what is to be done.
@@ -46,6 +48,10 @@ type Node struct {
 
 	units map[string]*unit
 	order []*unit // by name
+	// groups have the units of each group, in order.
+	groups map[string][]*unit
+	// probing: a Probe is under way.
+	probing bool
 	// free are the names of units that no live session owns; counted has the addresses that each node owns. stale: both are
 	// to be found anew.
 	free    []string
@@ -72,7 +78,7 @@ type Node struct {
 	stopping bool
 }
 
-// unit is what moves together: a VIP.
+// unit is a VIP. Those of a group move together, each with a record of its own.
 type unit struct {
 	name   string
 	addrs  []netip.Addr
@@ -81,6 +87,11 @@ type unit struct {
 	giving bool
 	// since is when it was found free; 0: it is not. better is since when a preferred node could have it.
 	since, better Time
+	// clear: no host outside of the fleet has it, as far as was found out before anybody here had it. stranger is the MAC of one
+	// that has; it is asked again at askAgain.
+	clear    bool
+	stranger string
+	askAgain Time
 	// changed are the last times at which its owner changed.
 	changed []Time
 }
@@ -257,8 +268,13 @@ func (n *Node) SetPolicies(now Time, policies map[netip.Addr]Policy) []Action {
 			n.release(old)
 		}
 	}
-	n.units, n.stale = next, true
+	n.units, n.stale, n.groups = next, true, map[string][]*unit{}
 	n.order = slices.SortedFunc(maps.Values(next), func(a, b *unit) int { return cmp.Compare(a.name, b.name) })
+	n.each(func(u *unit) {
+		if g := u.policy.Group; g != "" {
+			n.groups[g] = append(n.groups[g], u)
+		}
+	})
 	n.adopt()
 	n.step()
 	return n.flush()

@@ -16,10 +16,15 @@ func addresses(n int) map[netip.Addr]Policy {
 	return out
 }
 
-// TestNeverTwoOwners injects faults from seeds: nobody ever answers beside the owner, and when all is well again each VIP has one.
+// TestNeverTwoOwners injects faults from seeds: nobody ever answers beside the owner, and when all is well again each VIP has one, and
+// those of a group the same.
 func TestNeverTwoOwners(t *testing.T) {
 	for seed := range uint64(wait.Soak(12, 10000)) {
-		w := newWorld(t, seed, 2+int(seed%3), addresses(1+int(seed%4)))
+		policies := addresses(1 + int(seed%4))
+		for v := range policies {
+			policies[v] = Policy{Group: []string{"", "g"}[seed/4%2]}
+		}
+		w := newWorld(t, seed, 2+int(seed%3), policies)
 		w.run(3 * time.Second)
 		for range 12 {
 			w.fault()
@@ -27,9 +32,13 @@ func TestNeverTwoOwners(t *testing.T) {
 		}
 		w.calm = true
 		w.run(20 * time.Second)
-		for v := range w.policy {
+		one := map[*host]bool{}
+		for v, p := range w.policy {
 			if w.owner(v) == nil && w.dual == "" {
 				w.dual = "nobody answers for " + v.String() + " though all is well"
+			}
+			if one[w.owner(v)] = true; p.Group != "" && len(one) > 1 && w.dual == "" {
+				w.dual = "the group is on two hosts though all is well"
 			}
 		}
 		if w.dual != "" {

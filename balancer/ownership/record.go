@@ -62,6 +62,8 @@ type Address struct {
 	Addr netip.Addr `json:"address"`
 	// Networks are those of a device that may hold VIPs; none: the way to etcd only.
 	Networks []netip.Prefix `json:"networks,omitempty"`
+	// MAC is that of the device, as text.
+	MAC string `json:"mac,omitempty"`
 }
 
 // holds says whether a VIP belongs on the device of the address.
@@ -85,7 +87,7 @@ type Session struct {
 	Timing
 }
 
-// Owner is what vips/ADDRESS or vips/@GROUP says.
+// Owner is what vips/ADDRESS says.
 type Owner struct {
 	Node       string    `json:"node"`
 	Session    ID        `json:"session"`
@@ -94,7 +96,7 @@ type Owner struct {
 	Why        string    `json:"why"`
 }
 
-// Move is what moves/ADDRESS or moves/@GROUP asks for.
+// Move is what moves/ADDRESS asks for; the group of the address goes with it.
 type Move struct {
 	To     string    `json:"to,omitempty"` // "": whoever is best but the present owner
 	By     string    `json:"by,omitempty"`

@@ -14,6 +14,8 @@ type Status struct {
 	// Confirmed has the age of each juror's newest confirmation; -1: there is none.
 	Confirmed map[string]time.Duration
 	Bound     []netip.Addr
+	// Free are the VIPs that no live session owns.
+	Free []netip.Addr
 }
 
 // Status says how the node is.
@@ -27,6 +29,11 @@ func (n *Node) Status(now Time) Status {
 			s.Confirmed[j] = now.Since(sent)
 		} else if j != n.o.Name {
 			s.Confirmed[j] = -1
+		}
+	}
+	for _, name := range n.free {
+		if u := n.units[name]; u != nil {
+			s.Free = append(s.Free, u.addrs...)
 		}
 	}
 	for _, u := range n.order {

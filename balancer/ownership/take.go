@@ -2,6 +2,8 @@ package ownership
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -13,18 +15,65 @@ func (n *Node) takeFree() {
 	}
 	n.stale = true // ranking counts
 	var units []*unit
+	var unknown []netip.Addr
+	seen := ranks{}
 	for _, name := range n.free {
 		u := n.units[name]
-		if r := n.rank(u); r >= 0 && n.now >= u.since.Add(time.Duration(r)*rankDelay) {
+		if u.stranger != "" && n.now >= u.askAgain {
+			u.stranger = ""
+		}
+		switch r := n.rank(u, seen); {
+		case r < 0 || n.now < u.since.Add(time.Duration(r)*rankDelay):
+		case n.owners[name] == nil && !u.clear:
+			unknown = append(unknown, u.addrs...)
+		default:
 			units = append(units, u)
 		}
-		if len(units) == mostTaken {
+		if len(units) == mostTaken || len(unknown) == mostTaken {
 			break
 		}
+	}
+	if len(unknown) > 0 && !n.probing {
+		n.probing = true
+		n.do(Probe{unknown})
 	}
 	if len(units) > 0 {
 		n.take(Write{}, units, "nobody", "free")
 	}
+}
+
+// strangerRest is how long a VIP that a stranger has is left alone before that is asked again.
+const strangerRest = 10 * time.Second
+
+// Probed takes in which of the addresses of a Probe others have, by their MACs.
+func (n *Node) Probed(now Time, addrs []netip.Addr, found map[netip.Addr]string) []Action {
+	n.now, n.probing = now, false
+	for _, a := range addrs {
+		u := n.units[a.String()]
+		if u == nil {
+			continue
+		}
+		mac := found[a]
+		if mac == "" {
+			u.clear = true
+			continue
+		}
+		u.stranger, u.askAgain = mac, now.Add(strangerRest)
+		n.do(Note{Kind: NoteRival, VIPs: 1, Text: fmt.Sprintf("did not take %s: another host has it, %s, not of this fleet", a, mac)})
+	}
+	n.stale = true
+	n.step()
+	return n.flush()
+}
+
+// Whose returns the node that has a device with the MAC; "": none.
+func (n *Node) Whose(mac string) string {
+	for name, m := range n.members {
+		if slices.ContainsFunc(m.value.At, func(a Address) bool { return a.MAC == mac && mac != "" }) {
+			return name
+		}
+	}
+	return ""
 }
 
 // take writes that this session owns units, on the condition that nobody has changed their owner and that it is live.

@@ -343,6 +343,10 @@ func (h *host) act(a Action) {
 		if a.ID != 0 {
 			h.input(func(now Time) []Action { return h.node.Unbound(now, a.ID) })
 		}
+	case Probe:
+		h.later(300*time.Millisecond, func() {
+			h.input(func(now Time) []Action { return h.node.Probed(now, a.Addrs, nil) })
+		})
 	case Note:
 		h.w.notef("%s %s: %s", h.name, a.Kind, a.Text)
 	}

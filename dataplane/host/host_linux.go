@@ -107,10 +107,11 @@ var (
 
 // public is what other goroutines may see.
 type public struct {
-	held   snap.Map[netip.Addr, Held]
-	added  snap.Map[netip.Addr, string]
-	wanted snap.Map[balancer.Key, *balancer.Frontend]
-	other  []balancer.Problem
+	standings snap.Map[netip.Addr, balancer.Standing]
+	held      snap.Map[netip.Addr, Held]
+	added     snap.Map[netip.Addr, string]
+	wanted    snap.Map[balancer.Key, *balancer.Frontend]
+	other     []balancer.Problem
 }
 
 // New opens what a Host needs of the kernel; it changes nothing. What an earlier process left according to the ledger
@@ -220,12 +221,23 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 	for a := range snap.Diff(h.want, want.Addresses) {
 		h.dirty[a], h.leaving[a] = true, true
 	}
-	for a := range snap.Diff(h.standings, want.Standings) {
+	for a, c := range snap.Diff(h.standings, want.Standings) {
 		h.dirty[a] = true
+		h.closeOwned(a, c)
 	}
 	h.want, h.standings, h.wanted = want.Addresses, want.Standings, want.Frontends
 	h.obey()
 	return errors.Join(h.holdWanted(ctx), ctx.Err())
+}
+
+// closeOwned has the guard close the host's own ports on an address that vipd owner brings, before it is here.
+func (h *Host) closeOwned(a netip.Addr, c snap.Change[balancer.Standing]) {
+	if c.Old == balancer.Owned {
+		h.guard.Hold(a, -1)
+	}
+	if c.New == balancer.Owned {
+		h.guard.Hold(a, 1)
+	}
 }
 
 // weigh counts what a frontend puts into the guard's sets.
@@ -303,7 +315,7 @@ func (h *Host) Resync() {
 
 // publish shows the state to other goroutines.
 func (h *Host) publish() {
-	p := &public{held: h.held, added: h.added, wanted: h.wanted, other: slices.Concat(h.arp, h.unforwarded, h.untuned, h.unfinished(), h.guard.Problems())}
+	p := &public{held: h.held, added: h.added, standings: h.standings, wanted: h.wanted, other: slices.Concat(h.arp, h.unforwarded, h.untuned, h.unfinished(), h.guard.Problems())}
 	h.public.Store(p)
 }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
 )
 
 // updateView brings the view up to date: by what has happened since the last look, or in full where that is not enough.
@@ -163,6 +165,7 @@ func (h *Host) addressesIntact() (reason string) {
 		h.full, h.downed = true, false
 		return "the device that holds the VIPs was taken down"
 	}
+	moved := false
 	for a := range h.dirty {
 		if !h.needed(a) {
 			delete(h.dirty, a)
@@ -170,10 +173,18 @@ func (h *Host) addressesIntact() (reason string) {
 		}
 		was := h.held.At(a)
 		held, next := h.decide(a)
-		if next != keep && next != wait || held.Where != was.Where {
+		switch {
+		case (next == keep || next == wait) && held.Where == was.Where:
+		case (next == keep || next == wait) && h.standings.At(a) == balancer.Owned:
+			h.held = h.held.Set(a, held) // vipd owner brings and takes it: that is no drift
+			moved = true
+		default:
 			return h.difference(a, was)
 		}
 		delete(h.dirty, a)
+	}
+	if moved {
+		h.publish()
 	}
 	if reason := h.sourceChanged(); reason != "" {
 		return reason

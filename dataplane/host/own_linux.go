@@ -9,20 +9,22 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
 )
 
 // settleTime is how long address events are collected before one call says that something has changed.
 const settleTime = 100 * time.Millisecond
 
 // LocalAddresses returns the node's own addresses that node ports can be on, sorted: no loopback, link-local or
-// multicast ones, none that vipd added, and only those in one of the networks where any are given.
+// multicast ones, none that vipd or vipd owner added, and only those in one of the networks where any are given.
 func (h *Host) LocalAddresses(networks []netip.Prefix) ([]netip.Addr, error) {
 	v, err := readView(h.nl)
 	if err != nil {
 		return nil, err
 	}
-	added := h.public.Load().added
-	own := v.own(added.Has)
+	p := h.public.Load()
+	own := v.own(func(a netip.Addr) bool { return p.added.Has(a) || p.standings.At(a) == balancer.Owned })
 	return slices.DeleteFunc(own, func(a netip.Addr) bool { return !within(a, networks) }), nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"vipd/balancer"
 	"vipd/dataplane/internal/rtnl"
 )
 
@@ -46,7 +47,9 @@ func world() [2]netip.Addr {
 // to the world with, else, without a default route, the first that it has. One that is a service's VIP as well is the
 // last choice. It is invalid where the node has none.
 func (h *Host) anySource(family int) netip.Addr {
-	own := h.view.own(func(a netip.Addr) bool { return familyOf(a) != family || h.added.Has(a) })
+	own := h.view.own(func(a netip.Addr) bool {
+		return familyOf(a) != family || h.added.Has(a) || h.standings.At(a) == balancer.Owned
+	})
 	if private := slices.DeleteFunc(slices.Clone(own), h.needed); len(private) > 0 {
 		own = private
 	}

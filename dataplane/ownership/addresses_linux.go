@@ -106,30 +106,3 @@ func addressesOf(link *net.Interface) map[netip.Addr]netip.Prefix {
 	}
 	return out
 }
-
-// DeviceFor returns the device on whose network the VIP is, of the names in among, or of all where that is empty.
-func DeviceFor(vip netip.Addr, among []string) (*net.Interface, error) {
-	links, err := net.Interfaces()
-	if err != nil {
-		return nil, fmt.Errorf("listing interfaces: %w", err)
-	}
-	var best *net.Interface
-	bits := 0
-	for i, link := range links {
-		if link.Flags&net.FlagLoopback != 0 || len(among) > 0 && !slices.Contains(among, link.Name) {
-			continue
-		}
-		for a, p := range addressesOf(&link) {
-			if a != vip && !p.IsSingleIP() && p.Masked().Contains(vip) && p.Bits() > bits {
-				best, bits = &links[i], p.Bits()
-			}
-		}
-	}
-	switch {
-	case best != nil:
-		return best, nil
-	case len(among) > 0:
-		return nil, fmt.Errorf("%s is in the network of none of the interfaces %v: name the right one in ownership.interfaces", vip, among)
-	}
-	return nil, fmt.Errorf("%s is in no interface's network: give one of them an address of its network, or route it by BGP (hold = \"each\")", vip)
-}

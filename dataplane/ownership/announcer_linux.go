@@ -26,7 +26,7 @@ func repeats() []time.Duration {
 // Its methods may be called by any goroutine.
 type Announcer struct {
 	every time.Duration
-	send  func(device int, a netip.Addr) error
+	send  func(device int, a netip.Addr, ask bool) error
 	log   *slog.Logger
 	wake  chan struct{}
 
@@ -69,6 +69,22 @@ func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	}
 }
 
+// calm is how long after an address came the frames of others about it count for nothing: its last owner's may be on their way.
+const calm = time.Second
+
+// Defend announces an address at once because another host says that it has it, at most once a second (RFC 5227, section 2.4). It
+// reports whether that is worth telling: the address is here, and has been for a while.
+func (n *Announcer) Defend(a netip.Addr) bool {
+	n.mu.Lock()
+	x := n.of[a]
+	n.mu.Unlock()
+	if x == nil || time.Since(x.began) < calm {
+		return false
+	}
+	n.Announce(x.device, []netip.Addr{a})
+	return true
+}
+
 // Forget ends the announcements of addresses.
 func (n *Announcer) Forget(addrs []netip.Addr) {
 	n.mu.Lock()
@@ -96,7 +112,7 @@ func (n *Announcer) Sent() uint64 {
 func (n *Announcer) Run(ctx context.Context) {
 	if n.send == nil {
 		senders := map[int]*neigh.Sender{}
-		n.send = func(device int, a netip.Addr) error { return sendBy(senders, device, a) }
+		n.send = func(device int, a netip.Addr, ask bool) error { return sendBy(senders, device, a, ask) }
 		defer func() {
 			for _, s := range senders {
 				_ = s.Close() // only sent from
@@ -117,8 +133,8 @@ func (n *Announcer) Run(ctx context.Context) {
 	}
 }
 
-// sendBy announces by the sender of the device. One that fails is opened anew the next time: the device may be another.
-func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr) error {
+// sendBy announces by the sender of the device, and asks whether another host has the address. One that fails is opened anew the next time: the device may be another.
+func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr, ask bool) error {
 	s := senders[device]
 	if s == nil {
 		var err error
@@ -128,6 +144,9 @@ func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr) error {
 		senders[device] = s
 	}
 	err := s.Announce(a)
+	if err == nil && ask {
+		err = s.Ask(a)
+	}
 	if err != nil {
 		_ = s.Close() // the failure says more
 		delete(senders, device)
@@ -143,7 +162,8 @@ func (n *Announcer) round(first, again *pace) time.Duration {
 		if next == nil {
 			return wait
 		}
-		if err := n.send(next.device, next.addr); err != nil {
+		// The first time the host that had it may still answer.
+		if err := n.send(next.device, next.addr, next.round > len(repeats())); err != nil {
 			n.log.Warn("announcing a VIP", "address", next.addr, "err", err)
 		}
 	}

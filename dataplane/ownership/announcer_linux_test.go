@@ -27,7 +27,7 @@ func TestSchedule(t *testing.T) {
 		var all []sent
 		began := time.Now()
 		n := NewAnnouncer(time.Minute, slog.New(slog.DiscardHandler))
-		n.send = func(_ int, a netip.Addr) error {
+		n.send = func(_ int, a netip.Addr, _ bool) error {
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, sent{a, time.Since(began)})

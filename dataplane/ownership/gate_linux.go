@@ -32,7 +32,8 @@ type GateOptions struct {
 	Port    uint16
 }
 
-// Gate lets frames to and from VIPs pass devices only while it is open. Of its methods Refresh may be called by one goroutine
+// Gate lets frames to and from VIPs pass devices only while it is open. From Linux 6.9 on its table can't be changed by other
+// programs while this one runs, and "nft flush ruleset" leaves it alone; before, Intact finds what they did. Of its methods Refresh may be called by one goroutine
 // beside one that calls the others.
 type Gate struct {
 	o     GateOptions
@@ -43,6 +44,8 @@ type Gate struct {
 	to    *unix.SockaddrInet4
 	token atomic.Pointer[[8]byte] // of the table that stands: refreshes with another do nothing
 
+	// shared: this kernel can't keep other programs from changing the table.
+	shared  bool
 	devices []string
 	vips    map[netip.Addr]bool
 	made    uint32 // the generation of nf_tables after which all was found as it should be; 0: not looked at
@@ -102,7 +105,12 @@ func (g *Gate) Install(devices []string, vips []netip.Addr) error {
 	for _, a := range vips {
 		g.vips[a] = true
 	}
-	if err := g.conn.Commit(g.install()); err != nil {
+	err := g.conn.Commit(g.install())
+	if errors.Is(err, unix.EOPNOTSUPP) && !g.shared {
+		g.shared = true // before Linux 6.9
+		err = g.conn.Commit(g.install())
+	}
+	if err != nil {
 		return fmt.Errorf("installing the gate of owned VIPs: %w", err)
 	}
 	return nil
@@ -111,9 +119,13 @@ func (g *Gate) Install(devices []string, vips []netip.Addr) error {
 // install is the transaction that makes the table anew.
 func (g *Gate) install() *nft.Tx {
 	tx, x := &nft.Tx{}, g.table
-	tx.AddTable(x)
+	tx.TouchTable(x)
 	tx.DeleteTable(x)
-	tx.AddTable(x)
+	if g.shared {
+		tx.AddTable(x)
+	} else {
+		tx.ClaimTable(x)
+	}
 	alive, vips4, vips6 := aliveSet(), vipSet(nft.IPv4), vipSet(nft.IPv6)
 	for _, s := range []*nft.Set{alive, vips4, vips6} {
 		tx.AddSet(x, s)
@@ -151,9 +163,13 @@ func hook(point nft.Point, device string) *nft.Hook {
 }
 
 // gate leads the frames of VIPs in a chain to the gate: packets that have one in the field, ARP packets that have one at the
-// offset, and messages of NDP of the type about one.
+// offset, and messages of NDP of the type about one. Packets of a VIP that is not here are dropped even while the gate is open: rules
+// of NAT stand on each host, and would take what a client still sends to the last owner.
 func gate(tx *nft.Tx, x nft.Table, chain string, field nft.Field, arp uint32, ndp byte) {
 	vips4, vips6 := vipSet(nft.IPv4), vipSet(nft.IPv6)
+	absent := nft.NotLocal{Source: field == nft.Saddr}
+	tx.AddRule(x, chain, nft.Rule{Do: []nft.Stmt{nft.EtherIPv4, nft.In{Of: nft.As{Family: nft.IPv4, Field: field}, Set: vips4}, absent, nft.Drop}})
+	tx.AddRule(x, chain, nft.Rule{Do: []nft.Stmt{nft.EtherIPv6, nft.In{Of: nft.As{Family: nft.IPv6, Field: field}, Set: vips6}, absent, nft.Drop}})
 	for _, do := range [][]nft.Stmt{
 		{nft.EtherIPv4, nft.In{Of: nft.As{Family: nft.IPv4, Field: field}, Set: vips4}},
 		{nft.EtherARP, nft.In{Of: nft.Raw{Header: nft.NetworkHeader, Offset: arp, Size: 4}, Set: vips4}},
@@ -272,17 +288,17 @@ func (g *Gate) Intact() (reason string, err error) {
 		}
 		vips += len(in)
 	}
-	if !there[gateChain] || !there[beatChain] || len(rules) != 3+8*len(g.devices) || vips != len(g.vips) {
+	if !there[gateChain] || !there[beatChain] || len(rules) != 3+12*len(g.devices) || vips != len(g.vips) {
 		return fmt.Sprintf("the table netdev %s was changed", g.o.Table), nil
 	}
 	g.made = now
 	return "", nil
 }
 
-// Remove takes the gate away: with the addresses gone, frames to VIPs are nobody's.
+// Remove takes the gate away.
 func (g *Gate) Remove() error {
 	var tx nft.Tx
-	tx.AddTable(g.table)
+	tx.TouchTable(g.table)
 	tx.DeleteTable(g.table)
 	if err := g.conn.Commit(&tx); err != nil {
 		return fmt.Errorf("removing the gate of owned VIPs: %w", err)

@@ -9,17 +9,22 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // KernelOptions say what a Kernel holds.
 type KernelOptions struct {
 	Gate GateOptions
-	// Devices are those of all VIPs that this host may own, by name.
-	Devices map[netip.Addr]string
+	// Interfaces are those that may have VIPs, and Devices names the one of each VIP that this host may own.
+	Interfaces []string
+	Devices    map[netip.Addr]string
 	// AnnounceEvery repeats announcements; 0: they follow changes alone.
 	AnnounceEvery time.Duration
-	Log           *slog.Logger
+	// Rival is told, at most once a second for each VIP, that another host says it has a VIP that is here. It must not block.
+	Rival func(Rival)
+	Log   *slog.Logger
 }
 
 // Kernel is gate, addresses and announcements as one: what the process that owns VIPs asks of its host. All but Refresh and Run
@@ -29,10 +34,16 @@ type Kernel struct {
 	gate      *Gate
 	addresses *Addresses
 	announcer *Announcer
+
+	places atomic.Pointer[map[netip.Addr]string] // o.Devices, for Probe
+	token  sync.Mutex                            // of the gate: while it is exchanged nothing is refreshed
 }
 
-// NewKernel opens what it needs. Nothing is changed before Close, which comes first.
+// NewKernel opens what it needs, and says why where this kernel can't fence VIPs. Nothing is changed before Close, which comes first.
 func NewKernel(o KernelOptions) (*Kernel, error) {
+	if err := Trial(); err != nil {
+		return nil, err
+	}
 	g, err := NewGate(o.Gate)
 	if err != nil {
 		return nil, err
@@ -41,25 +52,103 @@ func NewKernel(o KernelOptions) (*Kernel, error) {
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
-	return &Kernel{o, g, x, NewAnnouncer(o.AnnounceEvery, o.Log)}, nil
+	k := &Kernel{o: o, gate: g, addresses: x, announcer: NewAnnouncer(o.AnnounceEvery, o.Log)}
+	k.know(o.Devices)
+	return k, nil
 }
 
-// Run announces what is bound until ctx ends.
-func (k *Kernel) Run(ctx context.Context) { k.announcer.Run(ctx) }
+// know takes in which VIPs there are.
+func (k *Kernel) know(devices map[netip.Addr]string) {
+	k.o.Devices = maps.Clone(devices)
+	shared := k.o.Devices // which nobody changes
+	k.places.Store(&shared)
+}
+
+// Run announces what is bound, and listens for other hosts that say they have it, until ctx ends.
+func (k *Kernel) Run(ctx context.Context) {
+	var listening sync.WaitGroup
+	for _, name := range k.o.Interfaces {
+		listening.Go(func() { k.listen(ctx, name) })
+	}
+	k.announcer.Run(ctx)
+	listening.Wait()
+}
+
+// listen tells of rivals on an interface. Where it can't, for the interface is away, it tries again.
+func (k *Kernel) listen(ctx context.Context, name string) {
+	for ctx.Err() == nil {
+		device, err := net.InterfaceByName(name)
+		if err == nil {
+			err = Rivals(ctx, device.Index, k.announcer.Defend, k.o.Rival)
+		}
+		if err != nil {
+			k.o.Log.Debug("listening for other hosts with VIPs", "interface", name, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// Probe asks whether another host has VIPs, which must not be here, and returns the MACs of those that do. Any goroutine may call it.
+func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
+	found := map[netip.Addr]net.HardwareAddr{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	var all []error
+	for name, vips := range byDevice(*k.places.Load(), vips) {
+		asking.Go(func() {
+			device, err := net.InterfaceByName(name)
+			var some map[netip.Addr]net.HardwareAddr
+			if err == nil {
+				some, err = Probe(ctx, device.Index, vips, probing)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(found, some)
+			all = append(all, err)
+		})
+	}
+	asking.Wait()
+	return found, errors.Join(all...)
+}
+
+// probing is how long hosts have to answer Probe. RFC 5227 would wait for seconds, for links that are slow.
+const probing = 300 * time.Millisecond
+
+func byDevice(devices map[netip.Addr]string, vips []netip.Addr) map[string][]netip.Addr {
+	of := map[string][]netip.Addr{}
+	for _, a := range vips {
+		of[devices[a]] = append(of[devices[a]], a)
+	}
+	return of
+}
+
+func (k *Kernel) vips() []netip.Addr {
+	return slices.SortedFunc(maps.Keys(k.o.Devices), netip.Addr.Compare)
+}
 
 // Close closes the gate so that no refresh opens it, by making it anew, and then takes every VIP away, whoever put it there.
 func (k *Kernel) Close() error {
-	vips := slices.SortedFunc(maps.Keys(k.o.Devices), netip.Addr.Compare)
-	k.announcer.Forget(vips)
-	devices := slices.Compact(slices.Sorted(maps.Values(k.o.Devices)))
-	if err := k.gate.Install(devices, vips); err != nil {
+	k.token.Lock()
+	err := k.gate.Install(k.o.Interfaces, k.vips())
+	k.token.Unlock()
+	if err != nil {
 		return err
 	}
-	own, err := k.addresses.Strip(vips)
+	k.announcer.Forget(k.vips())
+	own, err := k.addresses.Strip(k.vips())
 	if len(own) > 0 {
-		err = errors.Join(err, fmt.Errorf("%v are this host's own addresses: a VIP is an address that no host has for itself", own))
+		k.o.Log.Error("VIPs have become this host's own addresses, and can't move: give the host others", "addresses", own)
 	}
 	return err
+}
+
+// Cover changes the VIPs, which are on the same interfaces. What is bound is among them.
+func (k *Kernel) Cover(devices map[netip.Addr]string) error {
+	k.know(devices)
+	return k.gate.Cover(k.vips())
 }
 
 // Open opens the gate, for its timeout.
@@ -67,10 +156,12 @@ func (k *Kernel) Open() error { return k.gate.Open() }
 
 // Refresh keeps an open gate open, and leaves a closed one as it is. It never waits. What is lost of it closes the gate, which
 // is found by that.
-func (k *Kernel) Refresh() { _ = k.gate.Refresh() }
-
-// IsOpen asks the kernel whether the gate is open.
-func (k *Kernel) IsOpen() (bool, error) { return k.gate.IsOpen() }
+func (k *Kernel) Refresh() {
+	if k.token.TryLock() {
+		_ = k.gate.Refresh() // one that is lost is one of eight
+		k.token.Unlock()
+	}
+}
 
 // Intact looks whether the gate stands; the reason says what is missing. Where it does not, Close makes it anew.
 func (k *Kernel) Intact() (reason string, err error) { return k.gate.Intact() }
@@ -100,10 +191,7 @@ func (k *Kernel) Unbind(vips []netip.Addr) error {
 
 // each calls do for the VIPs of each device, in their order.
 func (k *Kernel) each(vips []netip.Addr, do func(device int, vips []netip.Addr) error) error {
-	of := map[string][]netip.Addr{}
-	for _, a := range vips {
-		of[k.o.Devices[a]] = append(of[k.o.Devices[a]], a)
-	}
+	of := byDevice(k.o.Devices, vips)
 	var all []error
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		device, err := net.InterfaceByName(name)
@@ -116,10 +204,9 @@ func (k *Kernel) each(vips []netip.Addr, do func(device int, vips []netip.Addr) 
 	return errors.Join(all...)
 }
 
+// End closes what NewKernel opened. A closed gate stays: rules of NAT for the VIPs stand on this host, and would take what a client
+// still sends here. Cleanup takes it away.
+func (k *Kernel) End() error { return errors.Join(k.gate.Close(), k.addresses.Close()) }
+
 // Announced is how many addresses were announced, each time counted.
 func (k *Kernel) Announced() uint64 { return k.announcer.Sent() }
-
-// Remove takes the gate away and closes what NewKernel opened; the VIPs are gone before.
-func (k *Kernel) Remove() error {
-	return errors.Join(k.Close(), k.gate.Remove(), k.gate.Close(), k.addresses.Close())
-}

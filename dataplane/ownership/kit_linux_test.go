@@ -40,7 +40,7 @@ func own(texts []string) error {
 		a := netip.MustParseAddr(text)
 		vips, devices[a] = append(vips, a), "lan"
 	}
-	k, err := NewKernel(KernelOptions{Devices: devices, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	k, err := NewKernel(KernelOptions{Interfaces: []string{"lan"}, Devices: devices, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func own(texts []string) error {
 		if !reopens {
 			continue
 		}
-		if is, err := k.IsOpen(); err != nil || is {
+		if is, err := k.gate.IsOpen(); err != nil || is {
 			if err != nil {
 				return err
 			}

@@ -21,7 +21,7 @@ type Rival struct {
 // reports what is one; both are called by several goroutines, and must not block.
 func Rivals(ctx context.Context, device int, vip func(netip.Addr) bool, tell func(Rival)) error {
 	return neigh.Claims(ctx, device, nil, func(c neigh.Claim) {
-		if vip(c.Addr) {
+		if !c.Asks && vip(c.Addr) {
 			tell(Rival{c.Addr, c.MAC})
 		}
 	})
@@ -54,7 +54,7 @@ func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Dur
 	err = neigh.Claims(ctx, device, ready, func(c neigh.Claim) {
 		mu.Lock()
 		defer mu.Unlock()
-		if asked[c.Addr] {
+		if asked[c.Addr] && !c.Asks {
 			found[c.Addr] = c.MAC
 		}
 	})

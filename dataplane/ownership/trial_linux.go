@@ -27,7 +27,7 @@ func explain(err error) error {
 	case errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("it takes CAP_NET_ADMIN: run as root: %w", err)
 	case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOENT):
-		return fmt.Errorf("the kernel has no nf_tables with netdev ingress and egress: they need Linux 5.16 with CONFIG_NETFILTER_INGRESS, CONFIG_NETFILTER_EGRESS and CONFIG_NF_TABLES_NETDEV: %w", err)
+		return fmt.Errorf("the kernel has no nf_tables with netdev ingress and egress: they need Linux 5.16 with CONFIG_NETFILTER_INGRESS, CONFIG_NETFILTER_EGRESS, CONFIG_NF_TABLES_NETDEV and CONFIG_NFT_FIB_NETDEV: %w", err)
 	}
 	return err
 }

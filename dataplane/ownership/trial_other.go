@@ -6,3 +6,6 @@ import "errors"
 
 // Trial says why this system can't fence owned VIPs.
 func Trial() error { return errors.New("only Linux can fence VIPs") }
+
+// Cleanup finds nothing.
+func Cleanup(bool) ([]string, error) { return nil, nil }

@@ -12,6 +12,7 @@ const OwnerSocket = "owner.sock"
 type OwnedVIP struct {
 	Prefer  []string      `json:"prefer,omitempty"`
 	Preempt time.Duration `json:"preempt,omitempty"`
+	Group   string        `json:"group,omitempty"`
 	// Cannot is why vipd could not serve it here now; "": it could.
 	Cannot string `json:"cannot,omitempty"`
 }
@@ -36,6 +37,11 @@ type OwnerStatus struct {
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
 	// Bound are the VIPs that are here.
 	Bound []netip.Addr `json:"bound,omitempty"`
+	// Unowned are VIPs that no live host owns.
+	Unowned []netip.Addr `json:"unowned,omitempty"`
+	// Rivals are other hosts that said they have VIPs which are here. Announced counts announcements.
+	Rivals    []OwnerRival `json:"rivals,omitempty"`
+	Announced uint64       `json:"announced"`
 	// Took, Gave and GateClosed count by reason; Foreign counts datagrams with another key; Late is the longest delay of a
 	// refresh, in seconds.
 	Took       map[string]int `json:"took,omitempty"`
@@ -47,6 +53,17 @@ type OwnerStatus struct {
 	Problems []string `json:"problems,omitempty"`
 	// Events are the last ones, with a number that grows.
 	Events []OwnerEvent `json:"events,omitempty"`
+}
+
+// OwnerRival is another host that says it has a VIP which is here.
+type OwnerRival struct {
+	VIP netip.Addr `json:"vip"`
+	MAC string     `json:"mac"`
+	// Node is that of the fleet that has the MAC; "": none.
+	Node string `json:"node,omitempty"`
+	// Count is how often that was heard, at most once a second, and Last when.
+	Count int       `json:"count"`
+	Last  time.Time `json:"last"`
 }
 
 // OwnerEvent is something that the owner did.

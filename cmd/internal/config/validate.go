@@ -115,13 +115,6 @@ func (c *Config) Unowned() string {
 // Unheld are the problems with addresses that are to have one owner, and have none on this host.
 func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map[balancer.Name, *balancer.Pool]) (problems []balancer.Problem) {
 	why := c.Unowned()
-	grouped := func(what string, p balancer.VIPPolicy, origin balancer.Origin) {
-		if p.Hold == balancer.HoldOne && p.Group != "" {
-			problems = append(problems, balancer.Problem{
-				Severity: balancer.SeverityNearest, Origin: origin.At("group"), Field: what, Text: "groups of VIPs are not part of this version: the VIP moves alone",
-			})
-		}
-	}
 	add := func(what string, origin balancer.Origin) {
 		if why == "" {
 			return
@@ -131,13 +124,11 @@ func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map
 		})
 	}
 	for addr, v := range vips.All() {
-		grouped(fmt.Sprintf("vips.%q.group", addr), v.VIPPolicy, v.Origin)
 		if v.Hold == balancer.HoldOne {
 			add(fmt.Sprintf("vips.%q.hold", addr), v.Origin)
 		}
 	}
 	for name, p := range pools.All() {
-		grouped(fmt.Sprintf("pools.%s.group", name), p.VIPPolicy, p.Origin)
 		if p.Hold == balancer.HoldOne {
 			add(fmt.Sprintf("pools.%s.hold", name), p.Origin)
 		}

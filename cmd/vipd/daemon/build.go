@@ -13,6 +13,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
+	"vipd/cmd/internal/fence"
 	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/sockets"
 	"vipd/cmd/vipd/daemon/internal/checks"
@@ -99,6 +100,8 @@ func (d *Daemon) build() (err error) {
 			Grace: c.Ownership.RestartGrace, Journal: d.journal,
 		})
 		d.views.Ownership = d.owned.Summary
+	} else if _, err := fence.Remove(c.RunDir, false); err != nil { // of a time at which this host owned VIPs
+		component("host").Warn("what vipd owner has left stays", "err", err)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package owner
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -10,7 +11,7 @@ import (
 	"vipd/balancer/ownership"
 )
 
-// Kernel is what the owner needs of the host's kernel. All but Refresh are called by one goroutine.
+// Kernel is what the owner needs of the host's kernel. All but Refresh are called by one goroutine, but for those that say so.
 type Kernel interface {
 	// Close closes the gate, so that no refresh opens it, and then takes every VIP away.
 	Close() error
@@ -23,13 +24,21 @@ type Kernel interface {
 	// Bind adds addresses, and announces them until they are unbound.
 	Bind([]netip.Addr) error
 	Unbind([]netip.Addr) error
+	// Probe asks whether other hosts have VIPs, and returns their MACs. Any goroutine may call it.
+	Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
+	// Announced is how many addresses were announced, each time counted. Any goroutine may call it.
+	Announced() uint64
 	// Intact says what somebody else has changed of the gate; "": nothing.
 	Intact() (string, error)
 	// Run does what is to be done beside all that, until ctx ends.
 	Run(ctx context.Context)
-	// End takes a closed gate away. Nothing is called after it.
+	// End leaves a closed gate behind. Nothing is called after it.
 	End() error
 }
+
+// Maker makes the part that changes the kernel, for VIPs on some of these interfaces. Rival is told when another host says that it has
+// one that is here; it must not block.
+type Maker func(interfaces []string, devices map[netip.Addr]string, rival func(netip.Addr, net.HardwareAddr)) (Kernel, error)
 
 // cover has the kernel know other VIPs.
 type cover struct{ devices map[netip.Addr]string }

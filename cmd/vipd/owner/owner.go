@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"vipd/balancer/ownership"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/vipd/owner/internal/heartbeat"
 	"vipd/store/etcd"
 )
@@ -28,9 +29,8 @@ type Options struct {
 	// Interfaces and Listen narrow where VIPs and heartbeats are.
 	Interfaces []string
 	Listen     []netip.Addr
-	// Kernel makes the part that changes the kernel, for VIPs and their devices.
-	Kernel func(devices map[netip.Addr]string) (Kernel, error)
-	Log    *slog.Logger
+	Kernel     Maker
+	Log        *slog.Logger
 }
 
 // core is one run with the same VIPs on the same devices.
@@ -46,6 +46,7 @@ type core struct {
 	writes sync.WaitGroup
 	notes  func(ownership.Note)
 	away   atomic.Pointer[error] // of etcd; nil: it is there
+	rivals rivals
 }
 
 // tick is how often the loop looks what is due.
@@ -60,8 +61,8 @@ func newID() ownership.ID {
 
 // newCore makes one: the gate is closed and no VIP bound when it returns.
 func newCore(o Options, p places) (c *core, err error) {
-	c = &core{o: o, inputs: make(chan func(ownership.Time) []ownership.Action, 1024)}
-	kernel, err := o.Kernel(p.devices)
+	c = &core{o: o, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, inputs: make(chan func(ownership.Time) []ownership.Action, 1024)}
+	kernel, err := o.Kernel(p.interfaces, p.devices, c.rival)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +151,7 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 		return
 	}
 	if err := c.work.kernel.End(); err != nil {
-		c.failed("removing the gate", err)
+		c.failed("leaving the gate", err)
 	}
 }
 
@@ -201,6 +202,8 @@ func (c *core) handle(ctx context.Context, f func(ownership.Time) []ownership.Ac
 				}
 				c.tell(func(now ownership.Time) []ownership.Action { return c.node.Wrote(now, a.ID, outcome, revision) })
 			})
+		case ownership.Probe:
+			c.writes.Go(func() { c.probe(ctx, a.Addrs) })
 		case ownership.Note:
 			c.notes(a)
 		default:

@@ -24,7 +24,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-var vip = netip.MustParseAddr("10.9.0.100")
+// vip and vip6 are a group, and taken is an address that a stranger has.
+var vip, vip6, taken = netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100"), netip.MustParseAddr("10.9.0.99")
 
 type gateway struct {
 	t     *testing.T
@@ -48,11 +49,13 @@ func newFleet(t *testing.T) *fleet {
 	l, bin := lab.New(t), program.Bin(t)
 	f := &fleet{t: t, client: l.Add("client"), etcd: etcdkit.Start(t, etcdkit.Options{})}
 	lan := l.Bridge("lan")
-	lan.Join(f.client, "10.9.0.50/24")
+	lan.Join(f.client, "10.9.0.50/24", "fd09::50/64", taken.String()+"/32")
+	other := l.Bridge("other")
 	for i := range 3 {
 		ns := l.Add(fmt.Sprintf("gw%d", i+1))
-		lan.Join(ns, fmt.Sprintf("10.9.0.%d/24", 11+i))
-		respond(t, ns, vip)
+		lan.Join(ns, fmt.Sprintf("10.9.0.%d/24", 11+i), fmt.Sprintf("fd09::%d/64", 11+i))
+		other.Join(ns, fmt.Sprintf("10.8.0.%d/24", 11+i))
+		respond(t, ns)
 		g := &gateway{t: t, ns: ns, bin: bin, dir: t.TempDir()}
 		if err := ns.Do(func() error {
 			l, err := net.Listen("tcp", "127.0.0.1:2379")
@@ -67,7 +70,7 @@ func newFleet(t *testing.T) *fleet {
 			return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(g.dir, "run", api.OwnerSocket))
 		}}}
 		f.hosts = append(f.hosts, g)
-		if err := os.WriteFile(g.config(), fmt.Appendf(nil, configuration, ns.Name, vip), 0o600); err != nil {
+		if err := os.WriteFile(g.config(), fmt.Appendf(nil, configuration, ns.Name, 11+i), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
@@ -93,8 +96,20 @@ api.http = ""
 [ownership]
 enabled = true
 restart_grace = "10m"
-[vips."%[2]s"]
+announce_every = "1s"
+listen = ["10.9.0.%[2]d", "10.8.0.%[2]d"]
+[vips."10.9.0.100"]
 hold = "one"
+group = "pair"
+[vips."fd09::100"]
+hold = "one"
+group = "pair"
+[vips."10.9.0.99"]
+hold = "one"
+[services.probe]
+vips = ["10.9.0.100", "fd09::100"]
+ports = [{ port = 9000, target_port = 9001, protocol = "udp" }]
+endpoints = [{ address = "10.9.0.%[2]d" }, { address = "fd09::%[2]d" }]
 `
 
 // start starts vipd owner, after the one before has ended.
@@ -195,18 +210,38 @@ func (f *fleet) probe() *prober {
 	return probe(f.t, f.client, "lan", netip.MustParseAddr("10.9.0.50"), vip, hosts)
 }
 
+// answers waits until the owner answers for VIPs to who asks as a client does, and at no port of its own.
+func (f *fleet) answers(vips ...netip.Addr) {
+	f.t.Helper()
+	owner := f.owner()
+	for _, v := range vips {
+		wait.For(f.t, etcdkit.Patience, fmt.Sprintf("%s answers for %s", owner.ns.Name, v), func() bool {
+			return ask(f.t, f.client, netip.AddrPortFrom(v, probePort)) == owner.ns.Name
+		})
+		if who := ask(f.t, f.client, netip.AddrPortFrom(v, ownPort)); who != "" {
+			f.t.Errorf("a port of %s itself is open on %s", who, v)
+		}
+	}
+}
+
 // TestOneOwner breaks the owner of a VIP in turn: another one answers soon, and never both.
 func TestOneOwner(t *testing.T) {
 	f := newFleet(t)
 	if g := f.settled(); !strings.Contains(g.vipctl("get", "vips"), g.ns.Name) {
 		t.Errorf("%s is the owner, and vipctl get vips says\n%s", g.ns.Name, g.vipctl("get", "vips"))
 	}
+	nft := func(commands string) func(*gateway) { return func(g *gateway) { g.ns.Exec("nft", commands) } }
 	signal := func(s os.Signal) func(*gateway) { return func(g *gateway) { _ = g.cmd.Process.Signal(s) } }
 	for _, c := range []struct {
 		name        string
 		fault, mend func(*gateway)
 		moves       bool
 	}{
+		{"cut from its peers", nft("add table inet cut; add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in udp dport 9898 drop"), nft("delete table inet cut"), false},
+		{"nft flush ruleset", nft("flush ruleset"), func(*gateway) {}, false},
+		{"LAN lost", nft("add table netdev cut; add chain netdev cut in { type filter hook ingress device lan priority -510; policy drop; }; " +
+			"add chain netdev cut out { type filter hook egress device lan priority -510; policy drop; }"), nft("delete table netdev cut"), true},
+		{"drain", func(g *gateway) { g.vipctl("drain", "--node", g.ns.Name) }, func(g *gateway) { g.vipctl("undrain", "--node", g.ns.Name) }, true},
 		{"cut from etcd", func(g *gateway) { g.relay.Cut() }, func(g *gateway) { g.relay.Heal() }, false},
 		{"etcd frozen", func(*gateway) { f.etcd.Members[0].Pause() }, func(*gateway) { f.etcd.Members[0].Resume() }, false},
 		{"vip move", func(g *gateway) { g.vipctl("vip", "move", vip.String()) }, func(*gateway) {}, true},
@@ -228,6 +263,7 @@ func TestOneOwner(t *testing.T) {
 		}
 		c.mend(g)
 		f.settled() // whoever was stopped has had the time to answer again
+		f.answers(vip, vip6)
 		gap, dual := p.gap()
 		t.Logf("%s: nobody answered for %s", c.name, gap.Round(time.Millisecond))
 		if len(dual) > 0 {
@@ -237,4 +273,20 @@ func TestOneOwner(t *testing.T) {
 			t.Errorf("%s: nobody answered for %s", c.name, gap)
 		}
 	}
+
+	// Strangers: an address that one has is not taken, until it is free; and one that says it has the VIP is found.
+	if g := f.settled(); slices.ContainsFunc(f.hosts, func(g *gateway) bool { return slices.Contains(g.status().Bound, taken) }) ||
+		!slices.Contains(g.status().Unowned, taken) {
+		t.Errorf("%s is taken, though the client has it", taken)
+	}
+	f.client.DelAddr("lan", taken.String()+"/32")
+	wait.For(t, etcdkit.Patience, "the address that was a stranger's", func() bool {
+		return slices.ContainsFunc(f.hosts, func(g *gateway) bool { s := g.status(); return s != nil && slices.Contains(s.Bound, taken) })
+	})
+	g := f.settled()
+	f.client.AddAddr("lan", vip.String()+"/32")
+	wait.For(t, etcdkit.Patience, "a rival", func() bool {
+		s := g.status()
+		return len(s.Rivals) == 1 && s.Rivals[0].VIP == vip && s.Rivals[0].Node == "" && len(s.Problems) == 1
+	})
 }

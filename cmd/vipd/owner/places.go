@@ -13,10 +13,13 @@ import (
 
 func trim(b []byte) string { return string(bytes.TrimSpace(b)) }
 
-// places are where this host hears heartbeats, and the devices of VIPs.
+// places are where this host hears heartbeats, the interfaces that may have VIPs, and the one of each VIP.
 type places struct {
-	at      []ownership.Address
-	devices map[netip.Addr]string
+	at         []ownership.Address
+	interfaces []string
+	devices    map[netip.Addr]string
+	// own are VIPs that this host has for itself: no gate may silence them, and no other host may have them.
+	own []netip.Addr
 }
 
 // find finds the device of each VIP: the one whose network contains it, of those named if any are. Heartbeats are heard on each,
@@ -36,15 +39,22 @@ func find(vips []netip.Addr, named []string, listen []netip.Addr, endpoints []st
 			return p, fmt.Errorf("listing the addresses of %s: %w", device.Name, err)
 		}
 		at := place(addrs, listen)
+		at.MAC = device.HardwareAddr.String()
 		here := len(named) > 0
 		for _, v := range vips {
+			if hasForItself(addrs, v) {
+				p.own = append(p.own, v)
+			}
 			if p.devices[v] == "" && slices.ContainsFunc(at.Networks, func(n netip.Prefix) bool { return n.Contains(v) }) {
 				p.devices[v], here = device.Name, true
 			}
 		}
 		if here && at.Addr.IsValid() {
-			p.at = append(p.at, at)
+			p.at, p.interfaces = append(p.at, at), append(p.interfaces, device.Name)
 		}
+	}
+	for _, v := range p.own {
+		delete(p.devices, v)
 	}
 	for _, a := range append(listen, way(endpoints)...) {
 		if !slices.ContainsFunc(p.at, func(has ownership.Address) bool { return has.Addr == a }) {
@@ -52,6 +62,14 @@ func find(vips []netip.Addr, named []string, listen []netip.Addr, endpoints []st
 		}
 	}
 	return p, nil
+}
+
+// hasForItself says whether a VIP is among the addresses with its network, as the address of a host is.
+func hasForItself(addrs []net.Addr, vip netip.Addr) bool {
+	return slices.ContainsFunc(addrs, func(one net.Addr) bool {
+		p, err := netip.ParsePrefix(one.String())
+		return err == nil && p.Addr().Unmap() == vip && !p.IsSingleIP()
+	})
 }
 
 // place is a device as others see it: one of its addresses, and its networks.

@@ -12,18 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
-// probePort is where each host answers with its name, once it has the VIP.
-const probePort = 9000
+// probePort is that of the service on the VIPs. Each host leads it to itself, at ownPort of all its addresses.
+const (
+	probePort = 9000
+	ownPort   = 9001
+)
 
-// respond has a host answer each datagram to the VIP with what it was, and its name.
-func respond(t *testing.T, ns *lab.NS, vip netip.Addr) {
+// respond has a host answer each datagram with what it was, and its name.
+func respond(t *testing.T, ns *lab.NS) {
 	t.Helper()
-	ns.Sysctl("net.ipv4.ip_nonlocal_bind", "1")
 	var c *net.UDPConn
 	if err := ns.Do(func() (err error) {
-		c, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(vip, probePort)))
+		c, err = net.ListenUDP("udp", &net.UDPAddr{Port: ownPort})
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -39,6 +42,24 @@ func respond(t *testing.T, ns *lab.NS, vip netip.Addr) {
 			_, _ = c.WriteToUDPAddrPort(append(b[:n:n], ns.Name...), from)
 		}
 	}()
+}
+
+// ask asks once as a client does, and returns which host answers; "": none does.
+func ask(t *testing.T, client *lab.NS, to netip.AddrPort) string {
+	t.Helper()
+	c, err := client.Dial(t.Context(), "udp", to.String())
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	_, _ = c.Write([]byte("?"))
+	_ = c.SetReadDeadline(time.Now().Add(wait.Scaled(200 * time.Millisecond)))
+	b := make([]byte, 200)
+	n, err := c.Read(b)
+	if err != nil {
+		return ""
+	}
+	return string(b[1:n])
 }
 
 // prober asks for the VIP every 5 ms: as a client does, and each host straight, by its MAC.

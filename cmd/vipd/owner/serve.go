@@ -13,11 +13,13 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
 	"vipd/balancer/ownership"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/fence"
 	"vipd/cmd/internal/lockfile"
 )
 
@@ -43,7 +45,7 @@ func New(o Options, runDir string) *Owner {
 
 // Run owns what vipd tells until ctx ends.
 func (o *Owner) Run(ctx context.Context) error {
-	lock, err := lockfile.Take(filepath.Join(o.runDir, "owner.lock"))
+	lock, err := lockfile.Take(filepath.Join(o.runDir, fence.LockFile))
 	if errors.Is(err, lockfile.ErrHeld) {
 		return fmt.Errorf("%w: another vipd owner runs here: stop it", err)
 	}
@@ -120,9 +122,9 @@ func (o *Owner) follow(ctx context.Context) error {
 			}
 			at, last = next, nil
 		}
-		if last == nil || !reflect.DeepEqual(last, told) {
+		if last == nil || !reflect.DeepEqual(last, told) || !reflect.DeepEqual(next, at) {
 			o.core.policies(policies, at.devices, next.devices)
-			o.core.change(func(m *ownership.Member) { m.Cannot = cannot(told) })
+			o.core.change(func(m *ownership.Member) { m.Cannot = cannot(told, next.own) })
 			at, last = next, told
 		}
 	}
@@ -180,21 +182,21 @@ func (o *Owner) begin(ctx context.Context, p places) (stop func(), err error) {
 func policiesOf(told *api.OwnerTold) map[netip.Addr]ownership.Policy {
 	out := map[netip.Addr]ownership.Policy{}
 	for a, v := range told.VIPs {
-		out[a] = ownership.Policy{Prefer: v.Prefer, Preempt: v.Preempt}
+		out[a] = ownership.Policy{Prefer: v.Prefer, Preempt: v.Preempt, Group: v.Group}
 	}
 	return out
 }
 
-func cannot(told *api.OwnerTold) map[netip.Addr]string {
-	var out map[netip.Addr]string
+// cannot are the VIPs that can't be served here, with the reason of each.
+func cannot(told *api.OwnerTold, own []netip.Addr) map[netip.Addr]string {
+	out := map[netip.Addr]string{}
 	for a, v := range told.VIPs {
-		if v.Cannot == "" {
-			continue
+		if slices.Contains(own, a) {
+			v.Cannot = "it is an address of this host itself"
 		}
-		if out == nil {
-			out = map[netip.Addr]string{}
+		if v.Cannot != "" {
+			out[a] = v.Cannot
 		}
-		out[a] = v.Cannot
 	}
 	return out
 }
@@ -246,6 +248,7 @@ func (c *core) describe(s *api.OwnerStatus) {
 		if n.Session != 0 {
 			s.Session = n.Session.String()
 		}
+		s.Unowned = n.Free
 		s.Gate, s.Left, s.Bound, s.Confirmed = n.Gate, n.Left.Seconds(), n.Bound, map[string]float64{}
 		for node, age := range n.Confirmed {
 			s.Confirmed[node] = max(age.Seconds(), -1)
@@ -255,6 +258,8 @@ func (c *core) describe(s *api.OwnerStatus) {
 	if err := c.away.Load(); err != nil {
 		s.Etcd = (*err).Error()
 	}
+	s.Rivals, s.Problems = c.rivals.list()
+	s.Announced = c.work.kernel.Announced()
 	s.Foreign, s.Late = c.link.Foreign(), time.Duration(c.work.late.Load()).Seconds()
 	if s.Foreign > 0 {
 		s.Problems = append(s.Problems, fmt.Sprintf("%d heartbeats came that are signed with another key: another fleet on this network, or a key that was exchanged", s.Foreign))

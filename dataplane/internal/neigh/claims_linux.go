@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,6 +20,8 @@ import (
 type Claim struct {
 	Addr netip.Addr
 	MAC  net.HardwareAddr
+	// Asks: it has not taken the address yet.
+	Asks bool
 }
 
 // Claims calls tell for each claim that is received on the link of this index, but for those of its own MAC, until ctx ends.
@@ -30,7 +33,11 @@ func Claims(ctx context.Context, link int, ready func(), tell func(Claim)) error
 	}
 	var conns []*packet.Conn
 	for _, protocol := range []int{unix.ETH_P_ARP, unix.ETH_P_IPV6} {
-		c, err := packet.Listen(device, packet.Raw, protocol, nil)
+		var only packet.Config
+		if protocol == unix.ETH_P_IPV6 {
+			only.Filter = neighbourMessages()
+		}
+		c, err := packet.Listen(device, packet.Raw, protocol, &only)
 		if err != nil {
 			for _, open := range conns {
 				err = errors.Join(err, open.Close())
@@ -52,6 +59,24 @@ func Claims(ctx context.Context, link int, ready func(), tell func(Claim)) error
 		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// neighbourMessages lets the messages of NDP pass that claimIn reads: the kernel copies no other packet of IPv6.
+func neighbourMessages() []bpf.RawInstruction {
+	const nextHeader, icmpType = 14 + 6, 14 + 40
+	program, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: nextHeader, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: icmp6, SkipTrue: 3},
+		bpf.LoadAbsolute{Off: icmpType, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: neighbourSolicitation, SkipTrue: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: neighbourAdvertisement, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		bpf.RetConstant{Val: 1 << 16},
+	})
+	if err != nil {
+		panic(err) // it is the same each time
+	}
+	return program
 }
 
 // read tells of the claims on one socket until ctx ends.
@@ -85,10 +110,11 @@ func claimIn(frame []byte) (Claim, bool) {
 			return Claim{}, false
 		}
 		sender, target := netip.AddrFrom4([4]byte(body[14:18])), netip.AddrFrom4([4]byte(body[24:28]))
-		if sender.IsUnspecified() {
-			sender = target // a probe (RFC 5227)
+		asks := sender.IsUnspecified() // a probe (RFC 5227)
+		if asks {
+			sender = target
 		}
-		return Claim{sender, append(net.HardwareAddr(nil), body[8:14]...)}, true
+		return Claim{sender, append(net.HardwareAddr(nil), body[8:14]...), asks}, true
 	case unix.ETH_P_IPV6:
 		if len(body) < ip6+24 || body[6] != icmp6 || body[7] != 255 {
 			return Claim{}, false
@@ -97,7 +123,7 @@ func claimIn(frame []byte) (Claim, bool) {
 		target := netip.AddrFrom16([16]byte(message[8:24]))
 		switch {
 		case message[0] == neighbourAdvertisement, message[0] == neighbourSolicitation && from.IsUnspecified():
-			return Claim{target, mac}, true
+			return Claim{target, mac, message[0] == neighbourSolicitation}, true
 		}
 	}
 	return Claim{}, false

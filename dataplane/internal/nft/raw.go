@@ -75,6 +75,31 @@ func (s Equal) write(m *message, f Family) {
 	compare(m, true, s.Value)
 }
 
+// NotLocal matches packets whose destination, or source, is no address of this host. In the netdev family it needs
+// CONFIG_NFT_FIB_NETDEV.
+type NotLocal struct{ Source bool }
+
+func (s NotLocal) text(Family) string {
+	if s.Source {
+		return "fib saddr type != local"
+	}
+	return "fib daddr type != local"
+}
+
+func (s NotLocal) write(m *message, _ Family) {
+	const local = 2 // RTN_LOCAL
+	which := uint32(2)
+	if s.Source {
+		which = 1
+	}
+	m.expr(listElem, "fib", func() {
+		m.Wire32(1, register(first)) // NFTA_FIB_DREG
+		m.Wire32(2, 3)               // NFTA_FIB_RESULT: NFT_FIB_RESULT_ADDRTYPE
+		m.Wire32(3, which)           // NFTA_FIB_FLAGS: NFTA_FIB_F_SADDR, NFTA_FIB_F_DADDR
+	})
+	compare(m, false, Bytes{}.Number(local))
+}
+
 // EtherType matches the protocol of a frame.
 type EtherType uint16
 

@@ -91,11 +91,24 @@ func (t *Tx) Len() int { return len(t.ops) }
 func (t *Tx) Append(other *Tx) { t.ops = append(t.ops, other.ops...) }
 
 // AddTable makes a table unless it is there.
-func (t *Tx) AddTable(x Table) {
-	t.ops = append(t.ops, op{table: x, verb: "add", what: "table", write: func(m *message) {
+func (t *Tx) AddTable(x Table) { t.newTable(x, "", 0) }
+
+// ClaimTable makes a table that only this connection can change, and that stays when the connection ends; any program can change
+// it then. It needs Linux 6.9. A transaction that replaces a table begins with TouchTable.
+func (t *Tx) ClaimTable(x Table) {
+	t.newTable(x, " { flags owner, persist; }", tableOwner|tablePersist)
+}
+
+// TouchTable makes a table unless it is there, and leaves its flags as they are.
+func (t *Tx) TouchTable(x Table) { t.newTable(x, "") }
+
+func (t *Tx) newTable(x Table, text string, flags ...uint32) {
+	t.ops = append(t.ops, op{table: x, verb: "add", what: "table", text: text, write: func(m *message) {
 		m.open(msgNewTable, flagCreate, x.Family)
 		m.String(tableName, x.Name)
-		m.Wire32(tableFlags, 0)
+		for _, f := range flags {
+			m.Wire32(tableFlags, f)
+		}
 		m.End()
 	}})
 }

@@ -37,6 +37,8 @@ const (
 	tableName     = 1
 	tableFlags    = 2
 	tableDormant  = 0x1 // NFT_TABLE_F_DORMANT
+	tableOwner    = 0x2 // NFT_TABLE_F_OWNER
+	tablePersist  = 0x4 // NFT_TABLE_F_PERSIST, of Linux 6.9
 	chainTable    = 1
 	chainName     = 3
 	chainHook     = 4

@@ -132,7 +132,7 @@ func (t *Teller) message(s *model.State) api.OwnerTold {
 		if _, there := m.VIPs[a]; there || p.Hold != balancer.HoldOne {
 			return
 		}
-		m.VIPs[a] = api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Cannot: t.cannot(s, a, p.Require)}
+		m.VIPs[a] = api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Group: p.Group, Cannot: t.cannot(s, a, p.Require)}
 	}
 	for a := range s.Inputs.VIPs.Keys() {
 		add(a)

@@ -1,0 +1,81 @@
+package owner
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer/ownership"
+	"vipd/cmd/internal/api"
+)
+
+// rivalKept is how long a host that has said it has a VIP of this one counts as a problem. It is asked every announce_every.
+const rivalKept = 5 * time.Minute
+
+// rivals are the other hosts that say they have VIPs which are here.
+type rivals struct {
+	mu sync.Mutex // guards of
+	of map[netip.Addr]*api.OwnerRival
+}
+
+// rival takes in that another host says it has a VIP that is here.
+func (c *core) rival(vip netip.Addr, mac net.HardwareAddr) {
+	c.tell(func(ownership.Time) []ownership.Action {
+		at, node := time.Now(), c.node.Whose(mac.String())
+		c.rivals.mu.Lock()
+		r := c.rivals.of[vip]
+		news := r == nil || r.MAC != mac.String() || at.Sub(r.Last) > rivalKept
+		if r == nil {
+			r = &api.OwnerRival{VIP: vip}
+			c.rivals.of[vip] = r
+		}
+		r.MAC, r.Node, r.Last, r.Count = mac.String(), node, at, r.Count+1
+		text := rivalText(r)
+		c.rivals.mu.Unlock()
+		if !news || node != "" {
+			return nil // another of the fleet has it: this one was stopped, and has yet to hear so
+		}
+		return []ownership.Action{ownership.Note{Kind: ownership.NoteRival, Text: text, VIPs: 1}}
+	})
+}
+
+func rivalText(r *api.OwnerRival) string {
+	return fmt.Sprintf("another host answers for %s: %s, not of this fleet", r.VIP, r.MAC)
+}
+
+// list returns them in order, with the problems that those of late are.
+func (r *rivals) list() (all []api.OwnerRival, problems []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, vip := range slices.SortedFunc(maps.Keys(r.of), netip.Addr.Compare) {
+		one := r.of[vip]
+		all = append(all, *one)
+		if one.Node == "" && time.Since(one.Last) < rivalKept {
+			problems = append(problems, rivalText(one)+": clients reach either; take the address from it")
+		}
+	}
+	return all, problems
+}
+
+// probe finds out whether others have VIPs.
+func (c *core) probe(ctx context.Context, vips []netip.Addr) {
+	found, err := c.work.kernel.Probe(ctx, vips)
+	if err != nil {
+		c.failed("asking whether other hosts have VIPs", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+		vips = nil // they are asked again
+	}
+	macs := map[netip.Addr]string{}
+	for a, mac := range found {
+		macs[a] = mac.String()
+	}
+	c.tell(func(now ownership.Time) []ownership.Action { return c.node.Probed(now, vips, macs) })
+}
