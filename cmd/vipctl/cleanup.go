@@ -17,7 +17,9 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/atomicfile"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/fence"
 	"vipd/cmd/internal/lockfile"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/netlock"
@@ -236,7 +238,7 @@ func cleaners(conf config.Config, mode config.ModeName, h *hold) []cleaner {
 	if m, ok := modes.Find(mode); ok {
 		return []cleaner{modeCleaner(conf, m)}
 	}
-	all := []cleaner{hostCleaner(conf)}
+	all := []cleaner{fenceCleaner(conf), hostCleaner(conf)}
 	for _, m := range modes.All() {
 		all = append(all, modeCleaner(conf, m))
 	}
@@ -246,6 +248,11 @@ func cleaners(conf config.Config, mode config.ModeName, h *hold) []cleaner {
 // modeCleaner removes what one mode left.
 func modeCleaner(conf config.Config, m modes.Mode) cleaner {
 	return func(ctx context.Context, dry bool) ([]string, error) { return m.Cleanup(ctx, conf, dry) }
+}
+
+// fenceCleaner removes what vipd owner left.
+func fenceCleaner(conf config.Config) cleaner {
+	return func(_ context.Context, dry bool) ([]string, error) { return fence.Remove(conf.RunDir, dry) }
 }
 
 // hostCleaner removes what all modes share: addresses, the guard, sysctls.
@@ -259,7 +266,7 @@ func hostCleaner(conf config.Config) cleaner {
 // when it was killed.
 func filesCleaner(conf config.Config) cleaner {
 	return func(_ context.Context, dry bool) ([]string, error) {
-		files := []string{conf.API.Socket}
+		files := []string{conf.API.Socket, filepath.Join(conf.RunDir, api.OwnerSocket), filepath.Join(conf.RunDir, fence.LockFile)}
 		for _, name := range []string{"overrides.json", "memory.json", "health.json", "healthlease.json", "etcd.state"} {
 			path := filepath.Join(conf.StateDir, name)
 			files = append(append(files, path, path+".broken"), atomicfile.Leftovers(path)...)

@@ -13,17 +13,18 @@ import (
 
 func describeVerb() *verb {
 	return &verb{
-		name: "describe", args: "service|node NAME", brief: "everything about one service or node",
+		name: "describe", args: "service|node|vip NAME", brief: "everything about one service, node or VIP",
 		about: "Shows one service: where it was read, fields that are not at their default, ports with their counters since the " +
 			"daemon started, endpoints with configured and effective weight, health and override, results of checks, drains, " +
 			"frontends and problems.\n\n" +
 			"In kernel modes bytes are shown only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
 			"With --etcd it is read from etcd: the definition for all hosts, without what only a host knows. A node is always " +
-			"read from etcd: the status that its vipd wrote last.",
+			"read from etcd: the status that its vipd wrote last. So is a VIP that has one owner (hold = \"one\"): its owner, which hosts " +
+			"confirm that one, and which could have the VIP.",
 		example: "vipctl describe service web",
 		formats: []string{formTable, formWide, formJSON, formTOML}, fleet: true,
 		least: 2, most: 2,
-		complete: inTurn(oneOf("service", "node"), namesToList),
+		complete: inTurn(oneOf("service", "node", "vip"), namesToList),
 		run:      runDescribe,
 	}
 }
@@ -33,9 +34,11 @@ func runDescribe(c *call) error {
 	switch strings.TrimSuffix(c.args[0], "s") {
 	case "node":
 		return c.describeNode(name)
+	case "vip":
+		return c.describeVIP(name)
 	case "service":
 	default:
-		return wrongUse("describe describes a service or a node, not %q; for example: %s", c.args[0], c.verb.example)
+		return wrongUse("describe describes a service, a node or a VIP, not %q; for example: %s", c.args[0], c.verb.example)
 	}
 	if c.fleet.named() {
 		return c.describeFleet(name)

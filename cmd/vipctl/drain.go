@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"os/user"
@@ -12,6 +14,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/lookup"
 )
 
 // overridePlace is the paragraph that says where an override is kept.
@@ -42,6 +45,7 @@ func drainVerb() *verb {
 			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +
 			"\"vipctl undrain\", also across restarts and reloads, or until --expires. The last usable endpoint of a service is " +
 			"drained only with --force.\n\n" +
+			"With --node, a host of that name that owns VIPs (hold = \"one\") gives them away first, and is on standby until it is undrained.\n\n" +
 			overridePlace + "\n\n" +
 			"With --wait it returns when the last connection has ended, in etcd's case on all nodes. Ctrl-C then ends the " +
 			"waiting, not the drain.",
@@ -172,11 +176,37 @@ func runUndrain(c *call) error {
 	}
 	draining := false
 	q.Draining = &draining
-	o, err := c.overrider(q)
-	if err != nil {
+	o, err := c.nodeOverrider(q)
+	if o == nil || err != nil {
 		return err
 	}
 	return o.override(o.undrained)
+}
+
+// nodeOverrider is overrider, but where a node that may own VIPs is meant: that goes on standby before its endpoints are drained, or
+// resumes. It is nil where the node has no endpoint, and all is done.
+func (c *call) nodeOverrider(q api.OverrideRequest) (overrider, error) {
+	o, err := c.overrider(q)
+	var none *lookup.NoEndpointsError
+	if err != nil && !errors.As(err, &none) || q.Node == "" || !c.fleet.takesOverrides() {
+		return o, err
+	}
+	owns, failed := c.takesPart(q.Node)
+	if failed != nil || !owns {
+		return o, cmp.Or(err, failed)
+	}
+	if failed := c.standby(q.Node, *q.Draining); failed != nil {
+		return nil, failed
+	}
+	if *q.Draining {
+		c.say("node %s: its VIPs are elsewhere until \"vipctl undrain --node %s\"", q.Node, q.Node)
+	} else {
+		c.say("node %s: it may own VIPs again", q.Node)
+	}
+	if err != nil {
+		return nil, nil
+	}
+	return o, nil
 }
 
 func runDrain(c *call) error {
@@ -196,8 +226,8 @@ func runDrain(c *call) error {
 	if q.Expires > 0 {
 		done += fmt.Sprintf("; taken back in %s", q.Expires)
 	}
-	o, err := c.overrider(q)
-	if err != nil {
+	o, err := c.nodeOverrider(q)
+	if o == nil || err != nil {
 		return err
 	}
 	err = o.override(func(api.OverrideTarget) string { return done })

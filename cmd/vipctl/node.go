@@ -108,6 +108,17 @@ func editNode(c *call, name string, edit func(etcd.NodeConfig) etcd.NodeConfig) 
 	})
 }
 
+// setStandby says whether a node is to own no VIPs.
+func (c *call) setStandby(w *etcd.Writer, name string, on bool) error {
+	_, err := w.SetNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
+		if conf.Standby != on {
+			conf.Standby, conf.By, conf.Reason = on, c.operator(), c.flags.String("reason")
+		}
+		return conf
+	})
+	return err
+}
+
 // longestZone is how long the name of a zone may be, in bytes.
 const longestZone = 253
 

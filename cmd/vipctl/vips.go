@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"vipd/balancer"
 	"vipd/balancer/ownership"
 	"vipd/cmd/internal/table"
 	"vipd/store/etcd"
@@ -17,34 +18,83 @@ import (
 
 func vipVerb() *verb {
 	return &verb{
-		name: "vip", args: "move ADDRESS", brief: "move a VIP that has one owner to another host",
-		about: "Has the owner of a VIP (hold = \"one\") give it to another host: --to NODE, or the one that is best for it. It is silent " +
+		name: "vip", args: "move ADDRESS|@GROUP | balance", brief: "move VIPs that have one owner to other hosts",
+		about: "\"vip move\" has the owner of a VIP (hold = \"one\") give it to another host: --to NODE, or the one that is best for it. It is silent " +
 			"for some milliseconds. The command ends when the VIP has moved, or says why it has not; \"vipctl get vips\" lists " +
-			"owners. A host that can't serve the VIP is refused unless --force is given.",
+			"owners. A host that can't serve the VIP is refused unless --force is given. VIPs of a group move together.\n\n" +
+			"\"vip balance\" moves as few VIPs as it takes until each host has its share by ownership.weight: VIPs stay where they are " +
+			"when a host comes back. Those with prefer stay; --dry-run only lists the moves.",
 		example: "vipctl vip move 192.168.1.100 --to gw2 --reason \"new kernel on gw1\"",
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "to", Usage: "the `NODE` that is to have it"},
 			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "how `LONG` to wait for the owner"},
 			&cli.BoolFlag{Name: "force", Usage: "move it to a host that can't serve it, too"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "balance: list the moves, and make none"},
 			reasonFlag(),
 		},
-		formats: []string{formTable, formJSON}, fleet: true, least: 2, most: 2,
-		complete: inTurn(oneOf("move"), vipNames), run: runVIP,
+		formats: []string{formTable, formJSON}, fleet: true, least: 1, most: 2,
+		complete: inTurn(oneOf("move", "balance"), vipNames), run: runVIP,
 	}
 }
 
 func vipNames(c *call, _ []string) []string {
-	all, _ := askEtcd(c, (*etcd.Writer).OwnedVIPs) // no answer, no names
-	return mapped(all, func(v etcd.OwnedVIP) string { return v.Addr.String() })
+	all, _, _ := c.ownedVIPs() // no answer, no names
+	return mapped(all, func(v ownedVIP) string { return v.Addr.String() })
+}
+
+// ownedVIP is a VIP with one owner, with what etcd says of it beside that.
+type ownedVIP struct {
+	etcd.OwnedVIP
+	policy   balancer.VIPPolicy
+	services []string
+}
+
+// ownedVIPs reads the VIPs that have or are to have one owner, and the weights of the nodes that take part. Settings that stand in
+// the files of nodes are not seen here.
+func (c *call) ownedVIPs() (all []ownedVIP, weights map[string]int, err error) {
+	w, err := c.fleet.writer()
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := w.Read(c, nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading etcd: %w", err)
+	}
+	in := balancer.Inputs{VIPs: s.VIPs, Pools: s.Pools}
+	services := map[netip.Addr][]string{}
+	for a := range s.VIPs.Keys() {
+		services[a] = nil
+	}
+	for name, service := range s.Services.All() {
+		for _, a := range service.Addresses() {
+			services[a] = append(services[a], string(name))
+		}
+	}
+	var wanted []netip.Addr
+	for a := range services {
+		if in.PolicyOf(a).Hold == balancer.HoldOne {
+			wanted = append(wanted, a)
+		}
+	}
+	owned, weights, err := w.OwnedVIPs(c, wanted...)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading who owns VIPs: %w", err)
+	}
+	return mapped(owned, func(v etcd.OwnedVIP) ownedVIP { return ownedVIP{v, in.PolicyOf(v.Addr), services[v.Addr]} }), weights, nil
 }
 
 func runVIP(c *call) error {
-	if c.args[0] != "move" {
-		return wrongUse("\"vipctl vip\" knows move, not %q; \"vipctl get vips\" lists VIPs", c.args[0])
+	switch {
+	case c.args[0] == "balance" && len(c.args) == 1:
+		return c.balanceVIPs()
+	case c.args[0] != "move":
+		return wrongUse("\"vipctl vip\" knows move and balance, not %q; \"vipctl get vips\" lists VIPs", strings.Join(c.args, " "))
+	case len(c.args) == 1:
+		return wrongUse("say which VIP to move; for example: %s", c.verb.example)
 	}
-	a, err := netip.ParseAddr(c.args[1])
+	a, err := c.vipNamed(c.args[1])
 	if err != nil {
-		return wrongUse("%q is not an address", c.args[1])
+		return err
 	}
 	w, err := c.fleet.writer()
 	if err != nil {
@@ -62,6 +112,27 @@ func runVIP(c *call) error {
 	}
 	took := time.Since(began).Round(time.Millisecond)
 	return c.show(map[string]any{"vip": a, "owner": to, "took": took.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, to, took) })
+}
+
+// vipNamed is the VIP of an argument: an address, or the first one of @GROUP.
+func (c *call) vipNamed(name string) (a netip.Addr, err error) {
+	group, ok := strings.CutPrefix(name, "@")
+	if !ok {
+		if a, err = netip.ParseAddr(name); err != nil {
+			err = wrongUse("%q is not an address, and no @GROUP", name)
+		}
+		return a, err
+	}
+	all, _, err := c.ownedVIPs()
+	if err != nil {
+		return a, err
+	}
+	for _, v := range all {
+		if v.policy.Group == group {
+			return v.Addr, nil
+		}
+	}
+	return a, fmt.Errorf("no VIP in etcd has group = %q; \"vipctl get vips\" lists groups, but not those that stand in the files of nodes: name an address", group)
 }
 
 // fenceNode states that a node is off.
@@ -89,6 +160,16 @@ type vipJSON struct {
 	// Ready are the nodes that could have it, Not the others with the reason of each.
 	Ready []string          `json:"ready"`
 	Not   map[string]string `json:"not,omitempty"`
+	// Group, Prefer and Require are of its settings in etcd, Services those of etcd that are on it.
+	Group    string           `json:"group,omitempty"`
+	Prefer   []string         `json:"prefer,omitempty"`
+	Require  balancer.Require `json:"require"`
+	Services []string         `json:"services"`
+	// Session is that of the owner, which the nodes of Jury confirm.
+	Session string   `json:"session,omitempty"`
+	Jury    []string `json:"jury,omitempty"`
+	// Move is what is asked for and not done yet.
+	Move *ownership.Move `json:"move,omitempty"`
 }
 
 // getVIPs lists the VIPs with one owner. One that has none is an error at the end.
@@ -96,13 +177,9 @@ func getVIPs(c *call) error {
 	var without []string
 	err := get(c, kind[vipJSON]{
 		"vips", func(c *call, show func([]vipJSON) error) error {
-			w, err := c.fleet.writer()
+			all, _, err := c.ownedVIPs()
 			if err != nil {
 				return err
-			}
-			all, err := w.OwnedVIPs(c)
-			if err != nil {
-				return fmt.Errorf("reading who owns VIPs: %w", err)
 			}
 			for _, v := range all {
 				if !v.Live {
@@ -125,23 +202,26 @@ func getVIPs(c *call) error {
 	return err
 }
 
-func vipToJSON(v etcd.OwnedVIP) vipJSON {
-	out := vipJSON{VIP: v.Addr, Hold: "one", Ready: list(v.Ready), Not: v.Not}
+func vipToJSON(v ownedVIP) vipJSON {
+	out := vipJSON{
+		VIP: v.Addr, Hold: "one", Ready: list(v.Ready), Not: v.Not, Group: v.policy.Group, Prefer: v.policy.Prefer, Require: v.policy.Require,
+		Services: list(v.services), Move: v.Move,
+	}
 	if v.Live {
-		out.Owner, out.Since, out.Why = v.Owner.Node, &v.Owner.Since, v.Owner.Why
+		out.Owner, out.Since, out.Why, out.Session, out.Jury = v.Owner.Node, &v.Owner.Since, v.Owner.Why, v.Owner.Session.String(), v.Jury
 	}
 	return out
 }
 
 func vipsTable(p *printer, vips []vipJSON) *table.Table {
 	t := table.New(table.Column{Title: "VIP"}, table.Column{Title: "HOLD"}, table.Column{Title: "OWNER"}, table.Column{Title: "SINCE"},
-		table.Column{Title: "WHY"}, table.Column{Title: "READY"})
+		table.Column{Title: "GROUP"}, table.Column{Title: "WHY"}, table.Column{Title: "READY"}, table.Column{Title: "SERVICES"})
 	for _, v := range vips {
 		owner, since := "-", ""
 		if v.Owner != "" {
 			owner, since = v.Owner, v.Since.Local().Format(time.DateTime)
 		}
-		t.Row(v.VIP.String(), v.Hold, owner, since, v.Why, p.few(v.Ready, 3))
+		t.Row(v.VIP.String(), v.Hold, owner, since, v.Group, v.Why, p.few(v.Ready, 3), p.few(v.Services, 3))
 	}
 	return t
 }

@@ -20,6 +20,8 @@ type OwnedVIP struct {
 	// Owner is what etcd says of it. Live: its session is there, so that it may answer.
 	Owner ownership.Owner
 	Live  bool
+	// Jury are the nodes that confirm the owner's session, itself among them.
+	Jury []string
 	// Ready are the nodes that could take it, as far as etcd tells, and Not the others with the reason of each.
 	Ready []string
 	Not   map[string]string
@@ -76,15 +78,28 @@ func readRecord[K comparable, V any](to map[K]V, name K, text []byte) {
 	}
 }
 
-// OwnedVIPs returns the VIPs that have or had an owner, in order.
-func (w *Writer) OwnedVIPs(ctx context.Context) ([]OwnedVIP, error) {
+// OwnedVIPs returns the VIPs that have or had an owner, and those that are to have one, in order. Weights are those of the nodes
+// that take part.
+func (w *Writer) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []OwnedVIP, weights map[string]int, err error) {
 	r, err := w.readOwnership(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var all []OwnedVIP
+	for _, a := range wanted {
+		if _, there := r.owners[a]; !there {
+			r.owners[a] = ownership.Owner{} // nobody has owned it yet
+		}
+	}
+	weights = map[string]int{}
+	for name, m := range r.members {
+		weights[name] = m.Weight
+	}
 	for a, owner := range r.owners {
-		v := OwnedVIP{Addr: a, Owner: owner, Live: r.sessions[owner.Node].ID == owner.Session, Not: map[string]string{}}
+		session, there := r.sessions[owner.Node]
+		v := OwnedVIP{Addr: a, Owner: owner, Live: there && session.ID == owner.Session, Not: map[string]string{}}
+		if v.Live {
+			v.Jury = session.Jury
+		}
 		for name, m := range r.members {
 			if why := r.cannot(name, m, a); why != "" {
 				v.Not[name] = why
@@ -99,7 +114,7 @@ func (w *Writer) OwnedVIPs(ctx context.Context) ([]OwnedVIP, error) {
 		all = append(all, v)
 	}
 	slices.SortFunc(all, func(a, b OwnedVIP) int { return a.Addr.Compare(b.Addr) })
-	return all, nil
+	return all, weights, nil
 }
 
 // cannot says why a node can't take a VIP, as far as etcd tells; "": it can.

@@ -34,6 +34,12 @@ func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 	return nil, fmt.Errorf("service %s has no endpoint %s; it has %s", q.Service, q.Address, Some(p.Addresses(service)))
 }
 
+// NoEndpointsError says that no endpoint is on a node.
+type NoEndpointsError struct{ text string }
+
+// Error returns the text.
+func (e *NoEndpointsError) Error() string { return e.text }
+
 // onNode lists every endpoint on a node, of all services.
 func (p Place) onNode(node string) ([]balancer.Target, error) {
 	var targets []balancer.Target
@@ -48,7 +54,7 @@ func (p Place) onNode(node string) ([]balancer.Target, error) {
 		}
 	}
 	if targets == nil {
-		return nil, fmt.Errorf("no endpoint%s is on node %q: endpoints say where they run in their field node%s", p.Name, node, Meant(node, nodes))
+		return nil, &NoEndpointsError{fmt.Sprintf("no endpoint%s is on node %q: endpoints say where they run in their field node%s", p.Name, node, Meant(node, nodes))}
 	}
 	slices.SortFunc(targets, balancer.Target.Compare)
 	return slices.Compact(targets), nil

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"vipd/cmd/internal/table"
+)
+
+// describeVIP is "describe vip ADDRESS".
+func (c *call) describeVIP(name string) error {
+	if c.format == formTOML {
+		return wrongUse("-o toml prints definitions; \"vipctl export\" has those of VIPs")
+	}
+	all, _, err := c.ownedVIPs()
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(v ownedVIP) bool { return v.Addr.String() == name })
+	if i < 0 {
+		return absent("VIP with one owner", name, " in etcd", mapped(all, func(v ownedVIP) string { return v.Addr.String() }))
+	}
+	v := vipToJSON(all[i])
+	return c.show(v, func() string { return c.vipText(&v) })
+}
+
+func (p *printer) vipText(v *vipJSON) string {
+	out := &sheet{printer: p}
+	out.line("vip", v.VIP.String())
+	policy := "one owner, require " + string(v.Require)
+	if len(v.Prefer) > 0 {
+		policy += ", prefer " + strings.Join(v.Prefer, ", ")
+	}
+	if v.Group != "" {
+		policy += ", group " + v.Group
+	}
+	out.text("policy", policy)
+	out.text("services", cmp.Or(strings.Join(v.Services, ", "), "none in etcd"))
+	if v.Owner == "" {
+		out.painted("owner", "none", table.Bad)
+	} else {
+		out.text("owner", fmt.Sprintf("%s, since %s (%s)", v.Owner, p.ago(*v.Since), v.Why))
+		out.text("session", v.Session+", which is confirmed by "+strings.Join(slices.DeleteFunc(slices.Clone(v.Jury), func(n string) bool { return n == v.Owner }), ", "))
+	}
+	if m := v.Move; m != nil {
+		out.text("move", fmt.Sprintf("to %s is asked for by %s", cmp.Or(m.To, "the best host"), cmp.Or(m.By, "somebody")))
+	}
+	t := table.New(table.Column{Title: "NODE"}, table.Column{Title: "COULD OWN IT"})
+	for _, node := range v.Ready {
+		t.Row(node, "yes")
+	}
+	for _, node := range slices.Sorted(maps.Keys(v.Not)) {
+		t.Row(node, "no: "+v.Not[node])
+	}
+	out.section("nodes", t)
+	return out.b.String()
+}

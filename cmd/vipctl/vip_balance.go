@@ -1,0 +1,146 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer/ownership"
+)
+
+// vipMove is a VIP that goes from one node to another.
+type vipMove struct {
+	VIP  netip.Addr `json:"vip"`
+	From string     `json:"from"`
+	To   string     `json:"to"`
+}
+
+// evenOut returns the moves after which no node has more VIPs for its weight than another one that could have one of them. VIPs
+// that prefer nodes, and those of groups, stay.
+func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
+	has := map[string]int{}
+	of := map[string][]ownedVIP{}
+	for _, v := range vips {
+		if v.Live {
+			has[v.Owner.Node]++
+			if len(v.policy.Prefer) == 0 && v.policy.Group == "" {
+				of[v.Owner.Node] = append(of[v.Owner.Node], v)
+			}
+		}
+	}
+	for {
+		next, at, most := vipMove{}, 0, 0.0
+		for _, from := range slices.Sorted(maps.Keys(of)) {
+			for i, v := range of[from] {
+				for _, to := range v.Ready {
+					if to == from || weights[to] == 0 {
+						continue
+					}
+					// What the one has too many of, once the other has one more.
+					gain := float64(has[from])/max(float64(weights[from]), 0.001) - float64(has[to]+1)/float64(weights[to])
+					if gain > most {
+						next, at, most = vipMove{v.Addr, from, to}, i, gain
+					}
+				}
+			}
+		}
+		if most == 0 {
+			return moves
+		}
+		moves = append(moves, next)
+		has[next.From]--
+		has[next.To]++
+		of[next.From] = slices.Delete(of[next.From], at, at+1)
+	}
+}
+
+// balanceVIPs is "vip balance".
+func (c *call) balanceVIPs() error {
+	all, weights, err := c.ownedVIPs()
+	if err != nil {
+		return err
+	}
+	moves := evenOut(all, weights)
+	if !c.flags.Bool("dry-run") {
+		w, err := c.fleet.writer()
+		if err != nil {
+			return err
+		}
+		limit := c.flags.Duration("timeout")
+		for i, m := range moves {
+			ctx, cancel := context.WithTimeout(c, limit)
+			_, err := w.MoveVIP(ctx, m.VIP, ownership.Move{
+				To: m.To, By: c.operator(), Reason: cmp.Or(c.flags.String("reason"), "balance"), Until: c.now().Add(limit),
+			})
+			cancel()
+			if err != nil {
+				return fmt.Errorf("%s of %s moved: %w", count(i, "VIP"), count(len(moves), "VIP"), err)
+			}
+		}
+	}
+	return c.show(list(moves), func() string {
+		var b strings.Builder
+		for _, m := range moves {
+			fmt.Fprintf(&b, "%s: %s -> %s\n", m.VIP, m.From, m.To)
+		}
+		return cmp.Or(b.String(), "each node has its share\n")
+	})
+}
+
+// emptied bounds how long a node that is drained may take to give its VIPs away.
+const emptied = 10 * time.Second
+
+// takesPart says whether a node may own VIPs.
+func (c *call) takesPart(node string) (bool, error) {
+	w, err := c.fleet.writer()
+	if err != nil {
+		return false, err
+	}
+	_, weights, err := w.OwnedVIPs(c)
+	_, there := weights[node]
+	return there, err
+}
+
+// standby puts a node on standby, and waits until its VIPs are elsewhere; or it takes that back.
+func (c *call) standby(node string, on bool) error {
+	w, err := c.fleet.writer()
+	if err != nil {
+		return err
+	}
+	if err := c.setStandby(w, node, on); err != nil || !on {
+		return err
+	}
+	began := c.now()
+	for {
+		all, _, err := w.OwnedVIPs(c)
+		if err != nil {
+			return err
+		}
+		var left, stay []string
+		for _, v := range all {
+			switch {
+			case !v.Live || v.Owner.Node != node:
+			case len(v.Ready) == 0:
+				stay = append(stay, v.Addr.String())
+			default:
+				left = append(left, v.Addr.String())
+			}
+		}
+		if len(left) == 0 || c.now().Sub(began) > emptied {
+			if left = append(left, stay...); len(left) > 0 {
+				c.hint("%s still owns %s: no other host can take it now", node, c.few(left, 3))
+			}
+			return nil
+		}
+		select {
+		case <-c.Done():
+			return c.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/balancer/ownership"
+	"vipd/store/etcd"
+)
+
+// TestEvenOut: as few VIPs move as it takes, and none that a host can't take, that prefers its owner, or for nothing.
+func TestEvenOut(t *testing.T) {
+	owned := func(ready []string, owners ...string) (all []ownedVIP) {
+		for i, owner := range owners {
+			all = append(all, ownedVIP{OwnedVIP: etcd.OwnedVIP{
+				Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Owner: ownership.Owner{Node: owner}, Live: owner != "", Ready: ready,
+			}})
+		}
+		return all
+	}
+	all := []string{"a", "b", "c"}
+	prefers := owned(all, "a", "a", "a")
+	prefers[0].policy, prefers[1].policy = balancer.VIPPolicy{Prefer: []string{"a"}}, balancer.VIPPolicy{Group: "g"}
+	for _, test := range []struct {
+		name    string
+		vips    []ownedVIP
+		weights map[string]int
+		want    []string
+	}{
+		{"even already", owned(all, "a", "b", "c", "a"), map[string]int{"a": 1, "b": 1, "c": 1}, nil},
+		{"one came back", owned(all, "a", "a", "a", "b", "b", "b"), map[string]int{"a": 1, "b": 1, "c": 1}, []string{"10.0.0.1 a>c", "10.0.0.4 b>c"}},
+		{"twice the weight", owned(all[:2], "a", "a", "a"), map[string]int{"a": 2, "b": 1}, []string{"10.0.0.1 a>b"}},
+		{"a witness gives all away", owned(all[:2], "a", "a"), map[string]int{"a": 0, "b": 1}, []string{"10.0.0.1 a>b", "10.0.0.2 a>b"}},
+		{"nobody else can", owned(nil, "a", "a", ""), map[string]int{"a": 1, "b": 1}, nil},
+		{"settings", prefers, map[string]int{"a": 1, "b": 1, "c": 1}, []string{"10.0.0.3 a>b"}},
+	} {
+		var got []string
+		for _, m := range evenOut(test.vips, test.weights) {
+			got = append(got, fmt.Sprintf("%s %s>%s", m.VIP, m.From, m.To))
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+		}
+	}
+}
