@@ -145,13 +145,6 @@ func verbIn(verbs []*verb, args []string, takes map[string]bool) *verb {
 	return nil
 }
 
-// later are the verbs of later versions: typing one is answered by a sentence of its own.
-func later() []string {
-	return []string{
-		"top",
-	}
-}
-
 // findVerb takes the verb from the front of the arguments.
 func (a *arranged) findVerb(verbs []*verb, used []usedFlag) error {
 	if len(a.rest) > 0 && a.rest[0] == "help" {
@@ -176,9 +169,6 @@ func (a *arranged) findVerb(verbs []*verb, used []usedFlag) error {
 			a.rest = slices.Insert(slices.Clone(a.rest), at, "--") // what it takes for a command is behind it
 		}
 		return nil
-	}
-	if slices.Contains(later(), name) {
-		return wrongUse("this version does not have the command %q yet", name)
 	}
 	help := lookup.Meant(name, verbNames(verbs))
 	if help == "" {

@@ -45,7 +45,6 @@ func TestArrange(t *testing.T) {
 		{"apply -f events", "vipctl apply --f=events --"},
 		{"events -f=true", "vipctl events --f=true --"},
 		{"-f", "flag -f needs a value"},
-		{"top --once", `this version does not have the command "top" yet`},
 		{"register web 10.0.0.1 --ttl 3s -- sh -c x", "vipctl register --ttl=3s -- web 10.0.0.1 -- sh -c x"},
 		{"register web 10.0.0.1 -- sh -- -c", "vipctl register -- web 10.0.0.1 -- sh -- -c"},
 		{"register web 10.0.0.1 --", "vipctl register -- web 10.0.0.1 --"},

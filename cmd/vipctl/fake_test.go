@@ -32,6 +32,7 @@ type fakeDaemon struct {
 	events    []api.Event
 	missed    uint64 // before the first page that is followed
 	check     api.CheckResult
+	traffic   []api.Traffic // one after the other; the last stays
 	asked     []api.OverrideRequest
 	changed   chan struct{} // closed with each change
 }
@@ -51,6 +52,7 @@ func serveFake(socket string) (d *fakeDaemon, stop func(), err error) {
 	answer("/v1/status", func() any { return d.status })
 	answer("/v1/services", func() any { return d.services })
 	answer("/v1/endpoints", func() any { return d.endpoints() })
+	answer("/v1/traffic", d.nextTraffic)
 	answer("/v1/frontends", func() any { return d.frontends })
 	answer("/v1/diff", func() any { return d.diff })
 	mux.HandleFunc("GET /v1/connections", d.connections)
@@ -66,6 +68,15 @@ func serveFake(socket string) (d *fakeDaemon, stop func(), err error) {
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = d.server.Serve(l) })
 	return d, func() { _ = d.server.Close(); serving.Wait() }, nil
+}
+
+// nextTraffic is what was counted next.
+func (d *fakeDaemon) nextTraffic() any {
+	t := d.traffic[0]
+	if len(d.traffic) > 1 {
+		d.traffic = d.traffic[1:]
+	}
+	return t
 }
 
 func (d *fakeDaemon) answer(w http.ResponseWriter, r *http.Request, value func() any) {

@@ -35,7 +35,7 @@ type verb struct {
 // verbs are all commands, in the order of help.
 func verbs() []*verb {
 	return []*verb{
-		checkVerb(), planVerb(), convertVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(), explainVerb(), eventsVerb(), checkNowVerb(),
+		checkVerb(), planVerb(), convertVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(), topVerb(), explainVerb(), eventsVerb(), checkNowVerb(),
 		applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(), vipVerb(),
 		drainVerb(), undrainVerb(), weightVerb(), cleanupVerb(), debugVerb(), completionVerb(), versionVerb(), completeVerb(),
 	}

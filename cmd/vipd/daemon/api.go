@@ -25,6 +25,7 @@ func (d *Daemon) api() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", d.view(func(v *status.View) any { return v.Status() }))
 	mux.HandleFunc("GET /v1/services", d.view(func(v *status.View) any { return v.Services() }))
+	mux.HandleFunc("GET /v1/traffic", d.view(func(v *status.View) any { return v.Traffic() }))
 	mux.HandleFunc("GET /v1/endpoints", d.view(func(v *status.View) any { return v.Endpoints() }))
 	mux.HandleFunc("GET /v1/frontends", d.view(func(v *status.View) any { return v.Frontends() }))
 	mux.HandleFunc("GET /v1/diff", d.getDiff)

@@ -193,3 +193,21 @@ func list[T any](l []T) []T {
 	}
 	return l
 }
+
+// Traffic lists what was counted, by service and endpoint.
+func (v *View) Traffic() api.Traffic {
+	t := api.Traffic{At: time.Now(), Node: v.State.Config.Node, Mode: string(v.Mode.Name), Services: []api.ServiceTraffic{}}
+	for name, s := range v.State.Snapshot.Services.All() {
+		out := api.ServiceTraffic{Name: name, Endpoints: []api.EndpointTraffic{}}
+		for _, p := range v.ports(s) {
+			out.Connections, out.In, out.Out = out.Connections+p.Connections, out.In+p.In, out.Out+p.Out
+		}
+		for _, e := range v.EndpointsOf(s) {
+			out.Endpoints = append(out.Endpoints, api.EndpointTraffic{
+				Address: e.Address, Port: e.Port, State: e.State, Health: e.Health, Weight: e.Weight, Active: e.Active, Connections: e.Connections,
+			})
+		}
+		t.Services = append(t.Services, out)
+	}
+	return t
+}

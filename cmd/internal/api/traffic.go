@@ -1,0 +1,44 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"vipd/balancer"
+)
+
+// Traffic is what a node has counted up to one moment.
+type Traffic struct {
+	At   time.Time `json:"at"`
+	Node string    `json:"node"`
+	// Mode is the mode in use.
+	Mode     string           `json:"mode"`
+	Services []ServiceTraffic `json:"services"`
+}
+
+// ServiceTraffic is what was counted of one service, since the daemon started.
+type ServiceTraffic struct {
+	Name        balancer.Name `json:"name"`
+	Connections uint64        `json:"connections"`
+	// In and Out are bytes from and to clients; 0 also where the kernel does not count them.
+	In        uint64            `json:"bytes_in"`
+	Out       uint64            `json:"bytes_out"`
+	Endpoints []EndpointTraffic `json:"endpoints"`
+}
+
+// EndpointTraffic is what was counted of one endpoint at one port of its service, and how it is.
+type EndpointTraffic struct {
+	Address     string                `json:"address"`
+	Port        string                `json:"port,omitempty"`
+	State       balancer.BackendState `json:"state"`
+	Health      balancer.Verdict      `json:"health,omitempty"`
+	Weight      int                   `json:"weight"`
+	Active      uint64                `json:"active"`
+	Connections uint64                `json:"connections"`
+}
+
+// Traffic asks for what was counted, in order of services and addresses.
+func (c *Client) Traffic(ctx context.Context) (t Traffic, err error) {
+	return t, c.call(ctx, http.MethodGet, "/v1/traffic", nil, &t)
+}

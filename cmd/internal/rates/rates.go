@@ -1,0 +1,169 @@
+package rates
+
+import (
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+)
+
+// Kept is how many rates of a row are kept.
+const Kept = 60
+
+// Window has the rates of the last moments. Its zero value is ready. It belongs to one goroutine.
+type Window struct {
+	last   api.Traffic
+	series map[place]*series
+}
+
+// place is an endpoint at one port of a service; without an address it is the service.
+type place struct {
+	service       balancer.Name
+	address, port string
+}
+
+// series is what is known of one place.
+type series struct {
+	counted [3]uint64 // connections, bytes in, bytes out
+	rate    Rate
+	past    []float32 // of new connections, the latest last
+	at      time.Time // when it was last there
+}
+
+// Rate is what happens in a second.
+type Rate struct {
+	// New are connections that begin; In and Out are bytes from and to clients.
+	New, In, Out float64
+}
+
+// Row is one service, or one endpoint of a service.
+type Row struct {
+	Service balancer.Name
+	// Endpoint is nil where the row is of a service.
+	Endpoint *api.EndpointTraffic
+	Rate
+	Active uint64
+	// Up endpoints get new connections, Of all.
+	Up, Of int
+	// Past are the last rates of new connections, the latest last.
+	Past []float32
+}
+
+// Add takes what was counted next. What is not newer than the last is ignored.
+func (w *Window) Add(t api.Traffic) {
+	if !t.At.After(w.last.At) {
+		return
+	}
+	if w.series == nil {
+		w.series = map[place]*series{}
+	}
+	for i := range t.Services {
+		s := &t.Services[i]
+		w.add(place{service: s.Name}, t.At, [3]uint64{s.Connections, s.In, s.Out})
+		for _, e := range s.Endpoints {
+			w.add(place{s.Name, e.Address, e.Port}, t.At, [3]uint64{e.Connections})
+		}
+	}
+	for p, s := range w.series {
+		if s.at != t.At {
+			delete(w.series, p)
+		}
+	}
+	w.last = t
+}
+
+func (w *Window) add(p place, at time.Time, counted [3]uint64) {
+	s := w.series[p]
+	if s == nil {
+		w.series[p] = &series{counted: counted, at: at}
+		return
+	}
+	per := func(i int) float64 {
+		if counted[i] < s.counted[i] { // vipd was restarted
+			return 0
+		}
+		return float64(counted[i]-s.counted[i]) / at.Sub(s.at).Seconds()
+	}
+	s.rate = Rate{New: per(0), In: per(1), Out: per(2)}
+	if len(s.past) == Kept {
+		s.past = append(s.past[:0], s.past[1:]...)
+	}
+	s.past = append(s.past, float32(s.rate.New))
+	s.counted, s.at = counted, at
+}
+
+// Last is what was counted last.
+func (w *Window) Last() *api.Traffic { return &w.last }
+
+// Services returns a row for each service, in order of their names.
+func (w *Window) Services() []Row {
+	rows := make([]Row, 0, len(w.last.Services))
+	for i := range w.last.Services {
+		s := &w.last.Services[i]
+		row := w.row(place{service: s.Name})
+		for _, e := range s.Endpoints {
+			row.Active += e.Active
+			row.Of++
+			if e.State == balancer.Active {
+				row.Up++
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// Endpoints returns a row for each endpoint of a service at each of its ports, in order of ports and addresses.
+func (w *Window) Endpoints(service balancer.Name) (rows []Row) {
+	for i := range w.last.Services {
+		s := &w.last.Services[i]
+		if s.Name != service {
+			continue
+		}
+		for j := range s.Endpoints {
+			e := &s.Endpoints[j]
+			row := w.row(place{s.Name, e.Address, e.Port})
+			row.Endpoint, row.Active, row.Of = e, e.Active, 1
+			if e.State == balancer.Active {
+				row.Up = 1
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func (w *Window) row(p place) Row {
+	s := w.series[p]
+	return Row{Service: p.service, Rate: s.rate, Past: s.past}
+}
+
+// bars are the heights of a sparkline.
+var bars = []rune("▁▂▃▄▅▆▇█")
+
+// Spark draws the last values in at most so many characters, as high as the highest of them all; where there are more, each is the
+// highest of several.
+func Spark(past []float32, width int) string {
+	if len(past) == 0 || width <= 0 {
+		return ""
+	}
+	each := (len(past) + width - 1) / width
+	var most float32
+	for _, v := range past {
+		most = max(most, v)
+	}
+	var b strings.Builder
+	for end := len(past) - (len(past)-1)/each*each; end <= len(past); end += each {
+		var high float32
+		for _, v := range past[max(0, end-each):end] {
+			high = max(high, v)
+		}
+		bar := 0
+		if most > 0 {
+			bar = int(high / most * float32(len(bars)-1))
+		}
+		b.WriteRune(bars[bar])
+	}
+	return b.String()
+}

@@ -1,0 +1,65 @@
+package rates
+
+import (
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+)
+
+// counted is a service with one endpoint after so many seconds.
+func counted(second int, connections, in uint64) api.Traffic {
+	return api.Traffic{At: time.Unix(int64(second), 0), Services: []api.ServiceTraffic{{
+		Name: "web", Connections: connections, In: in,
+		Endpoints: []api.EndpointTraffic{{Address: "10.0.0.1:80", State: balancer.Active, Connections: connections / 2, Active: 3}},
+	}}}
+}
+
+// TestRates: rates are of the time between two moments; a restart of vipd, which counts anew, is none, and what is told twice is not
+// counted twice.
+func TestRates(t *testing.T) {
+	var w Window
+	for _, c := range []struct {
+		counted  api.Traffic
+		new, in  float64
+		endpoint float64
+		past     int
+	}{
+		{counted(10, 100, 1000), 0, 0, 0, 0},
+		{counted(12, 120, 3000), 10, 1000, 5, 1},
+		{counted(12, 120, 3000), 10, 1000, 5, 1},
+		{counted(13, 4, 10), 0, 0, 0, 2},
+		{counted(14, 8, 10), 4, 0, 2, 3},
+	} {
+		w.Add(c.counted)
+		s, e := w.Services()[0], w.Endpoints("web")[0]
+		if s.New != c.new || s.In != c.in || e.New != c.endpoint || len(s.Past) != c.past || s.Active != 3 || s.Up != 1 || s.Of != 1 {
+			t.Errorf("at %s: service %+v, endpoint %+v", c.counted.At, s, e)
+		}
+	}
+	for i := range 2 * Kept {
+		w.Add(counted(20+i, 10, 10))
+	}
+	if n := len(w.Services()[0].Past); n != Kept {
+		t.Errorf("%d rates are kept", n)
+	}
+	w.Add(api.Traffic{At: time.Unix(1e6, 0)})
+	if len(w.series) != 0 || len(w.Services()) != 0 {
+		t.Errorf("what is gone is kept: %v", w.series)
+	}
+}
+
+func TestSpark(t *testing.T) {
+	for _, c := range []struct {
+		past  []float32
+		width int
+		want  string
+	}{
+		{nil, 5, ""}, {[]float32{0, 0}, 5, "▁▁"}, {[]float32{0, 7, 14}, 5, "▁▄█"}, {[]float32{1, 0, 0, 0, 14}, 3, "▁▁█"}, {[]float32{9, 0, 0, 9}, 2, "██"},
+	} {
+		if got := Spark(c.past, c.width); got != c.want {
+			t.Errorf("%v in %d: %s, want %s", c.past, c.width, got, c.want)
+		}
+	}
+}

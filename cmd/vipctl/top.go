@@ -1,0 +1,179 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	tea "github.com/charmbracelet/bubbletea"
+	"github.com/urfave/cli/v2"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/rates"
+	"vipd/cmd/internal/table"
+)
+
+func topVerb() *verb {
+	return &verb{
+		name: "top", args: "[SERVICE]", brief: "live rates of services and endpoints",
+		about: "Shows services with new connections and bytes in a second, open connections, how many of their endpoints are in use, and new " +
+			"connections of the last minutes as a line of bars. With SERVICE, its endpoints.\n\n" +
+			"Keys: up, down or j, k choose; Enter shows the endpoints of a service, then one endpoint; Esc goes back; s sorts by the next " +
+			"column, r the other way round; / shows only names that contain what is typed; q ends.\n\n" +
+			"With --once, with -o json, and where the output is no terminal, rates of one interval are printed once.",
+		example: "vipctl top --once",
+		flags: []cli.Flag{
+			&cli.BoolFlag{Name: "once", Usage: "print the rates of one interval, and end"},
+			&cli.DurationFlag{Name: "interval", Value: 2 * time.Second, Usage: "the `TIME` over which rates are taken, 100ms or more"},
+		},
+		formats: []string{formTable, formJSON}, most: 1, complete: inTurn(serviceNames), run: runTop,
+	}
+}
+
+// leastInterval bounds what top asks of the daemon.
+const leastInterval = 100 * time.Millisecond
+
+func runTop(c *call) error {
+	if c.flags.Duration("interval") < leastInterval {
+		return wrongUse("--interval %s is too short; %s or more is possible", c.flags.Duration("interval"), leastInterval)
+	}
+	service := balancer.Name(strings.TrimPrefix(c.argument(0), "service/"))
+	if service != "" {
+		if err := c.isService(string(service)); err != nil {
+			return err
+		}
+	}
+	if c.flags.Bool("once") || !c.outTerminal || c.format == formJSON {
+		return c.topOnce(service)
+	}
+	client, err := c.daemon.client()
+	if err != nil {
+		return err
+	}
+	s := &screen{printer: c.printer, interval: c.flags.Duration("interval"), service: service, given: service != ""}
+	s.ask = func() tea.Msg {
+		t, err := client.Traffic(c)
+		return asked{t, err}
+	}
+	_, err = tea.NewProgram(s, tea.WithContext(c), tea.WithAltScreen(), tea.WithInput(c.stdin), tea.WithOutput(c.stdout)).Run()
+	if c.Err() != nil {
+		return nil // Ctrl-C is how it ends
+	}
+	return err
+}
+
+// topOnce prints the rates of one interval.
+func (c *call) topOnce(service balancer.Name) error {
+	var w rates.Window
+	for i := range 2 {
+		if i > 0 {
+			select {
+			case <-c.Done():
+				return c.Err()
+			case <-time.After(c.flags.Duration("interval")):
+			}
+		}
+		t, err := askDaemon(c, (*api.Client).Traffic)
+		if err != nil {
+			return err
+		}
+		w.Add(t)
+	}
+	rows := w.Services()
+	if service != "" {
+		rows = w.Endpoints(service)
+	}
+	return c.printRows(mapped(rows, topJSON), topTable(rows, service != "", order{}, 0), "there is nothing to show")
+}
+
+// topLine is a row in JSON.
+type topLine struct {
+	Service  balancer.Name         `json:"service"`
+	Endpoint string                `json:"endpoint,omitempty"`
+	Port     string                `json:"port,omitempty"`
+	State    balancer.BackendState `json:"state,omitempty"`
+	Up       int                   `json:"up"`
+	Of       int                   `json:"endpoints"`
+	Active   uint64                `json:"active"`
+	New      float64               `json:"new_per_second"`
+	In       float64               `json:"bytes_in_per_second"`
+	Out      float64               `json:"bytes_out_per_second"`
+}
+
+func topJSON(r rates.Row) topLine {
+	l := topLine{Service: r.Service, Up: r.Up, Of: r.Of, Active: r.Active, New: r.New, In: r.In, Out: r.Out}
+	if e := r.Endpoint; e != nil {
+		l.Endpoint, l.Port, l.State = e.Address, e.Port, e.State
+	}
+	return l
+}
+
+// order is how rows are sorted: by the n-th of orders, the other way round where reverse.
+type order struct {
+	by      int
+	reverse bool
+}
+
+// orders are the ways to sort; without a title, as they come.
+var orders = []struct {
+	title string
+	less  func(a, b *rates.Row) int
+}{
+	{"", nil},
+	{"NEW/S", func(a, b *rates.Row) int { return cmp.Compare(b.New, a.New) }},
+	{"ACTIVE", func(a, b *rates.Row) int { return cmp.Compare(b.Active, a.Active) }},
+	{"IN/S", func(a, b *rates.Row) int { return cmp.Compare(b.In, a.In) }},
+	{"OUT/S", func(a, b *rates.Row) int { return cmp.Compare(b.Out, a.Out) }},
+	{"UP", func(a, b *rates.Row) int { return cmp.Compare(a.Up*max(b.Of, 1), b.Up*max(a.Of, 1)) }},
+}
+
+func (o order) sort(rows []rates.Row) {
+	if less := orders[o.by].less; less != nil {
+		slices.SortStableFunc(rows, func(a, b rates.Row) int { return less(&a, &b) })
+	}
+	if o.reverse {
+		slices.Reverse(rows)
+	}
+}
+
+// topTable lists services or the endpoints of one, with sparklines of so many characters.
+func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table {
+	title := func(text string) string {
+		if o.by > 0 && orders[o.by].title == text {
+			return text + "*"
+		}
+		return text
+	}
+	column := func(text string, skip bool) table.Column {
+		return table.Column{Title: title(text), Right: true, Skip: skip}
+	}
+	named := slices.ContainsFunc(rows, func(r rates.Row) bool { return r.Endpoint != nil && r.Endpoint.Port != "" })
+	t := table.New(
+		table.Column{Title: "SERVICE", Skip: endpoints}, table.Column{Title: "ENDPOINT", Skip: !endpoints},
+		table.Column{Title: "PORT", Skip: !endpoints || !named}, column("UP", endpoints),
+		table.Column{Title: "STATE", Skip: !endpoints, Style: stateStyle}, table.Column{Title: "HEALTH", Skip: !endpoints, Style: stateStyle},
+		column("WEIGHT", !endpoints), column("NEW/S", false), column("ACTIVE", false), column("IN/S", endpoints), column("OUT/S", endpoints),
+		table.Column{Title: "NEW CONNECTIONS", Skip: spark == 0},
+	)
+	for _, r := range rows {
+		e := r.Endpoint
+		if e == nil {
+			e = &api.EndpointTraffic{}
+		}
+		t.Row(string(r.Service), e.Address, e.Port, fmt.Sprintf("%d/%d", r.Up, r.Of), string(e.State), string(e.Health), strconv.Itoa(e.Weight),
+			rateText(r.New), strconv.FormatUint(r.Active, 10), bytesText(uint64(r.In)), bytesText(uint64(r.Out)), rates.Spark(r.Past, spark))
+	}
+	return t
+}
+
+// rateText writes a rate in as many digits as one reads.
+func rateText(v float64) string {
+	if v > 0 && v < 100 {
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64)
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/test/wait"
+)
+
+// busy is what two services count within some seconds: the same each time.
+func busy() (all []api.Traffic) {
+	endpoint := func(n int, each uint64, second int, state balancer.BackendState, health balancer.Verdict) api.EndpointTraffic {
+		return api.EndpointTraffic{
+			Address: fmt.Sprintf("192.168.1.%d:8080", n), State: state, Health: health, Weight: 1, Active: each, Connections: each * uint64(second),
+		}
+	}
+	for second := range 6 {
+		wave := uint64(second * second)
+		all = append(all, api.Traffic{At: time.Unix(int64(1e9+second), 0), Node: "n1", Mode: "ipvs", Services: []api.ServiceTraffic{
+			{Name: "dns", Connections: 40 * uint64(second), In: 2048 * uint64(second), Out: 4096 * uint64(second), Endpoints: []api.EndpointTraffic{
+				endpoint(21, 40, second, balancer.Active, ""),
+			}},
+			{Name: "empty", Endpoints: []api.EndpointTraffic{}},
+			{Name: "web", Connections: 10 * wave, In: 1 << 20 * wave, Out: 1 << 24 * wave, Endpoints: []api.EndpointTraffic{
+				endpoint(11, 7, second, balancer.Active, balancer.HealthUp), endpoint(12, 0, second, balancer.Down, balancer.HealthDown),
+			}},
+		}})
+	}
+	return all
+}
+
+// tmux is a terminal in which vipctl runs.
+type tmux struct {
+	t      *testing.T
+	socket string
+}
+
+func startTmux(t *testing.T, folder, command string) *tmux {
+	if _, err := exec.LookPath("tmux"); err != nil {
+		t.Skip("needs tmux")
+	}
+	m := &tmux{t, filepath.Join(folder, "tmux")}
+	t.Cleanup(func() { _ = exec.Command("tmux", "-S", m.socket, "kill-server").Run() }) // it may have ended with its last window
+	m.run("-u", "-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "14", "-c", folder, command)
+	return m
+}
+
+func (m *tmux) run(args ...string) string {
+	m.t.Helper()
+	out, err := exec.Command("tmux", append([]string{"-S", m.socket}, args...)...).CombinedOutput()
+	if err != nil {
+		m.t.Fatalf("tmux %s: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+// shows waits until the screen is that of a golden file.
+func (m *tmux) shows(name string) {
+	m.t.Helper()
+	file := filepath.Join("testdata", "top", name+".txt")
+	if *update { // what it shows once it does not change any more
+		is := ""
+		for next := m.run("capture-pane", "-p"); next != is; next = m.run("capture-pane", "-p") {
+			is = next
+			time.Sleep(2 * time.Second) // of the screen's own time
+		}
+		if err := os.WriteFile(file, []byte(is), 0o600); err != nil {
+			m.t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer func() {
+		if m.t.Failed() {
+			m.t.Logf("%s: the screen is\n%s", name, m.run("capture-pane", "-p"))
+		}
+	}()
+	wait.For(m.t, 0, "the screen "+name, func() bool { return m.run("capture-pane", "-p") == string(want) })
+}
+
+// TestTopOnATerminal types into top, in a real terminal, and compares its screens.
+func TestTopOnATerminal(t *testing.T) {
+	dir, err := os.MkdirTemp("", "top") // a short path, for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	d, stop, err := serveFake(filepath.Join(dir, "d.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	d.change(func() { d.traffic = busy() })
+	m := startTmux(t, dir, "vipctl top --interval 100ms --socket d.sock; echo exits with $?; cat")
+	m.shows("services")
+	for _, step := range []struct{ keys, screen string }{
+		{"s", "by-new"}, {"Down Enter", "endpoints"}, {"s s s s s Enter", "endpoint"}, {"Escape", "endpoints-again"}, {"Escape", "services-again"},
+		{"r", "reversed"}, {"/ w e", "typing"}, {"Enter", "filtered"}, {"Escape", "unfiltered"},
+	} {
+		for key := range strings.FieldsSeq(step.keys) {
+			m.run("send-keys", key)
+		}
+		m.shows(step.screen)
+	}
+	stop()
+	m.shows("away")
+	m.run("send-keys", "q")
+	wait.For(t, 0, "its end", func() bool { return strings.Contains(m.run("capture-pane", "-p"), "exits with 0") })
+}
+
+// TestTopOnce prints rates of one interval where there is no terminal.
+func TestTopOnce(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "" +
+			"SERVICE   UP  NEW/S  ACTIVE     IN/S     OUT/S\n" +
+			"dns      1/1   40.0      40  2.0 KiB   4.0 KiB\n" +
+			"empty    0/0      0       0      0 B       0 B\n" +
+			"web      1/2   10.0       7  1.0 MiB  16.0 MiB\n"},
+		{[]string{"web"}, "" +
+			"ENDPOINT           STATE   HEALTH  WEIGHT  NEW/S  ACTIVE\n" +
+			"192.168.1.11:8080  active  up           1    7.0       7\n" +
+			"192.168.1.12:8080  down    down         1      0       0\n"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			s := newSession(t)
+			s.change(func() { s.traffic = busy() })
+			if code := s.run(t.Context(), append([]string{"top", "--interval", "100ms"}, c.args...)...); code != 0 || s.out.String() != c.want {
+				t.Errorf("exit %d, %s\n%s", code, s.err, s.out)
+			}
+		})
+	}
+}

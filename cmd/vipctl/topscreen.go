@@ -1,0 +1,270 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	tea "github.com/charmbracelet/bubbletea"
+	"github.com/charmbracelet/lipgloss"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/rates"
+	"vipd/cmd/internal/table"
+)
+
+// screen is what top shows on a terminal: services, the endpoints of one, or one endpoint.
+type screen struct {
+	*printer
+	ask      func() tea.Msg
+	interval time.Duration
+	window   rates.Window
+	err      error // why the last answer did not come
+
+	width, height int
+	service       balancer.Name // whose endpoints are shown; "": services are
+	given         bool          // service was named on the command line: nothing is behind it
+	endpoint      *api.EndpointTraffic
+	order         order
+	filter        string
+	typing        bool // what is typed goes to filter
+	at            int  // the row that is chosen
+}
+
+// asked is an answer of the daemon.
+type asked struct {
+	api.Traffic
+	err error
+}
+
+// due says that the daemon is to be asked again.
+type due struct{}
+
+// Init implements tea.Model.
+func (s *screen) Init() tea.Cmd { return s.ask }
+
+// Update implements tea.Model.
+func (s *screen) Update(m tea.Msg) (tea.Model, tea.Cmd) {
+	switch m := m.(type) {
+	case tea.WindowSizeMsg:
+		s.width, s.height = m.Width, m.Height
+	case asked:
+		if s.err = m.err; s.err == nil {
+			s.window.Add(m.Traffic)
+		}
+		return s, tea.Tick(s.interval, func(time.Time) tea.Msg { return due{} })
+	case due:
+		return s, s.ask
+	case tea.KeyMsg:
+		for _, key := range single(m) {
+			if s.typing {
+				s.typed(key)
+			} else if end := s.pressed(key.String()); end != nil {
+				return s, end
+			}
+		}
+	}
+	return s, nil
+}
+
+// single returns the keys of a message, one by one: what is typed fast comes in one.
+func single(m tea.KeyMsg) (keys []tea.KeyMsg) {
+	if m.Type != tea.KeyRunes {
+		return []tea.KeyMsg{m}
+	}
+	for _, r := range m.Runes {
+		keys = append(keys, tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune{r}, Alt: m.Alt})
+	}
+	return keys
+}
+
+// typed edits the filter.
+func (s *screen) typed(m tea.KeyMsg) {
+	switch m.Type {
+	case tea.KeyEnter:
+		s.typing = false
+	case tea.KeyEsc, tea.KeyCtrlC:
+		s.typing, s.filter = false, ""
+	case tea.KeyBackspace:
+		if r := []rune(s.filter); len(r) > 0 {
+			s.filter = string(r[:len(r)-1])
+		}
+	case tea.KeyRunes:
+		s.filter += string(m.Runes)
+	}
+	s.at = 0
+}
+
+// pressed does what a key says.
+func (s *screen) pressed(key string) tea.Cmd {
+	switch key {
+	case "q", "ctrl+c":
+		return tea.Quit
+	case "up", "k":
+		s.at--
+	case "down", "j":
+		s.at++
+	case "pgup":
+		s.at -= s.room()
+	case "pgdown":
+		s.at += s.room()
+	case "home", "g":
+		s.at = 0
+	case "end", "G":
+		s.at = len(s.rows()) - 1
+	case "s":
+		s.order.by = (s.order.by + 1) % len(orders)
+	case "r":
+		s.order.reverse = !s.order.reverse
+	case "/":
+		s.typing = true
+	case "enter":
+		s.enter()
+	case "esc":
+		s.back()
+	}
+	s.at = max(0, min(s.at, len(s.rows())-1))
+	return nil
+}
+
+// enter shows what is chosen.
+func (s *screen) enter() {
+	rows := s.rows()
+	if len(rows) == 0 || s.endpoint != nil {
+		return
+	}
+	if chosen := rows[min(s.at, len(rows)-1)]; s.service == "" {
+		s.service, s.at, s.filter = chosen.Service, 0, ""
+	} else {
+		s.endpoint = chosen.Endpoint
+	}
+}
+
+// back shows what came before.
+func (s *screen) back() {
+	switch {
+	case s.filter != "":
+		s.filter = ""
+	case s.endpoint != nil:
+		s.endpoint = nil
+	case s.service != "" && !s.given:
+		s.service, s.at = "", 0
+	}
+}
+
+// rows are those that are shown: all that pass the filter, in order.
+func (s *screen) rows() (rows []rates.Row) {
+	all := s.window.Services()
+	if s.service != "" {
+		all = s.window.Endpoints(s.service)
+	}
+	for _, r := range all {
+		name := string(r.Service)
+		if r.Endpoint != nil {
+			name = r.Endpoint.Address + " " + r.Endpoint.Port
+		}
+		if strings.Contains(name, s.filter) {
+			rows = append(rows, r)
+		}
+	}
+	s.order.sort(rows)
+	return rows
+}
+
+// room is how many rows fit: a title, an empty line, the table's title and a line about keys stand around them.
+func (s *screen) room() int { return max(1, s.height-4) }
+
+// sparkWidth is how many characters a sparkline has.
+const sparkWidth = 20
+
+// View implements tea.Model.
+func (s *screen) View() string {
+	if s.window.Last().At.IsZero() {
+		if s.err != nil {
+			return table.Line(s.err.Error()) + "\n\nq ends"
+		}
+		return "asking vipd ..."
+	}
+	lines := []string{s.title(), ""}
+	if s.endpoint != nil {
+		lines = append(lines, s.detail()...)
+	} else {
+		lines = append(lines, s.list()...)
+	}
+	for len(lines) < s.height-1 {
+		lines = append(lines, "")
+	}
+	return strings.Join(append(lines, s.foot()), "\n")
+}
+
+// title says what is shown, and of which node.
+func (s *screen) title() string {
+	t := s.window.Last()
+	text := fmt.Sprintf("%s, %s mode: %s", t.Node, t.Mode, count(len(t.Services), "service"))
+	if s.service != "" {
+		text = fmt.Sprintf("%s on %s, %s mode: %s", s.service, t.Node, t.Mode, count(len(s.window.Endpoints(s.service)), "endpoint"))
+	}
+	if s.err != nil {
+		text += "; " + table.Line(s.err.Error())
+	}
+	return lipgloss.NewStyle().Bold(true).Render(table.Cut(text, s.width))
+}
+
+// list draws the rows around the one that is chosen.
+func (s *screen) list() []string {
+	rows := s.rows()
+	if len(rows) == 0 {
+		return []string{"there is nothing to show"}
+	}
+	s.at = min(s.at, len(rows)-1)
+	first := max(0, min(s.at-s.room()/2, len(rows)-s.room()))
+	last := min(len(rows), first+s.room())
+	text := topTable(rows[first:last], s.service != "", s.order, sparkWidth).Text(table.Form{Width: s.width - 2, Color: s.color})
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	at := 1 + s.at - first
+	lines[at] = "> " + lines[at]
+	for i := range lines {
+		if i != at {
+			lines[i] = "  " + lines[i]
+		}
+	}
+	lines[at] = lipgloss.NewStyle().Bold(true).Render(lines[at])
+	return lines
+}
+
+// detail shows one endpoint.
+func (s *screen) detail() []string {
+	for _, r := range s.window.Endpoints(s.service) {
+		e := r.Endpoint
+		if e.Address != s.endpoint.Address || e.Port != s.endpoint.Port {
+			continue
+		}
+		var most float32
+		for _, v := range r.Past {
+			most = max(most, v)
+		}
+		return []string{
+			"endpoint     " + strings.TrimSpace(e.Address+" "+e.Port),
+			"state        " + strings.TrimSpace(string(e.State)+" "+string(e.Health)),
+			"weight       " + fmt.Sprint(e.Weight),
+			"active       " + fmt.Sprint(e.Active),
+			"connections  " + fmt.Sprint(e.Connections) + " since vipd started",
+			fmt.Sprintf("new/s        %s, at most %s", rateText(r.New), rateText(float64(most))),
+			"             " + rates.Spark(r.Past, min(rates.Kept, s.width-13)),
+		}
+	}
+	return []string{s.endpoint.Address + " is gone"}
+}
+
+// foot says what the keys do, or what is typed.
+func (s *screen) foot() string {
+	if s.typing {
+		return "/" + s.filter + "_"
+	}
+	text := "q end  enter more  esc back  s sort  r reverse  / filter"
+	if s.filter != "" {
+		text += ": " + s.filter
+	}
+	return lipgloss.NewStyle().Faint(true).Render(table.Cut(text, s.width))
+}
