@@ -13,12 +13,15 @@ type Needs struct {
 	LocalIn bool
 	// Translates: conntrack translates connections to it without Forward, as redirects of userspace mode do.
 	Translates bool
+	// Resets: conntrack alone knows the connections to it. A TCP packet without SYN that is new to conntrack belongs to one that
+	// was ended or lost, and is reset: translated anew, it could reach the endpoint that it had, and the connection would go on.
+	Resets bool
 }
 
 // And returns what two modes need that serve at the same time, as they do while one takes over from the other.
 func (n Needs) And(other Needs) Needs {
 	return Needs{
 		Forward: n.Forward || other.Forward, Marked: n.Marked && other.Marked, LocalIn: n.LocalIn || other.LocalIn,
-		Translates: n.Translates || other.Translates,
+		Translates: n.Translates || other.Translates, Resets: n.Resets || other.Resets,
 	}
 }

@@ -273,6 +273,21 @@ func (e *front) shutLocked() {
 	}
 }
 
+// Kill ends the connections of a service, which is all that the suite asks for.
+func (r *reference) Kill(_ context.Context, q dataplane.ConnectionQuery) (n int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range r.fronts {
+		if f.f.Service != q.Service {
+			continue
+		}
+		if n += len(f.conns); r.fault != "kills nothing" {
+			f.endLocked(func(netip.AddrPort) bool { return true })
+		}
+	}
+	return n, nil
+}
+
 // serveLocked listens unless it does so already.
 func (r *reference) serveLocked(e *front) error {
 	if e.closer != nil && !e.gone.Load() {

@@ -39,6 +39,7 @@ func scenes() []check {
 		{name: "draining", run: driven(testDraining)},
 		{name: "service-drains", run: driven(testServiceDrains)},
 		{name: "on-failure", run: driven(testOnFailure)},
+		{name: "killed", run: driven(testKilled)},
 		{name: "undisturbed", run: driven(testUndisturbed)},
 		{name: "undisturbed-many", run: driven(testUndisturbedMany)},
 		{name: "udp-moves", run: driven(testUDPMoves)},

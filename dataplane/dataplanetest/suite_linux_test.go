@@ -56,6 +56,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"drains for ever":           "routed/drain-timeout",
 		"drains no services":        "routed/service-drains",
 		"cuts nothing":              "routed/on-failure",
+		"kills nothing":             "routed/killed",
 		"disturbs others":           "routed/undisturbed",
 		"disturbs others rarely":    "routed/undisturbed-many",
 		"keeps flows":               "routed/udp-moves/udp4",

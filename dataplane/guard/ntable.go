@@ -148,10 +148,11 @@ func base(name string, kind nft.ChainType, at nft.Point, priority int32) nft.Cha
 // sorted tells the packets that open connections to frontends from all others. Where conntrack alone knows connections, TCP
 // without a SYN that is new to it belongs to one that was cut, or that conntrack has lost: translated anew, maybe for another
 // endpoint, it would hang. Virtual servers leave such packets to the host, which resets them (sloppy_tcp), and so do the
-// sockets of a mode that ends connections itself; connections that these still know go on.
+// sockets of a mode that ends connections itself; connections that these still know go on, unless a mode with resets serves
+// beside them, whose translation such packets meet first.
 func (l *layout) sorted(m dataplane.Needs, bits markBits, then string) (rules []nft.Rule) {
 	ours := nft.AddBits{Field: nft.CtMark, Bits: bits.ours}
-	if m.Forward && !m.LocalIn {
+	if m.Resets {
 		rules = append(rules, rule(isTCP, midway, nft.In{Of: l.place, Set: l.sets[servedSet]}, ours, nft.ResetTCP))
 	}
 	rules = append(rules, l.at(specialSet, nft.Goto(then)))

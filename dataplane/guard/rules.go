@@ -249,9 +249,9 @@ func verdictChains(p *plan) []chain {
 // lost them. Where conntrack alone knows their endpoints, such a packet was translated anew, maybe for another endpoint,
 // which answers with a reset of its own or, from TIME_WAIT, with none. Virtual servers leave such packets to the
 // host, which resets them (sloppy_tcp), and so do the sockets of a mode that ends connections itself; connections that
-// these still know go on.
+// these still know go on, unless a mode with resets serves beside them, whose translation such packets meet first.
 func (p *plan) cut() []string {
-	if !p.mode.Forward || p.mode.LocalIn {
+	if !p.mode.Resets {
 		return nil
 	}
 	return []string{"-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m conntrack --ctstate NEW -j REJECT --reject-with tcp-reset"}

@@ -23,7 +23,7 @@ func TestSwitch(t *testing.T) {
 		o.Interface = "lo"
 		h := newHost(t, o)
 		listen(t, 80)
-		userspace, iptables, ipvs := dataplane.Needs{}, dataplane.Needs{Forward: true, Marked: true}, dataplane.Needs{Forward: true, LocalIn: true}
+		userspace, iptables, ipvs := dataplane.Needs{}, dataplane.Needs{Forward: true, Marked: true, Resets: true}, dataplane.Needs{Forward: true, LocalIn: true}
 		for _, m := range []dataplane.Needs{
 			userspace, userspace.And(ipvs), ipvs, ipvs.And(iptables), iptables, iptables.And(ipvs), ipvs, ipvs.And(userspace), userspace, iptables, userspace,
 		} {

@@ -39,4 +39,4 @@ func Capabilities() balancer.Capabilities {
 }
 
 // Needs are what iptables mode needs of the host.
-func Needs() dataplane.Needs { return dataplane.Needs{Forward: true, Marked: true} }
+func Needs() dataplane.Needs { return dataplane.Needs{Forward: true, Marked: true, Resets: true} }

@@ -52,7 +52,7 @@ func elsewhere(backend xtables.Backend) map[string]string {
 	const why = "make soak runs it: the text of the rules is that of the legacy backend"
 	skip := map[string]string{}
 	for _, name := range dataplanetest.Scenes() {
-		if !slices.Contains([]string{"many", "order", "idempotent", "keep", "service-drains"}, name) {
+		if !slices.Contains([]string{"many", "order", "idempotent", "keep", "service-drains", "killed"}, name) {
 			skip["routed/"+name] = why
 		}
 	}
@@ -71,7 +71,7 @@ func elsewhere(backend xtables.Backend) map[string]string {
 // options are those of the host as vipd keeps it in this mode.
 func options(backend xtables.Backend) host.Options {
 	o := host.DefaultOptions()
-	o.Backend, o.Mode = backend, dataplane.Needs{Forward: true, Marked: true}
+	o.Backend, o.Mode = backend, Needs()
 	return o
 }
 

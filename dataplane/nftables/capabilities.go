@@ -31,4 +31,4 @@ func Capabilities() balancer.Capabilities {
 }
 
 // Needs are what nftables mode needs of the host.
-func Needs() dataplane.Needs { return dataplane.Needs{Forward: true, Marked: true} }
+func Needs() dataplane.Needs { return dataplane.Needs{Forward: true, Marked: true, Resets: true} }

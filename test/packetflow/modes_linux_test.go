@@ -17,8 +17,8 @@ import (
 // modes are what real packets meet on every kernel. One of them is on a node that drops what nobody asks for.
 func modes() []mode {
 	plain, nft, legacy := host.DefaultOptions(), host.DefaultOptions(), host.DefaultOptions()
-	nft.Backend, nft.Mode = "nft", dataplane.Needs{Forward: true, Marked: true}
-	legacy.Backend, legacy.Mode = "legacy", dataplane.Needs{Forward: true, Marked: true}
+	nft.Backend, nft.Mode = "nft", nftables.Needs()
+	legacy.Backend, legacy.Mode = "legacy", iptables.Needs()
 	return []mode{
 		{name: "userspace, redirect", host: plain, open: openRedirect},
 		{name: "nftables", host: nft, open: openNFTables(nft)},
@@ -35,7 +35,7 @@ func modes() []mode {
 
 func ipvsMode() mode {
 	o := host.DefaultOptions()
-	o.Backend, o.Mode = "nft", dataplane.Needs{Forward: true, LocalIn: true}
+	o.Backend, o.Mode = "nft", ipvs.Needs()
 	return mode{name: "ipvs", host: o, open: func(t *testing.T) dataplane.Dataplane {
 		t.Helper()
 		d, err := ipvs.New(t.Context(), ipvs.Options{Log: slog.New(slog.DiscardHandler), RunDir: o.RunDir})

@@ -60,15 +60,15 @@ func (o *own) start(probe time.Duration) error {
 	var err error
 	switch o.spec.Layout {
 	case ipvsLayout:
-		options.Mode = dataplane.Needs{Forward: true, LocalIn: true}
+		options.Mode = ipvs.Needs()
 		d, err = ipvs.New(context.Background(), ipvs.Options{Log: log, RunDir: options.RunDir})
 	case mapsLayout, mapsCompleteLayout:
 		options.Interface = "lo" // not every kernel has dummy devices
-		options.Mode = dataplane.Needs{Forward: true, Marked: true}
+		options.Mode = nftables.Needs()
 		d, err = nftables.New(nftables.Options{Log: log, Mark: guard.MarkBits(options.MasqueradeBit)})
 	default:
 		options.Interface = "lo"
-		options.Mode = dataplane.Needs{Forward: true, Marked: true}
+		options.Mode = iptables.Needs()
 		mode := iptables.Options{Log: log, Backend: options.Backend}
 		if o.spec.Layout == completeLayout {
 			mode.Mark = guard.Mark(options.MasqueradeBit)

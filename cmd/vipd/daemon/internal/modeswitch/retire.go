@@ -35,6 +35,7 @@ type retirement struct {
 func (c *Switch) retire(old *Chosen) {
 	ctx, cut := context.WithTimeout(context.Background(), c.DrainTime())
 	traits := old.Dataplane.Traits()
+	traits.Needs.Resets = false // its rules go: nothing new is translated that could go on
 	r := &retirement{Mode: old.Mode, needs: traits.Needs, drains: traits.Drains, cut: cut, yielded: make(chan struct{}), done: make(chan struct{})}
 	c.retiring = append(slices.DeleteFunc(c.retiring, (*retirement).isDone), r)
 	began := time.Now()

@@ -1,0 +1,99 @@
+package dataplanetest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// testKilled ends connections through which data streams both ways. There is one server alone, so that a packet which is
+// translated anew would reach the endpoint that it had, and the connection would go on. The same holds while virtual servers
+// drain beside the mode.
+func testKilled(r *rig) {
+	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
+	r.apply(web)
+	if r.s.VirtualServers {
+		if n, err := r.dp.Kill(r.Context(), dataplane.ConnectionQuery{Service: web.Name}); err == nil {
+			r.Errorf("%d connections of virtual servers are ended, it says: the kernel can't", n)
+		}
+		return
+	}
+	r.endsStreams(web.Name, "alone")
+	needs := r.dp.Traits().Needs
+	if h, ok := r.host.(interface{ SetMode(dataplane.Needs) }); ok && needs.Resets {
+		h.SetMode(needs.And(dataplane.Needs{Forward: true, LocalIn: true}))
+		defer h.SetMode(needs)
+		r.apply(web, newService("other", vipN(30), endpoints(r.w.servers...)...)) // the host follows the mode with a change
+		r.endsStreams(web.Name, "while virtual servers drain")
+	}
+}
+
+// endsStreams has clients elsewhere and on the host learn of the end of their streams.
+func (r *rig) endsStreams(of balancer.Name, when string) {
+	r.Helper()
+	for range 3 {
+		var killed atomic.Bool
+		ends := map[string]<-chan error{}
+		for _, vip := range r.w.vip {
+			for _, from := range []*lab.NS{r.w.client, r.w.host} {
+				c, _ := r.mustOpen(from, netip.Addr{}, keyOf(vip, vipPort, balancer.TCP))
+				ends[fmt.Sprintf("from %s to %s", from.Name, vip)] = r.stream(c, &killed)
+			}
+		}
+		n, err := r.dp.Kill(r.Context(), dataplane.ConnectionQuery{Service: of})
+		killed.Store(true)
+		if err != nil || n != len(ends) {
+			r.Errorf("%s, ending %d connections came to %d, %v", when, len(ends), n, err)
+		}
+		for which, ended := range ends {
+			if err := <-ended; errors.Is(err, errGoesOn) || errors.Is(err, os.ErrDeadlineExceeded) {
+				r.Fatalf("%s, a stream %s that was ended: %v", when, which, err)
+			}
+		}
+	}
+}
+
+var errGoesOn = errors.New("what was sent after the end comes back")
+
+// stream sends all the time, reads what comes back, and tells how that ended.
+func (r *rig) stream(c net.Conn, killed *atomic.Bool) <-chan error {
+	r.Helper()
+	if err := c.SetDeadline(time.Now().Add(wait.Patience)); err != nil {
+		r.Fatal(err)
+	}
+	before, after := make([]byte, 4096), bytes.Repeat([]byte{1}, 4096)
+	ended := make(chan error, 1)
+	go func() { // mustOpen closes c with the test
+		for chunk := before; ; {
+			if killed.Load() {
+				chunk = after
+			}
+			if _, err := c.Write(chunk); err != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		for got := make([]byte, 4096); ; {
+			n, err := c.Read(got)
+			if bytes.Contains(got[:n], after[:1]) {
+				err = errGoesOn
+			}
+			if err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	return ended
+}
