@@ -69,8 +69,10 @@ func (g *gateway) configure(text string) {
 }
 
 // dial connects the client to a VIP and asks who answers.
-func (g *gateway) dial(vip string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(g.t.Context(), wait.Bound(0))
+func (g *gateway) dial(vip string) (net.Conn, error) { return g.dialWithin(vip, wait.Bound(0)) }
+
+func (g *gateway) dialWithin(vip string, limit time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(g.t.Context(), limit)
 	defer cancel()
 	c, err := g.client.Dial(ctx, "tcp", vip+":80")
 	if err != nil {

@@ -123,7 +123,33 @@ func (g *gateway) etcd() {
 		"endpoints = [{ address = \"10.2.0.2\" }]\n")
 	g.run("vipctl apply -f /root/services.toml; systemctl start vipd")
 	g.serves("10.96.0.20")
+	g.owns()
 	g.run("systemctl stop members; systemctl restart vipd")
 	g.serves("10.96.0.20")
 	wait.For(t, 20*time.Second, "the status to say that etcd is away", func() bool { return strings.Contains(g.property("StatusText"), "etcd") })
+}
+
+// owns has the machine own a VIP on its link to the client, by vipd-owner.service as it is installed. It is the only host of its fleet,
+// so etcd confirms it.
+func (g *gateway) owns() {
+	t := g.t
+	lab.Need(t, "nft")
+	const vip = "10.1.0.100"
+	g.configure("mode = \"userspace\"\n[store]\nkind = \"etcd\"\n[ownership]\nenabled = true\n[vips.\"" + vip + "\"]\nhold = \"one\"\n")
+	put(t, g.path("/root/owned.toml"), "[services.owned]\nvips = [\""+vip+"\"]\nports = [{ port = 80, target_port = 8080 }]\n"+
+		"endpoints = [{ address = \"10.2.0.2\" }]\n")
+	g.run("vipctl apply -f /root/owned.toml; systemctl restart vipd; systemctl start vipd-owner")
+	g.serves(vip)
+	// The 41st field is the scheduling policy: 2 is SCHED_RR (proc(5)).
+	if policy := g.run("cut -d ' ' -f 41 /proc/$(systemctl show vipd-owner --value -p MainPID)/stat"); strings.TrimSpace(policy) != "2" {
+		t.Errorf("the owner's scheduling policy is %s\n%s", policy, g.run("journalctl --no-pager -u vipd-owner"))
+	}
+	g.run("systemctl stop vipd-owner")
+	if c, err := g.dialWithin(vip, wait.Scaled(300*time.Millisecond)); err == nil {
+		_ = c.Close()
+		t.Error("the VIP is answered after the owner has ended")
+	}
+	if out := g.run("journalctl --no-pager -p warning -u vipd-owner"); strings.Contains(out, "vipd[") {
+		t.Errorf("there are warnings:\n%s", out)
+	}
 }

@@ -3,6 +3,7 @@ package owner
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -49,11 +50,11 @@ func newFleet(t *testing.T) *fleet {
 	l, bin := lab.New(t), program.Bin(t)
 	f := &fleet{t: t, client: l.Add("client"), etcd: etcdkit.Start(t, etcdkit.Options{})}
 	lan := l.Bridge("lan")
-	lan.Join(f.client, "10.9.0.50/24", "fd09::50/64", taken.String()+"/32")
+	lan.Join(f.client, "10.9.0.50/16", "fd09::50/64", taken.String()+"/32")
 	other := l.Bridge("other")
 	for i := range 3 {
 		ns := l.Add(fmt.Sprintf("gw%d", i+1))
-		lan.Join(ns, fmt.Sprintf("10.9.0.%d/24", 11+i), fmt.Sprintf("fd09::%d/64", 11+i))
+		lan.Join(ns, fmt.Sprintf("10.9.0.%d/16", 11+i), fmt.Sprintf("fd09::%d/64", 11+i))
 		other.Join(ns, fmt.Sprintf("10.8.0.%d/24", 11+i))
 		respond(t, ns)
 		g := &gateway{t: t, ns: ns, bin: bin, dir: t.TempDir()}
@@ -108,7 +109,7 @@ group = "pair"
 hold = "one"
 [services.probe]
 vips = ["10.9.0.100", "fd09::100"]
-ports = [{ port = 9000, target_port = 9001, protocol = "udp" }]
+ports = [{ name = "probe", port = 9000, target_port = 9001, protocol = "udp" }, { name = "talk", port = 9000, target_port = 9001 }]
 endpoints = [{ address = "10.9.0.%[2]d" }, { address = "fd09::%[2]d" }]
 `
 
@@ -224,6 +225,31 @@ func (f *fleet) answers(vips ...netip.Addr) {
 	}
 }
 
+// talk opens a connection to the VIP.
+func (f *fleet) talk() (c net.Conn) {
+	f.t.Helper()
+	lab.Eventually(f.t, 10*time.Second, "a connection", func() (err error) {
+		if c, err = f.client.Dial(f.t.Context(), "tcp", netip.AddrPortFrom(vip, probePort).String()); err == nil {
+			if err = said(c); err != nil {
+				_ = c.Close()
+			}
+		}
+		return err
+	})
+	f.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// said says something on a connection, which comes back.
+func said(c net.Conn) error {
+	_ = c.SetDeadline(time.Now().Add(wait.Bound(0)))
+	if _, err := c.Write([]byte("?")); err != nil {
+		return err
+	}
+	_, err := c.Read(make([]byte, 1))
+	return err
+}
+
 // TestOneOwner breaks the owner of a VIP in turn: another one answers soon, and never both.
 func TestOneOwner(t *testing.T) {
 	f := newFleet(t)
@@ -251,6 +277,7 @@ func TestOneOwner(t *testing.T) {
 		{"stopped", signal(syscall.SIGSTOP), signal(syscall.SIGCONT), true},
 	} {
 		g := f.settled()
+		talk := f.talk()
 		p := f.probe()
 		c.fault(g)
 		if c.moves {
@@ -264,6 +291,9 @@ func TestOneOwner(t *testing.T) {
 		c.mend(g)
 		f.settled() // whoever was stopped has had the time to answer again
 		f.answers(vip, vip6)
+		if err := said(talk); c.moves != errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: a connection that was open meets %v", c.name, err)
+		}
 		gap, dual := p.gap()
 		t.Logf("%s: nobody answered for %s", c.name, gap.Round(time.Millisecond))
 		if len(dual) > 0 {
@@ -283,10 +313,48 @@ func TestOneOwner(t *testing.T) {
 	wait.For(t, etcdkit.Patience, "the address that was a stranger's", func() bool {
 		return slices.ContainsFunc(f.hosts, func(g *gateway) bool { s := g.status(); return s != nil && slices.Contains(s.Bound, taken) })
 	})
-	g := f.settled()
+	f.many()
+	g := f.owner()
 	f.client.AddAddr("lan", vip.String()+"/32")
 	wait.For(t, etcdkit.Patience, "a rival", func() bool {
 		s := g.status()
-		return len(s.Rivals) == 1 && s.Rivals[0].VIP == vip && s.Rivals[0].Node == "" && len(s.Problems) == 1
+		return slices.ContainsFunc(s.Rivals, func(r api.OwnerRival) bool { return r.VIP == vip && r.Node == "" }) && len(s.Problems) == 1
 	})
+}
+
+// many gives the hosts 1,000 VIPs, and kills one of them: the others take its share.
+func (f *fleet) many() {
+	f.t.Helper()
+	n := wait.Load(1000)
+	var more strings.Builder
+	for i := range n {
+		fmt.Fprintf(&more, "[vips.\"10.9.%d.%d\"]\nhold = \"one\"\n", 1+i/250, 1+i%250)
+	}
+	for _, g := range f.hosts {
+		text, err := os.ReadFile(g.config())
+		if err == nil {
+			err = os.WriteFile(g.config(), append(text, more.String()...), 0o600)
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		g.vipctl("reload")
+	}
+	has := func(hosts []*gateway) (all int) {
+		for _, g := range hosts {
+			if s := g.status(); s != nil {
+				all += len(s.Bound)
+			}
+		}
+		return all
+	}
+	wait.For(f.t, etcdkit.Patience, "many VIPs to have owners", func() bool { return has(f.hosts) == n+3 })
+	f.settled()
+	g := slices.MaxFunc(f.hosts, func(a, b *gateway) int { return len(a.status().Bound) - len(b.status().Bound) })
+	others := slices.DeleteFunc(slices.Clone(f.hosts), func(o *gateway) bool { return o == g })
+	share := len(g.status().Bound)
+	began := time.Now()
+	_ = g.cmd.Process.Kill()
+	wait.For(f.t, etcdkit.Patience, "the VIPs of a host that was killed", func() bool { return has(others) == n+3 })
+	f.t.Logf("%d VIPs on 3 hosts: the %d of one that was killed have other owners after %s", n, share, time.Since(began).Round(time.Millisecond))
 }

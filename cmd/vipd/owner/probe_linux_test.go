@@ -2,6 +2,8 @@ package owner
 
 import (
 	"encoding/binary"
+	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -32,6 +34,20 @@ func respond(t *testing.T, ns *lab.NS) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
+	l, err := ns.Listen("tcp", fmt.Sprintf(":%d", ownPort))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
+		}
+	}()
 	go func() {
 		b := make([]byte, 200)
 		for {
