@@ -21,6 +21,9 @@ import (
 // check is the program of a health check: it passes for a process that is nobody.
 const check = "#!/bin/sh\n[ \"$(id -un)\" = nobody ] && [ \"$(id -u)\" -gt 0 ] && echo \"I am $(id -un)\"\n"
 
+// told is a hook that writes who runs it and what it reads to the journal.
+const told = "#!/bin/sh\nexec systemd-cat -t told sh -c 'id -un; cat'\n"
+
 // gateway is a machine between a client and a server that see it as their router.
 type gateway struct {
 	*machine
@@ -38,7 +41,7 @@ func newGateway(t *testing.T, install func(t *testing.T, to string), files map[s
 	client.Default("10.1.0.1")
 	server.Default("10.2.0.1")
 	server.Echo("tcp", "s1", netip.MustParseAddrPort("10.2.0.2:8080"))
-	all := map[string]string{"usr/local/bin/check": check, "usr/local/bin/hang": "#!/bin/sh\nexec sleep 1000\n"}
+	all := map[string]string{"usr/local/bin/check": check, "usr/local/bin/told": told, "usr/local/bin/hang": "#!/bin/sh\nexec sleep 1000\n"}
 	for name, text := range files {
 		all[name] = text
 	}
@@ -159,7 +162,7 @@ func TestUnitLife(t *testing.T) {
 	for _, l := range []life{
 		{name: "nft", mode: "iptables", settings: "[iptables]\nbackend = \"nft\"", keeps: true},
 		{name: "legacy", mode: "iptables", settings: "[iptables]\nbackend = \"legacy\"", keeps: true},
-		{name: "userspace", mode: "userspace"},
+		{name: "userspace", mode: "userspace", settings: "[hooks]\non_mode = [\"/usr/local/bin/told\"]", hooked: true},
 	} {
 		t.Run(l.name, func(t *testing.T) { g.of(t).live(l) })
 	}
@@ -214,6 +217,8 @@ type life struct {
 	name, mode, settings string
 	// keeps: traffic goes on without vipd.
 	keeps bool
+	// hooked: on_mode is told.
+	hooked bool
 }
 
 func (g *gateway) live(l life) {
@@ -231,6 +236,13 @@ func (g *gateway) live(l life) {
 		out := g.run("vipctl get endpoints -o wide")
 		return strings.Contains(out, "I am nobody") && strings.Contains(out, "not over within")
 	})
+
+	if l.hooked {
+		wait.For(t, 20*time.Second, "the hook to be told as nobody", func() bool {
+			out, _ := g.try("journalctl -t told -o cat")
+			return strings.HasPrefix(out, "nobody\n{") && strings.Contains(out, `"text":"userspace mode serves"`)
+		})
+	}
 
 	open, err := g.dial("10.96.0.10")
 	if err != nil {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"time"
@@ -40,6 +41,7 @@ type Config struct {
 	IPTables   IPTables       `toml:"iptables"`
 	API        API            `toml:"api"`
 	Metrics    Metrics        `toml:"metrics"`
+	Hooks      Hooks          `toml:"hooks"`
 	Tracing    Tracing        `toml:"tracing"`
 	Ownership  Ownership      `toml:"ownership"`
 	Definition map[string]any `toml:"services"`
@@ -207,6 +209,26 @@ type Metrics struct {
 	PerEndpoint bool `toml:"per_endpoint"`
 }
 
+// Hooks are programs that are told of events, each with its arguments; empty means none.
+type Hooks struct {
+	OnHealth  []string `toml:"on_health"`
+	OnMode    []string `toml:"on_mode"`
+	OnVIP     []string `toml:"on_vip"`
+	OnProblem []string `toml:"on_problem"`
+	OnDrain   []string `toml:"on_drain"`
+	// User is who they run as. Default nobody.
+	User string `toml:"user"`
+}
+
+// Commands returns the programs by the name of their setting, without those that are not set.
+func (h *Hooks) Commands() map[string][]string {
+	all := map[string][]string{
+		"on_health": h.OnHealth, "on_mode": h.OnMode, "on_vip": h.OnVIP, "on_problem": h.OnProblem, "on_drain": h.OnDrain,
+	}
+	maps.DeleteFunc(all, func(_ string, command []string) bool { return len(command) == 0 })
+	return all
+}
+
 // Tracing sends spans somewhere; "" turns it off.
 type Tracing struct {
 	OTLPEndpoint string `toml:"otlp_endpoint"`
@@ -245,6 +267,11 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 	}
 	// Relative paths mean the same whichever folder the program was started in.
 	base := filepath.Dir(d.File())
+	for _, command := range c.Hooks.Commands() { // they share their memory with c
+		if command[0] != "" && !filepath.IsAbs(command[0]) {
+			command[0] = filepath.Join(base, command[0])
+		}
+	}
 	for _, path := range []*string{
 		&c.StateDir, &c.RunDir, &c.API.Socket, &c.Store.Path,
 		&c.Etcd.PasswordFile, &c.Etcd.CAFile, &c.Etcd.CertFile, &c.Etcd.KeyFile,

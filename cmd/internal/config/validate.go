@@ -39,6 +39,11 @@ func (c *Config) validate() []balancer.Problem {
 	if c.API.HTTP != "" && !isListen(c.API.HTTP) {
 		wrong("api.http", `%q is not ADDRESS:PORT, such as "127.0.0.1:9890"; "" turns it off`, c.API.HTTP)
 	}
+	for name, command := range c.Hooks.Commands() {
+		if command[0] == "" || strings.ContainsRune(strings.Join(command, ""), 0) {
+			wrong("hooks."+name, "%q is not a program with its arguments, such as [\"/usr/local/bin/notify\", \"web\"]", command)
+		}
+	}
 	later := func(field, what string) {
 		add(balancer.SeverityNearest, field, "%s is not part of this version", what)
 	}

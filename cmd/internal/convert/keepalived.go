@@ -283,7 +283,7 @@ func (k *keepalived) setting(s *service, n *node) {
 			k.note(n.line, "vipd serves while one endpoint is up; nearest are an alert on vipd_endpoints and panic_threshold in the health table")
 		}
 	case "quorum_up", "quorum_down", "notify_up", "notify_down", "smtp_alert":
-		k.note(n.line, "nearest is a program that reads \"vipctl events -f\", or an alert on vipd's metrics")
+		k.note(n.line, "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics")
 	case "ha_suspend":
 		k.note(n.line, "vipd checks endpoints whether or not this host has the VIP")
 	case "ops":

@@ -23,6 +23,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
+	"vipd/cmd/vipd/daemon/internal/hooks"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/cmd/vipd/daemon/internal/outlier"
@@ -276,6 +277,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("leftovers", d.modeSwitch.RemoveLeftovers)
 	start("notify", d.notifyLoop)
 	start("events", d.record.Follow)
+	start("hooks", func(ctx context.Context) error {
+		return hooks.Run(ctx, hooks.Options{
+			Commands: d.config.Hooks.Commands(), User: d.config.Hooks.User, Node: d.config.Node, Journal: d.journal,
+			Log: d.Log.With("component", "hooks"),
+		})
+	})
 	<-ctx.Done()
 	d.notify.stopping()
 	parts.Wait()

@@ -1,4 +1,4 @@
-package probe
+package command
 
 import (
 	"bytes"
@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/user"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -23,78 +22,41 @@ import (
 // never waits for a reader.
 const maxOutput = 4 << 10
 
-// exec runs the definition's program, without a shell, as its own user, in a process group of its own and with nothing
-// open but its outputs. It passes if it ends with 0; what was seen is the last line of its complaints, or else of what it
-// prints: programs say at the end what it comes to. When it ends, or its time is over, whatever is left of its group is
-// killed.
-func (a *attempt) exec(ctx context.Context) (string, error) {
-	cmd := exec.Command(a.health.Command[0], a.health.Command[1:]...)
-	who, err := identity(a.health.User)
+// Run runs the program until it ends or ctx does. The error says why it could not be run.
+func (c Command) Run(ctx context.Context) (Result, error) {
+	cmd := exec.Command(c.Args[0], c.Args[1:]...)
+	who, err := identity(c.User)
 	if err != nil {
-		return "", err
+		return Result{}, err
 	}
 	output, complaints := &tail{}, &tail{}
 	cmd.Dir = "/"
-	cmd.Env = []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8",
-		"VIPD_ADDRESS=" + a.at.Addr().String(), "VIPD_PORT=" + strconv.Itoa(int(a.at.Port())),
-	}
+	cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"}, c.Env...)
 	cmd.Stdout, cmd.Stderr = output, complaints
+	if c.Input != nil {
+		cmd.Stdin = bytes.NewReader(c.Input)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: who, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second // somebody outside the group may hold the output open
-	a.notes.note("running %q", a.health.Command)
 	if err := cmd.Start(); err != nil {
-		return "", localf("starting the program: %w", err)
+		return Result{}, fmt.Errorf("starting the program: %w", err)
 	}
 	intime := await(ctx, cmd.Process.Pid)
 	err = cmd.Wait()
-	said := a.said(output, complaints)
+	r := Result{Printed: output.bytes(), Complained: complaints.bytes()}
 	var exit *exec.ExitError
 	switch {
 	case !intime:
-		return "", fmt.Errorf("not over within %s, killed%s", a.timeout(), after(said))
+		r.Err = ErrLate
 	case err == nil || errors.Is(err, exec.ErrWaitDelay):
-		if said == "" {
-			return "exited with 0", nil
-		}
-		return said, nil
 	case errors.As(err, &exit) && exit.Exited():
-		return "", fmt.Errorf("exited with %d%s", exit.ExitCode(), after(said))
+		r.Err = fmt.Errorf("exited with %d", exit.ExitCode())
 	case errors.As(err, &exit):
-		return "", fmt.Errorf("ended by signal: %s%s", exit.Sys().(syscall.WaitStatus).Signal(), after(said))
+		r.Err = fmt.Errorf("ended by signal: %s", exit.Sys().(syscall.WaitStatus).Signal())
+	default:
+		return Result{}, fmt.Errorf("waiting for the program: %w", err)
 	}
-	return "", localf("waiting for the program: %w", err)
-}
-
-// said returns what a program came to say, and notes all that is kept of it.
-func (a *attempt) said(output, complaints *tail) string {
-	printed, complained := output.bytes(), complaints.bytes()
-	a.notes.data('<', printed)
-	if len(complained) > 0 {
-		a.notes.note("to stderr:")
-		a.notes.data('<', complained)
-	}
-	if last := lastLine(string(complained)); last != "" {
-		return last
-	}
-	return lastLine(string(printed))
-}
-
-// lastLine is the last line of text that is not empty, shortened.
-func lastLine(text string) (last string) {
-	for line := range strings.Lines(text) {
-		if line = shown(line); line != "" {
-			last = line
-		}
-	}
-	return last
-}
-
-func after(said string) string {
-	if said == "" {
-		return ""
-	}
-	return ": " + said
+	return r, nil
 }
 
 // await waits until the process has ended or ctx is over, kills its whole group, and reports whether it ended by itself.
@@ -130,27 +92,27 @@ func identity(name string) (*syscall.Credential, error) {
 	}
 	u, err := user.Lookup(name)
 	if err != nil {
-		return nil, localf("looking up the user %s: %w", name, err)
+		return nil, fmt.Errorf("looking up the user %s: %w", name, err)
 	}
 	uid, err := strconv.ParseUint(u.Uid, 10, 32)
 	if err != nil {
-		return nil, localf("looking up the user %s: %w", name, err)
+		return nil, fmt.Errorf("looking up the user %s: %w", name, err)
 	}
 	if !root {
 		if int(uid) == os.Geteuid() {
 			return nil, nil
 		}
-		return nil, localf("vipd needs root to run programs as %s", name)
+		return nil, fmt.Errorf("vipd needs root to run programs as %s", name)
 	}
 	ids, err := u.GroupIds()
 	if err != nil {
-		return nil, localf("looking up the groups of %s: %w", name, err)
+		return nil, fmt.Errorf("looking up the groups of %s: %w", name, err)
 	}
 	c := &syscall.Credential{Uid: uint32(uid)}
 	for _, id := range append([]string{u.Gid}, ids...) {
 		gid, err := strconv.ParseUint(id, 10, 32)
 		if err != nil {
-			return nil, localf("looking up the groups of %s: %w", name, err)
+			return nil, fmt.Errorf("looking up the groups of %s: %w", name, err)
 		}
 		c.Groups = append(c.Groups, uint32(gid))
 	}

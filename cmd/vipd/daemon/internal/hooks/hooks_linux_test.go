@@ -1,0 +1,115 @@
+package hooks
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vipd/cmd/internal/events"
+	"vipd/test/wait"
+)
+
+// hooked runs hooks over a journal until the test ends; script is what each does, with $OUT as a folder that anybody may write.
+func hooked(t *testing.T, commands map[string]string) (journal *events.Journal, out string, logged *log) {
+	t.Helper()
+	out = t.TempDir()
+	for dir := out; dir != filepath.Dir(os.TempDir()); dir = filepath.Dir(dir) { // nobody has to get there
+		if err := os.Chmod(dir, 0o777|os.ModeSticky); err != nil && dir == out {
+			t.Fatal(err)
+		}
+	}
+	logged = &log{lines: make(chan string, 1000)}
+	o := Options{
+		Commands: map[string][]string{}, Node: "n1", Journal: events.New(events.Options{Log: slog.New(slog.DiscardHandler)}),
+		Log: slog.New(slog.NewTextHandler(logged, nil)),
+	}
+	for name, script := range commands {
+		o.Commands[name] = []string{"/bin/sh", "-c", script, "sh", out}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- Run(ctx, o) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return o.Journal, out, logged
+}
+
+type log struct{ lines chan string }
+
+func (l *log) Write(b []byte) (int, error) {
+	select {
+	case l.lines <- string(b):
+	default:
+	}
+	return len(b), nil
+}
+
+func reads(t *testing.T, file, want string) {
+	t.Helper()
+	var got string
+	wait.For(t, wait.Patience, "the hook to write "+want, func() bool {
+		b, _ := os.ReadFile(file)
+		got = string(b)
+		return got == want
+	})
+}
+
+// TestHooks: each hook is told of its own kinds of events, in order, by stdin and by its environment, and as nobody.
+func TestHooks(t *testing.T) {
+	say := `echo "$VIPD_NODE $VIPD_HOOK $VIPD_KIND $VIPD_SERVICE $VIPD_ENDPOINT $VIPD_TEXT ($VIPD_CAUSE)" >>$1/said; cat >>$1/json; id -un >$1/who`
+	journal, out, _ := hooked(t, map[string]string{"on_health": say})
+	journal.Record(events.Event{Kind: events.Health, Service: "web", Endpoint: "10.0.0.1:80", Text: "is down", Cause: "connection\nrefused\x00"})
+	journal.Record(events.Event{Kind: events.Mode, Text: "ipvs mode serves"})
+	journal.Record(events.Event{Kind: events.Health, Service: "web", Endpoint: "10.0.0.1:80", Text: "is up"})
+	reads(t, filepath.Join(out, "said"), "n1 on_health health web 10.0.0.1:80 is down (connection\nrefused)\nn1 on_health health web 10.0.0.1:80 is up ()\n")
+	text, err := os.ReadFile(filepath.Join(out, "json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first told
+	if err := json.NewDecoder(strings.NewReader(string(text))).Decode(&first); err != nil || first.Node != "n1" || first.Text != "is down" || first.Seq == 0 {
+		t.Errorf("read %+v, %v from\n%s", first, err, text)
+	}
+	if os.Geteuid() == 0 {
+		reads(t, filepath.Join(out, "who"), "nobody\n")
+	}
+}
+
+// TestHooksThatFail: one that hangs holds up no other; of the events that wait for it the oldest are left out; a failure is logged with
+// what the program said.
+func TestHooksThatFail(t *testing.T) {
+	journal, out, logged := hooked(t, map[string]string{
+		"on_mode":    `touch $1/began; until [ -e $1/go ]; do sleep 0.01; done; sed 's/.*"missed":\([0-9]*\).*"text":"\([^"]*\)".*/\1 \2/; t; s/.*"text":"\([^"]*\)".*/\1/' >>$1/modes`,
+		"on_problem": `echo no mail today >&2; exit 3`,
+	})
+	journal.Record(events.Event{Kind: events.Mode, Text: "first"})
+	wait.For(t, wait.Patience, "the hook to run", func() bool { _, err := os.Stat(filepath.Join(out, "began")); return err == nil })
+	journal.Record(events.Event{Kind: events.Problem, Text: "bad"})
+	if line := <-logged.lines; !strings.Contains(line, "exited with 3: no mail today") {
+		t.Errorf("logged %q", line)
+	}
+	const more = 20
+	var want strings.Builder
+	for i := range mostWaiting + more {
+		journal.Record(events.Event{Kind: events.Mode, Text: fmt.Sprintf("m%d", i)})
+		switch {
+		case i == more:
+			fmt.Fprintf(&want, "%d m%d\n", more, i)
+		case i > more:
+			fmt.Fprintf(&want, "m%d\n", i)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(out, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	reads(t, filepath.Join(out, "modes"), "first\n"+want.String())
+}
