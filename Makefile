@@ -26,9 +26,10 @@ DESTDIR    ?=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## bin/vipd, bin/vipctl and the servers of the examples
+build: ## bin/vipd, bin/vipctl, their manual pages in bin/man, and the servers of the examples
 	@mkdir -p bin
 	$(BUILD) -o bin/ ./cmd/vipd ./cmd/vipctl ./examples/echo ./examples/demo
+	@CGO_ENABLED=0 $(GO) run -buildvcs=false -trimpath ./packaging/man -bin bin -o bin/man -version "$(VERSION)"
 
 run: build ## three servers behind a VIP on this machine, without root; Ctrl-C ends it
 	@bin/demo run
@@ -85,17 +86,17 @@ cover: ## statement coverage of each package by all tests together
 	@$(GO) test -coverpkg ./... -coverprofile build/cover.out ./... >build/cover.log || { cat build/cover.log; exit 1; }
 	@awk -f test/cover.awk build/cover.out
 
-package: ## build/packages: .deb and .rpm for amd64 and arm64, of this commit
+package: ## build/packages: .deb and .rpm for amd64 and arm64, of this commit; MAINTAINER="Name <mail>" says who made them
 	packaging/build build/packages amd64 arm64
 
-package-test: ## builds packages of two versions, and installs, upgrades, downgrades, removes and purges them on a machine in namespaces (as root; minutes)
+package-test: needs ## builds packages of two versions, and installs, upgrades, downgrades, removes and purges them on a machine in namespaces (as root; minutes)
 	@rm -rf build/package-test
 	VERSION=v0.0.1 packaging/build build/package-test/old amd64
 	VERSION=v0.0.2 packaging/build build/package-test/new amd64 arm64
 	VERSION=v0.0.2 packaging/build build/package-test/again amd64 arm64
 	VIPD_PACKAGES=$(CURDIR)/build/package-test $(GO) test -count=1 -run Packages ./packaging/... ./test/systemd
 
-install: ## (after build) to DESTDIR: programs, unit, modules' options, completions, and a default config unless there is one
+install: ## (after build) to DESTDIR: programs, units, modules' options, completions, manual pages, and a default config unless there is one
 	@test -x bin/vipd || { echo 'run "make build" first'; exit 1; } # not as a dependency: under sudo there may be no Go
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/vipd
 	install -m 0755 bin/vipd bin/vipctl $(DESTDIR)$(BINDIR)/
@@ -108,12 +109,14 @@ install: ## (after build) to DESTDIR: programs, unit, modules' options, completi
 	bin/vipctl completion bash | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/bash-completion/completions/vipctl
 	bin/vipctl completion zsh  | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/zsh/site-functions/_vipctl
 	bin/vipctl completion fish | install -D -m 0644 /dev/stdin $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/vipctl.fish
+	for page in $(notdir $(wildcard bin/man/*)); do install -D -m 0644 bin/man/$$page $(DESTDIR)$(DATADIR)/man/man$${page##*.}/$$page; done
 
 uninstall: ## what install has put to DESTDIR but for the config: stop vipd, and "vipctl cleanup" before
 	rm -f $(DESTDIR)$(BINDIR)/vipd $(DESTDIR)$(BINDIR)/vipctl $(DESTDIR)$(UNITDIR)/vipd.service $(DESTDIR)$(UNITDIR)/vipd-owner.service
 	for d in modprobe.d modules-load.d sysctl.d sysusers.d tmpfiles.d; do rm -f $(DESTDIR)$(LIBDIR)/$$d/vipd.conf; done
 	rm -f $(DESTDIR)$(DATADIR)/bash-completion/completions/vipctl $(DESTDIR)$(DATADIR)/zsh/site-functions/_vipctl
-	rm -f $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/vipctl.fish
+	rm -f $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/vipctl.fish $(DESTDIR)$(DATADIR)/man/man1/{vipctl,vipctl-*}.1
+	rm -f $(DESTDIR)$(DATADIR)/man/man5/vipd.toml.5 $(DESTDIR)$(DATADIR)/man/man8/vipd.8
 
 clean: ## remove what the targets above have built
 	rm -rf bin build

@@ -226,6 +226,7 @@ func (r *reader) install(t *testing.T, b block) {
 		"usr/local/bin/vipd", "usr/local/bin/vipctl", "usr/local/lib/systemd/system/vipd.service", "usr/local/lib/systemd/system/vipd-owner.service", "etc/vipd/vipd.toml",
 		"usr/local/share/bash-completion/completions/vipctl", "usr/local/share/zsh/site-functions/_vipctl",
 		"usr/local/share/fish/vendor_completions.d/vipctl.fish",
+		"usr/local/share/man/man1/vipctl.1", "usr/local/share/man/man1/vipctl-drain.1", "usr/local/share/man/man5/vipd.toml.5", "usr/local/share/man/man8/vipd.8",
 		"usr/local/lib/modprobe.d/vipd.conf", "usr/local/lib/modules-load.d/vipd.conf", "usr/local/lib/sysctl.d/vipd.conf",
 	} {
 		if info, err := os.Stat(filepath.Join(r.destination, file)); err != nil || info.Size() == 0 {

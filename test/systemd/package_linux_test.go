@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,7 +26,9 @@ func TestPackages(t *testing.T) {
 	t.Run("deb", func(t *testing.T) {
 		g := g.of(t)
 		const dpkg = "dpkg --no-triggers " // the machine's other packages would index its manual pages each time
-		g.packaged(dpkg+"-i /packages/old/*_amd64.deb", dpkg+"-i /packages/new/*_amd64.deb", dpkg+"-r vipd")
+		for _, mode := range []string{"nftables", "userspace"} {
+			g.packaged(mode, dpkg+"-i /packages/old/*_amd64.deb", dpkg+"-i /packages/new/*_amd64.deb", dpkg+"-r vipd")
+		}
 		g.run("test -e /etc/vipd/vipd.toml")
 		g.run(dpkg + "-P vipd")
 	})
@@ -35,14 +38,14 @@ func TestPackages(t *testing.T) {
 		if out, err := g.try("test -e /usr/bin/vipd || test -e /etc/vipd || test -e /var/lib/vipd || ls -d /etc/systemd/system/*/vipd.service"); err == nil {
 			t.Fatalf("dpkg -P has left files:\n%s", out)
 		}
-		g.packaged("rpm -i --nodeps /packages/old/*.x86_64.rpm; systemctl start vipd", "rpm -U --nodeps /packages/new/*.x86_64.rpm", "rpm -e vipd")
+		g.packaged("nftables", "rpm -i --nodeps /packages/old/*.x86_64.rpm; systemctl start vipd", "rpm -U --nodeps /packages/new/*.x86_64.rpm", "rpm -e vipd")
 		g.run("test -e /etc/vipd/vipd.toml.rpmsave")
 	})
 }
 
-// packaged takes a package through its life, with the commands of its manager. In a kernel mode an upgrade and a downgrade lose no
-// connection, and removing it leaves nothing in the kernel.
-func (g *gateway) packaged(install, upgrade, remove string) {
+// packaged takes a package through its life, with the commands of its manager. An upgrade and a downgrade lose no connection, and
+// removing it leaves nothing in the kernel.
+func (g *gateway) packaged(mode, install, upgrade, remove string) {
 	t := g.t
 	t.Helper()
 	out := g.run(install)
@@ -51,7 +54,7 @@ func (g *gateway) packaged(install, upgrade, remove string) {
 	}
 	g.run("getent group vipd")
 	g.version("0.0.1")
-	g.configure(config("mode = \"nftables\"\nstrict_mode = true", service("web", 10, "/usr/local/bin/check")))
+	g.configure(config(fmt.Sprintf("mode = %q\nstrict_mode = true", mode), service("web", 10, "/usr/local/bin/check")))
 	g.run("systemctl restart vipd")
 	g.serves("10.96.0.10")
 	open, err := g.dial("10.96.0.10")
