@@ -21,7 +21,20 @@ type Connection struct {
 	// In and Out are bytes from and to the client; 0, and left out, also where the kernel does not count them.
 	In  uint64 `json:"bytes_in,omitzero"`
 	Out uint64 `json:"bytes_out,omitzero"`
+	// Retries counts the endpoints that did not take it before this one did; userspace mode alone knows.
+	Retries int `json:"retries,omitzero"`
+	// End says how it ended, where it has: closed by both sides, reset by one, cut by vipd, or refused, as no endpoint took it. "" where
+	// the mode does not know.
+	End string `json:"end,omitzero"`
 }
+
+// The ways in which a connection ends.
+const (
+	EndClosed  = "closed"
+	EndReset   = "reset"
+	EndCut     = "cut"
+	EndRefused = "refused"
+)
 
 // UDP flows have no end: one that has had no packet for IdleAfter counts as live no more, though it is remembered for longer, and
 // its state is Idle. Resolvers ask again after 5 s.

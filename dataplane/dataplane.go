@@ -48,7 +48,8 @@ type Dataplane interface {
 	Connections(ctx context.Context, q ConnectionQuery, visit func(*Connection) error) error
 	// Kill ends the connections that q names, and returns how many there were. What fails leaves some of them ended.
 	Kill(ctx context.Context, q ConnectionQuery) (int, error)
-	// Follow calls tell for each connection that begins or ends, until ctx does; then it returns nil. The connection is tell's
+	// Follow calls tell for each connection that begins or ends, until ctx does; then it returns nil. One that no backend takes only
+	// ends. The connection is tell's
 	// until it returns. Where tell is too slow for what comes, some are missed, and lost is called.
 	Follow(ctx context.Context, tell func(began bool, c *Connection), lost func()) error
 	// Explain reports how this dataplane chooses the backend of a new connection of client to f, which is applied, as the

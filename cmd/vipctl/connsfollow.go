@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -43,8 +44,11 @@ func (p *printer) connectionEvent(e *api.ConnectionEvent) string {
 		text, _ := json.Marshal(e) // plain fields
 		return string(text) + "\n"
 	}
-	n := e.Connection
-	line := fmt.Sprintf("%s  %-5s  %s  %s  %s  %s", e.At.Local().Format(time.TimeOnly), e.Event, n.Client, n.Frontend, n.Backend, n.State)
+	n, backend := e.Connection, "-"
+	if n.Backend.IsValid() {
+		backend = n.Backend.String()
+	}
+	line := fmt.Sprintf("%s  %-5s  %s  %s  %s  %s", e.At.Local().Format(time.TimeOnly), e.Event, n.Client, n.Frontend, backend, cmp.Or(n.End, n.State))
 	if p.format == formWide {
 		in, out := transferred(n.In, n.Out)
 		line += fmt.Sprintf("  %s  in %s, out %s", n.Service, in, out)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 )
 
 // conn is one connection of a client, from the accept to the end.
@@ -27,6 +28,7 @@ type conn struct {
 	// The rest is guarded by f.mu.
 	prev, next *conn
 	backend    *backend     // chosen; nil: not yet
+	retries    int          // backends that were tried before it
 	server     *net.TCPConn // established; nil: not yet
 	cut        bool         // to be reset
 	left       bool         // ended, and not among the frontend's connections any more
@@ -62,7 +64,7 @@ func (f *frontend) carry(c *conn) {
 		c.unpause()
 		err = c.proceed()
 	}
-	f.leave(c)
+	f.leave(c, err)
 	if c.server != nil {
 		closing(c.server, err)
 		c.backend.release()
@@ -148,16 +150,31 @@ func (f *frontend) linkLocked(c *conn) {
 	f.count++
 }
 
-// leave takes c out again. Nobody else touches it after that.
-func (f *frontend) leave(c *conn) {
+// leave takes c out again, which ends as err says. Nobody else touches it after that.
+func (f *frontend) leave(c *conn, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c.prev.next, c.next.prev = c.next, c.prev
 	c.left = true
-	if c.server != nil && f.d.followers.some() {
-		f.d.followers.tell(news{false, c.describeLocked()})
+	if f.d.followers.some() {
+		entry := c.describeLocked()
+		entry.End = c.endLocked(err)
+		f.d.followers.tell(news{false, entry})
 	}
 	f.count--
+}
+
+// endLocked is the word for how a connection ends with err.
+func (c *conn) endLocked(err error) string {
+	switch {
+	case c.cut:
+		return dataplane.EndCut
+	case c.server == nil:
+		return dataplane.EndRefused
+	case err == nil:
+		return dataplane.EndClosed
+	}
+	return dataplane.EndReset
 }
 
 // connect finds a backend that takes the connection. Each is tried at most once.
@@ -196,7 +213,7 @@ func (c *conn) choose(tried []*backend) (*backend, *config, error) {
 	}
 	b, conf, err := c.f.chooseLocked(c.from, tried)
 	if err == nil {
-		c.backend = b
+		c.backend, c.retries = b, len(tried)
 		c.attempt.begin(conf.ConnectTimeout)
 	} else {
 		c.backend = nil

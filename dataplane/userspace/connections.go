@@ -69,7 +69,7 @@ func (c *conn) describeLocked() dataplane.Connection {
 	conf := c.f.conf.Load()
 	entry := dataplane.Connection{
 		Frontend: c.f.key, Service: conf.Service, Client: c.from, Since: c.since, State: c.stateLocked(conf),
-		In: c.traffic.in.Load(), Out: c.traffic.out.Load(),
+		In: c.traffic.in.Load(), Out: c.traffic.out.Load(), Retries: c.retries,
 	}
 	if c.backend != nil {
 		entry.Backend = c.backend.addr

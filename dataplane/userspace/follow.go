@@ -72,6 +72,10 @@ func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *datapla
 	for {
 		select {
 		case <-ctx.Done():
+			for len(f.news) > 0 {
+				n := <-f.news
+				tell(n.began, &n.conn)
+			}
 			return nil
 		case n := <-f.news:
 			tell(n.began, &n.conn)

@@ -156,7 +156,12 @@ type Health struct {
 // Userspace is for userspace mode.
 type Userspace struct {
 	Intercept Intercept `toml:"intercept"`
+	// AccessLog gets a line for each connection that ends, in every mode: "journal" is vipd's own log, anything else a file; "": none.
+	AccessLog string `toml:"access_log"`
 }
+
+// JournalLog is the access log that is no file.
+const JournalLog = "journal"
 
 // IPVS is for ipvs mode: how long the kernel remembers connections without traffic, in whole seconds, for all virtual
 // servers of the host. 0, the default, leaves what the kernel has: 15 minutes, 2 minutes and 5 minutes, unless somebody
@@ -279,6 +284,9 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 		if *path != "" && !filepath.IsAbs(*path) {
 			*path = filepath.Join(base, *path)
 		}
+	}
+	if log := &c.Userspace.AccessLog; *log != "" && *log != JournalLog && !filepath.IsAbs(*log) {
+		*log = filepath.Join(base, *log)
 	}
 	c.Defaults = balancer.ResolvePaths(c.Defaults, d.Folder())
 	return c, problems

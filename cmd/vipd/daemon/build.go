@@ -16,6 +16,7 @@ import (
 	"vipd/cmd/internal/fence"
 	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/sockets"
+	"vipd/cmd/vipd/daemon/internal/accesslog"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
@@ -83,6 +84,13 @@ func (d *Daemon) build() (err error) {
 	choice.ConfiguredBy = d.model.ConfiguredBy
 	choice.Configured, choice.Changed, choice.Adopt, choice.Kick = d.model.Configured, d.model.ModeChanged(), d.model.Adopt, d.model.Kick
 	d.modeSwitch = modeswitch.New(choice, first)
+	if to := c.Userspace.AccessLog; to != "" {
+		path := to
+		if to == config.JournalLog {
+			path = ""
+		}
+		d.access = accesslog.New(accesslog.Options{Path: path, Log: component("access"), Follow: d.modeSwitch.Follow})
+	}
 	if err := d.openStore(); err != nil {
 		return err
 	}

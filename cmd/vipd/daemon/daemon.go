@@ -19,6 +19,7 @@ import (
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/netlock"
 	"vipd/cmd/internal/reserved"
+	"vipd/cmd/vipd/daemon/internal/accesslog"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/firewall"
@@ -77,7 +78,8 @@ type Daemon struct {
 	checks   *checks.Checks
 	outliers *outlier.Detector
 	firewall *firewall.Watch
-	owned    *owned.Teller // nil: this host owns no VIPs
+	access   *accesslog.Log // nil: turned off
+	owned    *owned.Teller  // nil: this host owns no VIPs
 	model    *model.Model
 	record   *recorder.Recorder
 	views    status.Sources
@@ -242,6 +244,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer logged()
 	var writing sync.WaitGroup
 	writing.Go(func() { d.journal.Run(logging) })
+	if d.access != nil {
+		writing.Go(func() { d.access.Run(logging) })
+	}
 	first := d.modeSwitch.Serving()
 	d.journal.Record(events.Event{Kind: events.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
 	start("API", func(ctx context.Context) error {

@@ -98,7 +98,7 @@ func (m *metrics) reloadFailed() { m.reloadFailures.Inc() }
 type collector struct {
 	*Daemon
 	info, mode, fallback, pending, connected, problems, services, frontends,
-	serviceConnections, serviceBytes, serviceFailures, retries *prometheus.Desc
+	serviceConnections, serviceBytes, serviceFailures, retries, accessLost *prometheus.Desc
 }
 
 func newCollector(d *Daemon) *collector {
@@ -119,6 +119,7 @@ func newCollector(d *Daemon) *collector {
 		serviceBytes:       describe("service_bytes_total", "Bytes from (in) and to (out) clients.", "service", "port", "direction"),
 		serviceFailures:    describe("service_connect_failures_total", "Connects to endpoints that failed, in userspace mode.", "service", "port"),
 		retries:            describe("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another."),
+		accessLost:         describe("access_log_lost_total", "Connections that the access log lacks, as its disk was too slow or failed."),
 	}
 }
 
@@ -126,7 +127,7 @@ func newCollector(d *Daemon) *collector {
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.info, c.mode, c.fallback, c.pending, c.connected, c.problems, c.services, c.frontends,
-		c.serviceConnections, c.serviceBytes, c.serviceFailures, c.retries,
+		c.serviceConnections, c.serviceBytes, c.serviceFailures, c.retries, c.accessLost,
 	} {
 		out <- d
 	}
@@ -139,6 +140,9 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	c.collectNode(v, gauge)
+	if c.access != nil {
+		out <- prometheus.MustNewConstMetric(c.accessLost, prometheus.CounterValue, float64(c.access.Lost()))
+	}
 	c.collectCounts(v, out)
 }
 

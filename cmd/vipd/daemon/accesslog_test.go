@@ -1,0 +1,77 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"vipd/test/wait"
+)
+
+// TestAccessLog: each connection that ends has a line, with what is known of it; a file that is moved away is made anew.
+func TestAccessLog(t *testing.T) {
+	server(t, "127.58.1.1:9001", "one")
+	n := &node{t: t, dir: t.TempDir()}
+	file := filepath.Join(n.dir, "access.json")
+	text := strings.Replace(header, "[userspace]\n", "[userspace]\naccess_log = \"access.json\"\n", 1) + pair + `
+[services.gone]
+vips = ["127.58.0.2"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.58.1.2", port = 9001 }]
+`
+	if err := os.WriteFile(n.file(), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	type entry struct {
+		Time, Service, Client, Frontend, Endpoint, End string
+		Out                                            uint64 `json:"bytes_out"`
+		Seconds                                        float64
+		Retries                                        int
+	}
+	lines := func() (all []entry) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil
+		}
+		for line := range strings.Lines(string(text)) {
+			var e entry
+			if err := json.Unmarshal([]byte(line), &e); err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			all = append(all, e)
+		}
+		return all
+	}
+	ask("127.58.0.2:8080")
+	ask("127.58.0.1:8080")
+	ask("127.58.0.1:8080") // one of the two was tried on the dead endpoint first
+	wait.For(t, 0, "three lines", func() bool { return len(lines()) == 3 })
+	retried := slices.ContainsFunc(lines(), func(e entry) bool { return e.Service == "web" && e.Retries == 1 })
+	for _, e := range lines() {
+		want := entry{Service: "web", Frontend: "127.58.0.1:8080/tcp", Endpoint: "127.58.1.1:9001", End: "closed", Out: 3}
+		if e.Service == "gone" {
+			want = entry{Service: "gone", Frontend: "127.58.0.2:8080/tcp", End: "refused"}
+		}
+		if e.Time == "" || e.Seconds <= 0 || !strings.HasPrefix(e.Client, "127.") || !retried {
+			t.Errorf("%+v", e)
+		}
+		if e.Time, e.Client, e.Seconds, e.Retries = "", "", 0, 0; e != want {
+			t.Errorf("got  %+v\nwant %+v", e, want)
+		}
+	}
+	if err := os.Rename(file, file+".1"); err != nil {
+		t.Fatal(err)
+	}
+	wait.For(t, 0, "a new file", func() bool {
+		ask("127.58.0.1:8080")
+		return len(lines()) > 0
+	})
+	if got := n.metric("vipd_access_log_lost_total"); got != "0" {
+		t.Errorf("lost: %s", got)
+	}
+}

@@ -1,0 +1,196 @@
+package accesslog
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"vipd/dataplane"
+)
+
+// Options are what a Log is made of.
+type Options struct {
+	// Path is the file: JSON if its name ends in .json, else logfmt. "": lines go to Log.
+	Path string
+	// Log is vipd's own log.
+	Log *slog.Logger
+	// Follow tells of connections, as that of dataplane.Dataplane.
+	Follow func(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error
+}
+
+// Log writes lines of connections. Its methods may be called by any goroutine.
+type Log struct {
+	o     Options
+	queue chan line
+	lost  atomic.Uint64
+}
+
+// line is a connection that ended.
+type line struct {
+	dataplane.Connection
+	at time.Time
+}
+
+// queued is how many lines wait for the disk, some 3 MiB, before the next ones are dropped.
+const queued = 10_000
+
+// New returns a log that writes nothing yet.
+func New(o Options) *Log { return &Log{o: o, queue: make(chan line, queued)} }
+
+// Lost counts the lines that were not written: the disk was too slow, or failed.
+func (l *Log) Lost() uint64 { return l.lost.Load() }
+
+const (
+	// again is the pause before connections are followed again that could not be.
+	again = time.Minute
+	// parting is how long a disk may take for the last lines when vipd ends.
+	parting = 2 * time.Second
+)
+
+// Run writes until ctx ends, and then what is queued.
+func (l *Log) Run(ctx context.Context) {
+	written := make(chan struct{})
+	go func() { // ends when the queue is closed; a disk that hangs is not waited for
+		defer close(written)
+		l.write()
+	}()
+	for ctx.Err() == nil {
+		if err := l.o.Follow(ctx, l.tell, func() { l.lost.Add(1) }); err != nil {
+			l.o.Log.Warn("connections can't be followed, so that the access log lacks them; trying again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(again):
+		}
+	}
+	close(l.queue)
+	select {
+	case <-written:
+	case <-time.After(parting):
+		l.o.Log.Warn("the access log's disk takes nothing", "lines", len(l.queue))
+	}
+}
+
+// tell never blocks.
+func (l *Log) tell(began bool, c *dataplane.Connection) {
+	if began {
+		return
+	}
+	select {
+	case l.queue <- line{*c, time.Now()}:
+	default:
+		l.lost.Add(1)
+	}
+}
+
+// write writes lines until the queue is closed.
+func (l *Log) write() {
+	if l.o.Path == "" {
+		for n := range l.queue {
+			l.o.Log.LogAttrs(context.Background(), slog.LevelInfo, "connection", n.attrs()...)
+		}
+		return
+	}
+	f := &file{path: l.o.Path}
+	defer f.close()
+	out := bufio.NewWriterSize(f, 64<<10)
+	handler := handlerFor(l.o.Path, out)
+	pending, failing := uint64(0), false
+	for n := range l.queue {
+		r := slog.NewRecord(n.at, slog.LevelInfo, "", 0)
+		r.AddAttrs(n.attrs()...)
+		_ = handler.Handle(context.Background(), r) // the writer remembers what fails
+		if pending++; len(l.queue) > 0 && pending < 1000 {
+			continue
+		}
+		err := out.Flush()
+		if err != nil {
+			l.lost.Add(pending)
+			out.Reset(f)
+		}
+		if err != nil && !failing {
+			l.o.Log.Warn("the access log can't be written; its lines are counted in vipd_access_log_lost_total", "err", err)
+		}
+		pending, failing = 0, err != nil
+	}
+}
+
+// handlerFor formats lines for a file with this name, without what is the same in all.
+func handlerFor(path string, out *bufio.Writer) slog.Handler {
+	o := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.LevelKey || a.Key == slog.MessageKey {
+			return slog.Attr{}
+		}
+		return a
+	}}
+	if strings.HasSuffix(path, ".json") {
+		return slog.NewJSONHandler(out, o)
+	}
+	return slog.NewTextHandler(out, o)
+}
+
+// attrs are the fields of a line.
+func (n *line) attrs() []slog.Attr {
+	all := []slog.Attr{
+		slog.String("service", string(n.Service)), slog.String("client", n.Client.String()), slog.String("frontend", n.Frontend.String()),
+		slog.String("endpoint", ""), slog.Uint64("bytes_in", n.In), slog.Uint64("bytes_out", n.Out),
+	}
+	if n.Backend.IsValid() {
+		all[3] = slog.String("endpoint", n.Backend.String())
+	}
+	if !n.Since.IsZero() {
+		all = append(all, slog.Float64("seconds", n.at.Sub(n.Since).Seconds()))
+	}
+	if n.End != "" {
+		all = append(all, slog.Int("retries", n.Retries), slog.String("end", n.End))
+	}
+	return all
+}
+
+// file is appended to. It is opened when it is needed, and again where another one has its name.
+type file struct {
+	path   string
+	open   *os.File
+	looked time.Time // when the name was last looked up
+}
+
+// lookEvery is how often the name is looked up.
+const lookEvery = time.Second
+
+// Write implements io.Writer.
+func (f *file) Write(b []byte) (int, error) {
+	if f.open != nil && time.Since(f.looked) > lookEvery && !f.named() {
+		f.close()
+	}
+	if f.open == nil {
+		opened, err := os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o640)
+		if err != nil {
+			return 0, err
+		}
+		f.open, f.looked = opened, time.Now()
+	}
+	return f.open.Write(b)
+}
+
+// named reports whether the open file still has its name.
+func (f *file) named() bool {
+	f.looked = time.Now()
+	is, err := os.Stat(f.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	was, err2 := f.open.Stat()
+	return err != nil || err2 != nil || os.SameFile(is, was)
+}
+
+func (f *file) close() {
+	if f.open != nil {
+		_ = f.open.Close() // what was written is with the kernel
+		f.open = nil
+	}
+}
