@@ -10,6 +10,7 @@ import (
 
 	"vipd/dataplane"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
@@ -81,7 +82,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		t.Run(strings.ReplaceAll(string(f), " ", "-"), func(t *testing.T) {
 			t.Parallel() // most of them wait for what does not come
 			cmd := exec.Command(os.Args[0], "-test.run="+only("TestReference/"+noticed[f]))
-			cmd.Env = append(lab.Apart(os.Environ()), faultVar+"="+string(f))
+			cmd.Env = append(lab.Apart(os.Environ()), faultVar+"="+string(f), wait.PatienceVar+"=5s")
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL: TestReference/"+noticed[f]) {
 				t.Errorf("case %s does not notice a dataplane that %s: %v\n%s", noticed[f], f, err, out)
