@@ -15,6 +15,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/dataplane"
+	"vipd/dataplane/host"
 )
 
 // plainHost adds VIPs to lo, and does nothing else. It knows its own by their place: whatever is on lo and is no
@@ -115,4 +116,22 @@ func whole(a netip.Addr) *netlink.Addr {
 		addr.Flags = unix.IFA_F_NODAD
 	}
 	return addr
+}
+
+// GuardedHost is the host as vipd keeps it with these options, until the test ends.
+func GuardedHost(t testing.TB, o host.Options) dataplane.Host {
+	t.Helper()
+	h, err := host.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Release(context.Background()); err != nil {
+			t.Errorf("releasing the host: %v", err)
+		}
+		if err := h.Close(); err != nil {
+			t.Errorf("closing the host: %v", err)
+		}
+	})
+	return h
 }

@@ -78,19 +78,7 @@ func options(backend xtables.Backend) host.Options {
 func guarded(backend xtables.Backend) func(t testing.TB) dataplane.Host {
 	return func(t testing.TB) dataplane.Host {
 		t.Helper()
-		h, err := host.New(options(backend))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := h.Release(context.Background()); err != nil {
-				t.Errorf("releasing the host: %v", err)
-			}
-			if err := h.Close(); err != nil {
-				t.Errorf("closing the host: %v", err)
-			}
-		})
-		return h
+		return dataplanetest.GuardedHost(t, options(backend))
 	}
 }
 

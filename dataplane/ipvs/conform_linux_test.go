@@ -162,19 +162,7 @@ func options() host.Options {
 
 func guarded(t testing.TB) dataplane.Host {
 	t.Helper()
-	h, err := host.New(options())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := h.Release(context.Background()); err != nil {
-			t.Errorf("releasing the host: %v", err)
-		}
-		if err := h.Close(); err != nil {
-			t.Errorf("closing the host: %v", err)
-		}
-	})
-	return h
+	return dataplanetest.GuardedHost(t, options())
 }
 
 // cleanup is what vipctl cleanup does.

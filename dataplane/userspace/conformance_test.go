@@ -3,7 +3,6 @@
 package userspace
 
 import (
-	"context"
 	"log/slog"
 	"testing"
 
@@ -74,19 +73,7 @@ func guarded(t testing.TB) dataplane.Host {
 	t.Helper()
 	o := host.DefaultOptions()
 	o.Mode.Translates = true
-	h, err := host.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := h.Release(context.Background()); err != nil {
-			t.Errorf("releasing the host: %v", err)
-		}
-		if err := h.Close(); err != nil {
-			t.Errorf("closing the host: %v", err)
-		}
-	})
-	return h
+	return dataplanetest.GuardedHost(t, o)
 }
 
 // cleanup is what vipctl cleanup does.
