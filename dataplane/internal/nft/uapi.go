@@ -31,8 +31,6 @@ const (
 	flagCreate  = 0x400
 	flagAppend  = 0x800
 
-	attrNested = 0x8000 // NLA_F_NESTED
-
 	// Attributes of tables, chains and rules.
 	tableName     = 1
 	tableFlags    = 2
