@@ -58,13 +58,15 @@ func (f *frontend) carry(c *conn) {
 	err := c.proceed()
 	for errors.Is(err, errPaused) {
 		if c.handOver() {
-			err = nil // what is closed is a copy
 			break
 		}
 		c.unpause()
 		err = c.proceed()
 	}
 	f.leave(c, err)
+	if errors.Is(err, errPaused) {
+		err = nil // what is closed is a copy
+	}
 	if c.server != nil {
 		closing(c.server, err)
 		c.backend.release()
@@ -150,13 +152,13 @@ func (f *frontend) linkLocked(c *conn) {
 	f.count++
 }
 
-// leave takes c out again, which ends as err says. Nobody else touches it after that.
+// leave takes c out again, which ends as err says; with errPaused it goes on in another process. Nobody else touches it after that.
 func (f *frontend) leave(c *conn, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c.prev.next, c.next.prev = c.next, c.prev
 	c.left = true
-	if f.d.followers.some() {
+	if f.d.followers.some() && !errors.Is(err, errPaused) {
 		entry := c.describeLocked()
 		entry.End = c.endLocked(err)
 		f.d.followers.tell(news{false, entry})
