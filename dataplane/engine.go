@@ -20,6 +20,8 @@ type Options struct {
 	Log       *slog.Logger
 	// Metrics hears of every sync; nil: nobody does.
 	Metrics Metrics
+	// Trace hears of each round that had work; nil: nobody does. It is called by one goroutine and must not block.
+	Trace func(*Round)
 	// MinInterval spaces syncs; the first change after quiet is carried out at once. Default 100ms.
 	MinInterval time.Duration
 	// ProbeInterval is the time between cheap looks whether everything is still there. Default 1s.
@@ -80,6 +82,7 @@ type Engine struct {
 	damage     string // what was noticed of that
 	broken     broken // what was found broken, and is not mended yet
 	report     Status
+	steps      []Step // of this round, where Trace hears of it
 	// moving is the switch that is going on, if any, and serving what the dataplane before it carried out when it began.
 	moving  *succession
 	serving snap.Map[balancer.Key, *balancer.Frontend]

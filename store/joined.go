@@ -103,7 +103,10 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 		j.out.Endpoints = shift(j.out.Endpoints, fleet.Endpoints, balancer.EndpointID{Service: name}, local.Services.Has(name), serviceOf)
 		j.out.Overrides = shift(j.out.Overrides, fleet.Overrides, balancer.Target{Service: name}, local.Services.Has(name), targetOf)
 	}
-	j.out.Settings = local.Settings
+	j.out.Settings, j.out.Began = local.Settings, fleet.Began
+	if local.Began.After(fleet.Began) {
+		j.out.Began = local.Began
+	}
 	j.out.Revision, j.out.Connected = fleet.Revision, local.Connected && fleet.Connected
 	j.out.Kept = !j.out.Connected && (local.Connected || local.Kept) && (fleet.Connected || fleet.Kept)
 	j.out.Err = errors.Join(local.Err, fleet.Err)

@@ -71,6 +71,7 @@ func (w *watching) tell() {
 	case !w.connected:
 		next.Err = w.absence()
 	}
+	next.Began = w.first
 	w.first, w.last = time.Time{}, time.Time{}
 	w.configure()
 	next = next.Keeping(w.published)

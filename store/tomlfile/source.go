@@ -149,6 +149,7 @@ func (w *watching) load(what look) bool {
 		w.due = soon
 	}
 	if changed {
+		w.loader.state.Began = began
 		w.options.Log.Debug("read files", "all", what.all, "rev", w.loader.state.Revision,
 			"services", w.loader.state.Services.Len(), "problems", len(w.loader.state.Problems), "took", took)
 	}

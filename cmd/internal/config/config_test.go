@@ -67,7 +67,7 @@ func TestProblemsNameThePlace(t *testing.T) {
 		{"[ipvs]\n\ntcpfin_timeout = \"1500ms\"", "vipd.toml:3: ipvs.tcpfin_timeout: 1.5s is no whole number of seconds, in which the kernel counts; whole seconds from 1s to 596h31m23s are possible, and 0s leaves the kernel's"},
 		{"[ipvs]\nudp_timeout = \"596h31m24s\"", "vipd.toml:2: ipvs.udp_timeout: 596h31m24s is longer than the kernel can count; whole seconds from 1s to 596h31m23s are possible, and 0s leaves the kernel's"},
 		{"[ipvs]\ntcp_timeout = \"1s\"\ntcpfin_timeout = \"596h31m23s\"\nudp_timeout = \"0s\"", ""},
-		{"[tracing]\notlp_endpoint = \"http://x\"", "vipd.toml:2: tracing.otlp_endpoint: tracing is not part of this version"},
+		{"[tracing]\notlp_endpoint = \"x:4318\"", `vipd.toml:2: tracing.otlp_endpoint: "x:4318" is not a URL such as "http://127.0.0.1:4318"; "" turns it off`},
 	} {
 		if _, got, _ := load(t, c.text); got != c.want {
 			t.Errorf("%q:\n got %s\nwant %s", c.text, got, c.want)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"net/url"
 	"reflect"
 	"slices"
 	"strconv"
@@ -47,8 +48,10 @@ func (c *Config) validate() []balancer.Problem {
 	later := func(field, what string) {
 		add(balancer.SeverityNearest, field, "%s is not part of this version", what)
 	}
-	if c.Tracing.OTLPEndpoint != "" {
-		later("tracing.otlp_endpoint", "tracing")
+	if to := c.Tracing.OTLPEndpoint; to != "" {
+		if u, err := url.Parse(to); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			wrong("tracing.otlp_endpoint", `%q is not a URL such as "http://127.0.0.1:4318"; "" turns it off`, to)
+		}
 	}
 	if c.Ownership.Enabled && c.Store.Kind != EtcdStore {
 		wrong("ownership.enabled", "needs store.kind = \"etcd\": etcd says who owns which VIP")

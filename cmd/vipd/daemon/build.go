@@ -27,6 +27,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/owned"
 	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/cmd/vipd/daemon/internal/status"
+	"vipd/cmd/vipd/daemon/internal/tracing"
 	"vipd/dataplane"
 	"vipd/store"
 	"vipd/store/etcd"
@@ -59,8 +60,15 @@ func (d *Daemon) build() (err error) {
 	}
 	d.host.SetMode(first.Dataplane.Traits().Needs)
 	d.metrics = newMetrics(d)
+	var rounds func(*dataplane.Round)
+	if to := c.Tracing.OTLPEndpoint; to != "" {
+		if d.tracing, err = tracing.New(tracing.Options{Endpoint: to, Node: c.Node, Version: d.Version, Log: component("tracing")}); err != nil {
+			return err
+		}
+		rounds = d.tracing.Round
+	}
 	d.engine = dataplane.NewEngine(dataplane.Options{
-		Dataplane: first.Dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics,
+		Dataplane: first.Dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics, Trace: rounds,
 		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
 	})
 	if d.checks, err = d.newChecks(); err != nil {
@@ -154,7 +162,16 @@ func (d *Daemon) newChecks() (*checks.Checks, error) {
 
 // newModel makes the model, which compiles for carrier.
 func (d *Daemon) newModel(carrier dataplane.Dataplane) *model.Model {
+	var traced func(before, s *model.State, began time.Time)
+	if d.tracing != nil {
+		traced = func(before, s *model.State, began time.Time) {
+			d.tracing.Compiled(&tracing.Compile{
+				Snapshot: &s.Snapshot, Seen: s.Desired.Revision.Seen, Began: began, Ended: time.Now(), Before: before.Desired, Desired: s.Desired,
+			})
+		}
+	}
 	return model.New(model.Options{
+		Traced:     traced,
 		ConfigFile: d.ConfigFile, Config: d.config, Mode: d.Mode, Started: d.started, Journal: d.journal,
 		Carrier: carrier, Engine: d.engine, Checks: d.checks, Outliers: d.outliers,
 		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },

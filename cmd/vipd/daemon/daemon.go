@@ -31,6 +31,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/owned"
 	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/cmd/vipd/daemon/internal/status"
+	"vipd/cmd/vipd/daemon/internal/tracing"
 	"vipd/dataplane"
 	"vipd/dataplane/handover"
 	"vipd/store"
@@ -78,8 +79,9 @@ type Daemon struct {
 	checks   *checks.Checks
 	outliers *outlier.Detector
 	firewall *firewall.Watch
-	access   *accesslog.Log // nil: turned off
-	owned    *owned.Teller  // nil: this host owns no VIPs
+	tracing  *tracing.Tracer // nil: turned off
+	access   *accesslog.Log  // nil: turned off
+	owned    *owned.Teller   // nil: this host owns no VIPs
 	model    *model.Model
 	record   *recorder.Recorder
 	views    status.Sources
@@ -244,6 +246,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer logged()
 	var writing sync.WaitGroup
 	writing.Go(func() { d.journal.Run(logging) })
+	if d.tracing != nil {
+		writing.Go(func() { d.tracing.Run(logging) })
+	}
 	if d.access != nil {
 		writing.Go(func() { d.access.Run(logging) })
 	}

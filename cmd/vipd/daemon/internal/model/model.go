@@ -83,6 +83,8 @@ type Options struct {
 	Reread func(config.Config)
 	// Awaiting is told of each state that says only why the store could not be read yet. It is called by the model's loop.
 	Awaiting func(s *State, now time.Time)
+	// Traced is told of each state that was compiled from began on; nil: nobody hears of it.
+	Traced func(before, s *State, began time.Time)
 	// Compiled is told of each new state before it is published, and of the one before. It is called by the model's loop.
 	Compiled func(before, s *State, now time.Time)
 }
@@ -226,6 +228,9 @@ func (m *Model) compile() {
 	s.fallen(m.State())
 	s.Lacking, s.Unable = m.o.Checks.Lacking(s.Snapshot.Services)
 	s.Desired.Revision = balancer.Revision{Store: latest.Revision, Seen: seen}
+	if m.o.Traced != nil {
+		m.o.Traced(m.State(), s, now)
+	}
 	m.o.Compiled(m.State(), s, now)
 	m.show(s)
 	if next != nil {

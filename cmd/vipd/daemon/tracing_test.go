@@ -1,0 +1,168 @@
+package daemon_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/proto"
+
+	"vipd/test/wait"
+)
+
+// receiver takes traces as OTLP over HTTP.
+type receiver struct {
+	*httptest.Server
+	mu    sync.Mutex
+	spans []*otlp.Span
+}
+
+func startReceiver(t *testing.T) *receiver {
+	r := &receiver{}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		var got collector.ExportTraceServiceRequest
+		text, err := io.ReadAll(q.Body)
+		if err == nil {
+			err = proto.Unmarshal(text, &got)
+		}
+		if err != nil || q.URL.Path != "/v1/traces" {
+			t.Errorf("%s: %v", q.URL, err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, of := range got.ResourceSpans {
+			for _, scope := range of.ScopeSpans {
+				r.spans = append(r.spans, scope.Spans...)
+			}
+		}
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+// trees writes the traces that have come, a line each: a span's name, its attributes in brackets where they are of interest, and its
+// children in parentheses, in order of their begin.
+func (r *receiver) trees() (all []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.spans {
+		if len(s.ParentSpanId) == 0 {
+			all = append(all, r.tree(s))
+		}
+	}
+	return all
+}
+
+func (r *receiver) tree(s *otlp.Span) string {
+	text := s.Name
+	for _, a := range s.Attributes {
+		switch a.Key {
+		case "vipd.cause":
+			text += " of " + a.Value.GetStringValue()
+		case "vipd.services":
+			for _, name := range a.Value.GetArrayValue().GetValues() {
+				text += " " + name.GetStringValue()
+			}
+		case "vipd.frontends":
+			text += fmt.Sprint(" ", a.Value.GetIntValue())
+		}
+	}
+	if s.Status.GetCode() == otlp.Status_STATUS_CODE_ERROR {
+		text += " fails"
+	}
+	for _, l := range s.Links {
+		for _, to := range r.spans {
+			if string(to.SpanId) == string(l.SpanId) {
+				text += " after " + to.Name
+			}
+		}
+	}
+	var children []*otlp.Span
+	for _, c := range r.spans {
+		if string(c.ParentSpanId) == string(s.SpanId) {
+			children = append(children, c)
+			if c.StartTimeUnixNano < s.StartTimeUnixNano || c.EndTimeUnixNano > s.EndTimeUnixNano {
+				text += " (" + c.Name + " is outside)"
+			}
+		}
+	}
+	slices.SortStableFunc(children, func(a, b *otlp.Span) int { return int(a.StartTimeUnixNano) - int(b.StartTimeUnixNano) })
+	var inside []string
+	for _, c := range children {
+		inside = append(inside, r.tree(c))
+	}
+	if len(inside) > 0 {
+		text += " (" + strings.Join(inside, ", ") + ")"
+	}
+	return text
+}
+
+// gets waits for a trace.
+func (r *receiver) gets(t *testing.T, want string) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Log(strings.Join(r.trees(), "\n"))
+		}
+	}()
+	wait.For(t, 0, "the trace "+want, func() bool { return slices.Contains(r.trees(), want) })
+}
+
+const served = "(decode, compile, engine (prepare host, apply 1, finish host))"
+
+// TestTraceOfAFile: a changed file is one trace, from reading to serving; so is a drain, which no store has. What fails is tried again
+// in traces of its own, that name the one of the change.
+func TestTraceOfAFile(t *testing.T) {
+	r := startReceiver(t)
+	tracing := fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL)
+	n := startNode(t, tracing+web)
+	r.gets(t, "change of store web (decode, compile, engine (observe, prepare host, apply 1, finish host))")
+	n.write(tracing + web + strings.NewReplacer("services.web", "services.api", "port = 8080", "port = 8081").Replace(web))
+	r.gets(t, "change of store api "+served)
+	taken, err := net.Listen("tcp", "127.40.0.1:8082")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.write(tracing + web + strings.NewReplacer("services.web", "services.blocked", "port = 8080", "port = 8082").Replace(web))
+	r.gets(t, "again of retry fails after change (engine fails (prepare host, apply 1 fails, finish host))")
+	_ = taken.Close()
+	r.gets(t, "again of retry after change (engine (prepare host, apply 1, finish host))")
+}
+
+// TestTraceOfEtcd: a change in etcd is one trace.
+func TestTraceOfEtcd(t *testing.T) {
+	r := startReceiver(t)
+	m := joinFleet(t, fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL))
+	m.start()
+	m.apply("far", "127.41.9.1", "127.41.9.2:9001")
+	r.gets(t, "change of store far "+served)
+}
+
+// TestReceiverAway: where nobody takes traces, changes are served and vipd ends as ever.
+func TestReceiverAway(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and answers none
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	tracing := fmt.Sprintf("[tracing]\notlp_endpoint = \"http://%s\"\n", l.Addr())
+	n := startNode(t, tracing+web)
+	n.write(tracing + strings.Replace(web, "services.web", "services.api", 1))
+	wait.For(t, 0, "the changed file", func() bool { return strings.Contains(n.endpoints(), "127.40.1.1:9001") && n.status().Services == 1 })
+	ended := make(chan struct{})
+	go func() { n.stop(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(wait.Patience):
+		t.Fatal("it does not end")
+	}
+}
