@@ -6,15 +6,26 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/page"
 )
 
-// webHandler returns the handler of api.http: metrics and health, nothing that changes anything.
+// webHandler returns the handler of api.http: the status page, metrics and health, nothing that changes anything.
 func (d *Daemon) webHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", d.serveMetrics)
 	mux.HandleFunc("GET /healthz", d.check(d.unhealthy, nil))
 	mux.HandleFunc("GET /readyz", d.check(func() []string { return d.views.Look().Unready() }, d.hostProblems))
-	return mux
+	page.New(page.Options{
+		Status:  func() api.Status { return d.views.Look().Status() },
+		Traffic: func() api.Traffic { return d.views.Look().Traffic() },
+		Events: func() []events.Event {
+			all, _ := d.journal.Read(0, 0)
+			return all
+		},
+	}).Register(mux)
+	return fewFollowers(mux, defaultBounds)
 }
 
 // verdict is the body of /healthz and /readyz.

@@ -1,0 +1,229 @@
+package page
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	_ "embed" // for the files below
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/internal/rates"
+)
+
+// html never changes: it is the text of the file.
+//
+//go:embed page.html
+var html string
+
+// style never changes: it is the text of the file.
+//
+//go:embed style.css
+var style string
+
+// script never changes: it is the text of the file.
+//
+//go:embed script.js
+var script string
+
+// Options are what a Page shows.
+type Options struct {
+	// Status and Traffic return what is so now, and Events the latest events, in order.
+	Status  func() api.Status
+	Traffic func() api.Traffic
+	Events  func() []events.Event
+}
+
+// Page answers requests for the status page. It may be called by any goroutine.
+type Page struct {
+	o        Options
+	template *template.Template
+	policy   string
+
+	mu     sync.Mutex // held while content is made: readers share it
+	window rates.Window
+	status api.Status
+	at     time.Time                // when window and status were asked for
+	until  time.Time                // until when they are shown
+	made   map[balancer.Name][]byte // of that moment, for those who follow: by the service; "" is the node
+}
+
+const (
+	// fresh is how long content is shown before it is made anew; where that takes long, share times as long as it took.
+	fresh, share = 2 * time.Second, 20
+	// mostServices bounds the list of services, and mostEvents that of events.
+	mostServices, mostEvents = 200, 30
+)
+
+// New returns a page.
+func New(o Options) *Page {
+	hash := func(text string) string {
+		sum := sha256.Sum256([]byte(text))
+		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}
+	functions := template.FuncMap{
+		"spark": func(past []float32) string { return rates.Spark(past, 20) }, "bytes": bytesText, "use": useClass, "weight": levelClass,
+	}
+	return &Page{
+		o: o, template: template.Must(template.New("").Funcs(functions).Parse(html)), made: map[balancer.Name][]byte{},
+		policy: "default-src 'none'; style-src " + hash(style) + "; script-src " + hash(script) +
+			"; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+	}
+}
+
+// Register adds the pages to mux.
+func (p *Page) Register(mux *http.ServeMux) {
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { p.show(w, "") })
+	mux.HandleFunc("GET /services/{name}", func(w http.ResponseWriter, r *http.Request) { p.show(w, balancer.Name(r.PathValue("name"))) })
+	mux.HandleFunc("GET /live", p.follow)
+}
+
+// view is what the templates show.
+type view struct {
+	Name          balancer.Name // of the service; "": the node
+	Status        api.Status
+	At            time.Time
+	Rows          []rates.Row
+	More          int // services that are left out
+	Problems      []balancer.Problem
+	Events        []events.Event
+	Style, Script any
+}
+
+// viewLocked is what a page shows now; false: there is no such service.
+func (p *Page) viewLocked(name balancer.Name) (view, bool) {
+	if began := time.Now(); !began.Before(p.until) {
+		p.window.Add(p.o.Traffic())
+		p.status, p.at = p.o.Status(), began
+		p.until = time.Now().Add(max(fresh, share*time.Since(began)))
+		clear(p.made)
+	}
+	v := view{Name: name, Status: p.status, At: p.at, Style: template.CSS(style), Script: template.JS(script)}
+	if name == "" {
+		v.Rows = p.window.Services()
+		if v.More = len(v.Rows) - mostServices; v.More > 0 {
+			slices.SortStableFunc(v.Rows, func(a, b rates.Row) int { return cmp.Compare(b.New, a.New) })
+			v.Rows = v.Rows[:mostServices]
+		}
+		v.More = max(v.More, 0)
+		v.Events = p.o.Events()
+		v.Events = v.Events[max(0, len(v.Events)-mostEvents):]
+		slices.Reverse(v.Events)
+		return v, true
+	}
+	v.Rows = p.window.Endpoints(name)
+	for _, problem := range p.status.Problems {
+		if problem.Service == name {
+			v.Problems = append(v.Problems, problem)
+		}
+	}
+	return v, slices.ContainsFunc(p.window.Last().Services, func(s api.ServiceTraffic) bool { return s.Name == name })
+}
+
+// show answers with a whole page.
+func (p *Page) show(w http.ResponseWriter, name balancer.Name) {
+	p.mu.Lock()
+	v, there := p.viewLocked(name)
+	var out bytes.Buffer
+	err := p.template.ExecuteTemplate(&out, "page", v)
+	p.mu.Unlock()
+	switch {
+	case !there:
+		http.Error(w, fmt.Sprintf("there is no service %q", name), http.StatusNotFound)
+		return
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", p.policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	_, _ = w.Write(out.Bytes()) // a reader that has gone misses nothing
+}
+
+// message is the content of a page as an event, the same for all who follow it, and when it was made; nil: there is no such page.
+func (p *Page) message(name balancer.Name) ([]byte, time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := p.made[name]; m != nil && time.Now().Before(p.until) {
+		return m, p.at
+	}
+	v, there := p.viewLocked(name)
+	var out bytes.Buffer
+	if err := p.template.ExecuteTemplate(&out, "content", v); err != nil || !there {
+		return nil, p.at
+	}
+	text, _ := json.Marshal(out.String()) // a string can be written
+	p.made[name] = slices.Concat([]byte("data: "), text, []byte("\n\n"))
+	return p.made[name], p.at
+}
+
+// follow answers with the content of a page, again and again, until the reader goes.
+func (p *Page) follow(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	again := time.NewTicker(fresh)
+	defer again.Stop()
+	var last time.Time
+	for {
+		message, at := p.message(balancer.Name(r.URL.Query().Get("of")))
+		if message == nil {
+			return
+		}
+		if at != last {
+			last = at
+			if _, err := w.Write(message); err != nil || http.NewResponseController(w).Flush() != nil {
+				return
+			}
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-again.C:
+		}
+	}
+}
+
+// useClass is the class of a row's state: bad where nothing is in use.
+func useClass(r rates.Row) string {
+	switch {
+	case r.Up == 0 && r.Endpoint == nil, r.Endpoint != nil && r.Endpoint.State == balancer.Down:
+		return "bad"
+	case r.Up < r.Of:
+		return "notice"
+	}
+	return "good"
+}
+
+func levelClass(l slog.Level) string {
+	switch {
+	case l >= slog.LevelError:
+		return "bad"
+	case l >= slog.LevelWarn:
+		return "notice"
+	}
+	return ""
+}
+
+// bytesText writes bytes in a second in three digits and a unit.
+func bytesText(n float64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for ; n >= 1024 && i < len(units)-1; i++ {
+		n /= 1024
+	}
+	return fmt.Sprintf("%.1f %s", n, units[i])
+}
