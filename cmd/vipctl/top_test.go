@@ -44,7 +44,7 @@ type tmux struct {
 
 func startTmux(t *testing.T, folder, command string) *tmux {
 	if _, err := exec.LookPath("tmux"); err != nil {
-		t.Skip("needs tmux")
+		t.Skip("needs tmux: Debian's package of that name")
 	}
 	m := &tmux{t, filepath.Join(folder, "tmux")}
 	t.Cleanup(func() { _ = exec.Command("tmux", "-S", m.socket, "kill-server").Run() }) // it may have ended with its last window
