@@ -48,7 +48,7 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 	for what, edit := range map[string]string{
 		"a frontend's chain": "-t nat -F VIPD-10.96.0.10:80/t", "the guard": "-t filter -R VIPD-FORWARD 1 -j DROP",
 	} {
-		drifts := strings.Count(n.story(events.Drift), "mended")
+		drifts := strings.Count(n.story(events.Drift), "repaired")
 		t.Setenv("PATH", idle+":"+path)
 		if out, err := exec.Command("iptables-nft", strings.Fields(edit)...).CombinedOutput(); err != nil {
 			t.Fatalf("iptables %s: %v: %s", edit, err, out)
@@ -58,13 +58,13 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 				t.Errorf("%s was changed, and can't be mended: the differences are %q; %s", what, got, n.problems())
 			}
 		}
-		if got := strings.Count(n.story(events.Drift), "mended"); got != drifts {
+		if got := strings.Count(n.story(events.Drift), "repaired"); got != drifts {
 			t.Errorf("%s is said to be mended: %s", what, n.story(events.Drift))
 		}
 		t.Setenv("PATH", path)
 		wait.For(t, 30*time.Second, what+" to be mended", func() bool { return n.diff() == "" })
 	}
-	if got := n.story(events.Drift); !strings.Contains(got, "mended") {
+	if got := n.story(events.Drift); !strings.Contains(got, "repaired") {
 		t.Errorf("no event tells that something was mended: %q", got)
 	}
 }

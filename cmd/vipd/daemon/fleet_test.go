@@ -121,7 +121,7 @@ func TestFleetAway(t *testing.T) {
 	}
 	wait.For(t, 20*time.Second, "etcd's absence to be told", func() bool { return !m.status().Store.Connected })
 	m.answers("127.41.0.5", "one")
-	m.tells("following etcd", "etcd is unreachable; serving what it last held")
+	m.tells("etcd is reachable", "etcd is unreachable; serving what it last held")
 	m.stop()
 	m.start()
 	m.answers("127.41.0.5", "one")

@@ -12,7 +12,7 @@ import (
 
 // connection records that etcd is followed, or lost.
 func (f *Node) connection(revision int64, err error) {
-	e := events.Event{Kind: events.Store, Text: "following etcd", Revision: revision}
+	e := events.Event{Kind: events.Store, Text: "etcd is reachable", Revision: revision}
 	f.mu.Lock()
 	switch now := time.Now(); {
 	case err != nil:
