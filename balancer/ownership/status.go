@@ -16,11 +16,13 @@ type Status struct {
 	Bound     []netip.Addr
 	// Free are the VIPs that no live session owns.
 	Free []netip.Addr
+	// Strangers are the MACs of hosts outside of the fleet that have VIPs which this node would take otherwise.
+	Strangers map[netip.Addr]string
 }
 
 // Status says how the node is.
 func (n *Node) Status(now Time) Status {
-	s := Status{Gate: [...]string{"closed", "closing", "opening", "open"}[n.gate], Confirmed: map[string]time.Duration{}}
+	s := Status{Gate: [...]string{"closed", "closing", "opening", "open"}[n.gate], Confirmed: map[string]time.Duration{}, Strangers: map[netip.Addr]string{}}
 	if n.my.live {
 		s.Session, s.Left = n.my.id, max(n.my.deadline.Since(now), 0)
 	}
@@ -37,6 +39,9 @@ func (n *Node) Status(now Time) Status {
 		}
 	}
 	for _, u := range n.order {
+		if u.stranger != "" {
+			s.Strangers[u.addrs[0]] = u.stranger
+		}
 		if u.bound {
 			s.Bound = append(s.Bound, u.addrs...)
 		}

@@ -1,12 +1,18 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"vipd/balancer"
 	"vipd/cmd/internal/api"
@@ -64,6 +70,7 @@ func (c *call) examined() doctor.Host {
 	}
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
 	h.Fence = ownership.Trial
+	h.Owner = func() (*api.OwnerStatus, error) { return askOwner(c, filepath.Join(h.Config.RunDir, api.OwnerSocket)) }
 	h.Held = func() (map[netip.Addr]string, error) { return host.InLedger(h.Config.RunDir) }
 	if c.askVipd(&h) {
 		return h
@@ -140,4 +147,24 @@ func levelStyle(l doctor.Level) table.Style {
 		return table.Notice
 	}
 	return table.Plain
+}
+
+// askOwner asks the vipd owner of this host how it is.
+func askOwner(ctx context.Context, socket string) (*api.OwnerStatus, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://owner/status", nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		return nil, errors.Unwrap(err) // without the URL, which says nothing
+	}
+	defer answer.Body.Close()
+	var s api.OwnerStatus
+	return &s, json.NewDecoder(answer.Body).Decode(&s)
 }

@@ -39,6 +39,8 @@ type OwnerStatus struct {
 	Bound []netip.Addr `json:"bound,omitempty"`
 	// Unowned are VIPs that no live host owns.
 	Unowned []netip.Addr `json:"unowned,omitempty"`
+	// Unplaced are VIPs that are in the network of none of this host's devices.
+	Unplaced []netip.Addr `json:"unplaced,omitempty"`
 	// Rivals are other hosts that said they have VIPs which are here. Announced counts announcements.
 	Rivals    []OwnerRival `json:"rivals,omitempty"`
 	Announced uint64       `json:"announced"`

@@ -102,6 +102,8 @@ type Host struct {
 	Owned func() ([]balancer.Key, error)
 	// Fence tries whether the kernel can fence VIPs that have one owner, and says why not.
 	Fence func() error
+	// Owner asks the vipd owner of this host how it is.
+	Owner func() (*api.OwnerStatus, error)
 	// Held returns the addresses that vipd's ledger names as put there by it, with their devices.
 	Held func() (map[netip.Addr]string, error)
 }

@@ -33,6 +33,7 @@ type made struct {
 	put           map[netip.Addr]string
 	lost          error // why the ledgers can't be read
 	unfenced      error
+	owner         *api.OwnerStatus
 }
 
 // newMade returns a host with everything as it should be, on which the kernel mode of the test works.
@@ -86,6 +87,12 @@ func newMade() *made {
 		Owned:    func() ([]balancer.Key, error) { return m.owned, m.lost },
 		Held:     func() (map[netip.Addr]string, error) { return m.put, m.lost },
 		Fence:    func() error { return m.unfenced },
+		Owner: func() (*api.OwnerStatus, error) {
+			if m.owner == nil {
+				return nil, errors.New("connection refused")
+			}
+			return m.owner, nil
+		},
 	}
 	m.frontend("10.96.0.10:80/tcp", false)
 	m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "vipd0"}}
@@ -128,7 +135,32 @@ func TestFindings(t *testing.T) {
 		want   []string
 	}{
 		{"all is well", func(*made) {}, nil},
-		{"a host that may own VIPs", func(m *made) { m.Config.Ownership.Enabled = true }, nil},
+		{"a host that may own VIPs", func(m *made) {
+			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "open", Confirmed: map[string]float64{"gw2": 0.02}}
+		}, nil},
+		{"no vipd owner", func(m *made) { m.Config.Ownership.Enabled = true }, []string{
+			"ownership: problem: vipd owner does not answer, so this host owns no VIPs: connection refused",
+		}},
+		{"an owner with much in its way", func(m *made) {
+			vip := netip.MustParseAddr("192.168.1.77")
+			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{
+				Gate: "closed", Etcd: "no", Confirmed: map[string]float64{"gw2": -1, "gw3": 0.1}, Late: 0.3, Problems: []string{"another host answers"},
+				Bound: []netip.Addr{vip}, Unplaced: []netip.Addr{netip.MustParseAddr("10.7.7.7")},
+			}
+			m.programs = []string{"keepalived"}
+			m.files["/proc/sys/kernel/sched_rt_runtime_us"] = "0\n"
+			m.files["/etc/keepalived/keepalived.conf"] = "virtual_ipaddress {\n192.168.1.77/24 dev eth0\n}\n"
+		}, []string{
+			"ipvs: note: keepalived is running",
+			"ownership: problem: no process may run with real-time priority here",
+			"ownership: problem: another host answers",
+			"ownership: warning: vipd owner does not reach etcd: no",
+			"ownership: warning: vipd owner is not confirmed by other hosts or by etcd: VIPs rest here",
+			"ownership: warning: gw2 does not confirm this host",
+			"ownership: warning: vipd owner had to wait 300ms for a processor",
+			"ownership: warning: 10.7.7.7: no device of this host has a network with it",
+			"ownership: problem: keepalived has 192.168.1.77 in its configuration, too",
+		}},
 		{"a kernel without a fence", func(m *made) {
 			m.Config.Ownership.Enabled, m.unfenced = true, errors.New("the kernel has no netdev egress: nf_tables refused \"add chain\"")
 		}, []string{`ownership: problem: this host can own no VIPs (hold = "one"): the kernel has no netdev egress`}},

@@ -47,6 +47,8 @@ type core struct {
 	notes  func(ownership.Note)
 	away   atomic.Pointer[error] // of etcd; nil: it is there
 	rivals rivals
+	// unplaced are VIPs that no device has a network for.
+	unplaced atomic.Pointer[[]netip.Addr]
 }
 
 // tick is how often the loop looks what is due.

@@ -124,6 +124,7 @@ func (o *Owner) follow(ctx context.Context) error {
 		}
 		if last == nil || !reflect.DeepEqual(last, told) || !reflect.DeepEqual(next, at) {
 			o.core.policies(policies, at.devices, next.devices)
+			o.core.unplaced.Store(unplaced(policies, next))
 			o.core.change(func(m *ownership.Member) { m.Cannot = cannot(told, next.own) })
 			at, last = next, told
 		}
@@ -185,6 +186,12 @@ func policiesOf(told *api.OwnerTold) map[netip.Addr]ownership.Policy {
 		out[a] = ownership.Policy{Prefer: v.Prefer, Preempt: v.Preempt, Group: v.Group}
 	}
 	return out
+}
+
+// unplaced are the VIPs that no device has a network for.
+func unplaced(policies map[netip.Addr]ownership.Policy, at places) *[]netip.Addr {
+	all := slices.DeleteFunc(vipsOf(policies), func(a netip.Addr) bool { return at.devices[a] != "" || slices.Contains(at.own, a) })
+	return &all
 }
 
 // cannot are the VIPs that can't be served here, with the reason of each.
@@ -249,6 +256,9 @@ func (c *core) describe(s *api.OwnerStatus) {
 			s.Session = n.Session.String()
 		}
 		s.Unowned = n.Free
+		for _, a := range slices.SortedFunc(maps.Keys(n.Strangers), netip.Addr.Compare) {
+			s.Problems = append(s.Problems, fmt.Sprintf("%s is not taken: another host has it, %s, not of this fleet", a, n.Strangers[a]))
+		}
 		s.Gate, s.Left, s.Bound, s.Confirmed = n.Gate, n.Left.Seconds(), n.Bound, map[string]float64{}
 		for node, age := range n.Confirmed {
 			s.Confirmed[node] = max(age.Seconds(), -1)
@@ -257,11 +267,19 @@ func (c *core) describe(s *api.OwnerStatus) {
 	}
 	if err := c.away.Load(); err != nil {
 		s.Etcd = (*err).Error()
+		if s.Session == "" {
+			s.Problems = append(s.Problems, "this host can own no VIPs, as it has no session in etcd: "+s.Etcd)
+		}
 	}
-	s.Rivals, s.Problems = c.rivals.list()
+	var rivals []string
+	s.Rivals, rivals = c.rivals.list()
+	s.Problems = append(s.Problems, rivals...)
+	if all := c.unplaced.Load(); all != nil {
+		s.Unplaced = *all
+	}
 	s.Announced = c.work.kernel.Announced()
 	s.Foreign, s.Late = c.link.Foreign(), time.Duration(c.work.late.Load()).Seconds()
-	if s.Foreign > 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("%d heartbeats came that are signed with another key: another fleet on this network, or a key that was exchanged", s.Foreign))
+	if c.link.Intruded() {
+		s.Problems = append(s.Problems, "heartbeats come that are signed with another key, and count for nothing: another fleet has addresses of this one, or a host does not follow etcd")
 	}
 }

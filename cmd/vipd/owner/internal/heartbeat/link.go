@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"vipd/balancer/ownership"
 )
@@ -22,6 +23,8 @@ type Link struct {
 	conns   []*net.UDPConn
 	keys    atomic.Pointer[[][]byte]
 	foreign atomic.Int64
+	// intruded is when the last of the foreign came, in nanoseconds since 1970.
+	intruded atomic.Int64
 }
 
 // Listen opens the sockets.
@@ -52,6 +55,12 @@ func (l *Link) SetKeys(keys [][]byte) { l.keys.Store(&keys) }
 // Foreign counts the datagrams that were signed with another key.
 func (l *Link) Foreign() int64 { return l.foreign.Load() }
 
+// lately is how long a datagram with another key is a problem.
+const lately = time.Minute
+
+// Intruded says whether a datagram with another key came within the last minute.
+func (l *Link) Intruded() bool { return time.Now().UnixNano()-l.intruded.Load() < int64(lately) }
+
 // Run calls heard with each message and the index of the address that it came to, until ctx ends.
 func (l *Link) Run(ctx context.Context, heard func(on int, m ownership.Message)) {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
@@ -77,6 +86,7 @@ func (l *Link) receive(ctx context.Context, c *net.UDPConn, heard func(ownership
 		switch m, err := Decode(b[:n], *keys); {
 		case errors.Is(err, ErrKey):
 			l.foreign.Add(1)
+			l.intruded.Store(time.Now().UnixNano())
 		case err == nil:
 			heard(m)
 		}
