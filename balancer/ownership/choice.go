@@ -74,7 +74,7 @@ func (n *Node) cannotAlone(name string, u *unit) string {
 			return "it is not heard"
 		}
 		ready, well = p.ready, p.well
-	} else if u.stranger != "" {
+	} else if u.stranger != "" && n.owners[u.name] == nil {
 		return u.stranger + " has it, which is not of this fleet"
 	}
 	if !ready {

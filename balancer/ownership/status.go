@@ -39,7 +39,7 @@ func (n *Node) Status(now Time) Status {
 		}
 	}
 	for _, u := range n.order {
-		if u.stranger != "" {
+		if u.stranger != "" && n.owners[u.name] == nil {
 			s.Strangers[u.addrs[0]] = u.stranger
 		}
 		if u.bound {

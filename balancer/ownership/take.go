@@ -50,13 +50,16 @@ func (n *Node) Probed(now Time, addrs []netip.Addr, found map[netip.Addr]string)
 	n.now, n.probing = now, false
 	for _, a := range addrs {
 		u := n.units[a.String()]
-		if u == nil {
-			continue
+		if u == nil || n.owners[u.name] != nil {
+			continue // its owner answered
 		}
 		mac := found[a]
 		if mac == "" {
 			u.clear = true
 			continue
+		}
+		if n.Whose(mac) != "" {
+			continue // it has just taken it, and etcd will tell
 		}
 		u.stranger, u.askAgain = mac, now.Add(strangerRest)
 		n.do(Note{Kind: NoteRival, VIPs: 1, Text: fmt.Sprintf("did not take %s: another host has it, %s, not of this fleet", a, mac)})
