@@ -315,7 +315,8 @@ func (g *gateway) killed() {
 	pid := g.property("MainPID")
 	g.run("kill -9 " + pid)
 	wait.For(g.t, 30*time.Second, "systemd to start vipd again", func() bool {
-		return g.property("ActiveState") == "active" && g.property("MainPID") != pid
+		now := g.property("MainPID") // asked for first: a unit may still be active whose process has just died
+		return now != "0" && now != pid && g.property("ActiveState") == "active"
 	})
 }
 
