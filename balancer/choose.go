@@ -35,7 +35,7 @@ func (n standing) panics(h *Health) bool {
 // out reports whether there are endpoints, and all of them fail their checks.
 func (n standing) out() bool { return n.healthy == 0 && n.all > 0 }
 
-// idle says why no endpoint may take new connections, where somebody has said so of each; "": some may, or there is none. A
+// idle says why no endpoint may take new connections, where somebody has said so of each; "" means some may, or there is none. A
 // service that serves from its own node alone is idle on most.
 func (n standing) idle() string {
 	if n.all > 0 || n.elsewhere > 0 {

@@ -202,7 +202,7 @@ func (s *Service) vipField(i int) string {
 	return "vips"
 }
 
-// refusal says why vip may not be claimed; "": it may. Owned: one host of several brings it.
+// refusal says why vip may not be claimed; "" means it may. Owned: one host of several brings it.
 func (u *unit) refusal(env *Env, vip netip.Addr, owned bool) string {
 	if fromEtcd(u.service) {
 		if why := env.refusesVIP(vip, owned); why != "" {

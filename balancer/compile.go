@@ -114,6 +114,6 @@ type Desired struct {
 type Revision struct {
 	// Store is the store's own revision: counts up from 1 for files, etcd's revision for etcd.
 	Store int64 `json:"store"`
-	// Seen is when the oldest change of the store that is not carried out yet was seen; zero: there is none.
+	// Seen is when the oldest change of the store that is not carried out yet was seen; zero means there is none.
 	Seen time.Time `json:"seen,omitzero"`
 }

@@ -108,7 +108,7 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 	return c.out
 }
 
-// concernedBy returns which services a change of the environment concerns; nil: none. The host's addresses come and go
+// concernedBy returns which services a change of the environment concerns; nil means none. The host's addresses come and go
 // with containers and leases, and concern few services.
 func concernedBy(before, after Env) func(*Service) bool {
 	if reflect.DeepEqual(before, after) {

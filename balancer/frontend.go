@@ -18,11 +18,11 @@ type Frontend struct {
 	// established ones live on: see Backend.State.
 	Backends []Backend
 	Policy
-	// Affinity keeps a client on its backend for AffinityTimeout after its last new connection; 0: no affinity.
+	// Affinity keeps a client on its backend for AffinityTimeout after its last new connection; 0 means no affinity.
 	AffinityTimeout time.Duration
 	// Sources are the networks that may connect besides the node itself; empty: all.
 	Sources []netip.Prefix
-	// IdleTimeout ends a connection or flow without traffic; 0: never.
+	// IdleTimeout ends a connection or flow without traffic; 0 means never.
 	IdleTimeout time.Duration
 }
 
@@ -34,10 +34,10 @@ type Backend struct {
 	State BackendState
 	// Weight is the effective weight: at least 1 where State is Active, else 0.
 	Weight int
-	// Until is when connections that are left are ended; zero: not by time. A time that is past ends them at once: that is
+	// Until is when connections that are left are ended; zero means not by time. A time that is past ends them at once: that is
 	// how a failing backend's are cut.
 	Until time.Time
-	// MaxConnections bounds the connections of this node; 0: no bound.
+	// MaxConnections bounds the connections of this node; 0 means no bound.
 	MaxConnections int
 }
 

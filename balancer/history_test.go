@@ -239,7 +239,7 @@ func (h *history) remember(before, after balancer.Desired) {
 	h.in = h.in.Remembering(h.memory)
 }
 
-// sameDesired says in words what differs; "": nothing.
+// sameDesired says in words what differs; "" means nothing.
 func sameDesired(got, want balancer.Desired) string {
 	for k, c := range snap.Diff(got.Frontends, want.Frontends) {
 		if !c.HadOld || !c.HasNew || !c.Old.Equal(c.New) {

@@ -144,7 +144,7 @@ func (m Memory) Shift(by time.Duration) Memory {
 	return m
 }
 
-// NextExpiry returns when the next drain ends, of an endpoint or a VIP, or the next step of a ramp is due; zero: none is
+// NextExpiry returns when the next drain ends, of an endpoint or a VIP, or the next step of a ramp is due; zero means none is
 // under way.
 func (m Memory) NextExpiry() time.Time {
 	var next time.Time

@@ -37,7 +37,7 @@ type Service struct {
 	// IdleTimeout ends a connection or flow without traffic (userspace); 0 is never. Nil where users left it out:
 	// never for TCP, 60s for UDP.
 	IdleTimeout *time.Duration `toml:"idle_timeout"`
-	// Health is how endpoints are checked; nil: they are not.
+	// Health is how endpoints are checked; nil means they are not.
 	Health *Health `toml:"health"`
 }
 

@@ -47,7 +47,7 @@ func (in *Inputs) PolicyOf(a netip.Addr) VIPPolicy {
 	return policy
 }
 
-// standingOf says how the VIP a stands here; "": it is held as soon as may be. A VIP that is kept only for what is left of its
+// standingOf says how the VIP a stands here; "" means it is held as soon as may be. A VIP that is kept only for what is left of its
 // connections is not withdrawn.
 func standingOf(a netip.Addr, in *Inputs, out *Desired) Standing {
 	if in.VIPs.Len() == 0 && in.Pools.Len() == 0 {
@@ -120,7 +120,7 @@ func (c *Compiler) resettle(w *work, in *Inputs) {
 type Away struct {
 	// Withdrawn: it is withdrawn now.
 	Withdrawn bool
-	// Until is when it may come back again; zero: at once.
+	// Until is when it may come back again; zero means at once.
 	Until time.Time
 }
 

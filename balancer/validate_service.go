@@ -56,7 +56,7 @@ func (r *reading) checkVIPs(vips []vip) {
 	}
 }
 
-// notUnicast says why addr is no address of one host; "": it is.
+// notUnicast says why addr is no address of one host; "" means it is.
 func notUnicast(addr netip.Addr) string {
 	switch {
 	case addr.IsUnspecified():

@@ -29,9 +29,9 @@ type VIPPolicy struct {
 	Hold Hold `toml:"hold"`
 	// Prefer names the nodes that are to have the address, best first. Empty: the one with the fewest VIPs for its weight.
 	Prefer []string `toml:"prefer"`
-	// Group names VIPs that are always on one host, and move together; "": the VIP moves alone.
+	// Group names VIPs that are always on one host, and move together; "" means the VIP moves alone.
 	Group string `toml:"group"`
-	// Preempt is how long a better one of Prefer has to be well before the VIP goes back to it; 0: never.
+	// Preempt is how long a better one of Prefer has to be well before the VIP goes back to it; 0 means never.
 	Preempt Preempt `toml:"preempt"`
 	// Require is what a host needs to own the address. Default endpoint.
 	Require Require `toml:"require"`

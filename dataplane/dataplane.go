@@ -117,9 +117,9 @@ type Digest uint64
 // Change asks for one key to become what New says.
 type Change struct {
 	Key balancer.Key
-	// Old is what the engine believes to be there. It is a hint only; nil: nothing or unknown.
+	// Old is what the engine believes to be there. It is a hint only; nil means nothing or unknown.
 	Old *balancer.Frontend
-	// New is what is wanted; nil: the key shall be gone.
+	// New is what is wanted; nil means the key shall be gone.
 	New *balancer.Frontend
 }
 
@@ -170,7 +170,7 @@ type Host interface {
 	// Alerts calls tell, which must not block, when there is a reason to look at once whether everything is still there,
 	// until ctx ends. What we change ourselves may be a reason too.
 	Alerts(ctx context.Context, tell func())
-	// Ready says why c can't be applied yet, as what restricts its clients is not in force; nil: it can. The engine asks
+	// Ready says why c can't be applied yet, as what restricts its clients is not in force; nil means it can. The engine asks
 	// between Prepare and Apply, of each key that it is about to apply and does not remove, and asks again in every round
 	// while the answer is an error: that key stays what it is, and all others go on. Where a restriction can never be had
 	// on a host, that is a matter for Problems, too. enforced: the dataplane restricts clients by itself, so that it waits

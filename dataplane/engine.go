@@ -18,9 +18,9 @@ type Options struct {
 	Dataplane Dataplane
 	Host      Host
 	Log       *slog.Logger
-	// Metrics hears of every sync; nil: nobody does.
+	// Metrics hears of every sync; nil means nobody does.
 	Metrics Metrics
-	// Trace hears of each round that had work; nil: nobody does. It is called by one goroutine and must not block.
+	// Trace hears of each round that had work; nil means nobody does. It is called by one goroutine and must not block.
 	Trace func(*Round)
 	// MinInterval spaces syncs; the first change after quiet is carried out at once. Default 100ms.
 	MinInterval time.Duration
@@ -63,7 +63,7 @@ type Engine struct {
 	wanted balancer.Desired
 	isSet  bool
 	next   *succession // asked for, and not begun
-	behind time.Time   // since when wanted is not carried out; zero: it is
+	behind time.Time   // since when wanted is not carried out; zero means it is
 	asks   int         // counts what was wanted
 
 	status   atomic.Pointer[Status]
@@ -75,7 +75,7 @@ type Engine struct {
 	doing      int // which of asks this round is about
 	done       snap.Map[balancer.Key, *balancer.Frontend]
 	retries    map[balancer.Key]*retry
-	wholeDue   time.Time // when what is not about single keys is to be tried again; zero: it is in order
+	wholeDue   time.Time // when what is not about single keys is to be tried again; zero means it is in order
 	wholeTries int
 	resync     bool   // the next sync observes first
 	repair     bool   // what the next Observe finds missing was broken by someone
@@ -138,7 +138,7 @@ func (e *Engine) wantLocked(d balancer.Desired) {
 	}
 }
 
-// Behind returns since when what is wanted is not carried out, frontends in backoff aside; zero: it is.
+// Behind returns since when what is wanted is not carried out, frontends in backoff aside; zero means it is.
 func (e *Engine) Behind() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()

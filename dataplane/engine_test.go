@@ -122,7 +122,7 @@ func (w *world) tamper() {
 	})
 }
 
-// difference says how the kernel differs from what is wanted; "": not at all.
+// difference says how the kernel differs from what is wanted; "" means not at all.
 func (w *world) difference() string {
 	there := w.kernel.Frontends()
 	for k, f := range w.desired.Frontends.All() {

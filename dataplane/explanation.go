@@ -31,7 +31,7 @@ type Object struct {
 	Name string `json:"name"`
 	// Says is what it has for the connection.
 	Says string `json:"says,omitempty"`
-	// Packets is what it has counted; nil: it does not count.
+	// Packets is what it has counted; nil means it does not count.
 	Packets *uint64 `json:"packets,omitempty"`
 	// Missing: it should have something for the connection, and has not.
 	Missing bool `json:"missing,omitempty"`

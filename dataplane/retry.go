@@ -29,7 +29,7 @@ func (e *Engine) backoff(tries int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// nextRetry returns when the next thing that failed is due; zero: nothing is. While the whole fails, trying single keys
+// nextRetry returns when the next thing that failed is due; zero means nothing is. While the whole fails, trying single keys
 // one after the other would only keep the machine busy: they wait for its next try.
 func (e *Engine) nextRetry() time.Time {
 	if !e.wholeDue.IsZero() {

@@ -16,7 +16,7 @@ type Round struct {
 	// Changes counts the frontends that were changed.
 	Changes int
 	Steps   []Step
-	// Err is what failed; nil: nothing did.
+	// Err is what failed; nil means nothing did.
 	Err error
 }
 
@@ -24,7 +24,7 @@ type Round struct {
 type Step struct {
 	Name         string
 	Began, Ended time.Time
-	// Frontends are how many it was about; 0: all.
+	// Frontends are how many it was about; 0 means all.
 	Frontends int
 	Err       error
 }

@@ -65,7 +65,7 @@ type joining struct {
 	publish func(Snapshot)
 
 	mu           sync.Mutex // held while publish runs: it is never called twice at once
-	local, fleet *Snapshot  // what was last published; nil: nothing yet
+	local, fleet *Snapshot  // what was last published; nil means nothing yet
 	joined       joined
 }
 

@@ -41,7 +41,7 @@ type Snapshot struct {
 	// and absent if it could not be read since the source started.
 	Connected bool
 	Err       error
-	// Began is when the source noticed the first of the changes since the snapshot before; zero: not known.
+	// Began is when the source noticed the first of the changes since the snapshot before; zero means not known.
 	Began time.Time
 	// Settings are what the file of the source says besides services and VIPs, for the program that follows it; nil for a source
 	// without such a file. They keep their pointer as long as they say the same on the same lines. A file that can't be read,

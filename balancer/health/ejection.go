@@ -71,7 +71,7 @@ func NewEjections(rules EjectionRules) *Ejections {
 // Now returns what is ejected.
 func (e *Ejections) Now() snap.Map[balancer.Target, balancer.Ejection] { return e.ejected }
 
-// Next returns when the next ejection ends by time; zero: nothing is ejected.
+// Next returns when the next ejection ends by time; zero means nothing is ejected.
 func (e *Ejections) Next() (next time.Time) {
 	for t := range e.ejected.Keys() {
 		if until := e.records[t].until; next.IsZero() || until.Before(next) {

@@ -8,7 +8,7 @@ type Action interface{ action() }
 // Send sends a message to a peer: from each of this node's addresses, or from the one that On names.
 type Send struct {
 	To      string
-	On      int // an index of Member.At; -1: all
+	On      int // an index of Member.At; -1 means all
 	Message Message
 }
 
@@ -20,7 +20,7 @@ type Write struct {
 	Delete []Key
 }
 
-// Condition holds if the record was last changed at the revision; 0: if there is none.
+// Condition holds if the record was last changed at the revision; 0 means that there must be none.
 type Condition struct {
 	Key
 	Revision int64
@@ -100,7 +100,7 @@ const (
 type Change struct {
 	Key
 	Revision int64
-	Text     []byte // nil: removed
+	Text     []byte // nil means removed
 }
 
 // Message is what nodes tell each other.

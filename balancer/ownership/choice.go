@@ -25,7 +25,7 @@ func compare(number int, scoreA, scoreB uint32, nameA, nameB string) int {
 	return cmp.Or(number, cmp.Compare(scoreA, scoreB), cmp.Compare(nameA, nameB))
 }
 
-// cannot says why a node can't take a unit, and what it moves with, now; "": it can.
+// cannot says why a node can't take a unit, and what it moves with, now; "" means it can.
 func (n *Node) cannot(name string, u *unit) string {
 	for _, each := range n.together(u) {
 		if why := n.cannotAlone(name, each); why != "" {
@@ -43,7 +43,7 @@ func (n *Node) together(u *unit) []*unit {
 	return []*unit{u}
 }
 
-// leader is the node that the units of a unit's group go to: the owner of the first that has one. "": there is none.
+// leader is the node that the units of a unit's group go to: the owner of the first that has one. "" means there is none.
 func (n *Node) leader(u *unit) string {
 	for _, each := range n.groups[u.policy.Group] {
 		if o := n.owners[each.name]; o != nil && !o.odd && n.alive(o.value) {
@@ -132,7 +132,7 @@ func preferred(u *unit, name string) int {
 // ranks are this node's places for the groups that were looked at in one go: what is counted meanwhile must not part them.
 type ranks map[string]int
 
-// rank is this node's place among those that can take a unit; -1: it can't. The unit then counts for the best.
+// rank is this node's place among those that can take a unit; -1 means it can't. The unit then counts for the best.
 func (n *Node) rank(u *unit, seen ranks) int {
 	if r, ok := seen[u.policy.Group]; ok {
 		return r
@@ -148,7 +148,7 @@ func (n *Node) rank(u *unit, seen ranks) int {
 	return r
 }
 
-// best is the best node for a unit but this one; "": there is none.
+// best is the best node for a unit but this one; "" means there is none.
 func (n *Node) best(u *unit) string {
 	for _, name := range n.candidates(u) {
 		if name != n.o.Name {

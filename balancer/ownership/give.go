@@ -55,7 +55,7 @@ func (n *Node) eachMine(f func(*unit)) {
 	})
 }
 
-// destination is where a unit of this node should go now, and why; "": it stays.
+// destination is where a unit of this node should go now, and why; "" means it stays.
 func (n *Node) destination(u *unit) (to, why string) {
 	if m := n.moves[u.name]; m != nil {
 		if to, no := n.whither(u, m.value); no == "" {

@@ -35,7 +35,7 @@ func (t Timing) Deadline(n int, sent []Time, asked Time) Time {
 type Juror struct {
 	// Session is the one that it knows.
 	Session ID
-	// Answered is when it last confirmed a heartbeat of it; 0: never.
+	// Answered is when it last confirmed a heartbeat of it; 0 means never.
 	Answered Time
 	// Dead: it has voted the session dead, and never confirms it again.
 	Dead bool

@@ -17,7 +17,7 @@ type model struct {
 	Timing
 	n        int // size of the jury, its holder among them
 	restarts int8
-	bug      string // what is done wrong; "": nothing
+	bug      string // what is done wrong; "" means nothing
 }
 
 // moment is one state. Ages are in ticks, and stop growing where they make no difference.
@@ -41,7 +41,7 @@ type witness struct {
 	dead      int8 // it has voted
 	boot      int8
 	known     int8 // its boot in etcd
-	vote      int8 // 1 + boot of the vote that the taker has; 0: none
+	vote      int8 // 1 + boot of the vote that the taker has; 0 means none
 	counted   int8 // those in the transaction
 }
 
@@ -307,7 +307,7 @@ func (m *model) bury(s moment, emit func(moment, string)) {
 	}
 }
 
-// check visits all states. The way to one in which a buried host answers comes back; "": there is none.
+// check visits all states. The way to one in which a buried host answers comes back; "" means there is none.
 func (m *model) check(t *testing.T) (states int, way string) {
 	none := int8(m.l() + 1)
 	first := moment{asked: none, renewed: none}

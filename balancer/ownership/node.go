@@ -25,9 +25,9 @@ type Options struct {
 type Policy struct {
 	// Prefer are nodes, best first; the others follow.
 	Prefer []string
-	// Preempt is how long a better node of Prefer must be well until the VIP goes back to it; 0: never.
+	// Preempt is how long a better node of Prefer must be well until the VIP goes back to it; 0 means never.
 	Preempt time.Duration
-	// Group names VIPs that are to be on one node; "": it is alone.
+	// Group names VIPs that are to be on one node; "" means it is alone.
 	Group string
 }
 
@@ -85,7 +85,7 @@ type unit struct {
 	policy Policy
 	bound  bool
 	giving bool
-	// since is when it was found free; 0: it is not. better is since when a preferred node could have it.
+	// since is when it was found free; 0 means it is not. better is since when a preferred node could have it.
 	since, better Time
 	// clear: no host outside of the fleet has it, as far as was found out before anybody here had it. stranger is the MAC of one
 	// that has; it is asked again at askAgain.
@@ -124,7 +124,7 @@ func (n *Node) write(w Write, then func(Outcome, int64)) {
 	n.do(w)
 }
 
-// Deadline returns until when the session is confirmed; 0: it is not, or the gate is closed. The gate is refreshed while Timing.Passes says so.
+// Deadline returns until when the session is confirmed; 0 means it is not, or the gate is closed. The gate is refreshed while Timing.Passes says so.
 func (n *Node) Deadline() Time {
 	if !n.my.live || n.gate != opening && n.gate != open {
 		return 0

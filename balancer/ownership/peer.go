@@ -105,7 +105,7 @@ func (n *Node) heardBeat(p *peer, on int, m Message) {
 	}
 }
 
-// juror returns this node as a juror of a peer's session; nil: it must neither confirm it nor vote on it. Etcd has this run of
+// juror returns this node as a juror of a peer's session; nil means it must neither confirm it nor vote on it. Etcd has this run of
 // the node, and as of that registration or later the session: what an earlier run has voted stays so.
 func (n *Node) juror(node string, session ID) *Juror {
 	s := n.sessions[node]

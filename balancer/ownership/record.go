@@ -74,7 +74,7 @@ func (a Address) holds(vip netip.Addr) bool {
 // Reaches says whether one of the node's devices has a network with a VIP.
 func (m *Member) Reaches(vip netip.Addr) bool { return m.place(vip) >= 0 }
 
-// place returns which of the node's addresses a VIP belongs to; -1: none.
+// place returns which of the node's addresses a VIP belongs to; -1 means none.
 func (m *Member) place(vip netip.Addr) int {
 	return slices.IndexFunc(m.At, func(a Address) bool { return a.holds(vip) })
 }
@@ -138,7 +138,7 @@ func (t table[T]) take(now Time, c Change) {
 	t[c.Key.Name] = r
 }
 
-// at returns the revision of a record; 0: there is none.
+// at returns the revision of a record; 0 means there is none.
 func (t table[T]) at(name string) int64 {
 	if r := t[name]; r != nil {
 		return r.revision

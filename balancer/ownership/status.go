@@ -7,11 +7,11 @@ import (
 
 // Status is how a node is at a moment.
 type Status struct {
-	Session ID // 0: etcd has none
+	Session ID // 0 means etcd has none
 	Gate    string
 	// Left is how long the session is confirmed from now.
 	Left time.Duration
-	// Confirmed has the age of each juror's newest confirmation; -1: there is none.
+	// Confirmed has the age of each juror's newest confirmation; -1 means there is none.
 	Confirmed map[string]time.Duration
 	Bound     []netip.Addr
 	// Free are the VIPs that no live session owns.

@@ -489,7 +489,7 @@ func (w *world) fault() {
 	}
 }
 
-// owner is the only host that answers; nil: there is none, or not the one that etcd names.
+// owner is the only host that answers; nil means there is none, or not the one that etcd names.
 func (w *world) owner(v netip.Addr) *host {
 	var o Owner
 	if json.Unmarshal(w.etcd.records[Key{VIPs, v.String()}].Text, &o) != nil {

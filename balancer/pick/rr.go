@@ -13,7 +13,7 @@ type cursor struct {
 	// taken last of earlier members.
 	start  int
 	before netip.AddrPort
-	// taken is the position that was taken last plus 1; 0: none yet.
+	// taken is the position that was taken last plus 1; 0 means none yet.
 	taken atomic.Int64
 }
 

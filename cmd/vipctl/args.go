@@ -15,12 +15,12 @@ import (
 // arranged is a command line in the order that urfave/cli understands: it would take flags behind an argument for
 // further arguments, without a word.
 type arranged struct {
-	verb *verb // nil: none was given
+	verb *verb // nil means none was given
 	// flags are in the forms --name or --name=value, in the order given.
 	flags []string
 	// rest are the arguments without the verb.
 	rest []string
-	// marked is how many of rest stood before "--"; -1: there was none.
+	// marked is how many of rest stood before "--"; -1 means there was none.
 	marked int
 	help   bool
 }
@@ -127,7 +127,7 @@ func valuesOf(verbs []*verb, args []string) map[string]bool {
 	return takes
 }
 
-// verbIn returns the verb of a command line; nil: it has none.
+// verbIn returns the verb of a command line; nil means it has none.
 func verbIn(verbs []*verb, args []string, takes map[string]bool) *verb {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -232,7 +232,7 @@ func mistake(f cli.Flag, value string) string {
 	return ""
 }
 
-// verbNamed finds a verb; nil: there is none of that name.
+// verbNamed finds a verb; nil means there is none of that name.
 func verbNamed(verbs []*verb, name string) *verb {
 	if at := slices.IndexFunc(verbs, func(v *verb) bool { return v.name == name }); at >= 0 {
 		return verbs[at]

@@ -22,7 +22,7 @@ type world struct {
 	root bool
 	// outTerminal and errTerminal: the stream is a terminal; color: stdout may have colours.
 	outTerminal, errTerminal, color bool
-	// width is how many columns the terminal has that stdout is; 0: it is none.
+	// width is how many columns the terminal has that stdout is; 0 means it is none.
 	width int
 }
 

@@ -180,7 +180,7 @@ func lockFile(runDir string) string { return filepath.Join(runDir, "vipd.lock") 
 
 // hold keeps daemons from a run_dir for as long as a cleanup takes.
 type hold struct {
-	lock *os.File // nil: there is nothing to hold
+	lock *os.File // nil means there is nothing to hold
 	made bool     // the cleanup's own, which nobody left behind
 }
 

@@ -19,7 +19,7 @@ import (
 type daemonLink struct {
 	*printer
 	flags  *cli.Context
-	opened *api.Client // nil: nothing was asked yet
+	opened *api.Client // nil means nothing was asked yet
 }
 
 func (d *daemonLink) close() {

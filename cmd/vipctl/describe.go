@@ -53,7 +53,7 @@ func runDescribe(c *call) error {
 	return c.notServed(name, services)
 }
 
-// serviceIn finds a service by its name; nil: there is none.
+// serviceIn finds a service by its name; nil means there is none.
 func serviceIn(services []api.Service, name string) *api.Service {
 	for i := range services {
 		if string(services[i].Name) == name {

@@ -90,7 +90,7 @@ type serviceDiff struct {
 	Fields []fieldDiff `json:"fields,omitempty"`
 }
 
-// fieldDiff is one field; nil: it is not set there.
+// fieldDiff is one field; nil means it is not set there.
 type fieldDiff struct {
 	Field string `json:"field"`
 	Runs  any    `json:"runs"`

@@ -34,7 +34,7 @@ type fleetLink struct {
 	flags *cli.Context
 	// verb is what needs etcd, for messages.
 	verb   string
-	opened *etcd.Writer // nil: nothing was asked yet
+	opened *etcd.Writer // nil means nothing was asked yet
 	// members are the URLs of etcd, once it is opened.
 	members []string
 }

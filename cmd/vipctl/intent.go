@@ -24,7 +24,7 @@ const (
 type intent struct {
 	Name balancer.Name `json:"service"`
 	What outcome       `json:"what"`
-	// Revision is that of the write, or of the definition that is there already; 0: nothing is written yet.
+	// Revision is that of the write, or of the definition that is there already; 0 means nothing is written yet.
 	Revision int64 `json:"revision,omitempty"`
 	// Addresses are those that the service has been given by pools.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
@@ -33,10 +33,10 @@ type intent struct {
 	// Error is why it was not written.
 	Error string `json:"error,omitempty"`
 
-	stored *etcd.Stored   // nil: there is none
-	fields map[string]any // nil: it is to be removed
+	stored *etcd.Stored   // nil means there is none
+	fields map[string]any // nil means it is to be removed
 	// service is what the fields come to, with the addresses that it holds already; where finds the places of the
-	// fields; nil: they are in no file.
+	// fields; nil means they are in no file.
 	service *balancer.Service
 	where   balancer.Locator
 }

@@ -19,7 +19,7 @@ type nodeView struct {
 	Node string `json:"node"`
 	// Here: its vipd runs, and reaches etcd.
 	Here bool `json:"here"`
-	// Behind is how far it is behind what is in etcd, in revisions; nil: that is not known.
+	// Behind is how far it is behind what is in etcd, in revisions; nil means that is not known.
 	Behind *int64           `json:"behind"`
 	Live   *etcd.NodeLive   `json:"live,omitempty"`
 	Config *etcd.NodeConfig `json:"config,omitempty"`

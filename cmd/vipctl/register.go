@@ -66,7 +66,7 @@ type registration struct {
 	target    balancer.Target
 	registrar *etcd.Registrar
 	ttl       time.Duration
-	// stopRun ends what keeps the endpoint registered; nil: nothing does.
+	// stopRun ends what keeps the endpoint registered; nil means nothing does.
 	stopRun func()
 
 	mu sync.Mutex // guards what follows
@@ -74,7 +74,7 @@ type registration struct {
 	registered bool
 	draining   bool
 	drained    int64
-	// told is when trouble was told; zero: there is none.
+	// told is when trouble was told; zero means there is none.
 	told time.Time
 }
 

@@ -79,7 +79,7 @@ func (f *stage) read() store.Snapshot {
 	return s
 }
 
-// endpoint returns an endpoint that is published apart; nil: there is none, or etcd is away.
+// endpoint returns an endpoint that is published apart; nil means there is none, or etcd is away.
 func (f *stage) endpoint(service balancer.Name, id string) *balancer.Endpoint {
 	s, err := f.writer.Read(f.t.Context(), nil)
 	if err != nil {

@@ -23,7 +23,7 @@ type screen struct {
 	err      error // why the last answer did not come
 
 	width, height int
-	service       balancer.Name // whose endpoints are shown; "": services are
+	service       balancer.Name // whose endpoints are shown; "" means services are
 	given         bool          // service was named on the command line: nothing is behind it
 	endpoint      *api.EndpointTraffic
 	order         order

@@ -17,7 +17,7 @@ type vigil struct {
 	revision int64
 	// named are the only nodes that count, whether they are there or not. Empty: all that are there count.
 	named []string
-	// drains picks the connections that are waited for; nil: none are.
+	// drains picks the connections that are waited for; nil means none are.
 	drains func(etcd.NodeDrain) bool
 
 	seen map[string]sight
@@ -40,7 +40,7 @@ const absence = 15 * time.Second
 // laggard is a node that is waited for, and why.
 type laggard struct {
 	Node string `json:"node"`
-	// Revision is what it has applied; 0: nothing is known of it.
+	// Revision is what it has applied; 0 means nothing is known of it.
 	Revision int64 `json:"revision"`
 	// Connections are those that are left there.
 	Connections uint64 `json:"connections"`

@@ -60,12 +60,12 @@ func inTable(path string, p balancer.Problem) balancer.Problem {
 type vipIntent struct {
 	Addr netip.Addr `json:"vip"`
 	What outcome    `json:"what"`
-	// Revision is that of the write, or of the settings that are there already; 0: nothing is written yet.
+	// Revision is that of the write, or of the settings that are there already; 0 means nothing is written yet.
 	Revision int64 `json:"revision,omitempty"`
 	// Fields are those that differ.
 	Fields []fieldDiff `json:"fields,omitempty"`
 
-	fields map[string]any // nil: they are to be removed
+	fields map[string]any // nil means they are to be removed
 }
 
 // wantVIPs adds what is to become of settings of addresses. Where no file has any, and none are to be pruned, etcd's are not read.

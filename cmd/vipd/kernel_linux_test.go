@@ -39,7 +39,7 @@ type gateway struct {
 	ends   []*lab.NS // of the servers
 	file   string
 	vipctl string
-	log    *slog.Logger // nil: the test's output
+	log    *slog.Logger // nil means the test's output
 	daemon *daemon.Daemon
 	api    *api.Client
 	stop   func() // ends it and waits

@@ -17,7 +17,7 @@ import (
 // Question is a connection that a client may open.
 type Question struct {
 	Client netip.Addr
-	// Port is the client's; 0: any. Nothing is decided by it, but an existing connection is found.
+	// Port is the client's; 0 means any. Nothing is decided by it, but an existing connection is found.
 	Port uint16
 	To   balancer.Key
 }

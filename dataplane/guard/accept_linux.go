@@ -103,7 +103,7 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 	return a.rulesIntact(ctx)
 }
 
-// failed is why our connections may be dropped; nil: they are not.
+// failed is why our connections may be dropped; nil means they are not.
 func (a *acceptor) failed() error {
 	if a.missing != nil {
 		return a.missing

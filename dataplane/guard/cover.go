@@ -46,7 +46,7 @@ func covering(addrs []netip.Addr) []netip.Prefix {
 	if len(addrs) == 0 {
 		return nil
 	}
-	var cuts [maxCover - 1]int // positions of the second of two neighbours, by how little they share; 0: none
+	var cuts [maxCover - 1]int // positions of the second of two neighbours, by how little they share; 0 means none
 	shared := func(i int) int { return commonBits(addrs[i-1], addrs[i]) }
 	for i := 1; i < len(addrs); i++ {
 		for j, at := 0, i; j < len(cuts); j++ {

@@ -9,7 +9,7 @@ import (
 type Path struct {
 	// Local: a program of this node opens it.
 	Local bool
-	// In and Out are the indices of the interfaces by which it comes in and goes out to the endpoint; 0: not known.
+	// In and Out are the indices of the interfaces by which it comes in and goes out to the endpoint; 0 means not known.
 	In, Out int
 	// Stays: the endpoint is on this node.
 	Stays bool

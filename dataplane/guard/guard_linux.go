@@ -22,7 +22,7 @@ type Guard struct {
 // family is the guard of one family.
 type family struct {
 	*wanted
-	// form is how it stands in the kernel; nil: nobody has had to know.
+	// form is how it stands in the kernel; nil means nobody has had to know.
 	form form
 	// choose finds out which form works here.
 	choose func() form
@@ -42,7 +42,7 @@ type form interface {
 	retry(ctx context.Context) (mended bool)
 	// intact says what others have changed.
 	intact(ctx context.Context) (string, error)
-	// restricts says why the source ranges of f are not in force; nil: they are, or they can't be had and the dataplane enforces
+	// restricts says why the source ranges of f are not in force; nil means they are, or they can't be had and the dataplane enforces
 	// them by itself.
 	restricts(f *balancer.Frontend, enforced bool) error
 	// problems says what can't be had while it is needed.
@@ -232,7 +232,7 @@ func (g *Guard) Refresh(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// Intact says what others have changed of the guard; "": nothing that it noticed. What the kernel has refused it tries again
+// Intact says what others have changed of the guard; "" means nothing that it noticed. What the kernel has refused it tries again
 // when that is due, and mended reports that something was taken.
 func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err error) {
 	for _, y := range g.families {
@@ -249,7 +249,7 @@ func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err err
 	return "", mended, nil
 }
 
-// Ready says why a frontend must not be applied yet; nil: it may be. One with source ranges waits until the guard of its
+// Ready says why a frontend must not be applied yet; nil means it may be. One with source ranges waits until the guard of its
 // family stands and knows it. Where the guard can't be had, only a dataplane that enforces source ranges by itself serves it;
 // what was served within the same source ranges before goes on.
 func (g *Guard) Ready(c dataplane.Change, enforced bool) error {

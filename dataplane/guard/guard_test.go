@@ -29,10 +29,10 @@ type kernel struct {
 	kinds map[string]ipset.Kind
 	// chains holds rules by table and chain, such as "filter VIPD-GUARD".
 	chains map[string][]string
-	// fail returns an error for some operations; nil: none fails.
+	// fail returns an error for some operations; nil means none fails.
 	fail func() error
 	ops  int
-	// refuse is what no rule or chain may contain; lacks is a kind of set that there is not; "": all is fine.
+	// refuse is what no rule or chain may contain; lacks is a kind of set that there is not; "" means all is fine.
 	refuse string
 	lacks  ipset.Kind
 }

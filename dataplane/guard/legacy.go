@@ -38,11 +38,11 @@ type legacy struct {
 	missing error
 	// others finds what may hold rules that an earlier process put into another backend.
 	others func(ctx context.Context, than Tool) []Tool
-	// native removes what a guard in nf_tables has left; nil: there can be none.
+	// native removes what a guard in nf_tables has left; nil means there can be none.
 	native func() error
 	// watch looks at rules, for intact.
 	watch ruleWatch
-	sets  setMaker // nil: there is no access to ipsets, for the reason err
+	sets  setMaker // nil means there is no access to ipsets, for the reason err
 	err   error
 
 	parts []*part
@@ -56,14 +56,14 @@ type legacy struct {
 	ready, looked bool
 	// failed is why nothing can be had here; it is not tried again before the next resync.
 	failed error
-	// fault is why the guard was not put up or changed the last time; nil: it was.
+	// fault is why the guard was not put up or changed the last time; nil means it was.
 	fault error
 }
 
 // part is a partDef in the kernel.
 type part struct {
 	def partDef
-	// chains are those that the kernel has, and jumps what leads to them; nil: not compared yet.
+	// chains are those that the kernel has, and jumps what leads to them; nil means not compared yet.
 	chains []chain
 	jumps  []jump
 	// refusals are what is known of the kernel's refusing the part.

@@ -9,7 +9,7 @@ import (
 
 // loss is what is the matter while some of the guard can't be had.
 type loss struct {
-	// part is the part that it needs, and kind the set that not every kernel has; "": none.
+	// part is the part that it needs, and kind the set that not every kernel has; "" means none.
 	part, kind string
 	// set is the set in which something has to be wanted for it to matter; forward: it matters to modes that forward.
 	set     string

@@ -32,7 +32,7 @@ type native struct {
 	ready, looked bool
 	// written is what the chains are written for.
 	written concerns
-	// failed is why nothing can be had here, and fault why the last change was not made; nil: all is well.
+	// failed is why nothing can be had here, and fault why the last change was not made; nil means all is well.
 	failed, fault error
 }
 

@@ -17,7 +17,7 @@ type Options struct {
 	MasqueradeBit int
 	// Backend is the backend of iptables.
 	Backend xtables.Backend
-	// Tools finds iptables in place of xtables.Find; nil: that is used. It is asked when the guard needs a tool first, and once
+	// Tools finds iptables in place of xtables.Find; nil means that is used. It is asked when the guard needs a tool first, and once
 	// more after each Resync.
 	Tools func(context.Context, xtables.Family) (Tool, error)
 	// Log gets each change at Debug level.

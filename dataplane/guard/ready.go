@@ -12,7 +12,7 @@ import (
 // errNotYet is why source ranges are not in force where nothing has failed.
 var errNotYet = errors.New("the guard has not been put up yet")
 
-// restricts says why the source ranges of f are not in force; nil: they are, or they can't be had here and the dataplane
+// restricts says why the source ranges of f are not in force; nil means they are, or they can't be had here and the dataplane
 // enforces them by itself. They can't be had where there are no ipsets or iptables, or no privilege to use them, where the
 // kernel lacks sets of networks, and where it has refused the rules for as long as refusedAfter.
 func (g *legacy) restricts(f *balancer.Frontend, enforced bool) error {
@@ -31,7 +31,7 @@ func (g *legacy) restricts(f *balancer.Frontend, enforced bool) error {
 	return notInForce(g.fault)
 }
 
-// unenforceable is what a frontend with source ranges is told where these can't be had; nil: the dataplane enforces them.
+// unenforceable is what a frontend with source ranges is told where these can't be had; nil means the dataplane enforces them.
 func unenforceable(reason error, enforced bool) error {
 	if enforced {
 		return nil
@@ -63,7 +63,7 @@ func (w *wanted) inForce(f *balancer.Frontend, uses func(*members) bool) bool {
 	return true
 }
 
-// unrestrictable says why source ranges can't be had here; nil: they can, now or soon.
+// unrestrictable says why source ranges can't be had here; nil means they can, now or soon.
 func (g *legacy) unrestrictable() error {
 	err := errors.Join(g.failed, g.set(allowedSet).lacking)
 	for _, p := range g.parts {

@@ -8,7 +8,7 @@ import (
 // ruleWatch looks cheaply whether our chains are as they were left.
 type ruleWatch interface {
 	// look returns in words what differs of a table: a chain that has not the size that want says, or other rules than
-	// when wrote was called. "": nothing is known to differ.
+	// when wrote was called. "" means nothing is known to differ.
 	look(ctx context.Context, tool Tool, table string, want map[string]chainSize) (reason string, err error)
 	// writing looks which chains of a table have other rules than when wrote was called. It comes before all of ours are
 	// written.
@@ -21,7 +21,7 @@ type ruleWatch interface {
 // chainSize is how many rules a chain has, and how many lead to it.
 type chainSize struct{ rules, jumps int }
 
-// sizes are those of all chains of a table that the parts have there; nil: they have none.
+// sizes are those of all chains of a table that the parts have there; nil means they have none.
 func (g *legacy) sizes(table string) map[string]chainSize {
 	var want map[string]chainSize
 	for _, p := range g.parts {

@@ -62,7 +62,7 @@ func (w *watch) look(ctx context.Context, tool Tool, table string, want map[stri
 	})
 }
 
-// compare notes which chains have other rules than when they were written, and returns the first of them; "": none.
+// compare notes which chains have other rules than when they were written, and returns the first of them; "" means none.
 func (t *watched) compare(ctx context.Context, reader tableReader, table string) (changed string, err error) {
 	now, err := reader.Prints(ctx, table, ourPrefix, slices.Collect(maps.Keys(t.prints)))
 	if err != nil {

@@ -69,7 +69,7 @@ func (h *Host) forwarding() (err error) {
 	return err
 }
 
-// unmanaged is why sysctls are left as they are; "": they are not.
+// unmanaged is why sysctls are left as they are; "" means they are not.
 func (h *Host) unmanaged() string {
 	if h.opts.ManageSysctls {
 		return ""

@@ -26,7 +26,7 @@ type router struct {
 	client, server, near, far *lab.NS
 	// odd is behind an interface for which there can be no rule.
 	odd *lab.NS
-	// servers are the virtual servers that stand for frontends, with their endpoints; nil: rules translate. lines are what
+	// servers are the virtual servers that stand for frontends, with their endpoints; nil means rules translate. lines are what
 	// ipvsadm is to do.
 	servers map[string]string
 	lines   []string
@@ -104,7 +104,7 @@ func (r *router) translate(from, to string) {
 	}
 }
 
-// source sends a datagram to a frontend, and returns where the server says that it came from. "": it did not arrive.
+// source sends a datagram to a frontend, and returns where the server says that it came from. "" means it did not arrive.
 func (r *router) source(from *lab.NS, to string, server net.PacketConn) string {
 	r.t.Helper()
 	c, err := from.Dial(r.t.Context(), "udp", to)

@@ -28,7 +28,7 @@ type Options struct {
 	// RunDir is the folder of the ledger.
 	RunDir string
 	// ForeignServers reports whether the kernel has virtual servers that are not vipd's: then sysctls that change what
-	// they do are left alone. It is asked only while such a sysctl is not as it should be; nil: there are none.
+	// they do are left alone. It is asked only while such a sysctl is not as it should be; nil means there are none.
 	ForeignServers func() bool
 	// Mode is what the guard and the sysctls depend on of the mode in use. SetMode changes it.
 	Mode dataplane.Needs
@@ -37,7 +37,7 @@ type Options struct {
 	MasqueradeBit int
 	// Backend is the backend of iptables for the guard.
 	Backend xtables.Backend
-	// Log gets each change at Debug level; nil: nothing is logged.
+	// Log gets each change at Debug level; nil means nothing is logged.
 	Log *slog.Logger
 
 	tools func(context.Context, xtables.Family) (guard.Tool, error)

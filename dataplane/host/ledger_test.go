@@ -112,7 +112,7 @@ func TestSysctls(t *testing.T) {
 		locked       bool
 		during       string
 		problems     int
-		// meanwhile is what somebody else sets while ours holds; "": nothing.
+		// meanwhile is what somebody else sets while ours holds; "" means nothing.
 		meanwhile, after string
 	}{
 		{"too small", "0", true, false, "1", 0, "", "0"},

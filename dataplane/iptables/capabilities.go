@@ -10,12 +10,12 @@ import (
 
 // Options are what a Dataplane is made of.
 type Options struct {
-	// Log gets warnings; nil: nothing is logged.
+	// Log gets warnings; nil means nothing is logged.
 	Log *slog.Logger
 	// Backend is the backend of iptables; auto follows the host.
 	Backend TablesBackend
 	// Mark is the rule, without "-A" and a chain's name, that marks the connections to frontends, for whoever has to
-	// know them later on their way (host.Mark); "": they are not marked.
+	// know them later on their way (host.Mark); "" means they are not marked.
 	Mark string
 }
 

@@ -40,7 +40,7 @@ type family struct {
 	chains map[string]chainState
 	// unsure: the tree in the kernel is not known to be as tree says.
 	unsure bool
-	// jumps is how many rules of the kernel's chains lead to the root; 0: not each of them has just one.
+	// jumps is how many rules of the kernel's chains lead to the root; 0 means not each of them has just one.
 	jumps int
 	// surplus are rules that lead to the root once more, with their chains.
 	surplus []string
@@ -62,7 +62,7 @@ type family struct {
 
 // chainState is what is known of a chain in the kernel.
 type chainState struct {
-	// text is a hash of the rules; 0: unknown.
+	// text is a hash of the rules; 0 means unknown.
 	text  uint64
 	rules int
 	// epoch is when it was written.

@@ -20,7 +20,7 @@ type plan struct {
 	treeFrom, treeTo int
 	tree             tree
 	rebuilt          bool
-	fronts           map[balancer.Key]*front // nil: gone
+	fronts           map[balancer.Key]*front // nil means gone
 	// clear are the frontends whose entries in a slot's sticky set are of another backend.
 	clear map[int][]balancer.Key
 	// slots is how many sticky sets are needed.

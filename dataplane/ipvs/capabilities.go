@@ -10,7 +10,7 @@ import (
 
 // Options are what a Dataplane is made of.
 type Options struct {
-	// Log gets warnings; nil: nothing is logged.
+	// Log gets warnings; nil means nothing is logged.
 	Log *slog.Logger
 	// RunDir is the folder of the ledger of virtual servers; it is made where it is missing.
 	RunDir string

@@ -22,7 +22,7 @@ const (
 const fewDrains = 64
 
 // sweep sees destinations that take no new connections to their end: it deletes those whose last connection has ended, or
-// its time. It returns when it has to be called again; zero: there are none.
+// its time. It returns when it has to be called again; zero means there are none.
 func (d *Dataplane) sweep(ctx context.Context) (next time.Time) {
 	began := time.Now()
 	if err := d.settleAll(ctx); err != nil && ctx.Err() == nil {

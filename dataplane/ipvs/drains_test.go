@@ -28,7 +28,7 @@ func inTime(t *testing.T, f func(p *process, f *balancer.Frontend)) {
 	})
 }
 
-// holds checks the weights of the destinations 1, 2, 3 of f; -1: it is not there.
+// holds checks the weights of the destinations 1, 2, 3 of f; -1 means it is not there.
 func (p *process) holds(when string, f *balancer.Frontend, want ...int) {
 	p.Helper()
 	synctest.Wait()

@@ -27,7 +27,7 @@ type Dataplane struct {
 	failover bool
 	// lacks are the schedulers that the kernel does not have.
 	lacks []balancer.Scheduler
-	// no4 and no6 say why a family can't be had; nil: it can.
+	// no4 and no6 say why a family can't be had; nil means it can.
 	no4, no6 error
 	// timeouts are those that the kernel is given.
 	timeouts ipvsnl.Timeouts
@@ -103,7 +103,7 @@ func (d *Dataplane) missing() string {
 	return strings.Join(parts, "; ")
 }
 
-// no says why addresses of the family of a can't be served; nil: they can.
+// no says why addresses of the family of a can't be served; nil means they can.
 func (d *Dataplane) no(a netip.Addr) error {
 	if a.Is4() {
 		return d.no4

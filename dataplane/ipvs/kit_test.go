@@ -20,11 +20,11 @@ import (
 // kernel is a Fake whose answers can be lost.
 type kernel struct {
 	*ipvsnl.Fake
-	// lose says of an op whether it is done, and whether its answer comes; nil: always.
+	// lose says of an op whether it is done, and whether its answer comes; nil means always.
 	lose func(ipvsnl.Op) (done, answered bool)
 	// before is asked ahead of each op that is done.
 	before func(ipvsnl.Op)
-	// trash keeps what deleted destinations had counted, which goes on when they come back; nil: it does not.
+	// trash keeps what deleted destinations had counted, which goes on when they come back; nil means it does not.
 	trash map[counters.Backend]ipvsnl.Stats
 	// omitted are virtual servers that the table leaves out.
 	omitted map[balancer.Key]bool

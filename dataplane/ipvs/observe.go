@@ -233,7 +233,7 @@ func (d *Dataplane) listLocked(ctx context.Context, services4 int) (string, erro
 	return fmt.Sprintf("%d virtual servers are gone, among them %s", missing, which), nil
 }
 
-// nextLocked returns the next virtual server to look at; nil: all have been looked at in this turn.
+// nextLocked returns the next virtual server to look at; nil means all have been looked at in this turn.
 func (d *Dataplane) nextLocked() *server {
 	for i, k := range d.look.ring {
 		if s := d.servers[k]; s != nil && s.there && !s.unsure {
@@ -245,7 +245,7 @@ func (d *Dataplane) nextLocked() *server {
 	return nil
 }
 
-// wrongLocked says in what a virtual server is not as it was left; "": in nothing.
+// wrongLocked says in what a virtual server is not as it was left; "" means in nothing.
 func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) {
 	virtual, err := d.conn.Service(ctx, s.key)
 	var states []ipvsnl.DestinationState

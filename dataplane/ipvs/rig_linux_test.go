@@ -216,7 +216,7 @@ func (r *rig) ipvsadm(args ...string) {
 	}
 }
 
-// weight is that of a destination in the kernel; -1: it is not there.
+// weight is that of a destination in the kernel; -1 means it is not there.
 func (r *rig) weight(f *balancer.Frontend, i int) int {
 	r.Helper()
 	all, err := r.d.conn.Destinations(context.Background(), f.Key)
@@ -231,7 +231,7 @@ func (r *rig) weight(f *balancer.Frontend, i int) int {
 	return -1
 }
 
-// follows waits until a flow is answered by a server; "": by nobody.
+// follows waits until a flow is answered by a server; "" means by nobody.
 func (r *rig) follows(c net.Conn, want string) {
 	r.Helper()
 	got := ""

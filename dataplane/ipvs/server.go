@@ -13,9 +13,9 @@ import (
 // server is what is known of one frontend and its virtual server.
 type server struct {
 	key balancer.Key
-	// front is what is wanted; nil: nothing any more, or, of what an earlier process has left, nobody has said so far.
+	// front is what is wanted; nil means nothing any more, or, of what an earlier process has left, nobody has said so far.
 	front *balancer.Frontend
-	// last is the last that was wanted, for names; nil: not known.
+	// last is the last that was wanted, for names; nil means not known.
 	last *balancer.Frontend
 	// told: somebody has said what is wanted. Otherwise an earlier process has left this.
 	told bool
@@ -29,7 +29,7 @@ type server struct {
 	destinations []ipvsnl.Destination
 	// unsure: the kernel did not say what came of a change. It has to be read before the next.
 	unsure bool
-	// asked is the virtual server whose making the kernel did not answer; nil: none. What is there may be another's.
+	// asked is the virtual server whose making the kernel did not answer; nil means none. What is there may be another's.
 	asked *ipvsnl.Service
 	// quiet: some destination has weight 0, so that somebody has to see it to its end.
 	quiet bool
@@ -271,7 +271,7 @@ func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) 
 	maps.DeleteFunc(s.old, func(at netip.AddrPort, until time.Time) bool { return s.backend(at) != nil || !until.After(now) })
 }
 
-// latest returns when the last connections end of a frontend that is not wanted any more; zero: it is, or there are none.
+// latest returns when the last connections end of a frontend that is not wanted any more; zero means it is, or there are none.
 func (s *server) latest() (latest time.Time) {
 	if s.front != nil {
 		return latest
@@ -284,7 +284,7 @@ func (s *server) latest() (latest time.Time) {
 	return latest
 }
 
-// next returns when the time of some connections ends after now; zero: that is not known.
+// next returns when the time of some connections ends after now; zero means that is not known.
 func (s *server) next(now time.Time) (next time.Time) {
 	end := func(t time.Time) {
 		if t.After(now) && (next.IsZero() || t.Before(next)) {

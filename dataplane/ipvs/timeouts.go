@@ -7,7 +7,7 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// changed is a timeout of the kernel before vipd, and the one that vipd gave it; zero: vipd left it alone.
+// changed is a timeout of the kernel before vipd, and the one that vipd gave it; zero means vipd left it alone.
 type changed struct{ old, set time.Duration }
 
 // setTimeouts gives the kernel those timeouts that want has, and the others back what they were before vipd, unless

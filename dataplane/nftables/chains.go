@@ -116,7 +116,7 @@ func (s *schema) write(tx *nft.Tx, c *nft.Chain, rules []nft.Rule) {
 type choice struct {
 	by     by
 	n      uint32
-	sticky time.Duration // 0: no affinity
+	sticky time.Duration // 0 means no affinity
 }
 
 // by is a way to choose.

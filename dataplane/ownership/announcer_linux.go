@@ -47,7 +47,7 @@ type announcement struct {
 	over   bool
 }
 
-// NewAnnouncer returns an announcer that repeats each address every so often; 0: not after 2.2 s.
+// NewAnnouncer returns an announcer that repeats each address every so often; 0 means not after 2.2 s.
 func NewAnnouncer(every time.Duration, log *slog.Logger) *Announcer {
 	return &Announcer{every: every, log: log, wake: make(chan struct{}, 1), of: map[netip.Addr]*announcement{}}
 }
@@ -169,7 +169,7 @@ func (n *Announcer) round(first, again *pace) time.Duration {
 	}
 }
 
-// take returns the next address to announce, and puts it where its repeat is waited for; nil: none before wait has passed.
+// take returns the next address to announce, and puts it where its repeat is waited for; nil means none before wait has passed.
 func (n *Announcer) take(now time.Time, first, again *pace) (next *announcement, wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -216,7 +216,7 @@ type pace struct {
 // burst is how long the pace may be behind: a timer is not exact, and several frames go at once then.
 const burst = 10 * time.Millisecond
 
-// wait returns how long the frames of an address have to wait; 0: they count as sent.
+// wait returns how long the frames of an address have to wait; 0 means they count as sent.
 func (p *pace) wait(now time.Time, a netip.Addr) time.Duration {
 	if wait := p.free.Sub(now); wait > 0 {
 		return max(wait, time.Millisecond)

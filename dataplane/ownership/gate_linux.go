@@ -48,7 +48,7 @@ type Gate struct {
 	shared  bool
 	devices []string
 	vips    map[netip.Addr]bool
-	made    uint32 // the generation of nf_tables after which all was found as it should be; 0: not looked at
+	made    uint32 // the generation of nf_tables after which all was found as it should be; 0 means not looked at
 }
 
 // NewGate opens what a gate needs. It changes nothing.

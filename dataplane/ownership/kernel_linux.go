@@ -20,7 +20,7 @@ type KernelOptions struct {
 	// Interfaces are those that may have VIPs, and Devices names the one of each VIP that this host may own.
 	Interfaces []string
 	Devices    map[netip.Addr]string
-	// AnnounceEvery repeats announcements; 0: they follow changes alone.
+	// AnnounceEvery repeats announcements; 0 means they follow changes alone.
 	AnnounceEvery time.Duration
 	// Rival is told, at most once a second for each VIP, that another host says it has a VIP that is here. It must not block.
 	Rival func(Rival)

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// Trial says why this kernel can't fence owned VIPs; nil: it can. It makes the gate on lo, closed and for no VIP, under a name
+// Trial says why this kernel can't fence owned VIPs; nil means it can. It makes the gate on lo, closed and for no VIP, under a name
 // of its own, opens it, and takes it away.
 func Trial() error {
 	g, err := NewGate(GateOptions{Table: "vipd-owner-trial"})

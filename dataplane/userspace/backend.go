@@ -19,7 +19,7 @@ type backend struct {
 	active atomic.Int64
 	// total counts connections and flows that it took, failures connects that failed.
 	total, failures atomic.Uint64
-	// restUntil is the instant up to which it is no one's first choice; 0: its last answer was good.
+	// restUntil is the instant up to which it is no one's first choice; 0 means its last answer was good.
 	restUntil atomic.Int64
 	// seen is when a frontend last had it; the dataplane's mu guards it.
 	seen time.Time

@@ -85,7 +85,7 @@ func (c *config) standby(now int64, tried []*backend) *backend {
 	return c.idlest(balancer.Ejected, failed)
 }
 
-// idlest takes the backend in a state that has the fewest connections; nil: all have failed, or are full.
+// idlest takes the backend in a state that has the fewest connections; nil means all have failed, or are full.
 func (c *config) idlest(state balancer.BackendState, failed func(*backend) bool) *backend {
 	var best *backend
 	bound := 0

@@ -27,9 +27,9 @@ type conn struct {
 
 	// The rest is guarded by f.mu.
 	prev, next *conn
-	backend    *backend     // chosen; nil: not yet
+	backend    *backend     // chosen; nil means not yet
 	retries    int          // backends that were tried before it
-	server     *net.TCPConn // established; nil: not yet
+	server     *net.TCPConn // established; nil means not yet
 	cut        bool         // to be reset
 	left       bool         // ended, and not among the frontend's connections any more
 	// seen is the traffic at the instant seenAt, for the idle timeout.

@@ -103,7 +103,7 @@ func (c *conn) dial(b *backend) (*net.TCPConn, error) {
 	}
 }
 
-// judge draws the conclusions from a failed attempt; nil: it failed for no fault of anyone.
+// judge draws the conclusions from a failed attempt; nil means it failed for no fault of anyone.
 func (f *frontend) judge(b *backend, err error) {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):

@@ -77,7 +77,7 @@ func canFilter() bool {
 	return attach(uintptr(fd), []bpf.Instruction{bpf.RetConstant{Val: 0}}) == nil
 }
 
-// filterProgram returns the filter for c; nil: everything may pass.
+// filterProgram returns the filter for c; nil means everything may pass.
 func filterProgram(c *config) []bpf.Instruction {
 	var keep, drop bpf.Instruction = bpf.RetConstant{Val: 1 << 31}, bpf.RetConstant{Val: 0}
 	if !c.serves && c.NoEndpoints == balancer.DropClients && c.Proto == balancer.TCP {

@@ -22,7 +22,7 @@ type frontend struct {
 	descriptors atomic.Int64
 
 	mu sync.Mutex // guards what follows
-	// listener and packets are the sockets at VIP:port, in the bind interception; nil: not listening.
+	// listener and packets are the sockets at VIP:port, in the bind interception; nil means not listening.
 	listener *net.TCPListener
 	packets  *net.UDPConn
 	// bound: these are at VIP:port, by the bind interception, and held keeps the port while there are none.
@@ -44,7 +44,7 @@ type frontend struct {
 	ended bool
 	// handing: connections are paused, to be handed over.
 	handing bool
-	// nextLost is when a backend next loses its connections; zero: at no known time.
+	// nextLost is when a backend next loses its connections; zero means at no known time.
 	nextLost time.Time
 	// idleChecked is when the janitor last looked for idle connections.
 	idleChecked int64
@@ -139,7 +139,7 @@ func (c *config) find(b *backend) *balancer.Backend {
 	return nil
 }
 
-// index returns where the backend at an address is; -1: nowhere.
+// index returns where the backend at an address is; -1 means nowhere.
 func (c *config) index(at netip.AddrPort) int {
 	i, ok := slices.BinarySearchFunc(c.Backends, at, func(x balancer.Backend, a netip.AddrPort) int { return x.Addr.Compare(a) })
 	if !ok {
@@ -154,7 +154,7 @@ func (c *config) keeps(b *backend, now time.Time) bool {
 	return is != nil && !is.Over(now)
 }
 
-// nextUntil returns the next instant at which a backend loses its connections; zero: there is none.
+// nextUntil returns the next instant at which a backend loses its connections; zero means there is none.
 func (c *config) nextUntil(now time.Time) time.Time {
 	var next time.Time
 	for i := range c.Backends {

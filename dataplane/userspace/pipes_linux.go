@@ -126,7 +126,7 @@ func (t pipe) close() {
 // splicing is a pump's way through a pipe.
 type splicing struct {
 	pipe pipe
-	held int // how many bytes are in it; 0: the pump has no pipe
+	held int // how many bytes are in it; 0 means the pump has no pipe
 	err  error
 }
 

@@ -32,7 +32,7 @@ type redirectFamily struct {
 	name        xtables.Family
 	kernel      redirector
 	forgetFlows func(ctx context.Context, keys map[balancer.Key]bool) error
-	// shared is the socket of all TCP frontends; nil: not needed so far.
+	// shared is the socket of all TCP frontends; nil means not needed so far.
 	shared *net.TCPListener
 	// closed are the ports of frontends that serve nobody.
 	closed map[closedPort]*heldPort
@@ -220,7 +220,7 @@ func (y *redirectFamily) admit(f *frontend, c *net.TCPConn, from netip.AddrPort)
 	reset(c)
 }
 
-// packetsOf opens the socket of a UDP frontend and returns its port; 0: new flows are not for it.
+// packetsOf opens the socket of a UDP frontend and returns its port; 0 means new flows are not for it.
 func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -42,7 +42,7 @@ func listenTo(d *rig) *dials {
 	return told
 }
 
-// wantTold asks until the last that is told of a backend is an error that is want; nil: a success.
+// wantTold asks until the last that is told of a backend is an error that is want; nil means a success.
 func wantTold(t *testing.T, told *dials, at netip.AddrPort, want error, ask func()) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%v to be told of %s", want, at), func() error {

@@ -133,7 +133,7 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 	}
 }
 
-// flowOf returns the client's flow, a new one if need be; nil: there is no backend for it, or it may not have one. It is
+// flowOf returns the client's flow, a new one if need be; nil means there is no backend for it, or it may not have one. It is
 // called by the read loop of the frontend's socket alone.
 func (f *frontend) flowOf(back way, client netip.AddrPort, tried []*backend) *flow {
 	f.mu.Lock()
@@ -167,7 +167,7 @@ func (f *frontend) flowLocked(back way, client netip.AddrPort) (x *flow, may boo
 	return nil, !f.removed && c.serves && f.packets == back.socket && c.allows(f.d, client.Addr())
 }
 
-// newFlowLocked opens a flow to the backend that is chosen, in a place that was taken for it; nil: there is none, or no
+// newFlowLocked opens a flow to the backend that is chosen, in a place that was taken for it; nil means there is none, or no
 // socket for it.
 func (f *frontend) newFlowLocked(back way, client netip.AddrPort, tried []*backend) *flow {
 	b, c, err := f.chooseLocked(client, tried)

@@ -41,7 +41,7 @@ func Start(tee io.Writer, cmd *exec.Cmd) (*Process, error) {
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err says how the program ended, once Done is closed; nil: with exit code 0.
+// Err says how the program ended, once Done is closed; nil means with exit code 0.
 func (p *Process) Err() error {
 	if p.err == nil {
 		return nil

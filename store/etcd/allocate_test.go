@@ -108,7 +108,7 @@ func randomBook(r *rand.Rand) *book {
 	return b
 }
 
-// judge says what is wrong with a choice; "": nothing.
+// judge says what is wrong with a choice; "" means nothing.
 func judge(b *book, s *balancer.Service, got allocation, err error) string {
 	var has []netip.Addr
 	for _, h := range got.keep {

@@ -20,7 +20,7 @@ import (
 
 // cache is the file with the last good state: one JSON line about the whole, one a key, and the checksum of them all.
 type cache struct {
-	path   string // "": there is none
+	path   string // "" means there is none
 	prefix string
 	// loaded: the state came from the file. saved is the state that is in the file.
 	loaded bool

@@ -54,7 +54,7 @@ type ownSpell struct{ since, until int64 }
 // claiming is a turn of slots: what the transaction does that brings claims about.
 type claiming struct {
 	name balancer.Name
-	// since is when others' claims were looked at; 0: they were not, and slots are written whatever they are.
+	// since is when others' claims were looked at; 0 means they were not, and slots are written whatever they are.
 	since int64
 	// minds are the slots that must not have been written after a revision; writes are those that are written.
 	minds  map[string]int64

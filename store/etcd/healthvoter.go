@@ -24,7 +24,7 @@ type HealthVoter struct {
 	// Report hears whether the node's votes are told in etcd: nil, or why not. Nil: nobody hears. It is called with each
 	// change only, by the goroutine of Run.
 	Report func(error)
-	// Former is the number of a lease that this daemon had before, and can't renew any more, as after a crash; 0: none. What
+	// Former is the number of a lease that this daemon had before, and can't renew any more, as after a crash; 0 means none. What
 	// the node said under it is withdrawn when the first thing is said, without waiting for the lease's end.
 	Former int64
 	// Granted, unless nil, hears the number of each lease before anything is written under it: the Former of the next run.
@@ -34,7 +34,7 @@ type HealthVoter struct {
 	mu    sync.Mutex // guards live, votes and board
 	live  quorum.Checker
 	votes snap.Map[balancer.Target, *quorum.Vote]
-	board *quorum.Board // what is to be compared with written; nil: nothing
+	board *quorum.Board // what is to be compared with written; nil means nothing
 
 	// The rest belongs to Run. written is what etcd has, under the lease of that number; said is the text of the node's
 	// own key.

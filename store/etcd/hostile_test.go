@@ -91,7 +91,7 @@ func TestHostileKeys(t *testing.T) {
 	}
 }
 
-// told says what is wrong with how a key is told; "": nothing.
+// told says what is wrong with how a key is told; "" means nothing.
 func (h hostile) told(key string, problems []balancer.Problem) string {
 	for _, p := range problems {
 		if p.Origin.Key != key {

@@ -206,7 +206,7 @@ func parseNode(key, rest string) (subject, error) {
 	return subject{kind: nodeConfigKind, node: node}, nil
 }
 
-// CheckID says what is wrong with the ID of an endpoint; nil: nothing.
+// CheckID says what is wrong with the ID of an endpoint; nil means nothing.
 func CheckID(id string) error {
 	switch {
 	case id == "":
@@ -219,7 +219,7 @@ func CheckID(id string) error {
 	return nil
 }
 
-// CheckNode says what is wrong with the name of a node; nil: nothing.
+// CheckNode says what is wrong with the name of a node; nil means nothing.
 func CheckNode(name string) error {
 	switch {
 	case name == "":

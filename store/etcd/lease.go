@@ -24,7 +24,7 @@ type lease struct {
 	ttl time.Duration
 	// id is 0 while there is no lease.
 	id int64
-	// revision is that of the last write of keys by write; 0: there was none.
+	// revision is that of the last write of keys by write; 0 means there was none.
 	revision int64
 	// renewed is when the lease was last known to live its whole time.
 	renewed time.Time
@@ -45,7 +45,7 @@ var errPatience = errors.New("that may pass")
 
 // keep renews the lease and then calls write, again and again, until ctx ends: at least three times in the life of
 // the lease, and when wake has something, though then not sooner than least after the last time. Report hears whether
-// that went well: each change of trouble, nil: none.
+// that went well: each change of trouble, nil means none.
 func (l *lease) keep(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, least func() time.Duration, report func(error)) {
 	for failures := 0; ctx.Err() == nil; {
 		err := l.once(ctx, write)

@@ -23,7 +23,7 @@ type link struct {
 	log    *slog.Logger
 	timing timing
 	out    chan<- message
-	// client is the connection in use; nil: the next attempt makes one.
+	// client is the connection in use; nil means the next attempt makes one.
 	client *clientv3.Client
 
 	// full: everything must be read (again). another: because etcd has another history than what was seen.
@@ -274,7 +274,7 @@ func (l *link) readAll(ctx context.Context) error {
 type reading struct {
 	*link
 	limit    int64
-	revision int64 // 0: the first page decides
+	revision int64 // 0 means the first page decides
 	cluster  uint64
 	total    int64
 	marker   string

@@ -121,7 +121,7 @@ const (
 // wanted reports whether there is anything to look at.
 func (r *removals) wanted() bool { return r.since < r.until && r.node.said > r.until-mostPast }
 
-// find returns the revision of the last removal; 0: there is none, or none is known any more.
+// find returns the revision of the last removal; 0 means there is none, or none is known any more.
 func (r *removals) find(ctx context.Context) (int64, error) {
 	r.since = max(r.since, r.until-mostPast)
 	err := r.do(ctx, r.keys.prefix, func(ctx context.Context, client *clientv3.Client) error {

@@ -11,9 +11,9 @@ import (
 
 // NodeConfig is what a node is told in etcd (nodes/NODE/config). It wins over the node's own file.
 type NodeConfig struct {
-	// Mode is the mode that the node is to use: auto, ipvs, iptables or userspace; "": its file says it.
+	// Mode is the mode that the node is to use: auto, ipvs, iptables or userspace; "" means its file says it.
 	Mode string `json:"mode,omitempty"`
-	// Zone is where the node is; "": its file says it.
+	// Zone is where the node is; "" means its file says it.
 	Zone string `json:"zone,omitempty"`
 	// Standby: the node gives its VIPs with one owner away, and takes none.
 	Standby bool `json:"standby,omitempty"`
@@ -92,7 +92,7 @@ type nodeMode string
 // Values lists what may be written.
 func (nodeMode) Values() []string { return balancer.ModeNames() }
 
-// Check says what is wrong with c; nil: nothing.
+// Check says what is wrong with c; nil means nothing.
 func (c NodeConfig) Check() error {
 	if modes := nodeMode("").Values(); c.Mode != "" && !slices.Contains(modes, c.Mode) {
 		return fmt.Errorf("%q is not a mode: %q are possible", c.Mode, modes)

@@ -17,12 +17,12 @@ import (
 // Node is what etcd has of a node.
 type Node struct {
 	Name string
-	// Config is what the node is told; nil: nothing, or what can't be read.
+	// Config is what the node is told; nil means nothing, or what can't be read.
 	Config *NodeConfig
 	// Live is there while the node's daemon is, in contact with etcd; Status is how that was last.
 	Live   *NodeLive
 	Status *NodeStatus
-	// ConfigRevision is that of Config; 0: there is none.
+	// ConfigRevision is that of Config; 0 means there is none.
 	ConfigRevision int64
 	// Problems are what can't be read of the node's keys.
 	Problems []balancer.Problem

@@ -25,7 +25,7 @@ type OwnedVIP struct {
 	// Ready are the nodes that could take it, as far as etcd tells, and Not the others with the reason of each.
 	Ready []string
 	Not   map[string]string
-	// Move is what is asked for; nil: nothing.
+	// Move is what is asked for; nil means nothing.
 	Move *ownership.Move
 }
 
@@ -117,7 +117,7 @@ func (w *Writer) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Own
 	return all, weights, nil
 }
 
-// cannot says why a node can't take a VIP, as far as etcd tells; "": it can.
+// cannot says why a node can't take a VIP, as far as etcd tells; "" means it can.
 func (r *records) cannot(name string, m ownership.Member, a netip.Addr) string {
 	switch _, session := r.sessions[name]; {
 	case !session:
@@ -132,7 +132,7 @@ func (r *records) cannot(name string, m ownership.Member, a netip.Addr) string {
 	return ""
 }
 
-// MoveVIP asks the owner of a VIP to give it to another node; "": to the best one. It returns who owns it when the owner has
+// MoveVIP asks the owner of a VIP to give it to another node; "" means to the best one. It returns who owns it when the owner has
 // done so or refused, and an error that says which.
 func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (to string, err error) {
 	r, err := w.readOwnership(ctx)

@@ -39,7 +39,7 @@ type Ownership struct {
 	keys   Keys
 	node   string
 	// Member is what is registered, and Tell gets all records after that, and then changes, in order. Secrets are the keys of
-	// heartbeats, newest first. Report hears what is in the way; nil: nothing.
+	// heartbeats, newest first. Report hears what is in the way; nil means nothing.
 	Member  func() ownership.Member
 	Tell    func(changes []ownership.Change, revision int64, all bool)
 	Secrets func([][]byte)

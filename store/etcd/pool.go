@@ -29,7 +29,7 @@ type pool struct {
 	name     string
 	revision int64
 	cidrs    []netip.Prefix
-	// wrong says why it can't be read; "": it can.
+	// wrong says why it can't be read; "" means it can.
 	wrong string
 	// fields are all that it says.
 	fields map[string]any
@@ -48,7 +48,7 @@ func (p *pool) with(cidrs []netip.Prefix) ([]byte, error) {
 // mostOfCIDR is how many addresses of a network are used: more than can ever be held, so that numbers stay numbers.
 const mostOfCIDR = 1 << 48
 
-// checkCIDRs says what is wrong with the networks of a pool; nil: nothing.
+// checkCIDRs says what is wrong with the networks of a pool; nil means nothing.
 func checkCIDRs(cidrs []netip.Prefix) error {
 	if len(cidrs) == 0 {
 		return fmt.Errorf(`needs at least one network, such as "10.96.0.0/24"`)

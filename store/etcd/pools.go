@@ -22,7 +22,7 @@ type Pool struct {
 	Size, Held, Free uint64
 	// Revision is that of its last change.
 	Revision int64
-	// Problem says why it can't be used; "": it can.
+	// Problem says why it can't be used; "" means it can.
 	Problem string
 }
 

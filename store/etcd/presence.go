@@ -22,7 +22,7 @@ type Presence struct {
 	mu     sync.Mutex // guards status
 	status *NodeStatus
 
-	// The rest belongs to Run. written is the status that etcd has, but for its time; nil: none.
+	// The rest belongs to Run. written is the status that etcd has, but for its time; nil means none.
 	written []byte
 	// took is how long the last writing took.
 	took time.Duration

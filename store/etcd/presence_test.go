@@ -60,7 +60,7 @@ func appear(t *testing.T, w *etcd.Writer, node, version string, ttl time.Duratio
 	return out
 }
 
-// node waits until a node is as it should be; nil: there is none.
+// node waits until a node is as it should be; nil means there is none.
 func (p *place) node(name, what string, is func(*etcd.Node) bool) *etcd.Node {
 	p.t.Helper()
 	w := newWriter(p.t, p.config)

@@ -25,7 +25,7 @@ func (s *stream) number(id int64) {
 	}
 }
 
-// watched is the scope of a watch; nil: that is not known.
+// watched is the scope of a watch; nil means that is not known.
 func (s *stream) watched(id int64) *followed {
 	switch s.server.Load() {
 	case member:
@@ -40,7 +40,7 @@ func (s *stream) watched(id int64) *followed {
 	return nil
 }
 
-// holding is the scope that a key is in; nil: none.
+// holding is the scope that a key is in; nil means none.
 func (s *stream) holding(key string) *followed {
 	for i := range s.scopes {
 		if s.scopes[i].holds(key) {

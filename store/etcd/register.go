@@ -101,7 +101,7 @@ func (r *Registrar) place(ctx context.Context) error {
 	return err
 }
 
-// Revision returns that of the last write of the key; 0: there was none. It is for Report, and for when Run does not run.
+// Revision returns that of the last write of the key; 0 means there was none. It is for Report, and for when Run does not run.
 func (r *Registrar) Revision() int64 { return r.lease.revision }
 
 // Drain says that the endpoint takes no new connections, and goes on being registered so; where this fails, Run does it

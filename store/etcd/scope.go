@@ -18,7 +18,7 @@ import (
 type scope struct {
 	// key is the folder, which ends in /, or the key; end is where the folder ends, "" for a single key.
 	key, end string
-	// without says what is missing for those who may not read it, which is not the end of the rest then; "": it is
+	// without says what is missing for those who may not read it, which is not the end of the rest then; "" means it is
 	// needed.
 	without string
 }
@@ -27,7 +27,7 @@ type scope struct {
 func folder(key string) scope { return scope{key: key, end: clientv3.GetPrefixRangeEnd(key)} }
 
 // scopes are what a Source follows: those that are needed first, then what some roles may not read. Node is whose
-// configuration is read too; "": nobody's.
+// configuration is read too; "" means nobody's.
 func (k Keys) scopes(node string) []scope {
 	vips := folder(k.prefix + vipFolder)
 	vips.without = `services whose vips say "auto" keep the addresses that were read before`

@@ -27,7 +27,7 @@ type Writer struct {
 	found    found
 
 	bookMu sync.Mutex // guards book
-	book   *book      // nil: it has to be read
+	book   *book      // nil means it has to be read
 
 	slotMu sync.Mutex          // guards slots
 	slots  map[string]ownSpell // of claims that this writer has written
@@ -142,7 +142,7 @@ func (w *Writer) transact(ctx context.Context, what string, request *etcdserverp
 	return answer, err
 }
 
-// unchanged is the condition that a key was last changed at a revision; 0: that it is not there.
+// unchanged is the condition that a key was last changed at a revision; 0 means that it is not there.
 func unchanged(key string, revision int64) *etcdserverpb.Compare {
 	return &etcdserverpb.Compare{
 		Result: etcdserverpb.Compare_EQUAL, Target: etcdserverpb.Compare_MOD, Key: []byte(key),

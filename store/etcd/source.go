@@ -18,11 +18,11 @@ import (
 // Options say what a Source follows.
 type Options struct {
 	Config
-	// StateDir is the folder that the last good state is kept in; "": it is not kept.
+	// StateDir is the folder that the last good state is kept in; "" means it is not kept.
 	StateDir string
 	// Defaults are the fields of services that don't set them: the table [defaults]. SetDefaults exchanges them.
 	Defaults map[string]any
-	// Node is the name of this node, whose configuration (nodes/NODE/config) is followed too; "": none is.
+	// Node is the name of this node, whose configuration (nodes/NODE/config) is followed too; "" means none is.
 	Node string
 	// Configured hears what this node is told: once before the first snapshot is published, with what was kept or with
 	// nothing, and whenever it has changed. It is called by the goroutine of Watch, and must not block. Nil: nobody hears.
@@ -153,9 +153,9 @@ type watching struct {
 	answers chan leaseNews
 
 	state state
-	// wiped is what is published instead, where etcd was emptied by a wipe; nil: it was not.
+	// wiped is what is published instead, where etcd was emptied by a wipe; nil means it was not.
 	wiped *wiped
-	// reading is the state that a full reading makes, with the keys that it has met; nil: none is going on.
+	// reading is the state that a full reading makes, with the keys that it has met; nil means none is going on.
 	reading *state
 	met     map[rawKey]bool
 
@@ -167,8 +167,8 @@ type watching struct {
 
 	published   store.Snapshot
 	everTold    bool
-	configured  *NodeConfig // what was told; nil: nothing yet
-	first, last time.Time   // of the changes that are still to be published; zero: none
+	configured  *NodeConfig // what was told; nil means nothing yet
+	first, last time.Time   // of the changes that are still to be published; zero means none
 }
 
 // leaseNews is the answer to a question about the lease of a key.

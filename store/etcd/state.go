@@ -32,12 +32,12 @@ type state struct {
 	pools     snap.Map[balancer.Name, *balancer.Pool]
 	// held are the addresses that are allocated, by service.
 	held snap.Map[holding, bool]
-	// config is what this node is told; nil: nothing.
+	// config is what this node is told; nil means nothing.
 	config *NodeConfig
-	// revision is that of the last change, cluster whose history that is of; 0: it is not known.
+	// revision is that of the last change, cluster whose history that is of; 0 means it is not known.
 	revision int64
 	cluster  uint64
-	// expiry is when the first override lapses, or before; zero: none does.
+	// expiry is when the first override lapses, or before; zero means none does.
 	expiry time.Time
 }
 

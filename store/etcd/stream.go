@@ -91,7 +91,7 @@ func (s *stream) create() {
 	}
 }
 
-// ask requests progress now and then, and returns why the stream should end; nil: it has ended.
+// ask requests progress now and then, and returns why the stream should end; nil means it has ended.
 func (s *stream) ask(ctx context.Context, reread time.Time) error {
 	request := &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{
 		ProgressRequest: &etcdserverpb.WatchProgressRequest{},

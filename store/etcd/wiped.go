@@ -13,7 +13,7 @@ import (
 // are complete, and what they don't have is gone.
 type wiped struct {
 	state state
-	// first and last are when services came; zero: none has.
+	// first and last are when services came; zero means none has.
 	first, last time.Time
 }
 
@@ -52,7 +52,7 @@ func (w *watching) refilled() {
 	}
 }
 
-// refillEnd is when the services of a wiped etcd are complete; zero: that is not to be seen yet.
+// refillEnd is when the services of a wiped etcd are complete; zero means that is not to be seen yet.
 func (w *watching) refillEnd() time.Time {
 	if w.wiped == nil || w.wiped.first.IsZero() {
 		return time.Time{}

@@ -18,7 +18,7 @@ import (
 // Change is what is to become of a service.
 type Change struct {
 	Name balancer.Name
-	// Fields are those of its table; nil: the service is to be removed.
+	// Fields are those of its table; nil means the service is to be removed.
 	Fields map[string]any
 	// Base is the revision of the definition that the change was made from, 0 where there was none: if etcd holds
 	// another by now, nothing is written. Any overwrites whatever is there.
@@ -26,7 +26,7 @@ type Change struct {
 	// By says who makes the change, for the history.
 	By string
 	// Checked is the revision at which nobody else claimed what the service comes to claim. Where somebody may have claimed
-	// any of it since, with a Writer, nothing is written, and the error is a StaleError. 0: nobody has looked.
+	// any of it since, with a Writer, nothing is written, and the error is a StaleError. 0 means nobody has looked.
 	Checked int64
 	// AllowUnknown: fields that this version does not know are written as they are. Else they are an error.
 	AllowUnknown bool
@@ -45,7 +45,7 @@ type Result struct {
 // ConflictError says that somebody else has changed a service since it was read.
 type ConflictError struct {
 	Name balancer.Name
-	// Revision is that of the definition now; 0: there is none any more.
+	// Revision is that of the definition now; 0 means there is none any more.
 	Revision int64
 	// By and At say who it was and when, where the history knows.
 	By string
@@ -177,7 +177,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (Result, error) {
 	return Result{}, fmt.Errorf("service %s is changed by others all the time: nothing was written", c.Name)
 }
 
-// revision is that of the definition; 0: there is none.
+// revision is that of the definition; 0 means there is none.
 func (s *Stored) revision() int64 {
 	if s == nil {
 		return 0

@@ -115,7 +115,7 @@ func (s *Source) DeleteOverride(target balancer.Target) {
 	s.change(func(next *store.Snapshot) { next.Overrides = next.Overrides.Delete(target) })
 }
 
-// Disconnect behaves as if the place could not be read because of err; nil: as if it could again.
+// Disconnect behaves as if the place could not be read because of err; nil means as if it could again.
 func (s *Source) Disconnect(err error) {
 	s.change(func(next *store.Snapshot) { next.Connected, next.Err = err == nil, err })
 }

@@ -32,7 +32,7 @@ func testEnd(t *testing.T, p Place) {
 
 // model is what users wrote, and what may have become of it.
 type model struct {
-	// now is the last definition, nil: there is none; bad: it has an error.
+	// now is the last definition, nil means there is none; bad: it has an error.
 	now map[string]any
 	bad bool
 	// seen are the good states (nil: absent) that a source may have seen last, since it was last known to be up to date.

@@ -112,7 +112,7 @@ func (d *Document) noTable(path string, raw any) balancer.Problem {
 }
 
 // strangers are the problems of a file that may hold services and settings of addresses only: everything else in it. Main is
-// the file where daemon sections belong; "": unknown.
+// the file where daemon sections belong; "" means unknown.
 func strangers(doc *Document, main string) []balancer.Problem {
 	var problems []balancer.Problem
 	for _, key := range slices.Sorted(maps.Keys(doc.tree)) {

@@ -26,7 +26,7 @@ type loader struct {
 	// path of the main file; "" where there is only a place.
 	path string
 	main mainFile
-	// place is the file or folder of [store].path; "": there is none. placeErr is why it can't be read.
+	// place is the file or folder of [store].path; "" means there is none. placeErr is why it can't be read.
 	place    string
 	placeErr error
 	// defaults are the last good [defaults], and round counts them.

@@ -44,7 +44,7 @@ func (m *merge) compare(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// put makes fresh the contents of the file at path; nil: it is gone. What follows from that waits for settle.
+// put makes fresh the contents of the file at path; nil means it is gone. What follows from that waits for settle.
 func (m *merge) put(path string, fresh *contents) {
 	old := m.files[path]
 	if old == fresh {

@@ -9,7 +9,7 @@ import (
 // neither checks nor converts values. On other text it ends too, with lines that mean nothing.
 type scanner struct {
 	text string
-	// depth is the greatest number of parts of the paths that visit hears of; 0: all.
+	// depth is the greatest number of parts of the paths that visit hears of; 0 means all.
 	depth int
 	// visit hears of path at line, in the order of the text; defined: it is defined there, else it only lies on the
 	// way to something else. The path is valid during the call only.

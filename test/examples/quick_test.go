@@ -64,7 +64,7 @@ func TestFleetOnOneMachine(t *testing.T) {
 	stop(t, again, "signal: terminated")
 }
 
-// stop ends a program as Ctrl-C does; how is what it says of its end, "": that all was well.
+// stop ends a program as Ctrl-C does; how is what it says of its end, "" means that all was well.
 func stop(t *testing.T, p *process.Process, how string) {
 	t.Helper()
 	if err := p.Stop(2 * program.Patience); err != nil && (how == "" || !strings.Contains(err.Error(), how)) {

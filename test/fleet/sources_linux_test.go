@@ -87,7 +87,7 @@ func BenchmarkSources(b *testing.B) {
 type watchers struct {
 	sources, changes int
 	pace             time.Duration
-	idle             time.Duration // how long nothing happens, for etcd's share of that; 0: not measured
+	idle             time.Duration // how long nothing happens, for etcd's share of that; 0 means not measured
 	storm            bool          // etcd is restarted
 }
 

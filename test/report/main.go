@@ -78,7 +78,7 @@ func runHere(p plan, s *summary) (readErr, waitErr error) {
 	return readErr, cmd.Wait()
 }
 
-// flagOf returns the value of a flag of go test that is written -NAME=VALUE; "": it is not there.
+// flagOf returns the value of a flag of go test that is written -NAME=VALUE; "" means it is not there.
 func flagOf(flags []string, name string) string {
 	for _, f := range slices.Backward(flags) {
 		if value, ok := strings.CutPrefix(strings.TrimPrefix(f, "-"), "-"+name+"="); ok {

@@ -97,7 +97,7 @@ func longestFirst(packages []string) []string {
 	return packages
 }
 
-// findIPVS says why tests that need IPVS can't run on this machine; nil: they can.
+// findIPVS says why tests that need IPVS can't run on this machine; nil means they can.
 func findIPVS() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("the tests do not run as root")

@@ -21,10 +21,10 @@ type entry struct {
 	state    health.State
 	targets  []balancer.Target // none: it is gone
 	checking bool
-	place    int // in the schedule; -1: not there, but in a lane
+	place    int // in the schedule; -1 means not there, but in a lane
 	seats    [circles]int
 	hurried  time.Time    // when its check was last brought forward because of others'
-	wave     *health.Wave // whom it turns with; nil: it does not
+	wave     *health.Wave // whom it turns with; nil means it does not
 }
 
 // services are those that ask for it, in order.

@@ -25,13 +25,13 @@ type files struct {
 
 	mu    sync.Mutex // held for moments, and never while a file is touched
 	known *certificates
-	look  *look // the one under way; nil: none
+	look  *look // the one under way; nil means none
 }
 
 // certificates is what the files said. It does not change any more.
 type certificates struct {
 	stamp   [3]stamp
-	authors *x509.CertPool // nil: the system's
+	authors *x509.CertPool // nil means the system's
 	own     []tls.Certificate
 }
 

@@ -19,7 +19,7 @@ type Probe struct {
 	health *balancer.Health
 	proto  balancer.Protocol
 	kind   func(*attempt, context.Context) (string, error)
-	files  *files // nil: no TLS
+	files  *files // nil means no TLS
 }
 
 // New returns the probe for a definition that was validated, which must not change any more. proto is the protocol of
@@ -48,7 +48,7 @@ func kinds() map[balancer.HealthType]func(*attempt, context.Context) (string, er
 type attempt struct {
 	*Probe
 	at    netip.AddrPort
-	notes *transcript // nil: nobody wants to read it
+	notes *transcript // nil means nobody wants to read it
 	// interrupts are those that end waiting for a connection with the context, to be called off at the end.
 	interrupts []func() bool
 }

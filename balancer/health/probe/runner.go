@@ -108,7 +108,7 @@ type Runner struct {
 	network  lane
 	programs lane
 	changes  []Change
-	reportAt time.Time // zero: there is nothing to report
+	reportAt time.Time // zero means there is nothing to report
 	reportBy time.Time // how far it may be put off
 }
 

@@ -316,7 +316,7 @@ type Standing struct {
 	// Verdict is what it comes to.
 	Verdict balancer.Verdict
 	// Since is when this host took it, or the votes came to it, where this host found it so. Lasted is how long that
-	// before it held; 0: there was none.
+	// before it held; 0 means there was none.
 	Since  time.Time
 	Lasted time.Duration
 	// Alone: this host decides by its own checks.

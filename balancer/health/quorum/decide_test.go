@@ -31,7 +31,7 @@ func TestDecide(t *testing.T) {
 		checkers      int
 		votes, others string
 		want          balancer.Verdict
-		since         int64 // 0: the votes don't say
+		since         int64 // 0 means the votes don't say
 	}{
 		{"two of three", up, 3, "d5 d7 u1", "", down, 7},
 		{"two of three, the third has not voted", up, 3, "d5 d7", "", down, 7},

@@ -114,9 +114,9 @@ func (c *Client) Check(ctx context.Context, q CheckRequest) (r CheckResult, err 
 
 // EventsQuery says which events are asked for.
 type EventsQuery struct {
-	// Since is the number of the last event that is known; 0: none is.
+	// Since is the number of the last event that is known; 0 means none is.
 	Since uint64
-	// Service and Kind narrow them; "": all.
+	// Service and Kind narrow them; "" means all.
 	Service, Kind string
 	// Follow asks for those to come too.
 	Follow bool
@@ -194,7 +194,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	return c.ask(ctx, s, method, path, in, out)
 }
 
-// ask puts a question, whose context ends when s does; nil: whenever the answer comes is soon enough.
+// ask puts a question, whose context ends when s does; nil means whenever the answer comes is soon enough.
 func (c *Client) ask(ctx context.Context, s *silence, method, path string, in, out any) error {
 	response, err := c.send(ctx, method, path, in)
 	if err != nil {

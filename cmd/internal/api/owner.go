@@ -13,7 +13,7 @@ type OwnedVIP struct {
 	Prefer  []string      `json:"prefer,omitempty"`
 	Preempt time.Duration `json:"preempt,omitempty"`
 	Group   string        `json:"group,omitempty"`
-	// Cannot is why vipd could not serve it here now; "": it could.
+	// Cannot is why vipd could not serve it here now; "" means it could.
 	Cannot string `json:"cannot,omitempty"`
 }
 
@@ -31,9 +31,9 @@ type OwnerStatus struct {
 	// Gate is open, opening, closing or closed; Left is how long the session is confirmed from now, in seconds.
 	Gate string  `json:"gate"`
 	Left float64 `json:"left"`
-	// Etcd is what is in the way of etcd; "": nothing.
+	// Etcd is what is in the way of etcd; "" means nothing.
 	Etcd string `json:"etcd,omitempty"`
-	// Confirmed has the age of each juror's newest confirmation, in seconds; -1: there is none.
+	// Confirmed has the age of each juror's newest confirmation, in seconds; -1 means there is none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
 	// Bound are the VIPs that are here.
 	Bound []netip.Addr `json:"bound,omitempty"`
@@ -61,7 +61,7 @@ type OwnerStatus struct {
 type OwnerRival struct {
 	VIP netip.Addr `json:"vip"`
 	MAC string     `json:"mac"`
-	// Node is that of the fleet that has the MAC; "": none.
+	// Node is that of the fleet that has the MAC; "" means none.
 	Node string `json:"node,omitempty"`
 	// Count is how often that was heard, at most once a second, and Last when.
 	Count int       `json:"count"`

@@ -32,7 +32,7 @@ type Status struct {
 	Endpoints int  `json:"endpoints"`
 	// Health counts what checks find.
 	Health HealthCount `json:"health"`
-	// Ownership says how owning VIPs goes on this host; "": it owns none.
+	// Ownership says how owning VIPs goes on this host; "" means it owns none.
 	Ownership string `json:"ownership,omitempty"`
 	// Addresses are the VIPs and who holds them.
 	Addresses []Address          `json:"addresses"`
@@ -112,7 +112,7 @@ type Service struct {
 	Origin balancer.Origin `json:"origin"`
 	// Definition has the fields that are not at their default, by their names in TOML.
 	Definition map[string]any `json:"definition"`
-	// Check is how its endpoints are checked; nil: they are not.
+	// Check is how its endpoints are checked; nil means they are not.
 	Check *CheckRules `json:"check,omitempty"`
 	VIPs  []string    `json:"vips"`
 	// Withdrawn are those of VIPs that this host does not hold, as no endpoint of the services on it is usable.
@@ -178,11 +178,11 @@ type Endpoint struct {
 	// Override is what an operator said by hand.
 	Override *balancer.Override `json:"override,omitempty"`
 	Health   balancer.Verdict   `json:"health,omitempty"`
-	// Check is what its health check has found; nil: this node does not check it.
+	// Check is what its health check has found; nil means this node does not check it.
 	Check *Check `json:"check,omitempty"`
-	// Unchecked is why this node does not check it though its service has a health check; "": it does, or has none.
+	// Unchecked is why this node does not check it though its service has a health check; "" means it does, or has none.
 	Unchecked string `json:"unchecked,omitempty"`
-	// Ramp is how many percent of its weight it has come to, while it starts slowly; 0: it does not.
+	// Ramp is how many percent of its weight it has come to, while it starts slowly; 0 means it does not.
 	Ramp int `json:"ramp_percent,omitempty"`
 	// Ejection is there while connects to it fail, so that it gets no new ones.
 	Ejection *balancer.Ejection `json:"ejection,omitempty"`
@@ -214,7 +214,7 @@ type Check struct {
 	// Next is when it is checked next; Checking: it is now.
 	Next     time.Time `json:"next,omitzero"`
 	Checking bool      `json:"checking,omitempty"`
-	// Fleet is what the fleet has found, where it checks the endpoint together; nil: each node checks it for itself. Then
+	// Fleet is what the fleet has found, where it checks the endpoint together; nil means each node checks it for itself. Then
 	// LastText says who has found what, and Next is there where this node is one of those who check.
 	Fleet *FleetCheck `json:"fleet,omitempty"`
 }
@@ -232,7 +232,7 @@ type FleetCheck struct {
 
 // FleetVote is what one node has found.
 type FleetVote struct {
-	// Verdict is up or down; "": it can't carry out the check. Since is when, by its own clock, and Cause why.
+	// Verdict is up or down; "" means it can't carry out the check. Since is when, by its own clock, and Cause why.
 	Verdict balancer.Verdict `json:"verdict"`
 	Since   time.Time        `json:"since,omitzero"`
 	Cause   string           `json:"cause,omitempty"`
@@ -286,9 +286,9 @@ type OverrideRequest struct {
 	// Weight sets the weight, balancer.TakenBack takes back the one that was set; Draining true drains, false ends the drain. What is nil stays as it is.
 	Weight   *int  `json:"weight,omitempty"`
 	Draining *bool `json:"draining,omitempty"`
-	// Timeout bounds what is left of a drain's connections; 0: no bound.
+	// Timeout bounds what is left of a drain's connections; 0 means no bound.
 	Timeout time.Duration `json:"timeout_ns,omitempty"`
-	// Expires is how long the override holds; 0: until it is undone.
+	// Expires is how long the override holds; 0 means until it is undone.
 	Expires time.Duration `json:"expires_ns,omitempty"`
 	By      string        `json:"by,omitempty"`
 	Reason  string        `json:"reason,omitempty"`
@@ -352,7 +352,7 @@ type Connection = dataplane.Connection
 // Explanation is what would happen to a connection.
 type Explanation struct {
 	explain.Answer
-	// Live is what came of a connection that the daemon opened; nil: it was not asked to.
+	// Live is what came of a connection that the daemon opened; nil means it was not asked to.
 	Live *Live `json:"live,omitempty"`
 }
 

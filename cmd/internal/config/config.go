@@ -105,7 +105,7 @@ func (Backend) Values() []string { return []string{"auto", "nft", "legacy"} }
 // Store says where services come from.
 type Store struct {
 	Kind StoreKind `toml:"kind"`
-	// Path is a TOML file or a folder of them, besides the configuration itself; "": none.
+	// Path is a TOML file or a folder of them, besides the configuration itself; "" means none.
 	Path string `toml:"path"`
 }
 
@@ -156,7 +156,7 @@ type Health struct {
 // Userspace is for userspace mode.
 type Userspace struct {
 	Intercept Intercept `toml:"intercept"`
-	// AccessLog gets a line for each connection that ends, in every mode: "journal" is vipd's own log, anything else a file; "": none.
+	// AccessLog gets a line for each connection that ends, in every mode: "journal" is vipd's own log, anything else a file; "" means none.
 	AccessLog string `toml:"access_log"`
 }
 
@@ -192,7 +192,7 @@ type API struct {
 type Ownership struct {
 	// Enabled: this host confirms others, and may own VIPs.
 	Enabled bool `toml:"enabled"`
-	// Weight is its share of the VIPs; 0: it owns only what prefers it or is moved to it.
+	// Weight is its share of the VIPs; 0 means it owns only what prefers it or is moved to it.
 	Weight int `toml:"weight" range:"0,65535"`
 	// Interfaces are the devices of owned VIPs; empty: the one whose network contains the VIP.
 	Interfaces []string `toml:"interfaces"`
@@ -204,7 +204,7 @@ type Ownership struct {
 	Detect time.Duration `toml:"detect" range:"400ms,10s"`
 	// RestartGrace is how long vipd itself may be away in kernel modes before its VIPs go elsewhere.
 	RestartGrace time.Duration `toml:"restart_grace" range:"0s,10m"`
-	// AnnounceEvery repeats announcements; 0: they follow changes alone.
+	// AnnounceEvery repeats announcements; 0 means they follow changes alone.
 	AnnounceEvery time.Duration `toml:"announce_every" range:"0s,24h"`
 }
 

@@ -26,7 +26,7 @@ func Load(file string) (Config, []balancer.Problem, error) {
 	return c, append(problems, more...), nil
 }
 
-// Unusable returns an error that lists what keeps a configuration with these problems from being used; nil: nothing does.
+// Unusable returns an error that lists what keeps a configuration with these problems from being used; nil means nothing does.
 func Unusable(problems []balancer.Problem) error {
 	var all []error
 	for _, p := range problems {

@@ -97,7 +97,7 @@ func isInterface(name string) bool {
 // (ip_vs_set_timeout in the kernel's ip_vs_ctl.c).
 const longestTimeout = math.MaxInt32 / 1000 * time.Second
 
-// notKernelTimeout says why IPVS can't have the time-out d; "": it can. The kernel counts in seconds, and takes 0 as
+// notKernelTimeout says why IPVS can't have the time-out d; "" means it can. The kernel counts in seconds, and takes 0 as
 // leave it as it is; what is negative was refused with the field's type.
 func notKernelTimeout(d time.Duration) string {
 	switch {
@@ -109,7 +109,7 @@ func notKernelTimeout(d time.Duration) string {
 	return ""
 }
 
-// Unowned says why VIPs with one owner (hold = "one") have none on this host; "": it may own them.
+// Unowned says why VIPs with one owner (hold = "one") have none on this host; "" means it may own them.
 func (c *Config) Unowned() string {
 	switch {
 	case c.Store.Kind != EtcdStore:

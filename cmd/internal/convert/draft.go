@@ -22,7 +22,7 @@ type draft struct {
 	wildcard []netip.Addr
 	// mode is the mode that is most like the origin, and why; "" means auto.
 	mode, modeWhy string
-	// unbound: another program owns the addresses. It is the line that says so; 0: none does.
+	// unbound: another program owns the addresses. It is the line that says so; 0 means none does.
 	unbound  int
 	services []*service
 	notes    []Note
@@ -50,7 +50,7 @@ type entry struct {
 // target is an endpoint.
 type target struct {
 	fields map[string]any
-	// port is the endpoint's port; 0: the service's.
+	// port is the endpoint's port; 0 means the service's.
 	port uint16
 	line int
 }
@@ -59,7 +59,7 @@ type target struct {
 type setting struct {
 	name  string
 	value any
-	// line is where the origin says so; 0: it does not, and why says where the value comes from.
+	// line is where the origin says so; 0 means it does not, and why says where the value comes from.
 	line int
 	why  string
 }

@@ -10,7 +10,7 @@ type checkRules struct {
 	times timing
 	// tls: checks speak TLS.
 	tls bool
-	// cut is the line that ends connections of failed servers; 0: none does.
+	// cut is the line that ends connections of failed servers; 0 means none does.
 	cut int
 }
 

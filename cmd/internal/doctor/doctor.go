@@ -60,7 +60,7 @@ type Frontend struct {
 	Service  balancer.Name
 	// Scheduler is as compiled for the mode in use; "" where it is not known.
 	Scheduler balancer.Scheduler
-	// Idle is why no endpoint gets new connections there; "": one does.
+	// Idle is why no endpoint gets new connections there; "" means one does.
 	Idle string
 }
 
@@ -80,7 +80,7 @@ type Host struct {
 	Config        config.Config
 	ConfigFile    string
 	ConfigProblem string
-	// Status is what the running vipd says; nil: none answers, for the reason NoDaemon.
+	// Status is what the running vipd says; nil means none answers, for the reason NoDaemon.
 	Status   *api.Status
 	NoDaemon string
 	// Frontends are those of the running vipd, or what the configuration comes to without one.

@@ -72,7 +72,7 @@ func (v *visit) judge(b *backend, rules []string, depth int) verdict {
 	return sum
 }
 
-// target is where a rule sends what it matches; "": it has none.
+// target is where a rule sends what it matches; "" means it has none.
 func target(rule string) string {
 	words := strings.Fields(rule)
 	for i := len(words) - 2; i >= 0; i-- {

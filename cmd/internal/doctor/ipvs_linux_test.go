@@ -58,7 +58,7 @@ func about(t *testing.T, h Host, part string) []Finding {
 	return slices.DeleteFunc(all, func(f Finding) bool { return !strings.Contains(f.What, part) })
 }
 
-// sees wants one finding of this level; "": of any.
+// sees wants one finding of this level; "" means of any.
 func sees(t *testing.T, h Host, level Level, part string) Finding {
 	t.Helper()
 	found := about(t, h, part)

@@ -31,7 +31,7 @@ type chain struct {
 
 func families() []string { return []string{"iptables", "ip6tables"} }
 
-// plain returns the backend of a program without a suffix, and its version; "": it is not installed.
+// plain returns the backend of a program without a suffix, and its version; "" means it is not installed.
 func (v *visit) plain(ctx context.Context, family string) (config.Backend, string) {
 	if _, err := v.Look(family); err != nil {
 		return "", ""

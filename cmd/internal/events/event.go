@@ -47,26 +47,26 @@ type Event struct {
 	// Seq orders events: each has the next number, set by Record. The first of a process is the time of its start in
 	// microseconds, so that numbers grow over restarts too.
 	Seq uint64 `json:"seq"`
-	// At is when it happened; zero: when it is recorded.
+	// At is when it happened; zero means when it is recorded.
 	At   time.Time `json:"at"`
 	Kind Kind      `json:"kind"`
 	// Level is how much it matters, for the log and for colours; the default is info.
 	Level slog.Level `json:"level"`
-	// Service is what it is about; "": the node.
+	// Service is what it is about; "" means the node.
 	Service balancer.Name `json:"service,omitempty"`
-	// Endpoint is ADDRESS:PORT, or ADDRESS for all ports; "": the service as a whole.
+	// Endpoint is ADDRESS:PORT, or ADDRESS for all ports; "" means the service as a whole.
 	Endpoint string `json:"endpoint,omitempty"`
 	// Text says what happened: "is down". Its subject is the endpoint, else the service; a whole sentence where neither
 	// is given.
 	Text string `json:"text"`
 	// Cause says why: "connection refused".
 	Cause string `json:"cause,omitempty"`
-	// Was names what ended with it ("up"), and Lasted says how long that had lasted; 0: nothing ended, or not known.
+	// Was names what ended with it ("up"), and Lasted says how long that had lasted; 0 means nothing ended, or not known.
 	Was    string        `json:"was,omitempty"`
 	Lasted time.Duration `json:"lasted_ns,omitempty"`
 	// Took is how long the thing itself took, such as a sync.
 	Took time.Duration `json:"took_ns,omitempty"`
-	// Revision is the store's that it is about; 0: none.
+	// Revision is the store's that it is about; 0 means none.
 	Revision int64 `json:"revision,omitempty"`
 }
 

@@ -28,7 +28,7 @@ type Journal struct {
 	next   uint64     // the number of the next one
 	kept   int
 	queues map[Kind]*queue
-	more   chan struct{} // closed at the next event; nil: nobody waits
+	more   chan struct{} // closed at the next event; nil means nobody waits
 }
 
 // queue are the events of one kind, in order. Those before from were dropped.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Holder returns the process id of the vipd that has the lock at path; 0: none has, as far as can be seen, or it is a
+// Holder returns the process id of the vipd that has the lock at path; 0 means none has, as far as can be seen, or it is a
 // cleanup of vipctl. It takes no right to the file, and leaves it alone.
 func Holder(path string) (pid int) {
 	info, err := os.Stat(path)

@@ -34,7 +34,7 @@ type Options struct {
 	Sockets func() []sockets.Socket
 	// Own returns the inodes of this process's sockets, which are no other program's.
 	Own func() map[string]bool
-	// HTTP is where this process has its API and metrics, HOST:PORT; "": nowhere.
+	// HTTP is where this process has its API and metrics, HOST:PORT; "" means nowhere.
 	HTTP string
 	// Lookup returns the addresses of a host name. Nil: the system's resolver.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)

@@ -15,7 +15,7 @@ type Column struct {
 	Skip bool
 	// Right pads on the left: for numbers.
 	Right bool
-	// Style chooses the style of a cell by its text; nil: all are plain.
+	// Style chooses the style of a cell by its text; nil means all are plain.
 	Style func(text string) Style
 }
 
@@ -27,7 +27,7 @@ type Form struct {
 	Wide bool
 	// Color writes styles as terminal colours.
 	Color bool
-	// Width is how many columns a line may have; 0: any. Where it is exceeded, the widest cells are cut, but numbers: the last
+	// Width is how many columns a line may have; 0 means any. Where it is exceeded, the widest cells are cut, but numbers: the last
 	// of a line at its end, others in their middle, since names that are long often differ only at their ends. Where
 	// that would leave too little of them, nothing is cut.
 	Width int

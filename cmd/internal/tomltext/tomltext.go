@@ -26,7 +26,7 @@ func inOrder(table map[string]any, first, last []string) []string {
 		if i := slices.Index(first, key); i >= 0 {
 			return i - len(first)
 		}
-		return slices.Index(last, key) + 1 // 0: it is in neither
+		return slices.Index(last, key) + 1 // 0 means it is in neither
 	}
 	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
 	return keys

@@ -73,22 +73,22 @@ type Daemon struct {
 	engine     *dataplane.Engine
 	source     source
 	files      *tomlfile.Source // the part of source that follows files
-	fleet      *fleet.Node      // nil: the store is not a fleet's
+	fleet      *fleet.Node      // nil means the store is not a fleet's
 	// reserved is nil where the store is not a fleet's.
 	reserved *reserved.Follower
 	checks   *checks.Checks
 	outliers *outlier.Detector
 	firewall *firewall.Watch
-	tracing  *tracing.Tracer // nil: turned off
-	access   *accesslog.Log  // nil: turned off
-	owned    *owned.Teller   // nil: this host owns no VIPs
+	tracing  *tracing.Tracer // nil means turned off
+	access   *accesslog.Log  // nil means turned off
+	owned    *owned.Teller   // nil means this host owns no VIPs
 	model    *model.Model
 	record   *recorder.Recorder
 	views    status.Sources
 	journal  *events.Journal // what begins or ends is recorded here, which logs it too
 	metrics  *metrics
 	socket   net.Listener
-	web      net.Listener // nil: turned off
+	web      net.Listener // nil means turned off
 	started  time.Time
 	notify   notifier
 	// inherited is what the process before this one has handed over; heir is the one that takes this one's place, by replacing.
@@ -219,7 +219,7 @@ func (d *Daemon) closeFiles() {
 // Socket returns the path of the API's socket.
 func (d *Daemon) Socket() string { return d.config.API.Socket }
 
-// Web returns the address of metrics and health; nil: turned off.
+// Web returns the address of metrics and health; nil means turned off.
 func (d *Daemon) Web() net.Addr {
 	if d.web == nil {
 		return nil

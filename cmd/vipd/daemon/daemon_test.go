@@ -47,13 +47,13 @@ type node struct {
 	dir    string
 	client *api.Client
 	daemon *daemon.Daemon
-	modes  []modes.Mode // nil: noRoot
-	log    slog.Handler // nil: nobody reads it
+	modes  []modes.Mode // nil means noRoot
+	log    slog.Handler // nil means nobody reads it
 	// replace has launch take the place of the one that runs.
 	replace bool
 	// ejection is zero for the rules that vipd goes by.
 	ejection health.EjectionRules
-	firewall time.Duration // 0: the daemon's own interval
+	firewall time.Duration // 0 means the daemon's own interval
 	stop     func()        // ends it and waits
 }
 

@@ -28,7 +28,7 @@ type Kernel interface {
 	Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
 	// Announced is how many addresses were announced, each time counted. Any goroutine may call it.
 	Announced() uint64
-	// Intact says what somebody else has changed of the gate; "": nothing.
+	// Intact says what somebody else has changed of the gate; "" means nothing.
 	Intact() (string, error)
 	// Run does what is to be done beside all that, until ctx ends.
 	Run(ctx context.Context)

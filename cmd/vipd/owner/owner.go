@@ -45,7 +45,7 @@ type core struct {
 	ended  <-chan struct{}
 	writes sync.WaitGroup
 	notes  func(ownership.Note)
-	away   atomic.Pointer[error] // of etcd; nil: it is there
+	away   atomic.Pointer[error] // of etcd; nil means it is there
 	rivals rivals
 	// unplaced are VIPs that no device has a network for.
 	unplaced atomic.Pointer[[]netip.Addr]

@@ -156,7 +156,7 @@ func (g *gateway) vipctl(args ...string) string {
 	return string(out)
 }
 
-// status is how the owner on the host is; nil: it does not answer.
+// status is how the owner on the host is; nil means it does not answer.
 func (g *gateway) status() *api.OwnerStatus {
 	r, err := g.http.Get("http://owner/status")
 	if err != nil {

@@ -60,7 +60,7 @@ func respond(t *testing.T, ns *lab.NS) {
 	}()
 }
 
-// ask asks once as a client does, and returns which host answers; "": none does.
+// ask asks once as a client does, and returns which host answers; "" means none does.
 func ask(t *testing.T, client *lab.NS, to netip.AddrPort) string {
 	t.Helper()
 	c, err := client.Dial(t.Context(), "udp", to.String())

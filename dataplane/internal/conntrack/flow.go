@@ -26,7 +26,7 @@ type Flow struct {
 	// net.netfilter.nf_conntrack_acct was on when the flow began.
 	In, Out uint64
 
-	// id tells the flow from an earlier or later one of the same tuple, in the bytes that the kernel sent; 0: not known.
+	// id tells the flow from an earlier or later one of the same tuple, in the bytes that the kernel sent; 0 means not known.
 	id uint32
 	// zone is that of Orig. It is the whole flow's, or, if half, that of the original direction alone.
 	zone uint16

@@ -142,7 +142,7 @@ func unrepliedOnly() []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_IMM, K: unix.SizeofNlMsghdr + headerSize},
 		{Code: unix.BPF_LDX | unix.BPF_IMM, K: ctaStatus},
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: nlattr}, // A = where it is, 0: nowhere
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: nlattr}, // A = where it is, 0 means nowhere
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: 0, Jt: 4},
 		{Code: unix.BPF_MISC | unix.BPF_TAX},
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_IND, K: unix.SizeofNlAttr},

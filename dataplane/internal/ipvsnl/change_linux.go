@@ -54,7 +54,7 @@ func (k *Kernel) Do(ctx context.Context, ops []Op) []error {
 	return errs
 }
 
-// change sends those of ops whose indices part has, and returns the kernel's number for why each was not done; 0: it was
+// change sends those of ops whose indices part has, and returns the kernel's number for why each was not done; 0 means it was
 // done, or, with errLost, nothing is known of it.
 func (k *Kernel) change(ctx context.Context, ops []Op, part []int) ([]syscall.Errno, error) {
 	var last uint32

@@ -18,7 +18,7 @@ import (
 // Fake is a Conn without a kernel, for tests. It refuses what the kernel refuses: both are driven through the same
 // histories by a test. Its methods may be called from several goroutines; its fields are to be set before.
 type Fake struct {
-	// Schedulers are those that there are; nil: all of IPVS.
+	// Schedulers are those that there are; nil means all of IPVS.
 	Schedulers []string
 	// Fault, if set, is asked ahead of each change; the change is not made where it returns an error. It must not call
 	// the Fake.

@@ -88,10 +88,10 @@ const (
 type Destination struct {
 	Addr    netip.AddrPort
 	Forward balancer.Forward
-	// Weight is the share of new connections; 0: none. It is at most 1<<31 - 1, of which not all schedulers make sense.
+	// Weight is the share of new connections; 0 means none. It is at most 1<<31 - 1, of which not all schedulers make sense.
 	Weight int
 	// At Upper connections the destination gets no new ones until there are less than Lower, or, if that is 0, less than
-	// three quarters of Upper. 0: no threshold. Lower is at most Upper, and Upper at most 1<<31 - 1.
+	// three quarters of Upper. 0 means no threshold. Lower is at most Upper, and Upper at most 1<<31 - 1.
 	Upper, Lower uint32
 }
 

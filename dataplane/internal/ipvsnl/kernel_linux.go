@@ -16,7 +16,7 @@ import (
 // call into the kernel can't be interrupted, and may hang on its lock or on a module that it loads. When an answer does
 // not come in time, that socket and goroutine are given up, and the next question goes over a new socket.
 type Kernel struct {
-	// turn holds the socket for whoever is next; nil: it is to be opened first.
+	// turn holds the socket for whoever is next; nil means it is to be opened first.
 	turn chan *socket
 	// done is closed by Close.
 	done chan struct{}
@@ -131,7 +131,7 @@ func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)
 }
 
 // gone returns why IPVS can't answer when it was taken out of the kernel, and has the next question look for it again;
-// nil: it is there. The kernel's number for this is the one for destinations and schedulers that are not.
+// nil means it is there. The kernel's number for this is the one for destinations and schedulers that are not.
 func (k *Kernel) gone() (err error) {
 	var s *socket
 	select {

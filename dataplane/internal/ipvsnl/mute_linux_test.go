@@ -15,10 +15,10 @@ import (
 	"vipd/test/wait"
 )
 
-// answer is what a made-up kernel says to one message; nil: nothing.
+// answer is what a made-up kernel says to one message; nil means nothing.
 type answer func(m *nlsock.Messages) []byte
 
-// refusal answers with the kernel's number for an error; 0: an acknowledgement.
+// refusal answers with the kernel's number for an error; 0 means an acknowledgement.
 func refusal(errno syscall.Errno) answer {
 	return func(m *nlsock.Messages) []byte {
 		b := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+4)

@@ -101,7 +101,7 @@ func none(doing string, key balancer.Key) error {
 	return fmt.Errorf("%s %s: %w", doing, key, ErrNoService)
 }
 
-// invalid returns why an op can't even be put into a message; nil: it can. The kernel does not get to see it then.
+// invalid returns why an op can't even be put into a message; nil means it can. The kernel does not get to see it then.
 func (o Op) invalid() error {
 	s, d := &o.Service, &o.Destination
 	var err error
@@ -139,5 +139,5 @@ const schedulerSize = 16
 // methods are the ways to forward by their numbers: IP_VS_CONN_F_MASQ and the following ones.
 var methods = [...]balancer.Forward{balancer.NATForward, LocalForward, balancer.TunnelForward, balancer.DRForward, BypassForward}
 
-// method returns the number of a way to forward; -1: there is none.
+// method returns the number of a way to forward; -1 means there is none.
 func method(f balancer.Forward) int { return slices.Index(methods[:], f) }

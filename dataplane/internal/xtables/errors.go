@@ -37,7 +37,7 @@ var ErrIncompatible = errors.New("it holds rules that iptables can't read: give 
 type OpError struct {
 	// Op is what was done, such as "iptables-nft-restore".
 	Op string
-	// Line is the line of the input that was refused, counted from 1; 0: the program named none.
+	// Line is the line of the input that was refused, counted from 1; 0 means the program named none.
 	Line int
 	// Input is the text of that line.
 	Input string

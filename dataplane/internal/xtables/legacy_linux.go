@@ -188,7 +188,7 @@ type blob struct {
 type rule struct {
 	at     int    // where it begins
 	count  uint64 // packets that it has matched
-	jumpTo int    // where the chain that it leads to begins; -1: it leads to none
+	jumpTo int    // where the chain that it leads to begins; -1 means it leads to none
 	// onward: it has no target, so that packets go on.
 	onward bool
 }

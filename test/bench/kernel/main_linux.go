@@ -162,7 +162,7 @@ func bench(ctx context.Context, args []string) error {
 	return os.WriteFile(o.json, append(text, '\n'), 0o644)
 }
 
-// tools returns why a backend can't be used; nil: it can.
+// tools returns why a backend can't be used; nil means it can.
 func tools(b backend) error {
 	for _, tool := range []string{"", "-restore", "-save"} {
 		if _, err := exec.LookPath(fmt.Sprintf("iptables-%s%s", b, tool)); err != nil {

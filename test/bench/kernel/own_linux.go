@@ -51,7 +51,7 @@ func newOwn(b backend, s spec) (*own, error) {
 }
 
 // start makes what a process of the daemon begins with, over whatever is in the kernel; probe is the time between the
-// engine's looks, 0: the usual one.
+// engine's looks, 0 means the usual one.
 func (o *own) start(probe time.Duration) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	options := hostside.DefaultOptions()

@@ -106,7 +106,7 @@ type row struct {
 	what measure
 	// against names the row that this one's ratio is to; "" where there is none.
 	against string
-	// limits are what must not be passed, by the ratio or, without one, by the value itself; of each backend; 0: none.
+	// limits are what must not be passed, by the ratio or, without one, by the value itself; of each backend; 0 means none.
 	limits [2]float64
 }
 

@@ -24,7 +24,7 @@ type figure struct {
 	Ratio     float64 `json:"ratio,omitempty"`
 	RatioLow  float64 `json:"ratio_low,omitempty"`
 	RatioHigh float64 `json:"ratio_high,omitempty"`
-	// Limit is what Ratio, or Value where there is no ratio, must not pass; 0: nothing is asked.
+	// Limit is what Ratio, or Value where there is no ratio, must not pass; 0 means nothing is asked.
 	Limit float64 `json:"limit,omitempty"`
 	// Within says whether it does not.
 	Within bool `json:"within"`

@@ -112,7 +112,7 @@ func (c *cache) folders() []string {
 	return names
 }
 
-// last is the kernel that was added last; "": there is none.
+// last is the kernel that was added last; "" means there is none.
 func (c *cache) last() string {
 	var last string
 	var at time.Time

@@ -221,7 +221,7 @@ func (m machine) run(ctx context.Context) (int, error) {
 	return 0, fmt.Errorf("waiting for the end of the command in the guest: %w%s", err, m.lastWords(words.String()))
 }
 
-// follow reads how the command fares, as the start script says it, and returns its exit status; -1: it has not ended.
+// follow reads how the command fares, as the start script says it, and returns its exit status; -1 means it has not ended.
 func follow(r io.Reader, started, ended func()) int {
 	status := -1
 	for lines := bufio.NewScanner(r); lines.Scan(); {

@@ -18,7 +18,7 @@ const (
 	busybox = "busybox"
 )
 
-// Missing says why there can be no guest on this machine; nil: there can.
+// Missing says why there can be no guest on this machine; nil means there can.
 func Missing() error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("the guest is for amd64, this is %s", runtime.GOARCH)

@@ -14,21 +14,21 @@ var ErrLimit = errors.New("the guest has reached its time limit")
 
 // Options say what a guest is like. The zero value is a usable one.
 type Options struct {
-	// Memory is in MiB. 0: 2048. It is taken from the host only as the guest uses it.
+	// Memory is in MiB. 0 means 2048. It is taken from the host only as the guest uses it.
 	Memory int
-	// CPUs is the number of processors. 0: 1. With more, an emulated guest can be late, see the package's comment.
+	// CPUs is the number of processors. 0 means 1. With more, an emulated guest can be late, see the package's comment.
 	CPUs int
-	// Limit is how long the guest may take with boot and command. 0: 5 minutes.
+	// Limit is how long the guest may take with boot and command. 0 means 5 minutes.
 	Limit time.Duration
-	// Writable is a folder whose files the guest may change for good. "": none.
+	// Writable is a folder whose files the guest may change for good. "" means none.
 	Writable string
-	// Dir is the folder where the command starts. "": the current one.
+	// Dir is the folder where the command starts. "" means the current one.
 	Dir string
 	// Env is added to the environment of this process: NAME=VALUE.
 	Env []string
-	// Stdout and Stderr get what the command writes there, as it comes. nil: nobody.
+	// Stdout and Stderr get what the command writes there, as it comes. nil means nobody.
 	Stdout, Stderr io.Writer
-	// Log gets a sentence about each step that takes long. nil: nobody.
+	// Log gets a sentence about each step that takes long. nil means nobody.
 	Log func(format string, args ...any)
 }
 

@@ -81,7 +81,7 @@ func await(ctx context.Context, pid int) bool {
 	return intime
 }
 
-// identity returns whom a program runs as; nil: as vipd itself, which is not root then.
+// identity returns whom a program runs as; nil means as vipd itself, which is not root then.
 func identity(name string) (*syscall.Credential, error) {
 	root := os.Geteuid() == 0
 	if name == "" {

@@ -15,7 +15,7 @@ import (
 
 // Options are what a Log is made of.
 type Options struct {
-	// Path is the file: JSON if its name ends in .json, else logfmt. "": lines go to Log.
+	// Path is the file: JSON if its name ends in .json, else logfmt. "" means lines go to Log.
 	Path string
 	// Log is vipd's own log.
 	Log *slog.Logger

@@ -23,7 +23,7 @@ import (
 type Checks struct {
 	o       Options
 	runner  *probe.Runner
-	fleet   *fleetchecks.Checks // nil: the store is not a fleet's
+	fleet   *fleetchecks.Checks // nil means the store is not a fleet's
 	targets health.Targets      // belongs to the caller of Verdicts, and so does all
 	all     snap.Map[balancer.Target, health.Subject]
 	files   *statedir.Dir
@@ -37,10 +37,10 @@ type Options struct {
 	StateDir string
 	// Node is this node's name: nodes check the same endpoint at different times.
 	Node string
-	// Fleet says where checks are shared; nil: nowhere. What is missing in it New adds.
+	// Fleet says where checks are shared; nil means nowhere. What is missing in it New adds.
 	Fleet   *fleetchecks.Options
 	Journal *events.Journal
-	// Service returns what is served as name; nil: nothing.
+	// Service returns what is served as name; nil means nothing.
 	Service func(name balancer.Name) *balancer.Service
 	// Kick has Verdicts be called again. It must not block.
 	Kick func()
@@ -162,7 +162,7 @@ func (c *Checks) keep() {
 	}
 }
 
-// because says what comes of err; nil: nothing does.
+// because says what comes of err; nil means nothing does.
 func because(what string, err error) error {
 	if err == nil {
 		return nil

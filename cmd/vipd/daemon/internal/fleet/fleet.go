@@ -29,12 +29,12 @@ type Node struct {
 	presence *etcd.Presence
 
 	mu      sync.Mutex
-	trouble error     // why the fleet does not see this node; nil: it does
+	trouble error     // why the fleet does not see this node; nil means it does
 	unseen  time.Time // since when that is so
 	seen    bool      // it did at least once
 
 	followed bool      // etcd was reached at least once
-	lost     time.Time // when etcd was lost; zero: it is followed
+	lost     time.Time // when etcd was lost; zero means it is followed
 
 	drains drainers
 

@@ -29,13 +29,13 @@ type Checks struct {
 	// board is what was last on it, or nothing. told: it was read, or etcd was given time enough for that.
 	board quorum.Board
 	told  bool
-	// read is when the board could be read last; zero: never.
+	// read is when the board could be read last; zero means never.
 	read time.Time
-	// aloneUntil is when this node may rely on the board again after it was away; zero: it may. alone is since when the
-	// journal has that this node decides alone; zero: it does not.
+	// aloneUntil is when this node may rely on the board again after it was away; zero means it may. alone is since when the
+	// journal has that this node decides alone; zero means it does not.
 	aloneUntil, alone time.Time
 	exec              bool // this node may run programs
-	// votes are what this node has found of the targets that it checks for the fleet, voter who writes it; nil: nobody.
+	// votes are what this node has found of the targets that it checks for the fleet, voter who writes it; nil means nobody.
 	// pending are targets that are still to be looked at.
 	votes   snap.Map[balancer.Target, *quorum.Vote]
 	voter   *etcd.HealthVoter
@@ -69,7 +69,7 @@ type Options struct {
 	// Settle is how long it goes on so after etcd is back: in that time those that checked meanwhile say what they have found,
 	// and what those said who are gone ends with their leases. Default: Lease.
 	Settle time.Duration
-	// Former is the lease under which an earlier run has said what it has found, and was not able to take that back; 0: none.
+	// Former is the lease under which an earlier run has said what it has found, and was not able to take that back; 0 means none.
 	Former int64
 	// Keep, unless nil, keeps the number of a lease, which is the next run's Former.
 	Keep func(lease int64)

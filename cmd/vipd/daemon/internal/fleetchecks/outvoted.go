@@ -17,7 +17,7 @@ import (
 // to find the same. It is told once for all of them: a node that is cut off from its endpoints disagrees about them all.
 type dissent struct {
 	since map[balancer.Target]time.Time
-	told  time.Time // since when it is; zero: it is not
+	told  time.Time // since when it is; zero means it is not
 }
 
 // look takes in what this node has found and what the fleet has, of the targets that it votes about, and returns what there

@@ -82,7 +82,7 @@ func (f *Checks) limpLocked(now time.Time) {
 	}
 }
 
-// voteOf returns the vote that follows from the state of this node's own check, which may be lame; nil: none does yet. It
+// voteOf returns the vote that follows from the state of this node's own check, which may be lame; nil means none does yet. It
 // is final until the verdict changes.
 func voteOf(s health.State, lame bool) (vote *quorum.Vote, final bool) {
 	switch {

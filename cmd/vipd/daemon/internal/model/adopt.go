@@ -21,7 +21,7 @@ func (m *Model) Adopt(dp dataplane.Dataplane) <-chan struct{} {
 	return a.moved
 }
 
-// adopted returns the dataplane that is to take over with the state that is compiled now; nil: none is.
+// adopted returns the dataplane that is to take over with the state that is compiled now; nil means none is.
 func (m *Model) adopted() *adoption {
 	m.mu.Lock()
 	next := m.next

@@ -22,7 +22,7 @@ func (o Overrides) expire(now time.Time) Overrides {
 	return o
 }
 
-// nextExpiry returns when the next one lapses; zero: none does.
+// nextExpiry returns when the next one lapses; zero means none does.
 func (o Overrides) nextExpiry() time.Time {
 	var next time.Time
 	for _, v := range o.All() {
@@ -53,7 +53,7 @@ func (o Overrides) Say(t balancer.Target, change balancer.Override, defined []*b
 	return o
 }
 
-// put keeps v for t; nil: nothing.
+// put keeps v for t; nil means nothing.
 func (o Overrides) put(t balancer.Target, v *balancer.Override) Overrides {
 	if v == nil {
 		o.Map = o.Delete(t)

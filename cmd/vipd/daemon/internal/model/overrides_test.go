@@ -43,7 +43,7 @@ func TestOverridesInAnyMixture(t *testing.T) {
 	userspace, _ := modes.Find(config.UserspaceMode)
 	var o Overrides
 	for _, c := range []struct {
-		port uint16 // 0: all of the address
+		port uint16 // 0 means all of the address
 		said balancer.Override
 		want string
 		kept int

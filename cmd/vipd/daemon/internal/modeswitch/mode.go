@@ -31,11 +31,11 @@ type choice struct {
 	by      string // who asks for its mode
 	log     *slog.Logger
 	journal *events.Journal
-	// use is the mode in use, which needs no trial; nil: none is.
+	// use is the mode in use, which needs no trial; nil means none is.
 	use *Chosen
 	// unfit are modes that can't be taken, with the reason.
 	unfit map[config.ModeName]error
-	// before is called before a mode is tried that is not in use; nil: nothing is.
+	// before is called before a mode is tried that is not in use; nil means nothing is.
 	before func(config.ModeName)
 }
 

@@ -143,7 +143,7 @@ func ejectionEvent(x health.Ejected) events.Event {
 	return e
 }
 
-// Next returns when the next ejection ends; zero: nothing is ejected.
+// Next returns when the next ejection ends; zero means nothing is ejected.
 func (p *Detector) Next() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,7 +175,7 @@ func (p *Detector) Run(ctx context.Context) error {
 	}
 }
 
-// wanted returns the dataplane whose kernel's connections are to be looked at; nil: none.
+// wanted returns the dataplane whose kernel's connections are to be looked at; nil means none.
 func (p *Detector) wanted() dataplane.Dataplane {
 	p.mu.Lock()
 	defer p.mu.Unlock()

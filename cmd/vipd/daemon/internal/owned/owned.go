@@ -47,7 +47,7 @@ const (
 type Teller struct {
 	o      Options
 	client *http.Client
-	status atomic.Pointer[api.OwnerStatus] // nil: the owner does not answer
+	status atomic.Pointer[api.OwnerStatus] // nil means the owner does not answer
 	failed atomic.Pointer[error]
 	seen   time.Time // of the owner's last event
 }
@@ -60,7 +60,7 @@ func New(o Options) *Teller {
 	return &Teller{o: o, seen: time.Now(), client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: dial}}}
 }
 
-// Status is how the owner is; nil: it does not answer.
+// Status is how the owner is; nil means it does not answer.
 func (t *Teller) Status() *api.OwnerStatus { return t.status.Load() }
 
 // Problems are what keeps VIPs from having an owner here.
@@ -143,7 +143,7 @@ func (t *Teller) message(s *model.State) api.OwnerTold {
 	return m
 }
 
-// cannot says why a VIP could not be served here; "": it could.
+// cannot says why a VIP could not be served here; "" means it could.
 func (t *Teller) cannot(s *model.State, a netip.Addr, require balancer.Require) string {
 	if why := t.o.Unready(); len(why) > 0 {
 		return "vipd is not ready: " + why[0]

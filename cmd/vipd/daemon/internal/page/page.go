@@ -90,7 +90,7 @@ func (p *Page) Register(mux *http.ServeMux) {
 
 // view is what the templates show.
 type view struct {
-	Name          balancer.Name // of the service; "": the node
+	Name          balancer.Name // of the service; "" means the node
 	Status        api.Status
 	At            time.Time
 	Rows          []rates.Row
@@ -154,7 +154,7 @@ func (p *Page) show(w http.ResponseWriter, name balancer.Name) {
 	_, _ = w.Write(out.Bytes()) // a reader that has gone misses nothing
 }
 
-// message is the content of a page as an event, the same for all who follow it, and when it was made; nil: there is no such page.
+// message is the content of a page as an event, the same for all who follow it, and when it was made; nil means there is no such page.
 func (p *Page) message(name balancer.Name) ([]byte, time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

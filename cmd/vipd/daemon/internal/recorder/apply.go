@@ -20,7 +20,7 @@ type carriedOut struct {
 	o       Options
 	done    snap.Map[balancer.Key, *balancer.Frontend] // what was recorded
 	told    told                                       // of the host
-	failing time.Time                                  // since when something can't be carried out; zero: nothing
+	failing time.Time                                  // since when something can't be carried out; zero means nothing
 	errors  map[string]bool                            // what was recorded of that
 }
 

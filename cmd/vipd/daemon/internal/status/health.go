@@ -14,7 +14,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 )
 
-// checkOf is what the check of a target has found; nil: nobody checks it.
+// checkOf is what the check of a target has found; nil means nobody checks it.
 func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 	found := v.from.Checks.Of(t)
 	switch {
@@ -73,7 +73,7 @@ func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 	return c
 }
 
-// unchecked says why nobody checks an endpoint of a service, or this node does not and knows of nobody who does; "": it is
+// unchecked says why nobody checks an endpoint of a service, or this node does not and knows of nobody who does; "" means it is
 // checked, or has no check.
 func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	switch subject, wanted := v.State.Checked.Get(t); {
@@ -109,7 +109,7 @@ func (v *View) uses(s *balancer.Service, a netip.Addr) bool {
 // cuts reports whether the connections of a backend are ended when it goes down.
 func cuts(b balancer.Backend) bool { return b.State == balancer.Down && !b.Until.IsZero() }
 
-// ramp is how many percent of its weight a backend has while it starts slowly; 0: it does not.
+// ramp is how many percent of its weight a backend has while it starts slowly; 0 means it does not.
 func (v *View) ramp(key balancer.Key, at netip.AddrPort) int {
 	return v.State.Inputs.Ramps.At(balancer.DrainKey{Frontend: key, Backend: at}).Percent()
 }

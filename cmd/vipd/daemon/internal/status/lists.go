@@ -95,7 +95,7 @@ func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 	return all
 }
 
-// endOf is when what is left of a backend's connections is ended; zero: never, or that was at once.
+// endOf is when what is left of a backend's connections is ended; zero means never, or that was at once.
 func endOf(b balancer.Backend) time.Time {
 	if b.State == balancer.Down {
 		return time.Time{}

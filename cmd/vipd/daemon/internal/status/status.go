@@ -33,10 +33,10 @@ type Sources struct {
 	Counters   *counters.Process
 	Checks     *checks.Checks
 	Host       Host
-	Fleet      Fleet // nil: the store is not a fleet's
+	Fleet      Fleet // nil means the store is not a fleet's
 	// HostProblems are those of the host, and of what is in the way on it.
 	HostProblems func() []balancer.Problem
-	// Ownership says how owning VIPs goes here; nil: this host owns none.
+	// Ownership says how owning VIPs goes here; nil means this host owns none.
 	Ownership func() string
 }
 

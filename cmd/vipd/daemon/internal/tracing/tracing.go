@@ -83,7 +83,7 @@ func (t *Tracer) Run(ctx context.Context) {
 // Compile is a state that was compiled.
 type Compile struct {
 	Snapshot *store.Snapshot
-	// Seen is when the snapshot was published; zero: it is no change of the store, but of health, a drain or the like.
+	// Seen is when the snapshot was published; zero means it is no change of the store, but of health, a drain or the like.
 	Seen         time.Time
 	Began, Ended time.Time
 	// Before is what was wanted until then, and Desired what is.
