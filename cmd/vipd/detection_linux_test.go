@@ -272,7 +272,7 @@ func (g *checkedGateway) meet(when string, since time.Time) {
 }
 
 // judge counts what clients have lost since their endpoint failed, and says what is wrong with it.
-func (a *audience) judge(t *testing.T, mode string, failed time.Time) (lost int, broken string) {
+func (a *audience) judge(t testing.TB, mode string, failed time.Time) (lost int, broken string) {
 	t.Helper()
 	var first, last asked
 	all := a.since(failed)

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) { lab.Main(m) }
 // gateway is a vipd on the host of a lab, between a client and two servers that see it as their router.
 type gateway struct {
 	*lab.Lab
-	t      *testing.T
+	t      testing.TB
 	client *lab.NS
 	ends   []*lab.NS // of the servers
 	file   string
@@ -53,7 +53,7 @@ func newGateway(t *testing.T) *gateway {
 	return g
 }
 
-func newPlainGateway(t *testing.T) *gateway {
+func newPlainGateway(t testing.TB) *gateway {
 	t.Helper()
 	lab.Need(t, "iptables", "ip6tables", "ipset")
 	// A client's port may be one that a test before had a connection from, to an endpoint that is not there any more.
@@ -76,7 +76,7 @@ func newPlainGateway(t *testing.T) *gateway {
 }
 
 // dropVIP removes the VIP that a kernel mode of a test before has left, as it does when it ends.
-func dropVIP(t *testing.T) {
+func dropVIP(t testing.TB) {
 	t.Helper()
 	links, err := netlink.LinkList()
 	if err != nil {

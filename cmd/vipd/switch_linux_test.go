@@ -25,7 +25,7 @@ import (
 
 // loop is a closed loop of clients: each connects, asks and hangs up, again and again.
 type loop struct {
-	t    *testing.T
+	t    testing.TB
 	done atomic.Int64
 	stop func() // ends it and waits
 }
