@@ -52,6 +52,9 @@ func (c *call) prepare() (err error) {
 			return err
 		}
 	}
+	if c.verb.kinds {
+		c.args = withKind(c.args)
+	}
 	return c.verb.counted(c.args)
 }
 

@@ -25,6 +25,7 @@ func describeVerb() *verb {
 		formats: []string{formTable, formWide, formJSON, formTOML}, fleet: true,
 		least: 2, most: 2,
 		complete: inTurn(oneOf("service", "node", "vip"), namesToList),
+		kinds:    true,
 		run:      runDescribe,
 	}
 }

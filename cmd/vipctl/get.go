@@ -20,7 +20,7 @@ func getVerb() *verb {
 		name: "get", args: "services|endpoints|frontends|nodes|pools|vips [NAME]", brief: "list services, endpoints, frontends, nodes, pools or VIPs",
 		about: "Lists what the daemon has: services as written, their endpoints as they work, or the frontends that were " +
 			"compiled from them. NAME is a service; for frontends also a key such as 10.96.0.10:80/tcp. With -w the list " +
-			"is shown again with each change.\n\n" +
+			"is shown again with each change. svc, ep, fe and no are short for the kinds, and svc/web is one argument for two.\n\n" +
 			"-o wide adds columns. -o json prints the API's JSON, always a list. -o toml (services) prints definitions " +
 			"that can be saved as a services file. -o name prints a name a line: web, web/192.168.1.11:8080 or " +
 			"10.96.0.10:80/tcp.\n\n" +
@@ -37,8 +37,25 @@ func getVerb() *verb {
 		formats: []string{formTable, formWide, formJSON, formTOML, formName}, fleet: true,
 		least: 1, most: 2,
 		complete: inTurn(oneOf("services", "endpoints", "frontends", "nodes", "pools", "vips"), namesToList),
+		kinds:    true,
 		run:      runGet,
 	}
+}
+
+// abbreviations are those of kinds, as kubectl has them.
+var abbreviations = map[string]string{"svc": "services", "ep": "endpoints", "fe": "frontends", "no": "nodes"}
+
+// withKind takes KIND/NAME apart and spells the kind out.
+func withKind(args []string) []string {
+	if len(args) == 1 {
+		if kind, name, joined := strings.Cut(args[0], "/"); joined {
+			args = []string{kind, name}
+		}
+	}
+	if len(args) > 0 && abbreviations[args[0]] != "" {
+		args = append([]string{abbreviations[args[0]]}, args[1:]...)
+	}
+	return args
 }
 
 // kind is something that get lists.

@@ -29,6 +29,8 @@ type verb struct {
 	hidden, raw bool
 	// wraps: the arguments may end in "--" and a command, and "--" is left among them.
 	wraps bool
+	// kinds: the first argument is a kind of thing, which may be abbreviated, and joined with a name: svc/web.
+	kinds bool
 	run   func(c *call) error
 }
 
