@@ -285,7 +285,7 @@ func (f *frontend) endFlowLocked(x *flow) {
 		return
 	}
 	x.ended = true
-	if f.d.followers.some() {
+	if !f.handing && f.d.followers.some() {
 		f.d.followers.tell(news{false, f.describeLocked(x)})
 	}
 	f.flows.remove(x)
