@@ -48,7 +48,7 @@ var abbreviations = map[string]string{"svc": "services", "ep": "endpoints", "fe"
 // withKind takes KIND/NAME apart and spells the kind out.
 func withKind(args []string) []string {
 	if len(args) == 1 {
-		if kind, name, joined := strings.Cut(args[0], "/"); joined {
+		if kind, name, _ := strings.Cut(args[0], "/"); name != "" {
 			args = []string{kind, name}
 		}
 	}
