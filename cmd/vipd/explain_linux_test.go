@@ -87,6 +87,11 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 		return nil
 	}
 	var opened, begun []net.Conn // one that was opened before the subscription is never told
+	defer func() {
+		for _, c := range opened { // a proxy that ends waits for those that are open
+			_ = c.Close()
+		}
+	}()
 	lab.Eventually(g.t, 30*time.Second, "being told of connections that begin", func() error {
 		_, another := g.ask(g.client)
 		opened = append(opened, another)
@@ -112,7 +117,6 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 			g.t.Errorf("in %s mode, a connection that was ended goes on: %v", mode, err)
 		}
 		lab.Eventually(g.t, 30*time.Second, "being told of the connection's end", func() error { return seen(api.Ended, c) })
-		_ = c.Close()
 	}
 	return client
 }
