@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"reflect"
 	"slices"
 
 	"vipd/balancer/ownership"
@@ -62,6 +63,15 @@ func find(vips []netip.Addr, named []string, listen []netip.Addr, endpoints []st
 		}
 	}
 	return p, nil
+}
+
+// cover reports whether a core that was made for p can have the VIPs of next, too. Devices that have lost their last VIP don't count.
+func (p places) cover(next places) bool {
+	return !slices.ContainsFunc(next.at, func(a ownership.Address) bool {
+		return !slices.ContainsFunc(p.at, func(has ownership.Address) bool {
+			return reflect.DeepEqual(has, a) || has.Addr == a.Addr && len(a.Networks) == 0
+		})
+	})
 }
 
 // hasForItself says whether a VIP is among the addresses with its network, as the address of a host is.

@@ -91,7 +91,7 @@ func (o *Owner) take(w http.ResponseWriter, r *http.Request) {
 	o.answer(w)
 }
 
-// follow runs a core for what is told, and another one when VIPs come to other devices.
+// follow runs a core for what is told, and another one when VIPs come to devices that had none.
 func (o *Owner) follow(ctx context.Context) error {
 	look := time.NewTicker(time.Second)
 	defer look.Stop()
@@ -115,13 +115,14 @@ func (o *Owner) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if o.core == nil || !reflect.DeepEqual(next.at, at.at) {
+		if o.core == nil || !at.cover(next) {
 			stop()
 			if stop, err = o.begin(ctx, next); err != nil {
 				return err
 			}
 			at, last = next, nil
 		}
+		next.at, next.interfaces = at.at, at.interfaces
 		if last == nil || !reflect.DeepEqual(last, told) || !reflect.DeepEqual(next, at) {
 			o.core.policies(policies, at.devices, next.devices)
 			o.core.unplaced.Store(unplaced(policies, next))

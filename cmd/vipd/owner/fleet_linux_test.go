@@ -1,0 +1,293 @@
+package owner
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/api"
+	"vipd/test/etcdkit"
+	"vipd/test/lab"
+	"vipd/test/program"
+	"vipd/test/wait"
+)
+
+func TestMain(m *testing.M) { lab.Main(m) }
+
+// vip and vip6 are a group, and taken is an address that a stranger has.
+var vip, vip6, taken = netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100"), netip.MustParseAddr("10.9.0.99")
+
+// gateway is a host that may own VIPs.
+type gateway struct {
+	t      *testing.T
+	ns     *lab.NS
+	relays []*etcdkit.Relay // to the members of etcd
+	bin    string
+	dir    string
+	daemon *lab.Cmd // vipd
+	cmd    *lab.Cmd // vipd owner
+	ended  context.Context
+	http   *http.Client
+}
+
+// fleet are three gateways on one LAN with a client; a second network joins the gateways alone.
+type fleet struct {
+	t          *testing.T
+	lab        *lab.Lab
+	lan, other *lab.Bridge
+	client     *lab.NS
+	hosts      []*gateway
+	etcd       *etcdkit.Cluster
+	mode       string
+}
+
+func newFleet(t *testing.T, mode string, o etcdkit.Options) *fleet {
+	t.Helper()
+	program.Bin(t)
+	l := lab.New(t)
+	f := &fleet{t: t, lab: l, lan: l.Bridge("lan"), other: l.Bridge("other"), client: l.Add("client"), etcd: etcdkit.Start(t, o), mode: mode}
+	f.lan.Join(f.client, "10.9.0.50/16", "fd09::50/64", taken.String()+"/32")
+	for i := range 3 {
+		f.hosts = append(f.hosts, f.join(i+1, f.etcd, ""))
+	}
+	return f
+}
+
+// join starts another host, whose etcd this is, and with lines of configuration besides the usual.
+func (f *fleet) join(number int, c *etcdkit.Cluster, more string) *gateway {
+	f.t.Helper()
+	ns := f.lab.Add(fmt.Sprintf("gw%d", number))
+	f.lan.Join(ns, fmt.Sprintf("10.9.0.%d/16", 10+number), fmt.Sprintf("fd09::%d/64", 10+number))
+	f.other.Join(ns, fmt.Sprintf("10.8.0.%d/24", 10+number))
+	respond(f.t, ns)
+	g := &gateway{t: f.t, ns: ns, bin: program.Bin(f.t), dir: f.t.TempDir()}
+	var endpoints []string
+	for i, m := range c.Members {
+		if err := ns.Do(func() error {
+			l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 2379+i))
+			if err == nil {
+				g.relays = append(g.relays, etcdkit.NewRelayOn(f.t, l, m.Addr()))
+				endpoints = append(endpoints, fmt.Sprintf("%q", "http://"+l.Addr().String()))
+			}
+			return err
+		}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	g.http = &http.Client{Timeout: time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(g.dir, "run", api.OwnerSocket))
+	}}}
+	text := fmt.Sprintf("etcd.endpoints = [%s]\n", strings.Join(endpoints, ", ")) + more + fmt.Sprintf(configuration, ns.Name, 10+number, f.mode)
+	if err := os.WriteFile(g.config(), []byte(text), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() {
+		if text, err := os.ReadFile(filepath.Join(g.dir, "log")); f.t.Failed() && err == nil {
+			f.t.Logf("%s says:\n%s", ns.Name, text)
+		}
+	})
+	g.start()
+	g.daemon, _ = g.run("vipd", "--config", g.config())
+	return g
+}
+
+// configuration is that of a host. On a busy machine vipd may be silent for long, and its VIPs go nowhere for it.
+const configuration = `
+node = "%[1]s"
+mode = "%[3]s"
+state_dir = "state"
+run_dir = "run"
+store.kind = "etcd"
+api.socket = "run/vipd.sock"
+api.http = ""
+[ownership]
+enabled = true
+restart_grace = "10m"
+announce_every = "1s"
+listen = ["10.9.0.%[2]d", "10.8.0.%[2]d"]
+[vips."10.9.0.100"]
+hold = "one"
+group = "pair"
+[vips."fd09::100"]
+hold = "one"
+group = "pair"
+[vips."10.9.0.99"]
+hold = "one"
+[vips."10.8.0.100"] # the only one of its device
+hold = "one"
+[services.probe]
+vips = ["10.9.0.100", "fd09::100"]
+ports = [{ name = "probe", port = 9000, target_port = 9001, protocol = "udp" }, { name = "talk", port = 9000, target_port = 9001 }]
+endpoints = [{ address = "10.9.0.%[2]d" }, { address = "fd09::%[2]d" }]
+`
+
+// start starts vipd owner, after the one before has ended.
+func (g *gateway) start() {
+	g.t.Helper()
+	if g.cmd != nil {
+		<-g.ended.Done()
+	}
+	g.cmd, g.ended = g.run("vipd", "owner", "--config", g.config())
+}
+
+func (g *gateway) config() string { return filepath.Join(g.dir, "vipd.toml") }
+
+// run starts a built program on the host.
+func (g *gateway) run(name string, args ...string) (*lab.Cmd, context.Context) {
+	g.t.Helper()
+	cmd := g.ns.Command(g.t.Context(), filepath.Join(g.bin, name), args...)
+	log, err := os.OpenFile(filepath.Join(g.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		g.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { _ = cmd.Wait(); cancel() }()
+	g.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-ctx.Done()
+		_ = log.Close()
+	})
+	return cmd, ctx
+}
+
+// vipctl runs vipctl on the host, and returns what it prints.
+func (g *gateway) vipctl(args ...string) string {
+	g.t.Helper()
+	out, err := g.ns.Command(g.t.Context(), filepath.Join(g.bin, "vipctl"), append(args, "--config", g.config())...).CombinedOutput()
+	if err != nil {
+		g.t.Fatalf("vipctl %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// bound are the VIPs on the host, as far as its owner answers.
+func (g *gateway) bound() []netip.Addr {
+	if s := g.status(); s != nil {
+		return s.Bound
+	}
+	return nil
+}
+
+// problem reports whether the owner on the host has a problem with these words.
+func (g *gateway) problem(words string) bool {
+	s := g.status()
+	return s != nil && strings.Contains(strings.Join(s.Problems, "\n"), words)
+}
+
+// status is how the owner on the host is; nil means it does not answer.
+func (g *gateway) status() *api.OwnerStatus {
+	r, err := g.http.Get("http://owner/status")
+	if err != nil {
+		return nil
+	}
+	defer r.Body.Close()
+	var s api.OwnerStatus
+	if json.NewDecoder(r.Body).Decode(&s) != nil {
+		return nil
+	}
+	return &s
+}
+
+// late is the longest that an owner had to wait for a processor: this machine is too busy then to tell who is alive.
+func (f *fleet) late() (most time.Duration) {
+	for _, g := range f.hosts {
+		if s := g.status(); s != nil {
+			most = max(most, time.Duration(s.Late*float64(time.Second)))
+		}
+	}
+	return most
+}
+
+func (f *fleet) owner() *gateway {
+	for _, g := range f.hosts {
+		if slices.Contains(g.bound(), vip) {
+			return g
+		}
+	}
+	return nil
+}
+
+// sessions are those of the hosts, in order.
+func (f *fleet) sessions() (all []string) {
+	for _, g := range f.hosts {
+		if s := g.status(); s != nil {
+			all = append(all, s.Session)
+		}
+	}
+	return all
+}
+
+func (f *fleet) settled() *gateway {
+	f.t.Helper()
+	wait.For(f.t, etcdkit.Patience, "an owner, and two more that could be", func() bool {
+		open := 0
+		for _, g := range f.hosts {
+			if s := g.status(); s != nil && s.Gate == "open" && len(s.Confirmed) == 2 {
+				open++
+			}
+		}
+		return open == 3 && f.owner() != nil
+	})
+	return f.owner()
+}
+
+// probe asks for the VIP, of other hosts too.
+func (f *fleet) probe(others ...*gateway) *prober {
+	var hosts []*lab.NS
+	for _, g := range append(others, f.hosts...) {
+		hosts = append(hosts, g.ns)
+	}
+	return probe(f.t, f.client, "lan", netip.MustParseAddr("10.9.0.50"), vip, hosts)
+}
+
+// answers waits until the owner answers for VIPs to who asks as a client does, and at no port of its own.
+func (f *fleet) answers(vips ...netip.Addr) {
+	f.t.Helper()
+	owner := f.owner()
+	for _, v := range vips {
+		wait.For(f.t, etcdkit.Patience, fmt.Sprintf("%s answers for %s", owner.ns.Name, v), func() bool {
+			return ask(f.t, f.client, netip.AddrPortFrom(v, probePort)) == owner.ns.Name
+		})
+		if who := ask(f.t, f.client, netip.AddrPortFrom(v, ownPort)); who != "" {
+			f.t.Errorf("a port of %s itself is open on %s", who, v)
+		}
+	}
+}
+
+// talk opens a connection to the VIP.
+func (f *fleet) talk() (c net.Conn) {
+	f.t.Helper()
+	lab.Eventually(f.t, 10*time.Second, "a connection", func() (err error) {
+		if c, err = f.client.Dial(f.t.Context(), "tcp", netip.AddrPortFrom(vip, probePort).String()); err == nil {
+			if err = said(c); err != nil {
+				_ = c.Close()
+			}
+		}
+		return err
+	})
+	f.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// said says something on a connection, which comes back.
+func said(c net.Conn) error {
+	_ = c.SetDeadline(time.Now().Add(wait.Bound(0)))
+	if _, err := c.Write([]byte("?")); err != nil {
+		return err
+	}
+	_, err := c.Read(make([]byte, 1))
+	return err
+}
