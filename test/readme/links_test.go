@@ -4,19 +4,20 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestLinks: every relative link of the documents leads to something, and so does every folder that the tables of
-// README.md name.
+// TestLinks: every relative link of the documents leads to something, its heading included, and so does every folder that
+// the tables of README.md name.
 func TestLinks(t *testing.T) {
 	top := filepath.Join("..", "..")
 	files, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	link := regexp.MustCompile(`\]\(([^)#]+)`)
+	link := regexp.MustCompile(`\]\(([^)#]*)(?:#([^)]+))?\)`)
 	place := regexp.MustCompile("^\\| `([^`]+)`(?:, `([^`]+)`)?")
 	for _, file := range append(files, filepath.Join(top, "README.md")) {
 		for number, line := range strings.Split(read(t, file), "\n") {
@@ -24,8 +25,12 @@ func TestLinks(t *testing.T) {
 				if strings.Contains(m[1], "://") {
 					continue
 				}
-				if _, err := os.Stat(filepath.Join(filepath.Dir(file), m[1])); err != nil {
-					t.Errorf("%s:%d: the link to %s leads nowhere", file, number+1, m[1])
+				to := file
+				if m[1] != "" {
+					to = filepath.Join(filepath.Dir(file), m[1])
+				}
+				if _, err := os.Stat(to); err != nil || m[2] != "" && !slices.Contains(anchors(t, to), m[2]) {
+					t.Errorf("%s:%d: the link %s leads nowhere", file, number+1, m[0])
 				}
 			}
 			if m := place.FindStringSubmatch(line); m != nil && filepath.Base(file) == "README.md" {
@@ -37,4 +42,17 @@ func TestLinks(t *testing.T) {
 			}
 		}
 	}
+}
+
+// anchors are the names by which links reach the headings of a document, as GitHub makes them.
+func anchors(t *testing.T, file string) (all []string) {
+	t.Helper()
+	dropped := regexp.MustCompile(`[^a-z0-9 _-]`)
+	for line := range strings.Lines(read(t, file)) {
+		if marks, title, ok := strings.Cut(line, " "); ok && marks != "" && strings.Trim(marks, "#") == "" {
+			title = dropped.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), "")
+			all = append(all, strings.ReplaceAll(title, " ", "-"))
+		}
+	}
+	return all
 }
