@@ -48,7 +48,7 @@ check: ## before each commit, under a minute, without root, race detector or net
 	@$(GO) test -short -timeout=5m ./balancer/... ./store/... ./dataplane/... ./cmd/... ./test/deps/... | { grep -v 'no test files' || true; }
 
 test: needs lint ## lint, and every test under the race detector; skips are listed with their reasons
-	@$(REPORT) -race -vet=off -timeout=20m ./...
+	@$(REPORT) -race -vet=off -timeout=60m ./...
 
 soak: needs ## every test, with all of the random histories and sizes of which "make test" takes the first ones (an hour; see docs/contributing.md)
 	@$(call builds,darwin)

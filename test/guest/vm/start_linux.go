@@ -36,7 +36,7 @@ exec 3>"${ports[2]}"
 	if o.Writable != "" {
 		fmt.Fprintf(&b, "mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000 writable %s || exit\n", quote(o.Writable))
 	}
-	fmt.Fprintf(&b, "cd %s || exit\necho started >&3\n", quote(o.Dir))
+	fmt.Fprintf(&b, "cd %s || exit\n", quote(o.Dir))
 	for _, word := range command {
 		b.WriteString(quote(word) + " ")
 	}

@@ -18,7 +18,8 @@ type Options struct {
 	Memory int
 	// CPUs is the number of processors. 0 means 1. With more, an emulated guest can be late, see the package's comment.
 	CPUs int
-	// Limit is how long the guest may take with boot and command. 0 means 5 minutes.
+	// Limit is how long the guest may take with boot and command. 0 means 30 minutes: a boot of
+	// 10 seconds has taken more than five minutes on a machine at a load of 22.
 	Limit time.Duration
 	// Writable is a folder whose files the guest may change for good. "" means none.
 	Writable string
@@ -40,7 +41,7 @@ func (o Options) withDefaults() Options {
 		o.CPUs = 1
 	}
 	if o.Limit == 0 {
-		o.Limit = 5 * time.Minute
+		o.Limit = 30 * time.Minute
 	}
 	if o.Stdout == nil {
 		o.Stdout = io.Discard
