@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -297,11 +296,7 @@ func (c *counts) sums(idle map[balancer.DrainKey]uint64) []dataplane.FrontendCou
 	}
 	all := make([]dataplane.FrontendCount, 0, len(byPort))
 	for _, f := range byPort {
-		slices.SortFunc(f.Backends, func(a, b dataplane.BackendCount) int { return a.Backend.Compare(b.Backend) })
 		all = append(all, *f)
 	}
-	slices.SortFunc(all, func(a, b dataplane.FrontendCount) int {
-		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Port, b.Port))
-	})
 	return all
 }

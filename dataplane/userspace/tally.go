@@ -1,9 +1,7 @@
 package userspace
 
 import (
-	"cmp"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,13 +11,7 @@ import (
 	"vipd/dataplane/internal/counters"
 )
 
-// tallyKey is what is counted together: all frontends of a service's port.
-type tallyKey struct {
-	service balancer.Name
-	port    string
-}
-
-// tally counts for one port of a service. It outlives the frontends, and a backend's count the backend, for
+// tally counts for one port of a service: for all its frontends. It outlives the frontends, and a backend's count the backend, for
 // counters.Memory, so that counts don't go back where something comes and goes.
 type tally struct {
 	connections, in, out, failures atomic.Uint64
@@ -44,7 +36,7 @@ func (t *tally) backend(at netip.AddrPort) *backend {
 
 // tallyLocked returns the tally of a frontend's service and port.
 func (d *Dataplane) tallyLocked(f *balancer.Frontend) *tally {
-	k := tallyKey{f.Service, f.Port}
+	k := counters.Port{Service: f.Service, Name: f.Port}
 	t := d.tallies[k]
 	if t == nil {
 		t = &tally{service: f.Service, backends: map[netip.AddrPort]*backend{}, seen: time.Now()}
@@ -78,7 +70,7 @@ func (d *Dataplane) forgetLocked(now time.Time) {
 	}
 }
 
-// Counters returns what was counted at every port of a service that is served, or was in the last hour, sorted.
+// Counters returns what was counted at every port of a service that is served, or was in the last hour.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,7 +79,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	counts := make([]dataplane.FrontendCount, 0, len(d.tallies))
 	for k, t := range d.tallies {
 		c := dataplane.FrontendCount{
-			Service: k.service, Port: k.port,
+			Service: k.Service, Port: k.Name,
 			Connections: t.connections.Load(), In: t.in.Load(), Out: t.out.Load(), Failures: t.failures.Load(),
 		}
 		t.mu.Lock()
@@ -98,12 +90,8 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 			})
 		}
 		t.mu.Unlock()
-		slices.SortFunc(c.Backends, func(a, b dataplane.BackendCount) int { return a.Backend.Compare(b.Backend) })
 		counts = append(counts, c)
 	}
-	slices.SortFunc(counts, func(a, b dataplane.FrontendCount) int {
-		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Port, b.Port))
-	})
 	return counts
 }
 

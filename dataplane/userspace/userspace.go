@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/counters"
 )
 
 // Interception is how connections to a VIP reach the proxy.
@@ -100,7 +101,7 @@ type Dataplane struct {
 	mu        sync.Mutex // guards what follows, for moments only; taken before a frontend's
 	frontends map[balancer.Key]*frontend
 	timed     map[*frontend]struct{} // those that the janitor looks at
-	tallies   map[tallyKey]*tally
+	tallies   map[counters.Port]*tally
 	running   bool // the janitor runs
 	closed    bool
 	yielded   bool // another dataplane has the new connections
@@ -120,7 +121,7 @@ func New(o Options) (*Dataplane, error) {
 		epoch:     time.Now(),
 		frontends: map[balancer.Key]*frontend{},
 		timed:     map[*frontend]struct{}{},
-		tallies:   map[tallyKey]*tally{},
+		tallies:   map[counters.Port]*tally{},
 		chains:    chains{frontends: map[balancer.Key]*frontend{}},
 	}
 	d.budget = newBudget(o.MaxDescriptors)

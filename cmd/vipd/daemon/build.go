@@ -21,6 +21,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
+	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/cmd/vipd/daemon/internal/outlier"
@@ -40,95 +41,175 @@ type source interface {
 	store.Reloader
 }
 
-// build makes the parts and connects them.
+// build makes the parts, each after those that it needs.
 func (d *Daemon) build() (err error) {
-	c := d.config
-	component := func(name string) *slog.Logger { return d.Log.With("component", name) }
-	if d.host, err = d.newHost(component("host")); err != nil {
+	if d.host, err = d.newHost(d.component("host")); err != nil {
 		return err
 	}
 	if err := d.checkEmptied(); err != nil {
 		return err
 	}
-	choice := modeswitch.Options{
-		Modes: d.Modes, Config: c, Log: d.Log, Journal: d.journal, Tell: d.host.SetMode, Counters: &d.counters,
-		By: model.ModeBy(d.ConfigFile, d.Mode, ""),
-	}
+	published := model.NewPublished(d.config)
+	d.configuration = liveconfig.New(d.ConfigFile, d.Mode, d.config, published.Kick)
+	choice := modeswitch.Options{Modes: d.Modes, Config: d.config, Configuration: d.configuration, Log: d.Log, Journal: d.journal}
 	first, err := modeswitch.First(context.Background(), choice)
 	if err != nil {
 		return err
 	}
 	d.host.SetMode(first.Dataplane.Traits().Needs)
 	d.metrics = newMetrics(d)
+	if err := d.newEngine(first.Dataplane); err != nil {
+		return err
+	}
+	if err := d.newChecks(published); err != nil {
+		return err
+	}
+	d.outliers.Listen(first.Dataplane)
+	first.Dataplane.Inherit(d.inherited)
+	d.inherited = nil
+	if err := d.newSource(); err != nil {
+		return err
+	}
+	if err := d.newOwned(published); err != nil {
+		d.component("host").Warn("what vipd owner has left stays", "err", err)
+	}
+	d.firewall = firewall.New(d.FirewallInterval)
+	d.record = recorder.New(recorder.Options{
+		Journal: d.journal, Started: d.started, Files: d.fleet == nil, Began: d.fleet.Began, DownSince: d.checks.DownSince,
+		Refused: d.metrics.reloadFailed, Drains: d.metrics.drained.add, Panics: d.metrics.panicked.add,
+		Engine: d.engine, Reached: d.fleet.Reached, HostProblems: d.hostProblems, HostChanged: d.firewall.Changed(),
+	})
+	d.model = d.newModel(published, first)
+	choice.Engine, choice.Adopt, choice.Kick = d.engine, d.model.Adopt, published.Kick
+	choice.Tell, choice.Listen, choice.Counters = d.host.SetMode, d.outliers.Listen, &d.counters
+	d.modeSwitch = modeswitch.New(choice, first)
+	d.access = d.newAccessLog()
+	d.views = status.Sources{
+		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: d.config, Model: d.model, Modes: d.modeSwitch, Engine: d.engine,
+		Counters: &d.counters, Checks: d.checks, HostProblems: d.hostProblems, Host: d.host, Fleet: d.fleet, Ownership: d.owned.Summary,
+	}
+	return nil
+}
+
+// component is the log of a part.
+func (d *Daemon) component(name string) *slog.Logger { return d.Log.With("component", name) }
+
+// newEngine makes the engine, which begins with dp, and what traces its rounds.
+func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 	var rounds func(*dataplane.Round)
-	if to := c.Tracing.OTLPEndpoint; to != "" {
-		if d.tracing, err = tracing.New(tracing.Options{Endpoint: to, Node: c.Node, Version: d.Version, Log: component("tracing")}); err != nil {
+	if to := d.config.Tracing.OTLPEndpoint; to != "" {
+		d.tracing, err = tracing.New(tracing.Options{Endpoint: to, Node: d.config.Node, Version: d.Version, Log: d.component("tracing")})
+		if err != nil {
 			return err
 		}
 		rounds = d.tracing.Round
 	}
 	d.engine = dataplane.NewEngine(dataplane.Options{
-		Dataplane: first.Dataplane, Host: d.host, Log: component("engine"), Metrics: d.metrics, Trace: rounds,
-		MinInterval: c.Sync.MinInterval, ProbeInterval: c.Sync.ProbeInterval, ResyncInterval: c.Sync.ResyncInterval,
+		Dataplane: dp, Host: d.host, Log: d.component("engine"), Metrics: d.metrics, Trace: rounds,
+		MinInterval: d.config.Sync.MinInterval, ProbeInterval: d.config.Sync.ProbeInterval, ResyncInterval: d.config.Sync.ResyncInterval,
 	})
-	if d.checks, err = d.newChecks(); err != nil {
+	return nil
+}
+
+// leaseTime is how long after its end a node is still seen by others: three renewals may fail.
+const leaseTime = 15 * time.Second
+
+// newChecks makes the health checks, which a fleet may share, and the detection of outliers.
+func (d *Daemon) newChecks(published *model.Published) (err error) {
+	o := checks.Options{
+		StateDir: d.config.StateDir, Node: d.config.Node, Journal: d.journal, Kick: published.Kick,
+		Service: func(name balancer.Name) *balancer.Service { return published.State().Snapshot.Services.At(name) },
+		// Late, as each of the two tells the other: checks their results, and outliers which checks to hurry.
+		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.outliers.Heard(t, at, res) },
+		Observe: d.metrics.checked,
+	}
+	if d.config.Store.Kind == config.EtcdStore {
+		o.Fleet = &fleetchecks.Options{Config: etcd.Config(d.config.Etcd), Log: d.component("health"), Lease: leaseTime}
+	}
+	if d.checks, err = checks.New(o); err != nil {
 		return err
 	}
 	d.outliers = outlier.New(outlier.Options{
-		Rules: d.Ejection, Journal: d.journal, Hint: d.checks.Hint, Kick: func() { d.model.Kick() }, Ejects: d.metrics.ejections.add,
+		Rules: d.Ejection, Journal: d.journal, Hint: d.checks.Hint, Kick: published.Kick, Ejects: d.metrics.ejections.add,
 	})
-	d.outliers.Listen(first.Dataplane)
-	first.Dataplane.Inherit(d.inherited)
-	d.inherited = nil
-	if c.Store.Kind == config.EtcdStore {
-		d.reserved = reserved.New(reserved.Options{
-			Endpoints: c.Etcd.Endpoints, Gateways: d.host.Gateways, Sockets: sockets.All, Own: sockets.Own, HTTP: c.API.HTTP,
-		})
+	return nil
+}
+
+// newSource makes the source of services: the node's files and, where the configuration says so, what a fleet shares.
+func (d *Daemon) newSource() (err error) {
+	c, log := d.config, d.component("store")
+	d.files = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, Log: log})
+	if c.Store.Kind != config.EtcdStore {
+		d.source = d.files
+		return nil
 	}
-	d.model = d.newModel(first.Dataplane)
-	d.firewall = firewall.New(firewall.Options{Host: d.examined, Interval: d.FirewallInterval})
-	d.record = d.newRecorder()
-	choice.Engine, choice.Listen = d.engine, d.outliers.Listen
-	choice.ConfiguredBy = d.model.ConfiguredBy
-	choice.Configured, choice.Changed, choice.Adopt, choice.Kick = d.model.Configured, d.model.ModeChanged(), d.model.Adopt, d.model.Kick
-	d.modeSwitch = modeswitch.New(choice, first)
-	if to := c.Userspace.AccessLog; to != "" {
-		path := to
-		if to == config.JournalLog {
-			path = ""
-		}
-		d.access = accesslog.New(accesslog.Options{Path: path, Log: component("access"), Follow: d.modeSwitch.Follow})
-	}
-	if err := d.openStore(); err != nil {
+	d.reserved = reserved.New(reserved.Options{
+		Endpoints: c.Etcd.Endpoints, Gateways: d.host.Gateways, Sockets: sockets.All, Own: sockets.Own, HTTP: c.API.HTTP,
+	})
+	if d.fleet, err = fleet.New(fleet.Options{
+		Config: etcd.Config(c.Etcd), Name: c.Node, StateDir: c.StateDir, Defaults: c.Defaults,
+		Version: d.Version, Started: d.started, Lease: leaseTime, Log: log, Journal: d.journal, Configured: d.configuration.Configure,
+	}); err != nil {
 		return err
 	}
-	d.views = status.Sources{
-		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: c, Model: d.model, Modes: d.modeSwitch, Engine: d.engine,
-		Counters: &d.counters, Checks: d.checks, HostProblems: d.hostProblems, Host: d.host,
-	}
-	if d.fleet != nil {
-		d.views.Fleet = d.fleet
-	}
-	if c.Ownership.Enabled && d.fleet != nil {
-		d.owned = owned.New(owned.Options{
-			Socket: filepath.Join(c.RunDir, api.OwnerSocket), State: d.model.State, Changed: d.model.Changed,
-			Unready: func() []string { return d.views.Look().Unready() }, Keeps: func() bool { return d.modeSwitch.Serving().Keeps },
-			Grace: c.Ownership.RestartGrace, Journal: d.journal,
-		})
-		d.views.Ownership = d.owned.Summary
-	} else if _, err := fence.Remove(c.RunDir, false); err != nil { // of a time at which this host owned VIPs
-		component("host").Warn("what vipd owner has left stays", "err", err)
-	}
+	d.source = &store.Joined{Local: d.files, Fleet: d.fleet.Source()}
 	return nil
+}
+
+// newOwned makes what tells vipd owner, where this host may own VIPs. Elsewhere it removes what is left of a time at which it did.
+func (d *Daemon) newOwned(published *model.Published) error {
+	if c := d.config; c.Ownership.Enabled && d.fleet != nil {
+		d.owned = owned.New(owned.Options{
+			Socket: filepath.Join(c.RunDir, api.OwnerSocket), Changed: published.Changed, Grace: c.Ownership.RestartGrace, Journal: d.journal,
+		})
+		return nil
+	}
+	_, err := fence.Remove(d.config.RunDir, false)
+	return err
+}
+
+// newModel makes the model, which compiles for the first mode.
+func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) *model.Model {
+	o := model.Options{
+		Published: published, Configuration: d.configuration, StateDir: d.config.StateDir, Started: d.started, Journal: d.journal,
+		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Outliers: d.outliers,
+		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },
+		Reserved:       d.reserved.All,
+		// What a fleet has is waited for as long as it takes where an earlier vipd has left it in the kernel: it serves on there.
+		Patient:  d.fleet != nil && first.Keeps && d.host.Inherited(),
+		Awaiting: d.record.Awaiting, Compiled: d.record.Compiled,
+	}
+	if d.tracing != nil {
+		o.Traced = func(before, s *model.State, began time.Time) {
+			d.tracing.Compiled(&tracing.Compile{
+				Snapshot: &s.Snapshot, Seen: s.Desired.Revision.Seen, Began: began, Ended: time.Now(), Before: before.Desired, Desired: s.Desired,
+			})
+		}
+	}
+	return model.New(o)
+}
+
+// newAccessLog makes the access log; nil means it is turned off.
+func (d *Daemon) newAccessLog() *accesslog.Log {
+	path := d.config.Userspace.AccessLog
+	switch path {
+	case "":
+		return nil
+	case config.JournalLog:
+		path = ""
+	}
+	return accesslog.New(accesslog.Options{Path: path, Log: d.component("access"), Follow: d.modeSwitch.Follow})
 }
 
 // hostProblems are what the host can't do, and what on it is in the way.
 func (d *Daemon) hostProblems() []balancer.Problem {
-	all := slices.Concat(d.host.Problems(), d.firewall.Problems())
-	if d.owned != nil {
-		all = append(all, d.owned.Problems()...)
-	}
-	return all
+	return slices.Concat(d.host.Problems(), d.firewall.Problems(), d.owned.Problems())
+}
+
+// serving is what vipd owner is told of.
+func (d *Daemon) serving() owned.Serving {
+	v := d.views.Look()
+	return owned.Serving{State: v.State, Unready: v.Unready(), Keeps: v.Mode.Keeps}
 }
 
 // examined is this host as doctor sees it, as far as looking at firewalls takes it.
@@ -141,77 +222,4 @@ func (d *Daemon) examined() doctor.Host {
 		h.Frontends = append(h.Frontends, doctor.Frontend{Key: key, NodePort: f.NodePort, Service: f.Service})
 	}
 	return h
-}
-
-// leaseTime is how long after its end a node is still seen by others: three renewals may fail.
-const leaseTime = 15 * time.Second
-
-// newChecks makes the health checks, which a fleet may share.
-func (d *Daemon) newChecks() (*checks.Checks, error) {
-	o := checks.Options{
-		StateDir: d.config.StateDir, Node: d.config.Node, Journal: d.journal, Kick: func() { d.model.Kick() },
-		Service: func(name balancer.Name) *balancer.Service { return d.model.State().Snapshot.Services.At(name) },
-		Heard:   func(t balancer.Target, at netip.AddrPort, res health.Result) { d.outliers.Heard(t, at, res) },
-		Observe: d.metrics.checked,
-	}
-	if d.config.Store.Kind == config.EtcdStore {
-		o.Fleet = &fleetchecks.Options{Config: etcd.Config(d.config.Etcd), Log: d.Log.With("component", "health"), Lease: leaseTime}
-	}
-	return checks.New(o)
-}
-
-// newModel makes the model, which compiles for carrier.
-func (d *Daemon) newModel(carrier dataplane.Dataplane) *model.Model {
-	var traced func(before, s *model.State, began time.Time)
-	if d.tracing != nil {
-		traced = func(before, s *model.State, began time.Time) {
-			d.tracing.Compiled(&tracing.Compile{
-				Snapshot: &s.Snapshot, Seen: s.Desired.Revision.Seen, Began: began, Ended: time.Now(), Before: before.Desired, Desired: s.Desired,
-			})
-		}
-	}
-	return model.New(model.Options{
-		Traced:     traced,
-		ConfigFile: d.ConfigFile, Config: d.config, Mode: d.Mode, Started: d.started, Journal: d.journal,
-		Carrier: carrier, Engine: d.engine, Checks: d.checks, Outliers: d.outliers,
-		LocalAddresses: func() ([]netip.Addr, error) { return d.host.LocalAddresses(nil) },
-		Reserved:       d.reserved.All,
-		// What a fleet has is waited for as long as it takes where an earlier vipd has left it in the kernel: it serves on there.
-		Patient: func() bool { return d.fleet != nil && d.modeSwitch.Serving().Keeps && d.host.Inherited() },
-		Reread: func(c config.Config) {
-			if d.fleet != nil {
-				d.fleet.Source().SetDefaults(c.Defaults)
-			}
-		},
-		Awaiting: func(s *model.State, now time.Time) { d.record.Awaiting(s, now) },
-		Compiled: func(before, s *model.State, now time.Time) { d.record.Compiled(before, s, now) },
-	})
-}
-
-func (d *Daemon) newRecorder() *recorder.Recorder {
-	return recorder.New(recorder.Options{
-		Journal: d.journal, Started: d.started, Files: d.config.Store.Kind != config.EtcdStore, DownSince: d.checks.DownSince,
-		Began:   func(s *model.State, now time.Time) { d.fleet.Began(s, now) },
-		Refused: d.metrics.reloadFailed, Drains: d.metrics.drained.add, Panics: d.metrics.panicked.add, Engine: d.engine, HostProblems: d.hostProblems, HostChanged: d.firewall.Changed(),
-		Applied: func() int64 { return d.views.Look().Applied() },
-	})
-}
-
-// openStore makes the source of services: the node's files and, where the configuration says so, what a fleet shares.
-func (d *Daemon) openStore() error {
-	log := d.Log.With("component", "store")
-	d.files = tomlfile.New(tomlfile.Options{Main: d.ConfigFile, Log: log})
-	if d.config.Store.Kind != config.EtcdStore {
-		d.source = d.files
-		return nil
-	}
-	var err error
-	if d.fleet, err = fleet.New(fleet.Options{
-		Config: etcd.Config(d.config.Etcd), Name: d.config.Node, StateDir: d.config.StateDir, Defaults: d.config.Defaults,
-		Version: d.Version, Started: d.started, Lease: leaseTime, Log: log, Journal: d.journal, Configured: d.model.Configure,
-	}); err != nil {
-		return err
-	}
-	d.source = &store.Joined{Local: d.files, Fleet: d.fleet.Source()}
-	return nil
 }

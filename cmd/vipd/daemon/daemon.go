@@ -25,6 +25,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/firewall"
 	"vipd/cmd/vipd/daemon/internal/fleet"
 	"vipd/cmd/vipd/daemon/internal/hooks"
+	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/cmd/vipd/daemon/internal/outlier"
@@ -82,15 +83,17 @@ type Daemon struct {
 	tracing  *tracing.Tracer // nil means turned off
 	access   *accesslog.Log  // nil means turned off
 	owned    *owned.Teller   // nil means this host owns no VIPs
-	model    *model.Model
-	record   *recorder.Recorder
-	views    status.Sources
-	journal  *events.Journal // what begins or ends is recorded here, which logs it too
-	metrics  *metrics
-	socket   net.Listener
-	web      net.Listener // nil means turned off
-	started  time.Time
-	notify   notifier
+	// configuration is config as it is now, of which some can change while running.
+	configuration *liveconfig.Config
+	model         *model.Model
+	record        *recorder.Recorder
+	views         status.Sources
+	journal       *events.Journal // what begins or ends is recorded here, which logs it too
+	metrics       *metrics
+	socket        net.Listener
+	web           net.Listener // nil means turned off
+	started       time.Time
+	notify        notifier
 	// inherited is what the process before this one has handed over; heir is the one that takes this one's place, by replacing.
 	inherited []handover.Item
 	heir      *handover.Queue
@@ -268,16 +271,12 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	start("model", d.model.Run)
 	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.publish) })
-	if d.fleet != nil {
-		start("fleet", func(ctx context.Context) error { return d.fleet.Run(ctx, d.views.Look) })
-	}
+	start("fleet", func(ctx context.Context) error { return d.fleet.Run(ctx, d.views.Look) })
 	start("health", d.checks.Run)
 	start("fleet's checks", d.checks.Share)
 	start("outlier detection", d.outliers.Run)
-	start("firewall", d.firewall.Run)
-	if d.owned != nil {
-		start("owned VIPs", d.owned.Run)
-	}
+	start("firewall", func(ctx context.Context) error { return d.firewall.Run(ctx, d.examined) })
+	start("owned VIPs", func(ctx context.Context) error { return d.owned.Run(ctx, d.serving) })
 	start("engine", d.engine.Run)
 	start("mode", d.modeSwitch.Run)
 	start("addresses", func(ctx context.Context) error { return d.host.FollowAddresses(ctx, d.model.AddressesChanged) })
@@ -290,7 +289,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("hooks", func(ctx context.Context) error {
 		return hooks.Run(ctx, hooks.Options{
 			Commands: d.config.Hooks.Commands(), User: d.config.Hooks.User, Node: d.config.Node, Journal: d.journal,
-			Log: d.Log.With("component", "hooks"),
+			Log: d.component("hooks"),
 		})
 	})
 	<-ctx.Done()
@@ -309,6 +308,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 // publish takes a snapshot of the store.
 func (d *Daemon) publish(s store.Snapshot) {
 	d.metrics.storeEvent()
+	if d.configuration.Follow(s.Settings) && d.fleet != nil {
+		d.fleet.Source().SetDefaults(d.configuration.Current().Defaults)
+	}
 	d.model.Publish(s)
 }
 

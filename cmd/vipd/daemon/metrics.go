@@ -8,6 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/dataplane"
 )
@@ -24,7 +26,7 @@ type metrics struct {
 	events         prometheus.Counter
 	reloadFailures prometheus.Counter
 	checks         *prometheus.HistogramVec
-	repaired       func(n int, what string)
+	journal        *events.Journal
 	// What began, by service:
 	ejections, drained, panicked serviceCount
 }
@@ -32,7 +34,7 @@ type metrics struct {
 var _ dataplane.Metrics = (*metrics)(nil)
 
 func newMetrics(d *Daemon) *metrics {
-	m := &metrics{registry: prometheus.NewRegistry(), repaired: func(n int, what string) { d.record.Repaired(n, what) }}
+	m := &metrics{registry: prometheus.NewRegistry(), journal: d.journal}
 	// From half a millisecond to half a minute: a sync of one frontend, and a full load of ten thousand.
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 17)
 	m.syncDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -83,7 +85,7 @@ func (m *metrics) Programmed(latency time.Duration) { m.programming.Observe(late
 // Repaired is called by the engine.
 func (m *metrics) Repaired(n int, what string) {
 	m.repairs.Add(float64(n))
-	m.repaired(n, what)
+	recorder.Repaired(m.journal, n, what)
 }
 
 // checked counts one health check.

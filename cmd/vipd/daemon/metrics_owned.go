@@ -41,10 +41,10 @@ func (c *ownedCollector) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *ownedCollector) Collect(out chan<- prometheus.Metric) {
-	if c.d.owned == nil || c.d.owned.Status() == nil {
+	s := c.d.owned.Status()
+	if s == nil {
 		return
 	}
-	s := c.d.owned.Status()
 	tell := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, kind, value, labels...)
 	}

@@ -139,29 +139,18 @@ func (s *socket) destination(d *Destination, identity bool) {
 // attributes reads a message's attributes, one after the other.
 type attributes struct{ nlsock.Attributes }
 
-func (a *attributes) u16() uint16 {
-	if len(a.Value) < 2 {
+// atLeast is the value, or n zeros where it is shorter, which is an error.
+func (a *attributes) atLeast(n int) []byte {
+	if len(a.Value) < n {
 		a.Err = nlsock.ErrMalformed
-		return 0
+		return make([]byte, n)
 	}
-	return binary.NativeEndian.Uint16(a.Value)
+	return a.Value
 }
 
-func (a *attributes) u32() uint32 {
-	if len(a.Value) < 4 {
-		a.Err = nlsock.ErrMalformed
-		return 0
-	}
-	return binary.NativeEndian.Uint32(a.Value)
-}
-
-func (a *attributes) be16() uint16 {
-	if len(a.Value) < 2 {
-		a.Err = nlsock.ErrMalformed
-		return 0
-	}
-	return binary.BigEndian.Uint16(a.Value)
-}
+func (a *attributes) u16() uint16  { return binary.NativeEndian.Uint16(a.atLeast(2)) }
+func (a *attributes) u32() uint32  { return binary.NativeEndian.Uint32(a.atLeast(4)) }
+func (a *attributes) be16() uint16 { return binary.BigEndian.Uint16(a.atLeast(2)) }
 
 // counter is 64 bits wide, or 32 where an old kernel has no wider one.
 func (a *attributes) counter() uint64 {

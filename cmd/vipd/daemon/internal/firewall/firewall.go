@@ -11,25 +11,16 @@ import (
 	"vipd/cmd/internal/doctor"
 )
 
-// Options are what a Watch needs.
-type Options struct {
-	// Host returns what is examined, with the frontends of now.
-	Host func() doctor.Host
-	// Interval is the time between two looks. Default a minute.
-	Interval time.Duration
-}
-
 // Watch looks at the firewalls of the host.
 type Watch struct {
-	o       Options
-	found   atomic.Pointer[[]balancer.Problem]
-	changed chan struct{} // holds one token: Problems returns something else than before
+	interval time.Duration
+	found    atomic.Pointer[[]balancer.Problem]
+	changed  chan struct{} // holds one token: Problems returns something else than before
 }
 
-// New returns a Watch that has found nothing yet.
-func New(o Options) *Watch {
-	o.Interval = cmp.Or(o.Interval, time.Minute)
-	w := &Watch{o: o, changed: make(chan struct{}, 1)}
+// New returns a Watch that has found nothing yet. Interval is the time between two looks; 0 means a minute.
+func New(interval time.Duration) *Watch {
+	w := &Watch{interval: cmp.Or(interval, time.Minute), changed: make(chan struct{}, 1)}
 	w.found.Store(&[]balancer.Problem{})
 	return w
 }
@@ -40,16 +31,17 @@ func (w *Watch) Problems() []balancer.Problem { return *w.found.Load() }
 // Changed is sent to when a look has found something else than the one before. It has one reader.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
-// Run looks until ctx ends, for the first time after one interval: before that, vipd's rules may not be there.
-func (w *Watch) Run(ctx context.Context) error {
-	next := time.NewTicker(w.o.Interval)
+// Run looks at what host returns, with the frontends of now, until ctx ends, for the first time after one interval: before that,
+// vipd's rules may not be there.
+func (w *Watch) Run(ctx context.Context, host func() doctor.Host) error {
+	next := time.NewTicker(w.interval)
 	defer next.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-next.C:
-			w.look(ctx)
+			w.look(ctx, host())
 		}
 	}
 }
@@ -58,10 +50,9 @@ func (w *Watch) Run(ctx context.Context) error {
 const lookTime = 30 * time.Second
 
 // look examines the host once. A look that was cut short counts for nothing.
-func (w *Watch) look(ctx context.Context) {
+func (w *Watch) look(ctx context.Context, h doctor.Host) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	h := w.o.Host()
 	found := []balancer.Problem{}
 	if len(h.Frontends) > 0 {
 		for _, f := range doctor.Drops(ctx, h) {

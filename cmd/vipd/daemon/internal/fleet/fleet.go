@@ -21,7 +21,7 @@ import (
 	"vipd/store/etcd"
 )
 
-// Node is this node as one of many.
+// Node is this node as one of many. Nil stands for a node that is none of a fleet.
 type Node struct {
 	o        Options
 	source   *etcd.Source
@@ -86,14 +86,24 @@ func New(o Options) (*Node, error) {
 // Source is where what the fleet shares comes from.
 func (f *Node) Source() *etcd.Source { return f.source }
 
-// Position is up to where the store was followed.
-func (f *Node) Position() etcd.Position { return f.source.Position() }
+// Reached is the newest revision of the store for which the snapshot of another one is complete.
+func (f *Node) Reached(revision int64) int64 {
+	if f != nil {
+		if at := f.source.Position(); at.Published == revision {
+			return at.Seen // what has changed since made no difference
+		}
+	}
+	return revision
+}
 
 // Problems says why the fleet does not see this node. That etcd is away, the store says itself.
 func (f *Node) Problems(connected bool) []balancer.Problem {
+	if f == nil || !connected {
+		return nil
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.trouble == nil || !connected {
+	if f.trouble == nil {
 		return nil
 	}
 	return []balancer.Problem{{
@@ -104,6 +114,9 @@ func (f *Node) Problems(connected bool) []balancer.Problem {
 
 // Run tells the fleet how this node is, by what look returns, whenever that has changed, until ctx ends.
 func (f *Node) Run(ctx context.Context, look func() *status.View) error {
+	if f == nil {
+		return nil
+	}
 	defer func() { _ = f.writer.Close() }() // nothing is left to be done about it
 	var present sync.WaitGroup
 	defer present.Wait()
@@ -113,7 +126,7 @@ func (f *Node) Run(ctx context.Context, look func() *status.View) error {
 	var told news
 	for {
 		v := look()
-		if now := (news{v.State, v.Sync, v.Mode, f.Position(), fmt.Sprint(v.LiveProblems())}); v.State.Complete && (now != told || len(f.drains.keys) > 0) {
+		if now := (news{v.State, v.Sync, v.Mode, f.source.Position(), fmt.Sprint(v.LiveProblems())}); v.State.Complete && (now != told || len(f.drains.keys) > 0) {
 			told = now
 			f.presence.Tell(f.status(v))
 		}

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
+	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
@@ -37,7 +39,9 @@ func TestTellsProblemsOfTheHost(t *testing.T) {
 	dp := fake.New(kernel)
 	var problems atomic.Pointer[[]balancer.Problem]
 	from := status.Sources{
-		Model:        model.New(model.Options{}),
+		Fleet:        n,
+		Checks:       &checks.Checks{},
+		Model:        model.New(model.Options{Published: model.NewPublished(config.Config{})}),
 		Modes:        modeswitch.New(modeswitch.Options{Counters: &counters.Process{}}, &modeswitch.Chosen{Dataplane: dp}),
 		Engine:       dataplane.NewEngine(dataplane.Options{Dataplane: dp, Host: fake.NewHost(kernel)}),
 		HostProblems: func() []balancer.Problem { return *problems.Load() },

@@ -14,34 +14,25 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/checks"
+	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/cmd/vipd/daemon/internal/outlier"
 	"vipd/cmd/vipd/daemon/internal/statedir"
 	"vipd/dataplane"
 	"vipd/store"
-	"vipd/store/etcd"
 )
 
 // Model owns everything that is compiled. Its loop is the only one that touches the compiler, the memory and the local
 // overrides; what it has made is published as a State, which never changes. All methods may be called by any goroutine.
 type Model struct {
-	o       Options
-	wake    chan struct{} // holds one token: look again
-	moved   atomic.Bool   // the host's addresses may have changed
-	ask     chan request
-	current atomic.Pointer[State]
-	changed atomic.Pointer[chan struct{}] // closed when current is replaced
-	// modeChanged holds a token when the configuration says something else about the mode.
-	modeChanged chan struct{}
+	*Published
+	o     Options
+	moved atomic.Bool // the host's addresses may have changed
+	ask   chan request
 
-	settings store.Document // of the last snapshot that had any; for Publish alone
-
-	mu         sync.Mutex // guards the rest of this block
-	latest     *store.Snapshot
-	seen       time.Time // when the oldest snapshot that is not compiled yet came
-	fileConfig config.Config
-	nodeConfig etcd.NodeConfig // what the fleet says of this node
-	fileErrors []balancer.Problem
-	next       *adoption // a dataplane that is to take over
+	mu     sync.Mutex // guards the rest of this block
+	latest *store.Snapshot
+	seen   time.Time // when the oldest snapshot that is not compiled yet came
+	next   *adoption // a dataplane that is to take over
 
 	// The rest belongs to the loop.
 	carrier   dataplane.Dataplane // for which it is compiled
@@ -62,12 +53,13 @@ type request struct {
 
 // Options are what a Model is made of.
 type Options struct {
-	// ConfigFile is vipd.toml, Config what was read from it at the start, and Mode, unless "", the command line's.
-	ConfigFile string
-	Config     config.Config
-	Mode       config.ModeName
-	Started    time.Time
-	Journal    *events.Journal
+	// Published is where states are published, Configuration what the daemon's own part of the configuration says.
+	Published     *Published
+	Configuration *liveconfig.Config
+	// StateDir keeps overrides and drains for the next run.
+	StateDir string
+	Started  time.Time
+	Journal  *events.Journal
 	// Carrier is the dataplane that is compiled for until Adopt, and Engine gets what is compiled.
 	Carrier  dataplane.Dataplane
 	Engine   *dataplane.Engine
@@ -77,10 +69,8 @@ type Options struct {
 	LocalAddresses func() ([]netip.Addr, error)
 	// Reserved lists what services from etcd may not claim.
 	Reserved func() []balancer.Reserved
-	// Patient reports whether a store that could not be read yet is waited for without end.
-	Patient func() bool
-	// Reread is told of each configuration that was read and has no errors.
-	Reread func(config.Config)
+	// Patient: a store that could not be read yet is waited for without end.
+	Patient bool
 	// Awaiting is told of each state that says only why the store could not be read yet. It is called by the model's loop.
 	Awaiting func(s *State, now time.Time)
 	// Traced is told of each state that was compiled from began on; nil means nobody hears of it.
@@ -91,12 +81,8 @@ type Options struct {
 
 // New returns a model of nothing, with what an earlier run kept in state_dir. It compiles nothing before Run and Publish.
 func New(o Options) *Model {
-	m := &Model{o: o, wake: make(chan struct{}, 1), ask: make(chan request), modeChanged: make(chan struct{}, 1), fileConfig: o.Config, carrier: o.Carrier, clock: newClock(time.Now())}
-	// What can't be kept is a problem that the next round tells.
-	m.files = files{statedir.New(o.Config.StateDir, m.Kick)}
-	changed := make(chan struct{})
-	m.changed.Store(&changed)
-	m.current.Store(&State{Config: o.Config})
+	m := &Model{Published: o.Published, o: o, ask: make(chan request), carrier: o.Carrier, clock: newClock(time.Now())}
+	m.files = files{statedir.New(o.StateDir, m.Kick)} // what can't be kept is a problem that the next round tells
 	m.compiler.Memory, m.local = m.files.load(time.Now())
 	m.moved.Store(true)
 	return m
@@ -104,10 +90,6 @@ func New(o Options) *Model {
 
 // Publish takes a snapshot of the store. It does not block, and is called by one goroutine at a time.
 func (m *Model) Publish(s store.Snapshot) {
-	if s.Settings != nil && s.Settings != m.settings {
-		m.settings = s.Settings
-		m.reconfigure(s.Settings)
-	}
 	m.mu.Lock()
 	m.latest = &s
 	if m.seen.IsZero() {
@@ -115,14 +97,6 @@ func (m *Model) Publish(s store.Snapshot) {
 	}
 	m.mu.Unlock()
 	m.Kick()
-}
-
-// Kick makes the loop look again.
-func (m *Model) Kick() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Run compiles whenever something has changed, until ctx ends.
@@ -189,10 +163,10 @@ func pauseUntil(next, now time.Time) time.Duration {
 // compile makes the state anew and hands it to the engine.
 func (m *Model) compile() {
 	m.mu.Lock()
-	latest, seen, fileErrors := m.latest, m.seen, m.fileErrors
-	c := m.configuredLocked()
+	latest, seen := m.latest, m.seen
 	m.seen = time.Time{}
 	m.mu.Unlock()
+	c, fileErrors := m.o.Configuration.Now()
 	if latest == nil {
 		return // the first snapshot is still to come
 	}
@@ -240,13 +214,6 @@ func (m *Model) compile() {
 	m.o.Engine.Set(s.Desired)
 }
 
-// show publishes a state.
-func (m *Model) show(s *State) {
-	m.current.Store(s)
-	changed := make(chan struct{})
-	close(*m.changed.Swap(&changed))
-}
-
 // await publishes why the store could not be read yet, and nothing that it has: nothing of that is served.
 func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []balancer.Problem) {
 	s := &State{Config: c, Problems: slices.Concat(fileErrors, m.files.Problems(), m.o.Checks.Unkept())}
@@ -257,7 +224,7 @@ func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []bala
 
 // waits reports whether a store that could not be read yet is waited for before what can be read is served.
 func (m *Model) waits() bool {
-	return time.Since(m.o.Started) < storePatience || m.o.Patient()
+	return time.Since(m.o.Started) < storePatience || m.o.Patient
 }
 
 // env collects the facts about this node.
@@ -284,9 +251,6 @@ func (m *Model) AddressesChanged() {
 	m.Kick()
 }
 
-// State returns what was last compiled; its zero but for Config before anything was.
-func (m *Model) State() *State { return m.current.Load() }
-
 // CatchUp returns when all that was published before is compiled.
 func (m *Model) CatchUp(ctx context.Context) error {
 	return m.Update(ctx, func(_ *State, o Overrides) (Overrides, error) { return o, nil }, func() {})
@@ -308,9 +272,6 @@ func (m *Model) Update(ctx context.Context, change func(*State, Overrides) (Over
 		return ctx.Err()
 	}
 }
-
-// Changed returns a channel that is closed when another state is published than State returns after this call.
-func (m *Model) Changed() <-chan struct{} { return *m.changed.Load() }
 
 // Waiting returns for how long a snapshot has not been compiled.
 func (m *Model) Waiting() time.Duration {

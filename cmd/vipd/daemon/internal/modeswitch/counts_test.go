@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"vipd/cmd/vipd/daemon/internal/counters"
+	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/dataplane"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestCountsAreReadByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &asked{}
-		c := New(Options{Counters: &counters.Process{}}, &Chosen{Dataplane: asked})
+		c := New(Options{Configuration: &liveconfig.Config{}, Counters: &counters.Process{}}, &Chosen{Dataplane: asked})
 		ctx, end := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); _ = c.Run(ctx) }()

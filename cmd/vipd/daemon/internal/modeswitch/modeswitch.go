@@ -13,6 +13,7 @@ import (
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/vipd/daemon/internal/counters"
+	"vipd/cmd/vipd/daemon/internal/liveconfig"
 	"vipd/dataplane"
 )
 
@@ -37,16 +38,11 @@ type Switch struct {
 type Options struct {
 	// Modes are those that there are, the best first.
 	Modes []modes.Mode
-	// Config is the configuration at the start, Configured returns it as it is now, and Changed holds a token when that says
-	// something else about the mode.
-	Config     config.Config
-	Configured func() config.Config
-	Changed    <-chan struct{}
-	// By says who asks for the mode of Config, such as "configured by --mode", and ConfiguredBy for that of Configured.
-	By           string
-	ConfiguredBy func() string
-	Log          *slog.Logger
-	Journal      *events.Journal
+	// Config is the configuration at the start, and Configuration has it as it is now.
+	Config        config.Config
+	Configuration *liveconfig.Config
+	Log           *slog.Logger
+	Journal       *events.Journal
 	// Engine carries out in the mode that serves.
 	Engine *dataplane.Engine
 	// Adopt has the model compile for a dataplane, and the engine take it; what it returns is closed when all traffic has
@@ -61,9 +57,12 @@ type Options struct {
 	Counters *counters.Process
 }
 
-// First chooses the mode to begin with, by Modes, Config, Log and Journal of the options alone.
-func First(ctx context.Context, o Options) (*Chosen, error) {
-	return choice{all: o.Modes, config: o.Config, by: o.By, log: o.Log, journal: o.Journal}.make(ctx)
+// First chooses the mode to begin with, by Modes, Configuration, Log and Journal of the options alone.
+func First(ctx context.Context, o Options) (*Chosen, error) { return o.choice().make(ctx) }
+
+// choice is that among all modes, by the configuration as it is now.
+func (o *Options) choice() choice {
+	return choice{all: o.Modes, config: o.Configuration.Current(), by: o.Configuration.ModeBy(), log: o.Log, journal: o.Journal}
 }
 
 // New returns a Switch that begins with first.
@@ -91,7 +90,7 @@ func (c *Switch) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.o.Changed:
+		case <-c.o.Configuration.ModeChanged():
 			c.again(ctx)
 		case done := <-c.ask:
 			c.again(ctx)
@@ -125,10 +124,10 @@ func (c *Switch) again(ctx context.Context) {
 	defer c.changing.Unlock()
 	defer c.tune()
 	defer c.forsake()
-	use, conf, by := c.Serving(), c.o.Configured(), c.o.ConfiguredBy()
-	unfit := map[config.ModeName]error{}
+	use, among := c.Serving(), c.o.choice()
+	among.use, among.unfit, among.before = use, map[config.ModeName]error{}, c.endRetiring
 	for {
-		next, err := choice{all: c.o.Modes, config: conf, by: by, log: c.o.Log, journal: c.o.Journal, use: use, unfit: unfit, before: c.endRetiring}.make(ctx)
+		next, err := among.make(ctx)
 		switch {
 		case ctx.Err() != nil && next != nil && next.Dataplane != use.Dataplane:
 			c.unused = append(c.unused, next)
@@ -148,7 +147,7 @@ func (c *Switch) again(ctx context.Context) {
 		if err = c.move(ctx, use, next); err == nil || ctx.Err() != nil {
 			return
 		}
-		unfit[next.Name] = err
+		among.unfit[next.Name] = err
 	}
 }
 

@@ -24,15 +24,21 @@ import (
 type Options struct {
 	// Socket is the owner's.
 	Socket string
-	// State is what is compiled, and Changed is closed with the next one.
-	State   func() *model.State
+	// Changed is closed with the next state.
 	Changed func() <-chan struct{}
-	// Unready says what this vipd has yet to do before it serves anything.
-	Unready func() []string
-	// Keeps: what is served goes on without this process, for Grace at most.
-	Keeps   func() bool
+	// Grace is for how long what is served goes on without this process, in a mode in which it does.
 	Grace   time.Duration
 	Journal *events.Journal
+}
+
+// Serving is what the owner has to know of what is served.
+type Serving struct {
+	// State is what is compiled.
+	State *model.State
+	// Unready says what this vipd has yet to do before it serves anything.
+	Unready []string
+	// Keeps: what is served goes on without this process, for Options.Grace at most.
+	Keeps bool
 }
 
 // The times between two messages, and how long vipd may be silent where nothing is served without it.
@@ -43,7 +49,7 @@ const (
 	least        = 50 * time.Millisecond
 )
 
-// Teller tells the owner.
+// Teller tells the owner. Nil stands for a host that owns no VIPs.
 type Teller struct {
 	o      Options
 	client *http.Client
@@ -61,10 +67,18 @@ func New(o Options) *Teller {
 }
 
 // Status is how the owner is; nil means it does not answer.
-func (t *Teller) Status() *api.OwnerStatus { return t.status.Load() }
+func (t *Teller) Status() *api.OwnerStatus {
+	if t == nil {
+		return nil
+	}
+	return t.status.Load()
+}
 
 // Problems are what keeps VIPs from having an owner here.
 func (t *Teller) Problems() []balancer.Problem {
+	if t == nil {
+		return nil
+	}
 	var texts []string
 	if err := t.failed.Load(); err != nil {
 		texts = append(texts, fmt.Sprintf(`VIPs with hold = "one" are not taken here: vipd owner does not answer (%s): systemctl start vipd-owner`, *err))
@@ -79,23 +93,28 @@ func (t *Teller) Problems() []balancer.Problem {
 	return out
 }
 
-// Run tells until ctx ends.
-func (t *Teller) Run(ctx context.Context) error {
+// Run tells what look returns until ctx ends.
+func (t *Teller) Run(ctx context.Context, look func() Serving) error {
+	if t == nil {
+		return nil
+	}
 	defer t.client.CloseIdleConnections()
 	for {
 		changed := t.o.Changed()
-		if s := t.o.State(); s.Complete {
-			t.tell(ctx, t.message(s))
+		v := look()
+		if v.State.Complete {
+			t.tell(ctx, t.message(&v))
 		}
 		pause := every
-		if !t.o.Keeps() {
+		if !v.Keeps {
 			pause = everyServing
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			t.farewell()
+			v = look()
+			t.farewell(&v)
 			return nil
 		case <-timer.C:
 		case <-changed:
@@ -106,15 +125,14 @@ func (t *Teller) Run(ctx context.Context) error {
 }
 
 // farewell says at the end that nothing is served here any more, where that is so.
-func (t *Teller) farewell() {
-	s := t.o.State()
-	if t.o.Keeps() || !s.Complete {
+func (t *Teller) farewell(v *Serving) {
+	if v.Keeps || !v.State.Complete {
 		return
 	}
-	m := t.message(s)
-	for a, v := range m.VIPs {
-		v.Cannot = "vipd stops"
-		m.VIPs[a] = v
+	m := t.message(v)
+	for a, vip := range m.VIPs {
+		vip.Cannot = "vipd stops"
+		m.VIPs[a] = vip
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -122,9 +140,9 @@ func (t *Teller) farewell() {
 }
 
 // message is what the owner is told.
-func (t *Teller) message(s *model.State) api.OwnerTold {
-	m := api.OwnerTold{VIPs: map[netip.Addr]api.OwnedVIP{}, Grace: t.o.Grace}
-	if !t.o.Keeps() {
+func (t *Teller) message(v *Serving) api.OwnerTold {
+	s, m := v.State, api.OwnerTold{VIPs: map[netip.Addr]api.OwnedVIP{}, Grace: t.o.Grace}
+	if !v.Keeps {
 		m.Grace = shortGrace
 	}
 	add := func(a netip.Addr) {
@@ -132,7 +150,7 @@ func (t *Teller) message(s *model.State) api.OwnerTold {
 		if _, there := m.VIPs[a]; there || p.Hold != balancer.HoldOne {
 			return
 		}
-		m.VIPs[a] = api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Group: p.Group, Cannot: t.cannot(s, a, p.Require)}
+		m.VIPs[a] = api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Group: p.Group, Cannot: cannot(v, a, p.Require)}
 	}
 	for a := range s.Inputs.VIPs.Keys() {
 		add(a)
@@ -144,8 +162,9 @@ func (t *Teller) message(s *model.State) api.OwnerTold {
 }
 
 // cannot says why a VIP could not be served here; "" means it could.
-func (t *Teller) cannot(s *model.State, a netip.Addr, require balancer.Require) string {
-	if why := t.o.Unready(); len(why) > 0 {
+func cannot(v *Serving, a netip.Addr, require balancer.Require) string {
+	s := v.State
+	if why := v.Unready; len(why) > 0 {
 		return "vipd is not ready: " + why[0]
 	}
 	if require == balancer.RequireNode {

@@ -9,9 +9,12 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// Summary says in a line how owning goes on this host.
+// Summary says in a line how owning goes on this host; "" means it owns no VIPs.
 func (t *Teller) Summary() string {
-	s := t.status.Load()
+	if t == nil {
+		return ""
+	}
+	s := t.Status()
 	if s == nil {
 		return "vipd owner does not answer"
 	}

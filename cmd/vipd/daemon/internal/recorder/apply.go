@@ -80,7 +80,7 @@ func (c *carriedOut) look(now time.Time) (applied bool) {
 	}
 	e := events.Event{
 		Kind: events.Apply, Level: slog.LevelDebug, Text: "applied, " + howMany(n, "frontend"),
-		Took: s.LastDuration, Revision: c.o.Applied(),
+		Took: s.LastDuration, Revision: c.o.Reached(s.Applied.Store),
 	}
 	names := slices.Sorted(maps.Keys(services))
 	if len(names) == 1 {
@@ -114,13 +114,13 @@ func (c *carriedOut) lookAtFailures(s *dataplane.Status, now time.Time) {
 // reasonsTold bounds the reasons that are recorded until everything is applied again.
 const reasonsTold = 20
 
-// Repaired records that what others had changed was mended.
-func (r *Recorder) Repaired(n int, what string) {
+// Repaired records in journal that what others had changed was mended.
+func Repaired(journal *events.Journal, n int, what string) {
 	e := events.Event{Kind: events.Drift, Level: slog.LevelWarn, Text: "repaired an object that another program had changed", Cause: what}
 	if n > 1 {
 		e.Text = fmt.Sprintf("repaired %d objects that another program had changed", n)
 	}
-	r.o.Journal.Record(e)
+	journal.Record(e)
 }
 
 // howMany writes "1 service", "3 services".

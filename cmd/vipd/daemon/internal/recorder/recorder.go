@@ -43,9 +43,10 @@ type Options struct {
 	Refused func()
 	// Drains and Panics are called with the service of each drain and each panic that begins.
 	Drains, Panics func(balancer.Name)
-	// Engine carries out, and Applied is the store's revision up to which it has. HostProblems are what the host can't do.
+	// Engine carries out. Reached is the store's newest revision for which the snapshot of another one is complete, and HostProblems
+	// are what the host can't do.
 	Engine       *dataplane.Engine
-	Applied      func() int64
+	Reached      func(revision int64) int64
 	HostProblems func() []balancer.Problem
 	// HostChanged is received from when HostProblems returns something new though the engine has done nothing.
 	HostChanged <-chan struct{}

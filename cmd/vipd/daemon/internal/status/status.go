@@ -17,7 +17,6 @@ import (
 	"vipd/cmd/vipd/daemon/internal/modeswitch"
 	"vipd/dataplane"
 	"vipd/dataplane/host"
-	"vipd/store/etcd"
 )
 
 // Sources are what is looked at.
@@ -33,10 +32,10 @@ type Sources struct {
 	Counters   *counters.Process
 	Checks     *checks.Checks
 	Host       Host
-	Fleet      Fleet // nil means the store is not a fleet's
+	Fleet      Fleet
 	// HostProblems are those of the host, and of what is in the way on it.
 	HostProblems func() []balancer.Problem
-	// Ownership says how owning VIPs goes here; nil means this host owns none.
+	// Ownership says how owning VIPs goes here; "" means this host owns none.
 	Ownership func() string
 }
 
@@ -49,8 +48,8 @@ type Host interface {
 type Fleet interface {
 	// Problems says why the fleet does not see this node, while etcd is connected.
 	Problems(connected bool) []balancer.Problem
-	// Position is up to where the store was followed.
-	Position() etcd.Position
+	// Reached is the newest revision of the store for which the snapshot of another one is complete.
+	Reached(revision int64) int64
 }
 
 // View is what is said of one moment: the last compiled state, the mode that serves, the engine's status and, once they are
@@ -108,15 +107,11 @@ func (v *View) Status() api.Status {
 		endpoints += len(of)
 		checked += v.checkedOf(service, of)
 	}
-	owning := ""
-	if v.from.Ownership != nil {
-		owning = v.from.Ownership()
-	}
 	return api.Status{
-		Ownership: owning,
+		Ownership: v.from.Ownership(),
 		Version:   v.from.Version, Node: s.Config.Node, Zone: s.Config.Zone, Started: v.from.Started, Mode: v.ModeStatus(), Store: store,
 		Sync: api.Sync{
-			Wanted: v.reached(s.Desired.Revision.Store), Applied: v.Applied(), Pending: v.Pending(), Failing: len(e.Failing),
+			Wanted: v.from.Fleet.Reached(s.Desired.Revision.Store), Applied: v.Applied(), Pending: v.Pending(), Failing: len(e.Failing),
 			Last: e.Last, LastDuration: e.LastDuration, LastChanges: e.LastChanges, LastError: e.LastError, Repairs: e.Repairs,
 		},
 		Health: v.health(checked),
@@ -155,17 +150,7 @@ func (v *View) Unready() []string {
 }
 
 // Applied is the store's revision that is carried out.
-func (v *View) Applied() int64 { return v.reached(v.Sync.Applied.Store) }
-
-// reached is the newest revision of the store for which the snapshot of another one is complete.
-func (v *View) reached(revision int64) int64 {
-	if v.from.Fleet != nil {
-		if at := v.from.Fleet.Position(); at.Published == revision {
-			return at.Seen // what has changed since made no difference
-		}
-	}
-	return revision
-}
+func (v *View) Applied() int64 { return v.from.Fleet.Reached(v.Sync.Applied.Store) }
 
 // Pending counts the frontends that are not as wanted, those in backoff aside.
 func (v *View) Pending() int {
