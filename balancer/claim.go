@@ -242,7 +242,7 @@ func (u *unit) trust(env *Env) {
 	case h.From != HealthFromFleet:
 		u.refuse(Refused, "health.type", "checks of services from etcd may run programs only on nodes whose configuration has health.allow_exec = true; nothing is run elsewhere")
 	case !env.FleetExec:
-		u.problem(SeverityWarning, "health.type", "checks of services from etcd may run programs only where the node's configuration has health.allow_exec = true, and no node of the fleet has: nobody checks")
+		u.problem(SeverityWarning, "health.type", "checks of services from etcd may run programs only where the node's configuration has health.allow_exec = true, and no node of the fleet has it: these endpoints are not checked")
 	}
 }
 

@@ -146,14 +146,14 @@ func (j *joined) contests(local Snapshot) []balancer.Problem {
 		at := local.Services.At(name).Origin
 		problems = append(problems, balancer.Problem{
 			Severity: balancer.SeverityError, Service: name, Origin: shared.Origin,
-			Text: fmt.Sprintf("this node has a service of that name of its own (%s:%d), and serves that; rename or remove one of the two", at.File, at.Line),
+			Text: fmt.Sprintf("this node's own service of that name (%s:%d) is served instead; rename or remove one of the two", at.File, at.Line),
 		})
 	}
 	for addr, shared := range j.contestedVIPs.All() {
 		at := local.VIPs.At(addr).Origin
 		problems = append(problems, balancer.Problem{
 			Severity: balancer.SeverityError, Origin: shared.Origin.At(""),
-			Text: fmt.Sprintf("this node has settings of %s of its own (%s:%d), and goes by those; remove one of the two", addr, at.File, at.Line),
+			Text: fmt.Sprintf("this node's own settings of %s (%s:%d) apply instead; remove one of the two", addr, at.File, at.Line),
 		})
 	}
 	return problems

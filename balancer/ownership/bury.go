@@ -24,7 +24,7 @@ func (n *Node) bury() {
 		}
 		if fence := n.fences[node]; fence != nil && n.passes() {
 			w := Write{If: []Condition{{Key{Fences, node}, fence.revision}}}
-			n.buried(w, node, fmt.Sprintf("%s is off, says %s", node, cmp.Or(fence.value.By, "somebody")), "fence")
+			n.buried(w, node, fmt.Sprintf("%s is off, says %s", node, cmp.Or(fence.value.By, "an operator")), "fence")
 			return
 		}
 		if n.buryIfSilent(node, s) {
@@ -60,7 +60,7 @@ func (n *Node) buryIfSilent(node string, s *record[Session]) bool {
 	}
 	how := "confirmed by " + strings.Join(slices.DeleteFunc(voters, func(v string) bool { return v == n.o.Name }), ", ")
 	if len(voters) < 2 {
-		how = "nobody else confirms"
+		how = "no other node confirms"
 	}
 	n.buried(w, node, fmt.Sprintf("%s (silent for %s; %s)", node, seconds(n.now.Since(max(j.Answered, s.known))), how), "silent")
 	return true

@@ -46,7 +46,7 @@ func (p *printer) vipText(v *vipJSON) string {
 		out.text("session", v.Session+", which is confirmed by "+strings.Join(slices.DeleteFunc(slices.Clone(v.Jury), func(n string) bool { return n == v.Owner }), ", "))
 	}
 	if m := v.Move; m != nil {
-		out.text("move", fmt.Sprintf("to %s is asked for by %s", cmp.Or(m.To, "the best host"), cmp.Or(m.By, "somebody")))
+		out.text("move", fmt.Sprintf("to %s, requested by %s", cmp.Or(m.To, "the best host"), cmp.Or(m.By, "an operator")))
 	}
 	t := table.New(table.Column{Title: "NODE"}, table.Column{Title: "COULD OWN IT"})
 	for _, node := range v.Ready {

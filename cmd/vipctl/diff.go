@@ -18,7 +18,7 @@ import (
 
 func diffVerb() *verb {
 	return &verb{
-		name: "diff", brief: "what is wanted against what runs, or against etcd",
+		name: "diff", brief: "compare what is wanted with what runs, or with etcd",
 		about: "Without -f: which of the daemon's services do not run as wanted, and why. The daemon compares them with what the " +
 			"kernel has now, repairs what other programs have changed, and shows what it can't repair.\n\n" +
 			"With -f FILE, where services come from files: what would change if the daemon read FILE now. FILE is a daemon's " +

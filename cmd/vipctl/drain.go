@@ -34,7 +34,7 @@ func forceFlag() cli.Flag {
 }
 
 func expiresFlag() cli.Flag {
-	return &cli.DurationFlag{Name: "expires", Usage: "it is taken back by itself after `TIME`; 0: never"}
+	return &cli.DurationFlag{Name: "expires", Usage: "take it back after `TIME`; 0 means never"}
 }
 
 func drainVerb() *verb {

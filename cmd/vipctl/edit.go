@@ -148,7 +148,7 @@ func (e *edit) change(i *intent) etcd.Change {
 func (c *call) author() string {
 	name := c.operator()
 	if name == "" {
-		name = "somebody"
+		name = "unknown"
 	}
 	if host, err := os.Hostname(); err == nil {
 		name += "@" + host

@@ -182,7 +182,7 @@ func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
 	if _, there := doc.Tree()["defaults"]; there {
 		g.problems = append(g.problems, balancer.Problem{
 			Severity: balancer.SeverityWarning, Origin: doc.Where("defaults"), Field: "defaults",
-			Text: "is not written to etcd: each host has [defaults] of its own",
+			Text: "is not written to etcd: each host has its own [defaults]",
 		})
 	}
 	raw, there := doc.Tree()["services"]

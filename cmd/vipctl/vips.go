@@ -197,7 +197,7 @@ func getVIPs(c *call) error {
 		without = slices.DeleteFunc(without, func(v string) bool { return v != name })
 	}
 	if err == nil && len(without) > 0 {
-		return fmt.Errorf("nobody owns %s: vipctl get vips -o json says why each node can't", strings.Join(without, ", "))
+		return fmt.Errorf("no node owns %s: vipctl get vips -o json says why each node can't", strings.Join(without, ", "))
 	}
 	return err
 }

@@ -62,7 +62,7 @@ func (h *Host) decide(a netip.Addr) (Held, step) {
 	case standing == balancer.Withdrawn:
 		return rests("withdrawn: no endpoint of its services is usable")
 	case !h.opts.Bind:
-		return otherwise(nowhere, "bind = false, and nobody has added it to this host", wait)
+		return otherwise(nowhere, "bind = false, and it has not been added to this host", wait)
 	}
 	to, err := h.holder()
 	held := Held{Addr: a, Where: to.name, Note: to.note}
@@ -75,7 +75,7 @@ func (h *Host) decide(a netip.Addr) (Held, step) {
 		return held, move
 	case standing == balancer.Serving && !h.serves(a):
 		h.late[a] = true
-		return rests("comes when its frontends are carried out")
+		return rests("is added once its frontends are applied")
 	}
 	return held, add
 }

@@ -56,7 +56,7 @@ func (r *round) takenBy(s *server, taken taken) bool {
 
 // foreign is the error for a frontend whose virtual server somebody else has.
 func (d *Dataplane) foreign(ctx context.Context, k balancer.Key) error {
-	what := "somebody else has made a virtual server there"
+	what := "another program has made a virtual server there"
 	if v, err := d.conn.Service(ctx, k); err == nil {
 		what += " (" + v.Scheduler
 		if all, err := d.conn.Destinations(ctx, k); err == nil {

@@ -269,7 +269,7 @@ func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) 
 			return fmt.Sprintf("destination %s of virtual server %s was changed", op.Destination.Addr, s.key), nil
 		case ipvsnl.DeleteDestination:
 			if _, known := s.find(op.Destination.Addr); !known {
-				return fmt.Sprintf("virtual server %s has a destination %s that nobody asked for", s.key, op.Destination.Addr), nil
+				return fmt.Sprintf("virtual server %s has a destination %s that vipd did not add", s.key, op.Destination.Addr), nil
 			}
 		case ipvsnl.EditService:
 			return fmt.Sprintf("virtual server %s was changed", s.key), nil

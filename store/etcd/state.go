@@ -232,7 +232,7 @@ func (s *state) problems() []balancer.Problem {
 		if len(out) >= mostProblems {
 			return append(out, balancer.Problem{
 				Severity: balancer.SeverityError, Origin: balancer.Origin{Key: s.keys.prefix},
-				Text: fmt.Sprintf("%d keys have problems; the first %d problems are told", s.troubled.Len(), mostProblems),
+				Text: fmt.Sprintf("%d keys have problems; the first %d are shown", s.troubled.Len(), mostProblems),
 			})
 		}
 		out = append(out, r.problems...)

@@ -17,7 +17,7 @@ type tenure struct {
 // is not told before.
 func (t *tenure) heldBy(other foreign) error {
 	if other.lease == 0 {
-		return fmt.Errorf("%s was written by somebody else, without a lease: delete it", t.lease.key)
+		return fmt.Errorf("%s was written by another program, without a lease: delete it", t.lease.key)
 	}
 	if other != t.rival {
 		t.rival, t.met = other, time.Now()

@@ -87,7 +87,7 @@ func (a *attempt) unconnected(err error) error {
 	case errors.Is(err, syscall.ECONNRESET):
 		return errors.New("connection reset while connecting")
 	case errors.Is(err, syscall.EHOSTUNREACH):
-		return errors.New("host unreachable: nobody answers for its address")
+		return errors.New("host unreachable: no host answers for its address")
 	case errors.Is(err, syscall.ENETUNREACH):
 		return errors.New("network unreachable: this host has no route to it")
 	case errors.Is(err, syscall.EADDRNOTAVAIL) && a.health.Source.IsValid():

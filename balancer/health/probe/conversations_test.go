@@ -212,7 +212,7 @@ func TestUDP(t *testing.T) {
 		{"an answer", text("anything"), send, health.Passed, "answered 8 bytes"},
 		{"expected", text("a pong"), expect, health.Passed, "answered as expected"},
 		{"unexpected", text("no"), expect, health.Failed, `answered "no", without the expected "pong"`},
-		{"silence", silent, send, health.Passed, "sent, and nobody said within 300ms that nothing listens there"},
+		{"silence", silent, send, health.Passed, "sent, and nothing said within 300ms that the port is closed"},
 		{"silence where an answer is expected", silent, expect, health.Failed, "no answer within 300ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

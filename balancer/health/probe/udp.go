@@ -39,7 +39,7 @@ func (a *attempt) datagrams(conn net.Conn) (string, error) {
 		case timedOut(err) && wrong != nil:
 			return "", wrong
 		case timedOut(err) && a.health.Expect == "":
-			return fmt.Sprintf("sent, and nobody said within %s that nothing listens there", a.timeout()), nil
+			return fmt.Sprintf("sent, and nothing said within %s that the port is closed", a.timeout()), nil
 		case timedOut(err):
 			return "", fmt.Errorf("no answer within %s", a.timeout())
 		default:

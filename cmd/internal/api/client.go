@@ -263,7 +263,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 		}
 		return fmt.Errorf("no vipd answers at %s: there is no such socket; start vipd, or name its socket with --socket", c.socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no vipd answers at %s: the socket is there, but nobody listens; start vipd", c.socket)
+		return fmt.Errorf("no vipd answers at %s: the socket is there, but nothing listens on it; start vipd", c.socket)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("vipd's socket %s is not open to you: use sudo, or join the group that owns it", c.socket)
 	}

@@ -40,7 +40,7 @@ func (v *visit) lack() (why, mend string) {
 	const outside = "modprobe ip_vs  # on the host of this container"
 	switch {
 	case v.nested():
-		return "this process is in a user namespace of its own, where the kernel lets no process change virtual servers",
+		return "this process is in a user namespace, where the kernel lets no process change virtual servers",
 			"sudo vipctl doctor  # on the host itself, or in a container without a user namespace"
 	case !v.capable(netAdmin):
 		return "this process may not change the network (CAP_NET_ADMIN)", "docker run --cap-add NET_ADMIN --network host ...  # as for this container"

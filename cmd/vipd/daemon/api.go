@@ -136,7 +136,7 @@ func (d *Daemon) getDiff(w http.ResponseWriter, r *http.Request) {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		refuseCall(w, http.StatusServiceUnavailable, fmt.Errorf("what is wanted can't be compared with what the kernel has: %w; see \"vipctl status\"", err))
+		refuseCall(w, http.StatusServiceUnavailable, fmt.Errorf("can't compare the kernel with the wanted state: %w; see \"vipctl status\"", err))
 		return
 	}
 	answer(w, d.views.Look().Differences())

@@ -515,7 +515,7 @@ func TestRestsWithoutTheAddress(t *testing.T) {
 	if s.Frontends != 1 || len(s.Problems) > 0 || s.Sync.Pending+s.Sync.Failing > 0 || ask("127.40.0.1:8080") != "one" {
 		t.Errorf("status %+v", s)
 	}
-	want := api.Address{Address: "198.51.100.7", Held: "none", Note: "rests until somebody brings it (addresses.bind is false)"}
+	want := api.Address{Address: "198.51.100.7", Held: "none", Note: "inactive until it is added to this host (addresses.bind is false)"}
 	if !slices.Contains(s.Addresses, want) {
 		t.Errorf("addresses %+v, want %+v among them", s.Addresses, want)
 	}

@@ -99,7 +99,7 @@ func TestFleet(t *testing.T) {
 	}
 	r := m.apply("own", "127.41.0.3", "127.41.1.1:9001")
 	wait.For(t, 10*time.Second, "the problem of two services of one name", func() bool {
-		return strings.Contains(m.problems(), "/vipd/services/own: service own: this node has a service of that name of its own (vipd.toml:")
+		return strings.Contains(m.problems(), "/vipd/services/own: service own: this node's own service of that name (vipd.toml:")
 	})
 	if got := ask("127.41.0.3:8080"); got == "shared" {
 		t.Error("the fleet's service of a name that the node has is served too")

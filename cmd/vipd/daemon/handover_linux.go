@@ -185,7 +185,7 @@ func barrier(ctx context.Context) error {
 		return fmt.Errorf("waiting for systemd: %w", err)
 	}
 	if _, err := r.Read(make([]byte, 1)); os.IsTimeout(err) {
-		return errors.New("systemd does not read what it is told")
+		return errors.New("systemd does not read its notifications")
 	}
 	return ctx.Err()
 }

@@ -83,7 +83,7 @@ func TestLeavesAModeThatDoesNotWork(t *testing.T) {
 		t.Errorf("%q answers after it", got)
 	}
 	for _, part := range []string{
-		"iptables mode can't apply what is wanted, and is left again: ", "\niptables mode is not usable here, so that userspace mode is taken: not iptables: ",
+		"iptables mode can't apply the wanted state: switching back: ", "\niptables mode is not usable here, so that userspace mode is taken: not iptables: ",
 	} {
 		if got := n.story(events.Mode); strings.Count(got, part) != 1 {
 			t.Errorf("the journal does not have %q once:\n%s", part, got)

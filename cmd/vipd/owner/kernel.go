@@ -85,7 +85,7 @@ func (w *work) look() {
 		w.failed("looking at the gate", err)
 	}
 	if why != "" && w.opened.CompareAndSwap(true, false) {
-		w.failed("somebody has changed the gate", errors.New(why))
+		w.failed("another program has changed the gate", errors.New(why))
 		w.tell(w.node.Lapsed)
 	}
 }

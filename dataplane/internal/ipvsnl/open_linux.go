@@ -51,7 +51,7 @@ func find(ctx context.Context, log *slog.Logger) (uint16, error) {
 	f, err := netlink.GenlFamilyGet("IPVS")
 	switch {
 	case err == nil && failed != nil:
-		log.Warn("the kernel loaded IPVS by itself, with the connection table that is the default", "err", failed)
+		log.Warn("the kernel loaded IPVS with its default connection table", "err", failed)
 	case err != nil && failed != nil:
 		return 0, failed
 	case err != nil:

@@ -40,7 +40,7 @@ func (t *Tool) Prints(ctx context.Context, table, prefix string, chains []string
 
 // NotWritten is the error of a chain that has other rules than the programs said they wrote, as its print shows.
 func NotWritten(table, chain string, got Print) error {
-	return fmt.Errorf("chain %s of table %s was written, and the kernel has %d other rules in it: somebody else changes it at the same time, "+
+	return fmt.Errorf("chain %s of table %s was written, and the kernel has %d other rules in it: another program is changing it at the same time, "+
 		"or the iptables program that vipd found does nothing: try it by hand, and choose the other [iptables] backend", chain, table, got.Rules)
 }
 

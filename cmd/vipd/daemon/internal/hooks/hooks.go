@@ -108,7 +108,7 @@ func (h *hook) read() {
 			}
 		}
 		if over := len(h.waiting) - mostWaiting; over > 0 {
-			h.Log.Warn("a hook is too slow for the events that it is told of; the oldest are left out", "hook", h.name, "program", h.args[0], "events", over)
+			h.Log.Warn("a hook is too slow for its events; the oldest are dropped", "hook", h.name, "program", h.args[0], "events", over)
 			h.waiting = slices.Clone(h.waiting[over:])
 			h.missed += over
 		}

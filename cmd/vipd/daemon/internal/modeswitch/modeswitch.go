@@ -227,7 +227,7 @@ func (c *Switch) await(ctx context.Context, moved <-chan struct{}) error {
 func (c *Switch) back(ctx context.Context, use, next *Chosen, why error) {
 	if ctx.Err() == nil {
 		c.o.Journal.Record(events.Event{
-			Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode can't apply what is wanted, and is left again", next.Name),
+			Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode can't apply the wanted state: switching back", next.Name),
 			Cause: why.Error(),
 		})
 		if c.await(ctx, c.o.Adopt(use.Dataplane)) == nil {

@@ -79,7 +79,7 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 	o := balancer.OverrideOf(&s.Inputs, t)
 	switch {
 	case b.State == balancer.Removed:
-		return text, "its service has it no longer"
+		return text, "its service no longer has it"
 	case o == nil || o.Draining == nil:
 		return text, "its definition says so"
 	}

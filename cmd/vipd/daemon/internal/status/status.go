@@ -169,7 +169,7 @@ func (v *View) addresses() []api.Address {
 		all = append(all, api.Address{Address: h.Addr.String(), Held: h.Where, Note: h.Note})
 	}
 	for _, vip := range v.resting() {
-		all = append(all, api.Address{Address: vip.String(), Held: "none", Note: "rests until somebody brings it (addresses.bind is false)"})
+		all = append(all, api.Address{Address: vip.String(), Held: "none", Note: "inactive until it is added to this host (addresses.bind is false)"})
 	}
 	return all
 }
