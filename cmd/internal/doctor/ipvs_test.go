@@ -181,7 +181,7 @@ func TestLackOfIPVS(t *testing.T) {
 		{"no privilege", func(m *made) { m.files["/proc/self/status"] = "CapEff:\t00000000a80425fb\n" },
 			"this process may not change the network (CAP_NET_ADMIN)", "docker run --cap-add NET_ADMIN"},
 		{"a user namespace", func(m *made) { m.files["/proc/self/uid_map"] = "0 1000 1\n" },
-			"this process is in a user namespace of its own", "sudo vipctl doctor"},
+			"this process is in a user namespace", "sudo vipctl doctor"},
 		{"another reason", func(m *made) { m.files["/sys/module/ip_vs/refcnt"] = "1\n" }, "", ""},
 	} {
 		for _, wanted := range []config.ModeName{config.AutoMode, config.IPVSMode} {
