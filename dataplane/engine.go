@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/balancer/wake"
 )
 
 // Options are what an Engine is made of. Dataplane, Host and Log are needed; the rest has defaults.
@@ -56,8 +57,8 @@ type Metrics interface {
 //  6. Another dataplane takes over without a gap: see Switch.
 type Engine struct {
 	Options
-	wake  chan struct{} // holds one token: look again
-	began time.Time     // with its monotonic reading
+	wake  wake.Signal // holds one token: look again
+	began time.Time   // with its monotonic reading
 
 	mu     sync.Mutex // guards the rest of this block
 	wanted balancer.Desired
@@ -103,7 +104,7 @@ func NewEngine(o Options) *Engine {
 	if o.Metrics == nil {
 		o.Metrics = noMetrics{}
 	}
-	e := &Engine{Options: o, wake: make(chan struct{}, 1), retries: map[balancer.Key]*retry{}, resync: true}
+	e := &Engine{Options: o, wake: wake.New(), retries: map[balancer.Key]*retry{}, resync: true}
 	e.status.Store(&Status{})
 	changed := make(chan struct{})
 	e.changed.Store(&changed)
@@ -126,7 +127,7 @@ func (e *Engine) Set(d balancer.Desired) {
 	}
 	e.wantLocked(d)
 	e.mu.Unlock()
-	e.kick()
+	e.wake.Send()
 }
 
 // wantLocked makes d what is wanted.
@@ -167,7 +168,7 @@ func (e *Engine) caughtUp(started time.Time) {
 // Resync asks for a full comparison soon.
 func (e *Engine) Resync() {
 	e.asked.Store(true)
-	e.kick()
+	e.wake.Send()
 }
 
 // Compare has the engine compare everything with what is there now, and mend what differs; then it returns how far the
@@ -191,13 +192,6 @@ func (e *Engine) Compare(ctx context.Context) (*Status, error) {
 			return nil, ctx.Err()
 		case <-changed:
 		}
-	}
-}
-
-func (e *Engine) kick() {
-	select {
-	case e.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -267,15 +261,10 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // alerts returns a channel on which the host has the engine look, and what waits for the end of that, when ctx has ended.
 func (e *Engine) alerts(ctx context.Context) (told <-chan struct{}, ended func()) {
-	alerts, done := make(chan struct{}, 1), make(chan struct{})
+	alerts, done := wake.New(), make(chan struct{})
 	go func() {
 		defer close(done)
-		e.Host.Alerts(ctx, func() {
-			select {
-			case alerts <- struct{}{}:
-			default:
-			}
-		})
+		e.Host.Alerts(ctx, alerts.Send)
 	}()
 	return alerts, func() { <-done }
 }

@@ -23,7 +23,7 @@ func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
 	e.wantLocked(d)
 	e.next = &succession{dataplane: next, moved: moved}
 	e.mu.Unlock()
-	e.kick()
+	e.wake.Send()
 }
 
 // begin returns what is wanted, and begins the switch that was asked for with it: what was wanted of one dataplane is

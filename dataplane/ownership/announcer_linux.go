@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"vipd/balancer/wake"
 	"vipd/dataplane/internal/neigh"
 )
 
@@ -28,7 +29,7 @@ type Announcer struct {
 	every time.Duration
 	send  func(device int, a netip.Addr, ask bool) error
 	log   *slog.Logger
-	wake  chan struct{}
+	wake  wake.Signal
 
 	mu    sync.Mutex // guards the rest
 	first []*announcement
@@ -49,7 +50,7 @@ type announcement struct {
 
 // NewAnnouncer returns an announcer that repeats each address every so often; 0 means not after 2.2 s.
 func NewAnnouncer(every time.Duration, log *slog.Logger) *Announcer {
-	return &Announcer{every: every, log: log, wake: make(chan struct{}, 1), of: map[netip.Addr]*announcement{}}
+	return &Announcer{every: every, log: log, wake: wake.New(), of: map[netip.Addr]*announcement{}}
 }
 
 // Announce tells of addresses that have come to a device, in this order, before all repeats. One that is known begins anew.
@@ -63,10 +64,7 @@ func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 		n.first = append(n.first, next)
 	}
 	n.mu.Unlock()
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
+	n.wake.Send()
 }
 
 // calm is how long after an address came the frames of others about it count for nothing: its last owner's may be on their way.

@@ -13,6 +13,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
+	"vipd/balancer/wake"
 )
 
 // HealthVoter says in etcd that a node takes part in the fleet's health checks, and what it has found, all under one
@@ -20,7 +21,7 @@ import (
 type HealthVoter struct {
 	tenure
 	node string
-	wake chan struct{} // holds a token: there is something to write
+	wake wake.Signal // holds a token: there is something to write
 	// Report hears whether the node's votes are told in etcd: nil, or why not. Nil: nobody hears. It is called with each
 	// change only, by the goroutine of Run.
 	Report func(error)
@@ -62,7 +63,7 @@ func (w *Writer) HealthVoter(node string, live quorum.Checker, ttl time.Duration
 	if err != nil {
 		return nil, err
 	}
-	return &HealthVoter{tenure: tenure{lease: lease}, node: node, live: live, wake: make(chan struct{}, 1)}, nil
+	return &HealthVoter{tenure: tenure{lease: lease}, node: node, live: live, wake: wake.New()}, nil
 }
 
 // Set says what the node can check, and all its votes, by target without the node. It never blocks.
@@ -72,7 +73,7 @@ func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *
 	v.live, v.votes = live, votes
 	v.mu.Unlock()
 	if news {
-		v.more()
+		v.wake.Send()
 	}
 }
 
@@ -82,14 +83,6 @@ func (v *HealthVoter) Hear(b quorum.Board) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.board = &b
-}
-
-// more has Run write.
-func (v *HealthVoter) more() {
-	select {
-	case v.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has
@@ -126,7 +119,7 @@ func (v *HealthVoter) write(ctx context.Context) error {
 			return nil
 		}
 		if time.Since(began) > turn {
-			v.more()
+			v.wake.Send()
 			return nil
 		}
 		sent := time.Now()

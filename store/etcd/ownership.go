@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer/ownership"
+	"vipd/balancer/wake"
 )
 
 const ownershipFolder = "/ownership/"
@@ -48,7 +49,7 @@ type Ownership struct {
 
 	mu     sync.Mutex // guards client
 	client *clientv3.Client
-	wake   chan struct{}
+	wake   wake.Signal
 }
 
 // NewOwnership returns what does nothing until Run. The error is one of the configuration.
@@ -57,16 +58,11 @@ func NewOwnership(c Config, node string) (*Ownership, error) {
 		return nil, err
 	}
 	keys, err := NewKeys(c.Prefix)
-	return &Ownership{config: c, keys: keys, node: node, wake: make(chan struct{}, 1)}, err
+	return &Ownership{config: c, keys: keys, node: node, wake: wake.New()}, err
 }
 
 // MemberChanged has what Member returns written again.
-func (o *Ownership) MemberChanged() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
-}
+func (o *Ownership) MemberChanged() { o.wake.Send() }
 
 // Run registers and follows, again and again, until ctx ends. Then the registration is withdrawn.
 func (o *Ownership) Run(ctx context.Context) {

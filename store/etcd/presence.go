@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"vipd/balancer/wake"
 )
 
 // Presence says in etcd that a node is there and how it is (nodes/NODE/live and nodes/NODE/status), both under one lease.
@@ -14,7 +16,7 @@ type Presence struct {
 	tenure
 	statusKey string
 	live      []byte
-	wake      chan struct{} // holds a token: there is a status to write
+	wake      wake.Signal // holds a token: there is a status to write
 	// Report hears whether the node is told in etcd: nil, or why not. Nil: nobody hears. It is called with each change
 	// only, by the goroutine of Run.
 	Report func(error)
@@ -53,7 +55,7 @@ func (w *Writer) Presence(node string, live NodeLive, ttl time.Duration) (*Prese
 	if err != nil {
 		return nil, err
 	}
-	return &Presence{tenure: tenure{lease: lease}, statusKey: w.keys.NodeStatus(node), live: text, wake: make(chan struct{}, 1)}, nil
+	return &Presence{tenure: tenure{lease: lease}, statusKey: w.keys.NodeStatus(node), live: text, wake: wake.New()}, nil
 }
 
 // Tell says how the node is: the newest status is written, at most once a second and less often where etcd is slow, if
@@ -62,10 +64,7 @@ func (p *Presence) Tell(s NodeStatus) {
 	p.mu.Lock()
 	p.status = &s
 	p.mu.Unlock()
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	p.wake.Send()
 }
 
 // Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has

@@ -9,6 +9,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
+	"vipd/balancer/wake"
 	"vipd/store"
 )
 
@@ -18,7 +19,7 @@ type Source struct {
 	mu       sync.Mutex
 	state    store.Snapshot
 	problems map[balancer.Name][]balancer.Problem
-	watchers map[chan struct{}]bool // each holds one token: look again
+	watchers map[wake.Signal]bool
 }
 
 var _ store.Source = (*Source)(nil)
@@ -27,20 +28,20 @@ var _ store.Source = (*Source)(nil)
 func New() *Source {
 	return &Source{
 		state:    store.Snapshot{Revision: 1, Connected: true},
-		problems: map[balancer.Name][]balancer.Problem{}, watchers: map[chan struct{}]bool{},
+		problems: map[balancer.Name][]balancer.Problem{}, watchers: map[wake.Signal]bool{},
 	}
 }
 
 // Watch publishes the state, now and after changes, until ctx ends. Changes that are made while publish runs are
 // published together. Several may watch.
 func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
-	wake := make(chan struct{}, 1)
+	changed := wake.New()
 	s.mu.Lock()
-	s.watchers[wake] = true
+	s.watchers[changed] = true
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		delete(s.watchers, wake)
+		delete(s.watchers, changed)
 		s.mu.Unlock()
 	}()
 	for published := (store.Snapshot{}); ; {
@@ -52,7 +53,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-wake:
+		case <-changed:
 		}
 	}
 }
@@ -144,10 +145,7 @@ func (s *Source) change(edit func(*store.Snapshot)) {
 	}
 	next.Revision++
 	s.state = next
-	for wake := range s.watchers {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
+	for changed := range s.watchers {
+		changed.Send()
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/balancer/snap"
+	"vipd/balancer/wake"
 )
 
 // Options are what a Runner is made from.
@@ -88,7 +89,7 @@ type Status struct {
 //  5. One report for what changes together: see Options.Gather.
 type Runner struct {
 	o      Options
-	wake   chan struct{} // holds one token: look again
+	wake   wake.Signal   // holds one token: look again
 	byHand chan struct{} // holds a token for each check that somebody asked for
 
 	mu       sync.Mutex // guards the rest
@@ -121,7 +122,7 @@ func NewRunner(o Options) *Runner {
 		o.Check = func(ctx context.Context, p *Probe, at netip.AddrPort) health.Result { return p.Check(ctx, at) }
 	}
 	r := &Runner{
-		o: o, wake: make(chan struct{}, 1), byHand: make(chan struct{}, mostByHand), kept: map[netip.AddrPort][]Kept{}, entries: map[entryKey]*entry{},
+		o: o, wake: wake.New(), byHand: make(chan struct{}, mostByHand), kept: map[netip.AddrPort][]Kept{}, entries: map[entryKey]*entry{},
 		targets: map[balancer.Target]*entry{}, probes: map[string]*sharedProbe{}, hosts: map[netip.Addr]*circle{},
 		network: lane{most: o.InFlight}, programs: lane{most: o.Programs},
 	}
@@ -187,14 +188,6 @@ func (r *Runner) turn(now time.Time) []Change {
 	return nil
 }
 
-// kick makes the loop look again.
-func (r *Runner) kick() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
-
 // beginLocked begins as many of those that wait in the lane as there is room for.
 func (r *Runner) beginLocked(l *lane) {
 	for len(l.waiting) > 0 && l.running < l.most && r.ctx != nil {
@@ -242,7 +235,7 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 	}
 	if first := r.due[0].state.Due; first.Before(r.sleeps) {
 		r.sleeps = first
-		r.kick()
+		r.wake.Send()
 	}
 }
 
@@ -268,7 +261,7 @@ func (r *Runner) changeLocked(e *entry, before health.State) {
 	}
 	if r.reportAt.Before(r.sleeps) {
 		r.sleeps = r.reportAt
-		r.kick()
+		r.wake.Send()
 	}
 }
 
@@ -286,7 +279,7 @@ func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[
 	for _, m := range b.moves {
 		r.moveLocked(&b, m)
 	}
-	r.kick()
+	r.wake.Send()
 	return r.verdicts
 }
 
@@ -331,7 +324,7 @@ func (r *Runner) Hint(targets ...balancer.Target) {
 		heap.Fix(&r.due, e.place)
 		if e.state.Due.Before(r.sleeps) {
 			r.sleeps = e.state.Due
-			r.kick()
+			r.wake.Send()
 		}
 	}
 }

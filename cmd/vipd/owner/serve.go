@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"vipd/balancer/ownership"
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/fence"
 	"vipd/cmd/internal/lockfile"
@@ -35,12 +36,12 @@ type Owner struct {
 	events []api.OwnerEvent
 	number int
 	counts map[ownership.Noted]map[string]int
-	wake   chan struct{}
+	wake   wake.Signal
 }
 
 // New returns an owner that keeps its socket in runDir.
 func New(o Options, runDir string) *Owner {
-	return &Owner{o: o, runDir: runDir, wake: make(chan struct{}, 1), counts: map[ownership.Noted]map[string]int{}}
+	return &Owner{o: o, runDir: runDir, wake: wake.New(), counts: map[ownership.Noted]map[string]int{}}
 }
 
 // Run owns what vipd tells until ctx ends.
@@ -84,10 +85,7 @@ func (o *Owner) take(w http.ResponseWriter, r *http.Request) {
 	o.mu.Lock()
 	o.told, o.heard = &told, time.Now()
 	o.mu.Unlock()
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
+	o.wake.Send()
 	o.answer(w)
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"vipd/balancer/wake"
 )
 
 // Loop calls a function whenever something may be due, in a goroutine that begins with the first call of Look and ends
 // with Close. It is safe for several goroutines.
 type Loop struct {
-	wake  chan struct{} // holds one token: look again
+	wake  wake.Signal // holds one token: look again
 	sweep func(ctx context.Context) time.Time
 
 	mu      sync.Mutex // guards what follows
@@ -21,7 +23,7 @@ type Loop struct {
 // New returns a Loop that has not begun. The function does what is due, and returns when something is due again; zero:
 // nothing is, until the next call of Look. Its context ends with Close.
 func New(sweep func(ctx context.Context) time.Time) *Loop {
-	return &Loop{wake: make(chan struct{}, 1), sweep: sweep}
+	return &Loop{wake: wake.New(), sweep: sweep}
 }
 
 // Look has the function called soon.
@@ -33,10 +35,7 @@ func (l *Loop) Look() {
 		l.stop = cancel
 		l.running.Go(func() { l.run(ctx) })
 	}
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.wake.Send()
 }
 
 func (l *Loop) run(ctx context.Context) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/doctor"
 )
 
@@ -15,12 +16,12 @@ import (
 type Watch struct {
 	interval time.Duration
 	found    atomic.Pointer[[]balancer.Problem]
-	changed  chan struct{} // holds one token: Problems returns something else than before
+	changed  wake.Signal // holds one token: Problems returns something else than before
 }
 
 // New returns a Watch that has found nothing yet. Interval is the time between two looks; 0 means a minute.
 func New(interval time.Duration) *Watch {
-	w := &Watch{interval: cmp.Or(interval, time.Minute), changed: make(chan struct{}, 1)}
+	w := &Watch{interval: cmp.Or(interval, time.Minute), changed: wake.New()}
 	w.found.Store(&[]balancer.Problem{})
 	return w
 }
@@ -63,10 +64,7 @@ func (w *Watch) look(ctx context.Context, h doctor.Host) {
 		return
 	}
 	w.found.Store(&found)
-	select {
-	case w.changed <- struct{}{}:
-	default:
-	}
+	w.changed.Send()
 }
 
 func problem(f doctor.Finding) balancer.Problem {

@@ -12,6 +12,7 @@ import (
 	"vipd/balancer/health/probe"
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/events"
 	"vipd/store"
 	"vipd/store/etcd"
@@ -22,8 +23,8 @@ import (
 type Checks struct {
 	o       Options
 	council *quorum.Council
-	wake    chan struct{} // holds a token: there may be something to follow
-	needed  atomic.Bool   // some service asks for it
+	wake    wake.Signal // holds a token: there may be something to follow
+	needed  atomic.Bool // some service asks for it
 
 	mu sync.Mutex // guards the rest, and the council
 	// board is what was last on it, or nothing. told: it was read, or etcd was given time enough for that.
@@ -91,7 +92,7 @@ func New(o Options) (*Checks, error) {
 	if o.Settle == 0 {
 		o.Settle = o.Lease
 	}
-	f := &Checks{o: o, wake: make(chan struct{}, 1), council: quorum.New(quorum.Node(o.Node))}
+	f := &Checks{o: o, wake: wake.New(), council: quorum.New(quorum.Node(o.Node))}
 	f.forget()
 	return f, nil
 }
@@ -130,10 +131,7 @@ func (f *Checks) need(is bool) {
 	if f.needed.Swap(is) == is {
 		return
 	}
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
+	f.wake.Send()
 }
 
 // Verdicts has this node check its part of what is wanted from now on, and returns what is known of all.

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"vipd/balancer"
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/config"
 	"vipd/store"
 	"vipd/store/etcd"
@@ -18,7 +19,7 @@ type Config struct {
 	mode    config.ModeName // the command line's, which wins
 	start   config.Config   // as it was when vipd started
 	kick    func()
-	changed chan struct{} // holds a token: something else is said about the mode
+	changed wake.Signal // holds a token: something else is said about the mode
 
 	settings store.Document // what was last read; for Follow alone
 
@@ -31,7 +32,7 @@ type Config struct {
 // New returns what start says, which was read from file. Mode is the command line's, and kick is called when the fleet
 // has said something of this node.
 func New(file string, mode config.ModeName, start config.Config, kick func()) *Config {
-	return &Config{file: file, mode: mode, start: start, read: start, kick: kick, changed: make(chan struct{}, 1)}
+	return &Config{file: file, mode: mode, start: start, read: start, kick: kick, changed: wake.New()}
 }
 
 // Configure takes what the fleet says of this node.
@@ -41,21 +42,13 @@ func (c *Config) Configure(nc etcd.NodeConfig) {
 	before := c.currentLocked()
 	c.node = nc
 	if c.currentLocked().Mode != before.Mode {
-		c.chooseAgain()
+		c.changed.Send()
 	}
 	c.kick()
 }
 
 // ModeChanged holds a token when the configuration says something else about the mode.
 func (c *Config) ModeChanged() <-chan struct{} { return c.changed }
-
-// chooseAgain has the mode be chosen again.
-func (c *Config) chooseAgain() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
-}
 
 // Current returns the configuration: the file as it was last read without errors, and over it what the fleet says of
 // this node.
@@ -117,7 +110,7 @@ func (c *Config) Follow(settings store.Document) (taken bool) {
 		return false
 	}
 	if next.Mode != c.read.Mode || next.StrictMode != c.read.StrictMode {
-		c.chooseAgain()
+		c.changed.Send()
 	}
 	c.read = next
 	return true

@@ -110,7 +110,7 @@ func leftoversGo(t *testing.T, others *remains) {
 	}
 	looks := others.looks
 	others.attempts = 3 // a mode that is left later can't remove everything
-	c.leave()
+	c.left.Send()
 	time.Sleep(2 * time.Hour)
 	synctest.Wait()
 	if others.attempts > 0 || others.looks != looks+3 {

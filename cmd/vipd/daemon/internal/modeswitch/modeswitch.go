@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/modes"
@@ -22,8 +23,8 @@ type Switch struct {
 	o       Options
 	serving atomic.Pointer[Chosen]
 	ask     chan chan struct{} // a request to choose again, closed when that is done
-	left    chan struct{}      // holds a token: something of a mode that does not serve may be left
-	ended   chan struct{}      // holds a token: a mode that was left has ended
+	left    wake.Signal        // holds a token: something of a mode that does not serve may be left
+	ended   wake.Signal        // holds a token: a mode that was left has ended
 
 	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the rest
 	retiring []*retirement
@@ -68,7 +69,7 @@ func (o *Options) choice() choice {
 // New returns a Switch that begins with first.
 func New(o Options, first *Chosen) *Switch {
 	c := &Switch{
-		o: o, ask: make(chan chan struct{}), left: make(chan struct{}, 1), ended: make(chan struct{}, 1), resumed: map[config.ModeName]bool{}, tuned: first.Dataplane.Traits().Needs,
+		o: o, ask: make(chan chan struct{}), left: wake.New(), ended: wake.New(), resumed: map[config.ModeName]bool{}, tuned: first.Dataplane.Traits().Needs,
 	}
 	c.serving.Store(first)
 	o.Counters.Begin(first.Dataplane, false)
@@ -247,7 +248,7 @@ func (c *Switch) drop(next *Chosen) {
 	defer cancel()
 	if err := next.Dataplane.Close(ctx, false); err != nil {
 		c.o.Log.Error("closing a mode that does not serve; what is left of it is removed later", "dataplane", next.Name, "err", err)
-		c.leave()
+		c.left.Send()
 	}
 }
 

@@ -53,12 +53,9 @@ func (c *Switch) retire(old *Chosen) {
 			Kind: events.Mode, Text: fmt.Sprintf("%s mode, which served before, has ended", old.Name), Was: "draining", Lasted: time.Since(began),
 		})
 		close(r.done)
-		select {
-		case c.ended <- struct{}{}:
-		default:
-		}
+		c.ended.Send()
 		if failed != nil { // nothing is looked for while it retires
-			c.leave()
+			c.left.Send()
 		}
 	}()
 }
@@ -154,16 +151,8 @@ func (c *Switch) endRetiring(name config.ModeName) {
 func (c *Switch) forsake() {
 	for name := range c.resumed {
 		if name != c.Serving().Name {
-			c.leave()
+			c.left.Send()
 		}
 	}
 	clear(c.resumed)
-}
-
-// leave has whatever other modes have left looked for, and removed.
-func (c *Switch) leave() {
-	select {
-	case c.left <- struct{}{}:
-	default:
-	}
 }

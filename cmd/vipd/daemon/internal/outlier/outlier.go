@@ -15,6 +15,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/balancer/snap"
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/events"
 	"vipd/dataplane"
 )
@@ -22,8 +23,8 @@ import (
 // Detector is what is learned and remembered. All methods may be called by any goroutine.
 type Detector struct {
 	o    Options
-	wake chan struct{} // holds one token for run: there may be something to be looked for elsewhere
-	some atomic.Bool   // something is ejected: results of checks matter
+	wake wake.Signal // holds one token for run: there may be something to be looked for elsewhere
+	some atomic.Bool // something is ejected: results of checks matter
 
 	mu        sync.Mutex // guards the rest; nothing is called with it held that waits
 	ejections *health.Ejections
@@ -53,7 +54,7 @@ func New(o Options) *Detector {
 		o.Rules = health.DefaultEjectionRules()
 	}
 	return &Detector{
-		o: o, wake: make(chan struct{}, 1), ejections: health.NewEjections(o.Rules),
+		o: o, wake: wake.New(), ejections: health.NewEjections(o.Rules),
 		rooms: balancer.NewEjectionRooms(&balancer.Env{}, &balancer.Inputs{}),
 	}
 }
@@ -115,7 +116,7 @@ func (p *Detector) Ejected(in *balancer.Inputs, env *balancer.Env, carrier datap
 	for _, x := range p.ejections.Follow(time.Now(), p.rooms.Has, p.roomLocked) {
 		p.changedLocked(x)
 	}
-	p.kick()
+	p.wake.Send()
 	return p.ejections.Now()
 }
 
@@ -148,13 +149,6 @@ func (p *Detector) Next() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ejections.Next()
-}
-
-func (p *Detector) kick() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Run has the kernel's connections looked at while that is of use, until ctx ends.
