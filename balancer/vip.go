@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -152,28 +153,12 @@ func DecodeVIPPolicy(fields map[string]any, where Locator, unknown Severity) (VI
 	return p, problems
 }
 
-// EncodeVIP is the inverse of DecodeVIP: the table of p, with only the fields that differ from the program's defaults.
-func EncodeVIP(p *VIPPolicy) map[string]any {
-	defaults := DefaultVIPPolicy()
-	return decode.Tree(p, &defaults)
-}
-
 // over returns the settings of v, with those of base for what v does not set.
 func (v *VIP) over(base VIPPolicy) VIPPolicy {
-	for _, field := range v.Given {
-		switch field {
-		case "hold":
-			base.Hold = v.Hold
-		case "prefer":
-			base.Prefer = v.Prefer
-		case "group":
-			base.Group = v.Group
-		case "preempt":
-			base.Preempt = v.Preempt
-		case "require":
-			base.Require = v.Require
-		case "withdraw":
-			base.Withdraw = v.Withdraw
+	given, out := reflect.ValueOf(v.VIPPolicy), reflect.ValueOf(&base).Elem()
+	for i := range out.NumField() {
+		if slices.Contains(v.Given, out.Type().Field(i).Tag.Get("toml")) {
+			out.Field(i).Set(given.Field(i))
 		}
 	}
 	return base

@@ -296,9 +296,6 @@ func (n *Node) Stop(now Time) []Action {
 	return n.flush()
 }
 
-// Bound returns how many addresses are bound here.
-func (n *Node) Bound() int { return n.bound }
-
 // each calls f for the units in order of their names.
 func (n *Node) each(f func(*unit)) {
 	for _, u := range n.order {

@@ -176,11 +176,11 @@ func compare(running []api.Service, d *definitions, bad map[balancer.Name]balanc
 		case !ok && d.covers(r.Origin.File):
 			differences = append(differences, serviceDiff{Service: r.Name, What: "removed"})
 		case ok:
-			wants, err := asJSON(balancer.EncodeService(s))
+			fields, err := compareFields(r.Definition, balancer.EncodeService(s))
 			if err != nil {
 				return nil, err
 			}
-			if fields := compareFields(r.Definition, wants); len(fields) > 0 {
+			if len(fields) > 0 {
 				differences = append(differences, serviceDiff{Service: r.Name, What: "changed", Fields: fields})
 			}
 		}
@@ -194,31 +194,25 @@ func compare(running []api.Service, d *definitions, bad map[balancer.Name]balanc
 	return differences, nil
 }
 
-// asJSON turns a definition into what it is after it went over the wire.
-func asJSON(definition map[string]any) (out map[string]any, err error) {
-	text, err := json.Marshal(definition)
-	if err == nil {
-		err = json.Unmarshal(text, &out)
+// compareFields lists the fields that differ, as both definitions are after they went over the wire.
+func compareFields(runs, wants map[string]any) (fields []fieldDiff, err error) {
+	all := map[string]any{}
+	for _, definition := range []*map[string]any{&runs, &wants} {
+		text, err := json.Marshal(*definition)
+		if *definition = nil; err == nil {
+			err = json.Unmarshal(text, definition)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("comparing definitions: %w", err)
+		}
+		maps.Copy(all, *definition)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("comparing definitions: %w", err)
-	}
-	return out, nil
-}
-
-func compareFields(runs, wants map[string]any) []fieldDiff {
-	all := maps.Clone(runs)
-	if all == nil {
-		all = map[string]any{}
-	}
-	maps.Copy(all, wants)
-	var fields []fieldDiff
 	for _, field := range tomltext.Fields(all) {
 		if a, b := runs[field], wants[field]; !reflect.DeepEqual(a, b) {
 			fields = append(fields, fieldDiff{field, a, b})
 		}
 	}
-	return fields
+	return fields, nil
 }
 
 // unread says that the daemon has nothing to compare with: it has not read its store since it started.

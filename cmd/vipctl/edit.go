@@ -239,34 +239,28 @@ func (e *edit) report(dry bool) error {
 	}
 	var b strings.Builder
 	written := int64(0)
-	for _, i := range e.intents {
-		what := string(i.What)
+	line := func(subject any, what outcome, more string, fields []fieldDiff) {
+		text := string(what)
 		switch {
-		case i.Error != "":
-			e.note("%s", i.Error)
-			continue
-		case dry && i.What != unchangedService:
-			what = "would be " + what
-		case i.What != unchangedService:
+		case dry && what != unchangedService:
+			text = "would be " + text
+		case what != unchangedService:
 			written = revision
 		}
-		fmt.Fprintln(&b, e.paint(fmt.Sprintf("%s: %s", i.Name, what+i.addressText()), outcomeStyle(i.What)))
+		fmt.Fprintln(&b, e.paint(fmt.Sprintf("%s: %s", subject, text+more), outcomeStyle(what)))
 		if dry {
-			b.WriteString(e.fieldsText(i.Fields))
+			b.WriteString(e.fieldsText(fields))
 		}
 	}
+	for _, i := range e.intents {
+		if i.Error != "" {
+			e.note("%s", i.Error)
+			continue
+		}
+		line(i.Name, i.What, i.addressText(), i.Fields)
+	}
 	for _, i := range e.vips {
-		what := string(i.What)
-		switch {
-		case dry && i.What != unchangedService:
-			what = "would be " + what
-		case i.What != unchangedService:
-			written = revision
-		}
-		fmt.Fprintln(&b, e.paint(fmt.Sprintf("%s: %s", i.Addr, what), outcomeStyle(i.What)))
-		if dry {
-			b.WriteString(e.fieldsText(i.Fields))
-		}
+		line(i.Addr, i.What, "", i.Fields)
 	}
 	return e.print(b.String() + waitText(written))
 }

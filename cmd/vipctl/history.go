@@ -150,15 +150,10 @@ func editionsOf(entries []etcd.Entry) ([]edition, error) {
 			d.What = "" // what was before is not kept any more
 		}
 		if d.What == updatedService {
-			was, err := asJSON(before)
-			if err != nil {
+			var err error
+			if d.Changed, err = compareFields(before, e.Fields); err != nil {
 				return nil, err
 			}
-			is, err := asJSON(e.Fields)
-			if err != nil {
-				return nil, err
-			}
-			d.Changed = compareFields(was, is)
 		}
 		before = e.Fields
 		out = append(out, d)

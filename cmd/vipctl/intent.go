@@ -140,15 +140,10 @@ func changedFields(s *etcd.Stored, fields map[string]any) ([]fieldDiff, error) {
 	if s.Service == nil {
 		return nil, nil // what is there can't be read
 	}
-	holds, err := asJSON(s.Fields)
+	all, err := compareFields(s.Fields, fields)
 	if err != nil {
 		return nil, err
 	}
-	wants, err := asJSON(fields)
-	if err != nil {
-		return nil, err
-	}
-	all := compareFields(holds, wants)
 	some := slices.DeleteFunc(slices.Clone(all), func(d fieldDiff) bool {
 		swapped := maps.Clone(s.Fields)
 		if value, there := fields[d.Field]; there {

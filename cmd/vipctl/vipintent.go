@@ -109,22 +109,14 @@ func (e *edit) wantVIPs(g *given, prune, allowUnknown bool) error {
 }
 
 // compare says what becomes of settings that are there.
-func (i *vipIntent) compare(p *etcd.StoredPolicy) error {
+func (i *vipIntent) compare(p *etcd.StoredPolicy) (err error) {
 	if p.Says(i.fields) {
 		i.What, i.Revision = unchangedService, p.Revision
 		return nil
 	}
 	i.What = updatedService
-	holds, err := asJSON(p.Fields)
-	if err != nil {
-		return err
-	}
-	wants, err := asJSON(i.fields)
-	if err != nil {
-		return err
-	}
-	i.Fields = compareFields(holds, wants)
-	return nil
+	i.Fields, err = compareFields(p.Fields, i.fields)
+	return err
 }
 
 // writeVIPs writes the settings of addresses, one transaction each.

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"vipd/balancer"
 )
@@ -43,25 +43,20 @@ type entryText struct {
 // History returns the last texts of a service, the oldest first. Entries that can't be read are left out.
 func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, error) {
 	var out []Entry
-	limit, revision := usualTiming().pageKeys, int64(0)
-	all := folder(w.keys.historyOf(name))
-	err := readScope(ctx, w.get, all, &limit, &revision, func(answer *etcdserverpb.RangeResponse) error {
-		for _, kv := range answer.Kvs {
-			n, err := strconv.Atoi(strings.TrimPrefix(string(kv.Key), all.key))
-			if err != nil || n < 1 {
-				continue
-			}
-			e := Entry{N: n, Revision: kv.ModRevision}
-			var text entryText
-			if json.Unmarshal(kv.Value, &text) == nil {
-				e.At, e.By = text.At, text.By
-				if e.Fields, _ = parseObject(text.Fields); text.Found {
-					e.Revision = 0
-				}
-			}
-			out = append(out, e)
+	err := w.readFolder(ctx, historyFolder+string(name)+"/", new(int64), func(number string, kv *mvccpb.KeyValue) {
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 {
+			return
 		}
-		return nil
+		e := Entry{N: n, Revision: kv.ModRevision}
+		var text entryText
+		if json.Unmarshal(kv.Value, &text) == nil {
+			e.At, e.By = text.At, text.By
+			if e.Fields, _ = parseObject(text.Fields); text.Found {
+				e.Revision = 0
+			}
+		}
+		out = append(out, e)
 	})
 	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.N, b.N) })
 	return out, err

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"vipd/balancer"
@@ -48,20 +47,15 @@ func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err e
 // Statuses returns the nodes as Nodes does, and looks at no other keys.
 func (w *Writer) Statuses(ctx context.Context) (nodes []Node, err error) {
 	byName := map[string]*Node{}
-	limit, at := usualTiming().pageKeys, int64(0)
-	all := folder(w.keys.prefix + nodeFolder)
-	err = readScope(ctx, w.get, all, &limit, &at, func(answer *etcdserverpb.RangeResponse) error {
-		for _, kv := range answer.Kvs {
-			name, key, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), all.key), "/")
-			if CheckNode(name) != nil || key == nodeConfig && isNote(kv.Value) {
-				continue
-			}
-			if byName[name] == nil {
-				byName[name] = &Node{Name: name}
-			}
-			byName[name].take(key, kv)
+	err = w.readFolder(ctx, nodeFolder, new(int64), func(rest string, kv *mvccpb.KeyValue) {
+		name, key, _ := strings.Cut(rest, "/")
+		if CheckNode(name) != nil || key == nodeConfig && isNote(kv.Value) {
+			return
 		}
-		return nil
+		if byName[name] == nil {
+			byName[name] = &Node{Name: name}
+		}
+		byName[name].take(key, kv)
 	})
 	if err != nil {
 		return nil, err

@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -67,11 +66,7 @@ func (w *Writer) SetPolicy(ctx context.Context, addr netip.Addr, fields map[stri
 		}
 		vip, problems := balancer.DecodeVIP(addr.String(), fields, nil, unknown)
 		if vip == nil {
-			var errs []error
-			for _, p := range problems {
-				errs = append(errs, errors.New(p.String()))
-			}
-			return Result{}, fmt.Errorf("settings of %s: %w", addr, errors.Join(errs...))
+			return Result{}, fmt.Errorf("settings of %s: %w", addr, refusal(problems))
 		}
 		var err error
 		if text, err = encode(fields); err != nil {

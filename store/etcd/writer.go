@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"vipd/balancer"
 	"vipd/store"
@@ -205,11 +206,7 @@ func (w *Writer) text(c Change) ([]byte, *balancer.Service, error) {
 	}
 	service, problems := balancer.DecodeService(c.Name, c.Fields, nil, nil, unknown)
 	if service == nil {
-		var errs []error
-		for _, p := range problems {
-			errs = append(errs, errors.New(p.String()))
-		}
-		return nil, nil, errors.Join(errs...)
+		return nil, nil, refusal(problems)
 	}
 	if n := len(service.Pools); n > MaxAllocated {
 		return nil, nil, fmt.Errorf("service %s asks for %d addresses of pools; %d are possible", c.Name, n, MaxAllocated)
@@ -219,6 +216,15 @@ func (w *Writer) text(c Change) ([]byte, *balancer.Service, error) {
 		err = fmt.Errorf("service %s has %d bytes; %d are possible", c.Name, len(text), MaxServiceText)
 	}
 	return text, service, err
+}
+
+// refusal is the error that has these problems.
+func refusal(problems []balancer.Problem) error {
+	var errs []error
+	for _, p := range problems {
+		errs = append(errs, errors.New(p.String()))
+	}
+	return errors.Join(errs...)
 }
 
 // like reports whether two services say the same, wherever they were read.
@@ -303,14 +309,10 @@ const (
 
 // loose removes the endpoints of a service that are under no lease.
 func (w *Writer) loose(ctx context.Context, name balancer.Name) (ops []*etcdserverpb.RequestOp, err error) {
-	limit, revision := usualTiming().pageKeys, int64(0)
-	err = readScope(ctx, w.get, folder(w.keys.endpointsOf(name)), &limit, &revision, func(answer *etcdserverpb.RangeResponse) error {
-		for _, kv := range answer.Kvs {
-			if kv.Lease == 0 {
-				ops = append(ops, remove(string(kv.Key)))
-			}
+	err = w.readFolder(ctx, endpointFolder+string(name)+"/", new(int64), func(_ string, kv *mvccpb.KeyValue) {
+		if kv.Lease == 0 {
+			ops = append(ops, remove(string(kv.Key)))
 		}
-		return nil
 	})
 	return ops, err
 }
