@@ -164,21 +164,26 @@ var ErrEnded = errors.New("reading events")
 // Watch asks for one of services, endpoints and frontends (or status), again with each change, and hands each whole
 // answer to each until it returns an error or ctx ends.
 func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessage) error) error {
-	response, err := c.send(ctx, http.MethodGet, "/v1/"+what+"?watch=1", nil)
+	return follow(ctx, c, what, "/v1/"+what+"?watch=1", each)
+}
+
+// follow hands each part of an answer that goes on to each, until it returns an error or ctx ends.
+func follow[T any](ctx context.Context, c *Client, what, path string, each func(T) error) error {
+	response, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
 	d := json.NewDecoder(response.Body)
 	for {
-		var answer json.RawMessage
-		if err := d.Decode(&answer); err != nil {
+		var part T
+		if err := d.Decode(&part); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			return fmt.Errorf("following %s: vipd at %s ended the answer", what, c.socket)
 		}
-		if err := each(answer); err != nil {
+		if err := each(part); err != nil {
 			return err
 		}
 	}

@@ -78,24 +78,7 @@ type Killed struct {
 func (c *Client) FollowConnections(ctx context.Context, q dataplane.ConnectionQuery, each func(ConnectionEvent) error) error {
 	values := connectionValues(q)
 	values.Set("follow", "1")
-	response, err := c.send(ctx, http.MethodGet, "/v1/connections?"+values.Encode(), nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	d := json.NewDecoder(response.Body)
-	for {
-		var e ConnectionEvent
-		if err := d.Decode(&e); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return fmt.Errorf("following connections: vipd at %s ended the answer", c.socket)
-		}
-		if err := each(e); err != nil {
-			return err
-		}
-	}
+	return follow(ctx, c, "connections", "/v1/connections?"+values.Encode(), each)
 }
 
 // Kill ends the connections that q names, for the operator with the name by; "" if that is not known.

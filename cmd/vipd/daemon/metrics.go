@@ -10,7 +10,6 @@ import (
 	"vipd/balancer"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/recorder"
-	"vipd/cmd/vipd/daemon/internal/status"
 	"vipd/dataplane"
 )
 
@@ -59,7 +58,7 @@ func newMetrics(d *Daemon) *metrics {
 	m.reloadFailures = counter("vipd_config_reload_failures_total", "Reloads that found errors and kept the last good state.")
 	m.registry.MustRegister(
 		m.syncDuration, m.lastSuccess, m.failures, m.changes, m.programming, m.repairs, m.events, m.reloadFailures, m.checks,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(d), newOwnedCollector(d),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector(d.collect), collector(d.collectOwned),
 	)
 	return m
 }
@@ -96,92 +95,75 @@ func (m *metrics) checked(t balancer.HealthType, took time.Duration) {
 func (m *metrics) storeEvent()   { m.events.Inc() }
 func (m *metrics) reloadFailed() { m.reloadFailures.Inc() }
 
-// collector shows what is so at the moment of the question.
-type collector struct {
-	*Daemon
-	info, mode, fallback, pending, connected, problems, services, frontends,
-	serviceConnections, serviceBytes, serviceFailures, retries, accessLost *prometheus.Desc
-}
-
-func newCollector(d *Daemon) *collector {
-	describe := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("vipd_"+name, help, labels, nil)
-	}
-	return &collector{
-		Daemon:             d,
-		info:               describe("build_info", "Always 1; the labels say which build this is.", "version", "goversion"),
-		mode:               describe("mode", "1 for the mode in use.", "mode"),
-		fallback:           describe("mode_fallback", "1 while another mode serves than the one that is wanted."),
-		pending:            describe("sync_pending_changes", "Frontends that are not yet as wanted, those in backoff included."),
-		connected:          describe("store_connected", "1 while the store can be read."),
-		problems:           describe("problems", "Problems, by service and field.", "service", "field"),
-		services:           describe("services", "Services."),
-		frontends:          describe("frontends", "Frontends: one for each address, port and protocol."),
-		serviceConnections: describe("service_connections_total", "Connections and UDP flows of clients.", "service", "port"),
-		serviceBytes:       describe("service_bytes_total", "Bytes from (in) and to (out) clients.", "service", "port", "direction"),
-		serviceFailures:    describe("service_connect_failures_total", "Connects to endpoints that failed, in userspace mode.", "service", "port"),
-		retries:            describe("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another."),
-		accessLost:         describe("access_log_lost_total", "Connections that the access log lacks, as its disk was too slow or failed."),
-	}
-}
+// collector shows what is so at the moment of the question. Each of its metrics is named in one place, where it is told, so that
+// the registry does not know them before.
+type collector func(teller)
 
 // Describe is for the registry.
-func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		c.info, c.mode, c.fallback, c.pending, c.connected, c.problems, c.services, c.frontends,
-		c.serviceConnections, c.serviceBytes, c.serviceFailures, c.retries, c.accessLost,
-	} {
-		out <- d
-	}
-}
+func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect is for the registry.
-func (c *collector) Collect(out chan<- prometheus.Metric) {
-	v := c.views.Look()
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
-	}
-	c.collectNode(v, gauge)
-	if c.access != nil {
-		out <- prometheus.MustNewConstMetric(c.accessLost, prometheus.CounterValue, float64(c.access.Lost()))
-	}
-	c.collectCounts(v, out)
-}
-
-// collectCounts shows what dataplanes have counted. Where the kernel connects, there is no word of connects that fail.
-func (c *collector) collectCounts(v *status.View, out chan<- prometheus.Metric) {
-	count := func(d *prometheus.Desc, value uint64, labels ...string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
-	}
-	retries, dials := c.counters.DialRetries()
-	if dials {
-		count(c.retries, retries)
-	}
-	for key, f := range v.Counts() {
-		count(c.serviceConnections, f.Connections, string(key.Service), key.Port)
-		count(c.serviceBytes, f.In, string(key.Service), key.Port, "in")
-		count(c.serviceBytes, f.Out, string(key.Service), key.Port, "out")
-		if dials {
-			count(c.serviceFailures, f.Failures, string(key.Service), key.Port)
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	known := map[string]*prometheus.Desc{}
+	c(func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
+		var names, values []string
+		for i := 0; i < len(labels); i += 2 {
+			names, values = append(names, labels[i]), append(values, labels[i+1])
 		}
-	}
+		if known[name] == nil {
+			known[name] = prometheus.NewDesc("vipd_"+name, help, names, nil)
+		}
+		out <- prometheus.MustNewConstMetric(known[name], kind, value, values...)
+	})
 }
 
-func (c *collector) collectNode(v *status.View, gauge func(*prometheus.Desc, float64, ...string)) {
-	gauge(c.info, 1, c.Version, runtime.Version())
-	gauge(c.mode, 1, string(v.Mode.Name))
-	gauge(c.fallback, oneIf(v.Mode.Fallback))
-	gauge(c.pending, float64(v.Pending()+len(v.Sync.Failing)))
-	gauge(c.connected, oneIf(v.State.Snapshot.Connected))
-	gauge(c.services, float64(v.State.Snapshot.Services.Len()))
-	gauge(c.frontends, float64(v.State.Desired.Frontends.Len()))
+// teller takes one metric: its name without vipd_, and labels as NAME, VALUE and so on.
+type teller func(kind prometheus.ValueType, name, help string, value float64, labels ...string)
+
+func (t teller) gauge(name, help string, value float64, labels ...string) {
+	t(prometheus.GaugeValue, name, help, value, labels...)
+}
+
+func (t teller) counter(name, help string, value uint64, labels ...string) {
+	t(prometheus.CounterValue, name, help, float64(value), labels...)
+}
+
+// collect tells how this node is, and what was counted.
+func (d *Daemon) collect(tell teller) {
+	v := d.views.Look()
+	tell.gauge("build_info", "Always 1; the labels say which build this is.", 1, "version", d.Version, "goversion", runtime.Version())
+	tell.gauge("mode", "1 for the mode in use.", 1, "mode", string(v.Mode.Name))
+	tell.gauge("mode_fallback", "1 while another mode serves than the one that is wanted.", oneIf(v.Mode.Fallback))
+	tell.gauge("sync_pending_changes", "Frontends that are not yet as wanted, those in backoff included.", float64(v.Pending()+len(v.Sync.Failing)))
+	tell.gauge("store_connected", "1 while the store can be read.", oneIf(v.State.Snapshot.Connected))
+	tell.gauge("services", "Services.", float64(v.State.Snapshot.Services.Len()))
+	tell.gauge("frontends", "Frontends: one for each address, port and protocol.", float64(v.State.Desired.Frontends.Len()))
 	type place struct{ service, field string }
 	problems := map[place]float64{}
 	for _, p := range v.Problems() {
 		problems[place{string(p.Service), p.Field}]++
 	}
 	for at, n := range problems {
-		gauge(c.problems, n, at.service, at.field)
+		tell.gauge("problems", "Problems, by service and field.", n, "service", at.service, "field", at.field)
+	}
+	if d.access != nil {
+		tell.counter("access_log_lost_total", "Connections that the access log lacks, as its disk was too slow or failed.", d.access.Lost())
+	}
+	retries, dials := d.counters.DialRetries() // where the kernel connects, there is no word of connects that fail
+	if dials {
+		tell.counter("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another.", retries)
+	}
+	for key, f := range v.Counts() {
+		service, port := string(key.Service), key.Port
+		tell.counter("service_connections_total", "Connections and UDP flows of clients.", f.Connections, "service", service, "port", port)
+		bytes := func(direction string, n uint64) {
+			tell.counter("service_bytes_total", "Bytes from (in) and to (out) clients.", n, "service", service, "port", port, "direction", direction)
+		}
+		bytes("in", f.In)
+		bytes("out", f.Out)
+		if dials {
+			tell.counter("service_connect_failures_total", "Connects to endpoints that failed, in userspace mode.", f.Failures, "service", service, "port", port)
+		}
 	}
 }
 
