@@ -92,7 +92,7 @@ func (w *Writer) readFolder(ctx context.Context, name string, revision *int64, e
 
 // claims are the addresses that the text of a service names.
 func claims(text []byte) (vips []netip.Addr) {
-	fields, err := parseObject(text)
+	fields, err := ParseObject(text)
 	if err != nil {
 		return nil
 	}

@@ -40,7 +40,7 @@ func (w *Writer) Definitions(ctx context.Context) (d Definitions, err error) {
 			d.Held[s.vip] = balancer.Name(kv.Value)
 		}
 	})
-	if err != nil && !forbidden(err) {
+	if err != nil && !Forbidden(err) {
 		return Definitions{}, err
 	}
 	return d, nil
@@ -71,13 +71,9 @@ func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
 	s := &Stored{Name: name, Revision: kv.ModRevision, Created: kv.CreateRevision}
 	d, problems := decodeValue(subject{kind: serviceKind, of: name}, kv.Value, origin, nil)
 	s.Service, s.Problems = d.service, problems
-	s.Fields, _ = parseObject(kv.Value) // what is wrong with it is among the problems
+	s.Fields, _ = ParseObject(kv.Value) // what is wrong with it is among the problems
 	return s
 }
-
-// ParseObject reads a JSON object as etcd's values are read: numbers stay text, so that none is rounded, and names that
-// come twice are refused, and nesting that no value needs.
-func ParseObject(text []byte) (map[string]any, error) { return parseObject(text) }
 
 // Says reports whether writing fields in place of what is stored would change nothing for any reader: both come to the
 // same service, whatever the reader's defaults, and have the same fields that this version does not know.
@@ -111,7 +107,7 @@ func normal(fields map[string]any) map[string]any {
 	if err != nil {
 		return fields
 	}
-	out, err := parseObject(text)
+	out, err := ParseObject(text)
 	if err != nil {
 		return fields
 	}

@@ -68,7 +68,7 @@ func FuzzTree(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		got, err := parseObject(text)
+		got, err := ParseObject(text)
 		if err != nil {
 			return
 		}

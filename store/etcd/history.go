@@ -52,7 +52,7 @@ func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, erro
 		var text entryText
 		if json.Unmarshal(kv.Value, &text) == nil {
 			e.At, e.By = text.At, text.By
-			if e.Fields, _ = parseObject(text.Fields); text.Found {
+			if e.Fields, _ = ParseObject(text.Fields); text.Found {
 				e.Revision = 0
 			}
 		}

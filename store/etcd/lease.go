@@ -78,7 +78,7 @@ func (l *lease) once(ctx context.Context, write func(context.Context) error) err
 		return errPatience // the next attempt asks for another
 	case late(err) && ctx.Err() == nil:
 		// The member at the other end may be frozen or cut off: before that is noticed, the lease would have ended.
-		l.writer.disconnect()
+		_ = l.writer.Close() // the next question makes another connection
 	}
 	return err
 }

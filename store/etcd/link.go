@@ -252,7 +252,7 @@ func (l *link) readAll(ctx context.Context) error {
 	for i := range l.scopes {
 		s := &l.scopes[i]
 		err := r.scope(ctx, s.scope)
-		if s.denied = s.optional() && forbidden(err); s.denied {
+		if s.denied = s.optional() && Forbidden(err); s.denied {
 			denied = append(denied, s.scope)
 		} else if err != nil {
 			return l.config.denied(err, s.key)

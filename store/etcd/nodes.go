@@ -38,7 +38,7 @@ func (w *Writer) Nodes(ctx context.Context) (nodes []Node, revision int64, err e
 	if nodes, err = w.Statuses(ctx); err != nil {
 		return nil, 0, err
 	}
-	if revision, err = w.newest(ctx, nodes); forbidden(err) {
+	if revision, err = w.newest(ctx, nodes); Forbidden(err) {
 		return nodes, 0, nil
 	}
 	return nodes, revision, err
@@ -107,7 +107,7 @@ func (w *Writer) SetNode(ctx context.Context, name string, edit func(NodeConfig)
 	}
 	key := w.keys.NodeConfig(name)
 	return w.edit(ctx, key, func(old []byte) (edited, error) {
-		fields, _ := parseObject(old)
+		fields, _ := ParseObject(old)
 		d, _ := decodeNodeConfig(fields, balancer.Origin{})
 		if d == nil {
 			d, fields = &NodeConfig{}, nil // what can't be read says nothing, and is overwritten

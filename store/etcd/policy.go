@@ -35,15 +35,12 @@ func (w *Writer) Policies(ctx context.Context) (all []*StoredPolicy, err error) 
 		p := &StoredPolicy{Addr: s.vip, Revision: kv.ModRevision}
 		d, problems := decodeValue(s, kv.Value, balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision}, nil)
 		p.VIP, p.Problems = d.policy, problems
-		p.Fields, _ = parseObject(kv.Value) // what is wrong with it is among the problems
+		p.Fields, _ = ParseObject(kv.Value) // what is wrong with it is among the problems
 		all = append(all, p)
 	})
 	slices.SortFunc(all, func(a, b *StoredPolicy) int { return a.Addr.Compare(b.Addr) })
 	return all, err
 }
-
-// Forbidden reports whether err says that a right in etcd is missing.
-func Forbidden(err error) bool { return forbidden(err) }
 
 // Says reports whether writing fields in place of what is stored would change nothing for any reader.
 func (p *StoredPolicy) Says(fields map[string]any) bool {

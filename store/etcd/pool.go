@@ -99,7 +99,7 @@ func decodePool(name string, text []byte, revision int64) *pool {
 		p.wrong = fmt.Sprintf("has %d bytes; %d are possible", len(text), MaxEntryText)
 		return p
 	}
-	fields, err := parseObject(text)
+	fields, err := ParseObject(text)
 	if err != nil {
 		p.wrong = "the value " + err.Error()
 		return p

@@ -104,7 +104,7 @@ func readScope(
 	}
 }
 
-// forbidden reports whether err says that a right is missing.
-func forbidden(err error) bool {
+// Forbidden reports whether err says that a right in etcd is missing.
+func Forbidden(err error) bool {
 	return is(err, rpctypes.ErrPermissionDenied) || is(err, rpctypes.ErrUserEmpty)
 }

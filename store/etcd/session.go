@@ -42,10 +42,7 @@ func NewWriter(c Config) (*Writer, error) {
 	return &Writer{config: c, keys: keys}, err
 }
 
-// disconnect ends the connection, so that the next question makes another.
-func (w *Writer) disconnect() { _ = w.Close() }
-
-// Close ends the connection.
+// Close ends the connection. Another question makes another.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

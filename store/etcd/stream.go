@@ -151,7 +151,7 @@ func (s *stream) knock(ctx context.Context) error {
 			client = fresh
 			_, err = s.getFrom(ctx, client, s.timing.call, request)
 		}
-		if f.denied && err == nil || !f.denied && forbidden(err) {
+		if f.denied && err == nil || !f.denied && Forbidden(err) {
 			return errReread
 		}
 	}

@@ -11,9 +11,9 @@ import (
 // deepest is how deep a value may be nested; a service needs four.
 const deepest = 16
 
-// parseObject reads a JSON object as balancer decodes it: numbers stay text, so that none is rounded. Unlike
+// ParseObject reads a JSON object as balancer decodes it: numbers stay text, so that none is rounded. Unlike
 // encoding/json it refuses names that come twice, and nesting that no value needs.
-func parseObject(text []byte) (map[string]any, error) {
+func ParseObject(text []byte) (map[string]any, error) {
 	// Checking first keeps the parser free of everything that can be wrong with JSON.
 	if !json.Valid(text) {
 		return nil, syntaxError(text)

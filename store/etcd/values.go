@@ -51,7 +51,7 @@ func decodeValue(s subject, text []byte, origin balancer.Origin, defaults map[st
 		}
 		return decoded{holder: holder}, nil
 	}
-	fields, err := parseObject(text)
+	fields, err := ParseObject(text)
 	if err != nil {
 		return decoded{}, problem(s.of, origin, "the value "+err.Error())
 	}

@@ -107,7 +107,7 @@ func (w *Writer) Read(ctx context.Context, defaults map[string]any) (store.Snaps
 			return nil
 		})
 		switch {
-		case scope.optional() && forbidden(err):
+		case scope.optional() && Forbidden(err):
 			denied = append(denied, scope)
 		case err != nil:
 			return store.Snapshot{}, err

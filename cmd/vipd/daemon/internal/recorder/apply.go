@@ -28,10 +28,8 @@ type carriedOut struct {
 const applyPause = time.Second
 
 // Follow records what the engine carries out, and what it can't, until ctx ends.
-func (r *Recorder) Follow(ctx context.Context) error { return (&carriedOut{o: r.o}).follow(ctx) }
-
-// follow is Follow.
-func (c *carriedOut) follow(ctx context.Context) error {
+func (r *Recorder) Follow(ctx context.Context) error {
+	c := &carriedOut{o: r.o}
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
