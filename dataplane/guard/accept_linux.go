@@ -26,7 +26,7 @@ func newAcceptor(w *wanted, o Options, conn *nft.Conn) *acceptor {
 	return &acceptor{legacy: l, conn: conn}
 }
 
-// filtered reports whether iptables has filters, in either backend: they are there as soon as somebody has asked for them. A
+// filtered reports whether iptables has filters, in either variant: they are there as soon as somebody has asked for them. A
 // table of that name without its chains is somebody's own.
 func (a *acceptor) filtered() bool {
 	table, names := nft.Table{Family: nft.IPv4, Name: "filter"}, "/proc/net/ip_tables_names"

@@ -29,7 +29,7 @@ func Cleanup(ctx context.Context, dry bool) ([]string, error) {
 		o := Options{Log: slog.New(slog.DiscardHandler)}
 		g := newLegacy(newWanted(ipset.Family(f), o), o, sets, noSets)
 		for _, tool := range xtables.Existing(ctx, f) {
-			c.rules(g, tool, fmt.Sprintf("%s, %s", f, tool.Backend()))
+			c.rules(g, tool, fmt.Sprintf("%s, %s", f, tool.Variant()))
 		}
 		if sets != nil {
 			c.ipsets(g)
@@ -57,7 +57,7 @@ func (c *cleaner) do(what string, do func() error) {
 	c.done = append(c.done, what)
 }
 
-// rules removes our chains, and the jumps to them, from one backend.
+// rules removes our chains, and the jumps to them, from one variant.
 func (c *cleaner) rules(y *legacy, tool Tool, which string) {
 	for _, p := range slices.Backward(y.parts) {
 		chains, err := y.remove(c.ctx, tool, p, true)

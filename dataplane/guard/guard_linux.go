@@ -65,7 +65,7 @@ func New(o Options) *Guard {
 	return g
 }
 
-// choose returns the form in nf_tables, unless the legacy backend is asked for or the kernel can't do it. What the other form
+// choose returns the form in nf_tables, unless the legacy variant is asked for or the kernel can't do it. What the other form
 // has left goes once the one that is chosen stands.
 func (g *Guard) choose(w *wanted, o Options, noSets error) form {
 	conn, err := nft.Open()
@@ -80,7 +80,7 @@ func (g *Guard) choose(w *wanted, o Options, noSets error) form {
 			}
 			return err
 		})
-		if o.Backend == xtables.Legacy {
+		if o.Variant == xtables.Legacy {
 			err = errors.New("iptables.backend is legacy")
 		} else if err = n.try(); err == nil {
 			return n
@@ -132,7 +132,7 @@ func (o Options) tool(f ipset.Family) func(context.Context) (Tool, error) {
 		return func(ctx context.Context) (Tool, error) { return o.Tools(ctx, xtables.Family(f)) }
 	}
 	return func(ctx context.Context) (Tool, error) {
-		t, err := xtables.Find(ctx, xtables.Family(f), o.Backend, o.Log)
+		t, err := xtables.Find(ctx, xtables.Family(f), o.Variant, o.Log)
 		if err != nil {
 			return nil, err // a nil *xtables.Tool in an interface would not be nil
 		}
@@ -140,12 +140,12 @@ func (o Options) tool(f ipset.Family) func(context.Context) (Tool, error) {
 	}
 }
 
-// otherTools finds the backends that an earlier process may have used.
+// otherTools finds the variants that an earlier process may have used.
 func otherTools(family ipset.Family) func(context.Context, Tool) []Tool {
 	return func(ctx context.Context, than Tool) []Tool {
 		var others []Tool
 		for _, t := range xtables.Existing(ctx, xtables.Family(family)) {
-			if used, ok := than.(*xtables.Tool); ok && used.Backend() != t.Backend() {
+			if used, ok := than.(*xtables.Tool); ok && used.Variant() != t.Variant() {
 				others = append(others, t)
 			}
 		}

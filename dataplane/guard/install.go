@@ -235,7 +235,7 @@ func (g *legacy) removeRules(ctx context.Context, tool Tool) error {
 	return nil
 }
 
-// removeOthers removes all parts from all backends but that of tool, and the table of nf_tables.
+// removeOthers removes all parts from all variants but that of tool, and the table of nf_tables.
 func (g *legacy) removeOthers(ctx context.Context, tool Tool) error {
 	if g.native != nil {
 		if err := g.native(); err != nil {
@@ -260,7 +260,7 @@ func (g *legacy) removePart(ctx context.Context, tool Tool, p *part) error {
 	return err
 }
 
-// possible reports whether the part can be there. To look for a chain in a table of the legacy backend makes the table,
+// possible reports whether the part can be there. To look for a chain in a table of the legacy variant makes the table,
 // which costs all packets; and the kernel keeps sets for as long as rules look at them.
 func (g *legacy) possible(p *part) (bool, error) {
 	if !p.def.direct || g.sets == nil {

@@ -36,7 +36,7 @@ type legacy struct {
 	// found and missing are its last answer.
 	found   Tool
 	missing error
-	// others finds what may hold rules that an earlier process put into another backend.
+	// others finds what may hold rules that an earlier process put into another variant.
 	others func(ctx context.Context, than Tool) []Tool
 	// native removes what a guard in nf_tables has left; nil means there can be none.
 	native func() error

@@ -184,7 +184,7 @@ func (m *members) compare() error {
 	return nil
 }
 
-// destroy removes the set. The kernel frees rules of the nft backend a moment after they are gone, so a set that is in
+// destroy removes the set. The kernel frees rules of the nft variant a moment after they are gone, so a set that is in
 // use may be free soon.
 func (m *members) destroy(ctx context.Context, sets setMaker) error {
 	if err := ipset.Soon(ctx, sets.Destroy, m.name); err != nil {

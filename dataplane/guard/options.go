@@ -15,8 +15,8 @@ type Options struct {
 	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The next bit of connections'
 	// marks says that vipd knows them, and the one after that they keep their source; after 31 comes 0.
 	MasqueradeBit int
-	// Backend is the backend of iptables.
-	Backend xtables.Backend
+	// Variant is the variant of iptables.
+	Variant xtables.Variant
 	// Tools finds iptables in place of xtables.Find; nil means that is used. It is asked when the guard needs a tool first, and once
 	// more after each Resync.
 	Tools func(context.Context, xtables.Family) (Tool, error)

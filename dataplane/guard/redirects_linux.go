@@ -34,7 +34,7 @@ func NewRedirects(ctx context.Context, family xtables.Family, o Options) (*Redir
 	var reason error
 	nowhere := map[xtables.Family]string{xtables.IPv4: "198.51.100.0", xtables.IPv6: "2001:db8::"}[family] // RFC 5737, RFC 3849
 	some := map[balancer.Key]uint16{{Addr: netip.MustParseAddr(nowhere), Port: 9, Proto: balancer.TCP}: 9}
-	if r.conn, reason = nft.Open(); reason == nil && o.Backend != xtables.Legacy {
+	if r.conn, reason = nft.Open(); reason == nil && o.Variant != xtables.Legacy {
 		var tx nft.Tx
 		trial := newRedirectTable(r.conn, r.rules.family)
 		trial.Table.Name += trialSuffix
@@ -44,7 +44,7 @@ func NewRedirects(ctx context.Context, family xtables.Family, o Options) (*Redir
 			return r, nil
 		}
 	}
-	tool, err := xtables.Find(ctx, family, o.Backend, o.Log)
+	tool, err := xtables.Find(ctx, family, o.Variant, o.Log)
 	if err == nil {
 		_, err = tool.Try(ctx, "nat", redirectChain(some)...)
 	}
@@ -264,7 +264,7 @@ func CleanupRedirects(ctx context.Context, dry bool) ([]string, error) {
 	for _, f := range xtables.Families() {
 		g := redirectRules(ipset.Family(f), Options{Log: slog.New(slog.DiscardHandler)})
 		for _, tool := range xtables.Existing(ctx, f) {
-			c.rules(g, tool, fmt.Sprintf("%s, %s", f, tool.Backend()))
+			c.rules(g, tool, fmt.Sprintf("%s, %s", f, tool.Variant()))
 		}
 	}
 	return c.done, errors.Join(c.errs...)

@@ -14,7 +14,7 @@ import (
 )
 
 // Render returns, as input of nft, what the guard puts into a kernel that can do all it is asked for these frontends: their
-// VIPs are held by vipd, and packets are forwarded between these interfaces. With the legacy backend it is in the syntax of
+// VIPs are held by vipd, and packets are forwarded between these interfaces. With the legacy variant it is in the syntax of
 // ipset restore and iptables-restore. It needs no privilege, and answers equal questions equally.
 func Render(o Options, frontends []*balancer.Frontend, interfaces []Interface) string {
 	var b strings.Builder
@@ -22,7 +22,7 @@ func Render(o Options, frontends []*balancer.Frontend, interfaces []Interface) s
 		w := modelled(o, ipset.Family(f), frontends, interfaces)
 		switch {
 		case !w.needed():
-		case o.Backend == xtables.Legacy:
+		case o.Variant == xtables.Legacy:
 			renderLegacy(&b, w)
 		default:
 			renderNative(&b, w)

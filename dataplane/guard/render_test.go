@@ -30,9 +30,9 @@ func TestRender(t *testing.T) {
 	}
 }
 
-func checkRendered(t *testing.T, backend xtables.Backend, m dataplane.Needs, frontends []*balancer.Frontend, golden string) {
+func checkRendered(t *testing.T, variant xtables.Variant, m dataplane.Needs, frontends []*balancer.Frontend, golden string) {
 	t.Helper()
-	o := Options{Mode: m, MasqueradeBit: 14, Backend: backend}
+	o := Options{Mode: m, MasqueradeBit: 14, Variant: variant}
 	got := Render(o, frontends, []Interface{{"eth1", 3}, {"eth0", 2}})
 	shuffled := slices.Clone(frontends)
 	slices.Reverse(shuffled)

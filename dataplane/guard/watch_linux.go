@@ -115,7 +115,7 @@ func (w *watch) wrote(ctx context.Context, tool Tool, table string, want map[str
 	return nil
 }
 
-// entriesOf is how many entries of a table of the legacy backend the chains take: a rule is one, a chain two more.
+// entriesOf is how many entries of a table of the legacy variant the chains take: a rule is one, a chain two more.
 func entriesOf(want map[string]chainSize) (n int) {
 	for _, s := range want {
 		n += s.rules + 2

@@ -23,7 +23,7 @@ import (
 
 // TestLife takes addresses through their life, and holds the rest of the host to what it was.
 func TestLife(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		l, _ := network(t)
 		l.Host().AddAddr("lo", "10.96.0.99/32") // the host's own
 		warm(t)
@@ -247,7 +247,7 @@ func TestSource(t *testing.T) {
 
 // TestKilled starts a new Host over what a killed one left, which wants other things.
 func TestKilled(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		l, client := network(t)
 		warm(t)
 		before := everything(t)

@@ -23,7 +23,7 @@ func BenchmarkRound(b *testing.B) {
 				client := l.Add("client")
 				l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24")
 				o := DefaultOptions()
-				o.RunDir, o.Backend, o.Interface, o.StrictARP, o.Mode = b.TempDir(), xtables.NFT, "lo", false, dataplane.Needs{Forward: true, Marked: marked}
+				o.RunDir, o.Variant, o.Interface, o.StrictARP, o.Mode = b.TempDir(), xtables.NFT, "lo", false, dataplane.Needs{Forward: true, Marked: marked}
 				benchmarkRound(b, o, what)
 			})
 		}

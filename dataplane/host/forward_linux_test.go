@@ -22,7 +22,7 @@ import (
 type router struct {
 	*lab.Lab
 	t                         *testing.T
-	backend                   xtables.Backend
+	backend                   xtables.Variant
 	client, server, near, far *lab.NS
 	// odd is behind an interface for which there can be no rule.
 	odd *lab.NS
@@ -32,7 +32,7 @@ type router struct {
 	lines   []string
 }
 
-func newRouter(t *testing.T, backend xtables.Backend) *router {
+func newRouter(t *testing.T, backend xtables.Variant) *router {
 	t.Helper()
 	l := lab.New(t)
 	r := &router{Lab: l, t: t, backend: backend, client: l.Add("client"), server: l.Add("server"), near: l.Add("near"), far: l.Add("far"), odd: l.Add("odd+")}
@@ -139,7 +139,7 @@ func udp(f *balancer.Frontend) *balancer.Frontend {
 // TestSNAT sends from every kind of client to every kind of frontend, in both families, through policies DROP, and looks
 // which source the endpoints see.
 func TestSNAT(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		for name, mode := range map[string]dataplane.Needs{"one mode": {Forward: true}, "while ipvs takes over": {Forward: true, LocalIn: true}} {
 			t.Run(name, func(t *testing.T) {
 				o := options(t, backend)
@@ -264,7 +264,7 @@ func checkMarks(t *testing.T, r *router, server net.PacketConn) {
 // TestPolicyDrop has programs of the host serve VIPs, own addresses and node ports while INPUT's policy is DROP, and
 // the host itself be an endpoint: what userspace modes and endpoints on the node need.
 func TestPolicyDrop(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		r := newRouter(t, backend)
 		o := options(t, backend)
 		o.Interface = "lo"
@@ -359,7 +359,7 @@ func TestForwarding(t *testing.T) {
 }
 
 // oneArm lists the interfaces by which a connection may come in and go out with the node's address for a source.
-func oneArm(t *testing.T, l *lab.Lab, backend xtables.Backend) []string {
+func oneArm(t *testing.T, l *lab.Lab, backend xtables.Variant) []string {
 	t.Helper()
 	var names []string
 	if backend == xtables.NFT {
@@ -382,7 +382,7 @@ func oneArm(t *testing.T, l *lab.Lab, backend xtables.Backend) []string {
 // TestInterfaces has links come, go, be renamed, and join a bridge: the guard follows, and takes it for no drift.
 func TestInterfaces(t *testing.T) { bothBackends(t, testInterfaces) }
 
-func testInterfaces(t *testing.T, backend xtables.Backend) {
+func testInterfaces(t *testing.T, backend xtables.Variant) {
 	l, _ := network(t)
 	odd := []string{"db1"} // in a rule of iptables it would stand for all that begin so
 	if backend == xtables.NFT {

@@ -18,7 +18,7 @@ import (
 
 // TestGuard asks for ports of held and of own addresses, from the client and from the host itself, in both families.
 func TestGuard(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		l, client := network(t)
 		lab.Need(t, "ping")
 		o := options(t, backend)
@@ -74,7 +74,7 @@ func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 
 // TestSourceRanges holds VIPs, the host's own addresses and node ports to who may connect.
 func TestSourceRanges(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		l, client := network(t)
 		o := options(t, backend)
 		o.Interface = "lo"
@@ -153,7 +153,7 @@ func TestRestrictedBeforeApplied(t *testing.T) {
 
 // TestDrift has others damage the guard in every way that a look has to find.
 func TestDrift(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		_, client := network(t)
 		o := options(t, backend)
 		o.Interface, o.Mode.Forward = "lo", true
@@ -223,7 +223,7 @@ func TestDrift(t *testing.T) {
 // TestForeign holds chains, sets and addresses of others to what they were, through a start, a hundred changes, a dry
 // and a real Cleanup.
 func TestForeign(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		l, _ := network(t)
 		l.Host().AddAddr("lo", "10.96.0.99/32")
 		for _, line := range [][]string{
@@ -295,7 +295,7 @@ func TestBackendChanges(t *testing.T) {
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
 	must(t, h.Close())
-	o.Backend = xtables.Legacy
+	o.Variant = xtables.Legacy
 	h = newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
 	if out, err := exec.Command("iptables-nft-save").Output(); err != nil || strings.Contains(string(out), "VIPD") {

@@ -35,8 +35,8 @@ type Options struct {
 	// MasqueradeBit is the bit, 0 to 31, of packets' marks that stands for masquerading. The next bit of connections'
 	// marks says that vipd knows them, and the one after that they keep their source; after 31 comes 0.
 	MasqueradeBit int
-	// Backend is the backend of iptables for the guard.
-	Backend xtables.Backend
+	// Variant is the variant of iptables for the guard.
+	Variant xtables.Variant
 	// Log gets each change at Debug level; nil means nothing is logged.
 	Log *slog.Logger
 
@@ -45,20 +45,20 @@ type Options struct {
 
 // Guard are the options of the guard among these.
 func (o Options) Guard() guard.Options {
-	return guard.Options{Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, Backend: o.Backend, Tools: o.tools, Log: o.Log}
+	return guard.Options{Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, Variant: o.Variant, Tools: o.tools, Log: o.Log}
 }
 
 // DefaultOptions returns the defaults of the configuration.
 func DefaultOptions() Options {
 	return Options{
-		Interface: "vipd0", Bind: true, StrictARP: true, ManageSysctls: true, RunDir: "/run/vipd", MasqueradeBit: 14, Backend: xtables.Auto,
+		Interface: "vipd0", Bind: true, StrictARP: true, ManageSysctls: true, RunDir: "/run/vipd", MasqueradeBit: 14, Variant: xtables.Auto,
 	}
 }
 
 // withDefaults fills in what is empty.
 func (o Options) withDefaults() Options {
 	d := DefaultOptions()
-	o.Interface, o.RunDir, o.Backend = cmp.Or(o.Interface, d.Interface), cmp.Or(o.RunDir, d.RunDir), cmp.Or(o.Backend, d.Backend)
+	o.Interface, o.RunDir, o.Variant = cmp.Or(o.Interface, d.Interface), cmp.Or(o.RunDir, d.RunDir), cmp.Or(o.Variant, d.Variant)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

@@ -88,7 +88,7 @@ func TestIPVSGuard(t *testing.T) {
 		r.server.Echo("tcp", "server", netip.MustParseAddrPort(at))
 	}
 	t.Run("sysctls", func(t *testing.T) { testVirtualSysctls(t, r.Lab) })
-	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
+	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) {
 			r.opened()
 			// Rules of testSNAT mark what there is still of the connections before them, too.

@@ -49,10 +49,10 @@ func newHost(t *testing.T, o Options) *Host {
 }
 
 // options are the defaults, with a folder of the test and one backend.
-func options(t *testing.T, backend xtables.Backend) Options {
+func options(t *testing.T, backend xtables.Variant) Options {
 	t.Helper()
 	o := DefaultOptions()
-	o.RunDir, o.Backend = t.TempDir(), backend
+	o.RunDir, o.Variant = t.TempDir(), backend
 	return o
 }
 
@@ -279,9 +279,9 @@ func listen(t *testing.T, port int) {
 }
 
 // bothBackends runs the test with each backend of iptables.
-func bothBackends(t *testing.T, test func(t *testing.T, backend xtables.Backend)) {
+func bothBackends(t *testing.T, test func(t *testing.T, backend xtables.Variant)) {
 	lab.Need(t, "ip", "iptables-nft", "iptables-legacy", "ipset")
-	for _, b := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
+	for _, b := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(b), func(t *testing.T) { test(t, b) })
 	}
 }

@@ -15,7 +15,7 @@ import (
 // TestNoEndpoints compares dropping with rejecting, where nobody listens, and where a program of the host does: on
 // held VIPs, on the host's own addresses, on a node port, and on a VIP that this host only leads to.
 func TestNoEndpoints(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		l, client := network(t)
 		l.Host().Sysctl("net.ipv4.ip_forward", "1")
 		beyond := l.Add("beyond")
@@ -122,7 +122,7 @@ func TestMarkAddsNothing(t *testing.T) {
 // TestNeverOpenAtTheEnd knocks all the time at a port of a held VIP on which a program of the host listens, while the
 // Host refuses and releases, and while Cleanup removes what a killed one has left.
 func TestNeverOpenAtTheEnd(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		_, client := network(t)
 		client.Sysctl("net.ipv4.ip_forward", "0")
 		o := options(t, backend)

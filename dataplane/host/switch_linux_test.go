@@ -13,7 +13,7 @@ import (
 // TestSwitch has the mode change under frontends of every kind, as it does while another takes over: each mode finds what
 // it needs, and what only another needs is gone.
 func TestSwitch(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		l, client := network(t)
 		l.Host().Sysctl(forward4, "1")
 		l.Host().Sysctl(forward6, "1")

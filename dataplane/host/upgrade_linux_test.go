@@ -59,7 +59,7 @@ COMMIT
 `
 )
 
-func putEarlier(t *testing.T, backend xtables.Backend) {
+func putEarlier(t *testing.T, backend xtables.Variant) {
 	t.Helper()
 	for _, c := range []struct{ tool, input string }{{"ipset restore", earlierSets}, {"iptables-" + string(backend) + "-restore --noflush", earlierRules}} {
 		words := strings.Fields(c.tool)
@@ -109,7 +109,7 @@ func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 // TestUpgrade installs over what an earlier version left, and cleans that up. What was restricted or closed stays so at
 // every moment.
 func TestUpgrade(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		_, client := network(t)
 		o := options(t, backend)
 		o.Interface, o.Mode.Forward = "lo", true
@@ -161,7 +161,7 @@ func TestUpgrade(t *testing.T) {
 // TestBitChanges starts again with another bit for marks, beside an instance that was killed: nothing of the old is
 // left, and restrictions hold all the time.
 func TestBitChanges(t *testing.T) {
-	bothBackends(t, func(t *testing.T, backend xtables.Backend) {
+	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		l, client := network(t)
 		o := options(t, backend)
 		o.Interface, o.Mode.Forward = "lo", true

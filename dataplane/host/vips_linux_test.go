@@ -41,7 +41,7 @@ func BenchmarkVIPs(b *testing.B) {
 			for b.Loop() {
 				batch += timeBatch(b, l, lines.String())
 				o := DefaultOptions()
-				o.RunDir, o.Backend, o.StrictARP, o.Mode = b.TempDir(), xtables.NFT, false, dataplane.Needs{Forward: true, LocalIn: true}
+				o.RunDir, o.Variant, o.StrictARP, o.Mode = b.TempDir(), xtables.NFT, false, dataplane.Needs{Forward: true, LocalIn: true}
 				h, err := New(o)
 				check(b, err)
 				first := desired(frontends[0]) // the device and the guard are there

@@ -39,17 +39,17 @@ func fleet(n int) []*balancer.Frontend {
 
 // BenchmarkLoad loads a fleet into an empty kernel, and then changes one service, adds one and removes it.
 func BenchmarkLoad(b *testing.B) {
-	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
+	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		for _, n := range []int{1000, 10_000} {
 			b.Run(fmt.Sprintf("%s/%d", backend, n), func(b *testing.B) { benchmarkLoad(b, backend, n) })
 		}
 	}
 }
 
-func benchmarkLoad(b *testing.B, backend xtables.Backend, n int) {
+func benchmarkLoad(b *testing.B, backend xtables.Variant, n int) {
 	lab.Require(b)
 	ctx := context.Background()
-	d, err := New(ctx, Options{Backend: backend})
+	d, err := New(ctx, Options{Variant: backend})
 	if err != nil {
 		b.Fatal(err)
 	}

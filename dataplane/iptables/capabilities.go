@@ -12,15 +12,15 @@ import (
 type Options struct {
 	// Log gets warnings; nil means nothing is logged.
 	Log *slog.Logger
-	// Backend is the backend of iptables; auto follows the host.
-	Backend TablesBackend
+	// Variant is the variant of iptables; auto follows the host.
+	Variant Variant
 	// Mark is the rule, without "-A" and a chain's name, that marks the connections to frontends, for whoever has to
 	// know them later on their way (host.Mark); "" means they are not marked.
 	Mark string
 }
 
-// TablesBackend is a variant of iptables: auto (what the host's other rules use), nft or legacy.
-type TablesBackend = xtables.Backend
+// Variant is a variant of iptables: auto (what the host's other rules use), nft or legacy.
+type Variant = xtables.Variant
 
 // Capabilities says what iptables mode can honour where the kernel has all that it may use, for those that have no
 // Dataplane.

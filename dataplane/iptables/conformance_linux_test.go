@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) { lab.Main(m) }
 
 func TestConformance(t *testing.T) {
-	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
+	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) {
 			dataplanetest.Run(t, dataplanetest.Subject{
 				Name:     "iptables, " + string(backend),
@@ -26,7 +26,7 @@ func TestConformance(t *testing.T) {
 				Keeps:    true,
 				Survives: true,
 				New: func(t testing.TB) dataplane.Dataplane {
-					d, err := New(context.Background(), Options{Log: slog.New(slog.DiscardHandler), Backend: backend, Mark: guard.Mark(options(backend).MasqueradeBit)})
+					d, err := New(context.Background(), Options{Log: slog.New(slog.DiscardHandler), Variant: backend, Mark: guard.Mark(options(backend).MasqueradeBit)})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -45,7 +45,7 @@ func TestConformance(t *testing.T) {
 // elsewhere are the cases that make soak alone runs with the nft backend. They are about what rules and sets mean, whose
 // text is the same with both, and for which both ask the same matches of the kernel. How this backend writes, replaces
 // and finds rules is shown by the cases that remain, and by the guard of nftables mode, which is damaged in all ways.
-func elsewhere(backend xtables.Backend) map[string]string {
+func elsewhere(backend xtables.Variant) map[string]string {
 	if backend != xtables.NFT || wait.Soaking() {
 		return nil
 	}
@@ -69,20 +69,20 @@ func elsewhere(backend xtables.Backend) map[string]string {
 }
 
 // options are those of the host as vipd keeps it in this mode.
-func options(backend xtables.Backend) host.Options {
+func options(backend xtables.Variant) host.Options {
 	o := host.DefaultOptions()
-	o.Backend, o.Mode = backend, Needs()
+	o.Variant, o.Mode = backend, Needs()
 	return o
 }
 
-func guarded(backend xtables.Backend) func(t testing.TB) dataplane.Host {
+func guarded(backend xtables.Variant) func(t testing.TB) dataplane.Host {
 	return func(t testing.TB) dataplane.Host {
 		t.Helper()
 		return dataplanetest.GuardedHost(t, options(backend))
 	}
 }
 
-func cleanup(backend xtables.Backend) func(t testing.TB) {
+func cleanup(backend xtables.Variant) func(t testing.TB) {
 	return func(t testing.TB) {
 		t.Helper()
 		_, err := Cleanup(context.Background(), false)

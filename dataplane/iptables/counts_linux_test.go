@@ -93,7 +93,7 @@ func TestCountsOutliveTheRules(t *testing.T) {
 		for range made {
 			r.ask(balancer.TCP)
 		}
-		program := "iptables-" + string(r.d.families[xtables.IPv4].tool.Backend())
+		program := "iptables-" + string(r.d.families[xtables.IPv4].tool.Variant())
 		nat := func(args ...string) {
 			r.Helper()
 			if out, err := exec.Command(program, append([]string{"-t", "nat"}, args...)...).CombinedOutput(); err != nil {
@@ -118,7 +118,7 @@ func TestCountsOutliveTheRules(t *testing.T) {
 		}
 		nat("-F", "OTHER")
 		nat("-X", "OTHER")
-		r.d = r.open(r.d.families[xtables.IPv4].tool.Backend()) // removes the rest
+		r.d = r.open(r.d.families[xtables.IPv4].tool.Variant()) // removes the rest
 		if _, err := r.d.Observe(context.Background()); err != nil {
 			r.Fatal(err)
 		}

@@ -16,7 +16,7 @@ import (
 // iptables runs the program of the rig's backend.
 func (r *rig) iptables(args ...string) string {
 	r.Helper()
-	program := "iptables-" + string(r.d.families[xtables.IPv4].tool.Backend())
+	program := "iptables-" + string(r.d.families[xtables.IPv4].tool.Variant())
 	out, err := exec.Command(program, append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput()
 	if err != nil {
 		r.Fatalf("%s %s: %v: %s", program, strings.Join(args, " "), err, out)
@@ -69,7 +69,7 @@ func TestReplacedRule(t *testing.T) {
 				if err := r.d.Close(context.Background(), true); err != nil {
 					r.Fatal(err)
 				}
-				r.d = r.open(r.d.families[xtables.IPv4].tool.Backend())
+				r.d = r.open(r.d.families[xtables.IPv4].tool.Variant())
 				r.d.told = false // open has observed already
 			}
 			r.observe(f)
@@ -104,7 +104,7 @@ func TestCountsOfDeletedRules(t *testing.T) {
 // somebody's rule leads to: nothing waits for them.
 func TestOrphans(t *testing.T) {
 	eachBackend(t, func(r *rig) {
-		six := strings.Replace("iptables-"+string(r.d.families[xtables.IPv4].tool.Backend()), "ip", "ip6", 1)
+		six := strings.Replace("iptables-"+string(r.d.families[xtables.IPv4].tool.Variant()), "ip", "ip6", 1)
 		if out, err := exec.Command(six, "-t", "nat", "-N", nodePrefix+"4").CombinedOutput(); err != nil {
 			r.Fatalf("%v: %s", err, out)
 		}

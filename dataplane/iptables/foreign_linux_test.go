@@ -24,7 +24,7 @@ import (
 // the rules that are wanted and no other chain of ours, after what Intact finds has been mended.
 func TestForeignEdits(t *testing.T) {
 	lab.Require(t)
-	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
+	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) {
 			for seed := range uint64(2) {
 				t.Run(fmt.Sprint(seed), func(t *testing.T) { newVandal(t, backend, seed).run(10) })
@@ -37,13 +37,13 @@ func TestForeignEdits(t *testing.T) {
 type vandal struct {
 	*rand.Rand
 	*testing.T
-	backend xtables.Backend
+	backend xtables.Variant
 	d       *Dataplane
 	wanted  map[balancer.Key]*balancer.Frontend
 	history []string
 }
 
-func newVandal(t *testing.T, backend xtables.Backend, seed uint64) *vandal {
+func newVandal(t *testing.T, backend xtables.Variant, seed uint64) *vandal {
 	t.Helper()
 	v := &vandal{Rand: rand.New(rand.NewPCG(seed, 25)), T: t, backend: backend, wanted: map[balancer.Key]*balancer.Frontend{}}
 	v.open()
@@ -91,7 +91,7 @@ func (v *vandal) did(format string, args ...any) {
 
 func (v *vandal) open() {
 	v.Helper()
-	d, err := New(context.Background(), Options{Backend: v.backend})
+	d, err := New(context.Background(), Options{Variant: v.backend})
 	if err != nil {
 		v.Fatal(err)
 	}

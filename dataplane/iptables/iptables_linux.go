@@ -85,7 +85,7 @@ const busyPause = 100 * time.Millisecond
 func (d *Dataplane) find(ctx context.Context, name xtables.Family, o Options) (tool *xtables.Tool, exact bool, err error) {
 	var busy error
 	for {
-		if tool, err = xtables.Find(ctx, name, o.Backend, o.Log); err == nil {
+		if tool, err = xtables.Find(ctx, name, o.Variant, o.Log); err == nil {
 			exact, err = try(ctx, tool, d.sets, &d.caps, o.Mark)
 		}
 		switch {
@@ -180,23 +180,23 @@ func (d *Dataplane) Traits() dataplane.Traits {
 	return dataplane.Traits{Needs: Needs(), Detail: d.detail()}
 }
 
-// detail says in one line which backend each family uses and why, and which family is missing.
+// detail says in one line which variant each family uses and why, and which family is missing.
 func (d *Dataplane) detail() string {
 	var parts []string
-	backends := map[string]bool{}
+	variants := map[string]bool{}
 	for _, name := range xtables.Families() {
 		if err := d.missing[name]; err != nil {
 			parts = append(parts, fmt.Sprintf("no %s: %s", name, strings.ReplaceAll(errors.Unwrap(err).Error(), "\n", "; ")))
 			continue
 		}
 		tool := d.families[name].tool
-		backend := fmt.Sprintf("%s (%s)", tool.Backend(), tool.Why())
-		backends[backend] = true
-		parts = append(parts, fmt.Sprintf("%s by %s", name, backend))
+		variant := fmt.Sprintf("%s (%s)", tool.Variant(), tool.Why())
+		variants[variant] = true
+		parts = append(parts, fmt.Sprintf("%s by %s", name, variant))
 	}
-	if len(backends) == 1 && len(d.missing) == 0 {
-		for backend := range backends {
-			return backend
+	if len(variants) == 1 && len(d.missing) == 0 {
+		for variant := range variants {
+			return variant
 		}
 	}
 	return strings.Join(parts, "; ")

@@ -17,7 +17,7 @@ import (
 )
 
 // Observe reads back what of ours is in the nat table. The first time it removes what an earlier process left in another
-// backend. Frontends are known by their notes, and by how many rules they have.
+// variant. Frontends are known by their notes, and by how many rules they have.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, Untold: !d.told}
 	for _, name := range xtables.Families() {
@@ -39,7 +39,7 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 	defer y.mu.Unlock()
 	if !y.looked {
 		for _, other := range xtables.Existing(ctx, y.name) {
-			if other.Backend() != y.tool.Backend() {
+			if other.Variant() != y.tool.Variant() {
 				if err := remove(ctx, other); err != nil {
 					return err
 				}

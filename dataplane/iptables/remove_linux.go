@@ -53,7 +53,7 @@ func removeSets(ctx context.Context, sets *ipset.Conn, is4 bool) error {
 	return err
 }
 
-// Cleanup removes everything of this dataplane from this host, in both backends, or, with dry, only looks. It says what
+// Cleanup removes everything of this dataplane from this host, in both variants, or, with dry, only looks. It says what
 // it does, such as "delete 12 chains of iptables from the table nat (ipv4, nft)".
 func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 	var failed error
@@ -61,7 +61,7 @@ func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 		for _, tool := range xtables.Existing(ctx, name) {
 			chains, err := tool.Chains(ctx, table, isOurs)
 			if err == nil && len(chains) > 0 {
-				done = append(done, fmt.Sprintf("delete %d chains of iptables mode from the table nat (%s, %s)", len(chains), name, tool.Backend()))
+				done = append(done, fmt.Sprintf("delete %d chains of iptables mode from the table nat (%s, %s)", len(chains), name, tool.Variant()))
 				if !dry {
 					err = remove(ctx, tool)
 				}

@@ -15,7 +15,7 @@ func TestRestartWritesNothing(t *testing.T) {
 		f := r.web(balancer.TCP, 2)
 		r.apply(f)
 		r.ask(balancer.TCP)
-		backend := r.d.families[xtables.IPv4].tool.Backend()
+		backend := r.d.families[xtables.IPv4].tool.Variant()
 		if err := r.d.Close(context.Background(), true); err != nil {
 			t.Fatal(err)
 		}

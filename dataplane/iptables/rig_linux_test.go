@@ -27,12 +27,12 @@ func vip() netip.Addr { return netip.MustParseAddr("10.96.0.10") }
 
 // eachBackend runs a test with both backends.
 func eachBackend(t *testing.T, f func(r *rig)) {
-	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Legacy} {
+	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) { f(newRig(t, backend)) })
 	}
 }
 
-func newRig(t *testing.T, backend xtables.Backend) *rig {
+func newRig(t *testing.T, backend xtables.Variant) *rig {
 	t.Helper()
 	lab.Require(t)
 	l := lab.New(t)
@@ -78,9 +78,9 @@ func (r *rig) forgetFlows() {
 	}
 }
 
-func (r *rig) open(backend xtables.Backend) *Dataplane {
+func (r *rig) open(backend xtables.Variant) *Dataplane {
 	r.Helper()
-	d, err := New(context.Background(), Options{Backend: backend})
+	d, err := New(context.Background(), Options{Variant: backend})
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -135,7 +135,7 @@ func settings(t *testing.T) string {
 // The cheap look finds chains too many among ours, and leaves out what other parts of vipd have in the table.
 func TestIntactNamesChainsTooMany(t *testing.T) {
 	eachBackend(t, func(r *rig) {
-		tool := "iptables-" + string(r.d.families[xtables.IPv4].tool.Backend())
+		tool := "iptables-" + string(r.d.families[xtables.IPv4].tool.Variant())
 		for _, c := range []struct {
 			chain string
 			ours  bool

@@ -78,7 +78,7 @@ func (r *rig) restart() {
 	if err := r.d.Close(context.Background(), true); err != nil {
 		r.Fatal(err)
 	}
-	r.d = r.open(r.d.families[xtables.IPv4].tool.Backend())
+	r.d = r.open(r.d.families[xtables.IPv4].tool.Variant())
 }
 
 // TestPlacesAreEmptied has an endpoint that gets the place of another get none of its clients with it.

@@ -53,7 +53,7 @@ func TestNewOutlastsOthers(t *testing.T) {
 	lab.New(t).Host()
 	release := others(t)
 	time.AfterFunc(5500*time.Millisecond, release) // iptables waits for 5 s
-	d, err := New(t.Context(), Options{Backend: xtables.Legacy})
+	d, err := New(t.Context(), Options{Variant: xtables.Legacy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestNewGivesUpWithItsContext(t *testing.T) {
 		wait.For(t, wait.Patience, "a try", func() bool { _, err := os.Stat(filepath.Join(dir, "tried")); return err == nil })
 		cancel()
 	})
-	if d, err := New(ctx, Options{Backend: xtables.NFT}); !xtables.IsBusy(err) {
+	if d, err := New(ctx, Options{Variant: xtables.NFT}); !xtables.IsBusy(err) {
 		t.Errorf("got %v, want who is in the way", err)
 		if err == nil {
 			_ = d.Close(context.Background(), false)
@@ -134,7 +134,7 @@ func TestBusyIsNotRefused(t *testing.T) {
 					want.Nearest[balancer.SourceHash], want.Nearest[balancer.Maglev] = balancer.Random, balancer.Random
 				}
 				stand(t, "iptables-nft-restore", "-m "+word, says, !missing)
-				d, err := New(t.Context(), Options{Backend: xtables.NFT})
+				d, err := New(t.Context(), Options{Variant: xtables.NFT})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -175,12 +175,12 @@ func TestNativeChains(t *testing.T) {
 	// is removed all the same.
 	run(t, "nft", "add chain ip nat mine")
 	run(t, "nft", "add rule ip nat mine ct state established accept")
-	for _, backend := range []xtables.Backend{xtables.NFT, xtables.Auto} {
-		if _, err := New(t.Context(), Options{Backend: backend}); !errors.Is(err, xtables.ErrIncompatible) {
+	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Auto} {
+		if _, err := New(t.Context(), Options{Variant: backend}); !errors.Is(err, xtables.ErrIncompatible) {
 			t.Errorf("%s: got %v, want ErrIncompatible", backend, err)
 		}
 	}
-	if legacy, err := New(t.Context(), Options{Backend: xtables.Legacy}); err != nil {
+	if legacy, err := New(t.Context(), Options{Variant: xtables.Legacy}); err != nil {
 		t.Error("legacy's table is another one: ", err)
 	} else {
 		if _, err := legacy.Observe(t.Context()); err != nil {
@@ -198,8 +198,8 @@ func TestNativeChains(t *testing.T) {
 func TestDetail(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
-	detail := func(backend xtables.Backend) string {
-		d, err := New(t.Context(), Options{Backend: backend})
+	detail := func(backend xtables.Variant) string {
+		d, err := New(t.Context(), Options{Variant: backend})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -156,7 +156,7 @@ func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) 
 // options are those of the host as vipd keeps it in this mode.
 func options() host.Options {
 	o := host.DefaultOptions()
-	o.Backend, o.Mode = backend, dataplane.Needs{Forward: true, LocalIn: true}
+	o.Variant, o.Mode = backend, dataplane.Needs{Forward: true, LocalIn: true}
 	return o
 }
 

@@ -40,7 +40,7 @@ func TestConformance(t *testing.T) {
 // options are those of the host as vipd keeps it in this mode.
 func options() host.Options {
 	o := host.DefaultOptions()
-	o.Backend, o.Mode = xtables.NFT, Needs()
+	o.Variant, o.Mode = xtables.NFT, Needs()
 	return o
 }
 

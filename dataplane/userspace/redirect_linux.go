@@ -65,11 +65,11 @@ type closedPort struct {
 }
 
 // newRedirect finds out for which families redirects work. An error says why they do for none.
-func newRedirect(ctx context.Context, d *Dataplane, backend xtables.Backend) (*redirect, error) {
+func newRedirect(ctx context.Context, d *Dataplane, variant xtables.Variant) (*redirect, error) {
 	r := &redirect{d: d, families: map[xtables.Family]*redirectFamily{}, routes: map[balancer.Key]*frontend{}}
 	var reasons error
 	for _, family := range xtables.Families() {
-		kernel, err := guard.NewRedirects(ctx, family, guard.Options{Backend: backend, Log: d.log})
+		kernel, err := guard.NewRedirects(ctx, family, guard.Options{Variant: variant, Log: d.log})
 		if err != nil {
 			reasons = errors.Join(reasons, err)
 			continue

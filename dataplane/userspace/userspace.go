@@ -27,18 +27,18 @@ const (
 	Bind Interception = "bind"
 )
 
-// TablesBackend is where the redirect interception stands: LegacyTables is iptables, the others are nf_tables where the kernel
+// Variant is where the redirect interception stands: LegacyVariant is iptables, the others are nf_tables where the kernel
 // has it.
-type TablesBackend string
+type Variant string
 
-// The backends of iptables.
+// The variants of iptables.
 const (
-	// AutoTables follows what the host's other rules use.
-	AutoTables TablesBackend = "auto"
-	// NFTTables is iptables-nft.
-	NFTTables TablesBackend = "nft"
-	// LegacyTables is iptables-legacy.
-	LegacyTables TablesBackend = "legacy"
+	// AutoVariant follows what the host's other rules use.
+	AutoVariant Variant = "auto"
+	// NFTVariant is iptables-nft.
+	NFTVariant Variant = "nft"
+	// LegacyVariant is iptables-legacy.
+	LegacyVariant Variant = "legacy"
 )
 
 // Rest is how long a backend that failed to take a connection is no one's first choice. After it, one new connection
@@ -51,8 +51,8 @@ type Options struct {
 	Log *slog.Logger
 	// Intercept is how connections reach the proxy. Default Auto.
 	Intercept Interception
-	// Backend is where redirects stand. Default AutoTables.
-	Backend TablesBackend
+	// Variant is where redirects stand. Default AutoVariant.
+	Variant Variant
 	// MaxDescriptors bounds the file descriptors of connections, flows and listeners. Default: what the process may
 	// open, less a reserve for everything else.
 	MaxDescriptors int

@@ -17,25 +17,25 @@ import (
 // modes are what real packets meet on every kernel. One of them is on a node that drops what nobody asks for.
 func modes() []mode {
 	plain, nft, legacy := host.DefaultOptions(), host.DefaultOptions(), host.DefaultOptions()
-	nft.Backend, nft.Mode = "nft", nftables.Needs()
-	legacy.Backend, legacy.Mode = "legacy", iptables.Needs()
+	nft.Variant, nft.Mode = "nft", nftables.Needs()
+	legacy.Variant, legacy.Mode = "legacy", iptables.Needs()
 	return []mode{
 		{name: "userspace, redirect", host: plain, open: openRedirect},
 		{name: "nftables", host: nft, open: openNFTables(nft)},
 		{
 			name: "iptables, nft", host: nft, drops: true,
-			open: openIPTables(iptables.Options{Backend: "nft", Mark: guard.Mark(nft.MasqueradeBit)}), plan: planIPTables(nft),
+			open: openIPTables(iptables.Options{Variant: "nft", Mark: guard.Mark(nft.MasqueradeBit)}), plan: planIPTables(nft),
 		},
 		{
 			name: "iptables, legacy", host: legacy,
-			open: openIPTables(iptables.Options{Backend: "legacy", Mark: guard.Mark(legacy.MasqueradeBit)}), plan: planIPTables(legacy),
+			open: openIPTables(iptables.Options{Variant: "legacy", Mark: guard.Mark(legacy.MasqueradeBit)}), plan: planIPTables(legacy),
 		},
 	}
 }
 
 func ipvsMode() mode {
 	o := host.DefaultOptions()
-	o.Backend, o.Mode = "nft", ipvs.Needs()
+	o.Variant, o.Mode = "nft", ipvs.Needs()
 	return mode{name: "ipvs", host: o, open: func(t *testing.T) dataplane.Dataplane {
 		t.Helper()
 		d, err := ipvs.New(t.Context(), ipvs.Options{Log: slog.New(slog.DiscardHandler), RunDir: o.RunDir})

@@ -107,7 +107,7 @@ func (m mode) asPlanned(t *testing.T, d balancer.Desired) {
 		}
 	}
 	for _, tool := range []string{"iptables", "ip6tables"} {
-		out, err := exec.Command(tool+"-"+string(m.host.Backend)+"-save", "-t", "nat").Output()
+		out, err := exec.Command(tool+"-"+string(m.host.Variant)+"-save", "-t", "nat").Output()
 		if err != nil {
 			t.Fatal(err)
 		}

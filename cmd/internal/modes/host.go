@@ -18,6 +18,6 @@ func HostOptions(c config.Config) host.Options {
 		foreign, err := ipvs.HasForeign(context.Background(), c.RunDir)
 		return foreign || err != nil // what can't be seen may be there
 	}
-	o.Backend, o.MasqueradeBit = host.Backend(c.IPTables.Backend), c.IPTables.MasqueradeBit
+	o.Variant, o.MasqueradeBit = host.Variant(c.IPTables.Backend), c.IPTables.MasqueradeBit
 	return o
 }

@@ -15,7 +15,7 @@ func iptablesMode() Mode {
 	return Mode{
 		Name: config.IPTablesMode,
 		New: func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
-			return iptables.New(ctx, iptables.Options{Log: log, Backend: iptables.TablesBackend(c.IPTables.Backend), Mark: guard.Mark(c.IPTables.MasqueradeBit)})
+			return iptables.New(ctx, iptables.Options{Log: log, Variant: iptables.Variant(c.IPTables.Backend), Mark: guard.Mark(c.IPTables.MasqueradeBit)})
 		},
 		Keeps:        true,
 		Needs:        iptables.Needs(),

@@ -15,7 +15,7 @@ func userspaceMode() Mode {
 		Name: config.UserspaceMode,
 		New: func(_ context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
 			return userspace.New(userspace.Options{
-				Log: log, Intercept: userspace.Interception(c.Userspace.Intercept), Backend: userspace.TablesBackend(c.IPTables.Backend),
+				Log: log, Intercept: userspace.Interception(c.Userspace.Intercept), Variant: userspace.Variant(c.IPTables.Backend),
 			})
 		},
 		Capabilities: func(config.Config) balancer.Capabilities { return userspace.Capabilities() },

@@ -47,20 +47,20 @@ func modelOf(groups []Group) model {
 	return m
 }
 
-// benchmark runs f for each backend and size, in a network namespace of its own.
+// benchmark runs f for each variant and size, in a network namespace of its own.
 func benchmark(b *testing.B, f func(b *testing.B, tool *Tool, groups []Group)) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root: makes a network namespace")
 	}
-	for _, backend := range []Backend{NFT, Legacy} {
+	for _, variant := range []Variant{NFT, Legacy} {
 		for _, n := range []int{1000, 10000} {
-			b.Run(fmt.Sprintf("%s/%d", backend, n), func(b *testing.B) {
+			b.Run(fmt.Sprintf("%s/%d", variant, n), func(b *testing.B) {
 				b.Setenv("XTABLES_LOCKFILE", filepath.Join(b.TempDir(), "xtables.lock"))
 				runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 				if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 					b.Skip("needs network namespaces: ", err)
 				}
-				tool, err := Find(b.Context(), IPv4, backend, slog.New(slog.DiscardHandler))
+				tool, err := Find(b.Context(), IPv4, variant, slog.New(slog.DiscardHandler))
 				if u := (*UnsupportedError)(nil); errors.As(err, &u) {
 					b.Skip(err)
 				}

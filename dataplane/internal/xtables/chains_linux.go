@@ -12,7 +12,7 @@ import (
 func (t *Tool) Chains(ctx context.Context, table string, ours func(chain string) bool) ([]string, error) {
 	err := ctx.Err()
 	var chains []string
-	if err == nil && t.backend == NFT {
+	if err == nil && t.variant == NFT {
 		var all []nft.Found
 		all, err = chainsNFT(t.family, table)
 		for _, c := range all {
@@ -34,7 +34,7 @@ func (t *Tool) ChainExists(ctx context.Context, table, chain string) (exists boo
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	if t.backend == NFT {
+	if t.variant == NFT {
 		err = inNFT(func(c *nft.Conn) (err error) {
 			exists, err = c.HasChain(tableOf(t.family, table), chain)
 			return err

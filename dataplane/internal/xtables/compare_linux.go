@@ -26,7 +26,7 @@ func (t *Tool) Compare(ctx context.Context, table string, ours func(chain string
 	if ours == nil {
 		ours = func(string) bool { return false }
 	}
-	if t.backend == NFT {
+	if t.variant == NFT {
 		reason, err = compareNFT(t.family, table, ours, want)
 	} else {
 		reason, err = compareLegacy(t.family, table, ours, want)

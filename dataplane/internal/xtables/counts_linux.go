@@ -17,7 +17,7 @@ import (
 // of each connection is seen. They are, in the order of the rules. Chains that are absent are
 // absent in the result. It takes nft 30 us a chain of 10 rules, and legacy as long as Compare, however few they are.
 func (t *Tool) Counts(ctx context.Context, table string, chains []string) (counts map[string][]uint64, err error) {
-	if t.backend == NFT {
+	if t.variant == NFT {
 		counts, err = countsNFT(ctx, t.family, table, chains)
 	} else if err = ctx.Err(); err == nil {
 		named := make(map[string]bool, len(chains))
@@ -32,7 +32,7 @@ func (t *Tool) Counts(ctx context.Context, table string, chains []string) (count
 // FullCounts is Counts of all chains whose names begin with prefix.
 func (t *Tool) FullCounts(ctx context.Context, table, prefix string) (counts map[string][]uint64, err error) {
 	ours := func(name []byte) bool { return bytes.HasPrefix(name, []byte(prefix)) }
-	if t.backend == NFT {
+	if t.variant == NFT {
 		var chains []string
 		if chains, err = t.Chains(ctx, table, func(name string) bool { return strings.HasPrefix(name, prefix) }); err == nil {
 			counts, err = countsNFT(ctx, t.family, table, chains)

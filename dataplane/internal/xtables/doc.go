@@ -1,6 +1,6 @@
 // Package xtables drives iptables and ip6tables: the one place that starts their programs and reads what they say.
 //
-// A Tool is one family (IPv4 or IPv6) with one backend (nft or legacy), found by Find, which proves by a trial chain
+// A Tool is one family (IPv4 or IPv6) with one variant (nft or legacy), found by Find, which proves by a trial chain
 // that it works here:
 //
 //	tool, err := xtables.Find(ctx, xtables.IPv4, xtables.Auto, log)

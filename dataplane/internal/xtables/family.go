@@ -29,21 +29,21 @@ func (f Family) program() string {
 	return "iptables"
 }
 
-// Backend is where the kernel keeps the rules.
-type Backend string
+// Variant is where the kernel keeps the rules.
+type Variant string
 
-// The backends: Auto follows the host.
+// The variants: Auto follows the host.
 const (
-	Auto   Backend = "auto"
-	NFT    Backend = "nft"
-	Legacy Backend = "legacy"
+	Auto   Variant = "auto"
+	NFT    Variant = "nft"
+	Legacy Variant = "legacy"
 )
 
 // Values lists what users may write.
-func (Backend) Values() []string { return []string{"auto", "nft", "legacy"} }
+func (Variant) Values() []string { return []string{"auto", "nft", "legacy"} }
 
-func (b Backend) other() Backend {
-	if b == NFT {
+func (v Variant) other() Variant {
+	if v == NFT {
 		return Legacy
 	}
 	return NFT

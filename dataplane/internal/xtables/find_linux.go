@@ -17,33 +17,33 @@ import (
 // trialChain is created and deleted to prove that rules can be written.
 const trialChain = "VIPD-TRIAL"
 
-// Find returns the tool of a family. Auto takes the backend that the host's other rules use: that of plain "iptables"
+// Find returns the tool of a family. Auto takes the variant that the host's other rules use: that of plain "iptables"
 // if it has any, else the other one if that has any, else that of plain "iptables". A trial chain, created and deleted,
 // proves that the tool works; where it does not, the error is an *UnsupportedError with the way out, or, where somebody
 // else was at the tables for too long, one of which IsBusy is true.
-func Find(ctx context.Context, family Family, backend Backend, log *slog.Logger) (*Tool, error) {
+func Find(ctx context.Context, family Family, variant Variant, log *slog.Logger) (*Tool, error) {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
-	tool, err := f.find(ctx, backend)
+	tool, err := f.find(ctx, variant)
 	if err != nil {
 		return nil, err
 	}
 	if err := f.try(ctx, tool); err != nil {
 		return nil, f.unsupported(tool.program, err)
 	}
-	log.Debug("found iptables", "family", family, "program", tool.program, "backend", tool.backend)
+	log.Debug("found iptables", "family", family, "program", tool.program, "backend", tool.variant)
 	return tool, nil
 }
 
-// Existing returns the tools of every backend of a family that may hold rules, without writing anything: for who has to
-// remove what an earlier process left, whatever backend that used.
+// Existing returns the tools of every variant of a family that may hold rules, without writing anything: for who has to
+// remove what an earlier process left, whatever variant that used.
 func Existing(ctx context.Context, family Family) []*Tool {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	var tools []*Tool
-	for _, backend := range []Backend{NFT, Legacy} {
-		if backend == Legacy && len(f.loaded(family)) == 0 {
+	for _, variant := range []Variant{NFT, Legacy} {
+		if variant == Legacy && len(f.loaded(family)) == 0 {
 			continue
 		}
-		if tool, err := f.find(ctx, backend); err == nil {
+		if tool, err := f.find(ctx, variant); err == nil {
 			tools = append(tools, tool)
 		}
 	}
@@ -76,41 +76,41 @@ type finder struct {
 	privileged func() bool
 }
 
-func (f *finder) find(ctx context.Context, backend Backend) (*Tool, error) {
-	tool := &Tool{family: f.family, backend: backend, why: "configured", run: f.run}
+func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
+	tool := &Tool{family: f.family, variant: variant, why: "configured", run: f.run}
 	tool.jumps = sync.OnceValues(func() (jumpEditor, error) { return f.editor(tool.program) })
-	switch backend {
+	switch variant {
 	case NFT, Legacy:
-		tool.program = f.program(backend)
+		tool.program = f.program(variant)
 		if _, err := f.look(tool.program); err != nil {
 			// Some systems have the plain names only.
-			if of, plainErr := f.plainBackend(ctx); plainErr != nil || of != backend {
+			if of, plainErr := f.plainVariant(ctx); plainErr != nil || of != variant {
 				return nil, f.unsupported(tool.program, err)
 			}
 			tool.program = f.family.program()
 		}
 	case Auto:
-		plain, err := f.plainBackend(ctx)
+		plain, err := f.plainVariant(ctx)
 		if err != nil {
 			return nil, f.unsupported(f.family.program(), err)
 		}
-		tool.program, tool.backend, tool.why = f.family.program(), plain, "the host's other rules are there"
+		tool.program, tool.variant, tool.why = f.family.program(), plain, "the host's other rules are there"
 		if f.inUse(ctx, tool.program, plain) {
 			break
 		}
 		if other := plain.other(); f.inUse(ctx, f.program(other), other) {
-			tool.program, tool.backend = f.program(other), other
+			tool.program, tool.variant = f.program(other), other
 			break
 		}
 		tool.why = "plain " + tool.program + " is that"
 	default:
-		return nil, fmt.Errorf("%q is no backend of iptables; auto, nft and legacy are", backend)
+		return nil, fmt.Errorf("%q is no backend of iptables; auto, nft and legacy are", variant)
 	}
 	return tool, nil
 }
 
-// plainBackend asks the program without a suffix which backend it is.
-func (f *finder) plainBackend(ctx context.Context) (Backend, error) {
+// plainVariant asks the program without a suffix which variant it is.
+func (f *finder) plainVariant(ctx context.Context) (Variant, error) {
 	program := f.family.program()
 	if _, err := f.look(program); err != nil {
 		return "", err
@@ -127,11 +127,11 @@ func (f *finder) plainBackend(ctx context.Context) (Backend, error) {
 
 // inUse reports whether anybody but us has rules there. It asks of legacy only the tables that are loaded, because
 // asking for a table loads it.
-func (f *finder) inUse(ctx context.Context, program string, backend Backend) bool {
+func (f *finder) inUse(ctx context.Context, program string, variant Variant) bool {
 	if _, err := f.look(program + "-save"); err != nil {
 		return false
 	}
-	if backend == NFT {
+	if variant == NFT {
 		stdout, _, err := f.run(ctx, "", program+"-save")
 		return err == nil && hasForeignRules(stdout)
 	}
@@ -161,8 +161,8 @@ func (f *finder) try(ctx context.Context, t *Tool) error {
 	return t.DeleteChains(ctx, "filter", trialChain)
 }
 
-// program returns the name of the family's program of one backend.
-func (f *finder) program(b Backend) string { return f.family.program() + "-" + string(b) }
+// program returns the name of the family's program of one variant.
+func (f *finder) program(b Variant) string { return f.family.program() + "-" + string(b) }
 
 // unsupported finds the way out for err.
 func (f *finder) unsupported(feature string, err error) error {

@@ -34,7 +34,7 @@ func (s script) run(_ context.Context, input, program string, args ...string) (s
 	return out, "", nil
 }
 
-func TestFindBackend(t *testing.T) {
+func TestFindVariant(t *testing.T) {
 	const foreign = "*filter\n-A INPUT -j ACCEPT\nCOMMIT\n"
 	const ours = "*nat\n-A PREROUTING -j VIPD-SERVICES\nCOMMIT\n"
 	nftPlain := script{
@@ -55,9 +55,9 @@ func TestFindBackend(t *testing.T) {
 		name    string
 		host    script
 		loaded  []string
-		ask     Backend
+		ask     Variant
 		program string
-		backend Backend
+		variant Variant
 		why     string
 	}{
 		{"an empty host has its default", nftPlain, nil, Auto, "iptables", NFT, "plain iptables is that"},
@@ -76,8 +76,8 @@ func TestFindBackend(t *testing.T) {
 				loaded: func(Family) []string { return c.loaded },
 			}
 			got, err := f.find(t.Context(), c.ask)
-			if err != nil || got.program != c.program || got.backend != c.backend || got.Why() != c.why {
-				t.Fatalf("got %+v, %v; want %s (%s), because %s", got, err, c.program, c.backend, c.why)
+			if err != nil || got.program != c.program || got.variant != c.variant || got.Why() != c.why {
+				t.Fatalf("got %+v, %v; want %s (%s), because %s", got, err, c.program, c.variant, c.why)
 			}
 		})
 	}
@@ -109,13 +109,13 @@ func TestFindSaysWhatIsNeeded(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		host       script
-		ask        Backend
+		ask        Variant
 		privileged bool
 		want       string // "" for success
 	}{
 		{"works", works, Auto, true, ""},
 		{"not installed", script{}, Auto, true, "apt-get install iptables"},
-		{"not this backend", works, Legacy, true, "apt-get install iptables"},
+		{"not this variant", works, Legacy, true, "apt-get install iptables"},
 		{"no privilege", refuses, Auto, false, "CAP_NET_ADMIN"},
 		{"no kernel support", refuses, Auto, true, "modprobe"},
 	} {

@@ -65,7 +65,7 @@ func TestCompareNotices(t *testing.T) {
 			}
 			after, err := tool.Stamp("nat")
 			must(t, err)
-			if changed := after != before; changed != (c.damage != "") && !(tool.Backend() == Legacy && c.name == "a jump leads elsewhere") {
+			if changed := after != before; changed != (c.damage != "") && !(tool.Variant() == Legacy && c.name == "a jump leads elsewhere") {
 				t.Errorf("%s: the stamp changed: %t (%+v, %+v)", c.name, changed, before, after)
 			}
 			reason, err := tool.Compare(ctx, "nat", nil, sizes)
@@ -108,10 +108,10 @@ func TestStamp(t *testing.T) {
 		for _, rules := range m {
 			ours += len(rules)
 		}
-		if tool.Backend() == Legacy && before.Entries-empty.Entries != ours+ofOthers {
+		if tool.Variant() == Legacy && before.Entries-empty.Entries != ours+ofOthers {
 			t.Fatalf("%d entries, and %d before: want %d more", before.Entries, empty.Entries, ours+ofOthers)
 		}
-		if got, err := tool.Stamp("no-such-table"); tool.Backend() == Legacy && (err == nil || got != Stamp{}) {
+		if got, err := tool.Stamp("no-such-table"); tool.Variant() == Legacy && (err == nil || got != Stamp{}) {
 			t.Fatalf("of a table that is absent: got %+v, %v", got, err)
 		}
 	})
@@ -298,7 +298,7 @@ func TestNativeChains(t *testing.T) {
 		t.Skip("needs nft: ", err)
 	}
 	everyTool(t, func(t *testing.T, tool *Tool) {
-		if tool.Backend() != NFT {
+		if tool.Variant() != NFT {
 			return
 		}
 		family := map[Family]string{IPv4: "ip", IPv6: "ip6"}[tool.Family()]
@@ -344,7 +344,7 @@ func TestWriteTellsCounts(t *testing.T) {
 		must(t, tool.Restore(t.Context(), "*nat\n:VIPD-A - [0:0]\n:VIPD-B - [0:0]\n:VIPD-C - [0:0]\n"+
 			"-A VIPD-A -p tcp -c 12 720 -m comment --comment \"not -c 1 2\" -j RETURN\n-A VIPD-A -c 3 4\n-A VIPD-C -c 5 6\nCOMMIT\n"))
 		first := []uint64{12, 3}
-		if tool.Backend() == NFT && tool.Family() == IPv6 {
+		if tool.Variant() == NFT && tool.Family() == IPv6 {
 			first = make([]uint64, 2) // its iptables does not take counters
 		}
 		for _, c := range []struct {

@@ -27,7 +27,7 @@ var seed = maphash.MakeSeed()
 // Prints returns what the named chains contain. Chains that are absent are absent in the result. Of the kernel's own
 // chains only the rules count that lead to chains whose names begin with prefix. It costs what Counts does.
 func (t *Tool) Prints(ctx context.Context, table, prefix string, chains []string) (prints map[string]Print, err error) {
-	if t.backend == NFT {
+	if t.variant == NFT {
 		prints, err = printsNFT(ctx, t.family, table, prefix, chains)
 	} else if err = ctx.Err(); err == nil {
 		prints, err = printsLegacy(t.family, table, prefix, chains)

@@ -24,7 +24,7 @@ type Stamp struct {
 // changes elsewhere in the namespace change it too. In legacy it does not show a change that keeps number, size, and the
 // bounds of the kernel's chains: one rule for another of the same make. The zero Stamp comes with an error.
 func (t *Tool) Stamp(table string) (Stamp, error) {
-	if t.backend == Legacy {
+	if t.variant == Legacy {
 		return legacyStamp(t.family, table)
 	}
 	var s Stamp

@@ -18,11 +18,11 @@ import (
 // waitSeconds is how long a program waits for others that hold the lock of the tables.
 const waitSeconds = 5
 
-// Tool is one family's iptables with one backend. Its methods may be called by several goroutines; each runs the
+// Tool is one family's iptables with one variant. Its methods may be called by several goroutines; each runs the
 // program in the network namespace of its caller's thread.
 type Tool struct {
 	family  Family
-	backend Backend
+	variant Variant
 	why     string
 	program string // such as iptables-nft; -restore and -save are appended
 	// jumps makes the editor of jumps when it is first asked for: that asks the program for its version.
@@ -47,10 +47,10 @@ type command func(ctx context.Context, input, program string, args ...string) (s
 // Family returns the family that the tool writes rules of.
 func (t *Tool) Family() Family { return t.family }
 
-// Backend returns NFT or Legacy.
-func (t *Tool) Backend() Backend { return t.backend }
+// Variant returns NFT or Legacy.
+func (t *Tool) Variant() Variant { return t.variant }
 
-// Why says in some words why it is this backend, such as "configured".
+// Why says in some words why it is this variant, such as "configured".
 func (t *Tool) Why() string { return t.why }
 
 // Restore carries out input, in the syntax of iptables-restore, and leaves alone what input does not name. Each COMMIT

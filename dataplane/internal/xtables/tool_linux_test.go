@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// everyTool runs test with each backend and family that this host has.
+// everyTool runs test with each variant and family that this host has.
 func everyTool(t *testing.T, test func(t *testing.T, tool *Tool)) {
-	for _, backend := range []Backend{NFT, Legacy} {
+	for _, variant := range []Variant{NFT, Legacy} {
 		for _, family := range Families() {
-			t.Run(fmt.Sprintf("%s %s", backend, family), func(t *testing.T) {
-				tool, err := Find(t.Context(), family, backend, slog.New(slog.DiscardHandler))
+			t.Run(fmt.Sprintf("%s %s", variant, family), func(t *testing.T) {
+				tool, err := Find(t.Context(), family, variant, slog.New(slog.DiscardHandler))
 				if u := (*UnsupportedError)(nil); errors.As(err, &u) {
 					t.Skip(err)
 				}
@@ -143,14 +143,14 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestFollowsTheHost lets real rules of the host decide which backend Auto takes.
+// TestFollowsTheHost lets real rules of the host decide which variant Auto takes.
 func TestFollowsTheHost(t *testing.T) {
 	if !isolated(t) {
 		return
 	}
 	log := slog.New(slog.DiscardHandler)
-	for _, backend := range []Backend{Legacy, NFT} {
-		host, err := Find(t.Context(), IPv4, backend, log)
+	for _, variant := range []Variant{Legacy, NFT} {
+		host, err := Find(t.Context(), IPv4, variant, log)
 		if u := (*UnsupportedError)(nil); errors.As(err, &u) {
 			t.Skip(err)
 		}
@@ -158,8 +158,8 @@ func TestFollowsTheHost(t *testing.T) {
 		must(t, host.Restore(t.Context(), "*filter\n-A INPUT -p sctp -j ACCEPT\nCOMMIT\n"))
 		got, err := Find(t.Context(), IPv4, Auto, log)
 		must(t, err)
-		if got.Backend() != backend {
-			t.Errorf("the host uses %s, auto took %s (%s)", backend, got.Backend(), got.program)
+		if got.Variant() != variant {
+			t.Errorf("the host uses %s, auto took %s (%s)", variant, got.Variant(), got.program)
 		}
 		must(t, host.Restore(t.Context(), "*filter\n-D INPUT -p sctp -j ACCEPT\nCOMMIT\n"))
 	}

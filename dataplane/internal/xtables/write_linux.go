@@ -48,7 +48,7 @@ func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done in
 // write: chains whose counters can't be had are absent in the result.
 func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]uint64, err error) {
 	w := t.writer(table, groups)
-	if t.backend == Legacy {
+	if t.variant == Legacy {
 		w.asked = chains
 	} else if len(chains) > 0 {
 		w.counts, _ = t.Counts(ctx, table, chains)
@@ -60,7 +60,7 @@ func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, c
 // writer returns what writes groups.
 func (t *Tool) writer(table string, groups []Group) *writer {
 	w := &writer{tool: t, table: table}
-	if t.backend == NFT {
+	if t.variant == NFT {
 		w.limit = nftBlock()
 		if w.fill(groups, 0) < len(groups) && t.crowded(table) {
 			w.limit = nftCrowdedBlock()

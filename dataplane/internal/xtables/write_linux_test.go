@@ -347,7 +347,7 @@ func TestWriteInUserNamespace(t *testing.T) {
 			t.Fatalf("%d of %d done, %v", n, len(groups), err)
 		}
 		m.check(t, tool)
-		if tool.Backend() == Legacy {
+		if tool.Variant() == Legacy {
 			return
 		}
 		big := Group{Write: []Chain{{"VIPD-BIG", slices.Repeat([]string{rule}, 3000)}}}

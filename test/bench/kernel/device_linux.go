@@ -27,7 +27,7 @@ const beside = "beside"
 
 func newDevice(b backend, s spec) (*device, error) {
 	options := hostside.DefaultOptions()
-	options.Backend, options.Mode = hostside.Backend(b), dataplane.Needs{Forward: true, LocalIn: true}
+	options.Variant, options.Mode = hostside.Variant(b), dataplane.Needs{Forward: true, LocalIn: true}
 	h, err := hostside.New(options)
 	if err != nil {
 		return nil, fmt.Errorf("starting the host's side: %w", err)

@@ -55,7 +55,7 @@ func newOwn(b backend, s spec) (*own, error) {
 func (o *own) start(probe time.Duration) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	options := hostside.DefaultOptions()
-	options.Backend, options.Log = hostside.Backend(o.backend), log
+	options.Variant, options.Log = hostside.Variant(o.backend), log
 	var d dataplane.Dataplane
 	var err error
 	switch o.spec.Layout {
@@ -69,7 +69,7 @@ func (o *own) start(probe time.Duration) error {
 	default:
 		options.Interface = "lo"
 		options.Mode = iptables.Needs()
-		mode := iptables.Options{Log: log, Backend: options.Backend}
+		mode := iptables.Options{Log: log, Variant: options.Variant}
 		if o.spec.Layout == completeLayout {
 			mode.Mark = guard.Mark(options.MasqueradeBit)
 		}
