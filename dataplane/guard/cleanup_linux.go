@@ -60,14 +60,18 @@ func (c *cleaner) do(what string, do func() error) {
 // rules removes our chains, and the jumps to them, from one variant.
 func (c *cleaner) rules(y *legacy, tool Tool, which string) {
 	for _, p := range slices.Backward(y.parts) {
-		chains, err := y.remove(c.ctx, tool, p, true)
+		chains, err := y.there(c.ctx, tool, p)
 		if err != nil {
 			c.errs = append(c.errs, err)
 			continue
 		}
 		if len(chains) > 0 {
-			c.do(fmt.Sprintf("remove from table %s (%s): chains %s", p.def.table, which, strings.Join(chains, ", ")), func() error {
-				return y.removePart(c.ctx, tool, p)
+			var names []string
+			for _, chain := range chains {
+				names = append(names, chain.name)
+			}
+			c.do(fmt.Sprintf("remove from table %s (%s): chains %s", p.def.table, which, strings.Join(names, ", ")), func() error {
+				return write(c.ctx, tool, []*part{p}, y.remove)
 			})
 		}
 	}

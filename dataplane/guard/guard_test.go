@@ -29,6 +29,8 @@ type kernel struct {
 	kinds map[string]ipset.Kind
 	// chains holds rules by table and chain, such as "filter VIPD-GUARD".
 	chains map[string][]string
+	// left is what wrote has seen, by table and chain.
+	left map[string]map[string][]string
 	// fail returns an error for some operations; nil means none fails.
 	fail func() error
 	ops  int
@@ -39,7 +41,7 @@ type kernel struct {
 
 func newKernel(t *testing.T) *kernel {
 	return &kernel{
-		t: t, sets: map[string]map[ipset.Entry]bool{}, kinds: map[string]ipset.Kind{},
+		t: t, sets: map[string]map[ipset.Entry]bool{}, kinds: map[string]ipset.Kind{}, left: map[string]map[string][]string{},
 		chains: map[string][]string{
 			"filter INPUT": nil, "filter FORWARD": nil, "filter OUTPUT": nil, "mangle PREROUTING": nil, "mangle OUTPUT": nil,
 			"nat POSTROUTING": nil, "raw PREROUTING": nil, "raw OUTPUT": nil,
@@ -226,30 +228,29 @@ func (k *kernel) ChainExists(_ context.Context, table, chain string) (bool, erro
 	return ok, k.op()
 }
 
-// look counts rules, and what leads to chains.
 // writing implements ruleWatch.
 func (*kernel) writing(context.Context, Tool, string) error { return nil }
 
 // wrote implements ruleWatch.
-func (k *kernel) wrote(_ context.Context, _ Tool, table string, want map[string]chainSize, _ []string) error {
-	for name, s := range want {
-		if n := len(k.chains[table+" "+name]); n != s.rules {
-			return fmt.Errorf("%s of %s has %d rules, want %d", name, table, n, s.rules)
+func (k *kernel) wrote(_ context.Context, _ Tool, table string, want map[string]int, bases []string) error {
+	k.left[table] = map[string][]string{}
+	for name, rules := range want {
+		if n := len(k.chains[table+" "+name]); n != rules {
+			return fmt.Errorf("%s of %s has %d rules, want %d", name, table, n, rules)
 		}
+		k.left[table][name] = k.chains[table+" "+name]
+	}
+	for _, name := range bases {
+		k.left[table][name] = k.chains[table+" "+name]
 	}
 	return nil
 }
 
-func (k *kernel) look(_ context.Context, _ Tool, table string, want map[string]chainSize) (string, error) {
-	var all []chain
-	for name, rules := range k.chains {
-		if name, ok := strings.CutPrefix(name, table+" "); ok {
-			all = append(all, chain{name, rules})
-		}
-	}
-	for name, size := range want {
-		if got := (chainSize{len(k.chains[table+" "+name]), leading(all, nil, name)}); got != size {
-			return fmt.Sprintf("chain %s: %+v instead of %+v", name, got, size), k.op()
+// look implements ruleWatch.
+func (k *kernel) look(_ context.Context, _ Tool, table string) (string, error) {
+	for name, rules := range k.left[table] {
+		if now, ok := k.chains[table+" "+name]; !ok || !slices.Equal(now, rules) {
+			return fmt.Sprintf("chain %s: %q instead of %q", name, now, rules), k.op()
 		}
 	}
 	return "", k.op()
@@ -608,7 +609,7 @@ func (h *history) checkRestricted() {
 				h.fatalf("%s may be applied, and %s lacks it", f.Key, name)
 			}
 		}
-		if !contains(h.g.plan.vips, f.Addr) || h.k.chains["mangle VIPD-ARRIVING"] == nil || !slices.ContainsFunc(h.k.chains["mangle PREROUTING"], func(r string) bool { return leadsTo(r, "VIPD-PREROUTING") }) {
+		if !contains(h.g.plan.vips, f.Addr) || h.k.chains["mangle VIPD-ARRIVING"] == nil || !slices.ContainsFunc(h.k.chains["mangle PREROUTING"], func(r string) bool { return strings.HasSuffix(r, "-j VIPD-PREROUTING") }) {
 			h.fatalf("%s may be applied, and no rules lead to its source ranges", f.Key)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
 )
 
 // trialChain holds a rule for a moment, to prove that the kernel takes it.
@@ -46,21 +47,75 @@ func (g *legacy) try(ctx context.Context, tool Tool) error {
 	return nil
 }
 
-// bring makes a part what it should be: all of it where that is not known, else what differs.
-func (g *legacy) bring(ctx context.Context, tool Tool, p *part) error {
-	var err error
-	switch {
-	case p.failed != nil && !p.refusals.over():
-		return nil
-	case !g.wants(p):
-		if p.chains != nil || !g.looked {
-			err = g.removePart(ctx, tool, p)
-		}
-	case p.chains == nil:
-		err = g.install(ctx, tool, p)
-	case g.stale:
-		err = g.rewrite(ctx, tool, p)
+// batch is what is written for some parts in one run of the program: to start programs is most of what the guard takes. Each part
+// is a transaction of its own, and none looks at what another one writes.
+type batch struct {
+	Tool
+	text string
+	// done are what to note once all is written.
+	done []func()
+	read map[[2]string][]string // rules by table and chain
+}
+
+func (b *batch) add(text string, done func()) {
+	b.text += text
+	b.done = append(b.done, done)
+}
+
+// Rules implements Tool: parts have base chains in common, which are read once.
+func (b *batch) Rules(ctx context.Context, table, chain string) (rules []string, err error) {
+	at := [2]string{table, chain}
+	rules, known := b.read[at]
+	if !known {
+		rules, err = b.Tool.Rules(ctx, table, chain)
+		b.read[at] = rules
 	}
+	return rules, err
+}
+
+// write writes what is to be done for parts. Where something is refused it is as if nothing was known to be done: to do it part by
+// part finds out which, and what is done twice changes nothing.
+func write(ctx context.Context, tool Tool, parts []*part, add func(context.Context, *batch, *part) error) error {
+	b := &batch{Tool: tool, read: map[[2]string][]string{}}
+	for _, p := range parts {
+		if err := add(ctx, b, p); err != nil {
+			return err
+		}
+	}
+	if b.text != "" {
+		if err := tool.Restore(ctx, b.text); err != nil {
+			return err
+		}
+	}
+	for _, done := range b.done {
+		done()
+	}
+	return nil
+}
+
+// change adds what makes a part what it should be: all of it where that is not known, else what differs.
+func (g *legacy) change(ctx context.Context, b *batch, p *part) error {
+	switch {
+	case !g.wants(p):
+		if p.chains == nil && g.looked {
+			return nil
+		}
+		b.add("", p.forget)
+		return g.remove(ctx, b, p)
+	case p.chains == nil:
+		return g.install(ctx, b, p)
+	case g.stale:
+		return g.rewrite(ctx, b, p)
+	}
+	return nil
+}
+
+// bring makes one part what it should be.
+func (g *legacy) bring(ctx context.Context, tool Tool, p *part) error {
+	if p.failed != nil && !p.refusals.over() {
+		return nil
+	}
+	err := write(ctx, tool, []*part{p}, g.change)
 	switch {
 	case err == nil:
 		if p.failed != nil {
@@ -70,7 +125,7 @@ func (g *legacy) bring(ctx context.Context, tool Tool, p *part) error {
 	case ctx.Err() == nil && isRefused(err) && p.refusals.again():
 		g.log.Debug("the kernel refuses a part of the guard", "part", p.def.name, "family", g.family, "again", p.refusals.due, "err", err)
 		p.failed, err = err, nil
-		p.chains, p.jumps = nil, nil
+		p.forget()
 	}
 	if err != nil {
 		return fmt.Errorf("putting up the part %s: %w", p.def.name, err)
@@ -80,12 +135,12 @@ func (g *legacy) bring(ctx context.Context, tool Tool, p *part) error {
 
 // install puts a part in the place of whatever an earlier process left of it, in one transaction: there is no moment
 // without either.
-func (g *legacy) install(ctx context.Context, tool Tool, p *part) error {
+func (g *legacy) install(ctx context.Context, b *batch, p *part) error {
 	chains, jumps := p.def.chains(&g.plan), p.def.jumps(&g.plan)
 	declared := slices.Clone(chains)
-	var further, retired []string
+	var retired []string
 	for _, name := range p.def.retired {
-		exists, err := tool.ChainExists(ctx, p.def.table, name)
+		exists, err := b.ChainExists(ctx, p.def.table, name)
 		if err != nil {
 			return err
 		}
@@ -93,55 +148,41 @@ func (g *legacy) install(ctx context.Context, tool Tool, p *part) error {
 			declared, retired = append(declared, chain{name: name}), append(retired, "-X "+name)
 		}
 	}
-	for _, j := range jumps {
-		lines, err := rejoin(ctx, tool, p.def.table, j, declared)
-		if err != nil {
-			return err
-		}
-		further = append(further, lines...)
-	}
-	if err := tool.Restore(ctx, restore(p.def.table, declared, append(further, retired...)...)); err != nil {
+	further, err := join(ctx, b, p.def.table, jumps, true, declared)
+	if err != nil {
 		return err
 	}
-	p.chains, p.jumps = chains, jumps
-	g.log.Debug("put up a part of the guard", "part", p.def.name, "family", g.family)
+	b.add(restore(p.def.table, declared, append(further, retired...)...), func() {
+		p.chains, p.jumps = chains, jumps
+		g.log.Debug("put up a part of the guard", "part", p.def.name, "family", g.family)
+	})
 	return nil
 }
 
-// rejoin returns the lines that make j the only rule of its base that leads to one of our chains. Where it is there, in these
-// words, it stays in its place: others may have put theirs before it, and would do so again.
-func rejoin(ctx context.Context, tool Tool, table string, j jump, own []chain) ([]string, error) {
-	rules, err := jumpsTo(ctx, tool, table, j.base, own)
-	if err != nil {
-		return nil, err
+// join returns the lines that make the jumps, or without put none, the only rules of their bases that lead to the part's chains.
+func join(ctx context.Context, tool Tool, table string, jumps []jump, put bool, own []chain) (lines []string, err error) {
+	names := make([]string, len(own))
+	for i, c := range own {
+		names[i] = c.name
 	}
-	var lines []string
-	there := false
-	for _, r := range rules {
-		if r == j.rule && !there {
-			there = true
-			continue
+	for _, j := range jumps {
+		rules, err := tool.Rules(ctx, table, j.base)
+		if err != nil {
+			return nil, err
 		}
-		lines = append(lines, "-D "+j.base+" "+r)
-	}
-	if !there {
-		lines = append(lines, j.insertion())
+		rule := ""
+		if put {
+			rule = j.rule
+		}
+		lines = append(lines, xtables.Join(rules, j.base, rule, names...)...)
 	}
 	return lines, nil
 }
 
-// jumpsTo returns the rules of a base chain that lead to any of the chains.
-func jumpsTo(ctx context.Context, tool Tool, table, base string, chains []chain) ([]string, error) {
-	rules, err := tool.Rules(ctx, table, base)
-	return slices.DeleteFunc(rules, func(rule string) bool {
-		return !slices.ContainsFunc(chains, func(c chain) bool { return leadsTo(rule, c.name) })
-	}), err
-}
-
 // rewrite rewrites the chains that the plan makes others.
-func (g *legacy) rewrite(ctx context.Context, tool Tool, p *part) error {
+func (g *legacy) rewrite(ctx context.Context, b *batch, p *part) error {
 	if !slices.Equal(p.jumps, p.def.jumps(&g.plan)) {
-		return g.install(ctx, tool, p)
+		return g.install(ctx, b, p)
 	}
 	chains := p.def.chains(&g.plan)
 	var changed []chain
@@ -150,13 +191,9 @@ func (g *legacy) rewrite(ctx context.Context, tool Tool, p *part) error {
 			changed = append(changed, c)
 		}
 	}
-	if len(changed) == 0 {
-		return nil
+	if len(changed) > 0 {
+		b.add(restore(p.def.table, changed), func() { p.chains = chains })
 	}
-	if err := tool.Restore(ctx, restore(p.def.table, changed)); err != nil {
-		return err
-	}
-	p.chains = chains
 	return nil
 }
 
@@ -223,14 +260,11 @@ func (g *legacy) present() (bool, error) {
 func (g *legacy) removeRules(ctx context.Context, tool Tool) error {
 	parts := slices.Clone(g.parts)
 	slices.Reverse(parts)
-	err := g.atOnce(ctx, tool, parts, func(tool Tool, p *part) error { return g.removePart(ctx, tool, p) })
-	if !isRefused(err) {
-		return err
+	if err := write(ctx, tool, parts, g.remove); err != nil {
+		return fmt.Errorf("removing rules of the guard: %w", err)
 	}
-	for _, p := range slices.Backward(g.parts) {
-		if err := g.removePart(ctx, tool, p); err != nil {
-			return fmt.Errorf("removing the part %s: %w", p.def.name, err)
-		}
+	for _, p := range parts {
+		p.forget()
 	}
 	return nil
 }
@@ -243,21 +277,11 @@ func (g *legacy) removeOthers(ctx context.Context, tool Tool) error {
 		}
 	}
 	for _, other := range g.others(ctx, tool) {
-		for _, p := range g.parts {
-			if _, err := g.remove(ctx, other, p, false); err != nil {
-				return err
-			}
+		if err := write(ctx, other, g.parts, g.remove); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-func (g *legacy) removePart(ctx context.Context, tool Tool, p *part) error {
-	_, err := g.remove(ctx, tool, p, false)
-	if err == nil {
-		p.chains, p.jumps = nil, nil
-	}
-	return err
 }
 
 // possible reports whether the part can be there. To look for a chain in a table of the legacy variant makes the table,
@@ -278,44 +302,40 @@ func (g *legacy) possible(p *part) (bool, error) {
 	return false, nil
 }
 
-// remove removes a part's jumps and chains, and those of earlier versions, in one transaction. It returns the names of
-// the chains that there are, which is all that it does in a dry run.
-func (g *legacy) remove(ctx context.Context, tool Tool, p *part, dry bool) ([]string, error) {
+// there are the chains of a part, and of earlier versions of it, that the kernel has.
+func (g *legacy) there(ctx context.Context, tool Tool, p *part) (there []chain, err error) {
 	if possible, err := g.possible(p); !possible {
 		return nil, err
 	}
-	var chains []chain
-	var names, further []string
-	for _, c := range p.def.chains(&g.plan) {
-		chains = append(chains, chain{name: c.name})
-	}
+	all := p.def.chains(&g.plan)
 	for _, name := range p.def.retired {
-		chains = append(chains, chain{name: name})
+		all = append(all, chain{name: name})
 	}
-	var present []chain
-	for _, c := range chains {
+	for _, c := range all {
 		exists, err := tool.ChainExists(ctx, p.def.table, c.name)
 		if err != nil {
 			return nil, err
 		}
 		if exists {
-			present, names = append(present, c), append(names, c.name)
+			there = append(there, chain{name: c.name})
 		}
 	}
-	if len(present) == 0 || dry {
-		return names, nil
+	return there, nil
+}
+
+// remove adds what removes a part's jumps and chains, and those of earlier versions.
+func (g *legacy) remove(ctx context.Context, b *batch, p *part) error {
+	chains, err := g.there(ctx, b, p)
+	if len(chains) == 0 || err != nil {
+		return err
 	}
-	for _, j := range p.def.jumps(&g.plan) {
-		rules, err := jumpsTo(ctx, tool, p.def.table, j.base, present)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range rules {
-			further = append(further, "-D "+j.base+" "+r)
-		}
+	further, err := join(ctx, b, p.def.table, p.def.jumps(&g.plan), false, chains)
+	if err != nil {
+		return err
 	}
-	for _, name := range names {
-		further = append(further, "-X "+name)
+	for _, c := range chains {
+		further = append(further, "-X "+c.name)
 	}
-	return names, tool.Restore(ctx, restore(p.def.table, present, further...))
+	b.add(restore(p.def.table, chains, further...), func() {})
+	return nil
 }

@@ -72,6 +72,9 @@ type part struct {
 	failed error
 }
 
+// forget has the part compared in full.
+func (p *part) forget() { p.chains, p.jumps = nil, nil }
+
 // compose makes the parts of a guard that has all else.
 func (g *legacy) compose(w *wanted) *legacy {
 	g.wanted = w
@@ -167,7 +170,7 @@ func (g *legacy) forget() {
 		m.state = unseen
 	}
 	for _, p := range g.parts {
-		p.chains, p.jumps = nil, nil
+		p.forget()
 	}
 }
 
@@ -222,8 +225,7 @@ func (g *legacy) bringAll(ctx context.Context, tool Tool) error {
 // bringParts brings every part: at once, or, where that is refused or a part was before, one by one.
 func (g *legacy) bringParts(ctx context.Context, tool Tool) error {
 	if !slices.ContainsFunc(g.parts, func(p *part) bool { return !p.refusals.since.IsZero() }) {
-		err := g.atOnce(ctx, tool, g.parts, func(tool Tool, p *part) error { return g.bring(ctx, tool, p) })
-		if !isRefused(err) {
+		if err := write(ctx, tool, g.parts, g.change); !isRefused(err) {
 			return err
 		}
 	}
@@ -264,7 +266,7 @@ func (g *legacy) rules(ctx context.Context) (Tool, error) {
 	return tool, nil
 }
 
-// intact looks for entries, rules and jumps that are gone, by counts alone.
+// intact looks for entries that are gone, by counts alone, and for rules and jumps that are others.
 func (g *legacy) intact(ctx context.Context) (string, error) {
 	if !g.ready || g.failed != nil {
 		return "", nil
@@ -273,11 +275,7 @@ func (g *legacy) intact(ctx context.Context) (string, error) {
 		if !g.has(m) {
 			continue
 		}
-		n := 0
-		for _, p := range g.parts {
-			n += references(p.chains, m.name)
-		}
-		if reason, err := m.intact(g.sets, n); reason != "" || err != nil {
+		if reason, err := m.intact(g.sets); reason != "" || err != nil {
 			return reason, err
 		}
 	}
@@ -287,11 +285,10 @@ func (g *legacy) intact(ctx context.Context) (string, error) {
 // rulesIntact looks for rules and jumps that are gone or others.
 func (g *legacy) rulesIntact(ctx context.Context) (string, error) {
 	for _, table := range tables() {
-		want := g.sizes(table)
-		if want == nil {
+		if g.sizes(table) == nil {
 			continue
 		}
-		if reason, err := g.watch.look(ctx, g.found, table, want); reason != "" || err != nil {
+		if reason, err := g.watch.look(ctx, g.found, table); reason != "" || err != nil {
 			return inTable(reason, table, g.family), err
 		}
 	}

@@ -278,8 +278,8 @@ func (m *members) carryOut(apply func(string, []ipset.Entry) error, change []ips
 	return nil
 }
 
-// intact reports what is wrong with the set as far as its header shows: entries gone, or rules that looked at it.
-func (m *members) intact(sets setMaker, references int) (string, error) {
+// intact reports what is wrong with the set as far as its header shows: entries that are gone.
+func (m *members) intact(sets setMaker) (string, error) {
 	h, err := sets.Header(m.name)
 	switch {
 	case errors.Is(err, ipset.ErrNotFound):
@@ -288,8 +288,6 @@ func (m *members) intact(sets setMaker, references int) (string, error) {
 		return "", err
 	case h.Elements != len(m.have) && m.def.passing == nil:
 		return "entries of ipset " + m.name + " were changed", nil
-	case h.References < references: // more is normal for a moment, while the kernel frees old rules
-		return "rules over ipset " + m.name + " are gone", nil
 	}
 	return "", nil
 }

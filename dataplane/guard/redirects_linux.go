@@ -87,7 +87,7 @@ func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 			r.table.have = nil
 		}
 	case r.table == nil && r.rules.ready:
-		r.rules.watch.(*watch).table("nat").look = xtables.Watch{} // it compares at once
+		r.rules.watch.(*watch).table("nat").look = xtables.Contents() // it compares at once
 		if damage, err = r.rules.rulesIntact(ctx); damage != "" || err != nil {
 			r.rules.forget()
 		}
@@ -122,7 +122,7 @@ func (r *Redirects) Close(ctx context.Context) error {
 func (r *Redirects) remove(ctx context.Context) error {
 	var failed error
 	for _, tool := range xtables.Existing(ctx, xtables.Family(r.rules.family)) {
-		failed = errors.Join(failed, r.rules.removePart(ctx, tool, r.rules.parts[0]))
+		failed = errors.Join(failed, r.rules.removeRules(ctx, tool))
 	}
 	if r.conn != nil {
 		table := newRedirectTable(r.conn, r.rules.family)

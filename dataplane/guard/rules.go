@@ -377,39 +377,6 @@ func (p *plan) notIn(set, how string) string {
 // both writes a bit as value and mask.
 func both(bit uint32) string { return fmt.Sprintf("%#x/%#x", bit, bit) }
 
-// references counts the rules that look at a set.
-func references(chains []chain, set string) (n int) {
-	for _, c := range chains {
-		for _, r := range c.rules {
-			n += strings.Count(r, "-set "+set+" ") // --match-set and --add-set
-		}
-	}
-	return n
-}
-
-// leading counts what leads to a chain.
-func leading(chains []chain, jumps []jump, name string) (n int) {
-	for _, c := range chains {
-		for _, r := range c.rules {
-			if leadsTo(r, name) {
-				n++
-			}
-		}
-	}
-	for _, j := range jumps {
-		if leadsTo(j.rule, name) {
-			n++
-		}
-	}
-	return n
-}
-
-// leadsTo reports whether a rule goes or jumps to a chain. Nothing follows that in a rule.
-func leadsTo(rule, name string) bool {
-	before, ok := strings.CutSuffix(rule, " "+name)
-	return ok && (strings.HasSuffix(" "+before, " -j") || strings.HasSuffix(" "+before, " -g"))
-}
-
 // restore is the input of iptables-restore that makes chains what they should be, whatever they were, and carries out
 // further lines in the same transaction.
 func restore(table string, chains []chain, further ...string) string {

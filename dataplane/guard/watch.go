@@ -7,32 +7,27 @@ import (
 
 // ruleWatch looks cheaply whether our chains are as they were left.
 type ruleWatch interface {
-	// look returns in words what differs of a table: a chain that has not the size that want says, or other rules than
-	// when wrote was called. "" means nothing is known to differ.
-	look(ctx context.Context, tool Tool, table string, want map[string]chainSize) (reason string, err error)
+	// look returns in words what differs of a table from when wrote was called. "" means nothing is known to differ.
+	look(ctx context.Context, tool Tool, table string) (reason string, err error)
 	// writing looks which chains of a table have other rules than when wrote was called. It comes before all of ours are
 	// written.
 	writing(ctx context.Context, tool Tool, table string) error
-	// wrote remembers what the chains of a table, which have just been written, and the jumps to them from bases look like.
-	// The error says which has not the rules that it was given.
-	wrote(ctx context.Context, tool Tool, table string, want map[string]chainSize, bases []string) error
+	// wrote remembers what the chains of a table, which have just been written and have so many rules, and the jumps to them from
+	// bases look like. The error says which has not the rules that it was given.
+	wrote(ctx context.Context, tool Tool, table string, want map[string]int, bases []string) error
 }
 
-// chainSize is how many rules a chain has, and how many lead to it.
-type chainSize struct{ rules, jumps int }
-
-// sizes are those of all chains of a table that the parts have there; nil means they have none.
-func (g *legacy) sizes(table string) map[string]chainSize {
-	var want map[string]chainSize
+// sizes are how many rules the chains of a table have that the parts have there; nil means they have none.
+func (g *legacy) sizes(table string) map[string]int {
+	var want map[string]int
 	for _, p := range g.parts {
-		if p.def.table != table {
-			continue
-		}
 		for _, c := range p.chains {
-			if want == nil {
-				want = map[string]chainSize{}
+			if p.def.table == table {
+				if want == nil {
+					want = map[string]int{}
+				}
+				want[c.name] = len(c.rules)
 			}
-			want[c.name] = chainSize{rules: len(c.rules), jumps: leading(p.chains, p.jumps, c.name)}
 		}
 	}
 	return want

@@ -12,7 +12,6 @@ import (
 type tableReader interface {
 	Stamp(table string) (xtables.Stamp, error)
 	Commits() uint32
-	Compare(ctx context.Context, table string, ours func(chain string) bool, want map[string]xtables.Size) (reason string, err error)
 	Prints(ctx context.Context, table, prefix string, chains []string) (map[string]xtables.Print, error)
 }
 
@@ -26,7 +25,7 @@ type watch struct {
 
 // watched is one table.
 type watched struct {
-	look xtables.Watch
+	look xtables.Look
 	// prints say what the chains contained when they were written, and the kernel's own of jumps to them; broken, what
 	// was found in their place.
 	prints, broken map[string]xtables.Print
@@ -36,24 +35,18 @@ func newWatch() *watch { return &watch{tables: map[string]*watched{}} }
 
 func (w *watch) table(name string) *watched {
 	if w.tables[name] == nil {
-		w.tables[name] = &watched{broken: map[string]xtables.Print{}}
+		w.tables[name] = &watched{look: xtables.Contents(), broken: map[string]xtables.Print{}}
 	}
 	return w.tables[name]
 }
 
-func (w *watch) look(ctx context.Context, tool Tool, table string, want map[string]chainSize) (string, error) {
+func (w *watch) look(ctx context.Context, tool Tool, table string) (string, error) {
 	reader, ok := tool.(tableReader)
 	if !ok {
 		return "", nil
 	}
 	t := w.table(table)
-	return t.look.Probe(reader, table, func() int { return entriesOf(want) }, func() (string, error) {
-		sizes := make(map[string]xtables.Size, len(want))
-		for name, s := range want {
-			sizes[name] = xtables.Size{Rules: s.rules, Jumps: s.jumps}
-		}
-		return reader.Compare(ctx, table, nil, sizes)
-	}, func() (string, error) {
+	return t.look.Probe(reader, table, t.entries, func() (string, error) {
 		changed, err := t.compare(ctx, reader, table)
 		if changed == "" || err != nil {
 			return "", err
@@ -93,7 +86,7 @@ func (w *watch) writing(ctx context.Context, tool Tool, table string) error {
 // ourPrefix begins the names of our chains.
 const ourPrefix = "VIPD-"
 
-func (w *watch) wrote(ctx context.Context, tool Tool, table string, want map[string]chainSize, bases []string) error {
+func (w *watch) wrote(ctx context.Context, tool Tool, table string, want map[string]int, bases []string) error {
 	reader, ok := tool.(tableReader)
 	if !ok {
 		return nil
@@ -104,9 +97,9 @@ func (w *watch) wrote(ctx context.Context, tool Tool, table string, want map[str
 		return err
 	}
 	t := w.table(table)
-	for name, s := range want {
+	for name, rules := range want {
 		got := prints[name]
-		if broken, known := t.broken[name]; got.Rules != s.rules || known && got == broken {
+		if broken, known := t.broken[name]; got.Rules != rules || known && got == broken {
 			return xtables.NotWritten(table, name, got)
 		}
 	}
@@ -115,10 +108,10 @@ func (w *watch) wrote(ctx context.Context, tool Tool, table string, want map[str
 	return nil
 }
 
-// entriesOf is how many entries of a table of the legacy variant the chains take: a rule is one, a chain two more.
-func entriesOf(want map[string]chainSize) (n int) {
-	for _, s := range want {
-		n += s.rules + 2
+// entries is how many entries of a table of the legacy variant the chains take at least: a rule is one.
+func (t *watched) entries() (n int) {
+	for _, p := range t.prints {
+		n += p.Rules
 	}
 	return n
 }

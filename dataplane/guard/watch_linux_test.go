@@ -22,38 +22,38 @@ func (s *slowTable) Stamp(string) (xtables.Stamp, error) { return s.stamp, nil }
 func (s *slowTable) Commits() uint32 { return 0 }
 
 func (s *slowTable) Prints(context.Context, string, string, []string) (map[string]xtables.Print, error) {
-	return nil, nil
-}
-
-func (s *slowTable) Compare(context.Context, string, func(string) bool, map[string]xtables.Size) (string, error) {
 	s.compared++
 	time.Sleep(s.takes)
 	if s.broken {
-		return "a chain is missing", nil
+		return nil, nil
 	}
-	return "", nil
+	return map[string]xtables.Print{"VIPD-A": {Rules: 20}, "VIPD-B": {Rules: 10}}, nil
 }
 
 // TestWatchPace looks at a big table twice a second while the mode changes it twice a second: it is compared each time where
 // that is quick, else once a second. Damage is noticed with the next comparison, and at once when the table has become
 // smaller than what is ours.
 func TestWatchPace(t *testing.T) {
-	want := map[string]chainSize{"VIPD-A": {rules: 20, jumps: 1}, "VIPD-B": {rules: 10, jumps: 2}}
+	want := map[string]int{"VIPD-A": 20, "VIPD-B": 10}
 	for _, c := range []struct {
 		takes  time.Duration
 		atMost int
 	}{{time.Millisecond, 121}, {20 * time.Millisecond, 62}, {140 * time.Millisecond, 62}} {
 		inBubble(t, c.takes.String(), func(t *testing.T) {
 			table, w := &slowTable{takes: c.takes}, newWatch()
+			if err := w.wrote(t.Context(), table, "nat", want, nil); err != nil {
+				t.Fatal(err)
+			}
+			table.compared = 0
 			look := func() string {
 				t.Helper()
-				reason, err := w.look(t.Context(), table, "nat", want)
+				reason, err := w.look(t.Context(), table, "nat")
 				if err != nil {
 					t.Fatal(err)
 				}
 				return reason
 			}
-			table.stamp.Entries = 1000
+			table.stamp = xtables.Stamp{Generation: 1, Entries: 1000}
 			for range 120 {
 				table.stamp.Entries++
 				if reason := look(); reason != "" {
@@ -80,7 +80,7 @@ func TestWatchPace(t *testing.T) {
 			if look() == "" {
 				t.Error("damage was not noticed when nothing else was going on")
 			}
-			table.stamp.Entries = entriesOf(want) - 1
+			table.stamp.Entries = 30 - 1
 			if look() == "" {
 				t.Error("that nearly all is gone was not noticed at once")
 			}

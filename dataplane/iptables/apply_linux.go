@@ -43,7 +43,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	if all != nil {
 		return all
 	}
-	d.tracker.Applied(ctx, batch, failed)
+	d.Tracker.Applied(ctx, batch, failed)
 	if len(failed) > 0 {
 		return failed
 	}
@@ -123,28 +123,45 @@ func (y *family) proveLocked(ctx context.Context, written []xtables.Group) error
 
 func isHook(chain string) bool { return slices.Contains(hooks(), chain) }
 
-// ensureJumps has packets come to the root, which may lead nowhere yet. It comes before the first rules: each jump takes a
-// look at the whole table, which is long once it is full.
+// ensureJumps has packets come to the root, which may lead nowhere yet. It comes before the first rules: each look at the
+// kernel's chains takes longer once the table is full.
 func (y *family) ensureJumps(ctx context.Context) error {
 	if y.jumps > 0 {
 		return nil
 	}
-	if err := y.tool.EnsureChain(ctx, table, rootChain); err != nil {
+	exists, err := y.tool.ChainExists(ctx, table, rootChain)
+	if err != nil {
 		return err
 	}
-	for _, hook := range hooks() {
-		if err := y.tool.EnsureJump(ctx, table, hook, "-j", rootChain); err != nil {
-			return err
-		}
+	var lines []string
+	if !exists {
+		lines = append(lines, "-N "+rootChain)
 	}
-	if len(y.surplus) > 0 {
-		if err := y.tool.Restore(ctx, "*"+table+"\n-D "+strings.Join(y.surplus, "\n-D ")+"\nCOMMIT\n"); err != nil {
-			return err
-		}
-		y.surplus = nil
+	if err := rejoin(ctx, y.tool, "-j "+rootChain, y.astray, lines); err != nil {
+		return err
 	}
-	y.jumps = len(hooks()) // others there may be are found by the next comparison
+	y.jumps, y.astray = len(hooks()), nil // others there may be are found by the next comparison
 	return nil
+}
+
+// rejoin makes rule the only one of each hook that leads to the root, empty for none, and none of the chains that are astray have
+// any, in one transaction after lines.
+func rejoin(ctx context.Context, tool *xtables.Tool, rule string, astray, lines []string) error {
+	for _, base := range slices.Concat(hooks(), astray) {
+		rules, err := tool.Rules(ctx, table, base)
+		if err != nil {
+			return err
+		}
+		want := ""
+		if isHook(base) {
+			want = rule
+		}
+		lines = append(lines, xtables.Join(rules, base, want, rootChain)...)
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return tool.Restore(ctx, "*"+table+"\n"+strings.Join(lines, "\n")+"\nCOMMIT\n")
 }
 
 // prepareSets makes the sticky sets that a plan needs, and takes out of them what they hold of backends whose slots

@@ -166,7 +166,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 			counts = append(counts, y.counts(ctx))
 		}
 	}
-	return d.tracker.Counters(ctx, counts...)
+	return d.Tracker.Counters(ctx, counts...)
 }
 
 // countTime bounds one reading of all counters.

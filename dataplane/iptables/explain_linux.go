@@ -16,10 +16,7 @@ import (
 
 // Explain implements dataplane.Dataplane: it follows the rules that f comes to, and looks the client up in the sets.
 func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
-	name := xtables.IPv6
-	if f.Addr.Is4() {
-		name = xtables.IPv4
-	}
+	name := xtables.FamilyOf(f.Addr)
 	y := d.families[name]
 	if y == nil {
 		return dataplane.Explanation{}, d.missing[name]

@@ -42,8 +42,8 @@ type family struct {
 	unsure bool
 	// jumps is how many rules of the kernel's chains lead to the root; 0 means not each of them has just one.
 	jumps int
-	// surplus are rules that lead to the root once more, with their chains.
-	surplus []string
+	// astray are other chains that lead to the root.
+	astray []string
 	// prints say what the kernel had in each of chains, and of jumps in its own, when they were written or found right.
 	prints map[string]xtables.Print
 	// broken is what was found of chains instead.

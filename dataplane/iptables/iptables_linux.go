@@ -20,12 +20,11 @@ import (
 
 // Dataplane carries frontends out by rules of the nat table. See the package's documentation.
 type Dataplane struct {
-	dataplane.Base
+	*dnat.Tracker
 	log      *slog.Logger
 	mark     string
 	caps     balancer.Capabilities
 	sets     *ipset.Conn
-	tracker  *dnat.Tracker
 	families map[xtables.Family]*family
 	// told: the engine was asked to apply everything once.
 	told bool
@@ -48,7 +47,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 		return nil, err
 	}
 	d.sets = sets
-	if d.tracker, err = dnat.Open(o.Log); err != nil {
+	if d.Tracker, err = dnat.Open(o.Log); err != nil {
 		sets.Close()
 		return nil, err
 	}
@@ -205,26 +204,6 @@ func (d *Dataplane) detail() string {
 // Digest covers what rules are made of.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f, d.mark) }
 
-// Connections implements dataplane.Dataplane.
-func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
-	return d.tracker.Connections(ctx, q, visit)
-}
-
-// Kill implements dataplane.Dataplane.
-func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
-	return d.tracker.Kill(ctx, q)
-}
-
-// Follow implements dataplane.Dataplane.
-func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
-	return d.tracker.Follow(ctx, tell, lost)
-}
-
-// Suspect implements dataplane.Dataplane, for TCP.
-func (d *Dataplane) Suspect(ctx context.Context, tell func(balancer.Target)) error {
-	return d.tracker.Suspect(ctx, tell)
-}
-
 // closeTime bounds how long Close may take.
 const closeTime = 20 * time.Second
 
@@ -232,7 +211,7 @@ const closeTime = 20 * time.Second
 // only where nothing else on the host uses conntrack.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	defer d.sets.Close()
-	failed := d.tracker.Close()
+	failed := d.Tracker.Close()
 	if keep {
 		return failed
 	}
@@ -251,7 +230,7 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 func (y *family) removeAll(ctx context.Context) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
-	if err := unhook(ctx, y.tool); err != nil {
+	if err := rejoin(ctx, y.tool, "", nil, nil); err != nil {
 		return err
 	}
 	y.countLastLocked(ctx)

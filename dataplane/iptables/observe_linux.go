@@ -30,7 +30,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		}
 	}
 	d.told = true
-	d.tracker.Found(seen.Digests)
+	d.Tracker.Found(seen.Digests)
 	return seen, nil
 }
 
@@ -89,13 +89,15 @@ func (y *family) setsThere() (int, error) {
 // countJumps notes the jumps to the root, and says which hook has not just one.
 func (y *family) countJumps(leads []xtables.Lead) (wrong string) {
 	count := map[string]int{}
-	y.jumps, y.surplus = len(hooks()), nil
+	y.jumps, y.astray = len(hooks()), nil
 	for _, lead := range leads {
 		switch {
 		case lead.Rule == "-j "+rootChain && count[lead.Chain] == 0:
 			count[lead.Chain]++
 		case lead.Target == rootChain:
-			y.surplus = append(y.surplus, lead.Chain+" "+lead.Rule)
+			if !isHook(lead.Chain) && !slices.Contains(y.astray, lead.Chain) {
+				y.astray = append(y.astray, lead.Chain)
+			}
 			wrong = "more than one jump of " + lead.Chain
 		}
 	}

@@ -19,7 +19,6 @@ type plan struct {
 	// treeFrom and treeTo bound the groups of the tree.
 	treeFrom, treeTo int
 	tree             tree
-	rebuilt          bool
 	fronts           map[balancer.Key]*front // nil means gone
 	// clear are the frontends whose entries in a slot's sticky set are of another backend.
 	clear map[int][]balancer.Key
@@ -129,29 +128,13 @@ func (y *family) planTreeLocked(p *plan, added, gone []balancer.Key) {
 		without[k] = true
 	}
 	p.tree = y.tree.build(append(y.keys(without), added...))
-	p.rebuilt = true
 	p.tree.root.each(func(n *node) {
 		p.add(balancer.Key{}, xtables.Group{Write: []xtables.Chain{n.chain()}})
 	})
-	// Those that are near the root lead to others: first they are emptied, then all are deleted.
-	old := y.nodesLocked()
-	for _, name := range old {
-		p.add(balancer.Key{}, xtables.Group{Write: []xtables.Chain{{Name: name}}})
+	old := slices.DeleteFunc(slices.Sorted(maps.Keys(y.chains)), func(name string) bool { return !isNode(name) })
+	for _, g := range deletion(old) {
+		p.add(balancer.Key{}, g)
 	}
-	for _, name := range old {
-		p.add(balancer.Key{}, xtables.Group{Delete: []string{name}})
-	}
-}
-
-// nodesLocked are the chains of the tree in the kernel but the root.
-func (y *family) nodesLocked() []string {
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(y.chains)) {
-		if isNode(name) {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // noteLocked takes in that the first done groups of p are in the kernel.
@@ -237,13 +220,7 @@ func (y *family) removeOrphansLocked(ctx context.Context) {
 		return
 	}
 	defer y.look.Writing(y.tool, table)()
-	var groups []xtables.Group
-	for _, name := range orphans {
-		groups = append(groups, xtables.Group{Write: []xtables.Chain{{Name: name}}})
-	}
-	for _, name := range orphans {
-		groups = append(groups, xtables.Group{Delete: []string{name}})
-	}
+	groups := deletion(orphans)
 	for len(groups) > 0 && ctx.Err() == nil {
 		done, err := y.tool.Write(ctx, table, groups)
 		if err == nil {

@@ -17,28 +17,22 @@ func remove(ctx context.Context, tool *xtables.Tool) error {
 	if err != nil || len(chains) == 0 {
 		return err
 	}
-	if err := unhook(ctx, tool); err != nil {
+	if err := rejoin(ctx, tool, "", nil, nil); err != nil {
 		return err
 	}
-	var groups []xtables.Group
+	_, err = tool.Write(ctx, table, deletion(chains))
+	return err
+}
+
+// deletion first empties chains, for they may lead to each other, and then deletes them all.
+func deletion(chains []string) (groups []xtables.Group) {
 	for _, name := range chains {
 		groups = append(groups, xtables.Group{Write: []xtables.Chain{{Name: name}}})
 	}
 	for _, name := range chains {
 		groups = append(groups, xtables.Group{Delete: []string{name}})
 	}
-	_, err = tool.Write(ctx, table, groups)
-	return err
-}
-
-// unhook removes what leads from the kernel's own chains to ours.
-func unhook(ctx context.Context, tool *xtables.Tool) error {
-	for _, hook := range hooks() {
-		if _, err := tool.RemoveJumpsTo(ctx, table, hook, rootChain); err != nil {
-			return err
-		}
-	}
-	return nil
+	return groups
 }
 
 // removeSets deletes the sets of one family. Rules must not look at them any more. It begins with the last and stops at

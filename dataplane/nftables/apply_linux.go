@@ -30,7 +30,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 		}
 	}
 	failed := dataplane.KeyErrors{}
-	d.tracker.Applied(ctx, batch, failed)
+	d.Tracker.Applied(ctx, batch, failed)
 	if len(failed) > 0 {
 		return failed
 	}

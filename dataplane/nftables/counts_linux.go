@@ -41,7 +41,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	for _, y := range d.families {
 		all = append(all, y.counted())
 	}
-	return d.tracker.Counters(ctx, all...)
+	return d.Tracker.Counters(ctx, all...)
 }
 
 // total is what the connections to a backend of a frontend are counted as.

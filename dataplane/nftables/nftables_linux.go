@@ -15,10 +15,8 @@ import (
 
 // Dataplane forwards frontends by maps of nf_tables. See the package's documentation.
 type Dataplane struct {
-	dataplane.Base
-	log      *slog.Logger
+	*dnat.Tracker
 	families []*family // IPv4 and IPv6
-	tracker  *dnat.Tracker
 	// told: the engine has been asked to apply everything once.
 	told bool
 }
@@ -31,7 +29,7 @@ func New(o Options) (*Dataplane, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Dataplane{log: o.Log}
+	d := &Dataplane{}
 	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
 		y, err := newFamily(f, o.Mark)
 		if err != nil {
@@ -43,7 +41,7 @@ func New(o Options) (*Dataplane, error) {
 		}
 	}
 	var err error
-	if d.tracker, err = dnat.Open(o.Log); err != nil {
+	if d.Tracker, err = dnat.Open(o.Log); err != nil {
 		return nil, errors.Join(err, d.closeFamilies())
 	}
 	return d, nil
@@ -73,26 +71,6 @@ func (d *Dataplane) Traits() dataplane.Traits { return dataplane.Traits{Needs: N
 // Digest implements dataplane.Dataplane.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return digest(f) }
 
-// Connections implements dataplane.Dataplane.
-func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
-	return d.tracker.Connections(ctx, q, visit)
-}
-
-// Kill implements dataplane.Dataplane.
-func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
-	return d.tracker.Kill(ctx, q)
-}
-
-// Follow implements dataplane.Dataplane.
-func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
-	return d.tracker.Follow(ctx, tell, lost)
-}
-
-// Suspect implements dataplane.Dataplane, for TCP.
-func (d *Dataplane) Suspect(ctx context.Context, tell func(balancer.Target)) error {
-	return d.tracker.Suspect(ctx, tell)
-}
-
 // Close leaves everything in place with keep, and otherwise removes it: established connections go on as long as anything
 // else on the host uses conntrack.
 func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
@@ -101,7 +79,7 @@ func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
 			failed = errors.Join(failed, y.remove())
 		}
 	}
-	return errors.Join(failed, d.tracker.Close(), d.closeFamilies())
+	return errors.Join(failed, d.Tracker.Close(), d.closeFamilies())
 }
 
 // Cleanup removes what a process that is gone left of this mode, and returns what it did in words, or, with dry, what it

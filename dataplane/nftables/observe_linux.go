@@ -23,7 +23,7 @@ func (d *Dataplane) Observe(context.Context) (dataplane.Observation, error) {
 		}
 	}
 	d.told = true
-	d.tracker.Found(seen.Digests)
+	d.Tracker.Found(seen.Digests)
 	return seen, nil
 }
 

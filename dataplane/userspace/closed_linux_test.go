@@ -298,7 +298,7 @@ func TestBackendOfIptables(t *testing.T) {
 	w.serve()
 	lab.Need(t, "iptables-legacy", "ip6tables-legacy")
 	all := w.four(t, 80)
-	for _, b := range []Variant{LegacyVariant, NFTVariant, LegacyVariant} { // each removes what the one before left
+	for _, b := range []Variant{xtables.Legacy, xtables.NFT, xtables.Legacy} { // each removes what the one before left
 		d := start(t, Options{Intercept: Redirect, Variant: b})
 		if _, err := d.Observe(t.Context()); err != nil {
 			t.Fatal(err)
@@ -306,14 +306,14 @@ func TestBackendOfIptables(t *testing.T) {
 		d.apply(all...)
 		wantServed(t, w, all...)
 		saved, ruleset := w.Host().Exec("iptables-legacy-save"), w.Host().Exec("nft", "list", "ruleset")
-		if legacy, native := strings.Contains(saved, "-A VIPD-US -d 10.96.0.1/32"), strings.Contains(ruleset, "vipd-redirect"); legacy != (b == LegacyVariant) || native == legacy {
+		if legacy, native := strings.Contains(saved, "-A VIPD-US -d 10.96.0.1/32"), strings.Contains(ruleset, "vipd-redirect"); legacy != (b == xtables.Legacy) || native == legacy {
 			t.Errorf("asked for %s: there are rules of iptables: %v, and a table of nftables: %v", b, legacy, native)
 		}
 		if damage, err := d.Observe(t.Context()); err != nil || len(damage.Damage) > 0 {
 			t.Errorf("%s: got the damage %q, %v", b, damage.Damage, err)
 		}
 		damages := []string{"nft flush map ip vipd-redirect ports"}
-		if b == LegacyVariant {
+		if b == xtables.Legacy {
 			damages = legacyDamages()
 		}
 		w.wantMended(t, d, all, damages)
@@ -336,7 +336,7 @@ func TestTheTrialNeedsRedirects(t *testing.T) {
 		}
 		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	}
-	d := start(t, Options{Intercept: Auto, Variant: LegacyVariant})
+	d := start(t, Options{Intercept: Auto, Variant: xtables.Legacy})
 	if !strings.HasPrefix(d.Traits().Detail, "bind, because ") || !strings.Contains(d.Traits().Detail, "no table nat") {
 		t.Errorf("got %q, want bind, because there is no nat table", d.Traits().Detail)
 	}

@@ -23,7 +23,7 @@ func newInterception(o Options, d *Dataplane) (interception, string, error) {
 	case Bind:
 		return bind{}, "bind", nil
 	case Redirect, Auto, "":
-		r, err := newRedirect(ctx, d, xtables.Variant(cmp.Or(o.Variant, AutoVariant)))
+		r, err := newRedirect(ctx, d, cmp.Or(o.Variant, xtables.Auto))
 		if err != nil && want == Redirect {
 			return nil, "", fmt.Errorf("intercepting by redirect: %w", err)
 		}

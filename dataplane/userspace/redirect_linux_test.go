@@ -394,11 +394,11 @@ func TestAutoFallsBackToBind(t *testing.T) {
 	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
 		t.Errorf("got %q, want redirect, which needs no program", d.Traits().Detail)
 	}
-	d := start(t, Options{Intercept: Auto, Variant: LegacyVariant})
+	d := start(t, Options{Intercept: Auto, Variant: xtables.Legacy})
 	if !strings.HasPrefix(d.Traits().Detail, "bind, because ") || !strings.Contains(d.Traits().Detail, "install iptables") {
 		t.Errorf("got %q, want bind and why", d.Traits().Detail)
 	}
-	if _, err := New(Options{Intercept: Redirect, Variant: LegacyVariant}); err == nil || !strings.Contains(err.Error(), "install iptables") {
+	if _, err := New(Options{Intercept: Redirect, Variant: xtables.Legacy}); err == nil || !strings.Contains(err.Error(), "install iptables") {
 		t.Errorf("got %v, want what is missing", err)
 	}
 	a := serveAt(t, "127.0.0.1:0", named("a"))

@@ -12,6 +12,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/internal/xtables"
 )
 
 // Interception is how connections to a VIP reach the proxy.
@@ -27,19 +28,8 @@ const (
 	Bind Interception = "bind"
 )
 
-// Variant is where the redirect interception stands: LegacyVariant is iptables, the others are nf_tables where the kernel
-// has it.
-type Variant string
-
-// The variants of iptables.
-const (
-	// AutoVariant follows what the host's other rules use.
-	AutoVariant Variant = "auto"
-	// NFTVariant is iptables-nft.
-	NFTVariant Variant = "nft"
-	// LegacyVariant is iptables-legacy.
-	LegacyVariant Variant = "legacy"
-)
+// Variant is where the redirect interception stands: legacy is iptables, the others are nf_tables where the kernel has it.
+type Variant = xtables.Variant
 
 // Rest is how long a backend that failed to take a connection is no one's first choice. After it, one new connection
 // tries it, and the others only once that one got through: a backend that swallows packets costs one client a second
@@ -51,7 +41,7 @@ type Options struct {
 	Log *slog.Logger
 	// Intercept is how connections reach the proxy. Default Auto.
 	Intercept Interception
-	// Variant is where redirects stand. Default AutoVariant.
+	// Variant is where redirects stand. Default auto.
 	Variant Variant
 	// MaxDescriptors bounds the file descriptors of connections, flows and listeners. Default: what the process may
 	// open, less a reserve for everything else.

@@ -12,9 +12,10 @@ import (
 	"vipd/dataplane/internal/counters"
 )
 
-// Tracker follows the connections that rules of the kernel lead from frontends to backends. Apart from Applied and Found,
+// Tracker follows the connections that rules of the kernel lead from frontends to backends; a dataplane embeds it. Apart from Applied and Found,
 // which belong to the goroutine that applies frontends, its methods may be called at any time.
 type Tracker struct {
+	dataplane.Base
 	flows   *Flows
 	traffic *traffic
 	log     *slog.Logger
@@ -62,7 +63,7 @@ func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed 
 	}
 }
 
-// Connections calls visit for the flows to frontends and their backends that conntrack knows and q names. They are read by a
+// Connections implements dataplane.Dataplane: it calls visit for the flows to frontends and their backends that conntrack knows and q names. They are read by a
 // connection of their own: a slow visit keeps no other reader waiting.
 func (t *Tracker) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	conn, err := conntrack.Open()
@@ -81,7 +82,7 @@ func (t *Tracker) Connections(ctx context.Context, q dataplane.ConnectionQuery, 
 	})
 }
 
-// Kill makes conntrack forget the flows that q names: what either side of a TCP connection sends next is reset (the guard's
+// Kill implements dataplane.Dataplane: it makes conntrack forget the flows that q names: what either side of a TCP connection sends next is reset (the guard's
 // chains), and a UDP client's next datagram begins a new flow.
 func (t *Tracker) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
 	conn, err := conntrack.Open()
@@ -99,7 +100,7 @@ func (t *Tracker) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, e
 	})
 }
 
-// Follow calls tell for the flows to frontends that begin and end, see dataplane.Dataplane.
+// Follow implements dataplane.Dataplane.
 func (t *Tracker) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func()) error {
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {
 		busy := func(*conntrack.Flow) bool { return false }
@@ -124,8 +125,7 @@ func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle fun
 	return c, true
 }
 
-// Suspect calls tell with backends that leave a new TCP connection without an answer, or refuse it, until ctx ends
-// (dataplane.Dataplane).
+// Suspect implements dataplane.Dataplane, for TCP.
 func (t *Tracker) Suspect(ctx context.Context, tell func(balancer.Target)) error {
 	u, err := conntrack.NewUnanswered(t.flows.targetOf, tell)
 	if err != nil {

@@ -79,9 +79,7 @@ func loaded(b *testing.B, f func(b *testing.B, tool *Tool, groups []Group)) {
 		if _, err := tool.Write(b.Context(), "nat", groups); err != nil {
 			b.Fatal(err)
 		}
-		if err := tool.EnsureJump(b.Context(), "nat", "PREROUTING", "-j", "VIPD-SERVICES"); err != nil {
-			b.Fatal(err)
-		}
+		join(b, tool, "nat", "PREROUTING", "-j VIPD-SERVICES", "VIPD-SERVICES")
 		b.ResetTimer()
 		f(b, tool, groups)
 	})

@@ -1,5 +1,7 @@
 package xtables
 
+import "slices"
+
 // Chain is one chain as it shall be.
 type Chain struct {
 	// Name is the chain's, of up to 28 characters. A chain of that name is replaced, rules of other chains go on leading
@@ -17,4 +19,24 @@ type Group struct {
 	// Delete are the chains to empty and delete, after those that are written: rules must not lead to them any more.
 	// Those that are absent are no error.
 	Delete []string
+}
+
+// Join returns the lines of a restore that make rule, as -S prints it, the only one among the rules of a base chain that leads to any
+// of the chains; the empty rule means that none shall. Where it is there it stays in its place: others may have put theirs before
+// it, and would do so again.
+func Join(rules []string, base, rule string, chains ...string) (lines []string) {
+	there := rule == ""
+	for _, r := range rules {
+		switch {
+		case !slices.Contains(chains, targetOf(r)):
+		case r == rule && !there:
+			there = true
+		default:
+			lines = append(lines, "-D "+base+" "+r)
+		}
+	}
+	if !there {
+		lines = append(lines, "-I "+base+" 1 "+rule)
+	}
+	return lines
 }

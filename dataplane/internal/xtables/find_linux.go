@@ -8,9 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 
-	"github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 )
 
@@ -50,22 +48,6 @@ func Existing(ctx context.Context, family Family) []*Tool {
 	return tools
 }
 
-// editor makes the editor of jumps of a program.
-func (f *finder) editor(program string) (jumpEditor, error) {
-	editor, err := iptables.New(iptables.Path(program), iptables.IPFamily(protocol(f.family)), iptables.Timeout(waitSeconds))
-	if err != nil {
-		return nil, f.unsupported(program, err)
-	}
-	return editor, nil
-}
-
-func protocol(f Family) iptables.Protocol {
-	if f == IPv6 {
-		return iptables.ProtocolIPv6
-	}
-	return iptables.ProtocolIPv4
-}
-
 // finder is Find with its outside in fields.
 type finder struct {
 	family Family
@@ -78,7 +60,6 @@ type finder struct {
 
 func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 	tool := &Tool{family: f.family, variant: variant, why: "configured", run: f.run}
-	tool.jumps = sync.OnceValues(func() (jumpEditor, error) { return f.editor(tool.program) })
 	switch variant {
 	case NFT, Legacy:
 		tool.program = f.program(variant)

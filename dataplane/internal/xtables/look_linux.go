@@ -9,12 +9,12 @@ import (
 // found, or left, in order. Comparing grows with the table, and others may change rules all the time. So after a credit
 // comparisons are share times as far apart as they took, but no more than seenPause where the stamp shows a change: probes
 // come each second, and a change must be found within two, also on a machine that is so busy that a comparison takes
-// long. The zero Look knows nothing.
+// long. The zero Look knows nothing, and is one at sizes.
 type Look struct {
-	// Wary compares also where legacy's stamp shows no change, because it can miss one.
-	Wary bool
-	// Longest is the longest pause where the stamp shows no change; 0 means longestPause.
-	Longest time.Duration
+	// wary compares also where legacy's stamp shows no change, because it can miss one.
+	wary bool
+	// longest is the longest pause where the stamp shows no change; 0 means longestPause.
+	longest time.Duration
 
 	// stamp is the table's when it was last compared or left; sure: it was in order.
 	stamp Stamp
@@ -69,7 +69,7 @@ func (l *Look) probe(stamp Stamp, ours func() int, compare func() (reason string
 }
 
 func (l *Look) unchanged(stamp Stamp, now time.Time) bool {
-	return l.sure && stamp == l.stamp && (l.again.IsZero() || now.Before(l.again)) && (stamp.Generation != 0 || !l.Wary)
+	return l.sure && stamp == l.stamp && (l.again.IsZero() || now.Before(l.again)) && (stamp.Generation != 0 || !l.wary)
 }
 
 // owes is what is left to be waited for, divided by share.
@@ -84,7 +84,7 @@ func (l *Look) rests(stamp Stamp, now time.Time) bool {
 }
 
 func (l *Look) pay(began, ended time.Time) {
-	l.owed, l.ended = min(l.owes(began)+ended.Sub(began), credit+cmp.Or(l.Longest, longestPause)/share), ended
+	l.owed, l.ended = min(l.owes(began)+ended.Sub(began), credit+cmp.Or(l.longest, longestPause)/share), ended
 }
 
 // Found takes in that the table was read, and is from now on what it should be; stamp is that from before the reading,
@@ -111,6 +111,9 @@ func (l *Look) Writing(s stamper, table string) (wrote func()) {
 	}
 }
 
+// Contents is a Look at what is in chains.
+func Contents() Look { return Look{wary: true, longest: contentPause} }
+
 // Watch is a Look at the sizes of chains, and one at what is in them, which costs more and is paced by itself. The zero
 // Watch knows nothing.
 type Watch struct{ sizes, content Look }
@@ -124,7 +127,7 @@ func (w *Watch) Probe(s stamper, table string, ours func() int, sizes, content f
 	if reason, err = w.sizes.probe(stamp, ours, sizes); reason != "" || err != nil {
 		return reason, err
 	}
-	w.content.Wary, w.content.Longest = true, contentPause
+	w.content.wary, w.content.longest = true, contentPause
 	return w.content.probe(stamp, func() int { return 0 }, content)
 }
 

@@ -23,7 +23,7 @@ func small(t *testing.T, tool *Tool) model {
 	if _, err := tool.Write(t.Context(), "nat", groups); err != nil {
 		t.Fatal(err)
 	}
-	must(t, tool.EnsureJump(t.Context(), "nat", "OUTPUT", "-j", "VIPD-SERVICES"))
+	join(t, tool, "nat", "OUTPUT", "-j VIPD-SERVICES", "VIPD-SERVICES")
 	return modelOf(groups)
 }
 
@@ -328,8 +328,8 @@ func TestNativeChains(t *testing.T) {
 		if err != nil || len(chains) != len(m) {
 			t.Fatalf("got %q, %v; want %d chains", chains, err, len(m))
 		}
-		if removed, err := tool.RemoveJumpsTo(t.Context(), "nat", "OUTPUT", "VIPD-SERVICES"); err != nil || len(removed) != 1 {
-			t.Fatalf("removed %q, %v; want the jump", removed, err)
+		if removed := join(t, tool, "nat", "OUTPUT", "", "VIPD-SERVICES"); len(removed) != 1 {
+			t.Fatalf("removed %q; want the jump", removed)
 		}
 		must(t, tool.DeleteChains(t.Context(), "nat", chains...))
 	})

@@ -76,7 +76,7 @@ func TestLookKnowsItsOwn(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				table, l := &changing{stamp: c.stamp}, &Look{Wary: c.wary}
+				table, l := &changing{stamp: c.stamp}, &Look{wary: c.wary}
 				c.happens(l, table)
 				for _, want := range []bool{c.compared, c.afterward} {
 					compared := false
@@ -97,7 +97,7 @@ func TestLookPaces(t *testing.T) {
 	for _, takes := range []time.Duration{100 * time.Microsecond, 5 * time.Millisecond, 25 * time.Millisecond, time.Second} {
 		for _, seen := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
-				table, l := &changing{stamp: Stamp{Entries: 1}}, &Look{Wary: true}
+				table, l := &changing{stamp: Stamp{Entries: 1}}, &Look{wary: true}
 				var spent, last, longest time.Duration
 				began := time.Now()
 				for since := time.Duration(0); since < 10*time.Minute; since = time.Since(began) {

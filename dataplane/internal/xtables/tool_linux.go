@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/coreos/go-iptables/iptables"
 )
 
 // waitSeconds is how long a program waits for others that hold the lock of the tables.
@@ -25,21 +22,11 @@ type Tool struct {
 	variant Variant
 	why     string
 	program string // such as iptables-nft; -restore and -save are appended
-	// jumps makes the editor of jumps when it is first asked for: that asks the program for its version.
-	jumps func() (jumpEditor, error)
-	run   command
-	trial sync.Mutex // held by who uses the trial chain
+	run     command
+	trial   sync.Mutex // held by who uses the trial chain
 	// commits counts the transactions that were done.
 	commits atomic.Uint32
 }
-
-// jumpEditor is what is used of *iptables.IPTables.
-type jumpEditor interface {
-	Exists(table, chain string, rule ...string) (bool, error)
-	Insert(table, chain string, position int, rule ...string) error
-}
-
-var _ jumpEditor = (*iptables.IPTables)(nil)
 
 // command runs a program with input, and returns what it wrote. err is an *exec.ExitError where the program ran.
 type command func(ctx context.Context, input, program string, args ...string) (stdout, stderr string, err error)
@@ -73,60 +60,6 @@ func (t *Tool) restore(ctx context.Context, input string) (stdout string, err er
 
 // Commits returns how many transactions this Tool has made. Those of a restore that failed are not counted.
 func (t *Tool) Commits() uint32 { return t.commits.Load() }
-
-// EnsureChain makes sure that there is a chain. One that is there stays as it is.
-func (t *Tool) EnsureChain(ctx context.Context, table, chain string) error {
-	exists, err := t.ChainExists(ctx, table, chain)
-	if err != nil || exists {
-		return err
-	}
-	return t.Restore(ctx, "*"+table+"\n-N "+chain+"\nCOMMIT\n")
-}
-
-// EnsureJump makes sure that chain has the rule, wherever in it. Where it is missing it becomes the chain's first rule. It is
-// not moved when others put theirs before it: they might do the same.
-func (t *Tool) EnsureJump(ctx context.Context, table, chain string, rule ...string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	jumps, err := t.jumps()
-	if err != nil {
-		return err
-	}
-	exists, err := jumps.Exists(table, chain, rule...)
-	if err == nil && !exists {
-		if err = jumps.Insert(table, chain, 1, rule...); err == nil {
-			t.commits.Add(1)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("adding the jump from %s %s: %w", table, chain, err)
-	}
-	return nil
-}
-
-// RemoveJumpsTo removes every rule of chain that jumps or goes to one of targets, whatever else the rule says: for rules
-// that an older version wrote, or whose sets are gone. It returns the rules it removed, without the chain's name.
-func (t *Tool) RemoveJumpsTo(ctx context.Context, table, chain string, targets ...string) ([]string, error) {
-	stdout, stderr, err := t.run(ctx, "", t.program, "--wait", fmt.Sprint(waitSeconds), "-t", table, "-S", chain)
-	if err != nil {
-		return nil, failure(t.program, "", stderr, err)
-	}
-	var removed []string
-	input := strings.Builder{}
-	for line := range strings.Lines(stdout) {
-		rule, ok := strings.CutPrefix(strings.TrimSpace(line), "-A "+chain+" ")
-		if !ok || !slices.Contains(targets, targetOf(rule)) {
-			continue
-		}
-		fmt.Fprintf(&input, "-D %s %s\n", chain, rule)
-		removed = append(removed, rule)
-	}
-	if removed == nil {
-		return nil, nil
-	}
-	return removed, t.Restore(ctx, "*"+table+"\n"+input.String()+"COMMIT\n")
-}
 
 // DeleteChains empties and deletes the chains, all or none. Those that are absent are no error. Rules of other chains
 // must not lead to them any more.

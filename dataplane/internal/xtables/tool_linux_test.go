@@ -68,11 +68,11 @@ func TestTool(t *testing.T) {
 
 		must(t, tool.Restore(ctx, "*filter\n:VIPD-A - [0:0]\n:VIPD-B - [0:0]\n-A VIPD-A -j VIPD-B\n-A VIPD-B -p udp -j DROP\nCOMMIT\n"))
 		for range 2 {
-			must(t, tool.EnsureJump(ctx, "filter", "INPUT", "-p", "udp", "-j", "VIPD-A"))
-			must(t, tool.EnsureJump(ctx, "filter", "INPUT", "-p", "tcp", "-j", "VIPD-A"))
+			join(t, tool, "filter", "INPUT", "-p udp -j VIPD-A", "VIPD-A")
+			join(t, tool, "filter", "INPUT", "-p tcp -j VIPD-B", "VIPD-B")
 		}
 		got := saved(t, tool, "filter")
-		want := []string{"-A INPUT -p tcp -j VIPD-A", "-A INPUT -p udp -j VIPD-A", "-A INPUT -j FOREIGN", `-A INPUT -m comment --comment "a \" -j VIPD-A" -j FOREIGN`}
+		want := []string{"-A INPUT -p tcp -j VIPD-B", "-A INPUT -p udp -j VIPD-A", "-A INPUT -j FOREIGN", `-A INPUT -m comment --comment "a \" -j VIPD-A" -j FOREIGN`}
 		if input := rulesOf(got, "INPUT"); !slices.Equal(input, want) {
 			t.Fatalf("INPUT got %q, want %q", input, want)
 		}
@@ -91,10 +91,12 @@ func TestTool(t *testing.T) {
 		}
 		checkExists(t, tool, "VIPD-A", true)
 
-		removed, err := tool.RemoveJumpsTo(ctx, "filter", "INPUT", "VIPD-A", "VIPD-B")
-		must(t, err)
-		if len(removed) != 2 {
-			t.Fatalf("removed %q, want the two jumps", removed)
+		must(t, tool.Restore(ctx, "*filter\n-A INPUT -p udp -j VIPD-A\nCOMMIT\n"))
+		if lines := join(t, tool, "filter", "INPUT", "-p udp -j VIPD-A", "VIPD-A"); len(lines) != 1 {
+			t.Fatalf("removed %q, want the second of two jumps", lines)
+		}
+		if lines := join(t, tool, "filter", "INPUT", "", "VIPD-A", "VIPD-B"); len(lines) != 2 {
+			t.Fatalf("removed %q, want the two jumps", lines)
 		}
 		must(t, tool.DeleteChains(ctx, "filter", append(chains, "VIPD-NEVER")...))
 		checkExists(t, tool, "VIPD-A", false)
@@ -102,6 +104,20 @@ func TestTool(t *testing.T) {
 			t.Fatalf("the rest changed:\n%s\nbefore:\n%s", after, before)
 		}
 	})
+}
+
+// join makes rule the only one of a base chain that leads to the chains, and returns what that took.
+func join(t testing.TB, tool *Tool, table, base, rule string, chains ...string) []string {
+	t.Helper()
+	rules, err := tool.Rules(t.Context(), table, base)
+	lines := Join(rules, base, rule, chains...)
+	if err == nil && len(lines) > 0 {
+		err = tool.Restore(t.Context(), "*"+table+"\n"+strings.Join(lines, "\n")+"\nCOMMIT\n")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
 }
 
 func checkExists(t *testing.T, tool *Tool, chain string, want bool) {
