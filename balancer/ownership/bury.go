@@ -124,13 +124,13 @@ func (n *Node) buried(w Write, node, from, why string) {
 	w.Delete = append(w.Delete, Key{Sessions, node})
 	var units []*unit
 	if n.gate == open && n.passes() {
-		n.stale = true // ranking counts
-		seen := ranks{}
+		before, seen := maps.Clone(n.counted), ranks{}
 		for _, u := range n.owned(node, s.value.ID) {
 			if n.rank(u, seen) == 0 && len(units) < mostTaken {
 				units = append(units, u)
 			}
 		}
+		n.counted = before // ranking counts
 	}
 	n.take(w, units, from, why)
 }

@@ -3,6 +3,7 @@ package ownership
 import (
 	"cmp"
 	"hash/fnv"
+	"net/netip"
 	"slices"
 	"time"
 )
@@ -85,13 +86,31 @@ func (n *Node) cannotAlone(name string, u *unit) string {
 		switch {
 		case at < 0:
 			return "none of its devices has a network with " + a.String()
-		case well>>at&1 == 0:
+		case well>>at&1 == 0 && n.someWell(a):
 			return "its network is cut off"
 		case m.value.Cannot[a] != "":
 			return m.value.Cannot[a]
 		}
 	}
 	return ""
+}
+
+// someWell says whether the network of a VIP is well on any node. If it is on none, no other node is better than one that is cut off.
+func (n *Node) someWell(a netip.Addr) bool {
+	for name, m := range n.members {
+		well := n.well()
+		if name != n.o.Name {
+			p := n.peers[name]
+			if p == nil || !n.recently(p.heard) {
+				continue
+			}
+			well = p.well
+		}
+		if at := m.value.place(a); at >= 0 && well>>at&1 == 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // candidates are the nodes that can take a unit, best first: the one that has others of its group, then as the policy prefers, then by

@@ -121,7 +121,7 @@ func (n *Node) ownerChanged(name string) {
 	if len(u.changed) > flaps {
 		u.changed = u.changed[1:]
 	}
-	u.giving, u.clear, u.stranger = false, false, "" // no write that compares an older revision can be carried out any more
+	u.giving, u.clear, u.stranger, u.askAgain = false, false, "", 0 // no write that compares an older revision can be carried out any more
 	if !n.owns(u) {
 		n.unbind(u)
 	}
@@ -141,10 +141,8 @@ func (n *Node) refresh() {
 			u.since = 0
 			return
 		}
-		if u.since == 0 {
-			u.since = n.now
-		}
-		n.free = append(n.free, u.name)
+		u.fresh = o == nil
+		n.free = append(n.free, u)
 	})
 	n.adopt()
 }

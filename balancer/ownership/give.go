@@ -119,12 +119,12 @@ func (n *Node) flapping(u *unit) bool {
 	return len(u.changed) == flaps && n.now.Since(u.changed[0]) < flapTime
 }
 
-// cut says whether no peer is heard on a unit's network, though some are elsewhere.
+// cut says whether a unit's network is not well here, though it is elsewhere.
 func (n *Node) cut(u *unit) bool {
 	well := n.well()
 	return slices.ContainsFunc(u.addrs, func(a netip.Addr) bool {
 		at := n.o.Member.place(a)
-		return at >= 0 && well>>at&1 == 0
+		return at >= 0 && well>>at&1 == 0 && n.someWell(a)
 	})
 }
 

@@ -52,9 +52,9 @@ type Node struct {
 	groups map[string][]*unit
 	// probing: a Probe is under way.
 	probing bool
-	// free are the names of units that no live session owns; counted has the addresses that each node owns. stale: both are
+	// free are the units that no live session owns; counted has the addresses that each node owns. stale: both are
 	// to be found anew.
-	free    []string
+	free    []*unit
 	counted map[string]int
 	stale   bool
 
@@ -62,11 +62,13 @@ type Node struct {
 	gate  gate
 	bound int // addresses
 
-	peers  map[string]*peer
-	jurors map[string]*Juror
-	votes  map[ID]map[string]ID // boots of those who voted a session dead
-	asked  Time
-	beat   Time
+	peers map[string]*peer
+	// reached is when something to be within reach of an address answered; 0 means never, or nothing is to be.
+	reached [16]Time
+	jurors  map[string]*Juror
+	votes   map[ID]map[string]ID // boots of those who voted a session dead
+	asked   Time
+	beat    Time
 
 	writes   map[int]func(Outcome, int64)
 	unbinds  map[int]func()
@@ -85,10 +87,12 @@ type unit struct {
 	policy Policy
 	bound  bool
 	giving bool
-	// since is when it was found free; 0 means it is not. better is since when a preferred node could have it.
+	// fresh: nobody has owned it yet, as of the last refresh.
+	fresh bool
+	// since is when it was first looked at as free; 0 means it was not. better is since when a preferred node could have it.
 	since, better Time
 	// clear: no host outside of the fleet has it, as far as was found out before anybody here had it. stranger is the MAC of one
-	// that has; it is asked again at askAgain.
+	// that has. A unit that could not be taken here is looked at again at askAgain.
 	clear    bool
 	stranger string
 	askAgain Time

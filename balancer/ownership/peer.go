@@ -1,5 +1,7 @@
 package ownership
 
+import "time"
+
 // peer is another node, as its messages tell.
 type peer struct {
 	boot ID
@@ -35,10 +37,21 @@ func (n *Node) beats() {
 	}
 }
 
-// well returns a bit for each address of this node on which a peer was heard: or no peer was, anywhere.
+// reachTime is how long what is to be within reach of an address may be silent while peers are heard there.
+const reachTime = 2 * time.Second
+
+// Reached takes in that something answered that is to be within reach of one of this node's addresses (an index of Member.At). From
+// then on the address is only well while that goes on; then no peer need be heard there.
+func (n *Node) Reached(now Time, on int) []Action {
+	n.reached[on] = now
+	return nil
+}
+
+// well returns a bit for each address of this node whose network is well: a peer was heard there, or what is to be within reach
+// has answered. If nothing is, anywhere, all are.
 func (n *Node) well() (bits uint16) {
-	for i := range min(len(n.o.Member.At), 16) {
-		if n.hears(i) {
+	for i := range min(len(n.o.Member.At), len(n.reached)) {
+		if n.recently(n.reached[i]) || n.hears(i) && (n.reached[i] == 0 || n.now.Since(n.reached[i]) < reachTime) {
 			bits |= 1 << i
 		}
 	}

@@ -33,10 +33,8 @@ func (n *Node) Status(now Time) Status {
 			s.Confirmed[j] = -1
 		}
 	}
-	for _, name := range n.free {
-		if u := n.units[name]; u != nil {
-			s.Free = append(s.Free, u.addrs...)
-		}
+	for _, u := range n.free {
+		s.Free = append(s.Free, u.addrs...)
 	}
 	for _, u := range n.order {
 		if u.stranger != "" && n.owners[u.name] == nil {

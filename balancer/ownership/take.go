@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,26 +14,37 @@ func (n *Node) takeFree() {
 	if n.taking || n.stopping || len(n.free) == 0 || n.gate != open || !n.passes() || n.now.Since(n.o.Started) < n.o.Timing.Silence {
 		return // a node that has just started has not heard yet who else there is
 	}
-	n.stale = true // ranking counts
-	var units []*unit
-	var unknown []netip.Addr
-	seen := ranks{}
-	for _, name := range n.free {
-		u := n.units[name]
-		if u.stranger != "" && n.now >= u.askAgain {
-			u.stranger = ""
+	before := maps.Clone(n.counted)
+	var mine, due turns
+	seen, looked := ranks{}, 0
+	for _, u := range n.free {
+		fresh := u.fresh && !u.clear
+		if n.now < u.askAgain || fresh && n.probing {
+			continue
 		}
-		switch r := n.rank(u, seen); {
-		case r < 0 || n.now < u.since.Add(time.Duration(r)*rankDelay):
-		case n.owners[name] == nil && !u.clear:
-			unknown = append(unknown, u.addrs...)
-		default:
-			units = append(units, u)
+		u.stranger = ""
+		r := n.rank(u, seen)
+		switch {
+		case r < 0:
+			u.askAgain = n.now.Add(cannotRest)
+			continue
+		case u.since == 0:
+			u.since = n.now
 		}
-		if len(units) == mostTaken || len(unknown) == mostTaken {
-			break
+		if r == 0 {
+			mine.add(u, fresh)
+		} else if n.now >= u.since.Add(time.Duration(r)*rankDelay) {
+			due.add(u, fresh)
+		}
+		if looked++; looked == mostTaken*len(n.members) || mine.full() {
+			break // all nodes begin with the same ones, and share them
 		}
 	}
+	n.counted = before // ranking counts
+	if mine.empty() {
+		mine = due
+	}
+	units, unknown := mine.units, mine.unknown
 	if len(unknown) > 0 && !n.probing {
 		n.probing = true
 		n.do(Probe{unknown})
@@ -41,6 +53,26 @@ func (n *Node) takeFree() {
 		n.take(Write{}, units, "nobody", "free")
 	}
 }
+
+// cannotRest is how long a VIP that this node can't take is left alone before that is looked at again.
+const cannotRest = 200 * time.Millisecond
+
+// turns are VIPs that are this node's to take: units can be taken, and of unknown it is to be asked first whether others have them.
+type turns struct {
+	units   []*unit
+	unknown []netip.Addr
+}
+
+func (t *turns) add(u *unit, fresh bool) {
+	if fresh {
+		t.unknown = append(t.unknown, u.addrs...)
+	} else {
+		t.units = append(t.units, u)
+	}
+}
+
+func (t *turns) full() bool  { return len(t.units) == mostTaken || len(t.unknown) == mostTaken }
+func (t *turns) empty() bool { return len(t.units)+len(t.unknown) == 0 }
 
 // strangerRest is how long a VIP that a stranger has is left alone before that is asked again.
 const strangerRest = 10 * time.Second

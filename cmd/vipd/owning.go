@@ -91,7 +91,7 @@ func ownerOptions(file string) (o owner.Options, runDir string, announce time.Du
 	w := c.Ownership
 	o = owner.Options{
 		Node: c.Node, Zone: c.Zone, Version: version.Version, Weight: w.Weight, Timing: ownership.NewTiming(w.Detect),
-		Etcd: etcd.Config(c.Etcd), Interfaces: w.Interfaces, Listen: w.Listen,
+		Etcd: etcd.Config(c.Etcd), Interfaces: w.Interfaces, Listen: w.Listen, Reach: w.Reach,
 	}
 	return o, c.RunDir, w.AnnounceEvery, o.Timing.Check()
 }

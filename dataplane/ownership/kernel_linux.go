@@ -24,7 +24,10 @@ type KernelOptions struct {
 	AnnounceEvery time.Duration
 	// Rival is told, at most once a second for each VIP, that another host says it has a VIP that is here. It must not block.
 	Rival func(Rival)
-	Log   *slog.Logger
+	// Reach are hosts that are to answer on an interface; Reached is told the interface when one does, and must not block.
+	Reach   map[string][]netip.Addr
+	Reached func(string)
+	Log     *slog.Logger
 }
 
 // Kernel is gate, addresses and announcements as one: what the process that owns VIPs asks of its host. All but Refresh and Run
@@ -68,21 +71,35 @@ func (k *Kernel) know(devices map[netip.Addr]string) {
 func (k *Kernel) Run(ctx context.Context) {
 	var listening sync.WaitGroup
 	for _, name := range k.o.Interfaces {
-		listening.Go(func() { k.listen(ctx, name) })
+		listening.Go(func() {
+			k.listen(ctx, name, "listening for other hosts with VIPs", func(device int) error {
+				return Rivals(ctx, device, k.announcer.Defend, k.o.Rival)
+			})
+		})
+	}
+	for name, hosts := range k.o.Reach {
+		listening.Go(func() {
+			k.listen(ctx, name, "asking for hosts that are to be within reach", func(device int) error {
+				return Reach(ctx, device, hosts, reaching, func() { k.o.Reached(name) })
+			})
+		})
 	}
 	k.announcer.Run(ctx)
 	listening.Wait()
 }
 
-// listen tells of rivals on an interface. Where it can't, for the interface is away, it tries again.
-func (k *Kernel) listen(ctx context.Context, name string) {
+// reaching is the time between two questions to hosts that are to be within reach.
+const reaching = 100 * time.Millisecond
+
+// listen does something on an interface until ctx ends. Where it can't, for the interface is away, it tries again.
+func (k *Kernel) listen(ctx context.Context, name, what string, do func(device int) error) {
 	for ctx.Err() == nil {
 		device, err := net.InterfaceByName(name)
 		if err == nil {
-			err = Rivals(ctx, device.Index, k.announcer.Defend, k.o.Rival)
+			err = do(device.Index)
 		}
 		if err != nil {
-			k.o.Log.Debug("listening for other hosts with VIPs", "interface", name, "err", err)
+			k.o.Log.Debug(what, "interface", name, "err", err)
 		}
 		select {
 		case <-ctx.Done():

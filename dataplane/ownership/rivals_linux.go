@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,7 +49,7 @@ func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Dur
 	var asking sync.WaitGroup
 	ready := func() {
 		if failed = ask(sender, vips); failed == nil { // which opens the sockets here, where the caller is
-			asking.Go(func() { failed = askAgain(ctx, sender, vips, patience) })
+			asking.Go(func() { failed = askAgain(ctx, sender, vips, patience/probes) })
 		}
 	}
 	err = neigh.Claims(ctx, device, ready, func(c neigh.Claim) {
@@ -72,9 +73,34 @@ func ask(sender *neigh.Sender, vips []netip.Addr) error {
 	return nil
 }
 
-// askAgain asks until ctx ends.
-func askAgain(ctx context.Context, sender *neigh.Sender, vips []netip.Addr, patience time.Duration) error {
-	again := time.NewTicker(patience / probes)
+// Reach asks on the device's link for hosts again and again, and calls answered with each answer, until ctx ends.
+func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Duration, answered func()) error {
+	sender, err := neigh.Open(device)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var failed error
+	var asking sync.WaitGroup
+	ready := func() {
+		asking.Go(func() {
+			defer cancel() // without questions there is nothing to hear
+			failed = askAgain(ctx, sender, hosts, every)
+		})
+	}
+	err = neigh.Claims(ctx, device, ready, func(c neigh.Claim) {
+		if slices.Contains(hosts, c.Addr) && !c.Asks {
+			answered()
+		}
+	})
+	cancel()
+	asking.Wait()
+	return errors.Join(err, failed, sender.Close())
+}
+
+// askAgain asks every so often until ctx ends.
+func askAgain(ctx context.Context, sender *neigh.Sender, vips []netip.Addr, every time.Duration) error {
+	again := time.NewTicker(every)
 	defer again.Stop()
 	for {
 		select {

@@ -45,9 +45,6 @@ func (c *Config) validate() []balancer.Problem {
 			wrong("hooks."+name, "%q is not a program with its arguments, such as [\"/usr/local/bin/notify\", \"web\"]", command)
 		}
 	}
-	later := func(field, what string) {
-		add(balancer.SeverityNearest, field, "%s is not part of this version", what)
-	}
 	if to := c.Tracing.OTLPEndpoint; to != "" {
 		if u, err := url.Parse(to); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			wrong("tracing.otlp_endpoint", `%q is not a URL such as "http://127.0.0.1:4318"; "" turns it off`, to)
@@ -55,9 +52,6 @@ func (c *Config) validate() []balancer.Problem {
 	}
 	if c.Ownership.Enabled && c.Store.Kind != EtcdStore {
 		wrong("ownership.enabled", "needs store.kind = \"etcd\": etcd says who owns which VIP")
-	}
-	if len(c.Ownership.Reach) > 0 {
-		later("ownership.reach", "asking gateways whether a host's network is cut off")
 	}
 	for i, name := range c.Ownership.Interfaces {
 		if !isInterface(name) {

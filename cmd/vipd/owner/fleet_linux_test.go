@@ -23,8 +23,11 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// vip and vip6 are a group, and taken is an address that a stranger has.
-var vip, vip6, taken = netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100"), netip.MustParseAddr("10.9.0.99")
+// vip and vip6 are a group, taken is an address that a stranger has, and aside is the only VIP on its device.
+var (
+	vip, vip6    = netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
+	taken, aside = netip.MustParseAddr("10.9.0.99"), netip.MustParseAddr("10.8.0.100")
+)
 
 // gateway is a host that may own VIPs.
 type gateway struct {
@@ -113,6 +116,7 @@ api.http = ""
 enabled = true
 restart_grace = "10m"
 announce_every = "1s"
+reach = ["10.9.0.50"]
 listen = ["10.9.0.%[2]d", "10.8.0.%[2]d"]
 [vips."10.9.0.100"]
 hold = "one"
@@ -122,7 +126,7 @@ hold = "one"
 group = "pair"
 [vips."10.9.0.99"]
 hold = "one"
-[vips."10.8.0.100"] # the only one of its device
+[vips."10.8.0.100"]
 hold = "one"
 [services.probe]
 vips = ["10.9.0.100", "fd09::100"]

@@ -36,9 +36,16 @@ type Kernel interface {
 	End() error
 }
 
-// Maker makes the part that changes the kernel, for VIPs on some of these interfaces. Rival is told when another host says that it has
-// one that is here; it must not block.
-type Maker func(interfaces []string, devices map[netip.Addr]string, rival func(netip.Addr, net.HardwareAddr)) (Kernel, error)
+// Hears is what a kernel tells. Its functions must not block.
+type Hears struct {
+	// Rival is told when another host says that it has a VIP that is here.
+	Rival func(netip.Addr, net.HardwareAddr)
+	// Reached is told the interface when one of the hosts answers that are to be within reach there.
+	Reached func(string)
+}
+
+// Maker makes the part that changes the kernel, for these places.
+type Maker func(places, Hears) (Kernel, error)
 
 // cover has the kernel know other VIPs.
 type cover struct{ devices map[netip.Addr]string }

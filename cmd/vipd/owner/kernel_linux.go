@@ -2,19 +2,32 @@ package owner
 
 import (
 	"log/slog"
-	"net"
 	"net/netip"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"vipd/dataplane/ownership"
 )
 
 // NewKernel returns what makes the Kernel of this host.
 func NewKernel(log *slog.Logger, gate, announce time.Duration) Maker {
-	return func(interfaces []string, devices map[netip.Addr]string, rival func(netip.Addr, net.HardwareAddr)) (Kernel, error) {
+	return func(p places, h Hears) (Kernel, error) {
 		return ownership.NewKernel(ownership.KernelOptions{
-			Gate: ownership.GateOptions{Timeout: gate}, Interfaces: interfaces, Devices: devices, AnnounceEvery: announce, Log: log,
-			Rival: func(r ownership.Rival) { rival(r.VIP, r.MAC) },
+			Gate: ownership.GateOptions{Timeout: gate}, Interfaces: p.interfaces, Devices: p.devices, AnnounceEvery: announce, Log: log,
+			Rival: func(r ownership.Rival) { h.Rival(r.VIP, r.MAC) }, Reach: p.reach, Reached: h.Reached,
 		})
 	}
+}
+
+// routers are the default gateways of this host. One that can't be read is not asked.
+func routers() (all []netip.Addr) {
+	routes, _ := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	for _, r := range routes {
+		a, ok := netip.AddrFromSlice(r.Gw)
+		if everything := r.Dst == nil || r.Dst.IP.IsUnspecified(); ok && everything {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
 }

@@ -29,8 +29,10 @@ type Options struct {
 	// Interfaces and Listen narrow where VIPs and heartbeats are.
 	Interfaces []string
 	Listen     []netip.Addr
-	Kernel     Maker
-	Log        *slog.Logger
+	// Reach are hosts that must answer on their device; empty: the default gateways there.
+	Reach  []netip.Addr
+	Kernel Maker
+	Log    *slog.Logger
 }
 
 // core is one run with the same VIPs on the same devices.
@@ -64,7 +66,11 @@ func newID() ownership.ID {
 // newCore makes one: the gate is closed and no VIP bound when it returns.
 func newCore(o Options, p places) (c *core, err error) {
 	c = &core{o: o, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, inputs: make(chan func(ownership.Time) []ownership.Action, 1024)}
-	kernel, err := o.Kernel(p.interfaces, p.devices, c.rival)
+	kernel, err := o.Kernel(p, Hears{c.rival, func(name string) {
+		c.tell(func(now ownership.Time) []ownership.Action {
+			return c.node.Reached(now, slices.Index(p.interfaces, name))
+		})
+	}})
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,8 @@ func TestOneOwner(t *testing.T) {
 		{"nft flush ruleset", nft("flush ruleset"), func(*gateway) {}, false},
 		{"LAN lost", nft("add table netdev cut; add chain netdev cut in { type filter hook ingress device lan priority -510; policy drop; }; " +
 			"add chain netdev cut out { type filter hook egress device lan priority -510; policy drop; }"), nft("delete table netdev cut"), true},
+		{"router out of reach", nft("add table netdev cut; add chain netdev cut in { type filter hook ingress device lan priority -510; }; " +
+			"add rule netdev cut in arp operation reply arp saddr ip 10.9.0.50 drop"), nft("delete table netdev cut"), true},
 		{"drain", func(g *gateway) { g.vipctl("drain", "--node", g.ns.Name) }, func(g *gateway) { g.vipctl("undrain", "--node", g.ns.Name) }, true},
 		{"cut from etcd", func(g *gateway) { g.relays[0].Cut() }, func(g *gateway) { g.relays[0].Heal() }, false},
 		{"etcd frozen", func(*gateway) { f.etcd.Members[0].Pause() }, func(*gateway) { f.etcd.Members[0].Resume() }, false},
@@ -214,29 +216,8 @@ func TestNothingTaken(t *testing.T) {
 // many gives the hosts 1,000 VIPs, without what was the only one of a device, and kills one of them: the others take its share.
 func (f *fleet) many() {
 	f.t.Helper()
-	n := wait.Load(1000)
-	sessions := f.sessions()
-	var more strings.Builder
-	for i := range n {
-		fmt.Fprintf(&more, "[vips.\"10.9.%d.%d\"]\nhold = \"one\"\n", 1+i/250, 1+i%250)
-	}
-	for _, g := range f.hosts {
-		text, err := os.ReadFile(g.config())
-		if err == nil {
-			less := bytes.Replace(text, []byte("[vips.\"10.8.0.100\"] # the only one of its device\nhold = \"one\"\n"), nil, 1)
-			err = os.WriteFile(g.config(), append(less, more.String()...), 0o600)
-		}
-		if err != nil {
-			f.t.Fatal(err)
-		}
-	}
-	has := func(hosts []*gateway) (all int) {
-		for _, g := range hosts {
-			all += len(g.bound())
-		}
-		return all
-	}
-	wait.For(f.t, etcdkit.Patience, "many VIPs to have owners", func() bool { return has(f.hosts) == n+3 })
+	n, sessions := wait.Load(1000), f.sessions()
+	want := f.more(n)
 	f.settled()
 	if now := f.sessions(); !slices.Equal(now, sessions) {
 		f.t.Errorf("sessions were %v, and are %v after other VIPs came and went", sessions, now)
@@ -246,6 +227,37 @@ func (f *fleet) many() {
 	share := len(g.bound())
 	began := time.Now()
 	_ = g.cmd.Process.Kill()
-	wait.For(f.t, etcdkit.Patience, "the VIPs of a host that was killed", func() bool { return has(others) == n+3 })
+	wait.For(f.t, etcdkit.Patience, "the VIPs of a host that was killed", func() bool { return bound(others) == want })
 	f.t.Logf("%d VIPs on 3 hosts: the %d of one that was killed have other owners after %s", n, share, time.Since(began).Round(time.Millisecond))
+}
+
+// more gives the hosts n VIPs more, and takes away the only one of a device. It returns how many there are, once all have owners.
+func (f *fleet) more(n int) int {
+	f.t.Helper()
+	wait.For(f.t, etcdkit.Patience, "an owner of "+aside.String(), func() bool { return f.has(aside) })
+	want := bound(f.hosts) - 1 + n
+	var more strings.Builder
+	for i := range n {
+		fmt.Fprintf(&more, "[vips.\"10.9.%d.%d\"]\nhold = \"one\"\n", 1+i/250, 1+i%250)
+	}
+	for _, g := range f.hosts {
+		text, err := os.ReadFile(g.config())
+		if err == nil {
+			less := bytes.Replace(text, []byte("[vips.\"10.8.0.100\"]\nhold = \"one\"\n"), nil, 1)
+			err = os.WriteFile(g.config(), append(less, more.String()...), 0o600)
+		}
+		if err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	wait.For(f.t, etcdkit.Patience, "many VIPs to have owners", func() bool { return bound(f.hosts) == want })
+	return want
+}
+
+// bound is how many VIPs hosts have.
+func bound(hosts []*gateway) (n int) {
+	for _, g := range hosts {
+		n += len(g.bound())
+	}
+	return n
 }

@@ -21,6 +21,8 @@ type places struct {
 	devices    map[netip.Addr]string
 	// own are VIPs that this host has for itself: no gate may silence them, and no other host may have them.
 	own []netip.Addr
+	// reach are the hosts that are to answer on an interface.
+	reach map[string][]netip.Addr
 }
 
 // find finds the device of each VIP: the one whose network contains it, of those named if any are. Heartbeats are heard on each,
@@ -42,8 +44,9 @@ func find(vips []netip.Addr, named []string, listen []netip.Addr, endpoints []st
 		at := place(addrs, listen)
 		at.MAC = device.HardwareAddr.String()
 		here := len(named) > 0
+		own := hostsOwn(addrs)
 		for _, v := range vips {
-			if hasForItself(addrs, v) {
+			if own[v] {
 				p.own = append(p.own, v)
 			}
 			if p.devices[v] == "" && slices.ContainsFunc(at.Networks, func(n netip.Prefix) bool { return n.Contains(v) }) {
@@ -74,12 +77,29 @@ func (p places) cover(next places) bool {
 	})
 }
 
-// hasForItself says whether a VIP is among the addresses with its network, as the address of a host is.
-func hasForItself(addrs []net.Addr, vip netip.Addr) bool {
-	return slices.ContainsFunc(addrs, func(one net.Addr) bool {
-		p, err := netip.ParsePrefix(one.String())
-		return err == nil && p.Addr().Unmap() == vip && !p.IsSingleIP()
-	})
+// within finds the hosts that are to answer on each interface: of those that are named, or are routers, the ones of its networks. VIPs
+// are none of them.
+func (p places) within(hosts, vips []netip.Addr) map[string][]netip.Addr {
+	reach := map[string][]netip.Addr{}
+	for i, name := range p.interfaces {
+		for _, h := range hosts {
+			if slices.ContainsFunc(p.at[i].Networks, func(n netip.Prefix) bool { return n.Contains(h) }) && !slices.Contains(vips, h) {
+				reach[name] = append(reach[name], h)
+			}
+		}
+	}
+	return reach
+}
+
+// hostsOwn are those of the addresses that have a network, as the address of a host has.
+func hostsOwn(addrs []net.Addr) map[netip.Addr]bool {
+	own := map[netip.Addr]bool{}
+	for _, one := range addrs {
+		if p, err := netip.ParsePrefix(one.String()); err == nil && !p.IsSingleIP() {
+			own[p.Addr().Unmap()] = true
+		}
+	}
+	return own
 }
 
 // place is a device as others see it: one of its addresses, and its networks.

@@ -114,13 +114,18 @@ func (o *Owner) follow(ctx context.Context) error {
 			return err
 		}
 		if o.core == nil || !at.cover(next) {
+			hosts := o.o.Reach
+			if len(hosts) == 0 {
+				hosts = routers()
+			}
+			next.reach = next.within(hosts, vipsOf(policies))
 			stop()
 			if stop, err = o.begin(ctx, next); err != nil {
 				return err
 			}
 			at, last = next, nil
 		}
-		next.at, next.interfaces = at.at, at.interfaces
+		next.at, next.interfaces, next.reach = at.at, at.interfaces, at.reach
 		if last == nil || !reflect.DeepEqual(last, told) || !reflect.DeepEqual(next, at) {
 			o.core.policies(policies, at.devices, next.devices)
 			o.core.unplaced.Store(unplaced(policies, next))

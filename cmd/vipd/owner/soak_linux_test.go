@@ -1,0 +1,113 @@
+package owner
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"vipd/test/etcdkit"
+	"vipd/test/wait"
+)
+
+// TestWorstGap measures for how long nobody answers when a VIP moves and when its owner dies: docs/ownership.md has the results.
+func TestWorstGap(t *testing.T) {
+	n := wait.Soak(0, 20)
+	if n == 0 {
+		t.Skip("needs to measure for minutes, which make soak does")
+	}
+	f := newFleet(t, "nftables", etcdkit.Options{})
+	for _, c := range []fault{planned, killed, stopped} {
+		var gaps []time.Duration
+		for range n {
+			gaps = append(gaps, f.meets(c))
+		}
+		slices.Sort(gaps)
+		t.Logf("%s, %d times: nobody answered for %s (median), %s (worst)", c.name, n, gaps[n/2].Round(time.Millisecond), gaps[n-1].Round(time.Millisecond))
+	}
+}
+
+// TestAtRest measures what 10,000 VIPs on three hosts cost while nothing happens.
+func TestAtRest(t *testing.T) {
+	n := wait.Soak(0, 10000)
+	if n == 0 {
+		t.Skip("needs to measure for minutes, which make soak does")
+	}
+	f := newFleet(t, "nftables", etcdkit.Options{})
+	f.settled()
+	began := time.Now()
+	f.more(n)
+	t.Logf("%d VIPs have owners after %s", n, time.Since(began).Round(time.Second))
+	f.settled()
+	// The first announcements are over when all have been announced four times, at 500 frames a second.
+	const least, span = 4, time.Minute
+	wait.For(t, 10*time.Minute, "the first announcements", func() bool {
+		return !slices.ContainsFunc(f.hosts, func(g *gateway) bool { s := g.status(); return s == nil || s.Announced < uint64(least*len(s.Bound)) })
+	})
+	before := f.reading()
+	time.Sleep(span) // what is measured
+	after := f.reading()
+	for _, what := range slices.Sorted(maps.Keys(after)) {
+		t.Logf("%s: %.2f a second", what, (after[what]-before[what])/span.Seconds())
+	}
+}
+
+// reading are counters of the hosts and of etcd.
+func (f *fleet) reading() map[string]float64 {
+	all := map[string]float64{}
+	for _, g := range f.hosts {
+		all[g.ns.Name+": CPU of vipd owner"] = seconds(f.t, g.cmd.Process.Pid)
+		all[g.ns.Name+": CPU of vipd"] = seconds(f.t, g.daemon.Process.Pid)
+		if err := g.ns.Do(func() error {
+			link, err := netlink.LinkByName("lan")
+			if err == nil {
+				all[g.ns.Name+": frames"], all[g.ns.Name+": bytes"] = float64(link.Attrs().Statistics.TxPackets), float64(link.Attrs().Statistics.TxBytes)
+			}
+			return err
+		}); err != nil {
+			f.t.Fatal(err)
+		}
+		if s := g.status(); s != nil {
+			all[g.ns.Name+": announcements"] = float64(s.Announced)
+		}
+	}
+	m := f.etcd.Members[0]
+	all["etcd: CPU"] = seconds(f.t, m.Pid())
+	r, err := http.Get("http://" + m.Addr() + "/metrics")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if slices.Contains([]string{"etcd_debugging_mvcc_put_total", "etcd_mvcc_put_total", "etcd_server_proposals_applied_total", "etcd_network_client_grpc_sent_bytes_total", "etcd_network_client_grpc_received_bytes_total"}, name) {
+			all["etcd: "+name], _ = strconv.ParseFloat(value, 64)
+		}
+	}
+	return all
+}
+
+// seconds is the time of processors that a process has had.
+func seconds(t *testing.T, pid int) float64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(text[strings.LastIndex(string(text), ")")+1:]))
+	user, _ := strconv.ParseFloat(fields[11], 64)
+	system, _ := strconv.ParseFloat(fields[12], 64)
+	return (user + system) / 100 // USER_HZ
+}
