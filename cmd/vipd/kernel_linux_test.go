@@ -43,6 +43,8 @@ type gateway struct {
 	daemon *daemon.Daemon
 	api    *api.Client
 	stop   func() // ends it and waits
+	// replaced waits for the end of the vipd that replaces started last.
+	replaced func()
 }
 
 // newGateway is one whose vipctl is built, which takes seconds.

@@ -48,15 +48,19 @@ func newGateway(t *testing.T, install func(t *testing.T, to string), files map[s
 	return &gateway{newMachine(t, host, install, all), client}
 }
 
-// service is a service at 10.96.0.N whose endpoint is checked by a program.
+// service is a service at 10.96.0.N whose endpoint is checked by a program, unless that is "".
 func service(name string, n int, program string) string {
-	return fmt.Sprintf(`
+	text := fmt.Sprintf(`
 [services.%s]
 vips = ["10.96.0.%d"]
 ports = [{ port = 80, target_port = 8080 }]
 endpoints = [{ address = "10.2.0.2" }]
-health = { type = "exec", command = [%q], interval = %q, timeout = %q }
-`, name, n, program, wait.Scaled(time.Second), wait.Scaled(900*time.Millisecond))
+`, name, n)
+	if program == "" {
+		return text
+	}
+	return text + fmt.Sprintf("health = { type = \"exec\", command = [%q], interval = %q, timeout = %q }\n",
+		program, wait.Scaled(time.Second), wait.Scaled(900*time.Millisecond))
 }
 
 func config(settings string, services ...string) string {
@@ -250,7 +254,7 @@ func (g *gateway) live(l life) {
 	}
 	defer func() { _ = open.Close() }()
 	stop := g.clients("10.96.0.10")
-	g.reload(config(settings, web), config(settings, web, service("more", 12, "/usr/local/bin/check")))
+	g.reload(config(settings, web), config(settings, web, service("more", 12, "")))
 	g.restarts(open)
 	if !l.keeps {
 		if n := stop(); n < 20 {
@@ -280,23 +284,20 @@ func (g *gateway) live(l life) {
 	g.cleanedUp()
 }
 
-// restarts restarts the unit while connections are open and clients come, and looks whether all of them live on.
+// restarts restarts the unit while clients come and streams go on, none of which notices, and looks whether open lives on.
 func (g *gateway) restarts(open net.Conn) {
 	g.t.Helper()
-	all := []net.Conn{open}
-	for range wait.Soak(5, 200) {
-		c, err := g.dial("10.96.0.10")
-		if err != nil {
-			g.t.Fatal(err)
-		}
-		defer func() { _ = c.Close() }()
-		all = append(all, c)
-	}
+	perSecond := wait.Soak(20, 500)
+	load := g.client.For(g.t).Load("10.96.0.12:80", perSecond, wait.Soak(5, 200))
 	for range wait.Soak(1, 20) {
+		until := load.Served() + int64(perSecond)/4
+		wait.For(g.t, time.Minute, "clients to be served", func() bool { return load.Served() >= until || g.t.Failed() })
 		g.run("systemctl restart vipd")
-		for _, c := range all {
-			echoes(g.t, c)
-		}
+		echoes(g.t, open)
+	}
+	load.Stop()
+	if g.t.Failed() {
+		g.t.Log(g.journal(""))
 	}
 }
 
