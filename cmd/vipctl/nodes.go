@@ -145,32 +145,14 @@ func nodeModeStyle(text string) table.Style {
 	return table.Plain
 }
 
-// The words of the column READY.
-const (
-	nodeReady    = "yes"
-	nodeNotReady = "no"
-	nodeStarting = "starting"
-	nodeGone     = "gone"
-)
-
-// ready says whether the node serves its first complete state; it is gone where only its config is left.
-func ready(n *nodeView) string {
-	switch {
-	case !n.Here:
-		return nodeGone
-	case n.Status == nil:
-		return nodeStarting
-	case !n.Status.Ready:
-		return nodeNotReady
-	}
-	return nodeReady
-}
+// ready is the column READY of a node.
+func ready(n *nodeView) string { return (&etcd.Node{Live: n.Live, Status: n.Status}).Ready() }
 
 func readyStyle(text string) table.Style {
 	switch text {
-	case nodeReady:
+	case etcd.NodeReady:
 		return table.Good
-	case nodeStarting:
+	case etcd.NodeStarting:
 		return table.Notice
 	}
 	return table.Bad

@@ -30,6 +30,27 @@ type Node struct {
 	said int64
 }
 
+// The words that Ready returns.
+const (
+	NodeReady    = "yes"
+	NodeNotReady = "no"
+	NodeStarting = "starting"
+	NodeGone     = "gone"
+)
+
+// Ready says whether the node serves its first complete state; it is gone where only its config is left.
+func (n *Node) Ready() string {
+	switch {
+	case n.Live == nil:
+		return NodeGone
+	case n.Status == nil:
+		return NodeStarting
+	case !n.Status.Ready:
+		return NodeNotReady
+	}
+	return NodeReady
+}
+
 // Nodes returns all nodes that are there, or that are told something, by name. Revision is that of the newest change of
 // services, endpoints, overrides and addresses, removals included: a node that has come so far lacks none of them. What
 // others say they have come to tells less: who has read everything anew names the revision of that. Asked again and again

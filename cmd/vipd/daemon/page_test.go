@@ -10,8 +10,10 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"vipd/cmd/internal/api"
+	"vipd/test/wait"
 )
 
 // TestStatusPage: the page is complete without script, has nothing from elsewhere, allows its own script and style alone, and follows
@@ -26,7 +28,7 @@ ports = [{ port = "<b>" }]
 	ask("127.40.0.1:8080")
 	for path, parts := range map[string][]string{
 		"/":             {"<h1>n1</h1>", "userspace mode", `href="/services/web"`, "2 of 2", "&lt;b&gt;", "All is applied"},
-		"/services/web": {"<h1>web on n1</h1>", "127.40.1.1:9001", "127.40.1.1:9002", ">active<"},
+		"/services/web": {"<h1>web on n1</h1>", "127.40.1.1:9001", "127.40.1.1:9002", ">active<", "<strong>127.40.0.1:8080/tcp</strong>"},
 	} {
 		r, err := http.Get("http://" + n.daemon.Web().String() + path)
 		if err != nil {
@@ -51,8 +53,10 @@ ports = [{ port = "<b>" }]
 			}
 		}
 	}
-	if code, _ := n.get("/services/other"); code != http.StatusNotFound {
-		t.Errorf("a service that is not there: %d", code)
+	for _, path := range []string{"/services/other", "/fleet"} {
+		if code, _ := n.get(path); code != http.StatusNotFound {
+			t.Errorf("%s, which is not there: %d", path, code)
+		}
 	}
 	if code, _ := n.get("/v1/status"); code != http.StatusNotFound {
 		t.Errorf("the API on api.http: %d", code)
@@ -63,6 +67,22 @@ ports = [{ port = "<b>" }]
 			t.Error(err)
 		}
 	})
+}
+
+// TestFleetPage: the page shows the nodes that etcd has, and says so at once when etcd is away.
+func TestFleetPage(t *testing.T) {
+	m := joinFleet(t, web)
+	m.start()
+	has := func(what, part string) {
+		t.Helper()
+		wait.For(t, time.Minute, what, func() bool {
+			_, text := m.get("/fleet")
+			return strings.Contains(text, part)
+		})
+	}
+	has("the node to be ready", `<th scope="row">n1</th><td>-</td><td>userspace</td><td class="good">yes</td>`)
+	m.etcd.Members[0].Pause()
+	has("etcd to be missed", "etcd does not tell of the nodes")
 }
 
 // follows reads a page's events until one has a part that comes with a change.

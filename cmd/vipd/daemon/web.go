@@ -17,14 +17,19 @@ func (d *Daemon) webHandler() http.Handler {
 	mux.HandleFunc("GET /metrics", d.serveMetrics)
 	mux.HandleFunc("GET /healthz", d.check(d.unhealthy, nil))
 	mux.HandleFunc("GET /readyz", d.check(func() []string { return d.views.Look().Unready() }, d.hostProblems))
-	page.New(page.Options{
+	o := page.Options{
 		Status:  func() api.Status { return d.views.Look().Status() },
 		Traffic: func() api.Traffic { return d.views.Look().Traffic() },
 		Events: func() []events.Event {
 			all, _ := d.journal.Read(0, 0)
 			return all
 		},
-	}).Register(mux)
+		Keys: func(name balancer.Name) []balancer.Key { return d.views.Look().Keys(name) },
+	}
+	if d.fleet != nil {
+		o.Fleet = d.fleet.Nodes
+	}
+	page.New(o).Register(mux)
 	return fewFollowers(mux, defaultBounds)
 }
 

@@ -96,6 +96,9 @@ func (f *Node) Reached(revision int64) int64 {
 	return revision
 }
 
+// Nodes returns all nodes of the fleet as etcd has them.
+func (f *Node) Nodes(ctx context.Context) ([]etcd.Node, error) { return f.writer.Statuses(ctx) }
+
 // Problems says why the fleet does not see this node. That etcd is away, the store says itself.
 func (f *Node) Problems(connected bool) []balancer.Problem {
 	if f == nil || !connected {

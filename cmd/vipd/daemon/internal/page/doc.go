@@ -1,7 +1,8 @@
-// Package page is the status page of api.http: one HTML document for the node and one for each service, without assets from elsewhere.
+// Package page is the status page of api.http: one HTML document for the node, one for each service and one for the fleet, without assets from elsewhere.
 //
 //	GET /                    the node: mode, store, problems, services with rates, latest events
 //	GET /services/NAME       one service: its endpoints
+//	GET /fleet               the nodes as etcd has them, where the store is a fleet's
 //	GET /live?of=...         the same content again and again, as Server-Sent Events
 //
 // Pages are complete without script; with it they replace their content. Whatever the number of readers, what

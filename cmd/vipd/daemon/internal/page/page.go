@@ -3,6 +3,7 @@ package page
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	_ "embed" // for the files below
 	"encoding/base64"
@@ -19,6 +20,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/rates"
+	"vipd/store/etcd"
 )
 
 // html never changes: it is the text of the file.
@@ -42,6 +44,10 @@ type Options struct {
 	Status  func() api.Status
 	Traffic func() api.Traffic
 	Events  func() []events.Event
+	// Keys returns where a service is served.
+	Keys func(balancer.Name) []balancer.Key
+	// Fleet returns the nodes of the fleet; nil means that this node is in none.
+	Fleet func(context.Context) ([]etcd.Node, error)
 }
 
 // Page answers requests for the status page. It may be called by any goroutine.
@@ -56,6 +62,16 @@ type Page struct {
 	at     time.Time                // when window and status were asked for
 	until  time.Time                // until when they are shown
 	made   map[balancer.Name][]byte // of that moment, for those who follow: by the service; "" is the node
+
+	asking sync.Mutex // held while etcd is asked for the fleet; mu is not, so that other pages do not wait for etcd
+	fleet  nodes      // what it said; mu guards it too, against who only reads it
+}
+
+// nodes is what etcd said of the fleet.
+type nodes struct {
+	all   []etcd.Node
+	err   error
+	until time.Time // until when it is shown
 }
 
 const (
@@ -63,6 +79,10 @@ const (
 	fresh, share = 2 * time.Second, 20
 	// mostServices bounds the list of services, and mostEvents that of events.
 	mostServices, mostEvents = 200, 30
+	// fleetPage is the page of all nodes: no service can have the name.
+	fleetPage = "/fleet"
+	// fleetTime bounds how long etcd may take to tell of them.
+	fleetTime = 700 * time.Millisecond
 )
 
 // New returns a page.
@@ -73,6 +93,7 @@ func New(o Options) *Page {
 	}
 	functions := template.FuncMap{
 		"spark": func(past []float32) string { return rates.Spark(past, 20) }, "bytes": bytesText, "use": useClass, "weight": levelClass,
+		"here": readyClass, "since": func(t time.Time) string { return time.Since(t).Round(time.Second).String() },
 	}
 	return &Page{
 		o: o, template: template.Must(template.New("").Funcs(functions).Parse(html)), made: map[balancer.Name][]byte{},
@@ -83,14 +104,21 @@ func New(o Options) *Page {
 
 // Register adds the pages to mux.
 func (p *Page) Register(mux *http.ServeMux) {
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { p.show(w, "") })
-	mux.HandleFunc("GET /services/{name}", func(w http.ResponseWriter, r *http.Request) { p.show(w, balancer.Name(r.PathValue("name"))) })
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { p.show(w, r, "") })
+	if p.o.Fleet != nil {
+		mux.HandleFunc("GET "+fleetPage, func(w http.ResponseWriter, r *http.Request) { p.show(w, r, fleetPage) })
+	}
+	mux.HandleFunc("GET /services/{name}", func(w http.ResponseWriter, r *http.Request) { p.show(w, r, balancer.Name(r.PathValue("name"))) })
 	mux.HandleFunc("GET /live", p.follow)
 }
 
 // view is what the templates show.
 type view struct {
-	Name          balancer.Name // of the service; "" means the node
+	Name          balancer.Name // of the service; "" means the node, fleetPage the fleet
+	Fleet         bool          // this node is in one
+	Nodes         []etcd.Node
+	Error         error          // why Nodes are not there
+	Keys          []balancer.Key // of the service
 	Status        api.Status
 	At            time.Time
 	Rows          []rates.Row
@@ -108,8 +136,12 @@ func (p *Page) viewLocked(name balancer.Name) (view, bool) {
 		p.until = time.Now().Add(max(fresh, share*time.Since(began)))
 		clear(p.made)
 	}
-	v := view{Name: name, Status: p.status, At: p.at, Style: template.CSS(style), Script: template.JS(script)}
-	if name == "" {
+	v := view{Name: name, Status: p.status, At: p.at, Style: template.CSS(style), Script: template.JS(script), Fleet: p.o.Fleet != nil}
+	switch name {
+	case fleetPage:
+		v.Nodes, v.Error = p.fleet.all, p.fleet.err
+		return v, v.Fleet
+	case "":
 		v.Rows = p.window.Services()
 		if v.More = len(v.Rows) - mostServices; v.More > 0 {
 			slices.SortStableFunc(v.Rows, func(a, b rates.Row) int { return cmp.Compare(b.New, a.New) })
@@ -121,7 +153,7 @@ func (p *Page) viewLocked(name balancer.Name) (view, bool) {
 		slices.Reverse(v.Events)
 		return v, true
 	}
-	v.Rows = p.window.Endpoints(name)
+	v.Rows, v.Keys = p.window.Endpoints(name), p.o.Keys(name)
 	for _, problem := range p.status.Problems {
 		if problem.Service == name {
 			v.Problems = append(v.Problems, problem)
@@ -130,8 +162,28 @@ func (p *Page) viewLocked(name balancer.Name) (view, bool) {
 	return v, slices.ContainsFunc(p.window.Last().Services, func(s api.ServiceTraffic) bool { return s.Name == name })
 }
 
+// prepare asks etcd for the nodes if they are to be shown, unless it has just answered or failed.
+func (p *Page) prepare(ctx context.Context, name balancer.Name) {
+	if name != fleetPage || p.o.Fleet == nil {
+		return
+	}
+	p.asking.Lock()
+	defer p.asking.Unlock()
+	if time.Now().Before(p.fleet.until) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, fleetTime)
+	defer cancel()
+	all, err := p.o.Fleet(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fleet = nodes{all, err, time.Now().Add(fresh)}
+	delete(p.made, fleetPage)
+}
+
 // show answers with a whole page.
-func (p *Page) show(w http.ResponseWriter, name balancer.Name) {
+func (p *Page) show(w http.ResponseWriter, r *http.Request, name balancer.Name) {
+	p.prepare(r.Context(), name)
 	p.mu.Lock()
 	v, there := p.viewLocked(name)
 	var out bytes.Buffer
@@ -155,7 +207,8 @@ func (p *Page) show(w http.ResponseWriter, name balancer.Name) {
 }
 
 // message is the content of a page as an event, the same for all who follow it, and when it was made; nil means there is no such page.
-func (p *Page) message(name balancer.Name) ([]byte, time.Time) {
+func (p *Page) message(ctx context.Context, name balancer.Name) ([]byte, time.Time) {
+	p.prepare(ctx, name)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if m := p.made[name]; m != nil && time.Now().Before(p.until) {
@@ -179,7 +232,7 @@ func (p *Page) follow(w http.ResponseWriter, r *http.Request) {
 	defer again.Stop()
 	var last time.Time
 	for {
-		message, at := p.message(balancer.Name(r.URL.Query().Get("of")))
+		message, at := p.message(r.Context(), balancer.Name(r.URL.Query().Get("of")))
 		if message == nil {
 			return
 		}
@@ -206,6 +259,17 @@ func useClass(r rates.Row) string {
 		return "notice"
 	}
 	return "good"
+}
+
+// readyClass is the class of a node in the fleet.
+func readyClass(n etcd.Node) string {
+	switch n.Ready() {
+	case etcd.NodeReady:
+		return "good"
+	case etcd.NodeStarting:
+		return "notice"
+	}
+	return "bad"
 }
 
 func levelClass(l slog.Level) string {

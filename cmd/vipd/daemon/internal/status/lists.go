@@ -194,6 +194,20 @@ func list[T any](l []T) []T {
 	return l
 }
 
+// Keys returns where a service is served; none where there is no such service.
+func (v *View) Keys(name balancer.Name) (keys []balancer.Key) {
+	s, ok := v.State.Snapshot.Services.Get(name)
+	if !ok {
+		return nil
+	}
+	for _, vip := range s.Addresses() {
+		for _, p := range s.Ports {
+			keys = append(keys, balancer.Key{Addr: vip, Port: p.Port, Proto: p.Protocol})
+		}
+	}
+	return keys
+}
+
 // Traffic lists what was counted, by service and endpoint.
 func (v *View) Traffic() api.Traffic {
 	t := api.Traffic{At: time.Now(), Node: v.State.Config.Node, Mode: string(v.Mode.Name), Services: []api.ServiceTraffic{}}

@@ -1,0 +1,248 @@
+package daemon_test
+
+import (
+	"bufio"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/api"
+	"vipd/test/wait"
+)
+
+// browser is a Chromium without a screen, with one page open, which is asked over pipes by the DevTools protocol.
+type browser struct {
+	t       *testing.T
+	to      *os.File
+	from    *bufio.Reader
+	session string
+	last    int
+	// complaints are the errors and warnings of the console so far, those about the policy among them.
+	complaints []string
+}
+
+// message is one of the protocol.
+type message struct {
+	ID     int             `json:"id"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"`
+	Result json.RawMessage `json:"result"`
+	Error  *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+func newBrowser(t *testing.T) *browser {
+	t.Helper()
+	program, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("needs chromium, which is large: apt-get install chromium, or test/needs browser")
+	}
+	theirs, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, answers, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// In namespaces and containers it can't make its own sandbox; it reads our own page alone.
+	cmd := exec.Command(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars",
+		"--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
+	cmd.ExtraFiles = []*os.File{theirs, answers}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = theirs.Close(), answers.Close()
+	b := &browser{t: t, to: to, from: bufio.NewReader(from)}
+	t.Cleanup(func() {
+		_ = to.Close() // which ends it
+		_ = cmd.Wait()
+		_ = from.Close()
+	})
+	if err := from.SetReadDeadline(time.Now().Add(2 * wait.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	var target struct{ TargetID string }
+	b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target)
+	var attached struct{ SessionID string }
+	b.call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached)
+	b.session = attached.SessionID
+	for _, domain := range []string{"Page", "Runtime", "Log"} {
+		b.call(domain+".enable", nil, nil)
+	}
+	return b
+}
+
+// call asks the page's session and decodes the result.
+func (b *browser) call(method string, params map[string]any, result any) {
+	b.t.Helper()
+	b.last++
+	request := map[string]any{"id": b.last, "method": method, "params": params}
+	if b.session != "" {
+		request["sessionId"] = b.session
+	}
+	data, err := json.Marshal(request)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if _, err := b.to.Write(append(data, 0)); err != nil {
+		b.t.Fatal(err)
+	}
+	for {
+		m := b.read()
+		if m.ID != b.last {
+			continue
+		}
+		if m.Error != nil {
+			b.t.Fatalf("%s: %s", method, m.Error.Message)
+		}
+		if result != nil {
+			if err := json.Unmarshal(m.Result, result); err != nil {
+				b.t.Fatal(err)
+			}
+		}
+		return
+	}
+}
+
+// read returns the next message, and keeps what the console complains of.
+func (b *browser) read() (m message) {
+	b.t.Helper()
+	data, err := b.from.ReadBytes(0)
+	if err == nil {
+		err = json.Unmarshal(data[:len(data)-1], &m)
+	}
+	if err != nil {
+		b.t.Fatal("reading from chromium: ", err)
+	}
+	switch m.Method {
+	case "Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled":
+		b.complaints = append(b.complaints, string(m.Params))
+	}
+	return m
+}
+
+// open loads a page of the size of a screen, dark or light.
+func (b *browser) open(url string, width, height int, scheme string) {
+	b.t.Helper()
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
+	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+	b.call("Page.navigate", map[string]any{"url": url}, nil)
+	for b.read().Method != "Page.loadEventFired" {
+	}
+}
+
+// eval returns the value of an expression in the page, as text.
+func (b *browser) eval(expression string) string {
+	b.t.Helper()
+	var r struct {
+		Result struct{ Value any }
+	}
+	b.call("Runtime.evaluate", map[string]any{"expression": expression, "returnByValue": true, "awaitPromise": true}, &r)
+	return fmt.Sprint(r.Result.Value)
+}
+
+// press presses a key, and returns what has the focus then.
+func (b *browser) press(key string, code int, text string) string {
+	b.t.Helper()
+	for _, kind := range []string{"keyDown", "keyUp"} {
+		b.call("Input.dispatchKeyEvent", map[string]any{"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code, "text": text}, nil)
+	}
+	return b.eval(`document.activeElement.id`)
+}
+
+// comes waits until an expression in the page is true.
+func (b *browser) comes(what, expression string) {
+	b.t.Helper()
+	wait.For(b.t, time.Minute, what, func() bool { return b.eval(expression) == "true" })
+}
+
+// picture writes a picture of what is on the screen into the folder that VIPD_PICTURES names.
+func (b *browser) picture(name string) {
+	b.t.Helper()
+	folder := os.Getenv("VIPD_PICTURES")
+	if folder == "" {
+		return
+	}
+	var shot struct{ Data string }
+	b.call("Page.captureScreenshot", map[string]any{"format": "png"}, &shot)
+	data, err := base64.StdEncoding.DecodeString(shot.Data)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(folder, name+".png"), data, 0o644)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// TestStatusPageInBrowser: the pages fit their screen, dark and light; they follow what changes, and keep the focus meanwhile; keys reach
+// all links; the browser has nothing to complain of but what the policy forbids.
+func TestStatusPageInBrowser(t *testing.T) {
+	b := newBrowser(t)
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "two")
+	m := joinFleet(t, web+`
+[services.db]
+vips = ["127.40.0.7"]
+ports = [{ port = 5432 }]
+endpoints = [{ address = "127.40.1.3" }, { address = "127.40.1.4" }]
+health = { type = "tcp" }
+[services.wrong]
+vips = ["127.40.0.9"]
+ports = [{ port = "<b>" }]
+`)
+	m.start()
+	top := "http://" + m.daemon.Web().String()
+	for _, screen := range [][2]int{{1280, 900}, {390, 844}} {
+		for _, scheme := range []string{"light", "dark"} {
+			for page, path := range map[string]string{"node": "/", "service": "/services/web", "fleet": "/fleet"} {
+				b.open(top+path, screen[0], screen[1], scheme)
+				b.comes("the page to be live", `document.getElementById("state").textContent == "live"`)
+				if got := b.eval(`document.documentElement.scrollWidth <= innerWidth`); got != "true" {
+					t.Errorf("%s, %d points wide: it is wider than the screen", path, screen[0])
+				}
+				if got, want := b.eval(`getComputedStyle(document.body).color`), map[string]string{"light": "rgb(0, 0, 0)", "dark": "rgb(255, 255, 255)"}[scheme]; got != want {
+					t.Errorf("%s, %s: the text is %s, want %s", path, scheme, got, want)
+				}
+				b.picture(fmt.Sprintf("%s-%d-%s", page, screen[0], scheme))
+			}
+		}
+	}
+	b.follows(m, top)
+	if len(b.complaints) > 0 {
+		t.Errorf("the browser complains: %s", b.complaints)
+	}
+	if got := b.eval(`(() => { const s = document.createElement("script"); s.textContent = "window.run = true"; document.body.append(s); return window.run === undefined })()`); got != "true" {
+		t.Error("the policy lets a script run that is not the page's own")
+	}
+}
+
+// follows walks over the node's page by keys while it changes.
+func (b *browser) follows(m *member, top string) {
+	t := b.t
+	b.open(top+"/", 1280, 900, "light")
+	var order []string
+	for range 5 {
+		order = append(order, b.press("Tab", 9, ""))
+	}
+	if want := []string{"fleet", "services", "service-db", "service-web", "events"}; !slices.Equal(order, want) {
+		t.Errorf("Tab goes to %q, want %q", order, want)
+	}
+	b.eval(`document.getElementById("service-web").focus()`)
+	yes := true
+	if _, err := m.client.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.40.1.1:9002", Draining: &yes}); err != nil {
+		t.Fatal(err)
+	}
+	b.comes("the drain to show", `document.body.textContent.includes("1 of 2")`)
+	if got := b.press("Enter", 13, "\r"); got != "service-web" && got != "" { // "": the other page is there already
+		t.Errorf("after a change, %q has the focus", got)
+	}
+	b.comes("the page of the service", `location.pathname == "/services/web" && document.body.textContent.includes("draining")`)
+}
