@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -12,11 +13,19 @@ import (
 // Process sums up what the dataplanes of this process have counted. Its zero value is ready. All methods may be called by any
 // goroutine.
 type Process struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // not held while a dataplane counts: the kernel may hang
 	live    []counting // in use, or draining
 	gone    map[Port]dataplane.FrontendCount
 	retries uint64 // of dataplanes that are gone
+	// last is what was counted last, which nothing changes.
+	last map[Port]dataplane.FrontendCount
+	// reading is closed when the reading that is going on, since began, ends; nil means none is.
+	reading chan struct{}
+	began   time.Time
 }
+
+// patience is how long a reading may take before Counts no longer waits for it.
+const patience = 500 * time.Millisecond
 
 // Port is a port of a service, by its name: counts are of a port, whatever the VIP.
 type Port struct {
@@ -45,35 +54,40 @@ func (c counting) counts() map[Port]dataplane.FrontendCount {
 
 // Begin counts in a dataplane. One that has resumed what another of its kind left goes on with the kernel's counters.
 func (t *Process) Begin(dp dataplane.Dataplane, resumed bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	c := counting{Dataplane: dp}
 	if resumed {
 		c.from = c.counts()
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.live = append(t.live, c)
 }
 
 // End keeps what a dataplane has counted, which is closed.
 func (t *Process) End(dp dataplane.Dataplane) {
+	is := func(c counting) bool { return c.Dataplane == dp }
+	t.mu.Lock()
+	i := slices.IndexFunc(t.live, is)
+	if i < 0 {
+		t.mu.Unlock()
+		return
+	}
+	c := t.live[i]
+	t.mu.Unlock()
+	counts := c.counts()
+	n, _ := dp.DialRetries()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.gone == nil {
 		t.gone = map[Port]dataplane.FrontendCount{}
 	}
-	t.live = slices.DeleteFunc(t.live, func(c counting) bool {
-		if c.Dataplane != dp {
-			return false
+	t.live = slices.DeleteFunc(slices.Clone(t.live), is)
+	for _, f := range counts {
+		for i := range f.Backends {
+			f.Backends[i].Active = 0
 		}
-		for _, f := range c.counts() {
-			for i := range f.Backends {
-				f.Backends[i].Active = 0
-			}
-			addCount(t.gone, f)
-		}
-		return true
-	})
-	n, _ := dp.DialRetries()
+		addCount(t.gone, f)
+	}
 	t.retries += n
 }
 
@@ -87,20 +101,45 @@ func (t *Process) Dataplanes() (all []dataplane.Dataplane) {
 	return all
 }
 
-// Counts returns the sums. To read them has dataplanes forget what is gone.
+// Counts returns the sums, or what they were last if a dataplane hangs: the kernel's dump, or a tool. To read them has dataplanes
+// forget what is gone. The result belongs to all callers.
 func (t *Process) Counts() map[Port]dataplane.FrontendCount {
 	t.mu.Lock()
+	if t.reading == nil {
+		t.reading, t.began = make(chan struct{}), time.Now()
+		go t.read() // it ends when the dataplanes have counted, which they bound
+	}
+	reading, left := t.reading, patience-time.Since(t.began)
+	t.mu.Unlock()
+	select {
+	case <-reading:
+	case <-time.After(left):
+	}
+	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make(map[Port]dataplane.FrontendCount, len(t.gone))
+	if t.last == nil {
+		return map[Port]dataplane.FrontendCount{}
+	}
+	return t.last
+}
+
+func (t *Process) read() {
+	t.mu.Lock()
+	live, all := t.live, make(map[Port]dataplane.FrontendCount, len(t.gone))
 	for _, f := range t.gone {
 		addCount(all, f)
 	}
-	for _, c := range t.live {
+	t.mu.Unlock()
+	for _, c := range live {
 		for _, f := range c.counts() {
 			addCount(all, f)
 		}
 	}
-	return all
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = all
+	close(t.reading)
+	t.reading = nil
 }
 
 // DialRetries returns the sum of retries; false: no dataplane of this process has counted them.

@@ -1,0 +1,125 @@
+package daemon_test
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// hanging is a dataplane whose calls of the kernel hang from some time on, whatever their context says.
+type hanging struct {
+	dataplane.Dataplane
+	hangs, applying *atomic.Bool
+	released        <-chan struct{}
+}
+
+func (h hanging) Apply(ctx context.Context, batch []dataplane.Change) error {
+	if h.hangs.Load() {
+		h.applying.Store(true)
+		<-h.released
+	}
+	return h.Dataplane.Apply(ctx, batch)
+}
+
+func (h hanging) Counters() []dataplane.FrontendCount {
+	if h.hangs.Load() {
+		<-h.released
+	}
+	return h.Dataplane.Counters()
+}
+
+// TestAnswersWhileTheKernelHangs: while an apply is stuck and no counters can be read, all that only looks answers all the same, with what
+// was counted last.
+func TestAnswersWhileTheKernelHangs(t *testing.T) {
+	server(t, "127.40.1.1:9001", "one")
+	server(t, "127.40.1.1:9002", "two")
+	var hangs, applying atomic.Bool
+	released := make(chan struct{})
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{spare(config.UserspaceMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) {
+		return hanging{dp, &hangs, &applying, released}, nil
+	})}}
+	n.write(web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	t.Cleanup(func() { close(released) })
+	ask("127.40.0.1:8080")
+	wait.For(t, time.Minute, "the connection to be counted", func() bool { return n.connections() == 1 })
+	hangs.Store(true)
+	n.write(web + strings.NewReplacer("services.web", "services.more", "127.40.0.1", "127.40.0.2").Replace(web))
+	wait.For(t, time.Minute, "the apply to hang", applying.Load)
+	for range 2 {
+		n.answersAll(t, 1)
+	}
+}
+
+// TestAnswersWhileToolsHang is the same in iptables mode, whose tools hang.
+func TestAnswersWhileToolsHang(t *testing.T) {
+	lab.New(t)
+	lab.Need(t, "iptables-nft")
+	mode, _ := modes.Find(config.IPTablesMode)
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
+	web := strings.NewReplacer("127.40.0.1", "10.96.0.10", "127.40.1.1", "10.2.1.2").Replace(web)
+	write := func(services string) {
+		n.configure(`mode = "userspace"`, `mode = "iptables"`, "[iptables]\nbackend = \"nft\"\n"+services)
+	}
+	write(web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	slow := t.TempDir()
+	began := filepath.Join(slow, "began")
+	for _, tool := range []string{"iptables", "ip6tables"} {
+		for _, does := range []string{"restore", "save"} {
+			text := "#!/bin/sh\necho " + does + " >>" + began + "\nexec sleep 1000\n"
+			if err := os.WriteFile(filepath.Join(slow, tool+"-nft-"+does), []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", slow+":"+os.Getenv("PATH"))
+	write(web + strings.NewReplacer("services.web", "services.more", "10.96.0.10", "10.96.0.11").Replace(web))
+	wait.For(t, time.Minute, "a tool to hang", func() bool {
+		text, _ := os.ReadFile(began)
+		return strings.Contains(string(text), "restore")
+	})
+	n.answersAll(t, 0)
+}
+
+// answersAll asks for all that shows how a node is, without waiting for anything.
+func (n *node) answersAll(t *testing.T, connections uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
+	defer cancel()
+	for what, ask := range map[string]func() error{
+		"status":    func() error { _, err := n.client.Status(ctx); return err },
+		"services":  func() error { _, err := n.client.Services(ctx); return err },
+		"endpoints": func() error { _, err := n.client.Endpoints(ctx); return err },
+		"traffic": func() error {
+			traffic, err := n.client.Traffic(ctx)
+			if err == nil && traffic.Services[len(traffic.Services)-1].Connections != connections {
+				t.Errorf("the traffic is %+v, want what was counted last", traffic.Services)
+			}
+			return err
+		},
+		"conns": func() error { _, err := n.client.Connections(ctx, dataplane.ConnectionQuery{}); return err },
+	} {
+		if err := ask(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, path := range []string{"/", "/services/web", "/metrics", "/healthz"} {
+		if code, text := n.get(path); code != http.StatusOK {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+}
