@@ -25,6 +25,7 @@ func applyVerb() *verb {
 			"names the revision that \"vipctl wait\" waits for.",
 		example: "vipctl apply -f services.toml --dry-run",
 		flags: []cli.Flag{
+			recursiveFlag(),
 			fileFlag("the `FILE` or folder to apply, or - for standard input; may be repeated"),
 			&cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"},
 			&cli.BoolFlag{Name: "prune", Usage: "remove the services and settings of addresses in etcd that no FILE defines"},
@@ -40,7 +41,7 @@ func runApply(c *call) error {
 	if len(places) == 0 {
 		return wrongUse("\"vipctl apply\" needs -f FILE; for example: %s", c.verb.example)
 	}
-	g, err := c.readGiven(places)
+	g, err := c.readGiven(places, c.flags.Bool("recursive"))
 	if err != nil {
 		return err
 	}

@@ -18,8 +18,8 @@ func checkVerb() *verb {
 	return &verb{
 		name: "check", args: "FILE...", brief: "validate files before a daemon reads them",
 		about: "Reads each FILE as the daemon would, and prints every problem, a line each, with file, line and field. FILE is " +
-			"a daemon's config (with the services in it and where its [store].path leads), a services file, or a folder of " +
-			"those; [defaults] hold for the files that they come with.\n\n" +
+			"a daemon's config (with the services in it and where its [store].path leads), a services file, a folder of " +
+			"those, or - (standard input); [defaults] hold for the files that they come with.\n\n" +
 			"It also reports what the mode can't honour: that of --mode, or of the file; with auto only what is wrong in any " +
 			"mode. What depends on the host is a warning, for the file may be another host's: files, programs and users of health " +
 			"checks and the interface of VIPs that this host lacks, VIPs that are an endpoint's address, and ports of this host's " +
@@ -40,7 +40,7 @@ func runCheck(c *call) error {
 	all := []balancer.Problem{}
 	var b strings.Builder
 	for _, file := range c.args {
-		d, err := readDefinitions(file)
+		d, err := c.readChecked(file)
 		if err != nil {
 			return err
 		}
@@ -48,10 +48,23 @@ func runCheck(c *call) error {
 		all = append(all, d.problems...)
 		b.WriteString(c.problemLines(d.problems))
 		if len(d.problems) == 0 {
-			fmt.Fprintf(&b, "%s: %s, no problems\n", file, count(d.services.Len(), "service"))
+			fmt.Fprintf(&b, "%s: %s, no problems\n", d.place, count(d.services.Len(), "service"))
 		}
 	}
 	return cmp.Or(c.show(all, b.String), reported(all))
+}
+
+// readChecked is readDefinitions, and takes standard input too.
+func (c *call) readChecked(place string) (*definitions, error) {
+	if place != stdinName {
+		return readDefinitions(place)
+	}
+	text, err := c.readInput(place)
+	if err != nil {
+		return nil, err
+	}
+	read, err := tomlfile.LoadText(stdinPlace, text)
+	return definitionsOf(stdinPlace, read), err
 }
 
 // checkFor adds what only compiling finds: for mode, or where that is "" for the one that the file wants. And it adds
@@ -75,7 +88,7 @@ func (d *definitions) checkFor(mode config.ModeName) {
 // show only when the mistake is mended.
 func (d *definitions) checkOverlaps() {
 	valid, seen := maps.Collect(d.services.All()), map[balancer.Name]bool{}
-	documents := map[string]*tomlfile.Document{}
+	documents := map[string]*tomlfile.Document{d.place: d.main}
 	var wrong []*intent
 	for _, p := range d.problems {
 		if p.Service == "" || p.Origin.File == "" || seen[p.Service] || valid[p.Service] != nil {

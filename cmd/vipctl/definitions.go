@@ -21,7 +21,9 @@ import (
 // definitions is what a file or folder holds.
 type definitions struct {
 	// place is the file or folder.
-	place    string
+	place string
+	// main is the file, if it is one and can be parsed.
+	main     *tomlfile.Document
 	services snap.Map[balancer.Name, *balancer.Service]
 	vips     snap.Map[netip.Addr, *balancer.VIP]
 	// config is the daemon's part of the file; the defaults for a folder or a file without one.
@@ -41,8 +43,12 @@ func readDefinitions(place string) (*definitions, error) {
 	case err != nil:
 		return nil, fmt.Errorf("reading definitions: %w", err)
 	}
-	read := tomlfile.Load(place)
-	d := &definitions{place: place, services: read.Snapshot.Services, config: config.Default(), problems: read.Snapshot.Problems}
+	return definitionsOf(place, tomlfile.Load(place)), nil
+}
+
+// definitionsOf is what was read of a place.
+func definitionsOf(place string, read tomlfile.Result) *definitions {
+	d := &definitions{place: place, main: read.Main, services: read.Snapshot.Services, config: config.Default(), problems: read.Snapshot.Problems}
 	if read.Main != nil {
 		var more []balancer.Problem
 		d.config, more = config.Decode(read.Main)
@@ -54,7 +60,7 @@ func readDefinitions(place string) (*definitions, error) {
 	}
 	d.vips = read.Snapshot.VIPs
 	d.sortProblems()
-	return d, nil
+	return d
 }
 
 // isConfig reports whether a file has sections of a daemon's configuration: what it lacks has its default then.

@@ -17,6 +17,7 @@ func deleteVerb() *verb {
 		example: "vipctl delete service web",
 		formats: []string{formTable, formJSON}, fleet: true,
 		least: 2, most: -1,
+		kinds: true,
 		complete: func(c *call, before []string) []string {
 			if len(before) == 0 {
 				return []string{"service"}

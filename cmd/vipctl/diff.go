@@ -31,6 +31,7 @@ func diffVerb() *verb {
 			"The exit code is 3 if there are differences, 0 if there are none, and 1 if not all could be compared.",
 		example: "vipctl diff -f /etc/vipd/vipd.toml",
 		flags: []cli.Flag{
+			recursiveFlag(),
 			fileFlag("compare this `FILE` or folder; - is standard input"),
 			&cli.BoolFlag{Name: "prune", Usage: "services that only etcd has are differences too"},
 		},

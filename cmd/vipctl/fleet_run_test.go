@@ -189,7 +189,7 @@ func (f *fleet) newEditFor(t *testing.T, services string, then func()) (code int
 	w := world{stdout: &out, stderr: &errs, now: time.Now, getenv: func(string) string { return "ana" }}
 	v := applyVerb()
 	v.run = func(c *call) error {
-		g, err := c.readGiven([]string{f.file(services)})
+		g, err := c.readGiven([]string{f.file(services)}, false)
 		if err != nil {
 			return err
 		}
@@ -381,6 +381,35 @@ func TestFleetAccess(t *testing.T) {
 				t.Errorf("the password is in the output:\n%s", all)
 			}
 		})
+	}
+}
+
+// TestHabits: what fingers know of kubectl works with etcd: folders with folders, KIND/NAME wherever a service is named, and a
+// history that tells of rollbacks.
+func TestHabits(t *testing.T) {
+	f := newFleet(t, etcdkit.Options{})
+	folder := t.TempDir()
+	for name, text := range map[string]string{
+		"web.toml": serviceText("web", "10.96.0.10", 80), "more/db.toml": serviceText("db", "10.96.0.11", 80), "more/.old/old.toml": "nonsense",
+	} {
+		path := filepath.Join(folder, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.do(exitDone, "apply", "-f", folder)
+	f.do(exitDone, "diff", "-f", folder)
+	f.do(exitDifferences, "diff", "-f", folder, "-R")
+	f.do(exitDone, "apply", "-f", folder, "-R")
+	f.do(exitDone, "diff", "-f", folder, "-R")
+	f.do(exitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 81)))
+	f.do(exitDone, "rollback", "svc/web", "1")
+	f.do(exitDone, "delete", "svc/db")
+	if got := f.do(exitDone, "get", "svc", "-o", "name"); got != "web\n" {
+		t.Errorf("services: %q, want web", got)
+	}
+	if got := f.do(exitDone, "history", "service/web"); !strings.Contains(got, "rolled back to 1") {
+		t.Errorf("the history does not tell of the rollback:\n%s", got)
 	}
 }
 

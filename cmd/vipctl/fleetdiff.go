@@ -10,7 +10,7 @@ import (
 
 // diffFleet compares files with what etcd holds: what apply would change.
 func (c *call) diffFleet(places []string) error {
-	g, err := c.readGiven(places)
+	g, err := c.readGiven(places, c.flags.Bool("recursive"))
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"os"
@@ -32,6 +33,10 @@ func fileFlag(usage string) cli.Flag {
 	return &cli.StringSliceFlag{Name: "file", Aliases: []string{"f"}, Usage: usage}
 }
 
+func recursiveFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "recursive", Aliases: []string{"R"}, Usage: "read the folders in a folder too"}
+}
+
 // written is one service as a file has it.
 type written struct {
 	name   balancer.Name
@@ -54,13 +59,13 @@ type given struct {
 
 // readGiven reads files, folders and standard input. An error says that there is something that can't be read at all;
 // what is wrong with what was read is among the problems.
-func (c *call) readGiven(places []string) (*given, error) {
+func (c *call) readGiven(places []string, recursive bool) (*given, error) {
 	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*writtenVIP{}}
 	for i, place := range places {
 		if place == stdinName && slices.Contains(places[:i], stdinName) {
 			return nil, wrongUse("standard input can be read once: -f - is there twice")
 		}
-		files, err := filesAt(place)
+		files, err := filesAt(place, recursive)
 		if err != nil {
 			return nil, err
 		}
@@ -78,8 +83,9 @@ func (c *call) readGiven(places []string) (*given, error) {
 	return g, nil
 }
 
-// filesAt lists the files that a place stands for: itself, or, of a folder, those that end in .toml or .json.
-func filesAt(place string) ([]string, error) {
+// filesAt lists the files that a place stands for: itself, or, of a folder, those that end in .toml or .json, with recursive those of
+// the folders in it too.
+func filesAt(place string, recursive bool) ([]string, error) {
 	if place == stdinName {
 		return []string{place}, nil
 	}
@@ -90,16 +96,21 @@ func filesAt(place string) ([]string, error) {
 	if !info.IsDir() {
 		return []string{place}, nil
 	}
-	entries, err := os.ReadDir(place)
+	var files []string
+	err = filepath.WalkDir(place, func(path string, e fs.DirEntry, err error) error {
+		hidden, ext := strings.HasPrefix(e.Name(), "."), filepath.Ext(path)
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir() && path != place && (hidden || !recursive):
+			return fs.SkipDir
+		case !e.IsDir() && !hidden && (ext == ".toml" || ext == ".json"):
+			files = append(files, path)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("reading services: %w", err)
-	}
-	var files []string
-	for _, e := range entries {
-		ext := filepath.Ext(e.Name())
-		if !e.IsDir() && !strings.HasPrefix(e.Name(), ".") && (ext == ".toml" || ext == ".json") {
-			files = append(files, filepath.Join(place, e.Name()))
-		}
 	}
 	if len(files) == 0 {
 		return nil, fmt.Errorf("folder %s has no files that end in .toml or .json", place)

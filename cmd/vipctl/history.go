@@ -22,7 +22,7 @@ func historyVerb() *verb {
 	return &verb{
 		name: "history", args: "SERVICE [N]", brief: "the last texts of a service in etcd: who, when, what",
 		about: "Lists the last 20 texts that a service has had in etcd, the oldest first, with who wrote them, when, and what " +
-			"changed. A text without a name was written by something else than vipctl. With N that text is printed, as a " +
+			"changed, or which text they were rolled back to. A text without a name was written by something else than vipctl. With N that text is printed, as a " +
 			"services file.\n\n" +
 			"\"vipctl rollback SERVICE N\" makes an old text the present one.",
 		example: "vipctl history web",
@@ -56,9 +56,11 @@ func textNumbers(c *call, before []string) []string {
 
 // edition is an entry of the history in JSON.
 type edition struct {
-	N        int            `json:"n"`
-	At       time.Time      `json:"at,omitzero"`
-	By       string         `json:"by,omitempty"`
+	N  int       `json:"n"`
+	At time.Time `json:"at,omitzero"`
+	By string    `json:"by,omitempty"`
+	// Rollback is the text that was written again; 0 means none was.
+	Rollback int            `json:"rollback,omitempty"`
 	Revision int64          `json:"revision,omitempty"`
 	What     outcome        `json:"what"`
 	Changed  []fieldDiff    `json:"changed,omitempty"`
@@ -98,6 +100,9 @@ func (c *call) history() ([]etcd.Entry, error) {
 	w, err := c.fleet.writer()
 	if err != nil {
 		return nil, err
+	}
+	if kind, name, _ := strings.Cut(c.args[0], "/"); name != "" && slices.Contains([]string{"service", "services", "svc"}, kind) {
+		c.args[0] = name
 	}
 	name := balancer.Name(c.args[0])
 	if !name.Valid() {
@@ -145,7 +150,7 @@ func editionsOf(entries []etcd.Entry) ([]edition, error) {
 	var out []edition
 	var before map[string]any
 	for i, e := range entries {
-		d := edition{N: e.N, At: e.At, By: e.By, Revision: e.Revision, Fields: e.Fields, What: whatOf(e.Fields, before)}
+		d := edition{N: e.N, At: e.At, By: e.By, Rollback: e.Rollback, Revision: e.Revision, Fields: e.Fields, What: whatOf(e.Fields, before)}
 		if i == 0 && e.N > 1 {
 			d.What = "" // what was before is not kept any more
 		}
@@ -173,6 +178,9 @@ func whatOf(fields, before map[string]any) outcome {
 
 // changeText writes what an edition changed; in narrow tables the first two fields of it.
 func (p *printer) changeText(e edition) string {
+	if e.Rollback > 0 {
+		return fmt.Sprintf("rolled back to %d", e.Rollback)
+	}
 	if e.What != updatedService {
 		return string(e.What)
 	}
@@ -270,7 +278,7 @@ func runRollback(c *call) error {
 		return err
 	}
 	service, problems := balancer.DecodeService(name, old.Fields, nil, nil, balancer.SeverityWarning)
-	e.problems = problems
+	e.problems, e.rollback = problems, old.N
 	if err := e.want(name, old.Fields, service, nil); err != nil {
 		return err
 	}

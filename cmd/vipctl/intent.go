@@ -68,6 +68,8 @@ type edit struct {
 	// problems are what is wrong with the changes, those of contested included.
 	problems  []balancer.Problem
 	contested []contest
+	// rollback is the text of the history that is written again; 0 means none is.
+	rollback int
 }
 
 // newEdit reads all services.

@@ -25,6 +25,8 @@ type Entry struct {
 	// At and By say when it was written, and by whom. Both are empty for one that was not written by Apply.
 	At time.Time
 	By string
+	// Rollback is the text that was written again with it; 0 means none was.
+	Rollback int
 	// Fields are nil where the service was removed.
 	Fields map[string]any
 	// Revision is that of the write; 0 where it was not by Apply.
@@ -33,9 +35,10 @@ type Entry struct {
 
 // entryText is an entry as etcd holds it.
 type entryText struct {
-	At     time.Time       `json:"at,omitzero"`
-	By     string          `json:"by,omitempty"`
-	Fields json.RawMessage `json:"fields,omitempty"`
+	At       time.Time       `json:"at,omitzero"`
+	By       string          `json:"by,omitempty"`
+	Rollback int             `json:"rollback,omitempty"`
+	Fields   json.RawMessage `json:"fields,omitempty"`
 	// Found: the text was there when Apply came, and somebody else had written it.
 	Found bool `json:"found,omitempty"`
 }
@@ -51,7 +54,7 @@ func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, erro
 		e := Entry{N: n, Revision: kv.ModRevision}
 		var text entryText
 		if json.Unmarshal(kv.Value, &text) == nil {
-			e.At, e.By = text.At, text.By
+			e.At, e.By, e.Rollback = text.At, text.By, text.Rollback
 			if e.Fields, _ = ParseObject(text.Fields); text.Found {
 				e.Revision = 0
 			}
@@ -85,7 +88,7 @@ func (w *Writer) record(c Change, before *Stored, past []Entry) (then []*etcdser
 			return nil, nil, err
 		}
 	}
-	if err := add(entryText{At: time.Now().UTC().Truncate(time.Second), By: c.By}, c.Fields); err != nil {
+	if err := add(entryText{At: time.Now().UTC().Truncate(time.Second), By: c.By, Rollback: c.Rollback}, c.Fields); err != nil {
 		return nil, nil, err
 	}
 	for i, e := range past {

@@ -26,6 +26,8 @@ type Change struct {
 	Base int64
 	// By says who makes the change, for the history.
 	By string
+	// Rollback is the text of the history that is written again; 0 means none is.
+	Rollback int
 	// Checked is the revision at which nobody else claimed what the service comes to claim. Where somebody may have claimed
 	// any of it since, with a Writer, nothing is written, and the error is a StaleError. 0 means nobody has looked.
 	Checked int64

@@ -22,7 +22,21 @@ func Load(path string) Result {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		main, place = "", path
 	}
-	l := newLoader(main, place)
+	return newLoader(main, place).once()
+}
+
+// LoadText is Load of a file whose text is at hand. Name stands for it in problems, and paths in it are relative to where name is.
+func LoadText(name string, text []byte) (Result, error) {
+	info, err := os.Stat(os.DevNull) // any will do that is no file of a folder: the text is read once
+	if err != nil {
+		return Result{}, err
+	}
+	l := newLoader(name, "")
+	l.given, l.givenInfo = text, info
+	return l.once(), nil
+}
+
+func (l *loader) once() Result {
 	l.main.keepDoc = true
 	l.load(look{all: true})
 	return Result{Snapshot: l.state, Main: l.main.doc}

@@ -26,6 +26,9 @@ type loader struct {
 	// path of the main file; "" where there is only a place.
 	path string
 	main mainFile
+	// given is the text of the main file where it is not to be read; nil means it is.
+	given     []byte
+	givenInfo os.FileInfo
 	// place is the file or folder of [store].path; "" means there is none. placeErr is why it can't be read.
 	place    string
 	placeErr error
