@@ -23,7 +23,9 @@ type Tool struct {
 	why     string
 	program string // such as iptables-nft; -restore and -save are appended
 	run     command
-	trial   sync.Mutex // held by who uses the trial chain
+	// reader makes the reader of rules when it is first asked for.
+	reader func() (ruleReader, error)
+	trial  sync.Mutex // held by who uses the trial chain
 	// commits counts the transactions that were done.
 	commits atomic.Uint32
 }
