@@ -50,7 +50,11 @@ func (n *Node) Lapsed(now Time) []Action {
 		if !n.passes() {
 			why = "not confirmed"
 		}
-		n.do(Note{Kind: NoteGate, Text: fmt.Sprintf("gate closed: %s; %d VIPs rest", why, n.bound), VIPs: n.bound, Why: why})
+		rest := fmt.Sprintf("%d VIPs rest", n.bound)
+		if n.bound == 1 {
+			rest = "1 VIP rests"
+		}
+		n.do(Note{Kind: NoteGate, Text: "gate closed: " + why + "; " + rest, VIPs: n.bound, Why: why})
 		n.closeGate()
 	}
 	n.step()

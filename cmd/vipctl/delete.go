@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"vipd/balancer"
+	"vipd/store/etcd"
 )
 
 func deleteVerb() *verb {
@@ -16,8 +18,7 @@ func deleteVerb() *verb {
 			"The history stays: \"vipctl rollback SERVICE N\" brings a service back.",
 		example: "vipctl delete service web",
 		formats: []string{formTable, formJSON}, fleet: true,
-		least: 2, most: -1,
-		kinds: true,
+		least: 2, most: -1, kinds: true,
 		complete: func(c *call, before []string) []string {
 			if len(before) == 0 {
 				return []string{"service"}
@@ -29,7 +30,7 @@ func deleteVerb() *verb {
 }
 
 func runDelete(c *call) error {
-	if c.args[0] != "service" && c.args[0] != "services" {
+	if strings.TrimSuffix(c.args[0], "s") != "service" {
 		return wrongUse("delete removes services, not %q; for example: %s", c.args[0], c.verb.example)
 	}
 	w, err := c.fleet.writer()
@@ -42,7 +43,11 @@ func runDelete(c *call) error {
 	for _, name := range slices.Compact(names) {
 		s, err := w.Service(c, balancer.Name(name))
 		if err == nil && s == nil {
-			err = absent("service", name, " in etcd", fleetNames(c, nil))
+			var holds bool
+			if holds, err = w.Holds(c, balancer.Name(name)); err == nil && !holds {
+				err = absent("service", name, " in etcd", fleetNames(c, nil))
+			}
+			s = &etcd.Stored{Name: balancer.Name(name)} // what is left of it are its addresses
 		}
 		if err != nil {
 			return fmt.Errorf("nothing was removed: %w", err)

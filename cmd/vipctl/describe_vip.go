@@ -43,7 +43,8 @@ func (p *printer) vipText(v *vipJSON) string {
 		out.painted("owner", "none", table.Bad)
 	} else {
 		out.text("owner", fmt.Sprintf("%s, since %s (%s)", v.Owner, p.ago(*v.Since), v.Why))
-		out.text("session", v.Session+", which is confirmed by "+strings.Join(slices.DeleteFunc(slices.Clone(v.Jury), func(n string) bool { return n == v.Owner }), ", "))
+		jury := slices.DeleteFunc(slices.Clone(v.Jury), func(n string) bool { return n == v.Owner })
+		out.text("session", v.Session+", which is confirmed by "+cmp.Or(strings.Join(jury, ", "), "etcd only"))
 	}
 	if m := v.Move; m != nil {
 		out.text("move", fmt.Sprintf("to %s, requested by %s", cmp.Or(m.To, "the best host"), cmp.Or(m.By, "an operator")))

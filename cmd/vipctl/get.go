@@ -104,7 +104,12 @@ func ofDaemon[T any](
 ) kind[T] {
 	return kind[T]{
 		what, func(c *call, show func([]T) error) error { return showDaemon(c, what, ask, show) }, id, named, table,
-		func(c *call, _ []T, name string) error { return c.isService(name) }, nil,
+		func(c *call, all []T, name string) error {
+			if _, err := balancer.ParseKey(name); what == "frontends" && err == nil {
+				return absent("frontend", name, "", mapped(all, func(t T) string { return id(&t) }))
+			}
+			return c.isService(name)
+		}, nil,
 	}
 }
 
@@ -142,7 +147,7 @@ func get[T any](c *call, k kind[T]) error {
 		case formJSON:
 			return c.printJSON(list(some))
 		case formName:
-			return c.print(strings.Join(mapped(some, func(t T) string { return k.id(&t) + "\n" }), ""))
+			return c.print(idLines(some, k.id))
 		case formTOML:
 			services, _ := any(some).([]api.Service)
 			return c.print(servicesTOML(services))
@@ -159,6 +164,19 @@ func get[T any](c *call, k kind[T]) error {
 		}
 		return c.printTable(k.table(c.printer, some), none)
 	})
+}
+
+// idLines has each name once: an endpoint that serves two ports at one address is listed twice.
+func idLines[T any](all []T, id func(*T) string) string {
+	var text strings.Builder
+	told := map[string]bool{}
+	for i := range all {
+		if name := id(&all[i]); !told[name] {
+			told[name] = true
+			text.WriteString(name + "\n")
+		}
+	}
+	return text.String()
 }
 
 // served reports whether t is an endpoint that --down leaves out: one that gets new connections, or would if no others came

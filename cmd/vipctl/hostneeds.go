@@ -41,7 +41,8 @@ func (d *definitions) warn(at balancer.Origin, service balancer.Name, field, tex
 // checkInterface looks for the interface that is to hold VIPs, unless vipd makes it.
 func (d *definitions) checkInterface() {
 	name := d.config.Addresses.Interface
-	if !d.config.Addresses.Bind || strings.HasPrefix(name, "vipd") {
+	refused := slices.ContainsFunc(d.problems, func(p balancer.Problem) bool { return p.Field == "addresses.interface" })
+	if !d.config.Addresses.Bind || strings.HasPrefix(name, "vipd") || refused {
 		return
 	}
 	if _, err := net.InterfaceByName(name); err != nil {

@@ -191,7 +191,7 @@ func getVIPs(c *call) error {
 		func(v *vipJSON) string { return v.VIP.String() }, func(v *vipJSON, name string) bool { return v.VIP.String() == name }, vipsTable,
 		func(c *call, all []vipJSON, name string) error {
 			return absent("VIP with one owner", name, " in etcd", mapped(all, func(v vipJSON) string { return v.VIP.String() }))
-		}, nil,
+		}, func(string) string { return "there are no VIPs with one owner (hold = \"one\") in etcd" },
 	})
 	if name := c.argument(1); name != "" {
 		without = slices.DeleteFunc(without, func(v string) bool { return v != name })

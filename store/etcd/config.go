@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,7 +50,7 @@ func (c Config) Check() error {
 	for i, endpoint := range c.Endpoints {
 		u, err := url.Parse(endpoint)
 		switch {
-		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "":
+		case err != nil || u.Scheme != "http" && u.Scheme != "https" || !isPort(u.Port()):
 			// The error of Parse is not passed on: the text may hold a password.
 			add(`endpoints[%d]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`, i)
 			continue
@@ -75,6 +76,11 @@ func (c Config) Check() error {
 		add("username and password_file belong together")
 	}
 	return errors.Join(errs...)
+}
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
 }
 
 // The life of a connection.

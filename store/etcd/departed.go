@@ -62,8 +62,11 @@ func (s *state) keepDeparted(name balancer.Name, now time.Time) {
 			s.forget(key)
 		}
 	}
-	s.trouble(rawKey(folder+"\x00kept"), notice(kept > 0, balancer.SeverityWarning, name, folder, fmt.Sprintf(
-		"the leases of its last endpoints have ended: %d stay in use until one is registered again", kept)))
+	text := fmt.Sprintf("the leases of its last endpoints have ended: %d stay in use until one is registered again", kept)
+	if kept == 1 {
+		text = "the lease of its last endpoint has ended: it stays in use until one is registered again"
+	}
+	s.trouble(rawKey(folder+"\x00kept"), notice(kept > 0, balancer.SeverityWarning, name, folder, text))
 }
 
 // forget gives up an endpoint that vanished.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -35,7 +36,9 @@ func plain(err error) error {
 	}
 	text = strings.TrimPrefix(text, "transport: Error while dialing: ")
 	text = strings.TrimPrefix(text, "etcdserver: ")
-	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded && !strings.Contains(text, "refused") {
+	// A member that takes the connection and says nothing: gRPC hangs up on it, and reports its own closed socket.
+	silent := strings.Contains(text, "error reading server preface") && strings.HasSuffix(text, net.ErrClosed.Error())
+	if silent || errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded && !strings.Contains(text, "refused") {
 		text = "no answer in time"
 	}
 	return &plainError{text, err}

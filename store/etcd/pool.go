@@ -115,7 +115,7 @@ func decodePool(name string, text []byte, revision int64) *pool {
 	if err := checkCIDRs(f.CIDRs); err != nil && wrong == nil {
 		wrong = append(wrong, "cidrs: "+err.Error())
 	}
-	p.cidrs, p.wrong = f.CIDRs, strings.Join(wrong, "; ")
+	p.cidrs, p.wrong = slices.DeleteFunc(f.CIDRs, func(c netip.Prefix) bool { return !c.IsValid() }), strings.Join(wrong, "; ")
 	return p
 }
 

@@ -61,6 +61,12 @@ func (w *Writer) Pools(ctx context.Context) ([]Pool, error) {
 	return out, nil
 }
 
+// Holds reports whether addresses of pools are a service's. It need not exist: its text may have been removed by hand.
+func (w *Writer) Holds(ctx context.Context, name balancer.Name) (bool, error) {
+	b, err := w.readHeld(ctx)
+	return err == nil && len(b.of[name]) > 0, err
+}
+
 // SetPool gives a pool other networks; nil removes it. It refuses to drop addresses that services hold of it, and says
 // which.
 func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix) (Result, error) {

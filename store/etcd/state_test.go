@@ -103,6 +103,15 @@ func TestDeparture(t *testing.T) {
 			b.after(24 * time.Hour)
 			b.expect(t, "a day later", "abc", true)
 		},
+		"the only one": func(t *testing.T, b *bench) {
+			gone(b, "a", "b")
+			b.after(together)
+			gone(b, "c")
+			b.expect(t, "all gone", "c", true)
+			if got := fmt.Sprint(b.problems()); !strings.Contains(got, "the lease of its last endpoint has ended: it stays in use until one is registered again") {
+				t.Errorf("got %s", got)
+			}
+		},
 		"the first long before": func(t *testing.T, b *bench) {
 			gone(b, "a")
 			b.after(together)

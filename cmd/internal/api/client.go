@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"strconv"
 	"syscall"
 	"time"
@@ -268,6 +269,9 @@ func (c *Client) explain(ctx context.Context, err error) error {
 		}
 		return fmt.Errorf("no vipd answers at %s: there is no such socket; start vipd, or name its socket with --socket", c.socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
+		if info, err := os.Stat(c.socket); err == nil && info.Mode().Type() != fs.ModeSocket {
+			return fmt.Errorf("no vipd answers at %s: that is no socket; name vipd's with --socket", c.socket)
+		}
 		return fmt.Errorf("no vipd answers at %s: the socket is there, but nothing listens on it; start vipd", c.socket)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("vipd's socket %s is not open to you: use sudo, or join the group that owns it", c.socket)

@@ -30,6 +30,9 @@ func (c *Config) validate() []balancer.Problem {
 			wrong(field, "is empty; write a path, or leave the field out for the default")
 		}
 	}
+	if err := etcd.CheckNode(c.Node); err != nil && c.Node != "" && c.Store.Kind == EtcdStore {
+		wrong("node", "%s", err)
+	}
 	if !isInterface(c.Addresses.Interface) {
 		wrong("addresses.interface", notInterface, c.Addresses.Interface)
 	}

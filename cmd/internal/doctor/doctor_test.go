@@ -292,6 +292,10 @@ func TestFindings(t *testing.T) {
 				m.Frontends[i].Idle = "all endpoints are down"
 			}
 		}, []string{"services: problem: clients of web, api are not served: all endpoints are down"}},
+		{"a service that is served in part", func(m *made) {
+			m.frontend("10.96.0.11:80/tcp", false)
+			m.Frontends[1].Service, m.Frontends[1].Idle = m.Frontends[0].Service, "there are no endpoints"
+		}, []string{"services: problem: clients of web at 10.96.0.11:80/tcp are not served: there are no endpoints"}},
 		{"an address that nobody holds", func(m *made) {
 			m.Status.Addresses = []api.Address{{Address: "10.96.0.10", Held: "none", Note: "no such device"}}
 		},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"vipd/balancer"
 )
@@ -43,8 +44,15 @@ func checkServices(_ context.Context, v *visit) {
 	var causes []string
 	of := map[string][]string{}
 	seen := map[[2]string]bool{}
+	served := map[balancer.Name]bool{}
+	for _, f := range v.Frontends {
+		served[f.Service] = served[f.Service] || f.Idle == ""
+	}
 	for _, f := range v.Frontends {
 		name := string(f.Service)
+		if served[f.Service] {
+			name += " at " + f.Key.String() // its other frontends have endpoints
+		}
 		key := [2]string{f.Idle, name}
 		if f.Idle == "" || seen[key] {
 			continue
@@ -60,9 +68,10 @@ func checkServices(_ context.Context, v *visit) {
 		if v.Status == nil {
 			level = Warning // endpoints may still be written, or register
 		}
+		name, _, _ := strings.Cut(all[0], " ")
 		v.add(Finding{
 			Level: level, What: fmt.Sprintf("clients of %s are not served: %s", list(all), cause),
-			Why: "their connections are refused, or hear nothing", Mend: "vipctl describe service " + all[0],
+			Why: "their connections are refused, or hear nothing", Mend: "vipctl describe service " + name,
 		})
 	}
 	if len(v.found) == before && len(v.Frontends) > 0 && v.Status != nil {

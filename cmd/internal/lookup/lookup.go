@@ -86,6 +86,9 @@ func Other(name string, known []string) string {
 	if near := Meant(name, known); near != "" {
 		return near
 	}
+	if len(known) == 1 {
+		return "; there is " + known[0]
+	}
 	return "; there are " + Some(known)
 }
 

@@ -1,0 +1,21 @@
+package lookup
+
+import "testing"
+
+// TestOther: what is near is named, or else what there is.
+func TestOther(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		known []string
+		want  string
+	}{
+		{"wbe", []string{"dns", "web"}, "; did you mean web?"},
+		{"nope", []string{"dns", "web"}, "; there are dns, web"},
+		{"nope", []string{"web"}, "; there is web"},
+		{"nope", nil, "; there are none"},
+	} {
+		if got := Other(test.name, test.known); got != test.want {
+			t.Errorf("%q of %q: got %q, want %q", test.name, test.known, got, test.want)
+		}
+	}
+}
