@@ -52,7 +52,7 @@ func (r *rig) endsStreams(of balancer.Name, when string) {
 		}
 		n, err := r.dp.Kill(r.Context(), dataplane.ConnectionQuery{Service: of})
 		killed.Store(true)
-		if err != nil || n != len(ends) {
+		if err != nil || n < len(ends) { // what a case before has closed late may still be remembered, and be ended too
 			r.Errorf("%s, ending %d connections came to %d, %v", when, len(ends), n, err)
 		}
 		for which, ended := range ends {
