@@ -187,13 +187,15 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	for range n {
 		f.enter(&conn{f: f, client: &net.TCPConn{}, server: &net.TCPConn{}, backend: f.conf.Load().backends[0]})
 	}
-	f.tidy(time.Now()) // notes what it saw
-	started := time.Now()
+	f.tidy(time.Now())   // notes what it saw
+	fastest := time.Hour // whatever else the machine does makes some of them slow, and never all
 	for range 1000 {
-		f.tidy(time.Now())
+		began := time.Now()
+		f.tidy(began)
+		fastest = min(fastest, time.Since(began))
 	}
-	if each := time.Since(started) / 1000; each > 20*time.Microsecond {
-		t.Errorf("one of ten looks a second at %d connections takes %s, want next to nothing", n, each)
+	if fastest > 20*time.Microsecond {
+		t.Errorf("one of ten looks a second at %d connections takes %s, want next to nothing", n, fastest)
 	}
 	f.tidy(g.Backends[0].Until)
 	if x := f.conns.next; !x.cut {
