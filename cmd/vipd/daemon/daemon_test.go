@@ -489,6 +489,9 @@ func TestStoreComesLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.For(t, 10*time.Second, "the services of the folder", func() bool { s := n.status(); return s.Ready && s.Services == 1 && s.Store.EverRead })
+	if got, want := n.status().Store.Place, n.file()+" and "+folder; got != want {
+		t.Errorf("services come from %q, want %q", got, want)
+	}
 	for _, there := range []bool{false, true} {
 		from, to := folder, folder+".away"
 		if there {

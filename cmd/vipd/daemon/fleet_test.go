@@ -97,6 +97,9 @@ func TestFleet(t *testing.T) {
 	if p := m.problems(); p != "" {
 		t.Errorf("problems: %s", p)
 	}
+	if place := m.status().Store.Place; !strings.HasPrefix(place, "/vipd at http://127.") {
+		t.Errorf("services come from %q, want etcd first", place)
+	}
 	r := m.apply("own", "127.41.0.3", "127.41.1.1:9001")
 	wait.For(t, 10*time.Second, "the problem of two services of one name", func() bool {
 		return strings.Contains(m.problems(), "/vipd/services/own: service own: this node's own service of that name (vipd.toml:")

@@ -197,7 +197,7 @@ func (v *View) place() string {
 	if path := v.State.Config.Store.Path; path != "" {
 		text += " and " + path
 	}
-	if v.from.Fleet != nil {
+	if v.from.Config.Store.Kind == config.EtcdStore {
 		text = fmt.Sprintf("%s at %s, %s", v.from.Config.Etcd.Prefix, strings.Join(v.from.Config.Etcd.Endpoints, ", "), text)
 	}
 	return text
