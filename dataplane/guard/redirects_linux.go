@@ -39,7 +39,7 @@ func NewRedirects(ctx context.Context, family xtables.Family, o Options) (*Redir
 		trial := newRedirectTable(r.conn, r.rules.family)
 		trial.Table.Name += trialSuffix
 		trial.write(&tx, nil, some)
-		if reason = trial.Try(&tx); reason == nil {
+		if reason = errors.Join(trial.Try(&tx), r.conn.Listen()); reason == nil {
 			r.table = newRedirectTable(r.conn, r.rules.family)
 			return r, nil
 		}

@@ -64,7 +64,10 @@ func newFamily(f nft.Family, mark uint32) (*family, error) {
 		return nil, err
 	}
 	y.table = &nft.Owned{Conn: conn, Table: y.schema.table}
-	if y.counter, err = nft.Open(); err != nil {
+	if err = conn.Listen(); err == nil {
+		y.counter, err = nft.Open()
+	}
+	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	y.forget()

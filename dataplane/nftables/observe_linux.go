@@ -68,17 +68,10 @@ type kernel struct {
 	svc, eps, slots, ids, digests []nft.FoundElem
 }
 
-// errBusy says that others commit all the time.
-var errBusy = errors.New("other programs change nf_tables without pause")
-
-// readAll reads the table as it is in one generation.
-func (y *family) readAll() (k kernel, generation uint32, err error) {
-	x, c := y.schema.table, y.table
-	for range 10 {
-		before, err := c.Generation()
-		if err != nil {
-			return k, 0, err
-		}
+// readAll reads the table.
+func (y *family) readAll() (k kernel, err error) {
+	return k, y.table.Steady(func() error {
+		x, c := y.schema.table, y.table
 		var failed error
 		note := func(err error) { failed = errors.Join(failed, err) }
 		k.shape, err = c.Read()
@@ -89,20 +82,14 @@ func (y *family) readAll() (k kernel, generation uint32, err error) {
 			*into, err = c.Elements(x, set.Name)
 			note(err)
 		}
-		if failed != nil {
-			return k, 0, failed
-		}
-		if after, err := c.Generation(); err != nil || after == before {
-			return k, after, err
-		}
-	}
-	return k, 0, errBusy
+		return failed
+	})
 }
 
 // readLocked reads the table, takes in what is there, and says in what it is not as we left it. Frontends that are not get
 // the digest 0, and what is there in place of them is noted, so that the next Apply writes the difference.
 func (y *family) readLocked() (damage string, err error) {
-	k, generation, err := y.readAll()
+	k, err := y.readAll()
 	if err != nil {
 		return "", err
 	}
@@ -134,7 +121,7 @@ func (y *family) readLocked() (damage string, err error) {
 	if y.sound && damage == "" && broken+missing > 0 {
 		damage = fmt.Sprintf("the elements of %d frontends were changed, of %d deleted", broken, missing)
 	}
-	y.fronts, y.table.Seen = found, generation
+	y.fronts = found
 	for _, c := range y.chains {
 		c.users = 0
 	}

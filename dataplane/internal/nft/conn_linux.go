@@ -17,6 +17,8 @@ type Conn struct {
 	sock *nlsock.Socket
 	room int // bytes that the socket takes at once
 	seq  uint32
+	// events: nil means that Listen was not called.
+	events *events
 }
 
 // Open opens a connection.
@@ -37,7 +39,12 @@ func Open() (*Conn, error) {
 }
 
 // Close closes the connection.
-func (c *Conn) Close() error { return c.sock.Close() }
+func (c *Conn) Close() error {
+	if c.events != nil {
+		return errors.Join(c.events.sock.Close(), c.sock.Close())
+	}
+	return c.sock.Close()
+}
 
 // Error is the kernel's refusal of a transaction, which had no effect.
 type Error struct {
@@ -71,7 +78,7 @@ func (c *Conn) Commit(t *Tx) error {
 	if t.Len() == 0 {
 		return nil
 	}
-	c.discard()
+	c.sock.Discard()
 	from := c.seq
 	b, steps := t.encode(from)
 	c.seq += uint32(len(steps))
@@ -163,19 +170,6 @@ func (c *Conn) grow(n int) (err error) {
 		c.room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
 	})
 	return errors.Join(controlled, err)
-}
-
-// discard reads what an earlier transaction that failed left unread, so that it is not taken for the next answer.
-func (c *Conn) discard() {
-	_ = c.sock.Control(func(fd uintptr) {
-		var b [4096]byte
-		for {
-			_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT)
-			if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOBUFS) {
-				return
-			}
-		}
-	})
 }
 
 // Generation is the number of the last transaction in this namespace, by whomever.

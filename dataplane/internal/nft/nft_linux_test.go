@@ -275,18 +275,14 @@ func TestReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { run(t, "", "nft", "flush", "ruleset") })
-	const many = 20_000
-	var elems []Elem
-	for i := range uint32(many) {
-		elems = append(elems, Elem{Key: Bytes{}.Addr(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}))})
-	}
+	const number = 20_000
 	var tx Tx
-	tx.Create(s.table, s.held, elems...)
+	tx.Create(s.table, s.held, many(number)...)
 	if err := c.Commit(&tx); err != nil {
 		t.Fatal(err)
 	}
 	held, err := c.Elements(s.table, "held")
-	if err != nil || len(held) != many+1 {
+	if err != nil || len(held) != number+1 {
 		t.Errorf("there are %d elements, %v", len(held), err)
 	}
 	svc, err := c.Elements(s.table, "svc")

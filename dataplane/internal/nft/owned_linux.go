@@ -15,8 +15,10 @@ type Owned struct {
 	Table Table
 	// Shape is what the table was when it was last learned; nil means that it has to be.
 	Shape Shape
-	// Seen is the generation of the last Commit that no other program's came before, or of the last look.
-	Seen uint32
+	// seen is the generation of the last Commit that no other program's came before, or of the last look; foreign is how much other
+	// programs had changed in the table by then.
+	seen    uint32
+	foreign uint64
 	// Next is when the table may be read again after a change by others.
 	Next time.Time
 }
@@ -38,8 +40,11 @@ func (o *Owned) Commit(tx *Tx) error {
 		return err
 	}
 	after, err := o.Generation()
-	if err == nil && before == o.Seen && after == before+1 {
-		o.Seen = after
+	if err == nil && before == o.seen && after == before+1 {
+		o.seen = after
+		if o.events != nil {
+			o.events.skip(after)
+		}
 	}
 	return err
 }
@@ -126,22 +131,56 @@ const (
 	longestPause = time.Second
 )
 
-// Look calls compare where another program has committed since the last Commit or Look, unless it did so just now.
+// Look calls compare where another program has changed the table since the last Commit or Look, unless it did so just now.
 func (o *Owned) Look(compare func() (reason string, err error)) (reason string, err error) {
 	now, err := o.Generation()
-	if err != nil || now == o.Seen || time.Now().Before(o.Next) {
+	if err != nil || now == o.seen {
 		return "", err
+	}
+	foreign := o.Foreign(o.Table, now)
+	if foreign == o.foreign && o.seen != 0 {
+		o.seen = now
+		return "", nil
+	}
+	if time.Now().Before(o.Next) {
+		return "", nil
 	}
 	began := time.Now()
 	reason, err = compare()
 	o.Next = time.Now().Add(min(lookShare*time.Since(began), longestPause))
 	if err == nil && reason == "" {
-		o.Seen = now
+		o.seen, o.foreign = now, foreign
 	}
 	if reason != "" {
 		reason = fmt.Sprintf("table %s: %s", o.Table, reason)
 	}
 	return reason, err
+}
+
+// errBusy says that what is read is never the same for long enough.
+var errBusy = errors.New("other programs change it without pause")
+
+// Steady has read read the table, again where another program has changed it meanwhile, and notes that it was seen.
+func (o *Owned) Steady(read func() error) error {
+	for range 10 {
+		before, err := o.Generation()
+		if err != nil {
+			return err
+		}
+		foreign := o.Foreign(o.Table, before)
+		if err := read(); err != nil {
+			return err
+		}
+		after, err := o.Generation()
+		if err != nil {
+			return err
+		}
+		if o.Foreign(o.Table, after) == foreign {
+			o.seen, o.foreign = after, foreign
+			return nil
+		}
+	}
+	return errBusy
 }
 
 // Cleanup deletes the tables of these names, of both families, and returns what it did in words, or, with dry, what it would do.

@@ -22,6 +22,7 @@ const (
 	msgNewSetElem = 12
 	msgGetSetElem = 13
 	msgDelSetElem = 14
+	msgNewGen     = 15
 	msgGetGen     = 16
 
 	// Flags of messages (linux/netlink.h).
@@ -58,6 +59,7 @@ const (
 	verdictCode   = 1
 	verdictChain  = 2
 	genID         = 1
+	eventTable    = 1 // of all that is in a table: NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, NFTA_SET_TABLE, ..., and NFTA_TABLE_NAME
 	policyAccept  = 1
 	udataRuleText = 0 // the comment in a rule's or an element's user data (NFTNL_UDATA_RULE_COMMENT)
 

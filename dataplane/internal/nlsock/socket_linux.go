@@ -81,6 +81,31 @@ func (s *Socket) SetReadDeadline(t time.Time) error { return s.file.SetReadDeadl
 // Drain has Receive return unix.EAGAIN from now on where there is nothing, instead of waiting.
 func (s *Socket) Drain() { s.drain = true }
 
+// Port is the socket's own address.
+func (s *Socket) Port() (port uint32, err error) {
+	failed := s.raw.Control(func(fd uintptr) {
+		at, why := unix.Getsockname(int(fd))
+		if at, ok := at.(*unix.SockaddrNetlink); ok {
+			port = at.Pid
+		}
+		err = why
+	})
+	return port, errors.Join(failed, err)
+}
+
+// Discard reads what is there and was not received, so that it is not taken for the next answer.
+func (s *Socket) Discard() {
+	_ = s.raw.Control(func(fd uintptr) {
+		var b [4096]byte
+		for {
+			_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_DONTWAIT)
+			if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOBUFS) {
+				return
+			}
+		}
+	})
+}
+
 // Send sends messages, one behind the other.
 func (s *Socket) Send(b []byte) error {
 	var err error

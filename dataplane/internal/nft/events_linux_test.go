@@ -1,0 +1,132 @@
+package nft
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+)
+
+// many are elements for the set "held" of a sample.
+func many(n uint32) (all []Elem) {
+	for i := range n {
+		all = append(all, Elem{Key: Bytes{}.Addr(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}))})
+	}
+	return all
+}
+
+// ownSample commits a sample as a table of ours.
+func ownSample(t *testing.T, listen bool) (*sample, *Owned) {
+	t.Helper()
+	s := newSample(IPv4)
+	o := &Owned{Conn: open(t), Table: s.table}
+	if listen {
+		if err := o.Listen(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := o.Commit(s.tx()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { run(t, "", "nft", "flush", "ruleset") })
+	if err := o.Steady(func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return s, o
+}
+
+// TestLooksAtOwnTableAlone: a table is compared after what another program has changed in it, and after no other transaction.
+func TestLooksAtOwnTableAlone(t *testing.T) {
+	s, o := ownSample(t, true)
+	nft := func(lines string) func() { return func() { run(t, lines, "nft", "-f", "-") } }
+	own := func(elems []Elem) func() {
+		return func() {
+			var tx Tx
+			tx.Create(s.table, s.held, elems...)
+			if err := o.Commit(&tx); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		change func()
+		want   int
+	}{
+		{"nothing", func() {}, 0},
+		{"another table", nft("add table ip other\nadd chain ip other x"), 0},
+		{"the table of that name in the other family", nft("add table ip6 sample\nadd chain ip6 sample x"), 0},
+		{"an element of ours", own(many(1)), 0},
+		{"more of ours than is told, and another table", func() { own(many(40_000)[1:])(); nft("delete table ip other")() }, 0},
+		{"an element of another program", nft("add element ip sample held { 10.97.0.1 }"), 1},
+		{"another table again", nft("add table ip other"), 0},
+		{"ours and another program's", func() { nft("delete element ip sample held { 10.97.0.1 }")(); own(many(40_001)[40_000:])() }, 1},
+		{"the rules of all tables", nft("flush ruleset"), 1},
+	} {
+		c.change()
+		looks := 0
+		for range 2 { // what was compared is not compared again
+			o.Next = time.Time{}
+			if reason, err := o.Look(func() (string, error) { looks++; return "", nil }); reason != "" || err != nil {
+				t.Fatalf("%s: %q, %v", c.name, reason, err)
+			}
+		}
+		if looks != c.want {
+			t.Errorf("%s: compared %d times, want %d", c.name, looks, c.want)
+		}
+	}
+}
+
+// TestLooksWithoutEvents: a connection that is told nothing compares after each foreign transaction.
+func TestLooksWithoutEvents(t *testing.T) {
+	_, o := ownSample(t, false)
+	run(t, "add table ip other", "nft", "-f", "-")
+	looks := 0
+	for range 2 {
+		if _, err := o.Look(func() (string, error) { looks++; return "", nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if looks != 1 {
+		t.Errorf("compared %d times, want 1", looks)
+	}
+}
+
+// TestReadsBesideConstantChanges reads a large set while another program commits without pause: its table is another one.
+func TestReadsBesideConstantChanges(t *testing.T) {
+	s, o := ownSample(t, true)
+	var tx Tx
+	tx.Create(s.table, s.held, many(20_000)...)
+	if err := o.Commit(&tx); err != nil {
+		t.Fatal(err)
+	}
+	other, table := open(t), Table{IPv4, "other"}
+	ctx, stop := context.WithCancel(t.Context())
+	var writer sync.WaitGroup
+	defer writer.Wait()
+	defer stop()
+	writer.Go(func() {
+		for ctx.Err() == nil {
+			var tx Tx
+			tx.AddTable(table)
+			tx.DeleteTable(table)
+			if err := other.Commit(&tx); err != nil {
+				t.Errorf("the other program: %v", err)
+				return
+			}
+		}
+	})
+	for range 20 {
+		err := o.Steady(func() error {
+			all, err := o.Elements(s.table, "held")
+			if err == nil && len(all) != 20_001 {
+				t.Errorf("%d elements were read", len(all))
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
