@@ -21,8 +21,8 @@ func checkVerb() *verb {
 			"a daemon's config (with the services in it and where its [store].path leads), a services file, a folder of " +
 			"those, or - (standard input); [defaults] hold for the files that they come with.\n\n" +
 			"It also reports what the mode can't honour: that of --mode, or of the file; with auto only what is wrong in any " +
-			"mode. What depends on the host is a warning, for the file may be another host's: files, programs and users of health " +
-			"checks and the interface of VIPs that this host lacks, VIPs that are an endpoint's address, and ports of this host's " +
+			"mode. What depends on the host is a warning, for the file may be another host's: files, programs and users that this " +
+			"host lacks, and the interface of VIPs, VIPs that are an endpoint's address, and ports of this host's " +
 			"own addresses on which a program listens. The exit code is 1 if any problem is more than a warning. No daemon is needed.",
 		example: "vipctl check /etc/vipd/vipd.toml --mode userspace",
 		flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + choices(config.ModeName("").Values()))},

@@ -303,11 +303,13 @@ func foldersCleaner(conf config.Config, h *hold) cleaner {
 			}
 		}
 		removed, err := removeFiles([]string{lockFile(conf.RunDir)}, dry)
-		if err == nil && !dry {
-			for _, dir := range []string{conf.RunDir, conf.StateDir} {
-				if os.Remove(dir) == nil { // it fails while anything is in there
-					removed = append(removed, "remove folder "+dir)
-				}
+		for _, dir := range []string{conf.RunDir, conf.StateDir} {
+			switch _, absent := os.Lstat(dir); {
+			case err != nil || absent != nil:
+			case dry:
+				removed = append(removed, "remove folder "+dir+", if nothing else is in it")
+			case os.Remove(dir) == nil: // it fails while anything is in there
+				removed = append(removed, "remove folder "+dir)
 			}
 		}
 		return removed, err

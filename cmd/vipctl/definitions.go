@@ -28,8 +28,6 @@ type definitions struct {
 	vips     snap.Map[netip.Addr, *balancer.VIP]
 	// config is the daemon's part of the file; the defaults for a folder or a file without one.
 	config config.Config
-	// interfaceAt is where the config names the interface of VIPs.
-	interfaceAt balancer.Origin
 	// problems are everything that was found wrong, by file and line.
 	problems []balancer.Problem
 }
@@ -52,7 +50,6 @@ func definitionsOf(place string, read tomlfile.Result) *definitions {
 	if read.Main != nil {
 		var more []balancer.Problem
 		d.config, more = config.Decode(read.Main)
-		d.interfaceAt = read.Main.Where("addresses.interface")
 		d.problems = append(d.problems, more...)
 		if isConfig(read.Main) {
 			d.problems = append(d.problems, d.config.Unheld(read.Snapshot.VIPs, read.Snapshot.Pools)...)

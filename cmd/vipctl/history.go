@@ -95,8 +95,11 @@ func runHistory(c *call) error {
 	return c.printRows(list(editions), t, "")
 }
 
-// history reads the history of the service that the first argument names.
+// history reads the history of the service that the first argument names; the second, if it is given, is the number of a text.
 func (c *call) history() ([]etcd.Entry, error) {
+	if _, err := strconv.Atoi(c.argument(1)); err != nil && len(c.args) == 2 {
+		return nil, wrongUse("%q is not the number of a text; for example: %s", c.args[1], c.verb.example)
+	}
 	w, err := c.fleet.writer()
 	if err != nil {
 		return nil, err
@@ -124,10 +127,7 @@ func (c *call) history() ([]etcd.Entry, error) {
 
 // number finds the entry that the second argument names.
 func (c *call) number(entries []etcd.Entry) (int, error) {
-	n, err := strconv.Atoi(c.args[1])
-	if err != nil {
-		return 0, wrongUse("%q is no number of a text; for example: %s", c.args[1], c.verb.example)
-	}
+	n, _ := strconv.Atoi(c.args[1])
 	at := slices.IndexFunc(entries, func(e etcd.Entry) bool { return e.N == n })
 	if at < 0 {
 		return 0, fmt.Errorf("the history of service %s has no text %d: it has %d to %d", c.args[0], n, entries[0].N, entries[len(entries)-1].N)

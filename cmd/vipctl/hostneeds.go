@@ -13,41 +13,37 @@ import (
 	"strings"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/sockets"
 )
 
 // checkHost adds warnings for what does not fit this host. The definitions may be for another one.
 func (d *definitions) checkHost(frontends []*balancer.Frontend) {
 	local := d.localAddresses()
-	d.checkInterface()
+	if d.main != nil {
+		d.warnOf("", needsOfConfig(&d.config), d.main.Where)
+	}
 	d.checkListeners(frontends, local)
 	for name, s := range d.services.All() {
 		d.checkEndpoints(s, local)
-		if s.Health == nil {
-			continue
+		if s.Health != nil {
+			d.warnOf(name, needsOf(s.Health), s.Origin.At)
 		}
-		for _, n := range needsOf(s.Health) {
-			if n.lacks != "" {
-				d.warn(s.Origin.At(n.field), name, n.field, n.lacks)
-			}
+	}
+}
+
+// warnOf adds a warning for each need that this host lacks, but for fields that are refused anyway.
+func (d *definitions) warnOf(service balancer.Name, needs []need, at func(field string) balancer.Origin) {
+	for _, n := range needs {
+		refused := func(p balancer.Problem) bool { return p.Service == service && p.Field == n.field }
+		if n.lacks != "" && !slices.ContainsFunc(d.problems, refused) {
+			d.warn(at(n.field), service, n.field, n.lacks)
 		}
 	}
 }
 
 func (d *definitions) warn(at balancer.Origin, service balancer.Name, field, text string) {
 	d.problems = append(d.problems, balancer.Problem{Severity: balancer.SeverityWarning, Service: service, Origin: at, Field: field, Text: text})
-}
-
-// checkInterface looks for the interface that is to hold VIPs, unless vipd makes it.
-func (d *definitions) checkInterface() {
-	name := d.config.Addresses.Interface
-	refused := slices.ContainsFunc(d.problems, func(p balancer.Problem) bool { return p.Field == "addresses.interface" })
-	if !d.config.Addresses.Bind || strings.HasPrefix(name, "vipd") || refused {
-		return
-	}
-	if _, err := net.InterfaceByName(name); err != nil {
-		d.warn(d.interfaceAt, "", "addresses.interface", "there is no interface "+name+" on this host, and vipd makes only one whose name begins with vipd")
-	}
 }
 
 // checkListeners looks for frontends at the host's own addresses where a program of the host listens already.
@@ -88,8 +84,33 @@ func (d *definitions) checkEndpoints(s *balancer.Service, local []netip.Addr) {
 	}
 }
 
-// need is what a field of health asks of the host; lacks says what is not there, "" if all is.
+// need is what a field asks of the host; lacks says what is not there, "" if all is.
 type need struct{ field, lacks string }
+
+// needsOfConfig are those of the daemon's configuration.
+func needsOfConfig(c *config.Config) []need {
+	needs := []need{
+		{"addresses.interface", lacksInterface(c.Addresses)},
+		{"etcd.password_file", lacksFile(c.Etcd.PasswordFile)}, {"etcd.ca_file", lacksFile(c.Etcd.CAFile)},
+		{"etcd.cert_file", lacksFile(c.Etcd.CertFile)}, {"etcd.key_file", lacksFile(c.Etcd.KeyFile)},
+		{"hooks.user", lacksUser(c.Hooks.User)},
+	}
+	for name, command := range c.Hooks.Commands() {
+		needs = append(needs, need{"hooks." + name, lacksProgram(command[0])})
+	}
+	return needs
+}
+
+// lacksInterface looks for the interface that is to hold VIPs, unless vipd makes it.
+func lacksInterface(a config.Addresses) string {
+	if !a.Bind || strings.HasPrefix(a.Interface, "vipd") {
+		return ""
+	}
+	if _, err := net.InterfaceByName(a.Interface); err != nil {
+		return "there is no interface " + a.Interface + " on this host, and vipd makes only one whose name begins with vipd"
+	}
+	return ""
+}
 
 func needsOf(h *balancer.Health) []need {
 	needs := []need{

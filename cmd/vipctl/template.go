@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,6 +20,7 @@ type template []part
 type part struct {
 	verbatim string
 	path     *jsonpath.JSONPath
+	ofOne    bool // the path begins with a field
 	each     template
 	isRange  bool
 }
@@ -119,14 +121,22 @@ func parsePart(inner string) (p part, err error) {
 	default:
 		path = "$." + path
 	}
+	p.ofOne = len(path) > 2 && path[1] == '.' && path[2] != '.' && path[2] != '*'
 	if p.path, err = jsonpath.NewPath(path); err != nil {
 		return p, fmt.Errorf("{%s} is no JSONPath, such as {[*].name}", inner)
 	}
 	return p, nil
 }
 
-// text fills the template in from a document, and ends the last line.
+// text fills the template in from a document, and ends the last line. A list of one is what is in it, unless a path takes it for a
+// list: "get services web" lists one.
 func (t template) text(doc *yaml.Node) (string, error) {
+	if doc.Kind == yaml.SequenceNode && !t.takesList() {
+		if len(doc.Content) != 1 {
+			return "", fmt.Errorf("there are %d, and the template is for one: begin its paths with [*], or name one", len(doc.Content))
+		}
+		doc = doc.Content[0]
+	}
 	var b strings.Builder
 	if err := t.fill(&b, doc); err != nil {
 		return "", err
@@ -135,6 +145,11 @@ func (t template) text(doc *yaml.Node) (string, error) {
 		return text, nil
 	}
 	return b.String() + "\n", nil
+}
+
+// takesList reports whether a path of the template is for a list, or there is none.
+func (t template) takesList() bool {
+	return !slices.ContainsFunc(t, func(p part) bool { return p.ofOne })
 }
 
 func (t template) fill(b *strings.Builder, in *yaml.Node) error {
