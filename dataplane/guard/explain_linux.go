@@ -24,7 +24,7 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 		if def.entries == nil || def.name == allowedSet || def.name == tunnelsSet || len(def.entries(f)) == 0 {
 			continue
 		}
-		name, in, err := has(&def, place(f))
+		name, in, err := has(&def, placeOf(f.Key))
 		if err != nil {
 			return nil, false, err
 		}
@@ -35,7 +35,7 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 	if !isRestricted(f) {
 		return objects, true, nil
 	}
-	at := place(f)
+	at := placeOf(f.Key)
 	at.Net = netip.PrefixFrom(client, client.BitLen())
 	for _, def := range setDefs() {
 		if def.name == allowedSet {

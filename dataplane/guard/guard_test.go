@@ -290,7 +290,7 @@ func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (
 	unknown := map[ipset.Entry]bool{}
 	for _, f := range applied {
 		if f.Service == "" {
-			unknown[place(f)] = true
+			unknown[placeOf(f.Key)] = true
 		}
 	}
 	for _, s := range setDefs() {
@@ -605,7 +605,7 @@ func (h *history) checkRestricted() {
 			continue
 		}
 		for _, name := range []string{restrictedSet, specialSet} {
-			if !h.k.sets[setName(name, ipset.IPv4)][place(f)] {
+			if !h.k.sets[setName(name, ipset.IPv4)][placeOf(f.Key)] {
 				h.fatalf("%s may be applied, and %s lacks it", f.Key, name)
 			}
 		}

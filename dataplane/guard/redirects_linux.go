@@ -188,10 +188,6 @@ func (t *redirectTable) write(tx *nft.Tx, have, want map[balancer.Key]uint16) {
 	tx.Create(t.Table, t.ports, come...)
 }
 
-func placeOf(k balancer.Key) ipset.Entry {
-	return ipset.Entry{Addr: k.Addr, Port: k.Port, Proto: ipset.ProtocolOf(k.Proto)}
-}
-
 func (t *redirectTable) set(want map[balancer.Key]uint16) error {
 	var tx nft.Tx
 	t.write(&tx, t.have, want)
@@ -239,7 +235,7 @@ func redirectRules(family ipset.Family, o Options) *legacy {
 	l.parts = []*part{{def: partDef{
 		name: "redirects", table: "nat",
 		chains: func(p *plan) []chain { return []chain{{"VIPD-US", p.redirects}} },
-		jumps:  func(*plan) []jump { return []jump{{"PREROUTING", "-j VIPD-US"}, {"OUTPUT", "-j VIPD-US"}} },
+		jumps:  always(jump{"PREROUTING", "-j VIPD-US"}, jump{"OUTPUT", "-j VIPD-US"}),
 	}}}
 	return l
 }

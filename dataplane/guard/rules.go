@@ -87,6 +87,9 @@ type jump struct {
 	rule string
 }
 
+// always are jumps that do not depend on the plan.
+func always(jumps ...jump) func(*plan) []jump { return func(*plan) []jump { return jumps } }
+
 // insertion is the line that puts the jump before all that others have there.
 func (j jump) insertion() string { return "-I " + j.base + " 1 " + j.rule }
 
@@ -102,11 +105,11 @@ const (
 // parts is the whole of the guard, in the order in which it is put up.
 func parts() []partDef {
 	return []partDef{
-		{name: "held addresses", table: "filter", chains: heldChains, jumps: heldJumps},
+		{name: "held addresses", table: "filter", chains: heldChains, jumps: always(jump{"INPUT", "-j VIPD-HELD"})},
 		// Before every mode's own place: IPVS takes traffic before filter OUTPUT, NAT rewrites its destination.
-		{name: marksPart, table: "mangle", special: true, chains: markChains, jumps: markJumps, retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
-		{name: untrackedPart, table: "raw", forward: true, direct: true, chains: untrackedChains, jumps: untrackedJumps},
-		{name: "direct verdicts", table: "filter", forward: true, direct: true, chains: directChains, jumps: directJumps},
+		{name: marksPart, table: "mangle", special: true, chains: markChains, jumps: always(jump{"PREROUTING", "-j VIPD-PREROUTING"}, jump{"OUTPUT", "-j VIPD-OUTPUT"}), retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
+		{name: untrackedPart, table: "raw", forward: true, direct: true, chains: untrackedChains, jumps: always(jump{"PREROUTING", "-j VIPD-UNTRACKED"}, jump{"OUTPUT", "-j VIPD-UNTRACKED"})},
+		{name: "direct verdicts", table: "filter", forward: true, direct: true, chains: directChains, jumps: always(jump{"INPUT", "-j VIPD-DIRECT-IN"}, jump{"OUTPUT", "-j VIPD-DIRECT-OUT"})},
 		{name: verdictsPart, table: "filter", chains: verdictChains, jumps: verdictJumps, retired: []string{"VIPD-REJECT"}},
 		{name: clampsPart, table: "mangle", clamps: true, chains: clampChains, jumps: clampJumps},
 		{name: "masquerade", table: "nat", forward: true, chains: masqueradeChains, jumps: masqueradeJumps, retired: []string{trialChain}},
@@ -134,8 +137,6 @@ func heldChains(p *plan) []chain {
 	guarded = append(guarded, p.in(pendingSet, "dst")+" -j DROP") // clients try again after silence, but not after a refusal
 	return []chain{{"VIPD-HELD", dispatch(p.held, "VIPD-GUARD")}, {"VIPD-GUARD", append(guarded, refusal(p.family)...)}}
 }
-
-func heldJumps(*plan) []jump { return []jump{{"INPUT", "-j VIPD-HELD"}} }
 
 // markChains recognise the packets that open connections to frontends, and mark them and their connections.
 func markChains(p *plan) []chain {
@@ -176,10 +177,6 @@ func markChains(p *plan) []chain {
 		{"VIPD-POLICY", append(policy, "-g VIPD-OURS")},
 		{"VIPD-OURS", ours},
 	}
-}
-
-func markJumps(*plan) []jump {
-	return []jump{{"PREROUTING", "-j VIPD-PREROUTING"}, {"OUTPUT", "-j VIPD-OUTPUT"}}
 }
 
 const opensTCP = "-p tcp -m tcp --tcp-flags SYN,RST SYN"
@@ -308,10 +305,6 @@ func untrackedChains(p *plan) []chain {
 	return []chain{{"VIPD-UNTRACKED", rules}}
 }
 
-func untrackedJumps(*plan) []jump {
-	return []jump{{"PREROUTING", "-j VIPD-UNTRACKED"}, {"OUTPUT", "-j VIPD-UNTRACKED"}}
-}
-
 // directChains let in and out what belongs to direct frontends, and tunnels to their endpoints.
 func directChains(p *plan) []chain {
 	tunnel, icmp, errors := "4", "-p icmp -m icmp --icmp-type", []int{3} // IPPROTO_IPIP; unreachable
@@ -341,10 +334,6 @@ func directChains(p *plan) []chain {
 			p.notIn(rejectedSet, "dst,dst") + " -j RETURN",
 		}, refusal(p.family)...)},
 	}
-}
-
-func directJumps(*plan) []jump {
-	return []jump{{"INPUT", "-j VIPD-DIRECT-IN"}, {"OUTPUT", "-j VIPD-DIRECT-OUT"}}
 }
 
 // dispatch sends what opens connections to some networks on to a chain.

@@ -40,7 +40,7 @@ const (
 	allowedSet    = "allowed"    // who may use restricted ones
 	heldSet       = "held"       // addresses that vipd added
 	pendingSet    = "pending"    // those of which no frontend was applied yet
-	servedSet     = "served"     // serve, and are applied
+	servedSet     = "served"     // serve, and are applied: of others the mode lets go, and the host's own program may answer there
 	rejectedSet   = "rejected"   // refuse
 	directSet     = "direct"     // are passed on as they are, and answered past this node
 	tunnelsSet    = "tunnels"    // endpoints at the ends of tunnels
@@ -59,20 +59,20 @@ func arrivals() *ipset.Passing { return &ipset.Passing{Seconds: 1, Buckets: 1 <<
 func setDefs() []setDef {
 	return []setDef{
 		{name: arrivedSet, kind: ipset.HashNetIface, early: true, optional: true, ipvs: true, passing: arrivals()},
-		{name: directSet, kind: ipset.HashIPPort, early: true, ipvs: true, direct: true, entries: direct},
+		{name: directSet, kind: ipset.HashIPPort, early: true, ipvs: true, direct: true, entries: when(isDirect)},
 		{name: tunnelsSet, kind: ipset.HashIP, early: true, ipvs: true, direct: true, entries: tunnels},
-		{name: frontendsSet, kind: ipset.HashIPPort, early: true, entries: recognised},
-		{name: specialSet, kind: ipset.HashIPPort, early: true, entries: special},
-		{name: restrictedSet, kind: ipset.HashIPPort, early: true, entries: restricted},
-		{name: silentSet, kind: ipset.HashIPPort, early: true, entries: silent},
-		{name: masqueradeSet, kind: ipset.HashIPPort, early: true, entries: masqueraded},
-		{name: neverSet, kind: ipset.HashIPPort, early: true, entries: unchanged},
+		{name: frontendsSet, kind: ipset.HashIPPort, early: true, entries: when(isFrontend)},
+		{name: specialSet, kind: ipset.HashIPPort, early: true, entries: when(isSpecial)},
+		{name: restrictedSet, kind: ipset.HashIPPort, early: true, entries: when(isRestricted)},
+		{name: silentSet, kind: ipset.HashIPPort, early: true, entries: when(isSilent)},
+		{name: masqueradeSet, kind: ipset.HashIPPort, early: true, entries: when(isMasqueraded)},
+		{name: neverSet, kind: ipset.HashIPPort, early: true, entries: when(isUnchanged)},
 		{name: allowedSet, kind: ipset.HashIPPortNet, early: true, optional: true, entries: allowed},
 		{name: clampsSet, kind: ipset.HashIPPort, early: true, native: true, entries: clamped},
 		{name: heldSet, kind: ipset.HashIP, early: true},
 		{name: pendingSet, kind: ipset.HashIP, early: true},
-		{name: servedSet, kind: ipset.HashIPPort, entries: served},
-		{name: rejectedSet, kind: ipset.HashIPPort, entries: rejected},
+		{name: servedSet, kind: ipset.HashIPPort, entries: when((*balancer.Frontend).Serves)},
+		{name: rejectedSet, kind: ipset.HashIPPort, entries: when(isRejected)},
 	}
 }
 
@@ -88,60 +88,47 @@ func digit(family ipset.Family) string {
 	return "4"
 }
 
-func place(f *balancer.Frontend) ipset.Entry {
-	return ipset.Entry{Addr: f.Addr, Port: f.Key.Port, Proto: ipset.ProtocolOf(f.Proto)}
+// placeOf is where a frontend is.
+func placeOf(k balancer.Key) ipset.Entry {
+	return ipset.Entry{Addr: k.Addr, Port: k.Port, Proto: ipset.ProtocolOf(k.Proto)}
 }
 
-// recognised are all frontends that the guard knows. Loopback ones are for the node alone, and no mode's NAT sees them.
-func recognised(f *balancer.Frontend) []ipset.Entry {
-	if f.Addr.IsLoopback() {
-		return nil
+// when puts in the place of each frontend that meets the condition. Loopback ones are for the node alone, and no mode's NAT
+// sees them.
+func when(condition func(*balancer.Frontend) bool) func(*balancer.Frontend) []ipset.Entry {
+	return func(f *balancer.Frontend) []ipset.Entry {
+		if f.Addr.IsLoopback() || !condition(f) {
+			return nil
+		}
+		return []ipset.Entry{placeOf(f.Key)}
 	}
-	return []ipset.Entry{place(f)}
 }
 
-// recognisedIf is recognised, under a condition.
-func recognisedIf(f *balancer.Frontend, condition bool) []ipset.Entry {
-	if !condition {
-		return nil
-	}
-	return recognised(f)
+func isFrontend(*balancer.Frontend) bool { return true }
+
+// isSpecial reports whether any of the more particular sets has f.
+func isSpecial(f *balancer.Frontend) bool {
+	return isRestricted(f) || isSilent(f) || isMasqueraded(f) || isUnchanged(f)
 }
-
-// special are the frontends that any of the more particular sets has.
-func special(f *balancer.Frontend) []ipset.Entry {
-	return recognisedIf(f, isRestricted(f) || isSilent(f) || isMasqueraded(f) || isUnchanged(f))
-}
-
-// served are the frontends that answer: without an active backend the mode lets go of the port, and the host's own
-// program on it would answer.
-func served(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, f.Serves()) }
-
-// restricted are the frontends that not everybody may use.
-func restricted(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, isRestricted(f)) }
 
 func isRestricted(f *balancer.Frontend) bool { return len(f.Sources) > 0 }
 
-// masqueraded are the frontends whose clients would get replies past this node, whatever way they come.
-func masqueraded(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, isMasqueraded(f)) }
-
+// isMasqueraded reports whether replies to clients of f would miss this node, whatever way they come.
 func isMasqueraded(f *balancer.Frontend) bool {
 	return !isUnchanged(f) && (f.SNAT == balancer.AlwaysSNAT || f.NodePort)
 }
 
-// unchanged are the frontends whose endpoints see the client's address in any case.
-func unchanged(f *balancer.Frontend) []ipset.Entry {
-	return recognisedIf(f, isUnchanged(f))
-}
-
+// isUnchanged reports whether endpoints see the client's address in any case.
 func isUnchanged(f *balancer.Frontend) bool { return f.SNAT == balancer.NeverSNAT || isDirect(f) }
 
-// direct are the frontends whose packets reach endpoints as they came, so that this node sees half of a connection.
-func direct(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, isDirect(f)) }
-
+// isDirect reports whether packets reach endpoints as they came, so that this node sees half of a connection.
 func isDirect(f *balancer.Frontend) bool {
 	return f.Forward == balancer.DRForward || f.Forward == balancer.TunnelForward
 }
+
+func isRejected(f *balancer.Frontend) bool { return f.NoEndpoints == balancer.RejectClients && !f.Serves() }
+
+func isSilent(f *balancer.Frontend) bool { return f.NoEndpoints == balancer.DropClients && !f.Serves() }
 
 // tunnels are the endpoints that packets reach in packets to the endpoint.
 func tunnels(f *balancer.Frontend) []ipset.Entry {
@@ -164,7 +151,7 @@ func allowed(f *balancer.Frontend) []ipset.Entry {
 	}
 	var entries []ipset.Entry
 	add := func(n netip.Prefix) {
-		e := place(f)
+		e := placeOf(f.Key)
 		e.Net = n.Masked()
 		entries = append(entries, e)
 	}
@@ -192,24 +179,10 @@ func upperHalf(n netip.Prefix) netip.Prefix {
 
 // clamped are the frontends with a bound of the segment size, and the bound.
 func clamped(f *balancer.Frontend) []ipset.Entry {
-	if f.MSS == 0 || f.Proto != balancer.TCP || isDirect(f) {
+	if f.MSS == 0 || f.Proto != balancer.TCP || isDirect(f) || f.Addr.IsLoopback() {
 		return nil
 	}
-	entries := recognised(f)
-	for i := range entries {
-		entries[i].MSS = uint16(f.MSS)
-	}
-	return entries
-}
-
-// rejected are the frontends that refuse.
-func rejected(f *balancer.Frontend) []ipset.Entry {
-	return recognisedIf(f, f.NoEndpoints == balancer.RejectClients && !f.Serves())
-}
-
-// silent are the frontends that give no answer.
-func silent(f *balancer.Frontend) []ipset.Entry { return recognisedIf(f, isSilent(f)) }
-
-func isSilent(f *balancer.Frontend) bool {
-	return f.NoEndpoints == balancer.DropClients && !f.Serves()
+	e := placeOf(f.Key)
+	e.MSS = uint16(f.MSS)
+	return []ipset.Entry{e}
 }

@@ -74,7 +74,7 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 		return
 	}
 	if applied && f.Service == "" {
-		w.unknown[place(f)] += by
+		w.unknown[placeOf(f.Key)] += by
 	}
 	for _, m := range w.members {
 		if m.def.entries == nil {
