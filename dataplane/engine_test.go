@@ -222,7 +222,7 @@ func TestPoison(t *testing.T) {
 				t.Errorf("byKey %v: %d frontends are there, want 199", byKey, n)
 			}
 			s := w.engine.Status()
-			if len(s.Failing) != 1 || s.Failing[poison].Err == nil || !s.Ready {
+			if len(s.Failing) != 1 || s.Failing[poison] == nil || !s.Ready {
 				t.Errorf("byKey %v: failing %v, ready %v", byKey, s.Failing, s.Ready)
 			}
 			w.kernel.Fail(fake.Faults{}, 1)
@@ -295,7 +295,7 @@ func TestHeldBack(t *testing.T) {
 				t.Errorf("broken %v: %d frontends are there, want 21; the one that is to be restricted has changed: %v", broken, len(there), there[tightened] != before)
 			}
 			s := w.engine.Status()
-			if len(s.Failing) != 3 || !errors.Is(s.Failing[fresh].Err, errShut) || !s.Ready {
+			if len(s.Failing) != 3 || !errors.Is(s.Failing[fresh], errShut) || !s.Ready {
 				t.Errorf("broken %v: failing %v, ready %v", broken, s.Failing, s.Ready)
 			}
 			w.desired.Frontends = w.desired.Frontends.Delete(gone).Delete(opened)

@@ -10,7 +10,6 @@ import (
 // retry is what is remembered of a key that could not be made what is wanted.
 type retry struct {
 	wanted *balancer.Frontend // a change of it ends the backoff
-	since  time.Time
 	tries  int
 	due    time.Time
 	err    error

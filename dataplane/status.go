@@ -19,8 +19,8 @@ type Status struct {
 	Done snap.Map[balancer.Key, *balancer.Frontend]
 	// Moving: another dataplane is taking over; Done and Failing are about that one.
 	Moving bool
-	// Failing are the keys in backoff.
-	Failing map[balancer.Key]Failure
+	// Failing are the keys in backoff, with the error of the last try.
+	Failing map[balancer.Key]error
 	// Last is when the last sync that had work ended, with its length, whether it compared in full, the number of keys
 	// that it changed, and its first failure. Whoever made the engine tells people of that.
 	Last         time.Time
@@ -32,15 +32,6 @@ type Status struct {
 	Compared time.Time
 	// Repairs counts what others broke and the engine mended.
 	Repairs int
-}
-
-// Failure is a key that could not be made what is wanted.
-type Failure struct {
-	Err   error
-	Since time.Time
-	Tries int
-	// Next is when it is tried again.
-	Next time.Time
 }
 
 // Status returns the newest status.

@@ -78,9 +78,9 @@ func (e *Engine) finish(ctx context.Context, want balancer.Desired, full bool, s
 	} else {
 		e.fellBehind(started)
 	}
-	r.Failing = make(map[balancer.Key]Failure, len(e.retries))
+	r.Failing = make(map[balancer.Key]error, len(e.retries))
 	for k, t := range e.retries {
-		r.Failing[k] = Failure{Err: t.err, Since: t.since, Tries: t.tries, Next: t.due}
+		r.Failing[k] = t.err
 	}
 	r.Done, r.Moving = e.done, e.moving != nil
 	e.publish()
@@ -312,7 +312,7 @@ func (a *applying) postpone(c Change, err error) {
 func (a *applying) remember(c Change) *retry {
 	t := a.retries[c.Key]
 	if t == nil || t.wanted != c.New {
-		t = &retry{wanted: c.New, since: time.Now()}
+		t = &retry{wanted: c.New}
 		a.retries[c.Key] = t
 	}
 	return t

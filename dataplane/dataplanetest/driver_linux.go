@@ -157,7 +157,7 @@ func (d *driver) waitFor(revision int64, within time.Duration) error {
 func failures(s *dataplane.Status) map[string]string {
 	all := map[string]string{}
 	for k, f := range s.Failing {
-		all[k.String()] = f.Err.Error()
+		all[k.String()] = f.Error()
 	}
 	return all
 }

@@ -168,8 +168,8 @@ func (r *rig) besideContested(web, other *balancer.Service, before map[string]st
 	r.Eventually("failing where others have a virtual server, and nowhere else", func() error {
 		failing := r.engine.Status().Failing
 		for _, k := range contested {
-			if f, ok := failing[k]; !ok || !strings.Contains(f.Err.Error(), k.Addr.String()) || len(strings.Fields(f.Err.Error())) < 5 {
-				return fmt.Errorf("%s fails with %q, want a sentence about it", k, f.Err)
+			if err := failing[k]; err == nil || !strings.Contains(err.Error(), k.Addr.String()) || len(strings.Fields(err.Error())) < 5 {
+				return fmt.Errorf("%s fails with %q, want a sentence about it", k, err)
 			}
 		}
 		if len(failing) > len(contested) {

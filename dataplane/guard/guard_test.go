@@ -144,7 +144,7 @@ func (k *kernel) Header(set string) (ipset.Header, error) {
 	if k.sets[set] == nil {
 		return ipset.Header{}, ipset.ErrNotFound
 	}
-	return ipset.Header{Kind: k.kinds[set], Elements: len(k.sets[set]), References: k.users("-set " + set + " ")}, nil
+	return ipset.Header{Kind: k.kinds[set], Elements: len(k.sets[set])}, nil
 }
 
 // Restore carries out each block as a transaction: all of it or nothing.

@@ -102,7 +102,7 @@ func readChange(m *syscall.NetlinkMessage) (change, bool) {
 		c := change{
 			link: int(int32(binary.NativeEndian.Uint32(m.Data[4:]))),
 			gone: m.Header.Type == unix.RTM_DELADDR,
-			at:   local{bits: int(m.Data[1]), flags: int(m.Data[2]), scope: int(m.Data[3])},
+			at:   local{bits: int(m.Data[1]), flags: int(m.Data[2])},
 		}
 		c.at.link = c.link
 		for _, a := range attributes {

@@ -10,10 +10,9 @@ import (
 
 // Route is how this host reaches an address.
 type Route struct {
-	// Local: it is the host's own. Device is the interface that leads to it, and Index its number.
-	Local  bool
-	Device string
-	Index  int
+	// Local: it is the host's own. Index is the number of the interface that leads to it.
+	Local bool
+	Index int
 }
 
 // RouteTo asks the kernel for the way to an address.
@@ -22,11 +21,5 @@ func RouteTo(a netip.Addr) (Route, error) {
 	if err != nil || len(found) == 0 {
 		return Route{}, fmt.Errorf("looking for the way to %s: %w", a, err)
 	}
-	r := Route{Local: found[0].Type == unix.RTN_LOCAL, Index: found[0].LinkIndex}
-	link, err := netlink.LinkByIndex(r.Index)
-	if err != nil {
-		return r, fmt.Errorf("looking for the way to %s: %w", a, err)
-	}
-	r.Device = link.Attrs().Name
-	return r, nil
+	return Route{Local: found[0].Type == unix.RTN_LOCAL, Index: found[0].LinkIndex}, nil
 }

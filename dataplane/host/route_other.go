@@ -6,9 +6,8 @@ import "net/netip"
 
 // Route is how this host reaches an address.
 type Route struct {
-	Local  bool
-	Device string
-	Index  int
+	Local bool
+	Index int
 }
 
 // RouteTo knows loopback alone.

@@ -16,7 +16,6 @@ type local struct {
 	link  int
 	bits  int
 	flags int
-	scope int
 }
 
 // device is a network device.
@@ -91,7 +90,7 @@ func readView(nl *netlink.Handle) (view, error) {
 	for _, a := range addrs {
 		if ip, ok := netip.AddrFromSlice(a.IP); ok {
 			bits, _ := a.Mask.Size()
-			v.set(ip.Unmap(), local{link: a.LinkIndex, bits: bits, flags: a.Flags, scope: a.Scope})
+			v.set(ip.Unmap(), local{link: a.LinkIndex, bits: bits, flags: a.Flags})
 		}
 	}
 	return v, nil

@@ -21,7 +21,6 @@ import (
 // Dataplane carries frontends out by rules of the nat table. See the package's documentation.
 type Dataplane struct {
 	*dnat.Tracker
-	log      *slog.Logger
 	mark     string
 	caps     balancer.Capabilities
 	sets     *ipset.Conn
@@ -41,7 +40,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Dataplane{log: o.Log, mark: o.Mark, caps: Capabilities(), families: map[xtables.Family]*family{}, missing: map[xtables.Family]error{}}
+	d := &Dataplane{mark: o.Mark, caps: Capabilities(), families: map[xtables.Family]*family{}, missing: map[xtables.Family]error{}}
 	sets, err := ipset.Open()
 	if err != nil {
 		return nil, err

@@ -77,12 +77,12 @@ func (k *kernel) do(ctx context.Context, op ipvsnl.Op) error {
 	return nil
 }
 
-// Info says that there is no IPVS where it was unloaded.
-func (k *kernel) Info(ctx context.Context) (ipvsnl.Info, error) {
+// Services4 says that there is no IPVS where it was unloaded.
+func (k *kernel) Services4(ctx context.Context) (int, error) {
 	if k.unloaded {
-		return ipvsnl.Info{}, fmt.Errorf("asking IPVS about itself: %w: it is not loaded", ipvsnl.ErrUnsupported)
+		return 0, fmt.Errorf("asking IPVS about itself: %w: it is not loaded", ipvsnl.ErrUnsupported)
 	}
-	return k.Fake.Info(ctx)
+	return k.Fake.Services4(ctx)
 }
 
 // Services counts for virtual servers what their destinations do, as the kernel does.

@@ -85,11 +85,11 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 			d.goneLocked(s)
 		}
 	}
-	info, err := d.conn.Info(ctx)
+	n, err := d.conn.Services4(ctx)
 	if err != nil {
 		return err
 	}
-	d.others4 = info.Services4 - d.ours4
+	d.others4 = n - d.ours4
 	return d.ledger.save()
 }
 
@@ -149,14 +149,14 @@ const (
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	info, err := d.conn.Info(ctx)
+	n, err := d.conn.Services4(ctx)
 	switch {
 	case errors.Is(err, ipvsnl.ErrUnsupported) && len(d.servers) > 0: // to look at all of it loads it again
 		return fmt.Sprintf("the virtual servers are gone: %v", err), nil
 	case err != nil:
 		return "", err
 	}
-	if n := info.Services4; n != d.ours4+d.others4 && (n < d.ours4 || time.Now().After(d.look.next)) {
+	if n != d.ours4+d.others4 && (n < d.ours4 || time.Now().After(d.look.next)) {
 		if reason, err := d.listLocked(ctx, n); reason != "" || err != nil {
 			return reason, err
 		}

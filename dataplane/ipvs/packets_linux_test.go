@@ -273,7 +273,7 @@ func TestIPVSForeign(t *testing.T) {
 		r.tell(r.web(balancer.TCP, 2+i%3, 5+i%2), blocked)
 		wait.For(t, 10*time.Second, "the engine to say what stands in the way", func() bool {
 			s := r.engine.Status()
-			return s.Applied.Store == r.sets && s.Failing[blocked.Key].Err != nil
+			return s.Applied.Store == r.sets && s.Failing[blocked.Key] != nil
 		})
 		r.dial(balancer.TCP)
 		if i%5 == 4 {
@@ -281,7 +281,7 @@ func TestIPVSForeign(t *testing.T) {
 			r.restart()
 		}
 	}
-	if err := r.engine.Status().Failing[blocked.Key].Err; err != nil && !strings.Contains(err.Error(), "ipvsadm -D -t 10.96.0.10:82") {
+	if err := r.engine.Status().Failing[blocked.Key]; err != nil && !strings.Contains(err.Error(), "ipvsadm -D -t 10.96.0.10:82") {
 		t.Errorf("%q does not say how to get out", err)
 	}
 	r.set(r.web(balancer.TCP, 2))

@@ -229,7 +229,6 @@ func (y *family) noteLocked(e *edit, lost []lostCount) {
 			delete(y.fronts, k)
 			continue
 		}
-		next.epoch = y.epoch
 		y.fronts[k] = next
 	}
 	for name, c := range e.made {

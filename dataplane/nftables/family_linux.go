@@ -45,8 +45,6 @@ type front struct {
 	eps   []netip.AddrPort
 	slots []uint32
 	ids   map[uint32]netip.AddrPort
-	// epoch is when it was last changed.
-	epoch uint64
 }
 
 // chain is one that chooses.

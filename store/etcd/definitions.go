@@ -68,7 +68,7 @@ func (w *Writer) Names(ctx context.Context) (names []balancer.Name, err error) {
 // stored reads the key of a service.
 func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
 	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
-	s := &Stored{Name: name, Revision: kv.ModRevision, Created: kv.CreateRevision}
+	s := &Stored{Name: name, Revision: kv.ModRevision}
 	d, problems := decodeValue(subject{kind: serviceKind, of: name}, kv.Value, origin, nil)
 	s.Service, s.Problems = d.service, problems
 	s.Fields, _ = ParseObject(kv.Value) // what is wrong with it is among the problems

@@ -86,7 +86,7 @@ func TestDefinitions(t *testing.T) {
 	if s := all[0]; s.Name != "broken" || s.Service != nil || s.Fields != nil || len(s.Problems) != 1 || s.Revision != broken {
 		t.Errorf("broken: %+v", s)
 	}
-	if s := all[1]; s.Name != "web" || s.Service == nil || s.Fields["color"] != "red" || s.Revision != web.Revision || s.Created != web.Revision {
+	if s := all[1]; s.Name != "web" || s.Service == nil || s.Fields["color"] != "red" || s.Revision != web.Revision {
 		t.Errorf("web: %+v", s)
 	}
 	if names, err := w.Names(t.Context()); err != nil || !reflect.DeepEqual(names, []balancer.Name{"broken", "web"}) {

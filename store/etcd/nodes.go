@@ -21,8 +21,6 @@ type Node struct {
 	// Live is there while the node's daemon is, in contact with etcd; Status is how that was last.
 	Live   *NodeLive
 	Status *NodeStatus
-	// ConfigRevision is that of Config; 0 means there is none.
-	ConfigRevision int64
 	// Problems are what can't be read of the node's keys.
 	Problems []balancer.Problem
 
@@ -107,7 +105,7 @@ func (n *Node) take(key string, kv *mvccpb.KeyValue) {
 	switch key {
 	case nodeConfig:
 		d, problems := decodeValue(subject{kind: nodeConfigKind, node: n.Name}, kv.Value, origin, nil)
-		n.Config, n.ConfigRevision = d.config, kv.ModRevision
+		n.Config = d.config
 		n.Problems = append(n.Problems, problems...)
 	case nodeLive:
 		n.Live = &NodeLive{} // somebody is there, whatever is said

@@ -18,9 +18,8 @@ type StoredPolicy struct {
 	Addr     netip.Addr
 	Fields   map[string]any
 	Revision int64
-	// VIP is what the fields come to, or nil with Problems.
-	VIP      *balancer.VIP
-	Problems []balancer.Problem
+	// VIP is what the fields come to; nil means that they have a mistake.
+	VIP *balancer.VIP
 }
 
 // Policies returns the settings of all addresses, by address. Keys that name no address are left out.
@@ -33,9 +32,9 @@ func (w *Writer) Policies(ctx context.Context) (all []*StoredPolicy, err error) 
 		}
 		s.kind = policyKind
 		p := &StoredPolicy{Addr: s.vip, Revision: kv.ModRevision}
-		d, problems := decodeValue(s, kv.Value, balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision}, nil)
-		p.VIP, p.Problems = d.policy, problems
-		p.Fields, _ = ParseObject(kv.Value) // what is wrong with it is among the problems
+		d, _ := decodeValue(s, kv.Value, balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision}, nil)
+		p.VIP = d.policy
+		p.Fields, _ = ParseObject(kv.Value) // one that can't be read has no VIP
 		all = append(all, p)
 	})
 	slices.SortFunc(all, func(a, b *StoredPolicy) int { return a.Addr.Compare(b.Addr) })

@@ -74,8 +74,8 @@ func (e *ConflictError) Error() string {
 type Stored struct {
 	Name   balancer.Name
 	Fields map[string]any
-	// Revision is that of the last change, Created of the first since it came.
-	Revision, Created int64
+	// Revision is that of the last change.
+	Revision int64
 	// Service is what the fields come to without defaults, or nil with Problems.
 	Service  *balancer.Service
 	Problems []balancer.Problem

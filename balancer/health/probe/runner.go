@@ -56,8 +56,7 @@ const mostGather = 4
 
 // Change is a verdict that changed.
 type Change struct {
-	// At is what was probed, Targets are those that it counts for, in order.
-	At      netip.AddrPort
+	// Targets are those that it counts for, in order.
 	Targets []balancer.Target
 	// Before is the verdict that ended, and For how long it lasted; 0 where it was unknown.
 	Before balancer.Verdict
@@ -242,7 +241,7 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 // changeLocked notes that the verdict of e is another one, to be reported.
 func (r *Runner) changeLocked(e *entry, before health.State) {
 	c := Change{
-		At: e.key.at, Targets: slices.SortedFunc(slices.Values(e.targets), balancer.Target.Compare), Before: before.Verdict, State: e.state,
+		Targets: slices.SortedFunc(slices.Values(e.targets), balancer.Target.Compare), Before: before.Verdict, State: e.state,
 	}
 	if !before.Since.IsZero() {
 		c.For = e.state.Since.Sub(before.Since)

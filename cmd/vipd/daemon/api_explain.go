@@ -40,7 +40,7 @@ func (d *Daemon) getExplain(w http.ResponseWriter, r *http.Request) {
 		Held: d.host.Addresses(), Why: whyOf(v),
 		Trouble: func(k balancer.Key) string {
 			if failure, failing := v.Sync.Failing[k]; failing {
-				return failure.Err.Error()
+				return failure.Error()
 			}
 			return ""
 		},

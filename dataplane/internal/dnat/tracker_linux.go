@@ -18,7 +18,6 @@ type Tracker struct {
 	dataplane.Base
 	flows   *Flows
 	traffic *traffic
-	log     *slog.Logger
 }
 
 // Open opens what the tracker needs of the kernel. It begins to work with the first Applied.
@@ -31,7 +30,7 @@ func Open(log *slog.Logger) (*Tracker, error) {
 	if err != nil {
 		return nil, errors.Join(err, own.Close())
 	}
-	t := &Tracker{flows: NewFlows(own, log), log: log}
+	t := &Tracker{flows: NewFlows(own, log)}
 	if t.traffic, err = newTraffic(t.flows, other); err != nil {
 		log.Warn("bytes are not counted", "err", err)
 	}

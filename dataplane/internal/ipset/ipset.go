@@ -95,8 +95,6 @@ type Header struct {
 	Timed bool
 	// Elements is the number of entries.
 	Elements int
-	// References is the number of rules and other sets that use it.
-	References int
 }
 
 // The errors that callers ask for, with errors.Is.

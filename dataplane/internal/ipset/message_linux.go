@@ -107,8 +107,6 @@ func (l *listing) readHeader(kind int, value []byte) {
 		l.header.Elements = int(binary.BigEndian.Uint32(value))
 	case nl.IPSET_ATTR_TIMEOUT:
 		l.header.Timed = true
-	case nl.IPSET_ATTR_REFERENCES:
-		l.header.References = int(binary.BigEndian.Uint32(value))
 	}
 }
 

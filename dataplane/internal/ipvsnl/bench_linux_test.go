@@ -56,8 +56,8 @@ func BenchmarkIPVSAll(b *testing.B) {
 					}
 				}
 			})
-			run("Info", func() {
-				if _, err := k.Info(b.Context()); err != nil {
+			run("Services4", func() {
+				if _, err := k.Services4(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 			})

@@ -259,19 +259,18 @@ func (f *Fake) Table(ctx context.Context) (map[balancer.Key]Entry, error) {
 	return table, nil
 }
 
-// Info implements Conn.
-func (f *Fake) Info(ctx context.Context) (Info, error) {
+// Services4 implements Conn.
+func (f *Fake) Services4(ctx context.Context) (n int, err error) {
 	if err := f.usable(ctx); err != nil {
-		return Info{}, err
+		return 0, err
 	}
 	defer f.mu.Unlock()
-	info := Info{Version: "1.2.1", TableSize: 4096}
 	for key := range f.services {
 		if key.Addr.Is4() {
-			info.Services4++
+			n++
 		}
 	}
-	return info, nil
+	return n, nil
 }
 
 // Timeouts implements Conn.

@@ -68,14 +68,14 @@ func refuses(t *testing.T, c Conn) {
 	_, services := c.Services(ctx)
 	_, destinations := c.Destinations(ctx, key("10.96.0.1:80"))
 	_, table := c.Table(ctx)
-	_, info := c.Info(ctx)
+	_, count := c.Services4(ctx)
 	_, timeouts := c.Timeouts(ctx)
 	_, scheduler := c.HasScheduler(ctx, "wrr")
 	var connections error
 	for _, connections = range c.Connections(ctx) {
 	}
 	for i, err := range []error{
-		errors.Join(c.Do(ctx, fleet(1, 0))...), service, services, destinations, table, info, timeouts,
+		errors.Join(c.Do(ctx, fleet(1, 0))...), service, services, destinations, table, count, timeouts,
 		c.SetTimeouts(ctx, Timeouts{TCP: time.Second}), scheduler, connections,
 	} {
 		if !errors.Is(err, os.ErrClosed) {

@@ -15,18 +15,17 @@ const soGetInfo = 64 + 1024 + 64 + 1
 // getInfo is struct ip_vs_getinfo.
 type getInfo struct{ version, size, services uint32 }
 
-// Info implements Conn.
-func (k *Kernel) Info(ctx context.Context) (Info, error) {
+// Services4 implements Conn.
+func (k *Kernel) Services4(ctx context.Context) (int, error) {
 	const doing = "asking IPVS about itself"
 	if err := k.usable(ctx); err != nil {
-		return Info{}, fmt.Errorf("%s: %w", doing, err)
+		return 0, fmt.Errorf("%s: %w", doing, err)
 	}
 	i, _, err := watch(ctx, k.limit, readInfo)
 	if err != nil {
-		return Info{}, fmt.Errorf("%s: %w", doing, err)
+		return 0, fmt.Errorf("%s: %w", doing, err)
 	}
-	version := fmt.Sprintf("%d.%d.%d", i.version>>16&0xff, i.version>>8&0xff, i.version&0xff)
-	return Info{Version: version, TableSize: int(i.size), Services4: int(i.services)}, nil
+	return int(i.services), nil
 }
 
 func readInfo() (i getInfo, err error) {

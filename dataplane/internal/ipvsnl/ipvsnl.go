@@ -27,8 +27,9 @@ type Conn interface {
 	// as well, the kernel (6.1) leaves some out at any time: it counts those for its place in the table whenever it goes
 	// on, and not when it finds that place again for the next part. That one is not in the table says nothing.
 	Table(ctx context.Context) (map[balancer.Key]Entry, error)
-	// Info reads what the kernel says of its IPVS as a whole, at a cost that does not depend on what there is.
-	Info(ctx context.Context) (Info, error)
+	// Services4 counts the virtual servers with an IPv4 address or a firewall mark of IPv4, at a cost that does not depend on
+	// how many there are. The kernel does not count the others.
+	Services4(ctx context.Context) (int, error)
 	// Timeouts reads how long connections without packets are remembered.
 	Timeouts(ctx context.Context) (Timeouts, error)
 	// SetTimeouts sets those that are not zero.
@@ -134,17 +135,6 @@ type TableDestination struct {
 	Forward          balancer.Forward
 	Weight           int
 	Active, Inactive uint32
-}
-
-// Info is what the kernel says of its IPVS.
-type Info struct {
-	// Version is that of IPVS, such as 1.2.1.
-	Version string
-	// TableSize is the number of buckets of the connection table.
-	TableSize int
-	// Services4 is the number of virtual servers with an IPv4 address or a firewall mark of IPv4: the kernel does not
-	// count the others.
-	Services4 int
 }
 
 // Timeouts is how long a connection without packets is remembered: whole seconds.

@@ -118,10 +118,8 @@ func look(t *testing.T, c Conn) (s seen) {
 	if s.Table, err = c.Table(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	info, err := c.Info(t.Context())
-	if err != nil {
+	if s.Services4, err = c.Services4(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.Services4 = info.Services4
 	return s
 }

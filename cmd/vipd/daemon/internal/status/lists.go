@@ -142,7 +142,7 @@ func (v *View) Frontends() []api.Frontend {
 			out.Backends = append(out.Backends, api.Backend{Address: b.Addr.String(), State: b.State, Weight: b.Weight, Until: endOf(b)})
 		}
 		if failure, failing := v.Sync.Failing[key]; failing {
-			out.State, out.Error = "failing", failure.Err.Error()
+			out.State, out.Error = "failing", failure.Error()
 		} else if v.Sync.Done.At(key) != f {
 			out.State = "pending"
 		}
@@ -165,7 +165,7 @@ func (v *View) Differences() []api.Difference {
 			d.Service = c.New.Service
 		}
 		if failure, failing := v.Sync.Failing[key]; failing {
-			d.Why = failure.Err.Error()
+			d.Why = failure.Error()
 		}
 		all = append(all, d)
 	}

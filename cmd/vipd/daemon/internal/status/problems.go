@@ -33,13 +33,13 @@ func (v *View) Problems() []balancer.Problem {
 		f := s.Desired.Frontends.At(key)
 		if f == nil {
 			all = append(all, balancer.Problem{
-				Severity: balancer.SeverityError, Text: fmt.Sprintf("%s is not removed: %v", key, v.Sync.Failing[key].Err),
+				Severity: balancer.SeverityError, Text: fmt.Sprintf("%s is not removed: %v", key, v.Sync.Failing[key]),
 			})
 			continue
 		}
 		p := balancer.Problem{
 			Severity: balancer.SeverityError, Service: f.Service,
-			Text: fmt.Sprintf("%s is not applied: %v", key, v.Sync.Failing[key].Err),
+			Text: fmt.Sprintf("%s is not applied: %v", key, v.Sync.Failing[key]),
 		}
 		if service := s.Snapshot.Services.At(f.Service); service != nil {
 			p.Origin = service.Origin.At("")
