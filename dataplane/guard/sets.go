@@ -126,7 +126,9 @@ func isDirect(f *balancer.Frontend) bool {
 	return f.Forward == balancer.DRForward || f.Forward == balancer.TunnelForward
 }
 
-func isRejected(f *balancer.Frontend) bool { return f.NoEndpoints == balancer.RejectClients && !f.Serves() }
+func isRejected(f *balancer.Frontend) bool {
+	return f.NoEndpoints == balancer.RejectClients && !f.Serves()
+}
 
 func isSilent(f *balancer.Frontend) bool { return f.NoEndpoints == balancer.DropClients && !f.Serves() }
 

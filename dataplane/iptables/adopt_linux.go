@@ -2,10 +2,7 @@ package iptables
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 
 	"vipd/balancer"
 )
@@ -30,13 +27,16 @@ func (s *survey) findTree() string {
 	case len(rules) == 0 || rules[len(rules)-1] != last:
 		return "the last rule of " + rootChain + " is missing"
 	}
-	t := treeReader{survey: s, nodes: map[string]bool{}, reached: map[balancer.Key]bool{}}
-	root, err := t.node(rootChain, y.tree.root.at, rules[:len(rules)-1])
+	t := treeReader{survey: s, fronts: map[string]balancer.Key{}, met: map[string]bool{}}
+	for k, f := range y.fronts {
+		t.fronts[f.chain] = k
+	}
+	root, wrong := t.node(rootChain, y.tree.root.at, rules[:len(rules)-1])
 	switch {
-	case err != nil:
-		return err.Error()
-	case len(t.reached) != len(y.fronts):
-		return fmt.Sprintf("the rules below %s lead to %d of %d frontends", rootChain, len(t.reached), len(y.fronts))
+	case wrong != "":
+		return "rules of chain " + wrong + " were changed"
+	case t.reached != len(y.fronts):
+		return fmt.Sprintf("the rules below %s lead to %d of %d frontends", rootChain, t.reached, len(y.fronts))
 	case root.depth() > deepestTree:
 		return fmt.Sprintf("the chains below %s are %d deep", rootChain, root.depth())
 	}
@@ -55,92 +55,58 @@ func (s *survey) findTree() string {
 // treeReader makes nodes of rules.
 type treeReader struct {
 	*survey
-	nodes   map[string]bool
-	reached map[balancer.Key]bool
+	// fronts are the frontends by their chains.
+	fronts map[string]balancer.Key
+	// met are the chains that rules lead to, and reached is how many of them are frontends'.
+	met     map[string]bool
+	reached int
 }
 
-func (t *treeReader) node(name string, at path, rules []string) (*node, error) {
-	n := &node{name: name, at: at}
+// node reads the rules of a chain. It returns the name of the first chain whose rules are not those of a tree.
+func (t *treeReader) node(name string, at path, rules []string) (n *node, wrong string) {
+	n = &node{name: name, at: at}
 	for _, rule := range rules {
-		to, target, ok := readBranch(rule, at)
-		b := branch{at: to}
-		switch below, exists := t.rules[target]; {
-		case !ok || !exists:
-			return nil, fmt.Errorf("a rule of %s is not ours: %s", name, rule)
-		case isNode(target) && !t.nodes[target]:
-			t.nodes[target] = true
-			var err error
-			if b.node, err = t.node(target, to, below); err != nil {
-				return nil, err
+		to := targetOf(rule)
+		b := branch{at: t.below(to)}
+		if t.met[to] || b.at.len <= at.len {
+			return nil, name
+		}
+		t.met[to] = true
+		if isNode(to) {
+			b.node = &node{name: to}
+			for whole, bits := b.at, at.len+1; bits < whole.len; bits++ { // which prefix it is, the rule alone says
+				if b.at = whole.prefix(bits); b.rule(at) == rule {
+					break
+				}
 			}
-		case isFront(target) && to.whole() && frontChain(to.key()) == target && t.y.fronts[to.key()] != nil:
-			t.reached[to.key()] = true
+		}
+		switch {
+		case b.rule(at) != rule:
+			return nil, name
+		case b.node == nil:
+			t.reached++
 		default:
-			return nil, fmt.Errorf("a rule of %s leads astray: %s", name, rule)
+			if b.node, wrong = t.node(to, b.at, t.rules[to]); wrong != "" {
+				return nil, wrong
+			}
 		}
 		n.ways = append(n.ways, b)
 	}
 	slices.SortFunc(n.ways, func(a, b branch) int { return a.at.compare(b.at) })
-	return n, nil
+	return n, ""
 }
 
-// readBranch reads what match and chain wrote.
-func readBranch(rule string, within path) (at path, target string, ok bool) {
-	at = within
-	words := strings.Fields(rule)
-	for ; len(words) >= 2; words = words[2:] {
-		value := words[1]
-		switch words[0] {
-		case "-d":
-			p, err := netip.ParsePrefix(value)
-			if err != nil || p.Addr().BitLen() != at.addr {
-				return path{}, "", false
-			}
-			whole := pathOf(balancer.Key{Addr: p.Addr(), Proto: balancer.TCP})
-			at = whole.prefix(p.Bits())
-		case "-p":
-			i := slices.Index(protocols(), balancer.Protocol(value))
-			if i < 0 || at.len < at.addr {
-				return path{}, "", false
-			}
-			at.bits[at.addr/8] = byte(i)
-			at.len = max(at.len, at.addr+protoBits)
-		case "-m":
-			if value != "tcp" && value != "udp" && value != "sctp" {
-				return path{}, "", false
-			}
-		case "--dport":
-			if at, ok = at.withPorts(value); !ok {
-				return path{}, "", false
-			}
-		case "-g":
-			target = value
-		default:
-			return path{}, "", false
+// below is the whole path of a frontend that a chain is of or leads to; the zero path means it leads to none.
+func (t *treeReader) below(chain string) path {
+	for range deepestTree + 1 {
+		if k, ok := t.fronts[chain]; ok {
+			return pathOf(k)
 		}
-	}
-	return at, target, len(words) == 0 && target != "" && within.covers(at) && at.len > within.len
-}
-
-// withPorts is p with the ports of a rule, such as 80 or 64:127.
-func (p path) withPorts(text string) (path, bool) {
-	lowText, highText, ranged := strings.Cut(text, ":")
-	if !ranged {
-		highText = lowText
-	}
-	low, lowErr := strconv.ParseUint(lowText, 10, 16)
-	high, highErr := strconv.ParseUint(highText, 10, 16)
-	if lowErr != nil || highErr != nil || p.len < p.addr+protoBits || low > high {
-		return path{}, false
-	}
-	n := p.addr / 8
-	p.bits[n+1], p.bits[n+2] = byte(low>>8), byte(low)
-	p.len = p.addr + protoBits + portBits
-	for size := high - low + 1; size > 1; size /= 2 {
-		if size%2 != 0 {
-			return path{}, false
+		rules := t.rules[chain]
+		if !isNode(chain) || len(rules) == 0 {
+			break
 		}
-		p.len--
+		chain = targetOf(rules[0])
 	}
-	return p, p.prefix(p.len) == p
+	return path{}
 }

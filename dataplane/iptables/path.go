@@ -55,8 +55,6 @@ func (p path) port() uint16 {
 	return uint16(p.bits[n+1])<<8 | uint16(p.bits[n+2])
 }
 
-func (p path) whole() bool { return p.len == p.addr+protoBits+portBits }
-
 // prefix is the first n bits of p, or fewer where no rule could match just those.
 func (p path) prefix(n int) path {
 	n = min(n, p.len)

@@ -47,6 +47,14 @@ type branch struct {
 	node *node
 }
 
+// rule leads to the branch from a node at the path within.
+func (b branch) rule(within path) string {
+	if b.node != nil {
+		return b.at.match(within) + "-g " + b.node.name
+	}
+	return b.at.match(within) + "-g " + frontChain(b.at.key())
+}
+
 // newTree is the tree of no frontends in one family.
 func newTree(is4 bool) tree {
 	at := path{addr: 128}
@@ -270,13 +278,7 @@ func keeper(is4 bool) string {
 func (n *node) chain() xtables.Chain {
 	c := xtables.Chain{Name: n.name}
 	for _, b := range n.ways {
-		target := ""
-		if b.node != nil {
-			target = b.node.name
-		} else {
-			target = frontChain(b.at.key())
-		}
-		c.Rules = append(c.Rules, b.at.match(n.at)+"-g "+target)
+		c.Rules = append(c.Rules, b.rule(n.at))
 	}
 	if n.name == rootChain {
 		c.Rules = append(c.Rules, keeper(n.at.addr == 32))
