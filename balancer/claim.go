@@ -234,6 +234,9 @@ func (u *unit) refuse(kind ProblemKind, field, format string, args ...any) {
 
 // trust reports what a service from etcd asks for beside addresses that this node does not grant it.
 func (u *unit) trust(env *Env) {
+	if _, ok := u.service.LogsTo(); !ok && u.service.AccessLog != nil {
+		u.refuse(Refused, "access_log", `services from etcd name no file of a node: write "journal" or "", or have the service in the node's own file; the node's access_log in [userspace] is used instead`)
+	}
 	h := u.service.Health
 	switch {
 	case WantsUser(u.service):

@@ -44,7 +44,11 @@ func CheckDefaults(defaults map[string]any, where Locator) []Problem {
 	r.own = maps.Clone(defaults)
 	for _, field := range ownFields() {
 		if _, there := defaults[field]; there {
-			r.errorf(field, "each service has its own %s: they can't be a default", field)
+			if field == "access_log" {
+				r.errorf(field, "the default of services is access_log in [userspace]: set it there")
+			} else {
+				r.errorf(field, "each service has its own %s: they can't be a default", field)
+			}
 			delete(r.own, field)
 		}
 	}
@@ -72,8 +76,8 @@ func DecodeEndpoint(service Name, fields map[string]any, where Locator, unknown 
 	return e, problems
 }
 
-// ownFields are those that each service has for itself.
-func ownFields() []string { return []string{"vips", "ports", "endpoints"} }
+// ownFields are those that each service has for itself, or whose default stands elsewhere.
+func ownFields() []string { return []string{"vips", "ports", "endpoints", "access_log"} }
 
 // inherited returns what a service with these fields takes from defaults. A field that is null in JSON is set: to the
 // default of the program.

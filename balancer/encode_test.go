@@ -66,6 +66,7 @@ func (r random) service() *balancer.Service {
 	if r.maybe() {
 		d := r.duration(0, time.Hour)
 		s.IdleTimeout = &d
+		s.AccessLog = &[]string{"", balancer.JournalLog, "/var/log/a.json"}[r.IntN(3)]
 	}
 	s.SlowStart = r.duration(0, time.Minute)
 	s.ProxyProtocol = balancer.NoProxyProtocol

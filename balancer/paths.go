@@ -24,6 +24,10 @@ func isRelativeProgram(name string) bool { return strings.Contains(name, "/") &&
 // folder is that of the file which has the table. The table itself is not changed. DecodeService refuses relative
 // paths, because definitions that come from elsewhere have no folder.
 func ResolvePaths(fields map[string]any, folder string) map[string]any {
+	if log, is := fields["access_log"].(string); is && log != JournalLog && isRelative(log) {
+		fields = maps.Clone(fields)
+		fields["access_log"] = filepath.Join(folder, log)
+	}
 	health, ok := fields["health"].(map[string]any)
 	if !ok {
 		return fields

@@ -37,9 +37,15 @@ type Service struct {
 	// IdleTimeout ends a connection or flow without traffic (userspace); 0 is never. Nil where users left it out:
 	// never for TCP, 60s for UDP.
 	IdleTimeout *time.Duration `toml:"idle_timeout"`
+	// AccessLog is where ended connections are logged: JournalLog, a file, or "" for nowhere. Nil where users left it out: where
+	// the node's configuration says. See LogsTo.
+	AccessLog *string `toml:"access_log"`
 	// Health is how endpoints are checked; nil means they are not.
 	Health *Health `toml:"health"`
 }
+
+// JournalLog is the access log that is no file.
+const JournalLog = "journal"
 
 // Addresses returns all VIPs, those that users wrote and those that were allocated. It shares memory with s.
 func (s *Service) Addresses() []netip.Addr {

@@ -20,6 +20,15 @@ func WantsUser(s *Service) bool {
 	return fromEtcd(s) && h != nil && h.Type == ExecHealth && h.User != "" && h.User != ExecUser
 }
 
+// LogsTo returns where connections to s are logged: JournalLog, a file, or "" for nowhere. Not ok means where the node's
+// configuration says: s leaves it out, or is in etcd and names a file, which vipd would write as root.
+func (s *Service) LogsTo() (to string, ok bool) {
+	if s.AccessLog == nil || fromEtcd(s) && *s.AccessLog != "" && *s.AccessLog != JournalLog {
+		return "", false
+	}
+	return *s.AccessLog, true
+}
+
 // refusesVIP says why a service from etcd may not claim vip on a node; "" means that it may. Owned: the address is the node's
 // own only because vipd brings it.
 func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {

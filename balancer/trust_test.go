@@ -420,3 +420,19 @@ func TestTrustUser(t *testing.T) {
 		}
 	}
 }
+
+// TestTrustAccessLog has services from etcd name no file of a node.
+func TestTrustAccessLog(t *testing.T) {
+	for origin, logs := range map[balancer.Origin]map[string]bool{
+		{File: "vipd.toml", Line: 3}: {"": true, "journal": true, "/var/log/web.log": true},
+		{Key: "/vipd/services/web"}:  {"": true, "journal": true, "/var/log/web.log": false},
+	} {
+		for log, want := range logs {
+			s := balancer.Service{Origin: origin, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, AccessLog: &log}
+			_, problems := claims(plainEnv(), origin, s)
+			if to, ok := s.LogsTo(); ok != want || to != log && ok || ok == (lines(problems) != nil) {
+				t.Errorf("%v, %q: %q, %v, problems %q", origin, log, to, ok, lines(problems))
+			}
+		}
+	}
+}

@@ -126,6 +126,9 @@ func (r *reading) checkSettings(s *Service) {
 	if s.ConnectTimeout <= 0 {
 		r.errorf("connect_timeout", "leaves no time to connect; more than 0s is needed, such as 1s")
 	}
+	if log := s.AccessLog; log != nil && *log != JournalLog && isRelative(*log) {
+		r.errorf("access_log", `%q must be "journal", "" or the absolute path of a file: each host writes its own`, *log)
+	}
 	if s.Forward != NATForward {
 		if s.ProxyProtocol != NoProxyProtocol {
 			r.errorf("proxy_protocol", "%s is not possible with forward = %q, which passes packets on as they are: choose one", s.ProxyProtocol, s.Forward)

@@ -49,6 +49,9 @@ func TestWrongService(t *testing.T) {
 			`affinity_timeout: 30 needs a unit: write "30s" for seconds`,
 			`idle_timeout: "1 minute" is not a duration, such as "500ms", "30s", "5m" or "3h"`,
 		}},
+		{fields: web + `, "access_log": "web.log"`, want: []string{
+			`access_log: "web.log" must be "journal", "" or the absolute path of a file: each host writes its own`,
+		}},
 		{fields: web + `, "mss": 65496`, want: []string{`mss: 65496 is out of range; 0 to 65495 are possible`}},
 		{fields: web + `, "mss": 535`, want: []string{`mss: 535 is out of range; 0 (no clamp), 536 to 65495, and 1220 at least with IPv6 VIPs are possible`}},
 		{fields: `"vips": ["fd00::1"], "ports": [{"port": 80}], "mss": 1219`, want: []string{

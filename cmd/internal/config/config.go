@@ -156,12 +156,10 @@ type Health struct {
 // Userspace is for userspace mode.
 type Userspace struct {
 	Intercept Intercept `toml:"intercept"`
-	// AccessLog gets a line for each connection that ends, in every mode: "journal" is vipd's own log, anything else a file; "" means none.
+	// AccessLog gets a line for each connection that ends, in every mode: "journal" is vipd's own log, anything else a file; ""
+	// means none. A service may have another one.
 	AccessLog string `toml:"access_log"`
 }
-
-// JournalLog is the access log that is no file.
-const JournalLog = "journal"
 
 // IPVS is for ipvs mode: how long the kernel remembers connections without traffic, in whole seconds, for all virtual
 // servers of the host. 0, the default, leaves what the kernel has: 15 minutes, 2 minutes and 5 minutes, unless somebody
@@ -285,7 +283,7 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 			*path = filepath.Join(base, *path)
 		}
 	}
-	if log := &c.Userspace.AccessLog; *log != "" && *log != JournalLog && !filepath.IsAbs(*log) {
+	if log := &c.Userspace.AccessLog; *log != "" && *log != balancer.JournalLog && !filepath.IsAbs(*log) {
 		*log = filepath.Join(base, *log)
 	}
 	c.Defaults = balancer.ResolvePaths(c.Defaults, d.Folder())

@@ -2,6 +2,8 @@ package daemon_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,5 +75,49 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 	})
 	if got := n.metric("vipd_access_log_lost_total"); got != "0" {
 		t.Errorf("lost: %s", got)
+	}
+}
+
+// TestAccessLogOfServices: a service has its lines where it says, from the moment at which it says so, and others where [userspace] says.
+func TestAccessLogOfServices(t *testing.T) {
+	server(t, "127.58.2.1:9001", "one")
+	log := &journaled{}
+	n := &node{t: t, dir: t.TempDir(), log: slog.NewTextHandler(log, nil)}
+	all := ""
+	for i, name := range []string{"usual", "quiet", "alone", "beside", "told"} {
+		all += fmt.Sprintf("[services.%s]\nvips = [\"127.58.2.%d\"]\nports = [{ port = 8080 }]\nendpoints = [{ address = \"127.58.2.1\", port = 9001 }]\n",
+			name, i+10)
+	}
+	own := strings.NewReplacer("[services.quiet]", "[services.quiet]\naccess_log = \"\"", "[services.alone]", "[services.alone]\naccess_log = \"own.log\"",
+		"[services.beside]", "[services.beside]\naccess_log = \"./own.log\"", "[services.told]", "[services.told]\naccess_log = \"journal\"")
+	n.write(all)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	askAll := func() {
+		for i := range 5 {
+			ask(fmt.Sprintf("127.58.2.%d:8080", i+10))
+		}
+	}
+	askAll()
+	logged := func(service string) (where string) {
+		own, _ := os.ReadFile(filepath.Join(n.dir, "own.log"))
+		for name, text := range map[string]string{"own": string(own), "journal": strings.Join(log.lines("msg=connection"), "")} {
+			for line := range strings.Lines(text) {
+				if strings.Contains(line, "service="+service+" client=") {
+					where += name + " "
+				}
+			}
+		}
+		return where
+	}
+	n.write(own.Replace(all))
+	wait.For(t, 0, "the services' own logs", func() bool {
+		askAll()
+		return logged("alone") != "" && logged("beside") != "" && logged("told") != ""
+	})
+	n.write(strings.Replace(all, "[services.quiet]", "[services.quiet]\naccess_log = \"journal\"", 1))
+	wait.For(t, 0, "a log of a service that had none", func() bool { askAll(); return logged("quiet") != "" })
+	if usual, alone, told := logged("usual"), logged("alone"), logged("told"); usual != "" || strings.Contains(alone, "journal") || strings.Contains(told, "own") {
+		t.Errorf("usual %q, alone %q, told %q", usual, alone, told)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/balancer/health"
+	"vipd/balancer/snap"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/doctor"
@@ -83,7 +84,13 @@ func (d *Daemon) build() (err error) {
 	choice.Engine, choice.Adopt, choice.Kick = d.engine, d.model.Adopt, published.Kick
 	choice.Tell, choice.Listen, choice.Counters = d.host.SetMode, d.outliers.Listen, &d.counters
 	d.modeSwitch = modeswitch.New(choice, first)
-	d.access = d.newAccessLog()
+	d.access = accesslog.New(accesslog.Options{
+		Default: d.config.Userspace.AccessLog, Log: d.component("access"), Follow: d.modeSwitch.Follow,
+		Services: func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{}) {
+			changed := published.Changed() // before the state, so that none is missed
+			return published.State().Inputs.Services, changed
+		},
+	})
 	d.views = status.Sources{
 		Version: d.Version, Started: d.started, ConfigFile: d.ConfigFile, Config: d.config, Model: d.model, Modes: d.modeSwitch, Engine: d.engine,
 		Counters: &d.counters, Checks: d.checks, HostProblems: d.hostProblems, Host: d.host, Fleet: d.fleet, Ownership: d.owned.Summary,
@@ -187,18 +194,6 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 		}
 	}
 	return model.New(o)
-}
-
-// newAccessLog makes the access log; nil means it is turned off.
-func (d *Daemon) newAccessLog() *accesslog.Log {
-	path := d.config.Userspace.AccessLog
-	switch path {
-	case "":
-		return nil
-	case config.JournalLog:
-		path = ""
-	}
-	return accesslog.New(accesslog.Options{Path: path, Log: d.component("access"), Follow: d.modeSwitch.Follow})
 }
 
 // hostProblems are what the host can't do, and what on it is in the way.

@@ -81,8 +81,8 @@ type Daemon struct {
 	outliers *outlier.Detector
 	firewall *firewall.Watch
 	tracing  *tracing.Tracer // nil means turned off
-	access   *accesslog.Log  // nil means turned off
-	owned    *owned.Teller   // nil means this host owns no VIPs
+	access   *accesslog.Log
+	owned    *owned.Teller // nil means this host owns no VIPs
 	// configuration is config as it is now, of which some can change while running.
 	configuration *liveconfig.Config
 	model         *model.Model
@@ -252,9 +252,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	if d.tracing != nil {
 		writing.Go(func() { d.tracing.Run(logging) })
 	}
-	if d.access != nil {
-		writing.Go(func() { d.access.Run(logging) })
-	}
+	writing.Go(func() { d.access.Run(logging) })
 	first := d.modeSwitch.Serving()
 	d.journal.Record(events.Event{Kind: events.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
 	start("API", func(ctx context.Context) error {

@@ -146,9 +146,7 @@ func (d *Daemon) collect(tell teller) {
 	for at, n := range problems {
 		tell.gauge("problems", "Problems, by service and field.", n, "service", at.service, "field", at.field)
 	}
-	if d.access != nil {
-		tell.counter("access_log_lost_total", "Connections that the access log lacks, as its disk was too slow or failed.", d.access.Lost())
-	}
+	tell.counter("access_log_lost_total", "Connections that the access log lacks, as its disk was too slow or failed.", d.access.Lost())
 	retries, dials := d.counters.DialRetries() // where the kernel connects, there is no word of connects that fail
 	if dials {
 		tell.counter("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another.", retries)

@@ -6,17 +6,23 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"vipd/balancer"
+	"vipd/balancer/snap"
 	"vipd/dataplane"
 )
 
 // Options are what a Log is made of.
 type Options struct {
-	// Path is the file: JSON if its name ends in .json, else logfmt. "" means lines go to Log.
-	Path string
+	// Default is where connections to services go that say nothing else, as Service.LogsTo writes it.
+	Default string
+	// Services returns the services, and a channel that is closed when there are others.
+	Services func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{})
 	// Log is vipd's own log.
 	Log *slog.Logger
 	// Follow tells of connections, as that of dataplane.Dataplane.
@@ -25,9 +31,16 @@ type Options struct {
 
 // Log writes lines of connections. Its methods may be called by any goroutine.
 type Log struct {
-	o     Options
-	queue chan line
-	lost  atomic.Uint64
+	o    Options
+	lost atomic.Uint64
+	// own has the queue of each service that says where its lines go; nil means nowhere. One that was removed stays, for the
+	// connections that still drain.
+	own sync.Map // balancer.Name to chan line
+	// queues are the destinations. Each begins with the first service that names it and ends with Run, which owns them.
+	queues  map[string]chan line
+	usual   chan line     // of Default; nil means nowhere
+	wanted  chan struct{} // closed with the first destination
+	writing sync.WaitGroup
 }
 
 // line is a connection that ended.
@@ -36,11 +49,13 @@ type line struct {
 	at time.Time
 }
 
-// queued is how many lines wait for the disk, some 3 MiB, before the next ones are dropped.
+// queued is how many lines wait for a disk, some 3 MiB, before the next ones are dropped.
 const queued = 10_000
 
 // New returns a log that writes nothing yet.
-func New(o Options) *Log { return &Log{o: o, queue: make(chan line, queued)} }
+func New(o Options) *Log {
+	return &Log{o: o, queues: map[string]chan line{}, wanted: make(chan struct{})}
+}
 
 // Lost counts the lines that were not written: the disk was too slow, or failed.
 func (l *Log) Lost() uint64 { return l.lost.Load() }
@@ -48,17 +63,79 @@ func (l *Log) Lost() uint64 { return l.lost.Load() }
 const (
 	// again is the pause before connections are followed again that could not be.
 	again = time.Minute
-	// parting is how long a disk may take for the last lines when vipd ends.
+	// parting is how long the disks may take for the last lines when vipd ends.
 	parting = 2 * time.Second
 )
 
-// Run writes until ctx ends, and then what is queued.
+// Run writes until ctx ends, and then what is queued. Connections are followed from the first service on that has them logged.
 func (l *Log) Run(ctx context.Context) {
+	l.usual = l.queue(l.o.Default)
+	var following sync.WaitGroup
+	following.Go(func() { l.follow(ctx) })
+	l.assign(ctx)
+	following.Wait()
+	for _, queue := range l.queues {
+		close(queue)
+	}
 	written := make(chan struct{})
-	go func() { // ends when the queue is closed; a disk that hangs is not waited for
-		defer close(written)
-		l.write()
-	}()
+	go func() { defer close(written); l.writing.Wait() }() // ends with the writers; a disk that hangs is not waited for
+	select {
+	case <-written:
+	case <-time.After(parting):
+		l.o.Log.Warn("the access log's disk takes nothing")
+	}
+}
+
+// assign keeps own as the services have it, until ctx ends.
+func (l *Log) assign(ctx context.Context) {
+	var known snap.Map[balancer.Name, *balancer.Service]
+	for {
+		services, changed := l.o.Services()
+		for name, c := range snap.Diff(known, services) {
+			if c.New == nil {
+				continue
+			}
+			if to, ok := c.New.LogsTo(); ok {
+				l.own.Store(name, l.queue(to))
+			} else {
+				l.own.Delete(name)
+			}
+		}
+		known = services
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// queue returns the queue of a destination; nil for nowhere.
+func (l *Log) queue(to string) chan line {
+	if to == "" {
+		return nil
+	}
+	if to != balancer.JournalLog {
+		to = filepath.Clean(to)
+	}
+	queue, there := l.queues[to]
+	if !there {
+		if len(l.queues) == 0 {
+			close(l.wanted)
+		}
+		queue = make(chan line, queued)
+		l.queues[to] = queue
+		l.writing.Go(func() { l.write(to, queue) })
+	}
+	return queue
+}
+
+// follow hears of connections until ctx ends.
+func (l *Log) follow(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-l.wanted:
+	}
 	for ctx.Err() == nil {
 		if err := l.o.Follow(ctx, l.tell, func() { l.lost.Add(1) }); err != nil {
 			l.o.Log.Warn("connections can't be followed, so that the access log lacks them; trying again", "err", err)
@@ -68,12 +145,6 @@ func (l *Log) Run(ctx context.Context) {
 		case <-time.After(again):
 		}
 	}
-	close(l.queue)
-	select {
-	case <-written:
-	case <-time.After(parting):
-		l.o.Log.Warn("the access log's disk takes nothing", "lines", len(l.queue))
-	}
 }
 
 // tell never blocks.
@@ -81,31 +152,38 @@ func (l *Log) tell(began bool, c *dataplane.Connection) {
 	if began {
 		return
 	}
+	to := l.usual
+	if own, ok := l.own.Load(c.Service); ok {
+		to = own.(chan line)
+	}
+	if to == nil {
+		return
+	}
 	select {
-	case l.queue <- line{*c, time.Now()}:
+	case to <- line{*c, time.Now()}:
 	default:
 		l.lost.Add(1)
 	}
 }
 
 // write writes lines until the queue is closed.
-func (l *Log) write() {
-	if l.o.Path == "" {
-		for n := range l.queue {
+func (l *Log) write(path string, queue chan line) {
+	if path == balancer.JournalLog {
+		for n := range queue {
 			l.o.Log.LogAttrs(context.Background(), slog.LevelInfo, "connection", n.attrs()...)
 		}
 		return
 	}
-	f := &file{path: l.o.Path}
+	f := &file{path: path}
 	defer f.close()
 	out := bufio.NewWriterSize(f, 64<<10)
-	handler := handlerFor(l.o.Path, out)
+	handler := handlerFor(path, out)
 	pending, failing := uint64(0), false
-	for n := range l.queue {
+	for n := range queue {
 		r := slog.NewRecord(n.at, slog.LevelInfo, "", 0)
 		r.AddAttrs(n.attrs()...)
 		_ = handler.Handle(context.Background(), r) // the writer remembers what fails
-		if pending++; len(l.queue) > 0 && pending < 1000 {
+		if pending++; len(queue) > 0 && pending < 1000 {
 			continue
 		}
 		err := out.Flush()

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"vipd/balancer"
+	"vipd/balancer/snap"
 	"vipd/dataplane"
 )
 
@@ -24,7 +26,10 @@ func TestDiskTakesNothing(t *testing.T) {
 	}
 	const more = 500
 	ctx, cancel := context.WithCancel(t.Context())
-	l := New(Options{Path: path, Log: slog.New(slog.DiscardHandler), Follow: func(_ context.Context, tell func(bool, *dataplane.Connection), _ func()) error {
+	none := func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{}) {
+		return snap.Map[balancer.Name, *balancer.Service]{}, nil
+	}
+	l := New(Options{Default: path, Services: none, Log: slog.New(slog.DiscardHandler), Follow: func(_ context.Context, tell func(bool, *dataplane.Connection), _ func()) error {
 		for range queued + more {
 			tell(false, &dataplane.Connection{Service: "web"})
 		}

@@ -1,7 +1,7 @@
-// Package accesslog writes a line for each connection that ends.
+// Package accesslog writes a line for each connection that ends, to where its service wants it.
 //
-//	dataplane.Follow -> tell -> queue -> write -> file, or vipd's own log
+//	dataplane.Follow -> tell -> queue of a file, or of vipd's own log -> write
 //
-// Nothing waits for the disk: a line that the queue has no room for is counted and dropped. A file that was moved away is made anew
-// within a second, so that logrotate needs no signal.
+// Services that name the same file share its queue. Nothing waits for a disk, nor one file for another: a line that the queue has no
+// room for is counted and dropped. A file that was moved away is made anew within a second, so that logrotate needs no signal.
 package accesslog
