@@ -3,14 +3,17 @@ package conntrack
 import (
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/nlsock"
+	"vipd/test/wait"
 )
 
 // answer is what a made-up kernel says to one message, given its number.
@@ -36,7 +39,7 @@ func against(t *testing.T, answers ...answer) *Conn {
 		w.Go(func() { serve(t, kernel, answers) })
 		return &socket{Socket: ours}
 	}
-	c := &Conn{lists: open(), deletes: open()}
+	c := &Conn{lists: open(), deletes: open(), patience: wait.Patience}
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -128,6 +131,25 @@ func TestListsOfKernelsInTrouble(t *testing.T) {
 				t.Errorf("%d visits, %v; want %d, %v", visits, err, c.visits, c.err)
 			}
 		})
+	}
+}
+
+// A list that hangs ends, and what the kernel says of it later is not taken for another's.
+func TestListThatHangs(t *testing.T) {
+	one, two := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"), flow(balancer.TCP, "10.1.0.2:1000", "10.96.0.2:53", "10.2.0.1:53")
+	half := func(w *writer, seq uint32) { w.plain(messageNew, unix.NLM_F_MULTI, seq, encode(&one, whole)...) }
+	c := against(t, half, func(w *writer, seq uint32) { lists(0, one)(w, seq-1); lists(0, two)(w, seq) })
+	c.patience = 50 * time.Millisecond
+	if err := c.Each(t.Context(), Filter{}, func(*Flow) error { return nil }); err == nil || !strings.Contains(err.Error(), "has not answered") {
+		t.Fatal(err)
+	}
+	c.patience = wait.Patience
+	var found []netip.Addr
+	if err := c.Each(t.Context(), Filter{}, func(f *Flow) error { found = append(found, f.Orig.Dst.Addr()); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(found) != 1 || found[0] != two.Orig.Dst.Addr() {
+		t.Errorf("found %v", found)
 	}
 }
 

@@ -1,0 +1,100 @@
+package tracing
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Header is the name of W3C's traceparent, which says what span a request comes from.
+const Header = "traceparent"
+
+// Within returns ctx inside the span that a traceparent names; ctx itself where it names none.
+func Within(ctx context.Context, parent string) context.Context {
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{Header: parent})
+}
+
+// Parent is the traceparent of the span that ctx is inside of; "" means it is inside of none.
+func Parent(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier[Header]
+}
+
+// Command begins the span of a command of vipctl inside that of parent, a traceparent; "" means the trace begins here. The caller ends
+// it with what failed, which waits until it is sent, two seconds at most. Without an endpoint ctx is inside of parent itself.
+func Command(ctx context.Context, o Options, name, parent string) (inside context.Context, end func(error)) {
+	ctx = Within(ctx, parent)
+	if o.Endpoint == "" {
+		return ctx, func(error) {}
+	}
+	t, err := newTracer(o, "vipctl")
+	if err != nil {
+		o.Log.Debug("the command is not traced", "err", err)
+		return ctx, func(error) {}
+	}
+	inside, span := t.tracer.Start(ctx, name)
+	return inside, func(failed error) {
+		if failed != nil {
+			span.SetStatus(codes.Error, failed.Error())
+		}
+		span.End()
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTime)
+		defer cancel()
+		_ = t.provider.Shutdown(ending) // a receiver that is away misses the span
+	}
+}
+
+// Reload begins the span of a reload, inside of what ctx is inside of. Changes of the store that are compiled before the caller ends it
+// are part of it. A nil Tracer traces nothing.
+func (t *Tracer) Reload(ctx context.Context) (end func(error)) {
+	if t == nil {
+		return func(error) {}
+	}
+	_, span := t.tracer.Start(ctx, "reload")
+	t.setReload(span.SpanContext())
+	return func(failed error) {
+		t.setReload(trace.SpanContext{})
+		if failed != nil {
+			span.SetStatus(codes.Error, failed.Error())
+		}
+		span.End()
+	}
+}
+
+func (t *Tracer) setReload(is trace.SpanContext) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.reload = is
+}
+
+// commands returns what the trace of a change goes on from: the newest of the commands that made it, with links to the others, else the
+// reload that it is part of, else nothing.
+func (t *Tracer) commands(ctx context.Context, c *Compile, services []string) (parent context.Context, others []trace.Link) {
+	parent = context.Background()
+	after := c.Before.Revision.Store // 0 at the start: what was written before is history
+	if t.o.Commands != nil && !c.Seen.IsZero() && after > 0 && c.Snapshot.Revision > after && ctx.Err() == nil {
+		asking, cancel := context.WithTimeout(ctx, commandTime)
+		defer cancel()
+		traces, err := t.o.Commands.Traces(asking, services, after, c.Snapshot.Revision)
+		if err != nil {
+			t.o.Log.Debug("a change is traced without its command", "services", services, "err", err)
+		}
+		for _, text := range traces {
+			from := Within(context.Background(), text)
+			switch is := trace.SpanContextFromContext(from); {
+			case !is.IsValid():
+			case !trace.SpanContextFromContext(parent).IsValid():
+				parent = from
+			default:
+				others = append(others, trace.Link{SpanContext: is})
+			}
+		}
+	}
+	if !trace.SpanContextFromContext(parent).IsValid() && c.reload.IsValid() {
+		parent = trace.ContextWithRemoteSpanContext(parent, c.reload)
+	}
+	return parent, others
+}

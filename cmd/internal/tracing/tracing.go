@@ -1,0 +1,276 @@
+package tracing
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"vipd/balancer"
+	"vipd/balancer/snap"
+	"vipd/dataplane"
+	"vipd/store"
+)
+
+// Options are what a Tracer is made of.
+type Options struct {
+	// Endpoint is the receiver's URL, without /v1/traces.
+	Endpoint      string
+	Node, Version string
+	// Commands finds the commands behind changes of etcd; nil means changes come from files.
+	Commands Commands
+	Log      *slog.Logger
+}
+
+// Commands is where commands have left their traces: etcd.Writer.
+type Commands interface {
+	// Traces returns those of the changes of these services between two revisions, the newest first.
+	Traces(ctx context.Context, services []string, after, until int64) ([]string, error)
+	Close() error
+}
+
+// Tracer makes traces of changes.
+type Tracer struct {
+	o        Options
+	provider *sdk.TracerProvider
+	tracer   trace.Tracer
+	carried  chan carried // what traces are made of, by Run
+
+	mu      sync.Mutex
+	pending []*Compile        // compiled, and not yet part of a round; the newest last
+	reload  trace.SpanContext // of the reload that is under way; invalid: there is none
+
+	// failed is the trace of the change that the last round could not carry out as a whole; invalid: there is none. It is Run's.
+	failed trace.SpanContext
+}
+
+// carried is a round of the engine, and the changes that it was about.
+type carried struct {
+	round   *dataplane.Round
+	changes []*Compile
+}
+
+const (
+	// sendEvery is how long spans are gathered, and sendTime how long the receiver may take.
+	sendEvery = time.Second
+	sendTime  = 5 * time.Second
+	// commandTime is how long etcd may take to say which command a change comes from, and the receiver to take a command's span.
+	commandTime = 2 * time.Second
+	// mostPending bounds the changes that wait for a round; the engine takes all of them at once.
+	mostPending = 100
+	// named is how many services a span names.
+	named = 10
+)
+
+// New returns a Tracer of vipd. Nothing is sent before something happens.
+func New(o Options) (*Tracer, error) { return newTracer(o, "vipd") }
+
+func newTracer(o Options, program string) (*Tracer, error) {
+	exporter, err := otlptracehttp.New(context.Background(),
+		otlptracehttp.WithEndpointURL(strings.TrimSuffix(o.Endpoint, "/")+"/v1/traces"), otlptracehttp.WithTimeout(sendTime),
+		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{}))
+	if err != nil {
+		return nil, fmt.Errorf("sending traces to %s: %w", o.Endpoint, err)
+	}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { o.Log.Debug("traces are dropped", "err", err) }))
+	t := &Tracer{o: o, carried: make(chan carried, mostPending), provider: sdk.NewTracerProvider(
+		sdk.WithBatcher(exporter, sdk.WithBatchTimeout(sendEvery), sdk.WithExportTimeout(sendTime)),
+		sdk.WithResource(resource.NewSchemaless(
+			attribute.String("service.name", program), attribute.String("service.version", o.Version), attribute.String("host.name", o.Node))),
+	)}
+	t.tracer = t.provider.Tracer(program)
+	return t, nil
+}
+
+// Run makes the traces, and returns when ctx has ended and what is left is sent, or can't be.
+func (t *Tracer) Run(ctx context.Context) {
+	for ended := false; !ended; {
+		select {
+		case c := <-t.carried:
+			t.makeTraces(ctx, &c)
+		case <-ctx.Done():
+			ended = true
+		}
+	}
+	for len(t.carried) > 0 {
+		c := <-t.carried
+		t.makeTraces(ctx, &c)
+	}
+	if t.o.Commands != nil {
+		_ = t.o.Commands.Close() // what it was asked has been answered
+	}
+	ending, cancel := context.WithTimeout(context.Background(), sendTime)
+	defer cancel()
+	_ = t.provider.Shutdown(ending) // a receiver that is away misses the last spans
+}
+
+// Compile is a state that was compiled.
+type Compile struct {
+	Snapshot *store.Snapshot
+	// Seen is when the snapshot was published; zero means it is no change of the store, but of health, a drain or the like.
+	Seen         time.Time
+	Began, Ended time.Time
+	// Before is what was wanted until then, and Desired what is.
+	Before, Desired balancer.Desired
+
+	reload trace.SpanContext // that it is part of; invalid: it is part of none
+}
+
+// Compiled takes in what is wanted from now on.
+func (t *Tracer) Compiled(c *Compile) {
+	if c.Before.Frontends == c.Desired.Frontends && c.Seen.IsZero() {
+		return
+	}
+	copied := *c.Snapshot
+	c.Snapshot = &copied
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !c.Seen.IsZero() {
+		c.reload = t.reload
+	}
+	if len(t.pending) == mostPending {
+		t.pending = t.pending[1:]
+	}
+	t.pending = append(t.pending, c)
+}
+
+// Round takes in a round of the engine. It waits for nothing.
+func (t *Tracer) Round(r *dataplane.Round) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	last := -1
+	for i, c := range t.pending {
+		if c.Desired.Frontends == r.Want.Frontends {
+			last = i
+		}
+	}
+	if last < 0 && r.Changes == 0 && r.Err == nil {
+		return
+	}
+	c := carried{r, slices.Clone(t.pending[:last+1])}
+	t.pending = slices.Delete(t.pending, 0, last+1)
+	select {
+	case t.carried <- c:
+	default: // etcd does not say which commands they come from, for minutes
+	}
+}
+
+// makeTraces makes the traces of the changes that a round was about.
+func (t *Tracer) makeTraces(ctx context.Context, of *carried) {
+	for i, c := range of.changes {
+		t.change(ctx, c, of.round, i == len(of.changes)-1)
+	}
+	if len(of.changes) == 0 {
+		t.again(of.round)
+	}
+}
+
+// change makes the trace of a change. One that a later one overtook is served with that, and has no round of its own.
+func (t *Tracer) change(ctx context.Context, c *Compile, r *dataplane.Round, own bool) {
+	began := c.Began
+	for _, earlier := range []time.Time{c.Seen, c.Snapshot.Began} {
+		if !c.Seen.IsZero() && !earlier.IsZero() && earlier.Before(began) {
+			began = earlier
+		}
+	}
+	names, changed := changedServices(c)
+	parent, others := t.commands(ctx, c, names)
+	ctx, root := t.tracer.Start(parent, "change", trace.WithTimestamp(began), trace.WithLinks(others...), trace.WithAttributes(
+		attribute.String("vipd.cause", cause(c)), attribute.Int64("vipd.revision", c.Snapshot.Revision),
+		attribute.StringSlice("vipd.services", names), attribute.Int("vipd.frontends.changed", changed)))
+	if !c.Seen.IsZero() && !c.Snapshot.Began.IsZero() {
+		t.span(ctx, "decode", c.Snapshot.Began, c.Seen, nil, attribute.Int("vipd.services.all", c.Snapshot.Services.Len()),
+			attribute.Int("vipd.problems", len(c.Snapshot.Problems)))
+	}
+	t.span(ctx, "compile", c.Began, c.Ended, nil, attribute.Int("vipd.frontends.all", c.Desired.Frontends.Len()))
+	if own {
+		t.round(ctx, r)
+	}
+	t.end(root, r, own)
+}
+
+// again makes the trace of a round that is about no new change: a retry, or a repair.
+func (t *Tracer) again(r *dataplane.Round) {
+	options := []trace.SpanStartOption{trace.WithTimestamp(r.Began), trace.WithNewRoot(), trace.WithAttributes(attribute.String("vipd.cause", "repair"))}
+	if t.failed.IsValid() {
+		options = append(options, trace.WithLinks(trace.Link{SpanContext: t.failed}), trace.WithAttributes(attribute.String("vipd.cause", "retry")))
+	}
+	ctx, root := t.tracer.Start(context.Background(), "again", options...)
+	t.round(ctx, r)
+	t.end(root, r, !t.failed.IsValid())
+	if r.Err == nil {
+		t.failed = trace.SpanContext{}
+	}
+}
+
+// end ends a trace with the round; where it is the last change of the round, what fails is tried again for it.
+func (t *Tracer) end(root trace.Span, r *dataplane.Round, own bool) {
+	if r.Err != nil {
+		root.SetStatus(codes.Error, r.Err.Error())
+	}
+	if own {
+		t.failed = trace.SpanContext{}
+		if r.Err != nil {
+			t.failed = root.SpanContext()
+		}
+	}
+	root.End(trace.WithTimestamp(r.Ended))
+}
+
+// round makes the spans of a round.
+func (t *Tracer) round(ctx context.Context, r *dataplane.Round) {
+	ctx, engine := t.tracer.Start(ctx, "engine", trace.WithTimestamp(r.Began),
+		trace.WithAttributes(attribute.Bool("vipd.full", r.Full), attribute.Int("vipd.frontends.changed", r.Changes)))
+	for _, s := range r.Steps {
+		var about []attribute.KeyValue
+		if s.Frontends > 0 {
+			about = append(about, attribute.Int("vipd.frontends", s.Frontends))
+		}
+		t.span(ctx, s.Name, s.Began, s.Ended, s.Err, about...)
+	}
+	if r.Err != nil {
+		engine.SetStatus(codes.Error, r.Err.Error())
+	}
+	engine.End(trace.WithTimestamp(r.Ended))
+}
+
+func (t *Tracer) span(ctx context.Context, name string, began, ended time.Time, err error, about ...attribute.KeyValue) {
+	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(began), trace.WithAttributes(about...))
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End(trace.WithTimestamp(ended))
+}
+
+// cause says what has changed.
+func cause(c *Compile) string {
+	if c.Seen.IsZero() {
+		return "node"
+	}
+	return "store"
+}
+
+// changedServices names the services whose frontends a change is about, the first of many, and counts those.
+func changedServices(c *Compile) (names []string, frontends int) {
+	all := map[string]bool{}
+	for _, d := range snap.Diff(c.Before.Frontends, c.Desired.Frontends) {
+		frontends++
+		f := cmp.Or(d.New, d.Old)
+		all[string(f.Service)] = true
+	}
+	names = slices.Sorted(maps.Keys(all))
+	return names[:min(named, len(names))], frontends
+}

@@ -1,0 +1,78 @@
+package daemon_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// TestCountsWhatClientsSent has random histories of connections, changes, reloads and switches between modes: what is counted is what
+// clients have opened, from the start on, and never more.
+func TestCountsWhatClientsSent(t *testing.T) {
+	for seed := range uint64(wait.Soak(2, 50)) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { countsWhatClientsSent(t, rand.New(rand.NewPCG(seed, 15))) })
+	}
+}
+
+func countsWhatClientsSent(t *testing.T, r *rand.Rand) {
+	lab.New(t)
+	lab.Need(t, "iptables-nft")
+	names := []config.ModeName{config.UserspaceMode, config.IPTablesMode, config.NFTablesMode}
+	n := &node{t: t, dir: t.TempDir()}
+	for _, name := range names {
+		mode, _ := modes.Find(name)
+		n.modes = append(n.modes, mode)
+	}
+	server(t, "127.58.9.1:9001", "one")
+	server(t, "127.58.9.2:9001", "two")
+	mode, weight := names[r.IntN(3)], 1
+	write := func() {
+		n.configure(`mode = "userspace"`, fmt.Sprintf("mode = %q", mode), fmt.Sprintf(`[iptables]
+backend = "nft"
+[services.web]
+vips = ["127.58.9.9"]
+ports = [{ port = 8080 }]
+endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", port = 9001, weight = %d }]
+`, weight))
+	}
+	write()
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	history, sent := string(mode), uint64(0)
+	for range 12 {
+		switch r.IntN(3) {
+		case 0:
+			weight = r.IntN(3)
+		case 1:
+			mode = names[r.IntN(3)]
+		}
+		write()
+		if _, err := n.client.Reload(t.Context(), "the test"); err != nil {
+			t.Fatal(err)
+		}
+		some := uint64(r.IntN(8))
+		history += fmt.Sprintf("; %s mode, weight %d, %d connections", mode, weight, some)
+		wait.For(t, 0, history, func() bool {
+			s := n.status()
+			return s.Mode.InUse == string(mode) && s.Sync.Pending == 0
+		})
+		for range some {
+			if got := ask("127.58.9.9:8080"); got != "one" && got != "two" {
+				t.Fatalf("%q answers after %s", got, history)
+			}
+		}
+		sent += some
+		wait.For(t, 0, fmt.Sprintf("%d connections to be counted after %s", sent, history), func() bool {
+			counted := n.connections()
+			if counted > sent {
+				t.Fatalf("%d connections are counted of %d: %s", counted, sent, history)
+			}
+			return counted == sent
+		})
+	}
+}
