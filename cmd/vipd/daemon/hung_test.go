@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 type hanging struct {
 	dataplane.Dataplane
 	hangs, applying *atomic.Bool
+	looking         *atomic.Bool // nil means looks don't hang
 	released        <-chan struct{}
 }
 
@@ -39,6 +41,14 @@ func (h hanging) Counters() []dataplane.FrontendCount {
 	return h.Dataplane.Counters()
 }
 
+func (h hanging) Intact(ctx context.Context) (string, error) {
+	if h.hangs.Load() && h.looking != nil {
+		h.looking.Store(true)
+		<-h.released
+	}
+	return h.Dataplane.Intact(ctx)
+}
+
 // TestAnswersWhileTheKernelHangs: while an apply is stuck and no counters can be read, all that only looks answers all the same, with what
 // was counted last.
 func TestAnswersWhileTheKernelHangs(t *testing.T) {
@@ -47,7 +57,7 @@ func TestAnswersWhileTheKernelHangs(t *testing.T) {
 	var hangs, applying atomic.Bool
 	released := make(chan struct{})
 	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{spare(config.UserspaceMode, func(dp dataplane.Dataplane) (dataplane.Dataplane, error) {
-		return hanging{dp, &hangs, &applying, released}, nil
+		return hanging{dp, &hangs, &applying, nil, released}, nil
 	})}}
 	n.write(web)
 	n.start()
@@ -60,6 +70,29 @@ func TestAnswersWhileTheKernelHangs(t *testing.T) {
 	wait.For(t, time.Minute, "the apply to hang", applying.Load)
 	for range 2 {
 		n.answersAll(t, 1)
+	}
+}
+
+// TestAnswersWhileDumpsHang is the same in nftables mode, whose dumps hang: those of the counters, and of the look whether all is intact.
+func TestAnswersWhileDumpsHang(t *testing.T) {
+	lab.New(t)
+	var hangs, looking atomic.Bool
+	released := make(chan struct{})
+	mode, _ := modes.Find(config.NFTablesMode)
+	kernel := mode.New
+	mode.New = func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
+		dp, err := kernel(ctx, c, log)
+		return hanging{dp, &hangs, new(atomic.Bool), &looking, released}, err
+	}
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
+	n.configure(`mode = "userspace"`, `mode = "nftables"`, web)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	t.Cleanup(func() { close(released) })
+	hangs.Store(true)
+	wait.For(t, 0, "a dump to hang", looking.Load)
+	for range 2 {
+		n.answersAll(t, 0)
 	}
 }
 
