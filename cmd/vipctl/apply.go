@@ -32,7 +32,7 @@ func applyVerb() *verb {
 			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know as they are"},
 		},
 		formats: []string{formTable, formJSON}, fleet: true,
-		run: runApply,
+		run: runApply, traced: true,
 	}
 }
 

@@ -25,7 +25,7 @@ func deleteVerb() *verb {
 			}
 			return fleetNames(c, before)
 		},
-		run: runDelete,
+		run: runDelete, traced: true,
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/table"
+	"vipd/cmd/internal/tracing"
 	"vipd/store/etcd"
 )
 
@@ -141,7 +142,7 @@ func (e *edit) change(i *intent) etcd.Change {
 	if i.stored != nil {
 		base = i.stored.Revision
 	}
-	return etcd.Change{Name: i.Name, Fields: i.fields, Base: base, By: e.author(), Rollback: e.rollback, Checked: e.revision, AllowUnknown: true}
+	return etcd.Change{Name: i.Name, Fields: i.fields, Base: base, By: e.author(), Trace: tracing.Parent(e), Rollback: e.rollback, Checked: e.revision, AllowUnknown: true}
 }
 
 // author is who makes a change, for the history: the operator, and the host that the change came from.

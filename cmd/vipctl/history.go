@@ -42,7 +42,7 @@ func rollbackVerb() *verb {
 		flags:   []cli.Flag{&cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"}},
 		formats: []string{formTable, formJSON}, fleet: true,
 		least: 2, most: 2,
-		complete: inTurn(fleetNames, textNumbers), run: runRollback,
+		complete: inTurn(fleetNames, textNumbers), run: runRollback, traced: true,
 	}
 }
 

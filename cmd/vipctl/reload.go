@@ -23,7 +23,7 @@ func reloadVerb() *verb {
 			&cli.BoolFlag{Name: "allow-empty", Usage: "serve nothing where the main file says nothing"},
 		},
 		formats: []string{formTable, formJSON},
-		run:     runReload,
+		run:     runReload, traced: true,
 	}
 }
 

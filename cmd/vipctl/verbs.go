@@ -25,6 +25,8 @@ type verb struct {
 	complete completer
 	// fleet verbs may talk to etcd, and have the flags for it.
 	fleet bool
+	// traced verbs begin the trace of the change that they make.
+	traced bool
 	// hidden verbs are for scripts; raw ones get what follows as it stands.
 	hidden, raw bool
 	// wraps: the arguments may end in "--" and a command, and "--" is left among them.
@@ -114,6 +116,9 @@ func (v *verb) command(w world) *cli.Command {
 				return err
 			}
 			defer call.close()
+			if v.traced {
+				return call.traced()
+			}
 			return v.run(call)
 		},
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -37,6 +38,7 @@ type Entry struct {
 type entryText struct {
 	At       time.Time       `json:"at,omitzero"`
 	By       string          `json:"by,omitempty"`
+	Trace    string          `json:"trace,omitempty"`
 	Rollback int             `json:"rollback,omitempty"`
 	Fields   json.RawMessage `json:"fields,omitempty"`
 	// Found: the text was there when Apply came, and somebody else had written it.
@@ -65,6 +67,27 @@ func (w *Writer) History(ctx context.Context, name balancer.Name) ([]Entry, erro
 	return out, err
 }
 
+// Traces returns what Change.Trace said of the changes of these services after one revision and until another, the newest first.
+func (w *Writer) Traces(ctx context.Context, services []string, after, until int64) (traces []string, err error) {
+	at := map[string]int64{}
+	for _, name := range services {
+		of := folder(w.keys.historyOf(balancer.Name(name)))
+		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{
+			Key: []byte(of.key), RangeEnd: []byte(of.end), MinModRevision: after + 1, MaxModRevision: until,
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, kv := range answer.Kvs {
+			var text entryText
+			if json.Unmarshal(kv.Value, &text) == nil && text.Trace != "" {
+				at[text.Trace] = max(at[text.Trace], kv.ModRevision)
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Compare(at[b], at[a]) }), nil
+}
+
 // record returns what a change adds to the history, and the condition that nobody else has added it. A text that
 // somebody wrote without a history is kept too, so that it is not lost.
 func (w *Writer) record(c Change, before *Stored, past []Entry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
@@ -88,7 +111,7 @@ func (w *Writer) record(c Change, before *Stored, past []Entry) (then []*etcdser
 			return nil, nil, err
 		}
 	}
-	if err := add(entryText{At: time.Now().UTC().Truncate(time.Second), By: c.By, Rollback: c.Rollback}, c.Fields); err != nil {
+	if err := add(entryText{At: time.Now().UTC().Truncate(time.Second), By: c.By, Trace: c.Trace, Rollback: c.Rollback}, c.Fields); err != nil {
 		return nil, nil, err
 	}
 	for i, e := range past {

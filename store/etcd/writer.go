@@ -26,6 +26,9 @@ type Change struct {
 	Base int64
 	// By says who makes the change, for the history.
 	By string
+	// Trace is the span of the command that makes the change, as W3C's traceparent, for the nodes that carry it out; "" means
+	// nobody traces it. It stands in the history, beside who and when.
+	Trace string
 	// Rollback is the text of the history that is written again; 0 means none is.
 	Rollback int
 	// Checked is the revision at which nobody else claimed what the service comes to claim. Where somebody may have claimed

@@ -48,7 +48,7 @@ func bans() []ban {
 		{from: "", but: []string{"cmd"}, what: "github.com/urfave/cli", tests: true, why: "command lines belong to the programs"},
 		{from: "", but: []string{"cmd"}, what: "github.com/prometheus", tests: true,
 			why: "packages declare small metrics interfaces; the exposition is the daemon's"},
-		{from: "", but: []string{"cmd/vipd/daemon/internal/tracing"}, what: "go.opentelemetry.io/otel",
+		{from: "", but: []string{"cmd/internal/tracing"}, what: "go.opentelemetry.io/otel",
 			why: "model and engine note when they did what; traces are made of that in one place"},
 		{from: "", but: []string{"cmd/vipctl"}, what: "github.com/charmbracelet", why: "screens are vipctl's"},
 		{from: "", but: []string{"cmd"}, what: "github.com/coreos/go-systemd", tests: true, why: "talking to the service manager is the daemon's"},

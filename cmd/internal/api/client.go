@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/tracing"
 )
 
 const (
@@ -240,6 +241,9 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	request, err := http.NewRequestWithContext(ctx, method, "http://vipd"+path, body)
 	if err != nil {
 		return nil, err
+	}
+	if parent := tracing.Parent(ctx); parent != "" {
+		request.Header.Set(tracing.Header, parent)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/internal/lookup"
+	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/model"
 	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/cmd/vipd/daemon/internal/status"
@@ -108,7 +109,7 @@ func (d *Daemon) postReload(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Has("allow_empty") {
 		d.files.AllowEmpty()
 	}
-	problems, err := d.Reload(r.Context(), "vipctl reload"+signedBy(r))
+	problems, err := d.Reload(tracing.Within(r.Context(), r.Header.Get(tracing.Header)), "vipctl reload"+signedBy(r))
 	if err != nil {
 		refuseCall(w, http.StatusInternalServerError, err)
 		return

@@ -17,6 +17,7 @@ import (
 	"vipd/cmd/internal/fence"
 	"vipd/cmd/internal/reserved"
 	"vipd/cmd/internal/sockets"
+	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/accesslog"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/firewall"
@@ -29,7 +30,6 @@ import (
 	"vipd/cmd/vipd/daemon/internal/owned"
 	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/cmd/vipd/daemon/internal/status"
-	"vipd/cmd/vipd/daemon/internal/tracing"
 	"vipd/dataplane"
 	"vipd/store"
 	"vipd/store/etcd"
@@ -105,8 +105,13 @@ func (d *Daemon) component(name string) *slog.Logger { return d.Log.With("compon
 func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 	var rounds func(*dataplane.Round)
 	if to := d.config.Tracing.OTLPEndpoint; to != "" {
-		d.tracing, err = tracing.New(tracing.Options{Endpoint: to, Node: d.config.Node, Version: d.Version, Log: d.component("tracing")})
-		if err != nil {
+		o := tracing.Options{Endpoint: to, Node: d.config.Node, Version: d.Version, Log: d.component("tracing")}
+		if d.config.Store.Kind == config.EtcdStore {
+			if o.Commands, err = etcd.NewWriter(etcd.Config(d.config.Etcd)); err != nil {
+				return err
+			}
+		}
+		if d.tracing, err = tracing.New(o); err != nil {
 			return err
 		}
 		rounds = d.tracing.Round

@@ -19,6 +19,7 @@ import (
 	"vipd/cmd/internal/modes"
 	"vipd/cmd/internal/netlock"
 	"vipd/cmd/internal/reserved"
+	"vipd/cmd/internal/tracing"
 	"vipd/cmd/vipd/daemon/internal/accesslog"
 	"vipd/cmd/vipd/daemon/internal/checks"
 	"vipd/cmd/vipd/daemon/internal/counters"
@@ -32,7 +33,6 @@ import (
 	"vipd/cmd/vipd/daemon/internal/owned"
 	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/cmd/vipd/daemon/internal/status"
-	"vipd/cmd/vipd/daemon/internal/tracing"
 	"vipd/dataplane"
 	"vipd/dataplane/handover"
 	"vipd/store"
@@ -361,7 +361,9 @@ const releaseTime = 20 * time.Second
 // by was the cause.
 func (d *Daemon) Reload(ctx context.Context, by string) ([]balancer.Problem, error) {
 	done := d.record.Reloads(d.model.State(), by)
+	traced := d.tracing.Reload(ctx)
 	problems, err := d.reload(ctx)
+	traced(err)
 	done(d.model.State(), problems, err)
 	d.notify.status(d.summary)
 	return problems, err

@@ -6,6 +6,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +19,8 @@ import (
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	commands "vipd/cmd/internal/tracing"
+	"vipd/test/program"
 	"vipd/test/wait"
 )
 
@@ -55,7 +60,7 @@ func (r *receiver) trees() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.spans {
-		if len(s.ParentSpanId) == 0 {
+		if !slices.ContainsFunc(r.spans, func(of *otlp.Span) bool { return string(of.SpanId) == string(s.ParentSpanId) }) {
 			all = append(all, r.tree(s))
 		}
 	}
@@ -90,6 +95,9 @@ func (r *receiver) tree(s *otlp.Span) string {
 	for _, c := range r.spans {
 		if string(c.ParentSpanId) == string(s.SpanId) {
 			children = append(children, c)
+			if c.Name == "change" && s.Name != "change" {
+				continue // a node carries it out whenever it hears of it
+			}
 			if c.StartTimeUnixNano < s.StartTimeUnixNano || c.EndTimeUnixNano > s.EndTimeUnixNano {
 				text += " (" + c.Name + " is outside)"
 			}
@@ -138,13 +146,50 @@ func TestTraceOfAFile(t *testing.T) {
 	r.gets(t, "again of retry after change (engine (prepare host, apply 1, finish host))")
 }
 
-// TestTraceOfEtcd: a change in etcd is one trace.
+// vipctl runs the program with the node's configuration.
+func (n *node) vipctl(args ...string) {
+	n.t.Helper()
+	c := exec.CommandContext(n.t.Context(), filepath.Join(program.Bin(n.t), "vipctl"), append([]string{args[0], "--config", n.file()}, args[1:]...)...)
+	if text, err := c.CombinedOutput(); err != nil {
+		n.t.Fatalf("vipctl %v: %v\n%s", args, err, text)
+	}
+}
+
+// TestTraceOfAReload: the trace of a reload begins at its command, and what the reload finds is part of it.
+func TestTraceOfAReload(t *testing.T) {
+	r := startReceiver(t)
+	tracing := fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL)
+	n := startNode(t, tracing+web)
+	n.vipctl("reload")
+	r.gets(t, "vipctl reload (reload)")
+	from := commands.Within(t.Context(), "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
+	names := []string{"services.web", "services.api"}
+	wait.For(t, 0, "a change that the reload saw first", func() bool {
+		slices.Reverse(names)
+		n.write(tracing + strings.Replace(web, "services.web", names[0], 1))
+		if _, err := n.client.Reload(from, ""); err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(r.trees(), func(tree string) bool { return strings.HasPrefix(tree, "reload (change of store ") })
+	})
+}
+
+// TestTraceOfEtcd: a change in etcd is one trace, which begins at the command that made it.
 func TestTraceOfEtcd(t *testing.T) {
 	r := startReceiver(t)
 	m := joinFleet(t, fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL))
 	m.start()
 	m.apply("far", "127.41.9.1", "127.41.9.2:9001")
 	r.gets(t, "change of store far "+served)
+	file := filepath.Join(t.TempDir(), "near.toml")
+	text := strings.NewReplacer("services.web", "services.near", "127.40.0.1", "127.41.9.3").Replace(web)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.vipctl("apply", "-f", file)
+	r.gets(t, "vipctl apply (change of store near "+served+")")
+	m.vipctl("delete", "service", "near")
+	r.gets(t, "vipctl delete (change of store near "+served+")")
 }
 
 // TestReceiverAway: where nobody takes traces, changes are served and vipd ends as ever.
