@@ -148,9 +148,7 @@ func (d *Daemon) collect(tell teller) {
 	}
 	tell.counter("access_log_lost_total", "Connections that the access log lacks, as its disk was too slow or failed.", d.access.Lost())
 	retries, dials := d.counters.DialRetries() // where the kernel connects, there is no word of connects that fail
-	if dials {
-		tell.counter("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another.", retries)
-	}
+	tell.counter("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another.", retries)
 	for key, f := range v.Counts() {
 		service, port := string(key.Service), key.Port
 		tell.counter("service_connections_total", "Connections and UDP flows of clients.", f.Connections, "service", service, "port", port)
