@@ -11,6 +11,8 @@ import (
 type Env struct {
 	// Node and Zone are this node's names, for locality.
 	Node, Zone string
+	// Standby: the node gives up the VIPs that it can withdraw.
+	Standby bool
 	// Local are the node's own addresses, sorted; VIPs that vipd holds and loopback addresses are not among them.
 	Local []netip.Addr
 	// LocalOnly: VIPs are somebody else's to bring, and served while they are among Local; loopback ones always.

@@ -78,6 +78,11 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 	if c.units == nil {
 		c.units, c.claimants = map[Name]*unit{}, map[Key][]*Service{}
 	}
+	if env.Standby != c.env.Standby {
+		for a := range c.out.Standings.Keys() {
+			w.standings[a] = true
+		}
+	}
 	concerned := concernedBy(c.env, env)
 	for name, s := range in.Services.All() {
 		if concerned == nil {
@@ -111,6 +116,7 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 // concernedBy returns which services a change of the environment concerns; nil means none. The host's addresses come and go
 // with containers and leases, and concern few services.
 func concernedBy(before, after Env) func(*Service) bool {
+	before.Standby = after.Standby // which concerns no service, but how VIPs stand
 	if reflect.DeepEqual(before, after) {
 		return nil
 	}

@@ -73,7 +73,7 @@ func (h *history) randomEnv() balancer.Env {
 		}
 	}
 	env.Reserved = h.reserved()
-	env.LocalOnly = h.IntN(4) == 0
+	env.LocalOnly, env.Standby = h.IntN(4) == 0, h.IntN(4) == 0
 	env.Capabilities.KeepsSource = h.IntN(2) == 0
 	return env
 }

@@ -73,7 +73,7 @@ func Compile(env Env, in Inputs) Desired {
 		}
 	}
 	for a := range out.Addresses.Keys() {
-		if now := standingOf(a, &in, &out); now != "" {
+		if now := standingOf(a, &env, &in, &out); now != "" {
 			out.Standings = out.Standings.Set(a, now)
 		}
 	}

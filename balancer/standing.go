@@ -15,7 +15,7 @@ const (
 	// Serving: the host holds it once a frontend on it that has an endpoint is carried out. Routers lead clients to the host as
 	// soon as the address is there.
 	Serving Standing = "serving"
-	// Withdrawn: the host does not hold it, for no endpoint of the services on it is usable.
+	// Withdrawn: the host does not hold it, for no endpoint of the services on it is usable, or the host is on standby.
 	Withdrawn Standing = "withdrawn"
 	// Owned: the host does not hold it by itself. One owner among the hosts brings it to a real device (HoldOne).
 	Owned Standing = "owned"
@@ -49,7 +49,7 @@ func (in *Inputs) PolicyOf(a netip.Addr) VIPPolicy {
 
 // standingOf says how the VIP a stands here; "" means it is held as soon as may be. A VIP that is kept only for what is left of its
 // connections is not withdrawn.
-func standingOf(a netip.Addr, in *Inputs, out *Desired) Standing {
+func standingOf(a netip.Addr, env *Env, in *Inputs, out *Desired) Standing {
 	if in.VIPs.Len() == 0 && in.Pools.Len() == 0 {
 		return ""
 	}
@@ -59,7 +59,7 @@ func standingOf(a netip.Addr, in *Inputs, out *Desired) Standing {
 	case p.Withdraw != WithdrawNoEndpoint || out.Addresses.At(a) == 0:
 		return ""
 	}
-	if away := in.Away.At(a); !served(a, out.Frontends) || away.Withdrawn && !away.Until.IsZero() {
+	if away := in.Away.At(a); env.Standby || !served(a, out.Frontends) || away.Withdrawn && !away.Until.IsZero() {
 		return Withdrawn
 	}
 	return Serving
@@ -82,7 +82,7 @@ func served(a netip.Addr, frontends snap.Map[Key, *Frontend]) bool {
 func (c *Compiler) stand(a netip.Addr) {
 	var now Standing
 	if c.out.Addresses.Has(a) {
-		now = standingOf(a, &c.in, &c.out)
+		now = standingOf(a, &c.env, &c.in, &c.out)
 	}
 	if now == "" {
 		c.out.Standings = c.out.Standings.Delete(a)

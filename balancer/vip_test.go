@@ -120,4 +120,12 @@ func TestWithdraw(t *testing.T) {
 	if got := look(2*time.Second, 2); got != string(balancer.Serving) {
 		t.Errorf("when its time has come it is %q", got)
 	}
+	env.Standby = true
+	if got := look(time.Second, 2); got != string(balancer.Withdrawn) {
+		t.Errorf("on standby it is %q", got)
+	}
+	env.Standby = false
+	if got := look(5*time.Second, 2); got != string(balancer.Serving) {
+		t.Errorf("after standby it is %q", got)
+	}
 }

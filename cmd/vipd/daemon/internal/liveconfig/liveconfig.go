@@ -76,6 +76,13 @@ func (c *Config) currentLocked() config.Config {
 	return is
 }
 
+// Standby reports whether the fleet says that this node is to hold no VIP that it can give up.
+func (c *Config) Standby() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.node.Standby
+}
+
 // ModeBy says who asks for the mode of Current: the command line, if that has one, else what the fleet says of this node, else the
 // file.
 func (c *Config) ModeBy() string {

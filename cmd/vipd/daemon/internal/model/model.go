@@ -240,7 +240,7 @@ func (m *Model) env(c config.Config) balancer.Env {
 		}
 	}
 	return balancer.Env{
-		Node: c.Node, Zone: c.Zone, Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePorts: c.NodePorts.Addresses,
+		Node: c.Node, Zone: c.Zone, Standby: m.o.Configuration.Standby(), Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePorts: c.NodePorts.Addresses,
 		Allowed: c.Addresses.Allowed, Reserved: m.o.Reserved(), AllowExec: c.Health.AllowExec, FleetExec: m.o.Checks.FleetExec(), Capabilities: m.carrier.Capabilities(),
 	}
 }

@@ -22,9 +22,12 @@ func (r *Recorder) tellWithdrawn(last, s *model.State, now time.Time) {
 				r.withdrawn = map[netip.Addr]time.Time{}
 			}
 			r.withdrawn[vip] = now
+			cause := "no endpoint of " + servicesOn(vip, s.Desired) + " is usable"
+			if s.Env.Standby {
+				cause = "this host is on standby"
+			}
 			r.o.Journal.Record(events.Event{
-				Kind: events.VIP, Level: slog.LevelWarn, Text: fmt.Sprintf("withdrew %s: this host does not hold it", vip),
-				Cause: "no endpoint of " + servicesOn(vip, s.Desired) + " is usable",
+				Kind: events.VIP, Level: slog.LevelWarn, Text: fmt.Sprintf("withdrew %s: this host does not hold it", vip), Cause: cause,
 			})
 		case c.Old == balancer.Withdrawn && c.New == balancer.Serving:
 			e := events.Event{Kind: events.VIP, Text: fmt.Sprintf("holds %s again: an endpoint of %s is usable", vip, servicesOn(vip, s.Desired)), Was: "withdrawn"}
