@@ -1,6 +1,9 @@
 package ownership
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // Action is something that is to be done. Actions are carried out in order.
 type Action interface{ action() }
@@ -58,6 +61,8 @@ type Note struct {
 	// VIPs is how many addresses it is about, and Why a word for metrics.
 	VIPs int
 	Why  string
+	// After is for how long VIPs that this node took had had no owner: since its last sign; 0 means they never had one.
+	After time.Duration
 }
 
 // Noted is what a Note is about.

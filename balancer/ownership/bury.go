@@ -24,7 +24,7 @@ func (n *Node) bury() {
 		}
 		if fence := n.fences[node]; fence != nil && n.passes() {
 			w := Write{If: []Condition{{Key{Fences, node}, fence.revision}}}
-			n.buried(w, node, fmt.Sprintf("%s is off, says %s", node, cmp.Or(fence.value.By, "an operator")), "fence")
+			n.buried(w, node, fmt.Sprintf("%s is off, says %s", node, cmp.Or(fence.value.By, "an operator")), "fence", n.lastSign(node))
 			return
 		}
 		if n.buryIfSilent(node, s) {
@@ -62,8 +62,18 @@ func (n *Node) buryIfSilent(node string, s *record[Session]) bool {
 	if len(voters) < 2 {
 		how = "no other node confirms"
 	}
-	n.buried(w, node, fmt.Sprintf("%s (silent for %s; %s)", node, seconds(n.now.Since(max(j.Answered, s.known))), how), "silent")
+	sign := n.lastSign(node)
+	n.buried(w, node, fmt.Sprintf("%s (silent for %s; %s)", node, seconds(n.now.Since(sign)), how), "silent", sign)
 	return true
+}
+
+// lastSign is when a node with a session was last heard of: it was confirmed, or had etcd confirm it.
+func (n *Node) lastSign(node string) Time {
+	known := n.sessions[node].known
+	if j := n.jurors[node]; j != nil {
+		return max(known, j.Answered)
+	}
+	return known
 }
 
 // ballot returns a write that holds while those who voted still run, and who they are.
@@ -118,7 +128,7 @@ func (n *Node) owned(node string, session ID) (all []*unit) {
 
 // buried writes that the session of a node is no more, and that this node owns what of its VIPs it is best for. The others are
 // free then.
-func (n *Node) buried(w Write, node, from, why string) {
+func (n *Node) buried(w Write, node, from, why string, since Time) {
 	s := n.sessions[node]
 	w.If = append(w.If, Condition{Key{Sessions, node}, s.revision})
 	w.Delete = append(w.Delete, Key{Sessions, node})
@@ -132,5 +142,5 @@ func (n *Node) buried(w Write, node, from, why string) {
 		}
 		n.counted = before // ranking counts
 	}
-	n.take(w, units, from, why)
+	n.take(w, units, from, why, since)
 }

@@ -65,7 +65,7 @@ func (n *Node) cannotAlone(name string, u *unit) string {
 		return "it is on standby"
 	case n.fences[name] != nil:
 		return "it is fenced"
-	case m.value.Weight == 0 && !slices.Contains(u.policy.Prefer, name):
+	case m.value.Weight == 0 && !slices.Contains(u.policy.Prefer, name) && !n.movesTo(name, u):
 		return "its weight is 0"
 	}
 	ready, well := n.gate == open && !n.stopping, n.well()
@@ -93,6 +93,11 @@ func (n *Node) cannotAlone(name string, u *unit) string {
 		}
 	}
 	return ""
+}
+
+// movesTo says whether a unit is to be moved to a node: that goes for one with weight 0, too.
+func (n *Node) movesTo(name string, u *unit) bool {
+	return slices.ContainsFunc(n.together(u), func(each *unit) bool { m := n.moves[each.name]; return m != nil && m.value.To == name })
 }
 
 // someWell says whether the network of a VIP is well on any node. If it is on none, no other node is better than one that is cut off.
@@ -124,12 +129,20 @@ func (n *Node) candidates(u *unit) []string {
 			can = append(can, name)
 		}
 	}
+	load := func(name string) (vips, weight int) { return n.counted[name], n.members[name].value.Weight }
 	slices.SortFunc(can, func(a, b string) int {
-		// Fewer for its weight: a/wa < b/wb.
-		load := n.counted[a]*max(n.members[b].value.Weight, 1) - n.counted[b]*max(n.members[a].value.Weight, 1)
-		return cmp.Or(other(a, leader)-other(b, leader), preferred(u, a)-preferred(u, b), compare(load, score(u.name, b), score(u.name, a), a, b))
+		return cmp.Or(other(a, leader)-other(b, leader), Better(u.name, u.policy.Prefer, a, b, load))
 	})
 	return can
+}
+
+// Better compares two nodes that could take a VIP; the better one is less. First comes what is preferred, then the fewest VIPs for the
+// weight of the node, then rendezvous.
+func Better(vip string, prefer []string, a, b string, load func(node string) (vips, weight int)) int {
+	hasA, weightA := load(a)
+	hasB, weightB := load(b)
+	fewer := hasA*max(weightB, 1) - hasB*max(weightA, 1) // hasA/weightA < hasB/weightB
+	return cmp.Or(preferred(prefer, a)-preferred(prefer, b), compare(fewer, score(vip, b), score(vip, a), a, b))
 }
 
 // other is 1 for all names but one.
@@ -140,12 +153,12 @@ func other(name, one string) int {
 	return 1
 }
 
-// preferred is the place of a node in the policy's list.
-func preferred(u *unit, name string) int {
-	if i := slices.Index(u.policy.Prefer, name); i >= 0 {
+// preferred is the place of a node among those that are preferred.
+func preferred(prefer []string, name string) int {
+	if i := slices.Index(prefer, name); i >= 0 {
 		return i
 	}
-	return len(u.policy.Prefer)
+	return len(prefer)
 }
 
 // ranks are this node's places for the groups that were looked at in one go: what is counted meanwhile must not part them.

@@ -3,6 +3,8 @@ package ownership
 import (
 	"fmt"
 	"net/netip"
+	"strings"
+	"time"
 )
 
 // gate is what this node knows of the kernel's gate.
@@ -42,23 +44,69 @@ func (n *Node) Opened(now Time, err error) []Action {
 	return n.flush()
 }
 
-// Lapsed takes in that the gate may have closed by itself: no refresh came in time.
-func (n *Node) Lapsed(now Time) []Action {
+// Lapse is why the gate is closed, or may have closed by itself.
+type Lapse string
+
+// The lapses.
+const (
+	// NotRefreshed becomes NotConfirmed where that is the reason.
+	NotRefreshed Lapse = "not refreshed"
+	NotConfirmed Lapse = "not confirmed"
+	Changed      Lapse = "changed by another program"
+	StillBound   Lapse = "a VIP can't be removed"
+)
+
+// Lapsed takes in a lapse, and for how long it lasts by now; 0 means that is not known.
+func (n *Node) Lapsed(now Time, why Lapse, lasts time.Duration) []Action {
 	n.now = now
 	if n.gate == open {
-		why := "it was not refreshed in time"
-		if !n.passes() {
-			why = "not confirmed"
+		by := ""
+		if why == NotRefreshed && !n.passes() {
+			why, lasts, by = NotConfirmed, 0, " ("+n.silent()+" silent)"
+			if d := n.my.deadline; d > 0 {
+				lasts = n.now.Since(d) + n.o.Timing.Confirm
+			}
 		}
-		rest := fmt.Sprintf("%d VIPs rest", n.bound)
-		if n.bound == 1 {
-			rest = "1 VIP rests"
+		text := "gate closed: " + string(why)
+		if lasts > 0 {
+			text += " for " + seconds(lasts)
 		}
-		n.do(Note{Kind: NoteGate, Text: "gate closed: " + why + "; " + rest, VIPs: n.bound, Why: why})
+		n.do(Note{Kind: NoteGate, Text: text + by + "; " + n.rest(), VIPs: n.bound, Why: string(why)})
 		n.closeGate()
 	}
 	n.step()
 	return n.flush()
+}
+
+// silent names the jurors that confirm this node's session no more. Etcd is one of them, as it confirms what they do not.
+func (n *Node) silent() string {
+	var names []string
+	for _, j := range n.my.jury {
+		if j != n.o.Name && n.now.Since(n.my.confirmed[j]) >= n.o.Timing.Confirm-n.o.Timing.Gate {
+			names = append(names, j)
+		}
+	}
+	if len(names) == 0 {
+		return "etcd"
+	}
+	return strings.Join(names, ", ") + " and etcd"
+}
+
+// rest says which VIPs the closed gate silences.
+func (n *Node) rest() string {
+	var names []string
+	for _, u := range n.order {
+		if u.bound {
+			names = append(names, u.name)
+		}
+	}
+	switch len(names) {
+	case 0:
+		return "no VIP was here"
+	case 1:
+		return "1 VIP rests: " + names[0]
+	}
+	return fmt.Sprintf("%d VIPs rest: %s", len(names), some(names))
 }
 
 // closeGate closes the gate for all that went before, and unbinds everything.

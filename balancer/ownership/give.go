@@ -139,7 +139,7 @@ func (n *Node) preempt(u *unit) string {
 		return ""
 	}
 	best := n.best(u)
-	if best == "" || preferred(u, best) >= preferred(u, n.o.Name) {
+	if best == "" || preferred(u.policy.Prefer, best) >= preferred(u.policy.Prefer, n.o.Name) {
 		u.better = 0
 		return ""
 	}
@@ -235,7 +235,7 @@ func (n *Node) hand(gifts []gift, why string) {
 		n.adopt()
 		return
 	}
-	id := n.my.id
+	id, note := n.my.id, fmt.Sprintf("gave %s to %s (%s%s)", some(names), gifts[0].to, why, n.requested(gifts[0].unit, why))
 	n.write(w, func(o Outcome, revision int64) {
 		switch {
 		case n.my.id != id:
@@ -244,11 +244,26 @@ func (n *Node) hand(gifts []gift, why string) {
 		default:
 			if o == Done {
 				n.wrote(&w, revision)
-				n.do(Note{Kind: NoteGave, Text: fmt.Sprintf("gave %s to %s (%s)", some(names), gifts[0].to, why), VIPs: vips, Why: why})
+				n.do(Note{Kind: NoteGave, Text: note, VIPs: vips, Why: why})
 			}
 			n.keep(gifts)
 		}
 	})
+}
+
+// requested says who asked for the giving of a unit and why, where somebody did.
+func (n *Node) requested(u *unit, why string) string {
+	switch why {
+	case "standby":
+		return n.o.Member.StandbyBy.String()
+	case "move":
+		for _, each := range n.together(u) {
+			if m := n.moves[each.name]; m != nil {
+				return m.value.String()
+			}
+		}
+	}
+	return ""
 }
 
 // assign adds to a write that a unit of this node has an owner.

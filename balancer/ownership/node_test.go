@@ -2,6 +2,9 @@ package ownership
 
 import (
 	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,5 +95,53 @@ func TestTakeOver(t *testing.T) {
 	w.run(20 * time.Second)
 	if w.owner(vip) != second {
 		t.Error("the VIP moved though nothing was wrong with its owner")
+	}
+}
+
+// TestWhatIsSaid: the owner says why its gate closed, for how long and of which VIPs, the next one after how long it took them; and
+// where too few hosts are left to bury an owner, the last one names it.
+func TestWhatIsSaid(t *testing.T) {
+	w := newWorld(t, 1, 3, addresses(1))
+	w.calm = true
+	w.run(3 * time.Second)
+	vip := netip.MustParseAddr("10.1.0.1")
+	first := w.owner(vip)
+	for i := -1; i < len(w.hosts); i++ {
+		w.cut[[2]int{first.index, i}] = true
+	}
+	w.run(3 * time.Second)
+	log := strings.Join(w.log, "\n")
+	for _, want := range []string{
+		first.name + ` gate: gate closed: not confirmed for 0\.[45]\d*s \(gw\d, gw\d and etcd silent\); 1 VIP rests: 10\.1\.0\.1\n`,
+		` took: took 10\.1\.0\.1 from ` + first.name + ` \(silent for (0\.[89]|1)\d*s; confirmed by gw\d\)`,
+	} {
+		if !regexp.MustCompile(want).MatchString(log + "\n") {
+			t.Errorf("no line matches %s:\n%s", want, log)
+		}
+	}
+	if len(w.taken) != 1 || w.taken[0] < 800*time.Millisecond || w.taken[0] > time.Second {
+		t.Errorf("the VIP was taken after %v", w.taken)
+	}
+
+	clear(w.cut)
+	w.run(20 * time.Second)
+	w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, text(Move{Request: Request{By: "ann", Reason: "kernel"}})}}})
+	w.run(time.Second)
+	if last := w.log[len(w.log)-1]; !strings.HasSuffix(last, ` (move by ann: "kernel")`) {
+		t.Errorf("after a move the last event is %s", last)
+	}
+	second := w.owner(vip)
+	first = w.hosts[(second.index+1)%3]
+	left := slices.IndexFunc(w.hosts, func(h *host) bool { return h != first && h != second })
+	for _, h := range []*host{first, second} {
+		h.epoch++
+		h.node = nil
+	}
+	w.run(3 * time.Second)
+	s := w.hosts[left].node.Status(w.hosts[left].clock())
+	silent := []string{first.name, second.name}
+	slices.Sort(silent)
+	if !slices.Equal(s.Waiting[second.name], silent) || !slices.Contains(s.Free, vip) || s.Heard[first.name][0] {
+		t.Errorf("two of three hosts are silent, and the third says %+v", s)
 	}
 }

@@ -53,6 +53,8 @@ type Member struct {
 	Version string    `json:"version,omitempty"`
 	// Standby: it gives its VIPs away and takes none.
 	Standby bool `json:"standby,omitempty"`
+	// StandbyBy is who said so and why, for this node's own events.
+	StandbyBy Request `json:"-"`
 	// Cannot has the addresses that this node can't take, with the reason of each.
 	Cannot map[netip.Addr]string `json:"cannot,omitempty"`
 }
@@ -96,20 +98,33 @@ type Owner struct {
 	Why        string    `json:"why"`
 }
 
-// Move is what moves/ADDRESS asks for; the group of the address goes with it.
-type Move struct {
-	To     string    `json:"to,omitempty"` // "": whoever is best but the present owner
-	By     string    `json:"by,omitempty"`
-	Reason string    `json:"reason,omitempty"`
-	Until  time.Time `json:"until"`
-	Force  bool      `json:"force,omitempty"`
-}
-
-// Fence is what fenced/NODE says: a person states that the node is off.
-type Fence struct {
+// Request says who asked for something, and why.
+type Request struct {
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
+
+// String writes the request behind what was asked for: by ann: "kernel".
+func (r Request) String() (text string) {
+	if r.By != "" {
+		text = " by " + r.By
+	}
+	if r.Reason != "" {
+		text += fmt.Sprintf(": %q", r.Reason)
+	}
+	return text
+}
+
+// Move is what moves/ADDRESS asks for; the group of the address goes with it.
+type Move struct {
+	To string `json:"to,omitempty"` // "": whoever is best but the present owner
+	Request
+	Until time.Time `json:"until"`
+	Force bool      `json:"force,omitempty"`
+}
+
+// Fence is what fenced/NODE says: a person states that the node is off.
+type Fence struct{ Request }
 
 // record is a record as this node knows it.
 type record[T any] struct {

@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -184,4 +185,9 @@ func (n *Node) chooseJury() []string {
 }
 
 // seconds writes a time for people.
-func seconds(d time.Duration) string { return d.Round(10 * time.Millisecond).String() }
+func seconds(d time.Duration) string {
+	if d >= time.Minute {
+		return d.Round(time.Second).String()
+	}
+	return strconv.FormatFloat(d.Round(10*time.Millisecond).Seconds(), 'f', -1, 64) + "s"
+}

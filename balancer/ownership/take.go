@@ -50,8 +50,18 @@ func (n *Node) takeFree() {
 		n.do(Probe{unknown})
 	}
 	if len(units) > 0 {
-		n.take(Write{}, units, "nobody", "free")
+		n.take(Write{}, units, "nobody", "free", firstFree(units))
 	}
+}
+
+// firstFree is since when one of the units has been free; 0 means none of them has ever had an owner.
+func firstFree(units []*unit) (since Time) {
+	for _, u := range units {
+		if !u.fresh && (since == 0 || u.since < since) {
+			since = u.since
+		}
+	}
+	return since
 }
 
 // cannotRest is how long a VIP that this node can't take is left alone before that is looked at again.
@@ -111,8 +121,9 @@ func (n *Node) Whose(mac string) string {
 	return ""
 }
 
-// take writes that this session owns units, on the condition that nobody has changed their owner and that it is live.
-func (n *Node) take(w Write, units []*unit, from, why string) {
+// take writes that this session owns units, on the condition that nobody has changed their owner and that it is live. Since is
+// when their last owner was last heard of; 0 means there was none.
+func (n *Node) take(w Write, units []*unit, from, why string, since Time) {
 	n.taking = true
 	if len(units) > 0 {
 		w.If = append(w.If, n.ifMine().If...)
@@ -138,9 +149,14 @@ func (n *Node) take(w Write, units []*unit, from, why string) {
 			return // what was carried out all the same is heard of from etcd
 		}
 		n.wrote(&w, revision)
-		if vips > 0 {
-			n.do(Note{Kind: NoteTook, Text: fmt.Sprintf("took %s from %s", some(names), from), VIPs: vips, Why: why})
+		if vips == 0 {
+			return
 		}
+		note := Note{Kind: NoteTook, Text: fmt.Sprintf("took %s from %s", some(names), from), VIPs: vips, Why: why}
+		if since > 0 {
+			note.After = n.now.Since(since)
+		}
+		n.do(note)
 	})
 }
 

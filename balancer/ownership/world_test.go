@@ -27,6 +27,8 @@ type world struct {
 	shut bool
 	dual string
 	log  []string
+	// taken are the times after which hosts took VIPs of others.
+	taken []time.Duration
 }
 
 // event is something that happens at a time.
@@ -261,7 +263,7 @@ func (h *host) tick() {
 	h.later(12*time.Millisecond, func() {
 		if h.opened && h.clock().Since(h.refreshed) > 200*time.Millisecond {
 			h.opened = false
-			h.input(h.node.Lapsed)
+			h.input(func(now Time) []Action { return h.node.Lapsed(now, NotRefreshed, 0) })
 		}
 		h.input(h.node.Tick)
 		h.tick()
@@ -349,6 +351,9 @@ func (h *host) act(a Action) {
 		})
 	case Note:
 		h.w.notef("%s %s: %s", h.name, a.Kind, a.Text)
+		if a.After > 0 {
+			h.w.taken = append(h.w.taken, a.After)
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ func describeVerb() *verb {
 			"In kernel modes bytes are shown only where the kernel counts them (net.netfilter.nf_conntrack_acct).\n\n" +
 			"With --etcd it is read from etcd: the definition for all hosts, without what only a host knows. A node is always " +
 			"read from etcd: the status that its vipd wrote last. So is a VIP that has one owner (hold = \"one\"): its owner, which hosts " +
-			"confirm that one, and which could have the VIP.",
+			"confirm that one (on the owner: how long ago), which could have the VIP, best first, and its last ten owners, as far as etcd remembers.",
 		example: "vipctl describe service web",
 		formats: []string{formTable, formWide, formJSON, formTOML}, fleet: true,
 		least: 2, most: 2,
@@ -78,7 +78,7 @@ func (p *printer) serviceText(s *api.Service, fleet bool) string {
 	out.line("origin", origin(s.Origin))
 	out.text("vips", strings.Join(s.VIPs, ", "))
 	if len(s.Withdrawn) > 0 {
-		out.text("withdrawn", strings.Join(s.Withdrawn, ", ")+": no endpoint is usable")
+		out.text("withdrawn", strings.Join(s.Withdrawn, ", ")+": no endpoint is usable, or this host is on standby")
 	}
 	label := "fields"
 	for _, field := range tomltext.Fields(s.Definition) {

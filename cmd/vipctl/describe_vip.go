@@ -6,7 +6,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
 )
 
@@ -24,6 +26,17 @@ func (c *call) describeVIP(name string) error {
 		return absent("VIP with one owner", name, " in etcd", mapped(all, func(v ownedVIP) string { return v.Addr.String() }))
 	}
 	v := vipToJSON(all[i])
+	if s, err := askDaemon(c, (*api.Client).Status); err == nil && s.Node == v.Owner {
+		v.Confirmed = s.Confirmed
+	}
+	w, err := c.fleet.writer()
+	if err != nil {
+		return err
+	}
+	const most = 10
+	if v.Last, err = w.LastOwners(c, v.VIP, most); err != nil {
+		return fmt.Errorf("reading the last owners: %w", err)
+	}
 	return c.show(v, func() string { return c.vipText(&v) })
 }
 
@@ -43,8 +56,7 @@ func (p *printer) vipText(v *vipJSON) string {
 		out.painted("owner", "none", table.Bad)
 	} else {
 		out.text("owner", fmt.Sprintf("%s, since %s (%s)", v.Owner, p.ago(*v.Since), v.Why))
-		jury := slices.DeleteFunc(slices.Clone(v.Jury), func(n string) bool { return n == v.Owner })
-		out.text("session", v.Session+", which is confirmed by "+cmp.Or(strings.Join(jury, ", "), "etcd only"))
+		out.text("session", v.Session+", which is confirmed by "+v.jury())
 	}
 	if m := v.Move; m != nil {
 		out.text("move", fmt.Sprintf("to %s, requested by %s", cmp.Or(m.To, "the best host"), cmp.Or(m.By, "an operator")))
@@ -57,5 +69,32 @@ func (p *printer) vipText(v *vipJSON) string {
 		t.Row(node, "no: "+v.Not[node])
 	}
 	out.section("nodes", t)
+	t = table.New(table.Column{Title: "SINCE"}, table.Column{Title: "OWNER"}, table.Column{Title: "WHY"})
+	for _, o := range v.Last {
+		t.Row(o.Since.Local().Format(time.DateTime), o.Node, o.Why)
+	}
+	out.section("last moves", t)
 	return out.b.String()
+}
+
+// jury lists who confirms the owner, and how long ago, where the owner is this host.
+func (v *vipJSON) jury() string {
+	var all []string
+	for _, node := range v.Jury {
+		age, known := v.Confirmed[node]
+		switch {
+		case node == v.Owner:
+			continue
+		case known && age < 0:
+			node += " (never yet)"
+		case known:
+			node += fmt.Sprintf(" (%.2fs ago)", age)
+		}
+		all = append(all, node)
+	}
+	text := cmp.Or(strings.Join(all, ", "), "etcd only")
+	if v.Confirmed == nil && len(all) > 0 {
+		text += "; how long ago is known on " + v.Owner
+	}
+	return text
 }

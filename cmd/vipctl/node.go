@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"strings"
 	"unicode"
@@ -20,13 +21,14 @@ func nodeVerb() *verb {
 			"node's own file, but not over its --mode. What is not given stays; --mode \"\" and --zone \"\" remove what was set " +
 			"here. The node need not exist yet.\n\n" +
 			"\"node standby\" has NODE give away the VIPs of which it is the owner (hold = \"one\"), and take none until \"node " +
-			"resume\", over restarts too. \"node fence NODE --is-off\" states that a node is off: others take its VIPs at once, where too " +
+			"resume\", over restarts too; with --wait it returns when they are elsewhere, and fails if one stays. \"node fence NODE --is-off\" states that a node is off: others take its VIPs at once, where too " +
 			"few hosts are left to find that out. If it is not off, two hosts may answer.\n\n" +
 			"\"vipctl get nodes -o wide\" shows what is set, and the mode in use.",
 		example: "vipctl node set gw1 --mode iptables",
 		flags: []cli.Flag{
 			modeFlag("the `MODE` that the node is to use: " + choices(config.ModeName("").Values()) + "; \"\": what its file says"),
 			&cli.BoolFlag{Name: "is-off", Usage: "fence: I have made sure that NODE is off"},
+			&cli.BoolFlag{Name: "wait", Usage: "standby: return when its VIPs are elsewhere"},
 			reasonFlag(), zoneFlag("where the node is, a `ZONE` of your own naming; \"\": what its file says"),
 		},
 		formats: []string{formTable, formJSON},
@@ -49,14 +51,20 @@ type nodeSet struct {
 func runNode(c *call) error {
 	name := c.args[1]
 	setsMode, setsZone := c.flags.IsSet("mode"), c.flags.IsSet("zone")
-	switch {
+	switch wait := c.flags.Bool("wait"); {
+	case wait && c.args[0] != "standby":
+		return wrongUse("--wait is for \"vipctl node standby\"")
 	case c.args[0] == "fence":
 		return fenceNode(c, name)
 	case c.args[0] == "standby" || c.args[0] == "resume":
-		return editNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
+		err := editNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
 			conf.Standby = c.args[0] == "standby"
 			return conf
 		})
+		if err == nil && wait {
+			err = c.awaitStandby(name)
+		}
+		return err
 	case c.args[0] != "set":
 		return wrongUse("\"vipctl node\" knows set, standby, resume and fence, not %q; \"vipctl get nodes\" lists nodes", c.args[0])
 	case !setsMode && !setsZone:
@@ -106,6 +114,19 @@ func editNode(c *call, name string, edit func(etcd.NodeConfig) etcd.NodeConfig) 
 		}
 		return text + "\n"
 	})
+}
+
+// awaitStandby waits until a node that is on standby owns no VIP.
+func (c *call) awaitStandby(name string) error {
+	w, err := c.fleet.writer()
+	if err != nil {
+		return err
+	}
+	left, err := c.emptied(w, name)
+	if err == nil && len(left) > 0 {
+		err = errors.New(c.stays(name, left))
+	}
+	return err
 }
 
 // setStandby says whether a node is to own no VIPs.

@@ -40,7 +40,7 @@ type verb struct {
 func verbs() []*verb {
 	return []*verb{
 		checkVerb(), planVerb(), convertVerb(), doctorVerb(), statusVerb(), getVerb(), describeVerb(), reloadVerb(), diffVerb(), connsVerb(), topVerb(), explainVerb(), eventsVerb(), checkNowVerb(),
-		applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(), vipVerb(),
+		applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(), vipVerb(), ownershipVerb(),
 		drainVerb(), undrainVerb(), weightVerb(), cleanupVerb(), debugVerb(), completionVerb(), versionVerb(), completeVerb(),
 	}
 }

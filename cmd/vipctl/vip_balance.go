@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"vipd/balancer/ownership"
+	"vipd/store/etcd"
 )
 
 // vipMove is a VIP that goes from one node to another.
@@ -75,7 +76,7 @@ func (c *call) balanceVIPs() error {
 		for i, m := range moves {
 			ctx, cancel := context.WithTimeout(c, limit)
 			_, err := w.MoveVIP(ctx, m.VIP, ownership.Move{
-				To: m.To, By: c.operator(), Reason: cmp.Or(c.flags.String("reason"), "balance"), Until: c.now().Add(limit),
+				To: m.To, Request: ownership.Request{By: c.operator(), Reason: cmp.Or(c.flags.String("reason"), "balance")}, Until: c.now().Add(limit),
 			})
 			cancel()
 			if err != nil {
@@ -92,8 +93,8 @@ func (c *call) balanceVIPs() error {
 	})
 }
 
-// emptied bounds how long a node that is drained may take to give its VIPs away.
-const emptied = 10 * time.Second
+// emptying bounds how long a node on standby may take to give its VIPs away.
+const emptying = 10 * time.Second
 
 // takesPart says whether a node may own VIPs.
 func (c *call) takesPart(node string) (bool, error) {
@@ -115,11 +116,25 @@ func (c *call) standby(node string, on bool) error {
 	if err := c.setStandby(w, node, on); err != nil || !on {
 		return err
 	}
+	left, err := c.emptied(w, node)
+	if len(left) > 0 {
+		c.hint("%s", c.stays(node, left))
+	}
+	return err
+}
+
+// stays says that VIPs stay on a node.
+func (c *call) stays(node string, left []string) string {
+	return fmt.Sprintf("%s still owns %s: no other host can take it now", node, c.few(left, 3))
+}
+
+// emptied waits until a node that is on standby owns no VIP, and returns those that stay.
+func (c *call) emptied(w *etcd.Writer, node string) ([]string, error) {
 	began := c.now()
 	for {
 		all, _, err := w.OwnedVIPs(c)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		var left, stay []string
 		for _, v := range all {
@@ -131,15 +146,12 @@ func (c *call) standby(node string, on bool) error {
 				left = append(left, v.Addr.String())
 			}
 		}
-		if len(left) == 0 || c.now().Sub(began) > emptied {
-			if left = append(left, stay...); len(left) > 0 {
-				c.hint("%s still owns %s: no other host can take it now", node, c.few(left, 3))
-			}
-			return nil
+		if len(left) == 0 || c.now().Sub(began) > emptying {
+			return append(left, stay...), nil
 		}
 		select {
 		case <-c.Done():
-			return c.Err()
+			return nil, c.Err()
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

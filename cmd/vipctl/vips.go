@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -80,7 +81,48 @@ func (c *call) ownedVIPs() (all []ownedVIP, weights map[string]int, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading who owns VIPs: %w", err)
 	}
-	return mapped(owned, func(v etcd.OwnedVIP) ownedVIP { return ownedVIP{v, in.PolicyOf(v.Addr), services[v.Addr]} }), weights, nil
+	all = mapped(owned, func(v etcd.OwnedVIP) ownedVIP { return ownedVIP{v, in.PolicyOf(v.Addr), services[v.Addr]} })
+	rankNodes(all, weights)
+	return all, weights, nil
+}
+
+// rankNodes puts the nodes that could take each VIP in the order in which they would.
+func rankNodes(all []ownedVIP, weights map[string]int) {
+	owned := map[string]int{}
+	first, leader := map[string]*ownedVIP{}, map[string]string{} // of groups
+	for _, v := range slices.SortedFunc(slices.Values(all), func(a, b ownedVIP) int { return cmp.Compare(a.Addr.String(), b.Addr.String()) }) {
+		if v.Live {
+			owned[v.Owner.Node]++
+			leader[v.policy.Group] = cmp.Or(leader[v.policy.Group], v.Owner.Node)
+		}
+		if first[v.policy.Group] == nil {
+			first[v.policy.Group] = &v
+		}
+	}
+	load := func(node string) (vips, weight int) { return owned[node], weights[node] }
+	for i := range all {
+		v := &all[i]
+		by, at := v, ""
+		if g := v.policy.Group; g != "" {
+			by, at = first[g], leader[g]
+		}
+		v.Ready = slices.DeleteFunc(v.Ready, func(node string) bool {
+			no := weights[node] == 0 && !slices.Contains(by.policy.Prefer, node)
+			if no {
+				v.Not[node] = "its weight is 0"
+			}
+			return no
+		})
+		slices.SortFunc(v.Ready, func(a, b string) int {
+			switch at {
+			case a:
+				return -1
+			case b:
+				return 1
+			}
+			return ownership.Better(by.Addr.String(), by.policy.Prefer, a, b, load)
+		})
+	}
 }
 
 func runVIP(c *call) error {
@@ -105,7 +147,7 @@ func runVIP(c *call) error {
 	defer cancel()
 	began := time.Now()
 	to, err := w.MoveVIP(ctx, a, ownership.Move{
-		To: c.flags.String("to"), By: c.operator(), Reason: c.flags.String("reason"), Until: began.Add(limit), Force: c.flags.Bool("force"),
+		To: c.flags.String("to"), Request: ownership.Request{By: c.operator(), Reason: c.flags.String("reason")}, Until: began.Add(limit), Force: c.flags.Bool("force"),
 	})
 	if err != nil {
 		return err
@@ -144,7 +186,7 @@ func fenceNode(c *call, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := w.FenceNode(c, name, ownership.Fence{By: c.operator(), Reason: c.flags.String("reason")}); err != nil {
+	if err := w.FenceNode(c, name, ownership.Fence{Request: ownership.Request{By: c.operator(), Reason: c.flags.String("reason")}}); err != nil {
 		return err
 	}
 	return c.show(map[string]any{"node": name, "fenced": true}, func() string { return "node " + name + ": fenced; others take its VIPs\n" })
@@ -157,7 +199,7 @@ type vipJSON struct {
 	Owner string     `json:"owner,omitempty"`
 	Since *time.Time `json:"since,omitempty"`
 	Why   string     `json:"why,omitempty"`
-	// Ready are the nodes that could have it, Not the others with the reason of each.
+	// Ready are the nodes that could have it, best first, Not the others with the reason of each.
 	Ready []string          `json:"ready"`
 	Not   map[string]string `json:"not,omitempty"`
 	// Group, Prefer and Require are of its settings in etcd, Services those of etcd that are on it.
@@ -170,6 +212,10 @@ type vipJSON struct {
 	Jury    []string `json:"jury,omitempty"`
 	// Move is what is asked for and not done yet.
 	Move *ownership.Move `json:"move,omitempty"`
+	// Confirmed has the age of each juror's newest confirmation in seconds, where this host is the owner; -1 means there is none.
+	Confirmed map[string]float64 `json:"confirmed,omitempty"`
+	// Last are the last owners, the newest first, as far as etcd remembers. Only describe fills this and Confirmed in.
+	Last []ownership.Owner `json:"last,omitempty"`
 }
 
 // getVIPs lists the VIPs with one owner. One that has none is an error at the end.

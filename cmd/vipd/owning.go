@@ -58,6 +58,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	o.Log, o.Kernel = log, owner.NewKernel(log, o.Timing.Gate, announce)
 	for _, err := range owner.Urgent() {
 		log.Warn("the owner may be late on a busy host", "err", err)
+		o.Hindered = append(o.Hindered, err.Error())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

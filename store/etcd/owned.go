@@ -1,14 +1,18 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"vipd/balancer/ownership"
@@ -36,6 +40,7 @@ type records struct {
 	sessions  map[string]ownership.Session
 	owners    map[netip.Addr]ownership.Owner
 	moves     map[netip.Addr]ownership.Move
+	fences    map[string]ownership.Fence
 }
 
 func (w *Writer) readOwnership(ctx context.Context) (*records, error) {
@@ -44,7 +49,7 @@ func (w *Writer) readOwnership(ctx context.Context) (*records, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &records{map[ownership.Key]int64{}, map[string]ownership.Member{}, map[string]ownership.Session{}, map[netip.Addr]ownership.Owner{}, map[netip.Addr]ownership.Move{}}
+	r := &records{map[ownership.Key]int64{}, map[string]ownership.Member{}, map[string]ownership.Session{}, map[netip.Addr]ownership.Owner{}, map[netip.Addr]ownership.Move{}, map[string]ownership.Fence{}}
 	o := Ownership{keys: w.keys, Secrets: func([][]byte) {}}
 	for _, kv := range answer.Kvs {
 		c, ok := o.change(kv, false)
@@ -65,6 +70,8 @@ func (w *Writer) readOwnership(ctx context.Context) (*records, error) {
 			if a, err := netip.ParseAddr(c.Name); err == nil {
 				readRecord(r.moves, a, c.Text)
 			}
+		case ownership.Fences:
+			readRecord(r.fences, c.Name, c.Text)
 		}
 	}
 	return r, nil
@@ -119,9 +126,12 @@ func (w *Writer) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Own
 
 // cannot says why a node can't take a VIP, as far as etcd tells; "" means it can.
 func (r *records) cannot(name string, m ownership.Member, a netip.Addr) string {
-	switch _, session := r.sessions[name]; {
+	_, session := r.sessions[name]
+	switch _, fenced := r.fences[name]; {
 	case !session:
 		return "it has no session"
+	case fenced:
+		return "it is fenced"
 	case m.Standby:
 		return "it is on standby"
 	case m.Cannot[a] != "":
@@ -177,6 +187,88 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (t
 			return now.Node, fmt.Errorf("%s has not answered in time: %s stays there", now.Node, a)
 		}
 	}
+}
+
+// LastOwners returns the last owners of a VIP, the newest first. What etcd has compacted is not among them.
+func (w *Writer) LastOwners(ctx context.Context, a netip.Addr, most int) (all []ownership.Owner, err error) {
+	ask := &etcdserverpb.RangeRequest{Key: []byte(w.keys.Ownership(ownership.Key{Kind: ownership.VIPs, Name: a.String()}))}
+	for len(all) < most {
+		answer, err := w.get(ctx, ask)
+		if is(err, rpctypes.ErrCompacted) || err == nil && len(answer.Kvs) == 0 {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		kv := answer.Kvs[0]
+		var o ownership.Owner
+		if json.Unmarshal(kv.Value, &o) == nil {
+			all = append(all, o)
+		}
+		if kv.Version == 1 {
+			break // what comes before is of an earlier time at which it was owned
+		}
+		ask.Revision = kv.ModRevision - 1
+	}
+	return all, nil
+}
+
+// RekeyOwnership replaces the key of heartbeats. First all hosts come to know the next one, and after the pause they sign with it.
+func (w *Writer) RekeyOwnership(ctx context.Context, pause time.Duration) error {
+	key, next := w.keys.prefix+ownershipFolder+"key", newSecret()
+	_, err := w.edit(ctx, key, func(old []byte) (edited, error) {
+		var s secrets
+		if err := json.Unmarshal(old, &s); err != nil || len(s.Key) == 0 {
+			return edited{}, errors.New("there is no key of heartbeats yet: the first vipd owner makes one")
+		}
+		s.Previous = next // which is known then, and not signed with
+		text, err := json.Marshal(s)
+		return edited{text: text}, err
+	})
+	if err != nil {
+		return err
+	}
+	if sleep(ctx, pause); ctx.Err() != nil {
+		return ctx.Err() // as before, but that the hosts know one more
+	}
+	_, err = w.edit(ctx, key, func(old []byte) (edited, error) {
+		var s secrets
+		if json.Unmarshal(old, &s) != nil || !bytes.Equal(s.Previous, next) {
+			return edited{}, errors.New("the key of heartbeats was replaced by another command meanwhile")
+		}
+		text, err := json.Marshal(secrets{Key: next, Previous: s.Key})
+		return edited{text: text}, err
+	})
+	return err
+}
+
+// Unregistered are the hosts that have a session, and don't follow etcd, as far as it knows.
+func (w *Writer) Unregistered(ctx context.Context) (nodes []string, err error) {
+	r, err := w.readOwnership(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.sessions)) {
+		if _, there := r.members[name]; !there {
+			nodes = append(nodes, name)
+		}
+	}
+	return nodes, nil
+}
+
+// Members returns the URLs of each member of etcd.
+func (w *Writer) Members(ctx context.Context) (all [][]string, err error) {
+	err = w.do(ctx, "the list of members", func(ctx context.Context, client *clientv3.Client) error {
+		answer, err := client.MemberList(ctx)
+		if err != nil {
+			return err
+		}
+		for _, m := range answer.Members {
+			all = append(all, append(m.GetPeerURLs(), m.GetClientURLs()...))
+		}
+		return nil
+	})
+	return all, err
 }
 
 // movePause is the time between two looks whether a VIP has moved.

@@ -44,7 +44,8 @@ type Ownership struct {
 	Member  func() ownership.Member
 	Tell    func(changes []ownership.Change, revision int64, all bool)
 	Secrets func([][]byte)
-	Standby func(bool)
+	// Standby is told whether the node is on standby, and who said so.
+	Standby func(on bool, by ownership.Request)
 	Report  func(error)
 
 	mu     sync.Mutex // guards client
@@ -182,11 +183,12 @@ func (o *Ownership) load(ctx context.Context, client *clientv3.Client) (int64, e
 func (o *Ownership) configured(kv *mvccpb.KeyValue) {
 	var config struct {
 		Standby json.RawMessage `json:"standby"`
+		ownership.Request
 	}
 	if kv != nil {
 		_ = json.Unmarshal(kv.Value, &config) // what is wrong with it is told by vipd, which follows it
 	}
-	o.Standby(len(config.Standby) > 0 && string(config.Standby) != "null" && string(config.Standby) != "false")
+	o.Standby(len(config.Standby) > 0 && string(config.Standby) != "null" && string(config.Standby) != "false", config.Request)
 }
 
 // change is a key as the protocol knows it; not ok: it is none of that.

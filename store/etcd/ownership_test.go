@@ -32,7 +32,7 @@ func TestOwnershipWithoutRights(t *testing.T) {
 	var reported string
 	o.Member = func() ownership.Member { return ownership.Member{Boot: 1} }
 	o.Tell = func([]ownership.Change, int64, bool) { t.Error("records were read by a host that is not registered") }
-	o.Secrets, o.Standby = func([][]byte) {}, func(bool) {}
+	o.Secrets, o.Standby = func([][]byte) {}, func(bool, ownership.Request) {}
 	o.Report = func(err error) {
 		mu.Lock()
 		defer mu.Unlock()

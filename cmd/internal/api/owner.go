@@ -15,6 +15,9 @@ type OwnedVIP struct {
 	Group   string        `json:"group,omitempty"`
 	// Cannot is why vipd could not serve it here now; "" means it could.
 	Cannot string `json:"cannot,omitempty"`
+	// Serves: a service is on it. KeepsSource: endpoints see the address of clients, so that replies must come back through the owner.
+	Serves      bool `json:"serves,omitempty"`
+	KeepsSource bool `json:"keeps_source,omitempty"`
 }
 
 // OwnerTold is what vipd tells the owner each second: POST /vips.
@@ -33,12 +36,18 @@ type OwnerStatus struct {
 	Left float64 `json:"left"`
 	// Etcd is what is in the way of etcd; "" means nothing.
 	Etcd string `json:"etcd,omitempty"`
+	// EtcdAway is for how long that has been so, in seconds.
+	EtcdAway float64 `json:"etcd_away,omitempty"`
 	// Confirmed has the age of each juror's newest confirmation, in seconds; -1 means there is none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
 	// Bound are the VIPs that are here.
 	Bound []netip.Addr `json:"bound,omitempty"`
 	// Unowned are VIPs that no live host owns.
 	Unowned []netip.Addr `json:"unowned,omitempty"`
+	// Waiting are silent hosts whose VIPs wait until a person says that they are off: with the hosts whose silence is the reason.
+	Waiting map[string][]string `json:"waiting,omitempty"`
+	// Peers are the other hosts, by the networks on which they are to be heard.
+	Peers []OwnerPeer `json:"peers,omitempty"`
 	// Unplaced are VIPs that are in the network of none of this host's devices.
 	Unplaced []netip.Addr `json:"unplaced,omitempty"`
 	// Rivals are other hosts that said they have VIPs which are here. Announced counts announcements.
@@ -49,12 +58,58 @@ type OwnerStatus struct {
 	Took       map[string]int `json:"took,omitempty"`
 	Gave       map[string]int `json:"gave,omitempty"`
 	GateClosed map[string]int `json:"gate_closed,omitempty"`
-	Foreign    int64          `json:"foreign"`
-	Late       float64        `json:"late"`
+	// ConfirmedFor counts how long the session was confirmed from each look on, every 10 ms; TakenAfter after how long VIPs of other
+	// hosts were taken. Both are in seconds.
+	ConfirmedFor Histogram `json:"confirmed_for"`
+	TakenAfter   Histogram `json:"taken_after"`
+
+	Foreign int64   `json:"foreign"`
+	Late    float64 `json:"late"`
+	// Hindered is what vipd owner may not have of what it needs to be in time, in words.
+	Hindered []string `json:"hindered,omitempty"`
+	// VIPs are what vipd has told of them last; only GET /status has them.
+	VIPs map[netip.Addr]OwnedVIP `json:"vips,omitempty"`
 	// Problems are what keeps this host from owning, in words.
 	Problems []string `json:"problems,omitempty"`
 	// Events are the last ones, with a number that grows.
 	Events []OwnerEvent `json:"events,omitempty"`
+}
+
+// OwnerPeer is another host on one network.
+type OwnerPeer struct {
+	Node string `json:"node"`
+	// Network is that of a device that may have VIPs, or this host's address on the way to etcd.
+	Network string `json:"network"`
+	// Addresses are those that it is reached at there.
+	Addresses []netip.Addr `json:"addresses"`
+	// Up: it was heard there lately.
+	Up bool `json:"up"`
+}
+
+// Histogram counts values by HistogramBounds.
+type Histogram struct {
+	// Counts are how many values are at most each bound, and Count how many there are, whose sum is Sum.
+	Counts [buckets]uint64 `json:"counts"`
+	Count  uint64          `json:"count"`
+	Sum    float64         `json:"sum"`
+}
+
+const buckets = 21
+
+// HistogramBounds are the bounds of all histograms of vipd owner, in seconds: around the times that follow from ownership.detect.
+func HistogramBounds() [buckets]float64 {
+	return [...]float64{0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.5, 2, 4, 8, 16}
+}
+
+// Observe counts a value.
+func (h *Histogram) Observe(seconds float64) {
+	for i, b := range HistogramBounds() {
+		if seconds <= b {
+			h.Counts[i]++
+		}
+	}
+	h.Count++
+	h.Sum += seconds
 }
 
 // OwnerRival is another host that says it has a VIP which is here.

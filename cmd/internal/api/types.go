@@ -34,6 +34,8 @@ type Status struct {
 	Health HealthCount `json:"health"`
 	// Ownership says how owning VIPs goes on this host; "" means it owns none.
 	Ownership string `json:"ownership,omitempty"`
+	// Confirmed are the hosts that confirm this one as an owner, with the age of each confirmation in seconds; -1 means none.
+	Confirmed map[string]float64 `json:"confirmed,omitempty"`
 	// Addresses are the VIPs and who holds them.
 	Addresses []Address          `json:"addresses"`
 	Problems  []balancer.Problem `json:"problems"`

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/recorder"
 	"vipd/dataplane"
@@ -104,28 +105,44 @@ func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect is for the registry.
 func (c collector) Collect(out chan<- prometheus.Metric) {
-	known := map[string]*prometheus.Desc{}
-	c(func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
-		var names, values []string
-		for i := 0; i < len(labels); i += 2 {
-			names, values = append(names, labels[i]), append(values, labels[i+1])
-		}
-		if known[name] == nil {
-			known[name] = prometheus.NewDesc("vipd_"+name, help, names, nil)
-		}
-		out <- prometheus.MustNewConstMetric(known[name], kind, value, values...)
-	})
+	c(teller{out, map[string]*prometheus.Desc{}})
 }
 
-// teller takes one metric: its name without vipd_, and labels as NAME, VALUE and so on.
-type teller func(kind prometheus.ValueType, name, help string, value float64, labels ...string)
+// teller takes metrics: their names without vipd_, and labels as NAME, VALUE and so on.
+type teller struct {
+	out   chan<- prometheus.Metric
+	known map[string]*prometheus.Desc
+}
+
+// describe returns what the registry has to know of a metric, and the values of its labels.
+func (t teller) describe(name, help string, labels []string) (d *prometheus.Desc, values []string) {
+	var names []string
+	for i := 0; i < len(labels); i += 2 {
+		names, values = append(names, labels[i]), append(values, labels[i+1])
+	}
+	if t.known[name] == nil {
+		t.known[name] = prometheus.NewDesc("vipd_"+name, help, names, nil)
+	}
+	return t.known[name], values
+}
 
 func (t teller) gauge(name, help string, value float64, labels ...string) {
-	t(prometheus.GaugeValue, name, help, value, labels...)
+	d, values := t.describe(name, help, labels)
+	t.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, values...)
 }
 
 func (t teller) counter(name, help string, value uint64, labels ...string) {
-	t(prometheus.CounterValue, name, help, float64(value), labels...)
+	d, values := t.describe(name, help, labels)
+	t.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), values...)
+}
+
+func (t teller) histogram(name, help string, h *api.Histogram) {
+	d, _ := t.describe(name, help, nil)
+	buckets := map[float64]uint64{}
+	for i, bound := range api.HistogramBounds() {
+		buckets[bound] = h.Counts[i]
+	}
+	t.out <- prometheus.MustNewConstHistogram(d, h.Count, h.Sum, buckets)
 }
 
 // collect tells how this node is, and what was counted.

@@ -1,20 +1,26 @@
 package daemon
 
+import "vipd/cmd/internal/api"
+
 // collectOwned tells how the owner of VIPs on this host is, where there is one.
 func (d *Daemon) collectOwned(tell teller) {
-	s := d.owned.Status()
-	if s == nil {
-		return
+	if s := d.owned.Status(); s != nil {
+		tellOwned(tell, s)
 	}
+}
+
+func tellOwned(tell teller, s *api.OwnerStatus) {
 	for _, a := range s.Bound {
 		tell.gauge("vip_owner", "1 where this host owns the VIP.", 1, "vip", a.String())
 	}
 	for _, a := range s.Unowned {
 		tell.gauge("vip_unowned", "1 where no host that lives owns the VIP.", 1, "vip", a.String())
 	}
-	for node, age := range s.Confirmed {
-		tell.gauge("ownership_peer_up", "1 where the other host has confirmed this one within a second.", oneIf(age >= 0 && age < 1), "peer", node)
+	for _, p := range s.Peers {
+		tell.gauge("ownership_peer_up", "1 where the other host is heard on the network.", oneIf(p.Up), "peer", p.Node, "network", p.Network)
 	}
+	tell.histogram("ownership_confirmed_seconds", "For how long the session of this host is confirmed, looked at every 10 ms; below the gate's time VIPs rest.", &s.ConfirmedFor)
+	tell.histogram("ownership_takeover_seconds", "Time from the last sign of a VIP's owner until this host had taken it.", &s.TakenAfter)
 	for _, r := range s.Rivals {
 		tell.counter("ownership_rivals_total", "How often another host said that it has a VIP of this one, at most once a second.", uint64(r.Count), "vip", r.VIP.String())
 	}

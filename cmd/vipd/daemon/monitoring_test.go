@@ -151,6 +151,12 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 		t.Fatal(err)
 	}
 	p.dashboard()
+	_, metrics := n.get("/metrics")
+	check := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
+	check.Stdin = strings.NewReader(metrics)
+	if said, err := check.CombinedOutput(); err != nil {
+		t.Errorf("promtool check metrics: %v\n%s", err, said)
+	}
 
 	wrong := strings.Replace(header, `mode = "userspace"`, `mode = "ipvs"`, 1) + strings.Replace(text, "endpoints = []", "endpoints = 7", 1)
 	if err := os.WriteFile(n.file(), []byte(wrong), 0o600); err != nil {

@@ -23,10 +23,12 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// vip and vip6 are a group, taken is an address that a stranger has, and aside is the only VIP on its device.
+// vip and vip6 are a group, taken is an address that a stranger has, and aside is the only VIP on its device. Routed is one that each
+// host has, while it is not on standby.
 var (
 	vip, vip6    = netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	taken, aside = netip.MustParseAddr("10.9.0.99"), netip.MustParseAddr("10.8.0.100")
+	routed       = netip.MustParseAddr("10.96.0.1")
 )
 
 // gateway is a host that may own VIPs.
@@ -128,6 +130,12 @@ group = "pair"
 hold = "one"
 [vips."10.8.0.100"]
 hold = "one"
+[vips."10.96.0.1"]
+withdraw = "no_endpoint"
+[services.routed]
+vips = ["10.96.0.1"]
+ports = [{ port = 9000, target_port = 9001 }]
+endpoints = [{ address = "10.9.0.%[2]d" }]
 [services.probe]
 vips = ["10.9.0.100", "fd09::100"]
 ports = [{ name = "probe", port = 9000, target_port = 9001, protocol = "udp" }, { name = "talk", port = 9000, target_port = 9001 }]
@@ -175,6 +183,14 @@ func (g *gateway) vipctl(args ...string) string {
 		g.t.Fatalf("vipctl %v: %v\n%s", args, err, out)
 	}
 	return string(out)
+}
+
+// holds waits until the host has the routed VIP, or has it no more.
+func (g *gateway) holds(want bool) {
+	g.t.Helper()
+	wait.For(g.t, etcdkit.Patience, fmt.Sprintf("%s to hold %s: %t", g.ns.Name, routed, want), func() bool {
+		return strings.Contains(g.ns.Exec("ip", "-o", "addr"), " "+routed.String()+"/") == want
+	})
 }
 
 // bound are the VIPs on the host, as far as its owner answers.

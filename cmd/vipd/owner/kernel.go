@@ -93,8 +93,13 @@ func (w *work) look() {
 	}
 	if why != "" && w.opened.CompareAndSwap(true, false) {
 		w.failed("another program has changed the gate", errors.New(why))
-		w.tell(w.node.Lapsed)
+		w.lapse(ownership.Changed)
 	}
+}
+
+// lapse tells the node why its gate has to be closed.
+func (w *work) lapse(why ownership.Lapse) {
+	w.tell(func(now ownership.Time) []ownership.Action { return w.node.Lapsed(now, why, 0) })
 }
 
 func (w *work) act(a any) {
@@ -131,7 +136,7 @@ func (w *work) act(a any) {
 			// What can't be taken away must be silent before anybody else may have it.
 			w.failed("taking VIPs away", err)
 			w.act(ownership.CloseGate{})
-			w.tell(w.node.Lapsed)
+			w.lapse(ownership.StillBound)
 			return
 		}
 		if a.ID != 0 {
@@ -164,7 +169,8 @@ func (w *work) refresh() {
 	}
 }
 
-// lapsed says whether the gate may have closed by itself.
-func (w *work) lapsed(at ownership.Time) bool {
-	return w.opened.Load() && at.Since(ownership.Time(w.refreshed.Load())) > w.timing.Gate*4/5 && w.opened.CompareAndSwap(true, false)
+// lapsed says whether the gate may have closed by itself, and how long ago it was refreshed.
+func (w *work) lapsed(at ownership.Time) (late time.Duration, yes bool) {
+	late = at.Since(ownership.Time(w.refreshed.Load()))
+	return late, w.opened.Load() && late > w.timing.Gate*4/5 && w.opened.CompareAndSwap(true, false)
 }

@@ -32,7 +32,9 @@ type Options struct {
 	// Reach are hosts that must answer on their device; empty: the default gateways there.
 	Reach  []netip.Addr
 	Kernel Maker
-	Log    *slog.Logger
+	// Hindered is what the process may not have of what it needs to be in time.
+	Hindered []string
+	Log      *slog.Logger
 }
 
 // core is one run with the same VIPs on the same devices.
@@ -47,10 +49,17 @@ type core struct {
 	ended  <-chan struct{}
 	writes sync.WaitGroup
 	notes  func(ownership.Note)
-	away   atomic.Pointer[error] // of etcd; nil means it is there
+	left   func(time.Duration) // hears how long the session is confirmed from now
+	away   atomic.Pointer[outage]
 	rivals rivals
 	// unplaced are VIPs that no device has a network for.
 	unplaced atomic.Pointer[[]netip.Addr]
+}
+
+// outage is why etcd is not in reach, and since when; nil means it is.
+type outage struct {
+	why   error
+	since time.Time
 }
 
 // tick is how often the loop looks what is due.
@@ -95,17 +104,25 @@ func newCore(o Options, p places) (c *core, err error) {
 	c.store.Member = func() ownership.Member { return *c.member.Load() }
 	c.store.Secrets = c.link.SetKeys
 	c.store.Standby = c.standby
-	c.store.Report = func(err error) {
-		if err == nil {
-			c.away.Store(nil)
-		} else if c.away.Swap(&err) == nil {
-			o.Log.Warn("no way to etcd: nothing can move", "err", err)
-		}
-	}
+	c.store.Report = c.reported
 	c.store.Tell = func(changes []ownership.Change, revision int64, all bool) {
 		c.tell(func(now ownership.Time) []ownership.Action { return c.node.Stored(now, changes, revision, all) })
 	}
 	return c, nil
+}
+
+// reported takes in what is in the way of etcd; nil means nothing.
+func (c *core) reported(err error) {
+	before := c.away.Load()
+	switch {
+	case err == nil:
+		c.away.Store(nil)
+	case before == nil:
+		c.away.Store(&outage{err, time.Now()})
+		c.o.Log.Warn("no way to etcd: nothing can move", "err", err)
+	default:
+		c.away.Store(&outage{err, before.since})
+	}
 }
 
 func (c *core) failed(what string, err error) { c.o.Log.Error(what, "err", err) }
@@ -127,9 +144,9 @@ func (c *core) change(f func(*ownership.Member)) {
 	c.tell(func(now ownership.Time) []ownership.Action { return c.node.SetMember(now, m) })
 }
 
-func (c *core) standby(on bool) {
+func (c *core) standby(on bool, by ownership.Request) {
 	if c.member.Load().Standby != on {
-		c.change(func(m *ownership.Member) { m.Standby = on })
+		c.change(func(m *ownership.Member) { m.Standby, m.StandbyBy = on, by })
 	}
 }
 
@@ -183,10 +200,16 @@ func (c *core) loop(ctx, background context.Context) {
 		case f := <-c.inputs:
 			c.handle(background, f)
 		case <-ticker.C:
-			if at := now(); c.work.lapsed(at) {
-				c.handle(background, c.node.Lapsed)
+			at := now()
+			if late, yes := c.work.lapsed(at); yes {
+				c.handle(background, func(now ownership.Time) []ownership.Action {
+					return c.node.Lapsed(now, ownership.NotRefreshed, late)
+				})
 			}
 			c.handle(background, c.node.Tick)
+			if until := c.node.Deadline(); until > 0 {
+				c.left(until.Since(at))
+			}
 		}
 		if stop == nil && c.node.Left() {
 			return

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"vipd/cmd/internal/api"
 	"vipd/test/etcdkit"
 	"vipd/test/lab"
 	"vipd/test/wait"
@@ -23,9 +25,17 @@ import (
 // TestOneOwner breaks the owner of a VIP in turn: another one answers soon, and never both.
 func TestOneOwner(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
-	if g := f.settled(); !strings.Contains(g.vipctl("get", "vips"), g.ns.Name) {
+	g := f.settled()
+	if !strings.Contains(g.vipctl("get", "vips"), g.ns.Name) {
 		t.Errorf("%s is the owner, and vipctl get vips says\n%s", g.ns.Name, g.vipctl("get", "vips"))
 	}
+	if text := g.vipctl("describe", "vip", vip.String()); !regexp.MustCompile(`which is confirmed by gw\d \(\d\.\d+s\s+ago\)`).MatchString(text) {
+		t.Errorf("%s is the owner, and vipctl describe vip says\n%s", g.ns.Name, text)
+	}
+	wait.For(t, etcdkit.Patience, "both peers to be heard on both networks", func() bool {
+		s := f.hosts[0].status()
+		return s != nil && len(s.Peers) == 4 && s.ConfirmedFor.Count > 0 && !slices.ContainsFunc(s.Peers, func(p api.OwnerPeer) bool { return !p.Up })
+	})
 	nft := func(commands string) func(*gateway) { return func(g *gateway) { g.ns.Exec("nft", commands) } }
 	for _, c := range []fault{
 		{"cut from its peers", nft("add table inet cut; add chain inet cut in { type filter hook input priority 0; }; add rule inet cut in udp dport 9898 drop"), nft("delete table inet cut"), false},
@@ -38,7 +48,7 @@ func TestOneOwner(t *testing.T) {
 		{"cut from etcd", func(g *gateway) { g.relays[0].Cut() }, func(g *gateway) { g.relays[0].Heal() }, false},
 		{"etcd frozen", func(*gateway) { f.etcd.Members[0].Pause() }, func(*gateway) { f.etcd.Members[0].Resume() }, false},
 		planned,
-		{"node standby", func(g *gateway) { g.vipctl("node", "standby", g.ns.Name) }, func(g *gateway) { g.vipctl("node", "resume", g.ns.Name) }, true},
+		{"node standby", func(g *gateway) { f.standsBy(g) }, func(g *gateway) { g.vipctl("node", "resume", g.ns.Name); g.holds(true) }, true},
 		killed,
 		{"SIGTERM", signal(syscall.SIGTERM), (*gateway).start, true},
 		stopped,
@@ -50,6 +60,17 @@ func TestOneOwner(t *testing.T) {
 	if g := f.settled(); f.has(taken) || !slices.Contains(g.status().Unowned, taken) || !g.problem(taken.String()+" is not taken: another host has it") {
 		t.Errorf("%s is taken, though the client has it", taken)
 	}
+	// Another key is used without a pause.
+	foreign := f.owner().status().Foreign
+	p := f.probe()
+	f.hosts[0].vipctl("ownership", "rekey")
+	f.hosts[0].vipctl("ownership", "rekey")
+	if gap, _ := p.gap(); gap > wait.Bound(200*time.Millisecond) {
+		t.Errorf("nobody answered for %s while the key was replaced", gap)
+	}
+	if s := f.settled().status(); s.Foreign != foreign {
+		t.Errorf("%d heartbeats were refused while the key was replaced", s.Foreign-foreign)
+	}
 	f.client.DelAddr("lan", taken.String()+"/32")
 	wait.For(t, etcdkit.Patience, "the address that was a stranger's", func() bool { return f.has(taken) })
 	f.many()
@@ -58,6 +79,19 @@ func TestOneOwner(t *testing.T) {
 		g := f.owner()
 		return g != nil && g.problem("another host answers for "+vip.String())
 	})
+}
+
+// standsBy puts a host on standby: when vipctl returns the VIPs are elsewhere, and soon the host has given up what it has for itself.
+func (f *fleet) standsBy(g *gateway) {
+	g.holds(true)
+	g.vipctl("node", "standby", g.ns.Name, "--wait", "--reason", "kernel")
+	if all := g.bound(); len(all) > 0 {
+		f.t.Errorf("vipctl node standby --wait returned while %s had %v", g.ns.Name, all)
+	}
+	g.holds(false)
+	if s := g.status(); s == nil || !slices.ContainsFunc(s.Events, func(e api.OwnerEvent) bool { return strings.HasSuffix(e.Text, `: "kernel")`) }) {
+		f.t.Errorf("no event of %s says why its VIPs moved", g.ns.Name)
+	}
 }
 
 // has reports whether a host has the VIP.

@@ -36,7 +36,9 @@ type Owner struct {
 	events []api.OwnerEvent
 	number int
 	counts map[ownership.Noted]map[string]int
-	wake   wake.Signal
+	// confirmed has for how long the session was confirmed at each tick, takeovers after how long VIPs were taken.
+	confirmed, takeovers api.Histogram
+	wake                 wake.Signal
 }
 
 // New returns an owner that keeps its socket in runDir.
@@ -65,7 +67,7 @@ func (o *Owner) Run(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /vips", o.take)
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { o.answer(w) })
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { o.answer(w, true) })
 	s := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(o.o.Log.Handler(), slog.LevelDebug)}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.Serve(l) })
@@ -86,7 +88,7 @@ func (o *Owner) take(w http.ResponseWriter, r *http.Request) {
 	o.told, o.heard = &told, time.Now()
 	o.mu.Unlock()
 	o.wake.Send()
-	o.answer(w)
+	o.answer(w, false)
 }
 
 // follow runs a core for what is told, and another one when VIPs come to devices that had none.
@@ -172,7 +174,7 @@ func (o *Owner) begin(ctx context.Context, p places) (stop func(), err error) {
 	if err != nil {
 		return func() {}, err
 	}
-	c.notes = o.note
+	c.notes, c.left = o.note, o.left
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	started := make(chan struct{})
@@ -226,17 +228,31 @@ func (o *Owner) note(n ownership.Note) {
 		}
 		o.counts[n.Kind][n.Why] += max(n.VIPs, 1)
 	}
+	if n.After > 0 {
+		o.takeovers.Observe(n.After.Seconds())
+	}
 	o.number++
 	o.events = append(o.events, api.OwnerEvent{Number: o.number, Time: time.Now(), Text: n.Text})
 	o.events = o.events[max(0, len(o.events)-mostEvents):]
 }
 
-// answer says how the owner is.
-func (o *Owner) answer(w http.ResponseWriter) {
+// left notes how long the session is confirmed from now.
+func (o *Owner) left(d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.confirmed.Observe(max(d.Seconds(), 0))
+}
+
+// answer says how the owner is, and, to who did not tell them, which VIPs there are.
+func (o *Owner) answer(w http.ResponseWriter, vips bool) {
 	o.mu.Lock()
 	s := api.OwnerStatus{
 		Node: o.o.Node, Gate: "closed", Events: append([]api.OwnerEvent{}, o.events...), Took: maps.Clone(o.counts[ownership.NoteTook]),
 		Gave: maps.Clone(o.counts[ownership.NoteGave]), GateClosed: maps.Clone(o.counts[ownership.NoteGate]),
+		ConfirmedFor: o.confirmed, TakenAfter: o.takeovers,
+	}
+	if s.Hindered = o.o.Hindered; vips && o.told != nil {
+		s.VIPs = o.told.VIPs
 	}
 	c := o.core
 	o.mu.Unlock()
@@ -251,7 +267,9 @@ func (o *Owner) answer(w http.ResponseWriter) {
 func (c *core) describe(s *api.OwnerStatus) {
 	got := make(chan ownership.Status, 1)
 	c.tell(func(now ownership.Time) []ownership.Action {
-		got <- c.node.Status(now)
+		n := c.node.Status(now)
+		s.Peers = c.peers(n.Heard)
+		got <- n
 		return nil
 	})
 	select {
@@ -259,7 +277,7 @@ func (c *core) describe(s *api.OwnerStatus) {
 		if n.Session != 0 {
 			s.Session = n.Session.String()
 		}
-		s.Unowned = n.Free
+		s.Unowned, s.Waiting = n.Free, n.Waiting
 		for _, a := range slices.SortedFunc(maps.Keys(n.Strangers), netip.Addr.Compare) {
 			s.Problems = append(s.Problems, fmt.Sprintf("%s is not taken: another host has it, %s, not of this fleet", a, n.Strangers[a]))
 		}
@@ -269,8 +287,8 @@ func (c *core) describe(s *api.OwnerStatus) {
 		}
 	case <-c.ended:
 	}
-	if err := c.away.Load(); err != nil {
-		s.Etcd = (*err).Error()
+	if away := c.away.Load(); away != nil {
+		s.Etcd, s.EtcdAway = away.why.Error(), time.Since(away.since).Seconds()
 		if s.Session == "" {
 			s.Problems = append(s.Problems, "this host can own no VIPs, as it has no session in etcd: "+s.Etcd)
 		}
@@ -286,4 +304,16 @@ func (c *core) describe(s *api.OwnerStatus) {
 	if c.link.Intruded() {
 		s.Problems = append(s.Problems, "heartbeats come that are signed with another key, and count for nothing: another fleet has addresses of this one, or a host does not follow etcd")
 	}
+}
+
+// peers says on which networks other nodes are heard: those that this host shares with them.
+func (c *core) peers(heard map[string][]bool) (all []api.OwnerPeer) {
+	for _, node := range slices.Sorted(maps.Keys(heard)) {
+		for i, up := range heard[node] {
+			if to := c.link.Reach(i, c.node.Addresses(node)); len(to) > 0 {
+				all = append(all, api.OwnerPeer{Node: node, Network: c.link.Network(i), Addresses: to, Up: up})
+			}
+		}
+	}
+	return all
 }

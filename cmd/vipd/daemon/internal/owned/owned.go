@@ -150,7 +150,16 @@ func (t *Teller) message(v *Serving) api.OwnerTold {
 		if _, there := m.VIPs[a]; there || p.Hold != balancer.HoldOne {
 			return
 		}
-		m.VIPs[a] = api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Group: p.Group, Cannot: cannot(v, a, p.Require)}
+		told := api.OwnedVIP{Prefer: p.Prefer, Preempt: time.Duration(p.Preempt), Group: p.Group}
+		told.Cannot = cannot(v, a, p.Require)
+		for key, f := range s.Desired.Frontends.From(balancer.Key{Addr: a}) {
+			if key.Addr != a {
+				break
+			}
+			told.Serves = true
+			told.KeepsSource = told.KeepsSource || s.Env.Capabilities.KeepsSource && f.Forward == balancer.NATForward && f.SNAT != balancer.AlwaysSNAT
+		}
+		m.VIPs[a] = told
 	}
 	for a := range s.Inputs.VIPs.Keys() {
 		add(a)

@@ -5,20 +5,21 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"vipd/cmd/internal/api"
 )
 
-// Summary says in a line how owning goes on this host; "" means it owns no VIPs.
-func (t *Teller) Summary() string {
+// Summary says in a line how owning goes on this host; "" means it owns no VIPs. Confirmed are the ages of confirmations.
+func (t *Teller) Summary() (text string, confirmed map[string]float64) {
 	if t == nil {
-		return ""
+		return "", nil
 	}
 	s := t.Status()
 	if s == nil {
-		return "vipd owner does not answer"
+		return "vipd owner does not answer", nil
 	}
-	return summary(s)
+	return summary(s), s.Confirmed
 }
 
 func summary(s *api.OwnerStatus) string {
@@ -30,20 +31,61 @@ func summary(s *api.OwnerStatus) string {
 		here = "1 VIP here"
 	}
 	var by, silent []string
+	oldest := 0.0
 	for _, node := range slices.Sorted(maps.Keys(s.Confirmed)) {
 		if age := s.Confirmed[node]; age >= 0 && age < 1 {
-			by = append(by, node)
+			by, oldest = append(by, node), max(oldest, age)
 		} else {
 			silent = append(silent, node)
 		}
 	}
 	switch {
 	case s.Etcd != "":
-		return here + "; etcd away: owners stay, nothing can move"
+		here += "; etcd away for " + about(s.EtcdAway) + ": owners stay, nothing can move"
 	case len(by) == 0 && len(silent) > 0:
-		return here + "; confirmed by etcd only: " + strings.Join(silent, ", ") + " silent: a failure of etcd would end it"
+		here += "; by etcd only: " + and(silent) + " " + doNot(silent) + " answer: a failure of etcd would end it"
 	case len(by) == 0:
-		return here + "; confirmed by etcd only, as no other host takes part"
+		here += "; confirmed by etcd only, as no other host takes part"
+	default:
+		here += fmt.Sprintf("; confirmed by %s (%.2fs ago); gate open", strings.Join(by, ", "), oldest)
 	}
-	return here + "; confirmed by " + strings.Join(by, ", ") + "; gate open"
+	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
+		who := s.Waiting[node]
+		here += fmt.Sprintf("; VIPs of %s have no owner: %s %s silent; if %s is off: vipctl node fence %s --is-off", node, and(who), be(who), node, node)
+	}
+	return here
+}
+
+// about writes a time as people say it.
+func about(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	case d >= time.Minute:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	}
+	return fmt.Sprintf("%ds", int(d.Seconds()))
+}
+
+// and joins names as in a sentence.
+func and(names []string) string {
+	if last := len(names) - 1; last > 0 {
+		return strings.Join(names[:last], ", ") + " and " + names[last]
+	}
+	return strings.Join(names, "")
+}
+
+func be(names []string) string {
+	if len(names) == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+func doNot(names []string) string {
+	if len(names) == 1 {
+		return "does not"
+	}
+	return "do not"
 }

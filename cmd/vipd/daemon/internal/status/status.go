@@ -35,8 +35,8 @@ type Sources struct {
 	Fleet      Fleet
 	// HostProblems are those of the host, and of what is in the way on it.
 	HostProblems func() []balancer.Problem
-	// Ownership says how owning VIPs goes here; "" means this host owns none.
-	Ownership func() string
+	// Ownership says how owning VIPs goes here, and how old confirmations of other hosts are; "" means this host owns none.
+	Ownership func() (text string, confirmed map[string]float64)
 }
 
 // Host is what is asked of the side of the host.
@@ -107,9 +107,10 @@ func (v *View) Status() api.Status {
 		endpoints += len(of)
 		checked += v.checkedOf(service, of)
 	}
+	owning, confirmed := v.from.Ownership()
 	return api.Status{
-		Ownership: v.from.Ownership(),
-		Version:   v.from.Version, Node: s.Config.Node, Zone: s.Config.Zone, Started: v.from.Started, Mode: v.ModeStatus(), Store: store,
+		Ownership: owning, Confirmed: confirmed,
+		Version: v.from.Version, Node: s.Config.Node, Zone: s.Config.Zone, Started: v.from.Started, Mode: v.ModeStatus(), Store: store,
 		Sync: api.Sync{
 			Wanted: v.from.Fleet.Reached(s.Desired.Revision.Store), Applied: v.Applied(), Pending: v.Pending(), Failing: len(e.Failing),
 			Last: e.Last, LastDuration: e.LastDuration, LastChanges: e.LastChanges, LastError: e.LastError, Repairs: e.Repairs,

@@ -105,7 +105,7 @@ func (l *Link) Send(m ownership.Message, on int, peer []ownership.Address) {
 		if on >= 0 && i != on {
 			continue
 		}
-		for _, to := range l.reach(i, peer) {
+		for _, to := range l.Reach(i, peer) {
 			if datagram == nil {
 				datagram = Encode(m, (*keys)[0])
 			}
@@ -114,8 +114,19 @@ func (l *Link) Send(m ownership.Message, on int, peer []ownership.Address) {
 	}
 }
 
-// reach returns the addresses of a peer that are reached from an address of this node.
-func (l *Link) reach(from int, peer []ownership.Address) (to []netip.Addr) {
+// Network names the network of an address of this node, or the address where it has none: on the way to etcd.
+func (l *Link) Network(i int) string {
+	a := l.at[i]
+	for _, n := range a.Networks {
+		if n.Contains(a.Addr) {
+			return n.String()
+		}
+	}
+	return a.Addr.String()
+}
+
+// Reach returns the addresses of a peer that are reached from an address of this node (an index).
+func (l *Link) Reach(from int, peer []ownership.Address) (to []netip.Addr) {
 	a := l.at[from]
 	for i, p := range peer {
 		shared := slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return slices.Contains(a.Networks, n) })

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+func ownershipVerb() *verb {
+	return &verb{
+		name: "ownership", args: "rekey", brief: "replace the key that signs heartbeats of hosts that own VIPs",
+		about: "\"ownership rekey\" gives the hosts that may own VIPs (hold = \"one\") another key for their heartbeats, without a pause: first all " +
+			"of them learn it, and 3 s later they sign with it. The one before is accepted until the next rekey: after a key has become known to " +
+			"others, do it twice.\n\n" +
+			"All hosts must follow etcd meanwhile. One that does not is not heard afterwards, and refused unless --force is given.",
+		example: "vipctl ownership rekey",
+		flags:   []cli.Flag{&cli.BoolFlag{Name: "force", Usage: "though a host does not follow etcd"}},
+		formats: []string{formTable, formJSON}, fleet: true, least: 1, most: 1,
+		complete: inTurn(oneOf("rekey")), run: runOwnership,
+	}
+}
+
+// rekeyPause is how long all hosts have to learn a key before it is used.
+const rekeyPause = 3 * time.Second
+
+func runOwnership(c *call) error {
+	if c.args[0] != "rekey" {
+		return wrongUse("\"vipctl ownership\" knows rekey, not %q; \"vipctl get vips\" lists who owns what", c.args[0])
+	}
+	w, err := c.fleet.writer()
+	if err != nil {
+		return err
+	}
+	if away, err := w.Unregistered(c); err != nil {
+		return err
+	} else if len(away) > 0 && !c.flags.Bool("force") {
+		return fmt.Errorf("%s may own VIPs and does not follow etcd now, so that it would not learn the key: start its vipd owner, or --force", strings.Join(away, ", "))
+	}
+	if err := w.RekeyOwnership(c, rekeyPause); err != nil {
+		return err
+	}
+	return c.show(map[string]any{"rekeyed": true}, func() string { return "heartbeats have another key\n" })
+}
