@@ -23,6 +23,7 @@ import (
 	"vipd/dataplane/host"
 	"vipd/dataplane/ipvs"
 	"vipd/dataplane/ownership"
+	"vipd/store/etcd"
 )
 
 func doctorVerb() *verb {
@@ -71,6 +72,7 @@ func (c *call) examined() doctor.Host {
 	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
 	h.Fence = ownership.Trial
 	h.Owner = func() (*api.OwnerStatus, error) { return askOwner(c, filepath.Join(h.Config.RunDir, api.OwnerSocket)) }
+	h.Members = func(ctx context.Context) ([][]string, error) { return etcdMembers(ctx, etcd.Config(h.Config.Etcd)) }
 	h.Held = func() (map[netip.Addr]string, error) { return host.InLedger(h.Config.RunDir) }
 	if c.askVipd(&h) {
 		return h
@@ -147,6 +149,16 @@ func levelStyle(l doctor.Level) table.Style {
 		return table.Notice
 	}
 	return table.Plain
+}
+
+// etcdMembers are the URLs of each member of etcd.
+func etcdMembers(ctx context.Context, config etcd.Config) ([][]string, error) {
+	w, err := etcd.NewWriter(config)
+	if err != nil {
+		return nil, err
+	}
+	all, err := w.Members(ctx)
+	return all, errors.Join(err, w.Close())
 }
 
 // askOwner asks the vipd owner of this host how it is.

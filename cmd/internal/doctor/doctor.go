@@ -98,6 +98,10 @@ type Host struct {
 	Owners func() map[string]string
 	// Programs returns the names of the programs that run, of those processes that can be seen.
 	Programs func() []string
+	// Words are the arguments and environment of a program that runs; none where it does not.
+	Words func(program string) []string
+	// Members are the URLs of each member of etcd.
+	Members func(ctx context.Context) ([][]string, error)
 	// Owned returns the virtual servers of IPVS that vipd's ledger names.
 	Owned func() ([]balancer.Key, error)
 	// Fence tries whether the kernel can fence VIPs that have one owner, and says why not.

@@ -33,6 +33,8 @@ type made struct {
 	put           map[netip.Addr]string
 	lost          error // why the ledgers can't be read
 	unfenced      error
+	members       [][]string // of etcd
+	words         []string   // of etcd's process
 	owner         *api.OwnerStatus
 }
 
@@ -87,6 +89,8 @@ func newMade() *made {
 		Owned:    func() ([]balancer.Key, error) { return m.owned, m.lost },
 		Held:     func() (map[netip.Addr]string, error) { return m.put, m.lost },
 		Fence:    func() error { return m.unfenced },
+		Words:    func(string) []string { return m.words },
+		Members:  func(context.Context) ([][]string, error) { return m.members, nil },
 		Owner: func() (*api.OwnerStatus, error) {
 			if m.owner == nil {
 				return nil, errors.New("connection refused")
@@ -161,6 +165,40 @@ func TestFindings(t *testing.T) {
 			"ownership: warning: 10.7.7.7: no device of this host has a network with it",
 			"ownership: problem: keepalived has 192.168.1.77 in its configuration, too",
 		}},
+		{"an owner with much around it", func(m *made) {
+			vip, inner := netip.MustParseAddr("192.168.1.77"), netip.MustParseAddr("192.168.1.78")
+			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{
+				Node: "gw1", Gate: "open", Confirmed: map[string]float64{"gw2": 0.1}, Bound: []netip.Addr{vip}, Hindered: []string{"no priority"},
+				Peers: []api.OwnerPeer{{Node: "gw2", Addresses: []netip.Addr{netip.MustParseAddr("192.168.1.6")}}},
+				VIPs: map[netip.Addr]api.OwnedVIP{
+					vip: {Serves: true, KeepsSource: true}, inner: {Group: "g"}, inner.Next(): {Group: "g", Serves: true, KeepsSource: true},
+				},
+			}
+			m.members = [][]string{{"http://192.168.1.5:2380"}, {"http://192.168.1.6:2380"}}
+			m.programs = []string{"vip-manager", "etcd"}
+			m.words = []string{"etcd", "--config-file=/etc/etcd.yml"}
+			m.files["/etc/etcd.yml"] = "name: one\nelection-timeout: 3000\n"
+			m.files["/etc/patroni/vip-manager.yml"] = "ip: 192.168.1.77\n"
+			m.files["/etc/nftables.conf"] = "#!/usr/sbin/nft -f\nflush ruleset\n"
+			m.prints["systemctl is-enabled nftables"] = "enabled\n"
+			m.prints["systemd-detect-virt --vm"] = "kvm\n"
+		}, []string{
+			"ownership: problem: vip-manager has 192.168.1.77 in its configuration, too",
+			"ownership: warning: vipd owner runs with less than it needs: no priority",
+			"ownership: warning: etcd has no majority without gw1 or without gw2",
+			"ownership: note: etcd here elects a leader after 3s without one",
+			"ownership: note: this host is a virtual machine (kvm), which answers for its VIPs for up to 250ms after a pause",
+			"ownership: warning: a restart of nftables.service flushes the gate of owned VIPs, too",
+			"ownership: note: 192.168.1.77: no VIP without a service is in the group, as a gateway of the endpoints",
+		}},
+		{"an owner with all as it should be around it", func(m *made) {
+			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Node: "gw1", Gate: "open", Confirmed: map[string]float64{"gw2": 0.1}}
+			m.members = [][]string{{"http://192.168.1.5:2380"}, {"http://192.168.1.6:2380"}, {"http://192.168.1.7:2380"}}
+			m.words = []string{"etcd", "--election-timeout", "500", "ETCD_NAME=one"}
+			m.files["/etc/nftables.conf"] = "flush ruleset\n"
+			m.files["/proc/sys/kernel/osrelease"] = "6.12.0\n"
+			m.prints["systemctl is-enabled nftables"] = "enabled\n"
+		}, nil},
 		{"a kernel without a fence", func(m *made) {
 			m.Config.Ownership.Enabled, m.unfenced = true, errors.New("the kernel has no netdev egress: nf_tables refused \"add chain\"")
 		}, []string{`ownership: problem: this host can own no VIPs (hold = "one"): the kernel has no netdev egress`}},

@@ -13,7 +13,7 @@ import (
 )
 
 // checkOwnership tries, where this host is to own VIPs, whether its kernel can silence it for them, and looks at how its vipd owner is.
-func checkOwnership(_ context.Context, v *visit) {
+func checkOwnership(ctx context.Context, v *visit) {
 	switch {
 	case !v.Config.Ownership.Enabled:
 		return
@@ -38,6 +38,7 @@ func checkOwnership(_ context.Context, v *visit) {
 	}
 	v.session(s)
 	v.otherHolders(s)
+	v.surroundings(ctx, s)
 }
 
 // late is by how much a refresh of the gate may be late without a VIP's resting.
@@ -83,14 +84,17 @@ func (v *visit) session(s *api.OwnerStatus) {
 
 // otherHolders looks for programs that hold the same VIPs by themselves.
 func (v *visit) otherHolders(s *api.OwnerStatus) {
-	text := v.text("/etc/keepalived/keepalived.conf")
-	if !slices.Contains(v.Programs(), "keepalived") || text == "" {
-		return
-	}
-	words := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\n{}\"/", r) })
-	for _, a := range slices.Concat(s.Bound, s.Unowned) {
-		if slices.Contains(words, a.String()) {
-			v.add(problem(fmt.Sprintf("keepalived has %s in its configuration, too", a), "two hosts would answer for it: leave it to one of the two", "grep -n "+a.String()+" /etc/keepalived/keepalived.conf"))
+	for _, other := range []struct{ program, file string }{
+		{"keepalived", "/etc/keepalived/keepalived.conf"}, {"vip-manager", "/etc/default/vip-manager.yml"}, {"vip-manager", "/etc/patroni/vip-manager.yml"},
+	} {
+		if !slices.Contains(v.Programs(), other.program) {
+			continue
+		}
+		words := strings.FieldsFunc(v.text(other.file), func(r rune) bool { return strings.ContainsRune(" \t\n{}\"'/", r) })
+		for _, a := range slices.Concat(s.Bound, s.Unowned) {
+			if slices.Contains(words, a.String()) {
+				v.add(problem(fmt.Sprintf("%s has %s in its configuration, too", other.program, a), "two hosts would answer for it: leave it to one of the two", "grep -n "+a.String()+" "+other.file))
+			}
 		}
 	}
 }

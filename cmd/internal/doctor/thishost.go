@@ -20,7 +20,7 @@ import (
 func ThisHost() Host {
 	return Host{
 		Root: os.Geteuid() == 0, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: sockets.Owners,
-		Programs: programs,
+		Programs: programs, Words: words,
 	}
 }
 
@@ -60,6 +60,22 @@ func runProgram(ctx context.Context, program string, args ...string) (string, er
 		return string(out), fmt.Errorf("%s: %s", program, strings.TrimSpace(string(exit.Stderr)))
 	}
 	return string(out), err
+}
+
+// words returns the arguments and environment of the first process of a program.
+func words(program string) []string {
+	processes, _ := filepath.Glob("/proc/[0-9]*/comm") // it fails for bad patterns only
+	for _, p := range processes {
+		if name, err := os.ReadFile(p); err != nil || strings.TrimSpace(string(name)) != program {
+			continue
+		}
+		args, err := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
+		environment, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")) // that of other users takes root
+		if err == nil {
+			return strings.FieldsFunc(string(args)+"\x00"+string(environment), func(r rune) bool { return r == 0 })
+		}
+	}
+	return nil
 }
 
 // programs returns the names of all processes that let themselves be seen, each once.
