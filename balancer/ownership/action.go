@@ -77,6 +77,8 @@ const (
 	NoteGate    Noted = "gate"
 	NoteRefused Noted = "refused"
 	NoteRival   Noted = "rival"
+	// NoteFlapping is about a VIP that has moved so often that it stays for a while.
+	NoteFlapping Noted = "flapping"
 )
 
 func (Send) action()      {}

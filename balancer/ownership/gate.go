@@ -176,6 +176,8 @@ func (n *Node) ownerChanged(name string) {
 	u.giving, u.clear, u.stranger, u.askAgain = false, false, "", 0 // no write that compares an older revision can be carried out any more
 	if !n.owns(u) {
 		n.unbind(u)
+	} else if n.flapping(u) {
+		n.do(Note{Kind: NoteFlapping, VIPs: 1, Text: fmt.Sprintf("flapping: %s has moved %d times within a minute, and stays here until that is over", u.name, flaps)})
 	}
 }
 

@@ -36,11 +36,13 @@ func (n *Node) giveAway() {
 			}
 		}
 	})
-	n.eachMine(func(u *unit) {
-		if w, ok := way[u.policy.Group]; ok && len(by[w[1]]) < mostTaken {
-			by[w[1]] = append(by[w[1]], gift{u, w[0]})
-		}
-	})
+	if len(way) > 0 {
+		n.eachMine(func(u *unit) {
+			if w, ok := way[u.policy.Group]; ok && len(by[w[1]]) < mostTaken {
+				by[w[1]] = append(by[w[1]], gift{u, w[0]})
+			}
+		})
+	}
 	for why, gifts := range by {
 		n.give(gifts, why)
 	}

@@ -130,6 +130,13 @@ func TestWhatIsSaid(t *testing.T) {
 	if last := w.log[len(w.log)-1]; !strings.HasSuffix(last, ` (move by ann: "kernel")`) {
 		t.Errorf("after a move the last event is %s", last)
 	}
+	for range 2 {
+		w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, text(Move{})}}})
+		w.run(time.Second)
+	}
+	if log := strings.Join(w.log, "\n"); strings.Count(log, "flapping: 10.1.0.1 has moved 3 times within a minute") != 1 {
+		t.Errorf("a VIP that was moved three times is no event:\n%s", log)
+	}
 	second := w.owner(vip)
 	first = w.hosts[(second.index+1)%3]
 	left := slices.IndexFunc(w.hosts, func(h *host) bool { return h != first && h != second })

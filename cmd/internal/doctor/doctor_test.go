@@ -169,7 +169,9 @@ func TestFindings(t *testing.T) {
 			vip, inner := netip.MustParseAddr("192.168.1.77"), netip.MustParseAddr("192.168.1.78")
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{
 				Node: "gw1", Gate: "open", Confirmed: map[string]float64{"gw2": 0.1}, Bound: []netip.Addr{vip}, Hindered: []string{"no priority"},
-				Peers: []api.OwnerPeer{{Node: "gw2", Addresses: []netip.Addr{netip.MustParseAddr("192.168.1.6")}}},
+				Peers: []api.OwnerPeer{
+					{Node: "gw2", Network: "192.168.1.0/24", Addresses: []netip.Addr{netip.MustParseAddr("192.168.1.6")}, Up: true}, {Node: "gw2", Network: "10.8.0.0/24"},
+				},
 				VIPs: map[netip.Addr]api.OwnedVIP{
 					vip: {Serves: true, KeepsSource: true}, inner: {Group: "g"}, inner.Next(): {Group: "g", Serves: true, KeepsSource: true},
 				},
@@ -183,6 +185,7 @@ func TestFindings(t *testing.T) {
 			m.prints["systemctl is-enabled nftables"] = "enabled\n"
 			m.prints["systemd-detect-virt --vm"] = "kvm\n"
 		}, []string{
+			"ownership: warning: gw2 is not heard on 10.8.0.0/24",
 			"ownership: problem: vip-manager has 192.168.1.77 in its configuration, too",
 			"ownership: warning: vipd owner runs with less than it needs: no priority",
 			"ownership: warning: etcd has no majority without gw1 or without gw2",

@@ -69,6 +69,12 @@ func (v *visit) session(s *api.OwnerStatus) {
 		v.add(warning(fmt.Sprintf("%s %s not confirm this host", list(silent), do(len(silent))),
 			"heartbeats go by UDP port 9898, between all addresses that hosts have in the VIPs' networks or reach etcd from", "nft list ruleset | grep -n 9898"))
 	}
+	for _, p := range s.Peers {
+		if !p.Up && !slices.Contains(silent, p.Node) {
+			v.add(warning(fmt.Sprintf("%s is not heard on %s", p.Node, p.Network), "UDP port 9898 is dropped on the way, or the network is cut: the hosts tell each other of a lost LAN by another network",
+				"nft list ruleset | grep -n 9898"))
+		}
+	}
 	if s.Late > late.Seconds() {
 		v.add(warning(fmt.Sprintf("vipd owner had to wait %s for a processor", time.Duration(s.Late*float64(time.Second)).Round(time.Millisecond)),
 			"it needs real-time priority: LimitRTPRIO, CAP_SYS_NICE and RestrictRealtime=no, as its unit has them", "journalctl -u vipd-owner -p warning"))
