@@ -136,7 +136,7 @@ func hear(t *testing.T, at *lab.NS) *claims {
 			if err != nil {
 				return err
 			}
-			return neigh.Claims(ctx, device.Index, func() { close(ready) }, func(claim neigh.Claim) {
+			return neigh.Claims(ctx, device.Index, nil, func() { close(ready) }, func(claim neigh.Claim) {
 				if own := claim.Addr.As16(); claim.Addr.IsLinkLocalUnicast() || own[15] == 11 && claim.Addr.Is4() && own[14] == 0 {
 					return
 				}

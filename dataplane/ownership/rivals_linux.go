@@ -21,7 +21,7 @@ type Rival struct {
 // Rivals calls tell for each frame in which another host on the device's link says that it has a VIP, until ctx ends. VIP
 // reports what is one; both are called by several goroutines, and must not block.
 func Rivals(ctx context.Context, device int, vip func(netip.Addr) bool, tell func(Rival)) error {
-	return neigh.Claims(ctx, device, nil, func(c neigh.Claim) {
+	return neigh.Claims(ctx, device, nil, nil, func(c neigh.Claim) {
 		if !c.Asks && vip(c.Addr) {
 			tell(Rival{c.Addr, c.MAC})
 		}
@@ -52,7 +52,7 @@ func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Dur
 			asking.Go(func() { failed = askAgain(ctx, sender, vips, patience/probes) })
 		}
 	}
-	err = neigh.Claims(ctx, device, ready, func(c neigh.Claim) {
+	err = neigh.Claims(ctx, device, nil, ready, func(c neigh.Claim) {
 		mu.Lock()
 		defer mu.Unlock()
 		if asked[c.Addr] && !c.Asks {
@@ -88,7 +88,7 @@ func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Durat
 			failed = askAgain(ctx, sender, hosts, every)
 		})
 	}
-	err = neigh.Claims(ctx, device, ready, func(c neigh.Claim) {
+	err = neigh.Claims(ctx, device, hosts, ready, func(c neigh.Claim) {
 		if slices.Contains(hosts, c.Addr) && !c.Asks {
 			answered()
 		}

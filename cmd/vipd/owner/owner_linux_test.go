@@ -152,6 +152,17 @@ func (f *fleet) judge(p *prober, what string) time.Duration {
 	return gap
 }
 
+// losesDaemon kills vipd beside an owner, without which nothing is served: the VIP moves.
+func (f *fleet) losesDaemon() {
+	f.t.Helper()
+	g := f.settled()
+	p := f.probe()
+	_ = g.daemon.Process.Kill()
+	wait.For(f.t, etcdkit.Patience, "another owner after kill -9 of vipd", func() bool { o := f.owner(); return o != nil && o != g })
+	f.answers(vip, vip6)
+	f.judge(p, "kill -9 of vipd")
+}
+
 // TestOneOwnerInOtherModes moves a VIP and kills its owner in iptables and userspace mode.
 func TestOneOwnerInOtherModes(t *testing.T) {
 	for _, mode := range []string{"iptables", "userspace"} {
@@ -159,6 +170,9 @@ func TestOneOwnerInOtherModes(t *testing.T) {
 			f := newFleet(t, mode, etcdkit.Options{})
 			f.meets(planned)
 			f.meets(killed)
+			if mode == "userspace" {
+				f.losesDaemon()
+			}
 		})
 	}
 }

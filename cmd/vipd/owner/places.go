@@ -3,6 +3,7 @@ package owner
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -75,6 +76,13 @@ func (p places) cover(next places) bool {
 			return reflect.DeepEqual(has, a) || has.Addr == a.Addr && len(a.Networks) == 0
 		})
 	})
+}
+
+// same reports whether nothing has changed.
+func (p places) same(other places) bool {
+	devices := maps.Equal(p.devices, other.devices) // there are many
+	p.devices, other.devices = nil, nil
+	return devices && reflect.DeepEqual(p, other)
 }
 
 // within finds the hosts that are to answer on each interface: of those that are named, or are routers, the ones of its networks. VIPs

@@ -1,10 +1,12 @@
 package owner
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -31,6 +33,8 @@ type Owner struct {
 
 	mu     sync.Mutex // guards what follows
 	told   *api.OwnerTold
+	text   []byte   // of told
+	from   net.Conn // by which it came
 	heard  time.Time
 	core   *core
 	events []api.OwnerEvent
@@ -68,7 +72,11 @@ func (o *Owner) Run(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /vips", o.take)
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { o.answer(w, true) })
-	s := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(o.o.Log.Handler(), slog.LevelDebug)}
+	s := &http.Server{
+		Handler: mux, ReadTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(o.o.Log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connection{}, c) },
+		ConnState:   o.ended,
+	}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = s.Serve(l) })
 	err = o.follow(ctx)
@@ -77,18 +85,71 @@ func (o *Owner) Run(ctx context.Context) error {
 	return err
 }
 
-// take takes in what vipd says.
-func (o *Owner) take(w http.ResponseWriter, r *http.Request) {
-	var told api.OwnerTold
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<20)).Decode(&told); err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
+// connection is the key of the connection in the context of a request.
+type connection struct{}
+
+// ended takes in that a connection has. Where nothing is served without vipd, and it was vipd's, its VIPs can't be served any more.
+func (o *Owner) ended(c net.Conn, state http.ConnState) {
+	if state != http.StateClosed {
 		return
 	}
 	o.mu.Lock()
-	o.told, o.heard = &told, time.Now()
+	gone := o.from == c && o.told.Grace < leastPatience
+	if gone {
+		o.heard = time.Time{}
+	}
 	o.mu.Unlock()
-	o.wake.Send()
+	if gone {
+		o.wake.Send()
+	}
+}
+
+// take takes in what vipd says.
+func (o *Owner) take(w http.ResponseWriter, r *http.Request) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 16<<20))
+	if err == nil {
+		from, _ := r.Context().Value(connection{}).(net.Conn)
+		err = o.hear(text, from)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
 	o.answer(w, false)
+}
+
+// hear takes in what vipd says. It says the same each second, as a rule, of up to 10,000 VIPs: that is not read again.
+func (o *Owner) hear(text []byte, from net.Conn) error {
+	o.mu.Lock()
+	before := o.told
+	same := before != nil && bytes.Equal(text, o.text)
+	silent := time.Since(o.heard) >= patience(before)
+	o.mu.Unlock()
+	told := before
+	if !same {
+		told = &api.OwnerTold{}
+		if err := json.Unmarshal(text, told); err != nil {
+			return err
+		}
+	}
+	o.mu.Lock()
+	o.told, o.text, o.from, o.heard = told, text, from, time.Now()
+	o.mu.Unlock()
+	if !same || silent {
+		o.wake.Send()
+	}
+	return nil
+}
+
+// leastPatience is how long vipd may be silent in any case: a busy host is no reason to move VIPs.
+const leastPatience = 2 * time.Second
+
+// patience is how long vipd may be silent.
+func patience(told *api.OwnerTold) time.Duration {
+	if told == nil {
+		return leastPatience
+	}
+	return max(told.Grace, leastPatience)
 }
 
 // follow runs a core for what is told, and another one when VIPs come to devices that had none.
@@ -128,7 +189,7 @@ func (o *Owner) follow(ctx context.Context) error {
 			at, last = next, nil
 		}
 		next.at, next.interfaces, next.reach = at.at, at.interfaces, at.reach
-		if last == nil || !reflect.DeepEqual(last, told) || !reflect.DeepEqual(next, at) {
+		if last == nil || last != told && !reflect.DeepEqual(last, told) || !next.same(at) {
 			o.core.policies(policies, at.devices, next.devices)
 			o.core.unplaced.Store(unplaced(policies, next))
 			o.core.change(func(m *ownership.Member) { m.Cannot = cannot(told, next.own) })
@@ -157,7 +218,7 @@ func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after 
 func (o *Owner) current() *api.OwnerTold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.told == nil || time.Since(o.heard) < max(o.told.Grace, 2*time.Second) {
+	if o.told == nil || time.Since(o.heard) < patience(o.told) {
 		return o.told
 	}
 	silent := &api.OwnerTold{VIPs: maps.Clone(o.told.VIPs), Grace: o.told.Grace}

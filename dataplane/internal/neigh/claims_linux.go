@@ -1,6 +1,7 @@
 package neigh
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -24,20 +25,20 @@ type Claim struct {
 	Asks bool
 }
 
-// Claims calls tell for each claim that is received on the link of this index, but for those of its own MAC, until ctx ends.
-// Ready, unless nil, is called once when nothing is missed any more. Tell is called by several goroutines.
-func Claims(ctx context.Context, link int, ready func(), tell func(Claim)) error {
+// Claims calls tell for each claim that is received on the link of this index, but for those of its own MAC, until ctx ends. Of are
+// the addresses whose claims count; none means all do. The kernel leaves most others out, but tell may hear of some. Ready, unless nil, is called once when nothing is missed any more. Tell is called by several goroutines.
+func Claims(ctx context.Context, link int, of []netip.Addr, ready func(), tell func(Claim)) error {
 	device, err := net.InterfaceByIndex(link)
 	if err != nil {
 		return fmt.Errorf("looking at interface %d: %w", link, err)
 	}
 	var conns []*packet.Conn
 	for _, protocol := range []int{unix.ETH_P_ARP, unix.ETH_P_IPV6} {
-		var only packet.Config
-		if protocol == unix.ETH_P_IPV6 {
-			only.Filter = neighbourMessages()
+		only := neighbourMessages()
+		if protocol == unix.ETH_P_ARP {
+			only = senders(of)
 		}
-		c, err := packet.Listen(device, packet.Raw, protocol, &only)
+		c, err := packet.Listen(device, packet.Raw, protocol, &packet.Config{Filter: only})
 		if err != nil {
 			for _, open := range conns {
 				err = errors.Join(err, open.Close())
@@ -79,6 +80,28 @@ func neighbourMessages() []bpf.RawInstruction {
 	return program
 }
 
+// senders lets the packets of ARP pass that hosts with these IPv4 addresses have sent; all where there are none, or too many.
+func senders(of []netip.Addr) []bpf.RawInstruction {
+	const sender, most = 14 + 14, 100
+	if len(of) == 0 || len(of) > most {
+		return nil
+	}
+	program := []bpf.Instruction{bpf.LoadAbsolute{Off: sender, Size: 4}}
+	for i, a := range of {
+		if a.Is4() {
+			b := a.As4()
+			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: binary.BigEndian.Uint32(b[:]), SkipTrue: uint8(len(of) - i)})
+		} else {
+			program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0}) // as long as the others
+		}
+	}
+	raw, err := bpf.Assemble(append(program, bpf.RetConstant{Val: 0}, bpf.RetConstant{Val: 1 << 16}))
+	if err != nil {
+		panic(err) // all jumps are short
+	}
+	return raw
+}
+
 // read tells of the claims on one socket until ctx ends.
 func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(Claim)) error {
 	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
@@ -91,7 +114,7 @@ func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(C
 		if err != nil {
 			return fmt.Errorf("listening for neighbours: %w", err)
 		}
-		if claim, ok := claimIn(frame[:n]); ok && claim.MAC.String() != own.String() {
+		if claim, ok := claimIn(frame[:n]); ok && !bytes.Equal(claim.MAC, own) {
 			tell(claim)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -238,8 +239,12 @@ func (t *Teller) ask(ctx context.Context, m api.OwnerTold) (*api.OwnerStatus, er
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("it answers %s", answer.Status)
 	}
+	said, err := io.ReadAll(answer.Body) // to its end, so that the connection stays: the owner takes its end for vipd's
+	if err != nil {
+		return nil, err
+	}
 	var s api.OwnerStatus
-	return &s, json.NewDecoder(answer.Body).Decode(&s)
+	return &s, json.Unmarshal(said, &s)
 }
 
 // servesLocally reports whether a frontend has a usable endpoint on this host.

@@ -1,0 +1,49 @@
+package owner
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"testing"
+)
+
+// TestSilence: the end of vipd's connection counts where nothing is served without vipd, and what it says twice is read once.
+func TestSilence(t *testing.T) {
+	o := New(Options{}, "")
+	first, second := net.Conn(&net.TCPConn{}), net.Conn(&net.UnixConn{})
+	vip := netip.MustParseAddr("10.9.0.100")
+	say := func(text string, from net.Conn) {
+		t.Helper()
+		if err := o.hear([]byte(text), from); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cannot := func(want string) {
+		t.Helper()
+		if got := o.current().VIPs[vip].Cannot; got != want {
+			t.Errorf("the VIP can't be served for %q, want %q", got, want)
+		}
+	}
+	const short, long = `{"vips": {"10.9.0.100": {}}, "grace": 500000000}`, `{"vips": {"10.9.0.100": {}}, "grace": 10000000000}`
+	say(short, first)
+	cannot("")
+	told := o.current()
+	say(short, second)
+	if o.current() != told {
+		t.Error("what was said twice was read twice")
+	}
+	o.ended(first, http.StateClosed) // of a vipd that has handed over
+	cannot("")
+	o.ended(second, http.StateIdle)
+	cannot("")
+	o.ended(second, http.StateClosed)
+	cannot("vipd is silent")
+	say(short, first)
+	cannot("")
+	say(long, first)
+	o.ended(first, http.StateClosed)
+	cannot("")
+	if err := o.hear([]byte("{"), first); err == nil {
+		t.Error("half a message is taken")
+	}
+}
