@@ -96,7 +96,7 @@ func (p *printer) statusText(s *api.Status) string {
 	out.health(&s.Health)
 	out.problems(s.Problems)
 	if s.Ownership != "" {
-		out.line("ownership", s.Ownership)
+		out.text("ownership", s.Ownership)
 	}
 	out.addresses(s.Addresses)
 	return out.b.String()
