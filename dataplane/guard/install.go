@@ -226,10 +226,8 @@ func (g *legacy) leave(ctx context.Context) error {
 	if err := g.removeRules(ctx, tool); err != nil {
 		return err
 	}
-	if !g.looked {
-		if err := g.removeOthers(ctx, tool); err != nil {
-			return err
-		}
+	if err := g.removeOthers(ctx, tool); err != nil {
+		return err
 	}
 	for _, m := range g.members {
 		if err := m.discard(ctx, g.sets); err != nil {
@@ -244,13 +242,18 @@ func (g *legacy) leave(ctx context.Context) error {
 
 // present looks whether any of the sets is there.
 func (g *legacy) present() (bool, error) {
-	for _, m := range g.members {
-		_, err := g.sets.Header(m.name)
-		switch {
-		case err == nil:
-			return true, nil
-		case !errors.Is(err, ipset.ErrNotFound):
-			return false, err
+	names := make([]string, len(g.members))
+	for i, m := range g.members {
+		names[i] = m.name
+	}
+	return g.anySet(names...)
+}
+
+// anySet looks whether any of these sets is there.
+func (g *legacy) anySet(names ...string) (bool, error) {
+	for _, name := range names {
+		if _, err := g.sets.Header(name); !errors.Is(err, ipset.ErrNotFound) {
+			return err == nil, err
 		}
 	}
 	return false, nil
@@ -269,8 +272,11 @@ func (g *legacy) removeRules(ctx context.Context, tool Tool) error {
 	return nil
 }
 
-// removeOthers removes all parts from all variants but that of tool, and the table of nf_tables.
+// removeOthers removes all parts from all variants but that of tool, and the table of nf_tables, unless that was done before.
 func (g *legacy) removeOthers(ctx context.Context, tool Tool) error {
+	if g.looked {
+		return nil
+	}
 	if g.native != nil {
 		if err := g.native(); err != nil {
 			return err
@@ -290,16 +296,7 @@ func (g *legacy) possible(p *part) (bool, error) {
 	if !p.def.direct || g.sets == nil {
 		return !p.def.direct, nil
 	}
-	for _, family := range []ipset.Family{ipset.IPv4, ipset.IPv6} { // cleanup asks one guard for both
-		_, err := g.sets.Header(setName(directSet, family))
-		switch {
-		case err == nil:
-			return true, nil
-		case !errors.Is(err, ipset.ErrNotFound):
-			return false, err
-		}
-	}
-	return false, nil
+	return g.anySet(setName(directSet, ipset.IPv4), setName(directSet, ipset.IPv6)) // cleanup asks one guard for both
 }
 
 // there are the chains of a part, and of earlier versions of it, that the kernel has.

@@ -197,10 +197,8 @@ func (g *legacy) establish(ctx context.Context) error {
 	if err := g.bringAll(ctx, tool); err != nil {
 		return err
 	}
-	if !g.looked {
-		if err := g.removeOthers(ctx, tool); err != nil {
-			return err
-		}
+	if err := g.removeOthers(ctx, tool); err != nil {
+		return err
 	}
 	g.ready, g.looked, g.stale = true, true, false
 	return nil
