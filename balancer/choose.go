@@ -35,7 +35,7 @@ func (n standing) panics(h *Health) bool {
 // out reports whether there are endpoints, and all of them fail their checks.
 func (n standing) out() bool { return n.healthy == 0 && n.all > 0 }
 
-// idle says why no endpoint may take new connections, where somebody has said so of each; "" means some may, or there is none. A
+// idle says why no endpoint may take new connections, where users have said so of each; "" means some may, or there is none. A
 // service that serves from its own node alone is idle on most.
 func (n standing) idle() string {
 	if n.all > 0 || n.elsewhere > 0 {
@@ -103,7 +103,7 @@ func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
 }
 
 // standing counts the candidates that nothing but their health keeps from serving here. An ejection does not: it ends
-// where nobody else is left.
+// where no other is left.
 func (c *serviceInputs) standing(env *Env, candidates []candidate) (n standing) {
 	for i := range candidates {
 		k := &candidates[i]
@@ -130,7 +130,7 @@ func (c *serviceInputs) standing(env *Env, candidates []candidate) (n standing) 
 }
 
 // useAll uses all candidates that may serve here but those that operators keep from it: with so few healthy ones left,
-// it is more likely that the checks are wrong, or that the healthy ones drown, than that nobody else can serve.
+// it is more likely that the checks are wrong, or that the healthy ones drown, than that no other can serve.
 func useAll(env *Env, locality Locality, candidates []candidate) {
 	for i := range candidates {
 		k := &candidates[i]

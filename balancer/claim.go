@@ -187,14 +187,14 @@ func (u *unit) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 			continue
 		}
 		if env.LocalOnly && !owned && !vip.IsLoopback() && !slices.Contains(env.Local, vip) {
-			continue // it rests until somebody brings it
+			continue // it rests until its owner brings it
 		}
 		allowed = append(allowed, vip)
 	}
 	return allowed
 }
 
-// vipField is the field that address i of Addresses comes from. Which "auto" an allocated one is for, nobody knows.
+// vipField is the field that address i of Addresses comes from. Which "auto" an allocated one is for is unknown.
 func (s *Service) vipField(i int) string {
 	if i < len(s.VIPs) {
 		return fmt.Sprintf("vips[%d]", i)

@@ -15,7 +15,7 @@ type Env struct {
 	Standby bool
 	// Local are the node's own addresses, sorted; VIPs that vipd holds and loopback addresses are not among them.
 	Local []netip.Addr
-	// LocalOnly: VIPs are somebody else's to bring, and served while they are among Local; loopback ones always.
+	// LocalOnly: another program brings VIPs, which are served while they are among Local; loopback ones always.
 	LocalOnly bool
 	// NodePortAddresses are those of them that node ports open on, as far as NodePorts lets them. Compiler.Next fills them in.
 	NodePortAddresses []netip.Addr

@@ -16,7 +16,7 @@ import (
 //  1. The same answer as Compile with the same memory: both share compileService, winner and remembered; a law test holds them equal.
 //  2. Work for a change grows with the change: Diff of each input names the dirty services, their old and new claims
 //     name the dirty keys, and only the claimants of those keys have their problems made again.
-//  3. What comes out equal keeps its pointer, so that whoever compares later finds no difference.
+//  3. What comes out equal keeps its pointer, so that later comparisons find no difference.
 type Compiler struct {
 	// Memory is what the next Next takes into account of those before.
 	Memory Memory

@@ -2,7 +2,7 @@ package balancer
 
 import "net/netip"
 
-// The bounds of one service. Whoever may write one key in etcd must not exhaust the hosts that read it: a text of 50 KiB
+// The bounds of one service. A user who may write one key in etcd must not exhaust the hosts that read it: a text of 50 KiB
 // has room for 1,000 ports and 1,000 endpoints, and each endpoint of each port costs memory, kernel objects and checks.
 const (
 	// MaxFrontends bounds ports times VIPs.

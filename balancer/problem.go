@@ -14,7 +14,7 @@ const (
 	SeverityError Severity = "error"
 	// SeverityNearest: the service runs, but the mode in use serves the field in the nearest way that it can.
 	SeverityNearest Severity = "nearest"
-	// SeverityWarning: nothing is lost; somebody should look.
+	// SeverityWarning: nothing is lost; an operator should look.
 	SeverityWarning Severity = "warning"
 )
 

@@ -10,10 +10,10 @@ import (
 // fromEtcd reports whether s is in etcd, where others than this host's own administrators may write.
 func fromEtcd(s *Service) bool { return s.Origin.Key != "" }
 
-// ExecUser is whom exec checks run as where their definition names nobody, and vipd itself is root.
+// ExecUser is the user that exec checks run as where their definition names none, and vipd itself is root.
 const ExecUser = "nobody"
 
-// WantsUser reports whether s is in etcd and asks that programs run as somebody else than ExecUser. No node does that:
+// WantsUser reports whether s is in etcd and asks that programs run as another user than ExecUser. No node does that:
 // health.allow_exec lets others run programs on it, but not be root, nor a group that is as good.
 func WantsUser(s *Service) bool {
 	h := s.Health
@@ -97,7 +97,7 @@ func Untrusted(s *Service, reserved []Reserved) (all []Problem) {
 func alone(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // trusted reports whether a node whose addresses.allowed is this takes an endpoint at a from etcd. What listens on loopback
-// or link-local addresses is often open to whoever gets there, such as a cloud's metadata: nobody who may write in etcd is
+// or link-local addresses is often open to all who get there, such as a cloud's metadata: no user who may write in etcd is
 // to publish it at a VIP, nor to have checks sent to it. Loopback ones are taken where clients are programs of this host
 // (here), which get there anyway; else both are where allowed has a network of such addresses alone that holds a.
 func trusted(allowed []netip.Prefix, a netip.Addr, here bool) bool {

@@ -143,7 +143,7 @@ func enclosing(path string) func(yield func(string) bool) {
 // sets reports whether the table itself sets the field.
 func (r *reading) sets(field string) bool { return r.own[field] != nil }
 
-// setsInHealth reports whether the health table in use sets the field, whoever wrote that table.
+// setsInHealth reports whether the health table in use sets the field, the service's own or a default.
 func (r *reading) setsInHealth(field string) bool {
 	for _, from := range []map[string]any{r.own, r.defaulted} {
 		if table, ok := from["health"].(map[string]any); ok {
