@@ -71,7 +71,7 @@ func Remove(path string) error {
 func Leftovers(path string) (files []string) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
-		return nil // whoever needs the folder says so
+		return nil // the user of the folder says so
 	}
 	for _, e := range entries {
 		end, ok := strings.CutPrefix(e.Name(), filepath.Base(path)+".")
