@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Nearest returns the one of known that somebody who wrote word probably meant, or "" if none is near: about one slip
+// Nearest returns the one of known that word probably means, or "" if none is near: about one slip
 // (a letter too many, missing, wrong, or swapped with its neighbour) in three letters.
 func Nearest(word string, known []string) string {
 	const longest = 64

@@ -267,7 +267,7 @@ func describe(raw any) string {
 	return fmt.Sprintf("%v", raw)
 }
 
-// shorten keeps messages readable where somebody pasted a book.
+// shorten keeps messages readable where a value is long.
 func shorten(s string) string {
 	const most = 60
 	if len(s) <= most {
