@@ -57,7 +57,7 @@ type record struct {
 	// count is how many ejections are not forgotten; since is when one was last forgotten or over.
 	count int
 	since time.Time
-	// began and until are those of the ejection that goes on, by the clock that nobody sets.
+	// began and until are those of the ejection that goes on, by the monotonic clock.
 	began, until time.Time
 	// passed counts the checks in a row that passed since then.
 	passed int
@@ -110,7 +110,7 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 }
 
 // Answered takes in that t took a connection: its row of failures is over, and so is its ejection, if a connection was
-// tried there because nobody else took it.
+// tried there because no other took it.
 func (e *Ejections) Answered(t balancer.Target, now time.Time) (Ejected, bool) {
 	r := e.records[t]
 	if r == nil {

@@ -32,8 +32,8 @@ type Targets struct {
 }
 
 // Next returns the subject of each target of the services that have checks. env says whether services from etcd may run
-// programs (AllowExec): what they ask for is left out otherwise, unless others of a fleet may do it (Subject.Fleet; whoever
-// has it run looks at its type). Nobody runs them as somebody whom etcd names (balancer.WantsUser). Endpoints that the node
+// programs (AllowExec): what they ask for is left out otherwise, unless others of a fleet may do it (Subject.Fleet; the host that
+// runs it looks at its type). No node runs them as a user that etcd names (balancer.WantsUser). Endpoints that the node
 // does not use (Allowed) are not checked. What did not change keeps its place, so that snap.Diff of two answers costs what
 // changed.
 func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, Subject] {

@@ -13,7 +13,7 @@ type Wave struct {
 	Members int
 }
 
-// crowd is the fewest targets that go in step. What fewer do is no burden for anybody, so each keeps its own pace.
+// crowd is the fewest targets that go in step. What fewer do is no burden, so each keeps its own pace.
 const crowd = 5
 
 // NewWave returns the wave of a target that begins to turn now. It takes a moment until others that have failed together
