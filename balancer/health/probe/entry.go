@@ -24,7 +24,7 @@ type entry struct {
 	place    int // in the schedule; -1 means not there, but in a lane
 	seats    [circles]int
 	hurried  time.Time    // when its check was last brought forward because of others'
-	wave     *health.Wave // whom it turns with; nil means it does not
+	wave     *health.Wave // the targets it turns with; nil means it does not
 }
 
 // services are those that ask for it, in order.

@@ -16,7 +16,7 @@ import (
 // mostText is how much a certificate file may hold, in bytes: the authorities of a whole system are a quarter of it.
 const mostText = 1 << 20
 
-// files holds what a definition's certificate files said when they were last read. The paths may be anybody's who may write
+// files holds what a definition's certificate files said when they were last read. The paths may come from any user who may write
 // services, and a file system may hang: they are read apart from the checks, which wait no longer than they may take.
 type files struct {
 	health *balancer.Health

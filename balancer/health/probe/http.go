@@ -32,7 +32,7 @@ func (a *attempt) http(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		conn = secured // closing what is below is enough: nobody waits for our farewell
+		conn = secured // closing what is below is enough: no peer waits for a close notice
 	}
 	conn = a.record(conn)
 	req, err := a.request()

@@ -48,7 +48,7 @@ func kinds() map[balancer.HealthType]func(*attempt, context.Context) (string, er
 type attempt struct {
 	*Probe
 	at    netip.AddrPort
-	notes *transcript // nil means nobody wants to read it
+	notes *transcript // nil means no transcript is kept
 	// interrupts are those that end waiting for a connection with the context, to be called off at the end.
 	interrupts []func() bool
 }

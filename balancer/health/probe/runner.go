@@ -82,14 +82,14 @@ type Status struct {
 //     are. Entries keep their state as long as any target has them.
 //  2. A check that hangs delays no other: each runs in a goroutine of its own, and programs have a lane of their own.
 //  3. Cheap at 10,000 targets: one heap and one timer for all; what is due within a tick begins together; a result costs
-//     one push, and wakes nobody unless something has changed.
+//     one push, and wakes the loop only if something has changed.
 //  4. Targets that fail together are found out together: a failure has those checked that may have failed with it (see
 //     alarmLocked), and then they are checked in step (health.Wave).
 //  5. One report for what changes together: see Options.Gather.
 type Runner struct {
 	o      Options
 	wake   wake.Signal   // holds one token: look again
-	byHand chan struct{} // holds a token for each check that somebody asked for
+	byHand chan struct{} // holds a token for each check that a user asked for
 
 	mu       sync.Mutex // guards the rest
 	ctx      context.Context
@@ -197,7 +197,7 @@ func (r *Runner) beginLocked(l *lane) {
 			l.waiting = nil
 		}
 		if len(e.targets) == 0 {
-			continue // nobody wants it any more
+			continue // it is not wanted any more
 		}
 		l.running++
 		e.checking = true
@@ -343,7 +343,7 @@ func (r *Runner) Now(ctx context.Context, t balancer.Target) (health.Result, str
 	return r.Exchange(ctx, e.probe, e.key.at)
 }
 
-// mostByHand bounds the checks under way that somebody asked for. They have a lane of their own: who asks over and over
+// mostByHand bounds the checks under way that users asked for. They have a lane of their own: who asks over and over
 // must neither start any number of programs, nor keep those of the schedule waiting.
 const mostByHand = 4
 
@@ -395,7 +395,7 @@ func (r *Runner) Keep() []Kept {
 	return kept
 }
 
-// digest shortens a definition for the disk: what it says may be nobody else's business.
+// digest shortens a definition for the disk: what it says may be secret.
 func digest(definition string) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(definition))

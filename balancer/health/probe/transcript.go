@@ -134,7 +134,7 @@ func secretsOf(h *balancer.Health) []string {
 	return values
 }
 
-// record returns c, noting what goes over it where somebody wants to read it.
+// record returns c, noting what goes over it where a transcript is kept.
 func (a *attempt) record(c net.Conn) net.Conn {
 	if a.notes == nil {
 		return c

@@ -10,7 +10,7 @@ import (
 )
 
 // udp sends a datagram. With an expected text, an answer that holds it has to come; without, silence is as good as any
-// answer, and only the word of the host that nobody listens is a failure.
+// answer, and only the word of the host that nothing listens is a failure.
 func (a *attempt) udp(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "udp")
 	if err != nil {
