@@ -37,7 +37,7 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 		cmd.Stdin = bytes.NewReader(c.Input)
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: who, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = time.Second // somebody outside the group may hold the output open
+	cmd.WaitDelay = time.Second // a process outside the group may hold the output open
 	if err := cmd.Start(); err != nil {
 		return Result{}, fmt.Errorf("starting the program: %w", err)
 	}
@@ -60,7 +60,7 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 }
 
 // await waits until the process has ended or ctx is over, kills its whole group, and reports whether it ended by itself.
-// The process is not reaped before its group is killed: till then its number cannot be anybody else's.
+// The process is not reaped before its group is killed: till then its number can't be another process's.
 func await(ctx context.Context, pid int) bool {
 	ended := make(chan struct{})
 	var once sync.Once
@@ -81,7 +81,7 @@ func await(ctx context.Context, pid int) bool {
 	return intime
 }
 
-// identity returns whom a program runs as; nil means as vipd itself, which is not root then.
+// identity returns the user that a program runs as; nil means vipd's own, which is not root then.
 func identity(name string) (*syscall.Credential, error) {
 	root := os.Geteuid() == 0
 	if name == "" {
@@ -122,7 +122,7 @@ func identity(name string) (*syscall.Credential, error) {
 
 // tail keeps the last of what is written, and takes all of it.
 type tail struct {
-	mu  sync.Mutex // a reader may come while somebody still writes
+	mu  sync.Mutex // a reader may come while the program still writes
 	buf []byte
 }
 
