@@ -174,7 +174,7 @@ func (c *Council) Overdue(now time.Time) bool {
 }
 
 // count returns how many of the checkers of a seat count: all but those whose votes have been missing for too long. While
-// the board is away, nobody is missed.
+// the board is away, no checker is missed.
 func (c *Council) count(t balancer.Target, s *seat) int {
 	r, silent := &c.round, s.silent
 	s.silent, s.mute = nil, nil

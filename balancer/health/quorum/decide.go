@@ -36,7 +36,7 @@ func longest(up, down []Vote) (balancer.Verdict, time.Time) {
 	return balancer.HealthDown, down[0].Since
 }
 
-// guess is what whoever does not know what was decided makes of votes that don't decide: what most say.
+// guess is what a host that does not know what was decided makes of votes that don't decide: what most say.
 func guess(need int, votes []Vote) (balancer.Verdict, time.Time) {
 	up, down := of(votes, balancer.HealthUp), of(votes, balancer.HealthDown)
 	switch {

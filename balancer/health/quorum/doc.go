@@ -1,6 +1,6 @@
 // Package quorum lets the hosts of a fleet share health checks: three of them check a target, and what two of these
 // find is what all go by. It does no I/O and has no clock; the Board, in which hosts read each other's votes, is filled by
-// whoever has the connection (store/etcd).
+// the owner of the connection (store/etcd).
 //
 //	Board.Nodes  -> Checkers: which three  -> Council.Assign -> what this host checks -> probe.Runner -> its verdicts
 //	Board.Votes  -> Decide: the majority   -> Council.Judge  -> balancer.Inputs.Health                      |
@@ -9,7 +9,7 @@
 // # Who checks
 //
 // Rendezvous hashing: each node draws a number from its name and the address that is probed, and the Size best ones
-// check it. All hosts know the same nodes, so nobody has to be asked. A node that leaves moves only the targets that it
+// check it. All hosts know the same nodes, so no vote is needed. A node that leaves moves only the targets that it
 // had, each to one other node; one that joins takes its share, and moves no other. Services that ask for the same address
 // have the same checkers, so that what they share is checked once. Only nodes that may run programs check with programs.
 //
@@ -22,7 +22,7 @@
 //     row of results and the way to the board take is mute, and counts for nothing until it votes.
 //   - Of two that disagree, the vote counts that stands longest, whatever a host has known before: all hosts that read the
 //     same board come to the same.
-//   - A checker that is cut off from the target, and from nobody else, sees it down, and is outvoted by the two others.
+//   - A checker that is cut off from the target alone sees it down, and is outvoted by the two others.
 //   - A checker that can't carry the check out abstains (a vote that is neither up nor down), and counts for nothing: the
 //     others decide as if there were fewer. One that can't any more takes its vote back after a while.
 //   - Where no node checks at all, because none has said that it is there or all are mute, each host checks for itself.
