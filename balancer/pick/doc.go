@@ -36,6 +36,6 @@
 //     way: the shares are the same, the choices of each client are not.
 //
 // The hashes (FNV-1a with the finalizer of splitmix64) have no seed: nodes of a fleet, whatever their architecture,
-// choose alike, and so does a process after a restart. Whoever knows them can choose client addresses that meet on one
+// choose alike, and so does a process after a restart. A client that knows them can choose addresses that meet on one
 // backend, as with the kernel's.
 package pick

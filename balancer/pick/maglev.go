@@ -10,7 +10,7 @@ import (
 const (
 	// maglevSize is the number of slots: a prime, the smaller one of the two in the paper.
 	maglevSize = 65537
-	// maglevEmpty marks a slot that nobody has taken. Of more members than this, the last ones get no slots.
+	// maglevEmpty marks a slot that is not taken. Of more members than this, the last ones get no slots.
 	maglevEmpty = 1<<16 - 1
 	// maglevWork bounds the visits to members while a table is filled.
 	maglevWork = 4 * maglevSize

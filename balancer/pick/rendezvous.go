@@ -8,7 +8,7 @@ import (
 )
 
 // rendezvous chooses by highest random weight: each member draws a number from the hash of the key and its own
-// address, and the best one wins. Whoever goes or is skipped changes nothing between the others, so only its own keys
+// address, and the best one wins. A member that goes or is skipped changes nothing between the others, so only its own keys
 // move, and a member whose weight grows only gains keys.
 //
 // The numbers are exponentially distributed with the weight as rate, of which the least belongs to a member with the
