@@ -29,7 +29,7 @@ type node[K Ordered[K], V comparable] struct {
 	left, right *node[K, V]
 }
 
-// seed makes the priorities unpredictable to whoever chooses the keys. It is set once and never changes, for all
+// seed makes the priorities unpredictable to those who choose the keys. It is set once and never changes, for all
 // versions of all maps must agree on it.
 var seed = maphash.MakeSeed()
 
