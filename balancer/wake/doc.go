@@ -1,2 +1,2 @@
-// Package wake tells loops to look again. It carries no values: whoever is woken looks at what there is now.
+// Package wake tells loops to look again. It carries no values: a loop that is woken looks at what there is now.
 package wake
