@@ -181,7 +181,7 @@ func lockFile(runDir string) string { return filepath.Join(runDir, "vipd.lock") 
 // hold keeps daemons from a run_dir for as long as a cleanup takes.
 type hold struct {
 	lock *os.File // nil means there is nothing to hold
-	made bool     // the cleanup's own, which nobody left behind
+	made bool     // the cleanup's own, not a leftover
 }
 
 // holdRunDir takes the lock that a daemon has for its whole life. It finds one in another network namespace, and one that may
@@ -202,7 +202,7 @@ func holdRunDir(dir string, force bool) (*hold, error) {
 	return h, err
 }
 
-// release lets go, and removes the lock file if nobody else made it.
+// release lets go, and removes the lock file if this cleanup made it.
 func (h *hold) release() error {
 	if h.lock == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// columns is how many columns a terminal has; 0 means nobody knows.
+// columns is how many columns a terminal has; 0 means unknown.
 func columns(f *os.File) int {
 	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	if err != nil {

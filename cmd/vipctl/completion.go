@@ -96,7 +96,7 @@ func completeVerb() *verb {
 	}
 }
 
-// completionWait bounds the questions to the daemon: somebody has pressed Tab.
+// completionWait bounds the questions to the daemon: a user waits behind Tab.
 const completionWait = time.Second
 
 // runComplete never fails: a Tab that finds nothing is no error.
@@ -160,7 +160,7 @@ func offers(c *call, before []string, last string) []string {
 	return nil
 }
 
-// placeFlags say whom to ask for names: the daemon, or etcd.
+// placeFlags say what to ask for names: the daemon, or etcd.
 func placeFlags() []string {
 	names := []string{"socket", "config"}
 	for _, f := range fleetFlags() {

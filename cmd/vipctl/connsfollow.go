@@ -56,7 +56,7 @@ func (p *printer) connectionEvent(e *api.ConnectionEvent) string {
 	return line + "\n"
 }
 
-// killConnections ends connections, after a question where somebody can answer it.
+// killConnections ends connections, after a question on a terminal.
 func (c *call) killConnections(q dataplane.ConnectionQuery) error {
 	if q == (dataplane.ConnectionQuery{}) {
 		return wrongUse("--kill needs SERVICE, --client, --endpoint or --state; for example: vipctl conns web --client 10.0.0.7 --kill")

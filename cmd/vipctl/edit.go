@@ -30,7 +30,7 @@ func (e *edit) refuse() error {
 }
 
 // write carries out the changes, one transaction each: first what comes, then what goes, so that a key that moves from
-// one service to another is never nobody's. Who was overtaken by somebody else's edit is told, and the others go on.
+// one service to another always has an owner. A change that was overtaken by another edit is reported, and the others go on.
 func (e *edit) write() error {
 	slices.SortStableFunc(e.intents, func(a, b *intent) int {
 		return cmp.Or(cmp.Compare(last(a), last(b)), a.Name.Compare(b.Name))
@@ -65,7 +65,7 @@ func (e *edit) write() error {
 	return e.writeVIPs()
 }
 
-// agrees reports whether somebody else, who was faster, wanted the same.
+// agrees reports whether the edit that was faster wanted the same.
 func (e *edit) agrees(i *intent, conflict *etcd.ConflictError) bool {
 	if i.fields == nil {
 		return conflict.Revision == 0
@@ -117,7 +117,7 @@ func (e *edit) writeOne(i *intent, left []*intent) error {
 	return errors.New("others claim addresses or ports all the time")
 }
 
-// takenError says that a change claims what somebody else has come to claim since it was checked.
+// takenError says that a change claims what another service has come to claim since it was checked.
 type takenError struct{ problems []balancer.Problem }
 
 // Error has the problems in one line.
@@ -158,7 +158,7 @@ func (c *call) author() string {
 }
 
 // look reads once more after writing, unless there is nothing new to see: which addresses the services were given, and
-// whether somebody else has written meanwhile.
+// whether another client has written meanwhile.
 func (e *edit) look() (others bool, err error) {
 	var written []*intent
 	newest, given := int64(0), false

@@ -177,7 +177,7 @@ func (l *eventList) follow() error {
 	})
 }
 
-// missed says how many events are lost. Nobody knows what they were about: it is all that is gone.
+// missed says how many events are lost.
 func (l *eventList) missed(n uint64) string {
 	if l.query.Service == "" && l.query.Kind == "" {
 		return count(n, "event") + " were lost before they could be shown"

@@ -41,7 +41,7 @@ func recursiveFlag() cli.Flag {
 type written struct {
 	name   balancer.Name
 	fields map[string]any
-	// service is what the fields come to without anybody's defaults.
+	// service is what the fields come to without defaults.
 	service *balancer.Service
 	where   balancer.Locator
 	// unknown are the fields that this version does not know.

@@ -79,7 +79,7 @@ func besides(e *api.Endpoint) (all []string) {
 	return all
 }
 
-// takenOut says who keeps an endpoint from new connections, and why; "" means nobody does.
+// takenOut says who keeps an endpoint from new connections, and why; "" means nothing does.
 func takenOut(e *api.Endpoint) string {
 	o, what := e.Override, ""
 	switch {

@@ -126,7 +126,7 @@ func lacksFile(path string) string {
 	if path == "" {
 		return ""
 	}
-	// One that may not be looked at is another's business: vipd may be somebody who may.
+	// One that this user may not look at is left out: vipd may be allowed to.
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 		return "there is no file " + path + " on this host"

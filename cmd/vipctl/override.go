@@ -21,7 +21,7 @@ type overrider interface {
 	await() error
 }
 
-// overrider finds out whom the request is for. That is the daemon where no etcd is named, and either the socket is, or
+// overrider finds out what the request is for. That is the daemon where no etcd is named, and either the socket is, or
 // services come from files, or the service of the request does.
 func (c *call) overrider(q api.OverrideRequest) (overrider, error) {
 	if c.fleet.takesOverrides() {

@@ -62,7 +62,7 @@ func (p *printer) printRows(rows any, t *table.Table, empty string) error {
 	return p.printTable(t, empty)
 }
 
-// room is how wide a table may be that is moved in by so much; 0 means as wide as it is. Only somebody who watches can ask for
+// room is how wide a table may be that is moved in by so much; 0 means as wide as it is. Only a user at a terminal can ask for
 // more.
 func (p *printer) room(in int) int {
 	if p.width == 0 || p.format == formWide {

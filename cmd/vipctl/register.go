@@ -196,7 +196,7 @@ func (r *registration) name() string { return string(r.id.Service) + "/" + r.id.
 
 // noteUnknownService says where the service is not in etcd. Where it can't be read, there is no note.
 func (r *registration) noteUnknownService() {
-	ctx, cancel := context.WithTimeout(r, etcd.MinTTL/2) // meanwhile nobody renews the lease
+	ctx, cancel := context.WithTimeout(r, etcd.MinTTL/2) // meanwhile the lease is not renewed
 	defer cancel()
 	if s, err := r.writer.Service(ctx, r.id.Service); err == nil && s == nil {
 		r.hint("there is no service %s in etcd yet, so no node uses the endpoint", r.id.Service)
@@ -294,7 +294,7 @@ func (r *registration) drainTimeout(ctx context.Context) (most time.Duration, kn
 	case err != nil || s != nil && s.Service == nil:
 		return defaultDrain, false
 	case s == nil:
-		return 0, true // nobody uses it
+		return 0, true // no node uses it
 	}
 	return s.Service.DrainTimeout, true
 }

@@ -150,7 +150,7 @@ const (
 
 func fleetPace() pace { return pace{fleetInterval, fleetFirstPatience, fleetPatience} }
 
-// errNobody ends a vigil over nobody.
+// errNobody ends a vigil over no node.
 var errNobody = errors.New("no vipd runs here: none has a status in this etcd under this prefix")
 
 // keep looks at the nodes again and again until it waits for none, and hands those that it waits for to show. It returns

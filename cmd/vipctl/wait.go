@@ -114,7 +114,7 @@ func (c *call) applied(v *vigil) error {
 	return c.print(fmt.Sprintf("revision %d is applied on %s%s\n", v.revision, count(len(v.done), "node"), how))
 }
 
-// watcher shows whom a vigil waits for: on a terminal in one line that changes, elsewhere a line now and then when it is
+// watcher shows which nodes a vigil waits for: on a terminal in one line that changes, elsewhere a line now and then when it is
 // others.
 type watcher struct {
 	progress
