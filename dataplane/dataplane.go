@@ -18,7 +18,7 @@ type Dataplane interface {
 	Capabilities() balancer.Capabilities
 	// Digest is a hash of what f comes to in this dataplane: frontends with equal digests need no Apply between them.
 	Digest(f *balancer.Frontend) Digest
-	// Observe reads what of ours is there, whoever put it there. It is the full comparison: its cost may grow with the
+	// Observe reads what of ours is there, also an earlier process's. It is the full comparison: its cost may grow with the
 	// number of frontends.
 	Observe(ctx context.Context) (Observation, error)
 	// Intact is a cheap look whether all of ours is still there; the reason says what is missing. Asked every second.

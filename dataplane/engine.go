@@ -19,9 +19,9 @@ type Options struct {
 	Dataplane Dataplane
 	Host      Host
 	Log       *slog.Logger
-	// Metrics hears of every sync; nil means nobody does.
+	// Metrics hears of every sync; nil means there are none.
 	Metrics Metrics
-	// Trace hears of each round that had work; nil means nobody does. It is called by one goroutine and must not block.
+	// Trace hears of each round that had work; nil means there is none. It is called by one goroutine and must not block.
 	Trace func(*Round)
 	// MinInterval spaces syncs; the first change after quiet is carried out at once. Default 100ms.
 	MinInterval time.Duration
@@ -39,7 +39,7 @@ type Metrics interface {
 	Synced(full bool, took time.Duration, changes int, failed bool)
 	// Programmed tells how long after it was seen a change was carried out.
 	Programmed(latency time.Duration)
-	// Repaired tells of n things of ours that someone else had broken or removed, and what was noticed first; "" where
+	// Repaired tells of n things of ours that another program had broken or removed, and what was noticed first; "" where
 	// that is frontends alone.
 	Repaired(n int, what string)
 }
@@ -79,7 +79,7 @@ type Engine struct {
 	wholeDue   time.Time // when what is not about single keys is to be tried again; zero means it is in order
 	wholeTries int
 	resync     bool   // the next sync observes first
-	repair     bool   // what the next Observe finds missing was broken by someone
+	repair     bool   // what the next Observe finds missing was broken by another program
 	damage     string // what was noticed of that
 	broken     broken // what was found broken, and is not mended yet
 	report     Status
@@ -206,11 +206,11 @@ func (e *Engine) Wanted() (balancer.Desired, bool) {
 // dataplane or the host hangs.
 func (e *Engine) Progress() time.Time { return e.began.Add(time.Duration(e.progress.Load())) }
 
-// comesRound notes that nothing hangs, by the clock that nobody sets.
+// comesRound records the loop's progress on the monotonic clock.
 func (e *Engine) comesRound() { e.progress.Store(int64(time.Since(e.began))) }
 
 // Run carries out what is Set until ctx ends, and returns nil then. It leaves the dataplane as it is: closing that is
-// up to whoever made it.
+// up to its maker.
 func (e *Engine) Run(ctx context.Context) error {
 	probe := time.NewTicker(e.ProbeInterval)
 	defer probe.Stop()
@@ -300,7 +300,7 @@ func (e *Engine) damaged(ctx context.Context) bool {
 		return false
 	}
 	reason, err := e.Dataplane.Intact(ctx)
-	if reason == "" { // one that can't be looked at keeps nobody from looking at the other
+	if reason == "" { // one that can't be looked at does not keep the other from it
 		var alsoErr error
 		reason, alsoErr = e.Host.Intact(ctx)
 		err = errors.Join(err, alsoErr)

@@ -22,7 +22,7 @@ type Status struct {
 	// Failing are the keys in backoff, with the error of the last try.
 	Failing map[balancer.Key]error
 	// Last is when the last sync that had work ended, with its length, whether it compared in full, the number of keys
-	// that it changed, and its first failure. Whoever made the engine tells people of that.
+	// that it changed, and its first failure. The engine's maker reports it.
 	Last         time.Time
 	LastDuration time.Duration
 	LastFull     bool

@@ -103,8 +103,7 @@ func (e *Engine) repaired() {
 	}
 }
 
-// some reports whether anything of want is carried out: of a state of which nothing at all could be, nobody should say
-// that it is.
+// some reports whether anything of want is carried out: a state of which nothing at all could be is not ready.
 func (e *Engine) some(want balancer.Desired) bool {
 	return want.Frontends.Len() == 0 || len(e.retries) < want.Frontends.Len()
 }
@@ -143,7 +142,7 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 }
 
 // apply carries out what differs and is not waiting out a backoff: first what has not failed by itself, so that what has
-// keeps nobody waiting.
+// blocks no caller.
 func (e *Engine) apply(ctx context.Context, want balancer.Desired) *applying {
 	var fresh, failed []Change
 	a := &applying{Engine: e, ctx: ctx}

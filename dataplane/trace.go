@@ -29,7 +29,7 @@ type Step struct {
 	Err       error
 }
 
-// step does one step of a round, and notes it where somebody hears of it.
+// step does one step of a round, and records it for Trace.
 func (e *Engine) step(name string, frontends int, do func() error) error {
 	if e.Trace == nil {
 		return do()
