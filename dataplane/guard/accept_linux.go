@@ -12,8 +12,8 @@ import (
 )
 
 // acceptor lets our connections through the filters of iptables: what a chain of those drops, no table of nf_tables can accept.
-// It is there where iptables has filters, for which it looks again whenever somebody changes rules. Other firewalls have to be
-// told by whoever runs them, which doctor says.
+// It is there where iptables has filters, for which it looks again whenever rules change. Other firewalls have to be
+// told by their administrators, which doctor says.
 type acceptor struct {
 	*legacy
 	conn *nft.Conn
@@ -26,8 +26,8 @@ func newAcceptor(w *wanted, o Options, conn *nft.Conn) *acceptor {
 	return &acceptor{legacy: l, conn: conn}
 }
 
-// filtered reports whether iptables has filters, in either variant: they are there as soon as somebody has asked for them. A
-// table of that name without its chains is somebody's own.
+// filtered reports whether iptables has filters, in either variant: they are there as soon as a program has asked for them. A
+// table of that name without its chains is another program's.
 func (a *acceptor) filtered() bool {
 	table, names := nft.Table{Family: nft.IPv4, Name: "filter"}, "/proc/net/ip_tables_names"
 	if a.family == ipset.IPv6 {
@@ -94,7 +94,7 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 		return "iptables has filters now", nil
 	}
 	if a.ready && !a.filtered() {
-		a.ready = false // whoever had them has gone, with our rules
+		a.ready = false // they went, with our rules
 		a.forget()
 	}
 	if !a.ready {

@@ -34,7 +34,7 @@ func (t *native) List(set string) ([]ipset.Entry, error) {
 	return entries, nil
 }
 
-// entryOf reads an element. One that is none of ours becomes an entry that nobody wants.
+// entryOf reads an element. One that is none of ours becomes an entry that is not wanted.
 func entryOf(e *nft.Elem, of ipset.Family) (entry ipset.Entry) {
 	size := 4
 	if of == ipset.IPv6 {

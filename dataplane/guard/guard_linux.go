@@ -22,7 +22,7 @@ type Guard struct {
 // family is the guard of one family.
 type family struct {
 	*wanted
-	// form is how it stands in the kernel; nil means nobody has had to know.
+	// form is how it stands in the kernel; nil means that it is not chosen yet.
 	form form
 	// choose finds out which form works here.
 	choose func() form
@@ -32,7 +32,7 @@ type family struct {
 type form interface {
 	// prepare puts in force what restricts, and closes what shall not be open any more.
 	prepare(ctx context.Context) error
-	// finish opens what was applied, and removes what nobody needs.
+	// finish opens what was applied, and removes what is not needed.
 	finish(ctx context.Context) error
 	// obey has the next prepare follow the mode and the interfaces.
 	obey()

@@ -70,7 +70,7 @@ func (g *legacy) restrict() error {
 	return nil
 }
 
-// syncSets puts in what was applied, and takes out what nobody wants.
+// syncSets adds what was applied, and deletes what is not wanted.
 func (g *legacy) syncSets(ctx context.Context) error {
 	for _, m := range slices.Backward(g.members) {
 		if g.has(m) {

@@ -24,7 +24,7 @@ type Tool interface {
 // Goals, and how each is met:
 //  1. Restrictions are in force before what they are for: entries of early sets follow the union of what is wanted and
 //     what is applied, and come in with prepare; what opens a port is in the others, which follow the intersection: it
-//     comes in with finish, and goes with prepare. What an applied frontend is, nobody may know: its entries stay.
+//     comes in with finish, and goes with prepare. Where an applied frontend is unknown, its entries stay.
 //  2. Work is what changed: entries are counted by those who want them, and only differences reach the kernel. Rules
 //     change with the networks that cover all VIPs, and with the host's interfaces.
 //  3. Traffic for no VIP pays nearly nothing: see plan and cover.
@@ -137,7 +137,7 @@ func (g *legacy) prepare(ctx context.Context) error {
 	return g.note(g.establish(ctx))
 }
 
-// finish opens what was applied, and removes what nobody needs.
+// finish opens what was applied, and removes what is not needed.
 func (g *legacy) finish(ctx context.Context) error {
 	if !g.needed() {
 		return g.note(g.leave(ctx))

@@ -32,7 +32,7 @@ type members struct {
 	kernel setKernel
 	family ipset.Family
 	name   string
-	// count says how many want each entry; those that nobody wants are not in it. In sets that are not early it counts
+	// count says how many frontends want each entry; unwanted ones are not in it. In sets that are not early it counts
 	// applied frontends, and asked wanted ones.
 	count, asked map[ipset.Entry]int
 	have         map[ipset.Entry]bool
@@ -40,13 +40,13 @@ type members struct {
 	// made: to walk through a map takes as long as it once was large, so that it is made anew after a full load.
 	dirty map[ipset.Entry]bool
 	most  int
-	// veto, unless nil, says which entries stay out, whoever wants them.
+	// veto, unless nil, says which entries stay out even if they are wanted.
 	veto func(ipset.Entry) bool
 	// disjoint: the kernel takes no network beside one that contains it, and no second MSS, of which the least counts. near has
 	// those at each place.
 	disjoint bool
 	near     map[ipset.Entry]map[ipset.Entry]bool
-	// kept says which entries stay in though nobody wants them.
+	// kept says which unwanted entries stay in.
 	kept func(ipset.Entry) bool
 	// state is what is known of the set itself; lacking is why the kernel can't have it.
 	state   setState

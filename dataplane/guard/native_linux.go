@@ -229,7 +229,7 @@ func (t *native) restrict() error {
 	return nil
 }
 
-// syncSets takes out what nobody wants, and puts in what was applied.
+// syncSets deletes what is not wanted, and adds what was applied.
 func (t *native) syncSets() error {
 	for _, m := range t.members {
 		if !t.has(m) || len(m.dirty) == 0 {

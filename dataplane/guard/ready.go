@@ -75,7 +75,7 @@ func (g *legacy) unrestrictable() error {
 }
 
 // unrestricted reports whether c is none of the guard's business: it has no source ranges, or was served within the same
-// ones before, so that applying it lets nobody in who was not.
+// ones before, so that applying it admits no new clients.
 func unrestricted(c dataplane.Change) bool {
 	f := c.New
 	return len(f.Sources) == 0 || f.Addr.IsLoopback() || c.Old != nil && c.Old.Serves() && slices.Equal(c.Old.Sources, f.Sources)

@@ -118,7 +118,7 @@ func (r *Redirects) Close(ctx context.Context) error {
 	return nil
 }
 
-// remove removes redirects in every form, whoever made them.
+// remove removes redirects in every form, also an earlier process's.
 func (r *Redirects) remove(ctx context.Context) error {
 	var failed error
 	for _, tool := range xtables.Existing(ctx, xtables.Family(r.rules.family)) {

@@ -9,7 +9,7 @@ import (
 )
 
 // What iptables says when the kernel lacks something, it also says when there was no memory for a moment, or when
-// somebody changed a rule that was to be deleted. So a refusal is an error at first, which the engine tries again soon.
+// another program changed a rule that was to be deleted. So a refusal is an error at first, which the engine tries again soon.
 // What is refused for as long as refusedAfter is done without, and tried again all the same, at a pace that costs a host
 // nothing that really lacks it.
 const (

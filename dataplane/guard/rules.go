@@ -116,7 +116,7 @@ func parts() []partDef {
 	}
 }
 
-// fresh are the states of packets that open connections, as far as anybody knows.
+// fresh are the states of packets that open connections, as far as is known.
 const fresh = "-m conntrack --ctstate NEW,UNTRACKED"
 
 // heldChains keep the held addresses closed but for the ports of services, and ping. Before the first of an address's
@@ -202,7 +202,7 @@ func clampJumps(p *plan) []jump {
 // link. Where a link to the endpoint takes less and the messages that say so are filtered, the connection would hang.
 const clampRule = opensTCP + " -j TCPMSS --clamp-mss-to-pmtu"
 
-// verdictChains let in and through what belongs to our connections, and refuse for frontends that have nobody to serve.
+// verdictChains let in and through what belongs to our connections, and refuse for frontends without active backends.
 func verdictChains(p *plan) []chain {
 	const (
 		known      = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
@@ -215,7 +215,7 @@ func verdictChains(p *plan) []chain {
 			name, name, both(p.bits.never), both(p.bits.masquerade)))
 	}
 	// What stays on the host is refused when it comes in: a program whose datagram is refused going out is told that it
-	// may not send, not that nobody is there.
+	// may not send, not that nothing listens.
 	leaving := []string{"! -o lo -m conntrack --ctstate NEW " + refused}
 	if p.mode.LocalIn { // what virtual servers forward goes out here; what programs of this host begin is for others to judge
 		leaving = append([]string{known, "-m addrtype ! --src-type LOCAL -j ACCEPT"}, leaving...)

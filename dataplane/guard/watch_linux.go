@@ -17,7 +17,7 @@ type tableReader interface {
 
 var _ tableReader = (*xtables.Tool)(nil)
 
-// watch implements ruleWatch: it compares a table when anybody has changed it since it was last found to be as we left
+// watch implements ruleWatch: it compares a table that was changed since it was last found to be as we left
 // it. The mode changes its rules all the time, so that this is paced.
 type watch struct {
 	tables map[string]*watched
