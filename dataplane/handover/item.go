@@ -6,7 +6,7 @@ import "errors"
 type Item struct {
 	// Data describes it, in the sender's form.
 	Data []byte
-	// Files are its descriptors. Whoever has the Item closes them.
+	// Files are its descriptors. The owner of the Item closes them.
 	Files []int
 }
 

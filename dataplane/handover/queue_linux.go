@@ -123,7 +123,7 @@ func (q *Queue) Close() error {
 	return q.conn.Close()
 }
 
-// Close closes the descriptors of an item that nobody wants.
+// Close closes the descriptors of an unwanted item.
 func (i Item) Close() {
 	for _, fd := range i.Files {
 		_ = unix.Close(fd)
