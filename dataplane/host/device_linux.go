@@ -17,7 +17,7 @@ const (
 	madeDevice     deviceKind = "made"     // a dummy of ours
 	loopbackDevice deviceKind = "loopback" // lo
 	realDevice     deviceKind = "real"     // a link with neighbours
-	otherDummy     deviceKind = "dummy"    // a dummy of somebody else
+	otherDummy     deviceKind = "dummy"    // a dummy that vipd did not make
 )
 
 // deviceAlias marks the devices that vipd made, for those who look and for a vipd that has lost its ledger.

@@ -192,7 +192,7 @@ func (h *Host) move(ctx context.Context, fresh, gone []netip.Addr) error {
 		all = append(all, h.removeOurs(a))
 	}
 	all = append(all, h.rerouteAll(), h.unshadow(ctx), h.strictARP(), h.forwarding(), h.virtualServers(), h.ledger.save())
-	h.announceAll() // what is back after somebody took it away
+	h.announceAll() // what is back after it was removed
 	h.publish()
 	return errors.Join(all...)
 }

@@ -19,7 +19,7 @@ type Options struct {
 	// Interface is the device that holds VIPs. One whose name begins with "vipd" is a dummy device that vipd makes; any
 	// other has to exist.
 	Interface string
-	// Bind: add VIPs that are not local. Without it someone else owns the addresses, and they are used as they come.
+	// Bind: add VIPs that are not local. Without it another program owns the addresses, and they are used as they come.
 	Bind bool
 	// StrictARP: while VIPs are held on vipd0 or lo, answer no ARP request for them.
 	StrictARP bool
@@ -82,7 +82,7 @@ const (
 	nowhere = "none"
 )
 
-// notLocal is the problem with a wanted VIP that nobody holds.
+// notLocal is the problem with a wanted VIP that this host does not hold.
 func notLocal(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityError, Field: "vips", Text: fmt.Sprintf("%s is not local: %s", held.Addr, held.Note)}
 	for key, f := range wanted.From(balancer.Key{Addr: held.Addr}) {

@@ -186,7 +186,7 @@ func (h *Host) Close() error {
 }
 
 // Refuse has the addresses that vipd holds refuse new connections, while what is established goes on: for the time in
-// which a dataplane is closed, when nobody else is to answer in its place. Release follows.
+// which a dataplane is closed, when no other program is to answer in its place. Release follows.
 func (h *Host) Refuse(ctx context.Context) error { return h.Prepare(ctx, balancer.Desired{}) }
 
 // Release removes all that this Host holds and made, as if nothing were wanted: the addresses first, which refuse new

@@ -195,7 +195,7 @@ func (h *Host) addressesIntact() (reason string) {
 	return ""
 }
 
-// lookAtSysctls sets again what somebody has changed, and shows what has been mended by hand, or needs to be.
+// lookAtSysctls restores changed sysctls, and shows what was mended by hand or needs to be.
 func (h *Host) lookAtSysctls() error {
 	before := slices.Concat(h.arp, h.unforwarded, h.untuned)
 	err := errors.Join(h.strictARP(), h.forwarding(), h.virtualServers(), h.ledger.save())
@@ -205,7 +205,7 @@ func (h *Host) lookAtSysctls() error {
 	return err
 }
 
-// mend notes what of ours somebody has changed, and is mended.
+// mend records what was changed of ours and is repaired.
 func (h *Host) mend(what string) { h.mended = append(h.mended, what) }
 
 // Mended implements dataplane.Host.

@@ -17,7 +17,7 @@ type announcements struct {
 	unheard     string
 }
 
-// notYet is why a route is missing that nobody has tried to add.
+// notYet is why a route is missing that was not tried yet.
 const notYet = "it was not tried yet"
 
 // rerouteAll gives held addresses their routes: those that have none yet, and all where the source has changed.

@@ -33,11 +33,11 @@ type routes struct {
 	arriving, shadowed map[netip.Addr]bool
 }
 
-// routeProtocol marks our routes, so that they are recognised without any memory. The number is nobody else's in
+// routeProtocol marks our routes, so that they are recognised without any memory. The number is unused in
 // iproute2's list.
 const routeProtocol = 118
 
-// Addresses that nobody has (RFC 5737, RFC 3849): asking the kernel for the way there gives the address with which the
+// Addresses for documentation (RFC 5737, RFC 3849): asking the kernel for the way there gives the address with which the
 // node speaks to the world.
 func world() [2]netip.Addr {
 	return [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
@@ -125,7 +125,7 @@ func (h *Host) ourRoutes() []netlink.Route {
 // error or nil for each.
 //
 // For IPv4 the route comes before the kernel's own, which stays: when the node's address goes, the VIP is still local.
-// For IPv6 the kernel's own has a metric that nobody else can have, so it goes once ours is there, see unshadow; should
+// For IPv6 the kernel's own has a metric that others can't have, so it goes once ours is there, see unshadow; should
 // the node's address go, the kernel keeps our route without it.
 func (h *Host) route(family int, addrs []netip.Addr) []error {
 	src := h.source[family]

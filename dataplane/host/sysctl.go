@@ -104,7 +104,7 @@ func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what
 			continue
 		}
 		_, before := l.Sysctls[m.name]
-		// A value that somebody gave it since we did is what is to come back.
+		// A value that another program set since is what cleanup restores.
 		l.setSysctl(m.name, sysctlRecord{Old: text, Set: strconv.Itoa(m.value)})
 		if err := l.save(); err != nil {
 			l.dropSysctl(m.name)
@@ -123,7 +123,7 @@ func sysctlProblem(m minimum, reason string) balancer.Problem {
 	return balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf("%s: %s: sysctl -w %s=%d", m.loss, reason, m.name, m.value)}
 }
 
-// restoreSysctls gives sysctls their old values back, but for those that somebody else has changed since. It returns
+// restoreSysctls gives sysctls their old values back, but for those that another program has changed since. It returns
 // the names of those that it changed.
 func restoreSysctls(s sysctls, l *ledger, which []string) ([]string, error) {
 	var done []string
