@@ -33,7 +33,7 @@ const endsBuffer = 8 << 20
 type Ends struct{ socket *socket }
 
 // Subscribe begins a subscription in the calling thread's network namespace: flows that end from then on are told. With
-// sysctl net.netfilter.nf_conntrack_events=2, the default from Linux 5.19 on, the ends of flows that began while nobody in
+// sysctl net.netfilter.nf_conntrack_events=2, the default from Linux 5.19 on, the ends of flows that began while no program in
 // the namespace had a subscription are never told.
 func Subscribe() (*Ends, error) { return subscribeTo(nil, groupDestroy) }
 

@@ -16,13 +16,13 @@ import (
 // the calling thread's network namespace:
 //
 //   - The flow of a connection that is refused ends at once, before it has seen a reply, and the end is told. The kernel
-//     itself is given a filter, so that the ends of all other flows wake nobody.
+//     itself is given a filter, so that the ends of all other flows wake no reader.
 //   - A connection without an answer is a flow in syn-sent, which is there at one look and still there at the next. A look
 //     walks the whole table, at some 0.3 us a flow and 30 ns a bucket (8 ms at the 262,144 that a host of 16 GiB has), but
 //     only flows without a reply are listed.
 //
 // of says which backend a flow is to; false: it is of no interest. tell is called for each flow once, by one goroutine at a
-// time. Looks take at most half a hundredth of the time, and are the rarer for it where the table is large; while somebody
+// time. Looks take at most half a hundredth of the time, and are the rarer for it where the table is large; while another reader
 // listens to ends, each costs the kernel 1.4 us more. Run ends with ctx, and returns nil then.
 type Unanswered struct {
 	conn *Conn
