@@ -163,7 +163,7 @@ func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	k := f.Key
 	fl.wanted[k] = f
 	if k.Proto != balancer.UDP && (fl.found[k] || was == nil && fl.leaving[k] == nil) {
-		// Endpoints may have gone while nobody looked, or another mode has served: those connections have the time that they
+		// Endpoints may have gone while vipd was down, or another mode has served: those connections have the time that they
 		// would have had there.
 		fl.leaving[k] = &leave{until: now.Add(f.DrainTimeout), port: counters.Port{Service: f.Service, Name: f.Port}}
 	}
@@ -224,7 +224,7 @@ func (fl *Flows) dueLocked(k balancer.Key, now time.Time) {
 	}
 }
 
-// forgetLocked drops what nobody will ask for any more.
+// forgetLocked drops what is no longer needed.
 func (fl *Flows) forgetLocked(now time.Time) {
 	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(lastWords).Before(now) })
 }
@@ -250,7 +250,7 @@ func (fl *Flows) judge(keys map[balancer.Key]bool, now time.Time) func(*conntrac
 // frontend's, and still has time.
 func stale(flow *conntrack.Flow, f *balancer.Frontend, kept bool, now time.Time) bool {
 	if !flow.Status.Has(conntrack.DstNAT) && flow.Backend() == flow.Orig.Dst {
-		// It began before the service was there. A connection that was answered is somebody else's. With dr and tunnel, conntrack
+		// It began before the service was there. A connection that was answered is not vipd's. With dr and tunnel, conntrack
 		// has nothing to change, and no answer comes by that would tell one flow from another.
 		direct := f != nil && (f.Forward == balancer.DRForward || f.Forward == balancer.TunnelForward)
 		return f != nil && !direct && f.Serves() && (f.Proto == balancer.UDP || !flow.Status.Has(conntrack.SeenReply))

@@ -32,7 +32,7 @@ func (fl *Flows) frontend(k balancer.Key) *balancer.Frontend {
 	return fl.wanted[k]
 }
 
-// leadsTo reports whether a backend is one of the frontend's, or was. A flow to another target was made by somebody else:
+// leadsTo reports whether a backend is one of the frontend's, or was. A flow to another target is not of these rules:
 // userspace mode, before a switch, has led it to its own port.
 func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	if slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.Addr == backend }) {
@@ -131,7 +131,7 @@ func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	return counters.Port{}, false
 }
 
-// look counts the flows there are, unless that was done just now, or somebody else is at it.
+// look counts the flows there are, unless that was done just now, or is being done.
 func (t *traffic) look(ctx context.Context) error {
 	if !t.looking.TryLock() {
 		return nil
@@ -195,7 +195,7 @@ func (t *traffic) bytes(k counters.Port) volume {
 	return shown
 }
 
-// prune forgets the bytes of ports that nobody has asked for in as long as connections are remembered of what is gone.
+// prune forgets the bytes of ports that were not asked for in as long as connections are remembered of what is gone.
 func (t *traffic) prune(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
