@@ -8,7 +8,7 @@
 //	})
 //
 // The kernel is asked to change what an Op says and nothing besides: what is there already, or is not there, is an
-// error of that Op. Nothing is remembered here, and no virtual server is anybody's: whose it is, is for callers to
+// error of that Op. Nothing is remembered here, not even who made a virtual server: that is for callers to
 // know.
 //
 // # How it is asked

@@ -12,11 +12,11 @@ import (
 
 // Kernel is the IPVS of the kernel, in the network namespace that the process runs in.
 //
-// Whoever asks takes the one socket, and hands it to a goroutine that speaks with the kernel while the asker watches: a
+// A caller takes the one socket, and hands it to a goroutine that speaks with the kernel while the caller watches: a
 // call into the kernel can't be interrupted, and may hang on its lock or on a module that it loads. When an answer does
 // not come in time, that socket and goroutine are given up, and the next question goes over a new socket.
 type Kernel struct {
-	// turn holds the socket for whoever is next; nil means it is to be opened first.
+	// turn holds the socket for the next caller; nil means it is to be opened first.
 	turn chan *socket
 	// done is closed by Close.
 	done chan struct{}
@@ -83,7 +83,7 @@ func (k *Kernel) take(ctx context.Context) (s *socket, err error) {
 }
 
 // ask sends what write puts together and lets read have the answers, or returns ErrNoAnswer when that takes too long.
-// What read changes besides what it returns, nobody may look at then.
+// What read changes besides its results must not be used then.
 func ask[T any](ctx context.Context, k *Kernel, write func(*socket), read func(*socket) (T, error)) (T, error) {
 	s, err := k.take(ctx)
 	if err != nil {
@@ -98,7 +98,7 @@ func ask[T any](ctx context.Context, k *Kernel, write func(*socket), read func(*
 		}
 		return read(s)
 	})
-	if late || s.owing { // answers that nobody waits for may come yet: not over a socket that is asked again
+	if late || s.owing { // answers that are not waited for may come yet: not over a socket that is asked again
 		s.abandon()
 		k.turn <- nil
 	} else {

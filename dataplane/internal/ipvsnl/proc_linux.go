@@ -40,7 +40,7 @@ func (k *Kernel) Table(ctx context.Context) (map[balancer.Key]Entry, error) {
 	return table, nil
 }
 
-// Names returns which virtual servers there are, whoever made them, and how many others, which no frontend can have: for
+// Names returns which virtual servers there are, vipd's and others', and how many others, which no frontend can have: for
 // firewall marks, and for other protocols. It needs no Kernel; without the module there are none.
 func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
 	f, err := os.Open(tableFile)

@@ -67,7 +67,7 @@ func (k *Kernel) foundScheduler(ctx context.Context, name string, refusal syscal
 	return false, refusal
 }
 
-// Addresses for documentation, which nobody's virtual servers have (RFC 5737, RFC 3849).
+// Addresses for documentation, which no virtual server has (RFC 5737, RFC 3849).
 var (
 	nobody  = balancer.Key{Addr: netip.AddrFrom4([4]byte{198, 51, 100, 0}), Port: 9, Proto: balancer.TCP}
 	nobody6 = balancer.Key{Addr: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1}), Port: 9, Proto: balancer.TCP}

@@ -32,7 +32,7 @@ func openSocket(family uint16) (*socket, error) {
 	return &socket{Socket: s, family: family}, nil
 }
 
-// abandon closes the socket for good without waiting: closing lasts as long as somebody is in the kernel with it.
+// abandon closes the socket for good without waiting: closing lasts as long as a call with it is in the kernel.
 func (s *socket) abandon() {
 	go func() { _ = s.Close() }()
 }
