@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Claim is a frame in which another host says that it has an address, or asks whether anybody has it before it takes it.
+// Claim is a frame in which another host says that it has an address, or asks whether it is in use before taking it.
 type Claim struct {
 	Addr netip.Addr
 	MAC  net.HardwareAddr
