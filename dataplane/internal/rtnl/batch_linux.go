@@ -67,7 +67,7 @@ func (b *Batches) doSome(messages []Message) []error {
 	for answered := false; err == nil && !answered; {
 		answered, err = b.answers(first, errs)
 	}
-	if err != nil { // how far the kernel came nobody knows; what is done already is no error when it is done again
+	if err != nil { // how far the kernel came is unknown; what is done already is no error when it is done again
 		for i := range errs {
 			errs[i] = err
 		}
