@@ -16,7 +16,7 @@ type Size struct {
 
 // Compare looks whether each chain has the size that want says, and whether there are more chains whose names are ours;
 // nil means none are. It returns "" or, in words, the first that it finds wrong. nft keeps only the sum of the two numbers, and counts along what a
-// transaction of somebody is about to change.
+// transaction under way is about to change.
 //
 // It reads no rules in nft, and the table's raw form in legacy: 17 and 100 ms for 114,000 rules, of which the kernel takes most.
 func (t *Tool) Compare(ctx context.Context, table string, ours func(chain string) bool, want map[string]Size) (reason string, err error) {

@@ -13,7 +13,7 @@
 // their own, because others write to those chains too. Chains that an input does not declare are not touched.
 //
 // Tables of 100,000 rules are looked at without programs, which would read all of them: Stamp says within 40 us whether
-// anybody has changed rules, Compare whether the chains have as many rules as they should, Prints whether they are the same
+// rules were changed, Compare whether the chains have as many rules as they should, Prints whether they are the same
 // as before, Counts what rules matched.
 // Saved reads everything back, and takes 0.2 to 0.7 s for that.
 //

@@ -62,7 +62,7 @@ func (e *OpError) Error() string {
 // Unwrap returns how the program ended.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// IsBusy reports whether err says that somebody else was at the tables for too long, so that trying again will help.
+// IsBusy reports whether err says that another program held the tables for too long, so that trying again will help.
 func IsBusy(err error) bool {
 	if err == nil {
 		return false

@@ -18,8 +18,8 @@ const trialChain = "VIPD-TRIAL"
 
 // Find returns the tool of a family. Auto takes the variant that the host's other rules use: that of plain "iptables"
 // if it has any, else the other one if that has any, else that of plain "iptables". A trial chain, created and deleted,
-// proves that the tool works; where it does not, the error is an *UnsupportedError with the way out, or, where somebody
-// else was at the tables for too long, one of which IsBusy is true.
+// proves that the tool works; where it does not, the error is an *UnsupportedError with the way out, or, where another program
+// held the tables for too long, one of which IsBusy is true.
 func Find(ctx context.Context, family Family, variant Variant, log *slog.Logger) (*Tool, error) {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	tool, err := f.find(ctx, variant)
@@ -108,7 +108,7 @@ func (f *finder) plainVariant(ctx context.Context) (Variant, error) {
 	return Legacy, nil // versions before 1.8 know no other, and do not say so
 }
 
-// inUse reports whether anybody but us has rules there. It asks of legacy only the tables that are loaded, because
+// inUse reports whether others have rules there. It asks of legacy only the tables that are loaded, because
 // asking for a table loads it.
 func (f *finder) inUse(ctx context.Context, program string, variant Variant) bool {
 	if _, err := f.look(program + "-save"); err != nil {

@@ -39,7 +39,7 @@ type getInfo struct {
 }
 
 // legacySocket asks the kernel of the network namespace it was opened in for legacy's tables. That loads a table that
-// nobody has used before.
+// was not used before.
 type legacySocket struct {
 	fd     int
 	family Family

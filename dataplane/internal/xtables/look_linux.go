@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Look decides at each probe whether to compare a table with what it should be: if anyone has changed it since it was last
+// Look decides at each probe whether to compare a table with what it should be: if it was changed since it was last
 // found, or left, in order. Comparing grows with the table, and others may change rules all the time. So after a credit
 // comparisons are share times as far apart as they took, but no more than seenPause where the stamp shows a change: probes
 // come each second, and a change must be found within two, also on a machine that is so busy that a comparison takes

@@ -24,7 +24,7 @@ type Lead struct {
 
 // Saved calls visit with each chain of the table whose name begins with prefix, and with its rules as iptables-save
 // prints them, without "-A" and the name; it returns the rules of other chains that lead to those. Only the rules of one
-// chain are kept at a time. An error of visit ends it, and is returned. ErrIncompatible: nobody can know what is there.
+// chain are kept at a time. An error of visit ends it, and is returned. ErrIncompatible: what is there can't be read.
 func (t *Tool) Saved(ctx context.Context, table, prefix string, visit func(chain string, rules []string) error) ([]Lead, error) {
 	r := savedReader{prefix: prefix, visit: visit, declared: map[string]bool{}}
 	program := t.program + "-save"

@@ -20,7 +20,7 @@ type Stamp struct {
 	layout [2 * hooks]uint32
 }
 
-// Stamp looks at the table, some 20 us. While it stays the same nobody has changed rules; in nft that is exact, and
+// Stamp looks at the table, some 20 us. While it stays the same no rule has changed; in nft that is exact, and
 // changes elsewhere in the namespace change it too. In legacy it does not show a change that keeps number, size, and the
 // bounds of the kernel's chains: one rule for another of the same make. The zero Stamp comes with an error.
 func (t *Tool) Stamp(table string) (Stamp, error) {

@@ -29,7 +29,7 @@ const crowd = 20000
 const leastRules = 50
 
 // Write carries out groups in their order, and returns how many are done. Where that is not all of them, err is about
-// groups[done], of which nothing is done, nor of those after it. Only where ctx ends, or somebody else holds the tables
+// groups[done], of which nothing is done, nor of those after it. Only where ctx ends, or another program holds the tables
 // (IsBusy), or the program does not start, more may have been done than it says: writing the same groups again is right
 // then too.
 //
@@ -44,7 +44,7 @@ func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done in
 }
 
 // WriteCounted is Write, and returns the counters that the named chains had before it, as Counts does. In legacy, where
-// reading them takes a quarter as long as writing, whoever writes tells what it has read. Counters are no reason not to
+// reading them takes a quarter as long as writing, the writer returns what it has read. Counters are no reason not to
 // write: chains whose counters can't be had are absent in the result.
 func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]uint64, err error) {
 	w := t.writer(table, groups)
