@@ -180,7 +180,7 @@ func (y *family) prepareSets(p *plan) error {
 	return nil
 }
 
-// createSet makes a sticky set, also in place of another kind of set that nobody uses.
+// createSet makes a sticky set, also in place of an unused set of another kind.
 func createSet(sets *ipset.Conn, name string, family xtables.Family) error {
 	err := sets.CreateTimed(name, ipset.HashIPPortIP, ipset.Family(family))
 	if !errors.Is(err, ipset.ErrDifferent) {

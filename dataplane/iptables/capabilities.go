@@ -14,7 +14,7 @@ type Options struct {
 	Log *slog.Logger
 	// Variant is the variant of iptables; auto follows the host.
 	Variant Variant
-	// Mark is the rule, without "-A" and a chain's name, that marks the connections to frontends, for whoever has to
+	// Mark is the rule, without "-A" and a chain's name, that marks the connections to frontends, for those that have to
 	// know them later on their way (host.Mark); "" means they are not marked.
 	Mark string
 }

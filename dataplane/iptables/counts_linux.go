@@ -76,7 +76,7 @@ func (y *family) endLocked(f *front, name string, counts []uint64) {
 		if i < len(counts) {
 			n = counts[i]
 		}
-		if i < len(last) && n < last[i] { // somebody else has emptied the chain since
+		if i < len(last) && n < last[i] { // another program has emptied the chain since
 			n += last[i]
 		}
 		if n > 0 && target.IsValid() {
@@ -143,7 +143,7 @@ func (y *family) sumLocked(counts map[string][]uint64, epoch uint64) map[counter
 			if !target.IsValid() || i >= len(now) {
 				continue
 			}
-			if i < len(before) && now[i] < before[i] { // somebody else has written the chain
+			if i < len(before) && now[i] < before[i] { // another program has written the chain
 				y.totals.Add(f.total(target), before[i], time.Now())
 			}
 			all[f.total(target)] += now[i]

@@ -13,7 +13,7 @@
 // A change writes only the chains that differ (plan_linux.go), those of one frontend in one transaction. The last rule
 // of a frontend's chain is a note that no packet reaches while there are backends: its comment says what the chain was
 // made of, so that a restart finds what is there (note.go, observe_linux.go). The cheap look each second asks the kernel
-// whether anybody has changed the table at all. If so it compares chains, by their sizes and by prints of their content,
+// whether the table was changed at all. If so it compares chains, by their sizes and by prints of their content,
 // with what the kernel had when they were written. What differs is written again; chains of no frontend are deleted.
 //
 // Backends that get no new connections have no rules: established connections live on in conntrack. Flows that conntrack

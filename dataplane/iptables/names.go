@@ -45,7 +45,7 @@ func frontChain(k balancer.Key) string {
 	return frontPrefix + "6-" + keyHash(k) + letter
 }
 
-// keyHash is 64 bits of a hash of k that nobody can aim at another key's.
+// keyHash is 64 bits of a hash of k that can't be made to collide with another key's.
 func keyHash(k balancer.Key) string {
 	sum := sha256.Sum256([]byte(k.String()))
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:8]))

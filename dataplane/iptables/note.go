@@ -9,7 +9,7 @@ import (
 	"vipd/dataplane"
 )
 
-// note is what the last rule of a frontend's chain tells in its comment: of whom the chain is, the digest of what it was
+// note is the comment in the last rule of a frontend's chain: the frontend, the digest of what the chain was
 // made of, and how many rules it and the chains below it have. It finds drift without reading rules.
 type note struct {
 	key     balancer.Key

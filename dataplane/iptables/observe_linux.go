@@ -155,7 +155,7 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 		if !ok || frontChain(n.key) != chain || xtables.FamilyOf(n.key.Addr) != y.name {
 			k, ours := keys[chain]
 			if !ours {
-				continue // nobody knows whose it was: it is an orphan
+				continue // its frontend is unknown: it is an orphan
 			}
 			n = note{key: k, service: last[k].service, port: last[k].port}
 		}
@@ -265,7 +265,7 @@ func slotOf(chain string) (int, bool) {
 	return slot, ok && cut && err == nil
 }
 
-// Intact looks whether anybody else has changed the table since it was last found to be as we left it, and compares
+// Intact looks whether the table was changed since it was last found to be as we left it, and compares
 // then.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	for _, name := range xtables.Families() {

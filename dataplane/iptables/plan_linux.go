@@ -210,7 +210,7 @@ func (y *family) orphansLocked() (names []string) {
 }
 
 // removeOrphansLocked deletes chains that belong to nothing, as an earlier process leaves them that was killed. Nothing
-// waits for it: one to which a rule of somebody else leads can't be deleted.
+// waits for it: one to which another program's rule leads can't be deleted.
 func (y *family) removeOrphansLocked(ctx context.Context) {
 	if y.unsure && len(y.fronts) > 0 { // what leads nowhere may lead to them
 		return

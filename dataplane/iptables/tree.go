@@ -80,7 +80,7 @@ func (t tree) build(keys []balancer.Key) tree {
 	}
 }
 
-// begin returns the root. It sends on what is under the prefix that all have in common, so that packets for nobody pay
+// begin returns the root. It sends on what is under the prefix that all have in common, so that packets for no VIP pay
 // for one comparison.
 func (t *tree) begin(at path, ways []branch, fan int) *node {
 	if len(ways) <= leafSize {
