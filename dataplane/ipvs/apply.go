@@ -150,7 +150,7 @@ func (r *round) run(work []*server, taken taken, now time.Time) {
 		}
 		plans[s] = p
 	}
-	if err := r.d.ledger.save(); err != nil { // never make what nobody would know to be ours
+	if err := r.d.ledger.save(); err != nil { // never make what could not be recognised as ours
 		for s, p := range plans {
 			if len(p.create) > 0 {
 				r.errs[s] = err
@@ -245,7 +245,7 @@ func (r *round) refused(s *server, op ipvsnl.Op, err error) {
 	switch {
 	case op.Verb == ipvsnl.AddService && errors.Is(err, ipvsnl.ErrExists):
 		// It was not there before the ledger named it, and what is in the ledger and not in the kernel is dropped when that
-		// is noticed: somebody else has made it just now.
+		// is noticed: another program has made it just now.
 		r.d.goneLocked(s)
 		r.errs[s] = r.d.foreign(r.ctx, s.key)
 	case op.Verb == ipvsnl.AddService && !uncertain(err):

@@ -62,7 +62,7 @@ func (d *Dataplane) idle(ctx context.Context) (func(*ipvsnl.Connection) bool, er
 	}, err
 }
 
-// idleFlows counts the idle flows of endpoints that drain, for whose end somebody may wait: to look at all endpoints would cost
+// idleFlows counts the idle flows of endpoints that drain, whose end may be waited for: to look at all endpoints would cost
 // a reading of the whole table each time.
 func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.DrainKey]uint64 {
 	flows := map[balancer.DrainKey]uint64{}

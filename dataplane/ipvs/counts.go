@@ -16,7 +16,7 @@ import (
 // counts remembers what the kernel has counted, which it forgets with each destination.
 type counts struct {
 	reading sync.Mutex // held by who reads all counters
-	// next is when they may be read again; whoever holds reading uses it.
+	// next is when they may be read again; reading guards it.
 	next time.Time
 
 	mu sync.Mutex // guards what follows; never held while the kernel is asked
@@ -86,7 +86,7 @@ func (c *counts) see(k balancer.Key, states []ipvsnl.DestinationState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.tallies[k]; t != nil {
-		t.epoch++ // whoever reads at the same time may have read earlier
+		t.epoch++ // a reading under way may have begun earlier
 		c.seeLocked(k, t, states)
 	}
 }
@@ -103,7 +103,7 @@ func (c *counts) seeLocked(k balancer.Key, t *tally, states []ipvsnl.Destination
 			l.from = gone
 		}
 		delete(t.gone, s.Addr)
-		if less(s.Stats, l.seen) { // somebody has set them back
+		if less(s.Stats, l.seen) { // another program has reset them
 			c.addLocked(counters.Backend{Port: t.of, Addr: s.Addr}, minus(l.seen, l.from))
 			l.from = ipvsnl.Stats{}
 		}
@@ -177,7 +177,7 @@ func (c *counts) endAll(k balancer.Key) {
 	t.was, t.busy = ipvsnl.Stats{}, false
 }
 
-// forget drops a key of which nobody speaks any more.
+// forget drops a key that is no longer in use.
 func (c *counts) forget(k balancer.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

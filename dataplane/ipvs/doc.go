@@ -12,10 +12,10 @@
 // # Whose a virtual server is
 //
 // The kernel has no room for a mark on a virtual server, so that a ledger in the run folder names ours (ledger.go). It is
-// written before one is made. A virtual server that it does not name is somebody else's and is never touched, not even
-// if it is just what a frontend comes to: whoever made it may count on it, and we would delete it some day. Such a
+// written before one is made. A virtual server that it does not name is another program's and is never touched, not even
+// if it is just what a frontend comes to: its maker may rely on it, and we would delete it some day. Such a
 // frontend fails, and the error says what stands in its way and the command that removes it. That is also the way out
-// where somebody has deleted the ledger while virtual servers were there. A reboot empties both.
+// where the ledger was deleted while virtual servers were there. A reboot empties both.
 //
 // # Drains
 //
@@ -28,7 +28,7 @@
 // net.ipv4.vs.expire_quiescent_template.
 //
 // Flows that conntrack would go on leading past a virtual server are dropped (flows.go). Connections that get no answer are
-// told from conntrack, to whoever asks (suspect_linux.go).
+// told from conntrack (suspect_linux.go).
 //
 // # What the kernel's schedulers do
 //

@@ -42,7 +42,7 @@ func (d *Dataplane) listing() taken {
 	}
 }
 
-// takenBy reports whether s can't be made, because somebody else's virtual server is there, or nobody knows.
+// takenBy reports whether s can't be made, because another program's virtual server is there or may be.
 func (r *round) takenBy(s *server, taken taken) bool {
 	there, err := taken(r.ctx, s.key)
 	switch {
@@ -54,7 +54,7 @@ func (r *round) takenBy(s *server, taken taken) bool {
 	return r.errs[s] != nil
 }
 
-// foreign is the error for a frontend whose virtual server somebody else has.
+// foreign is the error for a frontend whose virtual server another program has made.
 func (d *Dataplane) foreign(ctx context.Context, k balancer.Key) error {
 	what := "another program has made a virtual server there"
 	if v, err := d.conn.Service(ctx, k); err == nil {

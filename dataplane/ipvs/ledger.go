@@ -224,7 +224,7 @@ func (l *ledger) save() error {
 		write = l.rewrite
 	}
 	if err := write(); err != nil {
-		l.fresh = true // nobody knows how much of it is there
+		l.fresh = true // how much of it is there is unknown
 		return fmt.Errorf("writing the ledger of virtual servers: %w", err)
 	}
 	l.pending.Reset()

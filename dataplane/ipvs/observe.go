@@ -32,7 +32,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		switch right := s.plan(now).none(); {
 		case s.front != nil && right:
 			seen.Digests[k] = digest(s.front)
-		case s.there && (s.front != nil || !s.told || !right): // whoever ended it may have been killed before it was done
+		case s.there && (s.front != nil || !s.told || !right): // the process that ended it may have been killed before it was done
 			seen.Digests[k] = 0
 		}
 	}

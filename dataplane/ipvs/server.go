@@ -13,14 +13,14 @@ import (
 // server is what is known of one frontend and its virtual server.
 type server struct {
 	key balancer.Key
-	// front is what is wanted; nil means nothing any more, or, of what an earlier process has left, nobody has said so far.
+	// front is what is wanted; nil means nothing any more, or, of what an earlier process has left, that it is not known yet.
 	front *balancer.Frontend
 	// last is the last that was wanted, for names; nil means not known.
 	last *balancer.Frontend
-	// told: somebody has said what is wanted. Otherwise an earlier process has left this.
+	// told: what is wanted is known. Otherwise an earlier process has left this.
 	told bool
 	// old says until when connections live to destinations that no backend of front stands for: those of a frontend that
-	// was here before, and of endpoints that went while nobody looked. UDP has none: its flows move at once.
+	// was here before, and of endpoints that went while vipd was down. UDP has none: its flows move at once.
 	old map[netip.AddrPort]time.Time
 
 	// there says that the virtual server exists and is ours; what follows is what it is like, sorted by address.
@@ -31,7 +31,7 @@ type server struct {
 	unsure bool
 	// asked is the virtual server whose making the kernel did not answer; nil means none. What is there may be another's.
 	asked *ipvsnl.Service
-	// quiet: some destination has weight 0, so that somebody has to see it to its end.
+	// quiet: some destination has weight 0, and is to be removed when its connections have ended.
 	quiet bool
 	// failover: the kernel has the scheduler fo.
 	failover bool
@@ -103,7 +103,7 @@ func (s *server) difference(p *steps, at ipvsnl.Service, want []ipvsnl.Destinati
 			have, want = have[1:], want[1:]
 		}
 	}
-	// Weights that are taken away come last, so that somebody always takes new connections.
+	// Weights that are taken away come last, so that some destination always takes new connections.
 	slices.SortStableFunc(edits, func(a, b ipvsnl.Op) int { return rank(a.Destination) - rank(b.Destination) })
 	p.change = append(p.change, edits...)
 }
@@ -183,7 +183,7 @@ func (s *server) resembles(e ipvsnl.Entry) bool {
 }
 
 // ended returns what is to be removed because it has served out its time at now: destinations with weight 0 whose last
-// connection has ended, or has no time left, and, where nobody else is left, the virtual server itself.
+// connection has ended, or has no time left, and, where no other is left, the virtual server itself.
 func (s *server) ended(states []ipvsnl.DestinationState, now time.Time) []ipvsnl.Op {
 	at := ipvsnl.Service{Key: s.key}
 	var ops []ipvsnl.Op
@@ -209,7 +209,7 @@ func (s *server) ended(states []ipvsnl.DestinationState, now time.Time) []ipvsnl
 	return ops
 }
 
-// serves reports whether anybody is to get new connections.
+// serves reports whether any backend gets new connections.
 func (s *server) serves() bool { return s.front != nil && s.front.Serves() }
 
 // wants reports whether new connections are to go to the backend at an address.
@@ -244,7 +244,7 @@ func (s *server) expired(at netip.AddrPort, now time.Time) bool {
 // are not f's own.
 func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) {
 	leaves := f == nil && s.front != nil // everybody goes
-	found := !s.told                     // some may have gone while nobody looked
+	found := !s.told                     // some may have gone while vipd was down
 	before := s.front
 	s.front, s.told = f, true
 	if f != nil {

@@ -11,7 +11,7 @@ import (
 type changed struct{ old, set time.Duration }
 
 // setTimeouts gives the kernel those timeouts that want has, and the others back what they were before vipd, unless
-// somebody else has set them since. The ledger knows of a change before it is made.
+// another program has set them since. The ledger knows of a change before it is made.
 func setTimeouts(ctx context.Context, conn ipvsnl.Conn, l *ledger, want ipvsnl.Timeouts) error {
 	if want == (ipvsnl.Timeouts{}) && l.timeouts == ([3]changed{}) {
 		return nil

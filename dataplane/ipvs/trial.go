@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// try makes a virtual server with a destination, reads both back and deletes them, at addresses for documentation that
-// nobody has (RFC 5737, RFC 3849), in each family. The error says that neither can be had. Where only one can, what is
+// try makes a virtual server with a destination, reads both back and deletes them, at addresses for documentation
+// (RFC 5737, RFC 3849), in each family. The error says that neither can be had. Where only one can, what is
 // missing is told to frontends that need it.
 func (d *Dataplane) try(ctx context.Context) error {
 	d.mu.Lock()
@@ -38,7 +38,7 @@ func (d *Dataplane) try(ctx context.Context) error {
 	return nil
 }
 
-// trials is how many ports are tried: somebody else may be at it as well.
+// trials is how many ports are tried: another process may be trying too.
 const trials = 8
 
 // trialKey is where the first trial is made.

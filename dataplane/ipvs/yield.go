@@ -41,7 +41,7 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 	}
 }
 
-// yield removes the virtual servers that nobody uses, and those that have got new connections since before. It returns
+// yield removes the virtual servers that are not used, and those that have got new connections since before. It returns
 // those of ours that are left. The first look removes none: what it compares with is yet to be known.
 func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.ServiceState, first bool) (map[balancer.Key]ipvsnl.ServiceState, error) {
 	services, err := d.conn.Services(ctx)
