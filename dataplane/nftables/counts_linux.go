@@ -19,7 +19,7 @@ type counts struct {
 	// counter is a connection of its own: reading many elements takes time, for which a change must not wait.
 	counter *nft.Conn
 
-	// reading is held by whoever reads all counters with it.
+	// reading is held while all counters are read with it.
 	reading sync.Mutex
 
 	counting sync.Mutex // guards what follows, never for long; taken after the family's

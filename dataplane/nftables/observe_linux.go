@@ -140,7 +140,7 @@ func (f *front) same(read *front) bool {
 }
 
 // compareRules takes in the chains that are there, and says in what they are not as we left them. Those whose rules are not
-// have an unknown choice, and are written again for whoever uses them; where one that is always there is not, nothing is sound.
+// have an unknown choice, and are written again for the frontends that use them; where one that is always there is not, nothing is sound.
 func (y *family) compareRules(k *kernel) (damage string) {
 	last, sound := y.chains, y.sound
 	find := func(format string, args ...any) {
