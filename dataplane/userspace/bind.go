@@ -20,7 +20,7 @@ type interception interface {
 	served(f *frontend) bool
 	inspect(ctx context.Context) (damage []string, err error)
 	intact(ctx context.Context) (reason string, err error)
-	// stop shuts the frontends and has all ways lead to closed ports, which nobody else gets: established connections
+	// stop shuts the frontends and has all ways lead to closed ports, which are held: established connections
 	// live on. close takes the ways away, and leaves the sockets of frontends that are bound.
 	stop(ctx context.Context, frontends []*frontend) error
 	close(ctx context.Context) error

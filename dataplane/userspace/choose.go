@@ -13,7 +13,7 @@ import (
 // errNoBackend: every backend was tried, is at its bound, or none is active.
 var errNoBackend = errors.New("no backend is left")
 
-// chooseLocked picks the backend of a new connection or flow, none of those in tried, and counts it there: whoever gets
+// chooseLocked picks the backend of a new connection or flow, none of those in tried, and counts it there: the caller that gets
 // one releases it. The affinity comes first, then the scheduler among backends that do not rest, then the backups, then
 // those that are ejected, then the scheduler among all, then any that is ejected.
 func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backend, *config, error) {
@@ -133,6 +133,6 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 		if !rest || b.awake(now, c.ConnectTimeout) {
 			return b, nil
 		}
-		b.release() // someone else has just begun to try it: it rests again
+		b.release() // another goroutine has just begun to try it: it rests again
 	}
 }

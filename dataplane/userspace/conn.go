@@ -152,7 +152,7 @@ func (f *frontend) linkLocked(c *conn) {
 	f.count++
 }
 
-// leave takes c out again, which ends as err says; with errPaused it goes on in another process. Nobody else touches it after that.
+// leave takes c out again, which ends as err says; with errPaused it goes on in another process. It is not touched after that.
 func (f *frontend) leave(c *conn, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

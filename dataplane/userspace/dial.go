@@ -21,7 +21,7 @@ type attempt struct {
 	abandoned atomic.Bool
 
 	mu   sync.Mutex // guards stop
-	stop func()     // how whoever waits wants to be told
+	stop func()     // tells the waiter
 }
 
 // never is what Done returns: the end is told by AfterFunc, for which package context looks first.
@@ -49,7 +49,7 @@ func (a *attempt) AfterFunc(f func()) func() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.abandoned.Load() {
-		go f() // whoever registers holds a lock that f takes
+		go f() // the caller holds a lock that f takes
 		return func() bool { return false }
 	}
 	a.stop = f
@@ -103,7 +103,7 @@ func (c *conn) dial(b *backend) (*net.TCPConn, error) {
 	}
 }
 
-// judge draws the conclusions from a failed attempt; nil means it failed for no fault of anyone.
+// judge draws the conclusions from a failed attempt; nil means the backend is not at fault.
 func (f *frontend) judge(b *backend, err error) {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):

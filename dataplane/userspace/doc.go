@@ -47,7 +47,7 @@
 //
 // One table of nf_tables a family, vipd-redirect, has a map from frontends to ports (vipd/dataplane/guard, Redirects); on hosts
 // without nf_tables it is a chain of iptables with one rule a frontend, which suits hundreds. TCP frontends share a port; a
-// connection made straight to it is reset. Frontends that serve nobody lead to ports that are held and closed, or silent:
+// connection made straight to it is reset. Frontends without active backends lead to ports that are held and closed, or silent:
 // without a redirect, any program of the host that listens on the port would get the clients. A UDP frontend has a port of its
 // own, and serves clients that find it as it serves those that come through the VIP. When the redirect of a UDP frontend comes
 // or goes, conntrack's memory of its flows is dropped, or clients that go on sending would be led to a port that is closed.
@@ -61,7 +61,7 @@
 // frontends, and the first Intact, after everything wanted was applied, closes the rest.
 //
 // The package does not hold addresses, and does not touch packets of others. It does not carry SCTP. Without privilege
-// it can do all that the bind interception needs, as long as ports and addresses are such that anyone may bind them:
+// it can do all that the bind interception needs, as long as ports and addresses are such that any user may bind them:
 //
 //	d, err := userspace.New(userspace.Options{Log: log, Intercept: userspace.Bind})
 //	err = d.Apply(ctx, []dataplane.Change{{Key: f.Key, New: f}})

@@ -33,7 +33,7 @@ type flow struct {
 func (x *flow) idle(now int64) bool { return time.Duration(now-x.last.Load()) >= dataplane.IdleAfter }
 
 // flowTable finds flows by client, and knows their age: the ring is in the order of
-// their last datagrams, as far as anyone has looked.
+// their last datagrams, as far as is known.
 type flowTable struct {
 	by   map[netip.AddrPort]*flow
 	ring flow
@@ -139,7 +139,7 @@ func (b *flowBudget) give(f *frontend) {
 }
 
 // yields returns the frontend that makes room for one more flow of f: the one with the most; f itself where no other has
-// more. Nil: nobody has any.
+// more. Nil: no client has any.
 func (b *flowBudget) yields(f *frontend) *frontend {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 // holds: ports that are closed to clients can be kept from everyone else.
 const holds = true
 
-// heldPort is a port that is ours, so that no program of the host gets what is meant for a VIP, and that nobody serves:
+// heldPort is a port that is ours, so that no program of the host gets what is meant for a VIP, and that is not served:
 // a TCP socket that does not listen has the kernel answer with resets, a UDP socket that is connected to itself with
 // port unreachable, and one whose filter lets nothing through not at all.
 type heldPort struct {
@@ -93,7 +93,7 @@ func (h *heldPort) answer(at netip.Addr, proto balancer.Protocol, silent bool) e
 		}
 		err := unix.Connect(h.fd, sockaddr(at, h.port))
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) {
-			return nil // this host does not have the VIP: nobody is there to be refused
+			return nil // this host does not have the VIP: no client reaches it
 		}
 		return err
 	}

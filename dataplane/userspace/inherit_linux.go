@@ -32,7 +32,7 @@ type inherited struct {
 	files []int
 }
 
-// inheritTime bounds the writes to the kernel that follow from what nobody takes.
+// inheritTime bounds the writes to the kernel that follow from what is not taken over.
 const inheritTime = 30 * time.Second
 
 // Inherit implements dataplane.Dataplane. Frontends take what is theirs when they are applied; discard closes the rest.
@@ -154,7 +154,7 @@ func portOf(fd int) netip.AddrPort {
 }
 
 // adopt has a frontend go on with the inherited connections that are its own. Those of backends that it does not have any more
-// are reset, like those of frontends that nobody wants.
+// are reset, like those of frontends that are not wanted.
 func (d *Dataplane) adopt(f *frontend) {
 	for _, x := range d.inherited.conns[f.key] {
 		if err := f.adoptConn(x); err != nil {

@@ -33,8 +33,8 @@ func (b *budget) give(n int64) { b.used.Add(-n) }
 func (b *budget) room(n int64) bool { return b.used.Load()+n <= b.limit }
 
 // greed is how many times what is left the connections of one frontend may hold. So one frontend alone gets at most four
-// fifths of the budget, two get four ninths each, and whoever comes next finds something left, whatever the clients of
-// others do. Where there is plenty, it bounds nobody.
+// fifths of the budget, two get four ninths each, and the next frontend finds something left, whatever the clients of
+// others do. Where there is plenty, it does not bind.
 const greed = 4
 
 // fair reports whether a frontend may hold as many as n.

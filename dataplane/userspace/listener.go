@@ -60,7 +60,7 @@ func (f *frontend) acceptFrom(ln *net.TCPListener) {
 	go f.accept(ln)
 }
 
-// accept takes connections until the listener is closed. It does nothing that could wait for anyone but the kernel.
+// accept takes connections until the listener is closed. It waits for nothing but the kernel.
 func (f *frontend) accept(ln *net.TCPListener) {
 	defer f.d.tasks.Done()
 	defer f.d.budget.give(1)

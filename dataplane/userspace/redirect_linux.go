@@ -15,7 +15,7 @@ import (
 )
 
 // redirect is the interception by netfilter (guard.Redirects): to one shared port for all TCP frontends of a family, and to a
-// port of its own for each of UDP, which can't be asked for the original destination. A frontend that serves nobody keeps its
+// port of its own for each of UDP, which can't be asked for the original destination. A frontend without active backends keeps its
 // redirect, which then leads to a port that is closed, and held: without it, clients would get to any program of the host that
 // listens on the same port.
 type redirect struct {
@@ -34,7 +34,7 @@ type redirectFamily struct {
 	forgetFlows func(ctx context.Context, keys map[balancer.Key]bool) error
 	// shared is the socket of all TCP frontends; nil means not needed so far.
 	shared *net.TCPListener
-	// closed are the ports of frontends that serve nobody.
+	// closed are the ports of frontends without active backends.
 	closed map[closedPort]*heldPort
 	// ports are where connections to each frontend shall be led.
 	ports map[balancer.Key]uint16
@@ -58,7 +58,7 @@ type redirector interface {
 	Close(ctx context.Context) error
 }
 
-// closedPort is what clients of a frontend that serves nobody meet.
+// closedPort is what clients of a frontend without active backends meet.
 type closedPort struct {
 	proto  balancer.Protocol
 	silent bool
@@ -114,7 +114,7 @@ func (y *redirectFamily) portOf(f *frontend) (uint16, error) {
 	return y.closedFor(f)
 }
 
-// closedFor returns the port of ours that f's traffic is sent to while nobody serves it.
+// closedFor returns the port of ours that f's traffic is sent to while no backend is active.
 func (y *redirectFamily) closedFor(f *frontend) (uint16, error) {
 	kind := closedPort{f.key.Proto, f.conf.Load().NoEndpoints == balancer.DropClients}
 	if y.closed[kind] == nil {

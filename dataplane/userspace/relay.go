@@ -23,7 +23,7 @@ func newRelaying(client, server *net.TCPConn, t *traffic, p *pipes) *relaying {
 // moves bytes: an event loop could take its place.
 //
 // The end of one direction is passed on, and the other goes on. It returns nil when both ended in order. Otherwise (a
-// reset, a deadline that someone set in the past to cut the connection) both stop and it returns the first cause; what
+// reset, a deadline in the past, set to cut the connection) both stop and it returns the first cause; what
 // to do with the connections is up to the caller, who closes them in any case. Where such a deadline was set to pause the
 // connection, it returns errPaused, and the pumps know what they have read and not written: relay may be called again.
 func (r *relaying) relay() error {

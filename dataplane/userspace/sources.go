@@ -29,7 +29,7 @@ func readOwnAddresses() map[netip.Addr]bool {
 	known := map[netip.Addr]bool{}
 	networks, err := net.InterfaceAddrs()
 	if err != nil {
-		return known // nobody is ours then: the strict side
+		return known // no source is local then: the strict side
 	}
 	for _, n := range networks {
 		if p, err := netip.ParsePrefix(n.String()); err == nil {

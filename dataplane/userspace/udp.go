@@ -309,7 +309,7 @@ func (f *frontend) endIdleFlowsLocked(c *config) {
 	if f.packets != nil && !f.wantPacketsLocked() {
 		f.shutPacketsLocked()
 		if f.bound {
-			_ = f.holdLocked(false) // fails where someone took the port just now: Observe tells
+			_ = f.holdLocked(false) // fails where another program took the port just now: Observe tells
 		}
 	}
 }

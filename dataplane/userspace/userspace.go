@@ -187,7 +187,7 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 const underWay = 2 * time.Second
 
 // Close stops accepting, waits for established connections, those of each frontend for its DrainTimeout and all until ctx
-// ends, and resets those that are left. UDP flows end at once. Meanwhile new clients meet what they do while no backend is active, and never someone else on the port.
+// ends, and resets those that are left. UDP flows end at once. Meanwhile new clients meet what they do while no backend is active, and never another program on the port.
 // Nothing forwards without this process, so that keep makes no difference. It returns when no goroutine and no
 // descriptor is left.
 func (d *Dataplane) Close(ctx context.Context, _ bool) error {
