@@ -44,7 +44,7 @@ func (w *Writer) readHeld(ctx context.Context) (*book, error) {
 		if err != nil {
 			return
 		}
-		// A holder that is not named well holds the address all the same: nobody else may have it.
+		// A holder with an invalid name holds the address all the same.
 		b.hold(s.vip, held{balancer.Name(kv.Value), kv.CreateRevision, kv.ModRevision})
 	})
 	for name := range b.of {
@@ -58,7 +58,7 @@ func (w *Writer) readRest(ctx context.Context, b *book) error {
 	pools, texts := map[string]*pool{}, map[balancer.Name][]netip.Addr{}
 	var revision int64
 	err := w.readFolder(ctx, poolFolder, &revision, func(name string, kv *mvccpb.KeyValue) {
-		if balancer.Name(name).Valid() { // nobody can ask for another
+		if balancer.Name(name).Valid() { // others can't be asked for
 			pools[name] = decodePool(name, kv.Value, kv.ModRevision)
 		}
 	})

@@ -15,10 +15,10 @@ import (
 
 // Two services must not come to claim one address, port and protocol, and etcd knows nothing of that. Who looked at all
 // services and found nothing may be overtaken until the service is written. So the keys below PREFIX/claims/ are turned
-// over: a transaction in which a service comes to claim something writes the slots of that, on the condition that nobody
+// over: a transaction in which a service comes to claim something writes the slots of that, on the condition that no other
 // has written them since the look. A slot says nothing by itself: what is claimed is in the services.
 const (
-	// claimSlots is how many slots there are. More than one claim may have the same: then somebody looks again in vain.
+	// claimSlots is how many slots there are. More than one claim may have the same: then a writer looks again in vain.
 	claimSlots = 4096
 	// mostSlots is how many slots a transaction writes. A service that claims more at once writes allClaims, and minds
 	// every slot.
@@ -29,7 +29,7 @@ const (
 	anySlot = ""
 )
 
-// StaleError says that somebody may have claimed what a service was to claim since that was looked at.
+// StaleError says that another service may have claimed what this one was to claim since that was looked at.
 type StaleError struct {
 	Name balancer.Name
 	// Checked is the revision of that look.
@@ -48,7 +48,7 @@ func slot(claim balancer.Key) string {
 	return fmt.Sprintf("%03x", h.Sum32()%claimSlots)
 }
 
-// ownSpell is a time in which nobody but this writer wrote a slot: from the revision since to until, its own write.
+// ownSpell is a time in which only this writer wrote a slot: from the revision since to until, its own write.
 type ownSpell struct{ since, until int64 }
 
 // claiming is a turn of slots: what the transaction does that brings claims about.
@@ -76,7 +76,7 @@ func (w *Writer) claimingOf(c Change, before *Stored, wanted *balancer.Service, 
 	}
 	w.slotMu.Lock()
 	defer w.slotMu.Unlock()
-	last := func(name string) int64 { // of the revisions from since on in which nobody else wrote it
+	last := func(name string) int64 { // of the revisions from since on in which no other writer wrote it
 		if own := w.slots[name]; own.since <= t.since {
 			return max(t.since, own.until)
 		}
@@ -138,7 +138,7 @@ func notSince(s scope, revision int64) *etcdserverpb.Compare {
 	}
 }
 
-// stale reports whether somebody else has written a slot that the turn minds after a revision, which the answer to what ops
+// stale reports whether another writer has written a slot that the turn minds after a revision, which the answer to what ops
 // asks tells.
 func (w *Writer) stale(t *claiming, answer *etcdserverpb.TxnResponse, checked int64) bool {
 	w.slotMu.Lock()
@@ -179,7 +179,7 @@ func (w *Writer) took(t claiming, revision int64) {
 	}
 }
 
-// spellLocked notes that nobody else wrote a slot from one revision to another.
+// spellLocked notes that no other writer wrote a slot from one revision to another.
 func (w *Writer) spellLocked(name string, since, until int64) {
 	own := w.slots[name]
 	if own.since > since || own.until <= since {

@@ -26,7 +26,7 @@ type Config struct {
 	Endpoints []string
 	// Prefix is what all keys begin with, such as /vipd.
 	Prefix string
-	// Username, and the file that its password is in. Without them etcd asks nobody, or goes by the client certificate.
+	// Username, and the file that its password is in. Without them etcd has no authentication, or goes by the client certificate.
 	Username     string
 	PasswordFile string
 	// CAFile has the authorities that a server's certificate may be of. Default: those of the system.
@@ -134,7 +134,7 @@ func (c Config) open(ctx context.Context) (*clientv3.Client, error) {
 	return client, plain(err)
 }
 
-// token asks for one in the name of the user. It is empty where etcd asks nobody.
+// token asks for one in the name of the user. It is empty where etcd has no authentication.
 func (c Config) token(ctx context.Context, config clientv3.Config) (string, error) {
 	text, err := os.ReadFile(c.PasswordFile)
 	if err != nil {

@@ -55,7 +55,7 @@
 // # Addresses from pools
 //
 // Where the vips of a service say "auto", Writer.Apply puts an address of the pool named default ("auto:POOL": of POOL) into
-// vips/, in the transaction that writes the service, on the condition that nobody has it. The service's text keeps "auto",
+// vips/, in the transaction that writes the service, on the condition that it is free. The service's text keeps "auto",
 // and Source joins the two (balancer.Service.Allocated). An address stays with its service while that asks for it, however
 // often it is applied, and is given back in the transaction in which it no longer does. Where to begin looking in a pool
 // follows from the service's name, so that those who apply at the same time seldom meet; who loses looks again. What other
@@ -64,7 +64,7 @@
 // # Claims
 //
 // No two services may come to claim one address, port and protocol, or one node port, and a transaction can't look at all
-// texts. So it writes a slot of each claim that it brings about (4,096 in all, by hash), on the condition that nobody has
+// texts. So it writes a slot of each claim that it brings about (4,096 in all, by hash), on the condition that no other has
 // written that since the texts were read (Change.Checked). Who is overtaken gets a StaleError, reads again and sees. What is
 // written by other means than Apply knows nothing of slots: the hosts leave a contested claim with who had it first.
 //

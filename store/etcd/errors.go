@@ -81,7 +81,7 @@ func (c Config) denied(err error, folder string) error {
 	return fmt.Errorf("%s may not read %s: give its role the right to read that prefix: %w", c.who(), folder, err)
 }
 
-// who is whom etcd takes us for.
+// who is the user that etcd knows us as.
 func (c Config) who() string {
 	if c.Username == "" {
 		return "who has no username"

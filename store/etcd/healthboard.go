@@ -17,7 +17,7 @@ import (
 // BoardOptions say what a HealthBoard follows.
 type BoardOptions struct {
 	Config
-	// Log hears of keys that can't be read. Default: nobody hears.
+	// Log gets keys that can't be read; nil means none.
 	Log *slog.Logger
 	// Patience is how long etcd may be away before that is published. Default 2s.
 	Patience time.Duration

@@ -22,7 +22,7 @@ type HealthVoter struct {
 	tenure
 	node string
 	wake wake.Signal // holds a token: there is something to write
-	// Report hears whether the node's votes are told in etcd: nil, or why not. Nil: nobody hears. It is called with each
+	// Report hears whether the node's votes are told in etcd: nil, or why not. Nil: not reported. It is called with each
 	// change only, by the goroutine of Run.
 	Report func(error)
 	// Former is the number of a lease that this daemon had before, and can't renew any more, as after a crash; 0 means none. What
@@ -77,7 +77,7 @@ func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *
 	}
 }
 
-// Hear says what is on the board. Votes of this node that are missing there, or others, are written again: somebody has
+// Hear says what is on the board. Votes of this node that are missing there, or others, are written again: another client has
 // removed them, or etcd was restored from an old snapshot. It never blocks.
 func (v *HealthVoter) Hear(b quorum.Board) {
 	v.mu.Lock()
@@ -164,7 +164,7 @@ func (v *HealthVoter) appear(ctx context.Context, live quorum.Checker) error {
 }
 
 // succeed takes the node's own key over from the former lease and removes the votes that stand under it, at once: the node
-// is never seen to be gone, nor with votes that nobody stands for.
+// is never seen to be gone, nor with votes without a voter.
 func (v *HealthVoter) succeed(ctx context.Context, first []*etcdserverpb.RequestOp) (*foreign, error) {
 	key := v.lease.key
 	own := v.lease.writer.keys.healthOf(v.node)
@@ -233,7 +233,7 @@ func (v *HealthVoter) put(ctx context.Context, lot map[balancer.Target]*quorum.V
 		return err
 	case ours != nil:
 		v.said = nil
-		return errPatience // somebody has taken the key since; the next attempt finds out who
+		return errPatience // the key was taken since; the next attempt finds out by which lease
 	}
 	for t, vote := range lot {
 		if vote != nil {

@@ -236,7 +236,7 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
 }
 
-// quote writes text that anybody may have written, in bounds.
+// quote writes foreign text, in bounds.
 func quote(text string) string {
 	const most = 120
 	if len(text) > most {

@@ -200,7 +200,7 @@ func (l *link) getFrom(
 ) (*etcdserverpb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	// Not through the client: that waits out the limit where nobody listens, instead of saying so.
+	// Not through the client: that waits out the limit where nothing listens, instead of saying so.
 	kv := etcdserverpb.NewKVClient(client.ActiveConnection())
 	return kv.Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))
 }

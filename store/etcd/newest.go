@@ -42,7 +42,7 @@ func (w *Writer) newest(ctx context.Context, nodes []Node) (int64, error) {
 	f.revision, f.due = revision, time.Now().Add(newestShare*time.Since(began))
 	last, least := laggards(nodes)
 	if last == nil {
-		return max(f.revision, f.removed), nil // nobody is behind anything
+		return max(f.revision, f.removed), nil // no node is behind
 	}
 	since := max(revision, least)
 	if since < f.since || since > f.until {

@@ -108,7 +108,7 @@ func (n *Node) take(key string, kv *mvccpb.KeyValue) {
 		n.Config = d.config
 		n.Problems = append(n.Problems, problems...)
 	case nodeLive:
-		n.Live = &NodeLive{} // somebody is there, whatever is said
+		n.Live = &NodeLive{} // the node is there, whatever is said
 		read(n.Live)
 	case nodeStatus:
 		var s NodeStatus
@@ -119,7 +119,7 @@ func (n *Node) take(key string, kv *mvccpb.KeyValue) {
 }
 
 // SetNode changes what a node is told: edit gets what it is told now (the zero value: nothing), and returns what it is to
-// be told. Fields that a newer version has written stay. It may be called again if somebody else writes at the same time.
+// be told. Fields that a newer version has written stay. It may be called again if another client writes at the same time.
 func (w *Writer) SetNode(ctx context.Context, name string, edit func(NodeConfig) NodeConfig) (Result, error) {
 	if err := CheckNode(name); err != nil {
 		return Result{}, err

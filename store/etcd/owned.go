@@ -94,7 +94,7 @@ func (w *Writer) OwnedVIPs(ctx context.Context, wanted ...netip.Addr) (all []Own
 	}
 	for _, a := range wanted {
 		if _, there := r.owners[a]; !there {
-			r.owners[a] = ownership.Owner{} // nobody has owned it yet
+			r.owners[a] = ownership.Owner{} // it has had no owner yet
 		}
 	}
 	weights = map[string]int{}

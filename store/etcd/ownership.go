@@ -282,7 +282,7 @@ func (o *Ownership) keep(ctx context.Context, client *clientv3.Client, lease cli
 	}
 }
 
-// Write carries a transaction out, once. With an error nobody knows whether it was, unless the outcome is Refused.
+// Write carries a transaction out, once. With an error it is unknown whether it was, unless the outcome is Refused.
 func (o *Ownership) Write(ctx context.Context, w ownership.Write) (ownership.Outcome, int64, error) {
 	o.mu.Lock()
 	client := o.client

@@ -95,7 +95,7 @@ func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix)
 	return Result{}, fmt.Errorf("the addresses of pool %s are changed by others all the time: nothing was written", name)
 }
 
-// setPool writes a pool, unless somebody else has changed it or taken an address since it was looked at.
+// setPool writes a pool, unless it was changed, or an address taken, since it was looked at.
 func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix, text []byte) (Result, bool, error) {
 	b, err := w.readHeld(ctx)
 	if err == nil {

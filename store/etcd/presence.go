@@ -17,7 +17,7 @@ type Presence struct {
 	statusKey string
 	live      []byte
 	wake      wake.Signal // holds a token: there is a status to write
-	// Report hears whether the node is told in etcd: nil, or why not. Nil: nobody hears. It is called with each change
+	// Report hears whether the node is told in etcd: nil, or why not. Nil: not reported. It is called with each change
 	// only, by the goroutine of Run.
 	Report func(error)
 
@@ -121,7 +121,7 @@ func (p *Presence) writeKeys(ctx context.Context, all []*etcdserverpb.RequestOp,
 		if other == nil || err != nil || other.lease != p.lease.id {
 			return other, err
 		}
-		// Somebody has removed the status alone.
+		// The status alone was removed.
 	}
 	return p.lease.write(ctx, all, all[1:])
 }

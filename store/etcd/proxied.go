@@ -67,7 +67,7 @@ func (s *stream) remember() {
 
 // probe asks behind the proxy for the key that changed last. If that is what was told, the stream lives; if it goes on
 // being something else while nothing is told, the stream is as silent as one without progress. The error says that
-// nobody answers. Heard is what s.heard was before.
+// nothing answers. Heard is what s.heard was before.
 func (s *stream) probe(ctx context.Context, heard int64) error {
 	told := s.seen.Load()
 	if told == nil {

@@ -19,7 +19,7 @@ type Registrar struct {
 	placed bool
 	// stale: the key may say something else than endpoint.
 	stale bool
-	// Report hears whether the endpoint is registered: nil, or why not. Nil: nobody hears. It is called with each
+	// Report hears whether the endpoint is registered: nil, or why not. Nil: not reported. It is called with each
 	// change, and each time that the key was written.
 	Report func(error)
 }
@@ -43,7 +43,7 @@ func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, t
 	return &Registrar{lease: lease, endpoint: endpoint}, nil
 }
 
-// Run registers the endpoint, again whenever it is gone, until ctx ends. At first it takes the key from whoever has it,
+// Run registers the endpoint, again whenever it is gone, until ctx ends. At first it takes the key from its holder,
 // as a restarted registrar must; from then on it leaves the key to another registrar that holds it by then, and says so
 // in Report. The endpoint stays until Leave or until the lease ends.
 func (r *Registrar) Run(ctx context.Context) {

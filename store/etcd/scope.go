@@ -27,7 +27,7 @@ type scope struct {
 func folder(key string) scope { return scope{key: key, end: clientv3.GetPrefixRangeEnd(key)} }
 
 // scopes are what a Source follows: those that are needed first, then what some roles may not read. Node is whose
-// configuration is read too; "" means nobody's.
+// configuration is read too; "" means none is.
 func (k Keys) scopes(node string) []scope {
 	vips := folder(k.prefix + vipFolder)
 	vips.without = `services whose vips say "auto" keep the addresses that were read before`
@@ -51,7 +51,7 @@ func (s scope) holds(key string) bool {
 	return key >= s.key && key < s.end
 }
 
-// troubleKey is where a missing right to read the scope is kept among the troubles: a key that nobody can write.
+// troubleKey is where a missing right to read the scope is kept among the troubles: a key that can't be written.
 func (s scope) troubleKey() rawKey { return rawKey(s.key + "\x00denied") }
 
 // denied is the problem of who may not read the scope.

@@ -112,7 +112,7 @@ func (w *Writer) where(err error) error {
 	return fmt.Errorf("etcd at %s: %w", strings.Join(w.config.Endpoints, ", "), err)
 }
 
-// get asks for keys. It does not wait for members that nobody hears of.
+// get asks for keys. It does not wait for members that are silent.
 func (w *Writer) get(ctx context.Context, request *etcdserverpb.RangeRequest) (answer *etcdserverpb.RangeResponse, err error) {
 	err = w.do(ctx, string(request.Key), func(ctx context.Context, client *clientv3.Client) (err error) {
 		answer, err = etcdserverpb.NewKVClient(client.ActiveConnection()).Range(ctx, request, grpc.MaxCallRecvMsgSize(mostReceived))

@@ -25,12 +25,12 @@ type Options struct {
 	// Node is the name of this node, whose configuration (nodes/NODE/config) is followed too; "" means none is.
 	Node string
 	// Configured hears what this node is told: once before the first snapshot is published, with what was kept or with
-	// nothing, and whenever it has changed. It is called by the goroutine of Watch, and must not block. Nil: nobody hears.
+	// nothing, and whenever it has changed. It is called by the goroutine of Watch, and must not block.
 	Configured func(NodeConfig)
 	// Connection, unless nil, hears when etcd is followed, with its revision, and, with the reason, when it is lost. It is
 	// called by the goroutine of Watch, and must not block.
 	Connection func(revision int64, err error)
-	// Log hears the same where Connection is nil, and what is wrong with what is kept. Default: nobody hears.
+	// Log hears the same where Connection is nil, and what is wrong with what is kept.
 	Log *slog.Logger
 	// Patience is how long etcd may be away before that is published; at the start, before the last good state is.
 	// Default 2s.
@@ -98,7 +98,7 @@ func (s *Source) SetDefaults(defaults map[string]any) {
 		select {
 		case s.defaults <- defaults:
 			return
-		case <-s.defaults: // nobody has taken the ones before
+		case <-s.defaults: // the ones before were not taken yet
 		}
 	}
 }

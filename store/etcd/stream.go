@@ -128,7 +128,7 @@ func (s *stream) ask(ctx context.Context, reread time.Time) error {
 
 // knock asks whether the rights are still what they were when all was read: a watch goes on when they are taken away, and
 // one that was denied is not granted later. The error is why the stream should end. It asks for the key of the folder itself,
-// which costs nothing, and which nobody can have.
+// which costs nothing, and which can't exist.
 func (s *stream) knock(ctx context.Context) error {
 	client := s.client
 	for i := range s.scopes {
@@ -139,7 +139,7 @@ func (s *stream) knock(ctx context.Context) error {
 		}
 		_, err := s.getFrom(ctx, client, s.timing.call, request)
 		if ended(err) && client == s.client {
-			// The token has ended, which nobody asks a watch for. So may the user have.
+			// The token has ended, which a watch does not notice. So may the user have.
 			fresh, failed := s.config.open(ctx)
 			if is(failed, rpctypes.ErrAuthFailed) {
 				return failed

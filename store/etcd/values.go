@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/decode"
 )
 
-// What may be in etcd. More is refused, so that nobody who may write one key exhausts the hosts that read it. What a text may
+// What may be in etcd. More is refused: a user who may write one key must not exhaust the hosts that read it. What a text may
 // come to is bounded by balancer.MaxFrontends and MaxBackends.
 const (
 	// MaxServiceText and MaxEntryText bound a value, in bytes: of a service, and of everything else.

@@ -8,7 +8,7 @@ import (
 )
 
 // wiped is what was followed until etcd turned out to have another history, without any service: it was wiped, or restored
-// from something that has none. Whoever removes all services does so in the history that is followed, and nothing is held
+// from something that has none. Users who remove all services do so in the history that is followed, and nothing is held
 // back then. What was there stays in use until the new history has services, and no more have come for a while: then they
 // are complete, and what they don't have is gone.
 type wiped struct {

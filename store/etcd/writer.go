@@ -31,8 +31,8 @@ type Change struct {
 	Trace string
 	// Rollback is the text of the history that is written again; 0 means none is.
 	Rollback int
-	// Checked is the revision at which nobody else claimed what the service comes to claim. Where somebody may have claimed
-	// any of it since, with a Writer, nothing is written, and the error is a StaleError. 0 means nobody has looked.
+	// Checked is the revision at which no other service claimed what this one comes to claim. Where one may have claimed
+	// any of it since, with a Writer, nothing is written, and the error is a StaleError. 0 means that was not looked at.
 	Checked int64
 	// AllowUnknown: fields that this version does not know are written as they are. Else they are an error.
 	AllowUnknown bool
@@ -48,7 +48,7 @@ type Result struct {
 	Changed  bool
 }
 
-// ConflictError says that somebody else has changed a service since it was read.
+// ConflictError says that a service was changed since it was read.
 type ConflictError struct {
 	Name balancer.Name
 	// Revision is that of the definition now; 0 means there is none any more.
@@ -248,7 +248,7 @@ func (w *Writer) write(
 ) (int64, bool, error) {
 	key := w.keys.Service(c.Name)
 	same := unchanged(key, before.revision())
-	// More than a service may hold: somebody has written them by hand.
+	// More than a service may hold: they were written by hand.
 	for ; len(vips.free) > mostFreed; vips.free = vips.free[mostFreed:] {
 		ifs, then := allocation{free: vips.free[:mostFreed]}.ops(w.keys, c.Name)
 		if _, ok, err := w.commit(ctx, w.keys.prefix+vipFolder, append(ifs, same), then); err != nil || !ok {
