@@ -48,7 +48,7 @@ func decodeService(doc *Document, folder string, name balancer.Name, raw any, de
 }
 
 // decodeVIPs reads the [vips."ADDRESS"] of doc. Settings that are as they were in old keep their pointer. One whose address
-// can't be read is no definition: nobody knows what it is about.
+// can't be read is no definition: what it is about is unknown.
 func decodeVIPs(doc *Document, old *contents) (map[netip.Addr]definition[balancer.VIP], []balancer.Problem) {
 	table, problems := doc.tables("vips", "address", `[vips."192.168.1.100"]`)
 	var vips map[netip.Addr]definition[balancer.VIP]

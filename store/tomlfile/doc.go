@@ -28,7 +28,7 @@
 // A main file that says nothing any more is never believed by itself: it is a problem, and what it said before goes on, until
 // Reload after AllowEmpty.
 //
-// The file's other sections are published with each snapshot, as Settings: nobody has to read the file a second time.
+// The file's other sections are published with each snapshot, as Settings: the file is read once.
 //
 // In the folder, names that end in .toml and don't begin with a dot count; folders in it do not. Symbolic links are
 // followed, those on the way to the main file and the folder as well as files in it, and swapping any of them is

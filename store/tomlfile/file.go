@@ -48,7 +48,7 @@ func readFile(path string) ([]byte, fs.FileInfo, writers, error) {
 	return buffer.Bytes(), info, max(before, writersOf(file)), nil
 }
 
-// openRegular opens a file without waiting. Opening a pipe waits for somebody who writes to it, and opening a device may
+// openRegular opens a file without waiting. Opening a pipe waits for a writer, and opening a device may
 // do things: neither is opened, unless it takes the file's place just then.
 func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	info, err := os.Stat(path)

@@ -10,7 +10,7 @@ import (
 type Result struct {
 	// Snapshot has the services and everything that is wrong with them and their defaults.
 	Snapshot store.Snapshot
-	// Main is the daemon's configuration file, for whoever checks its other sections. Nil where a folder was read, or
+	// Main is the daemon's configuration file, for the check of its other sections. Nil where a folder was read, or
 	// where the file can't be read or is no valid TOML; the snapshot's problems say which then.
 	Main *Document
 }

@@ -19,7 +19,7 @@ import (
 
 // loader reads files into a snapshot, and knows what it read of which file. It belongs to one goroutine.
 type loader struct {
-	// follow is told of each place before it is read, so that no change after the reading is missed. Nil: nobody is.
+	// follow is told of each place before it is read, so that no change after the reading is missed. Nil: places are not followed.
 	follow *follower
 	seed   maphash.Seed
 

@@ -94,7 +94,7 @@ func (l *loader) replaceMain(fresh *contents) {
 	l.merge.put(l.path, fresh)
 }
 
-// readPlace takes [store].path, relative to the main file's folder. One that is no text is reported by whoever reads
+// readPlace takes [store].path, relative to the main file's folder. One that is no text is reported by the reader of
 // the section as a whole, and leaves the place as it is.
 func (l *loader) readPlace(doc *Document) {
 	section, _ := doc.tree["store"].(map[string]any)

@@ -23,7 +23,7 @@ type Options struct {
 	// folder. It is not read where Main is set.
 	Path string
 	// Log hears of each look that changed something (debug), and when changes can't be followed as they should
-	// (warning). Default: nobody hears.
+	// (warning). Default: nothing is logged.
 	Log *slog.Logger
 	// Debounce is how long files must be quiet before they are read, at most ten times as long in all. Default 20ms.
 	Debounce time.Duration
@@ -128,7 +128,7 @@ func (s *Source) AllowEmpty() { s.empty.Store(true) }
 type watching struct {
 	*Source
 	follower *follower
-	// due is when everything is to be looked at again, even if nobody asks for it.
+	// due is when everything is to be looked at again, even without a request.
 	due time.Time
 }
 

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writersOf reports whether a process has the file open for writing. The kernel gives a read lease only on files that nobody
+// writersOf reports whether a process has the file open for writing. The kernel gives a read lease only on files that no process
 // writes, to their owner and to root; the lease is given back at once.
 func writersOf(f *os.File) writers {
 	raw, err := f.SyscallConn()
