@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nft"
 )
 
@@ -30,7 +30,7 @@ func newAcceptor(w *wanted, o Options, conn *nft.Conn) *acceptor {
 // table of that name without its chains is another program's.
 func (a *acceptor) filtered() bool {
 	table, names := nft.Table{Family: nft.IPv4, Name: "filter"}, "/proc/net/ip_tables_names"
-	if a.family == ipset.IPv6 {
+	if a.family == inet.IPv6 {
 		table.Family, names = nft.IPv6, "/proc/net/ip6_tables_names"
 	}
 	chains, err := a.conn.Chains(table)

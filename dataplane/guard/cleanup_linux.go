@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/xtables"
@@ -25,9 +26,9 @@ func Cleanup(ctx context.Context, dry bool) ([]string, error) {
 	}
 	tables, err := nft.Cleanup(dry, tableName, tableName+trialSuffix)
 	c.done, c.errs = tables, append(c.errs, err)
-	for _, f := range xtables.Families() {
+	for _, f := range inet.Families() {
 		o := Options{Log: slog.New(slog.DiscardHandler)}
-		g := newLegacy(newWanted(ipset.Family(f), o), o, sets, noSets)
+		g := newLegacy(newWanted(f, o), o, sets, noSets)
 		for _, tool := range xtables.Existing(ctx, f) {
 			c.rules(g, tool, fmt.Sprintf("%s, %s", f, tool.Variant()))
 		}

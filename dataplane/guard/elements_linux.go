@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/nft"
 )
@@ -35,9 +36,9 @@ func (t *native) List(set string) ([]ipset.Entry, error) {
 }
 
 // entryOf reads an element. One that is none of ours becomes an entry that is not wanted.
-func entryOf(e *nft.Elem, of ipset.Family) (entry ipset.Entry) {
+func entryOf(e *nft.Elem, of inet.Family) (entry ipset.Entry) {
 	size := 4
-	if of == ipset.IPv6 {
+	if of == inet.IPv6 {
 		size = 16
 	}
 	key := e.Key

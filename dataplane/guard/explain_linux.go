@@ -8,6 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/nft"
 )
@@ -56,9 +57,9 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 
 // asker returns what asks whether an entry is in a set, in the form that the guard has in the kernel, and what ends asking.
 func asker(a netip.Addr) (has func(*setDef, ipset.Entry) (name string, in bool, err error), done func(), err error) {
-	family := ipset.IPv4
+	family := inet.IPv4
 	if a.Is6() {
-		family = ipset.IPv6
+		family = inet.IPv6
 	}
 	l := newLayout(family)
 	if conn, err := nft.Open(); err == nil {

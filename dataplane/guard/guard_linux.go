@@ -7,6 +7,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/xtables"
@@ -58,7 +59,7 @@ func New(o Options) *Guard {
 	if noSets == nil {
 		g.sets = sets
 	}
-	for i, f := range []ipset.Family{ipset.IPv4, ipset.IPv6} {
+	for i, f := range inet.Families() {
 		w := newWanted(f, o)
 		g.families[i] = &family{wanted: w, choose: func() form { return g.choose(w, o, noSets) }}
 	}
@@ -127,12 +128,12 @@ func (g *Guard) Close() {
 }
 
 // tool finds iptables when the guard needs it.
-func (o Options) tool(f ipset.Family) func(context.Context) (Tool, error) {
+func (o Options) tool(f inet.Family) func(context.Context) (Tool, error) {
 	if o.Tools != nil {
-		return func(ctx context.Context) (Tool, error) { return o.Tools(ctx, xtables.Family(f)) }
+		return func(ctx context.Context) (Tool, error) { return o.Tools(ctx, f) }
 	}
 	return func(ctx context.Context) (Tool, error) {
-		t, err := xtables.Find(ctx, xtables.Family(f), o.Variant, o.Log)
+		t, err := xtables.Find(ctx, f, o.Variant, o.Log)
 		if err != nil {
 			return nil, err // a nil *xtables.Tool in an interface would not be nil
 		}
@@ -141,10 +142,10 @@ func (o Options) tool(f ipset.Family) func(context.Context) (Tool, error) {
 }
 
 // otherTools finds the variants that an earlier process may have used.
-func otherTools(family ipset.Family) func(context.Context, Tool) []Tool {
+func otherTools(family inet.Family) func(context.Context, Tool) []Tool {
 	return func(ctx context.Context, than Tool) []Tool {
 		var others []Tool
-		for _, t := range xtables.Existing(ctx, xtables.Family(family)) {
+		for _, t := range xtables.Existing(ctx, family) {
 			if used, ok := than.(*xtables.Tool); ok && used.Variant() != t.Variant() {
 				others = append(others, t)
 			}

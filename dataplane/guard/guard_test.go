@@ -16,6 +16,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 	testwait "vipd/test/wait"
@@ -67,7 +68,7 @@ func (k *kernel) users(text string) (n int) {
 	return n
 }
 
-func (k *kernel) Create(set string, kind ipset.Kind, _ ipset.Family) error {
+func (k *kernel) Create(set string, kind ipset.Kind, _ inet.Family) error {
 	if err := k.op(); err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (k *kernel) Create(set string, kind ipset.Kind, _ ipset.Family) error {
 	return nil
 }
 
-func (k *kernel) CreatePassing(set string, kind ipset.Kind, family ipset.Family, _ ipset.Passing) error {
+func (k *kernel) CreatePassing(set string, kind ipset.Kind, family inet.Family, _ ipset.Passing) error {
 	return k.Create(set, kind, family)
 }
 
@@ -262,7 +263,7 @@ func guardOver(k *kernel, m dataplane.Needs) *legacy {
 		tool:   func(context.Context) (Tool, error) { return k, k.op() },
 		others: func(context.Context, Tool) []Tool { return nil },
 	}
-	return g.compose(newWanted(ipset.IPv4, Options{MasqueradeBit: 14, Mode: m, Log: slog.New(slog.DiscardHandler)}))
+	return g.compose(newWanted(inet.IPv4, Options{MasqueradeBit: 14, Mode: m, Log: slog.New(slog.DiscardHandler)}))
 }
 
 type entries = map[ipset.Entry]bool
@@ -294,7 +295,7 @@ func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (
 		}
 	}
 	for _, s := range setDefs() {
-		name := setName(s.name, ipset.IPv4)
+		name := setName(s.name, inet.IPv4)
 		collect := func(frontends map[balancer.Key]*balancer.Frontend) entries {
 			all := entries{}
 			for _, f := range frontends {
@@ -332,14 +333,14 @@ func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (
 			maps.DeleteFunc(all[name], func(e ipset.Entry, _ bool) bool { return !both[e] })
 		}
 	}
-	plain := all[setName(frontendsSet, ipset.IPv4)]
+	plain := all[setName(frontendsSet, inet.IPv4)]
 	if h.g.plan.mode.Marked { // the mode knows them
 		clear(plain)
-		clear(besides[setName(frontendsSet, ipset.IPv4)])
+		clear(besides[setName(frontendsSet, inet.IPv4)])
 	}
 	for _, of := range []map[string]entries{all, besides} {
-		for e, is := range of[setName(specialSet, ipset.IPv4)] {
-			if is && (all[setName(specialSet, ipset.IPv4)][e] || h.k.sets[setName(specialSet, ipset.IPv4)][e]) {
+		for e, is := range of[setName(specialSet, inet.IPv4)] {
+			if is && (all[setName(specialSet, inet.IPv4)][e] || h.k.sets[setName(specialSet, inet.IPv4)][e]) {
 				delete(plain, e)
 			}
 		}
@@ -457,7 +458,7 @@ func (h *history) round() {
 				want[e] = true
 			}
 		}
-		if name == setName(arrivedSet, ipset.IPv4) {
+		if name == setName(arrivedSet, inet.IPv4) {
 			continue
 		}
 		if !maps.Equal(got[name], want) {
@@ -468,8 +469,8 @@ func (h *history) round() {
 		h.fatalf("the rules clamp\n%v\nwant\n%v", h.g.plan.clamps, clamps)
 	}
 	for name, want := range all {
-		direct := name == setName(directSet, ipset.IPv4) || name == setName(tunnelsSet, ipset.IPv4)
-		if got[name] == nil && (!direct || len(all[setName(directSet, ipset.IPv4)]) > 0) {
+		direct := name == setName(directSet, inet.IPv4) || name == setName(tunnelsSet, inet.IPv4)
+		if got[name] == nil && (!direct || len(all[setName(directSet, inet.IPv4)]) > 0) {
 			h.fatalf("there is no set %s for %v", name, want)
 		}
 	}
@@ -563,7 +564,7 @@ func (h *history) checkPrepared() {
 	all, _ := h.specified(h.want, h.applied)
 	asked, _ := h.specified(h.want, h.want)
 	for _, s := range setDefs() {
-		name := setName(s.name, ipset.IPv4)
+		name := setName(s.name, inet.IPv4)
 		if s.early {
 			for e := range all[name] { // none where the form has no such set
 				if !h.k.sets[name][e] {
@@ -579,12 +580,12 @@ func (h *history) checkPrepared() {
 		}
 	}
 	// What is special must not be taken for something else first.
-	for e := range all[setName(specialSet, ipset.IPv4)] {
-		if h.k.sets[setName(frontendsSet, ipset.IPv4)][e] {
+	for e := range all[setName(specialSet, inet.IPv4)] {
+		if h.k.sets[setName(frontendsSet, inet.IPv4)][e] {
 			h.fatalf("after prepare, the special %v is among the others", e)
 		}
 	}
-	for e := range h.k.sets[setName(specialSet, ipset.IPv4)] {
+	for e := range h.k.sets[setName(specialSet, inet.IPv4)] {
 		if !contains(h.g.plan.vips, e.Addr) {
 			h.fatalf("after prepare, %v does not contain %v", h.g.plan.vips, e)
 		}
@@ -605,7 +606,7 @@ func (h *history) checkRestricted() {
 			continue
 		}
 		for _, name := range []string{restrictedSet, specialSet} {
-			if !h.k.sets[setName(name, ipset.IPv4)][placeOf(f.Key)] {
+			if !h.k.sets[setName(name, inet.IPv4)][placeOf(f.Key)] {
 				h.fatalf("%s may be applied, and %s lacks it", f.Key, name)
 			}
 		}
@@ -619,7 +620,7 @@ func (h *history) checkRestricted() {
 func (h *history) checkRules() {
 	h.t.Helper()
 	want := map[string][]string{}
-	if _, present := h.k.sets[setName(heldSet, ipset.IPv4)]; present {
+	if _, present := h.k.sets[setName(heldSet, inet.IPv4)]; present {
 		for _, p := range h.g.parts {
 			if !h.g.wants(p) {
 				continue

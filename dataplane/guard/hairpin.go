@@ -3,8 +3,7 @@ package guard
 import (
 	"fmt"
 	"strings"
-
-	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/inet"
 )
 
 // The instructions of classic BPF in use (linux/filter.h, linux/bpf_common.h).
@@ -17,9 +16,9 @@ const (
 
 // hairpinProgram is the program that is true of packets whose source is their destination, as xt_bpf takes it: its
 // length and instructions in decimals. Offsets count from the header of the family.
-func hairpinProgram(family ipset.Family) string {
+func hairpinProgram(family inet.Family) string {
 	source, destination, words := 12, 16, 1
-	if family == ipset.IPv6 {
+	if family == inet.IPv6 {
 		source, destination, words = 8, 24, 4
 	}
 	var code []string

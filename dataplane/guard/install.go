@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
@@ -296,7 +297,7 @@ func (g *legacy) possible(p *part) (bool, error) {
 	if !p.def.direct || g.sets == nil {
 		return !p.def.direct, nil
 	}
-	return g.anySet(setName(directSet, ipset.IPv4), setName(directSet, ipset.IPv6)) // cleanup asks one guard for both
+	return g.anySet(setName(directSet, inet.IPv4), setName(directSet, inet.IPv6)) // cleanup asks one guard for both
 }
 
 // there are the chains of a part, and of earlier versions of it, that the kernel has.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -293,7 +293,7 @@ func (g *legacy) rulesIntact(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-func inTable(reason, table string, family ipset.Family) string {
+func inTable(reason, table string, family inet.Family) string {
 	if reason == "" {
 		return ""
 	}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 )
 
@@ -20,8 +21,8 @@ type setKernel interface {
 // setMaker makes the sets too, which are no part of a table; *ipset.Conn does it.
 type setMaker interface {
 	setKernel
-	Create(set string, kind ipset.Kind, family ipset.Family) error
-	CreatePassing(set string, kind ipset.Kind, family ipset.Family, p ipset.Passing) error
+	Create(set string, kind ipset.Kind, family inet.Family) error
+	CreatePassing(set string, kind ipset.Kind, family inet.Family, p ipset.Passing) error
 	Destroy(set string) error
 	Header(set string) (ipset.Header, error)
 }
@@ -30,7 +31,7 @@ type setMaker interface {
 type members struct {
 	def    setDef
 	kernel setKernel
-	family ipset.Family
+	family inet.Family
 	name   string
 	// count says how many frontends want each entry; unwanted ones are not in it. In sets that are not early it counts
 	// applied frontends, and asked wanted ones.
@@ -62,7 +63,7 @@ const (
 	present setState = "present" // it is there, and was compared
 )
 
-func newMembers(def setDef, family ipset.Family) *members {
+func newMembers(def setDef, family inet.Family) *members {
 	return &members{
 		kept: func(ipset.Entry) bool { return false },
 		def:  def, family: family,

@@ -13,6 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/xtables"
@@ -58,10 +59,10 @@ type nativeHistory struct {
 
 // restart makes another guard over what is there.
 func (h *nativeHistory) restart(m dataplane.Needs) {
-	o := Options{Mode: m, MasqueradeBit: 14, Log: slog.New(slog.DiscardHandler), Tools: func(_ context.Context, f xtables.Family) (Tool, error) {
+	o := Options{Mode: m, MasqueradeBit: 14, Log: slog.New(slog.DiscardHandler), Tools: func(_ context.Context, f inet.Family) (Tool, error) {
 		return nil, &xtables.UnsupportedError{Feature: "iptables", Need: "nothing"}
 	}}
-	w := newWanted(ipset.IPv4, o)
+	w := newWanted(inet.IPv4, o)
 	h.g = newNative(w, h.conn, newAcceptor(w, o, h.conn), func(context.Context) error { return nil })
 	for a := range h.held {
 		w.hold(a, 1)

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/nft"
 )
@@ -38,9 +39,9 @@ type layout struct {
 	oneArm *nft.Set
 }
 
-func newLayout(of ipset.Family) *layout {
+func newLayout(of inet.Family) *layout {
 	l := &layout{table: nft.Table{Family: nft.IPv4, Name: tableName}, place: nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}, sets: map[string]*nft.Set{}}
-	if of == ipset.IPv6 {
+	if of == inet.IPv6 {
 		l.table.Family = nft.IPv6
 	}
 	for _, def := range setDefs() {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -19,7 +20,7 @@ type Options struct {
 	Variant xtables.Variant
 	// Tools finds iptables in place of xtables.Find; nil means that is used. It is asked when the guard needs a tool first, and once
 	// more after each Resync.
-	Tools func(context.Context, xtables.Family) (Tool, error)
+	Tools func(context.Context, inet.Family) (Tool, error)
 	// Log gets each change at Debug level.
 	Log *slog.Logger
 }

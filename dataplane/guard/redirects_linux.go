@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/xtables"
 )
@@ -29,10 +29,10 @@ type Redirects struct {
 }
 
 // NewRedirects proves by a trial that redirects of a family work here. An error says what each form lacks.
-func NewRedirects(ctx context.Context, family xtables.Family, o Options) (*Redirects, error) {
-	r := &Redirects{rules: redirectRules(ipset.Family(family), o)}
+func NewRedirects(ctx context.Context, family inet.Family, o Options) (*Redirects, error) {
+	r := &Redirects{rules: redirectRules(family, o)}
 	var reason error
-	nowhere := map[xtables.Family]string{xtables.IPv4: "198.51.100.0", xtables.IPv6: "2001:db8::"}[family] // RFC 5737, RFC 3849
+	nowhere := map[inet.Family]string{inet.IPv4: "198.51.100.0", inet.IPv6: "2001:db8::"}[family] // RFC 5737, RFC 3849
 	some := map[balancer.Key]uint16{{Addr: netip.MustParseAddr(nowhere), Port: 9, Proto: balancer.TCP}: 9}
 	if r.conn, reason = nft.Open(); reason == nil && o.Variant != xtables.Legacy {
 		var tx nft.Tx
@@ -121,7 +121,7 @@ func (r *Redirects) Close(ctx context.Context) error {
 // remove removes redirects in every form, also an earlier process's.
 func (r *Redirects) remove(ctx context.Context) error {
 	var failed error
-	for _, tool := range xtables.Existing(ctx, xtables.Family(r.rules.family)) {
+	for _, tool := range xtables.Existing(ctx, r.rules.family) {
 		failed = errors.Join(failed, r.rules.removeRules(ctx, tool))
 	}
 	if r.conn != nil {
@@ -153,7 +153,7 @@ type redirectTable struct {
 // redirectTableName is the name of the table of each family.
 const redirectTableName = "vipd-redirect"
 
-func newRedirectTable(conn *nft.Conn, family ipset.Family) *redirectTable {
+func newRedirectTable(conn *nft.Conn, family inet.Family) *redirectTable {
 	l := newLayout(family)
 	l.table.Name = redirectTableName
 	return &redirectTable{Owned: nft.Owned{Conn: conn, Table: l.table}, ports: &nft.Set{Name: "ports", Key: l.place, Data: nft.Dport}}
@@ -229,7 +229,7 @@ func (t *redirectTable) compare() (string, error) {
 }
 
 // redirectRules is the form in iptables, of which nothing is in the kernel.
-func redirectRules(family ipset.Family, o Options) *legacy {
+func redirectRules(family inet.Family, o Options) *legacy {
 	w := newWanted(family, o)
 	l := &legacy{wanted: w, watch: newWatch(), plan: plan{family: family}}
 	l.parts = []*part{{def: partDef{
@@ -257,8 +257,8 @@ func CleanupRedirects(ctx context.Context, dry bool) ([]string, error) {
 	c := cleaner{ctx: ctx, dry: dry}
 	tables, err := nft.Cleanup(dry, redirectTableName, redirectTableName+trialSuffix)
 	c.done, c.errs = tables, append(c.errs, err)
-	for _, f := range xtables.Families() {
-		g := redirectRules(ipset.Family(f), Options{Log: slog.New(slog.DiscardHandler)})
+	for _, f := range inet.Families() {
+		g := redirectRules(f, Options{Log: slog.New(slog.DiscardHandler)})
 		for _, tool := range xtables.Existing(ctx, f) {
 			c.rules(g, tool, fmt.Sprintf("%s, %s", f, tool.Variant()))
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/xtables"
@@ -18,8 +19,8 @@ import (
 // ipset restore and iptables-restore. It needs no privilege, and answers equal questions equally.
 func Render(o Options, frontends []*balancer.Frontend, interfaces []Interface) string {
 	var b strings.Builder
-	for _, f := range xtables.Families() {
-		w := modelled(o, ipset.Family(f), frontends, interfaces)
+	for _, f := range inet.Families() {
+		w := modelled(o, f, frontends, interfaces)
 		switch {
 		case !w.needed():
 		case o.Variant == xtables.Legacy:
@@ -65,7 +66,7 @@ func renderLegacy(b *strings.Builder, w *wanted) {
 			fmt.Fprintf(b, "add %s %s\n", m.name, member(e))
 		}
 	}
-	fmt.Fprintf(b, "# %s-restore --noflush\n", program(g.family))
+	fmt.Fprintf(b, "# %s-restore --noflush\n", g.family.Program())
 	for _, p := range g.parts {
 		if !g.wants(p) {
 			continue
@@ -79,11 +80,11 @@ func renderLegacy(b *strings.Builder, w *wanted) {
 }
 
 // modelled is what the guard of a family holds for frontends that are wanted and applied, and whose VIPs vipd holds.
-func modelled(o Options, of ipset.Family, frontends []*balancer.Frontend, interfaces []Interface) *wanted {
+func modelled(o Options, of inet.Family, frontends []*balancer.Frontend, interfaces []Interface) *wanted {
 	w := newWanted(of, o)
 	held := map[netip.Addr]bool{}
 	for _, f := range frontends {
-		if f.Addr.Is4() != (of == ipset.IPv4) {
+		if f.Addr.Is4() != (of == inet.IPv4) {
 			continue
 		}
 		w.want(f, 1, false)
@@ -101,7 +102,7 @@ func modelled(o Options, of ipset.Family, frontends []*balancer.Frontend, interf
 
 // creation is the line that makes the set.
 func (m *members) creation() string {
-	line := fmt.Sprintf("create %s %s family %s", m.name, m.def.kind, inet(m.family))
+	line := fmt.Sprintf("create %s %s family %s", m.name, m.def.kind, m.family.Word())
 	if p := m.def.passing; p != nil {
 		return line + fmt.Sprintf(" hashsize %d maxelem %d timeout %d forceadd", p.Buckets, p.Max, p.Seconds)
 	}
@@ -133,18 +134,4 @@ func member(e ipset.Entry) string {
 		text += "," + e.Net.String()
 	}
 	return text
-}
-
-func inet(family ipset.Family) string {
-	if family == ipset.IPv6 {
-		return "inet6"
-	}
-	return "inet"
-}
-
-func program(family ipset.Family) string {
-	if family == ipset.IPv6 {
-		return "ip6tables"
-	}
-	return "iptables"
 }

@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 )
 
 // plan is all that the guard's rules depend on.
 type plan struct {
-	family ipset.Family
+	family inet.Family
 	bits   markBits
 	// mode is the one in use.
 	mode dataplane.Needs
@@ -123,7 +124,7 @@ const fresh = "-m conntrack --ctstate NEW,UNTRACKED"
 // frontends is applied they are silent.
 func heldChains(p *plan) []chain {
 	icmp := "icmp"
-	if p.family == ipset.IPv6 {
+	if p.family == inet.IPv6 {
 		icmp = "ipv6-icmp"
 	}
 	guarded := []string{
@@ -308,7 +309,7 @@ func untrackedChains(p *plan) []chain {
 // directChains let in and out what belongs to direct frontends, and tunnels to their endpoints.
 func directChains(p *plan) []chain {
 	tunnel, icmp, errors := "4", "-p icmp -m icmp --icmp-type", []int{3} // IPPROTO_IPIP; unreachable
-	if p.family == ipset.IPv6 {
+	if p.family == inet.IPv6 {
 		tunnel, icmp, errors = "41", "-p ipv6-icmp -m icmp6 --icmpv6-type", []int{1, 2} // IPPROTO_IPV6; unreachable, too big
 	}
 	leaving := []string{
@@ -346,9 +347,9 @@ func dispatch(to []netip.Prefix, target string) []string {
 }
 
 // refusal are the rules that tell clients no.
-func refusal(family ipset.Family) []string {
+func refusal(family inet.Family) []string {
 	unreachable := "icmp-port-unreachable"
-	if family == ipset.IPv6 {
+	if family == inet.IPv6 {
 		unreachable = "icmp6-port-unreachable"
 	}
 	return []string{"-p tcp -j REJECT --reject-with tcp-reset", "-j REJECT --reject-with " + unreachable}

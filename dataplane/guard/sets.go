@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 )
 
@@ -77,15 +78,8 @@ func setDefs() []setDef {
 }
 
 // setName is the kernel's name of a set.
-func setName(name string, family ipset.Family) string {
-	return "vipd-" + name + digit(family)
-}
-
-func digit(family ipset.Family) string {
-	if family == ipset.IPv6 {
-		return "6"
-	}
-	return "4"
+func setName(name string, family inet.Family) string {
+	return "vipd-" + name + family.Digit()
 }
 
 // placeOf is where a frontend is.

@@ -7,12 +7,13 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 )
 
 // wanted is what shall be in the guard of one family, whatever holds it in the kernel.
 type wanted struct {
-	family ipset.Family
+	family inet.Family
 	log    *slog.Logger
 	bits   markBits
 	// mode is the one in use, and interfaces those that packets are forwarded between.
@@ -33,7 +34,7 @@ type Interface struct {
 	Index int
 }
 
-func newWanted(family ipset.Family, o Options) *wanted {
+func newWanted(family inet.Family, o Options) *wanted {
 	w := &wanted{
 		family: family, log: o.Log, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode,
 		unknown: map[ipset.Entry]int{},

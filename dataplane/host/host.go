@@ -11,6 +11,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/dataplane"
 	"vipd/dataplane/guard"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -40,7 +41,7 @@ type Options struct {
 	// Log gets each change at Debug level; nil means nothing is logged.
 	Log *slog.Logger
 
-	tools func(context.Context, xtables.Family) (guard.Tool, error)
+	tools func(context.Context, inet.Family) (guard.Tool, error)
 }
 
 // Guard are the options of the guard among these.

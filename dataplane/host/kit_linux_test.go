@@ -20,6 +20,7 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/dataplane/guard"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	testwait "vipd/test/wait"
@@ -58,23 +59,23 @@ func options(t *testing.T, backend xtables.Variant) Options {
 
 // finder finds iptables for a guard; a test may replace how.
 type finder struct {
-	find func(context.Context, xtables.Family) (guard.Tool, error)
+	find func(context.Context, inet.Family) (guard.Tool, error)
 }
 
 // findTools has the guard of a Host to be made ask the finder.
 func findTools(o *Options) *finder {
 	f := &finder{find: findTool}
-	o.tools = func(ctx context.Context, family xtables.Family) (guard.Tool, error) { return f.find(ctx, family) }
+	o.tools = func(ctx context.Context, family inet.Family) (guard.Tool, error) { return f.find(ctx, family) }
 	return f
 }
 
 // findTool finds the tool of the legacy backend.
-func findTool(ctx context.Context, family xtables.Family) (guard.Tool, error) {
+func findTool(ctx context.Context, family inet.Family) (guard.Tool, error) {
 	return xtables.Find(ctx, family, xtables.Legacy, slog.New(slog.DiscardHandler))
 }
 
 // noTool finds none.
-func noTool(context.Context, xtables.Family) (guard.Tool, error) {
+func noTool(context.Context, inet.Family) (guard.Tool, error) {
 	return nil, &xtables.UnsupportedError{Feature: "iptables", Need: "install iptables"}
 }
 

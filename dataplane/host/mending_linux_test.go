@@ -15,6 +15,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/guard"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 )
@@ -187,7 +188,7 @@ func die(t *testing.T, h *Host, tools *finder, after string, f *balancer.Fronten
 	case "the guard":
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		tools.find = func(ctx context.Context, f xtables.Family) (guard.Tool, error) {
+		tools.find = func(ctx context.Context, f inet.Family) (guard.Tool, error) {
 			defer cancel() // the addresses after it are not touched any more
 			return findTool(context.WithoutCancel(ctx), f)
 		}
@@ -214,8 +215,8 @@ func TestBusyTables(t *testing.T) {
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
 	finds := 0
-	tools.find = func(ctx context.Context, f xtables.Family) (guard.Tool, error) {
-		if f == xtables.IPv6 {
+	tools.find = func(ctx context.Context, f inet.Family) (guard.Tool, error) {
+		if f == inet.IPv6 {
 			return findTool(ctx, f)
 		}
 		finds++
@@ -267,8 +268,8 @@ func TestHeldBack(t *testing.T) {
 	listen(t, 80)
 	plain, tight := frontend("10.1.0.1:81"), frontend("10.1.0.1:80", sources("10.9.0.0/16"))
 	both := desired(plain, tight)
-	tools.find = func(ctx context.Context, f xtables.Family) (guard.Tool, error) {
-		if f == xtables.IPv6 {
+	tools.find = func(ctx context.Context, f inet.Family) (guard.Tool, error) {
+		if f == inet.IPv6 {
 			return findTool(ctx, f)
 		}
 		return nil, errors.New("Another app is currently holding the xtables lock")
@@ -317,7 +318,7 @@ func TestToolsOncePerResync(t *testing.T) {
 	tools := findTools(&o)
 	h := newHost(t, o)
 	finds := 0
-	tools.find = func(ctx context.Context, f xtables.Family) (guard.Tool, error) {
+	tools.find = func(ctx context.Context, f inet.Family) (guard.Tool, error) {
 		finds++
 		return findTool(ctx, f)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
-	"vipd/dataplane/internal/xtables"
+	"vipd/dataplane/internal/inet"
 )
 
 // TestFindTree reads trees from their rules, and wants none where a rule is missing, leads elsewhere or is there twice.
@@ -23,9 +23,9 @@ func TestFindTree(t *testing.T) {
 				all[k] = &front{chain: frontChain(k)}
 			}
 			is4 := source.make(r).Addr.Is4()
-			family := xtables.IPv6
+			family := inet.IPv6
 			if is4 {
-				family = xtables.IPv4
+				family = inet.IPv4
 			}
 			y := newFamily(family, nil, nil, "", slog.New(slog.DiscardHandler))
 			y.fronts, y.exact = all, true

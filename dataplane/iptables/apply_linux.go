@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
@@ -17,13 +18,13 @@ import (
 // Apply makes each key what its change says: the chains that differ are written in as few transactions as the kernel
 // takes well, those of one frontend in one. Then flows that conntrack still leads elsewhere are dropped.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
-	parts := map[xtables.Family][]dataplane.Change{}
+	parts := map[inet.Family][]dataplane.Change{}
 	for _, c := range batch {
-		parts[xtables.FamilyOf(c.Key.Addr)] = append(parts[xtables.FamilyOf(c.Key.Addr)], c)
+		parts[inet.Of(c.Key.Addr)] = append(parts[inet.Of(c.Key.Addr)], c)
 	}
 	failed := dataplane.KeyErrors{}
 	var all error
-	for _, name := range xtables.Families() {
+	for _, name := range inet.Families() {
 		part := parts[name]
 		y := d.families[name]
 		switch {
@@ -168,12 +169,12 @@ func rejoin(ctx context.Context, tool *xtables.Tool, rule string, astray, lines 
 // others get: their clients would all come to one backend.
 func (y *family) prepareSets(p *plan) error {
 	for ; y.slots < p.slots; y.slots++ {
-		if err := createSet(y.sets, stickySet(y.slots, y.is4()), y.name); err != nil {
+		if err := createSet(y.sets, stickySet(y.slots, y.name), y.name); err != nil {
 			return err
 		}
 	}
 	for slot, keys := range p.clear {
-		if err := y.clear(stickySet(slot, y.is4()), keys); err != nil {
+		if err := y.clear(stickySet(slot, y.name), keys); err != nil {
 			return err
 		}
 	}
@@ -181,15 +182,15 @@ func (y *family) prepareSets(p *plan) error {
 }
 
 // createSet makes a sticky set, also in place of an unused set of another kind.
-func createSet(sets *ipset.Conn, name string, family xtables.Family) error {
-	err := sets.CreateTimed(name, ipset.HashIPPortIP, ipset.Family(family))
+func createSet(sets *ipset.Conn, name string, family inet.Family) error {
+	err := sets.CreateTimed(name, ipset.HashIPPortIP, family)
 	if !errors.Is(err, ipset.ErrDifferent) {
 		return err
 	}
 	if err := sets.Destroy(name); err != nil {
 		return fmt.Errorf("making room for affinity, which needs that name: %w: remove what uses it, then: ipset destroy %s", err, name)
 	}
-	return sets.CreateTimed(name, ipset.HashIPPortIP, ipset.Family(family))
+	return sets.CreateTimed(name, ipset.HashIPPortIP, family)
 }
 
 // clear takes the clients of frontends out of a set.

@@ -9,7 +9,7 @@ import (
 
 	"vipd/dataplane"
 	"vipd/dataplane/internal/counters"
-	"vipd/dataplane/internal/xtables"
+	"vipd/dataplane/internal/inet"
 )
 
 // counted is what is remembered of the kernel's counters. A rule counts the first packets of connections, and begins
@@ -161,7 +161,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
 	var counts []map[counters.Backend]uint64
-	for _, name := range xtables.Families() {
+	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil {
 			counts = append(counts, y.counts(ctx))
 		}

@@ -8,7 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/xtables"
+	"vipd/dataplane/internal/inet"
 )
 
 // counted reads the counters anew, however recently they were read.
@@ -93,7 +93,7 @@ func TestCountsOutliveTheRules(t *testing.T) {
 		for range made {
 			r.ask(balancer.TCP)
 		}
-		program := "iptables-" + string(r.d.families[xtables.IPv4].tool.Variant())
+		program := "iptables-" + string(r.d.families[inet.IPv4].tool.Variant())
 		nat := func(args ...string) {
 			r.Helper()
 			if out, err := exec.Command(program, append([]string{"-t", "nat"}, args...)...).CombinedOutput(); err != nil {
@@ -109,7 +109,7 @@ func TestCountsOutliveTheRules(t *testing.T) {
 		cancel()
 		for _, ctx := range []context.Context{unreadable, context.Background()} {
 			total := uint64(0)
-			for _, n := range r.d.families[xtables.IPv4].counts(ctx) {
+			for _, n := range r.d.families[inet.IPv4].counts(ctx) {
 				total += n
 			}
 			if total != made {
@@ -118,7 +118,7 @@ func TestCountsOutliveTheRules(t *testing.T) {
 		}
 		nat("-F", "OTHER")
 		nat("-X", "OTHER")
-		r.d = r.open(r.d.families[xtables.IPv4].tool.Variant()) // removes the rest
+		r.d = r.open(r.d.families[inet.IPv4].tool.Variant()) // removes the rest
 		if _, err := r.d.Observe(context.Background()); err != nil {
 			r.Fatal(err)
 		}

@@ -10,13 +10,13 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/xtables"
+	"vipd/dataplane/internal/inet"
 )
 
 // iptables runs the program of the rig's backend.
 func (r *rig) iptables(args ...string) string {
 	r.Helper()
-	program := "iptables-" + string(r.d.families[xtables.IPv4].tool.Variant())
+	program := "iptables-" + string(r.d.families[inet.IPv4].tool.Variant())
 	out, err := exec.Command(program, append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput()
 	if err != nil {
 		r.Fatalf("%s %s: %v: %s", program, strings.Join(args, " "), err, out)
@@ -69,7 +69,7 @@ func TestReplacedRule(t *testing.T) {
 				if err := r.d.Close(context.Background(), true); err != nil {
 					r.Fatal(err)
 				}
-				r.d = r.open(r.d.families[xtables.IPv4].tool.Variant())
+				r.d = r.open(r.d.families[inet.IPv4].tool.Variant())
 				r.d.told = false // open has observed already
 			}
 			r.observe(f)
@@ -104,7 +104,7 @@ func TestCountsOfDeletedRules(t *testing.T) {
 // somebody's rule leads to: nothing waits for them.
 func TestOrphans(t *testing.T) {
 	eachBackend(t, func(r *rig) {
-		six := strings.Replace("iptables-"+string(r.d.families[xtables.IPv4].tool.Variant()), "ip", "ip6", 1)
+		six := strings.Replace("iptables-"+string(r.d.families[inet.IPv4].tool.Variant()), "ip", "ip6", 1)
 		if out, err := exec.Command(six, "-t", "nat", "-N", nodePrefix+"4").CombinedOutput(); err != nil {
 			r.Fatalf("%v: %s", err, out)
 		}
@@ -179,9 +179,9 @@ func TestPlacesOfAServiceThatIsBack(t *testing.T) {
 		}
 		r.apply(f)
 		for slot := range 2 {
-			entries, err := r.d.sets.List(stickySet(slot, true))
+			entries, err := r.d.sets.List(stickySet(slot, inet.IPv4))
 			if err != nil || len(entries) > 0 {
-				r.Errorf("%s has %v, %v", stickySet(slot, true), entries, err)
+				r.Errorf("%s has %v, %v", stickySet(slot, inet.IPv4), entries, err)
 			}
 		}
 	})

@@ -10,13 +10,13 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/counters"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
-	"vipd/dataplane/internal/xtables"
 )
 
 // Explain implements dataplane.Dataplane: it follows the rules that f comes to, and looks the client up in the sets.
 func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
-	name := xtables.FamilyOf(f.Addr)
+	name := inet.Of(f.Addr)
 	y := d.families[name]
 	if y == nil {
 		return dataplane.Explanation{}, d.missing[name]
@@ -68,7 +68,7 @@ func (y *family) stuck(f *balancer.Frontend, client netip.Addr, slots map[netip.
 	}
 	entry := ipset.Entry{Addr: f.Addr, Proto: ipset.ProtocolOf(f.Proto), Port: f.Key.Port, Net: netip.PrefixFrom(client, client.BitLen())}
 	for _, w := range waysOf(f) {
-		set := stickySet(slots[w.addr], f.Addr.Is4())
+		set := stickySet(slots[w.addr], inet.Of(f.Addr))
 		in, err := y.sets.Has(set, entry)
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
@@ -24,7 +25,7 @@ func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
 
 // family is what is known of the kernel's rules of one family.
 type family struct {
-	name xtables.Family
+	name inet.Family
 	tool *xtables.Tool
 	sets *ipset.Conn
 	log  *slog.Logger
@@ -89,7 +90,7 @@ type front struct {
 	used  int
 }
 
-func newFamily(name xtables.Family, tool *xtables.Tool, sets *ipset.Conn, mark string, log *slog.Logger) *family {
+func newFamily(name inet.Family, tool *xtables.Tool, sets *ipset.Conn, mark string, log *slog.Logger) *family {
 	y := &family{name: name, tool: tool, sets: sets, mark: mark, log: log, seed: maphash.MakeSeed()}
 	y.totals, y.last = newTotals(), map[string][]uint64{}
 	y.broken = map[string]xtables.Print{}
@@ -105,7 +106,7 @@ func (y *family) forget() {
 	y.unsure, y.jumps, y.prints = true, 0, map[string]xtables.Print{}
 }
 
-func (y *family) is4() bool { return y.name == xtables.IPv4 }
+func (y *family) is4() bool { return y.name == inet.IPv4 }
 
 // state is what the chain is known by once the kernel has it.
 func (y *family) state(c xtables.Chain) chainState {

@@ -15,6 +15,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	"vipd/test/wait"
@@ -218,12 +219,12 @@ func (v *vandal) observe() {
 // wrong compares the tables with what is wanted.
 func (v *vandal) wrong() string {
 	v.Helper()
-	for _, name := range xtables.Families() {
+	for _, name := range inet.Families() {
 		y, want, got := v.d.families[name], map[string][]string{}, map[string][]string{}
-		program := map[xtables.Family]string{xtables.IPv4: "iptables-", xtables.IPv6: "ip6tables-"}[name] + string(v.backend)
+		program := map[inet.Family]string{inet.IPv4: "iptables-", inet.IPv6: "ip6tables-"}[name] + string(v.backend)
 		reached := map[balancer.Key]bool{}
 		for k, f := range v.wanted {
-			if xtables.FamilyOf(k.Addr) == name {
+			if inet.Of(k.Addr) == name {
 				made := render(f, y.fronts[k].slots, "")
 				for _, c := range append(made.below, made.front) {
 					want[c.Name] = c.Rules

@@ -14,6 +14,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/dnat"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
@@ -24,11 +25,11 @@ type Dataplane struct {
 	mark     string
 	caps     balancer.Capabilities
 	sets     *ipset.Conn
-	families map[xtables.Family]*family
+	families map[inet.Family]*family
 	// told: the engine was asked to apply everything once.
 	told bool
 	// missing says why a family can't be had.
-	missing map[xtables.Family]error
+	missing map[inet.Family]error
 }
 
 var _ dataplane.Dataplane = (*Dataplane)(nil)
@@ -40,7 +41,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Dataplane{mark: o.Mark, caps: Capabilities(), families: map[xtables.Family]*family{}, missing: map[xtables.Family]error{}}
+	d := &Dataplane{mark: o.Mark, caps: Capabilities(), families: map[inet.Family]*family{}, missing: map[inet.Family]error{}}
 	sets, err := ipset.Open()
 	if err != nil {
 		return nil, err
@@ -51,7 +52,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 		return nil, err
 	}
 	var reasons []error
-	for _, name := range xtables.Families() {
+	for _, name := range inet.Families() {
 		tool, exact, err := d.find(ctx, name, o)
 		if err == nil {
 			d.families[name] = newFamily(name, tool, sets, o.Mark, o.Log)
@@ -80,7 +81,7 @@ const busyPause = 100 * time.Millisecond
 // find returns the tool of a family, says whether it prints rules as they are written, and takes out of the capabilities what
 // does not work with it. It goes on while others hold the tables, until ctx ends, and then says that they do: a family is
 // missing for as long as the process runs.
-func (d *Dataplane) find(ctx context.Context, name xtables.Family, o Options) (tool *xtables.Tool, exact bool, err error) {
+func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool *xtables.Tool, exact bool, err error) {
 	var busy error
 	for {
 		if tool, err = xtables.Find(ctx, name, o.Variant, o.Log); err == nil {
@@ -102,22 +103,17 @@ func (d *Dataplane) find(ctx context.Context, name xtables.Family, o Options) (t
 }
 
 // trialSet is the name of the set that is created and destroyed to prove that sets can be had.
-func trialSet(is4 bool) string {
-	if is4 {
-		return "vipd-trial4"
-	}
-	return "vipd-trial6"
-}
+func trialSet(family inet.Family) string { return "vipd-trial" + family.Digit() }
 
 // try proves what rules need, and says whether they are printed as they are written. What single schedulers and protocols
 // need is taken out of caps where it is missing.
 func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities, mark string) (exact bool, err error) {
-	is4 := tool.Family() == xtables.IPv4
+	is4 := tool.Family() == inet.IPv4
 	to := netip.MustParseAddrPort("198.51.100.1:9") // of the addresses for documentation (RFC 5737, RFC 3849)
 	if !is4 {
 		to = netip.MustParseAddrPort("[2001:db8::1]:9")
 	}
-	set := trialSet(is4)
+	set := trialSet(tool.Family())
 	if err := createSet(sets, set, tool.Family()); err != nil {
 		return false, err
 	}
@@ -182,7 +178,7 @@ func (d *Dataplane) Traits() dataplane.Traits {
 func (d *Dataplane) detail() string {
 	var parts []string
 	variants := map[string]bool{}
-	for _, name := range xtables.Families() {
+	for _, name := range inet.Families() {
 		if err := d.missing[name]; err != nil {
 			parts = append(parts, fmt.Sprintf("no %s: %s", name, strings.ReplaceAll(errors.Unwrap(err).Error(), "\n", "; ")))
 			continue
@@ -216,7 +212,7 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime) // there is nothing to drain, and nothing may be left
 	defer cancel()
-	for _, name := range xtables.Families() {
+	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil {
 			if err := y.removeAll(ctx); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("removing rules of %s: %w", name, err))
@@ -237,5 +233,5 @@ func (y *family) removeAll(ctx context.Context) error {
 	if err := remove(ctx, y.tool); err != nil {
 		return err
 	}
-	return removeSets(ctx, y.sets, y.is4())
+	return removeSets(ctx, y.sets, y.name)
 }

@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
@@ -20,7 +21,7 @@ import (
 // variant. Frontends are known by their notes, and by how many rules they have.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, Untold: !d.told}
-	for _, name := range xtables.Families() {
+	for _, name := range inet.Families() {
 		y := d.families[name]
 		if y == nil {
 			continue
@@ -74,13 +75,13 @@ func (y *family) observe(ctx context.Context, seen *dataplane.Observation) error
 // setsThere counts the sticky sets, up to the first that is missing or is another kind of set.
 func (y *family) setsThere() (int, error) {
 	for n := 0; ; n++ {
-		h, err := y.sets.Header(stickySet(n, y.is4()))
+		h, err := y.sets.Header(stickySet(n, y.name))
 		switch {
 		case errors.Is(err, ipset.ErrNotFound):
 			return n, nil
 		case err != nil:
 			return 0, err
-		case h.Kind != ipset.HashIPPortIP || h.Family != ipset.Family(y.name) || !h.Timed:
+		case h.Kind != ipset.HashIPPortIP || h.Family != y.name || !h.Timed:
 			return n, nil
 		}
 	}
@@ -152,7 +153,7 @@ func (s *survey) conclude(digests map[balancer.Key]dataplane.Digest) (damage []s
 		if len(rules) > 0 {
 			n, ok = readNote(rules[len(rules)-1])
 		}
-		if !ok || frontChain(n.key) != chain || xtables.FamilyOf(n.key.Addr) != y.name {
+		if !ok || frontChain(n.key) != chain || inet.Of(n.key.Addr) != y.name {
 			k, ours := keys[chain]
 			if !ours {
 				continue // its frontend is unknown: it is an orphan
@@ -268,7 +269,7 @@ func slotOf(chain string) (int, bool) {
 // Intact looks whether the table was changed since it was last found to be as we left it, and compares
 // then.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
-	for _, name := range xtables.Families() {
+	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil {
 			if reason, err := y.intact(ctx); reason != "" || err != nil {
 				return reason, err

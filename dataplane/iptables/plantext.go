@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
@@ -15,10 +16,10 @@ import (
 // the sets for affinity as input of ipset restore before them. mark is Options.Mark.
 func Render(frontends []*balancer.Frontend, mark string) (string, error) {
 	var b strings.Builder
-	for _, family := range xtables.Families() {
+	for _, family := range inet.Families() {
 		var own []*balancer.Frontend
 		for _, f := range frontends {
-			if f.Addr.Is4() == (family == xtables.IPv4) {
+			if inet.Of(f.Addr) == family {
 				own = append(own, f)
 			}
 		}
@@ -31,11 +32,7 @@ func Render(frontends []*balancer.Frontend, mark string) (string, error) {
 
 func renderFamily(b *strings.Builder, frontends []*balancer.Frontend, mark string) {
 	slices.SortFunc(frontends, func(f, g *balancer.Frontend) int { return f.Key.Compare(g.Key) })
-	is4 := frontends[0].Addr.Is4()
-	program, family := "ip6tables-restore", "inet6"
-	if is4 {
-		program, family = "iptables-restore", "inet"
-	}
+	family := inet.Of(frontends[0].Addr)
 	var chains []xtables.Chain
 	var keys []balancer.Key
 	sets := 0
@@ -51,14 +48,14 @@ func renderFamily(b *strings.Builder, frontends []*balancer.Frontend, mark strin
 		chains = append(append(chains, made.below...), made.front)
 		keys = append(keys, f.Key)
 	}
-	newTree(is4).build(keys).root.each(func(n *node) { chains = append(chains, n.chain()) })
+	newTree(family == inet.IPv4).build(keys).root.each(func(n *node) { chains = append(chains, n.chain()) })
 	if sets > 0 {
 		b.WriteString("# ipset restore\n")
 		for i := range sets {
-			b.WriteString("create " + stickySet(i, is4) + " " + string(ipset.HashIPPortIP) + " family " + family + " maxelem " + strconv.Itoa(ipset.MaxEntries) + " timeout 0\n")
+			b.WriteString("create " + stickySet(i, family) + " " + string(ipset.HashIPPortIP) + " family " + family.Word() + " maxelem " + strconv.Itoa(ipset.MaxEntries) + " timeout 0\n")
 		}
 	}
-	b.WriteString("# " + program + " --noflush\n*nat\n")
+	b.WriteString("# " + family.Program() + "-restore --noflush\n*nat\n")
 	for _, c := range chains {
 		b.WriteString(":" + c.Name + " - [0:0]\n")
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
@@ -37,8 +38,8 @@ func deletion(chains []string) (groups []xtables.Group) {
 
 // removeSets deletes the sets of one family. Rules must not look at them any more. It begins with the last and stops at
 // the first failure: setsOf finds what is left.
-func removeSets(ctx context.Context, sets *ipset.Conn, is4 bool) error {
-	names, err := setsOf(sets, is4)
+func removeSets(ctx context.Context, sets *ipset.Conn, family inet.Family) error {
+	names, err := setsOf(sets, family)
 	for _, name := range slices.Backward(names) {
 		if err := sets.DestroySoon(ctx, name); err != nil {
 			return err
@@ -51,7 +52,7 @@ func removeSets(ctx context.Context, sets *ipset.Conn, is4 bool) error {
 // it does, such as "delete 12 chains of iptables from the table nat (ipv4, nft)".
 func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 	var failed error
-	for _, name := range xtables.Families() {
+	for _, name := range inet.Families() {
 		for _, tool := range xtables.Existing(ctx, name) {
 			chains, err := tool.Chains(ctx, table, isOurs)
 			if err == nil && len(chains) > 0 {
@@ -68,10 +69,10 @@ func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 		return done, failed // without a way to sets there are none
 	}
 	defer sets.Close()
-	for _, name := range xtables.Families() {
-		names, err := setsOf(sets, name == xtables.IPv4)
+	for _, name := range inet.Families() {
+		names, err := setsOf(sets, name)
 		if err == nil && !dry {
-			err = removeSets(ctx, sets, name == xtables.IPv4)
+			err = removeSets(ctx, sets, name)
 		}
 		for _, set := range names {
 			done = append(done, "destroy ipset "+set)
@@ -82,11 +83,11 @@ func Cleanup(ctx context.Context, dry bool) (done []string, err error) {
 }
 
 // setsOf lists the sets of one family, with that of a trial that was cut short.
-func setsOf(sets *ipset.Conn, is4 bool) (names []string, err error) {
+func setsOf(sets *ipset.Conn, family inet.Family) (names []string, err error) {
 	for n := -1; ; n++ {
-		name := trialSet(is4)
+		name := trialSet(family)
 		if n >= 0 {
-			name = stickySet(n, is4)
+			name = stickySet(n, family)
 		}
 		_, err := sets.Header(name)
 		switch {

@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -68,14 +69,14 @@ func (m *form) stick(f *balancer.Frontend, ways []way, slots map[netip.AddrPort]
 	timeout := int((min(f.AffinityTimeout, longestTimeout) + time.Second - 1) / time.Second)
 	for _, b := range f.Backends {
 		if slot, ok := slots[b.Addr]; ok && b.State != balancer.Active && len(ways) > 0 {
-			rules = append(rules, fmt.Sprintf("-j SET --del-set %s dst,dst,src", stickySet(slot, f.Addr.Is4())))
+			rules = append(rules, fmt.Sprintf("-j SET --del-set %s dst,dst,src", stickySet(slot, inet.Of(f.Addr))))
 		}
 	}
 	for i := range ways {
 		w := &ways[i]
 		slot := slots[w.addr]
 		chain := stickyChain(f.Key, slot)
-		set := stickySet(slot, f.Addr.Is4())
+		set := stickySet(slot, inet.Of(f.Addr))
 		m.below = append(m.below, xtables.Chain{Name: chain, Rules: []string{
 			fmt.Sprintf("-j SET --add-set %s dst,dst,src --exist --timeout %d", set, timeout),
 			w.rule(""),
@@ -92,11 +93,8 @@ func stickyChain(k balancer.Key, slot int) string {
 }
 
 // stickySet is the set of the clients of one slot: entries are VIP, port and client.
-func stickySet(slot int, is4 bool) string {
-	if is4 {
-		return fmt.Sprintf("vipd-sticky4-%d", slot)
-	}
-	return fmt.Sprintf("vipd-sticky6-%d", slot)
+func stickySet(slot int, family inet.Family) string {
+	return "vipd-sticky" + family.Digit() + "-" + strconv.Itoa(slot)
 }
 
 // digest is Dataplane.Digest: it covers what render and the drains make of f.

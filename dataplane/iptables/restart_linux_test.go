@@ -6,7 +6,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/xtables"
+	"vipd/dataplane/internal/inet"
 )
 
 // TestRestartWritesNothing: a process that finds the rules as they should be goes on counting, and writes none of them.
@@ -15,7 +15,7 @@ func TestRestartWritesNothing(t *testing.T) {
 		f := r.web(balancer.TCP, 2)
 		r.apply(f)
 		r.ask(balancer.TCP)
-		backend := r.d.families[xtables.IPv4].tool.Variant()
+		backend := r.d.families[inet.IPv4].tool.Variant()
 		if err := r.d.Close(context.Background(), true); err != nil {
 			t.Fatal(err)
 		}
@@ -26,7 +26,7 @@ func TestRestartWritesNothing(t *testing.T) {
 		if total, _, _ := r.counted(); total != 1 {
 			t.Errorf("counted %d connections, want 1", total)
 		}
-		y := r.d.families[xtables.IPv4]
+		y := r.d.families[inet.IPv4]
 		if c := y.chains[y.fronts[f.Key].chain]; c.epoch != 0 || c.rules == 0 {
 			t.Errorf("the chain was written though it was right: %+v", c)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
 	"vipd/dataplane/internal/xtables"
 )
@@ -28,11 +29,11 @@ func TestCleanupGoesOnWithSets(t *testing.T) {
 	sets := openSets(t)
 	for held := range 4 {
 		for i := range 4 {
-			if err := createSet(sets, stickySet(i, true), xtables.IPv4); err != nil {
+			if err := createSet(sets, stickySet(i, inet.IPv4), inet.IPv4); err != nil {
 				t.Fatal(err)
 			}
 		}
-		holder := []string{"-I", "INPUT", "-m", "set", "--match-set", stickySet(held, true), "src,src,src", "-j", "RETURN"}
+		holder := []string{"-I", "INPUT", "-m", "set", "--match-set", stickySet(held, inet.IPv4), "src,src,src", "-j", "RETURN"}
 		run(t, "iptables-nft", holder...)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		if _, err := Cleanup(ctx, false); err == nil {
@@ -55,7 +56,7 @@ func TestForeignSets(t *testing.T) {
 	for _, kind := range []string{"hash:ip", "hash:ip,port,ip", "hash:ip,port,ip family inet6 timeout 0"} {
 		t.Run(kind, func(t *testing.T) {
 			r := newRig(t, xtables.NFT)
-			run(t, "ipset", append([]string{"create", stickySet(0, true)}, strings.Fields(kind)...)...)
+			run(t, "ipset", append([]string{"create", stickySet(0, inet.IPv4)}, strings.Fields(kind)...)...)
 			if _, err := r.d.Observe(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -63,13 +64,13 @@ func TestForeignSets(t *testing.T) {
 			f.AffinityTimeout = time.Hour
 			change := []dataplane.Change{{Key: f.Key, New: f}}
 
-			holder := []string{"-I", "INPUT", "-m", "set", "--match-set", stickySet(0, true), "src,src,src", "-j", "RETURN"}
+			holder := []string{"-I", "INPUT", "-m", "set", "--match-set", stickySet(0, inet.IPv4), "src,src,src", "-j", "RETURN"}
 			program := "iptables-nft"
 			if strings.Contains(kind, "inet6") {
 				program = "ip6tables-nft"
 			}
 			run(t, program, holder...)
-			if err := r.d.Apply(t.Context(), change); err == nil || !strings.Contains(err.Error(), "ipset destroy "+stickySet(0, true)) {
+			if err := r.d.Apply(t.Context(), change); err == nil || !strings.Contains(err.Error(), "ipset destroy "+stickySet(0, inet.IPv4)) {
 				t.Errorf("got %v, want the way out", err)
 			}
 			holder[0] = "-D"
@@ -135,7 +136,7 @@ func settings(t *testing.T) string {
 // The cheap look finds chains too many among ours, and leaves out what other parts of vipd have in the table.
 func TestIntactNamesChainsTooMany(t *testing.T) {
 	eachBackend(t, func(r *rig) {
-		tool := "iptables-" + string(r.d.families[xtables.IPv4].tool.Variant())
+		tool := "iptables-" + string(r.d.families[inet.IPv4].tool.Variant())
 		for _, c := range []struct {
 			chain string
 			ours  bool
@@ -147,7 +148,7 @@ func TestIntactNamesChainsTooMany(t *testing.T) {
 				r.Fatal(err)
 			}
 			r.apply(r.web(balancer.TCP, 2))
-			y := r.d.families[xtables.IPv4]
+			y := r.d.families[inet.IPv4]
 			y.look = xtables.Watch{}
 			run(r.T, tool, "-t", "nat", "-N", c.chain)
 			reason, err := r.d.Intact(r.Context())

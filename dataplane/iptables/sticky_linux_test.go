@@ -7,7 +7,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
-	"vipd/dataplane/internal/xtables"
+	"vipd/dataplane/internal/inet"
 )
 
 // sticky is web with affinity.
@@ -43,7 +43,7 @@ func TestClientsStay(t *testing.T) {
 		r.apply(r.sticky(5, 6)) // its place is free
 		_, mine = r.ask(balancer.TCP)
 		stays("its endpoint went", 5, 6)
-		places := r.d.families[xtables.IPv4].fronts[r.sticky().Key].slots
+		places := r.d.families[inet.IPv4].fronts[r.sticky().Key].slots
 		if len(places) != 2 {
 			r.Fatalf("%d endpoints have places, want 2", len(places))
 		}
@@ -78,7 +78,7 @@ func (r *rig) restart() {
 	if err := r.d.Close(context.Background(), true); err != nil {
 		r.Fatal(err)
 	}
-	r.d = r.open(r.d.families[xtables.IPv4].tool.Variant())
+	r.d = r.open(r.d.families[inet.IPv4].tool.Variant())
 }
 
 // TestPlacesAreEmptied has an endpoint that gets the place of another get none of its clients with it.
@@ -89,7 +89,7 @@ func TestPlacesAreEmptied(t *testing.T) {
 		f := r.sticky(3)    // which goes to another endpoint
 		f.Backends = append(f.Backends, r.sticky(4).Backends...)
 		r.apply(f)
-		set := stickySet(0, true)
+		set := stickySet(0, inet.IPv4)
 		entries, err := r.d.sets.List(set)
 		if err != nil {
 			r.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	"vipd/test/wait"
@@ -205,7 +206,7 @@ func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	w.serve()
 	d := redirecting(t)
 	f := w.four(t, 80)[0]
-	y := d.tables.(*redirect).families[xtables.FamilyOf(f.Key.Addr)]
+	y := d.tables.(*redirect).families[inet.Of(f.Key.Addr)]
 	kernel := &failing{redirector: y.kernel}
 	y.kernel = kernel
 	d.apply(f)
@@ -270,7 +271,7 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	w := newTown(t)
 	d := redirecting(t)
 	f := w.four(t, 80)[0]
-	y := d.tables.(*redirect).families[xtables.FamilyOf(f.Key.Addr)]
+	y := d.tables.(*redirect).families[inet.Of(f.Key.Addr)]
 	started, goOn := make(chan bool), make(chan bool)
 	y.kernel = &slow{redirector: y.kernel, started: started, goOn: goOn}
 	done := make(chan error)

@@ -11,7 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/xtables"
+	"vipd/dataplane/internal/inet"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -21,7 +21,7 @@ func TestWhatIsToBeForgottenIsKept(t *testing.T) {
 	w.serve()
 	d := redirecting(t)
 	f := w.four(t, 80)[1]
-	y := d.tables.(*redirect).families[xtables.FamilyOf(f.Key.Addr)]
+	y := d.tables.(*redirect).families[inet.Of(f.Key.Addr)]
 	y.forgetFlows = func(context.Context, map[balancer.Key]bool) error { return unix.EPERM }
 	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
 	if err != nil {

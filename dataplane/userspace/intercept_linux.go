@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/dataplane/guard"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -30,7 +31,7 @@ func newInterception(o Options, d *Dataplane) (interception, string, error) {
 		if err != nil {
 			return bind{}, "bind, because " + strings.ReplaceAll(err.Error(), "\n", "; "), nil
 		}
-		for _, f := range xtables.Families() {
+		for _, f := range inet.Families() {
 			if r.families[f] == nil {
 				return r, fmt.Sprintf("redirect, but bind for %s, where redirects do not work", f), nil
 			}

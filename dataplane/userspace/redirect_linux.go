@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/guard"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 )
 
@@ -20,7 +21,7 @@ import (
 // listens on the same port.
 type redirect struct {
 	d        *Dataplane
-	families map[xtables.Family]*redirectFamily
+	families map[inet.Family]*redirectFamily
 
 	mu     sync.RWMutex // guards routes, which accept loops read
 	routes map[balancer.Key]*frontend
@@ -29,7 +30,7 @@ type redirect struct {
 // redirectFamily is one family's half.
 type redirectFamily struct {
 	r           *redirect
-	name        xtables.Family
+	name        inet.Family
 	kernel      redirector
 	forgetFlows func(ctx context.Context, keys map[balancer.Key]bool) error
 	// shared is the socket of all TCP frontends; nil means not needed so far.
@@ -66,9 +67,9 @@ type closedPort struct {
 
 // newRedirect finds out for which families redirects work. An error says why they do for none.
 func newRedirect(ctx context.Context, d *Dataplane, variant xtables.Variant) (*redirect, error) {
-	r := &redirect{d: d, families: map[xtables.Family]*redirectFamily{}, routes: map[balancer.Key]*frontend{}}
+	r := &redirect{d: d, families: map[inet.Family]*redirectFamily{}, routes: map[balancer.Key]*frontend{}}
 	var reasons error
-	for _, family := range xtables.Families() {
+	for _, family := range inet.Families() {
 		kernel, err := guard.NewRedirects(ctx, family, guard.Options{Variant: variant, Log: d.log})
 		if err != nil {
 			reasons = errors.Join(reasons, err)
@@ -87,7 +88,7 @@ func newRedirect(ctx context.Context, d *Dataplane, variant xtables.Variant) (*r
 
 // open asks for the redirect of f. Where redirects do not work for its family, f is bound.
 func (r *redirect) open(f *frontend) error {
-	family := r.families[xtables.FamilyOf(f.key.Addr)]
+	family := r.families[inet.Of(f.key.Addr)]
 	if family == nil {
 		return bind{}.open(f)
 	}
@@ -130,7 +131,7 @@ func (y *redirectFamily) closedFor(f *frontend) (uint16, error) {
 // listen opens the TCP socket on every address, unless it is open.
 func (y *redirectFamily) listen() (uint16, error) {
 	if y.shared == nil {
-		if ln := y.r.d.inherited.sharedListener(y.name == xtables.IPv4); ln != nil {
+		if ln := y.r.d.inherited.sharedListener(y.name == inet.IPv4); ln != nil {
 			y.acceptFrom(ln)
 		}
 	}
@@ -153,14 +154,14 @@ func (y *redirectFamily) acceptFrom(ln *net.TCPListener) {
 }
 
 func (y *redirectFamily) network(proto string) string {
-	if y.name == xtables.IPv4 {
+	if y.name == inet.IPv4 {
 		return proto + "4"
 	}
 	return proto + "6"
 }
 
 func (y *redirectFamily) wildcard() string {
-	if y.name == xtables.IPv4 {
+	if y.name == inet.IPv4 {
 		return "0.0.0.0:0"
 	}
 	return "[::]:0"
@@ -185,7 +186,7 @@ func (y *redirectFamily) accept(ln *net.TCPListener) {
 
 // frontendOf returns the frontend that a connection was made to, or nil.
 func (y *redirectFamily) frontendOf(c *net.TCPConn) *frontend {
-	at, err := originalOf(c, y.name == xtables.IPv4)
+	at, err := originalOf(c, y.name == inet.IPv4)
 	if err != nil {
 		return nil
 	}
@@ -234,7 +235,7 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 		}
 	}
 	if f.packets == nil {
-		lc := listenConfig(func(fd uintptr) error { return wantDestination(fd, y.name == xtables.IPv4) })
+		lc := listenConfig(func(fd uintptr) error { return wantDestination(fd, y.name == inet.IPv4) })
 		pc, err := lc.ListenPacket(context.Background(), y.network("udp"), y.wildcard())
 		if err != nil {
 			return 0, fmt.Errorf("listening for redirected datagrams: %w", err)
@@ -273,7 +274,7 @@ func (f *frontend) receiveRedirected(pc *net.UDPConn) {
 
 // forget asks for the redirect of f to go.
 func (r *redirect) forget(f *frontend) {
-	if family := r.families[xtables.FamilyOf(f.key.Addr)]; family != nil {
+	if family := r.families[inet.Of(f.key.Addr)]; family != nil {
 		delete(family.ports, f.key)
 	}
 	r.mu.Lock()
@@ -283,7 +284,7 @@ func (r *redirect) forget(f *frontend) {
 
 // served reports whether the kernel redirects to f.
 func (r *redirect) served(f *frontend) bool {
-	family := r.families[xtables.FamilyOf(f.key.Addr)]
+	family := r.families[inet.Of(f.key.Addr)]
 	if family == nil {
 		return bind{}.served(f)
 	}

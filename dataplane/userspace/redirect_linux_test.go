@@ -12,6 +12,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
 	"vipd/test/wait"
@@ -227,7 +228,7 @@ func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 	for _, y := range d.tables.(*redirect).families {
 		port := y.shared.Addr().(*net.TCPAddr).Port
 		for _, address := range []string{"10.9.0.1", "10.96.0.1", "fd00:9::1", "fd00:96::1"} {
-			if strings.Contains(address, ":") != (y.name == xtables.IPv6) {
+			if strings.Contains(address, ":") != (y.name == inet.IPv6) {
 				continue
 			}
 			c, err := w.remote.Dial(t.Context(), "tcp", net.JoinHostPort(address, fmt.Sprint(port)))

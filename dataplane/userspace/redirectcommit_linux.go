@@ -11,7 +11,7 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/internal/conntrack"
-	"vipd/dataplane/internal/xtables"
+	"vipd/dataplane/internal/inet"
 )
 
 // commit has the kernel redirect as was asked for, and drops conntrack's memory of UDP flows that went elsewhere. Keys that
@@ -19,7 +19,7 @@ import (
 func (r *redirect) commit(ctx context.Context) error {
 	failed := dataplane.KeyErrors{}
 	var all error
-	for _, family := range xtables.Families() {
+	for _, family := range inet.Families() {
 		if y := r.families[family]; y != nil {
 			if err := y.commit(ctx, failed); err != nil {
 				all = errors.Join(all, fmt.Errorf("redirecting %s: %w", y.name, err))
@@ -90,7 +90,7 @@ func cut(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.
 // commit mends it.
 func (r *redirect) inspect(ctx context.Context) ([]string, error) {
 	var damage []string
-	for _, family := range xtables.Families() {
+	for _, family := range inet.Families() {
 		y := r.families[family]
 		if y == nil {
 			continue
@@ -116,7 +116,7 @@ func (y *redirectFamily) inspect(ctx context.Context) (string, error) {
 
 // intact looks, in one family after the other, for what is missing.
 func (r *redirect) intact(ctx context.Context) (string, error) {
-	for _, family := range xtables.Families() {
+	for _, family := range inet.Families() {
 		y := r.families[family]
 		if y == nil {
 			continue
@@ -149,7 +149,7 @@ func (r *redirect) inherit(ports map[balancer.Key]uint16) {
 		y.there = map[balancer.Key]uint16{}
 	}
 	for k, port := range ports {
-		if y := r.families[xtables.FamilyOf(k.Addr)]; y != nil {
+		if y := r.families[inet.Of(k.Addr)]; y != nil {
 			y.there[k] = port
 		}
 	}
@@ -165,7 +165,7 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 	defer cancel()
 	var failed error
 	for _, f := range frontends {
-		y := r.families[xtables.FamilyOf(f.key.Addr)]
+		y := r.families[inet.Of(f.key.Addr)]
 		if y == nil {
 			failed = errors.Join(failed, bind{}.stop(ctx, []*frontend{f}))
 			continue
@@ -183,7 +183,7 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 		failed = errors.Join(failed, r.commit(ctx))
 	}
 	for _, f := range frontends {
-		if r.families[xtables.FamilyOf(f.key.Addr)] != nil {
+		if r.families[inet.Of(f.key.Addr)] != nil {
 			f.shut()
 		}
 	}

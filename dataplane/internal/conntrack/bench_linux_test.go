@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
 )
 
 // full is a table of n flows, half of each family, to 1,000 frontends.
@@ -57,7 +58,7 @@ func BenchmarkEach(b *testing.B) {
 	tab := full(b, n)
 	for name, f := range map[string]Filter{
 		"all":       {},
-		"udp4":      {Family: IPv4, Proto: balancer.UDP},
+		"udp4":      {Family: inet.IPv4, Proto: balancer.UDP},
 		"unreplied": {Unreplied: true},
 		"frontend4": {Proto: frontend(0).Proto, Dst: frontend(0).Addr, Port: frontend(0).Port},
 		"frontend6": {Proto: frontend(1).Proto, Dst: frontend(1).Addr, Port: frontend(1).Port},

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
 )
 
 // batch is how many flows are deleted at once. The kernel answers each that is gone already, and there has to be room for
@@ -52,7 +53,7 @@ func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*
 // searches finds all flows of keys, and maybe others.
 func searches(keys map[balancer.Key]bool) []selection {
 	type kind struct {
-		family Family
+		family inet.Family
 		proto  balancer.Protocol
 	}
 	exact := map[kind]map[selection]bool{} // IPv6 keys of one port are one search
@@ -60,7 +61,7 @@ func searches(keys map[balancer.Key]bool) []selection {
 		if !wanted || k.Proto.Number() == 0 {
 			continue
 		}
-		of := kind{familyOf(k.Addr), k.Proto}
+		of := kind{inet.Of(k.Addr), k.Proto}
 		if exact[of] == nil {
 			exact[of] = map[selection]bool{}
 		}

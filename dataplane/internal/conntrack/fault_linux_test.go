@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nlsock"
 	"vipd/test/wait"
 )
@@ -117,7 +118,7 @@ func TestListsOfKernelsInTrouble(t *testing.T) {
 		"ignores the filter":         {[]answer{lists(0, one, two)}, Filter{Dst: two.Orig.Dst.Addr()}, 1, nil},
 		"refuses the filter":         {[]answer{fails(unix.EINVAL), lists(0, one, two)}, Filter{Dst: two.Orig.Dst.Addr()}, 1, nil},
 		"refuses without filter":     {[]answer{fails(unix.EINVAL)}, Filter{}, 0, unix.EINVAL},
-		"no privilege":               {[]answer{fails(unix.EPERM)}, Filter{Proto: balancer.UDP, Family: IPv4}, 0, unix.EPERM},
+		"no privilege":               {[]answer{fails(unix.EPERM)}, Filter{Proto: balancer.UDP, Family: inet.IPv4}, 0, unix.EPERM},
 		"fails in the end":           {[]answer{func(w *writer, seq uint32) { w.fail(unix.NLMSG_DONE, seq, unix.ENOMEM) }}, Filter{}, 0, unix.ENOMEM},
 		"garbage":                    {[]answer{garbage}, Filter{}, 0, nlsock.ErrMalformed},
 		"garbage for a message":      {[]answer{func(w *writer, _ uint32) { w.B = []byte{1, 2, 3} }}, Filter{}, 0, nlsock.ErrMalformed},

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
 	"vipd/test/lab"
 )
 
@@ -125,7 +126,7 @@ func (tab *table) flush(t testing.TB) {
 
 // create writes what the kernel takes for a new flow.
 func (w *writer) create(f *Flow, in where, seq uint32) {
-	w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, seq, family(familyOf(f.Orig.Src.Addr())))
+	w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, seq, family(inet.Of(f.Orig.Src.Addr())))
 	w.entry(f, in)
 	w.End()
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
 )
 
 // For random tables and filters, those flows are found that a filter means, each of them once.
@@ -43,7 +44,7 @@ func randomFilter(random *rand.Rand, flows []Flow) Filter {
 	case 1:
 		f.Dst = f.Dst.Next().Next()
 	}
-	f.Family = []Family{"", IPv4, IPv6}[random.IntN(3)]
+	f.Family = []inet.Family{"", inet.IPv4, inet.IPv6}[random.IntN(3)]
 	if random.IntN(3) == 0 {
 		f.Proto = ""
 	}
@@ -56,7 +57,7 @@ func randomFilter(random *rand.Rand, flows []Flow) Filter {
 func meant(f Filter, flow Flow) bool {
 	to := flow.Orig.Dst
 	switch {
-	case f.Family == IPv4 && !to.Addr().Is4(), f.Family == IPv6 && !to.Addr().Is6(),
+	case f.Family == inet.IPv4 && !to.Addr().Is4(), f.Family == inet.IPv6 && !to.Addr().Is6(),
 		f.Proto != "" && f.Proto != flow.Proto, f.Dst.IsValid() && f.Dst != to.Addr(), f.Port != 0 && f.Port != to.Port():
 		return false
 	}

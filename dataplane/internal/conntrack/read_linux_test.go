@@ -8,13 +8,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nlsock"
 )
 
 // encode is the message that the kernel would send of a flow, as far as one can write it, without netlink's header.
 func encode(f *Flow, in where) []byte {
 	var w writer
-	w.begin(messageNew, 0, 0, family(familyOf(f.Orig.Src.Addr())))
+	w.begin(messageNew, 0, 0, family(inet.Of(f.Orig.Src.Addr())))
 	w.End()
 	w.entry(f, in)
 	if f.id != 0 {
@@ -43,7 +44,7 @@ func FuzzRead(f *testing.F) {
 		if first.Proto == "" || !first.Client().IsValid() || !first.Backend().IsValid() || !first.Frontend().Addr.IsValid() {
 			t.Fatalf("%x read as %+v", b, first)
 		}
-		if familyOf(first.Orig.Src.Addr()) != familyOf(first.Reply.Dst.Addr()) {
+		if inet.Of(first.Orig.Src.Addr()) != inet.Of(first.Reply.Dst.Addr()) {
 			t.Fatalf("%x has two families: %+v", b, first)
 		}
 		in := whole

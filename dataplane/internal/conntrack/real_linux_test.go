@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
 	"vipd/test/lab"
 	"vipd/test/wait"
 )
@@ -84,11 +85,11 @@ func (c *crossing) one(t *testing.T, f Filter) Flow {
 func TestReadsRealFlows(t *testing.T) {
 	c := newCrossing(t)
 	for _, a := range []struct {
-		family                    Family
+		family                    inet.Family
 		raw, client, vip, backend string
 	}{
-		{IPv4, "ip4", "10.1.0.2", "10.96.0.1", "10.2.0.2"},
-		{IPv6, "ip6", "fd01::2", "fd96::1", "fd02::2"},
+		{inet.IPv4, "ip4", "10.1.0.2", "10.96.0.1", "10.2.0.2"},
+		{inet.IPv6, "ip6", "fd01::2", "fd96::1", "fd02::2"},
 	} {
 		began := time.Now()
 		vip, backend := netip.MustParseAddr(a.vip), netip.MustParseAddr(a.backend)

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nlsock"
 )
 
@@ -57,7 +58,7 @@ func (w *writer) tuple(kind uint16, proto byte, t Tuple, zone uint16) {
 
 // delete asks for the end of a flow, and of none but this.
 func (w *writer) delete(f *Flow, flags uint16, seq uint32) {
-	w.begin(messageDelete, flags, seq, family(familyOf(f.Orig.Src.Addr())))
+	w.begin(messageDelete, flags, seq, family(inet.Of(f.Orig.Src.Addr())))
 	if f.half {
 		w.tuple(ctaTupleOrig, f.Proto.Number(), f.Orig, f.zone)
 	} else {
@@ -88,7 +89,7 @@ type selection struct {
 func (f Filter) selection() selection {
 	s := selection{family: family(f.Family), unreplied: f.Unreplied}
 	if f.Dst.IsValid() {
-		s.family = family(familyOf(f.Dst))
+		s.family = family(inet.Of(f.Dst))
 	}
 	if s.family == unix.AF_UNSPEC {
 		return s
@@ -108,11 +109,11 @@ func (f Filter) selection() selection {
 	return s
 }
 
-func family(f Family) byte {
+func family(f inet.Family) byte {
 	switch f {
-	case IPv4:
+	case inet.IPv4:
 		return unix.AF_INET
-	case IPv6:
+	case inet.IPv6:
 		return unix.AF_INET6
 	}
 	return unix.AF_UNSPEC

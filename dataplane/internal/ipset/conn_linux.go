@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
+	"vipd/dataplane/internal/inet"
 
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
@@ -35,29 +36,29 @@ func (c *Conn) Close() {
 
 // Create makes an empty set, or leaves one of that name, kind and family as it is. Where there is another of that name,
 // or one of CreateTimed, it returns ErrDifferent.
-func (c *Conn) Create(set string, kind Kind, family Family) error {
+func (c *Conn) Create(set string, kind Kind, family inet.Family) error {
 	return c.create(set, kind, family, false, number(nl.IPSET_ATTR_MAXELEM, MaxEntries))
 }
 
 // CreateTimed is Create for a set whose entries may be added for a time only, as rules do it with --timeout.
-func (c *Conn) CreateTimed(set string, kind Kind, family Family) error {
+func (c *Conn) CreateTimed(set string, kind Kind, family inet.Family) error {
 	return c.create(set, kind, family, true, number(nl.IPSET_ATTR_MAXELEM, MaxEntries), number(nl.IPSET_ATTR_TIMEOUT, 0)) // entries that name none stay
 }
 
 // CreatePassing is Create for a set to which rules add entries, each for the same time. What else there is to say of it
 // is not compared.
-func (c *Conn) CreatePassing(set string, kind Kind, family Family, p Passing) error {
+func (c *Conn) CreatePassing(set string, kind Kind, family inet.Family, p Passing) error {
 	return c.create(set, kind, family, true, number(nl.IPSET_ATTR_MAXELEM, p.Max), number(nl.IPSET_ATTR_TIMEOUT, p.Seconds),
 		number(nl.IPSET_ATTR_HASHSIZE, p.Buckets), number(nl.IPSET_ATTR_CADT_FLAGS, nl.IPSET_FLAG_WITH_FORCEADD))
 }
 
-func (c *Conn) create(set string, kind Kind, family Family, timed bool, attributes ...*nl.RtAttr) error {
+func (c *Conn) create(set string, kind Kind, family inet.Family, timed bool, attributes ...*nl.RtAttr) error {
 	req := c.message(nl.IPSET_CMD_CREATE, set)
 	req.Flags |= unix.NLM_F_EXCL // without it the kernel takes another family for the same
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(kind))))
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_REVISION, nl.Uint8Attr(revision(kind))))
 	af := uint8(unix.AF_INET)
-	if family == IPv6 {
+	if family == inet.IPv6 {
 		af = unix.AF_INET6
 	}
 	req.AddData(nl.NewRtAttr(nl.IPSET_ATTR_FAMILY, nl.Uint8Attr(af)))

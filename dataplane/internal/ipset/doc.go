@@ -4,7 +4,7 @@
 //
 //	conn, err := ipset.Open()
 //	defer conn.Close()
-//	err = conn.Create("vipd-served4", ipset.HashIPPort, ipset.IPv4)
+//	err = conn.Create("vipd-served4", ipset.HashIPPort, inet.IPv4)
 //	err = conn.Add("vipd-served4", []ipset.Entry{{Addr: vip, Proto: ipset.TCP, Port: 80}})
 //
 // Adding what is there and deleting what is not are no errors: the kernel is told what shall be.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
 )
 
 // Kind is a kind of set, by the kernel's name for it.
@@ -38,15 +39,6 @@ type Passing struct {
 
 // MaxEntries bounds a set. The kernel takes memory for what is in it, not for what could be.
 const MaxEntries = 1 << 22
-
-// Family is the family of a set's addresses.
-type Family string
-
-// The families.
-const (
-	IPv4 Family = "ipv4"
-	IPv6 Family = "ipv6"
-)
 
 // Protocol is an IP protocol by its number.
 type Protocol uint8
@@ -90,7 +82,7 @@ func (e Entry) Compare(o Entry) int {
 // Header is what a set says of itself.
 type Header struct {
 	Kind   Kind
-	Family Family
+	Family inet.Family
 	// Timed: entries may be added for a time only.
 	Timed bool
 	// Elements is the number of entries.

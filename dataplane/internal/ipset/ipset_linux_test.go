@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"testing"
+	"vipd/dataplane/internal/inet"
 )
 
 func open(t *testing.T) *Conn {
@@ -21,14 +22,14 @@ func open(t *testing.T) *Conn {
 	return c
 }
 
-func randomAddr(r *rand.Rand, family Family) netip.Addr {
-	if family == IPv4 {
+func randomAddr(r *rand.Rand, family inet.Family) netip.Addr {
+	if family == inet.IPv4 {
 		return netip.AddrFrom4([4]byte{10, 96, 0, byte(1 + r.IntN(30))})
 	}
 	return netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(1 + r.IntN(30))})
 }
 
-func randomEntry(r *rand.Rand, kind Kind, family Family) Entry {
+func randomEntry(r *rand.Rand, kind Kind, family inet.Family) Entry {
 	e := Entry{Addr: randomAddr(r, family)}
 	if kind == HashIP {
 		return e
@@ -51,7 +52,7 @@ func TestHistories(t *testing.T) {
 	}
 	c := open(t)
 	for _, kind := range []Kind{HashIP, HashIPPort, HashIPPortIP, HashIPPortNet} {
-		for _, family := range []Family{IPv4, IPv6} {
+		for _, family := range []inet.Family{inet.IPv4, inet.IPv6} {
 			t.Run(fmt.Sprintf("%s %s", kind, family), func(t *testing.T) {
 				if err := c.Create("vipd-test", kind, family); errors.Is(err, ErrUnsupported) {
 					t.Skip(err)
@@ -85,7 +86,7 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, c *Conn, set string, kind Kind, family Family, want map[Entry]bool) {
+func check(t *testing.T, c *Conn, set string, kind Kind, family inet.Family, want map[Entry]bool) {
 	t.Helper()
 	got, err := c.List(set)
 	if err != nil {
@@ -108,7 +109,7 @@ func TestManyEntries(t *testing.T) {
 		return
 	}
 	c := open(t)
-	if err := c.Create("vipd-test", HashIPPort, IPv6); err != nil {
+	if err := c.Create("vipd-test", HashIPPort, inet.IPv6); err != nil {
 		t.Fatal(err)
 	}
 	want := map[Entry]bool{}
@@ -118,7 +119,7 @@ func TestManyEntries(t *testing.T) {
 	if err := c.Add("vipd-test", slices.Collect(maps.Keys(want))); err != nil {
 		t.Fatal(err)
 	}
-	check(t, c, "vipd-test", HashIPPort, IPv6, want)
+	check(t, c, "vipd-test", HashIPPort, inet.IPv6, want)
 }
 
 // TestPassing fills a set for passing entries beyond its bound: nearly all that come later take the places of others.
@@ -131,7 +132,7 @@ func TestPassing(t *testing.T) {
 	}
 	c := open(t)
 	p := Passing{Seconds: 600, Buckets: 64, Max: 256}
-	for _, family := range []Family{IPv4, IPv6} {
+	for _, family := range []inet.Family{inet.IPv4, inet.IPv6} {
 		set := "vipd-" + string(family)
 		for range 2 { // the second finds it
 			if err := c.CreatePassing(set, HashNetIface, family, p); errors.Is(err, ErrUnsupported) {
@@ -167,13 +168,13 @@ func TestErrors(t *testing.T) {
 		return
 	}
 	c := open(t)
-	if err := c.Create("vipd-test", HashIP, IPv4); err != nil {
+	if err := c.Create("vipd-test", HashIP, inet.IPv4); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command("iptables", "-A", "INPUT", "-m", "set", "--match-set", "vipd-test", "dst", "-j", "DROP").CombinedOutput(); err != nil {
 		t.Skipf("iptables does not work here: %v: %s", err, out)
 	}
-	if err := c.CreateTimed("vipd-timed", HashIP, IPv4); err != nil {
+	if err := c.CreateTimed("vipd-timed", HashIP, inet.IPv4); err != nil {
 		t.Fatal(err)
 	}
 	_, listErr := c.List("vipd-none")
@@ -182,17 +183,17 @@ func TestErrors(t *testing.T) {
 		name      string
 		got, want error
 	}{
-		{"again", c.Create("vipd-test", HashIP, IPv4), nil},
-		{"another kind", c.Create("vipd-test", HashIPPort, IPv4), ErrDifferent},
-		{"another family", c.Create("vipd-test", HashIP, IPv6), ErrDifferent},
-		{"timed again", c.CreateTimed("vipd-timed", HashIP, IPv4), nil},
-		{"one that is not timed", c.CreateTimed("vipd-test", HashIP, IPv4), ErrDifferent},
-		{"one that is timed", c.Create("vipd-timed", HashIP, IPv4), ErrDifferent},
+		{"again", c.Create("vipd-test", HashIP, inet.IPv4), nil},
+		{"another kind", c.Create("vipd-test", HashIPPort, inet.IPv4), ErrDifferent},
+		{"another family", c.Create("vipd-test", HashIP, inet.IPv6), ErrDifferent},
+		{"timed again", c.CreateTimed("vipd-timed", HashIP, inet.IPv4), nil},
+		{"one that is not timed", c.CreateTimed("vipd-test", HashIP, inet.IPv4), ErrDifferent},
+		{"one that is timed", c.Create("vipd-timed", HashIP, inet.IPv4), ErrDifferent},
 		{"in use", c.Destroy("vipd-test"), ErrInUse},
 		{"list absent", listErr, ErrNotFound},
 		{"header absent", headerErr, ErrNotFound},
 		{"add to absent", c.Add("vipd-none", []Entry{{Addr: netip.MustParseAddr("10.0.0.1")}}), ErrNotFound},
-		{"no such kind", c.Create("vipd-other", "hash:nonsense", IPv4), ErrUnsupported},
+		{"no such kind", c.Create("vipd-other", "hash:nonsense", inet.IPv4), ErrUnsupported},
 	} {
 		if !errors.Is(e.got, e.want) {
 			t.Errorf("%s: got %v, want %v", e.name, e.got, e.want)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"time"
+	"vipd/dataplane/internal/inet"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -82,9 +83,9 @@ func (l *listing) read(message []byte) {
 		case nl.IPSET_ATTR_TYPENAME:
 			l.header.Kind = Kind(nl.BytesToString(value))
 		case nl.IPSET_ATTR_FAMILY:
-			l.header.Family = IPv4
+			l.header.Family = inet.IPv4
 			if value[0] == unix.AF_INET6 {
-				l.header.Family = IPv6
+				l.header.Family = inet.IPv6
 			}
 		case nl.IPSET_ATTR_DATA:
 			attributes(value, l.readHeader)

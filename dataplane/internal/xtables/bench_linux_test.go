@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"vipd/dataplane/internal/inet"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,7 +61,7 @@ func benchmark(b *testing.B, f func(b *testing.B, tool *Tool, groups []Group)) {
 				if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 					b.Skip("needs network namespaces: ", err)
 				}
-				tool, err := Find(b.Context(), IPv4, variant, slog.New(slog.DiscardHandler))
+				tool, err := Find(b.Context(), inet.IPv4, variant, slog.New(slog.DiscardHandler))
 				if u := (*UnsupportedError)(nil); errors.As(err, &u) {
 					b.Skip(err)
 				}

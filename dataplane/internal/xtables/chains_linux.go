@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nft"
 )
 
@@ -50,7 +51,7 @@ func (t *Tool) ChainExists(ctx context.Context, table, chain string) (exists boo
 	return exists, nil
 }
 
-func chainsLegacy(family Family, table string, ours func(chain string) bool) ([]string, error) {
+func chainsLegacy(family inet.Family, table string, ours func(chain string) bool) ([]string, error) {
 	var chains []string
 	err := readLegacy(family, table, func(b *blob) error {
 		chains = nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"vipd/dataplane/internal/inet"
 )
 
 // Size is what a chain is known by without reading its rules.
@@ -81,7 +82,7 @@ func (c *comparison) absent(there func(name string) bool) string {
 	return fmt.Sprintf("%d chains are missing, such as %s", missing, first)
 }
 
-func compareNFT(family Family, table string, ours func(string) bool, want map[string]Size) (string, error) {
+func compareNFT(family inet.Family, table string, ours func(string) bool, want map[string]Size) (string, error) {
 	c := comparison{want: want, ours: ours}
 	chains, err := chainsNFT(family, table)
 	if err != nil {
@@ -97,7 +98,7 @@ func compareNFT(family Family, table string, ours func(string) bool, want map[st
 	return cmp.Or(c.absent(func(name string) bool { return seen[name] }), c.reason), nil
 }
 
-func compareLegacy(family Family, table string, ours func(string) bool, want map[string]Size) (reason string, err error) {
+func compareLegacy(family inet.Family, table string, ours func(string) bool, want map[string]Size) (reason string, err error) {
 	err = readLegacy(family, table, func(b *blob) error {
 		reason, err = b.compare(ours, want)
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/nlsock"
 )
@@ -50,7 +51,7 @@ func reading(table string, err error) error {
 	return nil
 }
 
-func countsLegacy(family Family, table string, wanted func(name []byte) bool) (map[string][]uint64, error) {
+func countsLegacy(family inet.Family, table string, wanted func(name []byte) bool) (map[string][]uint64, error) {
 	counts := map[string][]uint64{}
 	err := readLegacy(family, table, func(b *blob) error {
 		clear(counts)
@@ -91,7 +92,7 @@ func listedCounts(text string) map[string][]uint64 {
 	return counts
 }
 
-func countsNFT(ctx context.Context, family Family, table string, chains []string) (map[string][]uint64, error) {
+func countsNFT(ctx context.Context, family inet.Family, table string, chains []string) (map[string][]uint64, error) {
 	counts := make(map[string][]uint64, len(chains))
 	err := rulesNFT(ctx, family, table, chains, func(chain string) { delete(counts, chain) }, func(chain string, attrs []byte) {
 		counts[chain] = append(counts[chain], countOf(attrs))

@@ -3,7 +3,7 @@
 // A Tool is one family (IPv4 or IPv6) with one variant (nft or legacy), found by Find, which proves by a trial chain
 // that it works here:
 //
-//	tool, err := xtables.Find(ctx, xtables.IPv4, xtables.Auto, log)
+//	tool, err := xtables.Find(ctx, inet.IPv4, xtables.Auto, log)
 //	err = tool.Restore(ctx, "*nat\n:VIPD-SERVICES - [0:0]\n-A VIPD-SERVICES -d 10.96.0.10 -p tcp -j REDIRECT --to-ports 4711\nCOMMIT\n")
 //	rules, err := tool.Rules(ctx, "nat", "PREROUTING")
 //	lines := xtables.Join(rules, "PREROUTING", "-j VIPD-SERVICES", "VIPD-SERVICES") // for one more Restore

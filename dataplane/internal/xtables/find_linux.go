@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"vipd/dataplane/internal/inet"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +21,7 @@ const trialChain = "VIPD-TRIAL"
 // if it has any, else the other one if that has any, else that of plain "iptables". A trial chain, created and deleted,
 // proves that the tool works; where it does not, the error is an *UnsupportedError with the way out, or, where another program
 // held the tables for too long, one of which IsBusy is true.
-func Find(ctx context.Context, family Family, variant Variant, log *slog.Logger) (*Tool, error) {
+func Find(ctx context.Context, family inet.Family, variant Variant, log *slog.Logger) (*Tool, error) {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	tool, err := f.find(ctx, variant)
 	if err != nil {
@@ -35,7 +36,7 @@ func Find(ctx context.Context, family Family, variant Variant, log *slog.Logger)
 
 // Existing returns the tools of every variant of a family that may hold rules, without writing anything: for who has to
 // remove what an earlier process left, whatever variant that used.
-func Existing(ctx context.Context, family Family) []*Tool {
+func Existing(ctx context.Context, family inet.Family) []*Tool {
 	f := finder{family: family, run: execute, look: exec.LookPath, loaded: legacyTables, privileged: privileged}
 	var tools []*Tool
 	for _, variant := range []Variant{NFT, Legacy} {
@@ -51,11 +52,11 @@ func Existing(ctx context.Context, family Family) []*Tool {
 
 // finder is Find with its outside in fields.
 type finder struct {
-	family Family
+	family inet.Family
 	run    command
 	look   func(program string) (path string, err error)
 	// loaded returns the legacy tables that this network namespace has had any use of.
-	loaded     func(Family) []string
+	loaded     func(inet.Family) []string
 	privileged func() bool
 }
 
@@ -70,14 +71,14 @@ func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 			if of, plainErr := f.plainVariant(ctx); plainErr != nil || of != variant {
 				return nil, f.unsupported(tool.program, err)
 			}
-			tool.program = f.family.program()
+			tool.program = f.family.Program()
 		}
 	case Auto:
 		plain, err := f.plainVariant(ctx)
 		if err != nil {
-			return nil, f.unsupported(f.family.program(), err)
+			return nil, f.unsupported(f.family.Program(), err)
 		}
-		tool.program, tool.variant, tool.why = f.family.program(), plain, "the host's other rules are there"
+		tool.program, tool.variant, tool.why = f.family.Program(), plain, "the host's other rules are there"
 		if f.inUse(ctx, tool.program, plain) {
 			break
 		}
@@ -94,7 +95,7 @@ func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 
 // plainVariant asks the program without a suffix which variant it is.
 func (f *finder) plainVariant(ctx context.Context) (Variant, error) {
-	program := f.family.program()
+	program := f.family.Program()
 	if _, err := f.look(program); err != nil {
 		return "", err
 	}
@@ -145,7 +146,7 @@ func (f *finder) try(ctx context.Context, t *Tool) error {
 }
 
 // program returns the name of the family's program of one variant.
-func (f *finder) program(b Variant) string { return f.family.program() + "-" + string(b) }
+func (f *finder) program(b Variant) string { return f.family.Program() + "-" + string(b) }
 
 // unsupported finds the way out for err.
 func (f *finder) unsupported(feature string, err error) error {
@@ -165,9 +166,9 @@ func (f *finder) unsupported(feature string, err error) error {
 }
 
 // legacyTables reads the loaded tables from the kernel, as the calling thread sees it.
-func legacyTables(family Family) []string {
+func legacyTables(family inet.Family) []string {
 	file := "/proc/thread-self/net/ip_tables_names"
-	if family == IPv6 {
+	if family == inet.IPv6 {
 		file = "/proc/thread-self/net/ip6_tables_names"
 	}
 	text, err := os.ReadFile(file)

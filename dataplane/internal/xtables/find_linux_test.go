@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"vipd/dataplane/internal/inet"
 )
 
 // script is a host that answers as written there: by program and arguments, a program that is not there is not installed.
@@ -72,8 +73,8 @@ func TestFindVariant(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := finder{
-				family: IPv4, run: c.host.run, look: c.host.look, privileged: func() bool { return true },
-				loaded: func(Family) []string { return c.loaded },
+				family: inet.IPv4, run: c.host.run, look: c.host.look, privileged: func() bool { return true },
+				loaded: func(inet.Family) []string { return c.loaded },
 			}
 			got, err := f.find(t.Context(), c.ask)
 			if err != nil || got.program != c.program || got.variant != c.variant || got.Why() != c.why {
@@ -121,7 +122,7 @@ func TestFindSaysWhatIsNeeded(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := finder{
-				family: IPv4, run: c.host.run, look: c.host.look, loaded: func(Family) []string { return nil },
+				family: inet.IPv4, run: c.host.run, look: c.host.look, loaded: func(inet.Family) []string { return nil },
 				privileged: func() bool { return c.privileged },
 			}
 			tool, err := f.find(t.Context(), c.ask)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"unsafe"
+	"vipd/dataplane/internal/inet"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,14 +43,14 @@ type getInfo struct {
 // was not used before.
 type legacySocket struct {
 	fd     int
-	family Family
+	family inet.Family
 	level  uintptr
 }
 
-func openLegacy(family Family) (*legacySocket, error) {
+func openLegacy(family inet.Family) (*legacySocket, error) {
 	s := &legacySocket{family: family, level: unix.SOL_IP}
 	af := unix.AF_INET
-	if family == IPv6 {
+	if family == inet.IPv6 {
 		af, s.level = unix.AF_INET6, unix.SOL_IPV6
 	}
 	var err error
@@ -87,7 +88,7 @@ func (i *getInfo) stamp() Stamp {
 	return s
 }
 
-func legacyStamp(family Family, table string) (Stamp, error) {
+func legacyStamp(family inet.Family, table string) (Stamp, error) {
 	s, err := openLegacy(family)
 	if err != nil {
 		return Stamp{}, err
@@ -110,7 +111,7 @@ const attempts = 10
 var errInterrupted = fmt.Errorf("rules changed while they were listed: %w", unix.EAGAIN)
 
 // readLegacy calls read with a copy of the table, which takes its size in memory meanwhile: 30 MB for 114,000 rules.
-func readLegacy(family Family, table string, read func(b *blob) error) error {
+func readLegacy(family inet.Family, table string, read func(b *blob) error) error {
 	if runtime.GOARCH == "386" { // it aligns differently
 		return &UnsupportedError{Feature: "reading legacy's tables", Need: "use a 64-bit build, or the nft backend"}
 	}
@@ -161,8 +162,8 @@ func (s *legacySocket) read(table string, read func(b *blob) error) error {
 // entryLayout is where the fields of struct ipt_entry and struct ip6t_entry are, with 8-byte alignment.
 type entryLayout struct{ targetOffset, nextOffset, counters, size int }
 
-func layoutOf(family Family) entryLayout {
-	if family == IPv6 {
+func layoutOf(family inet.Family) entryLayout {
+	if family == inet.IPv6 {
 		return entryLayout{targetOffset: 140, nextOffset: 142, counters: 152, size: 168}
 	}
 	return entryLayout{targetOffset: 88, nextOffset: 90, counters: 96, size: 112}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"vipd/dataplane/internal/inet"
 )
 
 // small is a table of ours with a jump from the kernel's chain OUTPUT.
@@ -127,7 +128,7 @@ func TestCountsPackets(t *testing.T) {
 		// Without any rule that translates, the kernel tracks no connections, and the table sees no packets.
 		must(t, tool.Restore(t.Context(), "*nat\n:NAT - [0:0]\n-A NAT -p tcp -j REDIRECT --to-ports 1\nCOMMIT\n"))
 		to := netip.MustParseAddr("127.0.0.1")
-		if tool.Family() == IPv6 {
+		if tool.Family() == inet.IPv6 {
 			to = netip.IPv6Loopback()
 		}
 		for port, packets := range map[uint16]int{1001: 3, 1002: 2, 1003: 1} {
@@ -301,7 +302,7 @@ func TestNativeChains(t *testing.T) {
 		if tool.Variant() != NFT {
 			return
 		}
-		family := map[Family]string{IPv4: "ip", IPv6: "ip6"}[tool.Family()]
+		family := map[inet.Family]string{inet.IPv4: "ip", inet.IPv6: "ip6"}[tool.Family()]
 		nft := func(rule string) {
 			if out, err := exec.Command("nft", strings.Replace(rule, "nat", family+" nat", 1)).CombinedOutput(); err != nil {
 				t.Fatalf("nft %s: %v: %s", rule, err, out)
@@ -344,7 +345,7 @@ func TestWriteTellsCounts(t *testing.T) {
 		must(t, tool.Restore(t.Context(), "*nat\n:VIPD-A - [0:0]\n:VIPD-B - [0:0]\n:VIPD-C - [0:0]\n"+
 			"-A VIPD-A -p tcp -c 12 720 -m comment --comment \"not -c 1 2\" -j RETURN\n-A VIPD-A -c 3 4\n-A VIPD-C -c 5 6\nCOMMIT\n"))
 		first := []uint64{12, 3}
-		if tool.Variant() == NFT && tool.Family() == IPv6 {
+		if tool.Variant() == NFT && tool.Family() == inet.IPv6 {
 			first = make([]uint64, 2) // its iptables does not take counters
 		}
 		for _, c := range []struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nft"
 )
 
@@ -18,15 +19,15 @@ func inNFT(do func(c *nft.Conn) error) error {
 }
 
 // tableOf is what a table of iptables is to nf_tables.
-func tableOf(family Family, table string) nft.Table {
-	if family == IPv6 {
+func tableOf(family inet.Family, table string) nft.Table {
+	if family == inet.IPv6 {
 		return nft.Table{Family: nft.IPv6, Name: table}
 	}
 	return nft.Table{Family: nft.IPv4, Name: table}
 }
 
 // chainsNFT lists the chains of a table.
-func chainsNFT(family Family, table string) (chains []nft.Found, err error) {
+func chainsNFT(family inet.Family, table string) (chains []nft.Found, err error) {
 	err = inNFT(func(c *nft.Conn) (err error) {
 		chains, err = c.Chains(tableOf(family, table))
 		return err
@@ -37,7 +38,7 @@ func chainsNFT(family Family, table string) (chains []nft.Found, err error) {
 // rulesNFT calls begin, rule and end for each of the chains that is there, see nft.Conn.ChainRules. It asks for chain after chain:
 // the kernel begins at the table's first rule again for each 32 KiB that it lists, which makes one listing of 114,000 rules take
 // twice as long.
-func rulesNFT(ctx context.Context, family Family, table string, chains []string, begin func(chain string), rule func(chain string, attrs []byte), end func(chain string)) error {
+func rulesNFT(ctx context.Context, family inet.Family, table string, chains []string, begin func(chain string), rule func(chain string, attrs []byte), end func(chain string)) error {
 	return inNFT(func(c *nft.Conn) error {
 		for _, chain := range chains {
 			if err := ctx.Err(); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/nlsock"
 )
@@ -54,7 +55,7 @@ func isHook(chain string) bool {
 	return false
 }
 
-func printsNFT(ctx context.Context, family Family, table, prefix string, chains []string) (map[string]Print, error) {
+func printsNFT(ctx context.Context, family inet.Family, table, prefix string, chains []string) (map[string]Print, error) {
 	prints := make(map[string]Print, len(chains))
 	var rules int
 	var sum maphash.Hash
@@ -94,7 +95,7 @@ func hashPiece(sum *maphash.Hash, kind uint16, piece []byte) {
 	_, _ = sum.Write(piece)
 }
 
-func printsLegacy(family Family, table, prefix string, chains []string) (map[string]Print, error) {
+func printsLegacy(family inet.Family, table, prefix string, chains []string) (map[string]Print, error) {
 	prints := make(map[string]Print, len(chains))
 	wanted := make(map[string]bool, len(chains))
 	for _, c := range chains {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"vipd/dataplane/internal/inet"
 
 	"github.com/coreos/go-iptables/iptables"
 )
@@ -40,7 +41,7 @@ func (t *Tool) Rules(ctx context.Context, table, chain string) (rules []string, 
 // newReader makes the reader of a tool's rules, which asks its program for its version.
 func newReader(t *Tool) (ruleReader, error) {
 	family := iptables.ProtocolIPv4
-	if t.family == IPv6 {
+	if t.family == inet.IPv6 {
 		family = iptables.ProtocolIPv6
 	}
 	reader, err := iptables.New(iptables.Path(t.program), iptables.IPFamily(family), iptables.Timeout(waitSeconds))

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"vipd/dataplane/internal/inet"
 )
 
 // waitSeconds is how long a program waits for others that hold the lock of the tables.
@@ -18,7 +19,7 @@ const waitSeconds = 5
 // Tool is one family's iptables with one variant. Its methods may be called by several goroutines; each runs the
 // program in the network namespace of its caller's thread.
 type Tool struct {
-	family  Family
+	family  inet.Family
 	variant Variant
 	why     string
 	program string // such as iptables-nft; -restore and -save are appended
@@ -34,7 +35,7 @@ type Tool struct {
 type command func(ctx context.Context, input, program string, args ...string) (stdout, stderr string, err error)
 
 // Family returns the family that the tool writes rules of.
-func (t *Tool) Family() Family { return t.family }
+func (t *Tool) Family() inet.Family { return t.family }
 
 // Variant returns NFT or Legacy.
 func (t *Tool) Variant() Variant { return t.variant }

@@ -8,12 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"vipd/dataplane/internal/inet"
 )
 
 // everyTool runs test with each variant and family that this host has.
 func everyTool(t *testing.T, test func(t *testing.T, tool *Tool)) {
 	for _, variant := range []Variant{NFT, Legacy} {
-		for _, family := range Families() {
+		for _, family := range inet.Families() {
 			t.Run(fmt.Sprintf("%s %s", variant, family), func(t *testing.T) {
 				tool, err := Find(t.Context(), family, variant, slog.New(slog.DiscardHandler))
 				if u := (*UnsupportedError)(nil); errors.As(err, &u) {
@@ -166,13 +167,13 @@ func TestFollowsTheHost(t *testing.T) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	for _, variant := range []Variant{Legacy, NFT} {
-		host, err := Find(t.Context(), IPv4, variant, log)
+		host, err := Find(t.Context(), inet.IPv4, variant, log)
 		if u := (*UnsupportedError)(nil); errors.As(err, &u) {
 			t.Skip(err)
 		}
 		must(t, err)
 		must(t, host.Restore(t.Context(), "*filter\n-A INPUT -p sctp -j ACCEPT\nCOMMIT\n"))
-		got, err := Find(t.Context(), IPv4, Auto, log)
+		got, err := Find(t.Context(), inet.IPv4, Auto, log)
 		must(t, err)
 		if got.Variant() != variant {
 			t.Errorf("the host uses %s, auto took %s (%s)", variant, got.Variant(), got.program)

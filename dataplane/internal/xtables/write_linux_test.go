@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"vipd/dataplane/internal/inet"
 	"vipd/test/wait"
 )
 
@@ -94,9 +95,9 @@ func (m model) check(t *testing.T, tool *Tool) {
 }
 
 // randomRule is a rule in the shape that save programs print.
-func randomRule(rng *rand.Rand, family Family, to string) string {
+func randomRule(rng *rand.Rand, family inet.Family, to string) string {
 	to4, ip := "10.0.0.%d:80", "10.96.0.%d/32"
-	if family == IPv6 {
+	if family == inet.IPv6 {
 		to4, ip = "[fd00::%d]:80", "fd96::%d/128"
 	}
 	n := 1 + rng.IntN(99)
@@ -115,7 +116,7 @@ func randomRule(rng *rand.Rand, family Family, to string) string {
 
 // randomGroup writes some chains of rank and those below lead on to higher ranks only, so that there are no loops, and
 // deletes chains that nothing leads to.
-func randomGroup(rng *rand.Rand, family Family, m model) Group {
+func randomGroup(rng *rand.Rand, family inet.Family, m model) Group {
 	const ranks = 12
 	var g Group
 	used := map[string]bool{}

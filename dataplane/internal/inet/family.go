@@ -1,0 +1,35 @@
+// Package inet has the two families of addresses, as iptables, ipsets, conntrack and the guard tell them apart.
+package inet
+
+import "net/netip"
+
+// Family is a family of addresses.
+type Family string
+
+// The families.
+const (
+	IPv4 Family = "ipv4"
+	IPv6 Family = "ipv6"
+)
+
+// Families returns both.
+func Families() []Family { return []Family{IPv4, IPv6} }
+
+// Of returns the family of an address.
+func Of(a netip.Addr) Family { return choose(a.Is4(), IPv4, IPv6) }
+
+// Digit is 4 or 6.
+func (f Family) Digit() string { return choose(f == IPv4, "4", "6") }
+
+// Word is the name of the family in lines of ipset: inet or inet6.
+func (f Family) Word() string { return choose(f == IPv4, "inet", "inet6") }
+
+// Program is the program for rules of the family: iptables or ip6tables.
+func (f Family) Program() string { return choose(f == IPv4, "iptables", "ip6tables") }
+
+func choose[T any](four bool, v4, v6 T) T {
+	if four {
+		return v4
+	}
+	return v6
+}
