@@ -23,7 +23,7 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := cleaner{host: h, ctx: ctx, dry: dryRun}
+	c := cleaner{host: h, dry: dryRun}
 	defer func() { _ = h.Close() }() // nothing depends on it any more
 	if h.view, err = readView(h.nl); err != nil {
 		return nil, err
@@ -47,7 +47,6 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 // cleaner is one Cleanup under way.
 type cleaner struct {
 	host *Host
-	ctx  context.Context
 	dry  bool
 	done []string
 	errs []error

@@ -91,19 +91,17 @@ func (r *reader) make(key string, v value, old *record) *record {
 
 // keep takes the pointers of old where they say the same.
 func (d *decoded) keep(old decoded) {
-	switch {
-	case d.service != nil && reflect.DeepEqual(d.service, old.service):
-		d.service = old.service
-	case d.endpoint != nil && reflect.DeepEqual(d.endpoint, old.endpoint):
-		d.endpoint = old.endpoint
-	case d.override != nil && reflect.DeepEqual(d.override, old.override):
-		d.override = old.override
-	case d.config != nil && reflect.DeepEqual(d.config, old.config):
-		d.config = old.config
-	case d.policy != nil && reflect.DeepEqual(d.policy, old.policy):
-		d.policy = old.policy
-	case d.pool != nil && reflect.DeepEqual(d.pool, old.pool):
-		d.pool = old.pool
+	keep(&d.service, old.service)
+	keep(&d.endpoint, old.endpoint)
+	keep(&d.override, old.override)
+	keep(&d.config, old.config)
+	keep(&d.policy, old.policy)
+	keep(&d.pool, old.pool)
+}
+
+func keep[T any](now **T, old *T) {
+	if *now != nil && reflect.DeepEqual(*now, old) {
+		*now = old
 	}
 }
 
