@@ -1,4 +1,3 @@
-// Package inet has the two families of addresses, as iptables, ipsets, conntrack and the guard tell them apart.
 package inet
 
 import "net/netip"
