@@ -197,7 +197,7 @@ type Endpoint struct {
 	Connections uint64 `json:"connections"`
 }
 
-// Check is what the health check of an endpoint has found. Whoever watches is not told of each check: Last, Next and
+// Check is what the health check of an endpoint has found. Watchers are not told of each check: Last, Next and
 // Checking are left out there.
 type Check struct {
 	// At is the address and port that are probed, and Type how.
@@ -223,7 +223,7 @@ type Check struct {
 
 // FleetCheck is what the nodes of a fleet have found of an endpoint together.
 type FleetCheck struct {
-	// Alone: this node can't rely on the others (etcd is away, or nobody checks), and goes by its own checks.
+	// Alone: this node can't rely on the others (etcd is away, or no node checks), and goes by its own checks.
 	Alone bool `json:"alone,omitempty"`
 	// Checkers are the nodes that check it, Votes what they have found, by node.
 	Checkers []string             `json:"checkers"`

@@ -131,7 +131,7 @@ type Sync struct {
 type Addresses struct {
 	// Interface holds the VIPs: a dummy device that vipd makes, or a real one.
 	Interface string `toml:"interface"`
-	// Bind false leaves the addresses to someone else.
+	// Bind false leaves the addresses to another program.
 	Bind      bool `toml:"bind"`
 	StrictARP bool `toml:"strict_arp"`
 	// Allowed are the networks that services may claim.

@@ -25,9 +25,9 @@ const (
 	Override Kind = "override"
 	// Mode: another mode serves, or was to.
 	Mode Kind = "mode"
-	// Drift: somebody else changed what is vipd's, and it was mended.
+	// Drift: another program changed what is vipd's, and it was repaired.
 	Drift Kind = "drift"
-	// Problem: something that somebody should know began, or is over.
+	// Problem: something that an operator should know began, or is over.
 	Problem Kind = "problem"
 	// Panic: so few endpoints of a service are healthy that all are used, or that is over.
 	Panic Kind = "panic"

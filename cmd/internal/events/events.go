@@ -28,7 +28,7 @@ type Journal struct {
 	next   uint64     // the number of the next one
 	kept   int
 	queues map[Kind]*queue
-	more   chan struct{} // closed at the next event; nil means nobody waits
+	more   chan struct{} // closed at the next event; nil means none waits
 }
 
 // queue are the events of one kind, in order. Those before from were dropped.
@@ -49,7 +49,7 @@ func New(o Options) *Journal {
 	return &Journal{o: o, first: first, next: first, queues: map[Kind]*queue{}}
 }
 
-// Record keeps an event, for Run to log it. It waits for nobody: who finds out that something is down must not stand still
+// Record keeps an event, for Run to log it. It never blocks: who finds out that something is down must not stand still
 // because the log does.
 func (j *Journal) Record(e Event) {
 	if e.At.IsZero() {

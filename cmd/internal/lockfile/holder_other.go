@@ -2,5 +2,5 @@
 
 package lockfile
 
-// Holder knows of nobody.
+// Holder can't be known here.
 func Holder(string) int { return 0 }
