@@ -136,7 +136,7 @@ func startChild(t *testing.T, root string, e errand) *child {
 	kill := sync.OnceFunc(func() { cancel(); _ = cmd.Wait(); _ = in.Close() })
 	t.Cleanup(func() {
 		kill()
-		for _, h := range heldVIPs(t) { // nobody else takes back what one without a ledger had
+		for _, h := range heldVIPs(t) { // no other takes back what one without a ledger had
 			_ = netlink.AddrDel(h.link, &h.Addr)
 		}
 	})

@@ -99,7 +99,7 @@ func (r *rig) serves() {
 func bystander() addrs { return vipN(31) }
 
 // newDamageable is a rig with services that use all of a Host's parts, and the engine's usual ProbeInterval. Each damage
-// has one of its own: engines and dataplanes may look more rarely where somebody changes rules all the time.
+// has one of its own: engines and dataplanes may look more rarely where rules change all the time.
 func newDamageable(t *testing.T, s *Subject) *rig {
 	t.Helper()
 	r := onStage(t, s)
@@ -161,7 +161,7 @@ func (r *rig) wholeAgain(conns map[balancer.Key]net.Conn) {
 	}
 }
 
-// othersFirst has somebody put a rule of theirs before each of ours in the kernel's chains: it stays there, and the
+// othersFirst puts a foreign rule before each of ours in the kernel's chains: it stays there, and the
 // service works on.
 func (r *rig) othersFirst() {
 	conns := r.established()

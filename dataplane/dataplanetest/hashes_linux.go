@@ -44,7 +44,7 @@ func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
 }
 
 // testHashes has hashes of clients' addresses spread hundreds of clients by weight, each of whom stays; Maglev's has
-// hardly anybody move but those whose endpoint goes. A hash of the VIP spreads VIPs. No client is left without an
+// hardly any client move but those whose endpoint goes. A hash of the VIP spreads VIPs. No client is left without an
 // endpoint while one drains, whatever the table says.
 func testHashes(r *rig) {
 	sinks := r.sinks()

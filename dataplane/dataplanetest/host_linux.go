@@ -35,7 +35,7 @@ func newPlainHost(t testing.TB) dataplane.Host {
 	return &plainHost{lo: lo}
 }
 
-// Prepare adds the addresses that nobody holds.
+// Prepare adds the addresses that the host does not have.
 func (h *plainHost) Prepare(ctx context.Context, want balancer.Desired) error {
 	h.want = want.Addresses
 	local, err := localAddrs()

@@ -95,7 +95,7 @@ type guests struct {
 }
 
 // testDrains has the first server leave services in every way, while clients of each kind are with it: those whose
-// connections are busy or idle, flows, and those who stay by affinity. Connections live on, and nobody comes new, before
+// connections are busy or idle, flows, and those who stay by affinity. Connections live on, and no client comes new, before
 // and after the process that carries this out is killed, and after another follows in good order. Then the server is
 // back before its time was over: all are still with it, and new ones come, but clients that had to move stay where they
 // moved.
@@ -195,7 +195,7 @@ func (r *rig) staysWith(name string, key balancer.Key) netip.Addr {
 	return netip.Addr{}
 }
 
-// leavesInPeace checks that guests are still there, and that nobody comes new.
+// leavesInPeace checks that guests are still there, and that no client comes new.
 func (r *rig) leavesInPeace(all []*guests, when string) {
 	r.Helper()
 	for _, g := range all {

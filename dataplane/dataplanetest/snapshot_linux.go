@@ -11,7 +11,7 @@ import (
 // Snapshot is what netfilter holds on the host.
 type Snapshot struct {
 	// Ours are the lines about what carries vipd's prefix, Foreign all others, in order. Counters are left out, and so are
-	// the kernel's own chains while their policy is ACCEPT: they come with the first rule of anybody.
+	// the kernel's own chains while their policy is ACCEPT: they come with the first rule.
 	Ours, Foreign []string
 }
 

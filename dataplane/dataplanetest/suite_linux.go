@@ -46,7 +46,7 @@ type Subject struct {
 	// Scratches is like Damage, with functions that break only what serves the service at heldVIP: clients of others
 	// notice nothing.
 	Scratches map[string]func(t testing.TB)
-	// Ends names those of Damage and Scratches that end connections by themselves, so that nobody could mend that, with the
+	// Ends names those of Damage and Scratches that end connections by themselves, so that nothing could mend that, with the
 	// reason.
 	Ends map[string]string
 	// VirtualServers: it makes virtual servers of IPVS, so that those of others can be in its way.

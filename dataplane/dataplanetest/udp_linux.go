@@ -56,7 +56,7 @@ type caller struct {
 
 	running sync.WaitGroup
 	mu      sync.Mutex
-	heard   []string // who answered, question by question; "" means nobody
+	heard   []string // who answered, question by question; "" means none
 }
 
 // caller begins to ask a frontend that may not be there yet.
