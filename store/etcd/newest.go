@@ -19,8 +19,12 @@ type found struct {
 	due                   time.Time // when it looks again
 }
 
-// newestShare bounds what looking for the newest revision costs: one part of the time in so many.
-const newestShare = 20
+// newestShare bounds what looking for the newest revision costs: one part of the time in so many. After newestPause it is looked for all
+// the same: one slow answer must not leave it as it is for minutes.
+const (
+	newestShare = 20
+	newestPause = 5 * time.Second
+)
 
 // newest returns the revision of the last change of what all nodes follow, at times as it was a while ago. Changes that
 // leave a key behind are found by that; of removals only those matter that a node may still have to follow.
@@ -39,7 +43,7 @@ func (w *Writer) newest(ctx context.Context, nodes []Node) (int64, error) {
 	if at < f.until {
 		*f = found{} // etcd has begun anew
 	}
-	f.revision, f.due = revision, time.Now().Add(newestShare*time.Since(began))
+	f.revision, f.due = revision, time.Now().Add(min(newestShare*time.Since(began), newestPause))
 	last, least := laggards(nodes)
 	if last == nil {
 		return max(f.revision, f.removed), nil // no node is behind

@@ -59,6 +59,7 @@ func TestNoSeriesOfEndpoints(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	n := startNode(t, "[metrics]\nper_endpoint = false\n"+web)
 	ask("127.40.0.1:8080")
+	wait.For(t, 0, "the connection to be counted", func() bool { return n.connections() == 1 })
 	_, text := n.get("/metrics")
 	if strings.Contains(text, "endpoint=") || !strings.Contains(text, `vipd_service_connections_total{port="",service="web"} 1`) ||
 		!strings.Contains(text, `vipd_endpoints{service="web",state="active"} 2`) {
