@@ -28,6 +28,7 @@ func countsWhatClientsSent(t *testing.T, r *rand.Rand) {
 		mode, _ := modes.Find(name)
 		n.modes = append(n.modes, mode)
 	}
+	n.cleansUp()
 	server(t, "127.58.9.1:9001", "one")
 	server(t, "127.58.9.2:9001", "two")
 	mode, weight := names[r.IntN(3)], 1

@@ -85,6 +85,7 @@ func TestAnswersWhileDumpsHang(t *testing.T) {
 		return hanging{dp, &hangs, new(atomic.Bool), &looking, released}, err
 	}
 	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
+	n.cleansUp()
 	n.configure(`mode = "userspace"`, `mode = "nftables"`, web)
 	n.start()
 	t.Cleanup(func() { n.stop() })
@@ -102,6 +103,7 @@ func TestAnswersWhileToolsHang(t *testing.T) {
 	lab.Need(t, "iptables-nft")
 	mode, _ := modes.Find(config.IPTablesMode)
 	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
+	n.cleansUp()
 	web := strings.NewReplacer("127.40.0.1", "10.96.0.10", "127.40.1.1", "10.2.1.2").Replace(web)
 	write := func(services string) {
 		n.configure(`mode = "userspace"`, `mode = "iptables"`, "[iptables]\nbackend = \"nft\"\n"+services)
@@ -126,6 +128,19 @@ func TestAnswersWhileToolsHang(t *testing.T) {
 		return strings.Contains(string(text), "restore")
 	})
 	n.answersAll(t, 0)
+}
+
+// cleansUp has the end of the test remove what kernel modes leave in the namespace, in which other tests follow. It is called before start.
+func (n *node) cleansUp() {
+	c := config.Default()
+	c.RunDir, c.StateDir = n.dir, n.dir
+	n.t.Cleanup(func() {
+		for _, m := range n.modes {
+			if _, err := m.Cleanup(context.Background(), c, false); err != nil {
+				n.t.Errorf("cleaning up after %s mode: %v", m.Name, err)
+			}
+		}
+	})
 }
 
 // answersAll asks for all that shows how a node is, without waiting for anything.
