@@ -83,7 +83,10 @@ func (g *Guard) choose(w *wanted, o Options, noSets error) form {
 		})
 		if o.Variant == xtables.Legacy {
 			err = errors.New("iptables.backend is legacy")
-		} else if err = errors.Join(n.try(), conn.Listen()); err == nil {
+		} else if err = n.try(); err == nil {
+			err = conn.Listen()
+		}
+		if err == nil {
 			return n
 		}
 	}

@@ -39,7 +39,10 @@ func NewRedirects(ctx context.Context, family inet.Family, o Options) (*Redirect
 		trial := newRedirectTable(r.conn, r.rules.family)
 		trial.Table.Name += trialSuffix
 		trial.write(&tx, nil, some)
-		if reason = errors.Join(trial.Try(&tx), r.conn.Listen()); reason == nil {
+		if reason = trial.Try(&tx); reason == nil {
+			reason = r.conn.Listen()
+		}
+		if reason == nil {
 			r.table = newRedirectTable(r.conn, r.rules.family)
 			return r, nil
 		}

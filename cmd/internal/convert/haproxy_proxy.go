@@ -58,7 +58,7 @@ func (p *proxy) statement(s *statement) {
 	case "source":
 		p.note(s.line, "connections leave with this host's address; source in the health table is for checks alone")
 	case "log", "log-format", "log-tag", "capture", "unique-id-format":
-		p.note(s.line, "nearest are \"vipctl conns --follow\", \"vipctl events -f\" and vipd's metrics")
+		p.note(s.line, "nearest is access_log of the service or of [userspace], in logfmt or as JSON")
 	case "cookie", "http-request", "http-response", "redirect", "compression", "errorfile", "http-reuse", "stats", "monitor-uri", "http-after-response":
 		p.note(s.line, "vipd does not read HTTP")
 	default:
@@ -160,7 +160,7 @@ func (p *proxy) option(s *statement) {
 	case "redispatch", "log-health-checks", "splice-auto", "splice-request", "splice-response", "tcp-smart-accept", "tcp-smart-connect", "allbackups":
 		// vipd always does this.
 	case "tcplog", "dontlognull", "dontlog-normal":
-		p.note(s.line, "nearest are \"vipctl conns --follow\", \"vipctl events -f\" and vipd's metrics")
+		p.note(s.line, "nearest is access_log of the service or of [userspace], in logfmt or as JSON")
 	case "httplog", "forwardfor", "httpclose", "http-server-close", "http-keep-alive", "forceclose", "http-no-delay", "originalto", "http-buffer-request":
 		p.note(s.line, "vipd does not read HTTP")
 	default:

@@ -279,8 +279,10 @@ func (n *nginx) setting(s *service, one *node, allowed bool) {
 		n.note(one.line, "connections leave with this host's address; in kernel modes endpoints see the client's")
 	case "proxy_ssl", "ssl_certificate", "ssl_certificate_key", "ssl_protocols", "ssl_preread":
 		n.note(one.line, "vipd does not speak TLS; connections pass as the client sends them")
-	case "access_log", "error_log", "log_format":
-		n.note(one.line, "nearest are \"vipctl conns --follow\", \"vipctl events -f\" and vipd's metrics")
+	case "access_log", "log_format":
+		n.note(one.line, "nearest is access_log of the service or of [userspace], in logfmt or as JSON")
+	case "error_log":
+		n.note(one.line, "nearest are \"vipctl events -f\" and vipd's log")
 	case "limit_conn", "limit_conn_log_level", "proxy_download_rate", "proxy_upload_rate":
 		n.note(one.line, "nearest is max_connections in the endpoints")
 	case "proxy_responses", "proxy_requests":

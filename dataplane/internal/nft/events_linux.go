@@ -45,6 +45,9 @@ func (c *Conn) Listen() error {
 	if failed == nil && err == nil {
 		e.own, err = c.sock.Port()
 	}
+	if err == nil {
+		e.told, err = c.Generation() // of what was committed before, nothing is told
+	}
 	if err = errors.Join(failed, err); err == nil {
 		c.events = e
 		return nil
