@@ -161,8 +161,9 @@ type Host interface {
 	Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error
 	// Intact is the cheap look of Dataplane.Intact, for the host's parts.
 	Intact(ctx context.Context) (reason string, err error)
-	// Resync forgets what is believed to be there, so that the next Prepare and Finish compare in full.
-	Resync()
+	// Resync forgets which of the guard's rules and sets are believed to be there, and with addresses which addresses and routes
+	// are, so that the next Prepare and Finish compare these in full.
+	Resync(addresses bool)
 	// Problems are what this host can't do of what is wanted.
 	Problems() []balancer.Problem
 	// Mended lists what others had changed and a look has mended since Mended was last asked: what was found of each.
@@ -184,7 +185,7 @@ type NoHost struct{}
 func (NoHost) Prepare(context.Context, balancer.Desired) error                          { return nil }
 func (NoHost) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]) error { return nil }
 func (NoHost) Intact(context.Context) (string, error)                                   { return "", nil }
-func (NoHost) Resync()                                                                  {}
+func (NoHost) Resync(bool)                                                              {}
 func (NoHost) Problems() []balancer.Problem                                             { return nil }
 func (NoHost) Mended() []string                                                         { return nil }
 func (NoHost) Alerts(context.Context, func())                                           {}

@@ -79,6 +79,7 @@ type Engine struct {
 	wholeDue   time.Time // when what is not about single keys is to be tried again; zero means it is in order
 	wholeTries int
 	resync     bool   // the next sync observes first
+	addresses  bool   // ... and compares addresses and routes, too
 	repair     bool   // what the next Observe finds missing was broken by another program
 	damage     string // what was noticed of that
 	broken     broken // what was found broken, and is not mended yet
@@ -104,7 +105,7 @@ func NewEngine(o Options) *Engine {
 	if o.Metrics == nil {
 		o.Metrics = noMetrics{}
 	}
-	e := &Engine{Options: o, wake: wake.New(), retries: map[balancer.Key]*retry{}, resync: true}
+	e := &Engine{Options: o, wake: wake.New(), retries: map[balancer.Key]*retry{}, resync: true, addresses: true}
 	e.status.Store(&Status{})
 	changed := make(chan struct{})
 	e.changed.Store(&changed)
@@ -235,10 +236,12 @@ func (e *Engine) Run(ctx context.Context) error {
 				continue
 			}
 		case <-e.wake:
-			e.resync = e.asked.Swap(false) || e.resync
+			if e.asked.Swap(false) {
+				e.resync, e.addresses = true, true
+			}
 		case <-retry.C:
 		case <-resync.C:
-			e.resync = true
+			e.resync, e.addresses = true, true
 		case <-probe.C:
 			if !e.damaged(ctx) {
 				continue
@@ -304,6 +307,7 @@ func (e *Engine) damaged(ctx context.Context) bool {
 		var alsoErr error
 		reason, alsoErr = e.Host.Intact(ctx)
 		err = errors.Join(err, alsoErr)
+		e.addresses = e.addresses || reason != ""
 		e.mended()
 	}
 	switch {

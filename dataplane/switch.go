@@ -47,7 +47,7 @@ func (e *Engine) succeed(next *succession) {
 	e.Dataplane, e.moving = next.dataplane, next
 	e.done = snap.Map[balancer.Key, *balancer.Frontend]{}
 	clear(e.retries)
-	e.resync, e.repair, e.damage = true, false, ""
+	e.resync, e.addresses, e.repair, e.damage = true, true, false, ""
 }
 
 // switchTries is how often the next dataplane has to fail at a frontend that is served before the switch goes on without

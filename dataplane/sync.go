@@ -116,7 +116,7 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 		return err
 	}
 	e.report.Compared = began
-	e.Host.Resync()
+	e.Host.Resync(e.addresses)
 	var done snap.Map[balancer.Key, *balancer.Frontend]
 	for key, digest := range seen.Digests {
 		f := want.Frontends.At(key)
@@ -137,7 +137,7 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 		b.keys = append(b.keys, keys...)
 		b.what = cmp.Or(e.damage, strings.Join(seen.Damage, "; "))
 	}
-	e.done, e.resync, e.repair, e.damage = done, false, false, ""
+	e.done, e.resync, e.addresses, e.repair, e.damage = done, false, false, false, ""
 	return nil
 }
 

@@ -25,7 +25,7 @@ func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
 // carry makes want what is there, by one batch for each of the groups of changes.
 func (b *bare) carry(want balancer.Desired, batches ...[]dataplane.Change) {
 	b.Helper()
-	b.host.Resync()
+	b.host.Resync(true)
 	if err := b.host.Prepare(b.Context(), want); err != nil {
 		b.Fatalf("preparing the host: %v", err)
 	}

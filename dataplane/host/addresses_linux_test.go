@@ -103,7 +103,7 @@ func TestMadeDevice(t *testing.T) {
 		if !strings.Contains(reason, "device") && !strings.Contains(reason, "gone") {
 			t.Fatalf("after %q: reason %q", do, reason)
 		}
-		h.Resync()
+		h.Resync(true)
 		apply(t, h, frontend("10.96.0.10:80"))
 		checkDevice(t, "vipd0", "10.96.0.10/32")
 		checkSource(t, "10.96.0.10", "10.1.0.1")
@@ -151,7 +151,7 @@ func TestOnlyOurs(t *testing.T) {
 	if !strings.Contains(reason, "also on another device") {
 		t.Fatalf("reason %q", reason)
 	}
-	h.Resync()
+	h.Resync(true)
 	apply(t, h, web)
 	checkWhere(t, h, "10.96.0.10", "host")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
@@ -218,7 +218,7 @@ func TestSource(t *testing.T) {
 	other := l.Add("other")
 	l.Link(l.Host(), other, "10.2.0.1/24", "10.2.0.2/24", "fd02::1/64", "fd02::2/64")
 	l.Host().Default("10.2.0.2", "fd02::2")
-	h.Resync()
+	h.Resync(true)
 	apply(t, h, both...)
 	checkSource(t, "10.96.0.10", "10.2.0.1")
 	checkSource(t, "fd00:96::10", "fd02::1")
@@ -236,7 +236,7 @@ func TestSource(t *testing.T) {
 
 	// The node's only addresses are VIPs of a service too.
 	finishNothing(t, h)
-	h.Resync()
+	h.Resync(true)
 	apply(t, h, append(both, frontend("10.1.0.1:80"), frontend("[fd01::1]:80"))...)
 	checkSource(t, "10.96.0.10", "10.1.0.1")
 	checkSource(t, "fd00:96::10", "fd01::1")
@@ -612,7 +612,7 @@ func TestOneFamily(t *testing.T) {
 	}
 	checkIntact(t, h)
 	l.Host().Sysctl("net.ipv6.conf.lo.disable_ipv6", "0")
-	h.Resync()
+	h.Resync(true)
 	apply(t, h, both...)
 	checkWhere(t, h, "fd00:96::10", "lo")
 	if p := h.Problems(); len(p) != 0 {

@@ -211,7 +211,7 @@ func TestDrift(t *testing.T) {
 				}
 				return nil
 			})
-			h.Resync()
+			h.Resync(true)
 			apply(t, h, frontends...)
 			checkIntact(t, h)
 			checkAttempt(t, client, "10.96.0.10:80", open)

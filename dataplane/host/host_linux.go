@@ -192,7 +192,7 @@ func (h *Host) Refuse(ctx context.Context) error { return h.Prepare(ctx, balance
 // Release removes all that this Host holds and made, as if nothing were wanted: the addresses first, which refuse new
 // connections by then, and the guard after them.
 func (h *Host) Release(ctx context.Context) error {
-	h.Resync()
+	h.Resync(true)
 	none := balancer.Desired{}
 	return errors.Join(h.Prepare(ctx, none), h.Finish(ctx, none.Frontends))
 }
@@ -307,9 +307,10 @@ func (h *Host) Ready(c dataplane.Change, enforced bool) error {
 	return h.guard.Ready(c, enforced)
 }
 
-// Resync makes the next Prepare and Finish compare with the kernel in full.
-func (h *Host) Resync() {
-	h.full = true
+// Resync makes the next Prepare and Finish compare the guard with the kernel in full, and with addresses also these. Without, they
+// are as the kernel's events tell.
+func (h *Host) Resync(addresses bool) {
+	h.full = h.full || addresses
 	h.guard.Resync()
 }
 

@@ -77,7 +77,7 @@ func TestRoutePending(t *testing.T) {
 		}
 		return nil
 	})
-	h.Resync()
+	h.Resync(true)
 	apply(t, h, web)
 	checkSource(t, "10.1.0.10", "10.1.0.1")
 	lab.Eventually(t, deadlineIn, "the VIP to be announced", func() error {
@@ -222,7 +222,7 @@ func TestBusyTables(t *testing.T) {
 		finds++
 		return nil, errors.New("Another app is currently holding the xtables lock")
 	}
-	h.Resync()
+	h.Resync(true)
 	more := desired(frontend("10.96.0.10:80"), frontend("10.96.0.11:80"), frontend("[fd00:96::11]:80"))
 	for range 2 {
 		if err := h.Prepare(t.Context(), more); !xtables.IsBusy(err) {
@@ -248,7 +248,7 @@ func TestBusyTables(t *testing.T) {
 
 	// Where iptables does not work here at all, that is a problem of its own.
 	tools.find = noTool
-	h.Resync()
+	h.Resync(true)
 	apply(t, h, frontend("10.96.0.12:80"))
 	checkWhere(t, h, "10.96.0.12", "lo")
 	if text := fmt.Sprint(h.Problems()); !strings.Contains(text, "answer on every port") {
@@ -299,7 +299,7 @@ func TestHeldBack(t *testing.T) {
 	must(t, h.Finish(t.Context(), both.Frontends))
 
 	tools.find = noTool
-	h.Resync()
+	h.Resync(true)
 	must(t, h.Prepare(t.Context(), both))
 	if err := ready(tight, nil); err == nil || !strings.Contains(err.Error(), "install iptables") || !strings.Contains(err.Error(), "userspace") {
 		t.Errorf("got %v, want an error that says what is missing, and what helps", err)
@@ -329,7 +329,7 @@ func TestToolsOncePerResync(t *testing.T) {
 	if finds != 2 {
 		t.Errorf("iptables was searched for %d times, want once a family", finds)
 	}
-	h.Resync()
+	h.Resync(true)
 	apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
 	if finds != 4 {
 		t.Errorf("after a resync it was searched for %d times in all, want 4", finds)

@@ -128,7 +128,7 @@ func TestUpgrade(t *testing.T) {
 			must(t, h.Prepare(t.Context(), desired(web...)))
 			must(t, h.Finish(t.Context(), desired(web...).Frontends))
 			if i < 2 {
-				h.Resync()
+				h.Resync(true)
 			}
 		}
 		stop()
