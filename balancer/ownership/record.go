@@ -119,6 +119,7 @@ func (r Request) String() (text string) {
 type Move struct {
 	To string `json:"to,omitempty"` // "": whoever is best but the present owner
 	Request
+	// Until is when the command that asked stops waiting: etcd removes the key then.
 	Until time.Time `json:"until"`
 	Force bool      `json:"force,omitempty"`
 }

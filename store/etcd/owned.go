@@ -162,14 +162,11 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (t
 	case m.To != "" && !m.Force && r.cannot(m.To, member, a) != "":
 		return owner.Node, fmt.Errorf("%s can't take %s: %s (--force moves it all the same)", m.To, a, r.cannot(m.To, member, a))
 	}
-	text, err := json.Marshal(m)
+	takeBack, err := w.askMove(ctx, a, m)
 	if err != nil {
-		return "", err
-	}
-	key := w.keys.Ownership(ownership.Key{Kind: ownership.Moves, Name: a.String()})
-	if _, _, err := w.commit(ctx, key, nil, []*etcdserverpb.RequestOp{put(key, text, 0)}); err != nil {
 		return owner.Node, err
 	}
+	defer takeBack()
 	for {
 		if r, err = w.readOwnership(ctx); err != nil {
 			return owner.Node, err
@@ -183,10 +180,43 @@ func (w *Writer) MoveVIP(ctx context.Context, a netip.Addr, m ownership.Move) (t
 			return now.Node, fmt.Errorf("%s has refused to give %s away: \"vipctl events\" there says why", now.Node, a)
 		}
 		if sleep(ctx, movePause); ctx.Err() != nil {
-			_, _, _ = w.commit(context.WithoutCancel(ctx), key, nil, []*etcdserverpb.RequestOp{remove(key)}) // lest it moves later
 			return now.Node, fmt.Errorf("%s has not answered in time: %s stays there", now.Node, a)
 		}
 	}
+}
+
+// askMove writes what is asked of the owner of a VIP, under a lease: etcd forgets it after m.Until, also where who asked has died, so
+// that the VIP does not move when no person expects it. takeBack ends it before.
+func (w *Writer) askMove(ctx context.Context, a netip.Addr, m ownership.Move) (takeBack func(), err error) {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	key := w.keys.Ownership(ownership.Key{Kind: ownership.Moves, Name: a.String()})
+	var lease clientv3.LeaseID
+	takeBack = func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), MinTTL)
+		defer cancel()
+		_ = w.do(ctx, key, func(ctx context.Context, client *clientv3.Client) error {
+			_, err := client.Revoke(ctx, lease)
+			return err
+		})
+	}
+	err = w.do(ctx, key, func(ctx context.Context, client *clientv3.Client) error {
+		grant, err := client.Grant(ctx, int64(time.Until(m.Until)/time.Second)+1)
+		if err == nil {
+			lease = grant.ID
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, _, err := w.commit(ctx, key, nil, []*etcdserverpb.RequestOp{put(key, text, int64(lease))}); err != nil {
+		takeBack()
+		return nil, err
+	}
+	return takeBack, nil
 }
 
 // LastOwners returns the last owners of a VIP, the newest first. What etcd has compacted is not among them.

@@ -2,11 +2,13 @@ package etcd_test
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"vipd/balancer/ownership"
 	"vipd/store/etcd"
@@ -53,4 +55,30 @@ func TestOwnershipWithoutRights(t *testing.T) {
 	if outcome, _, err := o.Write(ctx, ownership.Write{Put: []ownership.Put{{Key: ownership.Key{Kind: ownership.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}); err == nil {
 		t.Errorf("writing comes to %v", outcome)
 	}
+}
+
+// TestMoveIsForgotten: what a command has asked for and can't take back, as its host has died, etcd forgets when the command would
+// have stopped waiting.
+func TestMoveIsForgotten(t *testing.T) {
+	t.Parallel()
+	_, relay, p := single(t, etcdkit.Options{})
+	vip := netip.MustParseAddr("10.0.0.1")
+	p.put("/ownership/vips/10.0.0.1", `{"node":"gw1"}`)
+	asked := func() bool {
+		answer, err := p.client.Get(t.Context(), p.config.Prefix+"/ownership/moves/10.0.0.1")
+		return err == nil && len(answer.Kvs) == 1
+	}
+	w := newWriter(t, p.config)
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		if to, err := w.MoveVIP(ctx, vip, ownership.Move{Until: time.Now().Add(etcd.MinTTL)}); err == nil {
+			t.Errorf("it has moved to %s", to)
+		}
+	})
+	defer waiting.Wait()
+	defer cancel()
+	wait.For(t, etcdkit.Patience, "the move in etcd", asked)
+	relay.Cut()
+	wait.For(t, etcdkit.Patience, "etcd to forget the move", func() bool { return !asked() })
 }
