@@ -503,8 +503,13 @@ func TestStoreComesLate(t *testing.T) {
 		wait.For(t, 10*time.Second, "the folder to come and go", func() bool { return n.status().Store.Connected == there })
 	}
 	story := strings.Split(n.story(events.Store), "\n")
-	if len(story) != 2 || !strings.HasPrefix(story[0], "the services' files can't be read; serving what they last held: ") || story[1] != "the services' files can be read again" {
-		t.Errorf("the journal has of the store %q", story)
+	for i, want := range []string{
+		"the services' files can't be read; none of their services is served yet: ", "the services' files can be read again",
+		"the services' files can't be read; serving what they last held: ", "the services' files can be read again",
+	} {
+		if len(story) != 4 || !strings.HasPrefix(story[i], want) {
+			t.Fatalf("the journal has of the store %q, want %q", story, want)
+		}
 	}
 }
 

@@ -23,7 +23,7 @@ type Recorder struct {
 	// The rest belongs to Compiled.
 	told   told // what was recorded and still holds
 	drains drainsOpen
-	unread time.Time // since when the services' files can't be read
+	unread time.Time // since when the services' files can't be read; zero means they can be
 	// withdrawn are the VIPs that are withdrawn, since when.
 	withdrawn map[netip.Addr]time.Time
 }
@@ -100,8 +100,11 @@ func changes(last, s *model.State) string {
 // Awaiting records that the store could not be read since the start, and that nothing of it is served yet, which s says. It is
 // called by the goroutine that calls Compiled.
 func (r *Recorder) Awaiting(s *model.State, now time.Time) {
-	if !r.o.Files {
+	switch {
+	case !r.o.Files:
 		r.o.Began(s, now)
+	case s.Snapshot.Err != nil:
+		r.tellUnread("the services' files can't be read; none of their services is served yet", s, now)
 	}
 }
 
@@ -161,18 +164,27 @@ func written(s *model.State) []balancer.Problem {
 func (r *Recorder) tellFiles(last, s *model.State, now time.Time) {
 	was, is := &last.Snapshot, &s.Snapshot
 	switch {
-	case (!last.Complete || was.Connected) && !is.Connected:
-		e := events.Event{Kind: events.Store, Level: slog.LevelWarn, Text: "the services' files can't be read; serving what they last held"}
-		if is.Err != nil {
-			e.Cause = is.Err.Error()
-		}
-		r.unread = now
-		r.o.Journal.Record(e)
-	case last.Complete && !was.Connected && is.Connected:
+	case !is.Connected:
+		r.tellUnread("the services' files can't be read; serving what they last held", s, now)
+	case !r.unread.IsZero():
 		r.o.Journal.Record(events.Event{Kind: events.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
+		r.unread = time.Time{}
 	case last.Complete && was.Revision != is.Revision && r.reloads.Load() == 0:
 		r.o.Journal.Record(reload("a file has changed", last, s, written(s), nil))
 	}
+}
+
+// tellUnread records, once, that files can't be read, and why.
+func (r *Recorder) tellUnread(text string, s *model.State, now time.Time) {
+	if !r.unread.IsZero() {
+		return
+	}
+	e := events.Event{Kind: events.Store, Level: slog.LevelWarn, Text: text}
+	if s.Snapshot.Err != nil {
+		e.Cause = s.Snapshot.Err.Error()
+	}
+	r.unread = now
+	r.o.Journal.Record(e)
 }
 
 // served reports whether a port of a service, as Problem.Port has it, has an endpoint in use.
