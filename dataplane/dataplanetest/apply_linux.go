@@ -1,14 +1,18 @@
 package dataplanetest
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/test/wait"
 )
 
 // bare drives a dataplane without an engine, in ways that an engine does not.
@@ -221,7 +225,7 @@ func testClose(b *bare) {
 	b.carry(want, adds(want))
 	b.holds("after the next one's Apply", want)
 	r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) })
-	r.close(b.dp)
+	b.closesCounted(keyOf(r.w.vip[0], vipPort, balancer.TCP))
 	b.dp = r.s.New(r.T)
 	b.holds("after closing and not keeping", balancer.Desired{})
 	r.each(func(r *rig, key balancer.Key) {
@@ -229,4 +233,28 @@ func testClose(b *bare) {
 			r.Errorf("%s: %s answers through a closed dataplane", key, a.Server)
 		}
 	})
+}
+
+// closesCounted closes the dataplane while clients ask without a pause: each answer that they get is counted.
+func (b *bare) closesCounted(key balancer.Key) {
+	r, answered := b.rig, atomic.Uint64{}
+	before := counted(b.dp, key.Proto)
+	ctx, closed := context.WithCancel(r.Context())
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := r.askFrom(r.w.client, netip.Addr{}, key, silence); err == nil {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	wait.For(r, 0, "the clients' first answers", func() bool { return answered.Load() > 20 })
+	r.close(b.dp)
+	closed()
+	clients.Wait()
+	if got, want := counted(b.dp, key.Proto)-before, answered.Load(); got < want && !r.s.VirtualServers { // IPVS shows what it counts after two seconds
+		r.Errorf("%d connections to %s are counted, and %d were answered until the dataplane was closed", got, key, want)
+	}
 }

@@ -88,10 +88,16 @@ func (y *family) commit(tx *nft.Tx) error {
 	return err
 }
 
-// remove deletes the table.
+// remove deletes the table. Nothing is translated any more when its elements are read for the last time: what came in between would
+// not be counted.
 func (y *family) remove() error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
+	var tx nft.Tx
+	for _, b := range y.schema.bases(y.mark) {
+		tx.FlushChain(y.schema.table, b.Name)
+	}
+	_ = y.table.Commit(&tx) // it fails where the table or a chain is gone, which the next steps meet, too
 	y.countLastLocked()
 	err := y.table.Remove()
 	if err == nil {
