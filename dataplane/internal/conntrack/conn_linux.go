@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,17 +12,13 @@ import (
 // Conn talks to the connection tracking of one network namespace. It is safe for several goroutines: lists wait for each
 // other, and so do deletions, but these go on during a list.
 type Conn struct {
-	listing  sync.Mutex // guards lists, and what the kernel is still to send there
-	lists    *socket
-	patience time.Duration // after which a list that hangs is given up
+	listing sync.Mutex // guards lists, and what the kernel is still to send there
+	lists   *socket
 
 	deleting sync.Mutex // guards deletes and request
 	deletes  *socket
 	request  writer
 }
-
-// listSilence is how long the kernel may be silent in a list, which takes milliseconds a message: less than vipctl waits for a word of vipd.
-const listSilence = 5 * time.Second
 
 // Open opens a connection to that of the calling thread's network namespace.
 func Open() (*Conn, error) {
@@ -36,7 +30,7 @@ func Open() (*Conn, error) {
 	if err != nil {
 		return nil, errors.Join(err, lists.Close())
 	}
-	return &Conn{lists: lists, deletes: deletes, patience: listSilence}, nil
+	return &Conn{lists: lists, deletes: deletes}, nil
 }
 
 // Close closes the connection. Calls that are under way fail.
@@ -70,10 +64,8 @@ func (c *Conn) list(ctx context.Context, s selection, visit func(*Flow) error) e
 			return err
 		}
 		l := listing{ctx: ctx, visit: visit}
-		err := l.run(c.lists, s, c.patience)
+		err := l.run(c.lists, s)
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return fmt.Errorf("listing conntrack's flows: the kernel has not answered for %s", c.patience)
 		case (s.flags != 0 || s.unreplied) && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
 			s = selection{family: s.family}
 		case errors.Is(err, unix.EBUSY): // a list was left halfway, by a visit that never returned, and is read by now
@@ -99,7 +91,7 @@ type listing struct {
 
 // run returns what the kernel has against it. Where visiting stops, the rest is read all the same: the kernel makes no
 // other list before.
-func (l *listing) run(s *socket, what selection, patience time.Duration) error {
+func (l *listing) run(s *socket, what selection) error {
 	var w writer
 	seq := s.next()
 	w.list(what, seq)
@@ -108,10 +100,7 @@ func (l *listing) run(s *socket, what selection, patience time.Duration) error {
 	}
 	var busy error // with a list that was left halfway, whose rest is still to come
 	for {
-		if err := s.SetReadDeadline(time.Now().Add(patience)); err != nil {
-			return err
-		}
-		m, err := s.Receive()
+		m, err := s.Answer()
 		if err != nil {
 			return err
 		}
@@ -170,7 +159,7 @@ func (c *Conn) deleteAll(flows []Flow) (int, error) {
 	}
 	deleted := len(flows)
 	for {
-		m, err := c.deletes.Receive()
+		m, err := c.deletes.Answer()
 		if err != nil {
 			return 0, fmt.Errorf("deleting conntrack's flows: %w", err)
 		}

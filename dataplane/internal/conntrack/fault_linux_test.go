@@ -40,7 +40,8 @@ func against(t *testing.T, answers ...answer) *Conn {
 		w.Go(func() { serve(t, kernel, answers) })
 		return &socket{Socket: ours}
 	}
-	c := &Conn{lists: open(), deletes: open(), patience: wait.Patience}
+	c := &Conn{lists: open(), deletes: open()}
+	c.lists.Patience = wait.Patience
 	t.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			t.Error(err)
@@ -140,11 +141,11 @@ func TestListThatHangs(t *testing.T) {
 	one, two := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"), flow(balancer.TCP, "10.1.0.2:1000", "10.96.0.2:53", "10.2.0.1:53")
 	half := func(w *writer, seq uint32) { w.plain(messageNew, unix.NLM_F_MULTI, seq, encode(&one, whole)...) }
 	c := against(t, half, func(w *writer, seq uint32) { lists(0, one)(w, seq-1); lists(0, two)(w, seq) })
-	c.patience = 50 * time.Millisecond
+	c.lists.Patience = 50 * time.Millisecond
 	if err := c.Each(t.Context(), Filter{}, func(*Flow) error { return nil }); err == nil || !strings.Contains(err.Error(), "has not answered") {
 		t.Fatal(err)
 	}
-	c.patience = wait.Patience
+	c.lists.Patience = wait.Patience
 	var found []netip.Addr
 	if err := c.Each(t.Context(), Filter{}, func(f *Flow) error { found = append(found, f.Orig.Dst.Addr()); return nil }); err != nil {
 		t.Fatal(err)

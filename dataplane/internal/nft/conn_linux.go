@@ -81,6 +81,7 @@ func (c *Conn) Commit(t *Tx) error {
 	c.sock.Discard()
 	from := c.seq
 	b, steps := t.encode(from)
+	t.Bytes = len(b)
 	c.seq += uint32(len(steps))
 	if err := c.grow(len(b)); err != nil {
 		return err
@@ -116,7 +117,7 @@ type refusal struct {
 // answers waits for the acknowledgement of message last, or the first refusal.
 func (c *Conn) answers(last uint32) (*refusal, error) {
 	for {
-		m, err := c.sock.Receive()
+		m, err := c.sock.Answer()
 		if errors.Is(err, unix.ENOBUFS) {
 			continue // more refusals than there is room for: the first ones are there
 		}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vipd/dataplane/internal/nlsock"
 	"vipd/test/lab"
 )
@@ -325,4 +327,28 @@ func withoutHandle(body []byte) string {
 		}
 	}
 	return b.String()
+}
+
+// TestKernelThatIsSilent: no question waits for ever for an answer.
+func TestKernelThatIsSilent(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fds[1]) }()
+	s, err := nlsock.Over(fds[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Patience = time.Millisecond
+	c := &Conn{sock: s, seq: 1, room: 1 << 20}
+	defer func() { _ = c.Close() }()
+	_, asked := c.Generation()
+	var tx Tx
+	tx.AddTable(Table{Family: IPv4, Name: "silent"})
+	for _, err := range []error{asked, c.Commit(&tx)} {
+		if err == nil || !strings.Contains(err.Error(), "the kernel has not answered") {
+			t.Error(err)
+		}
+	}
 }

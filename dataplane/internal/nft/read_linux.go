@@ -36,7 +36,7 @@ func (c *Conn) list(kind int, family Family, dump bool, ask func(*message), each
 	}
 	changed := false
 	for {
-		m, err := c.sock.Receive()
+		m, err := c.sock.Answer()
 		if err != nil {
 			return fmt.Errorf("waiting for nf_tables: %w", err)
 		}

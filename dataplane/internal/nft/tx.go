@@ -71,7 +71,11 @@ func (h *Hook) text() string {
 }
 
 // Tx is a transaction: what is added to it takes effect in this order, as a whole or not at all. The zero value is empty.
-type Tx struct{ ops []op }
+type Tx struct {
+	ops []op
+	// Bytes is how large it was when it was last sent.
+	Bytes int
+}
 
 // op is one step of a transaction.
 type op struct {

@@ -13,8 +13,14 @@ import (
 // received is more than the kernel puts into one answer, which is 32 KiB at most.
 const received = 64 << 10
 
+// Silence is how long the kernel may say nothing that owes an answer, which takes it milliseconds a message.
+const Silence = 5 * time.Second
+
 // Socket speaks with the kernel. It is for one goroutine at a time, but for Close and SetReadDeadline.
 type Socket struct {
+	// Patience is how long Answer waits; Silence, unless it is set.
+	Patience time.Duration
+
 	file *os.File
 	raw  syscall.RawConn
 	in   []byte
@@ -53,7 +59,7 @@ func name(protocol int) string {
 
 // Over takes over fd, which is not to block.
 func Over(fd int) (*Socket, error) {
-	s := &Socket{file: os.NewFile(uintptr(fd), "netlink"), in: make([]byte, received)}
+	s := &Socket{file: os.NewFile(uintptr(fd), "netlink"), in: make([]byte, received), Patience: Silence}
 	var err error
 	if s.raw, err = s.file.SyscallConn(); err != nil {
 		_ = s.file.Close()
@@ -129,4 +135,17 @@ func (s *Socket) Receive() (Messages, error) {
 		return Messages{}, s.err
 	}
 	return Read(s.in[:s.n]), nil
+}
+
+// Answer is Receive where the kernel owes an answer: it waits no longer than Patience. What comes later is still received: who asks
+// again numbers the questions, or discards it.
+func (s *Socket) Answer() (Messages, error) {
+	if err := s.SetReadDeadline(time.Now().Add(s.Patience)); err != nil {
+		return Messages{}, err
+	}
+	m, err := s.Receive()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return m, fmt.Errorf("the kernel has not answered for %s", s.Patience)
+	}
+	return m, err
 }

@@ -103,3 +103,19 @@ func TestNamesTheSocket(t *testing.T) {
 		t.Errorf("got %v, %v", s, err)
 	}
 }
+
+// TestAnswerIsNotAwaitedForEver: a kernel that owes an answer and says nothing is given up, and what it says later is still received.
+func TestAnswerIsNotAwaitedForEver(t *testing.T) {
+	s := open(t)
+	s.Patience = time.Millisecond
+	if _, err := s.Answer(); err == nil || err.Error() != "the kernel has not answered for 1ms" {
+		t.Fatal(err)
+	}
+	s.Patience = Silence
+	if err := s.Send(question(0, 8)); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := s.Answer(); err != nil || !m.Next() || m.Seq != 8 {
+		t.Errorf("got %+v, %v", m, err)
+	}
+}
