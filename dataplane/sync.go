@@ -19,16 +19,17 @@ func (e *Engine) sync(ctx context.Context, want balancer.Desired) {
 	started := time.Now()
 	full := e.resync
 	if full {
-		if err := e.step("observe", 0, func() error { return e.observe(ctx, want) }); err != nil { // never apply on top of what could not be observed
+		// Never apply on top of what could not be observed.
+		if err := e.step(ctx, "observe", 0, func(ctx context.Context) error { return e.observe(ctx, want) }); err != nil {
 			e.wholeTry(err)
 			e.finish(ctx, want, full, started, 0, err)
 			return
 		}
 	}
-	prepared := e.step("prepare host", 0, func() error { return e.Host.Prepare(ctx, want) })
+	prepared := e.step(ctx, "prepare host", 0, func(ctx context.Context) error { return e.Host.Prepare(ctx, want) })
 	a := e.apply(ctx, want)
 	took := e.taken(want, prepared, a)
-	finished := e.step("finish host", 0, func() error { return e.Host.Finish(ctx, e.carried(took)) })
+	finished := e.step(ctx, "finish host", 0, func(ctx context.Context) error { return e.Host.Finish(ctx, e.carried(took)) })
 	if took && finished == nil {
 		e.moved()
 	}
@@ -223,7 +224,7 @@ func (a *applying) run(batch []Change) {
 	if len(batch) == 0 {
 		return
 	}
-	err := a.step("apply", len(batch), func() error { return a.Dataplane.Apply(a.ctx, batch) })
+	err := a.step(a.ctx, "apply", len(batch), func(ctx context.Context) error { return a.Dataplane.Apply(ctx, batch) })
 	a.comesRound()
 	var each KeyErrors
 	switch {

@@ -1,6 +1,8 @@
 package dataplane
 
 import (
+	"context"
+	"sync/atomic"
 	"time"
 
 	"vipd/balancer"
@@ -26,17 +28,34 @@ type Step struct {
 	Began, Ended time.Time
 	// Frontends are how many it was about; 0 means all.
 	Frontends int
-	Err       error
+	// Batches are the restores and netlink batches that it gave to the kernel, of so many Bytes in all: what Wrote told of.
+	Batches, Bytes int
+	Err            error
+}
+
+// writes counts what a step gives to the kernel.
+type writes struct{ batches, bytes atomic.Int64 }
+
+type writesKey struct{}
+
+// Wrote says that a restore or a batch of netlink messages of so many bytes was given to the kernel, by the step that ctx is of. Where
+// rounds are not traced, nobody hears of it.
+func Wrote(ctx context.Context, bytes int) {
+	if w, traced := ctx.Value(writesKey{}).(*writes); traced {
+		w.batches.Add(1)
+		w.bytes.Add(int64(bytes))
+	}
 }
 
 // step does one step of a round, and records it for Trace.
-func (e *Engine) step(name string, frontends int, do func() error) error {
+func (e *Engine) step(ctx context.Context, name string, frontends int, do func(context.Context) error) error {
 	if e.Trace == nil {
-		return do()
+		return do(ctx)
 	}
+	var w writes
 	s := Step{Name: name, Frontends: frontends, Began: time.Now()}
-	s.Err = do()
-	s.Ended = time.Now()
+	s.Err = do(context.WithValue(ctx, writesKey{}, &w))
+	s.Ended, s.Batches, s.Bytes = time.Now(), int(w.batches.Load()), int(w.bytes.Load())
 	e.steps = append(e.steps, s)
 	return s.Err
 }

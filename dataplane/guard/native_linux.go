@@ -83,7 +83,7 @@ func (t *native) finish(ctx context.Context) error {
 	if err := t.note(t.establish(ctx)); err != nil || t.failed != nil {
 		return err
 	}
-	return errors.Join(t.note(t.syncSets()), t.accept.establish(ctx, t.written.direct))
+	return errors.Join(t.note(t.syncSets(ctx)), t.accept.establish(ctx, t.written.direct))
 }
 
 // note keeps what trying again won't mend for problems, and has all else compared in full the next time.
@@ -132,10 +132,10 @@ func (t *native) establish(ctx context.Context) error {
 		t.tx.FlushSet(t.layout.table, t.layout.oneArm.Name)
 		t.tx.Add(t.layout.table, t.layout.oneArm, oneArms(t.mode, t.interfaces)...)
 	}
-	err := t.commit()
+	err := t.commit(ctx)
 	var refused *nft.Error
 	if !t.ready && errors.As(err, &refused) && !isDenied(err) {
-		err = t.renew(with, err)
+		err = t.renew(ctx, with, err)
 	}
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func (t *native) silence() {
 }
 
 // renew replaces a table that the kernel does not change into ours: another version made it, or another program changed it.
-func (t *native) renew(with concerns, cause error) error {
+func (t *native) renew(ctx context.Context, with concerns, cause error) error {
 	t.tx = nft.Tx{}
 	for _, m := range t.members {
 		clear(m.have)
@@ -205,7 +205,7 @@ func (t *native) renew(with concerns, cause error) error {
 	tx.Add(t.layout.table, t.layout.oneArm, oneArms(t.mode, t.interfaces)...)
 	tx.Append(&t.tx)
 	t.tx = tx
-	if err := t.commit(); err != nil {
+	if err := t.commit(ctx); err != nil {
 		return errors.Join(cause, err)
 	}
 	return nil
@@ -230,7 +230,7 @@ func (t *native) restrict() error {
 }
 
 // syncSets deletes what is not wanted, and adds what was applied.
-func (t *native) syncSets() error {
+func (t *native) syncSets(ctx context.Context) error {
 	for _, m := range t.members {
 		if !t.has(m) || len(m.dirty) == 0 {
 			continue
@@ -239,14 +239,18 @@ func (t *native) syncSets() error {
 			return err
 		}
 	}
-	return t.commit()
+	return t.commit(ctx)
 }
 
 // commit makes what was put off.
-func (t *native) commit() error {
+func (t *native) commit(ctx context.Context) error {
 	tx := t.tx
 	t.tx = nft.Tx{}
-	return t.table.Commit(&tx)
+	err := t.table.Commit(&tx)
+	if tx.Len() > 0 {
+		dataplane.Wrote(ctx, tx.Bytes)
+	}
+	return err
 }
 
 // leave removes the guard if any of it may be there.

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/xtables"
@@ -66,7 +67,7 @@ func (r *Redirects) Adopt() { r.made = true }
 func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
 	r.made = true
 	if r.table != nil {
-		return r.table.set(ports)
+		return r.table.set(ctx, ports)
 	}
 	g, p := r.rules, r.rules.parts[0]
 	g.plan.redirects, g.stale = redirectChain(ports), true
@@ -191,13 +192,14 @@ func (t *redirectTable) write(tx *nft.Tx, have, want map[balancer.Key]uint16) {
 	tx.Create(t.Table, t.ports, come...)
 }
 
-func (t *redirectTable) set(want map[balancer.Key]uint16) error {
+func (t *redirectTable) set(ctx context.Context, want map[balancer.Key]uint16) error {
 	var tx nft.Tx
 	t.write(&tx, t.have, want)
 	err := t.Commit(&tx)
+	dataplane.Wrote(ctx, tx.Bytes)
 	if err != nil && t.have != nil { // another program may have changed what the transaction builds on
 		t.have = nil
-		return t.set(want)
+		return t.set(ctx, want)
 	}
 	if err == nil && t.have == nil {
 		err = t.Learn()

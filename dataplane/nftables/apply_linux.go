@@ -25,7 +25,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 		if len(part) == 0 {
 			continue
 		}
-		if err := y.apply(part); err != nil {
+		if err := y.apply(ctx, part); err != nil {
 			return fmt.Errorf("writing the table %s: %w", y.schema.table, err)
 		}
 	}
@@ -50,7 +50,7 @@ type edit struct {
 	made  map[string]choice
 }
 
-func (y *family) apply(batch []dataplane.Change) error {
+func (y *family) apply(ctx context.Context, batch []dataplane.Change) error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	if !y.sound {
@@ -71,7 +71,7 @@ func (y *family) apply(batch []dataplane.Change) error {
 	}
 	y.finish(e)
 	lost := y.countedBeforeLocked(e)
-	if err := y.commit(&e.first); err != nil {
+	if err := y.commit(ctx, &e.first); err != nil {
 		return err
 	}
 	y.sound, y.damage = true, ""
@@ -82,7 +82,7 @@ func (y *family) apply(batch []dataplane.Change) error {
 	}
 	if e.then.Len() > 0 {
 		time.Sleep(settle)
-		if err := y.commit(&e.then); err != nil {
+		if err := y.commit(ctx, &e.then); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"sync"
@@ -78,8 +79,11 @@ func (y *family) forget() {
 }
 
 // commit makes a transaction.
-func (y *family) commit(tx *nft.Tx) error {
+func (y *family) commit(ctx context.Context, tx *nft.Tx) error {
 	err := y.table.Commit(tx)
+	if tx.Len() > 0 {
+		dataplane.Wrote(ctx, tx.Bytes)
+	}
 	if err != nil {
 		y.sound = false // another program may have changed what the transaction builds on
 	} else if tx.Len() > 0 {

@@ -239,6 +239,9 @@ func (t *Tracer) round(ctx context.Context, r *dataplane.Round) {
 		if s.Frontends > 0 {
 			about = append(about, attribute.Int("vipd.frontends", s.Frontends))
 		}
+		if s.Batches > 0 {
+			about = append(about, attribute.Int("vipd.batches", s.Batches), attribute.Int("vipd.bytes", s.Bytes))
+		}
 		t.span(ctx, s.Name, s.Began, s.Ended, s.Err, about...)
 	}
 	if r.Err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vipd/dataplane"
 	"vipd/dataplane/internal/nlsock"
 )
 
@@ -67,6 +68,7 @@ func (k *Kernel) change(ctx context.Context, ops []Op, part []int) ([]syscall.Er
 			s.op(&ops[i], flags)
 		}
 		last = s.seq
+		dataplane.Wrote(ctx, len(s.B))
 	}, func(s *socket) ([]syscall.Errno, error) {
 		return s.refusals(last, len(part))
 	})

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
 )
 
@@ -53,6 +54,7 @@ func (t *Tool) Restore(ctx context.Context, input string) error {
 // restore is Restore, and returns what the program wrote, which is what input asked for, also where it has failed later.
 func (t *Tool) restore(ctx context.Context, input string) (stdout string, err error) {
 	op := t.program + "-restore"
+	dataplane.Wrote(ctx, len(input))
 	stdout, stderr, err := t.run(ctx, input, op, "--noflush", "--wait", fmt.Sprint(waitSeconds))
 	if err != nil {
 		return stdout, failure(op, input, stderr, err)
