@@ -43,6 +43,16 @@ const (
 	Idle      = "idle"
 )
 
+// States are the words of all modes for where a connection stands, but for those that ipvs mode alone has of SCTP.
+func States() []string {
+	return []string{
+		"connecting", "established", "half-closed", "draining", "flow", Idle, // userspace mode
+		"none", "syn-sent", "syn-recv", "fin-wait", "close-wait", "last-ack", "time-wait", "close", "syn-sent2", "listen", "synack", // TCP
+		"unreplied", "replied", "assured", "udp", // UDP
+		"closed", "cookie-wait", "cookie-echoed", "shutdown-sent", "shutdown-recd", "shutdown-ack-sent", "heartbeat-sent", "heartbeat-acked", // SCTP
+	}
+}
+
 // ConnectionQuery names connections. A zero field leaves the choice open, and so does port 0 of an address.
 type ConnectionQuery struct {
 	Service  balancer.Name
@@ -65,7 +75,11 @@ func isAt(a, asked netip.AddrPort) bool {
 	return !asked.Addr().IsValid() || asked.Addr() == a.Addr() && (asked.Port() == 0 || asked.Port() == a.Port())
 }
 
-// Connector has connections, as a Dataplane does.
+// PassedOver is of how many connections that a query does not name visit is told once, first of the first.
+const PassedOver = 1000
+
+// Connector has connections, as a Dataplane does. visit gets nil now and then where q names nothing of what was read, so that who waits
+// sees that the kernel answers.
 type Connector interface {
 	Connections(ctx context.Context, q ConnectionQuery, visit func(*Connection) error) error
 }
@@ -73,7 +87,9 @@ type Connector interface {
 // Connections collects the connections of d that q names.
 func Connections(ctx context.Context, d Connector, q ConnectionQuery) (all []Connection, err error) {
 	err = d.Connections(ctx, q, func(c *Connection) error {
-		all = append(all, *c)
+		if c != nil {
+			all = append(all, *c)
+		}
 		return nil
 	})
 	return all, err

@@ -1,0 +1,103 @@
+package daemon_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/cmd/internal/api"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+	"vipd/dataplane"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// TestListsAHundredThousandConnections: a list of connections is written while the kernel is read. The daemon keeps none of them, and
+// answers others meanwhile.
+func TestListsAHundredThousandConnections(t *testing.T) {
+	const crowd, most = 100_000, 4 << 20 // one connection kept is 200 bytes, and as much in JSON
+	lab.New(t)
+	const timeout = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout" // of this namespace
+	before, err := os.ReadFile(timeout)
+	if err == nil {
+		err = os.WriteFile(timeout, []byte("3600"), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // other tests follow in the namespace
+		if err := errors.Join(os.WriteFile(timeout, before, 0o644), netlink.ConntrackTableFlush(netlink.ConntrackTable)); err != nil {
+			t.Error(err)
+		}
+	})
+	mode, _ := modes.Find(config.NFTablesMode)
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
+	n.cleansUp()
+	n.configure(`mode = "userspace"`, `mode = "nftables"`, `[services.dns]
+vips = ["127.58.9.9"]
+ports = [{ port = 53, protocol = "udp" }]
+endpoints = [{ address = "127.58.9.1", port = 5353 }]
+`)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	silent, err := net.ListenPacket("udp", "127.58.9.1:5353")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	crowds(t, crowd, netip.MustParseAddrPort("127.58.9.9:53"))
+	live := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	ctx := t.Context() // a client that hears nothing ends by itself
+	empty, listed, grown := live(), 0, uint64(0)
+	began := time.Now()
+	err = n.client.EachConnection(ctx, dataplane.ConnectionQuery{Service: "dns"}, func(c api.Connection) error {
+		if listed++; listed%(crowd/10) == 0 {
+			if _, err := n.client.Status(ctx); err != nil {
+				return fmt.Errorf("status, after %d connections: %w", listed, err)
+			}
+			now := live()
+			grown = max(grown, now-min(now, empty))
+		}
+		return nil
+	})
+	if err != nil || listed != crowd {
+		t.Fatalf("%d connections are listed of %d: %v", listed, crowd, err)
+	}
+	if t.Logf("listed in %s, %d KiB kept at most", time.Since(began).Round(time.Millisecond), grown>>10); grown > most {
+		t.Errorf("%d bytes are kept while connections are listed, at most %d are to be", grown, most)
+	}
+	wait.For(t, 0, "a list in which nothing is named", func() bool { // a machine without time for it looks like a silent kernel
+		none, err := n.client.Connections(ctx, dataplane.ConnectionQuery{Client: netip.MustParseAddrPort("192.0.2.1:0")})
+		return err == nil && len(none) == 0
+	})
+}
+
+// crowds sends a datagram from each of so many addresses of the loopback device.
+func crowds(t *testing.T, clients int, to netip.AddrPort) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	for i := range clients {
+		from := unix.Inet4Pktinfo{Spec_dst: [4]byte(binary.BigEndian.AppendUint32(nil, 127<<24|1<<16+uint32(i)))}
+		if _, err := unix.SendmsgN(fd, []byte("?"), unix.PktInfo4(&from), &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
