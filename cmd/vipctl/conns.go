@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -93,8 +94,21 @@ func (c *call) connectionQuery() (q dataplane.ConnectionQuery, err error) {
 	return q, nil
 }
 
+// checkState has an error for a state that no mode has.
+func checkState(state string) error {
+	if state == "" || slices.Contains(dataplane.States(), state) {
+		return nil
+	}
+	return wrongUse("--state %q is no state of connections; these are: %s", state, strings.Join(dataplane.States(), ", "))
+}
+
 // printConnections prints a table of connections.
 func (c *call) printConnections(conns []api.Connection, q dataplane.ConnectionQuery) error {
+	if len(conns) == 0 {
+		if err := checkState(q.State); err != nil {
+			return err
+		}
+	}
 	if len(conns) == 0 && q.Service != "" {
 		if err := c.isService(string(q.Service)); err != nil {
 			return err

@@ -71,6 +71,11 @@ func (c *call) killConnections(q dataplane.ConnectionQuery) error {
 	if err != nil {
 		return err
 	}
+	if k.Connections == 0 {
+		if err := checkState(q.State); err != nil {
+			return err
+		}
+	}
 	return c.show(k, func() string { return fmt.Sprintf("ended: %s\n", count(k.Connections, "connection")) })
 }
 
@@ -84,6 +89,9 @@ func (c *call) sureToKill(q dataplane.ConnectionQuery) (bool, error) {
 		return false, err
 	}
 	if len(conns) == 0 {
+		if err := checkState(q.State); err != nil {
+			return false, err
+		}
 		c.say("there are no such connections")
 		return false, nil
 	}

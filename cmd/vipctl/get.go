@@ -276,26 +276,12 @@ func (p *printer) few(list []string, n int) string {
 
 // up writes how many endpoints get new connections, of how many: at the port that is worst off.
 func up(endpoints []api.Endpoint) string {
-	type tally struct{ active, all int }
-	ports := map[string]tally{}
+	var use api.Use
 	for _, e := range endpoints {
-		if e.State == balancer.Removed {
-			continue
-		}
-		p := ports[e.Port]
-		p.all++
-		if e.State == balancer.Active {
-			p.active++
-		}
-		ports[e.Port] = p
+		use.Add(e.Port, e.State)
 	}
-	worst, first := tally{}, true
-	for _, p := range ports {
-		if first || p.active < worst.active || p.active == worst.active && p.all > worst.all {
-			worst, first = p, false
-		}
-	}
-	return fmt.Sprintf("%d/%d", worst.active, worst.all)
+	active, all := use.Worst()
+	return fmt.Sprintf("%d/%d", active, all)
 }
 
 func upStyle(text string) table.Style {

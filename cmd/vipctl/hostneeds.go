@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -28,6 +29,9 @@ func (d *definitions) checkHost(frontends []*balancer.Frontend) {
 		d.checkEndpoints(s, local)
 		if s.Health != nil {
 			d.warnOf(name, needsOf(s.Health), s.Origin.At)
+		}
+		if s.AccessLog != nil {
+			d.warnOf(name, []need{{"access_log", lacksLogFolder(*s.AccessLog)}}, s.Origin.At)
 		}
 	}
 }
@@ -93,7 +97,7 @@ func needsOfConfig(c *config.Config) []need {
 		{"addresses.interface", lacksInterface(c.Addresses)},
 		{"etcd.password_file", lacksFile(c.Etcd.PasswordFile)}, {"etcd.ca_file", lacksFile(c.Etcd.CAFile)},
 		{"etcd.cert_file", lacksFile(c.Etcd.CertFile)}, {"etcd.key_file", lacksFile(c.Etcd.KeyFile)},
-		{"hooks.user", lacksUser(c.Hooks.User)},
+		{"hooks.user", lacksUser(c.Hooks.User)}, {"userspace.access_log", lacksLogFolder(c.Userspace.AccessLog)},
 	}
 	for name, command := range c.Hooks.Commands() {
 		needs = append(needs, need{"hooks." + name, lacksProgram(command[0])})
@@ -132,6 +136,17 @@ func lacksFile(path string) string {
 		return "there is no file " + path + " on this host"
 	case err == nil && !info.Mode().IsRegular():
 		return path + " is not a regular file on this host"
+	}
+	return ""
+}
+
+// lacksLogFolder looks for the folder of an access log: vipd makes the file alone.
+func lacksLogFolder(log string) string {
+	if log == "" || log == balancer.JournalLog {
+		return ""
+	}
+	if info, err := os.Stat(filepath.Dir(log)); errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
+		return "there is no folder " + filepath.Dir(log) + " on this host for the access log: its lines would be lost"
 	}
 	return ""
 }

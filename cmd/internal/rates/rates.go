@@ -44,7 +44,7 @@ type Row struct {
 	Endpoint *api.EndpointTraffic
 	Rate
 	Active uint64
-	// Up endpoints get new connections, Of all.
+	// Up endpoints get new connections, Of all: of a service, as api.Use counts them.
 	Up, Of int
 	// Past are the last rates of new connections, the latest last.
 	Past []float32
@@ -102,13 +102,12 @@ func (w *Window) Services() []Row {
 	for i := range w.last.Services {
 		s := &w.last.Services[i]
 		row := w.row(place{service: s.Name})
+		var use api.Use
 		for _, e := range s.Endpoints {
 			row.Active += e.Active
-			row.Of++
-			if e.State == balancer.Active {
-				row.Up++
-			}
+			use.Add(e.Port, e.State)
 		}
+		row.Up, row.Of = use.Worst()
 		rows = append(rows, row)
 	}
 	return rows
