@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 
 	"vipd/cmd/internal/config"
@@ -11,8 +12,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestCountsWhatClientsSent has random histories of connections, changes, reloads and switches between modes: what is counted is what
-// clients have opened, from the start on, and never more.
+// TestCountsWhatClientsSent has random histories of connections, changes, reloads, switches between modes and restarts: what is counted is
+// what clients have opened, from the start on, and never more. A restart in a kernel mode begins with what the kernel has counted since its
+// rules were last written, and not with less.
 func TestCountsWhatClientsSent(t *testing.T) {
 	for seed := range uint64(wait.Soak(2, 50)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { countsWhatClientsSent(t, rand.New(rand.NewPCG(seed, 15))) })
@@ -44,13 +46,22 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 	write()
 	n.start()
 	t.Cleanup(func() { n.stop() })
-	history, sent := string(mode), uint64(0)
+	history, sent, kept := string(mode), uint64(0), uint64(0)
 	for range 12 {
-		switch r.IntN(3) {
+		switch r.IntN(4) {
 		case 0:
-			weight = r.IntN(3)
+			weight, kept = r.IntN(3), 0
 		case 1:
-			mode = names[r.IntN(3)]
+			mode, kept = names[r.IntN(3)], 0
+		case 2:
+			if mode == config.UserspaceMode {
+				kept = 0
+			}
+			history += "; a restart"
+			n.stop()
+			n.start()
+			sent = n.firstCount(history, kept, sent)
+			kept = sent
 		}
 		write()
 		if _, err := n.client.Reload(t.Context(), "the test"); err != nil {
@@ -67,7 +78,7 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 				t.Fatalf("%q answers after %s", got, history)
 			}
 		}
-		sent += some
+		sent, kept = sent+some, kept+some
 		wait.For(t, 0, fmt.Sprintf("%d connections to be counted after %s", sent, history), func() bool {
 			counted := n.connections()
 			if counted > sent {
@@ -76,4 +87,19 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 			return counted == sent
 		})
 	}
+}
+
+// firstCount waits until a restarted vipd shows how many connections it has counted, which are these at least and at most.
+func (n *node) firstCount(history string, least, most uint64) uint64 {
+	n.t.Helper()
+	shown := ""
+	wait.For(n.t, 0, "connections to be counted after "+history, func() bool {
+		shown = n.metric(`vipd_service_connections_total{port="",service="web"}`)
+		return shown != ""
+	})
+	first, err := strconv.ParseUint(shown, 10, 64)
+	if err != nil || first < least || first > most {
+		n.t.Fatalf("%s connections are counted at first, want %d to %d: %s", shown, least, most, history)
+	}
+	return first
 }

@@ -73,9 +73,10 @@ func (s *Sources) Look() *View {
 	return &View{State: s.Model.State(), Mode: s.Modes.Serving(), Sync: s.Engine.Status(), from: s}
 }
 
-// Counts returns what was counted when they were first asked for: reading them may cost more than all the rest.
+// Counts returns what was counted when they were first asked for: reading them may cost more than all the rest. Nothing is counted
+// before the first state is carried out: a dataplane that does not know yet what an earlier process has left would show nothing of it.
 func (v *View) Counts() map[counters.Port]dataplane.FrontendCount {
-	if v.sums == nil {
+	if v.sums == nil && v.Sync.Ready {
 		v.sums = v.from.Counters.Counts()
 	}
 	return v.sums
