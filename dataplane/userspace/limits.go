@@ -6,8 +6,11 @@ import (
 )
 
 // reserve is what is left for everything that is not a connection, flow, listener or pipe: files, netlink, health checks,
-// and the API, which has up to 128 connections.
+// and the API.
 func reserve(limit int) int { return min(max(limit/4, 32), 1024) }
+
+// Reserve is how many descriptors userspace mode leaves to the rest of the process.
+func Reserve() int { return reserve(maxDescriptors()) }
 
 // budget counts descriptors in use.
 type budget struct {

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"vipd/dataplane/userspace"
 )
 
 // bounds limit what clients of a listener can hold. Anyone on the host can connect to api.http, and each connection takes a
@@ -25,10 +27,17 @@ type bounds struct {
 	idle time.Duration
 }
 
-// defaultBounds are those of both listeners. Userspace mode leaves descriptors for twice as many connections, and as many
-// again for health checks and files, unless the process may open fewer than 1024.
+// defaultBounds are those of the API's socket, and of api.http where descriptors are few.
 var defaultBounds = bounds{
 	connections: 64, header: 5 * time.Second, request: 10 * time.Second, write: 30 * time.Second, idle: 30 * time.Second,
+}
+
+// webBounds are those of api.http, whose status page many may follow: a quarter of the descriptors that userspace mode leaves, 256 of
+// 1024 where the process may open 4096. Clients there can't take those of health checks and files, or of services.
+func webBounds() bounds {
+	b := defaultBounds
+	b.connections = max(b.connections, userspace.Reserve()/4)
+	return b
 }
 
 // mostBody is the size of the largest body of a request.

@@ -261,7 +261,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return serve(ctx, d.socket, fewFollowers(d.api(), defaultBounds), defaultBounds)
 	})
 	if d.web != nil {
-		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler(), defaultBounds) })
+		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler(), webBounds()) })
 	}
 	if d.namespace != nil {
 		start("network namespace", d.namespace.Run)
