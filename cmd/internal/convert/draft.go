@@ -18,6 +18,8 @@ type draft struct {
 	format, file string
 	// lines are the lines of the origin; line n is lines[n-1].
 	lines []string
+	// answers are about the words of the format that have no equivalent.
+	answers []answer
 	// wildcard are the VIPs of listeners without an address.
 	wildcard []netip.Addr
 	// mode is the mode that is most like the origin, and why; "" means auto.

@@ -38,6 +38,18 @@ func (t table) text(name string) string {
 	return ""
 }
 
+// gobetweenAnswers are about what gobetween has and vipd has not.
+func gobetweenAnswers() []answer {
+	return []answer{
+		{"file", "servers defaults", ""},
+		{"file", "logging api metrics profiler", "a setting of the process: vipd logs to the journal, and has [api] http for metrics"},
+		{"file", "acme", "vipd does not end TLS; the endpoints need the certificates"},
+		{"", "bind client_idle_timeout backend_idle_timeout backend_connection_timeout", ""},
+		{"", "tls backends_tls", "vipd does not speak TLS; connections pass as the client sends them"},
+		{"", "sni", "vipd does not read TLS; give each name a VIP and a service of its own"},
+	}
+}
+
 // readGobetween reads gobetween.toml.
 func readGobetween(d *draft) error {
 	doc, problems := tomlfile.Parse(d.file, []byte(strings.Join(d.lines, "\n")))
@@ -45,18 +57,10 @@ func readGobetween(d *draft) error {
 		return d.errorf(max(1, problems[0].Origin.Line), "%s", problems[0].Text)
 	}
 	g := &gobetween{draft: d, doc: doc}
-	d.mode, d.modeWhy = proxyMode, proxyWhy
+	d.mode, d.modeWhy, d.answers = proxyMode, proxyWhy, gobetweenAnswers()
 	root := table{"", doc.Tree()}
 	for _, name := range slices.Sorted(maps.Keys(root.fields)) {
-		switch name {
-		case "servers", "defaults":
-		case "logging", "api", "metrics", "profiler":
-			g.note(g.line(root, name), "a setting of the process: vipd logs to the journal, and has [api] http for metrics")
-		case "acme":
-			g.note(g.line(root, name), "vipd does not end TLS; the endpoints need the certificates")
-		default:
-			g.note(g.line(root, name), "vipd has no equivalent")
-		}
+		g.answer(g.line(root, name), "file", name)
 	}
 	servers := root.under("servers")
 	names := slices.SortedFunc(maps.Keys(servers.fields), func(a, b string) int {
@@ -107,7 +111,6 @@ func (g *gobetween) server(name string, t, defaults table) error {
 func (g *gobetween) field(s *service, t table, name string) {
 	line, value := g.line(t, name), t.text(name)
 	switch name {
-	case "bind", "client_idle_timeout", "backend_idle_timeout", "backend_connection_timeout":
 	case "protocol":
 		if value == "tls" {
 			g.note(line, "vipd does not end TLS: connections go on encrypted, and the endpoints need the certificate")
@@ -131,16 +134,12 @@ func (g *gobetween) field(s *service, t table, name string) {
 		g.health(s, t.under(name))
 	case "proxy_protocol":
 		s.set(g.line(t.under(name), "version"), "proxy_protocol", "v"+t.under(name).text("version"))
-	case "tls", "backends_tls":
-		g.note(line, "vipd does not speak TLS; connections pass as the client sends them")
-	case "sni":
-		g.note(line, "vipd does not read TLS; give each name a VIP and a service of its own")
 	case "udp":
 		if t.under(name).text("max_responses") != "" || t.under(name).text("max_requests") != "" {
-			g.note(line, "flows of UDP end after idle_timeout; vipd does not count datagrams")
+			g.note(line, noDatagrams)
 		}
 	default:
-		g.note(line, "vipd has no equivalent")
+		g.answer(line, "", name)
 	}
 }
 
@@ -148,15 +147,10 @@ func (g *gobetween) field(s *service, t table, name string) {
 func (g *gobetween) idle(s *service, t, defaults table) {
 	at := func(name string) span {
 		for _, from := range []table{t, defaults} {
-			text := from.text(name)
-			if text == "" {
-				continue
+			if text := from.text(name); text != "" {
+				t, _ := g.span(g.line(from, name), text, time.Second)
+				return t
 			}
-			d, err := parseSpan(text, time.Second)
-			if err != nil {
-				g.note(g.line(from, name), "%v", err)
-			}
-			return span{time: d, line: g.line(from, name)}
 		}
 		return span{}
 	}
@@ -224,7 +218,7 @@ func (g *gobetween) discovery(s *service, t table) {
 				g.note(line, "%s: backup = true: endpoints have two ranks, backups serve while no other is up", option)
 			case name == "priority":
 			default:
-				g.note(line, "%s: vipd has no equivalent", option)
+				g.note(line, "%s: "+noEquivalent, option)
 			}
 		}
 	}
@@ -252,12 +246,9 @@ func (g *gobetween) health(s *service, t table) {
 	var times timing
 	for name, to := range map[string]*span{"interval": &times.interval, "timeout": &times.timeout} {
 		if text := t.text(name); text != "" {
-			d, err := parseSpan(text, time.Second)
-			if err != nil {
-				g.note(g.line(t, name), "%v", err)
-				continue
+			if at, ok := g.span(g.line(t, name), text, time.Second); ok {
+				*to = at
 			}
-			*to = span{time: d, line: g.line(t, name)}
 		}
 	}
 	if text := t.text("ping_timeout_duration"); text != "" && times.timeout.line == 0 {

@@ -3,40 +3,21 @@ package convert
 import (
 	"slices"
 	"strings"
-	"time"
 
 	"vipd/balancer"
 )
-
-// statement is a line of HAProxy's configuration.
-type statement struct {
-	words []string
-	line  int
-}
-
-func (s *statement) word(i int) string {
-	if i < len(s.words) {
-		return s.words[i]
-	}
-	return ""
-}
-
-// is reports whether the statement begins with the words.
-func (s *statement) is(words ...string) bool {
-	return len(s.words) >= len(words) && slices.Equal(s.words[:len(words)], words)
-}
 
 // section is a section of HAProxy's configuration.
 type section struct {
 	kind, name string
 	line       int
-	statements []statement
+	statements []*node
 	// base are the statements of the defaults that hold for it.
-	base []statement
+	base []*node
 }
 
 // all are the statements that hold in a section, the inherited ones first.
-func (s *section) all() []statement { return slices.Concat(s.base, s.statements) }
+func (s *section) all() []*node { return slices.Concat(s.base, s.statements) }
 
 // haproxy is a file of HAProxy while it is read.
 type haproxy struct {
@@ -51,10 +32,49 @@ const (
 	proxyWhy  = "a proxy, as before; in kernel modes endpoints see the clients' addresses, and have to route their replies through this host"
 )
 
+// haproxyAnswers are about what HAProxy has and vipd has not. Options of a server that are listed have a value.
+func haproxyAnswers() []answer {
+	return []answer{
+		{"section", "backend defaults", ""},
+		{"section", "global", "settings of HAProxy's process; vipd needs none of them"},
+		{"section", "peers", "vipd instances share nothing about clients; nearest is scheduler = \"mh\", which needs no table"},
+		{"section", "resolvers", selfRegister},
+		{"", "bind default_backend use_backend description id disabled enabled guid", ""},
+		{"", "retries", "vipd tries each endpoint once, then the next one, before the client notices"},
+		{"", "maxconn fullconn rate-limit", nearBound},
+		{"", "source", ownAddress + "; source in the health table is for checks alone"},
+		{"", "log log-format log-tag capture unique-id-format", nearLog},
+		{"", "cookie http-request http-response redirect compression errorfile http-reuse stats monitor-uri http-after-response", noHTTP},
+		{"option", "redispatch log-health-checks splice-auto splice-request splice-response tcp-smart-accept tcp-smart-connect allbackups", ""},
+		{"option", "tcplog dontlognull dontlog-normal", nearLog},
+		{"option", "httplog forwardfor httpclose http-server-close http-keep-alive forceclose http-no-delay originalto http-buffer-request", noHTTP},
+		{"check", "tcp-check", ""},
+		{"check", "mysql-check pgsql-check ldap-check ssl-hello-chk", "nearest is a check of type tcp, which proves that the port is open, or one of type exec that asks the server"},
+		{"check", "external-check", "nearest is a check of type exec; this one is of type tcp"},
+		{"server", "alpn ciphers ciphersuites crl-file verifyhost ssl-max-ver ssl-min-ver", noServerTLS},
+		{"flag", "ssl", noServerTLS},
+		{"server", "cookie proto ws", noHTTP},
+		{"flag", "agent-check", nearAgent},
+		{"server", "agent-port agent-inter agent-addr agent-send", nearAgent},
+		{"server", "observe error-limit on-error", "nearest is a short fast_interval in the health table"},
+		{"server", "track", "checks of the same kind and address may be made twice; that is harmless"},
+		{"server", "minconn maxqueue", "nearest is max_connections; vipd has no queue"},
+		{"server", "downinter", "vipd checks endpoints that are down at the usual interval"},
+		{"server", "resolvers init-addr resolve-prefer resolve-opts", selfRegister},
+		{"server", "source usesrc interface", ownAddress},
+		{"server", "id namespace redir on-marked-up pool-max-conn pool-purge-delay pool-low-conn check-proto check-alpn shard log-proto tcp-ut max-reuse guid hash-key", noEquivalent},
+	}
+}
+
+const (
+	noServerTLS = "vipd does not speak TLS with endpoints; connections pass as the client sends them"
+	nearAgent   = "nearest is a program that calls \"vipctl weight\" or \"vipctl drain\""
+)
+
 // readHAProxy reads haproxy.cfg.
 func readHAProxy(d *draft) error {
 	h := &haproxy{draft: d, backends: map[string]*section{}, used: map[string]bool{}}
-	d.mode, d.modeWhy = proxyMode, proxyWhy
+	d.mode, d.modeWhy, d.answers = proxyMode, proxyWhy, haproxyAnswers()
 	if err := h.split(); err != nil {
 		return err
 	}
@@ -70,15 +90,8 @@ func readHAProxy(d *draft) error {
 			err = h.frontend(s)
 		case "listen":
 			err = h.serve(s, s)
-		case "backend", "defaults":
-		case "global":
-			h.note(s.line, "settings of HAProxy's process; vipd needs none of them")
-		case "peers":
-			h.note(s.line, "vipd instances share nothing about clients; nearest is scheduler = \"mh\", which needs no table")
-		case "resolvers":
-			h.note(s.line, "endpoints have addresses; servers that come and go join with \"vipctl register\"")
 		default:
-			h.note(s.line, "vipd has no equivalent")
+			h.answer(s.line, "section", s.kind)
 		}
 		if err != nil {
 			return err
@@ -110,7 +123,7 @@ func (h *haproxy) split() error {
 			if current == nil {
 				return h.errorf(i+1, "%q stands outside of a section such as frontend or backend", words[0])
 			}
-			current.statements = append(current.statements, statement{words, i + 1})
+			current.statements = append(current.statements, &node{words: words, line: i + 1})
 			continue
 		}
 		current = &section{kind: words[0], line: i + 1}
@@ -206,7 +219,7 @@ func (h *haproxy) frontend(front *section) error {
 		case s.is("use_backend") && len(s.words) == 2 && name == "":
 			name = s.word(1)
 		case s.is("use_backend"):
-			h.note(s.line, "vipd does not choose by rules; give each choice a VIP or port, and a service, of its own")
+			h.note(s.line, noRules)
 		}
 	}
 	back := h.backends[name]
@@ -226,7 +239,7 @@ func (h *haproxy) serve(front, back *section) error {
 	var listeners []listener
 	for _, s := range front.statements {
 		if s.is("bind") {
-			more, err := h.bind(&s)
+			more, err := h.bind(s)
 			if err != nil {
 				return err
 			}
@@ -239,14 +252,14 @@ func (h *haproxy) serve(front, back *section) error {
 	for _, s := range h.spread(front.line, front.name, listeners) {
 		p := &proxy{haproxy: h, service: s, acls: map[string][]string{}}
 		for _, one := range front.all() {
-			if front == back || !backendOnly(&one) {
-				p.statement(&one)
+			if front == back || !backendOnly(one) {
+				p.statement(one)
 			}
 		}
 		if front != back {
 			for _, one := range back.all() {
-				if !frontendOnly(&one) {
-					p.statement(&one)
+				if !frontendOnly(one) {
+					p.statement(one)
 				}
 			}
 		}
@@ -257,7 +270,7 @@ func (h *haproxy) serve(front, back *section) error {
 
 // backendOnly reports whether a statement has no effect in a frontend, and frontendOnly whether it has none in a backend: both
 // inherit it from defaults.
-func backendOnly(s *statement) bool {
+func backendOnly(s *node) bool {
 	switch s.word(0) {
 	case "balance", "hash-type", "server", "default-server", "stick", "stick-table", "http-check", "tcp-check", "retries":
 		return true
@@ -269,21 +282,21 @@ func backendOnly(s *statement) bool {
 	return false
 }
 
-func frontendOnly(s *statement) bool {
+func frontendOnly(s *node) bool {
 	return s.is("timeout", "client") || s.is("maxconn") || s.is("bind") || s.is("default_backend") || s.is("use_backend")
 }
 
 // bind reads the addresses and ports of a bind line.
-func (h *haproxy) bind(s *statement) ([]listener, error) {
+func (h *haproxy) bind(s *node) ([]listener, error) {
 	for i, word := range s.words[1:] {
 		if i == 0 {
 			continue
 		}
 		switch word {
 		case "ssl", "crt":
-			h.note(s.line, "vipd does not end TLS: connections go on encrypted, and the endpoints need the certificate")
+			h.note(s.line, noTLSEnd)
 		case "accept-proxy", "accept-netscaler-cip":
-			h.note(s.line, "vipd does not read PROXY headers of clients; they go on to the endpoints as they are")
+			h.note(s.line, noPROXY)
 		}
 	}
 	var out []listener
@@ -292,33 +305,15 @@ func (h *haproxy) bind(s *statement) ([]listener, error) {
 			h.note(s.line, "vipd listens on addresses, not on Unix sockets or descriptors")
 			continue
 		}
-		more, err := h.place(s, place)
+		only6 := strings.HasPrefix(place, "ipv6@") || slices.Contains(s.words, "v6only")
+		host, ports := splitPort(strings.TrimPrefix(strings.TrimPrefix(place, "ipv4@"), "ipv6@"))
+		more, err := h.listeners(listener{proto: balancer.TCP, line: s.line}, host, ports, "bind", !only6, only6 || slices.Contains(s.words, "v4v6"))
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, more...)
 	}
 	return out, nil
-}
-
-// place reads one ADDRESS:PORT[-PORT] of a bind line.
-func (h *haproxy) place(s *statement, place string) ([]listener, error) {
-	only6 := strings.HasPrefix(place, "ipv6@")
-	place = strings.TrimPrefix(strings.TrimPrefix(place, "ipv4@"), "ipv6@")
-	host, ports := splitPort(place)
-	first, last, err := h.portRange(s.line, ports, "bind ADDRESS:PORT")
-	if err != nil {
-		return nil, err
-	}
-	var out []listener
-	only6 = only6 || slices.Contains(s.words, "v6only")
-	addresses, err := h.listening(s.line, host, !only6, only6 || slices.Contains(s.words, "v4v6"))
-	for _, a := range addresses {
-		for port := int(first); port <= int(last); port++ {
-			out = append(out, listener{a, uint16(port), balancer.TCP, s.line})
-		}
-	}
-	return out, err
 }
 
 // idle is how long a connection may be silent on the side that is quicker to end it.
@@ -336,6 +331,3 @@ func (i *idle) shortest() span {
 	}
 	return i.client
 }
-
-// haproxySpan reads a time, in milliseconds where it has no unit.
-func haproxySpan(text string) (time.Duration, error) { return parseSpan(text, time.Millisecond) }

@@ -1,10 +1,13 @@
 package convert
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // checkRules are what a backend says of its checks.
 type checkRules struct {
-	kind statement
+	kind node
 	// set are fields of the health table that rules and servers set.
 	set   []setting
 	times timing
@@ -28,7 +31,7 @@ func (c *checkRules) put(p *haproxy, line int, name string, value any) {
 }
 
 // option reads the option that chooses the kind of check.
-func (c *checkRules) option(p *haproxy, s *statement) {
+func (c *checkRules) option(p *haproxy, s *node) {
 	c.kind = *s
 	switch s.word(1) {
 	case "httpchk":
@@ -49,15 +52,13 @@ func (c *checkRules) option(p *haproxy, s *statement) {
 	case "redis-check":
 		c.put(p, s.line, "send", "PING\r\n")
 		c.put(p, s.line, "expect", "+PONG")
-	case "mysql-check", "pgsql-check", "ldap-check", "ssl-hello-chk":
-		p.note(s.line, "nearest is a check of type tcp, which proves that the port is open, or one of type exec that asks the server")
-	case "external-check":
-		p.note(s.line, "nearest is a check of type exec; this one is of type tcp")
+	default:
+		p.answer(s.line, "check", s.word(1))
 	}
 }
 
 // rule reads http-check and tcp-check lines.
-func (c *checkRules) rule(p *haproxy, s *statement) {
+func (c *checkRules) rule(p *haproxy, s *node) {
 	switch {
 	case s.is("http-check", "send"):
 		c.send(p, s)
@@ -84,7 +85,7 @@ func (c *checkRules) rule(p *haproxy, s *statement) {
 }
 
 // send reads "http-check send meth M uri U hdr Name Value".
-func (c *checkRules) send(p *haproxy, s *statement) {
+func (c *checkRules) send(p *haproxy, s *node) {
 	headers := map[string]any{}
 	for i := 2; i < len(s.words); i++ {
 		switch value := s.word(i + 1); s.words[i] {
@@ -101,7 +102,7 @@ func (c *checkRules) send(p *haproxy, s *statement) {
 			i++
 		case "ver":
 		default:
-			p.note(s.line, "%s: vipd has no equivalent", s.words[i])
+			p.note(s.line, "%s: "+noEquivalent, s.words[i])
 		}
 		i++
 	}
@@ -119,7 +120,7 @@ func (c *checkRules) server(p *proxy, line int, name string, e *serverOptions) {
 	value := e.value()
 	switch name {
 	case "inter", "fastinter":
-		d, err := haproxySpan(value)
+		d, err := parseSpan(value, time.Millisecond)
 		if err != nil {
 			p.note(line, "%s: %v", name, err)
 			return

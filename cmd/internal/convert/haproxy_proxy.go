@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // proxy is one service while the statements of its frontend and backend are read.
@@ -14,8 +15,8 @@ type proxy struct {
 	// acls are the networks of acls about the client's address.
 	acls map[string][]string
 	// stick is the line of "stick on src", and table that of its stick-table.
-	stick, table statement
-	balance      statement
+	stick, table node
+	balance      node
 	// consistent: hash-type is consistent.
 	consistent bool
 	defaults   []string
@@ -24,9 +25,8 @@ type proxy struct {
 }
 
 // statement reads a line.
-func (p *proxy) statement(s *statement) {
+func (p *proxy) statement(s *node) {
 	switch s.word(0) {
-	case "bind", "default_backend", "use_backend", "description", "id", "disabled", "enabled", "guid":
 	case "mode":
 		if s.word(1) != "tcp" {
 			p.note(s.line, "vipd balances connections and does not read HTTP: rules about requests have no equivalent. Keep HAProxy behind a VIP of vipd where you need them")
@@ -51,32 +51,20 @@ func (p *proxy) statement(s *statement) {
 		p.option(s)
 	case "http-check", "tcp-check":
 		p.check.rule(p.haproxy, s)
-	case "retries":
-		p.note(s.line, "vipd tries each endpoint once, then the next one, before the client notices")
-	case "maxconn", "fullconn", "rate-limit":
-		p.note(s.line, "nearest is max_connections in the endpoints")
-	case "source":
-		p.note(s.line, "connections leave with this host's address; source in the health table is for checks alone")
-	case "log", "log-format", "log-tag", "capture", "unique-id-format":
-		p.note(s.line, "nearest is access_log of the service or of [userspace], in logfmt or as JSON")
-	case "cookie", "http-request", "http-response", "redirect", "compression", "errorfile", "http-reuse", "stats", "monitor-uri", "http-after-response":
-		p.note(s.line, "vipd does not read HTTP")
 	default:
-		p.note(s.line, "vipd has no equivalent")
+		p.answer(s.line, "", s.word(0))
 	}
 }
 
 // timeout reads a timeout line.
-func (p *proxy) timeout(s *statement) {
-	d, err := haproxySpan(s.word(2))
-	if err != nil {
-		p.note(s.line, "%v", err)
+func (p *proxy) timeout(s *node) {
+	at, ok := p.span(s.line, s.word(2), time.Millisecond)
+	if !ok {
 		return
 	}
-	at := span{time: d, line: s.line}
 	switch s.word(1) {
 	case "connect":
-		p.set(s.line, "connect_timeout", seconds(d))
+		p.set(s.line, "connect_timeout", seconds(at.time))
 	case "client":
 		p.idle.client = at
 	case "server":
@@ -93,7 +81,7 @@ func (p *proxy) timeout(s *statement) {
 }
 
 // acl remembers an acl about the client's address.
-func (p *proxy) acl(s *statement) {
+func (p *proxy) acl(s *node) {
 	if s.word(2) != "src" || strings.HasPrefix(s.word(3), "-") {
 		p.note(s.line, "vipd has rules about the client's address alone: source_ranges, the networks that may connect")
 		return
@@ -102,10 +90,10 @@ func (p *proxy) acl(s *statement) {
 }
 
 // request reads rules that reject all clients but some, and notes others.
-func (p *proxy) request(s *statement) {
+func (p *proxy) request(s *node) {
 	if !s.is("tcp-request", "connection", "reject") || len(s.words) < 5 {
 		if !s.is("tcp-request", "inspect-delay") && !s.is("tcp-request", "content", "accept") {
-			p.note(s.line, "nearest is source_ranges, the networks that may connect")
+			p.note(s.line, nearRanges)
 		}
 		return
 	}
@@ -123,7 +111,7 @@ func (p *proxy) request(s *statement) {
 		networks = p.acls[condition]
 	}
 	if len(networks) == 0 || has(p.settings, "source_ranges") {
-		p.note(s.line, "nearest is source_ranges, the networks that may connect")
+		p.note(s.line, nearRanges)
 		return
 	}
 	p.set(s.line, "source_ranges", prefixes(networks))
@@ -144,7 +132,7 @@ func prefixes(all []string) []any {
 }
 
 // stickOn reads a stick line.
-func (p *proxy) stickOn(s *statement) {
+func (p *proxy) stickOn(s *node) {
 	if s.is("stick", "on", "src") || s.is("stick", "match", "src") || s.is("stick", "store-request", "src") {
 		p.stick = *s
 		return
@@ -153,18 +141,12 @@ func (p *proxy) stickOn(s *statement) {
 }
 
 // option reads an option line.
-func (p *proxy) option(s *statement) {
+func (p *proxy) option(s *node) {
 	switch name := s.word(1); name {
 	case "httpchk", "tcp-check", "smtpchk", "redis-check", "mysql-check", "pgsql-check", "ldap-check", "ssl-hello-chk", "external-check":
 		p.check.option(p.haproxy, s)
-	case "redispatch", "log-health-checks", "splice-auto", "splice-request", "splice-response", "tcp-smart-accept", "tcp-smart-connect", "allbackups":
-		// vipd always does this.
-	case "tcplog", "dontlognull", "dontlog-normal":
-		p.note(s.line, "nearest is access_log of the service or of [userspace], in logfmt or as JSON")
-	case "httplog", "forwardfor", "httpclose", "http-server-close", "http-keep-alive", "forceclose", "http-no-delay", "originalto", "http-buffer-request":
-		p.note(s.line, "vipd does not read HTTP")
 	default:
-		p.note(s.line, "vipd has no equivalent")
+		p.answer(s.line, "option", name)
 	}
 }
 
@@ -211,7 +193,7 @@ func (p *proxy) sticky() {
 	p.set(p.stick.line, "affinity", "client_ip")
 	for i, word := range p.table.words {
 		if word == "expire" {
-			if d, err := haproxySpan(p.table.word(i + 1)); err == nil {
+			if d, err := parseSpan(p.table.word(i+1), time.Millisecond); err == nil {
 				p.set(p.table.line, "affinity_timeout", seconds(d))
 			}
 		}

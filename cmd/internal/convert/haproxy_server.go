@@ -1,8 +1,10 @@
 package convert
 
 import (
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // server is a server line, with the words of the default-server lines above it before its own.
@@ -14,7 +16,7 @@ type server struct {
 }
 
 // server collects server lines.
-func (p *proxy) server(s *statement) {
+func (p *proxy) server(s *node) {
 	switch s.word(0) {
 	case "default-server":
 		p.defaults = append(p.defaults, s.words[1:]...)
@@ -107,7 +109,7 @@ func (e *serverOptions) option(name string) {
 	case "send-proxy-v2", "send-proxy-v2-ssl", "send-proxy-v2-ssl-cn":
 		p.set(line, "proxy_protocol", "v2")
 	case "slowstart":
-		if d, err := haproxySpan(e.value()); err == nil {
+		if d, err := parseSpan(e.value(), time.Millisecond); err == nil {
 			p.set(line, "slow_start", seconds(d))
 		}
 	case "on-marked-down":
@@ -116,38 +118,11 @@ func (e *serverOptions) option(name string) {
 		}
 	case "inter", "fastinter", "rise", "fall", "port", "addr", "verify", "check-ssl", "ca-file", "crt", "check-sni", "sni":
 		p.check.server(p, line, name, e)
-	case "id", "namespace", "redir", "init-addr", "resolve-prefer", "resolve-opts", "resolvers", "cookie", "track", "alpn", "crl-file", "verifyhost",
-		"ciphers", "ciphersuites", "observe", "error-limit", "on-error", "on-marked-up", "agent-port", "agent-inter", "agent-addr", "agent-send",
-		"minconn", "maxqueue", "pool-max-conn", "pool-purge-delay", "pool-low-conn", "proto", "check-proto", "check-alpn", "downinter",
-		"shard", "ws", "log-proto", "tcp-ut", "ssl-max-ver", "ssl-min-ver", "max-reuse", "source", "usesrc", "interface", "guid", "hash-key":
-		value := e.value()
-		p.note(line, "%s %s: %s", name, value, nearestOption(name))
 	default:
-		p.note(line, "%s: %s", name, nearestOption(name))
+		if slices.ContainsFunc(p.answers, func(a answer) bool { return a.in == "server" && slices.Contains(strings.Fields(a.words), name) }) {
+			p.note(line, "%s %s: %s", name, e.value(), p.said("server", name))
+		} else {
+			p.note(line, "%s: %s", name, p.said("flag", name))
+		}
 	}
-}
-
-// nearestOption says what is nearest to an option of a server.
-func nearestOption(name string) string {
-	switch name {
-	case "ssl", "alpn", "ciphers", "ciphersuites", "crl-file", "verifyhost", "ssl-max-ver", "ssl-min-ver":
-		return "vipd does not speak TLS with endpoints; connections pass as the client sends them"
-	case "cookie", "proto", "ws":
-		return "vipd does not read HTTP"
-	case "agent-check", "agent-port", "agent-inter", "agent-addr", "agent-send":
-		return "nearest is a program that calls \"vipctl weight\" or \"vipctl drain\""
-	case "observe", "error-limit", "on-error":
-		return "nearest is a short fast_interval in the health table"
-	case "track":
-		return "checks of the same kind and address may be made twice; that is harmless"
-	case "minconn", "maxqueue":
-		return "nearest is max_connections; vipd has no queue"
-	case "downinter":
-		return "vipd checks endpoints that are down at the usual interval"
-	case "resolvers", "init-addr", "resolve-prefer", "resolve-opts":
-		return "endpoints have addresses; servers that come and go join with \"vipctl register\""
-	case "source", "usesrc", "interface":
-		return "connections leave with this host's address"
-	}
-	return "vipd has no equivalent"
 }

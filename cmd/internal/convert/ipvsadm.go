@@ -139,7 +139,7 @@ func (r *ipvsadm) addrPort(line int, text string) (netip.Addr, uint16, error) {
 // add reads a virtual service.
 func (r *ipvsadm) add(line int, o *options) error {
 	if o.kind == "-f" {
-		r.note(line, "left out: vipd does not serve packet marks; write a service with the addresses and ports that the rules of this mark match")
+		r.note(line, noMarks)
 		r.services[o.kind+" "+o.place] = nil
 		return nil
 	}
@@ -148,7 +148,7 @@ func (r *ipvsadm) add(line int, o *options) error {
 		return err
 	}
 	if port == 0 {
-		r.note(line, "left out: services have ports; write one that lists the ports in use")
+		r.note(line, noPorts)
 		r.services[o.kind+" "+o.place] = nil
 		return nil
 	}

@@ -18,12 +18,33 @@ type keepalived struct {
 	variables map[string]string
 }
 
+// keepalivedAnswers are about what keepalived has and vipd has not.
+func keepalivedAnswers() []answer {
+	return []answer{
+		{"file", "virtual_server_group", ""},
+		{"file", "vrrp_sync_group vrrp_script vrrp_track_process static_ipaddress static_routes static_rules linkbeat_use_polling " +
+			"track_file vrrp_track_file bfd_instance net_namespace global_defs garp_group track_bfd", "stays with keepalived; vipd needs none of it"},
+		{"file", "SSL", "nearest are ca_file, cert_file and key_file in the health table of each service"},
+		// Read elsewhere, or what vipd does anyway: a failing endpoint keeps its connections, and counts once it was checked.
+		{"", "protocol sorry_server inhibit_on_failure sorry_server_inhibit alpha warmup persistence_engine virtualhost", ""},
+		{"", "quorum_up quorum_down notify_up notify_down smtp_alert", "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics"},
+		{"", "ha_suspend", "vipd checks endpoints whether or not this host has the VIP"},
+		{"", "ops", "nearest is a short udp_timeout in [ipvs]: vipd keeps flows of UDP on their endpoint"},
+		{"check", "connect_ip", "checks go to the endpoint's own address; nearest is a check of type exec"},
+		{"check", "bind_if bind_port", "nearest is source, the address that checks come from"},
+		// Read with the kind of check, or without an effect in vipd.
+		{"check", "url type name helo_name misc_path misc_timeout misc_dynamic user payload require_reply min_reply_length max_reply_length " +
+			"enable_sni alpha warmup log_all_failures fast_recovery http_protocol tls_compliant host", ""},
+	}
+}
+
 // readKeepalived reads keepalived.conf.
 func readKeepalived(d *draft) error {
 	nodes, err := d.parseBlocks("#!", false)
 	if err != nil {
 		return err
 	}
+	d.answers = keepalivedAnswers()
 	k := &keepalived{draft: d, groups: map[string]*node{}, variables: map[string]string{}}
 	nodes = k.substituted(nodes)
 	for _, n := range nodes {
@@ -101,17 +122,11 @@ func (k *keepalived) top(n *node) error {
 	switch first := n.word(0); first {
 	case "virtual_server":
 		return k.virtualServer(n)
-	case "virtual_server_group":
 	case "vrrp_instance":
 		k.unbound = n.line
 		k.note(n.line, "stays with keepalived, which holds %s; bind = false lets vipd use the addresses as they come and go", k.held(n))
-	case "vrrp_sync_group", "vrrp_script", "vrrp_track_process", "static_ipaddress", "static_routes", "static_rules", "linkbeat_use_polling",
-		"track_file", "vrrp_track_file", "bfd_instance", "net_namespace", "global_defs", "garp_group", "track_bfd":
-		k.note(n.line, "stays with keepalived; vipd needs none of it")
-	case "SSL":
-		k.note(n.line, "nearest are ca_file, cert_file and key_file in the health table of each service")
 	default:
-		k.note(n.line, "vipd has no equivalent")
+		k.answer(n.line, "file", first)
 	}
 	return nil
 }
@@ -167,7 +182,7 @@ func (k *keepalived) listeners(n *node, proto balancer.Protocol) (out []listener
 	}
 	for _, e := range entries {
 		if e.word(0) == "fwmark" {
-			k.note(e.line, "left out: vipd does not serve packet marks; write a service with the addresses and ports that the rules of this mark match")
+			k.note(e.line, noMarks)
 			continue
 		}
 		addresses, err := addressRange(e.word(0))
@@ -175,7 +190,7 @@ func (k *keepalived) listeners(n *node, proto balancer.Protocol) (out []listener
 			return nil, "", k.errorf(e.line, "%v: write virtual_server ADDRESS PORT, or ADDRESS PORT in a group", err)
 		}
 		if e.word(1) == "" || e.word(1) == "0" {
-			k.note(e.line, "left out: services have ports; write one that lists the ports in use")
+			k.note(e.line, noPorts)
 			continue
 		}
 		port, err := parsePort(e.word(1))
@@ -268,8 +283,6 @@ func (k *keepalived) setting(s *service, n *node) {
 		k.scheduler(s, n.line, value)
 	case "lb_kind", "lvs_method":
 		k.forward(s, n)
-	case "protocol", "sorry_server", "inhibit_on_failure", "sorry_server_inhibit", "alpha", "warmup", "persistence_engine":
-		// Read elsewhere, or what vipd does anyway: a failing endpoint keeps its connections, and counts once it was checked.
 	case "persistence_timeout":
 		timeout := usualKeepalivedPersistence
 		if t, err := parseSpan(value, time.Second); err == nil && t > 0 {
@@ -282,16 +295,8 @@ func (k *keepalived) setting(s *service, n *node) {
 		if value != "1" && n.word(0) == "quorum" || value != "0" && n.word(0) == "hysteresis" {
 			k.note(n.line, "vipd serves while one endpoint is up; nearest are an alert on vipd_endpoints and panic_threshold in the health table")
 		}
-	case "quorum_up", "quorum_down", "notify_up", "notify_down", "smtp_alert":
-		k.note(n.line, "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics")
-	case "ha_suspend":
-		k.note(n.line, "vipd checks endpoints whether or not this host has the VIP")
-	case "ops":
-		k.note(n.line, "nearest is a short udp_timeout in [ipvs]: vipd keeps flows of UDP on their endpoint")
-	case "virtualhost":
-		// Read with the checkers.
 	default:
-		k.note(n.line, "vipd has no equivalent")
+		k.answer(n.line, "", n.word(0))
 	}
 }
 

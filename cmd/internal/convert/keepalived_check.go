@@ -132,16 +132,8 @@ func (k *keepalived) connection(s *service, n *node) {
 		if mark, err := strconv.ParseInt(value, 0, 64); err == nil {
 			s.check(n.line, "mark", mark)
 		}
-	case "connect_ip":
-		k.note(n.line, "checks go to the endpoint's own address; nearest is a check of type exec")
-	case "bind_if", "bind_port":
-		k.note(n.line, "nearest is source, the address that checks come from")
-	case "url", "type", "name", "helo_name", "misc_path", "misc_timeout", "misc_dynamic", "user", "payload", "require_reply",
-		"min_reply_length", "max_reply_length", "enable_sni", "alpha", "warmup", "log_all_failures", "fast_recovery", "http_protocol",
-		"tls_compliant", "host":
-		// Read with the kind of check, or without an effect in vipd.
 	default:
-		k.note(n.line, "vipd has no equivalent")
+		k.answer(n.line, "check", name)
 	}
 }
 
@@ -182,7 +174,7 @@ func (k *keepalived) web(s *service, c *checker) {
 		case "digest":
 			k.note(n.line, "nearest is expect: a text that the right answer has")
 		default:
-			k.note(n.line, "vipd has no equivalent")
+			k.note(n.line, noEquivalent)
 		}
 	}
 }

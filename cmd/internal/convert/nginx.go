@@ -15,6 +15,27 @@ type nginx struct {
 	used      map[string]bool
 }
 
+// nginxAnswers are about what nginx has and vipd has not.
+func nginxAnswers() []answer {
+	const notRead, noTLS = "not read: convert the included files as well", "vipd does not speak TLS; connections pass as the client sends them"
+	return []answer{
+		{"file", "http", "vipd balances connections and does not read HTTP; keep nginx behind a VIP of vipd where you need this block"},
+		{"file", "include", notRead},
+		{"file", "mail", "vipd does not speak mail protocols; nearest is a stream server"},
+		{"file", "*", "a setting of nginx's process; vipd needs none of it"},
+		{"stream", "include", notRead},
+		{"stream", "map geo split_clients limit_conn_zone limit_req_zone", noRules},
+		{"", "listen proxy_pass server_name allow", ""},
+		{"", "proxy_next_upstream_tries proxy_next_upstream_timeout", "vipd tries each endpoint once; connect_timeout bounds each attempt"},
+		{"", "proxy_bind", ownAddress + "; in kernel modes endpoints see the client's"},
+		{"", "proxy_ssl ssl_certificate ssl_certificate_key ssl_protocols ssl_preread", noTLS},
+		{"", "access_log log_format", nearLog},
+		{"", "error_log", "nearest are \"vipctl events -f\" and vipd's log"},
+		{"", "limit_conn limit_conn_log_level proxy_download_rate proxy_upload_rate", nearBound},
+		{"", "proxy_responses proxy_requests", noDatagrams},
+	}
+}
+
 // readNginx reads the stream block of nginx.conf, or a file that is included there.
 func readNginx(d *draft) error {
 	nodes, err := d.parseBlocks("#", true)
@@ -22,7 +43,7 @@ func readNginx(d *draft) error {
 		return err
 	}
 	n := &nginx{draft: d, upstreams: map[string]*node{}, used: map[string]bool{}}
-	d.mode, d.modeWhy = proxyMode, proxyWhy
+	d.mode, d.modeWhy, d.answers = proxyMode, proxyWhy, nginxAnswers()
 	var inside []*node
 	for _, one := range nodes {
 		switch one.word(0) {
@@ -30,14 +51,8 @@ func readNginx(d *draft) error {
 			inside = append(inside, one.children...)
 		case "upstream", "server":
 			inside = append(inside, one)
-		case "http":
-			n.note(one.line, "vipd balances connections and does not read HTTP; keep nginx behind a VIP of vipd where you need this block")
-		case "include":
-			n.note(one.line, "not read: convert the included files as well")
-		case "mail":
-			n.note(one.line, "vipd does not speak mail protocols; nearest is a stream server")
 		default:
-			n.note(one.line, "a setting of nginx's process; vipd needs none of it")
+			n.answer(one.line, "file", one.word(0))
 		}
 	}
 	return n.stream(inside)
@@ -52,10 +67,8 @@ func (n *nginx) stream(nodes []*node) error {
 			n.upstreams[one.word(1)] = one
 		case "server":
 			servers = append(servers, one)
-		case "include":
-			n.note(one.line, "not read: convert the included files as well")
-		case "map", "geo", "split_clients", "limit_conn_zone", "limit_req_zone":
-			n.note(one.line, "vipd does not choose by rules; give each choice a VIP or port, and a service, of its own")
+		case "include", "map", "geo", "split_clients", "limit_conn_zone", "limit_req_zone":
+			n.answer(one.line, "stream", one.word(0))
 		default:
 			outer = append(outer, one)
 		}
@@ -138,30 +151,19 @@ func (n *nginx) listen(one *node) ([]listener, error) {
 		case o == "udp":
 			protocol = balancer.UDP
 		case o == "ssl":
-			n.note(one.line, "vipd does not end TLS: connections go on encrypted, and the endpoints need the certificate")
+			n.note(one.line, noTLSEnd)
 		case o == "proxy_protocol":
-			n.note(one.line, "vipd does not read PROXY headers of clients; they go on to the endpoints as they are")
+			n.note(one.line, noPROXY)
 		case o == "reuseport", strings.HasPrefix(o, "backlog="), strings.HasPrefix(o, "ipv6only="), strings.HasPrefix(o, "so_keepalive="):
 		default:
-			n.note(one.line, "%s: vipd has no equivalent", o)
+			n.note(one.line, "%s: "+noEquivalent, o)
 		}
 	}
 	host, ports := splitPort(place)
 	if ports == "" && !strings.ContainsAny(host, ".:") {
 		host, ports = "", host
 	}
-	first, last, err := n.portRange(one.line, ports, "listen ADDRESS:PORT")
-	if err != nil {
-		return nil, err
-	}
-	addresses, err := n.listening(one.line, host, true, slices.Contains(options, "ipv6only=off"))
-	var out []listener
-	for _, a := range addresses {
-		for port := int(first); port <= int(last); port++ {
-			out = append(out, listener{a, uint16(port), protocol, one.line})
-		}
-	}
-	return out, err
+	return n.listeners(listener{proto: protocol, line: one.line}, host, ports, "listen", true, slices.Contains(options, "ipv6only=off"))
 }
 
 // upstream reads an upstream block.
@@ -192,7 +194,7 @@ func (n *nginx) upstream(s *service, block *node) {
 			n.note(one.line, "vipd does not measure answers; nearest is scheduler = \"wlc\"")
 		case "zone":
 		default:
-			n.note(one.line, "vipd has no equivalent")
+			n.note(one.line, noEquivalent)
 		}
 	}
 }
@@ -237,35 +239,25 @@ func (n *nginx) endpointOf(s *service, one *node) {
 		case "max_fails", "fail_timeout":
 			n.note(one.line, "%s: a connection that fails goes to the next endpoint; a health table finds out before connections fail", o)
 		default:
-			n.note(one.line, "%s: vipd has no equivalent", o)
+			n.note(one.line, "%s: "+noEquivalent, o)
 		}
 	}
 }
 
 // setting reads another line of a server or stream block. allowed: an allow line stands above it.
 func (n *nginx) setting(s *service, one *node, allowed bool) {
-	span := func(field string, at int) {
-		d, err := parseSpan(one.word(at), time.Second)
-		if err != nil {
-			n.note(one.line, "%v", err)
-			return
-		}
-		s.set(one.line, field, seconds(d))
-	}
 	switch name, value := one.word(0), one.word(1); name {
-	case "listen", "proxy_pass", "server_name":
-	case "proxy_timeout":
-		span("idle_timeout", 1)
-	case "proxy_connect_timeout":
-		span("connect_timeout", 1)
+	case "proxy_timeout", "proxy_connect_timeout":
+		if t, ok := n.span(one.line, value, time.Second); ok {
+			s.set(one.line, map[string]string{"proxy_timeout": "idle_timeout", "proxy_connect_timeout": "connect_timeout"}[name], seconds(t.time))
+		}
 	case "proxy_protocol":
 		if value == "on" {
 			s.set(one.line, "proxy_protocol", "v1")
 		}
-	case "allow":
 	case "deny":
 		if value != "all" || !allowed {
-			n.note(one.line, "nearest is source_ranges, the networks that may connect")
+			n.note(one.line, nearRanges)
 		}
 	case "health_check":
 		n.health(s, one)
@@ -273,22 +265,8 @@ func (n *nginx) setting(s *service, one *node, allowed bool) {
 		if value == "off" {
 			n.note(one.line, "vipd tries the next endpoint before the client notices")
 		}
-	case "proxy_next_upstream_tries", "proxy_next_upstream_timeout":
-		n.note(one.line, "vipd tries each endpoint once; connect_timeout bounds each attempt")
-	case "proxy_bind":
-		n.note(one.line, "connections leave with this host's address; in kernel modes endpoints see the client's")
-	case "proxy_ssl", "ssl_certificate", "ssl_certificate_key", "ssl_protocols", "ssl_preread":
-		n.note(one.line, "vipd does not speak TLS; connections pass as the client sends them")
-	case "access_log", "log_format":
-		n.note(one.line, "nearest is access_log of the service or of [userspace], in logfmt or as JSON")
-	case "error_log":
-		n.note(one.line, "nearest are \"vipctl events -f\" and vipd's log")
-	case "limit_conn", "limit_conn_log_level", "proxy_download_rate", "proxy_upload_rate":
-		n.note(one.line, "nearest is max_connections in the endpoints")
-	case "proxy_responses", "proxy_requests":
-		n.note(one.line, "flows of UDP end after idle_timeout; vipd does not count datagrams")
 	default:
-		n.note(one.line, "vipd has no equivalent")
+		n.answer(one.line, "", name)
 	}
 }
 

@@ -3,6 +3,7 @@ package convert
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,11 @@ func (n *node) word(i int) string {
 		return n.words[i]
 	}
 	return ""
+}
+
+// is reports whether the statement begins with the words.
+func (n *node) is(words ...string) bool {
+	return len(n.words) >= len(words) && slices.Equal(n.words[:len(words)], words)
 }
 
 // rest are the words from the nth on.
@@ -302,6 +308,31 @@ func (d *draft) listening(line int, host string, v4, v6 bool) ([]netip.Addr, err
 		return nil, d.errorf(line, "%v; write the address that the name stands for", err)
 	}
 	return []netip.Addr{addr}, nil
+}
+
+// listeners are as one is, at each address that host stands for and each port of the range. The word begins such a line.
+func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) ([]listener, error) {
+	first, last, err := d.portRange(one.line, ports, word+" ADDRESS:PORT")
+	if err != nil {
+		return nil, err
+	}
+	var out []listener
+	addresses, err := d.listening(one.line, host, v4, v6)
+	for _, a := range addresses {
+		for port := int(first); port <= int(last); port++ {
+			out = append(out, listener{a, uint16(port), one.proto, one.line})
+		}
+	}
+	return out, err
+}
+
+// span reads a time that a line says, as parseSpan does; where it is none, it notes that and returns false.
+func (d *draft) span(line int, text string, unit time.Duration) (span, bool) {
+	t, err := parseSpan(text, unit)
+	if err != nil {
+		d.note(line, "%v", err)
+	}
+	return span{time: t, line: line}, err == nil
 }
 
 // host reads the address of an endpoint; where it is a name, it notes that and returns false.
