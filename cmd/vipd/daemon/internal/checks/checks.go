@@ -61,9 +61,6 @@ type keptChecks struct {
 	Checks  []probe.Kept `json:"checks"`
 }
 
-// FileVersion is for statedir.
-func (k *keptChecks) FileVersion() int { return k.Version }
-
 // New reads what an earlier run has found. It checks nothing before Verdicts and Run. An error says that the node can't have
 // its name in a fleet.
 func New(o Options) (*Checks, error) {

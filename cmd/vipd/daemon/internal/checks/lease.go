@@ -13,9 +13,6 @@ type keptLease struct {
 	Lease   int64 `json:"lease"`
 }
 
-// FileVersion is for statedir.
-func (k *keptLease) FileVersion() int { return k.Version }
-
 // outlive has the lease of a run that is killed be known to the next, which takes back at once what that one has said.
 func (c *Checks) outlive(fleet *fleetchecks.Options) {
 	lifetime := fleet.Lease

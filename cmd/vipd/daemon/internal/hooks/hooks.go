@@ -26,20 +26,11 @@ const (
 )
 
 // kinds are the events that each hook is told of.
-func kinds(hook string) []events.Kind {
-	switch hook {
-	case "on_health":
-		return []events.Kind{events.Health, events.Panic}
-	case "on_mode":
-		return []events.Kind{events.Mode}
-	case "on_vip":
-		return []events.Kind{events.VIP}
-	case "on_problem":
-		return []events.Kind{events.Problem, events.Store}
-	case "on_drain":
-		return []events.Kind{events.Drain}
+func kinds() map[string][]events.Kind {
+	return map[string][]events.Kind{
+		"on_health": {events.Health, events.Panic}, "on_mode": {events.Mode}, "on_vip": {events.VIP},
+		"on_problem": {events.Problem, events.Store}, "on_drain": {events.Drain},
 	}
-	return nil
 }
 
 // Options are what Run needs.
@@ -58,7 +49,7 @@ type Options struct {
 func Run(ctx context.Context, o Options) error {
 	var running sync.WaitGroup
 	for name, args := range o.Commands {
-		h := &hook{Options: o, name: name, kinds: kinds(name), args: args}
+		h := &hook{Options: o, name: name, kinds: kinds()[name], args: args}
 		running.Go(func() { h.run(ctx) })
 	}
 	running.Wait()

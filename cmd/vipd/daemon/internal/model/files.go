@@ -87,12 +87,6 @@ func (kept *memoryFile) memory() (m balancer.Memory) {
 	return m
 }
 
-// FileVersion is for statedir.
-func (o *overridesFile) FileVersion() int { return o.Version }
-
-// FileVersion is for statedir.
-func (kept *memoryFile) FileVersion() int { return kept.Version }
-
 // saveOverrides writes the local overrides.
 func (f files) saveOverrides(o Overrides) error {
 	kept := overridesFile{Version: statedir.Version, Overrides: []overrideEntry{}}

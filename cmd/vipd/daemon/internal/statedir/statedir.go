@@ -34,24 +34,24 @@ func New(path string, changed func()) *Dir {
 	return &Dir{path: path, failed: map[string]error{}, changed: changed}
 }
 
-// Content is what is in a file.
-type Content interface {
-	// FileVersion is the version that the file says that it has.
-	FileVersion() int
-}
-
 // Read fills into, and reports whether it did. A file that can't be read is set aside as NAME.broken, and noted.
-func (d *Dir) Read(name string, into Content) bool {
+func (d *Dir) Read(name string, into any) bool {
 	path := filepath.Join(d.path, name)
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &head)
+	}
+	if err == nil && head.Version != Version {
+		err = fmt.Errorf("it has version %d; this program reads %d", head.Version, Version)
+	}
 	if err == nil {
 		err = json.Unmarshal(text, into)
-	}
-	if err == nil && into.FileVersion() != Version {
-		err = fmt.Errorf("it has version %d; this program reads %d", into.FileVersion(), Version)
 	}
 	if err != nil {
 		d.note(name, fmt.Errorf("reading what an earlier run kept (the file is now %s.broken): %w", path, errors.Join(err, os.Rename(path, path+".broken"))))

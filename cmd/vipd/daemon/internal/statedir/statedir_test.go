@@ -13,9 +13,6 @@ type note struct {
 	Text    string `json:"text"`
 }
 
-// FileVersion is the version that it says it has.
-func (n *note) FileVersion() int { return n.Version }
-
 // TestFilesOutlive: what was written is read again, whole; what can't be read is set aside, and stays so until a write; and
 // an outcome is told when it is another than the last one.
 func TestFilesOutlive(t *testing.T) {
