@@ -82,7 +82,7 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 	var wanted []*pool
 	for _, name := range s.Pools {
-		name = poolName(name)
+		name = cmp.Or(name, DefaultPool)
 		p := b.pools[name]
 		switch {
 		case p == nil:

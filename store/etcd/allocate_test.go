@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -128,7 +129,7 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 			return false
 		}
 		for _, name := range s.Pools {
-			if !free(b.pools[poolName(name)]) {
+			if !free(b.pools[cmp.Or(name, DefaultPool)]) {
 				return ""
 			}
 		}
@@ -159,7 +160,7 @@ func best(b *book, s *balancer.Service, addresses []netip.Addr) int {
 	}
 	most := best(b, s, addresses[1:])
 	for i, name := range s.Pools {
-		if b.pools[poolName(name)].holds(addresses[0]) && !slices.Contains(s.VIPs, addresses[0]) {
+		if b.pools[cmp.Or(name, DefaultPool)].holds(addresses[0]) && !slices.Contains(s.VIPs, addresses[0]) {
 			rest := *s
 			rest.Pools = slices.Delete(slices.Clone(s.Pools), i, i+1)
 			most = max(most, 1+best(b, &rest, addresses[1:]))

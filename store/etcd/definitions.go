@@ -69,8 +69,9 @@ func (w *Writer) Names(ctx context.Context) (names []balancer.Name, err error) {
 func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
 	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
 	s := &Stored{Name: name, Revision: kv.ModRevision}
-	d, problems := decodeValue(subject{kind: serviceKind, of: name}, kv.Value, origin, nil)
-	s.Service, s.Problems = d.service, problems
+	says, problems := decodeValue(subject{kind: serviceKind, of: name}, kv.Value, origin, nil)
+	s.Service, _ = says.(*balancer.Service)
+	s.Problems = problems
 	s.Fields, _ = ParseObject(kv.Value) // what is wrong with it is among the problems
 	return s
 }

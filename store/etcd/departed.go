@@ -29,7 +29,7 @@ type departure struct {
 
 // depart remembers an endpoint that was removed, if it may have vanished with its lease rather than on purpose.
 func (s *state) depart(key rawKey, r *record, now time.Time) {
-	if e := r.endpoint; e != nil && r.now.lease != 0 && !e.Draining && e.Weight > 0 {
+	if e, _ := r.says.(*balancer.Endpoint); e != nil && r.now.lease != 0 && !e.Draining && e.Weight > 0 {
 		s.departed = s.departed.Set(key, &departure{record: r, at: now})
 	}
 }

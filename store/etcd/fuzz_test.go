@@ -46,17 +46,17 @@ func FuzzValue(f *testing.F) {
 		if again, err := keys.parse(key); err != nil || again != s {
 			t.Fatalf("%+v is written as %q, which is read as %+v, %v", s, key, again, err)
 		}
-		d, problems := decodeValue(s, text, balancer.Origin{Key: key}, nil)
-		if !d.good() && len(problems) == 0 {
+		says, problems := decodeValue(s, text, balancer.Origin{Key: key}, nil)
+		if says == nil && len(problems) == 0 {
 			t.Fatal("it is not good, and nobody knows why")
 		}
-		if d.service != nil {
-			again, err := encode(balancer.EncodeService(d.service))
+		if service, is := says.(*balancer.Service); is {
+			again, err := encode(balancer.EncodeService(service))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if e, problems := decodeValue(s, again, balancer.Origin{Key: key}, nil); !reflect.DeepEqual(d.service, e.service) {
-				t.Fatalf("%s is read as %+v, %v", again, e.service, problems)
+			if e, problems := decodeValue(s, again, balancer.Origin{Key: key}, nil); !reflect.DeepEqual(says, e) {
+				t.Fatalf("%s is read as %+v, %v", again, e, problems)
 			}
 		}
 	})

@@ -126,7 +126,8 @@ func (w *boarding) take(m message) {
 			w.put(&w.next, kv)
 		}
 	case m.end:
-		w.board.Nodes, w.board.Votes = follow(w.board.Nodes, w.next.Nodes), w.keep(w.next.Votes)
+		w.board.Nodes, w.board.Votes = following(w.board.Nodes, w.next.Nodes, func(a, b quorum.Checker) bool { return a == b }),
+			following(w.board.Votes, w.next.Votes, func(a, b *quorum.Vote) bool { return *a == *b })
 		w.next = quorum.Board{}
 		w.noted()
 	case m.events != nil:
@@ -191,28 +192,16 @@ func erase(b *quorum.Board, of quorum.Ballot) {
 	}
 }
 
-// keep returns the votes that were read anew, with those that say the same as before in their place.
-func (w *boarding) keep(next snap.Map[quorum.Ballot, *quorum.Vote]) snap.Map[quorum.Ballot, *quorum.Vote] {
-	out := w.board.Votes
-	for ballot, c := range snap.Diff(w.board.Votes, next) {
+// following returns next as it follows from before: what says the same stays.
+func following[K snap.Ordered[K], V comparable](before, next snap.Map[K, V], same func(a, b V) bool) snap.Map[K, V] {
+	out := before
+	for key, c := range snap.Diff(before, next) {
 		switch {
 		case !c.HasNew:
-			out = out.Delete(ballot)
-		case !c.HadOld || *c.Old != *c.New:
-			out = out.Set(ballot, c.New)
+			out = out.Delete(key)
+		case !c.HadOld || !same(c.Old, c.New):
+			out = out.Set(key, c.New)
 		}
 	}
 	return out
-}
-
-// follow returns next as it follows from before.
-func follow(before, next snap.Map[quorum.Node, quorum.Checker]) snap.Map[quorum.Node, quorum.Checker] {
-	for n, c := range snap.Diff(before, next) {
-		if c.HasNew {
-			before = before.Set(n, c.New)
-		} else {
-			before = before.Delete(n)
-		}
-	}
-	return before
 }

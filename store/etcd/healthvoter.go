@@ -19,9 +19,9 @@ import (
 // HealthVoter says in etcd that a node takes part in the fleet's health checks, and what it has found, all under one
 // lease. What says the same is never written twice, and many votes go into one transaction.
 type HealthVoter struct {
-	tenure
-	node string
-	wake wake.Signal // holds a token: there is something to write
+	lease *lease
+	node  string
+	wake  wake.Signal // holds a token: there is something to write
 	// Report hears whether the node's votes are told in etcd: nil, or why not. Nil: not reported. It is called with each
 	// change only, by the goroutine of Run.
 	Report func(error)
@@ -63,7 +63,7 @@ func (w *Writer) HealthVoter(node string, live quorum.Checker, ttl time.Duration
 	if err != nil {
 		return nil, err
 	}
-	return &HealthVoter{tenure: tenure{lease: lease}, node: node, live: live, wake: wake.New()}, nil
+	return &HealthVoter{lease: lease, node: node, live: live, wake: wake.New()}, nil
 }
 
 // Set says what the node can check, and all its votes, by target without the node. It never blocks.
@@ -88,14 +88,7 @@ func (v *HealthVoter) Hear(b quorum.Board) {
 // Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has
 // them, nothing is written, and Report says so once that can't be this daemon's former run any more.
 func (v *HealthVoter) Run(ctx context.Context) {
-	v.lease.keep(ctx, v.write, v.wake, func() time.Duration { return 0 }, func(err error) {
-		if v.Report != nil {
-			v.Report(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
-	defer cancel()
-	_ = v.lease.revoke(ctx) // in vain where etcd is away; then the lease ends by itself
+	v.lease.hold(ctx, v.write, v.wake, func() time.Duration { return 0 }, v.Report)
 }
 
 // write sees to it that etcd has the node's own key, and then its votes.
@@ -152,14 +145,14 @@ func (v *HealthVoter) appear(ctx context.Context, live quorum.Checker) error {
 	if err != nil || other != nil {
 		v.said = nil
 		if err == nil {
-			err = v.heldBy(*other)
+			err = v.lease.heldBy(*other)
 		}
 		return err
 	}
 	if change == nil && v.lease.revision != revision {
 		v.written = snap.Map[balancer.Target, *quorum.Vote]{}
 	}
-	v.said, v.rival = text, foreign{}
+	v.said, v.lease.rival = text, foreign{}
 	return nil
 }
 

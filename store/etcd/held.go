@@ -37,15 +37,26 @@ func (s *state) holdings(name balancer.Name) iter.Seq[holding] {
 
 // hold notes that the address of a record is held by its holder, or no longer is.
 func (s *state) hold(r *record, held bool) {
-	h := holding{r.holder, r.last.created, r.vip}
+	holder, _ := r.says.(balancer.Name)
+	h := holding{holder, r.last.created, r.vip}
 	if held {
 		s.held = s.held.Set(h, true)
 	} else {
 		s.held = s.held.Delete(h)
 	}
-	if service := s.records.At(rawKey(s.keys.Service(r.holder))); service != nil && service.service != nil {
-		s.services = s.services.Set(r.holder, s.allocated(service.service))
+	if _, service := s.serviceOf(holder); service != nil {
+		s.services = s.services.Set(holder, s.allocated(service))
 	}
+}
+
+// serviceOf returns the record of a service, and what that says; nil where there is none.
+func (s *state) serviceOf(name balancer.Name) (*record, *balancer.Service) {
+	r := s.records.At(rawKey(s.keys.Service(name)))
+	if r == nil {
+		return nil, nil
+	}
+	service, _ := r.says.(*balancer.Service)
+	return r, service
 }
 
 // allocated returns the service with the addresses that it holds, as many as it asks for.
@@ -69,10 +80,10 @@ func (s *state) allocated(service *balancer.Service) *balancer.Service {
 // surplus tells of addresses that are held for nothing. Of a service whose text can't be read that is not known.
 func (s *state) surplus(name balancer.Name) {
 	made := rawKey(s.keys.prefix + vipFolder + "\x00surplus/" + string(name))
-	r := s.records.At(rawKey(s.keys.Service(name)))
+	r, service := s.serviceOf(name)
 	asked, text := 0, "is held by service %s, which does not exist: vipctl delete service %[1]s frees it"
-	if r != nil && r.service != nil {
-		asked = min(len(r.service.Pools), MaxAllocated)
+	if service != nil {
+		asked = min(len(service.Pools), MaxAllocated)
 		text = "is held by service %s, which does not ask for it: vipctl apply of that service frees it"
 	}
 	if r == nil || r.current() {

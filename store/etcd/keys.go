@@ -208,26 +208,23 @@ func parseNode(key, rest string) (subject, error) {
 
 // CheckID says what is wrong with the ID of an endpoint; nil means nothing.
 func CheckID(id string) error {
-	switch {
-	case id == "":
-		return errors.New("an endpoint needs an ID: endpoints/SERVICE/ID")
-	case len(id) > longestID:
-		return fmt.Errorf("the ID of an endpoint has at most %d bytes; this one has %d", longestID, len(id))
-	case strings.Contains(id, "/") || !printable(id):
-		return fmt.Errorf("the ID %s of an endpoint is not possible: it has no /, no spaces and only characters that print", quote(id))
-	}
-	return nil
+	return checkPart(id, "an endpoint needs an ID: endpoints/SERVICE/ID", "ID", "an endpoint")
 }
 
 // CheckNode says what is wrong with the name of a node; nil means nothing.
 func CheckNode(name string) error {
+	return checkPart(name, "a node needs a name", "name", "a node")
+}
+
+// checkPart says what is wrong with a part of a key, which is what (ID, name) of something.
+func checkPart(text, missing, what, of string) error {
 	switch {
-	case name == "":
-		return errors.New("a node needs a name")
-	case len(name) > longestID:
-		return fmt.Errorf("the name of a node has at most %d bytes; this one has %d", longestID, len(name))
-	case strings.Contains(name, "/") || !printable(name):
-		return fmt.Errorf("the name %s of a node is not possible: it has no /, no spaces and only characters that print", quote(name))
+	case text == "":
+		return errors.New(missing)
+	case len(text) > longestID:
+		return fmt.Errorf("the %s of %s has at most %d bytes; this one has %d", what, of, longestID, len(text))
+	case strings.Contains(text, "/") || !printable(text):
+		return fmt.Errorf("the %s %s of %s is not possible: it has no /, no spaces and only characters that print", what, quote(text), of)
 	}
 	return nil
 }

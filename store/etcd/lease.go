@@ -31,6 +31,9 @@ type lease struct {
 
 	told bool
 	last string // what was told
+	// rival is who holds the keys instead, met when that was first seen.
+	rival foreign
+	met   time.Time
 }
 
 func (w *Writer) newLease(key string, ttl time.Duration) (*lease, error) {
@@ -62,6 +65,32 @@ func (l *lease) keep(ctx context.Context, write func(context.Context) error, wak
 		}
 		l.pause(ctx, pause*3/4+rand.N(pause/4+1), err == nil, wake, least)
 	}
+}
+
+// parting is how long a daemon's end may wait for etcd.
+const parting = 2 * time.Second
+
+// hold is keep, and revokes the lease in the end.
+func (l *lease) hold(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, least func() time.Duration, report func(error)) {
+	l.keep(ctx, write, wake, least, report)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
+	defer cancel()
+	_ = l.revoke(ctx) // in vain where etcd is away; then the lease ends by itself
+}
+
+// heldBy is the error of a node that finds its key in other hands, which another daemon of the same name may have. What a
+// former run has left ends with its lease, and is not told before.
+func (l *lease) heldBy(other foreign) error {
+	if other.lease == 0 {
+		return fmt.Errorf("%s was written by another program, without a lease: delete it", l.key)
+	}
+	if other != l.rival {
+		l.rival, l.met = other, time.Now()
+	}
+	if time.Since(l.met) < l.ttl+l.ttl/2 {
+		return errPatience
+	}
+	return fmt.Errorf("%s is held by another vipd: give each host its own node name", l.key)
 }
 
 // once renews the lease and writes.

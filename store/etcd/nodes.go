@@ -88,8 +88,9 @@ func (w *Writer) Statuses(ctx context.Context) (nodes []Node, err error) {
 
 // isNote reports whether a node's configuration says only who took back what was set.
 func isNote(text []byte) bool {
-	d, problems := decodeValue(subject{kind: nodeConfigKind}, text, balancer.Origin{}, nil)
-	return d.config != nil && !d.config.Says() && len(problems) == 0
+	says, problems := decodeValue(subject{kind: nodeConfigKind}, text, balancer.Origin{}, nil)
+	config, _ := says.(*NodeConfig)
+	return config != nil && !config.Says() && len(problems) == 0
 }
 
 // take takes in one key of a node.
@@ -104,8 +105,8 @@ func (n *Node) take(key string, kv *mvccpb.KeyValue) {
 	}
 	switch key {
 	case nodeConfig:
-		d, problems := decodeValue(subject{kind: nodeConfigKind, node: n.Name}, kv.Value, origin, nil)
-		n.Config = d.config
+		says, problems := decodeValue(subject{kind: nodeConfigKind, node: n.Name}, kv.Value, origin, nil)
+		n.Config, _ = says.(*NodeConfig)
 		n.Problems = append(n.Problems, problems...)
 	case nodeLive:
 		n.Live = &NodeLive{} // the node is there, whatever is said

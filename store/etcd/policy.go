@@ -32,8 +32,8 @@ func (w *Writer) Policies(ctx context.Context) (all []*StoredPolicy, err error) 
 		}
 		s.kind = policyKind
 		p := &StoredPolicy{Addr: s.vip, Revision: kv.ModRevision}
-		d, _ := decodeValue(s, kv.Value, balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision}, nil)
-		p.VIP = d.policy
+		says, _ := decodeValue(s, kv.Value, balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision}, nil)
+		p.VIP, _ = says.(*balancer.VIP)
 		p.Fields, _ = ParseObject(kv.Value) // one that can't be read has no VIP
 		all = append(all, p)
 	})

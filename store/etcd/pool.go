@@ -16,14 +16,6 @@ import (
 // DefaultPool is the pool that "auto" is of.
 const DefaultPool = "default"
 
-// poolName is the name of the pool that a service's Pools names.
-func poolName(pool string) string {
-	if pool == "" {
-		return DefaultPool
-	}
-	return pool
-}
-
 // pool is addresses to be given to services.
 type pool struct {
 	name     string

@@ -149,7 +149,7 @@ func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 				return err
 			}
 			// Whose text can't be read, or is gone, may still ask for it.
-			asks[by] = s == nil || s.Service == nil || slices.ContainsFunc(s.Service.Pools, func(p string) bool { return poolName(p) == old.name })
+			asks[by] = s == nil || s.Service == nil || slices.ContainsFunc(s.Service.Pools, func(p string) bool { return cmp.Or(p, DefaultPool) == old.name })
 		}
 		if !asks[by] {
 			continue // it is of another pool that has it too

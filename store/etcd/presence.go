@@ -13,7 +13,7 @@ import (
 
 // Presence says in etcd that a node is there and how it is (nodes/NODE/live and nodes/NODE/status), both under one lease.
 type Presence struct {
-	tenure
+	lease     *lease
 	statusKey string
 	live      []byte
 	wake      wake.Signal // holds a token: there is a status to write
@@ -29,9 +29,6 @@ type Presence struct {
 	// took is how long the last writing took.
 	took time.Duration
 }
-
-// parting is how long a daemon's end may wait for etcd.
-const parting = 2 * time.Second
 
 // statusPause is the least time between two writings of a status. Where etcd takes long for one, because a large fleet
 // writes at the same time, it is statusShare as long, up to statusSlowest.
@@ -55,7 +52,7 @@ func (w *Writer) Presence(node string, live NodeLive, ttl time.Duration) (*Prese
 	if err != nil {
 		return nil, err
 	}
-	return &Presence{tenure: tenure{lease: lease}, statusKey: w.keys.NodeStatus(node), live: text, wake: wake.New()}, nil
+	return &Presence{lease: lease, statusKey: w.keys.NodeStatus(node), live: text, wake: wake.New()}, nil
 }
 
 // Tell says how the node is: the newest status is written, at most once a second and less often where etcd is slow, if
@@ -70,14 +67,7 @@ func (p *Presence) Tell(s NodeStatus) {
 // Run keeps the node's keys in etcd, again whenever they are lost, until ctx ends; then they go. Where another daemon has
 // them, nothing is written, and Report says so once that can't be this daemon's former run any more.
 func (p *Presence) Run(ctx context.Context) {
-	p.lease.keep(ctx, p.write, p.wake, p.least, func(err error) {
-		if p.Report != nil {
-			p.Report(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), parting)
-	defer cancel()
-	_ = p.lease.revoke(ctx) // in vain where etcd is away; then the lease ends by itself
+	p.lease.hold(ctx, p.write, p.wake, p.least, p.Report)
 }
 
 // least is how long to wait after one writing until the next.
@@ -108,9 +98,9 @@ func (p *Presence) write(ctx context.Context) error {
 	case err != nil:
 		return err
 	case other != nil:
-		return p.heldBy(*other)
+		return p.lease.heldBy(*other)
 	}
-	p.written, p.rival = says, foreign{}
+	p.written, p.lease.rival = says, foreign{}
 	return nil
 }
 

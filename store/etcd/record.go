@@ -30,15 +30,18 @@ type record struct {
 	key string
 	// now is what etcd holds. The text is nil where it is too long.
 	now value
-	// last is the last good value, and what it says; none where there was no good one.
+	// last is the last good value, and says what it says, as decodeValue returns it; none where there was no good one.
 	last value
-	decoded
+	says any
 	// problems are those of now.
 	problems []balancer.Problem
 }
 
 // current reports whether what the record says is what etcd holds.
 func (r *record) current() bool { return r.good() && r.last.modified == r.now.modified }
+
+// good reports whether there is a good value.
+func (r *record) good() bool { return r.says != nil }
 
 // reader makes records.
 type reader struct {
@@ -70,38 +73,27 @@ func (r *reader) make(key string, v value, old *record) *record {
 		next.now.text = nil
 		return next
 	}
-	next.decoded, next.problems = decodeValue(subject, v.text, origin, r.defaults)
+	next.says, next.problems = decodeValue(subject, v.text, origin, r.defaults)
 	if len(v.text) > subject.longest() {
 		next.now.text = nil
 	}
 	switch {
 	case next.good():
 		next.last = next.now
-		if old != nil {
-			next.keep(old.decoded)
-		}
+		next.keep(old)
 	case old != nil:
-		next.last, next.decoded = old.last, old.decoded
+		next.last, next.says = old.last, old.says
 	}
 	if next.kind == vipKind {
-		next.of = next.holder // the key of an address does not say whose it is
+		next.of, _ = next.says.(balancer.Name) // the key of an address does not say whose it is
 	}
 	return next
 }
 
-// keep takes the pointers of old where they say the same.
-func (d *decoded) keep(old decoded) {
-	keep(&d.service, old.service)
-	keep(&d.endpoint, old.endpoint)
-	keep(&d.override, old.override)
-	keep(&d.config, old.config)
-	keep(&d.policy, old.policy)
-	keep(&d.pool, old.pool)
-}
-
-func keep[T any](now **T, old *T) {
-	if *now != nil && reflect.DeepEqual(*now, old) {
-		*now = old
+// keep takes the pointer of old where it says the same.
+func (r *record) keep(old *record) {
+	if old != nil && reflect.DeepEqual(r.says, old.says) {
+		r.says = old.says
 	}
 }
 
@@ -113,12 +105,12 @@ func (r *reader) again(old *record) *record {
 	next := r.make(old.key, old.now, nil)
 	if !next.good() && old.good() {
 		good := r.make(old.key, old.last, nil)
-		next.last, next.decoded = good.last, good.decoded
+		next.last, next.says = good.last, good.says
 		if !good.good() {
-			next.last, next.decoded = old.last, old.decoded
+			next.last, next.says = old.last, old.says
 		}
 	}
-	next.keep(old.decoded)
+	next.keep(old)
 	return next
 }
 

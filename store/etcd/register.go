@@ -47,11 +47,7 @@ func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, t
 // as a restarted registrar must; from then on it leaves the key to another registrar that holds it by then, and says so
 // in Report. The endpoint stays until Leave or until the lease ends.
 func (r *Registrar) Run(ctx context.Context) {
-	r.lease.keep(ctx, r.check, nil, nil, func(err error) {
-		if r.Report != nil {
-			r.Report(err)
-		}
-	})
+	r.lease.keep(ctx, r.check, nil, nil, r.Report)
 }
 
 // check sees to it that the endpoint is registered.

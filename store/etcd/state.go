@@ -82,32 +82,32 @@ func (s *state) trouble(key rawKey, r *record) {
 
 // use publishes what the record says, and disuse takes it back.
 func (s *state) use(r *record, now time.Time) {
-	switch {
-	case r.service != nil:
-		s.services = s.services.Set(r.of, s.allocated(r.service))
-	case r.endpoint != nil:
-		s.endpoints = s.endpoints.Set(r.id, r.endpoint)
-	case r.override != nil:
-		s.useOverride(r, now)
-	case r.holder != "":
+	switch is := r.says.(type) {
+	case *balancer.Service:
+		s.services = s.services.Set(r.of, s.allocated(is))
+	case *balancer.Endpoint:
+		s.endpoints = s.endpoints.Set(r.id, is)
+	case *balancer.Override:
+		s.useOverride(r.target, is, now)
+	case balancer.Name:
 		s.hold(r, true)
-	case r.config != nil:
-		s.config = r.config
-	case r.policy != nil:
-		s.vips = s.vips.Set(r.vip, r.policy)
-	case r.pool != nil:
-		s.pools = s.pools.Set(r.ofPool, r.pool)
+	case *NodeConfig:
+		s.config = is
+	case *balancer.VIP:
+		s.vips = s.vips.Set(r.vip, is)
+	case *balancer.Pool:
+		s.pools = s.pools.Set(r.ofPool, is)
 	}
 }
 
 // useOverride publishes an override until it lapses.
-func (s *state) useOverride(r *record, now time.Time) {
-	expires := r.override.Expires
+func (s *state) useOverride(target balancer.Target, o *balancer.Override, now time.Time) {
+	expires := o.Expires
 	if !expires.IsZero() && !expires.After(now) {
-		s.overrides = s.overrides.Delete(r.target)
+		s.overrides = s.overrides.Delete(target)
 		return
 	}
-	s.overrides = s.overrides.Set(r.target, r.override)
+	s.overrides = s.overrides.Set(target, o)
 	if !expires.IsZero() && (s.expiry.IsZero() || expires.Before(s.expiry)) {
 		s.expiry = expires
 	}

@@ -23,60 +23,47 @@ const (
 	MaxKeys = 1_000_000
 )
 
-// decoded is what a value says: one of these, by the kind of its key; or none, where a problem is an error.
-type decoded struct {
-	service  *balancer.Service
-	endpoint *balancer.Endpoint
-	override *balancer.Override
-	// holder is the service that has an allocated address.
-	holder balancer.Name
-	config *NodeConfig
-	policy *balancer.VIP
-	pool   *balancer.Pool
-}
-
-func (d decoded) good() bool {
-	return d.service != nil || d.endpoint != nil || d.override != nil || d.holder != "" || d.config != nil || d.policy != nil || d.pool != nil
-}
-
-// decodeValue reads the value of a key. Origin is the key with its revisions.
-func decodeValue(s subject, text []byte, origin balancer.Origin, defaults map[string]any) (decoded, []balancer.Problem) {
+// decodeValue reads the value of a key: by its kind, a *balancer.Service, Endpoint, Override, VIP or Pool, a *NodeConfig, or the
+// name of the service that has an allocated address; nil where a problem is an error. Origin is the key with its revisions.
+func decodeValue(s subject, text []byte, origin balancer.Origin, defaults map[string]any) (any, []balancer.Problem) {
 	if len(text) > s.longest() {
-		return decoded{}, problem(s.of, origin, fmt.Sprintf("has %d bytes; %d are possible", len(text), s.longest()))
+		return nil, problem(s.of, origin, fmt.Sprintf("has %d bytes; %d are possible", len(text), s.longest()))
 	}
 	if s.kind == vipKind {
 		holder := balancer.Name(text)
 		if !holder.Valid() {
-			return decoded{}, problem("", origin, "needs the name of the service that holds the address, and nothing else; it has "+quote(string(text)))
+			return nil, problem("", origin, "needs the name of the service that holds the address, and nothing else; it has "+quote(string(text)))
 		}
-		return decoded{holder: holder}, nil
+		return holder, nil
 	}
 	fields, err := ParseObject(text)
 	if err != nil {
-		return decoded{}, problem(s.of, origin, "the value "+err.Error())
+		return nil, problem(s.of, origin, "the value "+err.Error())
 	}
 	where := func(string) balancer.Origin { return origin }
 	switch s.kind {
 	case serviceKind:
-		service, problems := balancer.DecodeService(s.of, fields, defaults, where, balancer.SeverityWarning)
-		return decoded{service: service}, problems
+		return says(balancer.DecodeService(s.of, fields, defaults, where, balancer.SeverityWarning))
 	case endpointKind:
-		endpoint, problems := balancer.DecodeEndpoint(s.of, fields, where, balancer.SeverityWarning)
-		return decoded{endpoint: endpoint}, problems
+		return says(balancer.DecodeEndpoint(s.of, fields, where, balancer.SeverityWarning))
 	case overrideKind:
-		override, problems := decodeOverride(s.of, fields, origin)
-		return decoded{override: override}, problems
+		return says(decodeOverride(s.of, fields, origin))
 	case nodeConfigKind:
-		config, problems := decodeNodeConfig(fields, origin)
-		return decoded{config: config}, problems
+		return says(decodeNodeConfig(fields, origin))
 	case policyKind:
-		policy, problems := balancer.DecodeVIP(s.vip.String(), fields, where, balancer.SeverityWarning)
-		return decoded{policy: policy}, problems
+		return says(balancer.DecodeVIP(s.vip.String(), fields, where, balancer.SeverityWarning))
 	case poolKind:
-		pool, problems := decodePoolPolicy(s.ofPool, fields, origin)
-		return decoded{pool: pool}, problems
+		return says(decodePoolPolicy(s.ofPool, fields, origin))
 	}
-	return decoded{}, problem(s.of, origin, "is not the key of anything that is known here")
+	return nil, problem(s.of, origin, "is not the key of anything that is known here")
+}
+
+// says is what was decoded, as an interface that is nil where there is none.
+func says[T any](v *T, problems []balancer.Problem) (any, []balancer.Problem) {
+	if v == nil {
+		return nil, problems
+	}
+	return v, problems
 }
 
 // longest is how many bytes the value of a key may have.

@@ -345,14 +345,15 @@ const noteTTL = time.Minute
 func (w *Writer) EditOverride(ctx context.Context, t balancer.Target, edit func(balancer.Override) *balancer.Override) (Result, error) {
 	return w.edit(ctx, w.keys.Override(t), func(text []byte) (edited, error) {
 		var old balancer.Override
-		d, _ := decodeValue(subject{kind: overrideKind, of: t.Service, target: t}, text, balancer.Origin{}, nil)
-		if d.override != nil {
-			old = *d.override // one that can't be read says nothing, and is overwritten
+		says, _ := decodeValue(subject{kind: overrideKind, of: t.Service, target: t}, text, balancer.Origin{}, nil)
+		was, _ := says.(*balancer.Override)
+		if was != nil {
+			old = *was // one that can't be read says nothing, and is overwritten
 		}
 		switch next := edit(old); {
 		case next == nil:
 			return edited{}, nil
-		case d.override != nil && reflect.DeepEqual(*next, old):
+		case was != nil && reflect.DeepEqual(*next, old):
 			return edited{text: text}, nil
 		default:
 			text, err := encode(next)
@@ -368,10 +369,8 @@ type edited struct {
 }
 
 // edit changes one key: change gets its value (nil if there is none) and returns the new one. It is called again if another
-// client has written in between. More conditions may be added.
-func (w *Writer) edit(
-	ctx context.Context, key string, change func([]byte) (edited, error), conditions ...*etcdserverpb.Compare,
-) (Result, error) {
+// client has written in between.
+func (w *Writer) edit(ctx context.Context, key string, change func([]byte) (edited, error)) (Result, error) {
 	for range 10 {
 		answer, err := w.get(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)})
 		if err != nil {
@@ -397,7 +396,7 @@ func (w *Writer) edit(
 			}
 			op = put(key, next.text, lease)
 		}
-		at, ok, err := w.commit(ctx, key, append([]*etcdserverpb.Compare{unchanged(key, revision)}, conditions...), []*etcdserverpb.RequestOp{op})
+		at, ok, err := w.commit(ctx, key, []*etcdserverpb.Compare{unchanged(key, revision)}, []*etcdserverpb.RequestOp{op})
 		if err != nil || ok {
 			return Result{at, ok}, err
 		}
