@@ -110,17 +110,24 @@ func (e *edit) judgeUnknown(w *written, allowed bool) {
 		}
 	}
 	for _, p := range w.unknown {
-		switch {
-		case known[anyElement(p.Field)]:
+		if known[anyElement(p.Field)] {
 			p.Text += "; it is kept, because the service has it in etcd already"
-		case allowed:
-			p.Text += "; it is written as it is"
-		default:
-			p.Severity = balancer.SeverityError
-			p.Text += "; --allow-unknown writes it as it is"
+			e.problems = append(e.problems, p)
+		} else {
+			e.unknown(p, allowed)
 		}
-		e.problems = append(e.problems, p)
 	}
+}
+
+// unknown adds the problem of a field that this version does not know, which is a mistake unless it is allowed.
+func (e *edit) unknown(p balancer.Problem, allowed bool) {
+	if allowed {
+		p.Text += "; it is written as it is"
+	} else {
+		p.Severity = balancer.SeverityError
+		p.Text += "; --allow-unknown writes it as it is"
+	}
+	e.problems = append(e.problems, p)
 }
 
 // anyElement is a field's path without the numbers of elements: entries of a list may have moved.

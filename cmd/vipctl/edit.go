@@ -222,8 +222,8 @@ type editResult struct {
 	Revision int64     `json:"revision"`
 	Services []*intent `json:"services"`
 	// VIPs are the settings of addresses.
-	VIPs   []*vipIntent `json:"vips,omitempty"`
-	DryRun bool         `json:"dry_run,omitempty"`
+	VIPs   []*intent `json:"vips,omitempty"`
+	DryRun bool      `json:"dry_run,omitempty"`
 }
 
 // report prints what became of each service, or would.
@@ -261,7 +261,7 @@ func (e *edit) report(dry bool) error {
 		line(i.Name, i.What, i.addressText(), i.Fields)
 	}
 	for _, i := range e.vips {
-		line(i.Addr, i.What, "", i.Fields)
+		line(i.VIP, i.What, "", i.Fields)
 	}
 	return e.print(b.String() + waitText(written))
 }

@@ -69,7 +69,7 @@ func runExport(c *call) error {
 			if vips[p.Addr.String()] = p.Fields; b.Len() > 0 {
 				b.WriteByte('\n')
 			}
-			b.WriteString(vipTOML(p))
+			b.WriteString(tableTOML("vips", p.Addr.String(), p.Fields))
 		}
 		if len(vips) > 0 {
 			everything["vips"] = vips

@@ -60,7 +60,7 @@ func (e *edit) differences() []serviceDiff {
 	slices.SortFunc(all, func(a, b serviceDiff) int { return a.Service.Compare(b.Service) })
 	for _, i := range e.vips {
 		if i.What != unchangedService {
-			all = append(all, serviceDiff{VIP: i.Addr.String(), What: what[i.What], Fields: i.Fields})
+			all = append(all, serviceDiff{VIP: i.VIP.String(), What: what[i.What], Fields: i.Fields})
 		}
 	}
 	return all

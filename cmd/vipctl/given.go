@@ -37,11 +37,11 @@ func recursiveFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "recursive", Aliases: []string{"R"}, Usage: "read the folders in a folder too"}
 }
 
-// written is one service as a file has it.
+// written is one service, or the settings of an address, as a file has them.
 type written struct {
-	name   balancer.Name
+	name   balancer.Name // "" for settings
 	fields map[string]any
-	// service is what the fields come to without defaults.
+	// service is what the fields of one come to without defaults.
 	service *balancer.Service
 	where   balancer.Locator
 	// unknown are the fields that this version does not know.
@@ -51,7 +51,7 @@ type written struct {
 // given is what the files that -f names hold.
 type given struct {
 	services map[balancer.Name]*written
-	vips     map[netip.Addr]*writtenVIP
+	vips     map[netip.Addr]*written
 	// bare are the files without any service, and without settings of an address.
 	bare     []string
 	problems []balancer.Problem
@@ -60,7 +60,7 @@ type given struct {
 // readGiven reads files, folders and standard input. An error says that there is something that can't be read at all;
 // what is wrong with what was read is among the problems.
 func (c *call) readGiven(places []string, recursive bool) (*given, error) {
-	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*writtenVIP{}}
+	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*written{}}
 	for i, place := range places {
 		if place == stdinName && slices.Contains(places[:i], stdinName) {
 			return nil, wrongUse("standard input can be read once: -f - is there twice")

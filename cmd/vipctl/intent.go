@@ -20,9 +20,10 @@ const (
 	removedService   outcome = "removed"
 )
 
-// intent is what is to become of one service, and then what became of it.
+// intent is what is to become of one service, or of the settings of an address, and then what became of it.
 type intent struct {
-	Name balancer.Name `json:"service"`
+	Name balancer.Name `json:"service,omitempty"`
+	VIP  netip.Addr    `json:"vip,omitzero"`
 	What outcome       `json:"what"`
 	// Revision is that of the write, or of the definition that is there already; 0 means nothing is written yet.
 	Revision int64 `json:"revision,omitempty"`
@@ -64,7 +65,7 @@ type edit struct {
 	revision, began int64
 	intents         []*intent
 	// vips are what is to become of settings of addresses.
-	vips []*vipIntent
+	vips []*intent
 	// problems are what is wrong with the changes, those of contested included.
 	problems  []balancer.Problem
 	contested []contest

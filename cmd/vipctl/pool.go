@@ -27,7 +27,7 @@ func poolVerb() *verb {
 
 func poolNames(c *call, _ []string) []string {
 	all, _ := askEtcd(c, (*etcd.Writer).Pools) // no answer, no names
-	return mapped(all, func(p etcd.Pool) string { return p.Name })
+	return poolNamesOf(all)
 }
 
 func runPool(c *call) error {
@@ -73,28 +73,21 @@ func (c *call) writePool(name string, cidrs []netip.Prefix, what string) error {
 	return c.show(map[string]any{"pool": name, "what": what, "revision": r.Revision}, func() string { return fmt.Sprintf("pool %s: %s\n", name, what) })
 }
 
-// poolJSON is a pool in JSON.
-type poolJSON struct {
-	Name     string         `json:"name"`
-	CIDRs    []netip.Prefix `json:"cidrs"`
-	Size     uint64         `json:"size"`
-	Held     uint64         `json:"held"`
-	Free     uint64         `json:"free"`
-	Revision int64          `json:"revision"`
-	Problem  string         `json:"problem,omitempty"`
-}
-
 // pools are what "get pools" and "pool get" list.
-func pools() kind[poolJSON] {
-	return kind[poolJSON]{
-		"pools", readPools, func(p *poolJSON) string { return p.Name }, func(p *poolJSON, name string) bool { return p.Name == name }, poolsTable,
-		func(_ *call, all []poolJSON, name string) error {
-			return absent("pool", name, " in etcd", mapped(all, func(p poolJSON) string { return p.Name }))
+func pools() kind[etcd.Pool] {
+	return kind[etcd.Pool]{
+		"pools", readPools, func(p *etcd.Pool) string { return p.Name }, func(p *etcd.Pool, name string) bool { return p.Name == name }, poolsTable,
+		func(_ *call, all []etcd.Pool, name string) error {
+			return absent("pool", name, " in etcd", poolNamesOf(all))
 		}, nil,
 	}
 }
 
-func readPools(c *call, show func([]poolJSON) error) error {
+func poolNamesOf(all []etcd.Pool) []string {
+	return mapped(all, func(p etcd.Pool) string { return p.Name })
+}
+
+func readPools(c *call, show func([]etcd.Pool) error) error {
 	w, err := c.fleet.writer()
 	if err != nil {
 		return err
@@ -103,12 +96,10 @@ func readPools(c *call, show func([]poolJSON) error) error {
 	if err != nil {
 		return fmt.Errorf("reading the pools: %w", err)
 	}
-	return show(mapped(all, func(p etcd.Pool) poolJSON {
-		return poolJSON{p.Name, list(p.CIDRs), p.Size, p.Held, p.Free, p.Revision, p.Problem}
-	}))
+	return show(all)
 }
 
-func poolsTable(p *printer, pools []poolJSON) *table.Table {
+func poolsTable(p *printer, pools []etcd.Pool) *table.Table {
 	t := table.New(table.Column{Title: "NAME"}, table.Column{Title: "CIDRS"}, table.Column{Title: "SIZE", Right: true},
 		table.Column{Title: "HELD", Right: true}, table.Column{Title: "FREE", Right: true}, table.Column{Title: "PROBLEM", Style: problemStyle})
 	number := func(n uint64) string { return strconv.FormatUint(n, 10) }

@@ -6,7 +6,6 @@ import (
 
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/tomltext"
-	"vipd/store/etcd"
 )
 
 // servicesTOML writes definitions as a services file.
@@ -17,20 +16,17 @@ func servicesTOML(services []api.Service) string {
 			b.WriteByte('\n')
 		}
 		s := &services[i]
-		fmt.Fprintf(&b, "[services.%s]\n", tomltext.Key(string(s.Name)))
-		for _, field := range tomltext.Fields(s.Definition) {
-			fmt.Fprintf(&b, "%s = %s\n", tomltext.Key(field), tomltext.Value(s.Definition[field], "  "))
-		}
+		b.WriteString(tableTOML("services", string(s.Name), s.Definition))
 	}
 	return b.String()
 }
 
-// vipTOML writes the settings of an address as a services file has them.
-func vipTOML(p *etcd.StoredPolicy) string {
+// tableTOML writes a definition of a section as a services file has it.
+func tableTOML(section, name string, fields map[string]any) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "[vips.%s]\n", tomltext.Key(p.Addr.String()))
-	for _, field := range tomltext.Fields(p.Fields) {
-		fmt.Fprintf(&b, "%s = %s\n", tomltext.Key(field), tomltext.Value(p.Fields[field], "  "))
+	fmt.Fprintf(&b, "[%s.%s]\n", section, tomltext.Key(name))
+	for _, field := range tomltext.Fields(fields) {
+		fmt.Fprintf(&b, "%s = %s\n", tomltext.Key(field), tomltext.Value(fields[field], "  "))
 	}
 	return b.String()
 }

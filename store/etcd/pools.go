@@ -14,16 +14,18 @@ import (
 
 // Pool is addresses that services are given where their vips say "auto" (the pool named default) or "auto:NAME".
 type Pool struct {
-	Name string
-	// CIDRs are its networks.
-	CIDRs []netip.Prefix
+	Name string `json:"name"`
+	// CIDRs are its networks; never nil.
+	CIDRs []netip.Prefix `json:"cidrs"`
 	// Size is how many addresses it can give: of an IPv6 network no more than some 2^48 are used. Held are those of it
 	// that services hold, Free those that it can still give: not held, and not named in the text of a service.
-	Size, Held, Free uint64
+	Size uint64 `json:"size"`
+	Held uint64 `json:"held"`
+	Free uint64 `json:"free"`
 	// Revision is that of its last change.
-	Revision int64
+	Revision int64 `json:"revision"`
 	// Problem says why it can't be used; "" means it can.
-	Problem string
+	Problem string `json:"problem,omitempty"`
 }
 
 // Pools returns all pools, by name.
@@ -37,7 +39,7 @@ func (w *Writer) Pools(ctx context.Context) ([]Pool, error) {
 	}
 	var out []Pool
 	for _, p := range b.pools {
-		pool := Pool{Name: p.name, CIDRs: p.cidrs, Revision: p.revision, Problem: p.wrong}
+		pool := Pool{Name: p.name, CIDRs: append([]netip.Prefix{}, p.cidrs...), Revision: p.revision, Problem: p.wrong}
 		if p.wrong == "" {
 			pool.Size = p.size()
 			pool.Free = pool.Size
