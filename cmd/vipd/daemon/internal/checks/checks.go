@@ -2,6 +2,7 @@ package checks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
@@ -13,10 +14,12 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/balancer/health/probe"
+	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/cmd/vipd/daemon/internal/statedir"
+	"vipd/store"
 )
 
 // Checks are this node's health checks.
@@ -183,4 +186,79 @@ func healthEvent(t balancer.Target, c probe.Change) events.Event {
 		e.Text = "is up again"
 	}
 	return e
+}
+
+const leaseFile = "healthlease.json"
+
+// keptLease is the content of that file: under which lease this node has told the fleet what it has found.
+type keptLease struct {
+	Version int   `json:"version"`
+	Lease   int64 `json:"lease"`
+}
+
+// outlive has the lease of a run that is killed be known to the next, which takes back at once what that one has said.
+func (c *Checks) outlive(fleet *fleetchecks.Options) {
+	lifetime := fleet.Lease
+	var kept keptLease
+	c.files.Read(leaseFile, &kept)
+	fleet.Former = kept.Lease
+	fleet.Keep = func(lease int64) {
+		err := c.files.Write(leaseFile, keptLease{statedir.Version, lease})
+		c.files.Note(leaseFile, because("after a crash, what this node tells the fleet of health counts for "+lifetime.String(), err))
+	}
+}
+
+// Found is what is known of a target.
+type Found struct {
+	// Own is what this node's own check has found, if Checked.
+	Own     probe.Status
+	Checked bool
+	// Fleet is what the fleet has found, if Shared.
+	Fleet  quorum.Standing
+	Shared bool
+}
+
+// Of returns what is known of a target.
+func (c *Checks) Of(t balancer.Target) (f Found) {
+	f.Own, f.Checked = c.runner.Status(t)
+	f.Fleet, f.Shared = c.fleet.Standing(t)
+	return f
+}
+
+// All are the targets of the last Verdicts, whoever checks them. It is for the caller of that.
+func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
+
+// Awaits reports whether what a fleet has found is to be read before s is served.
+func (c *Checks) Awaits(s *store.Snapshot) bool { return c.fleet.Awaits(s) }
+
+// FleetExec reports whether some node of the fleet may run the programs that checks ask for.
+func (c *Checks) FleetExec() bool { return c.fleet.MayRun() }
+
+// Problems says why checks are not shared with the fleet, which is connected or not.
+func (c *Checks) Problems(connected bool) []balancer.Problem {
+	if c.fleet == nil {
+		return nil
+	}
+	return c.fleet.Problems(connected)
+}
+
+// Hint has the check of a target, if this node makes one, be done at once. It does not block.
+func (c *Checks) Hint(t balancer.Target) { c.runner.Hint(t) }
+
+// Once checks a target apart from the schedule, whoever of a fleet checks it otherwise.
+func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject) (health.Result, string, error) {
+	r, exchange, err := c.runner.Now(ctx, t)
+	if errors.Is(err, probe.ErrUnchecked) {
+		return c.runner.Exchange(ctx, probe.New(at.Health, at.Proto), at.At)
+	}
+	return r, exchange, err
+}
+
+// DownSince is since when a target is down, and what its last result was.
+func (c *Checks) DownSince(t balancer.Target) (since time.Time, cause string) {
+	if standing, shared := c.fleet.Standing(t); shared && !standing.Alone {
+		return standing.Since, standing.Words()
+	}
+	status, _ := c.runner.Status(t)
+	return status.State.Since, status.State.Last.Text
 }

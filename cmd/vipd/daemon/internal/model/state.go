@@ -1,9 +1,13 @@
 package model
 
 import (
+	"sync/atomic"
+	"time"
+
 	"vipd/balancer"
 	"vipd/balancer/health"
 	"vipd/balancer/snap"
+	"vipd/balancer/wake"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/lookup"
 	"vipd/store"
@@ -50,4 +54,60 @@ func (s *State) fallen(before *State) {
 			s.Fell = s.Fell.Set(t, true)
 		}
 	}
+}
+
+// Published is the last state that a Model has compiled, and how others ask it for the next one. It is made before the parts from
+// which a Model compiles, some of which ask. All methods may be called by any goroutine.
+type Published struct {
+	wake    wake.Signal // holds one token: look again
+	current atomic.Pointer[State]
+	changed atomic.Pointer[chan struct{}] // closed when current is replaced
+}
+
+// NewPublished returns one with a state that has nothing but c.
+func NewPublished(c config.Config) *Published {
+	p := &Published{wake: wake.New()}
+	changed := make(chan struct{})
+	p.changed.Store(&changed)
+	p.current.Store(&State{Config: c})
+	return p
+}
+
+// Kick makes the model look again. It does not block.
+func (p *Published) Kick() { p.wake.Send() }
+
+// State returns what was last compiled; its zero but for Config before anything was.
+func (p *Published) State() *State { return p.current.Load() }
+
+// Changed returns a channel that is closed when another state is published than State returns after this call.
+func (p *Published) Changed() <-chan struct{} { return *p.changed.Load() }
+
+// show publishes a state.
+func (p *Published) show(s *State) {
+	p.current.Store(s)
+	changed := make(chan struct{})
+	close(*p.changed.Swap(&changed))
+}
+
+// clock notices that the wall clock was set: drains and ramps are kept by it, to outlive a restart, and must not take hours
+// longer, or end at once, because somebody set it. Time for which the host slept counts as a step too: nothing went on then.
+type clock struct {
+	began time.Time     // with both readings
+	ahead time.Duration // by which the wall clock was set forward since
+}
+
+func newClock(now time.Time) clock { return clock{began: now} }
+
+// clockStep is the least that counts: less is how far apart the two readings are taken.
+const clockStep = 100 * time.Millisecond
+
+// stepped returns by how much the wall clock was set forward since the last call (negative: back), when it says wall, and so
+// much time has gone by since the beginning.
+func (c *clock) stepped(wall time.Time, gone time.Duration) time.Duration {
+	step := wall.Sub(c.began.Round(0)) - gone - c.ahead
+	if step.Abs() < clockStep {
+		return 0
+	}
+	c.ahead += step
+	return step
 }

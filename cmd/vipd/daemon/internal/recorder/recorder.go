@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -206,4 +207,80 @@ func served(s *model.State, name balancer.Name, port string) bool {
 		}
 	}
 	return false
+}
+
+// stillDownTold is how many endpoints are named at the start; more are told in one event.
+const stillDownTold = 20
+
+// tellStillDown records which endpoints are down as vipd starts, by what is known from before: they have no event that says
+// so in this process.
+func (r *Recorder) tellStillDown(s *model.State, now time.Time) {
+	var down []events.Event
+	for t, verdict := range s.Inputs.Health.All() {
+		if verdict != balancer.HealthDown {
+			continue
+		}
+		since, cause := r.o.DownSince(t)
+		if since.IsZero() || since.After(r.o.Started) {
+			continue // it is told as what has happened now
+		}
+		down = append(down, events.Event{
+			At: now, Kind: events.Health, Level: slog.LevelWarn, Service: t.Service, Endpoint: t.Address(), Text: "is still down", Cause: cause,
+			Was: string(balancer.HealthDown), Lasted: now.Sub(since),
+		})
+	}
+	if n := len(down); n > stillDownTold {
+		down = []events.Event{{
+			At: now, Kind: events.Health, Level: slog.LevelWarn,
+			Text: fmt.Sprintf("%d endpoints are still down, as before the start; vipctl get endpoints --down lists them", n),
+		}}
+	}
+	for _, e := range down {
+		r.o.Journal.Record(e)
+	}
+}
+
+// tellWithdrawn records the VIPs that are withdrawn from now on, and those that are so no more.
+func (r *Recorder) tellWithdrawn(last, s *model.State, now time.Time) {
+	for vip, c := range snap.Diff(last.Desired.Standings, s.Desired.Standings) {
+		switch {
+		case c.New == balancer.Withdrawn:
+			if r.withdrawn == nil {
+				r.withdrawn = map[netip.Addr]time.Time{}
+			}
+			r.withdrawn[vip] = now
+			cause := "no endpoint of " + servicesOn(vip, s.Desired) + " is usable"
+			if s.Env.Standby {
+				cause = "this host is on standby"
+			}
+			r.o.Journal.Record(events.Event{
+				Kind: events.VIP, Level: slog.LevelWarn, Text: fmt.Sprintf("withdrew %s: this host does not hold it", vip), Cause: cause,
+			})
+		case c.Old == balancer.Withdrawn && c.New == balancer.Serving:
+			e := events.Event{Kind: events.VIP, Text: fmt.Sprintf("holds %s again: an endpoint of %s is usable", vip, servicesOn(vip, s.Desired)), Was: "withdrawn"}
+			if since, known := r.withdrawn[vip]; known {
+				e.Lasted = now.Sub(since)
+			}
+			r.o.Journal.Record(e)
+			delete(r.withdrawn, vip)
+		case c.Old == balancer.Withdrawn:
+			delete(r.withdrawn, vip)
+		}
+	}
+}
+
+// servicesOn names the services on a VIP.
+func servicesOn(vip netip.Addr, desired balancer.Desired) string {
+	var names []string
+	seen := map[balancer.Name]bool{}
+	for key, f := range desired.Frontends.From(balancer.Key{Addr: vip}) {
+		if key.Addr != vip {
+			break
+		}
+		if !f.NodePort && !seen[f.Service] {
+			seen[f.Service] = true
+			names = append(names, string(f.Service))
+		}
+	}
+	return strings.Join(names, ", ")
 }

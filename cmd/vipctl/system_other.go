@@ -18,3 +18,6 @@ func killGroup(p *os.Process) { _ = p.Kill() } // it may have ended just now
 
 // exitStatus is the exit code.
 func exitStatus(s *os.ProcessState) int { return s.ExitCode() }
+
+// columns is not known here.
+func columns(*os.File) int { return 0 }

@@ -1,8 +1,0 @@
-//go:build !unix
-
-package main
-
-import "os"
-
-// columns is not known here.
-func columns(*os.File) int { return 0 }

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package tomlfile
-
-import "os"
-
-// writersOf can't tell.
-func writersOf(*os.File) writers { return unknownWriters }
