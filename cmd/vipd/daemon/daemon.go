@@ -273,7 +273,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	start("store", func(ctx context.Context) error { return d.source.Watch(ctx, d.publish) })
 	start("fleet", func(ctx context.Context) error { return d.fleet.Run(ctx, d.views.Look) })
 	start("health", d.checks.Run)
-	start("fleet's checks", d.checks.Share)
+	start("fleet's checks", d.checks.Fleet.Run)
 	start("outlier detection", d.outliers.Run)
 	start("firewall", func(ctx context.Context) error { return d.firewall.Run(ctx, d.examined) })
 	start("owned VIPs", func(ctx context.Context) error { return d.owned.Run(ctx, d.serving) })

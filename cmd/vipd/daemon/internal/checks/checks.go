@@ -19,15 +19,15 @@ import (
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/fleetchecks"
 	"vipd/cmd/vipd/daemon/internal/statedir"
-	"vipd/store"
 )
 
 // Checks are this node's health checks.
 type Checks struct {
+	// Fleet is this node's part in what a fleet checks; nil means the store is not a fleet's, which its methods know.
+	Fleet   *fleetchecks.Checks
 	o       Options
 	runner  *probe.Runner
-	fleet   *fleetchecks.Checks // nil means the store is not a fleet's
-	targets health.Targets      // belongs to the caller of Verdicts, and so does all
+	targets health.Targets // belongs to the caller of Verdicts, and so does all
 	all     snap.Map[balancer.Target, health.Subject]
 	files   *statedir.Dir
 	changed atomic.Bool // since the states were kept
@@ -87,17 +87,17 @@ func New(o Options) (*Checks, error) {
 	fleet.Node, fleet.Runner, fleet.Record, fleet.Kick = o.Node, c.runner, o.Journal.Record, o.Kick
 	c.outlive(&fleet)
 	var err error
-	c.fleet, err = fleetchecks.New(fleet)
+	c.Fleet, err = fleetchecks.New(fleet)
 	return c, err
 }
 
 // Verdicts has the endpoints of in be checked from now on, and returns what is known of them.
 func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, balancer.Verdict] {
 	c.all = c.targets.Next(env, in)
-	if c.fleet == nil {
+	if c.Fleet == nil {
 		return c.runner.Set(c.all)
 	}
-	return c.fleet.Verdicts(c.all, env.AllowExec)
+	return c.Fleet.Verdicts(c.all, env.AllowExec)
 }
 
 // heard has it be told that a check can't be carried out for long, and that it can again.
@@ -119,7 +119,7 @@ func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([
 // report records what has changed, and has it be compiled.
 func (c *Checks) report(changes []probe.Change) {
 	for _, change := range changes {
-		for _, t := range c.fleet.Vote(change.Targets) {
+		for _, t := range c.Fleet.Vote(change.Targets) {
 			c.o.Journal.Record(healthEvent(t, change))
 		}
 	}
@@ -145,14 +145,6 @@ func (c *Checks) Run(ctx context.Context) error {
 			}
 		}
 	}
-}
-
-// Share takes part in the fleet's checks until ctx ends, where there are any. It returns an error that no later try mends.
-func (c *Checks) Share(ctx context.Context) error {
-	if c.fleet == nil {
-		return nil
-	}
-	return c.fleet.Run(ctx)
 }
 
 // keep writes what is known. Where nothing is checked there is nothing to keep.
@@ -221,26 +213,12 @@ type Found struct {
 // Of returns what is known of a target.
 func (c *Checks) Of(t balancer.Target) (f Found) {
 	f.Own, f.Checked = c.runner.Status(t)
-	f.Fleet, f.Shared = c.fleet.Standing(t)
+	f.Fleet, f.Shared = c.Fleet.Standing(t)
 	return f
 }
 
 // All are the targets of the last Verdicts, whoever checks them. It is for the caller of that.
 func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
-
-// Awaits reports whether what a fleet has found is to be read before s is served.
-func (c *Checks) Awaits(s *store.Snapshot) bool { return c.fleet.Awaits(s) }
-
-// FleetExec reports whether some node of the fleet may run the programs that checks ask for.
-func (c *Checks) FleetExec() bool { return c.fleet.MayRun() }
-
-// Problems says why checks are not shared with the fleet, which is connected or not.
-func (c *Checks) Problems(connected bool) []balancer.Problem {
-	if c.fleet == nil {
-		return nil
-	}
-	return c.fleet.Problems(connected)
-}
 
 // Hint has the check of a target, if this node makes one, be done at once. It does not block.
 func (c *Checks) Hint(t balancer.Target) { c.runner.Hint(t) }
@@ -256,7 +234,7 @@ func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject)
 
 // DownSince is since when a target is down, and what its last result was.
 func (c *Checks) DownSince(t balancer.Target) (since time.Time, cause string) {
-	if standing, shared := c.fleet.Standing(t); shared && !standing.Alone {
+	if standing, shared := c.Fleet.Standing(t); shared && !standing.Alone {
 		return standing.Since, standing.Words()
 	}
 	status, _ := c.runner.Status(t)

@@ -19,7 +19,7 @@ import (
 )
 
 // Checks is a node's part. While no service asks for such checks, there is no connection, no lease and no key. A nil *Checks
-// is that of a node that is in no fleet, which Awaits, Vote, Standing and MayRun know. All methods may be called by any goroutine.
+// is that of a node that is in no fleet, which all but Verdicts know. All methods may be called by any goroutine.
 type Checks struct {
 	o       Options
 	council *quorum.Council
@@ -168,8 +168,11 @@ func (f *Checks) aloneLocked() bool {
 	return f.told && (!f.board.Connected || time.Now().Before(f.aloneUntil))
 }
 
-// Run follows the fleet's checks while some service asks for them, until ctx ends.
+// Run follows the fleet's checks while some service asks for them, until ctx ends. It returns an error that no later try mends.
 func (f *Checks) Run(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
 	for {
 		select {
 		case <-ctx.Done():

@@ -113,6 +113,9 @@ func (f *Checks) report(err error) {
 
 // Problems says why checks are not shared with the fleet. That etcd is away, the store says itself.
 func (f *Checks) Problems(connected bool) (all []balancer.Problem) {
+	if f == nil {
+		return nil
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	add := func(key, text string, err error) {

@@ -174,7 +174,7 @@ func (m *Model) compile() {
 		m.await(latest, c, fileErrors)
 		return // a folder that is mounted late would look like services that are gone
 	}
-	if !m.State().Complete && m.o.Checks.Awaits(latest) {
+	if !m.State().Complete && m.o.Checks.Fleet.Awaits(latest) {
 		return // what the fleet finds down must not get connections because this node has just started
 	}
 	next := m.adopted()
@@ -241,7 +241,7 @@ func (m *Model) env(c config.Config) balancer.Env {
 	}
 	return balancer.Env{
 		Node: c.Node, Zone: c.Zone, Standby: m.o.Configuration.Standby(), Local: m.addresses, LocalOnly: !c.Addresses.Bind, NodePorts: c.NodePorts.Addresses,
-		Allowed: c.Addresses.Allowed, Reserved: m.o.Reserved(), AllowExec: c.Health.AllowExec, FleetExec: m.o.Checks.FleetExec(), Capabilities: m.carrier.Capabilities(),
+		Allowed: c.Addresses.Allowed, Reserved: m.o.Reserved(), AllowExec: c.Health.AllowExec, FleetExec: m.o.Checks.Fleet.MayRun(), Capabilities: m.carrier.Capabilities(),
 	}
 }
 

@@ -252,7 +252,7 @@ func (v *View) Problems() []balancer.Problem {
 func (v *View) LiveProblems() (all []balancer.Problem) {
 	s := v.State
 	all = append(all, v.from.Fleet.Problems(s.Snapshot.Connected)...)
-	all = append(all, v.from.Checks.Problems(s.Snapshot.Connected)...)
+	all = append(all, v.from.Checks.Fleet.Problems(s.Snapshot.Connected)...)
 	for _, p := range v.from.HostProblems() {
 		if service := s.Snapshot.Services.At(p.Service); service != nil && p.Origin == (balancer.Origin{}) {
 			p.Origin = service.Origin.At(p.Field) // the host knows addresses, not files
