@@ -148,13 +148,6 @@ func (s *service) set(line int, name string, value any) {
 	s.settings = put(s.settings, setting{name: name, value: value, line: line})
 }
 
-// setDefault gives a field the origin's default where it has no value.
-func (s *service) setDefault(name string, value any, why string) {
-	if !has(s.settings, name) {
-		s.settings = append(s.settings, setting{name: name, value: value, why: why})
-	}
-}
-
 // check gives a field of the health table its value, in place of an earlier one.
 func (s *service) check(line int, name string, value any) {
 	s.health = put(s.health, setting{name: name, value: value, line: line})
@@ -163,6 +156,17 @@ func (s *service) check(line int, name string, value any) {
 func put(all []setting, one setting) []setting {
 	all = slices.DeleteFunc(all, func(s setting) bool { return s.name == one.name })
 	return append(all, one)
+}
+
+// originDefault is why a field has the value that the origin gives it where it says none.
+const originDefault = "the default of the origin"
+
+// defaulted gives a field the origin's default where it has no value.
+func defaulted(all []setting, name string, value any) []setting {
+	if has(all, name) {
+		return all
+	}
+	return append(all, setting{name: name, value: value, why: originDefault})
 }
 
 func has(all []setting, name string) bool {

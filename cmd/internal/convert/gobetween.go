@@ -261,7 +261,7 @@ func (g *gobetween) health(s *service, t table) {
 		if n := number(t.text(name)); n > 0 {
 			s.check(g.line(t, name), field, n)
 		} else {
-			s.health = put(s.health, setting{name: field, value: int64(1), why: "the default of the origin"})
+			s.health = put(s.health, setting{name: field, value: int64(1), why: originDefault})
 		}
 	}
 	slices.SortStableFunc(s.health, func(a, b setting) int { return strings.Compare(order(a.name), order(b.name)) })

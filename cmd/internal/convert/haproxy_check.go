@@ -112,7 +112,7 @@ func (c *checkRules) send(p *haproxy, s *node) {
 }
 
 // server reads the options of a server line that are about its check.
-func (c *checkRules) server(p *proxy, line int, name string, e *serverOptions) {
+func (c *checkRules) server(p *proxy, line int, name string, e *server) {
 	if name == "check-ssl" {
 		c.tls = true
 		return
@@ -181,8 +181,8 @@ func (c *checkRules) write(p *proxy) {
 		}
 		p.health = append(p.health, s)
 	}
-	if kind != "tcp" && !has(p.health, "method") {
-		p.health = append(p.health, setting{name: "method", value: "OPTIONS", why: "the default of the origin"})
+	if kind != "tcp" {
+		p.health = defaulted(p.health, "method", "OPTIONS")
 	}
 	p.checkTimes(p.service, c.times)
 	if c.cut > 0 {

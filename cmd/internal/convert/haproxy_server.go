@@ -13,6 +13,9 @@ type server struct {
 	line  int
 	// checked: it has a check. used: it became an endpoint.
 	checked, used bool
+	// fields are the endpoint's, and at is the word that is read.
+	fields map[string]any
+	at     int
 }
 
 // server collects server lines.
@@ -55,37 +58,29 @@ func (p *proxy) endpointOf(s *server) bool {
 			return false
 		}
 	}
-	e := &serverOptions{proxy: p, server: s, fields: p.endpoint(s.line, addr, port)}
-	for e.at = 2; e.at < len(s.words); e.at++ {
-		e.option(s.words[e.at])
+	s.fields = p.endpoint(s.line, addr, port)
+	for s.at = 2; s.at < len(s.words); s.at++ {
+		s.option(p, s.words[s.at])
 	}
 	return true
 }
 
-// serverOptions reads the words behind a server's address.
-type serverOptions struct {
-	proxy  *proxy
-	server *server
-	fields map[string]any
-	at     int
-}
-
 // value is the word behind an option.
-func (e *serverOptions) value() string {
-	if e.at++; e.at < len(e.server.words) {
-		return e.server.words[e.at]
+func (e *server) value() string {
+	if e.at++; e.at < len(e.words) {
+		return e.words[e.at]
 	}
 	return ""
 }
 
 // option reads one option.
-func (e *serverOptions) option(name string) {
-	p, line := e.proxy, e.server.line
+func (e *server) option(p *proxy, name string) {
+	line := e.line
 	switch name {
 	case "check":
-		e.server.checked = true
+		e.checked = true
 	case "no-check":
-		e.server.checked = false
+		e.checked = false
 	case "backup":
 		e.fields["backup"] = true
 	case "disabled":

@@ -1,11 +1,11 @@
 package convert
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // What keepalived and ipvsadm share: both configure IPVS. Neither needs a mode: auto takes ipvs where the kernel has it.
-
-// wlcWhy: both programs take wlc where no scheduler is named.
-const wlcWhy = "the default of the origin"
 
 // scheduler sets the scheduler that has the name in IPVS.
 func (d *draft) scheduler(s *service, line int, name string) {
@@ -46,6 +46,9 @@ const (
 
 // forwardPorts makes the ports of endpoints the service's where packets keep their ports.
 func (d *draft) forwardPorts(s *service) {
+	if !slices.ContainsFunc(s.settings, func(one setting) bool { return one.name == "forward" && one.value != "nat" }) {
+		return
+	}
 	for i := range s.targets {
 		t := &s.targets[i]
 		if t.port != 0 && len(s.ports) == 1 && s.ports[0].value.(map[string]any)["port"] != int64(t.port) {

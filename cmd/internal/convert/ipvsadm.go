@@ -33,12 +33,8 @@ func readIPVSADM(d *draft) error {
 		}
 	}
 	for _, s := range d.services {
-		s.setDefault("scheduler", "wlc", wlcWhy)
-		for _, one := range s.settings {
-			if one.name == "forward" && one.value != "nat" {
-				d.forwardPorts(s)
-			}
-		}
+		s.settings = defaulted(s.settings, "scheduler", "wlc")
+		d.forwardPorts(s)
 	}
 	return nil
 }

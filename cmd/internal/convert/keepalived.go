@@ -255,7 +255,7 @@ func (k *keepalived) fill(s *service, n *node) error {
 			k.setting(s, c)
 		}
 	}
-	s.setDefault("scheduler", "wlc", wlcWhy)
+	s.settings = defaulted(s.settings, "scheduler", "wlc")
 	var checkers []*checker
 	for _, r := range servers {
 		c, err := k.realServer(s, r, inherited)
@@ -267,11 +267,7 @@ func (k *keepalived) fill(s *service, n *node) error {
 	if err := k.sorryServers(s, n); err != nil {
 		return err
 	}
-	for _, one := range s.settings {
-		if one.name == "forward" && one.value != "nat" {
-			k.forwardPorts(s)
-		}
-	}
+	k.forwardPorts(s)
 	k.health(s, checkers)
 	return nil
 }

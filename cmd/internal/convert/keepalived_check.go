@@ -3,6 +3,7 @@ package convert
 import (
 	"encoding/hex"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,13 +12,14 @@ import (
 // checkSettings are what keepalived inherits from a virtual_server to its checkers, by name.
 type checkSettings map[string]*node
 
+// inheritable are their names.
+func inheritable() []string {
+	return []string{"delay_loop", "connect_timeout", "retry", "delay_before_retry", "virtualhost"}
+}
+
 // knows reports whether a statement of the name is one of these.
 func (c checkSettings) knows(name string) bool {
-	switch name {
-	case "delay_loop", "connect_timeout", "retry", "nb_get_retry", "delay_before_retry", "virtualhost":
-		return true
-	}
-	return false
+	return name == "nb_get_retry" || slices.Contains(inheritable(), name)
 }
 
 // take stores the statement if it is one of these.
@@ -79,7 +81,7 @@ func (c *checker) words() string {
 		b.WriteString("\n")
 	}
 	write(c.node)
-	for _, name := range []string{"delay_loop", "connect_timeout", "retry", "delay_before_retry", "virtualhost"} {
+	for _, name := range inheritable() {
 		if n := c.settings[name]; n != nil {
 			write(n)
 		}
@@ -153,7 +155,7 @@ func (k *keepalived) web(s *service, c *checker) {
 	if host := c.settings["virtualhost"]; host != nil {
 		s.check(host.line, "host", host.word(1))
 	}
-	s.health = put(s.health, setting{name: "status", value: "200-299", why: "the default of the origin"})
+	s.health = put(s.health, setting{name: "status", value: "200-299", why: originDefault})
 	if url == nil {
 		return
 	}
@@ -192,13 +194,6 @@ func (k *keepalived) dns(s *service, c *checker) {
 	}
 	s.check(line, "query", name+" "+kind)
 	s.health = defaulted(s.health, "port", int64(53))
-}
-
-func defaulted(all []setting, name string, value any) []setting {
-	if has(all, name) {
-		return all
-	}
-	return append(all, setting{name: name, value: value, why: "the default of the origin"})
 }
 
 // misc reads MISC_CHECK. A program that is given the server's address gets it from the environment.
@@ -246,9 +241,9 @@ func (k *keepalived) udp(s *service, c *checker) {
 
 // times writes the times of a checker. A failure is one check and its retries; one check that passes is enough.
 func (k *keepalived) times(s *service, c *checker, retry int) {
-	t := timing{interval: span{time: time.Minute, why: "the default of the origin"}}
+	t := timing{interval: span{time: time.Minute, why: originDefault}}
 	if c.node.word(0) != "MISC_CHECK" {
-		t.timeout = span{time: 5 * time.Second, why: "the default of the origin"}
+		t.timeout = span{time: 5 * time.Second, why: originDefault}
 	}
 	for name, to := range map[string]*span{"delay_loop": &t.interval, "connect_timeout": &t.timeout, "delay_before_retry": &t.fast} {
 		n := c.settings[name]

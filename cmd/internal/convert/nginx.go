@@ -273,7 +273,7 @@ func (n *nginx) setting(s *service, one *node, allowed bool) {
 // health reads health_check of nginx Plus.
 func (n *nginx) health(s *service, one *node) {
 	s.check(one.line, "type", "tcp")
-	t := timing{interval: span{time: 5 * time.Second, why: "the default of the origin"}}
+	t := timing{interval: span{time: 5 * time.Second, why: originDefault}}
 	fall, rise := int64(1), int64(1)
 	for _, o := range one.rest(1) {
 		name, value, _ := strings.Cut(o, "=")
