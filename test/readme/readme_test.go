@@ -18,7 +18,7 @@ import (
 )
 
 // patience is how long one block may take; the first one builds everything.
-const patience = 2 * time.Minute
+const patience = 10 * time.Minute
 
 // TestMain takes a network of its own where that is possible, so that the quickstart's ports are free.
 func TestMain(m *testing.M) { lab.Main(m) }
