@@ -54,8 +54,8 @@ func startReceiver(t *testing.T) *receiver {
 	return r
 }
 
-// trees writes the traces that have come, a line each: a span's name, its attributes in brackets where they are of interest, and its
-// children in parentheses, in order of their begin.
+// trees writes the traces that have come, a line each: a span's name, its attributes where they are of interest, and its children in
+// parentheses, in order of their begin. What the host gave to the kernel depends on what earlier tests left there.
 func (r *receiver) trees() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,7 +68,7 @@ func (r *receiver) trees() (all []string) {
 }
 
 func (r *receiver) tree(s *otlp.Span) string {
-	text := s.Name
+	text, batches := s.Name, ""
 	for _, a := range s.Attributes {
 		switch a.Key {
 		case "vipd.cause":
@@ -80,12 +80,15 @@ func (r *receiver) tree(s *otlp.Span) string {
 		case "vipd.frontends":
 			text += fmt.Sprint(" ", a.Value.GetIntValue())
 		case "vipd.batches":
-			text += fmt.Sprintf(" in %d batches", a.Value.GetIntValue())
+			batches = fmt.Sprintf(" in %d batches", a.Value.GetIntValue()) + batches
 		case "vipd.bytes":
 			if a.Value.GetIntValue() > 0 {
-				text += " with bytes"
+				batches += " with bytes"
 			}
 		}
+	}
+	if s.Name == "apply" {
+		text += batches
 	}
 	if s.Status.GetCode() == otlp.Status_STATUS_CODE_ERROR {
 		text += " fails"
