@@ -1,6 +1,7 @@
 package main
 
 import (
+	_ "embed" // for settings.md
 	"flag"
 	"fmt"
 	"os"
@@ -149,29 +150,25 @@ func vipdPage(h, owner *help, version string) *page {
 	return p
 }
 
-// settingsPage is vipd.toml(5): the settings of the daemon as the default configuration lists them, and what docs/configuration.md says of a
-// service.
+// settingsText is what vipd.toml(5) says beside the settings of the default configuration.
+//
+//go:embed settings.md
+var settingsText string
+
+// settingsPage is vipd.toml(5): the settings of the daemon as the default configuration lists them, and settings.md.
 func settingsPage(version string) (*page, error) {
 	defaults, err := os.ReadFile("systemd/vipd.toml")
 	if err != nil {
 		return nil, fmt.Errorf("reading the default configuration: %w", err)
 	}
-	doc, err := os.ReadFile("docs/configuration.md")
-	if err != nil {
-		return nil, fmt.Errorf("reading the guide: %w", err)
-	}
-	intro, _, _ := strings.Cut(string(doc), "\n## ")
-	_, services, found := strings.Cut(string(doc), "\n## A service\n")
-	if !found {
-		return nil, fmt.Errorf("docs/configuration.md has no section %q", "A service")
-	}
+	intro, rest, _ := strings.Cut(settingsText, "\n## ")
+	_, intro, _ = strings.Cut(intro, "\n")
 	p := newPage("vipd.toml", 5, version, "configuration of vipd")
 	p.heading("DESCRIPTION")
-	_, intro, _ = strings.Cut(intro, "\n")
 	p.markdown(intro)
 	p.heading("SETTINGS OF THE DAEMON")
 	p.settings(string(defaults))
-	p.markdown("## A service\n" + services)
+	p.markdown("## " + rest)
 	p.seeAlso("vipd(8)", "vipctl(1)", "vipctl-check(1)")
 	return p, nil
 }
