@@ -271,12 +271,12 @@ func (e *etcdExample) testRights(t *testing.T) {
 			[]string{
 				"get --prefix /vipd/services/", "get --prefix /vipd/endpoints/", "get --prefix /vipd/overrides/", "get --prefix /vipd/vips/",
 				"get /vipd/nodes/host1/config", "put /vipd/nodes/host1/live 1", "put /vipd/nodes/host1/status 1", "get /vipd/nodes/host1/live", "lease grant 60",
-				"get --prefix /vipd/health/", "put /vipd/health/host1/live {}", "put /vipd/health/host1/web/a {}", "del --prefix /vipd/health/host1/",
+				"get --prefix /vipd/health/", "get --prefix /vipd/history/", "put /vipd/health/host1/live {}", "put /vipd/health/host1/web/a {}", "del --prefix /vipd/health/host1/",
 			},
 			[]string{
 				"put /vipd/services/web x", "del /vipd/services/web", "put /vipd/endpoints/web/a x", "put /vipd/overrides/web/a x", "put /vipd/vips/10.96.0.1 x",
 				"put /vipd/nodes/host1/config x", "put /vipd/nodes/host2.example.com/status x", "get --prefix /vipd/nodes/", "get /vipd/nodes/host2.example.com/config",
-				"put /vipd/pools/default x", "get --prefix /vipd/history/", "get --prefix /vipd/", "get --prefix /", "put /other x", "user list", "role add mine", "auth disable",
+				"put /vipd/pools/default x", "put /vipd/history/web/1 x", "get --prefix /vipd/", "get --prefix /", "put /other x", "user list", "role add mine", "auth disable",
 				"snapshot save /dev/null", "put /vipd/health/host2.example.com/live x", "put /vipd/health/host1 x", "put /vipd/health/host10/live x",
 			},
 		},
