@@ -96,6 +96,11 @@ func (n *node) write(services string) {
 func (n *node) start() {
 	n.t.Helper()
 	n.launch()
+	defer func() {
+		if n.t.Failed() {
+			n.t.Logf("its status: %+v", n.status())
+		}
+	}()
 	wait.For(n.t, 10*time.Second, "the daemon to be ready", func() bool { return n.status().Ready })
 }
 

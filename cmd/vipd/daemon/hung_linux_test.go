@@ -153,7 +153,7 @@ func TestAnswersWhileToolsHang(t *testing.T) {
 // cleansUp has the end of the test remove what kernel modes leave in the namespace, in which other tests follow. It is called before start.
 func (n *node) cleansUp() {
 	c := config.Default()
-	c.RunDir, c.StateDir = n.dir, n.dir
+	c.RunDir, c.StateDir = filepath.Join(n.dir, "run"), filepath.Join(n.dir, "state")
 	n.t.Cleanup(func() {
 		for _, m := range n.modes {
 			if _, err := m.Cleanup(context.Background(), c, false); err != nil {
