@@ -34,8 +34,8 @@ func cleanupVerb() *verb {
 			"sysctls (their old values are restored), and its files in run_dir and state_dir, including overrides and drains. " +
 			"It removes nothing else, and prints a line for each thing; many of a kind share one. It needs root.\n\n" +
 			"It works without a daemon, and refuses while one runs in this network namespace, whatever its config: stop that " +
-			"first, or use --force. The config says where things are; without one the defaults hold. With --mode it removes " +
-			"only what that mode created.",
+			"first, or use --force. A vipd owner it stops itself, which gives its VIPs away. The config says where things are; " +
+			"without one the defaults hold. With --mode it removes only what that mode created.",
 		example: "sudo vipctl cleanup --dry-run",
 		flags: []cli.Flag{
 			modeFlag("remove only what this `MODE` created"),
@@ -250,9 +250,16 @@ func modeCleaner(conf config.Config, m modes.Mode) cleaner {
 	return func(ctx context.Context, dry bool) ([]string, error) { return m.Cleanup(ctx, conf, dry) }
 }
 
-// fenceCleaner removes what vipd owner left.
+// fenceCleaner stops vipd owner, and removes what it left.
 func fenceCleaner(conf config.Config) cleaner {
-	return func(_ context.Context, dry bool) ([]string, error) { return fence.Remove(conf.RunDir, dry) }
+	return func(ctx context.Context, dry bool) ([]string, error) {
+		stopped, err := fence.Stop(ctx, conf.RunDir, dry)
+		if err != nil {
+			return nil, err
+		}
+		removed, err := fence.Remove(conf.RunDir, dry)
+		return append(stopped, removed...), err
+	}
 }
 
 // hostCleaner removes what all modes share: addresses, the guard, sysctls.

@@ -161,6 +161,10 @@ func (f *fleet) losesDaemon() {
 	wait.For(f.t, etcdkit.Patience, "another owner after kill -9 of vipd", func() bool { o := f.owner(); return o != nil && o != g })
 	f.answers(vip, vip6)
 	f.judge(p, "kill -9 of vipd")
+	if out := g.vipctl("cleanup"); !strings.Contains(out, "stop vipd owner, process") || !strings.Contains(out, "vipd-owner") {
+		f.t.Errorf("vipctl cleanup beside an owner says\n%s", out)
+	}
+	<-g.ended.Done()
 }
 
 // TestOneOwnerInOtherModes moves a VIP and kills its owner in iptables and userspace mode.
