@@ -3,6 +3,7 @@ package bgp
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/user"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"vipd/test/etcdkit"
 	"vipd/test/lab"
 	"vipd/test/program"
 )
@@ -84,14 +86,22 @@ func (w *world) start(at *lab.NS, name string, args ...string) {
 	})
 }
 
-// vipd starts one that withdraws its VIPs.
-func (w *world) vipd() {
+// vipd starts one that withdraws its VIPs. What it returns runs vipctl beside it.
+func (w *world) vipd() (vipctl func(args ...string)) {
 	w.t.Helper()
+	var l net.Listener
+	if err := w.Host().Do(func() (err error) { l, err = net.Listen("tcp", "127.0.0.1:0"); return err }); err != nil {
+		w.t.Fatal(err)
+	}
+	etcdkit.NewRelayOn(w.t, l, etcdkit.Start(w.t, etcdkit.Options{}).Members[0].Addr())
 	dir := w.t.TempDir()
-	w.start(w.Host(), filepath.Join(program.Bin(w.t), "vipd"), "--config", w.file("vipd.toml", fmt.Sprintf(`
+	conf := w.file("vipd.toml", fmt.Sprintf(`
+node = "gw1"
 mode = "userspace"
 state_dir = %[1]q
 run_dir = %[1]q
+store.kind = "etcd"
+etcd.endpoints = ["http://%[4]s"]
 api.socket = "%[1]s/vipd.sock"
 api.http = ""
 [vips.%[2]q]
@@ -103,7 +113,12 @@ vips = [%[2]q, %[3]q]
 ports = [{ port = 80, target_port = 8080 }]
 endpoints = [{ address = "10.2.0.2" }, { address = "fd02::2" }]
 health = { type = "tcp", interval = "200ms", timeout = "150ms", fall = 1 }
-`, dir, vip4, vip6)))
+`, dir, vip4, vip6, l.Addr()))
+	w.start(w.Host(), filepath.Join(program.Bin(w.t), "vipd"), "--config", conf)
+	return func(args ...string) {
+		w.t.Helper()
+		w.Host().Exec(filepath.Join(program.Bin(w.t), "vipctl"), append(args, "--config", conf)...)
+	}
 }
 
 // serve starts both servers.
@@ -163,7 +178,8 @@ func recipe(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestRecipes: with either speaker the router has a route to a VIP while an endpoint is usable, and leads clients there.
+// TestRecipes: with either speaker the router has a route to a VIP while an endpoint is usable and the host is not on standby, and
+// leads clients there.
 func TestRecipes(t *testing.T) {
 	for _, speaker := range []struct {
 		name  string
@@ -173,7 +189,12 @@ func TestRecipes(t *testing.T) {
 			w := newWorld(t)
 			speaker.start(w)
 			end := w.serve()
-			w.vipd()
+			vipctl := w.vipd()
+			w.routed(true)
+			w.ask()
+			vipctl("node", "standby", "gw1")
+			t.Logf("from standby to the routes' end: %s", w.routed(false).Round(time.Millisecond))
+			vipctl("node", "resume", "gw1")
 			w.routed(true)
 			w.ask()
 			end()
