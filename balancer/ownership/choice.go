@@ -142,7 +142,7 @@ func Better(vip string, prefer []string, a, b string, load func(node string) (vi
 	hasA, weightA := load(a)
 	hasB, weightB := load(b)
 	fewer := hasA*max(weightB, 1) - hasB*max(weightA, 1) // hasA/weightA < hasB/weightB
-	return cmp.Or(preferred(prefer, a)-preferred(prefer, b), compare(fewer, score(vip, b), score(vip, a), a, b))
+	return cmp.Or(Preferred(prefer, a)-Preferred(prefer, b), compare(fewer, score(vip, b), score(vip, a), a, b))
 }
 
 // other is 1 for all names but one.
@@ -153,8 +153,8 @@ func other(name, one string) int {
 	return 1
 }
 
-// preferred is the place of a node among those that are preferred.
-func preferred(prefer []string, name string) int {
+// Preferred is the place of a node among those that are preferred.
+func Preferred(prefer []string, name string) int {
 	if i := slices.Index(prefer, name); i >= 0 {
 		return i
 	}

@@ -141,7 +141,7 @@ func (n *Node) preempt(u *unit) string {
 		return ""
 	}
 	best := n.best(u)
-	if best == "" || preferred(u.policy.Prefer, best) >= preferred(u.policy.Prefer, n.o.Name) {
+	if best == "" || Preferred(u.policy.Prefer, best) >= Preferred(u.policy.Prefer, n.o.Name) {
 		u.better = 0
 		return ""
 	}

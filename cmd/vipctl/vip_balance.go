@@ -21,31 +21,57 @@ type vipMove struct {
 	To   string     `json:"to"`
 }
 
+// together are VIPs that move at once: one, or those of a group.
+type together []ownedVIP
+
+// inGroups returns what each node has, without groups that are parted or wait for an owner.
+func inGroups(vips []ownedVIP) map[string][]together {
+	of, groups := map[string][]together{}, map[string]together{}
+	for _, v := range slices.SortedFunc(slices.Values(vips), func(a, b ownedVIP) int { return cmp.Compare(a.Addr.String(), b.Addr.String()) }) {
+		if g := v.policy.Group; g != "" {
+			groups[g] = append(groups[g], v)
+		} else if v.Live {
+			of[v.Owner.Node] = append(of[v.Owner.Node], together{v})
+		}
+	}
+	for _, g := range slices.Sorted(maps.Keys(groups)) {
+		all := groups[g]
+		if at := all[0].Owner.Node; !slices.ContainsFunc(all, func(v ownedVIP) bool { return !v.Live || v.Owner.Node != at }) {
+			of[at] = append(of[at], all)
+		}
+	}
+	return of
+}
+
+// mayGo reports whether VIPs can go to another node, and prefer it no less. A group prefers what its first VIP does.
+func (all together) mayGo(to string) bool {
+	first := &all[0]
+	return to != first.Owner.Node && ownership.Preferred(first.policy.Prefer, to) <= ownership.Preferred(first.policy.Prefer, first.Owner.Node) &&
+		!slices.ContainsFunc(all, func(v ownedVIP) bool { return !slices.Contains(v.Ready, to) })
+}
+
 // evenOut returns the moves after which no node has more VIPs for its weight than another one that could have one of them. VIPs
-// that prefer nodes, and those of groups, stay.
+// of a group move together, and none to a node that it prefers less.
 func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 	has := map[string]int{}
-	of := map[string][]ownedVIP{}
 	for _, v := range vips {
 		if v.Live {
 			has[v.Owner.Node]++
-			if len(v.policy.Prefer) == 0 && v.policy.Group == "" {
-				of[v.Owner.Node] = append(of[v.Owner.Node], v)
-			}
 		}
 	}
+	of := inGroups(vips)
 	for {
-		next, at, most := vipMove{}, 0, 0.0
-		for _, from := range slices.Sorted(maps.Keys(of)) {
-			for i, v := range of[from] {
-				for _, to := range v.Ready {
-					if to == from || weights[to] == 0 {
+		from, to, at, most := "", "", 0, 0.0
+		for _, node := range slices.Sorted(maps.Keys(of)) {
+			for i, all := range of[node] {
+				for _, other := range all[0].Ready {
+					if weights[other] == 0 {
 						continue
 					}
-					// What the one has too many of, once the other has one more.
-					gain := float64(has[from])/max(float64(weights[from]), 0.001) - float64(has[to]+1)/float64(weights[to])
-					if gain > most {
-						next, at, most = vipMove{v.Addr, from, to}, i, gain
+					// What the one has too many of, once the other has these.
+					gain := float64(has[node])/max(float64(weights[node]), 0.001) - float64(has[other]+len(all))/float64(weights[other])
+					if gain > most && all.mayGo(other) {
+						from, to, at, most = node, other, i, gain
 					}
 				}
 			}
@@ -53,10 +79,12 @@ func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 		if most == 0 {
 			return moves
 		}
-		moves = append(moves, next)
-		has[next.From]--
-		has[next.To]++
-		of[next.From] = slices.Delete(of[next.From], at, at+1)
+		for _, v := range of[from][at] {
+			moves = append(moves, vipMove{v.Addr, from, to})
+			has[from]--
+			has[to]++
+		}
+		of[from] = slices.Delete(of[from], at, at+1)
 	}
 }
 

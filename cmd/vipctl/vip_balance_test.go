@@ -23,7 +23,18 @@ func TestEvenOut(t *testing.T) {
 	}
 	all := []string{"a", "b", "c"}
 	prefers := owned(all, "a", "a", "a")
-	prefers[0].policy, prefers[1].policy = balancer.VIPPolicy{Prefer: []string{"a"}}, balancer.VIPPolicy{Group: "g"}
+	prefers[0].policy = balancer.VIPPolicy{Prefer: []string{"a"}}
+	returns := owned(all, "b", "b", "b")
+	for i := range returns {
+		returns[i].policy = balancer.VIPPolicy{Prefer: []string{"a", "b"}}
+	}
+	group := func(owners ...string) []ownedVIP {
+		vips := owned(all, owners...)
+		vips[0].policy, vips[1].policy = balancer.VIPPolicy{Group: "g"}, balancer.VIPPolicy{Group: "g"}
+		return vips
+	}
+	half := group("a", "a", "a")
+	half[1].Ready = all[:1]
 	for _, test := range []struct {
 		name    string
 		vips    []ownedVIP
@@ -35,7 +46,13 @@ func TestEvenOut(t *testing.T) {
 		{"twice the weight", owned(all[:2], "a", "a", "a"), map[string]int{"a": 2, "b": 1}, []string{"10.0.0.1 a>b"}},
 		{"a witness gives all away", owned(all[:2], "a", "a"), map[string]int{"a": 0, "b": 1}, []string{"10.0.0.1 a>b", "10.0.0.2 a>b"}},
 		{"nobody else can", owned(nil, "a", "a", ""), map[string]int{"a": 1, "b": 1}, nil},
-		{"settings", prefers, map[string]int{"a": 1, "b": 1, "c": 1}, []string{"10.0.0.3 a>b"}},
+		{"one prefers its owner", prefers, map[string]int{"a": 1, "b": 1, "c": 1}, []string{"10.0.0.2 a>b", "10.0.0.3 a>c"}},
+		{"all prefer another", returns, map[string]int{"a": 1, "b": 1, "c": 1}, []string{"10.0.0.1 b>a"}},
+		{"a group moves", group("a", "a", "a", "a", "a", "b", "b"), map[string]int{"a": 1, "b": 1, "c": 1}, []string{"10.0.0.3 a>c", "10.0.0.4 a>c"}},
+		{"a group in one", group("a", "a", "a"), map[string]int{"a": 1, "b": 1}, []string{"10.0.0.3 a>b"}},
+		{"only a group", group("a", "a", "b", "a"), map[string]int{"a": 0, "b": 1}, []string{"10.0.0.4 a>b", "10.0.0.1 a>b", "10.0.0.2 a>b"}},
+		{"a group that only its owner can have", half[:2], map[string]int{"a": 0, "b": 1}, nil},
+		{"a parted group", group("a", "b", "b"), map[string]int{"a": 1, "b": 1, "c": 1}, []string{"10.0.0.3 b>c"}},
 	} {
 		var got []string
 		for _, m := range evenOut(test.vips, test.weights) {

@@ -24,7 +24,7 @@ func vipVerb() *verb {
 			"for some milliseconds. The command ends when the VIP has moved, or says why it has not; \"vipctl get vips\" lists " +
 			"owners. A host that can't serve the VIP is refused unless --force is given. VIPs of a group move together.\n\n" +
 			"\"vip balance\" moves as few VIPs as it takes until each host has its share by ownership.weight: VIPs stay where they are " +
-			"when a host comes back. Those with prefer stay; --dry-run only lists the moves.",
+			"when a host comes back. A group moves as one, and no VIP to a host that it prefers less; --dry-run only lists the moves.",
 		example: "vipctl vip move 192.168.1.100 --to gw2 --reason \"new kernel on gw1\"",
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "to", Usage: "the `NODE` that is to have it"},
