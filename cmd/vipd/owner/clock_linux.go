@@ -2,8 +2,10 @@ package owner
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -59,4 +61,30 @@ func machine() (string, error) {
 		return "", fmt.Errorf("looking at the network namespace: %w", err)
 	}
 	return fmt.Sprintf("%s/%s/%d", trim(id), trim(boot), namespace.Ino), nil
+}
+
+// peer is the process at the other end of a socket; 0 means that is not known.
+func peer(c net.Conn) int {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return 0
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	pid := 0
+	_ = raw.Control(func(fd uintptr) {
+		if who, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(who.Pid)
+		}
+	})
+	return pid
+}
+
+// frozen reports whether a signal has stopped a process: it does nothing then, while one that is only late would.
+func frozen(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, behind, _ := strings.Cut(string(text), ") ")
+	return err == nil && strings.HasPrefix(behind, "T")
 }

@@ -4,6 +4,7 @@ package owner
 
 import (
 	"errors"
+	"net"
 	"time"
 
 	"vipd/balancer/ownership"
@@ -18,3 +19,7 @@ func now() ownership.Time { return ownership.Time(time.Since(began)) + 1 }
 func Urgent() []error { return nil }
 
 func machine() (string, error) { return "", errors.New("owning VIPs needs Linux") }
+
+func peer(net.Conn) int { return 0 }
+
+func frozen(int) bool { return false }

@@ -264,13 +264,19 @@ func (f *fleet) settled() *gateway {
 	return f.owner()
 }
 
-// probe asks for the VIP, of other hosts too.
+// probe asks for the VIP, of other hosts too. It returns when the client has heard an answer: silence is counted from there.
 func (f *fleet) probe(others ...*gateway) *prober {
 	var hosts []*lab.NS
 	for _, g := range append(others, f.hosts...) {
 		hosts = append(hosts, g.ns)
 	}
-	return probe(f.t, f.client, "lan", netip.MustParseAddr("10.9.0.50"), vip, hosts)
+	p := probe(f.t, f.client, "lan", netip.MustParseAddr("10.9.0.50"), vip, hosts)
+	wait.For(f.t, etcdkit.Patience, "an answer", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.client) > 0
+	})
+	return p
 }
 
 // answers waits until the owner answers for VIPs to who asks as a client does, and at no port of its own.

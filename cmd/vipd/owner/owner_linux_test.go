@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -112,6 +113,8 @@ var (
 	planned = fault{"vip move", func(g *gateway) { g.vipctl("vip", "move", vip.String()) }, func(*gateway) {}, true}
 	killed  = fault{"kill -9", signal(syscall.SIGKILL), (*gateway).start, true}
 	stopped = fault{"stopped", signal(syscall.SIGSTOP), signal(syscall.SIGCONT), true}
+	// frozenDaemon is one for userspace mode, in which nothing is served without vipd.
+	frozenDaemon = fault{"vipd stopped", func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGSTOP) }, func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGCONT) }, true}
 )
 
 // meets has the owner meet a fault, and returns for how long nobody answered. Never do two hosts.
@@ -312,4 +315,38 @@ func bound(hosts []*gateway) (n int) {
 		n += len(g.bound())
 	}
 	return n
+}
+
+// TestHangs: a vipd that a signal has stopped is given up after its own patience, one that is only late is not.
+func TestHangs(t *testing.T) {
+	daemon := exec.Command("sleep", "600")
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = daemon.Process.Kill(), daemon.Wait() }()
+	o := New(Options{}, "")
+	hangs := func(stopped bool, silent, grace time.Duration) bool {
+		wait.For(t, 0, "the signal to work", func() bool { return frozen(daemon.Process.Pid) == stopped })
+		o.told, o.pid, o.heard = &api.OwnerTold{Grace: grace}, daemon.Process.Pid, time.Now().Add(-silent)
+		return o.hangs()
+	}
+	const short, hour = 500 * time.Millisecond, time.Hour
+	if hangs(false, hour, short) {
+		t.Error("one that runs hangs")
+	}
+	if err := daemon.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if hangs(true, 0, hour) || hangs(true, time.Second, hour) {
+		t.Error("one that was stopped hangs, though what it serves goes on")
+	}
+	if hangs(true, -hour, short) {
+		t.Error("one that has just said something hangs")
+	}
+	if !hangs(true, time.Second, short) || !o.heard.IsZero() {
+		t.Error("one that was stopped does not hang")
+	}
+	if o.hangs() {
+		t.Error("it hangs once more")
+	}
 }

@@ -35,6 +35,7 @@ type Owner struct {
 	told   *api.OwnerTold
 	text   []byte   // of told
 	from   net.Conn // by which it came
+	pid    int      // of who said it; 0 means that is not known
 	heard  time.Time
 	core   *core
 	events []api.OwnerEvent
@@ -133,7 +134,10 @@ func (o *Owner) hear(text []byte, from net.Conn) error {
 		}
 	}
 	o.mu.Lock()
-	o.told, o.text, o.from, o.heard = told, text, from, time.Now()
+	if o.from != from {
+		o.from, o.pid = from, peer(from)
+	}
+	o.told, o.text, o.heard = told, text, time.Now()
 	o.mu.Unlock()
 	if !same || silent {
 		o.wake.Send()
@@ -141,8 +145,19 @@ func (o *Owner) hear(text []byte, from net.Conn) error {
 	return nil
 }
 
-// leastPatience is how long vipd may be silent in any case: a busy host is no reason to move VIPs.
+// leastPatience is how long a vipd that runs may be silent in any case: a busy host is no reason to move VIPs.
 const leastPatience = 2 * time.Second
+
+// hangs takes in that vipd has been stopped, and has said nothing since for as long as it may where nothing is served without it.
+func (o *Owner) hangs() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.told == nil || o.told.Grace >= leastPatience || o.heard.IsZero() || time.Since(o.heard) < o.told.Grace || !frozen(o.pid) {
+		return false
+	}
+	o.heard = time.Time{}
+	return true
+}
 
 // patience is how long vipd may be silent.
 func patience(told *api.OwnerTold) time.Duration {
@@ -152,10 +167,14 @@ func patience(told *api.OwnerTold) time.Duration {
 	return max(told.Grace, leastPatience)
 }
 
+// hangTick is the time between two looks whether vipd hangs.
+const hangTick = 50 * time.Millisecond
+
 // follow runs a core for what is told, and another one when VIPs come to devices that had none.
 func (o *Owner) follow(ctx context.Context) error {
-	look := time.NewTicker(time.Second)
+	look, watch := time.NewTicker(time.Second), time.NewTicker(hangTick)
 	defer look.Stop()
+	defer watch.Stop()
 	var at places
 	stop := func() {}
 	defer func() { stop() }()
@@ -166,6 +185,10 @@ func (o *Owner) follow(ctx context.Context) error {
 			return nil
 		case <-o.wake:
 		case <-look.C:
+		case <-watch.C:
+			if !o.hangs() {
+				continue
+			}
 		}
 		told := o.current()
 		if told == nil {
