@@ -229,13 +229,13 @@ func TestNothingTaken(t *testing.T) {
 	}
 	other := f.join(4, second, "")
 	without := f.join(5, third, fmt.Sprintf("etcd.username = \"half\"\netcd.password_file = %q\n", password))
-	p := f.probe(other, without)
 	wait.For(t, etcdkit.Patience, "the problem of a second fleet", func() bool {
 		return other.problem(vip.String()+" is not taken: another host has it") && other.problem(vip6.String()+" is not taken")
 	})
 	wait.For(t, etcdkit.Patience, "the right that is missing", func() bool {
 		return without.problem("this host can own no VIPs, as it has no session in etcd") && without.problem("/vipd/ownership/")
 	})
+	p := f.probe(other, without) // not before: while a host starts, rules of vipd stand for a moment before the gate does
 
 	// A copy of the fleet's etcd, but for the key: its host sends heartbeats, finds all others silent, and may bury none.
 	signal(syscall.SIGKILL)(other)
