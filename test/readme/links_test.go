@@ -19,7 +19,7 @@ func TestLinks(t *testing.T) {
 	}
 	link := regexp.MustCompile(`\]\(([^)#]*)(?:#([^)]+))?\)`)
 	place := regexp.MustCompile("^\\| `([^`]+)`(?:, `([^`]+)`)?")
-	for _, file := range append(files, filepath.Join(top, "README.md")) {
+	for _, file := range append(files, filepath.Join(top, "README.md"), filepath.Join(top, "packaging", "man", "settings.md")) {
 		for number, line := range strings.Split(read(t, file), "\n") {
 			for _, m := range link.FindAllStringSubmatch(line, -1) {
 				if strings.Contains(m[1], "://") {
@@ -55,4 +55,21 @@ func anchors(t *testing.T, file string) (all []string) {
 		}
 	}
 	return all
+}
+
+// TestLength: README.md and docs stay short enough to be read: 13,500 words, as wc counts them.
+func TestLength(t *testing.T) {
+	const most = 13500
+	top := filepath.Join("..", "..")
+	files, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := 0
+	for _, file := range append(files, filepath.Join(top, "README.md")) {
+		words += len(strings.Fields(read(t, file)))
+	}
+	if words > most {
+		t.Errorf("README.md and docs have %d words, want at most %d: cut what repeats, or move reference to packaging/man/settings.md", words, most)
+	}
 }
