@@ -153,7 +153,7 @@ func other(name, one string) int {
 	return 1
 }
 
-// Preferred is the place of a node among those that are preferred.
+// Preferred is the place of a node among those that a VIP prefers, from 0; that of all others is behind the last.
 func Preferred(prefer []string, name string) int {
 	if i := slices.Index(prefer, name); i >= 0 {
 		return i

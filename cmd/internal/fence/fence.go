@@ -34,7 +34,7 @@ func Stop(ctx context.Context, runDir string, dry bool) ([]string, error) {
 		err = process.Signal(syscall.SIGTERM)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("stopping vipd owner, process %d: %w", pid, err)
+		return nil, fmt.Errorf("stopping vipd owner, process %d (as root: systemctl stop vipd-owner): %w", pid, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
