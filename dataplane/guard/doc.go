@@ -7,6 +7,8 @@
 // Native: a table of nf_tables for each family, vipd-guard, of which each change is one transaction. Most chains are of type
 // nat: they see the first packet of a connection, and no other. A packet meets
 //
+//	prerouting           to an owned address, which this host reaches by the interface that the packet came in by: dropped, as
+//	                     another host has it, or none
 //	prerouting, output   TCP without SYN to what is served -> reset, in modes where conntrack alone knows connections
 //	                     special    -> restricted and not allowed, nor from the host itself: dropped; silent: dropped;
 //	                                   marked as ours; rejected: refused; always and never: marked so
@@ -29,6 +31,7 @@
 // A packet meets them in this order; those for no VIP pay for the comparisons with a few networks, and for a look at the mark of their
 // connection:
 //
+//	mangle PREROUTING           to an address in vipd-owned which is none of this host's: dropped
 //	mangle PREROUTING, OUTPUT   to one of the networks that cover all frontends' addresses, opening a connection:
 //	    vipd-frontends          -> the connection is marked as ours
 //	    vipd-special            -> vipd-restricted and not vipd-allowed, nor from the host itself: dropped
@@ -71,9 +74,9 @@
 // one needs them; what opens or refuses a port follows what is both wanted and applied. An address is added when the
 // guard stands, and the guard goes after the last address: no port of the host's own is ever open on a VIP. Where
 // iptables is busy addresses wait; where there is none, that is a problem, and they do not.
-// So do frontends with source ranges on addresses that are there anyway: see Ready. What the kernel refuses for
-// some seconds the guard does without, and tries again from time to time; meanwhile frontends with source ranges are for
-// modes that restrict by themselves alone.
+// So do frontends with source ranges on addresses that are there anyway, and those on owned addresses: see Ready. What the
+// kernel refuses for some seconds the guard does without, and tries again from time to time; meanwhile frontends with source
+// ranges are for modes that restrict by themselves alone.
 //
 // Rules are replaced in one transaction, in legacy form one a part, so that nothing is open in between. Whether they are still
 // there is seen by the generation of nf_tables and the handles of rules, or by the sizes of chains, how much leads to them and

@@ -43,8 +43,7 @@ type form interface {
 	retry(ctx context.Context) (mended bool)
 	// intact says what others have changed.
 	intact(ctx context.Context) (string, error)
-	// restricts says why the source ranges of f are not in force; nil means they are, or they can't be had and the dataplane enforces
-	// them by itself.
+	// restricts says why what restricts f is not in force; nil means it is, or it can't be had and the dataplane enforces it by itself.
 	restricts(f *balancer.Frontend, enforced bool) error
 	// problems says what can't be had while it is needed.
 	problems() []balancer.Problem
@@ -171,6 +170,12 @@ func (g *Guard) Want(f *balancer.Frontend, by int, applied bool) { g.of(f.Addr).
 // Hold counts an address that vipd adds: it answers on the ports of services alone.
 func (g *Guard) Hold(a netip.Addr, by int) { g.of(a).hold(a, by) }
 
+// Own counts an address that one host of several has: frontends on it serve while this is the one. It answers on the ports of services
+// alone, as a held one does.
+func (g *Guard) Own(a netip.Addr, by int) {
+	g.of(a).own(a, by)
+}
+
 // Silence counts a held address that does not answer yet.
 func (g *Guard) Silence(a netip.Addr, by int) { g.of(a).pending.want(ipset.Entry{Addr: a}, by) }
 
@@ -253,14 +258,15 @@ func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err err
 	return "", mended, nil
 }
 
-// Ready says why a frontend must not be applied yet; nil means it may be. One with source ranges waits until the guard of its
-// family stands and knows it. Where the guard can't be had, only a dataplane that enforces source ranges by itself serves it;
-// what was served within the same source ranges before goes on.
+// Ready says why a frontend must not be applied yet; nil means it may be. One with source ranges, or on an address that another host
+// may have, waits until the guard of its family stands and knows it. Where the guard can't be had, only a dataplane that enforces
+// source ranges by itself serves it; what was served within the same source ranges before goes on.
 func (g *Guard) Ready(c dataplane.Change, enforced bool) error {
-	if unrestricted(c) {
+	y := g.of(c.New.Addr)
+	if y.unrestricted(c) {
 		return nil
 	}
-	return g.of(c.New.Addr).formed().restricts(c.New, enforced)
+	return y.formed().restricts(c.New, enforced)
 }
 
 // Problems says what of the guard can't be had while it is needed.

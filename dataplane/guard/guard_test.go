@@ -277,15 +277,38 @@ type history struct {
 	k             *kernel
 	g             *legacy
 	want, applied map[balancer.Key]*balancer.Frontend
-	held          map[netip.Addr]bool
+	held, owned   map[netip.Addr]bool
 	clamps        entries // as last specified
+}
+
+// addresses are the entries of sets of addresses.
+func addresses(of ...map[netip.Addr]bool) entries {
+	all := entries{}
+	for _, addrs := range of {
+		for a := range addrs {
+			all[ipset.Entry{Addr: a}] = true
+		}
+	}
+	return all
+}
+
+// toggle makes an address come or go, among those that frontends are on.
+func toggle(r *rand.Rand, all map[netip.Addr]bool, network byte, count func(netip.Addr, int)) {
+	a := netip.AddrFrom4([4]byte{10, network, 0, byte(r.IntN(3))})
+	if all[a] {
+		delete(all, a)
+		count(a, -1)
+		return
+	}
+	all[a] = true
+	count(a, 1)
 }
 
 // specified is the specification: the entries of every set, from scratch, and those that may be there besides, because
 // nobody knows what the frontend at their place is.
 func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (all, besides map[string]entries) {
 	all, besides = map[string]entries{}, map[string]entries{}
-	if len(want)+len(applied)+len(h.held) == 0 {
+	if len(want)+len(applied)+len(h.held)+len(h.owned) == 0 {
 		return all, besides // the guard is not there
 	}
 	unknown := map[ipset.Entry]bool{}
@@ -318,9 +341,9 @@ func (h *history) specified(want, applied map[balancer.Key]*balancer.Frontend) (
 		all[name], besides[name] = entries{}, entries{}
 		switch {
 		case s.name == heldSet:
-			for a := range h.held {
-				all[name][ipset.Entry{Addr: a}] = true
-			}
+			maps.Copy(all[name], addresses(h.held, h.owned))
+		case s.name == ownedSet:
+			maps.Copy(all[name], addresses(h.owned))
 		case s.early:
 			all[name] = collect(want)
 			maps.Copy(all[name], collect(applied))
@@ -354,7 +377,7 @@ func TestGuardHistories(t *testing.T) {
 	for seed := range uint64(testwait.Soak(40, 200)) {
 		h := &history{
 			t: t, seed: seed, r: rand.New(rand.NewPCG(seed, 3)), k: newKernel(t), want: map[balancer.Key]*balancer.Frontend{},
-			applied: map[balancer.Key]*balancer.Frontend{}, held: map[netip.Addr]bool{},
+			applied: map[balancer.Key]*balancer.Frontend{}, held: map[netip.Addr]bool{}, owned: map[netip.Addr]bool{},
 		}
 		h.k.chains["filter INPUT"] = []string{"-j FOREIGN"}
 		h.k.sets["foreign"] = map[ipset.Entry]bool{}
@@ -385,6 +408,9 @@ func (h *history) restart() {
 	h.g = guardOver(h.k, h.mode())
 	for a := range h.held {
 		h.g.hold(a, 1)
+	}
+	for a := range h.owned {
+		h.g.own(a, 1)
 	}
 	for _, f := range h.want {
 		h.g.want(f, 1, false)
@@ -424,19 +450,12 @@ func (h *history) round() {
 		h.g.obey()
 	}
 	edit(h.r, h.g.wanted, h.want)
-	a := netip.AddrFrom4([4]byte{10, 96, byte(h.r.IntN(3)), byte(h.r.IntN(3))})
-	by := 1
-	if h.held[a] {
-		by = -1
-		delete(h.held, a)
-	} else {
-		h.held[a] = true
-	}
-	h.g.hold(a, by)
+	toggle(h.r, h.held, 96, h.g.hold)
+	toggle(h.r, h.owned, 97, h.g.own)
 	if h.g.prepare(h.t.Context()) == nil && h.g.needed() {
 		h.checkPrepared()
 		for _, f := range h.want {
-			if err := h.g.restricts(f, false); isRestricted(f) && err != nil {
+			if err := h.g.restricts(f, false); (isRestricted(f) || h.g.isOwned(f)) && err != nil {
 				h.fatalf("after prepare, %s is held back: %v", f.Key, err)
 			}
 		}
@@ -602,6 +621,10 @@ func contains(networks []netip.Prefix, a netip.Addr) bool {
 func (h *history) checkRestricted() {
 	h.t.Helper()
 	for _, f := range h.want {
+		if h.g.isOwned(f) && h.g.restricts(f, false) == nil && (!contains(h.g.plan.owned, f.Addr) || len(h.k.chains["mangle VIPD-OWNED"]) == 0 ||
+			!h.k.sets[setName(ownedSet, inet.IPv4)][ipset.Entry{Addr: f.Addr}] || !slices.Contains(h.k.chains["mangle PREROUTING"], "-j VIPD-OWNED")) {
+			h.fatalf("%s may be applied, and no rules keep it silent while another host has it", f.Key)
+		}
 		if !isRestricted(f) || h.g.restricts(f, false) != nil {
 			continue
 		}

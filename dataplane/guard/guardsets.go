@@ -114,6 +114,7 @@ func (g *legacy) cover(shrink bool) {
 	}
 	fit(&g.plan.vips, true, vips...)
 	fit(&g.plan.held, true, g.held)
+	fit(&g.plan.owned, len(g.owned.count)+len(g.owned.have) > 0, g.owned)
 	fit(&g.plan.direct, g.directed(), g.direct)
 	g.stale = g.stale || changed
 }

@@ -123,6 +123,9 @@ func (g *legacy) wants(p *part) bool {
 	if p.def.clamps && len(g.plan.clamps) == 0 {
 		return false
 	}
+	if p.def.owned && len(g.plan.owned) == 0 {
+		return false
+	}
 	return g.plan.mode.Forward || !p.def.forward
 }
 

@@ -326,12 +326,12 @@ func (t *native) compare() (string, error) {
 // restricts implements form.
 func (t *native) restricts(f *balancer.Frontend, enforced bool) error {
 	if t.failed != nil {
-		return unenforceable(t.failed, enforced)
+		return unenforceable(f, t.failed, enforced)
 	}
 	if t.ready && t.inForce(f, t.has) {
 		return nil
 	}
-	return notInForce(t.fault)
+	return notInForce(f, t.fault)
 }
 
 // problems implements form.

@@ -40,8 +40,13 @@ func TestNativePlansLoad(t *testing.T) {
 	lab.Need(t, "nft")
 	for _, m := range []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, Resets: true}, {Forward: true, LocalIn: true}} {
 		frontends := append(examples(), frontend("10.96.0.60:80", forward(balancer.DRForward)), frontend("10.96.0.61:80", sources("10.0.0.0/8", "10.1.0.0/16")))
-		text := Render(Options{Mode: m, MasqueradeBit: 14}, frontends, []Interface{{"lo", 1}})
-		nftables(t, text, "-f", "-")
+		var b strings.Builder
+		for _, f := range inet.Families() {
+			w := modelled(Options{Mode: m, MasqueradeBit: 14}, f, frontends, []Interface{{"lo", 1}})
+			w.own(map[inet.Family]netip.Addr{inet.IPv4: addrOf("10.96.0.1"), inet.IPv6: addrOf("fd00:96::1")}[f], 1)
+			renderNative(&b, w)
+		}
+		nftables(t, b.String(), "-f", "-")
 		nftables(t, "flush ruleset\n"+nftables(t, "", "list", "ruleset"), "-f", "-")
 		nftables(t, "", "flush", "ruleset")
 	}
@@ -54,7 +59,7 @@ type nativeHistory struct {
 	conn          *nft.Conn
 	g             *native
 	want, applied map[balancer.Key]*balancer.Frontend
-	held          map[netip.Addr]bool
+	held, owned   map[netip.Addr]bool
 }
 
 // restart makes another guard over what is there.
@@ -66,6 +71,9 @@ func (h *nativeHistory) restart(m dataplane.Needs) {
 	h.g = newNative(w, h.conn, newAcceptor(w, o, h.conn), func(context.Context) error { return nil })
 	for a := range h.held {
 		w.hold(a, 1)
+	}
+	for a := range h.owned {
+		w.own(a, 1)
 	}
 	for _, f := range h.want {
 		w.want(f, 1, false)
@@ -94,12 +102,11 @@ func (h *nativeHistory) specified() map[string]entries {
 			return all
 		}
 		switch {
-		case s.entries == nil && s.name != heldSet:
 		case s.name == heldSet:
-			all[s.name] = entries{}
-			for a := range h.held {
-				all[s.name][ipset.Entry{Addr: a}] = true
-			}
+			all[s.name] = addresses(h.held, h.owned)
+		case s.name == ownedSet:
+			all[s.name] = addresses(h.owned)
+		case s.entries == nil:
 		case s.early:
 			all[s.name] = collect(h.want)
 			maps.Copy(all[s.name], collect(h.applied))
@@ -137,7 +144,7 @@ func (h *nativeHistory) specified() map[string]entries {
 // check compares the kernel with what is specified, and with the rules that a guard writes afresh.
 func (h *nativeHistory) check(seed uint64, step int) {
 	h.Helper()
-	if len(h.want)+len(h.applied)+len(h.held) == 0 {
+	if len(h.want)+len(h.applied)+len(h.held)+len(h.owned) == 0 {
 		if there, err := h.conn.HasTable(h.g.layout.table); there || err != nil {
 			h.Fatalf("seed %d step %d: the table is there: %t, %v", seed, step, there, err)
 		}
@@ -203,7 +210,7 @@ func TestNativeHistories(t *testing.T) {
 	for seed := range uint64(testwait.Soak(8, 100)) {
 		h := &nativeHistory{
 			T: t, r: rand.New(rand.NewPCG(seed, 5)), conn: conn, want: map[balancer.Key]*balancer.Frontend{},
-			applied: map[balancer.Key]*balancer.Frontend{}, held: map[netip.Addr]bool{},
+			applied: map[balancer.Key]*balancer.Frontend{}, held: map[netip.Addr]bool{}, owned: map[netip.Addr]bool{},
 		}
 		h.restart(dataplane.Needs{})
 		for step := range 30 {
@@ -222,19 +229,13 @@ func TestNativeHistories(t *testing.T) {
 				h.g.obey()
 			}
 			edit(h.r, h.g.wanted, h.want)
-			a := netip.AddrFrom4([4]byte{10, 96, 0, byte(h.r.IntN(3))})
-			if h.held[a] {
-				delete(h.held, a)
-				h.g.hold(a, -1)
-			} else {
-				h.held[a] = true
-				h.g.hold(a, 1)
-			}
+			toggle(h.r, h.held, 96, h.g.hold)
+			toggle(h.r, h.owned, 97, h.g.own)
 			if err := h.g.prepare(t.Context()); err != nil {
 				t.Fatalf("seed %d step %d: %v", seed, step, err)
 			}
 			for _, f := range h.want {
-				if err := h.g.restricts(f, false); isRestricted(f) && err != nil {
+				if err := h.g.restricts(f, false); (isRestricted(f) || h.g.isOwned(f)) && err != nil {
 					t.Fatalf("seed %d step %d: after prepare %s is held back: %v", seed, step, f.Key, err)
 				}
 			}

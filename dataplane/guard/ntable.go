@@ -97,13 +97,13 @@ var (
 )
 
 // concerns are what only some frontends ask for: direct, that their packets reach endpoints as they came; clamps, a bound of
-// the segment size.
-type concerns struct{ direct, clamps bool }
+// the segment size; owned, that this host is silent about addresses that another one has.
+type concerns struct{ direct, clamps, owned bool }
 
 // concerns says which of them matter.
 func (w *wanted) concerns() concerns {
 	some := func(m *members) bool { return len(m.count)+len(m.have) > 0 }
-	return concerns{direct: w.mode.LocalIn && some(w.direct), clamps: some(w.clamps)}
+	return concerns{direct: w.mode.LocalIn && some(w.direct), clamps: some(w.clamps), owned: some(w.owned)}
 }
 
 // chains are all chains for a mode.
@@ -118,7 +118,7 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 			l.at(restrictedSet, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop),
 			rule(nft.Goto("by-policy")),
 		}},
-		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), l.sorted(m, bits, "arriving")},
+		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), append(l.others(with), l.sorted(m, bits, "arriving")...)},
 		{base("output", nft.NAT, nft.Output, sortPriority), l.sorted(m, bits, "by-policy")},
 		{base("input", nft.Filter, nft.Input, inputPriority), l.input(bits, with.direct)},
 	}
@@ -144,6 +144,16 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 
 func base(name string, kind nft.ChainType, at nft.Point, priority int32) nft.Chain {
 	return nft.Chain{Name: name, Hook: &nft.Hook{Type: kind, Point: at, Priority: priority}}
+}
+
+// others keep this host silent about addresses that another one has: what comes by the network of such an address is not for this
+// host, whatever rules a mode has for it. The gate of vipd owner says the same of all packets, but stands only once vipd has told it
+// about the address. Connections from other networks, of containers on this host, say, are served here.
+func (l *layout) others(with concerns) []nft.Rule {
+	if !with.owned {
+		return nil
+	}
+	return []nft.Rule{rule(nft.In{Of: nft.Daddr, Set: l.sets[ownedSet]}, nft.GoesBack{}, nft.Drop)}
 }
 
 // sorted tells the packets that open connections to frontends from all others. Where conntrack alone knows connections, TCP

@@ -7,49 +7,64 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/ipset"
 )
 
-// errNotYet is why source ranges are not in force where nothing has failed.
+// errNotYet is why what restricts is not in force where nothing has failed.
 var errNotYet = errors.New("the guard has not been put up yet")
 
-// restricts says why the source ranges of f are not in force; nil means they are, or they can't be had here and the dataplane
-// enforces them by itself. They can't be had where there are no ipsets or iptables, or no privilege to use them, where the
-// kernel lacks sets of networks, and where it has refused the rules for as long as refusedAfter.
+// restricts says why what restricts f is not in force; nil means it is, or it can't be had here and the dataplane enforces it by
+// itself. It can't be had where there are no ipsets or iptables, or no privilege to use them, where the kernel lacks sets of networks,
+// and where it has refused the rules for as long as refusedAfter.
 func (g *legacy) restricts(f *balancer.Frontend, enforced bool) error {
-	if err := g.unrestrictable(); err != nil {
-		return unenforceable(err, enforced)
+	err, standing := g.failed, g.ready
+	if isRestricted(f) {
+		err = errors.Join(err, g.set(allowedSet).lacking)
 	}
-	standing := g.ready
 	for _, p := range g.parts {
-		if p.def.name == marksPart {
-			standing = standing && p.chains != nil
+		if p.def.name == marksPart && isRestricted(f) || p.def.name == ownedPart && g.isOwned(f) {
+			err, standing = errors.Join(err, p.failed), standing && p.chains != nil
 		}
+	}
+	if err != nil {
+		return unenforceable(f, err, enforced)
 	}
 	if standing && g.inForce(f, g.uses) {
 		return nil
 	}
-	return notInForce(g.fault)
+	return notInForce(f, g.fault)
 }
 
-// unenforceable is what a frontend with source ranges is told where these can't be had; nil means the dataplane enforces them.
-func unenforceable(reason error, enforced bool) error {
+// unenforceable is what a frontend that is restricted is told where that can't be had; nil means the dataplane enforces it.
+func unenforceable(f *balancer.Frontend, reason error, enforced bool) error {
 	if enforced {
 		return nil
 	}
-	return fmt.Errorf("it is not served, because its source_ranges can't be enforced here: mend that, use mode = \"userspace\", "+
-		"which enforces them by itself, or remove source_ranges: %w", reason)
+	return fmt.Errorf("it is not served, because its %[1]s can't be enforced here: mend that, use mode = \"userspace\", "+
+		"which does so by itself, or remove %[1]s: %[2]w", restrictionOf(f), reason)
 }
 
-// notInForce is what a frontend with source ranges is told before they are in force; fault is why the guard was not changed.
-func notInForce(fault error) error {
+// notInForce is what a frontend that is restricted is told before that is in force; fault is why the guard was not changed.
+func notInForce(f *balancer.Frontend, fault error) error {
 	if fault == nil {
 		fault = errNotYet
 	}
-	return fmt.Errorf("source_ranges are not in force yet: %w", fault)
+	return fmt.Errorf("%s can't be enforced yet: %w", restrictionOf(f), fault)
+}
+
+// restrictionOf is the setting by which a frontend is restricted.
+func restrictionOf(f *balancer.Frontend) string {
+	if isRestricted(f) {
+		return "source_ranges"
+	}
+	return `hold = "one"`
 }
 
 // inForce reports whether all that restricts f is in those sets that the guard uses.
 func (w *wanted) inForce(f *balancer.Frontend, uses func(*members) bool) bool {
+	if w.isOwned(f) && !w.owned.have[ipset.Entry{Addr: f.Addr}] {
+		return false
+	}
 	for _, m := range w.members {
 		if !m.def.early || m.def.entries == nil || !uses(m) {
 			continue
@@ -63,20 +78,15 @@ func (w *wanted) inForce(f *balancer.Frontend, uses func(*members) bool) bool {
 	return true
 }
 
-// unrestrictable says why source ranges can't be had here; nil means they can, now or soon.
-func (g *legacy) unrestrictable() error {
-	err := errors.Join(g.failed, g.set(allowedSet).lacking)
-	for _, p := range g.parts {
-		if p.def.name == marksPart {
-			err = errors.Join(err, p.failed)
-		}
-	}
-	return err
+// isOwned reports whether f is on an address that another host may have.
+func (w *wanted) isOwned(f *balancer.Frontend) bool {
+	return w.owned.count[ipset.Entry{Addr: f.Addr}] > 0
 }
 
-// unrestricted reports whether c is none of the guard's business: it has no source ranges, or was served within the same
-// ones before, so that applying it admits no new clients.
-func unrestricted(c dataplane.Change) bool {
+// unrestricted reports whether c is none of the guard's business: it is not restricted, or was served within the same limits
+// before, so that applying it admits no new clients.
+func (w *wanted) unrestricted(c dataplane.Change) bool {
 	f := c.New
-	return len(f.Sources) == 0 || f.Addr.IsLoopback() || c.Old != nil && c.Old.Serves() && slices.Equal(c.Old.Sources, f.Sources)
+	return len(f.Sources) == 0 && !w.isOwned(f) || f.Addr.IsLoopback() ||
+		c.Old != nil && c.Old.Serves() && slices.Equal(c.Old.Sources, f.Sources)
 }

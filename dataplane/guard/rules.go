@@ -24,6 +24,8 @@ type plan struct {
 	// vips contain the addresses of all frontends that are looked for, held those that vipd added, and direct those of
 	// the frontends whose packets reach endpoints as they came; none: there are none.
 	vips, held, direct cover
+	// owned contain the addresses that another host may have.
+	owned cover
 	// directed: there are frontends of the last kind, for the rules beside a guard in nf_tables.
 	directed bool
 	// clamps are the bounds of segment sizes, sorted.
@@ -70,6 +72,8 @@ type partDef struct {
 	direct bool
 	// clamps: it is of use only to frontends with a bound of the segment size.
 	clamps bool
+	// owned: it is of use only to frontends on addresses that another host may have.
+	owned  bool
 	chains func(*plan) []chain
 	jumps  func(*plan) []jump
 	// retired are chains of earlier versions in whose place this one stands.
@@ -94,9 +98,10 @@ func always(jumps ...jump) func(*plan) []jump { return func(*plan) []jump { retu
 // insertion is the line that puts the jump before all that others have there.
 func (j jump) insertion() string { return "-I " + j.base + " 1 " + j.rule }
 
-// marksPart is the part that restricts, among others, verdictsPart the one that lets our connections through, untrackedPart
+// ownedPart is the part that keeps this host silent about addresses of others, marksPart the one that restricts, verdictsPart the one that lets our connections through, untrackedPart
 // the one that keeps connections from being tracked, and clampsPart the one that bounds segment sizes.
 const (
+	ownedPart     = "addresses of others"
 	marksPart     = "marks"
 	verdictsPart  = "verdicts"
 	untrackedPart = "half connections"
@@ -107,6 +112,7 @@ const (
 func parts() []partDef {
 	return []partDef{
 		{name: "held addresses", table: "filter", chains: heldChains, jumps: always(jump{"INPUT", "-j VIPD-HELD"})},
+		{name: ownedPart, table: "mangle", owned: true, chains: ownedChains, jumps: always(jump{"PREROUTING", "-j VIPD-OWNED"})},
 		// Before every mode's own place: IPVS takes traffic before filter OUTPUT, NAT rewrites its destination.
 		{name: marksPart, table: "mangle", special: true, chains: markChains, jumps: always(jump{"PREROUTING", "-j VIPD-PREROUTING"}, jump{"OUTPUT", "-j VIPD-OUTPUT"}), retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
 		{name: untrackedPart, table: "raw", forward: true, direct: true, chains: untrackedChains, jumps: always(jump{"PREROUTING", "-j VIPD-UNTRACKED"}, jump{"OUTPUT", "-j VIPD-UNTRACKED"})},
@@ -137,6 +143,16 @@ func heldChains(p *plan) []chain {
 	}
 	guarded = append(guarded, p.in(pendingSet, "dst")+" -j DROP") // clients try again after silence, but not after a refusal
 	return []chain{{"VIPD-HELD", dispatch(p.held, "VIPD-GUARD")}, {"VIPD-GUARD", append(guarded, refusal(p.family)...)}}
+}
+
+// ownedChains drop packets to addresses that another host has, whatever rules a mode has for them: see layout.others. Iptables can't
+// tell by which interface an address is reached, so that connections from other networks meet silence, too.
+func ownedChains(p *plan) []chain {
+	var rules []string
+	for _, n := range p.owned {
+		rules = append(rules, fmt.Sprintf("-d %s -m addrtype ! --dst-type LOCAL %s -j DROP", n, p.in(ownedSet, "dst")))
+	}
+	return []chain{{"VIPD-OWNED", rules}}
 }
 
 // markChains recognise the packets that open connections to frontends, and mark them and their connections.

@@ -41,6 +41,7 @@ const (
 	allowedSet    = "allowed"    // who may use restricted ones
 	heldSet       = "held"       // addresses that vipd added
 	pendingSet    = "pending"    // those of which no frontend was applied yet
+	ownedSet      = "owned"      // addresses that another host may have
 	servedSet     = "served"     // serve, and are applied: of others the mode lets go, and the host's own program may answer there
 	rejectedSet   = "rejected"   // refuse
 	directSet     = "direct"     // are passed on as they are, and answered past this node
@@ -72,6 +73,7 @@ func setDefs() []setDef {
 		{name: clampsSet, kind: ipset.HashIPPort, early: true, native: true, entries: clamped},
 		{name: heldSet, kind: ipset.HashIP, early: true},
 		{name: pendingSet, kind: ipset.HashIP, early: true},
+		{name: ownedSet, kind: ipset.HashIP, early: true},
 		{name: servedSet, kind: ipset.HashIPPort, entries: when((*balancer.Frontend).Serves)},
 		{name: rejectedSet, kind: ipset.HashIPPort, entries: when(isRejected)},
 	}

@@ -22,8 +22,8 @@ type wanted struct {
 
 	members []*members
 	// Those of members that are asked for most; held are the addresses that vipd added, and pending those among them
-	// that are silent.
-	frontends, special, held, pending, direct, clamps *members
+	// that are silent, and owned those that another host may have.
+	frontends, special, held, pending, owned, direct, clamps *members
 	// unknown counts applied frontends of which nothing is known but where they are.
 	unknown map[ipset.Entry]int
 }
@@ -47,7 +47,7 @@ func newWanted(family inet.Family, o Options) *wanted {
 		}
 	}
 	w.frontends, w.special, w.direct = w.set(frontendsSet), w.set(specialSet), w.set(directSet)
-	w.held, w.pending, w.clamps = w.set(heldSet), w.set(pendingSet), w.set(clampsSet)
+	w.held, w.pending, w.owned, w.clamps = w.set(heldSet), w.set(pendingSet), w.set(ownedSet), w.set(clampsSet)
 	w.clamps.disjoint = true
 	w.frontends.veto = func(e ipset.Entry) bool {
 		return w.mode.Marked || w.special.count[e] > 0 || w.special.have[e] && w.special.kept(e)
@@ -93,6 +93,12 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 
 // hold counts an address that vipd adds.
 func (w *wanted) hold(a netip.Addr, by int) { w.held.want(ipset.Entry{Addr: a}, by) }
+
+// own counts an address that one host of several has.
+func (w *wanted) own(a netip.Addr, by int) {
+	w.hold(a, by)
+	w.owned.want(ipset.Entry{Addr: a}, by)
+}
 
 // connect sets the interfaces that packets are forwarded between.
 func (w *wanted) connect(interfaces []Interface) { w.interfaces = interfaces }

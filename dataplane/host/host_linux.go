@@ -230,13 +230,14 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 	return errors.Join(h.holdWanted(ctx), ctx.Err())
 }
 
-// closeOwned has the guard close the host's own ports on an address that vipd owner brings, before it is here.
+// closeOwned has the guard keep this host silent about an address that vipd owner brings, until it is here, and close the host's own
+// ports on it.
 func (h *Host) closeOwned(a netip.Addr, c snap.Change[balancer.Standing]) {
 	if c.Old == balancer.Owned {
-		h.guard.Hold(a, -1)
+		h.guard.Own(a, -1)
 	}
 	if c.New == balancer.Owned {
-		h.guard.Hold(a, 1)
+		h.guard.Own(a, 1)
 	}
 }
 

@@ -62,12 +62,14 @@ func newFleet(t *testing.T, mode string, o etcdkit.Options) *fleet {
 	f := &fleet{t: t, lab: l, lan: l.Bridge("lan"), other: l.Bridge("other"), client: l.Add("client"), etcd: etcdkit.Start(t, o), mode: mode}
 	f.lan.Join(f.client, "10.9.0.50/16", "fd09::50/64", taken.String()+"/32")
 	for i := range 3 {
-		f.hosts = append(f.hosts, f.join(i+1, f.etcd, ""))
+		g := f.join(i+1, f.etcd, "")
+		g.boot()
+		f.hosts = append(f.hosts, g)
 	}
 	return f
 }
 
-// join starts another host, whose etcd this is, and with lines of configuration besides the usual.
+// join adds another host, whose etcd this is, and with lines of configuration besides the usual. Nothing runs on it yet.
 func (f *fleet) join(number int, c *etcdkit.Cluster, more string) *gateway {
 	f.t.Helper()
 	ns := f.lab.Add(fmt.Sprintf("gw%d", number))
@@ -100,9 +102,14 @@ func (f *fleet) join(number int, c *etcdkit.Cluster, more string) *gateway {
 			f.t.Logf("%s says:\n%s", ns.Name, text)
 		}
 	})
+	return g
+}
+
+// boot starts all that runs on the host.
+func (g *gateway) boot() {
+	g.t.Helper()
 	g.start()
 	g.daemon, _ = g.run("vipd", "--config", g.config())
-	return g
 }
 
 // configuration is that of a host. On a busy machine vipd may be silent for long, and its VIPs go nowhere for it.

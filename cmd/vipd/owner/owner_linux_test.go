@@ -217,7 +217,8 @@ func TestOwnerDiesWithEtcd(t *testing.T) {
 	f.judge(p, "kill -9 of the owner and the leader of etcd")
 }
 
-// TestNothingTaken: hosts of another fleet on the LAN, with another key, or without rights in etcd take nothing, and say why.
+// TestNothingTaken: hosts of another fleet on the LAN, with another key, or without rights in etcd take nothing, and say why. From
+// their start on they are silent about the VIPs of others, as is a vipd without vipd owner.
 func TestNothingTaken(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.settled()
@@ -229,13 +230,22 @@ func TestNothingTaken(t *testing.T) {
 	}
 	other := f.join(4, second, "")
 	without := f.join(5, third, fmt.Sprintf("etcd.username = \"half\"\netcd.password_file = %q\n", password))
+	alone := f.alone(second)
+	p := f.probe(append(alone, other, without)...)
+	other.boot()
+	without.boot()
+	for _, g := range alone {
+		g.daemon, _ = g.run("vipd", "--config", g.config())
+		wait.For(t, etcdkit.Patience, g.ns.Name+" to serve its own programs", func() bool {
+			return ask(t, g.ns, netip.AddrPortFrom(vip, probePort)) == g.ns.Name
+		})
+	}
 	wait.For(t, etcdkit.Patience, "the problem of a second fleet", func() bool {
 		return other.problem(vip.String()+" is not taken: another host has it") && other.problem(vip6.String()+" is not taken")
 	})
 	wait.For(t, etcdkit.Patience, "the right that is missing", func() bool {
 		return without.problem("this host can own no VIPs, as it has no session in etcd") && without.problem("/vipd/ownership/")
 	})
-	p := f.probe(other, without) // not before: while a host starts, rules of vipd stand for a moment before the gate does
 
 	// A copy of the fleet's etcd, but for the key: its host sends heartbeats, finds all others silent, and may bury none.
 	signal(syscall.SIGKILL)(other)
@@ -266,6 +276,19 @@ func TestNothingTaken(t *testing.T) {
 		}
 	}
 	f.judge(p, "other fleets come")
+}
+
+// alone are hosts on which vipd is to run without vipd owner, one for each mode with rules of netfilter.
+func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
+	defer func(mode string) { f.mode = mode }(f.mode)
+	for i, mode := range []string{"nftables", "iptables", "iptables", "userspace"} {
+		more := ""
+		if f.mode = mode; i == 2 {
+			more = "iptables.backend = \"legacy\"\n"
+		}
+		all = append(all, f.join(6+i, c, more))
+	}
+	return all
 }
 
 // many gives the hosts 1,000 VIPs, without what was the only one of a device, and kills one of them: the others take its share.

@@ -100,6 +100,21 @@ func (s NotLocal) write(m *message, _ Family) {
 	compare(m, false, Bytes{}.Number(local))
 }
 
+// GoesBack matches packets whose destination this host reaches by the interface that they came in by. One of the host's own addresses
+// is not reached by any. It is for prerouting.
+type GoesBack struct{}
+
+func (GoesBack) text(Family) string { return "fib daddr . iif oif != 0" }
+
+func (GoesBack) write(m *message, _ Family) {
+	m.expr(listElem, "fib", func() {
+		m.Wire32(1, register(first)) // NFTA_FIB_DREG
+		m.Wire32(2, 1)               // NFTA_FIB_RESULT: NFT_FIB_RESULT_OIF
+		m.Wire32(3, 2|8)             // NFTA_FIB_FLAGS: NFTA_FIB_F_DADDR, NFTA_FIB_F_IIF
+	})
+	compare(m, false, Bytes{}.Number(0))
+}
+
 // EtherType matches the protocol of a frame.
 type EtherType uint16
 
