@@ -103,7 +103,14 @@ func (u *unit) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool
 		f.IdleTimeout = *s.IdleTimeout
 	}
 	env.Capabilities.fit(f)
+	f.Roams = !nodePort && f.choosesAsOthers() && c.in.PolicyOf(key.Addr).Wanders()
 	u.claims = append(u.claims, f)
+}
+
+// choosesAsOthers reports whether another host would lead a connection in the middle to the endpoint that it has, unchanged. One
+// whose source was translated can't be.
+func (f *Frontend) choosesAsOthers() bool {
+	return f.Proto == TCP && f.Forward == NATForward && f.SNAT != AlwaysSNAT && (f.Scheduler == Maglev || f.Scheduler == SourceHash)
 }
 
 // leadsBack reports an endpoint of port p that is at key, where the service itself answers.

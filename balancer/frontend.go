@@ -24,6 +24,9 @@ type Frontend struct {
 	Sources []netip.Prefix
 	// IdleTimeout ends a connection or flow without traffic; 0 means never.
 	IdleTimeout time.Duration
+	// Roams: connections come from other hosts, which choose the same endpoint for a client as this one. A packet of one that this
+	// host does not know is passed on.
+	Roams bool
 }
 
 // Backend is one endpoint of a frontend.
@@ -106,10 +109,11 @@ type scalars struct {
 	port           string
 	policy         Policy
 	affinity, idle time.Duration
+	roams          bool
 }
 
 func (f *Frontend) scalars() scalars {
-	return scalars{f.Key, f.NodePort, f.Service, f.Port, f.Policy, f.AffinityTimeout, f.IdleTimeout}
+	return scalars{f.Key, f.NodePort, f.Service, f.Port, f.Policy, f.AffinityTimeout, f.IdleTimeout, f.Roams}
 }
 
 // Equal reports whether two backends say the same in every field.

@@ -542,6 +542,7 @@ func edit(r *rand.Rand, g *wanted, frontends map[balancer.Key]*balancer.Frontend
 		}
 		f.NodePort = r.IntN(4) == 0
 		f.MSS = []int{0, 0, 1200, 1300}[r.IntN(4)]
+		f.Roams = r.IntN(4) == 0
 		if r.IntN(8) == 0 {
 			f.Forward = []balancer.Forward{balancer.DRForward, balancer.TunnelForward}[r.IntN(2)]
 		}
@@ -621,8 +622,8 @@ func contains(networks []netip.Prefix, a netip.Addr) bool {
 func (h *history) checkRestricted() {
 	h.t.Helper()
 	for _, f := range h.want {
-		if h.g.isOwned(f) && h.g.restricts(f, false) == nil && (!contains(h.g.plan.owned, f.Addr) || len(h.k.chains["mangle VIPD-OWNED"]) == 0 ||
-			!h.k.sets[setName(ownedSet, inet.IPv4)][ipset.Entry{Addr: f.Addr}] || !slices.Contains(h.k.chains["mangle PREROUTING"], "-j VIPD-OWNED")) {
+		if h.g.isOwned(f) && h.g.restricts(f, false) == nil && (!contains(h.g.plan.owned, f.Addr) || len(h.k.chains["mangle VIPD-OTHERS"]) == 0 ||
+			!h.k.sets[setName(ownedSet, inet.IPv4)][ipset.Entry{Addr: f.Addr}] || !slices.Contains(h.k.chains["mangle PREROUTING"], "-j VIPD-OTHERS")) {
 			h.fatalf("%s may be applied, and no rules keep it silent while another host has it", f.Key)
 		}
 		if !isRestricted(f) || h.g.restricts(f, false) != nil {

@@ -49,7 +49,7 @@ func (g *legacy) uses(m *members) bool {
 
 // directed reports whether there are direct frontends.
 func (g *legacy) directed() bool {
-	return g.plan.mode.LocalIn && len(g.direct.count)+len(g.direct.have) > 0
+	return g.plan.mode.LocalIn && g.direct.some()
 }
 
 // has reports whether the guard has the set.
@@ -114,9 +114,11 @@ func (g *legacy) cover(shrink bool) {
 	}
 	fit(&g.plan.vips, true, vips...)
 	fit(&g.plan.held, true, g.held)
-	fit(&g.plan.owned, len(g.owned.count)+len(g.owned.have) > 0, g.owned)
+	fit(&g.plan.owned, g.owned.some(), g.owned)
 	fit(&g.plan.direct, g.directed(), g.direct)
-	g.stale = g.stale || changed
+	roaming := g.plan.mode.Resets && g.answers.some()
+	g.stale = g.stale || changed || roaming != g.plan.roaming
+	g.plan.roaming = roaming
 }
 
 // clamp makes the rules' clamps those that are wanted.

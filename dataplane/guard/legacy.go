@@ -123,7 +123,7 @@ func (g *legacy) wants(p *part) bool {
 	if p.def.clamps && len(g.plan.clamps) == 0 {
 		return false
 	}
-	if p.def.owned && len(g.plan.owned) == 0 {
+	if p.def.others && len(g.plan.owned) == 0 && !g.plan.roaming {
 		return false
 	}
 	return g.plan.mode.Forward || !p.def.forward

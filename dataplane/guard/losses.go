@@ -22,7 +22,7 @@ type loss struct {
 
 func losses() []loss {
 	return []loss{
-		{ownedPart, "", ownedSet, false, false, balancer.SeverityError, "VIPs with hold = \"one\" are not served"},
+		{othersPart, "", ownedSet, false, false, balancer.SeverityError, "VIPs with hold = \"one\" are not served"},
 		{"held addresses", "", heldSet, false, false, balancer.SeverityWarning, "addresses that vipd holds answer on every port that this host listens on"},
 		{marksPart, allowedSet, restrictedSet, false, false, balancer.SeverityError, "source_ranges are not enforced"},
 		{marksPart, "", silentSet, false, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},

@@ -97,14 +97,19 @@ var (
 )
 
 // concerns are what only some frontends ask for: direct, that their packets reach endpoints as they came; clamps, a bound of
-// the segment size; owned, that this host is silent about addresses that another one has.
-type concerns struct{ direct, clamps, owned bool }
+// the segment size; owned, that this host is silent about addresses that another one has; roaming, that connections come from other
+// hosts.
+type concerns struct{ direct, clamps, owned, roaming bool }
 
 // concerns says which of them matter.
 func (w *wanted) concerns() concerns {
-	some := func(m *members) bool { return len(m.count)+len(m.have) > 0 }
-	return concerns{direct: w.mode.LocalIn && some(w.direct), clamps: some(w.clamps), owned: some(w.owned)}
+	return concerns{
+		direct: w.mode.LocalIn && w.direct.some(), clamps: w.clamps.some(), owned: w.owned.some(), roaming: w.mode.Resets && w.answers.some(),
+	}
 }
+
+// some reports whether the set has an entry, or shall have one.
+func (m *members) some() bool { return len(m.count)+len(m.have) > 0 }
 
 // chains are all chains for a mode.
 func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chainOf {
@@ -118,8 +123,8 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 			l.at(restrictedSet, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop),
 			rule(nft.Goto("by-policy")),
 		}},
-		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), append(l.others(with), l.sorted(m, bits, "arriving")...)},
-		{base("output", nft.NAT, nft.Output, sortPriority), l.sorted(m, bits, "by-policy")},
+		{base("prerouting", nft.NAT, nft.Prerouting, sortPriority), append(l.others(with), l.sorted(m, bits, with, "arriving")...)},
+		{base("output", nft.NAT, nft.Output, sortPriority), l.sorted(m, bits, with, "by-policy")},
 		{base("input", nft.Filter, nft.Input, inputPriority), l.input(bits, with.direct)},
 	}
 	all = append(all, l.sizes(m, bits, with.clamps)...)
@@ -146,25 +151,37 @@ func base(name string, kind nft.ChainType, at nft.Point, priority int32) nft.Cha
 	return nft.Chain{Name: name, Hook: &nft.Hook{Type: kind, Point: at, Priority: priority}}
 }
 
-// others keep this host silent about addresses that another one has: what comes by the network of such an address is not for this
-// host, whatever rules a mode has for it. The gate of vipd owner says the same of all packets, but stands only once vipd has told it
-// about the address. Connections from other networks, of containers on this host, say, are served here.
-func (l *layout) others(with concerns) []nft.Rule {
-	if !with.owned {
-		return nil
+// others are the rules about what other hosts serve.
+func (l *layout) others(with concerns) (rules []nft.Rule) {
+	// What comes by the network of an address that another host has is not for this one, whatever rules a mode has for it. The gate
+	// of vipd owner says the same of all packets, but stands only once vipd has told it about the address. Connections from other
+	// networks, of containers on this host, say, are served here.
+	if with.owned {
+		rules = append(rules, rule(nft.In{Of: nft.Daddr, Set: l.sets[ownedSet]}, nft.GoesBack{}, nft.Drop))
 	}
-	return []nft.Rule{rule(nft.In{Of: nft.Daddr, Set: l.sets[ownedSet]}, nft.GoesBack{}, nft.Drop)}
+	// An endpoint may be the first that goes on with a connection which comes from another host. Taken for a new one its packet would
+	// leave untranslated, and the client's next packets would belong to none. The endpoint sends it again, after the client.
+	if with.roaming {
+		from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[answersSet]}
+		rules = append(rules, rule(isTCP, midway, from, nft.Drop))
+	}
+	return rules
 }
 
 // sorted tells the packets that open connections to frontends from all others. Where conntrack alone knows connections, TCP
 // without a SYN that is new to it belongs to one that was cut, or that conntrack has lost: translated anew, maybe for another
 // endpoint, it would hang. Virtual servers leave such packets to the host, which resets them (sloppy_tcp), and so do the
 // sockets of a mode that ends connections itself; connections that these still know go on, unless a mode with resets serves
-// beside them, whose translation such packets meet first.
-func (l *layout) sorted(m dataplane.Needs, bits markBits, then string) (rules []nft.Rule) {
+// beside them, whose translation such packets meet first. To a roaming frontend it belongs to a connection that comes from
+// another host: translated anew, it goes on.
+func (l *layout) sorted(m dataplane.Needs, bits markBits, with concerns, then string) (rules []nft.Rule) {
 	ours := nft.AddBits{Field: nft.CtMark, Bits: bits.ours}
 	if m.Resets {
-		rules = append(rules, rule(isTCP, midway, nft.In{Of: l.place, Set: l.sets[servedSet]}, ours, nft.ResetTCP))
+		stray := []nft.Stmt{isTCP, midway, nft.In{Of: l.place, Set: l.sets[servedSet]}}
+		if with.roaming {
+			stray = append(stray, nft.In{Of: l.place, Set: l.sets[roamingSet], Not: true})
+		}
+		rules = append(rules, rule(append(stray, ours, nft.ResetTCP)...))
 	}
 	rules = append(rules, l.at(specialSet, nft.Goto(then)))
 	if !m.Marked {

@@ -22,7 +22,7 @@ func (g *legacy) restricts(f *balancer.Frontend, enforced bool) error {
 		err = errors.Join(err, g.set(allowedSet).lacking)
 	}
 	for _, p := range g.parts {
-		if p.def.name == marksPart && isRestricted(f) || p.def.name == ownedPart && g.isOwned(f) {
+		if p.def.name == marksPart && isRestricted(f) || p.def.name == othersPart && g.isOwned(f) {
 			err, standing = errors.Join(err, p.failed), standing && p.chains != nil
 		}
 	}

@@ -26,6 +26,8 @@ type plan struct {
 	vips, held, direct cover
 	// owned contain the addresses that another host may have.
 	owned cover
+	// roaming: connections come from other hosts.
+	roaming bool
 	// directed: there are frontends of the last kind, for the rules beside a guard in nf_tables.
 	directed bool
 	// clamps are the bounds of segment sizes, sorted.
@@ -72,8 +74,8 @@ type partDef struct {
 	direct bool
 	// clamps: it is of use only to frontends with a bound of the segment size.
 	clamps bool
-	// owned: it is of use only to frontends on addresses that another host may have.
-	owned  bool
+	// others: it is of use only to frontends on addresses that other hosts have, too.
+	others bool
 	chains func(*plan) []chain
 	jumps  func(*plan) []jump
 	// retired are chains of earlier versions in whose place this one stands.
@@ -98,10 +100,10 @@ func always(jumps ...jump) func(*plan) []jump { return func(*plan) []jump { retu
 // insertion is the line that puts the jump before all that others have there.
 func (j jump) insertion() string { return "-I " + j.base + " 1 " + j.rule }
 
-// ownedPart is the part that keeps this host silent about addresses of others, marksPart the one that restricts, verdictsPart the one that lets our connections through, untrackedPart
+// othersPart is the part about what other hosts serve, marksPart the one that restricts, verdictsPart the one that lets our connections through, untrackedPart
 // the one that keeps connections from being tracked, and clampsPart the one that bounds segment sizes.
 const (
-	ownedPart     = "addresses of others"
+	othersPart    = "other hosts"
 	marksPart     = "marks"
 	verdictsPart  = "verdicts"
 	untrackedPart = "half connections"
@@ -112,7 +114,7 @@ const (
 func parts() []partDef {
 	return []partDef{
 		{name: "held addresses", table: "filter", chains: heldChains, jumps: always(jump{"INPUT", "-j VIPD-HELD"})},
-		{name: ownedPart, table: "mangle", owned: true, chains: ownedChains, jumps: always(jump{"PREROUTING", "-j VIPD-OWNED"})},
+		{name: othersPart, table: "mangle", others: true, chains: otherChains, jumps: always(jump{"PREROUTING", "-j VIPD-OTHERS"})},
 		// Before every mode's own place: IPVS takes traffic before filter OUTPUT, NAT rewrites its destination.
 		{name: marksPart, table: "mangle", special: true, chains: markChains, jumps: always(jump{"PREROUTING", "-j VIPD-PREROUTING"}, jump{"OUTPUT", "-j VIPD-OUTPUT"}), retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
 		{name: untrackedPart, table: "raw", forward: true, direct: true, chains: untrackedChains, jumps: always(jump{"PREROUTING", "-j VIPD-UNTRACKED"}, jump{"OUTPUT", "-j VIPD-UNTRACKED"})},
@@ -145,15 +147,21 @@ func heldChains(p *plan) []chain {
 	return []chain{{"VIPD-HELD", dispatch(p.held, "VIPD-GUARD")}, {"VIPD-GUARD", append(guarded, refusal(p.family)...)}}
 }
 
-// ownedChains drop packets to addresses that another host has, whatever rules a mode has for them: see layout.others. Iptables can't
-// tell by which interface an address is reached, so that connections from other networks meet silence, too.
-func ownedChains(p *plan) []chain {
+// otherChains are layout.others in iptables. It can't tell by which interface an address is reached, so that connections from other
+// networks to what another host has meet silence, too.
+func otherChains(p *plan) []chain {
 	var rules []string
 	for _, n := range p.owned {
 		rules = append(rules, fmt.Sprintf("-d %s -m addrtype ! --dst-type LOCAL %s -j DROP", n, p.in(ownedSet, "dst")))
 	}
-	return []chain{{"VIPD-OWNED", rules}}
+	if p.roaming {
+		rules = append(rules, stray+" "+p.in(answersSet, "src,src")+" -j DROP")
+	}
+	return []chain{{"VIPD-OTHERS", rules}}
 }
+
+// stray matches TCP packets that are new to conntrack and open no connection.
+const stray = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m conntrack --ctstate NEW"
 
 // markChains recognise the packets that open connections to frontends, and mark them and their connections.
 func markChains(p *plan) []chain {
@@ -263,12 +271,17 @@ func verdictChains(p *plan) []chain {
 // lost them. Where conntrack alone knows their endpoints, such a packet was translated anew, maybe for another endpoint,
 // which answers with a reset of its own or, from TIME_WAIT, with none. Virtual servers leave such packets to the
 // host, which resets them (sloppy_tcp), and so do the sockets of a mode that ends connections itself; connections that
-// these still know go on, unless a mode with resets serves beside them, whose translation such packets meet first.
+// these still know go on, unless a mode with resets serves beside them, whose translation such packets meet first. What was
+// translated for an endpoint of a roaming frontend goes on: it comes from another host.
 func (p *plan) cut() []string {
 	if !p.mode.Resets {
 		return nil
 	}
-	return []string{"-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m conntrack --ctstate NEW -j REJECT --reject-with tcp-reset"}
+	rule := stray
+	if p.roaming {
+		rule += " " + p.notIn(answersSet, "dst,dst")
+	}
+	return []string{rule + " -j REJECT --reject-with tcp-reset"}
 }
 
 func verdictJumps(p *plan) []jump {

@@ -22,7 +22,7 @@ type setDef struct {
 	optional bool
 	// ipvs: only the mode of the kernel's virtual servers has a use for it; direct: and only for direct frontends.
 	ipvs, direct bool
-	// native: it is a map of nf_tables; the form in iptables has rules instead.
+	// native: it is for nf_tables alone; the form in iptables has rules instead.
 	native bool
 	// passing: rules add the entries, which are gone soon after.
 	passing *ipset.Passing
@@ -42,6 +42,8 @@ const (
 	heldSet       = "held"       // addresses that vipd added
 	pendingSet    = "pending"    // those of which no frontend was applied yet
 	ownedSet      = "owned"      // addresses that another host may have
+	roamingSet    = "roaming"    // whose connections come from other hosts
+	answersSet    = "answers"    // endpoints of those
 	servedSet     = "served"     // serve, and are applied: of others the mode lets go, and the host's own program may answer there
 	rejectedSet   = "rejected"   // refuse
 	directSet     = "direct"     // are passed on as they are, and answered past this node
@@ -71,6 +73,8 @@ func setDefs() []setDef {
 		{name: neverSet, kind: ipset.HashIPPort, early: true, entries: when(isUnchanged)},
 		{name: allowedSet, kind: ipset.HashIPPortNet, early: true, optional: true, entries: allowed},
 		{name: clampsSet, kind: ipset.HashIPPort, early: true, native: true, entries: clamped},
+		{name: roamingSet, kind: ipset.HashIPPort, early: true, native: true, entries: when(isRoaming)},
+		{name: answersSet, kind: ipset.HashIPPort, early: true, entries: answers},
 		{name: heldSet, kind: ipset.HashIP, early: true},
 		{name: pendingSet, kind: ipset.HashIP, early: true},
 		{name: ownedSet, kind: ipset.HashIP, early: true},
@@ -127,6 +131,21 @@ func isRejected(f *balancer.Frontend) bool {
 }
 
 func isSilent(f *balancer.Frontend) bool { return f.NoEndpoints == balancer.DropClients && !f.Serves() }
+
+func isRoaming(f *balancer.Frontend) bool { return f.Roams }
+
+// answers are the places that connections which come from other hosts are answered from.
+func answers(f *balancer.Frontend) (entries []ipset.Entry) {
+	if !f.Roams {
+		return nil
+	}
+	for _, b := range f.Backends {
+		if e := (ipset.Entry{Addr: b.Addr.Addr(), Port: b.Addr.Port(), Proto: ipset.ProtocolOf(f.Proto)}); e.Addr.Is4() == f.Addr.Is4() {
+			entries = append(entries, e)
+		}
+	}
+	return entries
+}
 
 // tunnels are the endpoints that packets reach in packets to the endpoint.
 func tunnels(f *balancer.Frontend) []ipset.Entry {

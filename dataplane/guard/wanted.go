@@ -23,7 +23,7 @@ type wanted struct {
 	members []*members
 	// Those of members that are asked for most; held are the addresses that vipd added, and pending those among them
 	// that are silent, and owned those that another host may have.
-	frontends, special, held, pending, owned, direct, clamps *members
+	frontends, special, held, pending, owned, direct, clamps, answers *members
 	// unknown counts applied frontends of which nothing is known but where they are.
 	unknown map[ipset.Entry]int
 }
@@ -48,6 +48,7 @@ func newWanted(family inet.Family, o Options) *wanted {
 	}
 	w.frontends, w.special, w.direct = w.set(frontendsSet), w.set(specialSet), w.set(directSet)
 	w.held, w.pending, w.owned, w.clamps = w.set(heldSet), w.set(pendingSet), w.set(ownedSet), w.set(clampsSet)
+	w.answers = w.set(answersSet)
 	w.clamps.disjoint = true
 	w.frontends.veto = func(e ipset.Entry) bool {
 		return w.mode.Marked || w.special.count[e] > 0 || w.special.have[e] && w.special.kept(e)

@@ -53,30 +53,32 @@ type fleet struct {
 	hosts      []*gateway
 	etcd       *etcdkit.Cluster
 	mode       string
+	bin        string // the folder of the programs
 }
 
-func newFleet(t *testing.T, mode string, o etcdkit.Options) *fleet {
+// newFleet starts the hosts. They may have lines of configuration before and after the usual.
+func newFleet(t *testing.T, mode string, o etcdkit.Options, more ...string) *fleet {
 	t.Helper()
-	program.Bin(t)
+	bin := program.Bin(t)
 	l := lab.New(t)
-	f := &fleet{t: t, lab: l, lan: l.Bridge("lan"), other: l.Bridge("other"), client: l.Add("client"), etcd: etcdkit.Start(t, o), mode: mode}
+	f := &fleet{t: t, lab: l, bin: bin, lan: l.Bridge("lan"), other: l.Bridge("other"), client: l.Add("client"), etcd: etcdkit.Start(t, o), mode: mode}
 	f.lan.Join(f.client, "10.9.0.50/16", "fd09::50/64", taken.String()+"/32")
 	for i := range 3 {
-		g := f.join(i+1, f.etcd, "")
+		g := f.join(i+1, f.etcd, more...)
 		g.boot()
 		f.hosts = append(f.hosts, g)
 	}
 	return f
 }
 
-// join adds another host, whose etcd this is, and with lines of configuration besides the usual. Nothing runs on it yet.
-func (f *fleet) join(number int, c *etcdkit.Cluster, more string) *gateway {
+// join adds another host, whose etcd this is, and with lines of configuration before and after the usual. Nothing runs on it yet.
+func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 	f.t.Helper()
 	ns := f.lab.Add(fmt.Sprintf("gw%d", number))
 	f.lan.Join(ns, fmt.Sprintf("10.9.0.%d/16", 10+number), fmt.Sprintf("fd09::%d/64", 10+number))
 	f.other.Join(ns, fmt.Sprintf("10.8.0.%d/24", 10+number))
 	respond(f.t, ns)
-	g := &gateway{t: f.t, ns: ns, bin: program.Bin(f.t), dir: f.t.TempDir()}
+	g := &gateway{t: f.t, ns: ns, bin: f.bin, dir: f.t.TempDir()}
 	var endpoints []string
 	for i, m := range c.Members {
 		if err := ns.Do(func() error {
@@ -93,7 +95,8 @@ func (f *fleet) join(number int, c *etcdkit.Cluster, more string) *gateway {
 	g.http = &http.Client{Timeout: time.Second, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(g.dir, "run", api.OwnerSocket))
 	}}}
-	text := fmt.Sprintf("etcd.endpoints = [%s]\n", strings.Join(endpoints, ", ")) + more + fmt.Sprintf(configuration, ns.Name, 10+number, f.mode)
+	more = append(more, "", "")
+	text := fmt.Sprintf("etcd.endpoints = [%s]\n", strings.Join(endpoints, ", ")) + more[0] + fmt.Sprintf(configuration, ns.Name, 10+number, f.mode) + more[1]
 	if err := os.WriteFile(g.config(), []byte(text), 0o600); err != nil {
 		f.t.Fatal(err)
 	}

@@ -228,7 +228,7 @@ func TestNothingTaken(t *testing.T) {
 	if err := os.WriteFile(password, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	other := f.join(4, second, "")
+	other := f.join(4, second)
 	without := f.join(5, third, fmt.Sprintf("etcd.username = \"half\"\netcd.password_file = %q\n", password))
 	alone := f.alone(second)
 	p := f.probe(append(alone, other, without)...)
