@@ -70,7 +70,6 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change) error {
 		y.edit(e, c)
 	}
 	y.finish(e)
-	lost := y.countedBeforeLocked(e)
 	if err := y.commit(ctx, &e.first); err != nil {
 		return err
 	}
@@ -86,7 +85,7 @@ func (y *family) apply(ctx context.Context, batch []dataplane.Change) error {
 			return err
 		}
 	}
-	y.noteLocked(e, lost)
+	y.noteLocked(e)
 	return nil
 }
 
@@ -222,8 +221,7 @@ func (y *family) finish(e *edit) {
 }
 
 // noteLocked takes in what was committed.
-func (y *family) noteLocked(e *edit, lost []lostCount) {
-	y.endLocked(lost)
+func (y *family) noteLocked(e *edit) {
 	for k, next := range e.next {
 		if next == nil {
 			delete(y.fronts, k)

@@ -95,72 +95,24 @@ func (y *family) counted() map[counters.Backend]uint64 {
 	return y.shown
 }
 
-// fewElements is up to how many elements are read one by one; more are read by a list of all.
-const fewElements = 200
-
-// countedBeforeLocked reads what the elements have counted that an edit deletes.
-func (y *family) countedBeforeLocked(e *edit) (lost []lostCount) {
-	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
-		gone := append(append([]nft.Elem(nil), e.replace[set]...), e.remove[set]...)
-		if len(gone) == 0 {
-			continue
-		}
-		var there []nft.FoundElem
-		var err error
-		if len(gone) <= fewElements {
-			there, err = y.table.Find(y.schema.table, set, gone)
-		} else {
-			there, err = y.table.Elements(y.schema.table, set.Name)
-		}
-		if err != nil {
-			continue // counters are no reason to hold up a change
-		}
-		of := make(map[string]bool, len(gone))
-		for _, g := range gone {
-			of[string(g.Key)] = true
-		}
-		for _, x := range there {
-			if of[string(x.Key)] {
-				lost = append(lost, y.lostLocked(x)...)
-			}
-		}
-	}
-	return lost
-}
-
-// lostCount is what an element had counted that is gone.
-type lostCount struct {
-	of counters.Backend
-	n  uint64
-}
-
-func (y *family) lostLocked(x nft.FoundElem) []lostCount {
-	k, _, ok := keyOf(x.Key, y.schema.table.Family)
-	if f := y.fronts[k]; ok && f != nil && x.Packets > 0 {
-		return []lostCount{{total(f.label, backendOf(x.Data)), x.Packets}}
-	}
-	return nil
-}
-
 // endLocked adds what was counted at elements that are gone to the totals.
-func (y *family) endLocked(lost []lostCount) {
+func (y *family) endLocked(gone []nft.FoundElem) {
 	y.counting.Lock()
 	defer y.counting.Unlock()
-	for _, l := range lost {
-		y.totals.Add(l.of, l.n, time.Now())
+	for _, x := range gone {
+		k, _, ok := keyOf(x.Key, y.schema.table.Family)
+		if f := y.fronts[k]; ok && f != nil && x.Packets > 0 {
+			y.totals.Add(total(f.label, backendOf(x.Data)), x.Packets, time.Now())
+		}
 	}
 }
 
 // countLastLocked adds what all elements have counted to the totals, because they go.
 func (y *family) countLastLocked() {
-	var lost []lostCount
 	for _, set := range []*nft.Set{y.schema.eps, y.schema.ids} {
 		elems, _ := y.table.Elements(y.schema.table, set.Name)
-		for _, x := range elems {
-			lost = append(lost, y.lostLocked(x)...)
-		}
+		y.endLocked(elems)
 	}
-	y.endLocked(lost)
 	y.counting.Lock()
 	defer y.counting.Unlock()
 	y.shown = y.totals.With(map[counters.Backend]uint64{}, time.Now()) // what is said where the table is gone

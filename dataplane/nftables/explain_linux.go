@@ -126,6 +126,9 @@ func (x *lookup) share() error {
 	return nil
 }
 
+// fewElements is how many elements are asked for at once.
+const fewElements = 200
+
 // find reads elements of a set by their keys. Those that are not there are left out.
 func (x *lookup) find(set *nft.Set, keys ...nft.Bytes) (all []nft.FoundElem, err error) {
 	for part := range slices.Chunk(keys, fewElements) {

@@ -78,7 +78,7 @@ func (y *family) forget() {
 	y.fronts, y.chains, y.table.Shape, y.sound = map[balancer.Key]*front{}, map[string]*chain{}, nil, false
 }
 
-// commit makes a transaction.
+// commit makes a transaction, and keeps what the elements had counted that it deletes.
 func (y *family) commit(ctx context.Context, tx *nft.Tx) error {
 	err := y.table.Commit(tx)
 	if tx.Len() > 0 {
@@ -88,6 +88,7 @@ func (y *family) commit(ctx context.Context, tx *nft.Tx) error {
 		y.sound = false // another program may have changed what the transaction builds on
 	} else if tx.Len() > 0 {
 		y.epoch++
+		y.endLocked(tx.Deleted)
 	}
 	return err
 }

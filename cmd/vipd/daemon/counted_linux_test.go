@@ -3,6 +3,8 @@ package daemon_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"net/netip"
 	"strconv"
 	"testing"
 
@@ -102,4 +104,62 @@ func (n *node) firstCount(history string, least, most uint64) uint64 {
 		n.t.Fatalf("%s connections are counted at first, want %d to %d: %s", shown, least, most, history)
 	}
 	return first
+}
+
+// TestCountsWhileServicesChange: each of 30,000 clients sends a datagram while weights change, which replaces all that counts. Each
+// flow is counted once.
+func TestCountsWhileServicesChange(t *testing.T) {
+	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
+		t.Run(string(name), func(t *testing.T) { countsWhileServicesChange(t, name) })
+	}
+}
+
+func countsWhileServicesChange(t *testing.T, name config.ModeName) {
+	lab.New(t)
+	lab.Need(t, "iptables-nft")
+	mode, _ := modes.Find(name)
+	n := &node{t: t, dir: t.TempDir(), modes: []modes.Mode{mode}}
+	n.cleansUp()
+	weigh := func(one, two int) {
+		n.configure(`mode = "userspace"`, fmt.Sprintf("mode = %q", name), fmt.Sprintf(`[iptables]
+backend = "nft"
+[sync]
+min_interval = "1ms"
+[services.dns]
+vips = ["127.58.9.9"]
+ports = [{ port = 53, protocol = "udp" }]
+endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "127.58.9.2", port = 5353, weight = %d }]
+`, one, two))
+	}
+	weigh(1, 1)
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	silent, err := net.ListenPacket("udp", "0.0.0.0:5353")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	const clients = 30_000
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		crowds(t, clients, netip.MustParseAddrPort("127.58.9.9:53"))
+	}()
+	changes := 0
+	for sending := true; sending; changes++ {
+		weigh(1+changes%2*300, 301-changes%2*300)
+		if _, err := n.client.Reload(t.Context(), "the test"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-sent:
+			sending = false
+		default:
+		}
+	}
+	t.Logf("%d changes", changes)
+	wait.For(t, 0, "every flow to be counted once", func() bool {
+		counted := n.metric(`vipd_service_connections_total{port="",service="dns"}`)
+		return counted == fmt.Sprint(clients)
+	})
 }

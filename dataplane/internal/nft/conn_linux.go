@@ -16,6 +16,7 @@ import (
 type Conn struct {
 	sock *nlsock.Socket
 	room int // bytes that the socket takes at once
+	hear int // bytes that it keeps until they are read
 	seq  uint32
 	// events: nil means that Listen was not called.
 	events *events
@@ -31,6 +32,7 @@ func Open() (*Conn, error) {
 	err = s.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // for its texts alone
 		c.room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+		c.hear, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF)
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("preparing a netfilter socket: %w", err), s.Close())
@@ -73,24 +75,32 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Commit carries out the transaction. An error of type *Error names the first step that was refused.
+// echoed is more than the kernel takes of a socket's room for one element that it sends back.
+const echoed = 1 << 10
+
+// Commit carries out the transaction, and fills in its Deleted, unless that is more than the socket may hold: without the right
+// to pass the limit of the system, some 400 elements. An error of type *Error names the first step that was refused.
 func (c *Conn) Commit(t *Tx) error {
 	if t.Len() == 0 {
 		return nil
 	}
 	c.sock.Discard()
+	heard := echoed * t.counting()
+	if err := c.grow(&c.hear, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, heard); err != nil {
+		return err
+	}
 	from := c.seq
-	b, steps := t.encode(from)
-	t.Bytes = len(b)
+	b, steps := t.encode(from, heard <= c.hear)
+	t.Bytes, t.Deleted = len(b), nil
 	c.seq += uint32(len(steps))
-	if err := c.grow(len(b)); err != nil {
+	if err := c.grow(&c.room, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, len(b)+1024); err != nil {
 		return err
 	}
 	if err := c.sock.Send(b); err != nil {
 		return fmt.Errorf("sending a transaction of %d bytes to nf_tables: %w", len(b), err)
 	}
 	last := from + uint32(len(steps)) - 2 // before the end of the batch: acknowledged
-	refused, err := c.answers(last)
+	refused, err := c.answers(last, t)
 	if err != nil || refused == nil {
 		return err
 	}
@@ -114,8 +124,8 @@ type refusal struct {
 	seq uint32
 }
 
-// answers waits for the acknowledgement of message last, or the first refusal.
-func (c *Conn) answers(last uint32) (*refusal, error) {
+// answers waits for the acknowledgement of message last, or the first refusal. What is echoed comes before.
+func (c *Conn) answers(last uint32, t *Tx) (*refusal, error) {
 	for {
 		m, err := c.sock.Answer()
 		if errors.Is(err, unix.ENOBUFS) {
@@ -125,6 +135,9 @@ func (c *Conn) answers(last uint32) (*refusal, error) {
 			return nil, fmt.Errorf("waiting for nf_tables: %w", err)
 		}
 		for m.Next() {
+			if m.Kind == subsystem<<8|msgDelSetElem && len(m.Body) >= 4 {
+				t.Deleted = append(t.Deleted, elementsIn(m.Body[4:])...)
+			}
 			if m.Kind != unix.NLMSG_ERROR {
 				continue
 			}
@@ -158,17 +171,17 @@ func detail(m *nlsock.Messages) string {
 	return ""
 }
 
-// grow makes room for a message of n bytes: a transaction is sent at once. Without the right to pass the limit of the
-// system (a user namespace) that is 2 x net.core.wmem_max.
-func (c *Conn) grow(n int) (err error) {
-	if n+1024 <= c.room {
+// grow makes one of the socket's buffers take n bytes, and notes how many it takes: a transaction is sent at once. Without the right
+// to pass the limit of the system (a user namespace) that is 2 x net.core.wmem_max or rmem_max.
+func (c *Conn) grow(room *int, force, plain, n int) (err error) {
+	if n <= *room {
 		return nil
 	}
 	controlled := c.sock.Control(func(fd uintptr) {
-		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, n) != nil {
-			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, n)
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, force, n) != nil {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, plain, n)
 		}
-		c.room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+		*room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, plain)
 	})
 	return errors.Join(controlled, err)
 }

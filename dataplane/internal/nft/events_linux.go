@@ -31,32 +31,41 @@ type events struct {
 
 // Listen has the kernel tell of transactions from now on, for Foreign. Without the privilege for it nothing is told.
 func (c *Conn) Listen() error {
-	sock, err := nlsock.Open(unix.NETLINK_NETFILTER)
+	sock, err := listen(eventRoom)
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	e := &events{sock: sock, touched: map[Table]uint64{}}
+	if e.own, err = c.sock.Port(); err == nil {
+		e.told, err = c.Generation() // of what was committed before, nothing is told
+	}
+	if err != nil {
+		_ = sock.Close()
+		return fmt.Errorf("listening to nf_tables: %w", err)
+	}
+	c.events = e
+	return nil
+}
+
+// listen opens a socket to which the kernel tells of transactions, and for which it keeps so many bytes.
+func listen(room int) (*nlsock.Socket, error) {
+	sock, err := nlsock.Open(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, err
+	}
 	failed := sock.Control(func(fd uintptr) {
-		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, eventRoom) != nil {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, eventRoom)
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room)
 		}
 		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, eventGroup)
 	})
-	if failed == nil && err == nil {
-		e.own, err = c.sock.Port()
+	if err = errors.Join(failed, err); err != nil {
+		return nil, fmt.Errorf("listening to nf_tables: %w", errors.Join(err, sock.Close()))
 	}
-	if err == nil {
-		e.told, err = c.Generation() // of what was committed before, nothing is told
-	}
-	if err = errors.Join(failed, err); err == nil {
-		c.events = e
-		return nil
-	}
-	_ = sock.Close()
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-		return nil
-	}
-	return fmt.Errorf("listening to nf_tables: %w", err)
+	return sock, nil
 }
 
 // Foreign counts the changes that other programs have made in a table, up to a generation. What the kernel did not tell of counts
@@ -103,5 +112,49 @@ func (e *events) note(m *nlsock.Messages) {
 				e.touched[Table{family, text(a.Value)}]++
 			}
 		}
+	}
+}
+
+// deletedRoom is how much the kernel keeps of a transaction of another program, in bytes: some 20,000 rules, deleted and added.
+const deletedRoom = 64 << 20
+
+// DeletedRules calls rule with the attributes of each rule of a table that is deleted while during runs, and with its chain: the
+// kernel reads a rule's counters once no packet begins to pass it. Of what exceeds deletedRoom, some are missing.
+func DeletedRules(x Table, during func(), rule func(chain string, attrs []byte)) error {
+	sock, err := listen(deletedRoom)
+	if err != nil {
+		during()
+		return err
+	}
+	during()
+	sock.Drain() // the kernel has told before the other program has its answer
+	for {
+		m, err := sock.Receive()
+		if errors.Is(err, unix.ENOBUFS) {
+			continue
+		}
+		if err != nil {
+			return sock.Close()
+		}
+		for m.Next() {
+			if m.Kind == subsystem<<8|msgDelRule && len(m.Body) >= 4 && Family(m.Body[0]) == x.Family {
+				deletedRule(m.Body[4:], x.Name, rule)
+			}
+		}
+	}
+}
+
+func deletedRule(attrs []byte, table string, rule func(chain string, attrs []byte)) {
+	of, chain := "", ""
+	for a := nlsock.In(attrs); a.Next(); {
+		switch a.Kind {
+		case ruleTable:
+			of = text(a.Value)
+		case ruleChain:
+			chain = text(a.Value)
+		}
+	}
+	if of == table {
+		rule(chain, attrs)
 	}
 }

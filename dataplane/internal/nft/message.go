@@ -6,6 +6,8 @@ import "vipd/dataplane/internal/nlsock"
 type message struct {
 	nlsock.Writer
 	seq uint32
+	// echo asks the kernel to send back elements with counters that are deleted.
+	echo bool
 }
 
 // open begins a message.

@@ -75,6 +75,9 @@ type Tx struct {
 	ops []op
 	// Bytes is how large it was when it was last sent.
 	Bytes int
+	// Deleted are the deleted elements of sets that count, as they were when they were last sent: the kernel reads their counters
+	// once no packet finds them any more, and nothing that they counted is lost.
+	Deleted []FoundElem
 }
 
 // op is one step of a transaction.
@@ -90,6 +93,16 @@ type op struct {
 
 // Len is the number of steps.
 func (t *Tx) Len() int { return len(t.ops) }
+
+// counting is how many elements of sets that count are deleted.
+func (t *Tx) counting() (n int) {
+	for i := range t.ops {
+		if o := &t.ops[i]; o.set != nil && o.set.Counter && o.verb == "delete" {
+			n += len(o.elems)
+		}
+	}
+	return n
+}
 
 // Append adds the steps of another transaction.
 func (t *Tx) Append(other *Tx) { t.ops = append(t.ops, other.ops...) }
@@ -225,6 +238,10 @@ func (t *Tx) elements(x Table, s *Set, verb string, kind, flags int, elems []Ele
 		if s.Data != nil {
 			data = s.Data.kind(x.Family).size
 		}
+		flags := flags
+		if m.echo && s.Counter && kind == msgDelSetElem {
+			flags |= flagEcho
+		}
 		for rest := elems; len(rest) > 0; {
 			m.open(kind, flags, x.Family)
 			m.String(elemsTable, x.Name)
@@ -264,9 +281,10 @@ func (o *op) String() string {
 }
 
 // encode writes the transaction as netlink messages that begin with the number seq, and says which step each message is
-// of. Only the last step's message asks to be acknowledged: the kernel reports errors unasked.
-func (t *Tx) encode(seq uint32) (b []byte, steps []int) {
-	m := &message{seq: seq}
+// of. Only the last step's message asks to be acknowledged: the kernel reports errors unasked. With echo the kernel also sends
+// back what Deleted has.
+func (t *Tx) encode(seq uint32, echo bool) (b []byte, steps []int) {
+	m := &message{seq: seq, echo: echo}
 	note := func(step int) {
 		for uint32(len(steps)) < m.seq-seq {
 			steps = append(steps, step)

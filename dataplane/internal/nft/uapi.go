@@ -28,6 +28,7 @@ const (
 	// Flags of messages (linux/netlink.h).
 	flagRequest = 0x1
 	flagAck     = 0x4
+	flagEcho    = 0x8
 	flagExcl    = 0x200
 	flagCreate  = 0x400
 	flagAppend  = 0x800

@@ -148,31 +148,14 @@ func BenchmarkCompare(b *testing.B) {
 	})
 }
 
-// BenchmarkCounts asks for one chain, for 1,000, and for all.
+// BenchmarkCounts asks for all chains.
 func BenchmarkCounts(b *testing.B) {
-	for _, n := range []int{1, 1000} {
-		b.Run(fmt.Sprint(n, " chains"), func(b *testing.B) {
-			loaded(b, func(b *testing.B, tool *Tool, groups []Group) {
-				var chains []string
-				for _, g := range groups[:n] {
-					chains = append(chains, g.Write[0].Name)
-				}
-				for b.Loop() {
-					if counts, err := tool.Counts(b.Context(), "nat", chains); err != nil || len(counts) != n {
-						b.Fatal(len(counts), err)
-					}
-				}
-			})
-		})
-	}
-	b.Run("all", func(b *testing.B) {
-		loaded(b, func(b *testing.B, tool *Tool, groups []Group) {
-			for b.Loop() {
-				if counts, err := tool.FullCounts(b.Context(), "nat", "VIPD-"); err != nil || len(counts) != len(groups) {
-					b.Fatal(len(counts), err)
-				}
+	loaded(b, func(b *testing.B, tool *Tool, groups []Group) {
+		for b.Loop() {
+			if counts, err := tool.FullCounts(b.Context(), "nat", "VIPD-"); err != nil || len(counts) != len(groups) {
+				b.Fatal(len(counts), err)
 			}
-		})
+		}
 	})
 }
 

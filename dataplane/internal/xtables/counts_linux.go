@@ -14,23 +14,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// Counts returns how many packets each rule of the named chains has matched since it was written; in the nat table only the first
-// of each connection is seen. They are, in the order of the rules. Chains that are absent are
-// absent in the result. It takes nft 30 us a chain of 10 rules, and legacy as long as Compare, however few they are.
-func (t *Tool) Counts(ctx context.Context, table string, chains []string) (counts map[string][]uint64, err error) {
-	if t.variant == NFT {
-		counts, err = countsNFT(ctx, t.family, table, chains)
-	} else if err = ctx.Err(); err == nil {
-		named := make(map[string]bool, len(chains))
-		for _, c := range chains {
-			named[c] = true
-		}
-		counts, err = countsLegacy(t.family, table, func(name []byte) bool { return named[string(name)] })
-	}
-	return counts, reading(table, err)
-}
-
-// FullCounts is Counts of all chains whose names begin with prefix.
+// FullCounts returns how many packets each rule of the chains whose names begin with prefix has matched since it was written, in the
+// order of the rules; in the nat table only the first of each connection is seen.
 func (t *Tool) FullCounts(ctx context.Context, table, prefix string) (counts map[string][]uint64, err error) {
 	ours := func(name []byte) bool { return bytes.HasPrefix(name, []byte(prefix)) }
 	if t.variant == NFT {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sort"
 	"strings"
+
+	"vipd/dataplane/internal/nft"
 )
 
 // blockLimit is how much may go into one COMMIT, beyond the first group. 0 is no limit.
@@ -43,18 +45,28 @@ func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done in
 	return t.writer(table, groups).write(ctx, groups)
 }
 
-// WriteCounted is Write, and returns the counters that the named chains had before it, as Counts does. In legacy, where
-// reading them takes a quarter as long as writing, the writer returns what it has read. Counters are no reason not to
-// write: chains whose counters can't be had are absent in the result.
+// WriteCounted is Write, and returns what the rules of the named chains had counted, as FullCounts does. In nft the kernel tells of
+// each rule that is deleted, with its last count. In legacy, where reading them takes a quarter as long as writing, the writer
+// returns what it has read; what rules count until it has written is lost. Counters are no reason not to write: chains whose
+// counters can't be had are absent in the result.
 func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]uint64, err error) {
 	w := t.writer(table, groups)
-	if t.variant == Legacy {
+	if t.variant == Legacy || len(chains) == 0 {
 		w.asked = chains
-	} else if len(chains) > 0 {
-		w.counts, _ = t.Counts(ctx, table, chains)
+		done, err = w.write(ctx, groups)
+		return done, w.counts, err
 	}
-	done, err = w.write(ctx, groups)
-	return done, w.counts, err
+	counts = make(map[string][]uint64, len(chains))
+	for _, name := range chains {
+		counts[name] = nil
+	}
+	write := func() { done, err = w.write(ctx, groups) }
+	_ = nft.DeletedRules(tableOf(t.family, table), write, func(chain string, attrs []byte) {
+		if _, asked := counts[chain]; asked {
+			counts[chain] = append(counts[chain], countOf(attrs))
+		}
+	})
+	return done, counts, err
 }
 
 // writer returns what writes groups.
