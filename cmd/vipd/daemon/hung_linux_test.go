@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -163,7 +162,7 @@ func (n *node) cleansUp() {
 	})
 }
 
-// answersAll asks for all that shows how a node is, without waiting for anything. Where connections can't be listed, it says so.
+// answersAll asks for all that shows how a node is, and has each answer within a second. Where connections can't be listed, it says so.
 func (n *node) answersAll(t *testing.T, connections uint64, unlisted bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
@@ -187,13 +186,9 @@ func (n *node) answersAll(t *testing.T, connections uint64, unlisted bool) {
 			return err
 		},
 	} {
-		if err := ask(); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
+		inTime(t, what, ask)
 	}
 	for _, path := range []string{"/", "/services/web", "/metrics", "/healthz"} {
-		if code, text := n.get(path); code != http.StatusOK {
-			t.Errorf("%s: %d %s", path, code, text)
-		}
+		inTime(t, path, n.shows(path))
 	}
 }

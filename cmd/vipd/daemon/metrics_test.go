@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -72,20 +70,8 @@ func BenchmarkScrape(b *testing.B) {
 	for _, perEndpoint := range []bool{true, false} {
 		for _, services := range []int{100, 10_000} {
 			b.Run(fmt.Sprintf("%dx10/per_endpoint=%v", services, perEndpoint), func(b *testing.B) {
-				dir := b.TempDir()
-				var text strings.Builder
-				fmt.Fprintf(&text, "%s[metrics]\nper_endpoint = %v\n", header, perEndpoint)
-				for i := range services {
-					fmt.Fprintf(&text, "[services.s%d]\nvips = [\"127.70.%d.%d\"]\nports = [{ port = 8080 }]\nendpoints = [", i, i>>8, i&255)
-					for j := range 10 {
-						fmt.Fprintf(&text, "{ address = \"127.90.%d.%d\", port = %d },", i>>8, i&255, 9000+j)
-					}
-					text.WriteString("]\n")
-				}
-				if err := os.WriteFile(filepath.Join(dir, "vipd.toml"), []byte(text.String()), 0o600); err != nil {
-					b.Fatal(err)
-				}
-				n := &node{t: b, dir: dir}
+				n := &node{t: b, dir: b.TempDir()}
+				n.write(fmt.Sprintf("[metrics]\nper_endpoint = %v\n", perEndpoint) + large(services))
 				n.start()
 				defer func() { n.stop() }()
 				for b.Loop() {
