@@ -139,7 +139,7 @@ endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "
 		t.Fatal(err)
 	}
 	defer func() { _ = silent.Close() }()
-	const clients = 30_000
+	clients := wait.Load(30_000)
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
