@@ -14,20 +14,19 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/snap"
 	"vipd/store"
-	"vipd/store/memory"
 	"vipd/store/storetest"
 	"vipd/test/wait"
 )
 
 // TestJoinedIsASource runs the suite of all sources over a fleet beside which the node has nothing of its own.
 func TestJoinedIsASource(t *testing.T) {
-	storetest.Run(t, func(*testing.T) storetest.Place { return fleetPlace{memory.New()} })
+	storetest.Run(t, func(*testing.T) storetest.Place { return fleetPlace{storetest.NewMemory()} })
 }
 
-type fleetPlace struct{ fleet *memory.Source }
+type fleetPlace struct{ fleet *storetest.Memory }
 
 func (p fleetPlace) Source() store.Source {
-	return struct{ store.Source }{&store.Joined{Local: memory.New(), Fleet: p.fleet}} // memory has nothing to reload
+	return struct{ store.Source }{&store.Joined{Local: storetest.NewMemory(), Fleet: p.fleet}} // memory has nothing to reload
 }
 func (p fleetPlace) Write(name balancer.Name, fields map[string]any) {
 	p.fleet.Define(name, fields, nil)
@@ -38,7 +37,7 @@ func (p fleetPlace) Delete(name balancer.Name) { p.fleet.Delete(name) }
 func TestJoined(t *testing.T) {
 	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		local, fleet := memory.New(), memory.New()
+		local, fleet := storetest.NewMemory(), storetest.NewMemory()
 		last := follow(t, &store.Joined{Local: local, Fleet: fleet})
 		for range 30 {
 			step(r, local, fleet)
@@ -80,7 +79,7 @@ func follow(t *testing.T, s store.Source) func() store.Snapshot {
 	}
 }
 
-func step(r *rand.Rand, local, fleet *memory.Source) {
+func step(r *rand.Rand, local, fleet *storetest.Memory) {
 	name := balancer.Name(fmt.Sprintf("s%d", r.IntN(4)))
 	addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(3))})
 	id, target := balancer.EndpointID{Service: name, ID: addr.String()}, balancer.Target{Service: name, Addr: addr}
@@ -152,7 +151,7 @@ func describe(s store.Snapshot) string {
 
 // TestJoinedTells has problems name both places, and trouble of either be told.
 func TestJoinedTells(t *testing.T) {
-	local, fleet := memory.New(), memory.New()
+	local, fleet := storetest.NewMemory(), storetest.NewMemory()
 	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})
 	fleet.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}})
 	last := follow(t, &store.Joined{Local: local, Fleet: away{fleet, errors.New("etcd is away")}})
@@ -185,7 +184,7 @@ func (a away) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 // TestJoinedEnds has one source's end be the end of both.
 func TestJoinedEnds(t *testing.T) {
 	want := errors.New("it can't go on")
-	j := &store.Joined{Local: memory.New(), Fleet: ending{want}}
+	j := &store.Joined{Local: storetest.NewMemory(), Fleet: ending{want}}
 	if err := j.Watch(t.Context(), func(store.Snapshot) { t.Error("published one without the other") }); !errors.Is(err, want) {
 		t.Errorf("Watch returns %v, want %v", err, want)
 	}

@@ -1,4 +1,4 @@
-package memory
+package storetest
 
 import (
 	"cmp"
@@ -13,20 +13,20 @@ import (
 	"vipd/store"
 )
 
-// Source holds services, endpoints and overrides in memory. Its methods may be called by several goroutines at once,
-// before and while Watch runs. What it is given must not be changed afterwards.
-type Source struct {
+// Memory is a source that a test fills itself with services, endpoints and overrides. Its methods may be called by several
+// goroutines at once, before and while Watch runs. What it is given must not be changed afterwards.
+type Memory struct {
 	mu       sync.Mutex
 	state    store.Snapshot
 	problems map[balancer.Name][]balancer.Problem
 	watchers map[wake.Signal]bool
 }
 
-var _ store.Source = (*Source)(nil)
+var _ store.Source = (*Memory)(nil)
 
-// New returns an empty source.
-func New() *Source {
-	return &Source{
+// NewMemory returns an empty source.
+func NewMemory() *Memory {
+	return &Memory{
 		state:    store.Snapshot{Revision: 1, Connected: true},
 		problems: map[balancer.Name][]balancer.Problem{}, watchers: map[wake.Signal]bool{},
 	}
@@ -34,7 +34,7 @@ func New() *Source {
 
 // Watch publishes the state, now and after changes, until ctx ends. Changes that are made while publish runs are
 // published together. Several may watch.
-func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
+func (s *Memory) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	changed := wake.New()
 	s.mu.Lock()
 	s.watchers[changed] = true
@@ -59,14 +59,14 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 }
 
 // Snapshot returns the state as it is now.
-func (s *Source) Snapshot() store.Snapshot {
+func (s *Memory) Snapshot() store.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state
 }
 
 // Set adds a service, or replaces the one of its name.
-func (s *Source) Set(service *balancer.Service) {
+func (s *Memory) Set(service *balancer.Service) {
 	s.change(func(next *store.Snapshot) {
 		delete(s.problems, service.Name)
 		next.Services = set(next.Services, service.Name, service)
@@ -75,7 +75,7 @@ func (s *Source) Set(service *balancer.Service) {
 
 // Define is Set for a service as users write it, as balancer.DecodeService reads it. A definition with an error leaves
 // the service as it was, and its problems are published and returned.
-func (s *Source) Define(name balancer.Name, fields, defaults map[string]any) []balancer.Problem {
+func (s *Memory) Define(name balancer.Name, fields, defaults map[string]any) []balancer.Problem {
 	origin := balancer.Origin{Key: "memory/" + string(name)}
 	where := func(string) balancer.Origin { return origin }
 	service, problems := balancer.DecodeService(name, fields, defaults, where, balancer.SeverityError)
@@ -89,7 +89,7 @@ func (s *Source) Define(name balancer.Name, fields, defaults map[string]any) []b
 }
 
 // Delete removes a service, if it is there.
-func (s *Source) Delete(name balancer.Name) {
+func (s *Memory) Delete(name balancer.Name) {
 	s.change(func(next *store.Snapshot) {
 		delete(s.problems, name)
 		next.Services = next.Services.Delete(name)
@@ -97,28 +97,23 @@ func (s *Source) Delete(name balancer.Name) {
 }
 
 // SetEndpoint adds an endpoint that is published apart from its service, or replaces the one of its ID.
-func (s *Source) SetEndpoint(id balancer.EndpointID, endpoint *balancer.Endpoint) {
+func (s *Memory) SetEndpoint(id balancer.EndpointID, endpoint *balancer.Endpoint) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = set(next.Endpoints, id, endpoint) })
 }
 
 // DeleteEndpoint removes an endpoint that was published apart from its service, if it is there.
-func (s *Source) DeleteEndpoint(id balancer.EndpointID) {
+func (s *Memory) DeleteEndpoint(id balancer.EndpointID) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = next.Endpoints.Delete(id) })
 }
 
 // SetOverride says something of endpoints by hand, in place of what was said before.
-func (s *Source) SetOverride(target balancer.Target, override *balancer.Override) {
+func (s *Memory) SetOverride(target balancer.Target, override *balancer.Override) {
 	s.change(func(next *store.Snapshot) { next.Overrides = set(next.Overrides, target, override) })
 }
 
 // DeleteOverride takes back what was said of endpoints by hand.
-func (s *Source) DeleteOverride(target balancer.Target) {
+func (s *Memory) DeleteOverride(target balancer.Target) {
 	s.change(func(next *store.Snapshot) { next.Overrides = next.Overrides.Delete(target) })
-}
-
-// Disconnect behaves as if the place could not be read because of err; nil means as if it could again.
-func (s *Source) Disconnect(err error) {
-	s.change(func(next *store.Snapshot) { next.Connected, next.Err = err == nil, err })
 }
 
 // set sets a value, unless an equal one is there: that keeps its pointer.
@@ -130,7 +125,7 @@ func set[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[
 }
 
 // change makes one change, and wakes those who watch if it makes a difference.
-func (s *Source) change(edit func(*store.Snapshot)) {
+func (s *Memory) change(edit func(*store.Snapshot)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := s.state
