@@ -158,16 +158,16 @@ type Health struct {
 // Override is what an operator said of endpoints by hand; it wins over what their definition says.
 type Override struct {
 	// Weight replaces the weight, unless nil.
-	Weight *int `json:"weight,omitempty"`
+	Weight *int `toml:"weight" json:"weight,omitempty" range:"0,65535"`
 	// Draining replaces the draining flag, unless nil.
-	Draining *bool `json:"draining,omitempty"`
+	Draining *bool `toml:"draining" json:"draining,omitempty"`
 	// Until ends the connections that are left of a drain at that time; zero is never.
-	Until time.Time `json:"until,omitzero"`
+	Until time.Time `toml:"until" json:"until,omitzero"`
 	// By and Reason say who did it and why.
-	By     string `json:"by,omitempty"`
-	Reason string `json:"reason,omitempty"`
+	By     string `toml:"by" json:"by,omitempty"`
+	Reason string `toml:"reason" json:"reason,omitempty"`
 	// Expires is when the override itself lapses; zero is never. Who publishes overrides removes it then.
-	Expires time.Time `json:"expires,omitzero"`
+	Expires time.Time `toml:"expires" json:"expires,omitzero"`
 }
 
 // Verdict is what is known of a target's health. The zero value means unknown: used while nothing better is known.

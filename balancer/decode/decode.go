@@ -173,7 +173,7 @@ func (d *decoder) unknown(plan []field, tree map[string]any) {
 			continue
 		}
 		back := d.enter(key)
-		d.problem("unknown field%s", didYouMean(key, names))
+		d.problem("unknown field%s", DidYouMean(key, names))
 		d.problems[len(d.problems)-1].Unknown = true
 		d.leave(back)
 	}

@@ -22,8 +22,8 @@ func Nearest(word string, known []string) string {
 	return best
 }
 
-// didYouMean ends a sentence with the nearest of known, if one is near.
-func didYouMean(word string, known []string) string {
+// DidYouMean ends a sentence with the nearest of known, if one is near.
+func DidYouMean(word string, known []string) string {
 	if n := Nearest(word, known); n != "" {
 		return fmt.Sprintf("; did you mean %q?", n)
 	}

@@ -23,7 +23,7 @@ func (d *decoder) str(v reflect.Value, raw any) {
 	}
 	if e, ok := v.Interface().(Values); ok {
 		if values := e.Values(); !slices.Contains(values, s) {
-			d.problem("%q is not one of %s%s", shorten(s), strings.Join(values, ", "), didYouMean(s, values))
+			d.problem("%q is not one of %s%s", shorten(s), strings.Join(values, ", "), DidYouMean(s, values))
 			return
 		}
 	}

@@ -21,19 +21,17 @@ import (
 const healthVersion = 1
 
 type checkerText struct {
-	Version int  `json:"version"`
-	Exec    bool `json:"exec,omitempty"`
+	Version int `json:"version"`
+	quorum.Checker
 }
 
+// voteText has up, down or, from who can't carry out the check, unknown as verdict.
 type voteText struct {
 	Version int `json:"version"`
-	// Verdict is up, down or, from who can't carry out the check, unknown.
-	Verdict string    `json:"verdict"`
-	Since   time.Time `json:"since"`
-	Cause   string    `json:"cause,omitempty"`
+	quorum.Vote
 }
 
-const abstains = "unknown"
+const abstains balancer.Verdict = "unknown"
 
 // precision is that of the times of votes.
 const precision = time.Millisecond
@@ -42,7 +40,8 @@ const precision = time.Millisecond
 const longestCause = 200
 
 func encodeVote(v *quorum.Vote) ([]byte, error) {
-	text := voteText{Version: healthVersion, Verdict: string(v.Verdict), Since: v.Since.UTC().Round(precision), Cause: v.Cause}
+	text := voteText{healthVersion, *v}
+	text.Since = v.Since.UTC().Round(precision)
 	if v.Verdict == balancer.HealthUnknown {
 		text.Verdict = abstains
 	}
@@ -53,7 +52,7 @@ func encodeVote(v *quorum.Vote) ([]byte, error) {
 }
 
 func encodeChecker(c quorum.Checker) ([]byte, error) {
-	return json.Marshal(checkerText{healthVersion, c.Exec})
+	return json.Marshal(checkerText{healthVersion, c})
 }
 
 // posted is what one key below health/ says: that a node is there, or its vote.
@@ -99,20 +98,20 @@ func (k Keys) readHealth(key string, value []byte) (posted, error) {
 		if err = json.Unmarshal(value, &text); err == nil {
 			err = checkVersion(text.Version)
 		}
-		p.checker = &quorum.Checker{Exec: text.Exec}
+		p.checker = &text.Checker
 		return p, err
 	}
 	var text voteText
 	if err = json.Unmarshal(value, &text); err == nil {
 		err = checkVersion(text.Version)
 	}
-	p.vote = &quorum.Vote{Verdict: balancer.Verdict(text.Verdict), Since: text.Since, Cause: text.Cause}
+	p.vote = &text.Vote
 	switch {
 	case err != nil:
 	case text.Verdict == abstains:
-		p.vote.Verdict = balancer.HealthUnknown
-	case p.vote.Verdict != balancer.HealthUp && p.vote.Verdict != balancer.HealthDown:
-		err = fmt.Errorf("%s is no verdict", quote(text.Verdict))
+		text.Verdict = balancer.HealthUnknown
+	case text.Verdict != balancer.HealthUp && text.Verdict != balancer.HealthDown:
+		err = fmt.Errorf("%s is no verdict", quote(string(text.Verdict)))
 	}
 	return p, err
 }

@@ -172,14 +172,14 @@ func (c NodeConfig) text(fields map[string]any, was bool) (edited, error) {
 // NodeConfig is what a node is told in etcd (nodes/NODE/config). It wins over the node's own file.
 type NodeConfig struct {
 	// Mode is the mode that the node is to use: auto, ipvs, iptables or userspace; "" means its file says it.
-	Mode string `json:"mode,omitempty"`
+	Mode string `toml:"mode" json:"mode,omitempty"`
 	// Zone is where the node is; "" means its file says it.
-	Zone string `json:"zone,omitempty"`
+	Zone string `toml:"zone" json:"zone,omitempty"`
 	// Standby: the node gives its VIPs with one owner away, and takes none.
-	Standby bool `json:"standby,omitempty"`
+	Standby bool `toml:"standby" json:"standby,omitempty"`
 	// By and Reason say who set it last, and why.
-	By     string `json:"by,omitempty"`
-	Reason string `json:"reason,omitempty"`
+	By     string `toml:"by" json:"by,omitempty"`
+	Reason string `toml:"reason" json:"reason,omitempty"`
 }
 
 // Says reports whether the node is told anything. It is false for a note, which says who took its settings back.
@@ -237,35 +237,21 @@ type NodeDrain struct {
 // MaxNodeProblems is how many problems a status names.
 const MaxNodeProblems = 20
 
-// nodeConfigFields are those of a NodeConfig as etcd holds it.
-type nodeConfigFields struct {
-	Mode    nodeMode `toml:"mode"`
-	Zone    string   `toml:"zone"`
-	Standby bool     `toml:"standby"`
-	By      string   `toml:"by"`
-	Reason  string   `toml:"reason"`
-}
-
-// nodeMode is a mode that a node may be told; a newer version's is an error here, and the last good one stays.
-type nodeMode string
-
-// Values lists what may be written.
-func (nodeMode) Values() []string { return balancer.ModeNames() }
-
 // Check says what is wrong with c; nil means nothing.
 func (c NodeConfig) Check() error {
-	if modes := nodeMode("").Values(); c.Mode != "" && !slices.Contains(modes, c.Mode) {
-		return fmt.Errorf("%q is not a mode: %q are possible", c.Mode, modes)
+	if modes := balancer.ModeNames(); c.Mode != "" && !slices.Contains(modes, c.Mode) {
+		return fmt.Errorf("%q is not a mode: %q are possible%s", c.Mode, modes, decode.DidYouMean(c.Mode, modes))
 	}
 	return nil
 }
 
-// decodeNodeConfig reads the table of a node's configuration. It is nil if anything in it is an error.
+// decodeNodeConfig reads the table of a node's configuration. It is nil if anything in it is an error, such as the mode of a
+// newer version.
 func decodeNodeConfig(fields map[string]any, origin balancer.Origin) (*NodeConfig, []balancer.Problem) {
-	var f nodeConfigFields
+	var c NodeConfig
 	var problems []balancer.Problem
 	good := true
-	for _, p := range decode.Into(&f, fields) {
+	for _, p := range decode.Into(&c, fields) {
 		severity := balancer.SeverityError
 		if p.Unknown {
 			severity = balancer.SeverityWarning
@@ -273,8 +259,11 @@ func decodeNodeConfig(fields map[string]any, origin balancer.Origin) (*NodeConfi
 		good = good && p.Unknown
 		problems = append(problems, balancer.Problem{Severity: severity, Origin: origin, Field: p.Path, Text: p.Text})
 	}
+	if err := c.Check(); err != nil {
+		return nil, append(problems, balancer.Problem{Severity: balancer.SeverityError, Origin: origin, Field: "mode", Text: err.Error()})
+	}
 	if !good {
 		return nil, problems
 	}
-	return &NodeConfig{Mode: string(f.Mode), Zone: f.Zone, Standby: f.Standby, By: f.By, Reason: f.Reason}, problems
+	return &c, problems
 }

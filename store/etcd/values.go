@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/decode"
@@ -78,26 +77,16 @@ func problem(service balancer.Name, origin balancer.Origin, text string) []balan
 	return []balancer.Problem{{Severity: balancer.SeverityError, Service: service, Origin: origin, Text: text}}
 }
 
-// overrideFields are those of an override as etcd holds them.
-type overrideFields struct {
-	Weight   *int      `toml:"weight" range:"0,65535"`
-	Draining *bool     `toml:"draining"`
-	Until    time.Time `toml:"until"`
-	By       string    `toml:"by"`
-	Reason   string    `toml:"reason"`
-	Expires  time.Time `toml:"expires"`
-}
-
 // decodeOverride reads the table of an override. The override is nil if anything in it is an error.
 func decodeOverride(service balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Override, []balancer.Problem) {
-	var f overrideFields
+	var o balancer.Override
 	var problems []balancer.Problem
 	good := true
 	add := func(severity balancer.Severity, field, text string) {
 		problems = append(problems, balancer.Problem{Severity: severity, Service: service, Origin: origin, Field: field, Text: text})
 		good = good && severity != balancer.SeverityError
 	}
-	for _, p := range decode.Into(&f, fields) {
+	for _, p := range decode.Into(&o, fields) {
 		switch {
 		case p.Unknown:
 			add(balancer.SeverityWarning, p.Path, p.Text)
@@ -107,15 +96,14 @@ func decodeOverride(service balancer.Name, fields map[string]any, origin balance
 			add(balancer.SeverityError, p.Path, p.Text)
 		}
 	}
-	if note := f.By != "" || f.Reason != ""; good && !note && f.Weight == nil && f.Draining == nil {
+	if note := o.By != "" || o.Reason != ""; good && !note && !o.Says() {
 		add(balancer.SeverityError, "", "an override says nothing without weight or draining")
 	}
 	if !good {
 		return nil, problems
 	}
-	return &balancer.Override{
-		Weight: f.Weight, Draining: f.Draining, Until: f.Until.UTC(), By: f.By, Reason: f.Reason, Expires: f.Expires.UTC(),
-	}, problems
+	o.Until, o.Expires = o.Until.UTC(), o.Expires.UTC()
+	return &o, problems
 }
 
 // encode writes a value for people to read: on one line per entry, names sorted.

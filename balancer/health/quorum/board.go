@@ -18,7 +18,7 @@ func (n Node) Compare(other Node) int { return cmp.Compare(n, other) }
 // Checker is what a node says of itself as one that checks.
 type Checker struct {
 	// Exec: it may run the programs that services ask for.
-	Exec bool
+	Exec bool `json:"exec,omitempty"`
 }
 
 // Ballot is whose vote about what it is.
@@ -35,11 +35,11 @@ func (b Ballot) Compare(other Ballot) int {
 // Vote is what a node has found of a target.
 type Vote struct {
 	// Verdict is what its checks came to; unknown: it can't carry them out, and abstains.
-	Verdict balancer.Verdict
+	Verdict balancer.Verdict `json:"verdict"`
 	// Since is when they did, by the node's own clock.
-	Since time.Time
+	Since time.Time `json:"since,omitzero"`
 	// Cause is the result that decided, in words.
-	Cause string
+	Cause string `json:"cause,omitempty"`
 }
 
 // Board is what the nodes of a fleet have said. It is a value: what is on it never changes.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/balancer/health/quorum"
 	"vipd/cmd/internal/events"
 	"vipd/dataplane"
 	"vipd/dataplane/explain"
@@ -226,18 +227,10 @@ type FleetCheck struct {
 	// Alone: this node can't rely on the others (etcd is away, or no node checks), and goes by its own checks.
 	Alone bool `json:"alone,omitempty"`
 	// Checkers are the nodes that check it, Votes what they have found, by node.
-	Checkers []string             `json:"checkers"`
-	Votes    map[string]FleetVote `json:"votes"`
+	Checkers []quorum.Node               `json:"checkers"`
+	Votes    map[quorum.Node]quorum.Vote `json:"votes"`
 	// Here says what this node has found, where that is not what the fleet goes by.
 	Here string `json:"here,omitempty"`
-}
-
-// FleetVote is what one node has found.
-type FleetVote struct {
-	// Verdict is up or down; "" means it can't carry out the check. Since is when, by its own clock, and Cause why.
-	Verdict balancer.Verdict `json:"verdict"`
-	Since   time.Time        `json:"since,omitzero"`
-	Cause   string           `json:"cause,omitempty"`
 }
 
 // Frontend is one compiled key and how far the dataplane is with it.

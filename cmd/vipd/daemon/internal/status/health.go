@@ -30,13 +30,7 @@ func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.Status, standing quorum.Standing) *api.Check {
 	c := v.ownCheckOf(s, own)
 	c.At = v.State.Checked.At(t).At.String()
-	c.Fleet = &api.FleetCheck{Alone: standing.Alone, Votes: map[string]api.FleetVote{}}
-	for _, n := range standing.Checkers {
-		c.Fleet.Checkers = append(c.Fleet.Checkers, string(n))
-	}
-	for n, vote := range standing.Votes {
-		c.Fleet.Votes[string(n)] = api.FleetVote(vote)
-	}
+	c.Fleet = &api.FleetCheck{Alone: standing.Alone, Checkers: standing.Checkers, Votes: standing.Votes}
 	c.Since = standing.Since
 	if standing.Alone {
 		return c
