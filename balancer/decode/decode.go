@@ -99,9 +99,10 @@ func (d *decoder) wrong(wanted string, raw any) {
 }
 
 // Join returns the path of the field called name in the table at path.
-func Join(path, name string) string { return string(appendName([]byte(path), name)) }
+func Join(path, name string) string { return string(AppendName([]byte(path), name)) }
 
-func appendName(path []byte, name string) []byte {
+// AppendName is Join for paths that are put together in one buffer.
+func AppendName(path []byte, name string) []byte {
 	if len(path) > 0 {
 		path = append(path, '.')
 	}
@@ -114,7 +115,7 @@ func appendName(path []byte, name string) []byte {
 // enter moves the path to the field called name and returns the length to go back to.
 func (d *decoder) enter(name string) int {
 	back := len(d.path)
-	d.path = appendName(d.path, name)
+	d.path = AppendName(d.path, name)
 	return back
 }
 

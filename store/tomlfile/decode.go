@@ -36,7 +36,7 @@ func decodeServices(doc *Document, defaults map[string]any, old *contents) (map[
 }
 
 func decodeService(doc *Document, folder string, name balancer.Name, raw any, defaults map[string]any) (definition[balancer.Service], []balancer.Problem) {
-	path := string(appendKey([]byte("services"), string(name)))
+	path := decode.Join("services", string(name))
 	fields, ok := raw.(map[string]any)
 	if ok {
 		service, problems := balancer.DecodeService(name, balancer.ResolvePaths(fields, folder), defaults, doc.Under(path), balancer.SeverityError)
@@ -54,7 +54,7 @@ func decodeVIPs(doc *Document, old *contents) (map[netip.Addr]definition[balance
 	var vips map[netip.Addr]definition[balancer.VIP]
 	in := interner{}
 	for _, key := range slices.Sorted(maps.Keys(table)) {
-		path := string(appendKey([]byte("vips"), key))
+		path := decode.Join("vips", key)
 		fields, ok := in.own(table[key]).(map[string]any)
 		if !ok {
 			problems = append(problems, doc.noTable(path, table[key]))
@@ -119,7 +119,7 @@ func strangers(doc *Document, main string) []balancer.Problem {
 		if key == "services" || key == "vips" {
 			continue
 		}
-		path := string(appendKey(nil, key))
+		path := decode.Join("", key)
 		text := "only [services.NAME] and [vips.\"ADDRESS\"] tables belong in this file"
 		fields, _ := doc.tree[key].(map[string]any)
 		switch {

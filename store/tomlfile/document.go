@@ -6,7 +6,6 @@ import (
 	"maps"
 	"path/filepath"
 	"reflect"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -158,27 +157,7 @@ func lines(text string, depth int, without ...string) map[string]mark {
 	return marks
 }
 
-// appendKey writes a key as it stands in paths: as it is, or in quotes.
-func appendKey(path []byte, key string) []byte {
-	if len(path) > 0 {
-		path = append(path, '.')
-	}
-	if isBare(key) {
-		return append(path, key...)
-	}
-	return strconv.AppendQuote(path, key)
-}
-
-// isBare reports whether TOML takes key without quotes.
-func isBare(key string) bool {
-	for i := range len(key) {
-		if !isBareByte(key[i]) {
-			return false
-		}
-	}
-	return key != ""
-}
-
+// isBareByte reports whether keys without quotes may have c.
 func isBareByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 }

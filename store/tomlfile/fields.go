@@ -31,10 +31,8 @@ type fieldScan struct {
 	// service is the one that the text is in, "" outside of them; prefix is its path and a dot, line its line.
 	service, prefix string
 	line            int
-	// at has the lines of its fields so far, but for those that are where what is around them is; last is the latest of them.
-	at       map[string]int
-	last     string
-	lastLine int
+	// at has the lines of its fields so far, but for those that are where what is around them is.
+	at map[string]int
 	// text is what is known of the service, as FieldLines.
 	text         []byte
 	paths, texts interner
@@ -47,7 +45,7 @@ func (f *fieldScan) enter(path []byte) {
 	}
 	f.leave()
 	name, found := strings.CutPrefix(string(path), "services.")
-	if !found || !isBare(name) {
+	if !found || strings.HasPrefix(name, `"`) {
 		return // quoted names are no services' names
 	}
 	f.service, f.prefix = name, string(path)+"."
@@ -61,22 +59,17 @@ func (f *fieldScan) leave() {
 		f.of[f.service] = balancer.FieldLines(f.texts.bytes(f.text))
 	}
 	clear(f.at)
-	f.service, f.last, f.text = "", "", f.text[:0]
+	f.service, f.text = "", f.text[:0]
 }
 
 // field notes a field. Where one is told of again, the first time counts: an array of tables is where its first element is.
 func (f *fieldScan) field(path []byte, line int) {
-	if f.last != "" && line == f.lastLine && len(path) > len(f.last) && string(path[:len(f.last)]) == f.last {
-		if next := path[len(f.last)]; next == '.' || next == '[' {
-			return // most of all: a field of an element on a line of its own
-		}
-	}
 	if _, known := f.at[string(path)]; known || line == f.around(path) {
 		return
 	}
-	f.last, f.lastLine = f.paths.bytes(path), line
-	f.at[f.last] = line
-	f.text = balancer.AppendFieldLine(f.text, f.last, line-f.line)
+	field := f.paths.bytes(path)
+	f.at[field] = line
+	f.text = balancer.AppendFieldLine(f.text, field, line-f.line)
 }
 
 // around is the line of the nearest known thing around path.

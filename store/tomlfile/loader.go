@@ -26,9 +26,8 @@ type loader struct {
 	// path of the main file; "" where there is only a place.
 	path string
 	main mainFile
-	// given is the text of the main file where it is not to be read; nil means it is.
-	given     []byte
-	givenInfo os.FileInfo
+	// readFile is the function of that name, but where the text of the main file is at hand.
+	readFile func(path string) ([]byte, os.FileInfo, writers, error)
 	// place is the file or folder of [store].path; "" means there is none. placeErr is why it can't be read.
 	place    string
 	placeErr error
@@ -57,7 +56,7 @@ type look struct {
 }
 
 func newLoader(main, place string) *loader {
-	return &loader{path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace}
+	return &loader{path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readFile: readFile}
 }
 
 // load looks, and reports whether the snapshot says something else now.
@@ -78,7 +77,7 @@ func (l *loader) load(what look) bool {
 // renew makes the snapshot what was merged, and reports whether it says something else now.
 func (l *loader) renew() bool {
 	next := store.Snapshot{Services: l.merge.services.values, VIPs: l.merge.vips.values, Revision: l.state.Revision}
-	next.Err = cmp.Or(l.main.err, l.placeErr, l.placeFileErr())
+	next.Err = cmp.Or(l.fileErr(l.path), l.placeErr, l.fileErr(l.place))
 	next.Connected = next.Err == nil
 	next.Problems = l.problems()
 	next.Settings = l.settings()
@@ -103,9 +102,9 @@ func (l *loader) problems() []balancer.Problem {
 	return problems
 }
 
-// placeFileErr is why the place can't be read where it is one file, which is there. Files of a folder are on their own.
-func (l *loader) placeFileErr() error {
-	if c := l.merge.files[l.place]; c != nil {
+// fileErr is why the main file can't be read, or the place where that is one file. Files of a folder are on their own.
+func (l *loader) fileErr(path string) error {
+	if c := l.merge.files[path]; c != nil {
 		return c.err
 	}
 	return nil
@@ -232,38 +231,54 @@ func (l *loader) readAll(found map[string]os.FileInfo, what look) {
 	}
 	running.Wait()
 	for i, path := range paths {
-		l.unsettled = l.unsettled || fresh[i].unsettled
-		l.merge.put(path, fresh[i])
+		l.take(path, fresh[i])
 	}
+}
+
+// take merges what the file at path holds now.
+func (l *loader) take(path string, fresh *contents) {
+	l.unsettled = l.unsettled || fresh.unsettled
+	l.merge.put(path, fresh)
 }
 
 // read reads one file of the place. It changes nothing of the loader: several run at once.
 func (l *loader) read(path string, old *contents, what look) *contents {
+	fresh, doc := l.parse(path, old, what)
+	if doc != nil {
+		fresh.define(doc, l.defaults, old)
+		fresh.problems = append(fresh.problems, strangers(doc, l.path)...)
+	}
+	return fresh
+}
+
+// parse reads the file at path. Doc has the tables that fresh is still to be given. It is nil where those of old stay: nothing has
+// changed, the file can't be read, or it is being written.
+func (l *loader) parse(path string, old *contents, what look) (fresh *contents, doc *Document) {
 	t, err := l.readText(path)
 	if err != nil {
-		return old.broken(path, err, []balancer.Problem{unreadable(path, err)})
+		return old.broken(path, err, []balancer.Problem{unreadable(path, err)}), nil
 	}
 	if kept := l.reread(old, &t, what); kept != nil {
-		return kept
+		return kept, nil
 	}
 	doc, problems := Parse(path, t.bytes)
-	if doc == nil {
-		return old.seen(&t, l.round).broken(path, nil, problems)
+	switch {
+	case doc == nil:
+		return old.seen(&t, l.round).broken(path, nil, problems), nil
+	case path == l.path && len(doc.tree) == 0 && !what.empty && l.main.says():
+		return l.emptied(old, &t, what), nil
+	case l.isCut(old, doc, &t, what):
+		return old.unchanged(false), nil
 	}
-	if l.isCut(old, doc, &t, what) {
-		return old.unchanged(false)
-	}
-	c := (*contents)(nil).seen(&t, l.round)
-	c.path = path
-	l.define(c, doc, old)
-	c.problems = append(c.problems, strangers(doc, l.path)...)
-	return c
+	fresh = (*contents)(nil).seen(&t, l.round)
+	fresh.path = path
+	return fresh, doc
 }
 
 // define gives c the tables of doc. Those that are as in old keep their pointers.
-func (l *loader) define(c *contents, doc *Document, old *contents) {
+func (c *contents) define(doc *Document, defaults map[string]any, old *contents) {
 	var more []balancer.Problem
-	c.services, c.problems = decodeServices(doc, l.defaults, old)
+	c.services, c.problems = decodeServices(doc, defaults, old)
 	c.vips, more = decodeVIPs(doc, old)
 	c.problems = append(c.problems, more...)
 }
@@ -294,7 +309,7 @@ func LoadText(name string, text []byte) (Result, error) {
 		return Result{}, err
 	}
 	l := newLoader(name, "")
-	l.given, l.givenInfo = text, info
+	l.readFile = func(string) ([]byte, os.FileInfo, writers, error) { return text, info, noWriters, nil }
 	return l.once(), nil
 }
 

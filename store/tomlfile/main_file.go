@@ -12,12 +12,11 @@ import (
 // mainFile is what the loader knows of the daemon's own file.
 type mainFile struct {
 	*contents
-	// info is the file as it was read last, and err why it can't be read now.
+	// info is the file when it was last looked at.
 	info os.FileInfo
-	err  error
 	// placeOrigin is where [store].path is written.
 	placeOrigin balancer.Origin
-	// doc is the last one that was parsed, where keepDoc asks for it; nil if the last text was no TOML.
+	// doc is the one that was parsed, where keepDoc asks for it; nil if the text was no TOML.
 	doc     *Document
 	keepDoc bool
 	// settings are all in it that is not about services and addresses, as it was last read without errors in its syntax; nil before.
@@ -31,44 +30,24 @@ func (l *loader) loadMain(what look) {
 	}
 	l.follow.place(l.path)
 	old := l.main.contents
-	if info, err := os.Stat(l.path); err == nil && !what.forced && old.current(identityOf(info)) {
-		return
+	if info, err := os.Stat(l.path); err == nil {
+		if l.main.info = info; !what.forced && old.current(identityOf(info)) {
+			return
+		}
 	}
-	t, err := l.readText(l.path)
-	l.main.err = err
-	if err != nil {
-		l.replaceMain(old.broken(l.path, err, []balancer.Problem{unreadable(l.path, err)}))
-		return
+	fresh, doc := l.parse(l.path, old, what)
+	if doc != nil {
+		if l.main.keepDoc {
+			l.main.doc = doc
+		}
+		l.readPlace(doc)
+		l.readSettings(doc)
+		problems := l.readDefaults(doc)
+		fresh.define(doc, l.defaults, old)
+		fresh.problems, fresh.round = append(problems, fresh.problems...), l.round
 	}
-	l.main.info = t.info
-	if kept := l.reread(old, &t, what); kept != nil {
-		l.replaceMain(kept)
-		return
-	}
-	doc, problems := Parse(l.path, t.bytes)
-	if l.main.keepDoc {
-		l.main.doc = doc
-	}
-	if doc == nil {
-		l.replaceMain(old.seen(&t, l.round).broken(l.path, nil, problems))
-		return
-	}
-	if len(doc.tree) == 0 && !what.empty && l.main.says() {
-		l.replaceMain(l.emptied(old, &t, what))
-		return
-	}
-	if l.isCut(old, doc, &t, what) {
-		l.replaceMain(old.unchanged(false))
-		return
-	}
-	l.readPlace(doc)
-	l.readSettings(doc)
-	problems = l.readDefaults(doc)
-	fresh := (*contents)(nil).seen(&t, l.round)
-	fresh.path = l.path
-	l.define(fresh, doc, old)
-	fresh.problems = append(problems, fresh.problems...)
-	l.replaceMain(fresh)
+	l.main.contents = fresh
+	l.take(l.path, fresh)
 }
 
 // says reports whether the file defined anything or had a setting when it was last read.
@@ -86,12 +65,6 @@ func (l *loader) emptied(old *contents, t *text, what look) *contents {
 		Severity: balancer.SeverityError, Origin: balancer.Origin{File: l.path},
 		Text: "is empty, so that what it said before goes on; if it is meant to be empty: vipctl reload --allow-empty",
 	}})
-}
-
-func (l *loader) replaceMain(fresh *contents) {
-	l.main.contents = fresh
-	l.unsettled = l.unsettled || fresh.unsettled
-	l.merge.put(l.path, fresh)
 }
 
 // readPlace takes [store].path, relative to the main file's folder. One that is no text is reported by the reader of

@@ -96,7 +96,7 @@ func (l *loader) recent(t *text) bool { return time.Since(t.info.ModTime()) < l.
 // unchanged returns c for a file that is being written, which is to be looked at again soon. Told adds a problem that says so.
 func (c *contents) unchanged(told bool) *contents {
 	kept := *c
-	kept.unsettled = true
+	kept.unsettled, kept.err = true, nil
 	if told && !c.writing {
 		kept.writing = true
 		p := balancer.Problem{Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: c.path}}
@@ -148,11 +148,7 @@ type text struct {
 
 func (l *loader) readText(path string) (t text, err error) {
 	t.began = time.Now()
-	if l.given != nil && path == l.path {
-		t.bytes, t.info, t.writers = l.given, l.givenInfo, noWriters
-		return t, nil
-	}
-	if t.bytes, t.info, t.writers, err = readFile(path); err == nil {
+	if t.bytes, t.info, t.writers, err = l.readFile(path); err == nil {
 		t.sum = maphash.Bytes(l.seed, t.bytes)
 	}
 	return t, err

@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"vipd/balancer/decode"
 )
 
 // scanner walks once over TOML that is known to be valid, and tells the line of every key and array element. It
@@ -52,7 +54,7 @@ func (s *scanner) tell(defined bool) {
 }
 
 func (s *scanner) enterKey(key string) {
-	s.path = appendKey(s.path, key)
+	s.path = decode.AppendName(s.path, key)
 	s.parts++
 }
 

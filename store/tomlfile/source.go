@@ -25,19 +25,18 @@ type Options struct {
 	// Log hears of each look that changed something (debug), and when changes can't be followed as they should
 	// (warning). Default: nothing is logged.
 	Log *slog.Logger
-	// Debounce is how long files must be quiet before they are read, at most ten times as long in all. Default 20ms.
-	Debounce time.Duration
 	// Poll is the time between looks at all files, for changes that nothing was heard of. Where the system gives no
 	// notifications it is a second, if that is less. Default 30s.
 	Poll time.Duration
 }
 
 const (
-	defaultDebounce = 20 * time.Millisecond
-	defaultPoll     = 30 * time.Second
-	deafPoll        = time.Second
-	// patience is how many times Debounce files may go on changing before they are read anyway.
-	patience = 10
+	// debounce is how long files must be quiet before they are read, and patience how long they may go on changing before they
+	// are read anyway.
+	debounce    = 20 * time.Millisecond
+	patience    = 10 * debounce
+	defaultPoll = 30 * time.Second
+	deafPoll    = time.Second
 	// unsettledPoll is the time between looks while a file is being written.
 	unsettledPoll = 200 * time.Millisecond
 	// pollShare bounds the part of the time that goes into polling: one in that many.
@@ -48,16 +47,14 @@ const (
 type Source struct {
 	options Options
 	// open starts notifications; tests make it fail.
-	open    func() (*fsnotify.Watcher, error)
-	reloads chan reload
+	open func() (*fsnotify.Watcher, error)
+	// reloads are requests to read everything anew, each answered with the problems once the result is published.
+	reloads chan chan<- []balancer.Problem
 	empty   atomic.Bool // see AllowEmpty
 
 	mu     sync.Mutex // held while Watch runs, which owns loader
 	loader *loader
 }
-
-// reload is a request to read everything anew. It is answered, with the problems, once the result is published.
-type reload struct{ answer chan<- []balancer.Problem }
 
 var (
 	_ store.Source   = (*Source)(nil)
@@ -69,16 +66,13 @@ func New(o Options) *Source {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Debounce == 0 {
-		o.Debounce = defaultDebounce
-	}
 	if o.Poll == 0 {
 		o.Poll = defaultPoll
 	}
 	if o.Main != "" {
 		o.Path = ""
 	}
-	return &Source{options: o, open: fsnotify.NewWatcher, reloads: make(chan reload), loader: newLoader(o.Main, o.Path)}
+	return &Source{options: o, open: fsnotify.NewWatcher, reloads: make(chan chan<- []balancer.Problem), loader: newLoader(o.Main, o.Path)}
 }
 
 // Watch publishes what the files hold, now and after each change, until ctx ends, and returns nil then. The one error
@@ -113,7 +107,7 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 func (s *Source) Reload(ctx context.Context) ([]balancer.Problem, error) {
 	answer := make(chan []balancer.Problem, 1)
 	select {
-	case s.reloads <- reload{answer}:
+	case s.reloads <- answer:
 		return <-answer, nil // Watch answers every request that it has taken
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -166,7 +160,7 @@ func (w *watching) next(ctx context.Context) (look, chan<- []balancer.Problem, b
 		if first.IsZero() {
 			first = now
 		}
-		quiet = time.After(min(w.options.Debounce, first.Add(patience*w.options.Debounce).Sub(now)))
+		quiet = time.After(min(debounce, first.Add(patience).Sub(now)))
 	}
 	poll := time.NewTimer(time.Until(w.due))
 	defer poll.Stop()
@@ -174,8 +168,8 @@ func (w *watching) next(ctx context.Context) (look, chan<- []balancer.Problem, b
 		select {
 		case <-ctx.Done():
 			return what, nil, false
-		case r := <-w.reloads:
-			return look{all: true, forced: true, empty: w.empty.Swap(false)}, r.answer, true
+		case answer := <-w.reloads:
+			return look{all: true, forced: true, empty: w.empty.Swap(false)}, answer, true
 		case e, ok := <-w.follower.events():
 			if !ok {
 				w.follower.lost()
