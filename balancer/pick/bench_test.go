@@ -37,7 +37,7 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
-// BenchmarkWeighted is wrr where its shortcuts do not help: all weights different, and one backend always full.
+// BenchmarkWeighted is wrr of many backends, all weights different, and with one that is always full.
 func BenchmarkWeighted(b *testing.B) {
 	for name, full := range map[string]int{"distinct": -1, "full": 999} {
 		b.Run(name, func(b *testing.B) {
