@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// DefaultStickyLimit is the number of clients that a Sticky remembers unless told otherwise: about 80 MiB when full.
+// DefaultStickyLimit is the number of clients that a Sticky remembers unless told otherwise: about 96 MiB when full.
 const DefaultStickyLimit = 1 << 20
 
 // Sticky remembers the backend of each client of one frontend, for a time after the client's last new connection. It is
 // safe for concurrent use.
 //
-// It knows backends by their address and outlives changes of them. A client whose backend is not usable now is for the
+// It knows backends by their address, which has no zone, and outlives changes of them. A client whose backend is not usable now is for the
 // caller to see, who picks another and stores that: the client has moved, and stays there when the first one comes
 // back. A client that did not connect meanwhile finds its backend again, if that is back within the timeout.
 //
@@ -28,16 +28,16 @@ type Sticky struct {
 	// clients is where each client is in entries. Neither holds pointers: the garbage collector has no work with them.
 	clients map[[16]byte]int32
 	// entries[0] ties the ring: its next is the oldest, its prev the latest. The others are in the ring, or free.
-	entries  []stickyEntry
-	free     []int32
-	backends stickyBackends
+	entries []stickyEntry
+	free    []int32
 }
 
 // stickyEntry is what is known of one client.
 type stickyEntry struct {
 	client     [16]byte
 	last       time.Duration // of the last new connection, since epoch
-	backend    int32
+	backend    [16]byte
+	port       uint16 // of the backend
 	prev, next int32
 }
 
@@ -63,7 +63,8 @@ func (s *Sticky) Lookup(client netip.Addr, now time.Time) (netip.AddrPort, bool)
 	if !ok || s.overLocked(&s.entries[at], now) {
 		return netip.AddrPort{}, false
 	}
-	return s.backends.list[s.entries[at].backend].addr, true
+	e := &s.entries[at]
+	return netip.AddrPortFrom(netip.AddrFrom16(e.backend).Unmap(), e.port), true
 }
 
 // Left is how long client is remembered after now if it makes no new connection; 0 where it is not.
@@ -92,20 +93,16 @@ func (s *Sticky) Store(client netip.Addr, backend netip.AddrPort, now time.Time)
 	key, last := client.As16(), now.Sub(s.epoch)
 	at, known := s.clients[key]
 	if known {
-		// Taken before the release: the backend must not lose its number between.
-		to := s.backends.take(backend)
-		s.backends.release(s.entries[at].backend)
-		s.entries[at].backend = to
-		s.entries[at].last = max(s.entries[at].last, last)
+		last = max(s.entries[at].last, last)
 		s.unlinkLocked(at)
 	} else {
 		if len(s.clients) >= s.limit {
 			s.removeLocked(s.entries[0].next)
 		}
 		at = s.newLocked()
-		s.entries[at] = stickyEntry{client: key, last: last, backend: s.backends.take(backend)}
 		s.clients[key] = at
 	}
+	s.entries[at] = stickyEntry{client: key, last: last, backend: backend.Addr().As16(), port: backend.Port()}
 	s.linkLocked(at)
 }
 
@@ -148,7 +145,6 @@ func (s *Sticky) overLocked(e *stickyEntry, now time.Time) bool {
 func (s *Sticky) removeLocked(at int32) {
 	s.unlinkLocked(at)
 	delete(s.clients, s.entries[at].client)
-	s.backends.release(s.entries[at].backend)
 	s.free = append(s.free, at)
 	if len(s.clients) == 0 {
 		s.clearLocked()
@@ -160,7 +156,6 @@ func (s *Sticky) clearLocked() {
 	s.clients = make(map[[16]byte]int32)
 	s.entries = make([]stickyEntry, 1)
 	s.free = nil
-	s.backends = newStickyBackends()
 }
 
 // newLocked returns an entry that is not in use.
