@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 
 	"vipd/balancer"
@@ -231,7 +230,7 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	}
 	if f.packets == nil {
 		if pc := y.r.d.inherited.packets(f, true); pc != nil {
-			f.receiveFrom(pc, f.receiveRedirected)
+			f.receiveFrom(pc, y.anywhere(pc))
 		}
 	}
 	if f.packets == nil {
@@ -240,7 +239,7 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 		if err != nil {
 			return 0, fmt.Errorf("listening for redirected datagrams: %w", err)
 		}
-		f.receiveFrom(pc.(*net.UDPConn), f.receiveRedirected)
+		f.receiveFrom(pc.(*net.UDPConn), y.anywhere(pc.(*net.UDPConn)))
 	}
 	if !f.conf.Load().serves {
 		return 0, nil // open for its flows, which conntrack remembers, and for no others
@@ -248,27 +247,13 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	return f.packets.LocalAddr().(*net.UDPAddr).AddrPort().Port(), nil
 }
 
-// receiveRedirected is receive for a socket on every address: an answer has to leave with the address that the datagram
-// came to, for conntrack to turn it back.
-func (f *frontend) receiveRedirected(pc *net.UDPConn) {
-	defer f.d.tasks.Done()
-	defer f.d.budget.give(1)
-	buf, control := make([]byte, datagram), make([]byte, 256)
-	slower := backoff{}
-	for {
+// anywhere is the reading of a socket on every address: an answer has to leave with the address that the datagram came to, for
+// conntrack to turn it back.
+func (y *redirectFamily) anywhere(pc *net.UDPConn) reading {
+	control := make([]byte, 256)
+	return func(buf []byte) (int, netip.AddrPort, way, error) {
 		n, m, _, from, err := pc.ReadMsgUDPAddrPort(buf, control)
-		switch {
-		case err == nil:
-			slower = backoff{}
-			back := way{socket: pc, local: destinationOf(control[:m], f.key.Addr.Is4())}
-			f.forward(back, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), buf[:n])
-		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the latter: the socket is handed over
-			return
-		default:
-			if !slower.sleep(f.d.ctx.Done()) {
-				return
-			}
-		}
+		return n, from, way{socket: pc, local: destinationOf(control[:m], y.name == inet.IPv4)}, err
 	}
 }
 

@@ -41,7 +41,7 @@ func (f *frontend) openPacketsLocked() error {
 	}
 	f.letGoLocked()
 	if pc := f.d.inherited.packets(f, false); pc != nil {
-		f.receiveFrom(pc, f.receive)
+		f.receiveFrom(pc, bound(pc))
 		return refit(pc, c)
 	}
 	lc := listenConfig(func(fd uintptr) error { return errors.Join(anyAddress(fd, f.key.Addr), fit(fd, c)) })
@@ -49,17 +49,17 @@ func (f *frontend) openPacketsLocked() error {
 	if err != nil {
 		return explainListen(f, err)
 	}
-	f.receiveFrom(pc.(*net.UDPConn), f.receive)
+	f.receiveFrom(pc.(*net.UDPConn), bound(pc.(*net.UDPConn)))
 	return nil
 }
 
 // receiveFrom starts the read loop of the frontend's socket.
-func (f *frontend) receiveFrom(pc *net.UDPConn, loop func(*net.UDPConn)) {
+func (f *frontend) receiveFrom(pc *net.UDPConn, read reading) {
 	f.packets = pc
 	f.adoptFlowsLocked()
 	f.d.budget.take(1)
 	f.d.tasks.Add(1)
-	go loop(pc)
+	go f.receive(read)
 }
 
 // shutPacketsLocked closes the socket and ends all flows.
@@ -71,19 +71,29 @@ func (f *frontend) shutPacketsLocked() {
 	}
 }
 
+// reading reads one datagram into a buffer, and says who sent it and how an answer goes back.
+type reading func(buf []byte) (n int, from netip.AddrPort, back way, err error)
+
+// bound is the reading of a socket at one address.
+func bound(pc *net.UDPConn) reading {
+	return func(buf []byte) (int, netip.AddrPort, way, error) {
+		n, from, err := pc.ReadFromUDPAddrPort(buf)
+		return n, from, way{socket: pc}, err
+	}
+}
+
 // receive hands the clients' datagrams to their flows, until the socket is closed.
-func (f *frontend) receive(pc *net.UDPConn) {
+func (f *frontend) receive(read reading) {
 	defer f.d.tasks.Done()
 	defer f.d.budget.give(1)
 	buf := make([]byte, datagram)
 	slower := backoff{}
 	for {
-		n, from, err := pc.ReadFromUDPAddrPort(buf)
+		n, from, back, err := read(buf)
 		switch {
 		case err == nil:
 			slower = backoff{}
-			client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-			f.forward(way{socket: pc}, client, buf[:n])
+			f.forward(back, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), buf[:n])
 		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the latter: the socket is handed over
 			return
 		default: // what an earlier reply met, or no memory
