@@ -155,7 +155,7 @@ func New(o Options) (*Host, error) {
 	}
 	if h.alerts, err = openAlerts(); err != nil {
 		h.nl.Close()
-		return nil, errors.Join(err, h.batches.Close(), h.events.close())
+		return nil, errors.Join(err, h.batches.Close(), h.events.Close())
 	}
 	h.SetMode(o.Mode)
 	h.guard = guard.New(o.Guard())
@@ -182,7 +182,7 @@ func (h *Host) Close() error {
 	failed := h.await()
 	h.guard.Close()
 	h.nl.Close()
-	return errors.Join(failed, h.events.close(), h.batches.Close(), h.alerts.close())
+	return errors.Join(failed, h.events.Close(), h.batches.Close(), h.alerts.close())
 }
 
 // Refuse has the addresses that vipd holds refuse new connections, while what is established goes on: for the time in

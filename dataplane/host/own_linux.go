@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/nlsock"
 )
 
 // settleTime is how long address events are collected before one call says that something has changed.
@@ -53,50 +55,34 @@ func (h *Host) Gateways(to []netip.Addr) []netip.Addr {
 // FollowAddresses calls changed when addresses of this host may have changed, and returns ctx's error when that ends.
 // The kernel's losing events is a change like another. Where it can't be subscribed to, addresses are polled.
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
-	e, err := openEvents()
+	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, eventBuffer, eventGroups()...)
 	if err != nil {
 		h.log.Info("polling the host's addresses", "every", pollInterval, "err", err)
 		return poll(ctx, pollInterval, func() ([]netip.Addr, error) { return h.LocalAddresses(nil) }, changed)
 	}
-	defer func() { _ = e.close() }() // only read from
+	defer func() { _ = s.Close() }() // only read from
+	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Unix(1, 0)) })()
 	for {
-		seen := false
-		complete, err := e.drain(func(c change) { seen = seen || c.addr.IsValid() })
-		if err != nil {
-			return err
+		m, err := s.Receive()
+		seen := errors.Is(err, unix.ENOBUFS)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !seen:
+			return fmt.Errorf("reading events: %w", err)
 		}
-		if seen || !complete {
+		for m.Next() {
+			c, ok := readChange(&m)
+			seen = seen || ok && c.addr.IsValid()
+		}
+		if seen || m.Err != nil {
 			if !sleep(ctx, settleTime) {
 				return ctx.Err()
 			}
-			if _, err := e.drain(func(change) {}); err != nil {
-				return err
-			}
+			s.Discard()
 			changed()
 		}
-		if err := e.wait(ctx); err != nil {
-			return err
-		}
 	}
-}
-
-// wait waits for an event.
-func (e *events) wait(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = e.file.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	raw, err := e.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	err = raw.Read(func(fd uintptr) bool {
-		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(poll, 0)
-		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
-	})
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return err
 }
 
 // sleep waits; false: ctx ended.

@@ -7,26 +7,28 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nlsock"
 )
 
 // Conn talks to the connection tracking of one network namespace. It is safe for several goroutines: lists wait for each
 // other, and so do deletions, but these go on during a list.
 type Conn struct {
 	listing sync.Mutex // guards lists, and what the kernel is still to send there
-	lists   *socket
+	lists   *nlsock.Socket
 
 	deleting sync.Mutex // guards deletes and request
-	deletes  *socket
+	deletes  *nlsock.Socket
 	request  writer
 }
 
 // Open opens a connection to that of the calling thread's network namespace.
 func Open() (*Conn, error) {
-	lists, err := openSocket()
+	lists, err := nlsock.Open(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, err
 	}
-	deletes, err := openSocket()
+	deletes, err := nlsock.Open(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, errors.Join(err, lists.Close())
 	}
@@ -91,9 +93,9 @@ type listing struct {
 
 // run returns what the kernel has against it. Where visiting stops, the rest is read all the same: the kernel makes no
 // other list before.
-func (l *listing) run(s *socket, what selection) error {
+func (l *listing) run(s *nlsock.Socket, what selection) error {
 	var w writer
-	seq := s.next()
+	seq := s.Next()
 	w.list(what, seq)
 	if err := s.Send(w.B); err != nil {
 		return err
@@ -146,39 +148,27 @@ func (c *Conn) deleteAll(flows []Flow) (int, error) {
 	c.request.B = c.request.B[:0]
 	var last uint32
 	for i := range flows {
-		var flags uint16
-		if i == len(flows)-1 {
-			flags = unix.NLM_F_ACK
-		}
-		last = c.deletes.next()
-		c.request.delete(&flows[i], flags, last)
+		last = c.deletes.Next()
+		c.request.delete(&flows[i], last)
 	}
+	c.request.Ask()
 	first := last - uint32(len(flows)) + 1
-	if err := c.deletes.Send(c.request.B); err != nil {
+	err := c.deletes.Send(c.request.B)
+	var refusals []error
+	if err == nil {
+		refusals, err = c.deletes.Refusals(first, last)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("deleting conntrack's flows: %w", err)
 	}
 	deleted := len(flows)
-	for {
-		m, err := c.deletes.Answer()
-		if err != nil {
-			return 0, fmt.Errorf("deleting conntrack's flows: %w", err)
-		}
-		for m.Next() {
-			if m.Kind != unix.NLMSG_ERROR || m.Seq-first >= uint32(len(flows)) {
-				continue // of flows before these, after an error
-			}
-			switch err := m.Refusal(); {
-			case errors.Is(err, unix.ENOENT):
-				deleted--
-			case err != nil:
-				return 0, fmt.Errorf("deleting conntrack's flow of %s to %s: %w", flows[m.Seq-first].Client(), flows[m.Seq-first].Frontend(), err)
-			}
-			if m.Seq == last {
-				return deleted, nil
-			}
-		}
-		if m.Err != nil {
-			return 0, fmt.Errorf("deleting conntrack's flows: %w", m.Err)
+	for i, err := range refusals {
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			deleted--
+		case err != nil:
+			return 0, fmt.Errorf("deleting conntrack's flow of %s to %s: %w", flows[i].Client(), flows[i].Frontend(), err)
 		}
 	}
+	return deleted, nil
 }

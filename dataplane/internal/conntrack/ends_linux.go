@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nlsock"
 )
 
 // Where the kernel announces the begins and ends of flows (NFNLGRP_CONNTRACK_..., include/uapi/linux/netfilter/nfnetlink.h).
@@ -30,7 +32,7 @@ func Follow(ctx context.Context, visit func(began bool, flow *Flow), lost func()
 const endsBuffer = 8 << 20
 
 // Ends is a subscription to the ends of flows.
-type Ends struct{ socket *socket }
+type Ends struct{ socket *nlsock.Socket }
 
 // Subscribe begins a subscription in the calling thread's network namespace: flows that end from then on are told. With
 // sysctl net.netfilter.nf_conntrack_events=2, the default from Linux 5.19 on, the ends of flows that began while no program in
@@ -39,29 +41,18 @@ func Subscribe() (*Ends, error) { return subscribeTo(nil, groupDestroy) }
 
 // subscribeTo is Subscribe to groups, with a filter that the kernel asks what is told; nil means all.
 func subscribeTo(filter []unix.SockFilter, groups ...int) (*Ends, error) {
-	s, err := openSocket()
-	if err != nil {
-		return nil, err
-	}
-	set := func(fd uintptr) {
-		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, endsBuffer) != nil {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, endsBuffer) // as much as the host allows
-		}
-		if filter != nil {
+	s, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, endsBuffer, groups...)
+	if err == nil && filter != nil {
+		err = errors.Join(s.Control(func(fd uintptr) {
 			program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-			if err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
-				return
-			}
+			err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program)
+		}), err)
+		if err != nil {
+			err = errors.Join(err, s.Close())
 		}
-		for _, group := range groups {
-			err = errors.Join(err, unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
-		}
-	}
-	if failed := s.Control(set); failed != nil {
-		err = failed
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("subscribing to the ends of flows: %w", err), s.Close())
+		return nil, fmt.Errorf("subscribing to the ends of flows: %w", err)
 	}
 	return &Ends{s}, nil
 }

@@ -24,7 +24,7 @@ type answer func(w *writer, seq uint32)
 func against(t *testing.T, answers ...answer) *Conn {
 	t.Helper()
 	var w sync.WaitGroup
-	open := func() *socket {
+	open := func() *nlsock.Socket {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -38,7 +38,7 @@ func against(t *testing.T, answers ...answer) *Conn {
 			t.Fatal(err)
 		}
 		w.Go(func() { serve(t, kernel, answers) })
-		return &socket{Socket: ours}
+		return ours
 	}
 	c := &Conn{lists: open(), deletes: open()}
 	c.lists.Patience = wait.Patience

@@ -15,6 +15,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/inet"
+	"vipd/dataplane/internal/nlsock"
 	"vipd/test/lab"
 )
 
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) { lab.Main(m) }
 type table struct {
 	*Conn
 	ns    *lab.NS
-	write *socket
+	write *nlsock.Socket
 }
 
 func newTable(t testing.TB, ns *lab.NS) *table {
@@ -34,7 +35,7 @@ func newTable(t testing.TB, ns *lab.NS) *table {
 		if tab.Conn, err = Open(); err != nil {
 			return err
 		}
-		tab.write, err = openSocket()
+		tab.write, err = nlsock.Open(unix.NETLINK_NETFILTER)
 		return err
 	})
 	if err != nil {
@@ -70,7 +71,7 @@ func (tab *table) create(t testing.TB, in where, flows ...Flow) {
 		var w writer
 		var last uint32
 		for i := range part {
-			last = tab.write.next()
+			last = tab.write.Next()
 			w.create(&part[i], in, last)
 		}
 		if err := tab.write.Send(w.B); err != nil {
@@ -115,7 +116,7 @@ func (tab *table) await(t testing.TB, last uint32) {
 func (tab *table) flush(t testing.TB) {
 	t.Helper()
 	var w writer
-	last := tab.write.next()
+	last := tab.write.Next()
 	w.begin(messageDelete, unix.NLM_F_ACK, last, unix.AF_UNSPEC)
 	w.End()
 	if err := tab.write.Send(w.B); err != nil {

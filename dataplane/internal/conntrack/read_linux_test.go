@@ -59,7 +59,7 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("%+v reads as %+v when it is written again", first, second)
 		}
 		var w writer
-		w.delete(&first, 0, 1)
+		w.delete(&first, 1)
 		if binary.NativeEndian.Uint32(w.B) != uint32(len(w.B)) || !bytes.Contains(w.B, again[headerSize:headerSize+44]) && !first.half {
 			t.Fatalf("%+v is deleted by %x", first, w.B)
 		}

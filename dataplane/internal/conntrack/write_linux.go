@@ -57,8 +57,8 @@ func (w *writer) tuple(kind uint16, proto byte, t Tuple, zone uint16) {
 }
 
 // delete asks for the end of a flow, and of none but this.
-func (w *writer) delete(f *Flow, flags uint16, seq uint32) {
-	w.begin(messageDelete, flags, seq, family(inet.Of(f.Orig.Src.Addr())))
+func (w *writer) delete(f *Flow, seq uint32) {
+	w.begin(messageDelete, 0, seq, family(inet.Of(f.Orig.Src.Addr())))
 	if f.half {
 		w.tuple(ctaTupleOrig, f.Proto.Number(), f.Orig, f.zone)
 	} else {

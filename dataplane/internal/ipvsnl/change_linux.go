@@ -2,11 +2,10 @@ package ipvsnl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"vipd/dataplane"
 	"vipd/dataplane/internal/nlsock"
@@ -15,9 +14,6 @@ import (
 // batch is the number of changes that are sent at once. What goes from process to kernel and back costs next to nothing
 // then, and others that wait for IPVS's lock don't wait long.
 const batch = 128
-
-// errLost: there was no room for all that the kernel had to say.
-var errLost = fmt.Errorf("%w: what it said was lost", ErrNoAnswer)
 
 // Do implements Conn.
 func (k *Kernel) Do(ctx context.Context, ops []Op) []error {
@@ -31,7 +27,7 @@ func (k *Kernel) Do(ctx context.Context, ops []Op) []error {
 	failed := len(possible) < len(ops)
 	var stopped error
 	for part := range slices.Chunk(possible, batch) {
-		var refusals []syscall.Errno
+		var refusals []error
 		err := stopped
 		if err == nil {
 			refusals, err = k.change(ctx, ops, part)
@@ -41,7 +37,7 @@ func (k *Kernel) Do(ctx context.Context, ops []Op) []error {
 		}
 		for j, i := range part {
 			switch {
-			case refusals != nil && refusals[j] != 0:
+			case refusals != nil && refusals[j] != nil:
 				errs[i] = ops[i].refused(refusals[j])
 			case err != nil:
 				errs[i] = fmt.Errorf("%s: %w", ops[i], err)
@@ -55,24 +51,17 @@ func (k *Kernel) Do(ctx context.Context, ops []Op) []error {
 	return errs
 }
 
-// change sends those of ops whose indices part has, and returns the kernel's number for why each was not done; 0 means it was
-// done, or, with errLost, nothing is known of it.
-func (k *Kernel) change(ctx context.Context, ops []Op, part []int) ([]syscall.Errno, error) {
-	var last uint32
+// change sends those of ops whose indices part has, and returns why the kernel has not done each; nil means that it has, or, with
+// an error, that nothing is known of it.
+func (k *Kernel) change(ctx context.Context, ops []Op, part []int) ([]error, error) {
 	refusals, err := ask(ctx, k, func(s *socket) {
-		for j, i := range part {
-			var flags uint16
-			if j == len(part)-1 {
-				flags = unix.NLM_F_ACK // of the others the kernel tells what it refused
-			}
-			s.op(&ops[i], flags)
+		for _, i := range part {
+			s.op(&ops[i])
 		}
-		last = s.seq
+		s.Ask() // of the others the kernel tells what it refused
 		dataplane.Wrote(ctx, len(s.B))
-	}, func(s *socket) ([]syscall.Errno, error) {
-		return s.refusals(last, len(part))
-	})
-	if err == nil && slices.Contains(refusals, syscall.ENOENT) {
+	}, func(s *socket) ([]error, error) { return s.refusals(len(part)) })
+	if err == nil && slices.Contains(refusals, error(syscall.ENOENT)) {
 		if err := k.gone(); err != nil {
 			return nil, err
 		}
@@ -80,39 +69,12 @@ func (k *Kernel) change(ctx context.Context, ops []Op, part []int) ([]syscall.Er
 	return refusals, err
 }
 
-// refusals reads the answers to n messages, of which the last has that number. The kernel works off all of them while
-// they are sent: whatever it has to say is there.
-func (s *socket) refusals(last uint32, n int) ([]syscall.Errno, error) {
-	refusals := make([]syscall.Errno, n)
-	lost := false
-	for {
-		m, err := s.Receive()
-		switch {
-		case err == unix.ENOBUFS:
-			lost = true
-			s.Drain()
-			continue
-		case err == unix.EAGAIN && lost:
-			return refusals, errLost
-		case err != nil:
-			return nil, err
-		}
-		for m.Next() {
-			err := m.Refusal()
-			errno, known := err.(syscall.Errno)
-			if m.Kind != unix.NLMSG_ERROR || err != nil && !known {
-				return nil, nlsock.ErrMalformed
-			}
-			if i := n - 1 - int(int32(last-m.Seq)); i >= 0 && i < n {
-				refusals[i] = errno
-			}
-			if m.Seq == last && !lost {
-				s.owing = false
-				return refusals, nil
-			}
-		}
-		if m.Err != nil {
-			return nil, m.Err
-		}
+// refusals reads the answers to the n messages that were sent last, see nlsock.Socket.Refusals.
+func (s *socket) refusals(n int) ([]error, error) {
+	refusals, err := s.Refusals(s.seq-uint32(n)+1, s.seq)
+	if errors.Is(err, nlsock.ErrLost) {
+		return refusals, fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}
+	s.owing = err != nil
+	return refusals, err
 }

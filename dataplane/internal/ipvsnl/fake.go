@@ -131,7 +131,7 @@ func (f *Fake) doLocked(op Op) error {
 }
 
 // changeLocked makes the kernel's checks in the kernel's order.
-func (f *Fake) changeLocked(op Op) syscall.Errno {
+func (f *Fake) changeLocked(op Op) error {
 	s := f.services[op.Service.Key]
 	switch {
 	case s == nil && op.Verb != AddService:
@@ -151,7 +151,7 @@ func (f *Fake) changeLocked(op Op) syscall.Errno {
 	default:
 		return s.change(op)
 	}
-	return 0
+	return nil
 }
 
 // kept is what the kernel keeps of a virtual server.
@@ -164,7 +164,7 @@ func (s *fakeService) find(at netip.AddrPort) int {
 	return slices.IndexFunc(s.destinations, func(d DestinationState) bool { return d.Addr == at })
 }
 
-func (s *fakeService) change(op Op) syscall.Errno {
+func (s *fakeService) change(op Op) error {
 	d := op.Destination
 	i := s.find(d.Addr)
 	if op.Verb == DeleteDestination {
@@ -172,7 +172,7 @@ func (s *fakeService) change(op Op) syscall.Errno {
 			return syscall.ENOENT
 		}
 		s.destinations = slices.Delete(s.destinations, i, i+1)
-		return 0
+		return nil
 	}
 	switch {
 	case d.Addr.Addr().Is4() != s.Key.Addr.Is4() && d.Forward != balancer.TunnelForward:
@@ -186,10 +186,10 @@ func (s *fakeService) change(op Op) syscall.Errno {
 	}
 	if op.Verb == EditDestination {
 		s.destinations[i].Destination = d
-		return 0
+		return nil
 	}
 	s.destinations = slices.Insert(s.destinations, 0, DestinationState{Destination: d})
-	return 0
+	return nil
 }
 
 // reachable reports whether the kernel takes the address for one that packets can be sent to.

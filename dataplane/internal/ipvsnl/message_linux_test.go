@@ -70,7 +70,7 @@ func FuzzMessages(f *testing.F) {
 	s := &socket{}
 	for _, o := range fleet(1, 1) {
 		s.B = s.B[:0]
-		s.op(&o, 0)
+		s.op(&o)
 		f.Add(s.B[unix.SizeofNlMsghdr:])
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

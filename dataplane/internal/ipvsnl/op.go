@@ -70,11 +70,11 @@ var (
 )
 
 // refused turns the kernel's number for why an op was not done into an error of this package.
-func (o Op) refused(errno syscall.Errno) error {
-	if errno == 0 {
+func (o Op) refused(errno error) error {
+	if errno == nil {
 		return nil
 	}
-	var err error = errno
+	err := errno
 	switch errno {
 	case syscall.EEXIST:
 		err = ErrExists

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -32,7 +34,8 @@ func (k *Kernel) Table(ctx context.Context) (map[balancer.Key]Entry, error) {
 			return nil, err
 		}
 		defer f.Close()
-		return readTable(reader{ctx, f})
+		table, _, err := readTable(reader{ctx, f})
+		return table, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading the table of virtual servers: %w", err)
@@ -48,8 +51,9 @@ func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
 		return nil, 0, nil
 	}
 	if err == nil {
-		keys, others, err = readNames(reader{ctx, f})
-		err = errors.Join(err, f.Close())
+		var table map[balancer.Key]Entry
+		table, others, err = readTable(reader{ctx, f})
+		keys, err = slices.Collect(maps.Keys(table)), errors.Join(err, f.Close())
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("reading the table of virtual servers: %w", err)

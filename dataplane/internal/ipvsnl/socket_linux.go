@@ -29,6 +29,7 @@ func openSocket(family uint16) (*socket, error) {
 	_ = s.Control(func(fd uintptr) { // without it there is room for fewer refusals: slower, and no less right
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, backlog)
 	})
+	s.Patience = 2 * patience // a Kernel gives a socket up before
 	return &socket{Socket: s, family: family}, nil
 }
 

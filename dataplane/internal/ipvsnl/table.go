@@ -12,7 +12,8 @@ import (
 	"vipd/balancer"
 )
 
-// readTable reads what /proc/net/ip_vs shows:
+// readTable reads what /proc/net/ip_vs shows, and counts the others: virtual servers that no frontend can have, which are those for
+// firewall marks and for other protocols.
 //
 //	IP Virtual Server version 1.2.1 (size=4096)
 //	Prot LocalAddress:Port Scheduler Flags
@@ -21,7 +22,7 @@ import (
 //	  -> 0A020001:1F90      Masq    1      0          0
 //	TCP  [fd00:0000:0000:0000:0000:0000:0000:0001]:0050 wrr
 //	FWM  00000001 wrr
-func readTable(r io.Reader) (map[balancer.Key]Entry, error) {
+func readTable(r io.Reader) (table map[balancer.Key]Entry, others int, err error) {
 	t := tableReader{table: map[balancer.Key]Entry{}, names: map[string]string{}}
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, lineBuffer), lineBuffer)
@@ -30,11 +31,11 @@ func readTable(r io.Reader) (map[balancer.Key]Entry, error) {
 			continue
 		}
 		if err := t.line(lines.Bytes()); err != nil {
-			return nil, fmt.Errorf("line %d of the table of virtual servers, %q: %w", n+1, lines.Bytes(), err)
+			return nil, 0, fmt.Errorf("line %d of the table of virtual servers, %q: %w", n+1, lines.Bytes(), err)
 		}
 	}
 	t.end()
-	return t.table, lines.Err()
+	return t.table, t.others, lines.Err()
 }
 
 // lineBuffer has room for any line, and for as much as the kernel gives at once, which is 4 KiB, or all that a virtual
@@ -43,7 +44,8 @@ const lineBuffer = 64 << 10
 
 // tableReader puts lines together.
 type tableReader struct {
-	table map[balancer.Key]Entry
+	table  map[balancer.Key]Entry
+	others int
 	// key and entry are the virtual server whose destinations follow; there is none where entry.Scheduler is "".
 	key   balancer.Key
 	entry Entry
@@ -75,7 +77,8 @@ func (t *tableReader) line(line []byte) error {
 	}
 	t.end()
 	proto := protocolNamed(word)
-	if proto == "" { // FWM: by a firewall mark; others: protocols that no frontend has
+	if proto == "" {
+		t.others++
 		return nil
 	}
 	at, rest := cut(rest)

@@ -13,6 +13,9 @@ import (
 // received is more than the kernel puts into one answer, which is 32 KiB at most.
 const received = 64 << 10
 
+// ErrLost says that the kernel had more to say than there was room for: some answers are missing.
+var ErrLost = errors.New("some of the kernel's answers were lost")
+
 // Silence is how long the kernel may say nothing that owes an answer, which takes it milliseconds a message.
 const Silence = 5 * time.Second
 
@@ -24,6 +27,7 @@ type Socket struct {
 	file *os.File
 	raw  syscall.RawConn
 	in   []byte
+	seq  uint32
 	// drain: Receive returns unix.EAGAIN instead of waiting.
 	drain bool
 	// read is called when there is something; n and err are what it got.
@@ -45,6 +49,27 @@ func Open(protocol int) (*Socket, error) {
 	// Without this, refusals carry the refused message: slower, and no less right.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	return Over(fd)
+}
+
+// Subscribe opens a socket to which the kernel tells what happens in some groups. It keeps room bytes of what was not received yet,
+// where this process may have it do so.
+func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
+	s, err := Open(protocol)
+	if err != nil {
+		return nil, err
+	}
+	failed := s.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room) // as much as the host allows
+		}
+		for _, group := range groups {
+			err = errors.Join(err, unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group))
+		}
+	})
+	if err = errors.Join(failed, err); err != nil {
+		return nil, errors.Join(fmt.Errorf("subscribing to a group of %s: %w", name(protocol), err), s.Close())
+	}
+	return s, nil
 }
 
 func name(protocol int) string {
@@ -112,6 +137,12 @@ func (s *Socket) Discard() {
 	})
 }
 
+// Next is the number for the next message.
+func (s *Socket) Next() uint32 {
+	s.seq++
+	return s.seq
+}
+
 // Send sends messages, one behind the other.
 func (s *Socket) Send(b []byte) error {
 	var err error
@@ -148,4 +179,48 @@ func (s *Socket) Answer() (Messages, error) {
 		return m, fmt.Errorf("the kernel has not answered for %s", s.Patience)
 	}
 	return m, err
+}
+
+// Refusals reads the answers to messages that were sent with the numbers first to last, of which the last is to be acknowledged:
+// why the kernel refused each, a syscall.Errno, or nil. With ErrLost, nil may also mean that the answer was lost. Answers to earlier
+// messages are passed over.
+func (s *Socket) Refusals(first, last uint32) ([]error, error) {
+	refusals := make([]error, last-first+1)
+	lost := false
+	for {
+		m, err := s.Answer()
+		switch {
+		case errors.Is(err, unix.ENOBUFS): // the kernel worked off all messages while they were sent: whatever it has to say is there
+			lost, s.drain = true, true
+			continue
+		case lost && errors.Is(err, unix.EAGAIN):
+			s.drain = false
+			return refusals, ErrLost
+		case err != nil:
+			return nil, err
+		}
+		for m.Next() {
+			i := m.Seq - first
+			if i >= uint32(len(refusals)) {
+				continue
+			}
+			if m.Kind != unix.NLMSG_ERROR {
+				return nil, ErrMalformed
+			}
+			refusals[i] = m.Refusal()
+			if errors.Is(refusals[i], unix.EPERM) { // netfilter answers no further message then
+				for j := i; j < uint32(len(refusals)); j++ {
+					refusals[j] = refusals[i]
+				}
+				s.Discard()
+				return refusals, nil
+			}
+			if m.Seq == last && !lost {
+				return refusals, nil
+			}
+		}
+		if m.Err != nil {
+			return nil, m.Err
+		}
+	}
 }

@@ -2,8 +2,6 @@ package rtnl
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -19,20 +17,18 @@ const BatchSize = 64
 // Batches is a socket for many addresses and routes at once: the kernel carries out all messages of one system call, and
 // answers only what it refuses, and the last. One by one each takes two calls, and the library as much time again.
 type Batches struct {
-	fd  int
-	seq uint32
-	buf []byte
+	*nlsock.Socket
+	out nlsock.Writer
 }
 
+// Open opens a socket in the calling thread's network namespace.
 func Open() (*Batches, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	s, err := nlsock.Open(unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, fmt.Errorf("opening a socket for batches: %w", err)
+		return nil, err
 	}
-	return &Batches{fd: fd, buf: make([]byte, 64<<10)}, nil
+	return &Batches{Socket: s}, nil
 }
-
-func (b *Batches) Close() error { return unix.Close(b.fd) }
 
 // Message is a request of rtnetlink: its type, its flags beside NLM_F_REQUEST, and what follows the header.
 type Message struct {
@@ -51,50 +47,23 @@ func (b *Batches) Do(messages []Message) []error {
 
 // doSome is Do for one system call.
 func (b *Batches) doSome(messages []Message) []error {
-	errs := make([]error, len(messages))
-	first := b.seq + 1
-	out := nlsock.Writer{B: b.buf[:0]}
-	for i, m := range messages {
-		flags := m.Flags
-		if i == len(messages)-1 {
-			flags |= unix.NLM_F_ACK
-		}
-		b.seq++
-		out.Begin(m.Kind, flags, b.seq, m.Body...) // bodies end at multiples of 4
-		out.End()
+	b.out.B = b.out.B[:0]
+	var last uint32
+	for _, m := range messages {
+		last = b.Next()
+		b.out.Begin(m.Kind, m.Flags, last, m.Body...) // bodies end at multiples of 4
+		b.out.End()
 	}
-	err := unix.Sendto(b.fd, out.B, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	for answered := false; err == nil && !answered; {
-		answered, err = b.answers(first, errs)
+	b.out.Ask()
+	err := b.Send(b.out.B)
+	var errs []error
+	if err == nil {
+		errs, err = b.Refusals(last-uint32(len(messages))+1, last)
 	}
 	if err != nil { // how far the kernel came is unknown; what is done already is no error when it is done again
-		for i := range errs {
-			errs[i] = err
-		}
+		errs = slices.Repeat([]error{err}, len(messages))
 	}
 	return errs
-}
-
-// answers reads some answers to messages that are numbered from first on, and reports whether the last was among them.
-func (b *Batches) answers(first uint32, errs []error) (last bool, err error) {
-	n, _, err := unix.Recvfrom(b.fd, b.buf, 0)
-	if errors.Is(err, unix.EINTR) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	for m := nlsock.Read(b.buf[:n]); ; {
-		if !m.Next() {
-			return last, m.Err
-		}
-		i := int(m.Seq - first)
-		if m.Kind != unix.NLMSG_ERROR || i < 0 || i >= len(errs) {
-			continue // left of a call that failed
-		}
-		errs[i] = m.Refusal()
-		last = last || i == len(errs)-1
-	}
 }
 
 // NewAddress adds an address to a device. One of the scope RT_SCOPE_HOST is never taken by the kernel for the source of other
