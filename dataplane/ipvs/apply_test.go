@@ -281,7 +281,7 @@ func TestDamageIsSeen(t *testing.T) {
 	}
 }
 
-// TestDamageIsSeenAmongMany has a change be seen in the first look at a table that is too large for one turn.
+// TestDamageIsSeenAmongMany has a change be seen in the first comparison of a large table.
 func TestDamageIsSeenAmongMany(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -301,11 +301,11 @@ func TestDamageIsSeenAmongMany(t *testing.T) {
 		}
 		p.observe()
 		p.apply(f)
-		p.look.table = time.Time{} // it has waited long enough
+		p.look.next = time.Time{} // it has waited long enough
 		if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
 			t.Errorf("after mending Intact says %q, %v", reason, err)
 		}
-		p.look.table = time.Time{}
+		p.look.next = time.Time{}
 	}
 }
 

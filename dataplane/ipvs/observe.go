@@ -123,29 +123,21 @@ func (d *Dataplane) resumeLocked(s *server) {
 	d.quiet[s.key] = true
 }
 
-// look paces the cheap looks.
+// look paces the comparisons of all virtual servers.
 type look struct {
-	// ring are keys still to be looked at in this turn.
-	ring []balancer.Key
-	// next is when all virtual servers may be listed again, because others come and go.
-	next time.Time
-	// table is when the kernel's table may be read again.
-	table time.Time
+	// next is when they may be compared again, and soon, when they may be because others come and go.
+	next, soon time.Time
 }
 
-// lookTime is how long one look at some of the virtual servers may take. At least one is looked at.
-const lookTime = 500 * time.Microsecond
-
-// listShare is the part of the time that listing all virtual servers may take while others' come and go, and tableShare
-// the part that reading the table may take. listPause is the longest pause between two lists, however long they take.
+// lookShare is the part of the time that comparisons may take, and countShare the part while others' virtual servers come and go.
+// countPause is the longest pause between two of the latter, however long they take.
 const (
-	listShare, tableShare = 100, 200
-	listPause             = time.Second
+	lookShare, countShare = 200, 100
+	countPause            = time.Second
 )
 
-// Intact looks whether there are as many virtual servers as there were, and at a few of ours in turn, as many as there is
-// time for: in a small table everything is found within a second. In a larger one it reads the kernel's table from time to
-// time, too, which has all but thresholds and flags.
+// Intact looks whether there are as many virtual servers as there were, which costs the same however many there are, and from time
+// to time compares all: each second where there are few.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -153,96 +145,52 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	switch {
 	case errors.Is(err, ipvsnl.ErrUnsupported) && len(d.servers) > 0: // to look at all of it loads it again
 		return fmt.Sprintf("the virtual servers are gone: %v", err), nil
-	case err != nil:
+	case err != nil || len(d.servers) == 0:
 		return "", err
 	}
-	if n != d.ours4+d.others4 && (n < d.ours4 || time.Now().After(d.look.next)) {
-		if reason, err := d.listLocked(ctx, n); reason != "" || err != nil {
-			return reason, err
-		}
+	began, due := time.Now(), d.look.next
+	switch {
+	case n < d.ours4:
+		due = time.Time{}
+	case n != d.ours4+d.others4:
+		due = d.look.soon
 	}
-	whole := len(d.look.ring) == 0
-	if whole {
-		d.look.ring = slices.Collect(maps.Keys(d.servers))
-	}
-	for began := time.Now(); ; {
-		s := d.nextLocked()
-		if s == nil && whole {
-			return "", nil
-		}
-		if s == nil {
-			return d.tableLocked(ctx)
-		}
-		if reason, err := d.wrongLocked(ctx, s); reason != "" || err != nil {
-			return reason, err
-		}
-		if time.Since(began) > lookTime {
-			return d.tableLocked(ctx)
-		}
-	}
-}
-
-// tableLocked compares the kernel's table with what was left there, unless it has done so lately.
-func (d *Dataplane) tableLocked(ctx context.Context) (string, error) {
-	began := time.Now()
-	if began.Before(d.look.table) {
+	if began.Before(due) {
 		return "", nil
 	}
-	defer func() { d.look.table = time.Now().Add(tableShare * time.Since(began)) }()
+	reason, err := d.compareLocked(ctx)
+	if reason == "" && err == nil {
+		d.others4 = n - d.ours4
+	}
+	ended := time.Now()
+	d.look = look{next: ended.Add(lookShare * ended.Sub(began)), soon: ended.Add(min(countPause, countShare*ended.Sub(began)))}
+	return reason, err
+}
+
+// compareLocked says in what some virtual server is not as it was left. Those that the lists show to be another are read by
+// themselves, and so are those with thresholds, which no list has, and those that the kernel has left out of its table.
+func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
+	services, err := d.conn.Services(ctx)
+	if err != nil {
+		return "", err
+	}
 	table, err := d.conn.Table(ctx)
 	if err != nil {
 		return "", err
 	}
+	same := make(map[balancer.Key]bool, len(services))
+	for _, v := range services {
+		s, entry := d.servers[v.Key], table[v.Key]
+		same[v.Key] = s != nil && s.virtual == v.Service && s.resembles(entry) && !s.bounded()
+	}
 	for k, s := range d.servers {
-		if entry, told := table[k]; told && s.there && !s.unsure && !s.resembles(entry) {
+		if s.there && !s.unsure && !same[k] {
 			if reason, err := d.wrongLocked(ctx, s); reason != "" || err != nil {
 				return reason, err
 			}
 		}
 	}
 	return "", nil
-}
-
-// listLocked looks whether all of ours are there.
-func (d *Dataplane) listLocked(ctx context.Context, services4 int) (string, error) {
-	began := time.Now()
-	services, err := d.conn.Services(ctx)
-	if err != nil {
-		return "", err
-	}
-	there := make(map[balancer.Key]bool, len(services))
-	for _, v := range services {
-		there[v.Key] = true
-	}
-	missing := 0
-	var which balancer.Key
-	for k, s := range d.servers {
-		if s.there && !there[k] {
-			missing++
-			which = k
-		}
-	}
-	switch missing {
-	case 0:
-		d.others4 = services4 - d.ours4
-		d.look.next = time.Now().Add(min(listPause, listShare*time.Since(began)))
-		return "", nil
-	case 1:
-		return fmt.Sprintf("virtual server %s is gone", which), nil
-	}
-	return fmt.Sprintf("%d virtual servers are gone, among them %s", missing, which), nil
-}
-
-// nextLocked returns the next virtual server to look at; nil means all have been looked at in this turn.
-func (d *Dataplane) nextLocked() *server {
-	for i, k := range d.look.ring {
-		if s := d.servers[k]; s != nil && s.there && !s.unsure {
-			d.look.ring = d.look.ring[i+1:]
-			return s
-		}
-	}
-	d.look.ring = nil
-	return nil
 }
 
 // wrongLocked says in what a virtual server is not as it was left; "" means in nothing.
