@@ -9,6 +9,7 @@ import (
 
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nft"
+	"vipd/dataplane/internal/xtables"
 )
 
 // acceptor lets our connections through the filters of iptables: what a chain of those drops, no table of nf_tables can accept.
@@ -111,7 +112,7 @@ func (a *acceptor) failed() error {
 	return a.parts[0].failed
 }
 
-func acceptChains(p *plan) []chain {
+func acceptChains(p *plan) []xtables.Chain {
 	// A match that does not want the mark would hold for packets without a connection.
 	ours := "-m connmark --mark " + both(p.bits.ours) + " "
 	arriving, leaving := []string{ours + "-j ACCEPT"}, []string(nil)
@@ -122,7 +123,9 @@ func acceptChains(p *plan) []chain {
 		direct := "-m mark --mark " + both(p.bits.ours) + " -j ACCEPT"
 		arriving, leaving = append(arriving, direct), append(leaving, direct)
 	}
-	return []chain{{"VIPD-FORWARD", []string{"-j ACCEPT"}}, {"VIPD-INPUT", arriving}, {"VIPD-OUTPUT", leaving}}
+	return []xtables.Chain{
+		xtables.NewChain("VIPD-FORWARD", "-j ACCEPT"), xtables.NewChain("VIPD-INPUT", arriving...), xtables.NewChain("VIPD-OUTPUT", leaving...),
+	}
 }
 
 // acceptJumps are one of each base chain, whatever the mode: where one is not needed its chain is empty.

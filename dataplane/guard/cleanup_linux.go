@@ -69,7 +69,7 @@ func (c *cleaner) rules(y *legacy, tool Tool, which string) {
 		if len(chains) > 0 {
 			var names []string
 			for _, chain := range chains {
-				names = append(names, chain.name)
+				names = append(names, chain.Name)
 			}
 			c.do(fmt.Sprintf("remove from table %s (%s): chains %s", p.def.table, which, strings.Join(names, ", ")), func() error {
 				return write(c.ctx, tool, []*part{p}, y.remove)

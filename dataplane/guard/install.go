@@ -19,10 +19,10 @@ const trialChain = "VIPD-TRIAL"
 func (g *legacy) try(ctx context.Context, tool Tool) error {
 	full := g.plan
 	full.hairpin, full.randomFully, full.mode.Marked = true, true, false
-	hairpin, randomFully := masqueradeChains(&full)[0].rules[1], masqueradeChains(&full)[1].rules[1]
+	hairpin, randomFully := masqueradeChains(&full)[0].Rules[1], masqueradeChains(&full)[1].Rules[1]
 	hairpin, _, _ = strings.Cut(hairpin, " -g ")
 	works := func(rules ...string) (bool, error) {
-		err := tool.Restore(ctx, restore("nat", []chain{{trialChain, rules}})+restore("nat", []chain{{name: trialChain}}, "-X "+trialChain))
+		err := tool.Restore(ctx, xtables.Input("nat", []xtables.Chain{{Name: trialChain, Rules: rules}})+xtables.Input("nat", []xtables.Chain{{Name: trialChain}}, "-X "+trialChain))
 		if err == nil {
 			return true, nil
 		}
@@ -138,22 +138,11 @@ func (g *legacy) bring(ctx context.Context, tool Tool, p *part) error {
 // without either.
 func (g *legacy) install(ctx context.Context, b *batch, p *part) error {
 	chains, jumps := p.def.chains(&g.plan), p.def.jumps(&g.plan)
-	declared := slices.Clone(chains)
-	var retired []string
-	for _, name := range p.def.retired {
-		exists, err := b.ChainExists(ctx, p.def.table, name)
-		if err != nil {
-			return err
-		}
-		if exists {
-			declared, retired = append(declared, chain{name: name}), append(retired, "-X "+name)
-		}
-	}
-	further, err := join(ctx, b, p.def.table, jumps, true, declared)
+	further, err := join(ctx, b, p.def.table, jumps, true, chains)
 	if err != nil {
 		return err
 	}
-	b.add(restore(p.def.table, declared, append(further, retired...)...), func() {
+	b.add(xtables.Input(p.def.table, chains, further...), func() {
 		p.chains, p.jumps = chains, jumps
 		g.log.Debug("put up a part of the guard", "part", p.def.name, "family", g.family)
 	})
@@ -161,10 +150,10 @@ func (g *legacy) install(ctx context.Context, b *batch, p *part) error {
 }
 
 // join returns the lines that make the jumps, or without put none, the only rules of their bases that lead to the part's chains.
-func join(ctx context.Context, tool Tool, table string, jumps []jump, put bool, own []chain) (lines []string, err error) {
+func join(ctx context.Context, tool Tool, table string, jumps []jump, put bool, own []xtables.Chain) (lines []string, err error) {
 	names := make([]string, len(own))
 	for i, c := range own {
-		names[i] = c.name
+		names[i] = c.Name
 	}
 	for _, j := range jumps {
 		rules, err := tool.Rules(ctx, table, j.base)
@@ -186,14 +175,14 @@ func (g *legacy) rewrite(ctx context.Context, b *batch, p *part) error {
 		return g.install(ctx, b, p)
 	}
 	chains := p.def.chains(&g.plan)
-	var changed []chain
+	var changed []xtables.Chain
 	for i, c := range chains {
-		if !slices.Equal(c.rules, p.chains[i].rules) {
+		if !slices.Equal(c.Rules, p.chains[i].Rules) {
 			changed = append(changed, c)
 		}
 	}
 	if len(changed) > 0 {
-		b.add(restore(p.def.table, changed), func() { p.chains = chains })
+		b.add(xtables.Input(p.def.table, changed), func() { p.chains = chains })
 	}
 	return nil
 }
@@ -300,28 +289,24 @@ func (g *legacy) possible(p *part) (bool, error) {
 	return g.anySet(setName(directSet, inet.IPv4), setName(directSet, inet.IPv6)) // cleanup asks one guard for both
 }
 
-// there are the chains of a part, and of earlier versions of it, that the kernel has.
-func (g *legacy) there(ctx context.Context, tool Tool, p *part) (there []chain, err error) {
+// there are the chains of a part that the kernel has, with that of a trial that was cut short.
+func (g *legacy) there(ctx context.Context, tool Tool, p *part) (there []xtables.Chain, err error) {
 	if possible, err := g.possible(p); !possible {
 		return nil, err
 	}
-	all := p.def.chains(&g.plan)
-	for _, name := range p.def.retired {
-		all = append(all, chain{name: name})
-	}
-	for _, c := range all {
-		exists, err := tool.ChainExists(ctx, p.def.table, c.name)
+	for _, c := range append(p.def.chains(&g.plan), xtables.NewChain(trialChain)) {
+		exists, err := tool.ChainExists(ctx, p.def.table, c.Name)
 		if err != nil {
 			return nil, err
 		}
 		if exists {
-			there = append(there, chain{name: c.name})
+			there = append(there, xtables.NewChain(c.Name))
 		}
 	}
 	return there, nil
 }
 
-// remove adds what removes a part's jumps and chains, and those of earlier versions.
+// remove adds what removes a part's jumps and chains.
 func (g *legacy) remove(ctx context.Context, b *batch, p *part) error {
 	chains, err := g.there(ctx, b, p)
 	if len(chains) == 0 || err != nil {
@@ -332,8 +317,8 @@ func (g *legacy) remove(ctx context.Context, b *batch, p *part) error {
 		return err
 	}
 	for _, c := range chains {
-		further = append(further, "-X "+c.name)
+		further = append(further, "-X "+c.Name)
 	}
-	b.add(restore(p.def.table, chains, further...), func() {})
+	b.add(xtables.Input(p.def.table, chains, further...), func() {})
 	return nil
 }

@@ -64,7 +64,7 @@ type legacy struct {
 type part struct {
 	def partDef
 	// chains are those that the kernel has, and jumps what leads to them; nil means not compared yet.
-	chains []chain
+	chains []xtables.Chain
 	jumps  []jump
 	// refusals are what is known of the kernel's refusing the part.
 	refusals refusals

@@ -239,7 +239,7 @@ func redirectRules(family inet.Family, o Options) *legacy {
 	l := &legacy{wanted: w, watch: newWatch(), plan: plan{family: family}}
 	l.parts = []*part{{def: partDef{
 		name: "redirects", table: "nat",
-		chains: func(p *plan) []chain { return []chain{{"VIPD-US", p.redirects}} },
+		chains: func(p *plan) []xtables.Chain { return []xtables.Chain{xtables.NewChain("VIPD-US", p.redirects...)} },
 		jumps:  always(jump{"PREROUTING", "-j VIPD-US"}, jump{"OUTPUT", "-j VIPD-US"}),
 	}}}
 	return l

@@ -75,7 +75,7 @@ func renderLegacy(b *strings.Builder, w *wanted) {
 		for _, j := range p.def.jumps(&g.plan) {
 			jumps = append(jumps, j.insertion())
 		}
-		b.WriteString(restore(p.def.table, p.def.chains(&g.plan), jumps...))
+		b.WriteString(xtables.Input(p.def.table, p.def.chains(&g.plan), jumps...))
 	}
 }
 

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"vipd/dataplane"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipset"
+	"vipd/dataplane/internal/xtables"
 )
 
 // plan is all that the guard's rules depend on.
@@ -76,16 +76,8 @@ type partDef struct {
 	clamps bool
 	// others: it is of use only to frontends on addresses that other hosts have, too.
 	others bool
-	chains func(*plan) []chain
+	chains func(*plan) []xtables.Chain
 	jumps  func(*plan) []jump
-	// retired are chains of earlier versions in whose place this one stands.
-	retired []string
-}
-
-// chain is a chain of ours with its rules.
-type chain struct {
-	name  string
-	rules []string
 }
 
 // jump is a rule of one of the kernel's own chains that leads to one of ours, as iptables -S writes it.
@@ -116,12 +108,12 @@ func parts() []partDef {
 		{name: "held addresses", table: "filter", chains: heldChains, jumps: always(jump{"INPUT", "-j VIPD-HELD"})},
 		{name: othersPart, table: "mangle", others: true, chains: otherChains, jumps: always(jump{"PREROUTING", "-j VIPD-OTHERS"})},
 		// Before every mode's own place: IPVS takes traffic before filter OUTPUT, NAT rewrites its destination.
-		{name: marksPart, table: "mangle", special: true, chains: markChains, jumps: always(jump{"PREROUTING", "-j VIPD-PREROUTING"}, jump{"OUTPUT", "-j VIPD-OUTPUT"}), retired: []string{"VIPD-SOURCES", "VIPD-SILENT"}},
+		{name: marksPart, table: "mangle", special: true, chains: markChains, jumps: always(jump{"PREROUTING", "-j VIPD-PREROUTING"}, jump{"OUTPUT", "-j VIPD-OUTPUT"})},
 		{name: untrackedPart, table: "raw", forward: true, direct: true, chains: untrackedChains, jumps: always(jump{"PREROUTING", "-j VIPD-UNTRACKED"}, jump{"OUTPUT", "-j VIPD-UNTRACKED"})},
 		{name: "direct verdicts", table: "filter", forward: true, direct: true, chains: directChains, jumps: always(jump{"INPUT", "-j VIPD-DIRECT-IN"}, jump{"OUTPUT", "-j VIPD-DIRECT-OUT"})},
-		{name: verdictsPart, table: "filter", chains: verdictChains, jumps: verdictJumps, retired: []string{"VIPD-REJECT"}},
+		{name: verdictsPart, table: "filter", chains: verdictChains, jumps: verdictJumps},
 		{name: clampsPart, table: "mangle", clamps: true, chains: clampChains, jumps: clampJumps},
-		{name: "masquerade", table: "nat", forward: true, chains: masqueradeChains, jumps: masqueradeJumps, retired: []string{trialChain}},
+		{name: "masquerade", table: "nat", forward: true, chains: masqueradeChains, jumps: masqueradeJumps},
 	}
 }
 
@@ -130,7 +122,7 @@ const fresh = "-m conntrack --ctstate NEW,UNTRACKED"
 
 // heldChains keep the held addresses closed but for the ports of services, and ping. Before the first of an address's
 // frontends is applied they are silent.
-func heldChains(p *plan) []chain {
+func heldChains(p *plan) []xtables.Chain {
 	icmp := "icmp"
 	if p.family == inet.IPv6 {
 		icmp = "ipv6-icmp"
@@ -144,12 +136,14 @@ func heldChains(p *plan) []chain {
 		guarded = append(guarded, halfway+" "+p.in(directSet, "dst,dst")+" -j RETURN")
 	}
 	guarded = append(guarded, p.in(pendingSet, "dst")+" -j DROP") // clients try again after silence, but not after a refusal
-	return []chain{{"VIPD-HELD", dispatch(p.held, "VIPD-GUARD")}, {"VIPD-GUARD", append(guarded, refusal(p.family)...)}}
+	return []xtables.Chain{
+		xtables.NewChain("VIPD-HELD", dispatch(p.held, "VIPD-GUARD")...), xtables.NewChain("VIPD-GUARD", append(guarded, refusal(p.family)...)...),
+	}
 }
 
 // otherChains are layout.others in iptables. It can't tell by which interface an address is reached, so that connections from other
 // networks to what another host has meet silence, too.
-func otherChains(p *plan) []chain {
+func otherChains(p *plan) []xtables.Chain {
 	var rules []string
 	for _, n := range p.owned {
 		rules = append(rules, fmt.Sprintf("-d %s -m addrtype ! --dst-type LOCAL %s -j DROP", n, p.in(ownedSet, "dst")))
@@ -157,14 +151,14 @@ func otherChains(p *plan) []chain {
 	if p.roaming {
 		rules = append(rules, stray+" "+p.in(answersSet, "src,src")+" -j DROP")
 	}
-	return []chain{{"VIPD-OTHERS", rules}}
+	return []xtables.Chain{xtables.NewChain("VIPD-OTHERS", rules...)}
 }
 
 // stray matches TCP packets that are new to conntrack and open no connection.
 const stray = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m conntrack --ctstate NEW"
 
 // markChains recognise the packets that open connections to frontends, and mark them and their connections.
-func markChains(p *plan) []chain {
+func markChains(p *plan) []xtables.Chain {
 	special := []string{"-g VIPD-POLICY"}
 	if p.sources {
 		special = []string{
@@ -193,14 +187,14 @@ func markChains(p *plan) []chain {
 	if p.arrivals {
 		ours = append([]string{"! -i lo -j SET --add-set " + setName(arrivedSet, p.family) + " src,src --exist"}, ours...)
 	}
-	return []chain{
-		{"VIPD-PREROUTING", dispatch(p.vips, "VIPD-ARRIVING")},
-		{"VIPD-OUTPUT", dispatch(p.vips, "VIPD-LEAVING")},
-		{"VIPD-ARRIVING", sorted("VIPD-SPECIAL")},
-		{"VIPD-LEAVING", sorted("VIPD-POLICY")},
-		{"VIPD-SPECIAL", special},
-		{"VIPD-POLICY", append(policy, "-g VIPD-OURS")},
-		{"VIPD-OURS", ours},
+	return []xtables.Chain{
+		xtables.NewChain("VIPD-PREROUTING", dispatch(p.vips, "VIPD-ARRIVING")...),
+		xtables.NewChain("VIPD-OUTPUT", dispatch(p.vips, "VIPD-LEAVING")...),
+		xtables.NewChain("VIPD-ARRIVING", sorted("VIPD-SPECIAL")...),
+		xtables.NewChain("VIPD-LEAVING", sorted("VIPD-POLICY")...),
+		xtables.NewChain("VIPD-SPECIAL", special...),
+		xtables.NewChain("VIPD-POLICY", append(policy, "-g VIPD-OURS")...),
+		xtables.NewChain("VIPD-OURS", ours...),
 	}
 }
 
@@ -208,12 +202,12 @@ const opensTCP = "-p tcp -m tcp --tcp-flags SYN,RST SYN"
 
 // clampChains have a rule for each frontend with a bound, for no set matches the place that a connection was opened to, which
 // is all that answers have in common with it. Only packets that open our connections meet them.
-func clampChains(p *plan) []chain {
-	c := chain{name: "VIPD-MSS"}
+func clampChains(p *plan) []xtables.Chain {
+	c := xtables.NewChain("VIPD-MSS")
 	for _, e := range p.clamps {
-		c.rules = append(c.rules, fmt.Sprintf("%s -m conntrack --ctorigdst %s --ctorigdstport %d -j TCPMSS --set-mss %d", opensTCP, e.Addr, e.Port, e.MSS))
+		c.Rules = append(c.Rules, fmt.Sprintf("%s -m conntrack --ctorigdst %s --ctorigdstport %d -j TCPMSS --set-mss %d", opensTCP, e.Addr, e.Port, e.MSS))
 	}
-	return []chain{c}
+	return []xtables.Chain{c}
 }
 
 // clampJumps see packets on their way out, to endpoints and clients, and to programs of this host.
@@ -228,7 +222,7 @@ func clampJumps(p *plan) []jump {
 const clampRule = opensTCP + " -j TCPMSS --clamp-mss-to-pmtu"
 
 // verdictChains let in and through what belongs to our connections, and refuse for frontends without active backends.
-func verdictChains(p *plan) []chain {
+func verdictChains(p *plan) []xtables.Chain {
 	const (
 		known      = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
 		translated = "-m conntrack --ctstate DNAT"
@@ -257,13 +251,13 @@ func verdictChains(p *plan) []chain {
 	if p.clamp && p.mode.Forward {
 		forward, leaving = append([]string{clampRule}, forward...), append([]string{clampRule}, leaving...)
 	}
-	return []chain{
-		{"VIPD-FORWARD", forward},
-		{"VIPD-FORWARD-NEW", []string{"-j VIPD-ONE-ARM", "-j ACCEPT"}},
-		{"VIPD-ONE-ARM", oneArm},
-		{"VIPD-INPUT", slices.Concat([]string{known}, cut, []string{translated + " -j ACCEPT", p.in(servedSet, "dst,dst") + " -j ACCEPT", refused})},
-		{"VIPD-OUTPUT", leaving},
-		{"VIPD-REFUSE", refusal(p.family)},
+	return []xtables.Chain{
+		xtables.NewChain("VIPD-FORWARD", forward...),
+		xtables.NewChain("VIPD-FORWARD-NEW", "-j VIPD-ONE-ARM", "-j ACCEPT"),
+		xtables.NewChain("VIPD-ONE-ARM", oneArm...),
+		xtables.NewChain("VIPD-INPUT", slices.Concat([]string{known}, cut, []string{translated + " -j ACCEPT", p.in(servedSet, "dst,dst") + " -j ACCEPT", refused})...),
+		xtables.NewChain("VIPD-OUTPUT", leaving...),
+		xtables.NewChain("VIPD-REFUSE", refusal(p.family)...),
 	}
 }
 
@@ -290,7 +284,7 @@ func verdictJumps(p *plan) []jump {
 }
 
 // masqueradeChains give connections the node's address for a source where replies would miss it otherwise.
-func masqueradeChains(p *plan) []chain {
+func masqueradeChains(p *plan) []xtables.Chain {
 	rules := []string{"-m mark --mark " + both(p.bits.masquerade) + " -g VIPD-MASQUERADE"}
 	// VIPD-ONE-ARM marks what comes from its own destination, too, for it goes out where it came in: a mode that sends
 	// all packets through FORWARD needs no more.
@@ -304,9 +298,9 @@ func masqueradeChains(p *plan) []chain {
 	if p.randomFully {
 		masquerade += " --random-fully"
 	}
-	return []chain{
-		{"VIPD-POSTROUTING", rules},
-		{"VIPD-MASQUERADE", []string{fmt.Sprintf("-j MARK --set-xmark 0x0/%#x", p.bits.masquerade), masquerade}},
+	return []xtables.Chain{
+		xtables.NewChain("VIPD-POSTROUTING", rules...),
+		xtables.NewChain("VIPD-MASQUERADE", fmt.Sprintf("-j MARK --set-xmark 0x0/%#x", p.bits.masquerade), masquerade),
 	}
 }
 
@@ -324,7 +318,7 @@ const halfway = "-p tcp ! --syn -m conntrack --ctstate UNTRACKED"
 // untrackedChains keep the connections of direct frontends from being tracked. Their answers pass by this node, so to it
 // they would stay new for ever, what follows the first packet would belong to none, and what is idle for two minutes
 // would be new once more.
-func untrackedChains(p *plan) []chain {
+func untrackedChains(p *plan) []xtables.Chain {
 	var rules []string
 	for _, n := range p.direct {
 		rules = append(rules, fmt.Sprintf("-d %s %s -j CT --notrack", n, p.in(directSet, "dst,dst")))
@@ -332,11 +326,11 @@ func untrackedChains(p *plan) []chain {
 	for _, n := range p.direct { // of endpoints on this node, and refusals
 		rules = append(rules, fmt.Sprintf("-s %s %s -j CT --notrack", n, p.in(directSet, "src,src")))
 	}
-	return []chain{{"VIPD-UNTRACKED", rules}}
+	return []xtables.Chain{xtables.NewChain("VIPD-UNTRACKED", rules...)}
 }
 
 // directChains let in and out what belongs to direct frontends, and tunnels to their endpoints.
-func directChains(p *plan) []chain {
+func directChains(p *plan) []xtables.Chain {
 	tunnel, icmp, errors := "4", "-p icmp -m icmp --icmp-type", []int{3} // IPPROTO_IPIP; unreachable
 	if p.family == inet.IPv6 {
 		tunnel, icmp, errors = "41", "-p ipv6-icmp -m icmp6 --icmpv6-type", []int{1, 2} // IPPROTO_IPV6; unreachable, too big
@@ -351,18 +345,15 @@ func directChains(p *plan) []chain {
 		}
 	}
 	to := p.in(directSet, "dst,dst")
-	return []chain{
-		{"VIPD-DIRECT-OUT", leaving},
-		{"VIPD-DIRECT-IN", []string{"-m conntrack --ctstate UNTRACKED -g VIPD-DIRECT"}},
-		{"VIPD-DIRECT", []string{
-			to + " -g VIPD-DIRECT-TO",
-			p.in(directSet, "src,src") + " -j ACCEPT",
-		}},
-		{"VIPD-DIRECT-TO", append([]string{
+	return []xtables.Chain{
+		xtables.NewChain("VIPD-DIRECT-OUT", leaving...),
+		xtables.NewChain("VIPD-DIRECT-IN", "-m conntrack --ctstate UNTRACKED -g VIPD-DIRECT"),
+		xtables.NewChain("VIPD-DIRECT", to+" -g VIPD-DIRECT-TO", p.in(directSet, "src,src")+" -j ACCEPT"),
+		xtables.NewChain("VIPD-DIRECT-TO", append([]string{
 			halfway + " -j ACCEPT",
 			p.in(servedSet, "dst,dst") + " -j ACCEPT",
 			p.notIn(rejectedSet, "dst,dst") + " -j RETURN",
-		}, refusal(p.family)...)},
+		}, refusal(p.family)...)...),
 	}
 }
 
@@ -395,26 +386,6 @@ func (p *plan) notIn(set, how string) string {
 
 // both writes a bit as value and mask.
 func both(bit uint32) string { return fmt.Sprintf("%#x/%#x", bit, bit) }
-
-// restore is the input of iptables-restore that makes chains what they should be, whatever they were, and carries out
-// further lines in the same transaction.
-func restore(table string, chains []chain, further ...string) string {
-	var b strings.Builder
-	b.WriteString("*" + table + "\n")
-	for _, c := range chains {
-		b.WriteString(":" + c.name + " - [0:0]\n")
-	}
-	for _, c := range chains {
-		for _, r := range c.rules {
-			b.WriteString("-A " + c.name + " " + r + "\n")
-		}
-	}
-	for _, line := range further {
-		b.WriteString(line + "\n")
-	}
-	b.WriteString("COMMIT\n")
-	return b.String()
-}
 
 // MarkBits are the bits of a connection's mark that say it was opened to a frontend, for modes that mark connections by
 // themselves (dataplane.Needs.Marked). The bit is Options.MasqueradeBit.

@@ -26,7 +26,7 @@ func (g *legacy) sizes(table string) map[string]int {
 				if want == nil {
 					want = map[string]int{}
 				}
-				want[c.name] = len(c.rules)
+				want[c.Name] = len(c.Rules)
 			}
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"vipd/balancer"
 	"vipd/dataplane"
@@ -162,7 +161,7 @@ func rejoin(ctx context.Context, tool *xtables.Tool, rule string, astray, lines 
 	if len(lines) == 0 {
 		return nil
 	}
-	return tool.Restore(ctx, "*"+table+"\n"+strings.Join(lines, "\n")+"\nCOMMIT\n")
+	return tool.Restore(ctx, xtables.Input(table, nil, lines...))
 }
 
 // prepareSets makes the sticky sets that a plan needs, and takes out of them what they hold of backends whose slots

@@ -20,9 +20,6 @@ import (
 // table is the only one that this dataplane writes to.
 const table = "nat"
 
-// hooks are the kernel's chains that lead to the root: others' traffic, and the node's own.
-func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
-
 // family is what is known of the kernel's rules of one family.
 type family struct {
 	name inet.Family
@@ -162,21 +159,15 @@ func backendOf(rule string) netip.AddrPort {
 }
 
 // sizes is what Compare expects of the table.
-func (y *family) sizes() map[string]xtables.Size {
-	want := make(map[string]xtables.Size, len(y.chains))
+func (y *family) sizes() map[string]int {
+	want := make(map[string]int, len(y.chains))
 	for name, c := range y.chains {
-		s := want[name]
-		s.Rules = c.rules
-		want[name] = s
+		want[name] += c.rules
 		for _, to := range c.to {
-			t := want[to]
-			t.Jumps++
-			want[to] = t
+			want[to]++
 		}
 	}
-	root := want[rootChain]
-	root.Jumps = y.jumps
-	want[rootChain] = root
+	want[rootChain] += y.jumps
 	return want
 }
 

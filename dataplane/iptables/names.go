@@ -24,6 +24,9 @@ const (
 	frontPrefix = "VIPD-"
 )
 
+// hooks are the kernel's chains that lead to the root: others' traffic, and the node's own.
+func hooks() []string { return []string{"PREROUTING", "OUTPUT"} }
+
 // isOurs reports whether a chain of the nat table is this dataplane's.
 func isOurs(chain string) bool {
 	return chain == rootChain || isFront(chain) || strings.HasPrefix(chain, nodePrefix) ||

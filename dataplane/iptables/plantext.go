@@ -55,17 +55,9 @@ func renderFamily(b *strings.Builder, frontends []*balancer.Frontend, mark strin
 			b.WriteString("create " + stickySet(i, family) + " " + string(ipset.HashIPPortIP) + " family " + family.Word() + " maxelem " + strconv.Itoa(ipset.MaxEntries) + " timeout 0\n")
 		}
 	}
-	b.WriteString("# " + family.Program() + "-restore --noflush\n*nat\n")
-	for _, c := range chains {
-		b.WriteString(":" + c.Name + " - [0:0]\n")
+	var jumps []string
+	for _, hook := range hooks() {
+		jumps = append(jumps, "-I "+hook+" 1 -j "+rootChain)
 	}
-	for _, c := range chains {
-		for _, rule := range c.Rules {
-			b.WriteString("-A " + c.Name + " " + rule + "\n")
-		}
-	}
-	for _, hook := range []string{"PREROUTING", "OUTPUT"} {
-		b.WriteString("-I " + hook + " 1 -j " + rootChain + "\n")
-	}
-	b.WriteString("COMMIT\n")
+	b.WriteString("# " + family.Program() + "-restore --noflush\n" + xtables.Input("nat", chains, jumps...))
 }

@@ -8,9 +8,6 @@ import (
 )
 
 // Render writes, for each frontend, where the proxy listens and where it sends connections, one line each.
-func (d *Dataplane) Render(frontends []*balancer.Frontend) (string, error) { return Render(frontends) }
-
-// Render is what Dataplane.Render does, for those that have no Dataplane.
 func Render(frontends []*balancer.Frontend) (string, error) {
 	var b strings.Builder
 	for _, f := range frontends {

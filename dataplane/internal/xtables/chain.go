@@ -1,6 +1,9 @@
 package xtables
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Chain is one chain as it shall be.
 type Chain struct {
@@ -9,6 +12,29 @@ type Chain struct {
 	Name string
 	// Rules are in the syntax of iptables-restore, without "-A" and the name.
 	Rules []string
+}
+
+// NewChain returns a chain of these rules.
+func NewChain(name string, rules ...string) Chain { return Chain{Name: name, Rules: rules} }
+
+// Input is the input of a restore that makes chains of a table what they should be, whatever they were, and carries out further lines
+// in the same transaction.
+func Input(table string, chains []Chain, further ...string) string {
+	var b strings.Builder
+	b.WriteString("*" + table + "\n")
+	for _, c := range chains {
+		b.WriteString(":" + c.Name + " - [0:0]\n")
+	}
+	for _, c := range chains {
+		for _, r := range c.Rules {
+			b.WriteString("-A " + c.Name + " " + r + "\n")
+		}
+	}
+	for _, line := range further {
+		b.WriteString(line + "\n")
+	}
+	b.WriteString("COMMIT\n")
+	return b.String()
 }
 
 // Group is chains that have to change together: one transaction, all or nothing.

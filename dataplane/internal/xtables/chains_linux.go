@@ -4,25 +4,25 @@ import (
 	"context"
 	"fmt"
 
-	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/nft"
 )
 
-// Chains returns the table's chains whose names are ours, in no order. It does not read rules in nft, so that it works
-// where Saved finds the table to be incompatible.
-func (t *Tool) Chains(ctx context.Context, table string, ours func(chain string) bool) ([]string, error) {
-	err := ctx.Err()
-	var chains []string
-	if err == nil && t.variant == NFT {
-		var all []nft.Found
-		all, err = chainsNFT(t.family, table)
-		for _, c := range all {
-			if ours(c.Name) {
-				chains = append(chains, c.Name)
-			}
-		}
-	} else if err == nil {
-		chains, err = chainsLegacy(t.family, table, ours)
+// list returns the chains of a table, in no order, each with the sum of its rules and of those that jump or go to it. It reads no
+// rules in nft, and the table's raw form in legacy: 17 and 100 ms for 114,000 rules, of which the kernel takes most.
+func (t *Tool) list(ctx context.Context, table string) (chains []nft.Found, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if t.variant == NFT {
+		err = inNFT(func(c *nft.Conn) (err error) {
+			chains, err = c.Chains(tableOf(t.family, table))
+			return err
+		})
+	} else {
+		err = readLegacy(t.family, table, func(b *blob) (err error) {
+			chains, err = b.chains()
+			return err
+		})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing the chains of %s: %w", table, err)
@@ -30,36 +30,75 @@ func (t *Tool) Chains(ctx context.Context, table string, ours func(chain string)
 	return chains, nil
 }
 
+// Chains returns the table's chains whose names are ours, in no order. It does not read rules in nft, so that it works
+// where Saved finds the table to be incompatible.
+func (t *Tool) Chains(ctx context.Context, table string, ours func(chain string) bool) ([]string, error) {
+	all, err := t.list(ctx, table)
+	var chains []string
+	for _, c := range all {
+		if ours(c.Name) {
+			chains = append(chains, c.Name)
+		}
+	}
+	return chains, err
+}
+
 // ChainExists reports whether table has the chain. It starts no program.
 func (t *Tool) ChainExists(ctx context.Context, table, chain string) (exists bool, err error) {
+	if t.variant == Legacy {
+		chains, err := t.Chains(ctx, table, func(name string) bool { return name == chain })
+		return len(chains) > 0, err
+	}
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	if t.variant == NFT {
-		err = inNFT(func(c *nft.Conn) (err error) {
-			exists, err = c.HasChain(tableOf(t.family, table), chain)
-			return err
-		})
-	} else {
-		var chains []string
-		chains, err = chainsLegacy(t.family, table, func(name string) bool { return name == chain })
-		exists = len(chains) > 0
-	}
+	err = inNFT(func(c *nft.Conn) (err error) {
+		exists, err = c.HasChain(tableOf(t.family, table), chain)
+		return err
+	})
 	if err != nil {
 		return false, fmt.Errorf("looking for chain %s of %s: %w", chain, table, err)
 	}
 	return exists, nil
 }
 
-func chainsLegacy(family inet.Family, table string, ours func(chain string) bool) ([]string, error) {
-	var chains []string
-	err := readLegacy(family, table, func(b *blob) error {
-		chains = nil
-		return b.walk(func(raw []byte, _ int) {
-			if name := string(raw); ours(name) {
-				chains = append(chains, name)
+// Compare looks whether each chain has as many rules, and rules that lead to it, as want says of both together, and whether there
+// are more chains whose names are ours; nil means none are. It returns "" or, in words, the first that it finds wrong. A chain that a
+// transaction under way is about to change may count as changed.
+func (t *Tool) Compare(ctx context.Context, table string, ours func(chain string) bool, want map[string]int) (reason string, err error) {
+	chains, err := t.list(ctx, table)
+	if err != nil {
+		return "", err
+	}
+	wrong := func(format string, args ...any) {
+		if reason == "" {
+			reason = fmt.Sprintf(format, args...)
+		}
+	}
+	seen := make(map[string]bool, len(want))
+	for _, c := range chains {
+		n, known := want[c.Name]
+		switch {
+		case known:
+			if seen[c.Name] = true; int(c.Use) != n {
+				wrong("chain %s has %d rules and jumps to it instead of %d", c.Name, c.Use, n)
 			}
-		}, func(rule) {})
-	})
-	return chains, err
+		case ours != nil && ours(c.Name):
+			wrong("there is a chain %s too many", c.Name)
+		}
+	}
+	first := ""
+	for name := range want {
+		if !seen[name] && (first == "" || name < first) {
+			first = name
+		}
+	}
+	switch missing := len(want) - len(seen); missing {
+	case 0:
+		return reason, nil
+	case 1:
+		return fmt.Sprintf("chain %s is missing", first), nil
+	default:
+		return fmt.Sprintf("%d chains are missing, such as %s", missing, first), nil
+	}
 }

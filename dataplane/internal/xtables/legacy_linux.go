@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"runtime"
 	"unsafe"
-	"vipd/dataplane/internal/inet"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/inet"
+	"vipd/dataplane/internal/nft"
 )
 
 // hooks is NF_INET_NUMHOOKS (linux/netfilter.h).
@@ -223,6 +225,27 @@ func (b *blob) walk(chain func(name []byte, at int), rule func(r rule)) error {
 		at = next
 	}
 	return nil
+}
+
+// chains are those of the table, each with the sum of its rules and of those that lead to it.
+func (b *blob) chains() (chains []nft.Found, err error) {
+	begin := map[int]int{} // where its rules do, and its index
+	var leads []int
+	err = b.walk(func(name []byte, at int) {
+		begin[at] = len(chains)
+		chains = append(chains, nft.Found{Name: string(name)})
+	}, func(r rule) {
+		chains[len(chains)-1].Use++
+		if r.jumpTo >= 0 {
+			leads = append(leads, r.jumpTo)
+		}
+	})
+	for _, to := range leads {
+		if i, known := begin[to]; known {
+			chains[i].Use++
+		}
+	}
+	return chains, err
 }
 
 // entry returns where an entry's target is, and where the next entry.

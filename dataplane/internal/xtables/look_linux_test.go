@@ -53,9 +53,7 @@ func TestCompareNotices(t *testing.T) {
 		} {
 			m := small(t, tool)
 			sizes := m.sizes()
-			s := sizes["VIPD-SERVICES"]
-			s.Jumps++
-			sizes["VIPD-SERVICES"] = s
+			sizes["VIPD-SERVICES"]++
 			if reason, err := tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes); err != nil || reason != "" {
 				t.Fatalf("before: %q, %v", reason, err)
 			}

@@ -26,15 +26,6 @@ func tableOf(family inet.Family, table string) nft.Table {
 	return nft.Table{Family: nft.IPv4, Name: table}
 }
 
-// chainsNFT lists the chains of a table.
-func chainsNFT(family inet.Family, table string) (chains []nft.Found, err error) {
-	err = inNFT(func(c *nft.Conn) (err error) {
-		chains, err = c.Chains(tableOf(family, table))
-		return err
-	})
-	return chains, err
-}
-
 // rulesNFT calls begin, rule and end for each of the chains that is there, see nft.Conn.ChainRules. It asks for chain after chain:
 // the kernel begins at the table's first rule again for each 32 KiB that it lists, which makes one listing of 114,000 rules take
 // twice as long.

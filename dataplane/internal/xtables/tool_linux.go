@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 	"vipd/dataplane"
@@ -25,9 +24,6 @@ type Tool struct {
 	why     string
 	program string // such as iptables-nft; -restore and -save are appended
 	run     command
-	// reader makes the reader of rules when it is first asked for.
-	reader func() (ruleReader, error)
-	trial  sync.Mutex // held by who uses the trial chain
 	// commits counts the transactions that were done.
 	commits atomic.Uint32
 }
@@ -72,16 +68,12 @@ func (t *Tool) DeleteChains(ctx context.Context, table string, chains ...string)
 	if len(chains) == 0 {
 		return nil
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "*%s\n", table)
+	var own []Chain
+	var deletions []string
 	for _, c := range chains {
-		fmt.Fprintf(&b, ":%s - [0:0]\n", c)
+		own, deletions = append(own, Chain{Name: c}), append(deletions, "-X "+c)
 	}
-	for _, c := range chains {
-		fmt.Fprintf(&b, "-X %s\n", c)
-	}
-	b.WriteString("COMMIT\n")
-	return t.Restore(ctx, b.String())
+	return t.Restore(ctx, Input(table, own, deletions...))
 }
 
 // execute is the command that starts programs. When ctx ends the program is killed; its transaction is done or it is

@@ -42,7 +42,7 @@ const leastRules = 50
 // them (4 us each). Where the kernel bounds what fits into one (in a user namespace nft takes some 500 rules), blocks
 // become smaller; a group that does not fit alone is refused with "Message too long".
 func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done int, err error) {
-	return t.writer(table, groups).write(ctx, groups)
+	return t.writer(ctx, table, groups).write(ctx, groups)
 }
 
 // WriteCounted is Write, and returns what the rules of the named chains had counted, as FullCounts does. In nft the kernel tells of
@@ -50,7 +50,7 @@ func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done in
 // returns what it has read; what rules count until it has written is lost. Counters are no reason not to write: chains whose
 // counters can't be had are absent in the result.
 func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]uint64, err error) {
-	w := t.writer(table, groups)
+	w := t.writer(ctx, table, groups)
 	if t.variant == Legacy || len(chains) == 0 {
 		w.asked = chains
 		done, err = w.write(ctx, groups)
@@ -70,11 +70,11 @@ func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, c
 }
 
 // writer returns what writes groups.
-func (t *Tool) writer(table string, groups []Group) *writer {
+func (t *Tool) writer(ctx context.Context, table string, groups []Group) *writer {
 	w := &writer{tool: t, table: table}
 	if t.variant == NFT {
 		w.limit = nftBlock()
-		if w.fill(groups, 0) < len(groups) && t.crowded(table) {
+		if w.fill(groups, 0) < len(groups) && t.crowded(ctx, table) {
 			w.limit = nftCrowdedBlock()
 		}
 	}
@@ -82,9 +82,9 @@ func (t *Tool) writer(table string, groups []Group) *writer {
 }
 
 // crowded looks how much is in a table of nft. Where it can't it says no, and writing will say why.
-func (t *Tool) crowded(table string) bool {
+func (t *Tool) crowded(ctx context.Context, table string) bool {
 	n := 0
-	chains, err := chainsNFT(t.family, table)
+	chains, err := t.list(ctx, table)
 	for _, c := range chains {
 		n += int(c.Use)
 	}
