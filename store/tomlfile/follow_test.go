@@ -50,6 +50,35 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 	}
 }
 
+// TestAFileThatIsAppendedTo: a script that opens and closes a file for each line takes nothing away before its end, unless
+// vipd is told to read what there is. Of a file in the place of another all is believed at once.
+func TestAFileThatIsAppendedTo(t *testing.T) {
+	const head, endpoints = "store.path = \"services.d\"\n", "endpoints = [{ address = \"10.0.0.1\" }]\n"
+	w := newWorld(t, map[string]string{"vipd.toml": head + service("a", 1) + endpoints + service("b", 1), "services.d/o.toml": service("o", 1)})
+	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(time.Hour) })
+	w.is("the first state", "a=1 b=1 o=1")
+	text := ""
+	for i, line := range []string{head, service("a", 2), endpoints, service("b", 2)} {
+		last := i == 3
+		text += line
+		w.write("vipd.toml", text) // in place
+		if !last {
+			w.write("services.d/o.toml", service("o", 10+i)) // when this is seen, the other file was looked at too
+			s := w.until("the next look", func(s snapshot) bool { return strings.Contains(describe(s), fmt.Sprint("o=", 10+i)) })
+			if got := describe(s); !strings.HasPrefix(got, "a=1 b=1") {
+				t.Errorf("after step %d: %s", i, got)
+			}
+		}
+	}
+	w.is("the whole file", "a=2 b=2 o=12")
+	w.write("other", head+service("a", 3))
+	w.do(os.Rename(w.path("other"), w.path("vipd.toml")))
+	w.is("another file in its place", "a=3 o=12")
+	w.write("vipd.toml", head)
+	w.reload()
+	w.is("what vipd was told to read", "o=12")
+}
+
 // TestAWriterThatHangs is not waited for longer than the grace.
 func TestAWriterThatHangs(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1) + service("b", 1)})

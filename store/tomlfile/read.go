@@ -17,8 +17,8 @@ const (
 	// stamp files by a clock that ticks every few milliseconds, some every two seconds.
 	settled = 2 * time.Second
 	// defaultGrace is how long a file must be quiet before its text is believed while a process has it open for writing, or
-	// where that can't be known and services have disappeared from it. So long an empty file is waited for in any case: many
-	// programs empty a file before they write it.
+	// where services have disappeared from it and no other file has taken its place. So long an empty file is waited for in
+	// any case: many programs empty a file before they write it.
 	defaultGrace = 2 * time.Second
 )
 
@@ -27,6 +27,11 @@ type identity struct {
 	size, modified, changed int64
 	device, inode           uint64
 	mode                    fs.FileMode
+}
+
+// sameFile reports whether other is the same file, whatever it holds.
+func (id identity) sameFile(other identity) bool {
+	return id.device == other.device && id.inode == other.inode
 }
 
 // contents is what one file holds. It never changes: a file that has changed gets new contents.
@@ -106,14 +111,16 @@ func (c *contents) unchanged(told bool) *contents {
 	return &kept
 }
 
-// isCut reports whether tables of c may be missing in doc, which was read from t, only because the file is being written.
+// isCut reports whether doc, which was read from t, may lack tables or endpoints of c only because the file is being written:
+// a script that appends line by line closes the file after each, and leaves it where it is.
 func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
-	if c == nil || what.forced || t.writers == noWriters || !l.recent(t) {
+	if c == nil || what.forced || !l.recent(t) || t.writers == noWriters && !c.id.sameFile(identityOf(t.info)) {
 		return false
 	}
 	services, _ := doc.tree["services"].(map[string]any)
-	for name := range c.services {
-		if _, still := services[string(name)]; !still {
+	for name, d := range c.services {
+		table, _ := services[string(name)].(map[string]any)
+		if table == nil || table["endpoints"] == nil && d.value != nil && len(d.value.Endpoints) > 0 {
 			return true
 		}
 	}

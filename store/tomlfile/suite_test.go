@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/BurntSushi/toml"
 
@@ -53,7 +54,9 @@ func (p *place) prepare() {
 }
 
 func (p *place) Source() store.Source {
-	return tomlfile.New(tomlfile.Options{Main: filepath.Join(p.dir, "vipd.toml")})
+	s := tomlfile.New(tomlfile.Options{Main: filepath.Join(p.dir, "vipd.toml")})
+	s.SetGrace(100 * time.Millisecond) // services that are removed from a file in place wait for it
+	return s
 }
 
 func (p *place) Write(name balancer.Name, fields map[string]any) {
