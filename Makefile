@@ -21,7 +21,7 @@ LIBDIR     ?= $(PREFIX)/lib
 DATADIR    ?= $(PREFIX)/share
 DESTDIR    ?=
 
-.PHONY: help build run demo check test soak test-kernel test-ipvs needs bench lint cover package package-test install uninstall clean
+.PHONY: help build run demo check test soak test-kernel test-ipvs test-windows needs bench lint cover package package-test install uninstall clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,13 @@ test-kernel: needs ## only the packages whose tests need root and make real kern
 test-ipvs: needs ## only the tests that need IPVS: here if the kernel has it, else in a guest
 	@$(REPORT) -ipvs -race -count=1 -timeout=20m
 
+# Those without Linux, root or other programs in their tests.
+PORTABLE := ./balancer/... ./store ./store/memory ./store/tomlfile ./dataplane ./cmd/internal/... ./cmd/vipd ./examples/echo
+
+test-windows: ## vipd as a service of Windows, and the tests of portable packages, by wine (apt-get install wine wine64 binutils-mingw-w64-x86-64)
+	$(GO) test -count=1 ./test/windows
+	GOOS=windows CGO_ENABLED=0 $(GO) test -short -count=1 -exec $(CURDIR)/test/windows/wine $(PORTABLE); code=$$?; test/windows/wine end; exit $$code
+
 needs:
 	@test/needs
 
@@ -72,7 +79,7 @@ bench: build ## every benchmark, userspace mode beside HAProxy and nginx, iptabl
 
 # Whether what runs elsewhere compiles for a system, without linking and optimizing. What Windows takes leaves little for
 # macOS to refuse, whose half of an empty cache is minutes of a processor: make soak alone asks.
-builds = GOOS=$(1) GOARCH=amd64 CGO_ENABLED=0 $(GO) list -export -gcflags='all=-N -l' ./cmd/vipctl ./dataplane/userspace >/dev/null
+builds = GOOS=$(1) GOARCH=amd64 CGO_ENABLED=0 $(GO) list -export -gcflags='all=-N -l' ./cmd/vipd ./cmd/vipctl >/dev/null
 
 # Without cgo, as the programs are built, so that one set of compiled packages serves all but the race detector.
 lint: ## gofmt, go vet, staticcheck, and the build for Windows

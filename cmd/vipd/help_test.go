@@ -9,7 +9,7 @@ import (
 // TestHelp has each flag in the form in which everything else names it.
 func TestHelp(t *testing.T) {
 	var out, errs bytes.Buffer
-	if code := run([]string{"--help"}, &out, &errs); code != exitDone || errs.Len() > 0 {
+	if code := run(t.Context(), []string{"--help"}, &out, &errs); code != exitDone || errs.Len() > 0 {
 		t.Fatalf("exits with %d; stderr: %s", code, &errs)
 	}
 	for _, line := range []string{

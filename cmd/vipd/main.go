@@ -38,11 +38,17 @@ func main() {
 		debug.SetGCPercent(garbagePercent)
 	}
 	execpath.AddFolders()
-	if len(os.Args) > 1 && os.Args[1] == ownerVerb {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == ownerVerb:
 		os.Exit(runOwner(os.Args[2:], os.Stdout, os.Stderr))
+	case len(os.Args) > 1 && os.Args[1] == serviceVerb:
+		os.Exit(runService(os.Args[2:], os.Stderr))
 	}
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
+
+// serviceVerb is the first argument of a vipd that the service manager of Windows starts.
+const serviceVerb = "service"
 
 // arguments are the command line.
 type arguments struct {
@@ -50,15 +56,16 @@ type arguments struct {
 	version, allowEmpty, replace bool
 }
 
-// run parses the command line, runs the daemon until a signal ends it, and returns the exit code.
-func run(args []string, stdout, stderr io.Writer) int {
+// run parses the command line, runs the daemon until a signal or the end of ctx ends it, and returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	journal := isJournal(stderr, os.Getenv("JOURNAL_STREAM"))
+	prefix := "vipd: "
+	if journal {
+		prefix = priorityError + prefix
+	}
 	complain := func(err error) {
 		for line := range strings.Lines(err.Error()) {
-			if journal {
-				_, _ = io.WriteString(stderr, priorityError)
-			}
-			fmt.Fprintf(stderr, "vipd: %s\n", strings.TrimSpace(line))
+			fmt.Fprintf(stderr, "%s%s\n", prefix, strings.TrimSpace(line)) // in one write, which is one entry of a log
 		}
 	}
 	a, err := parse(args, stdout)
@@ -78,7 +85,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	// A second signal ends the program at once: the first one gives signals back to their default.
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	hangups := make(chan os.Signal, 1) // before anything else: an early one must not end the program

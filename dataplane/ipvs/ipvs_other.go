@@ -11,7 +11,7 @@ import (
 
 // New says that there is no IPVS on this system.
 func New(context.Context, Options) (dataplane.Dataplane, error) {
-	return nil, errors.New("IPVS is a part of Linux; userspace mode works here")
+	return nil, errors.New("not on this system: IPVS is a part of Linux")
 }
 
 // Cleanup finds nothing.

@@ -92,10 +92,10 @@ func (m *Member) end(signal os.Signal) {
 }
 
 // Pause stops its process, so that connections stand and nothing answers, until Resume or Kill.
-func (m *Member) Pause() { _ = m.process.Signal(syscall.SIGSTOP) }
+func (m *Member) Pause() { _ = m.process.Signal(pause) }
 
 // Resume undoes Pause.
-func (m *Member) Resume() { _ = m.process.Signal(syscall.SIGCONT) }
+func (m *Member) Resume() { _ = m.process.Signal(resume) }
 
 // Wipe throws its data away. It must not run.
 func (m *Member) Wipe() {

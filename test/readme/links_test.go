@@ -73,3 +73,12 @@ func TestLength(t *testing.T) {
 		t.Errorf("README.md and docs have %d words, want at most %d: cut what repeats, or move reference to packaging/man/settings.md", words, most)
 	}
 }
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,3 +1,5 @@
+//go:build unix
+
 package readme
 
 import (
@@ -10,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -331,11 +334,5 @@ func (r *reader) await(t *testing.T, p *process.Process, text string) {
 	}
 }
 
-func read(t *testing.T, file string) string {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
+// interrupt sends what Ctrl-C sends, to the whole process group as a terminal does.
+func interrupt(p *process.Process) { _ = syscall.Kill(-p.Pid(), syscall.SIGINT) }

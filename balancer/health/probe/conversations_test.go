@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -126,7 +125,7 @@ func TestHTTPS(t *testing.T) {
 	ca.issue("client", -time.Hour, time.Hour)
 	named := func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", ca.file("ca.pem") }
 	fifo, large := ca.file("fifo"), ca.file("large.pem")
-	err := errors.Join(syscall.Mkfifo(fifo, 0o600), os.WriteFile(large, make([]byte, 1<<20+1), 0o600))
+	err := errors.Join(makeFIFO(fifo), os.WriteFile(large, make([]byte, 1<<20+1), 0o600))
 	if err != nil {
 		t.Fatal(err)
 	}

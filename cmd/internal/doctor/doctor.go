@@ -76,6 +76,8 @@ type Interface struct {
 type Host struct {
 	// Root: this process may read rules and try modes.
 	Root bool
+	// NotLinux: the host runs another system, which has none of what most checks look at.
+	NotLinux bool
 	// Config is what ConfigFile says, or the defaults; ConfigProblem is why it is not, or not wholly, what the file says.
 	Config        config.Config
 	ConfigFile    string
@@ -116,24 +118,26 @@ type Host struct {
 type check struct {
 	name string
 	run  func(ctx context.Context, v *visit)
+	// everywhere: it also makes sense on systems other than Linux.
+	everywhere bool
 }
 
 // checks is the table, in the order of the output.
 func checks() []check {
 	return []check{
-		{"vipd", checkDaemon},
-		{"fleet", checkFleet},
-		{"modes", checkModes},
-		{"ipvs", checkIPVS},
-		{"tools", checkTools},
-		{"kernel", checkKernel},
-		{"ownership", checkOwnership},
-		{"sysctls", checkSysctls},
-		{"others", checkOthers},
-		{"firewall", checkFirewall},
-		{"sockets", checkSockets},
-		{"services", checkServices},
-		{"traffic", checkTraffic},
+		{"vipd", checkDaemon, true},
+		{"fleet", checkFleet, true},
+		{"modes", checkModes, true},
+		{"ipvs", checkIPVS, false},
+		{"tools", checkTools, false},
+		{"kernel", checkKernel, false},
+		{"ownership", checkOwnership, false},
+		{"sysctls", checkSysctls, false},
+		{"others", checkOthers, false},
+		{"firewall", checkFirewall, false},
+		{"sockets", checkSockets, false},
+		{"services", checkServices, true},
+		{"traffic", checkTraffic, false},
 	}
 }
 
@@ -150,8 +154,13 @@ func newVisit(h Host) *visit {
 // Examine makes every check, and returns what they found in the order of the checks.
 func Examine(ctx context.Context, h Host) []Finding {
 	v := newVisit(h)
-	v.backends = readBackends(ctx, v, "")
+	if !h.NotLinux {
+		v.backends = readBackends(ctx, v, "")
+	}
 	for _, c := range checks() {
+		if h.NotLinux && !c.everywhere {
+			continue
+		}
 		v.check = c.name
 		c.run(ctx, v)
 	}

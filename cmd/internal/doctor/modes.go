@@ -143,7 +143,7 @@ func (v *visit) try(ctx context.Context, m modes.Mode) (Finding, tried) {
 	if v.Config.Mode == m.Name {
 		f.Level, f.Why = Problem, "the configuration asks for it; vipd takes another one, or, with strict_mode, does not start"
 	}
-	if m.Name == config.IPVSMode {
+	if m.Name == config.IPVSMode && !v.NotLinux {
 		why, mend := v.lack()
 		if why != "" {
 			f.Why = why + ". " + upper(f.Why)

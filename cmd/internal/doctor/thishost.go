@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -18,8 +19,9 @@ import (
 // ThisHost returns a Host whose functions look at the host, and the network namespace, of this process. Owned, which
 // takes the configuration, is left to the caller.
 func ThisHost() Host {
+	const notLinux = runtime.GOOS != "linux"
 	return Host{
-		Root: os.Geteuid() == 0, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: sockets.Owners,
+		Root: notLinux || os.Geteuid() == 0, NotLinux: notLinux, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: sockets.Owners,
 		Programs: programs, Words: words,
 	}
 }

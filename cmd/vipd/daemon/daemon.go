@@ -92,7 +92,7 @@ type Daemon struct {
 	unheard chan struct{}
 	journal *events.Journal // what begins or ends is recorded here, which logs it too
 	metrics *metrics
-	socket  net.Listener
+	socket  net.Listener // nil means the system has no Unix sockets
 	web     net.Listener // nil means turned off
 	started time.Time
 	notify  notifier
@@ -192,6 +192,10 @@ func (d *Daemon) openFiles() (err error) {
 		}
 	}
 	d.socket, err = listenSocket(d.config.API.Socket, d.Log)
+	if err != nil && lacksUnixSockets(err) {
+		d.Log.Warn("vipctl can't reach this vipd: Windows has Unix sockets from Windows 10 1803 and Server 2019 on", "err", err)
+		return nil
+	}
 	return err
 }
 
@@ -257,9 +261,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	writing.Go(func() { d.access.Run(logging) })
 	first := d.modeSwitch.Serving()
 	d.journal.Record(events.Event{Kind: events.Mode, Text: string(first.Name) + " mode serves", Cause: first.Reason})
-	start("API", func(ctx context.Context) error {
-		return serve(ctx, d.socket, fewFollowers(d.api(), defaultBounds), defaultBounds)
-	})
+	if d.socket != nil {
+		start("API", func(ctx context.Context) error {
+			return serve(ctx, d.socket, fewFollowers(d.api(), defaultBounds), defaultBounds)
+		})
+	}
 	if d.web != nil {
 		start("metrics", func(ctx context.Context) error { return serve(ctx, d.web, d.webHandler(), webBounds()) })
 	}

@@ -1,0 +1,29 @@
+package lockfile
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+)
+
+// TestTake: a second taker gets ErrHeld until the first one closes the file.
+func TestTake(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "vipd.lock")
+	first, err := Take(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Take(path); !errors.Is(err, ErrHeld) {
+		t.Errorf("while it is held: got %v, want ErrHeld", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Take(path)
+	if err != nil {
+		t.Fatalf("after it was closed: %v", err)
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,9 @@
+package main
+
+import "io"
+
+// isJournal reports whether w writes to the event log, which takes priorities as systemd's journal does.
+func isJournal(w io.Writer, _ string) bool {
+	_, ok := w.(eventWriter)
+	return ok
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/windows/svc"
+	"golang.org/x/sys/windows/svc/eventlog"
+)
+
+// serviceName names the service, and the source of its entries in the Application log.
+const serviceName = "vipd"
+
+// eventID is the number of each entry. EventCreate.exe, as the source's message file, has the text "%1" for 1 to 1000.
+const eventID = 1
+
+// stopHint is how long Windows may wait for the next sign of life of a vipd that stops; stopSign is how often there is one.
+// Connections drain meanwhile, for up to drain_timeout.
+const (
+	stopHint = 10 * time.Second
+	stopSign = 2 * time.Second
+)
+
+// runService runs vipd with args under the service manager, and returns the exit code once the service has stopped.
+func runService(args []string, stderr io.Writer) int {
+	s := service{args: args, log: io.Discard}
+	if l, err := eventlog.Open(serviceName); err == nil {
+		defer func() { _ = l.Close() }()
+		s.log = eventWriter{l}
+	}
+	if err := svc.Run(serviceName, s); err != nil {
+		fmt.Fprintf(stderr, "vipd %s: %v: only the service manager starts this; vipd runs in a console without %q\n", serviceVerb, err, serviceVerb)
+		return exitFailed
+	}
+	return exitDone // the service manager has vipd's exit code from Execute
+}
+
+// service is vipd in the hands of the service manager.
+type service struct {
+	args []string
+	log  io.Writer
+}
+
+// Execute is svc.Handler's: it runs vipd until it ends or the service manager stops it.
+func (s service) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (specific bool, code uint32) {
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan int, 1)
+	go func() { ended <- run(ctx, s.args, io.Discard, s.log) }()
+	status <- svc.Status{State: svc.Running, Accepts: svc.AcceptStop | svc.AcceptShutdown}
+	stopping := svc.Status{State: svc.StopPending, WaitHint: uint32(stopHint.Milliseconds())}
+	var signs <-chan time.Time
+	for {
+		select {
+		case code := <-ended:
+			return code != exitDone, uint32(code)
+		case r := <-requests:
+			switch r.Cmd {
+			case svc.Interrogate:
+				status <- r.CurrentStatus
+			case svc.Stop, svc.Shutdown:
+				stop()
+				signs = time.Tick(stopSign)
+				status <- stopping
+			}
+		case <-signs:
+			stopping.CheckPoint++
+			status <- stopping
+		}
+	}
+}
+
+// eventWriter writes lines, each with its priority in front, to the Application log.
+type eventWriter struct{ log *eventlog.Log }
+
+// Write writes one line as one entry.
+func (w eventWriter) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	report := w.log.Info
+	switch {
+	case strings.HasPrefix(text, priorityError):
+		report = w.log.Error
+	case strings.HasPrefix(text, priorityWarning):
+		report = w.log.Warning
+	}
+	if len(text) > len(priorityError) && text[0] == '<' {
+		text = text[len(priorityError):]
+	}
+	return len(line), report(eventID, text)
+}

@@ -1,0 +1,11 @@
+//go:build unix
+
+package etcdkit
+
+import "syscall"
+
+// pause and resume stop and continue a process.
+const (
+	pause  = syscall.SIGSTOP
+	resume = syscall.SIGCONT
+)

@@ -1,0 +1,131 @@
+package windows
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vipd/test/wait"
+)
+
+// wine runs a program of Windows with the test's prefix.
+func wine(t *testing.T, prefix string, args ...string) *exec.Cmd {
+	t.Helper()
+	script, err := filepath.Abs("wine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(script, args...)
+	cmd.Env = append(os.Environ(), "WINEPREFIX="+prefix)
+	return cmd
+}
+
+// TestService: vipd.exe, as sc.exe makes a service of it, serves in userspace mode, ends when it is stopped, and gives the
+// service manager the exit code of a start that failed. In ipvs mode it says that this is not on this system.
+func TestService(t *testing.T) {
+	for _, tool := range []string{"wine", "x86_64-w64-mingw32-ld"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip("needs wine and binutils-mingw-w64-x86-64 (make test-windows)")
+		}
+	}
+	folder, prefix := t.TempDir(), t.TempDir()
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", folder+"/", "vipd/cmd/vipd")
+	build.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Cleanup(func() { _ = wine(t, prefix, "end").Run() })
+	run := func(args ...string) string {
+		t.Helper()
+		out, err := wine(t, prefix, args...).CombinedOutput()
+		if err != nil {
+			t.Logf("wine %s: %v", strings.Join(args, " "), err)
+		}
+		return strings.ReplaceAll(string(out), "\r", "")
+	}
+
+	endpoint, web, vip := listen(t), free(t), free(t)
+	go func() { _ = http.Serve(endpoint, http.HandlerFunc(hello)) }()
+	config := filepath.Join(folder, "vipd.toml")
+	write(t, config, fmt.Sprintf(`mode = "userspace"
+run_dir = "run"
+state_dir = "state"
+[api]
+socket = "vipd.sock"
+http = "%s"
+[services.web]
+vips = ["127.0.0.1"]
+ports = [{ port = %d, target_port = %d }]
+endpoints = [{ address = "127.0.0.1" }]
+`, web, vip.Port, endpoint.Addr().(*net.TCPAddr).Port))
+	program := filepath.Join(folder, "vipd.exe")
+	run("sc", "create", "vipd", "binPath=", "Z:"+program+" service --config Z:"+config)
+	run("net", "start", "vipd")
+	wait.For(t, wait.Patience, "the VIP answers", func() bool { return get("http://"+vip.String()) == "hello" })
+	wait.For(t, wait.Patience, "vipd is ready", func() bool { return strings.Contains(get("http://"+web.String()+"/readyz"), `"ok":true`) })
+	if state := run("sc", "query", "vipd"); !strings.Contains(state, "RUNNING") {
+		t.Errorf("while it serves: %s", state)
+	}
+	run("net", "stop", "vipd")
+	if state := run("sc", "query", "vipd"); !strings.Contains(state, "STOPPED") || !strings.Contains(state, "WIN32_EXIT_CODE    : 0 ") {
+		t.Errorf("after the stop: %s", state)
+	}
+	if get("http://"+vip.String()) != "" {
+		t.Error("the VIP answers after the stop")
+	}
+
+	write(t, config, "mode = \"ipvs\"\nstrict_mode = true\n")
+	if out := run(program, "--config", config); !strings.Contains(out, "not on this system") {
+		t.Errorf("in ipvs mode it says: %s", out)
+	}
+	write(t, config, "mode = \"nonsense\"\n")
+	run("net", "start", "vipd")
+	wait.For(t, wait.Patience, "the service manager has exit code 78", func() bool {
+		return strings.Contains(run("sc", "query", "vipd"), "SERVICE_EXIT_CODE  : 78 ")
+	})
+}
+
+func hello(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// free returns an address that nothing listens on.
+func free(t *testing.T) *net.TCPAddr {
+	t.Helper()
+	l := listen(t)
+	_ = l.Close()
+	return l.Addr().(*net.TCPAddr)
+}
+
+// get returns what a page says; "" where nothing answers.
+func get(url string) string {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	r, err := client.Get(url)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = r.Body.Close() }()
+	text, _ := io.ReadAll(r.Body)
+	return string(text)
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
