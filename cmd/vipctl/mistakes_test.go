@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/urfave/cli/v2"
+)
+
+// TestMistakes compares what vipctl says of mistakes with testdata/mistakes: of wrong use, of each verb, and of wrong values, of
+// each setting. -update writes the files anew.
+func TestMistakes(t *testing.T) {
+	t.Chdir(t.TempDir()) // what a mistake in a file's name finds is nothing, on every machine
+	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t)} {
+		golden := filepath.Join(sources(t), "testdata", "mistakes", name+".txt")
+		if *update {
+			if err := os.WriteFile(golden, []byte(texts), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(string(want), texts); d != "" {
+			t.Errorf("%s (-want +got):\n%s", golden, d)
+		}
+	}
+}
+
+// TestNoBareErrors: nothing that vipctl prints in its tests has the number or the name of an error of the kernel.
+func TestNoBareErrors(t *testing.T) {
+	files, err := filepath.Glob("testdata/*/*.txt")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%d files: %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if bare := bareError.FindString(line); bare != "" {
+				t.Errorf("%s: %s says nothing to a user: %s", file, bare, line)
+			}
+		}
+	}
+}
+
+// bareError finds names and numbers of errors that only a programmer of the kernel knows.
+var bareError = regexp.MustCompile(`\bE(INVAL|NOENT|EXIST|PERM|ACCES|BUSY|OPNOTSUPP|AFNOSUPPORT|ADDR[A-Z]+|CONN[A-Z]+|NOBUFS|NOMEM)\b|errno|netlink|error -?\d+|exit status \d+`)
+
+// sources is this package's folder, however the test changes its own.
+var sources = func() func(t *testing.T) string {
+	folder, err := os.Getwd()
+	return func(t *testing.T) string {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return folder
+	}
+}()
+
+// say runs a command line, and writes it with what it says and its exit code.
+func say(t *testing.T, b *strings.Builder, args ...string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, getenv: func(string) string { return "" }, now: time.Now, root: true}
+	code := run(t.Context(), w, args)
+	if code == exitDone {
+		return // what it did is not a mistake
+	}
+	fmt.Fprintf(b, "$ vipctl %s  # exits with %d\n%s", strings.Join(args, " "), code, errs.String())
+	if errs.Len() == 0 {
+		b.WriteString(out.String())
+	}
+}
+
+// wrongUses are mistakes in the command line of each verb.
+func wrongUses(t *testing.T) string {
+	t.Setenv("VIPCTL_SOCKET", "nowhere.sock")
+	var b strings.Builder
+	for _, v := range verbs() {
+		if v.hidden || v.name == "version" || v.name == "cleanup" || v.name == "doctor" {
+			continue // nothing can be wrong with the first; the others look at the host
+		}
+		say(t, &b, v.name, "--nonsense")
+		if !v.wraps {
+			say(t, &b, v.name)
+			say(t, &b, v.name, "a", "b", "c", "d", "e")
+		}
+		if len(v.formats) > 0 {
+			say(t, &b, v.name, "a", "-o", "nonsense")
+		}
+		for _, f := range v.flags {
+			name := "--" + f.Names()[0]
+			switch f.(type) {
+			case *cli.BoolFlag:
+				say(t, &b, v.name, "a", name+"=nonsense")
+			case *cli.StringFlag:
+			default:
+				say(t, &b, v.name, "a", name, "nonsense")
+			}
+		}
+		if v.fleet {
+			say(t, &b, v.name, "a", "b", "--etcd", "nonsense")
+		}
+	}
+	return b.String()
+}
+
+// wrongSettings are wrong values of each setting: of those in the default configuration, and of the fields in vipd.toml(5).
+func wrongSettings(t *testing.T) string {
+	const service = "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80 }]\nendpoints = [{ address = \"192.168.1.11\" }]\n"
+	found := regexp.MustCompile(`^wrong\.toml:\d+: (.*)`)
+	var b strings.Builder
+	try := func(what, format string) {
+		for _, value := range []string{`"?"`, `-1`, `["?"]`} {
+			if err := os.WriteFile("wrong.toml", []byte(fmt.Sprintf(format, value)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var out, errs bytes.Buffer
+			w := world{stdout: &out, stderr: &errs, getenv: func(string) string { return "" }, now: time.Now, root: true}
+			run(t.Context(), w, []string{"check", "wrong.toml"})
+			for line := range strings.Lines(out.String() + errs.String()) {
+				if m := found.FindStringSubmatch(line); m != nil && !strings.HasSuffix(line, "(a warning)\n") { // warnings are about this host
+					fmt.Fprintf(&b, "%s = %s  # %s\n", what, value, m[1])
+				}
+			}
+		}
+	}
+	section := ""
+	setting := regexp.MustCompile(`^#(\w+) = `)
+	for line := range strings.Lines(readSource(t, "systemd/vipd.toml")) {
+		if heading, _, _ := strings.Cut(line, "#"); strings.HasPrefix(heading, "[") {
+			section = strings.TrimSpace(heading) + "\n"
+		}
+		if m := setting.FindStringSubmatch(line); m != nil {
+			try(strings.TrimSpace(strings.TrimSpace(section)+" "+m[1]), section+m[1]+" = %s\n")
+		}
+		if strings.HasPrefix(line, "# A service.") {
+			break
+		}
+	}
+	places := map[string]string{
+		"A service":     service + "%s = %%s\n",
+		"ports":         "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80, %s = %%s }]\n",
+		"endpoints":     "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80 }]\nendpoints = [{ address = \"192.168.1.11\", %s = %%s }]\n",
+		"Health checks": service + "[services.web.health]\ntype = \"http\"\n%s = %%s\n",
+		"An address":    service + "[vips.\"10.96.0.10\"]\n%s = %%s\n",
+	}
+	place := ""
+	field := regexp.MustCompile("`(\\w+)`")
+	for line := range strings.Lines(readSource(t, "packaging/man/settings.md")) {
+		if marks, title, ok := strings.Cut(strings.TrimSpace(line), " "); ok && marks != "" && strings.Trim(marks, "#") == "" {
+			place = title
+		}
+		cells := strings.Split(line, "|")
+		if places[place] == "" || len(cells) < 3 {
+			continue
+		}
+		for _, m := range field.FindAllStringSubmatch(cells[1], -1) {
+			format := places[place]
+			if required := regexp.MustCompile(`(?m)^` + m[1] + ` = .*\n|\b` + m[1] + ` = [^,}]*, `); strings.Contains(format, m[1]+" = ") {
+				format = required.ReplaceAllString(format, "") // no key twice
+			}
+			try(place+": "+m[1], fmt.Sprintf(format, m[1]))
+		}
+	}
+	return b.String()
+}
+
+func readSource(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(sources(t), "..", "..", path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
