@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"vipd/balancer"
-	"vipd/balancer/snap"
 	"vipd/cmd/internal/events"
 	"vipd/cmd/vipd/daemon/internal/counters"
 	"vipd/cmd/vipd/daemon/internal/model"
@@ -35,8 +34,6 @@ type Node struct {
 
 	followed bool      // etcd was reached at least once
 	lost     time.Time // when etcd was lost; zero means it is followed
-
-	drains drainers
 
 	// set is what etcd last said of this node; nil before it said anything. It belongs to the source.
 	set *etcd.NodeConfig
@@ -127,11 +124,13 @@ func (f *Node) Run(ctx context.Context, look func() *status.View) error {
 	pause := time.NewTicker(time.Second) // what is told changes no more often
 	defer pause.Stop()
 	var told news
+	draining := false // the connections that drains have left come and go without a change of all that
 	for {
 		v := look()
-		if now := (news{v.State, v.Sync, v.Mode, f.source.Position(), fmt.Sprint(v.LiveProblems())}); v.State.Complete && (now != told || len(f.drains.keys) > 0) {
-			told = now
-			f.presence.Tell(f.status(v))
+		if now := (news{v.State, v.Sync, v.Mode, f.source.Position(), fmt.Sprint(v.LiveProblems())}); v.State.Complete && (now != told || draining) {
+			status := f.status(v)
+			told, draining = now, len(status.Drains) > 0
+			f.presence.Tell(status)
 		}
 		select {
 		case <-ctx.Done():
@@ -167,36 +166,18 @@ func (f *Node) status(v *status.View) etcd.NodeStatus {
 	for i := range problems[:min(len(problems), etcd.MaxNodeProblems)] {
 		out.Problems = append(out.Problems, problems[i].String())
 	}
-	out.Drains = f.drains.counted(s.Desired, v)
+	out.Drains = drainsOf(v)
 	return out
 }
 
-// drainers are the frontends with endpoints that drain. Finding them again costs what has changed.
-type drainers struct {
-	seen snap.Map[balancer.Key, *balancer.Frontend]
-	keys map[balancer.Key]bool
-}
-
-// counted lists the endpoints that drain, with their live connections on this node.
-func (d *drainers) counted(desired balancer.Desired, v *status.View) []etcd.NodeDrain {
-	if d.keys == nil {
-		d.keys = map[balancer.Key]bool{}
-	}
-	for key, c := range snap.Diff(d.seen, desired.Frontends) {
-		if c.HasNew && slices.ContainsFunc(c.New.Backends, balancer.Backend.Drains) {
-			d.keys[key] = true
-		} else {
-			delete(d.keys, key)
-		}
-	}
-	d.seen = desired.Frontends
+// drainsOf lists the endpoints that drain, with their live connections on this node.
+func drainsOf(v *status.View) []etcd.NodeDrain {
 	type place struct { // counts are of a port, whatever the VIP
 		counters.Port
 		at netip.AddrPort
 	}
 	known, active := map[place]bool{}, map[balancer.Target]uint64{}
-	for key := range d.keys {
-		f := desired.Frontends.At(key)
+	for _, f := range v.State.Desired.Frontends.All() {
 		port := counters.Port{Service: f.Service, Port: f.Port}
 		for _, b := range f.Backends {
 			if p := (place{port, b.Addr}); b.Drains() && !known[p] {
