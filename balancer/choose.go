@@ -154,7 +154,7 @@ func (c *serviceInputs) candidate(e *Endpoint, p *Port) candidate {
 		health: c.in.Health.At(target), ejected: c.in.Ejected.Has(target),
 	}
 	draining := e.Draining
-	if o := c.override(at); o != nil {
+	if o := OverrideOf(c.in, target); o != nil {
 		if o.Weight != nil {
 			out.Weight = *o.Weight
 		}
@@ -190,14 +190,8 @@ func cuts(h *Health, proto Protocol) bool {
 // atOnce is long past: what is to end then ends at once.
 func atOnce() time.Time { return time.Unix(0, 0).UTC() }
 
-// override joins what was said of the endpoint at exactly this port with what was said of all at its address; each field
-// is the narrower one's where that has it.
-func (c *serviceInputs) override(at netip.AddrPort) *Override {
-	return OverrideOf(c.in, Target{c.service.Name, at.Addr(), at.Port()})
-}
-
 // OverrideOf returns what was said of the endpoint at t, which has a port: what was said of exactly it, joined with what
-// was said of all at its address. Nil: nothing.
+// was said of all at its address; each field is the narrower one's where that has it. Nil means nothing was said.
 func OverrideOf(in *Inputs, t Target) *Override {
 	narrow, wide := in.Overrides.At(t), in.Overrides.At(Target{t.Service, t.Addr, 0})
 	switch {

@@ -57,7 +57,7 @@ func compileService(env *Env, s *Service, in *Inputs) *unit {
 		p := &s.Ports[i]
 		if !slices.Contains(env.Capabilities.Protocols, p.Protocol) {
 			u.problem(SeverityError, fmt.Sprintf("ports[%d].protocol", i), "%s mode does not carry %s: port %d is not served; it carries %s",
-				env.Capabilities.Mode, p.Protocol, p.Port, joinProtocols(env.Capabilities.Protocols))
+				env.Capabilities.Mode, p.Protocol, p.Port, list(env.Capabilities.Protocols))
 			continue
 		}
 		for _, vip := range u.unreserved(env, i, vips) {
@@ -316,10 +316,11 @@ func (u *unit) unallocated() {
 	}
 }
 
-func joinProtocols(protocols []Protocol) string {
-	words := make([]string, len(protocols))
-	for i, p := range protocols {
-		words[i] = string(p)
+// list writes words for messages.
+func list[T ~string](words []T) string {
+	texts := make([]string, len(words))
+	for i, w := range words {
+		texts[i] = string(w)
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(texts, ", ")
 }

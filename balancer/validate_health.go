@@ -103,11 +103,7 @@ func healthFields() []healthField {
 func (r *reading) checkBelongs(h *Health) {
 	for _, f := range healthFields() {
 		if r.setsInHealth(f.name) && !slices.Contains(f.types, h.Type) {
-			words := make([]string, len(f.types))
-			for i, t := range f.types {
-				words[i] = string(t)
-			}
-			r.errorf("health."+f.name, "is for checks of type %s, this one is of type %s", strings.Join(words, ", "), h.Type)
+			r.errorf("health."+f.name, "is for checks of type %s, this one is of type %s", list(f.types), h.Type)
 		}
 	}
 }

@@ -136,7 +136,6 @@ func DecodeVIP(name string, fields map[string]any, where Locator, unknown Severi
 	}
 	r.decode(&v.VIPPolicy, fields)
 	r.checkVIPPolicy(&v.VIPPolicy, v.Addr)
-	v.Origin.Fields = r.linesOf(fields)
 	problems, ok := r.result()
 	if !ok {
 		return nil, problems
@@ -166,17 +165,6 @@ func (v *VIP) over(base VIPPolicy) VIPPolicy {
 		}
 	}
 	return base
-}
-
-// linesOf says where the fields are in their file.
-func (r *reading) linesOf(fields map[string]any) FieldLines {
-	var text []byte
-	for _, field := range slices.Sorted(maps.Keys(fields)) {
-		if below := r.at(field).Line - r.at("").Line; below != 0 {
-			text = AppendFieldLine(text, field, below)
-		}
-	}
-	return FieldLines(text)
 }
 
 // checkVIPPolicy checks the settings of addr, which is invalid for those of a pool.

@@ -33,14 +33,14 @@ func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w := joining{publish: publish}
-	watch := func(s Source, take func(Snapshot)) error {
+	watch := func(s Source, last **Snapshot) error {
 		defer cancel() // one without the other is not complete
-		return s.Watch(ctx, take)
+		return s.Watch(ctx, func(s Snapshot) { w.take(last, s) })
 	}
 	var local error
 	var running sync.WaitGroup
-	running.Go(func() { local = watch(j.Local, w.takeLocal) })
-	fleet := watch(j.Fleet, w.takeFleet)
+	running.Go(func() { local = watch(j.Local, &w.local) })
+	fleet := watch(j.Fleet, &w.fleet)
 	running.Wait()
 	return errors.Join(local, fleet)
 }
@@ -69,13 +69,11 @@ type joining struct {
 	joined       joined
 }
 
-func (w *joining) takeLocal(s Snapshot) { w.take(&w.local, s) }
-func (w *joining) takeFleet(s Snapshot) { w.take(&w.fleet, s) }
-
-func (w *joining) take(of **Snapshot, s Snapshot) {
+// take takes in what one of the two has published.
+func (w *joining) take(last **Snapshot, s Snapshot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	*of = &s
+	*last = &s
 	if w.local != nil && w.fleet != nil {
 		w.publish(w.joined.next(*w.local, *w.fleet))
 	}

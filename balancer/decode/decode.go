@@ -191,9 +191,9 @@ func (d *decoder) value(v reflect.Value, raw any, allowed string) {
 	case *netip.Prefix:
 		text(d, t, raw, ParsePrefix)
 	case *map[string]string:
-		d.texts(t, raw)
+		readMap(d, t, raw, "")
 	case *map[string]uint16:
-		d.numbers(t, raw, allowed)
+		readMap(d, t, raw, allowed)
 	case *map[string]any:
 		if table, ok := d.asTable(raw); ok {
 			*t = table

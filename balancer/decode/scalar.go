@@ -77,16 +77,6 @@ func (d *decoder) boolean(v reflect.Value, raw any) {
 	}
 }
 
-// texts reads a table of texts.
-func (d *decoder) texts(target *map[string]string, raw any) {
-	readMap(d, target, raw, "")
-}
-
-// numbers reads a table of 16-bit numbers.
-func (d *decoder) numbers(target *map[string]uint16, raw any, allowed string) {
-	readMap(d, target, raw, allowed)
-}
-
 // readMap reads a table whose keys are free. An empty one is nil, so that there is one way to say it; an entry with a
 // problem is left out.
 func readMap[T any](d *decoder, target *map[string]T, raw any, allowed string) {

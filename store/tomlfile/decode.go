@@ -13,18 +13,18 @@ import (
 )
 
 // decodeServices reads the [services.*] of doc. A service that is as it was in old keeps its pointer.
-func decodeServices(doc *Document, defaults map[string]any, old *contents) (map[balancer.Name]definition[balancer.Service], []balancer.Problem) {
+func decodeServices(doc *Document, defaults map[string]any, lines map[string]balancer.FieldLines, old *contents) (map[balancer.Name]definition[balancer.Service], []balancer.Problem) {
 	table, problems := doc.tables("services", "service", "[services.web]")
 	services := make(map[balancer.Name]definition[balancer.Service], len(table))
 	if len(table) == 0 {
 		return nil, problems
 	}
-	in, folder, fields := interner{}, doc.Folder(), doc.fieldLines()
+	in, folder := interner{}, doc.Folder()
 	for _, key := range slices.Sorted(maps.Keys(table)) {
 		name := balancer.Name(in.text(key))
 		d, found := decodeService(doc, folder, name, in.own(table[key]), defaults)
 		if d.value != nil {
-			d.value.Origin.Fields = fields[key]
+			d.value.Origin.Fields = lines[decode.Join("services", key)]
 		}
 		if old != nil {
 			d.keep(old.services[name])
@@ -49,7 +49,7 @@ func decodeService(doc *Document, folder string, name balancer.Name, raw any, de
 
 // decodeVIPs reads the [vips."ADDRESS"] of doc. Settings that are as they were in old keep their pointer. One whose address
 // can't be read is no definition: what it is about is unknown.
-func decodeVIPs(doc *Document, old *contents) (map[netip.Addr]definition[balancer.VIP], []balancer.Problem) {
+func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines, old *contents) (map[netip.Addr]definition[balancer.VIP], []balancer.Problem) {
 	table, problems := doc.tables("vips", "address", `[vips."192.168.1.100"]`)
 	var vips map[netip.Addr]definition[balancer.VIP]
 	in := interner{}
@@ -70,6 +70,9 @@ func decodeVIPs(doc *Document, old *contents) (map[netip.Addr]definition[balance
 			continue
 		}
 		d := definition[balancer.VIP]{vip, doc.Where(path)}
+		if vip != nil {
+			vip.Origin.Fields = lines[path]
+		}
 		if old != nil {
 			d.keep(old.vips[addr])
 		}

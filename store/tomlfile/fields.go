@@ -6,8 +6,8 @@ import (
 	"vipd/balancer"
 )
 
-// fieldLines returns the lines of the fields of each [services.NAME], for what is found wrong when the text is gone. Services
-// that are written alike share theirs: a file that a program has written takes little.
+// fieldLines returns the lines of the fields of each [services.NAME] and [vips."ADDRESS"] by its path, for what is found wrong when
+// the text is gone. Those that are written alike share theirs: a file that a program has written takes little.
 func (d *Document) fieldLines() map[string]balancer.FieldLines {
 	f := fieldScan{doc: d, of: map[string]balancer.FieldLines{}, at: map[string]int{}, paths: interner{}, texts: interner{}}
 	s := scanner{text: d.text, counts: map[string]int{}}
@@ -15,7 +15,7 @@ func (d *Document) fieldLines() map[string]balancer.FieldLines {
 		switch {
 		case s.parts == topDepth:
 			f.enter(path)
-		case s.parts > topDepth && f.service != "":
+		case s.parts > topDepth && f.prefix != "":
 			f.field(path[len(f.prefix):], line)
 		}
 	}
@@ -28,38 +28,37 @@ func (d *Document) fieldLines() map[string]balancer.FieldLines {
 type fieldScan struct {
 	doc *Document
 	of  map[string]balancer.FieldLines
-	// service is the one that the text is in, "" outside of them; prefix is its path and a dot, line its line.
-	service, prefix string
-	line            int
+	// prefix is the path of the table that the text is in, and a dot; "" outside of them. line is its line.
+	prefix string
+	line   int
 	// at has the lines of its fields so far, but for those that are where what is around them is.
 	at map[string]int
-	// text is what is known of the service, as FieldLines.
+	// text is what is known of the table, as FieldLines.
 	text         []byte
 	paths, texts interner
 }
 
 // enter goes on in the table at path, of two parts.
 func (f *fieldScan) enter(path []byte) {
-	if f.service != "" && string(path) == f.prefix[:len(f.prefix)-1] {
+	if f.prefix != "" && string(path) == f.prefix[:len(f.prefix)-1] {
 		return
 	}
 	f.leave()
-	name, found := strings.CutPrefix(string(path), "services.")
-	if !found || strings.HasPrefix(name, `"`) {
-		return // quoted names are no services' names
+	table := string(path)
+	if !strings.HasPrefix(table, "services.") && !strings.HasPrefix(table, "vips.") {
+		return
 	}
-	f.service, f.prefix = name, string(path)+"."
-	f.line = f.doc.Where(string(path)).Line
-	f.text = append(f.text, f.of[name]...) // of a table that is written in pieces
+	f.prefix, f.line = table+".", f.doc.Where(table).Line
+	f.text = append(f.text, f.of[table]...) // of a table that is written in pieces
 }
 
-// leave keeps what is known of the service.
+// leave keeps what is known of the table.
 func (f *fieldScan) leave() {
-	if f.service != "" && len(f.text) > 0 {
-		f.of[f.service] = balancer.FieldLines(f.texts.bytes(f.text))
+	if f.prefix != "" && len(f.text) > 0 {
+		f.of[f.prefix[:len(f.prefix)-1]] = balancer.FieldLines(f.texts.bytes(f.text))
 	}
 	clear(f.at)
-	f.service, f.text = "", f.text[:0]
+	f.prefix, f.text = "", f.text[:0]
 }
 
 // field notes a field. Where one is told of again, the first time counts: an array of tables is where its first element is.

@@ -278,8 +278,9 @@ func (l *loader) parse(path string, old *contents, what look) (fresh *contents, 
 // define gives c the tables of doc. Those that are as in old keep their pointers.
 func (c *contents) define(doc *Document, defaults map[string]any, old *contents) {
 	var more []balancer.Problem
-	c.services, c.problems = decodeServices(doc, defaults, old)
-	c.vips, more = decodeVIPs(doc, old)
+	lines := doc.fieldLines()
+	c.services, c.problems = decodeServices(doc, defaults, lines, old)
+	c.vips, more = decodeVIPs(doc, lines, old)
 	c.problems = append(c.problems, more...)
 }
 
