@@ -125,9 +125,9 @@ func (u *unit) leadsBack(p *Port, key Key) {
 		"it needs an address of its own, or another port", key)
 }
 
-// FirstNodePort is the least node port that a service from etcd may open without more ado: below are those of the host's
+// firstNodePort is the least node port that a service from etcd may open without more ado: below are those of the host's
 // own services, such as 22.
-const FirstNodePort = 1024
+const firstNodePort = 1024
 
 // nodePortAddresses are the local addresses that port i of the service opens its node port on. It reports that the port may
 // not be opened on some.
@@ -137,7 +137,7 @@ func (u *unit) nodePortAddresses(env *Env, i int) (open []netip.Addr) {
 		return nil
 	}
 	field := fmt.Sprintf("ports[%d].node_port", i)
-	guarded := p.NodePort < FirstNodePort && fromEtcd(u.service)
+	guarded := p.NodePort < firstNodePort && fromEtcd(u.service)
 	refused, what := false, ""
 	for _, a := range env.NodePortAddresses {
 		if len(env.NodePorts) > 0 && !containsAddr(env.NodePorts, a) {
@@ -161,7 +161,7 @@ func (u *unit) nodePortAddresses(env *Env, i int) (open []netip.Addr) {
 	}
 	if refused {
 		u.refuse(Refused, field, "node port %d/%s is not opened: services from etcd may have ports below %d only of those of a node's addresses that addresses.allowed of its configuration contains",
-			p.NodePort, p.Protocol, FirstNodePort)
+			p.NodePort, p.Protocol, firstNodePort)
 	}
 	return open
 }

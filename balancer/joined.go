@@ -5,8 +5,8 @@ import "net/netip"
 // The bounds of one service. A user who may write one key in etcd must not exhaust the hosts that read it: a text of 50 KiB
 // has room for 1,000 ports and 1,000 endpoints, and each endpoint of each port costs memory, kernel objects and checks.
 const (
-	// MaxFrontends bounds ports times VIPs.
-	MaxFrontends = 4096
+	// maxFrontends bounds ports times VIPs.
+	maxFrontends = 4096
 	// MaxBackends bounds ports times VIPs times endpoints.
 	MaxBackends = 250_000
 )
@@ -65,9 +65,9 @@ func (u *unit) leftOut(j *joined) {
 func (r *reading) checkSize(d *definition) bool {
 	ports, vips := len(d.Ports), max(1, len(d.VIPs))
 	switch backends := ports * vips * len(d.Endpoints); {
-	case ports*vips > MaxFrontends:
+	case ports*vips > maxFrontends:
 		r.errorf("ports", "%d ports at %d VIPs are %d frontends; one service may have %d: divide it into several services",
-			ports, vips, ports*vips, MaxFrontends)
+			ports, vips, ports*vips, maxFrontends)
 	case backends > MaxBackends:
 		r.errorf("endpoints", "%d endpoints behind %d frontends are %d backends; one service may have %d: divide it into several services",
 			len(d.Endpoints), ports*vips, backends, MaxBackends)

@@ -10,12 +10,12 @@ import (
 type Question struct {
 	// Name ends in a dot.
 	Name string
-	// Type is one of QuestionTypes.
+	// Type is one of questionTypes.
 	Type string
 }
 
-// QuestionTypes are the types of records that a DNS check can ask for.
-func QuestionTypes() []string {
+// questionTypes are the types of records that a DNS check can ask for.
+func questionTypes() []string {
 	return []string{"A", "AAAA", "CNAME", "MX", "NS", "PTR", "SOA", "SRV", "TXT"}
 }
 
@@ -29,8 +29,8 @@ func ParseQuestion(query string) (Question, error) {
 		return Question{}, fmt.Errorf(`%q is not a name and a type, such as "example.com AAAA"`, query)
 	}
 	q := Question{Name: strings.TrimSuffix(words[0], ".") + ".", Type: strings.ToUpper(words[1])}
-	if !slices.Contains(QuestionTypes(), q.Type) {
-		return Question{}, fmt.Errorf("%q is not a type that can be asked for; %s are possible", words[1], strings.Join(QuestionTypes(), ", "))
+	if !slices.Contains(questionTypes(), q.Type) {
+		return Question{}, fmt.Errorf("%q is not a type that can be asked for; %s are possible", words[1], strings.Join(questionTypes(), ", "))
 	}
 	if !isQuestionName(q.Name) {
 		return Question{}, fmt.Errorf(`%q is not a name that DNS can have, such as "example.com"`, words[0])

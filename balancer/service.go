@@ -104,15 +104,15 @@ type Endpoint struct {
 	Draining bool `toml:"draining"`
 	// Backup endpoints are used only when no other is up.
 	Backup bool `toml:"backup"`
-	// MaxConnections bounds the connections of this node to it, 1 to MaxMaxConnections; 0 is no bound.
+	// MaxConnections bounds the connections of this node to it, 1 to maxMaxConnections; 0 is no bound.
 	MaxConnections int `toml:"max_connections"`
 }
 
 // MaxWeight is the greatest weight: IPVS reads weights back as 16 bits.
 const MaxWeight = 65535
 
-// MaxMaxConnections is the greatest bound of connections: IPVS counts them with 32 bits.
-const MaxMaxConnections = math.MaxInt32
+// maxMaxConnections is the greatest bound of connections: IPVS counts them with 32 bits.
+const maxMaxConnections = math.MaxInt32
 
 // TargetPort returns the port of e that serves p.
 func (e *Endpoint) TargetPort(p *Port) uint16 {

@@ -43,8 +43,8 @@ func (r *reading) checkEndpoint(e *Endpoint, at func(field string) string) {
 	if e.Weight < 0 || e.Weight > MaxWeight {
 		r.errorf(at("weight"), "%d is out of range; 0 (no new connections) to %d are possible", e.Weight, MaxWeight)
 	}
-	if e.MaxConnections < 0 || e.MaxConnections > MaxMaxConnections {
-		r.errorf(at("max_connections"), "%d is out of range; 0 (no bound) to %d are possible", e.MaxConnections, MaxMaxConnections)
+	if e.MaxConnections < 0 || e.MaxConnections > maxMaxConnections {
+		r.errorf(at("max_connections"), "%d is out of range; 0 (no bound) to %d are possible", e.MaxConnections, maxMaxConnections)
 	}
 	if len(e.Ports) == 0 {
 		return

@@ -22,9 +22,9 @@ type Problem struct {
 	Text string
 }
 
-// Defaulter is implemented by pointers to structs that have defaults. Into calls SetDefaults on each one that it
+// defaulter is implemented by pointers to structs that have defaults. Into calls SetDefaults on each one that it
 // makes: elements of slices, and what a nil pointer is set to.
-type Defaulter interface{ SetDefaults() }
+type defaulter interface{ SetDefaults() }
 
 // Values is implemented by typed strings of which only some are possible.
 type Values interface{ Values() []string }
@@ -266,7 +266,7 @@ func isText(pointer reflect.Type) bool {
 // fresh returns a pointer to a new t with its defaults.
 func fresh(t reflect.Type) reflect.Value {
 	p := reflect.New(t)
-	if f, ok := p.Interface().(Defaulter); ok {
+	if f, ok := p.Interface().(defaulter); ok {
 		f.SetDefaults()
 	}
 	return p
@@ -296,7 +296,7 @@ func (d *decoder) elements(v reflect.Value, n int, at func(int) any, allowed str
 	out := reflect.MakeSlice(v.Type(), n, n)
 	for i := range n {
 		e := out.Index(i)
-		if f, ok := e.Addr().Interface().(Defaulter); ok {
+		if f, ok := e.Addr().Interface().(defaulter); ok {
 			f.SetDefaults()
 		}
 		back := d.enterIndex(i)

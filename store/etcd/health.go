@@ -90,8 +90,8 @@ func (k Keys) readHealth(key string, value []byte) (posted, error) {
 	if p.ballot, err = k.healthKey(key); err != nil {
 		return p, err
 	}
-	if len(value) > MaxEntryText {
-		return p, fmt.Errorf("%s has %d bytes; %d are possible", quote(key), len(value), MaxEntryText)
+	if len(value) > maxEntryText {
+		return p, fmt.Errorf("%s has %d bytes; %d are possible", quote(key), len(value), maxEntryText)
 	}
 	if p.ballot.Target == (balancer.Target{}) {
 		var text checkerText

@@ -167,7 +167,7 @@ func (k Keys) parse(key string) (subject, error) {
 		}
 		s.kind = serviceKind
 	case endpointFolder:
-		if err := CheckID(id); err != nil {
+		if err := checkID(id); err != nil {
 			return s, err
 		}
 		s.kind, s.id = endpointKind, balancer.EndpointID{Service: s.of, ID: id}
@@ -206,8 +206,8 @@ func parseNode(key, rest string) (subject, error) {
 	return subject{kind: nodeConfigKind, node: node}, nil
 }
 
-// CheckID says what is wrong with the ID of an endpoint; nil means nothing.
-func CheckID(id string) error {
+// checkID says what is wrong with the ID of an endpoint; nil means nothing.
+func checkID(id string) error {
 	return checkPart(id, "an endpoint needs an ID: endpoints/SERVICE/ID", "ID", "an endpoint")
 }
 

@@ -87,8 +87,8 @@ func decodePoolPolicy(name balancer.Name, fields map[string]any, origin balancer
 // decodePool reads a pool.
 func decodePool(name string, text []byte, revision int64) *pool {
 	p := &pool{name: name, revision: revision}
-	if len(text) > MaxEntryText {
-		p.wrong = fmt.Sprintf("has %d bytes; %d are possible", len(text), MaxEntryText)
+	if len(text) > maxEntryText {
+		p.wrong = fmt.Sprintf("has %d bytes; %d are possible", len(text), maxEntryText)
 		return p
 	}
 	fields, err := ParseObject(text)

@@ -81,8 +81,8 @@ func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix)
 		if err == nil {
 			text, err = encode(map[string]any{"cidrs": cidrs})
 		}
-		if err == nil && len(text) > MaxEntryText {
-			err = fmt.Errorf("%d networks are too many: the text has %d bytes, and %d are possible", len(cidrs), len(text), MaxEntryText)
+		if err == nil && len(text) > maxEntryText {
+			err = fmt.Errorf("%d networks are too many: the text has %d bytes, and %d are possible", len(cidrs), len(text), maxEntryText)
 		}
 		if err != nil {
 			return Result{}, fmt.Errorf("setting pool %s: %w", name, err)

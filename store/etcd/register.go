@@ -33,7 +33,7 @@ func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, t
 	if !id.Service.Valid() {
 		return nil, fmt.Errorf("%q names no service: names are DNS labels of a-z, 0-9 and -", id.Service)
 	}
-	if err := CheckID(id.ID); err != nil {
+	if err := checkID(id.ID); err != nil {
 		return nil, err
 	}
 	lease, err := w.newLease(w.keys.Endpoint(id), ttl)

@@ -10,16 +10,16 @@ import (
 )
 
 // What may be in etcd. More is refused: a user who may write one key must not exhaust the hosts that read it. What a text may
-// come to is bounded by balancer.MaxFrontends and MaxBackends.
+// come to is bounded by balancer.MaxBackends and the like.
 const (
-	// MaxServiceText and MaxEntryText bound a value, in bytes: of a service, and of everything else.
-	MaxServiceText = 1 << 20
-	MaxEntryText   = 16 << 10
+	// maxServiceText and maxEntryText bound a value, in bytes: of a service, and of everything else.
+	maxServiceText = 1 << 20
+	maxEntryText   = 16 << 10
 	// MaxEndpoints is how many endpoints a service may have apart from its own text, and how many overrides. The
 	// oldest count.
 	MaxEndpoints = 10_000
-	// MaxKeys bounds all keys together.
-	MaxKeys = 1_000_000
+	// maxKeys bounds all keys together.
+	maxKeys = 1_000_000
 )
 
 // decodeValue reads the value of a key: by its kind, a *balancer.Service, Endpoint, Override, VIP or Pool, a *NodeConfig, or the
@@ -68,9 +68,9 @@ func says[T any](v *T, problems []balancer.Problem) (any, []balancer.Problem) {
 // longest is how many bytes the value of a key may have.
 func (s subject) longest() int {
 	if s.kind == serviceKind {
-		return MaxServiceText
+		return maxServiceText
 	}
-	return MaxEntryText
+	return maxEntryText
 }
 
 func problem(service balancer.Name, origin balancer.Origin, text string) []balancer.Problem {

@@ -103,8 +103,8 @@ func (w *Writer) Read(ctx context.Context, defaults map[string]any) (store.Snaps
 	scopes := w.keys.scopes("")
 	for _, scope := range scopes {
 		err := readScope(ctx, w.get, scope, &limit, &s.revision, func(answer *etcdserverpb.RangeResponse) error {
-			if s.records.Len() > MaxKeys {
-				return fmt.Errorf("there are more than %d keys below %s: no more are possible", MaxKeys, w.keys.prefix)
+			if s.records.Len() > maxKeys {
+				return fmt.Errorf("there are more than %d keys below %s: no more are possible", maxKeys, w.keys.prefix)
 			}
 			for _, record := range r.records(answer.Kvs, func(string) *record { return nil }) {
 				s.put(record, now)
@@ -217,8 +217,8 @@ func (w *Writer) text(c Change) ([]byte, *balancer.Service, error) {
 		return nil, nil, fmt.Errorf("service %s asks for %d addresses of pools; %d are possible", c.Name, n, MaxAllocated)
 	}
 	text, err := encode(c.Fields)
-	if err == nil && len(text) > MaxServiceText {
-		err = fmt.Errorf("service %s has %d bytes; %d are possible", c.Name, len(text), MaxServiceText)
+	if err == nil && len(text) > maxServiceText {
+		err = fmt.Errorf("service %s has %d bytes; %d are possible", c.Name, len(text), maxServiceText)
 	}
 	return text, service, err
 }
