@@ -33,12 +33,10 @@ type draft struct {
 
 // service is a service of a draft: each part with the line that it comes from.
 type service struct {
-	name     string
-	line     int
-	vips     []entry
-	ports    []entry
-	targets  []target
-	settings []setting
+	name                   string
+	line                   int
+	vips, ports, endpoints []entry
+	settings               []setting
 	// health are the fields of the health table.
 	health []setting
 }
@@ -47,15 +45,12 @@ type service struct {
 type entry struct {
 	value any
 	line  int
+	// port is that of an endpoint; 0 means the service's.
+	port uint16
 }
 
-// target is an endpoint.
-type target struct {
-	fields map[string]any
-	// port is the endpoint's port; 0 means the service's.
-	port uint16
-	line int
-}
+// fields is the value of a port or endpoint.
+func (e *entry) fields() map[string]any { return e.value.(map[string]any) }
 
 // setting is a field.
 type setting struct {
@@ -163,21 +158,74 @@ const originDefault = "the default of the origin"
 
 // defaulted gives a field the origin's default where it has no value.
 func defaulted(all []setting, name string, value any) []setting {
-	if has(all, name) {
+	if find(all, name) != nil {
 		return all
 	}
 	return append(all, setting{name: name, value: value, why: originDefault})
 }
 
-func has(all []setting, name string) bool {
-	return slices.ContainsFunc(all, func(s setting) bool { return s.name == name })
+// find returns the setting of a name; nil means there is none.
+func find(all []setting, name string) *setting {
+	if at := slices.IndexFunc(all, func(s setting) bool { return s.name == name }); at >= 0 {
+		return &all[at]
+	}
+	return nil
 }
 
 // endpoint adds an endpoint, without the fields that have their default.
 func (s *service) endpoint(line int, address netip.Addr, port uint16) map[string]any {
 	fields := map[string]any{"address": address.String()}
-	s.targets = append(s.targets, target{fields: fields, port: port, line: line})
+	s.endpoints = append(s.endpoints, entry{value: fields, port: port, line: line})
 	return fields
+}
+
+// endpointAt adds the endpoint at an address and port that the line says; no port, or 0, is the service's. Where they are none, it notes
+// that and returns nil.
+func (d *draft) endpointAt(s *service, line int, host, portText string) map[string]any {
+	var port uint16
+	if portText != "" && portText != "0" {
+		var err error
+		if port, err = parsePort(portText); err != nil {
+			d.note(line, "left out: %v", err)
+			return nil
+		}
+	}
+	addr, ok := d.host(line, host)
+	if !ok {
+		return nil
+	}
+	return s.endpoint(line, addr, port)
+}
+
+// amount gives an endpoint its weight or max_connections, unless that is the default; the word says so in the origin.
+func (d *draft) amount(fields map[string]any, line int, word, field, text string) {
+	usual := map[string]int64{"weight": 1}[field]
+	switch n := number(text); n {
+	case -1:
+		d.note(line, "%s needs a number", word)
+	case usual:
+		delete(fields, field)
+	default:
+		fields[field] = n
+	}
+}
+
+// scheduling is the scheduler that is like one of the origin, and what is said of it where it is not the same.
+type scheduling struct{ scheduler, note string }
+
+// schedule sets the scheduler.
+func (d *draft) schedule(s *service, line int, as scheduling) {
+	s.set(line, "scheduler", as.scheduler)
+	if as.note != "" {
+		d.note(line, "%s", as.note)
+	}
+}
+
+// setTime gives a field the time that the line says; where it is none, it notes that.
+func (d *draft) setTime(s *service, line int, field, text string, unit time.Duration) {
+	if t, ok := d.span(line, text, unit); ok {
+		s.set(line, field, seconds(t.time))
+	}
 }
 
 // listener is an address and port on which the origin listens.
@@ -216,7 +264,7 @@ func (d *draft) spread(line int, name string, listeners []listener) []*service {
 		if s == nil {
 			s = d.newService(line, name)
 			for _, l := range vips[p] {
-				s.vips = append(s.vips, entry{l.addr.String(), l.line})
+				s.vips = append(s.vips, entry{value: l.addr.String(), line: l.line})
 			}
 			sets[key], out = s, append(out, s)
 		}
@@ -224,7 +272,7 @@ func (d *draft) spread(line int, name string, listeners []listener) []*service {
 		if p.proto != balancer.TCP {
 			fields["protocol"] = string(p.proto)
 		}
-		s.ports = append(s.ports, entry{fields, vips[p][0].line})
+		s.ports = append(s.ports, entry{value: fields, line: vips[p][0].line})
 	}
 	return out
 }

@@ -88,57 +88,41 @@ func indexOf(path string) int {
 }
 
 // remove removes what a problem is about, and reports whether there was something to remove. Warnings remove settings
-// alone: an endpoint with a warning is still an endpoint.
+// alone: an endpoint with a warning is still an endpoint. A problem with what is missing in the health table removes all of it.
 func (d *draft) remove(s *service, p balancer.Problem) bool {
-	field, _, _ := strings.Cut(p.Field, ".")
-	list, _, isElement := strings.Cut(field, "[")
-	switch {
-	case isElement:
-		return p.Severity == balancer.SeverityError && d.removeElement(s, list, indexOf(field), p.Text)
-	case field == "health":
-		return len(s.health) > 0 && d.removeCheck(s, strings.TrimPrefix(p.Field, "health."), p)
+	field, inner, _ := strings.Cut(p.Field, ".")
+	settings := &s.settings
+	if list, _, isElement := strings.Cut(field, "["); isElement {
+		return p.Severity == balancer.SeverityError && d.removeElement(s.list(list), indexOf(field), p.Text)
 	}
-	for i, one := range s.settings {
-		if one.name == field {
-			s.settings = slices.Delete(s.settings, i, i+1)
-			d.note(one.at(s), "not set: %s: %s", p.Field, p.Text)
-			return true
-		}
+	if field == "health" {
+		settings = &s.health
+		field, _, _ = strings.Cut(inner, ".")
+	}
+	if one := find(*settings, field); one != nil && field != "type" {
+		d.note(one.at(s), "not set: %s: %s", p.Field, p.Text)
+		*settings = slices.DeleteFunc(*settings, func(s setting) bool { return s.name == field })
+		return true
+	}
+	if settings == &s.health && len(s.health) > 0 {
+		d.note(s.health[0].at(s), "not checked: %s: %s", p.Field, p.Text)
+		s.health = nil
+		return true
 	}
 	return false
 }
 
-func (d *draft) removeElement(s *service, list string, i int, text string) bool {
-	var line int
-	switch {
-	case list == "vips" && i < len(s.vips):
-		line = s.vips[i].line
-		s.vips = slices.Delete(s.vips, i, i+1)
-	case list == "ports" && i < len(s.ports):
-		line = s.ports[i].line
-		s.ports = slices.Delete(s.ports, i, i+1)
-	case list == "endpoints" && i < len(s.targets):
-		line = s.targets[i].line
-		s.targets = slices.Delete(s.targets, i, i+1)
-	default:
-		return false
-	}
-	d.note(line, "left out: %s", text)
-	return true
+// list is the list of a name; nil means there is none.
+func (s *service) list(name string) *[]entry {
+	return map[string]*[]entry{"vips": &s.vips, "ports": &s.ports, "endpoints": &s.endpoints}[name]
 }
 
-// removeCheck removes a field of the health table; all of it where the problem is about what is missing there.
-func (d *draft) removeCheck(s *service, path string, p balancer.Problem) bool {
-	field, _, _ := strings.Cut(path, ".")
-	for i, one := range s.health {
-		if one.name == field && field != "type" {
-			s.health = slices.Delete(s.health, i, i+1)
-			d.note(one.at(s), "not set: %s: %s", p.Field, p.Text)
-			return true
-		}
+func (d *draft) removeElement(list *[]entry, i int, text string) bool {
+	if list == nil || i >= len(*list) {
+		return false
 	}
-	d.note(s.health[0].at(s), "not checked: %s: %s", p.Field, p.Text)
-	s.health = nil
+	d.note((*list)[i].line, "left out: %s", text)
+	*list = slices.Delete(*list, i, i+1)
 	return true
 }
 
@@ -154,35 +138,35 @@ func (one setting) at(s *service) int {
 func (s *service) settle() {
 	if len(s.ports) > 1 {
 		for _, p := range s.ports {
-			fields := p.value.(map[string]any)
+			fields := p.fields()
 			fields["name"] = "p" + strconv.FormatInt(fields["port"].(int64), 10)
 			if fields["protocol"] != nil {
 				fields["name"] = fields["protocol"].(string) + "-" + strconv.FormatInt(fields["port"].(int64), 10)
 			}
 		}
 	}
-	common := len(s.targets) > 0
-	for _, t := range s.targets {
-		common = common && t.port == s.targets[0].port && t.port != 0
+	common := len(s.endpoints) > 0
+	for _, e := range s.endpoints {
+		common = common && e.port == s.endpoints[0].port && e.port != 0
 	}
 	if common {
 		for _, p := range s.ports {
-			if fields := p.value.(map[string]any); fields["port"] != int64(s.targets[0].port) {
-				fields["target_port"] = int64(s.targets[0].port)
+			if fields := p.fields(); fields["port"] != int64(s.endpoints[0].port) {
+				fields["target_port"] = int64(s.endpoints[0].port)
 			}
 		}
 		return
 	}
-	for _, t := range s.targets {
-		if t.port != 0 {
-			t.fields["port"] = int64(t.port)
+	for _, e := range s.endpoints {
+		if e.port != 0 {
+			e.fields()["port"] = int64(e.port)
 		}
 	}
 }
 
 // fields are the service as the decoder takes it.
 func (s *service) fields() map[string]any {
-	fields := map[string]any{"vips": values(s.vips), "ports": values(s.ports), "endpoints": values(s.endpoints())}
+	fields := map[string]any{"vips": values(s.vips), "ports": values(s.ports), "endpoints": values(s.endpoints)}
 	for _, one := range s.settings {
 		fields[one.name] = one.value
 	}
@@ -194,15 +178,6 @@ func (s *service) fields() map[string]any {
 		fields["health"] = table
 	}
 	return fields
-}
-
-// endpoints are the targets as elements of a list.
-func (s *service) endpoints() []entry {
-	out := make([]entry, len(s.targets))
-	for i, t := range s.targets {
-		out[i] = entry{t.fields, t.line}
-	}
-	return out
 }
 
 func values(entries []entry) []any {

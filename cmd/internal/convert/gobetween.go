@@ -81,23 +81,15 @@ func (g *gobetween) line(t table, name string) int {
 
 // server makes a service of a server.
 func (g *gobetween) server(name string, t, defaults table) error {
-	bind, line := t.text("bind"), g.line(t, "bind")
-	host, portText := splitPort(bind)
-	port, err := parsePort(portText)
-	if err != nil {
-		return g.errorf(line, "bind of server %s is %q: %v", plain(name), plain(bind), err)
-	}
-	addresses, err := g.listening(line, host, true, true)
-	if err != nil {
-		return err
-	}
+	line := g.line(t, "bind")
+	host, portText := splitPort(t.text("bind"))
 	protocol := balancer.TCP
 	if t.text("protocol") == "udp" {
 		protocol = balancer.UDP
 	}
-	var listeners []listener
-	for _, a := range addresses {
-		listeners = append(listeners, listener{a, port, protocol, line})
+	listeners, err := g.listeners(listener{proto: protocol, line: line}, host, portText, "bind", true, true)
+	if err != nil {
+		return err
 	}
 	s := g.spread(max(1, g.doc.Where(t.path).Line), name, listeners)[0]
 	for _, field := range slices.Sorted(maps.Keys(t.fields)) {
@@ -113,7 +105,7 @@ func (g *gobetween) field(s *service, t table, name string) {
 	switch name {
 	case "protocol":
 		if value == "tls" {
-			g.note(line, "vipd does not end TLS: connections go on encrypted, and the endpoints need the certificate")
+			g.note(line, noTLSEnd)
 		}
 	case "balance":
 		scheduler, known := map[string]string{"weight": "wrr", "roundrobin": "rr", "leastconn": "lc", "iphash": "sh", "iphash1": "mh"}[value]
@@ -124,7 +116,7 @@ func (g *gobetween) field(s *service, t table, name string) {
 		s.set(line, "scheduler", scheduler)
 	case "max_connections":
 		if value != "0" {
-			g.note(line, "nearest is max_connections in the endpoints")
+			g.note(line, nearBound)
 		}
 	case "access":
 		g.access(s, t.under(name))
@@ -196,24 +188,16 @@ func (g *gobetween) discovery(s *service, t table) {
 			continue
 		}
 		host, portText := splitPort(words[0])
-		port, err := parsePort(portText)
-		if err != nil {
-			g.note(line, "left out: %q: %v", words[0], err)
+		fields := g.endpointAt(s, line, host, portText)
+		if fields == nil {
 			continue
 		}
-		addr, ok := g.host(line, host)
-		if !ok {
-			continue
-		}
-		fields := s.endpoint(line, addr, port)
 		for _, option := range words[1:] {
 			name, value, _ := strings.Cut(option, "=")
-			switch n := number(value); {
-			case name == "weight" && n >= 0:
-				if n != 1 {
-					fields["weight"] = n
-				}
-			case name == "priority" && n > 1:
+			switch {
+			case name == "weight":
+				g.amount(fields, line, name, "weight", value)
+			case name == "priority" && number(value) > 1:
 				fields["backup"] = true
 				g.note(line, "%s: backup = true: endpoints have two ranks, backups serve while no other is up", option)
 			case name == "priority":

@@ -19,15 +19,11 @@ type checkRules struct {
 
 // put sets a field; what is there already differs from server to server, and stays.
 func (c *checkRules) put(p *haproxy, line int, name string, value any) {
-	for _, s := range c.set {
-		if s.name == name {
-			if s.value != value {
-				p.note(line, "%s is the same for all endpoints of a service; that of line %d is used", name, s.line)
-			}
-			return
-		}
+	if s := find(c.set, name); s == nil {
+		c.set = append(c.set, setting{name: name, value: value, line: line})
+	} else if s.value != value {
+		p.note(line, "%s is the same for all endpoints of a service; that of line %d is used", name, s.line)
 	}
-	c.set = append(c.set, setting{name: name, value: value, line: line})
 }
 
 // option reads the option that chooses the kind of check.
@@ -106,7 +102,7 @@ func (c *checkRules) send(p *haproxy, s *node) {
 		}
 		i++
 	}
-	if len(headers) > 0 && !has(c.set, "headers") {
+	if len(headers) > 0 && find(c.set, "headers") == nil {
 		c.set = append(c.set, setting{name: "headers", value: headers, line: s.line})
 	}
 }

@@ -110,7 +110,7 @@ func (p *proxy) request(s *node) {
 	if s.word(3) == "unless" {
 		networks = p.acls[condition]
 	}
-	if len(networks) == 0 || has(p.settings, "source_ranges") {
+	if len(networks) == 0 || find(p.settings, "source_ranges") != nil {
 		p.note(s.line, nearRanges)
 		return
 	}
@@ -152,34 +152,21 @@ func (p *proxy) option(s *node) {
 
 // scheduler sets the scheduler of a balance line, and of hash-type.
 func (p *proxy) scheduler() {
-	line := p.balance.line
-	switch p.balance.word(1) {
-	case "", "roundrobin", "static-rr":
-		if line > 0 {
-			p.set(line, "scheduler", "wrr")
-		}
-	case "leastconn":
-		p.set(line, "scheduler", "wlc")
-	case "random":
-		p.set(line, "scheduler", "random")
-	case "source":
-		p.set(line, "scheduler", "sh")
-		if p.consistent {
-			p.set(line, "scheduler", "mh")
-		}
-	case "first":
-		p.set(line, "scheduler", "wrr")
-		p.note(line, "nearest are backup = true in the later servers, and max_connections in the first ones")
-	case "hash":
-		if p.balance.word(2) == "src" {
-			p.set(line, "scheduler", "mh")
-			return
-		}
-		fallthrough
-	default:
-		p.set(line, "scheduler", "sh")
-		p.note(line, "vipd does not read HTTP; nearest is scheduler = \"sh\", by the client's address")
+	if p.balance.line == 0 {
+		return
 	}
+	word := p.balance.word(1)
+	as, known := map[string]scheduling{
+		"roundrobin": {"wrr", ""}, "static-rr": {"wrr", ""}, "leastconn": {"wlc", ""}, "random": {"random", ""}, "source": {"sh", ""},
+		"first": {"wrr", "nearest are backup = true in the later servers, and max_connections in the first ones"},
+	}[word]
+	switch {
+	case word == "source" && p.consistent, word == "hash" && p.balance.word(2) == "src":
+		as = scheduling{"mh", ""}
+	case !known:
+		as = scheduling{"sh", "vipd does not read HTTP; nearest is scheduler = \"sh\", by the client's address"}
+	}
+	p.schedule(p.service, p.balance.line, as)
 }
 
 // sticky sets the affinity of a stick line and its table.
@@ -193,9 +180,7 @@ func (p *proxy) sticky() {
 	p.set(p.stick.line, "affinity", "client_ip")
 	for i, word := range p.table.words {
 		if word == "expire" {
-			if d, err := parseSpan(p.table.word(i+1), time.Millisecond); err == nil {
-				p.set(p.table.line, "affinity_timeout", seconds(d))
-			}
+			p.setTime(p.service, p.table.line, "affinity_timeout", p.table.word(i+1), time.Millisecond)
 		}
 		if word == "type" && p.table.word(i+1) != "ip" && p.table.word(i+1) != "ipv6" {
 			p.note(p.table.line, "a client is known by its address alone")

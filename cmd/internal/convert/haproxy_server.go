@@ -37,28 +37,19 @@ func (p *proxy) server(s *node) {
 
 // endpointOf adds the endpoint of a server line, and reports whether it could be read.
 func (p *proxy) endpointOf(s *server) bool {
-	host, portText := splitPort(strings.TrimPrefix(strings.TrimPrefix(s.words[1], "ipv4@"), "ipv6@"))
-	addr, ok := p.host(s.line, host)
-	if !ok {
-		return false
-	}
-	var port uint16
-	if base := p.ports[0].value.(map[string]any)["port"].(int64); strings.HasPrefix(portText, "+") || strings.HasPrefix(portText, "-") {
-		offset, err := strconv.ParseInt(portText, 10, 32)
-		if sum := base + offset; err == nil && len(p.ports) == 1 && sum > 0 && sum < 1<<16 {
-			port = uint16(sum)
-		} else {
+	host, port := splitPort(strings.TrimPrefix(strings.TrimPrefix(s.words[1], "ipv4@"), "ipv6@"))
+	if strings.HasPrefix(port, "+") || strings.HasPrefix(port, "-") {
+		offset, err := strconv.ParseInt(port, 10, 32)
+		sum := p.ports[0].fields()["port"].(int64) + offset
+		if err != nil || len(p.ports) > 1 {
 			p.note(s.line, "left out: write a service for each port of a range that the servers shift")
 			return false
 		}
-	} else if portText != "" && portText != "0" {
-		var err error
-		if port, err = parsePort(portText); err != nil {
-			p.note(s.line, "left out: %v", err)
-			return false
-		}
+		port = strconv.FormatInt(sum, 10)
 	}
-	s.fields = p.endpoint(s.line, addr, port)
+	if s.fields = p.endpointAt(p.service, s.line, host, port); s.fields == nil {
+		return false
+	}
 	for s.at = 2; s.at < len(s.words); s.at++ {
 		s.option(p, s.words[s.at])
 	}
@@ -87,26 +78,16 @@ func (e *server) option(p *proxy, name string) {
 		e.fields["draining"] = true
 	case "enabled":
 		delete(e.fields, "draining")
-	case "weight", "maxconn":
-		n := number(e.value())
-		switch {
-		case n < 0:
-			p.note(line, "%s needs a number", name)
-		case name == "maxconn":
-			e.fields["max_connections"] = n
-		case n == 1:
-			delete(e.fields, "weight")
-		default:
-			e.fields["weight"] = n
-		}
+	case "weight":
+		p.amount(e.fields, line, name, "weight", e.value())
+	case "maxconn":
+		p.amount(e.fields, line, name, "max_connections", e.value())
 	case "send-proxy":
 		p.set(line, "proxy_protocol", "v1")
 	case "send-proxy-v2", "send-proxy-v2-ssl", "send-proxy-v2-ssl-cn":
 		p.set(line, "proxy_protocol", "v2")
 	case "slowstart":
-		if d, err := parseSpan(e.value(), time.Millisecond); err == nil {
-			p.set(line, "slow_start", seconds(d))
-		}
+		p.setTime(p.service, line, "slow_start", e.value(), time.Millisecond)
 	case "on-marked-down":
 		if e.value() == "shutdown-sessions" {
 			p.check.cut = line

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -9,23 +10,26 @@ import (
 
 // scheduler sets the scheduler that has the name in IPVS.
 func (d *draft) scheduler(s *service, line int, name string) {
-	switch name {
-	case "rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "mh":
-		s.set(line, "scheduler", name)
-	case "lblc", "lblcr":
-		s.set(line, "scheduler", "dh")
-		d.note(line, "nearest is scheduler = \"dh\", which spreads by the address of the VIP, too, and does not look at load")
-	case "twos":
-		s.set(line, "scheduler", "wrr")
-		d.note(line, "nearest is scheduler = \"wrr\"")
-	case "fo", "ovf":
-		s.set(line, "scheduler", "wrr")
-		d.note(line, "nearest is scheduler = \"wrr\": set backup = true in the endpoints that are to wait for a failure, and max_connections in those that overflow")
+	as, known := map[string]scheduling{
+		"lblc": {"dh", lookedUp}, "lblcr": {"dh", lookedUp},
+		"twos": {"wrr", "nearest is scheduler = \"wrr\""},
+		"fo":   {"wrr", inOrder}, "ovf": {"wrr", inOrder},
+	}[name]
+	switch {
+	case known:
+	case slices.Contains([]string{"rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "mh"}, name):
+		as.scheduler = name
 	default:
-		s.set(line, "scheduler", "wlc")
-		d.note(line, "vipd has no scheduler %q; scheduler is \"wlc\"", plain(name))
+		as = scheduling{"wlc", fmt.Sprintf("vipd has no scheduler %q; scheduler is \"wlc\"", plain(name))}
 	}
+	d.schedule(s, line, as)
 }
+
+// What is said of schedulers of IPVS.
+const (
+	lookedUp = "nearest is scheduler = \"dh\", which spreads by the address of the VIP, too, and does not look at load"
+	inOrder  = "nearest is scheduler = \"wrr\": set backup = true in the endpoints that are to wait for a failure, and max_connections in those that overflow"
+)
 
 // persistent keeps clients on their endpoints.
 func (s *service) persistent(line int, timeout time.Duration) {
@@ -46,14 +50,14 @@ const (
 
 // forwardPorts makes the ports of endpoints the service's where packets keep their ports.
 func (d *draft) forwardPorts(s *service) {
-	if !slices.ContainsFunc(s.settings, func(one setting) bool { return one.name == "forward" && one.value != "nat" }) {
+	if way := find(s.settings, "forward"); way == nil || way.value == "nat" {
 		return
 	}
-	for i := range s.targets {
-		t := &s.targets[i]
-		if t.port != 0 && len(s.ports) == 1 && s.ports[0].value.(map[string]any)["port"] != int64(t.port) {
-			d.note(t.line, "port %d is not used: without address translation, packets keep the port of the VIP", t.port)
+	for i := range s.endpoints {
+		e := &s.endpoints[i]
+		if e.port != 0 && len(s.ports) == 1 && s.ports[0].fields()["port"] != int64(e.port) {
+			d.note(e.line, "port %d is not used: without address translation, packets keep the port of the VIP", e.port)
 		}
-		t.port = 0
+		e.port = 0
 	}
 }

@@ -2,7 +2,6 @@ package convert
 
 import (
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -196,13 +195,8 @@ func (r *ipvsadm) server(line int, o *options) error {
 	}
 	fields := s.endpoint(line, addr, port)
 	for option, field := range map[string]string{"-w": "weight", "-x": "max_connections"} {
-		text, given := o.values[option]
-		n := number(text)
-		if given && n < 0 {
-			return r.errorf(line, "%s %q is not a number", option, plain(text))
-		}
-		if given && (option == "-w" && n != 1 || option == "-x" && n != 0) {
-			fields[field] = n
+		if text, given := o.values[option]; given {
+			r.amount(fields, line, option, field, text)
 		}
 	}
 	if y := o.values["-y"]; y != "" && y != "0" {
@@ -223,11 +217,9 @@ func (r *ipvsadm) forward(s *service, line int, o *options) {
 	} else if o.values["-i"] != "" {
 		way = "tunnel"
 	}
-	i := slices.IndexFunc(s.settings, func(one setting) bool { return one.name == "forward" })
-	switch {
-	case i < 0:
+	if first := find(s.settings, "forward"); first == nil {
 		s.set(line, "forward", way)
-	case s.settings[i].value != way:
-		r.note(line, "forward is the same for all endpoints of a service; that of line %d is used", s.settings[i].line)
+	} else if first.value != way {
+		r.note(line, "forward is the same for all endpoints of a service; that of line %d is used", first.line)
 	}
 }

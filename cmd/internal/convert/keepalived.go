@@ -3,7 +3,6 @@ package convert
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 
@@ -160,9 +159,7 @@ func (k *keepalived) virtualServer(n *node) error {
 		return err
 	}
 	for _, s := range k.spread(n.line, name, listeners) {
-		if err := k.fill(s, n); err != nil {
-			return err
-		}
+		k.fill(s, n)
 	}
 	return nil
 }
@@ -210,13 +207,7 @@ const maxRange = 4096
 // addressRange reads an address, A.B.C.D-E, A.B.C.D-E.F.G.H or A.B.C.D/N, and the same of IPv6.
 func addressRange(text string) ([]netip.Addr, error) {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
-		var out []netip.Addr
-		for a := prefix.Masked().Addr(); prefix.Contains(a); a = a.Next() {
-			if out = append(out, a); len(out) > maxRange {
-				return nil, fmt.Errorf("the range %q has more than %d addresses", text, maxRange)
-			}
-		}
-		return out, nil
+		return addressesFrom(prefix.Masked().Addr(), prefix.Contains, text)
 	}
 	first, last, isRange := strings.Cut(text, "-")
 	from, err := parseAddr(first)
@@ -230,20 +221,24 @@ func addressRange(text string) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []netip.Addr
-	for a := from; a.Is4() == to.Is4() && a.Compare(to) <= 0; a = a.Next() {
-		if out = append(out, a); len(out) > maxRange {
+	return addressesFrom(from, func(a netip.Addr) bool { return a.Is4() == to.Is4() && a.Compare(to) <= 0 }, text)
+}
+
+// addressesFrom lists the addresses of a range, which text writes.
+func addressesFrom(from netip.Addr, within func(netip.Addr) bool, text string) (all []netip.Addr, err error) {
+	for a := from; within(a); a = a.Next() {
+		if all = append(all, a); len(all) > maxRange {
 			return nil, fmt.Errorf("the range %q has more than %d addresses", text, maxRange)
 		}
 	}
-	if len(out) == 0 {
+	if len(all) == 0 {
 		return nil, fmt.Errorf("the range %q has no addresses", plain(text))
 	}
-	return out, nil
+	return all, nil
 }
 
 // fill sets what a virtual_server says in its block.
-func (k *keepalived) fill(s *service, n *node) error {
+func (k *keepalived) fill(s *service, n *node) {
 	var servers []*node
 	inherited := checkSettings{}
 	for _, c := range n.children {
@@ -258,18 +253,20 @@ func (k *keepalived) fill(s *service, n *node) error {
 	s.settings = defaulted(s.settings, "scheduler", "wlc")
 	var checkers []*checker
 	for _, r := range servers {
-		c, err := k.realServer(s, r, inherited)
-		if err != nil {
-			return err
+		if fields := k.endpointAt(s, r.line, r.word(1), r.word(2)); fields != nil {
+			checkers = append(checkers, k.realServer(s, r, fields, inherited))
 		}
-		checkers = append(checkers, c)
 	}
-	if err := k.sorryServers(s, n); err != nil {
-		return err
+	for _, c := range n.children {
+		if c.word(0) != "sorry_server" {
+			continue
+		}
+		if fields := k.endpointAt(s, c.line, c.word(1), c.word(2)); fields != nil {
+			fields["backup"] = true
+		}
 	}
 	k.forwardPorts(s)
 	k.health(s, checkers)
-	return nil
 }
 
 // setting reads a statement of a virtual_server that is neither a server nor about checks.
@@ -309,42 +306,8 @@ func (k *keepalived) forward(s *service, n *node) {
 	}
 }
 
-// endpointOf adds the endpoint that a server's first words name.
-func (k *keepalived) endpointOf(s *service, n *node) (map[string]any, error) {
-	addr, err := parseAddr(n.word(1))
-	if err != nil {
-		return nil, k.errorf(n.line, "%v: write %s ADDRESS [PORT]", err, n.word(0))
-	}
-	var port uint16
-	if n.word(2) != "" && n.word(2) != "0" {
-		if port, err = parsePort(n.word(2)); err != nil {
-			return nil, k.errorf(n.line, "%v", err)
-		}
-	}
-	return s.endpoint(n.line, addr, port), nil
-}
-
-// sorryServers adds the sorry servers as backups.
-func (k *keepalived) sorryServers(s *service, n *node) error {
-	for _, c := range n.children {
-		if c.word(0) != "sorry_server" {
-			continue
-		}
-		fields, err := k.endpointOf(s, c)
-		if err != nil {
-			return err
-		}
-		fields["backup"] = true
-	}
-	return nil
-}
-
-// realServer adds an endpoint, and returns its first checker; nil where it has none.
-func (k *keepalived) realServer(s *service, n *node, inherited checkSettings) (first *checker, err error) {
-	fields, err := k.endpointOf(s, n)
-	if err != nil {
-		return nil, err
-	}
+// realServer reads the block of an endpoint, and returns its first checker; nil where it has none.
+func (k *keepalived) realServer(s *service, n *node, fields map[string]any, inherited checkSettings) (first *checker) {
 	own := inherited.clone()
 	for _, c := range n.children {
 		own.take(c)
@@ -353,15 +316,8 @@ func (k *keepalived) realServer(s *service, n *node, inherited checkSettings) (f
 		switch name := c.word(0); {
 		case own.knows(name), name == "inhibit_on_failure", name == "alpha", name == "warmup":
 		case name == "weight" || name == "uthreshold":
-			value, err := strconv.ParseInt(c.word(1), 10, 32)
-			if err != nil {
-				return nil, k.errorf(c.line, "%q is not a number", c.word(1))
-			}
-			if name == "uthreshold" {
-				fields["max_connections"] = value
-			} else if value != 1 {
-				fields["weight"] = value
-			}
+			field := map[string]string{"weight": "weight", "uthreshold": "max_connections"}[name]
+			k.amount(fields, c.line, name, field, c.word(1))
 		case name == "lthreshold":
 			k.note(c.line, "vipd uses an endpoint again as soon as it is below max_connections")
 		case name == "lvs_method" || name == "lb_kind":
@@ -376,5 +332,5 @@ func (k *keepalived) realServer(s *service, n *node, inherited checkSettings) (f
 			k.setting(s, c)
 		}
 	}
-	return first, nil
+	return first
 }

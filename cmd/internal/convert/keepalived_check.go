@@ -59,7 +59,7 @@ func (k *keepalived) health(s *service, checkers []*checker) {
 	for i, c := range checkers {
 		switch {
 		case c == nil:
-			k.note(s.targets[i].line, "has no check in the origin; in vipd the check of line %d is that of all endpoints", first.node.line)
+			k.note(s.endpoints[i].line, "has no check in the origin; in vipd the check of line %d is that of all endpoints", first.node.line)
 		case c.words() != want:
 			k.note(c.node.line, "is not the check of line %d, which is that of all endpoints; write a service for each kind of check", first.node.line)
 		}

@@ -186,12 +186,10 @@ func (n *nginx) upstream(s *service, block *node) {
 		case "random":
 			s.set(one.line, "scheduler", "random")
 			if len(one.words) > 1 {
-				s.set(one.line, "scheduler", "wlc")
-				n.note(one.line, "nearest is scheduler = \"wlc\", which compares all endpoints instead of two")
+				n.schedule(s, one.line, scheduling{"wlc", "nearest is scheduler = \"wlc\", which compares all endpoints instead of two"})
 			}
 		case "least_time":
-			s.set(one.line, "scheduler", "wlc")
-			n.note(one.line, "vipd does not measure answers; nearest is scheduler = \"wlc\"")
+			n.schedule(s, one.line, scheduling{"wlc", "vipd does not measure answers; nearest is scheduler = \"wlc\""})
 		case "zone":
 		default:
 			n.note(one.line, noEquivalent)
@@ -206,36 +204,23 @@ func (n *nginx) endpointOf(s *service, one *node) {
 		n.note(one.line, "left out: endpoints have addresses, not Unix sockets")
 		return
 	}
-	port, err := parsePort(portText)
-	if err != nil {
-		n.note(one.line, "left out: %v", err)
+	fields := n.endpointAt(s, one.line, host, portText)
+	if fields == nil {
 		return
 	}
-	addr, ok := n.host(one.line, host)
-	if !ok {
-		return
-	}
-	fields := s.endpoint(one.line, addr, port)
 	for _, o := range one.rest(2) {
 		name, value, _ := strings.Cut(o, "=")
-		switch count := number(value); name {
-		case "weight", "max_conns":
-			switch {
-			case count < 0:
-				n.note(one.line, "%s needs a number", name)
-			case name == "weight" && count != 1:
-				fields["weight"] = count
-			case name == "max_conns" && count > 0:
-				fields["max_connections"] = count
-			}
+		switch name {
+		case "weight":
+			n.amount(fields, one.line, name, "weight", value)
+		case "max_conns":
+			n.amount(fields, one.line, name, "max_connections", value)
 		case "backup":
 			fields["backup"] = true
 		case "down":
 			fields["draining"] = true
 		case "slow_start":
-			if d, err := parseSpan(value, time.Second); err == nil {
-				s.set(one.line, "slow_start", seconds(d))
-			}
+			n.setTime(s, one.line, "slow_start", value, time.Second)
 		case "max_fails", "fail_timeout":
 			n.note(one.line, "%s: a connection that fails goes to the next endpoint; a health table finds out before connections fail", o)
 		default:
@@ -247,10 +232,10 @@ func (n *nginx) endpointOf(s *service, one *node) {
 // setting reads another line of a server or stream block. allowed: an allow line stands above it.
 func (n *nginx) setting(s *service, one *node, allowed bool) {
 	switch name, value := one.word(0), one.word(1); name {
-	case "proxy_timeout", "proxy_connect_timeout":
-		if t, ok := n.span(one.line, value, time.Second); ok {
-			s.set(one.line, map[string]string{"proxy_timeout": "idle_timeout", "proxy_connect_timeout": "connect_timeout"}[name], seconds(t.time))
-		}
+	case "proxy_timeout":
+		n.setTime(s, one.line, "idle_timeout", value, time.Second)
+	case "proxy_connect_timeout":
+		n.setTime(s, one.line, "connect_timeout", value, time.Second)
 	case "proxy_protocol":
 		if value == "on" {
 			s.set(one.line, "proxy_protocol", "v1")

@@ -37,7 +37,7 @@ func (d *draft) writeService(b *strings.Builder, s *service) {
 	fmt.Fprintf(b, "\n#%s\n[services.%s]\n", strings.TrimPrefix(d.comment(s.line), " #"), tomltext.Key(s.name))
 	d.writeList(b, s, "vips", s.vips)
 	d.writeList(b, s, "ports", s.ports)
-	d.writeList(b, s, "endpoints", s.endpoints())
+	d.writeList(b, s, "endpoints", s.endpoints)
 	for _, one := range s.settings {
 		d.writeSetting(b, one)
 	}
