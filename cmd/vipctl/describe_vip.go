@@ -2,14 +2,17 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"vipd/balancer/ownership"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/table"
+	"vipd/store/etcd"
 )
 
 // describeVIP is "describe vip ADDRESS".
@@ -21,26 +24,25 @@ func (c *call) describeVIP(name string) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(all, func(v ownedVIP) bool { return v.Addr.String() == name })
+	i := slices.IndexFunc(all, func(v ownedVIP) bool { return v.name() == name })
 	if i < 0 {
-		return absent("VIP with one owner", name, " in etcd", mapped(all, func(v ownedVIP) string { return v.Addr.String() }))
+		return noVIP(all, name)
 	}
-	v := vipToJSON(all[i])
+	v := &all[i]
 	if s, err := askDaemon(c, (*api.Client).Status); err == nil && s.Node == v.Owner {
 		v.Confirmed = s.Confirmed
 	}
-	w, err := c.fleet.writer()
-	if err != nil {
-		return err
-	}
 	const most = 10
-	if v.Last, err = w.LastOwners(c, v.VIP, most); err != nil {
+	v.Last, err = askEtcd(c, func(w *etcd.Writer, ctx context.Context) ([]ownership.Owner, error) {
+		return w.LastOwners(ctx, v.VIP, most)
+	})
+	if err != nil {
 		return fmt.Errorf("reading the last owners: %w", err)
 	}
-	return c.show(v, func() string { return c.vipText(&v) })
+	return c.show(v, func() string { return c.vipText(v) })
 }
 
-func (p *printer) vipText(v *vipJSON) string {
+func (p *printer) vipText(v *ownedVIP) string {
 	out := &sheet{printer: p}
 	out.line("vip", v.VIP.String())
 	policy := "one owner, require " + string(v.Require)
@@ -78,7 +80,7 @@ func (p *printer) vipText(v *vipJSON) string {
 }
 
 // jury lists who confirms the owner, and how long ago, where the owner is this host.
-func (v *vipJSON) jury() string {
+func (v *ownedVIP) jury() string {
 	var all []string
 	for _, node := range v.Jury {
 		age, known := v.Confirmed[node]

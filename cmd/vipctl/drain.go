@@ -195,7 +195,7 @@ func (c *call) nodeOverrider(q api.OverrideRequest) (overrider, error) {
 	if failed != nil || !owns {
 		return o, cmp.Or(err, failed)
 	}
-	if failed := c.standby(q.Node, *q.Draining); failed != nil {
+	if failed := c.drainVIPs(q.Node, *q.Draining); failed != nil {
 		return nil, failed
 	}
 	if *q.Draining {

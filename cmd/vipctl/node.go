@@ -57,12 +57,13 @@ func runNode(c *call) error {
 	case c.args[0] == "fence":
 		return fenceNode(c, name)
 	case c.args[0] == "standby" || c.args[0] == "resume":
-		err := editNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
-			conf.Standby = c.args[0] == "standby"
-			return conf
-		})
-		if err == nil && wait {
-			err = c.awaitStandby(name)
+		err := c.editNode(name, func(conf *etcd.NodeConfig) { conf.Standby = c.args[0] == "standby" })
+		if err != nil || !wait {
+			return err
+		}
+		left, err := c.emptied(name)
+		if err == nil && len(left) > 0 {
+			err = errors.New(c.stays(name, left))
 		}
 		return err
 	case c.args[0] != "set":
@@ -78,35 +79,40 @@ func runNode(c *call) error {
 	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > longestZone {
 		return wrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, longestZone)
 	}
-	return editNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
+	return c.editNode(name, func(conf *etcd.NodeConfig) {
 		if setsMode {
 			conf.Mode = string(mode)
 		}
 		if setsZone {
 			conf.Zone = zone
 		}
-		return conf
 	})
 }
 
-// editNode changes what a node is told.
-func editNode(c *call, name string, edit func(etcd.NodeConfig) etcd.NodeConfig) error {
+// setNode changes what a node is told.
+func (c *call) setNode(name string, edit func(*etcd.NodeConfig)) (out nodeSet, err error) {
 	w, err := c.fleet.writer()
 	if err != nil {
-		return err
+		return out, err
 	}
-	out := nodeSet{Node: name}
+	out.Node = name
 	result, err := w.SetNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
-		conf = edit(conf)
+		edit(&conf)
 		conf.By, conf.Reason = c.operator(), c.flags.String("reason")
 		out.Config = conf
 		return conf
 	})
+	out.Revision, out.Changed = result.Revision, result.Changed
+	return out, err
+}
+
+// editNode changes what a node is told, and prints what that is now.
+func (c *call) editNode(name string, edit func(*etcd.NodeConfig)) error {
+	out, err := c.setNode(name, edit)
 	if err != nil {
 		return err
 	}
-	out.Revision, out.Changed = result.Revision, result.Changed
-	c.noteUnknownNode(w, name)
+	c.noteUnknownNode(name)
 	return c.show(out, func() string {
 		text := "node " + name + ": " + cmp.Or(configText(&out.Config), "nothing is set in etcd any more")
 		if !out.Changed {
@@ -116,36 +122,12 @@ func editNode(c *call, name string, edit func(etcd.NodeConfig) etcd.NodeConfig) 
 	})
 }
 
-// awaitStandby waits until a node that is on standby owns no VIP.
-func (c *call) awaitStandby(name string) error {
-	w, err := c.fleet.writer()
-	if err != nil {
-		return err
-	}
-	left, err := c.emptied(w, name)
-	if err == nil && len(left) > 0 {
-		err = errors.New(c.stays(name, left))
-	}
-	return err
-}
-
-// setStandby says whether a node is to own no VIPs.
-func (c *call) setStandby(w *etcd.Writer, name string, on bool) error {
-	_, err := w.SetNode(c, name, func(conf etcd.NodeConfig) etcd.NodeConfig {
-		if conf.Standby != on {
-			conf.Standby, conf.By, conf.Reason = on, c.operator(), c.flags.String("reason")
-		}
-		return conf
-	})
-	return err
-}
-
 // longestZone is how long the name of a zone may be, in bytes.
 const longestZone = 253
 
 // noteUnknownNode says where no vipd of that name is there. Where nodes can't be read, there is no note.
-func (c *call) noteUnknownNode(w *etcd.Writer, name string) {
-	nodes, err := w.Statuses(c)
+func (c *call) noteUnknownNode(name string) {
+	nodes, err := askEtcd(c, (*etcd.Writer).Statuses)
 	nodes = slices.DeleteFunc(nodes, func(n etcd.Node) bool { return n.Live == nil })
 	here := mapped(nodes, func(n etcd.Node) string { return n.Name })
 	if err == nil && !slices.Contains(here, name) {

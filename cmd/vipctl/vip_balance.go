@@ -27,16 +27,16 @@ type together []ownedVIP
 // inGroups returns what each node has, without groups that are parted or wait for an owner.
 func inGroups(vips []ownedVIP) map[string][]together {
 	of, groups := map[string][]together{}, map[string]together{}
-	for _, v := range slices.SortedFunc(slices.Values(vips), func(a, b ownedVIP) int { return cmp.Compare(a.Addr.String(), b.Addr.String()) }) {
-		if g := v.policy.Group; g != "" {
+	for _, v := range byName(vips) {
+		if g := v.Group; g != "" {
 			groups[g] = append(groups[g], v)
-		} else if v.Live {
-			of[v.Owner.Node] = append(of[v.Owner.Node], together{v})
+		} else if v.Owner != "" {
+			of[v.Owner] = append(of[v.Owner], together{v})
 		}
 	}
 	for _, g := range slices.Sorted(maps.Keys(groups)) {
 		all := groups[g]
-		if at := all[0].Owner.Node; !slices.ContainsFunc(all, func(v ownedVIP) bool { return !v.Live || v.Owner.Node != at }) {
+		if at := all[0].Owner; at != "" && !slices.ContainsFunc(all, func(v ownedVIP) bool { return v.Owner != at }) {
 			of[at] = append(of[at], all)
 		}
 	}
@@ -46,7 +46,7 @@ func inGroups(vips []ownedVIP) map[string][]together {
 // mayGo reports whether VIPs can go to another node, and prefer it no less. A group prefers what its first VIP does.
 func (all together) mayGo(to string) bool {
 	first := &all[0]
-	return to != first.Owner.Node && ownership.Preferred(first.policy.Prefer, to) <= ownership.Preferred(first.policy.Prefer, first.Owner.Node) &&
+	return to != first.Owner && ownership.Preferred(first.Prefer, to) <= ownership.Preferred(first.Prefer, first.Owner) &&
 		!slices.ContainsFunc(all, func(v ownedVIP) bool { return !slices.Contains(v.Ready, to) })
 }
 
@@ -55,8 +55,8 @@ func (all together) mayGo(to string) bool {
 func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 	has := map[string]int{}
 	for _, v := range vips {
-		if v.Live {
-			has[v.Owner.Node]++
+		if v.Owner != "" {
+			has[v.Owner]++
 		}
 	}
 	of := inGroups(vips)
@@ -80,7 +80,7 @@ func evenOut(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 			return moves
 		}
 		for _, v := range of[from][at] {
-			moves = append(moves, vipMove{v.Addr, from, to})
+			moves = append(moves, vipMove{v.VIP, from, to})
 			has[from]--
 			has[to]++
 		}
@@ -135,16 +135,12 @@ func (c *call) takesPart(node string) (bool, error) {
 	return there, err
 }
 
-// standby puts a node on standby, and waits until its VIPs are elsewhere; or it takes that back.
-func (c *call) standby(node string, on bool) error {
-	w, err := c.fleet.writer()
-	if err != nil {
+// drainVIPs puts a node on standby, and waits until its VIPs are elsewhere; or it takes that back.
+func (c *call) drainVIPs(node string, on bool) error {
+	if _, err := c.setNode(node, func(conf *etcd.NodeConfig) { conf.Standby = on }); err != nil || !on {
 		return err
 	}
-	if err := c.setStandby(w, node, on); err != nil || !on {
-		return err
-	}
-	left, err := c.emptied(w, node)
+	left, err := c.emptied(node)
 	if len(left) > 0 {
 		c.hint("%s", c.stays(node, left))
 	}
@@ -157,7 +153,11 @@ func (c *call) stays(node string, left []string) string {
 }
 
 // emptied waits until a node that is on standby owns no VIP, and returns those that stay.
-func (c *call) emptied(w *etcd.Writer, node string) ([]string, error) {
+func (c *call) emptied(node string) ([]string, error) {
+	w, err := c.fleet.writer()
+	if err != nil {
+		return nil, err
+	}
 	began := c.now()
 	for {
 		all, _, err := w.OwnedVIPs(c)

@@ -5,32 +5,26 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-
-	"vipd/balancer"
-	"vipd/balancer/ownership"
-	"vipd/store/etcd"
 )
 
 // TestEvenOut: as few VIPs move as it takes, and none that a host can't take, that prefers its owner, or for nothing.
 func TestEvenOut(t *testing.T) {
 	owned := func(ready []string, owners ...string) (all []ownedVIP) {
 		for i, owner := range owners {
-			all = append(all, ownedVIP{OwnedVIP: etcd.OwnedVIP{
-				Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Owner: ownership.Owner{Node: owner}, Live: owner != "", Ready: ready,
-			}})
+			all = append(all, ownedVIP{VIP: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Owner: owner, Ready: ready})
 		}
 		return all
 	}
 	all := []string{"a", "b", "c"}
 	prefers := owned(all, "a", "a", "a")
-	prefers[0].policy = balancer.VIPPolicy{Prefer: []string{"a"}}
+	prefers[0].Prefer = []string{"a"}
 	returns := owned(all, "b", "b", "b")
 	for i := range returns {
-		returns[i].policy = balancer.VIPPolicy{Prefer: []string{"a", "b"}}
+		returns[i].Prefer = []string{"a", "b"}
 	}
 	group := func(owners ...string) []ownedVIP {
 		vips := owned(all, owners...)
-		vips[0].policy, vips[1].policy = balancer.VIPPolicy{Group: "g"}, balancer.VIPPolicy{Group: "g"}
+		vips[0].Group, vips[1].Group = "g", "g"
 		return vips
 	}
 	half := group("a", "a", "a")

@@ -14,7 +14,6 @@ import (
 	"vipd/balancer"
 	"vipd/balancer/ownership"
 	"vipd/cmd/internal/table"
-	"vipd/store/etcd"
 )
 
 func vipVerb() *verb {
@@ -40,15 +39,36 @@ func vipVerb() *verb {
 
 func vipNames(c *call, _ []string) []string {
 	all, _, _ := c.ownedVIPs() // no answer, no names
-	return mapped(all, func(v ownedVIP) string { return v.Addr.String() })
+	return mapped(all, func(v ownedVIP) string { return v.name() })
 }
 
-// ownedVIP is a VIP with one owner, with what etcd says of it beside that.
+// ownedVIP is a VIP with one owner.
 type ownedVIP struct {
-	etcd.OwnedVIP
-	policy   balancer.VIPPolicy
-	services []string
+	VIP   netip.Addr `json:"vip"`
+	Hold  string     `json:"hold"`
+	Owner string     `json:"owner,omitempty"`
+	Since *time.Time `json:"since,omitempty"`
+	Why   string     `json:"why,omitempty"`
+	// Ready are the nodes that could have it, best first, Not the others with the reason of each.
+	Ready []string          `json:"ready"`
+	Not   map[string]string `json:"not,omitempty"`
+	// Group, Prefer and Require are of its settings in etcd, Services those of etcd that are on it.
+	Group    string           `json:"group,omitempty"`
+	Prefer   []string         `json:"prefer,omitempty"`
+	Require  balancer.Require `json:"require"`
+	Services []string         `json:"services"`
+	// Session is that of the owner, which the nodes of Jury confirm.
+	Session string   `json:"session,omitempty"`
+	Jury    []string `json:"jury,omitempty"`
+	// Move is what is asked for and not done yet.
+	Move *ownership.Move `json:"move,omitempty"`
+	// Confirmed has the age of each juror's newest confirmation in seconds, where this host is the owner; -1 means there is none.
+	Confirmed map[string]float64 `json:"confirmed,omitempty"`
+	// Last are the last owners, the newest first, as far as etcd remembers. Only describe fills this and Confirmed in.
+	Last []ownership.Owner `json:"last,omitempty"`
 }
+
+func (v *ownedVIP) name() string { return v.VIP.String() }
 
 // ownedVIPs reads the VIPs that have or are to have one owner, and the weights of the nodes that take part. Settings that stand in
 // the files of nodes are not seen here.
@@ -81,7 +101,17 @@ func (c *call) ownedVIPs() (all []ownedVIP, weights map[string]int, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading who owns VIPs: %w", err)
 	}
-	all = mapped(owned, func(v etcd.OwnedVIP) ownedVIP { return ownedVIP{v, in.PolicyOf(v.Addr), services[v.Addr]} })
+	for _, v := range owned {
+		policy := in.PolicyOf(v.Addr)
+		out := ownedVIP{
+			VIP: v.Addr, Hold: "one", Ready: list(v.Ready), Not: v.Not, Group: policy.Group, Prefer: policy.Prefer, Require: policy.Require,
+			Services: list(services[v.Addr]), Move: v.Move,
+		}
+		if v.Live {
+			out.Owner, out.Since, out.Why, out.Session, out.Jury = v.Owner.Node, &v.Owner.Since, v.Owner.Why, v.Owner.Session.String(), v.Jury
+		}
+		all = append(all, out)
+	}
 	rankNodes(all, weights)
 	return all, weights, nil
 }
@@ -90,24 +120,24 @@ func (c *call) ownedVIPs() (all []ownedVIP, weights map[string]int, err error) {
 func rankNodes(all []ownedVIP, weights map[string]int) {
 	owned := map[string]int{}
 	first, leader := map[string]*ownedVIP{}, map[string]string{} // of groups
-	for _, v := range slices.SortedFunc(slices.Values(all), func(a, b ownedVIP) int { return cmp.Compare(a.Addr.String(), b.Addr.String()) }) {
-		if v.Live {
-			owned[v.Owner.Node]++
-			leader[v.policy.Group] = cmp.Or(leader[v.policy.Group], v.Owner.Node)
+	for _, v := range byName(all) {
+		if v.Owner != "" {
+			owned[v.Owner]++
+			leader[v.Group] = cmp.Or(leader[v.Group], v.Owner)
 		}
-		if first[v.policy.Group] == nil {
-			first[v.policy.Group] = &v
+		if first[v.Group] == nil {
+			first[v.Group] = &v
 		}
 	}
 	load := func(node string) (vips, weight int) { return owned[node], weights[node] }
 	for i := range all {
 		v := &all[i]
 		by, at := v, ""
-		if g := v.policy.Group; g != "" {
+		if g := v.Group; g != "" {
 			by, at = first[g], leader[g]
 		}
 		v.Ready = slices.DeleteFunc(v.Ready, func(node string) bool {
-			no := weights[node] == 0 && !slices.Contains(by.policy.Prefer, node)
+			no := weights[node] == 0 && !slices.Contains(by.Prefer, node)
 			if no {
 				v.Not[node] = "its weight is 0"
 			}
@@ -120,9 +150,14 @@ func rankNodes(all []ownedVIP, weights map[string]int) {
 			case b:
 				return 1
 			}
-			return ownership.Better(by.Addr.String(), by.policy.Prefer, a, b, load)
+			return ownership.Better(by.name(), by.Prefer, a, b, load)
 		})
 	}
+}
+
+// byName returns VIPs in the order of their texts.
+func byName(all []ownedVIP) []ownedVIP {
+	return slices.SortedFunc(slices.Values(all), func(a, b ownedVIP) int { return strings.Compare(a.name(), b.name()) })
 }
 
 func runVIP(c *call) error {
@@ -170,8 +205,8 @@ func (c *call) vipNamed(name string) (a netip.Addr, err error) {
 		return a, err
 	}
 	for _, v := range all {
-		if v.policy.Group == group {
-			return v.Addr, nil
+		if v.Group == group {
+			return v.VIP, nil
 		}
 	}
 	return a, fmt.Errorf("no VIP in etcd has group = %q; \"vipctl get vips\" lists groups, but not those that stand in the files of nodes: name an address", group)
@@ -192,52 +227,25 @@ func fenceNode(c *call, name string) error {
 	return c.show(map[string]any{"node": name, "fenced": true}, func() string { return "node " + name + ": fenced; others take its VIPs\n" })
 }
 
-// vipJSON is a VIP with one owner in JSON.
-type vipJSON struct {
-	VIP   netip.Addr `json:"vip"`
-	Hold  string     `json:"hold"`
-	Owner string     `json:"owner,omitempty"`
-	Since *time.Time `json:"since,omitempty"`
-	Why   string     `json:"why,omitempty"`
-	// Ready are the nodes that could have it, best first, Not the others with the reason of each.
-	Ready []string          `json:"ready"`
-	Not   map[string]string `json:"not,omitempty"`
-	// Group, Prefer and Require are of its settings in etcd, Services those of etcd that are on it.
-	Group    string           `json:"group,omitempty"`
-	Prefer   []string         `json:"prefer,omitempty"`
-	Require  balancer.Require `json:"require"`
-	Services []string         `json:"services"`
-	// Session is that of the owner, which the nodes of Jury confirm.
-	Session string   `json:"session,omitempty"`
-	Jury    []string `json:"jury,omitempty"`
-	// Move is what is asked for and not done yet.
-	Move *ownership.Move `json:"move,omitempty"`
-	// Confirmed has the age of each juror's newest confirmation in seconds, where this host is the owner; -1 means there is none.
-	Confirmed map[string]float64 `json:"confirmed,omitempty"`
-	// Last are the last owners, the newest first, as far as etcd remembers. Only describe fills this and Confirmed in.
-	Last []ownership.Owner `json:"last,omitempty"`
-}
-
 // getVIPs lists the VIPs with one owner. One that has none is an error at the end.
 func getVIPs(c *call) error {
 	var without []string
-	err := get(c, kind[vipJSON]{
-		"vips", func(c *call, show func([]vipJSON) error) error {
+	err := get(c, kind[ownedVIP]{
+		"vips", func(c *call, show func([]ownedVIP) error) error {
 			all, _, err := c.ownedVIPs()
 			if err != nil {
 				return err
 			}
 			for _, v := range all {
-				if !v.Live {
-					without = append(without, v.Addr.String())
+				if v.Owner == "" {
+					without = append(without, v.name())
 				}
 			}
-			return show(mapped(all, vipToJSON))
+			return show(all)
 		},
-		func(v *vipJSON) string { return v.VIP.String() }, func(v *vipJSON, name string) bool { return v.VIP.String() == name }, vipsTable,
-		func(c *call, all []vipJSON, name string) error {
-			return absent("VIP with one owner", name, " in etcd", mapped(all, func(v vipJSON) string { return v.VIP.String() }))
-		}, func(string) string { return "there are no VIPs with one owner (hold = \"one\") in etcd" },
+		(*ownedVIP).name, func(v *ownedVIP, name string) bool { return v.name() == name }, vipsTable,
+		func(_ *call, all []ownedVIP, name string) error { return noVIP(all, name) },
+		func(string) string { return "there are no VIPs with one owner (hold = \"one\") in etcd" },
 	})
 	if name := c.argument(1); name != "" {
 		without = slices.DeleteFunc(without, func(v string) bool { return v != name })
@@ -248,18 +256,12 @@ func getVIPs(c *call) error {
 	return err
 }
 
-func vipToJSON(v ownedVIP) vipJSON {
-	out := vipJSON{
-		VIP: v.Addr, Hold: "one", Ready: list(v.Ready), Not: v.Not, Group: v.policy.Group, Prefer: v.policy.Prefer, Require: v.policy.Require,
-		Services: list(v.services), Move: v.Move,
-	}
-	if v.Live {
-		out.Owner, out.Since, out.Why, out.Session, out.Jury = v.Owner.Node, &v.Owner.Since, v.Owner.Why, v.Owner.Session.String(), v.Jury
-	}
-	return out
+// noVIP says that no VIP with one owner has this name, and which is near.
+func noVIP(all []ownedVIP, name string) error {
+	return absent("VIP with one owner", name, " in etcd", mapped(all, func(v ownedVIP) string { return v.name() }))
 }
 
-func vipsTable(p *printer, vips []vipJSON) *table.Table {
+func vipsTable(p *printer, vips []ownedVIP) *table.Table {
 	t := table.New(table.Column{Title: "VIP"}, table.Column{Title: "HOLD"}, table.Column{Title: "OWNER"}, table.Column{Title: "SINCE"},
 		table.Column{Title: "GROUP"}, table.Column{Title: "WHY"}, table.Column{Title: "READY"}, table.Column{Title: "SERVICES"})
 	for _, v := range vips {
@@ -267,7 +269,7 @@ func vipsTable(p *printer, vips []vipJSON) *table.Table {
 		if v.Owner != "" {
 			owner, since = v.Owner, v.Since.Local().Format(time.DateTime)
 		}
-		t.Row(v.VIP.String(), v.Hold, owner, since, v.Group, v.Why, p.few(v.Ready, 3), p.few(v.Services, 3))
+		t.Row(v.name(), v.Hold, owner, since, v.Group, v.Why, p.few(v.Ready, 3), p.few(v.Services, 3))
 	}
 	return t
 }
