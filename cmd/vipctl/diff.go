@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -84,7 +85,7 @@ func runDiff(c *call) error {
 type serviceDiff struct {
 	Service balancer.Name `json:"service,omitempty"`
 	// VIP is the address whose settings differ, where it is no service.
-	VIP string `json:"vip,omitempty"`
+	VIP netip.Addr `json:"vip,omitzero"`
 	// What is added, removed or changed.
 	What string `json:"what"`
 	// Fields are those that differ.
@@ -243,8 +244,8 @@ func (p *printer) differencesText(differences []serviceDiff) string {
 			mark, style = "-", table.Bad
 		}
 		subject := "service " + string(d.Service)
-		if d.VIP != "" {
-			subject = "vip " + d.VIP
+		if d.VIP.IsValid() {
+			subject = "vip " + d.VIP.String()
 		}
 		fmt.Fprintln(&b, p.paint(mark+" "+subject, style))
 		b.WriteString(p.fieldsText(d.Fields))
@@ -310,15 +311,10 @@ func (c *call) diffFleet(places []string) error {
 func (e *edit) differences() []serviceDiff {
 	all := []serviceDiff{}
 	what := map[outcome]string{createdService: "added", updatedService: "changed", removedService: "removed"}
-	for _, i := range e.intents {
+	slices.SortFunc(e.intents, func(a, b *intent) int { return a.Name.Compare(b.Name) })
+	for _, i := range e.all() {
 		if i.What != unchangedService {
-			all = append(all, serviceDiff{Service: i.Name, What: what[i.What], Fields: i.Fields})
-		}
-	}
-	slices.SortFunc(all, func(a, b serviceDiff) int { return a.Service.Compare(b.Service) })
-	for _, i := range e.vips {
-		if i.What != unchangedService {
-			all = append(all, serviceDiff{VIP: i.VIP.String(), What: what[i.What], Fields: i.Fields})
+			all = append(all, serviceDiff{Service: i.Name, VIP: i.VIP, What: what[i.What], Fields: i.Fields})
 		}
 	}
 	return all

@@ -162,20 +162,13 @@ func (c *call) author() string {
 func (e *edit) look() (others bool, err error) {
 	var written []*intent
 	newest, given := int64(0), false
-	settings := 0
-	for _, i := range e.vips {
-		if i.What != unchangedService {
-			newest = max(newest, i.Revision)
-			settings++
-		}
-	}
-	for _, i := range e.intents {
+	for _, i := range e.all() {
 		if i.What != unchangedService && i.Error == "" {
 			written, newest = append(written, i), max(newest, i.Revision)
 			given = given || i.service != nil && len(i.service.Pools) > 0
 		}
 	}
-	others = newest != e.began+int64(len(written)+settings)
+	others = newest != e.began+int64(len(written))
 	if len(written) == 0 || !others && !given {
 		return false, nil
 	}
@@ -228,40 +221,29 @@ type editResult struct {
 
 // report prints what became of each service, or would.
 func (e *edit) report(dry bool) error {
-	revision := int64(0)
-	for _, i := range e.intents {
-		revision = max(revision, i.Revision)
-	}
-	for _, i := range e.vips {
+	revision, written := int64(0), int64(0)
+	for _, i := range e.all() {
 		revision = max(revision, i.Revision)
 	}
 	if e.format == formJSON {
 		return e.printJSON(editResult{Revision: revision, Services: list(e.intents), VIPs: e.vips, DryRun: dry})
 	}
 	var b strings.Builder
-	written := int64(0)
-	line := func(subject any, what outcome, more string, fields []fieldDiff) {
-		text := string(what)
+	for _, i := range e.all() {
+		text := string(i.What)
 		switch {
-		case dry && what != unchangedService:
-			text = "would be " + text
-		case what != unchangedService:
-			written = revision
-		}
-		fmt.Fprintln(&b, e.paint(fmt.Sprintf("%s: %s", subject, text+more), outcomeStyle(what)))
-		if dry {
-			b.WriteString(e.fieldsText(fields))
-		}
-	}
-	for _, i := range e.intents {
-		if i.Error != "" {
+		case i.Error != "":
 			e.note("%s", i.Error)
 			continue
+		case dry && i.What != unchangedService:
+			text = "would be " + text
+		case i.What != unchangedService:
+			written = revision
 		}
-		line(i.Name, i.What, i.addressText(), i.Fields)
-	}
-	for _, i := range e.vips {
-		line(i.VIP, i.What, "", i.Fields)
+		fmt.Fprintln(&b, e.paint(i.subject()+": "+text+i.addressText(), outcomeStyle(i.What)))
+		if dry {
+			b.WriteString(e.fieldsText(i.Fields))
+		}
 	}
 	return e.print(b.String() + waitText(written))
 }

@@ -76,7 +76,7 @@ func TestEventsFollow(t *testing.T) {
 			if got := s.out.String(); got != want {
 				t.Errorf("stdout is\n%swant\n%s", got, want)
 			}
-			want = "vipctl: 7 events were lost before they could be shown\nvipctl: reading events: vipd at " + socket +
+			want = "vipctl: 7 events were lost before they could be shown\nvipctl: following events: vipd at " + socket +
 				" ended the answer; waiting for vipd\nvipctl: vipd is back\n"
 			if got := s.err.String(); got != want {
 				t.Errorf("stderr is\n%swant\n%s", got, want)

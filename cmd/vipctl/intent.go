@@ -42,6 +42,14 @@ type intent struct {
 	where   balancer.Locator
 }
 
+// subject names what it is about.
+func (i *intent) subject() string {
+	if i.VIP.IsValid() {
+		return i.VIP.String()
+	}
+	return string(i.Name)
+}
+
 // place is where a field is written; of what is not in a file, nowhere.
 func (i *intent) place(field string) balancer.Origin {
 	if i.where == nil {
@@ -72,6 +80,9 @@ type edit struct {
 	// rollback is the text of the history that is written again; 0 means none is.
 	rollback int
 }
+
+// all are the intents of services, and then those of settings of addresses.
+func (e *edit) all() []*intent { return slices.Concat(e.intents, e.vips) }
 
 // newEdit reads all services.
 func (c *call) newEdit() (*edit, error) {

@@ -130,60 +130,40 @@ func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage)
 	if q.Follow {
 		values.Set("follow", "1")
 	}
-	asking, s := ctx, (*silence)(nil)
-	if !q.Follow {
-		asking, s = c.bound(ctx, c.patience)
-		defer s.end()
+	path := "/v1/events?" + values.Encode()
+	if q.Follow {
+		return follow(ctx, c, nil, "following events", path, each)
 	}
-	response, err := c.send(asking, http.MethodGet, "/v1/events?"+values.Encode(), nil)
+	ctx, s := c.bound(ctx, c.patience)
+	defer s.end()
+	return follow(ctx, c, s, "reading events", path, each)
+}
+
+// Watch asks for one of services, endpoints and frontends (or status), again with each change, and hands each whole
+// answer to each until it returns an error or ctx ends.
+func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessage) error) error {
+	return follow(ctx, c, nil, "following "+what, "/v1/"+what+"?watch=1", each)
+}
+
+// follow hands each part of an answer to each, until there are no more, it returns an error or ctx ends. An answer that nothing bounds
+// goes on: its end is an error, for vipd has ended, or is restarted.
+func follow[T any](ctx context.Context, c *Client, s *silence, doing, path string, each func(T) error) error {
+	response, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
 	d := json.NewDecoder(s.heard(response.Body))
 	for {
-		var page EventPage
-		err := d.Decode(&page)
+		var part T
+		err := d.Decode(&part)
 		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil && asking.Err() != nil:
-			return context.Cause(asking)
-		case err == io.EOF && !q.Follow:
+		case err != nil && ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == io.EOF && s != nil:
 			return nil
 		case err != nil:
-			return fmt.Errorf("%w: vipd at %s ended the answer", ErrEnded, c.socket)
-		}
-		if err := each(page); err != nil {
-			return err
-		}
-	}
-}
-
-// ErrEnded is what the end of an answer comes to that should have gone on: vipd has ended, or is restarted.
-var ErrEnded = errors.New("reading events")
-
-// Watch asks for one of services, endpoints and frontends (or status), again with each change, and hands each whole
-// answer to each until it returns an error or ctx ends.
-func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessage) error) error {
-	return follow(ctx, c, what, "/v1/"+what+"?watch=1", each)
-}
-
-// follow hands each part of an answer that goes on to each, until it returns an error or ctx ends.
-func follow[T any](ctx context.Context, c *Client, what, path string, each func(T) error) error {
-	response, err := c.send(ctx, http.MethodGet, path, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	d := json.NewDecoder(response.Body)
-	for {
-		var part T
-		if err := d.Decode(&part); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return fmt.Errorf("following %s: vipd at %s ended the answer", what, c.socket)
+			return fmt.Errorf("%s: vipd at %s ended the answer", doing, c.socket)
 		}
 		if err := each(part); err != nil {
 			return err

@@ -78,7 +78,7 @@ type Killed struct {
 func (c *Client) FollowConnections(ctx context.Context, q dataplane.ConnectionQuery, each func(ConnectionEvent) error) error {
 	values := connectionValues(q)
 	values.Set("follow", "1")
-	return follow(ctx, c, "connections", "/v1/connections?"+values.Encode(), each)
+	return follow(ctx, c, nil, "following connections", "/v1/connections?"+values.Encode(), each)
 }
 
 // Kill ends the connections that q names, for the operator with the name by; "" if that is not known.
