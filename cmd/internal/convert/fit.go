@@ -42,23 +42,13 @@ func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, b
 	return nil, balancer.Key{}
 }
 
-// fit removes from s what the decoder of services refuses. It returns the decoded service; nil if nothing is left that can be
-// served.
+// fit removes from s what the decoder of services refuses, one after the other. It returns the decoded service; nil if nothing is left
+// that can be served.
 func (d *draft) fit(s *service) *balancer.Service {
 	s.settle()
 	for {
 		decoded, problems := balancer.DecodeService(balancer.Name(s.name), s.fields(), nil, nil, balancer.SeverityError)
-		removed := false
-		// From the last to the first, so that indexes of elements stay right.
-		slices.SortStableFunc(problems, func(a, b balancer.Problem) int { return indexOf(b.Field) - indexOf(a.Field) })
-		seen := map[string]bool{}
-		for _, p := range problems {
-			place := placeOf(p.Field)
-			if !seen[place] && d.remove(s, p) {
-				seen[place], removed = true, true
-			}
-		}
-		if removed {
+		if slices.ContainsFunc(problems, func(p balancer.Problem) bool { return d.remove(s, p) }) {
 			continue
 		}
 		if decoded == nil {
@@ -66,14 +56,6 @@ func (d *draft) fit(s *service) *balancer.Service {
 		}
 		return decoded
 	}
-}
-
-// placeOf is the element or field of a service that a path leads to or through.
-func placeOf(path string) string {
-	if i := strings.IndexByte(path, ']'); i >= 0 {
-		return path[:i+1]
-	}
-	return path
 }
 
 // indexOf is the index in a path such as endpoints[2].weight; -1 without one.

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"time"
@@ -308,13 +309,13 @@ func (k *keepalived) forward(s *service, n *node) {
 
 // realServer reads the block of an endpoint, and returns its first checker; nil where it has none.
 func (k *keepalived) realServer(s *service, n *node, fields map[string]any, inherited checkSettings) (first *checker) {
-	own := inherited.clone()
+	own := maps.Clone(inherited)
 	for _, c := range n.children {
 		own.take(c)
 	}
 	for _, c := range n.children {
 		switch name := c.word(0); {
-		case own.knows(name), name == "inhibit_on_failure", name == "alpha", name == "warmup":
+		case own.take(c), name == "inhibit_on_failure", name == "alpha", name == "warmup":
 		case name == "weight" || name == "uthreshold":
 			field := map[string]string{"weight": "weight", "uthreshold": "max_connections"}[name]
 			k.amount(fields, c.line, name, field, c.word(1))
@@ -327,7 +328,7 @@ func (k *keepalived) realServer(s *service, n *node, fields map[string]any, inhe
 				k.note(c.line, "endpoints have one check; this is the second one. Nearest is a check of type exec that does both")
 				continue
 			}
-			first = &checker{server: n.word(1), node: c, settings: own.clone()}
+			first = &checker{server: n.word(1), node: c, settings: maps.Clone(own)}
 		default:
 			k.setting(s, c)
 		}

@@ -2,7 +2,6 @@ package convert
 
 import (
 	"encoding/hex"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,25 +16,18 @@ func inheritable() []string {
 	return []string{"delay_loop", "connect_timeout", "retry", "delay_before_retry", "virtualhost"}
 }
 
-// knows reports whether a statement of the name is one of these.
-func (c checkSettings) knows(name string) bool {
-	return name == "nb_get_retry" || slices.Contains(inheritable(), name)
-}
-
 // take stores the statement if it is one of these.
 func (c checkSettings) take(n *node) bool {
-	if !c.knows(n.word(0)) {
-		return false
-	}
 	name := n.word(0)
 	if name == "nb_get_retry" {
 		name = "retry"
 	}
-	c[name] = n
-	return true
+	is := slices.Contains(inheritable(), name)
+	if is {
+		c[name] = n
+	}
+	return is
 }
-
-func (c checkSettings) clone() checkSettings { return maps.Clone(c) }
 
 // checker is the check of one real_server.
 type checker struct {

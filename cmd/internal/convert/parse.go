@@ -236,38 +236,26 @@ func splitPort(text string) (host, port string) {
 	return text[:i], text[i+1:]
 }
 
-// parseSpan reads a time with units, such as 10s, 1m30s, 500ms; a number alone counts in unit.
+// parseSpan reads a time with units, such as 10s, 1m30s, 500ms, 1d; a number alone counts in unit.
 func parseSpan(text string, unit time.Duration) (time.Duration, error) {
-	const longest = 100 * 365 * 24 * time.Hour
-	wrong := fmt.Errorf("%q is not a time, such as 10s", plain(text))
-	if text == "" {
-		return 0, wrong
+	const day, longest = 24 * time.Hour, 100 * 365 * 24 * time.Hour
+	days, rest, hasDays := strings.Cut(text, "d")
+	switch {
+	case !hasDays:
+		days, rest = "0", text
+	case rest == "":
+		rest = "0"
 	}
-	units := map[string]time.Duration{
-		"": unit, "us": time.Microsecond, "ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
+	if _, err := strconv.ParseFloat(rest, 64); err == nil {
+		rest += strings.TrimPrefix(unit.String(), "1")
 	}
-	var sum time.Duration
-	for text != "" {
-		i := strings.IndexFunc(text, func(r rune) bool { return (r < '0' || r > '9') && r != '.' })
-		if i < 0 {
-			i = len(text)
-		}
-		number, err := strconv.ParseFloat(text[:i], 64)
-		j := i + strings.IndexFunc(text[i:], func(r rune) bool { return r >= '0' && r <= '9' })
-		if j < i {
-			j = len(text)
-		}
-		scale, known := units[text[i:j]]
-		if err != nil || !known || number*float64(scale) > float64(longest) {
-			return 0, wrong
-		}
-		sum += time.Duration(number * float64(scale))
-		if sum > longest {
-			return 0, wrong
-		}
-		text = text[j:]
+	n, errDays := strconv.ParseUint(days, 10, 16)
+	span, err := time.ParseDuration(rest)
+	span += time.Duration(n) * day
+	if err != nil || errDays != nil || span < 0 || span > longest {
+		return 0, fmt.Errorf("%q is not a time, such as 10s", plain(text))
 	}
-	return sum, nil
+	return span, nil
 }
 
 // addresses returns the VIPs of a listener on every address, of one family or of both.
