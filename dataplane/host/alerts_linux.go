@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vipd/dataplane/internal/nft"
 	"vipd/dataplane/internal/nlsock"
 )
 
@@ -17,7 +18,7 @@ const nftGroup = 7
 // alertBuffer is how much the kernel keeps of what it tells: that there was something is enough.
 const alertBuffer = 32 << 10
 
-// alerts are sockets on which the kernel tells of changes of nft's rules, of addresses and of links. What it tells is not
+// alerts are sockets on which the kernel tells of others' changes of nft's rules, of addresses and of links. What it tells is not
 // read: it is a reason to look. The legacy backend and ipsets tell nothing.
 type alerts []*nlsock.Socket
 
@@ -29,6 +30,9 @@ func openAlerts() (all alerts, err error) {
 		groups   []int
 	}{{unix.NETLINK_NETFILTER, []int{nftGroup}}, {unix.NETLINK_ROUTE, eventGroups()}} {
 		s, err := nlsock.Subscribe(from.protocol, alertBuffer, from.groups...)
+		if err == nil && from.protocol == unix.NETLINK_NETFILTER {
+			err = nft.SkipOwn(s, false)
+		}
 		switch {
 		case err == nil:
 			all = append(all, s)

@@ -24,7 +24,7 @@ type Conn struct {
 
 // Open opens a connection.
 func Open() (*Conn, error) {
-	s, err := nlsock.Open(unix.NETLINK_NETFILTER)
+	s, err := openOwn()
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 // eventGroup is NFNLGRP_NFTABLES (linux/netfilter/nfnetlink.h).
 const eventGroup = 7
 
-// eventRoom is how much the kernel keeps of what it tells, in bytes: thousands of changes.
+// eventRoom is how much the kernel keeps of what it tells, in bytes: thousands of changes by others, or generations of our own.
 const eventRoom = 1 << 20
 
 // eventPatience is how long the kernel may take to tell of a transaction that it has carried out.
@@ -22,7 +22,6 @@ const eventPatience = time.Second
 // events are what the kernel tells of transactions: each change with its table, and behind the changes the generation.
 type events struct {
 	sock *nlsock.Socket
-	own  uint32 // the address of the socket whose transactions are our own
 	told uint32 // the generation of the last transaction that was told of
 	// touched counts, by table, what other programs have changed; lost counts where the kernel could not tell.
 	touched map[Table]uint64
@@ -39,10 +38,7 @@ func (c *Conn) Listen() error {
 		return err
 	}
 	e := &events{sock: sock, touched: map[Table]uint64{}}
-	if e.own, err = c.sock.Port(); err == nil {
-		e.told, err = c.Generation() // of what was committed before, nothing is told
-	}
-	if err != nil {
+	if e.told, err = c.Generation(); err != nil { // of what was committed before, nothing is told
 		_ = sock.Close()
 		return fmt.Errorf("listening to nf_tables: %w", err)
 	}
@@ -56,13 +52,14 @@ func listen(room int) (*nlsock.Socket, error) {
 	if err != nil {
 		return nil, err
 	}
+	skipped := SkipOwn(sock, true)
 	failed := sock.Control(func(fd uintptr) {
 		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, room)
 		}
 		err = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, eventGroup)
 	})
-	if err = errors.Join(failed, err); err != nil {
+	if err = errors.Join(skipped, failed, err); err != nil {
 		return nil, fmt.Errorf("listening to nf_tables: %w", errors.Join(err, sock.Close()))
 	}
 	return sock, nil
@@ -92,12 +89,6 @@ func (e *events) hear(upTo uint32) {
 	}
 }
 
-// skip forgets what was told up to a generation: no other program has committed meanwhile.
-func (e *events) skip(to uint32) {
-	e.sock.Discard()
-	e.told = to
-}
-
 func (e *events) note(m *nlsock.Messages) {
 	for m.Next() {
 		if m.Kind>>8 != subsystem || len(m.Body) < 4 {
@@ -108,7 +99,7 @@ func (e *events) note(m *nlsock.Messages) {
 			switch {
 			case kind == msgNewGen && a.Kind == genID:
 				e.told = number(a.Value)
-			case kind != msgNewGen && m.Port != e.own && a.Kind == eventTable:
+			case kind != msgNewGen && a.Kind == eventTable:
 				e.touched[Table{family, text(a.Value)}]++
 			}
 		}

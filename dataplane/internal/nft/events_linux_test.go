@@ -48,6 +48,7 @@ func TestLooksAtOwnTableAlone(t *testing.T) {
 			}
 		}
 	}
+	alsoOurs := open(t)
 	for _, c := range []struct {
 		name   string
 		change func()
@@ -58,6 +59,16 @@ func TestLooksAtOwnTableAlone(t *testing.T) {
 		{"the table of that name in the other family", nft("add table ip6 sample\nadd chain ip6 sample x"), 0},
 		{"an element of ours", own(many(1)), 0},
 		{"more of ours than is told, and another table", func() { own(many(40_000)[1:])(); nft("delete table ip other")() }, 0},
+		{"more than is told by another connection of this process", func() {
+			var tx Tx
+			another := Table{IPv4, "another"}
+			tx.AddTable(another)
+			tx.AddSet(another, s.held)
+			tx.Create(another, s.held, many(40_000)...)
+			if err := alsoOurs.Commit(&tx); err != nil {
+				t.Fatal(err)
+			}
+		}, 0},
 		{"an element of another program", nft("add element ip sample held { 10.97.0.1 }"), 1},
 		{"another table again", nft("add table ip other"), 0},
 		{"ours and another program's", func() { nft("delete element ip sample held { 10.97.0.1 }")(); own(many(40_001)[40_000:])() }, 1},

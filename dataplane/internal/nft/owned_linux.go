@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// Owned is a table that this process writes. It counts its own transactions, so that one question shows whether another
-// program has committed any, and remembers the chains and rules that it has written.
+// Owned is a table that this process writes. One question shows whether there were any transactions since the last look, and
+// what the kernel tells, whether others' have changed the table. It remembers the chains and rules that it has written.
 type Owned struct {
 	*Conn
 	Table Table
 	// Shape is what the table was when it was last learned; nil means that it has to be.
 	Shape Shape
-	// seen is the generation of the last Commit that no other program's came before, or of the last look; foreign is how much other
-	// programs had changed in the table by then.
+	// seen is the generation of the last look; foreign is how much other programs had changed in the table by then.
 	seen    uint32
 	foreign uint64
 	// Next is when the table may be read again after a change by others.
@@ -26,28 +25,6 @@ type Owned struct {
 // Shape is the state of a table without its elements: of each chain, and of the table itself under the empty name. A rule that
 // was replaced has another handle.
 type Shape map[string]string
-
-// Commit makes a transaction, and notes whether others have committed since the last look.
-func (o *Owned) Commit(tx *Tx) error {
-	if tx.Len() == 0 {
-		return nil
-	}
-	before, err := o.Generation()
-	if err != nil {
-		return err
-	}
-	if err := o.Conn.Commit(tx); err != nil {
-		return err
-	}
-	after, err := o.Generation()
-	if err == nil && before == o.seen && after == before+1 {
-		o.seen = after
-		if o.events != nil {
-			o.events.skip(after)
-		}
-	}
-	return err
-}
 
 // Remove deletes the table where it is there.
 func (o *Owned) Remove() error {
@@ -131,7 +108,7 @@ const (
 	longestPause = time.Second
 )
 
-// Look calls compare where another program has changed the table since the last Commit or Look, unless it did so just now.
+// Look calls compare where another program has changed the table since the last Look, unless it did so just now.
 func (o *Owned) Look(compare func() (reason string, err error)) (reason string, err error) {
 	now, err := o.Generation()
 	if err != nil || now == o.seen {

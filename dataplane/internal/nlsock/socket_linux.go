@@ -37,12 +37,19 @@ type Socket struct {
 }
 
 // Open opens a socket of one of netlink's protocols (unix.NETLINK_...) in the calling thread's network namespace.
-func Open(protocol int) (*Socket, error) {
+func Open(protocol int) (*Socket, error) { return OpenAt(protocol, 0) }
+
+// OpenAt opens a socket with this address (Port); 0 means one that the kernel chooses. unix.EADDRINUSE: another socket has it.
+func OpenAt(protocol int, port uint32) (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
 		return nil, fmt.Errorf("opening a %s socket: %w", name(protocol), err)
 	}
-	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
+	if err == nil {
+		err = unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	}
+	if err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("connecting a %s socket to the kernel: %w", name(protocol), err)
 	}

@@ -1,0 +1,61 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nlsock"
+)
+
+// The address of each connection of this process is its process id in the low pidBits, and a number above 0 in the others. The
+// kernel puts the address of the sender into what it tells of a transaction. Other programs have their process id alone, or
+// random addresses.
+const pidBits = 22
+
+// openOwn opens a socket with such an address.
+func openOwn() (s *nlsock.Socket, err error) {
+	for n := uint32(1); n < 1<<(32-pidBits); n++ {
+		s, err = nlsock.OpenAt(unix.NETLINK_NETFILTER, n<<pidBits|uint32(os.Getpid()))
+		if !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	return s, err
+}
+
+// SkipOwn has a socket that listens to nf_tables get nothing about the transactions of this process but, with generations, their
+// generations: thousands of elements at a load would push out what other programs do.
+func SkipOwn(s *nlsock.Socket, generations bool) (err error) {
+	wire := func(n uint32) uint32 { return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, n)) }
+	kind := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, subsystem<<8|msgNewGen))
+	const loadWord, loadHalf = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
+	const and, equal, end = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	const kindAt, portAt = 4, 12 // in a nlmsghdr
+	program := []unix.SockFilter{
+		{Code: loadWord, K: portAt},
+		{Code: and, K: wire(1<<pidBits - 1)},
+		{Code: equal, K: wire(uint32(os.Getpid())), Jf: 6},
+		{Code: loadWord, K: portAt},
+		{Code: and, K: ^wire(1<<pidBits - 1)},
+		{Code: equal, K: 0, Jt: 3},
+		{Code: loadHalf, K: kindAt},
+		{Code: equal, K: uint32(kind), Jt: 1},
+		{Code: end, K: 0},
+		{Code: end, K: ^uint32(0)},
+	}
+	if !generations {
+		program[7].Jt = 0
+	}
+	failed := s.Control(func(fd uintptr) {
+		attached := &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, attached)
+	})
+	if err = errors.Join(failed, err); err != nil {
+		return fmt.Errorf("filtering what nf_tables tells: %w", err)
+	}
+	return nil
+}
