@@ -51,8 +51,8 @@ func (a *acceptor) establish(ctx context.Context, directed bool) error {
 	if a.looked && !a.stale {
 		return nil
 	}
-	if !a.filtered() {
-		a.looked = true
+	if !a.filtered() { // all is put up when there are filters, see intact
+		a.looked, a.stale = true, false
 		return nil
 	}
 	if !isUnsupported(a.missing) {

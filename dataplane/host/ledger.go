@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -168,8 +167,8 @@ func (l *ledger) save() error {
 	return nil
 }
 
-// text is the ledger as JSON. The addresses, which may be ten thousands, are written by hand: this is done for each
-// that comes or goes.
+// text is the ledger as JSON. The addresses, which may be ten thousands, are written by hand and in no order: this is done
+// for each that comes or goes.
 func (l *ledger) text() ([]byte, error) {
 	few := *l
 	few.Addresses = nil
@@ -180,20 +179,17 @@ func (l *ledger) text() ([]byte, error) {
 	text = slices.Grow(bytes.TrimSuffix(text, []byte("\n}")), 64*len(l.Addresses))
 	text = append(text, ",\n\t\"addresses\": {"...)
 	device, quoted := "", []byte(`""`)
-	for i, a := range slices.SortedFunc(maps.Keys(l.Addresses), netip.Addr.Compare) {
-		if d := l.Addresses[a]; d != device {
+	for a, d := range l.Addresses {
+		if d != device {
 			if quoted, err = json.Marshal(d); err != nil {
 				return nil, err
 			}
 			device = d
 		}
-		if i > 0 {
-			text = append(text, ',')
-		}
 		text = append(a.AppendTo(append(text, "\n\t\t\""...)), "\": "...)
-		text = append(text, quoted...)
+		text = append(append(text, quoted...), ',')
 	}
-	return append(text, "\n\t}\n}"...), nil
+	return append(text[:len(text)-1], "\n\t}\n}"...), nil
 }
 
 func (l *ledger) empty() bool {
