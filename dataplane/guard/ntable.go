@@ -96,15 +96,16 @@ var (
 	opening = nft.Flags{Mask: nft.SYN | nft.RST, Value: nft.SYN}
 )
 
-// concerns are what only some frontends ask for: direct, that their packets reach endpoints as they came; clamps, a bound of
-// the segment size; owned, that this host is silent about addresses that another one has; roaming, that connections come from other
-// hosts.
-type concerns struct{ direct, clamps, owned, roaming bool }
+// concerns are what only some frontends ask for: special, that they are sorted further; direct, that their packets reach endpoints
+// as they came; clamps, a bound of the segment size; owned, that this host is silent about addresses that another one has; roaming,
+// that connections come from other hosts. Packets pay for none that no frontend asks for.
+type concerns struct{ special, direct, clamps, owned, roaming bool }
 
 // concerns says which of them matter.
 func (w *wanted) concerns() concerns {
 	return concerns{
-		direct: w.mode.LocalIn && w.direct.some(), clamps: w.clamps.some(), owned: w.owned.some(), roaming: w.mode.Resets && w.answers.some(),
+		special: w.special.some(), direct: w.mode.LocalIn && w.direct.some(),
+		clamps: w.clamps.some(), owned: w.owned.some(), roaming: w.mode.Resets && w.answers.some(),
 	}
 }
 
@@ -183,7 +184,9 @@ func (l *layout) sorted(m dataplane.Needs, bits markBits, with concerns, then st
 		}
 		rules = append(rules, rule(append(stray, ours, nft.ResetTCP)...))
 	}
-	rules = append(rules, l.at(specialSet, nft.Goto(then)))
+	if with.special {
+		rules = append(rules, l.at(specialSet, nft.Goto(then)))
+	}
 	if !m.Marked {
 		rules = append(rules, l.at(frontendsSet, ours))
 	}

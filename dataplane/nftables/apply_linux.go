@@ -95,15 +95,16 @@ func (y *family) edit(e *edit, c dataplane.Change) {
 	if was == nil {
 		was = &front{}
 	}
+	e.use(was, -1)
 	if c.New != nil {
 		next = y.front(c.New, was)
+		e.use(next, 1)
 		y.lead(e, c.Key, was, next)
 		e.next[c.Key] = next
 	} else {
 		e.next[c.Key] = nil
 		if was.chain != "" {
 			e.remove[y.schema.svc] = append(e.remove[y.schema.svc], nft.Elem{Key: key(c.Key)})
-			e.users[was.chain]--
 		}
 	}
 	id := func(n uint32) []byte { return nft.Bytes{}.Number(n) }
@@ -115,6 +116,13 @@ func (y *family) edit(e *edit, c dataplane.Change) {
 	numbered(e, y.schema.slots, c.Key, was.slots, next.slots, id)
 	for n := range union(was.ids, next.ids) {
 		element(e, y.schema.ids, key(c.Key).Number(n), was.ids[n], next.ids[n], backend)
+	}
+}
+
+// use counts the chains that a frontend needs.
+func (e *edit) use(f *front, by int) {
+	for _, name := range f.uses() {
+		e.users[name] += by
 	}
 }
 
@@ -177,17 +185,13 @@ func element[V comparable](e *edit, set *nft.Set, at []byte, was, is V, write fu
 	}
 }
 
-// lead makes the chain of a frontend, and its element of svc, where they are not there.
+// lead makes the chains of a frontend, and its element of svc, where they are not there.
 func (y *family) lead(e *edit, k balancer.Key, was, next *front) {
-	if next.chain != unserved {
-		have := e.made[next.chain]
-		if c := y.chains[next.chain]; c != nil && have == (choice{}) {
-			have = c.choice
-		}
-		if have != next.choice {
-			y.schema.write(&e.first, &nft.Chain{Name: next.chain}, y.schema.rules(next.choice, y.mark))
-			e.made[next.chain] = next.choice
-			y.table.Shape = nil
+	for _, name := range next.uses() {
+		if name == clearing {
+			y.need(e, name, choice{by: byNone})
+		} else if name != unserved {
+			y.need(e, name, next.choice)
 		}
 	}
 	if was.chain == next.chain && was.label == next.label {
@@ -195,10 +199,21 @@ func (y *family) lead(e *edit, k balancer.Key, was, next *front) {
 	}
 	if was.chain != "" {
 		e.replace[y.schema.svc] = append(e.replace[y.schema.svc], nft.Elem{Key: key(k)})
-		e.users[was.chain]--
 	}
-	e.users[next.chain]++
 	e.add[y.schema.svc] = append(e.add[y.schema.svc], nft.Elem{Key: key(k), Goto: next.chain, Comment: next.label})
+}
+
+// need makes a chain choose as c says, unless it does.
+func (y *family) need(e *edit, name string, c choice) {
+	have := e.made[name]
+	if there := y.chains[name]; there != nil && have == (choice{}) {
+		have = there.choice
+	}
+	if have != c {
+		y.schema.writeChosen(&e.first, name, c, y.mark)
+		e.made[name] = c
+		y.table.Shape = nil
+	}
 }
 
 // finish writes what was gathered. Elements of svc come last: what they lead to is there by then.

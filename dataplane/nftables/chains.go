@@ -72,21 +72,22 @@ type base struct {
 	rules []nft.Rule
 }
 
-// bases are the chains that meet packets, and the one that only marks.
+// bases are the chains that lead packets to frontends, and the one that only marks.
 func (s *schema) bases(mark uint32) []base {
 	dispatch := []nft.Rule{{Do: []nft.Stmt{nft.Vmap{Of: s.svc.Key, In: s.svc}}}}
 	return []base{
 		{nft.Chain{Name: "prerouting", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Prerouting, Priority: natPriority}}, dispatch},
 		{nft.Chain{Name: "output", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Output, Priority: natPriority}}, dispatch},
-		{nft.Chain{Name: "postrouting", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Postrouting, Priority: sourcePriority}}, []nft.Rule{
-			{Do: []nft.Stmt{nft.Bits{Field: nft.CtMark, Mask: mark, Value: mark}, nft.ClearPriority{}}},
-		}},
 		{nft.Chain{Name: unserved}, []nft.Rule{marked(mark)}},
 	}
 }
 
-// unserved is the chain of frontends without active backends.
-const unserved = "unserved"
+// unserved is the chain of frontends without active backends; clearing is there while any has affinity, whose id in a packet's
+// priority it clears.
+const (
+	unserved = "unserved"
+	clearing = "postrouting"
+)
 
 func marked(mark uint32) nft.Rule {
 	return nft.Rule{Do: []nft.Stmt{nft.AddBits{Field: nft.CtMark, Bits: mark}}}
@@ -101,6 +102,15 @@ func (s *schema) skeleton(tx *nft.Tx, mark uint32) {
 	for _, c := range s.bases(mark) {
 		s.write(tx, &c.Chain, c.rules)
 	}
+}
+
+// writeChosen makes the chain of this name choose so.
+func (s *schema) writeChosen(tx *nft.Tx, name string, c choice, mark uint32) {
+	chain := &nft.Chain{Name: name}
+	if name == clearing {
+		chain.Hook = &nft.Hook{Type: nft.NAT, Point: nft.Postrouting, Priority: sourcePriority}
+	}
+	s.write(tx, chain, s.rules(c, mark))
 }
 
 // write makes a chain have these rules.
@@ -126,6 +136,7 @@ const (
 	byChance by = "random"
 	inTurn   by = "turn"
 	byClient by = "hash"
+	byNone   by = "clear" // the rules of clearing
 )
 
 // chain is the name of the chain that chooses so. Those that count are the frontend's own; all others are shared.
@@ -169,13 +180,16 @@ func (s *schema) clientHash(seed uint32) nft.Jhash {
 
 // rules are those of the chain.
 func (s *schema) rules(c choice, mark uint32) []nft.Rule {
-	rules := []nft.Rule{marked(mark)}
+	if c.by == byNone {
+		return []nft.Rule{{Do: []nft.Stmt{nft.Bits{Field: nft.CtMark, Mask: mark, Value: mark}, nft.ClearPriority{}}}}
+	}
+	ours := marked(mark)
+	rules := []nft.Rule{ours}
 	add := func(all ...nft.Stmt) { rules = append(rules, nft.Rule{Do: all}) }
 	place := s.svc.Key.(nft.Concat)
 	at := func(e nft.Expr) nft.Concat { return append(place[:len(place):len(place)], e) }
 	if c.sticky == 0 {
-		add(nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: s.eps}})
-		return rules
+		return []nft.Rule{{Do: append(ours.Do, nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: s.eps}})}}
 	}
 	client := nft.Concat{s.clientHash(stickySeed), s.clientHash(stickyAlso)}
 	choose := nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: at(c.number()), In: s.slots}}

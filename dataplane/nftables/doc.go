@@ -10,7 +10,7 @@
 //	...-sticky-10800      the number is looked up in slots, which has the id of a backend; sticky remembers the client's id
 //	                      for 10800 s, and ids has the backend of an id (chains.go)
 //	unserved              marks the connection of a frontend without active backends, for the guard to refuse
-//	postrouting           clears the packet's priority, in which sticky chains keep the id
+//	postrouting           clears the packet's priority, in which sticky chains keep the id; it is there while any frontend has one
 //
 // Chains are shared by all frontends with as many slots. A backend has as many slots as its weight asks for (slots.go). So
 // a change of endpoints replaces elements, in one netlink message, and makes no chain but for the first frontend of a size.

@@ -48,7 +48,18 @@ type front struct {
 	ids   map[uint32]netip.AddrPort
 }
 
-// chain is one that chooses.
+// uses are the chains that the frontend needs.
+func (f *front) uses() (all []string) {
+	if f.chain != "" {
+		all = append(all, f.chain)
+	}
+	if len(f.ids) > 0 {
+		all = append(all, clearing)
+	}
+	return all
+}
+
+// chain is one that chooses, or clears.
 type chain struct {
 	users int
 	// choice says what its rules are; the zero value for one that an earlier process has left.

@@ -98,7 +98,8 @@ func (y *family) try() error {
 	var tx nft.Tx
 	s.skeleton(&tx, y.mark)
 	for _, c := range []choice{{byChance, 1, 0}, {inTurn, 1, 0}, {byClient, 1, 0}, {byChance, 1, time.Second}} {
-		s.write(&tx, &nft.Chain{Name: c.chain(balancer.Key{Proto: balancer.TCP})}, s.rules(c, y.mark))
+		s.writeChosen(&tx, c.chain(balancer.Key{Proto: balancer.TCP}), c, y.mark)
 	}
+	s.writeChosen(&tx, clearing, choice{by: byNone}, y.mark)
 	return (&nft.Owned{Conn: y.table.Conn, Table: s.table}).Try(&tx)
 }

@@ -101,8 +101,8 @@ func (y *family) readLocked() (damage string, err error) {
 	for key, f := range found {
 		last := y.fronts[key]
 		switch {
-		case f.chain != "" && y.chains[f.chain] == nil:
-			f.digest = 0 // it leads to a chain that is not there any more, or was changed
+		case slices.ContainsFunc(f.uses(), func(name string) bool { return y.chains[name] == nil }):
+			f.digest = 0 // it needs a chain that is not there any more
 		case last == nil && !y.sound && f.chain != "":
 			f.digest = f.stored // an earlier process has left it
 			continue
@@ -126,8 +126,10 @@ func (y *family) readLocked() (damage string, err error) {
 		c.users = 0
 	}
 	for _, f := range found {
-		if c := y.chains[f.chain]; c != nil {
-			c.users++
+		for _, name := range f.uses() {
+			if c := y.chains[name]; c != nil {
+				c.users++
+			}
 		}
 	}
 	return damage, nil

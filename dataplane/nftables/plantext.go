@@ -33,9 +33,15 @@ func Render(frontends []*balancer.Frontend, mark uint32) string {
 func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]bool, mark uint32) {
 	form := render(f)
 	chain := form.choice.chain(f.Key)
-	if !made[chain] {
-		s.write(tx, &nft.Chain{Name: chain}, s.rules(form.choice, mark))
-		made[chain] = true
+	write := func(name string, c choice) {
+		if !made[name] {
+			s.writeChosen(tx, name, c, mark)
+			made[name] = true
+		}
+	}
+	write(chain, form.choice)
+	if form.ids != nil {
+		write(clearing, choice{by: byNone})
 	}
 	var eps, slots, ids []nft.Elem
 	for i, a := range form.slots {
