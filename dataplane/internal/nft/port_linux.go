@@ -17,14 +17,11 @@ import (
 const pidBits = 22
 
 // openOwn opens a socket with such an address.
-func openOwn() (s *nlsock.Socket, err error) {
-	for n := uint32(1); n < 1<<(32-pidBits); n++ {
-		s, err = nlsock.OpenAt(unix.NETLINK_NETFILTER, n<<pidBits|uint32(os.Getpid()))
-		if !errors.Is(err, unix.EADDRINUSE) {
-			break
+func openOwn() (*nlsock.Socket, error) {
+	return nlsock.OpenAt(unix.NETLINK_NETFILTER, func(yield func(uint32) bool) {
+		for n := uint32(1); n < 1<<(32-pidBits) && yield(n<<pidBits|uint32(os.Getpid())); n++ {
 		}
-	}
-	return s, err
+	})
 }
 
 // SkipOwn has a socket that listens to nf_tables get nothing about the transactions of this process but, with generations, their

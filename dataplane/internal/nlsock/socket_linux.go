@@ -3,7 +3,9 @@ package nlsock
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -37,15 +39,19 @@ type Socket struct {
 }
 
 // Open opens a socket of one of netlink's protocols (unix.NETLINK_...) in the calling thread's network namespace.
-func Open(protocol int) (*Socket, error) { return OpenAt(protocol, 0) }
+func Open(protocol int) (*Socket, error) { return OpenAt(protocol, slices.Values([]uint32{0})) }
 
-// OpenAt opens a socket with this address (Port); 0 means one that the kernel chooses. unix.EADDRINUSE: another socket has it.
-func OpenAt(protocol int, port uint32) (*Socket, error) {
+// OpenAt opens a socket whose address (Port) is the first of these that no other has; 0 means one that the kernel chooses.
+func OpenAt(protocol int, ports iter.Seq[uint32]) (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
 		return nil, fmt.Errorf("opening a %s socket: %w", name(protocol), err)
 	}
-	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
+	for port := range ports {
+		if err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port}); err != unix.EADDRINUSE {
+			break
+		}
+	}
 	if err == nil {
 		err = unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	}
