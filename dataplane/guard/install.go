@@ -12,9 +12,6 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// trialChain holds a rule for a moment, to prove that the kernel takes it.
-const trialChain = "VIPD-TRIAL"
-
 // try finds out what the kernel can do beyond what every kernel can. Most can do all, which takes one trial.
 func (g *legacy) try(ctx context.Context, tool Tool) error {
 	full := g.plan
@@ -22,7 +19,7 @@ func (g *legacy) try(ctx context.Context, tool Tool) error {
 	hairpin, randomFully := masqueradeChains(&full)[0].Rules[1], masqueradeChains(&full)[1].Rules[1]
 	hairpin, _, _ = strings.Cut(hairpin, " -g ")
 	works := func(rules ...string) (bool, error) {
-		err := tool.Restore(ctx, xtables.Input("nat", []xtables.Chain{{Name: trialChain, Rules: rules}})+xtables.Input("nat", []xtables.Chain{{Name: trialChain}}, "-X "+trialChain))
+		err := tool.Restore(ctx, xtables.Trial("nat", rules...))
 		if err == nil {
 			return true, nil
 		}
@@ -294,7 +291,7 @@ func (g *legacy) there(ctx context.Context, tool Tool, p *part) (there []xtables
 	if possible, err := g.possible(p); !possible {
 		return nil, err
 	}
-	for _, c := range append(p.def.chains(&g.plan), xtables.NewChain(trialChain)) {
+	for _, c := range append(p.def.chains(&g.plan), xtables.NewChain(xtables.TrialChain)) {
 		exists, err := tool.ChainExists(ctx, p.def.table, c.Name)
 		if err != nil {
 			return nil, err

@@ -3,11 +3,11 @@ package iptables
 import (
 	"fmt"
 	"hash/fnv"
-	"strings"
 
 	"golang.org/x/net/bpf"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/xtables"
 )
 
 // coin decides in a rule whether a new connection takes this way, of all that are left. It returns the match of the
@@ -30,7 +30,7 @@ func inTurn(_ string, _, rest int) string {
 // clients of ways that stay only few move when others come or go.
 func bySource(is4 bool) coin {
 	return func(id string, share, rest int) string {
-		return "-m bpf --bytecode \"" + bytecode(sourceCoin(is4, id, share, rest)) + "\" "
+		return "-m bpf --bytecode \"" + xtables.Bytecode(sourceCoin(is4, id, share, rest)) + "\" "
 	}
 }
 
@@ -70,20 +70,6 @@ func sourceBelow(is4 bool, seed, limit uint32) []bpf.Instruction {
 		bpf.RetConstant{Val: 1},
 		bpf.RetConstant{Val: 0},
 	)
-}
-
-// bytecode writes a program as xt_bpf reads it.
-func bytecode(program []bpf.Instruction) string {
-	raw, err := bpf.Assemble(program)
-	if err != nil {
-		panic("iptables: " + err.Error()) // the programs are constant but for numbers
-	}
-	var b strings.Builder
-	fmt.Fprint(&b, len(raw))
-	for _, i := range raw {
-		fmt.Fprintf(&b, ",%d %d %d %d", i.Op, i.Jt, i.Jf, i.K)
-	}
-	return b.String()
 }
 
 // coinOf returns the coin for a scheduler.

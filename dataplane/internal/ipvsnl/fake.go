@@ -247,7 +247,7 @@ func (f *Fake) Table(ctx context.Context) (map[balancer.Key]Entry, error) {
 	defer f.mu.Unlock()
 	table := make(map[balancer.Key]Entry, len(f.services))
 	for key, s := range f.services {
-		e := Entry{Scheduler: s.Scheduler, Persistent: s.Flags&Persistent != 0}
+		e := Entry{Scheduler: s.Scheduler}
 		for _, d := range s.destinations {
 			if d.Forward == BypassForward {
 				d.Forward = balancer.NATForward

@@ -115,15 +115,14 @@ type ServiceState struct {
 type DestinationState struct {
 	Destination
 	// Active connections are those of TCP and SCTP that are established, as far as the kernel sees: of dr and tunnel it
-	// sees one direction only. Inactive are all others: those that begin or end, and all of UDP. Persistent counts the clients that are bound to the destination.
-	Active, Inactive, Persistent uint32
+	// sees one direction only. Inactive are all others: those that begin or end, and all of UDP.
+	Active, Inactive uint32
 	Stats
 }
 
 // Entry is what the table shows of a virtual server.
 type Entry struct {
-	Scheduler  string
-	Persistent bool
+	Scheduler string
 	// Destinations are in the kernel's order, the latest first.
 	Destinations []TableDestination
 }

@@ -45,18 +45,17 @@ const (
 
 // What is said of a destination (IPVS_DEST_ATTR_...).
 const (
-	destinationAddr       = 1
-	destinationPort       = 2
-	destinationForward    = 3
-	destinationWeight     = 4
-	destinationUpper      = 5
-	destinationLower      = 6
-	destinationActive     = 7
-	destinationInactive   = 8
-	destinationPersistent = 9
-	destinationStats      = 10
-	destinationFamily     = 11
-	destinationStats64    = 12
+	destinationAddr     = 1
+	destinationPort     = 2
+	destinationForward  = 3
+	destinationWeight   = 4
+	destinationUpper    = 5
+	destinationLower    = 6
+	destinationActive   = 7
+	destinationInactive = 8
+	destinationStats    = 10
+	destinationFamily   = 11
+	destinationStats64  = 12
 )
 
 // What is counted (IPVS_STATS_ATTR_...).
@@ -259,8 +258,6 @@ func readDestination(body []byte, family uint16) (d DestinationState, err error)
 			d.Active = a.u32()
 		case destinationInactive:
 			d.Inactive = a.u32()
-		case destinationPersistent:
-			d.Persistent = a.u32()
 		case destinationFamily: // from Linux 3.18 on
 			family = a.u16()
 		case destinationStats:

@@ -338,7 +338,7 @@ func counted(t *testing.T, k *Kernel, key balancer.Key, endpoint netip.AddrPort,
 		}
 		d := destinations[0]
 		return len(destinations) == 1 && d.Addr == endpoint && service.Stats == want && d.Stats == want &&
-			d.Active == conns.Active && d.Inactive == conns.Inactive && d.Persistent == conns.Persistent
+			d.Active == conns.Active && d.Inactive == conns.Inactive
 	})
 	all, err := k.Services(t.Context())
 	if err != nil || !slices.Contains(all, service) {
@@ -383,13 +383,13 @@ func connectionsComeAndGo(t *testing.T, k *Kernel, client *lab.NS, s Service, en
 			}
 		}
 	}
-	want := DestinationState{Active: 2, Inactive: 1, Persistent: 1}
+	want := DestinationState{Active: 2, Inactive: 1}
 	wait.For(t, 5*time.Second, "one connection to end", func() bool {
 		d, err := k.Destinations(t.Context(), s.Key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return len(d) == 1 && d[0].Active == want.Active && d[0].Inactive == want.Inactive && d[0].Persistent == want.Persistent && d[0].Connections == 3
+		return len(d) == 1 && d[0].Active == want.Active && d[0].Inactive == want.Inactive && d[0].Connections == 3
 	})
 	for _, c := range connectionsOf(t, k, s.Key) {
 		if c.Backend != endpoint || c.Client.Addr().Is4() != s.Key.Addr.Is4() || c.Expires <= 0 {

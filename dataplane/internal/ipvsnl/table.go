@@ -86,16 +86,12 @@ func (t *tableReader) line(line []byte) error {
 	if err != nil {
 		return err
 	}
-	scheduler, rest := cut(rest)
+	scheduler, _ := cut(rest)
 	if len(scheduler) == 0 {
 		return errLine
 	}
 	t.key = balancer.Key{Addr: addr.Addr(), Port: addr.Port(), Proto: proto}
-	flag, rest := cut(rest)
-	if string(flag) == "ops" {
-		flag, _ = cut(rest)
-	}
-	t.entry = Entry{Scheduler: t.name(scheduler), Persistent: string(flag) == "persistent"}
+	t.entry = Entry{Scheduler: t.name(scheduler)}
 	if cap(t.destinations)-len(t.destinations) < 64 {
 		t.destinations = make([]TableDestination, 0, 1024)
 	}

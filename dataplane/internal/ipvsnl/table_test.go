@@ -61,20 +61,20 @@ func TestRecordedTable(t *testing.T) {
 		return TableDestination{netip.MustParseAddrPort(addr), forward, weight, active, inactive}
 	}
 	want := map[balancer.Key]Entry{
-		key("10.0.0.3:80"): {"sh", false, []TableDestination{
+		key("10.0.0.3:80"): {"sh", []TableDestination{
 			d("10.1.0.3:80", "tunnel", 0, 0, 0), d("10.1.0.2:80", "dr", 1, 0, 0), d("10.1.0.1:80", "nat", 65535, 0, 0),
 		}},
-		key("[fd96::1]:82"): {"wrr", false, []TableDestination{
+		key("[fd96::1]:82"): {"wrr", []TableDestination{
 			d("10.2.0.1:82", "tunnel", 65535, 0, 0), d("[fd02::1]:82", "dr", 1, 0, 0),
 		}},
-		key("10.96.0.2:81"):     {"wrr", false, []TableDestination{d("10.9.9.9:81", "tunnel", 1, 1, 0)}},
-		key("[fd96::1]:81"):     {"wlc", true, []TableDestination{d("[fd02::1]:8080", "nat", 1, 0, 1)}},
-		key("[fd96::1]:80"):     {"sh", false, []TableDestination{d("[fd02::1]:8080", "nat", 1, 1, 0)}},
-		key("10.96.0.1:80"):     {"wrr", true, []TableDestination{d("10.2.0.1:8080", "nat", 1, 1, 1)}},
-		key("10.96.0.1:53/udp"): {"rr", false, []TableDestination{d("10.2.0.1:53", "nat", 1, 0, 1)}},
-		key("10.0.0.2:81/udp"):  {"rr", false, nil},
-		key("10.0.0.2:80/udp"):  {"wrr", true, nil},
-		key("10.0.0.4:80/sctp"): {"mh", false, nil},
+		key("10.96.0.2:81"):     {"wrr", []TableDestination{d("10.9.9.9:81", "tunnel", 1, 1, 0)}},
+		key("[fd96::1]:81"):     {"wlc", []TableDestination{d("[fd02::1]:8080", "nat", 1, 0, 1)}},
+		key("[fd96::1]:80"):     {"sh", []TableDestination{d("[fd02::1]:8080", "nat", 1, 1, 0)}},
+		key("10.96.0.1:80"):     {"wrr", []TableDestination{d("10.2.0.1:8080", "nat", 1, 1, 1)}},
+		key("10.96.0.1:53/udp"): {"rr", []TableDestination{d("10.2.0.1:53", "nat", 1, 0, 1)}},
+		key("10.0.0.2:81/udp"):  {"rr", nil},
+		key("10.0.0.2:80/udp"):  {"wrr", nil},
+		key("10.0.0.4:80/sctp"): {"mh", nil},
 	}
 	if diff := cmp.Diff(want, got, addresses); diff != "" {
 		t.Fatal(diff)
@@ -127,7 +127,7 @@ func show(table map[balancer.Key]Entry) []byte {
 		if k.Addr.Is4() {
 			b.WriteString([]string{"", "ops "}[k.Port%2] + " ")
 		}
-		if e.Persistent {
+		if k.Port%3 == 0 {
 			b.WriteString("persistent 75000 FFFFFFFF")
 		}
 		b.WriteString("\n")
@@ -174,7 +174,7 @@ func randomTable(r *rand.Rand) map[balancer.Key]Entry {
 	for range r.IntN(50) {
 		six := r.IntN(2) == 0
 		at := randomAddrPort(r, six)
-		e := Entry{Scheduler: oneOf(r, kernelSchedulers), Persistent: r.IntN(2) == 0}
+		e := Entry{Scheduler: oneOf(r, kernelSchedulers)}
 		for range r.IntN(4) * r.IntN(60) {
 			e.Destinations = append(e.Destinations, TableDestination{
 				randomAddrPort(r, six), oneOf(r, methods[:4]), r.IntN(1 << r.IntN(32)), r.Uint32(), r.Uint32(),
@@ -282,7 +282,7 @@ func TestAllocations(t *testing.T) {
 	table := map[balancer.Key]Entry{}
 	for i := range 1000 {
 		a := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
-		table[balancer.Key{Addr: a, Port: 80, Proto: balancer.TCP}] = Entry{"wrr", false, slices.Repeat([]TableDestination{{netip.AddrPortFrom(a, 80), "nat", 1, 0, 0}}, 10)}
+		table[balancer.Key{Addr: a, Port: 80, Proto: balancer.TCP}] = Entry{"wrr", slices.Repeat([]TableDestination{{netip.AddrPortFrom(a, 80), "nat", 1, 0, 0}}, 10)}
 	}
 	text := show(table)
 	got := testing.AllocsPerRun(5, func() {
@@ -300,7 +300,7 @@ func BenchmarkTable(b *testing.B) {
 	table := map[balancer.Key]Entry{}
 	for i := range 10000 {
 		a := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
-		table[balancer.Key{Addr: a, Port: 80, Proto: balancer.TCP}] = Entry{"wrr", false, slices.Repeat([]TableDestination{{netip.AddrPortFrom(a, 80), "nat", 1, 0, 0}}, 10)}
+		table[balancer.Key{Addr: a, Port: 80, Proto: balancer.TCP}] = Entry{"wrr", slices.Repeat([]TableDestination{{netip.AddrPortFrom(a, 80), "nat", 1, 0, 0}}, 10)}
 	}
 	text := show(table)
 	b.ReportAllocs()

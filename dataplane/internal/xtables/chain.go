@@ -37,6 +37,18 @@ func Input(table string, chains []Chain, further ...string) string {
 	return b.String()
 }
 
+// TrialChain is the chain that is made and deleted to prove that rules can be written.
+const TrialChain = "VIPD-TRIAL"
+
+// Trial is the input of a restore that makes the trial chain of a table, with rules, and deletes it.
+func Trial(table string, rules ...string) string {
+	return Input(table, []Chain{NewChain(TrialChain, rules...)}) + endTrial(table)
+}
+
+func endTrial(table string) string {
+	return Input(table, []Chain{NewChain(TrialChain)}, "-X "+TrialChain)
+}
+
 // Group is chains that have to change together: one transaction, all or nothing.
 type Group struct {
 	// Write are the chains to create or replace. They may lead to each other in any order, and to chains that exist or

@@ -14,7 +14,7 @@
 //
 // Tables of 100,000 rules are looked at without programs, which would read all of them: Stamp says within 40 us whether
 // rules were changed, Compare whether the chains have as many rules as they should, Prints whether they are the same
-// as before, Counts what rules matched.
+// as before, FullCounts what rules matched.
 // Saved reads everything back, and takes 0.2 to 0.7 s for that.
 //
 // The package knows nothing of services, and keeps no state: what is there is asked of the kernel.

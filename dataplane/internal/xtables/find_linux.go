@@ -13,9 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// trialChain is created and deleted to prove that rules can be written.
-const trialChain = "VIPD-TRIAL"
-
 // Find returns the tool of a family. Auto takes the variant that the host's other rules use: that of plain "iptables"
 // if it has any, else the other one if that has any, else that of plain "iptables". A trial chain, created and deleted,
 // proves that the tool works; where it does not, the error is an *UnsupportedError with the way out, or, where another program
@@ -26,7 +23,7 @@ func Find(ctx context.Context, family inet.Family, variant Variant, log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
-	if err := f.try(ctx, tool); err != nil {
+	if err := tool.Restore(ctx, Trial("filter")); err != nil {
 		return nil, f.unsupported(tool.program, err)
 	}
 	log.Debug("found iptables", "family", family, "program", tool.program, "backend", tool.variant)
@@ -133,14 +130,6 @@ func hasForeignRules(saved string) bool {
 		}
 	}
 	return false
-}
-
-// try creates and deletes a chain.
-func (f *finder) try(ctx context.Context, t *Tool) error {
-	if err := t.Restore(ctx, "*filter\n:"+trialChain+" - [0:0]\nCOMMIT\n"); err != nil {
-		return err
-	}
-	return t.DeleteChains(ctx, "filter", trialChain)
 }
 
 // program returns the name of the family's program of one variant.

@@ -127,7 +127,7 @@ func TestFindSaysWhatIsNeeded(t *testing.T) {
 			}
 			tool, err := f.find(t.Context(), c.ask)
 			if err == nil {
-				err = f.try(t.Context(), tool)
+				err = tool.Restore(t.Context(), Trial("filter"))
 			}
 			if err != nil {
 				err = f.unsupported("iptables", err)

@@ -322,7 +322,8 @@ func TestNativeChains(t *testing.T) {
 		if removed := join(t, tool, "nat", "OUTPUT", "", "VIPD-SERVICES"); len(removed) != 1 {
 			t.Fatalf("removed %q; want the jump", removed)
 		}
-		must(t, tool.DeleteChains(t.Context(), "nat", chains...))
+		_, err = tool.Write(t.Context(), "nat", []Group{{Delete: chains}})
+		must(t, err)
 	})
 }
 
@@ -352,7 +353,8 @@ func TestWriteTellsCounts(t *testing.T) {
 				t.Errorf("asked for %q got %v, %d groups done (%v), want %v", c.asked, got, done, err, c.want)
 			}
 		}
-		must(t, tool.DeleteChains(t.Context(), "nat", "VIPD-C"))
+		_, err := tool.Write(t.Context(), "nat", []Group{{Delete: []string{"VIPD-C"}}})
+		must(t, err)
 		_, got, err := tool.WriteCounted(t.Context(), "nat", []Group{{Write: []Chain{{Name: "VIPD-A"}}}}, []string{"VIPD-A", "VIPD-C"})
 		if rules, ok := got["VIPD-A"]; err != nil || !ok || len(rules) != 1 {
 			t.Errorf("with a chain asked for that is not there: got %v, %v", got, err)

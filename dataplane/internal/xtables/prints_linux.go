@@ -26,7 +26,7 @@ type Print struct {
 var seed = maphash.MakeSeed()
 
 // Prints returns what the named chains contain. Chains that are absent are absent in the result. Of the kernel's own
-// chains only the rules count that lead to chains whose names begin with prefix. It costs what Counts does.
+// chains only the rules count that lead to chains whose names begin with prefix. It costs what FullCounts does.
 func (t *Tool) Prints(ctx context.Context, table, prefix string, chains []string) (prints map[string]Print, err error) {
 	if t.variant == NFT {
 		prints, err = printsNFT(ctx, t.family, table, prefix, chains)

@@ -62,20 +62,6 @@ func (t *Tool) restore(ctx context.Context, input string) (stdout string, err er
 // Commits returns how many transactions this Tool has made. Those of a restore that failed are not counted.
 func (t *Tool) Commits() uint32 { return t.commits.Load() }
 
-// DeleteChains empties and deletes the chains, all or none. Those that are absent are no error. Rules of other chains
-// must not lead to them any more.
-func (t *Tool) DeleteChains(ctx context.Context, table string, chains ...string) error {
-	if len(chains) == 0 {
-		return nil
-	}
-	var own []Chain
-	var deletions []string
-	for _, c := range chains {
-		own, deletions = append(own, Chain{Name: c}), append(deletions, "-X "+c)
-	}
-	return t.Restore(ctx, Input(table, own, deletions...))
-}
-
 // execute is the command that starts programs. When ctx ends the program is killed; its transaction is done or it is
 // not.
 func execute(ctx context.Context, input, program string, args ...string) (string, string, error) {

@@ -99,7 +99,8 @@ func TestTool(t *testing.T) {
 		if lines := join(t, tool, "filter", "INPUT", "", "VIPD-A", "VIPD-B"); len(lines) != 2 {
 			t.Fatalf("removed %q, want the two jumps", lines)
 		}
-		must(t, tool.DeleteChains(ctx, "filter", append(chains, "VIPD-NEVER")...))
+		_, err = tool.Write(ctx, "filter", []Group{{Delete: append(chains, "VIPD-NEVER")}})
+		must(t, err)
 		checkExists(t, tool, "VIPD-A", false)
 		if after := saved(t, tool, "filter"); after != before {
 			t.Fatalf("the rest changed:\n%s\nbefore:\n%s", after, before)

@@ -10,14 +10,14 @@ import (
 // programs know the matches and targets that the rules use. The error says what was refused, or that not all is there that was
 // written. read is how these programs print the rules.
 func (t *Tool) Try(ctx context.Context, table string, rules ...string) (read []string, err error) {
-	if _, err := t.Write(ctx, table, []Group{{Write: []Chain{{Name: trialChain, Rules: rules}}}}); err != nil {
+	if _, err := t.Write(ctx, table, []Group{{Write: []Chain{{Name: TrialChain, Rules: rules}}}}); err != nil {
 		return nil, fmt.Errorf("trying rules: %w", err)
 	}
-	read, err = t.Rules(ctx, table, trialChain)
+	read, err = t.Rules(ctx, table, TrialChain)
 	if err == nil && len(read) != len(rules) {
 		err = fmt.Errorf("of %d rules written %d are there", len(rules), len(read))
 	}
-	if err := errors.Join(err, t.DeleteChains(ctx, table, trialChain)); err != nil {
+	if err := errors.Join(err, t.Restore(ctx, endTrial(table))); err != nil {
 		return nil, fmt.Errorf("trying rules: %w", err)
 	}
 	return read, nil
