@@ -81,9 +81,9 @@ func planned(name config.ModeName) (mode modes.Mode, note string) {
 
 // render writes what is programmed: for modes in which the kernel forwards, that is the guard as well.
 func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend) (string, error) {
-	text, err := mode.Render(conf, frontends)
-	if err != nil || !mode.Needs.Forward {
-		return text, err
+	text := mode.Render(conf, frontends)
+	if !mode.Needs.Forward {
+		return text, nil
 	}
 	devices, err := net.Interfaces()
 	if err != nil {

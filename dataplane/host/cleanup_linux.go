@@ -115,8 +115,7 @@ func (c *cleaner) sysctls() {
 		}
 	}
 	if !c.dry {
-		_, err := restoreSysctls(h.sys, h.ledger, slices.Collect(maps.Keys(h.ledger.Sysctls)))
-		c.note(err)
+		c.note(restoreSysctls(h.sys, h.ledger, slices.Collect(maps.Keys(h.ledger.Sysctls))))
 	}
 }
 

@@ -417,8 +417,7 @@ func (h *Host) clear() error {
 		for _, m := range strictARP() {
 			names = append(names, m.name)
 		}
-		_, err := restoreSysctls(h.sys, h.ledger, names)
-		all = append(all, err)
+		all = append(all, restoreSysctls(h.sys, h.ledger, names))
 	}
 	if h.added.Len() == 0 {
 		all = append(all, h.removeDevices())

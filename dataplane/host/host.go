@@ -95,6 +95,16 @@ func notLocal(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) bala
 	return p
 }
 
+// Route is how this host reaches an address.
+type Route struct {
+	// Local: it is the host's own. Index is the number of the interface that leads to it.
+	Local bool
+	Index int
+}
+
+// Variant is a variant of iptables: auto (what the host's other rules use), nft or legacy.
+type Variant = xtables.Variant
+
 // usable reports whether a local address can be a node's own for node ports.
 func usable(a netip.Addr) bool {
 	return a.IsValid() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsUnspecified()

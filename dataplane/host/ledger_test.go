@@ -150,7 +150,7 @@ func TestSysctls(t *testing.T) {
 			if c.meanwhile != "" {
 				s.values["net.x"] = c.meanwhile
 			}
-			if _, err := restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls))); err != nil {
+			if err := restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls))); err != nil {
 				t.Fatal(err)
 			}
 			if s.values["net.x"] != c.after || !l.empty() {

@@ -8,13 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Route is how this host reaches an address.
-type Route struct {
-	// Local: it is the host's own. Index is the number of the interface that leads to it.
-	Local bool
-	Index int
-}
-
 // RouteTo asks the kernel for the way to an address.
 func RouteTo(a netip.Addr) (Route, error) {
 	found, err := netlink.RouteGet(a.AsSlice())

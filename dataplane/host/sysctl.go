@@ -123,10 +123,8 @@ func sysctlProblem(m minimum, reason string) balancer.Problem {
 	return balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf("%s: %s: sysctl -w %s=%d", m.loss, reason, m.name, m.value)}
 }
 
-// restoreSysctls gives sysctls their old values back, but for those that another program has changed since. It returns
-// the names of those that it changed.
-func restoreSysctls(s sysctls, l *ledger, which []string) ([]string, error) {
-	var done []string
+// restoreSysctls gives sysctls their old values back, but for those that another program has changed since.
+func restoreSysctls(s sysctls, l *ledger, which []string) error {
 	var all []error
 	for _, name := range which {
 		r, ok := l.Sysctls[name]
@@ -135,9 +133,7 @@ func restoreSysctls(s sysctls, l *ledger, which []string) ([]string, error) {
 		}
 		now, err := s.Read(name)
 		if err == nil && now == r.Set && now != r.Old {
-			if err = s.Write(name, r.Old); err == nil {
-				done = append(done, name)
-			}
+			err = s.Write(name, r.Old)
 		}
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			all = append(all, fmt.Errorf("restoring sysctl %s: %w", name, err))
@@ -145,5 +141,5 @@ func restoreSysctls(s sysctls, l *ledger, which []string) ([]string, error) {
 		}
 		l.dropSysctl(name)
 	}
-	return done, errors.Join(all...)
+	return errors.Join(all...)
 }

@@ -69,8 +69,7 @@ func TestVirtualServerSysctls(t *testing.T) {
 					t.Errorf("problems without others: %v", h.untuned)
 				}
 			}
-			_, err = restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls)))
-			must(t, err)
+			must(t, restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls))))
 			if !maps.Equal(s.values, c.before) || !l.empty() {
 				t.Errorf("restored to %v, want %v; the ledger: %+v", s.values, c.before, l)
 			}

@@ -14,7 +14,7 @@ import (
 
 // Render writes what frontends come to in an empty nat table, as input of iptables-restore and ip6tables-restore, with
 // the sets for affinity as input of ipset restore before them. mark is Options.Mark.
-func Render(frontends []*balancer.Frontend, mark string) (string, error) {
+func Render(frontends []*balancer.Frontend, mark string) string {
 	var b strings.Builder
 	for _, family := range inet.Families() {
 		var own []*balancer.Frontend
@@ -27,7 +27,7 @@ func Render(frontends []*balancer.Frontend, mark string) (string, error) {
 			renderFamily(&b, own, mark)
 		}
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 func renderFamily(b *strings.Builder, frontends []*balancer.Frontend, mark string) {

@@ -100,10 +100,7 @@ func TestRenderedSets(t *testing.T) {
 	f.AffinityTimeout = time.Hour
 	r.apply(f)
 	want := settings(t)
-	text, err := Render([]*balancer.Frontend{f}, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := Render([]*balancer.Frontend{f}, "")
 	if err := r.d.Close(context.Background(), false); err != nil {
 		t.Fatal(err)
 	}

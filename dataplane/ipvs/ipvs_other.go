@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 
+	"vipd/balancer"
 	"vipd/dataplane"
 )
 
@@ -16,3 +17,9 @@ func New(context.Context, Options) (dataplane.Dataplane, error) {
 
 // Cleanup finds nothing.
 func Cleanup(context.Context, string, bool) ([]string, error) { return nil, nil }
+
+// Owned finds nothing.
+func Owned(string) ([]balancer.Key, error) { return nil, nil }
+
+// HasForeign finds none.
+func HasForeign(context.Context, string) (bool, error) { return false, nil }

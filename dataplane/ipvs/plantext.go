@@ -11,7 +11,7 @@ import (
 )
 
 // Render writes what frontends come to where nothing is yet, as input of ipvsadm --restore.
-func Render(frontends []*balancer.Frontend) (string, error) {
+func Render(frontends []*balancer.Frontend) string {
 	frontends = slices.SortedFunc(slices.Values(frontends), func(f, g *balancer.Frontend) int { return f.Key.Compare(g.Key) })
 	var b strings.Builder
 	for _, f := range frontends {
@@ -20,7 +20,7 @@ func Render(frontends []*balancer.Frontend) (string, error) {
 			b.WriteString(line(op) + "\n")
 		}
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 // fresh is all that makes what is wanted where nothing is.

@@ -35,8 +35,6 @@ type server struct {
 	quiet bool
 	// failover: the kernel has the scheduler fo.
 	failover bool
-	// epoch counts what begins the kernel's counters anew.
-	epoch uint64
 }
 
 // bounded reports whether some destination has thresholds, or is to have.
@@ -122,14 +120,12 @@ func (s *server) did(op ipvsnl.Op) {
 	switch op.Verb {
 	case ipvsnl.AddService:
 		s.there, s.virtual, s.destinations = true, op.Service, nil
-		s.epoch++
 	case ipvsnl.EditService:
 		s.virtual = op.Service
 	case ipvsnl.DeleteService:
 		s.gone()
 	case ipvsnl.AddDestination:
 		s.destinations = slices.Insert(s.destinations, i, op.Destination)
-		s.epoch++
 	case ipvsnl.EditDestination:
 		if there {
 			s.destinations[i] = op.Destination
@@ -138,7 +134,6 @@ func (s *server) did(op ipvsnl.Op) {
 		if there {
 			s.destinations = slices.Delete(s.destinations, i, i+1)
 		}
-		s.epoch++
 	}
 	s.quiet = s.hasQuiet()
 }
@@ -146,7 +141,6 @@ func (s *server) did(op ipvsnl.Op) {
 // gone takes in that the virtual server is not there any more.
 func (s *server) gone() {
 	s.there, s.virtual, s.destinations, s.quiet, s.unsure, s.asked = false, ipvsnl.Service{}, nil, false, false, nil
-	s.epoch++
 }
 
 func (s *server) hasQuiet() bool {

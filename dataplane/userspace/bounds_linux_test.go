@@ -299,7 +299,7 @@ func TestExhaustedChild(t *testing.T) {
 	}
 	o := Options{}
 	if how == "emfile" {
-		o.MaxDescriptors = 1000 // the budget does not help: the system says no
+		o.maxDescriptors = 1000 // the budget does not help: the system says no
 	}
 	d := start(t, o)
 	d.apply(frontendAt("127.77.4.6:9000", netip.MustParseAddrPort(backend)))

@@ -14,7 +14,7 @@ import (
 // them took all descriptors, and a chain with an end carry on.
 func TestLoopsTakeNoConnections(t *testing.T) {
 	s, u := serveAt(t, "127.0.0.1:0", named("a")), udpServer(t, "127.0.0.1:0", "a")
-	d := start(t, Options{MaxDescriptors: 200})
+	d := start(t, Options{maxDescriptors: 200})
 	at := netip.MustParseAddrPort
 	own := frontendAt("127.77.8.11:9000/tcp", at("127.77.8.11:9000"))
 	one := frontendAt("127.77.8.12:9000/tcp", at("127.77.8.13:9000"))
@@ -110,7 +110,7 @@ func TestChainsLaw(t *testing.T) {
 // TestSlowClientsOfOneServiceLeaveRoomForOthers has clients that stay take no more than the share of their services.
 func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
-	d := start(t, Options{MaxDescriptors: 100})
+	d := start(t, Options{maxDescriptors: 100})
 	slow := []*balancer.Frontend{frontendAt("127.77.8.17:9000/tcp", s.addr), frontendAt("127.77.8.18:9000/tcp", s.addr)}
 	good := frontendAt("127.77.8.19:9000/tcp", s.addr)
 	good.Service = "good"

@@ -12,7 +12,7 @@ import (
 
 func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
-	d := start(t, Options{MaxFlows: 10})
+	d := start(t, Options{maxFlows: 10})
 	f, g := frontendAt("127.77.9.6:9000/udp", a), frontendAt("127.77.9.7:9000/udp", a)
 	g.Service = "other"
 	d.apply(f, g)

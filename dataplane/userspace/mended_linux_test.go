@@ -120,7 +120,7 @@ func TestStaleFiltersGo(t *testing.T) {
 
 func TestFlowsHaveRoomBesideConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
-	d := start(t, Options{MaxDescriptors: 64})
+	d := start(t, Options{maxDescriptors: 64})
 	g := frontendAt("127.77.8.2:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
 	d.apply(g)
 	for port := range 4 { // each leaves some to others

@@ -8,7 +8,7 @@ import (
 )
 
 // Render writes, for each frontend, where the proxy listens and where it sends connections, one line each.
-func Render(frontends []*balancer.Frontend) (string, error) {
+func Render(frontends []*balancer.Frontend) string {
 	var b strings.Builder
 	for _, f := range frontends {
 		fmt.Fprintf(&b, "# service %s", f.Service)
@@ -35,7 +35,7 @@ func Render(frontends []*balancer.Frontend) (string, error) {
 			fmt.Fprintf(&b, "  none: %s\n", f.NoEndpoints)
 		}
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 // options are the settings that f does not leave at "none".

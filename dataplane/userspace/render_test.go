@@ -17,10 +17,7 @@ func TestRender(t *testing.T) {
 	f.Backends[1].State, f.Backends[1].Weight = balancer.Draining, 0
 	g := frontendAt("[fd00:96::10]:53/udp")
 	g.Service, g.Port = "dns", ""
-	got, err := Render([]*balancer.Frontend{f, g})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := Render([]*balancer.Frontend{f, g})
 	const want = `# service web, port p
 listen 10.96.0.10:80/tcp scheduler wrr affinity 1h0m0s from 10.0.0.0/8 connect_timeout 1s proxy_protocol v2
   backend 192.168.1.11:8080 weight 1 max_connections 5

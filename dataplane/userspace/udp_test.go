@@ -235,7 +235,7 @@ func TestUDPWithoutBackends(t *testing.T) {
 
 func TestFlowsEnd(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
-	d := start(t, Options{MaxFlows: 10})
+	d := start(t, Options{maxFlows: 10})
 	f := frontendAt("127.77.2.6:9000/udp", a)
 	f.IdleTimeout = time.Hour
 	d.apply(f)

@@ -43,12 +43,12 @@ type Options struct {
 	Intercept Interception
 	// Variant is where redirects stand. Default auto.
 	Variant Variant
-	// MaxDescriptors bounds the file descriptors of connections, flows and listeners. Default: what the process may
+	// maxDescriptors bounds the file descriptors of connections, flows and listeners. Default: what the process may
 	// open, less a reserve for everything else.
-	MaxDescriptors int
-	// MaxFlows bounds the UDP flows of all frontends together; at the bound, the oldest one of the frontend with the most
-	// makes room. Default 65536, and never more than half of MaxDescriptors.
-	MaxFlows int
+	maxDescriptors int
+	// maxFlows bounds the UDP flows of all frontends together; at the bound, the oldest one of the frontend with the most
+	// makes room. Default 65536, and never more than half of maxDescriptors.
+	maxFlows int
 }
 
 // Dataplane carries frontends out by proxying. See the package's documentation.
@@ -114,9 +114,9 @@ func New(o Options) (*Dataplane, error) {
 		tallies:   map[counters.Port]*tally{},
 		chains:    chains{frontends: map[balancer.Key]*frontend{}},
 	}
-	d.budget = newBudget(o.MaxDescriptors)
+	d.budget = newBudget(o.maxDescriptors)
 	d.pipes = newPipes(d.budget)
-	d.flows = newFlowBudget(o.MaxFlows, d.budget.limit)
+	d.flows = newFlowBudget(o.maxFlows, d.budget.limit)
 	tables, detail, err := newInterception(o, d)
 	if err != nil {
 		return nil, err

@@ -46,8 +46,8 @@ func ipvsMode() mode {
 	}}
 }
 
-func planIPTables(o host.Options) func([]*balancer.Frontend) (string, error) {
-	return func(frontends []*balancer.Frontend) (string, error) {
+func planIPTables(o host.Options) func([]*balancer.Frontend) string {
+	return func(frontends []*balancer.Frontend) string {
 		return iptables.Render(frontends, guard.Mark(o.MasqueradeBit))
 	}
 }

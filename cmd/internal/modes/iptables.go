@@ -20,7 +20,7 @@ func iptablesMode() Mode {
 		Keeps:        true,
 		Needs:        iptables.Needs(),
 		Capabilities: func(config.Config) balancer.Capabilities { return iptables.Capabilities() },
-		Render: func(c config.Config, frontends []*balancer.Frontend) (string, error) {
+		Render: func(c config.Config, frontends []*balancer.Frontend) string {
 			return iptables.Render(frontends, guard.Mark(c.IPTables.MasqueradeBit))
 		},
 		Cleanup: func(ctx context.Context, _ config.Config, dry bool) ([]string, error) {

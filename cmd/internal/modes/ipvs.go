@@ -22,12 +22,12 @@ func ipvsMode() Mode {
 		Keeps:        true,
 		Needs:        ipvs.Needs(),
 		Capabilities: func(config.Config) balancer.Capabilities { return ipvs.Capabilities() },
-		Render: func(_ config.Config, frontends []*balancer.Frontend) (string, error) {
-			text, err := ipvs.Render(frontends)
+		Render: func(_ config.Config, frontends []*balancer.Frontend) string {
+			text := ipvs.Render(frontends)
 			if text != "" { // beside what else is programmed, it says whose input it is
 				text = "# ipvsadm --restore\n" + text
 			}
-			return text, err
+			return text
 		},
 		Cleanup: func(ctx context.Context, c config.Config, dry bool) ([]string, error) {
 			return ipvs.Cleanup(ctx, c.RunDir, dry)

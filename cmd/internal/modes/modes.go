@@ -23,7 +23,7 @@ type Mode struct {
 	// Capabilities is what the mode can honour where all that it can use is there; a dataplane in use may say less.
 	Capabilities func(c config.Config) balancer.Capabilities
 	// Render writes what the mode would program, in its native syntax.
-	Render func(c config.Config, frontends []*balancer.Frontend) (string, error)
+	Render func(c config.Config, frontends []*balancer.Frontend) string
 	// Cleanup removes what a process that is gone left of this mode, and returns what it did in words, or, with dry, what
 	// it would do. What all modes share is not its business.
 	Cleanup func(ctx context.Context, c config.Config, dry bool) ([]string, error)

@@ -20,12 +20,12 @@ func nftablesMode() Mode {
 		Keeps:        true,
 		Needs:        nftables.Needs(),
 		Capabilities: func(config.Config) balancer.Capabilities { return nftables.Capabilities() },
-		Render: func(c config.Config, frontends []*balancer.Frontend) (string, error) {
+		Render: func(c config.Config, frontends []*balancer.Frontend) string {
 			text := nftables.Render(frontends, guard.MarkBits(c.IPTables.MasqueradeBit))
 			if text != "" { // beside what else is programmed, it says whose input it is
 				text = "# nft -f -\n" + text
 			}
-			return text, nil
+			return text
 		},
 		Cleanup: func(_ context.Context, _ config.Config, dry bool) ([]string, error) { return nftables.Cleanup(dry) },
 	}

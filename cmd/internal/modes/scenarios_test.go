@@ -49,11 +49,7 @@ func TestScenarios(t *testing.T) {
 				for _, f := range d.Frontends.All() {
 					frontends = append(frontends, f)
 				}
-				text, err := m.Render(conf, frontends)
-				if err != nil {
-					t.Fatal(err)
-				}
-				compare(t, filepath.Join(dir, string(m.Name)+".want"), text)
+				compare(t, filepath.Join(dir, string(m.Name)+".want"), m.Render(conf, frontends))
 			}
 		})
 	}

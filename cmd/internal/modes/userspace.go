@@ -19,9 +19,7 @@ func userspaceMode() Mode {
 			})
 		},
 		Capabilities: func(config.Config) balancer.Capabilities { return userspace.Capabilities() },
-		Render: func(_ config.Config, frontends []*balancer.Frontend) (string, error) {
-			return userspace.Render(frontends)
-		},
+		Render:       func(_ config.Config, frontends []*balancer.Frontend) string { return userspace.Render(frontends) },
 		Cleanup: func(ctx context.Context, _ config.Config, dry bool) ([]string, error) {
 			return userspace.Cleanup(ctx, dry)
 		},
