@@ -144,16 +144,55 @@ func (g *Gate) install() *nft.Tx {
 		isOpen, nft.Update{Map: alive, Key: nft.Constant{}, Timeout: g.o.Timeout}, nft.Drop)
 
 	for _, device := range g.devices {
-		in, out := "in-"+device, "out-"+device
-		tx.AddChain(x, &nft.Chain{Name: in, Hook: hook(nft.Ingress, device)})
-		gate(tx, x, in, nft.Daddr, 24, 135) // an ARP packet's target, neighbour solicitations
-		tx.AddChain(x, &nft.Chain{Name: out, Hook: hook(nft.Egress, device)})
-		gate(tx, x, out, nft.Saddr, 14, 136) // an ARP packet's sender, neighbour advertisements
+		g.stand(tx, device)
 	}
 	for _, s := range []*nft.Set{vips4, vips6} {
 		tx.Add(x, s, elements(slices.SortedFunc(maps.Keys(g.vips), netip.Addr.Compare), s == vips4)...)
 	}
 	return tx
+}
+
+// chainsOn are the names of the chains for what comes in and goes out by a device.
+func chainsOn(device string) (in, out string) { return "in-" + device, "out-" + device }
+
+// stand puts the gate on a device.
+func (g *Gate) stand(tx *nft.Tx, device string) {
+	in, out := chainsOn(device)
+	tx.AddChain(g.table, &nft.Chain{Name: in, Hook: hook(nft.Ingress, device)})
+	gate(tx, g.table, in, nft.Daddr, 24, 135) // an ARP packet's target, neighbour solicitations
+	tx.AddChain(g.table, &nft.Chain{Name: out, Hook: hook(nft.Egress, device)})
+	gate(tx, g.table, out, nft.Saddr, 14, 136) // an ARP packet's sender, neighbour advertisements
+}
+
+// Follow changes on which devices the gate stands, and leaves it open or closed. No VIP may be bound on one that it leaves.
+func (g *Gate) Follow(devices []string) error {
+	found, err := g.conn.Chains(g.table)
+	if err != nil {
+		return fmt.Errorf("reading the gate of owned VIPs: %w", err)
+	}
+	var tx nft.Tx
+	for _, device := range g.devices {
+		if slices.Contains(devices, device) {
+			continue
+		}
+		in, out := chainsOn(device)
+		for _, c := range found { // the kernel has removed those of a device that is gone
+			if c.Name == in || c.Name == out {
+				tx.FlushChain(g.table, c.Name)
+				tx.DeleteChain(g.table, c.Name)
+			}
+		}
+	}
+	for _, device := range devices {
+		if !slices.Contains(g.devices, device) {
+			g.stand(&tx, device)
+		}
+	}
+	if err := g.conn.Commit(&tx); err != nil {
+		return fmt.Errorf("changing the devices of the gate: %w", err)
+	}
+	g.devices, g.made = slices.Clone(devices), 0
+	return nil
 }
 
 // hook is where frames of a device are met, before all other chains.
@@ -276,7 +315,7 @@ func (g *Gate) Intact() (reason string, err error) {
 		there[c.Name] = true
 	}
 	for _, device := range g.devices {
-		if !there["in-"+device] || !there["out-"+device] {
+		if in, out := chainsOn(device); !there[in] || !there[out] {
 			return fmt.Sprintf("the gate of owned VIPs is gone from %s", device), nil
 		}
 	}

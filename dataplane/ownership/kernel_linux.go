@@ -12,20 +12,28 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"vipd/balancer/wake"
 )
+
+// Places are where VIPs may be.
+type Places struct {
+	// Interfaces are those that may have VIPs, and Devices names the one of each VIP that this host may own.
+	Interfaces []string
+	Devices    map[netip.Addr]string
+	// Reach are hosts that are to answer on an interface.
+	Reach map[string][]netip.Addr
+}
 
 // KernelOptions say what a Kernel holds.
 type KernelOptions struct {
 	Gate GateOptions
-	// Interfaces are those that may have VIPs, and Devices names the one of each VIP that this host may own.
-	Interfaces []string
-	Devices    map[netip.Addr]string
+	Places
 	// AnnounceEvery repeats announcements; 0 means they follow changes alone.
 	AnnounceEvery time.Duration
 	// Rival is told, at most once a second for each VIP, that another host says it has a VIP that is here. It must not block.
 	Rival func(Rival)
-	// Reach are hosts that are to answer on an interface; Reached is told the interface when one does, and must not block.
-	Reach   map[string][]netip.Addr
+	// Reached is told the interface when one of those answers that are to do so there, and must not block.
 	Reached func(string)
 	Log     *slog.Logger
 }
@@ -38,8 +46,9 @@ type Kernel struct {
 	addresses *Addresses
 	announcer *Announcer
 
-	places atomic.Pointer[map[netip.Addr]string] // o.Devices, for Probe
-	token  sync.Mutex                            // of the gate: while it is exchanged nothing is refreshed
+	places atomic.Pointer[Places] // o.Places, for Probe and Run
+	moved  wake.Signal            // places are others
+	token  sync.Mutex             // of the gate: while it is exchanged nothing is refreshed
 }
 
 // NewKernel opens what it needs, and says why where this kernel can't fence VIPs. Nothing is changed before Close, which comes first.
@@ -55,36 +64,64 @@ func NewKernel(o KernelOptions) (*Kernel, error) {
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
-	k := &Kernel{o: o, gate: g, addresses: x, announcer: NewAnnouncer(o.AnnounceEvery, o.Log)}
-	k.know(o.Devices)
+	k := &Kernel{o: o, gate: g, addresses: x, announcer: NewAnnouncer(o.AnnounceEvery, o.Log), moved: wake.New()}
+	k.know(o.Places)
 	return k, nil
 }
 
-// know takes in which VIPs there are.
-func (k *Kernel) know(devices map[netip.Addr]string) {
-	k.o.Devices = maps.Clone(devices)
-	shared := k.o.Devices // which nobody changes
-	k.places.Store(&shared)
+// know takes in where VIPs may be. Nobody changes what is given.
+func (k *Kernel) know(p Places) {
+	k.o.Places = p
+	k.places.Store(&p)
+	k.moved.Send()
 }
 
 // Run announces what is bound, and listens for other hosts that say they have it, until ctx ends.
 func (k *Kernel) Run(ctx context.Context) {
-	var listening sync.WaitGroup
-	for _, name := range k.o.Interfaces {
-		listening.Go(func() {
-			k.listen(ctx, name, "listening for other hosts with VIPs", func(device int) error {
-				return Rivals(ctx, device, k.announcer.Defend, k.o.Rival)
-			})
-		})
+	var running sync.WaitGroup
+	running.Go(func() { k.announcer.Run(ctx) })
+	listening := map[string]context.CancelFunc{}
+	for ctx.Err() == nil {
+		p := *k.places.Load()
+		for name, stop := range listening {
+			if !slices.Contains(p.Interfaces, name) {
+				stop()
+				delete(listening, name)
+			}
+		}
+		for _, name := range p.Interfaces {
+			if listening[name] == nil {
+				on, stop := context.WithCancel(ctx)
+				listening[name] = stop
+				running.Go(func() { k.hear(on, name, p.Reach[name]) })
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-k.moved:
+		}
 	}
-	for name, hosts := range k.o.Reach {
+	for _, stop := range listening {
+		stop()
+	}
+	running.Wait()
+}
+
+// hear listens on an interface for other hosts with VIPs, and for the hosts that are to answer there, until ctx ends.
+func (k *Kernel) hear(ctx context.Context, name string, hosts []netip.Addr) {
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		k.listen(ctx, name, "listening for other hosts with VIPs", func(device int) error {
+			return Rivals(ctx, device, k.announcer.Defend, k.o.Rival)
+		})
+	})
+	if len(hosts) > 0 {
 		listening.Go(func() {
 			k.listen(ctx, name, "asking for hosts that are to be within reach", func(device int) error {
 				return Reach(ctx, device, hosts, reaching, func() { k.o.Reached(name) })
 			})
 		})
 	}
-	k.announcer.Run(ctx)
 	listening.Wait()
 }
 
@@ -114,7 +151,7 @@ func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr) (map[netip.Addr]n
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	var all []error
-	for name, vips := range byDevice(*k.places.Load(), vips) {
+	for name, vips := range byDevice(k.places.Load().Devices, vips) {
 		asking.Go(func() {
 			device, err := net.InterfaceByName(name)
 			var some map[netip.Addr]net.HardwareAddr
@@ -149,7 +186,7 @@ func (k *Kernel) vips() []netip.Addr {
 // Close closes the gate so that no refresh opens it, by making it anew, and then takes every VIP away, whoever put it there.
 func (k *Kernel) Close() error {
 	k.token.Lock()
-	err := k.gate.Install(k.o.Interfaces, k.vips())
+	err := k.gate.Install(k.present(), k.vips())
 	k.token.Unlock()
 	if err != nil {
 		return err
@@ -162,10 +199,41 @@ func (k *Kernel) Close() error {
 	return err
 }
 
-// Cover changes the VIPs, which are on the same interfaces. What is bound is among them.
-func (k *Kernel) Cover(devices map[netip.Addr]string) error {
-	k.know(devices)
+// Cover changes the VIPs, and the interfaces where they may be. What is bound is among them.
+func (k *Kernel) Cover(p Places) error {
+	k.know(p)
+	if err := k.follow(); err != nil {
+		return err
+	}
 	return k.gate.Cover(k.vips())
+}
+
+// follow has the gate stand on the interfaces that there are.
+func (k *Kernel) follow() error {
+	present := k.present()
+	if slices.Equal(present, k.gate.devices) {
+		return nil
+	}
+	var away []netip.Addr
+	for a, device := range k.o.Devices {
+		if !slices.Contains(present, device) {
+			away = append(away, a)
+		}
+	}
+	if err := k.strip(away); err != nil { // an interface that has another name now has them still
+		return err
+	}
+	return k.gate.Follow(present)
+}
+
+// present are the interfaces that there are.
+func (k *Kernel) present() (names []string) {
+	for _, name := range k.o.Interfaces {
+		if _, err := net.InterfaceByName(name); err == nil {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Open opens the gate, for its timeout.
@@ -180,43 +248,58 @@ func (k *Kernel) Refresh() {
 	}
 }
 
-// Intact looks whether the gate stands; the reason says what is missing. Where it does not, Close makes it anew.
-func (k *Kernel) Intact() (reason string, err error) { return k.gate.Intact() }
+// Intact looks whether the gate stands; the reason says what is missing. Where it does not, Close makes it anew. With an interface the
+// gate comes and goes.
+func (k *Kernel) Intact() (reason string, err error) {
+	if err := k.follow(); err != nil {
+		return "", err
+	}
+	return k.gate.Intact()
+}
 
-// Bind adds addresses, and announces them until they are unbound.
+// Bind adds addresses, and announces them until they are unbound. There is none where the gate does not stand.
 func (k *Kernel) Bind(vips []netip.Addr) error {
-	return k.each(vips, func(device int, vips []netip.Addr) error {
-		errs := k.addresses.Add(device, vips)
+	return k.each(vips, func(device *net.Interface, vips []netip.Addr) error {
+		if !slices.Contains(k.gate.devices, device.Name) {
+			return fmt.Errorf("the gate does not stand on interface %q of %v", device.Name, vips)
+		}
+		errs := k.addresses.Add(device.Index, vips)
 		var there []netip.Addr
 		for i, err := range errs {
 			if err == nil {
 				there = append(there, vips[i])
 			}
 		}
-		k.announcer.Announce(device, there)
+		k.announcer.Announce(device.Index, there)
 		return errors.Join(errs...)
-	})
+	}, func(name string, err error) error { return fmt.Errorf("looking at interface %q: %w", name, err) })
 }
 
-// Unbind takes addresses away.
+// Unbind takes addresses away. Those of an interface that is gone are looked for on all others: it may have another name now.
 func (k *Kernel) Unbind(vips []netip.Addr) error {
 	k.announcer.Forget(vips)
-	return k.each(vips, func(device int, vips []netip.Addr) error {
-		return errors.Join(k.addresses.Remove(device, vips)...)
-	})
+	return k.each(vips, func(device *net.Interface, vips []netip.Addr) error {
+		return errors.Join(k.addresses.Remove(device.Index, vips)...)
+	}, func(string, error) error { return k.strip(vips) })
 }
 
-// each calls do for the VIPs of each device, in their order.
-func (k *Kernel) each(vips []netip.Addr, do func(device int, vips []netip.Addr) error) error {
+// strip takes VIPs from every interface.
+func (k *Kernel) strip(vips []netip.Addr) error {
+	_, err := k.addresses.Strip(vips)
+	return err
+}
+
+// each calls do for the VIPs of each interface, in the order of names, or gone where there is none of that name.
+func (k *Kernel) each(vips []netip.Addr, do func(*net.Interface, []netip.Addr) error, gone func(name string, err error) error) error {
 	of := byDevice(k.o.Devices, vips)
 	var all []error
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		device, err := net.InterfaceByName(name)
 		if err != nil {
-			all = append(all, fmt.Errorf("looking at interface %q of %v: %w", name, of[name], err))
+			all = append(all, gone(name, err))
 			continue
 		}
-		all = append(all, do(device.Index, of[name]))
+		all = append(all, do(device, of[name]))
 	}
 	return errors.Join(all...)
 }

@@ -46,14 +46,15 @@ type gateway struct {
 
 // fleet are three gateways on one LAN with a client; a second network joins the gateways alone.
 type fleet struct {
-	t          *testing.T
-	lab        *lab.Lab
-	lan, other *lab.Bridge
-	client     *lab.NS
-	hosts      []*gateway
-	etcd       *etcdkit.Cluster
-	mode       string
-	bin        string // the folder of the programs
+	t   *testing.T
+	lab *lab.Lab
+	// third joins the gateways, too, and has no VIPs at first.
+	lan, other, third *lab.Bridge
+	client            *lab.NS
+	hosts             []*gateway
+	etcd              *etcdkit.Cluster
+	mode              string
+	bin               string // the folder of the programs
 }
 
 // newFleet starts the hosts. They may have lines of configuration before and after the usual.
@@ -61,7 +62,7 @@ func newFleet(t *testing.T, mode string, o etcdkit.Options, more ...string) *fle
 	t.Helper()
 	bin := program.Bin(t)
 	l := lab.New(t)
-	f := &fleet{t: t, lab: l, bin: bin, lan: l.Bridge("lan"), other: l.Bridge("other"), client: l.Add("client"), etcd: etcdkit.Start(t, o), mode: mode}
+	f := &fleet{t: t, lab: l, bin: bin, lan: l.Bridge("lan"), other: l.Bridge("other"), third: l.Bridge("third"), client: l.Add("client"), etcd: etcdkit.Start(t, o), mode: mode}
 	f.lan.Join(f.client, "10.9.0.50/16", "fd09::50/64", taken.String()+"/32")
 	for i := range 3 {
 		g := f.join(i+1, f.etcd, more...)
@@ -77,6 +78,7 @@ func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 	ns := f.lab.Add(fmt.Sprintf("gw%d", number))
 	f.lan.Join(ns, fmt.Sprintf("10.9.0.%d/16", 10+number), fmt.Sprintf("fd09::%d/64", 10+number))
 	f.other.Join(ns, fmt.Sprintf("10.8.0.%d/24", 10+number))
+	f.third.Join(ns, fmt.Sprintf("10.7.0.%d/24", 10+number))
 	respond(f.t, ns)
 	g := &gateway{t: f.t, ns: ns, bin: f.bin, dir: f.t.TempDir()}
 	var endpoints []string
@@ -265,7 +267,7 @@ func (f *fleet) settled() *gateway {
 	wait.For(f.t, etcdkit.Patience, "an owner, and two more that could be", func() bool {
 		open := 0
 		for _, g := range f.hosts {
-			if s := g.status(); s != nil && s.Gate == "open" && len(s.Confirmed) == 2 {
+			if s := g.status(); s != nil && s.Gate == "open" && len(s.Confirmed) == 2 && s.VIPs[vip].Cannot == "" {
 				open++
 			}
 		}

@@ -19,8 +19,8 @@ type Kernel interface {
 	Open() error
 	// Refresh keeps an open gate open, and leaves a closed one as it is. It never waits.
 	Refresh()
-	// Cover changes the VIPs, which stay on the same devices. What is bound is among them.
-	Cover(devices map[netip.Addr]string) error
+	// Cover changes the VIPs, and the devices where they may be. What is bound is among them.
+	Cover(places) error
 	// Bind adds addresses, and announces them until they are unbound.
 	Bind([]netip.Addr) error
 	Unbind([]netip.Addr) error
@@ -47,8 +47,8 @@ type Hears struct {
 // Maker makes the part that changes the kernel, for these places.
 type Maker func(places, Hears) (Kernel, error)
 
-// cover has the kernel know other VIPs.
-type cover struct{ devices map[netip.Addr]string }
+// cover has the kernel know other VIPs and devices.
+type cover struct{ places }
 
 // work is what a kernel does in order, apart from the loop.
 type work struct {
@@ -105,8 +105,11 @@ func (w *work) lapse(why ownership.Lapse) {
 func (w *work) act(a any) {
 	switch a := a.(type) {
 	case cover:
-		if err := w.kernel.Cover(a.devices); err != nil {
+		if err := w.kernel.Cover(a.places); err != nil {
+			// What the gate does not stand for must not be bound while it is open.
 			w.failed("changing the VIPs of the gate", err)
+			w.act(ownership.CloseGate{})
+			w.lapse(ownership.Changed)
 		}
 	case ownership.CloseGate:
 		w.opened.Store(false)

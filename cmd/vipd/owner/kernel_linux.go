@@ -13,11 +13,25 @@ import (
 // NewKernel returns what makes the Kernel of this host.
 func NewKernel(log *slog.Logger, gate, announce time.Duration) Maker {
 	return func(p places, h Hears) (Kernel, error) {
-		return ownership.NewKernel(ownership.KernelOptions{
-			Gate: ownership.GateOptions{Timeout: gate}, Interfaces: p.interfaces, Devices: p.devices, AnnounceEvery: announce, Log: log,
-			Rival: func(r ownership.Rival) { h.Rival(r.VIP, r.MAC) }, Reach: p.reach, Reached: h.Reached,
+		k, err := ownership.NewKernel(ownership.KernelOptions{
+			Gate: ownership.GateOptions{Timeout: gate}, Places: p.inKernel(), AnnounceEvery: announce, Log: log,
+			Rival: func(r ownership.Rival) { h.Rival(r.VIP, r.MAC) }, Reached: h.Reached,
 		})
+		if err != nil {
+			return nil, err
+		}
+		return &kernel{k}, nil
 	}
+}
+
+// kernel is the Kernel of this host.
+type kernel struct{ *ownership.Kernel }
+
+// Cover implements Kernel.
+func (k *kernel) Cover(p places) error { return k.Kernel.Cover(p.inKernel()) }
+
+func (p places) inKernel() ownership.Places {
+	return ownership.Places{Interfaces: p.interfaces(), Devices: p.devices, Reach: p.reach}
 }
 
 // routers are the default gateways of this host. One that can't be read is not asked.

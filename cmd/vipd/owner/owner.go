@@ -37,9 +37,10 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// core is one run with the same VIPs on the same devices.
+// core is one run.
 type core struct {
 	o      Options
+	on     []string // the interface of each address where heartbeats are heard; the loop's
 	node   *ownership.Node
 	link   *heartbeat.Link
 	store  *etcd.Ownership
@@ -74,10 +75,13 @@ func newID() ownership.ID {
 
 // newCore makes one: the gate is closed and no VIP bound when it returns.
 func newCore(o Options, p places) (c *core, err error) {
-	c = &core{o: o, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, inputs: make(chan func(ownership.Time) []ownership.Action, 1024)}
+	c = &core{o: o, on: p.on, rivals: rivals{of: map[netip.Addr]*api.OwnerRival{}}, inputs: make(chan func(ownership.Time) []ownership.Action, 1024)}
 	kernel, err := o.Kernel(p, Hears{c.rival, func(name string) {
 		c.tell(func(now ownership.Time) []ownership.Action {
-			return c.node.Reached(now, slices.Index(p.interfaces, name))
+			if i := slices.Index(c.on, name); i >= 0 {
+				return c.node.Reached(now, i)
+			}
+			return nil
 		})
 	}})
 	if err != nil {

@@ -1,7 +1,6 @@
 package owner
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -30,9 +29,10 @@ func TestOneOwner(t *testing.T) {
 	if !strings.Contains(g.vipctl("get", "vips"), g.ns.Name) {
 		t.Errorf("%s is the owner, and vipctl get vips says\n%s", g.ns.Name, g.vipctl("get", "vips"))
 	}
-	if text := g.vipctl("describe", "vip", vip.String()); !regexp.MustCompile(`which is confirmed by gw\d \(\d\.\d+s\s+ago\)`).MatchString(text) {
-		t.Errorf("%s is the owner, and vipctl describe vip says\n%s", g.ns.Name, text)
-	}
+	confirmed := regexp.MustCompile(`which is confirmed by gw\d \(\d\.\d+s\s+ago\)`)
+	wait.For(t, etcdkit.Patience, "vipctl describe vip to say who confirms the owner", func() bool {
+		return confirmed.MatchString(g.vipctl("describe", "vip", vip.String()))
+	})
 	wait.For(t, etcdkit.Patience, "both peers to be heard on both networks", func() bool {
 		s := f.hosts[0].status()
 		return s != nil && len(s.Peers) == 4 && s.ConfirmedFor.Count > 0 && !slices.ContainsFunc(s.Peers, func(p api.OwnerPeer) bool { return !p.Up })
@@ -74,6 +74,7 @@ func TestOneOwner(t *testing.T) {
 	}
 	f.client.DelAddr("lan", taken.String()+"/32")
 	wait.For(t, etcdkit.Patience, "the address that was a stranger's", func() bool { return f.has(taken) })
+	f.devices()
 	f.many()
 	f.client.AddAddr("lan", vip.String()+"/32")
 	wait.For(t, etcdkit.Patience, "a rival", func() bool {
@@ -278,6 +279,55 @@ func TestNothingTaken(t *testing.T) {
 	f.judge(p, "other fleets come")
 }
 
+// devices gives the hosts the first VIP of a device, takes the device from one of them, and gives it back: other VIPs stay where they
+// are, and are answered all the time.
+func (f *fleet) devices() {
+	f.t.Helper()
+	first := netip.MustParseAddr("10.7.0.100")
+	g := f.settled()
+	p, sessions := f.probe(), f.sessions()
+	for _, h := range f.hosts {
+		h.configure(func(text string) string { return text + fmt.Sprintf("[vips.%q]\nhold = \"one\"\n", first) })
+	}
+	wait.For(f.t, etcdkit.Patience, "an owner of the first VIP of a device", func() bool { return f.has(first) })
+	if !slices.Contains(g.bound(), first) {
+		g.vipctl("vip", "move", first.String(), "--to", g.ns.Name)
+	}
+	wait.For(f.t, etcdkit.Patience, "the first VIP of a device beside another one", func() bool { return slices.Contains(g.bound(), first) })
+	g.ns.Exec("ip", "link", "del", "third")
+	wait.For(f.t, etcdkit.Patience, "another owner of the VIP of a device that is gone", func() bool {
+		return slices.ContainsFunc(f.hosts, func(h *gateway) bool { return h != g && slices.Contains(h.bound(), first) })
+	})
+	f.third.Join(g.ns, "10.7.0.200/24")
+	lab.Eventually(f.t, 10*time.Second, "the VIP to move to the device that is back", func() error { // once peers are heard there
+		return g.ns.Command(f.t.Context(), filepath.Join(g.bin, "vipctl"), "vip", "move", first.String(), "--to", g.ns.Name, "--config", g.config()).Run()
+	})
+	wait.For(f.t, etcdkit.Patience, "the VIP on the device that is back", func() bool {
+		return strings.Contains(g.ns.Exec("ip", "-o", "addr", "show", "third"), " "+first.String()+"/")
+	})
+	if now := f.sessions(); !slices.Equal(now, sessions) {
+		f.t.Errorf("sessions were %v, and are %v after a device came and went", sessions, now)
+	}
+	if o := f.owner(); o != g {
+		f.t.Errorf("the VIP of another device has moved from %s", g.ns.Name)
+	}
+	if gap := f.judge(p, "a device comes and goes"); gap > wait.Bound(300*time.Millisecond) {
+		f.t.Errorf("nobody answered for %s while a device came and went", gap)
+	}
+}
+
+// configure changes the configuration of the host.
+func (g *gateway) configure(change func(string) string) {
+	g.t.Helper()
+	text, err := os.ReadFile(g.config())
+	if err == nil {
+		err = os.WriteFile(g.config(), []byte(change(string(text))), 0o600)
+	}
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
 // alone are hosts on which vipd is to run without vipd owner, one for each mode with rules of netfilter.
 func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
 	defer func(mode string) { f.mode = mode }(f.mode)
@@ -319,14 +369,9 @@ func (f *fleet) more(n int) int {
 		fmt.Fprintf(&more, "[vips.\"10.9.%d.%d\"]\nhold = \"one\"\n", 1+i/250, 1+i%250)
 	}
 	for _, g := range f.hosts {
-		text, err := os.ReadFile(g.config())
-		if err == nil {
-			less := bytes.Replace(text, []byte("[vips.\"10.8.0.100\"]\nhold = \"one\"\n"), nil, 1)
-			err = os.WriteFile(g.config(), append(less, more.String()...), 0o600)
-		}
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		g.configure(func(text string) string {
+			return strings.Replace(text, "[vips.\"10.8.0.100\"]\nhold = \"one\"\n", "", 1) + more.String()
+		})
 	}
 	wait.For(f.t, etcdkit.Patience, "many VIPs to have owners", func() bool { return bound(f.hosts) == want })
 	return want

@@ -17,9 +17,10 @@ func trim(b []byte) string { return string(bytes.TrimSpace(b)) }
 
 // places are where this host hears heartbeats, the interfaces that may have VIPs, and the one of each VIP.
 type places struct {
-	at         []ownership.Address
-	interfaces []string
-	devices    map[netip.Addr]string
+	at []ownership.Address
+	// on has for each of at the interface that may have VIPs; "" means none.
+	on      []string
+	devices map[netip.Addr]string
 	// own are VIPs that this host has for itself: no gate may silence them, and no other host may have them.
 	own []netip.Addr
 	// reach are the hosts that are to answer on an interface.
@@ -55,7 +56,7 @@ func find(vips []netip.Addr, named []string, listen []netip.Addr, endpoints []st
 			}
 		}
 		if here && at.Addr.IsValid() {
-			p.at, p.interfaces = append(p.at, at), append(p.interfaces, device.Name)
+			p.at, p.on = append(p.at, at), append(p.on, device.Name)
 		}
 	}
 	for _, v := range p.own {
@@ -63,19 +64,35 @@ func find(vips []netip.Addr, named []string, listen []netip.Addr, endpoints []st
 	}
 	for _, a := range append(listen, way(endpoints)...) {
 		if !slices.ContainsFunc(p.at, func(has ownership.Address) bool { return has.Addr == a }) {
-			p.at = append(p.at, ownership.Address{Addr: a})
+			p.at, p.on = append(p.at, ownership.Address{Addr: a}), append(p.on, "")
 		}
 	}
 	return p, nil
 }
 
-// cover reports whether a core that was made for p can have the VIPs of next, too. Devices that have lost their last VIP don't count.
-func (p places) cover(next places) bool {
-	return !slices.ContainsFunc(next.at, func(a ownership.Address) bool {
-		return !slices.ContainsFunc(p.at, func(has ownership.Address) bool {
-			return reflect.DeepEqual(has, a) || has.Addr == a.Addr && len(a.Networks) == 0
-		})
-	})
+// interfaces are those that may have VIPs.
+func (p places) interfaces() []string {
+	return slices.DeleteFunc(slices.Clone(p.on), func(name string) bool { return name == "" })
+}
+
+// grown is next after p. What there was keeps its index, by which others know it, and its interface and the VIPs on that, though it may be
+// away: a VIP that is still there needs the gate.
+func (p places) grown(next places) places {
+	out := next
+	out.at, out.on, out.devices, out.reach = slices.Clone(p.at), slices.Clone(p.on), maps.Clone(next.devices), maps.Clone(p.reach)
+	for i, a := range next.at {
+		j := slices.IndexFunc(out.at, func(has ownership.Address) bool { return has.Addr == a.Addr })
+		if j < 0 && next.on[i] != "" {
+			j = slices.Index(out.on, next.on[i]) // it has another address now
+		}
+		switch {
+		case j < 0:
+			out.at, out.on = append(out.at, a), append(out.on, next.on[i])
+		case next.on[i] != "":
+			out.at[j], out.on[j] = a, next.on[i]
+		}
+	}
+	return out
 }
 
 // same reports whether nothing has changed.
@@ -89,9 +106,9 @@ func (p places) same(other places) bool {
 // are none of them.
 func (p places) within(hosts, vips []netip.Addr) map[string][]netip.Addr {
 	reach := map[string][]netip.Addr{}
-	for i, name := range p.interfaces {
+	for i, name := range p.on {
 		for _, h := range hosts {
-			if slices.ContainsFunc(p.at[i].Networks, func(n netip.Prefix) bool { return n.Contains(h) }) && !slices.Contains(vips, h) {
+			if name != "" && slices.ContainsFunc(p.at[i].Networks, func(n netip.Prefix) bool { return n.Contains(h) }) && !slices.Contains(vips, h) {
 				reach[name] = append(reach[name], h)
 			}
 		}

@@ -170,7 +170,7 @@ func patience(told *api.OwnerTold) time.Duration {
 // hangTick is the time between two looks whether vipd hangs.
 const hangTick = 50 * time.Millisecond
 
-// follow runs a core for what is told, and another one when VIPs come to devices that had none.
+// follow runs a core for what is told.
 func (o *Owner) follow(ctx context.Context) error {
 	look, watch := time.NewTicker(time.Second), time.NewTicker(hangTick)
 	defer look.Stop()
@@ -195,25 +195,20 @@ func (o *Owner) follow(ctx context.Context) error {
 			continue
 		}
 		policies := policiesOf(told)
-		next, err := find(vipsOf(policies), o.o.Interfaces, o.o.Listen, o.o.Etcd.Endpoints)
+		next, err := o.places(vipsOf(policies), at)
 		if err != nil {
 			return err
 		}
-		if o.core == nil || !at.cover(next) {
-			hosts := o.o.Reach
-			if len(hosts) == 0 {
-				hosts = routers()
-			}
-			next.reach = next.within(hosts, vipsOf(policies))
-			stop()
+		if o.core == nil {
 			if stop, err = o.begin(ctx, next); err != nil {
 				return err
 			}
-			at, last = next, nil
+		} else if err := o.core.place(at, next); err != nil {
+			o.core.failed("following the host's devices", err)
+			continue
 		}
-		next.at, next.interfaces, next.reach = at.at, at.interfaces, at.reach
 		if last == nil || last != told && !reflect.DeepEqual(last, told) || !next.same(at) {
-			o.core.policies(policies, at.devices, next.devices)
+			o.core.policies(policies, at, next)
 			o.core.unplaced.Store(unplaced(policies, next))
 			o.core.change(func(m *ownership.Member) { m.Cannot = cannot(told, next.own) })
 			at, last = next, told
@@ -221,15 +216,65 @@ func (o *Owner) follow(ctx context.Context) error {
 	}
 }
 
+// places are where these VIPs may be, after they were in others.
+func (o *Owner) places(vips []netip.Addr, before places) (places, error) {
+	found, err := find(vips, o.o.Interfaces, o.o.Listen, o.o.Etcd.Endpoints)
+	if err != nil {
+		return places{}, err
+	}
+	next := before.grown(found)
+	for _, v := range vips {
+		if device := before.devices[v]; device != "" && next.devices[v] == "" && !slices.Contains(next.own, v) {
+			next.devices[v] = device // which is away, or down
+		}
+	}
+	if !slices.Equal(next.on, before.on) {
+		hosts := o.o.Reach
+		if len(hosts) == 0 {
+			hosts = routers()
+		}
+		next.reach = next.within(hosts, vips)
+	}
+	return next, nil
+}
+
+// place has heartbeats come and go by other devices, too.
+func (c *core) place(before, after places) error {
+	if reflect.DeepEqual(before.at, after.at) && slices.Equal(before.on, after.on) {
+		return nil
+	}
+	done := make(chan error, 1)
+	c.tell(func(ownership.Time) []ownership.Action {
+		c.on = after.on
+		done <- c.link.Change(after.at)
+		return nil
+	})
+	select {
+	case err := <-done:
+		if err != nil {
+			return err
+		}
+	case <-c.ended:
+	}
+	c.change(func(m *ownership.Member) { m.At = after.at })
+	return nil
+}
+
 // policies has the node know other VIPs: those that come are covered by the gate before, those that go until they are gone.
-func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after map[netip.Addr]string) {
-	if !maps.Equal(before, after) {
-		both := maps.Clone(before)
-		maps.Copy(both, after)
+func (c *core) policies(policies map[netip.Addr]ownership.Policy, before, after places) {
+	moved := !maps.Equal(before.devices, after.devices) || !slices.Equal(before.on, after.on)
+	if moved {
+		both := after
+		both.devices = maps.Clone(after.devices)
+		for v, device := range before.devices {
+			if both.devices[v] == "" {
+				both.devices[v] = device
+			}
+		}
 		c.work.queue <- cover{both}
 	}
 	c.tell(func(now ownership.Time) []ownership.Action { return c.node.SetPolicies(now, policies) })
-	if !maps.Equal(before, after) {
+	if moved {
 		c.tell(func(ownership.Time) []ownership.Action {
 			c.work.queue <- cover{after}
 			return nil

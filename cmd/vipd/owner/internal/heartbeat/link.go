@@ -17,35 +17,64 @@ import (
 // Port is where nodes hear each other.
 const Port = 9898
 
-// Link has a socket on each of a node's addresses.
+// Link has a socket on each of a node's addresses. One goroutine calls Send, Reach, Network and Change.
 type Link struct {
 	at      []ownership.Address
-	conns   []*net.UDPConn
 	keys    atomic.Pointer[[][]byte]
 	foreign atomic.Int64
 	// intruded is when the last of the foreign came, in nanoseconds since 1970.
 	intruded atomic.Int64
+
+	mu    sync.Mutex // guards what follows, while Run may look at it
+	conns []*net.UDPConn
+	// receive begins to receive by a socket; nil means that Run has not begun, or has ended.
+	receive func(on int, c *net.UDPConn)
 }
 
 // Listen opens the sockets.
 func Listen(at []ownership.Address) (*Link, error) {
-	l := &Link{at: at}
-	for _, a := range at {
-		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.Addr, Port)))
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("opening UDP port %d for heartbeats: %w", Port, err), l.Close())
-		}
-		l.conns = append(l.conns, c)
+	l := &Link{}
+	if err := l.Change(at); err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
+// Change follows the node's addresses, of which none goes: each has its index.
+func (l *Link) Change(at []ownership.Address) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, a := range at {
+		if i < len(l.at) && l.at[i].Addr == a.Addr {
+			l.at[i] = a
+			continue
+		}
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.Addr, Port)))
+		if err != nil {
+			return fmt.Errorf("opening UDP port %d for heartbeats: %w", Port, err)
+		}
+		if i < len(l.at) {
+			_ = l.conns[i].Close() // of an address that the device has no more
+			l.at[i], l.conns[i] = a, c
+		} else {
+			l.at, l.conns = append(l.at, a), append(l.conns, c)
+		}
+		if l.receive != nil {
+			l.receive(i, c)
+		}
+	}
+	return nil
+}
+
 // Close closes the sockets.
 func (l *Link) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var all []error
 	for _, c := range l.conns {
 		all = append(all, c.Close())
 	}
+	l.receive = nil
 	return errors.Join(all...)
 }
 
@@ -63,16 +92,21 @@ func (l *Link) Intruded() bool { return time.Now().UnixNano()-l.intruded.Load() 
 
 // Run calls heard with each message and the index of the address that it came to, until ctx ends.
 func (l *Link) Run(ctx context.Context, heard func(on int, m ownership.Message)) {
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer stop()
 	var all sync.WaitGroup
-	for i, c := range l.conns {
-		all.Go(func() { l.receive(ctx, c, func(m ownership.Message) { heard(i, m) }) })
+	l.mu.Lock()
+	l.receive = func(on int, c *net.UDPConn) {
+		all.Go(func() { l.receiveBy(ctx, c, func(m ownership.Message) { heard(on, m) }) })
 	}
+	for i, c := range l.conns {
+		l.receive(i, c)
+	}
+	l.mu.Unlock()
+	<-ctx.Done()
+	_ = l.Close()
 	all.Wait()
 }
 
-func (l *Link) receive(ctx context.Context, c *net.UDPConn, heard func(ownership.Message)) {
+func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, heard func(ownership.Message)) {
 	b := make([]byte, 2048)
 	for {
 		n, _, err := c.ReadFromUDPAddrPort(b)
