@@ -1,21 +1,25 @@
 package pick
 
-import "vipd/balancer"
+import (
+	"slices"
+
+	"vipd/balancer"
+)
 
 // Shares returns the part of new connections that each backend gets, as the picker of s gives them out: all of them to one
 // where the choice depends on f or on the load, which is that of now; else by turns or by weight. It is all zeros where no
 // backend is left. The arguments are those of New and Pick.
-func Shares(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64, f Flow) []float64 {
+func Shares(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64, f Flow, skip func(i int) bool) []float64 {
 	parts := make([]float64, len(backends))
 	switch s {
 	case balancer.LeastConn, balancer.WeightedLeastConn, balancer.ShortestDelay, balancer.NeverQueue,
 		balancer.SourceHash, balancer.DestinationHash, balancer.Maglev:
-		if at := New(s, backends, load).Pick(f, nil); at >= 0 {
+		if at := New(s, backends, load).Pick(f, skip); at >= 0 {
 			parts[at] = 1
 		}
 		return parts
 	}
-	members := membersOf(backends)
+	members := slices.DeleteFunc(membersOf(backends), func(m member) bool { return skip(m.index) })
 	var sum int64
 	for i := range members {
 		if s == balancer.RoundRobin {

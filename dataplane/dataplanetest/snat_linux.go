@@ -27,6 +27,7 @@ func testSNAT(t *testing.T, s *Subject) {
 // oneArmThroughHost is one-arm with servers that route what is for the clients through the host all the same.
 func oneArmThroughHost(t testing.TB, l *lab.Lab) *world {
 	w := oneArm(t, l)
+	w.detour = true
 	for _, s := range w.servers {
 		s.ns.Sysctl("net.ipv6.conf.lan.accept_redirects", "0") // the host knows a shorter way
 		for _, c := range w.clients {

@@ -135,6 +135,8 @@ type rig struct {
 	caps balancer.Capabilities
 	// resets: clients end what they ask by a reset, as which dataplanes do not remember it for minutes.
 	resets bool
+	// explained are the questions that explains has asked.
+	explained map[asked]bool
 	*driver
 }
 
@@ -156,7 +158,7 @@ func newStill(t *testing.T, s *Subject, w *world) *rig {
 // equip is a rig with a fresh dataplane.
 func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
 	t.Helper()
-	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: host}
+	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: host, explained: map[asked]bool{}}
 	r.caps = r.dp.Capabilities()
 	s.caps = &r.caps
 	t.Cleanup(func() {

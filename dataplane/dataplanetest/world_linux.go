@@ -52,6 +52,8 @@ type world struct {
 	vip     addrs // of the service
 	node    addrs // the host's own, towards the client
 	own     []netip.Addr
+	// detour: servers on the client's link route what is for it through the host.
+	detour bool
 }
 
 // server is a namespace with echo servers at addr, TCP and UDP.

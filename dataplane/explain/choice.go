@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"vipd/balancer"
@@ -85,13 +86,20 @@ func (n *Node) conclude(a *Answer, f *balancer.Frontend) {
 		a.verdict(Dropped, "dropped: no endpoint of %s gets new connections, and no_endpoints is drop", f.Service)
 	case !f.Serves():
 		a.verdict(Refused, "refused: no endpoint of %s gets new connections", f.Service)
+	case len(led) == 0 && bounded(f):
+		a.verdict(Refused, "refused: each endpoint of %s has as many connections as its max_connections", f.Service)
 	case len(led) == 0:
 		a.verdict(Lost, "not served: the kernel has nothing that leads to an endpoint of %s", f.Service)
 	case len(lost) == len(led):
-		a.verdict(Lost, "lost: %s answers past this node", strings.Join(lost, ", "))
+		a.verdict(Lost, "lost: %s answers past this node, unless its own routes lead through here", strings.Join(lost, ", "))
 	case len(led) == 1:
 		a.verdict(Served, "served by %s", led[0])
 	default:
 		a.verdict(Served, "served by one of %d endpoints", len(led))
 	}
+}
+
+// bounded reports whether all backends that get new connections have a bound: where none is chosen, all have reached it.
+func bounded(f *balancer.Frontend) bool {
+	return !slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.State == balancer.Active && b.MaxConnections == 0 })
 }

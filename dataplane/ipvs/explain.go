@@ -60,7 +60,8 @@ func shares(scheduler string, destinations []ipvsnl.DestinationState) (choice st
 		as, choice = balancer.RoundRobin, "by the kernel's hash of the VIP; the shares are those of all VIPs"
 	}
 	load := func(i int) int64 { return int64(destinations[i].Active) + int64(destinations[i].Inactive) }
-	for i, part := range pick.Shares(as, backends, load, pick.Flow{}) {
+	full := func(i int) bool { return destinations[i].Upper > 0 && load(i) >= int64(destinations[i].Upper) }
+	for i, part := range pick.Shares(as, backends, load, pick.Flow{}, full) {
 		if part > 0 {
 			all = append(all, dataplane.Share{Backend: backends[i].Addr, Part: part})
 		}

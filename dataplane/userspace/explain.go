@@ -29,7 +29,8 @@ func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client neti
 		}
 	}
 	load := func(i int) int64 { return c.backends[i].active.Load() }
-	for i, part := range pick.Shares(c.Scheduler, c.Backends, load, f.flow(netip.AddrPortFrom(client, 0))) {
+	full := func(i int) bool { return c.backends[i].full(c.Backends[i].MaxConnections) }
+	for i, part := range pick.Shares(c.Scheduler, c.Backends, load, f.flow(netip.AddrPortFrom(client, 0)), full) {
 		if part > 0 {
 			e.Shares = append(e.Shares, dataplane.Share{Backend: c.Backends[i].Addr, Part: part})
 		}

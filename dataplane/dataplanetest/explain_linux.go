@@ -1,0 +1,44 @@
+package dataplanetest
+
+import (
+	"net/netip"
+
+	"vipd/balancer"
+	"vipd/dataplane/explain"
+	"vipd/test/lab"
+)
+
+// asked is a question that is asked of explain once for each revision: cases ask real packets hundreds of times.
+type asked struct {
+	from     *lab.NS
+	key      balancer.Key
+	revision int64
+}
+
+// explains checks that explain says of a client what real packets have just met.
+func (r *rig) explains(from *lab.NS, source netip.Addr, key balancer.Key, want explain.Verdict) {
+	r.Helper()
+	if r.driver == nil || key.Proto == balancer.SCTP {
+		return // no engine, or a client whose address the kernel chooses
+	}
+	status := r.engine.Status()
+	q := asked{from, key, status.Applied.Store}
+	if _, known := r.explained[q]; known && !source.IsValid() {
+		return
+	}
+	r.explained[q] = true
+	if !source.IsValid() {
+		source = r.addressOf(from, key.Addr)
+	}
+	n := explain.Node{Desired: r.wanted(), Applied: status.Done, Mode: r.caps.Mode, Dataplane: r.dp, Connections: r.dp}
+	if !n.Applied.Has(key) {
+		return // what packets meet without vipd is not explained
+	}
+	if r.w.detour && want == explain.Served && r.caps.KeepsSource && from != r.w.host {
+		want = explain.Lost // what routes a server has is not known here
+	}
+	a, err := n.Explain(r.Context(), explain.Question{Client: source, To: key})
+	if err != nil || a.Verdict != want {
+		r.Errorf("%s at %s, which packets find %s: explained as %s (%s), %v", from.Name, key, want, a.Verdict, a.Summary, err)
+	}
+}
