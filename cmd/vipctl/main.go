@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"vipd/cmd/internal/execpath"
+	"vipd/store/etcd"
 )
 
 func main() {
@@ -79,7 +80,11 @@ func run(ctx context.Context, w world, args []string) int {
 		fmt.Fprintln(w.stderr, "vipctl: interrupted")
 		return exitFailed
 	}
-	fmt.Fprintf(w.stderr, "vipctl: %s\n", oneLine(err.Error()))
+	text := oneLine(err.Error())
+	if etcd.Unreachable(err) {
+		text += "; start etcd there, or say where it is: --etcd URL,..., VIPCTL_ETCD, or endpoints of [etcd] in the config"
+	}
+	fmt.Fprintf(w.stderr, "vipctl: %s\n", text)
 	return exitFailed
 }
 

@@ -59,6 +59,9 @@ func late(err error) bool {
 	return errors.Is(cause, context.DeadlineExceeded) || status.Code(cause) == codes.DeadlineExceeded
 }
 
+// Unreachable reports whether err says that no member of etcd has answered.
+func Unreachable(err error) bool { return late(err) || status.Code(unwrapped(err)) == codes.Unavailable }
+
 // ended reports whether err says that a token has ended.
 func ended(err error) bool {
 	return is(err, rpctypes.ErrInvalidAuthToken) || is(err, rpctypes.ErrAuthOldRevision)
