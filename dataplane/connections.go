@@ -43,13 +43,14 @@ const (
 	Idle      = "idle"
 )
 
-// States are the words of all modes for where a connection stands, but for those that ipvs mode alone has of SCTP.
+// States are the words of all modes for where a connection stands.
 func States() []string {
 	return []string{
 		"connecting", "established", "half-closed", "draining", "flow", Idle, // userspace mode
 		"none", "syn-sent", "syn-recv", "fin-wait", "close-wait", "last-ack", "time-wait", "close", "syn-sent2", "listen", "synack", // TCP
 		"unreplied", "replied", "assured", "udp", // UDP
 		"closed", "cookie-wait", "cookie-echoed", "shutdown-sent", "shutdown-recd", "shutdown-ack-sent", "heartbeat-sent", "heartbeat-acked", // SCTP
+		"init1", "init", "c-sent", "c-replied", "c-wait", "cookie", "c-echoed", "s-sent", "s-received", "s-ack-sent", "rejected", // SCTP of IPVS
 	}
 }
 

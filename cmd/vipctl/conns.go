@@ -86,6 +86,9 @@ func (c *call) connectionQuery() (q dataplane.ConnectionQuery, err error) {
 		service = given
 	}
 	q.Service, q.State = balancer.Name(strings.TrimPrefix(service, "service/")), c.flags.String("state")
+	if states := dataplane.States(); q.State != "" && !slices.Contains(states, q.State) {
+		return q, wrongUse("--state %q is no state of connections; these are: %s", q.State, strings.Join(states, ", "))
+	}
 	for flag, at := range map[string]*netip.AddrPort{"client": &q.Client, "endpoint": &q.Backend} {
 		if text := c.flags.String(flag); text != "" {
 			t, err := balancer.ParseTarget("", text[strings.Index(text, "/")+1:]) // SERVICE/ADDRESS is how endpoints are printed
@@ -98,21 +101,8 @@ func (c *call) connectionQuery() (q dataplane.ConnectionQuery, err error) {
 	return q, nil
 }
 
-// checkState has an error for a state that no mode has.
-func checkState(state string) error {
-	if state == "" || slices.Contains(dataplane.States(), state) {
-		return nil
-	}
-	return wrongUse("--state %q is no state of connections; these are: %s", state, strings.Join(dataplane.States(), ", "))
-}
-
 // printConnections prints a table of connections.
 func (c *call) printConnections(conns []api.Connection, q dataplane.ConnectionQuery) error {
-	if len(conns) == 0 {
-		if err := checkState(q.State); err != nil {
-			return err
-		}
-	}
 	if len(conns) == 0 && q.Service != "" {
 		if err := c.isService(string(q.Service)); err != nil {
 			return err
@@ -199,11 +189,6 @@ func (c *call) killConnections(q dataplane.ConnectionQuery) error {
 	if err != nil {
 		return err
 	}
-	if k.Connections == 0 {
-		if err := checkState(q.State); err != nil {
-			return err
-		}
-	}
 	return c.show(k, func() string { return fmt.Sprintf("ended: %s\n", count(k.Connections, "connection")) })
 }
 
@@ -217,9 +202,6 @@ func (c *call) sureToKill(q dataplane.ConnectionQuery) (bool, error) {
 		return false, err
 	}
 	if len(conns) == 0 {
-		if err := checkState(q.State); err != nil {
-			return false, err
-		}
 		c.say("there are no such connections")
 		return false, nil
 	}

@@ -404,14 +404,6 @@ func TestRoughly(t *testing.T) {
 	}
 }
 
-func TestBytesText(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1<<20 - 1: "1.0 MiB", 5 << 30: "5.0 GiB", 1 << 62: "4096.0 PiB"} {
-		if got := bytesText(n); got != want {
-			t.Errorf("%d is %q, want %q", n, got, want)
-		}
-	}
-}
-
 // TestTerminalCutsLongNames: on a terminal long names are cut so that lines fit, but for whoever asks for all, or reads with a
 // program.
 func TestTerminalCutsLongNames(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"vipd/balancer"
+	"vipd/cmd/internal/rates"
 	"vipd/cmd/internal/table"
 )
 
@@ -63,26 +64,12 @@ func (p *printer) ahead(t time.Time) string {
 	return "now"
 }
 
-// bytesText writes a number of bytes in three digits and a unit.
-func bytesText(n uint64) string {
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, unit := float64(n), ""
-	for _, unit = range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {
-		if value /= 1024; value < 1023.95 {
-			break
-		}
-	}
-	return fmt.Sprintf("%.1f %s", value, unit)
-}
-
 // transferred writes the bytes of both directions; nothing where there are none, or they are not counted.
 func transferred(in, out uint64) (inText, outText string) {
 	if in+out == 0 {
 		return "", ""
 	}
-	return bytesText(in), bytesText(out)
+	return rates.Bytes(in), rates.Bytes(out)
 }
 
 // origin writes where a definition was read.

@@ -1,6 +1,7 @@
 package rates
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -165,4 +166,18 @@ func Spark(past []float32, width int) string {
 		b.WriteRune(bars[bar])
 	}
 	return b.String()
+}
+
+// Bytes writes a number of bytes in three digits and a unit.
+func Bytes(n uint64) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, unit := float64(n), ""
+	for _, unit = range []string{"KiB", "MiB", "GiB", "TiB", "PiB"} {
+		if value /= 1024; value < 1023.95 {
+			break
+		}
+	}
+	return fmt.Sprintf("%.1f %s", value, unit)
 }

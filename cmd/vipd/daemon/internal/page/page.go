@@ -92,7 +92,7 @@ func New(o Options) *Page {
 		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 	}
 	functions := template.FuncMap{
-		"spark": func(past []float32) string { return rates.Spark(past, 20) }, "bytes": bytesText, "use": useClass, "weight": levelClass,
+		"spark": func(past []float32) string { return rates.Spark(past, 20) }, "bytes": func(n float64) string { return rates.Bytes(uint64(n)) }, "use": useClass, "weight": levelClass,
 		"here": readyClass, "since": func(t time.Time) string { return time.Since(t).Round(time.Second).String() },
 	}
 	return &Page{
@@ -280,14 +280,4 @@ func levelClass(l slog.Level) string {
 		return "notice"
 	}
 	return ""
-}
-
-// bytesText writes bytes in a second in three digits and a unit.
-func bytesText(n float64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	i := 0
-	for ; n >= 1024 && i < len(units)-1; i++ {
-		n /= 1024
-	}
-	return fmt.Sprintf("%.1f %s", n, units[i])
 }
