@@ -12,8 +12,8 @@ import (
 // follower hears of changes in folders. It is told the places that are about to be read, works out which folders that
 // takes, and says of each notification what there is to look at.
 //
-// Folders are watched, never files: a file that is replaced by renaming takes its watch along. The nil follower
-// follows nothing.
+// Folders are watched, never files: a file that is replaced by renaming takes its watch along. The zero follower follows
+// nothing.
 type follower struct {
 	log *slog.Logger
 	// watcher is nil once notifications can't be had; its errors say why.
@@ -83,16 +83,13 @@ func (f *follower) lost() {
 
 // begin starts a round in which all places are named anew.
 func (f *follower) begin() {
-	if f == nil {
-		return
-	}
 	f.round++
 	f.files = ""
 }
 
 // place follows the file or folder at path, and the way to it.
 func (f *follower) place(path string) {
-	if f == nil || f.watcher == nil {
+	if f.watcher == nil {
 		return
 	}
 	spots, _ := chain(path)
@@ -103,7 +100,7 @@ func (f *follower) place(path string) {
 
 // list follows all that is in the folder at path.
 func (f *follower) list(path string) {
-	if f == nil || f.watcher == nil {
+	if f.watcher == nil {
 		return
 	}
 	if _, real := chain(path); real != "" {
@@ -114,7 +111,7 @@ func (f *follower) list(path string) {
 
 // end ends a round: what was not named in it is no longer followed.
 func (f *follower) end() {
-	if f == nil || f.watcher == nil {
+	if f.watcher == nil {
 		return
 	}
 	for path, w := range f.folders {

@@ -19,7 +19,7 @@ import (
 
 // loader reads files into a snapshot, and knows what it read of which file. It belongs to one goroutine.
 type loader struct {
-	// follow is told of each place before it is read, so that no change after the reading is missed. Nil: places are not followed.
+	// follow is told of each place before it is read, so that no change after the reading is missed.
 	follow *follower
 	seed   maphash.Seed
 
@@ -56,7 +56,7 @@ type look struct {
 }
 
 func newLoader(main, place string) *loader {
-	return &loader{path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readFile: readFile}
+	return &loader{follow: &follower{}, path: main, place: place, seed: maphash.MakeSeed(), merge: newMerge(main), grace: defaultGrace, readFile: readFile}
 }
 
 // load looks, and reports whether the snapshot says something else now.

@@ -3,7 +3,8 @@ package tomlfile
 import (
 	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
 
 	"vipd/balancer/decode"
 )
@@ -217,7 +218,10 @@ func (s *scanner) key() string {
 		return strings.Trim(s.text[start:s.pos], "'")
 	case '"':
 		s.skipString()
-		return unescape(strings.TrimSuffix(s.text[start+1:s.pos], `"`))
+		if quoted := s.text[start:s.pos]; strings.Contains(quoted, `\`) {
+			return unescape(quoted)
+		}
+		return strings.Trim(s.text[start:s.pos], `"`)
 	}
 	for isBareByte(s.peek()) {
 		s.pos++
@@ -256,38 +260,11 @@ func (s *scanner) skipString() {
 	}
 }
 
-// unescape resolves the escapes of a basic string.
-func unescape(text string) string {
-	if !strings.Contains(text, `\`) {
-		return text
+// unescape reads a basic string with its quotes as the parser does.
+func unescape(quoted string) string {
+	var key struct{ Text string }
+	if err := toml.Unmarshal([]byte("Text="+quoted), &key); err != nil {
+		return quoted // only in text that is not valid
 	}
-	var b strings.Builder
-	for len(text) > 0 {
-		if text[0] != '\\' || len(text) < 2 {
-			b.WriteByte(text[0])
-			text = text[1:]
-			continue
-		}
-		c := text[1]
-		text = text[2:]
-		if i := strings.IndexByte(`btnfre"\`, c); i >= 0 {
-			b.WriteByte("\b\t\n\f\r\x1b\"\\"[i])
-			continue
-		}
-		digits := min(map[byte]int{'x': 2, 'u': 4, 'U': 8}[c], len(text))
-		n, err := strconv.ParseUint(text[:digits], 16, 32)
-		if err != nil {
-			continue
-		}
-		b.WriteRune(validRune(n))
-		text = text[digits:]
-	}
-	return b.String()
-}
-
-func validRune(n uint64) rune {
-	if n > utf8.MaxRune {
-		return utf8.RuneError
-	}
-	return rune(n)
+	return key.Text
 }
