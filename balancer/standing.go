@@ -23,10 +23,10 @@ const (
 
 // Pool is what a pool says of the addresses that it gives.
 type Pool struct {
-	Name Name
+	Name Name `toml:"-"`
 	// Origin is where it was read.
-	Origin Origin
-	CIDRs  []netip.Prefix
+	Origin Origin         `toml:"-"`
+	CIDRs  []netip.Prefix `toml:"cidrs"`
 	VIPPolicy
 }
 

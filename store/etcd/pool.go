@@ -64,24 +64,19 @@ func checkCIDRs(cidrs []netip.Prefix) error {
 	return nil
 }
 
-// poolFields are those of a pool as etcd holds it.
-type poolFields struct {
-	CIDRs []netip.Prefix `toml:"cidrs" json:"cidrs"`
-	balancer.VIPPolicy
-}
-
 // decodePoolPolicy reads what a pool says of its addresses. The pool is nil if anything of that is an error; what is wrong with
 // its networks is told to who allocates, see Pools.
 func decodePoolPolicy(name balancer.Name, fields map[string]any, origin balancer.Origin) (*balancer.Pool, []balancer.Problem) {
-	var f poolFields
-	_ = decode.Into(&f, fields) // the networks; the rest is told below
+	p := &balancer.Pool{Name: name, Origin: origin}
+	_ = decode.Into(p, fields) // the networks; the rest is told below
 	rest := maps.Clone(fields)
 	delete(rest, "cidrs")
 	policy, problems := balancer.DecodeVIPPolicy(rest, func(string) balancer.Origin { return origin }, balancer.SeverityWarning)
 	if slices.ContainsFunc(problems, func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError }) {
 		return nil, problems
 	}
-	return &balancer.Pool{Name: name, Origin: origin, CIDRs: f.CIDRs, VIPPolicy: policy}, problems
+	p.VIPPolicy = policy
+	return p, problems
 }
 
 // decodePool reads a pool.
@@ -97,7 +92,7 @@ func decodePool(name string, text []byte, revision int64) *pool {
 		return p
 	}
 	p.fields = fields
-	var f poolFields
+	var f balancer.Pool
 	var wrong []string
 	for _, problem := range decode.Into(&f, fields) {
 		if !problem.Unknown {
