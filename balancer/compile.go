@@ -76,8 +76,8 @@ type Inputs struct {
 
 // DrainKey names a removed endpoint at one frontend.
 type DrainKey struct {
-	Frontend Key
-	Backend  netip.AddrPort
+	Frontend Key            `json:"frontend"`
+	Backend  netip.AddrPort `json:"backend"`
 }
 
 // Compare orders by frontend, then backend.
@@ -91,7 +91,7 @@ func (d DrainKey) Compare(other DrainKey) int {
 // Drain is what is remembered of a removed endpoint or VIP: until when its connections may live, in UTC and without a
 // monotonic reading, so that it can be kept on disk and compared with ==.
 type Drain struct {
-	Until time.Time
+	Until time.Time `json:"until"`
 }
 
 // Desired is what is to be carried out: the result of compiling.

@@ -38,14 +38,13 @@ type memoryFile struct {
 }
 
 type leavingEntry struct {
-	VIP   netip.Addr `json:"vip"`
-	Until time.Time  `json:"until"`
+	VIP netip.Addr `json:"vip"`
+	balancer.Drain
 }
 
 type drainEntry struct {
-	Frontend balancer.Key   `json:"frontend"`
-	Backend  netip.AddrPort `json:"backend"`
-	Until    time.Time      `json:"until"`
+	balancer.DrainKey
+	balancer.Drain
 }
 
 type holderEntry struct {
@@ -76,7 +75,7 @@ func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 // memory returns what the file says.
 func (kept *memoryFile) memory() (m balancer.Memory) {
 	for _, d := range kept.Drains {
-		m.Drains = m.Drains.Set(balancer.DrainKey{Frontend: d.Frontend, Backend: d.Backend}, balancer.Drain{Until: d.Until.UTC()})
+		m.Drains = m.Drains.Set(d.DrainKey, balancer.Drain{Until: d.Until.UTC()})
 	}
 	for _, l := range kept.Leaving {
 		m.Leaving = m.Leaving.Set(l.VIP, balancer.Drain{Until: l.Until.UTC()})
@@ -100,10 +99,10 @@ func (f files) saveOverrides(o Overrides) error {
 func (f files) saveMemory(m balancer.Memory, contested snap.Map[balancer.Key, balancer.Name]) {
 	kept := memoryFile{Version: statedir.Version, Drains: []drainEntry{}, Leaving: []leavingEntry{}, Holders: []holderEntry{}}
 	for k, d := range m.Drains.All() {
-		kept.Drains = append(kept.Drains, drainEntry{k.Frontend, k.Backend, d.Until})
+		kept.Drains = append(kept.Drains, drainEntry{k, d})
 	}
 	for a, d := range m.Leaving.All() {
-		kept.Leaving = append(kept.Leaving, leavingEntry{a, d.Until})
+		kept.Leaving = append(kept.Leaving, leavingEntry{a, d})
 	}
 	for k, n := range contested.All() {
 		kept.Holders = append(kept.Holders, holderEntry{k, n})

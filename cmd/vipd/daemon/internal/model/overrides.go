@@ -48,17 +48,11 @@ func (o Overrides) Say(t balancer.Target, change balancer.Override, defined []*b
 		if v := o.At(e.Target); v != nil {
 			old = *v
 		}
-		o = o.put(e.Target, e.Next(old))
-	}
-	return o
-}
-
-// put keeps v for t; nil means nothing.
-func (o Overrides) put(t balancer.Target, v *balancer.Override) Overrides {
-	if v == nil {
-		o.Map = o.Delete(t)
-	} else {
-		o.Map = o.Set(t, v)
+		if next := e.Next(old); next != nil {
+			o.Map = o.Set(e.Target, next)
+		} else {
+			o.Map = o.Delete(e.Target)
+		}
 	}
 	return o
 }

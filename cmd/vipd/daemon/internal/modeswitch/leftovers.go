@@ -2,6 +2,7 @@ package modeswitch
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"vipd/cmd/internal/modes"
@@ -32,7 +33,8 @@ func (c *Switch) RemoveLeftovers(ctx context.Context) error {
 	pause := firstLeftoversPause
 	for all := c.o.Modes; ; {
 		again := time.After(pause)
-		if all = c.removeOthers(ctx, all); len(all) == 0 {
+		all = slices.DeleteFunc(slices.Clone(all), func(m modes.Mode) bool { return c.removeOther(ctx, m) })
+		if len(all) == 0 {
 			again = nil
 		}
 		select {
@@ -46,17 +48,7 @@ func (c *Switch) RemoveLeftovers(ctx context.Context) error {
 	}
 }
 
-// removeOthers removes what each of these modes left, but for the one in use, and returns those that it could not do
-// that for.
-func (c *Switch) removeOthers(ctx context.Context, all []modes.Mode) (failed []modes.Mode) {
-	for _, m := range all {
-		if !c.removeOther(ctx, m) {
-			failed = append(failed, m)
-		}
-	}
-	return failed
-}
-
+// removeOther removes what a mode left that is not in use, and reports whether nothing of it is left.
 func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 	c.changing.Lock() // no mode is tried meanwhile
 	defer c.changing.Unlock()
