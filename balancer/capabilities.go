@@ -59,7 +59,8 @@ func (u *unit) capabilities(c *Capabilities, endpoints []*Endpoint) {
 	if s.ProxyProtocol != NoProxyProtocol && !c.ProxyProtocol {
 		nearest("proxy_protocol", "send PROXY headers", "endpoints get none")
 	}
-	if s.IdleTimeout != nil && !c.Timeouts {
+	udp := slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == UDP })
+	if s.IdleTimeout != nil && (*s.IdleTimeout > 0 || udp) && !c.Timeouts { // never is TCP's default
 		nearest("idle_timeout", "end idle connections", "the kernel's own timeouts hold")
 	}
 	if s.NoEndpoints == DropClients && !c.DropsClients {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"vipd/balancer"
+	"vipd/balancer/snap"
 )
 
 // TestUntranslatedForwards has a mode that leaves packets as they are do so where endpoints can take them, and translate
@@ -124,5 +125,29 @@ func TestEndpointsBeyondTheMode(t *testing.T) {
 				t.Errorf("problems\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 		})
+	}
+}
+
+// TestIdleTimeoutOfNever: 0 is what TCP has without the setting. UDP has 60 s then, and the kernel ends flows all the same.
+func TestIdleTimeoutOfNever(t *testing.T) {
+	for fields, wants := range map[string]bool{
+		`"ports": [{"port": 80}], "idle_timeout": "0s"`:                    false,
+		`"ports": [{"port": 80}], "idle_timeout": "5m"`:                    true,
+		`"ports": [{"port": 53, "protocol": "udp"}], "idle_timeout": "0s"`: true,
+	} {
+		s, problems := balancer.DecodeService("web", fromJSON(t, `{"vips": ["10.96.0.10"], `+fields+`}`), nil, nil, "")
+		if s == nil {
+			t.Fatal(fields, problems)
+		}
+		d := balancer.Compile(balancer.Env{Capabilities: balancer.Capabilities{
+			Mode: "nftables", Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP}, Forwards: []balancer.Forward{balancer.NATForward},
+		}}, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
+		var got bool
+		if p := d.Problems.At("web"); p != nil {
+			got = slices.ContainsFunc(*p, func(p balancer.Problem) bool { return p.Field == "idle_timeout" })
+		}
+		if got != wants {
+			t.Errorf("%s: a problem with idle_timeout: %v, want %v", fields, got, wants)
+		}
 	}
 }
