@@ -85,7 +85,7 @@ func (c *call) connectionQuery() (q dataplane.ConnectionQuery, err error) {
 		}
 		service = given
 	}
-	q.Service, q.State = balancer.Name(strings.TrimPrefix(service, "service/")), c.flags.String("state")
+	q.Service, q.State = balancer.Name(plainService(service)), c.flags.String("state")
 	if states := dataplane.States(); q.State != "" && !slices.Contains(states, q.State) {
 		return q, wrongUse("--state %q is no state of connections; these are: %s", q.State, strings.Join(states, ", "))
 	}

@@ -117,12 +117,15 @@ func (c *call) request(more int) (q api.OverrideRequest, err error) {
 	return q, nil
 }
 
-// endpointArgs takes SERVICE/ADDRESS, which "get endpoints -o name" prints, for SERVICE and ADDRESS.
+// endpointArgs takes SERVICE/ADDRESS, which "get endpoints -o name" prints, for SERVICE and ADDRESS, and service/NAME for SERVICE.
 func endpointArgs(args []string) []string {
 	if len(args) == 1 {
 		if service, address, ok := strings.Cut(args[0], "/"); ok {
 			return []string{service, address}
 		}
+	}
+	if len(args) == 2 {
+		return []string{plainService(args[0]), args[1]}
 	}
 	return args
 }

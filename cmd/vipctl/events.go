@@ -61,7 +61,7 @@ type eventList struct {
 }
 
 func runEvents(c *call) error {
-	l := &eventList{call: c, query: api.EventsQuery{Service: c.flags.String("service"), Kind: c.flags.String("kind")}}
+	l := &eventList{call: c, query: api.EventsQuery{Service: plainService(c.flags.String("service")), Kind: c.flags.String("kind")}}
 	if err := l.checkKinds(); err != nil {
 		return err
 	}

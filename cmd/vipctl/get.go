@@ -55,7 +55,19 @@ func withKind(args []string) []string {
 	if len(args) > 0 && abbreviations[args[0]] != "" {
 		args = append([]string{abbreviations[args[0]]}, args[1:]...)
 	}
+	if len(args) > 1 {
+		args = append([]string{args[0], plainService(args[1])}, args[2:]...)
+	}
 	return args
+}
+
+// plainService takes service/NAME for NAME. Other text it returns as it is, such as service/10.0.0.1, an endpoint of "service".
+func plainService(text string) string {
+	kind, name, _ := strings.Cut(text, "/")
+	if balancer.Name(name).Valid() && slices.Contains([]string{"service", "services", "svc"}, kind) {
+		return name
+	}
+	return text
 }
 
 // kind is something that get lists.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"vipd/cmd/internal/api"
@@ -13,5 +14,30 @@ func TestIDsOnce(t *testing.T) {
 	}
 	if got, want := idLines(all, endpointID), "dns/192.168.1.21:53\nweb/192.168.1.21:53\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestPlainService: service/NAME is taken for NAME, also behind a kind, and for nothing else.
+func TestPlainService(t *testing.T) {
+	for typed, want := range map[string]string{
+		"get endpoints service/web":    "endpoints web",
+		"get ep svc/web":               "endpoints web",
+		"get svc/web":                  "services web",
+		"get ep web/10.0.0.1":          "endpoints web/10.0.0.1",
+		"get ep service/10.0.0.1":      "endpoints service/10.0.0.1",
+		"get ep service/[fd00::1]:80":  "endpoints service/[fd00::1]:80",
+		"drain service/web 10.0.0.1":   "web 10.0.0.1",
+		"drain web/10.0.0.1":           "web 10.0.0.1",
+		"drain service/10.0.0.1":       "service 10.0.0.1",
+		"drain web 10.0.0.1/10.0.0.32": "web 10.0.0.1/10.0.0.32",
+	} {
+		verb, rest, _ := strings.Cut(typed, " ")
+		take := endpointArgs
+		if verb == "get" {
+			take = withKind
+		}
+		if got := strings.Join(take(strings.Split(rest, " ")), " "); got != want {
+			t.Errorf("%s: got %q, want %q", typed, got, want)
+		}
 	}
 }

@@ -104,9 +104,7 @@ func (c *call) history() ([]etcd.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if kind, name, _ := strings.Cut(c.args[0], "/"); name != "" && slices.Contains([]string{"service", "services", "svc"}, kind) {
-		c.args[0] = name
-	}
+	c.args[0] = plainService(c.args[0])
 	name := balancer.Name(c.args[0])
 	if !name.Valid() {
 		return nil, wrongUse("%q names no service: names are DNS labels of a-z, 0-9 and -", name)

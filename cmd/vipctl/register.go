@@ -108,7 +108,7 @@ func runRegister(c *call) error {
 
 // registration reads what is to be registered.
 func (c *call) registration(service, address string) (*registration, error) {
-	name := balancer.Name(service)
+	name := balancer.Name(plainService(service))
 	t, err := balancer.ParseTarget(name, address)
 	if err != nil {
 		return nil, wrongUse("%v", err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	tea "github.com/charmbracelet/bubbletea"
@@ -41,7 +40,7 @@ func runTop(c *call) error {
 	if c.flags.Duration("interval") < leastInterval {
 		return wrongUse("--interval %s is too short; %s or more is possible", c.flags.Duration("interval"), leastInterval)
 	}
-	service := balancer.Name(strings.TrimPrefix(c.argument(0), "service/"))
+	service := balancer.Name(plainService(c.argument(0)))
 	if service != "" {
 		if err := c.isService(string(service)); err != nil {
 			return err
