@@ -15,12 +15,6 @@ import (
 	"vipd/dataplane"
 )
 
-// The pace of waiting for a drain, and how long a daemon may be away meanwhile.
-const (
-	drainInterval = 250 * time.Millisecond
-	drainPatience = 15 * time.Second
-)
-
 // await asks again and again, and does not follow changes: the end of a connection is none.
 func (d *daemonOverride) await() error {
 	client, err := d.daemon.client()
@@ -29,7 +23,7 @@ func (d *daemonOverride) await() error {
 	}
 	progress := &progress{printer: d.printer}
 	left := uint64(0)
-	err = d.poll(pace{drainInterval, drainPatience, drainPatience}, func() (bool, error) {
+	err = d.poll(pace{250 * time.Millisecond, firstPatience}, func() (bool, error) {
 		n, closed, err := d.remaining(client, d.targets)
 		if err != nil || closed && n == 0 {
 			return err == nil, err

@@ -19,7 +19,7 @@ func TestDrainWaitGivesUpOnADaemonThatIsGone(t *testing.T) {
 	start := time.Now()
 	s.now = func() time.Time {
 		if away.Load() {
-			return start.Add(drainPatience + time.Second)
+			return start.Add(firstPatience + time.Second)
 		}
 		return start
 	}

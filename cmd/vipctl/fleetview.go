@@ -85,19 +85,21 @@ func fleetEndpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, 
 }
 
 // readEtcd reads all that etcd holds.
-func readEtcd(w *etcd.Writer, ctx context.Context) (store.Snapshot, error) { return w.Read(ctx, nil) }
+func readEtcd(w *etcd.Writer, ctx context.Context) (store.Snapshot, error) {
+	s, err := w.Read(ctx, nil)
+	if err != nil {
+		err = fmt.Errorf("reading etcd: %w", err)
+	}
+	return s, err
+}
 
 // followFleet shows what etcd holds, and with -w again with each change. Meanwhile etcd may be away: what was read last
 // is shown until it is back.
 func (c *call) followFleet(show func(*store.Snapshot) error) error {
-	w, err := c.fleet.writer()
-	if err != nil {
-		return err
-	}
 	if !c.flags.Bool("watch") {
-		s, err := w.Read(c, nil)
+		s, err := askEtcd(c, readEtcd)
 		if err != nil {
-			return fmt.Errorf("reading etcd: %w", err)
+			return err
 		}
 		return show(&s)
 	}

@@ -92,15 +92,17 @@ func showDaemon[T any](c *call, what string, question func(*api.Client, context.
 	})
 }
 
-// pace is how often something is asked, and how long it may be away: at the start, where the command line may be wrong,
-// and later.
-type pace struct{ interval, first, later time.Duration }
+// pace is how often something is asked, and how long it may be away once it has answered.
+type pace struct{ interval, patience time.Duration }
+
+// firstPatience is how long something may be away that has not answered yet: the command line may be wrong.
+const firstPatience = 15 * time.Second
 
 // poll asks again and again until ask is done, ctx ends, or what is asked has been away for too long.
 func (c *call) poll(p pace, ask func() (done bool, err error)) error {
 	tick := time.NewTicker(p.interval)
 	defer tick.Stop()
-	answered, patience, told := c.now(), p.first, ""
+	answered, patience, told := c.now(), firstPatience, ""
 	for {
 		asked := c.now()
 		done, err := ask()
@@ -109,7 +111,7 @@ func (c *call) poll(p pace, ask func() (done bool, err error)) error {
 			return err
 		case c.Err() != nil:
 		case err == nil:
-			answered, patience, told = asked, p.later, ""
+			answered, patience, told = asked, p.patience, ""
 		case c.now().Sub(answered) > patience:
 			return err
 		case told != err.Error():

@@ -71,13 +71,12 @@ func readNodes(c *call, show func([]nodeView) error) error {
 		}
 		return show(all)
 	}
-	w, err := c.fleet.writer()
-	if err != nil {
+	if _, err := c.fleet.writer(); err != nil { // which is not tried again
 		return err
 	}
 	last, before := frame{}, ""
-	err = c.poll(fleetPace(), func() (bool, error) {
-		all, err := nodeViews(w, c)
+	err := c.poll(pace{fleetInterval, fleetPatience}, func() (bool, error) {
+		all, err := askEtcd(c, nodeViews)
 		if err != nil {
 			return false, err
 		}

@@ -143,12 +143,9 @@ func names(lag []laggard) string {
 // The pace of looking at the nodes, which tell once a second how far they are, and how long etcd may be away: at the start,
 // and later.
 const (
-	fleetInterval      = time.Second
-	fleetFirstPatience = 15 * time.Second
-	fleetPatience      = 5 * time.Minute
+	fleetInterval = time.Second
+	fleetPatience = 5 * time.Minute
 )
-
-func fleetPace() pace { return pace{fleetInterval, fleetFirstPatience, fleetPatience} }
 
 // errNobody ends a vigil over no node.
 var errNobody = errors.New("no vipd runs here: none has a status in this etcd under this prefix")
@@ -156,7 +153,7 @@ var errNobody = errors.New("no vipd runs here: none has a status in this etcd un
 // keep looks at the nodes again and again until it waits for none, and hands those that it waits for to show. It returns
 // which those are when it ends for another reason: ctx, or etcd, which may be away for a while.
 func (v *vigil) keep(c *call, w *etcd.Writer, show func([]laggard)) (lag []laggard, err error) {
-	err = c.poll(fleetPace(), func() (bool, error) {
+	err = c.poll(pace{fleetInterval, fleetPatience}, func() (bool, error) {
 		nodes, err := w.Statuses(c)
 		if err != nil {
 			return false, err

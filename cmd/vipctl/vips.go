@@ -77,9 +77,9 @@ func (c *call) ownedVIPs() (all []ownedVIP, weights map[string]int, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := w.Read(c, nil)
+	s, err := readEtcd(w, c)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading etcd: %w", err)
+		return nil, nil, err
 	}
 	in := balancer.Inputs{VIPs: s.VIPs, Pools: s.Pools}
 	services := map[netip.Addr][]string{}

@@ -237,7 +237,7 @@ func TestWaitThroughAnOutage(t *testing.T) {
 	f.Members[0].Kill()
 	l = f.begin("wait", "--revision", "41")
 	l.says("; trying again\n")
-	l.ahead.Store(int64(fleetFirstPatience + time.Second))
+	l.ahead.Store(int64(firstPatience + time.Second))
 	l.ends(exitFailed)
 	_, stderr := f.do(exitFailed, "wait", "--revision", "41", "--timeout", "1s")
 	if !strings.HasSuffix(stderr, "vipctl: no answer of etcd within 1s\n") {
